@@ -1,0 +1,2 @@
+#define ESPRESSO_IMPLEMENTATION
+#include "espresso.h"

@@ -1,0 +1,43 @@
+/* espresso_impl.c: the library as one translation unit, and the order in which to read it. */
+#ifdef __cplusplus
+#error "the implementation is C: compile espresso.c with a C compiler and link it, or include espresso.h without ESPRESSO_IMPLEMENTATION"
+#endif
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "espresso's wire format is little-endian and the code copies it as it is: this machine is not supported"
+#endif
+#ifdef __FAST_MATH__
+#error "espresso promises the same bits on all ranks: compile it without -ffast-math"
+#endif
+/* a * b + c in one rounding would make results depend on the instruction set */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=off")
+#endif
+
+#include "internal.h"
+
+#include "status.c"
+#include "host.c"
+#include "spec.c"
+#include "env.c"
+#include "peers.c"
+#include "registry.c"
+#include "loader.c"
+#include "workers.c"
+#include "trace.c"
+#include "option.c"
+#include "region.c"
+#include "strategy.c"
+#include "program.c"
+#include "memory.c"
+#include "executor.c"
+#include "state.c"
+#include "codec_handle.c"
+#include "context.c"
+#include "builtin.c"
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
