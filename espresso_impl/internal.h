@@ -45,6 +45,18 @@ typedef struct esp__text {
 } esp__text;
 ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) ESP__PRINTF(2, 3);
 ESP__FN void esp__text_free(esp__text *t);
+/* Fills the table that plugins of `ctx` get. */
+ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx);
+
+/* ---- workers.c: one loop at a time over several threads ------------------------------------------------------ */
+typedef struct esp__workers esp__workers;
+/* `n` threads, the caller of esp__workers_for among them. */
+ESP__FN esp_status esp__workers_open(esp_ctx *ctx, int32_t n, esp__workers **out);
+ESP__FN void esp__workers_close(esp__workers *w);
+/* Runs body over [0, n) in pieces whose borders are multiples of `grain`; returns when all is done. w NULL: inline. A
+ * second caller at the same time, and a nested call, run inline as one piece. Allocates nothing. */
+ESP__FN void esp__workers_for(esp__workers *w, uint64_t n, uint64_t grain,
+                              void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg);
 
 /* ---- env.c: rank, size, machine and meeting point from the launcher's environment --------------------------- */
 typedef struct esp__where {

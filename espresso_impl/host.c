@@ -1,0 +1,91 @@
+/* host.c: memory through the user's allocator, growing strings, and the table of services that plugins get.
+ * Must not know what the memory is for. */
+
+static void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    const esp_ctx *ctx = (const esp_ctx *)user;
+    if (align < sizeof(void *)) align = sizeof(void *);
+    if ((align & (align - 1)) || bytes > UINT64_MAX - align) return NULL;
+    bytes = bytes ? (bytes + align - 1) / align * align : align; /* as aligned_alloc wants it */
+    if (ctx && ESP_HAS(esp_host, ctx->user_host, alloc))
+        return ctx->user_host->alloc(ctx->user_host->user, d, bytes, align);
+    if (d.kind > ESP_CPU || bytes > SIZE_MAX) return NULL;
+    return aligned_alloc((size_t)align, (size_t)bytes);
+}
+
+static void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes) {
+    const esp_ctx *ctx = (const esp_ctx *)user;
+    if (!p) return;
+    if (ctx && ESP_HAS(esp_host, ctx->user_host, alloc)) {
+        if (ESP_HAS(esp_host, ctx->user_host, free_)) ctx->user_host->free_(ctx->user_host->user, d, p, bytes);
+    } else {
+        free(p);
+    }
+}
+
+static void esp__host_parallel_for(void *user, uint64_t n, uint64_t grain,
+                                   void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
+    const esp_ctx *ctx = (const esp_ctx *)user;
+    if (ctx && ESP_HAS(esp_host, ctx->user_host, parallel_for))
+        ctx->user_host->parallel_for(ctx->user_host->user, n, grain, body, arg);
+    else
+        esp__workers_for(ctx ? ctx->workers : NULL, n, grain, body, arg);
+}
+
+ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx) {
+    memset(host, 0, sizeof *host);
+    host->struct_size = sizeof *host;
+    host->abi_major = ESP_ABI_MAJOR;
+    host->abi_minor = ESP_ABI_MINOR;
+    host->user = ctx;
+    host->alloc = esp__host_alloc;
+    host->free_ = esp__host_free;
+    host->log = esp__plugin_log;
+    host->parallel_for = esp__host_parallel_for;
+}
+
+static const esp_device esp__cpu = {ESP_CPU, 0};
+
+ESP__FN void *esp__alloc(esp_ctx *ctx, uint64_t bytes) {
+    void *p = esp__host_alloc(ctx, esp__cpu, bytes, 64);
+    if (p) memset(p, 0, bytes);
+    return p;
+}
+
+ESP__FN void esp__free(esp_ctx *ctx, void *p, uint64_t bytes) { esp__host_free(ctx, esp__cpu, p, bytes); }
+
+ESP__FN char *esp__strdup(esp_ctx *ctx, const char *s) {
+    size_t bytes = s ? strlen(s) + 1 : 0;
+    char *copy = s ? (char *)esp__alloc(ctx, bytes) : NULL;
+    if (copy) memcpy(copy, s, bytes);
+    return copy;
+}
+
+ESP__FN void esp__strfree(esp_ctx *ctx, char *s) {
+    if (s) esp__free(ctx, s, strlen(s) + 1);
+}
+
+ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) {
+    va_list ap, again;
+    int n;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (n >= 0 && t->len + (size_t)n + 1 > t->cap) {
+        size_t cap = (t->len + (size_t)n + 1) * 2;
+        char *data = (char *)realloc(t->data, cap);
+        if (data) t->data = data, t->cap = cap;
+    }
+    if (n < 0 || t->len + (size_t)n + 1 > t->cap) {
+        t->failed = 1;
+    } else {
+        vsnprintf(t->data + t->len, t->cap - t->len, fmt, again);
+        t->len += (size_t)n;
+    }
+    va_end(again);
+}
+
+ESP__FN void esp__text_free(esp__text *t) {
+    free(t->data);
+    memset(t, 0, sizeof *t);
+}

@@ -1,0 +1,121 @@
+/* status.c: status codes as words, the error text of each thread, the log, and the clock.
+ * Must not know what any status means to its caller. */
+#include <time.h>
+
+/* One text a thread and not a context: a failing call reports to the thread that made it, and needs no lock. */
+static __thread char esp__error_text[ESP__ERROR_MAX];
+static __thread const esp_ctx *esp__error_ctx;
+static __thread char esp__detail_text[ESP__ERROR_MAX];
+
+#define ESP__STATUS_ROW(name, value, text) {value, #name, text},
+static const struct {
+    esp_status value;
+    const char *name, *text;
+} esp__statuses[] = {ESP_STATUS_LIST(ESP__STATUS_ROW)};
+
+ESPRESSO_API const char *esp_status_name(esp_status s) {
+    for (size_t i = 0; i < sizeof esp__statuses / sizeof *esp__statuses; i++)
+        if (esp__statuses[i].value == s) return esp__statuses[i].name;
+    return "unknown status";
+}
+
+ESPRESSO_API const char *esp_status_text(esp_status s) {
+    for (size_t i = 0; i < sizeof esp__statuses / sizeof *esp__statuses; i++)
+        if (esp__statuses[i].value == s) return esp__statuses[i].text;
+    return "unknown status";
+}
+
+ESPRESSO_API uint32_t esp_abi_version(void) { return ESP_ABI_MAJOR << 16 | ESP_ABI_MINOR; }
+
+ESPRESSO_API const char *esp_last_error(const esp_ctx *ctx) {
+    /* an error from before the context existed (or of no context) belongs to whoever asks */
+    return !ctx || !esp__error_ctx || esp__error_ctx == ctx ? esp__error_text : "";
+}
+
+/* The level in force; without a context (before esp_open is through) the environment's. */
+static int32_t esp__log_level(const esp_ctx *ctx) {
+    static const char *const names[] = {"", "error", "warn", "info", "debug"};
+    const char *env;
+    if (ctx && ctx->log_level > 0) return ctx->log_level;
+    env = ctx ? NULL : getenv("ESPRESSO_LOG");
+    for (int32_t i = 1; env && i <= 4; i++)
+        if (!strcmp(env, names[i]) || (env[0] == '0' + i && !env[1])) return i;
+    return ESP_LOG_WARN;
+}
+
+/* Hands one event to the user's log, or writes it to stderr in one piece, so that ranks do not mix inside a line. */
+static void esp__log_event(const esp_ctx *ctx, const esp_log_event *ev) {
+    static const char *const words[] = {"", "error", "warn", "info", "debug"};
+    char line[ESP__ERROR_MAX + 128];
+    int n = 0;
+    if (ev->level < ESP_LOG_ERROR || ev->level > ESP_LOG_DEBUG || ev->level > esp__log_level(ctx)) return;
+    if (ctx && ESP_HAS(esp_host, ctx->user_host, log)) {
+        ctx->user_host->log(ctx->user_host->user, ev);
+        return;
+    }
+    if (ctx && ctx->size > 1)
+        n = snprintf(line, sizeof line, "espresso: rank %d: ", (int)ctx->rank);
+    else
+        n = snprintf(line, sizeof line, "espresso: ");
+    snprintf(line + n, sizeof line - (size_t)n - 1, "%s: %s%s%s", words[ev->level], ev->component ? ev->component : "",
+             ev->component ? ": " : "", ev->message ? ev->message : "");
+    strcat(line, "\n");
+    fputs(line, stderr);
+}
+
+ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, const char *fmt, ...) {
+    char text[ESP__ERROR_MAX];
+    esp_log_event ev = {sizeof ev, level, ESP_OK, 0, component, text, NULL};
+    va_list ap;
+    if (level > esp__log_level(ctx)) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    esp__log_event(ctx, &ev);
+}
+
+ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, ...) {
+    char text[ESP__ERROR_MAX]; /* first here: the arguments may well point into the last error's text */
+    esp_log_event ev = {sizeof ev, ESP_LOG_INFO, s, 0, "error", esp__error_text, NULL};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    memcpy(esp__error_text, text, sizeof text);
+    esp__error_ctx = ctx;
+    ev.component = esp_status_name(s);
+    esp__log_event(ctx, &ev);
+    return s;
+}
+
+ESP__FN const char *esp__plugin_detail(void) { return esp__detail_text; }
+ESP__FN void esp__plugin_detail_clear(void) { esp__detail_text[0] = 0; }
+
+/* A plugin's word to the host. An error's text is kept: the call that fails returns it to the caller, who decides
+ * whether to print it, so that nothing is printed twice. */
+static void esp__plugin_log(void *user, const esp_log_event *ev) {
+    const esp_ctx *ctx = (const esp_ctx *)user;
+    esp_log_event copy = {sizeof copy, 0, ESP_OK, 0, NULL, NULL, NULL};
+    if (!ev || ev->struct_size < offsetof(esp_log_event, message) + sizeof ev->message) return;
+    memcpy(&copy, ev, ev->struct_size < sizeof copy ? ev->struct_size : sizeof copy);
+    copy.struct_size = sizeof copy;
+    if (copy.level == ESP_LOG_ERROR && copy.message) {
+        char text[ESP__ERROR_MAX];
+        snprintf(text, sizeof text, "%s", copy.message);
+        memcpy(esp__detail_text, text, sizeof text);
+        if (!ctx || !ESP_HAS(esp_host, ctx->user_host, log)) copy.level = ESP_LOG_INFO;
+    }
+    esp__log_event(ctx, &copy);
+}
+
+ESP__FN uint64_t esp__now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+ESP__FN uint64_t esp__hash64(uint64_t h, const void *data, uint64_t bytes) {
+    const unsigned char *p = (const unsigned char *)data;
+    for (uint64_t i = 0; i < bytes; i++) h = (h ^ p[i]) * 1099511628211ull;
+    return h;
+}
