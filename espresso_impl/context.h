@@ -1,0 +1,123 @@
+/* context.h: the structs behind esp_ctx: tensors, codec instances, program, executor. Shared by the files below
+ * option.c in espresso_impl.c; nothing outside espresso_impl/ sees it. */
+#ifndef ESP__CONTEXT_H
+#define ESP__CONTEXT_H
+#include "internal.h"
+#include "option.h"
+#include "program.h"
+
+typedef struct esp__workers esp__workers;
+
+/* One opened codec: all tensors with the same spec share it. */
+typedef struct esp__codec {
+    char *spec;             /* as asked for: agreed on across ranks, printed in strategies        */
+    const esp_codec *table;
+    void *self;
+    uint32_t id;            /* esp_name_hash(name)                                                */
+    int feedback;           /* this codec keeps residuals                                         */
+    int own_memory;         /* and, on the rank's own gradient, the method's own                  */
+    float beta, gamma;
+} esp__codec;
+
+enum { ESP__IDLE = 0, ESP__PUSHED = 1, ESP__DONE = 2 };
+
+typedef struct esp__tensor {
+    char *name;
+    uint64_t key, count, rows, cols;
+    esp_dtype dtype;
+    uint32_t flags;
+    char *want_codec, *want_option; /* from the descriptor, over any strategy                     */
+    esp__option option;             /* in force                                                   */
+    esp__codec *codec;
+    uint32_t first_op, n_ops;       /* this rank's chain in ctx->program.ops                      */
+    float *carry;                   /* feedback that lost its place: added to the next push; or NULL */
+    /* the step */
+    int phase;
+    uint32_t pc;                    /* next op of the chain                                       */
+    void *grad;
+    void *zeros;                    /* stands in for a gradient that was never pushed             */
+    uint64_t ready_ns;
+} esp__tensor;
+
+/* One link lane of the communication thread. */
+typedef struct esp__link {
+    uint32_t *sequence, n; /* ops in the strategy's order                                         */
+    uint32_t cursor;
+    void *comm, *req;      /* in flight                                                           */
+    int32_t group;
+    uint64_t started_ns;
+} esp__link;
+
+/* A collective of esp_broadcast and its kind, handed to the communication thread. */
+typedef struct esp__request {
+    esp_coll coll;
+    int wanted, done;
+    void *req;
+    esp_status status;
+    uint64_t started_ns;
+} esp__request;
+
+struct esp_ctx {
+    esp_host host; /* the table given to plugins; host.user = ctx */
+    const esp_host *user_host;
+    int32_t log_level, rank, size;
+    uint32_t flags, timeout_ms;
+    uint64_t seed;
+    char *plugin_path, *codec_spec, *strategy_spec, *trace_path;
+    int32_t owner_pid; /* a forked child must not use the context */
+    esp__registry registry;
+    esp__workers *workers;
+    esp__peers *peers;
+    esp__topology topo;
+
+    const esp_backend *backend;
+    void *comms[3]; /* by scope: all, intra, inter */
+
+    esp__tensor *tensors;
+    uint32_t n_tensors, cap_tensors;
+    esp__codec **codecs;
+    uint32_t n_codecs;
+    uint32_t *order, n_order; /* link steps, tensor << 8 | step of the option */
+    char *strategy_text;
+    uint64_t strategy_hash;
+    int started;
+
+    esp__program program;
+    esp__feedback *feedback;
+    uint32_t n_feedback;
+    uint8_t *arena;
+    uint64_t arena_bytes, memory_bytes;
+    uint8_t *scratch;
+    uint64_t scratch_bytes;
+    float *phi;               /* for codecs that leave feedback to the host */
+    uint64_t phi_count;
+    esp_payload *payloads;    /* argument array of the widest decompress    */
+
+    /* executor: under lock, but for the fields that one thread owns */
+    pthread_mutex_t lock;
+    pthread_cond_t done_cv, cpu_cv, link_cv;
+    pthread_t cpu_thread, link_thread;
+    int threads, stopping;
+    uint32_t *heap, n_heap;   /* tensors whose next op is on the cpu or compute lane, earliest ready first */
+    esp__link links[2];       /* intra, inter                              */
+    esp__request request;
+    int link_busy;            /* the communication thread has requests in flight */
+    uint64_t step;
+    uint32_t n_pushed, n_done;
+    int step_closed, step_open;
+    uint32_t waiters;
+    uint64_t wait_since_ns;
+    int32_t late_rank;        /* whom the oldest request waits for, -1: unknown; */
+    uint32_t late_tensor;     /* UINT32_MAX: this rank is not waiting       */
+    int accused;
+    esp_status fatal;
+    char fatal_text[ESP__ERROR_MAX];
+    char missing_text[ESP__NAME_MAX * 4];
+    int said_no_gpu;
+    esp_stats stats;
+    esp__trace *trace;
+    esp__trace_file *trace_file;
+    uint64_t last_push_ns;
+};
+
+#endif
