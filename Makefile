@@ -1,0 +1,105 @@
+# Makefile: builds what this machine can build, and says what it left out.
+#   make            library, command, plugins, examples     make test      every test
+#   make demo       the training run of the README          make test-san  tests under sanitizers
+#   make dist       one-file dist/espresso.h                make bench     benchmark programs
+#   make install PREFIX=/usr/local DESTDIR=                 make docs, check-style, plugins, clean
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+BUILD  ?= build
+PREFIX ?= /usr/local
+OPT    ?= -O3
+CFLAGS ?= -g
+WARN   := -Wall -Wextra -Wpedantic -Wconversion -Wshadow
+BASE   := -std=gnu11 -ffp-contract=off -I. -pthread
+DEP     = -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d
+FLAGS   = $(BASE) $(OPT) $(CFLAGS) $(WARN) $(DEP)
+LIBS   := -pthread -ldl -lm
+VERSION := $(shell sed -n 's/^.define ESPRESSO_VERSION "\(.*\)"/\1/p' espresso.h)
+SOVER   := $(word 1,$(subst ., ,$(VERSION)))
+have = $(shell command -v $(1) 2>/dev/null)
+
+LIB     := $(BUILD)/lib/libespresso.a
+SO      := $(BUILD)/lib/libespresso.so
+PLUGIN_SRC := $(filter-out backends/mpi.c,$(wildcard codecs/*.c backends/*.c))
+PLUGINS := $(patsubst %.c,$(BUILD)/lib/espresso/libespresso-%.so,$(notdir $(PLUGIN_SRC)))
+COMMAND := $(if $(wildcard tools/espresso.c),$(BUILD)/bin/espresso)
+EXAMPLE_NAMES := $(notdir $(patsubst %/,%,$(sort $(dir $(wildcard examples/*/*.c)))))
+EXAMPLES := $(EXAMPLE_NAMES:%=$(BUILD)/bin/%)
+BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
+HAVE_CMOCKA := $(shell echo '\#include <stdarg.h>\n\#include <stddef.h>\n\#include <setjmp.h>\n\#include <stdint.h>\n\#include <cmocka.h>' | \
+               $(CC) -E - >/dev/null 2>&1 && echo yes)
+TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
+TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
+TESTS    := $(if $(HAVE_CMOCKA),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
+
+.PHONY: all lib plugins tools examples tests test test-san bench docs dist install demo clean check-style report
+.DELETE_ON_ERROR:
+all: lib plugins tools examples report
+lib: $(LIB) $(SO)
+plugins: $(PLUGINS)
+tools: $(COMMAND)
+examples: $(EXAMPLES)
+tests: $(TESTS)
+
+# a change of compiler, flags or prefix rebuilds everything
+STAMP := $(BUILD)/flags
+NOW   := $(CC) $(BASE) $(OPT) $(CFLAGS) $(PREFIX)
+ifneq ($(NOW),$(shell cat $(STAMP) 2>/dev/null))
+$(shell mkdir -p $(BUILD)/dep && printf '%s\n' '$(NOW)' >$(STAMP))
+endif
+
+# ---- library, command, plugins, examples -------------------------------------------------------
+$(BUILD)/obj/espresso.o: espresso.c $(STAMP) | $(BUILD)/obj/
+	$(CC) $(FLAGS) -fPIC -fvisibility=hidden -DESPRESSO_PREFIX='"$(PREFIX)"' -c $< -o $@
+$(LIB): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
+	rm -f $@ && ar rcs $@ $<
+$(SO): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
+	$(CC) -shared -Wl,-soname,libespresso.so.$(SOVER) -Wl,-z,defs $(CFLAGS) $< -o $@.$(VERSION) $(LIBS)
+	ln -sf $(@F).$(VERSION) $@.$(SOVER) && ln -sf $(@F).$(SOVER) $@
+$(BUILD)/bin/espresso: tools/espresso.c $(STAMP) | $(BUILD)/bin/
+	$(CC) $(FLAGS) -DESPRESSO_PREFIX='"$(PREFIX)"' $< -o $@ $(LIBS)
+
+PLUGIN_LINK = $(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ $(LIBS)
+$(BUILD)/lib/espresso/libespresso-%.so: codecs/%.c $(STAMP) | $(BUILD)/lib/espresso/
+	$(PLUGIN_LINK)
+$(BUILD)/lib/espresso/libespresso-%.so: backends/%.c $(STAMP) | $(BUILD)/lib/espresso/
+	$(PLUGIN_LINK)
+
+define EXAMPLE
+$(BUILD)/bin/$(1): $(wildcard examples/$(1)/*.c examples/$(1)/*.h) $(LIB) espresso.h $(STAMP) | $(BUILD)/bin/
+	$$(CC) $$(BASE) $$(OPT) $$(CFLAGS) $$(WARN) $(wildcard examples/$(1)/*.c) -o $$@ $(LIB) $$(LIBS)
+endef
+$(foreach e,$(EXAMPLE_NAMES),$(eval $(call EXAMPLE,$(e))))
+
+$(BUILD)/bench/%: bench/%.c $(LIB) $(STAMP) | $(BUILD)/bench/
+	$(CC) $(FLAGS) $< -o $@ $(LIB) $(LIBS)
+$(BUILD)/%/:
+	mkdir -p $@
+
+# ---- tests: each a program of its own; run.sh counts their test functions ------------------------
+$(BUILD)/tests/%: tests/%.c $(LIB) $(STAMP)
+	@mkdir -p $(@D)
+	$(CC) $(BASE) -O2 -g -Wall -Wextra $(DEP) $< -o $@ $(LIB) -lcmocka $(LIBS)
+test: all $(TESTS)
+	BUILD=$(BUILD) sh tests/run.sh $(TESTS) $(TEST_SH)
+
+# ---- the rest ---------------------------------------------------------------------------------------
+bench: lib tools $(BENCHES)
+	@echo "benchmarks are in $(BUILD)/bench: $(notdir $(BENCHES))"
+demo: all
+	sh examples/train/demo.sh
+dist: dist/espresso.h
+dist/espresso.h: espresso_impl/amalgamate.sh espresso.h $(wildcard espresso_impl/* codecs/* backends/* planner/*)
+	@mkdir -p dist
+	sh espresso_impl/amalgamate.sh >$@.tmp && mv $@.tmp $@
+clean:
+	rm -rf $(BUILD) dist
+report:
+	@$(if $(HAVE_CMOCKA),:,echo "left out: tests (cmocka.h not found; Debian: libcmocka-dev)")
+	@$(if $(COMMAND),:,echo "left out: the command (tools/espresso.c is not there)")
+	@$(if $(wildcard codecs/cuda/*.cu),$(if $(call have,nvcc),:,echo "left out: CUDA codecs (nvcc not found)"),:)
+	@$(if $(wildcard backends/mpi.c),$(if $(call have,mpicc),:,echo "left out: backend mpi (mpicc not found)"),:)
+	@$(if $(call have,doxygen),:,echo "left out: make docs (doxygen not found)")
+
+-include $(wildcard $(BUILD)/dep/*.d)
