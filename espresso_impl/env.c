@@ -1,0 +1,280 @@
+/* env.c: rank, size, machine and meeting point from the launcher's environment, and the ESPRESSO_* overrides of
+ * esp_config. Must not know how ranks talk to each other: it only reads variables. */
+#include <unistd.h>
+
+/* The value of a variable, or NULL; set but empty counts as not set. */
+static const char *esp__env_get(const char *name) {
+    const char *s = getenv(name);
+    return s && *s ? s : NULL;
+}
+
+/* Reads a whole number in [min, max] from a variable that is set. */
+static esp_status esp__env_int(const char *name, int64_t min, int64_t max, int64_t *out) {
+    const char *s = esp__env_get(name);
+    char *end = NULL;
+    long long v = s ? strtoll(s, &end, 10) : 0;
+    if (!s || end == s || *end || v < min || v > max)
+        return esp__fail(NULL, ESP_E_ARG, "%s is \"%s\": it must be a whole number from %lld to %lld", name, s ? s : "",
+                         (long long)min, (long long)max);
+    *out = v;
+    return ESP_OK;
+}
+
+/* One launcher's pair of variables. */
+typedef struct esp__launcher {
+    const char *name, *rank, *size, *local_size;
+    const char *proof; /* a further variable that must be set, or NULL */
+} esp__launcher;
+
+/* torchrun stands twice: inside an MPI or Slurm job that started it, its own mark tells that it is the innermost;
+ * the bare RANK and WORLD_SIZE are too common as names to go before the others. */
+static const esp__launcher esp__launchers[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", NULL},
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, "SLURM_STEP_ID"},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", NULL, "SLURM_STEP_ID"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"},
+};
+
+/* Slurm gives batch scripts and interactive shells step ids near 2^32 and a rank: nobody started n tasks there. */
+static int esp__env_slurm_step(void) {
+    int64_t step = 0;
+    const char *s = esp__env_get("SLURM_STEP_ID");
+    char *end = NULL;
+    if (s) step = strtoll(s, &end, 10);
+    return s && end != s && !*end && step >= 0 && step < 0xfffffff0ll;
+}
+
+static esp_status esp__env_pair(const char *rank_name, const char *size_name, esp__where *out) {
+    int64_t rank = 0, size = 0;
+    esp_status s;
+    if (!esp__env_get(rank_name) || !esp__env_get(size_name)) {
+        const char *have = esp__env_get(rank_name) ? rank_name : size_name;
+        return esp__fail(NULL, ESP_E_ARG, "%s is \"%s\" but %s is not set: set both, or neither", have,
+                         esp__env_get(have), have == rank_name ? size_name : rank_name);
+    }
+    s = esp__env_int(size_name, 1, INT32_MAX, &size);
+    if (s == ESP_OK) s = esp__env_int(rank_name, 0, INT32_MAX, &rank);
+    if (s != ESP_OK) return s;
+    if (rank >= size)
+        return esp__fail(NULL, ESP_E_ARG, "%s is %lld but %s is %lld: ranks go from 0 to %lld", rank_name,
+                         (long long)rank, size_name, (long long)size, (long long)size - 1);
+    out->rank = (int32_t)rank;
+    out->size = (int32_t)size;
+    return ESP_OK;
+}
+
+/* Rank and size. *found is the launcher's row where it is not ours or the config's. */
+static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const esp__launcher **found) {
+    if (esp__env_get("ESPRESSO_RANK") || esp__env_get("ESPRESSO_SIZE")) {
+        out->launcher = "ESPRESSO_RANK and ESPRESSO_SIZE";
+        return esp__env_pair("ESPRESSO_RANK", "ESPRESSO_SIZE", out);
+    }
+    if (cfg && cfg->size != 0) {
+        out->launcher = "esp_config";
+        if (cfg->size < 0 || cfg->rank < 0 || cfg->rank >= cfg->size)
+            return esp__fail(NULL, ESP_E_ARG,
+                             "esp_config has rank %d of size %d: size must be at least 1 and rank from 0 to size - 1",
+                             (int)cfg->rank, (int)cfg->size);
+        out->rank = cfg->rank;
+        out->size = cfg->size;
+        return ESP_OK;
+    }
+    for (size_t i = 0; i < sizeof esp__launchers / sizeof *esp__launchers; i++) {
+        const esp__launcher *l = &esp__launchers[i];
+        int slurm = !strcmp(l->name, "Slurm");
+        if (!esp__env_get(l->rank) && !esp__env_get(l->size)) continue;
+        if (l->proof && !esp__env_get(l->proof)) continue;
+        if (slurm && (!esp__env_slurm_step() || !esp__env_get(l->size))) continue;
+        *found = l;
+        out->launcher = l->name;
+        return esp__env_pair(l->rank, l->size, out);
+    }
+    out->launcher = "nothing: one rank alone";
+    out->rank = 0;
+    out->size = 1;
+    return ESP_OK;
+}
+
+static esp_status esp__env_machine(const esp_config *cfg, esp__where *out) {
+    const char *s = esp__env_get("ESPRESSO_MACHINE");
+    char host[64] = "", boot[40] = "";
+    FILE *f;
+    if (s && strlen(s) + 2 > sizeof out->machine)
+        return esp__fail(NULL, ESP_E_ARG, "ESPRESSO_MACHINE is %zu characters long: at most %zu are allowed", strlen(s),
+                         sizeof out->machine - 2);
+    if (s || (cfg && cfg->machine > 0)) {
+        if (s) snprintf(out->machine, sizeof out->machine, "m%s", s);
+        if (!s) snprintf(out->machine, sizeof out->machine, "m%d", (int)cfg->machine);
+        return ESP_OK;
+    }
+    if (cfg && cfg->machine < 0)
+        return esp__fail(NULL, ESP_E_ARG, "esp_config.machine is %d: use 0 for \"by host name\", or a number above 0",
+                         (int)cfg->machine);
+    gethostname(host, sizeof host - 1);
+    /* clones of one image may share a host name, and names may be empty: the boot id tells machines apart */
+    if ((f = fopen("/proc/sys/kernel/random/boot_id", "re"))) {
+        if (fgets(boot, (int)sizeof boot, f)) boot[strcspn(boot, "\n")] = 0;
+        fclose(f);
+    }
+    snprintf(out->machine, sizeof out->machine, "%s/%s", host, boot);
+    return ESP_OK;
+}
+
+/* Checks "unix:NAME" or "HOST:PORT". `what` names where the text comes from. */
+static esp_status esp__env_check_root(const char *what, const char *root) {
+    const char *colon = strrchr(root, ':');
+    char *end = NULL;
+    long port = colon ? strtol(colon + 1, &end, 10) : 0;
+    if (!strncmp(root, "unix:", 5)) {
+        if (root[5] && strlen(root + 5) <= 100) return ESP_OK;
+        return esp__fail(NULL, ESP_E_ARG, "%s is \"%s\": the name after \"unix:\" must have 1 to 100 characters", what,
+                         root);
+    }
+    if (!colon || colon == root || end == colon + 1 || *end || port < 1 || port > 65535 ||
+        strlen(root) >= sizeof((esp__where *)0)->root)
+        return esp__fail(NULL, ESP_E_ARG, "%s is \"%s\": it must be HOST:PORT or unix:NAME", what, root);
+    return ESP_OK;
+}
+
+/* MPICH gives its ranks no job id, but on one host they all come from one proxy: its pid and start time are one.
+ * Other starters of PMI jobs are taken to be the direct parent. */
+static int esp__env_proxy(char *out, size_t cap) {
+    long pid = (long)getppid(), parent = pid, first = pid;
+    unsigned long long start = 0, first_start = 0;
+    for (int depth = 0; depth < 16 && pid > 1; depth++, pid = parent) {
+        char path[64], line[512] = "", *end;
+        FILE *f;
+        snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+        if (!(f = fopen(path, "re"))) break;
+        if (!fgets(line, (int)sizeof line, f)) line[0] = 0;
+        fclose(f);
+        /* pid (name) state ppid, and the start time 18 fields further; the name may hold anything, even ')' */
+        if (!(end = strrchr(line, ')')) ||
+            sscanf(end + 1, " %*c %ld %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
+                   &parent, &start) != 2)
+            break;
+        if (pid == first) first_start = start;
+        if (strstr(line, "(hydra_pmi_proxy)")) return snprintf(out, cap, "pmi-%ld-%llu", pid, start);
+    }
+    return first_start ? snprintf(out, cap, "pmi-%ld-%llu", first, first_start) : 0;
+}
+
+/* The job's name, the same on all of its ranks on one host and on no other job there; "" if there is none. */
+static void esp__env_job(const esp__launcher *l, char *out, size_t cap) {
+    out[0] = 0;
+    if (!strcmp(l->name, "Open MPI")) {
+        const char *job = esp__env_get("PMIX_NAMESPACE");
+        if (!job) job = esp__env_get("OMPI_MCA_ess_base_jobid");
+        if (job) snprintf(out, cap, "ompi-%s", job);
+    } else if (!strcmp(l->name, "MPICH")) {
+        esp__env_proxy(out, cap);
+    } else if (!strcmp(l->name, "Slurm") && esp__env_get("SLURM_JOB_ID")) {
+        snprintf(out, cap, "slurm-%s.%s", esp__env_get("SLURM_JOB_ID"), esp__env_get("SLURM_STEP_ID"));
+    }
+}
+
+/* 1 if the launcher says that all ranks are on this host. */
+static int esp__env_one_host(const esp__launcher *l, int32_t size) {
+    const char *nodes = esp__env_get("SLURM_STEP_NUM_NODES");
+    if (!nodes) nodes = esp__env_get("SLURM_NNODES");
+    if (l->local_size) return esp__env_get(l->local_size) && atoi(esp__env_get(l->local_size)) == size;
+    return nodes && atoi(nodes) == 1;
+}
+
+/* MASTER_PORT itself belongs to torchrun's store, so we meet one above it. */
+static esp_status esp__env_master(esp__where *out) {
+    const char *host = esp__env_get("MASTER_ADDR");
+    int64_t port = 0;
+    esp_status s;
+    if (!esp__env_get("MASTER_PORT"))
+        return esp__fail(NULL, ESP_E_ARG,
+                         "MASTER_ADDR is \"%s\" but MASTER_PORT is not set: set both, or ESPRESSO_ROOT=HOST:PORT",
+                         host);
+    s = esp__env_int("MASTER_PORT", 1, 65534, &port);
+    if (s != ESP_OK) return s;
+    if (strlen(host) + 16 > sizeof out->root)
+        return esp__fail(NULL, ESP_E_ARG, "MASTER_ADDR is %zu characters long: that is no host name", strlen(host));
+    snprintf(out->root, sizeof out->root, "%s:%d", host, (int)port + 1);
+    return ESP_OK;
+}
+
+static esp_status esp__env_root(const esp_config *cfg, const esp__launcher *l, esp__where *out) {
+    const char *root = esp__env_get("ESPRESSO_ROOT");
+    const char *what = root ? "ESPRESSO_ROOT" : "esp_config.root";
+    char job[ESP__NAME_MAX * 2] = "";
+    if (!root && cfg && cfg->root && cfg->root[0]) root = cfg->root;
+    if (root) {
+        esp_status s = esp__env_check_root(what, root);
+        if (s == ESP_OK) snprintf(out->root, sizeof out->root, "%s", root);
+        return s;
+    }
+    if (cfg && cfg->oob_allgather) return ESP_OK; /* peers.c agrees on an address through it */
+    if (esp__env_get("MASTER_ADDR")) return esp__env_master(out);
+    if (l && esp__env_one_host(l, out->size)) esp__env_job(l, job, sizeof job);
+    if (!job[0])
+        return esp__fail(NULL, ESP_E_ARG,
+                         "rank %d of %d (from %s) does not know where the ranks meet: set ESPRESSO_ROOT=HOST:PORT, the "
+                         "same on all ranks, with the host of rank 0 and a free port there",
+                         (int)out->rank, (int)out->size, out->launcher);
+    if (strlen(job) > 64) /* long names come as a hash: an address holds about 100 characters */
+        snprintf(job, sizeof job, "%016llx", (unsigned long long)esp__hash64(ESP__HASH0, job, strlen(job)));
+    snprintf(out->root, sizeof out->root, "unix:espresso-%u-%s", (unsigned)getuid(), job);
+    return ESP_OK;
+}
+
+ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
+    const esp__launcher *l = NULL;
+    esp_status s;
+    memset(out, 0, sizeof *out);
+    s = esp__env_rank(cfg, out, &l);
+    if (s == ESP_OK) s = esp__env_machine(cfg, out);
+    if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, l, out);
+    return s;
+}
+
+static esp_status esp__env_log(int32_t *level) {
+    static const char *const names[] = {"", "error", "warn", "info", "debug"};
+    const char *s = esp__env_get("ESPRESSO_LOG");
+    for (int32_t i = 1; s && i <= 4; i++)
+        if (!strcmp(s, names[i]) || (s[0] == '0' + i && !s[1])) {
+            *level = i;
+            return ESP_OK;
+        }
+    return s ? esp__fail(NULL, ESP_E_ARG, "ESPRESSO_LOG is \"%s\": it must be error, warn, info, debug or 1 to 4", s)
+             : ESP_OK;
+}
+
+/* ESPRESSO_PLUGIN_PATH is not among these: it adds directories after the config's (see loader.c). */
+ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
+    const char *s;
+    int64_t v = 0;
+    esp_status status = ESP_OK;
+    memset(out, 0, sizeof *out);
+    if (cfg) {
+        uint32_t n = cfg->struct_size ? cfg->struct_size : (uint32_t)sizeof *out;
+        if (n < offsetof(esp_config, backend))
+            return esp__fail(NULL, ESP_E_ARG, "esp_config.struct_size is %u: use sizeof(esp_config), or 0",
+                             (unsigned)n);
+        memcpy(out, cfg, n < sizeof *out ? n : sizeof *out);
+    }
+    out->struct_size = sizeof *out;
+    if ((s = esp__env_get("ESPRESSO_BACKEND"))) out->backend = s;
+    if ((s = esp__env_get("ESPRESSO_CODEC"))) out->codec = s;
+    if ((s = esp__env_get("ESPRESSO_STRATEGY"))) out->strategy = s;
+    if ((s = esp__env_get("ESPRESSO_TRACE"))) out->trace = s;
+    if ((s = esp__env_get("ESPRESSO_ROOT"))) {
+        if ((status = esp__env_check_root("ESPRESSO_ROOT", s)) != ESP_OK) return status;
+        out->root = s;
+    }
+    if (esp__env_get("ESPRESSO_TIMEOUT_MS")) {
+        if ((status = esp__env_int("ESPRESSO_TIMEOUT_MS", 1, UINT32_MAX, &v)) != ESP_OK) return status;
+        out->timeout_ms = (uint32_t)v;
+    }
+    if (esp__env_get("ESPRESSO_WORKERS")) {
+        if ((status = esp__env_int("ESPRESSO_WORKERS", 1, 4096, &v)) != ESP_OK) return status;
+        out->cpu_workers = (uint32_t)v;
+    }
+    return esp__env_log(&out->log_level);
+}
