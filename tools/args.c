@@ -1,0 +1,162 @@
+/* args.c: flags, usage texts and "did you mean" of every subcommand, from one table per subcommand.
+ * Must not know what any subcommand does. */
+
+/* One flag of a subcommand. `value` NULL: the flag takes none. */
+typedef struct tool_flag {
+    const char *name, *value, *help;
+} tool_flag;
+
+typedef struct tool_command {
+    const char *name, *summary, *synopsis, *details;
+    const tool_flag *flags;
+    size_t n_flags;
+    int (*run)(const struct tool_command *self, int argc, char **argv);
+} tool_command;
+
+enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
+
+/* Says what is wrong with the command line; the exit status to return. */
+static int tool_usage(const tool_command *c, const char *fmt, ...) ESP__PRINTF(2, 3);
+static int tool_usage(const tool_command *c, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    fprintf(stderr, "espresso %s: ", c->name);
+    vfprintf(stderr, fmt, ap);
+    fprintf(stderr, "\nSee 'espresso help %s'.\n", c->name);
+    va_end(ap);
+    return TOOL_USAGE;
+}
+
+/* Says why the work failed; the exit status to return. */
+static int tool_fail(const tool_command *c, const char *fmt, ...) ESP__PRINTF(2, 3);
+static int tool_fail(const tool_command *c, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    fprintf(stderr, "espresso %s: ", c->name);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+    return TOOL_FAILED;
+}
+
+/* Memory or the end: a small tool has nothing better to do without it. */
+static void *tool_realloc(void *p, size_t bytes) {
+    void *q = realloc(p, bytes ? bytes : 1);
+    if (!q) {
+        fputs("espresso: out of memory\n", stderr);
+        exit(TOOL_FAILED);
+    }
+    return q;
+}
+
+/* Edits (insert, delete, replace) between two words of at most 31 letters. */
+static unsigned tool_distance(const char *a, const char *b) {
+    size_t na = strlen(a), nb = strlen(b);
+    unsigned row[32];
+    if (na > 31 || nb > 31) return 99;
+    for (size_t j = 0; j <= nb; j++) row[j] = (unsigned)j;
+    for (size_t i = 1; i <= na; i++) {
+        unsigned diagonal = row[0];
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= nb; j++) {
+            unsigned best = diagonal + (a[i - 1] != b[j - 1]), above = row[j];
+            if (above + 1 < best) best = above + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+            diagonal = above;
+        }
+    }
+    return row[nb];
+}
+
+/* True where `word` is probably a slip for `known`: a few edits, or one is the beginning of the other. */
+static int tool_near(const char *word, const char *known, unsigned *best) {
+    size_t nw = strlen(word), nk = strlen(known);
+    unsigned d = tool_distance(word, known);
+    if (nw >= 3 && (strncmp(word, known, nw) == 0 || (nk >= 3 && strncmp(word, known, nk) == 0))) d = d ? 1 : 0;
+    if (d > 2 || 2 * d > nk || d >= *best) return 0;
+    *best = d;
+    return 1;
+}
+
+/* A number, whole and inside [low, high]; 0 when `text` is none. */
+static int tool_number(const char *text, long low, long high, long *out) {
+    char *end;
+    errno = 0;
+    long v = strtol(text, &end, 10);
+    if (end == text || *end || errno || v < low || v > high || *text == ' ') return 0;
+    *out = v;
+    return 1;
+}
+
+/* Walks the flags. Returns the flag's index with *value set; -1 at the first word that is no flag (*at is there, after
+ * a "--"); -2 after an error, which was printed; -3 for -h and --help, which was answered. */
+static int tool_next(const tool_command *c, int argc, char **argv, int *at, const char **value);
+
+static void tool_help(const tool_command *c) {
+    printf("usage: espresso %s %s\n\n%s\n", c->name, c->synopsis, c->summary);
+    if (c->n_flags) putchar('\n');
+    for (size_t i = 0; i < c->n_flags; i++) {
+        char left[48];
+        snprintf(left, sizeof left, "%s%s%s", c->flags[i].name, c->flags[i].value ? " " : "",
+                 c->flags[i].value ? c->flags[i].value : "");
+        printf("  %-27s %s\n", left, c->flags[i].help);
+    }
+    if (c->details) printf("\n%s\n", c->details);
+}
+
+static int tool_unknown_flag(const tool_command *c, const char *word) {
+    unsigned best = 3;
+    const char *guess = NULL;
+    for (size_t i = 0; i < c->n_flags; i++) {
+        const char *known = c->flags[i].name;
+        if (tool_near(word + strspn(word, "-"), known + strspn(known, "-"), &best)) guess = known;
+        if (!known[2] && strncmp(word, known, 2) == 0 && !guess) guess = known; /* -np for -n */
+    }
+    if (guess)
+        tool_usage(c, "unknown flag '%s': did you mean '%s'?", word, guess);
+    else
+        tool_usage(c, "unknown flag '%s'", word);
+    return -2;
+}
+
+/* True when `word` is this flag: "--flag", "--flag=value", and for one-letter flags "-n8". *value points behind. */
+static int tool_is_flag(const tool_flag *f, const char *word, const char **value) {
+    size_t n = strlen(f->name);
+    *value = NULL;
+    if (strncmp(word, f->name, n) != 0) return 0;
+    if (!word[n]) return 1;
+    if (!f->value) return 0;
+    if (f->name[1] == '-') {
+        *value = word + n + 1;
+        return word[n] == '=';
+    }
+    *value = word + n + (word[n] == '=');
+    return word[n] == '=' || (word[n] >= '0' && word[n] <= '9');
+}
+
+static int tool_next(const tool_command *c, int argc, char **argv, int *at, const char **value) {
+    if (*at >= argc) return -1;
+    const char *word = argv[*at];
+    if (strcmp(word, "--") == 0) {
+        ++*at;
+        return -1;
+    }
+    if (word[0] != '-' || !word[1]) return -1;
+    if (strcmp(word, "-h") == 0 || strcmp(word, "--help") == 0) {
+        tool_help(c);
+        return -3;
+    }
+    for (size_t i = 0; i < c->n_flags; i++) {
+        if (!tool_is_flag(&c->flags[i], word, value)) continue;
+        ++*at;
+        if (!c->flags[i].value || *value) return (int)i;
+        if (*at >= argc || strcmp(argv[*at], "--") == 0) {
+            tool_usage(c, "%s wants a value: %s %s", word, c->flags[i].name, c->flags[i].value);
+            return -2;
+        }
+        *value = argv[(*at)++];
+        return (int)i;
+    }
+    return tool_unknown_flag(c, word);
+}

@@ -1,0 +1,94 @@
+/* espresso.c: the command `espresso`: its table of subcommands. Each subcommand is one file of this folder.
+ * Includes the whole library, private parts too, so that the command shows exactly what the library does. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "espresso.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "args.c"
+#include "run.c"
+
+static int help_main(const tool_command *self, int argc, char **argv);
+
+static int version_main(const tool_command *self, int argc, char **argv) {
+    const char *value;
+    int at = 0, flag = tool_next(self, argc, argv, &at, &value);
+    if (flag == -3) return TOOL_OK;
+    if (flag == -2) return TOOL_USAGE;
+    if (at < argc) return tool_usage(self, "takes no arguments");
+    printf("espresso %s, plugin ABI %u.%u\n", ESPRESSO_VERSION, ESP_ABI_MAJOR, ESP_ABI_MINOR);
+    return TOOL_OK;
+}
+
+static const tool_command version_command = {
+    .name = "version", .summary = "Prints the version.", .synopsis = "", .run = version_main};
+static const tool_command help_command = {
+    .name = "help", .summary = "Explains a subcommand.", .synopsis = "[SUBCOMMAND]", .run = help_main};
+
+static const tool_command *const espresso_commands[] = {
+    &run_command,
+    &version_command,
+    &help_command,
+};
+enum { ESPRESSO_COMMANDS = sizeof espresso_commands / sizeof *espresso_commands };
+
+/* The subcommand of that name, or NULL after a message. */
+static const tool_command *espresso_find(const char *name) {
+    unsigned best = 3;
+    const char *guess = NULL;
+    for (int i = 0; i < ESPRESSO_COMMANDS; i++) {
+        if (strcmp(name, espresso_commands[i]->name) == 0) return espresso_commands[i];
+        if (tool_near(name, espresso_commands[i]->name, &best)) guess = espresso_commands[i]->name;
+    }
+    if (guess)
+        fprintf(stderr, "espresso: no subcommand '%s': did you mean '%s'?\n", name, guess);
+    else
+        fprintf(stderr, "espresso: no subcommand '%s'. See 'espresso help'.\n", name);
+    return NULL;
+}
+
+static void espresso_overview(FILE *to) {
+    fputs("usage: espresso SUBCOMMAND [flags]\n\n", to);
+    for (int i = 0; i < ESPRESSO_COMMANDS; i++)
+        fprintf(to, "  %-10s %s\n", espresso_commands[i]->name, espresso_commands[i]->summary);
+    fputs("\n'espresso help SUBCOMMAND' explains one. Exit status: 0 done, 1 failed, 2 wrong usage.\n", to);
+}
+
+static int help_main(const tool_command *self, int argc, char **argv) {
+    (void)self;
+    if (argc == 0) {
+        espresso_overview(stdout);
+        return TOOL_OK;
+    }
+    const tool_command *c = espresso_find(argv[0]);
+    if (!c) return TOOL_USAGE;
+    tool_help(c);
+    return TOOL_OK;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        espresso_overview(stderr);
+        return TOOL_USAGE;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "-h") == 0 || strcmp(name, "--help") == 0) name = "help";
+    if (strcmp(name, "--version") == 0) name = "version";
+    const tool_command *c = espresso_find(name);
+    return c ? c->run(c, argc - 2, argv + 2) : TOOL_USAGE;
+}

@@ -1,0 +1,71 @@
+/* run.h: what the files of `espresso run` share: the plan (what to start), and the job (what runs).
+ * Knows nothing of gradients: ranks are processes, and the environment is all that they are told. */
+#ifndef ESPRESSO_TOOLS_RUN_H
+#define ESPRESSO_TOOLS_RUN_H
+
+enum {
+    RUN_GRACE_MS = 2000,     /* after a failure: time for the others to notice and end by themselves, ... */
+    RUN_TERM_MS = 2000,      /* ... then time to end after SIGTERM, before SIGKILL                        */
+    RUN_ASKED_MS = 10000,    /* the user asked to end: ranks may be saving their work, so more grace      */
+    RUN_INSIST_MS = 500,     /* a second signal counts as insisting only this long after the first        */
+    RUN_LINGER_MS = 2000,    /* all ranks ended, but something they started still holds their output      */
+    RUN_LINE_MAX = 1 << 20,  /* longer lines are broken                                                   */
+    RUN_QUEUE_MAX = 1 << 20, /* not read from ranks while so much waits for a slow reader of our output   */
+    RUN_RANKS_MAX = 1 << 14
+};
+
+/* What to start, from the command line. */
+typedef struct run_plan {
+    const tool_command *command;
+    int n, machines, prefix;
+    int *machine_of, *local_of; /* [n]                                                                     */
+    const char *inter, *timeout;
+    const char **env; /* "K=V"                                                                              */
+    int n_env;
+    char **argv;
+    char path[4096]; /* the program's file                                                                  */
+    char root[64];   /* where the ranks meet                                                                */
+} run_plan;
+
+/* Lines on their way out, to our stdout or stderr. */
+typedef struct run_sink {
+    int fd, regular, color, broken; /* broken: the reader is gone                                           */
+    char *data;
+    size_t begin, end, cap;
+} run_sink;
+
+/* One pipe from a rank, and the line that is not whole yet. */
+typedef struct run_stream {
+    int fd; /* -1: at its end                                                                               */
+    int rank;
+    run_sink *sink;
+    char *line;
+    size_t len, cap;
+} run_stream;
+
+typedef struct run_rank {
+    pid_t pid; /* 0: not started. Also its process group, so it stays unreaped until the job is over        */
+    int ended, failed;
+    int status; /* exit status, or 128 + signal                                                             */
+    int signal; /* that killed it, or 0                                                                     */
+    run_stream out[2];
+} run_rank;
+
+typedef struct run_job {
+    const run_plan *plan;
+    run_rank *ranks;
+    int started, alive;
+    int first_failed; /* rank, or -1                                                                        */
+    int asked;        /* the signal by which the user asked to end, or 0                                    */
+    int64_t asked_ms;
+    int ending;          /* 0 no, 1 grace, 2 SIGTERM sent, 3 SIGKILL sent                                      */
+    int64_t deadline_ms; /* of the present stage of ending, or of lingering output; 0: none                 */
+    int signals;         /* signalfd                                                                           */
+    int guard;           /* pipe to the guard process                                                          */
+    pid_t guard_pid;
+    sigset_t mask, old_mask;
+    run_sink sinks[2];
+    run_sink *out, *err;
+} run_job;
+
+#endif
