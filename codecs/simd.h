@@ -1,60 +1,92 @@
-/* simd.h: one scalar kernel body, compiled for several instruction sets, chosen at run time.
- * Knows nothing of codecs. Bytes must not depend on the choice: bodies are plain C with independent lanes,
- * and FMA contraction is off (espresso_impl.c and the plugin build both see to it).
+/* simd.h: one plain C kernel body, compiled for several instruction sets, chosen at run time.
+ * Knows nothing of codecs. Bytes must not depend on the choice: bodies have independent lanes (or a fixed tree), and
+ * a * b + c in one rounding is off in every kernel.
  *
- *     ESP_INLINE uint64_t twobit_pack_body(const float *g, float *e, uint64_t n) { ...plain C... }
- *     ESP_KERNEL(twobit_pack, (const float *g, float *e, uint64_t n), (g, e, n))
+ *     ESP_INLINE uint64_t foo_body(const float *g, float *e, uint64_t n) { ...plain C... }
+ *     ESP_KERNEL(foo, (const float *g, float *e, uint64_t n), (g, e, n))
  *
- * defines twobit_pack_for(level), a pointer to the body compiled for that level (ask esp_simd_level() once, in open).
- * Where compilers fail (packing, compaction) write name_avx2 and so on by hand, next to a portable body. */
+ * defines foo_for(level), a pointer to the body compiled for that level; ask esp_simd_level() once, in open. Where
+ * compilers fail (packing, compaction) write foo_avx2 and foo_avx512 by hand, foo_scalar in plain C, and ESP_KERNEL_PICK
+ * in place of ESP_KERNEL. Loops vectorise best with 16 elements of fixed trip count inside. */
 #ifndef ESP_SIMD_H
 #define ESP_SIMD_H
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#define ESP_SIMD_X86 1
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 #ifdef __FAST_MATH__
 #error "espresso's codecs promise the same bytes everywhere: compile them without -ffast-math"
 #endif
+/* A plugin is built by its author's compiler flags: switch contraction off here, not only there. */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#define ESP_KERNEL_OPT
+#elif defined(__GNUC__) && defined(__OPTIMIZE__)
+#define ESP_KERNEL_OPT __attribute__((optimize("O3", "fp-contract=off")))
+#else
+#define ESP_KERNEL_OPT
+#endif
 
 enum { ESP_SIMD_SCALAR = 0, ESP_SIMD_AVX2 = 1, ESP_SIMD_AVX512 = 2 };
 
+/* What the hardware and the system offer, of the sets below. */
+static inline int esp_simd_best(void) {
+#ifdef ESP_SIMD_X86
+    unsigned a, b, c, d;
+    __builtin_cpu_init(); /* also asks whether the system saves the wide registers */
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("popcnt"))
+        return ESP_SIMD_SCALAR;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C)) return ESP_SIMD_SCALAR;
+    if (!__get_cpuid(0x80000001u, &a, &b, &c, &d) || !(c & bit_LZCNT)) return ESP_SIMD_SCALAR;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return ESP_SIMD_AVX512;
+    return ESP_SIMD_AVX2;
+#else
+    return ESP_SIMD_SCALAR;
+#endif
+}
+
 /* Best level of this machine; ESPRESSO_SIMD=scalar|avx2|avx512 lowers it (tests compare the bytes). */
 static inline int esp_simd_level(void) {
-    int level = ESP_SIMD_SCALAR;
     const char *want = getenv("ESPRESSO_SIMD");
-#if defined(__x86_64__) && defined(__GNUC__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2")) level = ESP_SIMD_AVX2;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        level = ESP_SIMD_AVX512;
-#endif
-    if (want && !strcmp(want, "scalar")) level = ESP_SIMD_SCALAR;
-    if (want && !strcmp(want, "avx2") && level > ESP_SIMD_AVX2) level = ESP_SIMD_AVX2;
-    return level;
+    const int best = esp_simd_best();
+    int cap = ESP_SIMD_AVX512;
+    if (want && !strcmp(want, "scalar")) cap = ESP_SIMD_SCALAR;
+    if (want && !strcmp(want, "avx2")) cap = ESP_SIMD_AVX2;
+    return best < cap ? best : cap;
 }
 
 #define ESP_INLINE static inline __attribute__((always_inline))
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define ESP_TARGET_AVX2 __attribute__((target("avx2,f16c,bmi,bmi2,popcnt,lzcnt")))
-#define ESP_TARGET_AVX512                                                                          \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c,bmi,bmi2,popcnt,lzcnt")))
-#define ESP_KERNEL(name, params, args)                                                             \
-    ESP_TARGET_AVX512 static uint64_t name##_avx512 params { return name##_body args; }            \
-    ESP_TARGET_AVX2 static uint64_t name##_avx2 params { return name##_body args; }                \
-    static uint64_t name##_scalar params { return name##_body args; }                              \
-    typedef uint64_t(*name##_fn) params;                                                           \
-    static inline name##_fn name##_for(int level) {                                                \
-        return level == ESP_SIMD_AVX512 ? name##_avx512                                            \
-               : level == ESP_SIMD_AVX2 ? name##_avx2                                              \
-                                        : name##_scalar;                                           \
+#ifdef ESP_SIMD_X86
+#define ESP_TARGET_AVX2 ESP_KERNEL_OPT __attribute__((target("avx2,f16c,bmi,bmi2,popcnt,lzcnt")))
+#define ESP_TARGET_AVX512                                                                                              \
+    ESP_KERNEL_OPT __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c,bmi,bmi2,popcnt,lzcnt")))
+#define ESP_KERNEL_PICK(name, params)                                                                                  \
+    typedef uint64_t(*name##_fn) params;                                                                               \
+    static inline name##_fn name##_for(int level) {                                                                    \
+        return level == ESP_SIMD_AVX512 ? name##_avx512 : level == ESP_SIMD_AVX2 ? name##_avx2 : name##_scalar;        \
     }
+#define ESP_KERNEL(name, params, args)                                                                                 \
+    ESP_TARGET_AVX512 static uint64_t name##_avx512 params { return name##_body args; }                                \
+    ESP_TARGET_AVX2 static uint64_t name##_avx2 params { return name##_body args; }                                    \
+    ESP_KERNEL_OPT static uint64_t name##_scalar params { return name##_body args; }                                   \
+    ESP_KERNEL_PICK(name, params)
 #else
-#define ESP_KERNEL(name, params, args)                                                             \
-    static uint64_t name##_scalar params { return name##_body args; }                              \
-    typedef uint64_t(*name##_fn) params;                                                           \
-    static inline name##_fn name##_for(int level) { return (void)level, name##_scalar; }
+#define ESP_KERNEL_PICK(name, params)                                                                                  \
+    typedef uint64_t(*name##_fn) params;                                                                               \
+    static inline name##_fn name##_for(int level) {                                                                    \
+        (void)level;                                                                                                   \
+        return name##_scalar;                                                                                          \
+    }
+#define ESP_KERNEL(name, params, args)                                                                                 \
+    ESP_KERNEL_OPT static uint64_t name##_scalar params { return name##_body args; }                                   \
+    ESP_KERNEL_PICK(name, params)
 #endif
 #endif
