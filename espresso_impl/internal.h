@@ -18,7 +18,7 @@
 #endif
 #define ESP__FN ESP__UNUSED static /* a private function; parts of the library may go unused in one program */
 
-enum { ESP__NAME_MAX = 64, ESP__SPEC_MAX = 256, ESP__ERROR_MAX = 1024 };
+enum { ESP__NAME_MAX = 64, ESP__SPEC_MAX = 256, ESP__ERROR_MAX = 2048 };
 
 /* ---- status.c: errors and log --------------------------------------------------------------------------- */
 /* Formats the error's text (kept per thread for esp_last_error), logs it at INFO, returns `s`. ctx may be NULL. */

@@ -1,0 +1,263 @@
+/* registry.c: the codecs and backends of one context, by name. Must not know where plugins come from.
+ * Needs no lock: it is filled before esp_start and only read afterwards. */
+
+static const char esp__from_builtin[] = "built in";
+
+/* A codec or a backend of a plugin: what the checks and lookups below need of it. */
+typedef enum esp__kind { ESP__CODEC = 0, ESP__BACKEND = 1 } esp__kind;
+static const char *const esp__kind_word[] = {"codec", "backend"};
+typedef struct esp__entry {
+    esp__kind kind;
+    const void *table;
+    const char *name;    /* or NULL                                          */
+    const char *missing; /* the first required member that is absent, or NULL */
+} esp__entry;
+
+static const char *esp__codec_missing(const esp_codec *c) {
+    if (!ESP_HAS(esp_codec, c, name)) return "name";
+    if (!ESP_HAS(esp_codec, c, dtypes)) return "dtypes";
+    if (!ESP_HAS(esp_codec, c, devices)) return "devices";
+    if (!ESP_HAS(esp_codec, c, open)) return "open";
+    if (!ESP_HAS(esp_codec, c, close)) return "close";
+    if (!ESP_HAS(esp_codec, c, bound)) return "bound";
+    if (!ESP_HAS(esp_codec, c, compress)) return "compress";
+    if (!ESP_HAS(esp_codec, c, decompress)) return "decompress";
+    if ((c->caps & ESP_CODEC_REDUCIBLE) && !c->reduce_dtype) return "reduce_dtype (it says ESP_CODEC_REDUCIBLE)";
+    return NULL;
+}
+
+static const char *esp__backend_missing(const esp_backend *b) {
+    if (!ESP_HAS(esp_backend, b, name)) return "name";
+    if (!ESP_HAS(esp_backend, b, colls)) return "colls";
+    if (!ESP_HAS(esp_backend, b, devices)) return "devices";
+    if (!ESP_HAS(esp_backend, b, probe)) return "probe";
+    if (!ESP_HAS(esp_backend, b, open)) return "open";
+    if (!ESP_HAS(esp_backend, b, close)) return "close";
+    if (!ESP_HAS(esp_backend, b, start)) return "start";
+    if (!ESP_HAS(esp_backend, b, test)) return "test";
+    return NULL;
+}
+
+/* Entry i of a plugin: its codecs, then its backends. */
+static esp__entry esp__entry_at(const esp_plugin *p, uint32_t i) {
+    esp__entry e = {ESP__CODEC, NULL, NULL, "struct_size"};
+    if (i < p->n_codecs) {
+        const esp_codec *c = p->codecs[i];
+        e.table = c;
+        if (ESP_HAS(esp_codec, c, name)) e.name = c->name;
+        if (c) e.missing = esp__codec_missing(c);
+    } else {
+        const esp_backend *b = p->backends[i - p->n_codecs];
+        e.kind = ESP__BACKEND;
+        e.table = b;
+        if (ESP_HAS(esp_backend, b, name)) e.name = b->name;
+        if (b) e.missing = esp__backend_missing(b);
+    }
+    return e;
+}
+
+static uint32_t esp__registry_count(const esp__registry *r, esp__kind kind) {
+    return kind == ESP__CODEC ? r->n_codecs : r->n_backends;
+}
+
+static const char *esp__registry_name(const esp__registry *r, esp__kind kind, uint32_t i) {
+    return kind == ESP__CODEC ? r->codecs[i]->name : r->backends[i]->name;
+}
+
+/* Index of that name, or the count. */
+static uint32_t esp__registry_find(const esp__registry *r, esp__kind kind, const char *name) {
+    uint32_t i = 0, n = esp__registry_count(r, kind);
+    while (i < n && strcmp(esp__registry_name(r, kind, i), name)) i++;
+    return i;
+}
+
+/* A table that is too short or has holes was built for another ABI; a bad name would make it unreachable. */
+static esp_status esp__entry_check(esp_ctx *ctx, const esp__entry *e, const char *from) {
+    const char *p = e->name;
+    if (e->missing)
+        return esp__fail(ctx, ESP_E_ABI,
+                         "%s: %s \"%s\" lacks the required member %s: set struct_size and fill the table, or rebuild "
+                         "the plugin with this library's espresso.h",
+                         from, esp__kind_word[e->kind], p ? p : "?", e->missing);
+    while (esp__spec_name_char(*p)) p++;
+    if (*p || p == e->name || p - e->name >= ESP__NAME_MAX)
+        return esp__fail(ctx, ESP_E_ARG,
+                         "%s: \"%.*s\" cannot be a %s's name: use 1 to %d letters, digits, '_', '-', '.'", from,
+                         ESP__NAME_MAX, e->name, esp__kind_word[e->kind], ESP__NAME_MAX - 1);
+    return ESP_OK;
+}
+
+/* Two of one name are refused, unless the caller asked for it. */
+static esp_status esp__entry_unique(esp_ctx *ctx, const esp_plugin *p, uint32_t at, const char *from, int replaces) {
+    const esp__registry *r = &ctx->registry;
+    const esp__entry e = esp__entry_at(p, at);
+    const uint32_t i = esp__registry_find(r, e.kind, e.name);
+    const char *before = NULL;
+    for (uint32_t j = 0; j < at; j++) {
+        const esp__entry other = esp__entry_at(p, j);
+        if (other.kind == e.kind && !strcmp(other.name, e.name)) before = from;
+    }
+    if (!before && i < esp__registry_count(r, e.kind)) {
+        const int codec = e.kind == ESP__CODEC;
+        const void *table = codec ? (const void *)r->codecs[i] : (const void *)r->backends[i];
+        before = codec ? r->codec_from[i] : r->backend_from[i];
+        if (table == e.table || (ctx->flags & ESP_ALLOW_OVERRIDE) || (replaces && !strcmp(before, esp__from_builtin)))
+            return ESP_OK;
+    }
+    if (!before) return ESP_OK;
+    return esp__fail(ctx, ESP_E_ARG,
+                     "%s \"%s\" is there twice: first %s, now %s; rename one, or set ESP_ALLOW_OVERRIDE in "
+                     "esp_config.flags to use the later one",
+                     esp__kind_word[e.kind], e.name, before, from);
+}
+
+/* Makes room for one more. All or nothing, so that the arrays always have the size that `cap` says. */
+static int esp__registry_grow(esp_ctx *ctx, esp__kind kind) {
+    esp__registry *r = &ctx->registry;
+    const int codec = kind == ESP__CODEC;
+    uint32_t *cap = codec ? &r->cap_codecs : &r->cap_backends;
+    const uint32_t n = esp__registry_count(r, kind), more = *cap ? *cap * 2 : 16;
+    const uint64_t old_bytes = *cap * sizeof(void *), bytes = more * sizeof(void *);
+    void *tables = esp__alloc(ctx, bytes), *old = codec ? (void *)r->codecs : (void *)r->backends;
+    char **froms = (char **)esp__alloc(ctx, bytes), **old_froms = codec ? r->codec_from : r->backend_from;
+    if (!tables || !froms) {
+        esp__free(ctx, tables, bytes);
+        esp__free(ctx, froms, bytes);
+        return 0;
+    }
+    if (n) memcpy(tables, old, n * sizeof(void *));
+    if (n) memcpy(froms, old_froms, n * sizeof(void *));
+    esp__free(ctx, old, old_bytes);
+    esp__free(ctx, old_froms, old_bytes);
+    *cap = more;
+    if (codec)
+        r->codecs = (const esp_codec **)tables, r->codec_from = froms;
+    else
+        r->backends = (const esp_backend **)tables, r->backend_from = froms;
+    return 1;
+}
+
+static esp_status esp__registry_put(esp_ctx *ctx, const esp__entry *e, const char *from) {
+    esp__registry *r = &ctx->registry;
+    const int codec = e->kind == ESP__CODEC;
+    const uint32_t i = esp__registry_find(r, e->kind, e->name), n = esp__registry_count(r, e->kind);
+    char *copy = esp__strdup(ctx, from), **slot;
+    if (!copy || (i == (codec ? r->cap_codecs : r->cap_backends) && !esp__registry_grow(ctx, e->kind))) {
+        esp__strfree(ctx, copy);
+        return esp__fail(ctx, ESP_E_NOMEM, "out of memory while adding %s", from);
+    }
+    slot = codec ? &r->codec_from[i] : &r->backend_from[i];
+    if (i < n) {
+        esp__log(ctx, ESP_LOG_INFO, "plugins", "%s \"%s\" of %s replaces the one of %s", esp__kind_word[e->kind],
+                 e->name, from, *slot);
+        esp__strfree(ctx, *slot);
+    }
+    *slot = copy;
+    if (codec)
+        r->codecs[i] = (const esp_codec *)e->table, r->n_codecs += i == n;
+    else
+        r->backends[i] = (const esp_backend *)e->table, r->n_backends += i == n;
+    return ESP_OK;
+}
+
+/* Checks everything before it adds anything. `replaces`: may take the place of built-in ones. */
+static esp_status esp__registry_add_from(esp_ctx *ctx, const esp_plugin *p, const char *from, int replaces) {
+    const size_t needed = offsetof(esp_plugin, backends) + sizeof p->backends;
+    esp_status s = ESP_OK;
+    if (ctx->registry.frozen) return esp__fail(ctx, ESP_E_STATE, "%s: plugins must be loaded before esp_start", from);
+    if (!p || p->struct_size < needed || (p->n_codecs && !p->codecs) || (p->n_backends && !p->backends))
+        return esp__fail(ctx, ESP_E_ABI,
+                         "%s: its esp_plugin table is incomplete: struct_size is %u, at least %zu are needed, and "
+                         "codecs and backends must be set where they are counted",
+                         from, p ? (unsigned)p->struct_size : 0u, needed);
+    for (uint32_t i = 0; i < p->n_codecs + p->n_backends && s == ESP_OK; i++) {
+        const esp__entry e = esp__entry_at(p, i);
+        s = esp__entry_check(ctx, &e, from);
+        if (s == ESP_OK) s = esp__entry_unique(ctx, p, i, from, replaces);
+    }
+    for (uint32_t i = 0; i < p->n_codecs + p->n_backends && s == ESP_OK; i++) {
+        const esp__entry e = esp__entry_at(p, i);
+        s = esp__registry_put(ctx, &e, from);
+    }
+    return s;
+}
+
+ESP__FN esp_status esp__registry_add(esp_ctx *ctx, const esp_plugin *plugin, const char *from) {
+    return esp__registry_add_from(ctx, plugin, from, 0);
+}
+
+/* Edits (insert, delete, replace one character) from a to b; both are names, so short. */
+static int esp__edits(const char *a, const char *b) {
+    int row[ESP__NAME_MAX];
+    const int n = (int)strlen(b);
+    if (n >= ESP__NAME_MAX) return ESP__NAME_MAX;
+    for (int j = 0; j <= n; j++) row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
+/* Says what there is, and which of it the caller may have meant. `why`: what the loader found, or "". */
+static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name, esp_status s, const char *why) {
+    const esp__registry *r = &ctx->registry;
+    const uint32_t n = esp__registry_count(r, kind);
+    const char *near = NULL;
+    esp__text all = {NULL, 0, 0, 0};
+    int best = strlen(name) > 3 ? 3 : 2; /* more than two edits is no slip of the finger */
+    for (uint32_t i = 0; i < n; i++) {
+        const int edits = esp__edits(name, esp__registry_name(r, kind, i));
+        if (edits < best) best = edits, near = esp__registry_name(r, kind, i);
+        esp__text_add(&all, "%s%s", i ? ", " : "", esp__registry_name(r, kind, i));
+    }
+    esp__fail(ctx, s, "there is no %s \"%s\"%s%s%s; known: %s%s%s", esp__kind_word[kind], name,
+              near ? ": did you mean \"" : "", near ? near : "", near ? "\"?" : "", all.data ? all.data : "none at all",
+              why[0] ? "; and no plugin brings it: " : "", why);
+    esp__text_free(&all);
+}
+
+/* The index of that name, after loading libespresso-<name>.so if need be; the count, with the error set, if none. */
+static uint32_t esp__registry_get(esp_ctx *ctx, esp__kind kind, const char *name) {
+    esp__registry *r = &ctx->registry;
+    esp_status s = ESP_E_NOT_FOUND;
+    char why[ESP__ERROR_MAX] = "";
+    uint32_t i = esp__registry_find(r, kind, name);
+    if (i < esp__registry_count(r, kind)) return i;
+    if (!r->frozen) {
+        s = esp__plugin_load(ctx, name);
+        if (s != ESP_OK) snprintf(why, sizeof why, "%s", esp_last_error(ctx));
+        i = esp__registry_find(r, kind, name);
+    }
+    if (i == esp__registry_count(r, kind))
+        esp__registry_unknown(ctx, kind, name, s == ESP_OK ? ESP_E_NOT_FOUND : s, why);
+    return i;
+}
+
+ESP__FN const esp_codec *esp__registry_codec(esp_ctx *ctx, const char *name) {
+    const uint32_t i = esp__registry_get(ctx, ESP__CODEC, name);
+    return i < ctx->registry.n_codecs ? ctx->registry.codecs[i] : NULL;
+}
+
+ESP__FN const esp_backend *esp__registry_backend(esp_ctx *ctx, const char *name) {
+    const uint32_t i = esp__registry_get(ctx, ESP__BACKEND, name);
+    return i < ctx->registry.n_backends ? ctx->registry.backends[i] : NULL;
+}
+
+ESP__FN void esp__registry_free(esp_ctx *ctx) {
+    esp__registry *r = &ctx->registry;
+    for (uint32_t i = 0; i < r->n_codecs; i++) esp__strfree(ctx, r->codec_from[i]);
+    for (uint32_t i = 0; i < r->n_backends; i++) esp__strfree(ctx, r->backend_from[i]);
+    esp__free(ctx, r->codecs, (uint64_t)r->cap_codecs * sizeof *r->codecs);
+    esp__free(ctx, r->backends, (uint64_t)r->cap_backends * sizeof *r->backends);
+    esp__free(ctx, r->codec_from, (uint64_t)r->cap_codecs * sizeof *r->codec_from);
+    esp__free(ctx, r->backend_from, (uint64_t)r->cap_backends * sizeof *r->backend_from);
+    memset(r, 0, sizeof *r);
+}
