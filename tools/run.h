@@ -58,6 +58,7 @@ typedef struct run_job {
     int first_failed; /* rank, or -1                                                                        */
     int asked;        /* the signal by which the user asked to end, or 0                                    */
     int64_t asked_ms;
+    int drop;            /* insisted, or asked when only output was left: the output may be lost */
     int ending;          /* 0 no, 1 grace, 2 SIGTERM sent, 3 SIGKILL sent                                      */
     int64_t deadline_ms; /* of the present stage of ending, or of lingering output; 0: none                 */
     int signals;         /* signalfd                                                                           */

@@ -92,7 +92,9 @@ static void run_pass_on(run_job *j, int sig) {
         run_signal_all(j, sig);
         return;
     }
+    if (!j->alive) j->drop = 1;
     if (j->asked && run_now_ms() - j->asked_ms >= RUN_INSIST_MS) {
+        j->drop = 1;
         j->ending = 2;
         run_escalate(j);
         return;
@@ -170,7 +172,7 @@ static void run_watch(run_job *j) {
     int lingering = 0;
     for (;;) {
         int open = run_streams_open(j), waiting = run_sink_waiting(&j->sinks[0]) || run_sink_waiting(&j->sinks[1]);
-        if (!j->alive && !open && (!waiting || j->asked)) break;
+        if (!j->alive && !open && (!waiting || j->drop)) break;
         if (!j->alive && open && !lingering) {
             lingering = 1;
             j->deadline_ms = run_now_ms() + RUN_LINGER_MS;
@@ -186,12 +188,18 @@ static void run_watch(run_job *j) {
     free(p);
 }
 
-/* The end: nothing of the job stays, not even a zombie. The exit status of the whole. */
-static int run_finish(run_job *j) {
+/* Our own last lines; not for ever, as nobody may read. */
+static void run_drain(run_job *j) {
+    for (int s = 0; s < 2; s++)
+        for (run_sink *k = &j->sinks[s]; run_sink_waiting(k) && !j->drop; run_sink_flush(k)) {
+            struct pollfd p = {.fd = k->fd, .events = POLLOUT};
+            if (poll(&p, 1, 1000) <= 0) break;
+        }
+}
+
+/* What the whole job came to, for the user and as the exit status. */
+static int run_conclude(run_job *j) {
     char text[256];
-    run_sweep(j);
-    for (int i = 0; i < j->started; i++) waitpid(j->ranks[i].pid, NULL, 0);
-    run_end_guard(j);
     if (j->out->broken && j->out->broken != EPIPE) {
         run_say(j, "cannot write the ranks' output: %s", strerror(j->out->broken));
         return TOOL_FAILED;
@@ -200,4 +208,14 @@ static int run_finish(run_job *j) {
     int quiet = j->asked || j->out->broken;
     if (!quiet && run_list(j, run_is_follower, text, sizeof text)[0]) run_say(j, "%s failed after that", text);
     return j->ranks[j->first_failed].status;
+}
+
+/* The end: nothing of the job stays, not even a zombie. The exit status of the whole. */
+static int run_finish(run_job *j) {
+    run_sweep(j);
+    for (int i = 0; i < j->started; i++) waitpid(j->ranks[i].pid, NULL, 0);
+    run_end_guard(j);
+    int status = run_conclude(j);
+    run_drain(j);
+    return status;
 }
