@@ -1,0 +1,98 @@
+/* topk.c: the k elements of largest magnitude.
+ * Knows nothing of where gradients come from or payloads go. Selection is in select.h, the body in sparse.h.
+ *
+ * Maths: phi = beta e + gamma g; send (i, phi_i) for the k = max(1, ceil(ratio d)) largest |phi_i|, ties to the lower
+ * index; e = phi where not sent, 0 where sent, so that decode + e == phi to the bit.
+ * Source: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017; with memory as in
+ * Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
+ * Wire: sparse.h; 48 ratio or 32 ratio + 1 bits/element, whichever is less; ratio=0.01: 0.48. aux: k.
+ * Memory traffic with feedback: 8 bytes/element to select, 12 to update e; phi is computed twice rather than stored in
+ * between, since e must stay as it was where anything is not finite, which is known only at the end of the first pass. */
+#include "espresso.h"
+#include "sparse.h"
+
+enum { TOPK_WIRE = 1 };
+
+typedef struct topk_self {
+    const esp_host *host;
+    double ratio;
+    int simd;
+} topk_self;
+
+static const char topk_name[] = "topk", topk_params[] = "ratio=0.01";
+
+static esp_status topk_open(const esp_host *h, const char *params, void **self) {
+    double ratio = 0.01;
+    esp_param p[] = {{"ratio", &ratio, 0.0, 1.0, 1, 0, "above 0 and at most 1"}};
+    esp_status st = esp_params_parse(h, topk_name, params, p, 1, topk_params);
+    if (st != ESP_OK) return st;
+    topk_self *t = (topk_self *)esp_codec_self(h, sizeof *t);
+    if (!t) return ESP_E_NOMEM;
+    t->host = h;
+    t->ratio = ratio;
+    t->simd = esp_simd_level();
+    *self = t;
+    return ESP_OK;
+}
+
+static void topk_close(void *self) { esp_codec_self_free(((topk_self *)self)->host, self, sizeof(topk_self)); }
+
+static esp_status topk_bound(void *self, const esp_tensor *like, esp_bound *out) {
+    uint64_t k = sparse_k(((topk_self *)self)->ratio, like->count);
+    return esp_bound_fill(out, sparse_body_bytes(like->count, k), select_scratch_bytes(like->count, k), 0);
+}
+
+static esp_status topk_compress(void *self, const esp_codec_args *a) {
+    const topk_self *t = (const topk_self *)self;
+    sparse_input in = sparse_input_of(a, t->simd);
+    select_job s = {0};
+    int sent;
+    s.host = t->host;
+    s.keep = select_keep_for(t->simd);
+    s.load = sparse_load;
+    s.arg = &in;
+    s.count = a->tensor->count;
+    s.k = sparse_k(t->ratio, s.count);
+    s.n_sample = select_sample(s.count);
+    esp_status st = sparse_compress(&s, a, topk_name, TOPK_WIRE, &sent);
+    if (st == ESP_OK && sent) sparse_residual(&in, &s);
+    return st;
+}
+
+static esp_status topk_decompress(void *self, const esp_codec_args *a) {
+    const topk_self *t = (const topk_self *)self;
+    uint64_t k = sparse_k(t->ratio, a->tensor->count);
+    return sparse_decompress(t->host, a, topk_name, TOPK_WIRE, k, k);
+}
+
+static const esp_codec topk_codec = {
+    .struct_size = sizeof(esp_codec),
+    .wire_version = TOPK_WIRE,
+    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
+    .dtypes = ESP_BIT(ESP_F32),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = topk_name,
+    .summary = "the k elements of largest magnitude",
+    .params = topk_params,
+    .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
+    .n_rounds = 1,
+    .open = topk_open,
+    .close = topk_close,
+    .bound = topk_bound,
+    .compress = topk_compress,
+    .decompress = topk_decompress,
+};
+
+static const esp_codec *const topk_codecs[] = {&topk_codec};
+static const esp_plugin topk_plugin = {
+    .struct_size = sizeof(esp_plugin),
+    .n_codecs = 1,
+    .name = "topk",
+    .version = ESPRESSO_VERSION,
+    .license = "see LICENSE",
+    .codecs = topk_codecs,
+};
+ESPRESSO_PLUGIN_ENTRY(topk) {
+    (void)h;
+    return &topk_plugin;
+}

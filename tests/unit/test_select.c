@@ -1,0 +1,171 @@
+/* test_select.c: select.h against sorting, over inputs full of ties and extremes, at every instruction set. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include "espresso.h"
+#include "codecs/select.h"
+
+enum { KINDS = 12 };
+static uint64_t test_rng = 1;
+static uint32_t test_random(void) {
+    test_rng = test_rng * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(test_rng >> 33);
+}
+static float test_float(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* One number of input kind `kind` at index i. */
+static float test_number(int kind, uint64_t i) {
+    uint32_t r = test_random();
+    switch (kind) {
+    case 0: return (float)((double)r / 1e9 - 1.0);
+    case 1: return 0.5f;                      /* all equal */
+    case 2: return r & 1 ? 0.25f : -0.25f;    /* equal magnitudes */
+    case 3: return (float)(r % 5) - 2.0f;     /* few values */
+    case 4: return test_float(r % 1000);      /* denormals */
+    case 5: return r & 1 ? 0.0f : -0.0f;      /* zeros */
+    case 6: return i == 77 ? -3.0f : 0.0f;    /* one spike */
+    case 7: return r % 200 ? 0.0f : (float)r; /* mostly zeros */
+    case 8: return -(float)(1 + r % 1000000); /* all negative */
+    case 9: return (float)i;                  /* ascending: a strided sample's best case */
+    case 10: return i % 5000 < 40 ? 100.0f + (float)(r % 7) : 1e-3f * (float)(r % 11); /* in clumps */
+    default: return test_float((r & 0x80000000u) | r % 0x7f800000u);                   /* every exponent */
+    }
+}
+
+typedef struct test_pair {
+    uint32_t mag;
+    uint64_t i;
+} test_pair;
+static int test_order(const void *a, const void *b) {
+    const test_pair *p = a, *q = b;
+    if (p->mag != q->mag) return p->mag < q->mag ? 1 : -1;
+    return p->i < q->i ? -1 : 1;
+}
+static int test_by_index(const void *a, const void *b) {
+    const test_pair *p = a, *q = b;
+    return p->i < q->i ? -1 : 1;
+}
+
+static const float *test_load(const void *arg, uint64_t at, uint64_t n, float *buf) {
+    (void)n, (void)buf;
+    return (const float *)arg + at;
+}
+
+/* Workers that take pieces in reverse order, so that nothing may depend on order. */
+static void test_for(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t), void *arg) {
+    (void)user;
+    for (uint64_t p = (n + grain - 1) / grain; p-- > 0;)
+        body(arg, p * grain, (p + 1) * grain < n ? (p + 1) * grain : n);
+}
+
+static void test_one(const float *x, test_pair *sorted, uint64_t n, uint64_t k, int level, int threads,
+                     uint64_t sample) {
+    esp_host host = {0};
+    host.struct_size = sizeof host;
+    host.parallel_for = threads ? test_for : NULL;
+    select_job s = {0};
+    s.host = &host;
+    s.keep = select_keep_for(level);
+    s.load = test_load;
+    s.arg = x;
+    s.count = n;
+    s.k = k;
+    s.n_sample = sample;
+    s.sample_from = sample * 7;
+    void *scratch = malloc(select_scratch_bytes(n, k));
+    assert_int_equal(select_run(&s, scratch), 0);
+    uint64_t at = 0;
+    for (uint64_t b = 0; b < select_blocks(n); b++)
+        for (uint64_t j = 0; j < s.block[b].n; j++, at++) {
+            uint64_t i = b * SELECT_BLOCK / SELECT_SPAN * SELECT_SPAN + s.idx[s.block[b].at + j];
+            assert_true(at < k);
+            assert_int_equal(i, sorted[at].i);
+            assert_memory_equal(&s.val[s.block[b].at + j], &x[i], 4);
+        }
+    assert_int_equal(at, k);
+    free(scratch);
+}
+
+static void against_sorting(void **state) {
+    (void)state;
+    const uint64_t sizes[] = {1, 2, 3, 15, 16, 17, 31, 33, 100, 4095, 4096, 4097, 20000, 65536, 65537, 200001};
+    const double ratios[] = {1e-9, 0.001, 0.01, 0.3, 0.9, 1.0};
+    for (int kind = 0; kind < KINDS; kind++)
+        for (size_t z = 0; z < sizeof sizes / sizeof *sizes; z++) {
+            uint64_t n = sizes[z];
+            float *x = malloc(n * sizeof *x);
+            test_pair *all = malloc(n * sizeof *all), *top = malloc(n * sizeof *all);
+            for (uint64_t i = 0; i < n; i++) x[i] = test_number(kind, i), all[i].mag = select_bits(x[i]), all[i].i = i;
+            qsort(all, n, sizeof *all, test_order);
+            for (size_t r = 0; r < sizeof ratios / sizeof *ratios; r++) {
+                uint64_t k = (uint64_t)(ratios[r] * (double)n);
+                k = k < 1 ? 1 : k;
+                memcpy(top, all, n * sizeof *all);
+                qsort(top, k, sizeof *top, test_by_index);
+                for (int level = 0; level <= esp_simd_best(); level++)
+                    test_one(x, top, n, k, level, level & 1, select_sample(n));
+                test_one(x, top, n, k, esp_simd_best(), 1, 0);
+            }
+            free(x), free(all), free(top);
+        }
+}
+
+static void kth_of_few_and_many(void **state) {
+    (void)state;
+    for (uint64_t n = 1; n < 20000; n = n * 3 + 1) {
+        float *x = malloc(n * sizeof *x);
+        test_pair *all = malloc(n * sizeof *all);
+        for (uint64_t i = 0; i < n; i++)
+            x[i] = test_number(n % 2 ? 0 : 3, i), all[i].mag = select_bits(x[i]), all[i].i = i;
+        qsort(all, n, sizeof *all, test_order);
+        for (uint64_t k = 1; k <= n; k += 1 + n / 17) {
+            uint64_t above, larger = 0;
+            assert_int_equal(select_kth(x, n, k, &above), all[k - 1].mag);
+            while (larger < n && all[larger].mag > all[k - 1].mag) larger++;
+            assert_int_equal(above, larger);
+        }
+        free(x), free(all);
+    }
+}
+
+/* NaN or Inf is found wherever it is, at every level, and reported rather than selected. */
+static void not_finite(void **state) {
+    (void)state;
+    const uint32_t bad[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc00001u, 0x7f800001u};
+    const uint64_t sizes[] = {1, 17, 4096, 4100, 200001};
+    for (size_t z = 0; z < sizeof sizes / sizeof *sizes; z++)
+        for (size_t j = 0; j < sizeof bad / sizeof *bad; j++)
+            for (int level = 0; level <= esp_simd_best(); level++)
+                for (int where = 0; where < 3; where++) {
+                    uint64_t n = sizes[z];
+                    float *x = calloc(n, sizeof *x);
+                    x[where == 0 ? 0 : where == 1 ? n / 2 : n - 1] = test_float(bad[j]);
+                    select_job s = {0};
+                    s.keep = select_keep_for(level);
+                    s.load = test_load;
+                    s.arg = x;
+                    s.count = n;
+                    s.k = 1;
+                    s.n_sample = select_sample(n);
+                    void *scratch = malloc(select_scratch_bytes(n, 1));
+                    assert_int_equal(select_run(&s, scratch), 1);
+                    free(scratch), free(x);
+                }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(against_sorting),
+        cmocka_unit_test(kth_of_few_and_many),
+        cmocka_unit_test(not_finite),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
