@@ -1,0 +1,99 @@
+/* bf16.c: the upper half of each f32, rounded to nearest, ties to even.
+ *
+ *     decode(code(x)) = x (1 + d), |d| <= 2^-8, over f32's whole range. 16 bits an element.
+ *
+ * Body: count x bf16. REDUCIBLE in bf16. Values that would round up to Inf do so without feedback; with feedback they
+ * are sent as the largest finite value and the rest stays in the residual. Parts with a NaN or Inf send a body of NaN. */
+#include "dense.h"
+#include "half.h"
+
+typedef struct bf16_self {
+    dense_self dense;
+    half_bf16_encode_fn encode;
+    half_bf16_add_fn add;
+} bf16_self;
+
+typedef struct bf16_job {
+    const bf16_self *self;
+    unsigned char *body;
+} bf16_job;
+
+static void bf16_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
+    const bf16_job *j = (const bf16_job *)user;
+    j->self->encode((half_u16 *)(j->body + 2 * at), phi, residual, n);
+}
+
+static void bf16_add(const void *self, const esp_payload_header *h, const unsigned char *body, float *out, uint64_t at,
+                     uint64_t n, float scale, int set) {
+    (void)h;
+    ((const bf16_self *)self)->add(out, (const half_u16 *)(body + 2 * at), scale, set, n);
+}
+static const dense_format bf16_format = {"bf16", 1, 1, NULL, bf16_add};
+
+static esp_status bf16_open(const esp_host *h, const char *params, void **self) {
+    const esp_status st = esp_params_parse(h, "bf16", params, NULL, 0, "");
+    if (st != ESP_OK) return st;
+    bf16_self *s = (bf16_self *)esp_codec_self(h, sizeof *s);
+    if (!s) return ESP_E_NOMEM;
+    dense_open(&s->dense, h);
+    s->encode = half_bf16_encode_for(s->dense.level);
+    s->add = half_bf16_add_for(s->dense.level);
+    *self = s;
+    return ESP_OK;
+}
+static void bf16_close(void *self) { esp_codec_self_free(((bf16_self *)self)->dense.host, self, sizeof(bf16_self)); }
+
+static esp_status bf16_bound(void *self, const esp_tensor *like, esp_bound *out) {
+    (void)self;
+    return esp_bound_fill(out, 2 * like->count, 0, 0);
+}
+
+static esp_status bf16_compress(void *self, const esp_codec_args *a) {
+    const uint64_t n = a->tensor->count;
+    esp_payload_header h = {esp_name_hash("bf16"), 1, 0, n, 2 * n, 0};
+    const esp_status st = esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK) return st;
+    bf16_job j = {(const bf16_self *)self, (unsigned char *)esp_payload_body(a->payload)};
+    if (dense_encode(&j.self->dense, a, &j, bf16_encode)) return ESP_OK;
+    half_fill(j.body, HALF_BF16_NAN, n);
+    h.flags = ESP_PAYLOAD_NONFINITE;
+    return esp_payload_begin(a->payload, &h);
+}
+
+static esp_status bf16_decompress(void *self, const esp_codec_args *a) {
+    return dense_decompress((const dense_self *)self, &bf16_format, a, 2 * a->tensor->count);
+}
+
+static esp_status bf16_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
+                            double *decompress_ns) {
+    (void)self, (void)d;
+    return dense_cost(like, 6, 10, compress_ns, decompress_ns);
+}
+
+static const esp_codec bf16_codec = {
+    .struct_size = sizeof(esp_codec),
+    .wire_version = 1,
+    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |
+            ESP_CODEC_NO_FEEDBACK,
+    .dtypes = ESP_BIT(ESP_F32),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = "bf16",
+    .summary = "bfloat16, rounded to nearest: 16 bits an element",
+    .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
+    .n_rounds = 1,
+    .reduce_dtype = ESP_BF16,
+    .open = bf16_open,
+    .close = bf16_close,
+    .bound = bf16_bound,
+    .compress = bf16_compress,
+    .decompress = bf16_decompress,
+    .cost_ns = bf16_cost,
+};
+static const esp_codec *const bf16_list[] = {&bf16_codec};
+static const esp_plugin bf16_plugin = {sizeof(esp_plugin), 1,         0,   0, "bf16", ESPRESSO_VERSION,
+                                       "see LICENSE",      bf16_list, NULL};
+
+ESPRESSO_PLUGIN_ENTRY(bf16) {
+    (void)h;
+    return &bf16_plugin;
+}

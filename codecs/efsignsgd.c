@@ -1,0 +1,159 @@
+/* efsignsgd.c: one bit an element and one scale, with error feedback.
+ * Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD and other gradient compression schemes", ICML 2019.
+ *
+ *     phi = beta e + gamma g;   s = |phi|_1 / d;   send s and sign(phi), sign(0) = sign(-0) = +1;   e = phi - s sign(phi)
+ *
+ * The paper compresses p = lr g + e and subtracts what was sent from the weights. Divided by lr that is gradient
+ * units: phi = g + e, beta = gamma = 1, and the optimiser applies lr as always. While lr stays the same the two agree
+ * to rounding; when it changes from lr0 to lr1, what is owed, lr0 e, must stay the same amount of weight: call
+ * esp_feedback_scale(ctx, lr0 / lr1). (Left out, the owed part is applied at the new rate; it still arrives.)
+ *
+ * Body: f32 s, then count bits, 1 for negative (bits.h). 1 + 32/d bits an element. s is computed in norm.h's order.
+ * A sum of |phi| that overflows f32 within a block of 4096 counts as non-finite. count 0: no body. */
+#include "dense.h"
+#include "bits.h"
+#include "norm.h"
+
+enum { EFSIGN_SCALE_BYTES = 4 };
+
+ESP_INLINE uint64_t efsign_residual_body(float *e, const float *phi, float s, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) e[i] = phi[i] < 0 ? phi[i] + s : phi[i] - s;
+    return 0;
+}
+ESP_KERNEL(efsign_residual, (float *e, const float *phi, float s, uint64_t n), (e, phi, s, n))
+
+typedef struct efsign_self {
+    dense_self dense;
+    norm_l1_fn norm;
+    bits_negative_fn pack;
+    bits_signs_fn unpack;
+    efsign_residual_fn residual;
+} efsign_self;
+
+typedef struct efsign_job {
+    const efsign_self *self;
+    const esp_codec_args *args;
+    unsigned char *bits;
+    float *block_norm;
+    float scale;
+} efsign_job;
+
+static uint64_t efsign_body(uint64_t count) { return count ? EFSIGN_SCALE_BYTES + bits_bytes(count) : 0; }
+
+/* First pass: signs and the blocks' norms. Leaves the residual alone. */
+static void efsign_measure(void *arg, uint64_t begin, uint64_t end) {
+    const efsign_job *j = (const efsign_job *)arg;
+    float tmp[DENSE_BLOCK];
+    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
+        const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
+        const float *phi = dense_block_phi(&j->self->dense, j->args, at, n, tmp);
+        j->self->pack(j->bits + at / 8, phi, n);
+        j->block_norm[at / DENSE_BLOCK] = dense_float((uint32_t)j->self->norm(phi, n));
+    }
+}
+
+/* Second pass: what the signs do not carry. */
+static void efsign_keep(void *arg, uint64_t begin, uint64_t end) {
+    const efsign_job *j = (const efsign_job *)arg;
+    float tmp[DENSE_BLOCK];
+    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
+        const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
+        const float *phi = dense_block_phi(&j->self->dense, j->args, at, n, tmp);
+        j->self->residual(j->args->residual + at, phi, j->scale, n);
+    }
+}
+
+static esp_status efsign_compress(void *self, const esp_codec_args *a) {
+    const uint64_t n = a->tensor->count;
+    esp_payload_header h = {esp_name_hash("efsignsgd"), 1, 0, n, efsign_body(n), 0};
+    const esp_status st = esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK || n == 0) return st;
+    unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
+    efsign_job j = {(const efsign_self *)self, a, body + EFSIGN_SCALE_BYTES, (float *)a->scratch->ptr, 0};
+    dense_run(&j.self->dense, n, efsign_measure, &j);
+    double sum = 0;
+    for (uint64_t b = 0; b < (n + DENSE_BLOCK - 1) / DENSE_BLOCK; b++) sum += (double)j.block_norm[b];
+    j.scale = (float)(sum / (double)n);
+    if (dense_bad(j.scale)) {
+        h.flags = ESP_PAYLOAD_NONFINITE;
+        h.body_bytes = 0;
+        return esp_payload_begin(a->payload, &h);
+    }
+    memcpy(body, &j.scale, sizeof j.scale);
+    if (a->residual) dense_run(&j.self->dense, n, efsign_keep, &j);
+    return ESP_OK;
+}
+
+static int efsign_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
+    float s;
+    (void)self;
+    memcpy(&s, body, sizeof s);
+    return dense_bits(s) <= 0x7F7FFFFFu && bits_padding_ok(body + EFSIGN_SCALE_BYTES, h->count);
+}
+static void efsign_add(const void *self, const esp_payload_header *h, const unsigned char *body, float *out,
+                       uint64_t at, uint64_t n, float scale, int set) {
+    float s;
+    (void)h;
+    memcpy(&s, body, sizeof s);
+    ((const efsign_self *)self)->unpack(out, body + EFSIGN_SCALE_BYTES + at / 8, s * scale, set, n);
+}
+static const dense_format efsign_format = {"efsignsgd", 1, 0, efsign_valid, efsign_add};
+
+static esp_status efsign_decompress(void *self, const esp_codec_args *a) {
+    return dense_decompress((const dense_self *)self, &efsign_format, a, efsign_body(a->tensor->count));
+}
+
+static esp_status efsign_open(const esp_host *h, const char *params, void **self) {
+    const esp_status st = esp_params_parse(h, "efsignsgd", params, NULL, 0, "");
+    if (st != ESP_OK) return st;
+    efsign_self *s = (efsign_self *)esp_codec_self(h, sizeof *s);
+    if (!s) return ESP_E_NOMEM;
+    dense_open(&s->dense, h);
+    s->norm = norm_l1_for(s->dense.level);
+    s->pack = bits_negative_for(s->dense.level);
+    s->unpack = bits_signs_for(s->dense.level);
+    s->residual = efsign_residual_for(s->dense.level);
+    *self = s;
+    return ESP_OK;
+}
+static void efsign_close(void *self) {
+    esp_codec_self_free(((efsign_self *)self)->dense.host, self, sizeof(efsign_self));
+}
+
+static esp_status efsign_bound(void *self, const esp_tensor *like, esp_bound *out) {
+    const uint64_t blocks = (like->count + DENSE_BLOCK - 1) / DENSE_BLOCK;
+    (void)self;
+    return esp_bound_fill(out, efsign_body(like->count), blocks * sizeof(float), 0);
+}
+
+static esp_status efsign_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
+                              double *decompress_ns) {
+    (void)self, (void)d;
+    return dense_cost(like, 20.1, 8.1, compress_ns, decompress_ns);
+}
+
+static const esp_codec efsign_codec = {
+    .struct_size = sizeof(esp_codec),
+    .wire_version = 1,
+    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
+    .dtypes = ESP_BIT(ESP_F32),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = "efsignsgd",
+    .summary = "signs and one scale, with error feedback: 1 bit an element",
+    .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
+    .n_rounds = 1,
+    .open = efsign_open,
+    .close = efsign_close,
+    .bound = efsign_bound,
+    .compress = efsign_compress,
+    .decompress = efsign_decompress,
+    .cost_ns = efsign_cost,
+};
+static const esp_codec *const efsign_list[] = {&efsign_codec};
+static const esp_plugin efsign_plugin = {sizeof(esp_plugin), 1,           0,   0, "efsignsgd", ESPRESSO_VERSION,
+                                         "see LICENSE",      efsign_list, NULL};
+
+ESPRESSO_PLUGIN_ENTRY(efsignsgd) {
+    (void)h;
+    return &efsign_plugin;
+}

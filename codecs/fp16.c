@@ -1,0 +1,115 @@
+/* fp16.c: IEEE half precision, rounded to nearest, ties to even.
+ *
+ *     decode(code(x)) = x (1 + d), |d| <= 2^-11, between 2^-14 and 65504; below, steps of 2^-24. 16 bits an element.
+ *
+ * Body: count x f16. REDUCIBLE in f16. Where a collective will sum n bodies, values are sent times 2^-a, a = ceil(log2 n),
+ * so that numbers of f16's range cannot overflow in the sum; header.aux is a, and decoding undoes it. A value beyond the range
+ * becomes Inf without feedback; with feedback 65504 is sent and the rest stays in the residual. A part with a NaN or
+ * Inf sends a body of NaN. */
+#include "dense.h"
+#include "half.h"
+
+enum { FP16_AUX_MAX = 31 };
+
+typedef struct fp16_self {
+    dense_self dense;
+    half_f16_encode_fn encode;
+    half_f16_add_fn add;
+} fp16_self;
+
+typedef struct fp16_job {
+    const fp16_self *self;
+    unsigned char *body;
+    float down, up;
+} fp16_job;
+
+static uint64_t fp16_exponent(uint32_t n_reduced) {
+    uint64_t a = 0;
+    while (a < FP16_AUX_MAX && (uint64_t)1 << a < n_reduced) a++;
+    return a;
+}
+
+static void fp16_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
+    const fp16_job *j = (const fp16_job *)user;
+    j->self->encode((half_u16 *)(j->body + 2 * at), phi, residual, j->down, j->up, n);
+}
+
+static int fp16_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
+    (void)self, (void)body;
+    return h->aux <= FP16_AUX_MAX;
+}
+static void fp16_add(const void *self, const esp_payload_header *h, const unsigned char *body, float *out, uint64_t at,
+                     uint64_t n, float scale, int set) {
+    const float up = (float)((uint64_t)1 << h->aux) * scale;
+    ((const fp16_self *)self)->add(out, (const half_u16 *)(body + 2 * at), up, set, n);
+}
+static const dense_format fp16_format = {"fp16", 1, 1, fp16_valid, fp16_add};
+
+static esp_status fp16_open(const esp_host *h, const char *params, void **self) {
+    const esp_status st = esp_params_parse(h, "fp16", params, NULL, 0, "");
+    if (st != ESP_OK) return st;
+    fp16_self *s = (fp16_self *)esp_codec_self(h, sizeof *s);
+    if (!s) return ESP_E_NOMEM;
+    dense_open(&s->dense, h);
+    s->encode = half_f16_encode_for(s->dense.level);
+    s->add = half_f16_add_for(s->dense.level);
+    *self = s;
+    return ESP_OK;
+}
+static void fp16_close(void *self) { esp_codec_self_free(((fp16_self *)self)->dense.host, self, sizeof(fp16_self)); }
+
+static esp_status fp16_bound(void *self, const esp_tensor *like, esp_bound *out) {
+    (void)self;
+    return esp_bound_fill(out, 2 * like->count, 0, 0);
+}
+
+static esp_status fp16_compress(void *self, const esp_codec_args *a) {
+    const uint64_t n = a->tensor->count, exponent = fp16_exponent(a->n_reduced);
+    esp_payload_header h = {esp_name_hash("fp16"), 1, 0, n, 2 * n, exponent};
+    const esp_status st = esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK) return st;
+    const float up = (float)((uint64_t)1 << exponent);
+    fp16_job j = {(const fp16_self *)self, (unsigned char *)esp_payload_body(a->payload), 1 / up, up};
+    if (dense_encode(&j.self->dense, a, &j, fp16_encode)) return ESP_OK;
+    half_fill(j.body, HALF_F16_NAN, n);
+    h.flags = ESP_PAYLOAD_NONFINITE;
+    return esp_payload_begin(a->payload, &h);
+}
+
+static esp_status fp16_decompress(void *self, const esp_codec_args *a) {
+    return dense_decompress((const dense_self *)self, &fp16_format, a, 2 * a->tensor->count);
+}
+
+static esp_status fp16_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
+                            double *decompress_ns) {
+    (void)self, (void)d;
+    return dense_cost(like, 6, 10, compress_ns, decompress_ns);
+}
+
+static const esp_codec fp16_codec = {
+    .struct_size = sizeof(esp_codec),
+    .wire_version = 1,
+    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |
+            ESP_CODEC_NO_FEEDBACK,
+    .dtypes = ESP_BIT(ESP_F32),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = "fp16",
+    .summary = "half precision, rounded to nearest: 16 bits an element",
+    .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
+    .n_rounds = 1,
+    .reduce_dtype = ESP_F16,
+    .open = fp16_open,
+    .close = fp16_close,
+    .bound = fp16_bound,
+    .compress = fp16_compress,
+    .decompress = fp16_decompress,
+    .cost_ns = fp16_cost,
+};
+static const esp_codec *const fp16_list[] = {&fp16_codec};
+static const esp_plugin fp16_plugin = {sizeof(esp_plugin), 1,         0,   0, "fp16", ESPRESSO_VERSION,
+                                       "see LICENSE",      fp16_list, NULL};
+
+ESPRESSO_PLUGIN_ENTRY(fp16) {
+    (void)h;
+    return &fp16_plugin;
+}

@@ -1,0 +1,26 @@
+/* norm.h: sums of |x| whose bits depend on the input alone. Knows nothing of codecs.
+ *
+ * Canonical order: blocks of 4096 elements from the part's start; within a block 16 partial sums in f32, partial j adds
+ * elements j, j + 16, j + 32, ...; they are added as a tree (j with j + 8, then j + 4, j + 2, j + 1); the blocks' sums are
+ * added in f64 in order. One rounding per add: no vector width, thread count or device changes a bit. */
+#ifndef ESP_NORM_H
+#define ESP_NORM_H
+#include "simd.h"
+
+enum { NORM_BLOCK = 4096, NORM_LANES = 16 };
+
+/* Sum of one block (n <= 4096), as the bits of an f32. Inf or NaN if the input holds one, or if the sum overflows. */
+ESP_INLINE uint64_t norm_l1_body(const float *x, uint64_t n) {
+    float acc[NORM_LANES] = {0};
+    const uint64_t whole = n / NORM_LANES * NORM_LANES;
+    for (uint64_t i = 0; i < whole; i += NORM_LANES)
+        for (int j = 0; j < NORM_LANES; j++) acc[j] += __builtin_fabsf(x[i + (uint64_t)j]);
+    for (uint64_t i = whole; i < n; i++) acc[i - whole] += __builtin_fabsf(x[i]);
+    for (int width = NORM_LANES / 2; width; width /= 2)
+        for (int j = 0; j < width; j++) acc[j] += acc[j + width];
+    uint32_t bits;
+    memcpy(&bits, acc, sizeof bits);
+    return bits;
+}
+ESP_KERNEL(norm_l1, (const float *x, uint64_t n), (x, n))
+#endif

@@ -1,0 +1,219 @@
+/* twobit.c: -t, 0 or +t for every element, two bits each, with error feedback: MXNet's "2bit" gradient compression
+ * (src/kvstore/gradient_compression.cc; the idea is Strom, "Scalable distributed DNN training using commodity GPU cloud
+ * computing", Interspeech 2015).
+ *
+ *     r += g;   r >= t: send 11, r -= t;   r <= -t: send 10, r += t;   else send 00          (here r is phi)
+ *
+ * Body, as MXNet packs it: four elements a byte, element 0 in the two highest bits; padded with 00 to whole words of 16
+ * elements: 4 ceil(d/16) bytes, 2 bits an element. header.aux holds the bits of t (f32), which MXNet sends apart.
+ * 01 and a padding that is not 00 are corrupt. */
+#include "dense.h"
+
+ESP_INLINE uint64_t twobit_body(uint64_t count) { return (count + 15) / 16 * 4; }
+/* Where element i of a word of 16 lies in the little-endian word. */
+ESP_INLINE uint32_t twobit_shift(uint32_t i) { return i / 4 * 8 + 6 - i % 4 * 2; }
+
+/* ---- packing and the residual ------------------------------------------------------------------------------ */
+ESP_INLINE void twobit_pack_tail(unsigned char *out, const float *phi, float t, uint64_t at, uint64_t n) {
+    for (; at < n; at += 16) {
+        uint32_t w = 0;
+        for (uint32_t i = 0; i < 16 && at + i < n; i++)
+            w |= (phi[at + i] >= t ? 3u : phi[at + i] <= -t ? 2u : 0u) << twobit_shift(i);
+        memcpy(out + at / 4, &w, sizeof w);
+    }
+}
+static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float t, uint64_t n) {
+    twobit_pack_tail(out, phi, t, 0, n);
+    return 0;
+}
+#ifdef ESP_SIMD_X86
+/* 32 elements from masks (bit i: element i): `up` where code 11, `down` where code 10. */
+ESP_TARGET_AVX2 static inline void twobit_word(unsigned char *out, uint32_t up, uint32_t down) {
+    uint64_t w = _pdep_u64(up | down, 0xAAAAAAAAAAAAAAAAu) | _pdep_u64(up, 0x5555555555555555u);
+    w = (w & 0x3333333333333333u) << 2 | (w >> 2 & 0x3333333333333333u); /* element 0 to the top of its byte */
+    w = (w & 0x0F0F0F0F0F0F0F0Fu) << 4 | (w >> 4 & 0x0F0F0F0F0F0F0F0Fu);
+    memcpy(out, &w, sizeof w);
+}
+ESP_TARGET_AVX2 static uint64_t twobit_pack_avx2(unsigned char *out, const float *phi, float t, uint64_t n) {
+    const __m256 hi = _mm256_set1_ps(t), lo = _mm256_set1_ps(-t);
+    uint64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        uint32_t up = 0, down = 0;
+        for (int q = 0; q < 4; q++) {
+            const __m256 p = _mm256_loadu_ps(phi + i + 8 * q);
+            up |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(p, hi, _CMP_GE_OQ)) << 8 * q;
+            down |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(p, lo, _CMP_LE_OQ)) << 8 * q;
+        }
+        twobit_word(out + i / 4, up, down);
+    }
+    twobit_pack_tail(out, phi, t, i, n);
+    return 0;
+}
+ESP_TARGET_AVX512 static uint64_t twobit_pack_avx512(unsigned char *out, const float *phi, float t, uint64_t n) {
+    const __m512 hi = _mm512_set1_ps(t), lo = _mm512_set1_ps(-t);
+    uint64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        const __m512 p = _mm512_loadu_ps(phi + i), q = _mm512_loadu_ps(phi + i + 16);
+        const uint32_t up = _mm512_cmp_ps_mask(p, hi, _CMP_GE_OQ) | (uint32_t)_mm512_cmp_ps_mask(q, hi, _CMP_GE_OQ)
+                                                                        << 16;
+        const uint32_t down = _mm512_cmp_ps_mask(p, lo, _CMP_LE_OQ) | (uint32_t)_mm512_cmp_ps_mask(q, lo, _CMP_LE_OQ)
+                                                                          << 16;
+        twobit_word(out + i / 4, up, down);
+    }
+    twobit_pack_tail(out, phi, t, i, n);
+    return 0;
+}
+#endif
+ESP_KERNEL_PICK(twobit_pack, (unsigned char *out, const float *phi, float t, uint64_t n))
+
+ESP_INLINE uint64_t twobit_residual_body(float *e, const float *phi, float t, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) e[i] = phi[i] >= t ? phi[i] - t : phi[i] <= -t ? phi[i] + t : phi[i];
+    return 0;
+}
+ESP_KERNEL(twobit_residual, (float *e, const float *phi, float t, uint64_t n), (e, phi, t, n))
+
+/* ---- unpacking --------------------------------------------------------------------------------------------- */
+/* out := (set ? 0 : out) + value, for a word's elements; `t` is the bits of the threshold. */
+ESP_INLINE void twobit_add_word(float *out, uint32_t w, uint32_t t, int set, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t code = w >> twobit_shift(i) & 3u;
+        const uint32_t bits = (0u - (code >> 1)) & (t | (~code & 1u) << 31); /* 11: t, 10: -t, 00: 0 */
+        out[i] = set ? dense_float(bits) : out[i] + dense_float(bits);
+    }
+}
+ESP_INLINE uint64_t twobit_add_body(float *out, const unsigned char *in, float t, int set, uint64_t n) {
+    uint32_t w;
+    uint64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        memcpy(&w, in + i / 4, sizeof w);
+        if (set)
+            twobit_add_word(out + i, w, dense_bits(t), 1, 16);
+        else
+            twobit_add_word(out + i, w, dense_bits(t), 0, 16);
+    }
+    if (i == n) return 0;
+    memcpy(&w, in + i / 4, sizeof w);
+    twobit_add_word(out + i, w, dense_bits(t), set, (uint32_t)(n - i));
+    return 0;
+}
+ESP_KERNEL(twobit_add, (float *out, const unsigned char *in, float t, int set, uint64_t n), (out, in, t, set, n))
+
+/* Not 0 if a code of the body is 01. */
+ESP_INLINE uint64_t twobit_bad_body(const unsigned char *in, uint64_t bytes) {
+    uint32_t bad = 0, w;
+    for (uint64_t i = 0; i < bytes; i += sizeof w) {
+        memcpy(&w, in + i, sizeof w);
+        bad |= ~(w >> 1) & w & 0x55555555u;
+    }
+    return bad;
+}
+ESP_KERNEL(twobit_bad, (const unsigned char *in, uint64_t bytes), (in, bytes))
+
+/* ---- the codec --------------------------------------------------------------------------------------------- */
+typedef struct twobit_self {
+    dense_self dense;
+    float threshold;
+    twobit_pack_fn pack;
+    twobit_residual_fn residual;
+    twobit_add_fn add;
+    twobit_bad_fn bad;
+} twobit_self;
+
+typedef struct twobit_job {
+    const twobit_self *self;
+    unsigned char *body;
+} twobit_job;
+
+static void twobit_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
+    const twobit_job *j = (const twobit_job *)user;
+    j->self->pack(j->body + at / 4, phi, j->self->threshold, n);
+    if (residual) j->self->residual(residual, phi, j->self->threshold, n);
+}
+
+static int twobit_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
+    uint32_t last;
+    if (h->aux == 0 || h->aux > 0x7F7FFFFFu) return 0; /* t is finite and > 0 */
+    if (((const twobit_self *)self)->bad(body, h->body_bytes)) return 0;
+    memcpy(&last, body + h->body_bytes - sizeof last, sizeof last);
+    for (uint32_t i = (uint32_t)(h->count % 16); i && i < 16; i++)
+        if (last >> twobit_shift(i) & 3u) return 0;
+    return 1;
+}
+static void twobit_add(const void *self, const esp_payload_header *h, const unsigned char *body, float *out,
+                       uint64_t at, uint64_t n, float scale, int set) {
+    ((const twobit_self *)self)->add(out, body + at / 4, dense_float((uint32_t)h->aux) * scale, set, n);
+}
+static const dense_format twobit_format = {"twobit", 1, 0, twobit_valid, twobit_add};
+
+static esp_status twobit_open(const esp_host *h, const char *params, void **self) {
+    double threshold = 0.5;
+    esp_param p = {"threshold", &threshold, 1e-30, 1e30, 0, 0, "a number > 0 (1e-30 to 1e30)"};
+    const esp_status st = esp_params_parse(h, "twobit", params, &p, 1, "threshold=0.5");
+    if (st != ESP_OK) return st;
+    twobit_self *s = (twobit_self *)esp_codec_self(h, sizeof *s);
+    if (!s) return ESP_E_NOMEM;
+    dense_open(&s->dense, h);
+    s->threshold = (float)threshold;
+    s->pack = twobit_pack_for(s->dense.level);
+    s->residual = twobit_residual_for(s->dense.level);
+    s->add = twobit_add_for(s->dense.level);
+    s->bad = twobit_bad_for(s->dense.level);
+    *self = s;
+    return ESP_OK;
+}
+static void twobit_close(void *self) {
+    esp_codec_self_free(((twobit_self *)self)->dense.host, self, sizeof(twobit_self));
+}
+
+static esp_status twobit_bound(void *self, const esp_tensor *like, esp_bound *out) {
+    (void)self;
+    return esp_bound_fill(out, twobit_body(like->count), 0, 0);
+}
+
+static esp_status twobit_compress(void *self, const esp_codec_args *a) {
+    const uint64_t n = a->tensor->count;
+    twobit_job j = {(const twobit_self *)self, (unsigned char *)esp_payload_body(a->payload)};
+    esp_payload_header h = {esp_name_hash("twobit"), 1, 0, n, twobit_body(n), dense_bits(j.self->threshold)};
+    const esp_status st = esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK || dense_encode(&j.self->dense, a, &j, twobit_encode)) return st;
+    h.flags = ESP_PAYLOAD_NONFINITE;
+    h.body_bytes = 0;
+    return esp_payload_begin(a->payload, &h);
+}
+
+static esp_status twobit_decompress(void *self, const esp_codec_args *a) {
+    return dense_decompress((const dense_self *)self, &twobit_format, a, twobit_body(a->tensor->count));
+}
+
+static esp_status twobit_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
+                              double *decompress_ns) {
+    (void)self, (void)d;
+    return dense_cost(like, 20.3, 8.3, compress_ns, decompress_ns);
+}
+
+static const esp_codec twobit_codec = {
+    .struct_size = sizeof(esp_codec),
+    .wire_version = 1,
+    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
+    .dtypes = ESP_BIT(ESP_F32),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = "twobit",
+    .summary = "-t, 0 or +t, with error feedback (MXNet's 2bit): 2 bits an element",
+    .params = "threshold=0.5",
+    .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
+    .n_rounds = 1,
+    .open = twobit_open,
+    .close = twobit_close,
+    .bound = twobit_bound,
+    .compress = twobit_compress,
+    .decompress = twobit_decompress,
+    .cost_ns = twobit_cost,
+};
+static const esp_codec *const twobit_list[] = {&twobit_codec};
+static const esp_plugin twobit_plugin = {sizeof(esp_plugin), 1,           0,   0, "twobit", ESPRESSO_VERSION,
+                                         "see LICENSE",      twobit_list, NULL};
+
+ESPRESSO_PLUGIN_ENTRY(twobit) {
+    (void)h;
+    return &twobit_plugin;
+}
