@@ -22,6 +22,7 @@
 
 #include "args.c"
 #include "run.c"
+#include "tree.c"
 
 static int help_main(const tool_command *self, int argc, char **argv);
 
@@ -42,6 +43,7 @@ static const tool_command help_command = {
 
 static const tool_command *const espresso_commands[] = {
     &run_command,
+    &tree_command,
     &version_command,
     &help_command,
 };
