@@ -1,0 +1,39 @@
+#!/bin/sh
+# amalgamate.sh: writes the one-file espresso.h to stdout: every #include "..." is replaced by the file, headers once.
+# Run in the project's root. Needs sh and awk. Must not know what the files hold.
+set -eu
+cd "$(dirname "$0")/.."
+version=$(sed -n 's/^#define ESPRESSO_VERSION "\(.*\)"/\1/p' espresso.h)
+id=$(git describe --always --dirty 2>/dev/null || echo "no git")
+
+echo "/* espresso.h $version ($id): the whole library in one file, made by espresso_impl/amalgamate.sh."
+echo " * Do not edit: change the project's files and run \`make dist\`. */"
+awk '
+function dir_of(file) { return sub(/[^\/]*$/, "", file) ? file : "" }
+function there(file,    line, got) { got = (getline line < file) >= 0; close(file); return got }
+# the file that an include means: beside the includer, or under the root
+function find(from, name,    file) {
+    file = dir_of(from) name
+    while (sub(/[^\/]+\/\.\.\//, "", file)) {}
+    if (there(file)) return file
+    if (there(name)) return name
+    print "amalgamate.sh: " from " includes \"" name "\", which is not there" > "/dev/stderr"
+    exit failed = 1
+}
+function emit(file,    line, name, inner, indent) {
+    done[file] = 1
+    while ((getline line < file) > 0) {
+        if (line !~ /^[ \t]*#[ \t]*include[ \t]*"/) { print line; continue }
+        name = line
+        sub(/^[^"]*"/, "", name)
+        sub(/".*$/, "", name)
+        inner = find(file, name)
+        if (inner ~ /\.h$/ && (inner in done)) continue
+        print "/* ---- " inner " ---- */"
+        emit(inner)
+        print "/* ---- back in " file " ---- */"
+    }
+    close(file)
+}
+BEGIN { emit("espresso.h"); exit failed }
+' </dev/null

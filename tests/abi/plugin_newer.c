@@ -1,0 +1,24 @@
+/* plugin_newer.c: made with an espresso.h of the future: its tables are longer than the host knows. It looks for a host
+ * service that this host lacks, by size, as every plugin should. */
+#define RAW_NAME "newer"
+#include "raw_codec.h"
+
+typedef struct newer_host {
+    esp_host now;
+    void (*later)(void);
+} newer_host;
+static const struct {
+    esp_codec now;
+    void (*later)(void);
+    uint64_t also_later[4];
+} newer = {RAW_TABLE(sizeof newer), NULL, {0, 0, 0, 0}};
+static const esp_codec *const codecs[] = {&newer.now};
+static const struct {
+    esp_plugin now;
+    uint64_t later[8];
+} plugin = {{sizeof plugin, 1, 0, 0, "newer", "9", "MIT", codecs, NULL}, {0}};
+
+ESPRESSO_PLUGIN_ENTRY(newer) {
+    if (h->struct_size >= offsetof(newer_host, later) + sizeof(void (*)(void))) return NULL; /* no such host yet */
+    return &plugin.now;
+}

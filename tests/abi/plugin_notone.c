@@ -1,0 +1,3 @@
+/* plugin_notone.c: a shared object that is no plugin. */
+__attribute__((visibility("default"))) int some_function(void);
+__attribute__((visibility("default"))) int some_function(void) { return 42; }

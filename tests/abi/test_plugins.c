@@ -1,0 +1,213 @@
+/* test_plugins.c: plugins made with an older and a newer header, and all that the loader must refuse. The plugins are
+ * beside this program: plugin_*.c of this folder, linked as libespresso-<name>.so. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "espresso.h"
+
+static char dir[3072];
+
+static esp_ctx *open_ctx(const char *path, uint32_t flags) {
+    esp_config cfg = ESP_ZERO;
+    esp_ctx *ctx = NULL;
+    cfg.size = 1;
+    cfg.plugin_path = path;
+    cfg.flags = flags;
+    if (esp_open(&cfg, &ctx) != ESP_OK) fail_msg("esp_open: %s", esp_last_error(NULL));
+    return ctx;
+}
+
+static void assert_error(const esp_ctx *ctx, const char *part) {
+    if (!strstr(esp_last_error(ctx), part)) fail_msg("\"%s\" lacks \"%s\"", esp_last_error(ctx), part);
+}
+
+/* Each of these is one load that must fail: what the error must say. */
+static void refuse(const char *name, esp_status status, const char *part) {
+    esp_ctx *ctx = open_ctx(dir, 0);
+    const uint32_t n = ctx->registry.n_codecs;
+    assert_int_equal(esp_plugin_load(ctx, name), status);
+    assert_error(ctx, part);
+    assert_int_equal(ctx->registry.n_codecs, n);
+    esp_close(ctx);
+}
+
+static void round_trip(esp_ctx *ctx, const char *spec) {
+    float in[100], out[100];
+    unsigned char data[1024];
+    uint64_t used = 0;
+    esp_codec_handle *h = NULL;
+    for (int i = 0; i < 100; i++) in[i] = (float)(i - 50);
+    if (esp_codec_open(ctx, spec, 100, "none", &h) != ESP_OK) fail_msg("%s", esp_last_error(ctx));
+    assert_true(esp_compress_bound(h) <= sizeof data);
+    assert_int_equal(esp_compress(h, in, 100, data, sizeof data, &used), ESP_OK);
+    assert_int_equal(esp_decompress(h, data, used, out, 100, ESP_OUT_SET), ESP_OK);
+    assert_memory_equal(in, out, sizeof in);
+    esp_codec_close(h);
+}
+
+static void test_older_table(void **state) {
+    esp_ctx *ctx = open_ctx(dir, 0);
+    (void)state;
+    assert_int_equal(esp_plugin_load(ctx, "older"), ESP_OK);
+    round_trip(ctx, "older");
+    assert_false(ESP_HAS(esp_codec, esp__registry_codec(ctx, "older"), finalize));
+    esp_close(ctx);
+}
+
+static void test_newer_table(void **state) {
+    esp_ctx *ctx = open_ctx(dir, 0);
+    (void)state;
+    assert_int_equal(esp_plugin_load(ctx, "newer"), ESP_OK);
+    round_trip(ctx, "newer");
+    esp_close(ctx);
+}
+
+static void test_loads_by_codec_name(void **state) {
+    esp_ctx *ctx = open_ctx(dir, 0);
+    (void)state;
+    round_trip(ctx, "newer"); /* no esp_plugin_load before: the codec's name finds the file */
+    esp_close(ctx);
+}
+
+static void test_two_contexts(void **state) {
+    esp_ctx *a = open_ctx(dir, 0), *b = open_ctx(dir, 0);
+    (void)state;
+    assert_int_equal(esp_plugin_load(a, "older"), ESP_OK);
+    assert_int_equal(esp_plugin_load(b, "older"), ESP_OK);
+    assert_int_equal(esp_plugin_load(b, "older"), ESP_OK); /* the same plugin again is no second one */
+    esp_close(a);
+    round_trip(b, "older");
+    esp_close(b);
+}
+
+static void test_short_table(void **state) { (void)state, refuse("short", ESP_E_ABI, "required member decompress"); }
+static void test_major_2(void **state) { (void)state, refuse("major2", ESP_E_ABI, "made for plugin ABI 2"); }
+static void test_no_plugin(void **state) { (void)state, refuse("notone", ESP_E_ABI, "not an Espresso plugin"); }
+static void test_refuses(void **state) { (void)state, refuse("refuses", ESP_E_UNSUPPORTED, "needs a coffee machine"); }
+static void test_bad_name(void **state) { (void)state, refuse("a b", ESP_E_ARG, "cannot be a plugin's name"); }
+static void test_empty_name(void **state) { (void)state, refuse("", ESP_E_ARG, "no plugin given"); }
+
+static void test_missing_file(void **state) {
+    char list[4096];
+    esp_ctx *ctx;
+    (void)state;
+    snprintf(list, sizeof list, "/nowhere/one:%s", dir);
+    ctx = open_ctx(list, 0);
+    setenv("ESPRESSO_PLUGIN_PATH", "/nowhere/two:/nowhere/three", 1);
+    assert_int_equal(esp_plugin_load(ctx, "nosuch"), ESP_E_NOT_FOUND);
+    unsetenv("ESPRESSO_PLUGIN_PATH");
+    assert_error(ctx, "/nowhere/one/libespresso-nosuch.so");
+    assert_error(ctx, dir);
+    assert_error(ctx, "/nowhere/two/libespresso-nosuch.so");
+    assert_error(ctx, "/nowhere/three/libespresso-nosuch.so");
+    assert_error(ctx, ESPRESSO_PREFIX "/lib/espresso/libespresso-nosuch.so");
+    assert_true(strstr(esp_last_error(ctx), "/nowhere/one/") < strstr(esp_last_error(ctx), "/nowhere/two/"));
+    assert_int_equal(esp_plugin_load(ctx, "./nosuch.so"), ESP_E_NOT_FOUND);
+    assert_error(ctx, "./nosuch.so: no such file");
+    esp_close(ctx);
+}
+
+static void test_broken_file(void **state) {
+    char name[] = "/tmp/espresso-test-XXXXXX", path[128];
+    esp_ctx *ctx;
+    FILE *f;
+    (void)state;
+    assert_non_null(mkdtemp(name));
+    snprintf(path, sizeof path, "%s/libespresso-older.so", name);
+    f = fopen(path, "w");
+    fputs("this is no shared object", f);
+    fclose(f);
+    ctx = open_ctx(name, 0);
+    assert_int_equal(esp_plugin_load(ctx, "older"), ESP_E_ABI);
+    assert_error(ctx, path);
+    setenv("ESPRESSO_PLUGIN_PATH", dir, 1); /* a good one further on is found all the same */
+    assert_int_equal(esp_plugin_load(ctx, "older"), ESP_OK);
+    unsetenv("ESPRESSO_PLUGIN_PATH");
+    esp_close(ctx);
+    unlink(path);
+    rmdir(name);
+}
+
+static void test_duplicate(void **state) {
+    esp_ctx *ctx = open_ctx(dir, 0);
+    (void)state;
+    assert_int_equal(esp_plugin_load(ctx, "older"), ESP_OK);
+    assert_int_equal(esp_plugin_load(ctx, "twice"), ESP_E_ARG);
+    assert_error(ctx, "codec \"older\" is there twice");
+    assert_error(ctx, "libespresso-older.so"); /* both origins */
+    assert_error(ctx, "libespresso-twice.so");
+    assert_error(ctx, "ESP_ALLOW_OVERRIDE");
+    assert_null(esp__registry_codec(ctx, "only-in-twice"));
+    esp_close(ctx);
+    ctx = open_ctx(dir, ESP_ALLOW_OVERRIDE);
+    assert_int_equal(esp_plugin_load(ctx, "older"), ESP_OK);
+    assert_int_equal(esp_plugin_load(ctx, "twice"), ESP_OK);
+    assert_true(ESP_HAS(esp_codec, esp__registry_codec(ctx, "older"), struct_size));
+    assert_int_equal(esp__registry_codec(ctx, "older")->struct_size, sizeof(esp_codec));
+    esp_close(ctx);
+}
+
+static void test_builtin_name(void **state) {
+    char path[4096];
+    esp_ctx *ctx = open_ctx(dir, 0);
+    (void)state;
+    assert_int_equal(esp_plugin_load(ctx, "builtin"), ESP_E_ARG);
+    assert_error(ctx, "built in");
+    snprintf(path, sizeof path, "%s/libespresso-builtin.so", dir);
+    assert_int_equal(esp_plugin_load(ctx, path), ESP_OK); /* who names the file means it */
+    assert_string_equal(esp__registry_codec(ctx, "none")->summary, "copies");
+    esp_close(ctx);
+}
+
+static void test_after_start(void **state) {
+    esp_ctx *ctx = open_ctx(dir, 0);
+    esp_tensor_desc d = ESP_ZERO;
+    uint32_t id;
+    (void)state;
+    d.name = "w";
+    d.count = 10;
+    assert_int_equal(esp_tensor_add(ctx, &d, &id), ESP_OK);
+    assert_int_equal(esp_start(ctx), ESP_OK);
+    assert_int_equal(esp_plugin_load(ctx, "older"), ESP_E_STATE);
+    assert_error(ctx, "before esp_start");
+    esp_close(ctx);
+}
+
+static void test_plugin_error_reaches_caller(void **state) {
+    esp_ctx *ctx = open_ctx(dir, 0);
+    esp_codec_handle *h = NULL;
+    (void)state;
+    assert_int_equal(esp_codec_open(ctx, "older:x=1", 100, "none", &h), ESP_E_ARG);
+    assert_error(ctx, "raw takes no parameters");
+    esp_close(ctx);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_older_table),
+        cmocka_unit_test(test_newer_table),
+        cmocka_unit_test(test_loads_by_codec_name),
+        cmocka_unit_test(test_two_contexts),
+        cmocka_unit_test(test_short_table),
+        cmocka_unit_test(test_major_2),
+        cmocka_unit_test(test_no_plugin),
+        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_bad_name),
+        cmocka_unit_test(test_empty_name),
+        cmocka_unit_test(test_missing_file),
+        cmocka_unit_test(test_broken_file),
+        cmocka_unit_test(test_duplicate),
+        cmocka_unit_test(test_builtin_name),
+        cmocka_unit_test(test_after_start),
+        cmocka_unit_test(test_plugin_error_reaches_caller),
+    };
+    const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
+    if (!slash) return 2; /* run with a path: the plugins are beside the program */
+    snprintf(dir, sizeof dir, "%.*s", (int)(slash - argv[0]), argv[0]);
+    unsetenv("ESPRESSO_PLUGIN_PATH");
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
