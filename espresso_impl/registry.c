@@ -219,8 +219,8 @@ static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name
         esp__text_add(&all, "%s%s", i ? ", " : "", esp__registry_name(r, kind, i));
     }
     esp__fail(ctx, s, "there is no %s \"%s\"%s%s%s; known: %s%s%s", esp__kind_word[kind], name,
-              near ? ": did you mean \"" : "", near ? near : "", near ? "\"?" : "", all.data ? all.data : "none at all",
-              why[0] ? "; and no plugin brings it: " : "", why);
+              near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "",
+              all.data ? all.data : "none at all", why[0] ? "; " : "", why);
     esp__text_free(&all);
 }
 
@@ -233,7 +233,10 @@ static uint32_t esp__registry_get(esp_ctx *ctx, esp__kind kind, const char *name
     if (i < esp__registry_count(r, kind)) return i;
     if (!r->frozen) {
         s = esp__plugin_load(ctx, name);
-        if (s != ESP_OK) snprintf(why, sizeof why, "%s", esp_last_error(ctx));
+        if (s != ESP_OK)
+            snprintf(why, sizeof why, "%s", esp_last_error(ctx));
+        else
+            snprintf(why, sizeof why, "libespresso-%s.so was found, but brings no such %s", name, esp__kind_word[kind]);
         i = esp__registry_find(r, kind, name);
     }
     if (i == esp__registry_count(r, kind))

@@ -1,0 +1,92 @@
+/* test_workers.c: the pool runs every index once, in pieces at multiples of the grain, whoever calls. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "espresso.h"
+
+typedef struct count {
+    uint64_t n, grain;
+    atomic_int bad;
+    atomic_uchar hits[1000];
+    esp__workers *pool;
+} count;
+
+static void hit(void *arg, uint64_t begin, uint64_t end) {
+    count *c = (count *)arg;
+    if (begin % c->grain || (end % c->grain && end != c->n) || begin >= end) atomic_store(&c->bad, 1);
+    for (uint64_t i = begin; i < end; i++) atomic_fetch_add(&c->hits[i], 1);
+}
+
+static void check(esp__workers *pool, uint64_t n, uint64_t grain) {
+    count *c = (count *)calloc(1, sizeof *c);
+    c->n = n, c->grain = grain;
+    esp__workers_for(pool, n, grain, hit, c);
+    assert_int_equal(atomic_load(&c->bad), 0);
+    for (uint64_t i = 0; i < 1000; i++) assert_int_equal(atomic_load(&c->hits[i]), i < n);
+    free(c);
+}
+
+static void test_every_index_once(void **state) {
+    (void)state;
+    for (int threads = 0; threads <= 5; threads++) {
+        esp__workers *pool = NULL;
+        if (threads) assert_int_equal(esp__workers_open(NULL, threads, &pool), ESP_OK);
+        for (uint64_t n = 0; n <= 1000; n = n * 3 + 1)
+            for (uint64_t grain = 1; grain <= 1000; grain = grain * 4 + 1) check(pool, n, grain);
+        check(pool, 1000, 64);
+        check(pool, 999, 1000);
+        esp__workers_close(pool);
+    }
+    esp__workers_close(NULL);
+}
+
+static void nested(void *arg, uint64_t begin, uint64_t end) {
+    count *c = (count *)arg;
+    for (uint64_t i = begin; i < end; i++) {
+        count inner;
+        memset(&inner, 0, sizeof inner);
+        inner.n = 10, inner.grain = 1;
+        esp__workers_for(c->pool, 10, 1, hit, &inner);
+        for (int j = 0; j < 10; j++) atomic_fetch_add(&c->hits[j], atomic_load(&inner.hits[j]));
+    }
+}
+
+static void test_nested_call(void **state) {
+    count *c = (count *)calloc(1, sizeof *c);
+    (void)state;
+    assert_int_equal(esp__workers_open(NULL, 3, &c->pool), ESP_OK);
+    esp__workers_for(c->pool, 20, 1, nested, c);
+    for (int j = 0; j < 10; j++) assert_int_equal(atomic_load(&c->hits[j]), 20);
+    esp__workers_close(c->pool);
+    free(c);
+}
+
+static void *caller(void *arg) {
+    for (int i = 0; i < 300; i++) check((esp__workers *)arg, 500, 7);
+    return NULL;
+}
+
+static void test_two_callers(void **state) {
+    esp__workers *pool;
+    pthread_t a, b;
+    (void)state;
+    assert_int_equal(esp__workers_open(NULL, 3, &pool), ESP_OK);
+    assert_int_equal(pthread_create(&a, NULL, caller, pool), 0);
+    assert_int_equal(pthread_create(&b, NULL, caller, pool), 0);
+    pthread_join(a, NULL);
+    pthread_join(b, NULL);
+    esp__workers_close(pool);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_index_once),
+        cmocka_unit_test(test_nested_call),
+        cmocka_unit_test(test_two_callers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
