@@ -21,8 +21,11 @@
 #include <unistd.h>
 
 #include "args.c"
+#include "open.c"
 #include "run.c"
 #include "tree.c"
+#include "plugins.c"
+#include "strategy.c"
 
 static int help_main(const tool_command *self, int argc, char **argv);
 
@@ -42,10 +45,7 @@ static const tool_command help_command = {
     .name = "help", .summary = "Explains a subcommand.", .synopsis = "[SUBCOMMAND]", .run = help_main};
 
 static const tool_command *const espresso_commands[] = {
-    &run_command,
-    &tree_command,
-    &version_command,
-    &help_command,
+    &run_command, &tree_command, &plugins_command, &strategy_command, &version_command, &help_command,
 };
 enum { ESPRESSO_COMMANDS = sizeof espresso_commands / sizeof *espresso_commands };
 

@@ -22,14 +22,14 @@ typedef struct spawned {
     int status; /* exit status, or 128 + signal                                            */
 } spawned;
 
-static long spawn_now_ms(void) {
+static inline long spawn_now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
 /* Starts `espresso ARGS...`, args NULL-terminated. */
-static spawned spawn_start(const char *const *args) {
+static inline spawned spawn_start(const char *const *args) {
     spawned s = {.out = {-1, -1}};
     const char *command = getenv("ESPRESSO_COMMAND");
     const char *argv[64] = {command ? command : "build/bin/espresso"};
@@ -61,7 +61,7 @@ static spawned spawn_start(const char *const *args) {
     return s;
 }
 
-static void spawn_take(spawned *s, int k) {
+static inline void spawn_take(spawned *s, int k) {
     s->text[k] = realloc(s->text[k], s->len[k] + 65537);
     if (!s->text[k]) abort();
     ssize_t n = read(s->out[k], s->text[k] + s->len[k], 65536);
@@ -73,7 +73,7 @@ static void spawn_take(spawned *s, int k) {
 }
 
 /* Reads until both streams are at their end, or `want` was said on stdout or stderr; 0 after SPAWN_MS. */
-static int spawn_read(spawned *s, const char *want) {
+static inline int spawn_read(spawned *s, const char *want) {
     long end = spawn_now_ms() + SPAWN_MS;
     while (s->out[0] >= 0 || s->out[1] >= 0) {
         struct pollfd p[2] = {{.fd = s->out[0], .events = POLLIN}, {.fd = s->out[1], .events = POLLIN}};
@@ -87,13 +87,13 @@ static int spawn_read(spawned *s, const char *want) {
     return !want || (s->text[0] && strstr(s->text[0], want)) || (s->text[1] && strstr(s->text[1], want));
 }
 
-static void spawn_close_input(spawned *s) {
+static inline void spawn_close_input(spawned *s) {
     if (s->in >= 0) close(s->in);
     s->in = -1;
 }
 
 /* Waits for its end; a command that hangs is killed and gives status -1. */
-static void spawn_end(spawned *s) {
+static inline void spawn_end(spawned *s) {
     int status = 0;
     spawn_close_input(s);
     if (!spawn_read(s, NULL)) {
@@ -107,12 +107,12 @@ static void spawn_end(spawned *s) {
 }
 
 /* True once every process that the command started is gone. */
-static int spawn_nobody_left(const spawned *s) {
+static inline int spawn_nobody_left(const spawned *s) {
     struct pollfd p = {.fd = s->alive, .events = POLLIN};
     return poll(&p, 1, 5000) == 1 && (p.revents & POLLHUP);
 }
 
-static void spawn_free(spawned *s) {
+static inline void spawn_free(spawned *s) {
     spawn_close_input(s);
     for (int k = 0; k < 2; k++) {
         if (s->out[k] >= 0) close(s->out[k]);
@@ -123,12 +123,12 @@ static void spawn_free(spawned *s) {
 
 /* Runs `espresso ARGS...` to its end. */
 #define SPAWN(...) spawn_all((const char *const[]){__VA_ARGS__, NULL})
-static spawned spawn_all(const char *const *args) {
+static inline spawned spawn_all(const char *const *args) {
     spawned s = spawn_start(args);
     spawn_end(&s);
     return s;
 }
 
-static int spawn_said(const spawned *s, int k, const char *text) { return s->text[k] && strstr(s->text[k], text); }
+static inline int spawn_said(const spawned *s, int k, const char *text) { return s->text[k] && strstr(s->text[k], text); }
 
 #endif

@@ -1,0 +1,134 @@
+/* plugins.c: `espresso plugins`: what codecs and backends there are, and what a plugin brings.
+ * Must not know any codec: everything is read from the tables. */
+
+enum { PLUGINS_PATH };
+static const tool_flag plugins_flags[] = {
+    {"--path", "DIR[:DIR...]", "look for plugins there first"},
+};
+
+typedef struct plugins_word {
+    uint64_t bit;
+    const char *text;
+} plugins_word;
+
+/* Prints "  label: words of the bits that are set". */
+static void plugins_bits(const char *label, uint64_t bits, const plugins_word *words, size_t n) {
+    int some = 0;
+    for (size_t i = 0; i < n; i++)
+        if (bits & words[i].bit) printf("%s%s", some++ ? ", " : label, words[i].text);
+    if (some) putchar('\n');
+}
+#define PLUGINS_BITS(label, bits, words) plugins_bits(label, bits, words, sizeof words / sizeof *words)
+
+static const plugins_word plugins_devices[] = {{ESP_BIT(ESP_CPU), "cpu"}, {ESP_BIT(ESP_CUDA), "cuda"}};
+
+static void plugins_codec(const esp_codec *c, const char *from) {
+    static const plugins_word caps[] = {
+        {ESP_CODEC_FIXED_SIZE, "size follows from the count"},
+        {ESP_CODEC_HAS_STATE, "keeps state of its own"},
+        {ESP_CODEC_REDUCIBLE, "payloads can be summed undecoded"},
+        {ESP_CODEC_OWN_FEEDBACK, "memory of its method on the rank's own gradient"},
+        {ESP_CODEC_DETERMINISTIC, "draws no random numbers"},
+        {ESP_CODEC_NEEDS_MATRIX, "needs rows and cols"},
+        {ESP_CODEC_NO_FEEDBACK, "without feedback by default"},
+    };
+    printf("%s\n  %s\n", c->name, ESP_HAS(esp_codec, c, summary) ? c->summary : "(no summary)");
+    printf("  parameters: %s\n", ESP_HAS(esp_codec, c, params) ? c->params : "none");
+    PLUGINS_BITS("  properties: ", c->caps, caps);
+    PLUGINS_BITS("  devices:    ", c->devices, plugins_devices);
+    if (ESP_HAS(esp_codec, c, default_option)) printf("  layerwise:  %s\n", c->default_option);
+    printf("  from:       %s\n", from);
+}
+
+static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char *from) {
+    static const plugins_word colls[] = {
+        {ESP_BIT(ESP_COLL_ALLREDUCE), "allreduce"}, {ESP_BIT(ESP_COLL_REDUCE_SCATTER), "reduce_scatter"},
+        {ESP_BIT(ESP_COLL_ALLGATHER), "allgather"}, {ESP_BIT(ESP_COLL_ALLTOALL), "alltoall"},
+        {ESP_BIT(ESP_COLL_REDUCE), "reduce"},       {ESP_BIT(ESP_COLL_BROADCAST), "broadcast"},
+        {ESP_BIT(ESP_COLL_GATHER), "gather"},
+    };
+    static const plugins_word caps[] = {
+        {ESP_BACKEND_STREAM_ORDERED, "completes in stream order"},
+        {ESP_BACKEND_VARLEN, "moves only the used bytes of payloads"},
+        {ESP_BACKEND_SCALE, "scales sums"},
+        {ESP_BACKEND_PACED, "can emulate a link"},
+    };
+    int32_t score = 0;
+    esp_status s = ESP_HAS(esp_backend, b, probe) ? b->probe(&ctx->host, &score) : ESP_E_UNSUPPORTED;
+    printf("%s\n  %s\n", b->name, ESP_HAS(esp_backend, b, summary) ? b->summary : "(no summary)");
+    printf("  parameters: %s\n", ESP_HAS(esp_backend, b, params) ? b->params : "none");
+    PLUGINS_BITS("  properties: ", b->caps, caps);
+    PLUGINS_BITS("  offers:     ", b->colls, colls);
+    PLUGINS_BITS("  devices:    ", b->devices, plugins_devices);
+    if (s == ESP_OK && score > 0)
+        printf("  score here: %d (the highest is the default)\n", (int)score);
+    else
+        printf("  score here: 0 (cannot run)\n");
+    printf("  from:       %s\n", from);
+}
+
+static int plugins_wanted(const char *name, const char *from, char *const *names, int n_names) {
+    if (!n_names || strcmp(from, "built in") != 0) return 1;
+    for (int i = 0; i < n_names; i++)
+        if (strcmp(names[i], name) == 0) return 1;
+    return 0;
+}
+
+static void plugins_print(const esp_ctx *ctx, char *const *names, int n_names) {
+    const esp__registry *r = &ctx->registry;
+    int n = 0;
+    for (uint32_t i = 0; i < r->n_codecs; i++)
+        if (plugins_wanted(r->codecs[i]->name, r->codec_from[i], names, n_names)) {
+            printf("%scodec ", n++ ? "\n" : "");
+            plugins_codec(r->codecs[i], r->codec_from[i]);
+        }
+    for (uint32_t i = 0; i < r->n_backends; i++)
+        if (plugins_wanted(r->backends[i]->name, r->backend_from[i], names, n_names)) {
+            printf("%sbackend ", n++ ? "\n" : "");
+            plugins_backend(ctx, r->backends[i], r->backend_from[i]);
+        }
+}
+
+static int plugins_known(const esp_ctx *ctx, const char *name) {
+    const esp__registry *r = &ctx->registry;
+    for (uint32_t i = 0; i < r->n_codecs; i++)
+        if (strcmp(r->codecs[i]->name, name) == 0) return 1;
+    for (uint32_t i = 0; i < r->n_backends; i++)
+        if (strcmp(r->backends[i]->name, name) == 0) return 1;
+    return 0;
+}
+
+static int plugins_main(const tool_command *self, int argc, char **argv) {
+    esp_config cfg = ESP_ZERO;
+    esp_ctx *ctx;
+    const char *value;
+    int at = 0, flag, status = TOOL_OK;
+    while ((flag = tool_next(self, argc, argv, &at, &value)) != -1) {
+        if (flag == -2) return TOOL_USAGE;
+        if (flag == -3) return TOOL_OK;
+        if (flag == PLUGINS_PATH) cfg.plugin_path = value;
+    }
+    if (tool_open(self, &cfg, &ctx) != TOOL_OK) return TOOL_FAILED;
+    for (int i = at; i < argc && status == TOOL_OK; i++)
+        if (!plugins_known(ctx, argv[i]) && esp_plugin_load(ctx, argv[i]) != ESP_OK)
+            status = tool_fail(self, "%s", esp_last_error(ctx));
+    if (status == TOOL_OK) plugins_print(ctx, argv + at, argc - at);
+    esp_close(ctx);
+    return status;
+}
+
+static const tool_command plugins_command = {
+    .name = "plugins",
+    .summary = "Lists codecs and backends; with names, loads these plugins and shows what they bring.",
+    .synopsis = "[--path DIR] [NAME|FILE.so...]",
+    .flags = plugins_flags,
+    .n_flags = sizeof plugins_flags / sizeof *plugins_flags,
+    .run = plugins_main,
+    .details = "A NAME is built in, or the file libespresso-NAME.so in --path, in $ESPRESSO_PLUGIN_PATH, or "
+               "in\n" ESPRESSO_PREFIX "/lib/espresso. A FILE has a '/' in it.\n"
+               "\n"
+               "examples:\n"
+               "  espresso plugins\n"
+               "  espresso plugins topk\n"
+               "  espresso plugins ./libespresso-mine.so",
+};
