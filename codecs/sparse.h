@@ -72,6 +72,17 @@ ESP_INLINE uint64_t sparse_keep_body(const float *restrict g, float *restrict e,
 }
 ESP_KERNEL(sparse_keep, (const float *g, float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
 
+/* Largest |g|, or |phi|, as bits. */
+ESP_INLINE uint64_t sparse_top_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
+    uint32_t top = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t b = select_bits(!e ? g[i] : beta == 1.0f && gamma == 1.0f ? e[i] + g[i] : beta * e[i] + gamma * g[i]);
+        top = b > top ? b : top;
+    }
+    return top;
+}
+ESP_KERNEL(sparse_top, (const float *g, const float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
+
 /* What is being compressed. */
 typedef struct sparse_input {
     const float *g;
@@ -79,6 +90,7 @@ typedef struct sparse_input {
     float beta, gamma;
     sparse_phi_fn phi;
     sparse_keep_fn keep;
+    sparse_top_fn top;
     const select_job *sel;
 } sparse_input;
 
@@ -90,6 +102,7 @@ static inline sparse_input sparse_input_of(const esp_codec_args *a, int simd) {
     in.gamma = a->gamma;
     in.phi = sparse_phi_for(simd);
     in.keep = sparse_keep_for(simd);
+    in.top = sparse_top_for(simd);
     return in;
 }
 
@@ -99,6 +112,25 @@ static inline const float *sparse_load(const void *arg, uint64_t at, uint64_t n,
     if (!in->e) return in->g + at;
     in->phi(in->g + at, in->e + at, in->beta, in->gamma, buf, n);
     return buf;
+}
+
+typedef struct sparse_scan {
+    const sparse_input *in;
+    uint32_t largest;
+} sparse_scan;
+
+static inline void sparse_scan_body(void *arg, uint64_t begin, uint64_t end) {
+    sparse_scan *s = (sparse_scan *)arg;
+    const sparse_input *in = s->in;
+    select_raise(&s->largest,
+                 (uint32_t)in->top(in->g + begin, in->e ? in->e + begin : NULL, in->beta, in->gamma, end - begin));
+}
+
+/* 1 where all of phi is finite */
+static inline int sparse_finite(const esp_host *h, const sparse_input *in, uint64_t count) {
+    sparse_scan s = {in, 0};
+    select_parallel(h, count, SELECT_SPAN, sparse_scan_body, &s);
+    return s.largest < SELECT_INF;
 }
 
 /* Sets x to zero where the block's numbers were taken. */
@@ -204,10 +236,18 @@ static inline int sparse_map_ok(const uint8_t *map, uint64_t n, uint64_t len) {
     return set == n && (len % 32 == 0 || !(sparse_u32(map + 4 * (words - 1)) >> len % 32));
 }
 
+static inline int sparse_values_finite(const uint8_t *val, uint64_t k) {
+    uint32_t top = 0;
+    for (uint64_t i = 0; i < k; i++) {
+        uint32_t b = sparse_u32(val + 4 * i) & SELECT_ABS;
+        top = b > top ? b : top;
+    }
+    return top < SELECT_INF;
+}
+
 static inline int sparse_body_ok(const uint8_t *body, uint64_t count, uint64_t k) {
     const uint8_t *held = body + 4 * k, *place = held + 4 * sparse_spans(count);
     uint64_t at = 0;
-    uint32_t top = 0;
     for (uint64_t s = 0; s < sparse_spans(count); s++) {
         uint64_t n = sparse_u32(held + 4 * s), len = sparse_span_len(count, s);
         if (n > len || n > k - at) return 0;
@@ -216,11 +256,7 @@ static inline int sparse_body_ok(const uint8_t *body, uint64_t count, uint64_t k
             return 0;
         at += n;
     }
-    for (uint64_t i = 0; i < k; i++) {
-        uint32_t b = sparse_u32(body + 4 * i) & SELECT_ABS;
-        top = b > top ? b : top;
-    }
-    return at == k && top < SELECT_INF; /* no encoder sends NaN or Inf as a value */
+    return at == k && sparse_values_finite(body, k); /* no encoder sends NaN or Inf as a value */
 }
 
 /* Where one payload's next span begins. */
@@ -282,9 +318,9 @@ static inline void sparse_decode_body(void *arg, uint64_t begin, uint64_t end) {
     } while (first < a->n_payloads);
 }
 
-static inline void sparse_fill_nan(float *out, uint64_t n) {
+static inline void sparse_fill_nan(uint8_t *out, uint64_t n) {
     const uint32_t nan = 0x7fc00000u;
-    for (uint64_t i = 0; i < n; i++) memcpy(out + i, &nan, 4);
+    for (uint64_t i = 0; i < n; i++) memcpy(out + 4 * i, &nan, 4);
 }
 
 /* decompress, whole. Sent values must number k_min to k_max. */
@@ -305,7 +341,7 @@ static inline esp_status sparse_decompress(const esp_host *host, const esp_codec
         nan |= h.flags & ESP_PAYLOAD_NONFINITE;
     }
     if (nan)
-        sparse_fill_nan((float *)a->tensor->data.ptr, count);
+        sparse_fill_nan((uint8_t *)a->tensor->data.ptr, count);
     else
         select_parallel(host, count, SELECT_SPAN, sparse_decode_body, (void *)(uintptr_t)a);
     return ESP_OK;

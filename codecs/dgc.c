@@ -1,0 +1,206 @@
+/* dgc.c: deep gradient compression: top-k with momentum inside the feedback memory.
+ * Knows nothing of where gradients come from or payloads go. Selection is in select.h, the body in sparse.h.
+ *
+ * Source: Lin, Han, Mao, Wang and Dally, "Deep gradient compression", ICLR 2018.
+ * Maths, at a Comp that reads the rank's own gradient (ESP_ARG_OWN_MEMORY), u in state, v in residual:
+ *     u = m u + g              nesterov=1:  u = m (u + g)
+ *     v = v + u                             v = v + u + g
+ *     send (i, v_i) for the k largest |v_i|, ties to the lower index; v_i = 0 there, and u_i = 0 (masking=1)
+ * so that what goes into v is what is sent plus what stays in v. Every later Comp on the path is top-k with plain
+ * feedback, phi = beta e + gamma g; a momentum there would count twice. Without feedback memory: top-k of g.
+ * k = max(1, ceil(r d)). warmup=W: r = 0.25 (ratio / 0.25)^(step / W) for step < W, the paper's 75%, 93.75%, ... 99.9% of
+ * zeros at every quarter of W for ratio=0.001; r = ratio after, and where ratio >= 0.25.
+ * The threshold is first taken from a sample (sample=0.01 of the elements, whole cache lines at a stride from a place
+ * drawn by step); then exactly k are kept. The sample decides the speed, never the bytes, so that the codec is
+ * deterministic. The trainer's own momentum must be off (plain SGD), since it is here. Gradients that are to be clipped
+ * are clipped before the push (in the paper each rank to 1 / sqrt(ranks) of the bound on the global norm).
+ * Wire: sparse.h; 48 r or 32 r + 1 bits/element, whichever is less. aux: k, from which the decoder learns r.
+ * Memory traffic: 12 bytes/element to select, 20 to update u and v; the first writes nothing, since u and v must stay as
+ * they were where anything is not finite. */
+#include "espresso.h"
+#include "rng.h"
+#include "sparse.h"
+
+enum { DGC_WIRE = 1 };
+#define DGC_WARM_START 0.25
+
+typedef struct dgc_self {
+    const esp_host *host;
+    double ratio, momentum, masking, warmup, sample, nesterov;
+    int simd;
+} dgc_self;
+
+static const char dgc_name[] = "dgc",
+                  dgc_params[] = "ratio=0.01,momentum=0.9,masking=1,warmup=0,sample=0.01,nesterov=0";
+
+static esp_status dgc_open(const esp_host *h, const char *params, void **self) {
+    dgc_self v = {h, 0.01, 0.9, 1, 0, 0.01, 0, esp_simd_level()};
+    esp_param p[] = {{"ratio", &v.ratio, 0.0, 1.0, 1, 0, "above 0 and at most 1"},
+                     {"momentum", &v.momentum, 0.0, 1.0, 0, 0, "0 to 1"},
+                     {"masking", &v.masking, 0.0, 1.0, 0, 1, "0 or 1"},
+                     {"warmup", &v.warmup, 0.0, 1e15, 0, 1, "a number of steps, 0 or more"},
+                     {"sample", &v.sample, 0.0, 1.0, 1, 0, "above 0 and at most 1"},
+                     {"nesterov", &v.nesterov, 0.0, 1.0, 0, 1, "0 or 1"}};
+    esp_status st = esp_params_parse(h, dgc_name, params, p, sizeof p / sizeof *p, dgc_params);
+    if (st != ESP_OK) return st;
+    dgc_self *t = (dgc_self *)esp_codec_self(h, sizeof *t);
+    if (!t) return ESP_E_NOMEM;
+    *t = v;
+    *self = t;
+    return ESP_OK;
+}
+static void dgc_close(void *self) { esp_codec_self_free(((dgc_self *)self)->host, self, sizeof(dgc_self)); }
+
+/* The share sent in this step. */
+static double dgc_ratio(const dgc_self *t, uint64_t step) {
+    if ((double)step >= t->warmup || t->ratio >= DGC_WARM_START) return t->ratio;
+    return DGC_WARM_START * pow(t->ratio / DGC_WARM_START, (double)step / t->warmup);
+}
+
+static esp_status dgc_bound(void *self, const esp_tensor *like, esp_bound *out) {
+    const uint64_t d = like->count, k = sparse_k(dgc_ratio((const dgc_self *)self, 0), d);
+    return esp_bound_fill(out, sparse_body_bytes(d, k), select_scratch_bytes(d, k), d * sizeof(float));
+}
+
+/* ---- momentum -------------------------------------------------------------------------------------------------------- */
+typedef struct dgc_sum {
+    float u, v;
+} dgc_sum;
+
+ESP_INLINE dgc_sum dgc_step(float g, float u, float v, float m, int nesterov) {
+    dgc_sum s;
+    s.u = nesterov ? m * (u + g) : m * u + g;
+    s.v = nesterov ? v + (s.u + g) : v + s.u;
+    return s;
+}
+
+ESP_INLINE uint64_t dgc_phi_body(const float *restrict g, const float *restrict u, const float *restrict v, float m,
+                                 int nesterov, float *restrict out, uint64_t n) {
+    if (nesterov)
+        for (uint64_t i = 0; i < n; i++) out[i] = dgc_step(g[i], u[i], v[i], m, 1).v;
+    else
+        for (uint64_t i = 0; i < n; i++) out[i] = dgc_step(g[i], u[i], v[i], m, 0).v;
+    return 0;
+}
+ESP_KERNEL(dgc_phi, (const float *g, const float *u, const float *v, float m, int nesterov, float *out, uint64_t n),
+           (g, u, v, m, nesterov, out, n))
+
+ESP_INLINE uint64_t dgc_keep_body(const float *restrict g, float *restrict u, float *restrict v, float m, int nesterov,
+                                  uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+        dgc_sum s = nesterov ? dgc_step(g[i], u[i], v[i], m, 1) : dgc_step(g[i], u[i], v[i], m, 0);
+        u[i] = s.u;
+        v[i] = s.v;
+    }
+    return 0;
+}
+ESP_KERNEL(dgc_keep, (const float *g, float *u, float *v, float m, int nesterov, uint64_t n), (g, u, v, m, nesterov, n))
+
+/* The method's own memory, and what is being compressed. */
+typedef struct dgc_memory {
+    const float *g;
+    float *u, *v, m;
+    int nesterov, masking;
+    dgc_phi_fn phi;
+    dgc_keep_fn keep;
+    const select_job *sel;
+} dgc_memory;
+
+static const float *dgc_load(const void *arg, uint64_t at, uint64_t n, float *buf) {
+    const dgc_memory *d = (const dgc_memory *)arg;
+    d->phi(d->g + at, d->u + at, d->v + at, d->m, d->nesterov, buf, n);
+    return buf;
+}
+
+static void dgc_update(void *arg, uint64_t begin, uint64_t end) {
+    const dgc_memory *d = (const dgc_memory *)arg;
+    for (; begin < end; begin += SELECT_BLOCK) {
+        uint64_t n = end - begin < SELECT_BLOCK ? end - begin : SELECT_BLOCK;
+        d->keep(d->g + begin, d->u + begin, d->v + begin, d->m, d->nesterov, n);
+        sparse_clear(d->sel, begin / SELECT_BLOCK, d->v);
+        if (d->masking) sparse_clear(d->sel, begin / SELECT_BLOCK, d->u);
+    }
+}
+
+/* ---- codec ------------------------------------------------------------------------------------------------------------ */
+static select_job dgc_select(const dgc_self *t, const esp_codec_args *a) {
+    select_job s = {0};
+    double n = t->sample * (double)a->tensor->count;
+    s.host = t->host;
+    s.keep = select_keep_for(t->simd);
+    s.count = a->tensor->count;
+    s.k = sparse_k(dgc_ratio(t, a->step), s.count);
+    s.n_sample = n < 1024 ? 1024 : (uint64_t)n;
+    s.sample_from = esp_rng_key(a->seed, a->step, a->tensor->key, a->comp_index, a->source);
+    return s;
+}
+
+static esp_status dgc_compress(void *self, const esp_codec_args *a) {
+    const dgc_self *t = (const dgc_self *)self;
+    select_job s = dgc_select(t, a);
+    esp_status st;
+    int sent;
+    if (!(a->flags & ESP_ARG_OWN_MEMORY) || !a->residual || !a->state) {
+        sparse_input in = sparse_input_of(a, t->simd);
+        s.load = sparse_load;
+        s.arg = &in;
+        st = sparse_compress(&s, a, dgc_name, DGC_WIRE, &sent);
+        if (st == ESP_OK && sent) sparse_residual(&in, &s);
+        return st;
+    }
+    if (a->state->bytes < s.count * sizeof(float))
+        return esp_codec_fail(t->host, dgc_name, ESP_E_ARG, "state memory is less than bound() says");
+    dgc_memory d = {0};
+    d.g = (const float *)a->tensor->data.ptr;
+    d.u = (float *)a->state->ptr;
+    d.v = a->residual;
+    d.m = (float)t->momentum;
+    d.nesterov = t->nesterov > 0;
+    d.masking = t->masking > 0;
+    d.phi = dgc_phi_for(t->simd);
+    d.keep = dgc_keep_for(t->simd);
+    d.sel = &s;
+    s.load = dgc_load;
+    s.arg = &d;
+    st = sparse_compress(&s, a, dgc_name, DGC_WIRE, &sent);
+    if (st == ESP_OK && sent) select_parallel(t->host, s.count, SELECT_SPAN, dgc_update, &d);
+    return st;
+}
+
+static esp_status dgc_decompress(void *self, const esp_codec_args *a) {
+    const dgc_self *t = (const dgc_self *)self;
+    const uint64_t d = a->tensor->count;
+    return sparse_decompress(t->host, a, dgc_name, DGC_WIRE, sparse_k(t->ratio, d), sparse_k(dgc_ratio(t, 0), d));
+}
+
+static const esp_codec dgc_codec = {
+    .struct_size = sizeof(esp_codec),
+    .wire_version = DGC_WIRE,
+    /* not FIXED_SIZE: in the warm-up, payloads shrink from step to step */
+    .caps = ESP_CODEC_HAS_STATE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
+    .dtypes = ESP_BIT(ESP_F32),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = dgc_name,
+    .summary = "deep gradient compression: top-k, momentum correction, factor masking, warm-up",
+    .params = dgc_params,
+    /* the rank's own gradient must meet the momentum, so nothing is summed before the first comp */
+    .default_option = "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
+                      "intra.allgather",
+    .n_rounds = 1,
+    .open = dgc_open,
+    .close = dgc_close,
+    .bound = dgc_bound,
+    .compress = dgc_compress,
+    .decompress = dgc_decompress,
+};
+static const esp_codec *const dgc_codecs[] = {&dgc_codec};
+static const esp_plugin dgc_plugin = {.struct_size = sizeof(esp_plugin),
+                                      .n_codecs = 1,
+                                      .name = "dgc",
+                                      .version = ESPRESSO_VERSION,
+                                      .license = "see LICENSE",
+                                      .codecs = dgc_codecs};
+ESPRESSO_PLUGIN_ENTRY(dgc) {
+    (void)h;
+    return &dgc_plugin;
+}

@@ -1,0 +1,286 @@
+/* randomk.c: k elements chosen at random, the same ones on every rank, so that payloads can be summed as they are.
+ * Knows nothing of where gradients come from or payloads go.
+ *
+ * Maths: phi = beta e + gamma g; send phi_i for i in S, |S| = k = max(1, ceil(ratio d)), drawn without replacement;
+ * e = phi where not sent, 0 where sent. Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
+ * unbiased=1: sends phi_i d/k, so that the decoded mean over draws is phi; nothing is left to feed back, e = 0
+ * (Konecny et al., "Federated learning: strategies for improving communication efficiency", 2016).
+ * S is {P(0), ..., P(k - 1)} of a permutation P of [0, d): a generalised Feistel network on pairs with a b >= d, walked
+ * until the result is below d (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Its round keys
+ * come from (seed, step, tensor, Comp, part), never from the rank.
+ * Wire: f32[k], value j belongs to element P(j); 32 ratio bits/element. aux: the 64-bit draw key, from which P follows.
+ * A sum of bodies in which something is not finite decodes to NaN everywhere, on all ranks, as the header flag does. */
+#include "espresso.h"
+#include "rng.h"
+#include "sparse.h"
+
+enum { RANDOMK_WIRE = 1, RANDOMK_ROUNDS = 6, RANDOMK_BATCH = 256, RANDOMK_GRAIN = 16384 };
+
+typedef struct randomk_perm {
+    uint64_t count;
+    uint32_t a, b; /* a b >= count, and so little more that walking is rare, but for small counts */
+    uint32_t key[RANDOMK_ROUNDS];
+} randomk_perm;
+
+/* ---- permutation ------------------------------------------------------------------------------------------------------ */
+static randomk_perm randomk_perm_of(uint64_t draw, uint64_t count) {
+    randomk_perm p = {0};
+    uint64_t root = 32; /* a smaller domain would leave too few permutations to draw from */
+    for (uint64_t step = 1ull << 31; step; step >>= 1)
+        if ((root + step) <= 0xffffffffu && (root + step - 1) * (root + step - 1) < count) root += step;
+    uint64_t b = (count + root - 1) / root;
+    p.count = count;
+    p.a = (uint32_t)root;
+    p.b = b < 32 ? 32u : (uint32_t)b;
+    for (int r = 0; r < RANDOMK_ROUNDS; r += 4) {
+        esp_philox_t w = esp_philox(draw, (uint64_t)r, 0);
+        for (int i = 0; i < 4 && r + i < RANDOMK_ROUNDS; i++) p.key[r + i] = w.w[i];
+    }
+    return p;
+}
+
+/* A number below n from x: 32 well-mixed bits scaled down. */
+ESP_INLINE uint32_t randomk_mix(uint32_t x, uint32_t key, uint32_t n) {
+    x = (x + key) * 0x9E3779B1u;
+    x = (x ^ x >> 15) * 0x85EBCA77u;
+    x ^= x >> 13;
+    x *= 0xC2B2AE3Du;
+    return (uint32_t)((uint64_t)x * n >> 32);
+}
+
+/* One application to n pairs: left below a, right below b. */
+ESP_INLINE uint64_t randomk_apply_body(const randomk_perm *p, uint32_t *restrict left, uint32_t *restrict right,
+                                       uint64_t n) {
+    const uint32_t a = p->a, b = p->b;
+    for (int r = 0; r < RANDOMK_ROUNDS; r += 2) {
+        const uint32_t k0 = p->key[r], k1 = p->key[r + 1];
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t l = (uint64_t)left[i] + randomk_mix(right[i], k0, a);
+            l -= l >= a ? a : 0;
+            uint64_t t = (uint64_t)right[i] + randomk_mix((uint32_t)l, k1, b);
+            left[i] = (uint32_t)l;
+            right[i] = (uint32_t)(t - (t >= b ? b : 0));
+        }
+    }
+    return 0;
+}
+ESP_KERNEL(randomk_apply, (const randomk_perm *p, uint32_t *left, uint32_t *right, uint64_t n), (p, left, right, n))
+
+/* out[i] = P(first + i), n at most RANDOMK_BATCH */
+static void randomk_draw(const randomk_perm *p, randomk_apply_fn apply, uint64_t first, uint64_t n, uint64_t *out) {
+    uint32_t left[RANDOMK_BATCH], right[RANDOMK_BATCH], l = (uint32_t)(first / p->b), r = (uint32_t)(first % p->b);
+    for (uint64_t i = 0; i < n; i++) {
+        left[i] = l;
+        right[i] = r;
+        if (++r == p->b) r = 0, l++;
+    }
+    apply(p, left, right, n);
+    for (uint64_t i = 0; i < n; i++) out[i] = (uint64_t)left[i] * p->b + right[i];
+    for (uint64_t i = 0; i < n; i++)
+        while (out[i] >= p->count) {
+            apply(p, &left[i], &right[i], 1);
+            out[i] = (uint64_t)left[i] * p->b + right[i];
+        }
+}
+
+/* ---- codec ----------------------------------------------------------------------------------------------------------------- */
+typedef struct randomk_self {
+    const esp_host *host;
+    double ratio, unbiased;
+    int simd;
+} randomk_self;
+
+static const char randomk_name[] = "randomk", randomk_params[] = "ratio=0.01,unbiased=0";
+
+static esp_status randomk_open(const esp_host *h, const char *params, void **self) {
+    double ratio = 0.01, unbiased = 0;
+    esp_param p[] = {{"ratio", &ratio, 0.0, 1.0, 1, 0, "above 0 and at most 1"},
+                     {"unbiased", &unbiased, 0.0, 1.0, 0, 1, "0 or 1"}};
+    esp_status st = esp_params_parse(h, randomk_name, params, p, 2, randomk_params);
+    if (st != ESP_OK) return st;
+    randomk_self *t = (randomk_self *)esp_codec_self(h, sizeof *t);
+    if (!t) return ESP_E_NOMEM;
+    t->host = h;
+    t->ratio = ratio;
+    t->unbiased = unbiased;
+    t->simd = esp_simd_level();
+    *self = t;
+    return ESP_OK;
+}
+static void randomk_close(void *self) { esp_codec_self_free(((randomk_self *)self)->host, self, sizeof(randomk_self)); }
+
+static esp_status randomk_bound(void *self, const esp_tensor *like, esp_bound *out) {
+    return esp_bound_fill(out, 4 * sparse_k(((randomk_self *)self)->ratio, like->count), 0, 0);
+}
+
+/* One compress: what its parallel parts share. */
+typedef struct randomk_job {
+    sparse_input in;
+    randomk_perm perm;
+    randomk_apply_fn apply;
+    uint8_t *body;
+    float factor;
+} randomk_job;
+
+/* body[j] = factor * phi[P(j)] */
+static void randomk_gather(void *arg, uint64_t begin, uint64_t end) {
+    const randomk_job *r = (const randomk_job *)arg;
+    const sparse_input *in = &r->in;
+    uint64_t at[RANDOMK_BATCH];
+    float g[RANDOMK_BATCH], e[RANDOMK_BATCH], v[RANDOMK_BATCH];
+    for (; begin < end; begin += RANDOMK_BATCH) {
+        uint64_t n = end - begin < RANDOMK_BATCH ? end - begin : RANDOMK_BATCH;
+        randomk_draw(&r->perm, r->apply, begin, n, at);
+        for (uint64_t i = 0; i < n; i++) g[i] = v[i] = in->g[at[i]];
+        if (in->e) {
+            for (uint64_t i = 0; i < n; i++) e[i] = in->e[at[i]];
+            in->phi(g, e, in->beta, in->gamma, v, n);
+        }
+        for (uint64_t i = 0; i < n; i++) v[i] *= r->factor;
+        memcpy(r->body + 4 * begin, v, 4 * n);
+    }
+}
+
+static void randomk_keep(void *arg, uint64_t begin, uint64_t end) {
+    const sparse_input *in = &((const randomk_job *)arg)->in;
+    in->keep(in->g + begin, in->e + begin, in->beta, in->gamma, end - begin);
+}
+
+static void randomk_clear(void *arg, uint64_t begin, uint64_t end) {
+    const randomk_job *r = (const randomk_job *)arg;
+    uint64_t at[RANDOMK_BATCH];
+    for (; begin < end; begin += RANDOMK_BATCH) {
+        uint64_t n = end - begin < RANDOMK_BATCH ? end - begin : RANDOMK_BATCH;
+        randomk_draw(&r->perm, r->apply, begin, n, at);
+        for (uint64_t i = 0; i < n; i++) r->in.e[at[i]] = 0.0f;
+    }
+}
+
+/* The draw is for one part of one Comp in one step, and not for a rank: all must choose alike. */
+static uint64_t randomk_key(const esp_codec_args *a) {
+    uint64_t key = esp_rng_key(a->seed, a->step, a->tensor->key, a->comp_index, 0);
+    esp_philox_t w = esp_philox(key, a->offset, 0x6b6d6f646e6172ull /* a stream of its own: "randomk" */);
+    return (uint64_t)w.w[1] << 32 | w.w[0];
+}
+
+static esp_status randomk_compress(void *self, const esp_codec_args *a) {
+    const randomk_self *t = (const randomk_self *)self;
+    const uint64_t count = a->tensor->count, k = sparse_k(t->ratio, count);
+    esp_payload_header h = {esp_name_hash(randomk_name), RANDOMK_WIRE, 0, count, 4 * k, count ? randomk_key(a) : 0};
+    randomk_job r = {sparse_input_of(a, t->simd), {0}, randomk_apply_for(t->simd), NULL, 1.0f};
+    if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes)
+        return esp_codec_fail(t->host, randomk_name, ESP_E_TOO_SMALL,
+                              "the payload's capacity is less than bound() says");
+    r.body = (uint8_t *)esp_payload_body(a->payload);
+    if (!sparse_finite(t->host, &r.in, count)) {
+        h.flags = ESP_PAYLOAD_NONFINITE;
+        sparse_fill_nan(r.body, k);
+        return esp_payload_begin(a->payload, &h);
+    }
+    r.perm = randomk_perm_of(h.aux, count);
+    if (t->unbiased > 0 && k) r.factor = (float)((double)count / (double)k);
+    select_parallel(t->host, k, RANDOMK_GRAIN, randomk_gather, &r);
+    if (r.in.e && t->unbiased > 0) {
+        memset(r.in.e, 0, 4 * count);
+    } else if (r.in.e) {
+        select_parallel(t->host, count, SELECT_SPAN, randomk_keep, &r);
+        select_parallel(t->host, k, RANDOMK_GRAIN, randomk_clear, &r);
+    }
+    return esp_payload_begin(a->payload, &h);
+}
+
+/* ---- decompress ---------------------------------------------------------------------------------------------------------------- */
+/* Payloads of one draw, added together. */
+typedef struct randomk_adder {
+    const esp_payload *payload;
+    uint32_t n;
+    randomk_perm perm;
+    randomk_apply_fn apply;
+    float *out, scale;
+} randomk_adder;
+
+static void randomk_add(void *arg, uint64_t begin, uint64_t end) {
+    const randomk_adder *r = (const randomk_adder *)arg;
+    uint64_t at[RANDOMK_BATCH];
+    for (; begin < end; begin += RANDOMK_BATCH) {
+        uint64_t n = end - begin < RANDOMK_BATCH ? end - begin : RANDOMK_BATCH;
+        randomk_draw(&r->perm, r->apply, begin, n, at);
+        for (uint32_t p = 0; p < r->n; p++) {
+            const uint8_t *v = (const uint8_t *)esp_payload_body(&r->payload[p]) + 4 * begin;
+            for (uint64_t i = 0; i < n; i++) r->out[at[i]] += r->scale * sparse_f32(v + 4 * i);
+        }
+    }
+}
+
+static void randomk_zero(void *arg, uint64_t begin, uint64_t end) {
+    memset((float *)arg + begin, 0, (end - begin) * sizeof(float));
+}
+
+/* 1: fine; 0: corrupt; *nan is set where it stands for something not finite. */
+static int randomk_check(const esp_payload *p, uint64_t count, uint64_t k, esp_payload_header *h, int *nan) {
+    if (esp_payload_read(p, esp_name_hash(randomk_name), RANDOMK_WIRE, count, h) != ESP_OK) return 0;
+    if (h->flags & ESP_PAYLOAD_EMPTY) return h->flags == ESP_PAYLOAD_EMPTY;
+    if (h->body_bytes != 4 * k) return 0;
+    *nan |= h->flags & ESP_PAYLOAD_NONFINITE || !sparse_values_finite((const uint8_t *)esp_payload_body(p), k);
+    return 1;
+}
+
+static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
+    const randomk_self *t = (const randomk_self *)self;
+    const uint64_t count = a->tensor->count, k = sparse_k(t->ratio, count);
+    randomk_adder r = {NULL, 0, {0}, randomk_apply_for(t->simd), (float *)a->tensor->data.ptr, a->scale};
+    esp_payload_header h, next;
+    int nan = 0;
+    for (uint32_t p = 0; p < a->n_payloads; p++)
+        if (!randomk_check(&a->payload[p], count, k, &h, &nan))
+            return esp_codec_fail(t->host, randomk_name, ESP_E_CORRUPT,
+                                  "the payload is corrupt, or of another codec, size or ratio");
+    if (nan) {
+        sparse_fill_nan((uint8_t *)a->tensor->data.ptr, count);
+        return ESP_OK;
+    }
+    if (r.scale == 0.0f) r.scale = 1.0f;
+    if (a->mode == ESP_OUT_SET) select_parallel(t->host, count, SELECT_SPAN, randomk_zero, r.out);
+    for (uint32_t p = 0; p < a->n_payloads; p += r.n) {
+        memcpy(&h, a->payload[p].data.ptr, sizeof h);
+        r.payload = &a->payload[p];
+        for (r.n = 1; p + r.n < a->n_payloads; r.n++) { /* those drawn alike: one walk through the permutation */
+            memcpy(&next, a->payload[p + r.n].data.ptr, sizeof next);
+            if (next.aux != h.aux || next.flags != h.flags) break;
+        }
+        if (h.flags & ESP_PAYLOAD_EMPTY) continue;
+        r.perm = randomk_perm_of(h.aux, count);
+        select_parallel(t->host, k, RANDOMK_GRAIN, randomk_add, &r);
+    }
+    return ESP_OK;
+}
+
+static const esp_codec randomk_codec = {
+    .struct_size = sizeof(esp_codec),
+    .wire_version = RANDOMK_WIRE,
+    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_FUSED_RESIDUAL,
+    .dtypes = ESP_BIT(ESP_F32),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = randomk_name,
+    .summary = "k elements at random, the same on every rank; payloads can be summed",
+    .params = randomk_params,
+    .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
+    .n_rounds = 1,
+    .reduce_dtype = ESP_F32,
+    .open = randomk_open,
+    .close = randomk_close,
+    .bound = randomk_bound,
+    .compress = randomk_compress,
+    .decompress = randomk_decompress,
+};
+static const esp_codec *const randomk_codecs[] = {&randomk_codec};
+static const esp_plugin randomk_plugin = {.struct_size = sizeof(esp_plugin),
+                                          .n_codecs = 1,
+                                          .name = "randomk",
+                                          .version = ESPRESSO_VERSION,
+                                          .license = "see LICENSE",
+                                          .codecs = randomk_codecs};
+ESPRESSO_PLUGIN_ENTRY(randomk) {
+    (void)h;
+    return &randomk_plugin;
+}
