@@ -1,0 +1,328 @@
+/* example.c: a backend to copy. Ranks exchange files in a directory that all of them see: slow, but true for any number
+ * of ranks, and short. Put your network's calls into example_send and example_receive and you have a backend.
+ *
+ * Every collective is the same here: each rank sends each rank (itself too) a range of its source, and adds or copies
+ * what it gets, in rank order. (Real backends do not allocate in start and test; opening files here does.) A file is written under another name and renamed, so that it is there whole or not at
+ * all; who has read it deletes it. Must not know what the numbers mean. */
+#include "espresso.h"
+#include "halves.h"
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { EXAMPLE_REQUESTS = 64, EXAMPLE_CHUNK = 16384, EXAMPLE_PATH = 256 };
+static const char example_name[] = "example";
+
+typedef struct example_request {
+    esp_coll c;
+    uint64_t number; /* of the collective: the same on all ranks */
+    int32_t next;    /* rank whose data comes next               */
+    int busy;
+} example_request;
+
+typedef struct example_comm {
+    const esp_host *host;
+    int32_t rank, size;
+    int32_t *other_machine; /* [size]: 1 where a rank is on another machine than this one */
+    uint64_t started, intra_bytes, inter_bytes;
+    atomic_int aborted; /* set by any thread */
+    char dir[EXAMPLE_PATH];
+    example_request requests[EXAMPLE_REQUESTS];
+} example_comm;
+
+typedef struct range {
+    uint64_t begin, end; /* in units */
+} range;
+
+static esp_status example_fail(const esp_host *h, esp_status status, const char *message) {
+    const esp_log_event ev = {sizeof ev, ESP_LOG_ERROR, status, 0, example_name, message, __FILE__};
+    h->log(h->user, &ev);
+    return status;
+}
+
+/* ---- transport: replace these two ------------------------------------------------------------------------------- */
+static void example_file(const example_comm *e, uint64_t number, int32_t from, int32_t to, char *out, size_t cap) {
+    snprintf(out, cap, "%s/%llu.%d.%d", e->dir, (unsigned long long)number, (int)from, (int)to);
+}
+
+static esp_status example_send(const example_comm *e, uint64_t number, int32_t to, const void *data, uint64_t bytes) {
+    char part[EXAMPLE_PATH + 80], whole[EXAMPLE_PATH + 64];
+    FILE *f;
+    int ok;
+    example_file(e, number, e->rank, to, whole, sizeof whole);
+    snprintf(part, sizeof part, "%s.part", whole);
+    f = fopen(part, "wb");
+    if (!f) return example_fail(e->host, ESP_E_COMM, "cannot write into the directory of parameter dir=");
+    ok = !bytes || fwrite(data, 1, bytes, f) == bytes;
+    ok = fclose(f) == 0 && ok;
+    if (ok && rename(part, whole) == 0) return ESP_OK;
+    return example_fail(e->host, ESP_E_COMM, "cannot write into the directory of parameter dir= (is the disk full?)");
+}
+
+/* The data from one rank, or NULL while it is not there. */
+static FILE *example_receive(const example_comm *e, uint64_t number, int32_t from) {
+    char path[EXAMPLE_PATH + 64];
+    FILE *f;
+    example_file(e, number, from, e->rank, path, sizeof path);
+    f = fopen(path, "rb");
+    if (f) unlink(path); /* it lives on until it is closed */
+    return f;
+}
+
+/* ---- what goes where ------------------------------------------------------------------------------------------------ */
+static uint64_t example_unit(const esp_coll *c) { return c->slot_bytes ? c->slot_bytes : c->dtype == ESP_F32 ? 4 : 2; }
+
+static int example_sums(const esp_coll *c) {
+    return c->op == ESP_COLL_ALLREDUCE || c->op == ESP_COLL_REDUCE_SCATTER || c->op == ESP_COLL_REDUCE;
+}
+
+static range example_part(uint64_t count, int32_t n, int32_t p) {
+    const uint64_t c = (count + (uint64_t)n - 1) / (uint64_t)n;
+    range r = {(uint64_t)p * c, ((uint64_t)p + 1) * c};
+    if (r.begin > count) r.begin = count;
+    if (r.end > count) r.end = count;
+    return r;
+}
+
+/* What `from` sends to `to`, as a range of the whole buffer. */
+static range example_range(const esp_coll *c, int32_t n, int32_t from, int32_t to) {
+    const range all = {0, c->count}, nothing = {0, 0};
+    switch (c->op) {
+    case ESP_COLL_ALLREDUCE: return all;
+    case ESP_COLL_REDUCE: return to == c->root ? all : nothing;
+    case ESP_COLL_BROADCAST: return from == c->root ? all : nothing;
+    case ESP_COLL_ALLGATHER: return example_part(c->count, n, from);
+    case ESP_COLL_GATHER: return to == c->root ? example_part(c->count, n, from) : nothing;
+    default: return example_part(c->count, n, to); /* REDUCE_SCATTER, ALLTOALL */
+    }
+}
+
+/* Where it begins in the sender's source, and in the receiver's destination; in units. */
+static uint64_t example_src_at(const esp_coll *c, range r) {
+    return c->op == ESP_COLL_ALLGATHER || c->op == ESP_COLL_GATHER ? 0 : r.begin;
+}
+static uint64_t example_dst_at(const esp_coll *c, int32_t n, int32_t from, range r) {
+    if (c->op == ESP_COLL_ALLTOALL) return example_part(c->count, n, from).begin;
+    return c->op == ESP_COLL_REDUCE_SCATTER ? 0 : r.begin;
+}
+
+static float example_load(esp_dtype t, const unsigned char *p) {
+    uint16_t half;
+    float x;
+    if (t == ESP_F32) return memcpy(&x, p, 4), x;
+    memcpy(&half, p, 2);
+    return t == ESP_F16 ? f16_to_f32(half) : bf16_to_f32(half);
+}
+static void example_store(esp_dtype t, unsigned char *p, float x) {
+    const uint16_t half = t == ESP_F16 ? f32_to_f16(x) : f32_to_bf16(x);
+    if (t == ESP_F32)
+        memcpy(p, &x, 4);
+    else
+        memcpy(p, &half, 2);
+}
+
+/* Adds all ranks' numbers in rank order; halves are summed in f32 and rounded once. `f` are the ranks' files. */
+static esp_status example_sum(const esp_coll *c, FILE **f, int32_t n, uint64_t count) {
+    const size_t unit = (size_t)example_unit(c);
+    const float scale = c->scale == 0 ? 1.0f : c->scale;
+    unsigned char in[EXAMPLE_CHUNK], *out = c->dst.ptr;
+    float sum[EXAMPLE_CHUNK / 2];
+    for (uint64_t at = 0; at < count;) {
+        const size_t now = count - at < EXAMPLE_CHUNK / unit ? (size_t)(count - at) : EXAMPLE_CHUNK / unit;
+        for (int32_t r = 0; r < n; r++) {
+            if (fread(in, unit, now, f[r]) != now) return ESP_E_COMM;
+            for (size_t i = 0; i < now; i++) {
+                const float x = example_load(c->dtype, in + i * unit);
+                sum[i] = r ? sum[i] + x : x;
+            }
+        }
+        for (size_t i = 0; i < now; i++) example_store(c->dtype, out + (at + i) * unit, sum[i] * scale);
+        at += now;
+    }
+    return ESP_OK;
+}
+
+/* ---- the table's functions ------------------------------------------------------------------------------------------- */
+static esp_status example_probe(const esp_host *h, int32_t *score) {
+    (void)h;
+    *score = 1; /* runs anywhere, but any other backend is better */
+    return ESP_OK;
+}
+
+static void example_close(void *comm) {
+    const esp_device cpu = {ESP_CPU, 0};
+    example_comm *e = comm;
+    if (!e) return;
+    rmdir(e->dir); /* the last rank to leave finds it empty */
+    free(e->other_machine);
+    e->host->free_(e->host->user, cpu, e, sizeof *e);
+}
+
+static esp_status example_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
+    const esp_device cpu = {ESP_CPU, 0};
+    char key[16], val[160] = "/tmp", *dirs;
+    example_comm *e = h->alloc(h->user, cpu, sizeof *e, 64);
+    int more;
+    while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) > 0 && !strcmp(key, "dir")) {
+    }
+    if (!e || more) {
+        if (e) h->free_(h->user, cpu, e, sizeof *e);
+        return e ? example_fail(h, ESP_E_ARG, "the only parameter is dir=DIRECTORY, which all ranks must see")
+                 : example_fail(h, ESP_E_NOMEM, "out of memory");
+    }
+    memset(e, 0, sizeof *e);
+    e->host = h;
+    e->rank = g->rank;
+    e->size = g->size;
+    e->other_machine = calloc((size_t)g->size, sizeof(int32_t));
+    dirs = calloc((size_t)g->size, EXAMPLE_PATH);
+    for (int32_t r = 0; e->other_machine && r < g->size; r++)
+        e->other_machine[r] = g->machine && g->machine[r] != g->machine[g->rank];
+    /* rank 0 of the group makes the directory, and all learn its name */
+    snprintf(e->dir, sizeof e->dir, "%s/espresso-example-XXXXXX", val);
+    if (g->rank == 0 && !mkdtemp(e->dir)) e->dir[0] = 0;
+    if (dirs && g->size > 1 && g->oob_allgather(g->user, e->dir, dirs, EXAMPLE_PATH) == ESP_OK)
+        memcpy(e->dir, dirs, EXAMPLE_PATH);
+    else if (g->size > 1)
+        e->dir[0] = 0;
+    free(dirs);
+    if (!e->dir[0] || !e->other_machine) {
+        example_close(e);
+        return example_fail(h, ESP_E_COMM, "cannot make a directory in the one of parameter dir= (default /tmp)");
+    }
+    *comm = e;
+    return ESP_OK;
+}
+
+static esp_status example_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
+    example_comm *e = comm;
+    const uint64_t unit = example_unit(c);
+    example_request *r = NULL;
+    esp_status status = ESP_OK;
+    (void)s; /* a CPU stream is always drained */
+    for (int i = 0; i < EXAMPLE_REQUESTS && !r; i++)
+        if (!e->requests[i].busy) r = &e->requests[i];
+    if (!r) return example_fail(e->host, ESP_E_STATE, "more than 64 collectives at once");
+    memcpy(&r->c, c, c->struct_size < sizeof r->c ? c->struct_size : sizeof r->c);
+    r->number = e->started++;
+    r->next = 0;
+    for (int32_t to = 0; to < e->size && status == ESP_OK; to++) {
+        const range out = example_range(c, e->size, e->rank, to);
+        const unsigned char *src = c->src.ptr;
+        if (out.end > out.begin)
+            status = example_send(e, r->number, to, src + example_src_at(c, out) * unit, (out.end - out.begin) * unit);
+    }
+    r->busy = status == ESP_OK;
+    *req = r;
+    return status;
+}
+
+/* Takes what one rank sent to its place. ESP_PENDING while it is not there. */
+static esp_status example_take(example_comm *e, const example_request *r, int32_t from) {
+    const range in = example_range(&r->c, e->size, from, e->rank);
+    const uint64_t unit = example_unit(&r->c), n = in.end - in.begin;
+    unsigned char *dst = r->c.dst.ptr;
+    FILE *f;
+    int ok = 1;
+    if (!n) return ESP_OK;
+    if ((f = example_receive(e, r->number, from)) == NULL) return ESP_PENDING;
+    if (dst) ok = fread(dst + example_dst_at(&r->c, e->size, from, in) * unit, unit, n, f) == n; /* not: a root's own */
+    fclose(f);
+    return ok ? ESP_OK : example_fail(e->host, ESP_E_COMM, "a file is shorter than it should be");
+}
+
+/* Sums need every rank's file at the same place, so they wait until all are there. */
+static esp_status example_take_sum(example_comm *e, example_request *r) {
+    const range in = example_range(&r->c, e->size, 0, e->rank);
+    char path[EXAMPLE_PATH + 64];
+    FILE *files[1024];
+    esp_status s;
+    if (in.end == in.begin) return ESP_OK;
+    if (e->size > 1024) return example_fail(e->host, ESP_E_UNSUPPORTED, "at most 1024 ranks");
+    for (; r->next < e->size; r->next++) {
+        example_file(e, r->number, r->next, e->rank, path, sizeof path);
+        if (access(path, F_OK) != 0) return ESP_PENDING;
+    }
+    for (int32_t i = 0; i < e->size; i++)
+        if ((files[i] = example_receive(e, r->number, i)) == NULL) {
+            while (i--) fclose(files[i]);
+            return example_fail(e->host, ESP_E_COMM, "a file disappeared, or too many are open");
+        }
+    s = example_sum(&r->c, files, e->size, in.end - in.begin);
+    for (int32_t i = 0; i < e->size; i++) fclose(files[i]);
+    return s;
+}
+
+static esp_status example_test(void *comm, void *req) {
+    example_comm *e = comm;
+    example_request *r = req;
+    const uint64_t unit = example_unit(&r->c);
+    esp_status s = ESP_OK;
+    if (e->aborted) return ESP_E_PEER;
+    if (example_sums(&r->c))
+        s = example_take_sum(e, r);
+    else
+        while (r->next < e->size && (s = example_take(e, r, r->next)) == ESP_OK) r->next++;
+    if (s == ESP_PENDING) return s;
+    for (int32_t from = 0; from < e->size; from++) {
+        const range in = example_range(&r->c, e->size, from, e->rank);
+        if (from != e->rank && e->other_machine[from])
+            e->inter_bytes += (in.end - in.begin) * unit;
+        else if (from != e->rank)
+            e->intra_bytes += (in.end - in.begin) * unit;
+    }
+    r->busy = 0;
+    return s;
+}
+
+static esp_status example_abort(void *comm) {
+    ((example_comm *)comm)->aborted = 1;
+    return ESP_OK;
+}
+
+static int32_t example_late(void *comm, void *req) {
+    (void)comm;
+    return ((example_request *)req)->next;
+}
+
+static esp_status example_traffic(void *comm, esp_traffic *out) {
+    const example_comm *e = comm;
+    out->intra_bytes = e->intra_bytes;
+    out->inter_bytes = e->inter_bytes;
+    return ESP_OK;
+}
+
+static const esp_backend example_backend = {
+    .struct_size = sizeof example_backend,
+    .caps = ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_SCALE,
+    .colls = ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_ALLGATHER) | ESP_BIT(ESP_COLL_ALLTOALL) |
+             ESP_BIT(ESP_COLL_REDUCE_SCATTER) | ESP_BIT(ESP_COLL_BROADCAST) | ESP_BIT(ESP_COLL_GATHER) |
+             ESP_BIT(ESP_COLL_REDUCE),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = example_name,
+    .summary = "files in a directory that all ranks see",
+    .params = "dir=/tmp",
+    .probe = example_probe,
+    .open = example_open,
+    .close = example_close,
+    .start = example_start,
+    .test = example_test,
+    .abort = example_abort,
+    .late = example_late,
+    .traffic = example_traffic,
+};
+static const esp_backend *const example_backends[] = {&example_backend};
+static const esp_plugin example_plugin = {
+    .struct_size = sizeof example_plugin,
+    .n_backends = 1,
+    .name = example_name,
+    .version = "1",
+    .license = "MIT",
+    .backends = example_backends,
+};
+
+ESPRESSO_PLUGIN_ENTRY(example) {
+    (void)h;
+    return &example_plugin;
+}

@@ -1,0 +1,153 @@
+/* example.c: a codec to copy. Sign and size: each element's sign in one bit, and one number for how large they are.
+ *
+ *     s = gain * sum |x_i| / d          decoded: x_i < 0 ? -s : s            (Seide 2014, Karimireddy 2019)
+ *
+ * Body: s as f32, then ceil(d / 8) bytes of sign bits, element i in bit i % 8 of byte i / 8, 1 for negative.
+ * What the payload does not carry is kept by the host and added to the next step (this codec does not say
+ * ESP_CODEC_FUSED_RESIDUAL), so nothing here deals with feedback. */
+#include "espresso.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { EXAMPLE_WIRE = 1 }; /* raise it whenever the body changes: ranks refuse to mix versions */
+static const char example_name[] = "example";
+
+typedef struct example {
+    const esp_host *host;
+    float gain;
+} example;
+
+/* Every error says what is wrong, then returns the status: the caller sees both. */
+static esp_status example_fail(const esp_host *h, esp_status status, const char *message) {
+    const esp_log_event ev = {sizeof ev, ESP_LOG_ERROR, status, 0, example_name, message, __FILE__};
+    h->log(h->user, &ev);
+    return status;
+}
+
+static esp_status example_open(const esp_host *h, const char *params, void **self) {
+    const esp_device cpu = {ESP_CPU, 0};
+    example c = {h, 1.0f}, *out;
+    char key[32], val[32], text[128], *end;
+    int more;
+    while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) > 0) {
+        if (strcmp(key, "gain")) {
+            snprintf(text, sizeof text, "unknown parameter \"%s\": there is only gain=1", key);
+            return example_fail(h, ESP_E_ARG, text);
+        }
+        c.gain = strtof(val, &end);
+        if (*end || end == val || !(c.gain > 0 && c.gain <= 1e6f))
+            return example_fail(h, ESP_E_ARG, "gain must be a number above 0, at most 1e6");
+    }
+    if (more < 0) return example_fail(h, ESP_E_ARG, "expected key=value");
+    out = h->alloc(h->user, cpu, sizeof *out, 64);
+    if (!out) return example_fail(h, ESP_E_NOMEM, "out of memory");
+    *out = c;
+    *self = out;
+    return ESP_OK;
+}
+
+static void example_close(void *self) {
+    const esp_device cpu = {ESP_CPU, 0};
+    example *c = self;
+    c->host->free_(c->host->user, cpu, c, sizeof *c);
+}
+
+static uint64_t example_body_bytes(uint64_t count) { return count ? 4 + (count + 7) / 8 : 0; }
+
+static esp_status example_bound(void *self, const esp_tensor *like, esp_bound *out) {
+    (void)self;
+    out->align = 32;
+    out->payload_bytes = esp_payload_capacity(example_body_bytes(like->count));
+    out->scratch_bytes = 0;
+    out->state_bytes = 0;
+    return ESP_OK;
+}
+
+static esp_status example_compress(void *self, const esp_codec_args *a) {
+    const example *c = self;
+    const float *x = a->tensor->data.ptr;
+    const uint64_t count = a->tensor->count;
+    esp_payload_header h = {esp_name_hash(example_name), EXAMPLE_WIRE, 0, count, example_body_bytes(count), 0};
+    unsigned char *body;
+    double sum = 0;
+    float s;
+    if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes) return ESP_E_TOO_SMALL;
+    for (uint64_t i = 0; i < count; i++) sum += fabsf(x[i]); /* in one order, so every machine gets the same bytes */
+    s = count ? (float)(sum / (double)count) * c->gain : 0;
+    if (!isfinite(s)) { /* NaN or Inf among the values: say so, and carry nothing */
+        h.flags = ESP_PAYLOAD_NONFINITE;
+        h.body_bytes = 0;
+        return esp_payload_begin(a->payload, &h);
+    }
+    esp_payload_begin(a->payload, &h);
+    if (!count) return ESP_OK;
+    body = esp_payload_body(a->payload);
+    memcpy(body, &s, 4);
+    memset(body + 4, 0, h.body_bytes - 4);
+    for (uint64_t i = 0; i < count; i++) body[4 + i / 8] = (unsigned char)(body[4 + i / 8] | (x[i] < 0) << (i % 8));
+    return ESP_OK;
+}
+
+/* What one payload adds to every element: `s`, and where the signs are (NULL: the same s for all). */
+static esp_status example_read(const esp_payload *p, uint64_t count, float *s, const unsigned char **signs) {
+    esp_payload_header h;
+    *s = 0;
+    *signs = NULL;
+    if (esp_payload_read(p, esp_name_hash(example_name), EXAMPLE_WIRE, count, &h) != ESP_OK) return ESP_E_CORRUPT;
+    if (h.flags & ESP_PAYLOAD_NONFINITE) *s = NAN;
+    if (h.flags || !count) return ESP_OK;
+    if (h.body_bytes != example_body_bytes(count)) return ESP_E_CORRUPT;
+    memcpy(s, esp_payload_body(p), 4);
+    *signs = (const unsigned char *)esp_payload_body(p) + 4;
+    return isfinite(*s) ? ESP_OK : ESP_E_CORRUPT;
+}
+
+static esp_status example_decompress(void *self, const esp_codec_args *a) {
+    float *out = a->tensor->data.ptr, s;
+    const uint64_t count = a->tensor->count;
+    const float scale = a->scale == 0 ? 1.0f : a->scale;
+    const unsigned char *signs;
+    (void)self;
+    for (uint32_t p = 0; p < a->n_payloads; p++) /* all are checked before anything is written */
+        if (example_read(&a->payload[p], count, &s, &signs) != ESP_OK) return ESP_E_CORRUPT;
+    if (a->mode == ESP_OUT_SET && count) memset(out, 0, count * sizeof *out);
+    for (uint32_t p = 0; p < a->n_payloads; p++) {
+        example_read(&a->payload[p], count, &s, &signs);
+        s *= scale;
+        for (uint64_t i = 0; i < count; i++) out[i] += signs && (signs[i / 8] >> (i % 8) & 1) ? -s : s;
+    }
+    return ESP_OK;
+}
+
+static const esp_codec example_codec = {
+    .struct_size = sizeof example_codec,
+    .wire_version = EXAMPLE_WIRE,
+    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC,
+    .dtypes = ESP_BIT(ESP_F32),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = example_name,
+    .summary = "sign of each element and one size: 1 bit an element",
+    .params = "gain=1",
+    .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
+    .n_rounds = 1,
+    .open = example_open,
+    .close = example_close,
+    .bound = example_bound,
+    .compress = example_compress,
+    .decompress = example_decompress,
+};
+static const esp_codec *const example_codecs[] = {&example_codec};
+static const esp_plugin example_plugin = {
+    .struct_size = sizeof example_plugin,
+    .n_codecs = 1,
+    .name = example_name,
+    .version = "1",
+    .license = "MIT",
+    .codecs = example_codecs,
+};
+
+ESPRESSO_PLUGIN_ENTRY(example) {
+    (void)h;
+    return &example_plugin;
+}
