@@ -1,0 +1,276 @@
+/* peers_meet.c: how all ranks find rank 0 and it finds out that all are there, for peers.c. Runs before the watch
+ * thread exists, and always ends: with all ranks connected, or with an error on every rank that can be reached. */
+
+enum { ESP__MEET_ROOTS = 8, ESP__MEET_PENDING = 64 };
+static const char esp__meet_magic[8] = {'E', 'S', 'P', 'P', 'E', 'E', 'R', '1'};
+
+typedef struct esp__hello {
+    char magic[8], version[24];
+    int32_t rank, size;
+    uint64_t job; /* a random number where the ranks could agree on one beforehand, else 0 */
+} esp__hello;
+
+/* What rank 0 tells the others through the caller's own exchange. */
+typedef struct esp__invitation {
+    uint64_t job;
+    int32_t n_roots;
+    char roots[ESP__MEET_ROOTS][ESP__SPEC_MAX]; /* roots[0] is an error text where n_roots is 0 */
+} esp__invitation;
+
+/* Somebody who connected and has not said yet who he is. */
+typedef struct esp__guest {
+    esp__conn conn;
+    uint64_t since_ns;
+} esp__guest;
+
+typedef struct esp__meeting {
+    int listen_fd;
+    int32_t n_here, n_guests;
+    uint64_t job, deadline_ns;
+    esp__guest guests[ESP__MEET_PENDING];
+    struct pollfd *polls;
+} esp__meeting;
+
+/* Tells everybody that the meeting failed (with this thread's error text), and returns the failure. */
+static esp_status esp__meet_refuse(esp__peers *p, esp__conn *offender, esp_status s) {
+    const char *text = esp_last_error(NULL);
+    esp__msg m = {ESP__MSG_REFUSE, s, 0, 0, 0};
+    if (offender) esp__conn_send(p->ctx, offender, m, text, strlen(text) + 1);
+    for (int32_t r = 1; r < p->size; r++)
+        if (p->conns[r].fd >= 0) esp__conn_send(p->ctx, &p->conns[r], m, text, strlen(text) + 1);
+    return s;
+}
+
+/* Checks a guest's first words. ESP_PENDING: he is no rank of any job, and is dropped. */
+static esp_status esp__meet_admit(esp__peers *p, esp__meeting *meet, esp__conn *c) {
+    esp__hello h;
+    if (c->head.type != ESP__MSG_HELLO || c->head.bytes != sizeof h) return ESP_PENDING;
+    memcpy(&h, c->body, sizeof h);
+    h.version[sizeof h.version - 1] = 0;
+    if (memcmp(h.magic, esp__meet_magic, sizeof h.magic) != 0 || h.job != meet->job) return ESP_PENDING;
+    if (strcmp(h.version, ESPRESSO_VERSION) != 0)
+        return esp__fail(p->ctx, ESP_E_MISMATCH,
+                         "rank %d runs espresso %s, rank 0 runs %s: install one version everywhere", (int)h.rank,
+                         h.version, ESPRESSO_VERSION);
+    if (h.size != p->size)
+        return esp__fail(p->ctx, ESP_E_MISMATCH, "rank %d says that the job has %d ranks, rank 0 says %d", (int)h.rank,
+                         (int)h.size, (int)p->size);
+    if (h.rank < 0 || h.rank >= p->size)
+        return esp__fail(p->ctx, ESP_E_MISMATCH, "a process says that it is rank %d of %d", (int)h.rank, (int)p->size);
+    if (h.rank == 0 || p->conns[h.rank].fd >= 0)
+        return esp__fail(p->ctx, ESP_E_MISMATCH,
+                         "two processes say that they are rank %d of %d: do two jobs meet at %s?", (int)h.rank,
+                         (int)p->size, p->where);
+    c->rank = h.rank;
+    esp__conn_next(p->ctx, c);
+    p->conns[h.rank] = *c;
+    esp__conn_init(c, -1, -1);
+    meet->n_here++;
+    return ESP_OK;
+}
+
+static void esp__meet_accept(esp__peers *p, esp__meeting *meet) {
+    for (;;) {
+        esp__guest *g = &meet->guests[meet->n_guests];
+        int fd, pidfd;
+        if (meet->n_guests == ESP__MEET_PENDING) return; /* the rest waits in the backlog */
+        fd = (int)syscall(SYS_accept4, meet->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) return;
+        esp__conn_init(&g->conn, fd, -1);
+        if (!esp__socket_peer(fd, &pidfd)) {
+            esp__log(p->ctx, ESP_LOG_WARN, "peers", "a process of another user knocked at %s: refused", p->where);
+            esp__conn_free(p->ctx, &g->conn);
+            continue;
+        }
+        g->conn.pidfd = pidfd;
+        g->since_ns = esp__now_ns();
+        esp__socket_tune(fd, !strncmp(p->where, "unix:", 5) ? AF_UNIX : AF_INET);
+        meet->n_guests++;
+    }
+}
+
+/* Hears every guest; those who are done (admitted, gone, silent for 10 s) leave the list. */
+static esp_status esp__meet_hear(esp__peers *p, esp__meeting *meet) {
+    esp_status s = ESP_OK;
+    for (int32_t i = 0; i < meet->n_guests && s == ESP_OK; i++) {
+        esp__conn *c = &meet->guests[i].conn;
+        int rc = esp__conn_read(p->ctx, c, sizeof(esp__hello));
+        if (rc == 0 && esp__now_ns() - meet->guests[i].since_ns < 10000000000u) continue;
+        if (rc == 1) s = esp__meet_admit(p, meet, c);
+        if (s < 0) esp__meet_refuse(p, c, s);
+        if (s == ESP_PENDING || (rc == 0 && s == ESP_OK))
+            esp__log(p->ctx, ESP_LOG_INFO, "peers", "something that is no rank of this job connected to %s", p->where);
+        if (s == ESP_PENDING) s = ESP_OK;
+        esp__conn_free(p->ctx, c);
+        meet->guests[i--] = meet->guests[--meet->n_guests];
+    }
+    return s;
+}
+
+/* A rank that connected must not end before the meeting does. */
+static esp_status esp__meet_check_joined(esp__peers *p) {
+    for (int32_t r = 1; r < p->size; r++) {
+        esp__conn *c = &p->conns[r];
+        if (c->fd < 0 || esp__conn_read(p->ctx, c, 0) == 0) continue;
+        esp__socket_close(&c->fd);
+        esp__fail(p->ctx, ESP_E_PEER, "rank %d died while the ranks were meeting", (int)r);
+        return esp__meet_refuse(p, NULL, ESP_E_PEER);
+    }
+    return ESP_OK;
+}
+
+static esp_status esp__meet_missing(esp__peers *p, esp__meeting *meet) {
+    char list[160] = "";
+    size_t at = 0;
+    int32_t listed = 0, missing = p->size - meet->n_here;
+    for (int32_t r = 1; r < p->size && listed < 8; r++)
+        if (p->conns[r].fd < 0)
+            at += (size_t)snprintf(list + at, sizeof list - at, "%s%d", listed++ ? ", " : "", (int)r);
+    if (missing > listed) snprintf(list + at, sizeof list - at, " and %d more", (int)(missing - listed));
+    esp__fail(p->ctx, ESP_E_TIMEOUT,
+              "waited %u ms at %s for all %d ranks: missing %s %s. Did they start, and with the same meeting point?",
+              (unsigned)p->timeout_ms, p->where, (int)p->size, missing == 1 ? "rank" : "ranks", list);
+    return esp__meet_refuse(p, NULL, ESP_E_TIMEOUT);
+}
+
+/* Rank 0: until all are here. */
+static esp_status esp__meet_serve(esp__peers *p, esp__meeting *meet) {
+    esp_status s = ESP_OK;
+    meet->n_here = 1;
+    while (s == ESP_OK && meet->n_here < p->size) {
+        nfds_t n = 0;
+        uint64_t wake = esp__now_ns() + 1000000000u; /* silent guests are looked at once a second */
+        if (esp__now_ns() >= meet->deadline_ns) return esp__meet_missing(p, meet);
+        meet->polls[n++] = (struct pollfd){meet->listen_fd, meet->n_guests < ESP__MEET_PENDING ? POLLIN : 0, 0};
+        for (int32_t i = 0; i < meet->n_guests; i++)
+            meet->polls[n++] = (struct pollfd){meet->guests[i].conn.fd, POLLIN, 0};
+        for (int32_t r = 1; r < p->size; r++)
+            if (p->conns[r].fd >= 0) meet->polls[n++] = (struct pollfd){p->conns[r].fd, POLLIN, 0};
+        poll(meet->polls, n, esp__poll_ms(wake < meet->deadline_ns ? wake : meet->deadline_ns));
+        esp__meet_accept(p, meet);
+        s = esp__meet_hear(p, meet);
+        if (s == ESP_OK) s = esp__meet_check_joined(p);
+    }
+    return s;
+}
+
+static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
+    uint64_t polls_bytes = sizeof(struct pollfd) * (uint64_t)(p->size + ESP__MEET_PENDING + 1);
+    esp__meeting *meet = (esp__meeting *)esp__alloc(p->ctx, sizeof *meet);
+    esp_status s = meet ? ESP_OK : esp__fail(p->ctx, ESP_E_NOMEM, "no memory to meet the ranks");
+    if (meet) {
+        meet->listen_fd = listen_fd;
+        meet->job = job;
+        meet->deadline_ns = esp__now_ns() + p->timeout_ms * 1000000ull;
+        meet->polls = (struct pollfd *)esp__alloc(p->ctx, polls_bytes);
+        s = meet->polls ? esp__meet_serve(p, meet) : esp__fail(p->ctx, ESP_E_NOMEM, "no memory to meet the ranks");
+        for (int32_t i = 0; i < meet->n_guests; i++) esp__conn_free(p->ctx, &meet->guests[i].conn);
+        if (meet->polls) esp__free(p->ctx, meet->polls, polls_bytes);
+        esp__free(p->ctx, meet, sizeof *meet);
+    }
+    /* closed before the welcome: whoever connects from now on (for a next context) must find the next listener */
+    close(listen_fd);
+    for (int32_t r = 1; s == ESP_OK && r < p->size; r++)
+        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_WELCOME, 0, 0, 0, 0}, NULL, 0);
+    return s;
+}
+
+/* One connected socket to `a`, or -1 and errno. */
+static int esp__meet_dial(const esp__addr *a, uint64_t deadline_ns) {
+    struct sockaddr_storage me, other;
+    socklen_t me_len = sizeof me, other_len = sizeof other;
+    int fd = esp__socket(a->sa.ss_family), error = 0;
+    socklen_t len = sizeof error;
+    uint64_t limit = esp__now_ns() + 3000000000u;
+    if (fd < 0) return -1;
+    if (connect(fd, (const struct sockaddr *)&a->sa, a->len) != 0) {
+        struct pollfd poll_fd = {fd, POLLOUT, 0};
+        error = errno;
+        if (error == EINPROGRESS) {
+            error = ETIMEDOUT;
+            if (poll(&poll_fd, 1, esp__poll_ms(limit < deadline_ns ? limit : deadline_ns)) == 1 &&
+                getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
+                error = errno;
+        }
+    }
+    /* with nobody listening, TCP on one host may connect a socket to itself */
+    if (!error && a->sa.ss_family != AF_UNIX && getsockname(fd, (struct sockaddr *)&me, &me_len) == 0 &&
+        getpeername(fd, (struct sockaddr *)&other, &other_len) == 0 && me_len == other_len &&
+        memcmp(&me, &other, me_len) == 0)
+        error = ECONNREFUSED;
+    if (error) esp__socket_close(&fd);
+    errno = error;
+    if (fd >= 0) esp__socket_tune(fd, a->sa.ss_family);
+    return fd;
+}
+
+/* Says hello on a fresh connection and waits for rank 0's word. ESP_PENDING: it ended without one, try again. */
+static esp_status esp__meet_greet(esp__peers *p, esp__conn *c, uint64_t job) {
+    /* rank 0 gives up timeout_ms after its start, which lies behind us: so its answer, with the names of the
+     * missing, comes before this deadline */
+    uint64_t deadline = esp__now_ns() + (p->timeout_ms + 1000ull) * 1000000u;
+    esp__hello h;
+    memset(&h, 0, sizeof h);
+    memcpy(h.magic, esp__meet_magic, sizeof h.magic);
+    snprintf(h.version, sizeof h.version, "%s", ESPRESSO_VERSION);
+    h.rank = p->rank;
+    h.size = p->size;
+    h.job = job;
+    esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_HELLO, p->rank, 0, 0, 0}, &h, sizeof h);
+    for (;;) {
+        struct pollfd poll_fd = {c->fd, POLLIN, 0};
+        int rc = esp__conn_read(p->ctx, c, 65536);
+        esp_status s = ESP_OK;
+        if (rc < 0) return ESP_PENDING;
+        if (rc == 0 && esp__now_ns() >= deadline)
+            return esp__fail(p->ctx, ESP_E_TIMEOUT,
+                             "rank %d reached %s, but heard nothing for %u ms: is that rank 0 of this job?",
+                             (int)p->rank, p->where, (unsigned)p->timeout_ms + 1000u);
+        if (rc == 0) poll(&poll_fd, 1, esp__poll_ms(deadline));
+        if (rc == 0) continue;
+        if (c->head.type == ESP__MSG_REFUSE && c->head.rank < 0 && c->head.bytes > 0) {
+            c->body[c->head.bytes - 1] = 0;
+            s = esp__fail(p->ctx, c->head.rank, "%s", (const char *)c->body);
+        } else if (c->head.type != ESP__MSG_WELCOME) {
+            s = esp__fail(p->ctx, ESP_E_COMM, "what answers at %s is not espresso", p->where);
+        }
+        esp__conn_next(p->ctx, c);
+        return s;
+    }
+}
+
+/* Other ranks: until rank 0 says welcome. Tries the roots in turn, with growing pauses. */
+static esp_status esp__meet_join(esp__peers *p, char roots[][ESP__SPEC_MAX], int32_t n_roots, uint64_t job) {
+    uint64_t deadline = esp__now_ns() + p->timeout_ms * 1000000ull, pause_us = 500;
+    const char *error = "";
+    for (int32_t turn = 0;; turn++) {
+        esp__addr addrs[4];
+        int n = 0;
+        snprintf(p->where, sizeof p->where, "%s", roots[turn % n_roots]);
+        n = esp__addr_resolve(p->where, addrs, 4, &error);
+        for (int i = 0; i < n; i++) {
+            esp_status s = ESP_PENDING;
+            int fd = esp__meet_dial(&addrs[i], deadline), pidfd;
+            error = strerror(errno);
+            if (fd < 0) continue;
+            esp__conn_init(&p->conns[0], fd, 0);
+            if (esp__socket_peer(fd, &pidfd)) {
+                p->conns[0].pidfd = pidfd;
+                s = esp__meet_greet(p, &p->conns[0], job);
+                error = "it closed the connection";
+            } else {
+                error = "it belongs to another user";
+            }
+            if (s == ESP_OK) return s;
+            esp__conn_free(p->ctx, &p->conns[0]);
+            if (s != ESP_PENDING) return s;
+        }
+        if (esp__now_ns() >= deadline)
+            return esp__fail(
+                p->ctx, ESP_E_TIMEOUT,
+                "rank %d waited %u ms for rank 0 at %s: %s. Did rank 0 start, with the same meeting point?",
+                (int)p->rank, (unsigned)p->timeout_ms, p->where, error);
+        poll(NULL, 0, (int)(pause_us / 1000));
+        if (pause_us < 50000) pause_us *= 2;
+    }
+}

@@ -1,0 +1,549 @@
+/* test_peers.c: meeting, exchanges and goodbyes, with threads as ranks. Deaths are in tests/fault. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "espresso.h"
+
+enum { MAX_RANKS = 8 };
+
+typedef struct rank_t rank_t;
+typedef struct job {
+    char root[64];
+    int32_t size;
+    uint32_t timeout_ms;
+    void (*body)(rank_t *);
+    pthread_barrier_t barrier;
+    uint8_t oob_area[MAX_RANKS][8192];
+    int use_oob;
+} job;
+
+struct rank_t {
+    job *j;
+    int32_t rank, says_rank, says_size;
+    esp__peers *p;
+    esp_status status; /* of open, or what the body stores */
+    char error[ESP__ERROR_MAX];
+    int32_t lost_rank, lost_left, late_rank;
+    uint32_t late_tensor;
+    int32_t waits_for; /* -2: not waiting */
+    char *collected[MAX_RANKS];
+    uint64_t collected_bytes[MAX_RANKS];
+    pthread_mutex_t lock;
+    pthread_cond_t told;
+};
+
+static void on_lost(void *user, int32_t rank, int left) {
+    rank_t *t = (rank_t *)user;
+    pthread_mutex_lock(&t->lock);
+    t->lost_rank = rank;
+    t->lost_left = left;
+    pthread_cond_broadcast(&t->told);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void on_late(void *user, int32_t rank, uint32_t tensor) {
+    rank_t *t = (rank_t *)user;
+    pthread_mutex_lock(&t->lock);
+    t->late_rank = rank;
+    t->late_tensor = tensor;
+    pthread_cond_broadcast(&t->told);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static int on_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
+    rank_t *t = (rank_t *)user;
+    *on_rank = t->waits_for;
+    *tensor = 100u + (uint32_t)t->rank;
+    return t->waits_for != -2;
+}
+
+static void on_collect(void *user, int32_t rank, const void *data, uint64_t bytes) {
+    rank_t *t = (rank_t *)user;
+    t->collected[rank] = (char *)malloc(bytes);
+    memcpy(t->collected[rank], data, bytes);
+    t->collected_bytes[rank] = bytes;
+}
+
+static esp_status oob(void *user, const void *in, void *out, uint64_t bytes) {
+    rank_t *t = (rank_t *)user;
+    assert_true(bytes <= sizeof t->j->oob_area[0]);
+    memcpy(t->j->oob_area[t->rank], in, bytes);
+    pthread_barrier_wait(&t->j->barrier);
+    for (int32_t r = 0; r < t->j->size; r++) memcpy((char *)out + (uint64_t)r * bytes, t->j->oob_area[r], bytes);
+    pthread_barrier_wait(&t->j->barrier);
+    return ESP_OK;
+}
+
+static void *rank_main(void *arg) {
+    rank_t *t = (rank_t *)arg;
+    esp__where w = {0};
+    esp__peers_events ev = {on_lost, on_late, on_waiting, t};
+    esp_config cfg = ESP_ZERO;
+    w.rank = t->says_rank;
+    w.size = t->says_size;
+    cfg.timeout_ms = t->j->timeout_ms;
+    if (t->j->use_oob) cfg.oob_allgather = oob, cfg.oob_user = t;
+    snprintf(w.root, sizeof w.root, "%s", t->j->root);
+    t->status = esp__peers_open(NULL, &cfg, &w, &ev, &t->p);
+    if (t->status != ESP_OK)
+        snprintf(t->error, sizeof t->error, "%s", esp_last_error(NULL));
+    else
+        t->j->body(t);
+    esp__peers_close(t->p, NULL, 0, NULL, NULL);
+    return NULL;
+}
+
+static void job_init(job *j, rank_t *t, int32_t size, void (*body)(rank_t *)) {
+    static int serial;
+    memset(j, 0, sizeof *j);
+    snprintf(j->root, sizeof j->root, "unix:test-peers-%d-%d", (int)getpid(), serial++);
+    j->size = size;
+    j->timeout_ms = 20000;
+    j->body = body;
+    for (int32_t r = 0; r < size; r++) {
+        memset(&t[r], 0, sizeof t[r]);
+        t[r].j = j;
+        t[r].rank = t[r].says_rank = r;
+        t[r].says_size = size;
+        t[r].lost_rank = t[r].late_rank = t[r].waits_for = -2;
+        pthread_mutex_init(&t[r].lock, NULL);
+        pthread_cond_init(&t[r].told, NULL);
+    }
+}
+
+/* Runs the ranks from `first` on. */
+static void job_run(job *j, rank_t *t, int32_t first) {
+    pthread_t threads[MAX_RANKS];
+    pthread_barrier_init(&j->barrier, NULL, (unsigned)(j->size - first));
+    for (int32_t r = first; r < j->size; r++) assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &t[r]), 0);
+    for (int32_t r = first; r < j->size; r++) pthread_join(threads[r], NULL);
+    pthread_barrier_destroy(&j->barrier);
+}
+
+static void run(int32_t size, void (*body)(rank_t *)) {
+    job j;
+    rank_t t[MAX_RANKS];
+    job_init(&j, t, size, body);
+    job_run(&j, t, 0);
+    for (int32_t r = 0; r < size; r++) {
+        if (t[r].status != ESP_OK) print_error("rank %d: %s\n", (int)r, t[r].error);
+        assert_int_equal(t[r].status, ESP_OK);
+    }
+}
+
+/* Waits until a callback has set *value. */
+static void await(rank_t *t, int32_t *value) {
+    pthread_mutex_lock(&t->lock);
+    while (*value == -2) pthread_cond_wait(&t->told, &t->lock);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static uint64_t word(int32_t rank, int round, int what) {
+    return (uint64_t)rank * 1000003u + (uint64_t)round * 7u + (uint64_t)what;
+}
+
+static int exchange(rank_t *t, const int32_t *members, int32_t n, int round, int what) {
+    uint64_t in = word(t->rank, round, what), out[MAX_RANKS] = {0};
+    esp_status s = esp__peers_allgather(t->p, members, n, &in, out, sizeof in);
+    if (s != ESP_OK) {
+        snprintf(t->error, sizeof t->error, "%s", esp_last_error(NULL));
+        t->status = s;
+        return 0;
+    }
+    for (int32_t i = 0; i < (members ? n : t->j->size); i++)
+        if (out[i] != word(members ? members[i] : i, round, what)) t->status = ESP_E_CORRUPT;
+    return t->status == ESP_OK;
+}
+
+static void body_all(rank_t *t) {
+    for (int i = 0; i < 200; i++)
+        if (!exchange(t, NULL, 0, i, 0)) return;
+}
+static void test_allgather(void **state) {
+    (void)state;
+    run(1, body_all);
+    run(2, body_all);
+    run(7, body_all);
+}
+
+/* Machines of two ranks: each pair goes its own way, at its own pace, then all meet (rank 0 serves every exchange,
+ * so it must not leave before the others are through). */
+static void body_sets(rank_t *t) {
+    int32_t pair[2] = {t->rank & ~1, t->rank | 1}, column[3] = {t->rank % 2, t->rank % 2 + 2, t->rank % 2 + 4};
+    int rounds = 20 * (1 + t->rank / 2);
+    for (int i = 0; i < rounds; i++)
+        if (!exchange(t, pair, 2, i, 1)) return;
+    for (int i = 0; i < 20; i++)
+        if (!exchange(t, column, 3, i, 2) || !exchange(t, NULL, 0, i, 3) || !exchange(t, pair, 2, i, 4)) return;
+    exchange(t, NULL, 0, 20, 3);
+}
+static void test_sets_are_independent(void **state) {
+    (void)state;
+    run(6, body_sets);
+}
+
+static void *second_thread(void *arg) {
+    rank_t *t = (rank_t *)arg;
+    int32_t reversed[4] = {3, 2, 1, 0}; /* the same ranks in another order are another set */
+    for (int i = 0; i < 100; i++)
+        if (!exchange(t, reversed, 4, i, 5)) break;
+    return NULL;
+}
+static void body_two_threads(rank_t *t) {
+    rank_t other = *t;
+    pthread_t thread;
+    pthread_create(&thread, NULL, second_thread, &other);
+    body_all(t);
+    pthread_join(thread, NULL);
+    if (other.status != ESP_OK) t->status = other.status;
+}
+static void test_two_threads_of_a_rank(void **state) {
+    (void)state;
+    run(4, body_two_threads);
+}
+
+static void body_large(rank_t *t) {
+    uint64_t bytes = 3000001;
+    uint8_t *in = (uint8_t *)malloc(bytes), *out = (uint8_t *)malloc(bytes * 3);
+    for (uint64_t i = 0; i < bytes; i++) in[i] = (uint8_t)(i * 31u + (uint64_t)t->rank);
+    t->status = esp__peers_allgather(t->p, NULL, 0, in, out, bytes);
+    for (uint64_t r = 0; r < 3; r++)
+        for (uint64_t i = 0; i < bytes; i++)
+            if (out[r * bytes + i] != (uint8_t)(i * 31u + r)) t->status = ESP_E_CORRUPT;
+    free(in);
+    free(out);
+}
+static void test_large_exchange(void **state) {
+    (void)state;
+    run(3, body_large);
+}
+
+static void body_uneven(rank_t *t) {
+    char in[16] = "", out[64];
+    t->status = esp__peers_allgather(t->p, NULL, 0, in, out, t->rank == 1 ? 16 : 8);
+    assert_int_equal(t->status, ESP_E_MISMATCH);
+    assert_non_null(strstr(esp_last_error(NULL), "different amounts"));
+    t->status = ESP_OK;
+}
+static void test_uneven_sizes_are_a_mismatch(void **state) {
+    (void)state;
+    run(3, body_uneven);
+}
+
+static void test_tcp(void **state) {
+    job j;
+    rank_t t[MAX_RANKS];
+    (void)state;
+    job_init(&j, t, 4, body_all);
+    snprintf(j.root, sizeof j.root, "localhost:%d", 20000 + (int)getpid() % 10000);
+    job_run(&j, t, 0);
+    for (int32_t r = 0; r < 4; r++) assert_int_equal(t[r].status, ESP_OK);
+}
+
+static void test_by_callers_allgather(void **state) {
+    job j;
+    rank_t t[MAX_RANKS];
+    (void)state;
+    job_init(&j, t, 4, body_all);
+    j.root[0] = 0;
+    j.use_oob = 1;
+    job_run(&j, t, 0);
+    for (int32_t r = 0; r < 4; r++) assert_int_equal(t[r].status, ESP_OK);
+    t[1].says_rank = 2;
+    job_run(&j, t, 0);
+    for (int32_t r = 0; r < 4; r++) assert_int_equal(t[r].status, ESP_E_MISMATCH);
+}
+
+/* Several hosts: the invitation's addresses must be usable. Here all lie on this host. */
+static void test_invitation_over_tcp(void **state) {
+    esp__invitation inv;
+    esp__addr addr[4];
+    const char *error = "";
+    int fd, out;
+    (void)state;
+    memset(&inv, 0, sizeof inv);
+    fd = esp__invite(&inv, 0);
+    assert_true(fd >= 0);
+    assert_true(inv.n_roots >= 1 && inv.job != 0);
+    for (int32_t i = 0; i < inv.n_roots; i++) {
+        assert_int_equal(esp__addr_resolve(inv.roots[i], addr, 4, &error), 1);
+        out = esp__meet_dial(&addr[0], esp__now_ns() + 1000000000u);
+        assert_true(out >= 0);
+        close(out);
+    }
+    close(fd);
+}
+
+static void body_none(rank_t *t) { (void)t; }
+static void test_missing_rank_is_named(void **state) {
+    job j;
+    rank_t t[MAX_RANKS];
+    (void)state;
+    job_init(&j, t, 4, body_none);
+    j.timeout_ms = 300;
+    j.size = 3; /* of 4: rank 3 never starts */
+    job_run(&j, t, 0);
+    for (int32_t r = 0; r < 3; r++) {
+        assert_int_equal(t[r].status, ESP_E_TIMEOUT);
+        assert_non_null(strstr(t[r].error, "missing rank 3."));
+    }
+}
+
+static void test_no_rank_0(void **state) {
+    job j;
+    rank_t t[MAX_RANKS];
+    (void)state;
+    job_init(&j, t, 2, body_none);
+    j.timeout_ms = 200;
+    job_run(&j, t, 1);
+    assert_int_equal(t[1].status, ESP_E_TIMEOUT);
+    assert_non_null(strstr(t[1].error, "Did rank 0 start"));
+    assert_non_null(strstr(t[1].error, j.root));
+}
+
+static void test_wrong_size_fails_everywhere(void **state) {
+    job j;
+    rank_t t[MAX_RANKS];
+    (void)state;
+    job_init(&j, t, 3, body_none);
+    t[2].says_size = 8;
+    job_run(&j, t, 0);
+    for (int32_t r = 0; r < 3; r++) {
+        if (r == 1 && t[r].status == ESP_E_TIMEOUT) continue; /* it came after the job had failed */
+        assert_int_equal(t[r].status, ESP_E_MISMATCH);
+        assert_non_null(strstr(t[r].error, "rank 2 says that the job has 8 ranks, rank 0 says 3"));
+    }
+}
+
+static void test_duplicate_rank_is_named(void **state) {
+    job j;
+    rank_t t[MAX_RANKS];
+    (void)state;
+    job_init(&j, t, 3, body_none);
+    j.timeout_ms = 500;
+    t[2].says_rank = 1;
+    job_run(&j, t, 0);
+    for (int32_t r = 0; r < 3; r++) {
+        assert_int_equal(t[r].status, ESP_E_MISMATCH);
+        assert_non_null(strstr(t[r].error, "two processes say that they are rank 1 of 3"));
+    }
+}
+
+static void test_address_in_use(void **state) {
+    job j;
+    rank_t t[MAX_RANKS];
+    const char *error = "";
+    int fd;
+    (void)state;
+    job_init(&j, t, 2, body_none);
+    fd = esp__listen(j.root, &error);
+    j.size = 1; /* only rank 0 runs */
+    job_run(&j, t, 0);
+    close(fd);
+    assert_int_equal(t[0].status, ESP_E_COMM);
+    assert_non_null(strstr(t[0].error, "in use"));
+}
+
+/* Others may knock at the door: noise, half a message, silence. They must not disturb the job. */
+typedef struct noise {
+    job *j;
+    const char *text;
+    size_t n;
+} noise;
+static void *noise_main(void *arg) {
+    noise *x = (noise *)arg;
+    esp__addr a;
+    const char *error;
+    int fd = -1;
+    esp__addr_resolve(x->j->root, &a, 1, &error);
+    for (int i = 0; i < 2000 && fd < 0; i++) {
+        fd = esp__meet_dial(&a, esp__now_ns() + 1000000000u);
+        if (fd < 0) poll(NULL, 0, 1);
+    }
+    if (fd >= 0 && x->n) send(fd, x->text, x->n, MSG_NOSIGNAL);
+    if (fd >= 0) poll(NULL, 0, 100);
+    if (fd >= 0) close(fd);
+    return NULL;
+}
+static void test_strangers_are_ignored(void **state) {
+    static char garbage[300];
+    job j;
+    rank_t t[MAX_RANKS];
+    pthread_t threads[3], others;
+    noise x[3] = {{&j, garbage, sizeof garbage}, {&j, "GET / HTTP/1.0\r\n", 16}, {&j, NULL, 0}};
+    (void)state;
+    memset(garbage, 1, sizeof garbage);
+    job_init(&j, t, 2, body_all);
+    pthread_barrier_init(&j.barrier, NULL, 2);
+    pthread_create(&others, NULL, rank_main, &t[0]);
+    for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, noise_main, &x[i]);
+    poll(NULL, 0, 50);
+    rank_main(&t[1]);
+    pthread_join(others, NULL);
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(t[0].status, ESP_OK);
+    assert_int_equal(t[1].status, ESP_OK);
+}
+
+/* Rank 1 leaves: the others are told, and an exchange that wants it fails at once. */
+static void body_leave(rank_t *t) {
+    int32_t without[2] = {0, 2};
+    if (t->rank == 1) return;
+    await(t, &t->lost_rank);
+    if (t->lost_rank != 1 || !t->lost_left) t->status = ESP_E_STATE;
+    if (t->rank != 3 && !exchange(t, without, 2, 0, 0)) return;
+    if (exchange(t, NULL, 0, 0, 0) || t->status != ESP_E_PEER || !strstr(t->error, "rank 1 closed its context")) return;
+    t->status = ESP_OK;
+    pthread_barrier_wait(&t->j->barrier);
+}
+static void test_leaving_rank(void **state) {
+    job j;
+    rank_t t[MAX_RANKS];
+    pthread_t threads[4];
+    (void)state;
+    job_init(&j, t, 4, body_leave);
+    pthread_barrier_init(&j.barrier, NULL, 3);
+    for (int r = 0; r < 4; r++) pthread_create(&threads[r], NULL, rank_main, &t[r]);
+    for (int r = 0; r < 4; r++) pthread_join(threads[r], NULL);
+    for (int r = 0; r < 4; r++) {
+        if (t[r].status != ESP_OK) print_error("rank %d: %s\n", r, t[r].error);
+        assert_int_equal(t[r].status, ESP_OK);
+    }
+}
+
+static void body_hub_leaves(rank_t *t) {
+    if (!exchange(t, NULL, 0, 0, 0) || t->rank == 0) return;
+    await(t, &t->lost_rank);
+    if (t->lost_rank != 0 || !t->lost_left) t->status = ESP_E_STATE;
+    if (exchange(t, NULL, 0, 1, 0) || !strstr(t->error, "rank 0 closed its context")) return;
+    t->status = ESP_OK;
+}
+static void test_rank_0_leaves_first(void **state) {
+    (void)state;
+    for (int i = 0; i < 20; i++) run(3, body_hub_leaves);
+}
+
+static void body_farewell(rank_t *t) {
+    uint64_t bytes = t->rank == 2 ? 5000000 : 10;
+    char *words = (char *)malloc(bytes);
+    memset(words, 'a' + t->rank, bytes);
+    esp__peers_close(t->p, words, t->rank == 3 ? 0 : bytes, on_collect, t);
+    t->p = NULL;
+    free(words);
+}
+static void test_farewells_reach_rank_0(void **state) {
+    job j;
+    rank_t t[MAX_RANKS];
+    uint64_t expect[4] = {10, 10, 5000000, 0};
+    (void)state;
+    job_init(&j, t, 4, body_farewell);
+    job_run(&j, t, 0);
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(t[0].collected_bytes[r], expect[r]);
+        for (uint64_t i = 0; i < expect[r]; i++) assert_int_equal(t[0].collected[r][i], 'a' + r);
+        free(t[0].collected[r]);
+        assert_null(t[1].collected[r]);
+    }
+}
+
+/* Rank 3 accuses rank 2, which waits for 1, which computes. */
+static void body_chain(rank_t *t) {
+    t->waits_for = t->rank == 3 ? 2 : t->rank == 2 ? 1 : t->rank == 1 ? -2 : 3;
+    pthread_barrier_wait(&t->j->barrier);
+    if (t->rank == 3) esp__peers_accuse(t->p, 2, 103);
+    await(t, &t->late_rank);
+    if (t->late_rank != 1 || t->late_tensor != 102) t->status = ESP_E_STATE;
+    pthread_barrier_wait(&t->j->barrier);
+}
+static void test_late_rank_behind_a_chain(void **state) {
+    (void)state;
+    run(4, body_chain);
+}
+
+/* All wait in a circle: nobody can be blamed. */
+static void body_circle(rank_t *t) {
+    t->waits_for = (t->rank + 1) % 3;
+    pthread_barrier_wait(&t->j->barrier);
+    esp__peers_accuse(t->p, t->waits_for, 7); /* all at once */
+    await(t, &t->late_rank);
+    if (t->late_rank != -1) t->status = ESP_E_STATE;
+    pthread_barrier_wait(&t->j->barrier);
+}
+static void test_circle_of_waits(void **state) {
+    (void)state;
+    run(3, body_circle);
+}
+
+/* A second context may open at the same place right after the first. */
+static void body_reopen(rank_t *t) {
+    esp__where w = {0};
+    esp_config cfg = ESP_ZERO;
+    esp__peers *second = NULL;
+    w.rank = t->rank;
+    w.size = t->j->size;
+    cfg.timeout_ms = 20000;
+    snprintf(w.root, sizeof w.root, "%s", t->j->root);
+    t->status = esp__peers_open(NULL, &cfg, &w, NULL, &second);
+    if (t->status == ESP_OK) {
+        esp__peers *first = t->p;
+        t->p = second;
+        exchange(t, NULL, 0, 0, 0);
+        t->p = first;
+        exchange(t, NULL, 0, 0, 0);
+    }
+    esp__peers_close(second, NULL, 0, NULL, NULL);
+}
+static void test_two_contexts(void **state) {
+    (void)state;
+    for (int i = 0; i < 10; i++) run(4, body_reopen);
+}
+
+/* An exchange that a rank never joins ends with its name. */
+static void body_absent(rank_t *t) {
+    char in[8] = "", out[32];
+    if (t->rank != 2) {
+        t->status = esp__peers_allgather(t->p, NULL, 0, in, out, sizeof in);
+        if (t->status == ESP_E_TIMEOUT && strstr(esp_last_error(NULL), "rank 2")) t->status = ESP_OK;
+    }
+    pthread_barrier_wait(&t->j->barrier);
+}
+static void test_absent_rank_is_named(void **state) {
+    job j;
+    rank_t t[MAX_RANKS];
+    (void)state;
+    job_init(&j, t, 4, body_absent);
+    j.timeout_ms = 1000;
+    job_run(&j, t, 0);
+    for (int r = 0; r < 4; r++) assert_int_equal(t[r].status, ESP_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_allgather),
+        cmocka_unit_test(test_sets_are_independent),
+        cmocka_unit_test(test_two_threads_of_a_rank),
+        cmocka_unit_test(test_large_exchange),
+        cmocka_unit_test(test_uneven_sizes_are_a_mismatch),
+        cmocka_unit_test(test_tcp),
+        cmocka_unit_test(test_by_callers_allgather),
+        cmocka_unit_test(test_invitation_over_tcp),
+        cmocka_unit_test(test_missing_rank_is_named),
+        cmocka_unit_test(test_no_rank_0),
+        cmocka_unit_test(test_wrong_size_fails_everywhere),
+        cmocka_unit_test(test_duplicate_rank_is_named),
+        cmocka_unit_test(test_address_in_use),
+        cmocka_unit_test(test_strangers_are_ignored),
+        cmocka_unit_test(test_leaving_rank),
+        cmocka_unit_test(test_rank_0_leaves_first),
+        cmocka_unit_test(test_farewells_reach_rank_0),
+        cmocka_unit_test(test_late_rank_behind_a_chain),
+        cmocka_unit_test(test_circle_of_waits),
+        cmocka_unit_test(test_two_contexts),
+        cmocka_unit_test(test_absent_rank_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
