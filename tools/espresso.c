@@ -45,7 +45,12 @@ static const tool_command help_command = {
     .name = "help", .summary = "Explains a subcommand.", .synopsis = "[SUBCOMMAND]", .run = help_main};
 
 static const tool_command *const espresso_commands[] = {
-    &run_command, &tree_command, &plugins_command, &strategy_command, &version_command, &help_command,
+    &run_command,      /* run.c */
+    &tree_command,     /* tree.c */
+    &plugins_command,  /* plugins.c */
+    &strategy_command, /* strategy.c */
+    &version_command,  /* above */
+    &help_command,     /* below */
 };
 enum { ESPRESSO_COMMANDS = sizeof espresso_commands / sizeof *espresso_commands };
 
@@ -83,7 +88,16 @@ static int help_main(const tool_command *self, int argc, char **argv) {
     return TOOL_OK;
 }
 
+/* Without this a file opened later would take the place of a standard stream that the caller closed. */
+static void espresso_open_standard_streams(void) {
+    int fd;
+    do fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= 2);
+    if (fd > 2) close(fd);
+}
+
 int main(int argc, char **argv) {
+    espresso_open_standard_streams();
     if (argc < 2) {
         espresso_overview(stderr);
         return TOOL_USAGE;

@@ -129,6 +129,8 @@ static inline spawned spawn_all(const char *const *args) {
     return s;
 }
 
-static inline int spawn_said(const spawned *s, int k, const char *text) { return s->text[k] && strstr(s->text[k], text); }
+static inline int spawn_said(const spawned *s, int k, const char *text) {
+    return s->text[k] && strstr(s->text[k], text);
+}
 
 #endif

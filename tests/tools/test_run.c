@@ -279,6 +279,20 @@ static void full_disk(void **state) {
     assert_int_equal(WEXITSTATUS(pclose(p)), 1);
 }
 
+/* A caller that closed a standard stream: nothing else may land in its place. */
+static void closed_streams(void **state) {
+    (void)state;
+    static const char *const cases[] = {"<&-", ">&-", "2>&-", "<&- >&- 2>&-"};
+    const char *command = getenv("ESPRESSO_COMMAND");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[1024];
+        snprintf(line, sizeof line,
+                 "timeout 20 '%s' run -n 2 -- sh -c 'cat; echo out; echo err >&2' </dev/null 2>/dev/null %s",
+                 command ? command : "build/bin/espresso", cases[i]);
+        assert_int_equal(system(line), 0);
+    }
+}
+
 static void no_such_program(void **state) {
     (void)state;
     spawned s = RUN("2", "--", "./no/such/program");
@@ -376,6 +390,7 @@ int main(void) {
         cmocka_unit_test(blocked_output),
         cmocka_unit_test(closed_output),
         cmocka_unit_test(full_disk),
+        cmocka_unit_test(closed_streams),
         cmocka_unit_test(no_such_program),
         cmocka_unit_test(wrong_usage),
         cmocka_unit_test(help),
