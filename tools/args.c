@@ -49,30 +49,10 @@ static void *tool_realloc(void *p, size_t bytes) {
     return q;
 }
 
-/* Edits (insert, delete, replace) between two words of at most 31 letters. */
-static unsigned tool_distance(const char *a, const char *b) {
-    size_t na = strlen(a), nb = strlen(b);
-    unsigned row[32];
-    if (na > 31 || nb > 31) return 99;
-    for (size_t j = 0; j <= nb; j++) row[j] = (unsigned)j;
-    for (size_t i = 1; i <= na; i++) {
-        unsigned diagonal = row[0];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= nb; j++) {
-            unsigned best = diagonal + (a[i - 1] != b[j - 1]), above = row[j];
-            if (above + 1 < best) best = above + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            row[j] = best;
-            diagonal = above;
-        }
-    }
-    return row[nb];
-}
-
 /* True where `word` is probably a slip for `known`: a few edits, or one is the beginning of the other. */
 static int tool_near(const char *word, const char *known, unsigned *best) {
     size_t nw = strlen(word), nk = strlen(known);
-    unsigned d = tool_distance(word, known);
+    unsigned d = (unsigned)esp__edits(word, known);
     if (nw >= 3 && (strncmp(word, known, nw) == 0 || (nk >= 3 && strncmp(word, known, nk) == 0))) d = d ? 1 : 0;
     if (d > 2 || 2 * d > nk || d >= *best) return 0;
     *best = d;
