@@ -53,8 +53,9 @@ static inline int esp_params_number(const char *text, double *out) {
 static inline esp_status esp_params_parse(const esp_host *h, const char *codec, const char *params, esp_param *p, int n,
                                           const char *all) {
     char key[64], val[128], text[512];
+    const char *item = params;
     int more;
-    while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) > 0) {
+    for (; (more = esp_params_next(&params, key, sizeof key, val, sizeof val)) > 0; item = params) {
         int i = 0;
         while (i < n && strcmp(p[i].key, key) != 0) i++;
         if (i == n) {
@@ -73,7 +74,7 @@ static inline esp_status esp_params_parse(const esp_host *h, const char *codec, 
     }
     if (more == 0) return ESP_OK;
     (void)snprintf(text, sizeof text,
-                   "%s: malformed parameters near '%.100s': write key=value,key=value (parameters: %s)", codec, params,
+                   "%s: malformed parameters near '%.100s': write key=value,key=value (parameters: %s)", codec, item,
                    n ? all : "none");
     return esp_codec_fail(h, codec, ESP_E_ARG, text);
 }

@@ -1,0 +1,103 @@
+/* test_params.c: what a codec's open says to parameters that are wrong, and what every table must hold. */
+#include "conformance.h"
+
+static void expect(const char *codec, const char *params, esp_status want, const char *part) {
+    const esp_codec *c = cf_find(codec);
+    void *self = NULL;
+    if (!c) return;
+    cf_message[0] = 0;
+    const esp_status st = c->open(&cf_plain, params, &self);
+    if (st != want) fail_msg("%s:%s gives status %d: %s", codec, params, (int)st, cf_message);
+    if (st == ESP_OK)
+        c->close(self);
+    else if (!strstr(cf_message, part) || !strstr(cf_message, codec) || (c->params && !strstr(cf_message, c->params)))
+        fail_msg("%s:%s: the message lacks '%s', the codec or its parameters: %s", codec, params, part, cf_message);
+    assert_int_equal(cf_live, 0);
+}
+
+static void unknown_and_malformed(void **unused) {
+    (void)unused;
+    for (const esp_plugin_fn *e = cf_entries; *e; e++) {
+        const esp_codec *c = (*e)(&cf_plain)->codecs[0];
+        expect(c->name, "", ESP_OK, "");
+        expect(c->name, "nosuch=1", ESP_E_ARG, "nosuch");
+        expect(c->name, "=1", ESP_E_ARG, "=1");
+        expect(c->name, "word", ESP_E_ARG, "word");
+        expect(c->name, "a=(", ESP_E_ARG, "a=(");
+        if (c->params) expect(c->name, c->params, ESP_OK, "");
+    }
+    expect("none", "ratio=1", ESP_E_ARG, "takes none");
+}
+
+static void values(void **unused) {
+    (void)unused;
+    const char *const bad[] = {"",    "x",    "0",     "-1", "nan", "inf", "0.5x", "0.5 ",
+                               "0,5", "1e99", "0x1p2", "1e", ".",   "-",   "1..2", "1e+"};
+    char text[64];
+    for (size_t i = 0; i < CF_COUNT(bad); i++) {
+        (void)snprintf(text, sizeof text, "threshold=%s", bad[i]);
+        expect("twobit", text, ESP_E_ARG, "threshold");
+        (void)snprintf(text, sizeof text, "ratio=%s", bad[i]);
+        expect("topk", text, ESP_E_ARG, "ratio");
+        expect("randomk", text, ESP_E_ARG, "ratio");
+        expect("dgc", text, ESP_E_ARG, "ratio");
+    }
+    expect("twobit", "threshold=1e-99", ESP_E_ARG, "threshold");
+    expect("topk", "ratio=1.5", ESP_E_ARG, "ratio");
+    expect("topk", "ratio=1", ESP_OK, "");
+    expect("twobit", "threshold=1e-3", ESP_OK, "");
+}
+
+static void numbers(void **unused) {
+    (void)unused;
+    const struct {
+        const char *text;
+        double value;
+    } good[] = {{"0.01", 0.01}, {"1", 1},     {"-2.5", -2.5}, {"1e-3", 1e-3},   {"+.5", .5},
+                {"12.", 12},    {"0.3", 0.3}, {"1E2", 100},   {"0.001", 0.001}, {"123456.789", 123456.789}};
+    for (size_t i = 0; i < CF_COUNT(good); i++) {
+        double x = 0;
+        assert_int_equal(esp_params_number(good[i].text, &x), 1);
+        assert_memory_equal(&x, &good[i].value, sizeof x);
+    }
+}
+
+static void *no_memory(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    (void)user, (void)d, (void)bytes, (void)align;
+    return NULL;
+}
+
+static void tables(void **unused) {
+    (void)unused;
+    esp_host poor = cf_plain;
+    poor.alloc = no_memory;
+    for (const esp_plugin_fn *e = cf_entries; *e; e++) {
+        const esp_plugin *p = (*e)(&cf_plain);
+        assert_int_equal(p->struct_size, sizeof(esp_plugin));
+        assert_int_equal(p->n_codecs, 1);
+        const esp_codec *c = p->codecs[0];
+        void *self = NULL;
+        assert_int_equal(c->struct_size, sizeof(esp_codec));
+        assert_true(c->wire_version > 0 && c->name && c->summary && c->default_option && c->n_rounds >= 1);
+        assert_true((c->dtypes & ESP_BIT(ESP_F32)) && (c->devices & ESP_BIT(ESP_CPU)));
+        assert_int_equal((c->caps & ESP_CODEC_REDUCIBLE) != 0, c->reduce_dtype != 0);
+        assert_int_equal(c->open(&poor, "", &self), ESP_E_NOMEM);
+        if (!c->cost_ns) continue;
+        esp_tensor like = {sizeof like, ESP_F32, 7, 1 << 20, {NULL, 0, {0, 0}}, 0, 0};
+        double to = 0, from = 0;
+        assert_int_equal(c->open(&cf_plain, "", &self), ESP_OK);
+        assert_int_equal(c->cost_ns(self, &like, (esp_device){ESP_CPU, 0}, &to, &from), ESP_OK);
+        assert_true(to > 0 && from > 0);
+        c->close(self);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unknown_and_malformed),
+        cmocka_unit_test(values),
+        cmocka_unit_test(numbers),
+        cmocka_unit_test(tables),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
