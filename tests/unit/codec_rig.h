@@ -1,0 +1,113 @@
+/* codec_rig.h: one codec on a bench: opened straight from its table, with buffers of exactly the size it asks for.
+ * Knows no codec. Include after cmocka.h. */
+#ifndef CODEC_RIG_H
+#define CODEC_RIG_H
+#include <stdlib.h>
+#include <string.h>
+#include "espresso.h"
+
+static uint64_t rig_random_state = 88172645463325252ull;
+static inline uint32_t rig_random(void) {
+    rig_random_state = rig_random_state * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(rig_random_state >> 32);
+}
+static inline float rig_uniform(void) { return (float)(rig_random() >> 8) / 8388608.0f - 1.0f; }
+static inline uint32_t rig_bits(float x) {
+    uint32_t b;
+    memcpy(&b, &x, 4);
+    return b;
+}
+
+static char rig_message[512]; /* the last one logged */
+static void *rig_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    (void)user, (void)d;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+static void rig_free(void *user, esp_device d, void *p, uint64_t bytes) {
+    (void)user, (void)d, (void)bytes;
+    free(p);
+}
+static void rig_log(void *user, const esp_log_event *ev) {
+    (void)user;
+    strncpy(rig_message, ev->message, sizeof rig_message - 1);
+}
+/* Pieces in reverse order: nothing may depend on order. */
+static void rig_parallel(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t), void *arg) {
+    (void)user;
+    for (uint64_t p = (n + grain - 1) / grain; p-- > 0;)
+        body(arg, p * grain, (p + 1) * grain < n ? (p + 1) * grain : n);
+}
+static esp_host rig_host = {sizeof(esp_host), ESP_ABI_MAJOR, ESP_ABI_MINOR, 0,           NULL,
+                            rig_alloc,        rig_free,      rig_log,       rig_parallel};
+
+typedef struct rig {
+    const esp_codec *codec;
+    void *self;
+    uint64_t count, used;
+    esp_tensor tensor;
+    esp_buf state, scratch;
+    esp_payload payload;
+    esp_codec_args args;
+    float *residual;
+} rig;
+
+/* simd: "scalar", "avx2", "avx512" or NULL for the best. */
+static inline rig rig_open(esp_plugin_fn entry, const char *params, uint64_t count, const char *simd, int threads) {
+    rig r = {0};
+    esp_bound b = {0};
+    b.struct_size = sizeof b;
+    if (simd)
+        setenv("ESPRESSO_SIMD", simd, 1);
+    else
+        unsetenv("ESPRESSO_SIMD");
+    rig_host.parallel_for = threads ? rig_parallel : NULL;
+    r.codec = entry(&rig_host)->codecs[0];
+    assert_int_equal(r.codec->open(&rig_host, params, &r.self), ESP_OK);
+    r.count = count;
+    r.tensor = (esp_tensor){sizeof(esp_tensor), ESP_F32, 4711, count, {NULL, count * 4, {ESP_CPU, 0}}, 0, 0};
+    assert_int_equal(r.codec->bound(r.self, &r.tensor, &b), ESP_OK);
+    r.state = (esp_buf){calloc(1, b.state_bytes + 1), b.state_bytes, {ESP_CPU, 0}};
+    r.scratch = (esp_buf){malloc(b.scratch_bytes + 1), b.scratch_bytes, {ESP_CPU, 0}};
+    r.payload = (esp_payload){{malloc(b.payload_bytes), b.payload_bytes, {ESP_CPU, 0}}, NULL};
+    r.residual = calloc(count + 1, 4);
+    r.args.struct_size = sizeof r.args;
+    r.args.n_payloads = r.args.n_reduced = 1;
+    r.args.beta = r.args.gamma = r.args.scale = 1.0f;
+    return r;
+}
+static inline void rig_close(rig *r) {
+    r->codec->close(r->self);
+    free(r->state.ptr), free(r->scratch.ptr), free(r->payload.data.ptr), free(r->residual);
+}
+
+static inline esp_status rig_compress(rig *r, const float *g, int feedback) {
+    esp_codec_args a = r->args;
+    r->payload.used = &r->used;
+    r->tensor.data.ptr = (void *)(uintptr_t)g;
+    a.residual = feedback ? r->residual : NULL;
+    a.state = r->state.bytes ? &r->state : NULL;
+    a.scratch = r->scratch.bytes ? &r->scratch : NULL;
+    a.tensor = &r->tensor;
+    a.payload = &r->payload;
+    return r->codec->compress(r->self, &a);
+}
+/* Decodes n payloads; NULL: the rig's own. */
+static inline esp_status rig_decompress(rig *r, esp_payload *p, uint32_t n, float *out, uint32_t mode) {
+    esp_codec_args a = r->args;
+    esp_tensor t = r->tensor;
+    esp_payload own = r->payload;
+    own.data.bytes = r->used;
+    t.data.ptr = out;
+    a.mode = mode;
+    a.n_payloads = n;
+    a.scratch = r->scratch.bytes ? &r->scratch : NULL;
+    a.tensor = &t;
+    a.payload = p ? p : &own;
+    return r->codec->decompress(r->self, &a);
+}
+static inline esp_payload_header rig_header(const rig *r) {
+    esp_payload_header h;
+    memcpy(&h, r->payload.data.ptr, sizeof h);
+    return h;
+}
+#endif
