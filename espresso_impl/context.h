@@ -44,7 +44,7 @@ typedef struct esp__link {
     uint32_t *sequence, n; /* ops in the strategy's order                                         */
     uint32_t cursor;
     void *comm, *req;      /* in flight                                                           */
-    int32_t group;
+    int held;              /* by a flat op that runs from the other lane                          */
     uint64_t started_ns;
 } esp__link;
 
@@ -87,6 +87,7 @@ struct esp_ctx {
     uint32_t n_feedback;
     uint8_t *arena;
     uint64_t arena_bytes, memory_bytes;
+    int simd; /* of the conversions between halves and floats */
     uint8_t *scratch;
     uint64_t scratch_bytes;
     float *phi;               /* for codecs that leave feedback to the host */
@@ -102,14 +103,17 @@ struct esp_ctx {
     esp__link links[2];       /* intra, inter                              */
     esp__request request;
     int link_busy;            /* the communication thread has requests in flight */
+    int cpu_busy;             /* the cpu lane's thread is inside an op           */
     uint64_t step;
     uint32_t n_pushed, n_done;
     int step_closed, step_open;
     uint32_t waiters;
     uint64_t wait_since_ns;
-    int32_t late_rank;        /* whom the oldest request waits for, -1: unknown; */
-    uint32_t late_tensor;     /* UINT32_MAX: this rank is not waiting       */
+    int late_waiting;         /* a request has been in flight for a while        */
+    int32_t late_rank;        /* the rank it waits for, -1: unknown              */
+    uint32_t late_tensor;     /* UINT32_MAX: none (a broadcast or the like)      */
     int accused;
+    int32_t left_rank;        /* a peer that closed its context, or -1           */
     esp_status fatal;
     char fatal_text[ESP__ERROR_MAX];
     char missing_text[ESP__NAME_MAX * 4];

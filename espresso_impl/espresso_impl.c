@@ -17,6 +17,7 @@
 #endif
 
 #include "internal.h"
+#include "context.h"
 
 #include "status.c"
 #include "host.c"
@@ -29,10 +30,16 @@
 #include "trace.c"
 #include "option.c"
 #include "region.c"
+#include "topology.c"
+#include "codec_instance.c"
 #include "strategy.c"
+#include "order.c"
 #include "program.c"
 #include "memory.c"
+#include "ops.c"
 #include "executor.c"
+#include "agree.c"
+#include "step.c"
 #include "state.c"
 #include "codec_handle.c"
 #include "context.c"

@@ -53,6 +53,18 @@ ESP__FN void *esp__alloc(esp_ctx *ctx, uint64_t bytes) {
 
 ESP__FN void esp__free(esp_ctx *ctx, void *p, uint64_t bytes) { esp__host_free(ctx, esp__cpu, p, bytes); }
 
+/* A larger copy of an array; the rest is zero. NULL, and the old one untouched, when there is no memory. */
+ESP__FN void *esp__grow(esp_ctx *ctx, void *old, uint64_t *cap_bytes, uint64_t need_bytes) {
+    if (need_bytes <= *cap_bytes) return old;
+    uint64_t cap = need_bytes * 2;
+    void *grown = esp__alloc(ctx, cap);
+    if (!grown) return NULL;
+    if (old) memcpy(grown, old, (size_t)*cap_bytes);
+    esp__free(ctx, old, *cap_bytes);
+    *cap_bytes = cap;
+    return grown;
+}
+
 ESP__FN char *esp__strdup(esp_ctx *ctx, const char *s) {
     size_t bytes = s ? strlen(s) + 1 : 0;
     char *copy = s ? (char *)esp__alloc(ctx, bytes) : NULL;

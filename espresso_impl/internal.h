@@ -34,6 +34,8 @@ ESP__FN uint64_t esp__hash64(uint64_t h, const void *data, uint64_t bytes); /* F
 /* ---- host.c: allocator, the table given to plugins -------------------------------------------------------- */
 ESP__FN void *esp__alloc(esp_ctx *ctx, uint64_t bytes); /* zeroed, 64-byte aligned, through the user's allocator */
 ESP__FN void esp__free(esp_ctx *ctx, void *p, uint64_t bytes);
+/* `old` with room for at least need_bytes: the same, or a larger copy with *cap_bytes raised. NULL: out of memory. */
+ESP__FN void *esp__grow(esp_ctx *ctx, void *old, uint64_t *cap_bytes, uint64_t need_bytes);
 ESP__FN char *esp__strdup(esp_ctx *ctx, const char *s); /* NULL for NULL */
 ESP__FN void esp__strfree(esp_ctx *ctx, char *s);
 

@@ -1,0 +1,379 @@
+/* executor.c: walks the program. Three threads have a part in it: the caller pushes and waits, one thread runs the cpu and
+ * compute lanes, one drives both link lanes. All shared state is under ctx->lock; memory of a tensor belongs to the one op
+ * of its chain that is running. Allocates nothing. */
+#include "context.h"
+#include <errno.h>
+#include <sched.h>
+#include <time.h>
+
+enum { ESP__IDLE_YIELDS = 30, ESP__LATE_AFTER_MS = 20 };
+
+/* ---- failing --------------------------------------------------------------------------------------------------- */
+/* The context is dead from here on: the first error stays. Lock held. */
+static void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text) {
+    if (ctx->fatal) return;
+    ctx->fatal = s;
+    snprintf(ctx->fatal_text, sizeof ctx->fatal_text, "%s", text);
+    for (int k = 0; k < 3; k++)
+        if (ctx->comms[k] && ESP_HAS(esp_backend, ctx->backend, abort)) ctx->backend->abort(ctx->comms[k]);
+    pthread_cond_broadcast(&ctx->done_cv);
+    pthread_cond_broadcast(&ctx->cpu_cv);
+    pthread_cond_broadcast(&ctx->link_cv);
+}
+
+ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text) {
+    pthread_mutex_lock(&ctx->lock);
+    esp__fatal_locked(ctx, s, text);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+/* ---- readiness: lock held --------------------------------------------------------------------------------------- */
+static int esp__heap_before(const esp_ctx *ctx, uint32_t a, uint32_t b) {
+    uint64_t ra = ctx->tensors[a].ready_ns, rb = ctx->tensors[b].ready_ns;
+    return ra != rb ? ra < rb : a < b;
+}
+
+static void esp__heap_push(esp_ctx *ctx, uint32_t tensor) {
+    uint32_t i = ctx->n_heap++;
+    for (; i && esp__heap_before(ctx, tensor, ctx->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        ctx->heap[i] = ctx->heap[(i - 1) / 2];
+    ctx->heap[i] = tensor;
+}
+
+static uint32_t esp__heap_pop(esp_ctx *ctx) {
+    uint32_t top = ctx->heap[0], last = ctx->heap[--ctx->n_heap], i = 0, c;
+    while ((c = 2 * i + 1) < ctx->n_heap) {
+        if (c + 1 < ctx->n_heap && esp__heap_before(ctx, ctx->heap[c + 1], ctx->heap[c])) c++;
+        if (!esp__heap_before(ctx, ctx->heap[c], last)) break;
+        ctx->heap[i] = ctx->heap[c];
+        i = c;
+    }
+    ctx->heap[i] = last;
+    return top;
+}
+
+static void esp__link_wake(esp_ctx *ctx) {
+    if (ctx->link_busy && ESP_HAS(esp_backend, ctx->backend, wake)) ctx->backend->wake(ctx->comms[0]);
+    pthread_cond_signal(&ctx->link_cv);
+}
+
+/* The tensor's next op may run: hands it to its lane, or declares the tensor done. */
+static void esp__tensor_ready(esp_ctx *ctx, uint32_t tensor, uint64_t now) {
+    esp__tensor *t = &ctx->tensors[tensor];
+    t->ready_ns = now;
+    if (t->pc == t->n_ops) {
+        t->phase = ESP__DONE;
+        ctx->n_done++;
+        if (ctx->waiters) pthread_cond_broadcast(&ctx->done_cv);
+        return;
+    }
+    if (ctx->program.ops[t->first_op + t->pc].kind == ESP__OP_COLLECTIVE) {
+        esp__link_wake(ctx);
+    } else {
+        esp__heap_push(ctx, tensor);
+        pthread_cond_signal(&ctx->cpu_cv);
+    }
+}
+
+static void esp__op_done(esp_ctx *ctx, const esp__op *op, uint64_t start, uint64_t end, uint64_t bytes) {
+    esp__tensor *t = &ctx->tensors[op->tensor];
+    if (op->kind == ESP__OP_COMPRESS) ctx->stats.compress_ns += end - start;
+    if (op->kind == ESP__OP_DECOMPRESS) ctx->stats.decompress_ns += end - start;
+    if (op->kind == ESP__OP_COLLECTIVE) *(op->lane == ESP__LANE_INTRA ? &ctx->stats.intra_ns : &ctx->stats.inter_ns) += end - start;
+    if (ctx->trace) {
+        esp__trace_add(ctx->trace, op->lane, op->label, op->tensor, ctx->step, start, end, bytes);
+        if (op->both_links)
+            esp__trace_add(ctx->trace, ESP__LANE_INTRA, op->label, op->tensor, ctx->step, start, end, bytes);
+    }
+    t->pc++;
+    esp__tensor_ready(ctx, op->tensor, end);
+}
+
+/* ---- cpu and compute lanes ---------------------------------------------------------------------------------------- */
+static void *esp__cpu_main(void *arg) {
+    esp_ctx *ctx = arg;
+    pthread_mutex_lock(&ctx->lock);
+    for (;;) {
+        while (!ctx->stopping && (!ctx->n_heap || ctx->fatal)) pthread_cond_wait(&ctx->cpu_cv, &ctx->lock);
+        if (ctx->stopping) break;
+        uint32_t tensor = esp__heap_pop(ctx);
+        const esp__op *op = &ctx->program.ops[ctx->tensors[tensor].first_op + ctx->tensors[tensor].pc];
+        ctx->cpu_busy = 1;
+        if (op->device == ESP__DEV_GPU && !ctx->said_no_gpu) {
+            ctx->said_no_gpu = 1;
+            esp__log(ctx, ESP_LOG_WARN, "executor", "this machine has no GPU that the library can use: comp@gpu and "
+                                                    "decomp@gpu run on the CPU workers");
+        }
+        pthread_mutex_unlock(&ctx->lock);
+        uint64_t start = esp__now_ns();
+        esp_status s = esp__op_run(ctx, op);
+        uint64_t end = esp__now_ns();
+        pthread_mutex_lock(&ctx->lock);
+        ctx->cpu_busy = 0;
+        if (s)
+            esp__fatal_locked(ctx, s, esp_last_error(ctx));
+        else
+            esp__op_done(ctx, op, start, end, op->kind == ESP__OP_COPY ? 0 : op->n_ranges * op->slot_bytes);
+        if (ctx->fatal) pthread_cond_broadcast(&ctx->done_cv);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    return NULL;
+}
+
+/* ---- link lanes ------------------------------------------------------------------------------------------------------ */
+static const esp__op *esp__link_head(const esp_ctx *ctx, const esp__link *l) {
+    return l->cursor < l->n ? &ctx->program.ops[l->sequence[l->cursor]] : NULL;
+}
+
+static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
+    const esp__tensor *t = &ctx->tensors[op->tensor];
+    return t->phase == ESP__PUSHED && &ctx->program.ops[t->first_op + t->pc] == op;
+}
+
+/* Can the head of lane `k` start now? A flat op over several machines holds both lanes and starts from the inter lane. */
+static int esp__link_startable(const esp_ctx *ctx, int k) {
+    const esp__link *l = &ctx->links[k], *intra = &ctx->links[0];
+    const esp__op *op = esp__link_head(ctx, l);
+    if (!op || l->req || !esp__op_is_next(ctx, op)) return 0;
+    if (op->both_links) return k == 1 && !intra->req && !intra->held && esp__link_head(ctx, intra) == op;
+    return !l->held;
+}
+
+static esp_status esp__link_start(esp_ctx *ctx, int k) {
+    esp__link *l = &ctx->links[k];
+    const esp__op *op = esp__link_head(ctx, l);
+    esp_coll c = op->coll;
+    esp_stream here = {{ESP_CPU, 0}, NULL};
+    c.src.ptr = esp__at(ctx, op, op->src);
+    c.dst.ptr = esp__at(ctx, op, op->dst);
+    c.src.dev.kind = c.dst.dev.kind = ESP_CPU;
+    l->comm = ctx->comms[op->level];
+    l->started_ns = esp__now_ns();
+    if (op->both_links) ctx->links[0].held = 1;
+    return ctx->backend->start(l->comm, &c, here, &l->req);
+}
+
+/* One look at lane `k`'s request; on completion the lane moves on. Lock not held. */
+static esp_status esp__link_poll(esp_ctx *ctx, int k) {
+    esp__link *l = &ctx->links[k];
+    const esp__op *op = esp__link_head(ctx, l);
+    esp_status s = ctx->backend->test(l->comm, l->req);
+    if (s == ESP_PENDING) return s;
+    l->req = NULL;
+    if (s) return s;
+    if (op->rebuild) esp__headers_rebuild(ctx, op);
+    uint64_t end = esp__now_ns();
+    pthread_mutex_lock(&ctx->lock);
+    l->cursor++;
+    if (op->both_links) {
+        ctx->links[0].held = 0;
+        ctx->links[0].cursor++;
+    }
+    esp__op_done(ctx, op, l->started_ns, end, op->coll.dst.bytes > op->coll.src.bytes ? op->coll.dst.bytes : op->coll.src.bytes);
+    pthread_mutex_unlock(&ctx->lock);
+    return ESP_OK;
+}
+
+/* An error of the backend: usually a peer is gone, and the watch thread is about to say who. */
+static void esp__link_failed(esp_ctx *ctx, esp_status s, const char *what) {
+    char text[ESP__ERROR_MAX];
+    const char *detail = esp__plugin_detail();
+    struct timespec pause = {0, 1000000};
+    for (int i = 0; i < 200 && s == ESP_E_PEER; i++) {
+        pthread_mutex_lock(&ctx->lock);
+        int known = ctx->fatal != 0;
+        pthread_mutex_unlock(&ctx->lock);
+        if (known) return;
+        nanosleep(&pause, NULL);
+    }
+    snprintf(text, sizeof text, "%s: backend '%s': %s", what, ctx->backend->name, *detail ? detail : esp_status_text(s));
+    esp__fatal(ctx, s, text);
+}
+
+static esp_status esp__request_start(esp_ctx *ctx) {
+    esp_stream here = {{ESP_CPU, 0}, NULL};
+    ctx->request.wanted = 0;
+    ctx->request.started_ns = esp__now_ns();
+    return ctx->backend->start(ctx->comms[0], &ctx->request.coll, here, &ctx->request.req);
+}
+
+static esp_status esp__request_poll(esp_ctx *ctx) {
+    esp_status s = ctx->backend->test(ctx->comms[0], ctx->request.req);
+    if (s == ESP_PENDING) return s;
+    pthread_mutex_lock(&ctx->lock);
+    ctx->request.req = NULL;
+    ctx->request.done = 1;
+    ctx->request.status = s;
+    pthread_cond_broadcast(&ctx->done_cv);
+    pthread_mutex_unlock(&ctx->lock);
+    return s;
+}
+
+/* Starts what can start. Lock held on entry and exit. 1 if anything is in flight. */
+static int esp__links_start(esp_ctx *ctx) {
+    for (int k = 1; k >= 0 && !ctx->fatal; k--) {
+        if (!esp__link_startable(ctx, k)) continue;
+        const char *label = esp__link_head(ctx, &ctx->links[k])->label;
+        pthread_mutex_unlock(&ctx->lock);
+        esp__plugin_detail_clear();
+        esp_status s = esp__link_start(ctx, k);
+        if (s) ctx->links[k].req = NULL;
+        if (s) esp__link_failed(ctx, s, label);
+        pthread_mutex_lock(&ctx->lock);
+    }
+    if (ctx->request.wanted && !ctx->fatal) {
+        pthread_mutex_unlock(&ctx->lock);
+        esp_status s = esp__request_start(ctx);
+        if (s) ctx->request.req = NULL;
+        if (s) esp__link_failed(ctx, s, "esp_broadcast or esp_allreduce");
+        pthread_mutex_lock(&ctx->lock);
+    }
+    return ctx->links[0].req || ctx->links[1].req || ctx->request.req;
+}
+
+/* Polls all requests a few times. 1 if one of them completed. Lock not held. */
+static int esp__links_poll(esp_ctx *ctx) {
+    int progressed = 0;
+    esp__plugin_detail_clear();
+    for (int k = 0; k < 2; k++) {
+        if (!ctx->links[k].req) continue;
+        const char *label = esp__link_head(ctx, &ctx->links[k])->label;
+        esp_status s = esp__link_poll(ctx, k);
+        progressed |= s != ESP_PENDING;
+        if (s < 0) esp__link_failed(ctx, s, label);
+    }
+    if (ctx->request.req) {
+        esp_status s = esp__request_poll(ctx);
+        progressed |= s != ESP_PENDING;
+        if (s < 0) esp__link_failed(ctx, s, "esp_broadcast or esp_allreduce");
+    }
+    return progressed;
+}
+
+/* Whom does the oldest request wait for? Kept for the watch thread, which answers other ranks' questions. */
+static void esp__late_update(esp_ctx *ctx, uint64_t now) {
+    int32_t rank = -1;
+    uint32_t tensor = UINT32_MAX;
+    uint64_t oldest = UINT64_MAX;
+    int waiting = 0;
+    for (int k = 0; k < 3; k++) {
+        void *req = k < 2 ? ctx->links[k].req : ctx->request.req;
+        uint64_t since = k < 2 ? ctx->links[k].started_ns : ctx->request.started_ns;
+        if (!req || now - since < ESP__LATE_AFTER_MS * 1000000ull || since >= oldest) continue;
+        const esp__op *op = k < 2 ? esp__link_head(ctx, &ctx->links[k]) : NULL;
+        uint8_t level = op ? op->level : (uint8_t)ESP__FLAT;
+        oldest = since;
+        waiting = 1;
+        tensor = op ? op->tensor : UINT32_MAX;
+        if (ESP_HAS(esp_backend, ctx->backend, late))
+            rank = esp__group_rank(ctx, level, ctx->backend->late(ctx->comms[level], req));
+    }
+    pthread_mutex_lock(&ctx->lock);
+    ctx->late_waiting = waiting;
+    ctx->late_rank = rank;
+    ctx->late_tensor = tensor;
+    /* only waiting is timed: from the later of the wait's begin and the request's */
+    uint64_t since = oldest == UINT64_MAX ? ctx->wait_since_ns : oldest > ctx->wait_since_ns ? oldest : ctx->wait_since_ns;
+    int late = ctx->waiters && now > since && now - since > ctx->timeout_ms * 1000000ull && !ctx->accused;
+    if (late) ctx->accused = 1;
+    const esp__op *unpushed = NULL;
+    for (int k = 0; k < 2 && late && !waiting; k++) {
+        const esp__op *op = esp__link_head(ctx, &ctx->links[k]);
+        if (op && ctx->tensors[op->tensor].phase == ESP__IDLE) unpushed = op;
+    }
+    if (unpushed) {
+        char text[ESP__ERROR_MAX];
+        snprintf(text, sizeof text, "waited %u ms, but this rank has not pushed tensor '%s', whose turn it is in the "
+                 "strategy's order: push every tensor of a step (or call esp_step_end) before waiting",
+                 ctx->timeout_ms, ctx->tensors[unpushed->tensor].name);
+        esp__fatal_locked(ctx, ESP_E_TIMEOUT, text);
+    }
+    if (ctx->left_rank >= 0 && waiting && (rank == ctx->left_rank || (rank < 0 && now - oldest > 1000000000u))) {
+        char text[ESP__ERROR_MAX];
+        snprintf(text, sizeof text, "rank %d left (it closed its context) while this rank waits for it", ctx->left_rank);
+        esp__fatal_locked(ctx, ESP_E_PEER, text);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    if (late && waiting) esp__peers_accuse(ctx->peers, rank, tensor);
+}
+
+/* Nothing in flight: a push is often near, so yield a little before sleeping. Lock held on entry and exit. */
+static void esp__links_idle(esp_ctx *ctx, int *yields) {
+    struct timespec until;
+    if (ctx->step_open && !ctx->fatal && ++*yields < ESP__IDLE_YIELDS) {
+        pthread_mutex_unlock(&ctx->lock);
+        sched_yield();
+        pthread_mutex_lock(&ctx->lock);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 50000000;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    if (ctx->waiters && !ctx->fatal) {
+        if (pthread_cond_timedwait(&ctx->link_cv, &ctx->lock, &until) == ETIMEDOUT) {
+            pthread_mutex_unlock(&ctx->lock);
+            esp__late_update(ctx, esp__now_ns());
+            pthread_mutex_lock(&ctx->lock);
+        }
+    } else {
+        pthread_cond_wait(&ctx->link_cv, &ctx->lock);
+    }
+    *yields = 0;
+}
+
+static void *esp__link_main(void *arg) {
+    esp_ctx *ctx = arg;
+    uint64_t looked = 0;
+    int yields = 0;
+    pthread_mutex_lock(&ctx->lock);
+    while (!ctx->stopping) {
+        ctx->link_busy = esp__links_start(ctx);
+        if (ctx->fatal) { /* the backend was told to abort: what is in flight is given up */
+            ctx->links[0].req = ctx->links[1].req = ctx->request.req = NULL;
+            ctx->link_busy = 0;
+            pthread_cond_broadcast(&ctx->done_cv);
+            if (!ctx->stopping) pthread_cond_wait(&ctx->link_cv, &ctx->lock);
+            continue;
+        }
+        if (!ctx->link_busy) {
+            esp__links_idle(ctx, &yields);
+            continue;
+        }
+        yields = 0;
+        pthread_mutex_unlock(&ctx->lock);
+        if (!esp__links_poll(ctx)) {
+            uint64_t now = esp__now_ns();
+            if (now - looked > 10000000u) {
+                looked = now;
+                esp__late_update(ctx, now);
+            }
+            if (ESP_HAS(esp_backend, ctx->backend, progress))
+                ctx->backend->progress(ctx->comms[0], 5000);
+            else
+                sched_yield();
+        }
+        pthread_mutex_lock(&ctx->lock);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    return NULL;
+}
+
+ESP__FN esp_status esp__executor_open(esp_ctx *ctx) {
+    int failed = pthread_create(&ctx->cpu_thread, NULL, esp__cpu_main, ctx);
+    if (!failed) ctx->threads = 1;
+    if (!failed) failed = pthread_create(&ctx->link_thread, NULL, esp__link_main, ctx);
+    if (!failed) ctx->threads = 2;
+    return failed ? esp__fail(ctx, ESP_E_NOMEM, "cannot start the lanes' threads: %s", strerror(failed)) : ESP_OK;
+}
+
+ESP__FN void esp__executor_close(esp_ctx *ctx) {
+    pthread_mutex_lock(&ctx->lock);
+    ctx->stopping = 1;
+    pthread_cond_broadcast(&ctx->cpu_cv);
+    pthread_cond_broadcast(&ctx->link_cv);
+    if (ctx->link_busy && ESP_HAS(esp_backend, ctx->backend, wake)) ctx->backend->wake(ctx->comms[0]);
+    pthread_mutex_unlock(&ctx->lock);
+    if (ctx->threads > 0) pthread_join(ctx->cpu_thread, NULL);
+    if (ctx->threads > 1) pthread_join(ctx->link_thread, NULL);
+    ctx->threads = 0;
+}
