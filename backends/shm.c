@@ -1,0 +1,102 @@
+/* loop.c: backend "shm": the ranks are threads of one process, so the engine reads every buffer through its own address. For
+ * tests, and for programs that run one rank a thread. Meets through one heap region; what moves is all engine.h's. */
+#include "espresso.h"
+
+#include "engine.h"
+
+static esp_status shm_probe(const esp_host *h, int32_t *score) {
+    (void)h;
+    *score = 0;
+    return ESP_OK;
+}
+
+static void shm_drop_region(engine_comm *m) {
+    if (__atomic_sub_fetch(&m->head->refs, 1, __ATOMIC_SEQ_CST) == 0) munmap(m->head, m->region_bytes);
+    m->head = NULL;
+}
+
+static esp_status shm_same_process(engine_comm *m, const engine_hello *all) {
+    for (int32_t q = 0; q < m->size; q++)
+        if (all[q].pid != all[0].pid)
+            return engine_say(m->host, m->name, ESP_E_UNSUPPORTED,
+                              "ranks 0 and %d are not threads of one process: use backend shm", (int)q);
+    return ESP_OK;
+}
+
+static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far, uint32_t params) {
+    uint64_t bytes = engine_region_bytes(m->size);
+    engine_hello mine, *all = m->hello;
+    void *region = MAP_FAILED;
+    memset(&mine, 0, sizeof mine);
+    if (m->rank == 0 && so_far == ESP_OK) {
+        region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (region == MAP_FAILED)
+            so_far = engine_say(m->host, m->name, ESP_E_NOMEM, "no memory for %d ranks", (int)m->size);
+        else
+            ((engine_head *)region)->refs = (uint32_t)m->size;
+    }
+    mine.status = so_far;
+    mine.pid = (int32_t)getpid();
+    mine.job_rank = g->parent ? ((engine_comm *)g->parent)->rank : g->rank;
+    mine.params = params;
+    mine.address = region == MAP_FAILED ? 0 : (uint64_t)(uintptr_t)region;
+    esp_status s = so_far;
+    all[0] = mine;
+    if (m->size > 1) s = g->oob_allgather(g->user, &mine, all, sizeof mine);
+    if (s == ESP_OK) s = engine_agree(m, all);
+    if (s == ESP_OK) s = shm_same_process(m, all);
+    if (s == ESP_OK)
+        region = (void *)(uintptr_t)all[0].address;
+    else if (region != MAP_FAILED)
+        munmap(region, bytes); /* every rank came to the same verdict: nobody uses it */
+    return s == ESP_OK ? engine_join(m, g, region) : s;
+}
+
+static esp_status shm_comm_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
+    engine_comm *m;
+    esp_status s = engine_new(h, g, "shm", &m);
+    *comm = NULL;
+    if (s != ESP_OK) return s;
+    m->reach = ENGINE_REACH_POINTER;
+    m->drop_region = shm_drop_region;
+    s = engine_params(m, params, "inter=1gbit,latency=50us", NULL);
+    s = shm_meet(m, g, s, esp_name_hash(params));
+    if (s == ESP_OK)
+        *comm = m;
+    else
+        engine_free(m);
+    return s;
+}
+
+static const esp_backend shm_backend = {
+    .struct_size = sizeof(esp_backend),
+    .caps = ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_PACED,
+    .colls = ENGINE_COLLS,
+    .devices = ESP_BIT(ESP_CPU),
+    .name = "shm",
+    .summary = "ranks are threads of one process",
+    .params = "inter=,latency=",
+    .probe = shm_probe,
+    .open = shm_comm_open,
+    .close = engine_close,
+    .start = engine_start,
+    .test = engine_test,
+    .progress = engine_progress,
+    .wake = engine_wake,
+    .abort = engine_abort,
+    .late = engine_late,
+    .traffic = engine_traffic,
+};
+static const esp_backend *const shm_backends[] = {&shm_backend};
+static const esp_plugin shm_plugin = {
+    .struct_size = sizeof(esp_plugin),
+    .n_backends = 1,
+    .name = "shm",
+    .version = ESPRESSO_VERSION,
+    .license = "MIT",
+    .backends = shm_backends,
+};
+ESPRESSO_PLUGIN_ENTRY(shm) {
+    (void)h;
+    return &shm_plugin;
+}
