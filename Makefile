@@ -33,7 +33,7 @@ TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(HAVE_CMOCKA),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san bench docs dist install demo clean check-style report
+.PHONY: all lib plugins tools examples tests test test-san ci bench docs dist install demo clean check-style report
 .DELETE_ON_ERROR:
 all: lib plugins tools examples report
 lib: $(LIB) $(SO)
@@ -78,21 +78,50 @@ $(BUILD)/%/:
 	mkdir -p $@
 
 # ---- tests: each a program of its own; run.sh counts their test functions ------------------------
+FIXTURES := $(patsubst tests/abi/plugin_%.c,$(BUILD)/tests/abi/libespresso-%.so,$(wildcard tests/abi/plugin_*.c))
+$(BUILD)/tests/abi/libespresso-%.so: tests/abi/plugin_%.c $(STAMP) | $(BUILD)/tests/abi/
+	$(PLUGIN_LINK)
 $(BUILD)/tests/%: tests/%.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(BASE) -O2 -g -Wall -Wextra $(DEP) $< -o $@ $(LIB) -lcmocka $(LIBS)
-test: all $(TESTS)
-	BUILD=$(BUILD) sh tests/run.sh $(TESTS) $(TEST_SH)
+
+# sanitizers: tests in C but those of the command; threads: those whose first lines mention the thread sanitizer
+SAN  := -O1 -g -fno-omit-frame-pointer -DESP_SANITIZED
+ASAN := $(filter-out $(BUILD)/asan/tools/%,$(TESTS:$(BUILD)/tests/%=$(BUILD)/asan/%))
+TSAN := $(patsubst tests/%.c,$(BUILD)/tsan/%,$(shell grep -li 'thread sanitizer' $(TEST_SRC)))
+$(BUILD)/asan/%: tests/%.c $(LIB) $(STAMP)
+	@mkdir -p $(@D)
+	$(CC) $(BASE) $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined $(DEP) $< -o $@ $(LIB) -lcmocka $(LIBS)
+$(BUILD)/tsan/%: tests/%.c $(LIB) $(STAMP)
+	@mkdir -p $(@D)
+	$(CC) $(BASE) $(SAN) -fsanitize=thread $(DEP) $< -o $@ $(LIB) -lcmocka $(LIBS)
+
+RUN_TESTS := BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
+test: all $(FIXTURES) $(TESTS)
+	+$(RUN_TESTS) $(TESTS) $(TEST_SH)
+test-san: all $(FIXTURES) $(ASAN) $(TSAN)
+	+$(RUN_TESTS) $(ASAN) $(TSAN)
+# everything, with one total at the end
+ci: all $(BENCHES) $(FIXTURES) $(TESTS) $(ASAN) $(TSAN)
+	+$(RUN_TESTS) $(TESTS) $(TEST_SH) $(ASAN) $(TSAN) .ci/check-style.sh $(if $(call have,doxygen),.ci/check-docs.sh)
+check-style: all
+	+BUILD=$(BUILD) sh .ci/check-style.sh
 
 # ---- the rest ---------------------------------------------------------------------------------------
 bench: lib tools $(BENCHES)
 	@echo "benchmarks are in $(BUILD)/bench: $(notdir $(BENCHES))"
 demo: all
 	sh examples/train/demo.sh
+docs:
+	@mkdir -p $(BUILD)/docs
+	(cat docs/Doxyfile; echo "PROJECT_NUMBER = $(VERSION)"; echo "OUTPUT_DIRECTORY = $(BUILD)/docs") | doxygen -
+	@echo "open $(BUILD)/docs/html/index.html"
 dist: dist/espresso.h
-dist/espresso.h: espresso_impl/amalgamate.sh espresso.h $(wildcard espresso_impl/* codecs/* backends/* planner/*)
+dist/espresso.h: espresso_impl/amalgamate.sh espresso.h $(foreach d,espresso_impl codecs backends planner,$(wildcard $d/*))
 	@mkdir -p dist
 	sh espresso_impl/amalgamate.sh >$@.tmp && mv $@.tmp $@
+install: all dist
+	sh espresso_impl/install.sh $(BUILD) $(PREFIX) $(VERSION)
 clean:
 	rm -rf $(BUILD) dist
 report:

@@ -2,8 +2,9 @@
  * of ranks, and short. Put your network's calls into example_send and example_receive and you have a backend.
  *
  * Every collective is the same here: each rank sends each rank (itself too) a range of its source, and adds or copies
- * what it gets, in rank order. (Real backends do not allocate in start and test; opening files here does.) A file is written under another name and renamed, so that it is there whole or not at
- * all; who has read it deletes it. Must not know what the numbers mean. */
+ * what it gets, in rank order. A file is written under another name and renamed, so that it is there whole or not at
+ * all; who has read it deletes it. (Opening files allocates: a real backend does all of that in open.) Must not know
+ * what the numbers mean. */
 #include "espresso.h"
 #include "halves.h"
 #include <stdatomic.h>

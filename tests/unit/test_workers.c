@@ -1,4 +1,5 @@
-/* test_workers.c: the pool runs every index once, in pieces at multiples of the grain, whoever calls. */
+/* test_workers.c: the pool runs every index once, in pieces at multiples of the grain, whoever calls. Also run under the
+ * thread sanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

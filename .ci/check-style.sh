@@ -1,0 +1,47 @@
+#!/bin/sh
+# check-style.sh: the form of the sources: clang-format, no warnings from gcc and clang, short files, words kept out.
+#   make check-style        (run in the project's root)
+set -u
+build=${BUILD:-build}
+bad=0
+wrong() {
+    echo "check-style: $*"
+    bad=1
+}
+sources=$(find espresso.h espresso.c espresso_impl codecs backends planner plugins tools tests bench examples \
+    -name '*.c' -o -name '*.h' | sort)
+warn="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
+
+if command -v clang-format >/dev/null; then
+    clang-format --dry-run -Werror $sources 2>"$build/format.log" || {
+        grep 'error:' "$build/format.log" | cut -d: -f1 | sort | uniq -c | head -20
+        wrong "run clang-format -i on the files above"
+    }
+else
+    echo "check-style: clang-format is not there: formatting not checked"
+fi
+
+for file in $sources $(find . -name '*.sh' -not -path './build/*') Makefile; do
+    lines=$(wc -l <"$file")
+    [ "$lines" -le 600 ] || wrong "$file has $lines lines: at most 600"
+done
+[ "$(wc -l <Makefile)" -le 200 ] || wrong "the Makefile has more than 200 lines"
+
+for cc in gcc clang; do
+    command -v $cc >/dev/null || continue
+    for file in espresso.c codecs/*.c backends/*.c $([ ! -f tools/espresso.c ] || echo tools/espresso.c) \
+        bench/*.c examples/*/*.c plugins/*/*.c tests/abi/plugin_*.c; do
+        [ -f "$file" ] || continue
+        $cc -std=gnu11 -O1 -ffp-contract=off -I. -pthread $warn -c "$file" -o "$build/style.o" >"$build/style.log" 2>&1 || {
+            head -20 "$build/style.log"
+            wrong "$cc warns about $file"
+        }
+    done
+done
+
+for plugin in "$build"/lib/espresso/*.so; do
+    [ "$(nm -D --defined-only "$plugin" | awk '{ print $3 }')" = espresso_plugin_v1 ] ||
+        wrong "$plugin must export espresso_plugin_v1 and nothing else"
+done
+[ "$bad" -eq 0 ] && echo "check-style: all is well"
+exit $bad

@@ -1,0 +1,32 @@
+# test_declarations.sh: the header's declarations as C99, C11 and C++11 to 20, under the strictest warnings, from the
+# source tree and from the one-file header; and the same file with declarations twice.
+. tests/compile/common.sh
+try make -s dist
+mkdir "$tmp/onefile"
+cp dist/espresso.h "$tmp/onefile/"
+printf '#include "declarations.h"\n#include "espresso.h"\nint main(void) { return use_declarations(); }\n' >"$tmp/use.c"
+cp "$tmp/use.c" "$tmp/use.cc"
+warn="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
+done=0
+for include in "$root" "$tmp/onefile"; do
+    flags="-I$include -Itests/compile $warn"
+    for cc in gcc clang; do
+        have $cc || continue
+        for std in c99 c11 gnu17; do
+            try $cc -std=$std $flags "$tmp/use.c" -o "$tmp/use"
+            try "$tmp/use"
+            try $cc -std=$std $flags -DESPRESSO_STATIC -fsyntax-only "$tmp/use.c" -Wno-undefined-internal -Wno-unknown-warning-option -Wno-unused-function
+            done=$((done + 1))
+        done
+    done
+    for cxx in g++ clang++; do
+        have $cxx || continue
+        for std in c++11 c++17 c++20; do
+            try $cxx -std=$std $flags -Wold-style-cast "$tmp/use.cc" -o "$tmp/use"
+            try "$tmp/use"
+            done=$((done + 1))
+        done
+    done
+done
+echo "$done builds"
+[ "$done" -gt 0 ]

@@ -1,0 +1,46 @@
+# test_onefile.sh: programs out of the tree with the one-file header alone: one file, two files with a private copy each,
+# the code in one and the declarations in the other, built-in codecs left out, and C++ beside it.
+. tests/compile/common.sh
+try make -s dist
+if grep -n '^ *# *include *"' dist/espresso.h; then
+    echo "dist/espresso.h still includes files of the tree"
+    exit 1
+fi
+cp dist/espresso.h tests/compile/use_api.c "$tmp/"
+cd "$tmp"
+{ echo '#define ESPRESSO_IMPLEMENTATION' && cat use_api.c; } >one.c
+try gcc one.c -o one -pthread -ldl -lm
+says_ok ./one
+
+echo 'extern int other(void);' >two_a.c
+{ printf '#define ESPRESSO_STATIC\n#define ESPRESSO_IMPLEMENTATION\n' && cat use_api.c; } >>two_a.c
+printf '#define ESPRESSO_STATIC\n#define ESPRESSO_IMPLEMENTATION\n#include "espresso.h"\n' >two_b.c
+echo 'int other(void); int other(void) { return esp_status_name(ESP_OK)[0]; }' >>two_b.c
+try gcc -Wall -Wextra -Werror -c two_a.c
+try gcc -Wall -Wextra -Werror -c two_b.c
+try gcc two_a.o two_b.o -o two -pthread -ldl -lm
+says_ok ./two
+
+# what a static copy defines is private: the object exports main and nothing else
+if nm -g --defined-only two_a.o | grep -v ' main$'; then exit 1; fi
+
+printf '#define ESPRESSO_IMPLEMENTATION\n#include "espresso.h"\n' >code.c
+try gcc -c code.c
+try gcc use_api.c code.o -o three -pthread -ldl -lm
+says_ok ./three
+if have g++; then
+    try g++ -std=c++11 -x c++ use_api.c -x none code.o -o four -pthread -ldl -lm
+    says_ok ./four
+fi
+if have clang; then
+    try clang one.c -o five -pthread -ldl -lm
+    says_ok ./five
+fi
+
+try gcc -DESP_NO_BUILTIN one.c -o six -pthread -ldl -lm
+says_ok env ESPRESSO_PLUGIN_PATH="$root/$build/lib/espresso" ./six
+if ESPRESSO_PLUGIN_PATH=/nowhere ./six >output 2>&1 || ! grep -q /nowhere/libespresso-loop.so output; then
+    echo "without built-in backends, and no plugins, the error must list the path tried:"
+    cat output
+    exit 1
+fi
