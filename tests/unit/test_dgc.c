@@ -1,0 +1,188 @@
+/* test_dgc.c: momentum, masking, warm-up and conservation of deep gradient compression, against plain loops. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#define ESPRESSO_STATIC_PLUGINS
+#include "codecs/dgc.c"
+#include "codec_rig.h"
+
+enum { STEPS = 20 };
+
+/* The paper's algorithm, written as it reads; sends what `sent` (the decoded payload) says was sent. */
+typedef struct reference {
+    float *u, *v;
+    float m;
+    int nesterov, masking;
+} reference;
+static void reference_step(reference *r, const float *g, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+        volatile float t = r->nesterov ? r->m * (r->u[i] + g[i]) : r->m * r->u[i];
+        r->u[i] = r->nesterov ? t : t + g[i];
+        t = r->nesterov ? r->u[i] + g[i] : r->u[i];
+        r->v[i] += t;
+    }
+}
+
+static void as_the_paper_has_it(void **state) {
+    (void)state;
+    const uint64_t sizes[] = {1, 33, 4097, 150001};
+    for (int z = 0; z < 4; z++)
+        for (int mode = 0; mode < 4; mode++) {
+            uint64_t n = sizes[z], k = (n + 99) / 100;
+            char params[80];
+            snprintf(params, sizeof params, "momentum=0.75,nesterov=%d,masking=%d", mode & 1, mode >> 1);
+            rig r = rig_open(espresso_plugin_v1_dgc, params, n, NULL, z & 1);
+            reference ref = {calloc(n, 4), calloc(n, 4), 0.75f, mode & 1, mode >> 1};
+            float *g = malloc(n * 4), *out = malloc(n * 4);
+            r.args.flags = ESP_ARG_OWN_MEMORY;
+            for (int step = 0; step < STEPS; step++) {
+                for (uint64_t i = 0; i < n; i++) g[i] = rig_uniform();
+                r.args.step = (uint64_t)step;
+                assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
+                assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
+                reference_step(&ref, g, n);
+                uint64_t sent = 0;
+                float least = INFINITY, most = 0;
+                for (uint64_t i = 0; i < n; i++) {
+                    if (out[i] != 0.0f) {
+                        assert_true(out[i] == ref.v[i]);
+                        least = fminf(least, fabsf(ref.v[i]));
+                        ref.v[i] = 0;
+                        if (ref.masking) ref.u[i] = 0;
+                        sent++;
+                    } else {
+                        most = fmaxf(most, fabsf(ref.v[i]));
+                    }
+                }
+                assert_int_equal(sent, k);
+                assert_true(least >= most);
+                for (uint64_t i = 0; i < n; i++) {
+                    assert_true(r.residual[i] == ref.v[i]);
+                    assert_true(((float *)r.state.ptr)[i] == ref.u[i]);
+                }
+            }
+            free(ref.u), free(ref.v), free(g), free(out), rig_close(&r);
+        }
+}
+
+/* Without the flag momentum stays out: top-k with plain feedback, and the state is not touched. */
+static void later_comps_are_plain(void **state) {
+    (void)state;
+    enum { N = 5000 };
+    rig r = rig_open(espresso_plugin_v1_dgc, "", N, NULL, 0);
+    float *g = malloc(N * 4), *out = calloc(N, 4), *in = calloc(N, 4);
+    assert_int_equal(r.state.bytes, N * 4);
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < N; i++) g[i] = (float)(int)(rig_random() % 201) - 100.0f, in[i] += g[i];
+        assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
+        assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_true(out[i] + r.residual[i] == in[i]); /* whole numbers: exact */
+        assert_true(((float *)r.state.ptr)[i] == 0.0f);
+    }
+    memcpy(in, r.residual, N * 4);
+    r.args.flags = ESP_ARG_OWN_MEMORY;
+    assert_int_equal(rig_compress(&r, g, 0), ESP_OK); /* no memory at all: top-k of g */
+    assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
+    for (int i = 0; i < N; i++) assert_true(out[i] == 0.0f || out[i] == g[i]);
+    assert_memory_equal(in, r.residual, N * 4);
+    free(g), free(out), free(in), rig_close(&r);
+}
+
+/* All that enters v comes out or is still there, over many steps. */
+static void conserves(void **state) {
+    (void)state;
+    enum { N = 3000 };
+    rig r = rig_open(espresso_plugin_v1_dgc, "ratio=0.05,momentum=0.5", N, NULL, 0);
+    float *g = malloc(N * 4), *out = calloc(N, 4);
+    double *entered = calloc(N, 8);
+    r.args.flags = ESP_ARG_OWN_MEMORY;
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < N; i++) {
+            g[i] = rig_uniform();
+            entered[i] += (double)(0.5f * ((float *)r.state.ptr)[i] + g[i]);
+        }
+        assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
+        assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
+    }
+    for (int i = 0; i < N; i++) assert_true(fabs((double)out[i] + r.residual[i] - entered[i]) < 1e-4);
+    free(g), free(out), free(entered), rig_close(&r);
+}
+
+static void warm_up(void **state) {
+    (void)state;
+    enum { N = 100000 };
+    const double expect[] = {0.25, 0.0625, 0.015625, 0.00390625, 0.0009765625, 0.0009765625};
+    rig r = rig_open(espresso_plugin_v1_dgc, "ratio=0.0009765625,warmup=40", N, NULL, 1);
+    float *g = malloc(N * 4);
+    uint64_t before = ~0ull;
+    for (int i = 0; i < N; i++) g[i] = rig_uniform();
+    for (uint64_t step = 0; step <= 50; step++) {
+        r.args.step = step;
+        assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
+        assert_true(r.used <= r.payload.data.bytes);
+        assert_true(rig_header(&r).aux <= before);
+        before = rig_header(&r).aux;
+        if (step % 10 == 0) assert_true(fabs((double)before - expect[step / 10] * N) <= 1.0);
+        assert_int_equal(rig_decompress(&r, NULL, 1, g, ESP_OUT_SUM), ESP_OK);
+    }
+    r.args.step = 0; /* bound() holds the largest k exactly */
+    assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
+    assert_int_equal((r.used + 31) / 32 * 32, r.payload.data.bytes);
+    rig_close(&r);
+    r = rig_open(espresso_plugin_v1_dgc, "ratio=0.3,warmup=40", N, NULL, 1); /* nothing to warm up to */
+    assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
+    assert_int_equal(rig_header(&r).aux, 30000);
+    free(g), rig_close(&r);
+}
+
+/* The sample's size and place decide the speed only. */
+static void sample_changes_nothing(void **state) {
+    (void)state;
+    enum { N = 300000 };
+    const char *const params[] = {"sample=0.01", "sample=1", "sample=0.0001", "sample=0.2"};
+    float *g = malloc(N * 4);
+    rig first = {0};
+    for (int i = 0; i < N; i++) g[i] = rig_uniform() * (i % 1000 < 10 ? 9.0f : 1.0f);
+    for (int v = 0; v < 4; v++) {
+        rig r = rig_open(espresso_plugin_v1_dgc, params[v], N, NULL, 1);
+        r.args.seed = (uint64_t)v;
+        assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
+        if (v) {
+            assert_memory_equal(r.payload.data.ptr, first.payload.data.ptr, r.used);
+            rig_close(&r);
+        } else {
+            first = r;
+        }
+    }
+    free(g), rig_close(&first);
+}
+
+static void bad_parameters(void **state) {
+    (void)state;
+    const char *const bad[] = {"momentum=-0.1", "momentum=2", "masking=0.5", "warmup=-1",
+                               "warmup=1.5",    "sample=0",   "nesterov=yes"};
+    void *self;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        rig_message[0] = 0;
+        assert_int_equal(dgc_codec.open(&rig_host, bad[i], &self), ESP_E_ARG);
+        assert_non_null(strstr(rig_message, "momentum=0.9"));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_the_paper_has_it),
+        cmocka_unit_test(later_comps_are_plain),
+        cmocka_unit_test(conserves),
+        cmocka_unit_test(warm_up),
+        cmocka_unit_test(sample_changes_nothing),
+        cmocka_unit_test(bad_parameters),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
