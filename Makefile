@@ -35,6 +35,7 @@ TESTS    := $(if $(HAVE_CMOCKA),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
 .PHONY: all lib plugins tools examples tests test test-san ci bench docs dist install demo clean check-style report
 .DELETE_ON_ERROR:
+.PRECIOUS: $(BUILD)/%/
 all: lib plugins tools examples report
 lib: $(LIB) $(SO)
 plugins: $(PLUGINS)
@@ -98,14 +99,14 @@ $(BUILD)/tsan/%: tests/%.c $(LIB) $(STAMP)
 
 RUN_TESTS := BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
 test: all $(FIXTURES) $(TESTS)
-	+$(RUN_TESTS) $(TESTS) $(TEST_SH)
+	$(RUN_TESTS) $(TESTS) $(TEST_SH)
 test-san: all $(FIXTURES) $(ASAN) $(TSAN)
-	+$(RUN_TESTS) $(ASAN) $(TSAN)
+	$(RUN_TESTS) $(ASAN) $(TSAN)
 # everything, with one total at the end
 ci: all $(BENCHES) $(FIXTURES) $(TESTS) $(ASAN) $(TSAN)
-	+$(RUN_TESTS) $(TESTS) $(TEST_SH) $(ASAN) $(TSAN) .ci/check-style.sh $(if $(call have,doxygen),.ci/check-docs.sh)
+	$(RUN_TESTS) $(TESTS) $(TEST_SH) $(ASAN) $(TSAN) .ci/check-style.sh $(if $(call have,doxygen),.ci/check-docs.sh)
 check-style: all
-	+BUILD=$(BUILD) sh .ci/check-style.sh
+	BUILD=$(BUILD) sh .ci/check-style.sh
 
 # ---- the rest ---------------------------------------------------------------------------------------
 bench: lib tools $(BENCHES)
@@ -114,7 +115,7 @@ demo: all
 	sh examples/train/demo.sh
 docs:
 	@mkdir -p $(BUILD)/docs
-	(cat docs/Doxyfile; echo "PROJECT_NUMBER = $(VERSION)"; echo "OUTPUT_DIRECTORY = $(BUILD)/docs") | doxygen -
+	(cat docs/Doxyfile && echo "PROJECT_NUMBER = $(VERSION)"; echo "OUTPUT_DIRECTORY = $(BUILD)/docs") | doxygen -
 	@echo "open $(BUILD)/docs/html/index.html"
 dist: dist/espresso.h
 dist/espresso.h: espresso_impl/amalgamate.sh espresso.h $(foreach d,espresso_impl codecs backends planner,$(wildcard $d/*))
