@@ -82,7 +82,8 @@ ENGINE_FN const uint8_t *engine_input(engine_comm *m, int32_t rank, uint64_t fro
     if (o->in_window) return engine_cell(m, rank, o->sum_i, o->by_destination ? (uint64_t)m->rank : 0);
     uint64_t address = __atomic_load_n(&m->lines[rank].src, __ATOMIC_RELAXED) + from;
     if (m->reach == ENGINE_REACH_POINTER) return engine_enter(m, rank) ? (const uint8_t *)(uintptr_t)address : NULL;
-    return m->pull(m, rank, address, room, len) ? NULL : room;
+    m->trouble = m->pull(m, rank, address, room, len);
+    return m->trouble ? NULL : room;
 }
 /* Adds a column of everybody's input in rank order into `out`, which may be this rank's own input. */
 ENGINE_FN int engine_sum_column(engine_comm *m, uint8_t *out, uint64_t from, uint64_t len) {
@@ -102,7 +103,8 @@ ENGINE_FN int engine_sum_column(engine_comm *m, uint8_t *out, uint64_t from, uin
             o->sum.last(out, m->sum_acc, b, count, o->scale);
     }
     engine_leave(m);
-    return q == m->size ? 0 : engine_lost(m, a ? q : 0);
+    if (q == m->size) return 0;
+    return m->trouble ? m->trouble : engine_lost(m, a ? q : 0);
 }
 ENGINE_FN void engine_show_got(engine_comm *m) {
     engine_op *o = &m->op;
@@ -172,7 +174,8 @@ ENGINE_FN int engine_get_piece(engine_comm *m, int32_t rank, uint64_t from, uint
             p = (const uint8_t *)(uintptr_t)address;
             if (!engine_enter(m, rank)) return engine_leave(m), engine_lost(m, rank);
         } else {
-            if (m->pull(m, rank, address, to, len)) return engine_lost(m, rank);
+            int s = m->pull(m, rank, address, to, len);
+            if (s) return s;
             p = to;
         }
     }

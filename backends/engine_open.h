@@ -122,18 +122,26 @@ ENGINE_FN esp_status engine_new(const esp_host *h, const esp_group *g, const cha
     return engine_say(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)n);
 }
 
-/* Checks everybody's hello: the same verdict on every rank. */
-ENGINE_FN esp_status engine_agree(engine_comm *m, const engine_hello *all) {
-    for (int32_t q = 0; q < m->size; q++)
-        if (all[q].status != ESP_OK)
-            return q == m->rank ? all[q].status
-                                : engine_say(m->host, m->name, all[q].status,
-                                             "rank %d could not open: see its own error", (int)q);
+/* Everybody's hello to everybody; the same verdict on every rank. */
+ENGINE_FN esp_status engine_exchange(engine_comm *m, const esp_group *g, const engine_hello *mine) {
+    const engine_hello *all = m->hello;
+    m->hello[0] = *mine;
+    esp_status s = m->size > 1 ? g->oob_allgather(g->user, mine, m->hello, sizeof *mine) : ESP_OK;
+    if (s != ESP_OK) return mine->status != ESP_OK ? mine->status : s;
+    for (int32_t q = 0; q < m->size; q++) {
+        m->pid[q] = all[q].pid, m->job_rank[q] = all[q].job_rank;
+        if (all[q].status == ESP_OK) continue;
+        if (mine->status != ESP_OK) return mine->status;
+        return engine_say(m->host, m->name, all[q].status, "rank %d could not open: see its own error", (int)q);
+    }
+    return ESP_OK;
+}
+/* `params` are the same on every rank. */
+ENGINE_FN esp_status engine_same_params(engine_comm *m) {
     for (int32_t q = 1; q < m->size; q++)
-        if (all[q].params != all[0].params)
+        if (m->hello[q].params != m->hello[0].params)
             return engine_say(m->host, m->name, ESP_E_MISMATCH,
                               "ranks 0 and %d were given different parameters: make them the same", (int)q);
-    for (int32_t q = 0; q < m->size; q++) m->pid[q] = all[q].pid, m->job_rank[q] = all[q].job_rank;
     return ESP_OK;
 }
 

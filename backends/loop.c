@@ -15,7 +15,8 @@ static void loop_drop_region(engine_comm *m) {
     m->head = NULL;
 }
 
-static esp_status loop_same_process(engine_comm *m, const engine_hello *all) {
+static esp_status loop_same_process(engine_comm *m) {
+    const engine_hello *all = m->hello;
     for (int32_t q = 0; q < m->size; q++)
         if (all[q].pid != all[0].pid)
             return engine_say(m->host, m->name, ESP_E_UNSUPPORTED,
@@ -25,7 +26,7 @@ static esp_status loop_same_process(engine_comm *m, const engine_hello *all) {
 
 static esp_status loop_meet(engine_comm *m, const esp_group *g, esp_status so_far, uint32_t params) {
     uint64_t bytes = engine_region_bytes(m->size);
-    engine_hello mine, *all = m->hello;
+    engine_hello mine;
     void *region = MAP_FAILED;
     memset(&mine, 0, sizeof mine);
     if (m->rank == 0 && so_far == ESP_OK) {
@@ -40,13 +41,11 @@ static esp_status loop_meet(engine_comm *m, const esp_group *g, esp_status so_fa
     mine.job_rank = g->parent ? ((engine_comm *)g->parent)->rank : g->rank;
     mine.params = params;
     mine.address = region == MAP_FAILED ? 0 : (uint64_t)(uintptr_t)region;
-    esp_status s = so_far;
-    all[0] = mine;
-    if (m->size > 1) s = g->oob_allgather(g->user, &mine, all, sizeof mine);
-    if (s == ESP_OK) s = engine_agree(m, all);
-    if (s == ESP_OK) s = loop_same_process(m, all);
+    esp_status s = engine_exchange(m, g, &mine);
+    if (s == ESP_OK) s = engine_same_params(m);
+    if (s == ESP_OK) s = loop_same_process(m);
     if (s == ESP_OK)
-        region = (void *)(uintptr_t)all[0].address;
+        region = (void *)(uintptr_t)m->hello[0].address;
     else if (region != MAP_FAILED)
         munmap(region, bytes); /* every rank came to the same verdict: nobody uses it */
     return s == ESP_OK ? engine_join(m, g, region) : s;

@@ -1,66 +1,126 @@
-/* loop.c: backend "shm": the ranks are threads of one process, so the engine reads every buffer through its own address. For
- * tests, and for programs that run one rank a thread. Meets through one heap region; what moves is all engine.h's. */
+/* shm.c: backend "shm": the ranks are processes of one machine. They share windows in one memfd, and read each other's buffers
+ * with process_vm_readv where the kernel permits it. Makes and joins the memory; what moves is all engine.h's. */
 #include "espresso.h"
 
 #include "engine.h"
+#include "shm_memory.h"
+#include <sys/uio.h>
 
 static esp_status shm_probe(const esp_host *h, int32_t *score) {
     (void)h;
-    *score = 0;
+    *score = 10;
     return ESP_OK;
 }
 
 static void shm_drop_region(engine_comm *m) {
-    if (__atomic_sub_fetch(&m->head->refs, 1, __ATOMIC_SEQ_CST) == 0) munmap(m->head, m->region_bytes);
+    munmap(m->head, m->region_bytes); /* this process's view only: a slower peer keeps its own */
     m->head = NULL;
 }
 
-static esp_status shm_same_process(engine_comm *m, const engine_hello *all) {
-    for (int32_t q = 0; q < m->size; q++)
-        if (all[q].pid != all[0].pid)
-            return engine_say(m->host, m->name, ESP_E_UNSUPPORTED,
-                              "ranks 0 and %d are not threads of one process: use backend shm", (int)q);
-    return ESP_OK;
+static int shm_pull(engine_comm *m, int32_t rank, uint64_t address, void *to, uint64_t bytes) {
+    while (bytes) {
+        struct iovec here = {to, bytes}, there = {(void *)(uintptr_t)address, bytes};
+        long n = syscall(SYS_process_vm_readv, (long)m->pid[rank], &here, 1ul, &there, 1ul, 0ul);
+        if (n < 0 && errno == ESRCH)
+            return engine_say(m->host, m->name, ESP_E_PEER, "rank %d of %d: its process is gone", (int)rank,
+                              (int)m->size);
+        if (n <= 0)
+            return engine_say(m->host, m->name, ESP_E_COMM, "cannot read the buffer of rank %d of %d: %s", (int)rank,
+                              (int)m->size, n ? strerror(errno) : "no bytes came");
+        to = (uint8_t *)to + n, address += (uint64_t)n, bytes -= (uint64_t)n;
+    }
+    return 0;
 }
 
-static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far, uint32_t params) {
-    uint64_t bytes = engine_region_bytes(m->size);
-    engine_hello mine, *all = m->hello;
-    void *region = MAP_FAILED;
+/* Tries to read every peer's secret: a process id means another process in another namespace. */
+static int shm_can_pull(engine_comm *m) {
+    const char *off = getenv("ESPRESSO_SHM_CMA"), *why = NULL;
+    if (off && !strcmp(off, "0")) why = "ESPRESSO_SHM_CMA=0";
+    for (int32_t q = 0; !why && q < m->size; q++) {
+        uint64_t word = 0;
+        struct iovec here = {&word, sizeof word}, there = {(void *)(uintptr_t)m->hello[q].address, sizeof word};
+        if (q == m->rank) continue;
+        long n = syscall(SYS_process_vm_readv, (long)m->pid[q], &here, 1ul, &there, 1ul, 0ul);
+        if (n < 0)
+            why = strerror(errno);
+        else if (n != (long)sizeof word || word != m->hello[q].secret)
+            why = "process ids mean other processes here";
+    }
+    if (why)
+        engine_say(m->host, m->name, ESP_OK,
+                   "data is copied twice: reading other processes is not possible (%s; see kernel.yama.ptrace_scope)",
+                   why);
+    return !why;
+}
+
+/* Rank 0 hands the memory out, the others fetch it. Returns it mapped, or NULL with the text said. */
+static void *shm_share(engine_comm *m, int *fd, int listener) {
+    void *p;
+    if (m->rank == 0)
+        for (int32_t q = 1; q < m->size; q++)
+            if (shm_give(listener, *fd)) {
+                engine_say(m->host, m->name, ESP_E_COMM, "a rank did not fetch the shared memory: %s", strerror(errno));
+                return NULL;
+            }
+    if (m->rank != 0 && (*fd = shm_take(m->hello[0].socket)) < 0) {
+        engine_say(m->host, m->name, ESP_E_COMM,
+                   "cannot get the shared memory from rank 0: %s (the ranks must be on one machine)", strerror(errno));
+        return NULL;
+    }
+    p = mmap(NULL, engine_region_bytes(m->size), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    if (p != MAP_FAILED) return p;
+    engine_say(m->host, m->name, ESP_E_NOMEM, "cannot map the shared memory: %s", strerror(errno));
+    return NULL;
+}
+
+static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far, const char *params, int cma) {
+    int fd = -1, listener = -1;
+    uint64_t secret = shm_random();
+    engine_hello mine;
+    void *region = NULL;
     memset(&mine, 0, sizeof mine);
     if (m->rank == 0 && so_far == ESP_OK) {
-        region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (region == MAP_FAILED)
-            so_far = engine_say(m->host, m->name, ESP_E_NOMEM, "no memory for %d ranks", (int)m->size);
-        else
-            ((engine_head *)region)->refs = (uint32_t)m->size;
+        fd = shm_make(engine_region_bytes(m->size));
+        if (fd >= 0 && m->size > 1) listener = shm_listen(mine.socket, m->size);
+        if (fd < 0 || (m->size > 1 && listener < 0))
+            so_far = engine_say(m->host, m->name, ESP_E_NOMEM, "cannot make shared memory: %s", strerror(errno));
     }
     mine.status = so_far;
     mine.pid = (int32_t)getpid();
     mine.job_rank = g->parent ? ((engine_comm *)g->parent)->rank : g->rank;
-    mine.params = params;
-    mine.address = region == MAP_FAILED ? 0 : (uint64_t)(uintptr_t)region;
-    esp_status s = so_far;
-    all[0] = mine;
-    if (m->size > 1) s = g->oob_allgather(g->user, &mine, all, sizeof mine);
-    if (s == ESP_OK) s = engine_agree(m, all);
-    if (s == ESP_OK) s = shm_same_process(m, all);
-    if (s == ESP_OK)
-        region = (void *)(uintptr_t)all[0].address;
-    else if (region != MAP_FAILED)
-        munmap(region, bytes); /* every rank came to the same verdict: nobody uses it */
-    return s == ESP_OK ? engine_join(m, g, region) : s;
+    mine.params = esp_name_hash(params);
+    mine.address = (uint64_t)(uintptr_t)&secret;
+    mine.secret = secret;
+    esp_status s = engine_exchange(m, g, &mine);
+    if (s == ESP_OK) s = engine_same_params(m);
+    if (s == ESP_OK) {
+        region = shm_share(m, &fd, listener);
+        mine.status = region ? ESP_OK : ESP_E_COMM;
+        mine.params = cma && region && shm_can_pull(m); /* agreed on by all in the second exchange */
+        s = engine_exchange(m, g, &mine);
+    }
+    if (fd >= 0) close(fd);
+    if (listener >= 0) close(listener);
+    if (s == ESP_OK) {
+        m->reach = ENGINE_REACH_PULL;
+        for (int32_t q = 0; q < m->size; q++)
+            if (!m->hello[q].params) m->reach = ENGINE_REACH_WINDOW;
+        return engine_join(m, g, region);
+    }
+    if (region) munmap(region, engine_region_bytes(m->size));
+    return s;
 }
 
 static esp_status shm_comm_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
     engine_comm *m;
+    int cma = 1;
     esp_status s = engine_new(h, g, "shm", &m);
     *comm = NULL;
     if (s != ESP_OK) return s;
-    m->reach = ENGINE_REACH_POINTER;
     m->drop_region = shm_drop_region;
-    s = engine_params(m, params, "inter=1gbit,latency=50us", NULL);
-    s = shm_meet(m, g, s, esp_name_hash(params));
+    m->pull = shm_pull;
+    s = engine_params(m, params, "inter=1gbit,latency=50us,cma=1", &cma);
+    s = shm_meet(m, g, s, params, cma);
     if (s == ESP_OK)
         *comm = m;
     else
@@ -74,8 +134,8 @@ static const esp_backend shm_backend = {
     .colls = ENGINE_COLLS,
     .devices = ESP_BIT(ESP_CPU),
     .name = "shm",
-    .summary = "ranks are threads of one process",
-    .params = "inter=,latency=",
+    .summary = "ranks are processes of one machine, sharing memory",
+    .params = "inter=,latency=,cma=1",
     .probe = shm_probe,
     .open = shm_comm_open,
     .close = engine_close,

@@ -150,7 +150,11 @@ static void test_numbers(const char *name, const char *params) {
 }
 static void loop_numbers(void **s) { (void)s, test_numbers("loop", ""); }
 
+static void shm_numbers(void **s) { (void)s, test_numbers("shm", ""); }
+static void shm_numbers_by_window(void **s) { (void)s, test_numbers("shm", "cma=0"); }
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(loop_numbers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(loop_numbers), cmocka_unit_test(shm_numbers),
+                                       cmocka_unit_test(shm_numbers_by_window)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

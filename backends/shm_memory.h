@@ -1,0 +1,132 @@
+/* shm_memory.h: one piece of memory for several processes. Rank 0 makes it (memfd: it has no name, and goes when the last process
+ * that holds it goes) and gives its descriptor away over a Unix socket with a random abstract name. Knows no engine. */
+#ifndef SHM_MEMORY_H
+#define SHM_MEMORY_H
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { SHM_NAME = 40, SHM_WAIT_MS = 30000 };
+
+/* Length of the address: an abstract name is as long as the address says, and begins with a zero byte. */
+static socklen_t shm_address(const char *name, struct sockaddr_un *a) {
+    memset(a, 0, sizeof *a);
+    a->sun_family = AF_UNIX;
+    size_t n = strnlen(name, SHM_NAME - 1);
+    memcpy(a->sun_path + 1, name, n);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+}
+static uint64_t shm_random(void) {
+    uint64_t x = 0;
+    if (syscall(SYS_getrandom, &x, sizeof x, 0) != (long)sizeof x)
+        x = (uint64_t)(uintptr_t)&x ^ (uint64_t)getpid() << 32;
+    return x;
+}
+/* close() that keeps errno, for the way out of an error */
+static void shm_shut(int fd) {
+    int e = errno;
+    if (fd >= 0) close(fd);
+    errno = e;
+}
+
+/* Memory of `bytes` zeros: its descriptor, or -1 with errno. */
+static int shm_make(uint64_t bytes) {
+    int fd = (int)syscall(SYS_memfd_create, "espresso", 1u /* MFD_CLOEXEC */);
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
+        shm_shut(fd);
+        fd = -1;
+    }
+    return fd;
+}
+/* A socket to give it away at; `name` is made up. -1 with errno. */
+static int shm_listen(char name[SHM_NAME], int backlog) {
+    struct sockaddr_un a;
+    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    snprintf(name, SHM_NAME, "espresso.%08x%016llx", (unsigned)(shm_random() >> 32), (unsigned long long)shm_random());
+    if (s >= 0 && (bind(s, (struct sockaddr *)&a, shm_address(name, &a)) || listen(s, backlog))) {
+        shm_shut(s);
+        s = -1;
+    }
+    return s;
+}
+/* Only our own user gets the memory: an abstract name is open to everybody who guesses it. */
+static int shm_is_us(int s) {
+    struct {
+        pid_t pid;
+        uid_t uid;
+        gid_t gid;
+    } who;
+    socklen_t n = sizeof who;
+    return !getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &n) && (who.uid == geteuid() || who.uid == 0);
+}
+
+typedef union shm_control { /* aligned as the macros want it */
+    char data[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr align;
+} shm_control;
+
+/* Gives `fd` to the next process that asks. 0, or -1 with errno. */
+static int shm_give(int listener, int fd) {
+    for (;;) {
+        struct pollfd p = {listener, POLLIN, 0};
+        int n = poll(&p, 1, SHM_WAIT_MS);
+        if (n < 0 && errno == EINTR) continue;
+        if (n == 0) errno = ETIMEDOUT;
+        if (n <= 0) return -1;
+        int s = accept(listener, NULL, NULL);
+        if (s < 0) continue;
+        if (!shm_is_us(s)) {
+            close(s);
+            continue;
+        }
+        char byte = 'm';
+        struct iovec io = {&byte, 1};
+        shm_control control;
+        struct msghdr msg;
+        memset(&msg, 0, sizeof msg);
+        memset(&control, 0, sizeof control);
+        msg.msg_iov = &io, msg.msg_iovlen = 1;
+        msg.msg_control = control.data, msg.msg_controllen = sizeof control.data;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+        c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(c), &fd, sizeof fd);
+        int ok = sendmsg(s, &msg, MSG_NOSIGNAL) == 1;
+        shm_shut(s);
+        return ok ? 0 : -1;
+    }
+}
+/* The other side. The descriptor, or -1 with errno. */
+static int shm_take(const char *name) {
+    struct sockaddr_un a;
+    struct timeval limit = {SHM_WAIT_MS / 1000, 0};
+    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = -1;
+    if (s < 0) return -1;
+    setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    if (connect(s, (struct sockaddr *)&a, shm_address(name, &a)) == 0 && shm_is_us(s)) {
+        char byte;
+        struct iovec io = {&byte, 1};
+        shm_control control;
+        struct msghdr msg;
+        memset(&msg, 0, sizeof msg);
+        msg.msg_iov = &io, msg.msg_iovlen = 1;
+        msg.msg_control = control.data, msg.msg_controllen = sizeof control.data;
+        ssize_t n = recvmsg(s, &msg, MSG_CMSG_CLOEXEC);
+        struct cmsghdr *c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;
+        if (c && c->cmsg_type == SCM_RIGHTS)
+            memcpy(&fd, CMSG_DATA(c), sizeof fd);
+        else if (n >= 0)
+            errno = ECONNRESET;
+    }
+    shm_shut(s);
+    return fd;
+}
+#endif
