@@ -90,17 +90,11 @@ static int esp__exchange_deposit(esp__peers *p, uint64_t tag, uint64_t seq, int3
     if (at == x->n || x->got[at]) return 0;
     x->got[at] = 1;
     x->n_got++;
-    if (x->failed == -2 && bytes != x->bytes) {
-        x->failed = -1;
-        for (int32_t i = 0; i < x->n; i++)
-            if (x->got[i]) esp__exchange_answer(p, x, i);
-    } else if (x->failed != -2) {
-        esp__exchange_answer(p, x, at); /* late to a failure */
-    } else if (bytes) {
-        memcpy(x->data + (uint64_t)at * bytes, data, bytes);
-    }
+    if (x->failed >= 0) esp__exchange_answer(p, x, at);       /* late to a failure */
+    if (x->failed == -2 && bytes != x->bytes) x->failed = -1; /* told to all at once, when all are here */
+    if (x->failed == -2 && bytes) memcpy(x->data + (uint64_t)at * bytes, data, bytes);
     if (x->n_got < x->n) return 1;
-    for (int32_t i = 0; x->failed == -2 && i < x->n; i++) esp__exchange_answer(p, x, i);
+    for (int32_t i = 0; x->failed < 0 && i < x->n; i++) esp__exchange_answer(p, x, i);
     esp__exchange_end(p, x);
     return 1;
 }
@@ -110,7 +104,7 @@ static void esp__exchange_left(esp__peers *p, int32_t r) {
     for (esp__exchange *x = p->exchanges; x; x = x->next) {
         int32_t at = 0;
         while (at < x->n && x->members[at] != r) at++;
-        if (x->failed != -2 || at == x->n || x->got[at]) continue;
+        if (x->failed >= 0 || at == x->n || x->got[at]) continue;
         x->failed = r;
         for (int32_t i = 0; i < x->n; i++)
             if (x->got[i]) esp__exchange_answer(p, x, i);

@@ -1,4 +1,4 @@
-/* peers_meet.c: how all ranks find rank 0 and it finds out that all are there, for peers.c. Runs before the watch
+/* peers_meet.c: how rank 0 finds out that all ranks are there, for peers.c. Runs before the watch
  * thread exists, and always ends: with all ranks connected, or with an error on every rank that can be reached. */
 
 enum { ESP__MEET_ROOTS = 8, ESP__MEET_PENDING = 64 };
@@ -31,12 +31,12 @@ typedef struct esp__meeting {
     struct pollfd *polls;
 } esp__meeting;
 
-/* Tells everybody that the meeting failed (with this thread's error text), and returns the failure. */
-static esp_status esp__meet_refuse(esp__peers *p, esp__conn *offender, esp_status s) {
+/* Tells a guest, or all who are here, that the meeting failed (with this thread's error text), and returns the failure. */
+static esp_status esp__meet_refuse(esp__peers *p, esp__conn *guest, esp_status s, int all) {
     const char *text = esp_last_error(NULL);
     esp__msg m = {ESP__MSG_REFUSE, s, 0, 0, 0};
-    if (offender) esp__conn_send(p->ctx, offender, m, text, strlen(text) + 1);
-    for (int32_t r = 1; r < p->size; r++)
+    if (guest) esp__conn_send(p->ctx, guest, m, text, strlen(text) + 1);
+    for (int32_t r = 1; all && r < p->size; r++)
         if (p->conns[r].fd >= 0) esp__conn_send(p->ctx, &p->conns[r], m, text, strlen(text) + 1);
     return s;
 }
@@ -89,16 +89,19 @@ static void esp__meet_accept(esp__peers *p, esp__meeting *meet) {
     }
 }
 
-/* Hears every guest; those who are done (admitted, gone, silent for 10 s) leave the list. */
-static esp_status esp__meet_hear(esp__peers *p, esp__meeting *meet) {
+/* Hears every guest; those who are done (admitted, refused, gone, silent for 10 s) leave the list. Once `failed`, all
+ * are refused. */
+static esp_status esp__meet_hear(esp__peers *p, esp__meeting *meet, esp_status failed) {
     esp_status s = ESP_OK;
     for (int32_t i = 0; i < meet->n_guests && s == ESP_OK; i++) {
         esp__conn *c = &meet->guests[i].conn;
         int rc = esp__conn_read(p->ctx, c, sizeof(esp__hello));
-        if (rc == 0 && esp__now_ns() - meet->guests[i].since_ns < 10000000000u) continue;
-        if (rc == 1) s = esp__meet_admit(p, meet, c);
-        if (s < 0) esp__meet_refuse(p, c, s);
-        if (s == ESP_PENDING || (rc == 0 && s == ESP_OK))
+        int silent = rc == 0 && esp__now_ns() - meet->guests[i].since_ns > 10000000000u;
+        if (rc == 0 && !silent) continue;
+        if (rc == 1 && failed == ESP_OK) s = esp__meet_admit(p, meet, c);
+        if (rc == 1 && failed != ESP_OK) esp__meet_refuse(p, c, failed, 0);
+        if (s < 0) esp__meet_refuse(p, c, s, 1);
+        if (silent || s == ESP_PENDING)
             esp__log(p->ctx, ESP_LOG_INFO, "peers", "something that is no rank of this job connected to %s", p->where);
         if (s == ESP_PENDING) s = ESP_OK;
         esp__conn_free(p->ctx, c);
@@ -114,7 +117,7 @@ static esp_status esp__meet_check_joined(esp__peers *p) {
         if (c->fd < 0 || esp__conn_read(p->ctx, c, 0) == 0) continue;
         esp__socket_close(&c->fd);
         esp__fail(p->ctx, ESP_E_PEER, "rank %d died while the ranks were meeting", (int)r);
-        return esp__meet_refuse(p, NULL, ESP_E_PEER);
+        return esp__meet_refuse(p, NULL, ESP_E_PEER, 1);
     }
     return ESP_OK;
 }
@@ -130,26 +133,38 @@ static esp_status esp__meet_missing(esp__peers *p, esp__meeting *meet) {
     esp__fail(p->ctx, ESP_E_TIMEOUT,
               "waited %u ms at %s for all %d ranks: missing %s %s. Did they start, and with the same meeting point?",
               (unsigned)p->timeout_ms, p->where, (int)p->size, missing == 1 ? "rank" : "ranks", list);
-    return esp__meet_refuse(p, NULL, ESP_E_TIMEOUT);
+    return esp__meet_refuse(p, NULL, ESP_E_TIMEOUT, 1);
+}
+
+/* Sleeps until somebody comes, speaks or goes, at most `ms`, and lets newcomers in. */
+static void esp__meet_poll(esp__peers *p, esp__meeting *meet, int ms) {
+    nfds_t n = 0;
+    meet->polls[n++] = (struct pollfd){meet->listen_fd, meet->n_guests < ESP__MEET_PENDING ? POLLIN : 0, 0};
+    for (int32_t i = 0; i < meet->n_guests; i++) meet->polls[n++] = (struct pollfd){meet->guests[i].conn.fd, POLLIN, 0};
+    for (int32_t r = 1; r < p->size; r++)
+        if (p->conns[r].fd >= 0) meet->polls[n++] = (struct pollfd){p->conns[r].fd, POLLIN, 0};
+    poll(meet->polls, n, ms);
+    esp__meet_accept(p, meet);
 }
 
 /* Rank 0: until all are here. */
 static esp_status esp__meet_serve(esp__peers *p, esp__meeting *meet) {
+    uint64_t linger = 0;
     esp_status s = ESP_OK;
     meet->n_here = 1;
     while (s == ESP_OK && meet->n_here < p->size) {
-        nfds_t n = 0;
         uint64_t wake = esp__now_ns() + 1000000000u; /* silent guests are looked at once a second */
         if (esp__now_ns() >= meet->deadline_ns) return esp__meet_missing(p, meet);
-        meet->polls[n++] = (struct pollfd){meet->listen_fd, meet->n_guests < ESP__MEET_PENDING ? POLLIN : 0, 0};
-        for (int32_t i = 0; i < meet->n_guests; i++)
-            meet->polls[n++] = (struct pollfd){meet->guests[i].conn.fd, POLLIN, 0};
-        for (int32_t r = 1; r < p->size; r++)
-            if (p->conns[r].fd >= 0) meet->polls[n++] = (struct pollfd){p->conns[r].fd, POLLIN, 0};
-        poll(meet->polls, n, esp__poll_ms(wake < meet->deadline_ns ? wake : meet->deadline_ns));
-        esp__meet_accept(p, meet);
-        s = esp__meet_hear(p, meet);
+        esp__meet_poll(p, meet, esp__poll_ms(wake < meet->deadline_ns ? wake : meet->deadline_ns));
+        s = esp__meet_hear(p, meet, ESP_OK);
         if (s == ESP_OK) s = esp__meet_check_joined(p);
+    }
+    if (s == ESP_OK) return s;
+    /* ranks that come a little later should hear why there is no job, not wait for one until their time is up */
+    for (int32_t r = 1; r < p->size; r++) esp__socket_close(&p->conns[r].fd);
+    for (linger = esp__now_ns() + 500000000u; esp__now_ns() < linger;) {
+        esp__meet_poll(p, meet, esp__poll_ms(linger));
+        esp__meet_hear(p, meet, s);
     }
     return s;
 }
@@ -173,104 +188,4 @@ static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
     for (int32_t r = 1; s == ESP_OK && r < p->size; r++)
         esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_WELCOME, 0, 0, 0, 0}, NULL, 0);
     return s;
-}
-
-/* One connected socket to `a`, or -1 and errno. */
-static int esp__meet_dial(const esp__addr *a, uint64_t deadline_ns) {
-    struct sockaddr_storage me, other;
-    socklen_t me_len = sizeof me, other_len = sizeof other;
-    int fd = esp__socket(a->sa.ss_family), error = 0;
-    socklen_t len = sizeof error;
-    uint64_t limit = esp__now_ns() + 3000000000u;
-    if (fd < 0) return -1;
-    if (connect(fd, (const struct sockaddr *)&a->sa, a->len) != 0) {
-        struct pollfd poll_fd = {fd, POLLOUT, 0};
-        error = errno;
-        if (error == EINPROGRESS) {
-            error = ETIMEDOUT;
-            if (poll(&poll_fd, 1, esp__poll_ms(limit < deadline_ns ? limit : deadline_ns)) == 1 &&
-                getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
-                error = errno;
-        }
-    }
-    /* with nobody listening, TCP on one host may connect a socket to itself */
-    if (!error && a->sa.ss_family != AF_UNIX && getsockname(fd, (struct sockaddr *)&me, &me_len) == 0 &&
-        getpeername(fd, (struct sockaddr *)&other, &other_len) == 0 && me_len == other_len &&
-        memcmp(&me, &other, me_len) == 0)
-        error = ECONNREFUSED;
-    if (error) esp__socket_close(&fd);
-    errno = error;
-    if (fd >= 0) esp__socket_tune(fd, a->sa.ss_family);
-    return fd;
-}
-
-/* Says hello on a fresh connection and waits for rank 0's word. ESP_PENDING: it ended without one, try again. */
-static esp_status esp__meet_greet(esp__peers *p, esp__conn *c, uint64_t job) {
-    /* rank 0 gives up timeout_ms after its start, which lies behind us: so its answer, with the names of the
-     * missing, comes before this deadline */
-    uint64_t deadline = esp__now_ns() + (p->timeout_ms + 1000ull) * 1000000u;
-    esp__hello h;
-    memset(&h, 0, sizeof h);
-    memcpy(h.magic, esp__meet_magic, sizeof h.magic);
-    snprintf(h.version, sizeof h.version, "%s", ESPRESSO_VERSION);
-    h.rank = p->rank;
-    h.size = p->size;
-    h.job = job;
-    esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_HELLO, p->rank, 0, 0, 0}, &h, sizeof h);
-    for (;;) {
-        struct pollfd poll_fd = {c->fd, POLLIN, 0};
-        int rc = esp__conn_read(p->ctx, c, 65536);
-        esp_status s = ESP_OK;
-        if (rc < 0) return ESP_PENDING;
-        if (rc == 0 && esp__now_ns() >= deadline)
-            return esp__fail(p->ctx, ESP_E_TIMEOUT,
-                             "rank %d reached %s, but heard nothing for %u ms: is that rank 0 of this job?",
-                             (int)p->rank, p->where, (unsigned)p->timeout_ms + 1000u);
-        if (rc == 0) poll(&poll_fd, 1, esp__poll_ms(deadline));
-        if (rc == 0) continue;
-        if (c->head.type == ESP__MSG_REFUSE && c->head.rank < 0 && c->head.bytes > 0) {
-            c->body[c->head.bytes - 1] = 0;
-            s = esp__fail(p->ctx, c->head.rank, "%s", (const char *)c->body);
-        } else if (c->head.type != ESP__MSG_WELCOME) {
-            s = esp__fail(p->ctx, ESP_E_COMM, "what answers at %s is not espresso", p->where);
-        }
-        esp__conn_next(p->ctx, c);
-        return s;
-    }
-}
-
-/* Other ranks: until rank 0 says welcome. Tries the roots in turn, with growing pauses. */
-static esp_status esp__meet_join(esp__peers *p, char roots[][ESP__SPEC_MAX], int32_t n_roots, uint64_t job) {
-    uint64_t deadline = esp__now_ns() + p->timeout_ms * 1000000ull, pause_us = 500;
-    const char *error = "";
-    for (int32_t turn = 0;; turn++) {
-        esp__addr addrs[4];
-        int n = 0;
-        snprintf(p->where, sizeof p->where, "%s", roots[turn % n_roots]);
-        n = esp__addr_resolve(p->where, addrs, 4, &error);
-        for (int i = 0; i < n; i++) {
-            esp_status s = ESP_PENDING;
-            int fd = esp__meet_dial(&addrs[i], deadline), pidfd;
-            error = strerror(errno);
-            if (fd < 0) continue;
-            esp__conn_init(&p->conns[0], fd, 0);
-            if (esp__socket_peer(fd, &pidfd)) {
-                p->conns[0].pidfd = pidfd;
-                s = esp__meet_greet(p, &p->conns[0], job);
-                error = "it closed the connection";
-            } else {
-                error = "it belongs to another user";
-            }
-            if (s == ESP_OK) return s;
-            esp__conn_free(p->ctx, &p->conns[0]);
-            if (s != ESP_PENDING) return s;
-        }
-        if (esp__now_ns() >= deadline)
-            return esp__fail(
-                p->ctx, ESP_E_TIMEOUT,
-                "rank %d waited %u ms for rank 0 at %s: %s. Did rank 0 start, with the same meeting point?",
-                (int)p->rank, (unsigned)p->timeout_ms, p->where, error);
-        poll(NULL, 0, (int)(pause_us / 1000));
-        if (pause_us < 50000) pause_us *= 2;
-    }
 }

@@ -56,9 +56,11 @@ static void on_late(void *user, int32_t rank, uint32_t tensor) {
 
 static int on_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
     rank_t *t = (rank_t *)user;
+    pthread_mutex_lock(&t->lock);
     *on_rank = t->waits_for;
     *tensor = 100u + (uint32_t)t->rank;
-    return t->waits_for != -2;
+    pthread_mutex_unlock(&t->lock);
+    return *on_rank != -2;
 }
 
 static void on_collect(void *user, int32_t rank, const void *data, uint64_t bytes) {
@@ -135,11 +137,17 @@ static void run(int32_t size, void (*body)(rank_t *)) {
     }
 }
 
-/* Waits until a callback has set *value. */
-static void await(rank_t *t, int32_t *value) {
+/* Waits until a callback has set *value, and checks it and what came with it. */
+static int await(rank_t *t, int32_t *value, int32_t want, int32_t want_left, uint32_t want_tensor) {
+    int ok;
     pthread_mutex_lock(&t->lock);
     while (*value == -2) pthread_cond_wait(&t->told, &t->lock);
+    ok = *value == want;
+    if (value == &t->lost_rank) ok = ok && t->lost_left == want_left;
+    if (value == &t->late_rank && want >= 0) ok = ok && t->late_tensor == want_tensor;
     pthread_mutex_unlock(&t->lock);
+    if (!ok) t->status = ESP_E_STATE;
+    return ok;
 }
 
 static uint64_t word(int32_t rank, int round, int what) {
@@ -225,9 +233,7 @@ static void test_large_exchange(void **state) {
 static void body_uneven(rank_t *t) {
     char in[16] = "", out[64];
     t->status = esp__peers_allgather(t->p, NULL, 0, in, out, t->rank == 1 ? 16 : 8);
-    assert_int_equal(t->status, ESP_E_MISMATCH);
-    assert_non_null(strstr(esp_last_error(NULL), "different amounts"));
-    t->status = ESP_OK;
+    if (t->status == ESP_E_MISMATCH && strstr(esp_last_error(NULL), "different amounts")) t->status = ESP_OK;
 }
 static void test_uneven_sizes_are_a_mismatch(void **state) {
     (void)state;
@@ -313,7 +319,7 @@ static void test_wrong_size_fails_everywhere(void **state) {
     t[2].says_size = 8;
     job_run(&j, t, 0);
     for (int32_t r = 0; r < 3; r++) {
-        if (r == 1 && t[r].status == ESP_E_TIMEOUT) continue; /* it came after the job had failed */
+        if (t[r].status != ESP_E_MISMATCH) print_error("rank %d: %s\n", (int)r, t[r].error);
         assert_int_equal(t[r].status, ESP_E_MISMATCH);
         assert_non_null(strstr(t[r].error, "rank 2 says that the job has 8 ranks, rank 0 says 3"));
     }
@@ -393,8 +399,7 @@ static void test_strangers_are_ignored(void **state) {
 static void body_leave(rank_t *t) {
     int32_t without[2] = {0, 2};
     if (t->rank == 1) return;
-    await(t, &t->lost_rank);
-    if (t->lost_rank != 1 || !t->lost_left) t->status = ESP_E_STATE;
+    await(t, &t->lost_rank, 1, 1, 0);
     if (t->rank != 3 && !exchange(t, without, 2, 0, 0)) return;
     if (exchange(t, NULL, 0, 0, 0) || t->status != ESP_E_PEER || !strstr(t->error, "rank 1 closed its context")) return;
     t->status = ESP_OK;
@@ -417,8 +422,7 @@ static void test_leaving_rank(void **state) {
 
 static void body_hub_leaves(rank_t *t) {
     if (!exchange(t, NULL, 0, 0, 0) || t->rank == 0) return;
-    await(t, &t->lost_rank);
-    if (t->lost_rank != 0 || !t->lost_left) t->status = ESP_E_STATE;
+    await(t, &t->lost_rank, 0, 1, 0);
     if (exchange(t, NULL, 0, 1, 0) || !strstr(t->error, "rank 0 closed its context")) return;
     t->status = ESP_OK;
 }
@@ -450,13 +454,18 @@ static void test_farewells_reach_rank_0(void **state) {
     }
 }
 
+static void set_waits_for(rank_t *t, int32_t rank) {
+    pthread_mutex_lock(&t->lock);
+    t->waits_for = rank;
+    pthread_mutex_unlock(&t->lock);
+}
+
 /* Rank 3 accuses rank 2, which waits for 1, which computes. */
 static void body_chain(rank_t *t) {
-    t->waits_for = t->rank == 3 ? 2 : t->rank == 2 ? 1 : t->rank == 1 ? -2 : 3;
+    set_waits_for(t, t->rank == 3 ? 2 : t->rank == 2 ? 1 : t->rank == 1 ? -2 : 3);
     pthread_barrier_wait(&t->j->barrier);
     if (t->rank == 3) esp__peers_accuse(t->p, 2, 103);
-    await(t, &t->late_rank);
-    if (t->late_rank != 1 || t->late_tensor != 102) t->status = ESP_E_STATE;
+    await(t, &t->late_rank, 1, 0, 102);
     pthread_barrier_wait(&t->j->barrier);
 }
 static void test_late_rank_behind_a_chain(void **state) {
@@ -466,11 +475,10 @@ static void test_late_rank_behind_a_chain(void **state) {
 
 /* All wait in a circle: nobody can be blamed. */
 static void body_circle(rank_t *t) {
-    t->waits_for = (t->rank + 1) % 3;
+    set_waits_for(t, (t->rank + 1) % 3);
     pthread_barrier_wait(&t->j->barrier);
     esp__peers_accuse(t->p, t->waits_for, 7); /* all at once */
-    await(t, &t->late_rank);
-    if (t->late_rank != -1) t->status = ESP_E_STATE;
+    await(t, &t->late_rank, -1, 0, 0);
     pthread_barrier_wait(&t->j->barrier);
 }
 static void test_circle_of_waits(void **state) {
