@@ -1,9 +1,10 @@
 /* plugins.c: `espresso plugins`: what codecs and backends there are, and what a plugin brings.
  * Must not know any codec: everything is read from the tables. */
 
-enum { PLUGINS_PATH };
+enum { PLUGINS_PATH, PLUGINS_LONG };
 static const tool_flag plugins_flags[] = {
     {"--path", "DIR[:DIR...]", "look for plugins there first"},
+    {"--long", NULL, "say all of each, as with names"},
 };
 
 typedef struct plugins_word {
@@ -40,7 +41,13 @@ static void plugins_codec(const esp_codec *c, const char *from) {
     printf("  from:       %s\n", from);
 }
 
+static int plugins_score(const esp_ctx *ctx, const esp_backend *b) {
+    int32_t score = 0;
+    return ESP_HAS(esp_backend, b, probe) && b->probe(&ctx->host, &score) == ESP_OK ? (int)score : 0;
+}
+
 static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char *from) {
+    const int score = plugins_score(ctx, b);
     static const plugins_word colls[] = {
         {ESP_BIT(ESP_COLL_ALLREDUCE), "allreduce"}, {ESP_BIT(ESP_COLL_REDUCE_SCATTER), "reduce_scatter"},
         {ESP_BIT(ESP_COLL_ALLGATHER), "allgather"}, {ESP_BIT(ESP_COLL_ALLTOALL), "alltoall"},
@@ -53,8 +60,6 @@ static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char
         {ESP_BACKEND_SCALE, "scales sums"},
         {ESP_BACKEND_PACED, "can emulate a link"},
     };
-    int32_t score = 0;
-    esp_status s = ESP_HAS(esp_backend, b, probe) ? b->probe(&ctx->host, &score) : ESP_E_UNSUPPORTED;
     printf("%s\n  %s\n", b->name, ESP_HAS(esp_backend, b, summary) ? b->summary : "(no summary)");
     printf("  parameters: %s\n", ESP_HAS(esp_backend, b, params) ? b->params : "none");
     PLUGINS_BITS("  properties: ", b->caps, caps);
@@ -65,6 +70,23 @@ static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char
     else
         printf("  score here: 0 (cannot run)\n");
     printf("  from:       %s\n", from);
+}
+
+/* One line each. */
+static void plugins_table(const esp_ctx *ctx) {
+    const esp__registry *r = &ctx->registry;
+    for (uint32_t i = 0; i < r->n_codecs; i++) {
+        const esp_codec *c = r->codecs[i];
+        const char *params = ESP_HAS(esp_codec, c, params) ? c->params : "";
+        printf("codec    %-10s %s%s%s\n", c->name, ESP_HAS(esp_codec, c, summary) ? c->summary : "",
+               *params ? "; " : "", params);
+    }
+    for (uint32_t i = 0; i < r->n_backends; i++) {
+        const esp_backend *b = r->backends[i];
+        printf("backend  %-10s %s; score here %d\n", b->name, ESP_HAS(esp_backend, b, summary) ? b->summary : "",
+               plugins_score(ctx, b));
+    }
+    puts("\nMore of one: espresso plugins NAME. The backend with the highest score is the default.");
 }
 
 static int plugins_wanted(const char *name, const char *from, char *const *names, int n_names) {
@@ -102,17 +124,21 @@ static int plugins_main(const tool_command *self, int argc, char **argv) {
     esp_config cfg = ESP_ZERO;
     esp_ctx *ctx;
     const char *value;
-    int at = 0, flag, status = TOOL_OK;
+    int at = 0, flag, status = TOOL_OK, all = 0;
     while ((flag = tool_next(self, argc, argv, &at, &value)) != -1) {
         if (flag == -2) return TOOL_USAGE;
         if (flag == -3) return TOOL_OK;
         if (flag == PLUGINS_PATH) cfg.plugin_path = value;
+        if (flag == PLUGINS_LONG) all = 1;
     }
     if (tool_open(self, &cfg, &ctx) != TOOL_OK) return TOOL_FAILED;
     for (int i = at; i < argc && status == TOOL_OK; i++)
         if (!plugins_known(ctx, argv[i]) && esp_plugin_load(ctx, argv[i]) != ESP_OK)
             status = tool_fail(self, "%s", esp_last_error(ctx));
-    if (status == TOOL_OK) plugins_print(ctx, argv + at, argc - at);
+    if (status == TOOL_OK && at == argc && !all)
+        plugins_table(ctx);
+    else if (status == TOOL_OK)
+        plugins_print(ctx, argv + at, argc - at);
     esp_close(ctx);
     return status;
 }
@@ -120,7 +146,7 @@ static int plugins_main(const tool_command *self, int argc, char **argv) {
 static const tool_command plugins_command = {
     .name = "plugins",
     .summary = "Lists codecs and backends; with names, loads these plugins and shows what they bring.",
-    .synopsis = "[--path DIR] [NAME|FILE.so...]",
+    .synopsis = "[--path DIR] [--long] [NAME|FILE.so...]",
     .flags = plugins_flags,
     .n_flags = sizeof plugins_flags / sizeof *plugins_flags,
     .run = plugins_main,
