@@ -65,10 +65,7 @@ static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char
     PLUGINS_BITS("  properties: ", b->caps, caps);
     PLUGINS_BITS("  offers:     ", b->colls, colls);
     PLUGINS_BITS("  devices:    ", b->devices, plugins_devices);
-    if (s == ESP_OK && score > 0)
-        printf("  score here: %d (the highest is the default)\n", (int)score);
-    else
-        printf("  score here: 0 (cannot run)\n");
+    printf("  score here: %d (%s)\n", score, score > 0 ? "the highest is the default" : "it cannot run");
     printf("  from:       %s\n", from);
 }
 
