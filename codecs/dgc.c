@@ -127,7 +127,7 @@ static select_job dgc_select(const dgc_self *t, const esp_codec_args *a) {
     select_job s = {0};
     double n = t->sample * (double)a->tensor->count;
     s.host = t->host;
-    s.keep = select_keep_for(t->simd);
+    s.simd = t->simd;
     s.count = a->tensor->count;
     s.k = sparse_k(dgc_ratio(t, a->step), s.count);
     s.n_sample = n < 1024 ? 1024 : (uint64_t)n;

@@ -76,8 +76,7 @@ ESP_TARGET_AVX2 static uint64_t select_keep_avx2(const float *x, uint64_t n, uin
 ESP_TARGET_AVX512 static uint64_t select_keep_avx512(const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val,
                                                      uint16_t *idx) {
     const __m512i abs16 = _mm512_set1_epi32((int)SELECT_ABS), low = _mm512_set1_epi32((int)lo);
-    __m512i at = _mm512_add_epi32(_mm512_set1_epi32((int)base),
-                                  _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     __m512i top = _mm512_setzero_si512();
     uint64_t m = 0;
     for (uint64_t i = 0; i < n; i += 16) {
@@ -85,9 +84,10 @@ ESP_TARGET_AVX512 static uint64_t select_keep_avx512(const float *x, uint64_t n,
         __m512i v = _mm512_maskz_loadu_epi32(in, x + i), a = _mm512_and_si512(v, abs16);
         __mmask16 ge = _mm512_mask_cmpge_epu32_mask(in, a, low);
         top = _mm512_max_epu32(top, a);
+        if (!ge) continue;
+        __m512i at = _mm512_add_epi32(_mm512_set1_epi32((int)(base + (uint32_t)i)), lane);
         _mm512_storeu_si512(val + m, _mm512_maskz_compress_epi32(ge, v));
         _mm256_storeu_si256((__m256i *)(void *)(idx + m), _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(ge, at)));
-        at = _mm512_add_epi32(at, _mm512_set1_epi32(16));
         m += (uint64_t)__builtin_popcount(ge);
     }
     return m | (uint64_t)_mm512_reduce_max_epu32(top) << 32;
@@ -96,6 +96,50 @@ ESP_TARGET_AVX512 static uint64_t select_keep_avx512(const float *x, uint64_t n,
 
 ESP_KERNEL_PICK(select_keep, (const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val, uint16_t *idx))
 
+/* ---- trim: of n kept numbers those above t, and those equal to t while *quota lasts, in place; returns how many ---- */
+static inline uint64_t select_trim_scalar(float *val, uint16_t *idx, uint64_t n, uint32_t t, uint64_t *quota) {
+    uint64_t m = 0, left = *quota;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t a = select_bits(val[i]), tie = (uint32_t)(a == t) & (uint32_t)(left > 0);
+        val[m] = val[i];
+        idx[m] = idx[i];
+        m += (uint32_t)(a > t) | tie;
+        left -= tie;
+    }
+    *quota = left;
+    return m;
+}
+
+#ifdef ESP_SIMD_X86
+/* Stores end where the list ends: the next block's numbers lie behind. */
+ESP_TARGET_AVX512 static uint64_t select_trim_avx512(float *val, uint16_t *idx, uint64_t n, uint32_t t,
+                                                     uint64_t *quota) {
+    const __m512i abs16 = _mm512_set1_epi32((int)SELECT_ABS), limit = _mm512_set1_epi32((int)t);
+    uint64_t m = 0;
+    for (uint64_t i = 0; i < n; i += 16) {
+        __mmask16 in = n - i >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << (n - i)) - 1);
+        __m512i v = _mm512_maskz_loadu_epi32(in, val + i), a = _mm512_and_si512(v, abs16);
+        __m512i at = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(in, idx + i));
+        __mmask16 take = _mm512_mask_cmpgt_epu32_mask(in, a, limit);
+        for (uint32_t tie = _mm512_mask_cmpeq_epu32_mask(in, a, limit); tie && *quota; tie &= tie - 1, --*quota)
+            take |= (__mmask16)(tie & -tie);
+        _mm512_mask_storeu_epi32(val + m, in, _mm512_maskz_compress_epi32(take, v));
+        _mm256_mask_storeu_epi16(idx + m, in, _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(take, at)));
+        m += (uint64_t)__builtin_popcount(take);
+    }
+    return m;
+}
+#endif
+
+typedef uint64_t (*select_trim_fn)(float *val, uint16_t *idx, uint64_t n, uint32_t t, uint64_t *quota);
+static inline select_trim_fn select_trim_for(int level) {
+#ifdef ESP_SIMD_X86
+    if (level == ESP_SIMD_AVX512) return select_trim_avx512;
+#endif
+    (void)level;
+    return select_trim_scalar;
+}
+
 /* Kept numbers of one block: pool places [at, at + n). */
 typedef struct select_block {
     uint64_t at, n;
@@ -103,7 +147,7 @@ typedef struct select_block {
 
 typedef struct select_job {
     const esp_host *host;
-    select_keep_fn keep;
+    int simd;
     /* numbers [at, at + n) as an array: `buf` filled with them (room for a block), or where they lie already */
     const float *(*load)(const void *arg, uint64_t at, uint64_t n, float *buf);
     const void *arg;
@@ -114,6 +158,8 @@ typedef struct select_job {
     float *val;
     uint16_t *idx;
     /* inside */
+    select_keep_fn keep;
+    select_trim_fn trim;
     uint64_t cap, used;
     uint32_t lo, top, overflow;
     uint64_t *hist;
@@ -130,32 +176,38 @@ static inline void select_parallel(const esp_host *h, uint64_t n, uint64_t grain
 }
 
 /* ---- radix select in memory ---------------------------------------------------------------------------------------- */
-/* The digit in which the k-th from the top lies; *above grows by what lies in higher digits. */
-static inline uint32_t select_digit(const uint64_t *hist, uint32_t bits, uint64_t k, uint64_t *above) {
-    uint32_t d = (1u << bits) - 1;
+/* The digit, at most d, in which the k-th from the top lies; *above grows by what lies in higher digits. */
+static inline uint32_t select_digit(const uint64_t *hist, uint32_t d, uint64_t k, uint64_t *above) {
     for (; d > 0 && *above + hist[d] < k; d--) *above += hist[d];
     return d;
 }
 
-/* |x| of the k-th largest of n (1 <= k <= n), as bits; *above: how many are larger. */
-static inline uint32_t select_kth(const float *x, uint64_t n, uint64_t k, uint64_t *above) {
-    /* few wide digits for many numbers, narrow ones where clearing the counters would cost more than counting */
-    static const uint8_t wide[] = {11, 11, 9}, narrow[] = {8, 8, 8, 7};
-    const uint8_t *digit = n < 8192 ? narrow : wide;
+/* |x| of the k-th largest of n (1 <= k <= n), as bits, all within [lo, hi]; *above: how many are larger. */
+static inline uint32_t select_kth(const float *x, uint64_t n, uint64_t k, uint32_t lo, uint32_t hi, uint64_t *above) {
+    enum { FEW = 1024 };
     uint64_t hist[2048];
-    uint32_t prefix = 0, shift = 31;
+    float few[FEW];
     *above = 0;
-    while (shift) {
-        uint32_t bits = *digit++, over = shift, mask = (1u << bits) - 1;
-        shift -= bits;
-        memset(hist, 0, sizeof *hist << bits);
+    while (lo < hi) {
+        /* as many digits as are worth clearing and walking */
+        const uint32_t span = hi - lo, bits = n < 4096 ? 8 : 11, wide = 32 - (uint32_t)__builtin_clz(span);
+        const uint32_t shift = wide > bits ? wide - bits : 0;
+        memset(hist, 0, sizeof *hist * ((span >> shift) + 1));
         for (uint64_t i = 0; i < n; i++) {
-            uint32_t a = select_bits(x[i]);
-            hist[a >> shift & mask] += (uint64_t)(a >> over) == prefix;
+            uint32_t d = select_bits(x[i]) - lo;
+            if (d <= span) hist[d >> shift]++;
         }
-        prefix = prefix << bits | select_digit(hist, bits, k, above);
+        const uint32_t digit = select_digit(hist, span >> shift, k, above);
+        lo += digit << shift;
+        if (hi - lo > (1u << shift) - 1) hi = lo + (1u << shift) - 1;
+        if (x == few || hist[digit] > FEW) continue;
+        uint64_t m = 0;
+        for (uint64_t i = 0; i < n; i++)
+            if (select_bits(x[i]) - lo <= hi - lo) few[m++] = x[i];
+        x = few;
+        n = m;
     }
-    return prefix;
+    return lo;
 }
 
 /* ---- passes over all numbers ------------------------------------------------------------------------------------------ */
@@ -237,7 +289,7 @@ static inline uint32_t select_edge(select_job *s, uint64_t *reach) {
         s->shift -= s->bits;
         memset(hist, 0, sizeof hist);
         select_parallel(s->host, s->count, SELECT_SPAN, select_hist_body, s);
-        d = select_digit(hist, s->bits, s->k, &above);
+        d = select_digit(hist, (1u << s->bits) - 1, s->k, &above);
         *reach = above + hist[d];
         s->prefix = s->prefix << s->bits | d;
         if (*reach <= s->cap) break;
@@ -259,26 +311,11 @@ static inline uint32_t select_guess(select_job *s) {
     while (root * root < rank) root++;
     rank += 4 * root + 8;
     if (rank >= n) return 1;
-    uint32_t lo = select_kth(s->val, n, rank, &above);
+    uint32_t lo = select_kth(s->val, n, rank, 0, SELECT_ABS, &above);
     return lo ? lo : 1;
 }
 
 /* ---- exact finish -------------------------------------------------------------------------------------------------------- */
-/* Of one block's kept numbers: those above t, and those equal to t while *quota lasts. */
-static inline uint64_t select_trim_list(float *val, uint16_t *idx, uint64_t n, uint32_t t, uint64_t *quota) {
-    uint64_t m = 0, left = *quota;
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t a = select_bits(val[i]);
-        uint64_t tie = a == t && left > 0;
-        val[m] = val[i];
-        idx[m] = idx[i];
-        m += (a > t) | tie;
-        left -= tie;
-    }
-    *quota = left;
-    return m;
-}
-
 /* The pool holds everything above t; adds the first `quota` numbers equal to t. */
 static inline void select_ties(select_job *s, uint32_t t, uint64_t quota) {
     float buf[SELECT_BLOCK], val[SELECT_BLOCK + 16];
@@ -286,7 +323,7 @@ static inline void select_ties(select_job *s, uint32_t t, uint64_t quota) {
     for (uint64_t b = 0; quota && b * SELECT_BLOCK < s->count; b++) {
         uint64_t from = b * SELECT_BLOCK, len = s->count - from < SELECT_BLOCK ? s->count - from : SELECT_BLOCK;
         uint64_t r = s->keep(s->load(s->arg, from, len, buf), len, t, (uint32_t)(from % SELECT_SPAN), val, idx);
-        uint64_t n = select_trim_list(val, idx, (uint32_t)r, t, &quota);
+        uint64_t n = s->trim(val, idx, (uint32_t)r, t, &quota);
         /* room: fewer than k lie above t, and what is added in all is at most k */
         memcpy(s->val + s->used, val, n * sizeof *val);
         memcpy(s->idx + s->used, idx, n * sizeof *idx);
@@ -298,10 +335,10 @@ static inline void select_ties(select_job *s, uint32_t t, uint64_t quota) {
 
 static inline void select_trim(select_job *s, uint64_t n) {
     uint64_t above, quota;
-    uint32_t t = select_kth(s->val, n, s->k, &above);
+    uint32_t t = select_kth(s->val, n, s->k, s->lo, s->top, &above);
     quota = s->k - above;
     for (uint64_t b = 0; b * SELECT_BLOCK < s->count; b++)
-        s->block[b].n = select_trim_list(s->val + s->block[b].at, s->idx + s->block[b].at, s->block[b].n, t, &quota);
+        s->block[b].n = s->trim(s->val + s->block[b].at, s->idx + s->block[b].at, s->block[b].n, t, &quota);
 }
 
 /* ---- what callers use ------------------------------------------------------------------------------------------------------ */
@@ -321,6 +358,8 @@ static inline uint64_t select_scratch_bytes(uint64_t count, uint64_t k) {
 
 /** Fills the result; 1 <= k <= count, scratch aligned to 8. Returns 0, or 1 where a number is NaN or Inf. */
 static inline int select_run(select_job *s, void *scratch) {
+    s->keep = select_keep_for(s->simd);
+    s->trim = select_trim_for(s->simd);
     s->cap = select_cap(s->k);
     s->block = ESP__CAST(select_block *, scratch);
     s->val = ESP__CAST(float *, (void *)(s->block + select_blocks(s->count)));

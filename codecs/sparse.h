@@ -156,11 +156,13 @@ static inline void sparse_residual(sparse_input *in, const select_job *s) {
 }
 
 /* ---- body, written --------------------------------------------------------------------------------------------------------- */
+/* Sets bits in zeroed words; each word is written once, for adding bits to memory one by one is slow. */
 static inline void sparse_write_map(uint8_t *map, const uint16_t *idx, uint64_t n) {
-    for (uint64_t i = 0; i < n; i++) {
-        uint8_t *word = map + idx[i] / 32u * 4u;
-        uint32_t w = sparse_u32(word) | 1u << idx[i] % 32u;
-        memcpy(word, &w, 4);
+    for (uint64_t i = 0; i < n;) {
+        const uint32_t word = idx[i] / 32u;
+        uint32_t bits = 0;
+        for (; i < n && idx[i] / 32u == word; i++) bits |= 1u << idx[i] % 32u;
+        memcpy(map + 4 * word, &bits, 4);
     }
 }
 

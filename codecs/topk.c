@@ -48,7 +48,7 @@ static esp_status topk_compress(void *self, const esp_codec_args *a) {
     select_job s = {0};
     int sent;
     s.host = t->host;
-    s.keep = select_keep_for(t->simd);
+    s.simd = t->simd;
     s.load = sparse_load;
     s.arg = &in;
     s.count = a->tensor->count;

@@ -73,7 +73,7 @@ static void test_one(const float *x, test_pair *sorted, uint64_t n, uint64_t k, 
     host.parallel_for = threads ? test_for : NULL;
     select_job s = {0};
     s.host = &host;
-    s.keep = select_keep_for(level);
+    s.simd = level;
     s.load = test_load;
     s.arg = x;
     s.count = n;
@@ -128,7 +128,7 @@ static void kth_of_few_and_many(void **state) {
         qsort(all, n, sizeof *all, test_order);
         for (uint64_t k = 1; k <= n; k += 1 + n / 17) {
             uint64_t above, larger = 0;
-            assert_int_equal(select_kth(x, n, k, &above), all[k - 1].mag);
+            assert_int_equal(select_kth(x, n, k, 0, SELECT_INF - 1, &above), all[k - 1].mag);
             while (larger < n && all[larger].mag > all[k - 1].mag) larger++;
             assert_int_equal(above, larger);
         }
@@ -149,7 +149,7 @@ static void not_finite(void **state) {
                     float *x = calloc(n, sizeof *x);
                     x[where == 0 ? 0 : where == 1 ? n / 2 : n - 1] = test_float(bad[j]);
                     select_job s = {0};
-                    s.keep = select_keep_for(level);
+                    s.simd = level;
                     s.load = test_load;
                     s.arg = x;
                     s.count = n;
