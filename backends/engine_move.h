@@ -5,16 +5,21 @@
 
 ENGINE_FN int engine_waits(engine_comm *m, int32_t rank) { return m->waits_for = rank, 0; }
 
-/* Cell of column `i` may be written: everybody is through with the column that was there before. */
-ENGINE_FN int engine_cell_free(engine_comm *m, uint64_t i) {
-    uint64_t x = m->op.base + i, least = UINT64_MAX;
-    if (x < ENGINE_CELLS || m->min_got > x - ENGINE_CELLS) return 1;
+/* Everybody is through with all columns before `x`. */
+ENGINE_FN int engine_all_through(engine_comm *m, uint64_t x) {
+    uint64_t least = UINT64_MAX;
+    if (m->min_got >= x) return 1;
     for (int32_t q = 0; q < m->size; q++) {
         uint64_t got = q == m->rank ? UINT64_MAX : ENGINE_LOAD(&m->lines[q].got);
         if (got < least) least = got, m->waits_for = q;
     }
     m->min_got = least;
-    return least > x - ENGINE_CELLS;
+    return least >= x;
+}
+/* Cell of column `i` may be written: nobody reads the column that was there before. */
+ENGINE_FN int engine_cell_free(engine_comm *m, uint64_t i) {
+    uint64_t x = m->op.base + i + 1;
+    return x <= ENGINE_CELLS || engine_all_through(m, x - ENGINE_CELLS);
 }
 
 /* Between enter and leave a peer's buffers may be read. 0: the peer gave up, its buffers are the user's again. */
@@ -126,6 +131,7 @@ ENGINE_FN int engine_sum(engine_comm *m) {
     uint64_t at, len, due = 0, part_at = engine_part_at(o, part);
     uint8_t *out = (uint8_t *)o->c.dst.ptr;
     if (!o->sums || o->sum_i == o->cols) return 0;
+    if (o->puts && o->put_i <= o->sum_i) return 0; /* in place: the input must be in the window first */
     if (o->sum_due_ns) return engine_now_ns() >= o->sum_due_ns ? engine_sum_shown(m) : 0;
     len = engine_piece(o, part, o->sum_i, &at);
     if (!len) return engine_sum_shown(m);
