@@ -108,7 +108,8 @@ typedef struct engine_op {
     int32_t get_k;                /* next peer of column get_i                                            */
     uint8_t in_window, result_window, whole, by_destination; /* see engine_plan.h                          */
     uint8_t puts, sums, gets, gets_result;                   /* what this rank does                        */
-    uint8_t ring, begun;
+    uint8_t ring, chain, begun;                              /* ring: see engine_ring.h                       */
+    uint64_t steps, group, lag, slots;                       /* of the ring                                   */
     uint32_t esize;
     float scale;
     engine_sums sum;

@@ -36,6 +36,7 @@ ENGINE_FN void engine_next(engine_comm *m) {
     engine_req *r = engine_running(m);
     if (!r || m->op.begun) return;
     engine_plan(m, &r->c, &m->op);
+    if (m->size > 1) engine_ring_plan(m, &m->op);
     if (m->size == 1) engine_alone(m);
     engine_begin(m, engine_max(r->start_ns, m->logical_end_ns));
     engine_tell(m);
@@ -50,6 +51,14 @@ ENGINE_FN void engine_done(engine_comm *m) {
     m->waits_for = -1;
 }
 
+/* Each stage once. */
+ENGINE_FN int engine_stages(engine_comm *m) {
+    if (m->op.ring) return engine_ring(m);
+    int got = engine_get(m), summed = got < 0 ? got : engine_sum(m);
+    if (summed < 0) return summed;
+    return (m->op.puts && engine_put(m)) || got || summed;
+}
+
 /* Moves what can be moved, up to the budget: 1 moved, 0 nothing to do, negative: an error. */
 ENGINE_FN int engine_drive(engine_comm *m) {
     int moved = 0, any = 1;
@@ -59,12 +68,11 @@ ENGINE_FN int engine_drive(engine_comm *m) {
     m->moved = 0;
     while (any && m->moved < ENGINE_BUDGET) {
         engine_next(m);
-        any = engine_get(m);
-        if (any >= 0 && (any = any | engine_sum(m)) >= 0 && m->op.puts) any = any | engine_put(m);
+        any = engine_stages(m);
         if (any < 0) return engine_fail(m, any);
         if (any) engine_tell(m);
         moved |= any;
-        if (any || !engine_finished(m)) continue;
+        if (any || !(m->op.ring ? engine_ring_finished(m) : engine_finished(m))) continue;
         engine_done(m);
         moved = 1, any = engine_running(m) != NULL;
     }

@@ -140,21 +140,27 @@ static void expect_ok(const char *name, const char *params, int32_t n, int32_t p
     const char *why = ranks_run(backend(name), params, n, per_machine, fn, arg, -1);
     if (why[0]) fail_msg("%s", why);
 }
-static void test_numbers(const char *name, const char *params) {
-    for (int32_t n = 1; n <= 5; n++)
+static void test_numbers(const char *name, const char *params, int32_t per_machine) {
+    for (int32_t n = per_machine ? 2 : 1; n <= 5; n++)
         for (esp_dtype t = ESP_F32; t <= ESP_BF16; t++)
             for (int in_place = 0; in_place < 2; in_place++) {
                 job j = {t, 0, in_place, 0};
-                expect_ok(name, params, n, 0, all_numbers, &j);
+                expect_ok(name, params, n, per_machine, all_numbers, &j);
             }
 }
-static void loop_numbers(void **s) { (void)s, test_numbers("loop", ""); }
-
-static void shm_numbers(void **s) { (void)s, test_numbers("shm", ""); }
-static void shm_numbers_by_window(void **s) { (void)s, test_numbers("shm", "cma=0"); }
+static void loop_numbers(void **s) { (void)s, test_numbers("loop", "", 0); }
+static void shm_numbers(void **s) { (void)s, test_numbers("shm", "", 0); }
+static void shm_numbers_by_window(void **s) { (void)s, test_numbers("shm", "cma=0", 0); }
+/* so fast a link that it takes no time, but with all that an emulated link does */
+static void loop_numbers_linked(void **s) { (void)s, test_numbers("loop", "inter=100gbit,latency=1us", 1); }
+static void loop_numbers_ring(void **s) { (void)s, test_numbers("loop", "inter=100gbit", 2); }
+static void shm_numbers_ring(void **s) { (void)s, test_numbers("shm", "inter=100gbit", 2); }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(loop_numbers), cmocka_unit_test(shm_numbers),
-                                       cmocka_unit_test(shm_numbers_by_window)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loop_numbers),          cmocka_unit_test(shm_numbers),
+        cmocka_unit_test(shm_numbers_by_window), cmocka_unit_test(loop_numbers_linked),
+        cmocka_unit_test(loop_numbers_ring),     cmocka_unit_test(shm_numbers_ring),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
