@@ -202,13 +202,14 @@ enum {
     CF_EQUAL,
     CF_NEGATIVE,
     CF_SPIKE,
+    CF_FEW,   /* few values, among them the default thresholds themselves */
     CF_LARGE, /* beyond f16's range */
     CF_NAN,
     CF_INF,
     CF_KINDS
 };
-static const char *const cf_kind_name[] = {"random",       "wide",  "zeros", "-0",  "denormal", "all equal",
-                                           "all negative", "spike", "large", "NaN", "Inf"};
+static const char *const cf_kind_name[] = {"random",       "wide",  "zeros",      "-0",    "denormal", "all equal",
+                                           "all negative", "spike", "few values", "large", "NaN",      "Inf"};
 
 CF_UNUSED static float cf_number(int kind) {
     switch (kind) {
@@ -219,6 +220,7 @@ CF_UNUSED static float cf_number(int kind) {
     case CF_EQUAL: return 0.375f;
     case CF_NEGATIVE: return -fabsf(cf_normal()) - 1e-3f;
     case CF_SPIKE: return 0.0f;
+    case CF_FEW: return 0.25f * (float)((int)(cf_random() % 7) - 3);
     case CF_LARGE: return cf_normal() * 1e30f;
     default: return cf_normal();
     }

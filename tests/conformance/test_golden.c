@@ -1,6 +1,7 @@
 /* test_golden.c: the bytes themselves. Small vectors worked out by hand from each codec's rule, hashes for larger ones:
  * a change here is a change of the wire format and needs another wire_version. */
 #include "conformance.h"
+#include <float.h>
 
 /* Compresses `n` floats once; compares the body's bytes, and the residual if `keeps` is given. */
 static void body_is(const char *spec, const float *in, uint64_t n, const unsigned char *want, uint64_t bytes,
@@ -48,6 +49,11 @@ static void halves(void **unused) {
     const unsigned char inf[] = {0x00, 0x7C, 0x00, 0xFC}, max[] = {0xFF, 0x7B, 0xFF, 0xFB};
     body_is("fp16", big, 2, inf, sizeof inf, NULL, 0);
     body_is("fp16", big, 2, max, sizeof max, rest, 0);
+    const float huge[] = {FLT_MAX, -FLT_MAX};
+    const float left[] = {FLT_MAX - half_float(0x7F7F0000u), half_float(0x7F7F0000u) - FLT_MAX};
+    const unsigned char binf[] = {0x80, 0x7F, 0x80, 0xFF}, bmax[] = {0x7F, 0x7F, 0x7F, 0xFF};
+    body_is("bf16", huge, 2, binf, sizeof binf, NULL, 0);
+    body_is("bf16", huge, 2, bmax, sizeof bmax, left, 0);
 }
 
 /* Values go times 2^-ceil(log2 n) where n bodies will be summed; the largest ones then cannot overflow. */
