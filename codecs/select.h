@@ -72,20 +72,28 @@ ESP_TARGET_AVX2 static uint64_t select_keep_avx2(const float *x, uint64_t n, uin
     return (m + (uint32_t)rest) | (uint64_t)top << 32;
 }
 
-/* vpcompressd to a register, then a plain store: the form that writes memory is slow on some machines. */
+/* First a list of the vectors with something in them, without a branch that chance would decide; then vpcompressd on
+ * those, to a register and a plain store: the form that writes memory is slow on some machines. n <= SELECT_BLOCK. */
 ESP_TARGET_AVX512 static uint64_t select_keep_avx512(const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val,
                                                      uint16_t *idx) {
     const __m512i abs16 = _mm512_set1_epi32((int)SELECT_ABS), low = _mm512_set1_epi32((int)lo);
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     __m512i top = _mm512_setzero_si512();
-    uint64_t m = 0;
+    uint16_t hit[SELECT_BLOCK / 16], mask[SELECT_BLOCK / 16];
+    uint64_t m = 0, hits = 0;
     for (uint64_t i = 0; i < n; i += 16) {
         __mmask16 in = n - i >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << (n - i)) - 1);
-        __m512i v = _mm512_maskz_loadu_epi32(in, x + i), a = _mm512_and_si512(v, abs16);
+        __m512i a = _mm512_and_si512(_mm512_maskz_loadu_epi32(in, x + i), abs16);
         __mmask16 ge = _mm512_mask_cmpge_epu32_mask(in, a, low);
         top = _mm512_max_epu32(top, a);
-        if (!ge) continue;
-        __m512i at = _mm512_add_epi32(_mm512_set1_epi32((int)(base + (uint32_t)i)), lane);
+        hit[hits] = (uint16_t)i;
+        mask[hits] = ge;
+        hits += ge != 0;
+    }
+    for (uint64_t h = 0; h < hits; h++) {
+        const __mmask16 ge = mask[h];
+        __m512i v = _mm512_maskz_loadu_epi32(ge, x + hit[h]);
+        __m512i at = _mm512_add_epi32(_mm512_set1_epi32((int)(base + hit[h])), lane);
         _mm512_storeu_si512(val + m, _mm512_maskz_compress_epi32(ge, v));
         _mm256_storeu_si256((__m256i *)(void *)(idx + m), _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(ge, at)));
         m += (uint64_t)__builtin_popcount(ge);
