@@ -176,18 +176,23 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
 
 /* An error of the backend: usually a peer is gone, and the watch thread is about to say who. */
 static void esp__link_failed(esp_ctx *ctx, esp_status s, const char *what) {
-    char text[ESP__ERROR_MAX];
-    const char *detail = esp__plugin_detail();
+    char text[ESP__ERROR_MAX], detail[ESP__ERROR_MAX / 2];
     struct timespec pause = {0, 1000000};
-    for (int i = 0; i < 200 && s == ESP_E_PEER; i++) {
+    int known = 0;
+    int32_t left = -1;
+    snprintf(detail, sizeof detail, "%s", *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
+    for (int i = 0; i < 200 && s == ESP_E_PEER && !known && left < 0; i++) {
+        if (i) nanosleep(&pause, NULL);
         pthread_mutex_lock(&ctx->lock);
-        int known = ctx->fatal != 0;
+        known = ctx->fatal != 0;
+        left = ctx->left_rank;
         pthread_mutex_unlock(&ctx->lock);
-        if (known) return;
-        nanosleep(&pause, NULL);
     }
-    snprintf(text, sizeof text, "%s: backend '%s': %s", what, ctx->backend->name, *detail ? detail : esp_status_text(s));
-    esp__fatal(ctx, s, text);
+    if (left >= 0)
+        snprintf(text, sizeof text, "rank %d left (it closed its context) while this rank waits for it", left);
+    else
+        snprintf(text, sizeof text, "%.200s: backend '%s': %s", what, ctx->backend->name, detail);
+    if (!known) esp__fatal(ctx, s, text);
 }
 
 static esp_status esp__request_start(esp_ctx *ctx) {
@@ -283,7 +288,7 @@ static void esp__late_update(esp_ctx *ctx, uint64_t now) {
     }
     if (unpushed) {
         char text[ESP__ERROR_MAX];
-        snprintf(text, sizeof text, "waited %u ms, but this rank has not pushed tensor '%s', whose turn it is in the "
+        snprintf(text, sizeof text, "waited %u ms, but this rank has not pushed tensor '%.200s', whose turn it is in the "
                  "strategy's order: push every tensor of a step (or call esp_step_end) before waiting",
                  ctx->timeout_ms, ctx->tensors[unpushed->tensor].name);
         esp__fatal_locked(ctx, ESP_E_TIMEOUT, text);

@@ -1,0 +1,201 @@
+/* test_lanes.c: lanes run at the same time, collectives keep the strategy's order on every rank, and a step allocates
+ * nothing. Shown by the intervals of the measured timeline over an emulated link, not by wall time. */
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "../common/ranks.h"
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <time.h>
+#include <cmocka.h>
+
+enum { TENSORS = 6, COUNT = 40001 };
+static atomic_int failures;
+static esp_stream here;
+
+#define CHECK(cond)                                                                                                    \
+    do {                                                                                                               \
+        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
+            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
+    } while (0)
+
+/* ---- counting allocations: glibc's own functions behind ours -------------------------------------------------------- */
+static atomic_int counting, allocations;
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define COUNTS_ALLOCATIONS 1
+extern void *__libc_malloc(size_t);
+extern void *__libc_calloc(size_t, size_t);
+extern void *__libc_realloc(void *, size_t);
+extern void *__libc_memalign(size_t, size_t);
+static void seen(void) {
+    if (atomic_load(&counting)) atomic_fetch_add(&allocations, 1);
+}
+void *malloc(size_t n) { return seen(), __libc_malloc(n); }
+void *calloc(size_t n, size_t m) { return seen(), __libc_calloc(n, m); }
+void *realloc(void *p, size_t n) { return seen(), __libc_realloc(p, n); }
+void *aligned_alloc(size_t a, size_t n) { return seen(), __libc_memalign(a, n); }
+#else
+#define COUNTS_ALLOCATIONS 0
+#endif
+
+static void add_tensors(esp_ctx *ctx, const char *option) {
+    static const char *const codecs[] = {"topk:ratio=0.02", "efsignsgd", "twobit", "dgc:ratio=0.02", "fp16", "randomk:ratio=0.02"};
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        esp_tensor_desc d = ESP_ZERO;
+        char name[16];
+        snprintf(name, sizeof name, "layer%u", t);
+        d.name = name;
+        d.count = COUNT;
+        d.codec = codecs[t];
+        d.option = option;
+        CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    }
+}
+
+static void step(esp_ctx *ctx, float *g, long pause_ns) {
+    struct timespec pause = {0, pause_ns};
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        for (uint64_t i = 0; i < COUNT; i++) g[t * COUNT + i] = (float)((i * 7 + t) % 101) - 50.0f;
+        if (pause_ns) nanosleep(&pause, NULL); /* backward computes */
+        CHECK(esp_push(ctx, t, g + t * COUNT, here) == ESP_OK);
+    }
+    CHECK(esp_wait_all(ctx) == ESP_OK);
+}
+
+static void body_allocations(esp_ctx *ctx, void *user) {
+    float *g = malloc(TENSORS * COUNT * sizeof *g);
+    (void)user;
+    add_tensors(ctx, "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > "
+                     "inter.allgather > decomp@cpu > intra.allgather");
+    CHECK(esp_start(ctx) == ESP_OK);
+    step(ctx, g, 0);
+    CHECK(esp_barrier(ctx) == ESP_OK);
+    if (esp_rank(ctx) == 0) atomic_store(&counting, 1);
+    CHECK(esp_barrier(ctx) == ESP_OK);
+    for (int k = 0; k < 3; k++) step(ctx, g, 0);
+    CHECK(esp_barrier(ctx) == ESP_OK);
+    if (esp_rank(ctx) == 0) atomic_store(&counting, 0);
+    CHECK(esp_barrier(ctx) == ESP_OK);
+    free(g);
+}
+
+static void test_no_allocation(void **state) {
+    test_job j;
+    (void)state;
+    if (!COUNTS_ALLOCATIONS) {
+        puts("skipped: under a sanitizer, or without glibc, allocations cannot be counted");
+        skip();
+    }
+    memset(&j, 0, sizeof j);
+    j.size = 4;
+    j.per_machine = 2;
+    j.body = body_allocations;
+    atomic_store(&failures, 0);
+    test_run(&j);
+    assert_int_equal(atomic_load(&failures), 0);
+    assert_int_equal(atomic_load(&allocations), 0);
+}
+
+/* ---- overlap ------------------------------------------------------------------------------------------------------------ */
+/* Do an event of lane `a` and one of lane `b` that belong to different tensors overlap? */
+static int overlap(const esp__trace *t, uint32_t a, uint32_t b) {
+    uint64_t n = atomic_load(&t->n);
+    for (uint64_t i = 0; i < n; i++)
+        for (uint64_t k = 0; k < n; k++) {
+            const esp__event *x = &t->events[i], *y = &t->events[k];
+            if (x->lane == a && y->lane == b && x->tensor != y->tensor && x->start_ns < y->end_ns && y->start_ns < x->end_ns)
+                return 1;
+        }
+    return 0;
+}
+
+/* Two ops of one lane never overlap, and link ops come in the strategy's order. */
+static void check_lanes(const esp_ctx *ctx) {
+    const esp__trace *t = ctx->trace;
+    uint64_t n = atomic_load(&t->n);
+    for (uint64_t i = 0; i < n; i++)
+        for (uint64_t k = i + 1; k < n; k++) {
+            const esp__event *x = &t->events[i], *y = &t->events[k];
+            if (x->lane != y->lane || x->lane == ESP__LANE_COMPUTE) continue;
+            CHECK(x->end_ns <= y->start_ns || y->end_ns <= x->start_ns);
+        }
+    for (int l = 0; l < 2; l++) {
+        uint32_t at = 0;
+        for (uint64_t i = 0; i < n; i++) {
+            if (t->events[i].lane != (uint32_t)(ESP__LANE_INTRA + l)) continue;
+            const esp__op *op = &ctx->program.ops[ctx->links[l].sequence[at++ % ctx->links[l].n]];
+            CHECK(op->tensor == t->events[i].tensor);
+        }
+        CHECK(at == 2 * ctx->links[l].n);
+    }
+}
+
+static void body_overlap(esp_ctx *ctx, void *user) {
+    float *g = malloc(TENSORS * COUNT * sizeof *g);
+    (void)user;
+    add_tensors(ctx, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather");
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (int k = 0; k < 2; k++) step(ctx, g, 2000000);
+    check_lanes(ctx);
+    CHECK(overlap(ctx->trace, ESP__LANE_CPU, ESP__LANE_INTER));
+    CHECK(overlap(ctx->trace, ESP__LANE_INTRA, ESP__LANE_INTER));
+    CHECK(overlap(ctx->trace, ESP__LANE_COMPUTE, ESP__LANE_INTER));
+    free(g);
+}
+
+static void test_overlap(void **state) {
+    test_job j;
+    (void)state;
+    memset(&j, 0, sizeof j);
+    j.size = 4;
+    j.per_machine = 2;
+    j.body = body_overlap;
+    j.config.backend = "loop:inter=100mbit,latency=1ms";
+    j.config.trace = "/tmp/espresso-test-lanes.json";
+    atomic_store(&failures, 0);
+    test_run(&j);
+    assert_int_equal(atomic_load(&failures), 0);
+    FILE *f = fopen(j.config.trace, "rb");
+    assert_non_null(f);
+    char head[4096];
+    size_t n = fread(head, 1, sizeof head - 1, f);
+    head[n] = 0;
+    fclose(f);
+    remove(j.config.trace);
+    assert_non_null(strstr(head, "\"traceEvents\""));
+}
+
+/* A gradient is lent, not copied: push must come back while the link is still busy with it. */
+static void body_returns(esp_ctx *ctx, void *user) {
+    float *g = malloc(TENSORS * COUNT * sizeof *g);
+    (void)user;
+    add_tensors(ctx, "flat.allreduce");
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (uint64_t i = 0; i < TENSORS * COUNT; i++) g[i] = 1.0f;
+    for (uint32_t t = 0; t < TENSORS; t++) CHECK(esp_push(ctx, t, g + t * COUNT, here) == ESP_OK);
+    CHECK(esp_test(ctx, TENSORS - 1) == ESP_PENDING); /* 960 KB over 100 Mbit/s cannot be through */
+    CHECK(esp_wait_all(ctx) == ESP_OK && g[0] == 1.0f && g[TENSORS * COUNT - 1] == 1.0f);
+    free(g);
+}
+static void test_push_returns(void **state) {
+    test_job j;
+    (void)state;
+    memset(&j, 0, sizeof j);
+    j.size = 2;
+    j.per_machine = 1;
+    j.body = body_returns;
+    j.config.backend = "loop:inter=100mbit";
+    atomic_store(&failures, 0);
+    test_run(&j);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_push_returns),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,382 @@
+/* test_step.c: what a trainer does in a step, right and wrong: pushing, waiting, unused tensors, NaN, errors and what they
+ * say, changes of strategy. Ranks are threads over `loop`. */
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "../common/ranks.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+#include <cmocka.h>
+
+enum { N = 1000 };
+static const char *const topk2 = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
+static atomic_int failures;
+
+/* For bodies, which run on many threads: counts and prints, the test asserts on the count afterwards. */
+#define CHECK(cond)                                                                                                    \
+    do {                                                                                                               \
+        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
+            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
+    } while (0)
+
+static void run(int32_t size, int32_t per_machine, void (*body)(esp_ctx *, void *), void *user, const char *codec,
+                uint32_t flags) {
+    test_job j;
+    memset(&j, 0, sizeof j);
+    j.size = size;
+    j.per_machine = per_machine;
+    j.body = body;
+    j.user = user;
+    j.config.codec = codec;
+    j.config.flags = flags;
+    j.config.log_level = ESP_LOG_ERROR;
+    atomic_store(&failures, 0);
+    test_run(&j);
+    for (int32_t r = 0; r < size; r++) assert_int_equal(j.open_status[r], ESP_OK);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
+static uint32_t add(esp_ctx *ctx, const char *name, uint64_t count) {
+    esp_tensor_desc d = ESP_ZERO;
+    uint32_t id = 0;
+    d.name = name;
+    d.count = count;
+    CHECK(esp_tensor_add(ctx, &d, &id) == ESP_OK);
+    return id;
+}
+
+static int says(const esp_ctx *ctx, const char *word) {
+    int yes = strstr(esp_last_error(ctx), word) != NULL;
+    if (!yes) fprintf(stderr, "expected '%s' in: %s\n", word, esp_last_error(ctx));
+    return yes;
+}
+
+static esp_stream here;
+
+static void body_order(esp_ctx *ctx, void *user) {
+    float a[N], b[N];
+    uint32_t x, y;
+    (void)user;
+    CHECK(esp_push(ctx, 0, a, here) == ESP_E_STATE && says(ctx, "esp_start"));
+    CHECK(esp_start(ctx) == ESP_E_STATE && says(ctx, "no tensor"));
+    x = add(ctx, "x", N), y = add(ctx, "y", N);
+    CHECK(esp_start(ctx) == ESP_OK);
+    CHECK(esp_start(ctx) == ESP_E_STATE);
+    CHECK(esp_push(ctx, 7, a, here) == ESP_E_ARG && says(ctx, "no tensor 7"));
+    CHECK(esp_push(ctx, x, NULL, here) == ESP_E_ARG && says(ctx, "'x'"));
+    CHECK(esp_wait(ctx, x) == ESP_E_STATE && says(ctx, "not pushed"));
+    CHECK(esp_test(ctx, x) == ESP_E_STATE);
+    for (int i = 0; i < N; i++) a[i] = b[i] = (float)(esp_rank(ctx) * 2 + 1);
+    CHECK(esp_push(ctx, y, b, here) == ESP_OK); /* any order of pushing */
+    CHECK(esp_push(ctx, y, b, here) == ESP_E_STATE && says(ctx, "already pushed"));
+    CHECK(esp_barrier(ctx) == ESP_E_STATE && says(ctx, "step is under way"));
+    CHECK(esp_strategy_set(ctx, "fp32") == ESP_E_STATE);
+    CHECK(esp_push(ctx, x, a, here) == ESP_OK);
+    CHECK(esp_wait(ctx, y) == ESP_OK && esp_test(ctx, y) == ESP_OK);
+    CHECK(esp_wait_on(ctx, x, here) == ESP_OK);
+    CHECK(a[N - 1] == (float)esp_size(ctx) && b[0] == (float)esp_size(ctx)); /* mean of 1, 3, 5, ... */
+    CHECK(esp_push(ctx, x, a, here) == ESP_E_STATE && says(ctx, "esp_wait_all"));
+    CHECK(esp_step_end(ctx) == ESP_OK);
+    CHECK(esp_wait_all(ctx) == ESP_OK);
+    CHECK(esp_push(ctx, x, a, here) == ESP_OK && esp_push(ctx, y, b, here) == ESP_OK);
+    CHECK(esp_wait_all(ctx) == ESP_OK);
+}
+static void test_order(void **state) {
+    (void)state;
+    run(3, 3, body_order, NULL, NULL, 0);
+    run(1, 1, body_order, NULL, NULL, 0);
+}
+
+static void body_unused(esp_ctx *ctx, void *user) {
+    float a[N], b[N];
+    uint32_t x = add(ctx, "x", N), y = add(ctx, "unused.weight", N);
+    (void)user;
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < N; i++) a[i] = 1, b[i] = 8;
+        CHECK(esp_push(ctx, x, a, here) == ESP_OK);
+        if (esp_rank(ctx) == 1 && step == 1) { /* forgets one tensor: peers go on, it is told */
+            CHECK(esp_step_end(ctx) == ESP_E_STATE && says(ctx, "'unused.weight'"));
+            CHECK(esp_wait_all(ctx) == ESP_E_STATE && says(ctx, "esp_push_zero"));
+            continue;
+        }
+        if (esp_rank(ctx) == 1 && step == 2)
+            CHECK(esp_push_zero(ctx, y, b, here) == ESP_OK);
+        else
+            CHECK(esp_push(ctx, y, b, here) == ESP_OK);
+        CHECK(esp_wait_all(ctx) == ESP_OK);
+        CHECK(a[5] == 1 && b[5] == (step == 0 ? 8.0f : 6.0f));
+    }
+}
+static void test_unused(void **state) {
+    (void)state;
+    run(4, 2, body_unused, NULL, NULL, 0);
+}
+
+static void body_descriptions(esp_ctx *ctx, void *user) {
+    esp_tensor_desc d = ESP_ZERO;
+    (void)user;
+    CHECK(esp_tensor_add(ctx, NULL, NULL) == ESP_E_ARG);
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "name"));
+    d.name = "w";
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "count is 0"));
+    d.count = 12;
+    d.dtype = 9;
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "dtype 9"));
+    d.dtype = ESP_F16;
+    d.rows = 5, d.cols = 2;
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "rows x cols"));
+    d.rows = 3, d.cols = 4;
+    d.device.kind = ESP_CUDA;
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_UNSUPPORTED && says(ctx, "CPU"));
+    d.device.kind = 0;
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "already added"));
+    d.name = "two words";
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "blanks"));
+    d.name = "v";
+    d.codec = "nosuch";
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    CHECK(esp_start(ctx) == ESP_E_NOT_FOUND && says(ctx, "nosuch") && says(ctx, "'v'"));
+}
+static void test_descriptions(void **state) {
+    (void)state;
+    run(1, 1, body_descriptions, NULL, NULL, 0);
+}
+
+/* Each rank is told of what differs, and all of them fail alike. */
+static void body_mismatch(esp_ctx *ctx, void *user) {
+    int kind = *(int *)user, odd = esp_rank(ctx) == 2;
+    esp_tensor_desc d = ESP_ZERO;
+    d.name = kind == 0 && odd ? "fc2.weight" : "fc1.weight";
+    d.count = kind == 1 && odd ? 11 : 10;
+    d.dtype = kind == 2 && odd ? ESP_F16 : ESP_F32;
+    d.codec = kind == 3 && odd ? "topk:ratio=0.1" : "topk:ratio=0.2";
+    d.option = kind == 4 && odd ? "comp@cpu > flat.allgather > decomp@cpu" : "flat.allreduce";
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    if (kind == 5 && odd) add(ctx, "one.more", 4);
+    CHECK(esp_start(ctx) == ESP_E_MISMATCH && says(ctx, "differing ranks: 2)") && says(ctx, kind == 5 ? "2 tensors" : "tensor 0"));
+}
+static void test_mismatch(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 6; kind++) run(4, 2, body_mismatch, &kind, NULL, 0);
+}
+
+static void body_bad_strategy(esp_ctx *ctx, void *user) {
+    const char *const *c = user;
+    add(ctx, "a", 10), add(ctx, "b", 20);
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (; *c; c += 2) CHECK(esp_strategy_set(ctx, c[0]) < 0 && says(ctx, c[1]));
+    CHECK(!strncmp(esp_strategy_text(ctx), "espresso-strategy 1\ntensor a 10 none ", 37));
+    float a[10] = {1}, b[20] = {2}; /* the strategy before is still in force */
+    CHECK(!esp_push(ctx, 0, a, here) && !esp_push(ctx, 1, b, here) && !esp_wait_all(ctx));
+    char *text = strdup(esp_strategy_text(ctx));
+    CHECK(esp_strategy_set(ctx, text) == ESP_OK && !strcmp(text, esp_strategy_text(ctx)));
+    free(text);
+}
+static void test_bad_strategy(void **state) {
+    static const char *const cases[] = {
+        "nonsense", "expected fp32, layerwise",
+        "tensor a 10 none flat.allreduce\n", "expected 'espresso-strategy 1'",
+        "espresso-strategy 1\ntensor a 10 none flat.allreduce\n", "has 1 tensors, but this model has 2",
+        "espresso-strategy 1\ntensor a 11 none flat.allreduce\n", "another model",
+        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 none flat.allredoce\n", "strategy:3: tensor 'b'",
+        "espresso-strategy 1\ntensor a 10 none\n", "strategy:2: expected 'tensor NAME",
+        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 topk flat.allreduce\ntensor c 1 none flat.allreduce\n", "one too many",
+        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 none flat.allreduce\norder 0:0\n", "1:0 is missing",
+        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 none flat.allreduce\norder 0:0 0:0\n", "0:0 stands where",
+        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 none flat.allreduce\norder 0:1\n", "names no collective",
+        "espresso-strategy 1\ntensor a 10 topk:ratio=0.1 comp@cpu > flat.allreduce > decomp@cpu\ntensor b 20 none flat.allreduce\n", "no payloads that can be summed",
+        "espresso-strategy 1\ntensor a 10 topk:ratio=7 flat.allreduce\ntensor b 20 none flat.allreduce\n", "ratio",
+        "espresso-strategy 1\nbogus\n", "expected 'tensor' or 'order'",
+        NULL, NULL};
+    (void)state;
+    run(2, 2, body_bad_strategy, (void *)(uintptr_t)cases, NULL, 0);
+}
+
+/* NaN on one rank reaches all; that rank's feedback is as if the step had not been. */
+static void body_nan(esp_ctx *ctx, void *user) {
+    float g[N], residual[N];
+    uint32_t x = add(ctx, "x", N);
+    (void)user;
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < N; i++) g[i] = (float)(i % 17) - 8.0f;
+        if (step == 1 && esp_rank(ctx) == 1) g[3] = step % 2 ? NAN : INFINITY;
+        if (step == 1) memcpy(residual, ctx->feedback[0].residual, sizeof residual);
+        CHECK(esp_push(ctx, x, g, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
+        int finite = 1;
+        for (int i = 0; i < N; i++) finite &= isfinite(g[i]) != 0;
+        CHECK(finite == (step != 1));
+        if (step == 1 && esp_rank(ctx) == 1) CHECK(!memcmp(residual, ctx->feedback[0].residual, sizeof residual));
+    }
+    esp_stats st = ESP_ZERO;
+    st.struct_size = sizeof st;
+    CHECK(esp_stats_read(ctx, &st) == ESP_OK && st.steps == 3 && st.memory_bytes > N * 4);
+    CHECK((st.nonfinite > 0) == (esp_rank(ctx) == 1));
+}
+static void test_nan(void **state) {
+    static const char *const codecs[] = {"topk:ratio=0.1", "efsignsgd", "twobit", "dgc:ratio=0.1", "randomk:ratio=0.1", "fp16:feedback=residual"};
+    (void)state;
+    for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) run(3, 3, body_nan, NULL, codecs[i], 0);
+}
+
+/* Whatever the strategy becomes, what went in comes out in the end. */
+static void body_strategies(esp_ctx *ctx, void *user) {
+    const char *texts[] = {topk2, "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
+                           "comp@cpu > flat.allgather > decomp@cpu", "flat.allreduce", "flat.allreduce"};
+    float g[N];
+    double in[N] = {0}, out[N] = {0};
+    uint32_t x = add(ctx, "x", N);
+    (void)user;
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (int k = 0; k < 5; k++) {
+        char text[ESP__TEXT_MAX];
+        snprintf(text, sizeof text, "espresso-strategy 1\ntensor x %d topk:ratio=0.05 %s\n", (int)N, texts[k]);
+        CHECK(esp_strategy_set(ctx, text) == ESP_OK);
+        for (int step = 0; step < 4; step++) {
+            for (int i = 0; i < N; i++) {
+                g[i] = (float)((i * 31 + step * 7 + esp_rank(ctx)) % 23) - 11.0f;
+                for (int r = 0; r < esp_size(ctx); r++) in[i] += (i * 31 + step * 7 + r) % 23 - 11;
+            }
+            CHECK(esp_push(ctx, x, g, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
+            for (int i = 0; i < N; i++) out[i] += (double)g[i] * esp_size(ctx);
+        }
+    }
+    for (int i = 0; i < N; i++) CHECK(fabs(in[i] - out[i]) < 1e-2);
+}
+static void test_strategies(void **state) {
+    (void)state;
+    run(4, 2, body_strategies, NULL, "topk:ratio=0.05", 0);
+}
+
+static void body_discard(esp_ctx *ctx, void *user) {
+    float g[N], first[N], again[N];
+    uint32_t x = add(ctx, "x", N);
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (int step = 0; step < 4; step++) {
+        for (int i = 0; i < N; i++) g[i] = (float)((i * 13) % 29);
+        CHECK(esp_push(ctx, x, g, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
+        if (step == 1) memcpy(first, g, sizeof g);
+        if (step == 2) memcpy(again, g, sizeof g);
+        if (step == 1) CHECK(esp_discard_step(ctx) == (user ? ESP_OK : ESP_E_STATE));
+    }
+    /* the step after a discarded one starts from the same feedback, so it sends the same */
+    CHECK(!memcmp(first, again, sizeof first) == (user != NULL));
+    CHECK(esp_feedback_scale(ctx, 0.5f) == ESP_OK && esp_feedback_scale(ctx, -1.0f) == ESP_E_ARG);
+}
+static void test_discard(void **state) {
+    (void)state;
+    run(2, 2, body_discard, &failures, "topk:ratio=0.1", ESP_DISCARDABLE);
+    run(2, 2, body_discard, NULL, "topk:ratio=0.1", 0);
+}
+
+static void body_helpers(esp_ctx *ctx, void *user) {
+    unsigned char bytes[7];
+    float sum[3] = {1, 2, (float)esp_rank(ctx)};
+    (void)user;
+    for (int i = 0; i < 7; i++) bytes[i] = (unsigned char)(esp_rank(ctx) == 2 ? i + 1 : 0);
+    CHECK(esp_broadcast(ctx, bytes, 7, 2) == ESP_OK);
+    for (int i = 0; i < 7; i++) CHECK(bytes[i] == i + 1);
+    CHECK(esp_broadcast(ctx, bytes, 7, 3) == ESP_E_ARG && says(ctx, "root 3"));
+    CHECK(esp_allreduce(ctx, sum, 3) == ESP_OK && sum[0] == 3 && sum[1] == 6 && sum[2] == 3);
+    CHECK(esp_barrier(ctx) == ESP_OK);
+}
+static void test_helpers(void **state) {
+    (void)state;
+    run(3, 3, body_helpers, NULL, NULL, 0);
+}
+
+static void body_sum(esp_ctx *ctx, void *user) {
+    const char *options[] = {"flat.allreduce", topk2};
+    float g[2][N];
+    (void)user;
+    for (int t = 0; t < 2; t++) {
+        esp_tensor_desc d = ESP_ZERO;
+        d.name = t ? "b" : "a";
+        d.count = N;
+        d.flags = ESP_SUM;
+        d.option = options[t];
+        CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    }
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (int t = 0; t < 2; t++) {
+        for (int i = 0; i < N; i++) g[t][i] = 1.5f;
+        CHECK(esp_push(ctx, (uint32_t)t, g[t], here) == ESP_OK);
+    }
+    CHECK(esp_wait_all(ctx) == ESP_OK);
+    for (int i = 0; i < N; i++) CHECK(g[0][i] == 6.0f && g[1][i] == 6.0f);
+}
+static void test_sum(void **state) {
+    (void)state;
+    run(4, 2, body_sum, NULL, "none", 0);
+}
+
+static void body_fork(esp_ctx *ctx, void *user) {
+    float g[N] = {0};
+    int status = 1;
+    (void)user;
+    add(ctx, "x", N);
+    CHECK(esp_start(ctx) == ESP_OK);
+    pid_t pid = fork();
+    if (!pid) _exit(esp_push(ctx, 0, g, here) == ESP_E_STATE && strstr(esp_last_error(ctx), "fork") ? 0 : 1);
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    CHECK(esp_push(ctx, 0, g, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
+}
+static void test_fork(void **state) {
+    (void)state;
+    run(1, 1, body_fork, NULL, NULL, 0);
+}
+
+/* A rank that closes while others wait for it is named; pushes after that give the same error. */
+static void body_left(esp_ctx *ctx, void *user) {
+    float g[N] = {0};
+    (void)user;
+    add(ctx, "x", N);
+    CHECK(esp_start(ctx) == ESP_OK);
+    if (esp_rank(ctx) == 1) return;
+    CHECK(esp_push(ctx, 0, g, here) == ESP_OK);
+    CHECK(esp_wait_all(ctx) == ESP_E_PEER && says(ctx, "rank 1"));
+    CHECK(esp_push(ctx, 0, g, here) == ESP_E_PEER && says(ctx, "rank 1"));
+    CHECK(esp_barrier(ctx) == ESP_E_PEER);
+}
+static void test_left(void **state) {
+    (void)state;
+    run(3, 3, body_left, NULL, NULL, 0);
+}
+
+static void body_late(esp_ctx *ctx, void *user) {
+    float g[N] = {0};
+    struct timespec nap = {0, 600000000};
+    (void)user;
+    add(ctx, "slow.weight", N);
+    CHECK(esp_start(ctx) == ESP_OK);
+    if (esp_rank(ctx) == 3) nanosleep(&nap, NULL);
+    esp_push(ctx, 0, g, here); /* the late rank may have been told already */
+    CHECK(esp_wait_all(ctx) == ESP_E_TIMEOUT && says(ctx, "rank 3") && says(ctx, "slow.weight"));
+}
+static void test_late(void **state) {
+    test_job j;
+    (void)state;
+    memset(&j, 0, sizeof j);
+    j.size = 4;
+    j.per_machine = 2;
+    j.body = body_late;
+    j.config.timeout_ms = 200;
+    atomic_store(&failures, 0);
+    test_run(&j);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),      cmocka_unit_test(test_unused),   cmocka_unit_test(test_descriptions),
+        cmocka_unit_test(test_mismatch),   cmocka_unit_test(test_bad_strategy), cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_strategies), cmocka_unit_test(test_discard),  cmocka_unit_test(test_helpers),
+        cmocka_unit_test(test_sum),        cmocka_unit_test(test_fork),     cmocka_unit_test(test_left),
+        cmocka_unit_test(test_late),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
