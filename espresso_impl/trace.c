@@ -1,0 +1,281 @@
+/* trace.c: the measured timeline: events of one rank are kept in memory taken at the start, sent to rank 0 at the end, and
+ * written as Chrome/Perfetto trace JSON. Must not know what the events mean: a lane, a label, a time. */
+#include <errno.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ESP__LABEL_MAX = 104, ESP__LABELS_MIN = 1024, ESP__LABELS_MAX = 65536, ESP__TRACE_MAGIC = 0x54505345 };
+static const char *const esp__lane_names[ESP__LANES] = {"compute", "cpu", "intra", "inter"};
+
+/* Labels are copied, each once: a change of strategy frees the ops that they came from. */
+typedef struct esp__label {
+    atomic_ullong key; /* hash of the text, 0: free */
+    char text[ESP__LABEL_MAX];
+} esp__label;
+
+typedef struct esp__event {
+    uint64_t start_ns, end_ns, bytes;
+    uint32_t label, lane, tensor, step;
+} esp__event;
+
+struct esp__trace {
+    uint64_t capacity, origin_ns;
+    uint32_t n_labels; /* places, a power of two */
+    atomic_ullong n;   /* events added, also those beyond the capacity */
+    esp__event *events;
+    esp__label *labels;
+};
+
+/* What travels to rank 0: this, the labels' texts, the events. */
+typedef struct esp__trace_head {
+    uint32_t magic;
+    int32_t machine;
+    uint64_t origin_ns, n_events, n_dropped;
+    int64_t wall_ns; /* to add to this rank's clock for the time of day */
+    uint64_t n_labels;
+} esp__trace_head;
+
+ESP__FN esp_status esp__trace_open(esp_ctx *ctx, uint64_t capacity, esp__trace **out) {
+    esp__trace *t = (esp__trace *)esp__alloc(ctx, sizeof *t);
+    *out = NULL;
+    if (!t) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the trace");
+    t->capacity = capacity;
+    t->origin_ns = esp__now_ns();
+    t->n_labels = ESP__LABELS_MIN;
+    while (t->n_labels < ESP__LABELS_MAX && t->n_labels < capacity / 16) t->n_labels *= 2;
+    t->labels = (esp__label *)esp__alloc(ctx, t->n_labels * sizeof *t->labels);
+    t->events = (esp__event *)esp__alloc(ctx, capacity * sizeof *t->events);
+    if (!t->labels || !t->events) {
+        esp__trace_free(ctx, t);
+        return esp__fail(ctx, ESP_E_NOMEM, "no memory for a trace of %llu events", (unsigned long long)capacity);
+    }
+    *out = t;
+    return ESP_OK;
+}
+
+ESP__FN void esp__trace_free(esp_ctx *ctx, esp__trace *t) {
+    if (!t) return;
+    if (t->labels) esp__free(ctx, t->labels, t->n_labels * sizeof *t->labels);
+    if (t->events) esp__free(ctx, t->events, t->capacity * sizeof *t->events);
+    esp__free(ctx, t, sizeof *t);
+}
+
+/* The label's place in the table; n_labels if the table is full. Who takes a free place writes the text; nobody reads it
+ * before the threads are gone. */
+static uint32_t esp__trace_label(esp__trace *t, const char *text) {
+    uint64_t key = esp__hash64(ESP__HASH0, text, strlen(text)) | 1u;
+    for (uint32_t i = 0; i < 64; i++) {
+        uint32_t at = (uint32_t)(key >> 8) + i;
+        esp__label *l = &t->labels[at & (t->n_labels - 1)];
+        unsigned long long found = atomic_load_explicit(&l->key, memory_order_relaxed);
+        if (found == 0 && atomic_compare_exchange_strong(&l->key, &found, key)) {
+            snprintf(l->text, sizeof l->text, "%s", text);
+            return at & (t->n_labels - 1);
+        }
+        if (found == key) return at & (t->n_labels - 1);
+    }
+    return t->n_labels;
+}
+
+ESP__FN void esp__trace_add(esp__trace *t, uint32_t lane, const char *label, uint32_t tensor, uint64_t step,
+                            uint64_t start_ns, uint64_t end_ns, uint64_t bytes) {
+    uint64_t at = atomic_fetch_add_explicit(&t->n, 1, memory_order_relaxed);
+    if (at >= t->capacity) return;
+    t->events[at] = (esp__event){start_ns, end_ns, bytes, esp__trace_label(t, label), lane, tensor, (uint32_t)step};
+}
+
+ESP__FN esp_status esp__trace_pack(esp_ctx *ctx, esp__trace *t, void **data, uint64_t *bytes) {
+    struct timespec wall;
+    uint64_t added = atomic_load(&t->n), label_bytes = t->n_labels * (uint64_t)ESP__LABEL_MAX;
+    esp__trace_head h = {ESP__TRACE_MAGIC, ctx ? ctx->topo.machine : 0, t->origin_ns, added, 0, 0, t->n_labels};
+    uint8_t *out;
+    if (added > t->capacity) {
+        h.n_events = t->capacity;
+        h.n_dropped = added - t->capacity;
+        esp__log(ctx, ESP_LOG_WARN, "trace", "the trace is full: its last %llu events were not kept",
+                 (unsigned long long)h.n_dropped);
+    }
+    clock_gettime(CLOCK_REALTIME, &wall);
+    h.wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)esp__now_ns();
+    *bytes = sizeof h + label_bytes + h.n_events * sizeof(esp__event);
+    *data = out = (uint8_t *)esp__alloc(ctx, *bytes);
+    if (!out) return esp__fail(ctx, ESP_E_NOMEM, "no memory to send the trace");
+    memcpy(out, &h, sizeof h);
+    for (uint32_t i = 0; i < t->n_labels; i++)
+        memcpy(out + sizeof h + (uint64_t)i * ESP__LABEL_MAX, t->labels[i].text, ESP__LABEL_MAX);
+    memcpy(out + sizeof h + label_bytes, t->events, h.n_events * sizeof(esp__event));
+    return ESP_OK;
+}
+
+/* ---- the file, on rank 0 ---- */
+struct esp__trace_file {
+    esp_ctx *ctx;
+    char *path, *temporary;
+    FILE *f;
+    int any, failed;
+    uint64_t origin_ns; /* of the first rank written: times count from there */
+    int64_t wall_ns;
+};
+
+static void esp__trace_file_free(esp__trace_file *f) {
+    esp_ctx *ctx = f->ctx;
+    if (f->f) fclose(f->f);
+    esp__strfree(ctx, f->path);
+    esp__strfree(ctx, f->temporary);
+    esp__free(ctx, f, sizeof *f);
+}
+
+/* Says now, and not after hours of training, that the file cannot be written. Nothing stays on disk until it is. */
+ESP__FN esp_status esp__trace_file_open(esp_ctx *ctx, const char *path, esp__trace_file **out) {
+    esp__trace_file *f = (esp__trace_file *)esp__alloc(ctx, sizeof *f);
+    char temporary[4096];
+    struct stat st;
+    esp_status s = f ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "no memory for the trace file");
+    *out = NULL;
+    if (s != ESP_OK) return s;
+    f->ctx = ctx;
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.tmp%ld", path, (long)getpid()) >= sizeof temporary)
+        s = esp__fail(ctx, ESP_E_ARG, "the trace file's name is too long (ESPRESSO_TRACE or esp_config.trace)");
+    f->path = esp__strdup(ctx, path);
+    f->temporary = esp__strdup(ctx, temporary);
+    if (s == ESP_OK && (!f->path || !f->temporary)) s = esp__fail(ctx, ESP_E_NOMEM, "no memory for the trace file");
+    if (s == ESP_OK && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        s = esp__fail(ctx, ESP_E_ARG, "the trace %s is a directory: give the name of a file (ESPRESSO_TRACE)", path);
+    } else if (s == ESP_OK && !(f->f = fopen(temporary, "we"))) {
+        s = esp__fail(ctx, ESP_E_ARG, "cannot write the trace %s: %s (ESPRESSO_TRACE or esp_config.trace)", temporary,
+                      strerror(errno));
+    } else if (s == ESP_OK) {
+        fclose(f->f);
+        f->f = NULL;
+        unlink(temporary);
+    }
+    if (s == ESP_OK)
+        *out = f;
+    else
+        esp__trace_file_free(f);
+    return s;
+}
+
+/* Bytes of the UTF-8 character at `s`, 0 if it is not one (a label may be cut in the middle of one). */
+static int esp__utf8_bytes(const unsigned char *s) {
+    int n = *s < 0x80 ? 1 : (*s & 0xe0) == 0xc0 ? 2 : (*s & 0xf0) == 0xe0 ? 3 : (*s & 0xf8) == 0xf0 ? 4 : 0;
+    for (int i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    return n;
+}
+
+static void esp__json_string(FILE *f, const char *s) {
+    fputc('"', f);
+    while (*s) {
+        unsigned char c = (unsigned char)*s;
+        int n = esp__utf8_bytes((const unsigned char *)s);
+        if (c == '"' || c == '\\')
+            fprintf(f, "\\%c", c);
+        else if (c < 0x20)
+            fprintf(f, "\\u%04x", c);
+        else if (n)
+            fwrite(s, 1, (size_t)n, f);
+        else
+            fputs("\\ufffd", f);
+        s += n ? n : 1;
+    }
+    fputc('"', f);
+}
+
+/* Nanoseconds as the format's microseconds. */
+static void esp__json_us(FILE *f, const char *key, int64_t ns) {
+    uint64_t u = ns < 0 ? (uint64_t)-ns : (uint64_t)ns;
+    fprintf(f, ",\"%s\":%s%llu.%03u", key, ns < 0 ? "-" : "", (unsigned long long)(u / 1000), (unsigned)(u % 1000));
+}
+
+/* Ids count from 1: viewers take process 0 for the idle one. Thread ids differ over all ranks. */
+static unsigned esp__trace_pid(int32_t rank) { return (unsigned)rank + 1; }
+static unsigned esp__trace_tid(int32_t rank, uint32_t lane) { return ((unsigned)rank + 1) * 10 + lane; }
+
+static void esp__trace_file_names(esp__trace_file *f, int32_t rank, int32_t machine) {
+    unsigned pid = esp__trace_pid(rank);
+    fprintf(f->f,
+            "%s\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,\"args\":{\"name\":\"rank %d (machine %d)\"}}",
+            f->any ? "," : "", pid, (int)rank, (int)machine);
+    fprintf(f->f, ",\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%u,\"args\":{\"sort_index\":%d}}", pid,
+            (int)rank);
+    for (uint32_t lane = 0; lane < ESP__LANES; lane++) {
+        unsigned tid = esp__trace_tid(rank, lane);
+        fprintf(f->f, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"%s\"}}",
+                pid, tid, esp__lane_names[lane]);
+        fprintf(f->f,
+                ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,\"args\":{\"sort_index\":%u}}",
+                pid, tid, (unsigned)lane);
+    }
+    f->any = 1;
+}
+
+static void esp__trace_file_event(esp__trace_file *f, int32_t rank, const esp__event *e, const char *label,
+                                  int64_t shift) {
+    uint32_t lane = e->lane < ESP__LANES ? e->lane : 0;
+    fprintf(f->f, ",\n{\"ph\":\"X\",\"cat\":\"%s\",\"pid\":%u,\"tid\":%u", esp__lane_names[lane], esp__trace_pid(rank),
+            esp__trace_tid(rank, lane));
+    esp__json_us(f->f, "ts", (int64_t)(e->start_ns - f->origin_ns) + shift);
+    esp__json_us(f->f, "dur", e->end_ns > e->start_ns ? (int64_t)(e->end_ns - e->start_ns) : 0);
+    fputs(",\"name\":", f->f);
+    esp__json_string(f->f, label);
+    fprintf(f->f, ",\"args\":{\"step\":%u", (unsigned)e->step);
+    if (e->tensor != UINT32_MAX) fprintf(f->f, ",\"tensor\":%u", (unsigned)e->tensor);
+    fprintf(f->f, ",\"bytes\":%llu}}", (unsigned long long)e->bytes);
+}
+
+/* One rank's events. Its clock may be another machine's: then the times of day are brought together. */
+ESP__FN void esp__trace_file_rank(void *file, int32_t rank, const void *data, uint64_t bytes) {
+    esp__trace_file *f = (esp__trace_file *)file;
+    const uint8_t *at = (const uint8_t *)data + sizeof(esp__trace_head), *events;
+    esp__trace_head h;
+    int64_t shift;
+    if (!f || !data || bytes < sizeof h || f->failed) return;
+    memcpy(&h, data, sizeof h);
+    bytes -= sizeof h;
+    if (h.magic != ESP__TRACE_MAGIC || h.n_labels > ESP__LABELS_MAX || h.n_labels * ESP__LABEL_MAX > bytes ||
+        h.n_events > (bytes - h.n_labels * ESP__LABEL_MAX) / sizeof(esp__event))
+        return;
+    events = at + h.n_labels * ESP__LABEL_MAX;
+    if (!f->f && !(f->f = fopen(f->temporary, "we"))) {
+        f->failed = errno;
+        return;
+    }
+    if (!f->any) {
+        fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", f->f);
+        f->origin_ns = h.origin_ns;
+        f->wall_ns = h.wall_ns;
+    }
+    shift = h.wall_ns - f->wall_ns;
+    if (shift > -1000000 && shift < 1000000) shift = 0; /* one clock: what differs is only how it was read */
+    esp__trace_file_names(f, rank, h.machine);
+    for (uint64_t i = 0; i < h.n_events; i++) {
+        esp__event e;
+        char label[ESP__LABEL_MAX] = "op";
+        memcpy(&e, events + i * sizeof e, sizeof e);
+        if (e.label < h.n_labels) memcpy(label, at + (uint64_t)e.label * ESP__LABEL_MAX, sizeof label);
+        label[sizeof label - 1] = 0;
+        esp__trace_file_event(f, rank, &e, label, shift);
+    }
+}
+
+ESP__FN esp_status esp__trace_file_close(esp__trace_file *f) {
+    esp_status s = ESP_OK;
+    if (!f) return ESP_OK;
+    if (f->f) {
+        fputs("\n]}\n", f->f);
+        if (fflush(f->f) != 0 || ferror(f->f)) f->failed = errno ? errno : EIO;
+        if (fclose(f->f) != 0 && !f->failed) f->failed = errno;
+        f->f = NULL;
+        if (!f->failed && rename(f->temporary, f->path) != 0) f->failed = errno;
+        if (f->failed) unlink(f->temporary);
+    }
+    if (f->failed) {
+        s = esp__fail(f->ctx, ESP_E_DEVICE, "cannot write the trace %s: %s", f->path, strerror(f->failed));
+        esp__log(f->ctx, ESP_LOG_WARN, "trace", "%s", esp_last_error(f->ctx));
+    }
+    esp__trace_file_free(f);
+    return s;
+}
