@@ -420,12 +420,14 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
 ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
     esp_status s = esp__between_steps(ctx, "esp_strategy_set");
     esp__old old;
+    memset(&old, 0, sizeof old);
     if (s) return s;
     if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_strategy_set: call esp_start first (or set esp_config.strategy)");
     if (!text) return esp__fail(ctx, ESP_E_ARG, "esp_strategy_set: the text is NULL");
     char *before = esp__strdup(ctx, ctx->strategy_text);
     s = before ? esp__feedback_detach(ctx, &old) : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
     if (s) {
+        esp__old_free(ctx, &old);
         esp__strfree(ctx, before);
         return s;
     }

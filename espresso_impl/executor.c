@@ -13,7 +13,7 @@ enum { ESP__IDLE_YIELDS = 30, ESP__LATE_AFTER_MS = 20 };
 static void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text) {
     if (ctx->fatal) return;
     ctx->fatal = s;
-    snprintf(ctx->fatal_text, sizeof ctx->fatal_text, "%s", text);
+    snprintf(ctx->fatal_text, sizeof ctx->fatal_text, "%.*s", (int)sizeof ctx->fatal_text - 1, text);
     for (int k = 0; k < 3; k++)
         if (ctx->comms[k] && ESP_HAS(esp_backend, ctx->backend, abort)) ctx->backend->abort(ctx->comms[k]);
     pthread_cond_broadcast(&ctx->done_cv);
@@ -180,7 +180,7 @@ static void esp__link_failed(esp_ctx *ctx, esp_status s, const char *what) {
     struct timespec pause = {0, 1000000};
     int known = 0;
     int32_t left = -1;
-    snprintf(detail, sizeof detail, "%s", *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
+    snprintf(detail, sizeof detail, "%.500s", *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
     for (int i = 0; i < 200 && s == ESP_E_PEER && !known && left < 0; i++) {
         if (i) nanosleep(&pause, NULL);
         pthread_mutex_lock(&ctx->lock);

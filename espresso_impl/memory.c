@@ -105,7 +105,6 @@ typedef struct esp__old {
 } esp__old;
 
 ESP__FN esp_status esp__feedback_detach(esp_ctx *ctx, esp__old *old) {
-    memset(old, 0, sizeof *old);
     old->codecs = esp__alloc(ctx, (uint64_t)ctx->n_tensors * sizeof *old->codecs + 1);
     old->options = esp__alloc(ctx, (uint64_t)ctx->n_tensors * sizeof *old->options + 1);
     if (!old->codecs || !old->options) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
