@@ -1,4 +1,5 @@
-/* test_peers.c: meeting, exchanges and goodbyes, with threads as ranks. Deaths are in tests/fault. */
+/* test_peers.c: meeting, exchanges and goodbyes, with threads as ranks (also for the thread sanitizer). Deaths are in
+ * tests/fault. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,0 +1,273 @@
+/* test_env.c: what the launchers' variables mean, and what wrong ones get. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "espresso.h"
+
+static const char *const names[] = {"ESPRESSO_RANK",
+                                    "ESPRESSO_SIZE",
+                                    "ESPRESSO_MACHINE",
+                                    "ESPRESSO_ROOT",
+                                    "ESPRESSO_BACKEND",
+                                    "ESPRESSO_CODEC",
+                                    "ESPRESSO_STRATEGY",
+                                    "ESPRESSO_LOG",
+                                    "ESPRESSO_TRACE",
+                                    "ESPRESSO_TIMEOUT_MS",
+                                    "ESPRESSO_WORKERS",
+                                    "OMPI_COMM_WORLD_RANK",
+                                    "OMPI_COMM_WORLD_SIZE",
+                                    "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                    "PMIX_NAMESPACE",
+                                    "OMPI_MCA_ess_base_jobid",
+                                    "PMI_RANK",
+                                    "PMI_SIZE",
+                                    "MPI_LOCALNRANKS",
+                                    "SLURM_PROCID",
+                                    "SLURM_NTASKS",
+                                    "SLURM_STEP_NUM_TASKS",
+                                    "SLURM_STEP_ID",
+                                    "SLURM_JOB_ID",
+                                    "SLURM_STEP_NUM_NODES",
+                                    "SLURM_NNODES",
+                                    "RANK",
+                                    "WORLD_SIZE",
+                                    "LOCAL_WORLD_SIZE",
+                                    "MASTER_ADDR",
+                                    "MASTER_PORT",
+                                    "TORCHELASTIC_RUN_ID"};
+
+static int clean(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+    return 0;
+}
+
+/* Sets "A=1 B=2 ..." after cleaning. */
+static void set(const char *pairs) {
+    char copy[1024], *save = NULL;
+    clean(NULL);
+    snprintf(copy, sizeof copy, "%s", pairs);
+    for (char *p = strtok_r(copy, " ", &save); p; p = strtok_r(NULL, " ", &save)) {
+        char *equals = strchr(p, '=');
+        *equals = 0;
+        setenv(p, equals + 1, 1);
+    }
+}
+
+static void expect(const char *pairs, int32_t rank, int32_t size, const char *root) {
+    esp__where w;
+    set(pairs);
+    if (esp__env_where(NULL, &w) != ESP_OK) fail_msg("%s: %s", pairs, esp_last_error(NULL));
+    assert_int_equal(w.rank, rank);
+    assert_int_equal(w.size, size);
+    assert_string_equal(w.root, root);
+}
+
+static void expect_error(const char *pairs, const char *text) {
+    esp__where w;
+    set(pairs);
+    assert_int_equal(esp__env_where(NULL, &w), ESP_E_ARG);
+    if (!strstr(esp_last_error(NULL), text)) fail_msg("%s: %s", pairs, esp_last_error(NULL));
+}
+
+static void test_launchers(void **state) {
+    char root[128];
+    (void)state;
+    expect("", 0, 1, "");
+    expect("ESPRESSO_RANK=3 ESPRESSO_SIZE=4 ESPRESSO_ROOT=unix:x", 3, 4, "unix:x");
+    expect("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 ESPRESSO_ROOT=h:5", 1, 2, "h:5");
+    expect("PMI_RANK=1 PMI_SIZE=2 ESPRESSO_ROOT=[::1]:5", 1, 2, "[::1]:5");
+    expect("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 ESPRESSO_ROOT=h:5", 1, 2, "h:5");
+    expect("RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=29500", 1, 2, "h:29501");
+    /* on one host the job's name is enough */
+    snprintf(root, sizeof root, "unix:espresso-%u-ompi-77", (unsigned)getuid());
+    expect("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=77", 1, 2, root);
+    expect("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_MCA_ess_base_jobid=77", 1,
+           2, root);
+    snprintf(root, sizeof root, "unix:espresso-%u-slurm-9.1", (unsigned)getuid());
+    expect("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=1 SLURM_JOB_ID=9 SLURM_STEP_NUM_NODES=1", 1, 2, root);
+}
+
+static void test_mpich_ranks_share_their_parents_name(void **state) {
+    esp__where a, b;
+    char prefix[64];
+    (void)state;
+    set("PMI_RANK=0 PMI_SIZE=2 MPI_LOCALNRANKS=2");
+    assert_int_equal(esp__env_where(NULL, &a), ESP_OK);
+    setenv("PMI_RANK", "1", 1);
+    assert_int_equal(esp__env_where(NULL, &b), ESP_OK);
+    assert_string_equal(a.root, b.root);
+    snprintf(prefix, sizeof prefix, "unix:espresso-%u-pmi-", (unsigned)getuid());
+    assert_int_equal(strncmp(a.root, prefix, strlen(prefix)), 0);
+}
+
+static void test_order_of_launchers(void **state) {
+    (void)state;
+    expect("ESPRESSO_RANK=3 ESPRESSO_SIZE=4 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 ESPRESSO_ROOT=unix:x", 3, 4,
+           "unix:x");
+    expect(
+        "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 ESPRESSO_ROOT=h:1",
+        1, 2, "h:1");
+    /* Slurm started torchrun, which started us */
+    expect("SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 RANK=5 WORLD_SIZE=8 MASTER_ADDR=h MASTER_PORT=1 "
+           "TORCHELASTIC_RUN_ID=none",
+           5, 8, "h:2");
+    /* a batch script, or a shell, is no task; nor do two stray variables make a launcher */
+    expect("SLURM_PROCID=0 SLURM_NTASKS=4", 0, 1, "");
+    expect("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_ID=4294967291", 0, 1, "");
+    expect("RANK=admiral", 0, 1, "");
+    expect("SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_ID=0 ESPRESSO_ROOT=h:1", 1, 2, "h:1");
+}
+
+static void test_wrong_values_are_named(void **state) {
+    (void)state;
+    expect_error("ESPRESSO_RANK=1", "ESPRESSO_RANK is \"1\" but ESPRESSO_SIZE is not set");
+    expect_error("ESPRESSO_SIZE=2", "ESPRESSO_SIZE is \"2\" but ESPRESSO_RANK is not set");
+    expect_error("ESPRESSO_RANK=2 ESPRESSO_SIZE=2", "ESPRESSO_RANK is 2 but ESPRESSO_SIZE is 2");
+    expect_error("ESPRESSO_RANK=-1 ESPRESSO_SIZE=2", "ESPRESSO_RANK is \"-1\"");
+    expect_error("ESPRESSO_RANK=x ESPRESSO_SIZE=2", "ESPRESSO_RANK is \"x\"");
+    expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2x", "ESPRESSO_SIZE is \"2x\"");
+    expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=99999999999999999999", "ESPRESSO_SIZE");
+    expect_error("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE is not set");
+    expect_error("PMI_SIZE=2", "PMI_RANK is not set");
+    expect_error("RANK=0 WORLD_SIZE=2 MASTER_ADDR=h", "MASTER_PORT is not set");
+    expect_error("RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=65535", "MASTER_PORT is \"65535\"");
+    expect_error("RANK=0 MASTER_ADDR=h MASTER_PORT=1", "WORLD_SIZE is not set");
+    expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=unix:", "ESPRESSO_ROOT is \"unix:\"");
+    expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=host", "ESPRESSO_ROOT is \"host\"");
+    expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=host:0", "ESPRESSO_ROOT is \"host:0\"");
+    expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=:7", "ESPRESSO_ROOT is \":7\"");
+    /* several hosts, and nothing that says where to meet */
+    expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2", "set ESPRESSO_ROOT=HOST:PORT");
+    expect_error("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=1",
+                 "set ESPRESSO_ROOT=HOST:PORT");
+}
+
+static void test_config_and_environment(void **state) {
+    esp_config cfg = ESP_ZERO;
+    esp__where w;
+    (void)state;
+    cfg.rank = 1;
+    cfg.size = 3;
+    cfg.root = "unix:c";
+    set("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2");
+    assert_int_equal(esp__env_where(&cfg, &w), ESP_OK);
+    assert_int_equal(w.rank, 1);
+    assert_int_equal(w.size, 3);
+    assert_string_equal(w.root, "unix:c");
+    set("ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=unix:e");
+    assert_int_equal(esp__env_where(&cfg, &w), ESP_OK);
+    assert_int_equal(w.size, 2);
+    assert_string_equal(w.root, "unix:e");
+    set("");
+    cfg.rank = 3;
+    assert_int_equal(esp__env_where(&cfg, &w), ESP_E_ARG);
+    cfg.rank = 0;
+    cfg.size = -1;
+    assert_int_equal(esp__env_where(&cfg, &w), ESP_E_ARG);
+}
+
+static void test_machine(void **state) {
+    esp_config cfg = ESP_ZERO;
+    esp__where a, b;
+    char longest[200];
+    (void)state;
+    set("ESPRESSO_MACHINE=0");
+    assert_int_equal(esp__env_where(NULL, &a), ESP_OK);
+    assert_string_equal(a.machine, "m0");
+    cfg.machine = 7; /* the environment goes before it */
+    assert_int_equal(esp__env_where(&cfg, &a), ESP_OK);
+    assert_string_equal(a.machine, "m0");
+    set("");
+    assert_int_equal(esp__env_where(&cfg, &a), ESP_OK);
+    assert_string_equal(a.machine, "m7");
+    assert_int_equal(esp__env_where(NULL, &a), ESP_OK);
+    assert_int_equal(esp__env_where(NULL, &b), ESP_OK);
+    assert_string_equal(a.machine, b.machine);
+    assert_true(strlen(a.machine) > 30); /* the boot id is in it */
+    cfg.machine = -1;
+    assert_int_equal(esp__env_where(&cfg, &a), ESP_E_ARG);
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = 0;
+    setenv("ESPRESSO_MACHINE", longest, 1);
+    assert_int_equal(esp__env_where(NULL, &a), ESP_E_ARG);
+}
+
+static void test_overrides(void **state) {
+    esp_config cfg = ESP_ZERO, out;
+    (void)state;
+    cfg.codec = "topk";
+    cfg.backend = "shm";
+    cfg.timeout_ms = 5;
+    cfg.seed = 77;
+    set("ESPRESSO_CODEC=dgc ESPRESSO_TIMEOUT_MS=1500 ESPRESSO_WORKERS=3 ESPRESSO_LOG=debug ESPRESSO_TRACE=t.json "
+        "ESPRESSO_STRATEGY=fp32 ESPRESSO_ROOT=h:9");
+    assert_int_equal(esp__env_config(&cfg, &out), ESP_OK);
+    assert_string_equal(out.codec, "dgc");
+    assert_string_equal(out.backend, "shm");
+    assert_string_equal(out.strategy, "fp32");
+    assert_string_equal(out.trace, "t.json");
+    assert_string_equal(out.root, "h:9");
+    assert_int_equal(out.timeout_ms, 1500);
+    assert_int_equal(out.cpu_workers, 3);
+    assert_int_equal(out.log_level, ESP_LOG_DEBUG);
+    assert_true(out.seed == 77);
+    set("ESPRESSO_CODEC= ESPRESSO_LOG=2"); /* empty is not set */
+    assert_int_equal(esp__env_config(&cfg, &out), ESP_OK);
+    assert_string_equal(out.codec, "topk");
+    assert_int_equal(out.log_level, ESP_LOG_WARN);
+    assert_int_equal(esp__env_config(NULL, &out), ESP_OK);
+    assert_null(out.codec);
+}
+
+/* A caller built against an older header has a shorter struct: what lies behind it must not be read. */
+static void test_short_config(void **state) {
+    esp_config cfg = ESP_ZERO, out;
+    (void)state;
+    set("");
+    cfg.struct_size = offsetof(esp_config, timeout_ms);
+    cfg.codec = "topk";
+    cfg.timeout_ms = 9;
+    cfg.seed = 9;
+    assert_int_equal(esp__env_config(&cfg, &out), ESP_OK);
+    assert_string_equal(out.codec, "topk");
+    assert_int_equal(out.timeout_ms, 0);
+    assert_true(out.seed == 0);
+    assert_int_equal(out.struct_size, sizeof out);
+    cfg.struct_size = 3;
+    assert_int_equal(esp__env_config(&cfg, &out), ESP_E_ARG);
+}
+
+static void test_wrong_overrides_are_named(void **state) {
+    static const char *const cases[] = {"ESPRESSO_TIMEOUT_MS=0", "ESPRESSO_TIMEOUT_MS=5s", "ESPRESSO_WORKERS=-2",
+                                        "ESPRESSO_LOG=loud",     "ESPRESSO_LOG=5",         "ESPRESSO_ROOT=nowhere"};
+    esp_config out;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[64];
+        set(cases[i]);
+        snprintf(name, sizeof name, "%.*s is \"%s\"", (int)strcspn(cases[i], "="), cases[i], strchr(cases[i], '=') + 1);
+        assert_int_equal(esp__env_config(NULL, &out), ESP_E_ARG);
+        if (!strstr(esp_last_error(NULL), name)) fail_msg("%s: %s", cases[i], esp_last_error(NULL));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_launchers, clean),
+        cmocka_unit_test_setup(test_mpich_ranks_share_their_parents_name, clean),
+        cmocka_unit_test_setup(test_order_of_launchers, clean),
+        cmocka_unit_test_setup(test_wrong_values_are_named, clean),
+        cmocka_unit_test_setup(test_config_and_environment, clean),
+        cmocka_unit_test_setup(test_machine, clean),
+        cmocka_unit_test_setup(test_overrides, clean),
+        cmocka_unit_test_setup(test_short_config, clean),
+        cmocka_unit_test_setup(test_wrong_overrides_are_named, clean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
