@@ -9,7 +9,8 @@
 #include "simd.h"
 #include "params.h"
 
-enum { DENSE_BLOCK = 4096, DENSE_GRAIN = 8 * DENSE_BLOCK };
+/* A block and what is computed from it stay in the first-level cache. Workers get whole norm blocks (norm.h). */
+enum { DENSE_BLOCK = 1024, DENSE_GRAIN = 32 * DENSE_BLOCK };
 /* a payload's body may lie anywhere in memory */
 typedef float dense_f32 __attribute__((aligned(1), may_alias));
 typedef uint16_t dense_u16 __attribute__((aligned(1), may_alias));

@@ -43,12 +43,15 @@ static uint64_t efsign_body(uint64_t count) { return count ? EFSIGN_SCALE_BYTES 
 /* First pass: signs and the blocks' norms. Leaves the residual alone. */
 static void efsign_measure(void *arg, uint64_t begin, uint64_t end) {
     const efsign_job *j = (const efsign_job *)arg;
-    float tmp[DENSE_BLOCK];
+    float tmp[DENSE_BLOCK], part[NORM_LANES] = {0};
     for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
         const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
         const float *phi = dense_block_phi(&j->self->dense, j->args, at, n, tmp);
         j->self->pack(j->bits + at / 8, phi, n);
-        j->block_norm[at / DENSE_BLOCK] = dense_float((uint32_t)j->self->norm(phi, n));
+        j->self->norm(part, phi, n);
+        if ((at + n) % NORM_BLOCK && at + n < end) continue;
+        j->block_norm[at / NORM_BLOCK] = norm_tree(part);
+        memset(part, 0, sizeof part);
     }
 }
 
@@ -72,7 +75,7 @@ static esp_status efsign_compress(void *self, const esp_codec_args *a) {
     efsign_job j = {(const efsign_self *)self, a, body + EFSIGN_SCALE_BYTES, (float *)a->scratch->ptr, 0};
     dense_run(&j.self->dense, n, efsign_measure, &j);
     double sum = 0;
-    for (uint64_t b = 0; b < (n + DENSE_BLOCK - 1) / DENSE_BLOCK; b++) sum += (double)j.block_norm[b];
+    for (uint64_t b = 0; b < (n + NORM_BLOCK - 1) / NORM_BLOCK; b++) sum += (double)j.block_norm[b];
     j.scale = (float)(sum / (double)n);
     if (dense_bad(j.scale)) {
         h.flags = ESP_PAYLOAD_NONFINITE;
@@ -121,7 +124,7 @@ static void efsign_close(void *self) {
 }
 
 static esp_status efsign_bound(void *self, const esp_tensor *like, esp_bound *out) {
-    const uint64_t blocks = (like->count + DENSE_BLOCK - 1) / DENSE_BLOCK;
+    const uint64_t blocks = (like->count + NORM_BLOCK - 1) / NORM_BLOCK;
     (void)self;
     return esp_bound_fill(out, efsign_body(like->count), blocks * sizeof(float), 0);
 }

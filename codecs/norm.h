@@ -9,18 +9,26 @@
 
 enum { NORM_BLOCK = 4096, NORM_LANES = 16 };
 
-/* Sum of one block (n <= 4096), as the bits of an f32. Inf or NaN if the input holds one, or if the sum overflows. */
-ESP_INLINE uint64_t norm_l1_body(const float *x, uint64_t n) {
-    float acc[NORM_LANES] = {0};
+/* Adds n elements to a block's partial sums; n is a multiple of 16 except at the end of the part. Inf or NaN in the input,
+ * or a sum that overflows, makes the result Inf or NaN. */
+ESP_INLINE uint64_t norm_l1_body(float part[NORM_LANES], const float *x, uint64_t n) {
+    float acc[NORM_LANES];
     const uint64_t whole = n / NORM_LANES * NORM_LANES;
+    memcpy(acc, part, sizeof acc);
     for (uint64_t i = 0; i < whole; i += NORM_LANES)
         for (int j = 0; j < NORM_LANES; j++) acc[j] += __builtin_fabsf(x[i + (uint64_t)j]);
     for (uint64_t i = whole; i < n; i++) acc[i - whole] += __builtin_fabsf(x[i]);
-    for (int width = NORM_LANES / 2; width; width /= 2)
-        for (int j = 0; j < width; j++) acc[j] += acc[j + width];
-    uint32_t bits;
-    memcpy(&bits, acc, sizeof bits);
-    return bits;
+    memcpy(part, acc, sizeof acc);
+    return 0;
 }
-ESP_KERNEL(norm_l1, (const float *x, uint64_t n), (x, n))
+ESP_KERNEL(norm_l1, (float part[NORM_LANES], const float *x, uint64_t n), (part, x, n))
+
+/* The block's sum. */
+static inline float norm_tree(const float part[NORM_LANES]) {
+    float t[NORM_LANES];
+    memcpy(t, part, sizeof t);
+    for (int width = NORM_LANES / 2; width; width /= 2)
+        for (int j = 0; j < width; j++) t[j] += t[j + width];
+    return t[0];
+}
 #endif

@@ -81,22 +81,53 @@ ESP_INLINE void twobit_add_word(float *out, uint32_t w, uint32_t t, int set, uin
         out[i] = set ? dense_float(bits) : out[i] + dense_float(bits);
     }
 }
-ESP_INLINE uint64_t twobit_add_body(float *out, const unsigned char *in, float t, int set, uint64_t n) {
+ESP_INLINE void twobit_add_tail(float *out, const unsigned char *in, float t, int set, uint64_t at, uint64_t n) {
     uint32_t w;
-    uint64_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        memcpy(&w, in + i / 4, sizeof w);
-        if (set)
-            twobit_add_word(out + i, w, dense_bits(t), 1, 16);
-        else
-            twobit_add_word(out + i, w, dense_bits(t), 0, 16);
+    for (; at < n; at += 16) {
+        memcpy(&w, in + at / 4, sizeof w);
+        twobit_add_word(out + at, w, dense_bits(t), set, n - at < 16 ? (uint32_t)(n - at) : 16);
     }
-    if (i == n) return 0;
-    memcpy(&w, in + i / 4, sizeof w);
-    twobit_add_word(out + i, w, dense_bits(t), set, (uint32_t)(n - i));
+}
+static uint64_t twobit_add_scalar(float *out, const unsigned char *in, float t, int set, uint64_t n) {
+    twobit_add_tail(out, in, t, set, 0, n);
     return 0;
 }
-ESP_KERNEL(twobit_add, (float *out, const unsigned char *in, float t, int set, uint64_t n), (out, in, t, set, n))
+#ifdef ESP_SIMD_X86
+/* permutevar picks one of four numbers by a lane's two lowest bits: shifting the code there is all that is to do */
+ESP_TARGET_AVX2 static uint64_t twobit_add_avx2(float *out, const unsigned char *in, float t, int set, uint64_t n) {
+    const __m256i shift = _mm256_setr_epi32(6, 4, 2, 0, 14, 12, 10, 8), high = _mm256_set1_epi32(16);
+    const __m256 value = _mm256_setr_ps(0, 0, -t, t, 0, 0, -t, t);
+    uint64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        uint32_t w;
+        memcpy(&w, in + i / 4, sizeof w);
+        const __m256i a = _mm256_srlv_epi32(_mm256_set1_epi32((int32_t)w), shift);
+        __m256 x = _mm256_permutevar_ps(value, a), y = _mm256_permutevar_ps(value, _mm256_srlv_epi32(a, high));
+        if (!set) {
+            x = _mm256_add_ps(_mm256_loadu_ps(out + i), x);
+            y = _mm256_add_ps(_mm256_loadu_ps(out + i + 8), y);
+        }
+        _mm256_storeu_ps(out + i, x);
+        _mm256_storeu_ps(out + i + 8, y);
+    }
+    twobit_add_tail(out, in, t, set, i, n);
+    return 0;
+}
+ESP_TARGET_AVX512 static uint64_t twobit_add_avx512(float *out, const unsigned char *in, float t, int set, uint64_t n) {
+    const __m512i shift = _mm512_setr_epi32(6, 4, 2, 0, 14, 12, 10, 8, 22, 20, 18, 16, 30, 28, 26, 24);
+    const __m512 value = _mm512_setr_ps(0, 0, -t, t, 0, 0, -t, t, 0, 0, -t, t, 0, 0, -t, t);
+    uint64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        uint32_t w;
+        memcpy(&w, in + i / 4, sizeof w);
+        const __m512 x = _mm512_permutevar_ps(value, _mm512_srlv_epi32(_mm512_set1_epi32((int32_t)w), shift));
+        _mm512_storeu_ps(out + i, set ? x : _mm512_add_ps(_mm512_loadu_ps(out + i), x));
+    }
+    twobit_add_tail(out, in, t, set, i, n);
+    return 0;
+}
+#endif
+ESP_KERNEL_PICK(twobit_add, (float *out, const unsigned char *in, float t, int set, uint64_t n))
 
 /* Not 0 if a code of the body is 01. */
 ESP_INLINE uint64_t twobit_bad_body(const unsigned char *in, uint64_t bytes) {

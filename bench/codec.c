@@ -1,0 +1,221 @@
+/* codec.c: how fast every codec compresses (with feedback) and decompresses, by size and instruction set, one thread.
+ *
+ *     build/bench/codec [SPEC...]        default: all built-in codecs
+ *
+ * GB/s counts the f32 input (4 bytes an element), so that 2x means half the time for the same tensor. Beside it the ratio to
+ * memcpy and to triad (a = b + 3 c) of the same number of elements in the same run: 1.00 is the time that copying
+ * takes. All of a size's measurements are interleaved and repeated, and the best of each is kept. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "espresso.h"
+#undef ESPRESSO_PLUGIN_ENTRY
+#define ESPRESSO_PLUGIN_ENTRY(id) static const esp_plugin *espresso_plugin_v1_##id(const esp_host *h)
+#include "codecs/codecs.inc"
+
+enum { REPEATS = 7, LEVELS = 3, MAX_SPECS = 16, LOG_MIN = 12, LOG_MAX = 24, LOG_STEP = 2 };
+static const char *const default_specs[] = {"none", "fp16",           "bf16",    "efsignsgd", "twobit",
+                                            "topk", "topk:ratio=0.1", "randomk", "dgc"};
+static const char *const level_names[LEVELS] = {"scalar", "avx2", "avx512"};
+static const esp_plugin_fn entries[] = {ESP_CODEC_ENTRIES, NULL};
+
+static void *bench_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    (void)user, (void)d;
+    return aligned_alloc(align, (bytes + align - 1) / align * align + align);
+}
+static void bench_free(void *user, esp_device d, void *p, uint64_t bytes) {
+    (void)user, (void)d, (void)bytes;
+    free(p);
+}
+static void bench_log(void *user, const esp_log_event *ev) {
+    (void)user;
+    fprintf(stderr, "%s\n", ev->message);
+}
+static const esp_host bench_host = {sizeof(esp_host), 1, 0, 0, NULL, bench_alloc, bench_free, bench_log, NULL};
+
+typedef struct bench_codec {
+    const esp_codec *table;
+    void *self[LEVELS];
+    double to[LEVELS], from[LEVELS]; /* best seconds */
+    uint64_t used;
+} bench_codec;
+
+typedef struct bench_memory {
+    float *g, *e, *out;
+    unsigned char *payload;
+    esp_buf scratch, state;
+} bench_memory;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+static void die(const char *what, const char *name) {
+    fprintf(stderr, "bench codec: %s: %s\n", name, what);
+    exit(1);
+}
+static void *zeroed(uint64_t bytes) {
+    void *p = bench_alloc(NULL, (esp_device){ESP_CPU, 0}, bytes + 64, 4096);
+    if (!p) die("out of memory", "alloc");
+    return memset(p, 0, bytes + 64);
+}
+
+static void open_codec(bench_codec *c, const char *spec, int best) {
+    const size_t n = strcspn(spec, ":");
+    memset(c, 0, sizeof *c);
+    for (const esp_plugin_fn *e = entries; *e && !c->table; e++) {
+        const esp_codec *t = (*e)(&bench_host)->codecs[0];
+        if (strlen(t->name) == n && !memcmp(t->name, spec, n)) c->table = t;
+    }
+    if (!c->table) die("no such codec is built in", spec);
+    for (int l = 0; l <= best; l++) {
+        setenv("ESPRESSO_SIMD", level_names[l], 1);
+        if (c->table->open(&bench_host, spec[n] ? spec + n + 1 : "", &c->self[l]) != ESP_OK) exit(2);
+    }
+}
+
+static void one_step(bench_codec *c, int level, bench_memory *m, uint64_t n, uint64_t step, double seconds[2]) {
+    uint64_t used = 0;
+    const uint64_t capacity = ESP_PAYLOAD_HEADER + 8 * n + 4096;
+    esp_tensor t = {sizeof t, ESP_F32, 1, n, {m->g, 4 * n, {ESP_CPU, 0}}, 0, 0};
+    esp_payload p = {{m->payload, capacity, {ESP_CPU, 0}}, &used};
+    esp_codec_args a = {.struct_size = sizeof a, .step = step, .n_payloads = 1, .n_reduced = 1, .beta = 1, .gamma = 1};
+    a.flags = ESP_ARG_OWN_MEMORY;
+    a.residual = m->e;
+    a.scratch = &m->scratch;
+    a.state = &m->state;
+    a.tensor = &t;
+    a.payload = &p;
+    const double start = now();
+    if (c->table->compress(c->self[level], &a) != ESP_OK) die("compress failed", c->table->name);
+    const double middle = now();
+    p.data.bytes = used;
+    t.data.ptr = m->out;
+    a.residual = NULL;
+    if (c->table->decompress(c->self[level], &a) != ESP_OK) die("decompress failed", c->table->name);
+    seconds[0] += middle - start;
+    seconds[1] += now() - middle;
+    c->used = used;
+}
+
+/* Best time of one compress and one decompress, over enough steps to time. */
+static void measure(bench_codec *c, int level, bench_memory *m, uint64_t n, uint64_t steps) {
+    double seconds[2] = {0, 0};
+    one_step(c, level, m, n, 0, seconds); /* warms the caches, and the residual becomes a usual one */
+    seconds[0] = seconds[1] = 0;
+    for (uint64_t s = 1; s <= steps; s++) one_step(c, level, m, n, s, seconds);
+    seconds[0] /= (double)steps;
+    seconds[1] /= (double)steps;
+    if (c->to[level] == 0 || seconds[0] < c->to[level]) c->to[level] = seconds[0];
+    if (c->from[level] == 0 || seconds[1] < c->from[level]) c->from[level] = seconds[1];
+}
+
+static void measure_memory(bench_memory *m, uint64_t n, uint64_t steps, double best[2]) {
+    double start = now();
+    for (uint64_t s = 0; s < steps; s++) {
+        memcpy(m->out, m->g, 4 * n);
+        __asm__ volatile("" ::"r"(m->out) : "memory");
+    }
+    double t = (now() - start) / (double)steps;
+    if (best[0] == 0 || t < best[0]) best[0] = t;
+    const dense_phi_fn triad = dense_phi_for(esp_simd_best());
+    start = now();
+    for (uint64_t s = 0; s < steps; s++) {
+        triad(m->out, m->g, (const float *)(const void *)m->payload, 3.0f, 1.0f, n);
+        __asm__ volatile("" ::"r"(m->out) : "memory");
+    }
+    t = (now() - start) / (double)steps;
+    if (best[1] == 0 || t < best[1]) best[1] = t;
+}
+
+static void bench_size(bench_codec *codecs, int n_codecs, const char *const *specs, int best_level, uint64_t n) {
+    bench_memory m = {zeroed(4 * n),        zeroed(4 * n),     zeroed(4 * n),
+                      zeroed(8 * n + 8192), {NULL, 0, {0, 0}}, {NULL, 0, {0, 0}}};
+    const uint64_t steps = n < 1u << 20 ? (1u << 20) / n : 1;
+    uint64_t seed = 1, scratch = 0, state = 0;
+    double best[2] = {0, 0};
+    for (uint64_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (int k = 0; k < 4; k++) {
+            seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+            sum += (double)(seed >> 32) / 4294967296.0 - 0.5;
+        }
+        m.g[i] = (float)sum;
+    }
+    for (int c = 0; c < n_codecs; c++) {
+        esp_tensor like = {sizeof like, ESP_F32, 1, n, {NULL, 0, {0, 0}}, 0, 0};
+        esp_bound b = {sizeof b, 0, 0, 0, 0};
+        if (codecs[c].table->bound(codecs[c].self[0], &like, &b) != ESP_OK) die("bound failed", specs[c]);
+        scratch = b.scratch_bytes > scratch ? b.scratch_bytes : scratch;
+        state = b.state_bytes > state ? b.state_bytes : state;
+        memset(codecs[c].to, 0, sizeof codecs[c].to);
+        memset(codecs[c].from, 0, sizeof codecs[c].from);
+    }
+    m.scratch = (esp_buf){zeroed(scratch), scratch, {ESP_CPU, 0}};
+    m.state = (esp_buf){zeroed(state), state, {ESP_CPU, 0}};
+    for (int r = 0; r < REPEATS; r++) {
+        measure_memory(&m, n, steps, best);
+        for (int c = 0; c < n_codecs; c++)
+            for (int l = 0; l <= best_level; l++) {
+                memset(m.e, 0, 4 * n);
+                memset(m.state.ptr, 0, state);
+                measure(&codecs[c], l, &m, n, steps);
+            }
+    }
+    const double gb = 4e-9 * (double)n;
+    printf("\n2^%d elements (%.3g MB): memcpy %.1f GB/s, triad %.1f GB/s (12 bytes an element)\n", __builtin_ctzll(n),
+           4e-6 * (double)n, gb / best[0], 3 * gb / best[1]);
+    printf("%-16s %-7s %9s | %8s %8s %8s | %8s %8s %8s\n", "codec", "level", "bits/elem", "compress", "/memcpy",
+           "/triad", "decomp.", "/memcpy", "/triad");
+    for (int c = 0; c < n_codecs; c++)
+        for (int l = 0; l <= best_level; l++) {
+            const bench_codec *k = &codecs[c];
+            printf("%-16s %-7s %9.3f | %8.2f %8.2f %8.2f | %8.2f %8.2f %8.2f\n", specs[c], level_names[l],
+                   8.0 * (double)(k->used - ESP_PAYLOAD_HEADER) / (double)n, gb / k->to[l], best[0] / k->to[l],
+                   best[1] / k->to[l], gb / k->from[l], best[0] / k->from[l], best[1] / k->from[l]);
+        }
+    fflush(stdout);
+    free(m.g);
+    free(m.e);
+    free(m.out);
+    free(m.payload);
+    free(m.scratch.ptr);
+    free(m.state.ptr);
+}
+
+static void describe_machine(int best) {
+    char line[256], name[256] = "unknown";
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    int cores = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        if (!strncmp(line, "processor", 9)) cores++;
+        if (!strncmp(line, "model name", 10) && strchr(line, ':'))
+            (void)snprintf(name, sizeof name, "%s", strchr(line, ':') + 2);
+    }
+    if (f) fclose(f);
+    name[strcspn(name, "\n")] = 0;
+    printf("machine: %s, %d cores, best instruction set %s; compiler %s; one thread; best of %d, interleaved\n", name,
+           cores, level_names[best], __VERSION__, REPEATS);
+    printf("compress: with feedback, GB/s of f32 input. decomp.: one payload, mode SET. ratios: memcpy's or triad's "
+           "time over the "
+           "codec's, same elements\n");
+}
+
+int main(int argc, char **argv) {
+    bench_codec codecs[MAX_SPECS];
+    const char *const *specs = argc > 1 ? (const char *const *)(argv + 1) : default_specs;
+    const int n = argc > 1 ? argc - 1 : (int)(sizeof default_specs / sizeof *default_specs);
+    const int best = esp_simd_best();
+    if (n > MAX_SPECS || (argc > 1 && argv[1][0] == '-')) {
+        fprintf(stderr, "usage: codec [SPEC...]   (at most %d, like topk:ratio=0.01)\n", MAX_SPECS);
+        return 2;
+    }
+    for (int c = 0; c < n; c++) open_codec(&codecs[c], specs[c], best);
+    describe_machine(best);
+    for (int log = LOG_MIN; log <= LOG_MAX; log += LOG_STEP) bench_size(codecs, n, specs, best, (uint64_t)1 << log);
+    for (int c = 0; c < n; c++)
+        for (int l = 0; l <= best; l++) codecs[c].table->close(codecs[c].self[l]);
+    return 0;
+}
