@@ -1,0 +1,18 @@
+/* data.h: labelled images from IDX files (MNIST, Fashion-MNIST and their kin), plain or gzipped. */
+#ifndef TRAIN_DATA_H
+#define TRAIN_DATA_H
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct dataset {
+    uint8_t *pixels, *labels; /* n images of rows x cols */
+    size_t n, rows, cols, classes;
+} dataset;
+
+/** Reads from DIR the files named *PART-images* and *PART-labels*, PART being "train" or "t10k": the first `limit` images, or all where
+ *  it is 0. Returns NULL, or what is wrong (valid until the next call). */
+const char *data_open(dataset *d, const char *dir, const char *part, size_t limit);
+void data_close(dataset *d);
+/** Images pick[0..n-1] as numbers around 0, and their labels. */
+void data_batch(const dataset *d, const uint32_t *pick, size_t n, float *images, uint8_t *labels);
+#endif

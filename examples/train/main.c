@@ -1,0 +1,235 @@
+/* main.c: trains the network of model.h on many ranks at once. All that espresso asks of a trainer is here: open, add
+ * the tensors, start, broadcast; in each step push during backward and wait before the update; close. */
+#include "espresso.h"
+#include "data.h"
+#include "model.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* Flags, with their defaults; a flag's place in the list is its index. */
+enum { EPOCHS, BATCH, LR, MOMENTUM, SEED, MAX_STEPS, LIMIT_TRAIN, EVAL, N_NUMBERS };
+enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, DATA, JSON, N_FLAGS };
+static struct flag {
+    const char *name, *text, *help;
+    double number;
+} flag[N_FLAGS] = {
+    {"--epochs", "3", "passes over the training images", 0},
+    {"--batch", "128", "images a step and rank", 0},
+    {"--lr", "0.3", "learning rate at its highest", 0},
+    {"--momentum", "0.5", "", 0},
+    {"--seed", "1", "of the first parameters and of the order of images", 0},
+    {"--max-steps", "0", "stop after so many steps; 0: do not", 0},
+    {"--limit-train", "0", "use the first N training images; 0: all", 0},
+    {"--eval", "1", "1: test after every epoch, 0: at the end only", 0},
+    {"--strategy", NULL, "fp32, layerwise, or a strategy file", 0},
+    {"--codec", NULL, "such as topk:ratio=0.01", 0},
+    {"--backend", NULL, "such as shm", 0},
+    {"--data", "/usr/share/datasets/fashion-mnist", "folder of IDX files, plain or .gz", 0},
+    {"--json", NULL, "file for the result as one line of JSON; - is the standard output", 0},
+};
+
+typedef struct trainer {
+    esp_ctx *ctx;
+    uint32_t id[N_PARAMS]; /* espresso's numbers of the parameters */
+    model net;
+    dataset train, test;
+    uint32_t *order;           /* of the training images in this epoch; the same on every rank */
+    uint8_t *labels;           /* of one batch */
+    double *step_ms, *wait_ms; /* of each step: all of it, and what it waited for gradients */
+    size_t n_steps;
+} trainer;
+
+static void die(const char *what, const char *why) {
+    fprintf(stderr, "train: %s: %s\n", what, why);
+    exit(1);
+}
+
+static void check(const trainer *t, esp_status s, const char *what) {
+    if (s < 0) die(what, esp_last_error(t->ctx));
+}
+
+static void parse(int argc, char **argv) {
+    for (int i = 1; i < argc; i += 2) {
+        int f = 0;
+        while (f < N_FLAGS && strcmp(argv[i], flag[f].name) != 0) f++;
+        if (f == N_FLAGS || i + 1 == argc) {
+            fprintf(stderr, "usage: train [FLAG VALUE]...   or   espresso run -n 4 -- train [FLAG VALUE]...\n");
+            for (f = 0; f < N_FLAGS; f++)
+                fprintf(stderr, "  %-14s %s%s%s%s\n", flag[f].name, flag[f].help, flag[f].text ? " (" : "",
+                        flag[f].text ? flag[f].text : "", flag[f].text ? ")" : "");
+            exit(2);
+        }
+        flag[f].text = argv[i + 1];
+    }
+    for (int f = 0; f < N_NUMBERS; f++) {
+        char *end;
+        flag[f].number = strtod(flag[f].text, &end);
+        if (*end || end == flag[f].text || !(flag[f].number >= 0 && flag[f].number < 1e9))
+            die(flag[f].name, "needs a number that is not negative");
+    }
+    if (flag[BATCH].number < 1 || flag[EPOCHS].number < 1) die("--batch, --epochs", "must be 1 or more");
+}
+
+static double now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+/* Once: meet the other ranks, name the parameters in backward order, agree, and start from the same values. */
+static void join_ranks(trainer *t) {
+    esp_config cfg = ESP_ZERO;
+    cfg.strategy = flag[STRATEGY].text, cfg.codec = flag[CODEC].text, cfg.backend = flag[BACKEND].text;
+    check(t, esp_open(&cfg, &t->ctx), "esp_open");
+    for (int i = 0; i < N_PARAMS; i++) {
+        const param *p = &t->net.p[i];
+        esp_tensor_desc desc = {.name = p->name, .count = p->count};
+        check(t, esp_tensor_add(t->ctx, &desc, &t->id[i]), p->name);
+    }
+    check(t, esp_start(t->ctx), "esp_start");
+    check(t, esp_broadcast(t->ctx, t->net.p[0].value, t->net.n_values * sizeof(float), 0), "esp_broadcast");
+}
+
+/* Backward says that gradient i is done: it travels while backward goes on. */
+static void push(void *user, int i) {
+    trainer *t = user;
+    check(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
+}
+
+/* One step on the images `pick`; returns the loss. */
+static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
+    const double start = now_ms();
+    data_batch(&t->train, pick, batch, t->net.x[0], t->labels);
+    model_forward(&t->net, batch);
+    const float loss = model_backward(&t->net, t->labels, batch, push, t);
+    const double wait = now_ms();
+    check(t, esp_wait_all(t->ctx), "esp_wait_all");
+    t->wait_ms[t->n_steps] = now_ms() - wait;
+    model_update(&t->net, (float)lr, (float)flag[MOMENTUM].number);
+    t->step_ms[t->n_steps++] = now_ms() - start;
+    return (double)loss;
+}
+
+static void shuffle(uint32_t *order, size_t n, uint64_t seed) {
+    for (size_t i = 0; i < n; i++) order[i] = (uint32_t)i;
+    for (size_t i = n; i > 1; i--) {
+        const size_t j = random_u64(&seed) % i;
+        const uint32_t other = order[j];
+        order[j] = order[i - 1], order[i - 1] = other;
+    }
+}
+
+/* Rises over the first tenth of the steps, then falls to a tenth. */
+static double lr_at(size_t s, size_t total) {
+    const double x = (double)(s + 1) / (double)total;
+    return flag[LR].number * (x < 0.1 ? 10 * x : 1.1 - x);
+}
+
+/* Share of the test images that the model gets right; each rank tests a part. */
+static double accuracy(trainer *t, size_t batch) {
+    const size_t classes = t->net.width[N_LAYERS], stride = (size_t)esp_size(t->ctx) * batch;
+    float right = 0;
+    for (size_t i = (size_t)esp_rank(t->ctx) * batch; i < t->test.n; i += stride) {
+        const size_t n = t->test.n - i < batch ? t->test.n - i : batch;
+        uint32_t pick[n];
+        for (size_t j = 0; j < n; j++) pick[j] = (uint32_t)(i + j);
+        data_batch(&t->test, pick, n, t->net.x[0], t->labels);
+        const float *score = model_forward(&t->net, n);
+        for (size_t j = 0; j < n; j++, score += classes) {
+            size_t best = 0;
+            for (size_t c = 1; c < classes; c++) best = score[c] > score[best] ? c : best;
+            right += best == t->labels[j];
+        }
+    }
+    check(t, esp_allreduce(t->ctx, &right, 1), "esp_allreduce");
+    return (double)right / (double)t->test.n;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *x, size_t n) {
+    qsort(x, n, sizeof *x, by_value);
+    return n ? x[n / 2] : 0;
+}
+
+/* Bytes that went from machine to machine so far, by all ranks' counters. */
+static double inter_bytes(const trainer *t) {
+    esp_stats stats = {.struct_size = sizeof stats};
+    check(t, esp_stats_read(t->ctx, &stats), "esp_stats_read");
+    float sum = (float)stats.inter_bytes;
+    check(t, esp_allreduce(t->ctx, &sum, 1), "esp_allreduce");
+    return (double)sum;
+}
+
+/* Replicas must have the same bits after any number of steps, whatever was compressed. */
+static void compare_ranks(const trainer *t) {
+    const param *p = &t->net.p[0]; /* the gradients' memory is free for rank 0's parameters */
+    if (esp_rank(t->ctx) == 0) memcpy(p->grad, p->value, t->net.n_values * sizeof(float));
+    check(t, esp_broadcast(t->ctx, p->grad, t->net.n_values * sizeof(float), 0), "esp_broadcast");
+    if (memcmp(p->grad, p->value, t->net.n_values * sizeof(float))) die("parameters", "differ from rank 0's");
+}
+
+static void report(trainer *t, double loss, double right, double bytes) {
+    const char *path = flag[JSON].text;
+    FILE *f = !path ? NULL : strcmp(path, "-") ? fopen(path, "w") : stdout;
+    if (path && !f) die(path, "cannot be written");
+    const double step_ms = median(t->step_ms, t->n_steps), wait_ms = median(t->wait_ms, t->n_steps);
+    if (f)
+        fprintf(f,
+                "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, \"step_ms\": %.2f, \"wait_ms\": %.2f, "
+                "\"inter_bytes_per_step\": %.0f, \"loss\": %.4f, \"accuracy\": %.4f}\n",
+                esp_size(t->ctx), esp_machines(t->ctx), t->n_steps, step_ms, wait_ms, bytes, loss, right);
+    if (f && f != stdout && fclose(f)) die(path, "cannot be written");
+}
+
+static void train(trainer *t) {
+    const size_t batch = (size_t)flag[BATCH].number, ranks = (size_t)esp_size(t->ctx), rank = (size_t)esp_rank(t->ctx);
+    const size_t per_epoch = t->train.n / (batch * ranks), limit = (size_t)flag[MAX_STEPS].number;
+    size_t total = per_epoch * (size_t)flag[EPOCHS].number;
+    total = limit && limit < total ? limit : total;
+    t->order = calloc(t->train.n, sizeof *t->order), t->labels = calloc(batch, 1);
+    t->step_ms = calloc(2 * total, sizeof *t->step_ms);
+    if (!t->order || !t->labels || !t->step_ms || total == 0) die("train", "no memory, or fewer images than a batch");
+    t->wait_ms = t->step_ms + total;
+    const double bytes = inter_bytes(t);
+    for (size_t s = 0, from = 0; s < total; s++) {
+        static double loss, right;
+        const size_t at = s % per_epoch, last = s + 1 == total;
+        if (at == 0) shuffle(t->order, t->train.n, (uint64_t)flag[SEED].number << 32 | s), loss = 0, from = s;
+        loss += step(t, t->order + (at * ranks + rank) * batch, batch, lr_at(s, total));
+        if (!last && at + 1 < per_epoch) continue;
+        if (last || flag[EVAL].number > 0) right = accuracy(t, batch);
+        loss /= (double)(s + 1 - from);
+        if (rank == 0)
+            printf("epoch %zu, step %zu of %zu: loss %.3f, test accuracy %.2f%%, last step %.0f ms\n",
+                   s / per_epoch + 1, s + 1, total, loss, 100 * right, t->step_ms[s]);
+        fflush(stdout);
+        if (!last) continue;
+        const double moved = (inter_bytes(t) - bytes) / (double)total;
+        if (rank == 0) report(t, loss, right, moved);
+    }
+    compare_ranks(t);
+}
+
+int main(int argc, char **argv) {
+    static trainer t;
+    parse(argc, argv);
+    const char *why = data_open(&t.train, flag[DATA].text, "train", (size_t)flag[LIMIT_TRAIN].number);
+    if (!why) why = data_open(&t.test, flag[DATA].text, "t10k", 0);
+    if (why) die("data", why);
+    if (t.train.rows * t.train.cols != t.test.rows * t.test.cols || t.test.classes > t.train.classes)
+        die("data", "training and test images differ in kind");
+    if (model_open(&t.net, t.train.rows * t.train.cols, t.train.classes, (size_t)flag[BATCH].number,
+                   (uint64_t)flag[SEED].number))
+        die("model", "out of memory");
+    join_ranks(&t);
+    train(&t);
+    esp_close(t.ctx);
+    model_close(&t.net), data_close(&t.train), data_close(&t.test);
+    free(t.order), free(t.labels), free(t.step_ms);
+    return 0;
+}

@@ -1,0 +1,41 @@
+/* model.h: a small network for images, three dense layers with ReLU between. Knows nothing of ranks or of espresso:
+ * backward only says which gradient has just become ready. */
+#ifndef TRAIN_MODEL_H
+#define TRAIN_MODEL_H
+#include <stddef.h>
+#include <stdint.h>
+
+/** c (m x n) += a * b. Element (i, p) of a is a[i * a_row + p * a_col], so that a transposed matrix is only other steps;
+ *  the same for b (k x n). c is dense, row by row. */
+void gemm(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
+          size_t b_col, float *c);
+
+enum { N_LAYERS = 3, N_PARAMS = 2 * N_LAYERS };
+
+/** What the optimizer updates and espresso synchronises: `count` numbers. */
+typedef struct param {
+    const char *name;
+    size_t count;
+    float *value, *grad, *momentum;
+} param;
+
+typedef struct model {
+    param p[N_PARAMS];          /* in backward order: weight and bias of the last layer first          */
+    size_t n_values;            /* of all parameters, which lie one after the other at p[0].value      */
+    size_t width[N_LAYERS + 1]; /* inputs of each layer (the image's pixels first), then the classes   */
+    float *x[N_LAYERS + 1];     /* inputs of each layer (the caller fills x[0]), then the scores: batch x width */
+    float *dx[N_LAYERS + 1];    /* the loss's derivative by x                                          */
+} model;
+
+/** Takes memory and draws the first values from `seed`. -1 when memory is short. */
+int model_open(model *m, size_t pixels, size_t classes, size_t max_batch, uint64_t seed);
+void model_close(model *m);
+/** Scores of the n images in x[0]: n x classes, valid until the next call. */
+const float *model_forward(model *m, size_t n);
+/** After forward: the mean loss, and all gradients (means over the images); ready(user, i) as p[i].grad is done. */
+float model_backward(model *m, const uint8_t *labels, size_t n, void (*ready)(void *user, int i), void *user);
+/** SGD with momentum. */
+void model_update(model *m, float lr, float momentum);
+/** 64 random bits (splitmix64). */
+uint64_t random_u64(uint64_t *state);
+#endif
