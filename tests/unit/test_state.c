@@ -1,0 +1,374 @@
+/* test_state.c: states saved and loaded by ranks that are threads over `loop`: a resumed run gives the same bits, and a
+ * state that is damaged, foreign or missing changes nothing on any rank. */
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "../common/ranks.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+
+enum { N = 777, RANKS = 4 };
+static const char *const two =
+    "intra.reduce_scatter > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "
+    "decomp@cpu > intra.allgather";
+static atomic_int failures;
+static char dir[] = "/tmp/test_state_XXXXXX", path[64];
+
+#define CHECK(cond)                                                                                                    \
+    do {                                                                                                               \
+        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
+            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
+    } while (0)
+
+static void run(int32_t size, void (*body)(esp_ctx *, void *), void *user, const char *codec, uint64_t seed) {
+    test_job j;
+    memset(&j, 0, sizeof j);
+    j.size = size;
+    j.per_machine = 2;
+    j.body = body;
+    j.user = user;
+    j.config.codec = codec;
+    j.config.seed = seed;
+    j.config.timeout_ms = 20000;
+    j.config.log_level = ESP_LOG_ERROR;
+    atomic_store(&failures, 0);
+    test_run(&j);
+    for (int32_t r = 0; r < size; r++) assert_int_equal(j.open_status[r], ESP_OK);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
+static void start(esp_ctx *ctx, uint64_t count, const char *option) {
+    esp_tensor_desc d = ESP_ZERO;
+    uint32_t id;
+    d.name = "first.weight";
+    d.count = count;
+    d.option = option;
+    CHECK(esp_tensor_add(ctx, &d, &id) == ESP_OK);
+    d.name = "last.bias";
+    d.count = 10;
+    CHECK(esp_tensor_add(ctx, &d, &id) == ESP_OK);
+    CHECK(esp_start(ctx) == ESP_OK);
+}
+
+/* One step with gradients that follow from the step's number; out gets the mean of the first tensor. */
+static void step(esp_ctx *ctx, int number, float out[N]) {
+    float bias[10];
+    esp_stream here = ESP_ZERO;
+    for (int i = 0; i < N; i++) out[i] = (float)((i * 37 + number * 101 + esp_rank(ctx) * 11) % 97) - 40.5f;
+    for (int i = 0; i < 10; i++) bias[i] = (float)(i + number);
+    CHECK(esp_push(ctx, 0, out, here) == ESP_OK);
+    CHECK(esp_push(ctx, 1, bias, here) == ESP_OK);
+    CHECK(esp_wait_all(ctx) == ESP_OK);
+}
+
+static float expected[6][N]; /* rank 0's results of an uninterrupted run */
+
+static void body_whole(esp_ctx *ctx, void *user) {
+    float out[N];
+    start(ctx, N, (const char *)user);
+    for (int k = 0; k < 6; k++) {
+        step(ctx, k, out);
+        if (esp_rank(ctx) == 0) memcpy(expected[k], out, sizeof out);
+    }
+}
+static void body_first_half(esp_ctx *ctx, void *user) {
+    float out[N];
+    start(ctx, N, (const char *)user);
+    for (int k = 0; k < 3; k++) step(ctx, k, out);
+    CHECK(esp_state_save(ctx, path) == ESP_OK);
+}
+static void body_second_half(esp_ctx *ctx, void *user) {
+    float out[N];
+    start(ctx, N, (const char *)user);
+    CHECK(esp_state_load(ctx, path) == ESP_OK);
+    for (int k = 3; k < 6; k++) {
+        step(ctx, k, out);
+        CHECK(memcmp(out, expected[k], sizeof out) == 0);
+    }
+}
+
+/* Codecs with residuals, with momenta and masks, with random draws; the second run has another seed of its own. */
+static void test_resumed_run_is_bit_identical(void **state) {
+    static const char *const codecs[] = {"topk:ratio=0.05", "dgc:ratio=0.05", "randomk:ratio=0.1", "efsignsgd",
+                                         "twobit"};
+    (void)state;
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
+        run(RANKS, body_whole, (void *)(uintptr_t)two, codecs[c], 5);
+        run(RANKS, body_first_half, (void *)(uintptr_t)two, codecs[c], 5);
+        run(RANKS, body_second_half, (void *)(uintptr_t)two, codecs[c], 6);
+    }
+}
+
+/* A change of strategy leaves feedback that is carried to the next push: it is part of the state. */
+static void body_carry(esp_ctx *ctx, void *user) {
+    float out[N], again[N];
+    char after[128];
+    snprintf(after, sizeof after, "%s.carry", path);
+    start(ctx, N, NULL);
+    (void)user;
+    for (int k = 0; k < 3; k++) step(ctx, k, out);
+    CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK);
+    CHECK(ctx->tensors[0].carry != NULL);
+    CHECK(esp_state_save(ctx, after) == ESP_OK);
+    step(ctx, 3, out);
+    CHECK(ctx->tensors[0].carry == NULL);
+    CHECK(esp_state_load(ctx, after) == ESP_OK);
+    CHECK(ctx->tensors[0].carry != NULL);
+    CHECK(ctx->step == 3);
+    step(ctx, 3, again);
+    CHECK(memcmp(out, again, sizeof out) == 0);
+}
+static void test_carried_feedback(void **state) {
+    (void)state;
+    run(RANKS, body_carry, NULL, "topk:ratio=0.05", 0);
+}
+
+/* ---- through memory ---- */
+typedef struct tape {
+    uint8_t data[65536];
+    uint64_t n, at, end;
+} tape;
+static esp_status tape_write(void *user, void *data, uint64_t bytes) {
+    tape *t = (tape *)user;
+    if (t->n + bytes > t->end) return ESP_E_TOO_SMALL;
+    memcpy(t->data + t->n, data, bytes);
+    t->n += bytes;
+    return ESP_OK;
+}
+static esp_status tape_read(void *user, void *data, uint64_t bytes) {
+    tape *t = (tape *)user;
+    if (t->at + bytes > t->n) return ESP_E_CORRUPT;
+    memcpy(data, t->data + t->at, bytes);
+    t->at += bytes;
+    return ESP_OK;
+}
+
+/* What of the context a load may change, as one number. */
+static uint64_t fingerprint(const esp_ctx *ctx) {
+    uint64_t h = ESP__HASH0;
+    h = esp__hash64(h, &ctx->step, sizeof ctx->step);
+    h = esp__hash64(h, &ctx->seed, sizeof ctx->seed);
+    for (uint32_t i = 0; i < ctx->n_feedback; i++) {
+        const esp__feedback *f = &ctx->feedback[i];
+        if (f->residual) h = esp__hash64(h, f->residual, f->count * 4);
+        if (f->state) h = esp__hash64(h, f->state, f->state_bytes);
+    }
+    return h;
+}
+
+static void body_memory(esp_ctx *ctx, void *user) {
+    tape *t = (tape *)calloc(1, sizeof *t);
+    float out[N];
+    uint64_t saved, other;
+    (void)user;
+    t->end = sizeof t->data;
+    start(ctx, N, two);
+    for (int k = 0; k < 2; k++) step(ctx, k, out);
+    saved = fingerprint(ctx);
+    CHECK(esp_state_write(ctx, tape_write, t) == ESP_OK);
+    step(ctx, 2, out);
+    other = fingerprint(ctx);
+    CHECK(saved != other);
+    CHECK(esp_state_read(ctx, tape_read, t) == ESP_OK);
+    CHECK(t->at == t->n);
+    CHECK(fingerprint(ctx) == saved);
+    /* one rank has no room: all fail, and say who */
+    t->n = 0;
+    t->end = esp_rank(ctx) == 2 ? 1000 : sizeof t->data;
+    CHECK(esp_state_write(ctx, tape_write, t) == ESP_E_TOO_SMALL);
+    CHECK(esp_rank(ctx) == 2 || strstr(esp_last_error(ctx), "rank 2"));
+    free(t);
+}
+static void test_through_callbacks(void **state) {
+    (void)state;
+    run(RANKS, body_memory, NULL, "dgc:ratio=0.05", 3);
+}
+
+/* Every byte counts: whatever bit is wrong, and wherever the data ends, nothing is changed. One rank, so that each
+ * position can be tried. */
+static void body_damage(esp_ctx *ctx, void *user) {
+    tape *t = (tape *)calloc(1, sizeof *t);
+    float out[N];
+    uint64_t before, n;
+    (void)user;
+    t->end = sizeof t->data;
+    start(ctx, N, NULL);
+    step(ctx, 0, out);
+    CHECK(esp_state_write(ctx, tape_write, t) == ESP_OK);
+    step(ctx, 1, out);
+    before = fingerprint(ctx);
+    n = t->n;
+    for (uint64_t i = 0; i < n; i += i < 400 ? 1 : 7) {
+        t->data[i] ^= (uint8_t)(1u << (i % 8));
+        t->at = 0;
+        esp_status s = esp_state_read(ctx, tape_read, t);
+        CHECK(s == ESP_E_CORRUPT || (i >= 8 && i < 12 && s == ESP_E_MISMATCH)); /* the version */
+        t->data[i] ^= (uint8_t)(1u << (i % 8));
+    }
+    for (t->n = 0; t->n < n; t->n += t->n < 200 ? 1 : 13) {
+        t->at = 0;
+        CHECK(esp_state_read(ctx, tape_read, t) == ESP_E_CORRUPT);
+    }
+    CHECK(fingerprint(ctx) == before);
+    t->n = n;
+    t->at = 0;
+    CHECK(esp_state_read(ctx, tape_read, t) == ESP_OK);
+    CHECK(fingerprint(ctx) != before);
+    free(t);
+}
+static void test_damage_is_found(void **state) {
+    (void)state;
+    run(1, body_damage, NULL, "topk:ratio=0.05", 0);
+}
+
+/* ---- files of the wrong kind ---- */
+static void body_damaged_file(esp_ctx *ctx, void *user) {
+    char name[160];
+    float out[N];
+    uint64_t before;
+    (void)user;
+    start(ctx, N, two);
+    for (int k = 0; k < 3; k++) step(ctx, k, out);
+    CHECK(esp_state_save(ctx, path) == ESP_OK);
+    step(ctx, 3, out);
+    before = fingerprint(ctx);
+    snprintf(name, sizeof name, "%s.r1of4", path);
+    if (esp_rank(ctx) == 1) CHECK(truncate(name, 500) == 0);
+    CHECK(esp_state_load(ctx, path) == ESP_E_CORRUPT);
+    CHECK(strstr(esp_last_error(ctx), esp_rank(ctx) == 1 ? "ends too early" : "rank 1 could not load"));
+    CHECK(esp_barrier(ctx) == ESP_OK);
+    if (esp_rank(ctx) == 1) CHECK(unlink(name) == 0);
+    CHECK(esp_state_load(ctx, path) == ESP_E_NOT_FOUND);
+    CHECK(fingerprint(ctx) == before);
+    CHECK(esp_state_load(ctx, "/no/such/dir/x") == ESP_E_NOT_FOUND);
+    step(ctx, 4, out); /* the context goes on */
+}
+static void test_damaged_and_missing_files(void **state) {
+    (void)state;
+    run(RANKS, body_damaged_file, NULL, "topk:ratio=0.05", 0);
+}
+
+static void body_save(esp_ctx *ctx, void *user) {
+    float out[N];
+    (void)user;
+    start(ctx, N, NULL);
+    step(ctx, 0, out);
+    CHECK(esp_state_save(ctx, path) == ESP_OK);
+}
+static void body_other_model(esp_ctx *ctx, void *user) {
+    (void)user;
+    start(ctx, N + 1, NULL);
+    CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH);
+    CHECK(strstr(esp_last_error(ctx), "tensor 0 is first.weight with 777 elements there, first.weight with 778 here"));
+}
+static void body_other_strategy(esp_ctx *ctx, void *user) {
+    (void)user;
+    start(ctx, N, NULL);
+    CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH);
+    CHECK(strstr(esp_last_error(ctx), "another strategy"));
+}
+static void body_other_size(esp_ctx *ctx, void *user) {
+    (void)user;
+    start(ctx, N, NULL);
+    CHECK(esp_state_load(ctx, path) == ESP_E_NOT_FOUND);
+    CHECK(strstr(esp_last_error(ctx), "a state of 4 ranks"));
+}
+/* Rank 3 gets an older save than the others. */
+static void body_other_step(esp_ctx *ctx, void *user) {
+    float out[N];
+    char name[160], old[200];
+    (void)user;
+    start(ctx, N, NULL);
+    step(ctx, 0, out);
+    CHECK(esp_state_save(ctx, path) == ESP_OK);
+    snprintf(name, sizeof name, "%s.r3of4", path);
+    snprintf(old, sizeof old, "%s.old", name);
+    if (esp_rank(ctx) == 3) CHECK(rename(name, old) == 0);
+    step(ctx, 1, out);
+    CHECK(esp_state_save(ctx, path) == ESP_OK);
+    if (esp_rank(ctx) == 3) CHECK(rename(old, name) == 0);
+    CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH);
+    CHECK(strstr(esp_last_error(ctx), "rank 3's of step 1"));
+}
+static void test_foreign_states(void **state) {
+    (void)state;
+    run(RANKS, body_save, NULL, "topk:ratio=0.05", 0);
+    run(RANKS, body_other_model, NULL, "topk:ratio=0.05", 0);
+    run(RANKS, body_other_strategy, NULL, "topk:ratio=0.25", 0);
+    run(2, body_other_size, NULL, "topk:ratio=0.05", 0);
+    run(RANKS, body_other_step, NULL, "topk:ratio=0.05", 0);
+}
+
+/* A save that fails on one rank leaves all ranks' last save as it was. */
+static void body_failed_save(esp_ctx *ctx, void *user) {
+    char name[160];
+    float out[N];
+    struct stat st;
+    (void)user;
+    start(ctx, N, NULL);
+    step(ctx, 0, out);
+    CHECK(esp_state_save(ctx, path) == ESP_OK);
+    step(ctx, 1, out);
+    snprintf(name, sizeof name, "%s.r2of4.tmp", path);
+    if (esp_rank(ctx) == 2) CHECK(mkdir(name, 0700) == 0); /* in the way of the temporary file */
+    CHECK(esp_state_save(ctx, path) == ESP_E_ARG);
+    CHECK(strstr(esp_last_error(ctx), esp_rank(ctx) == 2 ? "cannot write the state" : "rank 2 could not save"));
+    if (esp_rank(ctx) == 2) CHECK(rmdir(name) == 0);
+    snprintf(name, sizeof name, "%s.r%dof4.tmp", path, (int)esp_rank(ctx));
+    CHECK(stat(name, &st) != 0);
+    CHECK(esp_state_load(ctx, path) == ESP_OK);
+    CHECK(ctx->step == 1);
+    CHECK(esp_state_save(ctx, "/no/such/dir/x") == ESP_E_ARG);
+}
+static void test_failed_save(void **state) {
+    (void)state;
+    run(RANKS, body_failed_save, NULL, "topk:ratio=0.05", 0);
+}
+
+static void body_misuse(esp_ctx *ctx, void *user) {
+    esp_stream here = ESP_ZERO;
+    float data[N] = {0}, bias[10] = {0};
+    (void)user;
+    CHECK(esp_state_save(ctx, path) == ESP_E_STATE); /* not started */
+    start(ctx, N, NULL);
+    CHECK(esp_state_save(ctx, NULL) == ESP_E_ARG);
+    CHECK(esp_state_read(ctx, NULL, NULL) == ESP_E_ARG);
+    CHECK(esp_push(ctx, 0, data, here) == ESP_OK);
+    CHECK(esp_state_save(ctx, path) == ESP_E_STATE); /* in a step */
+    CHECK(esp_state_load(ctx, path) == ESP_E_STATE);
+    CHECK(esp_push(ctx, 1, bias, here) == ESP_OK);
+    CHECK(esp_wait_all(ctx) == ESP_OK);
+}
+static void test_misuse(void **state) {
+    (void)state;
+    run(1, body_misuse, NULL, "topk:ratio=0.05", 0);
+}
+
+static int make_dir(void **state) {
+    (void)state;
+    if (!mkdtemp(dir)) return -1;
+    snprintf(path, sizeof path, "%s/state", dir);
+    return 0;
+}
+static int remove_dir(void **state) {
+    char command[64];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    return system(command);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_resumed_run_is_bit_identical),
+        cmocka_unit_test(test_carried_feedback),
+        cmocka_unit_test(test_through_callbacks),
+        cmocka_unit_test(test_damage_is_found),
+        cmocka_unit_test(test_damaged_and_missing_files),
+        cmocka_unit_test(test_foreign_states),
+        cmocka_unit_test(test_failed_save),
+        cmocka_unit_test(test_misuse),
+    };
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+}
