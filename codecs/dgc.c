@@ -173,6 +173,12 @@ static esp_status dgc_decompress(void *self, const esp_codec_args *a) {
     return sparse_decompress(t->host, a, dgc_name, DGC_WIRE, sparse_k(t->ratio, d), sparse_k(dgc_ratio(t, 0), d));
 }
 
+static esp_status dgc_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
+                           double *decompress_ns) {
+    (void)d;
+    return sparse_cost(like->count, sparse_k(((dgc_self *)self)->ratio, like->count), 32, compress_ns, decompress_ns);
+}
+
 static const esp_codec dgc_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = DGC_WIRE,
@@ -192,6 +198,7 @@ static const esp_codec dgc_codec = {
     .bound = dgc_bound,
     .compress = dgc_compress,
     .decompress = dgc_decompress,
+    .cost_ns = dgc_cost,
 };
 static const esp_codec *const dgc_codecs[] = {&dgc_codec};
 static const esp_plugin dgc_plugin = {.struct_size = sizeof(esp_plugin),

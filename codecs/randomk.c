@@ -255,6 +255,13 @@ static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
     return ESP_OK;
 }
 
+static esp_status randomk_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
+                               double *decompress_ns) {
+    (void)d;
+    return sparse_cost(like->count, sparse_k(((randomk_self *)self)->ratio, like->count), 20, compress_ns,
+                       decompress_ns);
+}
+
 static const esp_codec randomk_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = RANDOMK_WIRE,
@@ -272,6 +279,7 @@ static const esp_codec randomk_codec = {
     .bound = randomk_bound,
     .compress = randomk_compress,
     .decompress = randomk_decompress,
+    .cost_ns = randomk_cost,
 };
 static const esp_codec *const randomk_codecs[] = {&randomk_codec};
 static const esp_plugin randomk_plugin = {.struct_size = sizeof(esp_plugin),

@@ -65,6 +65,12 @@ static esp_status topk_decompress(void *self, const esp_codec_args *a) {
     return sparse_decompress(t->host, a, topk_name, TOPK_WIRE, k, k);
 }
 
+static esp_status topk_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
+                            double *decompress_ns) {
+    (void)d;
+    return sparse_cost(like->count, sparse_k(((topk_self *)self)->ratio, like->count), 20, compress_ns, decompress_ns);
+}
+
 static const esp_codec topk_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = TOPK_WIRE,
@@ -81,6 +87,7 @@ static const esp_codec topk_codec = {
     .bound = topk_bound,
     .compress = topk_compress,
     .decompress = topk_decompress,
+    .cost_ns = topk_cost,
 };
 
 static const esp_codec *const topk_codecs[] = {&topk_codec};

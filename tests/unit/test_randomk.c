@@ -86,6 +86,20 @@ static void fair_in_order(void **state) {
         for (int i = 0; i < N; i++) assert_true(fabs(hits[j][i] - DRAWS / (double)N) < 6 * sqrt(DRAWS / (double)N));
 }
 
+/* Draws that begin in the same column end in unrelated places. */
+static void no_trace_of_the_grid(void **state) {
+    (void)state;
+    enum { N = 32 * 32, DRAWS = 40000 };
+    static uint32_t apart[N];
+    const double expect = DRAWS / (double)(N - 1);
+    for (uint64_t s = 0; s < DRAWS; s++) {
+        uint64_t at[33];
+        draw_all(esp_rng_key(9, s, 3, 0, 0), N, 33, esp_simd_best(), at);
+        apart[(at[32] + N - at[0]) % N]++;
+    }
+    for (int i = 1; i < N; i++) assert_true(fabs(apart[i] - expect) < 6 * sqrt(expect));
+}
+
 static float *random_array(uint64_t n) {
     float *x = malloc((n + 1) * 4);
     for (uint64_t i = 0; i < n; i++) x[i] = rig_uniform();
@@ -234,9 +248,16 @@ static void many_payloads_and_corruption(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_permutation), cmocka_unit_test(huge_counts), cmocka_unit_test(fair),
-        cmocka_unit_test(fair_in_order), cmocka_unit_test(draw_key),    cmocka_unit_test(sent_and_kept),
-        cmocka_unit_test(summed_bodies), cmocka_unit_test(unbiased),    cmocka_unit_test(many_payloads_and_corruption),
+        cmocka_unit_test(a_permutation),
+        cmocka_unit_test(huge_counts),
+        cmocka_unit_test(fair),
+        cmocka_unit_test(fair_in_order),
+        cmocka_unit_test(no_trace_of_the_grid),
+        cmocka_unit_test(draw_key),
+        cmocka_unit_test(sent_and_kept),
+        cmocka_unit_test(summed_bodies),
+        cmocka_unit_test(unbiased),
+        cmocka_unit_test(many_payloads_and_corruption),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -230,6 +230,9 @@ static void corrupt_fields(void **state) {
     expect_corrupt(&r, place + 2 * 5, &zero, 2);                             /* not ascending */
     expect_corrupt(&r, place + 2 * (k - 1), &high, 2);                       /* past the end of the last span */
     expect_corrupt(&r, held, &zero32, 4);                                    /* too few */
+    uint32_t fewer = two[1] - 1, more = (uint32_t)k + 1;
+    expect_corrupt(&r, held + 4, &fewer, 4);
+    expect_corrupt(&r, held, &more, 4); /* would read behind the payload */
     two[0]++, two[1]--;
     expect_corrupt(&r, held + 4, &inf, 4);
     expect_corrupt(&r, held, two, 8); /* the right sum, the wrong spans: 5465 wide last span */
