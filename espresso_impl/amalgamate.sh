@@ -10,7 +10,13 @@ echo "/* espresso.h $version ($id): the whole library in one file, made by espre
 echo " * Do not edit: change the project's files and run \`make dist\`. */"
 awk '
 function dir_of(file) { return sub(/[^\/]*$/, "", file) ? file : "" }
-function there(file,    line, got) { got = (getline line < file) >= 0; close(file); return got }
+# a file in `done` may be open right now: reading or closing it here would disturb its reader
+function there(file,    line, got) {
+    if (file in done) return 1
+    got = (getline line < file) >= 0
+    close(file)
+    return got
+}
 # the file that an include means: beside the includer, or under the root
 function find(from, name,    file) {
     file = dir_of(from) name
