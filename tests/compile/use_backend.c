@@ -6,7 +6,7 @@
 enum { N = 1001 };
 
 static int steps(esp_ctx *ctx) {
-    static float grad[N];
+    static float grad[2][N];
     const esp_stream cpu = ESP_ZERO;
     const float size = (float)esp_size(ctx);
     esp_tensor_desc d = ESP_ZERO;
@@ -21,11 +21,14 @@ static int steps(esp_ctx *ctx) {
     if (esp_start(ctx) != ESP_OK) return 1;
     for (int step = 0; step < 3; step++) {
         for (int t = 0; t < 2; t++) {
-            for (int i = 0; i < N; i++) grad[i] = (float)(i % 100 + esp_rank(ctx));
-            if (esp_push(ctx, id[t], grad, cpu) != ESP_OK || esp_wait(ctx, id[t]) != ESP_OK) return 1;
+            for (int i = 0; i < N; i++) grad[t][i] = (float)(i % 100 + esp_rank(ctx));
+            if (esp_push(ctx, id[t], grad[t], cpu) != ESP_OK) return 1;
+        }
+        for (int t = 0; t < 2; t++) {
+            if (esp_wait(ctx, id[t]) != ESP_OK) return 1;
             for (int i = 0; i < N; i++)
-                if (grad[i] != (float)(i % 100) + (size - 1) / 2)
-                    return fprintf(stderr, "%s[%d] is %g\n", names[t], i, (double)grad[i]), 1;
+                if (grad[t][i] != (float)(i % 100) + (size - 1) / 2)
+                    return fprintf(stderr, "%s[%d] is %g\n", names[t], i, (double)grad[t][i]), 1;
         }
         if (esp_wait_all(ctx) != ESP_OK) return 1;
     }
