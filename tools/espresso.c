@@ -26,6 +26,7 @@
 #include "tree.c"
 #include "plugins.c"
 #include "strategy.c"
+#include "state.c"
 
 static int help_main(const tool_command *self, int argc, char **argv);
 
@@ -49,6 +50,7 @@ static const tool_command *const espresso_commands[] = {
     &tree_command,     /* tree.c */
     &plugins_command,  /* plugins.c */
     &strategy_command, /* strategy.c */
+    &state_command,    /* state.c */
     &version_command,  /* above */
     &help_command,     /* below */
 };
