@@ -25,22 +25,31 @@ ESP_INLINE float dense_float(uint32_t u) {
     memcpy(&x, &u, sizeof x);
     return x;
 }
-/* not 0 for NaN and Inf; signed, because AVX2 compares only signed numbers */
-ESP_INLINE int32_t dense_bad(float x) { return (int32_t)(dense_bits(x) & 0x7FFFFFFFu) > 0x7F7FFFFF; }
+/* Bit 31 is set for NaN and Inf: the exponent of ones carries into it. The other bits mean nothing; or-ing many numbers'
+ * tells whether one of them is not finite. */
+ESP_INLINE uint32_t dense_nonfinite(float x) { return (dense_bits(x) & 0x7FFFFFFFu) + 0x00800000u; }
+ESP_INLINE int dense_bad(float x) { return dense_nonfinite(x) >> 31 != 0; }
 
 ESP_INLINE uint64_t dense_check_body(const float *g, uint64_t n) {
-    int32_t bad = 0;
-    for (uint64_t i = 0; i < n; i++) bad |= dense_bad(g[i]);
-    return (uint64_t)bad;
+    uint32_t any = 0;
+    for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(g[i]);
+    return any >> 31;
 }
+/* beta and gamma are nearly always 1: the same numbers without products */
 ESP_INLINE uint64_t dense_check_phi_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
-    int32_t bad = 0;
-    for (uint64_t i = 0; i < n; i++) bad |= dense_bad(beta * e[i] + gamma * g[i]);
-    return (uint64_t)bad;
+    uint32_t any = 0;
+    if (beta == 1 && gamma == 1)
+        for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(e[i] + g[i]);
+    else
+        for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(beta * e[i] + gamma * g[i]);
+    return any >> 31;
 }
 ESP_INLINE uint64_t dense_phi_body(float *restrict phi, const float *g, const float *e, float beta, float gamma,
                                    uint64_t n) {
-    for (uint64_t i = 0; i < n; i++) phi[i] = beta * e[i] + gamma * g[i];
+    if (beta == 1 && gamma == 1)
+        for (uint64_t i = 0; i < n; i++) phi[i] = e[i] + g[i];
+    else
+        for (uint64_t i = 0; i < n; i++) phi[i] = beta * e[i] + gamma * g[i];
     return 0;
 }
 ESP_INLINE uint64_t dense_fill_body(float *out, float x, uint64_t n) {

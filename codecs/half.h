@@ -29,6 +29,7 @@ ESP_INLINE uint32_t half_to_bf16(float x) {
     const uint32_t u = half_bits(x);
     return (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
 }
+/* With a residual, what would become Inf is sent as the largest finite value, so that the residual is finite. */
 ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, uint64_t n) {
     if (!residual) {
         for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_to_bf16(phi[i]);
@@ -36,7 +37,7 @@ ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float
     }
     for (uint64_t i = 0; i < n; i++) {
         uint32_t v = half_to_bf16(phi[i]);
-        v -= (v & 0x7FFFu) == 0x7F80u; /* Inf: the largest finite instead, so that the residual is finite */
+        v -= (v & 0x7FFFu) == 0x7F80u;
         out[i] = (uint16_t)v;
         residual[i] = phi[i] - half_float(v << 16);
     }
@@ -56,35 +57,37 @@ ESP_KERNEL(half_bf16_add, (float *out, const half_u16 *in, float scale, int set,
 /* ---- f16 -------------------------------------------------------------------------------------------------- */
 /* In integers, except that adding 0.5, whose last place is f16's smallest step 2^-24, rounds the subnormal ones. */
 ESP_INLINE uint32_t half_to_f16(float x) {
-    const uint32_t u = half_bits(x), a = u & 0x7FFFFFFFu;
-    const uint32_t small = half_bits(half_float(a) + 0.5f) - 0x3F000000u;
-    uint32_t large = (a - 0x38000000u + 0xFFFu + (a >> 13 & 1u)) >> 13;
-    large = large > 0x7C00u ? 0x7C00u : large;
-    return (u >> 16 & 0x8000u) | (a < 0x38800000u ? small : large);
+    const uint32_t u = half_bits(x);
+    const int32_t a = (int32_t)(u & 0x7FFFFFFFu); /* signed: the comparisons vectorise everywhere */
+    const int32_t small = (int32_t)half_bits(half_float((uint32_t)a) + 0.5f) - 0x3F000000;
+    int32_t large = (a - 0x38000000 + 0xFFF + (a >> 13 & 1)) >> 13;
+    large = large > 0x7C00 ? 0x7C00 : large;
+    return (u >> 16 & 0x8000u) | (uint32_t)(a < 0x38800000 ? small : large);
 }
 ESP_INLINE float half_from_f16(uint32_t h) {
-    const uint32_t sign = (h & 0x8000u) << 16, a = h & 0x7FFFu;
-    const uint32_t normal = (a << 13) + 0x38000000u;
-    const uint32_t special = (a << 13) | 0x7F800000u | (a > 0x7C00u ? 0x400000u : 0);
-    const uint32_t small = half_bits((float)(int32_t)a * 0x1p-24f);
-    return half_float(sign | (a < 0x400u ? small : a < 0x7C00u ? normal : special));
+    const uint32_t sign = (h & 0x8000u) << 16;
+    const int32_t a = (int32_t)(h & 0x7FFFu);
+    const uint32_t normal = ((uint32_t)a << 13) + 0x38000000u;
+    const uint32_t special = ((uint32_t)a << 13) | 0x7F800000u | (uint32_t)(a > 0x7C00) << 22;
+    const uint32_t small = half_bits((float)a * 0x1p-24f);
+    return half_float(sign | (a < 0x400 ? small : a < 0x7C00 ? normal : special));
 }
 
 /* out = f16(down * clamp(phi)), and with a residual: residual = phi - up * out, where up * down == 1. Without a residual
  * nothing is clamped and what is too large becomes Inf. */
-ESP_INLINE void half_f16_encode_one(half_u16 *out, float phi, float *residual, float down, float up) {
-    float c = phi;
-    if (residual) c = c > HALF_F16_MAX ? HALF_F16_MAX : c < -HALF_F16_MAX ? -HALF_F16_MAX : c;
-    const uint32_t v = half_to_f16(down * c);
-    *out = (uint16_t)v;
-    if (residual) *residual = phi - up * half_from_f16(v);
-}
 ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
                                          uint64_t n) {
-    if (residual)
-        for (uint64_t i = 0; i < n; i++) half_f16_encode_one(out + i, phi[i], residual + i, down, up);
-    else
-        for (uint64_t i = 0; i < n; i++) half_f16_encode_one(out + i, phi[i], NULL, down, up);
+    if (!residual) {
+        for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_to_f16(down * phi[i]);
+        return 0;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        float c = phi[i] > HALF_F16_MAX ? HALF_F16_MAX : phi[i];
+        c = c < -HALF_F16_MAX ? -HALF_F16_MAX : c;
+        const uint32_t v = half_to_f16(down * c);
+        out[i] = (uint16_t)v;
+        residual[i] = phi[i] - up * half_from_f16(v);
+    }
     return 0;
 }
 ESP_INLINE uint64_t half_f16_add_body(float *out, const half_u16 *in, float scale, int set, uint64_t n) {

@@ -14,70 +14,85 @@ ESP_INLINE uint64_t twobit_body(uint64_t count) { return (count + 15) / 16 * 4; 
 ESP_INLINE uint32_t twobit_shift(uint32_t i) { return i / 4 * 8 + 6 - i % 4 * 2; }
 
 /* ---- packing and the residual ------------------------------------------------------------------------------ */
-ESP_INLINE void twobit_pack_tail(unsigned char *out, const float *phi, float t, uint64_t at, uint64_t n) {
+ESP_INLINE uint32_t twobit_code(float phi, float t) { /* no branches: they would be mispredicted */
+    return (uint32_t)(phi >= t) * 3u | (uint32_t)(phi <= -t) << 1;
+}
+ESP_INLINE uint32_t twobit_value(uint32_t code, uint32_t t) { /* bits of the f32: 11: t, 10: -t, 00: 0 */
+    return (0u - (code >> 1)) & (t | (~code & 1u) << 31);
+}
+/* Elements [at, n); `residual` may be NULL. */
+ESP_INLINE void twobit_pack_tail(unsigned char *out, const float *phi, float *residual, float t, uint64_t at,
+                                 uint64_t n) {
     for (; at < n; at += 16) {
         uint32_t w = 0;
-        for (uint32_t i = 0; i < 16 && at + i < n; i++)
-            w |= (phi[at + i] >= t ? 3u : phi[at + i] <= -t ? 2u : 0u) << twobit_shift(i);
+        const uint32_t m = n - at < 16 ? (uint32_t)(n - at) : 16;
+        for (uint32_t i = 0; i < m; i++) {
+            const uint32_t code = twobit_code(phi[at + i], t);
+            w |= code << twobit_shift(i);
+            if (residual) residual[at + i] = phi[at + i] - dense_float(twobit_value(code, dense_bits(t)));
+        }
         memcpy(out + at / 4, &w, sizeof w);
     }
 }
-static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float t, uint64_t n) {
-    twobit_pack_tail(out, phi, t, 0, n);
+static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float *residual, float t, uint64_t n) {
+    twobit_pack_tail(out, phi, residual, t, 0, n);
     return 0;
 }
 #ifdef ESP_SIMD_X86
-/* 32 elements from masks (bit i: element i): `up` where code 11, `down` where code 10. */
+/* 32 elements from masks, where each four elements' bits are in reverse order; `up`: code 11, `down`: code 10. */
 ESP_TARGET_AVX2 static inline void twobit_word(unsigned char *out, uint32_t up, uint32_t down) {
-    uint64_t w = _pdep_u64(up | down, 0xAAAAAAAAAAAAAAAAu) | _pdep_u64(up, 0x5555555555555555u);
-    w = (w & 0x3333333333333333u) << 2 | (w >> 2 & 0x3333333333333333u); /* element 0 to the top of its byte */
-    w = (w & 0x0F0F0F0F0F0F0F0Fu) << 4 | (w >> 4 & 0x0F0F0F0F0F0F0F0Fu);
+    const uint64_t w = _pdep_u64(up | down, 0xAAAAAAAAAAAAAAAAu) | _pdep_u64(up, 0x5555555555555555u);
     memcpy(out, &w, sizeof w);
 }
-ESP_TARGET_AVX2 static uint64_t twobit_pack_avx2(unsigned char *out, const float *phi, float t, uint64_t n) {
+ESP_TARGET_AVX2 static uint64_t twobit_pack_avx2(unsigned char *out, const float *phi, float *residual, float t,
+                                                 uint64_t n) {
     const __m256 hi = _mm256_set1_ps(t), lo = _mm256_set1_ps(-t);
     uint64_t i = 0;
     for (; i + 32 <= n; i += 32) {
         uint32_t up = 0, down = 0;
         for (int q = 0; q < 4; q++) {
             const __m256 p = _mm256_loadu_ps(phi + i + 8 * q);
-            up |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(p, hi, _CMP_GE_OQ)) << 8 * q;
-            down |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(p, lo, _CMP_LE_OQ)) << 8 * q;
+            const __m256 a = _mm256_cmp_ps(p, hi, _CMP_GE_OQ), b = _mm256_cmp_ps(p, lo, _CMP_LE_OQ);
+            up |= (uint32_t)_mm256_movemask_ps(_mm256_permute_ps(a, 0x1B)) << 8 * q;
+            down |= (uint32_t)_mm256_movemask_ps(_mm256_permute_ps(b, 0x1B)) << 8 * q;
+            if (!residual) continue;
+            const __m256 sent = _mm256_or_ps(_mm256_and_ps(a, hi), _mm256_and_ps(b, lo));
+            _mm256_storeu_ps(residual + i + 8 * q, _mm256_sub_ps(p, sent));
         }
         twobit_word(out + i / 4, up, down);
     }
-    twobit_pack_tail(out, phi, t, i, n);
+    twobit_pack_tail(out, phi, residual, t, i, n);
     return 0;
 }
-ESP_TARGET_AVX512 static uint64_t twobit_pack_avx512(unsigned char *out, const float *phi, float t, uint64_t n) {
+ESP_TARGET_AVX512 static uint64_t twobit_pack_avx512(unsigned char *out, const float *phi, float *residual, float t,
+                                                     uint64_t n) {
     const __m512 hi = _mm512_set1_ps(t), lo = _mm512_set1_ps(-t);
     uint64_t i = 0;
     for (; i + 32 <= n; i += 32) {
-        const __m512 p = _mm512_loadu_ps(phi + i), q = _mm512_loadu_ps(phi + i + 16);
-        const uint32_t up = _mm512_cmp_ps_mask(p, hi, _CMP_GE_OQ) | (uint32_t)_mm512_cmp_ps_mask(q, hi, _CMP_GE_OQ)
-                                                                        << 16;
-        const uint32_t down = _mm512_cmp_ps_mask(p, lo, _CMP_LE_OQ) | (uint32_t)_mm512_cmp_ps_mask(q, lo, _CMP_LE_OQ)
-                                                                          << 16;
+        uint32_t up = 0, down = 0;
+        for (int q = 0; q < 2; q++) {
+            const __m512 p = _mm512_permute_ps(_mm512_loadu_ps(phi + i + 16 * q), 0x1B);
+            const __mmask16 a = _mm512_cmp_ps_mask(p, hi, _CMP_GE_OQ), b = _mm512_cmp_ps_mask(p, lo, _CMP_LE_OQ);
+            up |= (uint32_t)a << 16 * q;
+            down |= (uint32_t)b << 16 * q;
+            if (!residual) continue;
+            const __m512 kept = _mm512_mask_sub_ps(_mm512_mask_sub_ps(p, a, p, hi), b, p, lo);
+            _mm512_storeu_ps(residual + i + 16 * q, _mm512_permute_ps(kept, 0x1B));
+        }
         twobit_word(out + i / 4, up, down);
     }
-    twobit_pack_tail(out, phi, t, i, n);
+    twobit_pack_tail(out, phi, residual, t, i, n);
     return 0;
 }
 #endif
-ESP_KERNEL_PICK(twobit_pack, (unsigned char *out, const float *phi, float t, uint64_t n))
-
-ESP_INLINE uint64_t twobit_residual_body(float *e, const float *phi, float t, uint64_t n) {
-    for (uint64_t i = 0; i < n; i++) e[i] = phi[i] >= t ? phi[i] - t : phi[i] <= -t ? phi[i] + t : phi[i];
-    return 0;
-}
-ESP_KERNEL(twobit_residual, (float *e, const float *phi, float t, uint64_t n), (e, phi, t, n))
+ESP_KERNEL_PICK(twobit_pack, (unsigned char *out, const float *phi, float *residual, float t, uint64_t n))
 
 /* ---- unpacking --------------------------------------------------------------------------------------------- */
 /* out := (set ? 0 : out) + value, for a word's elements; `t` is the bits of the threshold. */
 ESP_INLINE void twobit_add_word(float *out, uint32_t w, uint32_t t, int set, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t code = w >> twobit_shift(i) & 3u;
-        const uint32_t bits = (0u - (code >> 1)) & (t | (~code & 1u) << 31); /* 11: t, 10: -t, 00: 0 */
+        const uint32_t bits = twobit_value(code, t);
         out[i] = set ? dense_float(bits) : out[i] + dense_float(bits);
     }
 }
@@ -145,7 +160,6 @@ typedef struct twobit_self {
     dense_self dense;
     float threshold;
     twobit_pack_fn pack;
-    twobit_residual_fn residual;
     twobit_add_fn add;
     twobit_bad_fn bad;
 } twobit_self;
@@ -157,8 +171,7 @@ typedef struct twobit_job {
 
 static void twobit_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const twobit_job *j = (const twobit_job *)user;
-    j->self->pack(j->body + at / 4, phi, j->self->threshold, n);
-    if (residual) j->self->residual(residual, phi, j->self->threshold, n);
+    j->self->pack(j->body + at / 4, phi, residual, j->self->threshold, n);
 }
 
 static int twobit_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
@@ -186,7 +199,6 @@ static esp_status twobit_open(const esp_host *h, const char *params, void **self
     dense_open(&s->dense, h);
     s->threshold = (float)threshold;
     s->pack = twobit_pack_for(s->dense.level);
-    s->residual = twobit_residual_for(s->dense.level);
     s->add = twobit_add_for(s->dense.level);
     s->bad = twobit_bad_for(s->dense.level);
     *self = s;
