@@ -107,7 +107,7 @@ struct esp_ctx {
     uint64_t step;
     uint32_t n_pushed, n_done;
     int step_closed, step_open;
-    uint32_t waiters;
+    uint32_t waiters, waiters_one; /* threads in any wait; of these, for one tensor only */
     uint64_t wait_since_ns;
     int late_waiting;         /* a request has been in flight for a while        */
     int32_t late_rank;        /* the rank it waits for, -1: unknown              */

@@ -52,23 +52,42 @@ static uint32_t esp__heap_pop(esp_ctx *ctx) {
     return top;
 }
 
+static const esp__op *esp__link_head(const esp_ctx *ctx, const esp__link *l) {
+    return l->cursor < l->n ? &ctx->program.ops[l->sequence[l->cursor]] : NULL;
+}
+
+static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
+    const esp__tensor *t = &ctx->tensors[op->tensor];
+    return t->phase == ESP__PUSHED && &ctx->program.ops[t->first_op + t->pc] == op;
+}
+
+/* Can the head of lane `k` start now? A flat op over several machines holds both lanes and starts from the inter lane. */
+static int esp__link_startable(const esp_ctx *ctx, int k) {
+    const esp__link *l = &ctx->links[k], *intra = &ctx->links[0];
+    const esp__op *op = esp__link_head(ctx, l);
+    if (!op || l->req || !esp__op_is_next(ctx, op)) return 0;
+    if (op->both_links) return k == 1 && !intra->req && !intra->held && esp__link_head(ctx, intra) == op;
+    return !l->held;
+}
+
 static void esp__link_wake(esp_ctx *ctx) {
     if (ctx->link_busy && ESP_HAS(esp_backend, ctx->backend, wake)) ctx->backend->wake(ctx->comms[0]);
     pthread_cond_signal(&ctx->link_cv);
 }
 
-/* The tensor's next op may run: hands it to its lane, or declares the tensor done. */
-static void esp__tensor_ready(esp_ctx *ctx, uint32_t tensor, uint64_t now) {
+/* The tensor's next op may run: hands it to its lane, or declares the tensor done. Threads are woken only if there is
+ * something for them: the link thread (which looks by itself after each of its own ops) when a lane can start now. */
+static void esp__tensor_ready(esp_ctx *ctx, uint32_t tensor, uint64_t now, int from_link) {
     esp__tensor *t = &ctx->tensors[tensor];
     t->ready_ns = now;
     if (t->pc == t->n_ops) {
         t->phase = ESP__DONE;
         ctx->n_done++;
-        if (ctx->waiters) pthread_cond_broadcast(&ctx->done_cv);
+        if (ctx->waiters_one || (ctx->waiters && ctx->n_done == ctx->n_tensors)) pthread_cond_broadcast(&ctx->done_cv);
         return;
     }
     if (ctx->program.ops[t->first_op + t->pc].kind == ESP__OP_COLLECTIVE) {
-        esp__link_wake(ctx);
+        if (!from_link && (esp__link_startable(ctx, 0) || esp__link_startable(ctx, 1))) esp__link_wake(ctx);
     } else {
         esp__heap_push(ctx, tensor);
         pthread_cond_signal(&ctx->cpu_cv);
@@ -86,7 +105,7 @@ static void esp__op_done(esp_ctx *ctx, const esp__op *op, uint64_t start, uint64
             esp__trace_add(ctx->trace, ESP__LANE_INTRA, op->label, op->tensor, ctx->step, start, end, bytes);
     }
     t->pc++;
-    esp__tensor_ready(ctx, op->tensor, end);
+    esp__tensor_ready(ctx, op->tensor, end, op->kind == ESP__OP_COLLECTIVE);
 }
 
 /* ---- cpu and compute lanes ---------------------------------------------------------------------------------------- */
@@ -121,24 +140,6 @@ static void *esp__cpu_main(void *arg) {
 }
 
 /* ---- link lanes ------------------------------------------------------------------------------------------------------ */
-static const esp__op *esp__link_head(const esp_ctx *ctx, const esp__link *l) {
-    return l->cursor < l->n ? &ctx->program.ops[l->sequence[l->cursor]] : NULL;
-}
-
-static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
-    const esp__tensor *t = &ctx->tensors[op->tensor];
-    return t->phase == ESP__PUSHED && &ctx->program.ops[t->first_op + t->pc] == op;
-}
-
-/* Can the head of lane `k` start now? A flat op over several machines holds both lanes and starts from the inter lane. */
-static int esp__link_startable(const esp_ctx *ctx, int k) {
-    const esp__link *l = &ctx->links[k], *intra = &ctx->links[0];
-    const esp__op *op = esp__link_head(ctx, l);
-    if (!op || l->req || !esp__op_is_next(ctx, op)) return 0;
-    if (op->both_links) return k == 1 && !intra->req && !intra->held && esp__link_head(ctx, intra) == op;
-    return !l->held;
-}
-
 static esp_status esp__link_start(esp_ctx *ctx, int k) {
     esp__link *l = &ctx->links[k];
     const esp__op *op = esp__link_head(ctx, l);

@@ -32,7 +32,7 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
     t->pc = 0;
     ctx->n_pushed++;
     ctx->step_open = 1;
-    esp__tensor_ready(ctx, id, now);
+    esp__tensor_ready(ctx, id, now, 0);
 }
 
 static float esp__half_get(esp_dtype d, uint16_t h) {
@@ -122,7 +122,9 @@ ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
                        : esp__fail(ctx, ESP_E_STATE, "tensor '%s' was not pushed in this step: nothing to wait for", t->name);
     } else {
         esp__wait_begin(ctx);
+        ctx->waiters_one++;
         while (t->phase != ESP__DONE && esp__wait_more(ctx)) {}
+        ctx->waiters_one--;
         ctx->waiters--;
         if (t->phase != ESP__DONE) s = esp__dead(ctx);
     }
