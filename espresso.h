@@ -563,8 +563,8 @@ ESPRESSO_API esp_status esp_decompress(esp_codec_handle *h, const void *in, uint
 /** What the payloads so far did not carry, `count` floats; NULL: the codec keeps none. */
 ESPRESSO_API const float *esp_codec_residual(const esp_codec_handle *h);
 
-/** Loads a plugin: an exact path if it contains '/', else libespresso-<name>.so in cfg.plugin_path,
- *  $ESPRESSO_PLUGIN_PATH, then <prefix>/lib/espresso. On failure the message lists every path tried. Before esp_start. */
+/** Loads a plugin: an exact path if it contains '/', else `libespresso-<name>.so` in cfg.plugin_path,
+ *  $ESPRESSO_PLUGIN_PATH, then `<prefix>/lib/espresso`. On failure the message lists every path tried. Before esp_start. */
 ESPRESSO_API esp_status esp_plugin_load(esp_ctx *ctx, const char *path_or_name);
 ESPRESSO_API const char *esp_status_name(esp_status s); /* "ESP_E_PEER" */
 ESPRESSO_API const char *esp_status_text(esp_status s); /* "a rank died or left" */

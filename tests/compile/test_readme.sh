@@ -1,0 +1,11 @@
+# test_readme.sh: the program that README.md shows compiles as it says there, and runs, alone and as a job.
+. tests/compile/common.sh
+try make -s dist
+cp dist/espresso.h "$tmp/"
+awk '/^```/ { on = /^```c/; next } on' README.md >"$tmp/train.c"
+cd "$tmp"
+try gcc train.c -pthread -ldl -lm -o train
+try ./train
+[ -x "$root/$build/bin/espresso" ] || exit 0
+try timeout 60 "$root/$build/bin/espresso" run -n 4 -- ./train
+try timeout 60 env ESPRESSO_CODEC=topk:ratio=0.01 "$root/$build/bin/espresso" run -n 4 --machines 2 --inter 1gbit,50us -- ./train
