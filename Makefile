@@ -45,9 +45,10 @@ tests: $(TESTS)
 
 # a change of compiler, flags or prefix rebuilds everything
 STAMP := $(BUILD)/flags
+$(shell mkdir -p $(BUILD)/dep)
 NOW   := $(CC) $(BASE) $(OPT) $(CFLAGS) $(PREFIX)
 ifneq ($(NOW),$(shell cat $(STAMP) 2>/dev/null))
-$(shell mkdir -p $(BUILD)/dep && printf '%s\n' '$(NOW)' >$(STAMP))
+$(shell printf '%s\n' '$(NOW)' >$(STAMP))
 endif
 
 # ---- library, command, plugins, examples -------------------------------------------------------
