@@ -171,13 +171,13 @@ static esp_status esp__exchange_late(esp__peers *p, esp__waiter *w, char *text, 
 /* What became of the wait, in words. */
 static esp_status esp__exchange_result(esp__peers *p, const esp__waiter *w, char *text, size_t cap) {
     if (w->done && w->failed == -2) return ESP_OK;
+    if (p->dead >= 0) { /* before all else: what others do after a death is only its consequence */
+        snprintf(text, cap, "rank %d died (its connection closed without goodbye)", (int)p->dead);
+        return ESP_E_PEER;
+    }
     if (w->done && w->failed == -1) {
         snprintf(text, cap, "ranks exchange different amounts of data: they are not at the same call");
         return ESP_E_MISMATCH;
-    }
-    if (!w->done && p->dead >= 0) {
-        snprintf(text, cap, "rank %d died (its connection closed without goodbye)", (int)p->dead);
-        return ESP_E_PEER;
     }
     snprintf(text, cap, "rank %d closed its context while others wait for it", w->done ? (int)w->failed : 0);
     return ESP_E_PEER;

@@ -4,7 +4,8 @@
 
 /* A connection has ended: `state` says how. On rank 0 all others are told. */
 static void esp__watch_gone(esp__peers *p, int32_t rank, int state) {
-    int first = state == ESP__DIED ? p->dead < 0 : !p->told_left;
+    /* the first death is told, and the first goodbye if no death came before (after one, all leave) */
+    int first = p->dead < 0 && (state == ESP__DIED || !p->told_left);
     if (p->rank == 0) {
         esp__conn *c = &p->conns[rank];
         if (c->state != ESP__HERE) return;
