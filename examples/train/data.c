@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char why[2200];
+static char why[1200]; /* the text of the last problem */
 
 /* The first file that matches (a plain one sorts before its .gz). gzip unpacks, so that no library is needed. */
 static FILE *open_file(const char *dir, const char *part, const char *kind, char *path, size_t cap) {
@@ -26,49 +26,39 @@ static size_t big_endian(const unsigned char *h) {
 }
 
 /* The bytes of one file of `n_dims` dimensions, at most `limit` items (0: all), or NULL and `why`. */
-static uint8_t *read_idx(const char *dir, const char *part, const char *kind, int n_dims, size_t limit, size_t *dim) {
+static uint8_t *read_idx(const char *dir, const char *part, const char *kind, size_t n_dims, size_t limit,
+                         size_t *dim) {
     char path[1024];
     unsigned char head[16] = {0};
-    const size_t head_bytes = 4 + 4 * (size_t)n_dims;
     const char *problem = NULL;
     uint8_t *data = NULL;
     size_t bytes = 1;
     FILE *f = open_file(dir, part, kind, path, sizeof path);
-    if (!f)
-        problem = "not found or not readable: install dataset-fashion-mnist, or give --data DIR with IDX files";
-    else if (fread(head, 1, head_bytes, f) != head_bytes || big_endian(head) != 0x800u + (unsigned)n_dims)
+    if (!f) problem = "not found: install dataset-fashion-mnist, or give --data DIR with IDX files";
+    if (f && (fread(head, 4, n_dims + 1, f) != n_dims + 1 || big_endian(head) != 0x800 + n_dims))
         problem = "not an IDX file of bytes with the right number of dimensions";
-    for (int i = 0; !problem && i < n_dims; i++) {
+    for (size_t i = 0; !problem && i < n_dims; i++) {
         dim[i] = big_endian(head + 4 + 4 * i);
         if (i == 0 && limit && limit < dim[0]) dim[0] = limit;
-        if (dim[i] == 0 || dim[i] > (1u << 31) / bytes)
-            problem = "its header gives a size that makes no sense";
-        else
-            bytes *= dim[i];
+        if (dim[i] == 0 || dim[i] > (1u << 31) / bytes) problem = "its header gives a size that makes no sense";
+        bytes *= problem ? 1 : dim[i];
     }
     if (!problem && !(data = malloc(bytes))) problem = "out of memory";
     if (!problem && fread(data, 1, bytes, f) != bytes) problem = "ends too early";
     if (f) pclose(f);
     if (!problem) return data;
-    free(data);
     snprintf(why, sizeof why, "%s: %s", path, problem);
-    return NULL;
+    return free(data), NULL;
 }
 
 const char *data_open(dataset *d, const char *dir, const char *part, size_t limit) {
     size_t dim[3] = {0}, n_labels = 0;
     *d = (dataset){.pixels = read_idx(dir, part, "images", 3, limit, dim)};
-    if (!d->pixels || !(d->labels = read_idx(dir, part, "labels", 1, limit, &n_labels))) return data_close(d), why;
-    if (n_labels != dim[0]) return data_close(d), "there must be as many labels as images";
+    if (!d->pixels || !(d->labels = read_idx(dir, part, "labels", 1, limit, &n_labels))) return why;
+    if (n_labels != dim[0]) return "there must be as many labels as images";
     d->n = dim[0], d->rows = dim[1], d->cols = dim[2];
-    for (size_t i = 0; i < d->n; i++) d->classes = d->labels[i] + 1u > d->classes ? d->labels[i] + 1u : d->classes;
+    for (size_t i = 0; i < d->n; i++) d->classes = d->labels[i] < d->classes ? d->classes : d->labels[i] + 1u;
     return NULL;
-}
-
-void data_close(dataset *d) {
-    free(d->pixels);
-    free(d->labels);
-    *d = (dataset){0};
 }
 
 void data_batch(const dataset *d, const uint32_t *pick, size_t n, float *images, uint8_t *labels) {

@@ -17,7 +17,7 @@ static struct flag {
     {"--epochs", "3", "passes over the training images", 0},
     {"--batch", "128", "images a step and rank", 0},
     {"--lr", "0.3", "learning rate at its highest", 0},
-    {"--momentum", "0.5", "", 0},
+    {"--momentum", "0.5", "of the updates", 0},
     {"--seed", "1", "of the first parameters and of the order of images", 0},
     {"--max-steps", "0", "stop after so many steps; 0: do not", 0},
     {"--limit-train", "0", "use the first N training images; 0: all", 0},
@@ -56,8 +56,8 @@ static void parse(int argc, char **argv) {
         if (f == N_FLAGS || i + 1 == argc) {
             fprintf(stderr, "usage: train [FLAG VALUE]...   or   espresso run -n 4 -- train [FLAG VALUE]...\n");
             for (f = 0; f < N_FLAGS; f++)
-                fprintf(stderr, "  %-14s %s%s%s%s\n", flag[f].name, flag[f].help, flag[f].text ? " (" : "",
-                        flag[f].text ? flag[f].text : "", flag[f].text ? ")" : "");
+                fprintf(stderr, "  %-14s %s (%s)\n", flag[f].name, flag[f].help,
+                        flag[f].text ? flag[f].text : "not set");
             exit(2);
         }
         flag[f].text = argv[i + 1];
@@ -65,10 +65,10 @@ static void parse(int argc, char **argv) {
     for (int f = 0; f < N_NUMBERS; f++) {
         char *end;
         flag[f].number = strtod(flag[f].text, &end);
-        if (*end || end == flag[f].text || !(flag[f].number >= 0 && flag[f].number < 1e9))
-            die(flag[f].name, "needs a number that is not negative");
+        const int least = f == EPOCHS || f == BATCH;
+        if (*end || end == flag[f].text || !(flag[f].number >= least && flag[f].number < 1e9))
+            die(flag[f].name, least ? "needs a number, 1 or more" : "needs a number, 0 or more");
     }
-    if (flag[BATCH].number < 1 || flag[EPOCHS].number < 1) die("--batch, --epochs", "must be 1 or more");
 }
 
 static double now_ms(void) {
@@ -84,7 +84,7 @@ static void join_ranks(trainer *t) {
     check(t, esp_open(&cfg, &t->ctx), "esp_open");
     for (int i = 0; i < N_PARAMS; i++) {
         const param *p = &t->net.p[i];
-        esp_tensor_desc desc = {.name = p->name, .count = p->count};
+        esp_tensor_desc desc = {.name = p->name, .count = p->count, .rows = p->rows, .cols = p->cols};
         check(t, esp_tensor_add(t->ctx, &desc, &t->id[i]), p->name);
     }
     check(t, esp_start(t->ctx), "esp_start");
@@ -132,9 +132,8 @@ static double accuracy(trainer *t, size_t batch) {
     float right = 0;
     for (size_t i = (size_t)esp_rank(t->ctx) * batch; i < t->test.n; i += stride) {
         const size_t n = t->test.n - i < batch ? t->test.n - i : batch;
-        uint32_t pick[n];
-        for (size_t j = 0; j < n; j++) pick[j] = (uint32_t)(i + j);
-        data_batch(&t->test, pick, n, t->net.x[0], t->labels);
+        for (size_t j = 0; j < n; j++) t->order[j] = (uint32_t)(i + j); /* the next epoch makes a new order */
+        data_batch(&t->test, t->order, n, t->net.x[0], t->labels);
         const float *score = model_forward(&t->net, n);
         for (size_t j = 0; j < n; j++, score += classes) {
             size_t best = 0;
@@ -173,63 +172,56 @@ static void compare_ranks(const trainer *t) {
     if (memcmp(p->grad, p->value, t->net.n_values * sizeof(float))) die("parameters", "differ from rank 0's");
 }
 
-static void report(trainer *t, double loss, double right, double bytes) {
-    const char *path = flag[JSON].text;
-    FILE *f = !path ? NULL : strcmp(path, "-") ? fopen(path, "w") : stdout;
-    if (path && !f) die(path, "cannot be written");
-    const double step_ms = median(t->step_ms, t->n_steps), wait_ms = median(t->wait_ms, t->n_steps);
-    if (f)
-        fprintf(f,
-                "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, \"step_ms\": %.2f, \"wait_ms\": %.2f, "
-                "\"inter_bytes_per_step\": %.0f, \"loss\": %.4f, \"accuracy\": %.4f}\n",
-                esp_size(t->ctx), esp_machines(t->ctx), t->n_steps, step_ms, wait_ms, bytes, loss, right);
-    if (f && f != stdout && fclose(f)) die(path, "cannot be written");
+static void write_json(trainer *t, const char *path, double loss, double right, double bytes) {
+    FILE *f = strcmp(path, "-") ? fopen(path, "w") : stdout;
+    if (!f) die(path, "cannot be written");
+    fprintf(f, "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, ", esp_size(t->ctx), esp_machines(t->ctx),
+            t->n_steps);
+    fprintf(f, "\"step_ms\": %.2f, \"wait_ms\": %.2f, ", median(t->step_ms, t->n_steps),
+            median(t->wait_ms, t->n_steps));
+    fprintf(f, "\"inter_bytes_per_step\": %.0f, \"loss\": %.4f, \"accuracy\": %.4f}\n", bytes, loss, right);
+    if (fflush(f) || (f != stdout && fclose(f))) die(path, "cannot be written");
 }
 
 static void train(trainer *t) {
     const size_t batch = (size_t)flag[BATCH].number, ranks = (size_t)esp_size(t->ctx), rank = (size_t)esp_rank(t->ctx);
     const size_t per_epoch = t->train.n / (batch * ranks), limit = (size_t)flag[MAX_STEPS].number;
-    size_t total = per_epoch * (size_t)flag[EPOCHS].number;
-    total = limit && limit < total ? limit : total;
+    const size_t all = per_epoch * (size_t)flag[EPOCHS].number, total = limit && limit < all ? limit : all;
     t->order = calloc(t->train.n, sizeof *t->order), t->labels = calloc(batch, 1);
-    t->step_ms = calloc(2 * total, sizeof *t->step_ms);
-    if (!t->order || !t->labels || !t->step_ms || total == 0) die("train", "no memory, or fewer images than a batch");
-    t->wait_ms = t->step_ms + total;
-    const double bytes = inter_bytes(t);
-    for (size_t s = 0, from = 0; s < total; s++) {
-        static double loss, right;
+    t->step_ms = calloc(2 * total + 1, sizeof *t->step_ms), t->wait_ms = t->step_ms + total;
+    if (!t->order || !t->labels || !t->step_ms) die("train", "out of memory");
+    if (total == 0) die("--batch", "is more than there are images for");
+    double loss = 0, right = 0, bytes = -inter_bytes(t);
+    for (size_t s = 0; s < total; s++) {
         const size_t at = s % per_epoch, last = s + 1 == total;
-        if (at == 0) shuffle(t->order, t->train.n, (uint64_t)flag[SEED].number << 32 | s), loss = 0, from = s;
+        if (at == 0) shuffle(t->order, t->train.n, (uint64_t)flag[SEED].number << 32 | s), loss = 0;
         loss += step(t, t->order + (at * ranks + rank) * batch, batch, lr_at(s, total));
-        if (!last && at + 1 < per_epoch) continue;
-        if (last || flag[EVAL].number > 0) right = accuracy(t, batch);
-        loss /= (double)(s + 1 - from);
-        if (rank == 0)
-            printf("epoch %zu, step %zu of %zu: loss %.3f, test accuracy %.2f%%, last step %.0f ms\n",
-                   s / per_epoch + 1, s + 1, total, loss, 100 * right, t->step_ms[s]);
-        fflush(stdout);
-        if (!last) continue;
-        const double moved = (inter_bytes(t) - bytes) / (double)total;
-        if (rank == 0) report(t, loss, right, moved);
+        if (rank == 0 && at % 40 == 39) printf("step %zu of %zu: loss %.3f\n", s + 1, total, loss / (double)(at + 1));
+        if (!last && (at + 1 < per_epoch || flag[EVAL].number < 1)) continue;
+        right = accuracy(t, batch);
+        loss /= (double)(at + 1);
+        if (rank) continue;
+        printf("epoch %zu, step %zu of %zu: loss %.3f, test accuracy %.2f%%, last step %.0f ms\n", s / per_epoch + 1,
+               s + 1, total, loss, 100 * right, t->step_ms[s]);
     }
+    bytes += inter_bytes(t);
     compare_ranks(t);
+    if (rank == 0 && flag[JSON].text) write_json(t, flag[JSON].text, loss, right, bytes / (double)total);
 }
 
 int main(int argc, char **argv) {
     static trainer t;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* progress shows in a pipe too */
     parse(argc, argv);
     const char *why = data_open(&t.train, flag[DATA].text, "train", (size_t)flag[LIMIT_TRAIN].number);
     if (!why) why = data_open(&t.test, flag[DATA].text, "t10k", 0);
-    if (why) die("data", why);
-    if (t.train.rows * t.train.cols != t.test.rows * t.test.cols || t.test.classes > t.train.classes)
-        die("data", "training and test images differ in kind");
-    if (model_open(&t.net, t.train.rows * t.train.cols, t.train.classes, (size_t)flag[BATCH].number,
-                   (uint64_t)flag[SEED].number))
-        die("model", "out of memory");
+    const size_t pixels = t.train.rows * t.train.cols, batch = (size_t)flag[BATCH].number;
+    if (!why && (pixels != t.test.rows * t.test.cols || t.test.classes > t.train.classes))
+        why = "test images differ in kind";
+    if (why) die("--data", why);
+    if (model_open(&t.net, pixels, t.train.classes, batch, (uint64_t)flag[SEED].number)) die("model", "out of memory");
     join_ranks(&t);
     train(&t);
     esp_close(t.ctx);
-    model_close(&t.net), data_close(&t.train), data_close(&t.test);
-    free(t.order), free(t.labels), free(t.step_ms);
-    return 0;
+    return 0; /* the rest of the memory was for all of the run */
 }

@@ -27,6 +27,7 @@ int model_open(model *m, size_t pixels, size_t classes, size_t max_batch, uint64
         const size_t l = layer_of(i);
         m->p[i].name = names[i];
         m->p[i].count = (i % 2 ? 1 : m->width[l]) * m->width[l + 1];
+        if (i % 2 == 0) m->p[i].rows = m->width[l], m->p[i].cols = m->width[l + 1];
         m->n_values += m->p[i].count;
     }
     float *at = calloc(3 * m->n_values + 2 * n_inputs, sizeof *at);
@@ -40,11 +41,6 @@ int model_open(model *m, size_t pixels, size_t classes, size_t max_batch, uint64
     at += 2 * m->n_values;
     for (size_t l = 0; l <= N_LAYERS; at += max_batch * m->width[l++]) m->x[l] = at, m->dx[l] = at + n_inputs;
     return 0;
-}
-
-void model_close(model *m) {
-    free(m->p[0].value); /* all else lies behind it */
-    *m = (model){0};
 }
 
 const float *model_forward(model *m, size_t n) {

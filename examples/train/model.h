@@ -12,10 +12,10 @@ void gemm(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_c
 
 enum { N_LAYERS = 3, N_PARAMS = 2 * N_LAYERS };
 
-/** What the optimizer updates and espresso synchronises: `count` numbers. */
+/** What the optimizer updates and espresso synchronises: `count` numbers; rows and cols are 0 for a bias. */
 typedef struct param {
     const char *name;
-    size_t count;
+    size_t count, rows, cols;
     float *value, *grad, *momentum;
 } param;
 
@@ -27,9 +27,8 @@ typedef struct model {
     float *dx[N_LAYERS + 1];    /* the loss's derivative by x                                          */
 } model;
 
-/** Takes memory and draws the first values from `seed`. -1 when memory is short. */
+/** Takes memory, for all of the run, and draws the first values from `seed`. -1 when memory is short. */
 int model_open(model *m, size_t pixels, size_t classes, size_t max_batch, uint64_t seed);
-void model_close(model *m);
 /** Scores of the n images in x[0]: n x classes, valid until the next call. */
 const float *model_forward(model *m, size_t n);
 /** After forward: the mean loss, and all gradients (means over the images); ready(user, i) as p[i].grad is done. */
