@@ -444,11 +444,15 @@ ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
         esp__fail(ctx, s, "%s", why);
     } else {
         pthread_mutex_lock(&ctx->lock);
-        esp__memory_free(ctx); /* its feedback was detached */
+        ctx->started = 0; /* the lanes' threads look away */
         pthread_mutex_unlock(&ctx->lock);
+        esp__memory_free(ctx); /* its feedback was detached */
         s = esp__strategy_install(ctx);
         if (!s) s = esp__feedback_adopt(ctx, &old);
         if (s) esp__fatal(ctx, s, esp_last_error(ctx));
+        pthread_mutex_lock(&ctx->lock);
+        ctx->started = 1;
+        pthread_mutex_unlock(&ctx->lock);
         ctx->stats.memory_bytes = ctx->memory_bytes;
     }
     esp__old_free(ctx, &old);

@@ -53,7 +53,7 @@ static uint32_t esp__heap_pop(esp_ctx *ctx) {
 }
 
 static const esp__op *esp__link_head(const esp_ctx *ctx, const esp__link *l) {
-    return l->cursor < l->n ? &ctx->program.ops[l->sequence[l->cursor]] : NULL;
+    return ctx->started && l->cursor < l->n ? &ctx->program.ops[l->sequence[l->cursor]] : NULL;
 }
 
 static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
