@@ -2,9 +2,9 @@
  *
  *     build/bench/codec [SPEC...]        default: all built-in codecs
  *
- * GB/s counts the f32 input (4 bytes an element), so that 2x means half the time for the same tensor. Beside it the ratio to
- * memcpy and to triad (a = b + 3 c) of the same number of elements in the same run: 1.00 is the time that copying
- * takes. All of a size's measurements are interleaved and repeated, and the best of each is kept. */
+ * GB/s counts the f32 input (4 bytes an element), so that 2x means half the time for the same tensor. Beside it the
+ * ratio to memcpy and to triad (a = b + 3 c) of the same number of elements in the same run: 1.00 is the time that
+ * copying takes. All of a size's measurements are interleaved and repeated, and the best of each is kept. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

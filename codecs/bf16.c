@@ -3,7 +3,8 @@
  *     decode(code(x)) = x (1 + d), |d| <= 2^-8, over f32's whole range. 16 bits an element.
  *
  * Body: count x bf16. REDUCIBLE in bf16. Values that would round up to Inf do so without feedback; with feedback they
- * are sent as the largest finite value and the rest stays in the residual. Parts with a NaN or Inf send a body of NaN. */
+ * are sent as the largest finite value and the rest stays in the residual. A part with a NaN or Inf sends a body of
+ * NaN. */
 #include "dense.h"
 #include "half.h"
 

@@ -1,7 +1,7 @@
 /* bits.h: one bit an element, packed and unpacked. Knows nothing of codecs.
  *
- * Bit i of a stream is bit i % 8 of byte i / 8 (the least significant first), which in 32-bit little-endian words is bit
- * i % 32 of word i / 32. Streams are whole words; the bits behind the last element are 0. */
+ * Bit i of a stream is bit i % 8 of byte i / 8 (the least significant first), which in 32-bit little-endian words is
+ * bit i % 32 of word i / 32. Streams are whole words; the bits behind the last element are 0. */
 #ifndef ESP_BITS_H
 #define ESP_BITS_H
 #include "simd.h"

@@ -5,7 +5,9 @@
  * residual as it was, so with feedback a first pass over the whole part checks phi before a second one writes. */
 #ifndef ESP_DENSE_H
 #define ESP_DENSE_H
+#ifndef ESPRESSO_H /* inside the library it is there already, and no -I is needed */
 #include "espresso.h"
+#endif
 #include "simd.h"
 #include "params.h"
 
@@ -25,8 +27,8 @@ ESP_INLINE float dense_float(uint32_t u) {
     memcpy(&x, &u, sizeof x);
     return x;
 }
-/* Bit 31 is set for NaN and Inf: the exponent of ones carries into it. The other bits mean nothing; or-ing many numbers'
- * tells whether one of them is not finite. */
+/* Bit 31 is set for NaN and Inf: the exponent of ones carries into it. The other bits mean nothing; the or of many
+ * numbers' tells whether one of them is not finite. */
 ESP_INLINE uint32_t dense_nonfinite(float x) { return (dense_bits(x) & 0x7FFFFFFFu) + 0x00800000u; }
 ESP_INLINE int dense_bad(float x) { return dense_nonfinite(x) >> 31 != 0; }
 

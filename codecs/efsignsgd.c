@@ -1,7 +1,8 @@
 /* efsignsgd.c: one bit an element and one scale, with error feedback.
  * Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD and other gradient compression schemes", ICML 2019.
  *
- *     phi = beta e + gamma g;   s = |phi|_1 / d;   send s and sign(phi), sign(0) = sign(-0) = +1;   e = phi - s sign(phi)
+ *     phi = beta e + gamma g;   s = |phi|_1 / d;   send s and sign(phi);   e = phi - s sign(phi)
+ *     where sign(0) = sign(-0) = +1
  *
  * The paper compresses p = lr g + e and subtracts what was sent from the weights. Divided by lr that is gradient
  * units: phi = g + e, beta = gamma = 1, and the optimiser applies lr as always. While lr stays the same the two agree

@@ -2,10 +2,10 @@
  *
  *     decode(code(x)) = x (1 + d), |d| <= 2^-11, between 2^-14 and 65504; below, steps of 2^-24. 16 bits an element.
  *
- * Body: count x f16. REDUCIBLE in f16. Where a collective will sum n bodies, values are sent times 2^-a, a = ceil(log2 n),
- * so that numbers of f16's range cannot overflow in the sum; header.aux is a, and decoding undoes it. A value beyond the range
- * becomes Inf without feedback; with feedback 65504 is sent and the rest stays in the residual. A part with a NaN or
- * Inf sends a body of NaN. */
+ * Body: count x f16. REDUCIBLE in f16. Where a collective will sum n bodies, values are sent times 2^-a, where
+ * a = ceil(log2 n), so that numbers of f16's range cannot overflow in the sum; header.aux is a, and decoding undoes it.
+ * A value beyond the range becomes Inf without feedback; with feedback 65504 is sent and the rest stays in the
+ * residual. A part with a NaN or Inf sends a body of NaN. */
 #include "dense.h"
 #include "half.h"
 

@@ -1,5 +1,5 @@
 /* half.h: f32 to f16 and bf16 and back, rounding to nearest, ties to even. Knows nothing of payloads.
- * Encoders get finite numbers only; decoders take every bit pattern (a NaN stays one, made quiet, as the hardware does). */
+ * Encoders get finite numbers only; decoders take every bit pattern (a NaN stays one, made quiet, as in hardware). */
 #ifndef ESP_HALF_H
 #define ESP_HALF_H
 #include "simd.h"
@@ -73,8 +73,8 @@ ESP_INLINE float half_from_f16(uint32_t h) {
     return half_float(sign | (a < 0x400 ? small : a < 0x7C00 ? normal : special));
 }
 
-/* out = f16(down * clamp(phi)), and with a residual: residual = phi - up * out, where up * down == 1. Without a residual
- * nothing is clamped and what is too large becomes Inf. */
+/* out = f16(down * clamp(phi)), and with a residual: residual = phi - up * out, where up * down == 1. Without a
+ * residual nothing is clamped and what is too large becomes Inf. */
 ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
                                          uint64_t n) {
     if (!residual) {
@@ -127,7 +127,7 @@ ESP_TARGET_AVX512 static uint64_t half_f16_encode_avx512(half_u16 *out, const fl
     for (; i + 16 <= n; i += 16) {
         const __m512 p = _mm512_loadu_ps(phi + i);
         const __m512 c = residual ? _mm512_max_ps(_mm512_min_ps(p, lim), neg) : p;
-        const __m256i v = _mm512_cvtps_ph(_mm512_mul_ps(c, d), _MM_FROUND_TO_NEAREST_INT);
+        const __m256i v = _mm512_maskz_cvtps_ph(0xFFFF, _mm512_mul_ps(c, d), _MM_FROUND_TO_NEAREST_INT);
         _mm256_storeu_si256((__m256i *)(void *)(out + i), v);
         if (residual) _mm512_storeu_ps(residual + i, _mm512_sub_ps(p, _mm512_mul_ps(_mm512_cvtph_ps(v), u)));
     }

@@ -6,8 +6,8 @@
  *     ESP_KERNEL(foo, (const float *g, float *e, uint64_t n), (g, e, n))
  *
  * defines foo_for(level), a pointer to the body compiled for that level; ask esp_simd_level() once, in open. Where
- * compilers fail (packing, compaction) write foo_avx2 and foo_avx512 by hand, foo_scalar in plain C, and ESP_KERNEL_PICK
- * in place of ESP_KERNEL. Loops vectorise best with 16 elements of fixed trip count inside. */
+ * compilers fail (packing, compaction) write foo_avx2 and foo_avx512 by hand, foo_scalar in plain C, and
+ * ESP_KERNEL_PICK in place of ESP_KERNEL. */
 #ifndef ESP_SIMD_H
 #define ESP_SIMD_H
 #include <stdint.h>

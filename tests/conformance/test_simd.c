@@ -67,7 +67,7 @@ static double f16_value(uint32_t h) {
     return h & 0x8000u ? -v : v;
 }
 
-/* Every f16 decodes to its value; every f16, every midpoint and their neighbours encode to the nearest, ties to even. */
+/* Every f16 decodes to its value; every f16, every midpoint and neighbours encode to the nearest, ties to even. */
 static void every_f16(void **unused) {
     (void)unused;
     enum { PER = 5, N = 0x7C00 * PER };
@@ -111,7 +111,7 @@ static void bf16_rounding(void **unused) {
     for (size_t i = 0; i < CF_COUNT(in); i++) assert_int_equal(half_to_bf16(half_float(in[i])), want[i]);
 }
 
-/* ---- norm.h: the order of the sum, spelt out ------------------------------------------------------------------------ */
+/* ---- norm.h: the order of the sum, spelt out ------------------------------------------------------------------- */
 static void norm_reference(void **unused) {
     (void)unused;
     static float x[NORM_BLOCK];
@@ -132,7 +132,7 @@ static void norm_reference(void **unused) {
     }
 }
 
-/* ---- bits.h: -0 and NaN are not negative ------------------------------------------------------------------------------ */
+/* ---- bits.h: -0 and NaN are not negative ----------------------------------------------------------------------- */
 static void sign_bits(void **unused) {
     (void)unused;
     float x[70];
