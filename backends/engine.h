@@ -32,9 +32,9 @@
 #define ENGINE_FN __attribute__((unused)) static
 
 enum {
-    ENGINE_CELLS = 4,          /* columns that a rank may be ahead of the slowest reader                  */
-    ENGINE_CELL = 256 * 1024,  /* bytes of one column in a window: inputs and result                      */
-    ENGINE_CHUNK = 128 * 1024, /* widest column: fits the second-level cache together with the sum        */
+    ENGINE_CELLS = 8,          /* columns that a rank may be ahead of the slowest reader                  */
+    ENGINE_CELL = 512 * 1024,  /* bytes of one column in a window: inputs and result                      */
+    ENGINE_CHUNK = 256 * 1024, /* widest column (measured: narrower ones cost more in waiting)           */
     ENGINE_BUDGET = 1 << 20,   /* bytes moved by one call of test(): about 0.1 ms                         */
     ENGINE_STAMPS = 64,        /* logical times kept of the last columns                                  */
     ENGINE_QUEUE = 64          /* requests open at once on one comm                                       */
@@ -108,7 +108,7 @@ typedef struct engine_op {
     int32_t get_k;                /* next peer of column get_i                                            */
     uint8_t in_window, result_window, whole, by_destination; /* see engine_plan.h                          */
     uint8_t puts, sums, gets, gets_result;                   /* what this rank does                        */
-    uint8_t ring, chain, begun;                              /* ring: see engine_ring.h                       */
+    uint8_t stream, ring, chain, begun;                      /* ring: see engine_ring.h                       */
     uint64_t steps, group, lag, slots;                       /* of the ring                                   */
     uint32_t esize;
     float scale;
@@ -168,6 +168,7 @@ typedef struct engine_comm {
     uint64_t logical_end_ns;
     uint64_t moved; /* bytes in this call                                                   */
     int simd;
+    int news; /* a counter moved that a sleeping peer may wait for                                        */
     uint8_t *sum_acc, *sum_in; /* one column: accumulator (f32), two peers' inputs                        */
     uint64_t scratch_bytes;
     void *scratch;

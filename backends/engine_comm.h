@@ -70,7 +70,7 @@ ENGINE_FN int engine_drive(engine_comm *m) {
         engine_next(m);
         any = engine_stages(m);
         if (any < 0) return engine_fail(m, any);
-        if (any) engine_tell(m);
+        if (m->news) engine_tell(m);
         moved |= any;
         if (any || !(m->op.ring ? engine_ring_finished(m) : engine_finished(m))) continue;
         engine_done(m);

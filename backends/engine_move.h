@@ -36,6 +36,13 @@ ENGINE_FN esp_status engine_lost(engine_comm *m, int32_t rank) {
                       (int)m->size, engine_op_name(m->op.c.op));
 }
 
+/* Into a result of this rank. */
+ENGINE_FN void engine_copy(const engine_op *o, uint8_t *to, const uint8_t *from, uint64_t bytes) {
+    if (o->stream)
+        engine_copy_past_caches(to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
 /* Copies the used bytes of the payload slots that begin at `from`; returns how many. */
 ENGINE_FN uint64_t engine_copy_slots(const engine_op *o, uint8_t *to, const uint8_t *from, uint64_t bytes) {
     uint64_t sum = 0;
@@ -76,7 +83,7 @@ ENGINE_FN int engine_put(engine_comm *m) {
         for (int32_t q = 0; q < m->size; q++)
             if (q != m->rank) engine_put_piece(m, q, (uint64_t)q, src + engine_part_at(o, q));
     ENGINE_STORE(&m->lines[m->rank].put, o->base + ++o->put_i);
-    return 1;
+    return m->news = 1;
 }
 
 /* ---- sum ---- */
@@ -111,10 +118,13 @@ ENGINE_FN int engine_sum_column(engine_comm *m, uint8_t *out, uint64_t from, uin
     if (q == m->size) return 0;
     return m->trouble ? m->trouble : engine_lost(m, a ? q : 0);
 }
+/* The counter that peers wait for at the end, and, where there are windows, for each cell. */
 ENGINE_FN void engine_show_got(engine_comm *m) {
     engine_op *o = &m->op;
     uint64_t got = o->base + engine_min(o->sums ? o->sum_i : o->cols, o->gets ? o->get_i : o->cols);
-    if (m->lines[m->rank].got != got) ENGINE_STORE(&m->lines[m->rank].got, got);
+    if (m->lines[m->rank].got == got) return;
+    ENGINE_STORE(&m->lines[m->rank].got, got);
+    m->news |= o->in_window || o->result_window || got == o->base + o->cols;
 }
 ENGINE_FN int engine_sum_shown(engine_comm *m) {
     engine_op *o = &m->op;
@@ -122,6 +132,7 @@ ENGINE_FN int engine_sum_shown(engine_comm *m) {
     o->sum_due_ns = 0;
     __atomic_store_n(&mine->stamp[(o->base + o->sum_i) % ENGINE_STAMPS], o->end_ns, __ATOMIC_RELAXED);
     ENGINE_STORE(&mine->sum, o->base + ++o->sum_i);
+    m->news |= o->sum_i == o->cols || o->c.op != ESP_COLL_REDUCE_SCATTER;
     engine_show_got(m);
     return 1;
 }
@@ -138,14 +149,12 @@ ENGINE_FN int engine_sum(engine_comm *m) {
     for (int32_t q = 0; q < m->size; q++)
         if (q != m->rank && ENGINE_LOAD(&m->lines[q].put) <= o->base + o->sum_i) return engine_waits(m, q);
     if (o->result_window && !engine_cell_free(m, o->sum_i)) return 0;
-    if (o->c.op == ESP_COLL_REDUCE && m->rank != o->c.root)
-        out = engine_cell(m, m->rank, o->sum_i, engine_result_slot(m));
-    else
-        out += o->c.op == ESP_COLL_REDUCE_SCATTER ? at : part_at + at;
-    int s = engine_sum_column(m, out, part_at + at, len);
+    uint8_t *cell = o->result_window ? engine_cell(m, m->rank, o->sum_i, engine_result_slot(m)) : NULL;
+    int keep = o->c.op != ESP_COLL_REDUCE || m->rank == o->c.root; /* the result is wanted here */
+    if (keep) out += o->c.op == ESP_COLL_REDUCE_SCATTER ? at : part_at + at;
+    int s = engine_sum_column(m, cell ? cell : out, part_at + at, len);
     if (s < 0) return s;
-    if (o->result_window && o->c.op == ESP_COLL_ALLREDUCE)
-        memcpy(engine_cell(m, m->rank, o->sum_i, engine_result_slot(m)), out, len);
+    if (cell && keep) engine_copy(o, out, cell, len);
     m->moved += len * (uint64_t)m->size;
     for (int32_t k = 1; k < m->size; k++) { /* rotated, so that no link is everybody's first */
         int32_t q = (m->rank + k) % m->size;
@@ -186,7 +195,7 @@ ENGINE_FN int engine_get_piece(engine_comm *m, int32_t rank, uint64_t from, uint
         }
     }
     if (!o->c.slot_bytes) {
-        if (p != to) memcpy(to, p, len);
+        if (p != to) engine_copy(o, to, p, len);
     } else if (!o->per_slot) {
         *moved = engine_copy_slots(o, to, p, len);
     } else {
@@ -209,7 +218,7 @@ ENGINE_FN int engine_get(engine_comm *m) {
     engine_op *o = &m->op;
     if (!o->gets || o->get_i == o->cols) return 0;
     if (o->get_due_ns) return engine_now_ns() >= o->get_due_ns ? engine_get_shown(m) : 0;
-    int32_t q = o->whole ? o->c.root : (m->rank + 1 + o->get_k) % m->size;
+    int32_t q = o->whole ? o->c.root : (m->rank + o->get_k) % m->size;
     int32_t part = o->whole ? 0 : o->c.op == ESP_COLL_ALLTOALL ? m->rank : q;
     uint64_t at, moved, len = engine_piece(o, part, o->get_i, &at);
     if (!len || (q == m->rank && o->gets_result)) return engine_get_shown(m);

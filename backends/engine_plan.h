@@ -16,8 +16,9 @@
 #define ENGINE_PLAN_H
 
 enum {
-    ENGINE_SMALL_SUM = 16 * 1024, /* up to here a sum takes one hop: everybody reads everything           */
-    ENGINE_SMALL_COPY = 16 * 1024 /* up to here two copies through the window are faster than a system call */
+    ENGINE_SMALL_SUM = 16 * 1024,  /* up to here a sum takes one hop: everybody reads everything           */
+    ENGINE_SMALL_COPY = 16 * 1024, /* up to here two copies through the window are faster than a system call */
+    ENGINE_STREAM = 8 << 20        /* from here on results are written past the caches                          */
 };
 
 ENGINE_FN int engine_op_sums(uint32_t op) {
@@ -88,6 +89,7 @@ ENGINE_FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o
     o->unit = c->slot_bytes ? c->slot_bytes : o->esize;
     o->sum = engine_sums_for(c->dtype, m->simd);
     uint64_t n = (uint64_t)m->size, bytes = c->count * o->unit;
+    o->stream = bytes >= ENGINE_STREAM;
     int root = m->rank == c->root, reach = m->reach != ENGINE_REACH_WINDOW, sums = engine_op_sums(c->op);
     o->in_window = !reach || bytes <= (sums ? ENGINE_SMALL_SUM : ENGINE_SMALL_COPY);
     o->whole = c->op == ESP_COLL_BROADCAST || (sums && c->op != ESP_COLL_REDUCE_SCATTER && bytes <= ENGINE_SMALL_SUM);

@@ -120,7 +120,7 @@ ENGINE_FN int engine_ring_shown(engine_comm *m) {
     __atomic_store_n(&mine->stamp[(o->base + o->sum_i) % ENGINE_STAMPS], o->end_ns, __ATOMIC_RELAXED);
     ENGINE_STORE(&mine->sum, o->base + ++o->sum_i);
     if (o->sum_i == o->cols) ENGINE_STORE(&mine->got, o->base + o->cols);
-    return 1;
+    return m->news = 1;
 }
 ENGINE_FN int engine_ring(engine_comm *m) {
     engine_op *o = &m->op;

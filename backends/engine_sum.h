@@ -3,6 +3,9 @@
 #ifndef ENGINE_SUM_H
 #define ENGINE_SUM_H
 #include "../codecs/simd.h"
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 
 enum { ENGINE_LANES = 16 };
 typedef float engine_f __attribute__((vector_size(64), aligned(4), may_alias));
@@ -107,6 +110,27 @@ ENGINE_SUM(engine_sum_bf16, ESP_BF16, ESP_BF16, ESP_BF16)
 ENGINE_SUM(engine_sum_bf16_first, ESP_F32, ESP_BF16, ESP_BF16)
 ENGINE_SUM(engine_sum_bf16_next, ESP_F32, ESP_F32, ESP_BF16)
 ENGINE_SUM(engine_sum_bf16_last, ESP_BF16, ESP_F32, ESP_BF16)
+
+/* memcpy that leaves the caches alone: for results that are too large to be found there again, it saves reading what will be
+ * overwritten. Ordered before what follows. */
+static inline void engine_copy_past_caches(uint8_t *to, const uint8_t *from, uint64_t bytes) {
+#if defined(__x86_64__)
+    uint64_t head = (64 - ((uintptr_t)to & 63)) & 63, i;
+    if (bytes < 4096) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    memcpy(to, from, head);
+    for (i = head; i + 64 <= bytes; i += 64)
+        for (int k = 0; k < 4; k++)
+            _mm_stream_si128((__m128i *)(void *)(to + i) + k,
+                             _mm_loadu_si128((const __m128i *)(const void *)(from + i) + k));
+    memcpy(to + i, from + i, bytes - i);
+    _mm_sfence();
+#else
+    memcpy(to, from, bytes);
+#endif
+}
 
 typedef uint64_t (*engine_sum_fn)(void *out, const void *a, const void *b, uint64_t n, float scale);
 /* The steps of a sum over many ranks: two inputs into the result, or first, next ..., last through an f32 accumulator. */

@@ -15,6 +15,7 @@ ENGINE_FN void engine_ring_bell(engine_bell *b) {
 /* After a counter of ours moved: the sequentially consistent store before, and the sleeper's last look after it has set
  * `asleep`, make sure that one of the two sees the other. */
 ENGINE_FN void engine_tell(engine_comm *m) {
+    m->news = 0;
     for (int32_t q = 0; q < m->size; q++)
         if (q != m->rank && ENGINE_LOAD(&m->bells[q]->asleep)) engine_ring_bell(m->bells[q]);
 }

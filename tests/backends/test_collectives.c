@@ -150,7 +150,7 @@ static void test_numbers(const char *name, const char *params, int32_t per_machi
 }
 static void loop_numbers(void **s) { (void)s, test_numbers("loop", "", 0); }
 static void shm_numbers(void **s) { (void)s, test_numbers("shm", "", 0); }
-static void shm_numbers_by_window(void **s) { (void)s, test_numbers("shm", "cma=0", 0); }
+static void shm_numbers_by_pull(void **s) { (void)s, test_numbers("shm", "cma=1", 0); }
 /* so fast a link that it takes no time, but with all that an emulated link does */
 static void loop_numbers_linked(void **s) { (void)s, test_numbers("loop", "inter=100gbit,latency=1us", 1); }
 static void loop_numbers_ring(void **s) { (void)s, test_numbers("loop", "inter=100gbit", 2); }
@@ -159,7 +159,7 @@ static void shm_numbers_ring(void **s) { (void)s, test_numbers("shm", "inter=100
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loop_numbers),          cmocka_unit_test(shm_numbers),
-        cmocka_unit_test(shm_numbers_by_window), cmocka_unit_test(loop_numbers_linked),
+        cmocka_unit_test(shm_numbers_by_pull), cmocka_unit_test(loop_numbers_linked),
         cmocka_unit_test(loop_numbers_ring),     cmocka_unit_test(shm_numbers_ring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
