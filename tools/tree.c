@@ -1,45 +1,31 @@
 /* tree.c: `espresso tree`: prints or counts the options of the decision tree.
- * Must not know the grammar: espresso_impl/option.c enumerates. */
-#include <fnmatch.h>
+ * Must not know the grammar: espresso_impl/option.c enumerates, planner/tree.c filters. */
+#include "../planner/tree.c"
 
-enum { TREE_DEVICES, TREE_COUNT, TREE_FLAT, TREE_HIERARCHICAL, TREE_MATCH, TREE_EXTENDED };
+enum { TREE_DEVICES, TREE_COUNT, TREE_FLAT, TREE_HIERARCHICAL, TREE_MATCH, TREE_FORBID, TREE_MAX_COMP, TREE_EXTENDED };
 static const tool_flag tree_flags[] = {
     {"--devices", "cpu,gpu", "devices that may compress (default cpu,gpu)"},
     {"--count", NULL, "print how many there are instead"},
     {"--flat", NULL, "only the flat part: what one machine, or one rank a machine, has"},
     {"--hierarchical", NULL, "only the hierarchical part"},
     {"--match", "PATTERN", "only options with PATTERN in them (* is anything); repeated: with all of them"},
+    {"--forbid", "PATTERN", "no options with PATTERN in them; repeated: with none of them"},
+    {"--max-comp", "N", "only options that compress at most N times"},
     {"--extended", NULL, "also options that sum payloads undecoded (fp16, shared-seed randomk)"},
 };
 
-typedef struct tree_ask {
-    uint32_t parts, devices;
-    int count, extended;
-    const char **patterns;
-    int n_patterns;
-    uint64_t flat, hierarchical, raw; /* counted so far */
-} tree_ask;
-
-static int tree_matches(const tree_ask *a, const char *text) {
-    char glob[ESP__TEXT_MAX];
-    for (int i = 0; i < a->n_patterns; i++) {
-        snprintf(glob, sizeof glob, "*%s*", a->patterns[i]);
-        if (fnmatch(glob, text, 0) != 0) return 0;
-    }
-    return 1;
+static int tree_print(void *user, const esp__option *o, const char *text) {
+    (void)user, (void)o;
+    return puts(text) < 0; /* nobody reads any more: stop */
 }
 
-static int tree_visit(void *user, const esp__option *o) {
-    tree_ask *a = user;
-    char text[ESP__TEXT_MAX];
-    esp__option_print(o, text, sizeof text);
-    if (!tree_matches(a, text)) return 0;
-    if (esp__option_is_flat(o))
-        a->flat++;
-    else
-        a->hierarchical++;
-    a->raw += !esp__option_uses(o, ESP__COMP);
-    return !a->count && puts(text) < 0; /* nobody reads any more: stop */
+static int tree_number(const tool_command *c, const char *text, int *out) {
+    char *end;
+    long n = strtol(text, &end, 10);
+    *out = (int)n;
+    return *text && !*end && n >= 0 && n <= ESP__MAX_COMPS
+               ? TOOL_OK
+               : tool_usage(c, "--max-comp %s: expected 0 to %d", text, (int)ESP__MAX_COMPS);
 }
 
 static int tree_devices(const tool_command *c, const char *text, uint32_t *out) {
@@ -58,46 +44,47 @@ static int tree_devices(const tool_command *c, const char *text, uint32_t *out) 
 }
 
 static int tree_main(const tool_command *self, int argc, char **argv) {
-    tree_ask a = {.devices = 3, .patterns = tool_realloc(NULL, (size_t)(argc + 1) * sizeof(char *))};
+    const char **match = tool_realloc(NULL, (size_t)(argc + 1) * sizeof *match);
+    const char **forbid = tool_realloc(NULL, (size_t)(argc + 1) * sizeof *forbid);
+    esp__tree_filter f = {.devices = 3, .max_comp = -1, .match = match, .forbid = forbid};
+    esp__tree_counts n;
     const char *value;
-    int at = 0, flag, status = TOOL_OK;
+    int at = 0, flag, status = TOOL_OK, count = 0;
     while (status == TOOL_OK && (flag = tool_next(self, argc, argv, &at, &value)) != -1) {
-        if (flag == -2)
-            status = TOOL_USAGE;
-        else if (flag == -3)
-            status = -1;
-        else if (flag == TREE_DEVICES)
-            status = tree_devices(self, value, &a.devices);
-        else if (flag == TREE_COUNT)
-            a.count = 1;
-        else if (flag == TREE_FLAT)
-            a.parts |= ESP__TREE_FLAT;
-        else if (flag == TREE_HIERARCHICAL)
-            a.parts |= ESP__TREE_HIERARCHICAL;
-        else if (flag == TREE_MATCH)
-            a.patterns[a.n_patterns++] = value;
-        else if (flag == TREE_EXTENDED)
-            a.extended = 1;
+        switch (flag) {
+        case -2: status = TOOL_USAGE; break;
+        case -3: status = -1; break;
+        case TREE_DEVICES: status = tree_devices(self, value, &f.devices); break;
+        case TREE_COUNT: count = 1; break;
+        case TREE_FLAT: f.parts |= ESP__TREE_FLAT; break;
+        case TREE_HIERARCHICAL: f.parts |= ESP__TREE_HIERARCHICAL; break;
+        case TREE_MATCH: match[f.n_match++] = value; break;
+        case TREE_FORBID: forbid[f.n_forbid++] = value; break;
+        case TREE_MAX_COMP: status = tree_number(self, value, &f.max_comp); break;
+        default: f.extended = 1;
+        }
     }
     if (status == TOOL_OK && at < argc)
         status = tool_usage(self, "'%s': takes flags only; to search for it: --match '%s'", argv[at], argv[at]);
     if (status == TOOL_OK) {
-        if (!a.parts) a.parts = ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL;
-        esp__option_each(a.parts, a.devices, a.extended, tree_visit, &a);
-        if (a.count)
+        if (!f.parts) f.parts = ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL;
+        esp__tree_each(&f, &n, count ? NULL : tree_print, NULL);
+        if (count)
             printf("%llu options: %llu flat, %llu hierarchical; %llu without compression\n",
-                   (unsigned long long)(a.flat + a.hierarchical), (unsigned long long)a.flat,
-                   (unsigned long long)a.hierarchical, (unsigned long long)a.raw);
-        if (!(a.flat + a.hierarchical) && a.n_patterns) status = tool_fail(self, "no option matches");
+                   (unsigned long long)(n.flat + n.hierarchical), (unsigned long long)n.flat,
+                   (unsigned long long)n.hierarchical, (unsigned long long)n.raw);
+        if (!(n.flat + n.hierarchical)) status = tool_fail(self, "no option matches");
     }
-    free(a.patterns);
+    free((void *)match);
+    free((void *)forbid);
     return status == -1 ? TOOL_OK : status;
 }
 
 static const tool_command tree_command = {
     .name = "tree",
     .summary = "Prints every way in which one tensor can be synchronised, one option a line.",
-    .synopsis = "[--devices cpu,gpu] [--count] [--flat|--hierarchical] [--match PATTERN]",
+    .synopsis =
+        "[--devices cpu,gpu] [--count] [--flat|--hierarchical] [--match PATTERN] [--forbid PATTERN] [--max-comp N]",
     .flags = tree_flags,
     .n_flags = sizeof tree_flags / sizeof *tree_flags,
     .run = tree_main,
@@ -106,5 +93,6 @@ static const tool_command tree_command = {
                "examples:\n"
                "  espresso tree --count\n"
                "  espresso tree --devices cpu --flat\n"
-               "  espresso tree --match 'inter.alltoall' --match 'comp@gpu*decomp@cpu'",
+               "  espresso tree --match 'inter.alltoall' --match 'comp@gpu*decomp@cpu'\n"
+               "  espresso tree --devices cpu --forbid gather --max-comp 1",
 };

@@ -1,0 +1,57 @@
+/* tree.c: the part of the decision tree that a system and a user's constraints leave. Knows options by their steps and their
+ * text only; what they cost is for others. */
+#include <fnmatch.h>
+
+typedef struct esp__tree_filter {
+    uint32_t parts, devices; /* ESP__TREE_*, and bit 0 cpu, bit 1 gpu                                  */
+    int extended;            /* also options that sum payloads undecoded                               */
+    const char *const *match, *const *forbid; /* patterns ('*' is anything) that must all, must not be in the text */
+    uint32_t n_match, n_forbid;
+    int max_comp; /* Comps an option may have; -1: any number                               */
+} esp__tree_filter;
+
+typedef struct esp__tree_counts {
+    uint64_t flat, hierarchical, raw; /* raw: without compression */
+} esp__tree_counts;
+
+typedef struct esp__tree_walk {
+    const esp__tree_filter *filter;
+    esp__tree_counts *counts;
+    int (*each)(void *user, const esp__option *o, const char *text);
+    void *user;
+} esp__tree_walk;
+
+static int esp__tree_has(const char *text, const char *pattern) {
+    char glob[ESP__TEXT_MAX];
+    snprintf(glob, sizeof glob, "*%s*", pattern);
+    return fnmatch(glob, text, 0) == 0;
+}
+
+static int esp__tree_allows(const esp__tree_filter *f, const esp__option *o, const char *text) {
+    int comps = 0;
+    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP;
+    if (f->max_comp >= 0 && comps > f->max_comp) return 0;
+    for (uint32_t i = 0; i < f->n_match; i++)
+        if (!esp__tree_has(text, f->match[i])) return 0;
+    for (uint32_t i = 0; i < f->n_forbid; i++)
+        if (esp__tree_has(text, f->forbid[i])) return 0;
+    return 1;
+}
+
+static int esp__tree_visit(void *user, const esp__option *o) {
+    esp__tree_walk *w = user;
+    char text[ESP__TEXT_MAX];
+    esp__option_print(o, text, sizeof text);
+    if (!esp__tree_allows(w->filter, o, text)) return 0;
+    *(esp__option_is_flat(o) ? &w->counts->flat : &w->counts->hierarchical) += 1;
+    w->counts->raw += !esp__option_uses(o, ESP__COMP);
+    return w->each ? w->each(w->user, o, text) : 0;
+}
+
+/* Calls `each` (may be NULL) for every option that the filter leaves, until it returns non-zero; counts them. */
+ESP__FN void esp__tree_each(const esp__tree_filter *f, esp__tree_counts *counts,
+                            int (*each)(void *user, const esp__option *o, const char *text), void *user) {
+    esp__tree_walk w = {f, counts, each, user};
+    memset(counts, 0, sizeof *counts);
+    esp__option_each(f->parts, f->devices, f->extended, esp__tree_visit, &w);
+}
