@@ -85,7 +85,7 @@ $(BUILD)/tests/abi/libespresso-%.so: tests/abi/plugin_%.c $(STAMP) | $(BUILD)/te
 	$(PLUGIN_LINK)
 $(BUILD)/tests/%: tests/%.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
-	$(CC) $(BASE) -O2 -g -Wall -Wextra $(DEP) $< -o $@ $(LIB) -lcmocka $(LIBS)
+	$(CC) $(BASE) -O2 -g -Wall -Wextra -Wno-format-truncation $(DEP) $< -o $@ $(LIB) -lcmocka $(LIBS)
 
 # sanitizers: tests in C but those of the command; threads: those whose first lines mention the thread sanitizer
 SAN  := -O1 -g -fno-omit-frame-pointer -DESP_SANITIZED
