@@ -294,7 +294,7 @@ static void esp__late_update(esp_ctx *ctx, uint64_t now) {
                  ctx->timeout_ms, ctx->tensors[unpushed->tensor].name);
         esp__fatal_locked(ctx, ESP_E_TIMEOUT, text);
     }
-    if (ctx->left_rank >= 0 && waiting && (rank == ctx->left_rank || (rank < 0 && now - oldest > 1000000000u))) {
+    if (ctx->left_rank >= 0 && waiting && (rank < 0 ? now - oldest > 1000000000u : esp__peers_left(ctx->peers, rank))) {
         char text[ESP__ERROR_MAX];
         snprintf(text, sizeof text, "rank %d left (it closed its context) while this rank waits for it", ctx->left_rank);
         esp__fatal_locked(ctx, ESP_E_PEER, text);

@@ -33,7 +33,7 @@ ESP__FN uint64_t esp__hash64(uint64_t h, const void *data, uint64_t bytes); /* F
 
 /* ---- host.c: allocator, the table given to plugins -------------------------------------------------------- */
 ESP__FN void *esp__alloc(esp_ctx *ctx, uint64_t bytes); /* zeroed, 64-byte aligned, through the user's allocator */
-ESP__FN void esp__free(esp_ctx *ctx, void *p, uint64_t bytes);
+ESP__FN void esp__free(esp_ctx *ctx, void *p);
 /* `old` with room for at least need_bytes: the same, or a larger copy with *cap_bytes raised. NULL: out of memory. */
 ESP__FN void *esp__grow(esp_ctx *ctx, void *old, uint64_t *cap_bytes, uint64_t need_bytes);
 ESP__FN char *esp__strdup(esp_ctx *ctx, const char *s); /* NULL for NULL */
@@ -93,6 +93,8 @@ ESP__FN void esp__peers_close(esp__peers *p, const void *farewell, uint64_t byte
  * members. out is [n][bytes]. Returns ESP_E_PEER or ESP_E_TIMEOUT with the text set. Any thread but the watch's. */
 ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, int32_t n, const void *in, void *out,
                                         uint64_t bytes);
+/* 1 if `rank` has said goodbye (not only the first one that did). */
+ESP__FN int esp__peers_left(esp__peers *p, int32_t rank);
 /* This rank has waited too long, directly for `on_rank` (-1: unknown): asks everybody, and `late` gets the verdict. */
 ESP__FN void esp__peers_accuse(esp__peers *p, int32_t on_rank, uint32_t tensor);
 

@@ -114,6 +114,7 @@ struct esp__peers {
     pthread_cond_t changed;
     int32_t dead; /* first rank that died, -1: none */
     int told_left, hub_left;
+    uint8_t *left; /* [size] who said goodbye        */
     esp__exchange *exchanges;
     esp__waiter *waiters;
     esp__bytes tags; /* of esp__tag */
@@ -135,11 +136,21 @@ struct esp__peers {
 #include "peers_late.c"
 #include "peers_watch.c"
 
+ESP__FN int esp__peers_left(esp__peers *p, int32_t rank) {
+    int left = 0;
+    if (p->size == 1 || rank < 0 || rank >= p->size) return 0;
+    pthread_mutex_lock(&p->lock);
+    left = p->left[rank];
+    pthread_mutex_unlock(&p->lock);
+    return left;
+}
+
 static void esp__peers_free(esp__peers *p) {
     esp_ctx *ctx = p->ctx;
     for (int32_t i = 0; i < p->n_conns; i++) esp__conn_free(ctx, &p->conns[i]);
-    if (p->conns) esp__free(ctx, p->conns, sizeof *p->conns * (uint64_t)p->n_conns);
-    if (p->polls) esp__free(ctx, p->polls, esp__watch_polls_bytes(p));
+    if (p->conns) esp__free(ctx, p->conns);
+    if (p->polls) esp__free(ctx, p->polls);
+    if (p->left) esp__free(ctx, p->left);
     for (esp__exchange *x = p->exchanges, *next; x; x = next) {
         next = x->next;
         esp__exchange_free(p, x);
@@ -148,7 +159,7 @@ static void esp__peers_free(esp__peers *p) {
     esp__socket_close(&p->wake_fd);
     pthread_cond_destroy(&p->changed);
     pthread_mutex_destroy(&p->lock);
-    esp__free(ctx, p, sizeof *p);
+    esp__free(ctx, p);
 }
 
 /* Everything of esp__peers but its connections and its thread. */
@@ -174,7 +185,8 @@ static esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const esp
     p->n_conns = p->rank == 0 ? p->size : 1;
     p->conns = (esp__conn *)esp__alloc(ctx, sizeof *p->conns * (uint64_t)p->n_conns);
     p->polls = (struct pollfd *)esp__alloc(ctx, esp__watch_polls_bytes(p));
-    if (!p->conns || !p->polls) {
+    p->left = (uint8_t *)esp__alloc(ctx, (uint64_t)p->size);
+    if (!p->conns || !p->polls || !p->left) {
         p->n_conns = 0;
         esp__peers_free(p);
         return NULL;

@@ -22,7 +22,7 @@ static void esp__watch_gone(esp__peers *p, int32_t rank, int state) {
         if (state == ESP__LEFT) p->hub_left = 1;
     }
     if (state == ESP__DIED && first) p->dead = rank;
-    if (state == ESP__LEFT) p->told_left = 1;
+    if (state == ESP__LEFT) p->told_left = p->left[rank] = 1;
     pthread_cond_broadcast(&p->changed);
     if (!first || p->closing || !p->ev.lost) return;
     pthread_mutex_unlock(&p->lock);
@@ -70,7 +70,9 @@ static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
         if ((w = esp__waiter_find(p, m->tag, m->seq))) w->missing = m->rank;
         pthread_cond_broadcast(&p->changed);
         break;
-    case ESP__MSG_GONE: esp__watch_gone(p, m->rank, m->tag ? ESP__LEFT : ESP__DIED); break;
+    case ESP__MSG_GONE:
+        if (m->rank > 0 && m->rank < p->size) esp__watch_gone(p, m->rank, m->tag ? ESP__LEFT : ESP__DIED);
+        break;
     case ESP__MSG_BYE: esp__watch_gone(p, 0, ESP__LEFT); break;
     case ESP__MSG_ASK:
         on = esp__late_self(p, &tensor);
