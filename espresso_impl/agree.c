@@ -87,10 +87,10 @@ ESP__FN esp_status esp__agree(esp_ctx *ctx, esp_status status) {
         } else {
             s = esp__fail(ctx, ESP_E_NOMEM, "ranks disagree, and there is no memory to say on what");
         }
-        esp__free(ctx, in, longest);
-        esp__free(ctx, texts, longest * (uint64_t)ctx->size);
+        esp__free(ctx, in);
+        esp__free(ctx, texts);
     }
-    esp__free(ctx, all, (uint64_t)ctx->size * sizeof mine);
+    esp__free(ctx, all);
     esp__text_free(&t);
     return s;
 }

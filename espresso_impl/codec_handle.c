@@ -14,11 +14,11 @@ struct esp_codec_handle {
 ESPRESSO_API void esp_codec_close(esp_codec_handle *h) {
     if (!h) return;
     esp__codec_free(h->ctx, h->codec);
-    esp__free(h->ctx, h->residual, h->count * 4u);
-    esp__free(h->ctx, h->temp, h->count * 8u);
-    esp__free(h->ctx, h->state, h->bound.state_bytes);
-    esp__free(h->ctx, h->scratch, h->bound.scratch_bytes);
-    esp__free(h->ctx, h, sizeof *h);
+    esp__free(h->ctx, h->residual);
+    esp__free(h->ctx, h->temp);
+    esp__free(h->ctx, h->state);
+    esp__free(h->ctx, h->scratch);
+    esp__free(h->ctx, h);
 }
 
 ESPRESSO_API esp_status esp_codec_open(esp_ctx *ctx, const char *spec, uint64_t count, const char *feedback,

@@ -81,7 +81,7 @@ static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *
             if (p->machine_of[k] >= machines) machines = p->machine_of[k] + 1;
         p->machine_of[r] = first < r ? p->machine_of[first] : machines;
     }
-    esp__free(ctx, all, n * sizeof mine);
+    esp__free(ctx, all);
     if (!s) esp__topology_make(p);
     return s;
 }
@@ -150,8 +150,8 @@ static esp_status esp__comm_open(esp_ctx *ctx, uint8_t level, const char *params
                           *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
         }
     }
-    esp__free(ctx, oob.members, bytes);
-    esp__free(ctx, machine, bytes);
+    esp__free(ctx, oob.members);
+    esp__free(ctx, machine);
     return s;
 }
 
@@ -263,20 +263,20 @@ static void esp__goodbye(esp_ctx *ctx) {
                      ctx->trace_file ? esp__trace_file_rank : NULL, ctx->trace_file);
     ctx->peers = NULL;
     if (ctx->trace_file) esp__trace_file_close(ctx->trace_file);
-    esp__free(ctx, events, bytes);
+    esp__free(ctx, events);
     if (ctx->trace) esp__trace_free(ctx, ctx->trace);
 }
 
 static void esp__tensors_free(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->n_tensors; i++) {
         esp__tensor *t = &ctx->tensors[i];
-        esp__free(ctx, t->carry, t->count * 4u);
-        esp__free(ctx, t->zeros, esp__tensor_bytes(t));
+        esp__free(ctx, t->carry);
+        esp__free(ctx, t->zeros);
         esp__strfree(ctx, t->name);
         esp__strfree(ctx, t->want_codec);
         esp__strfree(ctx, t->want_option);
     }
-    esp__free(ctx, ctx->tensors, 0);
+    esp__free(ctx, ctx->tensors);
 }
 
 ESPRESSO_API void esp_close(esp_ctx *ctx) {
@@ -289,12 +289,12 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__memory_free(ctx);
     esp__tensors_free(ctx);
     for (uint32_t i = 0; i < ctx->n_codecs; i++) esp__codec_free(ctx, ctx->codecs[i]);
-    esp__free(ctx, ctx->codecs, 0);
-    esp__free(ctx, ctx->order, 0);
+    esp__free(ctx, ctx->codecs);
+    esp__free(ctx, ctx->order);
     esp__workers_close(ctx->workers);
-    esp__free(ctx, ctx->topo.machine_of, 0);
-    esp__free(ctx, ctx->topo.local_of, 0);
-    esp__free(ctx, ctx->topo.ranks, 0);
+    esp__free(ctx, ctx->topo.machine_of);
+    esp__free(ctx, ctx->topo.local_of);
+    esp__free(ctx, ctx->topo.ranks);
     esp__strfree(ctx, ctx->strategy_text);
     esp__strfree(ctx, ctx->plugin_path);
     esp__strfree(ctx, ctx->codec_spec);
@@ -372,7 +372,7 @@ static esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
     esp_status s = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, &mine, all, sizeof mine) : ESP_E_NOMEM;
     for (int32_t r = 0; r < ctx->size && !s && !mine; r++)
         if (all[r]) s = esp__fail(ctx, all[r], "rank %d could not start (%s): see its own error", r, esp_status_text(all[r]));
-    esp__free(ctx, all, (uint64_t)ctx->size * sizeof *all);
+    esp__free(ctx, all);
     return mine ? mine : s;
 }
 

@@ -45,13 +45,25 @@ ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx) {
 
 static const esp_device esp__cpu = {ESP_CPU, 0};
 
+/* The block's size stands in front of it, so that the user's allocator always gets it back. */
+enum { ESP__ALLOC_HEAD = 64 };
+
 ESP__FN void *esp__alloc(esp_ctx *ctx, uint64_t bytes) {
-    void *p = esp__host_alloc(ctx, esp__cpu, bytes, 64);
-    if (p) memset(p, 0, bytes);
-    return p;
+    uint64_t whole = (bytes + 2 * ESP__ALLOC_HEAD - 1) / ESP__ALLOC_HEAD * ESP__ALLOC_HEAD;
+    uint8_t *p = bytes < whole ? esp__host_alloc(ctx, esp__cpu, whole, ESP__ALLOC_HEAD) : NULL;
+    if (!p) return NULL;
+    memset(p, 0, whole);
+    memcpy(p, &whole, sizeof whole);
+    return p + ESP__ALLOC_HEAD;
 }
 
-ESP__FN void esp__free(esp_ctx *ctx, void *p, uint64_t bytes) { esp__host_free(ctx, esp__cpu, p, bytes); }
+ESP__FN void esp__free(esp_ctx *ctx, void *p) {
+    uint64_t whole;
+    if (!p) return;
+    uint8_t *start = (uint8_t *)p - ESP__ALLOC_HEAD;
+    memcpy(&whole, start, sizeof whole);
+    esp__host_free(ctx, esp__cpu, start, whole);
+}
 
 /* A larger copy of an array; the rest is zero. NULL, and the old one untouched, when there is no memory. */
 ESP__FN void *esp__grow(esp_ctx *ctx, void *old, uint64_t *cap_bytes, uint64_t need_bytes) {
@@ -60,7 +72,7 @@ ESP__FN void *esp__grow(esp_ctx *ctx, void *old, uint64_t *cap_bytes, uint64_t n
     void *grown = esp__alloc(ctx, cap);
     if (!grown) return NULL;
     if (old) memcpy(grown, old, (size_t)*cap_bytes);
-    esp__free(ctx, old, *cap_bytes);
+    esp__free(ctx, old);
     *cap_bytes = cap;
     return grown;
 }
@@ -72,9 +84,7 @@ ESP__FN char *esp__strdup(esp_ctx *ctx, const char *s) {
     return copy;
 }
 
-ESP__FN void esp__strfree(esp_ctx *ctx, char *s) {
-    if (s) esp__free(ctx, s, strlen(s) + 1);
-}
+ESP__FN void esp__strfree(esp_ctx *ctx, char *s) { esp__free(ctx, s); }
 
 ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) {
     va_list ap, again;

@@ -15,12 +15,12 @@ static void *esp__take(esp_ctx *ctx, uint64_t bytes, esp_status *s) {
 
 static void esp__feedback_free(esp_ctx *ctx, esp__feedback *all, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
-        esp__free(ctx, all[i].residual, all[i].count * 4u);
-        esp__free(ctx, all[i].state, all[i].state_bytes);
-        esp__free(ctx, all[i].residual_before, all[i].count * 4u);
-        esp__free(ctx, all[i].state_before, all[i].state_bytes);
+        esp__free(ctx, all[i].residual);
+        esp__free(ctx, all[i].state);
+        esp__free(ctx, all[i].residual_before);
+        esp__free(ctx, all[i].state_before);
     }
-    esp__free(ctx, all, 0);
+    esp__free(ctx, all);
 }
 
 static esp_status esp__feedback_take(esp_ctx *ctx) {
@@ -55,7 +55,7 @@ static esp_status esp__links_take(esp_ctx *ctx) {
         }
     }
     if (op_of) ctx->memory_bytes -= ((uint64_t)ctx->n_tensors + 1) * ESP__MAX_STEPS * sizeof *op_of;
-    esp__free(ctx, op_of, 0);
+    esp__free(ctx, op_of);
     return s;
 }
 
@@ -78,12 +78,12 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx) {
 
 /* Everything but the tensors themselves and what they carry. */
 ESP__FN void esp__memory_free(esp_ctx *ctx) {
-    esp__free(ctx, ctx->arena, ctx->arena_bytes);
-    esp__free(ctx, ctx->scratch, ctx->scratch_bytes);
-    esp__free(ctx, ctx->phi, ctx->phi_count * 8u);
-    esp__free(ctx, ctx->payloads, 0);
-    esp__free(ctx, ctx->heap, 0);
-    for (int k = 0; k < 2; k++) esp__free(ctx, ctx->links[k].sequence, 0);
+    esp__free(ctx, ctx->arena);
+    esp__free(ctx, ctx->scratch);
+    esp__free(ctx, ctx->phi);
+    esp__free(ctx, ctx->payloads);
+    esp__free(ctx, ctx->heap);
+    for (int k = 0; k < 2; k++) esp__free(ctx, ctx->links[k].sequence);
     memset(ctx->links, 0, sizeof ctx->links);
     ctx->arena = ctx->scratch = NULL;
     ctx->phi = NULL;
@@ -151,7 +151,7 @@ ESP__FN esp_status esp__feedback_adopt(esp_ctx *ctx, esp__old *old) {
 
 ESP__FN void esp__old_free(esp_ctx *ctx, esp__old *old) {
     esp__feedback_free(ctx, old->feedback, old->n);
-    esp__free(ctx, old->codecs, 0);
-    esp__free(ctx, old->options, 0);
+    esp__free(ctx, old->codecs);
+    esp__free(ctx, old->options);
     memset(old, 0, sizeof *old);
 }

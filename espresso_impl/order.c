@@ -102,7 +102,7 @@ ESP__FN esp_status esp__order_make(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->n_tensors; i++)
         for (uint32_t k = 0; k < ctx->tensors[i].option.n; k++)
             n_colls += ctx->tensors[i].option.steps[k].kind == ESP__COLL;
-    esp__free(ctx, ctx->order, 0);
+    esp__free(ctx, ctx->order);
     ctx->order = esp__alloc(ctx, n_colls * sizeof *ctx->order + 1);
     ctx->n_order = 0;
     if (share && heaps && ctx->order) {
@@ -119,7 +119,7 @@ ESP__FN esp_status esp__order_make(esp_ctx *ctx) {
         while (esp__sim_run_one(ctx, lanes, share)) {}
     }
     int failed = !share || !heaps || !ctx->order;
-    esp__free(ctx, share, 0);
-    esp__free(ctx, heaps, 0);
+    esp__free(ctx, share);
+    esp__free(ctx, heaps);
     return failed ? esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory") : ESP_OK;
 }

@@ -5,9 +5,9 @@
 static uint64_t esp__exchange_bytes(int32_t n) { return (uint64_t)n * (sizeof(int32_t) + 1); }
 
 static void esp__exchange_free(esp__peers *p, esp__exchange *x) {
-    if (x->members) esp__free(p->ctx, x->members, esp__exchange_bytes(x->n));
-    if (x->data) esp__free(p->ctx, x->data, x->alloc);
-    esp__free(p->ctx, x, sizeof *x);
+    if (x->members) esp__free(p->ctx, x->members);
+    if (x->data) esp__free(p->ctx, x->data);
+    esp__free(p->ctx, x);
 }
 
 static esp__waiter *esp__waiter_find(esp__peers *p, uint64_t tag, uint64_t seq) {
@@ -227,6 +227,6 @@ ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, i
             break;
         }
     pthread_mutex_unlock(&p->lock);
-    if (heap) esp__free(p->ctx, heap, list_bytes);
+    if (heap) esp__free(p->ctx, heap);
     return s == ESP_OK ? s : esp__fail(p->ctx, s, "%s", text);
 }

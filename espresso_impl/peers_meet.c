@@ -180,8 +180,8 @@ static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
         meet->polls = (struct pollfd *)esp__alloc(p->ctx, polls_bytes);
         s = meet->polls ? esp__meet_serve(p, meet) : esp__fail(p->ctx, ESP_E_NOMEM, "no memory to meet the ranks");
         for (int32_t i = 0; i < meet->n_guests; i++) esp__conn_free(p->ctx, &meet->guests[i].conn);
-        if (meet->polls) esp__free(p->ctx, meet->polls, polls_bytes);
-        esp__free(p->ctx, meet, sizeof *meet);
+        if (meet->polls) esp__free(p->ctx, meet->polls);
+        esp__free(p->ctx, meet);
     }
     /* closed before the welcome: whoever connects from now on (for a next context) must find the next listener */
     close(listen_fd);

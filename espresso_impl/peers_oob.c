@@ -115,7 +115,7 @@ static esp_status esp__meet_by_oob(esp__peers *p, const esp_config *cfg) {
         s = esp__meet_join(p, all[0].roots, all[0].n_roots <= ESP__MEET_ROOTS ? all[0].n_roots : 1, all[0].job);
     }
     esp__socket_close(&fd);
-    esp__free(p->ctx, all, bytes);
+    esp__free(p->ctx, all);
     return s;
 }
 

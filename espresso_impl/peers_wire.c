@@ -7,7 +7,7 @@ static int esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64_
         uint8_t *bigger = (uint8_t *)esp__alloc(ctx, cap);
         if (!bigger) return 0;
         if (b->len) memcpy(bigger, b->data, b->len);
-        if (b->data) esp__free(ctx, b->data, b->cap);
+        if (b->data) esp__free(ctx, b->data);
         b->data = bigger;
         b->cap = cap;
     }
@@ -17,7 +17,7 @@ static int esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64_
 }
 
 static void esp__bytes_free(esp_ctx *ctx, esp__bytes *b) {
-    if (b->data) esp__free(ctx, b->data, b->cap);
+    if (b->data) esp__free(ctx, b->data);
     memset(b, 0, sizeof *b);
 }
 
@@ -168,7 +168,7 @@ static void esp__conn_init(esp__conn *c, int fd, int32_t rank) {
 static void esp__conn_free(esp_ctx *ctx, esp__conn *c) {
     esp__socket_close(&c->fd);
     esp__socket_close(&c->pidfd);
-    if (c->body) esp__free(ctx, c->body, c->head.bytes);
+    if (c->body) esp__free(ctx, c->body);
     c->body = NULL;
     c->got = 0;
     esp__bytes_free(ctx, &c->out);
@@ -233,7 +233,7 @@ static int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
 }
 
 static void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
-    if (c->body) esp__free(ctx, c->body, c->head.bytes);
+    if (c->body) esp__free(ctx, c->body);
     c->body = NULL;
     c->got = 0;
 }

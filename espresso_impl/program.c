@@ -451,9 +451,9 @@ static esp_status esp__labels_make(esp_ctx *ctx) {
 ESP__FN void esp__program_free(esp_ctx *ctx) {
     esp__program *p = &ctx->program;
     for (uint32_t i = 0; i < p->n_ops; i++) esp__strfree(ctx, p->ops[i].label);
-    esp__free(ctx, p->ops, p->cap_ops);
-    esp__free(ctx, p->ranges, p->cap_ranges);
-    esp__free(ctx, p->slots, p->cap_slots);
+    esp__free(ctx, p->ops);
+    esp__free(ctx, p->ranges);
+    esp__free(ctx, p->slots);
     memset(p, 0, sizeof *p);
 }
 

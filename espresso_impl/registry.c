@@ -117,18 +117,18 @@ static int esp__registry_grow(esp_ctx *ctx, esp__kind kind) {
     const int codec = kind == ESP__CODEC;
     uint32_t *cap = codec ? &r->cap_codecs : &r->cap_backends;
     const uint32_t n = esp__registry_count(r, kind), more = *cap ? *cap * 2 : 16;
-    const uint64_t old_bytes = *cap * sizeof(void *), bytes = more * sizeof(void *);
+    const uint64_t bytes = more * sizeof(void *);
     void *tables = esp__alloc(ctx, bytes), *old = codec ? (void *)r->codecs : (void *)r->backends;
     char **froms = (char **)esp__alloc(ctx, bytes), **old_froms = codec ? r->codec_from : r->backend_from;
     if (!tables || !froms) {
-        esp__free(ctx, tables, bytes);
-        esp__free(ctx, froms, bytes);
+        esp__free(ctx, tables);
+        esp__free(ctx, froms);
         return 0;
     }
     if (n) memcpy(tables, old, n * sizeof(void *));
     if (n) memcpy(froms, old_froms, n * sizeof(void *));
-    esp__free(ctx, old, old_bytes);
-    esp__free(ctx, old_froms, old_bytes);
+    esp__free(ctx, old);
+    esp__free(ctx, old_froms);
     *cap = more;
     if (codec)
         r->codecs = (const esp_codec **)tables, r->codec_from = froms;
@@ -258,9 +258,9 @@ ESP__FN void esp__registry_free(esp_ctx *ctx) {
     esp__registry *r = &ctx->registry;
     for (uint32_t i = 0; i < r->n_codecs; i++) esp__strfree(ctx, r->codec_from[i]);
     for (uint32_t i = 0; i < r->n_backends; i++) esp__strfree(ctx, r->backend_from[i]);
-    esp__free(ctx, r->codecs, (uint64_t)r->cap_codecs * sizeof *r->codecs);
-    esp__free(ctx, r->backends, (uint64_t)r->cap_backends * sizeof *r->backends);
-    esp__free(ctx, r->codec_from, (uint64_t)r->cap_codecs * sizeof *r->codec_from);
-    esp__free(ctx, r->backend_from, (uint64_t)r->cap_backends * sizeof *r->backend_from);
+    esp__free(ctx, r->codecs);
+    esp__free(ctx, r->backends);
+    esp__free(ctx, r->codec_from);
+    esp__free(ctx, r->backend_from);
     memset(r, 0, sizeof *r);
 }

@@ -134,9 +134,9 @@ static const void *esp__state_take(esp__state_in *in, uint64_t n) {
 
 static void esp__state_in_free(esp_ctx *ctx, esp__state_in *in) {
     for (uint32_t i = 0; in->carry && i < ctx->n_tensors; i++)
-        if (in->carry[i]) esp__free(ctx, in->carry[i], ctx->tensors[i].count * sizeof(float));
-    if (in->carry) esp__free(ctx, in->carry, ctx->n_tensors * sizeof *in->carry + 1);
-    if (in->body) esp__free(ctx, in->body, in->bytes);
+        if (in->carry[i]) esp__free(ctx, in->carry[i]);
+    if (in->carry) esp__free(ctx, in->carry);
+    if (in->body) esp__free(ctx, in->body);
     in->carry = NULL;
     in->body = NULL;
 }
@@ -280,7 +280,7 @@ static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__sta
                 "loaded; give every rank the file of one save",
                 (unsigned long long)all[0].step, (unsigned long long)all[0].seed, (int)r,
                 (unsigned long long)all[r].step, (unsigned long long)all[r].seed);
-    esp__free(ctx, all, bytes);
+    esp__free(ctx, all);
     return s;
 }
 
@@ -290,7 +290,7 @@ static void esp__state_apply(esp_ctx *ctx, esp__state_in *in) {
     ctx->seed = in->head.seed;
     for (uint32_t i = 0; i < ctx->n_tensors; i++) {
         esp__tensor *t = &ctx->tensors[i];
-        if (t->carry) esp__free(ctx, t->carry, t->count * sizeof(float));
+        if (t->carry) esp__free(ctx, t->carry);
         t->carry = in->carry[i];
         in->carry[i] = NULL;
     }

@@ -51,7 +51,7 @@ static void esp__carry_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
             h[i] = (uint16_t)(t->dtype == ESP_F16 ? half_to_f16(x) : half_to_bf16(x));
         }
     }
-    esp__free(ctx, t->carry, t->count * 4u);
+    esp__free(ctx, t->carry);
     t->carry = NULL;
 }
 
@@ -73,14 +73,13 @@ ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stre
         s = esp__fail(ctx, ESP_E_STATE, "tensor '%s': the step was ended: call esp_wait_all before pushing for the next one", t->name);
     } else {
         if (t->carry) esp__carry_in(ctx, t, grad);
+        if (ctx->trace) { /* what the caller computed between two pushes is this tensor's backward */
+            if (ctx->step_open) esp__trace_add(ctx->trace, ESP__LANE_COMPUTE, t->name, id, ctx->step, ctx->last_push_ns, now, 0);
+            ctx->last_push_ns = esp__now_ns();
+        }
         esp__push_locked(ctx, id, grad, now);
     }
     pthread_mutex_unlock(&ctx->lock);
-    if (ctx->trace && !s) {
-        if (ctx->last_push_ns && ctx->n_pushed > 1)
-            esp__trace_add(ctx->trace, ESP__LANE_COMPUTE, t->name, id, ctx->step, ctx->last_push_ns, now, 0);
-        ctx->last_push_ns = esp__now_ns();
-    }
     return s;
 }
 
@@ -211,7 +210,7 @@ static void esp__next_step(esp_ctx *ctx) {
         esp__tensor *t = &ctx->tensors[i];
         t->phase = ESP__IDLE;
         t->grad = NULL;
-        if (t->zeros) esp__free(ctx, t->zeros, esp__tensor_bytes(t));
+        if (t->zeros) esp__free(ctx, t->zeros);
         t->zeros = NULL;
     }
     for (int k = 0; k < 2; k++) ctx->links[k].cursor = 0;

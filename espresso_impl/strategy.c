@@ -178,7 +178,7 @@ ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, const char *name, const cha
     if (esp__lines_next(&l) != 1 || strcmp(l.line, ESP__STRATEGY_MAGIC))
         return esp__fail(ctx, ESP_E_ARG, "%s:%d: expected '%s' in the first line: this is no strategy file", name,
                          l.number ? l.number : 1, ESP__STRATEGY_MAGIC);
-    esp__free(ctx, ctx->order, 0);
+    esp__free(ctx, ctx->order);
     ctx->order = NULL;
     ctx->n_order = 0;
     while ((more = esp__lines_next(&l)) == 1) {

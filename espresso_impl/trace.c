@@ -57,9 +57,9 @@ ESP__FN esp_status esp__trace_open(esp_ctx *ctx, uint64_t capacity, esp__trace *
 
 ESP__FN void esp__trace_free(esp_ctx *ctx, esp__trace *t) {
     if (!t) return;
-    if (t->labels) esp__free(ctx, t->labels, t->n_labels * sizeof *t->labels);
-    if (t->events) esp__free(ctx, t->events, t->capacity * sizeof *t->events);
-    esp__free(ctx, t, sizeof *t);
+    if (t->labels) esp__free(ctx, t->labels);
+    if (t->events) esp__free(ctx, t->events);
+    esp__free(ctx, t);
 }
 
 /* The label's place in the table; n_labels if the table is full. Who takes a free place writes the text; nobody reads it
@@ -124,7 +124,7 @@ static void esp__trace_file_free(esp__trace_file *f) {
     if (f->f) fclose(f->f);
     esp__strfree(ctx, f->path);
     esp__strfree(ctx, f->temporary);
-    esp__free(ctx, f, sizeof *f);
+    esp__free(ctx, f);
 }
 
 /* Says now, and not after hours of training, that the file cannot be written. Nothing stays on disk until it is. */

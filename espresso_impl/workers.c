@@ -99,8 +99,8 @@ ESP__FN void esp__workers_close(esp__workers *w) {
     pthread_cond_destroy(&w->work);
     pthread_mutex_destroy(&w->lock);
     pthread_mutex_destroy(&w->one_loop);
-    esp__free(w->ctx, w->threads, (uint64_t)w->n * sizeof *w->threads);
-    esp__free(w->ctx, w, sizeof *w);
+    esp__free(w->ctx, w->threads);
+    esp__free(w->ctx, w);
 }
 
 ESP__FN void esp__workers_for(esp__workers *w, uint64_t n, uint64_t grain,

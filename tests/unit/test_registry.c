@@ -311,7 +311,7 @@ static void test_host_memory(void **state) {
     assert_non_null(p);
     assert_int_equal((uintptr_t)p % 64, 0);
     for (int i = 0; i < 1000; i++) assert_int_equal(p[i], 0);
-    esp__free(ctx, p, 1000);
+    esp__free(ctx, p);
     p = (unsigned char *)ctx->host.alloc(ctx->host.user, cpu, 10, 4096);
     assert_int_equal((uintptr_t)p % 4096, 0);
     ctx->host.free_(ctx->host.user, cpu, p, 10);

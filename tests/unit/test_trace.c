@@ -74,7 +74,7 @@ static void write_ranks(int32_t ranks, esp__trace **traces) {
         uint64_t bytes;
         assert_int_equal(esp__trace_pack(NULL, traces[r], &data, &bytes), ESP_OK);
         esp__trace_file_rank(f, r, data, bytes);
-        esp__free(NULL, data, bytes);
+        esp__free(NULL, data);
     }
     assert_int_equal(esp__trace_file_close(f), ESP_OK);
 }
@@ -189,7 +189,7 @@ static void test_damaged_events_are_left_out(void **state) {
     assert_string_equal(value(text), "\n");
     assert_int_equal(count(text, "\"ph\":\"X\""), 1);
     free(text);
-    esp__free(NULL, data, bytes);
+    esp__free(NULL, data);
     esp__trace_free(NULL, t);
 }
 
