@@ -9,8 +9,8 @@
  *     get   read a column of a peer's input or result into dst
  *
  * Counters never go back: a collective of `cols` columns moves all of them from `base` to `base + cols` on every rank.
- * Column x of the count of all columns lives in window cell x % ENGINE_CELLS and may be written once every peer has got past
- * column x - ENGINE_CELLS. A rank writes its own lines only, so a rank that dies leaves nothing locked.
+ * Column x of the count of all columns lives in window cell x % cells and may be written once every peer has got past column
+ * x - cells. A rank writes its own lines only, so a rank that dies leaves nothing locked.
  *
  * Reading order: this file, engine_sum.h, engine_pace.h, engine_wait.h, engine_plan.h, engine_move.h, engine_ring.h, engine_comm.h,
  * engine_open.h. */
@@ -32,7 +32,6 @@
 #define ENGINE_FN __attribute__((unused)) static
 
 enum {
-    ENGINE_CELLS = 8,          /* columns that a rank may be ahead of the slowest reader                  */
     ENGINE_CELL = 512 * 1024,  /* bytes of one column in a window: inputs and result                      */
     ENGINE_CHUNK = 256 * 1024, /* widest column (measured: narrower ones cost more in waiting)           */
     ENGINE_BUDGET = 1 << 20,   /* bytes moved by one call of test(): about 0.1 ms                         */
@@ -144,6 +143,7 @@ typedef struct engine_comm {
     engine_head *head;
     engine_line *lines;
     uint8_t *windows;
+    uint64_t cells; /* of a window: columns that a rank may be ahead of the slowest reader                   */
     uint64_t region_bytes;
     void (*drop_region)(struct engine_comm *m);
     /* per rank of the group */
@@ -181,6 +181,8 @@ typedef struct engine_comm {
 #define ENGINE_LOAD(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
 #define ENGINE_STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
 
+/* Measured: with more ranks, or fewer cells for two, less of what is read still lies in a cache that is quick to read. */
+ENGINE_FN uint64_t engine_cells(int32_t ranks) { return ranks <= 2 ? 8 : 4; }
 ENGINE_FN uint64_t engine_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 ENGINE_FN uint64_t engine_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
 ENGINE_FN uint64_t engine_now_ns(void) {

@@ -19,7 +19,7 @@ ENGINE_FN int engine_all_through(engine_comm *m, uint64_t x) {
 /* Cell of column `i` may be written: nobody reads the column that was there before. */
 ENGINE_FN int engine_cell_free(engine_comm *m, uint64_t i) {
     uint64_t x = m->op.base + i + 1;
-    return x <= ENGINE_CELLS || engine_all_through(m, x - ENGINE_CELLS);
+    return x <= m->cells || engine_all_through(m, x - m->cells);
 }
 
 /* Between enter and leave a peer's buffers may be read. 0: the peer gave up, its buffers are the user's again. */

@@ -6,7 +6,7 @@
 
 ENGINE_FN uint64_t engine_region_bytes(int32_t n) {
     uint64_t each =
-        sizeof(engine_bell) + sizeof(engine_nic) + sizeof(engine_line) + ENGINE_CELLS * (uint64_t)ENGINE_CELL;
+        sizeof(engine_bell) + sizeof(engine_nic) + sizeof(engine_line) + engine_cells(n) * (uint64_t)ENGINE_CELL;
     return (sizeof(engine_head) + (uint64_t)n * each + 8191) / 4096 * 4096;
 }
 ENGINE_FN engine_bell *engine_bells(engine_head *h) { return (engine_bell *)(void *)(h + 1); }
@@ -170,6 +170,7 @@ ENGINE_FN esp_status engine_join(engine_comm *m, const esp_group *g, void *regio
     m->region_bytes = engine_region_bytes(m->size);
     m->lines = (engine_line *)(void *)(engine_nics(m->head, m->size) + n);
     m->windows = (uint8_t *)(m->lines + n);
+    m->cells = engine_cells(m->size);
     engine_ring_order(m, g->machine);
     if (parent) {
         m->job = parent->job;

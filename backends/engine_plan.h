@@ -57,8 +57,8 @@ ENGINE_FN uint64_t engine_slot_used(const void *slot, uint64_t slot_bytes) {
 
 /* An input or the result in the window: rank's cell of column `i`, slot `s`. */
 ENGINE_FN uint8_t *engine_cell(const engine_comm *m, int32_t rank, uint64_t i, uint64_t slot) {
-    uint64_t cell = (m->op.base + i) % ENGINE_CELLS;
-    return m->windows + ((uint64_t)rank * ENGINE_CELLS + cell) * ENGINE_CELL + slot * m->op.width;
+    uint64_t cell = (m->op.base + i) % m->cells;
+    return m->windows + ((uint64_t)rank * m->cells + cell) * ENGINE_CELL + slot * m->op.width;
 }
 ENGINE_FN uint64_t engine_result_slot(const engine_comm *m) {
     return !m->op.in_window ? 0 : m->op.by_destination ? (uint64_t)m->size : 1;

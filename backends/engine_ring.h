@@ -46,7 +46,7 @@ ENGINE_FN void engine_ring_plan(const engine_comm *m, engine_op *o) {
     o->sums = 1;
     o->part = chain ? o->c.count : (o->c.count + (uint64_t)m->size - 1) / (uint64_t)m->size;
     engine_plan_columns(m, o);
-    o->slots = (uint64_t)ENGINE_CELLS * ENGINE_CELL / o->width;
+    o->slots = m->cells * ENGINE_CELL / o->width;
     o->steps = chain ? 1 : (uint64_t)m->size + (o->c.op == ESP_COLL_ALLREDUCE ? (uint64_t)m->size - 1 : 0);
     o->group = engine_min(engine_min(o->slots / 2, ENGINE_STAMPS / 3), o->cols);
     o->lag = chain ? 0 : o->group;
@@ -71,7 +71,7 @@ ENGINE_FN engine_item engine_ring_item(const engine_comm *m, uint64_t idx) {
     return t;
 }
 ENGINE_FN uint8_t *engine_ring_slot(const engine_comm *m, int32_t rank, uint64_t idx) {
-    return m->windows + (uint64_t)rank * ENGINE_CELLS * ENGINE_CELL + idx % m->op.slots * m->op.width;
+    return m->windows + (uint64_t)rank * m->cells * ENGINE_CELL + idx % m->op.slots * m->op.width;
 }
 ENGINE_FN uint64_t engine_ring_copy(engine_comm *m, int32_t part, uint64_t at, uint64_t len, uint8_t *to,
                                     const uint8_t *from) {
