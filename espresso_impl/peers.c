@@ -107,13 +107,13 @@ struct esp__peers {
     char where[ESP__SPEC_MAX];
     esp__conn *conns; /* rank 0: [size], own entry unused; else [1], rank 0 */
     int32_t n_conns;
-    int wake_fd, has_thread, closing, quit;
+    int wake_fd, has_thread, closing, quit, sent;
     uint64_t quit_ns;
     pthread_t thread;
     pthread_mutex_t lock; /* guards everything below, and conns but for reading */
     pthread_cond_t changed;
     int32_t dead; /* first rank that died, -1: none */
-    int told_left, hub_left;
+    int told_left, told_late, hub_left;
     uint8_t *left; /* [size] who said goodbye        */
     esp__exchange *exchanges;
     esp__waiter *waiters;
@@ -246,7 +246,7 @@ ESP__FN void esp__peers_close(esp__peers *p, const void *farewell, uint64_t byte
             esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_BYE, p->rank, 0, 0, 0}, NULL, 0);
         }
         p->quit = 1;
-        p->quit_ns = esp__now_ns() + (p->rank != 0 && bytes && p->dead < 0 ? 5000000000u : 200000000u);
+        p->quit_ns = esp__now_ns() + (p->dead < 0 && !p->told_late ? 5000000000u : 200000000u);
         esp__peers_wake(p);
         pthread_mutex_unlock(&p->lock);
         pthread_join(p->thread, NULL);

@@ -2,10 +2,12 @@
  * waiting for a third one: rank 0 asks all ranks what they wait for, and follows the chain to one that does not wait, or
  * does not answer (it is stopped). Runs on the watch thread, under the lock, which callbacks are called without. */
 
-enum { ESP__NOT_WAITING = -2, ESP__ANSWER_MS = 150, ESP__VERDICT_MS = 400 };
+/* Generous: on a machine with more work than cores even a rank that is well may be slow to answer. */
+enum { ESP__NOT_WAITING = -2, ESP__ANSWER_MS = 300, ESP__VERDICT_MS = 800 };
 
 static void esp__late_tell(esp__peers *p, int32_t rank, uint64_t tensor) {
     p->accusing = 0;
+    p->told_late = 1;
     if (p->closing || !p->ev.late) return;
     pthread_mutex_unlock(&p->lock);
     p->ev.late(p->ev.user, rank, (uint32_t)tensor);
@@ -36,12 +38,15 @@ static void esp__late_answer(esp__peers *p, int32_t from, int32_t waits_for, uin
     c->waits_tensor = tensor;
 }
 
-/* Follows the waits from the accuser on. -1: they end nowhere, or in a circle. */
-static int32_t esp__late_chain(esp__peers *p, uint64_t *tensor) {
+/* Follows the waits from the accuser on, to a rank that does not wait, or has not answered (*silent). -1: they end
+ * nowhere, or in a circle. */
+static int32_t esp__late_chain(esp__peers *p, uint64_t *tensor, int *silent) {
     int32_t at = p->accuser;
     for (int32_t r = 0; r < p->size; r++) p->conns[r].seen = 0;
+    *silent = 0;
     for (;;) {
         esp__conn *c = &p->conns[at];
+        *silent = !c->answered;
         if (!c->answered || c->waits_for == ESP__NOT_WAITING) return at;
         if (c->waits_tensor != UINT32_MAX) *tensor = c->waits_tensor;
         if (c->waits_for < 0 || p->conns[c->waits_for].seen) return -1;
@@ -50,9 +55,12 @@ static int32_t esp__late_chain(esp__peers *p, uint64_t *tensor) {
     }
 }
 
-static void esp__late_judge(esp__peers *p) {
+/* Gives the verdict, unless it depends on a rank that has not answered and may still do so (`final`: it may not). */
+static void esp__late_judge(esp__peers *p, int final) {
     uint64_t tensor = UINT32_MAX;
-    int32_t guilty = esp__late_chain(p, &tensor);
+    int silent = 0;
+    int32_t guilty = esp__late_chain(p, &tensor, &silent);
+    if (!final && (silent || guilty < 0)) return;
     p->inquiring = 0;
     for (int32_t r = 0; r < p->size && guilty < 0; r++) /* a silent rank is the likeliest end of a lost chain */
         if (!p->conns[r].answered) guilty = r;
@@ -87,8 +95,10 @@ static void esp__late_inquire(esp__peers *p, int32_t accuser, int32_t on_rank, u
     esp__late_answer(p, 0, own, own_tensor);
 }
 
-/* Called by the watch thread on every turn: starts, ends and gives up what is due. */
-static void esp__late_turn(esp__peers *p) {
+/* Called by the watch thread on every turn: starts, ends and gives up what is due. `quiet`: nothing is left to read; what
+ * is late may only be so because this thread did not get to run. */
+static void esp__late_turn(esp__peers *p, int quiet) {
+    uint64_t now = esp__now_ns();
     if (p->asking) {
         p->asking = 0;
         if (p->accusing) esp__late_inquire(p, 0, p->accused, p->accuse_tensor);
@@ -96,10 +106,11 @@ static void esp__late_turn(esp__peers *p) {
     if (p->inquiring) {
         int32_t open = 0;
         for (int32_t r = 1; r < p->size; r++) open += p->conns[r].state == ESP__HERE && !p->conns[r].answered;
-        if (!open || esp__now_ns() >= p->inquiry_ns) esp__late_judge(p);
+        esp__late_judge(p, !open || (quiet && now >= p->inquiry_ns));
     }
     /* rank 0 asks at once and judges soon: if it does neither, it is the one that is stopped */
-    if (p->accusing && esp__now_ns() >= p->accuse_ns) esp__late_tell(p, p->rank ? 0 : p->accused, p->accuse_tensor);
+    if (p->accusing && quiet && now >= p->accuse_ns)
+        esp__late_tell(p, p->rank && !p->hub_left ? 0 : p->accused, p->accuse_tensor);
 }
 
 /* ---- any rank, any thread ---- */

@@ -120,32 +120,41 @@ static int esp__watch_prepare(esp__peers *p) {
     return esp__poll_ms(deadline);
 }
 
-/* While closing: says with end-of-file that all is sent, and is done when the other sides have closed too. */
+/* While closing: says with end-of-file that all is sent, and is done when the other sides have closed too, or do not
+ * within 200 ms (somebody is stopped). What others still have to read may take longer. */
 static int esp__watch_done(esp__peers *p) {
-    int open = 0;
+    int open = 0, unsent = 0;
     if (!p->quit) return 0;
     for (int32_t i = 0; i < p->n_conns; i++) {
         esp__conn *c = &p->conns[i];
         if (c->fd < 0) continue;
         if (c->out.len == 0 && !c->shut) c->shut = shutdown(c->fd, SHUT_WR) == 0 || 1;
+        unsent += !c->shut;
         open++;
+    }
+    if (!unsent && !p->sent) {
+        uint64_t last = esp__now_ns() + 200000000u;
+        p->sent = 1;
+        if (last < p->quit_ns) p->quit_ns = last;
     }
     return !open || esp__now_ns() >= p->quit_ns;
 }
 
 static void *esp__watch_main(void *arg) {
     esp__peers *p = (esp__peers *)arg;
+    int events = 0;
     prctl(PR_SET_NAME, "espresso-watch", 0, 0, 0);
     for (;;) {
         int done, timeout_ms;
         uint64_t count;
         pthread_mutex_lock(&p->lock);
-        esp__late_turn(p);
+        esp__late_turn(p, events == 0);
         done = esp__watch_done(p);
         timeout_ms = esp__watch_prepare(p);
         pthread_mutex_unlock(&p->lock);
         if (done) return NULL;
-        if (poll(p->polls, (nfds_t)(1 + 2 * p->n_conns), timeout_ms) <= 0) continue;
+        events = poll(p->polls, (nfds_t)(1 + 2 * p->n_conns), timeout_ms);
+        if (events <= 0) continue;
         if (p->polls[0].revents && read(p->wake_fd, &count, sizeof count) < 0) continue;
         for (int32_t i = 0; i < p->n_conns; i++) {
             esp__conn *c = &p->conns[i];

@@ -48,7 +48,7 @@ static esp_ctx *open_ctx(procs *p, int32_t rank) {
 }
 
 static void note(report *me, esp_ctx *ctx, esp_status s) {
-    if (ctx) snprintf(me->text, sizeof me->text, "%s", s == ESP_OK ? "" : esp_last_error(ctx));
+    if (ctx) snprintf(me->text, sizeof me->text, "%.1000s", s == ESP_OK ? "" : esp_last_error(ctx));
     atomic_store(&me->returned_ns, procs_now());
     atomic_store(&me->status, s);
 }
@@ -85,14 +85,19 @@ static void body_train(procs *p, int32_t rank) {
 static void expect_all(procs *p, int32_t victim, esp_status want, const char *word, uint64_t t0, const char *how) {
     char who[32];
     uint64_t returned = 0, closed = 0;
-    assert_true(PROCS_AWAIT(p, status, 1, victim));
-    assert_true(PROCS_AWAIT(p, closed_ns, 0, victim));
+    int all_back = PROCS_AWAIT(p, closed_ns, 0, victim);
     snprintf(who, sizeof who, "rank %d", (int)victim);
     for (int32_t r = 0; r < p->size; r++) {
         report *x = &p->b->rank[r];
         if (r == victim) continue;
         if (atomic_load(&x->status) != want || !strstr(x->text, who) || !strstr(x->text, word))
-            print_error("rank %d: %d %s\n", (int)r, atomic_load(&x->status), x->text);
+            print_error("%d %s: rank %d after %.1f ms: %d %s\n", (int)victim, how, (int)r,
+                        (double)(atomic_load(&x->returned_ns) - t0) / 1e6, atomic_load(&x->status), x->text);
+    }
+    assert_true(all_back);
+    for (int32_t r = 0; r < p->size; r++) {
+        report *x = &p->b->rank[r];
+        if (r == victim) continue;
         assert_int_equal(atomic_load(&x->status), want);
         assert_non_null(strstr(x->text, who));
         assert_non_null(strstr(x->text, word));
