@@ -1,5 +1,5 @@
 /* test_lanes.c: lanes run at the same time, collectives keep the strategy's order on every rank, and a step allocates
- * nothing. Shown by the intervals of the measured timeline over an emulated link, not by wall time. */
+ * nothing. Shown by the intervals of the measured timeline over an emulated link, not by wall time. Runs under the thread sanitizer too. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "../common/ranks.h"

@@ -1,5 +1,5 @@
 /* test_step.c: what a trainer does in a step, right and wrong: pushing, waiting, unused tensors, NaN, errors and what they
- * say, changes of strategy. Ranks are threads over `loop`. */
+ * say, changes of strategy. Ranks are threads over `loop`; runs under the thread sanitizer too. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "../common/ranks.h"
@@ -370,8 +370,52 @@ static void test_late(void **state) {
     assert_int_equal(atomic_load(&failures), 0);
 }
 
+static esp_status open_alone(const char *backend, const char *codec, const char *strategy, esp_ctx **ctx) {
+    esp_config c = ESP_ZERO;
+    c.size = 1;
+    c.backend = backend;
+    c.codec = codec;
+    c.strategy = strategy;
+    esp_status s = esp_open(&c, ctx);
+    if (s) return s;
+    add(*ctx, "x", 10);
+    return esp_start(*ctx);
+}
+
+static void test_bad_config(void **state) {
+    static const struct {
+        const char *backend, *codec, *strategy;
+        esp_status status;
+        const char *says;
+    } bad[] = {
+        {"nosuch", NULL, NULL, ESP_E_NOT_FOUND, "nosuch"},
+        {"loop:inter=fast", NULL, NULL, ESP_E_ARG, "inter"},
+        {"loop:colour=red", NULL, NULL, ESP_E_ARG, "colour"},
+        {":", NULL, NULL, ESP_E_NOT_FOUND, ":"},
+        {"loop", "topk:ratio=2", NULL, ESP_E_ARG, "ratio"},
+        {"loop", "topk:size=2", NULL, ESP_E_ARG, "size"},
+        {"loop", "nosuch", NULL, ESP_E_NOT_FOUND, "nosuch"},
+        {"loop", "topk:feedback=magic", NULL, ESP_E_ARG, "feedback"},
+        {"loop", "topk:feedback=own", NULL, ESP_E_ARG, "no memory of its own"},
+        {"loop", NULL, "/no/such/file", ESP_E_NOT_FOUND, "/no/such/file"},
+        {"loop", NULL, "fastest", ESP_E_NOT_FOUND, "fp32, layerwise"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        esp_ctx *ctx = NULL;
+        esp_status s = open_alone(bad[i].backend, bad[i].codec, bad[i].strategy, &ctx);
+        if (!strstr(esp_last_error(ctx), bad[i].says) || (s != bad[i].status && bad[i].backend[0] != ':'))
+            fail_msg("case %d gave %s: %s", (int)i, esp_status_name(s), esp_last_error(ctx));
+        assert_true(s < 0);
+        esp_close(ctx);
+    }
+    esp_close(NULL);
+    assert_int_equal(esp_open(NULL, NULL), ESP_E_ARG);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bad_config),
         cmocka_unit_test(test_order),      cmocka_unit_test(test_unused),   cmocka_unit_test(test_descriptions),
         cmocka_unit_test(test_mismatch),   cmocka_unit_test(test_bad_strategy), cmocka_unit_test(test_nan),
         cmocka_unit_test(test_strategies), cmocka_unit_test(test_discard),  cmocka_unit_test(test_helpers),
