@@ -87,10 +87,11 @@ ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *f
     if (!s) {
         esp__plugin_detail_clear();
         s = table->open(&ctx->host, own, &c->self);
+        const char *detail = esp__plugin_detail();
+        int hint = table->params && !strstr(detail, table->params);
         if (s)
-            s = esp__fail(ctx, s, "codec '%s': %s%s%s", spec,
-                          *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s),
-                          table->params ? "; its parameters: " : "", table->params ? table->params : "");
+            s = esp__fail(ctx, s, "codec '%s': %s%s%s", spec, *detail ? detail : esp_status_text(s),
+                          hint ? "; its parameters: " : "", hint ? table->params : "");
     }
     if (s) {
         c->self = NULL;

@@ -87,18 +87,24 @@ static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *
 }
 
 /* The backend asked for, or the one with the best score. */
-static const esp_backend *esp__backend_choose(esp_ctx *ctx, const char *spec, char *name, const char **params) {
-    *params = "";
-    if (spec && *spec) return esp__spec_split(ctx, spec, name, params) ? NULL : esp__registry_backend(ctx, name);
+static esp_status esp__backend_choose(esp_ctx *ctx, const char *spec, char *name, const char **params) {
     const esp_backend *best = NULL;
     int32_t best_score = 0;
+    *params = "";
+    if (spec && *spec) {
+        esp_status s = esp__spec_split(ctx, spec, name, params);
+        if (!s) ctx->backend = esp__registry_backend(ctx, name);
+        return s ? s : ctx->backend ? ESP_OK : ESP_E_NOT_FOUND;
+    }
     for (uint32_t i = 0; i < ctx->registry.n_backends; i++) {
         const esp_backend *b = ctx->registry.backends[i];
         int32_t score = 0;
         if (!b->probe(&ctx->host, &score) && score > best_score) best = b, best_score = score;
     }
-    if (!best) esp__fail(ctx, ESP_E_NOT_FOUND, "no backend can run here: name one in esp_config.backend or ESPRESSO_BACKEND");
-    return best;
+    ctx->backend = best;
+    return best ? ESP_OK
+                : esp__fail(ctx, ESP_E_NOT_FOUND,
+                            "no backend can run here: name one in esp_config.backend or ESPRESSO_BACKEND");
 }
 
 /* "1gbit,50us" of the launcher becomes the backend's parameters. */
@@ -199,9 +205,8 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     ctx->rank = w.rank;
     ctx->size = w.size;
     s = esp__builtins_add(ctx, c);
+    if (!s) s = esp__backend_choose(ctx, c->backend, name, &params);
     if (s) return s;
-    ctx->backend = esp__backend_choose(ctx, c->backend, name, &params);
-    if (!ctx->backend) return ESP_E_NOT_FOUND;
     s = esp__link_params(ctx, ctx->backend, params, link ? link : "", full, sizeof full);
     if (!s) s = esp__peers_open(ctx, c, &w, &ev, &ctx->peers);
     if (!s) s = esp__introduce(ctx, &w, c->backend ? c->backend : ctx->backend->name, link ? link : "");
