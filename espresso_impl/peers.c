@@ -230,6 +230,22 @@ static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, c
     }
 }
 
+/* Rank 0 says that it leaves, but serves the others' messages until they have left too, for a second at most: most runs
+ * end on all ranks at once, and without it nobody would hear of anybody. */
+static void esp__peers_linger(esp__peers *p) {
+    uint64_t deadline = esp__now_ns() + 1000000000u;
+    p->conns[0].state = ESP__LEFT;
+    for (int32_t r = 1; r < p->size; r++)
+        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_GONE, 0, 1, 0, 0}, NULL, 0);
+    esp__exchange_left(p, 0);
+    esp__peers_kick(p);
+    for (int32_t here = 1; here && p->dead < 0 && !p->told_late;) {
+        here = 0;
+        for (int32_t r = 1; r < p->size; r++) here += p->conns[r].state == ESP__HERE;
+        if (!here || !esp__peers_sleep(p, deadline)) break;
+    }
+}
+
 /* In a forked child the sockets are shared with the parent, which goes on: the child closes its copies and is silent. */
 ESP__FN void esp__peers_close(esp__peers *p, const void *farewell, uint64_t bytes,
                               void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes), void *user) {
@@ -239,6 +255,7 @@ ESP__FN void esp__peers_close(esp__peers *p, const void *farewell, uint64_t byte
         p->closing = 1; /* from here on nobody is told of anything */
         if (p->rank == 0 && collect && bytes) collect(user, 0, farewell, bytes);
         if (p->rank == 0 && collect) esp__peers_collect(p, collect, user);
+        if (p->rank == 0) esp__peers_linger(p);
         for (int32_t i = 0; i < p->n_conns; i++) {
             esp__conn *c = &p->conns[i];
             if (p->rank != 0 && bytes)

@@ -54,7 +54,7 @@ static esp__exchange *esp__exchange_new(esp__peers *p, uint64_t tag, uint64_t se
     memcpy(x->members, members, (uint64_t)n * sizeof *members);
     x->got = (uint8_t *)(x->members + n);
     for (int32_t i = 0; i < n; i++)
-        if (members[i] != 0 && p->conns[members[i]].state != ESP__HERE) x->failed = members[i];
+        if (p->conns[members[i]].state != ESP__HERE) x->failed = members[i];
     x->next = p->exchanges;
     p->exchanges = x;
     return x;

@@ -8,6 +8,7 @@ enum { ESP__NOT_WAITING = -2, ESP__ANSWER_MS = 300, ESP__VERDICT_MS = 800 };
 static void esp__late_tell(esp__peers *p, int32_t rank, uint64_t tensor) {
     p->accusing = 0;
     p->told_late = 1;
+    pthread_cond_broadcast(&p->changed);
     if (p->closing || !p->ev.late) return;
     pthread_mutex_unlock(&p->lock);
     p->ev.late(p->ev.user, rank, (uint32_t)tensor);

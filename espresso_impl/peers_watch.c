@@ -2,25 +2,10 @@
  * changes a connection's state; it holds the lock while it does, but never while it calls the context. */
 #include <sys/prctl.h>
 
-/* A connection has ended: `state` says how. On rank 0 all others are told. */
-static void esp__watch_gone(esp__peers *p, int32_t rank, int state) {
+/* Rank `rank` has died or left: wakes who waits, and tells the context. */
+static void esp__watch_tell(esp__peers *p, int32_t rank, int state) {
     /* the first death is told, and the first goodbye if no death came before (after one, all leave) */
     int first = p->dead < 0 && (state == ESP__DIED || !p->told_left);
-    if (p->rank == 0) {
-        esp__conn *c = &p->conns[rank];
-        if (c->state != ESP__HERE) return;
-        c->state = state;
-        esp__socket_close(&c->fd);
-        esp__socket_close(&c->pidfd);
-        for (int32_t r = 1; r < p->size && !p->quit; r++)
-            esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_GONE, rank, state == ESP__LEFT, 0, 0}, NULL, 0);
-        if (state == ESP__LEFT) esp__exchange_left(p, rank);
-    } else if (rank == 0) {
-        p->conns[0].state = state;
-        esp__socket_close(&p->conns[0].fd);
-        esp__socket_close(&p->conns[0].pidfd);
-        if (state == ESP__LEFT) p->hub_left = 1;
-    }
     if (state == ESP__DIED && first) p->dead = rank;
     if (state == ESP__LEFT) p->told_left = p->left[rank] = 1;
     pthread_cond_broadcast(&p->changed);
@@ -28,6 +13,19 @@ static void esp__watch_gone(esp__peers *p, int32_t rank, int state) {
     pthread_mutex_unlock(&p->lock);
     p->ev.lost(p->ev.user, rank, state == ESP__LEFT);
     pthread_mutex_lock(&p->lock);
+}
+
+/* A connection has ended: `state` says how. On rank 0 all others are told. */
+static void esp__watch_gone(esp__peers *p, esp__conn *c, int state) {
+    if (c->state != ESP__HERE) return;
+    c->state = state;
+    esp__socket_close(&c->fd);
+    esp__socket_close(&c->pidfd);
+    for (int32_t r = 1; p->rank == 0 && r < p->size && !p->quit; r++)
+        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_GONE, c->rank, state == ESP__LEFT, 0, 0}, NULL, 0);
+    if (p->rank == 0 && state == ESP__LEFT) esp__exchange_left(p, c->rank);
+    if (p->rank != 0 && state == ESP__LEFT) p->hub_left = 1;
+    esp__watch_tell(p, c->rank, state);
 }
 
 /* A message from another rank, on rank 0. */
@@ -52,7 +50,7 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
     case ESP__MSG_ANSWER:
         if (p->inquiring && m->seq == p->inquiry) esp__late_answer(p, c->rank, m->rank, m->tag);
         break;
-    case ESP__MSG_BYE: esp__watch_gone(p, c->rank, ESP__LEFT); break;
+    case ESP__MSG_BYE: esp__watch_gone(p, c, ESP__LEFT); break;
     default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank %d sent message %u", (int)c->rank, (unsigned)m->type);
     }
 }
@@ -71,9 +69,9 @@ static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
         pthread_cond_broadcast(&p->changed);
         break;
     case ESP__MSG_GONE:
-        if (m->rank > 0 && m->rank < p->size) esp__watch_gone(p, m->rank, m->tag ? ESP__LEFT : ESP__DIED);
+        if (m->rank >= 0 && m->rank < p->size) esp__watch_tell(p, m->rank, m->tag ? ESP__LEFT : ESP__DIED);
         break;
-    case ESP__MSG_BYE: esp__watch_gone(p, 0, ESP__LEFT); break;
+    case ESP__MSG_BYE: esp__watch_gone(p, c, ESP__LEFT); break;
     case ESP__MSG_ASK:
         on = esp__late_self(p, &tensor);
         esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_ANSWER, on, tensor, m->seq, 0}, NULL, 0);
@@ -89,7 +87,7 @@ static void esp__watch_read(esp__peers *p, esp__conn *c) {
         if (rc == 0) return;
         pthread_mutex_lock(&p->lock);
         if (rc < 0)
-            esp__watch_gone(p, c->rank, ESP__DIED);
+            esp__watch_gone(p, c, ESP__DIED);
         else if (p->rank == 0)
             esp__watch_on_hub(p, c);
         else
@@ -167,7 +165,7 @@ static void *esp__watch_main(void *arg) {
             if (!p->polls[2 + 2 * i].revents || c->fd < 0) continue;
             /* the process is gone, and all that it wrote is read; a child of its may still hold the socket open */
             pthread_mutex_lock(&p->lock);
-            esp__watch_gone(p, c->rank, ESP__DIED);
+            esp__watch_gone(p, c, ESP__DIED);
             pthread_mutex_unlock(&p->lock);
         }
     }
