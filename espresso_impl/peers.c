@@ -2,8 +2,8 @@
  * keeps one socket to it, and one watch thread a rank reads all messages, so that end-of-file on a socket tells of a
  * death at once. Must not know what the exchanges mean, nor anything of tensors, shared memory or backends.
  *
- * Parts: peers_wire.c sockets and frames, peers_meet.c, peers_join.c and peers_oob.c the meeting, peers_exchange.c allgather, peers_late.c who is
- * late, peers_watch.c the watch thread, then opening and closing here. */
+ * Parts: peers_wire.c sockets and messages; peers_meet.c, peers_join.c and peers_oob.c the meeting; peers_exchange.c
+ * allgather; peers_late.c who is late; peers_watch.c the watch thread; then opening and closing here. */
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
