@@ -12,7 +12,7 @@
  * Column x of the count of all columns lives in window cell x % cells and may be written once every peer has got past column
  * x - cells. A rank writes its own lines only, so a rank that dies leaves nothing locked.
  *
- * Reading order: this file, engine_sum.h, engine_pace.h, engine_wait.h, engine_plan.h, engine_move.h, engine_ring.h, engine_comm.h,
+ * Reading order: this file, engine_sum.h, engine_pace.h, engine_wait.h, engine_plan.h, engine_flow.h, engine_move.h, engine_ring.h, engine_comm.h,
  * engine_open.h. */
 #ifndef ENGINE_H
 #define ENGINE_H
@@ -36,6 +36,7 @@ enum {
     ENGINE_CHUNK = 256 * 1024, /* widest column (measured: narrower ones cost more in waiting)           */
     ENGINE_BUDGET = 1 << 20,   /* bytes moved by one call of test(): about 0.1 ms                         */
     ENGINE_STAMPS = 64,        /* logical times kept of the last columns                                  */
+    ENGINE_AHEAD = 8,          /* columns of a flow given to the link at once                             */
     ENGINE_QUEUE = 64          /* requests open at once on one comm                                       */
 };
 
@@ -97,6 +98,13 @@ typedef struct engine_pace {
 
 #include "engine_sum.h"
 
+/* Columns of one peer on their way over the emulated link, for one stage. */
+typedef struct engine_flow {
+    uint64_t next; /* first column that is not                                                            */
+    uint64_t used; /* bytes of the payload slot that `next` is in                                         */
+    uint64_t due[ENGINE_AHEAD]; /* logical time of arrival                                                */
+} engine_flow;
+
 /* The collective that moves now. */
 typedef struct engine_op {
     esp_coll c;
@@ -112,6 +120,7 @@ typedef struct engine_op {
     uint32_t esize;
     float scale;
     engine_sums sum;
+    uint64_t start_ns;               /* logical                                                           */
     uint64_t clock_ns;               /* logical time at which this rank's link is through with its last piece */
     uint64_t sum_due_ns, get_due_ns; /* a moved column may be shown from then on; 0: none waits            */
     uint64_t end_ns;                 /* logical end so far                                                */
@@ -159,6 +168,7 @@ typedef struct engine_comm {
     int reach;
     int (*pull)(struct engine_comm *m, int32_t rank, uint64_t address, void *to, uint64_t bytes);
     engine_pace pace;
+    engine_flow *flows; /* [2][size]: of sum and of get                                         */
     /* moving */
     engine_op op;
     engine_req reqs[ENGINE_QUEUE];
@@ -214,6 +224,7 @@ __attribute__((format(printf, 4, 5))) ENGINE_FN esp_status engine_say(const esp_
 #include "engine_pace.h"
 #include "engine_wait.h"
 #include "engine_plan.h"
+#include "engine_flow.h"
 #include "engine_move.h"
 #include "engine_ring.h"
 #include "engine_comm.h"

@@ -54,6 +54,7 @@ ENGINE_FN void engine_done(engine_comm *m) {
 /* Each stage once. */
 ENGINE_FN int engine_stages(engine_comm *m) {
     if (m->op.ring) return engine_ring(m);
+    if (m->pace.on) engine_flows(m);
     int got = engine_get(m), summed = got < 0 ? got : engine_sum(m);
     if (summed < 0) return summed;
     return (m->op.puts && engine_put(m)) || got || summed;

@@ -53,11 +53,6 @@ ENGINE_FN uint64_t engine_copy_slots(const engine_op *o, uint8_t *to, const uint
     }
     return sum;
 }
-/* Of a piece at `in` bytes into a slot that is wider than a column: the bytes that carry something. */
-ENGINE_FN uint64_t engine_used_here(uint64_t used, uint64_t in, uint64_t len) {
-    return used > in ? engine_min(len, used - in) : 0;
-}
-
 /* ---- put ---- */
 ENGINE_FN void engine_put_piece(engine_comm *m, int32_t part, uint64_t slot, const uint8_t *src) {
     engine_op *o = &m->op;
@@ -129,8 +124,10 @@ ENGINE_FN void engine_show_got(engine_comm *m) {
 ENGINE_FN int engine_sum_shown(engine_comm *m) {
     engine_op *o = &m->op;
     engine_line *mine = &m->lines[m->rank];
+    __atomic_store_n(&mine->stamp[(o->base + o->sum_i) % ENGINE_STAMPS], engine_max(o->sum_due_ns, o->start_ns),
+                     __ATOMIC_RELAXED);
+    o->end_ns = engine_max(o->end_ns, o->sum_due_ns);
     o->sum_due_ns = 0;
-    __atomic_store_n(&mine->stamp[(o->base + o->sum_i) % ENGINE_STAMPS], o->end_ns, __ATOMIC_RELAXED);
     ENGINE_STORE(&mine->sum, o->base + ++o->sum_i);
     m->news |= o->sum_i == o->cols || o->c.op != ESP_COLL_REDUCE_SCATTER;
     engine_show_got(m);
@@ -156,13 +153,12 @@ ENGINE_FN int engine_sum(engine_comm *m) {
     if (s < 0) return s;
     if (cell && keep) engine_copy(o, out, cell, len);
     m->moved += len * (uint64_t)m->size;
-    for (int32_t k = 1; k < m->size; k++) { /* rotated, so that no link is everybody's first */
-        int32_t q = (m->rank + k) % m->size;
-        uint64_t ready = __atomic_load_n(&m->lines[q].start_ns, __ATOMIC_RELAXED);
-        due = engine_max(due, engine_paced(m, q, ready, len));
-    }
-    if (due) return o->sum_due_ns = due, m->waits_for = -1, 1;
-    return engine_sum_shown(m);
+    for (int32_t q = 0; q < m->size; q++)
+        if (q != m->rank) engine_count(m, q, len);
+    if (!m->pace.on) return engine_sum_shown(m);
+    for (int32_t q = 0; q < m->size; q++)
+        if (q != m->rank) due = engine_max(due, engine_flow_due(m, 0, q, o->sum_i));
+    return o->sum_due_ns = due, m->waits_for = -1, 1;
 }
 
 /* ---- get ---- */
@@ -207,6 +203,7 @@ ENGINE_FN int engine_get_piece(engine_comm *m, int32_t rank, uint64_t from, uint
 }
 ENGINE_FN int engine_get_shown(engine_comm *m) {
     engine_op *o = &m->op;
+    o->end_ns = engine_max(o->end_ns, o->get_due_ns);
     o->get_due_ns = 0;
     if (o->c.op != ESP_COLL_BROADCAST && ++o->get_k < m->size) return 1;
     o->get_k = 0;
@@ -219,7 +216,7 @@ ENGINE_FN int engine_get(engine_comm *m) {
     if (!o->gets || o->get_i == o->cols) return 0;
     if (o->get_due_ns) return engine_now_ns() >= o->get_due_ns ? engine_get_shown(m) : 0;
     int32_t q = o->whole ? o->c.root : (m->rank + o->get_k) % m->size;
-    int32_t part = o->whole ? 0 : o->c.op == ESP_COLL_ALLTOALL ? m->rank : q;
+    int32_t part = engine_get_part(m, q);
     uint64_t at, moved, len = engine_piece(o, part, o->get_i, &at);
     if (!len || (q == m->rank && o->gets_result)) return engine_get_shown(m);
     engine_line *l = &m->lines[q];
@@ -231,11 +228,10 @@ ENGINE_FN int engine_get(engine_comm *m) {
     if (s < 0) return s;
     m->moved += moved;
     if (q == m->rank) return engine_get_shown(m);
-    uint64_t ready = __atomic_load_n(o->gets_result ? &l->stamp[(o->base + o->get_i) % ENGINE_STAMPS] : &l->start_ns,
-                                     __ATOMIC_RELAXED);
-    uint64_t due = engine_paced(m, q, ready, moved);
-    if (due) return o->get_due_ns = due, m->waits_for = -1, 1;
-    return engine_get_shown(m);
+    engine_count(m, q, moved);
+    if (!m->pace.on) return engine_get_shown(m);
+    o->get_due_ns = engine_flow_due(m, 1, q, o->get_i);
+    return m->waits_for = -1, 1;
 }
 
 /* Everything of this op is done here, and nobody reads this rank's buffers any more. */
@@ -261,7 +257,8 @@ ENGINE_FN void engine_begin(engine_comm *m, uint64_t start_ns) {
     engine_line *mine = &m->lines[m->rank];
     o->base = m->columns;
     m->columns += o->cols;
-    o->clock_ns = o->end_ns = start_ns;
+    o->clock_ns = o->end_ns = o->start_ns = start_ns;
+    if (m->pace.on) memset(m->flows, 0, 2 * (size_t)m->size * sizeof *m->flows);
     o->begun = 1;
     __atomic_store_n(&mine->src, (uint64_t)(uintptr_t)o->c.src.ptr, __ATOMIC_RELAXED);
     __atomic_store_n(&mine->dst, (uint64_t)(uintptr_t)o->c.dst.ptr, __ATOMIC_RELAXED);

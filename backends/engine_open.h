@@ -74,6 +74,7 @@ ENGINE_FN void engine_free(engine_comm *m) {
     engine_release(h, m->bells, n * sizeof *m->bells);
     engine_release(h, m->nics, n * sizeof *m->nics);
     engine_release(h, m->used, n * sizeof *m->used);
+    engine_release(h, m->flows, 2 * n * sizeof *m->flows);
     engine_release(h, m->hello, n * sizeof *m->hello);
     engine_release(h, m, sizeof *m);
 }
@@ -110,9 +111,10 @@ ENGINE_FN esp_status engine_new(const esp_host *h, const esp_group *g, const cha
     m->nics = (engine_nic **)engine_alloc(h, n * sizeof *m->nics);
     m->used = (uint64_t *)engine_alloc(h, n * sizeof *m->used);
     m->hello = (engine_hello *)engine_alloc(h, n * sizeof *m->hello);
+    m->flows = (engine_flow *)engine_alloc(h, 2 * n * sizeof *m->flows);
     m->scratch_bytes = 4 * (uint64_t)ENGINE_CHUNK;
     m->scratch = engine_alloc(h, m->scratch_bytes);
-    if (m->job_rank && m->ring_rank && m->pid && m->bells && m->nics && m->used && m->hello && m->scratch) {
+    if (m->job_rank && m->ring_rank && m->pid && m->bells && m->nics && m->used && m->hello && m->flows && m->scratch) {
         m->sum_acc = (uint8_t *)m->scratch; /* halves are twice as wide here */
         m->sum_in = m->sum_acc + 2 * ENGINE_CHUNK;
         *out = m;
@@ -188,6 +190,7 @@ ENGINE_FN esp_status engine_join(engine_comm *m, const esp_group *g, void *regio
         m->nics[q] = parent ? parent->nics[m->job_rank[q]] : engine_nics(m->head, m->size) + link;
     }
     if (m->machines < 2) m->pace.on = 0;
+    if (m->pace.on) m->reach = ENGINE_REACH_WINDOW; /* the link is slower than any copy; one way is enough */
     m->job->refs++;
     m->next = m->job->comms;
     m->job->comms = m;

@@ -27,23 +27,17 @@ ENGINE_FN uint64_t engine_reserve(uint64_t *free_ns, uint64_t from, uint64_t ns)
     return end;
 }
 
-/* `bytes` from `rank` that were there at logical time `ready`: returns when they are here, 0: at once (same machine). */
-ENGINE_FN uint64_t engine_paced(engine_comm *m, int32_t rank, uint64_t ready, uint64_t bytes) {
-    if (m->nics[rank] == m->nics[m->rank]) {
-        m->intra_bytes += bytes;
-        if (!m->pace.on) return 0;
-        m->op.end_ns = engine_max(m->op.end_ns, ready);
-        return 0;
-    }
-    m->inter_bytes += bytes;
-    if (!m->pace.on || !bytes) return 0;
+/* Gives `bytes` from `rank`, there since `from`, to both links: when they are through, without the latency. */
+ENGINE_FN uint64_t engine_transfer(engine_comm *m, int32_t rank, uint64_t from, uint64_t bytes) {
     uint64_t ns = (uint64_t)((double)bytes * m->pace.ns_per_byte + 0.5);
-    uint64_t from = engine_max(m->op.clock_ns, ready);
     uint64_t sent = engine_reserve(&m->nics[rank]->tx_free_ns, from, ns);
     uint64_t received = engine_reserve(&m->nics[m->rank]->rx_free_ns, from, ns);
-    m->op.clock_ns = engine_max(sent, received);
-    uint64_t due = m->op.clock_ns + m->pace.latency_ns;
-    m->op.end_ns = engine_max(m->op.end_ns, due);
-    return due;
+    return engine_max(sent, received);
+}
+ENGINE_FN void engine_count(engine_comm *m, int32_t rank, uint64_t bytes) {
+    if (m->nics[rank] == m->nics[m->rank])
+        m->intra_bytes += bytes;
+    else
+        m->inter_bytes += bytes;
 }
 #endif

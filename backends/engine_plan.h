@@ -55,6 +55,11 @@ ENGINE_FN uint64_t engine_slot_used(const void *slot, uint64_t slot_bytes) {
     return h.body_bytes > slot_bytes - ESP_PAYLOAD_HEADER ? slot_bytes : ESP_PAYLOAD_HEADER + h.body_bytes;
 }
 
+/* Of a piece at `in` bytes into a slot that is wider than a column: the bytes that carry something. */
+ENGINE_FN uint64_t engine_used_here(uint64_t used, uint64_t in, uint64_t len) {
+    return used > in ? engine_min(len, used - in) : 0;
+}
+
 /* An input or the result in the window: rank's cell of column `i`, slot `s`. */
 ENGINE_FN uint8_t *engine_cell(const engine_comm *m, int32_t rank, uint64_t i, uint64_t slot) {
     uint64_t cell = (m->op.base + i) % m->cells;

@@ -135,14 +135,19 @@ ENGINE_FN int engine_ring(engine_comm *m) {
     if (t.keeps && !engine_all_through(m, o->base)) return 0; /* windows still hold an earlier collective */
     if (t.keeps && idx >= o->slots && ENGINE_LOAD(&m->lines[next].sum) <= o->base + idx - o->slots + o->lag)
         return engine_waits(m, next);
-    uint64_t came = engine_ring_move(m, &t, at, len), ready = o->end_ns, due = 0;
+    uint64_t came = engine_ring_move(m, &t, at, len);
     m->moved += len;
-    if (t.reads) {
-        ready = __atomic_load_n(&m->lines[prev].stamp[(o->base + idx - o->lag) % ENGINE_STAMPS], __ATOMIC_RELAXED);
-        due = engine_paced(m, prev, ready, came);
+    if (!t.reads) return engine_ring_shown(m);
+    uint64_t ready = __atomic_load_n(&m->lines[prev].stamp[(o->base + idx - o->lag) % ENGINE_STAMPS], __ATOMIC_RELAXED);
+    engine_count(m, prev, came);
+    if (m->nics[prev] == m->nics[m->rank]) { /* no link between */
+        o->end_ns = engine_max(o->end_ns, ready);
+        return engine_ring_shown(m);
     }
-    if (due) return o->sum_due_ns = due, m->waits_for = -1, 1;
-    return engine_ring_shown(m);
+    o->clock_ns = engine_transfer(m, prev, engine_max(o->clock_ns, ready), came);
+    o->sum_due_ns = o->clock_ns + m->pace.latency_ns;
+    o->end_ns = engine_max(o->end_ns, o->sum_due_ns);
+    return m->waits_for = -1, 1;
 }
 ENGINE_FN int engine_ring_finished(engine_comm *m) {
     engine_op *o = &m->op;
