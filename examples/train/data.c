@@ -34,7 +34,7 @@ static uint8_t *read_idx(const char *dir, const char *part, const char *kind, si
     uint8_t *data = NULL;
     size_t bytes = 1;
     FILE *f = open_file(dir, part, kind, path, sizeof path);
-    if (!f) problem = "not found: install dataset-fashion-mnist, or give --data DIR with IDX files";
+    if (!f) problem = "not found, or a quote in its path: install dataset-fashion-mnist, or give --data DIR";
     if (f && (fread(head, 4, n_dims + 1, f) != n_dims + 1 || big_endian(head) != 0x800 + n_dims))
         problem = "not an IDX file of bytes with the right number of dimensions";
     for (size_t i = 0; !problem && i < n_dims; i++) {

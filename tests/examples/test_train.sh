@@ -1,0 +1,44 @@
+# test_train.sh: the trainer learns on four ranks of two machines, compressed and not, all ranks end with the same bits
+# (it compares them itself), compression crosses far fewer bytes, and bad input is refused in words.
+BUILD=${BUILD:-build}
+train=$BUILD/bin/train
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+data=/usr/share/datasets/fashion-mnist
+ls $data/*train-images* >/dev/null 2>&1 || { echo "skipped: dataset-fashion-mnist is not installed"; exit 77; }
+fail() { echo "FAILED: $*"; exit 1; }
+
+learns() { # NAME FLAGS...: accuracy over 60% after 40 steps
+    name=$1
+    shift
+    "$BUILD/bin/espresso" run -n 4 --machines 2 -- "$train" --batch 32 --max-steps 40 --limit-train 5120 --eval 0 \
+        --json "$tmp/$name" "$@" || fail "$name"
+    awk -F'"accuracy": ' '{ exit !($2 + 0 > 0.6 && $2 + 0 <= 1) }' "$tmp/$name" || fail "$name: $(cat "$tmp/$name")"
+}
+bytes() { sed 's/.*"inter_bytes_per_step": \([0-9]*\).*/\1/' "$tmp/$1"; }
+
+learns fp32 --strategy fp32
+learns layerwise --codec efsignsgd
+learns strategy --strategy examples/train/demo.strategy
+for name in layerwise strategy; do
+    [ "$(bytes $name)" -gt 0 ] || fail "$name: nothing crossed between the machines"
+    [ $(($(bytes $name) * 10)) -lt "$(bytes fp32)" ] || fail "$name: $(bytes $name) bytes, fp32 $(bytes fp32)"
+done
+
+refuses() { # TEXT FLAGS...: nonzero, and says TEXT
+    text=$1
+    shift
+    if "$train" "$@" >"$tmp/out" 2>&1; then fail "accepted: $*"; fi
+    grep -q -- "$text" "$tmp/out" || fail "$*: expected '$text', got: $(cat "$tmp/out")"
+}
+refuses "usage: train" --nonsense 1
+refuses "--batch" --batch 0
+refuses "more than there are images" --limit-train 100
+refuses "not found" --data "$tmp"
+refuses 'no codec "nonsense"' --codec nonsense
+printf '\0\0\010\003\0\0\0\002\0\0\0\002\0\0\0\002ab' >"$tmp/train-images-idx3-ubyte"
+refuses "ends too early" --data "$tmp"
+printf 'hello, this is text' >"$tmp/train-images-idx3-ubyte"
+refuses "not an IDX file" --data "$tmp"
+sed 's/ 5120 / 5121 /' examples/train/demo.strategy >"$tmp/other.strategy"
+refuses "another model" --strategy "$tmp/other.strategy"
