@@ -15,8 +15,7 @@ static void check(esp_status s, const esp_ctx *ctx) {
 
 int main(int argc, char **argv) {
     const char *spec = argc > 1 ? argv[1] : "topk:ratio=0.01";
-    esp_config cfg = ESP_ZERO;
-    cfg.size = 1; /* alone, whatever the environment of a launcher may say */
+    const esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
     esp_codec_handle *codec = NULL;
     check(esp_open(&cfg, &ctx), NULL);
