@@ -100,12 +100,12 @@ $(BUILD)/tsan/%: tests/%.c $(LIB) $(STAMP)
 
 RUN_TESTS := BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
 test: all $(FIXTURES) $(TESTS)
-	$(RUN_TESTS) $(TESTS) $(TEST_SH)
+	@$(RUN_TESTS) $(TESTS) $(TEST_SH)
 test-san: all $(FIXTURES) $(ASAN) $(TSAN)
-	$(RUN_TESTS) $(ASAN) $(TSAN)
+	@$(RUN_TESTS) $(ASAN) $(TSAN)
 # everything, with one total at the end
 ci: all $(BENCHES) $(FIXTURES) $(TESTS) $(ASAN) $(TSAN)
-	$(RUN_TESTS) $(TESTS) $(TEST_SH) $(ASAN) $(TSAN) .ci/check-style.sh .ci/check-docs.sh
+	@$(RUN_TESTS) $(TESTS) $(TEST_SH) $(ASAN) $(TSAN) .ci/check-style.sh .ci/check-docs.sh
 check-style: all
 	BUILD=$(BUILD) sh .ci/check-style.sh
 
