@@ -153,6 +153,11 @@ static void *ranks_main(void *arg) {
     t->fn(&t->me);
     return NULL;
 }
+static const esp_backend *ranks_backend(const char *name) {
+    const esp_plugin *p =
+        !strcmp(name, "loop") ? espresso_plugin_v1_loop(&ranks_host) : espresso_plugin_v1_shm(&ranks_host);
+    return p->backends[0];
+}
 /* Returns "" or why it failed (valid until the next run). killed: a rank that is expected to die, or -1. */
 static const char *ranks_run(const esp_backend *b, const char *params, int32_t n, int32_t per_machine, ranks_fn fn,
                              void *arg, int32_t killed) {
