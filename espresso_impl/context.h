@@ -43,8 +43,8 @@ typedef struct esp__tensor {
 typedef struct esp__link {
     uint32_t *sequence, n; /* ops in the strategy's order                                         */
     uint32_t cursor;
-    void *comm, *req;      /* in flight                                                           */
-    int held;              /* by a flat op that runs from the other lane                          */
+    void *comm, *req;      /* in flight: the link thread's own                                    */
+    int busy;              /* an op is in flight here, or a flat one that runs from the other lane */
     uint64_t started_ns;
 } esp__link;
 

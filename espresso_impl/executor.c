@@ -65,9 +65,8 @@ static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
 static int esp__link_startable(const esp_ctx *ctx, int k) {
     const esp__link *l = &ctx->links[k], *intra = &ctx->links[0];
     const esp__op *op = esp__link_head(ctx, l);
-    if (!op || l->req || !esp__op_is_next(ctx, op)) return 0;
-    if (op->both_links) return k == 1 && !intra->req && !intra->held && esp__link_head(ctx, intra) == op;
-    return !l->held;
+    if (!op || l->busy || !esp__op_is_next(ctx, op)) return 0;
+    return !op->both_links || (k == 1 && !intra->busy && esp__link_head(ctx, intra) == op);
 }
 
 static void esp__link_wake(esp_ctx *ctx) {
@@ -140,9 +139,8 @@ static void *esp__cpu_main(void *arg) {
 }
 
 /* ---- link lanes ------------------------------------------------------------------------------------------------------ */
-static esp_status esp__link_start(esp_ctx *ctx, int k) {
+static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     esp__link *l = &ctx->links[k];
-    const esp__op *op = esp__link_head(ctx, l);
     esp_coll c = op->coll;
     esp_stream here = {{ESP_CPU, 0}, NULL};
     c.src.ptr = esp__at(ctx, op, op->src);
@@ -150,7 +148,6 @@ static esp_status esp__link_start(esp_ctx *ctx, int k) {
     c.src.dev.kind = c.dst.dev.kind = ESP_CPU;
     l->comm = ctx->comms[op->level];
     l->started_ns = esp__now_ns();
-    if (op->both_links) ctx->links[0].held = 1;
     return ctx->backend->start(l->comm, &c, here, &l->req);
 }
 
@@ -166,8 +163,9 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     uint64_t end = esp__now_ns();
     pthread_mutex_lock(&ctx->lock);
     l->cursor++;
+    l->busy = 0;
     if (op->both_links) {
-        ctx->links[0].held = 0;
+        ctx->links[0].busy = 0;
         ctx->links[0].cursor++;
     }
     esp__op_done(ctx, op, l->started_ns, end, op->coll.dst.bytes > op->coll.src.bytes ? op->coll.dst.bytes : op->coll.src.bytes);
@@ -219,12 +217,14 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
 static int esp__links_start(esp_ctx *ctx) {
     for (int k = 1; k >= 0 && !ctx->fatal; k--) {
         if (!esp__link_startable(ctx, k)) continue;
-        const char *label = esp__link_head(ctx, &ctx->links[k])->label;
+        const esp__op *op = esp__link_head(ctx, &ctx->links[k]);
+        ctx->links[k].busy = 1;
+        if (op->both_links) ctx->links[0].busy = 1;
         pthread_mutex_unlock(&ctx->lock);
         esp__plugin_detail_clear();
-        esp_status s = esp__link_start(ctx, k);
+        esp_status s = esp__link_start(ctx, k, op);
         if (s) ctx->links[k].req = NULL;
-        if (s) esp__link_failed(ctx, s, label);
+        if (s) esp__link_failed(ctx, s, op->label);
         pthread_mutex_lock(&ctx->lock);
     }
     if (ctx->request.wanted && !ctx->fatal) {
@@ -335,7 +335,7 @@ static void *esp__link_main(void *arg) {
     while (!ctx->stopping) {
         ctx->link_busy = esp__links_start(ctx);
         if (ctx->fatal) { /* the backend was told to abort: what is in flight is given up */
-            ctx->links[0].req = ctx->links[1].req = ctx->request.req = NULL;
+            ctx->links[0].req = ctx->links[1].req = ctx->request.req = NULL; /* the lanes stay busy: nothing starts */
             ctx->link_busy = 0;
             pthread_cond_broadcast(&ctx->done_cv);
             if (!ctx->stopping) pthread_cond_wait(&ctx->link_cv, &ctx->lock);
