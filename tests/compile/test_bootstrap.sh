@@ -1,0 +1,50 @@
+# test_bootstrap.sh: what ./bootstrap does where something is missing: with apt, without it, with and without sudo. apt-get,
+# sudo, id and make are played by small scripts; nothing is installed.
+. tests/compile/common.sh
+mkdir "$tmp/bin"
+for tool in sh ln sed cat dirname getconf mktemp tail rm env dpkg cc gcc g++ clang clang-format pkg-config doxygen true; do
+    have $tool && ln -s "$(command -v $tool)" "$tmp/bin/$tool"
+done
+play() { # NAME SCRIPT
+    printf '#!/bin/sh\n%s\n' "$2" >"$tmp/bin/$1"
+    chmod +x "$tmp/bin/$1"
+}
+play make 'echo "make $*"'
+run() { PATH=$tmp/bin ./bootstrap "$@" >"$tmp/said" 2>&1; }
+says() {
+    grep -q -- "$1" "$tmp/said" && return
+    echo "expected \"$1\" in:"
+    cat "$tmp/said"
+    exit 1
+}
+rm -f "$tmp/bin/clang-format"
+
+if run; then :; fi && says "./bootstrap demo"
+if run nonsense; then exit 1; fi
+if run test; then exit 1; fi # cmake and clang-format are missing, and there is no apt
+says "please install these.*clang-format.*cmake"
+
+play apt-get 'echo "$*" >>'"$tmp/apt"'; case $* in *install*) ln -s /bin/true '"$tmp/bin/clang-format $tmp/bin/cmake"';; esac'
+play id 'echo 1000'
+if run test; then exit 1; fi
+says "as root: apt-get install.*cmake"
+
+play sudo 'echo "sudo $1" >>'"$tmp/apt"'; exec "$@"'
+for tool in clang doxygen g++; do [ -e "$tmp/bin/$tool" ] || play $tool true; done
+run test || { cat "$tmp/said" && exit 1; }
+says "installing.*clang-format cmake"
+says "make -s -j[0-9]* ci"
+grep -q '^sudo apt-get' "$tmp/apt"
+grep -q '^update' "$tmp/apt"
+grep -q 'install -y --no-install-recommends .*cmake' "$tmp/apt"
+
+rm "$tmp/apt"
+run build || exit 1 # all is there: not a word of packages, apt is not asked
+says "^make"
+[ ! -e "$tmp/apt" ]
+
+rm "$tmp/bin/cmake"
+play apt-get 'echo "E: no network"; exit 100'
+if run test; then exit 1; fi
+says "E: no network"
+says "could not install"
