@@ -24,7 +24,7 @@ if run nonsense; then exit 1; fi
 if run test; then exit 1; fi # cmake and clang-format are missing, and there is no apt
 says "please install these.*clang-format.*cmake"
 
-play apt-get 'echo "$*" >>'"$tmp/apt"'; case $* in *install*) ln -s /bin/true '"$tmp/bin/clang-format $tmp/bin/cmake"';; esac'
+play apt-get 'echo "$*" >>'"$tmp/apt"'; case $* in *install*) for t in clang-format cmake; do ln -s /bin/true '"$tmp/bin"'/$t; done;; esac'
 play id 'echo 1000'
 if run test; then exit 1; fi
 says "as root: apt-get install.*cmake"
