@@ -116,6 +116,7 @@ typedef struct engine_op {
     uint8_t in_window, result_window, whole, by_destination; /* see engine_plan.h                          */
     uint8_t puts, sums, gets, gets_result;                   /* what this rank does                        */
     uint8_t stream, ring, chain, begun;                      /* ring: see engine_ring.h                       */
+    int32_t place, prev, next;                               /* in the ring                                       */
     uint64_t steps, group, lag, slots;                       /* of the ring                                   */
     uint32_t esize;
     float scale;
@@ -161,7 +162,7 @@ typedef struct engine_comm {
     engine_nic **nics;  /* of the rank's machine                                                         */
     uint64_t *used;     /* bytes of the payload slot that is being read from each rank                   */
     int32_t *ring_rank; /* ranks with those of one machine side by side                                  */
-    int32_t ring_at;    /* where this rank stands in it                                                  */
+    int32_t *order;     /* of the running ring or chain                                                       */
     int32_t machines;
     int32_t *pid;
     engine_hello *hello;

@@ -70,6 +70,7 @@ ENGINE_FN void engine_free(engine_comm *m) {
     engine_release(h, m->scratch, m->scratch_bytes);
     engine_release(h, m->job_rank, n * sizeof *m->job_rank);
     engine_release(h, m->ring_rank, n * sizeof *m->ring_rank);
+    engine_release(h, m->order, n * sizeof *m->order);
     engine_release(h, m->pid, n * sizeof *m->pid);
     engine_release(h, m->bells, n * sizeof *m->bells);
     engine_release(h, m->nics, n * sizeof *m->nics);
@@ -106,6 +107,7 @@ ENGINE_FN esp_status engine_new(const esp_host *h, const esp_group *g, const cha
     m->host = h, m->name = name, m->rank = g->rank, m->size = g->size, m->waits_for = -1, m->simd = esp_simd_level();
     m->job_rank = (int32_t *)engine_alloc(h, n * sizeof *m->job_rank);
     m->ring_rank = (int32_t *)engine_alloc(h, n * sizeof *m->ring_rank);
+    m->order = (int32_t *)engine_alloc(h, n * sizeof *m->order);
     m->pid = (int32_t *)engine_alloc(h, n * sizeof *m->pid);
     m->bells = (engine_bell **)engine_alloc(h, n * sizeof *m->bells);
     m->nics = (engine_nic **)engine_alloc(h, n * sizeof *m->nics);
@@ -114,7 +116,8 @@ ENGINE_FN esp_status engine_new(const esp_host *h, const esp_group *g, const cha
     m->flows = (engine_flow *)engine_alloc(h, 2 * n * sizeof *m->flows);
     m->scratch_bytes = 4 * (uint64_t)ENGINE_CHUNK;
     m->scratch = engine_alloc(h, m->scratch_bytes);
-    if (m->job_rank && m->ring_rank && m->pid && m->bells && m->nics && m->used && m->hello && m->flows && m->scratch) {
+    if (m->job_rank && m->ring_rank && m->order && m->pid && m->bells && m->nics && m->used && m->hello && m->flows &&
+        m->scratch) {
         m->sum_acc = (uint8_t *)m->scratch; /* halves are twice as wide here */
         m->sum_in = m->sum_acc + 2 * ENGINE_CHUNK;
         *out = m;
@@ -158,7 +161,6 @@ ENGINE_FN void engine_ring_order(engine_comm *m, const int32_t *machine) {
         m->machines++;
         for (int32_t b = a; b < m->size; b++)
             if (!machine || machine[b] == machine[a]) {
-                if (b == m->rank) m->ring_at = at;
                 m->ring_rank[at++] = b;
             }
     }

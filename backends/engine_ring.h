@@ -19,17 +19,23 @@ typedef struct engine_item {
     int reads, keeps; /* takes from the previous rank; leaves something for the next */
 } engine_item;
 
-/* Place of this rank in the chain or ring, and its neighbours. */
-ENGINE_FN int32_t engine_ring_place(const engine_comm *m) {
-    const engine_op *o = &m->op;
-    int32_t root_at = 0;
-    if (o->c.op != ESP_COLL_BROADCAST && o->c.op != ESP_COLL_REDUCE) return m->ring_at;
-    while (m->ring_rank[root_at] != o->c.root) root_at++;
-    int32_t first = o->c.op == ESP_COLL_BROADCAST ? root_at : root_at + 1; /* reduce: the root is last */
-    return (m->ring_at - first + 2 * m->size) % m->size;
-}
-ENGINE_FN int32_t engine_ring_next(const engine_comm *m, int32_t by) {
-    return m->ring_rank[(m->ring_at + by + m->size) % m->size];
+/* Who follows whom. A chain begins with the root and the rest of its machine, or ends with them, so that it too crosses each border
+ * once. */
+ENGINE_FN void engine_ring_neighbours(const engine_comm *m, engine_op *o) {
+    int32_t n = m->size, at = 0, start = 0;
+    int reduce = o->c.op == ESP_COLL_REDUCE;
+    if (o->chain) {
+        while (m->nics[m->ring_rank[start]] != m->nics[o->c.root]) start++;
+        m->order[at++] = o->c.root;
+    }
+    for (int32_t k = 0; k < n; k++) {
+        int32_t q = m->ring_rank[(start + k) % n];
+        if (!o->chain || q != o->c.root) m->order[at++] = q;
+    }
+    for (at = 0; m->order[at] != m->rank;) at++;
+    o->place = reduce ? n - 1 - at : at;
+    o->prev = m->order[(at + (reduce ? 1 : n - 1)) % n];
+    o->next = m->order[(at + (reduce ? n - 1 : 1)) % n];
 }
 
 /* Turns a plan into a ring, where that saves the link work. */
@@ -45,6 +51,7 @@ ENGINE_FN void engine_ring_plan(const engine_comm *m, engine_op *o) {
     o->by_destination = o->puts = o->gets = 0;
     o->sums = 1;
     o->part = chain ? o->c.count : (o->c.count + (uint64_t)m->size - 1) / (uint64_t)m->size;
+    engine_ring_neighbours(m, o);
     engine_plan_columns(m, o);
     o->slots = m->cells * ENGINE_CELL / o->width;
     o->steps = chain ? 1 : (uint64_t)m->size + (o->c.op == ESP_COLL_ALLREDUCE ? (uint64_t)m->size - 1 : 0);
@@ -56,7 +63,7 @@ ENGINE_FN void engine_ring_plan(const engine_comm *m, engine_op *o) {
 ENGINE_FN engine_item engine_ring_item(const engine_comm *m, uint64_t idx) {
     const engine_op *o = &m->op;
     engine_item t;
-    int32_t n = m->size, x = engine_ring_place(m);
+    int32_t n = m->size, x = o->place;
     t.chunk = idx / (o->group * o->steps) * o->group + idx % o->group;
     t.step = (int32_t)(idx / o->group % o->steps);
     if (o->chain) {
@@ -65,7 +72,7 @@ ENGINE_FN engine_item engine_ring_item(const engine_comm *m, uint64_t idx) {
     }
     /* sums: step s works on part x-1-s and ends with the own one; copies: step t brings part x-t */
     int32_t shift = o->c.op == ESP_COLL_ALLGATHER ? t.step : t.step < n ? t.step + 1 : t.step - n + 1;
-    t.part = m->ring_rank[(x - shift + 2 * n) % n];
+    t.part = m->order[(x - shift + 2 * n) % n];
     t.reads = t.step > 0;
     t.keeps = t.step < (int32_t)o->steps - 1;
     return t;
@@ -89,7 +96,7 @@ ENGINE_FN uint64_t engine_ring_copy(engine_comm *m, int32_t part, uint64_t at, u
 ENGINE_FN uint64_t engine_ring_move(engine_comm *m, const engine_item *t, uint64_t at, uint64_t len) {
     engine_op *o = &m->op;
     uint64_t idx = o->sum_i, count = len / o->esize, part_at = o->chain ? 0 : engine_part_at(o, t->part);
-    const uint8_t *in = t->reads ? engine_ring_slot(m, engine_ring_next(m, -1), idx - o->lag) : NULL;
+    const uint8_t *in = t->reads ? engine_ring_slot(m, o->prev, idx - o->lag) : NULL;
     uint8_t *keep = t->keeps ? engine_ring_slot(m, m->rank, idx) : NULL, *dst = (uint8_t *)o->c.dst.ptr;
     const uint8_t *src = (const uint8_t *)o->c.src.ptr;
     int sums = engine_op_sums(o->c.op) && (o->chain || t->step < m->size);
@@ -125,7 +132,7 @@ ENGINE_FN int engine_ring_shown(engine_comm *m) {
 ENGINE_FN int engine_ring(engine_comm *m) {
     engine_op *o = &m->op;
     uint64_t idx = o->sum_i, at, len;
-    int32_t prev = engine_ring_next(m, -1), next = engine_ring_next(m, 1);
+    int32_t prev = o->prev, next = o->next;
     if (idx == o->cols) return 0;
     if (o->sum_due_ns) return engine_now_ns() >= o->sum_due_ns ? engine_ring_shown(m) : 0;
     engine_item t = engine_ring_item(m, idx);
@@ -151,9 +158,8 @@ ENGINE_FN int engine_ring(engine_comm *m) {
 }
 ENGINE_FN int engine_ring_finished(engine_comm *m) {
     engine_op *o = &m->op;
-    int32_t next = engine_ring_next(m, 1);
     if (o->sum_i < o->cols) return 0;
-    if (o->chain && engine_ring_place(m) == m->size - 1) return 1;
-    return ENGINE_LOAD(&m->lines[next].sum) >= o->base + o->cols ? 1 : engine_waits(m, next);
+    if (o->chain && o->place == m->size - 1) return 1;
+    return ENGINE_LOAD(&m->lines[o->next].sum) >= o->base + o->cols ? 1 : engine_waits(m, o->next);
 }
 #endif

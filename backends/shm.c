@@ -28,6 +28,7 @@ static int shm_pull(engine_comm *m, int32_t rank, uint64_t address, void *to, ui
         if (n < 0 && errno == ESRCH)
             return engine_say(m->host, m->name, ESP_E_PEER, "rank %d of %d: its process is gone", (int)rank,
                               (int)m->size);
+        if (n < 0 && ENGINE_LOAD(&m->lines[rank].gone)) return engine_lost(m, rank); /* and its buffers are freed */
         if (n <= 0)
             return engine_say(m->host, m->name, ESP_E_COMM, "cannot read the buffer of rank %d of %d: %s", (int)rank,
                               (int)m->size, n ? strerror(errno) : "no bytes came");

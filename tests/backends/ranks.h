@@ -21,7 +21,7 @@ enum { RANKS_MAX = 16, RANKS_OOB = 65536 };
 typedef struct ranks_shared {
     pthread_barrier_t barrier[1 + RANKS_MAX]; /* of all; of the group whose lowest rank is r               */
     uint8_t oob[RANKS_MAX][RANKS_OOB];
-    int failed;
+    int failed, mark;
     char text[512];
 } ranks_shared;
 
