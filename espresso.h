@@ -48,16 +48,13 @@
 #endif
 
 #ifdef __cplusplus
-#define ESP_ZERO                                                                                   \
-    {                                                                                              \
-    }
+#define ESP_ZERO                                                                                                       \
+    {}
 #define ESP__C extern "C"
 #define ESP__CAST(T, x) static_cast<T>(x)
 #else
-#define ESP_ZERO                                                                                   \
-    {                                                                                              \
-        0                                                                                          \
-    }
+#define ESP_ZERO                                                                                                       \
+    { 0 }
 #define ESP__C
 #define ESP__CAST(T, x) ((T)(x))
 #endif
@@ -67,8 +64,7 @@
 #define ESP_ABI_MINOR 0u /* informational: growth inside a major is carried by struct_size         */
 
 /** True if table `t` (of struct type T) is long enough to hold member `f` and `f` is set. */
-#define ESP_HAS(T, t, f)                                                                           \
-    ((t) != NULL && (t)->struct_size >= offsetof(T, f) + sizeof((t)->f) && (t)->f)
+#define ESP_HAS(T, t, f) ((t) != NULL && (t)->struct_size >= offsetof(T, f) + sizeof((t)->f) && (t)->f)
 
 #ifdef __cplusplus
 extern "C" {
@@ -77,21 +73,21 @@ extern "C" {
 /* ---- 1. status: 0 ok, >0 not an error, <0 error; values are never renumbered ----------------- */
 typedef int32_t esp_status;
 /* name, value, text: one row per status, expanded by the enum and by esp_status_text() */
-#define ESP_STATUS_LIST(X)                                                                         \
-    X(ESP_OK, 0, "done")                                                                           \
-    X(ESP_PENDING, 1, "not done yet")                                                              \
-    X(ESP_E_ARG, -1, "an argument is wrong")                                                       \
-    X(ESP_E_NOMEM, -2, "out of memory")                                                            \
-    X(ESP_E_UNSUPPORTED, -3, "not supported here")                                                 \
-    X(ESP_E_TOO_SMALL, -4, "the buffer is too small")                                              \
-    X(ESP_E_ABI, -5, "the plugin was built for another ABI")                                       \
-    X(ESP_E_NOT_FOUND, -6, "not found")                                                            \
-    X(ESP_E_DEVICE, -7, "the device failed")                                                       \
-    X(ESP_E_COMM, -8, "communication failed")                                                      \
-    X(ESP_E_CORRUPT, -9, "the data is corrupt")                                                    \
-    X(ESP_E_STATE, -10, "not allowed in this state")                                               \
-    X(ESP_E_PEER, -11, "a rank died or left")                                                      \
-    X(ESP_E_TIMEOUT, -12, "a rank is late")                                                        \
+#define ESP_STATUS_LIST(X)                                                                                             \
+    X(ESP_OK, 0, "done")                                                                                               \
+    X(ESP_PENDING, 1, "not done yet")                                                                                  \
+    X(ESP_E_ARG, -1, "an argument is wrong")                                                                           \
+    X(ESP_E_NOMEM, -2, "out of memory")                                                                                \
+    X(ESP_E_UNSUPPORTED, -3, "not supported here")                                                                     \
+    X(ESP_E_TOO_SMALL, -4, "the buffer is too small")                                                                  \
+    X(ESP_E_ABI, -5, "the plugin was built for another ABI")                                                           \
+    X(ESP_E_NOT_FOUND, -6, "not found")                                                                                \
+    X(ESP_E_DEVICE, -7, "the device failed")                                                                           \
+    X(ESP_E_COMM, -8, "communication failed")                                                                          \
+    X(ESP_E_CORRUPT, -9, "the data is corrupt")                                                                        \
+    X(ESP_E_STATE, -10, "not allowed in this state")                                                                   \
+    X(ESP_E_PEER, -11, "a rank died or left")                                                                          \
+    X(ESP_E_TIMEOUT, -12, "a rank is late")                                                                            \
     X(ESP_E_MISMATCH, -13, "ranks disagree")
 #define ESP__STATUS_ENUM(name, value, text) name = value,
 enum { ESP_STATUS_LIST(ESP__STATUS_ENUM) ESP__STATUS_END = 2 };
@@ -161,20 +157,20 @@ typedef struct esp_host {
     void (*log)(void *user, const esp_log_event *ev);
     /** Runs body over [0, n) in pieces of at least `grain`, on the compression workers; returns when all is done.
      *  Piece borders are multiples of `grain`. Must not be nested. */
-    void (*parallel_for)(void *user, uint64_t n, uint64_t grain,
-                         void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg);
+    void (*parallel_for)(void *user, uint64_t n, uint64_t grain, void (*body)(void *arg, uint64_t begin, uint64_t end),
+                         void *arg);
 } esp_host;
 
 /* ---- 4. codec table ----------------------------------------------------------------------------- */
 enum {
-    ESP_CODEC_FIXED_SIZE = 1u << 0,    /* compressed size follows from count alone                    */
-    ESP_CODEC_HAS_STATE = 1u << 1,     /* bound() may ask for state: memory per part of its own       */
-    ESP_CODEC_REDUCIBLE = 1u << 2,     /* bodies can be summed undecoded, as arrays of reduce_dtype   */
-    ESP_CODEC_OWN_FEEDBACK = 1u << 3,  /* has a method's own memory (DGC): see ESP_ARG_OWN_MEMORY     */
-    ESP_CODEC_DETERMINISTIC = 1u << 4, /* draws no random numbers                                     */
-    ESP_CODEC_NEEDS_MATRIX = 1u << 5,  /* uses the tensor's rows and columns                          */
-    ESP_CODEC_FUSED_RESIDUAL = 1u << 6,/* reads and writes args->residual itself; otherwise the host does */
-    ESP_CODEC_NO_FEEDBACK = 1u << 7    /* default feedback is "none" (fp16, unbiased methods)         */
+    ESP_CODEC_FIXED_SIZE = 1u << 0,     /* compressed size follows from count alone                    */
+    ESP_CODEC_HAS_STATE = 1u << 1,      /* bound() may ask for state: memory per part of its own       */
+    ESP_CODEC_REDUCIBLE = 1u << 2,      /* bodies can be summed undecoded, as arrays of reduce_dtype   */
+    ESP_CODEC_OWN_FEEDBACK = 1u << 3,   /* has a method's own memory (DGC): see ESP_ARG_OWN_MEMORY     */
+    ESP_CODEC_DETERMINISTIC = 1u << 4,  /* draws no random numbers                                     */
+    ESP_CODEC_NEEDS_MATRIX = 1u << 5,   /* uses the tensor's rows and columns                          */
+    ESP_CODEC_FUSED_RESIDUAL = 1u << 6, /* reads and writes args->residual itself; otherwise the host does */
+    ESP_CODEC_NO_FEEDBACK = 1u << 7     /* default feedback is "none" (fp16, unbiased methods)         */
 };
 enum { ESP_OUT_SET = 0, ESP_OUT_SUM = 1 };
 enum {
@@ -192,25 +188,25 @@ typedef struct esp_bound {
 
 /** Everything one compress or decompress call may need. Growable.
  *  compress: payload[0] := code(beta * residual + gamma * tensor); residual := what the payload does not carry.
- *  decompress: tensor := (mode SUM: tensor +) scale * sum of decoded payload[0 .. n_payloads-1], summed in that order. */
+ *  decompress: tensor := (mode SUM: tensor; SET: 0) + scale * payload[0] + scale * payload[1] ..., added in that order. */
 typedef struct esp_codec_args {
     uint32_t struct_size;
-    uint32_t mode;         /* decompress: ESP_OUT_SET or ESP_OUT_SUM                                   */
-    uint64_t step, seed;   /* same on every rank                                                       */
-    uint64_t offset;       /* index of the part's first element in the whole tensor                    */
-    uint32_t source;       /* lowest rank of the replica set: noise differs between ranks, agrees between replicas */
-    uint32_t comp_index;   /* which Comp of the option, from 0                                         */
-    uint32_t flags;        /* ESP_ARG_*                                                                */
-    uint32_t round;        /* of n_rounds                                                              */
-    uint32_t n_payloads;   /* decompress: how many payloads are summed (compress: 1)                   */
-    uint32_t n_reduced;    /* compress: over how many ranks a collective will sum this body; 1: none   */
-    float beta, gamma;     /* with residual                                                            */
-    float scale;           /* decompress: see above; always a power of two; 0 means 1                  */
+    uint32_t mode;       /* decompress: ESP_OUT_SET or ESP_OUT_SUM                                   */
+    uint64_t step, seed; /* same on every rank                                                       */
+    uint64_t offset;     /* index of the part's first element in the whole tensor                    */
+    uint32_t source;     /* lowest rank of the replica set: noise differs between ranks, agrees between replicas */
+    uint32_t comp_index; /* which Comp of the option, from 0                                         */
+    uint32_t flags;      /* ESP_ARG_*                                                                */
+    uint32_t round;      /* of n_rounds                                                              */
+    uint32_t n_payloads; /* decompress: how many payloads are summed (compress: 1)                   */
+    uint32_t n_reduced;  /* compress: over how many ranks a collective will sum this body; 1: none   */
+    float beta, gamma;   /* with residual                                                            */
+    float scale;         /* decompress: see above; always a power of two; 0 means 1                  */
     uint32_t reserved0;
-    float *residual;       /* count floats, or NULL: no feedback                                       */
+    float *residual;                /* count floats, or NULL: no feedback                                       */
     const esp_buf *state, *scratch; /* host-owned, sized by bound(); NULL where 0 bytes were asked for */
-    esp_tensor *tensor;    /* compress: in; decompress: out. f32                                       */
-    esp_payload *payload;  /* compress: out; decompress: array of n_payloads                           */
+    esp_tensor *tensor;             /* compress: in; decompress: out. f32                                       */
+    esp_payload *payload;           /* compress: out; decompress: array of n_payloads                           */
     esp_stream stream;
 } esp_codec_args;
 
@@ -241,8 +237,7 @@ typedef struct esp_codec {
     /** Runs once on the last sum (majority vote). `count` floats in place, from `ranks` contributions. */
     esp_status (*finalize)(void *self, float *sum, uint64_t count, uint32_t ranks, esp_stream s);
     /** Estimated times for planning before anything was measured. */
-    esp_status (*cost_ns)(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
-                          double *decompress_ns);
+    esp_status (*cost_ns)(void *self, const esp_tensor *like, esp_device d, double *compress_ns, double *decompress_ns);
 } esp_codec;
 
 /* ---- 5. communication backend table --------------------------------------------------------------- */
@@ -251,8 +246,8 @@ enum {
     ESP_BACKEND_NEEDS_PROGRESS = 1u << 1, /* moves data only inside test() or progress()                */
     ESP_BACKEND_VARLEN = 1u << 2,         /* moves only the used bytes of payload slots                 */
     ESP_BACKEND_THREAD_MULTIPLE = 1u << 3,
-    ESP_BACKEND_SCALE = 1u << 4,          /* honours esp_coll.scale                                     */
-    ESP_BACKEND_PACED = 1u << 5           /* honours params inter= and latency=: an emulated link       */
+    ESP_BACKEND_SCALE = 1u << 4, /* honours esp_coll.scale                                     */
+    ESP_BACKEND_PACED = 1u << 5  /* honours params inter= and latency=: an emulated link       */
 };
 enum {
     ESP_COLL_ALLREDUCE = 1,
@@ -353,12 +348,12 @@ typedef const esp_plugin *(*esp_plugin_fn)(const esp_host *h);
 /** Defines the plugin's one exported function. Built with ESPRESSO_STATIC_PLUGINS it is named
  *  espresso_plugin_v1_<id>, to be listed in esp_config.builtin. The entry must not start threads or touch a device. */
 #ifdef ESPRESSO_STATIC_PLUGINS
-#define ESPRESSO_PLUGIN_ENTRY(id)                                                                  \
-    ESP__C const esp_plugin *espresso_plugin_v1_##id(const esp_host *h);                           \
+#define ESPRESSO_PLUGIN_ENTRY(id)                                                                                      \
+    ESP__C const esp_plugin *espresso_plugin_v1_##id(const esp_host *h);                                               \
     const esp_plugin *espresso_plugin_v1_##id(const esp_host *h)
 #else
-#define ESPRESSO_PLUGIN_ENTRY(id)                                                                  \
-    ESP__C ESPRESSO_EXPORT const esp_plugin *espresso_plugin_v1(const esp_host *h);                \
+#define ESPRESSO_PLUGIN_ENTRY(id)                                                                                      \
+    ESP__C ESPRESSO_EXPORT const esp_plugin *espresso_plugin_v1(const esp_host *h);                                    \
     ESPRESSO_EXPORT const esp_plugin *espresso_plugin_v1(const esp_host *h)
 #endif
 
@@ -383,9 +378,7 @@ static inline uint32_t esp_name_hash(const char *name) {
     return h;
 }
 /** Capacity of a slot for `body` bytes: header, and body rounded up to 32. */
-static inline uint64_t esp_payload_capacity(uint64_t body) {
-    return ESP_PAYLOAD_HEADER + (body + 31u) / 32u * 32u;
-}
+static inline uint64_t esp_payload_capacity(uint64_t body) { return ESP_PAYLOAD_HEADER + (body + 31u) / 32u * 32u; }
 /** Writes the header and *used. ESP_E_TOO_SMALL, nothing written, if the capacity is short. */
 static inline esp_status esp_payload_begin(esp_payload *p, const esp_payload_header *h) {
     if (p->data.bytes < ESP_PAYLOAD_HEADER || p->data.bytes - ESP_PAYLOAD_HEADER < h->body_bytes)
@@ -395,8 +388,8 @@ static inline esp_status esp_payload_begin(esp_payload *p, const esp_payload_hea
     return ESP_OK;
 }
 /** Reads and checks a header: id, wire version, count, and that the body lies inside the buffer. */
-static inline esp_status esp_payload_read(const esp_payload *p, uint32_t codec, uint32_t wire_version,
-                                          uint64_t count, esp_payload_header *h) {
+static inline esp_status esp_payload_read(const esp_payload *p, uint32_t codec, uint32_t wire_version, uint64_t count,
+                                          esp_payload_header *h) {
     if (!p->data.ptr || p->data.bytes < ESP_PAYLOAD_HEADER) return ESP_E_CORRUPT;
     memcpy(h, p->data.ptr, ESP_PAYLOAD_HEADER);
     if (h->codec != codec || h->wire_version != wire_version || h->count != count ||
@@ -444,26 +437,26 @@ enum {
  *  ESPRESSO_CODEC, ESPRESSO_STRATEGY, ESPRESSO_PLUGIN_PATH, ESPRESSO_LOG, ESPRESSO_TRACE, ESPRESSO_TIMEOUT_MS,
  *  ESPRESSO_WORKERS, ESPRESSO_ROOT, ESPRESSO_RANK, ESPRESSO_SIZE, ESPRESSO_MACHINE. Growable. */
 typedef struct esp_config {
-    uint32_t struct_size; /* 0 means "this header's size"                                               */
-    uint32_t flags;       /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE                                       */
-    const char *backend;  /* "shm", "loop", "shm:inter=1gbit,latency=50us"; NULL: best probe            */
-    const char *codec;    /* "topk:ratio=0.01"; NULL: none                                              */
-    const char *strategy; /* "fp32", "layerwise", or a strategy file; NULL: layerwise with a codec, else fp32 */
-    const char *plugin_path;           /* directories, ':' between                                      */
-    const esp_plugin_fn *builtin;      /* entry functions linked into the program, besides our own      */
+    uint32_t struct_size;         /* 0 means "this header's size"                                               */
+    uint32_t flags;               /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE                                       */
+    const char *backend;          /* "shm", "loop", "shm:inter=1gbit,latency=50us"; NULL: best probe            */
+    const char *codec;            /* "topk:ratio=0.01"; NULL: none                                              */
+    const char *strategy;         /* "fp32", "layerwise", or a strategy file; NULL: layerwise with a codec, else fp32 */
+    const char *plugin_path;      /* directories, ':' between                                      */
+    const esp_plugin_fn *builtin; /* entry functions linked into the program, besides our own      */
     uint32_t n_builtin;
-    int32_t log_level;                 /* ESP_LOG_*; 0: ESP_LOG_WARN                                    */
-    int32_t rank, size;                /* size 0: from the launcher's environment                       */
-    int32_t machine;                   /* 0: by host name; else a number > 0 that ranks of one machine share */
-    uint32_t timeout_ms;               /* how long a wait may take; 0: 300000                           */
+    int32_t log_level;   /* ESP_LOG_*; 0: ESP_LOG_WARN                                    */
+    int32_t rank, size;  /* size 0: from the launcher's environment                       */
+    int32_t machine;     /* 0: by host name; else a number > 0 that ranks of one machine share */
+    uint32_t timeout_ms; /* how long a wait may take; 0: 300000                           */
     esp_status (*oob_allgather)(void *user, const void *in, void *out, uint64_t bytes);
-    void *oob_user;                    /* with it, no address is needed to meet the other ranks         */
-    const char *root;                  /* where ranks meet: "unix:NAME" or "HOST:PORT"; NULL: from the environment */
-    const char *trace;                 /* file for the measured timeline (Chrome/Perfetto JSON); NULL: none */
-    uint32_t cpu_workers;              /* compression threads; 0: cores of the machine / its ranks      */
+    void *oob_user;       /* with it, no address is needed to meet the other ranks         */
+    const char *root;     /* where ranks meet: "unix:NAME" or "HOST:PORT"; NULL: from the environment */
+    const char *trace;    /* file for the measured timeline (Chrome/Perfetto JSON); NULL: none */
+    uint32_t cpu_workers; /* compression threads; 0: cores of the machine / its ranks      */
     uint32_t reserved0;
     uint64_t seed;
-    const esp_host *host;              /* NULL: libc and stderr                                         */
+    const esp_host *host; /* NULL: libc and stderr                                         */
 } esp_config;
 
 enum {
@@ -555,11 +548,11 @@ ESPRESSO_API void esp_codec_close(esp_codec_handle *h);
 /** Bytes that esp_compress may need for `count` elements. */
 ESPRESSO_API uint64_t esp_compress_bound(const esp_codec_handle *h);
 /** Compresses one step's `count` floats; *used gets the bytes written. Counts as one step for random draws. */
-ESPRESSO_API esp_status esp_compress(esp_codec_handle *h, const float *in, uint64_t count, void *out,
-                                     uint64_t capacity, uint64_t *used);
+ESPRESSO_API esp_status esp_compress(esp_codec_handle *h, const float *in, uint64_t count, void *out, uint64_t capacity,
+                                     uint64_t *used);
 /** Decodes into `out`; mode ESP_OUT_SET or ESP_OUT_SUM. */
-ESPRESSO_API esp_status esp_decompress(esp_codec_handle *h, const void *in, uint64_t bytes, float *out,
-                                       uint64_t count, uint32_t mode);
+ESPRESSO_API esp_status esp_decompress(esp_codec_handle *h, const void *in, uint64_t bytes, float *out, uint64_t count,
+                                       uint32_t mode);
 /** What the payloads so far did not carry, `count` floats; NULL: the codec keeps none. */
 ESPRESSO_API const float *esp_codec_residual(const esp_codec_handle *h);
 

@@ -92,7 +92,8 @@ static void bench_row(int32_t rank, int32_t size, const row *r, int job) {
 int main(int argc, char **argv) {
     int32_t most = argc > 1 ? atoi(argv[1]) : 4;
     printf("%-24s %5s %12s %12s %8s\n", "tensors", "ranks", "direct us", "step us", "ratio");
-    printf("(direct: the raw allreduce of the same tensors on the backend, no executor; best of %d, interleaved)\n", ROUNDS);
+    printf("(direct: the raw allreduce of the same tensors on the backend, no executor; best of %d, interleaved)\n",
+           ROUNDS);
     fflush(stdout);
     for (int32_t size = 2; size <= most; size *= 2)
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {

@@ -16,7 +16,9 @@ static void esp__agree_text(const esp_ctx *ctx, esp__text *t) {
         static const char *const dtypes[] = {"?", "f32", "f16", "bf16"};
         char option[ESP__TEXT_MAX];
         esp__option_print(&x->option, option, sizeof option);
-        esp__text_add(t, "tensor %u: name %s, dtype %s, %llu elements, %llu x %llu, flags %u, codec %s (wire version %u), option %s\n",
+        esp__text_add(t,
+                      "tensor %u: name %s, dtype %s, %llu elements, %llu x %llu, flags %u, codec %s (wire version %u), "
+                      "option %s\n",
                       i, x->name, dtypes[x->dtype & 3u], (unsigned long long)x->count, (unsigned long long)x->rows,
                       (unsigned long long)x->cols, x->flags, x->codec->spec, x->codec->table->wire_version, option);
     }
@@ -41,11 +43,11 @@ static esp_status esp__agree_report(esp_ctx *ctx, const char *texts, uint64_t by
         }
         if (other >= 0 || !*a) break;
     }
-    esp_status s = esp__fail(ctx, ESP_E_MISMATCH,
-                             "ranks disagree: rank 0 has '%.*s', rank %d has '%.*s' (differing ranks: %s). Every rank must "
-                             "add the same tensors in the same order, with the same codec, strategy and seed",
-                             (int)esp__line_length(a), a, other, b ? (int)esp__line_length(b) : 0, b ? b : "",
-                             ranks.data ? ranks.data : "");
+    esp_status s = esp__fail(
+        ctx, ESP_E_MISMATCH,
+        "ranks disagree: rank 0 has '%.*s', rank %d has '%.*s' (differing ranks: %s). Every rank must "
+        "add the same tensors in the same order, with the same codec, strategy and seed",
+        (int)esp__line_length(a), a, other, b ? (int)esp__line_length(b) : 0, b ? b : "", ranks.data ? ranks.data : "");
     esp__text_free(&ranks);
     return s;
 }
@@ -67,7 +69,7 @@ ESP__FN esp_status esp__agree(esp_ctx *ctx, esp_status status) {
     esp_status s = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, &mine, all, sizeof mine) : ESP_E_NOMEM;
     for (int32_t r = 0; r < ctx->size && !s; r++) {
         if (all[r].bytes > UINT64_MAX - 1000) {
-            s = (esp_status)-(int32_t)(UINT64_MAX - all[r].bytes);
+            s = (esp_status) - (int32_t)(UINT64_MAX - all[r].bytes);
             if (status)
                 esp__fail(ctx, status, "%s", own);
             else

@@ -42,7 +42,8 @@ ESPRESSO_API esp_status esp_codec_open(esp_ctx *ctx, const char *spec, uint64_t 
         if (h->bound.scratch_bytes) h->scratch = esp__alloc(ctx, h->bound.scratch_bytes);
         if ((h->codec->feedback && !h->residual) || (unfused && !h->temp) || (h->bound.state_bytes && !h->state) ||
             (h->bound.scratch_bytes && !h->scratch))
-            s = esp__fail(ctx, ESP_E_NOMEM, "codec '%s': out of memory for %llu elements", spec, (unsigned long long)count);
+            s = esp__fail(ctx, ESP_E_NOMEM, "codec '%s': out of memory for %llu elements", spec,
+                          (unsigned long long)count);
     }
     if (s)
         esp_codec_close(h);
@@ -85,7 +86,8 @@ ESPRESSO_API esp_status esp_compress(esp_codec_handle *h, const float *in, uint6
     esp_payload p;
     uint64_t wrote = 0;
     esp_status s;
-    if (!h || (!in && count) || !out) return esp__fail(NULL, ESP_E_ARG, "esp_compress: handle, in and out must not be NULL");
+    if (!h || (!in && count) || !out)
+        return esp__fail(NULL, ESP_E_ARG, "esp_compress: handle, in and out must not be NULL");
     if (count != h->count)
         return esp__fail(h->ctx, ESP_E_ARG, "esp_compress: %llu elements, but the handle was opened for %llu",
                          (unsigned long long)count, (unsigned long long)h->count);
@@ -101,7 +103,8 @@ ESPRESSO_API esp_status esp_compress(esp_codec_handle *h, const float *in, uint6
     else
         s = h->codec->table->compress(h->codec->self, &a);
     if (s == ESP_E_TOO_SMALL)
-        return esp__fail(h->ctx, s, "esp_compress: the buffer has %llu bytes, but up to %llu are needed (esp_compress_bound)",
+        return esp__fail(h->ctx, s,
+                         "esp_compress: the buffer has %llu bytes, but up to %llu are needed (esp_compress_bound)",
                          (unsigned long long)capacity, (unsigned long long)h->bound.payload_bytes);
     if (s) return esp__fail(h->ctx, s, "esp_compress: codec '%s': %s", h->codec->spec, esp_status_text(s));
     if (used) *used = wrote;
@@ -115,11 +118,13 @@ ESPRESSO_API esp_status esp_decompress(esp_codec_handle *h, const void *in, uint
     esp_tensor x;
     esp_buf state, scratch;
     esp_payload p;
-    if (!h || !in || (!out && count)) return esp__fail(NULL, ESP_E_ARG, "esp_decompress: handle, in and out must not be NULL");
+    if (!h || !in || (!out && count))
+        return esp__fail(NULL, ESP_E_ARG, "esp_decompress: handle, in and out must not be NULL");
     if (count != h->count)
         return esp__fail(h->ctx, ESP_E_ARG, "esp_decompress: %llu elements, but the handle was opened for %llu",
                          (unsigned long long)count, (unsigned long long)h->count);
-    if (mode > ESP_OUT_SUM) return esp__fail(h->ctx, ESP_E_ARG, "esp_decompress: mode %u is neither ESP_OUT_SET nor ESP_OUT_SUM", mode);
+    if (mode > ESP_OUT_SUM)
+        return esp__fail(h->ctx, ESP_E_ARG, "esp_decompress: mode %u is neither ESP_OUT_SET nor ESP_OUT_SUM", mode);
     esp__handle_args(h, &a, &x, &state, &scratch);
     memset(&p, 0, sizeof p);
     memcpy(&p.data.ptr, &in, sizeof in);
@@ -129,6 +134,7 @@ ESPRESSO_API esp_status esp_decompress(esp_codec_handle *h, const void *in, uint
     x.data.ptr = out;
     esp_status s = h->codec->table->decompress(h->codec->self, &a);
     return s ? esp__fail(h->ctx, s, "esp_decompress: codec '%s': %s", h->codec->spec,
-                         s == ESP_E_CORRUPT ? "the payload is corrupt, of another codec or for another count" : esp_status_text(s))
+                         s == ESP_E_CORRUPT ? "the payload is corrupt, of another codec or for another count"
+                                            : esp_status_text(s))
              : ESP_OK;
 }

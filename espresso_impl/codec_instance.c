@@ -38,7 +38,8 @@ static esp_status esp__feedback_parse(const esp_ctx *ctx, esp__codec *c, const c
         c->feedback = c->own_memory = 0;
     } else if (!strcmp(name, "own")) {
         if (!(c->table->caps & ESP_CODEC_OWN_FEEDBACK))
-            return esp__fail(ctx, ESP_E_ARG, "codec '%s' has no memory of its own: use feedback=residual or none", c->spec);
+            return esp__fail(ctx, ESP_E_ARG, "codec '%s' has no memory of its own: use feedback=residual or none",
+                             c->spec);
     } else if (!strcmp(name, "residual")) {
         c->feedback = 1;
         c->own_memory = 0;
@@ -46,14 +47,16 @@ static esp_status esp__feedback_parse(const esp_ctx *ctx, esp__codec *c, const c
             char *end;
             float v = strtof(val, &end);
             if (*end || !(v >= 0.0f && v <= 1e6f) || (strcmp(key, "beta") && strcmp(key, "gamma")))
-                return esp__fail(ctx, ESP_E_ARG, "codec '%s': feedback: '%s=%s': expected beta or gamma with a number >= 0",
-                                 c->spec, key, val);
+                return esp__fail(ctx, ESP_E_ARG,
+                                 "codec '%s': feedback: '%s=%s': expected beta or gamma with a number >= 0", c->spec,
+                                 key, val);
             *(key[0] == 'b' ? &c->beta : &c->gamma) = v;
         }
         if (more < 0) return esp__fail(ctx, ESP_E_ARG, "codec '%s': feedback: expected key=value", c->spec);
     } else {
-        return esp__fail(ctx, ESP_E_ARG, "codec '%s': feedback '%s': expected none, own, residual or residual:beta=1,gamma=1",
-                         c->spec, name);
+        return esp__fail(ctx, ESP_E_ARG,
+                         "codec '%s': feedback '%s': expected none, own, residual or residual:beta=1,gamma=1", c->spec,
+                         name);
     }
     return ESP_OK;
 }

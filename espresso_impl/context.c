@@ -37,7 +37,8 @@ static void esp__on_late(void *user, int32_t rank, uint32_t tensor) {
         snprintf(what, sizeof what, "tensor '%s'", name);
     else
         snprintf(what, sizeof what, "a broadcast, allreduce or barrier");
-    snprintf(text, sizeof text, "%s is late: it did not come to %s in %u ms (ESPRESSO_TIMEOUT_MS)", who, what, ctx->timeout_ms);
+    snprintf(text, sizeof text, "%s is late: it did not come to %s in %u ms (ESPRESSO_TIMEOUT_MS)", who, what,
+             ctx->timeout_ms);
     esp__fatal(ctx, ESP_E_TIMEOUT, text);
 }
 
@@ -62,7 +63,8 @@ static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *
     p->machine_of = esp__alloc(ctx, n * 4u);
     p->local_of = esp__alloc(ctx, n * 4u);
     p->ranks = esp__alloc(ctx, n * 4u);
-    esp_status s = all && p->machine_of && p->local_of && p->ranks ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "out of memory");
+    esp_status s =
+        all && p->machine_of && p->local_of && p->ranks ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "out of memory");
     memset(&mine, 0, sizeof mine);
     snprintf(mine.machine, sizeof mine.machine, "%s", w->machine);
     snprintf(mine.backend, sizeof mine.backend, "%s", backend);
@@ -72,11 +74,13 @@ static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *
     for (int32_t r = 0; r < w->size && !s; r++) {
         int32_t first = 0, machines = 0;
         if (strcmp(all[r].backend, all[0].backend) || strcmp(all[r].link, all[0].link) || all[r].abi != all[0].abi)
-            s = esp__fail(ctx, ESP_E_MISMATCH,
-                          "ranks disagree: rank 0 has backend '%s', link '%s', ABI %u.%u; rank %d has '%s', '%s', %u.%u",
-                          all[0].backend, all[0].link, all[0].abi >> 16, all[0].abi & 65535u, r, all[r].backend,
-                          all[r].link, all[r].abi >> 16, all[r].abi & 65535u);
-        for (; strcmp(all[first].machine, all[r].machine); first++) {}
+            s = esp__fail(
+                ctx, ESP_E_MISMATCH,
+                "ranks disagree: rank 0 has backend '%s', link '%s', ABI %u.%u; rank %d has '%s', '%s', %u.%u",
+                all[0].backend, all[0].link, all[0].abi >> 16, all[0].abi & 65535u, r, all[r].backend, all[r].link,
+                all[r].abi >> 16, all[r].abi & 65535u);
+        for (; strcmp(all[first].machine, all[r].machine); first++) {
+        }
         for (int32_t k = 0; k < r; k++)
             if (p->machine_of[k] >= machines) machines = p->machine_of[k] + 1;
         p->machine_of[r] = first < r ? p->machine_of[first] : machines;
@@ -108,14 +112,17 @@ static esp_status esp__backend_choose(esp_ctx *ctx, const char *spec, char *name
 }
 
 /* "1gbit,50us" of the launcher becomes the backend's parameters. */
-static esp_status esp__link_params(esp_ctx *ctx, const esp_backend *b, const char *params, const char *link, char *out, size_t cap) {
+static esp_status esp__link_params(esp_ctx *ctx, const esp_backend *b, const char *params, const char *link, char *out,
+                                   size_t cap) {
     const char *comma = strchr(link, ',');
     if (*link && !(b->caps & ESP_BACKEND_PACED))
-        return esp__fail(ctx, ESP_E_UNSUPPORTED, "backend '%s' has no emulated link: leave --inter out, or use shm", b->name);
+        return esp__fail(ctx, ESP_E_UNSUPPORTED, "backend '%s' has no emulated link: leave --inter out, or use shm",
+                         b->name);
     if (!*link)
         snprintf(out, cap, "%s", params);
     else if (comma)
-        snprintf(out, cap, "%s%sinter=%.*s,latency=%s", params, *params ? "," : "", (int)(comma - link), link, comma + 1);
+        snprintf(out, cap, "%s%sinter=%.*s,latency=%s", params, *params ? "," : "", (int)(comma - link), link,
+                 comma + 1);
     else
         snprintf(out, cap, "%s%sinter=%s", params, *params ? "," : "", link);
     return ESP_OK;
@@ -188,8 +195,8 @@ static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
     ctx->codec_spec = esp__strdup(ctx, c->codec);
     ctx->strategy_spec = esp__strdup(ctx, c->strategy);
     ctx->trace_path = esp__strdup(ctx, c->trace);
-    if ((c->plugin_path && !ctx->plugin_path) || (c->codec && !ctx->codec_spec) || (c->strategy && !ctx->strategy_spec) ||
-        (c->trace && !ctx->trace_path))
+    if ((c->plugin_path && !ctx->plugin_path) || (c->codec && !ctx->codec_spec) ||
+        (c->strategy && !ctx->strategy_spec) || (c->trace && !ctx->trace_path))
         return esp__fail(ctx, ESP_E_NOMEM, "out of memory");
     return ESP_OK;
 }
@@ -219,9 +226,10 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     if (!s) s = esp__comms_open(ctx, full);
     if (!s) s = esp__executor_open(ctx);
     if (!s)
-        esp__log(ctx, ESP_LOG_INFO, "context", "rank %d of %d (from %s), machine %d of %d, backend %s, %d compression worker(s)",
-                 ctx->rank, ctx->size, w.launcher ? w.launcher : "?", ctx->topo.machine, ctx->topo.n_machines,
-                 ctx->backend->name, workers > 0 ? workers : 1);
+        esp__log(ctx, ESP_LOG_INFO, "context",
+                 "rank %d of %d (from %s), machine %d of %d, backend %s, %d compression worker(s)", ctx->rank,
+                 ctx->size, w.launcher ? w.launcher : "?", ctx->topo.machine, ctx->topo.n_machines, ctx->backend->name,
+                 workers > 0 ? workers : 1);
     return s;
 }
 
@@ -316,19 +324,26 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
 /* ---- tensors, start ------------------------------------------------------------------------------------------------------ */
 static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d) {
     if (!d->name || !*d->name) return esp__fail(ctx, ESP_E_ARG, "tensor %u: it needs a name", ctx->n_tensors);
-    if (strlen(d->name) >= ESP__SPEC_MAX) return esp__fail(ctx, ESP_E_ARG, "tensor %u: the name is too long", ctx->n_tensors);
+    if (strlen(d->name) >= ESP__SPEC_MAX)
+        return esp__fail(ctx, ESP_E_ARG, "tensor %u: the name is too long", ctx->n_tensors);
     for (const char *p = d->name; *p; p++)
         if ((unsigned char)*p <= ' ' || *p == '#')
-            return esp__fail(ctx, ESP_E_ARG, "tensor '%s': a name must not contain blanks, '#' or control characters", d->name);
+            return esp__fail(ctx, ESP_E_ARG, "tensor '%s': a name must not contain blanks, '#' or control characters",
+                             d->name);
     for (uint32_t i = 0; i < ctx->n_tensors; i++)
         if (!strcmp(ctx->tensors[i].name, d->name))
-            return esp__fail(ctx, ESP_E_ARG, "tensor '%s' was already added, as tensor %u: names must be unique", d->name, i);
-    if (!d->count) return esp__fail(ctx, ESP_E_ARG, "tensor '%s': count is 0: give its number of elements, or leave it out", d->name);
+            return esp__fail(ctx, ESP_E_ARG, "tensor '%s' was already added, as tensor %u: names must be unique",
+                             d->name, i);
+    if (!d->count)
+        return esp__fail(ctx, ESP_E_ARG, "tensor '%s': count is 0: give its number of elements, or leave it out",
+                         d->name);
     if (d->count > UINT64_MAX / 64) return esp__fail(ctx, ESP_E_ARG, "tensor '%s': count is too large", d->name);
     if (d->dtype > ESP_BF16)
-        return esp__fail(ctx, ESP_E_ARG, "tensor '%s': dtype %u is none of ESP_F32, ESP_F16, ESP_BF16", d->name, d->dtype);
+        return esp__fail(ctx, ESP_E_ARG, "tensor '%s': dtype %u is none of ESP_F32, ESP_F16, ESP_BF16", d->name,
+                         d->dtype);
     if (d->device.kind > ESP_CPU)
-        return esp__fail(ctx, ESP_E_UNSUPPORTED, "tensor '%s': only CPU memory is supported: use a zeroed device", d->name);
+        return esp__fail(ctx, ESP_E_UNSUPPORTED, "tensor '%s': only CPU memory is supported: use a zeroed device",
+                         d->name);
     if (d->rows && d->rows * d->cols != d->count)
         return esp__fail(ctx, ESP_E_ARG, "tensor '%s': rows x cols is %llu, but count is %llu", d->name,
                          (unsigned long long)(d->rows * d->cols), (unsigned long long)d->count);
@@ -376,7 +391,8 @@ static esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
     esp_status *all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof *all);
     esp_status s = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, &mine, all, sizeof mine) : ESP_E_NOMEM;
     for (int32_t r = 0; r < ctx->size && !s && !mine; r++)
-        if (all[r]) s = esp__fail(ctx, all[r], "rank %d could not start (%s): see its own error", r, esp_status_text(all[r]));
+        if (all[r])
+            s = esp__fail(ctx, all[r], "rank %d could not start (%s): see its own error", r, esp_status_text(all[r]));
     esp__free(ctx, all);
     return mine ? mine : s;
 }
@@ -427,7 +443,8 @@ ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
     esp__old old;
     memset(&old, 0, sizeof old);
     if (s) return s;
-    if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_strategy_set: call esp_start first (or set esp_config.strategy)");
+    if (!ctx->started)
+        return esp__fail(ctx, ESP_E_STATE, "esp_strategy_set: call esp_start first (or set esp_config.strategy)");
     if (!text) return esp__fail(ctx, ESP_E_ARG, "esp_strategy_set: the text is NULL");
     char *before = esp__strdup(ctx, ctx->strategy_text);
     s = before ? esp__feedback_detach(ctx, &old) : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
@@ -466,7 +483,9 @@ ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
 }
 
 /* ---- questions --------------------------------------------------------------------------------------------------------------- */
-ESPRESSO_API const char *esp_strategy_text(const esp_ctx *ctx) { return ctx && ctx->strategy_text ? ctx->strategy_text : ""; }
+ESPRESSO_API const char *esp_strategy_text(const esp_ctx *ctx) {
+    return ctx && ctx->strategy_text ? ctx->strategy_text : "";
+}
 ESPRESSO_API int32_t esp_rank(const esp_ctx *ctx) { return ctx->rank; }
 ESPRESSO_API int32_t esp_size(const esp_ctx *ctx) { return ctx->size; }
 ESPRESSO_API int32_t esp_machine(const esp_ctx *ctx) { return ctx->topo.machine; }
@@ -479,7 +498,8 @@ ESPRESSO_API esp_status esp_plugin_load(esp_ctx *ctx, const char *path_or_name) 
 ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out) {
     esp_status s = esp__usable(ctx);
     if (s) return s;
-    if (!out || out->struct_size < 8) return esp__fail(ctx, ESP_E_ARG, "esp_stats_read: set struct_size to sizeof(esp_stats)");
+    if (!out || out->struct_size < 8)
+        return esp__fail(ctx, ESP_E_ARG, "esp_stats_read: set struct_size to sizeof(esp_stats)");
     pthread_mutex_lock(&ctx->lock);
     esp_stats all = ctx->stats;
     pthread_mutex_unlock(&ctx->lock);
@@ -487,7 +507,8 @@ ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out) {
         esp_traffic t;
         memset(&t, 0, sizeof t);
         t.struct_size = sizeof t;
-        if (!ctx->comms[k] || !ESP_HAS(esp_backend, ctx->backend, traffic) || ctx->backend->traffic(ctx->comms[k], &t)) continue;
+        if (!ctx->comms[k] || !ESP_HAS(esp_backend, ctx->backend, traffic) || ctx->backend->traffic(ctx->comms[k], &t))
+            continue;
         all.intra_bytes += t.intra_bytes;
         all.inter_bytes += t.inter_bytes;
     }

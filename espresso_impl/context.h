@@ -10,12 +10,12 @@ typedef struct esp__workers esp__workers;
 
 /* One opened codec: all tensors with the same spec share it. */
 typedef struct esp__codec {
-    char *spec;             /* as asked for: agreed on across ranks, printed in strategies        */
+    char *spec; /* as asked for: agreed on across ranks, printed in strategies        */
     const esp_codec *table;
     void *self;
-    uint32_t id;            /* esp_name_hash(name)                                                */
-    int feedback;           /* this codec keeps residuals                                         */
-    int own_memory;         /* and, on the rank's own gradient, the method's own                  */
+    uint32_t id;    /* esp_name_hash(name)                                                */
+    int feedback;   /* this codec keeps residuals                                         */
+    int own_memory; /* and, on the rank's own gradient, the method's own                  */
     float beta, gamma;
 } esp__codec;
 
@@ -29,13 +29,13 @@ typedef struct esp__tensor {
     char *want_codec, *want_option; /* from the descriptor, over any strategy                     */
     esp__option option;             /* in force                                                   */
     esp__codec *codec;
-    uint32_t first_op, n_ops;       /* this rank's chain in ctx->program.ops                      */
-    float *carry;                   /* feedback that lost its place: added to the next push; or NULL */
+    uint32_t first_op, n_ops; /* this rank's chain in ctx->program.ops                      */
+    float *carry;             /* feedback that lost its place: added to the next push; or NULL */
     /* the step */
     int phase;
-    uint32_t pc;                    /* next op of the chain                                       */
+    uint32_t pc; /* next op of the chain                                       */
     void *grad;
-    void *zeros;                    /* stands in for a gradient that was never pushed             */
+    void *zeros; /* stands in for a gradient that was never pushed             */
     uint64_t ready_ns;
 } esp__tensor;
 
@@ -43,8 +43,8 @@ typedef struct esp__tensor {
 typedef struct esp__link {
     uint32_t *sequence, n; /* ops in the strategy's order                                         */
     uint32_t cursor;
-    void *comm, *req;      /* in flight: the link thread's own                                    */
-    int busy;              /* an op is in flight here, or a flat one that runs from the other lane */
+    void *comm, *req; /* in flight: the link thread's own                                    */
+    int busy;         /* an op is in flight here, or a flat one that runs from the other lane */
     uint64_t started_ns;
 } esp__link;
 
@@ -90,30 +90,30 @@ struct esp_ctx {
     int simd; /* of the conversions between halves and floats */
     uint8_t *scratch;
     uint64_t scratch_bytes;
-    float *phi;               /* for codecs that leave feedback to the host */
+    float *phi; /* for codecs that leave feedback to the host */
     uint64_t phi_count;
-    esp_payload *payloads;    /* argument array of the widest decompress    */
+    esp_payload *payloads; /* argument array of the widest decompress    */
 
     /* executor: under lock, but for the fields that one thread owns */
     pthread_mutex_t lock;
     pthread_cond_t done_cv, cpu_cv, link_cv;
     pthread_t cpu_thread, link_thread;
     int threads, stopping;
-    uint32_t *heap, n_heap;   /* tensors whose next op is on the cpu or compute lane, earliest ready first */
-    esp__link links[2];       /* intra, inter                              */
+    uint32_t *heap, n_heap; /* tensors whose next op is on the cpu or compute lane, earliest ready first */
+    esp__link links[2];     /* intra, inter                              */
     esp__request request;
-    int link_busy;            /* the communication thread has requests in flight */
-    int cpu_busy;             /* the cpu lane's thread is inside an op           */
+    int link_busy; /* the communication thread has requests in flight */
+    int cpu_busy;  /* the cpu lane's thread is inside an op           */
     uint64_t step;
     uint32_t n_pushed, n_done;
     int step_closed, step_open;
     uint32_t waiters, waiters_one; /* threads in any wait; of these, for one tensor only */
     uint64_t wait_since_ns;
-    int late_waiting;         /* a request has been in flight for a while        */
-    int32_t late_rank;        /* the rank it waits for, -1: unknown              */
-    uint32_t late_tensor;     /* UINT32_MAX: none (a broadcast or the like)      */
+    int late_waiting;     /* a request has been in flight for a while        */
+    int32_t late_rank;    /* the rank it waits for, -1: unknown              */
+    uint32_t late_tensor; /* UINT32_MAX: none (a broadcast or the like)      */
     int accused;
-    int32_t left_rank;        /* a peer that closed its context, or -1           */
+    int32_t left_rank; /* a peer that closed its context, or -1           */
     esp_status fatal;
     char fatal_text[ESP__ERROR_MAX];
     char missing_text[ESP__NAME_MAX * 4];

@@ -1,6 +1,7 @@
 /* espresso_impl.c: the library as one translation unit, and the order in which to read it. */
 #ifdef __cplusplus
-#error "the implementation is C: compile espresso.c with a C compiler and link it, or include espresso.h without ESPRESSO_IMPLEMENTATION"
+#error                                                                                                                 \
+    "the implementation is C: compile espresso.c with a C compiler and link it, or include espresso.h without ESPRESSO_IMPLEMENTATION"
 #endif
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "espresso's wire format is little-endian and the code copies it as it is: this machine is not supported"

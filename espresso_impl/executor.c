@@ -97,7 +97,8 @@ static void esp__op_done(esp_ctx *ctx, const esp__op *op, uint64_t start, uint64
     esp__tensor *t = &ctx->tensors[op->tensor];
     if (op->kind == ESP__OP_COMPRESS) ctx->stats.compress_ns += end - start;
     if (op->kind == ESP__OP_DECOMPRESS) ctx->stats.decompress_ns += end - start;
-    if (op->kind == ESP__OP_COLLECTIVE) *(op->lane == ESP__LANE_INTRA ? &ctx->stats.intra_ns : &ctx->stats.inter_ns) += end - start;
+    if (op->kind == ESP__OP_COLLECTIVE)
+        *(op->lane == ESP__LANE_INTRA ? &ctx->stats.intra_ns : &ctx->stats.inter_ns) += end - start;
     if (ctx->trace) {
         esp__trace_add(ctx->trace, op->lane, op->label, op->tensor, ctx->step, start, end, bytes);
         if (op->both_links)
@@ -119,8 +120,9 @@ static void *esp__cpu_main(void *arg) {
         ctx->cpu_busy = 1;
         if (op->device == ESP__DEV_GPU && !ctx->said_no_gpu) {
             ctx->said_no_gpu = 1;
-            esp__log(ctx, ESP_LOG_WARN, "executor", "this machine has no GPU that the library can use: comp@gpu and "
-                                                    "decomp@gpu run on the CPU workers");
+            esp__log(ctx, ESP_LOG_WARN, "executor",
+                     "this machine has no GPU that the library can use: comp@gpu and "
+                     "decomp@gpu run on the CPU workers");
         }
         pthread_mutex_unlock(&ctx->lock);
         uint64_t start = esp__now_ns();
@@ -168,7 +170,8 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
         ctx->links[0].busy = 0;
         ctx->links[0].cursor++;
     }
-    esp__op_done(ctx, op, l->started_ns, end, op->coll.dst.bytes > op->coll.src.bytes ? op->coll.dst.bytes : op->coll.src.bytes);
+    esp__op_done(ctx, op, l->started_ns, end,
+                 op->coll.dst.bytes > op->coll.src.bytes ? op->coll.dst.bytes : op->coll.src.bytes);
     pthread_mutex_unlock(&ctx->lock);
     return ESP_OK;
 }
@@ -279,7 +282,9 @@ static void esp__late_update(esp_ctx *ctx, uint64_t now) {
     ctx->late_rank = rank;
     ctx->late_tensor = tensor;
     /* only waiting is timed: from the later of the wait's begin and the request's */
-    uint64_t since = oldest == UINT64_MAX ? ctx->wait_since_ns : oldest > ctx->wait_since_ns ? oldest : ctx->wait_since_ns;
+    uint64_t since = oldest == UINT64_MAX          ? ctx->wait_since_ns
+                     : oldest > ctx->wait_since_ns ? oldest
+                                                   : ctx->wait_since_ns;
     int late = ctx->waiters && now > since && now - since > ctx->timeout_ms * 1000000ull && !ctx->accused;
     if (late) ctx->accused = 1;
     const esp__op *unpushed = NULL;
@@ -289,14 +294,16 @@ static void esp__late_update(esp_ctx *ctx, uint64_t now) {
     }
     if (unpushed) {
         char text[ESP__ERROR_MAX];
-        snprintf(text, sizeof text, "waited %u ms, but this rank has not pushed tensor '%.200s', whose turn it is in the "
+        snprintf(text, sizeof text,
+                 "waited %u ms, but this rank has not pushed tensor '%.200s', whose turn it is in the "
                  "strategy's order: push every tensor of a step (or call esp_step_end) before waiting",
                  ctx->timeout_ms, ctx->tensors[unpushed->tensor].name);
         esp__fatal_locked(ctx, ESP_E_TIMEOUT, text);
     }
     if (ctx->left_rank >= 0 && waiting && (rank < 0 ? now - oldest > 1000000000u : esp__peers_left(ctx->peers, rank))) {
         char text[ESP__ERROR_MAX];
-        snprintf(text, sizeof text, "rank %d left (it closed its context) while this rank waits for it", ctx->left_rank);
+        snprintf(text, sizeof text, "rank %d left (it closed its context) while this rank waits for it",
+                 ctx->left_rank);
         esp__fatal_locked(ctx, ESP_E_PEER, text);
     }
     pthread_mutex_unlock(&ctx->lock);

@@ -27,7 +27,7 @@ ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, 
 ESP__FN const char *esp__plugin_detail(void);
 ESP__FN void esp__plugin_detail_clear(void); /* before a call whose detail is wanted */
 ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, const char *fmt, ...) ESP__PRINTF(4, 5);
-ESP__FN uint64_t esp__now_ns(void);          /* CLOCK_MONOTONIC: one clock for all processes of a machine */
+ESP__FN uint64_t esp__now_ns(void); /* CLOCK_MONOTONIC: one clock for all processes of a machine */
 ESP__FN uint64_t esp__hash64(uint64_t h, const void *data, uint64_t bytes); /* FNV-1a; start with ESP__HASH0 */
 #define ESP__HASH0 14695981039346656037ull
 
@@ -83,8 +83,8 @@ typedef struct esp__peers_events {
     void *user;
 } esp__peers_events;
 /* All ranks meet. Uses cfg->oob_allgather, if given, only to agree on an address. size 1: no socket, no thread. */
-ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const esp__where *w, const esp__peers_events *ev,
-                                   esp__peers **out);
+ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
+                                   const esp__peers_events *ev, esp__peers **out);
 /* Says goodbye (so that closing is not taken for death) and frees. Never blocks for long. `bytes` of `farewell`, if
  * any, go to rank 0, which gets every rank's through `collect` (rank by rank; waits at most 5 s for them). */
 ESP__FN void esp__peers_close(esp__peers *p, const void *farewell, uint64_t bytes,
@@ -141,13 +141,13 @@ ESP__FN void esp__trace_free(esp_ctx *ctx, esp__trace *t);
 /* The feedback of one Comp of one tensor on this rank. Memory belongs to the context. */
 typedef struct esp__feedback {
     uint32_t tensor, comp_index;
-    uint32_t raw;            /* reads the rank's own gradient: kept over strategy changes           */
-    uint32_t keeper;         /* this rank is the lowest of the replica set                          */
-    uint64_t offset, count;  /* element range in the tensor                                         */
-    float *residual;         /* count floats, or NULL                                               */
-    uint8_t *state;          /* codec's own, or NULL                                                */
+    uint32_t raw;           /* reads the rank's own gradient: kept over strategy changes           */
+    uint32_t keeper;        /* this rank is the lowest of the replica set                          */
+    uint64_t offset, count; /* element range in the tensor                                         */
+    float *residual;        /* count floats, or NULL                                               */
+    uint8_t *state;         /* codec's own, or NULL                                                */
     uint64_t state_bytes;
-    float *residual_before;  /* ESP_DISCARDABLE: copies from before the step                        */
+    float *residual_before; /* ESP_DISCARDABLE: copies from before the step                        */
     uint8_t *state_before;
 } esp__feedback;
 /* esp_state_write/read's bodies: the context is started, between steps, and has ctx->feedback[], ctx->carry. */
@@ -157,10 +157,10 @@ ESP__FN esp_status esp__state_read(esp_ctx *ctx, esp_io_fn read, void *user);
 /* ---- topology ------------------------------------------------------------------------------------------------------------ */
 typedef struct esp__topology {
     int32_t size, n_machines;
-    int32_t n_local;           /* ranks a machine; 0: they differ (then only the flat tree)          */
-    int32_t rank, machine, local; /* this rank                                                       */
+    int32_t n_local;                /* ranks a machine; 0: they differ (then only the flat tree)          */
+    int32_t rank, machine, local;   /* this rank                                                       */
     int32_t *machine_of, *local_of; /* [size]                                                        */
-    int32_t *ranks;            /* machine-major: ranks[m * n_local + l]; with unequal machines, grouped by machine */
+    int32_t *ranks; /* machine-major: ranks[m * n_local + l]; with unequal machines, grouped by machine */
 } esp__topology;
 
 #endif

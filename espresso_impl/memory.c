@@ -50,8 +50,7 @@ static esp_status esp__links_take(esp_ctx *ctx) {
             if (!i--) continue;
             const esp__op *op = &ctx->program.ops[i];
             for (int l = 0; l < 2; l++)
-                if (op->both_links || op->lane == ESP__LANE_INTRA + l)
-                    ctx->links[l].sequence[ctx->links[l].n++] = i;
+                if (op->both_links || op->lane == ESP__LANE_INTRA + l) ctx->links[l].sequence[ctx->links[l].n++] = i;
         }
     }
     if (op_of) ctx->memory_bytes -= ((uint64_t)ctx->n_tensors + 1) * ESP__MAX_STEPS * sizeof *op_of;
@@ -100,7 +99,7 @@ ESP__FN void esp__memory_free(esp_ctx *ctx) {
 typedef struct esp__old {
     esp__feedback *feedback;
     uint32_t n;
-    esp__codec **codecs;    /* of each tensor */
+    esp__codec **codecs; /* of each tensor */
     esp__option *options;
 } esp__old;
 

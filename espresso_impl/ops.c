@@ -244,7 +244,8 @@ ESP__FN void esp__headers_rebuild(const esp_ctx *ctx, const esp__op *op) {
         uint32_t first = 0;
         memcpy(&h, own + i * op->slot_bytes, sizeof h);
         /* a rank with NaN or Inf has filled its body with NaN, so the sum tells */
-        if (h.body_bytes >= 4 || h.body_bytes == 2) memcpy(&first, slot + ESP_PAYLOAD_HEADER, h.body_bytes == 2 ? 2 : 4);
+        if (h.body_bytes >= 4 || h.body_bytes == 2)
+            memcpy(&first, slot + ESP_PAYLOAD_HEADER, h.body_bytes == 2 ? 2 : 4);
         int nan = op->coll.dtype == ESP_F32   ? (first & 0x7FFFFFFFu) > 0x7F800000u
                   : op->coll.dtype == ESP_F16 ? (first & 0x7FFFu) > 0x7C00u
                                               : (first & 0x7FFFu) > 0x7F80u;

@@ -16,7 +16,17 @@ enum esp__symbol {
     ESP__S_COMP,
     ESP__S_DECOMP
 };
-enum esp__subtree { ESP__N_END = 0, ESP__N_FLAT, ESP__N_HIER, ESP__N_T1, ESP__N_T2, ESP__N_T3, ESP__N_T4, ESP__N_T4C, ESP__N_T5 };
+enum esp__subtree {
+    ESP__N_END = 0,
+    ESP__N_FLAT,
+    ESP__N_HIER,
+    ESP__N_T1,
+    ESP__N_T2,
+    ESP__N_T3,
+    ESP__N_T4,
+    ESP__N_T4C,
+    ESP__N_T5
+};
 enum { ESP__OUTER = 0, ESP__INNER = 1 }; /* flat or intra; inter */
 
 typedef struct esp__rule {
@@ -25,7 +35,9 @@ typedef struct esp__rule {
 } esp__rule;
 
 #define ESP__R(sub, level, ext, next, ...)                                                                             \
-    { ESP__N_##sub, ESP__##level, ext, ESP__N_##next, { __VA_ARGS__ } }
+    {                                                                                                                  \
+        ESP__N_##sub, ESP__##level, ext, ESP__N_##next, { __VA_ARGS__ }                                                \
+    }
 static const esp__rule esp__rules[] = {
     /* T1: second outer step, raw input */
     ESP__R(T1, OUTER, 0, END, ESP__S_COMM2),
@@ -63,8 +75,9 @@ static const esp__rule esp__rules[] = {
 };
 
 static const char *const esp__coll_names[] = {
-    [ESP_COLL_ALLREDUCE] = "allreduce", [ESP_COLL_ALLGATHER] = "allgather", [ESP_COLL_ALLTOALL] = "alltoall",
-    [ESP_COLL_REDUCE_SCATTER] = "reduce_scatter", [ESP_COLL_BROADCAST] = "broadcast", [ESP_COLL_GATHER] = "gather",
+    [ESP_COLL_ALLREDUCE] = "allreduce", [ESP_COLL_ALLGATHER] = "allgather",
+    [ESP_COLL_ALLTOALL] = "alltoall",   [ESP_COLL_REDUCE_SCATTER] = "reduce_scatter",
+    [ESP_COLL_BROADCAST] = "broadcast", [ESP_COLL_GATHER] = "gather",
     [ESP_COLL_REDUCE] = "reduce"};
 static const char *const esp__level_names[] = {"flat", "intra", "inter"};
 
@@ -83,8 +96,8 @@ typedef struct esp__walk {
     /* parsing: the option is compared with these as it grows */
     const esp__step *want;
     uint32_t n_want;
-    uint32_t furthest;      /* steps that matched on the best path */
-    char expected[256];     /* what could follow them              */
+    uint32_t furthest;  /* steps that matched on the best path */
+    char expected[256]; /* what could follow them              */
 } esp__walk;
 
 static void esp__walk_symbols(esp__walk *w, const esp__rule *r, uint32_t at);
@@ -114,7 +127,8 @@ static void esp__step_print(const esp__step *s, char *buf, size_t cap) {
     if (s->kind == ESP__COLL)
         snprintf(buf, cap, "%s.%s", esp__level_names[s->level], esp__coll_names[s->coll]);
     else
-        snprintf(buf, cap, "%s@%s", s->kind == ESP__COMP ? "comp" : "decomp", s->device == ESP__DEV_GPU ? "gpu" : "cpu");
+        snprintf(buf, cap, "%s@%s", s->kind == ESP__COMP ? "comp" : "decomp",
+                 s->device == ESP__DEV_GPU ? "gpu" : "cpu");
 }
 
 static int esp__step_same(const esp__step *a, const esp__step *b) {
@@ -263,18 +277,20 @@ ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__
         if (n == ESP__MAX_STEPS)
             return esp__fail(ctx, ESP_E_ARG, "option: position %zu: more than %d steps", column, (int)ESP__MAX_STEPS);
         if (!esp__step_read(p, len, &want[n]))
-            return esp__fail(ctx, ESP_E_ARG,
-                             "option: position %zu: '%.*s' is no step; expected comp@cpu, comp@gpu, decomp@cpu, decomp@gpu, "
-                             "or flat., intra. or inter. with allreduce, reduce_scatter, reduce, allgather, broadcast, "
-                             "alltoall or gather",
-                             column, (int)(len > 40 ? 40 : len), p);
+            return esp__fail(
+                ctx, ESP_E_ARG,
+                "option: position %zu: '%.*s' is no step; expected comp@cpu, comp@gpu, decomp@cpu, decomp@gpu, "
+                "or flat., intra. or inter. with allreduce, reduce_scatter, reduce, allgather, broadcast, "
+                "alltoall or gather",
+                column, (int)(len > 40 ? 40 : len), p);
         position[n++] = column;
         p += len;
         p += strspn(p, " \t");
         position[n] = (size_t)(p - text) + 1;
         if (!*p) break;
         if (*p != '>')
-            return esp__fail(ctx, ESP_E_ARG, "option: position %zu: expected '>' between two steps", (size_t)(p - text) + 1);
+            return esp__fail(ctx, ESP_E_ARG, "option: position %zu: expected '>' between two steps",
+                             (size_t)(p - text) + 1);
         p++;
         p += strspn(p, " \t");
     }

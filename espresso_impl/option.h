@@ -11,10 +11,10 @@ enum { ESP__DEV_CPU = 0, ESP__DEV_GPU = 1 };
 enum { ESP__WHOLE = 0, ESP__FIRST = 1, ESP__SECOND = 2 };
 
 typedef struct esp__step {
-    uint8_t kind;       /* ESP__COLL, ESP__COMP, ESP__DECOMP */
-    uint8_t device;     /* of Comp and Decomp                */
-    uint8_t level;      /* of a collective                   */
-    uint8_t coll;       /* ESP_COLL_*                        */
+    uint8_t kind;   /* ESP__COLL, ESP__COMP, ESP__DECOMP */
+    uint8_t device; /* of Comp and Decomp                */
+    uint8_t level;  /* of a collective                   */
+    uint8_t coll;   /* ESP_COLL_*                        */
     uint8_t role;
     uint8_t compressed; /* moves payloads                    */
     uint8_t summed;     /* moves payloads and sums their bodies: codecs with ESP_CODEC_REDUCIBLE only */

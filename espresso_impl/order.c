@@ -116,7 +116,8 @@ ESP__FN esp_status esp__order_make(esp_ctx *ctx) {
             share[i] = 1.0;
             esp__sim_enter(ctx, lanes, i, 0, now);
         }
-        while (esp__sim_run_one(ctx, lanes, share)) {}
+        while (esp__sim_run_one(ctx, lanes, share)) {
+        }
     }
     int failed = !share || !heaps || !ctx->order;
     esp__free(ctx, share);

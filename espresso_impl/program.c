@@ -18,9 +18,9 @@ typedef struct esp__compile {
     uint32_t tensor, comps;
     esp__seat at;
     esp__region region;
-    int half;            /* the gradient is f16 or bf16: `work` holds it as f32 around Comps        */
-    int in_grad;         /* half: where the region's numbers are now                                */
-    double share;        /* half: the gradient holds share x sum (so that no sum overflows)         */
+    int half;     /* the gradient is f16 or bf16: `work` holds it as f32 around Comps        */
+    int in_grad;  /* half: where the region's numbers are now                                */
+    double share; /* half: the gradient holds share x sum (so that no sum overflows)         */
     esp__ref work, slots;
     uint64_t slot_bytes;
     uint32_t last_value; /* the last step that changes numbers: the mean is taken there            */
@@ -65,9 +65,7 @@ static void esp__region_now(const esp__compile *c, uint64_t *begin, uint64_t *le
     esp__region_range(&c->region, &c->at, c->t->count, none, begin, length);
 }
 
-static int esp__active(const esp__compile *c) {
-    return !c->region.idle[0] && !c->region.idle[1] && !c->region.idle[2];
-}
+static int esp__active(const esp__compile *c) { return !c->region.idle[0] && !c->region.idle[1] && !c->region.idle[2]; }
 
 /* An op over the numbers of the current region, if this rank holds it. */
 static esp__op *esp__copy_op(esp__compile *c, uint8_t copy, uint32_t step, float scale) {
@@ -197,7 +195,8 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
     esp__program *p = c->p;
     uint64_t begin, length, state = 0;
     uint32_t swap;
-    int active = esp__active(c), raw = esp__contributions(c) == 1 && !c->region.summed[0] && !c->region.summed[1] && !c->region.summed[2];
+    int active = esp__active(c),
+        raw = esp__contributions(c) == 1 && !c->region.summed[0] && !c->region.summed[1] && !c->region.summed[2];
     uint32_t source = esp__lowest_replica(c);
     esp__to_f32(c, i);
     esp__region_now(c, &begin, &length);
@@ -272,7 +271,8 @@ static void esp__compile_decomp(esp__compile *c, uint32_t i) {
     esp__region_step(&c->region, &c->at, &c->t->option, i, &swap);
     c->in_grad = 0;
     if (active) {
-        esp__op *op = esp__op_new(c, ESP__OP_DECOMPRESS, s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
+        esp__op *op =
+            esp__op_new(c, ESP__OP_DECOMPRESS, s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
         op->device = s->device;
         op->comp_index = (uint8_t)c->comps;
         op->data = c->work;

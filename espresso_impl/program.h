@@ -32,18 +32,18 @@ typedef struct esp__op {
     uint8_t kind, lane;
     uint8_t both_links; /* a flat collective over several machines holds intra and inter    */
     uint8_t copy;
-    uint8_t level;      /* collectives: which comm                                          */
-    uint8_t step;       /* of the option                                                    */
+    uint8_t level; /* collectives: which comm                                          */
+    uint8_t step;  /* of the option                                                    */
     uint8_t device;
     uint8_t comp_index;
-    uint8_t raw;        /* Comp on the rank's own gradient                                  */
-    uint8_t rebuild;    /* bodies are summed: write the payloads' headers anew afterwards   */
+    uint8_t raw;     /* Comp on the rank's own gradient                                  */
+    uint8_t rebuild; /* bodies are summed: write the payloads' headers anew afterwards   */
     uint32_t tensor;
     char *label;
     /* collective */
     esp_coll coll; /* but for the pointers                                                  */
     esp__ref src, dst;
-    uint64_t n_slots; /* at dst, with rebuild                                               */
+    uint64_t n_slots;  /* at dst, with rebuild                                               */
     uint64_t own_slot; /* at src: whose headers are like those at dst                       */
     /* compress, decompress */
     uint32_t first_range, n_ranges, n_sources;
@@ -53,7 +53,7 @@ typedef struct esp__op {
     uint64_t slot_bytes;
     float scale;
     /* copy */
-    uint64_t begin, length;    /* elements                                                  */
+    uint64_t begin, length;     /* elements                                                  */
     uint64_t outer, mid, inner; /* SWAP: [outer][mid][inner] slots -> [mid][outer][inner]   */
 } esp__op;
 

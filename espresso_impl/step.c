@@ -20,9 +20,7 @@ static esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id) {
 }
 
 /* Lock held. */
-static esp_status esp__dead(const esp_ctx *ctx) {
-    return esp__fail(ctx, ctx->fatal, "%s", ctx->fatal_text);
-}
+static esp_status esp__dead(const esp_ctx *ctx) { return esp__fail(ctx, ctx->fatal, "%s", ctx->fatal_text); }
 
 /* The program of tensor `id` begins. Lock held. */
 static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now) {
@@ -59,9 +57,12 @@ ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stre
     esp_status s = esp__usable_id(ctx, id);
     if (s) return s;
     esp__tensor *t = &ctx->tensors[id];
-    if (!grad) return esp__fail(ctx, ESP_E_ARG, "tensor '%s': the gradient is NULL (esp_push_zero takes part without one)", t->name);
+    if (!grad)
+        return esp__fail(ctx, ESP_E_ARG, "tensor '%s': the gradient is NULL (esp_push_zero takes part without one)",
+                         t->name);
     if (stream.dev.kind > ESP_CPU || stream.native)
-        return esp__fail(ctx, ESP_E_UNSUPPORTED, "tensor '%s': only CPU streams are supported: pass a zeroed esp_stream", t->name);
+        return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                         "tensor '%s': only CPU streams are supported: pass a zeroed esp_stream", t->name);
     uint64_t now = esp__now_ns();
     pthread_mutex_lock(&ctx->lock);
     if (ctx->fatal) {
@@ -70,11 +71,13 @@ ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stre
         s = esp__fail(ctx, ESP_E_STATE, "tensor '%s' was already pushed in this step%s", t->name,
                       t->phase == ESP__DONE ? ": end the step with esp_wait_all first" : "");
     } else if (ctx->step_closed) {
-        s = esp__fail(ctx, ESP_E_STATE, "tensor '%s': the step was ended: call esp_wait_all before pushing for the next one", t->name);
+        s = esp__fail(ctx, ESP_E_STATE,
+                      "tensor '%s': the step was ended: call esp_wait_all before pushing for the next one", t->name);
     } else {
         if (t->carry) esp__carry_in(ctx, t, grad);
         if (ctx->trace) { /* what the caller computed between two pushes is this tensor's backward */
-            if (ctx->step_open) esp__trace_add(ctx->trace, ESP__LANE_COMPUTE, t->name, id, ctx->step, ctx->last_push_ns, now, 0);
+            if (ctx->step_open)
+                esp__trace_add(ctx->trace, ESP__LANE_COMPUTE, t->name, id, ctx->step, ctx->last_push_ns, now, 0);
             ctx->last_push_ns = esp__now_ns();
         }
         esp__push_locked(ctx, id, grad, now);
@@ -117,12 +120,14 @@ ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
     esp__tensor *t = &ctx->tensors[id];
     pthread_mutex_lock(&ctx->lock);
     if (t->phase == ESP__IDLE) {
-        s = ctx->fatal ? esp__dead(ctx)
-                       : esp__fail(ctx, ESP_E_STATE, "tensor '%s' was not pushed in this step: nothing to wait for", t->name);
+        s = ctx->fatal
+                ? esp__dead(ctx)
+                : esp__fail(ctx, ESP_E_STATE, "tensor '%s' was not pushed in this step: nothing to wait for", t->name);
     } else {
         esp__wait_begin(ctx);
         ctx->waiters_one++;
-        while (t->phase != ESP__DONE && esp__wait_more(ctx)) {}
+        while (t->phase != ESP__DONE && esp__wait_more(ctx)) {
+        }
         ctx->waiters_one--;
         ctx->waiters--;
         if (t->phase != ESP__DONE) s = esp__dead(ctx);
@@ -166,7 +171,8 @@ static esp_status esp__push_missing(esp_ctx *ctx) {
         t->zeros = esp__alloc(ctx, esp__tensor_bytes(t));
         if (!t->zeros) {
             char text[ESP__ERROR_MAX];
-            snprintf(text, sizeof text, "tensor '%s' was never pushed, and there is no memory to stand in for it", t->name);
+            snprintf(text, sizeof text, "tensor '%s' was never pushed, and there is no memory to stand in for it",
+                     t->name);
             esp__fatal_locked(ctx, ESP_E_NOMEM, text);
             return ESP_E_NOMEM;
         }
@@ -177,10 +183,11 @@ static esp_status esp__push_missing(esp_ctx *ctx) {
 }
 
 static esp_status esp__missing_error(const esp_ctx *ctx) {
-    return esp__fail(ctx, ESP_E_STATE,
-                     "never pushed in this step: %s. It took part with zeros so that other ranks go on; call esp_push_zero "
-                     "for a tensor that is unused in a step",
-                     ctx->missing_text);
+    return esp__fail(
+        ctx, ESP_E_STATE,
+        "never pushed in this step: %s. It took part with zeros so that other ranks go on; call esp_push_zero "
+        "for a tensor that is unused in a step",
+        ctx->missing_text);
 }
 
 /* Lock held. */
@@ -229,7 +236,8 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lock);
     esp__close_step(ctx);
     esp__wait_begin(ctx);
-    while (ctx->n_done < ctx->n_tensors && esp__wait_more(ctx)) {}
+    while (ctx->n_done < ctx->n_tensors && esp__wait_more(ctx)) {
+    }
     ctx->waiters--;
     if (ctx->n_done < ctx->n_tensors) {
         s = esp__dead(ctx);
@@ -286,7 +294,8 @@ static esp_status esp__request_run(esp_ctx *ctx, const esp_coll *c, const char *
     ctx->request.wanted = 1;
     esp__wait_begin(ctx);
     pthread_cond_signal(&ctx->link_cv);
-    while (!ctx->request.done && esp__wait_more(ctx)) {}
+    while (!ctx->request.done && esp__wait_more(ctx)) {
+    }
     ctx->waiters--;
     if (!ctx->request.done)
         s = esp__dead(ctx);

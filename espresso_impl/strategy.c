@@ -114,16 +114,18 @@ static esp_status esp__strategy_tensor_line(esp_ctx *ctx, esp__lines *l, char *r
     if (!*elements || *end || !*codec || !*option)
         return esp__fail(ctx, ESP_E_ARG, "%s: expected 'tensor NAME ELEMENTS CODEC OPTION'", where);
     if (i >= ctx->n_tensors)
-        return esp__fail(ctx, ESP_E_ARG,
-                         "%s: tensor '%s' is one too many: this model has %u tensors. The strategy was made for another "
-                         "model: make it anew",
-                         where, name, ctx->n_tensors);
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "%s: tensor '%s' is one too many: this model has %u tensors. The strategy was made for another "
+            "model: make it anew",
+            where, name, ctx->n_tensors);
     esp__tensor *t = &ctx->tensors[i];
     if (strcmp(t->name, name) || t->count != count)
-        return esp__fail(ctx, ESP_E_ARG,
-                         "%s: tensor %u is '%s' with %llu elements in the strategy, but '%s' with %llu in this model. The "
-                         "strategy was made for another model, or tensors were added in another order: make it anew",
-                         where, i, name, count, t->name, (unsigned long long)t->count);
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "%s: tensor %u is '%s' with %llu elements in the strategy, but '%s' with %llu in this model. The "
+            "strategy was made for another model, or tensors were added in another order: make it anew",
+            where, i, name, count, t->name, (unsigned long long)t->count);
     return esp__tensor_assign(ctx, t, codec, option, where);
 }
 
@@ -136,8 +138,9 @@ static esp_status esp__strategy_order_line(esp_ctx *ctx, esp__lines *l, char *re
         if (*end == ':') step = strtoul(end + 1, &end, 10);
         if (*end || tensor >= ctx->n_tensors || step >= ctx->tensors[tensor].option.n ||
             ctx->tensors[tensor].option.steps[step].kind != ESP__COLL)
-            return esp__fail(ctx, ESP_E_ARG, "%s:%d: order: '%s' names no collective; expected TENSOR:STEP, both from 0",
-                             l->name, l->number, word);
+            return esp__fail(ctx, ESP_E_ARG,
+                             "%s:%d: order: '%s' names no collective; expected TENSOR:STEP, both from 0", l->name,
+                             l->number, word);
         uint32_t *grown = esp__grow(ctx, ctx->order, cap, (ctx->n_order + 1) * sizeof *ctx->order);
         if (!grown) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", l->name);
         ctx->order = grown;
@@ -160,8 +163,7 @@ static esp_status esp__order_check(esp_ctx *ctx, const char *name) {
     for (uint32_t i = 0; i < ctx->n_tensors; i++) {
         esp__tensor *t = &ctx->tensors[i];
         while (t->pc < t->option.n && t->option.steps[t->pc].kind != ESP__COLL) t->pc++;
-        if (t->pc < t->option.n)
-            return esp__fail(ctx, ESP_E_ARG, "%s: order: %u:%u is missing", name, i, t->pc);
+        if (t->pc < t->option.n) return esp__fail(ctx, ESP_E_ARG, "%s: order: %u:%u is missing", name, i, t->pc);
         t->pc = 0;
     }
     return ESP_OK;
@@ -196,10 +198,11 @@ ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, const char *name, const cha
     }
     if (more < 0) return esp__fail(ctx, ESP_E_ARG, "%s:%d: the line is too long", name, l.number);
     if (n < ctx->n_tensors)
-        return esp__fail(ctx, ESP_E_ARG,
-                         "%s: has %u tensors, but this model has %u; the first without a line is '%s'. The strategy was "
-                         "made for another model: make it anew",
-                         name, n, ctx->n_tensors, ctx->tensors[n].name);
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "%s: has %u tensors, but this model has %u; the first without a line is '%s'. The strategy was "
+            "made for another model: make it anew",
+            name, n, ctx->n_tensors, ctx->tensors[n].name);
     return ctx->n_order ? esp__order_check(ctx, name) : esp__order_make(ctx);
 }
 
@@ -210,9 +213,10 @@ static char *esp__file_text(const esp_ctx *ctx, const char *path) {
     char buf[4096];
     size_t n;
     if (!f) {
-        esp__fail(ctx, ESP_E_NOT_FOUND,
-                  "strategy '%s': no built-in strategy (fp32, layerwise) has that name, and opening it as a file failed: %s",
-                  path, strerror(errno));
+        esp__fail(
+            ctx, ESP_E_NOT_FOUND,
+            "strategy '%s': no built-in strategy (fp32, layerwise) has that name, and opening it as a file failed: %s",
+            path, strerror(errno));
         return NULL;
     }
     while ((n = fread(buf, 1, sizeof buf - 1, f)) > 0) {
@@ -221,7 +225,8 @@ static char *esp__file_text(const esp_ctx *ctx, const char *path) {
     }
     fclose(f);
     if (t.failed || !t.data) {
-        esp__fail(ctx, t.failed ? ESP_E_NOMEM : ESP_E_ARG, "strategy '%s': %s", path, t.failed ? "out of memory" : "empty file");
+        esp__fail(ctx, t.failed ? ESP_E_NOMEM : ESP_E_ARG, "strategy '%s': %s", path,
+                  t.failed ? "out of memory" : "empty file");
         esp__text_free(&t);
         return NULL;
     }
