@@ -1,5 +1,5 @@
 /* test_waiting.c: what is around the collectives: order of sums, requests, several comms at once, abort, death, wake, the
- * emulated link's volumes, and what bad calls get. Knows the backend table only. */
+ * emulated link's volumes, and what bad calls get. Knows the backend table only. Also runs under the thread sanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ static esp_coll coll(uint32_t op, esp_dtype t, uint64_t count, void *src, void *
 static float noise(int32_t rank, uint64_t i) {
     uint64_t x = (i + 1) * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)rank * UINT64_C(0xd1b54a32d192ed03);
     x ^= x >> 29, x *= UINT64_C(0xbf58476d1ce4e5b9), x ^= x >> 32;
-    return ((float)(x & 0xffffff) - 8388608.0f) * (float)(1.0 / (1 << (x >> 59)));
+    return ((float)(x & 0xffffff) - 8388608.0f) * (float)(1.0 / (double)(UINT64_C(1) << (x >> 59)));
 }
 
 /* ---- sums: in rank order, the same bits as a plain loop; on a ring at least the same on all ranks ---- */
