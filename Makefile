@@ -43,23 +43,22 @@ tools: $(COMMAND)
 examples: $(EXAMPLES)
 tests: $(TESTS)
 
-# a change of compiler, flags or prefix rebuilds everything
+# a change of compiler or flags rebuilds everything, one of the prefix what knows it
 STAMP := $(BUILD)/flags
-$(shell mkdir -p $(BUILD)/dep)
-NOW   := $(CC) $(BASE) $(OPT) $(CFLAGS) $(PREFIX)
-ifneq ($(NOW),$(shell cat $(STAMP) 2>/dev/null))
-$(shell printf '%s\n' '$(NOW)' >$(STAMP))
-endif
+PREFIX_STAMP := $(BUILD)/prefix
+stamp = $(shell mkdir -p $(BUILD)/dep; [ "$$(cat $(1) 2>/dev/null)" = '$(2)' ] || printf '%s\n' '$(2)' >$(1))
+$(call stamp,$(STAMP),$(CC) $(BASE) $(OPT) $(CFLAGS))
+$(call stamp,$(PREFIX_STAMP),$(PREFIX))
 
 # ---- library, command, plugins, examples -------------------------------------------------------
-$(BUILD)/obj/espresso.o: espresso.c $(STAMP) | $(BUILD)/obj/
+$(BUILD)/obj/espresso.o: espresso.c $(STAMP) $(PREFIX_STAMP) | $(BUILD)/obj/
 	$(CC) $(FLAGS) -fPIC -fvisibility=hidden -DESPRESSO_PREFIX='"$(PREFIX)"' -c $< -o $@
 $(LIB): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
 	rm -f $@ && ar rcs $@ $<
 $(SO): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
 	$(CC) -shared -Wl,-soname,libespresso.so.$(SOVER) -Wl,-z,defs $(CFLAGS) $< -o $@.$(VERSION) $(LIBS)
 	ln -sf $(@F).$(VERSION) $@.$(SOVER) && ln -sf $(@F).$(SOVER) $@
-$(BUILD)/bin/espresso: tools/espresso.c $(STAMP) | $(BUILD)/bin/
+$(BUILD)/bin/espresso: tools/espresso.c $(STAMP) $(PREFIX_STAMP) | $(BUILD)/bin/
 	$(CC) $(FLAGS) -DESPRESSO_PREFIX='"$(PREFIX)"' $< -o $@ $(LIBS)
 
 PLUGIN_LINK = $(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ $(LIBS)
