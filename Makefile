@@ -87,7 +87,7 @@ $(BUILD)/tests/%: tests/%.c $(LIB) $(STAMP)
 	$(CC) $(BASE) -O2 -g -Wall -Wextra -Wno-format-truncation $(DEP) $< -o $@ $(LIB) -lcmocka $(LIBS)
 
 # sanitizers: tests in C but those of the command; threads: those whose first lines mention the thread sanitizer
-SAN  := -O1 -g -fno-omit-frame-pointer -DESP_SANITIZED
+SAN  := -O1 -g -fno-omit-frame-pointer
 ASAN := $(filter-out $(BUILD)/asan/tools/%,$(TESTS:$(BUILD)/tests/%=$(BUILD)/asan/%))
 TSAN := $(patsubst tests/%.c,$(BUILD)/tsan/%,$(shell grep -li 'thread sanitizer' $(TEST_SRC)))
 $(BUILD)/asan/%: tests/%.c $(LIB) $(STAMP)
