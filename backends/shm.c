@@ -11,8 +11,10 @@
 #include <sys/uio.h>
 
 static esp_status shm_probe(const esp_host *h, int32_t *score) {
+    int fd = shm_make(4096);
     (void)h;
-    *score = 10;
+    *score = fd >= 0 ? 10 : 0; /* some sandboxes have no memfd */
+    if (fd >= 0) close(fd);
     return ESP_OK;
 }
 

@@ -57,6 +57,7 @@ static void measure(const esp_backend *b, void *comm, int op, uint64_t bytes, ch
     c.struct_size = sync.struct_size = sizeof c;
     c.op = ops[op], c.dtype = ESP_F32, c.count = bytes / 4, c.src.ptr = src, c.dst.ptr = dst;
     if (op == COLL_BROADCAST) c.dst.ptr = src;
+    if (op == COLL_ALLTOALL) c.count -= c.count % (uint64_t)size;
     sync.op = ESP_COLL_ALLREDUCE, sync.dtype = ESP_F32, sync.count = 1, sync.src.ptr = sync.dst.ptr = &one;
     double best = 1e18;
     for (int i = 0; i < 1 + n / 10; i++) once(b, comm, &c);

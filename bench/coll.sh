@@ -2,7 +2,7 @@
 # coll.sh: the shared-memory backend side by side with Open MPI (shared memory) and gloo: interleaved, best of three rounds.
 # Usage: bench/coll.sh [RANKS...] (default 2 4). Prints a table with ratios (peer's time / ours) and writes bench/results/coll.txt.
 # Environment: ROUNDS=3, OPS="allreduce ...", RUN="chrt -r 10" puts a command in front of every program (for a machine with
-# other load), CC, CXX, MPICC, MPIRUN.
+# other load), PAUSE=0 seconds between measurements (gives that load its turn), CC, CXX, MPICC, MPIRUN.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
@@ -47,7 +47,8 @@ for ranks in "${@:-2 4}"; do
         for round in $(seq "$ROUNDS"); do
             for op in $OPS; do
                 say "ranks $n, round $round of $ROUNDS: $op"
-                measure "$n" "$op" >>"$dir/all" || exit 1
+                measure "$n" "$op" >>"$dir/all"
+                sleep "${PAUSE:-0}"
             done
         done
     done
