@@ -16,9 +16,10 @@
 #define ENGINE_PLAN_H
 
 enum {
-    ENGINE_SMALL_SUM = 16 * 1024,  /* up to here a sum takes one hop: everybody reads everything           */
-    ENGINE_SMALL_COPY = 16 * 1024, /* up to here two copies through the window are faster than a system call */
-    ENGINE_STREAM = 8 << 20        /* from here on results are written past the caches                          */
+    ENGINE_SMALL_SUM = 16 * 1024,    /* up to here an allreduce takes one hop: everybody reads everything   */
+    ENGINE_SMALL_REDUCE = 64 * 1024, /* up to here the root of a reduce adds alone                          */
+    ENGINE_SMALL_COPY = 16 * 1024,   /* up to here the window is faster than a system call                  */
+    ENGINE_STREAM = 8 << 20          /* from here on results are written past the caches                    */
 };
 
 ENGINE_FN int engine_op_sums(uint32_t op) {
@@ -96,8 +97,11 @@ ENGINE_FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o
     uint64_t n = (uint64_t)m->size, bytes = c->count * o->unit;
     o->stream = bytes >= ENGINE_STREAM;
     int root = m->rank == c->root, reach = m->reach != ENGINE_REACH_WINDOW, sums = engine_op_sums(c->op);
-    o->in_window = !reach || bytes <= (sums ? ENGINE_SMALL_SUM : ENGINE_SMALL_COPY);
-    o->whole = c->op == ESP_COLL_BROADCAST || (sums && c->op != ESP_COLL_REDUCE_SCATTER && bytes <= ENGINE_SMALL_SUM);
+    uint64_t small = c->op == ESP_COLL_REDUCE ? ENGINE_SMALL_REDUCE : sums ? ENGINE_SMALL_SUM : ENGINE_SMALL_COPY;
+    o->in_window = !reach || bytes <= small;
+    /* over the emulated link one hop carries more, unless there are two ranks: only while that costs less than a hop */
+    int hop = !m->pace.on || n == 2 || (double)bytes * m->pace.ns_per_byte <= (double)m->pace.latency_ns;
+    o->whole = c->op == ESP_COLL_BROADCAST || (sums && c->op != ESP_COLL_REDUCE_SCATTER && bytes <= small && hop);
     o->part = o->whole ? c->count : (c->count + n - 1) / n;
     o->by_destination = !o->whole && (sums || c->op == ESP_COLL_ALLTOALL);
     switch (c->op) {
