@@ -1,6 +1,6 @@
 /* loop.c: backend "loop": the ranks are threads of one process, so the engine reads every buffer through its own address. For
  * tests, and for programs that run one rank a thread. Meets through one heap region; what moves is all engine.h's. */
-#include "espresso.h"
+#include "../espresso.h"
 
 #include "engine.h"
 

@@ -5,9 +5,7 @@
  * residual as it was, so with feedback a first pass over the whole part checks phi before a second one writes. */
 #ifndef ESP_DENSE_H
 #define ESP_DENSE_H
-#ifndef ESPRESSO_H /* inside the library it is there already, and no -I is needed */
-#include "espresso.h"
-#endif
+#include "../espresso.h"
 #include "simd.h"
 #include "params.h"
 

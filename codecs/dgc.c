@@ -17,7 +17,7 @@
  * Wire: sparse.h; 48 r or 32 r + 1 bits/element, whichever is less. aux: k, from which the decoder learns r.
  * Memory traffic: 12 bytes/element to select, 20 to update u and v; the first writes nothing, since u and v must stay as
  * they were where anything is not finite. */
-#include "espresso.h"
+#include "../espresso.h"
 #include "rng.h"
 #include "sparse.h"
 

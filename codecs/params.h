@@ -5,9 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#ifndef ESPRESSO_H /* inside the library it is there already, and no -I is needed */
-#include "espresso.h"
-#endif
+#include "../espresso.h"
 
 /* One parameter that is a number; `takes` says in words what is allowed ("> 0"). */
 typedef struct esp_param {

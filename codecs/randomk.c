@@ -10,7 +10,7 @@
  * come from (seed, step, tensor, Comp, part), never from the rank.
  * Wire: f32[k], value j belongs to element P(j); 32 ratio bits/element. aux: the 64-bit draw key, from which P follows.
  * A sum of bodies in which something is not finite decodes to NaN everywhere, on all ranks, as the header flag does. */
-#include "espresso.h"
+#include "../espresso.h"
 #include "rng.h"
 #include "sparse.h"
 

@@ -10,7 +10,7 @@
  * Where more numbers tie than the pool holds (all equal, mostly zeros), the ties are taken in order at the end (ties). */
 #ifndef ESP_SELECT_H
 #define ESP_SELECT_H
-#include "espresso.h"
+#include "../espresso.h"
 #include "simd.h"
 
 enum {

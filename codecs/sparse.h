@@ -10,7 +10,7 @@
  * k travels in the header's aux. The bitmap pays from k = d/16 on. d = 0: no body. */
 #ifndef ESP_SPARSE_H
 #define ESP_SPARSE_H
-#include "espresso.h"
+#include "../espresso.h"
 #include "params.h"
 #include "select.h"
 
