@@ -2,14 +2,15 @@
 # sudo, id and make are played by small scripts; nothing is installed.
 . tests/compile/common.sh
 mkdir "$tmp/bin"
-for tool in sh ln sed cat dirname getconf mktemp tail rm env dpkg cc gcc g++ clang clang-format pkg-config doxygen true; do
+for tool in sh ln sed cat dirname getconf mktemp mkdir date timeout tr tail rm env dpkg cc gcc g++ clang clang-format pkg-config doxygen true; do
     have $tool && ln -s "$(command -v $tool)" "$tmp/bin/$tool"
 done
 play() { # NAME SCRIPT
     printf '#!/bin/sh\n%s\n' "$2" >"$tmp/bin/$1"
     chmod +x "$tmp/bin/$1"
 }
-play make 'echo "make $*"'
+echo : >"$tmp/pass.sh"
+play make 'case $* in *ci-list*) echo '"$tmp/pass.sh"' ;; *) echo "make $*" ;; esac'
 run() { PATH=$tmp/bin ./bootstrap "$@" >"$tmp/said" 2>&1; }
 says() {
     grep -q -- "$1" "$tmp/said" && return
@@ -33,7 +34,8 @@ play sudo 'echo "sudo $1" >>'"$tmp/apt"'; exec "$@"'
 for tool in clang doxygen g++; do [ -e "$tmp/bin/$tool" ] || play $tool true; done
 run test || { cat "$tmp/said" && exit 1; }
 says "installing.*clang-format cmake"
-says "make -s -j[0-9]* ci"
+says "make -s -k -j[0-9]* ci-programs"
+says "^1 passed, 0 failed"
 grep -q '^sudo apt-get' "$tmp/apt"
 grep -q '^update' "$tmp/apt"
 grep -q 'install -y --no-install-recommends .*cmake' "$tmp/apt"
