@@ -19,7 +19,7 @@ enum {
     ENGINE_SMALL_SUM = 16 * 1024,    /* up to here an allreduce takes one hop: everybody reads everything   */
     ENGINE_SMALL_REDUCE = 64 * 1024, /* up to here the root of a reduce adds alone                          */
     ENGINE_SMALL_COPY = 16 * 1024,   /* up to here the window is faster than a system call                  */
-    ENGINE_STREAM = 8 << 20          /* from here on results are written past the caches                    */
+    ENGINE_STREAM = 4 << 20          /* from here on results are written past the caches                    */
 };
 
 ENGINE_FN int engine_op_sums(uint32_t op) {
