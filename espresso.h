@@ -284,8 +284,9 @@ typedef struct esp_group {
  *     GATHER          part(rank)     count at root           no
  *     ALLTOALL        n equal parts  n parts in rank order   no       (count divides by n)
  *
- *  Sums: f32; halves are summed in f32 and rounded once. shm and loop sum in rank order; every backend gives the same
- *  bits on all ranks. When a request is done, src may be changed: nobody reads it any more. */
+ *  Sums: f32; halves are summed in f32 and rounded once. shm and loop sum in rank order, except in a flat collective over
+ *  an emulated link: there a ring sums in ring order and rounds halves at every hop, as rings on real links do. Every
+ *  backend gives the same bits on all ranks. When a request is done, src may be changed: nobody reads it any more. */
 typedef struct esp_coll {
     uint32_t struct_size, op;
     esp_dtype dtype; /* of sums and raw copies; 0 with slots                                            */

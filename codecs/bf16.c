@@ -91,8 +91,7 @@ static const esp_codec bf16_codec = {
     .cost_ns = bf16_cost,
 };
 static const esp_codec *const bf16_list[] = {&bf16_codec};
-static const esp_plugin bf16_plugin = {sizeof(esp_plugin), 1,         0,   0, "bf16", ESPRESSO_VERSION,
-                                       "see LICENSE",      bf16_list, NULL};
+static const esp_plugin bf16_plugin = {sizeof(esp_plugin), 1, 0, 0, "bf16", ESPRESSO_VERSION, "MIT", bf16_list, NULL};
 
 ESPRESSO_PLUGIN_ENTRY(bf16) {
     (void)h;

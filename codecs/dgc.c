@@ -205,7 +205,7 @@ static const esp_plugin dgc_plugin = {.struct_size = sizeof(esp_plugin),
                                       .n_codecs = 1,
                                       .name = "dgc",
                                       .version = ESPRESSO_VERSION,
-                                      .license = "see LICENSE",
+                                      .license = "MIT",
                                       .codecs = dgc_codecs};
 ESPRESSO_PLUGIN_ENTRY(dgc) {
     (void)h;

@@ -154,8 +154,8 @@ static const esp_codec efsign_codec = {
     .cost_ns = efsign_cost,
 };
 static const esp_codec *const efsign_list[] = {&efsign_codec};
-static const esp_plugin efsign_plugin = {sizeof(esp_plugin), 1,           0,   0, "efsignsgd", ESPRESSO_VERSION,
-                                         "see LICENSE",      efsign_list, NULL};
+static const esp_plugin efsign_plugin = {sizeof(esp_plugin), 1,     0,           0,   "efsignsgd",
+                                         ESPRESSO_VERSION,   "MIT", efsign_list, NULL};
 
 ESPRESSO_PLUGIN_ENTRY(efsignsgd) {
     (void)h;

@@ -106,8 +106,7 @@ static const esp_codec fp16_codec = {
     .cost_ns = fp16_cost,
 };
 static const esp_codec *const fp16_list[] = {&fp16_codec};
-static const esp_plugin fp16_plugin = {sizeof(esp_plugin), 1,         0,   0, "fp16", ESPRESSO_VERSION,
-                                       "see LICENSE",      fp16_list, NULL};
+static const esp_plugin fp16_plugin = {sizeof(esp_plugin), 1, 0, 0, "fp16", ESPRESSO_VERSION, "MIT", fp16_list, NULL};
 
 ESPRESSO_PLUGIN_ENTRY(fp16) {
     (void)h;

@@ -89,8 +89,7 @@ static const esp_codec none_codec = {
     .cost_ns = none_cost,
 };
 static const esp_codec *const none_list[] = {&none_codec};
-static const esp_plugin none_plugin = {sizeof(esp_plugin), 1,         0,   0, "none", ESPRESSO_VERSION,
-                                       "see LICENSE",      none_list, NULL};
+static const esp_plugin none_plugin = {sizeof(esp_plugin), 1, 0, 0, "none", ESPRESSO_VERSION, "MIT", none_list, NULL};
 
 ESPRESSO_PLUGIN_ENTRY(none) {
     (void)h;

@@ -286,7 +286,7 @@ static const esp_plugin randomk_plugin = {.struct_size = sizeof(esp_plugin),
                                           .n_codecs = 1,
                                           .name = "randomk",
                                           .version = ESPRESSO_VERSION,
-                                          .license = "see LICENSE",
+                                          .license = "MIT",
                                           .codecs = randomk_codecs};
 ESPRESSO_PLUGIN_ENTRY(randomk) {
     (void)h;

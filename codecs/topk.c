@@ -96,7 +96,7 @@ static const esp_plugin topk_plugin = {
     .n_codecs = 1,
     .name = "topk",
     .version = ESPRESSO_VERSION,
-    .license = "see LICENSE",
+    .license = "MIT",
     .codecs = topk_codecs,
 };
 ESPRESSO_PLUGIN_ENTRY(topk) {

@@ -253,8 +253,8 @@ static const esp_codec twobit_codec = {
     .cost_ns = twobit_cost,
 };
 static const esp_codec *const twobit_list[] = {&twobit_codec};
-static const esp_plugin twobit_plugin = {sizeof(esp_plugin), 1,           0,   0, "twobit", ESPRESSO_VERSION,
-                                         "see LICENSE",      twobit_list, NULL};
+static const esp_plugin twobit_plugin = {sizeof(esp_plugin), 1,     0,           0,   "twobit",
+                                         ESPRESSO_VERSION,   "MIT", twobit_list, NULL};
 
 ESPRESSO_PLUGIN_ENTRY(twobit) {
     (void)h;
