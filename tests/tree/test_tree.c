@@ -173,7 +173,8 @@ static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
     float *held = calloc(n, 4);
     for (uint32_t k = 0; k < ctx->n_feedback; k++) {
         const esp__feedback *f = &ctx->feedback[k];
-        for (uint64_t i = 0; f->keeper && i < f->count; i++) held[f->tensor * p->count + f->offset + i] += f->residual[i];
+        for (uint64_t i = 0; f->keeper && i < f->count; i++)
+            held[f->tensor * p->count + f->offset + i] += f->residual[i];
     }
     if (esp_allreduce(ctx, held, n)) REPORT(ctx, p, "allreduce: %s", esp_last_error(ctx));
     for (uint32_t t = 0; t < ctx->n_tensors; t++)
@@ -246,9 +247,10 @@ static void run_plan(int32_t size, int32_t per_machine, plan *p) {
     assert_int_equal(atomic_load(&p->failures), 0);
 }
 
-static const char *const lossy[] = {"fp16:feedback=residual", "bf16:feedback=residual", "topk:ratio=0.1",
-                                    "randomk:ratio=0.1",      "dgc:ratio=0.1,momentum=0", "efsignsgd",
-                                    "twobit:threshold=1.5",   NULL};
+static const char *const lossy[] = {"fp16:feedback=residual",   "bf16:feedback=residual",
+                                    "topk:ratio=0.1",           "randomk:ratio=0.1",
+                                    "dgc:ratio=0.1,momentum=0", "efsignsgd",
+                                    "twobit:threshold=1.5",     NULL};
 static const char *const none[] = {"none", NULL};
 static const char *const topk[] = {"topk:ratio=0.05", NULL};
 static const int32_t shapes[3][2] = {{4, 2}, {6, 2}, {3, 3}};
@@ -264,7 +266,13 @@ static void test_none_is_exact(void **state) {
     (void)state;
     for (int k = 0; k < 3; k++)
         for (int c = 0; c < 3; c++) {
-            plan p = {.devices = 1, .codecs = none, .count = sizes[c], .steps = 2, .exact = 1, .extended = 1, .dtype = ESP_F32};
+            plan p = {.devices = 1,
+                      .codecs = none,
+                      .count = sizes[c],
+                      .steps = 2,
+                      .exact = 1,
+                      .extended = 1,
+                      .dtype = ESP_F32};
             run_plan(shapes[k][0], shapes[k][1], &p);
         }
 }
@@ -312,7 +320,15 @@ int main(void) {
         cmocka_unit_test(test_unequal_machines),
         cmocka_unit_test(test_all_options_run),
 #define LOSSY(k) {"test_lossy " #k, test_lossy, NULL, NULL, (void *)(intptr_t)(k)}
-        LOSSY(0), LOSSY(1), LOSSY(2), LOSSY(3), LOSSY(4), LOSSY(5), LOSSY(6), LOSSY(7), LOSSY(8),
+        LOSSY(0),
+        LOSSY(1),
+        LOSSY(2),
+        LOSSY(3),
+        LOSSY(4),
+        LOSSY(5),
+        LOSSY(6),
+        LOSSY(7),
+        LOSSY(8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,7 +40,8 @@ void *aligned_alloc(size_t a, size_t n) { return seen(), __libc_memalign(a, n); 
 #endif
 
 static void add_tensors(esp_ctx *ctx, const char *option) {
-    static const char *const codecs[] = {"topk:ratio=0.02", "efsignsgd", "twobit", "dgc:ratio=0.02", "fp16", "randomk:ratio=0.02"};
+    static const char *const codecs[] = {"topk:ratio=0.02", "efsignsgd", "twobit",
+                                         "dgc:ratio=0.02",  "fp16",      "randomk:ratio=0.02"};
     for (uint32_t t = 0; t < TENSORS; t++) {
         esp_tensor_desc d = ESP_ZERO;
         char name[16];
@@ -104,7 +105,8 @@ static int overlap(const esp__trace *t, uint32_t a, uint32_t b) {
     for (uint64_t i = 0; i < n; i++)
         for (uint64_t k = 0; k < n; k++) {
             const esp__event *x = &t->events[i], *y = &t->events[k];
-            if (x->lane == a && y->lane == b && x->tensor != y->tensor && x->start_ns < y->end_ns && y->start_ns < x->end_ns)
+            if (x->lane == a && y->lane == b && x->tensor != y->tensor && x->start_ns < y->end_ns &&
+                y->start_ns < x->end_ns)
                 return 1;
         }
     return 0;

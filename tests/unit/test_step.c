@@ -157,7 +157,8 @@ static void body_mismatch(esp_ctx *ctx, void *user) {
     d.option = kind == 4 && odd ? "comp@cpu > flat.allgather > decomp@cpu" : "flat.allreduce";
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     if (kind == 5 && odd) add(ctx, "one.more", 4);
-    CHECK(esp_start(ctx) == ESP_E_MISMATCH && says(ctx, "differing ranks: 2)") && says(ctx, kind == 5 ? "2 tensors" : "tensor 0"));
+    CHECK(esp_start(ctx) == ESP_E_MISMATCH && says(ctx, "differing ranks: 2)") &&
+          says(ctx, kind == 5 ? "2 tensors" : "tensor 0"));
 }
 static void test_mismatch(void **state) {
     (void)state;
@@ -178,20 +179,36 @@ static void body_bad_strategy(esp_ctx *ctx, void *user) {
 }
 static void test_bad_strategy(void **state) {
     static const char *const cases[] = {
-        "nonsense", "expected fp32, layerwise",
-        "tensor a 10 none flat.allreduce\n", "expected 'espresso-strategy 1'",
-        "espresso-strategy 1\ntensor a 10 none flat.allreduce\n", "has 1 tensors, but this model has 2",
-        "espresso-strategy 1\ntensor a 11 none flat.allreduce\n", "another model",
-        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 none flat.allredoce\n", "strategy:3: tensor 'b'",
-        "espresso-strategy 1\ntensor a 10 none\n", "strategy:2: expected 'tensor NAME",
-        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 topk flat.allreduce\ntensor c 1 none flat.allreduce\n", "one too many",
-        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 none flat.allreduce\norder 0:0\n", "1:0 is missing",
-        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 none flat.allreduce\norder 0:0 0:0\n", "0:0 stands where",
-        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 none flat.allreduce\norder 0:1\n", "names no collective",
-        "espresso-strategy 1\ntensor a 10 topk:ratio=0.1 comp@cpu > flat.allreduce > decomp@cpu\ntensor b 20 none flat.allreduce\n", "no payloads that can be summed",
-        "espresso-strategy 1\ntensor a 10 topk:ratio=7 flat.allreduce\ntensor b 20 none flat.allreduce\n", "ratio",
-        "espresso-strategy 1\nbogus\n", "expected 'tensor' or 'order'",
-        NULL, NULL};
+        "nonsense",
+        "expected fp32, layerwise",
+        "tensor a 10 none flat.allreduce\n",
+        "expected 'espresso-strategy 1'",
+        "espresso-strategy 1\ntensor a 10 none flat.allreduce\n",
+        "has 1 tensors, but this model has 2",
+        "espresso-strategy 1\ntensor a 11 none flat.allreduce\n",
+        "another model",
+        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 none flat.allredoce\n",
+        "strategy:3: tensor 'b'",
+        "espresso-strategy 1\ntensor a 10 none\n",
+        "strategy:2: expected 'tensor NAME",
+        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 topk flat.allreduce\ntensor c 1 none "
+        "flat.allreduce\n",
+        "one too many",
+        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 none flat.allreduce\norder 0:0\n",
+        "1:0 is missing",
+        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 none flat.allreduce\norder 0:0 0:0\n",
+        "0:0 stands where",
+        "espresso-strategy 1\ntensor a 10 none flat.allreduce\ntensor b 20 none flat.allreduce\norder 0:1\n",
+        "names no collective",
+        "espresso-strategy 1\ntensor a 10 topk:ratio=0.1 comp@cpu > flat.allreduce > decomp@cpu\ntensor b 20 none "
+        "flat.allreduce\n",
+        "no payloads that can be summed",
+        "espresso-strategy 1\ntensor a 10 topk:ratio=7 flat.allreduce\ntensor b 20 none flat.allreduce\n",
+        "ratio",
+        "espresso-strategy 1\nbogus\n",
+        "expected 'tensor' or 'order'",
+        NULL,
+        NULL};
     (void)state;
     run(2, 2, body_bad_strategy, (void *)(uintptr_t)cases, NULL, 0);
 }
@@ -218,14 +235,17 @@ static void body_nan(esp_ctx *ctx, void *user) {
     CHECK((st.nonfinite > 0) == (esp_rank(ctx) == 1));
 }
 static void test_nan(void **state) {
-    static const char *const codecs[] = {"topk:ratio=0.1", "efsignsgd", "twobit", "dgc:ratio=0.1", "randomk:ratio=0.1", "fp16:feedback=residual"};
+    static const char *const codecs[] = {"topk:ratio=0.1", "efsignsgd",         "twobit",
+                                         "dgc:ratio=0.1",  "randomk:ratio=0.1", "fp16:feedback=residual"};
     (void)state;
     for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) run(3, 3, body_nan, NULL, codecs[i], 0);
 }
 
 /* Whatever the strategy becomes, what went in comes out in the end. */
 static void body_strategies(esp_ctx *ctx, void *user) {
-    const char *texts[] = {topk2, "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
+    const char *texts[] = {topk2,
+                           "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu "
+                           "> inter.allgather > decomp@cpu > intra.allgather",
                            "comp@cpu > flat.allgather > decomp@cpu", "flat.allreduce", "flat.allreduce"};
     float g[N];
     double in[N] = {0}, out[N] = {0};
@@ -415,12 +435,11 @@ static void test_bad_config(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_config),
-        cmocka_unit_test(test_order),      cmocka_unit_test(test_unused),   cmocka_unit_test(test_descriptions),
-        cmocka_unit_test(test_mismatch),   cmocka_unit_test(test_bad_strategy), cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_strategies), cmocka_unit_test(test_discard),  cmocka_unit_test(test_helpers),
-        cmocka_unit_test(test_sum),        cmocka_unit_test(test_fork),     cmocka_unit_test(test_left),
-        cmocka_unit_test(test_late),
+        cmocka_unit_test(test_bad_config),   cmocka_unit_test(test_order),      cmocka_unit_test(test_unused),
+        cmocka_unit_test(test_descriptions), cmocka_unit_test(test_mismatch),   cmocka_unit_test(test_bad_strategy),
+        cmocka_unit_test(test_nan),          cmocka_unit_test(test_strategies), cmocka_unit_test(test_discard),
+        cmocka_unit_test(test_helpers),      cmocka_unit_test(test_sum),        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_left),         cmocka_unit_test(test_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
