@@ -504,7 +504,8 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx);
 ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream);
 /** Takes part without a gradient (zeros); the mean is written to `out`. */
 ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_stream stream);
-/** Waits for one pushed tensor. */
+/** Waits for one pushed tensor. Collectives run in the strategy's order, so push all tensors of the step first: one that
+ *  is not pushed may hold up the one that is waited for (a warning names it after 2 s). */
 ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id);
 /** ESP_OK, ESP_PENDING, or the error. */
 ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id);

@@ -117,7 +117,7 @@ struct esp_ctx {
     esp_status fatal;
     char fatal_text[ESP__ERROR_MAX];
     char missing_text[ESP__NAME_MAX * 4];
-    int said_no_gpu;
+    int said_no_gpu, said_unpushed;
     esp_stats stats;
     esp__trace *trace;
     esp__trace_file *trace_file;

@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <time.h>
 
-enum { ESP__IDLE_YIELDS = 30, ESP__LATE_AFTER_MS = 20 };
+enum { ESP__IDLE_YIELDS = 30, ESP__LATE_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000 };
 
 /* ---- failing --------------------------------------------------------------------------------------------------- */
 /* The context is dead from here on: the first error stays. Lock held. */
@@ -259,6 +259,28 @@ static int esp__links_poll(esp_ctx *ctx) {
     return progressed;
 }
 
+/* This rank waits and nothing is in flight: is a lane's next tensor one that it has not pushed? Says so after a while, and
+ * gives up when the time is over. Lock held. */
+static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, int late) {
+    const esp__op *unpushed = NULL;
+    char text[ESP__ERROR_MAX];
+    for (int k = 0; k < 2; k++) {
+        const esp__op *op = esp__link_head(ctx, &ctx->links[k]);
+        if (op && ctx->tensors[op->tensor].phase == ESP__IDLE) unpushed = op;
+    }
+    if (!unpushed || (!late && (ctx->said_unpushed || waited_ns < ESP__UNPUSHED_AFTER_MS * 1000000ull))) return;
+    snprintf(
+        text, sizeof text,
+        "waiting for %u ms, but this rank has not pushed tensor '%.200s', whose turn it is in the strategy's order: "
+        "push every tensor of a step (or call esp_step_end) before waiting for one",
+        (unsigned)(waited_ns / 1000000u), ctx->tensors[unpushed->tensor].name);
+    ctx->said_unpushed = 1;
+    if (late)
+        esp__fatal_locked(ctx, ESP_E_TIMEOUT, text);
+    else
+        esp__log(ctx, ESP_LOG_WARN, "executor", "%s", text);
+}
+
 /* Whom does the oldest request wait for? Kept for the watch thread, which answers other ranks' questions. */
 static void esp__late_update(esp_ctx *ctx, uint64_t now) {
     int32_t rank = -1;
@@ -287,19 +309,7 @@ static void esp__late_update(esp_ctx *ctx, uint64_t now) {
                                                    : ctx->wait_since_ns;
     int late = ctx->waiters && now > since && now - since > ctx->timeout_ms * 1000000ull && !ctx->accused;
     if (late) ctx->accused = 1;
-    const esp__op *unpushed = NULL;
-    for (int k = 0; k < 2 && late && !waiting; k++) {
-        const esp__op *op = esp__link_head(ctx, &ctx->links[k]);
-        if (op && ctx->tensors[op->tensor].phase == ESP__IDLE) unpushed = op;
-    }
-    if (unpushed) {
-        char text[ESP__ERROR_MAX];
-        snprintf(text, sizeof text,
-                 "waited %u ms, but this rank has not pushed tensor '%.200s', whose turn it is in the "
-                 "strategy's order: push every tensor of a step (or call esp_step_end) before waiting",
-                 ctx->timeout_ms, ctx->tensors[unpushed->tensor].name);
-        esp__fatal_locked(ctx, ESP_E_TIMEOUT, text);
-    }
+    if (ctx->waiters && !waiting) esp__unpushed_look(ctx, now - since, late);
     if (ctx->left_rank >= 0 && waiting && (rank < 0 ? now - oldest > 1000000000u : esp__peers_left(ctx->peers, rank))) {
         char text[ESP__ERROR_MAX];
         snprintf(text, sizeof text, "rank %d left (it closed its context) while this rank waits for it",

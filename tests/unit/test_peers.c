@@ -246,7 +246,7 @@ static void test_tcp(void **state) {
     rank_t t[MAX_RANKS];
     (void)state;
     job_init(&j, t, 4, body_all);
-    snprintf(j.root, sizeof j.root, "localhost:%d", 20000 + (int)getpid() % 10000);
+    snprintf(j.root, sizeof j.root, "127.0.0.1:%d", 20000 + (int)getpid() % 10000);
     job_run(&j, t, 0);
     for (int32_t r = 0; r < 4; r++) assert_int_equal(t[r].status, ESP_OK);
 }

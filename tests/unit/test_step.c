@@ -390,6 +390,27 @@ static void test_late(void **state) {
     assert_int_equal(atomic_load(&failures), 0);
 }
 
+/* Waiting before all is pushed: the tensor whose turn it is gets named, not a peer. */
+static void body_unpushed(esp_ctx *ctx, void *user) {
+    float g[N] = {0};
+    (void)user;
+    add(ctx, "first.weight", N), add(ctx, "second.weight", N);
+    CHECK(esp_start(ctx) == ESP_OK);
+    CHECK(esp_push(ctx, 1, g, here) == ESP_OK);
+    CHECK(esp_wait(ctx, 1) == ESP_E_TIMEOUT && says(ctx, "not pushed tensor 'first.weight'"));
+}
+static void test_unpushed(void **state) {
+    test_job j;
+    (void)state;
+    memset(&j, 0, sizeof j);
+    j.size = 2;
+    j.body = body_unpushed;
+    j.config.timeout_ms = 200;
+    atomic_store(&failures, 0);
+    test_run(&j);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
 static esp_status open_alone(const char *backend, const char *codec, const char *strategy, esp_ctx **ctx) {
     esp_config c = ESP_ZERO;
     c.size = 1;
@@ -435,11 +456,11 @@ static void test_bad_config(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_config),   cmocka_unit_test(test_order),      cmocka_unit_test(test_unused),
-        cmocka_unit_test(test_descriptions), cmocka_unit_test(test_mismatch),   cmocka_unit_test(test_bad_strategy),
-        cmocka_unit_test(test_nan),          cmocka_unit_test(test_strategies), cmocka_unit_test(test_discard),
-        cmocka_unit_test(test_helpers),      cmocka_unit_test(test_sum),        cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_left),         cmocka_unit_test(test_late),
+        cmocka_unit_test(test_bad_config),   cmocka_unit_test(test_unpushed),     cmocka_unit_test(test_order),
+        cmocka_unit_test(test_unused),       cmocka_unit_test(test_descriptions), cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_bad_strategy), cmocka_unit_test(test_nan),          cmocka_unit_test(test_strategies),
+        cmocka_unit_test(test_discard),      cmocka_unit_test(test_helpers),      cmocka_unit_test(test_sum),
+        cmocka_unit_test(test_fork),         cmocka_unit_test(test_left),         cmocka_unit_test(test_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
