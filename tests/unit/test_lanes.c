@@ -82,20 +82,25 @@ static void body_allocations(esp_ctx *ctx, void *user) {
 }
 
 static void test_no_allocation(void **state) {
-    test_job j;
+    static const char *const backends[] = {"loop", "shm"};
     (void)state;
     if (!COUNTS_ALLOCATIONS) {
         puts("skipped: under a sanitizer, or without glibc, allocations cannot be counted");
         skip();
     }
-    memset(&j, 0, sizeof j);
-    j.size = 4;
-    j.per_machine = 2;
-    j.body = body_allocations;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    assert_int_equal(atomic_load(&failures), 0);
-    assert_int_equal(atomic_load(&allocations), 0);
+    for (int k = 0; k < 2; k++) {
+        test_job j;
+        memset(&j, 0, sizeof j);
+        j.size = 4;
+        j.per_machine = 2;
+        j.body = body_allocations;
+        j.config.backend = backends[k];
+        atomic_store(&failures, 0);
+        atomic_store(&allocations, 0);
+        test_run(&j);
+        assert_int_equal(atomic_load(&failures), 0);
+        assert_int_equal(atomic_load(&allocations), 0);
+    }
 }
 
 /* ---- overlap ------------------------------------------------------------------------------------------------------------ */
