@@ -23,7 +23,7 @@
  *     ESP_NO_BUILTIN            leave the built-in codecs and backends out; they come as plugins
  *
  * Sections: 1 status, 2 vocabulary, 3 host services, 4 codec table, 5 backend table, 6 plugin entry,
- * 7 payload header, 8 application API. Sections 1 to 7 are all that a plugin needs. */
+ * 7 payload header, 8 application API, 9 planner (planner/api.h). Sections 1 to 7 are all that a plugin needs. */
 #ifndef ESPRESSO_H
 #define ESPRESSO_H
 #include <stddef.h>
@@ -566,6 +566,8 @@ ESPRESSO_API const char *esp_status_text(esp_status s); /* "a rank died or left"
 /** The last error of this thread on `ctx` (any context: NULL). Valid until this thread's next failing call. */
 ESPRESSO_API const char *esp_last_error(const esp_ctx *ctx);
 ESPRESSO_API uint32_t esp_abi_version(void); /* major << 16 | minor */
+
+#include "planner/api.h"
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,186 @@
+/* plan.h: the structs that the planner's files share. All times are integer nanoseconds; time 0 is the start of backward.
+ *
+ *   problem   what is asked: tensors, codecs, system, constraints, and the menus made from them
+ *   menu      the paths that are worth trying for one size: options with the times of their ops, none dominated
+ *   draft     one strategy: units, a path for each, and the sequence in which all ops take their lanes
+ *
+ * Knows nothing of contexts, ranks and buffers; of the library it uses options, regions and error texts only. */
+#ifndef ESP__PLAN_H
+#define ESP__PLAN_H
+#include "../espresso_impl/internal.h"
+#include "../espresso_impl/option.h"
+#include "../espresso_impl/region.h"
+#include <setjmp.h>
+
+/* ---- pool.c: memory that is given back all at once ------------------------------------------------------------- */
+typedef struct esp__block esp__block;
+typedef struct esp__pool {
+    esp__block *blocks;
+    jmp_buf *on_failure; /* where to go when there is no memory: so callers need no checks */
+} esp__pool;
+typedef struct esp__mark {
+    esp__block *block;
+    uint64_t used;
+} esp__mark;
+ESP__FN void *esp__pool_get(esp__pool *pool, uint64_t bytes); /* zeroed, 16-byte aligned; never NULL          */
+ESP__FN esp__mark esp__pool_mark(const esp__pool *pool);
+ESP__FN void esp__pool_release(esp__pool *pool, esp__mark mark); /* gives back what was got since               */
+ESP__FN void esp__pool_free(esp__pool *pool);
+
+/* ---- recipe.c: the tree for one system, as ops whose sizes are symbols --------------------------------------------- */
+enum { ESP__MAX_OPS = 24 }; /* 12 steps, a copy to or from the host for each Comp and Decomp, pack and unpack */
+/* How a region was cut: sizes are nested ceilings, outermost first. */
+enum { ESP__CUT_NONE = 0, ESP__CUT_FLAT, ESP__CUT_INTRA, ESP__CUT_INTER, ESP__CUT_BOTH, ESP__CUTS };
+/* One op of a recipe, but for the tensor's size and the codec. */
+typedef struct esp__recipe_op {
+    uint8_t kind;   /* ESP_PLAN_COLLECTIVE, COMP, DECOMP, COPY, PACK                                    */
+    uint8_t lanes;  /* mask of 1 << ESP__LANE_*                                                         */
+    uint8_t device; /* Comp and Decomp                                                                  */
+    uint8_t coll, level, role, compressed, summed; /* collectives                                          */
+    uint8_t cut;       /* ESP__CUT_*: raw: of what a rank holds; payloads: of one part                      */
+    uint8_t slots[3];  /* payloads held: sizes of flat, intra, inter to these powers                        */
+    uint8_t cut_after; /* raw collectives: of what it holds afterwards                                      */
+    uint8_t one_flow;  /* one rank of the machine does this, the others hold nothing                        */
+    uint8_t up;        /* copies: 0 to the host, 1 from it; PACK: 0 pack, 1 unpack                          */
+    uint8_t step;      /* of the option                                                                    */
+} esp__recipe_op;
+
+/* ---- menu.c ---------------------------------------------------------------------------------------------------------- */
+typedef struct esp__plan_op {
+    uint64_t ns;
+    uint8_t lanes; /* mask: the lanes that it holds while it runs                                              */
+    uint8_t kind;  /* ESP_PLAN_*                                                                               */
+    uint8_t step;  /* of the option                                                                            */
+    uint8_t up;
+    uint32_t recipe; /* index in problem.recipe_ops: for bytes                                                 */
+} esp__plan_op;
+/* One option for one size with one codec. */
+typedef struct esp__path {
+    const esp__plan_op *ops;
+    uint32_t n;
+    uint32_t codec; /* index in problem.codecs; ESP__NO_CODEC: it does not compress                         */
+    uint64_t total; /* of all ops                                                                           */
+    uint64_t load[ESP__LANES];
+    uint64_t memory; /* bytes of residuals and payload buffers                                               */
+    uint64_t volume; /* bytes of the payload, or of the raw tensor                                           */
+    double error;    /* the codec's error times elements                                                     */
+    const esp__option *option;
+} esp__path;
+enum { ESP__NO_CODEC = 0xffffffffu };
+typedef struct esp__menu {
+    uint64_t elements;
+    uint32_t n_pieces; /* tensors in the unit: over one, it is packed                                          */
+    uint32_t keep;     /* index of the constraint in problem.keeps, or 0                                       */
+    uint32_t n;
+    const esp__path *paths; /* none dominated by another; by ascending total                                   */
+    struct esp__menu *next; /* in the problem's hash table                                                     */
+} esp__menu;
+
+typedef struct esp__tree esp__tree; /* recipe.c: the options that are left, as a graph with shared ends */
+
+/* ---- problem.c ---------------------------------------------------------------------------------------------------------- */
+typedef struct esp__problem {
+    esp__pool *pool;
+    const esp_plan_model *model;
+    const esp_plan_codec *codecs;
+    uint32_t n_codecs;
+    esp_plan_system system;
+    esp_plan_config config;
+    uint64_t n_tensors;
+    const uint64_t *compute; /* [n_tensors] backward, ns                                                      */
+    const uint64_t *ready;   /* [n_tensors] sum of compute up to and with it: earliest time of a unit that ends there */
+    const uint32_t *keep;    /* [n_tensors] constraint, 0: none                                               */
+    uint32_t size[3];        /* ranks by ESP__FLAT, ESP__INTRA, ESP__INTER                                    */
+    int hierarchical;        /* several machines with several ranks: the whole tree; else the flat part       */
+    int free_compression;    /* Comp, Decomp and copies to the host take no time and are left out             */
+    const esp__recipe_op *recipe_ops;
+    uint32_t n_recipe_ops;
+    esp__tree **trees; /* by constraint: [n_keeps]                                                            */
+    uint32_t n_keeps;
+    esp__menu **menus; /* hash table                                                                          */
+    uint32_t n_menu_slots, n_menus;
+    uint64_t deadline_ns; /* of esp__now_ns(); 0: none                                                        */
+} esp__problem;
+
+/* What is synchronised as one: a tensor, a chunk of one, or several neighbours. In backward order. */
+typedef struct esp__unit {
+    uint32_t first, n;        /* tensors; ready when the last of them is                                      */
+    uint64_t begin, elements; /* n == 1: the range of the tensor                                              */
+} esp__unit;
+
+enum { ESP__NEXT_BACKWARD = 0xffffffffu };
+/* One strategy. `sequence` has every op once, in an order in which all could start: ESP__NEXT_BACKWARD is the next
+ * tensor's backward, a unit's number is its next op. Each lane runs its ops in this order (clock.md). */
+typedef struct esp__draft {
+    uint32_t n_units, n_sequence;
+    esp__unit *units;
+    const esp__path **paths; /* [n_units] */
+    uint32_t *sequence;
+    uint64_t makespan; /* from the start of backward to the end of the last op */
+} esp__draft;
+
+/* The menu for a unit; made when it is first asked for. `keep` of its first tensor holds (units with different keeps are
+ * never merged). Never empty: constraints that leave nothing are refused when the problem is made. */
+ESP__FN const esp__menu *esp__menu_get(esp__problem *p, const esp__unit *u);
+/* The path for exactly this option and codec, dominated or not, constraints or not; NULL: not in the tree of this system. */
+ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__unit *u, const char *option, uint32_t codec);
+/* Bytes that op `k` moves (a rank's, before any factor of the algorithm), or that a codec reads or writes (f32). */
+ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k);
+
+/* ---- cost.c ----------------------------------------------------------------------------------------------------------------- */
+ESP__FN double esp__curve_at(const esp_cost_curve *c, double size);
+/* One collective. `before`, `piece`: bytes that a rank holds before it, and of one of the n pieces that it is cut into or
+ * that each rank gives; flows: ranks of a machine that do it at once. */
+ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t level, uint32_t coll, double before, double piece,
+                                  uint32_t flows);
+ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements);
+
+/* ---- simulate.c ---------------------------------------------------------------------------------------------------------------- */
+/* Ready order on every lane (clock.md): writes draft->sequence (room for esp__sequence_room) and makespan. */
+ESP__FN uint64_t esp__generate(esp__problem *p, esp__draft *d);
+/* The same, but link lanes follow `links` (units, each as often as it has ops on a link, in order). */
+ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__draft *d, const uint32_t *links, uint32_t n_links);
+/* The time of draft->sequence as it stands: a longest path. Monotone in the time of every op. */
+ESP__FN uint64_t esp__replay(const esp__problem *p, const esp__draft *d);
+ESP__FN uint32_t esp__sequence_length(const esp__problem *p, const esp__draft *d);
+/* Every op with its times, by the sequence; `out` has room for the sequence's length. */
+ESP__FN void esp__timeline(const esp__problem *p, const esp__draft *d, esp_plan_event *out);
+
+/* ---- draft.c ------------------------------------------------------------------------------------------------------------------ */
+/* A draft with one unit a tensor and room for any partition of this problem's tensors is made by these; paths unset. */
+ESP__FN void esp__draft_tensors(esp__problem *p, esp__draft *d);
+ESP__FN void esp__draft_set_units(esp__problem *p, esp__draft *d, const esp__unit *units, uint32_t n);
+ESP__FN void esp__draft_copy(esp__problem *p, esp__draft *to, const esp__draft *from); /* deep, but for the paths */
+/* Keeps what was better: copies `from` to `to` and returns 1 where from->makespan < to->makespan (or `to` is empty). */
+ESP__FN int esp__draft_keep_better(esp__problem *p, esp__draft *to, const esp__draft *from);
+/* Within config.max_memory_bytes, max_volume, max_error? */
+ESP__FN int esp__draft_allowed(const esp__problem *p, const esp__draft *d);
+ESP__FN int esp__out_of_time(const esp__problem *p);
+
+/* ---- bound.c ------------------------------------------------------------------------------------------------------------------- */
+typedef struct esp__bound {
+    uint64_t ns;                   /* no strategy has a smaller makespan                                       */
+    double lane_price[ESP__LANES]; /* how much of it each lane carries; they sum to at most 1                  */
+    double (*price)[ESP__LANES];   /* [n_units] a nanosecond of unit u on a lane costs price[u][lane]; the pool's */
+    double *chain_price;           /* [n_units] and a nanosecond of its chain on any lane this                 */
+} esp__bound;
+/* For these units as given. */
+ESP__FN void esp__bound_units(esp__problem *p, const esp__unit *units, uint32_t n_units, esp__bound *out);
+/* For any merging and splitting of the problem's tensors. */
+ESP__FN uint64_t esp__bound_any(esp__problem *p);
+
+/* ---- schemes: one file each in planner/schemes/ -------------------------------------------------------------------------------- */
+typedef struct esp__scheme {
+    const char *name, *summary, *source; /* source: the paper's section, or the program whose default it is */
+    void (*make)(esp__problem *p, esp__draft *d);
+} esp__scheme;
+ESP__FN const esp__scheme *esp__scheme_find(const char *name);
+ESP__FN const esp__scheme *const *esp__schemes(void); /* NULL-terminated, in the order in which they are shown */
+
+/* ---- search ------------------------------------------------------------------------------------------------------------------------ */
+ESP__FN void esp__algorithm1(esp__problem *p, esp__draft *d); /* algorithm1.c: units of d as given                 */
+ESP__FN void esp__algorithm2(esp__problem *p, esp__draft *d); /* algorithm2.c: moves compression to the CPU        */
+ESP__FN void esp__improve(esp__problem *p, esp__draft *d);    /* improve.c: to a local optimum, units as given     */
+ESP__FN void esp__regroup(esp__problem *p, esp__draft *d);    /* regroup.c: merging and splitting                  */
+ESP__FN void esp__search(esp__problem *p, esp__draft *d);     /* search.c: everything, from several starts        */
+#endif
