@@ -1,0 +1,48 @@
+/* page.h: a plan as something to look at: a page with its timeline, a page with strategies side by side, and a trace for
+ * Perfetto. Takes the planner's public structs. Must not know how a plan is made, nor where files go. */
+#ifndef ESPRESSO_TOOLS_PAGE_H
+#define ESPRESSO_TOOLS_PAGE_H
+#include "espresso.h"
+#include <stdio.h>
+
+/* One strategy's predicted step: what esp_plan_events, esp_plan_units and esp_plan_report_read give. */
+typedef struct page_plan {
+    const char *name; /* of the strategy: "fp32", "espresso+" */
+    const esp_plan_model *model;
+    const esp_plan_unit *units;
+    const esp_plan_event *events;
+    uint32_t n_units, n_events;
+    esp_plan_report report;
+} page_plan;
+
+/* What was planned for. Any text may be NULL; 0 machines: not shown. */
+typedef struct page_info {
+    const char *model, *codec, *system; /* codec: one spec, or several joined with ", " */
+    const char *command;                /* that makes this page again                   */
+    uint32_t machines, ranks_per_machine;
+} page_info;
+
+/* One row of a comparison. */
+typedef struct page_row {
+    const char *name;    /* "hipress"                                          */
+    const char *summary; /* one line that says what it does, or NULL           */
+    const char *source;  /* where that is described, or NULL                   */
+    int ours;            /* 1: drawn with emphasis                             */
+    esp_plan_report report;
+} page_row;
+
+/* Lines across a comparison, in ns; 0: none. */
+typedef struct page_bounds {
+    double bound_ns, bound_any_ns, free_compression_ns;
+} page_bounds;
+
+/* Each writes one whole file and returns 0, or -1 where the stream has an error (errno says which). The pages are HTML
+ * that needs nothing else: no network, no fonts, no other file. */
+/* The step as lanes over time: fp32 (may be NULL) above the plan, the same model, on one time scale. */
+static int page_timeline(FILE *to, const page_plan *fp32, const page_plan *plan, const page_info *info);
+/* Bars, one a row, in the order given. `base`: the model's forward, backward and update, in ns; 0: not known. */
+static int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double base_ns, const page_bounds *bounds,
+                        const page_info *info);
+/* Chrome/Perfetto trace JSON: a process for each plan, a thread for each lane. */
+static int page_trace(FILE *to, const page_plan *plans, uint32_t n_plans, const page_info *info);
+#endif
