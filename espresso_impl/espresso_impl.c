@@ -46,6 +46,8 @@
 #include "context.c"
 #include "builtin.c"
 
+#include "../planner/planner.c"
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif

@@ -31,18 +31,19 @@ ESP__FN void esp__pool_free(esp__pool *pool);
 enum { ESP__MAX_OPS = 24 }; /* 12 steps, a copy to or from the host for each Comp and Decomp, pack and unpack */
 /* How a region was cut: sizes are nested ceilings, outermost first. */
 enum { ESP__CUT_NONE = 0, ESP__CUT_FLAT, ESP__CUT_INTRA, ESP__CUT_INTER, ESP__CUT_BOTH, ESP__CUTS };
-/* One op of a recipe, but for the tensor's size and the codec. */
+enum { ESP__FLOWS_ALL = 0, ESP__FLOWS_ONE, ESP__FLOWS_SPREAD }; /* ranks of a machine at work: all; one; k/N of them */
+/* One op of a recipe, but for the tensor's size and the codec. Its step is the number of ops before it that are no copies. */
 typedef struct esp__recipe_op {
     uint8_t kind;   /* ESP_PLAN_COLLECTIVE, COMP, DECOMP, COPY, PACK                                    */
     uint8_t lanes;  /* mask of 1 << ESP__LANE_*                                                         */
     uint8_t device; /* Comp and Decomp                                                                  */
     uint8_t coll, level, role, compressed, summed; /* collectives                                          */
-    uint8_t cut;       /* ESP__CUT_*: raw: of what a rank holds; payloads: of one part                      */
-    uint8_t slots[3];  /* payloads held: sizes of flat, intra, inter to these powers                        */
-    uint8_t cut_after; /* raw collectives: of what it holds afterwards                                      */
-    uint8_t one_flow;  /* one rank of the machine does this, the others hold nothing                        */
-    uint8_t up;        /* copies: 0 to the host, 1 from it; PACK: 0 pack, 1 unpack                          */
-    uint8_t step;      /* of the option                                                                    */
+    uint8_t cut;      /* ESP__CUT_*: raw: of what a rank holds before it; payloads: of one part            */
+    uint8_t slots[3]; /* payloads held before it: sizes of flat, intra, inter to these powers              */
+    uint8_t slots_after[3];
+    uint8_t parts; /* Comp: it cuts its region again: ESP__CUT_* of one part                            */
+    uint8_t flows; /* ESP__FLOWS_*                                                                     */
+    uint8_t up;    /* copies: 0 to the host, 1 from it; PACK: 0 pack, 1 unpack                          */
 } esp__recipe_op;
 
 /* ---- menu.c ---------------------------------------------------------------------------------------------------------- */
@@ -66,7 +67,7 @@ typedef struct esp__path {
     double error;    /* the codec's error times elements                                                     */
     const esp__option *option;
 } esp__path;
-enum { ESP__NO_CODEC = 0xffffffffu };
+#define ESP__NO_CODEC 0xffffffffu
 typedef struct esp__menu {
     uint64_t elements;
     uint32_t n_pieces; /* tensors in the unit: over one, it is packed                                          */
@@ -99,7 +100,9 @@ typedef struct esp__problem {
     uint32_t n_keeps;
     esp__menu **menus; /* hash table                                                                          */
     uint32_t n_menu_slots, n_menus;
-    uint64_t deadline_ns; /* of esp__now_ns(); 0: none                                                        */
+    struct esp__tasting *tasting; /* menu.c's */
+    struct esp__prefix **heads;   /* [nodes of the largest tree] */
+    uint64_t deadline_ns;         /* of esp__now_ns(); 0: none                                                        */
 } esp__problem;
 
 /* What is synchronised as one: a tensor, a chunk of one, or several neighbours. In backward order. */
@@ -108,7 +111,7 @@ typedef struct esp__unit {
     uint64_t begin, elements; /* n == 1: the range of the tensor                                              */
 } esp__unit;
 
-enum { ESP__NEXT_BACKWARD = 0xffffffffu };
+#define ESP__NEXT_BACKWARD 0xffffffffu
 /* One strategy. `sequence` has every op once, in an order in which all could start: ESP__NEXT_BACKWARD is the next
  * tensor's backward, a unit's number is its next op. Each lane runs its ops in this order (clock.md). */
 typedef struct esp__draft {
@@ -116,7 +119,8 @@ typedef struct esp__draft {
     esp__unit *units;
     const esp__path **paths; /* [n_units] */
     uint32_t *sequence;
-    uint64_t makespan; /* from the start of backward to the end of the last op */
+    uint64_t makespan;                  /* from the start of backward to the end of the last op */
+    uint32_t room_units, room_sequence; /* what the arrays hold                             */
 } esp__draft;
 
 /* The menu for a unit; made when it is first asked for. `keep` of its first tensor holds (units with different keeps are
@@ -124,6 +128,7 @@ typedef struct esp__draft {
 ESP__FN const esp__menu *esp__menu_get(esp__problem *p, const esp__unit *u);
 /* The path for exactly this option and codec, dominated or not, constraints or not; NULL: not in the tree of this system. */
 ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__unit *u, const char *option, uint32_t codec);
+ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const esp__option *o, uint32_t codec);
 /* Bytes that op `k` moves (a rank's, before any factor of the algorithm), or that a codec reads or writes (f32). */
 ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k);
 
@@ -136,7 +141,7 @@ ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t level, uint
 ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements);
 
 /* ---- simulate.c ---------------------------------------------------------------------------------------------------------------- */
-/* Ready order on every lane (clock.md): writes draft->sequence (room for esp__sequence_room) and makespan. */
+/* Ready order on every lane (clock.md): writes draft->sequence and makespan. */
 ESP__FN uint64_t esp__generate(esp__problem *p, esp__draft *d);
 /* The same, but link lanes follow `links` (units, each as often as it has ops on a link, in order). */
 ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__draft *d, const uint32_t *links, uint32_t n_links);
@@ -147,7 +152,7 @@ ESP__FN uint32_t esp__sequence_length(const esp__problem *p, const esp__draft *d
 ESP__FN void esp__timeline(const esp__problem *p, const esp__draft *d, esp_plan_event *out);
 
 /* ---- draft.c ------------------------------------------------------------------------------------------------------------------ */
-/* A draft with one unit a tensor and room for any partition of this problem's tensors is made by these; paths unset. */
+/* Sets the units (one a tensor; as given), with paths unset; arrays are kept where they are large enough. */
 ESP__FN void esp__draft_tensors(esp__problem *p, esp__draft *d);
 ESP__FN void esp__draft_set_units(esp__problem *p, esp__draft *d, const esp__unit *units, uint32_t n);
 ESP__FN void esp__draft_copy(esp__problem *p, esp__draft *to, const esp__draft *from); /* deep, but for the paths */
@@ -182,5 +187,5 @@ ESP__FN void esp__algorithm1(esp__problem *p, esp__draft *d); /* algorithm1.c: u
 ESP__FN void esp__algorithm2(esp__problem *p, esp__draft *d); /* algorithm2.c: moves compression to the CPU        */
 ESP__FN void esp__improve(esp__problem *p, esp__draft *d);    /* improve.c: to a local optimum, units as given     */
 ESP__FN void esp__regroup(esp__problem *p, esp__draft *d);    /* regroup.c: merging and splitting                  */
-ESP__FN void esp__search(esp__problem *p, esp__draft *d);     /* search.c: everything, from several starts        */
+ESP__FN void esp__search_all(esp__problem *p, esp__draft *d); /* search.c: everything, from several starts        */
 #endif

@@ -1,6 +1,5 @@
 /* tree.c: `espresso tree`: prints or counts the options of the decision tree.
  * Must not know the grammar: espresso_impl/option.c enumerates, planner/tree.c filters. */
-#include "../planner/tree.c"
 
 enum { TREE_DEVICES, TREE_COUNT, TREE_FLAT, TREE_HIERARCHICAL, TREE_MATCH, TREE_FORBID, TREE_MAX_COMP, TREE_EXTENDED };
 static const tool_flag tree_flags[] = {
