@@ -1,0 +1,204 @@
+/* problems.h: random things to plan, shared by the planner's tests: models, codecs and systems as a user gives them, and
+ * programs of made-up ops for the simulator. The same seed gives the same problem. Judges nothing. */
+#ifndef TESTS_PLANNER_PROBLEMS_H
+#define TESTS_PLANNER_PROBLEMS_H
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- numbers ------------------------------------------------------------------------------------------------------ */
+typedef struct rng {
+    uint64_t s;
+} rng;
+static inline uint64_t rng_next(rng *r) { /* splitmix64 */
+    uint64_t z = r->s += 0x9E3779B97F4A7C15ull;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+    return z ^ z >> 31;
+}
+static inline uint32_t rng_below(rng *r, uint32_t n) { return (uint32_t)(rng_next(r) % n); }
+static inline double rng_unit(rng *r) { return (double)(rng_next(r) >> 11) / 9007199254740992.0; }
+static inline int rng_chance(rng *r, double p) { return rng_unit(r) < p; }
+
+/* ---- problems as a user gives them --------------------------------------------------------------------------------- */
+enum { PROBLEM_TENSORS = 64, PROBLEM_CODECS = 3 };
+/* Points into itself: do not copy. */
+typedef struct problem_input {
+    esp_plan_model model;
+    esp_plan_tensor tensors[PROBLEM_TENSORS];
+    char names[PROBLEM_TENSORS][16];
+    esp_plan_codec codecs[PROBLEM_CODECS];
+    uint32_t n_codecs;
+    esp_cost_point points[PROBLEM_CODECS][4][3];
+    esp_plan_system system;
+    esp_plan_config config;
+} problem_input;
+
+/* n tensors of a few sizes, as layers have them: some small, some large; some with no backward time of their own. */
+static inline void problem_model(rng *r, problem_input *in, uint32_t n) {
+    uint64_t sizes[5];
+    for (int i = 0; i < 5; i++) sizes[i] = 1 + (rng_next(r) >> 11) % ((uint64_t)1 << (4 + rng_below(r, 21)));
+    for (uint32_t t = 0; t < n; t++) {
+        snprintf(in->names[t], sizeof in->names[t], "t%u", t);
+        in->tensors[t].name = in->names[t];
+        in->tensors[t].elements = sizes[rng_below(r, 5)];
+        in->tensors[t].compute_ns = rng_chance(r, 0.1) ? 0.0 : 1000.0 * rng_below(r, 2000);
+    }
+    in->model.n_tensors = n;
+    in->model.name = "random";
+    in->model.tensors = in->tensors;
+    in->model.forward_ns = 1000.0 * rng_below(r, 5000);
+    in->model.update_ns = 1000.0 * rng_below(r, 100);
+}
+
+/* A launch cost, then a slope: the points of one curve. */
+static inline esp_cost_curve problem_curve(rng *r, esp_cost_point *points) {
+    double launch = 1e3 * (1 + rng_below(r, 400)), per_element = 0.05 + rng_unit(r);
+    esp_cost_curve c = {points, 3, rng_below(r, 2)};
+    points[0].size = 1024, points[1].size = 65536, points[2].size = 1048576;
+    for (int i = 0; i < 3; i++) points[i].ns = launch + per_element * points[i].size;
+    return c;
+}
+
+/* Codec c of a kind: 0 keeps 1% of the elements, 1 keeps signs, 2 halves and can be summed undecoded. */
+static inline void problem_codec(rng *r, problem_input *in, uint32_t c, uint32_t kind) {
+    static const char *const specs[] = {"dgc:ratio=0.01", "efsignsgd", "fp16"};
+    static const double header[] = {32, 36, 32}, unit[] = {8, 1, 2}, units[] = {0.01, 0.125, 1},
+                        error[] = {0.5, 0.3, 1e-7};
+    esp_plan_codec *k = &in->codecs[c];
+    memset(k, 0, sizeof *k);
+    k->spec = specs[kind];
+    k->caps = kind == 2 ? ESP_CODEC_REDUCIBLE : 0;
+    k->header_bytes = header[kind], k->unit_bytes = unit[kind], k->units = units[kind], k->error = error[kind];
+    k->takes_list = rng_below(r, 2);
+    for (int d = 0; d < 2; d++) {
+        if (!(in->system.devices >> d & 1u)) continue;
+        k->compress[d] = problem_curve(r, in->points[c][d]);
+        k->decompress[d] = problem_curve(r, in->points[c][2 + d]);
+    }
+}
+
+static inline void problem_system(rng *r, problem_input *in, uint32_t devices) {
+    esp_plan_system *s = &in->system;
+    memset(s, 0, sizeof *s);
+    s->name = "random";
+    s->machines = 1 + rng_below(r, 8);
+    s->ranks_per_machine = 1 + rng_below(r, 8);
+    if (s->machines * s->ranks_per_machine == 1) s->machines = 2;
+    s->devices = devices ? devices : 1 + rng_below(r, 3);
+    s->intra.alpha_ns = 1e3 * rng_below(r, 200);
+    s->inter.alpha_ns = 1e3 * rng_below(r, 200);
+    s->intra.alpha_is = rng_below(r, 2), s->inter.alpha_is = rng_below(r, 2);
+    s->inter.bytes_per_us = 100 + rng_below(r, 20000);
+    s->intra.bytes_per_us = s->inter.bytes_per_us * (1 + rng_below(r, 8));
+    if (rng_chance(r, 0.5)) s->host_bytes_per_us = 12000;
+    if (rng_chance(r, 0.5)) s->pack_ns = 5e3, s->pack_bytes_per_us = 100000;
+    s->shared_cores = !(s->devices >> ESP_PLAN_GPU & 1u) && rng_below(r, 2);
+}
+
+/* A problem of 1 to max_tensors tensors, 1 to 3 codecs, any system. devices: mask, 0 for any. */
+static inline void problem_random(uint64_t seed, uint32_t max_tensors, uint32_t devices, problem_input *in) {
+    rng r = {seed * 2654435761u + 1};
+    uint32_t first = rng_below(&r, 3);
+    memset(in, 0, sizeof *in);
+    problem_system(&r, in, devices);
+    in->n_codecs = 1 + (rng_chance(&r, 0.3) ? rng_below(&r, PROBLEM_CODECS) : 0);
+    for (uint32_t c = 0; c < in->n_codecs; c++) problem_codec(&r, in, c, (first + c) % 3);
+    problem_model(&r, in, 1 + rng_below(&r, max_tensors));
+}
+
+/* Units for n tensors: some cut into chunks, some neighbours in groups, the others whole. Returns how many; room for 4 n. */
+static inline uint32_t problem_units(rng *r, const esp_plan_tensor *tensors, uint32_t n, esp__unit *units) {
+    uint32_t n_units = 0;
+    for (uint32_t t = 0; t < n;) {
+        uint32_t kind = rng_below(r, 4), many = 2 + rng_below(r, 3);
+        esp__unit whole = {t, 1, 0, tensors[t].elements};
+        if (kind == 0 && t + many <= n) {
+            whole.n = many;
+            for (uint32_t k = 1; k < many; k++) whole.elements += tensors[t + k].elements;
+            units[n_units++] = whole;
+        } else if (kind == 1 && whole.elements >= many) {
+            uint64_t chunk = (whole.elements + many - 1) / many, total = whole.elements;
+            for (uint64_t at = 0; at < total; at += chunk) {
+                whole.begin = at;
+                whole.elements = total - at < chunk ? total - at : chunk;
+                units[n_units++] = whole;
+            }
+        } else {
+            units[n_units++] = whole;
+        }
+        t += whole.n;
+    }
+    return n_units;
+}
+
+/* ---- programs of made-up ops ---------------------------------------------------------------------------------------- */
+enum { PROGRAM_TENSORS = 8, PROGRAM_UNITS = 4 * PROGRAM_TENSORS, PROGRAM_OPS = 6 };
+/* A problem and a draft as the simulator sees them; ops and lanes are random, no option gives them. Points into itself. */
+typedef struct problem_program {
+    jmp_buf on_failure;
+    esp__pool pool;
+    esp_plan_model model;
+    esp_plan_tensor tensors[PROGRAM_TENSORS];
+    uint64_t compute[PROGRAM_TENSORS], ready[PROGRAM_TENSORS];
+    esp__recipe_op recipe; /* all ops point at it: a pack */
+    esp__problem problem;
+    esp__unit units[PROGRAM_UNITS];
+    const esp__path *path_of[PROGRAM_UNITS];
+    esp__path paths[PROGRAM_UNITS];
+    esp__plan_op ops[PROGRAM_UNITS][PROGRAM_OPS + 1]; /* room for one op more than there are */
+    esp__draft draft;
+} problem_program;
+
+/* Short whole times, so that ties are the rule: `zeros` of them are 0 (but none where it is 0). */
+static inline uint64_t program_ns(rng *r, double zeros) { return rng_chance(r, zeros) ? 0 : 1 + rng_below(r, 7); }
+
+static inline uint8_t program_lanes(rng *r, int shared_cores) {
+    static const uint8_t one[] = {1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_INTRA,
+                                  1u << ESP__LANE_INTER};
+    if (rng_chance(r, 0.15)) return one[2] | one[3]; /* a flat collective */
+    uint8_t lanes = one[rng_below(r, 4)];
+    return shared_cores && lanes == one[1] ? (uint8_t)(one[0] | one[1]) : lanes;
+}
+
+static inline void program_close(problem_program *g) { esp__pool_free(&g->pool); }
+
+/* Give the memory back with program_close. */
+static inline void program_random(uint64_t seed, double zeros, problem_program *g) {
+    rng r = {seed * 2654435761u + 7};
+    int shared_cores = rng_chance(&r, 0.3);
+    uint32_t n = 1 + rng_below(&r, PROGRAM_TENSORS);
+    memset(g, 0, sizeof *g);
+    g->pool.on_failure = &g->on_failure;
+    for (uint32_t t = 0; t < n; t++) {
+        g->tensors[t].elements = 1 + rng_below(&r, 100);
+        g->compute[t] = program_ns(&r, zeros) * (1 + rng_below(&r, 3));
+        g->ready[t] = g->compute[t] + (t ? g->ready[t - 1] : 0);
+    }
+    g->model.n_tensors = n, g->model.tensors = g->tensors;
+    g->recipe.kind = ESP_PLAN_PACK;
+    esp__problem *p = &g->problem;
+    p->pool = &g->pool, p->model = &g->model, p->n_tensors = n, p->compute = g->compute, p->ready = g->ready;
+    p->size[0] = p->size[1] = p->size[2] = 1;
+    p->recipe_ops = &g->recipe, p->n_recipe_ops = 1;
+    p->system.machines = p->system.ranks_per_machine = 1;
+    uint32_t n_units = problem_units(&r, g->tensors, n, g->units);
+    for (uint32_t u = 0; u < n_units; u++) {
+        esp__path *path = &g->paths[u];
+        path->ops = g->ops[u];
+        path->codec = ESP__NO_CODEC;
+        path->n = rng_chance(&r, 0.1) ? 0 : 1 + rng_below(&r, PROGRAM_OPS); /* some have nothing to do */
+        for (uint32_t k = 0; k < path->n; k++) {
+            esp__plan_op *op = &g->ops[u][k];
+            op->ns = program_ns(&r, zeros);
+            op->lanes = program_lanes(&r, shared_cores);
+            op->kind = ESP_PLAN_COMP, op->step = (uint8_t)k;
+            path->total += op->ns;
+            for (uint32_t l = 0; l < ESP__LANES; l++) path->load[l] += op->lanes >> l & 1u ? op->ns : 0;
+        }
+        g->path_of[u] = path;
+    }
+    esp__draft_set_units(p, &g->draft, g->units, n_units);
+    memcpy((void *)g->draft.paths, (const void *)g->path_of, n_units * sizeof *g->path_of);
+}
+#endif

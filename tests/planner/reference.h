@@ -1,0 +1,169 @@
+/* reference.h: a slow simulator that is easy to believe, to check the planner's fast ones with: it walks from one moment to
+ * the next and at each starts what may start, one op at a time. Written from the rules of time (docs/planner.md), not from
+ * simulate.c: it must use nothing of that file. */
+#ifndef TESTS_PLANNER_REFERENCE_H
+#define TESTS_PLANNER_REFERENCE_H
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+enum { REF_WAITING = 0, REF_READY, REF_RUNNING, REF_DONE };
+enum { REF_NONE = -1 };
+typedef struct ref_op {
+    uint32_t unit, index; /* of a backward: the tensor, 0                                        */
+    int backward, before; /* before: the op that must be done first, or REF_NONE                 */
+    uint8_t lanes;
+    uint64_t ns, ready, start, end;
+    int state;
+    uint32_t place; /* in the order of the lanes that follow one                           */
+} ref_op;
+typedef struct ref_program {
+    ref_op *ops;
+    int n, n_backward;
+    int *first; /* by unit: its first op; its ops follow each other. One more than there are units */
+    uint32_t n_units;
+    uint64_t makespan;
+} ref_program;
+
+/* Every op of a draft: the backward of all tensors, then the units' ops. */
+static ref_program *ref_open(const esp__problem *p, const esp__draft *d) {
+    ref_program *r = calloc(1, sizeof *r);
+    int n = (int)p->n_tensors;
+    for (uint32_t u = 0; u < d->n_units; u++) n += (int)d->paths[u]->n;
+    r->ops = calloc((size_t)n + 1, sizeof *r->ops);
+    r->first = calloc(d->n_units + 1u, sizeof *r->first);
+    r->n_units = d->n_units;
+    for (uint32_t t = 0; t < p->n_tensors; t++) {
+        ref_op *o = &r->ops[r->n];
+        o->unit = t, o->backward = 1, o->lanes = 1u << ESP__LANE_COMPUTE, o->ns = p->compute[t];
+        o->before = t ? r->n - 1 : REF_NONE;
+        r->n++;
+    }
+    r->n_backward = r->n;
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        const esp__path *path = d->paths[u];
+        r->first[u] = r->n;
+        for (uint32_t k = 0; k < path->n; k++) {
+            ref_op *o = &r->ops[r->n];
+            o->unit = u, o->index = k, o->lanes = path->ops[k].lanes, o->ns = path->ops[k].ns;
+            o->before = k ? r->n - 1 : (int)(d->units[u].first + d->units[u].n - 1); /* ready at its last member */
+            r->n++;
+        }
+    }
+    r->first[d->n_units] = r->n;
+    return r;
+}
+
+static void ref_close(ref_program *r) {
+    free(r->ops);
+    free(r->first);
+    free(r);
+}
+
+/* The key of two ops that wait for a lane: ready, then what was there first in backward order, then the op's index. A unit's
+ * op goes before a backward that is ready at the same time. */
+static int ref_key_less(const ref_op *a, const ref_op *b) {
+    if (a->ready != b->ready) return a->ready < b->ready;
+    if (a->backward != b->backward) return b->backward;
+    if (a->unit != b->unit) return a->unit < b->unit;
+    return a->index < b->index;
+}
+
+/* The op whose turn it is on a lane, or REF_NONE: while one runs there, or where none is ready. */
+static int ref_head(const ref_program *r, uint8_t lane, int ordered) {
+    int head = REF_NONE;
+    for (int i = 0; i < r->n; i++) {
+        const ref_op *o = &r->ops[i];
+        if (!(o->lanes & lane) || o->state == REF_DONE) continue;
+        if (o->state == REF_RUNNING) return REF_NONE;
+        if (!ordered && o->state != REF_READY) continue;
+        if (head == REF_NONE || (ordered ? o->place < r->ops[head].place : ref_key_less(o, &r->ops[head]))) head = i;
+    }
+    return head;
+}
+
+/* Of the ops that may start now (ready, and at the head of all of their lanes) the one with the least key. */
+static int ref_next(const ref_program *r, uint8_t ordered_lanes) {
+    int head[ESP__LANES], next = REF_NONE;
+    for (uint8_t l = 0; l < ESP__LANES; l++) head[l] = ref_head(r, (uint8_t)(1u << l), ordered_lanes >> l & 1u);
+    for (uint8_t l = 0; l < ESP__LANES; l++) {
+        int i = head[l], all = 1;
+        if (i == REF_NONE || r->ops[i].state != REF_READY) continue;
+        for (uint8_t m = 0; m < ESP__LANES; m++) all &= !(r->ops[i].lanes >> m & 1u) || head[m] == i;
+        if (all && (next == REF_NONE || ref_key_less(&r->ops[i], &r->ops[next]))) next = i;
+    }
+    return next;
+}
+
+/* Ends what ends by now and makes ready what waited for it; ops that take no lane (there are none) would never start. */
+static void ref_settle(ref_program *r, uint64_t now) {
+    for (int i = 0; i < r->n; i++)
+        if (r->ops[i].state == REF_RUNNING && r->ops[i].end <= now) r->ops[i].state = REF_DONE;
+    for (int i = 0; i < r->n; i++) {
+        ref_op *o = &r->ops[i];
+        if (o->state != REF_WAITING || (o->before != REF_NONE && r->ops[o->before].state != REF_DONE)) continue;
+        o->state = REF_READY;
+        o->ready = o->before == REF_NONE ? 0 : r->ops[o->before].end;
+    }
+}
+
+/* Runs the program. Lanes in `ordered_lanes` run their ops by `place`, the others by key. Returns the makespan. */
+static uint64_t ref_run(ref_program *r, uint8_t ordered_lanes) {
+    uint64_t now = 0;
+    for (int i = 0; i < r->n; i++) r->ops[i].state = REF_WAITING;
+    r->makespan = 0;
+    for (;;) {
+        uint64_t soonest = UINT64_MAX;
+        ref_settle(r, now);
+        int i = ref_next(r, ordered_lanes);
+        if (i != REF_NONE) {
+            ref_op *o = &r->ops[i];
+            o->state = REF_RUNNING;
+            o->start = now, o->end = now + o->ns;
+            if (o->end > r->makespan) r->makespan = o->end;
+            continue;
+        }
+        for (int k = 0; k < r->n; k++)
+            if (r->ops[k].state == REF_RUNNING && r->ops[k].end < soonest) soonest = r->ops[k].end;
+        if (soonest == UINT64_MAX) break;
+        now = soonest;
+    }
+    for (int i = 0; i < r->n; i++) assert_int_equal(r->ops[i].state, REF_DONE); /* else the order is no order */
+    return r->makespan;
+}
+
+/* (a) Every lane takes what is ready first. */
+static uint64_t ref_ready_order(ref_program *r) { return ref_run(r, 0); }
+
+enum { REF_LINKS = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER, REF_ALL_LANES = 15 };
+/* (b) The links follow `links` (units, each as often as it has ops on links); cpu and compute take what is ready first. */
+static uint64_t ref_link_order(ref_program *r, const uint32_t *links, uint32_t n) {
+    int *next = calloc(r->n_units + 1u, sizeof *next);
+    for (uint32_t u = 0; u < r->n_units; u++) next[u] = r->first[u];
+    for (uint32_t i = 0; i < n; i++) {
+        int *k = &next[links[i]];
+        while (*k < r->first[links[i] + 1] && !(r->ops[*k].lanes & REF_LINKS)) ++*k;
+        assert_true(*k < r->first[links[i] + 1]);
+        r->ops[(*k)++].place = i;
+    }
+    free(next);
+    return ref_run(r, REF_LINKS);
+}
+
+/* (c) All lanes follow `sequence`: ESP__NEXT_BACKWARD, or a unit whose next op it is. */
+static uint64_t ref_sequence(ref_program *r, const uint32_t *sequence, uint32_t n) {
+    int *next = calloc(r->n_units + 1u, sizeof *next), backward = 0;
+    assert_int_equal(n, r->n);
+    for (uint32_t u = 0; u < r->n_units; u++) next[u] = r->first[u];
+    for (uint32_t i = 0; i < n; i++) {
+        int k = sequence[i] == ESP__NEXT_BACKWARD ? backward++ : next[sequence[i]]++;
+        assert_true(sequence[i] == ESP__NEXT_BACKWARD ? k < r->n_backward : k < r->first[sequence[i] + 1]);
+        r->ops[k].place = i;
+    }
+    free(next);
+    return ref_run(r, REF_ALL_LANES);
+}
+#endif
