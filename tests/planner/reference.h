@@ -29,7 +29,7 @@ typedef struct ref_program {
 } ref_program;
 
 /* Every op of a draft: the backward of all tensors, then the units' ops. */
-static ref_program *ref_open(const esp__problem *p, const esp__draft *d) {
+static inline ref_program *ref_open(const esp__problem *p, const esp__draft *d) {
     ref_program *r = calloc(1, sizeof *r);
     int n = (int)p->n_tensors;
     for (uint32_t u = 0; u < d->n_units; u++) n += (int)d->paths[u]->n;
@@ -57,7 +57,7 @@ static ref_program *ref_open(const esp__problem *p, const esp__draft *d) {
     return r;
 }
 
-static void ref_close(ref_program *r) {
+static inline void ref_close(ref_program *r) {
     free(r->ops);
     free(r->first);
     free(r);
@@ -136,11 +136,11 @@ static uint64_t ref_run(ref_program *r, uint8_t ordered_lanes) {
 }
 
 /* (a) Every lane takes what is ready first. */
-static uint64_t ref_ready_order(ref_program *r) { return ref_run(r, 0); }
+static inline uint64_t ref_ready_order(ref_program *r) { return ref_run(r, 0); }
 
 enum { REF_LINKS = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER, REF_ALL_LANES = 15 };
 /* (b) The links follow `links` (units, each as often as it has ops on links); cpu and compute take what is ready first. */
-static uint64_t ref_link_order(ref_program *r, const uint32_t *links, uint32_t n) {
+static inline uint64_t ref_link_order(ref_program *r, const uint32_t *links, uint32_t n) {
     int *next = calloc(r->n_units + 1u, sizeof *next);
     for (uint32_t u = 0; u < r->n_units; u++) next[u] = r->first[u];
     for (uint32_t i = 0; i < n; i++) {
@@ -154,7 +154,7 @@ static uint64_t ref_link_order(ref_program *r, const uint32_t *links, uint32_t n
 }
 
 /* (c) All lanes follow `sequence`: ESP__NEXT_BACKWARD, or a unit whose next op it is. */
-static uint64_t ref_sequence(ref_program *r, const uint32_t *sequence, uint32_t n) {
+static inline uint64_t ref_sequence(ref_program *r, const uint32_t *sequence, uint32_t n) {
     int *next = calloc(r->n_units + 1u, sizeof *next), backward = 0;
     assert_int_equal(n, r->n);
     for (uint32_t u = 0; u < r->n_units; u++) next[u] = r->first[u];
