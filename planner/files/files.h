@@ -26,14 +26,10 @@ typedef struct esp__model_file {
     const esp__model_more *more;              /* [n_tensors], or NULL: nothing more  */
     const char *source, *forward_is, *device; /* NULL: not said; device: what the times are of */
     uint64_t batch;                           /* samples a step, a rank; 0: not said           */
+    int parameters;                           /* the file states the sum of all elements, and it is right */
     esp__pool pool;
 } esp__model_file;
 ESP__FN esp_status esp__model_read(const char *path, esp__model_file *out, const esp__files_log *log);
-/* The same from memory; `name` stands for the file in messages. */
-ESP__FN esp_status esp__model_parse(const char *name, const char *text, size_t len, esp__model_file *out,
-                                    const esp__files_log *log);
-ESP__FN void esp__model_print(const esp__model_file *f, esp__text *out);
-ESP__FN esp_status esp__model_write(const char *path, const esp__model_file *f);
 ESP__FN void esp__model_free(esp__model_file *f);
 
 /* ---- gc.c: what one codec costs ------------------------------------------------------------------------------------ */
@@ -45,10 +41,6 @@ typedef struct esp__gc_file {
     esp__pool pool;
 } esp__gc_file;
 ESP__FN esp_status esp__gc_read(const char *path, esp__gc_file *out, const esp__files_log *log);
-ESP__FN esp_status esp__gc_parse(const char *name, const char *text, size_t len, esp__gc_file *out,
-                                 const esp__files_log *log);
-ESP__FN void esp__gc_print(const esp__gc_file *f, esp__text *out);
-ESP__FN esp_status esp__gc_write(const char *path, const esp__gc_file *f);
 ESP__FN void esp__gc_free(esp__gc_file *f);
 
 /* ---- system.c ------------------------------------------------------------------------------------------------------ */
@@ -59,10 +51,6 @@ typedef struct esp__system_file {
     esp__pool pool;
 } esp__system_file;
 ESP__FN esp_status esp__system_read(const char *path, esp__system_file *out, const esp__files_log *log);
-ESP__FN esp_status esp__system_parse(const char *name, const char *text, size_t len, esp__system_file *out,
-                                     const esp__files_log *log);
-ESP__FN void esp__system_print(const esp__system_file *f, esp__text *out);
-ESP__FN esp_status esp__system_write(const char *path, const esp__system_file *f);
 ESP__FN void esp__system_free(esp__system_file *f);
 
 /* ---- strategy.c: the text of a strategy file as JSON, and back -------------------------------------------------------- */
@@ -71,11 +59,27 @@ ESP__FN void esp__system_free(esp__system_file *f);
 ESP__FN esp_status esp__strategy_json_print(const char *name, const char *text, const esp_plan *plan, esp__text *out);
 /* Adds the text that a strategy's JSON says. Text -> JSON -> text gives the same bytes for a text that the library or the
  * planner printed. */
-ESP__FN esp_status esp__strategy_json_parse(const char *name, const char *json, size_t len, esp__text *out,
-                                            const esp__files_log *log);
 ESP__FN esp_status esp__strategy_json_read(const char *path, esp__text *out, const esp__files_log *log);
 
 /* ---- output.c ------------------------------------------------------------------------------------------------------------ */
 /* Writes to a temporary name beside `path`, then renames; "-" is standard output. */
-ESP__FN esp_status esp__file_write(const char *path, const char *text, size_t len);
+ESP__FN esp_status esp__output_write(const char *path, const char *text, size_t len);
+
+/* ---- only where there is jansson: reading from memory (`name` stands for the file in messages) and writing ------- */
+#ifdef ESPRESSO_JANSSON
+ESP__FN esp_status esp__model_parse(const char *name, const char *text, size_t len, esp__model_file *out,
+                                    const esp__files_log *log);
+ESP__FN void esp__model_print(const esp__model_file *f, esp__text *out);
+ESP__FN esp_status esp__model_write(const char *path, const esp__model_file *f);
+ESP__FN esp_status esp__gc_parse(const char *name, const char *text, size_t len, esp__gc_file *out,
+                                 const esp__files_log *log);
+ESP__FN void esp__gc_print(const esp__gc_file *f, esp__text *out);
+ESP__FN esp_status esp__gc_write(const char *path, const esp__gc_file *f);
+ESP__FN esp_status esp__system_parse(const char *name, const char *text, size_t len, esp__system_file *out,
+                                     const esp__files_log *log);
+ESP__FN void esp__system_print(const esp__system_file *f, esp__text *out);
+ESP__FN esp_status esp__system_write(const char *path, const esp__system_file *f);
+ESP__FN esp_status esp__strategy_json_parse(const char *name, const char *json, size_t len, esp__text *out,
+                                            const esp__files_log *log);
+#endif
 #endif

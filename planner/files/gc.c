@@ -1,0 +1,142 @@
+/* gc.c: codec files: what one codec costs in bytes and in time. Must not know any codec. */
+
+static const char *const files_gc_keys[] = {"espresso", "codec",    "reducible", "takes_list", "error",
+                                            "payload",  "feedback", "devices",   "source",     NULL};
+static const char *const files_payload_keys[] = {"header_bytes", "unit_bytes", "units_per_element", NULL};
+static const char *const files_devices_keys[] = {"cpu", "gpu", NULL}; /* by ESP_PLAN_CPU, ESP_PLAN_GPU */
+static const char *const files_device_keys[] = {"interpolate", "compress", "decompress", NULL};
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+/* What feedback says goes into the spec, because strategies carry specs only. */
+static void files_gc_spec(files_input *in, const files_place *root, esp__gc_file *f) {
+    const files_place codec = files_at(root, "codec"), feedback = files_at(root, "feedback");
+    char name[ESP__NAME_MAX], joined[ESP__SPEC_MAX * 2];
+    const char *params, *wrong = "";
+    f->spec = files_get_word(in, &codec, "a codec such as \"dgc:ratio=0.01\"");
+    if (esp__spec_split(NULL, f->spec, name, &params) != ESP_OK)
+        files_input_fail(in, &codec, "%s", esp_last_error(NULL));
+    f->codec.spec = f->spec;
+    if (!feedback.value) return;
+    f->feedback = files_get_word(in, &feedback, "\"none\", \"own\" or \"residual\", with parameters");
+    snprintf(joined, sizeof joined, strchr(f->feedback, ':') ? "%s%cfeedback=(%s)" : "%s%cfeedback=%s", f->spec,
+             *params ? ',' : ':', f->feedback);
+    if (strstr(f->spec, "feedback=")) wrong = "the codec's text has a feedback already: expected one of them only";
+    if (strlen(joined) >= ESP__SPEC_MAX) wrong = "codec and feedback together are too long";
+    if (*wrong) files_input_fail(in, &feedback, "%s", wrong);
+    if (esp__spec_split(NULL, joined, name, &params) != ESP_OK)
+        files_input_fail(in, &feedback, "%s", esp_last_error(NULL));
+    f->codec.spec = esp__pool_text(in->pool, joined);
+}
+
+static void files_read_payload(files_input *in, const files_place *root, esp_plan_codec *c) {
+    const files_place p = files_at(root, "payload");
+    files_object(in, &p, files_payload_keys,
+                 "an object { \"header_bytes\": ..., \"unit_bytes\": ..., \"units_per_element\": ... }");
+    const files_place header = files_at(&p, "header_bytes"), unit = files_at(&p, "unit_bytes"),
+                      units = files_at(&p, "units_per_element");
+    files_get_number(in, &header, &files_range_bytes, FILES_OPTIONAL, &c->header_bytes);
+    files_get_number(in, &unit, &files_range_bytes, FILES_NEEDED, &c->unit_bytes);
+    files_get_number(in, &units, &files_range_units, FILES_NEEDED, &c->units);
+}
+
+static void files_read_device(files_input *in, const files_place *p, esp_plan_codec *c, int device) {
+    esp_cost_curve *curves[] = {&c->compress[device], &c->decompress[device]};
+    files_object(in, p, files_device_keys, "an object { \"compress\": [...], \"decompress\": [...] }");
+    uint32_t log_size = files_get_interpolate(in, p);
+    for (int k = 0; k < 2; k++) {
+        const files_place points = files_at(p, files_device_keys[k + 1]);
+        curves[k]->points = files_get_points(in, &points, &curves[k]->n);
+        curves[k]->log_size = log_size;
+    }
+}
+
+static void files_read_gc(files_input *in, const files_place *root, void *out) {
+    esp__gc_file *f = (esp__gc_file *)out;
+    esp_plan_codec *c = &f->codec;
+    files_get_version(in, root, "codec");
+    files_object(in, root, files_gc_keys, "an object");
+    const files_place reducible = files_at(root, "reducible"), list = files_at(root, "takes_list"),
+                      error = files_at(root, "error"), devices = files_at(root, "devices"),
+                      source = files_at(root, "source");
+    c->struct_size = sizeof *c;
+    files_gc_spec(in, root, f);
+    f->source = files_get_text(in, &source, "text", FILES_OPTIONAL);
+    if (files_get_flag(in, &reducible, 0)) c->caps |= ESP_CODEC_REDUCIBLE;
+    c->takes_list = (uint32_t)files_get_flag(in, &list, 0);
+    files_get_number(in, &error, &files_range_error, FILES_OPTIONAL, &c->error);
+    files_read_payload(in, root, c);
+    files_object(in, &devices, files_devices_keys, "an object { \"cpu\": ..., \"gpu\": ... }");
+    for (int d = 0; d < 2; d++) {
+        const files_place p = files_at(&devices, files_devices_keys[d]);
+        if (p.value) files_read_device(in, &p, c, d);
+    }
+    if (!c->compress[0].n && !c->compress[1].n)
+        files_input_fail(in, &devices, "expected times for \"cpu\", \"gpu\" or both, found neither");
+}
+
+ESP__FN esp_status esp__gc_parse(const char *name, const char *text, size_t len, esp__gc_file *out,
+                                 const esp__files_log *log) {
+    memset(out, 0, sizeof *out);
+    esp_status s = files_input_parse(name, text, len, log, files_read_gc, out, &out->pool);
+    if (s) memset(out, 0, sizeof *out);
+    return s;
+}
+
+ESP__FN esp_status esp__gc_read(const char *path, esp__gc_file *out, const esp__files_log *log) {
+    char *text;
+    size_t len;
+    memset(out, 0, sizeof *out);
+    esp_status s = files_input_load(path, &text, &len);
+    if (s) return s;
+    s = esp__gc_parse(path, text, len, out, log);
+    free(text);
+    return s;
+}
+
+ESP__FN void esp__gc_free(esp__gc_file *f) {
+    esp__pool_free(&f->pool);
+    memset(f, 0, sizeof *f);
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
+static void files_put_device(esp__text *t, const char *name, const esp_cost_curve *compress,
+                             const esp_cost_curve *decompress) {
+    esp__text_add(t, "    \"%s\": {\n      \"interpolate\": \"%s\",\n      \"compress\": ", name,
+                  files_curve_kinds[compress->log_size != 0]);
+    files_put_points(t, compress);
+    esp__text_add(t, ",\n      \"decompress\": ");
+    files_put_points(t, decompress);
+    esp__text_add(t, "\n    },\n");
+}
+
+ESP__FN void esp__gc_print(const esp__gc_file *f, esp__text *t) {
+    const esp_plan_codec *c = &f->codec;
+    esp__text_add(t, "{\n  \"espresso\": 1,\n");
+    files_put_text_line(t, "  ", "codec", f->spec ? f->spec : c->spec);
+    files_put_text_line(t, "  ", "feedback", f->feedback);
+    files_put_text_line(t, "  ", "source", f->source);
+    esp__text_add(t, "  \"reducible\": %s,\n", c->caps & ESP_CODEC_REDUCIBLE ? "true" : "false");
+    esp__text_add(t, "  \"takes_list\": %s,\n  \"error\": ", c->takes_list ? "true" : "false");
+    files_put_number(t, c->error);
+    esp__text_add(t, ",\n  \"payload\": {\"header_bytes\": ");
+    files_put_number(t, c->header_bytes);
+    esp__text_add(t, ", \"unit_bytes\": ");
+    files_put_number(t, c->unit_bytes);
+    esp__text_add(t, ", \"units_per_element\": ");
+    files_put_number(t, c->units);
+    esp__text_add(t, "},\n  \"devices\": {\n");
+    for (int d = 0; d < 2; d++)
+        if (c->compress[d].n) files_put_device(t, files_devices_keys[d], &c->compress[d], &c->decompress[d]);
+    files_put_no_comma(t);
+    esp__text_add(t, "  }\n}\n");
+}
+
+ESP__FN esp_status esp__gc_write(const char *path, const esp__gc_file *f) {
+    esp__text t = {0};
+    for (int d = 0; d < 2; d++)
+        if (f->codec.compress[d].n && f->codec.compress[d].log_size != f->codec.decompress[d].log_size)
+            return esp__fail(NULL, ESP_E_ARG, "%s: a codec file has one \"interpolate\" for compress and decompress",
+                             path);
+    esp__gc_print(f, &t);
+    return files_output_text(path, &t);
+}

@@ -1,0 +1,303 @@
+/* input.c: from a file to its values, with errors as "FILE:LINE: KEY: ...". An error jumps out to where reading began, so
+ * that readers read straight on. Must not know which keys there are. */
+
+enum { FILES_INPUT_UNKNOWN = 16, FILES_INPUT_BYTES = 1 << 30, FILES_KEY_MAX = 256 };
+typedef struct files_unknown {
+    char *text;    /* the warning about the first of its kind */
+    uint64_t kind; /* hash of where it is, whatever the index */
+    uint64_t count;
+} files_unknown;
+typedef struct files_input {
+    const char *name, *text;
+    size_t len;
+    json_t *root;
+    esp__pool *pool; /* of the struct that is read into */
+    const esp__files_log *log;
+    jmp_buf fail;
+    esp_status status;
+    files_unknown unknown[FILES_INPUT_UNKNOWN];
+    uint32_t n_unknown;
+} files_input;
+/* A value, and the way to it. */
+typedef struct files_place {
+    const struct files_place *in; /* NULL: the whole file */
+    const char *key;              /* NULL: `index` in a list */
+    size_t index;
+    json_t *value; /* NULL: not there */
+} files_place;
+
+/* ---- where ----------------------------------------------------------------------------------------------------- */
+/* "tensors[3].compute_us", or with `general` "tensors[].compute_us". The length that it would have. */
+static size_t files_place_print(const files_place *p, int general, char *buf, size_t cap) {
+    size_t n;
+    int more;
+    if (!p || !p->in) return *buf = 0, (size_t)0;
+    n = files_place_print(p->in, general, buf, cap); /* as deep as a reader goes: a handful */
+    if (n >= cap) return n;
+    if (p->key)
+        more = snprintf(buf + n, cap - n, "%s%s", n ? "." : "", p->key);
+    else
+        more = general ? snprintf(buf + n, cap - n, "[]") : snprintf(buf + n, cap - n, "[%zu]", p->index);
+    return n + (size_t)more;
+}
+
+/* Is this the path of the value that the walk found? */
+static int files_place_is(const files_place *p, const files_json_walk *w) {
+    uint32_t depth = 0;
+    for (const files_place *q = p; q->in; q = q->in) depth++;
+    if (depth != w->value_depth || depth > FILES_JSON_PATH) return 0;
+    for (; p->in; p = p->in) {
+        const files_json_step *s = &w->path[--depth];
+        if (p->key ? !s->key || !files_json_key_is(s, p->key) : s->key || s->index != p->index) return 0;
+    }
+    return 1;
+}
+
+/* The line of a place; of what it would be in where it is not there. */
+static int files_place_line(const files_input *in, const files_place *p) {
+    files_json_walk w;
+    while (p->in && !p->value) p = p->in;
+    files_json_walk_init(&w, in->text, in->len);
+    while (files_json_next(&w))
+        if (files_place_is(p, &w)) return files_json_line(in->text, w.value);
+    return 1;
+}
+
+/* ---- errors and warnings ------------------------------------------------------------------------------------------ */
+static void files_input_warn(const files_input *in, const char *text) {
+    if (in->log && in->log->warn)
+        in->log->warn(in->log->user, text);
+    else
+        fprintf(stderr, "espresso: warning: %s\n", text);
+}
+
+/* All at the end: what is the same in each of many tensors is said once. */
+static void files_input_warnings(files_input *in) {
+    for (uint32_t i = 0; i < in->n_unknown; i++) {
+        files_unknown *u = &in->unknown[i];
+        char text[ESP__ERROR_MAX + 64];
+        if (u->count > 1)
+            snprintf(text, sizeof text, "%s; and %llu more like it", u->text, (unsigned long long)(u->count - 1));
+        else
+            snprintf(text, sizeof text, "%s", u->text);
+        files_input_warn(in, text);
+    }
+}
+
+/* What a file holds must not steer the terminal that a message is shown on. */
+static char *files_printable(char *text) {
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 0x7f) *p = '?';
+    return text;
+}
+
+_Noreturn static void files_input_fail(files_input *in, const files_place *p, const char *fmt, ...) ESP__PRINTF(3, 4);
+_Noreturn static void files_input_fail(files_input *in, const files_place *p, const char *fmt, ...) {
+    char text[ESP__ERROR_MAX], key[FILES_KEY_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    files_place_print(p, 0, key, sizeof key);
+    in->status = esp__fail(NULL, ESP_E_ARG, "%s:%d: %s%s%s", in->name, files_place_line(in, p), files_printable(key),
+                           *key ? ": " : "", files_printable(text));
+    longjmp(in->fail, 2);
+}
+
+/* What stands there, in few words. */
+static const char *files_found(const json_t *v, char *buf, size_t cap) {
+    switch (v ? json_typeof(v) : JSON_NULL) {
+    case JSON_STRING:
+        snprintf(buf, cap, json_string_length(v) > 40 ? "\"%.40s...\"" : "\"%s\"", json_string_value(v));
+        return buf;
+    case JSON_INTEGER: snprintf(buf, cap, "%" JSON_INTEGER_FORMAT, json_integer_value(v)); return buf;
+    case JSON_REAL: snprintf(buf, cap, "%.15g", json_real_value(v)); return buf;
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "a list";
+    case JSON_TRUE: return "true";
+    case JSON_FALSE: return "false";
+    default: return "null";
+    }
+}
+
+_Noreturn static void files_input_expected(files_input *in, const files_place *p, const char *expected) {
+    char found[64];
+    if (!p->value) files_input_fail(in, p, "missing: expected %s", expected);
+    files_input_fail(in, p, "expected %s, found %s", expected, files_found(p->value, found, sizeof found));
+}
+
+/* ---- keys ------------------------------------------------------------------------------------------------------------ */
+/* Single changes (a letter put in, left out, or another) from a to b; over 2: 3. */
+static int files_typos(const char *a, const char *b, int most) {
+    while (*a && *a == *b) a++, b++;
+    if (!*a && !*b) return 0;
+    if (most == 0) return 1;
+    int best = 3, n;
+    if (*a && (n = files_typos(a + 1, b, most - 1)) < best) best = n;
+    if (*b && (n = files_typos(a, b + 1, most - 1)) < best) best = n;
+    if (*a && *b && (n = files_typos(a + 1, b + 1, most - 1)) < best) best = n;
+    return best + 1;
+}
+
+static const char *files_near_key(const char *key, const char *const *known) {
+    const char *best = NULL;
+    int least = 3;
+    for (; *known; known++) {
+        int n = files_typos(key, *known, 2);
+        if (n < least && n < (int)strlen(*known) / 2) least = n, best = *known;
+    }
+    return best;
+}
+
+static void files_unknown_key(files_input *in, const files_place *p, const char *const *known) {
+    char key[FILES_KEY_MAX], kind_text[FILES_KEY_MAX], hint[FILES_KEY_MAX] = "", text[ESP__ERROR_MAX];
+    const char *near;
+    uint64_t kind;
+    files_place_print(p, 1, kind_text, sizeof kind_text);
+    kind = esp__hash64(ESP__HASH0, kind_text, strlen(kind_text));
+    for (uint32_t i = 0; i < in->n_unknown; i++)
+        if (in->unknown[i].kind == kind) {
+            in->unknown[i].count++;
+            return;
+        }
+    if (in->n_unknown == FILES_INPUT_UNKNOWN) return;
+    files_place_print(p, 0, key, sizeof key);
+    near = files_near_key(p->key, known);
+    if (near) snprintf(hint, sizeof hint, " (did you mean '%s'?)", near);
+    snprintf(text, sizeof text, "%s:%d: %s: unknown, ignored%s", in->name, files_place_line(in, p), key, hint);
+    files_unknown *u = &in->unknown[in->n_unknown];
+    u->text = esp__pool_text(in->pool, files_printable(text));
+    u->kind = kind;
+    u->count = 1;
+    in->n_unknown++;
+}
+
+/* An object with these keys (NULL-terminated); others are warned of, before what is missing becomes an error. */
+static void files_object(files_input *in, const files_place *p, const char *const *known, const char *expected) {
+    const char *key;
+    json_t *value;
+    if (!json_is_object(p->value)) files_input_expected(in, p, expected);
+    json_object_foreach(p->value, key, value) {
+        const char *const *k = known;
+        while (*k && strcmp(*k, key) != 0) k++;
+        if (!*k) {
+            files_place at = {p, key, 0, value};
+            files_unknown_key(in, &at, known);
+        }
+    }
+}
+
+static files_place files_at(const files_place *p, const char *key) {
+    files_place at = {p, key, 0, json_object_get(p->value, key)};
+    return at;
+}
+
+/* ---- the file --------------------------------------------------------------------------------------------------------- */
+static int files_is_blank(const char *text, size_t len) {
+    size_t i = 0;
+    while (i < len && isspace((unsigned char)text[i])) i++;
+    return i == len;
+}
+
+/* The value at which the parser stopped, for "huge number" and the like. */
+static void files_stopped_at(const files_input *in, const json_error_t *e, char *key, size_t cap) {
+    files_json_walk w;
+    int n = 0;
+    size_t stop = e->position > 0 ? (size_t)e->position : 0, room;
+    *key = 0;
+    files_json_walk_init(&w, in->text, in->len);
+    while (files_json_next(&w) && w.at < stop) {
+    }
+    for (uint32_t d = 0; d < w.value_depth && d < FILES_JSON_PATH && w.value < stop; d++) {
+        const files_json_step *s = &w.path[d];
+        room = cap - (size_t)n;
+        if (s->key)
+            n += snprintf(key + n, room, "%s%.*s", d ? "." : "", s->len < 64 ? (int)s->len : 64, s->key);
+        else
+            n += snprintf(key + n, room, "[%zu]", s->index);
+        if ((size_t)n + 1 >= cap) return;
+    }
+}
+
+_Noreturn static void files_input_syntax(files_input *in, const json_error_t *e) {
+    char key[FILES_KEY_MAX];
+    const char *hint = "";
+    if (json_error_code(e) == json_error_out_of_memory) longjmp(in->fail, 1);
+    files_stopped_at(in, e, key, sizeof key);
+    if (files_is_blank(in->text, in->len)) {
+        hint = "the file is empty; ";
+    } else {
+        switch (json_error_code(e)) {
+        case json_error_premature_end_of_input: hint = "the file ends in the middle (was it cut off?); "; break;
+        case json_error_numeric_overflow: hint = "the number is too large; "; break;
+        case json_error_duplicate_key: hint = "a key stands there twice; "; break;
+        case json_error_invalid_syntax: hint = "this is not JSON; "; break;
+        default: break;
+        }
+    }
+    in->status = esp__fail(NULL, ESP_E_ARG, "%s:%d: %s%s%s%s", in->name, e->line > 0 ? e->line : 1, key,
+                           *key ? ": " : "", hint, e->text);
+    longjmp(in->fail, 2);
+}
+
+typedef void (*files_reader)(files_input *in, const files_place *root, void *out);
+
+static void files_input_guarded(files_input *in, files_reader reader, void *out) {
+    json_error_t e;
+    if (setjmp(in->fail)) {
+        if (!in->status) in->status = esp__fail(NULL, ESP_E_NOMEM, "%s: out of memory", in->name);
+        return;
+    }
+    in->pool->on_failure = &in->fail;
+    in->root = json_loadb(in->text, in->len, JSON_REJECT_DUPLICATES, &e);
+    if (!in->root) files_input_syntax(in, &e);
+    files_place root = {NULL, NULL, 0, in->root};
+    reader(in, &root, out);
+}
+
+/* Reads a text with `reader` into `out`, whose memory is `pool`: given back if it fails. */
+static esp_status files_input_parse(const char *name, const char *text, size_t len, const esp__files_log *log,
+                                    files_reader reader, void *out, esp__pool *pool) {
+    files_input in;
+    memset(&in, 0, sizeof in);
+    in.name = name;
+    in.text = text ? text : "";
+    in.len = len;
+    in.pool = pool;
+    in.log = log;
+    files_input_guarded(&in, reader, out);
+    files_input_warnings(&in);
+    json_decref(in.root);
+    pool->on_failure = NULL;
+    if (in.status) esp__pool_free(pool);
+    return in.status;
+}
+
+/* The whole file; the text is freed by the caller. */
+static esp_status files_input_load(const char *path, char **text, size_t *len) {
+    size_t cap = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), error = fd < 0 ? errno : 0;
+    const char *why = NULL;
+    *text = NULL;
+    *len = 0;
+    while (!error && !why) {
+        if (*len == cap) {
+            char *grown = realloc(*text, cap = cap ? cap * 2 : 65536);
+            if (grown) *text = grown;
+            error = grown ? 0 : ENOMEM;
+            if (error) break;
+        }
+        ssize_t n = read(fd, *text + *len, cap - *len);
+        if (n == 0) break;
+        if (n < 0 && errno != EINTR) error = errno;
+        if (n > 0) *len += (size_t)n;
+        if (*len > FILES_INPUT_BYTES) why = "it is larger than 1 GiB: this is no file of the planner";
+    }
+    if (fd >= 0) close(fd);
+    if (!error && !why) return ESP_OK;
+    if (error == EISDIR) why = "it is a directory: give a file in it";
+    free(*text);
+    *text = NULL;
+    return esp__fail(NULL, error == ENOENT ? ESP_E_NOT_FOUND : ESP_E_ARG, "%s: cannot be read: %s", path,
+                     why ? why : strerror(error));
+}

@@ -1,0 +1,195 @@
+/* model.c: model files: tensors in backward order with their times. Must not know what the planner makes of them. */
+
+static const char *const files_model_keys[] = {"espresso",   "model",     "source",  "forward_us",
+                                               "forward_is", "update_us", "dtype",   "batch",
+                                               "parameters", "device",    "tensors", NULL};
+static const char *const files_tensor_keys[] = {"name", "elements", "compute_us", "keep", "shape", "flops", NULL};
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+/* Names seen so far, as a hash table of tensors' numbers + 1. */
+typedef struct files_names {
+    uint32_t *slots;
+    uint64_t mask;
+} files_names;
+
+/* The number of an earlier tensor of that name, or `i`. */
+static size_t files_names_add(files_names *names, const esp_plan_tensor *tensors, size_t i) {
+    uint64_t h = esp__hash64(ESP__HASH0, tensors[i].name, strlen(tensors[i].name));
+    for (h ^= h >> 29;; h++) {
+        uint32_t *slot = &names->slots[h & names->mask];
+        if (!*slot) return *slot = (uint32_t)i + 1, i;
+        if (!strcmp(tensors[*slot - 1].name, tensors[i].name)) return *slot - 1;
+    }
+}
+
+static void files_read_shape(files_input *in, const files_place *tensor, uint64_t elements, esp__model_more *more) {
+    const files_place p = files_at(tensor, "shape");
+    double product = 1;
+    if (!p.value) return;
+    size_t n = files_get_list(in, &p, "a list of sizes");
+    if (n > 16) files_input_fail(in, &p, "expected at most 16 sizes, found %zu", n);
+    uint64_t *shape = esp__pool_get(in->pool, n * sizeof *shape);
+    for (size_t i = 0; i < n; i++) {
+        const files_place size = files_item(&p, i);
+        files_get_whole(in, &size, &files_range_elements, FILES_NEEDED, &shape[i]);
+        product *= (double)shape[i];
+    }
+    if (product != (double)elements)
+        files_input_fail(in, &p, "expected sizes whose product is the tensor's %llu elements, found a product of %.15g",
+                         (unsigned long long)elements, product);
+    more->shape = n ? shape : NULL;
+    more->n_shape = (uint32_t)n;
+}
+
+/* 1: it says more than the planner needs. */
+static int files_read_tensor(files_input *in, const files_place *p, esp_plan_tensor *t, esp__model_more *more) {
+    static const char keep_text[] = "\"fp32\", a codec or an option as text";
+    files_object(in, p, files_tensor_keys, "an object { \"name\": ..., \"elements\": ..., \"compute_us\": ... }");
+    const files_place name = files_at(p, "name"), elements = files_at(p, "elements"), us = files_at(p, "compute_us"),
+                      keep = files_at(p, "keep"), flops = files_at(p, "flops");
+    t->name = files_get_word(in, &name, "a name");
+    files_get_whole(in, &elements, &files_range_elements, FILES_NEEDED, &t->elements);
+    t->compute_ns = files_get_us(in, &us, FILES_NEEDED);
+    t->keep = files_get_text(in, &keep, keep_text, FILES_OPTIONAL);
+    if (t->keep && (!*t->keep || strpbrk(t->keep, "\n\r#"))) files_input_expected(in, &keep, keep_text);
+    more->flops = -1;
+    files_get_number(in, &flops, &files_range_flops, FILES_OPTIONAL, &more->flops);
+    files_read_shape(in, p, t->elements, more);
+    return more->shape || more->flops >= 0;
+}
+
+static void files_read_tensors(files_input *in, const files_place *p, esp__model_file *f) {
+    static const char expected[] = "a list of at least one tensor, in the order of the backward pass";
+    size_t n = files_get_list(in, p, expected);
+    double total_ns = 0, total = 0;
+    int any = 0;
+    if (!n) files_input_expected(in, p, expected);
+    if (n > 1u << 24) files_input_fail(in, p, "expected at most 16777216 tensors, found %zu", n);
+    esp_plan_tensor *tensors = esp__pool_get(in->pool, n * sizeof *tensors);
+    esp__model_more *more = esp__pool_get(in->pool, n * sizeof *more);
+    files_names names = {NULL, 63};
+    while (names.mask < n * 2) names.mask = names.mask * 2 + 1;
+    names.slots = esp__pool_get(in->pool, (names.mask + 1) * sizeof *names.slots);
+    for (size_t i = 0; i < n; i++) {
+        const files_place at = files_item(p, i);
+        any |= files_read_tensor(in, &at, &tensors[i], &more[i]);
+        size_t same = files_names_add(&names, tensors, i);
+        if (same != i) {
+            const files_place name = files_at(&at, "name");
+            files_input_fail(in, &name, "\"%s\" is already tensors[%zu]: expected each name once", tensors[i].name,
+                             same);
+        }
+        total_ns += tensors[i].compute_ns;
+        total += (double)tensors[i].elements;
+    }
+    if (total > 1e15) files_input_fail(in, p, "expected at most 1e15 elements in all, found %.4g", total);
+    if (total_ns > 1e15)
+        files_input_fail(in, p, "expected at most 1e12 microseconds in all, found %.4g", total_ns / 1e3);
+    f->model.n_tensors = (uint32_t)n;
+    f->model.tensors = tensors;
+    f->more = any ? more : NULL;
+}
+
+/* Stated to be checked: a wrong sum means that tensors are missing. */
+static void files_check_parameters(files_input *in, const files_place *root, const esp__model_file *f) {
+    const files_place p = files_at(root, "parameters");
+    uint64_t stated, total = 0;
+    if (!files_get_whole(in, &p, &files_range_elements, FILES_OPTIONAL, &stated)) return;
+    for (uint32_t i = 0; i < f->model.n_tensors; i++) total += f->model.tensors[i].elements;
+    if (stated != total)
+        files_input_fail(in, &p, "expected the sum of all tensors' elements, %llu, found %llu",
+                         (unsigned long long)total, (unsigned long long)stated);
+}
+
+static void files_read_model(files_input *in, const files_place *root, void *out) {
+    static const char *const dtypes[] = {"f32", NULL};
+    esp__model_file *f = (esp__model_file *)out;
+    files_get_version(in, root, "model");
+    files_object(in, root, files_model_keys, "an object");
+    const files_place model = files_at(root, "model"), source = files_at(root, "source"),
+                      dtype = files_at(root, "dtype"), forward = files_at(root, "forward_us"),
+                      forward_is = files_at(root, "forward_is"), update = files_at(root, "update_us"),
+                      batch = files_at(root, "batch"), device = files_at(root, "device"),
+                      tensors = files_at(root, "tensors");
+    f->model.struct_size = sizeof f->model;
+    f->model.name = files_get_word(in, &model, "the model's name");
+    f->source = files_get_text(in, &source, "text", FILES_OPTIONAL);
+    f->forward_is = files_get_text(in, &forward_is, "text", FILES_OPTIONAL);
+    f->device = files_get_text(in, &device, "text", FILES_OPTIONAL);
+    files_get_whole(in, &batch, &files_range_elements, FILES_OPTIONAL, &f->batch);
+    if (dtype.value) files_get_choice(in, &dtype, dtypes, "\"f32\", the only type that is planned for");
+    f->model.forward_ns = files_get_us(in, &forward, FILES_NEEDED);
+    f->model.update_ns = files_get_us(in, &update, FILES_OPTIONAL);
+    files_read_tensors(in, &tensors, f);
+    files_check_parameters(in, root, f);
+    f->parameters = files_at(root, "parameters").value != NULL;
+}
+
+ESP__FN esp_status esp__model_parse(const char *name, const char *text, size_t len, esp__model_file *out,
+                                    const esp__files_log *log) {
+    memset(out, 0, sizeof *out);
+    esp_status s = files_input_parse(name, text, len, log, files_read_model, out, &out->pool);
+    if (s) memset(out, 0, sizeof *out);
+    return s;
+}
+
+ESP__FN esp_status esp__model_read(const char *path, esp__model_file *out, const esp__files_log *log) {
+    char *text;
+    size_t len;
+    memset(out, 0, sizeof *out);
+    esp_status s = files_input_load(path, &text, &len);
+    if (s) return s;
+    s = esp__model_parse(path, text, len, out, log);
+    free(text);
+    return s;
+}
+
+ESP__FN void esp__model_free(esp__model_file *f) {
+    esp__pool_free(&f->pool);
+    memset(f, 0, sizeof *f);
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
+static void files_put_tensor(esp__text *t, const esp_plan_tensor *x, const esp__model_more *more) {
+    esp__text_add(t, "    {\"name\": ");
+    files_put_string(t, x->name);
+    esp__text_add(t, ", \"elements\": %llu, \"compute_us\": ", (unsigned long long)x->elements);
+    files_put_us(t, x->compute_ns);
+    if (x->keep) {
+        esp__text_add(t, ", \"keep\": ");
+        files_put_string(t, x->keep);
+    }
+    for (uint32_t k = 0; more && k < more->n_shape; k++)
+        esp__text_add(t, "%s%llu%s", k ? ", " : ", \"shape\": [", (unsigned long long)more->shape[k],
+                      k + 1 == more->n_shape ? "]" : "");
+    if (more && more->flops >= 0) {
+        esp__text_add(t, ", \"flops\": ");
+        files_put_number(t, more->flops);
+    }
+    esp__text_add(t, "},\n");
+}
+
+ESP__FN void esp__model_print(const esp__model_file *f, esp__text *t) {
+    uint64_t parameters = 0;
+    esp__text_add(t, "{\n  \"espresso\": 1,\n");
+    files_put_text_line(t, "  ", "model", f->model.name);
+    files_put_text_line(t, "  ", "source", f->source);
+    files_put_text_line(t, "  ", "device", f->device);
+    if (f->batch) esp__text_add(t, "  \"batch\": %llu,\n", (unsigned long long)f->batch);
+    for (uint32_t i = 0; i < f->model.n_tensors; i++) parameters += f->model.tensors[i].elements;
+    if (f->parameters) esp__text_add(t, "  \"parameters\": %llu,\n", (unsigned long long)parameters);
+    files_put_us_line(t, "  ", "forward_us", f->model.forward_ns);
+    files_put_text_line(t, "  ", "forward_is", f->forward_is);
+    if (f->model.update_ns != 0) files_put_us_line(t, "  ", "update_us", f->model.update_ns);
+    esp__text_add(t, "  \"dtype\": \"f32\",\n  \"tensors\": [\n");
+    for (uint32_t i = 0; i < f->model.n_tensors; i++)
+        files_put_tensor(t, &f->model.tensors[i], f->more ? &f->more[i] : NULL);
+    files_put_no_comma(t);
+    esp__text_add(t, "  ]\n}\n");
+}
+
+ESP__FN esp_status esp__model_write(const char *path, const esp__model_file *f) {
+    esp__text t = {0};
+    esp__model_print(f, &t);
+    return files_output_text(path, &t);
+}

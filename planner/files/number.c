@@ -1,0 +1,120 @@
+/* number.c: values of a JSON file as C values, each within its limits. Knows no keys but "espresso". */
+
+/* What a number may be, and how to say it. Limits keep all sums that the planner makes far from overflow. */
+typedef struct files_range {
+    double least, most;
+    int above; /* more than `least`, not equal to it */
+    const char *expected;
+} files_range;
+enum { FILES_NEEDED = 0, FILES_OPTIONAL = 1 };
+static const files_range files_range_us = {0, 1e12, 0, "a number of microseconds >= 0 (and at most 1e12)"};
+static const files_range files_range_bytes = {0, 1e15, 0, "a number of bytes >= 0 (and at most 1e15)"};
+static const files_range files_range_speed = {0, 1e12, 1, "a number of bytes per microsecond > 0 (and at most 1e12)"};
+static const files_range files_range_host = {0, 1e12, 0, "a number of bytes per microsecond >= 0 (and at most 1e12)"};
+static const files_range files_range_flops = {0, 1e24, 0, "a number of operations >= 0 (and at most 1e24)"};
+static const files_range files_range_units = {0, 1e6, 0, "a number of units per element >= 0 (and at most 1e6)"};
+static const files_range files_range_error = {0, 1, 0, "a number from 0 (exact) to 1"};
+static const files_range files_range_elements = {1, 1e15, 0, "a whole number of elements >= 1 (and at most 1e15)"};
+static const files_range files_range_size = {0, 1e15, 1, "a size > 0 (and at most 1e15)"};
+static const files_range files_range_count = {1, 1048576, 0, "a whole number from 1 to 1048576"};
+static const files_range files_range_index = {0, 4294967295.0, 0, "a whole number from 0 to 4294967295"};
+
+/* A number within the range; 0 and *out untouched where it may be missing and is. */
+static int files_get_number(files_input *in, const files_place *p, const files_range *range, int optional,
+                            double *out) {
+    double x;
+    if (!p->value && optional) return 0;
+    x = json_is_number(p->value) ? json_number_value(p->value) : -1;
+    if (!json_is_number(p->value) || !(x >= range->least && x <= range->most) || (range->above && x <= range->least))
+        files_input_expected(in, p, range->expected);
+    *out = x;
+    return 1;
+}
+
+/* A whole one. 3.0 is whole. */
+static int files_get_whole(files_input *in, const files_place *p, const files_range *range, int optional,
+                           uint64_t *out) {
+    double x;
+    if (!files_get_number(in, p, range, optional, &x)) return 0;
+    if (x != floor(x)) files_input_expected(in, p, range->expected);
+    *out = json_is_integer(p->value) ? (uint64_t)json_integer_value(p->value) : (uint64_t)x;
+    return 1;
+}
+
+static uint32_t files_get_count(files_input *in, const files_place *p, const files_range *range, int optional) {
+    uint64_t n = 0;
+    files_get_whole(in, p, range, optional, &n);
+    return (uint32_t)n;
+}
+
+/* Microseconds of the file as nanoseconds; 0 where missing. */
+static double files_get_us(files_input *in, const files_place *p, int optional) {
+    double us = 0;
+    files_get_number(in, p, &files_range_us, optional, &us);
+    return us * 1000.0;
+}
+
+static int files_get_flag(files_input *in, const files_place *p, int otherwise) {
+    if (!p->value) return otherwise;
+    if (!json_is_boolean(p->value)) files_input_expected(in, p, "true or false");
+    return json_is_true(p->value);
+}
+
+/* Any text, of the pool's memory; NULL where it may be missing and is. */
+static const char *files_get_text(files_input *in, const files_place *p, const char *expected, int optional) {
+    if (!p->value && optional) return NULL;
+    if (!json_is_string(p->value)) files_input_expected(in, p, expected);
+    return esp__pool_text(in->pool, json_string_value(p->value));
+}
+
+/* One word of a strategy file: not empty, no blanks, no '#' that would begin a comment. */
+static const char *files_get_word(files_input *in, const files_place *p, const char *expected) {
+    const char *text = files_get_text(in, p, expected, FILES_NEEDED);
+    if (!*text) files_input_expected(in, p, expected);
+    if (strlen(text) >= ESP__SPEC_MAX)
+        files_input_fail(in, p, "expected at most %d bytes, found %zu", ESP__SPEC_MAX - 1, strlen(text));
+    for (const char *c = text; *c; c++)
+        if ((unsigned char)*c <= ' ' || *c == '#' || *c == 0x7f)
+            files_input_fail(in, p, "expected %s without blanks, '#' and control characters, found \"%.60s\"", expected,
+                             text);
+    return text;
+}
+
+/* One of these words (NULL-terminated); its index. */
+static uint32_t files_get_choice(files_input *in, const files_place *p, const char *const *words,
+                                 const char *expected) {
+    const char *text = json_is_string(p->value) ? json_string_value(p->value) : "";
+    for (uint32_t i = 0; words[i]; i++)
+        if (!strcmp(words[i], text)) return i;
+    files_input_expected(in, p, expected);
+}
+
+static size_t files_get_list(files_input *in, const files_place *p, const char *expected) {
+    if (!json_is_array(p->value)) files_input_expected(in, p, expected);
+    return json_array_size(p->value);
+}
+
+static files_place files_item(const files_place *list, size_t i) {
+    files_place at = {list, NULL, i, json_array_get(list->value, i)};
+    return at;
+}
+
+/* The first check of every file: `kind` is the key that files of this kind have ("model", ...), and its text's meaning. */
+static void files_get_version(files_input *in, const files_place *root, const char *kind) {
+    static const char *const kinds[] = {"model", "codec", "system", "strategy"};
+    const files_place version = files_at(root, "espresso");
+    uint64_t v;
+    if (!json_is_object(root->value)) files_input_expected(in, root, "an object { \"espresso\": 1, ... }");
+    if (!version.value)
+        files_input_fail(in, &version, "missing: expected the version of the format, 1; is this a %s file?", kind);
+    files_get_whole(in, &version, &files_range_index, FILES_NEEDED, &v);
+    if (v > 1)
+        files_input_fail(in, &version,
+                         "the file was made by a newer espresso: expected version 1, found %llu; update espresso, or "
+                         "make the file anew",
+                         (unsigned long long)v);
+    if (v < 1) files_input_expected(in, &version, "the version of the format, 1");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (!json_object_get(root->value, kind) && json_object_get(root->value, kinds[i]))
+            files_input_fail(in, root, "this is a %s file; expected a %s file", kinds[i], kind);
+}

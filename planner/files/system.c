@@ -1,0 +1,187 @@
+/* system.c: system files: machines, their devices and links. Must not know how long anything takes on them. */
+
+static const char *const files_system_keys[] = {
+    "espresso", "system", "machines",          "ranks_per_machine", "devices",           "accelerator",  "intra",
+    "inter",    "flat",   "host_bytes_per_us", "pack_us",           "pack_bytes_per_us", "shared_cores", "cpu_workers",
+    "source",   NULL};
+static const char *const files_link_keys[] = {"alpha_us", "alpha_is", "bytes_per_us", "tables", NULL};
+static const char *const files_flat_keys[] = {"tables", NULL};
+static const char *const files_table_keys[] = {"interpolate", "points", NULL};
+static const char *const files_alpha_kinds[] = {"collective", "hop", NULL}; /* by ESP_ALPHA_* */
+/* by ESP_COLL_* - 1 */
+static const char *const files_coll_keys[] = {"allreduce", "allgather", "alltoall", "reduce_scatter",
+                                              "broadcast", "gather",    "reduce",   NULL};
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+static void files_read_tables(files_input *in, const files_place *object, esp_plan_link *link) {
+    const files_place p = files_at(object, "tables");
+    if (!p.value) return;
+    files_object(in, &p, files_coll_keys, "an object { \"allreduce\": { \"points\": [...] }, ... }");
+    for (int c = 0; files_coll_keys[c]; c++) {
+        const files_place table = files_at(&p, files_coll_keys[c]);
+        if (!table.value) continue;
+        files_object(in, &table, files_table_keys, "an object { \"points\": [[bytes, us], ...] }");
+        const files_place points = files_at(&table, "points");
+        esp_cost_curve *curve = &link->table[c + 1];
+        curve->log_size = files_get_interpolate(in, &table);
+        curve->points = files_get_points(in, &points, &curve->n);
+    }
+}
+
+static void files_read_link(files_input *in, const files_place *root, const char *key, uint32_t ranks,
+                            const char *between, esp_plan_link *link) {
+    const files_place p = files_at(root, key);
+    if (!p.value && ranks <= 1) return;
+    if (!p.value)
+        files_input_fail(in, &p, "missing: expected the links between %s, { \"alpha_us\": ..., \"bytes_per_us\": ... }",
+                         between);
+    files_object(in, &p, files_link_keys, "an object { \"alpha_us\": ..., \"bytes_per_us\": ... }");
+    const files_place alpha = files_at(&p, "alpha_us"), is = files_at(&p, "alpha_is"),
+                      speed = files_at(&p, "bytes_per_us");
+    link->alpha_ns = files_get_us(in, &alpha, FILES_NEEDED);
+    if (is.value) link->alpha_is = files_get_choice(in, &is, files_alpha_kinds, "\"collective\" or \"hop\"");
+    files_get_number(in, &speed, &files_range_speed, FILES_NEEDED, &link->bytes_per_us);
+    files_read_tables(in, &p, link);
+}
+
+static uint32_t files_read_devices(files_input *in, const files_place *p) {
+    static const char expected[] = "a list of the devices that can compress: \"cpu\", \"gpu\" or both";
+    size_t n = files_get_list(in, p, expected);
+    uint32_t devices = 0;
+    if (!n) files_input_expected(in, p, expected);
+    for (size_t i = 0; i < n; i++) {
+        const files_place device = files_item(p, i);
+        uint32_t bit = 1u << files_get_choice(in, &device, files_devices_keys, "\"cpu\" or \"gpu\"");
+        if (devices & bit) files_input_fail(in, &device, "expected each device once");
+        devices |= bit;
+    }
+    return devices;
+}
+
+static void files_read_system(files_input *in, const files_place *root, void *out) {
+    esp__system_file *f = (esp__system_file *)out;
+    esp_plan_system *s = &f->system;
+    files_get_version(in, root, "system");
+    files_object(in, root, files_system_keys, "an object");
+    const files_place name = files_at(root, "system"), source = files_at(root, "source"),
+                      accelerator = files_at(root, "accelerator"), machines = files_at(root, "machines"),
+                      ranks = files_at(root, "ranks_per_machine"), devices = files_at(root, "devices"),
+                      flat = files_at(root, "flat"), host = files_at(root, "host_bytes_per_us"),
+                      pack = files_at(root, "pack_us"), pack_speed = files_at(root, "pack_bytes_per_us"),
+                      shared = files_at(root, "shared_cores"), workers = files_at(root, "cpu_workers");
+    s->struct_size = sizeof *s;
+    s->name = files_get_word(in, &name, "the system's name");
+    f->source = files_get_text(in, &source, "text", FILES_OPTIONAL);
+    f->accelerator = files_get_text(in, &accelerator, "text", FILES_OPTIONAL);
+    s->machines = files_get_count(in, &machines, &files_range_count, FILES_NEEDED);
+    s->ranks_per_machine = files_get_count(in, &ranks, &files_range_count, FILES_NEEDED);
+    if ((uint64_t)s->machines * s->ranks_per_machine > 1u << 24)
+        files_input_fail(in, root, "expected at most 16777216 ranks, found %u machines of %u", s->machines,
+                         s->ranks_per_machine);
+    s->devices = files_read_devices(in, &devices);
+    files_read_link(in, root, "intra", s->ranks_per_machine, "the ranks of a machine", &s->intra);
+    files_read_link(in, root, "inter", s->machines, "machines", &s->inter);
+    if (flat.value) {
+        files_object(in, &flat, files_flat_keys, "an object { \"tables\": { ... } }");
+        files_read_tables(in, &flat, &s->flat);
+    }
+    files_get_number(in, &host, &files_range_host, FILES_OPTIONAL, &s->host_bytes_per_us);
+    s->pack_ns = files_get_us(in, &pack, FILES_OPTIONAL);
+    files_get_number(in, &pack_speed, &files_range_host, FILES_OPTIONAL, &s->pack_bytes_per_us);
+    s->shared_cores = (uint32_t)files_get_flag(in, &shared, 0);
+    f->cpu_workers = files_get_count(in, &workers, &files_range_index, FILES_OPTIONAL);
+}
+
+ESP__FN esp_status esp__system_parse(const char *name, const char *text, size_t len, esp__system_file *out,
+                                     const esp__files_log *log) {
+    memset(out, 0, sizeof *out);
+    esp_status s = files_input_parse(name, text, len, log, files_read_system, out, &out->pool);
+    if (s) memset(out, 0, sizeof *out);
+    return s;
+}
+
+ESP__FN esp_status esp__system_read(const char *path, esp__system_file *out, const esp__files_log *log) {
+    char *text;
+    size_t len;
+    memset(out, 0, sizeof *out);
+    esp_status s = files_input_load(path, &text, &len);
+    if (s) return s;
+    s = esp__system_parse(path, text, len, out, log);
+    free(text);
+    return s;
+}
+
+ESP__FN void esp__system_free(esp__system_file *f) {
+    esp__pool_free(&f->pool);
+    memset(f, 0, sizeof *f);
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
+static int files_has_tables(const esp_plan_link *link) {
+    for (int c = 0; files_coll_keys[c]; c++)
+        if (link->table[c + 1].n) return 1;
+    return 0;
+}
+
+static void files_put_tables(esp__text *t, const esp_plan_link *link) {
+    if (!files_has_tables(link)) return;
+    esp__text_add(t, "    \"tables\": {\n");
+    for (int c = 0; files_coll_keys[c]; c++) {
+        const esp_cost_curve *curve = &link->table[c + 1];
+        if (!curve->n) continue;
+        esp__text_add(t, "      \"%s\": {\"interpolate\": \"%s\", \"points\": ", files_coll_keys[c],
+                      files_curve_kinds[curve->log_size != 0]);
+        files_put_points(t, curve);
+        esp__text_add(t, "},\n");
+    }
+    files_put_no_comma(t);
+    esp__text_add(t, "    },\n");
+}
+
+/* A level without links is left out. */
+static void files_put_link(esp__text *t, const char *key, const esp_plan_link *link) {
+    if (!(link->bytes_per_us > 0)) return;
+    esp__text_add(t, "  \"%s\": {\n", key);
+    files_put_us_line(t, "    ", "alpha_us", link->alpha_ns);
+    esp__text_add(
+        t, "    \"alpha_is\": \"%s\",\n    \"bytes_per_us\": ", files_alpha_kinds[link->alpha_is == ESP_ALPHA_HOP]);
+    files_put_number(t, link->bytes_per_us);
+    esp__text_add(t, ",\n");
+    files_put_tables(t, link);
+    files_put_no_comma(t);
+    esp__text_add(t, "  },\n");
+}
+
+ESP__FN void esp__system_print(const esp__system_file *f, esp__text *t) {
+    const esp_plan_system *s = &f->system;
+    esp__text_add(t, "{\n  \"espresso\": 1,\n");
+    files_put_text_line(t, "  ", "system", s->name);
+    files_put_text_line(t, "  ", "source", f->source);
+    esp__text_add(t, "  \"machines\": %u,\n  \"ranks_per_machine\": %u,\n  \"devices\": [%s%s%s],\n", s->machines,
+                  s->ranks_per_machine, s->devices & 1u << ESP_PLAN_CPU ? "\"cpu\"" : "", s->devices == 3 ? ", " : "",
+                  s->devices & 1u << ESP_PLAN_GPU ? "\"gpu\"" : "");
+    files_put_text_line(t, "  ", "accelerator", f->accelerator);
+    files_put_link(t, "intra", &s->intra);
+    files_put_link(t, "inter", &s->inter);
+    if (files_has_tables(&s->flat)) {
+        esp__text_add(t, "  \"flat\": {\n");
+        files_put_tables(t, &s->flat);
+        files_put_no_comma(t);
+        esp__text_add(t, "  },\n");
+    }
+    esp__text_add(t, "  \"host_bytes_per_us\": ");
+    files_put_number(t, s->host_bytes_per_us);
+    esp__text_add(t, ",\n");
+    files_put_us_line(t, "  ", "pack_us", s->pack_ns);
+    esp__text_add(t, "  \"pack_bytes_per_us\": ");
+    files_put_number(t, s->pack_bytes_per_us);
+    esp__text_add(t, ",\n  \"shared_cores\": %s", s->shared_cores ? "true" : "false");
+    if (f->cpu_workers) esp__text_add(t, ",\n  \"cpu_workers\": %u", f->cpu_workers);
+    esp__text_add(t, "\n}\n");
+}
+
+ESP__FN esp_status esp__system_write(const char *path, const esp__system_file *f) {
+    esp__text t = {0};
+    esp__system_print(f, &t);
+    return files_output_text(path, &t);
+}
