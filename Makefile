@@ -29,6 +29,10 @@ EXAMPLES := $(EXAMPLE_NAMES:%=$(BUILD)/bin/%)
 BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
 HAVE_CMOCKA := $(shell echo '\#include <stdarg.h>\n\#include <stddef.h>\n\#include <setjmp.h>\n\#include <stdint.h>\n\#include <cmocka.h>' | \
                $(CC) -E - >/dev/null 2>&1 && echo yes)
+# jansson reads the planner's JSON files: in the command and in tests, never in the library
+HAVE_JANSSON := $(shell echo '\#include <jansson.h>' | $(CC) -E - >/dev/null 2>&1 && echo yes)
+JSON      := $(if $(HAVE_JANSSON),-DESPRESSO_JANSSON)
+JSON_LIBS := $(if $(HAVE_JANSSON),-ljansson)
 TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(HAVE_CMOCKA),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
@@ -47,7 +51,7 @@ tests: $(TESTS)
 STAMP := $(BUILD)/flags
 PREFIX_STAMP := $(BUILD)/prefix
 stamp = $(shell mkdir -p $(BUILD)/dep; [ "$$(cat $(1) 2>/dev/null)" = '$(2)' ] || printf '%s\n' '$(2)' >$(1))
-$(call stamp,$(STAMP),$(CC) $(BASE) $(OPT) $(CFLAGS))
+$(call stamp,$(STAMP),$(CC) $(BASE) $(OPT) $(CFLAGS) $(JSON))
 $(call stamp,$(PREFIX_STAMP),$(PREFIX))
 
 # ---- library, command, plugins, examples -------------------------------------------------------
@@ -59,7 +63,7 @@ $(SO): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
 	$(CC) -shared -Wl,-soname,libespresso.so.$(SOVER) -Wl,-z,defs $(CFLAGS) $< -o $@.$(VERSION) $(LIBS)
 	ln -sf $(@F).$(VERSION) $@.$(SOVER) && ln -sf $(@F).$(SOVER) $@
 $(BUILD)/bin/espresso: tools/espresso.c $(STAMP) $(PREFIX_STAMP) | $(BUILD)/bin/
-	$(CC) $(FLAGS) -DESPRESSO_PREFIX='"$(PREFIX)"' $< -o $@ $(LIBS)
+	$(CC) $(FLAGS) $(JSON) -DESPRESSO_PREFIX='"$(PREFIX)"' $< -o $@ $(JSON_LIBS) $(LIBS)
 
 PLUGIN_LINK = $(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ $(LIBS)
 $(BUILD)/lib/espresso/libespresso-%.so: codecs/%.c $(STAMP) | $(BUILD)/lib/espresso/
@@ -84,7 +88,7 @@ $(BUILD)/tests/abi/libespresso-%.so: tests/abi/plugin_%.c $(STAMP) | $(BUILD)/te
 	$(PLUGIN_LINK)
 $(BUILD)/tests/%: tests/%.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
-	$(CC) $(BASE) -O2 -g -Wall -Wextra -Wno-format-truncation $(DEP) $< -o $@ $(LIB) -lcmocka $(LIBS)
+	$(CC) $(BASE) -O2 -g -Wall -Wextra -Wno-format-truncation $(JSON) $(DEP) $< -o $@ $(LIB) -lcmocka $(JSON_LIBS) $(LIBS)
 
 # sanitizers: tests in C but those of the command; threads: those whose first lines mention the thread sanitizer
 SAN  := -O1 -g -fno-omit-frame-pointer
@@ -92,7 +96,7 @@ ASAN := $(filter-out $(BUILD)/asan/tools/%,$(TESTS:$(BUILD)/tests/%=$(BUILD)/asa
 TSAN := $(patsubst tests/%.c,$(BUILD)/tsan/%,$(shell grep -li 'thread sanitizer' $(TEST_SRC)))
 $(BUILD)/asan/%: tests/%.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
-	$(CC) $(BASE) $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined $(DEP) $< -o $@ $(LIB) -lcmocka $(LIBS)
+	$(CC) $(BASE) $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined $(JSON) $(DEP) $< -o $@ $(LIB) -lcmocka $(JSON_LIBS) $(LIBS)
 $(BUILD)/tsan/%: tests/%.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(BASE) $(SAN) -fsanitize=thread $(DEP) $< -o $@ $(LIB) -lcmocka $(LIBS)
@@ -132,6 +136,7 @@ clean:
 	rm -rf $(BUILD) dist
 report:
 	@$(if $(HAVE_CMOCKA),:,echo "left out: tests (cmocka.h not found; Debian: libcmocka-dev)")
+	@$(if $(HAVE_JANSSON),:,echo "left out: JSON files of the command (jansson.h not found; Debian: libjansson-dev)")
 	@$(if $(COMMAND),:,echo "left out: the command (tools/espresso.c is not there)")
 	@$(if $(wildcard codecs/cuda/*.cu),$(if $(call have,nvcc),:,echo "left out: CUDA codecs (nvcc not found)"),:)
 	@$(if $(wildcard backends/mpi.c),$(if $(call have,mpicc),:,echo "left out: backend mpi (mpicc not found)"),:)
