@@ -9,3 +9,6 @@
 #include "problem.c"
 #include "simulate.c"
 #include "draft.c"
+
+#include "builtin_systems.c"
+#include "builtin_costs.c"
