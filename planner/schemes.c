@@ -1,0 +1,44 @@
+/* schemes.c: the comparison strategies, each a file in schemes/, in the order in which they are shown. */
+#include "algorithms.h"
+
+#include "schemes/common.c"
+#include "schemes/fp32.c"
+#include "schemes/ddp.c"
+#include "schemes/fp16.c"
+#include "schemes/layerwise.c"
+#include "schemes/mergecomp.c"
+#include "schemes/hipress.c"
+#include "schemes/hitopkcomm.c"
+#include "schemes/byteps_compress.c"
+#include "schemes/all.c"
+#include "schemes/myopic.c"
+#include "schemes/gpu_only.c"
+#include "schemes/cpu_only.c"
+#include "schemes/patterns.c"
+
+/* What the library itself searches is listed last, by whoever shows them: search.c. */
+ESP__FN const esp__scheme *const *esp__schemes(void) {
+    static const esp__scheme *const all[] = {&esp__scheme_fp32,
+                                             &esp__scheme_ddp,
+                                             &esp__scheme_fp16,
+                                             &esp__scheme_layerwise,
+                                             &esp__scheme_mergecomp,
+                                             &esp__scheme_hipress,
+                                             &esp__scheme_hitopkcomm,
+                                             &esp__scheme_byteps,
+                                             &esp__scheme_all,
+                                             &esp__scheme_myopic,
+                                             &esp__scheme_gpu_only,
+                                             &esp__scheme_cpu_only,
+                                             &esp__scheme_inter_allgather,
+                                             &esp__scheme_inter_alltoall,
+                                             &esp__scheme_alltoall_alltoall,
+                                             NULL};
+    return all;
+}
+
+ESP__FN const esp__scheme *esp__scheme_find(const char *name) {
+    for (const esp__scheme *const *s = esp__schemes(); *s; s++)
+        if (!strcmp((*s)->name, name)) return *s;
+    return NULL;
+}

@@ -1,0 +1,118 @@
+/* common.c: what the comparison strategies share: forms of options, units by borders, filling a draft. They look at a
+ * problem as the published system would; constraints on the search (forbid, only) do not touch them, but a tensor with a
+ * `keep` keeps it. Knows nothing of how any one of them decides. */
+#include "../plan.h"
+
+/* An option for several machines with several ranks, and its nearest flat form. Comp and Decomp without a device. */
+typedef struct esp__form {
+    const char *tree, *flat;
+} esp__form;
+
+static const esp__form esp__form_raw = {"intra.reduce_scatter > inter.allreduce > intra.allgather", "flat.allreduce"};
+static const esp__form esp__form_ring = {"flat.allreduce", "flat.allreduce"};
+static const esp__form esp__form_allgather = {
+    "intra.reduce_scatter > comp > inter.allgather > decomp > intra.allgather", "comp > flat.allgather > decomp"};
+static const esp__form esp__form_alltoall = {
+    "intra.reduce_scatter > comp > inter.alltoall > decomp > comp > inter.allgather > decomp > intra.allgather",
+    "comp > flat.alltoall > decomp > comp > flat.allgather > decomp"};
+
+static int esp__codec_runs(const esp__problem *p, uint32_t codec, uint32_t device) {
+    return p->codecs[codec].compress[device].n && p->codecs[codec].decompress[device].n &&
+           (p->system.devices >> device & 1u);
+}
+
+/* The form's text for this system: every comp and decomp gets its device. */
+static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t device, char text[ESP__TEXT_MAX]) {
+    const char *from = p->hierarchical ? f->tree : f->flat;
+    size_t n = 0;
+    while (*from && n + 8 < ESP__TEXT_MAX) {
+        if (strncmp(from, "comp", 4)) {
+            text[n++] = *from++;
+            continue;
+        }
+        memcpy(text + n, device == ESP_PLAN_GPU ? "comp@gpu" : "comp@cpu", 8);
+        n += 8;
+        from += 4;
+    }
+    text[n] = 0;
+}
+
+/* This form on `device`, or on the other where the codec or the system lacks it, or raw where both do. */
+static const esp__path *esp__form_path(esp__problem *p, const esp__unit *u, const esp__form *f, uint32_t device,
+                                       uint32_t codec) {
+    char text[ESP__TEXT_MAX];
+    if (codec != ESP__NO_CODEC && !esp__codec_runs(p, codec, device)) device = 1u - device;
+    if (codec == ESP__NO_CODEC || !esp__codec_runs(p, codec, device)) {
+        if (strstr(f->tree, "comp")) f = &esp__form_raw;
+        codec = ESP__NO_CODEC;
+    }
+    esp__form_text(p, f, device, text);
+    return esp__path_make(p, u, text, codec);
+}
+
+/* The codec that the schemes compress with: the first, as the published systems have one for a training run. */
+static uint32_t esp__scheme_codec(const esp__problem *p) { return p->n_codecs ? 0u : (uint32_t)ESP__NO_CODEC; }
+
+/* Units that are alike have the same path: those before it are looked through by a small hash. */
+typedef struct esp__scheme_memo {
+    const esp__form *form[64];
+    esp__unit unit[64];
+    const esp__path *path[64];
+} esp__scheme_memo;
+
+static void esp__scheme_set(esp__problem *p, esp__draft *d, uint32_t u, const esp__form *f, uint32_t device,
+                            uint32_t codec, esp__scheme_memo *memo) {
+    const esp__unit *unit = &d->units[u];
+    uint64_t key = (unit->elements * 2 + (unit->n > 1)) * 0x9E3779B97F4A7C15ull;
+    uint32_t k = (uint32_t)(key >> 58);
+    if (p->keep[unit->first]) {
+        d->paths[u] = esp__menu_get(p, unit)->paths;
+        return;
+    }
+    if (memo->form[k] != f || memo->unit[k].elements != unit->elements || (memo->unit[k].n > 1) != (unit->n > 1)) {
+        memo->form[k] = f;
+        memo->unit[k] = *unit;
+        memo->path[k] = esp__form_path(p, unit, f, device, codec);
+    }
+    d->paths[u] = memo->path[k];
+}
+
+/* Every unit of the draft gets this form. */
+static void esp__scheme_fill(esp__problem *p, esp__draft *d, const esp__form *f, uint32_t device, uint32_t codec) {
+    esp__scheme_memo memo;
+    memset(&memo, 0, sizeof memo);
+    for (uint32_t u = 0; u < d->n_units; u++) esp__scheme_set(p, d, u, f, device, codec, &memo);
+    esp__generate(p, d);
+}
+
+/* Tensor by tensor. */
+static void esp__scheme_tensors(esp__problem *p, esp__draft *d, const esp__form *f, uint32_t device, uint32_t codec) {
+    esp__draft_tensors(p, d);
+    esp__scheme_fill(p, d, f, device, codec);
+}
+
+/* Adds tensors [first, end) as one unit, or as several where their keeps differ. Returns the new number of units. */
+static uint32_t esp__units_group(const esp__problem *p, esp__unit *units, uint32_t n, uint32_t first, uint32_t end) {
+    for (uint32_t i = first; i < end; i++) {
+        if (i == first || p->keep[i] != p->keep[i - 1]) {
+            memset(&units[n], 0, sizeof units[n]);
+            units[n++].first = i;
+        }
+        units[n - 1].n++;
+        units[n - 1].elements += p->model->tensors[i].elements;
+    }
+    return n;
+}
+
+/* Adds one tensor as chunks of at most `most` elements. Returns the new number of units. */
+static uint32_t esp__units_chunks(const esp__problem *p, esp__unit *units, uint32_t n, uint32_t tensor, uint64_t most) {
+    uint64_t elements = p->model->tensors[tensor].elements;
+    for (uint64_t begin = 0; begin < elements; begin += most, n++) {
+        memset(&units[n], 0, sizeof units[n]);
+        units[n].first = tensor;
+        units[n].n = 1;
+        units[n].begin = begin;
+        units[n].elements = elements - begin < most ? elements - begin : most;
+    }
+    return n;
+}

@@ -1,0 +1,14 @@
+/* cpu_only.c: Espresso's search with compression on the CPU only: Algorithm 1 with the other device (section 5.3). */
+#include "../algorithms.h"
+
+static int esp__path_on_cpu(const esp__problem *p, const esp__path *path) {
+    return esp__path_on(p, path, 1u << ESP_PLAN_CPU);
+}
+
+static void esp__cpu_only_make(esp__problem *p, esp__draft *d) {
+    esp__draft_tensors(p, d);
+    esp__algorithm1_over(p, d, esp__choices_of(p, d, esp__path_on_cpu));
+}
+
+static const esp__scheme esp__scheme_cpu_only = {"cpu-only", "Algorithm 1 with the CPU alone", "Espresso, section 5.3",
+                                                 esp__cpu_only_make};

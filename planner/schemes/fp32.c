@@ -1,0 +1,10 @@
+/* fp32.c: no compression, tensor by tensor: the baseline of the paper's figures. */
+#include "../plan.h"
+
+static void esp__fp32_make(esp__problem *p, esp__draft *d) {
+    esp__scheme_tensors(p, d, &esp__form_raw, ESP_PLAN_GPU, ESP__NO_CODEC);
+}
+
+static const esp__scheme esp__scheme_fp32 = {
+    "fp32", "no compression, tensor by tensor: intra reduce_scatter, inter allreduce, intra allgather",
+    "BytePS and Horovod without fusion; Espresso, section 5.1", esp__fp32_make};

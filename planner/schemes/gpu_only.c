@@ -1,0 +1,14 @@
+/* gpu_only.c: Espresso's search with compression on the GPU only: Algorithm 1 without Algorithm 2 (section 5.3). */
+#include "../algorithms.h"
+
+static int esp__path_on_gpu(const esp__problem *p, const esp__path *path) {
+    return esp__path_on(p, path, 1u << ESP_PLAN_GPU);
+}
+
+static void esp__gpu_only_make(esp__problem *p, esp__draft *d) {
+    esp__draft_tensors(p, d);
+    esp__algorithm1_over(p, d, esp__choices_of(p, d, esp__path_on_gpu));
+}
+
+static const esp__scheme esp__scheme_gpu_only = {"gpu-only", "Algorithm 1 with the GPU alone", "Espresso, section 5.3",
+                                                 esp__gpu_only_make};

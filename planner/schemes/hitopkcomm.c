@@ -1,0 +1,11 @@
+/* hitopkcomm.c: HiTopKComm: gradients are summed inside the machine, each rank's shard is compressed on its GPU, payloads are
+ * gathered between machines, decompressed, and the result is gathered inside the machine. Every tensor. */
+#include "../plan.h"
+
+static void esp__hitopkcomm_make(esp__problem *p, esp__draft *d) {
+    esp__scheme_tensors(p, d, &esp__form_allgather, ESP_PLAN_GPU, esp__scheme_codec(p));
+}
+
+static const esp__scheme esp__scheme_hitopkcomm = {
+    "hitopkcomm", "every tensor on the GPU: intra reduce_scatter, comp, inter allgather, decomp, intra allgather",
+    "Shi et al., MLSys 2021, section 3.2", esp__hitopkcomm_make};

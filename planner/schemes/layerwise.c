@@ -1,0 +1,10 @@
+/* layerwise.c: every tensor compressed by itself, as soon as it is ready: what most codec libraries do. */
+#include "../plan.h"
+
+static void esp__layerwise_make(esp__problem *p, esp__draft *d) {
+    esp__scheme_tensors(p, d, &esp__form_allgather, ESP_PLAN_GPU, esp__scheme_codec(p));
+}
+
+static const esp__scheme esp__scheme_layerwise = {
+    "layerwise", "every tensor compressed where codecs do by default: between reduce_scatter and allgather",
+    "GRACE, ICDCS 2021; this library's strategy of the same name", esp__layerwise_make};

@@ -1,0 +1,12 @@
+/* myopic.c: each tensor gets the option that is shortest for it alone: no thought of lanes and of the others (section 5.3). */
+#include "../algorithms.h"
+
+static void esp__myopic_make(esp__problem *p, esp__draft *d) {
+    esp__draft_tensors(p, d);
+    for (uint32_t u = 0; u < d->n_units; u++)
+        d->paths[u] = esp__menu_get(p, &d->units[u])->paths; /* by ascending time */
+    esp__generate(p, d);
+}
+
+static const esp__scheme esp__scheme_myopic = {"myopic", "each tensor's shortest option by itself, without the others",
+                                               "Espresso, section 5.3", esp__myopic_make};
