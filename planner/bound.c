@@ -1,0 +1,265 @@
+/* bound.c: the certificate: no plan for these units is faster. Rows (bound_rows.c) are mixed with weights that sum to 1; for
+ * any mixture the cheapest path of every unit on its own gives a bound, and the best mixture (bound_game.c) a good one. Then
+ * times are refuted: a plan within T has no path that starts when its unit is ready and still ends after T, which leaves
+ * fewer paths and a higher bound; where that is above T, there is no plan within T. docs/planner.md has the proofs. */
+#include "plan.h"
+
+/* The best choice for a mixture of rows, and what the mixture says of it: a bound on every plan of allowed paths. */
+static double esp__bound_at(esp__bounding *b, const double *lambda, uint16_t *choice) {
+    double sum = 0.0, *cost = b->cost;
+    uint32_t first = 1;
+    for (uint32_t j = 0; j < b->game.n_rows; j++) {
+        const double *w = b->rows[j].w, l = lambda[j];
+        if (l <= 0.0) continue;
+        sum += l * b->rows[j].base;
+        b->work += b->n_paths;
+        if (first)
+            for (uint32_t k = 0; k < b->n_paths; k++) cost[k] = l * w[k];
+        else
+            for (uint32_t k = 0; k < b->n_paths; k++) cost[k] += l * w[k];
+        first = 0;
+    }
+    for (uint32_t u = 0; u < b->n; u++) {
+        const double *c = cost + b->offset[u];
+        uint32_t best = b->low[u];
+        for (uint32_t x = best + 1; x < b->high[u]; x++)
+            if (c[x] < c[best]) best = x;
+        sum += c[best];
+        choice[u] = (uint16_t)best;
+    }
+    return sum;
+}
+
+static void esp__column_value(esp__bounding *b, uint32_t i) {
+    for (uint32_t j = 0; j < b->game.n_rows; j++)
+        b->game.g[i][j] = esp__row_value(b, &b->rows[j], b->choice[i]) * b->scale + 1e-12;
+}
+
+/* The place of a new column: a free one, else that of the column that matters least. */
+static uint32_t esp__column_place(esp__bounding *b) {
+    esp__game *m = &b->game;
+    uint32_t place = 0;
+    if (m->n_columns < ESP__GAME_COLUMNS) {
+        place = m->n_columns++;
+        if (!b->choice[place]) b->choice[place] = esp__pool_get(b->p->pool, b->n * sizeof **b->choice);
+        return place;
+    }
+    double most = -1.0;
+    for (uint32_t i = 0; i < m->n_columns; i++) {
+        double slack = 0.0; /* at the best mixture so far */
+        if (m->column[i] > 0.0) continue;
+        for (uint32_t j = 0; j < m->n_rows; j++) slack += b->lambda[j] * m->g[i][j];
+        if (slack > most) most = slack, place = i;
+    }
+    return place;
+}
+
+static void esp__mix(esp__bounding *b, double keep, double *out) {
+    for (uint32_t j = 0; j < ESP__GAME_ROWS; j++)
+        out[j] = j < b->game.n_rows ? keep * b->lambda[j] + (1.0 - keep) * b->game.row[j] : 0.0;
+}
+
+/* Raises `best` over mixtures for the paths allowed until it is above `target`, or clear that it will not be. */
+static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
+    double lambda[ESP__GAME_ROWS], keep = 0.6;
+    b->best = esp__bound_at(b, b->lambda, b->choice[esp__column_place(b)]);
+    esp__column_value(b, b->game.n_columns - 1);
+    for (int call = 0; call < 100 && b->best <= target && b->work < b->work_max; call++) {
+        esp__game_solve(&b->game);
+        double value = b->game.value / b->scale;
+        if (value <= target || value - b->best <= tolerance * value) {
+            if (!esp__rows_find(b, esp__max2(value, b->best) * (1.0 + tolerance))) break;
+            continue;
+        }
+        uint32_t place = esp__column_place(b);
+        esp__mix(b, keep, lambda);
+        double f = esp__bound_at(b, lambda, b->choice[place]), said = 0.0;
+        esp__column_value(b, place);
+        for (uint32_t j = 0; j < b->game.n_rows; j++) said += b->game.row[j] * b->game.g[place][j];
+        keep = said / b->scale < value * (1.0 - 1e-9) ? keep : keep * 0.5; /* it told the game nothing new */
+        if (f > b->best) {
+            b->best = f;
+            memcpy(b->lambda, lambda, sizeof lambda);
+        }
+    }
+    return b->best > target;
+}
+
+/* Columns again made of allowed paths, the cheapest for the best mixture. */
+static void esp__columns_fit(esp__bounding *b) {
+    uint16_t *best = b->choice[esp__column_place(b)];
+    uint32_t last = b->game.n_columns - 1;
+    b->best = esp__bound_at(b, b->lambda, best);
+    for (uint32_t i = 0; i <= last; i++) {
+        for (uint32_t u = 0; u < b->n; u++)
+            if (b->choice[i][u] < b->low[u] || b->choice[i][u] >= b->high[u]) b->choice[i][u] = best[u];
+        esp__column_value(b, i);
+    }
+}
+
+/* Leaves the paths that can end by `t`. Returns 0 where a unit has none. */
+static int esp__bound_limit(esp__bounding *b, double t) {
+    for (uint32_t u = 0; u < b->n; u++) {
+        const esp__menu *m = b->menus[b->menu[u]].menu;
+        uint32_t low = 0, high = m->n;
+        while (low < high) { /* paths are by ascending total */
+            uint32_t mid = (low + high) / 2;
+            if (b->ready[u] + (double)m->paths[mid].total <= t)
+                low = mid + 1;
+            else
+                high = mid;
+        }
+        if (!low) return 0;
+        b->low[u] = 0;
+        b->high[u] = low;
+    }
+    return 1;
+}
+
+/* Is there no plan within t? "No" only says that we do not know. */
+static int esp__bound_refutes(esp__bounding *b, double t) {
+    if (!esp__bound_limit(b, t)) return 1;
+    esp__columns_fit(b);
+    if (b->best > t || esp__bound_climb(b, t, 1e-4)) return 1;
+    b->proven = esp__max2(b->proven, b->best);
+    return 0;
+}
+
+/* Pushes `proven` up to a time that cannot be refuted. */
+static void esp__bound_push(esp__bounding *b) {
+    double hopeless = 0.0, step = 3e-4;
+    for (int round = 0; round < 24 && b->work < b->work_max; round++) {
+        double t = b->proven * (1.0 + step);
+        if (hopeless > 0.0 && t >= hopeless) t = 0.5 * (b->proven + hopeless);
+        if (hopeless > 0.0 && hopeless - b->proven < 3e-4 * b->proven) break;
+        if (esp__bound_refutes(b, t)) {
+            b->proven = esp__max2(b->proven, t);
+            step *= 4.0;
+        } else {
+            hopeless = t;
+        }
+    }
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------------------- */
+static void esp__bounding_menus(esp__bounding *b) {
+    uint32_t slots = 64;
+    while (slots < 4 * b->n) slots *= 2;
+    uint32_t *table = esp__pool_get(b->p->pool, slots * sizeof *table);
+    b->menus = esp__pool_get(b->p->pool, b->n * sizeof *b->menus);
+    for (uint32_t u = 0; u < b->n; u++) {
+        const esp__menu *m = esp__menu_get(b->p, &b->units[u]);
+        uint32_t at = (uint32_t)((uintptr_t)m * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
+        while (table[at] && b->menus[table[at] - 1].menu != m) at = (at + 1) & (slots - 1);
+        if (!table[at]) {
+            esp__lanes_menu_make(b->p, m, &b->menus[b->n_menus]);
+            table[at] = ++b->n_menus;
+        }
+        b->menu[u] = table[at] - 1;
+        b->offset[u] = b->n_paths;
+        b->n_paths += m->n;
+    }
+}
+
+/* What must follow each backward: those after it, and the shortest path of a unit that one of them makes ready. */
+static void esp__bounding_backward(esp__bounding *b) {
+    double sum = 0.0, after = 0.0;
+    for (uint32_t i = 0; i < b->n_tensors; i++) {
+        b->compute[i] = (double)b->p->compute[i];
+        b->start[i] = sum;
+        sum += b->compute[i];
+    }
+    for (uint32_t u = 0; u < b->n; u++) {
+        uint32_t last = b->units[u].first + b->units[u].n - 1;
+        double least = (double)b->menus[b->menu[u]].menu->paths[0].total;
+        b->ready[u] = b->start[last] + b->compute[last];
+        b->tail[last] = esp__max2(b->tail[last], least);
+    }
+    for (uint32_t i = b->n_tensors; i-- > 0;) {
+        after = b->tail[i] = esp__max2(b->tail[i], after);
+        after += b->compute[i];
+        b->proven = esp__max2(b->proven, b->start[i] + b->compute[i] + b->tail[i]);
+    }
+}
+
+static esp__bounding *esp__bounding_open(esp__problem *p, const esp__unit *units, uint32_t n) {
+    esp__bounding *b = esp__pool_get(p->pool, sizeof *b);
+    b->p = p, b->units = units, b->n = n;
+    b->n_tensors = (uint32_t)p->n_tensors;
+    b->compute = esp__pool_get(p->pool, b->n_tensors * sizeof *b->compute);
+    b->start = esp__pool_get(p->pool, b->n_tensors * sizeof *b->start);
+    b->tail = esp__pool_get(p->pool, b->n_tensors * sizeof *b->tail);
+    b->menu = esp__pool_get(p->pool, n * sizeof *b->menu);
+    b->offset = esp__pool_get(p->pool, n * sizeof *b->offset);
+    b->ready = esp__pool_get(p->pool, n * sizeof *b->ready);
+    b->low = esp__pool_get(p->pool, n * sizeof *b->low);
+    b->high = esp__pool_get(p->pool, n * sizeof *b->high);
+    esp__bounding_menus(b);
+    esp__bounding_backward(b);
+    b->cost = esp__pool_get(p->pool, b->n_paths * sizeof *b->cost);
+    b->scale = b->proven > 0.0 ? 1.0 / b->proven : 1.0;
+    b->work_max = 100000000;
+    for (uint32_t u = 0; u < n; u++) b->high[u] = b->menus[b->menu[u]].menu->n;
+    return b;
+}
+
+/* First columns: what is best for one lane alone, and the shortest paths. First rows: what these break. */
+static void esp__bounding_start(esp__bounding *b) {
+    for (uint32_t l = 0; l <= ESP__LANES; l++) {
+        uint32_t place = esp__column_place(b);
+        uint16_t *choice = b->choice[place];
+        for (uint32_t u = 0; u < b->n && l < ESP__LANES; u++) {
+            const esp__menu *m = b->menus[b->menu[u]].menu;
+            for (uint32_t x = 1; x < m->n; x++)
+                if (m->paths[x].load[l] < m->paths[choice[u]].load[l]) choice[u] = (uint16_t)x;
+        }
+        memset(b->game.column, 0, sizeof b->game.column);
+        b->game.column[place] = 1.0;
+        esp__rows_find(b, 0.0);
+    }
+    for (uint32_t j = 0; j < b->game.n_rows; j++) b->lambda[j] = 1.0 / b->game.n_rows;
+}
+
+/* ---- prices ----------------------------------------------------------------------------------------------------------- */
+static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
+    uint16_t *choice = b->choice[esp__column_place(b)];
+    double f = esp__bound_at(b, b->lambda, choice), whole = f > 0.0 ? esp__min2(1.0, f / b->proven) : 0.0;
+    if (f < 0.9 * b->proven) whole = 0.0; /* one unit's own chain binds, not the lanes */
+    for (uint32_t j = 0; j < b->game.n_rows; j++) out->lane_price[b->rows[j].lane] += whole * b->lambda[j];
+    for (uint32_t u = 0; u < b->n; u++) {
+        const esp__path *paths = b->menus[b->menu[u]].menu->paths, *path = &paths[choice[u]];
+        const double *cost = b->cost + b->offset[u];
+        for (uint32_t j = 0; j < b->game.n_rows; j++) {
+            const esp__row *r = &b->rows[j];
+            double load = (double)path->load[r->lane], w = r->w[b->offset[u] + choice[u]];
+            out->price[u][r->lane] += b->lambda[j] * (load > 0.0 ? w / load : b->ready[u] >= r->s ? 1.0 : 0.0);
+        }
+        /* what a chain's nanosecond must cost for those that cannot end in time to look no better than the choice */
+        for (uint32_t x = b->high[u]; x < b->menus[b->menu[u]].menu->n; x++) {
+            double longer = (double)paths[x].total - (double)path->total;
+            if (longer > 0.0)
+                out->chain_price[u] = esp__max2(out->chain_price[u], (cost[choice[u]] - cost[x]) / longer);
+        }
+        if (whole == 0.0) out->chain_price[u] = esp__max2(out->chain_price[u], 1.0 / b->n);
+    }
+}
+
+ESP__FN void esp__bound_units(esp__problem *p, const esp__unit *units, uint32_t n_units, esp__bound *out) {
+    memset(out, 0, sizeof *out);
+    out->price = esp__pool_get(p->pool, n_units * sizeof *out->price);
+    out->chain_price = esp__pool_get(p->pool, n_units * sizeof *out->chain_price);
+    for (uint32_t u = 0; u < n_units; u++) esp__menu_get(p, &units[u]); /* menus stay: they are made below the mark */
+    esp__mark mark = esp__pool_mark(p->pool);
+    esp__bounding *b = esp__bounding_open(p, units, n_units);
+    if (b->proven > 0.0) {
+        esp__bounding_start(b);
+        if (b->game.n_rows) {
+            esp__bound_climb(b, 1e300, 1e-3);
+            b->proven = esp__max2(b->proven, b->best);
+            esp__bound_push(b);
+            esp__bound_prices(b, out);
+        }
+    }
+    out->ns = (uint64_t)(b->proven * (1.0 - 1e-12));
+    esp__pool_release(p->pool, mark);
+}

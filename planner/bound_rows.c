@@ -1,0 +1,236 @@
+/* bound_rows.c: the inequalities of the lower bound. Row (lane, s, q) says: what of the ops on this lane must run between s
+ * and T - q takes no longer than T - q - s. How much of an op must depends on its path alone: it starts no earlier than its
+ * unit is ready and the ops before it are done (a), and ends no later than T less the ops after it (tail). Pushed as far left
+ * as it goes, a + p - s of its time p lies behind s; pushed as far right, p - (q - tail) lies before T - q; the lesser of the
+ * two lies between them wherever it runs. So T >= s + q + the sum of these parts, and every mixture of rows is a bound too.
+ * Backward ops are ops of the compute lane like others. */
+#include "plan.h"
+
+/* One op as its lane sees it. */
+typedef struct esp__stay {
+    double p, head, tail; /* its time, and what its path has before and after it */
+    uint32_t path;
+} esp__stay;
+/* A menu, by lanes. */
+typedef struct esp__lanes_menu {
+    const esp__menu *menu;
+    uint32_t n[ESP__LANES];
+    esp__stay *stays[ESP__LANES]; /* by path */
+    double head[ESP__LANES];      /* the longest way that any path has to here: a + p less ready          */
+} esp__lanes_menu;
+typedef struct esp__row {
+    uint32_t lane;
+    double s, q, cap; /* cap: no op has more than T - q - s in there                */
+    double base;      /* s + q + the backward ops' part                             */
+    double *w;        /* [n_paths] a path's part                                    */
+} esp__row;
+
+static double esp__min2(double a, double b) { return a < b ? a : b; }
+static double esp__max2(double a, double b) { return a > b ? a : b; }
+
+/* What of an op from a on must lie between s and T - q. */
+static double esp__must(double a, double p, double tail, double s, double q, double cap) {
+    double left = esp__min2(a + p - s, p), right = esp__min2(p - (q - tail), p);
+    return esp__max2(0.0, esp__min2(esp__min2(left, right), cap));
+}
+
+static void esp__lanes_menu_make(esp__problem *p, const esp__menu *menu, esp__lanes_menu *out) {
+    uint32_t n[ESP__LANES] = {0, 0, 0, 0};
+    out->menu = menu;
+    for (uint32_t x = 0; x < menu->n; x++)
+        for (uint32_t k = 0; k < menu->paths[x].n; k++)
+            for (uint32_t l = 0; l < ESP__LANES; l++) n[l] += menu->paths[x].ops[k].lanes >> l & 1u;
+    for (uint32_t l = 0; l < ESP__LANES; l++) out->stays[l] = esp__pool_get(p->pool, n[l] * sizeof **out->stays);
+    for (uint32_t x = 0; x < menu->n; x++) {
+        double head = 0.0, total = (double)menu->paths[x].total;
+        for (uint32_t k = 0; k < menu->paths[x].n; k++) {
+            const esp__plan_op *op = &menu->paths[x].ops[k];
+            double ns = (double)op->ns;
+            esp__stay stay = {ns, head, total - head - ns, x};
+            head += ns;
+            for (uint32_t l = 0; l < ESP__LANES && op->ns; l++) {
+                if (!(op->lanes >> l & 1u)) continue;
+                out->stays[l][out->n[l]++] = stay;
+                out->head[l] = esp__max2(out->head[l], head);
+            }
+        }
+    }
+}
+
+/* ---- all of a bound's work ---------------------------------------------------------------------------------------- */
+typedef struct esp__bounding {
+    esp__problem *p;
+    const esp__unit *units;
+    uint32_t n, n_tensors, n_menus, n_paths, largest; /* largest: paths of a unit */
+    double *compute, *start, *tail; /* [n_tensors] backward: time, earliest start, what must follow     */
+    uint32_t *menu, *offset;        /* [n] which menu; where its paths are in rows                      */
+    double *ready;                  /* [n]                                                              */
+    uint32_t *low, *high;           /* [n] paths allowed                                                */
+    esp__lanes_menu *menus;
+    esp__row rows[ESP__GAME_ROWS];
+    esp__game game;
+    uint16_t
+        *choice[ESP__GAME_COLUMNS]; /* [n] of each column                                                            */
+    double *cost;                   /* [n_paths] */
+    double scale;                   /* of the game: 1 / ns                                                           */
+    double proven;                  /* no plan is faster                                                             */
+    double best,
+        lambda[ESP__GAME_ROWS]; /* the best mixture for the paths allowed                                        */
+    uint64_t work, work_max;    /* path costs computed, and how many may be                                     */
+} esp__bounding;
+
+static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
+    double sum = 0.0;
+    if (r->lane != ESP__LANE_COMPUTE) return 0.0;
+    for (uint32_t i = 0; i < b->n_tensors; i++)
+        sum += esp__must(b->start[i], b->compute[i], b->tail[i], r->s, r->q, r->cap);
+    return sum;
+}
+
+/* Units that are ready after s have the same part wherever they are: computed once a menu. */
+static void esp__row_fill(esp__bounding *b, esp__row *r) {
+    esp__mark mark = esp__pool_mark(b->p->pool);
+    const double **late = esp__pool_get(b->p->pool, b->n_menus * sizeof *late);
+    for (uint32_t u = 0; u < b->n; u++) {
+        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        double *w = r->w + b->offset[u];
+        if (b->ready[u] >= r->s && late[b->menu[u]]) {
+            memcpy(w, late[b->menu[u]], m->menu->n * sizeof *w);
+            continue;
+        }
+        memset(w, 0, m->menu->n * sizeof *w);
+        if (b->ready[u] + m->head[r->lane] <= r->s) continue;
+        if (b->ready[u] >= r->s) late[b->menu[u]] = w;
+        const esp__stay *stay = m->stays[r->lane];
+        for (uint32_t k = 0; k < m->n[r->lane]; k++, stay++)
+            w[stay->path] += esp__must(b->ready[u] + stay->head, stay->p, stay->tail, r->s, r->q, r->cap);
+    }
+    esp__pool_release(b->p->pool, mark);
+}
+
+/* What row j says of a choice. */
+static double esp__row_value(const esp__bounding *b, const esp__row *r, const uint16_t *choice) {
+    double sum = r->base;
+    for (uint32_t u = 0; u < b->n; u++) sum += r->w[b->offset[u] + choice[u]];
+    return sum;
+}
+
+static int esp__row_add(esp__bounding *b, uint32_t lane, double s, double q) {
+    esp__game *m = &b->game;
+    esp__row *r = &b->rows[m->n_rows];
+    for (uint32_t j = 0; j < m->n_rows; j++)
+        if (b->rows[j].lane == lane && b->rows[j].s == s && b->rows[j].q == q) return 0;
+    if (m->n_rows == ESP__GAME_ROWS || b->proven - s - q <= 0.0) return 0;
+    r->lane = lane, r->s = s, r->q = q, r->cap = b->proven - s - q;
+    r->base = s + q + esp__row_backward(b, r);
+    if (!r->w) r->w = esp__pool_get(b->p->pool, b->n_paths * sizeof *r->w);
+    esp__row_fill(b, r);
+    for (uint32_t i = 0; i < m->n_columns; i++)
+        m->g[i][m->n_rows] = esp__row_value(b, r, b->choice[i]) * b->scale + 1e-12;
+    b->lambda[m->n_rows++] = 0.0;
+    return 1;
+}
+
+/* ---- looking for rows --------------------------------------------------------------------------------------------- */
+/* An op on one lane, with the weight that the mixture of columns gives its path. */
+typedef struct esp__weighed {
+    double end, p, tail_end, w; /* a + p; p; tail + p */
+} esp__weighed;
+enum { ESP__BINS = 128 };
+
+/* x + the sum of w * min(max(0, end - x), size) is piecewise linear in x: its largest value at points from x0 on, `step` apart. */
+static double esp__hinges_best(const esp__weighed *at, uint32_t n, int from_right, double other, double x0, double step,
+                               double *best_x) {
+    double c0[ESP__BINS + 1] = {0}, c1[ESP__BINS + 1] = {0}, n0 = 0.0, n1 = 0.0, best = -1.0;
+    for (uint32_t i = 0; i < n; i++) {
+        double end = from_right ? at[i].tail_end : at[i].end, far = from_right ? at[i].end : at[i].tail_end;
+        double size = esp__min2(at[i].p, far - other);
+        if (size <= 0.0 || end <= x0) continue;
+        for (int k = 0; k < 2; k++, end -= size) { /* max(0, end - x) - max(0, end - size - x) */
+            double bin = (end - x0) / step, w = k ? -at[i].w : at[i].w;
+            if (bin <= 0.0) break;
+            uint32_t to = bin < ESP__BINS ? (uint32_t)bin : (uint32_t)ESP__BINS;
+            c0[to] += w, c1[to] += w * end;
+        }
+    }
+    for (uint32_t k = ESP__BINS + 1; k-- > 0;) { /* points below `end`: bins to and down */
+        double x = x0 + step * k, value;
+        n0 += c0[k], n1 += c1[k];
+        value = x + n1 - n0 * x;
+        if (value > best) best = value, *best_x = x;
+    }
+    return best;
+}
+
+/* Zooms in on the best x. */
+static double esp__hinges_zoom(const esp__weighed *at, uint32_t n, int from_right, double other, double high,
+                               double *x) {
+    double low = 0.0, best = 0.0, value, seen = 0.0;
+    for (int round = 0; round < 3 && high > low; round++) {
+        double step = (high - low) / ESP__BINS;
+        value = esp__hinges_best(at, n, from_right, other, low, step, &seen);
+        if (value > best) best = value, *x = seen;
+        low = esp__max2(0.0, *x - 1.5 * step);
+        high = *x + 1.5 * step;
+    }
+    return best;
+}
+
+/* The ops on a lane of the columns that the game mixes. */
+static uint32_t esp__weigh(const esp__bounding *b, uint32_t lane, esp__weighed *out) {
+    const esp__game *m = &b->game;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->n_tensors && lane == ESP__LANE_COMPUTE; i++) {
+        esp__weighed w = {b->start[i] + b->compute[i], b->compute[i], b->tail[i] + b->compute[i], 1.0};
+        out[n++] = w;
+    }
+    for (uint32_t u = 0; u < b->n; u++) {
+        const esp__path *paths = b->menus[b->menu[u]].menu->paths;
+        double weight[ESP__GAME_COLUMNS];
+        uint16_t path[ESP__GAME_COLUMNS];
+        uint32_t k = 0;
+        for (uint32_t i = 0; i < m->n_columns; i++) {
+            uint32_t seen = 0;
+            if (m->column[i] < 1e-6) continue;
+            while (seen < k && path[seen] != b->choice[i][u]) seen++;
+            if (seen == k) path[k] = b->choice[i][u], weight[k++] = 0.0;
+            weight[seen] += m->column[i];
+        }
+        for (uint32_t i = 0; i < k; i++) {
+            double head = 0.0, total = (double)paths[path[i]].total;
+            for (uint32_t o = 0; o < paths[path[i]].n; o++) {
+                const esp__plan_op *op = &paths[path[i]].ops[o];
+                double p = (double)op->ns;
+                esp__weighed w = {b->ready[u] + head + p, p, total - head, weight[i]};
+                head += p;
+                if (op->lanes >> lane & 1u && op->ns) out[n++] = w;
+            }
+        }
+    }
+    return n;
+}
+
+/* Adds the row of each lane that the mixture of columns breaks most. Returns how many. */
+static uint32_t esp__rows_find(esp__bounding *b, double above) {
+    uint32_t added = 0, room = b->n_tensors + 1;
+    esp__mark mark = esp__pool_mark(b->p->pool);
+    for (uint32_t i = 0; i < b->game.n_columns; i++)
+        if (b->game.column[i] >= 1e-6) room += b->n * ESP__MAX_OPS;
+    esp__weighed *at = esp__pool_get(b->p->pool, room * sizeof *at);
+    double found[ESP__LANES][3];
+    for (uint32_t l = 0; l < ESP__LANES; l++) {
+        double s = 0.0, q = 0.0, value = 0.0, latest = 0.0, longest = 0.0;
+        uint32_t n = esp__weigh(b, l, at);
+        for (uint32_t i = 0; i < n; i++)
+            latest = esp__max2(latest, at[i].end), longest = esp__max2(longest, at[i].tail_end);
+        for (int round = 0; round < 2 && n; round++) {
+            value = esp__hinges_zoom(at, n, 0, q, latest, &s);
+            value = esp__hinges_zoom(at, n, 1, s, longest, &q);
+        }
+        found[l][0] = value, found[l][1] = s, found[l][2] = q;
+    }
+    esp__pool_release(b->p->pool, mark); /* rows stay: they must not lie above the mark */
+    for (uint32_t l = 0; l < ESP__LANES; l++)
+        if (found[l][0] > above) added += (uint32_t)esp__row_add(b, l, found[l][1], found[l][2]);
+    return added;
+}
