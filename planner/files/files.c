@@ -7,7 +7,9 @@
 #ifdef ESPRESSO_JANSSON
 #include <ctype.h>
 #include <jansson.h>
+#include <math.h>
 
+#include "put.c"
 #include "locate.c"
 #include "input.c"
 #include "number.c"
@@ -15,7 +17,8 @@
 #include "model.c"
 #include "gc.c"
 #include "system.c"
-/* strategy */
+#include "strategy.c"
+#include "strategy_json.c"
 #else
 #include "left_out.c"
 #endif

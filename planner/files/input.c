@@ -10,6 +10,7 @@ typedef struct files_unknown {
 typedef struct files_input {
     const char *name, *text;
     size_t len;
+    int plain; /* not JSON */
     json_t *root;
     esp__pool *pool; /* of the struct that is read into */
     const esp__files_log *log;
@@ -249,13 +250,23 @@ static void files_input_guarded(files_input *in, files_reader reader, void *out)
         return;
     }
     in->pool->on_failure = &in->fail;
-    in->root = json_loadb(in->text, in->len, JSON_REJECT_DUPLICATES, &e);
-    if (!in->root) files_input_syntax(in, &e);
+    if (!in->plain) in->root = json_loadb(in->text, in->len, JSON_REJECT_DUPLICATES, &e);
+    if (!in->plain && !in->root) files_input_syntax(in, &e);
     files_place root = {NULL, NULL, 0, in->root};
     reader(in, &root, out);
 }
 
-/* Reads a text with `reader` into `out`, whose memory is `pool`: given back if it fails. */
+/* Reads what `in` holds into `out`; all memory is given back if it fails. */
+static esp_status files_input_run(files_input *in, files_reader reader, void *out) {
+    files_input_guarded(in, reader, out);
+    files_input_warnings(in);
+    json_decref(in->root);
+    in->pool->on_failure = NULL;
+    if (in->status) esp__pool_free(in->pool);
+    return in->status;
+}
+
+/* JSON; `pool` is of `out`. */
 static esp_status files_input_parse(const char *name, const char *text, size_t len, const esp__files_log *log,
                                     files_reader reader, void *out, esp__pool *pool) {
     files_input in;
@@ -265,12 +276,21 @@ static esp_status files_input_parse(const char *name, const char *text, size_t l
     in.len = len;
     in.pool = pool;
     in.log = log;
-    files_input_guarded(&in, reader, out);
-    files_input_warnings(&in);
-    json_decref(in.root);
-    pool->on_failure = NULL;
-    if (in.status) esp__pool_free(pool);
-    return in.status;
+    return files_input_run(&in, reader, out);
+}
+
+/* Any other text. */
+static esp_status files_text_parse(const char *name, const char *text, size_t len, const esp__files_log *log,
+                                   files_reader reader, void *out, esp__pool *pool) {
+    files_input in;
+    memset(&in, 0, sizeof in);
+    in.name = name;
+    in.text = text;
+    in.len = len;
+    in.plain = 1;
+    in.pool = pool;
+    in.log = log;
+    return files_input_run(&in, reader, out);
 }
 
 /* The whole file; the text is freed by the caller. */

@@ -1,0 +1,208 @@
+/* strategy_json.c: a strategy as JSON, for scripts, and back without loss. Must not know the text form: strategy.c does. */
+
+/* ---- writing JSON ---------------------------------------------------------------------------------------------------- */
+static void files_put_unit(esp__text *t, const esp_plan_unit *u) {
+    esp__text_add(t, "    {\"first\": %u, \"tensors\": %u, \"begin\": %llu, \"elements\": %llu, \"codec\": ", u->first,
+                  u->n_tensors, (unsigned long long)u->begin, (unsigned long long)u->elements);
+    files_put_string(t, u->codec);
+    esp__text_add(t, ", \"option\": ");
+    files_put_string(t, u->option);
+}
+
+/* What the plan expects of each unit: the first and the last op. */
+static void files_put_unit_times(esp__text *t, const uint64_t times[2]) {
+    if (!times[1]) return;
+    esp__text_add(t, ", \"start_us\": ");
+    files_put_us(t, (double)times[0]);
+    esp__text_add(t, ", \"end_us\": ");
+    files_put_us(t, (double)times[1]);
+}
+
+/* [n] start and end of units' ops, from the events of a plan; zeros without one. */
+static uint64_t (*files_unit_times(files_strategy *s, const esp_plan *plan))[2] {
+    uint64_t(*times)[2] = esp__pool_get(&s->pool, (s->n_units + 1) * sizeof *times);
+    uint32_t n = 0;
+    const esp_plan_event *e = plan ? esp_plan_events(plan, &n) : NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        if (e[i].kind == ESP_PLAN_BACKWARD || e[i].unit >= s->n_units) continue;
+        uint64_t *x = times[e[i].unit];
+        if (!x[1] || e[i].start_ns < x[0]) x[0] = e[i].start_ns;
+        if (e[i].end_ns > x[1]) x[1] = e[i].end_ns;
+    }
+    return times;
+}
+
+static void files_put_predicted(esp__text *t, const esp_plan *plan) {
+    esp_plan_report r = {.struct_size = sizeof r};
+    if (!plan || esp_plan_report_read(plan, &r) != ESP_OK) return;
+    const struct {
+        const char *key;
+        double ns;
+    } rows[] = {{"fp32_us", r.fp32_ns},
+                {"iteration_us", r.iteration_ns},
+                {"bound_us", r.bound_ns},
+                {"bound_any_us", r.bound_any_ns},
+                {"free_compression_us", r.free_compression_ns},
+                {"exposed_communication_us", r.exposed_communication_ns},
+                {"exposed_compression_us", r.exposed_compression_ns}};
+    esp__text_add(t, "  \"predicted\": {\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) files_put_us_line(t, "    ", rows[i].key, rows[i].ns);
+    esp__text_add(t, "    \"memory_bytes\": %llu\n  },\n", (unsigned long long)r.memory_bytes);
+}
+
+static void files_put_words(esp__text *t, const char *key, const char *const *words, uint32_t n, int per_line) {
+    esp__text_add(t, "  \"%s\": [", key);
+    for (uint32_t i = 0; i < n; i++) {
+        esp__text_add(t, i % (uint32_t)per_line ? " " : "\n    ");
+        files_put_string(t, words[i]);
+        if (i + 1 < n) esp__text_add(t, ",");
+    }
+    esp__text_add(t, n ? "\n  ],\n" : "],\n");
+}
+
+static void files_put_strategy(files_strategy *s, const esp_plan *plan, esp__text *t) {
+    uint64_t(*times)[2] = files_unit_times(s, plan);
+    esp__text_add(t, "{\n  \"espresso\": 1,\n  \"strategy\": 1,\n");
+    files_put_words(t, "comments", s->comments, s->n_comments, 1);
+    files_put_predicted(t, plan);
+    esp__text_add(t, "  \"tensors\": [\n");
+    for (uint32_t i = 0; i < s->n_tensors; i++) {
+        esp__text_add(t, "    {\"name\": ");
+        files_put_string(t, s->tensors[i].name);
+        esp__text_add(t, ", \"elements\": %llu}%s\n", (unsigned long long)s->tensors[i].elements,
+                      i + 1 < s->n_tensors ? "," : "");
+    }
+    esp__text_add(t, "  ],\n  \"units\": [\n");
+    for (uint32_t u = 0; u < s->n_units; u++) {
+        files_put_unit(t, &s->units[u]);
+        files_put_unit_times(t, times[u]);
+        esp__text_add(t, u + 1 < s->n_units ? "},\n" : "}\n");
+    }
+    esp__text_add(t, "  ],\n");
+    files_put_words(t, "order", s->order, s->n_order, 16);
+    files_put_no_comma(t);
+    esp__text_add(t, "}\n");
+}
+
+/* The plan travels beside the strategy, to where memory may run out. */
+typedef struct files_print_job {
+    files_strategy s;
+    const esp_plan *plan;
+} files_print_job;
+
+static void files_print_strategy(files_input *in, const files_place *root, void *out) {
+    files_print_job *job = (files_print_job *)out;
+    files_read_strategy_text(in, root, &job->s);
+    files_put_strategy(&job->s, job->plan, job->s.out);
+    if (job->s.out->failed) longjmp(in->fail, 1);
+}
+
+ESP__FN esp_status esp__strategy_json_print(const char *name, const char *text, const esp_plan *plan, esp__text *out) {
+    files_print_job job = {.s = {.out = out}, .plan = plan};
+    esp_status s = files_text_parse(name, text, strlen(text), NULL, files_print_strategy, &job, &job.s.pool);
+    esp__pool_free(&job.s.pool);
+    return s;
+}
+
+/* ---- reading JSON ----------------------------------------------------------------------------------------------------- */
+static const char *const files_strategy_keys[] = {"espresso", "strategy", "comments", "predicted",
+                                                  "tensors",  "units",    "order",    NULL};
+static const char *const files_strategy_tensor_keys[] = {"name", "elements", NULL};
+static const char *const files_unit_keys[] = {"first",  "tensors",  "begin",  "elements", "codec",
+                                              "option", "start_us", "end_us", NULL};
+
+static const char *files_get_line(files_input *in, const files_place *p, const char *expected) {
+    const char *text = files_get_text(in, p, expected, FILES_NEEDED);
+    for (const char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' && *c != '\t')
+            files_input_fail(in, p, "expected one line without control characters");
+    return text;
+}
+
+static void files_read_json_unit(files_input *in, files_strategy *s, const files_place *p) {
+    files_object(in, p, files_unit_keys,
+                 "an object { \"tensors\": ..., \"elements\": ..., \"codec\": ..., \"option\": ... }");
+    const files_place first = files_at(p, "first"), tensors = files_at(p, "tensors"), begin = files_at(p, "begin"),
+                      elements = files_at(p, "elements"), codec = files_at(p, "codec"), option = files_at(p, "option");
+    uint64_t n = 1, x, count;
+    files_get_whole(in, &tensors, &files_range_count, FILES_OPTIONAL, &n);
+    if (files_get_whole(in, &first, &files_range_index, FILES_OPTIONAL, &x) && x != s->next)
+        files_input_fail(in, &first, "expected %u, the tensor that the units before this one leave, found %llu",
+                         s->next, (unsigned long long)x);
+    if (files_get_whole(in, &begin, &files_range_begin, FILES_OPTIONAL, &x) && x != s->done)
+        files_input_fail(in, &begin, "expected %llu, where the chunk before this one ends, found %llu",
+                         (unsigned long long)s->done, (unsigned long long)x);
+    files_get_whole(in, &elements, &files_range_elements, FILES_NEEDED, &count);
+    const char *codec_text = files_get_word(in, &codec, "a codec, or \"none\"");
+    const char *option_text = files_get_line(in, &option, "an option");
+    if (!strcmp(codec_text, "split") || !strcmp(codec_text, "group"))
+        files_input_fail(in, &codec, "expected a codec: in a strategy '%s' has another meaning", codec_text);
+    if (!*option_text || strchr(option_text, '#') || isspace((unsigned char)*option_text) ||
+        isspace((unsigned char)option_text[strlen(option_text) - 1]))
+        files_input_expected(in, &option, "an option such as \"flat.allreduce\"");
+    const char *wrong = files_add_unit(s, (uint32_t)n, count, codec_text, option_text);
+    if (wrong) files_input_fail(in, &elements, "%s", wrong);
+}
+
+static void files_read_strategy_json(files_input *in, const files_place *root, void *out) {
+    files_strategy *s = (files_strategy *)out;
+    files_get_version(in, root, "strategy");
+    files_object(in, root, files_strategy_keys, "an object");
+    const files_place format = files_at(root, "strategy"), comments = files_at(root, "comments"),
+                      tensors = files_at(root, "tensors"), units = files_at(root, "units"),
+                      order = files_at(root, "order");
+    static const files_range one = {1, 1, 0, "the format of the strategy, 1"};
+    uint64_t x;
+    files_get_whole(in, &format, &one, FILES_NEEDED, &x);
+    for (size_t i = 0, n = comments.value ? files_get_list(in, &comments, "a list of lines") : 0; i < n; i++) {
+        const files_place line = files_item(&comments, i);
+        files_add_word(s, &s->comments, &s->n_comments, &s->room_comments,
+                       files_get_line(in, &line, "one line of text"));
+    }
+    for (size_t i = 0, n = files_get_list(in, &tensors, "a list of tensors"); i < n; i++) {
+        const files_place p = files_item(&tensors, i);
+        files_object(in, &p, files_strategy_tensor_keys, "an object { \"name\": ..., \"elements\": ... }");
+        const files_place name = files_at(&p, "name"), elements = files_at(&p, "elements");
+        files_get_whole(in, &elements, &files_range_elements, FILES_NEEDED, &x);
+        files_add_tensor(s, files_get_word(in, &name, "a name"), x);
+    }
+    if (!s->n_tensors) files_input_expected(in, &tensors, "a list of at least one tensor");
+    for (size_t i = 0, n = files_get_list(in, &units, "a list of units"); i < n; i++) {
+        const files_place p = files_item(&units, i);
+        files_read_json_unit(in, s, &p);
+    }
+    if (s->next < s->n_tensors)
+        files_input_fail(in, &units, "expected units for all tensors: '%s' is left", s->tensors[s->next].name);
+    for (size_t i = 0, n = order.value ? files_get_list(in, &order, "a list of entries") : 0; i < n; i++) {
+        static const char expected[] = "b, UNIT:STEP, UNIT:STEPd, UNIT:STEPu, UNIT:p or UNIT:u";
+        const files_place p = files_item(&order, i);
+        const char *word = files_get_text(in, &p, expected, FILES_NEEDED);
+        if (!files_is_entry(s, word)) files_input_expected(in, &p, expected);
+        files_add_word(s, &s->order, &s->n_order, &s->room_order, word);
+    }
+}
+
+static void files_read_and_print(files_input *in, const files_place *root, void *out) {
+    files_strategy *s = (files_strategy *)out;
+    files_read_strategy_json(in, root, s);
+    files_put_strategy_text(s, s->out);
+    if (s->out->failed) longjmp(in->fail, 1);
+}
+
+ESP__FN esp_status esp__strategy_json_parse(const char *name, const char *json, size_t len, esp__text *out,
+                                            const esp__files_log *log) {
+    files_strategy s = {.out = out};
+    esp_status status = files_input_parse(name, json, len, log, files_read_and_print, &s, &s.pool);
+    esp__pool_free(&s.pool);
+    return status;
+}
+
+ESP__FN esp_status esp__strategy_json_read(const char *path, esp__text *out, const esp__files_log *log) {
+    char *text;
+    size_t len;
+    esp_status s = files_input_load(path, &text, &len);
+    if (s) return s;
+    s = esp__strategy_json_parse(path, text, len, out, log);
+    free(text);
+    return s;
+}
