@@ -57,9 +57,9 @@ static int files_place_is(const files_place *p, const files_json_walk *w) {
 /* The line of a place; of what it would be in where it is not there. */
 static int files_place_line(const files_input *in, const files_place *p) {
     files_json_walk w;
-    while (p->in && !p->value) p = p->in;
+    while (p && p->in && !p->value) p = p->in;
     files_json_walk_init(&w, in->text, in->len);
-    while (files_json_next(&w))
+    while (p && files_json_next(&w))
         if (files_place_is(p, &w)) return files_json_line(in->text, w.value);
     return 1;
 }
@@ -224,17 +224,14 @@ _Noreturn static void files_input_syntax(files_input *in, const json_error_t *e)
     char key[FILES_KEY_MAX];
     const char *hint = "";
     if (json_error_code(e) == json_error_out_of_memory) longjmp(in->fail, 1);
+    if (files_is_blank(in->text, in->len)) files_input_fail(in, NULL, "the file is empty");
     files_stopped_at(in, e, key, sizeof key);
-    if (files_is_blank(in->text, in->len)) {
-        hint = "the file is empty; ";
-    } else {
-        switch (json_error_code(e)) {
-        case json_error_premature_end_of_input: hint = "the file ends in the middle (was it cut off?); "; break;
-        case json_error_numeric_overflow: hint = "the number is too large; "; break;
-        case json_error_duplicate_key: hint = "a key stands there twice; "; break;
-        case json_error_invalid_syntax: hint = "this is not JSON; "; break;
-        default: break;
-        }
+    switch (json_error_code(e)) {
+    case json_error_premature_end_of_input: hint = "the file ends in the middle (was it cut off?); "; break;
+    case json_error_numeric_overflow: hint = "the number is too large; "; break;
+    case json_error_duplicate_key: hint = "a key stands there twice; "; break;
+    case json_error_invalid_syntax: hint = "this is not JSON; "; break;
+    default: break;
     }
     in->status = esp__fail(NULL, ESP_E_ARG, "%s:%d: %s%s%s%s", in->name, e->line > 0 ? e->line : 1, key,
                            *key ? ": " : "", hint, e->text);

@@ -112,7 +112,7 @@ static void files_read_model(files_input *in, const files_place *root, void *out
                       batch = files_at(root, "batch"), device = files_at(root, "device"),
                       tensors = files_at(root, "tensors");
     f->model.struct_size = sizeof f->model;
-    f->model.name = files_get_word(in, &model, "the model's name");
+    f->model.name = files_get_line(in, &model, "the model's name");
     f->source = files_get_text(in, &source, "text", FILES_OPTIONAL);
     f->forward_is = files_get_text(in, &forward_is, "text", FILES_OPTIONAL);
     f->device = files_get_text(in, &device, "text", FILES_OPTIONAL);

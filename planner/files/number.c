@@ -7,18 +7,19 @@ typedef struct files_range {
     const char *expected;
 } files_range;
 enum { FILES_NEEDED = 0, FILES_OPTIONAL = 1 };
-static const files_range files_range_us = {0, 1e12, 0, "a number of microseconds >= 0 (and at most 1e12)"};
-static const files_range files_range_bytes = {0, 1e15, 0, "a number of bytes >= 0 (and at most 1e15)"};
-static const files_range files_range_speed = {0, 1e12, 1, "a number of bytes per microsecond > 0 (and at most 1e12)"};
-static const files_range files_range_host = {0, 1e12, 0, "a number of bytes per microsecond >= 0 (and at most 1e12)"};
-static const files_range files_range_flops = {0, 1e24, 0, "a number of operations >= 0 (and at most 1e24)"};
-static const files_range files_range_units = {0, 1e6, 0, "a number of units per element >= 0 (and at most 1e6)"};
+static const files_range files_range_us = {0, 1e12, 0, "a number of microseconds >= 0"};
+static const files_range files_range_bytes = {0, 1e15, 0, "a number of bytes >= 0"};
+static const files_range files_range_speed = {0, 1e12, 1, "a number of bytes per microsecond > 0"};
+static const files_range files_range_host = {0, 1e12, 0, "a number of bytes per microsecond >= 0"};
+static const files_range files_range_flops = {0, 1e24, 0, "a number of operations >= 0"};
+static const files_range files_range_units = {0, 1e6, 0, "a number of units per element >= 0"};
 static const files_range files_range_error = {0, 1, 0, "a number from 0 (exact) to 1"};
-static const files_range files_range_elements = {1, 1e15, 0, "a whole number of elements >= 1 (and at most 1e15)"};
-static const files_range files_range_begin = {0, 1e15, 0, "a whole number of elements >= 0 (and at most 1e15)"};
-static const files_range files_range_size = {0, 1e15, 1, "a size > 0 (and at most 1e15)"};
+static const files_range files_range_elements = {1, 1e15, 0, "a whole number of elements >= 1"};
+static const files_range files_range_begin = {0, 1e15, 0, "a whole number of elements >= 0"};
+static const files_range files_range_size = {0, 1e15, 1, "a size > 0"};
 static const files_range files_range_count = {1, 1048576, 0, "a whole number from 1 to 1048576"};
 static const files_range files_range_index = {0, 4294967295.0, 0, "a whole number from 0 to 4294967295"};
+static const files_range files_range_version = {1, 1e9, 0, "the version of the format, 1"};
 
 /* A number within the range; 0 and *out untouched where it may be missing and is. */
 static int files_get_number(files_input *in, const files_place *p, const files_range *range, int optional,
@@ -26,8 +27,9 @@ static int files_get_number(files_input *in, const files_place *p, const files_r
     double x;
     if (!p->value && optional) return 0;
     x = json_is_number(p->value) ? json_number_value(p->value) : -1;
-    if (!json_is_number(p->value) || !(x >= range->least && x <= range->most) || (range->above && x <= range->least))
+    if (!json_is_number(p->value) || !(x >= range->least) || (range->above && x <= range->least))
         files_input_expected(in, p, range->expected);
+    if (x > range->most) files_input_fail(in, p, "expected at most %.15g, found %.15g", range->most, x);
     *out = x;
     return 1;
 }
@@ -81,6 +83,16 @@ static const char *files_get_word(files_input *in, const files_place *p, const c
     return text;
 }
 
+/* One line, not empty. */
+static const char *files_get_line(files_input *in, const files_place *p, const char *expected) {
+    const char *text = files_get_text(in, p, expected, FILES_NEEDED);
+    if (!*text) files_input_expected(in, p, expected);
+    for (const char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' && *c != '\t')
+            files_input_fail(in, p, "expected one line without control characters, found \"%.60s\"", text);
+    return text;
+}
+
 /* One of these words (NULL-terminated); its index. */
 static uint32_t files_get_choice(files_input *in, const files_place *p, const char *const *words,
                                  const char *expected) {
@@ -108,13 +120,12 @@ static void files_get_version(files_input *in, const files_place *root, const ch
     if (!json_is_object(root->value)) files_input_expected(in, root, "an object { \"espresso\": 1, ... }");
     if (!version.value)
         files_input_fail(in, &version, "missing: expected the version of the format, 1; is this a %s file?", kind);
-    files_get_whole(in, &version, &files_range_index, FILES_NEEDED, &v);
+    files_get_whole(in, &version, &files_range_version, FILES_NEEDED, &v);
     if (v > 1)
         files_input_fail(in, &version,
                          "the file was made by a newer espresso: expected version 1, found %llu; update espresso, or "
                          "make the file anew",
                          (unsigned long long)v);
-    if (v < 1) files_input_expected(in, &version, "the version of the format, 1");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!json_object_get(root->value, kind) && json_object_get(root->value, kinds[i]))
             files_input_fail(in, root, "this is a %s file; expected a %s file", kinds[i], kind);

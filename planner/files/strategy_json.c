@@ -111,12 +111,9 @@ static const char *const files_strategy_tensor_keys[] = {"name", "elements", NUL
 static const char *const files_unit_keys[] = {"first",  "tensors",  "begin",  "elements", "codec",
                                               "option", "start_us", "end_us", NULL};
 
-static const char *files_get_line(files_input *in, const files_place *p, const char *expected) {
-    const char *text = files_get_text(in, p, expected, FILES_NEEDED);
-    for (const char *c = text; *c; c++)
-        if ((unsigned char)*c < ' ' && *c != '\t')
-            files_input_fail(in, p, "expected one line without control characters");
-    return text;
+/* It may be empty. */
+static const char *files_get_comment(files_input *in, const files_place *p) {
+    return json_is_string(p->value) && !json_string_length(p->value) ? "" : files_get_line(in, p, "one line of text");
 }
 
 static void files_read_json_unit(files_input *in, files_strategy *s, const files_place *p) {
@@ -137,7 +134,7 @@ static void files_read_json_unit(files_input *in, files_strategy *s, const files
     const char *option_text = files_get_line(in, &option, "an option");
     if (!strcmp(codec_text, "split") || !strcmp(codec_text, "group"))
         files_input_fail(in, &codec, "expected a codec: in a strategy '%s' has another meaning", codec_text);
-    if (!*option_text || strchr(option_text, '#') || isspace((unsigned char)*option_text) ||
+    if (strchr(option_text, '#') || isspace((unsigned char)*option_text) ||
         isspace((unsigned char)option_text[strlen(option_text) - 1]))
         files_input_expected(in, &option, "an option such as \"flat.allreduce\"");
     const char *wrong = files_add_unit(s, (uint32_t)n, count, codec_text, option_text);
@@ -156,8 +153,7 @@ static void files_read_strategy_json(files_input *in, const files_place *root, v
     files_get_whole(in, &format, &one, FILES_NEEDED, &x);
     for (size_t i = 0, n = comments.value ? files_get_list(in, &comments, "a list of lines") : 0; i < n; i++) {
         const files_place line = files_item(&comments, i);
-        files_add_word(s, &s->comments, &s->n_comments, &s->room_comments,
-                       files_get_line(in, &line, "one line of text"));
+        files_add_word(s, &s->comments, &s->n_comments, &s->room_comments, files_get_comment(in, &line));
     }
     for (size_t i = 0, n = files_get_list(in, &tensors, "a list of tensors"); i < n; i++) {
         const files_place p = files_item(&tensors, i);

@@ -70,7 +70,7 @@ static void files_read_system(files_input *in, const files_place *root, void *ou
                       pack = files_at(root, "pack_us"), pack_speed = files_at(root, "pack_bytes_per_us"),
                       shared = files_at(root, "shared_cores"), workers = files_at(root, "cpu_workers");
     s->struct_size = sizeof *s;
-    s->name = files_get_word(in, &name, "the system's name");
+    s->name = files_get_line(in, &name, "the system's name");
     f->source = files_get_text(in, &source, "text", FILES_OPTIONAL);
     f->accelerator = files_get_text(in, &accelerator, "text", FILES_OPTIONAL);
     s->machines = files_get_count(in, &machines, &files_range_count, FILES_NEEDED);
