@@ -1,0 +1,117 @@
+"use strict";
+// common.js: what both pages share: the data, numbers as text, small pieces of the document. Must not know either page.
+const data = JSON.parse(document.getElementById("data").textContent);
+const lanes = ["compute", "cpu", "intra", "inter"];
+
+function timeUnit(ns) {
+    const size = Math.abs(ns);
+    return size >= 1e9 ? [1e9, "s"] : size >= 1e6 ? [1e6, "ms"] : size >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+}
+
+const format = {
+    // As many decimals as give a number of the size of `scale` four digits.
+    digits(x, scale = x) {
+        const size = Math.abs(scale), n = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : 3;
+        return x.toLocaleString("en", { minimumFractionDigits: n, maximumFractionDigits: n });
+    },
+    // Nanoseconds, in the unit that suits them or that suits `scale`.
+    time(ns, scale = ns) {
+        const [by, unit] = timeUnit(scale);
+        return by === 1 ? `${Math.round(ns)} ns` : `${format.digits(ns / by, scale / by)} ${unit}`;
+    },
+    bytes(n) {
+        const [by, unit] = n >= 1e9 ? [1e9, "GB"] : n >= 1e6 ? [1e6, "MB"] : n >= 1e3 ? [1e3, "kB"] : [1, "B"];
+        return by === 1 ? `${n} B` : `${format.digits(n / by)} ${unit}`;
+    },
+    count(n) { return n.toLocaleString("en"); },
+    percent(share) {
+        const x = 100 * share, size = Math.abs(x);
+        return `${x.toFixed(size >= 9.95 ? 0 : size >= 0.095 || x === 0 ? 1 : 2)}%`;
+    },
+    ratio(x) { return `${x.toFixed(2)}\u00d7`; },
+};
+
+// An element with attributes and children; text is always text, never markup.
+function element(tag, attributes = {}, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+        if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+        else if (name === "color") made.style.background = `var(--${value})`;
+        else if (value !== undefined && value !== null && value !== false) made.setAttribute(name, value);
+    }
+    made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+    return made;
+}
+
+const find = (id) => document.getElementById(id);
+
+function card(id, name, value, ...notes) {
+    find("summary").append(element("div", { class: "card", "data-testid": id },
+        element("div", { class: "name" }, name), value && element("div", { class: "value" }, value),
+        notes.flat().filter(Boolean).map((note) => element("div", { class: "note" }, note))));
+}
+
+// entries: [colour, text]; a colour "line-x" is a dashed line.
+function legend(entries) {
+    for (const [color, text] of entries) {
+        const key = color.startsWith("line-")
+            ? element("i", { class: "key line" }) : element("i", { class: "key", color });
+        if (color.startsWith("line-")) key.style.borderColor = `var(--${color.slice(5)})`;
+        if (color === "hatch") key.style.background = "repeating-linear-gradient(135deg,var(--hatch) 0 1.5px,transparent 1.5px 4px)";
+        find("legend").append(element("li", {}, key, text));
+    }
+}
+
+// Model, codec, system, ranks, as one line; the command that made the page.
+function heading(title) {
+    const { model, codec, system, machines, ranks, command } = data.info;
+    const where = machines ? `${machines} machine${machines === 1 ? "" : "s"} \u00d7 ${ranks} rank${ranks === 1 ? "" : "s"}` : "";
+    find("title").textContent = model ? `${title}: ${model}` : title;
+    document.title = find("title").textContent;
+    find("subtitle").textContent = [codec && `codec ${codec}`, system && `system ${system}`, where].filter(Boolean).join(" \u00b7 ");
+    find("footer").textContent = command ? `Made by: ${command}` : "";
+}
+
+// How far a plan is from the best there could be; "" where no bound is known.
+function certificate(report) {
+    const bound = report.bound_any_ns || report.bound_ns;
+    if (!bound) return "";
+    const gap = Math.max(0, report.iteration_ns / bound - 1);
+    return gap < 5e-5 ? "the optimum" : `at most ${format.percent(gap)} above the optimum`;
+}
+
+// A table sorted by a click on its heads. columns: {name, number, value(row), cell(row)}; value sorts, cell (or value) shows.
+// Returns {rows: Map from row to tr, show(accepts)}.
+function sortedTable(table, columns, rows, attributes = () => ({})) {
+    const body = element("tbody");
+    const made = new Map(rows.map((row) => [row, element("tr", attributes(row), columns.map((column) =>
+        element("td", { class: [column.number ? "number" : "", column.style || ""].join(" ").trim() || null },
+            column.cell ? column.cell(row) : String(column.value(row)))))]));
+    let order = rows.slice(), sorted = null, direction = 1;
+    const heads = columns.map((column) => element("th", { class: column.number ? "number" : null, scope: "col", "aria-sort": "none" },
+        element("button", { onclick: () => sort(column), title: column.title }, column.name)));
+    const fill = () => body.replaceChildren(...order.map((row) => made.get(row)));
+
+    function sort(column) {
+        const compare = column.number ? (a, b) => a - b : (a, b) => a.localeCompare(b, "en", { numeric: true });
+        direction = sorted === column ? -direction : 1;
+        sorted = column;
+        order = rows.slice().sort((a, b) => direction * compare(column.value(a), column.value(b)));
+        heads.forEach((head, i) => head.setAttribute("aria-sort",
+            columns[i] !== column ? "none" : direction > 0 ? "ascending" : "descending"));
+        fill();
+    }
+    table.append(element("thead", {}, element("tr", {}, heads)), body);
+    fill();
+    return {
+        rows: made,
+        show(accepts) {
+            let shown = 0;
+            for (const [row, tr] of made) {
+                tr.hidden = !accepts(row);
+                shown += !tr.hidden;
+            }
+            return shown;
+        },
+    };
+}

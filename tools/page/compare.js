@@ -1,0 +1,111 @@
+// compare.js: the comparison page: a bar for each strategy, lines for the bounds, the numbers below.
+const rows = data.rows.map((row, number) => ({ ...row, number, time: row.report.iteration_ns }));
+const base = rows.find((row) => row.name === "fp32");
+const fp32_ns = base ? base.time : rows.length ? rows[0].report.fp32_ns : 0;
+const best = rows.reduce((a, b) => (b.time < a.time ? b : a), rows[0]);
+const lines = [
+    ["accent", "Lower bound", data.bounds.bound_any_ns || data.bounds.bound_ns],
+    ["payload", "Best where compression takes no time", data.bounds.free_compression_ns],
+].filter((line) => line[2] > 0);
+const longest = Math.max(...rows.map((row) => row.time), ...lines.map((line) => line[2]));
+
+// A bar's parts, which add up to the step.
+function parts(row) {
+    const { exposed_communication_ns: communication, exposed_compression_ns: compression } = row.report;
+    const compute = Math.min(data.base_ns || row.time - communication - compression, row.time);
+    return [["backward", "Forward, backward, update", compute], ["comp", "Exposed compression", compression],
+        ["exposed", "Exposed communication", communication],
+        ["block", "Waiting", Math.max(0, row.time - compute - communication - compression)]];
+}
+
+// Round steps over an axis that is `end` long, about six.
+function axisSteps(end) {
+    const power = 10 ** Math.floor(Math.log10(end / 6));
+    const step = [1, 2, 5, 10].map((m) => m * power).find((s) => end / s <= 7);
+    return Array.from({ length: Math.floor(end / step) + 1 }, (_, i) => i * step);
+}
+
+function chart(order) {
+    const full = longest * 1.0, share = 0.78; // the rest of the width is for labels
+    const place = (ns) => `${100 * share * ns / full}%`;
+    const bars = order.map((row) => element("div", { class: row.ours ? "row ours" : "row", role: "listitem", "data-name": row.name },
+        element("div", { class: "name", title: row.summary }, row.name),
+        element("div", { class: "track", role: "img", "aria-label": `${row.name}: ${format.time(row.time)}, ${format.ratio(fp32_ns / row.time)} the speed of fp32` },
+            parts(row).map(([color, name, ns]) => {
+                const segment = element("div", { class: "segment", color, title: `${name}: ${format.time(ns)}` });
+                segment.style.width = place(ns);
+                return segment;
+            }),
+            element("div", { class: "label" }, `${format.time(row.time)}  ${format.ratio(fp32_ns / row.time)}`))));
+    const steps = axisSteps(full);
+    const marks = element("div", { class: "lines" }, [...steps.map((ns) => ["tick", ns]), ...lines.map(([color, , ns]) => [color, ns])].map(([color, ns]) => {
+        const mark = element("i", color === "tick" ? { class: "tick" } : { "data-line": color });
+        mark.style.left = place(ns);
+        if (color !== "tick") mark.style.borderColor = `var(--${color})`;
+        return mark;
+    }));
+    const axis = element("div", { class: "axis", "aria-hidden": "true" }, steps.map((ns) => {
+        const label = element("span", {}, ns ? format.time(ns, full) : "0");
+        label.style.left = place(ns);
+        return label;
+    }));
+    find("chart").replaceChildren(marks, ...bars, element("div"), axis);
+    const track = find("chart").querySelector(".axis");
+    marks.style.left = `${track.offsetLeft}px`;
+    marks.style.width = `${track.offsetWidth}px`;
+}
+
+let order = rows;
+function arrange(byTime) {
+    order = byTime ? rows.slice().sort((a, b) => a.time - b.time || a.number - b.number) : rows;
+    find("order-given").setAttribute("aria-pressed", String(!byTime));
+    find("order-time").setAttribute("aria-pressed", String(byTime));
+    chart(order);
+}
+
+function numbers() {
+    const cost = (name, key, show, title) => ({ name, title, number: true, value: (row) => row.report[key], cell: (row) => show(row.report[key]) });
+    const gap = data.bounds.bound_any_ns || data.bounds.bound_ns;
+    sortedTable(find("row-table"), [
+        { name: "Strategy", value: (row) => row.name },
+        { name: "Step", number: true, value: (row) => row.time, cell: (row) => format.time(row.time, longest) },
+        { name: "Speed", number: true, title: "fp32 = 1.00", value: (row) => fp32_ns / row.time, cell: (row) => format.ratio(fp32_ns / row.time) },
+        ...(gap ? [{ name: "Over the bound", number: true, value: (row) => row.time / gap, cell: (row) => format.percent(Math.max(0, row.time / gap - 1)) }] : []),
+        cost("Exposed comm.", "exposed_communication_ns", (ns) => format.time(ns, longest), "time with no backward running and a link busy"),
+        cost("Exposed comp.", "exposed_compression_ns", (ns) => format.time(ns, longest), "time in which only compression runs"),
+        cost("Compressed", "compressed", format.count, "tensors"),
+        cost("Units", "n_units", format.count, "what is synchronised as one: a tensor, a chunk, a group"),
+        cost("Inter", "inter_bytes", format.bytes, "bytes by a machine"),
+        cost("Intra", "intra_bytes", format.bytes, "bytes by a rank"),
+        cost("Memory", "memory_bytes", format.bytes, "residuals and payload buffers of a rank"),
+        ...(rows.some((row) => row.summary || row.source) ? [{ name: "What it does", style: "summary", value: (row) => row.summary || "",
+            cell: (row) => [row.summary, row.source].filter(Boolean).join(" \u2013 ") }] : []),
+    ], rows, (row) => ({ class: row.ours ? "ours" : null, "data-name": row.name }));
+}
+
+function summary() {
+    heading("Strategies side by side");
+    if (!rows.length) return;
+    card("best", "Fastest", best.name, `${format.time(best.time)}, ${format.ratio(fp32_ns / best.time)} the speed of fp32`);
+    const others = rows.filter((row) => !row.ours);
+    if (others.length) {
+        const rival = others.reduce((a, b) => (b.time < a.time ? b : a));
+        card("rival", "Fastest of the others", rival.name, `${format.time(rival.time)}, ${format.ratio(fp32_ns / rival.time)}`);
+    }
+    const { bound_ns, bound_any_ns, free_compression_ns } = data.bounds;
+    const bound = bound_any_ns || bound_ns;
+    if (bound) card("bound", "No strategy is faster than", format.time(bound), `${best.name} is ${certificate({ bound_any_ns: bound, iteration_ns: best.time })}`,
+        bound_ns && bound_ns !== bound && `with the tensors as given: ${format.time(bound_ns)}`);
+    if (free_compression_ns) card("free", "If compression took no time", format.time(free_compression_ns),
+        `${best.name} is ${format.percent(best.time / free_compression_ns - 1)} over it`);
+}
+
+summary();
+legend([["backward", "Forward, backward, update"], ["comp", "Exposed compression"], ["exposed", "Exposed communication"],
+    ...(rows.some((row) => parts(row)[3][2] > row.time / 1e6) ? [["block", "Waiting"]] : []),
+    ...lines.map(([color, name, ns]) => [`line-${color}`, `${name}: ${format.time(ns)}`])]);
+numbers();
+arrange(false);
+find("order-given").addEventListener("click", () => arrange(false));
+find("order-time").addEventListener("click", () => arrange(true));
+new ResizeObserver(() => chart(order)).observe(find("chart").parentElement);

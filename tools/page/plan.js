@@ -1,0 +1,146 @@
+// plan.js: one plan as the page needs it: ops with names, lanes as sorted lists, bubbles, exposed time. Draws nothing.
+const kinds = { backward: 0, collective: 1, comp: 2, decomp: 3, copy: 4, pack: 5, forward: 6, update: 7 };
+
+// "comp@gpu > inter.alltoall > ..." as steps, each with what travels through it.
+function parseOption(text) {
+    let payload = false;
+    return text.split(" > ").map((name) => {
+        if (name.startsWith("comp")) payload = true;
+        else if (name.startsWith("decomp")) payload = false;
+        return { name, payload };
+    });
+}
+
+class Plan {
+    // tensors: [name, elements, compute ns]; raw: one of data.plans
+    constructor(raw, tensors, model) {
+        this.name = raw.name;
+        this.report = raw.report;
+        this.tensors = tensors;
+        this.units = raw.units.map(([first, n, begin, elements, codec, text], number) => ({
+            number, first, n, begin, elements, codec, text, option: parseOption(text), ops: [], chunk: 0, chunks: 1,
+        }));
+        this.numberChunks();
+        this.readOps(raw.events, model);
+        this.readExposed();
+    }
+
+    numberChunks() {
+        const chunks = new Map();
+        for (const unit of this.units) {
+            if (unit.n !== 1) continue;
+            if (!chunks.has(unit.first)) chunks.set(unit.first, []);
+            unit.chunk = chunks.get(unit.first).push(unit) - 1;
+        }
+        for (const unit of this.units) if (unit.n === 1) unit.chunks = chunks.get(unit.first).length;
+    }
+
+    // Events are seven numbers each: unit, step, kind, lanes, bytes, start, duration. Time 0 becomes the start of the step.
+    readOps(events, model) {
+        this.ops = [];
+        this.forward = model.forward;
+        if (model.forward > 0) this.ops.push({ kind: kinds.forward, unit: -1, step: 0, lanes: 1, bytes: 0, start: 0, end: model.forward });
+        let last = 0;
+        for (let i = 0; i < events.length; i += 7) {
+            const start = model.forward + events[i + 5];
+            const op = { kind: events[i + 2], unit: events[i], step: events[i + 1], lanes: events[i + 3], bytes: events[i + 4], start, end: start + events[i + 6] };
+            this.ops.push(op);
+            if (op.kind !== kinds.backward) this.units[op.unit].ops.push(op);
+            last = Math.max(last, op.end);
+        }
+        this.end = last;
+        if (model.update > 0) this.ops.push({ kind: kinds.update, unit: -1, step: 0, lanes: 1, bytes: 0, start: last, end: last + model.update });
+        this.total = Math.max(last, model.forward) + model.update;
+        this.ops.forEach((op, i) => { op.number = i; });
+        this.lanes = lanes.map((_, lane) => this.ops.filter((op) => op.lanes >> lane & 1).sort((a, b) => a.start - b.start));
+        this.bubbles = this.lanes.map((ops) => {
+            const own = ops.filter((op) => op.kind < kinds.forward), idle = [];
+            for (let i = 1; i < own.length; i++)
+                if (own[i].start > own[i - 1].end) idle.push({ start: own[i - 1].end, end: own[i].start });
+            return idle;
+        });
+        this.backwardEnd = model.forward;
+        this.ready = this.tensors.map(() => model.forward);
+        for (const op of this.ops) {
+            if (op.kind !== kinds.backward) continue;
+            this.ready[op.unit] = op.end;
+            this.backwardEnd = Math.max(this.backwardEnd, op.end);
+        }
+        for (const unit of this.units) this.readUnit(unit);
+    }
+
+    readUnit(unit) {
+        unit.ops.sort((a, b) => a.start - b.start || a.end - b.end);
+        unit.ready = this.ready[unit.first + unit.n - 1];
+        unit.done = unit.ops.length ? Math.max(...unit.ops.map((op) => op.end)) : unit.ready;
+        unit.busy = 0;
+        let free = unit.ready;
+        unit.ops.forEach((op, i) => {
+            op.wait = Math.max(0, op.start - free); // its input was there, its lane was not
+            op.first = i === 0;
+            op.up = unit.ops.slice(0, i).some((before) => before.step === op.step && before.kind < kinds.copy);
+            free = op.end;
+            unit.busy += op.end - op.start;
+        });
+    }
+
+    // Stretches with no backward running: a link is busy, else only compression is (or nothing).
+    readExposed() {
+        const points = [];
+        for (const op of this.ops) {
+            if (op.kind >= kinds.forward || op.end === op.start) continue;
+            const what = op.kind === kinds.backward ? 0 : op.lanes & 12 ? 1 : 2;
+            points.push([op.start, what, 1], [op.end, what, -1]);
+        }
+        points.sort((a, b) => a[0] - b[0]);
+        this.exposed = [];
+        const open = [0, 0, 0];
+        for (let i = 0; i < points.length; i++) {
+            const [at, what, change] = points[i];
+            open[what] += change;
+            const next = i + 1 < points.length ? points[i + 1][0] : at;
+            if (next === at || open[0]) continue;
+            const kind = open[1] ? "communication" : open[2] ? "compression" : "idle";
+            const before = this.exposed[this.exposed.length - 1];
+            if (before && before.end === at && before.kind === kind) before.end = next;
+            else this.exposed.push({ start: at, end: next, kind });
+        }
+    }
+
+    unitName(unit) {
+        const first = this.tensors[unit.first][0];
+        if (unit.n > 1) return `${first} \u2026 ${this.tensors[unit.first + unit.n - 1][0]} (${unit.n} tensors)`;
+        return unit.chunks > 1 ? `${first} (chunk ${unit.chunk + 1} of ${unit.chunks})` : first;
+    }
+
+    // What an op belongs to: a range of tensors.
+    range(op) {
+        if (op.unit < 0) return null;
+        if (op.kind === kinds.backward) return { first: op.unit, n: 1, unit: this.units.find((u) => op.unit >= u.first && op.unit < u.first + u.n) };
+        const unit = this.units[op.unit];
+        return { first: unit.first, n: unit.n, unit };
+    }
+
+    opName(op) {
+        switch (op.kind) {
+        case kinds.forward: return "Forward";
+        case kinds.update: return "Update";
+        case kinds.backward: return "Backward";
+        case kinds.copy: return op.up ? "Copy from the host" : "Copy to the host";
+        case kinds.pack: return op.first ? "Pack the group" : "Unpack the group";
+        default: {
+            const step = this.units[op.unit].option[op.step];
+            return step ? `${step.name}${op.kind === kinds.collective && step.payload ? " of payloads" : ""}` : "op";
+        }
+        }
+    }
+
+    // The name of its colour.
+    color(op) {
+        if (op.kind === kinds.collective) {
+            const step = this.units[op.unit].option[op.step];
+            return step && step.payload ? "payload" : "raw";
+        }
+        return ["backward", "raw", "comp", "decomp", "copy", "pack", "block", "block"][op.kind];
+    }
+}

@@ -1,0 +1,181 @@
+// timeline.js: the timeline page: summary, picture, tooltip, the selected tensor, the table.
+const plans = data.plans.map((raw) => new Plan(raw, data.model.tensors, data.model));
+const plan = plans[plans.length - 1];
+const fp32 = plans.length > 1 ? plans[0] : null;
+
+function summary() {
+    const { report } = plan;
+    heading("Timeline of a step");
+    card("step", "Step, fp32 \u2192 planned", `${format.time(report.fp32_ns)} \u2192 ${format.time(report.iteration_ns)}`,
+        `${format.ratio(report.fp32_ns / report.iteration_ns)} the speed of fp32${certificate(report) && `; ${certificate(report)}`}`);
+    find("summary").lastElementChild.classList.add("first");
+    if (report.bound_any_ns || report.bound_ns) {
+        const both = report.bound_ns && report.bound_any_ns && report.bound_ns !== report.bound_any_ns;
+        card("bound", "No strategy is faster than", format.time(report.bound_any_ns || report.bound_ns),
+            both && `with the tensors as given: ${format.time(report.bound_ns)}`);
+    }
+    if (report.free_compression_ns) card("free", "If compression took no time", format.time(report.free_compression_ns),
+        `step is ${format.percent(report.iteration_ns / report.free_compression_ns - 1)} over it`);
+    card("compressed", "Tensors compressed", `${format.count(report.compressed)} of ${format.count(report.n_tensors)}`,
+        `${format.count(report.n_units)} unit${report.n_units === 1 ? "" : "s"} synchronised`);
+    card("memory", "Memory for compression", format.bytes(report.memory_bytes), "residuals and payloads of a rank");
+    if (report.robust_p50_ns) card("robust", "Inputs off by \u00b120%", format.time(report.robust_p50_ns),
+        `median; 90%: ${format.time(report.robust_p90_ns)}`);
+    if (report.plan_ns) card("plan-time", "Planned in", format.time(report.plan_ns));
+    sides(report, fp32 && fp32.report);
+}
+
+// fp32 and the plan side by side: exposed time, traffic, and how busy each lane is.
+function sides(report, base) {
+    const priced = report.price.some((price) => price > 0);
+    const of = (key, show) => (r) => show(r[key]);
+    const rows = [["exposed-communication", "exposed communication", of("exposed_communication_ns", format.time)],
+        ["exposed-compression", "exposed compression", of("exposed_compression_ns", format.time)],
+        ["inter", "traffic of a machine, inter", of("inter_bytes", format.bytes)],
+        ["intra", "traffic of a rank, intra", of("intra_bytes", format.bytes)],
+        ...view.shown.map((lane) => [`busy-${lanes[lane]}`, `lane ${lanes[lane]} busy`, (r) => format.percent(r.lane_ns[lane] / r.iteration_ns), lane])];
+    const heads = ["", base && "fp32", plan.name, priced && "share of the bound"].filter((head) => typeof head === "string");
+    card("sides", "Where the time goes", null, element("table", {}, element("thead", {}, element("tr", {},
+        heads.map((head, i) => element("th", { class: i ? "number" : null, scope: "col" }, head)))),
+    rows.map(([id, name, show, lane]) => element("tr", { "data-testid": id }, element("td", {}, name),
+        base && element("td", { class: "number" }, show(base)), element("td", { class: "number" }, show(report)),
+        priced && element("td", { class: "number" }, lane === undefined ? "" : format.percent(report.price[lane]))))));
+    find("summary").lastElementChild.classList.add("sides");
+}
+
+// ---- the tooltip ------------------------------------------------------------------------------------------------------
+function optionText(unit, now = -1) {
+    return element("span", { class: "option" }, unit.option.map((step, i) => [
+        i ? element("span", { class: "then" }, "\u203a") : null,
+        element("span", { class: i === now ? "step now" : "step" }, step.name), " "]));
+}
+
+function facts(entries) {
+    return element("dl", {}, entries.filter(Boolean).map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+}
+
+function tooltip(of, op) {
+    const range = of.range(op), steps = op.kind !== kinds.backward && range;
+    const title = element("div", { class: "name" }, element("i", { class: "key", color: of.color(op) }), of.opName(op));
+    const where = lanes.filter((_, lane) => op.lanes >> lane & 1).join(" and ");
+    return [title, facts([
+        range && op.kind === kinds.backward && ["tensor", of.tensors[op.unit][0]],
+        steps && ["tensor", of.unitName(range.unit)],
+        range && ["elements", format.count(op.kind === kinds.backward ? of.tensors[op.unit][1] : range.unit.elements)],
+        steps && ["codec", range.unit.codec],
+        steps && ["option", optionText(range.unit, op.kind === kinds.pack ? -1 : op.step)],
+        op.bytes > 0 && ["bytes", `${format.bytes(op.bytes)} (${format.count(op.bytes)})`],
+        ["lane", where],
+        ["from \u2013 to", `${format.time(op.start, of.total)} \u2013 ${format.time(op.end, of.total)}`],
+        ["takes", format.time(op.end - op.start)],
+        steps && ["waited", op.wait ? `${format.time(op.wait)} for the lane` : "no time for the lane"],
+    ])];
+}
+
+function hover(of, op, x, y) {
+    const box = find("tooltip"), stage = find("stage");
+    if (box.op !== op) box.replaceChildren(...tooltip(of, op));
+    box.op = op;
+    box.hidden = false;
+    const left = x + 18 + box.offsetWidth > stage.clientWidth ? x - 14 - box.offsetWidth : x + 18;
+    box.style.left = `${Math.max(0, left)}px`;
+    box.style.top = `${y + 20}px`;
+}
+
+// ---- selecting --------------------------------------------------------------------------------------------------------
+let selected = null; // a unit of the plan, or null
+
+function select(unit, { reveal = false, scroll = false } = {}) {
+    for (const row of table.rows.values()) row.removeAttribute("aria-selected");
+    selected = unit;
+    view.select(unit && { first: unit.first, n: unit.n });
+    const panel = find("selection");
+    panel.hidden = !unit;
+    panel.replaceChildren();
+    if (!unit) return;
+    panel.append(element("div", { class: "bar" }, element("h2", {}, plan.unitName(unit)),
+        element("span", { class: "buttons" }, element("button", { onclick: () => select(null) }, "Deselect"))));
+    for (const of of plans)
+        for (const own of of.units.filter((u) => u.first < unit.first + unit.n && unit.first < u.first + u.n).slice(0, 12)) panel.append(...chain(of, own));
+    const row = table.rows.get(unit);
+    row.setAttribute("aria-selected", "true");
+    if (scroll && !row.hidden) {
+        const box = row.closest(".scroll");
+        box.scrollTop = row.offsetTop - box.clientHeight / 2;
+    }
+    if (reveal && unit.ops.length) view.reveal(unit.ops[0].start, unit.done);
+}
+
+// What happens to one unit, op by op.
+function chain(of, unit) {
+    const cells = (op) => [of.opName(op), lanes.filter((_, lane) => op.lanes >> lane & 1).join(" and "), format.bytes(op.bytes),
+        format.time(op.start - unit.ready), format.time(op.wait), format.time(op.end - op.start)];
+    const heads = ["op", "lane", "bytes", "starts after ready", "waits for the lane", "takes"];
+    const align = (i) => ({ class: i > 1 ? "number" : null });
+    return [element("h3", {}, `${of.name}: ${of.unitName(unit)}, ${format.count(unit.elements)} elements, codec ${unit.codec}, `,
+        `done ${format.time(unit.done - unit.ready)} after its gradient was ready`),
+    element("div", { class: "chain" }, element("table", {}, element("tr", {}, heads.map((head, i) => element("th", { ...align(i), scope: "col" }, head))),
+        unit.ops.map((op) => element("tr", {}, cells(op).map((cell, i) => element("td", align(i),
+            i ? cell : [element("i", { class: "key", color: of.color(op) }), " ", cell]))))))];
+}
+
+// Up and down: the next unit of the plan.
+function step(by) {
+    const at = selected ? selected.number + by : by > 0 ? 0 : plan.units.length - 1;
+    if (plan.units[at]) select(plan.units[at], { reveal: true, scroll: true });
+}
+
+// ---- the page ---------------------------------------------------------------------------------------------------------
+function unitTable() {
+    return sortedTable(find("unit-table"), [
+        { name: "#", number: true, value: (u) => u.number },
+        { name: "Tensor", style: "name", value: (u) => plan.unitName(u) },
+        { name: "Elements", number: true, value: (u) => u.elements, cell: (u) => format.count(u.elements) },
+        { name: "Codec", style: "codec", value: (u) => u.codec },
+        { name: "Option", style: "option", value: (u) => u.text, cell: (u) => optionText(u) },
+        { name: "Ready", number: true, title: "its gradient is there", value: (u) => u.ready, cell: (u) => format.time(u.ready, plan.total) },
+        { name: "Done", number: true, title: "its mean is there", value: (u) => u.done, cell: (u) => format.time(u.done, plan.total) },
+        { name: "Ops take", number: true, title: "sum of its ops", value: (u) => u.busy, cell: (u) => format.time(u.busy) },
+        { name: "Waits", number: true, title: "for lanes, from ready to done", value: (u) => u.done - u.ready - u.busy,
+            cell: (u) => format.time(Math.max(0, u.done - u.ready - u.busy)) },
+    ], plan.units, (u) => ({ "data-unit": u.number, onclick: () => select(selected === u ? null : u, { reveal: true }) }));
+}
+
+function filter() {
+    const words = find("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const text = (u) => {
+        const names = [];
+        for (let i = u.first; i < u.first + u.n; i++) names.push(plan.tensors[i][0]);
+        return `${names.join(" ")} ${u.codec} ${u.text}`.toLowerCase();
+    };
+    const shown = table.show((u) => words.every((word) => text(u).includes(word)));
+    find("unit-count").textContent = shown === plan.units.length ? `${format.count(shown)} units` : `${format.count(shown)} of ${format.count(plan.units.length)} units`;
+}
+
+const view = new Lanes(find("lanes"), plans, {
+    hover,
+    leave: () => { find("tooltip").hidden = true; },
+    select: (of, op) => select(op && of.range(op) ? plan.units.find((u) => touchesUnit(u, of.range(op))) : null, { scroll: true }),
+    step,
+    view: (from, to) => { find("range").textContent = `${format.time(from, to)} to ${format.time(to)}`; },
+});
+// The unit that a click means: the very unit where an op of the plan was hit, else the first that holds the tensor.
+function touchesUnit(unit, range) {
+    return plan.units.includes(range.unit) ? unit === range.unit : unit.first < range.first + range.n && range.first < unit.first + unit.n;
+}
+const table = unitTable();
+
+summary();
+legend([["backward", "Backward"], ["raw", "Collective"], ["payload", "Collective of payloads"], ["comp", "Comp"], ["decomp", "Decomp"],
+    ...[["copy", "Copy to or from the host"], ["pack", "Pack, unpack"], ["block", "Forward, update"]].filter(([color]) =>
+        plans.some((p) => p.ops.some((op) => p.color(op) === color))),
+    ["hatch", "Bubble"], ["exposed", "Exposed communication"]]);
+find("lanes").setAttribute("aria-label", plans.map((p) => `${p.name}: a step takes ${format.time(p.total)}, exposed communication ` +
+    `${format.time(p.report.exposed_communication_ns)}`).join("; ") + ". The table below lists every tensor.");
+find("filter").addEventListener("input", filter);
+find("zoom-in").addEventListener("click", () => view.zoom(1.5));
+find("zoom-out").addEventListener("click", () => view.zoom(1 / 1.5));
+find("zoom-tail").addEventListener("click", () => view.tail());
+find("zoom-reset").addEventListener("click", () => view.reset());
+filter();
+view.reset();
