@@ -5,13 +5,13 @@
 #include "plan.h"
 
 typedef struct esp__prefix { /* a path up to some node of the graph */
-    struct esp__prefix *next;
-    uint64_t total, memory;
+    struct esp__prefix *next, *spare;
+    const struct esp__prefix *before; /* all but its last op; NULL: it has none */
+    uint64_t total, memory, load[ESP__LANES];
+    uint64_t head[2], tail[2]; /* before the first and after the last op on intra, on inter */
+    double error, volume;      /* whole paths, under limits: for comparing codecs */
     uint32_t n, comps, codec;
-    double error, volume; /* whole paths, under limits: for comparing codecs */
-    uint64_t ns[ESP__MAX_OPS];
-    uint16_t op[ESP__MAX_OPS];
-    uint8_t lanes[ESP__MAX_OPS];
+    uint16_t op; /* the last one */
 } esp__prefix;
 
 /* What making one menu carries along. */
@@ -19,10 +19,11 @@ typedef struct esp__tasting {
     esp__problem *p;
     const esp__unit *unit;
     const esp_plan_codec *codec; /* or NULL */
-    uint32_t codec_index;
-    uint64_t size[ESP__CUTS];        /* elements                              */
-    uint64_t cost[ESP__RECIPE_ROOM]; /* by recipe op; not yet known: UINT64_MAX - 1 */
-    esp__prefix **heads, *spare;
+    uint32_t codec_index, width;
+    uint64_t size[ESP__CUTS];        /* elements */
+    uint64_t cost[ESP__RECIPE_ROOM]; /* by recipe op; or what follows */
+    esp__prefix **heads;
+    esp__prefix *used, *spare; /* none is given back while a menu is made: others may build on it */
     int limits; /* memory or error count too: a path that does not compress is then not dominated by one that does */
 } esp__tasting;
 static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
@@ -106,67 +107,81 @@ static uint64_t esp__recipe_memory(const esp__problem *p, const esp__recipe_op *
 }
 
 /* ---- pruning ---------------------------------------------------------------------------------------------------------- */
-static int esp__dominates(const esp__prefix *a, const esp__prefix *b, int limits) {
-    uint32_t i = 0;
-    if (a->n > b->n || a->total > b->total) return 0;
-    if (limits && (a->comps > b->comps || a->memory > b->memory || a->error > b->error || a->volume > b->volume))
+/* Are a's ops among b's, in order, on the same lanes, none longer? Both are read from their ends. */
+static int esp__embeds(const esp__tasting *t, const esp__prefix *a, const esp__prefix *b) {
+    const esp__recipe_op *ops = t->p->recipe_ops;
+    for (; a->before; a = a->before, b = b->before) {
+        while (b->before && (ops[a->op].lanes != ops[b->op].lanes || t->cost[a->op] > t->cost[b->op])) b = b->before;
+        if (!b->before) return 0;
+    }
+    return 1;
+}
+
+/* Costs of ops depend on the codec: prefixes of two codecs are compared by their sums only. */
+static int esp__dominates(const esp__tasting *t, const esp__prefix *a, const esp__prefix *b) {
+    if (a->total > b->total) return 0;
+    for (uint32_t k = 0; k < ESP__LANES; k++)
+        if (a->load[k] > b->load[k]) return 0;
+    for (uint32_t k = 0; k < 2 && t->width == ESP__WIDTH_ENDS; k++)
+        if (a->head[k] > b->head[k] || a->tail[k] > b->tail[k]) return 0;
+    if (t->limits && (a->comps > b->comps || a->memory > b->memory || a->error > b->error || a->volume > b->volume))
         return 0;
-    for (uint32_t k = 0; k < b->n && i < a->n; k++)
-        if (a->lanes[i] == b->lanes[k] && a->ns[i] <= b->ns[k]) i++;
-    return i == a->n;
+    if (t->width < ESP__WIDTH_EXACT) return 1;
+    return a->n <= b->n && a->codec == b->codec && esp__embeds(t, a, b);
 }
 
 /* Adds `l` to the list unless one there dominates it; takes out those that it dominates. */
 static void esp__prefix_add(esp__tasting *t, esp__prefix **head, esp__prefix *l) {
     esp__prefix **at = head;
     for (esp__prefix *x = *head; x; x = x->next)
-        if (esp__dominates(x, l, t->limits)) {
-            l->next = t->spare;
-            t->spare = l;
-            return;
-        }
-    while (*at) {
-        esp__prefix *x = *at;
-        if (esp__dominates(l, x, t->limits)) {
-            *at = x->next;
-            x->next = t->spare;
-            t->spare = x;
-        } else {
-            at = &x->next;
-        }
-    }
+        if (esp__dominates(t, x, l)) return;
+    while (*at)
+        if (esp__dominates(t, l, *at))
+            *at = (*at)->next;
+        else
+            at = &(*at)->next;
     l->next = NULL;
     *at = l;
 }
 
-static esp__prefix *esp__prefix_new(esp__tasting *t, const esp__prefix *from) {
+static esp__prefix *esp__prefix_new(esp__tasting *t) {
     esp__prefix *l = t->spare;
     if (l)
-        t->spare = l->next;
+        t->spare = l->spare;
     else
         l = esp__pool_get(t->p->pool, sizeof *l);
-    if (!from) {
-        l->n = l->comps = 0;
-        l->total = l->memory = 0;
-        l->error = l->volume = 0.0;
-        return l;
-    }
-    l->error = l->volume = 0.0;
-    l->n = from->n, l->comps = from->comps, l->total = from->total, l->memory = from->memory;
-    memcpy(l->ns, from->ns, from->n * sizeof *l->ns);
-    memcpy(l->op, from->op, from->n * sizeof *l->op);
-    memcpy(l->lanes, from->lanes, from->n);
+    memset(l, 0, sizeof *l);
+    l->spare = t->used;
+    t->used = l;
+    l->codec = t->codec_index;
     return l;
 }
 
-static void esp__prefix_op(esp__tasting *t, esp__prefix *l, uint16_t op) {
+/* `from` and one op more. */
+static esp__prefix *esp__prefix_op(esp__tasting *t, const esp__prefix *from, uint16_t op) {
+    esp__prefix *l = esp__prefix_new(t), *spare = l->spare;
     const esp__recipe_op *r = &t->p->recipe_ops[op];
-    l->ns[l->n] = t->cost[op];
-    l->op[l->n] = op;
-    l->lanes[l->n++] = r->lanes;
-    l->total += t->cost[op];
+    uint64_t ns = t->cost[op];
+    *l = *from;
+    l->spare = spare;
+    l->before = from;
+    l->op = op;
+    l->n++;
+    for (uint32_t k = 0; k < 2; k++) {
+        if (r->lanes >> (ESP__LANE_INTRA + k) & 1u) {
+            if (!l->load[ESP__LANE_INTRA + k]) l->head[k] = l->total;
+            l->tail[k] = 0;
+        } else {
+            if (!l->load[ESP__LANE_INTRA + k]) l->head[k] = l->total + ns; /* at least; and never less than a rival's */
+            l->tail[k] += ns;
+        }
+    }
+    for (uint32_t k = 0; k < ESP__LANES; k++)
+        if (r->lanes >> k & 1u) l->load[k] += ns;
+    l->total += ns;
     l->comps += r->kind == ESP_PLAN_COMP;
     if (t->limits) l->memory += esp__recipe_memory(t->p, r, t->size, t->codec);
+    return l;
 }
 
 static int esp__needs_pack(const esp__tasting *t, uint16_t op, uint8_t kind) {
@@ -174,40 +189,40 @@ static int esp__needs_pack(const esp__tasting *t, uint16_t op, uint8_t kind) {
     return !(t->codec && t->codec->takes_list && op != ESP__OP_END && t->p->recipe_ops[op].kind == kind);
 }
 
-static void esp__prefix_pack(esp__tasting *t, esp__prefix *l, uint16_t op) {
+static const esp__prefix *esp__prefix_pack(esp__tasting *t, const esp__prefix *l, uint16_t op) {
     t->cost[op] = esp__recipe_ns(t->p, &t->p->recipe_ops[op], t->size, NULL);
-    esp__prefix_op(t, l, op);
+    return esp__prefix_op(t, l, op);
 }
 
-/* Follows one edge with one label. */
+/* Follows one edge with one prefix. */
 static void esp__prefix_extend(esp__tasting *t, const esp__prefix *from, const esp__edge *e) {
-    esp__prefix *l;
-    if (e->op != ESP__OP_END && t->cost[e->op] == esp__unknown)
+    const esp__prefix *start = from;
+    if (e->op == ESP__OP_END) {
+        esp__prefix *whole;
+        if (esp__needs_pack(t, from->before ? from->op : (uint16_t)ESP__OP_END, ESP_PLAN_DECOMP))
+            from = esp__prefix_pack(t, from, ESP__OP_UNPACK);
+        whole = esp__prefix_new(t);
+        esp__prefix *spare = whole->spare;
+        *whole = *from;
+        whole->spare = spare;
+        esp__prefix_add(t, &t->heads[e->to], whole);
+        return;
+    }
+    if (t->cost[e->op] == esp__unknown)
         t->cost[e->op] = esp__recipe_ns(t->p, &t->p->recipe_ops[e->op], t->size, t->codec);
-    if (e->op != ESP__OP_END && t->cost[e->op] == esp__cannot) return;
-    l = esp__prefix_new(t, from);
-    if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMP)) esp__prefix_pack(t, l, ESP__OP_PACK);
-    if (e->op != ESP__OP_END)
-        esp__prefix_op(t, l, e->op);
-    else if (esp__needs_pack(t, l->n ? l->op[l->n - 1] : (uint16_t)ESP__OP_END, ESP_PLAN_DECOMP))
-        esp__prefix_pack(t, l, ESP__OP_UNPACK);
-    esp__prefix_add(t, &t->heads[e->to], l);
+    if (t->cost[e->op] == esp__cannot) return;
+    if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMP)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
+    esp__prefix_add(t, &t->heads[e->to], esp__prefix_op(t, start, e->op));
 }
 
 static void esp__taste(esp__tasting *t, const esp__tree *tree) {
     for (uint32_t i = 0; i < t->p->n_recipe_ops; i++) t->cost[i] = esp__unknown;
-    t->heads[tree->root] = esp__prefix_new(t, NULL);
-    t->heads[tree->root]->next = NULL;
+    t->heads[tree->root] = esp__prefix_new(t);
     for (uint32_t node = tree->n_nodes; node-- > 1;) {
         const esp__edge *edges = &tree->edges[tree->nodes[node].first];
         for (esp__prefix *l = t->heads[node]; l; l = l->next)
             for (uint32_t k = 0; k < tree->nodes[node].n; k++) esp__prefix_extend(t, l, &edges[k]);
-        while (t->heads[node]) {
-            esp__prefix *l = t->heads[node];
-            t->heads[node] = l->next;
-            l->next = t->spare;
-            t->spare = l;
-        }
+        t->heads[node] = NULL;
     }
 }
 
@@ -229,6 +244,9 @@ static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, u
 
 static void esp__path_fill(const esp__tasting *t, const esp__prefix *l, esp__path *path) {
     esp__problem *p = t->p;
+    uint16_t recipe[ESP__MAX_OPS];
+    uint32_t at = l->n;
+    for (const esp__prefix *x = l; x->before; x = x->before) recipe[--at] = x->op;
     esp__plan_op *ops = esp__pool_get(p->pool, l->n * sizeof *ops);
     uint8_t step = 0;
     uint64_t e = t->unit->elements;
@@ -236,23 +254,23 @@ static void esp__path_fill(const esp__tasting *t, const esp__prefix *l, esp__pat
     path->n = l->n;
     path->codec = l->comps || (p->free_compression && t->codec) ? t->codec_index : (uint32_t)ESP__NO_CODEC;
     for (uint32_t i = 0; i < l->n; i++) {
-        const esp__recipe_op *r = &p->recipe_ops[l->op[i]];
-        ops[i].ns = l->ns[i];
+        const esp__recipe_op *r = &p->recipe_ops[recipe[i]];
+        ops[i].ns = esp__recipe_ns(p, r, t->size, t->codec);
         ops[i].lanes = r->lanes;
         ops[i].kind = r->kind;
         ops[i].up = r->up;
-        ops[i].recipe = l->op[i];
+        ops[i].recipe = recipe[i];
         /* a copy belongs to the step that it serves: the next one down, the one before up */
         ops[i].step = r->kind == ESP_PLAN_COPY && r->up ? (uint8_t)(step - 1) : step;
         if (r->kind != ESP_PLAN_COPY && r->kind != ESP_PLAN_PACK) step++;
-        path->total += l->ns[i];
+        path->total += ops[i].ns;
         for (uint32_t lane = 0; lane < ESP__LANES; lane++)
-            if (r->lanes >> lane & 1u) path->load[lane] += l->ns[i];
+            if (r->lanes >> lane & 1u) path->load[lane] += ops[i].ns;
         path->memory += esp__recipe_memory(p, r, t->size, t->codec);
     }
     path->volume = path->codec == ESP__NO_CODEC ? 4 * e : (uint64_t)esp__payload_bytes(t->codec, e);
     path->error = path->codec == ESP__NO_CODEC ? 0.0 : t->codec->error * (double)e;
-    if (!p->free_compression) path->option = esp__option_of(p, l->op, l->n);
+    if (!p->free_compression) path->option = esp__option_of(p, recipe, l->n);
 }
 
 static int esp__path_before(const void *a, const void *b) {
@@ -268,16 +286,31 @@ static void esp__tasting_open(esp__tasting *t, esp__problem *p, const esp__unit 
     t->p = p;
     t->unit = u;
     t->limits = p->config.max_memory_bytes || p->config.max_volume > 0.0 || p->config.max_error > 0.0;
+    t->width = p->width;
     esp__sizes(p, u->elements, t->size);
+}
+
+/* All prefixes may be used again. */
+static void esp__tasting_close(esp__tasting *t) {
+    while (t->used) {
+        esp__prefix *l = t->used;
+        t->used = l->spare;
+        l->spare = t->spare;
+        t->spare = l;
+    }
+}
+
+static esp__tasting *esp__tasting_of(esp__problem *p, const esp__unit *u) {
+    if (!p->tasting) p->tasting = esp__pool_get(p->pool, sizeof *p->tasting);
+    esp__tasting_open(p->tasting, p, u);
+    return p->tasting;
 }
 
 static void esp__menu_make(esp__problem *p, const esp__unit *u, esp__menu *menu) {
     const esp__tree *tree = p->trees[menu->keep];
-    esp__tasting *t = p->tasting;
+    esp__tasting *t = esp__tasting_of(p, u);
     esp__prefix *all = NULL, *l;
     uint32_t n = 0, runs = p->n_codecs ? p->n_codecs : 1;
-    if (!t) p->tasting = t = esp__pool_get(p->pool, sizeof *t);
-    esp__tasting_open(t, p, u);
     t->heads = p->heads;
     for (uint32_t c = 0; c < runs; c++) {
         if (tree->codec != ESP__NO_CODEC && tree->codec != c) continue;
@@ -286,7 +319,7 @@ static void esp__menu_make(esp__problem *p, const esp__unit *u, esp__menu *menu)
         esp__taste(t, tree);
         while ((l = t->heads[0]) != NULL) { /* one of another codec may dominate it, or it that one */
             t->heads[0] = l->next;
-            l->codec = c;
+            if (!l->comps && c && tree->codec == ESP__NO_CODEC) continue; /* as with the first codec */
             l->error = l->comps ? t->codec->error : 0.0;
             l->volume = l->comps ? esp__payload_bytes(t->codec, u->elements) : 4.0 * (double)u->elements;
             esp__prefix_add(t, &all, l);
@@ -294,18 +327,15 @@ static void esp__menu_make(esp__problem *p, const esp__unit *u, esp__menu *menu)
     }
     for (l = all; l; l = l->next) n++;
     esp__path *paths = esp__pool_get(p->pool, n * sizeof *paths);
-    n = 0;
-    while ((l = all) != NULL) {
-        all = l->next;
-        t->codec_index = l->codec;
-        t->codec = p->n_codecs ? &p->codecs[l->codec] : NULL;
-        esp__path_fill(t, l, &paths[n++]);
-        l->next = t->spare;
-        t->spare = l;
-    }
-    qsort(paths, n, sizeof *paths, esp__path_before);
     menu->n = n;
     menu->paths = paths;
+    for (l = all; l; l = l->next) {
+        t->codec_index = l->codec;
+        t->codec = p->n_codecs ? &p->codecs[l->codec] : NULL;
+        esp__path_fill(t, l, paths++);
+    }
+    esp__tasting_close(t);
+    qsort((void *)(uintptr_t)menu->paths, n, sizeof *paths, esp__path_before);
 }
 
 ESP__FN const esp__menu *esp__menu_get(esp__problem *p, const esp__unit *u) {
@@ -313,11 +343,13 @@ ESP__FN const esp__menu *esp__menu_get(esp__problem *p, const esp__unit *u) {
     uint64_t h = (u->elements * 2 + packed) * 0x9E3779B97F4A7C15ull + keep * 0xD1B54A32D192ED03ull;
     esp__menu **slot = &p->menus[(h >> 40) & (p->n_menu_slots - 1)], *m;
     for (m = *slot; m; m = m->next)
-        if (m->elements == u->elements && m->keep == keep && (m->n_pieces > 1) == packed) return m;
+        if (m->elements == u->elements && m->keep == keep && (m->n_pieces > 1) == packed && m->width == p->width)
+            return m;
     m = esp__pool_get(p->pool, sizeof *m);
     m->elements = u->elements;
     m->n_pieces = u->n;
     m->keep = keep;
+    m->width = p->width;
     esp__menu_make(p, u, m);
     m->next = *slot;
     *slot = m;
@@ -327,27 +359,26 @@ ESP__FN const esp__menu *esp__menu_get(esp__problem *p, const esp__unit *u) {
 
 ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const esp__option *o, uint32_t codec) {
     esp__recipe_op ops[ESP__MAX_OPS];
-    esp__tasting *t = p->tasting;
     uint32_t n;
-    if (!t) p->tasting = t = esp__pool_get(p->pool, sizeof *t);
     if (!esp__option_is_flat(o) && !p->hierarchical) return NULL;
-    esp__tasting_open(t, p, u);
+    esp__tasting *t = esp__tasting_of(p, u);
     t->codec_index = codec;
     t->codec = codec == ESP__NO_CODEC || !esp__option_uses(o, ESP__COMP) ? NULL : &p->codecs[codec];
-    esp__prefix *l = esp__prefix_new(t, NULL);
+    const esp__prefix *l = esp__prefix_new(t);
+    esp__path *path = NULL;
     n = esp__recipe_ops(p, o, ops);
     for (uint32_t i = 0; i < n; i++) {
         uint16_t op = esp__recipe_intern(p, &ops[i]);
         t->cost[op] = esp__recipe_ns(p, &ops[i], t->size, t->codec);
-        if (t->cost[op] == esp__cannot) return NULL;
-        if (!i && esp__needs_pack(t, op, ESP_PLAN_COMP)) esp__prefix_pack(t, l, ESP__OP_PACK);
-        esp__prefix_op(t, l, op);
-        if (i + 1 == n && esp__needs_pack(t, op, ESP_PLAN_DECOMP)) esp__prefix_pack(t, l, ESP__OP_UNPACK);
+        if (t->cost[op] == esp__cannot) break;
+        if (!i && esp__needs_pack(t, op, ESP_PLAN_COMP)) l = esp__prefix_pack(t, l, ESP__OP_PACK);
+        l = esp__prefix_op(t, l, op);
+        if (i + 1 < n) continue;
+        if (esp__needs_pack(t, op, ESP_PLAN_DECOMP)) l = esp__prefix_pack(t, l, ESP__OP_UNPACK);
+        path = esp__pool_get(p->pool, sizeof *path);
+        esp__path_fill(t, l, path);
     }
-    esp__path *path = esp__pool_get(p->pool, sizeof *path);
-    esp__path_fill(t, l, path);
-    l->next = t->spare;
-    t->spare = l;
+    esp__tasting_close(t);
     return path;
 }
 
@@ -365,4 +396,25 @@ ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__unit *u, const 
     if (op->kind == ESP_PLAN_COLLECTIVE) return (uint64_t)esp__op_bytes_before(p, op, size, codec);
     if (op->kind == ESP_PLAN_DECOMP) return (uint64_t)(4.0 * esp__slots(p, op->slots) * (double)size[op->cut]);
     return 4 * size[op->cut];
+}
+
+ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k,
+                             double *intra, double *inter) {
+    const esp__recipe_op *op = &p->recipe_ops[path->ops[k].recipe];
+    uint64_t size[ESP__CUTS];
+    double piece, traffic, before, local = p->system.ranks_per_machine;
+    uint32_t n = p->size[op->level];
+    if (op->kind != ESP_PLAN_COLLECTIVE || n < 2) return;
+    esp__sizes(p, u->elements, size);
+    before = piece = esp__op_bytes_before(p, op, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]);
+    if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
+        piece /= n;
+    traffic = esp__traffic(op->coll, n, before, piece);
+    if (op->level == ESP__INTER) {
+        *inter += op->flows == ESP__FLOWS_ONE ? traffic : traffic * local;
+    } else {
+        *intra += traffic;
+        if (op->level == ESP__FLAT && p->system.machines > 1)
+            *inter += op->coll == ESP_COLL_ALLTOALL ? piece * local * (n - local) : traffic;
+    }
 }

@@ -71,11 +71,17 @@ typedef struct esp__path {
 typedef struct esp__menu {
     uint64_t elements;
     uint32_t n_pieces; /* tensors in the unit: over one, it is packed                                          */
-    uint32_t keep;     /* index of the constraint in problem.keeps, or 0                                       */
+    uint32_t keep;     /* index of the constraint, or 0                                                        */
+    uint32_t width;
     uint32_t n;
     const esp__path *paths; /* none dominated by another; by ascending total                                   */
     struct esp__menu *next; /* in the problem's hash table                                                     */
 } esp__menu;
+
+/* When one path makes another needless: where its load is no larger on any lane, nor its sum (LOADS: few are left, good for
+ * searching); nor the time before its first and after its last op on a link (ENDS: what lower bounds look at);
+ * or where its ops are found among the other's, in order, none longer (EXACT: no step can ever be longer with it). */
+enum { ESP__WIDTH_LOADS = 0, ESP__WIDTH_ENDS, ESP__WIDTH_EXACT };
 
 typedef struct esp__tree esp__tree; /* recipe.c: the options that are left, as a graph with shared ends */
 
@@ -100,9 +106,11 @@ typedef struct esp__problem {
     uint32_t n_keeps;
     esp__menu **menus; /* hash table                                                                          */
     uint32_t n_menu_slots, n_menus;
-    struct esp__tasting *tasting; /* menu.c's */
-    struct esp__prefix **heads;   /* [nodes of the largest tree] */
-    uint64_t deadline_ns;         /* of esp__now_ns(); 0: none                                                        */
+    uint32_t width;                 /* ESP__WIDTH_* of the menus that are made from now on */
+    struct esp__tasting *tasting;   /* menu.c's */
+    struct esp__prefix **heads;     /* [nodes of the largest tree] */
+    const struct esp__bound *bound; /* of one unit a tensor; NULL: not asked for             */
+    uint64_t deadline_ns; /* of esp__now_ns(); 0: none                                                        */
 } esp__problem;
 
 /* What is synchronised as one: a tensor, a chunk of one, or several neighbours. In backward order. */
@@ -131,6 +139,10 @@ ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__unit *u, con
 ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const esp__option *o, uint32_t codec);
 /* Bytes that op `k` moves (a rank's, before any factor of the algorithm), or that a codec reads or writes (f32). */
 ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k);
+
+/* Adds what op `k` sends with its algorithm's factors: a rank's bytes on intra, a machine's NIC's on inter. */
+ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k,
+                             double *intra, double *inter);
 
 /* ---- cost.c ----------------------------------------------------------------------------------------------------------------- */
 ESP__FN double esp__curve_at(const esp_cost_curve *c, double size);

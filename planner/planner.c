@@ -10,6 +10,7 @@
 #include "simulate.c"
 #include "draft.c"
 #include "rerun.c"
+#include "prices.c"
 #include "algorithm1.c"
 #include "algorithm2.c"
 #include "schemes.c"
@@ -20,3 +21,8 @@
 
 #include "builtin_systems.c"
 #include "builtin_costs.c"
+
+#include "improve.c"
+#include "search.c"
+#include "text.c"
+#include "plan.c"

@@ -255,6 +255,7 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__pool *pool, const esp
     p->pool = pool;
     p->model = model;
     p->free_compression = free_compression;
+    p->width = ESP__WIDTH_ENDS;
     p->n_tensors = model->n_tensors;
     esp__copy_struct(&p->system, sizeof p->system, system, system->struct_size);
     esp__copy_struct(&p->config, sizeof p->config, config, config ? config->struct_size : 0);

@@ -1,0 +1,261 @@
+/* plan.c: esp_plan_make and esp_plan_simulate: from the caller's structs to a strategy's text, a timeline and a report. */
+#include "plan.h"
+
+struct esp_plan {
+    esp__pool pool;
+    jmp_buf no_memory;
+    esp__problem problem;
+    esp__draft draft;
+    char *text;
+    esp_plan_report report;
+    esp_plan_event *events;
+    esp_plan_unit *units;
+};
+
+static int esp__event_before(const void *a, const void *b) {
+    const esp_plan_event *x = a, *y = b;
+    if (x->start_ns != y->start_ns) return x->start_ns < y->start_ns ? -1 : 1;
+    if (x->end_ns != y->end_ns) return x->end_ns < y->end_ns ? -1 : 1;
+    return x->unit != y->unit ? (x->unit < y->unit ? -1 : 1) : (int)x->step - (int)y->step;
+}
+
+/* ---- exposed time: a sweep over starts and ends ------------------------------------------------------------------------ */
+typedef struct esp__edge_of_op {
+    uint64_t at;
+    int32_t delta; /* +1 start, -1 end */
+    uint32_t what; /* 0 backward, 1 on a link, 2 compression */
+} esp__edge_of_op;
+
+static int esp__edge_before(const void *a, const void *b) {
+    const esp__edge_of_op *x = a, *y = b;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* With no backward running: time in which a link is busy, and time in which only compression is. */
+static void esp__exposed(esp_plan *plan, uint32_t n_events) {
+    esp__mark mark = esp__pool_mark(&plan->pool);
+    esp__edge_of_op *edges = esp__pool_get(&plan->pool, 2u * n_events * sizeof *edges);
+    uint32_t n = 0, running[3] = {0, 0, 0};
+    uint64_t communication = 0, compression = 0;
+    for (uint32_t i = 0; i < n_events; i++) {
+        const esp_plan_event *e = &plan->events[i];
+        uint32_t what = e->kind == ESP_PLAN_BACKWARD ? 0 : e->lanes & esp__link_lanes ? 1 : 2;
+        edges[n].at = e->start_ns, edges[n].delta = 1, edges[n++].what = what;
+        edges[n].at = e->end_ns, edges[n].delta = -1, edges[n++].what = what;
+    }
+    qsort(edges, n, sizeof *edges, esp__edge_before);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t span = i ? edges[i].at - edges[i - 1].at : 0;
+        if (!running[0]) {
+            if (running[1])
+                communication += span;
+            else if (running[2])
+                compression += span;
+        }
+        running[edges[i].what] += (uint32_t)edges[i].delta;
+    }
+    plan->report.exposed_communication_ns = (double)communication;
+    plan->report.exposed_compression_ns = (double)compression;
+    esp__pool_release(&plan->pool, mark);
+}
+
+static void esp__report_lanes(esp_plan *plan, uint32_t n_events) {
+    esp_plan_report *r = &plan->report;
+    uint64_t first[ESP__LANES], last[ESP__LANES] = {0}, busy[ESP__LANES] = {0};
+    for (uint32_t k = 0; k < ESP__LANES; k++) first[k] = UINT64_MAX;
+    for (uint32_t i = 0; i < n_events; i++) {
+        const esp_plan_event *e = &plan->events[i];
+        for (uint32_t k = 0; k < ESP__LANES; k++) {
+            if (!(e->lanes >> k & 1u)) continue;
+            busy[k] += e->end_ns - e->start_ns;
+            if (e->start_ns < first[k]) first[k] = e->start_ns;
+            if (e->end_ns > last[k]) last[k] = e->end_ns;
+        }
+    }
+    for (uint32_t k = 0; k < ESP__LANES; k++) {
+        r->lane_ns[k] = (double)busy[k];
+        r->bubble_ns[k] = first[k] == UINT64_MAX ? 0.0 : (double)(last[k] - first[k] - busy[k]);
+    }
+}
+
+static void esp__report_draft(esp_plan *plan) {
+    esp__problem *p = &plan->problem;
+    const esp__draft *d = &plan->draft;
+    esp_plan_report *r = &plan->report;
+    double intra = 0.0, inter = 0.0;
+    plan->events = esp__pool_get(p->pool, d->n_sequence * sizeof *plan->events);
+    esp__timeline(p, d, plan->events);
+    qsort(plan->events, d->n_sequence, sizeof *plan->events, esp__event_before);
+    plan->units = esp__pool_get(p->pool, d->n_units * sizeof *plan->units);
+    for (uint32_t u = 0, counted = UINT32_MAX; u < d->n_units; u++) {
+        const esp__unit *x = &d->units[u];
+        const esp__path *path = d->paths[u];
+        char option[ESP__TEXT_MAX];
+        esp__option_print(path->option, option, sizeof option);
+        plan->units[u].first = x->first;
+        plan->units[u].n_tensors = x->n;
+        plan->units[u].begin = x->begin;
+        plan->units[u].elements = x->elements;
+        plan->units[u].codec = esp__codec_word(p, path);
+        plan->units[u].option = esp__pool_text(p->pool, option);
+        if (path->codec != ESP__NO_CODEC && x->first != counted) { /* a tensor counts once, however many chunks */
+            r->compressed += x->n;
+            counted = x->first;
+        }
+        r->memory_bytes += path->memory;
+        for (uint32_t k = 0; k < path->n; k++) esp__op_traffic(p, x, path, k, &intra, &inter);
+    }
+    r->n_tensors = (uint32_t)p->n_tensors;
+    r->n_units = d->n_units;
+    r->intra_bytes = (uint64_t)intra;
+    r->inter_bytes = (uint64_t)inter;
+    r->iteration_ns = p->model->forward_ns + (double)d->makespan + p->model->update_ns;
+    esp__report_lanes(plan, d->n_sequence);
+    esp__exposed(plan, d->n_sequence);
+}
+
+/* Without compression, tensor by tensor. */
+static uint64_t esp__fp32_makespan(esp__problem *p) {
+    esp__draft d = {0};
+    esp__scheme_find("fp32")->make(p, &d);
+    return d.makespan;
+}
+
+static void esp__plan_text_make(esp_plan *plan) {
+    const esp__problem *p = &plan->problem;
+    const esp_plan_report *r = &plan->report;
+    char comment[1024], bound[64] = "";
+    if (r->bound_any_ns > 0.0) snprintf(bound, sizeof bound, "; bound %.3f us", r->bound_any_ns / 1e3);
+    snprintf(comment, sizeof comment,
+             "# model %.200s, system %.100s: %u machines x %u ranks, strategy %.64s\n# predicted %.3f us a step; fp32 "
+             "%.3f us%s\n",
+             p->model->name ? p->model->name : "-", p->system.name ? p->system.name : "-", p->system.machines,
+             p->system.ranks_per_machine, p->config.strategy ? p->config.strategy : "espresso+", r->iteration_ns / 1e3,
+             r->fp32_ns / 1e3, bound);
+    plan->text = esp__draft_text(&plan->problem, &plan->draft, comment);
+}
+
+static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
+    esp__problem *p = &plan->problem;
+    esp__draft d = {0};
+    double around = p->model->forward_ns + p->model->update_ns;
+    esp__draft_tensors(p, &d);
+    esp__bound_units(p, d.units, d.n_units, bound);
+    p->bound = bound;
+    plan->report.bound_ns = around + (double)bound->ns;
+    plan->report.bound_any_ns = around + (double)esp__bound_any(p);
+    for (uint32_t k = 0; k < ESP__LANES; k++) plan->report.price[k] = bound->lane_price[k];
+}
+
+/* The paper's Upper Bound: the best plan found where compressing takes no time. */
+static esp_status esp__plan_free_compression(esp_plan *plan) {
+    const esp__problem *p = &plan->problem;
+    esp__problem *other = esp__pool_get(&plan->pool, sizeof *other);
+    esp__draft best = {0};
+    esp_status s = esp__problem_open(other, &plan->pool, p->model, p->codecs, p->n_codecs, &p->system, &p->config, 1);
+    if (s) return s;
+    other->deadline_ns = p->deadline_ns;
+    esp__search_all(other, &best);
+    uint64_t makespan = best.makespan < plan->draft.makespan ? best.makespan : plan->draft.makespan;
+    plan->report.free_compression_ns = p->model->forward_ns + p->model->update_ns + (double)makespan;
+    return ESP_OK;
+}
+
+static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
+    esp__problem *p = &plan->problem;
+    esp__bound bound;
+    const char *name = p->config.strategy;
+    double around = p->model->forward_ns + p->model->update_ns;
+    esp_status s;
+    plan->report.fp32_ns = around + (double)esp__fp32_makespan(p);
+    if (!(p->config.flags & ESP_PLAN_NO_BOUND)) esp__plan_bounds(plan, &bound);
+    if (strategy) {
+        if ((s = esp__draft_read(p, &plan->draft, "strategy", strategy)) != ESP_OK) return s;
+    } else if (!name || !strcmp(name, "espresso+")) {
+        esp__search_all(p, &plan->draft);
+    } else {
+        const esp__scheme *scheme = esp__scheme_find(name);
+        if (!scheme)
+            return esp__fail(
+                NULL, ESP_E_ARG,
+                "strategy '%s': expected espresso+, espresso or a comparison strategy (espresso compare lists them)",
+                name);
+        scheme->make(p, &plan->draft);
+    }
+    if (!esp__draft_allowed(p, &plan->draft))
+        return esp__fail(NULL, ESP_E_ARG,
+                         "no strategy was found within max_memory_bytes, max_volume and max_error: loosen one of them");
+    if (!(p->config.flags & ESP_PLAN_NO_BOUND) && (s = esp__plan_free_compression(plan)) != ESP_OK) return s;
+    return ESP_OK;
+}
+
+static esp_status esp__plan_new(const esp_plan_model *model, const esp_plan_codec *codecs, uint32_t n_codecs,
+                                const esp_plan_system *system, const esp_plan_config *config, const char *strategy,
+                                esp_plan **out) {
+    uint64_t start = esp__now_ns();
+    esp_plan *plan;
+    esp_status s;
+    if (!out) return esp__fail(NULL, ESP_E_ARG, "plan: out is NULL");
+    *out = NULL;
+    plan = calloc(1, sizeof *plan);
+    if (!plan) return esp__fail(NULL, ESP_E_NOMEM, "plan: out of memory");
+    plan->pool.on_failure = &plan->no_memory;
+    *out = plan; /* read again after a jump, unlike the locals */
+    if (setjmp(plan->no_memory)) {
+        esp_plan_free(*out);
+        *out = NULL;
+        return esp__fail(NULL, ESP_E_NOMEM, "plan: out of memory");
+    }
+    s = esp__problem_open(&plan->problem, &plan->pool, model, codecs, n_codecs, system, config, 0);
+    if (!s && plan->problem.config.budget_ns > 0.0)
+        plan->problem.deadline_ns = start + (uint64_t)plan->problem.config.budget_ns;
+    if (!s) s = esp__plan_run(plan, strategy);
+    if (!s) {
+        plan->report.plan_ns = (double)(esp__now_ns() - start);
+        esp__report_draft(plan);
+        esp__plan_text_make(plan);
+        return ESP_OK;
+    }
+    esp_plan_free(*out);
+    *out = NULL;
+    return s;
+}
+
+ESPRESSO_API esp_status esp_plan_make(const esp_plan_model *model, const esp_plan_codec *codecs, uint32_t n_codecs,
+                                      const esp_plan_system *system, const esp_plan_config *config, esp_plan **out) {
+    return esp__plan_new(model, codecs, n_codecs, system, config, NULL, out);
+}
+
+ESPRESSO_API esp_status esp_plan_simulate(const esp_plan_model *model, const esp_plan_codec *codecs, uint32_t n_codecs,
+                                          const esp_plan_system *system, const esp_plan_config *config,
+                                          const char *strategy, esp_plan **out) {
+    if (!strategy) return esp__fail(NULL, ESP_E_ARG, "plan: the strategy's text is NULL");
+    return esp__plan_new(model, codecs, n_codecs, system, config, strategy, out);
+}
+
+ESPRESSO_API const char *esp_plan_text(const esp_plan *plan) { return plan ? plan->text : NULL; }
+
+ESPRESSO_API esp_status esp_plan_report_read(const esp_plan *plan, esp_plan_report *out) {
+    if (!plan || !out) return esp__fail(NULL, ESP_E_ARG, "esp_plan_report_read: plan or out is NULL");
+    uint32_t size = out->struct_size ? out->struct_size : (uint32_t)sizeof *out;
+    memcpy(out, &plan->report, size < sizeof *out ? size : sizeof *out);
+    out->struct_size = size;
+    return ESP_OK;
+}
+
+ESPRESSO_API const esp_plan_event *esp_plan_events(const esp_plan *plan, uint32_t *n) {
+    if (n) *n = plan ? plan->draft.n_sequence : 0;
+    return plan ? plan->events : NULL;
+}
+
+ESPRESSO_API const esp_plan_unit *esp_plan_units(const esp_plan *plan, uint32_t *n) {
+    if (n) *n = plan ? plan->draft.n_units : 0;
+    return plan ? plan->units : NULL;
+}
+
+ESPRESSO_API void esp_plan_free(esp_plan *plan) {
+    if (!plan) return;
+    free(plan->text);
+    esp__pool_free(&plan->pool);
+    free(plan);
+}
