@@ -18,6 +18,7 @@ static const files_range files_range_elements = {1, 1e15, 0, "a whole number of 
 static const files_range files_range_begin = {0, 1e15, 0, "a whole number of elements >= 0"};
 static const files_range files_range_size = {0, 1e15, 1, "a size > 0"};
 static const files_range files_range_count = {1, 1048576, 0, "a whole number from 1 to 1048576"};
+static const files_range files_range_group = {1, 16777216, 0, "a whole number of tensors >= 1"};
 static const files_range files_range_index = {0, 4294967295.0, 0, "a whole number from 0 to 4294967295"};
 static const files_range files_range_version = {1, 1e9, 0, "the version of the format, 1"};
 

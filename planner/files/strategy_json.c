@@ -122,7 +122,7 @@ static void files_read_json_unit(files_input *in, files_strategy *s, const files
     const files_place first = files_at(p, "first"), tensors = files_at(p, "tensors"), begin = files_at(p, "begin"),
                       elements = files_at(p, "elements"), codec = files_at(p, "codec"), option = files_at(p, "option");
     uint64_t n = 1, x, count;
-    files_get_whole(in, &tensors, &files_range_count, FILES_OPTIONAL, &n);
+    files_get_whole(in, &tensors, &files_range_group, FILES_OPTIONAL, &n);
     if (files_get_whole(in, &first, &files_range_index, FILES_OPTIONAL, &x) && x != s->next)
         files_input_fail(in, &first, "expected %u, the tensor that the units before this one leave, found %llu",
                          s->next, (unsigned long long)x);
