@@ -10,6 +10,8 @@ typedef struct tool_command {
     const char *name, *summary, *synopsis, *details;
     const tool_flag *flags;
     size_t n_flags;
+    const tool_flag *common; /* shown first, and numbered from 0, then `flags`; for what several subcommands take */
+    size_t n_common;
     int (*run)(const struct tool_command *self, int argc, char **argv);
 } tool_command;
 
@@ -69,18 +71,23 @@ static int tool_number(const char *text, long low, long high, long *out) {
     return 1;
 }
 
+static size_t tool_flags(const tool_command *c) { return c->n_common + c->n_flags; }
+static const tool_flag *tool_flag_at(const tool_command *c, size_t i) {
+    return i < c->n_common ? &c->common[i] : &c->flags[i - c->n_common];
+}
+
 /* Walks the flags. Returns the flag's index with *value set; -1 at the first word that is no flag (*at is there, after
  * a "--"); -2 after an error, which was printed; -3 for -h and --help, which was answered. */
 static int tool_next(const tool_command *c, int argc, char **argv, int *at, const char **value);
 
 static void tool_help(const tool_command *c) {
     printf("usage: espresso %s %s\n\n%s\n", c->name, c->synopsis, c->summary);
-    if (c->n_flags) putchar('\n');
-    for (size_t i = 0; i < c->n_flags; i++) {
+    if (tool_flags(c)) putchar('\n');
+    for (size_t i = 0; i < tool_flags(c); i++) {
+        const tool_flag *f = tool_flag_at(c, i);
         char left[48];
-        snprintf(left, sizeof left, "%s%s%s", c->flags[i].name, c->flags[i].value ? " " : "",
-                 c->flags[i].value ? c->flags[i].value : "");
-        printf("  %-27s %s\n", left, c->flags[i].help);
+        snprintf(left, sizeof left, "%s%s%s", f->name, f->value ? " " : "", f->value ? f->value : "");
+        printf("  %-27s %s\n", left, f->help);
     }
     if (c->details) printf("\n%s\n", c->details);
 }
@@ -88,8 +95,8 @@ static void tool_help(const tool_command *c) {
 static int tool_unknown_flag(const tool_command *c, const char *word) {
     unsigned best = 3;
     const char *guess = NULL;
-    for (size_t i = 0; i < c->n_flags; i++) {
-        const char *known = c->flags[i].name;
+    for (size_t i = 0; i < tool_flags(c); i++) {
+        const char *known = tool_flag_at(c, i)->name;
         if (tool_near(word + strspn(word, "-"), known + strspn(known, "-"), &best)) guess = known;
         if (!known[2] && strncmp(word, known, 2) == 0 && !guess) guess = known; /* -np for -n */
     }
@@ -127,12 +134,13 @@ static int tool_next(const tool_command *c, int argc, char **argv, int *at, cons
         tool_help(c);
         return -3;
     }
-    for (size_t i = 0; i < c->n_flags; i++) {
-        if (!tool_is_flag(&c->flags[i], word, value)) continue;
+    for (size_t i = 0; i < tool_flags(c); i++) {
+        const tool_flag *f = tool_flag_at(c, i);
+        if (!tool_is_flag(f, word, value)) continue;
         ++*at;
-        if (!c->flags[i].value || *value) return (int)i;
+        if (!f->value || *value) return (int)i;
         if (*at >= argc || strcmp(argv[*at], "--") == 0) {
-            tool_usage(c, "%s wants a value: %s %s", word, c->flags[i].name, c->flags[i].value);
+            tool_usage(c, "%s wants a value: %s %s", word, f->name, f->value);
             return -2;
         }
         *value = argv[(*at)++];

@@ -16,6 +16,7 @@
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,6 +28,30 @@
 #include "plugins.c"
 #include "strategy.c"
 #include "state.c"
+
+#include "quantity.c"
+#include "progress.c"
+#include "../planner/files/files.c"
+#ifdef ESPRESSO_JANSSON
+#include "json.c"
+#include "page.c"
+#include "plan_flags.c"
+#include "plan_models.c"
+#include "plan_read.c"
+#include "plan_make.c"
+#include "plan_limits.c"
+#include "plan_names.c"
+#include "plan_text.c"
+#include "plan_json.c"
+#include "plan_change.c"
+#include "plan_what.c"
+#include "plan_explain.c"
+#include "plan_output.c"
+#include "plan.c"
+#include "compare.c"
+#else
+#include "plan_left_out.c"
+#endif
 
 static int help_main(const tool_command *self, int argc, char **argv);
 
@@ -47,6 +72,8 @@ static const tool_command help_command = {
 
 static const tool_command *const espresso_commands[] = {
     &run_command,      /* run.c */
+    &plan_command,     /* plan.c */
+    &compare_command,  /* compare.c */
     &tree_command,     /* tree.c */
     &plugins_command,  /* plugins.c */
     &strategy_command, /* strategy.c */

@@ -1,0 +1,273 @@
+/* compare.c: `espresso compare`: strategies side by side for one model on one system. Must not know what any of them does. */
+
+enum { COMPARE_STRATEGIES = PLAN_COMMON, COMPARE_SORT, COMPARE_CSV, COMPARE_PAGE };
+static const tool_flag compare_flags[] = {
+    {"--strategies", "A,B,...", "only these, in this order (default: all)"},
+    {"--sort", "time", "fastest first (default: as listed)"},
+    {"--csv", NULL, "print a table for spreadsheets instead"},
+    {"--page", "FILE", "write a page that shows them as bars"},
+};
+enum { COMPARE_MAX = 64 };
+
+typedef struct compare_row {
+    const char *name, *summary, *source;
+    int ours, failed;
+    esp_plan_report report;
+    char why[512]; /* where it failed */
+} compare_row;
+
+typedef struct compare_job {
+    plan_inputs in;
+    const char *page, *names;
+    int json, csv, by_time;
+    compare_row rows[COMPARE_MAX];
+    uint32_t n;
+    char *command;
+    esp_plan_report bounds; /* of whichever plan they were worked out with */
+} compare_job;
+
+static const compare_row compare_ours[] = {
+    {.name = "espresso",
+     .summary = "Algorithms 1 and 2 over the whole tree",
+     .source = "Espresso, sections 4.3 and 4.4",
+     .ours = 1},
+    {.name = "espresso+",
+     .summary = "and improvement passes, merging, splitting, order",
+     .source = "this library",
+     .ours = 1},
+};
+
+static void compare_add(compare_job *j, const compare_row *row) {
+    if (j->n < COMPARE_MAX) j->rows[j->n++] = *row;
+}
+
+static void compare_all(compare_job *j) {
+    for (const esp__scheme *const *s = esp__schemes(); *s; s++)
+        if (strncmp((*s)->name, "espresso", 8) != 0)
+            compare_add(j, &(compare_row){.name = (*s)->name, .summary = (*s)->summary, .source = (*s)->source});
+    for (size_t i = 0; i < sizeof compare_ours / sizeof *compare_ours; i++) compare_add(j, &compare_ours[i]);
+}
+
+/* Leaves only the strategies asked for, in the order asked for. */
+static int compare_pick(compare_job *j) {
+    const uint32_t n = j->n;
+    compare_row *all = tool_realloc(NULL, sizeof j->rows);
+    int status = TOOL_OK;
+    memcpy(all, j->rows, sizeof j->rows);
+    j->n = 0;
+    for (const char *at = j->names; *at && status == TOOL_OK; at += *at == ',') {
+        const size_t len = strcspn(at, ",");
+        uint32_t i = 0;
+        while (i < n && (strlen(all[i].name) != len || strncmp(all[i].name, at, len) != 0)) i++;
+        if (i < n) {
+            compare_add(j, &all[i]);
+        } else {
+            status = tool_usage(j->in.command, "--strategies: no strategy '%.*s'. There are:", (int)len, at);
+            for (i = 0; i < n; i++) fprintf(stderr, "  %-20s %s\n", all[i].name, all[i].summary);
+        }
+        at += len;
+    }
+    free(all);
+    if (status == TOOL_OK && !j->n) status = tool_usage(j->in.command, "--strategies: names none");
+    return status;
+}
+
+/* Bounds are worked out once: with espresso+, or with the last. */
+static int compare_run(compare_job *j) {
+    uint32_t with_bounds = j->n - 1, failed = 0;
+    for (uint32_t i = 0; i < j->n; i++)
+        if (strcmp(j->rows[i].name, "espresso+") == 0) with_bounds = i;
+    for (uint32_t i = 0; i < j->n; i++) {
+        compare_row *r = &j->rows[i];
+        plan_made m;
+        if (plan_make(&j->in, r->name, i == with_bounds ? 0 : ESP_PLAN_NO_BOUND, &m) != ESP_OK) {
+            snprintf(r->why, sizeof r->why, "%s", esp_last_error(NULL));
+            r->failed = 1;
+            failed++;
+        } else {
+            r->report = m.report;
+            if (i == with_bounds) j->bounds = m.report;
+        }
+        plan_free(&m);
+    }
+    if (failed < j->n) return TOOL_OK;
+    return tool_fail(j->in.command, "%s", j->rows[j->n - 1].why);
+}
+
+static int compare_faster(const void *a, const void *b) {
+    const compare_row *x = a, *y = b;
+    if (x->failed != y->failed) return x->failed - y->failed;
+    if (x->report.iteration_ns != y->report.iteration_ns)
+        return x->report.iteration_ns < y->report.iteration_ns ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static double compare_fp32(const compare_job *j) {
+    for (uint32_t i = 0; i < j->n; i++)
+        if (!j->rows[i].failed) return j->rows[i].report.fp32_ns;
+    return 0;
+}
+
+/* ---- how it is shown -------------------------------------------------------------------------------------------------------- */
+static void compare_print(const compare_job *j) {
+    const double fp32 = compare_fp32(j);
+    plan_say_inputs(stdout, &j->in);
+    printf("\n%-20s %10s %8s  %10s %10s %11s %9s %9s %9s\n", "strategy", "step", "speed-up", "exposed", "exposed",
+           "compressed", "NIC", "memory", "planned");
+    printf("%-20s %10s %8s  %10s %10s %11s %9s %9s %9s\n", "", "", "", "links", "codecs", "tensors", "traffic",
+           "a rank", "in");
+    for (uint32_t i = 0; i < j->n; i++) {
+        const compare_row *r = &j->rows[i];
+        const esp_plan_report *p = &r->report;
+        if (r->failed)
+            printf("%-20s %10s %s\n", r->name, "-", r->why);
+        else
+            printf("%-20s %10s %7.2fx  %10s %10s %11u %9s %9s %9s\n", r->name, tool_time(p->iteration_ns),
+                   fp32 / p->iteration_ns, tool_time(p->exposed_communication_ns), tool_time(p->exposed_compression_ns),
+                   p->compressed, tool_bytes((double)p->inter_bytes), tool_bytes((double)p->memory_bytes),
+                   tool_time(p->plan_ns));
+    }
+    const double line[] = {j->bounds.free_compression_ns, j->bounds.bound_ns, j->bounds.bound_any_ns};
+    static const char *const what[] = {"were compressing free", "bound, tensors as given", "bound, merged or split"};
+    putchar('\n');
+    for (int k = 0; k < 3; k++)
+        if (line[k] > 0) printf("%-24s %10s %7.2fx\n", what[k], tool_time(line[k]), fp32 / line[k]);
+}
+
+static void compare_print_csv(const compare_job *j) {
+    puts("model,codec,system,machines,ranks_per_machine,strategy,iteration_us,fp32_us,exposed_communication_us,"
+         "exposed_compression_us,compressed,units,memory_bytes,intra_bytes,inter_bytes,plan_us,bound_us,bound_any_us,"
+         "free_compression_us");
+    for (uint32_t i = 0; i < j->n; i++) {
+        const esp_plan_report *p = &j->rows[i].report;
+        if (j->rows[i].failed) continue;
+        printf("%s,\"%s\",%s,%u,%u,%s,%.3f,%.3f,%.3f,%.3f,%u,%u,%llu,%llu,%llu,%.3f,%.3f,%.3f,%.3f\n", j->in.model.name,
+               j->in.codec_text, j->in.system.name, j->in.system.machines, j->in.system.ranks_per_machine,
+               j->rows[i].name, p->iteration_ns / 1e3, p->fp32_ns / 1e3, p->exposed_communication_ns / 1e3,
+               p->exposed_compression_ns / 1e3, p->compressed, p->n_units, (unsigned long long)p->memory_bytes,
+               (unsigned long long)p->intra_bytes, (unsigned long long)p->inter_bytes, p->plan_ns / 1e3,
+               j->bounds.bound_ns / 1e3, j->bounds.bound_any_ns / 1e3, j->bounds.free_compression_ns / 1e3);
+    }
+}
+
+static int compare_print_json(const compare_job *j) {
+    tool_json out = {0};
+    json_open(&out, NULL, '{');
+    plan_json_inputs(&out, &j->in);
+    json_us(&out, "fp32_us", compare_fp32(j));
+    plan_json_or_null(&out, "bound_us", j->bounds.bound_ns);
+    plan_json_or_null(&out, "bound_any_us", j->bounds.bound_any_ns);
+    plan_json_or_null(&out, "free_compression_us", j->bounds.free_compression_ns);
+    json_open(&out, "strategies", '[');
+    for (uint32_t i = 0; i < j->n; i++) {
+        const compare_row *r = &j->rows[i];
+        const plan_made m = {.name = r->name, .report = r->report};
+        json_open(&out, NULL, '{');
+        if (r->failed) {
+            json_text(&out, "strategy", r->name);
+            json_text(&out, "error", r->why);
+        } else {
+            plan_json_report(&out, &j->in, &m);
+            json_text(&out, "summary", r->summary);
+            json_text(&out, "source", r->source);
+        }
+        json_close(&out, '}');
+    }
+    json_close(&out, ']');
+    json_close(&out, '}');
+    return plan_json_out(&j->in, &out);
+}
+
+static int compare_print_page(FILE *to, const void *what) {
+    const compare_job *j = what;
+    const page_info info = plan_page_info(&j->in, j->command);
+    const page_bounds bounds = {j->bounds.bound_ns, j->bounds.bound_any_ns, j->bounds.free_compression_ns};
+    page_row rows[COMPARE_MAX];
+    uint32_t n = 0;
+    double base = j->in.model.forward_ns + j->in.model.update_ns;
+    for (uint32_t t = 0; t < j->in.model.n_tensors; t++) base += j->in.model.tensors[t].compute_ns;
+    for (uint32_t i = 0; i < j->n; i++) {
+        const compare_row *r = &j->rows[i];
+        if (!r->failed) rows[n++] = (page_row){r->name, r->summary, r->source, r->ours, r->report};
+    }
+    return page_compare(to, rows, n, base, &bounds, &info);
+}
+
+/* ---- the command -------------------------------------------------------------------------------------------------------------- */
+static int compare_own_flag(compare_job *j, int flag, const char *value) {
+    switch (flag) {
+    case PLAN_JSON: j->json = 1; return TOOL_OK;
+    case COMPARE_CSV: j->csv = 1; return TOOL_OK;
+    case COMPARE_PAGE: j->page = value; return TOOL_OK;
+    case COMPARE_STRATEGIES: j->names = value; return TOOL_OK;
+    case COMPARE_SORT:
+        if (strcmp(value, "time") != 0 && strcmp(value, "table") != 0)
+            return tool_usage(j->in.command, "--sort %s: expected time or table", value);
+        j->by_time = value[1] == 'i';
+        return TOOL_OK;
+    default: return plan_flag(&j->in, flag, value);
+    }
+}
+
+static int compare_parse(compare_job *j, int argc, char **argv) {
+    const tool_command *c = j->in.command;
+    const char *value;
+    int at = 0, flag, status = TOOL_OK;
+    while (status == TOOL_OK && (flag = tool_next(c, argc, argv, &at, &value)) != -1)
+        status = flag == -2 ? TOOL_USAGE : flag == -3 ? -1 : compare_own_flag(j, flag, value);
+    if (status != TOOL_OK) return status;
+    if (at < argc) return tool_usage(c, "'%s': takes flags only", argv[at]);
+    if (j->json + j->csv + (j->page && strcmp(j->page, "-") == 0) > 1)
+        return tool_usage(c, "only one of --json, --csv and --page - can go to standard output");
+    compare_all(j);
+    if (j->names && (status = compare_pick(j)) != TOOL_OK) return status;
+    return plan_complete(&j->in);
+}
+
+static int compare_show(compare_job *j) {
+    int status = TOOL_OK;
+    if (j->by_time) qsort(j->rows, j->n, sizeof *j->rows, compare_faster);
+    if (j->page) status = plan_write_page(&j->in, j->page, compare_print_page, j);
+    if (status != TOOL_OK || (j->page && strcmp(j->page, "-") == 0)) return status;
+    if (j->json) return compare_print_json(j);
+    if (j->csv)
+        compare_print_csv(j);
+    else
+        compare_print(j);
+    return TOOL_OK;
+}
+
+static int compare_main(const tool_command *self, int argc, char **argv) {
+    compare_job *j = tool_realloc(NULL, sizeof *j);
+    memset(j, 0, sizeof *j);
+    plan_open(&j->in, self, argc);
+    j->command = plan_command_line(self, argc, argv);
+    int status = compare_parse(j, argc, argv);
+    if (status == TOOL_OK) status = plan_read(&j->in);
+    if (status == TOOL_OK) status = compare_run(j);
+    if (status == TOOL_OK) status = compare_show(j);
+    plan_close(&j->in);
+    free(j->command);
+    free(j);
+    return status == -1 ? TOOL_OK : status;
+}
+
+static const tool_command compare_command = {
+    .name = "compare",
+    .summary = "Shows what published strategies, fp32 and ours make of a model on a system, side by side.",
+    .synopsis = "--model FILE|NAME --gc FILE|SPEC --system FILE|NAME [--strategies A,B] [--page out.html] [flags]",
+    .flags = compare_flags,
+    .n_flags = sizeof compare_flags / sizeof *compare_flags,
+    .common = plan_common,
+    .n_common = PLAN_COMMON,
+    .run = compare_main,
+    .details = "Every strategy is scored by the same simulator and the same costs. Limits such as --forbid hold for "
+               "those that\n"
+               "search; what a strategy fixes stays fixed. Speed-ups are over fp32, tensor by tensor.\n"
+               "\n"
+               "examples:\n"
+               "  espresso compare --model vgg16 --gc dgc:ratio=0.01 --system paper-pcie --page vgg16.html\n"
+               "  espresso compare --model bert-base --gc efsignsgd --system paper-nvlink --machines 4 --sort time\n"
+               "  espresso compare --model lstm --gc randomk:ratio=0.01 --system paper-pcie --strategies "
+               "ddp,hipress,espresso+ --csv",
+};

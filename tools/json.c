@@ -1,0 +1,59 @@
+/* json.c: writes JSON to a text, piece by piece: commas and places are done here, strings by the planner's files.
+ * Must not know what is written. */
+
+typedef struct tool_json {
+    esp__text text;
+    int more; /* something stands before in this object or array: a comma comes first */
+    int depth;
+} tool_json;
+
+/* The place for a value: `key` NULL in an array. */
+static void json_key(tool_json *j, const char *key) {
+    if (j->depth) esp__text_add(&j->text, "%s\n%*s", j->more ? "," : "", 2 * j->depth, "");
+    if (key) {
+        files_put_string(&j->text, key);
+        esp__text_add(&j->text, ": ");
+    }
+    j->more = 1;
+}
+
+/* `bracket` is '{' or '['. */
+static void json_open(tool_json *j, const char *key, char bracket) {
+    json_key(j, key);
+    esp__text_add(&j->text, "%c", bracket);
+    j->depth++;
+    j->more = 0;
+}
+static void json_close(tool_json *j, char bracket) {
+    j->depth--;
+    if (j->more) esp__text_add(&j->text, "\n%*s", 2 * j->depth, "");
+    esp__text_add(&j->text, "%c%s", bracket, j->depth ? "" : "\n");
+    j->more = 1;
+}
+
+static void json_text(tool_json *j, const char *key, const char *value) {
+    json_key(j, key);
+    if (value)
+        files_put_string(&j->text, value);
+    else
+        esp__text_add(&j->text, "null");
+}
+
+/* Whole numbers as such; JSON has no NaN and no infinity: null. */
+static void json_number(tool_json *j, const char *key, double value) {
+    json_key(j, key);
+    if (!isfinite(value))
+        esp__text_add(&j->text, "null");
+    else if (fabs(value) < 1e15 && floor(value) == value)
+        esp__text_add(&j->text, "%.0f", value);
+    else
+        esp__text_add(&j->text, "%.15g", value);
+}
+
+static void json_bool(tool_json *j, const char *key, int value) {
+    json_key(j, key);
+    esp__text_add(&j->text, value ? "true" : "false");
+}
+
+/* The planner's nanoseconds as microseconds, which is what keys that end in _us say. */
+static void json_us(tool_json *j, const char *key, double ns) { json_number(j, key, ns / 1000); }

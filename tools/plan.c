@@ -1,0 +1,158 @@
+/* plan.c: `espresso plan`: finds the fastest strategy for a model on a system, and shows it. The files plan_*.c are its
+ * parts. Must not know how plans are found: planner/ does. */
+
+enum { PLAN_OUT = PLAN_COMMON, PLAN_STRATEGY, PLAN_TIMELINE, PLAN_TRACE, PLAN_WHAT_IF, PLAN_SENSITIVITY, PLAN_EXPLAIN };
+static const tool_flag plan_flags[] = {
+    {"-o", "FILE", "write the strategy there ('-': standard output; FILE.json: as JSON)"},
+    {"--strategy", "NAME|FILE",
+     "not the best: a built-in strategy such as hipress (see 'espresso compare'), or a file's"},
+    {"--timeline", "FILE", "write a page that shows the step, lane by lane"},
+    {"--trace", "FILE", "write the step as a trace for Perfetto"},
+    {"--what-if", "CHANGES", "plan for changed inputs as well, such as inter=2x,machines=16; repeated: a row each"},
+    {"--sensitivity", NULL, "what binds, and what faster or more hardware would bring"},
+    {"--explain", "TENSOR", "the best options for that tensor with all else kept, and what each would cost"},
+};
+
+typedef struct plan_job {
+    plan_inputs in;
+    plan_files files;
+    const char *strategy, *explain, *what_if[PLAN_SCENARIOS_MAX];
+    uint32_t n_what_if, n_outcomes, n_sensitivity;
+    int json, sensitivity;
+    plan_made plan;
+    plan_outcome outcomes[PLAN_SCENARIOS_MAX], sensitivities[SENSITIVITY_CHANGES];
+    plan_explanation explanation;
+} plan_job;
+
+static int plan_own_flag(plan_job *j, int flag, const char *value) {
+    switch (flag) {
+    case PLAN_JSON: j->json = 1; break;
+    case PLAN_OUT: j->files.strategy = value; break;
+    case PLAN_STRATEGY: j->strategy = value; break;
+    case PLAN_TIMELINE: j->files.timeline = value; break;
+    case PLAN_TRACE: j->files.trace = value; break;
+    case PLAN_EXPLAIN: j->explain = value; break;
+    case PLAN_SENSITIVITY: j->sensitivity = 1; break;
+    case PLAN_WHAT_IF:
+        if (j->n_what_if == PLAN_SCENARIOS_MAX)
+            return tool_usage(j->in.command, "--what-if %s: at most %d", value, (int)PLAN_SCENARIOS_MAX);
+        j->what_if[j->n_what_if++] = value;
+        break;
+    default: return plan_flag(&j->in, flag, value);
+    }
+    return TOOL_OK;
+}
+
+/* -1: help was asked for and given. */
+static int plan_parse(plan_job *j, int argc, char **argv) {
+    const tool_command *c = j->in.command;
+    const char *value;
+    int at = 0, flag, status = TOOL_OK;
+    while (status == TOOL_OK && (flag = tool_next(c, argc, argv, &at, &value)) != -1)
+        status = flag == -2 ? TOOL_USAGE : flag == -3 ? -1 : plan_own_flag(j, flag, value);
+    if (status != TOOL_OK) return status;
+    if (at < argc) return tool_usage(c, "'%s': takes flags only", argv[at]);
+    if (plan_to_stdout(&j->files) + j->json > 1)
+        return tool_usage(c, "only one of --json and '-' files can go to standard output");
+    return plan_complete(&j->in);
+}
+
+/* The plan itself: from a strategy's file, by a strategy's name, or the best. */
+static int plan_main_plan(plan_job *j) {
+    const tool_command *c = j->in.command;
+    const char *s = j->strategy;
+    esp_status status;
+    const int known = s && (strcmp(s, "espresso") == 0 || strcmp(s, "espresso+") == 0 || esp__scheme_find(s));
+    if (s && !known && (plan_is_path(s) || access(s, F_OK) == 0)) {
+        esp__text text = {NULL, 0, 0, 0};
+        if (plan_read_strategy(c, s, &text) != TOOL_OK) return TOOL_FAILED;
+        j->in.simulated = 1;
+        status = plan_simulate(&j->in, text.data, s, &j->plan);
+        esp__text_free(&text);
+        if (status != ESP_OK) fprintf(stderr, "espresso plan: %s:\n", s); /* the library's text knows no file */
+    } else {
+        status = plan_make(&j->in, s, 0, &j->plan);
+    }
+    return status == ESP_OK ? TOOL_OK : plan_say_limits(&j->in);
+}
+
+static int plan_more(plan_job *j) {
+    int status = TOOL_OK;
+    for (uint32_t i = 0; i < j->n_what_if && status == TOOL_OK; i++, j->n_outcomes++)
+        status = plan_try(&j->in, &j->plan, j->strategy, "--what-if", j->what_if[i], &j->outcomes[i]);
+    if (j->sensitivity && status == TOOL_OK)
+        status = plan_sensitivity(&j->in, &j->plan, j->strategy, j->sensitivities, &j->n_sensitivity);
+    if (j->explain && status == TOOL_OK) status = plan_explain(&j->in, &j->plan, j->explain, &j->explanation);
+    return status;
+}
+
+static void plan_show_text(const plan_job *j) {
+    FILE *to = plan_to_stdout(&j->files) ? stderr : stdout;
+    plan_print(to, &j->in, &j->plan);
+    if (j->n_outcomes)
+        plan_print_outcomes(to, &j->plan, plan_bound(&j->in, &j->plan.report), j->outcomes, j->n_outcomes);
+    if (j->sensitivity) {
+        plan_print_prices(to, &j->plan.report);
+        plan_print_outcomes(to, &j->plan, plan_bound(&j->in, &j->plan.report), j->sensitivities, j->n_sensitivity);
+    }
+    if (j->explain) plan_print_explanation(to, &j->explanation);
+    if (j->files.strategy && strcmp(j->files.strategy, "-") != 0) fprintf(to, "\nwritten: %s\n", j->files.strategy);
+}
+
+static int plan_show_json(const plan_job *j) {
+    tool_json json = {0};
+    json_open(&json, NULL, '{');
+    plan_json_plan(&json, &j->in, &j->plan);
+    if (j->n_outcomes) plan_json_outcomes(&json, "what_if", j->outcomes, j->n_outcomes);
+    if (j->sensitivity) plan_json_outcomes(&json, "sensitivity", j->sensitivities, j->n_sensitivity);
+    if (j->explain) plan_json_explanation(&json, &j->explanation);
+    json_close(&json, '}');
+    return plan_json_out(&j->in, &json);
+}
+
+static int plan_main(const tool_command *self, int argc, char **argv) {
+    plan_job *j = tool_realloc(NULL, sizeof *j);
+    memset(j, 0, sizeof *j);
+    plan_open(&j->in, self, argc);
+    int status = plan_parse(j, argc, argv);
+    if (status == TOOL_OK) status = plan_read(&j->in);
+    if (status == TOOL_OK) status = plan_main_plan(j);
+    if (status == TOOL_OK) status = plan_more(j);
+    if (status == TOOL_OK) {
+        j->files.command = plan_command_line(self, argc, argv);
+        status = plan_write(&j->in, &j->plan, &j->files);
+    }
+    if (status == TOOL_OK && j->json) status = plan_show_json(j);
+    if (status == TOOL_OK && !j->json) plan_show_text(j);
+    plan_explanation_free(&j->explanation);
+    plan_free(&j->plan);
+    plan_close(&j->in);
+    free(j->files.command);
+    free(j);
+    return status == -1 ? TOOL_OK : status;
+}
+
+static const tool_command plan_command = {
+    .name = "plan",
+    .summary = "Finds the fastest strategy for a model on a system: which tensors to compress, where and how.",
+    .synopsis = "--model FILE|NAME --gc FILE|SPEC --system FILE|NAME [-o plan.strategy] [flags]",
+    .flags = plan_flags,
+    .n_flags = sizeof plan_flags / sizeof *plan_flags,
+    .common = plan_common,
+    .n_common = PLAN_COMMON,
+    .run = plan_main,
+    .details =
+        "The strategy is for ESPRESSO_STRATEGY or esp_config.strategy. Options are written as 'espresso tree' prints "
+        "them.\n"
+        "--what-if takes NAME=CHANGE, several with commas: inter (or nic), intra, latency, host, codec and compute a "
+        "factor\n"
+        "(2x is twice as fast), inter, intra and host also a bandwidth (25gbit), machines and ranks a number or a "
+        "factor.\n"
+        "\n"
+        "examples:\n"
+        "  espresso plan --model vgg16 --gc dgc:ratio=0.01 --system paper-pcie -o vgg16.strategy --timeline "
+        "vgg16.html\n"
+        "  espresso plan --model bert-base --gc efsignsgd --gc fp16 --system cloud-h100 --max-error 0.2\n"
+        "  espresso plan --model lstm --gc randomk:ratio=0.01 --system paper-nvlink --what-if inter=2x --sensitivity\n"
+        "  espresso plan --model gpt2 --gc dgc:ratio=0.01 --system s.json --keep 'wte*=fp32' --max-comp 1 --json",
+};

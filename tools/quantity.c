@@ -1,0 +1,79 @@
+/* quantity.c: numbers with units, from the command line and for people: times, sizes, bandwidths, factors.
+ * Must not know which flag takes what. */
+#include <math.h>
+#include <strings.h>
+
+typedef struct tool_unit {
+    const char *name;
+    double factor;
+} tool_unit;
+static const tool_unit tool_times[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {NULL, 0}};
+static const tool_unit tool_sizes[] = {
+    {"", 1},      {"B", 1},      {"KB", 1e3},      {"MB", 1e6},           {"GB", 1e9},
+    {"TB", 1e12}, {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824.0}, {"K", 1e3},
+    {"M", 1e6},   {"G", 1e9},    {NULL, 0}};
+static const tool_unit tool_parts[] = {{"", 1}, {"%", 0.01}, {NULL, 0}};
+/* in bytes a microsecond, as the planner has them */
+static const tool_unit tool_bandwidths[] = {{"mbit", 0.125}, {"gbit", 125},  {"tbit", 125000},
+                                            {"MB/s", 1},     {"GB/s", 1000}, {NULL, 0}};
+
+/* A number that is above 0 and finite, with one of these units; 0 when `text` is none. */
+static int tool_quantity(const char *text, const tool_unit *units, double *out) {
+    char *end;
+    /* strtod takes more than people mean: blanks, hexadecimal, "nan" */
+    if (!((text[0] >= '0' && text[0] <= '9') || text[0] == '.') || strpbrk(text, "xX")) return 0;
+    const double v = strtod(text, &end);
+    for (; units->name; units++)
+        if (strcasecmp(end, units->name) == 0 && v > 0 && isfinite(v * units->factor)) {
+            *out = v * units->factor;
+            return 1;
+        }
+    return 0;
+}
+
+/* "2x" or "0.5x". */
+static int tool_factor(const char *text, double *out) {
+    char number[32];
+    const size_t n = strlen(text);
+    if (n < 2 || n > sizeof number || (text[n - 1] != 'x' && text[n - 1] != 'X')) return 0;
+    memcpy(number, text, n - 1);
+    number[n - 1] = 0;
+    return tool_quantity(number, tool_parts, out);
+}
+
+/* A short text that lives until the eighth call after this one: enough for the arguments of one printf. */
+static char *tool_scratch(void) {
+    static __thread char text[8][32];
+    static __thread unsigned at;
+    return text[at++ % 8];
+}
+
+/* Four digits and the unit that suits. */
+static const char *tool_time(double ns) {
+    static const char *const unit[] = {"ns", "us", "ms", "s"};
+    char *out = tool_scratch();
+    int u = 0;
+    while (fabs(ns) >= 999.95 && u < 3) ns /= 1000, u++;
+    snprintf(out, 32, "%.*f %s",
+             ns == 0 || u == 0   ? 0
+             : fabs(ns) < 9.9995 ? 3
+             : fabs(ns) < 99.995 ? 2
+                                 : 1,
+             ns, unit[u]);
+    return out;
+}
+
+static const char *tool_thousands(double v, const char *unit) {
+    static const char *const prefix[] = {"", "k", "M", "G", "T"};
+    char *out = tool_scratch();
+    int u = 0;
+    while (v >= 999.5 && u < 4) v /= 1000, u++;
+    snprintf(out, 32, "%.*f%s%s%s",
+             u == 0 || v >= 99.95 ? 0
+             : v < 9.995          ? 2
+                                  : 1,
+             v, *unit || u ? " " : "", prefix[u], unit);
+    return out;
+}
+static const char *tool_bytes(double bytes) { return tool_thousands(bytes, "B"); }
+static const char *tool_count(double n) { return tool_thousands(n, ""); }
