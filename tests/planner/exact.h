@@ -1,0 +1,172 @@
+/* exact.h: the optimum of a small problem, by trying everything: every path of every unit, and every order in which ops can
+ * take their lanes (or the ready order alone). For tests. Must not use the planner's bounds or search. */
+#ifndef TESTS_PLANNER_EXACT_H
+#define TESTS_PLANNER_EXACT_H
+#include <stdint.h>
+#include <string.h>
+
+enum { EXACT_UNITS = 12, EXACT_JOBS = EXACT_UNITS + 1 };
+/* A job is a unit's chain; job 0 is backward. */
+typedef struct exact_job {
+    const esp__path *path;   /* NULL: backward */
+    uint32_t n, next, after; /* ops, the next one, backward ops that must come first */
+    uint64_t ready, left;    /* when the next op's input is there; time of the ops left */
+} exact_job;
+typedef struct exact {
+    const esp__problem *p;
+    const esp__unit *units;
+    const esp__menu *menus[EXACT_UNITS];
+    const esp__path *paths[EXACT_UNITS], *best_paths[EXACT_UNITS];
+    uint32_t n;
+    uint64_t best;              /* a plan that takes this is known       */
+    uint64_t nodes, node_limit; /* 0: none                               */
+    exact_job jobs[EXACT_JOBS];
+    uint64_t free_at[ESP__LANES], left[ESP__LANES];
+    uint64_t end; /* of what has been placed */
+    int gave_up;
+    int ready_order; /* the generated order only */
+    esp__draft *draft;
+} exact;
+
+static inline uint64_t exact_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static inline uint32_t exact_lanes(const exact_job *j) {
+    return j->path ? j->path->ops[j->next].lanes : 1u << ESP__LANE_COMPUTE;
+}
+static inline uint64_t exact_ns(const exact *e, const exact_job *j) {
+    return j->path ? j->path->ops[j->next].ns : e->p->compute[j->next];
+}
+/* Can the job's next op be placed; if so, when does it start? */
+static inline int exact_start(const exact *e, const exact_job *j, uint64_t *start) {
+    if (j->next == j->n || e->jobs[0].next < j->after) return 0;
+    *start = j->ready;
+    for (uint32_t l = 0; l < ESP__LANES; l++)
+        if (exact_lanes(j) >> l & 1u) *start = exact_max(*start, e->free_at[l]);
+    return 1;
+}
+
+/* No way on from here beats `best`: a lane's work left, or a chain's, is too long. */
+static inline int exact_hopeless(const exact *e) {
+    uint64_t start;
+    if (e->end >= e->best) return 1;
+    for (uint32_t l = 0; l < ESP__LANES; l++)
+        if (e->left[l] && e->free_at[l] + e->left[l] >= e->best) return 1;
+    for (uint32_t i = 0; i <= e->n; i++) {
+        const exact_job *j = &e->jobs[i];
+        if (exact_start(e, j, &start) ? start + j->left >= e->best : j->ready + j->left >= e->best) return 1;
+    }
+    return 0;
+}
+
+/* Places ops by ascending start. Of those that could come next, one that starts after another could have ended may wait: an
+ * order in which it came next would leave room for that other one before it. */
+static inline void exact_orders(exact *e) {
+    uint64_t start[EXACT_JOBS], soonest = UINT64_MAX;
+    int can[EXACT_JOBS], any = 0;
+    if (e->gave_up || exact_hopeless(e)) return;
+    if (e->node_limit && ++e->nodes > e->node_limit) {
+        e->gave_up = 1;
+        return;
+    }
+    for (uint32_t i = 0; i <= e->n; i++) {
+        can[i] = exact_start(e, &e->jobs[i], &start[i]);
+        if (!can[i]) continue;
+        any = 1;
+        uint64_t end = start[i] + exact_ns(e, &e->jobs[i]);
+        if (end < soonest) soonest = end;
+    }
+    if (!any) { /* exact_hopeless has seen that it is better */
+        e->best = e->end;
+        memcpy((void *)e->best_paths, (const void *)e->paths, sizeof e->paths);
+        return;
+    }
+    for (uint32_t i = 0; i <= e->n; i++) {
+        if (!can[i] || start[i] > soonest) continue;
+        exact was = *e;
+        exact_job *j = &e->jobs[i];
+        uint64_t ns = exact_ns(e, j);
+        for (uint32_t l = 0; l < ESP__LANES; l++)
+            if (exact_lanes(j) >> l & 1u) e->free_at[l] = start[i] + ns, e->left[l] -= ns;
+        j->ready = start[i] + ns;
+        j->left -= ns;
+        j->next++;
+        e->end = exact_max(e->end, j->ready);
+        if (i == 0)
+            for (uint32_t u = 1; u <= e->n; u++)
+                if (e->jobs[u].after == j->next) e->jobs[u].ready = j->ready;
+        exact_orders(e);
+        was.best = e->best, was.nodes = e->nodes, was.gave_up = e->gave_up;
+        memcpy((void *)was.best_paths, (const void *)e->best_paths, sizeof e->best_paths);
+        *e = was;
+    }
+}
+
+/* All orders for the paths chosen. */
+static inline void exact_paths_done(exact *e) {
+    if (e->ready_order) {
+        memcpy((void *)e->draft->paths, (const void *)e->paths, e->n * sizeof *e->paths);
+        uint64_t t = esp__generate((esp__problem *)(uintptr_t)e->p, e->draft);
+        if (t >= e->best) return;
+        e->best = t;
+        memcpy((void *)e->best_paths, (const void *)e->paths, sizeof e->paths);
+        return;
+    }
+    memset(e->jobs, 0, sizeof e->jobs);
+    memset(e->free_at, 0, sizeof e->free_at);
+    memset(e->left, 0, sizeof e->left);
+    e->end = 0;
+    e->jobs[0].n = (uint32_t)e->p->n_tensors;
+    for (uint32_t i = 0; i < e->p->n_tensors; i++) e->jobs[0].left += e->p->compute[i];
+    e->left[ESP__LANE_COMPUTE] = e->jobs[0].left;
+    for (uint32_t u = 0; u < e->n; u++) {
+        exact_job *j = &e->jobs[u + 1];
+        j->path = e->paths[u];
+        j->n = j->path->n;
+        j->after = e->units[u].first + e->units[u].n;
+        j->left = j->path->total;
+        j->ready = e->p->ready[j->after - 1];
+        for (uint32_t l = 0; l < ESP__LANES; l++) e->left[l] += j->path->load[l];
+    }
+    exact_orders(e);
+}
+
+/* Every path of units from u on; `load`: of the units before. */
+static inline void exact_choose(exact *e, uint32_t u, const uint64_t load[ESP__LANES]) {
+    if (e->gave_up) return;
+    if (u == e->n) {
+        exact_paths_done(e);
+        return;
+    }
+    for (uint32_t x = 0; x < e->menus[u]->n; x++) {
+        const esp__path *path = &e->menus[u]->paths[x];
+        uint64_t with[ESP__LANES];
+        int hopeless = e->p->ready[e->units[u].first + e->units[u].n - 1] + path->total >= e->best;
+        for (uint32_t l = 0; l < ESP__LANES; l++) {
+            with[l] = load[l] + path->load[l];
+            hopeless |= with[l] >= e->best;
+        }
+        if (hopeless) continue;
+        e->paths[u] = path;
+        exact_choose(e, u + 1, with);
+    }
+}
+
+/* The least time in which these units can be synchronised, if it is under `known` (UINT64_MAX: nothing is known); else
+ * `known`. node_limit 0: none. Returns 0 where it gave up at the limit: then *out is only the best that was seen. */
+static inline int exact_solve(esp__problem *p, const esp__unit *units, uint32_t n, uint64_t known, int ready_order,
+                              uint64_t node_limit, uint64_t *out) {
+    exact e;
+    esp__draft d;
+    uint64_t load[ESP__LANES] = {0};
+    memset(&e, 0, sizeof e);
+    memset(&d, 0, sizeof d);
+    esp__draft_set_units(p, &d, units, n);
+    e.p = p, e.units = units, e.n = n, e.best = known, e.ready_order = ready_order, e.node_limit = node_limit;
+    e.draft = &d;
+    for (uint32_t i = 0; i < p->n_tensors; i++) load[ESP__LANE_COMPUTE] += p->compute[i];
+    for (uint32_t u = 0; u < n; u++) e.menus[u] = esp__menu_get(p, &units[u]);
+    exact_choose(&e, 0, load);
+    *out = e.best;
+    return !e.gave_up;
+}
+#endif
