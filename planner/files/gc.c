@@ -18,7 +18,8 @@ static void files_gc_spec(files_input *in, const files_place *root, esp__gc_file
     f->codec.spec = f->spec;
     if (!feedback.value) return;
     f->feedback = files_get_word(in, &feedback, "\"none\", \"own\" or \"residual\", with parameters");
-    snprintf(joined, sizeof joined, strchr(f->feedback, ':') ? "%s%cfeedback=(%s)" : "%s%cfeedback=%s", f->spec,
+    snprintf(joined, sizeof joined,
+             strchr(f->feedback, ':') && *f->feedback != '(' ? "%s%cfeedback=(%s)" : "%s%cfeedback=%s", f->spec,
              *params ? ',' : ':', f->feedback);
     if (strstr(f->spec, "feedback=")) wrong = "the codec's text has a feedback already: expected one of them only";
     if (strlen(joined) >= ESP__SPEC_MAX) wrong = "codec and feedback together are too long";

@@ -31,7 +31,7 @@ static int files_get_number(files_input *in, const files_place *p, const files_r
     if (!json_is_number(p->value) || !(x >= range->least) || (range->above && x <= range->least))
         files_input_expected(in, p, range->expected);
     if (x > range->most) files_input_fail(in, p, "expected at most %.15g, found %.15g", range->most, x);
-    *out = x;
+    *out = x + 0.0; /* no -0 */
     return 1;
 }
 
@@ -71,16 +71,18 @@ static const char *files_get_text(files_input *in, const files_place *p, const c
     return esp__pool_text(in->pool, json_string_value(p->value));
 }
 
-/* One word of a strategy file: not empty, no blanks, no '#' that would begin a comment. */
+/* What is wrong with a word of a strategy file, or NULL: blanks end it, and '#' begins a comment. */
+static const char *files_word_wrong(const char *word) {
+    if (!*word) return "it is empty";
+    if (strlen(word) >= ESP__SPEC_MAX) return "it has more than 255 bytes";
+    for (const char *c = word; *c; c++)
+        if ((unsigned char)*c <= ' ' || *c == '#' || *c == 0x7f) return "it has blanks, '#' or control characters";
+    return NULL;
+}
+
 static const char *files_get_word(files_input *in, const files_place *p, const char *expected) {
-    const char *text = files_get_text(in, p, expected, FILES_NEEDED);
-    if (!*text) files_input_expected(in, p, expected);
-    if (strlen(text) >= ESP__SPEC_MAX)
-        files_input_fail(in, p, "expected at most %d bytes, found %zu", ESP__SPEC_MAX - 1, strlen(text));
-    for (const char *c = text; *c; c++)
-        if ((unsigned char)*c <= ' ' || *c == '#' || *c == 0x7f)
-            files_input_fail(in, p, "expected %s without blanks, '#' and control characters, found \"%.60s\"", expected,
-                             text);
+    const char *text = files_get_text(in, p, expected, FILES_NEEDED), *wrong = files_word_wrong(text);
+    if (wrong) files_input_fail(in, p, "expected %s, found \"%.60s\": %s", expected, text, wrong);
     return text;
 }
 

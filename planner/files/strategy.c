@@ -12,6 +12,7 @@ typedef struct files_strategy {
     uint32_t n_tensors, n_units, n_comments, n_order;
     uint32_t room_tensors, room_units, room_comments, room_order;
     uint32_t next;            /* the tensor that the next unit begins with or is a chunk of */
+    uint64_t total;           /* elements of all tensors */
     uint64_t done;            /* elements of it that chunks have taken      */
     uint32_t members, chunks; /* of the text: of the group or split that is open */
     esp__pool pool;
@@ -24,10 +25,13 @@ static void *files_more(esp__pool *pool, void *list, uint32_t n, uint32_t *room,
     return n ? memcpy(grown, list, n * size) : grown;
 }
 
-static void files_add_tensor(files_strategy *s, const char *name, uint64_t elements) {
+/* NULL, or what is wrong with it. */
+static const char *files_add_tensor(files_strategy *s, const char *name, uint64_t elements) {
+    if ((s->total += elements) > 1000000000000000u) return "expected at most 1e15 elements in all";
     s->tensors = files_more(&s->pool, s->tensors, s->n_tensors, &s->room_tensors, sizeof *s->tensors);
     s->tensors[s->n_tensors].name = esp__pool_text(&s->pool, name);
     s->tensors[s->n_tensors++].elements = elements;
+    return NULL;
 }
 
 static void files_add_word(files_strategy *s, const char ***list, uint32_t *n, uint32_t *room, const char *word) {
@@ -41,6 +45,7 @@ static const char *files_add_unit(files_strategy *s, uint32_t n, uint64_t elemen
     esp_plan_unit u = {
         s->next, n, s->done, elements, esp__pool_text(&s->pool, codec), esp__pool_text(&s->pool, option)};
     uint64_t all = 0;
+    if (!strcmp(codec, "split") || !strcmp(codec, "group")) return "expected a codec, not 'split' or 'group'";
     if (!n || n > s->n_tensors - s->next) return "expected a tensor that no unit before it has taken";
     for (uint32_t i = 0; i < n; i++) all += s->tensors[s->next + i].elements;
     if (n > 1 && s->done) return "expected the other chunks of the tensor before a group begins";
@@ -93,8 +98,9 @@ static uint64_t files_word_elements(char **p) {
 /* "CODEC OPTION" at the end of a line: a unit. */
 static void files_line_unit(files_input *in, files_strategy *s, int line, uint32_t n, uint64_t elements, char *codec,
                             char *rest) {
-    const char *option = rest + strspn(rest, " \t"), *wrong;
+    const char *option = rest + strspn(rest, " \t"), *wrong = files_word_wrong(codec);
     if (!*codec || !*option) files_line_fail(in, line, "expected a codec and an option at the end of the line");
+    if (wrong) files_line_fail(in, line, "codec '%.60s': %s", codec, wrong);
     wrong = files_add_unit(s, n, elements, codec, option);
     if (wrong) files_line_fail(in, line, "%s", wrong);
 }
@@ -108,7 +114,10 @@ static void files_line_tensor(files_input *in, files_strategy *s, int line, char
     if (s->chunks) files_line_fail(in, line, "expected %u more 'chunk' lines first", s->chunks);
     if (s->members && strcmp(what, "group") != 0)
         files_line_fail(in, line, "expected the 'group' line of the tensors before this one first");
-    files_add_tensor(s, name, elements);
+    const char *wrong = files_word_wrong(name);
+    if (wrong) files_line_fail(in, line, "tensor '%.60s': %s", name, wrong);
+    wrong = files_add_tensor(s, name, elements);
+    if (wrong) files_line_fail(in, line, "%s", wrong);
     if (!strcmp(what, "group")) {
         s->members++;
     } else if (!strcmp(what, "split")) {
@@ -156,6 +165,11 @@ static void files_line_order(files_input *in, files_strategy *s, int line, char 
 
 /* One line, without its end. */
 static void files_line(files_input *in, files_strategy *s, int line, char *text) {
+    size_t len = strlen(text);
+    if (len && text[len - 1] == '\r') text[--len] = 0;
+    for (const char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' && *c != '\t')
+            files_line_fail(in, line, "there is a control character in it: this is no strategy file");
     char *comment = strchr(text, '#'), *rest = text, *word;
     if (comment) {
         *comment = 0;

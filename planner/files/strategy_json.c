@@ -121,7 +121,10 @@ static void files_read_json_unit(files_input *in, files_strategy *s, const files
                  "an object { \"tensors\": ..., \"elements\": ..., \"codec\": ..., \"option\": ... }");
     const files_place first = files_at(p, "first"), tensors = files_at(p, "tensors"), begin = files_at(p, "begin"),
                       elements = files_at(p, "elements"), codec = files_at(p, "codec"), option = files_at(p, "option");
+    const files_place times[] = {files_at(p, "start_us"), files_at(p, "end_us")};
     uint64_t n = 1, x, count;
+    files_get_us(in, &times[0], FILES_OPTIONAL);
+    files_get_us(in, &times[1], FILES_OPTIONAL);
     files_get_whole(in, &tensors, &files_range_group, FILES_OPTIONAL, &n);
     if (files_get_whole(in, &first, &files_range_index, FILES_OPTIONAL, &x) && x != s->next)
         files_input_fail(in, &first, "expected %u, the tensor that the units before this one leave, found %llu",
@@ -132,13 +135,22 @@ static void files_read_json_unit(files_input *in, files_strategy *s, const files
     files_get_whole(in, &elements, &files_range_elements, FILES_NEEDED, &count);
     const char *codec_text = files_get_word(in, &codec, "a codec, or \"none\"");
     const char *option_text = files_get_line(in, &option, "an option");
-    if (!strcmp(codec_text, "split") || !strcmp(codec_text, "group"))
-        files_input_fail(in, &codec, "expected a codec: in a strategy '%s' has another meaning", codec_text);
     if (strchr(option_text, '#') || isspace((unsigned char)*option_text) ||
         isspace((unsigned char)option_text[strlen(option_text) - 1]))
         files_input_expected(in, &option, "an option such as \"flat.allreduce\"");
     const char *wrong = files_add_unit(s, (uint32_t)n, count, codec_text, option_text);
     if (wrong) files_input_fail(in, &elements, "%s", wrong);
+}
+
+/* Not part of the text, but numbers all the same. */
+static void files_check_predicted(files_input *in, const files_place *p) {
+    const char *key;
+    json_t *value;
+    if (p->value && !json_is_object(p->value)) files_input_expected(in, p, "an object { \"iteration_us\": ..., ... }");
+    json_object_foreach(p->value, key, value) {
+        const files_place number = {p, key, 0, value};
+        if (!json_is_number(value)) files_input_expected(in, &number, "a number");
+    }
 }
 
 static void files_read_strategy_json(files_input *in, const files_place *root, void *out) {
@@ -150,6 +162,8 @@ static void files_read_strategy_json(files_input *in, const files_place *root, v
                       order = files_at(root, "order");
     static const files_range one = {1, 1, 0, "the format of the strategy, 1"};
     uint64_t x;
+    const files_place predicted = files_at(root, "predicted");
+    files_check_predicted(in, &predicted);
     files_get_whole(in, &format, &one, FILES_NEEDED, &x);
     for (size_t i = 0, n = comments.value ? files_get_list(in, &comments, "a list of lines") : 0; i < n; i++) {
         const files_place line = files_item(&comments, i);
@@ -160,7 +174,8 @@ static void files_read_strategy_json(files_input *in, const files_place *root, v
         files_object(in, &p, files_strategy_tensor_keys, "an object { \"name\": ..., \"elements\": ... }");
         const files_place name = files_at(&p, "name"), elements = files_at(&p, "elements");
         files_get_whole(in, &elements, &files_range_elements, FILES_NEEDED, &x);
-        files_add_tensor(s, files_get_word(in, &name, "a name"), x);
+        const char *wrong = files_add_tensor(s, files_get_word(in, &name, "a name"), x);
+        if (wrong) files_input_fail(in, &elements, "%s", wrong);
     }
     if (!s->n_tensors) files_input_expected(in, &tensors, "a list of at least one tensor");
     for (size_t i = 0, n = files_get_list(in, &units, "a list of units"); i < n; i++) {

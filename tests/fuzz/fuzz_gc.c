@@ -1,0 +1,11 @@
+/* fuzz_gc.c: libFuzzer's way in to the reader of codec files; `make fuzz`. */
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "espresso.h"
+#include "targets.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    fuzz_gc((const char *)data, size);
+    return 0;
+}

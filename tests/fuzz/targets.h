@@ -1,0 +1,113 @@
+/* targets.h: what the readers of the planner's files owe to any input: an error with a text, or a value that comes back
+ * equal from what is written of it. Used by the fuzzers and, with fewer inputs, by tests/planner/test_files.c. Include
+ * espresso.h with its implementation first. */
+#ifndef ESPRESSO_TESTS_FUZZ_TARGETS_H
+#define ESPRESSO_TESTS_FUZZ_TARGETS_H
+#include "planner/files/files.c"
+
+static inline void fuzz_check(int holds, const char *what) {
+    if (holds) return;
+    fprintf(stderr, "fuzz: %s; last error: %s\n", what, esp_last_error(NULL));
+    abort();
+}
+
+static void fuzz_quiet(void *user, const char *text) {
+    (void)user;
+    fuzz_check(*text != 0, "a warning without text");
+}
+static const esp__files_log fuzz_log = {fuzz_quiet, NULL};
+
+/* After a failed call: it says the file. */
+static inline int fuzz_refused(esp_status s) {
+    if (s != ESP_OK) fuzz_check(!strncmp(esp_last_error(NULL), "fuzz", 4), "an error that does not name the file");
+    return s != ESP_OK;
+}
+
+static inline void fuzz_same(esp__text *a, esp__text *b) {
+    fuzz_check(!a->failed && !b->failed && a->len == b->len && !memcmp(a->data, b->data, a->len),
+               "what was written reads back as something else");
+    esp__text_free(a);
+    esp__text_free(b);
+}
+
+static inline int fuzz_model(const char *data, size_t len) {
+    esp__text once = {0}, twice = {0};
+    esp__model_file f, again;
+    if (fuzz_refused(esp__model_parse("fuzz", data, len, &f, &fuzz_log))) return 0;
+    esp__model_print(&f, &once);
+    fuzz_check(esp__model_parse("fuzz", once.data, once.len, &again, NULL) == ESP_OK,
+               "a model that was written is refused");
+    esp__model_print(&again, &twice);
+    for (uint32_t i = 0; i < f.model.n_tensors; i++)
+        fuzz_check(f.model.tensors[i].compute_ns == again.model.tensors[i].compute_ns, "times differ");
+    fuzz_same(&once, &twice);
+    esp__model_free(&f);
+    esp__model_free(&again);
+    return 1;
+}
+
+static inline int fuzz_gc(const char *data, size_t len) {
+    esp__text once = {0}, twice = {0};
+    esp__gc_file f, again;
+    if (fuzz_refused(esp__gc_parse("fuzz", data, len, &f, &fuzz_log))) return 0;
+    esp__gc_print(&f, &once);
+    fuzz_check(esp__gc_parse("fuzz", once.data, once.len, &again, NULL) == ESP_OK,
+               "a codec that was written is refused");
+    esp__gc_print(&again, &twice);
+    fuzz_check(!strcmp(f.codec.spec, again.codec.spec) && f.codec.units == again.codec.units, "payloads differ");
+    fuzz_same(&once, &twice);
+    esp__gc_free(&f);
+    esp__gc_free(&again);
+    return 1;
+}
+
+static inline int fuzz_system(const char *data, size_t len) {
+    esp__text once = {0}, twice = {0};
+    esp__system_file f, again;
+    if (fuzz_refused(esp__system_parse("fuzz", data, len, &f, &fuzz_log))) return 0;
+    esp__system_print(&f, &once);
+    fuzz_check(esp__system_parse("fuzz", once.data, once.len, &again, NULL) == ESP_OK,
+               "a system that was written is refused");
+    esp__system_print(&again, &twice);
+    fuzz_check(f.system.inter.alpha_ns == again.system.inter.alpha_ns, "latencies differ");
+    fuzz_same(&once, &twice);
+    esp__system_free(&f);
+    esp__system_free(&again);
+    return 1;
+}
+
+/* From text to JSON and back: the second round changes nothing. */
+static inline int fuzz_strategy_text(const char *text) {
+    esp__text json = {0}, once = {0}, again = {0}, twice = {0};
+    if (fuzz_refused(esp__strategy_json_print("fuzz", text, NULL, &json))) return 0;
+    fuzz_check(esp__strategy_json_parse("fuzz", json.data, json.len, &once, NULL) == ESP_OK,
+               "a strategy's JSON that was written is refused");
+    fuzz_check(esp__strategy_json_print("fuzz", once.data, NULL, &again) == ESP_OK,
+               "a strategy's text that was written is refused");
+    fuzz_same(&json, &again);
+    fuzz_check(esp__strategy_json_print("fuzz", once.data, NULL, &json) == ESP_OK &&
+                   esp__strategy_json_parse("fuzz", json.data, json.len, &twice, NULL) == ESP_OK,
+               "a strategy that was read is refused");
+    esp__text_free(&json);
+    fuzz_same(&once, &twice);
+    return 1;
+}
+
+static inline int fuzz_strategy(const char *data, size_t len) {
+    esp__text text = {0};
+    int ok = 0;
+    if (len && data[0] == 'e') {
+        char *copy = malloc(len + 1);
+        if (!copy) return 0;
+        memcpy(copy, data, len);
+        copy[len] = 0;
+        ok = fuzz_strategy_text(copy);
+        free(copy);
+    } else if (!fuzz_refused(esp__strategy_json_parse("fuzz", data, len, &text, &fuzz_log))) {
+        ok = fuzz_strategy_text(text.data);
+        fuzz_check(ok, "a strategy's text that was written is refused");
+    }
+    esp__text_free(&text);
+    return ok;
+}
+#endif
