@@ -3,6 +3,7 @@
  * times are refuted: a plan within T has no path that starts when its unit is ready and still ends after T, which leaves
  * fewer paths and a higher bound; where that is above T, there is no plan within T. docs/planner.md has the proofs. */
 #include "plan.h"
+#include <math.h>
 
 /* The best choice for a mixture of rows, and what the mixture says of it: a bound on every plan of allowed paths. */
 static double esp__bound_at(esp__bounding *b, const double *lambda, uint16_t *choice) {
@@ -260,6 +261,7 @@ ESP__FN void esp__bound_units(esp__problem *p, const esp__unit *units, uint32_t 
             esp__bound_prices(b, out);
         }
     }
-    out->ns = (uint64_t)(b->proven * (1.0 - 1e-12));
+    out->ns =
+        (uint64_t)ceil(b->proven * (1.0 - 1e-11)); /* times are whole: rounding up is safe, rounding errors are not */
     esp__pool_release(p->pool, mark);
 }

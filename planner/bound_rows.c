@@ -176,56 +176,75 @@ static double esp__hinges_zoom(const esp__weighed *at, uint32_t n, int from_righ
     return best;
 }
 
-/* The ops on a lane of the columns that the game mixes. */
-static uint32_t esp__weigh(const esp__bounding *b, uint32_t lane, esp__weighed *out) {
-    const esp__game *m = &b->game;
+/* The distinct paths that the game's mixture gives unit u, and their weights. */
+static uint32_t esp__mixture(const esp__bounding *b, const uint16_t *const *mixed, const double *weights,
+                             uint32_t n_mixed, uint32_t u, uint16_t *path, double *weight) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < b->n_tensors && lane == ESP__LANE_COMPUTE; i++) {
+    (void)b;
+    for (uint32_t i = 0; i < n_mixed; i++) {
+        uint32_t seen = 0;
+        while (seen < n && path[seen] != mixed[i][u]) seen++;
+        if (seen == n) path[n] = mixed[i][u], weight[n++] = 0.0;
+        weight[seen] += weights[i];
+    }
+    return n;
+}
+
+/* The ops of the columns that the game mixes, by lanes: at[l] has n[l] of them. */
+static void esp__weigh(const esp__bounding *b, esp__weighed *at[ESP__LANES], uint32_t n[ESP__LANES]) {
+    const uint16_t *mixed[ESP__GAME_COLUMNS];
+    double weights[ESP__GAME_COLUMNS], weight[ESP__GAME_COLUMNS];
+    uint16_t path[ESP__GAME_COLUMNS];
+    uint32_t n_mixed = 0;
+    for (uint32_t i = 0; i < b->game.n_columns; i++)
+        if (b->game.column[i] >= 1e-6) mixed[n_mixed] = b->choice[i], weights[n_mixed++] = b->game.column[i];
+    memset(n, 0, ESP__LANES * sizeof *n);
+    for (uint32_t i = 0; i < b->n_tensors; i++) {
         esp__weighed w = {b->start[i] + b->compute[i], b->compute[i], b->tail[i] + b->compute[i], 1.0};
-        out[n++] = w;
+        at[ESP__LANE_COMPUTE][n[ESP__LANE_COMPUTE]++] = w;
     }
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__path *paths = b->menus[b->menu[u]].menu->paths;
-        double weight[ESP__GAME_COLUMNS];
-        uint16_t path[ESP__GAME_COLUMNS];
-        uint32_t k = 0;
-        for (uint32_t i = 0; i < m->n_columns; i++) {
-            uint32_t seen = 0;
-            if (m->column[i] < 1e-6) continue;
-            while (seen < k && path[seen] != b->choice[i][u]) seen++;
-            if (seen == k) path[k] = b->choice[i][u], weight[k++] = 0.0;
-            weight[seen] += m->column[i];
-        }
-        for (uint32_t i = 0; i < k; i++) {
+        uint32_t paths_mixed = esp__mixture(b, mixed, weights, n_mixed, u, path, weight);
+        for (uint32_t i = 0; i < paths_mixed; i++) {
             double head = 0.0, total = (double)paths[path[i]].total;
             for (uint32_t o = 0; o < paths[path[i]].n; o++) {
                 const esp__plan_op *op = &paths[path[i]].ops[o];
                 double p = (double)op->ns;
                 esp__weighed w = {b->ready[u] + head + p, p, total - head, weight[i]};
                 head += p;
-                if (op->lanes >> lane & 1u && op->ns) out[n++] = w;
+                for (uint32_t l = 0; l < ESP__LANES && op->ns; l++)
+                    if (op->lanes >> l & 1u) at[l][n[l]++] = w;
             }
         }
     }
-    return n;
+}
+
+/* Room for the ops of all columns mixed. */
+static uint32_t esp__weigh_room(const esp__bounding *b) {
+    uint32_t room = b->n_tensors;
+    for (uint32_t i = 0; i < b->game.n_columns; i++) {
+        if (b->game.column[i] < 1e-6) continue;
+        for (uint32_t u = 0; u < b->n; u++) room += b->menus[b->menu[u]].menu->paths[b->choice[i][u]].n;
+    }
+    return room;
 }
 
 /* Adds the row of each lane that the mixture of columns breaks most. Returns how many. */
 static uint32_t esp__rows_find(esp__bounding *b, double above) {
-    uint32_t added = 0, room = b->n_tensors + 1;
-    esp__mark mark = esp__pool_mark(b->p->pool);
-    for (uint32_t i = 0; i < b->game.n_columns; i++)
-        if (b->game.column[i] >= 1e-6) room += b->n * ESP__MAX_OPS;
-    esp__weighed *at = esp__pool_get(b->p->pool, room * sizeof *at);
+    uint32_t added = 0, room = esp__weigh_room(b), n[ESP__LANES];
     double found[ESP__LANES][3];
+    esp__weighed *at[ESP__LANES];
+    esp__mark mark = esp__pool_mark(b->p->pool);
+    for (uint32_t l = 0; l < ESP__LANES; l++) at[l] = esp__pool_get(b->p->pool, room * sizeof **at);
+    esp__weigh(b, at, n);
     for (uint32_t l = 0; l < ESP__LANES; l++) {
         double s = 0.0, q = 0.0, value = 0.0, latest = 0.0, longest = 0.0;
-        uint32_t n = esp__weigh(b, l, at);
-        for (uint32_t i = 0; i < n; i++)
-            latest = esp__max2(latest, at[i].end), longest = esp__max2(longest, at[i].tail_end);
-        for (int round = 0; round < 2 && n; round++) {
-            value = esp__hinges_zoom(at, n, 0, q, latest, &s);
-            value = esp__hinges_zoom(at, n, 1, s, longest, &q);
+        for (uint32_t i = 0; i < n[l]; i++)
+            latest = esp__max2(latest, at[l][i].end), longest = esp__max2(longest, at[l][i].tail_end);
+        for (int round = 0; round < 2 && n[l]; round++) {
+            esp__hinges_zoom(at[l], n[l], 0, q, latest, &s);
+            value = esp__hinges_zoom(at[l], n[l], 1, s, longest, &q) + s;
         }
         found[l][0] = value, found[l][1] = s, found[l][2] = q;
     }
