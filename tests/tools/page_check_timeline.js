@@ -65,7 +65,7 @@ function checkHover() {
     fire("pointermove", x, y);
     const tip = document.getElementById("tooltip");
     check("the tooltip is shown", shown("tooltip"));
-    for (const said of ["comp@gpu", plan.unitName(unit), unit.codec, format.bytes(op.bytes), format.time(op.start, plan.total), format.time(op.end - op.start), format.count(unit.elements)])
+    for (const said of ["comp@gpu", plan.unitName(unit), unit.codec, format.bytes(op.bytes), format.moment(op.start, plan.total, op.end - op.start), format.time(op.end - op.start), format.count(unit.elements)])
         check("the tooltip says it", tip.textContent.includes(said), said, tip.textContent);
     const steps = [...tip.querySelectorAll(".step")];
     check("the option is whole", steps.map((s) => s.textContent).join(" > ") === unit.text);

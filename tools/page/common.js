@@ -19,6 +19,11 @@ const format = {
         const [by, unit] = timeUnit(scale);
         return by === 1 ? `${Math.round(ns)} ns` : `${format.digits(ns / by, scale / by)} ${unit}`;
     },
+    // A moment, in the unit that suits `end`, as exact as a stretch of `length` needs.
+    moment(ns, end, length) {
+        const [by, unit] = timeUnit(end), n = Math.max(0, Math.min(6, Math.ceil(2 - Math.log10(Math.max(length, 1) / by))));
+        return `${(ns / by).toLocaleString("en", { minimumFractionDigits: n, maximumFractionDigits: n })} ${unit}`;
+    },
     bytes(n) {
         const [by, unit] = n >= 1e9 ? [1e9, "GB"] : n >= 1e6 ? [1e6, "MB"] : n >= 1e3 ? [1e3, "kB"] : [1, "B"];
         return by === 1 ? `${n} B` : `${format.digits(n / by)} ${unit}`;

@@ -66,7 +66,7 @@ function tooltip(of, op) {
         steps && ["option", optionText(range.unit, op.kind === kinds.pack ? -1 : op.step)],
         op.bytes > 0 && ["bytes", `${format.bytes(op.bytes)} (${format.count(op.bytes)})`],
         ["lane", where],
-        ["from \u2013 to", `${format.time(op.start, of.total)} \u2013 ${format.time(op.end, of.total)}`],
+        ["from \u2013 to", [op.start, op.end].map((at) => format.moment(at, of.total, op.end - op.start)).join(" \u2013 ")],
         ["takes", format.time(op.end - op.start)],
         steps && ["waited", op.wait ? `${format.time(op.wait)} for the lane` : "no time for the lane"],
     ])];
@@ -94,9 +94,8 @@ function select(unit, { reveal = false, scroll = false } = {}) {
     panel.replaceChildren();
     if (!unit) return;
     panel.append(element("div", { class: "bar" }, element("h2", {}, plan.unitName(unit)),
-        element("span", { class: "buttons" }, element("button", { onclick: () => select(null) }, "Deselect"))));
-    for (const of of plans)
-        for (const own of of.units.filter((u) => u.first < unit.first + unit.n && unit.first < u.first + u.n).slice(0, 12)) panel.append(...chain(of, own));
+        element("span", { class: "buttons" }, element("button", { onclick: () => select(null) }, "Deselect"))),
+    element("div", { class: "chains" }, plans.map((of) => element("div", {}, relatives(of, unit)))));
     const row = table.rows.get(unit);
     row.setAttribute("aria-selected", "true");
     if (scroll && !row.hidden) {
@@ -106,14 +105,21 @@ function select(unit, { reveal = false, scroll = false } = {}) {
     if (reveal && unit.ops.length) view.reveal(unit.ops[0].start, unit.done);
 }
 
+// The units of a strategy that share tensors with a unit: the first dozen in full.
+function relatives(of, unit) {
+    const own = of.units.filter((u) => u.first < unit.first + unit.n && unit.first < u.first + u.n);
+    const more = own.length > 12 ? element("p", { class: "muted" }, `and ${own.length - 12} more`) : null;
+    return [own.slice(0, 12).map((u) => chain(of, u)), more];
+}
+
 // What happens to one unit, op by op.
 function chain(of, unit) {
     const cells = (op) => [of.opName(op), lanes.filter((_, lane) => op.lanes >> lane & 1).join(" and "), format.bytes(op.bytes),
         format.time(op.start - unit.ready), format.time(op.wait), format.time(op.end - op.start)];
     const heads = ["op", "lane", "bytes", "starts after ready", "waits for the lane", "takes"];
     const align = (i) => ({ class: i > 1 ? "number" : null });
-    return [element("h3", {}, `${of.name}: ${of.unitName(unit)}, ${format.count(unit.elements)} elements, codec ${unit.codec}, `,
-        `done ${format.time(unit.done - unit.ready)} after its gradient was ready`),
+    return [element("h3", {}, `${of.name}: ${of.unitName(unit)}, ${format.count(unit.elements)} elements, `,
+        `${unit.codec === "none" ? "not compressed" : `codec ${unit.codec}`}, done ${format.time(unit.done - unit.ready)} after its gradient was ready`),
     element("div", { class: "chain" }, element("table", {}, element("tr", {}, heads.map((head, i) => element("th", { ...align(i), scope: "col" }, head))),
         unit.ops.map((op) => element("tr", {}, cells(op).map((cell, i) => element("td", align(i),
             i ? cell : [element("i", { class: "key", color: of.color(op) }), " ", cell]))))))];
@@ -166,7 +172,8 @@ function touchesUnit(unit, range) {
 const table = unitTable();
 
 summary();
-legend([["backward", "Backward"], ["raw", "Collective"], ["payload", "Collective of payloads"], ["comp", "Comp"], ["decomp", "Decomp"],
+legend([["backward", "Backward"], ["raw", "Collective"], ["payload", "Collective of payloads"], ["comp", "Comp; exposed compression"],
+    ["decomp", "Decomp"],
     ...[["copy", "Copy to or from the host"], ["pack", "Pack, unpack"], ["block", "Forward, update"]].filter(([color]) =>
         plans.some((p) => p.ops.some((op) => p.color(op) === color))),
     ["hatch", "Bubble"], ["exposed", "Exposed communication"]]);
