@@ -3,7 +3,7 @@
  * bubble is passed over; each other gets the option that gives the shortest step with all else as it is. */
 #include "algorithms.h"
 
-enum { ESP__SWEEPS = 4 };
+enum { ESP__SWEEPS = 8 };
 
 /* ---- which paths a unit may have -------------------------------------------------------------------------------------- */
 ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path, uint32_t devices) {
@@ -43,7 +43,7 @@ ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__draft *d, esp_
             continue;
         }
         menus[at] = m;
-        first[at] = u;
+        first[at] = all[u].like = u;
         esp__choices_fill(p, m, wanted, &all[u]);
     }
     return all;
@@ -86,54 +86,54 @@ static void esp__start_raw(esp__problem *p, esp__draft *d, const esp__choices *c
     esp__generate(p, d);
 }
 
-/* ---- GetBestOption --------------------------------------------------------------------------------------------------------------- */
-typedef struct esp__candidate {
-    uint64_t bound;
-    uint32_t choice;
-} esp__candidate;
-
-static int esp__sooner(const void *a, const void *b) {
-    const esp__candidate *x = a, *y = b;
-    return x->bound != y->bound ? (x->bound < y->bound ? -1 : 1) : x->choice < y->choice ? -1 : x->choice > y->choice;
+/* ---- Remove and GetBestOption ------------------------------------------------------------------------------------------------ */
+/* Every path is tried for one unit, all else as it is and in its order; the best is taken if it makes the step shorter. Where the step
+ * would be as long without the unit (it is in front of a bubble), there is nothing to try. */
+static int esp__best_option(esp__desk *k, uint32_t u, const esp__choices *c) {
+    esp__swap *w = &k->swaps[0], *best_swap = &k->swaps[1];
+    uint64_t before = k->d->makespan, best = before, without;
+    esp__desk_lift(k, w, u, 1);
+    without = esp__desk_without(k, w, before);
+    for (uint32_t i = 0; i < c->n && without < best; i++) {
+        esp__swap_path(k, w, u, c->paths[i], ESP__BY_READY);
+        if (!esp__desk_allows(k, w)) continue;
+        uint64_t t = esp__desk_try(k, w, best);
+        if (t >= best) continue;
+        best = t;
+        *best_swap = *w;
+    }
+    esp__desk_unlift(k, w);
+    return best < before && esp__desk_take(k, best_swap);
 }
 
-/* The best path for one unit, by trying those that may be better, the most promising first. 1 if it is another than now. */
-static int esp__best_option(esp__rerun *r, esp__draft *d, uint32_t u, const esp__choices *c, esp__candidate *room) {
-    uint64_t best = d->makespan;
-    const esp__path *path = NULL;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n; i++) {
-        uint64_t bound = c->paths[i] == d->paths[u] ? UINT64_MAX : esp__rerun_bound(r, u, c->paths[i]);
-        if (bound >= best) continue;
-        room[n].bound = bound;
-        room[n++].choice = i;
-    }
-    qsort(room, n, sizeof *room, esp__sooner);
-    for (uint32_t i = 0; i < n && room[i].bound < best; i++) {
-        esp__change change = {u, c->paths[room[i].choice]};
-        uint64_t t = esp__rerun_try(r, &change, 1, best);
-        if (t < best) best = t, path = change.path;
-    }
-    if (!path) return 0;
-    esp__change change = {u, path};
-    esp__rerun_set(r, &change, 1);
-    return 1;
-}
-
-ESP__FN void esp__algorithm1_over(esp__problem *p, esp__draft *d, const esp__choices *choices) {
-    uint32_t *order = esp__by_size(p, d), changed = 1, most = 1;
-    for (uint32_t u = 0; u < d->n_units; u++)
-        if (choices[u].n > most) most = choices[u].n;
-    esp__candidate *room = esp__pool_get(p->pool, most * sizeof *room);
-    esp__start_raw(p, d, choices);
-    esp__rerun *r = esp__rerun_open(p, d);
+/* From where the draft stands, tensor by tensor until no single change helps; then once more if ready order is shorter. */
+static void esp__sweeps(esp__problem *p, esp__draft *d, const esp__choices *choices, const uint32_t *order) {
+    esp__desk *k = esp__desk_open(p, d);
+    esp__draft ready;
+    int changed = 1;
+    memset(&ready, 0, sizeof ready);
     for (uint32_t sweep = 0; sweep < ESP__SWEEPS && changed; sweep++) {
         changed = 0;
         for (uint32_t i = 0; i < d->n_units && !esp__out_of_time(p); i++)
-            if (esp__rerun_matters(r, order[i]))
-                changed |= (uint32_t)esp__best_option(r, d, order[i], &choices[order[i]], room);
+            changed |= esp__best_option(k, order[i], &choices[order[i]]);
+        esp__draft_copy(p, &ready, d);
+        if (esp__generate(p, &ready) >= d->makespan) continue;
+        esp__draft_copy(p, d, &ready);
+        esp__desk_anew(k);
+        changed = 1;
     }
-    esp__generate(p, d);
+}
+
+ESP__FN void esp__algorithm1_over(esp__problem *p, esp__draft *d, const esp__choices *choices) {
+    uint32_t *order = esp__by_size(p, d);
+    esp__draft priced;
+    esp__start_raw(p, d, choices);
+    memset(&priced, 0, sizeof priced);
+    esp__draft_copy(p, &priced, d);
+    esp__start_priced(p, &priced, choices);
+    if (!getenv("NOR")) esp__sweeps(p, d, choices, order);
+    if (!getenv("NOP")) esp__sweeps(p, &priced, choices, order);
+    esp__keep_better_allowed(p, d, &priced);
 }
 
 ESP__FN void esp__algorithm1(esp__problem *p, esp__draft *d) {

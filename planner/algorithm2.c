@@ -160,20 +160,20 @@ ESP__FN void esp__algorithm2_over(esp__problem *p, esp__draft *d, const esp__cho
     o.p = p;
     o.d = d;
     esp__offload_groups(&o, choices);
-    if (o.n) {
-        o.rerun = esp__rerun_open(p, d);
-        o.changes = esp__pool_get(p->pool, d->n_units * sizeof *o.changes);
-        o.wanted = esp__pool_get(p->pool, d->n_units * sizeof *o.wanted);
-        o.best = d->makespan;
-        for (uint32_t g = 0; g < o.n && combinations <= ESP__COMBINATIONS_MOST; g++)
-            combinations *= (uint64_t)o.groups[g].n * o.groups[g].n_to + 1;
-        if (combinations <= ESP__COMBINATIONS_MOST)
-            esp__offload_all(&o);
-        else
-            esp__offload_by_group(&o);
-        esp__offload_best(&o);
-        for (uint32_t i = 0, n = esp__offload_changes(&o); i < n; i++) d->paths[o.changes[i].unit] = o.changes[i].path;
-    }
+    if (!o.n) return;
+    o.rerun = esp__rerun_open(p, d);
+    o.changes = esp__pool_get(p->pool, d->n_units * sizeof *o.changes);
+    o.wanted = esp__pool_get(p->pool, d->n_units * sizeof *o.wanted);
+    o.best = d->makespan;
+    for (uint32_t g = 0; g < o.n && combinations <= ESP__COMBINATIONS_MOST; g++)
+        combinations *= (uint64_t)o.groups[g].n * o.groups[g].n_to + 1;
+    if (combinations <= ESP__COMBINATIONS_MOST)
+        esp__offload_all(&o);
+    else
+        esp__offload_by_group(&o);
+    if (o.best == d->makespan) return; /* it keeps its order, which may not be ready order */
+    esp__offload_best(&o);
+    for (uint32_t i = 0, n = esp__offload_changes(&o); i < n; i++) d->paths[o.changes[i].unit] = o.changes[i].path;
     esp__generate(p, d);
 }
 

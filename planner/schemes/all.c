@@ -20,6 +20,7 @@ static void esp__all_amend(esp__problem *p, const esp__draft *d, esp__choices *c
         for (uint32_t f = 0; f < 2; f++) paths[f] = esp__form_path(p, &d->units[u], forms[f], ESP_PLAN_GPU, codec);
         choices[u].paths = paths;
         choices[u].n = 2;
+        choices[u].like = u;
     }
 }
 

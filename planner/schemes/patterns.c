@@ -14,6 +14,7 @@ static esp__choices *esp__pattern_choices(esp__problem *p, const esp__draft *d, 
             all[u] = all[*slot - 1];
             continue;
         }
+        all[u].like = u;
         all[u].paths = esp__pool_get(p->pool, 3 * sizeof *all[u].paths);
         if (p->keep[unit->first]) {
             all[u].paths[all[u].n++] = esp__menu_get(p, unit)->paths;
