@@ -1,5 +1,5 @@
 /* builtin_costs.c: what the codecs cost on machines known by name: published times on the V100, and estimates elsewhere.
- * Must not know systems' links. docs/planner.md explains the estimates.
+ * Must not know systems' links. planner/costs/README.md explains the estimates.
  *
  * Estimate of a kernel: launches x 10 us + bytes moved / (8/9 of the memory's bandwidth), which is what streaming kernels
  * attain. Where times were published for the V100, their flat part is kept as launches, and the part in proportion to size
@@ -131,5 +131,10 @@ ESP__FN esp_status esp__builtin_costs(const char *spec, const esp_plan_system *s
                                       esp__costs *out) {
     const esp__known_system *k = esp__known_system_find(system ? system->name : NULL);
     if (!accelerator && k) accelerator = k->accelerator;
+    if (!accelerator && system && system->devices & 1u << ESP_PLAN_GPU)
+        return esp__fail(NULL, ESP_E_ARG,
+                         "codec '%s': system '%s' can compress on its GPUs but does not say what they are: name its "
+                         "\"accelerator\" (such as \"V100\"), or give a file of the codec's costs",
+                         spec ? spec : "", system->name ? system->name : "");
     return esp__builtin_costs_for(spec, accelerator, k ? k->cpu_workers : 0, out);
 }

@@ -292,6 +292,22 @@ static void test_bad_specs(void **state) {
     assert_string_equal(c.codec.spec, "dgc:ratio=1e-2,feedback=(residual:beta=0.9)");
 }
 
+/* A system of the user's own: its accelerator decides; where it has GPUs, it must say which. */
+static void test_other_systems(void **state) {
+    (void)state;
+    esp_plan_system mine = *esp__builtin_system("paper-pcie");
+    esp__costs c;
+    mine.name = "mine";
+    assert_int_equal(esp__builtin_costs("efsignsgd", &mine, NULL, &c), ESP_E_ARG);
+    assert_non_null(strstr(esp_last_error(NULL), "system 'mine'"));
+    assert_int_equal(esp__builtin_costs("efsignsgd", &mine, "V100", &c), ESP_OK);
+    assert_true(us(&c.codec.compress[ESP_PLAN_GPU], 1) == 130);
+    mine.devices = 1u << ESP_PLAN_CPU;
+    assert_int_equal(esp__builtin_costs("efsignsgd", &mine, NULL, &c), ESP_OK);
+    assert_true(!c.codec.compress[ESP_PLAN_GPU].n && c.codec.compress[ESP_PLAN_CPU].n);
+    assert_int_equal(esp__builtin_costs(NULL, &mine, NULL, &c), ESP_E_ARG);
+}
+
 /* Every parameter that a codec of ours takes is known here, and no other. */
 static void test_parameters_are_the_codecs(void **state) {
     (void)state;
@@ -418,6 +434,7 @@ int main(void) {
         cmocka_unit_test(test_estimates_agree_with_the_codecs),
         cmocka_unit_test(test_errors_are_what_our_codecs_lose),
         cmocka_unit_test(test_bad_specs),
+        cmocka_unit_test(test_other_systems),
         cmocka_unit_test(test_parameters_are_the_codecs),
         cmocka_unit_test(test_system_files),
         cmocka_unit_test(test_cost_files),
