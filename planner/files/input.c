@@ -144,7 +144,8 @@ static const char *files_near_key(const char *key, const char *const *known) {
     const char *best = NULL;
     int least = 3;
     for (; *known; known++) {
-        int n = files_typos(key, *known, 2);
+        /* "forward" for "forward_us" is an omission, not a typo */
+        int n = strlen(key) >= 4 && !strncmp(key, *known, strlen(key)) ? 1 : files_typos(key, *known, 2);
         if (n < least && n < (int)strlen(*known) / 2) least = n, best = *known;
     }
     return best;

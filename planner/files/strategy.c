@@ -8,7 +8,7 @@ typedef struct files_tensor {
 typedef struct files_strategy {
     files_tensor *tensors;
     esp_plan_unit *units;
-    const char **comments, **order; /* comments: of the head, without "# " */
+    const char **comments, **order; /* comments: without "# "; all move to the head */
     uint32_t n_tensors, n_units, n_comments, n_order;
     uint32_t room_tensors, room_units, room_comments, room_order;
     uint32_t next;            /* the tensor that the next unit begins with or is a chunk of */
@@ -173,16 +173,13 @@ static void files_line(files_input *in, files_strategy *s, int line, char *text)
     char *comment = strchr(text, '#'), *rest = text, *word;
     if (comment) {
         *comment = 0;
-        if (s->n_tensors)
-            files_input_warn(in, "comments behind the first tensor are not kept");
-        else
-            files_add_word(s, &s->comments, &s->n_comments, &s->room_comments, comment + (comment[1] == ' ' ? 2 : 1));
+        files_add_word(s, &s->comments, &s->n_comments, &s->room_comments, comment + (comment[1] == ' ' ? 2 : 1));
     }
     for (size_t n = strlen(text); n && isspace((unsigned char)text[n - 1]); n--) text[n - 1] = 0;
+    int magic = !strcmp(text, ESP__STRATEGY_MAGIC);
     word = files_word(&rest);
-    if (line == 1 && strcmp(text, ESP__STRATEGY_MAGIC) != 0)
-        if (strcmp(word, "espresso-strategy") != 0 || strcmp(rest, "1") != 0)
-            files_line_fail(in, line, "expected '%s' in the first line: this is no strategy file", ESP__STRATEGY_MAGIC);
+    if (line == 1 && !magic)
+        files_line_fail(in, line, "expected '%s' in the first line: this is no strategy file", ESP__STRATEGY_MAGIC);
     if (line == 1 || !*word) return;
     if (!strcmp(word, "tensor"))
         files_line_tensor(in, s, line, rest);

@@ -1,0 +1,56 @@
+/* files.h: what the tests of the planner's files share: full examples of each kind, and readers that take the kind as a
+ * number. */
+#ifndef ESPRESSO_TESTS_PLANNER_FILES_H
+#define ESPRESSO_TESTS_PLANNER_FILES_H
+#include "tests/fuzz/targets.h"
+#include <dirent.h>
+
+/* ---- helpers ----------------------------------------------------------------------------------------------------- */
+static inline char *slurp(const char *path, size_t *len) {
+    char *text;
+    if (files_input_load(path, &text, len) != ESP_OK) fail_msg("%s", esp_last_error(NULL));
+    text = realloc(text, *len + 1);
+    text[*len] = 0;
+    return text;
+}
+
+/* `text` with the first `from` replaced; freed by the caller. */
+static inline char *replaced(const char *text, const char *from, const char *to) {
+    const char *at = strstr(text, from);
+    assert_non_null(at);
+    char *out = malloc(strlen(text) + strlen(to) + 1);
+    sprintf(out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    return out;
+}
+
+typedef struct heard {
+    char text[4096];
+    int n;
+} heard;
+static inline void hear(void *user, const char *text) {
+    heard *h = user;
+    h->n++;
+    strncat(h->text, text, sizeof h->text - strlen(h->text) - 2);
+    strcat(h->text, "\n");
+}
+
+enum { MODEL, GC, SYSTEM, STRATEGY };
+static const char *const full[] = {"tests/fuzz/corpus/model/full.json", "tests/fuzz/corpus/gc/full.json",
+                                   "tests/fuzz/corpus/system/full.json", "tests/fuzz/corpus/strategy/full.json"};
+
+/* Reads a text as `kind` and forgets it. */
+static inline esp_status parse(int kind, const char *name, const char *text, size_t len, const esp__files_log *log) {
+    esp__model_file m;
+    esp__gc_file g;
+    esp__system_file y;
+    esp__text t = {0};
+    esp_status s;
+    switch (kind) {
+    case MODEL: s = esp__model_parse(name, text, len, &m, log), esp__model_free(&m); return s;
+    case GC: s = esp__gc_parse(name, text, len, &g, log), esp__gc_free(&g); return s;
+    case SYSTEM: s = esp__system_parse(name, text, len, &y, log), esp__system_free(&y); return s;
+    default: s = esp__strategy_json_parse(name, text, len, &t, log), esp__text_free(&t); return s;
+    }
+}
+
+#endif
