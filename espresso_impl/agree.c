@@ -6,23 +6,41 @@ typedef struct esp__digest {
     uint64_t hash, bytes;
 } esp__digest;
 
+static void esp__agree_tensor(const esp_ctx *ctx, uint32_t i, esp__text *t) {
+    static const char *const dtypes[] = {"?", "f32", "f16", "bf16"};
+    const esp__tensor *x = &ctx->tensors[i];
+    esp__text_add(t, "tensor %u: name %s, dtype %s, %llu elements, %llu x %llu, flags %u", i, x->name,
+                  dtypes[x->dtype & 3u], (unsigned long long)x->count, (unsigned long long)x->rows,
+                  (unsigned long long)x->cols, x->flags);
+}
+
+static void esp__agree_unit(const esp__work_unit *u, esp__text *t) {
+    char option[ESP__TEXT_MAX];
+    esp__option_print(&u->option, option, sizeof option);
+    esp__text_add(t, ", codec %s (wire version %u), option %s\n", u->codec->spec, u->codec->table->wire_version,
+                  option);
+}
+
 /* Everything that must be the same on all ranks, a line each. */
 static void esp__agree_text(const esp_ctx *ctx, esp__text *t) {
     esp__text_add(t, "seed %llu\n", (unsigned long long)ctx->seed);
     esp__text_add(t, "ABI %u, flags %u\n", ESP_ABI_MAJOR, ctx->flags & ESP_DISCARDABLE);
     esp__text_add(t, "%u tensors\n", ctx->n_tensors);
     for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        const esp__tensor *x = &ctx->tensors[i];
-        static const char *const dtypes[] = {"?", "f32", "f16", "bf16"};
-        char option[ESP__TEXT_MAX];
-        esp__option_print(&x->option, option, sizeof option);
-        esp__text_add(t,
-                      "tensor %u: name %s, dtype %s, %llu elements, %llu x %llu, flags %u, codec %s (wire version %u), "
-                      "option %s\n",
-                      i, x->name, dtypes[x->dtype & 3u], (unsigned long long)x->count, (unsigned long long)x->rows,
-                      (unsigned long long)x->cols, x->flags, x->codec->spec, x->codec->table->wire_version, option);
+        const esp__work_unit *u = &ctx->strategy.units[ctx->tensors[i].first_unit];
+        esp__agree_tensor(ctx, i, t);
+        if (esp__unit_is_group(u) || esp__unit_is_chunk(ctx, u))
+            esp__text_add(t, "\n");
+        else
+            esp__agree_unit(u, t);
     }
-    esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)ctx->strategy_hash);
+    for (uint32_t i = 0; i < ctx->strategy.n_units; i++) {
+        const esp__work_unit *u = &ctx->strategy.units[i];
+        if (!esp__unit_is_group(u) && !esp__unit_is_chunk(ctx, u)) continue;
+        esp__text_add(t, "unit %u: %s, %llu elements", i, u->name, (unsigned long long)u->place.count);
+        esp__agree_unit(u, t);
+    }
+    esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)ctx->strategy.hash);
 }
 
 static size_t esp__line_length(const char *s) { return strcspn(s, "\n"); }

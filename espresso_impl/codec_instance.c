@@ -1,4 +1,4 @@
-/* codec_instance.c: from a codec's spec to an opened codec with its feedback settings. Tensors with the same spec share one. */
+/* codec_instance.c: from a codec's spec to an opened codec with its feedback settings. Units with the same spec share one. */
 #include "context.h"
 
 /* Splits params into those of the codec (to `own`) and the library's key "feedback" (to `feedback`, "" if absent). */
@@ -125,16 +125,16 @@ ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **o
 }
 
 /* Sizes for a part of `count` elements; every member set. */
-ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__tensor *t, uint64_t count,
+ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__work_unit *u, uint64_t count,
                                     esp_bound *b) {
     esp_tensor like;
     memset(&like, 0, sizeof like);
     memset(b, 0, sizeof *b);
     like.struct_size = sizeof like;
     like.dtype = ESP_F32;
-    like.key = t ? t->key : 0;
+    like.key = u ? u->key : 0;
     like.count = count;
-    if (t && count == t->count) like.rows = t->rows, like.cols = t->cols;
+    if (u && count == u->place.count) like.rows = u->rows, like.cols = u->cols;
     b->struct_size = sizeof *b;
     esp_status s = c->table->bound(c->self, &like, b);
     if (!s && b->payload_bytes < ESP_PAYLOAD_HEADER) s = ESP_E_ABI;

@@ -284,6 +284,7 @@ static void esp__tensors_free(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->n_tensors; i++) {
         esp__tensor *t = &ctx->tensors[i];
         esp__free(ctx, t->carry);
+        esp__free(ctx, t->spent);
         esp__free(ctx, t->zeros);
         esp__strfree(ctx, t->name);
         esp__strfree(ctx, t->want_codec);
@@ -303,12 +304,11 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__tensors_free(ctx);
     for (uint32_t i = 0; i < ctx->n_codecs; i++) esp__codec_free(ctx, ctx->codecs[i]);
     esp__free(ctx, ctx->codecs);
-    esp__free(ctx, ctx->order);
     esp__workers_close(ctx->workers);
     esp__free(ctx, ctx->topo.machine_of);
     esp__free(ctx, ctx->topo.local_of);
     esp__free(ctx, ctx->topo.ranks);
-    esp__strfree(ctx, ctx->strategy_text);
+    esp__strategy_free(ctx, &ctx->strategy);
     esp__strfree(ctx, ctx->plugin_path);
     esp__strfree(ctx, ctx->codec_spec);
     esp__strfree(ctx, ctx->strategy_spec);
@@ -406,7 +406,7 @@ static esp_status esp__trace_start(esp_ctx *ctx) {
     return s;
 }
 
-/* Compiles what ctx->tensors say, and takes its memory. Collective. */
+/* Compiles what ctx->strategy says, and takes its memory. Collective. */
 static esp_status esp__strategy_install(esp_ctx *ctx) {
     esp_status s = esp__program_make(ctx);
     if (!s) s = esp__memory_take(ctx);
@@ -432,59 +432,57 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lock);
     ctx->started = 1;
     pthread_mutex_unlock(&ctx->lock);
-    esp__log(ctx, ESP_LOG_INFO, "start", "%u tensors, %u ops a step, %.1f MiB taken, strategy %016llx", ctx->n_tensors,
-             ctx->program.n_ops, (double)ctx->memory_bytes / 1048576.0, (unsigned long long)ctx->strategy_hash);
+    esp__log(ctx, ESP_LOG_INFO, "start", "%u tensors in %u units, %u ops a step, %.1f MiB taken, strategy %016llx",
+             ctx->n_tensors, ctx->strategy.n_units, ctx->program.n_ops, (double)ctx->memory_bytes / 1048576.0,
+             (unsigned long long)ctx->strategy.hash);
     return ESP_OK;
 }
 
 /* ---- change of strategy ---------------------------------------------------------------------------------------------------- */
+/* The lanes' threads look at the program only while it is started. */
+static void esp__started_set(esp_ctx *ctx, int started) {
+    pthread_mutex_lock(&ctx->lock);
+    ctx->started = started;
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+/* All ranks agreed on what is in ctx->strategy now: its program takes the place of the one before. */
+static void esp__strategy_replace(esp_ctx *ctx, const esp__old *old) {
+    esp__memory_free(ctx); /* its feedback was detached */
+    esp_status s = esp__strategy_install(ctx);
+    if (!s) s = esp__feedback_adopt(ctx, old);
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) esp__spent_free(ctx, &ctx->tensors[i]);
+    if (s) esp__fatal(ctx, s, esp_last_error(ctx));
+    ctx->stats.memory_bytes = ctx->memory_bytes;
+}
+
 ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
     esp_status s = esp__between_steps(ctx, "esp_strategy_set");
     esp__old old;
-    memset(&old, 0, sizeof old);
     if (s) return s;
     if (!ctx->started)
         return esp__fail(ctx, ESP_E_STATE, "esp_strategy_set: call esp_start first (or set esp_config.strategy)");
     if (!text) return esp__fail(ctx, ESP_E_ARG, "esp_strategy_set: the text is NULL");
-    char *before = esp__strdup(ctx, ctx->strategy_text);
-    s = before ? esp__feedback_detach(ctx, &old) : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
+    char *copy = esp__strdup(ctx, text); /* it may be esp_strategy_text's */
+    esp__started_set(ctx, 0);
+    esp__old_detach(ctx, &old);
+    s = copy ? esp__strategy_load(ctx, copy, 0) : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
+    s = esp__agree(ctx, s);
+    esp__strfree(ctx, copy);
     if (s) {
-        esp__old_free(ctx, &old);
-        esp__strfree(ctx, before);
-        return s;
-    }
-    s = esp__agree(ctx, esp__strategy_load(ctx, text, 0));
-    if (s) { /* the strategy before stays in force, with its feedback */
-        char why[ESP__ERROR_MAX];
-        snprintf(why, sizeof why, "%s", esp_last_error(ctx));
-        if (!esp__strategy_load(ctx, before, 0)) {
-            ctx->feedback = old.feedback;
-            ctx->n_feedback = old.n;
-            old.feedback = NULL;
-            old.n = 0;
-        }
-        esp__fail(ctx, s, "%s", why);
+        esp__old_attach(ctx, &old);
     } else {
-        pthread_mutex_lock(&ctx->lock);
-        ctx->started = 0; /* the lanes' threads look away */
-        pthread_mutex_unlock(&ctx->lock);
-        esp__memory_free(ctx); /* its feedback was detached */
-        s = esp__strategy_install(ctx);
-        if (!s) s = esp__feedback_adopt(ctx, &old);
-        if (s) esp__fatal(ctx, s, esp_last_error(ctx));
-        pthread_mutex_lock(&ctx->lock);
-        ctx->started = 1;
-        pthread_mutex_unlock(&ctx->lock);
-        ctx->stats.memory_bytes = ctx->memory_bytes;
+        esp__strategy_replace(ctx, &old);
+        if (ctx->fatal) s = ctx->fatal;
+        esp__old_free(ctx, &old);
     }
-    esp__old_free(ctx, &old);
-    esp__strfree(ctx, before);
+    esp__started_set(ctx, 1);
     return s;
 }
 
 /* ---- questions --------------------------------------------------------------------------------------------------------------- */
 ESPRESSO_API const char *esp_strategy_text(const esp_ctx *ctx) {
-    return ctx && ctx->strategy_text ? ctx->strategy_text : "";
+    return ctx && ctx->strategy.text ? ctx->strategy.text : "";
 }
 ESPRESSO_API int32_t esp_rank(const esp_ctx *ctx) { return ctx->rank; }
 ESPRESSO_API int32_t esp_size(const esp_ctx *ctx) { return ctx->size; }

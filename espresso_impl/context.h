@@ -1,4 +1,4 @@
-/* context.h: the structs behind esp_ctx: tensors, codec instances, program, executor. Shared by the files below
+/* context.h: the structs behind esp_ctx: tensors, units, codec instances, program, executor. Shared by the files below
  * option.c in espresso_impl.c; nothing outside espresso_impl/ sees it. */
 #ifndef ESP__CONTEXT_H
 #define ESP__CONTEXT_H
@@ -27,17 +27,55 @@ typedef struct esp__tensor {
     esp_dtype dtype;
     uint32_t flags;
     char *want_codec, *want_option; /* from the descriptor, over any strategy                     */
-    esp__option option;             /* in force                                                   */
+    float *carry;                   /* feedback that lost its place: added to the next push; or NULL */
+    float *spent;                   /* ESP_DISCARDABLE: what the last step's push added              */
+    uint32_t first_unit, n_units;   /* that hold its elements                                       */
+    /* the step */
+    int phase;
+    uint32_t units_left; /* not yet done                                               */
+    void *grad;
+    void *zeros; /* stands in for a gradient that was never pushed             */
+} esp__tensor;
+
+/* What is synchronised as one: a tensor, a chunk of one, or a group of neighbours. */
+typedef struct esp__work_unit {
+    char *name; /* "fc1.weight", its second chunk "fc1.weight[2/4]", with seven neighbours "fc1.weight+7" */
+    uint64_t key;
+    esp__extent place;
+    uint64_t rows, cols; /* 0: not a matrix, as chunks and groups                      */
+    esp_dtype dtype;
+    uint32_t flags; /* ESP_SUM of its tensors                                     */
+    esp__option option;
     esp__codec *codec;
     uint32_t first_op, n_ops; /* this rank's chain in ctx->program.ops                      */
-    float *carry;             /* feedback that lost its place: added to the next push; or NULL */
+    uint64_t packed;          /* a group: where in the arena its tensors lie side by side   */
+    int32_t raw_feedback;     /* of the Comp on the rank's own gradient, or -1              */
     /* the step */
     int phase;
     uint32_t pc; /* next op of the chain                                       */
-    void *grad;
-    void *zeros; /* stands in for a gradient that was never pushed             */
+    void *data;  /* its elements: in the gradient, or a group's in the arena   */
     uint64_t ready_ns;
-} esp__tensor;
+} esp__work_unit;
+
+/* One entry of an order. The executor follows collectives only; the rest is kept for whoever reads the text. */
+enum { ESP__TURN_STEP, ESP__TURN_DOWN, ESP__TURN_UP, ESP__TURN_PACK, ESP__TURN_UNPACK, ESP__TURN_BACKWARD };
+typedef struct esp__turn {
+    uint32_t unit;
+    uint8_t what, step;
+    uint16_t reserved0;
+} esp__turn;
+
+/* What is in force, or about to be. */
+typedef struct esp__strategy {
+    esp__work_unit *units;
+    uint32_t n_units;
+    uint32_t n_order, *order; /* collectives: unit << 8 | step of the option                */
+    esp__turn *turns;         /* the order as given; none: it was generated                 */
+    uint32_t n_turns;
+    uint64_t cap_units, cap_order, cap_turns; /* bytes, of the arrays                                       */
+    char *text;
+    uint64_t hash;
+} esp__strategy;
 
 /* One link lane of the communication thread. */
 typedef struct esp__link {
@@ -77,9 +115,7 @@ struct esp_ctx {
     uint32_t n_tensors, cap_tensors;
     esp__codec **codecs;
     uint32_t n_codecs;
-    uint32_t *order, n_order; /* link steps, tensor << 8 | step of the option */
-    char *strategy_text;
-    uint64_t strategy_hash;
+    esp__strategy strategy;
     int started;
 
     esp__program program;
@@ -99,7 +135,7 @@ struct esp_ctx {
     pthread_cond_t done_cv, cpu_cv, link_cv;
     pthread_t cpu_thread, link_thread;
     int threads, stopping;
-    uint32_t *heap, n_heap; /* tensors whose next op is on the cpu or compute lane, earliest ready first */
+    uint32_t *heap, n_heap; /* units whose next op is on the cpu or compute lane, earliest ready first */
     esp__link links[2];     /* intra, inter                              */
     esp__request request;
     int link_busy; /* the communication thread has requests in flight */

@@ -1,5 +1,5 @@
 /* executor.c: walks the program. Three threads have a part in it: the caller pushes and waits, one thread runs the cpu and
- * compute lanes, one drives both link lanes. All shared state is under ctx->lock; memory of a tensor belongs to the one op
+ * compute lanes, one drives both link lanes. All shared state is under ctx->lock; memory of a unit belongs to the one op
  * of its chain that is running. Allocates nothing. */
 #include "context.h"
 #include <errno.h>
@@ -29,15 +29,15 @@ ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text) {
 
 /* ---- readiness: lock held --------------------------------------------------------------------------------------- */
 static int esp__heap_before(const esp_ctx *ctx, uint32_t a, uint32_t b) {
-    uint64_t ra = ctx->tensors[a].ready_ns, rb = ctx->tensors[b].ready_ns;
+    uint64_t ra = ctx->strategy.units[a].ready_ns, rb = ctx->strategy.units[b].ready_ns;
     return ra != rb ? ra < rb : a < b;
 }
 
-static void esp__heap_push(esp_ctx *ctx, uint32_t tensor) {
+static void esp__heap_push(esp_ctx *ctx, uint32_t unit) {
     uint32_t i = ctx->n_heap++;
-    for (; i && esp__heap_before(ctx, tensor, ctx->heap[(i - 1) / 2]); i = (i - 1) / 2)
+    for (; i && esp__heap_before(ctx, unit, ctx->heap[(i - 1) / 2]); i = (i - 1) / 2)
         ctx->heap[i] = ctx->heap[(i - 1) / 2];
-    ctx->heap[i] = tensor;
+    ctx->heap[i] = unit;
 }
 
 static uint32_t esp__heap_pop(esp_ctx *ctx) {
@@ -57,8 +57,8 @@ static const esp__op *esp__link_head(const esp_ctx *ctx, const esp__link *l) {
 }
 
 static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
-    const esp__tensor *t = &ctx->tensors[op->tensor];
-    return t->phase == ESP__PUSHED && &ctx->program.ops[t->first_op + t->pc] == op;
+    const esp__work_unit *u = &ctx->strategy.units[op->unit];
+    return u->phase == ESP__PUSHED && &ctx->program.ops[u->first_op + u->pc] == op;
 }
 
 /* Can the head of lane `k` start now? A flat op over several machines holds both lanes and starts from the inter lane. */
@@ -69,43 +69,56 @@ static int esp__link_startable(const esp_ctx *ctx, int k) {
     return !op->both_links || (k == 1 && !intra->busy && esp__link_head(ctx, intra) == op);
 }
 
+/* Packing a tensor whose turn it is, but which was not pushed: its push will find this op. */
+static int esp__op_awaits_push(const esp_ctx *ctx, const esp__op *op) {
+    return op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK && ctx->tensors[op->member].phase == ESP__IDLE;
+}
+
 static void esp__link_wake(esp_ctx *ctx) {
     if (ctx->link_busy && ESP_HAS(esp_backend, ctx->backend, wake)) ctx->backend->wake(ctx->comms[0]);
     pthread_cond_signal(&ctx->link_cv);
 }
 
-/* The tensor's next op may run: hands it to its lane, or declares the tensor done. Threads are woken only if there is
+/* All ops of a unit have run: a tensor is done when all its units are. */
+static void esp__unit_done(esp_ctx *ctx, esp__work_unit *u) {
+    u->phase = ESP__DONE;
+    for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
+        if (--ctx->tensors[k].units_left == 0) {
+            ctx->tensors[k].phase = ESP__DONE;
+            ctx->n_done++;
+        }
+    if (ctx->waiters_one || (ctx->waiters && ctx->n_done == ctx->n_tensors)) pthread_cond_broadcast(&ctx->done_cv);
+}
+
+/* The unit's next op may run: hands it to its lane, or declares the unit done. Threads are woken only if there is
  * something for them: the link thread (which looks by itself after each of its own ops) when a lane can start now. */
-static void esp__tensor_ready(esp_ctx *ctx, uint32_t tensor, uint64_t now, int from_link) {
-    esp__tensor *t = &ctx->tensors[tensor];
-    t->ready_ns = now;
-    if (t->pc == t->n_ops) {
-        t->phase = ESP__DONE;
-        ctx->n_done++;
-        if (ctx->waiters_one || (ctx->waiters && ctx->n_done == ctx->n_tensors)) pthread_cond_broadcast(&ctx->done_cv);
-        return;
-    }
-    if (ctx->program.ops[t->first_op + t->pc].kind == ESP__OP_COLLECTIVE) {
+static void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link) {
+    esp__work_unit *u = &ctx->strategy.units[unit];
+    const esp__op *op = &ctx->program.ops[u->first_op + u->pc];
+    u->ready_ns = now;
+    if (u->pc == u->n_ops) {
+        esp__unit_done(ctx, u);
+    } else if (op->kind == ESP__OP_COLLECTIVE) {
         if (!from_link && (esp__link_startable(ctx, 0) || esp__link_startable(ctx, 1))) esp__link_wake(ctx);
-    } else {
-        esp__heap_push(ctx, tensor);
+    } else if (!esp__op_awaits_push(ctx, op)) {
+        esp__heap_push(ctx, unit);
         pthread_cond_signal(&ctx->cpu_cv);
     }
 }
 
 static void esp__op_done(esp_ctx *ctx, const esp__op *op, uint64_t start, uint64_t end, uint64_t bytes) {
-    esp__tensor *t = &ctx->tensors[op->tensor];
+    esp__work_unit *u = &ctx->strategy.units[op->unit];
     if (op->kind == ESP__OP_COMPRESS) ctx->stats.compress_ns += end - start;
     if (op->kind == ESP__OP_DECOMPRESS) ctx->stats.decompress_ns += end - start;
     if (op->kind == ESP__OP_COLLECTIVE)
         *(op->lane == ESP__LANE_INTRA ? &ctx->stats.intra_ns : &ctx->stats.inter_ns) += end - start;
     if (ctx->trace) {
-        esp__trace_add(ctx->trace, op->lane, op->label, op->tensor, ctx->step, start, end, bytes);
+        esp__trace_add(ctx->trace, op->lane, op->label, u->place.first, ctx->step, start, end, bytes);
         if (op->both_links)
-            esp__trace_add(ctx->trace, ESP__LANE_INTRA, op->label, op->tensor, ctx->step, start, end, bytes);
+            esp__trace_add(ctx->trace, ESP__LANE_INTRA, op->label, u->place.first, ctx->step, start, end, bytes);
     }
-    t->pc++;
-    esp__tensor_ready(ctx, op->tensor, end, op->kind == ESP__OP_COLLECTIVE);
+    u->pc++;
+    esp__unit_ready(ctx, op->unit, end, op->kind == ESP__OP_COLLECTIVE);
 }
 
 /* ---- cpu and compute lanes ---------------------------------------------------------------------------------------- */
@@ -115,8 +128,8 @@ static void *esp__cpu_main(void *arg) {
     for (;;) {
         while (!ctx->stopping && (!ctx->n_heap || ctx->fatal)) pthread_cond_wait(&ctx->cpu_cv, &ctx->lock);
         if (ctx->stopping) break;
-        uint32_t tensor = esp__heap_pop(ctx);
-        const esp__op *op = &ctx->program.ops[ctx->tensors[tensor].first_op + ctx->tensors[tensor].pc];
+        const esp__work_unit *u = &ctx->strategy.units[esp__heap_pop(ctx)];
+        const esp__op *op = &ctx->program.ops[u->first_op + u->pc];
         ctx->cpu_busy = 1;
         if (op->device == ESP__DEV_GPU && !ctx->said_no_gpu) {
             ctx->said_no_gpu = 1;
@@ -259,21 +272,29 @@ static int esp__links_poll(esp_ctx *ctx) {
     return progressed;
 }
 
+/* The first tensor of a unit that this rank has not pushed in this step; NULL: all are. */
+static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__work_unit *u) {
+    for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
+        if (ctx->tensors[k].phase == ESP__IDLE) return &ctx->tensors[k];
+    return NULL;
+}
+
 /* This rank waits and nothing is in flight: is a lane's next tensor one that it has not pushed? Says so after a while, and
  * gives up when the time is over. Lock held. */
 static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, int late) {
-    const esp__op *unpushed = NULL;
+    const esp__tensor *unpushed = NULL;
     char text[ESP__ERROR_MAX];
     for (int k = 0; k < 2; k++) {
         const esp__op *op = esp__link_head(ctx, &ctx->links[k]);
-        if (op && ctx->tensors[op->tensor].phase == ESP__IDLE) unpushed = op;
+        if (op && esp__unit_lacks(ctx, &ctx->strategy.units[op->unit]))
+            unpushed = esp__unit_lacks(ctx, &ctx->strategy.units[op->unit]);
     }
     if (!unpushed || (!late && (ctx->said_unpushed || waited_ns < ESP__UNPUSHED_AFTER_MS * 1000000ull))) return;
     snprintf(
         text, sizeof text,
         "waiting for %u ms, but this rank has not pushed tensor '%.200s', whose turn it is in the strategy's order: "
         "push every tensor of a step (or call esp_step_end) before waiting for one",
-        (unsigned)(waited_ns / 1000000u), ctx->tensors[unpushed->tensor].name);
+        (unsigned)(waited_ns / 1000000u), unpushed->name);
     ctx->said_unpushed = 1;
     if (late)
         esp__fatal_locked(ctx, ESP_E_TIMEOUT, text);
@@ -295,7 +316,7 @@ static void esp__late_update(esp_ctx *ctx, uint64_t now) {
         uint8_t level = op ? op->level : (uint8_t)ESP__FLAT;
         oldest = since;
         waiting = 1;
-        tensor = op ? op->tensor : UINT32_MAX;
+        tensor = op ? ctx->strategy.units[op->unit].place.first : UINT32_MAX;
         if (ESP_HAS(esp_backend, ctx->backend, late))
             rank = esp__group_rank(ctx, level, ctx->backend->late(ctx->comms[level], req));
     }

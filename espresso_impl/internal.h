@@ -137,13 +137,31 @@ ESP__FN void esp__trace_file_rank(void *file, int32_t rank, const void *data, ui
 ESP__FN esp_status esp__trace_file_close(esp__trace_file *f); /* temporary name, then renamed */
 ESP__FN void esp__trace_free(esp_ctx *ctx, esp__trace *t);
 
+/* ---- units.c: where elements of tensors lie ------------------------------------------------------------------------------ */
+/* The elements of one unit: a tensor, a range of one, or several neighbours whole. */
+typedef struct esp__extent {
+    uint32_t first, n;     /* tensors                                      */
+    uint64_t begin, count; /* elements; begin: in the tensor, if it is one */
+} esp__extent;
+/* A piece of them that lies in one tensor. */
+typedef struct esp__segment {
+    uint32_t tensor;
+    uint64_t begin, length; /* in the tensor                             */
+    uint64_t at;            /* of the elements asked for: how many are before it */
+} esp__segment;
+/* The next piece of elements [from, from + length) of a place. `s` is zeroed before the first. 0: no more. */
+ESP__FN int esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint64_t from, uint64_t length,
+                              esp__segment *s);
+
 /* ---- state.c: feedback memory in and out ------------------------------------------------------------------------------ */
-/* The feedback of one Comp of one tensor on this rank. Memory belongs to the context. */
+/* The feedback of one Comp of one unit on this rank. Memory belongs to the context. */
 typedef struct esp__feedback {
-    uint32_t tensor, comp_index;
+    esp__extent place;      /* of the unit                                                         */
+    uint64_t codec, option; /* hashes of their texts                                               */
+    uint32_t comp_index, n_ranges;
     uint32_t raw;           /* reads the rank's own gradient: kept over strategy changes           */
     uint32_t keeper;        /* this rank is the lowest of the replica set                          */
-    uint64_t offset, count; /* element range in the tensor                                         */
+    uint64_t offset, count; /* element range in the unit                                           */
     float *residual;        /* count floats, or NULL                                               */
     uint8_t *state;         /* codec's own, or NULL                                                */
     uint64_t state_bytes;

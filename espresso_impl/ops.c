@@ -6,17 +6,16 @@
 enum { ESP__OP_GRAIN = 65536, ESP__HALF_BLOCK = 1024 };
 
 static uint8_t *esp__at(const esp_ctx *ctx, const esp__op *op, esp__ref r) {
-    if (r.at == ESP__AT_GRAD) return (uint8_t *)ctx->tensors[op->tensor].grad + r.offset;
+    if (r.at == ESP__AT_DATA) return (uint8_t *)ctx->strategy.units[op->unit].data + r.offset;
     return r.at == ESP__AT_ARENA ? ctx->arena + r.offset : NULL;
 }
 
-/* The op's numbers: element `begin` of the tensor as f32. */
+/* The op's numbers: element `begin` of the unit as f32. */
 static float *esp__numbers(const esp_ctx *ctx, const esp__op *op, uint64_t begin) {
     return (float *)(void *)esp__at(ctx, op, op->data) + begin;
 }
 
 static void esp__args_init(const esp_ctx *ctx, const esp__op *op, esp_codec_args *a, esp_tensor *x, esp_buf *scratch) {
-    const esp__tensor *t = &ctx->tensors[op->tensor];
     memset(a, 0, sizeof *a);
     memset(x, 0, sizeof *x);
     a->struct_size = sizeof *a;
@@ -28,7 +27,7 @@ static void esp__args_init(const esp_ctx *ctx, const esp__op *op, esp_codec_args
     a->beta = a->gamma = 1.0f;
     x->struct_size = sizeof *x;
     x->dtype = ESP_F32;
-    x->key = t->key;
+    x->key = ctx->strategy.units[op->unit].key;
     scratch->ptr = ctx->scratch;
     scratch->bytes = ctx->scratch_bytes;
     scratch->dev.kind = ESP_CPU;
@@ -38,10 +37,10 @@ static void esp__args_init(const esp_ctx *ctx, const esp__op *op, esp_codec_args
 }
 
 static void esp__args_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp_tensor *x) {
-    const esp__tensor *t = &ctx->tensors[op->tensor];
+    const esp__work_unit *u = &ctx->strategy.units[op->unit];
     x->count = r->length;
-    x->rows = r->length == t->count ? t->rows : 0;
-    x->cols = r->length == t->count ? t->cols : 0;
+    x->rows = r->length == u->place.count ? u->rows : 0;
+    x->cols = r->length == u->place.count ? u->cols : 0;
     x->data.ptr = esp__numbers(ctx, op, r->begin);
     x->data.bytes = r->length * 4u;
 }
@@ -74,8 +73,8 @@ ESP__FN esp_status esp__compress_unfused(const esp__codec *c, esp_codec_args *a,
 
 static esp_status esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__feedback *f,
                                       esp_codec_args *a) {
-    const esp__tensor *t = &ctx->tensors[op->tensor];
-    const esp__codec *c = t->codec;
+    const esp__work_unit *u = &ctx->strategy.units[op->unit];
+    const esp__codec *c = u->codec;
     uint64_t used = 0;
     esp_payload p;
     esp_buf state;
@@ -86,7 +85,7 @@ static esp_status esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp
     p.data.bytes = op->slot_bytes;
     p.used = &used;
     a->payload = &p;
-    a->offset = r->begin;
+    a->offset = u->place.begin + r->begin;
     a->residual = f && f->residual ? f->residual + (r->begin - f->offset) : NULL;
     a->beta = c->beta, a->gamma = c->gamma;
     a->flags = op->raw && c->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
@@ -106,7 +105,7 @@ static esp_status esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp
 }
 
 static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
-    const esp__tensor *t = &ctx->tensors[op->tensor];
+    const esp__work_unit *u = &ctx->strategy.units[op->unit];
     esp__feedback *f = op->feedback >= 0 ? &ctx->feedback[op->feedback] : NULL;
     esp_codec_args a;
     esp_tensor x;
@@ -120,14 +119,14 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
         a.tensor = &x;
         esp_status s = esp__compress_range(ctx, op, r, f, &a);
         if (s)
-            return esp__fail(ctx, s, "tensor '%s': codec '%s' failed to compress %llu elements: %s", t->name,
-                             t->codec->spec, (unsigned long long)r->length, esp_status_text(s));
+            return esp__fail(ctx, s, "tensor '%s': codec '%s' failed to compress %llu elements: %s", u->name,
+                             u->codec->spec, (unsigned long long)r->length, esp_status_text(s));
     }
     return ESP_OK;
 }
 
 static esp_status esp__run_decompress(esp_ctx *ctx, const esp__op *op) {
-    const esp__tensor *t = &ctx->tensors[op->tensor];
+    const esp__work_unit *u = &ctx->strategy.units[op->unit];
     uint8_t *slots = esp__at(ctx, op, op->slots);
     esp_codec_args a;
     esp_tensor x;
@@ -145,11 +144,11 @@ static esp_status esp__run_decompress(esp_ctx *ctx, const esp__op *op) {
             p->data.ptr = slots + ctx->program.slots[r->first_slot + q] * op->slot_bytes;
             p->data.bytes = op->slot_bytes;
         }
-        a.offset = r->begin;
+        a.offset = u->place.begin + r->begin;
         esp__args_range(ctx, op, r, &x);
-        esp_status s = t->codec->table->decompress(t->codec->self, &a);
+        esp_status s = u->codec->table->decompress(u->codec->self, &a);
         if (s)
-            return esp__fail(ctx, s, "tensor '%s': codec '%s' cannot decode what arrived: %s", t->name, t->codec->spec,
+            return esp__fail(ctx, s, "tensor '%s': codec '%s' cannot decode what arrived: %s", u->name, u->codec->spec,
                              esp_status_text(s));
     }
     return ESP_OK;
@@ -161,7 +160,7 @@ typedef struct esp__piece {
     esp_dtype dtype;
     uint8_t copy;
     float scale;
-    void *grad; /* at the region's first element, in the tensor's dtype */
+    void *grad; /* at the region's first element, in the unit's dtype */
     float *work;
 } esp__piece;
 
@@ -201,8 +200,39 @@ static void esp__piece_run(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
+/* Bytes between a tensor and its place in its group. */
+typedef struct esp__move {
+    uint8_t *to;
+    const uint8_t *from;
+} esp__move;
+static void esp__move_run(void *arg, uint64_t begin, uint64_t end) {
+    const esp__move *m = arg;
+    memcpy(m->to + begin, m->from + begin, end - begin);
+}
+
+/* Halves or floats of tensor `t` to (PACK) or from its place `at` in its group. */
+static void esp__pack_run(esp_ctx *ctx, const esp__tensor *t, uint8_t *at, int pack) {
+    esp__move in = {at, t->grad}, out = {t->grad, at};
+    ctx->host.parallel_for(ctx->host.user, t->count * (t->dtype == ESP_F32 ? 4u : 2u), ESP__OP_GRAIN * 4, esp__move_run,
+                           pack ? &in : &out);
+}
+
+static void esp__run_group(esp_ctx *ctx, const esp__op *op) {
+    const esp__work_unit *u = &ctx->strategy.units[op->unit];
+    uint64_t e = u->dtype == ESP_F32 ? 4u : 2u, begin = 0;
+    uint8_t *data = u->data;
+    if (op->copy == ESP__COPY_PACK) {
+        esp__pack_run(ctx, &ctx->tensors[op->member], data + op->begin * e, 1);
+        return;
+    }
+    for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++) {
+        esp__pack_run(ctx, &ctx->tensors[k], data + begin * e, 0);
+        begin += ctx->tensors[k].count;
+    }
+}
+
 static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
-    const esp__tensor *t = &ctx->tensors[op->tensor];
+    const esp__work_unit *u = &ctx->strategy.units[op->unit];
     if (op->copy == ESP__COPY_SWAP) { /* [outer][mid][inner] -> [mid][outer][inner] */
         const uint8_t *in = esp__at(ctx, op, op->src);
         uint8_t *out = esp__at(ctx, op, op->dst);
@@ -212,17 +242,21 @@ static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
                 memcpy(out + (m * op->outer + o) * run, in + (o * op->mid + m) * run, run);
         return ESP_OK;
     }
+    if (op->copy == ESP__COPY_PACK || op->copy == ESP__COPY_UNPACK) {
+        esp__run_group(ctx, op);
+        return ESP_OK;
+    }
     if (op->copy == ESP__COPY_FINALIZE) {
         esp_stream here = {{ESP_CPU, 0}, NULL};
-        return t->codec->table->finalize(t->codec->self, esp__numbers(ctx, op, op->begin), op->length,
+        return u->codec->table->finalize(u->codec->self, esp__numbers(ctx, op, op->begin), op->length,
                                          (uint32_t)ctx->size, here);
     }
     esp__piece p;
     p.ctx = ctx;
-    p.dtype = t->dtype;
+    p.dtype = u->dtype;
     p.copy = op->copy;
     p.scale = op->scale;
-    p.grad = (uint8_t *)t->grad + op->begin * (t->dtype == ESP_F32 ? 4u : 2u);
+    p.grad = (uint8_t *)u->data + op->begin * (u->dtype == ESP_F32 ? 4u : 2u);
     p.work = op->data.at == ESP__AT_ARENA ? esp__numbers(ctx, op, op->begin) : NULL;
     ctx->host.parallel_for(ctx->host.user, op->length, ESP__OP_GRAIN, esp__piece_run, &p);
     return ESP_OK;

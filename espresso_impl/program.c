@@ -1,21 +1,21 @@
-/* program.c: compiles every tensor's option into this rank's chain of ops, with every buffer at a fixed place in one arena.
+/* program.c: compiles every unit's option into this rank's chain of ops, with every buffer at a fixed place in one arena.
  * Walks the region algebra (region.c) and only adds memory, lanes and number formats to it; runs nothing. */
 #include "context.h"
 
-ESP__FN void esp__seat_of(const esp_ctx *ctx, uint32_t tensor, esp__seat *at) {
+ESP__FN void esp__seat_of(const esp_ctx *ctx, uint32_t unit, esp__seat *at) {
     const esp__topology *p = &ctx->topo;
     at->index[ESP__FLAT] = p->rank, at->size[ESP__FLAT] = p->size;
     at->index[ESP__INTRA] = p->local, at->size[ESP__INTRA] = p->n_local ? p->n_local : 1;
     at->index[ESP__INTER] = p->machine, at->size[ESP__INTER] = p->n_local ? p->n_machines : 1;
-    at->tensor = tensor;
+    at->unit = unit;
 }
 
-/* What compiling one tensor carries along. */
+/* What compiling one unit carries along. */
 typedef struct esp__compile {
     esp_ctx *ctx;
     esp__program *p;
-    esp__tensor *t;
-    uint32_t tensor, comps;
+    esp__work_unit *u;
+    uint32_t unit, comps;
     esp__seat at;
     esp__region region;
     int half;     /* the gradient is f16 or bf16: `work` holds it as f32 around Comps        */
@@ -41,7 +41,7 @@ static esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32_
     memset(op, 0, sizeof *op);
     op->kind = kind;
     op->lane = lane;
-    op->tensor = c->tensor;
+    op->unit = c->unit;
     op->step = (uint8_t)step;
     op->feedback = -1;
     return op;
@@ -62,7 +62,7 @@ static uint64_t esp__contributions(const esp__compile *c) {
 
 static void esp__region_now(const esp__compile *c, uint64_t *begin, uint64_t *length) {
     uint32_t none[4] = {0};
-    esp__region_range(&c->region, &c->at, c->t->count, none, begin, length);
+    esp__region_range(&c->region, &c->at, c->u->place.count, none, begin, length);
 }
 
 static int esp__active(const esp__compile *c) { return !c->region.idle[0] && !c->region.idle[1] && !c->region.idle[2]; }
@@ -93,7 +93,7 @@ static void esp__from_f32(esp__compile *c, uint32_t step, double share) {
 }
 
 static int esp__wants_mean(const esp__compile *c) {
-    return !(c->t->flags & ESP_SUM) && c->ctx->size > 1 && !c->finalized;
+    return !(c->u->flags & ESP_SUM) && c->ctx->size > 1 && !c->finalized;
 }
 
 static int esp__power_of_two(uint64_t n) { return (n & (n - 1)) == 0; }
@@ -142,7 +142,7 @@ static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op)
                     rest /= size[d];
                     base += index[d] * stride[d];
                 }
-        esp__region_range(r, &c->at, c->t->count, index, &range->begin, &range->length);
+        esp__region_range(r, &c->at, c->u->place.count, index, &range->begin, &range->length);
         range->first_slot = first + (uint32_t)(part * op->n_sources);
         for (uint64_t q = 0; q < op->n_sources; q++) {
             uint64_t left = q, slot = base;
@@ -164,13 +164,17 @@ static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t be
     ctx->feedback = grown;
     esp__feedback *f = &grown[ctx->n_feedback];
     memset(f, 0, sizeof *f);
-    f->tensor = c->tensor;
+    f->place = c->u->place;
+    f->codec = esp__hash64(ESP__HASH0, c->u->codec->spec, strlen(c->u->codec->spec));
+    f->option = esp__hash64(ESP__HASH0, c->u->option.steps, c->u->option.n * sizeof *c->u->option.steps);
     f->comp_index = op->comp_index;
+    f->n_ranges = op->n_ranges;
     f->raw = op->raw;
     f->keeper = (uint32_t)((int32_t)op->source == ctx->rank);
     f->offset = begin;
-    f->count = c->t->codec->feedback ? length : 0;
+    f->count = c->u->codec->feedback ? length : 0;
     f->state_bytes = state;
+    if (f->raw) c->u->raw_feedback = (int32_t)ctx->n_feedback;
     return (int32_t)ctx->n_feedback++;
 }
 
@@ -185,13 +189,13 @@ static uint32_t esp__lowest_replica(const esp__compile *c) {
 /* Over how many ranks collectives will sum the bodies of a Comp at step `i`. */
 static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i) {
     uint32_t n = 1;
-    for (i++; i < c->t->option.n && c->t->option.steps[i].kind != ESP__DECOMP; i++)
-        if (c->t->option.steps[i].summed) n *= (uint32_t)c->at.size[c->t->option.steps[i].level];
+    for (i++; i < c->u->option.n && c->u->option.steps[i].kind != ESP__DECOMP; i++)
+        if (c->u->option.steps[i].summed) n *= (uint32_t)c->at.size[c->u->option.steps[i].level];
     return n;
 }
 
 static void esp__compile_comp(esp__compile *c, uint32_t i) {
-    const esp__step *s = &c->t->option.steps[i];
+    const esp__step *s = &c->u->option.steps[i];
     esp__program *p = c->p;
     uint64_t begin, length, state = 0;
     uint32_t swap;
@@ -200,15 +204,15 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
     uint32_t source = esp__lowest_replica(c);
     esp__to_f32(c, i);
     esp__region_now(c, &begin, &length);
-    esp__region_step(&c->region, &c->at, &c->t->option, i, &swap);
-    /* slots are as large as the largest part of the whole tensor wants: the same on every rank, with any root */
-    uint64_t largest = c->t->count, off, len;
+    esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
+    /* slots are as large as the largest part of the whole unit wants: the same on every rank, with any root */
+    uint64_t largest = c->u->place.count, off, len;
     for (uint32_t k = 0; k < c->region.n_cuts; k++) {
         esp__part(largest, (uint64_t)c->at.size[c->region.cuts[k].level], 0, &off, &len);
         largest = len;
     }
     esp_bound b;
-    esp_status status = esp__codec_bound(c->ctx, c->t->codec, c->t, largest, &b);
+    esp_status status = esp__codec_bound(c->ctx, c->u->codec, c->u, largest, &b);
     if (status) c->status = status;
     c->slot_bytes = b.payload_bytes;
     if (b.scratch_bytes > p->scratch_bytes) p->scratch_bytes = b.scratch_bytes;
@@ -226,7 +230,7 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
     esp__ranges_make(c, &c->region, op);
     for (uint32_t k = 0; k < op->n_ranges && !c->status; k++) {
         esp__range *r = &p->ranges[op->first_range + k];
-        status = esp__codec_bound(c->ctx, c->t->codec, c->t, r->length, &b);
+        status = esp__codec_bound(c->ctx, c->u->codec, c->u, r->length, &b);
         if (status) c->status = status;
         r->state_offset = state;
         r->state_bytes = b.state_bytes;
@@ -234,7 +238,7 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
         if (b.scratch_bytes > p->scratch_bytes) p->scratch_bytes = b.scratch_bytes;
         if (r->length > p->phi_count) p->phi_count = r->length;
     }
-    if (!c->status && (c->t->codec->feedback || state)) {
+    if (!c->status && (c->u->codec->feedback || state)) {
         int32_t f = esp__feedback_new(c, op, begin, length, state);
         p->ops[p->n_ops - 1].feedback = f;
     }
@@ -243,7 +247,7 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
 /* After the last step that changes numbers: sum becomes mean. Halves keep their share and need nothing. */
 static void esp__compile_mean(esp__compile *c, uint32_t i) {
     uint64_t n = (uint64_t)c->ctx->size;
-    esp__op *op = c->p->n_ops > c->t->first_op ? &c->p->ops[c->p->n_ops - 1] : NULL;
+    esp__op *op = c->p->n_ops > c->u->first_op ? &c->p->ops[c->p->n_ops - 1] : NULL;
     if (i != c->last_value || c->half || !esp__wants_mean(c) || !op) return;
     float scale = (float)(1.0 / (double)n);
     if (op->step == i && op->kind == ESP__OP_COLLECTIVE && c->ctx->backend->caps & ESP_BACKEND_SCALE)
@@ -255,8 +259,8 @@ static void esp__compile_mean(esp__compile *c, uint32_t i) {
 }
 
 static void esp__compile_finalize(esp__compile *c, uint32_t i) {
-    if (c->finalized || !ESP_HAS(esp_codec, c->t->codec->table, finalize) ||
-        !esp__option_uses(&c->t->option, ESP__COMP) || esp__contributions(c) != (uint64_t)c->ctx->size)
+    if (c->finalized || !ESP_HAS(esp_codec, c->u->codec->table, finalize) ||
+        !esp__option_uses(&c->u->option, ESP__COMP) || esp__contributions(c) != (uint64_t)c->ctx->size)
         return;
     esp__to_f32(c, i);
     esp__copy_op(c, ESP__COPY_FINALIZE, i, 1.0f);
@@ -264,11 +268,11 @@ static void esp__compile_finalize(esp__compile *c, uint32_t i) {
 }
 
 static void esp__compile_decomp(esp__compile *c, uint32_t i) {
-    const esp__step *s = &c->t->option.steps[i];
+    const esp__step *s = &c->u->option.steps[i];
     esp__region before = c->region;
     uint32_t swap;
     int active = esp__active(c);
-    esp__region_step(&c->region, &c->at, &c->t->option, i, &swap);
+    esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     c->in_grad = 0;
     if (active) {
         esp__op *op =
@@ -300,13 +304,13 @@ static uint64_t esp__dtype_bytes(esp_dtype d) { return d == ESP_F32 ? 4u : 2u; }
 
 /* A collective on payload slots: receives into a new buffer, but for a broadcast's root. */
 static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
-    const esp__step *s = &c->t->option.steps[i];
+    const esp__step *s = &c->u->option.steps[i];
     esp__region before = c->region;
     uint32_t swap;
     int part = esp__region_takes_part(&c->region, s), held = esp__active(c);
     uint64_t have = esp__region_slots(&c->region, &c->at), n = (uint64_t)c->at.size[s->level];
     int32_t root = esp__region_root(&c->at, s), me = c->at.index[s->level];
-    esp__region_step(&c->region, &c->at, &c->t->option, i, &swap);
+    esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     if (!part || c->status) return;
     uint64_t want = esp__region_slots(&c->region, &c->at), outer = 1, mid = 1;
     esp__ref src = c->slots, dst = {ESP__AT_NOTHING, 0};
@@ -331,7 +335,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     op->coll.count = s->coll == ESP_COLL_ALLGATHER || s->coll == ESP_COLL_GATHER ? have * n : have;
     if (s->coll == ESP_COLL_BROADCAST) op->coll.count = want;
     if (s->summed) {
-        op->coll.dtype = c->t->codec->table->reduce_dtype;
+        op->coll.dtype = c->u->codec->table->reduce_dtype;
         op->coll.count = have * (c->slot_bytes / esp__dtype_bytes(op->coll.dtype));
         op->coll.slot_bytes = 0;
         op->rebuild = 1;
@@ -346,10 +350,10 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     c->slots = dst;
 }
 
-/* A collective on numbers, in place in the gradient. */
+/* A collective on numbers, in place. */
 static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
-    const esp__step *s = &c->t->option.steps[i];
-    uint64_t before, n_before, after, n_after, e = esp__dtype_bytes(c->t->dtype);
+    const esp__step *s = &c->u->option.steps[i];
+    uint64_t before, n_before, after, n_after, e = esp__dtype_bytes(c->u->dtype);
     int sums = s->role != ESP__SECOND, scales = (c->ctx->backend->caps & ESP_BACKEND_SCALE) != 0;
     uint64_t n = (uint64_t)c->at.size[s->level];
     uint32_t swap;
@@ -360,16 +364,16 @@ static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
     }
     int part = esp__region_takes_part(&c->region, s);
     esp__region_now(c, &before, &n_before);
-    esp__region_step(&c->region, &c->at, &c->t->option, i, &swap);
+    esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     esp__region_now(c, &after, &n_after);
     if (part) {
         esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
         esp__op_links(c, op, s);
-        op->coll.dtype = c->t->dtype;
+        op->coll.dtype = c->u->dtype;
         op->coll.count = n_before > n_after ? n_before : n_after;
         if (s->coll == ESP_COLL_REDUCE_SCATTER) op->coll.count = n_before;
         if (s->coll == ESP_COLL_ALLGATHER) op->coll.count = n_after;
-        op->src.at = op->dst.at = ESP__AT_GRAD;
+        op->src.at = op->dst.at = ESP__AT_DATA;
         op->src.offset = before * e;
         op->dst.offset = after * e;
         op->coll.src.bytes = n_before * e;
@@ -390,47 +394,76 @@ static uint32_t esp__last_value(const esp__option *o) {
     return last;
 }
 
-static esp_status esp__compile_tensor(esp_ctx *ctx, uint32_t tensor) {
+/* A group's tensors come together in the arena: each as soon as it is pushed, so that copies overlap backward. */
+static void esp__compile_pack(esp__compile *c) {
+    if (!esp__unit_is_group(c->u)) return;
+    c->u->packed = esp__arena(c, c->u->place.count * esp__dtype_bytes(c->u->dtype)).offset;
+    uint64_t begin = 0;
+    for (uint32_t k = 0; k < c->u->place.n; k++) {
+        esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, 0);
+        op->copy = ESP__COPY_PACK;
+        op->member = c->u->place.first + k;
+        op->begin = begin;
+        op->length = c->ctx->tensors[op->member].count;
+        begin += op->length;
+    }
+}
+
+static void esp__compile_unpack(esp__compile *c) {
+    if (!esp__unit_is_group(c->u)) return;
+    esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, c->u->option.n - 1);
+    op->copy = ESP__COPY_UNPACK;
+}
+
+static void esp__compile_step(esp__compile *c, uint32_t i) {
+    const esp__step *s = &c->u->option.steps[i];
+    if (s->kind == ESP__COMP)
+        esp__compile_comp(c, i);
+    else if (s->kind == ESP__DECOMP)
+        esp__compile_decomp(c, i);
+    else if (s->compressed)
+        esp__compile_payload_coll(c, i);
+    else
+        esp__compile_raw_coll(c, i);
+}
+
+/* Halves: back into the gradient's own format, at the scale that was asked for. */
+static void esp__compile_half_end(esp__compile *c) {
+    uint32_t last = c->u->option.n - 1;
+    double share = c->u->flags & ESP_SUM || c->finalized ? 1.0 : 1.0 / (double)c->ctx->size;
+    esp__from_f32(c, last, share);
+    if (c->share < share * 0.999 || c->share > share * 1.001)
+        esp__copy_op(c, ESP__COPY_SCALE, last, (float)(share / c->share));
+}
+
+static esp_status esp__compile_unit(esp_ctx *ctx, uint32_t unit) {
     esp__compile c;
     memset(&c, 0, sizeof c);
     c.ctx = ctx;
     c.p = &ctx->program;
-    c.t = &ctx->tensors[tensor];
-    c.tensor = tensor;
-    c.half = c.t->dtype != ESP_F32;
+    c.u = &ctx->strategy.units[unit];
+    c.unit = unit;
+    c.half = c.u->dtype != ESP_F32;
     c.in_grad = 1;
     c.share = 1.0;
-    c.last_value = esp__last_value(&c.t->option);
-    c.work.at = ESP__AT_GRAD;
-    esp__seat_of(ctx, tensor, &c.at);
+    c.last_value = esp__last_value(&c.u->option);
+    c.work.at = ESP__AT_DATA;
+    esp__seat_of(ctx, unit, &c.at);
     esp__region_start(&c.region);
-    if (c.half && esp__option_uses(&c.t->option, ESP__COMP)) c.work = esp__arena(&c, c.t->count * 4u);
-    c.t->first_op = c.p->n_ops;
-    for (uint32_t i = 0; i < c.t->option.n && !c.status; i++) {
-        const esp__step *s = &c.t->option.steps[i];
-        if (s->kind == ESP__COMP)
-            esp__compile_comp(&c, i);
-        else if (s->kind == ESP__DECOMP)
-            esp__compile_decomp(&c, i);
-        else if (s->compressed)
-            esp__compile_payload_coll(&c, i);
-        else
-            esp__compile_raw_coll(&c, i);
-    }
-    if (c.half && !c.status) {
-        uint32_t last = c.t->option.n - 1;
-        double share = c.t->flags & ESP_SUM || c.finalized ? 1.0 : 1.0 / (double)ctx->size;
-        esp__from_f32(&c, last, share);
-        if (c.share < share * 0.999 || c.share > share * 1.001)
-            esp__copy_op(&c, ESP__COPY_SCALE, last, (float)(share / c.share));
-    }
-    c.t->n_ops = c.p->n_ops - c.t->first_op;
+    c.u->first_op = c.p->n_ops;
+    c.u->raw_feedback = -1;
+    esp__compile_pack(&c);
+    if (c.half && esp__option_uses(&c.u->option, ESP__COMP)) c.work = esp__arena(&c, c.u->place.count * 4u);
+    for (uint32_t i = 0; i < c.u->option.n && !c.status; i++) esp__compile_step(&c, i);
+    if (c.half && !c.status) esp__compile_half_end(&c);
+    esp__compile_unpack(&c);
+    c.u->n_ops = c.p->n_ops - c.u->first_op;
     if (c.status == ESP_E_NOMEM) return esp__fail(ctx, c.status, "program: out of memory");
     return c.status;
 }
 
 static const char *esp__op_word(const esp__op *op) {
-    static const char *const copies[] = {"", "swap", "to f32", "from f32", "scale", "finalize"};
+    static const char *const copies[] = {"", "swap", "to f32", "from f32", "scale", "finalize", "pack", "unpack"};
     return copies[op->copy];
 }
 
@@ -438,10 +471,10 @@ static const char *esp__op_word(const esp__op *op) {
 static esp_status esp__labels_make(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->program.n_ops; i++) {
         esp__op *op = &ctx->program.ops[i];
-        const esp__tensor *t = &ctx->tensors[op->tensor];
-        char step[40], text[40 + ESP__SPEC_MAX];
-        esp__step_print(&t->option.steps[op->step], step, sizeof step);
-        snprintf(text, sizeof text, "%s %s", op->kind == ESP__OP_COPY ? esp__op_word(op) : step, t->name);
+        const esp__work_unit *u = &ctx->strategy.units[op->unit];
+        char step[40], text[72 + ESP__SPEC_MAX];
+        esp__step_print(&u->option.steps[op->step], step, sizeof step);
+        snprintf(text, sizeof text, "%s %s", op->kind == ESP__OP_COPY ? esp__op_word(op) : step, u->name);
         op->label = esp__strdup(ctx, text);
         if (!op->label) return esp__fail(ctx, ESP_E_NOMEM, "program: out of memory");
     }
@@ -457,11 +490,11 @@ ESP__FN void esp__program_free(esp_ctx *ctx) {
     memset(p, 0, sizeof *p);
 }
 
-/* Compiles all tensors; fills ctx->program and the shapes (not the memory) of ctx->feedback. */
+/* Compiles all units; fills ctx->program and the shapes (not the memory) of ctx->feedback. */
 ESP__FN esp_status esp__program_make(esp_ctx *ctx) {
     memset(&ctx->program, 0, sizeof ctx->program);
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        esp_status s = esp__compile_tensor(ctx, i);
+    for (uint32_t i = 0; i < ctx->strategy.n_units; i++) {
+        esp_status s = esp__compile_unit(ctx, i);
         if (s) return s;
     }
     return esp__labels_make(ctx);

@@ -1,5 +1,5 @@
 /* program.h: a strategy compiled for this rank: what the executor walks. Every op is one of four kinds and knows its lane,
- * its memory and its place in its tensor's chain; an op depends on the one before it in the chain, and link ops run in the
+ * its memory and its place in its unit's chain; an op depends on the one before it in the chain, and link ops run in the
  * strategy's order. */
 #ifndef ESP__PROGRAM_H
 #define ESP__PROGRAM_H
@@ -11,11 +11,13 @@ enum {
     ESP__COPY_TO_F32,   /* halves of the gradient into the f32 work array, times `scale` */
     ESP__COPY_FROM_F32, /* and back                                                     */
     ESP__COPY_SCALE,    /* multiplies the region in place                               */
-    ESP__COPY_FINALIZE  /* the codec's last word on the sum (majority vote)             */
+    ESP__COPY_FINALIZE, /* the codec's last word on the sum (majority vote)             */
+    ESP__COPY_PACK,     /* a tensor of a group into the group's memory                  */
+    ESP__COPY_UNPACK    /* all of them back                                             */
 };
 
 /* Memory that an op names before the step's pointer is known. */
-enum { ESP__AT_NOTHING = 0, ESP__AT_GRAD = 1, ESP__AT_ARENA = 2 };
+enum { ESP__AT_NOTHING = 0, ESP__AT_DATA = 1, ESP__AT_ARENA = 2 };
 typedef struct esp__ref {
     uint8_t at;
     uint64_t offset; /* bytes */
@@ -23,7 +25,7 @@ typedef struct esp__ref {
 
 /* One part of a compress or decompress: an element range, and its payloads. */
 typedef struct esp__range {
-    uint64_t begin, length; /* elements of the tensor                                      */
+    uint64_t begin, length; /* elements of the unit                                        */
     uint32_t first_slot;    /* in program.slots: one slot number per payload, summed in order */
     uint64_t state_offset, state_bytes;
 } esp__range;
@@ -38,7 +40,8 @@ typedef struct esp__op {
     uint8_t comp_index;
     uint8_t raw;     /* Comp on the rank's own gradient                                  */
     uint8_t rebuild; /* bodies are summed: write the payloads' headers anew afterwards   */
-    uint32_t tensor;
+    uint32_t unit;
+    uint32_t member; /* PACK: the tensor, whose push it waits for                        */
     char *label;
     /* collective */
     esp_coll coll; /* but for the pointers                                                  */
@@ -49,7 +52,7 @@ typedef struct esp__op {
     uint32_t first_range, n_ranges, n_sources;
     int32_t feedback; /* index in ctx->feedback, or -1                                      */
     uint32_t source, n_reduced;
-    esp__ref data, slots; /* element 0 of the tensor as f32; slot 0                         */
+    esp__ref data, slots; /* element 0 of the unit as f32; slot 0                         */
     uint64_t slot_bytes;
     float scale;
     /* copy */

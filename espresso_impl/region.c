@@ -47,7 +47,7 @@ ESP__FN int esp__region_takes_part(const esp__region *r, const esp__step *s) {
 }
 
 ESP__FN int32_t esp__region_root(const esp__seat *at, const esp__step *s) {
-    uint64_t turn = at->tensor;
+    uint64_t turn = at->unit;
     if (s->kind != ESP__COLL || !esp__coll_rooted(s->coll)) return -1;
     if (s->level == ESP__INTER) turn += (uint64_t)at->index[ESP__INTRA]; /* spread over machines as well */
     return (int32_t)(turn % (uint64_t)at->size[s->level]);

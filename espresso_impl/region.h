@@ -1,15 +1,15 @@
-/* region.h: what a rank holds of one tensor between two steps of an option. Pure values: no memory, no time, no codec. */
+/* region.h: what a rank holds of one unit between two steps of an option. Pure values: no memory, no time, no codec. */
 #ifndef ESP__REGION_H
 #define ESP__REGION_H
 #include "option.h"
 
-/* Where a rank sits: enough to walk any option for any tensor. */
+/* Where a rank sits: enough to walk any option for any unit. */
 typedef struct esp__seat {
     int32_t index[3], size[3]; /* this rank in the group of each level, and the group's size */
-    uint32_t tensor;           /* index: turns the roots                                     */
+    uint32_t unit;             /* index: turns the roots                                     */
 } esp__seat;
 
-/* A region is a nest of cuts of the tensor, outermost first. A cut is *narrow* where the rank holds its own part of it
+/* A region is a nest of cuts of the unit, outermost first. A cut is *narrow* where the rank holds its own part of it
  * only, and *open* where it holds (as payloads) all of them. Payload slots are an array with one dimension per open cut
  * and per unsummed set of contributions, row-major. */
 typedef struct esp__cut {

@@ -9,7 +9,7 @@
  *     u64 checksum of all pieces before it */
 #include "context.h"
 
-enum { ESP__STATE_VERSION = 1, ESP__STATE_RESIDUAL = 1, ESP__STATE_CODEC = 2 };
+enum { ESP__STATE_VERSION = 2, ESP__STATE_RESIDUAL = 1, ESP__STATE_CODEC = 2 };
 static const char esp__state_magic[8] = {'E', 'S', 'P', 'S', 'T', 'A', 'T', 'E'};
 
 typedef struct esp__state_head {
@@ -27,10 +27,26 @@ typedef struct esp__state_tensor {
     uint32_t name_bytes, has_carry;
 } esp__state_tensor;
 
+/* One Comp: its unit, so that its elements can be found whatever the units are when it is read. */
 typedef struct esp__state_comp {
-    uint32_t tensor, comp_index, raw, has; /* has: ESP__STATE_RESIDUAL | ESP__STATE_CODEC */
+    esp__extent place;
+    uint64_t codec, option; /* hashes of their texts */
+    uint32_t comp_index, n_ranges, raw, keeper;
     uint64_t offset, count, state_bytes;
+    uint32_t has, reserved0; /* ESP__STATE_RESIDUAL | ESP__STATE_CODEC */
 } esp__state_comp;
+
+static esp__state_comp esp__state_comp_of(const esp__feedback *f) {
+    esp__state_comp x;
+    memset(&x, 0, sizeof x);
+    x.place = f->place;
+    x.codec = f->codec, x.option = f->option;
+    x.comp_index = f->comp_index, x.n_ranges = f->n_ranges;
+    x.raw = f->raw, x.keeper = f->keeper;
+    x.offset = f->offset, x.count = f->count, x.state_bytes = f->state_bytes;
+    x.has = (f->residual ? (uint32_t)ESP__STATE_RESIDUAL : 0u) | (f->state ? (uint32_t)ESP__STATE_CODEC : 0u);
+    return x;
+}
 
 static uint64_t esp__state_padded(uint64_t n) { return (n + 7u) / 8u * 8u; }
 
@@ -74,8 +90,7 @@ static void esp__state_put_body(const esp_ctx *ctx, esp__state_out *o) {
     }
     for (uint32_t i = 0; i < ctx->n_feedback; i++) {
         const esp__feedback *f = &ctx->feedback[i];
-        esp__state_comp x = {f->tensor, f->comp_index, f->raw, 0, f->offset, f->count, f->state_bytes};
-        x.has = (f->residual ? (uint32_t)ESP__STATE_RESIDUAL : 0u) | (f->state ? (uint32_t)ESP__STATE_CODEC : 0u);
+        esp__state_comp x = esp__state_comp_of(f);
         esp__state_put(o, &x, sizeof x);
         if (f->residual) esp__state_put(o, f->residual, f->count * sizeof(float));
         if (f->state) esp__state_put(o, f->state, f->state_bytes);
@@ -95,7 +110,7 @@ static esp__state_head esp__state_head_of(const esp_ctx *ctx) {
     h.n_feedback = ctx->n_feedback;
     h.step = ctx->step;
     h.seed = ctx->seed;
-    h.strategy_hash = ctx->strategy_hash;
+    h.strategy_hash = ctx->strategy.hash;
     h.body_bytes = count.bytes;
     h.head_sum = esp__state_sum(0, &h, offsetof(esp__state_head, head_sum));
     return h;
@@ -120,8 +135,10 @@ ESP__FN esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
 typedef struct esp__state_in {
     esp__state_head head;
     uint8_t *body;
-    uint64_t bytes, at; /* bytes: of the memory, the checksum included */
-    float **carry;      /* [n_tensors], memory for those that the file has */
+    uint64_t bytes, at;      /* bytes: of the memory, the checksum included */
+    float **carry;           /* [n_tensors], memory for those that need it */
+    esp__feedback *feedback; /* [head.n_feedback], into the body */
+    int same;                /* every Comp is one of this strategy, in the same sequence */
 } esp__state_in;
 
 /* The next piece, or NULL where the body ends. */
@@ -137,6 +154,8 @@ static void esp__state_in_free(esp_ctx *ctx, esp__state_in *in) {
         if (in->carry[i]) esp__free(ctx, in->carry[i]);
     if (in->carry) esp__free(ctx, in->carry);
     if (in->body) esp__free(ctx, in->body);
+    if (in->feedback) esp__free(ctx, in->feedback);
+    in->feedback = NULL;
     in->carry = NULL;
     in->body = NULL;
 }
@@ -193,31 +212,85 @@ static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
     return ESP_OK;
 }
 
-/* Walks the Comps' pieces: with `apply` copies them into the context, without only compares their shapes. */
-static esp_status esp__state_comps(esp_ctx *ctx, esp__state_in *in, int apply) {
+/* One Comp's pieces, checked against the model only. */
+static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, esp__feedback *f) {
+    const void *p = esp__state_take(in, sizeof(esp__state_comp));
+    esp__state_comp x;
+    uint64_t room = 0;
+    if (!p) return esp__state_corrupt(ctx, "the state ends too early");
+    memcpy(&x, p, sizeof x);
+    if (x.place.n == 0 || x.place.first >= ctx->n_tensors || x.place.n > ctx->n_tensors - x.place.first)
+        return esp__state_corrupt(ctx, "the state has a Comp of no tensor");
+    for (uint32_t k = 0; k < x.place.n; k++) room += ctx->tensors[x.place.first + k].count;
+    if (x.place.begin > room || x.place.count > room - x.place.begin || (x.place.n > 1 && x.place.count != room) ||
+        x.offset > x.place.count || x.count > x.place.count - x.offset)
+        return esp__state_corrupt(ctx, "the state has a Comp beyond its tensor's elements");
+    f->place = x.place;
+    f->codec = x.codec, f->option = x.option;
+    f->comp_index = x.comp_index, f->n_ranges = x.n_ranges;
+    f->raw = x.raw, f->keeper = x.keeper;
+    f->offset = x.offset, f->count = x.count, f->state_bytes = x.state_bytes;
+    const void *residual = x.has & ESP__STATE_RESIDUAL ? esp__state_take(in, f->count * sizeof(float)) : NULL;
+    const void *state = x.has & ESP__STATE_CODEC ? esp__state_take(in, f->state_bytes) : NULL;
+    if ((x.has & ESP__STATE_RESIDUAL && !residual) || (x.has & ESP__STATE_CODEC && !state))
+        return esp__state_corrupt(ctx, "the state ends too early");
+    memcpy(&f->residual, &residual, sizeof residual); /* read only */
+    memcpy(&f->state, &state, sizeof state);
+    return ESP_OK;
+}
+
+/* Feedback may move with its elements between units and options, as in esp_strategy_set; but it is not given to another
+ * codec unasked. */
+static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in *in, const esp__feedback *was) {
     for (uint32_t i = 0; i < ctx->n_feedback; i++) {
-        esp__feedback *f = &ctx->feedback[i];
-        uint32_t has =
-            (f->residual ? (uint32_t)ESP__STATE_RESIDUAL : 0u) | (f->state ? (uint32_t)ESP__STATE_CODEC : 0u);
-        esp__state_comp want = {f->tensor, f->comp_index, f->raw, has, f->offset, f->count, f->state_bytes};
-        const void *x = esp__state_take(in, sizeof want);
-        const void *residual = f->residual ? esp__state_take(in, f->count * sizeof(float)) : NULL;
-        const void *state = f->state ? esp__state_take(in, f->state_bytes) : NULL;
-        if (!x || memcmp(x, &want, sizeof want) != 0)
-            return esp__fail(ctx, ESP_E_MISMATCH,
-                             "the state was saved under another strategy or on other machines: Comp %u of tensor %s "
-                             "differs in its part or its codec's state",
-                             (unsigned)f->comp_index, ctx->tensors[f->tensor].name);
-        if ((f->residual && !residual) || (f->state && !state))
-            return esp__state_corrupt(ctx, "the state ends too early");
-        if (!apply) continue;
-        if (f->residual) memcpy(f->residual, residual, f->count * sizeof(float));
-        if (f->state) memcpy(f->state, state, f->state_bytes);
-        /* so that discarding a step before one was made changes nothing */
-        if (f->residual_before && f->residual) memcpy(f->residual_before, residual, f->count * sizeof(float));
-        if (f->state_before && f->state) memcpy(f->state_before, state, f->state_bytes);
+        const esp__feedback *now = &ctx->feedback[i];
+        if (now->codec == was->codec || now->place.first >= was->place.first + was->place.n ||
+            was->place.first >= now->place.first + now->place.n)
+            continue;
+        if (now->place.n == 1 && was->place.n == 1 && /* other chunks of one tensor */
+            (now->place.begin >= was->place.begin + was->place.count ||
+             was->place.begin >= now->place.begin + now->place.count))
+            continue;
+        return esp__fail(ctx, ESP_E_MISMATCH,
+                         "the state was saved under another strategy (%016llx, here %016llx), with another codec for "
+                         "tensor '%s': start with the codec that it was saved with; esp_strategy_set may change it "
+                         "afterwards",
+                         (unsigned long long)in->head.strategy_hash, (unsigned long long)ctx->strategy.hash,
+                         ctx->tensors[now->place.first].name);
     }
     return ESP_OK;
+}
+
+/* All Comps. What has no place under the strategy here is added to what tensors carry. */
+static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
+    esp_status s = ESP_OK;
+    in->feedback = (esp__feedback *)esp__alloc(ctx, (uint64_t)in->head.n_feedback * sizeof *in->feedback + 1);
+    if (!in->feedback) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state's %u Comps", in->head.n_feedback);
+    in->same = in->head.n_feedback == ctx->n_feedback;
+    for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++) {
+        s = esp__state_take_comp(ctx, in, &in->feedback[i]);
+        if (s != ESP_OK || !in->same) continue;
+        esp__state_comp there = esp__state_comp_of(&in->feedback[i]), here = esp__state_comp_of(&ctx->feedback[i]);
+        in->same = !memcmp(&there, &here, sizeof here);
+    }
+    if (s == ESP_OK && in->at != in->head.body_bytes) s = esp__state_corrupt(ctx, "the state is longer than it says");
+    if (s != ESP_OK || in->same) return s;
+    for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++)
+        s = esp__state_match_codec(ctx, in, &in->feedback[i]);
+    return s == ESP_OK ? esp__feedback_carry(ctx, in->feedback, in->head.n_feedback, in->carry) : s;
+}
+
+/* The Comps' values become those of the context. Cannot fail. */
+static void esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) {
+    for (uint32_t i = 0; i < ctx->n_feedback; i++) {
+        esp__feedback *f = &ctx->feedback[i];
+        const esp__feedback *was = in->same ? &in->feedback[i] : NULL;
+        if (f->residual) memset(f->residual, 0, f->count * sizeof(float));
+        if (f->state) memset(f->state, 0, f->state_bytes);
+        if (was && f->residual) memcpy(f->residual, was->residual, f->count * sizeof(float));
+        if (was && f->state) memcpy(f->state, was->state, f->state_bytes);
+    }
+    esp__feedback_move(ctx, in->feedback, in->same ? 0 : in->head.n_feedback);
 }
 
 /* Reads and checks this rank's state; changes nothing in the context. */
@@ -239,16 +312,9 @@ static esp_status esp__state_fetch(esp_ctx *ctx, esp_io_fn read, void *user, esp
     memcpy(&stored, in->body + in->head.body_bytes, sizeof stored);
     if (sum != stored) return esp__state_corrupt(ctx, "the state is damaged (its checksum is wrong)");
     if ((s = esp__state_match_tensors(ctx, in)) != ESP_OK) return s;
-    if (in->head.strategy_hash != ctx->strategy_hash || in->head.n_feedback != ctx->n_feedback)
-        return esp__fail(ctx, ESP_E_MISMATCH,
-                         "the state was saved under another strategy (%016llx, here %016llx): start with the codec and "
-                         "strategy that it was saved with; esp_strategy_set may change them afterwards",
-                         (unsigned long long)in->head.strategy_hash, (unsigned long long)ctx->strategy_hash);
-    stored = in->at;
-    s = esp__state_comps(ctx, in, 0);
-    if (s == ESP_OK && in->at != in->head.body_bytes) s = esp__state_corrupt(ctx, "the state is longer than it says");
-    in->at = stored;
-    return s;
+    if (in->head.n_feedback > in->head.body_bytes / sizeof(esp__state_comp))
+        return esp__state_corrupt(ctx, "the state ends too early");
+    return esp__state_take_comps(ctx, in);
 }
 
 typedef struct esp__state_vote {
@@ -291,10 +357,11 @@ static void esp__state_apply(esp_ctx *ctx, esp__state_in *in) {
     for (uint32_t i = 0; i < ctx->n_tensors; i++) {
         esp__tensor *t = &ctx->tensors[i];
         if (t->carry) esp__free(ctx, t->carry);
+        esp__spent_free(ctx, t);
         t->carry = in->carry[i];
         in->carry[i] = NULL;
     }
-    esp__state_comps(ctx, in, 1);
+    esp__state_apply_comps(ctx, in);
     pthread_mutex_unlock(&ctx->lock);
 }
 

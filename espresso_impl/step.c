@@ -22,15 +22,23 @@ static esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id) {
 /* Lock held. */
 static esp_status esp__dead(const esp_ctx *ctx) { return esp__fail(ctx, ctx->fatal, "%s", ctx->fatal_text); }
 
-/* The program of tensor `id` begins. Lock held. */
+/* The programs of tensor `id`'s units begin, or go on where a group waited for it. Lock held. */
 static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now) {
     esp__tensor *t = &ctx->tensors[id];
     t->grad = grad;
     t->phase = ESP__PUSHED;
-    t->pc = 0;
+    t->units_left = t->n_units;
     ctx->n_pushed++;
     ctx->step_open = 1;
-    esp__tensor_ready(ctx, id, now, 0);
+    for (uint32_t i = t->first_unit; i < t->first_unit + t->n_units; i++) {
+        esp__work_unit *u = &ctx->strategy.units[i];
+        u->phase = ESP__PUSHED;
+        if (!esp__unit_is_group(u))
+            u->data = (uint8_t *)grad + u->place.begin * (t->dtype == ESP_F32 ? 4u : 2u);
+        else if (u->pc != id - u->place.first) /* its first ops pack its tensors one after another */
+            continue;
+        esp__unit_ready(ctx, i, now, 0);
+    }
 }
 
 static float esp__half_get(esp_dtype d, uint16_t h) {
@@ -49,8 +57,17 @@ static void esp__carry_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
             h[i] = (uint16_t)(t->dtype == ESP_F16 ? half_to_f16(x) : half_to_bf16(x));
         }
     }
-    esp__free(ctx, t->carry);
+    if (ctx->flags & ESP_DISCARDABLE)
+        t->spent = t->carry;
+    else
+        esp__free(ctx, t->carry);
     t->carry = NULL;
+}
+
+/* What the last step's push added can no longer be taken back. */
+static void esp__spent_free(esp_ctx *ctx, esp__tensor *t) {
+    if (t->spent) esp__free(ctx, t->spent);
+    t->spent = NULL;
 }
 
 ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream) {
@@ -74,6 +91,7 @@ ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stre
         s = esp__fail(ctx, ESP_E_STATE,
                       "tensor '%s': the step was ended: call esp_wait_all before pushing for the next one", t->name);
     } else {
+        esp__spent_free(ctx, t);
         if (t->carry) esp__carry_in(ctx, t, grad);
         if (ctx->trace) { /* what the caller computed between two pushes is this tensor's backward */
             if (ctx->step_open)
@@ -176,6 +194,7 @@ static esp_status esp__push_missing(esp_ctx *ctx) {
             esp__fatal_locked(ctx, ESP_E_NOMEM, text);
             return ESP_E_NOMEM;
         }
+        esp__spent_free(ctx, t);
         if (t->carry) esp__carry_in(ctx, t, t->zeros);
         esp__push_locked(ctx, i, t->zeros, now);
     }
@@ -219,6 +238,10 @@ static void esp__next_step(esp_ctx *ctx) {
         t->grad = NULL;
         if (t->zeros) esp__free(ctx, t->zeros);
         t->zeros = NULL;
+    }
+    for (uint32_t i = 0; i < ctx->strategy.n_units; i++) {
+        ctx->strategy.units[i].phase = ESP__IDLE;
+        ctx->strategy.units[i].pc = 0;
     }
     for (int k = 0; k < 2; k++) ctx->links[k].cursor = 0;
     ctx->n_pushed = ctx->n_done = 0;
@@ -271,6 +294,12 @@ ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx) {
         if (f->residual) memcpy(f->residual, f->residual_before, f->count * 4u);
         if (f->state) memcpy(f->state, f->state_before, f->state_bytes);
     }
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        esp__tensor *t = &ctx->tensors[i];
+        if (!t->spent) continue;
+        t->carry = t->spent;
+        t->spent = NULL;
+    }
     return ESP_OK;
 }
 
@@ -281,6 +310,9 @@ ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor) {
         return esp__fail(ctx, ESP_E_ARG, "esp_feedback_scale: the factor must be a number > 0, not %g", (double)factor);
     for (uint32_t i = 0; i < ctx->n_feedback; i++)
         for (uint64_t k = 0; k < ctx->feedback[i].count; k++) ctx->feedback[i].residual[k] *= factor;
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) /* feedback that is on its way is feedback */
+        for (uint64_t k = 0; ctx->tensors[i].carry && k < ctx->tensors[i].count; k++)
+            ctx->tensors[i].carry[k] *= factor;
     return ESP_OK;
 }
 

@@ -68,13 +68,14 @@ static int state_read_head(state_reader *r) {
     return TOOL_OK;
 }
 
-static int state_print_tensor(state_reader *r, char **name) {
+static int state_print_tensor(state_reader *r, char **name, uint64_t *count) {
     esp__state_tensor t;
     double norm;
     if (!state_take(r, &t, sizeof t) || t.name_bytes > r->left || t.name_bytes > STATE_PIECE) return 0;
     *name = tool_realloc(NULL, t.name_bytes + 1u);
     (*name)[t.name_bytes] = 0;
     if (!state_take(r, *name, t.name_bytes)) return 0;
+    *count = t.count;
     printf("tensor %s: %llu elements", *name, (unsigned long long)t.count);
     if (t.has_carry && t.count > r->left / sizeof(float)) return 0;
     if (t.has_carry && !state_norm(r, t.count, &norm)) return 0;
@@ -83,12 +84,24 @@ static int state_print_tensor(state_reader *r, char **name) {
     return 1;
 }
 
-static int state_print_comp(state_reader *r, char *const *names) {
+/* "fc.weight", or of chunks and groups which elements: "fc.weight (elements 100 to 199)", "fc.weight to fc.bias". */
+static int state_print_extent(const state_reader *r, const esp__extent *e, char *const *names, const uint64_t *counts) {
+    if (!e->n || e->first >= r->head.n_tensors || e->n > r->head.n_tensors - e->first) return 0;
+    printf("%s", names[e->first]);
+    if (e->n > 1) printf(" to %s", names[e->first + e->n - 1]);
+    if (e->n == 1 && e->count != counts[e->first])
+        printf(" (elements %llu to %llu)", (unsigned long long)e->begin, (unsigned long long)(e->begin + e->count - 1));
+    return 1;
+}
+
+static int state_print_comp(state_reader *r, char *const *names, const uint64_t *counts) {
     esp__state_comp c;
     double norm;
-    if (!state_take(r, &c, sizeof c) || c.tensor >= r->head.n_tensors) return 0;
-    printf("Comp %u of %s: %llu elements from %llu on%s", c.comp_index, names[c.tensor], (unsigned long long)c.count,
-           (unsigned long long)c.offset, c.raw ? ", the rank's own gradient" : "");
+    if (!state_take(r, &c, sizeof c)) return 0;
+    printf("Comp %u of ", c.comp_index);
+    if (!state_print_extent(r, &c.place, names, counts)) return 0;
+    printf(": %llu elements from %llu on%s", (unsigned long long)c.count, (unsigned long long)c.offset,
+           c.raw ? ", the rank's own gradient" : "");
     if (c.has & ESP__STATE_RESIDUAL) {
         if (c.count > r->left / sizeof(float) || !state_norm(r, c.count, &norm)) return 0;
         printf(", residual of norm %g", norm);
@@ -109,11 +122,13 @@ static int state_print(state_reader *r) {
         r->head.n_feedback > r->left / sizeof(esp__state_comp))
         return state_damaged(r, "the state is damaged (it ends too early)");
     char **names = tool_realloc(NULL, r->head.n_tensors * sizeof *names);
+    uint64_t *counts = tool_realloc(NULL, r->head.n_tensors * sizeof *counts);
     for (uint32_t i = 0; i < r->head.n_tensors; i++) names[i] = NULL;
-    for (uint32_t i = 0; whole && i < r->head.n_tensors; i++) whole = state_print_tensor(r, &names[i]);
-    for (uint32_t i = 0; whole && i < r->head.n_feedback; i++) whole = state_print_comp(r, names);
+    for (uint32_t i = 0; whole && i < r->head.n_tensors; i++) whole = state_print_tensor(r, &names[i], &counts[i]);
+    for (uint32_t i = 0; whole && i < r->head.n_feedback; i++) whole = state_print_comp(r, names, counts);
     for (uint32_t i = 0; i < r->head.n_tensors; i++) free(names[i]);
     free(names);
+    free(counts);
     if (!whole || r->left) return state_damaged(r, "the state is damaged (it ends too early)");
     if (fread(&stored, sizeof stored, 1, r->file) != 1 || stored != r->sum)
         return state_damaged(r, "the state is damaged (its checksum is wrong)");

@@ -29,7 +29,7 @@ static int strategy_check(const tool_command *c, esp_ctx *ctx, const char *path)
     ctx->topo.n_local = 2;
     if (status == TOOL_OK && (esp__strategy_parse(ctx, path, text) != ESP_OK || esp__strategy_print(ctx) != ESP_OK))
         status = tool_fail(c, "%s", esp_last_error(ctx));
-    if (status == TOOL_OK) fputs(ctx->strategy_text, stdout);
+    if (status == TOOL_OK) fputs(ctx->strategy.text, stdout);
     ctx->topo = before;
     free(text);
     return status;

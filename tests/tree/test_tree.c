@@ -134,8 +134,8 @@ static float gradient(const plan *p, int32_t size, int32_t rank, uint32_t t, int
 
 static void describe(const esp_ctx *ctx, uint32_t t, char *buf, size_t cap) {
     char option[ESP__TEXT_MAX];
-    esp__option_print(&ctx->tensors[t].option, option, sizeof option);
-    snprintf(buf, cap, "%s: %s", ctx->tensors[t].codec->spec, option);
+    esp__option_print(&ctx->strategy.units[t].option, option, sizeof option);
+    snprintf(buf, cap, "%s: %s", ctx->strategy.units[t].codec->spec, option);
 }
 
 static void check_exact(esp_ctx *ctx, plan *p, void *grads, int step) {
@@ -174,7 +174,7 @@ static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
     for (uint32_t k = 0; k < ctx->n_feedback; k++) {
         const esp__feedback *f = &ctx->feedback[k];
         for (uint64_t i = 0; f->keeper && i < f->count; i++)
-            held[f->tensor * p->count + f->offset + i] += f->residual[i];
+            held[f->place.first * p->count + f->offset + i] += f->residual[i];
     }
     if (esp_allreduce(ctx, held, n)) REPORT(ctx, p, "allreduce: %s", esp_last_error(ctx));
     for (uint32_t t = 0; t < ctx->n_tensors; t++)

@@ -132,7 +132,7 @@ static void check_lanes(const esp_ctx *ctx) {
         for (uint64_t i = 0; i < n; i++) {
             if (t->events[i].lane != (uint32_t)(ESP__LANE_INTRA + l)) continue;
             const esp__op *op = &ctx->program.ops[ctx->links[l].sequence[at++ % ctx->links[l].n]];
-            CHECK(op->tensor == t->events[i].tensor);
+            CHECK(ctx->strategy.units[op->unit].place.first == t->events[i].tensor);
         }
         CHECK(at == 2 * ctx->links[l].n);
     }
