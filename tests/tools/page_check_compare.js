@@ -8,7 +8,7 @@ function checkBars() {
     const scale = width(bars()[0]) / timeOf(bars()[0]);
     for (const bar of bars()) {
         check("a bar is as long as its time", Math.abs(width(bar) - timeOf(bar) * scale) < 1, bar.dataset.name, width(bar), timeOf(bar) * scale);
-        check("and is labelled", bar.textContent.includes(format.time(timeOf(bar))), bar.textContent);
+        check("and is labelled", bar.textContent.includes(format.time(timeOf(bar), longest)), bar.textContent);
         check("on one line with its label", bar.querySelector(".label").getBoundingClientRect().right <= document.documentElement.clientWidth);
     }
     check("fp32 is 1.00", bars().find((b) => b.dataset.name === "fp32").textContent.includes("1.00\u00d7"));

@@ -25,34 +25,44 @@ function axisSteps(end) {
     return Array.from({ length: Math.floor(end / step) + 1 }, (_, i) => i * step);
 }
 
+// The bars, with what they are measured against: steps of the axis behind them, bounds before them.
 function chart(order) {
-    const full = longest * 1.0, share = 0.78; // the rest of the width is for labels
-    const place = (ns) => `${100 * share * ns / full}%`;
-    const bars = order.map((row) => element("div", { class: row.ours ? "row ours" : "row", role: "listitem", "data-name": row.name },
+    const share = 0.78; // the rest of the width is for labels
+    const place = (ns) => `${100 * share * ns / longest}%`;
+    const bars = order.map((row) => bar(row, place));
+    const steps = axisSteps(longest), [by, unit] = timeUnit(longest);
+    const decimals = steps.length > 1 ? Math.max(0, Math.ceil(-Math.log10(steps[1] / by) - 1e-9)) : 0;
+    const axis = element("div", { class: "axis", "aria-hidden": "true" }, steps.map((ns) =>
+        placed(element("span", {}, ns ? `${(ns / by).toFixed(decimals)} ${unit}` : "0"), place(ns))));
+    const ticks = element("div", { class: "lines" }, steps.map((ns) => placed(element("i", { class: "tick" }), place(ns))));
+    const bounds = element("div", { class: "lines over" }, lines.map(([color, name, ns]) => {
+        const line = placed(element("i", { "data-line": color, title: name }), place(ns));
+        line.style.borderColor = `var(--${color})`;
+        return line;
+    }));
+    find("chart").replaceChildren(ticks, ...bars, element("div"), axis, bounds);
+    for (const layer of [ticks, bounds]) {
+        layer.style.left = `${axis.offsetLeft}px`;
+        layer.style.width = `${axis.offsetWidth}px`;
+    }
+}
+
+function placed(made, left) {
+    made.style.left = left;
+    return made;
+}
+
+function bar(row, place) {
+    const time = format.time(row.time, longest), speed = format.ratio(fp32_ns / row.time);
+    const segments = parts(row).map(([color, name, ns]) => {
+        const segment = element("div", { class: "segment", color, title: `${name}: ${format.time(ns)}` });
+        segment.style.width = place(ns);
+        return segment;
+    });
+    return element("div", { class: row.ours ? "row ours" : "row", role: "listitem", "data-name": row.name },
         element("div", { class: "name", title: row.summary }, row.name),
-        element("div", { class: "track", role: "img", "aria-label": `${row.name}: ${format.time(row.time)}, ${format.ratio(fp32_ns / row.time)} the speed of fp32` },
-            parts(row).map(([color, name, ns]) => {
-                const segment = element("div", { class: "segment", color, title: `${name}: ${format.time(ns)}` });
-                segment.style.width = place(ns);
-                return segment;
-            }),
-            element("div", { class: "label" }, `${format.time(row.time)}  ${format.ratio(fp32_ns / row.time)}`))));
-    const steps = axisSteps(full);
-    const marks = element("div", { class: "lines" }, [...steps.map((ns) => ["tick", ns]), ...lines.map(([color, , ns]) => [color, ns])].map(([color, ns]) => {
-        const mark = element("i", color === "tick" ? { class: "tick" } : { "data-line": color });
-        mark.style.left = place(ns);
-        if (color !== "tick") mark.style.borderColor = `var(--${color})`;
-        return mark;
-    }));
-    const axis = element("div", { class: "axis", "aria-hidden": "true" }, steps.map((ns) => {
-        const label = element("span", {}, ns ? format.time(ns, full) : "0");
-        label.style.left = place(ns);
-        return label;
-    }));
-    find("chart").replaceChildren(marks, ...bars, element("div"), axis);
-    const track = find("chart").querySelector(".axis");
-    marks.style.left = `${track.offsetLeft}px`;
-    marks.style.width = `${track.offsetWidth}px`;
+        element("div", { class: "track", role: "img", "aria-label": `${row.name}: ${time}, ${speed} the speed of fp32` },
+            segments, element("div", { class: "label" }, time, element("span", { class: "speed" }, speed))));
 }
 
 let order = rows;
