@@ -5,28 +5,53 @@
 #include "plan.h"
 #include <math.h>
 
+typedef double esp__two __attribute__((vector_size(16), aligned(8), may_alias));
+
+/* Prices all of a unit's paths and takes the cheapest; rows[]: those that count. */
+static uint32_t esp__unit_choose(esp__bounding *b, uint32_t u, const uint32_t *rows, uint32_t n_rows,
+                                 const double *lambda, double *least) {
+    uint32_t low = b->low[u], n = b->high[u] - low, best = 0, x;
+    double *cost = b->cost;
+    memset(cost, 0, n * sizeof *cost);
+    for (uint32_t j = 0; j < n_rows; j++) {
+        const double *w = b->rows[rows[j]].w + b->offset[u] + low, l = lambda[rows[j]];
+        if (b->early[u] >> rows[j] & 1u) continue;
+        for (x = 0; x + 2 <= n; x += 2) *(esp__two *)(void *)&cost[x] += l * *(const esp__two *)(const void *)&w[x];
+        if (x < n) cost[x] += l * w[x];
+    }
+    for (x = 1; x < n; x++)
+        if (cost[x] < cost[best]) best = x;
+    *least = cost[best];
+    b->work += n * n_rows;
+    return low + best;
+}
+
 /* The best choice for a mixture of rows, and what the mixture says of it: a bound on every plan of allowed paths. */
 static double esp__bound_at(esp__bounding *b, const double *lambda, uint16_t *choice) {
-    double sum = 0.0, *cost = b->cost;
-    uint32_t first = 1;
+    double sum = 0.0, least;
+    uint32_t rows[ESP__GAME_ROWS], n_rows = 0, bits = 0;
     for (uint32_t j = 0; j < b->game.n_rows; j++) {
-        const double *w = b->rows[j].w, l = lambda[j];
-        if (l <= 0.0) continue;
-        sum += l * b->rows[j].base;
-        b->work += b->n_paths;
-        if (first)
-            for (uint32_t k = 0; k < b->n_paths; k++) cost[k] = l * w[k];
-        else
-            for (uint32_t k = 0; k < b->n_paths; k++) cost[k] += l * w[k];
-        first = 0;
+        if (lambda[j] <= 0.0) continue;
+        sum += lambda[j] * b->rows[j].base;
+        rows[n_rows++] = j;
+        bits |= 1u << j;
     }
+    b->call++;
     for (uint32_t u = 0; u < b->n; u++) {
-        const double *c = cost + b->offset[u];
-        uint32_t best = b->low[u];
-        for (uint32_t x = best + 1; x < b->high[u]; x++)
-            if (c[x] < c[best]) best = x;
-        sum += c[best];
+        esp__lanes_menu *m = &b->menus[b->menu[u]];
+        int alike = ((b->early[u] | b->late[u]) & bits) == bits;
+        if (alike && m->call == b->call && m->rows == (b->late[u] & bits) && m->low == b->low[u] &&
+            m->high == b->high[u]) {
+            sum += m->cost;
+            choice[u] = (uint16_t)m->best;
+            continue;
+        }
+        uint32_t best = esp__unit_choose(b, u, rows, n_rows, lambda, &least);
+        sum += least;
         choice[u] = (uint16_t)best;
+        if (!alike) continue;
+        m->call = b->call, m->rows = b->late[u] & bits, m->low = b->low[u], m->high = b->high[u];
+        m->best = best, m->cost = least;
     }
     return sum;
 }
@@ -55,9 +80,15 @@ static uint32_t esp__column_place(esp__bounding *b) {
     return place;
 }
 
-static void esp__mix(esp__bounding *b, double keep, double *out) {
-    for (uint32_t j = 0; j < ESP__GAME_ROWS; j++)
+/* A mixture between the best so far and the game's; weights that hardly count are dropped. */
+static void esp__mix(const esp__bounding *b, double keep, double *out) {
+    double sum = 0.0;
+    for (uint32_t j = 0; j < ESP__GAME_ROWS; j++) {
         out[j] = j < b->game.n_rows ? keep * b->lambda[j] + (1.0 - keep) * b->game.row[j] : 0.0;
+        out[j] = out[j] < 2e-4 ? 0.0 : out[j];
+        sum += out[j];
+    }
+    for (uint32_t j = 0; j < ESP__GAME_ROWS; j++) out[j] /= sum;
 }
 
 /* Raises `best` over mixtures for the paths allowed until it is above `target`, or clear that it will not be. */
@@ -197,7 +228,11 @@ static esp__bounding *esp__bounding_open(esp__problem *p, const esp__unit *units
     b->high = esp__pool_get(p->pool, n * sizeof *b->high);
     esp__bounding_menus(b);
     esp__bounding_backward(b);
-    b->cost = esp__pool_get(p->pool, b->n_paths * sizeof *b->cost);
+    for (uint32_t u = 0; u < n; u++)
+        if (b->menus[b->menu[u]].menu->n > b->largest) b->largest = b->menus[b->menu[u]].menu->n;
+    b->cost = esp__pool_get(p->pool, b->largest * sizeof *b->cost);
+    b->early = esp__pool_get(p->pool, n * sizeof *b->early);
+    b->late = esp__pool_get(p->pool, n * sizeof *b->late);
     b->scale = b->proven > 0.0 ? 1.0 / b->proven : 1.0;
     b->work_max = 100000000;
     for (uint32_t u = 0; u < n; u++) b->high[u] = b->menus[b->menu[u]].menu->n;
@@ -229,7 +264,6 @@ static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
     for (uint32_t j = 0; j < b->game.n_rows; j++) out->lane_price[b->rows[j].lane] += whole * b->lambda[j];
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__path *paths = b->menus[b->menu[u]].menu->paths, *path = &paths[choice[u]];
-        const double *cost = b->cost + b->offset[u];
         for (uint32_t j = 0; j < b->game.n_rows; j++) {
             const esp__row *r = &b->rows[j];
             double load = (double)path->load[r->lane], w = r->w[b->offset[u] + choice[u]];
@@ -237,9 +271,10 @@ static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
         }
         /* what a chain's nanosecond must cost for those that cannot end in time to look no better than the choice */
         for (uint32_t x = b->high[u]; x < b->menus[b->menu[u]].menu->n; x++) {
-            double longer = (double)paths[x].total - (double)path->total;
-            if (longer > 0.0)
-                out->chain_price[u] = esp__max2(out->chain_price[u], (cost[choice[u]] - cost[x]) / longer);
+            double longer = (double)paths[x].total - (double)path->total, cheaper = 0.0;
+            for (uint32_t j = 0; j < b->game.n_rows; j++)
+                cheaper += b->lambda[j] * (b->rows[j].w[b->offset[u] + choice[u]] - b->rows[j].w[b->offset[u] + x]);
+            if (longer > 0.0) out->chain_price[u] = esp__max2(out->chain_price[u], cheaper / longer);
         }
         if (whole == 0.0) out->chain_price[u] = esp__max2(out->chain_price[u], 1.0 / b->n);
     }

@@ -17,6 +17,9 @@ typedef struct esp__lanes_menu {
     uint32_t n[ESP__LANES];
     esp__stay *stays[ESP__LANES]; /* by path */
     double head[ESP__LANES];      /* the longest way that any path has to here: a + p less ready          */
+    uint32_t low, high, rows;     /* units that see the same rows alike make the same choice: the last made */
+    uint32_t best, call;
+    double cost;
 } esp__lanes_menu;
 typedef struct esp__row {
     uint32_t lane;
@@ -65,15 +68,17 @@ typedef struct esp__bounding {
     double *compute, *start, *tail; /* [n_tensors] backward: time, earliest start, what must follow     */
     uint32_t *menu, *offset;        /* [n] which menu; where its paths are in rows                      */
     double *ready;                  /* [n]                                                              */
-    uint32_t *low, *high;           /* [n] paths allowed                                                */
+    uint32_t *early, *late; /* [n] bits of rows that do not see the unit at all; that see all units of its menu alike */
+    uint32_t *low, *high;   /* [n] paths allowed                                                */
     esp__lanes_menu *menus;
     esp__row rows[ESP__GAME_ROWS];
     esp__game game;
     uint16_t
         *choice[ESP__GAME_COLUMNS]; /* [n] of each column                                                            */
-    double *cost;                   /* [n_paths] */
-    double scale;                   /* of the game: 1 / ns                                                           */
-    double proven;                  /* no plan is faster                                                             */
+    uint32_t call;
+    double *cost;  /* [largest] */
+    double scale;  /* of the game: 1 / ns                                                           */
+    double proven; /* no plan is faster                                                             */
     double best,
         lambda[ESP__GAME_ROWS]; /* the best mixture for the paths allowed                                        */
     uint64_t work, work_max;    /* path costs computed, and how many may be                                     */
@@ -88,18 +93,25 @@ static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
 }
 
 /* Units that are ready after s have the same part wherever they are: computed once a menu. */
-static void esp__row_fill(esp__bounding *b, esp__row *r) {
+static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
     esp__mark mark = esp__pool_mark(b->p->pool);
     const double **late = esp__pool_get(b->p->pool, b->n_menus * sizeof *late);
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_menu *m = &b->menus[b->menu[u]];
         double *w = r->w + b->offset[u];
+        b->early[u] &= ~bit;
+        b->late[u] &= ~bit;
+        if (b->ready[u] >= r->s) b->late[u] |= bit;
         if (b->ready[u] >= r->s && late[b->menu[u]]) {
             memcpy(w, late[b->menu[u]], m->menu->n * sizeof *w);
             continue;
         }
         memset(w, 0, m->menu->n * sizeof *w);
-        if (b->ready[u] + m->head[r->lane] <= r->s) continue;
+        if (b->ready[u] + m->head[r->lane] <= r->s) {
+            b->early[u] |= bit;
+            b->late[u] &= ~bit;
+            continue;
+        }
         if (b->ready[u] >= r->s) late[b->menu[u]] = w;
         const esp__stay *stay = m->stays[r->lane];
         for (uint32_t k = 0; k < m->n[r->lane]; k++, stay++)
@@ -115,19 +127,28 @@ static double esp__row_value(const esp__bounding *b, const esp__row *r, const ui
     return sum;
 }
 
+/* The place of a new row: a free one, else that of one that does not count; ROWS: none. */
+static uint32_t esp__row_place(const esp__bounding *b) {
+    uint32_t j = 0;
+    if (b->game.n_rows < ESP__GAME_ROWS) return b->game.n_rows;
+    while (j < ESP__GAME_ROWS && (b->lambda[j] > 0.0 || b->game.row[j] > 0.0)) j++;
+    return j;
+}
+
 static int esp__row_add(esp__bounding *b, uint32_t lane, double s, double q) {
     esp__game *m = &b->game;
-    esp__row *r = &b->rows[m->n_rows];
+    uint32_t place = esp__row_place(b);
     for (uint32_t j = 0; j < m->n_rows; j++)
         if (b->rows[j].lane == lane && b->rows[j].s == s && b->rows[j].q == q) return 0;
-    if (m->n_rows == ESP__GAME_ROWS || b->proven - s - q <= 0.0) return 0;
+    if (place == ESP__GAME_ROWS || b->proven - s - q <= 0.0) return 0;
+    esp__row *r = &b->rows[place];
     r->lane = lane, r->s = s, r->q = q, r->cap = b->proven - s - q;
     r->base = s + q + esp__row_backward(b, r);
     if (!r->w) r->w = esp__pool_get(b->p->pool, b->n_paths * sizeof *r->w);
-    esp__row_fill(b, r);
-    for (uint32_t i = 0; i < m->n_columns; i++)
-        m->g[i][m->n_rows] = esp__row_value(b, r, b->choice[i]) * b->scale + 1e-12;
-    b->lambda[m->n_rows++] = 0.0;
+    esp__row_fill(b, r, 1u << place);
+    for (uint32_t i = 0; i < m->n_columns; i++) m->g[i][place] = esp__row_value(b, r, b->choice[i]) * b->scale + 1e-12;
+    b->lambda[place] = 0.0;
+    m->n_rows += place == m->n_rows;
     return 1;
 }
 
@@ -141,13 +162,13 @@ enum { ESP__BINS = 128 };
 /* x + the sum of w * min(max(0, end - x), size) is piecewise linear in x: its largest value at points from x0 on, `step` apart. */
 static double esp__hinges_best(const esp__weighed *at, uint32_t n, int from_right, double other, double x0, double step,
                                double *best_x) {
-    double c0[ESP__BINS + 1] = {0}, c1[ESP__BINS + 1] = {0}, n0 = 0.0, n1 = 0.0, best = -1.0;
+    double c0[ESP__BINS + 1] = {0}, c1[ESP__BINS + 1] = {0}, n0 = 0.0, n1 = 0.0, best = -1.0, bins = 1.0 / step;
     for (uint32_t i = 0; i < n; i++) {
         double end = from_right ? at[i].tail_end : at[i].end, far = from_right ? at[i].end : at[i].tail_end;
         double size = esp__min2(at[i].p, far - other);
         if (size <= 0.0 || end <= x0) continue;
         for (int k = 0; k < 2; k++, end -= size) { /* max(0, end - x) - max(0, end - size - x) */
-            double bin = (end - x0) / step, w = k ? -at[i].w : at[i].w;
+            double bin = (end - x0) * bins, w = k ? -at[i].w : at[i].w;
             if (bin <= 0.0) break;
             uint32_t to = bin < ESP__BINS ? (uint32_t)bin : (uint32_t)ESP__BINS;
             c0[to] += w, c1[to] += w * end;
@@ -162,18 +183,30 @@ static double esp__hinges_best(const esp__weighed *at, uint32_t n, int from_righ
     return best;
 }
 
-/* Zooms in on the best x. */
-static double esp__hinges_zoom(const esp__weighed *at, uint32_t n, int from_right, double other, double high,
-                               double *x) {
-    double low = 0.0, best = 0.0, value, seen = 0.0;
-    for (int round = 0; round < 3 && high > low; round++) {
+/* Looks for the best x in [low, high], in `rounds` ever smaller parts of it. */
+static double esp__hinges_zoom(const esp__weighed *at, uint32_t n, int from_right, double other, double low,
+                               double high, int rounds, double *x) {
+    double best = 0.0, seen = 0.0;
+    for (int round = 0; round < rounds && high > low; round++) {
         double step = (high - low) / ESP__BINS;
-        value = esp__hinges_best(at, n, from_right, other, low, step, &seen);
+        double value = esp__hinges_best(at, n, from_right, other, low, step, &seen);
         if (value > best) best = value, *x = seen;
-        low = esp__max2(0.0, *x - 1.5 * step);
-        high = *x + 1.5 * step;
+        low = esp__max2(0.0, *x - step);
+        high = *x + step;
     }
     return best;
+}
+
+/* The best s and q for one lane, and what that row says of the ops on it. */
+static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, double *q) {
+    double latest = 0.0, longest = 0.0, part;
+    *s = *q = 0.0;
+    for (uint32_t i = 0; i < n; i++)
+        latest = esp__max2(latest, at[i].end), longest = esp__max2(longest, at[i].tail_end);
+    esp__hinges_zoom(at, n, 0, 0.0, 0.0, latest, 2, s);
+    esp__hinges_zoom(at, n, 1, *s, 0.0, longest, 3, q);
+    part = latest / ESP__BINS;
+    return esp__hinges_zoom(at, n, 0, *q, esp__max2(0.0, *s - part), *s + part, 2, s) + *q;
 }
 
 /* The distinct paths that the game's mixture gives unit u, and their weights. */
@@ -239,14 +272,7 @@ static uint32_t esp__rows_find(esp__bounding *b, double above) {
     for (uint32_t l = 0; l < ESP__LANES; l++) at[l] = esp__pool_get(b->p->pool, room * sizeof **at);
     esp__weigh(b, at, n);
     for (uint32_t l = 0; l < ESP__LANES; l++) {
-        double s = 0.0, q = 0.0, value = 0.0, latest = 0.0, longest = 0.0;
-        for (uint32_t i = 0; i < n[l]; i++)
-            latest = esp__max2(latest, at[l][i].end), longest = esp__max2(longest, at[l][i].tail_end);
-        for (int round = 0; round < 2 && n[l]; round++) {
-            esp__hinges_zoom(at[l], n[l], 0, q, latest, &s);
-            value = esp__hinges_zoom(at[l], n[l], 1, s, longest, &q) + s;
-        }
-        found[l][0] = value, found[l][1] = s, found[l][2] = q;
+        found[l][0] = esp__row_look(at[l], n[l], &found[l][1], &found[l][2]);
     }
     esp__pool_release(b->p->pool, mark); /* rows stay: they must not lie above the mark */
     for (uint32_t l = 0; l < ESP__LANES; l++)
