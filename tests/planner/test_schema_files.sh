@@ -1,0 +1,50 @@
+# test_schema_files.sh: a validator that knows nothing of this project (python3's jsonschema) accepts the schemas, every
+# model, codec and system file of the tree, and what the library writes itself; and refuses wrong ones.
+if ! python3 -c 'import jsonschema' 2>/dev/null; then
+    echo "skipped: python3 with the package jsonschema is not there (Debian: python3-jsonschema)"
+    exit 77
+fi
+python3 - <<'END'
+import copy, glob, json, sys
+from jsonschema import Draft202012Validator as Validator
+
+wrong = 0
+def say(text):
+    global wrong
+    wrong += 1
+    print(text)
+
+files = {
+    "model": ["tests/fuzz/corpus/model/*.json", "planner/models/*.json", "../shared/models/*.json"],
+    "codec": ["tests/fuzz/corpus/gc/*.json", "planner/costs/*.json"],
+    "system": ["tests/fuzz/corpus/system/*.json", "planner/systems/*.json"],
+    "strategy": ["tests/fuzz/corpus/strategy/*.json"],
+}
+seen = 0
+for kind, patterns in files.items():
+    schema = json.load(open(f"docs/schema/{kind}.schema.json"))
+    Validator.check_schema(schema)
+    validator = Validator(schema)
+    for path in sorted(sum(map(glob.glob, patterns), [])):
+        data = json.load(open(path))
+        if "espresso" not in data:  # such as costs-v100.json
+            continue
+        seen += 1
+        for e in validator.iter_errors(data):
+            say(f"{path}: {e.json_path}: {e.message[:200]}")
+        if not path.endswith("full.json"):
+            continue
+        for key in schema["required"]:
+            less = copy.deepcopy(data)
+            del less[key]
+            if validator.is_valid(less):
+                say(f"{path} without {key} is valid")
+        for key, value in ("espresso", 2), ("tensors", []), ("machines", 0), ("devices", {}), ("order", ["c"]):
+            other = copy.deepcopy(data)
+            if key in other:
+                other[key] = value
+                if validator.is_valid(other):
+                    say(f"{path} with {key}: {value} is valid")
+print(f"{seen} files")
+sys.exit(wrong > 0 or seen < 9)
+END
