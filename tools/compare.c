@@ -62,8 +62,9 @@ static int compare_pick(compare_job *j) {
         if (i < n) {
             compare_add(j, &all[i]);
         } else {
-            status = tool_usage(j->in.command, "--strategies: no strategy '%.*s'. There are:", (int)len, at);
+            fprintf(stderr, "There are:\n");
             for (i = 0; i < n; i++) fprintf(stderr, "  %-20s %s\n", all[i].name, all[i].summary);
+            status = tool_usage(j->in.command, "--strategies: no strategy '%.*s'", (int)len, at);
         }
         at += len;
     }

@@ -57,23 +57,42 @@ static int plan_parse(plan_job *j, int argc, char **argv) {
     return plan_complete(&j->in);
 }
 
+static int plan_no_strategy(const tool_command *c, const char *name) {
+    esp__text names = {NULL, 0, 0, 0};
+    unsigned best = 3;
+    const char *guess = NULL;
+    for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
+        esp__text_add(&names, " %s", (*s)->name);
+        if (tool_near(name, (*s)->name, &best)) guess = (*s)->name;
+    }
+    tool_fail(c, "--strategy %s: no such strategy%s%s%s, and no file. There are: espresso+ espresso%s", name,
+              guess ? ": did you mean '" : "", guess ? guess : "", guess ? "'?" : "", names.data ? names.data : "");
+    esp__text_free(&names);
+    return TOOL_FAILED;
+}
+
+/* What a file's strategy takes. */
+static int plan_from_file(plan_job *j, const char *path) {
+    static const char stands_for_it[] = "strategy:"; /* how the library calls a text that it knows no file of */
+    const size_t n = sizeof stands_for_it - 1;
+    esp__text text = {NULL, 0, 0, 0};
+    if (plan_read_strategy(j->in.command, path, &text) != TOOL_OK) return TOOL_FAILED;
+    j->in.simulated = 1;
+    const esp_status status = plan_simulate(&j->in, text.data, path, &j->plan);
+    esp__text_free(&text);
+    if (status == ESP_OK) return TOOL_OK;
+    const char *why = esp_last_error(NULL);
+    if (strncmp(why, stands_for_it, n) == 0) return tool_fail(j->in.command, "%s:%s", path, why + n);
+    return plan_say_limits(&j->in);
+}
+
 /* The plan itself: from a strategy's file, by a strategy's name, or the best. */
 static int plan_main_plan(plan_job *j) {
-    const tool_command *c = j->in.command;
     const char *s = j->strategy;
-    esp_status status;
-    const int known = s && (strcmp(s, "espresso") == 0 || strcmp(s, "espresso+") == 0 || esp__scheme_find(s));
-    if (s && !known && (plan_is_path(s) || access(s, F_OK) == 0)) {
-        esp__text text = {NULL, 0, 0, 0};
-        if (plan_read_strategy(c, s, &text) != TOOL_OK) return TOOL_FAILED;
-        j->in.simulated = 1;
-        status = plan_simulate(&j->in, text.data, s, &j->plan);
-        esp__text_free(&text);
-        if (status != ESP_OK) fprintf(stderr, "espresso plan: %s:\n", s); /* the library's text knows no file */
-    } else {
-        status = plan_make(&j->in, s, 0, &j->plan);
-    }
-    return status == ESP_OK ? TOOL_OK : plan_say_limits(&j->in);
+    const int known = !s || strcmp(s, "espresso") == 0 || strcmp(s, "espresso+") == 0 || esp__scheme_find(s);
+    if (!known && (plan_is_path(s) || access(s, F_OK) == 0)) return plan_from_file(j, s);
+    if (!known) return plan_no_strategy(j->in.command, s);
+    return plan_make(&j->in, s, 0, &j->plan) == ESP_OK ? TOOL_OK : plan_say_limits(&j->in);
 }
 
 static int plan_more(plan_job *j) {

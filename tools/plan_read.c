@@ -1,8 +1,9 @@
 /* plan_read.c: the model, codecs and system that the flags name, from files or from what comes along. Must not know what
  * they are planned for. */
+#include <fnmatch.h>
 
 static int plan_read_model(plan_inputs *in) {
-    char path[PATH_MAX];
+    char path[PATH_MAX + 512];
     if (!plan_find_model(in->command, in->model_name, path, sizeof path)) return TOOL_FAILED;
     if (esp__model_read(path, &in->model_file, NULL) != ESP_OK)
         return tool_fail(in->command, "%s", esp_last_error(NULL));
@@ -48,12 +49,26 @@ static int plan_read_codec(plan_inputs *in, uint32_t i) {
     return TOOL_OK;
 }
 
+/* A pattern that fits nothing is most likely a slip. */
+static void plan_check_keeps(const plan_inputs *in) {
+    for (uint32_t k = 0; k < in->config.n_keep; k++) {
+        char glob[ESP__SPEC_MAX];
+        uint32_t t = 0;
+        snprintf(glob, sizeof glob, "%.*s", (int)strcspn(in->keep[k], "="), in->keep[k]);
+        while (t < in->model.n_tensors && fnmatch(glob, in->model.tensors[t].name, 0) != 0) t++;
+        if (t == in->model.n_tensors)
+            fprintf(stderr, "espresso %s: warning: --keep %s: no tensor of model '%s' has such a name\n",
+                    in->command->name, in->keep[k], in->model.name);
+    }
+}
+
 static int plan_read(plan_inputs *in) {
     int status = plan_complete(in);
     /* the system first: it says whose accelerator's costs are meant */
     if (status == TOOL_OK) status = plan_read_system(in);
     for (uint32_t i = 0; status == TOOL_OK && i < in->n_codecs; i++) status = plan_read_codec(in, i);
     if (status == TOOL_OK) status = plan_read_model(in);
+    if (status == TOOL_OK) plan_check_keeps(in);
     return status;
 }
 

@@ -1,0 +1,131 @@
+/* test_compare.c: `espresso compare`: every strategy is there, ours is the best, and all its forms say the same. */
+#include "plan_files.h"
+
+#ifdef ESPRESSO_JANSSON
+
+static const char *const all[] = {"fp32",
+                                  "ddp",
+                                  "fp16",
+                                  "layerwise",
+                                  "mergecomp",
+                                  "hipress",
+                                  "hitopkcomm",
+                                  "byteps-compress",
+                                  "all",
+                                  "myopic",
+                                  "gpu-only",
+                                  "cpu-only",
+                                  "inter-allgather",
+                                  "inter-alltoall",
+                                  "alltoall-alltoall",
+                                  "espresso",
+                                  "espresso+"};
+enum { ALL = sizeof all / sizeof *all };
+
+static void every_strategy(void **state) {
+    (void)state;
+    json_t *j = json_of(COMPARE("--json"));
+    const json_t *rows = json_object_get(j, "strategies");
+    const double any = number(j, "bound_any_us"), fp32 = number(j, "fp32_us");
+    double best = INFINITY, ours = 0;
+    assert_int_equal(json_array_size(rows), ALL);
+    for (size_t i = 0; i < ALL; i++) {
+        const json_t *row = json_array_get(rows, i);
+        const double step = number(row, "iteration_us");
+        assert_string_equal(text(row, "strategy"), all[i]);
+        assert_true(strlen(text(row, "summary")) > 5);
+        assert_true(step >= any - 0.001);
+        assert_true(number(row, "fp32_us") == fp32);
+        if (number(row, "n_units") == 5) assert_true(step >= number(j, "bound_us") - 0.001);
+        if (step < best) best = step;
+        if (i == ALL - 1) ours = step;
+    }
+    assert_true(ours <= best);
+    assert_true(number(json_array_get(rows, 0), "iteration_us") == fp32);
+    assert_true(number(j, "free_compression_us") <= ours);
+    json_decref(j);
+}
+
+static void picked_and_sorted(void **state) {
+    (void)state;
+    json_t *j = json_of(COMPARE("--json", "--strategies", "hipress,ddp,espresso+"));
+    const json_t *rows = json_object_get(j, "strategies");
+    assert_int_equal(json_array_size(rows), 3);
+    assert_string_equal(text(json_array_get(rows, 0), "strategy"), "hipress");
+    assert_string_equal(text(json_array_get(rows, 2), "strategy"), "espresso+");
+    json_decref(j);
+    j = json_of(COMPARE("--json", "--sort", "time"));
+    rows = json_object_get(j, "strategies");
+    for (size_t i = 1; i < json_array_size(rows); i++)
+        assert_true(number(json_array_get(rows, i - 1), "iteration_us") <=
+                    number(json_array_get(rows, i), "iteration_us"));
+    json_decref(j);
+}
+
+/* The table names all, and the CSV has a line each with as many fields as its head. */
+static void table_and_csv(void **state) {
+    (void)state;
+    spawned s = COMPARE("--sort", "table");
+    assert_int_equal(s.status, 0);
+    for (int i = 0; i < ALL; i++) assert_true(spawn_said(&s, 0, all[i]));
+    assert_true(spawn_said(&s, 0, "bound, tensors as given"));
+    spawn_free(&s);
+    s = COMPARE("--csv", "--strategies", "fp32,espresso+");
+    assert_int_equal(s.status, 0);
+    int lines = 0, fields[8] = {0};
+    for (const char *at = s.text[0]; *at && lines < 8; at++) {
+        fields[lines] += *at == ',';
+        lines += *at == '\n';
+    }
+    assert_int_equal(lines, 3);
+    assert_true(fields[0] > 10);
+    assert_int_equal(fields[1], fields[0]);
+    assert_int_equal(fields[2], fields[0]);
+    assert_true(spawn_said(&s, 0, "\nsmall,\"dgc:ratio=0.01\",paper-pcie,8,8,espresso+,"));
+    spawn_free(&s);
+}
+
+static void page(void **state) {
+    (void)state;
+    check(COMPARE("--page", in_dir("c.html"), "--strategies", "hipress,espresso+"), 0, 0, "hipress");
+    char *html = get_file("c.html");
+    assert_non_null(strstr(html, "hipress"));
+    assert_non_null(strstr(html, "</html>"));
+    free(html);
+    spawned s = COMPARE("--page", "-", "--strategies", "fp32");
+    assert_int_equal(s.status, 0);
+    assert_null(strstr(s.text[0], "speed-up  ")); /* the page alone */
+    assert_non_null(strstr(s.text[0], "</html>"));
+    spawn_free(&s);
+}
+
+static void wrong(void **state) {
+    (void)state;
+    check(SPAWN("compare"), 2, 1, "--model is missing");
+    check(COMPARE("--strategies", "zipper"), 2, 1, "no strategy 'zipper'");
+    check(COMPARE("--strategies", ""), 2, 1, "names none");
+    check(COMPARE("--sort", "name"), 2, 1, "expected time or table");
+    check(COMPARE("--json", "--csv"), 2, 1, "can go to standard output");
+    check(COMPARE("--page", "/nix/c.html"), 1, 1, "/nix/c.html");
+    check(COMPARE("--system", "mars"), 1, 1, "There are: paper-nvlink");
+}
+
+#else
+static void left_out(void **state) {
+    (void)state;
+    check(SPAWN("compare"), 1, 1, "built without jansson");
+}
+#endif
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#ifdef ESPRESSO_JANSSON
+        cmocka_unit_test(every_strategy), cmocka_unit_test(picked_and_sorted),
+        cmocka_unit_test(table_and_csv),  cmocka_unit_test(page),
+        cmocka_unit_test(wrong),
+#else
+        cmocka_unit_test(left_out),
+#endif
+    };
+    return cmocka_run_group_tests(tests, plan_files_open, plan_files_close);
+}
