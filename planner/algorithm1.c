@@ -131,8 +131,8 @@ ESP__FN void esp__algorithm1_over(esp__problem *p, esp__draft *d, const esp__cho
     memset(&priced, 0, sizeof priced);
     esp__draft_copy(p, &priced, d);
     esp__start_priced(p, &priced, choices);
-    if (!getenv("NOR")) esp__sweeps(p, d, choices, order);
-    if (!getenv("NOP")) esp__sweeps(p, &priced, choices, order);
+    esp__sweeps(p, d, choices, order);
+    esp__sweeps(p, &priced, choices, order);
     esp__keep_better_allowed(p, d, &priced);
 }
 

@@ -2,14 +2,14 @@
  * which the paper's system is built on, cuts them before anything is decided. The better of the two. */
 #include "algorithms.h"
 
-enum { ESP__CHUNKS_MOST = 8 };
+enum { ESP__CHUNKS_MOST = 8, ESP__LARGE_SHARE = 64 }; /* large: from this part of the model on */
 
 /* Into how many chunks? As many as bring the tensor itself through soonest: the first passes through all lanes, the others
  * follow at the pace of the busiest. */
 static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t elements) {
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;
-    for (uint32_t n = 1; n <= ESP__CHUNKS_MOST && n <= elements; n *= 2) {
+    for (uint32_t n = 1; n <= ESP__CHUNKS_MOST && n <= 2 * best && n <= elements; n *= 2) {
         esp__unit u = {tensor, 1, 0, (elements + n - 1) / n};
         const esp__menu *menu = esp__menu_get(p, &u);
         for (uint32_t i = 0; i < menu->n; i++) {
@@ -26,25 +26,23 @@ static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t eleme
 /* Large tensors in chunks; 0: there are none. */
 static int esp__cut_units(esp__problem *p, esp__draft *d) {
     uint32_t n = 0, n_tensors = (uint32_t)p->n_tensors, cut = 0;
+    uint64_t all = 0;
     esp__unit *units = esp__pool_get(p->pool, (uint64_t)n_tensors * ESP__CHUNKS_MOST * sizeof *units);
-    uint32_t *like = esp__pool_get(p->pool, 1024 * sizeof *like),
-             *chunks = esp__pool_get(p->pool, n_tensors * sizeof *chunks);
+    uint32_t *like = esp__pool_get(p->pool, 1024 * sizeof *like); /* a tensor of this size, + 1 */
+    uint32_t *chunks = esp__pool_get(p->pool, n_tensors * sizeof *chunks);
+    for (uint32_t i = 0; i < n_tensors; i++) all += p->model->tensors[i].elements;
     for (uint32_t i = 0; i < n_tensors; i++) {
         uint64_t elements = p->model->tensors[i].elements;
         uint32_t *slot = &like[(elements * 64 + p->keep[i]) * 0x9E3779B97F4A7C15ull >> 54], j = *slot - 1u;
-        if (*slot && p->model->tensors[j].elements == elements && p->keep[j] == p->keep[i])
+        if (elements < all / ESP__LARGE_SHARE)
+            chunks[i] = 1;
+        else if (*slot && p->model->tensors[j].elements == elements && p->keep[j] == p->keep[i])
             chunks[i] = chunks[j];
         else
             chunks[i] = esp__chunks_for(p, i, elements);
         *slot = i + 1;
         cut |= chunks[i] > 1;
-        uint64_t most = (elements + chunks[i] - 1) / chunks[i];
-        for (uint64_t begin = 0; begin < elements; begin += most, n++) {
-            units[n].first = i;
-            units[n].n = 1;
-            units[n].begin = begin;
-            units[n].elements = elements - begin < most ? elements - begin : most;
-        }
+        n = esp__units_chunks(p, units, n, i, (elements + chunks[i] - 1) / chunks[i]);
     }
     if (cut) esp__draft_set_units(p, d, units, n);
     return cut != 0;
