@@ -2,6 +2,7 @@
 #   make            library, command, plugins, examples     make test      every test
 #   make demo       the training run of the README          make test-san  tests under sanitizers
 #   make dist       one-file dist/espresso.h                make bench     benchmark programs
+#   make fuzz FUZZ_SECONDS=600          fuzzes the readers of files
 #   make install PREFIX=/usr/local DESTDIR=                 make docs, check-style, plugins, clean
 ifeq ($(origin CC),default)
 CC := gcc
@@ -37,7 +38,7 @@ TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(HAVE_CMOCKA),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list bench docs dist install demo clean check-style report
+.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list fuzz bench docs dist install demo clean check-style report
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/%/
 all: lib plugins tools examples report
@@ -115,6 +116,18 @@ ci-list:
 	@echo $(CI)
 check-style: all
 	BUILD=$(BUILD) sh .ci/check-style.sh
+
+# libFuzzer (clang) on the readers of files, FUZZ_SECONDS in all; what it finds it adds to $(BUILD)/fuzz/corpus
+FUZZ_SECONDS ?= 60
+FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+$(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(STAMP) | $(BUILD)/fuzz/
+	clang $(BASE) $(SAN) -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(JSON) $(DEP) $< -o $@ $(JSON_LIBS) $(LIBS)
+fuzz: $(FUZZERS:%=$(BUILD)/fuzz/%)
+	@for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus/$$f; \
+	   $(BUILD)/fuzz/$$f -max_total_time=$$(($(FUZZ_SECONDS) / $(words $(FUZZERS)))) -timeout=10 -rss_limit_mb=2048 \
+	   -artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/corpus/$$f tests/fuzz/corpus/$$f >$(BUILD)/fuzz/$$f.log 2>&1 || \
+	   { tail -n 40 $(BUILD)/fuzz/$$f.log; echo "fuzz: $$f failed"; exit 1; }; \
+	   echo "$$f: $$(grep '^Done' $(BUILD)/fuzz/$$f.log), nothing found"; done
 
 # ---- the rest ---------------------------------------------------------------------------------------
 bench: lib tools $(BENCHES)
