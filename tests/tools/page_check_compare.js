@@ -8,7 +8,7 @@ function checkBars() {
     const scale = width(bars()[0]) / timeOf(bars()[0]);
     for (const bar of bars()) {
         check("a bar is as long as its time", Math.abs(width(bar) - timeOf(bar) * scale) < 1, bar.dataset.name, width(bar), timeOf(bar) * scale);
-        check("and is labelled", bar.textContent.includes(format.time(timeOf(bar), longest)), bar.textContent);
+        check("and is labelled", bar.textContent.includes(format.time(timeOf(bar), shortest)), bar.textContent);
         check("on one line with its label", bar.querySelector(".label").getBoundingClientRect().right <= document.documentElement.clientWidth);
     }
     check("fp32 is 1.00", bars().find((b) => b.dataset.name === "fp32").textContent.includes("1.00\u00d7"));
@@ -29,6 +29,7 @@ window.addEventListener("load", () => runChecks(async () => {
     const names = () => [...document.querySelectorAll("#row-table tbody tr")].map((tr) => tr.dataset.name);
     document.querySelectorAll("#row-table th button")[1].click();
     check("the table sorts", names().join() === rows.slice().sort((a, b) => a.time - b.time).map((r) => r.name).join());
+    check("each is explained", [...document.querySelectorAll("#source-list dt")].map((dt) => dt.textContent).join() === rows.map((r) => r.name).join());
     check("names are text", document.querySelector("main b") === null && names().includes("<b>odd</b>"));
 }));
 })();

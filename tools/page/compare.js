@@ -7,6 +7,7 @@ const lines = [
     ["accent", "Lower bound", data.bounds.bound_any_ns || data.bounds.bound_ns],
     ["payload", "Best where compression takes no time", data.bounds.free_compression_ns],
 ].filter((line) => line[2] > 0);
+const shortest = Math.min(...rows.map((row) => row.time)); // times are told in its unit
 const longest = Math.max(...rows.map((row) => row.time), ...lines.map((line) => line[2]));
 
 // A bar's parts, which add up to the step.
@@ -30,10 +31,10 @@ function chart(order) {
     const share = 0.78; // the rest of the width is for labels
     const place = (ns) => `${100 * share * ns / longest}%`;
     const bars = order.map((row) => bar(row, place));
-    const steps = axisSteps(longest), [by, unit] = timeUnit(longest);
+    const steps = axisSteps(longest), [by, unit] = timeUnit(shortest);
     const decimals = steps.length > 1 ? Math.max(0, Math.ceil(-Math.log10(steps[1] / by) - 1e-9)) : 0;
     const axis = element("div", { class: "axis", "aria-hidden": "true" }, steps.map((ns) =>
-        placed(element("span", {}, ns ? `${(ns / by).toFixed(decimals)} ${unit}` : "0"), place(ns))));
+        placed(element("span", {}, ns ? `${(ns / by).toLocaleString("en", { minimumFractionDigits: decimals })} ${unit}` : "0"), place(ns))));
     const ticks = element("div", { class: "lines" }, steps.map((ns) => placed(element("i", { class: "tick" }), place(ns))));
     const bounds = element("div", { class: "lines over" }, lines.map(([color, name, ns]) => {
         const line = placed(element("i", { "data-line": color, title: name }), place(ns));
@@ -53,7 +54,7 @@ function placed(made, left) {
 }
 
 function bar(row, place) {
-    const time = format.time(row.time, longest), speed = format.ratio(fp32_ns / row.time);
+    const time = format.time(row.time, shortest), speed = format.ratio(fp32_ns / row.time);
     const segments = parts(row).map(([color, name, ns]) => {
         const segment = element("div", { class: "segment", color, title: `${name}: ${format.time(ns)}` });
         segment.style.width = place(ns);
@@ -78,19 +79,25 @@ function numbers() {
     const gap = data.bounds.bound_any_ns || data.bounds.bound_ns;
     sortedTable(find("row-table"), [
         { name: "Strategy", value: (row) => row.name },
-        { name: "Step", number: true, value: (row) => row.time, cell: (row) => format.time(row.time, longest) },
+        { name: "Step", number: true, value: (row) => row.time, cell: (row) => format.time(row.time, shortest) },
         { name: "Speed", number: true, title: "fp32 = 1.00", value: (row) => fp32_ns / row.time, cell: (row) => format.ratio(fp32_ns / row.time) },
         ...(gap ? [{ name: "Over the bound", number: true, value: (row) => row.time / gap, cell: (row) => format.percent(Math.max(0, row.time / gap - 1)) }] : []),
-        cost("Exposed comm.", "exposed_communication_ns", (ns) => format.time(ns, longest), "time with no backward running and a link busy"),
-        cost("Exposed comp.", "exposed_compression_ns", (ns) => format.time(ns, longest), "time in which only compression runs"),
+        cost("Exposed comm.", "exposed_communication_ns", (ns) => format.time(ns, shortest), "time with no backward running and a link busy"),
+        cost("Exposed comp.", "exposed_compression_ns", (ns) => format.time(ns, shortest), "time in which only compression runs"),
         cost("Compressed", "compressed", format.count, "tensors"),
         cost("Units", "n_units", format.count, "what is synchronised as one: a tensor, a chunk, a group"),
         cost("Inter", "inter_bytes", format.bytes, "bytes by a machine"),
         cost("Intra", "intra_bytes", format.bytes, "bytes by a rank"),
         cost("Memory", "memory_bytes", format.bytes, "residuals and payload buffers of a rank"),
-        ...(rows.some((row) => row.summary || row.source) ? [{ name: "What it does", style: "summary", value: (row) => row.summary || "",
-            cell: (row) => [row.summary, row.source].filter(Boolean).join(" \u2013 ") }] : []),
     ], rows, (row) => ({ class: row.ours ? "ours" : null, "data-name": row.name }));
+}
+
+// What each strategy does, and where that is described.
+function sources() {
+    const told = rows.filter((row) => row.summary || row.source);
+    find("sources").hidden = told.length === 0;
+    find("source-list").append(...told.map((row) => [element("dt", {}, row.name),
+        element("dd", {}, row.summary, row.source && element("span", { class: "muted" }, `${row.summary ? " \u2013 " : ""}${row.source}`))]).flat());
 }
 
 function summary() {
@@ -115,6 +122,7 @@ legend([["backward", "Forward, backward, update"], ["comp", "Exposed compression
     ...(rows.some((row) => parts(row)[3][2] > row.time / 1e6) ? [["block", "Waiting"]] : []),
     ...lines.map(([color, name, ns]) => [`line-${color}`, `${name}: ${format.time(ns)}`])]);
 numbers();
+sources();
 arrange(false);
 find("order-given").addEventListener("click", () => arrange(false));
 find("order-time").addEventListener("click", () => arrange(true));

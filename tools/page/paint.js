@@ -1,7 +1,8 @@
 // paint.js: how the picture is painted. Changes nothing but the canvas.
 const colorNames = ["panel", "text", "muted", "rule", "lane", "accent", "hatch", "backward", "block", "raw", "payload", "comp",
     "decomp", "copy", "pack", "exposed", "on-op", "on-light"];
-const lightOps = new Set(["comp", "decomp", "copy", "block", "backward", "pack"]); // their text is dark in both modes
+// An op's text: dark on light colours in both modes, else what suits the mode.
+const textColor = { comp: "on-light", decomp: "on-light", copy: "on-light", backward: "on-light", pack: "on-light", block: "text" };
 const exposedColor = { communication: "exposed", compression: "comp", idle: "hatch" };
 
 Object.assign(Lanes.prototype, {
@@ -103,7 +104,7 @@ Object.assign(Lanes.prototype, {
         const from = Math.max(left, shape.gutter), to = Math.min(left + width, shape.gutter + this.span);
         if (to - from < 34) return;
         const text = op.unit < 0 ? plan.opName(op) : op.kind === kinds.backward ? plan.tensors[op.unit][0] : plan.unitName(plan.units[op.unit]);
-        pen.fillStyle = this.colors[lightOps.has(color) ? "on-light" : "on-op"];
+        pen.fillStyle = this.colors[textColor[color] || "on-op"];
         this.font(pen, 11.5);
         pen.textAlign = "left";
         const fits = fit(pen, text, to - from - 9);

@@ -6,7 +6,7 @@ const fp32 = plans.length > 1 ? plans[0] : null;
 function summary() {
     const { report } = plan;
     heading("Timeline of a step");
-    card("step", "Step, fp32 \u2192 planned", `${format.time(report.fp32_ns)} \u2192 ${format.time(report.iteration_ns)}`,
+    card("step", "Step, fp32 \u2192 planned", `${format.time(report.fp32_ns, report.iteration_ns)} \u2192 ${format.time(report.iteration_ns)}`,
         `${format.ratio(report.fp32_ns / report.iteration_ns)} the speed of fp32${certificate(report) && `; ${certificate(report)}`}`);
     find("summary").lastElementChild.classList.add("first");
     if (report.bound_any_ns || report.bound_ns) {
