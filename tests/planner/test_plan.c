@@ -1,0 +1,425 @@
+/* test_plan.c: esp_plan_make and esp_plan_simulate as a user sees them: the text gives back the same plan, the report is what
+ * the timeline says, the same seed gives the same plan, no comparison strategy wins, bounds hold. */
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "espresso.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "paper.h"
+#include "problems.h"
+
+static esp_plan *make(const problem_input *in, const esp_plan_config *config) {
+    esp_plan *plan = NULL;
+    if (esp_plan_make(&in->model, in->codecs, in->n_codecs, &in->system, config, &plan))
+        fail_msg("esp_plan_make: %s", esp_last_error(NULL));
+    return plan;
+}
+
+static esp_plan *simulate(const problem_input *in, const char *text) {
+    esp_plan *plan = NULL;
+    if (esp_plan_simulate(&in->model, in->codecs, in->n_codecs, &in->system, NULL, text, &plan))
+        fail_msg("esp_plan_simulate: %s of:\n%s", esp_last_error(NULL), text);
+    return plan;
+}
+
+static esp_plan_report report_of(const esp_plan *plan) {
+    esp_plan_report r = {.struct_size = sizeof r};
+    assert_int_equal(esp_plan_report_read(plan, &r), ESP_OK);
+    return r;
+}
+
+static double iteration(const esp_plan *plan) { return report_of(plan).iteration_ns; }
+
+/* ---- the text ------------------------------------------------------------------------------------------------------ */
+/* The text without its comments. */
+static char *bare(const char *text) {
+    char *out = calloc(1, strlen(text) + 1), *at = out;
+    for (const char *line = text; *line; line = strchr(line, '\n') + 1) {
+        size_t n = (size_t)(strchr(line, '\n') + 1 - line);
+        if (*line != '#') memcpy(at, line, n), at += n;
+    }
+    return out;
+}
+
+static void expect_same_plan(const esp_plan *a, const esp_plan *b) {
+    char *x = bare(esp_plan_text(a)), *y = bare(esp_plan_text(b));
+    assert_string_equal(x, y);
+    free(x);
+    free(y);
+    assert_true(iteration(a) == iteration(b));
+    uint32_t n, m;
+    const esp_plan_event *e = esp_plan_events(a, &n), *f = esp_plan_events(b, &m);
+    assert_int_equal(n, m);
+    for (uint32_t i = 0; i < n; i++) assert_true(e[i].start_ns == f[i].start_ns && e[i].end_ns == f[i].end_ns);
+    const esp_plan_unit *u = esp_plan_units(a, &n), *v = esp_plan_units(b, &m);
+    assert_int_equal(n, m);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(u[i].first == v[i].first && u[i].n_tensors == v[i].n_tensors);
+        assert_true(u[i].begin == v[i].begin && u[i].elements == v[i].elements);
+        assert_string_equal(u[i].codec, v[i].codec);
+        assert_string_equal(u[i].option, v[i].option);
+    }
+}
+
+/* What a plan promises its text takes; and its text, read again, is the same text. */
+static void test_round_trip(void **state) {
+    static problem_input in;
+    (void)state;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        problem_random(seed, 10, 0, &in);
+        esp_plan *plan = make(&in, NULL), *again = simulate(&in, esp_plan_text(plan));
+        expect_same_plan(plan, again);
+        esp_plan_free(again);
+        esp_plan_free(plan);
+    }
+}
+
+static uint32_t text_units(const problem_input *in, const esp__unit *units, uint32_t n, char *text, size_t room) {
+    size_t at = (size_t)snprintf(text, room, "espresso-strategy 1\n");
+    uint32_t tensor = 0;
+    for (uint32_t u = 0; u < n; u++) {
+        const esp__unit *x = &units[u];
+        const char *head = "tensor";
+        if (x->n > 1) {
+            for (uint32_t i = 0; i < x->n; i++)
+                at += (size_t)snprintf(text + at, room - at, "tensor %s %llu group\n", in->names[x->first + i],
+                                       (unsigned long long)in->tensors[x->first + i].elements);
+            head = "group";
+        } else if (x->elements < in->tensors[x->first].elements) {
+            uint32_t chunks = 0;
+            while (u + chunks < n && units[u + chunks].first == x->first) chunks++;
+            if (!x->begin)
+                at += (size_t)snprintf(text + at, room - at, "tensor %s %llu split %u\n", in->names[x->first],
+                                       (unsigned long long)in->tensors[x->first].elements, chunks);
+            head = "chunk";
+        }
+        tensor = x->first + x->n;
+        at += (size_t)snprintf(text + at, room - at, "%s", head);
+        if (*head == 't') at += (size_t)snprintf(text + at, room - at, " %s", in->names[x->first]);
+        at += (size_t)snprintf(text + at, room - at, " %llu ", (unsigned long long)x->elements);
+        at += (size_t)snprintf(
+            text + at, room - at, u % 3 ? "%s comp@%s > flat.allgather > decomp@%s\n" : "none flat.allreduce\n",
+            in->codecs[0].spec, in->system.devices & 1 ? "cpu" : "gpu", in->system.devices & 1 ? "cpu" : "gpu");
+    }
+    assert_true(at < room);
+    return tensor;
+}
+
+/* Chunks and groups, written by hand and without an order: the plan has these units, and its own text is the same plan. */
+static void test_units(void **state) {
+    static problem_input in;
+    static char text[65536];
+    (void)state;
+    for (uint64_t seed = 0; seed < 100; seed++) {
+        rng r = {seed};
+        esp__unit units[4 * PROBLEM_TENSORS];
+        uint32_t n, m;
+        problem_random(seed, 30, 0, &in);
+        n = problem_units(&r, in.tensors, in.model.n_tensors, units);
+        assert_int_equal(text_units(&in, units, n, text, sizeof text), in.model.n_tensors);
+        esp_plan *plan = simulate(&in, text);
+        const esp_plan_unit *u = esp_plan_units(plan, &m);
+        assert_int_equal(m, n);
+        for (uint32_t i = 0; i < n; i++) {
+            assert_true(u[i].first == units[i].first && u[i].n_tensors == units[i].n);
+            assert_true(u[i].begin == units[i].begin && u[i].elements == units[i].elements);
+        }
+        esp_plan *again = simulate(&in, esp_plan_text(plan));
+        expect_same_plan(plan, again);
+        esp_plan_free(again);
+        esp_plan_free(plan);
+    }
+}
+
+static void test_same_seed(void **state) {
+    static problem_input in;
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        problem_random(seed, 12, 0, &in);
+        esp_plan_config config = {.seed = seed};
+        esp_plan *a = make(&in, &config), *b = make(&in, &config);
+        assert_string_equal(esp_plan_text(a), esp_plan_text(b));
+        esp_plan_free(a);
+        esp_plan_free(b);
+    }
+}
+
+/* ---- the report ----------------------------------------------------------------------------------------------------------- */
+enum { LINKS = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER };
+
+/* Is an op of such a kind running at the moment `t` (and until the next moment at which anything starts or ends)? */
+static int running(const esp_plan_event *e, uint32_t n, uint64_t t, int what) {
+    for (uint32_t i = 0; i < n; i++) {
+        int is = e[i].kind == ESP_PLAN_BACKWARD ? 0 : e[i].lanes & LINKS ? 1 : 2;
+        if (is == what && e[i].start_ns <= t && t < e[i].end_ns) return 1;
+    }
+    return 0;
+}
+
+static uint64_t next_moment(const esp_plan_event *e, uint32_t n, uint64_t t) {
+    uint64_t next = UINT64_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        if (e[i].start_ns > t && e[i].start_ns < next) next = e[i].start_ns;
+        if (e[i].end_ns > t && e[i].end_ns < next) next = e[i].end_ns;
+    }
+    return next;
+}
+
+static void check_report(const problem_input *in, const esp_plan *plan) {
+    uint32_t n, n_units, compressed = 0, backward = 0;
+    uint64_t end = 0, communication = 0, compression = 0;
+    const esp_plan_event *e = esp_plan_events(plan, &n);
+    const esp_plan_unit *u = esp_plan_units(plan, &n_units);
+    esp_plan_report r = report_of(plan);
+    for (uint64_t t = 0, next; (next = next_moment(e, n, t)) != UINT64_MAX; t = next) {
+        if (running(e, n, t, 0)) continue;
+        if (running(e, n, t, 1))
+            communication += next - t;
+        else if (running(e, n, t, 2))
+            compression += next - t;
+    }
+    assert_true(r.exposed_communication_ns == (double)communication);
+    assert_true(r.exposed_compression_ns == (double)compression);
+    for (uint32_t lane = 0; lane < ESP__LANES; lane++) {
+        uint64_t busy = 0, first = UINT64_MAX, last = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            if (i) assert_true(e[i].start_ns >= e[i - 1].start_ns);
+            if (!(e[i].lanes >> lane & 1u)) continue;
+            busy += e[i].end_ns - e[i].start_ns;
+            if (e[i].start_ns < first) first = e[i].start_ns;
+            if (e[i].end_ns > last) last = e[i].end_ns;
+        }
+        assert_true(r.lane_ns[lane] == (double)busy);
+        assert_true(r.bubble_ns[lane] == (last ? (double)(last - first - busy) : 0.0) || first == UINT64_MAX);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (e[i].end_ns > end) end = e[i].end_ns;
+        backward += e[i].kind == ESP_PLAN_BACKWARD;
+    }
+    assert_int_equal(backward, in->model.n_tensors);
+    assert_true(fabs(r.iteration_ns - (in->model.forward_ns + (double)end + in->model.update_ns)) < 0.5);
+    for (uint32_t t = 0; t < in->model.n_tensors; t++) { /* a tensor counts as compressed if any of its units is */
+        int any = 0;
+        for (uint32_t k = 0; k < n_units; k++)
+            any |= t >= u[k].first && t < u[k].first + u[k].n_tensors && strcmp(u[k].codec, "none") != 0;
+        compressed += (uint32_t)any;
+    }
+    assert_int_equal(r.compressed, compressed);
+    assert_int_equal(r.n_tensors, in->model.n_tensors);
+    assert_int_equal(r.n_units, n_units);
+}
+
+/* Units cover every tensor once, in order. */
+static void check_units(const problem_input *in, const esp_plan *plan) {
+    uint32_t n, tensor = 0;
+    uint64_t begin = 0;
+    const esp_plan_unit *u = esp_plan_units(plan, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(u[i].first, tensor);
+        assert_true(u[i].n_tensors >= 1 && u[i].elements >= 1);
+        if (u[i].n_tensors == 1) {
+            assert_int_equal(u[i].begin, begin);
+            begin += u[i].elements;
+            assert_true(begin <= in->tensors[tensor].elements);
+            if (begin == in->tensors[tensor].elements) begin = 0, tensor++;
+            continue;
+        }
+        uint64_t sum = 0;
+        for (uint32_t k = 0; k < u[i].n_tensors; k++) sum += in->tensors[tensor++].elements;
+        assert_int_equal(sum, u[i].elements);
+        assert_int_equal(begin, 0);
+    }
+    assert_int_equal(tensor, in->model.n_tensors);
+}
+
+static void test_report(void **state) {
+    static problem_input in;
+    (void)state;
+    for (uint64_t seed = 100; seed < 150; seed++) {
+        problem_random(seed, 12, 0, &in);
+        esp_plan *plan = make(&in, NULL);
+        check_report(&in, plan);
+        check_units(&in, plan);
+        esp_plan_report r = report_of(plan);
+        assert_true(r.iteration_ns <= r.fp32_ns);
+        assert_true(r.bound_ns > 0 && r.bound_any_ns > 0 && r.free_compression_ns > 0);
+        assert_true(r.bound_any_ns <= r.iteration_ns && r.bound_any_ns <= r.free_compression_ns + 0.5 + r.iteration_ns);
+        esp_plan_free(plan);
+    }
+}
+
+/* A caller with an older, shorter report gets what it knows. */
+static void test_short_report(void **state) {
+    static problem_input in;
+    (void)state;
+    problem_random(5, 4, 0, &in);
+    esp_plan *plan = make(&in, NULL);
+    esp_plan_report r;
+    memset(&r, 0x5a, sizeof r);
+    r.struct_size = offsetof(esp_plan_report, bound_ns);
+    assert_int_equal(esp_plan_report_read(plan, &r), ESP_OK);
+    assert_true(r.iteration_ns == iteration(plan));
+    const unsigned char *rest = (const unsigned char *)&r.bound_ns;
+    for (size_t i = 0; i < sizeof r - offsetof(esp_plan_report, bound_ns); i++) assert_int_equal(rest[i], 0x5a);
+    esp_plan_free(plan);
+}
+
+/* ---- against the others ------------------------------------------------------------------------------------------------------ */
+static void test_schemes(void **state) {
+    static problem_input in;
+    (void)state;
+    for (uint64_t seed = 200; seed < 240; seed++) {
+        problem_random(seed, 12, 0, &in);
+        esp_plan *best = make(&in, NULL);
+        double bound = report_of(best).bound_any_ns;
+        for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
+            esp_plan_config config = {.strategy = (*s)->name, .flags = ESP_PLAN_NO_BOUND};
+            int others = !strcmp((*s)->name, "fp16"); /* it brings its own codec, if that is not among those given */
+            for (uint32_t c = 0; c < in.n_codecs; c++) others &= strcmp(in.codecs[c].spec, "fp16") != 0;
+            if (others) continue;
+            esp_plan *plan = make(&in, &config), *again;
+            if (iteration(best) > iteration(plan))
+                fail_msg("seed %llu: %s takes %.0f ns, espresso+ %.0f", (unsigned long long)seed, (*s)->name,
+                         iteration(plan), iteration(best));
+            if (bound > iteration(plan))
+                fail_msg("seed %llu: %s takes %.0f ns, the bound says %.0f", (unsigned long long)seed, (*s)->name,
+                         iteration(plan), bound);
+            check_units(&in, plan);
+            again = simulate(&in, esp_plan_text(plan));
+            expect_same_plan(plan, again);
+            esp_plan_free(again);
+            esp_plan_free(plan);
+        }
+        esp_plan_free(best);
+    }
+}
+
+/* No strategy at all beats a bound: random units, random options of the tree, random codecs. */
+static void test_bounds(void **state) {
+    static problem_input in;
+    static char text[65536];
+    (void)state;
+    for (uint64_t seed = 300; seed < 340; seed++) {
+        esp__unit units[4 * PROBLEM_TENSORS];
+        rng r = {seed};
+        problem_random(seed, 8, 0, &in);
+        esp_plan *plan = make(&in, NULL);
+        esp_plan_report best = report_of(plan);
+        for (int trial = 0; trial < 10; trial++) {
+            uint32_t n = problem_units(&r, in.tensors, in.model.n_tensors, units);
+            text_units(&in, units, n, text, sizeof text);
+            esp_plan *other = simulate(&in, text);
+            assert_true(iteration(other) >= best.bound_any_ns - 0.5);
+            if (n == in.model.n_tensors) assert_true(iteration(other) >= best.bound_any_ns - 0.5);
+            esp_plan_free(other);
+        }
+        esp_plan_config whole = {.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT};
+        esp_plan *as_given = make(&in, &whole);
+        esp_plan_report given = report_of(as_given);
+        assert_int_equal(given.n_units, in.model.n_tensors);
+        assert_true(given.bound_ns <= given.iteration_ns + 0.5);
+        assert_true(best.bound_any_ns <= given.bound_ns + 0.5); /* it allows more */
+        esp_plan_free(as_given);
+        esp_plan_free(plan);
+    }
+}
+
+/* Flags and limits are kept. */
+static void test_flags(void **state) {
+    static problem_input in;
+    (void)state;
+    for (uint64_t seed = 400; seed < 420; seed++) {
+        problem_random(seed, 12, 0, &in);
+        esp_plan_config config = {.flags = ESP_PLAN_NO_COMP | ESP_PLAN_NO_BOUND};
+        esp_plan *raw = make(&in, &config);
+        esp_plan_report r = report_of(raw);
+        assert_int_equal(r.compressed, 0);
+        assert_true(r.bound_ns == 0 && r.bound_any_ns == 0 && r.free_compression_ns == 0);
+        config.flags = 0;
+        esp_plan *any = make(&in, &config);
+        r = report_of(any);
+        if (r.memory_bytes > 1000) { /* half the memory is kept to, at no gain */
+            config.max_memory_bytes = r.memory_bytes / 2;
+            esp_plan *small = NULL;
+            if (!esp_plan_make(&in.model, in.codecs, in.n_codecs, &in.system, &config, &small)) {
+                assert_true(report_of(small).memory_bytes <= config.max_memory_bytes);
+                esp_plan_free(small);
+            }
+        }
+        assert_true(r.iteration_ns <= iteration(raw));
+        esp_plan_free(any);
+        esp_plan_free(raw);
+    }
+}
+
+/* ---- the project's models ---------------------------------------------------------------------------------------------------- */
+/* Tensors of a model file, by its plain layout: {"name": ..., "elements": ..., "compute_us": ...} a tensor. 0: no such file. */
+static uint32_t model_read(const char *path, esp_plan_tensor *t, char (*names)[64], uint32_t room) {
+    char line[512];
+    uint32_t n = 0;
+    FILE *f = fopen(path, "r");
+    if (!f) return 0;
+    while (fgets(line, sizeof line, f) && n < room) {
+        const char *name = strstr(line, "{\"name\": \""), *elements = strstr(line, "\"elements\": "),
+                   *us = strstr(line, "\"compute_us\": ");
+        if (!name || !elements || !us) continue;
+        if (sscanf(name + 10, "%63[^\"]", names[n]) != 1) continue;
+        t[n].name = names[n];
+        t[n].elements = strtoull(elements + 12, NULL, 10);
+        t[n++].compute_ns = 1000.0 * strtod(us + 14, NULL);
+    }
+    fclose(f);
+    return n;
+}
+
+enum { MODEL_TENSORS = 600 };
+static void test_models(void **state) {
+    static const char *const names[] = {"lstm", "vgg16", "ugatit", "bert-base", "resnet101", "gpt2"};
+    static const char *const folders[] = {"../shared/models", "planner/models"};
+    static char tensor_names[MODEL_TENSORS][64];
+    esp_plan_tensor tensors[MODEL_TENSORS];
+    uint32_t seen = 0;
+    (void)state;
+    for (size_t f = 0; f < 2; f++)
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            char path[256];
+            static paper_input paper;
+            memset(tensors, 0, sizeof tensors);
+            snprintf(path, sizeof path, "%s/%s.json", folders[f], names[i]);
+            esp_plan_model model = {.name = names[i], .tensors = tensors};
+            model.n_tensors = model_read(path, tensors, tensor_names, MODEL_TENSORS);
+            if (!model.n_tensors) {
+                print_message("%s is not there: left out\n", path);
+                continue;
+            }
+            seen++;
+            paper_open(&paper, (int)(i & 1), 8);
+            paper.system.devices = 1u << ESP_PLAN_GPU;
+            esp_plan *plan, *again;
+            if (esp_plan_make(&model, &paper.codecs[i % PAPER_CODECS], 1, &paper.system, NULL, &plan))
+                fail_msg("%s", esp_last_error(NULL));
+            esp_plan_report r = report_of(plan);
+            assert_true(r.bound_any_ns <= r.iteration_ns && r.iteration_ns <= r.fp32_ns);
+            if (esp_plan_simulate(&model, &paper.codecs[i % PAPER_CODECS], 1, &paper.system, NULL, esp_plan_text(plan),
+                                  &again))
+                fail_msg("%s", esp_last_error(NULL));
+            expect_same_plan(plan, again);
+            esp_plan_free(again);
+            esp_plan_free(plan);
+        }
+    if (!seen) skip();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_units),        cmocka_unit_test(test_same_seed),
+        cmocka_unit_test(test_report),     cmocka_unit_test(test_short_report), cmocka_unit_test(test_schemes),
+        cmocka_unit_test(test_bounds),     cmocka_unit_test(test_flags),        cmocka_unit_test(test_models),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
