@@ -27,6 +27,8 @@ for file in $sources $(find . -name '*.sh' -not -path './build/*') Makefile; do
 done
 [ "$(wc -l <Makefile)" -le 200 ] || wrong "the Makefile has more than 200 lines"
 
+# the command reads JSON files where jansson is there
+json=$(echo '#include <jansson.h>' | gcc -E - >/dev/null 2>&1 && echo -DESPRESSO_JANSSON)
 for cc in gcc clang; do
     command -v $cc >/dev/null || continue
     # some of gcc's warnings come from its optimiser, none of clang's do
@@ -34,7 +36,7 @@ for cc in gcc clang; do
     for file in espresso.c codecs/*.c backends/*.c $([ ! -f tools/espresso.c ] || echo tools/espresso.c) \
         bench/*.c examples/*/*.c plugins/*/*.c tests/abi/plugin_*.c; do
         [ -f "$file" ] || continue
-        $cc -std=gnu11 -ffp-contract=off -I. -pthread $warn $how "$file" >"$build/style.log" 2>&1 || {
+        $cc -std=gnu11 -ffp-contract=off -I. -pthread $json $warn $how "$file" >"$build/style.log" 2>&1 || {
             head -20 "$build/style.log"
             wrong "$cc warns about $file"
         }
