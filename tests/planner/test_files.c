@@ -178,6 +178,47 @@ static void strategy_text_comes_back_byte_by_byte(void **state) {
     free(was);
 }
 
+/* A plan's JSON has its times, and gives back its text. */
+static void a_plan_comes_back(void **state) {
+    (void)state;
+    esp__model_file m;
+    esp__gc_file g;
+    esp__system_file y;
+    esp_plan *plan;
+    esp_plan_report r = {.struct_size = sizeof r};
+    esp__text json = {0}, text = {0};
+    json_error_t e;
+    assert_int_equal(esp__model_read("planner/models/vgg16.json", &m, NULL), ESP_OK);
+    assert_int_equal(esp__gc_read("planner/costs/dgc-v100.json", &g, NULL), ESP_OK);
+    assert_int_equal(esp__system_read("planner/systems/paper-pcie.json", &y, NULL), ESP_OK);
+    if (esp_plan_make(&m.model, &g.codec, 1, &y.system, NULL, &plan) != ESP_OK) fail_msg("%s", esp_last_error(NULL));
+    assert_int_equal(esp_plan_report_read(plan, &r), ESP_OK);
+    assert_int_equal(esp__strategy_json_print("s", esp_plan_text(plan), plan, &json), ESP_OK);
+    json_t *root = json_loadb(json.data, json.len, JSON_REJECT_DUPLICATES, &e), *units, *unit;
+    assert_non_null(root);
+    double iteration_us = json_number_value(json_object_get(json_object_get(root, "predicted"), "iteration_us")),
+           last = 0;
+    assert_true(iteration_us * 1000.0 == r.iteration_ns);
+    units = json_object_get(root, "units");
+    assert_int_equal(json_array_size(units), r.n_units);
+    size_t i;
+    json_array_foreach(units, i, unit) {
+        double end = json_number_value(json_object_get(unit, "end_us"));
+        assert_true(end > json_number_value(json_object_get(unit, "start_us")));
+        if (end > last) last = end;
+    }
+    assert_true(m.model.forward_ns / 1e3 + last <= iteration_us + 1);
+    assert_int_equal(esp__strategy_json_parse("j", json.data, json.len, &text, NULL), ESP_OK);
+    assert_string_equal(text.data, esp_plan_text(plan));
+    json_decref(root);
+    esp__text_free(&json);
+    esp__text_free(&text);
+    esp_plan_free(plan);
+    esp__model_free(&m);
+    esp__gc_free(&g);
+    esp__system_free(&y);
+}
+
 /* ---- where values stand ---------------------------------------------------------------------------------------------------- */
 typedef struct growing {
     char text[200000];
@@ -419,6 +460,7 @@ int main(void) {
         cmocka_unit_test(every_example_comes_back),
         cmocka_unit_test(numbers_lose_nothing),
         cmocka_unit_test(strategy_text_comes_back_byte_by_byte),
+        cmocka_unit_test(a_plan_comes_back),
         cmocka_unit_test(every_value_is_found),
         cmocka_unit_test(bad_files_are_named),
         cmocka_unit_test(files_are_written_whole_or_not),
