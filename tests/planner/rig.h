@@ -1,0 +1,119 @@
+/* rig.h: one problem of the planner, opened and closed, for tests of strategies and algorithms; and what every strategy must be:
+ * units that cover the model once, paths that are there, a makespan that its own sequence gives. Judges nothing else. */
+#ifndef TESTS_PLANNER_RIG_H
+#define TESTS_PLANNER_RIG_H
+#include "problems.h"
+
+enum { RIG_TENSORS = 16 };
+typedef struct rig {
+    problem_input in; /* filled by hand, or by problem_random, before rig_open */
+    jmp_buf on_failure;
+    esp__pool pool;
+    esp__problem p;
+} rig;
+
+/* A system and a codec whose times are easy to work out: links of 1000 bytes/us, alpha 10 us inside a machine and 100 us
+ * between; the codec takes 20 us (GPU) or 200 us (CPU), whatever the size up to 2^40 elements, and leaves 1%. */
+static inline void rig_simple(rig *g, uint32_t machines, uint32_t ranks) {
+    static const esp_cost_point gpu[] = {{1099511627776.0, 20e3}}, cpu[] = {{1099511627776.0, 200e3}};
+    esp_plan_system *s = &g->in.system;
+    esp_plan_codec *c = &g->in.codecs[0];
+    memset(g, 0, sizeof *g);
+    s->name = "simple";
+    s->machines = machines;
+    s->ranks_per_machine = ranks;
+    s->devices = 3;
+    s->intra.alpha_ns = 10e3;
+    s->inter.alpha_ns = 100e3;
+    s->intra.bytes_per_us = s->inter.bytes_per_us = 1000;
+    c->spec = "dgc:ratio=0.01";
+    c->unit_bytes = 8;
+    c->units = 0.01;
+    for (int d = 0; d < 2; d++) {
+        esp_cost_curve curve = {d ? gpu : cpu, 1, 0};
+        c->compress[d] = c->decompress[d] = curve;
+    }
+    g->in.n_codecs = 1;
+    g->in.model.name = "simple";
+    g->in.model.tensors = g->in.tensors;
+}
+
+static inline void rig_tensor(rig *g, uint64_t elements, double compute_us) {
+    uint32_t t = g->in.model.n_tensors++;
+    snprintf(g->in.names[t], sizeof g->in.names[t], "t%u", t);
+    g->in.tensors[t].name = g->in.names[t];
+    g->in.tensors[t].elements = elements;
+    g->in.tensors[t].compute_ns = 1000.0 * compute_us;
+}
+
+/* The planner's own way out when memory is short is not taken here: the pool's failure ends the test program. */
+static inline esp_status rig_open(rig *g, int free_compression) {
+    g->pool.on_failure = &g->on_failure;
+    if (setjmp(g->on_failure)) abort();
+    return esp__problem_open(&g->p, &g->pool, &g->in.model, g->in.codecs, g->in.n_codecs, &g->in.system, &g->in.config,
+                             free_compression);
+}
+
+static inline void rig_close(rig *g) { esp__pool_free(&g->pool); }
+
+static inline esp__draft rig_make(rig *g, const char *scheme) {
+    esp__draft d;
+    const esp__scheme *s = esp__scheme_find(scheme);
+    memset(&d, 0, sizeof d);
+    assert_non_null(s);
+    s->make(&g->p, &d);
+    return d;
+}
+
+static inline const char *rig_option(const esp__draft *d, uint32_t unit) {
+    static char text[ESP__TEXT_MAX];
+    esp__option_print(d->paths[unit]->option, text, sizeof text);
+    return text;
+}
+
+static inline uint64_t rig_elements(const rig *g, uint32_t first, uint32_t n) {
+    uint64_t sum = 0;
+    for (uint32_t i = first; i < first + n; i++) sum += g->in.model.tensors[i].elements;
+    return sum;
+}
+
+static inline void rig_check(const rig *g, const esp__draft *d) {
+    uint32_t tensor = 0;
+    uint64_t begin = 0;
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        const esp__unit *x = &d->units[u];
+        assert_non_null(d->paths[u]);
+        assert_int_equal(x->first, tensor);
+        if (x->n > 1) {
+            assert_int_equal(begin, 0);
+            assert_int_equal(x->elements, rig_elements(g, x->first, x->n));
+            for (uint32_t i = 1; i < x->n; i++) assert_int_equal(g->p.keep[x->first + i], g->p.keep[x->first]);
+            tensor += x->n;
+            continue;
+        }
+        assert_int_equal(x->n, 1);
+        assert_int_equal(x->begin, begin);
+        begin += x->elements;
+        if (begin < g->in.model.tensors[tensor].elements) continue;
+        assert_int_equal(begin, g->in.model.tensors[tensor].elements);
+        begin = 0;
+        tensor++;
+    }
+    assert_int_equal(tensor, g->in.model.n_tensors);
+    assert_int_equal(d->n_sequence, esp__sequence_length(&g->p, d));
+    assert_int_equal(esp__replay(&g->p, d), d->makespan);
+}
+
+static inline void rig_same(const esp__draft *a, const esp__draft *b) {
+    assert_int_equal(a->n_units, b->n_units);
+    assert_memory_equal(a->units, b->units, a->n_units * sizeof *a->units);
+    assert_int_equal(a->n_sequence, b->n_sequence);
+    assert_memory_equal(a->sequence, b->sequence, a->n_sequence * sizeof *a->sequence);
+    for (uint32_t u = 0; u < a->n_units; u++) {
+        assert_int_equal(a->paths[u]->codec, b->paths[u]->codec);
+        assert_int_equal(a->paths[u]->option->n, b->paths[u]->option->n);
+        assert_memory_equal(a->paths[u]->option->steps, b->paths[u]->option->steps,
+                            a->paths[u]->option->n * sizeof(esp__step));
+    }
+}
+#endif
