@@ -135,6 +135,15 @@ static void compare_print(const compare_job *j) {
         if (line[k] > 0) printf("%-24s %10s %7.2fx\n", what[k], tool_time(line[k]), fp32 / line[k]);
 }
 
+static void compare_csv_text(const char *s) {
+    putchar('"');
+    for (; *s; s++) {
+        if (*s == '"') putchar('"');
+        putchar(*s);
+    }
+    fputs("\",", stdout);
+}
+
 static void compare_print_csv(const compare_job *j) {
     puts("model,codec,system,machines,ranks_per_machine,strategy,iteration_us,fp32_us,exposed_communication_us,"
          "exposed_compression_us,compressed,units,memory_bytes,intra_bytes,inter_bytes,plan_us,bound_us,bound_any_us,"
@@ -142,12 +151,15 @@ static void compare_print_csv(const compare_job *j) {
     for (uint32_t i = 0; i < j->n; i++) {
         const esp_plan_report *p = &j->rows[i].report;
         if (j->rows[i].failed) continue;
-        printf("%s,\"%s\",%s,%u,%u,%s,%.3f,%.3f,%.3f,%.3f,%u,%u,%llu,%llu,%llu,%.3f,%.3f,%.3f,%.3f\n", j->in.model.name,
-               j->in.codec_text, j->in.system.name, j->in.system.machines, j->in.system.ranks_per_machine,
-               j->rows[i].name, p->iteration_ns / 1e3, p->fp32_ns / 1e3, p->exposed_communication_ns / 1e3,
-               p->exposed_compression_ns / 1e3, p->compressed, p->n_units, (unsigned long long)p->memory_bytes,
-               (unsigned long long)p->intra_bytes, (unsigned long long)p->inter_bytes, p->plan_ns / 1e3,
-               j->bounds.bound_ns / 1e3, j->bounds.bound_any_ns / 1e3, j->bounds.free_compression_ns / 1e3);
+        compare_csv_text(j->in.model.name);
+        compare_csv_text(j->in.codec_text);
+        compare_csv_text(j->in.system.name);
+        printf("%u,%u,%s,%.3f,%.3f,%.3f,%.3f,%u,%u,%llu,%llu,%llu,%.3f,%.3f,%.3f,%.3f\n", j->in.system.machines,
+               j->in.system.ranks_per_machine, j->rows[i].name, p->iteration_ns / 1e3, p->fp32_ns / 1e3,
+               p->exposed_communication_ns / 1e3, p->exposed_compression_ns / 1e3, p->compressed, p->n_units,
+               (unsigned long long)p->memory_bytes, (unsigned long long)p->intra_bytes,
+               (unsigned long long)p->inter_bytes, p->plan_ns / 1e3, j->bounds.bound_ns / 1e3,
+               j->bounds.bound_any_ns / 1e3, j->bounds.free_compression_ns / 1e3);
     }
 }
 

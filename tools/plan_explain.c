@@ -188,7 +188,8 @@ static void explain_unit(plan_explain_job *j, plan_explanation *e) {
         j->n_units++;
     for (uint32_t k = 0; k < j->n_units; k++) e->elements += d->units[j->unit + k].elements;
     if (j->n_units > 1)
-        snprintf(e->what, sizeof e->what, ", in %u chunks, which change together", j->n_units);
+        snprintf(e->what, sizeof e->what, ", in %u chunks, which change together (ops are the first one's)",
+                 j->n_units);
     else if (d->units[j->unit].n > 1)
         snprintf(e->what, sizeof e->what, ", the group of %u tensors from %s to %s", d->units[j->unit].n,
                  j->in->model.tensors[first].name, j->in->model.tensors[first + d->units[j->unit].n - 1].name);

@@ -19,9 +19,21 @@ static char *plan_command_line(const tool_command *c, int argc, char **argv) {
     esp__text t = {NULL, 0, 0, 0};
     esp__text_add(&t, "espresso %s", c->name);
     for (int i = 0; i < argc; i++) {
-        const int plain = argv[i][0] && !argv[i][strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                                                 "0123456789-_=.,:/+@%")];
-        esp__text_add(&t, plain ? " %s" : " '%s'", argv[i]); /* a quote inside is too rare to be worth it */
+        const char *word = argv[i];
+        const int plain = word[0] && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                                        "0123456789-_=.,:/+@%")];
+        if (plain) {
+            esp__text_add(&t, " %s", word);
+            continue;
+        }
+        esp__text_add(&t, " '");
+        for (; *word; word++) {
+            if (*word == '\'')
+                esp__text_add(&t, "'\\''"); /* ends the quotes, one of its own, begins them again */
+            else
+                esp__text_add(&t, "%c", *word);
+        }
+        esp__text_add(&t, "'");
     }
     return t.data;
 }

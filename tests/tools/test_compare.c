@@ -81,7 +81,7 @@ static void table_and_csv(void **state) {
     assert_true(fields[0] > 10);
     assert_int_equal(fields[1], fields[0]);
     assert_int_equal(fields[2], fields[0]);
-    assert_true(spawn_said(&s, 0, "\nsmall,\"dgc:ratio=0.01\",paper-pcie,8,8,espresso+,"));
+    assert_true(spawn_said(&s, 0, "\n\"small\",\"dgc:ratio=0.01\",\"paper-pcie\",8,8,espresso+,"));
     spawn_free(&s);
 }
 

@@ -149,6 +149,9 @@ static void explain(void **state) {
     assert_true(number(e, "without_us") <= best);
     json_decref(j);
     check(PLAN("--explain", "norm.bias"), 0, 0, "norm.bias");
+    /* a tensor in a group, and one in chunks */
+    check(PLAN("--explain", "norm.bias", "--strategy", "ddp"), 0, 0, "the group of ");
+    check(PLAN("--explain", "embed.weight", "--strategy", "byteps-compress"), 0, 0, " chunks, which change together");
     check(PLAN("--explain", "head.weigth"), 1, 1, "did you mean 'head.weight'?");
 }
 
