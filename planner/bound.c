@@ -132,11 +132,11 @@ static void esp__columns_fit(esp__bounding *b) {
 /* Leaves the paths that can end by `t`. Returns 0 where a unit has none. */
 static int esp__bound_limit(esp__bounding *b, double t) {
     for (uint32_t u = 0; u < b->n; u++) {
-        const esp__menu *m = b->menus[b->menu[u]].menu;
+        const esp__lanes_menu *m = &b->menus[b->menu[u]];
         uint32_t low = 0, high = m->n;
         while (low < high) { /* paths are by ascending total */
             uint32_t mid = (low + high) / 2;
-            if (b->ready[u] + (double)m->paths[mid].total <= t)
+            if (b->ready[u] + m->total[mid] <= t)
                 low = mid + 1;
             else
                 high = mid;
@@ -178,7 +178,6 @@ static void esp__bounding_menus(esp__bounding *b) {
     uint32_t slots = 64;
     while (slots < 4 * b->n) slots *= 2;
     uint32_t *table = esp__pool_get(b->p->pool, slots * sizeof *table);
-    b->menus = esp__pool_get(b->p->pool, b->n * sizeof *b->menus);
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__menu *m = esp__menu_get(b->p, &b->units[u]);
         uint32_t at = (uint32_t)((uintptr_t)m * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
@@ -188,8 +187,6 @@ static void esp__bounding_menus(esp__bounding *b) {
             table[at] = ++b->n_menus;
         }
         b->menu[u] = table[at] - 1;
-        b->offset[u] = b->n_paths;
-        b->n_paths += m->n;
     }
 }
 
@@ -202,10 +199,9 @@ static void esp__bounding_backward(esp__bounding *b) {
         sum += b->compute[i];
     }
     for (uint32_t u = 0; u < b->n; u++) {
-        uint32_t last = b->units[u].first + b->units[u].n - 1;
-        double least = (double)b->menus[b->menu[u]].menu->paths[0].total;
+        uint32_t last = b->units ? b->units[u].first + b->units[u].n - 1 : u;
         b->ready[u] = b->start[last] + b->compute[last];
-        b->tail[last] = esp__max2(b->tail[last], least);
+        b->tail[last] = esp__max2(b->tail[last], b->menus[b->menu[u]].total[0]);
     }
     for (uint32_t i = b->n_tensors; i-- > 0;) {
         after = b->tail[i] = esp__max2(b->tail[i], after);
@@ -214,28 +210,23 @@ static void esp__bounding_backward(esp__bounding *b) {
     }
 }
 
-static esp__bounding *esp__bounding_open(esp__problem *p, const esp__unit *units, uint32_t n) {
+/* Everything but the menus, for n units. */
+static esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
     esp__bounding *b = esp__pool_get(p->pool, sizeof *b);
-    b->p = p, b->units = units, b->n = n;
+    b->p = p, b->n = n;
     b->n_tensors = (uint32_t)p->n_tensors;
     b->compute = esp__pool_get(p->pool, b->n_tensors * sizeof *b->compute);
     b->start = esp__pool_get(p->pool, b->n_tensors * sizeof *b->start);
     b->tail = esp__pool_get(p->pool, b->n_tensors * sizeof *b->tail);
     b->menu = esp__pool_get(p->pool, n * sizeof *b->menu);
+    b->menus = esp__pool_get(p->pool, n * sizeof *b->menus);
     b->offset = esp__pool_get(p->pool, n * sizeof *b->offset);
     b->ready = esp__pool_get(p->pool, n * sizeof *b->ready);
     b->low = esp__pool_get(p->pool, n * sizeof *b->low);
     b->high = esp__pool_get(p->pool, n * sizeof *b->high);
-    esp__bounding_menus(b);
-    esp__bounding_backward(b);
-    for (uint32_t u = 0; u < n; u++)
-        if (b->menus[b->menu[u]].menu->n > b->largest) b->largest = b->menus[b->menu[u]].menu->n;
-    b->cost = esp__pool_get(p->pool, b->largest * sizeof *b->cost);
     b->early = esp__pool_get(p->pool, n * sizeof *b->early);
     b->late = esp__pool_get(p->pool, n * sizeof *b->late);
-    b->scale = b->proven > 0.0 ? 1.0 / b->proven : 1.0;
     b->work_max = 100000000;
-    for (uint32_t u = 0; u < n; u++) b->high[u] = b->menus[b->menu[u]].menu->n;
     return b;
 }
 
@@ -243,17 +234,45 @@ static esp__bounding *esp__bounding_open(esp__problem *p, const esp__unit *units
 static void esp__bounding_start(esp__bounding *b) {
     for (uint32_t l = 0; l <= ESP__LANES; l++) {
         uint32_t place = esp__column_place(b);
-        uint16_t *choice = b->choice[place];
         for (uint32_t u = 0; u < b->n && l < ESP__LANES; u++) {
-            const esp__menu *m = b->menus[b->menu[u]].menu;
-            for (uint32_t x = 1; x < m->n; x++)
-                if (m->paths[x].load[l] < m->paths[choice[u]].load[l]) choice[u] = (uint16_t)x;
+            const esp__lanes_menu *m = &b->menus[b->menu[u]];
+            double least = 1e300;
+            for (uint32_t x = 0; x < m->n; x++) {
+                double load = 0.0;
+                for (uint32_t k = m->first[l][x]; k < m->first[l][x + 1]; k++) load += m->stays[l][k].p;
+                if (load < least) least = load, b->choice[place][u] = (uint16_t)x;
+            }
         }
         memset(b->game.column, 0, sizeof b->game.column);
         b->game.column[place] = 1.0;
         esp__rows_find(b, 0.0);
     }
     for (uint32_t j = 0; j < b->game.n_rows; j++) b->lambda[j] = 1.0 / b->game.n_rows;
+}
+
+/* The bound, where every unit has its menu. */
+static void esp__bounding_run(esp__bounding *b) {
+    for (uint32_t u = 0; u < b->n; u++) {
+        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        b->offset[u] = b->n_paths;
+        b->n_paths += m->n;
+        b->high[u] = m->n;
+        if (m->n > b->largest) b->largest = m->n;
+    }
+    b->cost = esp__pool_get(b->p->pool, b->largest * sizeof *b->cost);
+    esp__bounding_backward(b);
+    if (b->proven <= 0.0) return; /* nothing takes any time */
+    b->scale = 1.0 / b->proven;
+    esp__bounding_start(b);
+    if (!b->game.n_rows) return;
+    esp__bound_climb(b, 1e300, 1e-3);
+    b->proven = esp__max2(b->proven, b->best);
+    esp__bound_push(b);
+}
+
+static uint64_t esp__bounding_ns(const esp__bounding *b) {
+    return (uint64_t)ceil(b->proven *
+                          (1.0 - 1e-11)); /* times are whole: rounding up is safe, rounding errors are not */
 }
 
 /* ---- prices ----------------------------------------------------------------------------------------------------------- */
@@ -270,7 +289,7 @@ static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
             out->price[u][r->lane] += b->lambda[j] * (load > 0.0 ? w / load : b->ready[u] >= r->s ? 1.0 : 0.0);
         }
         /* what a chain's nanosecond must cost for those that cannot end in time to look no better than the choice */
-        for (uint32_t x = b->high[u]; x < b->menus[b->menu[u]].menu->n; x++) {
+        for (uint32_t x = b->high[u]; x < b->menus[b->menu[u]].n; x++) {
             double longer = (double)paths[x].total - (double)path->total, cheaper = 0.0;
             for (uint32_t j = 0; j < b->game.n_rows; j++)
                 cheaper += b->lambda[j] * (b->rows[j].w[b->offset[u] + choice[u]] - b->rows[j].w[b->offset[u] + x]);
@@ -286,17 +305,11 @@ ESP__FN void esp__bound_units(esp__problem *p, const esp__unit *units, uint32_t 
     out->chain_price = esp__pool_get(p->pool, n_units * sizeof *out->chain_price);
     for (uint32_t u = 0; u < n_units; u++) esp__menu_get(p, &units[u]); /* menus stay: they are made below the mark */
     esp__mark mark = esp__pool_mark(p->pool);
-    esp__bounding *b = esp__bounding_open(p, units, n_units);
-    if (b->proven > 0.0) {
-        esp__bounding_start(b);
-        if (b->game.n_rows) {
-            esp__bound_climb(b, 1e300, 1e-3);
-            b->proven = esp__max2(b->proven, b->best);
-            esp__bound_push(b);
-            esp__bound_prices(b, out);
-        }
-    }
-    out->ns =
-        (uint64_t)ceil(b->proven * (1.0 - 1e-11)); /* times are whole: rounding up is safe, rounding errors are not */
+    esp__bounding *b = esp__bounding_open(p, n_units);
+    b->units = units;
+    esp__bounding_menus(b);
+    esp__bounding_run(b);
+    if (b->game.n_rows) esp__bound_prices(b, out);
+    out->ns = esp__bounding_ns(b);
     esp__pool_release(p->pool, mark);
 }

@@ -13,17 +13,19 @@ typedef struct esp__stay {
 } esp__stay;
 /* A menu, by lanes. */
 typedef struct esp__lanes_menu {
-    const esp__menu *menu;
-    uint32_t n[ESP__LANES];
-    esp__stay *stays[ESP__LANES]; /* by path */
-    double head[ESP__LANES];      /* the longest way that any path has to here: a + p less ready          */
+    const esp__menu *menu; /* or NULL: it was made for bound_any.c       */
+    uint32_t n;
+    double *total;                /* [n] of all ops, ascending                                              */
+    uint32_t *first[ESP__LANES];  /* [n + 1] where a path's stays begin                                     */
+    esp__stay *stays[ESP__LANES]; /* by path                                                                */
+    double head[ESP__LANES];      /* the longest way that any path has to here: a + p less ready            */
     uint32_t low, high, rows;     /* units that see the same rows alike make the same choice: the last made */
     uint32_t best, call;
     double cost;
 } esp__lanes_menu;
 typedef struct esp__row {
     uint32_t lane;
-    double s, q, cap; /* cap: no op has more than T - q - s in there                */
+    double s, q, cap; /* cap: no op has more than T - q - s in there; < 0: see esp__must */
     double base;      /* s + q + the backward ops' part                             */
     double *w;        /* [n_paths] a path's part                                    */
 } esp__row;
@@ -31,10 +33,29 @@ typedef struct esp__row {
 static double esp__min2(double a, double b) { return a < b ? a : b; }
 static double esp__max2(double a, double b) { return a > b ? a : b; }
 
-/* What of an op from a on must lie between s and T - q. */
+/* What of an op from a on must lie between s and T - q. cap < 0: of an op that may be interrupted, as the many small ops in
+ * its place would be: then some of it can lie on both sides. */
 static double esp__must(double a, double p, double tail, double s, double q, double cap) {
     double left = esp__min2(a + p - s, p), right = esp__min2(p - (q - tail), p);
+    if (cap < 0.0) return esp__max2(0.0, left + right - p);
     return esp__max2(0.0, esp__min2(esp__min2(left, right), cap));
+}
+
+/* Makes room for n paths and n_stays on each lane. */
+static void esp__lanes_menu_open(esp__problem *p, esp__lanes_menu *m, uint32_t n, const uint32_t n_stays[ESP__LANES]) {
+    m->n = n;
+    m->total = esp__pool_get(p->pool, n * sizeof *m->total);
+    for (uint32_t l = 0; l < ESP__LANES; l++) {
+        m->first[l] = esp__pool_get(p->pool, (n + 1u) * sizeof **m->first);
+        m->stays[l] = esp__pool_get(p->pool, n_stays[l] * sizeof **m->stays);
+    }
+}
+
+/* Adds an op of path x; the next path's begin behind it. */
+static void esp__lanes_menu_add(esp__lanes_menu *m, uint32_t lane, uint32_t x, double p, double head, double tail) {
+    esp__stay stay = {p, head, tail, x};
+    m->stays[lane][m->first[lane][x + 1]++] = stay;
+    m->head[lane] = esp__max2(m->head[lane], head + p);
 }
 
 static void esp__lanes_menu_make(esp__problem *p, const esp__menu *menu, esp__lanes_menu *out) {
@@ -43,19 +64,17 @@ static void esp__lanes_menu_make(esp__problem *p, const esp__menu *menu, esp__la
     for (uint32_t x = 0; x < menu->n; x++)
         for (uint32_t k = 0; k < menu->paths[x].n; k++)
             for (uint32_t l = 0; l < ESP__LANES; l++) n[l] += menu->paths[x].ops[k].lanes >> l & 1u;
-    for (uint32_t l = 0; l < ESP__LANES; l++) out->stays[l] = esp__pool_get(p->pool, n[l] * sizeof **out->stays);
+    esp__lanes_menu_open(p, out, menu->n, n);
     for (uint32_t x = 0; x < menu->n; x++) {
         double head = 0.0, total = (double)menu->paths[x].total;
+        out->total[x] = total;
+        for (uint32_t l = 0; l < ESP__LANES; l++) out->first[l][x + 1] = out->first[l][x];
         for (uint32_t k = 0; k < menu->paths[x].n; k++) {
             const esp__plan_op *op = &menu->paths[x].ops[k];
             double ns = (double)op->ns;
-            esp__stay stay = {ns, head, total - head - ns, x};
+            for (uint32_t l = 0; l < ESP__LANES && op->ns; l++)
+                if (op->lanes >> l & 1u) esp__lanes_menu_add(out, l, x, ns, head, total - head - ns);
             head += ns;
-            for (uint32_t l = 0; l < ESP__LANES && op->ns; l++) {
-                if (!(op->lanes >> l & 1u)) continue;
-                out->stays[l][out->n[l]++] = stay;
-                out->head[l] = esp__max2(out->head[l], head);
-            }
         }
     }
 }
@@ -63,7 +82,8 @@ static void esp__lanes_menu_make(esp__problem *p, const esp__menu *menu, esp__la
 /* ---- all of a bound's work ---------------------------------------------------------------------------------------- */
 typedef struct esp__bounding {
     esp__problem *p;
-    const esp__unit *units;
+    const esp__unit *units;                           /* or NULL: tensors */
+    int divisible;                                    /* ops may be interrupted */
     uint32_t n, n_tensors, n_menus, n_paths, largest; /* largest: paths of a unit */
     double *compute, *start, *tail; /* [n_tensors] backward: time, earliest start, what must follow     */
     uint32_t *menu, *offset;        /* [n] which menu; where its paths are in rows                      */
@@ -81,7 +101,7 @@ typedef struct esp__bounding {
     double proven; /* no plan is faster                                                             */
     double best,
         lambda[ESP__GAME_ROWS]; /* the best mixture for the paths allowed                                        */
-    uint64_t work, work_max;    /* path costs computed, and how many may be                                     */
+    uint64_t work, work_max;    /* path costs computed, and how many may be */
 } esp__bounding;
 
 static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
@@ -103,10 +123,10 @@ static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
         b->late[u] &= ~bit;
         if (b->ready[u] >= r->s) b->late[u] |= bit;
         if (b->ready[u] >= r->s && late[b->menu[u]]) {
-            memcpy(w, late[b->menu[u]], m->menu->n * sizeof *w);
+            memcpy(w, late[b->menu[u]], m->n * sizeof *w);
             continue;
         }
-        memset(w, 0, m->menu->n * sizeof *w);
+        memset(w, 0, m->n * sizeof *w);
         if (b->ready[u] + m->head[r->lane] <= r->s) {
             b->early[u] |= bit;
             b->late[u] &= ~bit;
@@ -114,7 +134,7 @@ static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
         }
         if (b->ready[u] >= r->s) late[b->menu[u]] = w;
         const esp__stay *stay = m->stays[r->lane];
-        for (uint32_t k = 0; k < m->n[r->lane]; k++, stay++)
+        for (uint32_t k = 0; k < m->first[r->lane][m->n]; k++, stay++)
             w[stay->path] += esp__must(b->ready[u] + stay->head, stay->p, stay->tail, r->s, r->q, r->cap);
     }
     esp__pool_release(b->p->pool, mark);
@@ -142,7 +162,7 @@ static int esp__row_add(esp__bounding *b, uint32_t lane, double s, double q) {
         if (b->rows[j].lane == lane && b->rows[j].s == s && b->rows[j].q == q) return 0;
     if (place == ESP__GAME_ROWS || b->proven - s - q <= 0.0) return 0;
     esp__row *r = &b->rows[place];
-    r->lane = lane, r->s = s, r->q = q, r->cap = b->proven - s - q;
+    r->lane = lane, r->s = s, r->q = q, r->cap = b->divisible ? -1.0 : b->proven - s - q;
     r->base = s + q + esp__row_backward(b, r);
     if (!r->w) r->w = esp__pool_get(b->p->pool, b->n_paths * sizeof *r->w);
     esp__row_fill(b, r, 1u << place);
@@ -209,15 +229,14 @@ static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, doubl
     return esp__hinges_zoom(at, n, 0, *q, esp__max2(0.0, *s - part), *s + part, 2, s) + *q;
 }
 
-/* The distinct paths that the game's mixture gives unit u, and their weights. */
-static uint32_t esp__mixture(const esp__bounding *b, const uint16_t *const *mixed, const double *weights,
-                             uint32_t n_mixed, uint32_t u, uint16_t *path, double *weight) {
+/* The distinct paths that the columns give unit u, and their weights. */
+static uint32_t esp__mixture(const uint16_t *const *columns, const double *weights, uint32_t n_columns, uint32_t u,
+                             uint16_t *path, double *weight) {
     uint32_t n = 0;
-    (void)b;
-    for (uint32_t i = 0; i < n_mixed; i++) {
+    for (uint32_t i = 0; i < n_columns; i++) {
         uint32_t seen = 0;
-        while (seen < n && path[seen] != mixed[i][u]) seen++;
-        if (seen == n) path[n] = mixed[i][u], weight[n++] = 0.0;
+        while (seen < n && path[seen] != columns[i][u]) seen++;
+        if (seen == n) path[n] = columns[i][u], weight[n++] = 0.0;
         weight[seen] += weights[i];
     }
     return n;
@@ -225,51 +244,50 @@ static uint32_t esp__mixture(const esp__bounding *b, const uint16_t *const *mixe
 
 /* The ops of the columns that the game mixes, by lanes: at[l] has n[l] of them. */
 static void esp__weigh(const esp__bounding *b, esp__weighed *at[ESP__LANES], uint32_t n[ESP__LANES]) {
-    const uint16_t *mixed[ESP__GAME_COLUMNS];
+    const uint16_t *columns[ESP__GAME_COLUMNS];
     double weights[ESP__GAME_COLUMNS], weight[ESP__GAME_COLUMNS];
     uint16_t path[ESP__GAME_COLUMNS];
-    uint32_t n_mixed = 0;
+    uint32_t n_columns = 0;
     for (uint32_t i = 0; i < b->game.n_columns; i++)
-        if (b->game.column[i] >= 1e-6) mixed[n_mixed] = b->choice[i], weights[n_mixed++] = b->game.column[i];
+        if (b->game.column[i] >= 1e-6) columns[n_columns] = b->choice[i], weights[n_columns++] = b->game.column[i];
     memset(n, 0, ESP__LANES * sizeof *n);
     for (uint32_t i = 0; i < b->n_tensors; i++) {
         esp__weighed w = {b->start[i] + b->compute[i], b->compute[i], b->tail[i] + b->compute[i], 1.0};
         at[ESP__LANE_COMPUTE][n[ESP__LANE_COMPUTE]++] = w;
     }
     for (uint32_t u = 0; u < b->n; u++) {
-        const esp__path *paths = b->menus[b->menu[u]].menu->paths;
-        uint32_t paths_mixed = esp__mixture(b, mixed, weights, n_mixed, u, path, weight);
-        for (uint32_t i = 0; i < paths_mixed; i++) {
-            double head = 0.0, total = (double)paths[path[i]].total;
-            for (uint32_t o = 0; o < paths[path[i]].n; o++) {
-                const esp__plan_op *op = &paths[path[i]].ops[o];
-                double p = (double)op->ns;
-                esp__weighed w = {b->ready[u] + head + p, p, total - head, weight[i]};
-                head += p;
-                for (uint32_t l = 0; l < ESP__LANES && op->ns; l++)
-                    if (op->lanes >> l & 1u) at[l][n[l]++] = w;
-            }
-        }
+        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        uint32_t n_paths = esp__mixture(columns, weights, n_columns, u, path, weight);
+        for (uint32_t i = 0; i < n_paths; i++)
+            for (uint32_t l = 0; l < ESP__LANES; l++)
+                for (uint32_t k = m->first[l][path[i]]; k < m->first[l][path[i] + 1]; k++) {
+                    const esp__stay *stay = &m->stays[l][k];
+                    esp__weighed w = {b->ready[u] + stay->head + stay->p, stay->p, stay->tail + stay->p, weight[i]};
+                    at[l][n[l]++] = w;
+                }
     }
 }
 
 /* Room for the ops of all columns mixed. */
-static uint32_t esp__weigh_room(const esp__bounding *b) {
+static uint32_t esp__weigh_room(const esp__bounding *b, uint32_t lane) {
     uint32_t room = b->n_tensors;
     for (uint32_t i = 0; i < b->game.n_columns; i++) {
         if (b->game.column[i] < 1e-6) continue;
-        for (uint32_t u = 0; u < b->n; u++) room += b->menus[b->menu[u]].menu->paths[b->choice[i][u]].n;
+        for (uint32_t u = 0; u < b->n; u++) {
+            const uint32_t *first = &b->menus[b->menu[u]].first[lane][b->choice[i][u]];
+            room += first[1] - first[0];
+        }
     }
     return room;
 }
 
 /* Adds the row of each lane that the mixture of columns breaks most. Returns how many. */
 static uint32_t esp__rows_find(esp__bounding *b, double above) {
-    uint32_t added = 0, room = esp__weigh_room(b), n[ESP__LANES];
+    uint32_t added = 0, n[ESP__LANES];
     double found[ESP__LANES][3];
     esp__weighed *at[ESP__LANES];
     esp__mark mark = esp__pool_mark(b->p->pool);
-    for (uint32_t l = 0; l < ESP__LANES; l++) at[l] = esp__pool_get(b->p->pool, room * sizeof **at);
+    for (uint32_t l = 0; l < ESP__LANES; l++) at[l] = esp__pool_get(b->p->pool, esp__weigh_room(b, l) * sizeof **at);
     esp__weigh(b, at, n);
     for (uint32_t l = 0; l < ESP__LANES; l++) {
         found[l][0] = esp__row_look(at[l], n[l], &found[l][1], &found[l][2]);
