@@ -85,20 +85,20 @@ static inline void fake_ops(fake_unit *u, const char *option, uint64_t elements,
 
 /* Units: tensors as given, or with every 16th cut in two and small neighbours in pairs. */
 static inline void fake_units(fake_plan *f, int planned) {
-    static const char *const options[] = {"intra.reduce_scatter > inter.allreduce > intra.allgather",
-                                          "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > "
-                                          "inter.allgather > decomp@gpu > intra.allgather",
-                                          "comp@cpu > flat.allgather > decomp@cpu"};
+    static const char *const none = "intra.reduce_scatter > inter.allreduce > intra.allgather";
+    static const char *const gpu = "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > "
+                                   "inter.allgather > decomp@gpu > intra.allgather";
+    static const char *const cpu = "comp@cpu > flat.allgather > decomp@cpu";
     uint32_t n = f->model.n_tensors, k = 0;
     f->units = calloc(2 * (size_t)n, sizeof *f->units);
     if (!f->units) abort();
     for (uint32_t i = 0; i < n; i++) {
         uint64_t e = f->tensors[i].elements;
-        esp_plan_unit u = {.first = i, .n_tensors = 1, .elements = e, .codec = "none", .option = options[0]};
-        if (planned && e > 100000) u.codec = "dgc:ratio=0.01", u.option = options[i % 8 == 4 ? 2 : 1];
+        esp_plan_unit u = {.first = i, .n_tensors = 1, .elements = e, .codec = "none", .option = none};
+        if (planned && e > 100000) u.codec = "dgc:ratio=0.01", u.option = i % 8 == 4 ? cpu : gpu;
         if (planned && i % 4 == 3 && i + 4 < n && i % 16 != 15) {
             u.n_tensors = 3, u.elements += f->tensors[i + 1].elements + f->tensors[i + 2].elements, i += 2;
-            u.codec = "dgc:ratio=0.01", u.option = options[1];
+            u.codec = "dgc:ratio=0.01", u.option = gpu;
         } else if (planned && i % 16 == 0) {
             u.elements = e / 2;
             f->units[k++] = u;

@@ -219,7 +219,7 @@ static void with_checks(const char *page, const char *checks, const char *consta
 }
 
 /* Opens the page and returns what the checks said. */
-static void open_page(const char *page, const char *checks, const char *flags) {
+static void open_page(const char *page, const char *checks, const char *flags, const char *first_tensor) {
     char path[128], command[1024], constants[128] = "const expectedName=";
     const char *name = browser();
     if (!name) {
@@ -227,7 +227,7 @@ static void open_page(const char *page, const char *checks, const char *flags) {
         skip();
     }
     FILE *f = fmemopen(constants + strlen(constants), sizeof constants - strlen(constants), "w");
-    page_text(f, odd_name), fputs(";", f), fclose(f);
+    page_text(f, first_tensor), fputs(";", f), fclose(f);
     snprintf(path, sizeof path, "%s/checked.html", folder);
     with_checks(page, checks, constants, path);
     snprintf(command, sizeof command,
@@ -252,7 +252,7 @@ static void timeline_page(uint32_t n_tensors, int both, const char *flags) {
     FILE *f = fopen(path, "w");
     write_timeline(f, n_tensors, both, odd_name);
     fclose(f);
-    open_page(path, "tests/tools/page_check_timeline.js", flags);
+    open_page(path, "tests/tools/page_check_timeline.js", flags, odd_name);
 }
 
 static void timeline_of_400_tensors(void **state) { (void)state, timeline_page(400, 1, "--window-size=1500,1100"); }
@@ -261,6 +261,23 @@ static void timeline_of_one_plan_alone(void **state) { (void)state, timeline_pag
 static void timeline_of_2000_tensors(void **state) { (void)state, timeline_page(2000, 1, "--window-size=1500,1100"); }
 static void timeline_on_a_fine_screen(void **state) {
     (void)state, timeline_page(60, 1, "--window-size=1200,900 --force-device-scale-factor=2 --force-dark-mode");
+}
+
+/* What the planner makes: the page finds the same exposed time, bubbles and length of the step as the report has. */
+static void timeline_of_a_real_plan(void **state) {
+    const char *espresso = getenv("ESPRESSO_COMMAND");
+    char path[128], command[512];
+    (void)state;
+    snprintf(path, sizeof path, "%s/real.html", folder);
+    snprintf(command, sizeof command,
+             "%s plan --model planner/models/bert-base.json --gc dgc:ratio=0.01 --system paper-nvlink --machines 8 "
+             "--timeline %s >%s/plan 2>&1",
+             espresso ? espresso : "build/bin/espresso", path, folder);
+    if (system(command) != 0) fail_msg("%s: %s", command, "did not succeed");
+    char *html = read_file(path), name[64] = "";
+    assert_int_equal(sscanf(strstr(html, "\"tensors\":[["), "\"tensors\":[[\"%63[^\"]", name), 1);
+    free(html);
+    open_page(path, "tests/tools/page_check_timeline.js", "--window-size=1500,1100", name);
 }
 
 static void comparison(void **state) {
@@ -280,7 +297,7 @@ static void comparison(void **state) {
     FILE *f = fopen(path, "w");
     assert_int_equal(page_compare(f, rows, 6, 70e6, &bounds, &info), 0);
     fclose(f);
-    open_page(path, "tests/tools/page_check_compare.js", "--window-size=900,900");
+    open_page(path, "tests/tools/page_check_compare.js", "--window-size=900,900", odd_name);
 }
 
 int main(void) {
@@ -295,6 +312,7 @@ int main(void) {
         cmocka_unit_test(timeline_of_one_plan_alone),
         cmocka_unit_test(timeline_of_2000_tensors),
         cmocka_unit_test(timeline_on_a_fine_screen),
+        cmocka_unit_test(timeline_of_a_real_plan),
         cmocka_unit_test(comparison),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
