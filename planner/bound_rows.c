@@ -33,11 +33,11 @@ typedef struct esp__row {
 static double esp__min2(double a, double b) { return a < b ? a : b; }
 static double esp__max2(double a, double b) { return a > b ? a : b; }
 
-/* What of an op from a on must lie between s and T - q. cap < 0: of an op that may be interrupted, as the many small ops in
- * its place would be: then some of it can lie on both sides. */
+/* What of an op from a on must lie between s and T - q. cap < 0: of work that may be cut into pieces of several kinds: all
+ * of it or nothing, so that what the pieces must adds up. */
 static double esp__must(double a, double p, double tail, double s, double q, double cap) {
     double left = esp__min2(a + p - s, p), right = esp__min2(p - (q - tail), p);
-    if (cap < 0.0) return esp__max2(0.0, left + right - p);
+    if (cap < 0.0) return a >= s && tail >= q ? p : 0.0;
     return esp__max2(0.0, esp__min2(esp__min2(left, right), cap));
 }
 
@@ -108,7 +108,7 @@ static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
     double sum = 0.0;
     if (r->lane != ESP__LANE_COMPUTE) return 0.0;
     for (uint32_t i = 0; i < b->n_tensors; i++)
-        sum += esp__must(b->start[i], b->compute[i], b->tail[i], r->s, r->q, r->cap);
+        sum += esp__must(b->start[i], b->compute[i], b->tail[i], r->s, r->q, b->proven - r->s - r->q);
     return sum;
 }
 
@@ -217,16 +217,28 @@ static double esp__hinges_zoom(const esp__weighed *at, uint32_t n, int from_righ
     return best;
 }
 
+/* The start of an op that is nearest to x (from_right: what must follow it). */
+static double esp__nearest(const esp__weighed *at, uint32_t n, int from_right, double x) {
+    double best = x, off = 1e300;
+    for (uint32_t i = 0; i < n; i++) {
+        double a = (from_right ? at[i].tail_end : at[i].end) - at[i].p, d = a < x ? x - a : a - x;
+        if (d < off) off = d, best = a;
+    }
+    return best;
+}
+
 /* The best s and q for one lane, and what that row says of the ops on it. */
-static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, double *q) {
-    double latest = 0.0, longest = 0.0, part;
+static double esp__row_look(const esp__weighed *at, uint32_t n, int divisible, double *s, double *q) {
+    double latest = 0.0, longest = 0.0, part, value;
     *s = *q = 0.0;
     for (uint32_t i = 0; i < n; i++)
         latest = esp__max2(latest, at[i].end), longest = esp__max2(longest, at[i].tail_end);
     esp__hinges_zoom(at, n, 0, 0.0, 0.0, latest, 2, s);
     esp__hinges_zoom(at, n, 1, *s, 0.0, longest, 3, q);
     part = latest / ESP__BINS;
-    return esp__hinges_zoom(at, n, 0, *q, esp__max2(0.0, *s - part), *s + part, 2, s) + *q;
+    value = esp__hinges_zoom(at, n, 0, *q, esp__max2(0.0, *s - part), *s + part, 2, s) + *q;
+    if (divisible && n) *s = esp__nearest(at, n, 0, *s), *q = esp__nearest(at, n, 1, *q);
+    return value;
 }
 
 /* The distinct paths that the columns give unit u, and their weights. */
@@ -290,7 +302,7 @@ static uint32_t esp__rows_find(esp__bounding *b, double above) {
     for (uint32_t l = 0; l < ESP__LANES; l++) at[l] = esp__pool_get(b->p->pool, esp__weigh_room(b, l) * sizeof **at);
     esp__weigh(b, at, n);
     for (uint32_t l = 0; l < ESP__LANES; l++) {
-        found[l][0] = esp__row_look(at[l], n[l], &found[l][1], &found[l][2]);
+        found[l][0] = esp__row_look(at[l], n[l], b->divisible, &found[l][1], &found[l][2]);
     }
     esp__pool_release(b->p->pool, mark); /* rows stay: they must not lie above the mark */
     for (uint32_t l = 0; l < ESP__LANES; l++)
