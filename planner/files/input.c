@@ -222,10 +222,11 @@ static void files_stopped_at(const files_input *in, const json_error_t *e, char 
 }
 
 _Noreturn static void files_input_syntax(files_input *in, const json_error_t *e) {
-    char key[FILES_KEY_MAX];
+    char key[FILES_KEY_MAX], what[sizeof e->text + 1];
     const char *hint = "";
     if (json_error_code(e) == json_error_out_of_memory) longjmp(in->fail, 1);
     if (files_is_blank(in->text, in->len)) files_input_fail(in, NULL, "the file is empty");
+    snprintf(what, sizeof what, "%s", e->text);
     files_stopped_at(in, e, key, sizeof key);
     switch (json_error_code(e)) {
     case json_error_premature_end_of_input: hint = "the file ends in the middle (was it cut off?); "; break;
@@ -234,8 +235,8 @@ _Noreturn static void files_input_syntax(files_input *in, const json_error_t *e)
     case json_error_invalid_syntax: hint = "this is not JSON; "; break;
     default: break;
     }
-    in->status = esp__fail(NULL, ESP_E_ARG, "%s:%d: %s%s%s%s", in->name, e->line > 0 ? e->line : 1, key,
-                           *key ? ": " : "", hint, e->text);
+    in->status = esp__fail(NULL, ESP_E_ARG, "%s:%d: %s%s%s%s", in->name, e->line > 0 ? e->line : 1,
+                           files_printable(key), *key ? ": " : "", hint, files_printable(what));
     longjmp(in->fail, 2);
 }
 

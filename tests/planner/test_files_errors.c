@@ -180,12 +180,33 @@ static void cut_off_files_are_refused(void **state) {
     }
 }
 
+/* Depth and length that no file has. */
+static void monsters_are_refused(void **state) {
+    (void)state;
+    const size_t n = 1000000;
+    char *text = malloc(n + 1);
+    for (int k = 0; k < 4; k++) {
+        memset(text, '[', n);
+        assert_int_equal(parse(k, "f", text, n, NULL), ESP_E_ARG);
+        for (size_t i = 0; i + 6 <= n; i += 6) memcpy(text + i, "{\"a\":", 6);
+        assert_int_equal(parse(k, "f", text, n, NULL), ESP_E_ARG);
+        memset(text, 'x', n);
+        memcpy(text, "{\"espresso\":1,\"", 16);
+        memcpy(text + n - 4, "\":1}", 4); /* a key of a million letters */
+        assert_int_equal(parse(k, "f", text, n, &fuzz_log), ESP_E_ARG);
+        assert_true(strlen(esp_last_error(NULL)) < 400);
+        memset(text + 16, 0x1b, 64); /* what a terminal would obey */
+        assert_int_equal(parse(k, "f", text, n, &fuzz_log), ESP_E_ARG);
+        assert_null(strchr(esp_last_error(NULL), 0x1b));
+    }
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_mistake_is_named),
-        cmocka_unit_test(wrong_strategies_are_named),
-        cmocka_unit_test(unknown_keys_warn_once_a_kind),
-        cmocka_unit_test(cut_off_files_are_refused),
+        cmocka_unit_test(every_mistake_is_named),        cmocka_unit_test(wrong_strategies_are_named),
+        cmocka_unit_test(unknown_keys_warn_once_a_kind), cmocka_unit_test(cut_off_files_are_refused),
+        cmocka_unit_test(monsters_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
