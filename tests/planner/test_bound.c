@@ -100,7 +100,117 @@ static void test_small(void **state) {
     print_message("%u small problems: mean gap %.2f%%, within 1%% in %u\n", n, 100.0 * gap / n, tight);
 }
 
+/* ---- problems as users give them ------------------------------------------------------------------------------------- */
+typedef struct opened {
+    jmp_buf on_failure;
+    esp__pool pool;
+    esp__problem problem;
+    problem_input in;
+} opened;
+
+static int open_random(uint64_t seed, uint32_t max_tensors, int free_compression, opened *o) {
+    memset(o, 0, sizeof *o);
+    o->pool.on_failure = &o->on_failure;
+    problem_random(seed, max_tensors, 0, &o->in);
+    if (seed % 3 == 0) o->in.config.flags = ESP_PLAN_NO_COMP;
+    return !esp__problem_open(&o->problem, &o->pool, &o->in.model, o->in.codecs, o->in.n_codecs, &o->in.system,
+                              &o->in.config, free_compression);
+}
+
+/* A plan that is not too bad: random paths, then for every unit the best of some others. */
+static uint64_t some_plan(rng *r, esp__problem *p, esp__draft *d) {
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        const esp__menu *m = esp__menu_get(p, &d->units[u]);
+        d->paths[u] = &m->paths[rng_below(r, m->n)];
+    }
+    uint64_t best = esp__generate(p, d);
+    for (uint32_t k = 0; k < 6 * d->n_units; k++) {
+        uint32_t u = rng_below(r, d->n_units);
+        const esp__menu *m = esp__menu_get(p, &d->units[u]);
+        const esp__path *was = d->paths[u];
+        d->paths[u] = &m->paths[rng_below(r, rng_chance(r, 0.5) ? m->n : (m->n + 3) / 4)];
+        uint64_t t = esp__generate(p, d);
+        if (t <= best)
+            best = t;
+        else
+            d->paths[u] = was;
+    }
+    return best;
+}
+
+/* Any units, any paths: no plan is below the bounds, with and without compression's cost. */
+static void test_plans(void **state) {
+    static opened o;
+    double gap = 0.0, gap_any = 0.0;
+    uint32_t n = 0;
+    (void)state;
+    for (uint64_t seed = 0; seed < 400; seed++) {
+        rng r = {seed + 99};
+        assert_true(open_random(seed, 12, seed % 4 == 3, &o));
+        esp__problem *p = &o.problem;
+        uint64_t any = esp__bound_any(p);
+        for (int k = 0; k < 6; k++) {
+            esp__unit units[4 * 12];
+            esp__draft d = {0};
+            esp__bound b;
+            if (k)
+                esp__draft_set_units(p, &d, units, problem_units(&r, o.in.tensors, (uint32_t)p->n_tensors, units));
+            else
+                esp__draft_tensors(p, &d);
+            esp__bound_units(p, d.units, d.n_units, &b);
+            uint64_t t = some_plan(&r, p, &d);
+            if (b.ns > t || any > t)
+                fail_msg("problem %llu, units %d: bounds %llu and %llu, but a plan takes %llu",
+                         (unsigned long long)seed, k, (unsigned long long)b.ns, (unsigned long long)any,
+                         (unsigned long long)t);
+            gap += t ? (double)(t - b.ns) / (double)t : 0.0, gap_any += t ? (double)(t - any) / (double)t : 0.0, n++;
+        }
+        esp__pool_free(&o.pool);
+    }
+    print_message("%u plans: on average %.1f%% above the bound, %.1f%% above that of any units\n", n, 100.0 * gap / n,
+                  100.0 * gap_any / n);
+}
+
+/* No path of any size is below all of the rates that the bound of any units uses. */
+static void test_rates(void **state) {
+    static opened o;
+    (void)state;
+    for (uint64_t seed = 1000; seed < 1120; seed++) {
+        rng r = {seed};
+        uint64_t all = 0;
+        assert_true(open_random(seed, 8, seed % 4 == 3, &o));
+        esp__problem *p = &o.problem;
+        esp__any w = {0};
+        for (uint32_t i = 0; i < p->n_tensors; i++) all += o.in.tensors[i].elements;
+        w.p = p, w.elements = (double)all, w.room = 1;
+        w.paths = esp__pool_get(p->pool, sizeof *w.paths);
+        w.rates = esp__pool_get(p->pool, p->n_recipe_ops * sizeof *w.rates);
+        esp__sizes(p, all, w.size);
+        esp__any_options(&w, 0);
+        for (int k = 0; k < 12; k++) {
+            uint64_t e = k < 3 ? (uint64_t)k + 1 : 1 + (rng_next(&r) >> rng_below(&r, 60)) % all;
+            esp__unit unit = {0, 1, 0, k == 3 ? all : e < all ? e : all};
+            const esp__menu *m = esp__menu_get(p, &unit);
+            for (uint32_t x = 0; x < m->n; x++) {
+                uint32_t i = 0;
+                assert_true(w.least <= (double)m->paths[x].total + 1e-6);
+                for (; i < w.n; i++) {
+                    int above = 1;
+                    for (uint32_t l = 0; l < ESP__LANES; l++)
+                        above &= w.paths[i].each[l] * (double)unit.elements <= (double)m->paths[x].load[l] + 1e-6;
+                    if (above) break;
+                }
+                if (i == w.n)
+                    fail_msg("problem %llu: path %u of %llu elements is faster than every rate",
+                             (unsigned long long)seed, x, (unsigned long long)unit.elements);
+            }
+        }
+        esp__pool_free(&o.pool);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_small)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_small), cmocka_unit_test(test_plans),
+                                       cmocka_unit_test(test_rates)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
