@@ -242,19 +242,17 @@ static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, u
     return o;
 }
 
-static void esp__path_fill(const esp__tasting *t, const esp__prefix *l, esp__path *path) {
+static void esp__path_time(const esp__tasting *t, const uint16_t *recipe, uint32_t n, esp__path *path) {
     esp__problem *p = t->p;
-    uint16_t recipe[ESP__MAX_OPS];
-    uint32_t at = l->n;
-    for (const esp__prefix *x = l; x->before; x = x->before) recipe[--at] = x->op;
-    esp__plan_op *ops = esp__pool_get(p->pool, l->n * sizeof *ops);
+    esp__plan_op *ops = esp__pool_get(p->pool, n * sizeof *ops);
     uint8_t step = 0;
     uint64_t e = t->unit->elements;
     path->ops = ops;
-    path->n = l->n;
-    path->codec = l->comps || (p->free_compression && t->codec) ? t->codec_index : (uint32_t)ESP__NO_CODEC;
-    for (uint32_t i = 0; i < l->n; i++) {
+    path->n = n;
+    path->codec = ESP__NO_CODEC;
+    for (uint32_t i = 0; i < n; i++) {
         const esp__recipe_op *r = &p->recipe_ops[recipe[i]];
+        if (r->kind == ESP_PLAN_COMP || (r->kind == ESP_PLAN_COLLECTIVE && r->compressed)) path->codec = t->codec_index;
         ops[i].ns = esp__recipe_ns(p, r, t->size, t->codec);
         ops[i].lanes = r->lanes;
         ops[i].kind = r->kind;
@@ -270,7 +268,14 @@ static void esp__path_fill(const esp__tasting *t, const esp__prefix *l, esp__pat
     }
     path->volume = path->codec == ESP__NO_CODEC ? 4 * e : (uint64_t)esp__payload_bytes(t->codec, e);
     path->error = path->codec == ESP__NO_CODEC ? 0.0 : t->codec->error * (double)e;
-    if (!p->free_compression) path->option = esp__option_of(p, recipe, l->n);
+}
+
+static void esp__path_fill(const esp__tasting *t, const esp__prefix *l, esp__path *path) {
+    uint16_t recipe[ESP__MAX_OPS];
+    uint32_t at = l->n;
+    for (const esp__prefix *x = l; x->before; x = x->before) recipe[--at] = x->op;
+    esp__path_time(t, recipe, l->n, path);
+    if (!t->p->free_compression) path->option = esp__option_of(t->p, recipe, l->n);
 }
 
 static int esp__path_before(const void *a, const void *b) {
@@ -288,6 +293,37 @@ static void esp__tasting_open(esp__tasting *t, esp__problem *p, const esp__unit 
     t->limits = p->config.max_memory_bytes || p->config.max_volume > 0.0 || p->config.max_error > 0.0;
     t->width = p->width;
     esp__sizes(p, u->elements, t->size);
+}
+
+static int esp__path_core(const esp__menu *menu, uint32_t i) {
+    const esp__path *b = &menu->paths[i];
+    for (uint32_t k = 0; k < menu->n; k++) {
+        const esp__path *a = &menu->paths[k];
+        int less = a->total < b->total || k < i;
+        if (k == i || a->total > b->total) continue;
+        uint32_t lane = 0;
+        for (; lane < ESP__LANES && a->load[lane] <= b->load[lane]; lane++) less |= a->load[lane] < b->load[lane];
+        if (lane == ESP__LANES && less && a->memory <= b->memory && a->volume <= b->volume && a->error <= b->error)
+            return 0;
+        if (lane == ESP__LANES && less && !menu->limits) return 0;
+    }
+    return 1;
+}
+
+/* Paths that prices on lanes could choose come first. */
+static void esp__menu_core_first(esp__problem *p, esp__menu *menu, esp__path *paths) {
+    esp__mark mark = esp__pool_mark(p->pool);
+    esp__path *rest = esp__pool_get(p->pool, menu->n * sizeof *rest);
+    uint8_t *core = esp__pool_get(p->pool, menu->n);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < menu->n; i++) core[i] = (uint8_t)esp__path_core(menu, i);
+    for (uint32_t i = 0; i < menu->n; i++)
+        if (core[i])
+            paths[menu->n_core++] = paths[i];
+        else
+            rest[n++] = paths[i];
+    memcpy(paths + menu->n_core, rest, n * sizeof *rest);
+    esp__pool_release(p->pool, mark);
 }
 
 /* All prefixes may be used again. */
@@ -335,26 +371,81 @@ static void esp__menu_make(esp__problem *p, const esp__unit *u, esp__menu *menu)
         esp__path_fill(t, l, paths++);
     }
     esp__tasting_close(t);
-    qsort((void *)(uintptr_t)menu->paths, n, sizeof *paths, esp__path_before);
+    paths -= n;
+    qsort(paths, n, sizeof *paths, esp__path_before);
+    menu->limits = t->limits;
+    esp__menu_core_first(p, menu, paths);
 }
 
-ESP__FN const esp__menu *esp__menu_get(esp__problem *p, const esp__unit *u) {
+/* The core of `like`, timed anew for this unit: pruning for every size that a group or chunk may have would take longer than
+ * it brings, and what is worth trying changes slowly with size. */
+static void esp__menu_retime(esp__problem *p, const esp__unit *u, const esp__menu *like, esp__menu *menu) {
+    esp__tasting *t = esp__tasting_of(p, u);
+    esp__path *paths = esp__pool_get(p->pool, like->n_core * sizeof *paths);
+    for (uint32_t i = 0; i < like->n_core; i++) {
+        const esp__path *from = &like->paths[i];
+        uint16_t recipe[ESP__MAX_OPS];
+        for (uint32_t k = 0; k < from->n; k++) recipe[k] = (uint16_t)from->ops[k].recipe;
+        t->codec = from->codec == ESP__NO_CODEC ? NULL : &p->codecs[from->codec];
+        t->codec_index = from->codec;
+        esp__path_time(t, recipe, from->n, &paths[i]);
+        paths[i].codec = from->codec;
+        paths[i].option = from->option;
+    }
+    menu->n = menu->n_core = like->n_core;
+    menu->paths = paths;
+}
+
+static int esp__unit_whole(const esp__problem *p, const esp__unit *u) {
+    return u->n == 1 && u->elements == p->model->tensors[u->first].elements;
+}
+
+/* The size whose menu stands for those of groups and chunks near it. */
+static uint64_t esp__size_near(uint64_t elements) {
+    uint64_t size = 1;
+    while (2 * size <= elements) size *= 2;
+    return elements - size > size / 2 ? 2 * size : size;
+}
+
+/* The menu for this unit as it is (near 0), or as one like it (near 1). */
+static esp__menu *esp__menu_find(esp__problem *p, const esp__unit *u, uint32_t near, uint32_t width) {
     uint32_t keep = p->keep[u->first], packed = u->n > 1;
-    uint64_t h = (u->elements * 2 + packed) * 0x9E3779B97F4A7C15ull + keep * 0xD1B54A32D192ED03ull;
-    esp__menu **slot = &p->menus[(h >> 40) & (p->n_menu_slots - 1)], *m;
+    uint64_t h = (u->elements * 4 + packed * 2 + near) * 0x9E3779B97F4A7C15ull + keep * 0xD1B54A32D192ED03ull;
+    esp__menu **slot = &p->menus[(h >> 32) & (p->n_menu_slots - 1)], *m;
     for (m = *slot; m; m = m->next)
-        if (m->elements == u->elements && m->keep == keep && (m->n_pieces > 1) == packed && m->width == p->width)
+        if (m->elements == u->elements && m->keep == keep && (m->n_pieces > 1) == packed && m->near == near &&
+            m->width == width)
             return m;
     m = esp__pool_get(p->pool, sizeof *m);
     m->elements = u->elements;
     m->n_pieces = u->n;
     m->keep = keep;
-    m->width = p->width;
-    esp__menu_make(p, u, m);
+    m->width = width;
+    m->near = near;
     m->next = *slot;
     *slot = m;
     p->n_menus++;
     return m;
+}
+
+ESP__FN const esp__menu *esp__menu_get(esp__problem *p, const esp__unit *u) {
+    uint32_t width = p->width, near = !esp__unit_whole(p, u);
+    esp__menu *menu = esp__menu_find(p, u, near, width), *like;
+    esp__unit other = *u;
+    if (menu->paths) return menu;
+    if (!near) {
+        esp__menu_make(p, u, menu);
+        return menu;
+    }
+    other.elements = esp__size_near(u->elements);
+    like = esp__menu_find(p, &other, 0, ESP__WIDTH_LOADS);
+    if (!like->paths) {
+        p->width = ESP__WIDTH_LOADS;
+        esp__menu_make(p, &other, like);
+        p->width = width;
+    }
+    esp__menu_retime(p, u, like, menu);
+    return menu;
 }
 
 ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const esp__option *o, uint32_t codec) {

@@ -70,10 +70,12 @@ typedef struct esp__path {
 #define ESP__NO_CODEC 0xffffffffu
 typedef struct esp__menu {
     uint64_t elements;
-    uint32_t n_pieces; /* tensors in the unit: over one, it is packed                                          */
-    uint32_t keep;     /* index of the constraint, or 0                                                        */
-    uint32_t width;
+    uint32_t n_pieces;    /* tensors in the unit: over one, it is packed                                          */
+    uint32_t keep;        /* index of the constraint, or 0                                                        */
+    uint32_t width, near; /* near: made for a size like this one                                             */
+    int limits;
     uint32_t n;
+    uint32_t n_core;        /* of these: not dominated by their loads and sums alone; they come first          */
     const esp__path *paths; /* none dominated by another; by ascending total                                   */
     struct esp__menu *next; /* in the problem's hash table                                                     */
 } esp__menu;
@@ -131,7 +133,7 @@ typedef struct esp__draft {
     uint32_t room_units, room_sequence; /* what the arrays hold                             */
 } esp__draft;
 
-/* The menu for a unit; made when it is first asked for. `keep` of its first tensor holds (units with different keeps are
+/* The menu for a unit; made when it is first asked for. That of a group or chunk is the core of a near size's, timed anew. `keep` of its first tensor holds (units with different keeps are
  * never merged). Never empty: constraints that leave nothing are refused when the problem is made. */
 ESP__FN const esp__menu *esp__menu_get(esp__problem *p, const esp__unit *u);
 /* The path for exactly this option and codec, dominated or not, constraints or not; NULL: not in the tree of this system. */
@@ -198,6 +200,5 @@ ESP__FN const esp__scheme *const *esp__schemes(void); /* NULL-terminated, in the
 ESP__FN void esp__algorithm1(esp__problem *p, esp__draft *d); /* algorithm1.c: units of d as given                 */
 ESP__FN void esp__algorithm2(esp__problem *p, esp__draft *d); /* algorithm2.c: moves compression to the CPU        */
 ESP__FN void esp__improve(esp__problem *p, esp__draft *d);    /* improve.c: to a local optimum, units as given     */
-ESP__FN void esp__regroup(esp__problem *p, esp__draft *d);    /* regroup.c: merging and splitting                  */
 ESP__FN void esp__search_all(esp__problem *p, esp__draft *d); /* search.c: everything, from several starts        */
 #endif
