@@ -1,0 +1,179 @@
+/* test_plan_runs.c: what the planner makes is what the executor runs: the text of a plan loads on ranks that are threads, all
+ * ranks end with the same bits, and what is not compressed is exact. Chunks and groups are asked for by the costs. */
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "../common/ranks.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "problems.h"
+
+enum { RANKS_MAX = 8, STEPS = 2, ELEMENTS_MAX = 6000 };
+typedef struct runner {
+    const problem_input *in;
+    const char *text;
+    const esp_plan_unit *units;
+    uint32_t n_units;
+    float *result[RANKS_MAX]; /* of a rank: all tensors, one behind the other */
+    uint64_t elements;
+    atomic_int failures;
+} runner;
+
+static void check(runner *r, int ok, const char *what) {
+    if (!ok && atomic_fetch_add(&r->failures, 1) < 5)
+        fprintf(stderr, "%s: %s\n%s\n", what, esp_last_error(NULL), r->text);
+}
+
+/* Small whole numbers: their sums are exact in every order. */
+static float gradient(int32_t rank, uint64_t i, int step) {
+    return (float)((int)((i * 7 + (uint64_t)rank * 3 + (uint64_t)step) % 17) - 8);
+}
+
+static void body(esp_ctx *ctx, void *user) {
+    static const esp_stream here;
+    runner *r = user;
+    int32_t rank = esp_rank(ctx);
+    uint32_t n = r->in->model.n_tensors, id[PROBLEM_TENSORS];
+    float *data = r->result[rank];
+    for (uint32_t t = 0; t < n; t++) {
+        esp_tensor_desc d = ESP_ZERO;
+        d.name = r->in->names[t];
+        d.count = r->in->tensors[t].elements;
+        check(r, esp_tensor_add(ctx, &d, &id[t]) == ESP_OK, "esp_tensor_add");
+    }
+    check(r, esp_start(ctx) == ESP_OK, "esp_start");
+    check(r, esp_strategy_set(ctx, r->text) == ESP_OK, "esp_strategy_set");
+    for (int step = 0; step < STEPS; step++) {
+        for (uint64_t i = 0; i < r->elements; i++) data[i] = gradient(rank, i, step);
+        uint64_t at = 0;
+        for (uint32_t t = 0; t < n; t++) {
+            check(r, esp_push(ctx, id[t], data + at, here) == ESP_OK, "esp_push");
+            at += r->in->tensors[t].elements;
+        }
+        check(r, esp_wait_all(ctx) == ESP_OK, "esp_wait_all");
+    }
+}
+
+/* What units without a codec bring is the mean, to the last bit. */
+static void check_exact(const runner *r, uint32_t ranks) {
+    uint64_t start[PROBLEM_TENSORS + 1] = {0};
+    for (uint32_t t = 0; t < r->in->model.n_tensors; t++) start[t + 1] = start[t] + r->in->tensors[t].elements;
+    for (uint32_t u = 0; u < r->n_units; u++) {
+        const esp_plan_unit *x = &r->units[u];
+        if (strcmp(x->codec, "none") != 0) continue;
+        for (uint64_t i = start[x->first] + x->begin, end = i + x->elements; i < end; i++) {
+            float sum = 0;
+            for (uint32_t rank = 0; rank < ranks; rank++) sum += gradient((int32_t)rank, i, STEPS - 1);
+            if (fabsf(r->result[0][i] - sum / (float)ranks) > 1e-6f)
+                fail_msg("element %llu is %g, not %g in:\n%s", (unsigned long long)i, (double)r->result[0][i],
+                         (double)(sum / (float)ranks), r->text);
+        }
+    }
+}
+
+static void run_plan(const problem_input *in, const esp_plan *plan) {
+    static runner r;
+    test_job j;
+    uint32_t ranks = in->system.machines * in->system.ranks_per_machine;
+    memset(&r, 0, sizeof r);
+    memset(&j, 0, sizeof j);
+    r.in = in;
+    r.text = esp_plan_text(plan);
+    r.units = esp_plan_units(plan, &r.n_units);
+    for (uint32_t t = 0; t < in->model.n_tensors; t++) r.elements += in->tensors[t].elements;
+    for (uint32_t k = 0; k < ranks; k++) r.result[k] = calloc(r.elements, sizeof *r.result[k]);
+    j.size = (int32_t)ranks, j.per_machine = (int32_t)in->system.ranks_per_machine;
+    j.body = body, j.user = &r;
+    j.config.log_level = ESP_LOG_ERROR;
+    test_run(&j);
+    assert_int_equal(atomic_load(&r.failures), 0);
+    for (uint32_t k = 1; k < ranks; k++) assert_memory_equal(r.result[0], r.result[k], r.elements * sizeof(float));
+    check_exact(&r, ranks);
+    for (uint32_t k = 0; k < ranks; k++) free(r.result[k]);
+}
+
+/* A random problem that a few threads can run. */
+static void small_problem(uint64_t seed, problem_input *in) {
+    rng r = {seed};
+    problem_random(seed, 6, 0, in);
+    in->system.machines = 1 + rng_below(&r, 3);
+    in->system.ranks_per_machine = 1 + rng_below(&r, 2);
+    if (in->system.machines * in->system.ranks_per_machine == 1) in->system.machines = 2;
+    for (uint32_t t = 0; t < in->model.n_tensors; t++)
+        in->tensors[t].elements = 1 + in->tensors[t].elements % ELEMENTS_MAX;
+}
+
+static esp_plan *make(const problem_input *in, const esp_plan_config *config) {
+    esp_plan *plan = NULL;
+    if (esp_plan_make(&in->model, in->codecs, in->n_codecs, &in->system, config, &plan))
+        fail_msg("%s", esp_last_error(NULL));
+    return plan;
+}
+
+static void test_runs(void **state) {
+    static problem_input in;
+    (void)state;
+    for (uint64_t seed = 0; seed < 25; seed++) {
+        small_problem(seed, &in);
+        esp_plan *plan = make(&in, NULL);
+        run_plan(&in, plan);
+        esp_plan_free(plan);
+    }
+}
+
+/* Units of every kind, whatever the planner would choose: each a random option of the tree, in a random order of its own. */
+static void test_units_run(void **state) {
+    static problem_input in;
+    static char text[65536];
+    (void)state;
+    for (uint64_t seed = 50; seed < 75; seed++) {
+        rng r = {seed};
+        esp__unit units[4 * PROBLEM_TENSORS];
+        esp_plan *plan;
+        jmp_buf jump;
+        esp__pool pool = {.on_failure = &jump};
+        esp__problem p;
+        esp__draft d = {0};
+        small_problem(seed, &in);
+        uint32_t n = problem_units(&r, in.tensors, in.model.n_tensors, units);
+        assert_int_equal(esp__problem_open(&p, &pool, &in.model, in.codecs, in.n_codecs, &in.system, NULL, 0), ESP_OK);
+        esp__draft_set_units(&p, &d, units, n);
+        for (uint32_t u = 0; u < n; u++) {
+            const esp__menu *menu = esp__menu_get(&p, &units[u]);
+            d.paths[u] = &menu->paths[rng_below(&r, menu->n)];
+        }
+        esp__generate(&p, &d);
+        char *whole = esp__draft_text(&p, &d, "");
+        snprintf(text, sizeof text, "%s", whole);
+        free(whole);
+        esp__pool_free(&pool);
+        if (esp_plan_simulate(&in.model, in.codecs, in.n_codecs, &in.system, NULL, text, &plan))
+            fail_msg("%s of:\n%s", esp_last_error(NULL), text);
+        run_plan(&in, plan);
+        esp_plan_free(plan);
+    }
+}
+
+/* Every comparison strategy runs. */
+static void test_schemes_run(void **state) {
+    static problem_input in;
+    (void)state;
+    uint64_t seed = 80;
+    for (const esp__scheme *const *s = esp__schemes(); *s; s++, seed++) {
+        esp_plan_config config = {.strategy = (*s)->name, .flags = ESP_PLAN_NO_BOUND};
+        small_problem(seed, &in);
+        esp_plan *plan = make(&in, &config);
+        run_plan(&in, plan);
+        esp_plan_free(plan);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs), cmocka_unit_test(test_units_run),
+                                       cmocka_unit_test(test_schemes_run)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
