@@ -74,16 +74,33 @@ static uint32_t *esp__by_size(esp__problem *p, const esp__draft *d) {
 }
 
 /* ---- the start ---------------------------------------------------------------------------------------------------------------- */
-/* Without compression, where the choices have that: each unit's shortest by itself. */
+/* The option that everybody uses without compression: menus lack it where another has less to do on every lane, but in one
+ * model's order of ops or another it may still be the shorter. */
+static const esp__path *esp__path_usual(esp__problem *p, const esp__unit *u) {
+    static const char *const tree = "intra.reduce_scatter > inter.allreduce > intra.allgather", *const flat =
+                                                                                                    "flat.allreduce";
+    if (p->keep[u->first] || p->config.n_forbid || p->config.n_only) return NULL;
+    return esp__path_make(p, u, p->hierarchical ? tree : flat, ESP__NO_CODEC);
+}
+
+/* Without compression, where the choices have that: each unit's shortest by itself; or the usual option for all. */
 static void esp__start_raw(esp__problem *p, esp__draft *d, const esp__choices *choices) {
+    esp__draft usual;
+    memset(&usual, 0, sizeof usual);
+    esp__draft_copy(p, &usual, d);
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__path *raw = NULL;
-        for (uint32_t i = 0; i < choices[u].n; i++)
+        uint32_t like = choices[u].like;
+        for (uint32_t i = 0; i < choices[u].n && like == u; i++)
             if (choices[u].paths[i]->codec == ESP__NO_CODEC && (!raw || choices[u].paths[i]->total < raw->total))
                 raw = choices[u].paths[i];
-        d->paths[u] = raw ? raw : choices[u].paths[0];
+        d->paths[u] = like < u ? d->paths[like] : raw ? raw : choices[u].paths[0];
+        usual.paths[u] = like < u ? usual.paths[like] : raw ? esp__path_usual(p, &d->units[u]) : NULL;
+        if (!usual.paths[u]) usual.paths[u] = d->paths[u];
     }
     esp__generate(p, d);
+    esp__generate(p, &usual);
+    esp__keep_better_allowed(p, d, &usual);
 }
 
 /* ---- Remove and GetBestOption ------------------------------------------------------------------------------------------------ */
