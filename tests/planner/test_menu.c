@@ -280,12 +280,21 @@ static void check_menu(esp__problem *p, const esp__unit *u, uint32_t width, uint
     assert_true(menu->n > 0);
     for (uint32_t i = 0; i < menu->n; i++) {
         const esp__path *a = &menu->paths[i];
-        if (i) assert_true(a[-1].total <= a->total);
+        if (i && i != menu->n_core) assert_true(a[-1].total <= a->total);
         for (uint32_t k = 0; k < menu->n; k++)
             if (k != i && a->codec == menu->paths[k].codec && needless[width](&menu->paths[k], a))
                 fail_msg("%s %llu: path %u makes path %u of a menu of %u needless", what, (unsigned long long)seed, k,
                          i, menu->n);
     }
+    for (uint32_t i = menu->n_core; i < menu->n;
+         i++) { /* the core comes first: it makes the rest needless by load alone */
+        uint32_t k = 0;
+        while (k < menu->n_core && !no_more_load(&menu->paths[k], &menu->paths[i])) k++;
+        assert_true(k < menu->n_core);
+    }
+    for (uint32_t i = 0; i < menu->n_core; i++)
+        for (uint32_t k = 0; k < menu->n_core; k++)
+            assert_true(i == k || !no_more_load(&menu->paths[k], &menu->paths[i]));
     sweep s = {p, u, menu, 0, 0, 0};
     int extended = 0;
     for (uint32_t c = 0; c < p->n_codecs; c++) extended |= p->codecs[c].caps & ESP_CODEC_REDUCIBLE;
@@ -299,27 +308,28 @@ static void check_menu(esp__problem *p, const esp__unit *u, uint32_t width, uint
 /* The paper's machines, its three codecs alone, sizes from a bias to an embedding; one device: all 174; both: 4341. */
 static void test_paper_menus(void **state) {
     (void)state;
-    static const uint64_t sizes[] = {1, 64, 4096, 262144, 1000003, 38597376};
+    enum { SIZES = 6 };
+    static const esp_plan_tensor t[SIZES] = {{"a", 1, 0, NULL},      {"b", 64, 0, NULL},      {"c", 4096, 0, NULL},
+                                             {"d", 262144, 0, NULL}, {"e", 1000003, 0, NULL}, {"f", 38597376, 0, NULL}};
+    static const esp_plan_model model = {.n_tensors = SIZES, .tensors = t};
     static paper_input in;
     for (uint32_t c = 0; c < PAPER_CODECS; c++)
         for (uint32_t devices = GPU; devices <= (CPU | GPU); devices++) {
             rig g;
-            esp_plan_tensor t = {"t", 1, 0, NULL};
-            esp_plan_model model = {.n_tensors = 1, .tensors = &t};
             paper_open(&in, c & 1, 8);
             in.system.devices = devices;
             if (rig_open(&g, &model, &in.codecs[c], 1, &in.system, NULL, 0)) fail_msg("%s", esp_last_error(NULL));
-            for (uint32_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            for (uint32_t i = 0; i < SIZES; i++)
                 for (uint32_t width = ESP__WIDTH_LOADS; width <= ESP__WIDTH_EXACT; width++) {
-                    esp__unit u = {0, 1, 0, sizes[i]};
+                    esp__unit u = {i, 1, 0, t[i].elements};
                     if (devices != (CPU | GPU) || i % 3 == 2)
-                        check_menu(&g.problem, &u, width, devices, "size", sizes[i]);
+                        check_menu(&g.problem, &u, width, devices, "size", t[i].elements);
                 }
             rig_close(&g);
         }
 }
 
-/* Any system, up to three codecs, units of one and of several tensors. */
+/* Any system, up to three codecs. */
 static void test_random_menus(void **state) {
     (void)state;
     static problem_input in;
@@ -328,15 +338,14 @@ static void test_random_menus(void **state) {
         problem_random(seed, 2, seed % 8 ? 1u << seed % 2 : 3, &in);
         if (rig_open(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
             fail_msg("%s", esp_last_error(NULL));
-        esp__unit u = {0, in.model.n_tensors, 0, in.tensors[0].elements};
-        if (u.n > 1) u.elements += in.tensors[1].elements;
+        esp__unit u = {0, 1, 0, in.tensors[0].elements};
         check_menu(&g.problem, &u, (uint32_t)(seed / 8 % 3), in.system.devices, "seed", seed);
         rig_close(&g);
     }
 }
 
 /* ---- paths ----------------------------------------------------------------------------------------------------------------- */
-/* A path's option, made again from its text, takes the same; steps number those of the option. */
+/* A path's option, made again from its text, takes the same; steps number those of the option. Whole tensors, chunks, groups. */
 static void test_paths(void **state) {
     (void)state;
     static problem_input in;
@@ -346,7 +355,10 @@ static void test_paths(void **state) {
         if (rig_open(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
             fail_msg("%s", esp_last_error(NULL));
         esp__unit u = {0, 1, 0, in.tensors[0].elements};
+        if (seed % 3 == 1) u.elements = (u.elements + 1) / 2; /* a chunk */
+        if (seed % 3 == 2 && in.model.n_tensors == 2) u.n = 2, u.elements += in.tensors[1].elements;
         const esp__menu *menu = esp__menu_get(&g.problem, &u);
+        assert_true(menu->n > 0);
         for (uint32_t i = 0; i < menu->n; i++) {
             const esp__path *a = &menu->paths[i];
             char text[ESP__TEXT_MAX];
@@ -369,6 +381,8 @@ static void test_paths(void **state) {
                     assert_true(s->kind == (op->up ? ESP__DECOMP : ESP__COMP) && s->device == ESP__DEV_CPU);
                 } else if (op->kind != ESP_PLAN_PACK) {
                     assert_int_equal(op->step, steps++);
+                } else {
+                    assert_int_equal(u.n, 2);
                 }
             }
             assert_int_equal(steps, a->option->n);
