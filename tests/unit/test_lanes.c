@@ -64,12 +64,16 @@ static void step(esp_ctx *ctx, float *g, long pause_ns) {
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
 
-static void body_allocations(esp_ctx *ctx, void *user) {
-    float *g = malloc(TENSORS * COUNT * sizeof *g);
-    (void)user;
-    add_tensors(ctx, "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > "
-                     "inter.allgather > decomp@cpu > intra.allgather");
-    CHECK(esp_start(ctx) == ESP_OK);
+/* Whole tensors, then the same in chunks and groups. */
+static const char in_units[] =
+    "espresso-strategy 1\n"
+    "tensor layer0 40001 split 2\nchunk 40000 topk:ratio=0.02 flat.allreduce\nchunk 1 none flat.allreduce\n"
+    "tensor layer1 40001 group\ntensor layer2 40001 group\n"
+    "group 80002 efsignsgd intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather\n"
+    "tensor layer3 40001 group\ntensor layer4 40001 group\ntensor layer5 40001 group\n"
+    "group 120003 dgc:ratio=0.02 comp@cpu > flat.allgather > decomp@cpu\n";
+
+static void count_steps(esp_ctx *ctx, float *g) {
     step(ctx, g, 0);
     CHECK(esp_barrier(ctx) == ESP_OK);
     if (esp_rank(ctx) == 0) atomic_store(&counting, 1);
@@ -78,6 +82,26 @@ static void body_allocations(esp_ctx *ctx, void *user) {
     CHECK(esp_barrier(ctx) == ESP_OK);
     if (esp_rank(ctx) == 0) atomic_store(&counting, 0);
     CHECK(esp_barrier(ctx) == ESP_OK);
+}
+
+static void body_allocations(esp_ctx *ctx, void *user) {
+    float *g = malloc(TENSORS * COUNT * sizeof *g);
+    int units = *(int *)user;
+    if (units)
+        for (uint32_t t = 0; t < TENSORS; t++) {
+            esp_tensor_desc d = ESP_ZERO;
+            char name[16];
+            snprintf(name, sizeof name, "layer%u", t);
+            d.name = name;
+            d.count = COUNT;
+            CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+        }
+    else
+        add_tensors(ctx, "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > "
+                         "inter.allgather > decomp@cpu > intra.allgather");
+    CHECK(esp_start(ctx) == ESP_OK);
+    if (units) CHECK(esp_strategy_set(ctx, in_units) == ESP_OK);
+    count_steps(ctx, g);
     free(g);
 }
 
@@ -88,13 +112,15 @@ static void test_no_allocation(void **state) {
         puts("skipped: under a sanitizer, or without glibc, allocations cannot be counted");
         skip();
     }
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 4; k++) {
+        int units = k / 2;
         test_job j;
         memset(&j, 0, sizeof j);
         j.size = 4;
         j.per_machine = 2;
         j.body = body_allocations;
-        j.config.backend = backends[k];
+        j.user = &units;
+        j.config.backend = backends[k % 2];
         atomic_store(&failures, 0);
         atomic_store(&allocations, 0);
         test_run(&j);
