@@ -29,10 +29,10 @@
 #include "strategy.c"
 #include "state.c"
 
-#include "quantity.c"
-#include "progress.c"
 #include "../planner/files/files.c"
 #ifdef ESPRESSO_JANSSON
+#include "quantity.c"
+#include "progress.c"
 #include "json.c"
 #include "page.c"
 #include "plan_flags.c"
