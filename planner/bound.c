@@ -282,15 +282,16 @@ static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
     if (f < 0.9 * b->proven) whole = 0.0; /* one unit's own chain binds, not the lanes */
     for (uint32_t j = 0; j < b->game.n_rows; j++) out->lane_price[b->rows[j].lane] += whole * b->lambda[j];
     for (uint32_t u = 0; u < b->n; u++) {
-        const esp__path *paths = b->menus[b->menu[u]].menu->paths, *path = &paths[choice[u]];
+        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        const esp__path *path = m->paths[choice[u]];
         for (uint32_t j = 0; j < b->game.n_rows; j++) {
             const esp__row *r = &b->rows[j];
             double load = (double)path->load[r->lane], w = r->w[b->offset[u] + choice[u]];
             out->price[u][r->lane] += b->lambda[j] * (load > 0.0 ? w / load : b->ready[u] >= r->s ? 1.0 : 0.0);
         }
         /* what a chain's nanosecond must cost for those that cannot end in time to look no better than the choice */
-        for (uint32_t x = b->high[u]; x < b->menus[b->menu[u]].n; x++) {
-            double longer = (double)paths[x].total - (double)path->total, cheaper = 0.0;
+        for (uint32_t x = b->high[u]; x < m->n; x++) {
+            double longer = m->total[x] - (double)path->total, cheaper = 0.0;
             for (uint32_t j = 0; j < b->game.n_rows; j++)
                 cheaper += b->lambda[j] * (b->rows[j].w[b->offset[u] + choice[u]] - b->rows[j].w[b->offset[u] + x]);
             if (longer > 0.0) out->chain_price[u] = esp__max2(out->chain_price[u], cheaper / longer);

@@ -1,9 +1,9 @@
-/* bound_rows.c: the inequalities of the lower bound. Row (lane, s, q) says: what of the ops on this lane must run between s
- * and T - q takes no longer than T - q - s. How much of an op must depends on its path alone: it starts no earlier than its
- * unit is ready and the ops before it are done (a), and ends no later than T less the ops after it (tail). Pushed as far left
- * as it goes, a + p - s of its time p lies behind s; pushed as far right, p - (q - tail) lies before T - q; the lesser of the
- * two lies between them wherever it runs. So T >= s + q + the sum of these parts, and every mixture of rows is a bound too.
- * Backward ops are ops of the compute lane like others. */
+/* bound_rows.c: the inequalities of the lower bound. Row (lane, s, q) says: what must run on this lane between s and T - q takes
+ * no longer than T - q - s. How much of a unit's work p there must depends on its path alone: none of it can be done before its
+ * unit is ready and the ops before its first op on the lane have ended (a), so at most s - a of it lies before s; all of it has
+ * ended by T less what follows its last op there (tail), so at most q - tail of it lies behind T - q. The rest lies between.
+ * So T >= s + q + the sum of these rests, and every mixture of rows is a bound too. Backward ops are work of the compute lane.
+ * Only loads, sums, and heads and tails of link lanes are looked at: menus keep what is best in these (ESP__WIDTH_ENDS). */
 #include "plan.h"
 
 /* One op as its lane sees it. */
@@ -13,7 +13,8 @@ typedef struct esp__stay {
 } esp__stay;
 /* A menu, by lanes. */
 typedef struct esp__lanes_menu {
-    const esp__menu *menu; /* or NULL: it was made for bound_any.c       */
+    const esp__menu *menu;   /* or NULL: it was made for bound_any.c                                   */
+    const esp__path **paths; /* [n] by ascending total                                                 */
     uint32_t n;
     double *total;                /* [n] of all ops, ascending                                              */
     uint32_t *first[ESP__LANES];  /* [n + 1] where a path's stays begin                                     */
@@ -25,20 +26,19 @@ typedef struct esp__lanes_menu {
 } esp__lanes_menu;
 typedef struct esp__row {
     uint32_t lane;
-    double s, q, cap; /* cap: no op has more than T - q - s in there; < 0: see esp__must */
-    double base;      /* s + q + the backward ops' part                             */
-    double *w;        /* [n_paths] a path's part                                    */
+    double s, q;
+    double base; /* s + q + the backward ops' part                             */
+    double *w;   /* [n_paths] a path's part                                    */
 } esp__row;
 
 static double esp__min2(double a, double b) { return a < b ? a : b; }
 static double esp__max2(double a, double b) { return a > b ? a : b; }
 
-/* What of an op from a on must lie between s and T - q. cap < 0: of work that may be cut into pieces of several kinds: all
- * of it or nothing, so that what the pieces must adds up. */
-static double esp__must(double a, double p, double tail, double s, double q, double cap) {
-    double left = esp__min2(a + p - s, p), right = esp__min2(p - (q - tail), p);
-    if (cap < 0.0) return a >= s && tail >= q ? p : 0.0;
-    return esp__max2(0.0, esp__min2(esp__min2(left, right), cap));
+/* What of work p, done from a on, must lie between s and T - q. Pieces: of work that may be cut into pieces of several kinds,
+ * all or nothing, so that what the pieces must adds up. */
+static double esp__must(double a, double p, double tail, double s, double q, int pieces) {
+    if (pieces) return a >= s && tail >= q ? p : 0.0;
+    return esp__max2(0.0, p - esp__max2(0.0, s - a) - esp__max2(0.0, q - tail));
 }
 
 /* Makes room for n paths and n_stays on each lane. */
@@ -58,24 +58,40 @@ static void esp__lanes_menu_add(esp__lanes_menu *m, uint32_t lane, uint32_t x, d
     m->head[lane] = esp__max2(m->head[lane], head + p);
 }
 
+/* A path's time on one lane, from its first op there to its last. */
+static void esp__lanes_menu_path(esp__lanes_menu *m, const esp__path *path, uint32_t lane, uint32_t x) {
+    double done = 0.0, head = 0.0, end = 0.0, load = (double)path->load[lane];
+    m->first[lane][x + 1] = m->first[lane][x];
+    if (!path->load[lane]) return;
+    for (uint32_t k = 0; k < path->n; k++) {
+        int on = path->ops[k].lanes >> lane & 1u && path->ops[k].ns;
+        if (on && end == 0.0) head = done;
+        done += (double)path->ops[k].ns;
+        if (on) end = done;
+    }
+    /* when a path compresses is not looked at: menus leave out paths that differ in this only */
+    if (lane == ESP__LANE_COMPUTE || lane == ESP__LANE_CPU)
+        esp__lanes_menu_add(m, lane, x, load, 0.0, 0.0);
+    else
+        esp__lanes_menu_add(m, lane, x, load, head, (double)path->total - end);
+}
+
+static int esp__shorter(const void *a, const void *b) {
+    const esp__path *x = *(const esp__path *const *)a, *y = *(const esp__path *const *)b;
+    if (x->total != y->total) return x->total < y->total ? -1 : 1;
+    return x < y ? -1 : x > y; /* of one array */
+}
+
 static void esp__lanes_menu_make(esp__problem *p, const esp__menu *menu, esp__lanes_menu *out) {
-    uint32_t n[ESP__LANES] = {0, 0, 0, 0};
+    const uint32_t n[ESP__LANES] = {menu->n, menu->n, menu->n, menu->n};
     out->menu = menu;
-    for (uint32_t x = 0; x < menu->n; x++)
-        for (uint32_t k = 0; k < menu->paths[x].n; k++)
-            for (uint32_t l = 0; l < ESP__LANES; l++) n[l] += menu->paths[x].ops[k].lanes >> l & 1u;
+    out->paths = esp__pool_get(p->pool, menu->n * sizeof *out->paths);
+    for (uint32_t x = 0; x < menu->n; x++) out->paths[x] = &menu->paths[x];
+    qsort((void *)out->paths, menu->n, sizeof *out->paths, esp__shorter);
     esp__lanes_menu_open(p, out, menu->n, n);
     for (uint32_t x = 0; x < menu->n; x++) {
-        double head = 0.0, total = (double)menu->paths[x].total;
-        out->total[x] = total;
-        for (uint32_t l = 0; l < ESP__LANES; l++) out->first[l][x + 1] = out->first[l][x];
-        for (uint32_t k = 0; k < menu->paths[x].n; k++) {
-            const esp__plan_op *op = &menu->paths[x].ops[k];
-            double ns = (double)op->ns;
-            for (uint32_t l = 0; l < ESP__LANES && op->ns; l++)
-                if (op->lanes >> l & 1u) esp__lanes_menu_add(out, l, x, ns, head, total - head - ns);
-            head += ns;
-        }
+        out->total[x] = (double)out->paths[x]->total;
+        for (uint32_t l = 0; l < ESP__LANES; l++) esp__lanes_menu_path(out, out->paths[x], l, x);
     }
 }
 
@@ -107,8 +123,7 @@ typedef struct esp__bounding {
 static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
     double sum = 0.0;
     if (r->lane != ESP__LANE_COMPUTE) return 0.0;
-    for (uint32_t i = 0; i < b->n_tensors; i++)
-        sum += esp__must(b->start[i], b->compute[i], b->tail[i], r->s, r->q, b->proven - r->s - r->q);
+    for (uint32_t i = 0; i < b->n_tensors; i++) sum += esp__must(b->start[i], b->compute[i], b->tail[i], r->s, r->q, 0);
     return sum;
 }
 
@@ -135,7 +150,7 @@ static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
         if (b->ready[u] >= r->s) late[b->menu[u]] = w;
         const esp__stay *stay = m->stays[r->lane];
         for (uint32_t k = 0; k < m->first[r->lane][m->n]; k++, stay++)
-            w[stay->path] += esp__must(b->ready[u] + stay->head, stay->p, stay->tail, r->s, r->q, r->cap);
+            w[stay->path] += esp__must(b->ready[u] + stay->head, stay->p, stay->tail, r->s, r->q, b->divisible);
     }
     esp__pool_release(b->p->pool, mark);
 }
@@ -162,7 +177,7 @@ static int esp__row_add(esp__bounding *b, uint32_t lane, double s, double q) {
         if (b->rows[j].lane == lane && b->rows[j].s == s && b->rows[j].q == q) return 0;
     if (place == ESP__GAME_ROWS || b->proven - s - q <= 0.0) return 0;
     esp__row *r = &b->rows[place];
-    r->lane = lane, r->s = s, r->q = q, r->cap = b->divisible ? -1.0 : b->proven - s - q;
+    r->lane = lane, r->s = s, r->q = q;
     r->base = s + q + esp__row_backward(b, r);
     if (!r->w) r->w = esp__pool_get(b->p->pool, b->n_paths * sizeof *r->w);
     esp__row_fill(b, r, 1u << place);

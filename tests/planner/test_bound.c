@@ -18,6 +18,7 @@ typedef struct small {
     jmp_buf on_failure;
     esp__pool pool;
     esp_plan_model model;
+    esp_plan_tensor tensors[SMALL_UNITS];
     uint64_t compute[SMALL_UNITS], ready[SMALL_UNITS];
     uint32_t keep[SMALL_UNITS];
     esp__problem problem;
@@ -51,6 +52,8 @@ static void small_random(uint64_t seed, small *s) {
     memset(s, 0, sizeof *s);
     s->pool.on_failure = &s->on_failure;
     esp__problem *p = &s->problem;
+    p->model = &s->model;
+    s->model.tensors = s->tensors;
     s->n_units = n;
     for (uint32_t u = 0; u < n; u++) { /* some share a tensor, as chunks do; some are groups of two */
         uint32_t t = (uint32_t)p->n_tensors, chunk = u && s->units[u - 1].n == 1 && rng_chance(&r, 0.2);
@@ -61,20 +64,22 @@ static void small_random(uint64_t seed, small *s) {
         esp__menu *m = &s->menus[u];
         m->elements = unit.elements;
         m->n_pieces = unit.n;
-        m->n = 1 + rng_below(&r, SMALL_PATHS);
+        s->tensors[unit.first].elements = unit.n == 1 ? unit.elements : 0;
+        m->n = m->n_core = 1 + rng_below(&r, SMALL_PATHS);
         m->paths = s->paths[u];
         for (uint32_t x = 0; x < m->n; x++) small_path(&r, scale, s->ops[u][x], &s->paths[u][x]);
         qsort(s->paths[u], m->n, sizeof *s->paths[u], by_total);
         m->next = s->slot;
         s->slot = m;
     }
+    for (uint32_t u = 0; u < n; u++) s->menus[u].near = !esp__unit_whole(p, &s->units[u]);
     uint32_t most = 1 + rng_below(&r, 3 * scale);
     for (uint32_t t = 0; t < p->n_tensors; t++) {
         s->compute[t] = rng_chance(&r, 0.1) ? 0 : rng_below(&r, most);
         s->ready[t] = s->compute[t] + (t ? s->ready[t - 1] : 0);
     }
     s->model.n_tensors = (uint32_t)p->n_tensors;
-    p->pool = &s->pool, p->model = &s->model, p->compute = s->compute, p->ready = s->ready, p->keep = s->keep;
+    p->pool = &s->pool, p->compute = s->compute, p->ready = s->ready, p->keep = s->keep;
     p->menus = &s->slot, p->n_menu_slots = 1;
 }
 
