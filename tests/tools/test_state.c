@@ -74,6 +74,44 @@ static void shows(void **state) {
     spawn_free(&s);
 }
 
+/* Comps of chunks and groups say which elements they are about. */
+static void shows_units(void **state) {
+    (void)state;
+    static float g[1000], h[10];
+    static const char text[] = "espresso-strategy 1\n"
+                               "tensor fc.weight 1000 split 2\n"
+                               "chunk 600 topk:ratio=0.1 comp@cpu > flat.allgather > decomp@cpu\n"
+                               "chunk 400 topk:ratio=0.1 comp@cpu > flat.allgather > decomp@cpu\n"
+                               "tensor fc.bias 10 group\ntensor fc.scale 10 group\n"
+                               "group 20 topk:ratio=0.1 comp@cpu > flat.allgather > decomp@cpu\n";
+    esp_config cfg = ESP_ZERO;
+    esp_stream stream = ESP_ZERO;
+    esp_ctx *ctx;
+    char at[96], name[112];
+    cfg.size = 1;
+    assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
+    for (uint32_t t = 0; t < 3; t++) {
+        esp_tensor_desc d = ESP_ZERO;
+        d.name = t == 0 ? "fc.weight" : t == 1 ? "fc.bias" : "fc.scale", d.count = t ? 10 : 1000;
+        assert_int_equal(esp_tensor_add(ctx, &d, NULL), ESP_OK);
+    }
+    assert_int_equal(esp_start(ctx), ESP_OK);
+    if (esp_strategy_set(ctx, text)) fail_msg("%s", esp_last_error(ctx));
+    for (uint32_t t = 0; t < 3; t++) assert_int_equal(esp_push(ctx, t, t ? h : g, stream), ESP_OK);
+    assert_int_equal(esp_wait_all(ctx), ESP_OK);
+    snprintf(at, sizeof at, "%s.units", base);
+    snprintf(name, sizeof name, "%s.r0of1", at);
+    assert_int_equal(esp_state_save(ctx, at), ESP_OK);
+    esp_close(ctx);
+    spawned s = SPAWN("state", name);
+    unlink(name);
+    if (s.status) fail_msg("%s", s.text[1]);
+    check_said(&s, 0, "Comp 0 of fc.weight (elements 0 to 599): 600 elements from 0 on, the rank's own gradient");
+    check_said(&s, 0, "Comp 0 of fc.weight (elements 600 to 999): 400 elements");
+    check_said(&s, 0, "Comp 0 of fc.bias to fc.scale: 20 elements from 0 on");
+    spawn_free(&s);
+}
+
 static void damage(void **state) {
     (void)state;
     for (long at = 0; at < n_bytes; at += n_bytes / 60 + 1) {
@@ -122,10 +160,8 @@ static void no_such_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shows),
-        cmocka_unit_test(damage),
-        cmocka_unit_test(truncation),
-        cmocka_unit_test(no_such_file),
+        cmocka_unit_test(shows),      cmocka_unit_test(shows_units),  cmocka_unit_test(damage),
+        cmocka_unit_test(truncation), cmocka_unit_test(no_such_file),
     };
     return cmocka_run_group_tests(tests, save, clean);
 }

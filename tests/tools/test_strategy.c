@@ -54,8 +54,31 @@ static void normalised(void **state) {
     spawn_free(&again);
 }
 
+/* Chunks, groups and whole orders come back word by word. */
+static void units(void **state) {
+    (void)state;
+    static const char text[] = "espresso-strategy 1\n"
+                               "tensor fc2.weight 10240 split 2\n"
+                               "chunk 10000 topk:ratio=0.01 comp@cpu > flat.allgather > decomp@cpu\n"
+                               "chunk 240 none flat.allreduce\n"
+                               "tensor fc2.bias 10 group\n"
+                               "tensor fc1.bias 20 group\n"
+                               "group 30 none flat.reduce > flat.broadcast\n"
+                               "order b 0:0d 0:0 0:1 1:0 b b 2:p 2:0 0:2 2:1 2:u\n";
+    char path[64];
+    spawned s = strategy(text, path);
+    if (s.status != 0) fail_msg("%s", s.text[1]);
+    assert_string_equal(s.text[0], text);
+    spawn_free(&s);
+}
+
 static void refused(void **state) {
     (void)state;
+    check_refused(
+        "espresso-strategy 1\ntensor a 10 split 2\nchunk 5 none flat.allreduce\nchunk 6 none flat.allreduce\n", 4,
+        "add up to 11");
+    check_refused("espresso-strategy 1\ntensor a 10 group\ngroup 10 none flat.allreduce\n", 3, "alone in its group");
+    check_refused("espresso-strategy 1\ntensor a 10 group\n", 2, "before the group of tensor 'a' is closed");
     check_refused("espresso-strategy 9\n", 1, "espresso-strategy 1");
     check_refused("espresso-strategy 1\ntensor a 10 none\n", 2, "expected 'tensor NAME ELEMENTS CODEC OPTION'");
     check_refused("espresso-strategy 1\ntensor a ten none flat.allreduce\n", 2, "ELEMENTS");
@@ -91,6 +114,7 @@ static void wrong_usage(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(normalised),
+        cmocka_unit_test(units),
         cmocka_unit_test(refused),
         cmocka_unit_test(wrong_usage),
     };
