@@ -87,7 +87,7 @@ static const esp__path *esp__path_usual(esp__problem *p, const esp__unit *u) {
 static void esp__start_raw(esp__problem *p, esp__draft *d, const esp__choices *choices) {
     esp__draft usual;
     memset(&usual, 0, sizeof usual);
-    esp__draft_copy(p, &usual, d);
+    esp__draft_set_units(p, &usual, d->units, d->n_units);
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__path *raw = NULL;
         uint32_t like = choices[u].like;

@@ -1,8 +1,9 @@
-/* espresso.c: the strategy "espresso": Algorithms 1 and 2, over the tensors as given, and again with large tensors in chunks, as BytePS,
- * which the paper's system is built on, cuts them before anything is decided. The better of the two. */
+/* espresso.c: the strategy "espresso": Algorithms 1 and 2, which take units as given: over the tensors; over large ones in chunks, as BytePS,
+ * on which the paper's system is built, cuts them; and over small neighbours in groups, as everybody fuses them. The best. */
 #include "algorithms.h"
 
-enum { ESP__CHUNKS_MOST = 8, ESP__LARGE_SHARE = 64 }; /* large: from this part of the model on */
+/* Large: from this part of the model on. Groups: of 4 MiB, the usual size of partitions and fusion buffers. */
+enum { ESP__CHUNKS_MOST = 8, ESP__LARGE_SHARE = 64, ESP__FUSED_ELEMENTS = 1 << 20 };
 
 /* Into how many chunks? As many as bring the tensor itself through soonest: the first passes through all lanes, the others
  * follow at the pace of the busiest. */
@@ -48,14 +49,36 @@ static int esp__cut_units(esp__problem *p, esp__draft *d) {
     return cut != 0;
 }
 
+/* Neighbours in groups; 0: there are none. */
+static int esp__fuse_units(esp__problem *p, esp__draft *d) {
+    uint32_t n = 0, first = 0, n_tensors = (uint32_t)p->n_tensors;
+    uint64_t elements = 0;
+    esp__unit *units = esp__pool_get(p->pool, n_tensors * sizeof *units);
+    for (uint32_t i = 0; i < n_tensors; i++) {
+        elements += p->model->tensors[i].elements;
+        if (elements < ESP__FUSED_ELEMENTS && i + 1 < n_tensors) continue;
+        n = esp__units_group(p, units, n, first, i + 1);
+        first = i + 1;
+        elements = 0;
+    }
+    if (n < n_tensors) esp__draft_set_units(p, d, units, n);
+    return n < n_tensors;
+}
+
+static void esp__espresso_also(esp__problem *p, esp__draft *d, esp__draft *other) {
+    esp__algorithm1(p, other);
+    esp__algorithm2(p, other);
+    esp__keep_better_allowed(p, d, other);
+}
+
 ESP__FN void esp__espresso(esp__problem *p, esp__draft *d) {
-    esp__draft cut;
+    esp__draft other;
     esp__draft_tensors(p, d);
     esp__algorithm1(p, d);
     esp__algorithm2(p, d);
-    memset(&cut, 0, sizeof cut);
-    if (p->config.flags & ESP_PLAN_NO_SPLIT || esp__out_of_time(p) || !esp__cut_units(p, &cut)) return;
-    esp__algorithm1(p, &cut);
-    esp__algorithm2(p, &cut);
-    esp__keep_better_allowed(p, d, &cut);
+    memset(&other, 0, sizeof other);
+    if (!(p->config.flags & ESP_PLAN_NO_SPLIT) && !esp__out_of_time(p) && esp__cut_units(p, &other))
+        esp__espresso_also(p, d, &other);
+    if (!(p->config.flags & ESP_PLAN_NO_MERGE) && !esp__out_of_time(p) && esp__fuse_units(p, &other))
+        esp__espresso_also(p, d, &other);
 }

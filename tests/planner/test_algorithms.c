@@ -237,10 +237,10 @@ static int any_cpu(const rig *g, const esp__draft *d) {
     return 0;
 }
 
-/* What the user rules out stays out: options, devices, chunks; and limits hold. */
+/* What the user rules out stays out: options, devices, chunks and groups; and limits hold. */
 static void constraints(void **state) {
     static const char *const cpu[] = {"comp@cpu"}, *const alltoall[] = {"*alltoall*"};
-    uint32_t on_cpu = 0, chunks = 0;
+    uint32_t on_cpu = 0, chunks = 0, groups = 0;
     (void)state;
     for (uint64_t seed = 0; seed < 40; seed++)
         for (int what = 0; what < 5; what++) {
@@ -249,7 +249,7 @@ static void constraints(void **state) {
             problem_random(seed, 12, 3, &g.in);
             if (what == 1) g.in.config.forbid = cpu, g.in.config.n_forbid = 1;
             if (what == 2) g.in.config.forbid = alltoall, g.in.config.n_forbid = 1;
-            if (what == 3) g.in.config.flags = ESP_PLAN_NO_SPLIT;
+            if (what == 3) g.in.config.flags = ESP_PLAN_NO_SPLIT | ESP_PLAN_NO_MERGE;
             if (what == 4) g.in.config.max_error = 0.05;
             assert_int_equal(rig_open(&g, 0), ESP_OK);
             esp__draft d;
@@ -257,15 +257,16 @@ static void constraints(void **state) {
             esp__espresso(&g.p, &d);
             rig_check(&g, &d);
             on_cpu += what == 0 && any_cpu(&g, &d);
-            chunks += what == 0 && d.n_units > g.in.model.n_tensors;
+            for (uint32_t u = 0; u < d.n_units && what == 0; u++)
+                chunks += d.units[u].begin > 0, groups += d.units[u].n > 1;
             for (uint32_t u = 0; u < d.n_units && what == 1; u++) assert_null(strstr(rig_option(&d, u), "comp@cpu >"));
             for (uint32_t u = 0; u < d.n_units && what == 2; u++) assert_null(strstr(rig_option(&d, u), "alltoall"));
             if (what == 3) assert_int_equal(d.n_units, g.in.model.n_tensors);
             if (what == 4) assert_true(esp__draft_allowed(&g.p, &d));
             rig_close(&g);
         }
-    print_message("  %u plans with compression on the CPU, %u with chunks\n", on_cpu, chunks);
-    assert_true(on_cpu > 0 && chunks > 0); /* or the tests above say nothing */
+    print_message("  %u plans with compression on the CPU; %u chunks, %u groups\n", on_cpu, chunks, groups);
+    assert_true(on_cpu && chunks && groups); /* or the tests above say nothing */
 }
 
 static void deterministic(void **state) {
