@@ -211,7 +211,7 @@ ESP__FN uint64_t esp__bound_any(esp__problem *p) {
     esp__bounding *b = esp__bounding_open(p, n);
     uint64_t all = 0, ns;
     esp__any *w = esp__pool_get(p->pool, p->n_keeps * sizeof *w);
-    b->divisible = 1;
+    b->pieces = 1;
     for (uint32_t i = 0; i < n; i++) all += p->model->tensors[i].elements;
     for (uint32_t k = 0; k < p->n_keeps; k++) {
         w[k].p = p;

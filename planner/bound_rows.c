@@ -99,7 +99,7 @@ static void esp__lanes_menu_make(esp__problem *p, const esp__menu *menu, esp__la
 typedef struct esp__bounding {
     esp__problem *p;
     const esp__unit *units;                           /* or NULL: tensors */
-    int divisible;                                    /* ops may be interrupted */
+    int pieces;                                       /* paths stand for work that may be cut into pieces */
     uint32_t n, n_tensors, n_menus, n_paths, largest; /* largest: paths of a unit */
     double *compute, *start, *tail; /* [n_tensors] backward: time, earliest start, what must follow     */
     uint32_t *menu, *offset;        /* [n] which menu; where its paths are in rows                      */
@@ -150,7 +150,7 @@ static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
         if (b->ready[u] >= r->s) late[b->menu[u]] = w;
         const esp__stay *stay = m->stays[r->lane];
         for (uint32_t k = 0; k < m->first[r->lane][m->n]; k++, stay++)
-            w[stay->path] += esp__must(b->ready[u] + stay->head, stay->p, stay->tail, r->s, r->q, b->divisible);
+            w[stay->path] += esp__must(b->ready[u] + stay->head, stay->p, stay->tail, r->s, r->q, b->pieces);
     }
     esp__pool_release(b->p->pool, mark);
 }
@@ -232,28 +232,28 @@ static double esp__hinges_zoom(const esp__weighed *at, uint32_t n, int from_righ
     return best;
 }
 
-/* The start of an op that is nearest to x (from_right: what must follow it). */
-static double esp__nearest(const esp__weighed *at, uint32_t n, int from_right, double x) {
-    double best = x, off = 1e300;
-    for (uint32_t i = 0; i < n; i++) {
-        double a = (from_right ? at[i].tail_end : at[i].end) - at[i].p, d = a < x ? x - a : a - x;
-        if (d < off) off = d, best = a;
-    }
-    return best;
-}
-
 /* The best s and q for one lane, and what that row says of the ops on it. */
-static double esp__row_look(const esp__weighed *at, uint32_t n, int divisible, double *s, double *q) {
-    double latest = 0.0, longest = 0.0, part, value;
+static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, double *q) {
+    double latest = 0.0, longest = 0.0, part;
     *s = *q = 0.0;
     for (uint32_t i = 0; i < n; i++)
         latest = esp__max2(latest, at[i].end), longest = esp__max2(longest, at[i].tail_end);
     esp__hinges_zoom(at, n, 0, 0.0, 0.0, latest, 2, s);
     esp__hinges_zoom(at, n, 1, *s, 0.0, longest, 3, q);
     part = latest / ESP__BINS;
-    value = esp__hinges_zoom(at, n, 0, *q, esp__max2(0.0, *s - part), *s + part, 2, s) + *q;
-    if (divisible && n) *s = esp__nearest(at, n, 0, *s), *q = esp__nearest(at, n, 1, *q);
-    return value;
+    return esp__hinges_zoom(at, n, 0, *q, esp__max2(0.0, *s - part), *s + part, 2, s) + *q;
+}
+
+/* The same for work in pieces, which is by when it is ready: s is one of these times. */
+static double esp__row_look_pieces(const esp__weighed *at, uint32_t n, uint32_t lane, double *s, double *q) {
+    double sum = 0.0, best = 0.0;
+    *s = *q = 0.0;
+    for (uint32_t i = n; i-- > 0;) {
+        double a = at[i].end - at[i].p;
+        sum += at[i].w * at[i].p;
+        if (lane != ESP__LANE_COMPUTE && a + sum > best) best = a + sum, *s = a;
+    }
+    return lane == ESP__LANE_COMPUTE ? sum : best; /* backward is there from the start */
 }
 
 /* The distinct paths that the columns give unit u, and their weights. */
@@ -317,7 +317,8 @@ static uint32_t esp__rows_find(esp__bounding *b, double above) {
     for (uint32_t l = 0; l < ESP__LANES; l++) at[l] = esp__pool_get(b->p->pool, esp__weigh_room(b, l) * sizeof **at);
     esp__weigh(b, at, n);
     for (uint32_t l = 0; l < ESP__LANES; l++) {
-        found[l][0] = esp__row_look(at[l], n[l], b->divisible, &found[l][1], &found[l][2]);
+        found[l][0] = b->pieces ? esp__row_look_pieces(at[l], n[l], l, &found[l][1], &found[l][2])
+                                : esp__row_look(at[l], n[l], &found[l][1], &found[l][2]);
     }
     esp__pool_release(b->p->pool, mark); /* rows stay: they must not lie above the mark */
     for (uint32_t l = 0; l < ESP__LANES; l++)
