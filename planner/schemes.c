@@ -16,7 +16,11 @@
 #include "schemes/cpu_only.c"
 #include "schemes/patterns.c"
 
-/* What the library itself searches is listed last, by whoever shows them: search.c. */
+static const esp__scheme esp__scheme_espresso = {
+    "espresso", "Algorithms 1 and 2 over tensors, over chunks of large and over groups of small ones; the best",
+    "Espresso, sections 4.3 and 4.4", esp__espresso};
+
+/* What goes beyond the paper ("espresso+") is search.c's. */
 ESP__FN const esp__scheme *const *esp__schemes(void) {
     static const esp__scheme *const all[] = {&esp__scheme_fp32,
                                              &esp__scheme_ddp,
@@ -33,6 +37,7 @@ ESP__FN const esp__scheme *const *esp__schemes(void) {
                                              &esp__scheme_inter_allgather,
                                              &esp__scheme_inter_alltoall,
                                              &esp__scheme_alltoall_alltoall,
+                                             &esp__scheme_espresso,
                                              NULL};
     return all;
 }
