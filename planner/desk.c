@@ -224,6 +224,14 @@ static esp__desk *esp__desk_open(esp__problem *p, esp__draft *d) {
 }
 
 /* ---- trials ------------------------------------------------------------------------------------------------------------ */
+/* Is an op of these units on a longest path? If not, there is one that nothing done to them makes shorter. */
+static int esp__desk_critical(const esp__desk *k, uint32_t unit, uint32_t n) {
+    for (uint32_t u = unit; u < unit + n; u++)
+        for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->spots[i].after)
+            if (k->end[i] - k->spots[i].ns + k->tail[i] == k->d->makespan) return 1;
+    return 0;
+}
+
 /* Takes units [gone, gone + n_gone) out of the tails. `s` keeps what is needed to put them back. */
 static void esp__desk_lift(esp__desk *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
     const esp__unit *first = &k->d->units[gone];

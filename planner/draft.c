@@ -31,7 +31,7 @@ ESP__FN void esp__draft_copy(esp__problem *p, esp__draft *to, const esp__draft *
         to->room_sequence = from->n_sequence + from->n_sequence / 4;
         to->sequence = esp__pool_get(p->pool, to->room_sequence * sizeof *to->sequence);
     }
-    memcpy(to->sequence, from->sequence, from->n_sequence * sizeof *from->sequence);
+    if (from->n_sequence) memcpy(to->sequence, from->sequence, from->n_sequence * sizeof *from->sequence);
     to->n_sequence = from->n_sequence;
     to->makespan = from->makespan;
 }

@@ -19,6 +19,7 @@ static int esp__improve_unit(esp__desk *k, uint32_t u, int core) {
     uint64_t before = d->makespan, best = before, without;
     const esp__path *old = d->paths[u], *best_path = NULL;
     uint32_t n = core ? menu->n_core : menu->n;
+    if (!esp__desk_critical(k, u, 1)) return 0;
     esp__desk_lift(k, w, u, 1);
     without = esp__desk_without(k, w, before);
     for (uint32_t i = 0; i < n && without < before; i++) {

@@ -10,7 +10,7 @@ typedef struct esp__prefix { /* a path up to some node of the graph */
     uint64_t total, memory, load[ESP__LANES];
     uint64_t head[2], tail[2]; /* before the first and after the last op on intra, on inter */
     double error, volume;      /* whole paths, under limits: for comparing codecs */
-    uint32_t n, comps, codec;
+    uint32_t n, comps, codec, unpacks; /* unpacks: if it ended here it would have to */
     uint16_t op; /* the last one */
 } esp__prefix;
 
@@ -26,6 +26,7 @@ typedef struct esp__tasting {
     esp__prefix *used, *spare; /* none is given back while a menu is made: others may build on it */
     int limits; /* memory or error count too: a path that does not compress is then not dominated by one that does */
 } esp__tasting;
+static const double esp__op_longest = 5e12; /* ns: so that no sum overflows */
 static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
 
 static uint64_t esp__part_of(uint64_t e, uint64_t n) { return (e + n - 1) / n; }
@@ -92,7 +93,7 @@ static uint64_t esp__recipe_ns(const esp__problem *p, const esp__recipe_op *op, 
         ns = p->system.pack_ns;
         if (p->system.pack_bytes_per_us > 0.0) ns += 4.0 * (double)size[0] * 1000.0 / p->system.pack_bytes_per_us;
     }
-    return (uint64_t)(ns + 0.5);
+    return ns < esp__op_longest ? (uint64_t)(ns + 0.5) : (uint64_t)esp__op_longest;
 }
 
 /* Residuals, and buffers for payloads made or received. */
@@ -119,7 +120,7 @@ static int esp__embeds(const esp__tasting *t, const esp__prefix *a, const esp__p
 
 /* Costs of ops depend on the codec: prefixes of two codecs are compared by their sums only. */
 static int esp__dominates(const esp__tasting *t, const esp__prefix *a, const esp__prefix *b) {
-    if (a->total > b->total) return 0;
+    if (a->total > b->total || a->unpacks > b->unpacks) return 0;
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (a->load[k] > b->load[k]) return 0;
     for (uint32_t k = 0; k < 2 && t->width == ESP__WIDTH_ENDS; k++)
@@ -157,6 +158,11 @@ static esp__prefix *esp__prefix_new(esp__tasting *t) {
     return l;
 }
 
+static int esp__needs_pack(const esp__tasting *t, uint16_t op, uint8_t kind) {
+    if (t->unit->n < 2) return 0;
+    return !(t->codec && t->codec->takes_list && op != ESP__OP_END && t->p->recipe_ops[op].kind == kind);
+}
+
 /* `from` and one op more. */
 static esp__prefix *esp__prefix_op(esp__tasting *t, const esp__prefix *from, uint16_t op) {
     esp__prefix *l = esp__prefix_new(t), *spare = l->spare;
@@ -180,13 +186,9 @@ static esp__prefix *esp__prefix_op(esp__tasting *t, const esp__prefix *from, uin
         if (r->lanes >> k & 1u) l->load[k] += ns;
     l->total += ns;
     l->comps += r->kind == ESP_PLAN_COMP;
+    l->unpacks = op != ESP__OP_UNPACK && esp__needs_pack(t, op, ESP_PLAN_DECOMP);
     if (t->limits) l->memory += esp__recipe_memory(t->p, r, t->size, t->codec);
     return l;
-}
-
-static int esp__needs_pack(const esp__tasting *t, uint16_t op, uint8_t kind) {
-    if (t->unit->n < 2) return 0;
-    return !(t->codec && t->codec->takes_list && op != ESP__OP_END && t->p->recipe_ops[op].kind == kind);
 }
 
 static const esp__prefix *esp__prefix_pack(esp__tasting *t, const esp__prefix *l, uint16_t op) {
@@ -355,7 +357,7 @@ static void esp__menu_make(esp__problem *p, const esp__unit *u, esp__menu *menu)
         esp__taste(t, tree);
         while ((l = t->heads[0]) != NULL) { /* one of another codec may dominate it, or it that one */
             t->heads[0] = l->next;
-            if (!l->comps && c && tree->codec == ESP__NO_CODEC) continue; /* as with the first codec */
+            if (!l->comps && c && tree->codec == ESP__NO_CODEC && !p->free_compression) continue; /* as with the first codec */
             l->error = l->comps ? t->codec->error : 0.0;
             l->volume = l->comps ? esp__payload_bytes(t->codec, u->elements) : 4.0 * (double)u->elements;
             esp__prefix_add(t, &all, l);

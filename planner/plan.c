@@ -129,7 +129,7 @@ static void esp__plan_text_make(esp_plan *plan) {
     snprintf(comment, sizeof comment,
              "# model %.200s, system %.100s: %u machines x %u ranks, strategy %.64s\n# predicted %.3f us a step; fp32 "
              "%.3f us%s\n",
-             p->model->name ? p->model->name : "-", p->system.name ? p->system.name : "-", p->system.machines,
+             p->model_name, p->system.name, p->system.machines,
              p->system.ranks_per_machine, p->config.strategy ? p->config.strategy : "espresso+", r->iteration_ns / 1e3,
              r->fp32_ns / 1e3, bound);
     plan->text = esp__draft_text(&plan->problem, &plan->draft, comment);

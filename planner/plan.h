@@ -91,6 +91,7 @@ typedef struct esp__tree esp__tree; /* recipe.c: the options that are left, as a
 typedef struct esp__problem {
     esp__pool *pool;
     const esp_plan_model *model;
+    const char *model_name; /* one line; never NULL */
     const esp_plan_codec *codecs;
     uint32_t n_codecs;
     esp_plan_system system;

@@ -9,6 +9,7 @@
 #include "problem.c"
 #include "simulate.c"
 #include "draft.c"
+#include "order.c"
 #include "desk.c"
 #include "improve.c"
 #include "wander.c"

@@ -6,11 +6,13 @@
 enum { ESP__PLAN_TENSORS_MAX = 100000 };
 
 static int esp__bad(double x) { return !(x >= 0.0) || x > 1e18; }
+static int esp__bad_time(double ns) { return !(ns >= 0.0) || ns > 1e13; } /* over two hours: no sum overflows */
 
 static esp_status esp__check_curve(const esp_cost_curve *c, const char *what, const char *which) {
+    if (c->n && !c->points) return esp__fail(NULL, ESP_E_ARG, "%s: %s: points is NULL, but n is %u", what, which, c->n);
     for (uint32_t i = 0; i < c->n; i++) {
         const esp_cost_point *p = &c->points[i];
-        if (!(p->size > 0.0) || p->size > 1e18 || esp__bad(p->ns))
+        if (!(p->size > 0.0) || p->size > 1e18 || esp__bad_time(p->ns))
             return esp__fail(NULL, ESP_E_ARG, "%s: %s: point %u (%g, %g ns): sizes must be > 0 and times >= 0", what,
                              which, i, p->size, p->ns);
         if (i && !(p->size > c->points[i - 1].size))
@@ -26,9 +28,9 @@ static const char *const esp__coll_words[ESP_PLAN_COLLS] = {
 static esp_status esp__check_link(const esp_plan_link *l, const char *system, const char *level, int used) {
     char what[ESP__SPEC_MAX];
     snprintf(what, sizeof what, "system '%s': %s", system, level);
-    if (used && (!(l->bytes_per_us > 0.0) || l->bytes_per_us > 1e15))
+    if (used && (!(l->bytes_per_us >= 1e-6) || l->bytes_per_us > 1e15))
         return esp__fail(NULL, ESP_E_ARG, "%s: bytes_per_us must be > 0, not %g", what, l->bytes_per_us);
-    if (esp__bad(l->alpha_ns))
+    if (esp__bad_time(l->alpha_ns))
         return esp__fail(NULL, ESP_E_ARG, "%s: alpha must be >= 0, not %g ns", what, l->alpha_ns);
     if (l->alpha_is > ESP_ALPHA_HOP) return esp__fail(NULL, ESP_E_ARG, "%s: alpha_is must be ESP_ALPHA_*", what);
     for (uint32_t k = 0; k < ESP_PLAN_COLLS; k++) {
@@ -50,7 +52,7 @@ static esp_status esp__check_system(const esp_plan_system *s) {
     if ((e = esp__check_link(&s->intra, name, "intra", s->ranks_per_machine > 1)) != ESP_OK) return e;
     if ((e = esp__check_link(&s->inter, name, "inter", s->machines > 1)) != ESP_OK) return e;
     if ((e = esp__check_link(&s->flat, name, "flat", 0)) != ESP_OK) return e;
-    if (esp__bad(s->host_bytes_per_us) || esp__bad(s->pack_ns) || esp__bad(s->pack_bytes_per_us))
+    if (esp__bad(s->host_bytes_per_us) || esp__bad_time(s->pack_ns) || esp__bad(s->pack_bytes_per_us))
         return esp__fail(NULL, ESP_E_ARG, "system '%s': host_bytes_per_us, pack_ns and pack_bytes_per_us must be >= 0",
                          name);
     return ESP_OK;
@@ -78,6 +80,14 @@ static esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i) {
 
 static uint64_t esp__text_hash(const char *s) { return esp__hash64(ESP__HASH0, s, strlen(s)) * 0x9E3779B97F4A7C15ull; }
 
+/* Names go into comments of a strategy's text and into messages: one line each. */
+static const char *esp__one_line(esp__problem *p, const char *name) {
+    char *copy = esp__pool_text(p->pool, name ? name : "");
+    for (char *c = copy; *c; c++)
+        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+    return copy;
+}
+
 static esp_status esp__check_names(esp__problem *p) {
     const esp_plan_tensor *t = p->model->tensors;
     uint32_t slots = 16;
@@ -87,7 +97,7 @@ static esp_status esp__check_names(esp__problem *p) {
         uint32_t at = (uint32_t)(esp__text_hash(t[i].name) >> 32) & (slots - 1);
         for (; table[at]; at = (at + 1) & (slots - 1))
             if (!strcmp(t[table[at] - 1].name, t[i].name))
-                return esp__fail(NULL, ESP_E_ARG, "model '%s': tensors %u and %u are both named '%s'", p->model->name,
+                return esp__fail(NULL, ESP_E_ARG, "model '%s': tensors %u and %u are both named '%s'", p->model_name,
                                  table[at] - 1, i, t[i].name);
         table[at] = i + 1;
     }
@@ -96,23 +106,23 @@ static esp_status esp__check_names(esp__problem *p) {
 
 static esp_status esp__check_model(esp__problem *p) {
     const esp_plan_model *m = p->model;
-    const char *name = m->name ? m->name : "";
+    const char *name = p->model_name;
     if (!m->n_tensors || !m->tensors) return esp__fail(NULL, ESP_E_ARG, "model '%s' has no tensors", name);
     if (m->n_tensors > ESP__PLAN_TENSORS_MAX)
         return esp__fail(NULL, ESP_E_ARG, "model '%s' has %u tensors: at most %d can be planned; merge small ones",
                          name, m->n_tensors, (int)ESP__PLAN_TENSORS_MAX);
-    if (esp__bad(m->forward_ns) || esp__bad(m->update_ns))
-        return esp__fail(NULL, ESP_E_ARG, "model '%s': forward and update times must be >= 0", name);
+    if (esp__bad_time(m->forward_ns) || esp__bad_time(m->update_ns))
+        return esp__fail(NULL, ESP_E_ARG, "model '%s': forward and update times must be 0 to 1e13 ns", name);
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         const esp_plan_tensor *t = &m->tensors[i];
-        if (!t->name || !*t->name || strpbrk(t->name, " \t\r\n#"))
+        if (!t->name || !*t->name || strpbrk(t->name, " \t\r\n#") || strlen(t->name) > 1000)
             return esp__fail(NULL, ESP_E_ARG,
-                             "model '%s': tensor %u: names must not be empty and hold no blanks and no '#'", name, i);
+                             "model '%s': tensor %u: names have 1 to 1000 characters, no blanks and no '#'", name, i);
         if (!t->elements || t->elements > (uint64_t)1 << 50)
             return esp__fail(NULL, ESP_E_ARG, "model '%s': tensor '%s': elements must be 1 to 2^50, not %llu", name,
                              t->name, (unsigned long long)t->elements);
-        if (esp__bad(t->compute_ns))
-            return esp__fail(NULL, ESP_E_ARG, "model '%s': tensor '%s': its compute time must be >= 0, not %g ns", name,
+        if (esp__bad_time(t->compute_ns))
+            return esp__fail(NULL, ESP_E_ARG, "model '%s': tensor '%s': its compute time must be 0 to 1e13 ns, not %g ns", name,
                              t->name, t->compute_ns);
     }
     return esp__check_names(p);
@@ -227,6 +237,23 @@ static esp_status esp__keeps_open(esp__problem *p) {
     return ESP_OK;
 }
 
+static esp_status esp__check_patterns(const char *const *patterns, uint32_t n, const char *what) {
+    for (uint32_t i = 0; i < n; i++)
+        if (!patterns || !patterns[i]) return esp__fail(NULL, ESP_E_ARG, "config: %s: pattern %u is NULL", what, i);
+    return ESP_OK;
+}
+
+static esp_status esp__check_config(const esp_plan_config *c) {
+    esp_status s;
+    if ((s = esp__check_patterns(c->forbid, c->n_forbid, "forbid")) != ESP_OK) return s;
+    if ((s = esp__check_patterns(c->only, c->n_only, "only")) != ESP_OK) return s;
+    if ((s = esp__check_patterns(c->keep, c->n_keep, "keep")) != ESP_OK) return s;
+    if (esp__bad(c->budget_ns)) return esp__fail(NULL, ESP_E_ARG, "config: budget_ns must be >= 0, not %g", c->budget_ns);
+    if (esp__bad(c->max_volume)) return esp__fail(NULL, ESP_E_ARG, "config: max_volume must be >= 0, not %g", c->max_volume);
+    if (esp__bad(c->max_error)) return esp__fail(NULL, ESP_E_ARG, "config: max_error must be >= 0, not %g", c->max_error);
+    return c->devices > 3u ? esp__fail(NULL, ESP_E_ARG, "config: devices: expected cpu, gpu or both") : ESP_OK;
+}
+
 /* ---- everything ------------------------------------------------------------------------------------------------------------ */
 static void esp__copy_struct(void *to, uint32_t size, const void *from, uint32_t from_size) {
     memset(to, 0, size);
@@ -259,6 +286,8 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__pool *pool, const esp
     p->n_tensors = model->n_tensors;
     esp__copy_struct(&p->system, sizeof p->system, system, system->struct_size);
     esp__copy_struct(&p->config, sizeof p->config, config, config ? config->struct_size : 0);
+    p->model_name = esp__one_line(p, model->name);
+    p->system.name = esp__one_line(p, p->system.name);
     if ((s = esp__check_model(p)) != ESP_OK || (s = esp__check_system(&p->system)) != ESP_OK) return s;
     esp_plan_codec *own = esp__pool_get(pool, n_codecs * sizeof *own);
     const uint8_t *at = (const uint8_t *)codecs;
@@ -276,6 +305,7 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__pool *pool, const esp
     p->size[ESP__INTER] = p->system.machines;
     p->size[ESP__FLAT] = p->system.ranks_per_machine * p->system.machines;
     p->hierarchical = p->system.machines > 1 && p->system.ranks_per_machine > 1;
+    if ((s = esp__check_config(&p->config)) != ESP_OK) return s;
     if (p->config.devices && !(p->config.devices & p->system.devices))
         return esp__fail(NULL, ESP_E_ARG, "devices: system '%s' has none of those asked for",
                          p->system.name ? p->system.name : "");

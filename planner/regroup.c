@@ -34,22 +34,42 @@ static void esp__partition(esp__problem *p, esp__draft *d, uint64_t merge, uint6
     esp__draft_set_units(p, d, units, n);
 }
 
-/* The best of some partitions, each with the paths that the bound's prices ask for. */
-static void esp__start_partitions(esp__problem *p, esp__draft *best) {
-    static const uint64_t merges[] = {0, 1u << 16, 1u << 18, 1u << 20, 1u << 22, 1u << 24};
-    static const uint64_t splits[] = {0, 1u << 20, 1u << 22, 1u << 24};
+/* A partition to start from, and how long the step is with paths chosen by price. */
+typedef struct esp__cut_up {
+    uint64_t merge, split, makespan;
+    uint32_t pricing;
+} esp__cut_up;
+
+static int esp__cut_up_before(const void *a, const void *b) {
+    const esp__cut_up *x = a, *y = b;
+    if (x->makespan != y->makespan) return x->makespan < y->makespan ? -1 : 1;
+    if (x->merge != y->merge) return x->merge < y->merge ? -1 : 1;
+    return x->split != y->split ? (x->split < y->split ? -1 : 1) : (int)x->pricing - (int)y->pricing;
+}
+
+/* Looks at partitions of many sizes; returns how many, shortest step first. */
+static uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
+    static const uint64_t merges[] = {0,       1u << 14, 1u << 16, 1u << 18, 1u << 20, 1u << 21,
+                                      1u << 22, 1u << 23, 1u << 24, 1u << 25, 1u << 26};
+    static const uint64_t splits[] = {0, 1u << 20, 1u << 22, 1u << 23, 1u << 24, 1u << 25};
     static const double plain[ESP__FACTORS] = {1.0, 1.0, 1.0, 1.0, 1.0};
-    uint32_t n_merges = p->config.flags & ESP_PLAN_NO_MERGE ? 1 : sizeof merges / sizeof *merges;
+    uint32_t n_merges = p->config.flags & ESP_PLAN_NO_MERGE ? 1 : sizeof merges / sizeof *merges, n = 0;
     uint32_t n_splits = p->config.flags & ESP_PLAN_NO_SPLIT ? 1 : sizeof splits / sizeof *splits;
     esp__draft d = {0};
     for (uint32_t m = 0; m < n_merges; m++)
         for (uint32_t s = 0; s < n_splits && !esp__out_of_time(p); s++) {
+            if (!m && !s) continue; /* tensors as given */
             esp__partition(p, &d, merges[m], splits[s]);
-            esp__choose_by_price(p, &d, plain);
-            esp__draft_keep_better(p, best, &d);
+            for (uint32_t pricing = 0; pricing < 2; pricing++) {
+                esp__choose_by_price(p, &d, plain, pricing);
+                esp__cut_up c = {merges[m], splits[s], d.makespan, pricing};
+                out[n++] = c;
+            }
         }
-    esp__turn_prices(p, best);
+    qsort(out, n, sizeof *out, esp__cut_up_before);
+    return n;
 }
+enum { ESP__PARTITIONS_MAX = 2 * 11 * 6 };
 
 /* ---- moves --------------------------------------------------------------------------------------------------------------- */
 static int esp__is_chunk(const esp__problem *p, const esp__unit *u) {
@@ -102,6 +122,7 @@ static void esp__regroup_paths(esp__desk *k, esp__swap *w, const esp__path *cons
 /* Units [u, u + n) lifted; begins the new ones. */
 static esp__swap *esp__regroup_lift(esp__desk *k, uint32_t u, uint32_t n) {
     esp__swap *w = &k->swaps[0];
+    if (!esp__desk_critical(k, u, n)) return NULL;
     esp__desk_lift(k, w, u, n);
     w->n = 0;
     w->way = ESP__BY_READY;
@@ -124,6 +145,7 @@ static int esp__try_merge(esp__desk *k, uint32_t u) {
     both.n += d->units[u + 1].n;
     both.elements += d->units[u + 1].elements;
     esp__swap *w = esp__regroup_lift(k, u, 2);
+    if (!w) return 0;
     if (esp__desk_without(k, w, best) < best) {
         esp__swap_add(k, w, &both);
         esp__regroup_paths(k, w, NULL, &best);
@@ -146,6 +168,7 @@ static int esp__try_cut(esp__desk *k, uint32_t u, uint32_t count) {
     b.n -= count;
     b.elements -= a.elements;
     esp__swap *w = esp__regroup_lift(k, u, 1);
+    if (!w) return 0;
     if (esp__desk_without(k, w, best) < best) {
         esp__swap_add(k, w, &a);
         esp__swap_add(k, w, &b);
@@ -171,6 +194,7 @@ static int esp__try_border(esp__desk *k, uint32_t u, int up) {
     else
         a.n--, a.elements -= moved, b.n++, b.elements += moved, b.first--;
     esp__swap *w = esp__regroup_lift(k, u, 2);
+    if (!w) return 0;
     if (esp__desk_without(k, w, best) < best) {
         esp__swap_add(k, w, &a);
         esp__swap_add(k, w, &b);
@@ -189,6 +213,7 @@ static int esp__try_split(esp__desk *k, uint32_t u, uint32_t chunks) {
     while (u + n < d->n_units && d->units[u + n].first == d->units[u].first) n++;
     if (n == chunks || n > ESP__NEW_MAX) return 0;
     esp__swap *w = esp__regroup_lift(k, u, n);
+    if (!w) return 0;
     if (esp__desk_without(k, w, best) < best) {
         for (uint32_t c = 0; c < chunks; c++) {
             esp__unit x = {d->units[u].first, 1, 0, 0};

@@ -4,16 +4,28 @@
 /* Prices that the search may turn: of a nanosecond on each lane, and of a chain's on any. */
 enum { ESP__CHAIN = ESP__LANES, ESP__FACTORS };
 
+/* How paths are chosen by price: with each unit's own prices from the bound, or the same for all; and how far units with
+ * equal prices are pulled apart. */
+static const struct {
+    int even;
+    double jitter;
+} esp__pricings[] = {{0, 0.0}, {1, 0.3}, {0, 0.3}, {1, 0.0}};
+enum { ESP__PRICINGS = sizeof esp__pricings / sizeof *esp__pricings };
+
 /* Every unit's cheapest path at the bound's prices times `factor`: what an optimum would look like if lanes could be shared
  * out freely. */
-static void esp__choose_by_price(esp__problem *p, esp__draft *d, const double factor[ESP__FACTORS]) {
+static void esp__choose_by_price(esp__problem *p, esp__draft *d, const double factor[ESP__FACTORS], uint32_t pricing) {
     const esp__bound *bound = p->bound;
+    int even = esp__pricings[pricing].even || !bound;
+    double jitter = esp__pricings[pricing].jitter;
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__menu *menu = esp__menu_get(p, &d->units[u]);
         double best = 0.0, price[ESP__FACTORS];
         uint32_t t = d->units[u].first + d->units[u].n - 1; /* the bound is of one unit a tensor */
-        for (uint32_t k = 0; k < ESP__LANES; k++) price[k] = bound->price[t][k] * factor[k];
-        price[ESP__CHAIN] = bound->chain_price[t] * factor[ESP__CHAIN] + 1e-9;
+        for (uint32_t k = 0; k < ESP__LANES; k++) price[k] = (even ? 0.25 : bound->price[t][k]) * factor[k];
+        if (jitter > 0.0) /* so that equal units may get different paths: a mix is what a bound's prices stand for */
+            price[ESP__LANE_COMPUTE] *= 1.0 + jitter * ((double)(u * 2654435769u >> 8) / (1u << 24) - 0.5);
+        price[ESP__CHAIN] = (even ? 0.01 : bound->chain_price[t]) * factor[ESP__CHAIN] + 1e-9;
         for (uint32_t i = 0; i < menu->n_core; i++) {
             const esp__path *path = &menu->paths[i];
             double cost = price[ESP__CHAIN] * (double)path->total;
@@ -26,27 +38,27 @@ static void esp__choose_by_price(esp__problem *p, esp__draft *d, const double fa
     esp__generate(p, d);
 }
 
-/* Turns one price after the other up and down, as long as the step gets shorter. */
-static void esp__turn_prices(esp__problem *p, esp__draft *d) {
+/* Turns one price after the other up and down, as long as the step gets shorter. `d` has units. */
+static void esp__turn_prices(esp__problem *p, esp__draft *d, uint32_t pricing) {
     static const double steps[] = {3.0, 1.7, 1.3, 1.1};
     double factor[ESP__FACTORS] = {1.0, 1.0, 1.0, 1.0, 1.0};
     esp__draft other = {0};
     esp__draft_set_units(p, &other, d->units, d->n_units);
-    esp__choose_by_price(p, d, factor);
-    for (uint32_t s = 0; s < sizeof steps / sizeof *steps; s++) {
-        for (int better = 1, rounds = 0; better && rounds < 4 && !esp__out_of_time(p); rounds++) {
+    esp__choose_by_price(p, d, factor, pricing);
+    for (uint32_t s = 0; s < sizeof steps / sizeof *steps; s++)
+        for (int better = 1, rounds = 0; better && rounds < 3 && !esp__out_of_time(p); rounds++) {
             better = 0;
             for (uint32_t k = 0; k < 2 * ESP__FACTORS; k++) {
                 double old = factor[k / 2];
+                if (k / 2 == ESP__LANE_CPU && !(p->system.devices & 1u << ESP_PLAN_CPU)) continue;
                 factor[k / 2] = k % 2 ? old / steps[s] : old * steps[s];
-                esp__choose_by_price(p, &other, factor);
+                esp__choose_by_price(p, &other, factor, pricing);
                 if (esp__draft_keep_better(p, d, &other))
                     better = 1;
                 else
                     factor[k / 2] = old;
             }
         }
-    }
 }
 
 /* Every unit's shortest path without compression (with, where it must). */

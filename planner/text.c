@@ -118,14 +118,14 @@ static esp_status esp__read_tensor(esp__reading *r, char *rest) {
         return esp__fail(NULL, ESP_E_ARG,
                          "%s:%d: tensor '%s' is one too many: model '%s' has %llu tensors. The strategy was made for "
                          "another model: make it anew",
-                         file, line, name, p->model->name, (unsigned long long)p->n_tensors);
+                         file, line, name, p->model_name, (unsigned long long)p->n_tensors);
     const esp_plan_tensor *t = &p->model->tensors[r->tensor];
     if (strcmp(name, t->name) || elements != t->elements)
         return esp__fail(
             NULL, ESP_E_ARG,
             "%s:%d: tensor %u is '%s' with %llu elements in the strategy, but '%s' with %llu in model '%s'. "
             "The strategy was made for another model: make it anew",
-            file, line, r->tensor, name, elements, t->name, (unsigned long long)t->elements, p->model->name);
+            file, line, r->tensor, name, elements, t->name, (unsigned long long)t->elements, p->model_name);
     if (r->chunks)
         return esp__fail(NULL, ESP_E_ARG, "%s:%d: expected %u more 'chunk' lines first", file, line, r->chunks);
     if (r->members && strcmp(what, "group") != 0)
@@ -169,6 +169,7 @@ static esp_status esp__read_part(esp__reading *r, char *rest, int group) {
                              file, line, r->members, (unsigned long long)r->elements);
         u.first = r->tensor - r->members;
         u.n = r->members;
+        u.begin = 0;
         r->members = 0;
         r->elements = 0;
         return esp__read_path(r, codec, rest, &u);
@@ -294,7 +295,7 @@ ESP__FN esp_status esp__draft_read(esp__problem *p, esp__draft *d, const char *n
     if (more < 0) return esp__fail(NULL, ESP_E_ARG, "%s:%d: the line is too long", name, r->lines.number);
     if (r->tensor < p->n_tensors || r->members || r->chunks)
         return esp__fail(NULL, ESP_E_ARG, "%s: ends too soon: %u of %llu tensors of model '%s' are there%s", name,
-                         r->tensor, (unsigned long long)p->n_tensors, p->model->name,
+                         r->tensor, (unsigned long long)p->n_tensors, p->model_name,
                          r->members  ? ", and a 'group' line is missing"
                          : r->chunks ? ", and chunks are missing"
                                      : "");
