@@ -1,0 +1,188 @@
+/* test_trials.c: the two fast ways to try a change of a draft must give what simulating all of it gives: rerun.c (ready order,
+ * some paths changed) and desk.c (a given sequence, some neighbouring units replaced). On random made-up programs. */
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "espresso.h"
+#include "reference.h"
+#include "problems.h"
+
+enum { PROGRAMS = 3000, TRIALS = 6, SPARE = 8 };
+
+/* Paths that units can be given instead of their own. */
+typedef struct spares {
+    esp__path paths[SPARE];
+    esp__plan_op ops[SPARE][PROGRAM_OPS];
+} spares;
+
+static void spares_random(rng *r, spares *s) {
+    memset(s, 0, sizeof *s);
+    for (uint32_t i = 0; i < SPARE; i++) {
+        esp__path *path = &s->paths[i];
+        path->ops = s->ops[i];
+        path->codec = ESP__NO_CODEC;
+        path->n = rng_below(r, PROGRAM_OPS + 1);
+        for (uint32_t k = 0; k < path->n; k++) {
+            esp__plan_op *op = &s->ops[i][k];
+            op->ns = program_ns(r, 0.1), op->lanes = program_lanes(r, 0), op->kind = ESP_PLAN_COMP;
+            path->total += op->ns;
+            for (uint32_t l = 0; l < ESP__LANES; l++) path->load[l] += op->lanes >> l & 1u ? op->ns : 0;
+        }
+    }
+}
+
+/* rerun: one to three units with other paths, in ready order. */
+static void test_rerun(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+        problem_program g;
+        spares s;
+        rng r = {seed + 31};
+        program_random(seed, (double)(seed % 3) * 0.2, &g);
+        spares_random(&r, &s);
+        uint64_t before = esp__generate(&g.problem, &g.draft);
+        esp__rerun *rerun = esp__rerun_open(&g.problem, &g.draft);
+        for (int trial = 0; trial < TRIALS; trial++) {
+            esp__change changes[3];
+            esp__draft other = {0};
+            uint32_t n = 0;
+            esp__draft_copy(&g.problem, &other, &g.draft);
+            for (uint32_t u = 0; u < g.draft.n_units && n < 3; u++) {
+                if (!rng_chance(&r, 0.3)) continue;
+                changes[n] = (esp__change){u, &s.paths[rng_below(&r, SPARE)]};
+                other.paths[u] = changes[n++].path;
+            }
+            if (!n) continue;
+            uint64_t want = esp__generate(&g.problem, &other);
+            assert_int_equal(esp__rerun_try(rerun, changes, n, UINT64_MAX), want);
+            assert_int_equal(esp__rerun_try(rerun, changes, n, want + 1), want);
+            assert_int_equal(esp__rerun_try(rerun, changes, n, want), UINT64_MAX);
+            assert_int_equal(esp__rerun_try(rerun, changes, n, want / 2), UINT64_MAX);
+        }
+        assert_int_equal(esp__generate(&g.problem, &g.draft), before); /* nothing was changed */
+        program_close(&g);
+    }
+}
+
+/* ---- the desk ------------------------------------------------------------------------------------------------------------ */
+/* Ends, tails and lanes are those of the sequence. */
+static void check_laid(const problem_program *g, const esp__desk *k) {
+    ref_program *ref = ref_open(&g->problem, k->d);
+    uint64_t makespan = ref_sequence(ref, k->d->sequence, k->d->n_sequence), longest = 0;
+    uint32_t op[PROGRAM_UNITS * 2] = {0}, tensor = 0;
+    assert_int_equal(k->d->makespan, makespan);
+    assert_int_equal(k->n, k->d->n_sequence);
+    for (uint32_t i = 0; i < k->n; i++) {
+        uint32_t u = k->d->sequence[i];
+        const ref_op *o = &ref->ops[u == ESP__NEXT_BACKWARD ? (int)tensor++ : ref->first[u] + (int)op[u]++];
+        assert_int_equal(k->end[i], o->end);
+        assert_true(o->start + k->tail[i] <= makespan);
+        if (o->start + k->tail[i] > longest) longest = o->start + k->tail[i];
+    }
+    assert_int_equal(longest, makespan);
+    ref_close(ref);
+}
+
+/* Units that could stand in for units [gone, gone + n_gone): the same with another path; two whole neighbours as one group; one
+ * unit as two chunks. Returns how many are gone. */
+static uint32_t swap_random(rng *r, const problem_program *g, const esp__desk *k, const spares *s, esp__swap *w,
+                            uint32_t *gone) {
+    const esp__draft *d = k->d;
+    uint32_t kind = rng_below(r, 3), u = rng_below(r, d->n_units), n_gone = 1;
+    const esp__unit *x = &d->units[u];
+    uint64_t whole = g->tensors[x->first].elements;
+    memset(w, 0, sizeof *w);
+    w->n = 1;
+    w->chains[0].unit = *x;
+    if (kind == 1 && x->elements > 1 && x->n == 1) {
+        w->n = 2;
+        w->chains[1].unit = *x;
+        w->chains[0].unit.elements = x->elements / 2;
+        w->chains[1].unit.begin += x->elements / 2;
+        w->chains[1].unit.elements -= x->elements / 2;
+    } else if (kind == 2 && u + 1 < d->n_units && (x->n > 1 || x->elements == whole) &&
+               (x[1].n > 1 || x[1].elements == g->tensors[x[1].first].elements)) {
+        n_gone = 2;
+        w->chains[0].unit.n += x[1].n;
+        w->chains[0].unit.elements += x[1].elements;
+    }
+    for (uint32_t c = 0; c < w->n; c++) {
+        esp__chain *chain = &w->chains[c];
+        chain->path = &s->paths[rng_below(r, SPARE)];
+        chain->after = k->backward[chain->unit.first + chain->unit.n - 1];
+    }
+    w->way = rng_below(r, ESP__WAYS);
+    *gone = u;
+    return n_gone;
+}
+
+/* A trial says no more than the step will be; what is taken away and put back leaves no trace; and a swap that is made gives a
+ * whole sequence whose time is the reference's. */
+static void test_desk(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+        static esp__swap w;
+        problem_program g;
+        spares s;
+        rng r = {seed + 77};
+        program_random(seed, (double)(seed % 3) * 0.2, &g);
+        spares_random(&r, &s);
+        esp__generate(&g.problem, &g.draft);
+        esp__desk *k = esp__desk_open(&g.problem, &g.draft);
+        check_laid(&g, k);
+        for (int trial = 0; trial < TRIALS; trial++) {
+            uint32_t gone, n_gone = swap_random(&r, &g, k, &s, &w, &gone);
+            esp__desk_lift(k, &w, gone, n_gone);
+            uint64_t without = esp__desk_without(k, &w, UINT64_MAX);
+            esp__desk_unlift(k, &w);
+            check_laid(&g, k);
+            esp__desk_lift(k, &w, gone, n_gone);
+            uint64_t said = esp__desk_try(k, &w, UINT64_MAX);
+            assert_int_equal(esp__desk_try(k, &w, said), UINT64_MAX);
+            assert_int_equal(esp__desk_try(k, &w, said + 1), said);
+            esp__desk_unlift(k, &w);
+            check_laid(&g, k);
+            esp__desk_set(k, &w);
+            check_laid(&g, k);
+            assert_true(said <= k->d->makespan);
+            assert_true(without <= k->d->makespan);
+        }
+        program_close(&g);
+    }
+}
+
+/* A move is made only where it brings the step below the limit, and then it is there. */
+static void test_desk_move(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+        static esp__swap w;
+        problem_program g;
+        spares s;
+        rng r = {seed + 78};
+        program_random(seed, 0.1, &g);
+        spares_random(&r, &s);
+        esp__generate(&g.problem, &g.draft);
+        esp__desk *k = esp__desk_open(&g.problem, &g.draft);
+        for (int trial = 0; trial < TRIALS; trial++) {
+            uint64_t before = k->d->makespan, limit = before + rng_below(&r, 4) - 1;
+            uint32_t units = k->d->n_units, gone, n_gone = swap_random(&r, &g, k, &s, &w, &gone);
+            esp__desk_lift(k, &w, gone, n_gone);
+            uint64_t said = esp__desk_try(k, &w, limit);
+            esp__desk_unlift(k, &w);
+            if (said == UINT64_MAX) continue;
+            int made = esp__desk_move(k, &w, limit);
+            check_laid(&g, k);
+            assert_int_equal(k->d->n_units, made ? units - n_gone + w.n : units);
+            if (made)
+                assert_true(k->d->makespan < limit);
+            else
+                assert_int_equal(k->d->makespan, before);
+        }
+        program_close(&g);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rerun), cmocka_unit_test(test_desk),
+                                       cmocka_unit_test(test_desk_move)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
