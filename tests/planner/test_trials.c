@@ -64,21 +64,41 @@ static void test_rerun(void **state) {
 }
 
 /* ---- the desk ------------------------------------------------------------------------------------------------------------ */
-/* Ends, tails and lanes are those of the sequence. */
+/* Must op j (of the sequence) wait for op i, by chain or lane? The ops' numbers in the reference are given. */
+static int waits(const ref_program *ref, const esp__draft *d, int i, int j) {
+    const ref_op *a = &ref->ops[i], *b = &ref->ops[j];
+    if (a->lanes & b->lanes) return 1;
+    if (!a->backward) return !b->backward && a->unit == b->unit;
+    return !b->backward && d->units[b->unit].first + d->units[b->unit].n - 1 == a->unit;
+}
+
+/* Ends and tails are the sequence's: a tail is the longest path from the op's start on, over all ops behind it. */
 static void check_laid(const problem_program *g, const esp__desk *k) {
+    enum { ROOM = PROGRAM_TENSORS + 2 * PROGRAM_UNITS * PROGRAM_OPS };
     ref_program *ref = ref_open(&g->problem, k->d);
-    uint64_t makespan = ref_sequence(ref, k->d->sequence, k->d->n_sequence), longest = 0;
-    uint32_t op[PROGRAM_UNITS * 2] = {0}, tensor = 0;
-    assert_int_equal(k->d->makespan, makespan);
-    assert_int_equal(k->n, k->d->n_sequence);
-    for (uint32_t i = 0; i < k->n; i++) {
+    uint64_t tail[ROOM];
+    int number[ROOM];
+    uint32_t op[2 * PROGRAM_UNITS] = {0}, n = k->d->n_sequence;
+    int backward = 0;
+    assert_int_equal(k->d->makespan, ref_sequence(ref, k->d->sequence, n));
+    assert_int_equal(k->n, n);
+    for (uint32_t i = 0; i < n; i++) {
         uint32_t u = k->d->sequence[i];
-        const ref_op *o = &ref->ops[u == ESP__NEXT_BACKWARD ? (int)tensor++ : ref->first[u] + (int)op[u]++];
-        assert_int_equal(k->end[i], o->end);
-        assert_true(o->start + k->tail[i] <= makespan);
-        if (o->start + k->tail[i] > longest) longest = o->start + k->tail[i];
+        number[i] = u == ESP__NEXT_BACKWARD ? backward++ : ref->first[u] + (int)op[u]++;
+        assert_int_equal(k->end[i], ref->ops[number[i]].end);
     }
-    assert_int_equal(longest, makespan);
+    for (uint32_t i = n; i-- > 0;) {
+        tail[i] = 0;
+        for (uint32_t j = i + 1; j < n; j++)
+            if (tail[j] > tail[i] && waits(ref, k->d, number[i], number[j])) tail[i] = tail[j];
+        tail[i] += ref->ops[number[i]].ns;
+        assert_int_equal(k->tail[i], tail[i]);
+        for (uint32_t lane = 0; lane < ESP__LANES; lane++) { /* and of the lane's next op from here on */
+            uint32_t j = i;
+            while (j < n && !(ref->ops[number[j]].lanes >> lane & 1u)) j++;
+            assert_int_equal(k->next[i].lane[lane], j < n ? tail[j] : 0);
+        }
+    }
     ref_close(ref);
 }
 
@@ -141,9 +161,12 @@ static void test_desk(void **state) {
             assert_int_equal(esp__desk_try(k, &w, said + 1), said);
             esp__desk_unlift(k, &w);
             check_laid(&g, k);
+            uint64_t before = k->d->makespan;
             esp__desk_set(k, &w);
             check_laid(&g, k);
             assert_true(said <= k->d->makespan);
+            assert_true(k->d->makespan <=
+                        (said > before ? said : before)); /* paths past the window were there before */
             assert_true(without <= k->d->makespan);
         }
         program_close(&g);
