@@ -1,11 +1,12 @@
-/* algorithm1.c: Espresso's Algorithm 1: which tensors to compress and how, on one kind of device (section 4.3). Tensors are taken by
- * size, the largest first, and among equals the one closest to the output, that is, latest in backward order; a tensor in front of a
- * bubble is passed over; each other gets the option that gives the shortest step with all else as it is. */
+/* algorithm1.c: Espresso's Algorithm 1: which tensors to compress and how, on one kind of device (section 4.3).
+ * Tensors are taken by size, the largest first, and among equals the one closest to the output, that is, latest in
+ * backward order; a tensor in front of a bubble is passed over; each other gets the option that gives the shortest
+ * step with all else as it is. */
 #include "algorithms.h"
 
 enum { ESP__SWEEPS = 8 };
 
-/* ---- which paths a unit may have -------------------------------------------------------------------------------------- */
+/* ---- which paths a unit may have ---- */
 ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path, uint32_t devices) {
     for (uint32_t i = 0; i < path->n; i++) {
         const esp__plan_op *op = &path->ops[i];
@@ -49,7 +50,7 @@ ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__draft *d, esp_
     return all;
 }
 
-/* ---- the order in which they are taken ------------------------------------------------------------------------------------ */
+/* ---- the order in which they are taken ---- */
 typedef struct esp__rank_by {
     uint64_t elements;
     uint32_t unit;
@@ -73,9 +74,9 @@ static uint32_t *esp__by_size(esp__problem *p, const esp__draft *d) {
     return order;
 }
 
-/* ---- the start ---------------------------------------------------------------------------------------------------------------- */
-/* The option that everybody uses without compression: menus lack it where another has less to do on every lane, but in one
- * model's order of ops or another it may still be the shorter. */
+/* ---- the start ---- */
+/* The option that everybody uses without compression: menus lack it where another has less to do on every lane, but
+ * in one model's order of ops or another it may still be the shorter. */
 static const esp__path *esp__path_usual(esp__problem *p, const esp__unit *u) {
     static const char *const tree = "intra.reduce_scatter > inter.allreduce > intra.allgather", *const flat =
                                                                                                     "flat.allreduce";
@@ -103,15 +104,29 @@ static void esp__start_raw(esp__problem *p, esp__draft *d, const esp__choices *c
     esp__keep_better_allowed(p, d, &usual);
 }
 
-/* ---- Remove and GetBestOption ------------------------------------------------------------------------------------------------ */
-/* Every path is tried for one unit, all else as it is and in its order; the best is taken if it makes the step shorter. Where the step
- * would be as long without the unit (it is in front of a bubble), there is nothing to try. */
+/* Where not compressing is beyond the limits: what holds least memory, or sends least (the error is for later to
+ * find). */
+static void esp__start_least(esp__problem *p, esp__draft *d, const esp__choices *choices) {
+    int by_memory = p->config.max_memory_bytes > 0;
+    for (uint32_t u = 0; u < d->n_units; u++)
+        for (uint32_t i = 0; i < choices[u].n; i++) {
+            const esp__path *path = choices[u].paths[i], *least = d->paths[u];
+            if (by_memory ? path->memory < least->memory : path->volume < least->volume) d->paths[u] = path;
+        }
+    esp__generate(p, d);
+}
+
+/* ---- Remove and GetBestOption ---- */
+/* Every path is tried for one unit, all else as it is and in its order; the best is taken if it makes the step
+ * shorter. Where the step would be as long without the unit (it is in front of a bubble), there is nothing to try. */
 static int esp__best_option(esp__desk *k, uint32_t u, const esp__choices *c) {
     esp__swap *w = &k->swaps[0], *best_swap = &k->swaps[1];
-    uint64_t before = k->d->makespan, best = before, without;
+    uint64_t before = k->d->makespan, best = before, without, ready;
     esp__desk_lift(k, w, u, 1);
+    ready = k->end[w->from - 1]; /* of the backward before it */
     without = esp__desk_without(k, w, before);
     for (uint32_t i = 0; i < c->n && without < best; i++) {
+        if (ready + c->paths[i]->total >= best) continue;
         esp__swap_path(k, w, u, c->paths[i], ESP__BY_READY);
         if (!esp__desk_allows(k, w)) continue;
         uint64_t t = esp__desk_try(k, w, best);
@@ -123,28 +138,34 @@ static int esp__best_option(esp__desk *k, uint32_t u, const esp__choices *c) {
     return best < before && esp__desk_take(k, best_swap);
 }
 
-/* From where the draft stands, tensor by tensor until no single change helps; then once more if ready order is shorter. */
+/* The same paths in ready order, if that is shorter. */
+static int esp__ready_order(esp__desk *k, esp__draft *ready) {
+    esp__draft_copy(k->p, ready, k->d);
+    if (esp__generate(k->p, ready) >= k->d->makespan) return 0;
+    esp__draft_copy(k->p, k->d, ready);
+    esp__desk_anew(k);
+    return 1;
+}
+
+/* From where the draft stands, tensor by tensor, over and over, until none has changed since it was looked at. */
 static void esp__sweeps(esp__problem *p, esp__draft *d, const esp__choices *choices, const uint32_t *order) {
     esp__desk *k = esp__desk_open(p, d);
     esp__draft ready;
-    int changed = 1;
+    uint32_t unchanged = 0, n = d->n_units;
     memset(&ready, 0, sizeof ready);
-    for (uint32_t sweep = 0; sweep < ESP__SWEEPS && changed; sweep++) {
-        changed = 0;
-        for (uint32_t i = 0; i < d->n_units && !esp__out_of_time(p); i++)
-            changed |= esp__best_option(k, order[i], &choices[order[i]]);
-        esp__draft_copy(p, &ready, d);
-        if (esp__generate(p, &ready) >= d->makespan) continue;
-        esp__draft_copy(p, d, &ready);
-        esp__desk_anew(k);
-        changed = 1;
+    for (uint32_t visit = 0; visit < ESP__SWEEPS * n && unchanged < n && !esp__out_of_time(p); visit++) {
+        uint32_t u = order[visit % n];
+        unchanged = esp__best_option(k, u, &choices[u]) ? 0 : unchanged + 1;
+        if ((visit % n == n - 1 || unchanged == n) && esp__ready_order(k, &ready)) unchanged = 0;
     }
 }
 
+/* The better of the start without compression and the priced one, each improved. */
 ESP__FN void esp__algorithm1_over(esp__problem *p, esp__draft *d, const esp__choices *choices) {
     uint32_t *order = esp__by_size(p, d);
     esp__draft priced;
     esp__start_raw(p, d, choices);
+    if (!esp__draft_allowed(p, d)) esp__start_least(p, d, choices);
     memset(&priced, 0, sizeof priced);
     esp__draft_copy(p, &priced, d);
     esp__start_priced(p, &priced, choices);

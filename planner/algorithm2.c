@@ -1,6 +1,7 @@
-/* algorithm2.c: Espresso's Algorithm 2: which of the tensors that Algorithm 1 compresses on the GPU go to the CPU (section 4.4). Tensors
- * of one size with one option are a group, in which the earliest in backward order move first (Lemma 1: an earlier one leaves more time to
- * hide the slower CPU), so that a count a group says all. All combinations of counts where they are few, else one group at a time. */
+/* algorithm2.c: Espresso's Algorithm 2: which of the tensors that Algorithm 1 compresses on the GPU go to the CPU
+ * (section 4.4). Tensors of one size with one option are a group, in which the earliest in backward order move first
+ * (Lemma 1: an earlier one leaves more time to hide the slower CPU), so that a count a group says all. All
+ * combinations of counts where they are few, else one group at a time. */
 #include "algorithms.h"
 
 enum { ESP__COMBINATIONS_MOST = 2000, ESP__VARIANTS_MOST = 16, ESP__COUNT_TRIALS = 8 };
@@ -39,7 +40,8 @@ static int esp__same_steps(const esp__path *a, const esp__path *b) {
     return 1;
 }
 
-/* Where a group may go: its option on other devices; if all of these are dominated, the shortest that is all on the CPU. */
+/* Where a group may go: its option on other devices; if all of these are dominated, the shortest that is all on the
+ * CPU. */
 static void esp__offload_variants(const esp__problem *p, const esp__choices *c, esp__offload *g) {
     for (uint32_t i = 0; i < c->n && g->n_to < ESP__VARIANTS_MOST; i++)
         if (esp__same_steps(c->paths[i], g->from) && esp__path_has(p, c->paths[i], ESP_PLAN_CPU))
@@ -125,7 +127,8 @@ static void esp__offload_all(esp__offloading *o) {
     }
 }
 
-/* The best count of one group with the others as they are: some counts over the whole range, then between the best's neighbours. */
+/* The best count of one group with the others as they are: some counts over the whole range, then between the best's
+ * neighbours. */
 static void esp__offload_group(esp__offloading *o, esp__offload *group) {
     for (uint32_t v = 0; v < group->n_to; v++) {
         uint32_t low = 0, high = group->n, step, best = 0;

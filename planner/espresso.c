@@ -1,12 +1,13 @@
-/* espresso.c: the strategy "espresso": Algorithms 1 and 2, which take units as given: over the tensors; over large ones in chunks, as BytePS,
- * on which the paper's system is built, cuts them; and over small neighbours in groups, as everybody fuses them. The best. */
+/* espresso.c: the strategy "espresso": Algorithms 1 and 2, which take units as given: over the tensors; over large
+ * ones in chunks, as BytePS, on which the paper's system is built, cuts them; and over small neighbours in groups, as
+ * everybody fuses them. The best. */
 #include "algorithms.h"
 
 /* Large: from this part of the model on. Groups: of 4 MiB, the usual size of partitions and fusion buffers. */
 enum { ESP__CHUNKS_MOST = 8, ESP__LARGE_SHARE = 64, ESP__FUSED_ELEMENTS = 1 << 20 };
 
-/* Into how many chunks? As many as bring the tensor itself through soonest: the first passes through all lanes, the others
- * follow at the pace of the busiest. */
+/* Into how many chunks? As many as bring the tensor itself through soonest: the first passes through all lanes, the
+ * others follow at the pace of the busiest. */
 static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t elements) {
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;

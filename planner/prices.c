@@ -1,6 +1,7 @@
-/* prices.c: a start for Algorithm 1 that has all lanes in view. Each lane's time has a price; every unit takes the path that is cheapest at
- * these prices; then lanes with more work get dearer, those with less cheaper, and so on. What results spreads the work over
- * the lanes as taking one tensor after the other does not. Of the strategies met on the way the shortest is the start. */
+/* prices.c: a start for Algorithm 1 that has all lanes in view. Each lane's time has a price; every unit takes the
+ * path that is cheapest at these prices; then lanes with more work get dearer, those with less cheaper, and so on.
+ * What results spreads the work over the lanes as taking one tensor after the other does not. Of the strategies met
+ * on the way the shortest is the start. */
 #include "algorithms.h"
 #include <math.h>
 

@@ -1,11 +1,12 @@
-/* rerun.c: what a step takes in ready order with some paths changed. Until the first changed unit is ready nothing differs, so the
- * clock is set back to a state saved before that; and where a lane's remaining work already reaches the time to beat, the
- * rest is not looked at. Must give what esp__generate gives. */
+/* rerun.c: what a step takes in ready order with some paths changed. Until the first changed unit is ready nothing
+ * differs, so the clock is set back to a state saved before that; and where a lane's remaining work already reaches
+ * the time to beat, the rest is not looked at. Must give what esp__generate gives. */
 #include "algorithms.h"
 
 enum { ESP__SAVES = 24 };
 
-/* Where the clock stands just before the backward of a tensor. A unit on its way has one op in the queue, which says all. */
+/* Where the clock stands just before the backward of a tensor. A unit on its way has one op in the queue, which says
+ * all. */
 typedef struct esp__save {
     uint64_t free_at[ESP__LANES], left[ESP__LANES], backward_ready, makespan; /* left: work still to come on a lane */
     uint32_t tensor, unit;

@@ -1,5 +1,6 @@
-/* fp16.c: half the bits: PyTorch's fp16_compress_hook, that is, DDP's buckets, each cast to half, summed as such by one ring
- * allreduce, and cast back. With the times of a codec fp16 among the problem's, else with those of a cast at memory speed. */
+/* fp16.c: half the bits: PyTorch's fp16_compress_hook, that is, DDP's buckets, each cast to half, summed as such by
+ * one ring allreduce, and cast back. With the times of a codec fp16 among the problem's, else with those of a cast at
+ * memory speed. */
 #include "../plan.h"
 
 /* A launch of 10 us, and 4 bytes read and 2 written an element at 800 GB/s (V100's memory at nine tenths). */

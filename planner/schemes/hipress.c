@@ -1,6 +1,7 @@
-/* hipress.c: HiPress (CaSync): compression on the GPU between machines only; for each gradient by itself a cost estimate decides
- * whether to compress it and into how many parts, at most one a machine, it is cut, so that parts are compressed while others
- * travel. Two-way, as its parameter servers on the workers: alltoall, sum, compress again, allgather. */
+/* hipress.c: HiPress (CaSync): compression on the GPU between machines only; for each gradient by itself a cost
+ * estimate decides whether to compress it and into how many parts, at most one a machine, it is cut, so that parts
+ * are compressed while others travel. Two-way, as its parameter servers on the workers: alltoall, sum, compress
+ * again, allgather. */
 #include "../plan.h"
 
 /* A tensor in k chunks: one passes through all lanes, the others follow at the pace of the busiest. */

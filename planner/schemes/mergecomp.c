@@ -1,6 +1,7 @@
-/* mergecomp.c: MergeComp: the model is cut into Y groups of neighbours, and every group is compressed as one. Y grows while
- * that still brings something; for each Y the borders are searched one after the other, on the assumption that the step
- * falls and then rises with a border. Payloads are gathered over all ranks, or between machines, whichever is faster. */
+/* mergecomp.c: MergeComp: the model is cut into Y groups of neighbours, and every group is compressed as one. Y grows
+ * while that still brings something; for each Y the borders are searched one after the other, on the assumption that
+ * the step falls and then rises with a border. Payloads are gathered over all ranks, or between machines, whichever
+ * is faster. */
 #include "../plan.h"
 
 enum { ESP__MERGE_MOST = 8 };
@@ -22,8 +23,8 @@ static uint64_t esp__merge_time(esp__merge *m) {
     return m->draft->makespan;
 }
 
-/* Puts border k where the step is shortest, by halving; returns the time. Where it does not fall and rise, what was there
- * may be better and stays. */
+/* Puts border k where the step is shortest, by halving; returns the time. Where it does not fall and rise, what was
+ * there may be better and stays. */
 static uint64_t esp__merge_border(esp__merge *m, uint32_t k, uint64_t best) {
     uint32_t low = m->border[k - 1] + 1, high = m->border[k + 1] - 1, at = m->border[k];
     while (low < high) {

@@ -1,5 +1,5 @@
-/* patterns.c: Espresso's search with one way only to communicate what is compressed: whether, and on which device, is still
- * searched (section 5.3, the three patterns of its Figure on communication). */
+/* patterns.c: Espresso's search with one way only to communicate what is compressed: whether, and on which device, is
+ * still searched (section 5.3, the three patterns of its Figure on communication). */
 #include "../algorithms.h"
 
 /* [n_units] raw, this form on the GPU, and (cpu) on the CPU. */

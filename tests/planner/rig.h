@@ -1,5 +1,6 @@
-/* rig.h: one problem of the planner, opened and closed, for tests of strategies and algorithms; and what every strategy must be:
- * units that cover the model once, paths that are there, a makespan that its own sequence gives. Judges nothing else. */
+/* rig.h: one problem of the planner, opened and closed, for tests of strategies and algorithms; and what every
+ * strategy must be: units that cover the model once, paths that are there, a makespan that its own sequence gives.
+ * Judges nothing else. */
 #ifndef TESTS_PLANNER_RIG_H
 #define TESTS_PLANNER_RIG_H
 #include "problems.h"
@@ -12,8 +13,8 @@ typedef struct rig {
     esp__problem p;
 } rig;
 
-/* A system and a codec whose times are easy to work out: links of 1000 bytes/us, alpha 10 us inside a machine and 100 us
- * between; the codec takes 20 us (GPU) or 200 us (CPU), whatever the size up to 2^40 elements, and leaves 1%. */
+/* A system and a codec whose times are easy to work out: links of 1000 bytes/us, alpha 10 us inside a machine and 100
+ * us between; the codec takes 20 us (GPU) or 200 us (CPU), whatever the size up to 2^40 elements, and leaves 1%. */
 static inline void rig_simple(rig *g, uint32_t machines, uint32_t ranks) {
     static const esp_cost_point gpu[] = {{1099511627776.0, 20e3}}, cpu[] = {{1099511627776.0, 200e3}};
     esp_plan_system *s = &g->in.system;

@@ -1,5 +1,5 @@
-/* test_schemes.c: the comparison strategies decide as the systems decide whose names they bear, in cases small enough to work
- * out by hand; and on random problems each of them is a whole strategy, the same every time. */
+/* test_schemes.c: the comparison strategies decide as the systems decide whose names they bear, in cases small enough
+ * to work out by hand; and on random problems each of them is a whole strategy, the same every time. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include <setjmp.h>
@@ -168,8 +168,8 @@ static void byteps_partitions(void **state) {
     rig_close(&g);
 }
 
-/* 4 machines of one rank: raw takes 100 us + 2 * 3/4 of a us for 1000 bytes: 250 and 310 us; compressed 2 * 100 + 4 * 20 us and
- * hardly more for payloads. */
+/* 4 machines of one rank: raw takes 100 us + 2 * 3/4 of a us for 1000 bytes: 250 and 310 us; compressed 2 * 100 + 4 *
+ * 20 us and hardly more for payloads. */
 static void hipress_selects(void **state) {
     static rig g;
     (void)state;
@@ -185,8 +185,8 @@ static void hipress_selects(void **state) {
     rig_close(&g);
 }
 
-/* Raw only, 4 MiB: intra 2 * (10 us + 3/4 of 4194 us), inter 100 us + 4 flows of 2 * 3/4 of 1049 us: both lanes are busy for
- * 6.3 ms. In k chunks that is about 6.3 + 6.3 / k ms and k - 1 alphas: most chunks win. */
+/* Raw only, 4 MiB: intra 2 * (10 us + 3/4 of 4194 us), inter 100 us + 4 flows of 2 * 3/4 of 1049 us: both lanes are
+ * busy for 6.3 ms. In k chunks that is about 6.3 + 6.3 / k ms and k - 1 alphas: most chunks win. */
 static void hipress_cuts(void **state) {
     static rig g;
     (void)state;
@@ -201,8 +201,8 @@ static void hipress_cuts(void **state) {
     rig_close(&g);
 }
 
-/* Launches are dear and payloads small: one group. Where times grow with size and backward is long, more than one: what is
- * ready early is done while backward runs. Every group is compressed. */
+/* Launches are dear and payloads small: one group. Where times grow with size and backward is long, more than one:
+ * what is ready early is done while backward runs. Every group is compressed. */
 static void mergecomp_groups(void **state) {
     static const esp_cost_point slow[] = {{1, 10}, {1048576, 10485760}}; /* 10 ns an element */
     (void)state;
@@ -247,8 +247,8 @@ static void fp16_times(void **state) {
         rig_close(&g);
     }
     assert_true(time[0] + 9000000 < time[1]);
-    /* by hand: backward 10 us; 262,144 elements are cast in 10 + 7.864 / 4 us, twice; 512 KiB go around a ring of 16 ranks: 100 us
-     * + 2 * 15/16 * 524.288 us */
+    /* by hand: backward 10 us; 262,144 elements are cast in 10 + 7.864 / 4 us, twice; 512 KiB go around a ring of 16
+     * ranks: 100 us + 2 * 15/16 * 524.288 us */
     assert_int_equal(time[0], 10000 + 2 * 11966 + 100000 + 983040);
 }
 
