@@ -35,6 +35,6 @@ ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path, uint32_t 
 /* ---- algorithm2.c ---- */
 /* Algorithm 2 where a unit on the GPU may move to any of `choices` that has the same steps on other devices. */
 ESP__FN void esp__algorithm2_over(esp__problem *p, esp__draft *d, const esp__choices *choices);
-/* ---- espresso.c: both, over tensors, chunks of large ones and groups of small ones (unless ruled out): the best ---- */
+/* ---- espresso.c: both, over tensors, chunks of large ones and groups of small ones (unless ruled out) ---- */
 ESP__FN void esp__espresso(esp__problem *p, esp__draft *d);
 #endif
