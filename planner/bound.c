@@ -14,7 +14,7 @@ static uint32_t esp__unit_choose(esp__bounding *b, uint32_t u, const uint32_t *r
     double *cost = b->cost;
     memset(cost, 0, n * sizeof *cost);
     for (uint32_t j = 0; j < n_rows; j++) {
-        const double *w = b->rows[rows[j]].w + b->offset[u] + low, l = lambda[rows[j]];
+        const double *w = b->rows[rows[j]].w[u] + low, l = lambda[rows[j]];
         if (b->early[u] >> rows[j] & 1u) continue;
         for (x = 0; x + 2 <= n; x += 2) *(esp__two *)(void *)&cost[x] += l * *(const esp__two *)(const void *)&w[x];
         if (x < n) cost[x] += l * w[x];
@@ -93,13 +93,11 @@ static void esp__mix(const esp__bounding *b, double keep, double *out) {
 
 /* Raises `best` over mixtures for the paths allowed until it is above `target`, or clear that it will not be. */
 static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
-    double lambda[ESP__GAME_ROWS], keep = 0.6;
-    b->best = esp__bound_at(b, b->lambda, b->choice[esp__column_place(b)]);
-    esp__column_value(b, b->game.n_columns - 1);
+    double lambda[ESP__GAME_ROWS], keep = 0.6, enough = isinf(target) ? 0.0 : target;
     for (int call = 0; call < 100 && b->best <= target && b->work < b->work_max; call++) {
         esp__game_solve(&b->game);
         double value = b->game.value / b->scale;
-        if (value <= target || value - b->best <= tolerance * value) {
+        if (value <= enough || value - b->best <= tolerance * value) {
             if (!esp__rows_find(b, esp__max2(value, b->best) * (1.0 + tolerance))) break;
             continue;
         }
@@ -119,14 +117,18 @@ static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
 
 /* Columns again made of allowed paths, the cheapest for the best mixture. */
 static void esp__columns_fit(esp__bounding *b) {
-    uint16_t *best = b->choice[esp__column_place(b)];
-    uint32_t last = b->game.n_columns - 1;
+    uint32_t place = esp__column_place(b);
+    uint16_t *best = b->choice[place];
     b->best = esp__bound_at(b, b->lambda, best);
-    for (uint32_t i = 0; i <= last; i++) {
-        for (uint32_t u = 0; u < b->n; u++)
-            if (b->choice[i][u] < b->low[u] || b->choice[i][u] >= b->high[u]) b->choice[i][u] = best[u];
-        esp__column_value(b, i);
-    }
+    esp__column_value(b, place);
+    for (uint32_t i = 0; i < b->game.n_columns; i++)
+        for (uint32_t u = 0; u < b->n; u++) {
+            uint32_t was = b->choice[i][u];
+            if (was >= b->low[u] && was < b->high[u]) continue;
+            b->choice[i][u] = best[u];
+            for (uint32_t j = 0; j < b->game.n_rows; j++)
+                b->game.g[i][j] += (b->rows[j].w[u][best[u]] - b->rows[j].w[u][was]) * b->scale;
+        }
 }
 
 /* Leaves the paths that can end by `t`. Returns 0 where a unit has none. */
@@ -220,7 +222,6 @@ static esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
     b->tail = esp__pool_get(p->pool, b->n_tensors * sizeof *b->tail);
     b->menu = esp__pool_get(p->pool, n * sizeof *b->menu);
     b->menus = esp__pool_get(p->pool, n * sizeof *b->menus);
-    b->offset = esp__pool_get(p->pool, n * sizeof *b->offset);
     b->ready = esp__pool_get(p->pool, n * sizeof *b->ready);
     b->low = esp__pool_get(p->pool, n * sizeof *b->low);
     b->high = esp__pool_get(p->pool, n * sizeof *b->high);
@@ -245,6 +246,7 @@ static void esp__bounding_start(esp__bounding *b) {
         }
         memset(b->game.column, 0, sizeof b->game.column);
         b->game.column[place] = 1.0;
+        esp__column_value(b, place);
         esp__rows_find(b, 0.0);
     }
     for (uint32_t j = 0; j < b->game.n_rows; j++) b->lambda[j] = 1.0 / b->game.n_rows;
@@ -254,18 +256,19 @@ static void esp__bounding_start(esp__bounding *b) {
 static void esp__bounding_run(esp__bounding *b) {
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_menu *m = &b->menus[b->menu[u]];
-        b->offset[u] = b->n_paths;
-        b->n_paths += m->n;
         b->high[u] = m->n;
         if (m->n > b->largest) b->largest = m->n;
     }
     b->cost = esp__pool_get(b->p->pool, b->largest * sizeof *b->cost);
+    b->zeros = esp__pool_get(b->p->pool, b->largest * sizeof *b->zeros);
+    b->same = esp__pool_get(b->p->pool, b->n_menus * sizeof *b->same);
     esp__bounding_backward(b);
     if (b->proven <= 0.0) return; /* nothing takes any time */
     b->scale = 1.0 / b->proven;
     esp__bounding_start(b);
     if (!b->game.n_rows) return;
-    esp__bound_climb(b, 1e300, 1e-3);
+    esp__columns_fit(b);
+    esp__bound_climb(b, INFINITY, 1e-3);
     b->proven = esp__max2(b->proven, b->best);
     esp__bound_push(b);
 }
@@ -286,14 +289,14 @@ static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
         const esp__path *path = m->paths[choice[u]];
         for (uint32_t j = 0; j < b->game.n_rows; j++) {
             const esp__row *r = &b->rows[j];
-            double load = (double)path->load[r->lane], w = r->w[b->offset[u] + choice[u]];
+            double load = (double)path->load[r->lane], w = r->w[u][choice[u]];
             out->price[u][r->lane] += b->lambda[j] * (load > 0.0 ? w / load : b->ready[u] >= r->s ? 1.0 : 0.0);
         }
         /* what a chain's nanosecond must cost for those that cannot end in time to look no better than the choice */
         for (uint32_t x = b->high[u]; x < m->n; x++) {
             double longer = m->total[x] - (double)path->total, cheaper = 0.0;
             for (uint32_t j = 0; j < b->game.n_rows; j++)
-                cheaper += b->lambda[j] * (b->rows[j].w[b->offset[u] + choice[u]] - b->rows[j].w[b->offset[u] + x]);
+                cheaper += b->lambda[j] * (b->rows[j].w[u][choice[u]] - b->rows[j].w[u][x]);
             if (longer > 0.0) out->chain_price[u] = esp__max2(out->chain_price[u], cheaper / longer);
         }
         if (whole == 0.0) out->chain_price[u] = esp__max2(out->chain_price[u], 1.0 / b->n);

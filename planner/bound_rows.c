@@ -27,8 +27,8 @@ typedef struct esp__lanes_menu {
 typedef struct esp__row {
     uint32_t lane;
     double s, q;
-    double base; /* s + q + the backward ops' part                             */
-    double *w;   /* [n_paths] a path's part                                    */
+    double base;      /* s + q + the backward ops' part                             */
+    const double **w; /* [n units] parts by path; units that it sees alike share them */
 } esp__row;
 
 static double esp__min2(double a, double b) { return a < b ? a : b; }
@@ -98,12 +98,13 @@ static void esp__lanes_menu_make(esp__problem *p, const esp__menu *menu, esp__la
 /* ---- all of a bound's work ---------------------------------------------------------------------------------------- */
 typedef struct esp__bounding {
     esp__problem *p;
-    const esp__unit *units;                           /* or NULL: tensors */
-    int pieces;                                       /* paths stand for work that may be cut into pieces */
-    uint32_t n, n_tensors, n_menus, n_paths, largest; /* largest: paths of a unit */
-    double *compute, *start, *tail; /* [n_tensors] backward: time, earliest start, what must follow     */
-    uint32_t *menu, *offset;        /* [n] which menu; where its paths are in rows                      */
-    double *ready;                  /* [n]                                                              */
+    const esp__unit *units;                  /* or NULL: tensors */
+    int pieces;                              /* paths stand for work that may be cut into pieces */
+    uint32_t n, n_tensors, n_menus, largest; /* largest: paths of a unit */
+    double *compute, *start, *tail;          /* [n_tensors] backward: time, earliest start, what must follow     */
+    uint32_t *menu;                          /* [n] which menu */
+    const double **same, *zeros;             /* [n_menus] the parts of late units; [largest] */
+    double *ready;                           /* [n]                                                              */
     uint32_t *early, *late; /* [n] bits of rows that do not see the unit at all; that see all units of its menu alike */
     uint32_t *low, *high;   /* [n] paths allowed                                                */
     esp__lanes_menu *menus;
@@ -127,38 +128,31 @@ static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
     return sum;
 }
 
-/* Units that are ready after s have the same part wherever they are: computed once a menu. */
+/* Units that are ready after s have the same parts wherever they are. */
 static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
-    esp__mark mark = esp__pool_mark(b->p->pool);
-    const double **late = esp__pool_get(b->p->pool, b->n_menus * sizeof *late);
+    memset((void *)b->same, 0, b->n_menus * sizeof *b->same);
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_menu *m = &b->menus[b->menu[u]];
-        double *w = r->w + b->offset[u];
+        int late = b->ready[u] >= r->s, early = b->ready[u] + m->head[r->lane] <= r->s;
         b->early[u] &= ~bit;
         b->late[u] &= ~bit;
-        if (b->ready[u] >= r->s) b->late[u] |= bit;
-        if (b->ready[u] >= r->s && late[b->menu[u]]) {
-            memcpy(w, late[b->menu[u]], m->n * sizeof *w);
-            continue;
-        }
-        memset(w, 0, m->n * sizeof *w);
-        if (b->ready[u] + m->head[r->lane] <= r->s) {
-            b->early[u] |= bit;
-            b->late[u] &= ~bit;
-            continue;
-        }
-        if (b->ready[u] >= r->s) late[b->menu[u]] = w;
+        if (early) b->early[u] |= bit;
+        if (late && !early) b->late[u] |= bit;
+        r->w[u] = early ? b->zeros : late ? b->same[b->menu[u]] : NULL;
+        if (r->w[u]) continue;
+        double *w = esp__pool_get(b->p->pool, m->n * sizeof *w);
         const esp__stay *stay = m->stays[r->lane];
         for (uint32_t k = 0; k < m->first[r->lane][m->n]; k++, stay++)
             w[stay->path] += esp__must(b->ready[u] + stay->head, stay->p, stay->tail, r->s, r->q, b->pieces);
+        r->w[u] = w;
+        if (late) b->same[b->menu[u]] = w;
     }
-    esp__pool_release(b->p->pool, mark);
 }
 
 /* What row j says of a choice. */
 static double esp__row_value(const esp__bounding *b, const esp__row *r, const uint16_t *choice) {
     double sum = r->base;
-    for (uint32_t u = 0; u < b->n; u++) sum += r->w[b->offset[u] + choice[u]];
+    for (uint32_t u = 0; u < b->n; u++) sum += r->w[u][choice[u]];
     return sum;
 }
 
@@ -179,7 +173,7 @@ static int esp__row_add(esp__bounding *b, uint32_t lane, double s, double q) {
     esp__row *r = &b->rows[place];
     r->lane = lane, r->s = s, r->q = q;
     r->base = s + q + esp__row_backward(b, r);
-    if (!r->w) r->w = esp__pool_get(b->p->pool, b->n_paths * sizeof *r->w);
+    if (!r->w) r->w = esp__pool_get(b->p->pool, b->n * sizeof *r->w);
     esp__row_fill(b, r, 1u << place);
     for (uint32_t i = 0; i < m->n_columns; i++) m->g[i][place] = esp__row_value(b, r, b->choice[i]) * b->scale + 1e-12;
     b->lambda[place] = 0.0;
@@ -232,16 +226,31 @@ static double esp__hinges_zoom(const esp__weighed *at, uint32_t n, int from_righ
     return best;
 }
 
-/* The best s and q for one lane, and what that row says of the ops on it. */
+/* The start of work (from_right: what must follow it) that is nearest to x: the best x is one of these. */
+static double esp__nearest(const esp__weighed *at, uint32_t n, int from_right, double x) {
+    double best = x, off = 1e300;
+    for (uint32_t i = 0; i < n; i++) {
+        double a = (from_right ? at[i].tail_end : at[i].end) - at[i].p, d = a < x ? x - a : a - x;
+        if (d < off) off = d, best = a;
+    }
+    return best;
+}
+
+/* The best s and q for one lane, and what that row says of the work on it. */
 static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, double *q) {
-    double latest = 0.0, longest = 0.0, part;
+    double latest = 0.0, longest = 0.0, sum;
     *s = *q = 0.0;
     for (uint32_t i = 0; i < n; i++)
         latest = esp__max2(latest, at[i].end), longest = esp__max2(longest, at[i].tail_end);
     esp__hinges_zoom(at, n, 0, 0.0, 0.0, latest, 2, s);
-    esp__hinges_zoom(at, n, 1, *s, 0.0, longest, 3, q);
-    part = latest / ESP__BINS;
-    return esp__hinges_zoom(at, n, 0, *q, esp__max2(0.0, *s - part), *s + part, 2, s) + *q;
+    esp__hinges_zoom(at, n, 1, *s, 0.0, longest, 2, q);
+    *q = esp__nearest(at, n, 1, *q);
+    esp__hinges_zoom(at, n, 0, *q, esp__max2(0.0, *s - latest / ESP__BINS), *s + latest / ESP__BINS, 2, s);
+    *s = esp__nearest(at, n, 0, *s);
+    sum = *s + *q;
+    for (uint32_t i = 0; i < n; i++)
+        sum += at[i].w * esp__must(at[i].end - at[i].p, at[i].p, at[i].tail_end - at[i].p, *s, *q, 0);
+    return sum;
 }
 
 /* The same for work in pieces, which is by when it is ready: s is one of these times. */
