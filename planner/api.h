@@ -74,6 +74,7 @@ enum {
     ESP_PLAN_NO_SPLIT = 1u << 1, /* tensors are not cut into chunks                                        */
     ESP_PLAN_ROBUST = 1u << 2,   /* prefer a plan that holds when every input is off by +-20%             */
     ESP_PLAN_NO_COMP = 1u << 3,  /* no compression at all                                                 */
+    ESP_PLAN_THOROUGH = 1u << 5, /* look sixteen times as long                                               */
     ESP_PLAN_NO_BOUND = 1u << 4  /* leave bounds and free_compression_ns out (0)                           */
 };
 /** What to look for. Zero is the default everywhere. Growable. */
@@ -86,7 +87,7 @@ typedef struct esp_plan_config {
     const char *const *keep; /* "GLOB=fp32", "GLOB=CODEC" or "GLOB=OPTION", by tensor name; the first that fits */
     uint32_t n_forbid, n_only, n_keep;
     uint32_t reserved0;
-    double budget_ns; /* 0: until nothing better is found                                   */
+    double budget_ns; /* 0: a fixed effort, the same everywhere                                 */
     uint64_t seed;
     uint64_t max_memory_bytes; /* residuals and payload buffers, a rank; 0: no limit                  */
     double max_volume;         /* payload bytes / fp32 bytes, over all tensors; 0: no limit           */

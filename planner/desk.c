@@ -175,6 +175,7 @@ static void esp__desk_tails(esp__desk *k, uint32_t from, uint32_t to, uint32_t g
 }
 
 static void esp__desk_lay(esp__desk *k) {
+    k->p->work += 2u * k->d->n_sequence;
     esp__desk_room(k, k->d->n_sequence + ESP__MAX_OPS);
     esp__desk_spots(k);
     esp__desk_forward(k);
@@ -243,6 +244,7 @@ static void esp__desk_lift(esp__desk *k, esp__swap *s, uint32_t gone, uint32_t n
     memcpy(&k->saved_tail[s->from], &k->tail[s->from], (s->to - s->from) * sizeof *k->tail);
     memcpy(&k->saved_next[s->from], &k->next[s->from], (s->to - s->from) * sizeof *k->next);
     k->reached = s->to;
+    k->p->work += s->to - s->from + 16;
     esp__desk_tails(k, s->from, s->to, gone, n_gone);
 }
 
@@ -335,6 +337,7 @@ static uint64_t esp__desk_try(esp__desk *k, esp__swap *w, uint64_t limit) {
         left--;
     }
     if (i > k->reached) k->reached = i;
+    k->p->work += i - w->from + w->n_places + 16;
     return longest < limit ? longest : UINT64_MAX;
 }
 

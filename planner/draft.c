@@ -58,4 +58,7 @@ ESP__FN int esp__draft_allowed(const esp__problem *p, const esp__draft *d) {
     return !(c->max_error > 0.0) || error <= c->max_error * (double)elements;
 }
 
-ESP__FN int esp__out_of_time(const esp__problem *p) { return p->deadline_ns && esp__now_ns() >= p->deadline_ns; }
+ESP__FN int esp__out_of_time(const esp__problem *p) {
+    if (p->work_end && p->work >= p->work_end) return 1;
+    return p->deadline_ns && esp__now_ns() >= p->deadline_ns;
+}

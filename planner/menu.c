@@ -8,10 +8,10 @@ typedef struct esp__prefix { /* a path up to some node of the graph */
     struct esp__prefix *next, *spare;
     const struct esp__prefix *before; /* all but its last op; NULL: it has none */
     uint64_t total, memory, load[ESP__LANES];
-    uint64_t head[2], tail[2]; /* before the first and after the last op on intra, on inter */
-    double error, volume;      /* whole paths, under limits: for comparing codecs */
+    uint64_t head[2], tail[2];         /* before the first and after the last op on intra, on inter */
+    double error, volume;              /* whole paths, under limits: for comparing codecs */
     uint32_t n, comps, codec, unpacks; /* unpacks: if it ended here it would have to */
-    uint16_t op; /* the last one */
+    uint16_t op;                       /* the last one */
 } esp__prefix;
 
 /* What making one menu carries along. */
@@ -297,6 +297,14 @@ static void esp__tasting_open(esp__tasting *t, esp__problem *p, const esp__unit 
     esp__sizes(p, u->elements, t->size);
 }
 
+static void esp__menu_core_loads(esp__problem *p, esp__menu *menu) {
+    menu->core = esp__pool_get(p->pool, menu->n_core * sizeof *menu->core);
+    for (uint32_t i = 0; i < menu->n_core; i++) {
+        for (uint32_t k = 0; k < ESP__LANES; k++) menu->core[i][k] = (double)menu->paths[i].load[k];
+        menu->core[i][ESP__LANES] = (double)menu->paths[i].total;
+    }
+}
+
 static int esp__path_core(const esp__menu *menu, uint32_t i) {
     const esp__path *b = &menu->paths[i];
     for (uint32_t k = 0; k < menu->n; k++) {
@@ -326,6 +334,7 @@ static void esp__menu_core_first(esp__problem *p, esp__menu *menu, esp__path *pa
             rest[n++] = paths[i];
     memcpy(paths + menu->n_core, rest, n * sizeof *rest);
     esp__pool_release(p->pool, mark);
+    esp__menu_core_loads(p, menu);
 }
 
 /* All prefixes may be used again. */
@@ -357,7 +366,8 @@ static void esp__menu_make(esp__problem *p, const esp__unit *u, esp__menu *menu)
         esp__taste(t, tree);
         while ((l = t->heads[0]) != NULL) { /* one of another codec may dominate it, or it that one */
             t->heads[0] = l->next;
-            if (!l->comps && c && tree->codec == ESP__NO_CODEC && !p->free_compression) continue; /* as with the first codec */
+            if (!l->comps && c && tree->codec == ESP__NO_CODEC && !p->free_compression)
+                continue; /* as with the first codec */
             l->error = l->comps ? t->codec->error : 0.0;
             l->volume = l->comps ? esp__payload_bytes(t->codec, u->elements) : 4.0 * (double)u->elements;
             esp__prefix_add(t, &all, l);
@@ -396,6 +406,7 @@ static void esp__menu_retime(esp__problem *p, const esp__unit *u, const esp__men
     }
     menu->n = menu->n_core = like->n_core;
     menu->paths = paths;
+    esp__menu_core_loads(p, menu);
 }
 
 static int esp__unit_whole(const esp__problem *p, const esp__unit *u) {

@@ -3,7 +3,13 @@
 #include "plan.h"
 
 /* Urgent is: the earlier unit; the longer rest of the chain. And backward: in turn with its units, or before all else. */
-enum { ESP__EARLIER_UNIT = 0, ESP__LONGER_REST, ESP__EARLIER_UNIT_AFTER_BACKWARD, ESP__LONGER_REST_AFTER_BACKWARD, ESP__RULES };
+enum {
+    ESP__EARLIER_UNIT = 0,
+    ESP__LONGER_REST,
+    ESP__EARLIER_UNIT_AFTER_BACKWARD,
+    ESP__LONGER_REST_AFTER_BACKWARD,
+    ESP__RULES
+};
 
 /* One lane's ops: those whose time of being ready is still to come, and those that could start now. */
 typedef struct esp__lane_queue {
@@ -30,7 +36,8 @@ static uint32_t esp__lane_of(uint32_t lanes) {
 static uint64_t esp__urgency(const esp__ordering *o, uint64_t key) {
     uint32_t u = (uint32_t)(key >> 8);
     if (!(key & 255u)) return o->rule >= ESP__EARLIER_UNIT_AFTER_BACKWARD ? 0 : (o->rule == ESP__LONGER_REST ? 1 : key);
-    return o->rule == ESP__LONGER_REST || o->rule == ESP__LONGER_REST_AFTER_BACKWARD ? UINT64_MAX / 2 - o->rest[u] : key;
+    return o->rule == ESP__LONGER_REST || o->rule == ESP__LONGER_REST_AFTER_BACKWARD ? UINT64_MAX / 2 - o->rest[u]
+                                                                                     : key;
 }
 
 static void esp__ordering_add(esp__ordering *o, uint32_t lanes, uint64_t ready, uint64_t key) {
@@ -99,6 +106,7 @@ static uint64_t esp__generate_by(esp__problem *p, esp__draft *d, uint32_t rule) 
         if (now == UINT64_MAX) break;
         d->sequence[n++] = esp__ordering_run(o, best, now);
     }
+    p->work += 4u * n;
     d->makespan = o->clock.makespan;
     esp__pool_release(p->pool, mark);
     return d->makespan;

@@ -129,9 +129,8 @@ static void esp__plan_text_make(esp_plan *plan) {
     snprintf(comment, sizeof comment,
              "# model %.200s, system %.100s: %u machines x %u ranks, strategy %.64s\n# predicted %.3f us a step; fp32 "
              "%.3f us%s\n",
-             p->model_name, p->system.name, p->system.machines,
-             p->system.ranks_per_machine, p->config.strategy ? p->config.strategy : "espresso+", r->iteration_ns / 1e3,
-             r->fp32_ns / 1e3, bound);
+             p->model_name, p->system.name, p->system.machines, p->system.ranks_per_machine,
+             p->config.strategy ? p->config.strategy : "espresso+", r->iteration_ns / 1e3, r->fp32_ns / 1e3, bound);
     plan->text = esp__draft_text(&plan->problem, &plan->draft, comment);
 }
 
@@ -154,7 +153,8 @@ static esp_status esp__plan_free_compression(esp_plan *plan) {
     esp__draft best = {0};
     esp_status s = esp__problem_open(other, &plan->pool, p->model, p->codecs, p->n_codecs, &p->system, &p->config, 1);
     if (s) return s;
-    other->deadline_ns = p->deadline_ns;
+    other->effort = 0.25 * p->effort;
+    other->config.flags &= ~(uint32_t)ESP_PLAN_ROBUST;
     esp__search_all(other, &best);
     uint64_t makespan = best.makespan < plan->draft.makespan ? best.makespan : plan->draft.makespan;
     plan->report.free_compression_ns = p->model->forward_ns + p->model->update_ns + (double)makespan;

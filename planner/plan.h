@@ -75,6 +75,7 @@ typedef struct esp__menu {
     uint32_t width, near; /* near: made for a size like this one                                             */
     int limits;
     uint32_t n;
+    double (*core)[ESP__LANES + 1]; /* loads and sum of the paths that come first                          */
     uint32_t n_core;        /* of these: not dominated by their loads and sums alone; they come first          */
     const esp__path *paths; /* none dominated by another; by ascending total                                   */
     struct esp__menu *next; /* in the problem's hash table                                                     */
@@ -86,6 +87,25 @@ typedef struct esp__menu {
 enum { ESP__WIDTH_LOADS = 0, ESP__WIDTH_ENDS, ESP__WIDTH_EXACT };
 
 typedef struct esp__tree esp__tree; /* recipe.c: the options that are left, as a graph with shared ends */
+
+/* ---- drafts ------------------------------------------------------------------------------------------------------------- */
+/* What is synchronised as one: a tensor, a chunk of one, or several neighbours. In backward order. */
+typedef struct esp__unit {
+    uint32_t first, n;        /* tensors; ready when the last of them is                                      */
+    uint64_t begin, elements; /* n == 1: the range of the tensor                                              */
+} esp__unit;
+
+#define ESP__NEXT_BACKWARD 0xffffffffu
+/* One strategy. `sequence` has every op once, in an order in which all could start: ESP__NEXT_BACKWARD is the next
+ * tensor's backward, a unit's number is its next op. Each lane runs its ops in this order (clock.md). */
+typedef struct esp__draft {
+    uint32_t n_units, n_sequence;
+    esp__unit *units;
+    const esp__path **paths; /* [n_units] */
+    uint32_t *sequence;
+    uint64_t makespan;                  /* from the start of backward to the end of the last op */
+    uint32_t room_units, room_sequence; /* what the arrays hold                             */
+} esp__draft;
 
 /* ---- problem.c ---------------------------------------------------------------------------------------------------------- */
 typedef struct esp__problem {
@@ -113,26 +133,13 @@ typedef struct esp__problem {
     struct esp__tasting *tasting;   /* menu.c's */
     struct esp__prefix **heads;     /* [nodes of the largest tree] */
     const struct esp__bound *bound; /* of one unit a tensor; NULL: not asked for             */
+    double effort;                  /* of searching: 1 is the usual                                              */
+    uint64_t seed;
+    uint64_t work, work_end; /* ops looked at, and where to stop (0: nowhere): the same on every machine */
+    esp__draft *finalists;   /* [8] with ESP_PLAN_ROBUST: what the search found, n_finalists of them      */
+    uint32_t n_finalists;
     uint64_t deadline_ns; /* of esp__now_ns(); 0: none                                                        */
 } esp__problem;
-
-/* What is synchronised as one: a tensor, a chunk of one, or several neighbours. In backward order. */
-typedef struct esp__unit {
-    uint32_t first, n;        /* tensors; ready when the last of them is                                      */
-    uint64_t begin, elements; /* n == 1: the range of the tensor                                              */
-} esp__unit;
-
-#define ESP__NEXT_BACKWARD 0xffffffffu
-/* One strategy. `sequence` has every op once, in an order in which all could start: ESP__NEXT_BACKWARD is the next
- * tensor's backward, a unit's number is its next op. Each lane runs its ops in this order (clock.md). */
-typedef struct esp__draft {
-    uint32_t n_units, n_sequence;
-    esp__unit *units;
-    const esp__path **paths; /* [n_units] */
-    uint32_t *sequence;
-    uint64_t makespan;                  /* from the start of backward to the end of the last op */
-    uint32_t room_units, room_sequence; /* what the arrays hold                             */
-} esp__draft;
 
 /* The menu for a unit; made when it is first asked for. That of a group or chunk is the core of a near size's, timed anew. `keep` of its first tensor holds (units with different keeps are
  * never merged). Never empty: constraints that leave nothing are refused when the problem is made. */

@@ -12,7 +12,6 @@
 #include "order.c"
 #include "desk.c"
 #include "improve.c"
-#include "wander.c"
 #include "rerun.c"
 #include "prices.c"
 #include "algorithm1.c"

@@ -122,8 +122,9 @@ static esp_status esp__check_model(esp__problem *p) {
             return esp__fail(NULL, ESP_E_ARG, "model '%s': tensor '%s': elements must be 1 to 2^50, not %llu", name,
                              t->name, (unsigned long long)t->elements);
         if (esp__bad_time(t->compute_ns))
-            return esp__fail(NULL, ESP_E_ARG, "model '%s': tensor '%s': its compute time must be 0 to 1e13 ns, not %g ns", name,
-                             t->name, t->compute_ns);
+            return esp__fail(NULL, ESP_E_ARG,
+                             "model '%s': tensor '%s': its compute time must be 0 to 1e13 ns, not %g ns", name, t->name,
+                             t->compute_ns);
     }
     return esp__check_names(p);
 }
@@ -248,9 +249,12 @@ static esp_status esp__check_config(const esp_plan_config *c) {
     if ((s = esp__check_patterns(c->forbid, c->n_forbid, "forbid")) != ESP_OK) return s;
     if ((s = esp__check_patterns(c->only, c->n_only, "only")) != ESP_OK) return s;
     if ((s = esp__check_patterns(c->keep, c->n_keep, "keep")) != ESP_OK) return s;
-    if (esp__bad(c->budget_ns)) return esp__fail(NULL, ESP_E_ARG, "config: budget_ns must be >= 0, not %g", c->budget_ns);
-    if (esp__bad(c->max_volume)) return esp__fail(NULL, ESP_E_ARG, "config: max_volume must be >= 0, not %g", c->max_volume);
-    if (esp__bad(c->max_error)) return esp__fail(NULL, ESP_E_ARG, "config: max_error must be >= 0, not %g", c->max_error);
+    if (esp__bad(c->budget_ns))
+        return esp__fail(NULL, ESP_E_ARG, "config: budget_ns must be >= 0, not %g", c->budget_ns);
+    if (esp__bad(c->max_volume))
+        return esp__fail(NULL, ESP_E_ARG, "config: max_volume must be >= 0, not %g", c->max_volume);
+    if (esp__bad(c->max_error))
+        return esp__fail(NULL, ESP_E_ARG, "config: max_error must be >= 0, not %g", c->max_error);
     return c->devices > 3u ? esp__fail(NULL, ESP_E_ARG, "config: devices: expected cpu, gpu or both") : ESP_OK;
 }
 
@@ -283,9 +287,12 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__pool *pool, const esp
     p->model = model;
     p->free_compression = free_compression;
     p->width = ESP__WIDTH_ENDS;
+    p->effort = 1.0;
     p->n_tensors = model->n_tensors;
     esp__copy_struct(&p->system, sizeof p->system, system, system->struct_size);
     esp__copy_struct(&p->config, sizeof p->config, config, config ? config->struct_size : 0);
+    p->seed = p->config.seed;
+    if (p->config.flags & ESP_PLAN_THOROUGH) p->effort = 16.0;
     p->model_name = esp__one_line(p, model->name);
     p->system.name = esp__one_line(p, p->system.name);
     if ((s = esp__check_model(p)) != ESP_OK || (s = esp__check_system(&p->system)) != ESP_OK) return s;

@@ -47,22 +47,22 @@ static int esp__cut_up_before(const void *a, const void *b) {
     return x->split != y->split ? (x->split < y->split ? -1 : 1) : (int)x->pricing - (int)y->pricing;
 }
 
-/* Looks at partitions of many sizes; returns how many, shortest step first. */
+/* Looks at partitions of many sizes, coarse ones (which cost least) first; returns how many, shortest step first. */
 static uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
-    static const uint64_t merges[] = {0,       1u << 14, 1u << 16, 1u << 18, 1u << 20, 1u << 21,
-                                      1u << 22, 1u << 23, 1u << 24, 1u << 25, 1u << 26};
-    static const uint64_t splits[] = {0, 1u << 20, 1u << 22, 1u << 23, 1u << 24, 1u << 25};
-    static const double plain[ESP__FACTORS] = {1.0, 1.0, 1.0, 1.0, 1.0};
-    uint32_t n_merges = p->config.flags & ESP_PLAN_NO_MERGE ? 1 : sizeof merges / sizeof *merges, n = 0;
-    uint32_t n_splits = p->config.flags & ESP_PLAN_NO_SPLIT ? 1 : sizeof splits / sizeof *splits;
+    static const uint8_t merges[] = {25, 23, 22, 24, 21, 20, 26, 18, 16, 14, 0}; /* powers of two; 0: none */
+    static const uint8_t splits[] = {0, 23, 22, 24, 25, 20};
+    int no_merge = (p->config.flags & ESP_PLAN_NO_MERGE) != 0, no_split = (p->config.flags & ESP_PLAN_NO_SPLIT) != 0;
+    uint32_t n = 0;
     esp__draft d = {0};
-    for (uint32_t m = 0; m < n_merges; m++)
-        for (uint32_t s = 0; s < n_splits && !esp__out_of_time(p); s++) {
-            if (!m && !s) continue; /* tensors as given */
-            esp__partition(p, &d, merges[m], splits[s]);
-            for (uint32_t pricing = 0; pricing < 2; pricing++) {
-                esp__choose_by_price(p, &d, plain, pricing);
-                esp__cut_up c = {merges[m], splits[s], d.makespan, pricing};
+    for (uint32_t m = 0; m < sizeof merges; m++)
+        for (uint32_t s = 0; s < sizeof splits && !esp__out_of_time(p); s++) {
+            esp__cut_up c = {merges[m] ? (uint64_t)1 << merges[m] : 0, splits[s] ? (uint64_t)1 << splits[s] : 0,
+                             UINT64_MAX, 0};
+            if ((no_merge && c.merge) || (no_split && c.split) || (!c.merge && !c.split)) continue;
+            for (c.pricing = 0; c.pricing < 2; c.pricing++) {
+                esp__partition(p, &d, c.merge, c.split);
+                esp__turn_prices(p, &d, c.pricing, 1);
+                c.makespan = d.makespan;
                 out[n++] = c;
             }
         }

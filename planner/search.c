@@ -1,79 +1,106 @@
-/* search.c: everything together: starts from prices, as given and in partitions, each taken to a local optimum of single
- * changes, merging, splitting and order; the best of them. */
+/* search.c: everything together: starts from prices, tensors as given and in partitions, each taken to a local optimum of
+ * single changes, merging, splitting and order; the best of them. How long it looks is counted in ops, not in seconds, so that
+ * the same inputs give the same plan on every machine; a budget in seconds ends it sooner, or lets it wander on. */
 #include "plan.h"
 
-static int PARTS = 3, POLISH = 2, VERB = 0, ALG = 0;
+enum { ESP__WORK_TENSOR = 2000, ESP__WORK_LEAST = 20000 }; /* ops looked at, a tensor; at least */
+
+/* The next stage may take this share of all work. */
+static void esp__stage(esp__problem *p, double share) {
+    double all = (double)ESP__WORK_TENSOR * (double)p->n_tensors + ESP__WORK_LEAST;
+    p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
+}
+
+static void esp__finalist(esp__problem *p, esp__draft *best, const esp__draft *d) {
+    esp__draft_keep_better(p, best, d);
+    if (p->finalists && p->n_finalists < 8) esp__draft_copy(p, &p->finalists[p->n_finalists++], d);
+}
+
 /* Passes of every kind until none helps. */
 static void esp__polish(esp__problem *p, esp__draft *d, int regroup) {
     esp__desk *k = esp__desk_open(p, d);
-    for (int round = 0; round < 6 && !esp__out_of_time(p); round++) {
+    const esp__ranked *ranking;
+    for (int round = 0; round < 8 && !esp__out_of_time(p); round++) {
         uint64_t before = d->makespan;
         if (esp__reorder(p, d)) esp__desk_anew(k);
-        esp__improve_passes(k, esp__ranking(p, d));
+        ranking = esp__ranking(p, d);
+        esp__improve_passes(k, ranking);
         if (regroup) esp__regroup_passes(k);
         if (d->makespan == before) break;
     }
 }
 
-/* Tensors as given. */
-static void esp__search_units(esp__problem *p, esp__draft *best) {
-    esp__draft d = {0};
-    for (uint32_t pricing = 0; pricing < 3; pricing++) {
-        esp__draft_tensors(p, &d);
-        esp__turn_prices(p, &d, pricing);
-        esp__draft_keep_better(p, best, &d);
-    }
-    esp__polish(p, best, 0);
-    if (ALG) {
-    esp__draft_tensors(p, &d);
-    esp__algorithm1(p, &d);
-    esp__polish(p, &d, 0);
-    esp__draft_keep_better(p, best, &d);
+/* The units of `d` with paths from prices of several kinds; the best. */
+static void esp__priced(esp__problem *p, esp__draft *d, uint32_t pricings) {
+    esp__draft x = {0}, units = {0};
+    esp__draft_set_units(p, &units, d->units, d->n_units);
+    for (uint32_t pricing = 0; pricing < pricings && !(pricing && esp__out_of_time(p)); pricing++) {
+        esp__draft_set_units(p, &x, units.units, units.n_units);
+        esp__turn_prices(p, &x, pricing, 0);
+        if (!pricing || x.makespan < d->makespan) esp__draft_copy(p, d, &x);
     }
 }
 
-/* Merged and split. */
+/* Tensors as given. */
+static void esp__search_units(esp__problem *p, esp__draft *best, double share) {
+    esp__draft d = {0};
+    esp__draft_tensors(p, &d);
+    esp__stage(p, 0.45 * share);
+    esp__priced(p, &d, 3);
+    esp__stage(p, 0.55 * share);
+    esp__polish(p, &d, 0);
+    esp__finalist(p, best, &d);
+}
+
+/* Merged and split: of partitions by size the most promising, with prices turned; of these the best, polished. */
+enum { ESP__TURNED = 6, ESP__POLISHED = 6 };
 static void esp__search_partitions(esp__problem *p, esp__draft *best) {
     esp__cut_up *cuts = esp__pool_get(p->pool, ESP__PARTITIONS_MAX * sizeof *cuts);
-    uint32_t n = esp__partitions(p, cuts);
-    esp__draft d[8] = {0}, x = {0};
+    esp__draft d[ESP__TURNED] = {{0}};
     uint32_t m = 0;
-    if (VERB) for (uint32_t i = 0; i < 12 && i < n; i++) printf("  cut merge %lu split %lu pricing %u %.3f\n", cuts[i].merge, cuts[i].split, cuts[i].pricing, cuts[i].makespan/1e6);
-    for (uint32_t i = 0; i < n && m < (uint32_t)PARTS; i++) {
+    esp__stage(p, 0.3);
+    uint32_t n = esp__partitions(p, cuts);
+    for (uint32_t i = 0; i < n && m < ESP__TURNED; i++) {
         int again = 0;
         for (uint32_t k = 0; k < i; k++) again |= cuts[k].merge == cuts[i].merge && cuts[k].split == cuts[i].split;
         if (again) continue;
-        for (uint32_t pricing = 0; pricing < 3; pricing++) {
-            esp__partition(p, &x, cuts[i].merge, cuts[i].split);
-            esp__turn_prices(p, &x, pricing);
-            esp__draft_keep_better(p, &d[m], &x);
-        }
-        m++;
+        esp__partition(p, &d[m], cuts[i].merge, cuts[i].split);
+        esp__stage(p, 0.06);
+        esp__priced(p, &d[m++], ESP__PRICINGS);
     }
-    for (uint32_t r = 0; r < (uint32_t)POLISH && r < m; r++) {
+    for (uint32_t r = 0; r < ESP__POLISHED && r < m; r++) {
         uint32_t b = r;
         for (uint32_t i = r + 1; i < m; i++)
             if (d[i].makespan < d[b].makespan) b = i;
-        esp__draft t = d[r]; d[r] = d[b]; d[b] = t;
-        uint64_t bf = d[r].makespan;
+        esp__draft x = d[r];
+        d[r] = d[b];
+        d[b] = x;
+        esp__stage(p, r ? 0.07 : 0.2);
         esp__polish(p, &d[r], 1);
-        if (VERB) printf("  polish %.3f -> %.3f units %u\n", bf/1e6, d[r].makespan/1e6, d[r].n_units);
-        esp__draft_keep_better(p, best, &d[r]);
+        esp__finalist(p, best, &d[r]);
     }
 }
 
-ESP__FN void esp__search_all(esp__problem *p, esp__draft *d) {
-    if (getenv("PARTS")) PARTS = atoi(getenv("PARTS"));
-    if (getenv("POLISH")) POLISH = atoi(getenv("POLISH"));
-    if (getenv("ALG")) ALG = atoi(getenv("ALG"));
-    VERB = getenv("VERBOSE") != NULL;
-    uint64_t t0 = esp__now_ns();
-    esp__search_units(p, d);
-    uint64_t t1 = esp__now_ns(), m = d->makespan;
-    if (!getenv("ASGIVEN")) {
+static void esp__search_once(esp__problem *p, esp__draft *d) {
+    uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
+    int whole = (p->config.flags & as_given) == as_given;
+    esp__search_units(p, d, whole ? 1.5 : 0.27);
+    if (whole) return;
     esp__search_partitions(p, d);
-    uint64_t t2 = esp__now_ns(), m2 = d->makespan;
+    esp__stage(p, 0.1);
     esp__polish(p, d, 1);
-    if (VERB) printf(" units %.2f ms %.3f; partitions %.2f ms %.3f; polish %.2f ms %.3f\n", (t1-t0)/1e6, m/1e6, (t2-t1)/1e6, m2/1e6, (esp__now_ns()-t2)/1e6, d->makespan/1e6);
+}
+
+ESP__FN void esp__search_all(esp__problem *p, esp__draft *d) {
+    double effort = p->effort;
+    esp__search_once(p, d);
+    for (int round = 1; p->deadline_ns && esp__now_ns() < p->deadline_ns && round < 64; round++) {
+        esp__draft other = {0}; /* there is time left: look longer, and pull equal units apart in another way */
+        p->effort *= 2.0;
+        p->seed++;
+        esp__search_once(p, &other);
+        esp__draft_keep_better(p, d, &other);
     }
+    p->effort = effort;
+    p->work_end = 0;
 }

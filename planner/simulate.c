@@ -131,6 +131,7 @@ ESP__FN uint64_t esp__generate(esp__problem *p, esp__draft *d) {
     esp__clock_open(&c, p, d);
     esp__queue_push(&h, 0, 0);
     while (h.n) d->sequence[n++] = esp__queue_run(&h, &c, p, d, 0);
+    p->work += 2 * n;
     esp__pool_release(p->pool, mark);
     return d->makespan = c.makespan;
 }

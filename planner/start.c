@@ -9,14 +9,20 @@ enum { ESP__CHAIN = ESP__LANES, ESP__FACTORS };
 static const struct {
     int even;
     double jitter;
-} esp__pricings[] = {{0, 0.0}, {1, 0.3}, {0, 0.3}, {1, 0.0}};
+} esp__pricings[] = {{0, 0.0}, {1, 0.3}, {0, 0.3}, {1, 0.6}};
 enum { ESP__PRICINGS = sizeof esp__pricings / sizeof *esp__pricings };
+
+static int esp__has_prices(const esp__bound *b) {
+    double sum = 0.0;
+    for (uint32_t k = 0; k < ESP__LANES; k++) sum += b->lane_price[k];
+    return sum > 0.01;
+}
 
 /* Every unit's cheapest path at the bound's prices times `factor`: what an optimum would look like if lanes could be shared
  * out freely. */
 static void esp__choose_by_price(esp__problem *p, esp__draft *d, const double factor[ESP__FACTORS], uint32_t pricing) {
     const esp__bound *bound = p->bound;
-    int even = esp__pricings[pricing].even || !bound;
+    int even = esp__pricings[pricing].even || !bound || !esp__has_prices(bound);
     double jitter = esp__pricings[pricing].jitter;
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__menu *menu = esp__menu_get(p, &d->units[u]);
@@ -24,29 +30,33 @@ static void esp__choose_by_price(esp__problem *p, esp__draft *d, const double fa
         uint32_t t = d->units[u].first + d->units[u].n - 1; /* the bound is of one unit a tensor */
         for (uint32_t k = 0; k < ESP__LANES; k++) price[k] = (even ? 0.25 : bound->price[t][k]) * factor[k];
         if (jitter > 0.0) /* so that equal units may get different paths: a mix is what a bound's prices stand for */
-            price[ESP__LANE_COMPUTE] *= 1.0 + jitter * ((double)(u * 2654435769u >> 8) / (1u << 24) - 0.5);
+            price[ESP__LANE_COMPUTE] *=
+                1.0 + jitter * ((double)((u + 1 + (uint32_t)p->seed * 97u) * 2654435769u >> 8) / (1u << 24) - 0.5);
         price[ESP__CHAIN] = (even ? 0.01 : bound->chain_price[t]) * factor[ESP__CHAIN] + 1e-9;
+        uint32_t chosen = 0;
         for (uint32_t i = 0; i < menu->n_core; i++) {
-            const esp__path *path = &menu->paths[i];
-            double cost = price[ESP__CHAIN] * (double)path->total;
-            for (uint32_t k = 0; k < ESP__LANES; k++) cost += price[k] * (double)path->load[k];
+            double cost = 0.0;
+            for (uint32_t k = 0; k < ESP__FACTORS; k++) cost += price[k] * menu->core[i][k];
             if (i && cost >= best) continue;
             best = cost;
-            d->paths[u] = path;
+            chosen = i;
         }
+        d->paths[u] = &menu->paths[chosen];
+        p->work += menu->n_core / 2;
     }
     esp__generate(p, d);
 }
 
-/* Turns one price after the other up and down, as long as the step gets shorter. `d` has units. */
-static void esp__turn_prices(esp__problem *p, esp__draft *d, uint32_t pricing) {
+/* Turns one price after the other up and down, as long as the step gets shorter: by large factors only (coarse), or by
+ * smaller and smaller ones. `d` has units. */
+static void esp__turn_prices(esp__problem *p, esp__draft *d, uint32_t pricing, int coarse) {
     static const double steps[] = {3.0, 1.7, 1.3, 1.1};
     double factor[ESP__FACTORS] = {1.0, 1.0, 1.0, 1.0, 1.0};
     esp__draft other = {0};
     esp__draft_set_units(p, &other, d->units, d->n_units);
     esp__choose_by_price(p, d, factor, pricing);
-    for (uint32_t s = 0; s < sizeof steps / sizeof *steps; s++)
-        for (int better = 1, rounds = 0; better && rounds < 3 && !esp__out_of_time(p); rounds++) {
+    for (uint32_t s = 0; s < (coarse ? 1 : sizeof steps / sizeof *steps); s++)
+        for (int better = 1, rounds = 0; better && rounds < (coarse ? 2 : 3) && !esp__out_of_time(p); rounds++) {
             better = 0;
             for (uint32_t k = 0; k < 2 * ESP__FACTORS; k++) {
                 double old = factor[k / 2];
@@ -59,16 +69,4 @@ static void esp__turn_prices(esp__problem *p, esp__draft *d, uint32_t pricing) {
                     factor[k / 2] = old;
             }
         }
-}
-
-/* Every unit's shortest path without compression (with, where it must). */
-static void esp__start_plain(esp__problem *p, esp__draft *d) {
-    esp__draft_tensors(p, d);
-    for (uint32_t u = 0; u < d->n_units; u++) {
-        const esp__menu *menu = esp__menu_get(p, &d->units[u]);
-        d->paths[u] = &menu->paths[0];
-        for (uint32_t i = menu->n; i-- > 0;)
-            if (menu->paths[i].codec == ESP__NO_CODEC) d->paths[u] = &menu->paths[i];
-    }
-    esp__generate(p, d);
 }
