@@ -7,7 +7,7 @@
 typedef struct esp__prefix { /* a path up to some node of the graph */
     struct esp__prefix *next, *spare;
     const struct esp__prefix *before; /* all but its last op; NULL: it has none */
-    uint64_t total, memory, load[ESP__LANES];
+    uint64_t sum, total, load[ESP__LANES], memory;
     uint64_t head[2], tail[2];         /* before the first and after the last op on intra, on inter */
     double error, volume;              /* whole paths, under limits: for comparing codecs */
     uint32_t n, comps, codec, unpacks; /* unpacks: if it ended here it would have to */
@@ -131,18 +131,25 @@ static int esp__dominates(const esp__tasting *t, const esp__prefix *a, const esp
     return a->n <= b->n && a->codec == b->codec && esp__embeds(t, a, b);
 }
 
+/* No prefix dominates one with a smaller sum: lists are kept by it. */
+static uint64_t esp__prefix_sum(const esp__tasting *t, const esp__prefix *l) {
+    uint64_t sum = l->total + l->load[0] + l->load[1] + l->load[2] + l->load[3];
+    return t->width == ESP__WIDTH_ENDS ? sum + l->head[0] + l->head[1] + l->tail[0] + l->tail[1] : sum;
+}
+
 /* Adds `l` to the list unless one there dominates it; takes out those that it dominates. */
 static void esp__prefix_add(esp__tasting *t, esp__prefix **head, esp__prefix *l) {
     esp__prefix **at = head;
-    for (esp__prefix *x = *head; x; x = x->next)
-        if (esp__dominates(t, x, l)) return;
-    while (*at)
+    l->sum = esp__prefix_sum(t, l);
+    for (; *at && (*at)->sum <= l->sum; at = &(*at)->next)
+        if (esp__dominates(t, *at, l)) return;
+    l->next = *at;
+    *at = l;
+    for (at = &l->next; *at;)
         if (esp__dominates(t, l, *at))
             *at = (*at)->next;
         else
             at = &(*at)->next;
-    l->next = NULL;
-    *at = l;
 }
 
 static esp__prefix *esp__prefix_new(esp__tasting *t) {

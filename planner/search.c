@@ -8,6 +8,8 @@ enum { ESP__WORK_TENSOR = 2000, ESP__WORK_LEAST = 20000 }; /* ops looked at, a t
 /* The next stage may take this share of all work. */
 static void esp__stage(esp__problem *p, double share) {
     double all = (double)ESP__WORK_TENSOR * (double)p->n_tensors + ESP__WORK_LEAST;
+    uint32_t devices = p->config.devices ? p->config.devices & p->system.devices : p->system.devices;
+    if (devices == 3u) all *= 4.0; /* there is that much more to choose from */
     p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
 }
 
