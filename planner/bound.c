@@ -279,11 +279,23 @@ static uint64_t esp__bounding_ns(const esp__bounding *b) {
 }
 
 /* ---- prices ----------------------------------------------------------------------------------------------------------- */
+/* Which part of the bound is time on which lane: a row's interval is its lane's; what comes before it is mostly backward. */
+static void esp__bound_lanes(const esp__bounding *b, double share, esp__bound *out) {
+    for (uint32_t j = 0; j < b->game.n_rows; j++) {
+        const esp__row *r = &b->rows[j];
+        double ready = 0.0, part = share * b->lambda[j] / b->proven;
+        for (uint32_t i = 0; i < b->n_tensors && b->start[i] + b->compute[i] <= r->s; i++)
+            ready = b->start[i] + b->compute[i];
+        out->lane_price[ESP__LANE_COMPUTE] += part * ready;
+        out->lane_price[r->lane] += part * esp__max2(0.0, b->proven - r->s - r->q);
+    }
+}
+
 static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
     uint16_t *choice = b->choice[esp__column_place(b)];
-    double f = esp__bound_at(b, b->lambda, choice), whole = f > 0.0 ? esp__min2(1.0, f / b->proven) : 0.0;
-    if (f < 0.9 * b->proven) whole = 0.0; /* one unit's own chain binds, not the lanes */
-    for (uint32_t j = 0; j < b->game.n_rows; j++) out->lane_price[b->rows[j].lane] += whole * b->lambda[j];
+    double f = esp__bound_at(b, b->lambda, choice);
+    int chain = f < 0.9 * b->proven; /* one unit's own chain binds, not the lanes */
+    esp__bound_lanes(b, chain ? 0.0 : 1.0, out);
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_menu *m = &b->menus[b->menu[u]];
         const esp__path *path = m->paths[choice[u]];
@@ -299,7 +311,7 @@ static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
                 cheaper += b->lambda[j] * (b->rows[j].w[u][choice[u]] - b->rows[j].w[u][x]);
             if (longer > 0.0) out->chain_price[u] = esp__max2(out->chain_price[u], cheaper / longer);
         }
-        if (whole == 0.0) out->chain_price[u] = esp__max2(out->chain_price[u], 1.0 / b->n);
+        if (chain) out->chain_price[u] = esp__max2(out->chain_price[u], 1.0 / b->n);
     }
 }
 
