@@ -26,6 +26,7 @@
 #include "builtin_systems.c"
 #include "builtin_costs.c"
 
+#include "limits.c"
 #include "start.c"
 #include "regroup.c"
 #include "search.c"
