@@ -113,9 +113,30 @@ static void body_one_tensor(esp_ctx *ctx, void *user) {
     for (int i = 0; i < 7; i++) CHECK(g[i] == (i == 6 ? 7.0f : 0.0f));
     for (int i = 1000; i < 1042; i++) CHECK(g[i] == (i == 1039 ? 50.0f : 0.0f));
 }
+/* Chunks of one size draw different elements: the codec knows where in the tensor they are. */
+static void body_draws(esp_ctx *ctx, void *user) {
+    float g[TOTAL];
+    int differ = 0;
+    add_tensors(ctx, user);
+    CHECK(esp_start(ctx) == ESP_OK);
+    text s = strategy_of(WHOLE, "randomk:ratio=0.1", FLAT_COMP);
+    text cut = s;
+    snprintf(cut.data, sizeof cut.data,
+             "espresso-strategy 1\ntensor a 1000 split 2\nchunk 500 randomk:ratio=0.1 " FLAT_COMP
+             "\nchunk 500 randomk:ratio=0.1 " FLAT_COMP "\n%s",
+             strstr(s.data, "tensor b"));
+    CHECK(esp_strategy_set(ctx, cut.data) == ESP_OK);
+    for (int i = 0; i < TOTAL; i++) g[i] = 1.0f;
+    for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
+    CHECK(esp_wait_all(ctx) == ESP_OK);
+    for (int i = 0; i < 500; i++) differ += (g[i] != 0) != (g[500 + i] != 0);
+    CHECK(differ > 20);
+}
+
 static void test_compressed_as_one(void **state) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
     (void)state;
+    assert_int_equal(run_ranks(2, 2, "loop", 0, body_draws, &k), 0);
     assert_int_equal(run_ranks(2, 2, "loop", 0, body_one_tensor, &k), 0);
 }
 

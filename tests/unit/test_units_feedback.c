@@ -78,7 +78,7 @@ static void body_conserved(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         /* every other strategy has another option, so that residuals of sums lose their places too */
-        set(ctx, kinds[i], k->codec, i % 2 && ctx->topo.n_machines > 1 ? TREE_COMP : k->option);
+        set(ctx, kinds[i], k->codec, ctx->topo.n_machines == 1 ? FLAT_COMP : i % 2 ? TREE_REPLICAS : k->option);
         check_books(ctx, b);
         train(ctx, b, 3);
         check_books(ctx, b);
@@ -167,6 +167,9 @@ static void body_own_state(esp_ctx *ctx, void *user) {
                             "dgc:ratio=0.05 " FLAT_COMP "\ntensor d 2048 none " FLAT_RAW "\ntensor e 3 none " FLAT_RAW
                             "\ntensor f 1 none " FLAT_RAW "\n";
     book *b = calloc(1, sizeof *b);
+    char equal[] = "espresso-strategy 1\ntensor a 1000 split 2\nchunk 500 dgc:ratio=0.05 " FLAT_COMP
+                   "\nchunk 500 dgc:ratio=0.05 " FLAT_COMP "\ntensor b 37 none " FLAT_RAW "\ntensor c 5 none " FLAT_RAW
+                   "\ntensor d 2048 none " FLAT_RAW "\ntensor e 3 none " FLAT_RAW "\ntensor f 1 none " FLAT_RAW "\n";
     char *other = strdup(a), *state;
     add_tensors(ctx, user);
     CHECK(esp_start(ctx) == ESP_OK);
@@ -182,6 +185,17 @@ static void body_own_state(esp_ctx *ctx, void *user) {
     memcpy(strstr(other, "chunk 600 dgc:ratio=0.05 "), "chunk 600 topk:ratio=0.1 ", 25);
     CHECK(esp_strategy_set(ctx, other) == ESP_OK);
     CHECK(ctx->feedback[1].place.begin == 600 && !memcmp(state, ctx->feedback[1].state, bytes));
+    /* two of one size keep each its own */
+    CHECK(esp_strategy_set(ctx, equal) == ESP_OK);
+    train(ctx, b, 2);
+    bytes = ctx->feedback[0].state_bytes;
+    free(state);
+    state = malloc(2 * bytes);
+    memcpy(state, ctx->feedback[0].state, bytes), memcpy(state + bytes, ctx->feedback[1].state, bytes);
+    CHECK(memcmp(state, state + bytes, bytes));
+    memcpy(strstr(equal, "tensor f 1 none"), "tensor f 1 topk", 15);
+    CHECK(esp_strategy_set(ctx, equal) == ESP_OK);
+    CHECK(!memcmp(state, ctx->feedback[0].state, bytes) && !memcmp(state + bytes, ctx->feedback[1].state, bytes));
     set(ctx, WHOLE, "dgc:ratio=0.05", FLAT_COMP); /* not the same elements: the bytes mean nothing there */
     nonzero = 0;
     for (uint64_t i = 0; i < ctx->feedback[0].state_bytes; i++) nonzero += ctx->feedback[0].state[i] != 0;

@@ -15,6 +15,7 @@ static const uint64_t begins[TENSORS] = {0, 1000, 1037, 1042, 3090, 3093};
 #define TREE_RAW "intra.reduce_scatter > inter.allreduce > intra.allgather"
 #define TREE_ROOT "intra.reduce > inter.reduce > inter.broadcast > intra.broadcast"
 #define TREE_COMP "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather"
+#define TREE_REPLICAS "intra.reduce_scatter > inter.allreduce > comp@cpu > intra.allgather > decomp@cpu"
 #define TREE_THREE                                                                                                     \
     "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "  \
     "decomp@cpu > intra.allgather"
