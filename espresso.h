@@ -123,7 +123,7 @@ typedef struct esp_buf {
 typedef struct esp_tensor {
     uint32_t struct_size;
     esp_dtype dtype;
-    uint64_t key;   /* stable id of the whole tensor (64-bit hash of its name)                      */
+    uint64_t key;   /* stable id of the whole tensor, or group (64-bit hash of names)               */
     uint64_t count; /* elements, flat                                                               */
     esp_buf data;
     uint64_t rows, cols; /* 0: not a matrix                                                         */
@@ -193,7 +193,7 @@ typedef struct esp_codec_args {
     uint32_t struct_size;
     uint32_t mode;       /* decompress: ESP_OUT_SET or ESP_OUT_SUM                                   */
     uint64_t step, seed; /* same on every rank                                                       */
-    uint64_t offset;     /* index of the part's first element in the whole tensor                    */
+    uint64_t offset;     /* index of the part's first element in the whole tensor, or group          */
     uint32_t source;     /* lowest rank of the replica set: noise differs between ranks, agrees between replicas */
     uint32_t comp_index; /* which Comp of the option, from 0                                         */
     uint32_t flags;      /* ESP_ARG_*                                                                */
