@@ -59,7 +59,7 @@ static uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
             esp__cut_up c = {merges[m] ? (uint64_t)1 << merges[m] : 0, splits[s] ? (uint64_t)1 << splits[s] : 0,
                              UINT64_MAX, 0};
             if ((no_merge && c.merge) || (no_split && c.split) || (!c.merge && !c.split)) continue;
-            for (c.pricing = 0; c.pricing < 2; c.pricing++) {
+            for (c.pricing = 1; c.pricing < 4; c.pricing += 2) {
                 esp__partition(p, &d, c.merge, c.split);
                 esp__turn_prices(p, &d, c.pricing, 1);
                 c.makespan = d.makespan;

@@ -3,13 +3,15 @@
  * the same inputs give the same plan on every machine; a budget in seconds ends it sooner, or lets it wander on. */
 #include "plan.h"
 
-enum { ESP__WORK_TENSOR = 2000, ESP__WORK_LEAST = 20000 }; /* ops looked at, a tensor; at least */
-
-/* The next stage may take this share of all work. */
+/* The next stage may take this share of all work. Small models are to be planned in a millisecond, others in ten; with two
+ * devices there is far more to choose from. */
 static void esp__stage(esp__problem *p, double share) {
-    double all = (double)ESP__WORK_TENSOR * (double)p->n_tensors + ESP__WORK_LEAST;
     uint32_t devices = p->config.devices ? p->config.devices & p->system.devices : p->system.devices;
-    if (devices == 3u) all *= 4.0; /* there is that much more to choose from */
+    double n = (double)p->n_tensors, all = 2000.0 * n + 20000.0;
+    if (devices == 3u)
+        all = 7000.0 * n + 800000.0;
+    else if (n >= 50.0)
+        all = 1500.0 * n + 150000.0;
     p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
 }
 

@@ -1,5 +1,6 @@
 /* start.c: drafts to start the search from. */
 #include "plan.h"
+#include <math.h>
 
 /* Prices that the search may turn: of a nanosecond on each lane, and of a chain's on any. */
 enum { ESP__CHAIN = ESP__LANES, ESP__FACTORS };
@@ -47,16 +48,39 @@ static void esp__choose_by_price(esp__problem *p, esp__draft *d, const double fa
     esp__generate(p, d);
 }
 
-/* Turns one price after the other up and down, as long as the step gets shorter: by large factors only (coarse), or by
- * smaller and smaller ones. `d` has units. */
+/* Raises the prices of lanes that are busy nearly all the step long and lowers the others', a few times; the best. */
+static void esp__balance_prices(esp__problem *p, esp__draft *d, uint32_t pricing, double factor[ESP__FACTORS]) {
+    double f[ESP__FACTORS] = {1.0, 1.0, 1.0, 1.0, 1.0};
+    esp__draft other = {0};
+    esp__draft_set_units(p, &other, d->units, d->n_units);
+    d->makespan = UINT64_MAX;
+    for (int round = 0; round < 12 && !(round && esp__out_of_time(p)); round++) {
+        double load[ESP__LANES] = {(double)p->ready[p->n_tensors - 1]}, most = 1.0, pull = round < 6 ? 2.0 : 0.7;
+        esp__choose_by_price(p, &other, f, pricing);
+        if (other.makespan < d->makespan) {
+            esp__draft_copy(p, d, &other);
+            memcpy(factor, f, sizeof f);
+        }
+        for (uint32_t u = 0; u < other.n_units; u++)
+            for (uint32_t k = 0; k < ESP__LANES; k++) load[k] += (double)other.paths[u]->load[k];
+        for (uint32_t k = 1; k < ESP__LANES; k++) load[k] += (double)p->compute[0]; /* no link is busy before */
+        for (uint32_t k = 0; k < ESP__LANES; k++)
+            if (load[k] > most) most = load[k];
+        for (uint32_t k = 0; k < ESP__LANES; k++) f[k] *= pow(load[k] / most + 0.02, pull);
+        double sum = f[0] + f[1] + f[2] + f[3];
+        for (uint32_t k = 0; k < ESP__LANES; k++) f[k] = f[k] / sum * ESP__LANES + 1e-3;
+    }
+}
+
+/* Balances prices, then turns one after the other up and down as long as the step gets shorter. `d` has units. */
 static void esp__turn_prices(esp__problem *p, esp__draft *d, uint32_t pricing, int coarse) {
-    static const double steps[] = {3.0, 1.7, 1.3, 1.1};
+    static const double steps[] = {1.7, 1.3, 1.1};
     double factor[ESP__FACTORS] = {1.0, 1.0, 1.0, 1.0, 1.0};
     esp__draft other = {0};
     esp__draft_set_units(p, &other, d->units, d->n_units);
-    esp__choose_by_price(p, d, factor, pricing);
-    for (uint32_t s = 0; s < (coarse ? 1 : sizeof steps / sizeof *steps); s++)
-        for (int better = 1, rounds = 0; better && rounds < (coarse ? 2 : 3) && !esp__out_of_time(p); rounds++) {
+    esp__balance_prices(p, d, pricing, factor);
+    for (uint32_t s = 0; s < sizeof steps / sizeof *steps && !coarse; s++)
+        for (int better = 1, rounds = 0; better && rounds < 3 && !esp__out_of_time(p); rounds++) {
             better = 0;
             for (uint32_t k = 0; k < 2 * ESP__FACTORS; k++) {
                 double old = factor[k / 2];
