@@ -37,7 +37,10 @@ typedef struct problem_input {
 /* n tensors of a few sizes, as layers have them: some small, some large; some with no backward time of their own. */
 static inline void problem_model(rng *r, problem_input *in, uint32_t n) {
     uint64_t sizes[5];
-    for (int i = 0; i < 5; i++) sizes[i] = 1 + (rng_next(r) >> 11) % ((uint64_t)1 << (4 + rng_below(r, 21)));
+    for (int i = 0; i < 5; i++) {
+        uint64_t most = (uint64_t)1 << (4 + rng_below(r, 21));
+        sizes[i] = 1 + (rng_next(r) >> 11) % most;
+    }
     for (uint32_t t = 0; t < n; t++) {
         snprintf(in->names[t], sizeof in->names[t], "t%u", t);
         in->tensors[t].name = in->names[t];
@@ -172,7 +175,8 @@ static inline void program_random(uint64_t seed, double zeros, problem_program *
     g->pool.on_failure = &g->on_failure;
     for (uint32_t t = 0; t < n; t++) {
         g->tensors[t].elements = 1 + rng_below(&r, 100);
-        g->compute[t] = program_ns(&r, zeros) * (1 + rng_below(&r, 3));
+        g->compute[t] = program_ns(&r, zeros);
+        g->compute[t] *= 1 + rng_below(&r, 3);
         g->ready[t] = g->compute[t] + (t ? g->ready[t - 1] : 0);
     }
     g->model.n_tensors = n, g->model.tensors = g->tensors;
