@@ -1,0 +1,76 @@
+/* explain.h: why a plan is above its bound, in one line made from its timeline: how the lane that the bound counts on spends
+ * the step, what is exposed, and what ends last. */
+
+static const char *const lane_names[4] = {"compute", "cpu", "intra", "inter"};
+
+typedef struct lane_use {
+    double first, busy, idle, after; /* ms: before its first op, busy, idle between ops, after its last op */
+} lane_use;
+
+static lane_use lane_of_plan(const esp_plan *plan, uint32_t lane) {
+    uint32_t n;
+    const esp_plan_event *e = esp_plan_events(plan, &n);
+    uint64_t first = UINT64_MAX, last = 0, busy = 0, end = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (e[i].end_ns > end) end = e[i].end_ns;
+        if (!(e[i].lanes >> lane & 1u)) continue;
+        if (e[i].start_ns < first) first = e[i].start_ns;
+        if (e[i].end_ns > last) last = e[i].end_ns;
+        busy += e[i].end_ns - e[i].start_ns;
+    }
+    if (first == UINT64_MAX) return (lane_use){0, 0, 0, 0};
+    return (lane_use){(double)first / 1e6, (double)busy / 1e6, (double)(last - first - busy) / 1e6,
+                      (double)(end - last) / 1e6};
+}
+
+/* The unit whose op ends last. */
+static uint32_t last_unit(const esp_plan *plan) {
+    uint32_t n, best = 0;
+    const esp_plan_event *e = esp_plan_events(plan, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (e[i].kind != ESP_PLAN_BACKWARD && (e[best].kind == ESP_PLAN_BACKWARD || e[i].end_ns > e[best].end_ns))
+            best = i;
+    return e[best].unit;
+}
+
+/* How long from when the unit is ready (the end of its last tensor's backward) to its last op's end. */
+static double chain_ms(const esp_plan *plan, uint32_t unit) {
+    uint32_t n, n_units;
+    const esp_plan_event *e = esp_plan_events(plan, &n);
+    const esp_plan_unit *u = esp_plan_units(plan, &n_units) + unit;
+    uint64_t ready = 0, end = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (e[i].kind == ESP_PLAN_BACKWARD && e[i].unit == u->first + u->n_tensors - 1) ready = e[i].end_ns;
+        if (e[i].kind != ESP_PLAN_BACKWARD && e[i].unit == unit && e[i].end_ns > end) end = e[i].end_ns;
+    }
+    return (double)(end - ready) / 1e6;
+}
+
+static void explain(char *out, size_t room, const bench_model *m, const esp_plan *plan, const esp_plan_report *r,
+                    double bound_ns) {
+    uint32_t lane = 0, n_units, last = last_unit(plan);
+    const esp_plan_unit *u = esp_plan_units(plan, &n_units) + last;
+    size_t n = 0;
+    for (uint32_t k = 1; k < 4; k++)
+        if (r->price[k] > r->price[lane]) lane = k;
+    lane_use use = lane_of_plan(plan, lane);
+    n += (size_t)snprintf(out, room, "%.2f ms above %.2f. The bound rests on", (r->iteration_ns - bound_ns) / 1e6,
+                          bound_ns / 1e6);
+    for (uint32_t k = 0; k < 4; k++)
+        if (r->price[k] >= 0.05)
+            n += (size_t)snprintf(out + n, room - n, " %s %.0f%%", lane_names[k], 100.0 * r->price[k]);
+    n += (size_t)snprintf(
+        out + n, room - n,
+        "; here %s starts at %.2f, is busy %.2f, idle between %.2f, and %.2f from its end to the last op's.",
+        lane_names[lane], use.first, use.busy, use.idle, use.after);
+    for (uint32_t k = 1; k < 4; k++) {
+        lane_use other = lane_of_plan(plan, k);
+        if (k != lane && other.busy > 0.0)
+            n += (size_t)snprintf(out + n, room - n, " %s busy %.2f.", lane_names[k], other.busy);
+    }
+    snprintf(out + n, room - n,
+             " Exposed: links %.2f, compression %.2f. Last: %s%s (%llu elements), %.2f after it is ready: %s",
+             r->exposed_communication_ns / 1e6, r->exposed_compression_ns / 1e6, m->model.tensors[u->first].name,
+             u->n_tensors > 1 ? " and neighbours" : "", (unsigned long long)u->elements, chain_ms(plan, last),
+             u->option);
+}

@@ -1,0 +1,167 @@
+/* input.h: what bench/plan plans for: the published traces as models, the paper's testbeds and codecs, and the line that says
+ * on which machine. Reads models with a small scanner of its own, so that the bench builds without a JSON library. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MODELS = 9, CODECS = 3, TESTBEDS = 2 };
+/* The paper's six first. */
+static const char *const model_names[MODELS] = {"vgg16", "resnet101",  "ugatit", "bert-base", "gpt2",
+                                                "lstm",  "bert-large", "ncf",    "resnet50"};
+static const char *const codec_specs[CODECS] = {"dgc:ratio=0.01", "randomk:ratio=0.01", "efsignsgd"};
+static const char *const codec_names[CODECS] = {"dgc", "randomk", "efsignsgd"};
+static const char *const testbed_names[TESTBEDS] = {"paper-nvlink", "paper-pcie"};
+enum { ONE_DEVICE = 1u << ESP_PLAN_GPU, TWO_DEVICES = 1u << ESP_PLAN_CPU | 1u << ESP_PLAN_GPU };
+
+static void die(const char *what, const char *name) {
+    fprintf(stderr, "bench/plan: %s: %s\n", name, what);
+    exit(1);
+}
+static double ms_since(uint64_t start) { return (double)(esp__now_ns() - start) / 1e6; }
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+/* Sorts; the value below which this share lies. */
+static double quantile(double *x, uint32_t n, double share) {
+    qsort(x, n, sizeof *x, by_value);
+    uint32_t at = (uint32_t)ceil(share * n);
+    return x[at ? at - 1 : 0];
+}
+
+/* ---- models --------------------------------------------------------------------------------------------------------- */
+typedef struct bench_model {
+    esp_plan_model model;
+    char *text;
+    int published;
+} bench_model;
+
+static char *file_text(const char *path) {
+    FILE *f = fopen(path, "rb");
+    if (!f) return NULL;
+    size_t room = 1u << 20, n = 0, got;
+    char *text = malloc(room + 1);
+    while (text && (got = fread(text + n, 1, room - n, f)) > 0) {
+        n += got;
+        if (n == room) text = realloc(text, (room *= 2) + 1);
+    }
+    fclose(f);
+    if (!text) die("out of memory", path);
+    text[n] = 0;
+    return text;
+}
+
+/* The value behind "key": from `at` on, before `end`. */
+static char *value_of(char *at, const char *end, const char *key) {
+    char quoted[64];
+    snprintf(quoted, sizeof quoted, "\"%s\":", key);
+    char *found = strstr(at, quoted);
+    return found && (!end || found < end) ? found + strlen(quoted) : NULL;
+}
+
+static void model_tensors(bench_model *m, const char *path, char *at) {
+    uint32_t room = 64, n = 0;
+    esp_plan_tensor *t = malloc(room * sizeof *t);
+    for (; t && (at = strchr(at, '{')) != NULL; n++) {
+        char *end = strchr(at, '}'), *name = end ? value_of(at, end, "name") : NULL;
+        char *elements = end ? value_of(at, end, "elements") : NULL, *us = end ? value_of(at, end, "compute_us") : NULL;
+        if (!name || !elements || !us || !(name = strchr(name, '"')))
+            die("not a model file that this bench reads", path);
+        if (n == room && !(t = realloc(t, (room *= 2) * sizeof *t))) break;
+        t[n] = (esp_plan_tensor){name + 1, strtoull(elements, NULL, 10), 1000.0 * strtod(us, NULL), NULL};
+        *strchr(name + 1, '"') = 0;
+        at = end + 1;
+    }
+    if (!t || !n) die("no tensors", path);
+    m->model.tensors = t;
+    m->model.n_tensors = n;
+}
+
+/* 0: there is no such file. */
+static int model_file(bench_model *m, const char *folder, const char *name) {
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s.json", folder, name);
+    memset(m, 0, sizeof *m);
+    if (!(m->text = file_text(path))) return 0;
+    char *tensors = value_of(m->text, NULL, "tensors"), *us;
+    if (!tensors) die("not a model file that this bench reads", path);
+    if ((us = value_of(m->text, tensors, "forward_us")) != NULL) m->model.forward_ns = 1000.0 * strtod(us, NULL);
+    if ((us = value_of(m->text, tensors, "update_us")) != NULL) m->model.update_ns = 1000.0 * strtod(us, NULL);
+    m->model.name = name;
+    model_tensors(m, path, tensors);
+    return 1;
+}
+
+static int model_open(bench_model *m, const char *name) {
+    const char *shared = getenv("ESPRESSO_SHARED");
+    char folder[900];
+    snprintf(folder, sizeof folder, "%s/models", shared && *shared ? shared : "../shared");
+    if ((m->published = model_file(m, folder, name)) != 0) return 1;
+    if (!model_file(m, "planner/models", name)) return 0;
+    printf("%s: no published trace here, so planner/models/%s.json: not the figures of the case table\n", name, name);
+    return 1;
+}
+
+static void model_close(bench_model *m) {
+    free((void *)m->model.tensors);
+    free(m->text);
+    memset(m, 0, sizeof *m);
+}
+
+/* ---- system and codec --------------------------------------------------------------------------------------------------- */
+/* Points into itself: do not copy. */
+typedef struct bench_case {
+    esp_plan_system system;
+    esp__costs costs;
+} bench_case;
+
+static void case_open(bench_case *c, uint32_t codec, uint32_t testbed, uint32_t machines) {
+    c->system = *esp__builtin_system(testbed_names[testbed]);
+    c->system.machines = machines;
+    if (esp__builtin_costs(codec_specs[codec], &c->system, NULL, &c->costs))
+        die(esp_last_error(NULL), codec_specs[codec]);
+}
+
+/* A plan by name (NULL: espresso+) with these flags and devices (0: the system's). */
+static esp_plan *plan_make(const bench_model *m, const bench_case *c, const char *strategy, uint32_t flags,
+                           uint32_t devices, esp_plan_report *report) {
+    esp_plan_config config;
+    esp_plan *plan = NULL;
+    memset(&config, 0, sizeof config);
+    config.strategy = strategy;
+    config.flags = flags;
+    config.devices = devices;
+    if (esp_plan_make(&m->model, &c->costs.codec, 1, &c->system, &config, &plan))
+        die(esp_last_error(NULL), m->model.name);
+    report->struct_size = sizeof *report;
+    esp_plan_report_read(plan, report);
+    return plan;
+}
+
+/* ---- the machine ---------------------------------------------------------------------------------------------------------- */
+static void first_value(const char *path, const char *key, char *out, size_t room) {
+    char line[512];
+    FILE *f = fopen(path, "r");
+    snprintf(out, room, "unknown");
+    while (f && fgets(line, sizeof line, f)) {
+        char *at = *key ? strchr(line, ':') : line;
+        if (strncmp(line, key, strlen(key)) != 0 || !at) continue;
+        at += strspn(at, ": \t");
+        at[strcspn(at, "\n")] = 0;
+        snprintf(out, room, "%s", at);
+        break;
+    }
+    if (f) fclose(f);
+}
+
+static void machine_line(const char *what) {
+    char cpu[128], load[64];
+    first_value("/proc/cpuinfo", "model name", cpu, sizeof cpu);
+    first_value("/proc/loadavg", "", load, sizeof load);
+    load[strcspn(load, "/")] = 0; /* three averages and the running tasks */
+    if (strrchr(load, ' ')) *strrchr(load, ' ') = 0;
+    printf("# build/bench/plan %s\nmachine: %s, %ld cores, load %s; compiler %s; one thread\n\n", what, cpu,
+           sysconf(_SC_NPROCESSORS_ONLN), load, __VERSION__);
+}

@@ -1,0 +1,163 @@
+/* parts.h: what each part of the search brings, by doing the same without it: pruning, trials on a fixed sequence, the bound's
+ * prices. Looks into the planner's private parts. */
+
+/* ---- pruning --------------------------------------------------------------------------------------------------------------- */
+/* Menus of all distinct sizes at this width: the mean number of paths, and of those that come first. */
+static void parts_menus(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t width, double *paths,
+                        double *core, double *us) {
+    double sum = 0.0, sum_core = 0.0;
+    uint32_t sizes = 0;
+    bench_problem b;
+    esp__draft d = {0};
+    problem_open(&b, &m->model, c, 0, devices, 0);
+    b.p.width = width;
+    esp__draft_tensors(&b.p, &d);
+    uint64_t start = esp__now_ns();
+    for (uint32_t u = 0; u < d.n_units; u++) {
+        uint32_t before = b.p.n_menus;
+        const esp__menu *menu = esp__menu_get(&b.p, &d.units[u]);
+        if (b.p.n_menus == before) continue;
+        sum += menu->n, sum_core += menu->n_core;
+        sizes++;
+    }
+    *us = 1000.0 * ms_since(start) / sizes;
+    *paths = sum / sizes;
+    *core = sum_core / sizes;
+    problem_close(&b);
+}
+
+/* Every option's ops timed, for the first few distinct sizes; us a size. */
+static double parts_unpruned(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t *options) {
+    bench_problem b;
+    esp__draft d = {0};
+    uint32_t sizes = 0;
+    problem_open(&b, &m->model, c, 0, devices, 0);
+    const tree_list *tree = tree_options(devices);
+    *options = tree->n;
+    esp__draft_tensors(&b.p, &d);
+    uint64_t start = esp__now_ns();
+    for (uint32_t u = 0; u < d.n_units && sizes < 10; u++) {
+        if (u && d.units[u].elements == d.units[u - 1].elements) continue;
+        paths_all(&b.p, &d.units[u], tree);
+        sizes++;
+    }
+    double us = 1000.0 * ms_since(start) / sizes;
+    problem_close(&b);
+    return us;
+}
+
+static void parts_pruning(const bench_model *m, const bench_case *c) {
+    static const char *const widths[] = {"loads", "loads and ends (used)", "exact"};
+    for (int d = 0; d < 2; d++) {
+        uint32_t devices = d ? TWO_DEVICES : ONE_DEVICE, options;
+        double us = parts_unpruned(m, c, devices, &options);
+        printf("%-10s %d: %4u options, all timed %8.1f us a size; pruned by", m->model.name, d + 1, options, us);
+        for (uint32_t w = 0; w < 3; w++) {
+            double paths, core, prune_us;
+            parts_menus(m, c, devices, w, &paths, &core, &prune_us);
+            printf(" %s: %.1f left, %.1f us%s", widths[w], paths, prune_us, w < 2 ? ";" : "\n");
+        }
+    }
+}
+
+/* ---- trials on a fixed sequence -------------------------------------------------------------------------------------------- */
+/* The plan for tensors as given, for measuring on. */
+static void parts_plan(bench_problem *b, esp__bound *bound, esp__draft *d, const bench_model *m, const bench_case *c,
+                       uint32_t devices) {
+    esp__draft units = {0};
+    problem_open(b, &m->model, c, ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT, devices, 0);
+    esp__draft_tensors(&b->p, &units);
+    esp__bound_units(&b->p, units.units, units.n_units, bound);
+    b->p.bound = bound;
+    esp__search_all(&b->p, d);
+}
+
+static double parts_repeat_ns(esp__problem *p, esp__draft *d, int replay) {
+    uint64_t sum = 0, start = esp__now_ns(), n = 0;
+    do
+        for (int i = 0; i < 20; i++, n++) sum += replay ? esp__replay(p, d) : esp__generate(p, d);
+    while (ms_since(start) < 20.0);
+    if (!sum) printf("!");
+    return 1e6 * ms_since(start) / (double)n;
+}
+
+/* Trials of all paths of all units; a trial's mean ns, how many there were, how many units were passed over. */
+static double parts_trials(esp__problem *p, esp__draft *d, uint64_t *trials, uint32_t *passed) {
+    esp__desk *k = esp__desk_open(p, d);
+    esp__swap *w = &k->swaps[0];
+    uint64_t before = k->trials, start = esp__now_ns();
+    *passed = 0;
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        const esp__menu *menu = esp__menu_get(p, &d->units[u]);
+        *passed += !esp__desk_critical(k, u, 1);
+        esp__desk_lift(k, w, u, 1);
+        for (uint32_t i = 0; i < menu->n; i++) {
+            esp__swap_path(k, w, u, &menu->paths[i], ESP__BY_READY);
+            esp__desk_try(k, w, d->makespan);
+        }
+        esp__desk_unlift(k, w);
+    }
+    *trials = k->trials - before;
+    return 1e6 * ms_since(start) / (double)*trials;
+}
+
+static void parts_replay(const bench_model *m, const bench_case *c) {
+    bench_problem b;
+    esp__bound bound;
+    esp__draft d = {0}, copy = {0};
+    uint64_t trials;
+    uint32_t passed;
+    parts_plan(&b, &bound, &d, m, c, TWO_DEVICES);
+    double trial = parts_trials(&b.p, &d, &trials, &passed), n = d.n_sequence;
+    esp__draft_copy(&b.p, &copy, &d);
+    double replay = parts_repeat_ns(&b.p, &copy, 1), generate = parts_repeat_ns(&b.p, &copy, 0);
+    printf("%-10s %5.0f ops: ready order %5.1f ns an op, fixed sequence %4.1f; a trial %7.0f ns, against %8.0f in "
+           "ready order "
+           "(%5.1fx) and %7.0f replayed (%4.1fx); %u of %u units are on no longest path: passed over\n",
+           m->model.name, n, generate / n, replay / n, trial, generate, generate / trial, replay, replay / trial,
+           passed, d.n_units);
+    problem_close(&b);
+}
+
+/* ---- the bound's prices ------------------------------------------------------------------------------------------------------- */
+static double parts_search(const bench_model *m, const bench_case *c, uint32_t devices, int bounded, double *ms) {
+    bench_problem b;
+    esp__bound bound;
+    esp__draft d = {0}, units = {0};
+    problem_open(&b, &m->model, c, 0, devices, 0);
+    esp__draft_tensors(&b.p, &units);
+    uint64_t start = esp__now_ns();
+    if (bounded) {
+        esp__bound_units(&b.p, units.units, units.n_units, &bound);
+        b.p.bound = &bound;
+    }
+    esp__search_all(&b.p, &d);
+    *ms = ms_since(start);
+    double step = (m->model.forward_ns + m->model.update_ns + (double)d.makespan) / 1e6;
+    problem_close(&b);
+    return step;
+}
+
+static void parts_prices(const bench_model *m, const bench_case *c) {
+    for (int d = 0; d < 2; d++) {
+        uint32_t devices = d ? TWO_DEVICES : ONE_DEVICE;
+        double ms[2], with = parts_search(m, c, devices, 1, &ms[0]), without = parts_search(m, c, devices, 0, &ms[1]);
+        printf(
+            "%-10s %d: step %8.3f ms found in %6.2f ms with the bound's prices; %8.3f (%+.2f%%) in %6.2f ms without\n",
+            m->model.name, d + 1, with, ms[0], without, 100.0 * (without / with - 1.0), ms[1]);
+    }
+}
+
+static void parts_tables(bench_model *models, const bench_case *c) {
+    printf("\nWhat each part brings (dgc, paper-nvlink, 8 machines)\n\nPruning while options grow (1: one device, 2: "
+           "two)\n");
+    for (int i = 0; i < MODELS; i++)
+        if (models[i].text) parts_pruning(&models[i], c);
+    printf("\nTrials: some units replaced in a fixed sequence, all else kept; two devices, the plan for tensors as "
+           "given\n");
+    for (int i = 0; i < MODELS; i++)
+        if (models[i].text) parts_replay(&models[i], c);
+    printf("\nThe bound's prices as starts of the search (time with its computing)\n");
+    for (int i = 0; i < MODELS; i++)
+        if (models[i].text) parts_prices(&models[i], c);
+}
