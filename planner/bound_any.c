@@ -205,6 +205,26 @@ static void esp__any_menu(const esp__any *w, double e, esp__lanes_menu *m) {
         }
 }
 
+/* Tensors of one size and constraint share a menu. */
+static void esp__any_menus(esp__bounding *b, const esp__any *w) {
+    const esp_plan_tensor *t = b->p->model->tensors;
+    const uint32_t *keep = b->p->keep;
+    uint32_t slots = 64;
+    while (slots < 4 * b->n) slots *= 2;
+    uint32_t *table = esp__pool_get(b->p->pool, slots * sizeof *table); /* the first such tensor, + 1 */
+    for (uint32_t i = 0; i < b->n; i++) {
+        uint32_t at = (uint32_t)((t[i].elements + keep[i]) * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
+        while (table[at] && (t[table[at] - 1].elements != t[i].elements || keep[table[at] - 1] != keep[i]))
+            at = (at + 1) & (slots - 1);
+        if (!table[at]) {
+            b->menu[i] = b->n_menus++;
+            esp__any_menu(&w[keep[i]], (double)t[i].elements, &b->menus[b->menu[i]]);
+            table[at] = i + 1;
+        }
+        b->menu[i] = b->menu[table[at] - 1];
+    }
+}
+
 ESP__FN uint64_t esp__bound_any(esp__problem *p) {
     esp__mark mark = esp__pool_mark(p->pool);
     uint32_t n = (uint32_t)p->n_tensors;
@@ -222,14 +242,7 @@ ESP__FN uint64_t esp__bound_any(esp__problem *p) {
         esp__sizes(p, all, w[k].size);
         esp__any_options(&w[k], k);
     }
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t like = 0; /* an earlier tensor that looks the same */
-        while (like < i &&
-               (p->keep[like] != p->keep[i] || p->model->tensors[like].elements != p->model->tensors[i].elements))
-            like++;
-        b->menu[i] = like < i ? b->menu[like] : b->n_menus++;
-        if (like == i) esp__any_menu(&w[p->keep[i]], (double)p->model->tensors[i].elements, &b->menus[b->menu[i]]);
-    }
+    esp__any_menus(b, w);
     esp__bounding_run(b);
     ns = esp__bounding_ns(b);
     esp__pool_release(p->pool, mark);

@@ -214,7 +214,13 @@ static void esp__desk_anew(esp__desk *k) {
 }
 
 static esp__desk *esp__desk_open(esp__problem *p, esp__draft *d) {
-    esp__desk *k = esp__pool_get(p->pool, sizeof *k);
+    esp__desk *k = p->desk; /* one at a time: its memory serves for the next */
+    if (k) {
+        k->d = d;
+        esp__desk_anew(k);
+        return k;
+    }
+    p->desk = k = esp__pool_get(p->pool, sizeof *k);
     k->p = p;
     k->d = d;
     k->backward = esp__pool_get(p->pool, p->n_tensors * sizeof *k->backward);

@@ -15,13 +15,16 @@ ESP__FN void esp__draft_set_units(esp__problem *p, esp__draft *d, const esp__uni
 }
 
 ESP__FN void esp__draft_tensors(esp__problem *p, esp__draft *d) {
-    esp__unit *units = esp__pool_get(p->pool, p->n_tensors * sizeof *units);
-    for (uint32_t i = 0; i < p->n_tensors; i++) {
-        units[i].first = i;
-        units[i].n = 1;
-        units[i].elements = p->model->tensors[i].elements;
+    if (!p->whole) {
+        esp__unit *units = esp__pool_get(p->pool, p->n_tensors * sizeof *units);
+        for (uint32_t i = 0; i < p->n_tensors; i++) {
+            units[i].first = i;
+            units[i].n = 1;
+            units[i].elements = p->model->tensors[i].elements;
+        }
+        p->whole = units;
     }
-    esp__draft_set_units(p, d, units, (uint32_t)p->n_tensors);
+    esp__draft_set_units(p, d, p->whole, (uint32_t)p->n_tensors);
 }
 
 ESP__FN void esp__draft_copy(esp__problem *p, esp__draft *to, const esp__draft *from) {
@@ -56,6 +59,11 @@ ESP__FN int esp__draft_allowed(const esp__problem *p, const esp__draft *d) {
     if (c->max_memory_bytes && memory > c->max_memory_bytes) return 0;
     if (c->max_volume > 0.0 && (double)volume > c->max_volume * 4.0 * (double)elements) return 0;
     return !(c->max_error > 0.0) || error <= c->max_error * (double)elements;
+}
+
+/* Devices that may compress. */
+static uint32_t esp__devices(const esp__problem *p) {
+    return p->config.devices ? p->config.devices & p->system.devices : p->system.devices;
 }
 
 ESP__FN int esp__out_of_time(const esp__problem *p) {

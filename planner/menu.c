@@ -449,7 +449,7 @@ static esp__menu *esp__menu_find(esp__problem *p, const esp__unit *u, uint32_t n
 }
 
 ESP__FN const esp__menu *esp__menu_get(esp__problem *p, const esp__unit *u) {
-    uint32_t width = p->width, near = !esp__unit_whole(p, u);
+    uint32_t width = p->width, near = p->roughly || !esp__unit_whole(p, u);
     esp__menu *menu = esp__menu_find(p, u, near, width), *like;
     esp__unit other = *u;
     if (menu->paths) return menu;

@@ -114,15 +114,15 @@ static uint64_t esp__generate_by(esp__problem *p, esp__draft *d, uint32_t rule) 
 
 /* The draft in the shortest of its own sequence, ready order and the other rules. 1: it became shorter. */
 static int esp__reorder(esp__problem *p, esp__draft *d) {
-    esp__draft other = {0};
+    esp__draft *other = &p->spare[2];
     int better = 0;
-    esp__draft_copy(p, &other, d);
+    esp__draft_copy(p, other, d);
     for (uint32_t rule = 0; rule <= ESP__RULES; rule++) {
         if (rule == ESP__RULES)
-            esp__generate(p, &other);
+            esp__generate(p, other);
         else
-            esp__generate_by(p, &other, rule);
-        better |= esp__draft_keep_better(p, d, &other);
+            esp__generate_by(p, other, rule);
+        better |= esp__draft_keep_better(p, d, other);
     }
     return better;
 }

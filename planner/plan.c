@@ -138,11 +138,12 @@ static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
     esp__problem *p = &plan->problem;
     esp__draft d = {0};
     double around = p->model->forward_ns + p->model->update_ns;
+    plan->report.bound_any_ns = plan->report.bound_ns = around + (double)esp__bound_any(p);
+    if (p->roughly) return; /* a bound of units as given would need a menu for each size */
     esp__draft_tensors(p, &d);
     esp__bound_units(p, d.units, d.n_units, bound);
     p->bound = bound;
-    plan->report.bound_ns = around + (double)bound->ns;
-    plan->report.bound_any_ns = around + (double)esp__bound_any(p);
+    if (around + (double)bound->ns > plan->report.bound_ns) plan->report.bound_ns = around + (double)bound->ns;
     for (uint32_t k = 0; k < ESP__LANES; k++) plan->report.price[k] = bound->lane_price[k];
 }
 

@@ -122,6 +122,7 @@ typedef struct esp__problem {
     const uint32_t *keep;    /* [n_tensors] constraint, 0: none                                               */
     uint32_t size[3];        /* ranks by ESP__FLAT, ESP__INTRA, ESP__INTER                                    */
     int hierarchical;        /* several machines with several ranks: the whole tree; else the flat part       */
+    int roughly;             /* too many sizes for a menu each: near ones do for tensors too, and prices are even */
     int free_compression;    /* Comp, Decomp and copies to the host take no time and are left out             */
     const esp__recipe_op *recipe_ops;
     uint32_t n_recipe_ops;
@@ -130,6 +131,10 @@ typedef struct esp__problem {
     esp__menu **menus; /* hash table                                                                          */
     uint32_t n_menu_slots, n_menus;
     uint32_t width;                 /* ESP__WIDTH_* of the menus that are made from now on */
+    const esp__unit *whole;         /* [n_tensors] one unit a tensor: draft.c's                       */
+    esp__unit *cut_units;           /* regroup.c's                                                    */
+    struct esp__desk *desk;         /* desk.c's */
+    esp__draft spare[4];            /* for a moment: start.c, regroup.c, order.c                     */
     struct esp__tasting *tasting;   /* menu.c's */
     struct esp__prefix **heads;     /* [nodes of the largest tree] */
     const struct esp__bound *bound; /* of one unit a tensor; NULL: not asked for             */

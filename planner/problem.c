@@ -3,7 +3,7 @@
 #include "plan.h"
 #include <math.h>
 
-enum { ESP__PLAN_TENSORS_MAX = 100000 };
+enum { ESP__PLAN_TENSORS_MAX = 32768 };
 
 static int esp__bad(double x) { return !(x >= 0.0) || x > 1e18; }
 static int esp__bad_time(double ns) { return !(ns >= 0.0) || ns > 1e13; } /* over two hours: no sum overflows */
@@ -264,6 +264,20 @@ static void esp__copy_struct(void *to, uint32_t size, const void *from, uint32_t
     if (from) memcpy(to, from, from_size && from_size < size ? from_size : size);
 }
 
+/* Menus of how many sizes would be needed? Pruning takes long where both devices are to be looked at. */
+enum { ESP__SIZES_ONE = 256, ESP__SIZES_TWO = 48 };
+static int esp__too_many_sizes(esp__problem *p) {
+    uint32_t most = (p->system.devices & 3u) == 3u ? (uint32_t)ESP__SIZES_TWO : (uint32_t)ESP__SIZES_ONE, n = 0;
+    uint64_t seen[4 * ESP__SIZES_ONE] = {0};
+    for (uint64_t i = 0; i < p->n_tensors && n <= most; i++) {
+        uint64_t e = p->model->tensors[i].elements, at = e * 0x9E3779B97F4A7C15ull >> 54;
+        while (seen[at] && seen[at] != e) at = (at + 1) & (4 * ESP__SIZES_ONE - 1);
+        n += !seen[at];
+        seen[at] = e;
+    }
+    return n > most;
+}
+
 static void esp__times_open(esp__problem *p) {
     uint64_t *compute = esp__pool_get(p->pool, p->n_tensors * sizeof *compute), sum = 0;
     uint64_t *ready = esp__pool_get(p->pool, p->n_tensors * sizeof *ready);
@@ -319,6 +333,7 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__pool *pool, const esp
     p->n_menu_slots = 256;
     while (p->n_menu_slots < 4 * p->n_tensors && p->n_menu_slots < 65536) p->n_menu_slots *= 2;
     p->menus = esp__pool_get(pool, p->n_menu_slots * sizeof *p->menus);
+    p->roughly = esp__too_many_sizes(p);
     esp__times_open(p);
     esp__recipes_open(p);
     return esp__keeps_open(p);

@@ -10,9 +10,9 @@ static const uint64_t esp__chunk_least = 4096; /* elements: no chunk is smaller 
 /* Neighbours together up to `merge` elements (0: none), tensors over `split` (0: none) in equal chunks. */
 static void esp__partition(esp__problem *p, esp__draft *d, uint64_t merge, uint64_t split) {
     const esp_plan_tensor *t = p->model->tensors;
-    uint32_t n = 0, room = 0;
-    for (uint32_t i = 0; i < p->n_tensors; i++) room += 1 + (split ? (uint32_t)ESP__CHUNKS_MAX : 0u);
-    esp__unit *units = esp__pool_get(p->pool, room * sizeof *units);
+    uint32_t n = 0;
+    if (!p->cut_units) p->cut_units = esp__pool_get(p->pool, p->n_tensors * ESP__CHUNKS_MAX * sizeof *p->cut_units);
+    esp__unit *units = p->cut_units;
     for (uint32_t i = 0; i < p->n_tensors; i++) {
         esp__unit *last = n ? &units[n - 1] : NULL;
         uint64_t e = t[i].elements, chunks = split ? (e + split - 1) / split : 1;
@@ -59,7 +59,8 @@ static uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
             esp__cut_up c = {merges[m] ? (uint64_t)1 << merges[m] : 0, splits[s] ? (uint64_t)1 << splits[s] : 0,
                              UINT64_MAX, 0};
             if ((no_merge && c.merge) || (no_split && c.split) || (!c.merge && !c.split)) continue;
-            for (c.pricing = 1; c.pricing < 4; c.pricing += 2) {
+            for (c.pricing = 0; c.pricing < ESP__PRICINGS; c.pricing++) {
+                if (!esp__pricings[c.pricing].even || !esp__pricing_applies(p, c.pricing)) continue;
                 esp__partition(p, &d, c.merge, c.split);
                 esp__turn_prices(p, &d, c.pricing, 1);
                 c.makespan = d.makespan;
@@ -69,7 +70,7 @@ static uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
     qsort(out, n, sizeof *out, esp__cut_up_before);
     return n;
 }
-enum { ESP__PARTITIONS_MAX = 2 * 11 * 6 };
+enum { ESP__PARTITIONS_MAX = ESP__PRICINGS * 11 * 6 };
 
 /* ---- moves --------------------------------------------------------------------------------------------------------------- */
 static int esp__is_chunk(const esp__problem *p, const esp__unit *u) {

@@ -1,14 +1,13 @@
 /* search.c: everything together: starts from prices, tensors as given and in partitions, each taken to a local optimum of
  * single changes, merging, splitting and order; the best of them. How long it looks is counted in ops, not in seconds, so that
  * the same inputs give the same plan on every machine; a budget in seconds ends it sooner, or lets it wander on. */
-#include "plan.h"
+#include "algorithms.h"
 
 /* The next stage may take this share of all work. Small models are to be planned in a millisecond, others in ten; with two
  * devices there is far more to choose from. */
 static void esp__stage(esp__problem *p, double share) {
-    uint32_t devices = p->config.devices ? p->config.devices & p->system.devices : p->system.devices;
     double n = (double)p->n_tensors, all = 2000.0 * n + 20000.0;
-    if (devices == 3u)
+    if (esp__devices(p) == 3u)
         all = 7000.0 * n + 800000.0;
     else if (n >= 50.0)
         all = 1500.0 * n + 150000.0;
@@ -16,7 +15,10 @@ static void esp__stage(esp__problem *p, double share) {
 }
 
 static void esp__finalist(esp__problem *p, esp__draft *best, const esp__draft *d) {
-    esp__draft_keep_better(p, best, d);
+    if (best->n_units)
+        esp__keep_better_allowed(p, best, d);
+    else
+        esp__draft_keep_better(p, best, d);
     if (p->finalists && p->n_finalists < 8) esp__draft_copy(p, &p->finalists[p->n_finalists++], d);
 }
 
@@ -36,13 +38,27 @@ static void esp__polish(esp__problem *p, esp__draft *d, int regroup) {
 
 /* The units of `d` with paths from prices of several kinds; the best. */
 static void esp__priced(esp__problem *p, esp__draft *d, uint32_t pricings) {
-    esp__draft x = {0}, units = {0};
-    esp__draft_set_units(p, &units, d->units, d->n_units);
+    esp__draft x = {0};
     for (uint32_t pricing = 0; pricing < pricings && !(pricing && esp__out_of_time(p)); pricing++) {
-        esp__draft_set_units(p, &x, units.units, units.n_units);
+        if (!esp__pricing_applies(p, pricing)) continue;
+        esp__draft_set_units(p, &x, d->units, d->n_units);
         esp__turn_prices(p, &x, pricing, 0);
         if (!pricing || x.makespan < d->makespan) esp__draft_copy(p, d, &x);
     }
+}
+
+/* Every unit's shortest path without compression (with, where it must): what is to be beaten. */
+static void esp__plain(esp__problem *p, esp__draft *d) {
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        const esp__menu *menu = esp__menu_get(p, &d->units[u]);
+        uint32_t chosen = menu->n;
+        for (uint32_t i = 0; i < menu->n; i++)
+            if (menu->paths[i].codec == ESP__NO_CODEC &&
+                (chosen == menu->n || menu->paths[i].total < menu->paths[chosen].total))
+                chosen = i;
+        d->paths[u] = &menu->paths[chosen < menu->n ? chosen : 0];
+    }
+    esp__generate(p, d);
 }
 
 /* Tensors as given. */
@@ -50,8 +66,15 @@ static void esp__search_units(esp__problem *p, esp__draft *best, double share) {
     esp__draft d = {0};
     esp__draft_tensors(p, &d);
     esp__stage(p, 0.45 * share);
-    esp__priced(p, &d, 3);
+    esp__priced(p, &d, 5);
     esp__stage(p, 0.55 * share);
+    if (!esp__fit(p, &d)) return;
+    esp__polish(p, &d, 0);
+    esp__finalist(p, best, &d);
+    esp__draft_tensors(p, &d);
+    esp__plain(p, &d);
+    if (!esp__draft_allowed(p, &d)) return;
+    esp__stage(p, 0.4 * share);
     esp__polish(p, &d, 0);
     esp__finalist(p, best, &d);
 }
@@ -79,9 +102,38 @@ static void esp__search_partitions(esp__problem *p, esp__draft *best) {
         esp__draft x = d[r];
         d[r] = d[b];
         d[b] = x;
+        if (!esp__fit(p, &d[r])) continue;
         esp__stage(p, r ? 0.07 : 0.2);
         esp__polish(p, &d[r], 1);
         esp__finalist(p, best, &d[r]);
+    }
+}
+
+/* From Algorithms 1 and 2: where there are few tensors they take little time. */
+enum { ESP__FEW = 8 };
+static void esp__search_paper(esp__problem *p, esp__draft *best, int regroup) {
+    esp__draft d = {0};
+    esp__stage(p, 1.0);
+    esp__espresso(p, &d);
+    esp__stage(p, 0.2);
+    esp__polish(p, &d, regroup);
+    esp__finalist(p, best, &d);
+}
+
+/* Looking for long: nothing that a comparison strategy finds shall be better. They know only some of the constraints. */
+static void esp__search_schemes(esp__problem *p, esp__draft *best) {
+    const esp_plan_config *c = &p->config;
+    uint32_t no = ESP_PLAN_NO_COMP | ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
+    if (c->n_forbid || c->n_only || c->max_comp || c->devices || c->flags & no) return;
+    p->work_end = 0;
+    for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
+        esp__draft d = {0};
+        if (!strcmp((*s)->name, "fp16") && esp__codec_named(p, "fp16") == ESP__NO_CODEC) continue; /* brings its own */
+        (*s)->make(p, &d);
+        if (d.makespan >= best->makespan) continue;
+        esp__stage(p, 0.1);
+        esp__polish(p, &d, 1);
+        esp__finalist(p, best, &d);
     }
 }
 
@@ -89,8 +141,10 @@ static void esp__search_once(esp__problem *p, esp__draft *d) {
     uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     int whole = (p->config.flags & as_given) == as_given;
     esp__search_units(p, d, whole ? 1.5 : 0.27);
+    if (p->n_tensors <= ESP__FEW || p->effort > 4.0) esp__search_paper(p, d, !whole);
     if (whole) return;
     esp__search_partitions(p, d);
+    if (p->effort > 4.0) esp__search_schemes(p, d);
     esp__stage(p, 0.1);
     esp__polish(p, d, 1);
 }
@@ -103,7 +157,10 @@ ESP__FN void esp__search_all(esp__problem *p, esp__draft *d) {
         p->effort *= 2.0;
         p->seed++;
         esp__search_once(p, &other);
-        esp__draft_keep_better(p, d, &other);
+        if (d->n_units)
+            esp__keep_better_allowed(p, d, &other);
+        else
+            esp__draft_keep_better(p, d, &other);
     }
     p->effort = effort;
     p->work_end = 0;
