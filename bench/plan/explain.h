@@ -1,26 +1,24 @@
-/* explain.h: why a plan is above its bound, in one line made from its timeline: how the lane that the bound counts on spends
- * the step, what is exposed, and what ends last. */
+/* explain.h: why a plan is above its bound, in one line made from its report and timeline: which lanes the bound counts on, how
+ * busy they are, what is exposed, and what ends last. */
 
 static const char *const lane_names[4] = {"compute", "cpu", "intra", "inter"};
 
 typedef struct lane_use {
-    double first, busy, idle, after; /* ms: before its first op, busy, idle between ops, after its last op */
+    double busy, idle; /* ms; idle: between its first and its last op */
 } lane_use;
 
 static lane_use lane_of_plan(const esp_plan *plan, uint32_t lane) {
     uint32_t n;
     const esp_plan_event *e = esp_plan_events(plan, &n);
-    uint64_t first = UINT64_MAX, last = 0, busy = 0, end = 0;
+    uint64_t first = UINT64_MAX, last = 0, busy = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (e[i].end_ns > end) end = e[i].end_ns;
         if (!(e[i].lanes >> lane & 1u)) continue;
         if (e[i].start_ns < first) first = e[i].start_ns;
         if (e[i].end_ns > last) last = e[i].end_ns;
         busy += e[i].end_ns - e[i].start_ns;
     }
-    if (first == UINT64_MAX) return (lane_use){0, 0, 0, 0};
-    return (lane_use){(double)first / 1e6, (double)busy / 1e6, (double)(last - first - busy) / 1e6,
-                      (double)(end - last) / 1e6};
+    if (first == UINT64_MAX) return (lane_use){0, 0};
+    return (lane_use){(double)busy / 1e6, (double)(last - first - busy) / 1e6};
 }
 
 /* The unit whose op ends last. */
@@ -46,31 +44,41 @@ static double chain_ms(const esp_plan *plan, uint32_t unit) {
     return (double)(end - ready) / 1e6;
 }
 
+/* Backward's sum and end, ms. */
+static void backward_of(const esp_plan *plan, double *sum, double *end) {
+    uint32_t n;
+    const esp_plan_event *e = esp_plan_events(plan, &n);
+    *sum = *end = 0.0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (e[i].kind != ESP_PLAN_BACKWARD) continue;
+        *sum += (double)(e[i].end_ns - e[i].start_ns) / 1e6;
+        if ((double)e[i].end_ns / 1e6 > *end) *end = (double)e[i].end_ns / 1e6;
+    }
+}
+
 static void explain(char *out, size_t room, const bench_model *m, const esp_plan *plan, const esp_plan_report *r,
                     double bound_ns) {
-    uint32_t lane = 0, n_units, last = last_unit(plan);
+    uint32_t n_units, last = last_unit(plan);
     const esp_plan_unit *u = esp_plan_units(plan, &n_units) + last;
+    double backward, ends;
     size_t n = 0;
-    for (uint32_t k = 1; k < 4; k++)
-        if (r->price[k] > r->price[lane]) lane = k;
-    lane_use use = lane_of_plan(plan, lane);
+    backward_of(plan, &backward, &ends);
     n += (size_t)snprintf(out, room, "%.2f ms above %.2f. The bound rests on", (r->iteration_ns - bound_ns) / 1e6,
                           bound_ns / 1e6);
     for (uint32_t k = 0; k < 4; k++)
         if (r->price[k] >= 0.05)
             n += (size_t)snprintf(out + n, room - n, " %s %.0f%%", lane_names[k], 100.0 * r->price[k]);
-    n += (size_t)snprintf(
-        out + n, room - n,
-        "; here %s starts at %.2f, is busy %.2f, idle between %.2f, and %.2f from its end to the last op's.",
-        lane_names[lane], use.first, use.busy, use.idle, use.after);
-    for (uint32_t k = 1; k < 4; k++) {
-        lane_use other = lane_of_plan(plan, k);
-        if (k != lane && other.busy > 0.0)
-            n += (size_t)snprintf(out + n, room - n, " %s busy %.2f.", lane_names[k], other.busy);
+    n += (size_t)snprintf(out + n, room - n,
+                          ". Backward takes %.2f and ends at %.2f of %.2f; while none runs: links busy %.2f, "
+                          "only compression %.2f. Lanes (busy, idle in between):",
+                          backward, ends, (r->iteration_ns - m->model.forward_ns - m->model.update_ns) / 1e6,
+                          r->exposed_communication_ns / 1e6, r->exposed_compression_ns / 1e6);
+    for (uint32_t k = 0; k < 4; k++) {
+        lane_use use = lane_of_plan(plan, k);
+        if (use.busy > 0.0)
+            n += (size_t)snprintf(out + n, room - n, " %s %.2f, %.2f;", lane_names[k], use.busy, use.idle);
     }
-    snprintf(out + n, room - n,
-             " Exposed: links %.2f, compression %.2f. Last: %s%s (%llu elements), %.2f after it is ready: %s",
-             r->exposed_communication_ns / 1e6, r->exposed_compression_ns / 1e6, m->model.tensors[u->first].name,
-             u->n_tensors > 1 ? " and neighbours" : "", (unsigned long long)u->elements, chain_ms(plan, last),
-             u->option);
+    snprintf(out + n, room - n, " last op: %s%s, %llu elements, %.2f after it is ready: %s",
+             m->model.tensors[u->first].name, u->n_tensors > 1 ? " and neighbours" : "",
+             (unsigned long long)u->elements, chain_ms(plan, last), u->option);
 }
