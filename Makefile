@@ -140,7 +140,7 @@ docs:
 	   echo "USE_MDFILE_AS_MAINPAGE = $(CURDIR)/README.md"; } | doxygen -
 	@echo "open $(BUILD)/docs/html/index.html"
 dist: dist/espresso.h
-dist/espresso.h: espresso_impl/amalgamate.sh espresso.h $(foreach d,espresso_impl codecs backends planner,$(wildcard $d/*))
+dist/espresso.h: espresso_impl/amalgamate.sh espresso.h $(foreach d,espresso_impl codecs backends planner planner/schemes,$(wildcard $d/*.[ch]))
 	@mkdir -p dist
 	sh espresso_impl/amalgamate.sh >$@.tmp && mv $@.tmp $@
 install: all dist
