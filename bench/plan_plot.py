@@ -16,7 +16,7 @@ LINES = [  # column, label, colour, dash
     ("hitopkcomm_us", "HiTopKComm", "#8a5fb0", ""),
     ("hipress_us", "HiPress", "#2b8a57", ""),
     ("espresso_us", "Algorithms 1 and 2", "#d0473d", "4 2"),
-    ("plus_us", "espresso+", "#1f5fbf", ""),
+    ("thorough_us", "espresso+ (thorough)", "#1f5fbf", ""),
     ("upper_us", "Upper Bound (compression free)", "#1f5fbf", "1 3"),
 ]
 
@@ -79,8 +79,8 @@ def quality_panel(svg, x, y, w, h, rows, first_column, last_row):
         points = []
         for i, row in enumerate(rows):
             points.append((x + 12 + i * (w - 24) / 3, at(float(row[column]) / float(row["bound_any_us"]))))
-        svg.line(points, colour, 2.0 if column == "plus_us" else 1.3, dash)
-        if column == "plus_us":
+        svg.line(points, colour, 2.0 if column == "thorough_us" else 1.3, dash)
+        if column == "thorough_us":
             for px, py in points:
                 svg.dot(px, py, colour)
 
@@ -95,8 +95,8 @@ def gaps_panel(svg, x, y, w, h, rows):
     for tick in (0, 0.25, 0.5, 0.75, 0.9, 1):
         svg.line([(x, y + h - h * tick), (x + w, y + h - h * tick)], "#eee", 1)
         svg.text(x - 4, y + h - h * tick + 3, f"{tick:.0%}", 9, "end", "#555")
-    kinds = (("plus_given_us", "bound_us", "#c98a2b", "tensors as given, over bound_us", (1, 7)),
-             ("plus_us", "bound_any_us", "#1f5fbf", "merging and splitting, over bound_any_us", (2, 9)))
+    kinds = (("thorough_given_us", "bound_us", "#c98a2b", "tensors as given, over bound_us", (1, 7)),
+             ("thorough_us", "bound_any_us", "#1f5fbf", "merging and splitting, over bound_any_us", (2, 9)))
     for k, (step, bound, colour, label, targets) in enumerate(kinds):
         gaps = sorted(100 * (float(r[step]) / float(r[bound]) - 1) for r in rows)
         points = [(x, y + h)]
@@ -136,7 +136,7 @@ def quality(folder):
             quality_panel(svg, left + c * (w + space), top + m * (h + space), w, h, some, c == 0, m == len(models) - 1)
     for m, model in enumerate(models):
         svg.text(8, top + m * (h + space) + h / 2 + 4, model, 11, bold=True)
-    svg.text(14, bottom + 40, "How far above their certified bound espresso+ plans are: share of the 144 cases with at most "
+    svg.text(14, bottom + 40, "How far above their certified bound espresso+ plans (thorough) are: share of the 144 cases with at most "
              "this gap", 13, bold=True)
     gaps_panel(svg, left, bottom + 60, 900, 230, rows)
     svg.save(os.path.join(folder, "plan-quality.svg"))

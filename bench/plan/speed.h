@@ -13,14 +13,17 @@ static void speed_stages(const bench_model *m, const bench_case *c, uint32_t dev
     esp__draft_tensors(&b.p, &units);
     for (uint32_t u = 0; u < units.n_units; u++) esp__menu_get(&b.p, &units.units[u]);
     ms[STAGE_MENUS] = ms_since(t), t = esp__now_ns();
-    esp__bound_units(&b.p, units.units, units.n_units, &bound);
-    b.p.bound = &bound;
+    if (!b.p.roughly) {
+        esp__bound_units(&b.p, units.units, units.n_units, &bound);
+        b.p.bound = &bound;
+    }
     ms[STAGE_BOUND] = ms_since(t), t = esp__now_ns();
     esp__bound_any(&b.p);
     ms[STAGE_ANY] = ms_since(t), t = esp__now_ns();
     esp__search_all(&b.p, &d);
     ms[STAGE_SEARCH] = ms_since(t), t = esp__now_ns();
     problem_open(&other, &m->model, c, 0, devices, 1);
+    other.p.effort = 0.25 * b.p.effort;
     esp__search_all(&other.p, &best);
     ms[STAGE_FREE] = ms_since(t);
     problem_close(&other);
