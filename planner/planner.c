@@ -12,6 +12,7 @@
 #include "order.c"
 #include "desk.c"
 #include "improve.c"
+#include "shift.c"
 #include "rerun.c"
 #include "prices.c"
 #include "algorithm1.c"
@@ -22,11 +23,12 @@
 #include "bound_rows.c"
 #include "bound.c"
 #include "bound_any.c"
+#include "limits.c"
+#include "small.c"
 
 #include "builtin_systems.c"
 #include "builtin_costs.c"
 
-#include "limits.c"
 #include "start.c"
 #include "regroup.c"
 #include "search.c"
