@@ -236,3 +236,34 @@ ESP__FN int esp__fit(esp__problem *p, esp__draft *d) {
     esp__draft_copy(p, d, &best);
     return 1;
 }
+
+/* Nothing was found: says the least that the tensors as given could do with, in each respect that is limited. */
+ESP__FN esp_status esp__limits_fail(esp__problem *p) {
+    const esp_plan_config *c = &p->config;
+    double least[ESP__LIMITS] = {0.0}, elements = 0.0;
+    char text[256] = "";
+    for (uint32_t t = 0; t < p->n_tensors; t++) {
+        const esp__unit u = {t, 1, 0, p->model->tensors[t].elements};
+        const esp__menu *menu = esp__menu_get(p, &u);
+        double own[ESP__LIMITS] = {INFINITY, INFINITY, INFINITY}, uses[ESP__LIMITS];
+        for (uint32_t i = 0; i < menu->n; i++) {
+            esp__uses(&menu->paths[i], uses);
+            for (uint32_t k = 0; k < ESP__LIMITS; k++) own[k] = uses[k] < own[k] ? uses[k] : own[k];
+        }
+        for (uint32_t k = 0; k < ESP__LIMITS; k++) least[k] += own[k];
+        elements += (double)u.elements;
+    }
+    size_t n = 0;
+    if (c->max_memory_bytes)
+        n += (size_t)snprintf(text + n, sizeof text - n, "; max_memory_bytes is %llu, the least is %.0f",
+                              (unsigned long long)c->max_memory_bytes, least[ESP__MEMORY]);
+    if (c->max_volume > 0.0)
+        n += (size_t)snprintf(text + n, sizeof text - n, "; max_volume is %g, the least is %.4g", c->max_volume,
+                              least[ESP__VOLUME] / (4.0 * elements));
+    if (c->max_error > 0.0)
+        snprintf(text + n, sizeof text - n, "; max_error is %g, the least is %.4g", c->max_error,
+                 least[ESP__ERROR] / elements);
+    return esp__fail(
+        NULL, ESP_E_ARG, "no strategy was found within the limits: loosen one%s%s", text,
+        (c->max_memory_bytes != 0) + (c->max_volume > 0.0) + (c->max_error > 0.0) > 1 ? " (each on its own)" : "");
+}

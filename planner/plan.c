@@ -173,7 +173,9 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
     if (strategy) {
         if ((s = esp__draft_read(p, &plan->draft, "strategy", strategy)) != ESP_OK) return s;
     } else if (!name || !strcmp(name, "espresso+")) {
+        if (p->config.flags & ESP_PLAN_ROBUST) p->finalists = esp__pool_get(p->pool, 8 * sizeof *p->finalists);
         esp__search_all(p, &plan->draft);
+        if (p->finalists) esp__robust_best(p, &plan->draft);
     } else {
         const esp__scheme *scheme = esp__scheme_find(name);
         if (!scheme)
@@ -183,9 +185,9 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
                 name);
         scheme->make(p, &plan->draft);
     }
-    if (!esp__draft_allowed(p, &plan->draft))
-        return esp__fail(NULL, ESP_E_ARG,
-                         "no strategy was found within max_memory_bytes, max_volume and max_error: loosen one of them");
+    if (!esp__draft_allowed(p, &plan->draft)) return esp__limits_fail(p);
+    if (p->config.flags & ESP_PLAN_ROBUST)
+        esp__robust(p, &plan->draft, p->config.seed, &plan->report.robust_p50_ns, &plan->report.robust_p90_ns);
     if (!(p->config.flags & ESP_PLAN_NO_BOUND) && (s = esp__plan_free_compression(plan)) != ESP_OK) return s;
     return ESP_OK;
 }

@@ -32,5 +32,6 @@
 #include "start.c"
 #include "regroup.c"
 #include "search.c"
+#include "robust.c"
 #include "text.c"
 #include "plan.c"
