@@ -20,8 +20,13 @@ ESP__FN double esp__curve_at(const esp_cost_curve *c, double size) {
 
 ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements) {
     /* units like 0.01 are not exact in binary: 0.01 * 300 must be 3, not 3.0000000000000001 rounded up */
-    double units = c->units * (double)elements, near = floor(units + 0.5);
-    if (fabs(units - near) > 1e-9 * (near + 1.0)) near = ceil(units);
+    double units = c->units * (double)elements, near;
+    if (units < 1e15) {
+        near = (double)(int64_t)(units + 0.5);
+        if (units > near + 1e-9 * (near + 1.0)) near += 1.0; /* what is well above a whole number is rounded up */
+    } else {
+        near = ceil(units);
+    }
     return c->header_bytes + c->unit_bytes * near;
 }
 

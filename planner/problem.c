@@ -97,8 +97,8 @@ static esp_status esp__check_names(esp__problem *p) {
         uint32_t at = (uint32_t)(esp__text_hash(t[i].name) >> 32) & (slots - 1);
         for (; table[at]; at = (at + 1) & (slots - 1))
             if (!strcmp(t[table[at] - 1].name, t[i].name))
-                return esp__fail(NULL, ESP_E_ARG, "model '%s': tensors %u and %u are both named '%s'", p->model_name,
-                                 table[at] - 1, i, t[i].name);
+                return esp__fail(NULL, ESP_E_ARG, "model '%s': tensors %u and %u are both named '%s'",
+                                 p->model_name ? p->model_name : "", table[at] - 1, i, t[i].name);
         table[at] = i + 1;
     }
     return ESP_OK;
@@ -106,7 +106,7 @@ static esp_status esp__check_names(esp__problem *p) {
 
 static esp_status esp__check_model(esp__problem *p) {
     const esp_plan_model *m = p->model;
-    const char *name = p->model_name;
+    const char *name = p->model_name ? p->model_name : "";
     if (!m->n_tensors || !m->tensors) return esp__fail(NULL, ESP_E_ARG, "model '%s' has no tensors", name);
     if (m->n_tensors > ESP__PLAN_TENSORS_MAX)
         return esp__fail(NULL, ESP_E_ARG, "model '%s' has %u tensors: at most %d can be planned; merge small ones",

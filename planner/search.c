@@ -6,11 +6,11 @@
 /* The next stage may take this share of all work. Small models are to be planned in a millisecond, others in ten; with two
  * devices there is far more to choose from. */
 static void esp__stage(esp__problem *p, double share) {
-    double n = (double)p->n_tensors, all = 2000.0 * n + 20000.0;
+    double n = (double)p->n_tensors, all = 1200.0 * n + 10000.0;
     if (esp__devices(p) == 3u)
-        all = 7000.0 * n + 800000.0;
+        all = 4500.0 * n + 700000.0;
     else if (n >= 50.0)
-        all = 1500.0 * n + 150000.0;
+        all = 1200.0 * n + 150000.0;
     p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
 }
 

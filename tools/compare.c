@@ -82,7 +82,7 @@ static int compare_run(compare_job *j) {
         compare_row *r = &j->rows[i];
         plan_made m;
         if (plan_make(&j->in, r->name, i == with_bounds ? 0 : ESP_PLAN_NO_BOUND, &m) != ESP_OK) {
-            snprintf(r->why, sizeof r->why, "%s", esp_last_error(NULL));
+            snprintf(r->why, sizeof r->why, "%.*s", (int)sizeof r->why - 1, esp_last_error(NULL));
             r->failed = 1;
             failed++;
         } else {

@@ -18,6 +18,7 @@ enum {
     PLAN_NO_MERGE,
     PLAN_NO_SPLIT,
     PLAN_ROBUST,
+    PLAN_THOROUGH,
     PLAN_BUDGET,
     PLAN_SEED,
     PLAN_JSON,
@@ -45,7 +46,8 @@ static const tool_flag plan_common[PLAN_COMMON] = {
     [PLAN_NO_MERGE] = {"--no-merge", NULL, "do not put tensors into groups"},
     [PLAN_NO_SPLIT] = {"--no-split", NULL, "do not cut tensors into chunks"},
     [PLAN_ROBUST] = {"--robust", NULL, "prefer a plan that holds when every input is off by up to 20%"},
-    [PLAN_BUDGET] = {"--budget", "TIME", "search no longer than that, such as 5ms (default: until nothing helps)"},
+    [PLAN_THOROUGH] = {"--thorough", NULL, "search sixteen times as long as usual; the same on every machine"},
+    [PLAN_BUDGET] = {"--budget", "TIME", "search that long, such as 50ms, over and over (default: a fixed effort)"},
     [PLAN_SEED] = {"--seed", "N", "of the search's random choices (default 0)"},
     [PLAN_JSON] = {"--json", NULL, "print one JSON object instead; times are in microseconds"},
 };
@@ -140,6 +142,7 @@ static int plan_flag(plan_inputs *in, int flag, const char *value) {
     case PLAN_NO_MERGE: in->config.flags |= ESP_PLAN_NO_MERGE; return TOOL_OK;
     case PLAN_NO_SPLIT: in->config.flags |= ESP_PLAN_NO_SPLIT; return TOOL_OK;
     case PLAN_ROBUST: in->config.flags |= ESP_PLAN_ROBUST; return TOOL_OK;
+    case PLAN_THOROUGH: in->config.flags |= ESP_PLAN_THOROUGH; return TOOL_OK;
     case PLAN_MACHINES:
     case PLAN_MAX_COMP:
     case PLAN_SEED: return plan_whole(in, flag, value);

@@ -213,7 +213,7 @@ static float normal(uint64_t *seed) { /* Box and Muller */
 }
 
 static double measured_error(esp_ctx *ctx, const char *spec, const float *x, uint64_t n) {
-    esp_codec_handle *h;
+    esp_codec_handle *h = NULL;
     float *y = malloc(n * sizeof *y);
     double lost = 0, whole = 0;
     assert_int_equal(esp_codec_open(ctx, spec, n, "none", &h), ESP_OK);
