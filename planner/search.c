@@ -32,6 +32,7 @@ static void esp__polish(esp__problem *p, esp__draft *d, int regroup) {
         ranking = esp__ranking(p, d);
         esp__improve_passes(k, ranking);
         if (regroup) esp__regroup_passes(k);
+        esp__shift_passes(k);
         if (d->makespan == before) break;
     }
 }
@@ -149,6 +150,8 @@ static void esp__search_once(esp__problem *p, esp__draft *d) {
     esp__polish(p, d, 1);
 }
 
+enum { ESP__NODES = 50000 }; /* of branch and bound, where there are few tensors */
+
 ESP__FN void esp__search_all(esp__problem *p, esp__draft *d) {
     double effort = p->effort;
     esp__search_once(p, d);
@@ -164,4 +167,5 @@ ESP__FN void esp__search_all(esp__problem *p, esp__draft *d) {
     }
     p->effort = effort;
     p->work_end = 0;
+    esp__small_exact(p, d, ESP__NODES);
 }
