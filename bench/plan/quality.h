@@ -15,6 +15,7 @@ typedef struct quality_case {
     double p50, p90;                   /* of espresso+ under random errors; 0: not known                 */
     double robust, robust50, robust90; /* the same of the plan made with ESP_PLAN_ROBUST              */
     double plan_given[2], plan[2];     /* ms to plan                                                     */
+    double no_merge, no_split;         /* espresso+ thorough without merging, without splitting          */
     double alone;                      /* computing only: what a step takes on one GPU                    */
     uint32_t units, compressed, tensors;
     char why_given[TEXT], why[TEXT]; /* the thorough plans' */
@@ -71,6 +72,10 @@ static void quality_measure(quality_case *q, const bench_model *m, const bench_c
         if (!e) quality_errors(q, m, c, plan);
         esp_plan_free(plan);
     }
+    esp_plan_free(plan_make(m, c, NULL, ESP_PLAN_THOROUGH | ESP_PLAN_NO_MERGE, 0, &r));
+    q->no_merge = r.iteration_ns / 1e6;
+    esp_plan_free(plan_make(m, c, NULL, ESP_PLAN_THOROUGH | ESP_PLAN_NO_SPLIT, 0, &r));
+    q->no_split = r.iteration_ns / 1e6;
 }
 
 static double scheme_of(const quality_case *q, const char *name) {
@@ -89,15 +94,15 @@ static void quality_name(const quality_case *q, char *out, size_t room) {
 static void quality_csv(const quality_case *all, FILE *csv) {
     fprintf(csv, "model,codec,testbed,gpus");
     for (uint32_t s = 0; s < n_schemes; s++) fprintf(csv, ",%s_us", esp__schemes()[s]->name);
-    fprintf(csv, ",espresso_given_us,plus_given_us,plus_us,thorough_given_us,thorough_us,upper_given_us,upper_us,bound_"
-                 "us,bound_any_us,p50_us,p90_us,"
-                 "robust_us,"
-                 "robust_p50_us,robust_p90_us,plan_ms,plan_thorough_ms,tensors,units,compressed\n");
+    fprintf(csv, ",espresso_given_us,plus_given_us,plus_us,thorough_given_us,thorough_us,no_merge_us,no_split_us,"
+                 "upper_given_us,upper_us,bound_us,bound_any_us,p50_us,p90_us,robust_us,robust_p50_us,robust_p90_us,"
+                 "plan_ms,plan_thorough_ms,tensors,units,compressed\n");
     for (uint32_t i = 0; i < CASES; i++) {
         const quality_case *q = &all[i];
-        const double us[] = {q->espresso_given, q->given[0],    q->any[0], q->given[1], q->any[1], q->upper_given,
-                             q->upper,          q->bound_given, q->bound,  q->p50,      q->p90,    q->robust,
-                             q->robust50,       q->robust90};
+        const double us[] = {q->espresso_given, q->given[0], q->any[0],      q->given[1], q->any[1],
+                             q->no_merge,       q->no_split, q->upper_given, q->upper,    q->bound_given,
+                             q->bound,          q->p50,      q->p90,         q->robust,   q->robust50,
+                             q->robust90};
         fprintf(csv, "%s,%s,%s,%u", model_names[q->model], codec_names[q->codec],
                 testbed_names[q->testbed] + strlen("paper-"), 8 * q->machines);
         for (uint32_t s = 0; s < n_schemes; s++) fprintf(csv, ",%.3f", 1000.0 * q->scheme[s]);
@@ -236,6 +241,12 @@ static void quality_summary(const quality_case *all) {
     quality_spread("as usual over thorough", x, CASES);
     for (uint32_t i = 0; i < CASES; i++) x[i] = gap(scheme_of(&all[i], "espresso"), all[i].any[1]);
     quality_spread("espresso (Algorithms 1 and 2) over thorough", x, CASES);
+    for (uint32_t i = 0; i < CASES; i++) x[i] = gap(all[i].given[1], all[i].any[1]);
+    quality_spread("thorough, tensors as given, over with merging and splitting", x, CASES);
+    for (uint32_t i = 0; i < CASES; i++) x[i] = gap(all[i].no_merge, all[i].any[1]);
+    quality_spread("thorough without merging over with it", x, CASES);
+    for (uint32_t i = 0; i < CASES; i++) x[i] = gap(all[i].no_split, all[i].any[1]);
+    quality_spread("thorough without splitting over with it", x, CASES);
     quality_robust(all);
 }
 
