@@ -5,7 +5,7 @@
 #include <math.h>
 
 enum { ESP__MEMORY = 0, ESP__VOLUME, ESP__ERROR, ESP__LIMITS };
-enum { ESP__FIT_ROUNDS = 40, ESP__FIT_PASSES = 3 };
+enum { ESP__FIT_ROUNDS = 40, ESP__FIT_PASSES = 3, ESP__FIT_LOOKS = 2000000 };
 
 static void esp__uses(const esp__path *path, double uses[ESP__LIMITS]) {
     uses[ESP__MEMORY] = (double)path->memory;
@@ -151,7 +151,7 @@ static void esp__fit_sum(esp__fitting *f) {
 static void esp__fit_repair(esp__fitting *f) {
     memcpy((void *)f->paths, (const void *)f->near, f->from->n_units * sizeof *f->near);
     esp__fit_sum(f);
-    for (uint32_t round = 0; round < 2 * f->from->n_units + 8 && !esp__out_of_time(f->p); round++) {
+    for (uint64_t looked = 0; looked < ESP__FIT_LOOKS;) {
         double least = esp__fit_excess(f, f->used);
         const esp__path *best = NULL;
         uint32_t unit = 0;
@@ -167,7 +167,7 @@ static void esp__fit_repair(esp__fitting *f) {
                 if (excess >= least) continue;
                 least = excess, best = &menu->paths[i], unit = u;
             }
-            f->p->work += menu->n_core / 2;
+            looked += menu->n_core;
         }
         if (!best) break;
         f->paths[unit] = best;

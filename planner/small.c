@@ -335,7 +335,8 @@ static void esp__small_base(esp__small *s) {
 /* The optimum for the draft's units, if they are few and it is found within so many nodes; else the draft, or better. */
 ESP__FN void esp__small_exact(esp__problem *p, esp__draft *d, uint64_t nodes_max) {
     double rows[ESP__GAME_ROWS], cost = 0.0, used[ESP__LIMITS] = {0.0};
-    if (d->n_units > ESP__SMALL_UNITS || p->n_tensors > ESP__SMALL_UNITS) return;
+    uint64_t was = d->makespan;
+    if (!d->n_units || d->n_units > ESP__SMALL_UNITS || p->n_tensors > ESP__SMALL_UNITS) return;
     for (uint32_t u = 0; u < d->n_units; u++) esp__menu_get(p, &d->units[u]);
     esp__sequence_room(p, d);
     if (d->room_sequence < ESP__SMALL_OPS) {
@@ -352,6 +353,7 @@ ESP__FN void esp__small_exact(esp__problem *p, esp__draft *d, uint64_t nodes_max
     esp__bounding_menus(s->b);
     esp__bounding_run(s->b);
     esp__small_open(s);
+    if (!esp__draft_allowed(p, d)) d->makespan = UINT64_MAX; /* anything that is allowed is better */
     for (uint32_t j = 0; j < s->b->game.n_rows; j++) {
         rows[j] = s->b->rows[j].base;
         cost += s->b->lambda[j] * rows[j];
@@ -365,6 +367,7 @@ ESP__FN void esp__small_exact(esp__problem *p, esp__draft *d, uint64_t nodes_max
         esp__small_flush(s);
         s->reach = d->makespan < before && s->reach < s->n ? 1 : s->reach + 1;
     }
+    if (d->makespan == UINT64_MAX) d->makespan = was;
     p->work += 30 * s->nodes;
     esp__pool_release(p->pool, mark);
 }
