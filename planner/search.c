@@ -8,7 +8,7 @@
 static void esp__stage(esp__problem *p, double share) {
     double n = (double)p->n_tensors, all = 1200.0 * n + 10000.0;
     if (esp__devices(p) == 3u)
-        all = 4500.0 * n + 700000.0;
+        all = 3000.0 * n + 600000.0;
     else if (n >= 50.0)
         all = 1200.0 * n + 150000.0;
     p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
@@ -110,11 +110,12 @@ static void esp__search_partitions(esp__problem *p, esp__draft *best) {
     }
 }
 
-/* From Algorithms 1 and 2: where there are few tensors they take little time. */
-enum { ESP__FEW = 8 };
+/* From Algorithms 1 and 2: with few tensors they take little time, with two devices it is to spare. */
+enum { ESP__FEW = 8, ESP__MODERATE = 320 };
 static void esp__search_paper(esp__problem *p, esp__draft *best, int regroup) {
     esp__draft d = {0};
     esp__stage(p, 1.0);
+    if (p->n_tensors <= ESP__MODERATE) p->work_end = 0; /* to their end: what is found here is never worse */
     esp__espresso(p, &d);
     esp__stage(p, 0.2);
     esp__polish(p, &d, regroup);
@@ -142,7 +143,7 @@ static void esp__search_once(esp__problem *p, esp__draft *d) {
     uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     int whole = (p->config.flags & as_given) == as_given;
     esp__search_units(p, d, whole ? 1.5 : 0.27);
-    if (p->n_tensors <= ESP__FEW || p->effort > 4.0) esp__search_paper(p, d, !whole);
+    if (p->n_tensors <= ESP__FEW || esp__devices(p) == 3u || p->effort > 4.0) esp__search_paper(p, d, !whole);
     if (whole) return;
     esp__search_partitions(p, d);
     if (p->effort > 4.0) esp__search_schemes(p, d);

@@ -2,7 +2,7 @@
 # sudo, id and make are played by small scripts; nothing is installed.
 . tests/compile/common.sh
 mkdir "$tmp/bin"
-for tool in sh ln sed cat dirname getconf mktemp mkdir date timeout tr tail rm env dpkg cc gcc g++ clang clang-format pkg-config doxygen true; do
+for tool in sh ln sed cat dirname getconf mktemp mkdir date timeout tr tail rm env dpkg cc gcc g++ clang clang-format pkg-config doxygen chromium python3 true; do
     have $tool && ln -s "$(command -v $tool)" "$tmp/bin/$tool"
 done
 play() { # NAME SCRIPT
@@ -31,7 +31,7 @@ if run test; then exit 1; fi
 says "as root: apt-get install.*cmake"
 
 play sudo 'echo "sudo $1" >>'"$tmp/apt"'; exec "$@"'
-for tool in clang doxygen g++; do [ -e "$tmp/bin/$tool" ] || play $tool true; done
+for tool in clang doxygen chromium python3 g++; do [ -e "$tmp/bin/$tool" ] || play $tool true; done
 run test || { cat "$tmp/said" && exit 1; }
 says "installing.*clang-format cmake"
 says "make -s -k -j[0-9]* ci-programs"
