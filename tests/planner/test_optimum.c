@@ -11,7 +11,7 @@
 #include "rig.h"
 #include "exact.h"
 
-enum { CASES = 1000, NODES = 1000000 };
+enum { CASES = 1000, NODES = 300000 };
 
 /* A problem with 3 or 4 tensors on one device, opened, with its bound. 0: this seed gives none. */
 static int small_open(uint64_t seed, rig *g, esp__bound *bound, esp__draft *tensors) {
