@@ -269,7 +269,7 @@ static void esp__small_leaf_add(esp__small *s) {
 static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, double cost, const double used[ESP__LIMITS],
                              uint32_t changes) {
     uint32_t n_rows = s->b->game.n_rows;
-    if (u == s->n) {
+    if (u >= s->n || u >= ESP__SMALL_UNITS) {
         esp__small_leaf_add(s);
         return;
     }
