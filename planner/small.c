@@ -3,7 +3,7 @@
  * lane alone as the bound (Carlier 1982). Ends after so many nodes; what it then has is the best that it saw. */
 #include "plan.h"
 
-enum { ESP__SMALL_UNITS = 6, ESP__SMALL_BATCH = 2048, ESP__SMALL_LOOK = 128, ESP__SMALL_JOBS = ESP__SMALL_UNITS + 1 };
+enum { ESP__SMALL_UNITS = 6, ESP__SMALL_BATCH = 2048, ESP__SMALL_LOOK = 64, ESP__SMALL_JOBS = ESP__SMALL_UNITS + 1 };
 enum { ESP__SMALL_OPS = ESP__SMALL_UNITS * (ESP__MAX_OPS + 1) };
 
 /* Paths for all units, with a bound on every order of their ops. */
@@ -236,7 +236,7 @@ static int esp__small_leaf_before(const void *a, const void *b) {
 /* The orders of all leaves that could be better, the most promising first; not long for any before all have had their turn. */
 static void esp__small_flush(esp__small *s) {
     qsort(s->leaves, s->n_leaves, sizeof *s->leaves, esp__small_leaf_before);
-    for (uint64_t look = ESP__SMALL_LOOK; s->n_leaves && s->nodes < s->nodes_max && look <= s->looks; look *= 8) {
+    for (uint64_t look = ESP__SMALL_LOOK; s->n_leaves && s->nodes < s->nodes_max && look <= s->looks; look *= 4) {
         uint32_t left = 0;
         for (uint32_t i = 0; i < s->n_leaves && s->leaves[i].bound < s->d->makespan && s->nodes < s->nodes_max; i++) {
             memcpy(s->path, s->leaves[i].path, sizeof s->path);
