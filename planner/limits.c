@@ -1,6 +1,7 @@
-/* limits.c: drafts within max_memory_bytes, max_volume and max_error. Time, memory, volume and error each get a price; every
- * unit takes its cheapest path; what is over its limit gets dearer until all fit (Lagrange multipliers for a knapsack with a
- * choice per unit: Sinha, Zoltners 1979). What is then left of the limits is spent where it saves most time. */
+/* limits.c: drafts within max_memory_bytes, max_volume and max_error. Time, memory, volume and error each get a
+ * price; every unit takes its cheapest path; what is over its limit gets dearer until all fit (Lagrange
+ * multipliers for a knapsack with a choice per unit: Sinha, Zoltners 1979). What is then left of the limits is
+ * spent where it saves most time. */
 #include "algorithms.h"
 #include <math.h>
 
@@ -122,7 +123,8 @@ static void esp__fit_prices(esp__fitting *f) {
     }
 }
 
-/* What paths of least use in one respect give, for limits that are hardly to be kept: then as cheap as others allow. */
+/* What paths of least use in one respect give, for limits that are hardly to be kept: then as cheap as others
+ * allow. */
 static void esp__fit_least(esp__fitting *f, uint32_t limit) {
     double worth = 0.0;
     if (!(f->may[limit] < INFINITY)) return;
@@ -146,8 +148,8 @@ static void esp__fit_sum(esp__fitting *f) {
     }
 }
 
-/* Several limits at once can be such that no prices give what keeps them all: from what was nearest, one unit's path after the
- * other changes to that which brings them nearest, until all fit or nothing helps. */
+/* Several limits at once can be such that no prices give what keeps them all: from what was nearest, one unit's
+ * path after the other changes to that which brings them nearest, until all fit or nothing helps. */
 static void esp__fit_repair(esp__fitting *f) {
     memcpy((void *)f->paths, (const void *)f->near, f->from->n_units * sizeof *f->near);
     esp__fit_sum(f);

@@ -1,11 +1,13 @@
-/* robust.c: how well a plan holds where its inputs are wrong: every input gets a factor of its own between 0.8 and 1.2, many
- * times over, and the draft's sequence is replayed with the ops' times that follow. The sequence stays as it is, as it does when
- * it runs (a plan's text has the order of all ops), so that a longer input never makes a sample shorter. */
+/* robust.c: how well a plan holds where its inputs are wrong: every input gets a factor of its own between 0.8 and
+ * 1.2, many times over, and the draft's sequence is replayed with the ops' times that follow. The sequence stays
+ * as it is, as it does when it runs (a plan's text has the order of all ops), so that a longer input never makes a
+ * sample shorter. */
 #include "plan.h"
 
 enum { ESP__ROBUST_SAMPLES = 200, ESP__FINALISTS = 8 };
 static const double esp__robust_error = 0.2;
-/* Inputs, by number: these, then four curves a codec, a table for each level and collective, and each tensor's backward. */
+/* Inputs, by number: these, then four curves a codec, a table for each level and collective, and each tensor's
+ * backward. */
 enum {
     ESP__IN_INTRA_ALPHA = 0,
     ESP__IN_INTRA_SPEED,
@@ -174,8 +176,8 @@ ESP__FN void esp__robust(esp__problem *p, const esp__draft *d, uint64_t seed, do
     esp__pool_release(p->pool, mark);
 }
 
-/* Of drafts the one with the least 90th percentile, each in the same samples; among equals the first. Those beyond the limits
- * do not count, if the first is within them. */
+/* Of drafts the one with the least 90th percentile, each in the same samples; among equals the first. Those beyond
+ * the limits do not count, if the first is within them. */
 ESP__FN uint32_t esp__robust_pick(esp__problem *p, const esp__draft *drafts, uint32_t n, uint64_t seed) {
     double p50, p90, least = 0.0;
     uint32_t best = 0;

@@ -1,6 +1,7 @@
-/* shift.c: a better order for the paths as they are: ops of the longest path change places with those that they wait for on
- * their lane (the neighbourhood of job shops: Van Laarhoven, Aarts, Lenstra 1992; Balas, Vazacopoulos 1998). What is
- * before and after the ops that move keeps its times and tails, so that a trial costs what lies between them. */
+/* shift.c: a better order for the paths as they are: ops of the longest path change places with those that they
+ * wait for on their lane (the neighbourhood of job shops: Van Laarhoven, Aarts, Lenstra 1992; Balas, Vazacopoulos
+ * 1998). What is before and after the ops that move keeps its times and tails, so that a trial costs what lies
+ * between them. */
 #include "plan.h"
 
 enum { ESP__SHIFT_SPAN = 96, ESP__SHIFT_JUMPS = 6 }; /* ops between; ops of its lane that one may pass */

@@ -1,6 +1,7 @@
-/* small.c: problems of a few units, solved by branch and bound: first over paths, with the certificate's rows (bound_rows.c) as
- * bounds; then, for paths that could still be better, over the orders of ops on lanes (Giffler, Thompson 1960), with each
- * lane alone as the bound (Carlier 1982). Ends after so many nodes; what it then has is the best that it saw. */
+/* small.c: problems of a few units, solved by branch and bound: first over paths, with the certificate's rows
+ * (bound_rows.c) as bounds; then, for paths that could still be better, over the orders of ops on lanes (Giffler,
+ * Thompson 1960), with each lane alone as the bound (Carlier 1982). Ends after so many nodes; what it then has is
+ * the best that it saw. */
 #include "plan.h"
 
 enum { ESP__SMALL_UNITS = 6, ESP__SMALL_BATCH = 2048, ESP__SMALL_LOOK = 64, ESP__SMALL_JOBS = ESP__SMALL_UNITS + 1 };
@@ -45,12 +46,13 @@ static const esp__path *esp__small_path(const esp__small *s, uint32_t u, uint32_
     return s->b->menus[s->b->menu[u]].paths[x];
 }
 
-/* ---- orders ------------------------------------------------------------------------------------------------------------ */
+/* ---- orders ---------------------------------------------------------------------------------------------------- */
 typedef struct esp__small_op {
     uint64_t head, ns, tail;
 } esp__small_op;
 
-/* The longest that one lane needs for its ops: for some of them, the first start + all their work + the least that must follow. */
+/* The longest that one lane needs for its ops: for some of them, the first start + all their work + the least that
+ * must follow. */
 static uint64_t esp__small_lane(esp__small_op *ops, uint32_t n) {
     uint64_t most = 0;
     for (uint32_t i = 1; i < n; i++) { /* by descending tail */
@@ -144,8 +146,9 @@ static void esp__small_unplace(esp__small *s, uint32_t j, const esp__small_was *
     memcpy(s->free_at, was->free_at, sizeof was->free_at);
 }
 
-/* The jobs one of which must come next, and when each would start; 0: all is placed. Of the ops that could come next, one could
- * end first. It comes before those that share a lane with it; or one of these that could start before its end does. */
+/* The jobs one of which must come next, and when each would start; 0: all is placed. Of the ops that could come
+ * next, one could end first. It comes before those that share a lane with it; or one of these that could start
+ * before its end does. */
 static uint32_t esp__small_choices(const esp__small *s, uint32_t choice[ESP__SMALL_JOBS],
                                    uint64_t start[ESP__SMALL_JOBS]) {
     uint64_t soonest = UINT64_MAX;
@@ -226,14 +229,15 @@ static void esp__small_jobs(esp__small *s) {
     s->placed = 0;
 }
 
-/* ---- paths ------------------------------------------------------------------------------------------------------------- */
+/* ---- paths ----------------------------------------------------------------------------------------------------- */
 static int esp__small_leaf_before(const void *a, const void *b) {
     const esp__small_leaf *x = a, *y = b;
     if (x->bound != y->bound) return x->bound < y->bound ? -1 : 1;
     return memcmp(x->path, y->path, sizeof x->path);
 }
 
-/* The orders of all leaves that could be better, the most promising first; not long for any before all have had their turn. */
+/* The orders of all leaves that could be better, the most promising first; not long for any before all have had
+ * their turn. */
 static void esp__small_flush(esp__small *s) {
     qsort(s->leaves, s->n_leaves, sizeof *s->leaves, esp__small_leaf_before);
     for (uint64_t look = ESP__SMALL_LOOK; s->n_leaves && s->nodes < s->nodes_max && look <= s->looks; look *= 4) {
@@ -332,7 +336,8 @@ static void esp__small_base(esp__small *s) {
     }
 }
 
-/* The optimum for the draft's units, if they are few and it is found within so many nodes; else the draft, or better. */
+/* The optimum for the draft's units, if they are few and it is found within so many nodes; else the draft, or
+ * better. */
 ESP__FN void esp__small_exact(esp__problem *p, esp__draft *d, uint64_t nodes_max) {
     double rows[ESP__GAME_ROWS], cost = 0.0, used[ESP__LIMITS] = {0.0};
     uint64_t was = d->makespan;

@@ -1,5 +1,5 @@
-/* test_limits.c: max_memory_bytes, max_volume and max_error are kept wherever that can be done, at little cost in time; where it
- * cannot, the error says what could. */
+/* test_limits.c: max_memory_bytes, max_volume and max_error are kept wherever that can be done, at little cost in
+ * time; where it cannot, the error says what could. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include <setjmp.h>
@@ -28,7 +28,7 @@ static void limit(uint64_t seed, problem_input *in) {
     if (what & 4u) in->config.max_error = rng_unit(&r) * rng_unit(&r) * 0.4;
 }
 
-/* ---- the optimum within limits, by trying everything --------------------------------------------------------------------- */
+/* ---- the optimum within limits, by trying everything --- */
 typedef double uses_of[3];
 typedef struct within {
     exact e;
@@ -138,7 +138,7 @@ static void test_optimum(void **state) {
     assert_true(none > 50 && n > 200); /* or this shows too little */
 }
 
-/* ---- as users ask ---------------------------------------------------------------------------------------------------------- */
+/* ---- as users ask --- */
 static esp_status make(const problem_input *in, esp_plan **out) {
     return esp_plan_make(&in->model, in->codecs, in->n_codecs, &in->system, &in->config, out);
 }
@@ -183,8 +183,8 @@ static void least_of(problem_input *in, uses_of least) {
     rig_close(&g);
 }
 
-/* Any system, any codecs, merged and split: limits halfway between the least and what a plan without them uses. A looser limit
- * never fails, and the plan with none is no longer. */
+/* Any system, any codecs, merged and split: limits halfway between the least and what a plan without them uses. A
+ * looser limit never fails, and the plan with none is no longer. */
 static void test_any(void **state) {
     static problem_input in;
     double sum = 0.0;
@@ -248,7 +248,8 @@ static void test_impossible(void **state) {
     }
 }
 
-/* Two codecs, one small and coarse, one large and fine: a limit on the error takes the coarse one where it matters least. */
+/* Two codecs, one small and coarse, one large and fine: a limit on the error takes the coarse one where it matters
+ * least. */
 static void test_codec_per_tensor(void **state) {
     static problem_input in;
     static const esp_cost_point quick[] = {{1099511627776.0, 1e3}};

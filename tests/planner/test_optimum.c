@@ -1,5 +1,5 @@
-/* test_optimum.c: on small problems, tensors as given, the search finds the optimum: held against trying every path in every
- * order (exact.h). Where that takes too long, what it has seen by then must not be better. */
+/* test_optimum.c: on small problems, tensors as given, the search finds the optimum: held against trying every
+ * path in every order (exact.h). Where that takes too long, what it has seen by then must not be better. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* test_robust.c: samples of a plan under errors of its inputs: without errors they give the plan's own time, longer inputs never
- * give a shorter step, and what is chosen for holding best does. */
+/* test_robust.c: samples of a plan under errors of its inputs: without errors they give the plan's own time,
+ * longer inputs never give a shorter step, and what is chosen for holding best does. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include <setjmp.h>
@@ -169,7 +169,8 @@ static void test_pick(void **state) {
     }
 }
 
-/* As users ask: the report has both; the plan that should hold is at its 90th percentile no longer than the usual plan. */
+/* As users ask: the report has both; the plan that should hold is at its 90th percentile no longer than the usual
+ * plan. */
 static void test_plan(void **state) {
     static problem_input in;
     uint32_t better = 0;
