@@ -67,21 +67,6 @@ typedef struct esp__desk {
     uint64_t trials;
 } esp__desk;
 
-static uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64_t ready) {
-    if (lanes & 1u && free_at[0] > ready) ready = free_at[0];
-    if (lanes & 2u && free_at[1] > ready) ready = free_at[1];
-    if (lanes & 4u && free_at[2] > ready) ready = free_at[2];
-    if (lanes & 8u && free_at[3] > ready) ready = free_at[3];
-    return ready;
-}
-
-static void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t end) {
-    if (lanes & 1u) free_at[0] = end;
-    if (lanes & 2u) free_at[1] = end;
-    if (lanes & 4u) free_at[2] = end;
-    if (lanes & 8u) free_at[3] = end;
-}
-
 /* The largest of the lanes' values, or `least`. */
 static uint64_t esp__lanes_max(const uint64_t *value, uint32_t lanes, uint64_t least) {
     return esp__lanes_free(value, lanes, least);
@@ -385,14 +370,12 @@ static void esp__draft_room_units(esp__problem *p, esp__draft *d, uint32_t n) {
 static void esp__desk_set(esp__desk *k, const esp__swap *w) {
     esp__draft *d = k->d;
     uint32_t n = 0, place = 0, rest = d->n_units - w->gone - w->n_gone;
+    esp__desk_sequence_room(k, d->n_sequence + w->n_places);
     for (uint32_t i = 0; i <= d->n_sequence; i++) {
-        for (; place < w->n_places && w->places[place].before == i; place++) {
-            esp__desk_sequence_room(k, n + 1);
+        for (; place < w->n_places && w->places[place].before == i; place++)
             k->sequence[n++] = w->gone + w->places[place].chain;
-        }
         if (i == d->n_sequence || d->sequence[i] - w->gone < w->n_gone) continue;
         uint32_t u = d->sequence[i];
-        esp__desk_sequence_room(k, n + 1);
         k->sequence[n++] = u == ESP__NEXT_BACKWARD || u < w->gone ? u : u - w->n_gone + w->n;
     }
     esp__draft_room_units(k->p, d, d->n_units - w->n_gone + w->n);

@@ -8,9 +8,9 @@
 static void esp__stage(esp__problem *p, double share) {
     double n = (double)p->n_tensors, all = 1200.0 * n + 10000.0;
     if (esp__devices(p) == 3u)
-        all = 3000.0 * n + 600000.0;
+        all = 1500.0 * n + 400000.0;
     else if (n >= 50.0)
-        all = 1200.0 * n + 150000.0;
+        all = 900.0 * n + 120000.0;
     p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
 }
 

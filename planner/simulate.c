@@ -17,6 +17,21 @@ typedef struct esp__clock {
     uint64_t backward_ready, makespan;
 } esp__clock;
 
+static uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64_t ready) {
+    if (lanes & 1u && free_at[0] > ready) ready = free_at[0];
+    if (lanes & 2u && free_at[1] > ready) ready = free_at[1];
+    if (lanes & 4u && free_at[2] > ready) ready = free_at[2];
+    if (lanes & 8u && free_at[3] > ready) ready = free_at[3];
+    return ready;
+}
+
+static void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t end) {
+    if (lanes & 1u) free_at[0] = end;
+    if (lanes & 2u) free_at[1] = end;
+    if (lanes & 4u) free_at[2] = end;
+    if (lanes & 8u) free_at[3] = end;
+}
+
 static void esp__clock_open(esp__clock *c, const esp__problem *p, const esp__draft *d) {
     memset(c, 0, sizeof *c);
     c->ready = esp__pool_get(p->pool, d->n_units * sizeof *c->ready);
@@ -24,12 +39,9 @@ static void esp__clock_open(esp__clock *c, const esp__problem *p, const esp__dra
 }
 
 static uint64_t esp__clock_run(esp__clock *c, uint32_t lanes, uint64_t ready, uint64_t ns) {
-    uint64_t start = ready;
-    for (uint32_t k = 0; k < ESP__LANES; k++)
-        if (lanes >> k & 1u && c->free_at[k] > start) start = c->free_at[k];
-    for (uint32_t k = 0; k < ESP__LANES; k++)
-        if (lanes >> k & 1u) c->free_at[k] = start + ns;
-    if (start + ns > c->makespan) c->makespan = start + ns;
+    uint64_t start = esp__lanes_free(c->free_at, lanes, ready), end = start + ns;
+    esp__lanes_take(c->free_at, lanes, end);
+    if (end > c->makespan) c->makespan = end;
     return start;
 }
 
