@@ -116,9 +116,10 @@ static void esp__report_draft(esp_plan *plan) {
 
 /* Without compression, tensor by tensor. */
 static uint64_t esp__fp32_makespan(esp__problem *p) {
-    esp__draft d = {0};
-    esp__scheme_find("fp32")->make(p, &d);
-    return d.makespan;
+    esp__draft *d = esp__pool_get(p->pool, sizeof *d);
+    esp__scheme_find("fp32")->make(p, d);
+    p->fp32 = d;
+    return d->makespan;
 }
 
 static void esp__plan_text_make(esp_plan *plan) {

@@ -137,6 +137,7 @@ typedef struct esp__problem {
     esp__draft spare[4];            /* for a moment: start.c, regroup.c, order.c                     */
     struct esp__tasting *tasting;   /* menu.c's */
     struct esp__prefix **heads;     /* [nodes of the largest tree] */
+    const esp__draft *fp32;         /* what is to be beaten; NULL: not known                       */
     const struct esp__bound *bound; /* of one unit a tensor; NULL: not asked for             */
     double effort;                  /* of searching: 1 is the usual                                              */
     uint64_t seed;

@@ -151,7 +151,19 @@ static void esp__search_once(esp__problem *p, esp__draft *d) {
     esp__polish(p, d, 1);
 }
 
-enum { ESP__NODES = 50000 }; /* of branch and bound, where there are few tensors */
+enum { ESP__NODES = 200000 }; /* of branch and bound, where there are few tensors */
+
+/* Never longer than without compression, tensor by tensor. */
+static void esp__search_fp32(esp__problem *p, esp__draft *d) {
+    const esp_plan_config *c = &p->config;
+    esp__draft fp32 = {0};
+    if (!p->fp32 || p->fp32->makespan >= d->makespan || c->n_forbid || c->n_only || !esp__draft_allowed(p, p->fp32))
+        return;
+    esp__draft_copy(p, &fp32, p->fp32);
+    esp__stage(p, 0.2);
+    esp__polish(p, &fp32, !(c->flags & ESP_PLAN_NO_MERGE));
+    esp__finalist(p, d, &fp32);
+}
 
 ESP__FN void esp__search_all(esp__problem *p, esp__draft *d) {
     double effort = p->effort;
@@ -167,6 +179,8 @@ ESP__FN void esp__search_all(esp__problem *p, esp__draft *d) {
             esp__draft_keep_better(p, d, &other);
     }
     p->effort = effort;
+    p->work_end = 0;
+    esp__search_fp32(p, d);
     p->work_end = 0;
     esp__small_exact(p, d, ESP__NODES);
 }
