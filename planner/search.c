@@ -182,5 +182,5 @@ ESP__FN void esp__search_all(esp__problem *p, esp__draft *d) {
     p->work_end = 0;
     esp__search_fp32(p, d);
     p->work_end = 0;
-    esp__small_exact(p, d, ESP__NODES);
+    esp__small_exact(p, d, effort > 4.0 ? 5 * ESP__NODES : ESP__NODES);
 }

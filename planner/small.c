@@ -4,7 +4,8 @@
  * the best that it saw. */
 #include "plan.h"
 
-enum { ESP__SMALL_UNITS = 6, ESP__SMALL_BATCH = 2048, ESP__SMALL_LOOK = 64, ESP__SMALL_JOBS = ESP__SMALL_UNITS + 1 };
+enum { ESP__SMALL_UNITS = 12, ESP__SMALL_USUAL = 6 }; /* units: where there is time; as usual */
+enum { ESP__SMALL_BATCH = 2048, ESP__SMALL_LOOK = 64, ESP__SMALL_JOBS = ESP__SMALL_UNITS + 1 };
 enum { ESP__SMALL_OPS = ESP__SMALL_UNITS * (ESP__MAX_OPS + 1) };
 
 /* Paths for all units, with a bound on every order of their ops. */
@@ -341,7 +342,8 @@ static void esp__small_base(esp__small *s) {
 ESP__FN void esp__small_exact(esp__problem *p, esp__draft *d, uint64_t nodes_max) {
     double rows[ESP__GAME_ROWS], cost = 0.0, used[ESP__LIMITS] = {0.0};
     uint64_t was = d->makespan;
-    if (!d->n_units || d->n_units > ESP__SMALL_UNITS || p->n_tensors > ESP__SMALL_UNITS) return;
+    uint32_t most = p->effort > 4.0 ? ESP__SMALL_UNITS : ESP__SMALL_USUAL;
+    if (!d->n_units || d->n_units > most || p->n_tensors > most) return;
     for (uint32_t u = 0; u < d->n_units; u++) esp__menu_get(p, &d->units[u]);
     esp__sequence_room(p, d);
     if (d->room_sequence < ESP__SMALL_OPS) {
