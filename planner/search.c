@@ -110,23 +110,33 @@ static void esp__search_partitions(esp__problem *p, esp__draft *best) {
     }
 }
 
+/* Comparison strategies know only some of the constraints. */
+static int esp__unconstrained(const esp__problem *p) {
+    const esp_plan_config *c = &p->config;
+    return !(c->n_forbid || c->n_only || c->max_comp || c->devices || c->flags & ESP_PLAN_NO_COMP ||
+             c->max_memory_bytes || c->max_volume > 0.0 || c->max_error > 0.0);
+}
+
 /* From Algorithms 1 and 2: with few tensors they take little time, with two devices it is to spare. */
-enum { ESP__FEW = 8, ESP__MODERATE = 320 };
+enum { ESP__FEW = 8, ESP__SEVERAL = 64, ESP__MODERATE = 320 };
 static void esp__search_paper(esp__problem *p, esp__draft *best, int regroup) {
     esp__draft d = {0};
     esp__stage(p, 1.0);
     if (p->n_tensors <= ESP__MODERATE) p->work_end = 0; /* to their end: what is found here is never worse */
     esp__espresso(p, &d);
+    if (p->n_tensors <= ESP__SEVERAL && esp__devices(p) == 3u && esp__unconstrained(p)) { /* and with the CPU alone */
+        esp__draft cpu = {0};
+        esp__scheme_find("cpu-only")->make(p, &cpu);
+        esp__draft_keep_better(p, &d, &cpu);
+    }
     esp__stage(p, 0.2);
     esp__polish(p, &d, regroup);
     esp__finalist(p, best, &d);
 }
 
-/* Looking for long: nothing that a comparison strategy finds shall be better. They know only some of the constraints. */
+/* Looking for long: nothing that a comparison strategy finds shall be better. */
 static void esp__search_schemes(esp__problem *p, esp__draft *best) {
-    const esp_plan_config *c = &p->config;
-    uint32_t no = ESP_PLAN_NO_COMP | ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
-    if (c->n_forbid || c->n_only || c->max_comp || c->devices || c->flags & no) return;
+    if (!esp__unconstrained(p) || p->config.flags & (ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT)) return;
     p->work_end = 0;
     for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
         esp__draft d = {0};
@@ -142,7 +152,7 @@ static void esp__search_schemes(esp__problem *p, esp__draft *best) {
 static void esp__search_once(esp__problem *p, esp__draft *d) {
     uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     int whole = (p->config.flags & as_given) == as_given;
-    esp__search_units(p, d, whole ? 1.5 : 0.27);
+    esp__search_units(p, d, whole || p->effort > 4.0 ? 1.5 : 0.27);
     if (p->n_tensors <= ESP__FEW || esp__devices(p) == 3u || p->effort > 4.0) esp__search_paper(p, d, !whole);
     if (whole) return;
     esp__search_partitions(p, d);
@@ -152,6 +162,16 @@ static void esp__search_once(esp__problem *p, esp__draft *d) {
 }
 
 enum { ESP__NODES = 200000 }; /* of branch and bound, where there are few tensors */
+
+/* Searches, and keeps the better of what was there and what it finds. */
+static void esp__search_again(esp__problem *p, esp__draft *d) {
+    esp__draft other = {0};
+    esp__search_once(p, &other);
+    if (d->n_units)
+        esp__keep_better_allowed(p, d, &other);
+    else
+        esp__draft_keep_better(p, d, &other);
+}
 
 /* Never longer than without compression, tensor by tensor. */
 static void esp__search_fp32(esp__problem *p, esp__draft *d) {
@@ -167,16 +187,16 @@ static void esp__search_fp32(esp__problem *p, esp__draft *d) {
 
 ESP__FN void esp__search_all(esp__problem *p, esp__draft *d) {
     double effort = p->effort;
-    esp__search_once(p, d);
+    if (effort > 4.0) { /* what the usual search finds is found as well */
+        p->effort = 1.0;
+        esp__search_once(p, d);
+        p->effort = effort;
+    }
+    esp__search_again(p, d);
     for (int round = 1; p->deadline_ns && esp__now_ns() < p->deadline_ns && round < 64; round++) {
-        esp__draft other = {0}; /* there is time left: look longer, and pull equal units apart in another way */
-        p->effort *= 2.0;
+        p->effort *= 2.0; /* there is time left: look longer, and pull equal units apart in another way */
         p->seed++;
-        esp__search_once(p, &other);
-        if (d->n_units)
-            esp__keep_better_allowed(p, d, &other);
-        else
-            esp__draft_keep_better(p, d, &other);
+        esp__search_again(p, d);
     }
     p->effort = effort;
     p->work_end = 0;
