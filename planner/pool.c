@@ -5,6 +5,7 @@
 struct esp__block {
     esp__block *before;
     uint64_t used, size;
+    uint64_t dirty; /* bytes that were in use at some time: beyond them the block is zero as it came */
 };
 enum { ESP__BLOCK_HEAD = 64, ESP__BLOCK_BYTES = 1 << 20 };
 
@@ -13,7 +14,7 @@ ESP__FN void *esp__pool_get(esp__pool *pool, uint64_t bytes) {
     uint64_t want = (bytes + 15u) & ~(uint64_t)15u;
     if (!b || b->size - b->used < want) {
         uint64_t size = want > ESP__BLOCK_BYTES ? want : (uint64_t)ESP__BLOCK_BYTES;
-        b = want < bytes || size > SIZE_MAX - ESP__BLOCK_HEAD ? NULL : malloc((size_t)(size + ESP__BLOCK_HEAD));
+        b = want < bytes || size > SIZE_MAX - ESP__BLOCK_HEAD ? NULL : calloc(1, (size_t)(size + ESP__BLOCK_HEAD));
         if (!b) longjmp(*pool->on_failure, 1);
         b->before = pool->blocks;
         b->used = 0;
@@ -21,8 +22,10 @@ ESP__FN void *esp__pool_get(esp__pool *pool, uint64_t bytes) {
         pool->blocks = b;
     }
     void *p = (uint8_t *)b + ESP__BLOCK_HEAD + b->used;
+    if (b->dirty > b->used) memset(p, 0, (size_t)(b->dirty - b->used < want ? b->dirty - b->used : want));
     b->used += want;
-    return memset(p, 0, (size_t)want);
+    if (b->used > b->dirty) b->dirty = b->used;
+    return p;
 }
 
 ESP__FN esp__mark esp__pool_mark(const esp__pool *pool) {

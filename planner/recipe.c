@@ -20,7 +20,7 @@ struct esp__tree {
 enum {
     ESP__OP_PACK = 0,
     ESP__OP_UNPACK = 1,
-    ESP__RECIPE_ROOM = 4096,
+    ESP__RECIPE_ROOM = 2048,
     ESP__OP_END = 0xffff
 }; /* END: no op, the option is whole */
 
@@ -242,7 +242,7 @@ static esp__tree *esp__tree_make(esp__problem *p, const char *only_option, uint3
     for (uint32_t i = 0; i < p->n_codecs; i++) extended |= (p->codecs[i].caps & ESP_CODEC_REDUCIBLE) != 0;
     if (p->config.devices && !only_option) devices &= p->config.devices;
     w->p = p;
-    w->room = 16384;
+    w->room = 1024;
     w->nodes = esp__pool_get(p->pool, w->room * sizeof *w->nodes);
     w->n = 1;
     w->only_option = only_option;
