@@ -122,6 +122,24 @@ static uint64_t esp__fp32_makespan(esp__problem *p) {
     return d->makespan;
 }
 
+/* What a plan was made for: tensors with their times, codecs, system. */
+static uint64_t esp__plan_hash(const esp__problem *p) {
+    const esp_plan_system *s = &p->system;
+    const double numbers[] = {s->machines,           s->ranks_per_machine,  s->devices,
+                              s->intra.alpha_ns,     s->intra.bytes_per_us, s->inter.alpha_ns,
+                              s->inter.bytes_per_us, s->host_bytes_per_us,  s->pack_ns,
+                              s->pack_bytes_per_us,  s->shared_cores};
+    uint64_t h = esp__hash64(ESP__HASH0, numbers, sizeof numbers);
+    for (uint64_t i = 0; i < p->n_tensors; i++) {
+        const esp_plan_tensor *t = &p->model->tensors[i];
+        h = esp__hash64(h, t->name, strlen(t->name) + 1);
+        h = esp__hash64(h, &t->elements, sizeof t->elements);
+        h = esp__hash64(h, &p->compute[i], sizeof p->compute[i]);
+    }
+    for (uint32_t c = 0; c < p->n_codecs; c++) h = esp__hash64(h, p->codecs[c].spec, strlen(p->codecs[c].spec) + 1);
+    return h;
+}
+
 static void esp__plan_text_make(esp_plan *plan) {
     const esp__problem *p = &plan->problem;
     const esp_plan_report *r = &plan->report;
@@ -129,9 +147,10 @@ static void esp__plan_text_make(esp_plan *plan) {
     if (r->bound_any_ns > 0.0) snprintf(bound, sizeof bound, "; bound %.3f us", r->bound_any_ns / 1e3);
     snprintf(comment, sizeof comment,
              "# model %.200s, system %.100s: %u machines x %u ranks, strategy %.64s\n# predicted %.3f us a step; fp32 "
-             "%.3f us%s\n",
+             "%.3f us%s\n# made for %016llx\n",
              p->model_name, p->system.name, p->system.machines, p->system.ranks_per_machine,
-             p->config.strategy ? p->config.strategy : "espresso+", r->iteration_ns / 1e3, r->fp32_ns / 1e3, bound);
+             p->config.strategy ? p->config.strategy : "espresso+", r->iteration_ns / 1e3, r->fp32_ns / 1e3, bound,
+             (unsigned long long)esp__plan_hash(p));
     plan->text = esp__draft_text(&plan->problem, &plan->draft, comment);
 }
 
