@@ -435,14 +435,15 @@ enum {
 };
 
 /** Everything is optional: all-zero is valid. Strings are copied. The environment overrides: ESPRESSO_BACKEND,
- *  ESPRESSO_CODEC, ESPRESSO_STRATEGY, ESPRESSO_PLUGIN_PATH, ESPRESSO_LOG, ESPRESSO_TRACE, ESPRESSO_TIMEOUT_MS,
+ *  ESPRESSO_CODEC, ESPRESSO_STRATEGY, ESPRESSO_PLUGIN_PATH, ESPRESSO_LOG, ESPRESSO_TRACE, ESPRESSO_STATS, ESPRESSO_TIMEOUT_MS,
  *  ESPRESSO_WORKERS, ESPRESSO_ROOT, ESPRESSO_RANK, ESPRESSO_SIZE, ESPRESSO_MACHINE. Growable. */
 typedef struct esp_config {
     uint32_t struct_size;         /* 0 means "this header's size"                                               */
     uint32_t flags;               /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE                                       */
     const char *backend;          /* "shm", "loop", "shm:inter=1gbit,latency=50us"; NULL: best probe            */
-    const char *codec;            /* "topk:ratio=0.01"; NULL: none                                              */
-    const char *strategy;         /* "fp32", "layerwise", or a strategy file; NULL: layerwise with a codec, else fp32 */
+    const char *codec;            /* "topk:ratio=0.01"; NULL: none; for "auto" several, ';' between             */
+    const char *strategy;         /* "fp32", "layerwise", "auto" (docs/autopilot.md) or a strategy file; NULL: layerwise
+                                     with a codec, else fp32                                                     */
     const char *plugin_path;      /* directories, ':' between                                      */
     const esp_plugin_fn *builtin; /* entry functions linked into the program, besides our own      */
     uint32_t n_builtin;
@@ -458,6 +459,7 @@ typedef struct esp_config {
     uint32_t reserved0;
     uint64_t seed;
     const esp_host *host; /* NULL: libc and stderr                                         */
+    const char *stats;    /* file for statistics while training; NULL: none. See docs/stats.md   */
 } esp_config;
 
 enum {
@@ -483,7 +485,17 @@ typedef struct esp_stats {
     uint64_t nonfinite;                /* parts whose update to the feedback state was dropped: NaN, Inf */
     uint64_t memory_bytes;             /* taken by esp_start                                            */
     uint64_t compress_ns, decompress_ns, intra_ns, inter_ns; /* lane time                               */
+    /* sums over all steps; a step goes from esp_wait_all's return to the next one's */
+    uint64_t step_ns, backward_ns;                             /* backward: first to last push       */
+    uint64_t exposed_communication_ns, exposed_compression_ns; /* after the last push: a link busy; else compressing */
 } esp_stats;
+/** What compression did to one tensor. Growable: set struct_size. */
+typedef struct esp_tensor_stats {
+    uint32_t struct_size;
+    uint32_t samples; /* how often the error was measured; 0: not compressed, or nobody asked (ESPRESSO_STATS, auto) */
+    double error;     /* |input - decoded|^2 / |input|^2 of the last sample; the input has the feedback in it */
+    double feedback;  /* |feedback| / |gradient| then                                                     */
+} esp_tensor_stats;
 
 /** Finds rank, size and peers, loads plugins, opens the backend. Blocks until all ranks are here, or the timeout.
  *  On failure *out is NULL and esp_last_error(NULL) has the text. */
@@ -531,6 +543,7 @@ ESPRESSO_API const char *esp_strategy_text(const esp_ctx *ctx);
 /** Multiplies all feedback by `factor` (lr_before / lr_now when the learning rate changes), on all ranks. */
 ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor);
 ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out);
+ESPRESSO_API esp_status esp_tensor_stats_read(esp_ctx *ctx, uint32_t id, esp_tensor_stats *out);
 
 /* State that must survive a restart: step, residuals, codec state. Between steps, on all ranks; one file a rank,
  * PATH.r<rank>of<size>, written to a temporary name and renamed. */

@@ -195,7 +195,8 @@ static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
     ctx->codec_spec = esp__strdup(ctx, c->codec);
     ctx->strategy_spec = esp__strdup(ctx, c->strategy);
     ctx->trace_path = esp__strdup(ctx, c->trace);
-    if ((c->plugin_path && !ctx->plugin_path) || (c->codec && !ctx->codec_spec) ||
+    ctx->stats_spec = esp__strdup(ctx, c->stats);
+    if ((c->stats && !ctx->stats_spec) || (c->plugin_path && !ctx->plugin_path) || (c->codec && !ctx->codec_spec) ||
         (c->strategy && !ctx->strategy_spec) || (c->trace && !ctx->trace_path))
         return esp__fail(ctx, ESP_E_NOMEM, "out of memory");
     return ESP_OK;
@@ -296,6 +297,7 @@ static void esp__tensors_free(esp_ctx *ctx) {
 ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (!ctx) return;
     if (ctx->owner_pid != (int32_t)getpid()) return; /* a forked child: the threads are not here */
+    esp__observers_close(ctx);
     if (ctx->threads) esp__executor_close(ctx);
     esp__goodbye(ctx);
     for (int k = 2; k >= 0; k--)
@@ -313,6 +315,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__strfree(ctx, ctx->codec_spec);
     esp__strfree(ctx, ctx->strategy_spec);
     esp__strfree(ctx, ctx->trace_path);
+    esp__strfree(ctx, ctx->stats_spec);
     esp__registry_free(ctx);
     pthread_mutex_destroy(&ctx->lock);
     pthread_cond_destroy(&ctx->done_cv);
@@ -420,10 +423,14 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     if (ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_start was already called");
     if (ctx->fatal) return esp__dead(ctx);
     s = ctx->n_tensors ? ESP_OK : esp__fail(ctx, ESP_E_STATE, "esp_start: no tensor was added");
-    if (!s) s = esp__strategy_load(ctx, ctx->strategy_spec, 1);
+    const char *spec = ctx->strategy_spec;
+    if (!s) s = esp__auto_open(ctx, &spec);
+    if (!s) s = esp__strategy_load(ctx, spec, 1);
     s = esp__agree(ctx, s);
     if (!s) s = esp__strategy_install(ctx);
+    if (!s) s = esp__agree_ok(ctx, esp__observers_open(ctx));
     if (s) {
+        esp__observers_close(ctx);
         esp__memory_free(ctx);
         return s;
     }
@@ -431,6 +438,7 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     ctx->stats.memory_bytes = ctx->memory_bytes;
     pthread_mutex_lock(&ctx->lock);
     ctx->started = 1;
+    ctx->clock.next_ns = esp__now_ns();
     pthread_mutex_unlock(&ctx->lock);
     esp__log(ctx, ESP_LOG_INFO, "start", "%u tensors in %u units, %u ops a step, %.1f MiB taken, strategy %016llx",
              ctx->n_tensors, ctx->strategy.n_units, ctx->program.n_ops, (double)ctx->memory_bytes / 1048576.0,

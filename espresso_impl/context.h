@@ -4,6 +4,7 @@
 #define ESP__CONTEXT_H
 #include "internal.h"
 #include "option.h"
+#include "observe.h"
 #include "program.h"
 
 typedef struct esp__workers esp__workers;
@@ -32,7 +33,9 @@ typedef struct esp__tensor {
     uint32_t first_unit, n_units;   /* that hold its elements                                       */
     /* the step */
     int phase;
-    uint32_t units_left; /* not yet done                                               */
+    uint32_t units_left;         /* not yet done                                               */
+    uint64_t enter_ns, leave_ns; /* its esp_push: called, and about to return                  */
+    esp_tensor_stats sampled;    /* guard.c's                                                  */
     void *grad;
     void *zeros; /* stands in for a gradient that was never pushed             */
 } esp__tensor;
@@ -89,11 +92,20 @@ typedef struct esp__link {
 /* A collective of esp_broadcast and its kind, handed to the communication thread. */
 typedef struct esp__request {
     esp_coll coll;
+    uint8_t level; /* whose comm */
     int wanted, done;
     void *req;
     esp_status status;
-    uint64_t started_ns;
+    uint64_t started_ns, ended_ns;
 } esp__request;
+
+/* When the step under way, or the last one, was where. Nanoseconds of esp__now_ns. */
+typedef struct esp__step_clock {
+    uint64_t begin_ns;                    /* the caller got control back after the step before (esp_start: the first) */
+    uint64_t first_push_ns, last_push_ns; /* entered; left                                                            */
+    uint64_t end_ns;                      /* everything was synchronised                                              */
+    uint64_t next_ns;                     /* begin_ns of the step that comes                                          */
+} esp__step_clock;
 
 struct esp_ctx {
     esp_host host; /* the table given to plugins; host.user = ctx */
@@ -101,7 +113,7 @@ struct esp_ctx {
     int32_t log_level, rank, size;
     uint32_t flags, timeout_ms;
     uint64_t seed;
-    char *plugin_path, *codec_spec, *strategy_spec, *trace_path;
+    char *plugin_path, *codec_spec, *strategy_spec, *trace_path, *stats_spec;
     int32_t owner_pid; /* a forked child must not use the context */
     esp__registry registry;
     esp__workers *workers;
@@ -155,6 +167,12 @@ struct esp_ctx {
     char missing_text[ESP__NAME_MAX * 4];
     int said_no_gpu, said_unpushed;
     esp_stats stats;
+    esp__step_clock clock;
+    esp__span *op_time;                 /* [program.n_ops] of the step under way, or the last      */
+    struct esp__stats_file *stats_file; /* stats.c; NULL: not asked for             */
+    struct esp__record *record;         /* record.c; likewise                       */
+    struct esp__autopilot *autopilot;   /* autopilot.c; likewise                    */
+    struct esp__holds *holds;           /* hold.c; NULL: ops take the time they take */
     esp__trace *trace;
     esp__trace_file *trace_file;
     uint64_t last_push_ns;

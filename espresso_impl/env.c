@@ -264,6 +264,7 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
     if ((s = esp__env_get("ESPRESSO_CODEC"))) out->codec = s;
     if ((s = esp__env_get("ESPRESSO_STRATEGY"))) out->strategy = s;
     if ((s = esp__env_get("ESPRESSO_TRACE"))) out->trace = s;
+    if ((s = esp__env_get("ESPRESSO_STATS"))) out->stats = s;
     if ((s = esp__env_get("ESPRESSO_ROOT"))) {
         if ((status = esp__env_check_root("ESPRESSO_ROOT", s)) != ESP_OK) return status;
         out->root = s;

@@ -40,15 +40,22 @@
 #include "program.c"
 #include "memory.c"
 #include "ops.c"
+#include "hold.c"
 #include "executor.c"
 #include "agree.c"
+#include "meter.c"
 #include "step.c"
 #include "state.c"
 #include "codec_handle.c"
+#include "../planner/planner.c"
+
+#include "probe.c"
+#include "record.c"
+#include "stats.c"
+#include "guard.c"
+#include "autopilot.c"
 #include "context.c"
 #include "builtin.c"
-
-#include "../planner/planner.c"
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options

@@ -108,6 +108,7 @@ static void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_
 
 static void esp__op_done(esp_ctx *ctx, const esp__op *op, uint64_t start, uint64_t end, uint64_t bytes) {
     esp__work_unit *u = &ctx->strategy.units[op->unit];
+    ctx->op_time[op - ctx->program.ops] = (esp__span){start, end};
     if (op->kind == ESP__OP_COMPRESS) ctx->stats.compress_ns += end - start;
     if (op->kind == ESP__OP_DECOMPRESS) ctx->stats.decompress_ns += end - start;
     if (op->kind == ESP__OP_COLLECTIVE)
@@ -214,13 +215,15 @@ static esp_status esp__request_start(esp_ctx *ctx) {
     esp_stream here = {{ESP_CPU, 0}, NULL};
     ctx->request.wanted = 0;
     ctx->request.started_ns = esp__now_ns();
-    return ctx->backend->start(ctx->comms[0], &ctx->request.coll, here, &ctx->request.req);
+    return ctx->backend->start(ctx->comms[ctx->request.level], &ctx->request.coll, here, &ctx->request.req);
 }
 
 static esp_status esp__request_poll(esp_ctx *ctx) {
-    esp_status s = ctx->backend->test(ctx->comms[0], ctx->request.req);
+    esp_status s = ctx->backend->test(ctx->comms[ctx->request.level], ctx->request.req);
     if (s == ESP_PENDING) return s;
+    uint64_t now = esp__now_ns();
     pthread_mutex_lock(&ctx->lock);
+    ctx->request.ended_ns = now;
     ctx->request.req = NULL;
     ctx->request.done = 1;
     ctx->request.status = s;
@@ -313,7 +316,7 @@ static void esp__late_update(esp_ctx *ctx, uint64_t now) {
         uint64_t since = k < 2 ? ctx->links[k].started_ns : ctx->request.started_ns;
         if (!req || now - since < ESP__LATE_AFTER_MS * 1000000ull || since >= oldest) continue;
         const esp__op *op = k < 2 ? esp__link_head(ctx, &ctx->links[k]) : NULL;
-        uint8_t level = op ? op->level : (uint8_t)ESP__FLAT;
+        uint8_t level = op ? op->level : ctx->request.level;
         oldest = since;
         waiting = 1;
         tensor = op ? ctx->strategy.units[op->unit].place.first : UINT32_MAX;

@@ -121,6 +121,11 @@ ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name);
 /* The built-in plugins' entries (builtin.c), NULL-terminated. */
 ESP__FN const esp_plugin_fn *esp__builtin_entries(void);
 
+/* From when to when. */
+typedef struct esp__span {
+    uint64_t start_ns, end_ns;
+} esp__span;
+
 /* ---- trace.c: the measured timeline --------------------------------------------------------------------------------- */
 enum { ESP__LANE_COMPUTE = 0, ESP__LANE_CPU = 1, ESP__LANE_INTRA = 2, ESP__LANE_INTER = 3, ESP__LANES = 4 };
 typedef struct esp__trace esp__trace;

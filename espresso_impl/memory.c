@@ -71,6 +71,7 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx) {
     ctx->phi = esp__take(ctx, ctx->phi_count * 8u, &s); /* what goes in, and what comes out again */
     ctx->payloads = esp__take(ctx, ((uint64_t)p->max_payloads + 1) * sizeof *ctx->payloads, &s);
     ctx->heap = esp__take(ctx, ((uint64_t)ctx->strategy.n_units + 1) * sizeof *ctx->heap, &s);
+    ctx->op_time = esp__take(ctx, ((uint64_t)p->n_ops + 1) * sizeof *ctx->op_time, &s);
     for (uint32_t i = 0; i < ctx->strategy.n_units && !s; i++) { /* a group's elements are always at the same place */
         esp__work_unit *u = &ctx->strategy.units[i];
         u->data = esp__unit_is_group(u) ? ctx->arena + u->packed : NULL;
@@ -87,12 +88,14 @@ ESP__FN void esp__memory_free(esp_ctx *ctx) {
     esp__free(ctx, ctx->phi);
     esp__free(ctx, ctx->payloads);
     esp__free(ctx, ctx->heap);
+    esp__free(ctx, ctx->op_time);
     for (int k = 0; k < 2; k++) esp__free(ctx, ctx->links[k].sequence);
     memset(ctx->links, 0, sizeof ctx->links);
     ctx->arena = ctx->scratch = NULL;
     ctx->phi = NULL;
     ctx->payloads = NULL;
     ctx->heap = NULL;
+    ctx->op_time = NULL;
     esp__feedback_free(ctx, ctx->feedback, ctx->n_feedback);
     ctx->feedback = NULL;
     ctx->n_feedback = 0;

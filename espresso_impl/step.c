@@ -99,6 +99,7 @@ ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stre
             ctx->last_push_ns = esp__now_ns();
         }
         esp__push_locked(ctx, id, grad, now);
+        esp__meter_push(ctx, t, now);
     }
     pthread_mutex_unlock(&ctx->lock);
     return s;
@@ -266,11 +267,17 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
         s = esp__dead(ctx);
     } else {
         missing = ctx->missing_text[0] ? esp__missing_error(ctx) : ESP_OK;
+        esp__meter_step(ctx);
         esp__next_step(ctx);
         s = missing;
     }
     pthread_mutex_unlock(&ctx->lock);
-    return s;
+    if (ctx->fatal) return s;
+    /* what comes after a step is the same on all ranks, whether this one forgot a tensor or not */
+    char text[ESP__ERROR_MAX];
+    snprintf(text, sizeof text, "%s", s ? esp_last_error(ctx) : "");
+    esp_status after = esp__after_step(ctx);
+    return after || !s ? after : esp__fail(ctx, s, "%s", text);
 }
 
 /* ---- between steps ----------------------------------------------------------------------------------------------------- */
@@ -316,13 +323,14 @@ ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor) {
     return ESP_OK;
 }
 
-/* Hands a collective on all ranks to the communication thread and waits for it. */
-static esp_status esp__request_run(esp_ctx *ctx, const esp_coll *c, const char *what) {
+/* Hands a collective on the ranks of one level to the communication thread and waits for it. */
+ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what) {
     esp_status s = esp__between_steps(ctx, what);
     if (s) return s;
     pthread_mutex_lock(&ctx->lock);
     memset(&ctx->request, 0, sizeof ctx->request);
     ctx->request.coll = *c;
+    ctx->request.level = level;
     ctx->request.wanted = 1;
     esp__wait_begin(ctx);
     pthread_cond_signal(&ctx->link_cv);
@@ -335,6 +343,10 @@ static esp_status esp__request_run(esp_ctx *ctx, const esp_coll *c, const char *
         s = esp__fail(ctx, ctx->request.status, "%s: %s", what, esp_status_text(ctx->request.status));
     pthread_mutex_unlock(&ctx->lock);
     return s;
+}
+
+static esp_status esp__request_run(esp_ctx *ctx, const esp_coll *c, const char *what) {
+    return esp__request_run_at(ctx, ESP__FLAT, c, what);
 }
 
 static void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t count, void *data, int32_t root) {

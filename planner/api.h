@@ -67,6 +67,7 @@ typedef struct esp_plan_system {
     double pack_ns, pack_bytes_per_us; /* packing a group into one buffer: launch, and speed; 0: free            */
     uint32_t shared_cores;             /* 1: compression on the CPU takes the cores that compute (training on CPUs)  */
     uint32_t reserved0;
+    double dispatch_ns[4]; /* starting an op on compute, cpu, intra, inter: added to each; of two lanes the longer    */
 } esp_plan_system;
 
 enum {

@@ -71,6 +71,13 @@ static double esp__codec_ns(const esp__problem *p, const esp__recipe_op *op, con
     return one * (op->flows == ESP__FLOWS_SPREAD ? spread : k);
 }
 
+static double esp__dispatch_ns(const esp__problem *p, const esp__recipe_op *op) {
+    double most = 0.0;
+    for (uint32_t k = 0; k < ESP__LANES; k++)
+        if (op->lanes >> k & 1u && p->system.dispatch_ns[k] > most) most = p->system.dispatch_ns[k];
+    return most;
+}
+
 static uint64_t esp__recipe_ns(const esp__problem *p, const esp__recipe_op *op, const uint64_t *size,
                                const esp_plan_codec *codec) {
     double ns = 0.0;
@@ -93,6 +100,7 @@ static uint64_t esp__recipe_ns(const esp__problem *p, const esp__recipe_op *op, 
         ns = p->system.pack_ns;
         if (p->system.pack_bytes_per_us > 0.0) ns += 4.0 * (double)size[0] * 1000.0 / p->system.pack_bytes_per_us;
     }
+    ns += esp__dispatch_ns(p, op);
     return ns < esp__op_longest ? (uint64_t)(ns + 0.5) : (uint64_t)esp__op_longest;
 }
 

@@ -125,10 +125,10 @@ static uint64_t esp__fp32_makespan(esp__problem *p) {
 /* What a plan was made for: tensors with their times, codecs, system. */
 static uint64_t esp__plan_hash(const esp__problem *p) {
     const esp_plan_system *s = &p->system;
-    const double numbers[] = {s->machines,           s->ranks_per_machine,  s->devices,
-                              s->intra.alpha_ns,     s->intra.bytes_per_us, s->inter.alpha_ns,
-                              s->inter.bytes_per_us, s->host_bytes_per_us,  s->pack_ns,
-                              s->pack_bytes_per_us,  s->shared_cores};
+    const double numbers[] = {
+        s->machines,       s->ranks_per_machine,  s->devices,           s->intra.alpha_ns, s->intra.bytes_per_us,
+        s->inter.alpha_ns, s->inter.bytes_per_us, s->host_bytes_per_us, s->pack_ns,        s->pack_bytes_per_us,
+        s->shared_cores,   s->dispatch_ns[0],     s->dispatch_ns[1],    s->dispatch_ns[2], s->dispatch_ns[3]};
     uint64_t h = esp__hash64(ESP__HASH0, numbers, sizeof numbers);
     for (uint64_t i = 0; i < p->n_tensors; i++) {
         const esp_plan_tensor *t = &p->model->tensors[i];

@@ -225,6 +225,7 @@ static const row rows[] = {
     M1(reserved0),
     M1(seed),
     M1(host),
+    M1(stats),
 #undef M1
 #define M1(f) M(esp_tensor_desc, f)
     S(esp_tensor_desc),
@@ -253,6 +254,17 @@ static const row rows[] = {
     M1(decompress_ns),
     M1(intra_ns),
     M1(inter_ns),
+    M1(step_ns),
+    M1(backward_ns),
+    M1(exposed_communication_ns),
+    M1(exposed_compression_ns),
+#undef M1
+#define M1(f) M(esp_tensor_stats, f)
+    S(esp_tensor_stats),
+    M1(struct_size),
+    M1(samples),
+    M1(error),
+    M1(feedback),
 #undef M1
 };
 

@@ -1,0 +1,103 @@
+/* test_probe.c: what is measured between steps and in them is there, plausible, and disturbs nothing. Also under the thread
+ * sanitizer. */
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "espresso.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "../common/ranks.h"
+#include <stdatomic.h>
+#include <time.h>
+
+static atomic_int failures;
+#define CHECK(cond)                                                                                                    \
+    do {                                                                                                               \
+        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
+            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
+    } while (0)
+
+static void add(esp_ctx *ctx, const char *name, uint64_t count) {
+    esp_tensor_desc d = ESP_ZERO;
+    d.name = name;
+    d.count = count;
+    CHECK(!esp_tensor_add(ctx, &d, NULL));
+}
+
+static void pause_ms(long ms) {
+    struct timespec t = {0, ms * 1000000};
+    nanosleep(&t, NULL);
+}
+
+static void probes(esp_ctx *ctx, void *user) {
+    esp_stream cpu = ESP_ZERO;
+    float grad[100];
+    (void)user;
+    add(ctx, "a", 100);
+    CHECK(!esp_start(ctx));
+    for (uint8_t level = 0; level < 3; level++)
+        for (uint32_t coll = ESP_COLL_ALLREDUCE; coll <= ESP_COLL_REDUCE; coll++)
+            for (uint64_t bytes = 1; bytes <= 40000; bytes = bytes * 11 + 3) { /* also fewer elements than ranks */
+                esp__probe p;
+                void *room = calloc(1, (size_t)esp__probe_room(ctx, level, coll, bytes));
+                CHECK(!esp__probe_collective(ctx, level, coll, bytes, 3, room, &p));
+                CHECK(p.best_ns > 0 && p.best_ns <= p.median_ns && p.median_ns <= p.worst_ns);
+                CHECK(p.worst_ns < 5000000000u);
+                free(room);
+            }
+    for (int i = 0; i < 100; i++) grad[i] = (float)esp_rank(ctx);
+    CHECK(!esp_push(ctx, 0, grad, cpu));
+    CHECK(!esp_wait_all(ctx));
+    for (int i = 0; i < 100; i++) CHECK(grad[i] == 1.5f);
+}
+
+static void test_probe(void **state) {
+    test_job j = {.size = 4, .per_machine = 2, .body = probes};
+    (void)state;
+    test_run(&j);
+    assert_int_equal(failures, 0);
+}
+
+/* Ready times leave out the time inside esp_push, and exposed parts begin at the last push. */
+static void meters(esp_ctx *ctx, void *user) {
+    esp_stream cpu = ESP_ZERO;
+    float a[100] = {0}, b[100] = {0};
+    uint64_t ready[2];
+    esp_stats stats;
+    (void)user;
+    add(ctx, "a", 100);
+    add(ctx, "b", 100);
+    CHECK(!esp_start(ctx));
+    for (int step = 0; step < 3; step++) {
+        pause_ms(5);
+        CHECK(!esp_push(ctx, 0, a, cpu));
+        pause_ms(10);
+        CHECK(!esp_push(ctx, 1, b, cpu));
+        CHECK(!esp_wait_all(ctx));
+        esp__meter_ready(ctx, ready);
+    }
+    CHECK(ready[1] >= ready[0] + 9900000u);
+    memset(&stats, 0, sizeof stats);
+    stats.struct_size = sizeof stats;
+    CHECK(!esp_stats_read(ctx, &stats));
+    CHECK(stats.steps == 3 && stats.step_ns >= 45000000u && stats.backward_ns >= 30000000u);
+    CHECK(stats.exposed_communication_ns > 0 && stats.exposed_communication_ns < stats.step_ns);
+    CHECK(stats.exposed_compression_ns == 0);
+    for (uint32_t i = 0; i < ctx->program.n_ops; i++) CHECK(ctx->op_time[i].end_ns >= ctx->op_time[i].start_ns);
+}
+
+static void test_meter(void **state) {
+    test_job j = {.size = 2, .body = meters};
+    (void)state;
+    test_run(&j);
+    assert_int_equal(failures, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_probe), cmocka_unit_test(test_meter)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
