@@ -32,6 +32,9 @@ typedef struct replay_job {
     replay_result *results;
     uint32_t n_results;
     const char *json, *timeline, *trace, *page, *csv; /* where to; NULL: not asked for                                      */
+    const char *command;        /* the command line, for the pages; NULL: not shown                          */
+    const char *strategy_shown; /* op by op for this one; NULL: for the planner's choice                     */
+    const char *warning;        /* one line that every output shows, such as what --force overruled; or NULL */
 } replay_job;
 
 /* replay_report.c */
