@@ -24,6 +24,7 @@
 #include "args.c"
 #include "open.c"
 #include "run.c"
+#include "ranks.c"
 #include "tree.c"
 #include "plugins.c"
 #include "strategy.c"

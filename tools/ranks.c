@@ -1,0 +1,36 @@
+/* ranks.c: runs this command again as the ranks of a job, through the code of `espresso run`: for subcommands that measure.
+ * Must not know what the ranks do: a subcommand knows by a flag of its own (--as-rank) that it is one. */
+
+/* What `espresso run` would refuse, said by the subcommand itself. */
+static int ranks_check(const tool_command *self, long n, long machines, const char *inter) {
+    if (n < 1 || n > RUN_RANKS_MAX)
+        return tool_usage(self, "-n %ld: write a number of ranks from 1 to %d", n, RUN_RANKS_MAX);
+    if (machines < 1) return tool_usage(self, "--machines %ld: write a number of machines, 1 or more", machines);
+    if (n % machines) return tool_usage(self, "%ld ranks do not divide by %ld machines", n, machines);
+    if (inter && machines == 1) return tool_usage(self, "--inter has no effect with one machine: add --machines");
+    return inter ? run_check_inter(self, inter) : TOOL_OK;
+}
+
+/* `argv` is what follows the command's name, and ends with NULL: {"profile", "links", "--as-rank", ..., NULL}. machines 0 is 1;
+ * inter NULL: links are as they are. Lines of the ranks come through as they are. Returns the job's exit status. */
+ESP__FN int tool_ranks(const tool_command *self, long n, long machines, const char *inter, char *const argv[]) {
+    run_plan p = {.command = self, .prefix = 0, .inter = inter, .path = "/proc/self/exe"};
+    size_t n_argv = 0;
+    sigset_t mask;
+    if (machines == 0) machines = 1;
+    int status = ranks_check(self, n, machines, inter);
+    if (status != TOOL_OK) return status;
+    while (argv[n_argv]) n_argv++;
+    p.argv = tool_realloc(NULL, (n_argv + 2) * sizeof *p.argv);
+    p.argv[0] = (char[]){"espresso"};
+    memcpy(p.argv + 1, argv, (n_argv + 1) * sizeof *p.argv);
+    sigprocmask(SIG_BLOCK, NULL, &mask); /* a job changes it, and there may be another one after this */
+    fflush(NULL);
+    status = run_place(&p, NULL, n, machines);
+    if (status == TOOL_OK && (status = run_make_root(&p)) == TOOL_OK) status = run_job_run(&p);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    free(p.argv);
+    free(p.machine_of);
+    free(p.local_of);
+    return status;
+}
