@@ -50,6 +50,7 @@
 #include "../planner/planner.c"
 
 #include "probe.c"
+#include "report.c"
 #include "record.c"
 #include "stats.c"
 #include "guard.c"
