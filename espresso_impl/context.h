@@ -172,6 +172,7 @@ struct esp_ctx {
     struct esp__stats_file *stats_file; /* stats.c; NULL: not asked for             */
     struct esp__record *record;         /* record.c; likewise                       */
     struct esp__autopilot *autopilot;   /* autopilot.c; likewise                    */
+    struct esp__guard *guard;           /* guard.c; likewise                        */
     struct esp__holds *holds;           /* hold.c; NULL: ops take the time they take */
     esp__trace *trace;
     esp__trace_file *trace_file;

@@ -1,6 +1,169 @@
-/* guard.c: how far compressed gradients are from what they stand for: measured now and then on real payloads. Must not know
- * what anybody does about it. */
+/* guard.c: how far compressed gradients are from what they stand for: measured now and then on real payloads, where somebody
+ * asked for it. Must not know what anybody does about it, nor change what is sent.
+ *
+ * One unit a step, in turn, and its first Comp only: the one on the rank's own gradient, or on what its machine summed. Right
+ * after the Comp its payload is decoded, into memory that the cpu lane has anyway. Then
+ *     input    = decoded + new residual (that is what a Comp promises; with DGC it has the momentum in it), or, without
+ *                feedback, the gradient itself
+ *     error    = |input - decoded|^2 / |input|^2
+ *     feedback = |new residual| / |gradient|, the gradient as the Comp read it
+ * A step's parts with NaN or Inf are not measured. A sample is put off until the time for it is under 1/256 of all the time
+ * since the strategy was set, but for the first one of a small unit. */
 #include "context.h"
+#include <math.h>
+
+enum { ESP__GUARD_SHARE = 256, ESP__GUARD_LANES = 8, ESP__GUARD_SMALL_NS = 100000 };
+
+typedef struct esp__guard_unit {
+    uint32_t op, unit, samples, reserved0;
+    double error, feedback;
+} esp__guard_unit;
+
+struct esp__guard {
+    esp__guard_unit *units; /* those with a Comp on this rank */
+    uint32_t n, next;
+    uint64_t opened_ns, spent_ns, elements; /* elements: that were measured in spent_ns */
+    uint64_t last_step;                     /* one more than that of the last sample */
+    /* the sample under way */
+    double input, lost, gradient, residual; /* squares */
+    int unfit;                              /* NaN, Inf, or it cannot be decoded */
+};
+
+static int esp__guard_measures(const esp__op *op) {
+    return op->kind == ESP__OP_COMPRESS && op->comp_index == 0 && op->n_ranges > 0;
+}
+
+ESP__FN esp_status esp__guard_take(esp_ctx *ctx) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) memset(&ctx->tensors[i].sampled, 0, sizeof(esp_tensor_stats));
+    if (!ctx->autopilot && !ctx->stats_spec) return ESP_OK;
+    for (uint32_t i = 0; i < ctx->program.n_ops; i++) n += esp__guard_measures(&ctx->program.ops[i]) ? 1u : 0u;
+    if (!n) return ESP_OK;
+    struct esp__guard *g = esp__alloc(ctx, sizeof *g);
+    if (g) g->units = esp__alloc(ctx, n * sizeof *g->units);
+    ctx->guard = g;
+    if (!g || !g->units) return esp__fail(ctx, ESP_E_NOMEM, "out of memory for the measuring of errors");
+    for (uint32_t i = 0; i < ctx->program.n_ops; i++) {
+        if (!esp__guard_measures(&ctx->program.ops[i])) continue;
+        g->units[g->n].op = i;
+        g->units[g->n++].unit = ctx->program.ops[i].unit;
+    }
+    g->opened_ns = esp__now_ns();
+    ctx->memory_bytes += sizeof *g + n * sizeof *g->units;
+    return ESP_OK;
+}
+
+ESP__FN void esp__guard_free(esp_ctx *ctx) {
+    if (ctx->guard) esp__free(ctx, ctx->guard->units);
+    esp__free(ctx, ctx->guard);
+    ctx->guard = NULL;
+}
+
+/* Is it the turn of this op, and time for it? */
+ESP__FN int esp__guard_begin(esp_ctx *ctx, const esp__op *op) {
+    struct esp__guard *g = ctx->guard;
+    const esp__guard_unit *u = &g->units[g->next];
+    if (g->last_step == ctx->step + 1 || &ctx->program.ops[u->op] != op) return 0;
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < op->n_ranges; i++) count += ctx->program.ranges[op->first_range + i].length;
+    double cost = (double)count * (g->elements ? (double)g->spent_ns / (double)g->elements : 1.0);
+    double time = (double)(esp__now_ns() - g->opened_ns);
+    int first = !u->samples && cost < ESP__GUARD_SMALL_NS;
+    if (!first && ((double)g->spent_ns + cost) * ESP__GUARD_SHARE > time) return 0;
+    g->last_step = ctx->step + 1;
+    g->input = g->lost = g->gradient = g->residual = 0;
+    g->unfit = 0;
+    return 1;
+}
+
+/* Adds the squares of one range: `x` was read, `y` is what the payload carries, `e` the residual or NULL. */
+static void esp__guard_add(struct esp__guard *g, const float *x, const float *y, const float *e, uint64_t n) {
+    double sum[4][ESP__GUARD_LANES] = {{0}};
+    for (uint64_t i = 0; i < n; i += ESP__GUARD_LANES) {
+        uint64_t m = n - i < ESP__GUARD_LANES ? n - i : ESP__GUARD_LANES;
+        for (uint64_t k = 0; k < m; k++) {
+            double in = (double)x[i + k], out = (double)y[i + k], rest = e ? (double)e[i + k] : 0.0;
+            double whole = e ? out + rest : in, lost = e ? rest : in - out;
+            sum[0][k] += whole * whole;
+            sum[1][k] += lost * lost;
+            sum[2][k] += in * in;
+            sum[3][k] += rest * rest;
+        }
+    }
+    for (int k = 0; k < ESP__GUARD_LANES; k++) {
+        g->input += sum[0][k];
+        g->lost += sum[1][k];
+        g->gradient += sum[2][k];
+        g->residual += sum[3][k];
+    }
+}
+
+ESP__FN void esp__guard_range(esp_ctx *ctx, const esp__op *op, const esp__range *r) {
+    struct esp__guard *g = ctx->guard;
+    const esp__work_unit *u = &ctx->strategy.units[op->unit];
+    const esp__feedback *f = op->feedback >= 0 ? &ctx->feedback[op->feedback] : NULL;
+    uint64_t begin = esp__now_ns();
+    esp_codec_args a;
+    esp_tensor x;
+    esp_buf scratch;
+    esp_payload p;
+    esp_payload_header h;
+    memset(&p, 0, sizeof p);
+    p.data.ptr = esp__at(ctx, op, op->slots) + ctx->program.slots[r->first_slot] * op->slot_bytes;
+    p.data.bytes = op->slot_bytes;
+    memcpy(&h, p.data.ptr, sizeof h);
+    if (h.flags & ESP_PAYLOAD_NONFINITE) g->unfit = 1;
+    if (g->unfit) return;
+    esp__args_init(ctx, op, &a, &x, &scratch);
+    esp__args_range(ctx, op, r, &x);
+    a.mode = ESP_OUT_SET;
+    a.n_payloads = 1;
+    a.payload = &p;
+    a.scale = 1.0f;
+    a.offset = u->place.begin + r->begin;
+    const float *in = x.data.ptr;
+    x.data.ptr = ctx->phi;
+    if (u->codec->table->decompress(u->codec->self, &a) != ESP_OK) {
+        g->unfit = 1;
+        return;
+    }
+    esp__guard_add(g, in, ctx->phi, f && f->residual ? f->residual + (r->begin - f->offset) : NULL, r->length);
+    g->spent_ns += esp__now_ns() - begin;
+    g->elements += r->length;
+}
+
+/* What is known of a tensor: of its unit, or of its chunks, each with the weight of its elements. Lock held. */
+static void esp__guard_tensor(esp_ctx *ctx, uint32_t tensor) {
+    const struct esp__guard *g = ctx->guard;
+    const esp__tensor *t = &ctx->tensors[tensor];
+    esp_tensor_stats all = {0, 0, 0.0, 0.0};
+    double weight = 0;
+    for (uint32_t i = 0; i < g->n; i++) {
+        const esp__guard_unit *u = &g->units[i];
+        if (!u->samples || u->unit < t->first_unit || u->unit >= t->first_unit + t->n_units) continue;
+        double w = (double)ctx->strategy.units[u->unit].place.count;
+        all.samples += u->samples;
+        all.error += u->error * w;
+        all.feedback += u->feedback * w;
+        weight += w;
+    }
+    if (weight > 0) all.error /= weight, all.feedback /= weight;
+    ctx->tensors[tensor].sampled = all;
+}
+
+ESP__FN void esp__guard_end(esp_ctx *ctx) {
+    struct esp__guard *g = ctx->guard;
+    esp__guard_unit *u = &g->units[g->next];
+    const esp__extent *place = &ctx->strategy.units[u->unit].place;
+    g->next = (g->next + 1) % g->n;
+    if (g->unfit || !isfinite(g->input + g->lost + g->gradient + g->residual)) return;
+    u->samples++;
+    u->error = g->input > 0 ? g->lost / g->input : 0.0;
+    u->feedback = g->gradient > 0 ? sqrt(g->residual / g->gradient) : 0.0;
+    pthread_mutex_lock(&ctx->lock);
+    for (uint32_t k = place->first; k < place->first + place->n; k++) esp__guard_tensor(ctx, k);
+    pthread_mutex_unlock(&ctx->lock);
+}
 
 ESPRESSO_API esp_status esp_tensor_stats_read(esp_ctx *ctx, uint32_t id, esp_tensor_stats *out) {
     esp_status s = esp__usable_id(ctx, id);

@@ -78,11 +78,13 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx) {
     }
     if (!s) s = esp__feedback_take(ctx);
     if (!s) s = esp__links_take(ctx);
+    if (!s) s = esp__guard_take(ctx);
     return s;
 }
 
 /* Everything but the tensors themselves and what they carry. */
 ESP__FN void esp__memory_free(esp_ctx *ctx) {
+    esp__guard_free(ctx);
     esp__free(ctx, ctx->arena);
     esp__free(ctx, ctx->scratch);
     esp__free(ctx, ctx->phi);

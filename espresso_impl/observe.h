@@ -45,6 +45,18 @@ ESP__FN esp_status esp__stats_open(esp_ctx *ctx);
 ESP__FN esp_status esp__stats_step(esp_ctx *ctx);
 ESP__FN void esp__stats_close(esp_ctx *ctx);
 
+/* ---- guard.c: what compression did to a unit, sampled ----------------------------------------------------------------- */
+struct esp__op;
+struct esp__range;
+/* With the memory of a strategy: taken where somebody asked for errors (ESPRESSO_STATS, auto); forgets what was measured. */
+ESP__FN esp_status esp__guard_take(esp_ctx *ctx);
+ESP__FN void esp__guard_free(esp_ctx *ctx);
+/* Around one compress op, with ctx->guard, on the cpu lane: 1 if it is to be measured; then each range once its payload is
+ * made; then the end. */
+ESP__FN int esp__guard_begin(esp_ctx *ctx, const struct esp__op *op);
+ESP__FN void esp__guard_range(esp_ctx *ctx, const struct esp__op *op, const struct esp__range *r);
+ESP__FN void esp__guard_end(esp_ctx *ctx);
+
 /* ---- autopilot.c: strategy "auto" ------------------------------------------------------------------------------------------ */
 /* Where *spec is "auto" or "auto:key=val,...": takes it apart, and sets *spec to what the first steps run with. */
 ESP__FN esp_status esp__auto_open(esp_ctx *ctx, const char **spec);

@@ -111,6 +111,7 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
     esp_tensor x;
     esp_buf scratch;
     esp__args_init(ctx, op, &a, &x, &scratch);
+    int sampled = ctx->guard && esp__guard_begin(ctx, op);
     if (f && f->residual_before) memcpy(f->residual_before, f->residual, f->count * 4u);
     if (f && f->state_before) memcpy(f->state_before, f->state, f->state_bytes);
     for (uint32_t i = 0; i < op->n_ranges; i++) {
@@ -121,7 +122,9 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
         if (s)
             return esp__fail(ctx, s, "tensor '%s': codec '%s' failed to compress %llu elements: %s", u->name,
                              u->codec->spec, (unsigned long long)r->length, esp_status_text(s));
+        if (sampled) esp__guard_range(ctx, op, r);
     }
+    if (sampled) esp__guard_end(ctx);
     return ESP_OK;
 }
 
