@@ -12,7 +12,7 @@
 #include "context.h"
 #include <math.h>
 
-enum { ESP__GUARD_SHARE = 256, ESP__GUARD_LANES = 8, ESP__GUARD_SMALL_NS = 100000 };
+enum { ESP__GUARD_SHARE = 256, ESP__GUARD_LANES = 8, ESP__GUARD_SMALL = 100000 /* elements: 0.1 ms or less */ };
 
 typedef struct esp__guard_unit {
     uint32_t op, unit, samples, reserved0;
@@ -68,7 +68,7 @@ ESP__FN int esp__guard_begin(esp_ctx *ctx, const esp__op *op) {
     for (uint32_t i = 0; i < op->n_ranges; i++) count += ctx->program.ranges[op->first_range + i].length;
     double cost = (double)count * (g->elements ? (double)g->spent_ns / (double)g->elements : 1.0);
     double time = (double)(esp__now_ns() - g->opened_ns);
-    int first = !u->samples && cost < ESP__GUARD_SMALL_NS;
+    int first = !u->samples && count < ESP__GUARD_SMALL;
     if (!first && ((double)g->spent_ns + cost) * ESP__GUARD_SHARE > time) return 0;
     g->last_step = ctx->step + 1;
     g->input = g->lost = g->gradient = g->residual = 0;
