@@ -27,7 +27,7 @@ GEMM_KERNEL static void tile(size_t k, const float *const a[MR], size_t a_col, c
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 void gemm(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
-          size_t b_col, float *c) {
+          size_t b_col, float *c, size_t c_row) {
     float panel[KC * NR] = {0}, sum[MR * NR];
     for (size_t p0 = 0; p0 < k; p0 += KC)
         for (size_t j0 = 0; j0 < n; j0 += NR) {
@@ -39,7 +39,7 @@ void gemm(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_c
                 for (size_t i = 0; i < MR; i++) rows[i] = a + least(i0 + i, m - 1) * a_row + p0 * a_col;
                 tile(kc, rows, a_col, panel, sum);
                 for (size_t i = 0; i < least(MR, m - i0); i++)
-                    for (size_t j = 0; j < nr; j++) c[(i0 + i) * n + j0 + j] += sum[i * NR + j];
+                    for (size_t j = 0; j < nr; j++) c[(i0 + i) * c_row + j0 + j] += sum[i * NR + j];
             }
         }
 }

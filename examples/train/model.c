@@ -49,7 +49,7 @@ const float *model_forward(model *m, size_t n) {
         const size_t in = m->width[l], out = m->width[l + 1];
         float *y = m->x[l + 1];
         for (size_t i = 0; i < n; i++) memcpy(y + i * out, bias->value, out * sizeof *y);
-        gemm(n, out, in, m->x[l], in, 1, weight->value, out, 1, y);
+        gemm(n, out, in, m->x[l], in, 1, weight->value, out, 1, y, out);
         for (size_t i = 0; l + 1 < N_LAYERS && i < n * out; i++) y[i] = y[i] > 0 ? y[i] : 0.0f; /* ReLU */
     }
     return m->x[N_LAYERS];
@@ -76,14 +76,14 @@ float model_backward(model *m, const uint8_t *labels, size_t n, void (*ready)(vo
         const float *x = m->x[l], *dy = m->dx[l + 1];
         float *dx = m->dx[l];
         memset(weight->grad, 0, weight->count * sizeof(float));
-        gemm(in, out, n, x, 1, in, dy, out, 1, weight->grad);
+        gemm(in, out, n, x, 1, in, dy, out, 1, weight->grad, out);
         ready(user, (int)(weight - m->p));
         memset(bias->grad, 0, out * sizeof(float));
         for (size_t i = 0; i < n * out; i++) bias->grad[i % out] += dy[i];
         ready(user, (int)(bias - m->p));
         if (l == 0) break; /* nobody wants the images' derivative */
         memset(dx, 0, n * in * sizeof *dx);
-        gemm(n, in, out, dy, out, 1, weight->value, 1, out, dx);
+        gemm(n, in, out, dy, out, 1, weight->value, 1, out, dx, in);
         for (size_t i = 0; i < n * in; i++) dx[i] = x[i] > 0 ? dx[i] : 0.0f; /* ReLU */
     }
     return loss;

@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 /** c (m x n) += a * b. Element (i, p) of a is a[i * a_row + p * a_col], so that a transposed matrix is only other steps;
- *  the same for b (k x n). c is dense, row by row. */
+ *  the same for b (k x n). Rows of c are c_row apart. */
 void gemm(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
-          size_t b_col, float *c);
+          size_t b_col, float *c, size_t c_row);
 
 enum { N_LAYERS = 3, N_PARAMS = 2 * N_LAYERS };
 

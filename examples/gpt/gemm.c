@@ -1,0 +1,2 @@
+/* gemm.c: the matrix product of the other trainer, as it is. */
+#include "../train/gemm.c"

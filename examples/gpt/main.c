@@ -1,0 +1,308 @@
+/* main.c: trains the GPT of model.h on many ranks at once. Beyond examples/train, it shows what larger trainers do: gradients
+ * are accumulated over micro-batches and travel once a step; they are clipped after synchronisation; one tensor takes part in
+ * every third step only; a run resumes from a checkpoint with the same bits as if it had never stopped. */
+#include "espresso.h"
+#include "checkpoint.h"
+#include "model.h"
+#include "text.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* Flags, with their defaults; a flag's place in the list is its index. Those up to N_RUN decide what a run computes. */
+enum { LAYERS, WIDTH, HEADS, CONTEXT, BATCH, ACCUMULATE, LR, DECAY, CLIP, SECOND, SEED, MAX_STEPS, N_RUN };
+enum { STOP_AT = N_RUN, SAVE_EVERY, SAMPLE, N_NUMBERS };
+enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, TEXT, CHECKPOINT, RESUME, JSON, CURVE, N_FLAGS };
+static struct flag {
+    const char *name, *text, *help;
+    double least, number;
+} flag[N_FLAGS] = {
+    {"--layers", "2", "of the model", 1, 0},
+    {"--width", "64", "numbers a character", 1, 0},
+    {"--heads", "4", "of attention; divides --width", 1, 0},
+    {"--context", "64", "characters that the model sees", 1, 0},
+    {"--batch", "4", "pieces of text a micro-batch", 1, 0},
+    {"--accumulate", "2", "micro-batches a step and rank", 1, 0},
+    {"--lr", "0.004", "learning rate at its highest", 0, 0},
+    {"--decay", "0.01", "of weights (AdamW)", 0, 0},
+    {"--clip", "1", "gradients' norm at most; 0: any", 0, 0},
+    {"--second", "3", "the second head learns in every such step; 0: in none", 0, 0},
+    {"--seed", "1", "of the first parameters and of what text is seen", 0, 0},
+    {"--max-steps", "300", "of the whole run; the learning rate falls to its end", 1, 0},
+    {"--stop-at", "0", "stop after this step, to be resumed; 0: at the end", 0, 0},
+    {"--save-every", "100", "steps between checkpoints", 1, 0},
+    {"--sample", "300", "characters to write at the end", 0, 0},
+    {"--strategy", NULL, "fp32, layerwise, auto, or a strategy file", 0, 0},
+    {"--codec", NULL, "such as topk:ratio=0.01", 0, 0},
+    {"--backend", NULL, "such as shm", 0, 0},
+    {"--text", "/usr/share/common-licenses", "file, or folder of files, to learn from", 0, 0},
+    {"--checkpoint", NULL, "folder for checkpoints, one at the end too", 0, 0},
+    {"--resume", NULL, "go on from the checkpoint (takes no value)", 0, 0},
+    {"--json", NULL, "file for the result as one line of JSON; - is the standard output", 0, 0},
+    {"--curve", NULL, "file for a line a step: step, seconds, loss", 0, 0},
+};
+static size_t count(int f) { return (size_t)flag[f].number; }
+
+typedef struct trainer {
+    esp_ctx *ctx;
+    uint32_t id[MAX_PARAMS]; /* espresso's numbers of the parameters */
+    gpt net;
+    text text;
+    const uint8_t **seq; /* of one micro-batch                                                     */
+    double *step_ms, *wait_ms, *at_s, *loss; /* of each step of this process                       */
+    size_t n_steps;
+    char run[900]; /* what it computes, as one line */
+} trainer;
+
+static void die(const char *what, const char *why) {
+    fprintf(stderr, "gpt: %s: %s\n", what, why);
+    exit(1);
+}
+
+static void check(const trainer *t, esp_status s, const char *what) {
+    if (s < 0) die(what, esp_last_error(t->ctx));
+}
+
+static void usage(void) {
+    fprintf(stderr, "usage: gpt [FLAG VALUE]...   or   espresso run -n 4 -- gpt [FLAG VALUE]...\n");
+    for (int f = 0; f < N_FLAGS; f++)
+        fprintf(stderr, "  %-14s %s (%s)\n", flag[f].name, flag[f].help, flag[f].text ? flag[f].text : "not set");
+    exit(2);
+}
+
+static void parse(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        int f = 0;
+        while (f < N_FLAGS && strcmp(argv[i], flag[f].name) != 0) f++;
+        if (f == N_FLAGS || (f != RESUME && i + 1 == argc)) usage();
+        flag[f].text = f == RESUME ? "yes" : argv[++i];
+    }
+    for (int f = 0; f < N_NUMBERS; f++) {
+        char *end, need[64];
+        flag[f].number = strtod(flag[f].text, &end);
+        snprintf(need, sizeof need, "needs a number, %g or more", flag[f].least);
+        if (*end || end == flag[f].text || !(flag[f].number >= flag[f].least && flag[f].number < 1e6))
+            die(flag[f].name, need);
+    }
+    if (count(LAYERS) > MAX_LAYERS) die("--layers", "at most 12");
+    if (count(WIDTH) % count(HEADS)) die("--heads", "must divide --width");
+    if (flag[RESUME].text && !flag[CHECKPOINT].text) die("--resume", "needs --checkpoint DIR");
+}
+
+static double now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+/* Once: meet the other ranks, name the parameters in backward order, agree, and start from the same values. */
+static void join_ranks(trainer *t) {
+    esp_config cfg = ESP_ZERO;
+    cfg.strategy = flag[STRATEGY].text, cfg.codec = flag[CODEC].text, cfg.backend = flag[BACKEND].text;
+    check(t, esp_open(&cfg, &t->ctx), "esp_open");
+    for (size_t i = 0; i < t->net.n_params; i++) {
+        const param *p = &t->net.p[i];
+        esp_tensor_desc desc = {.name = p->name, .count = p->count, .rows = p->rows, .cols = p->cols};
+        check(t, esp_tensor_add(t->ctx, &desc, &t->id[i]), p->name);
+    }
+    check(t, esp_start(t->ctx), "esp_start");
+    check(t, esp_broadcast(t->ctx, t->net.value, t->net.n_values * sizeof(float), 0), "esp_broadcast");
+}
+
+/* The pieces of text of one micro-batch: they follow from the run's seed and from how many were drawn before, on any rank, so
+ * that a resumed run needs no state of a random generator. */
+static void draw(trainer *t, size_t step, size_t micro) {
+    const size_t ranks = (size_t)esp_size(t->ctx), rank = (size_t)esp_rank(t->ctx), batch = count(BATCH);
+    for (size_t b = 0; b < batch; b++) {
+        uint64_t at = (uint64_t)count(SEED) << 40 ^ (((step * count(ACCUMULATE) + micro) * ranks + rank) * batch + b);
+        t->seq[b] = t->text.token + random_u64(&at) % (t->text.n_train - count(CONTEXT) - 1);
+    }
+}
+
+/* Backward says that gradient i is done: it travels while backward goes on. */
+static void push(void *user, int i) {
+    trainer *t = user;
+    check(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
+}
+
+/* As push, in steps in which the second head (tensor 0) has no gradient: every rank takes part with zeros, as feedback may still
+ * hold some of it. */
+static void push_without_second(void *user, int i) {
+    trainer *t = user;
+    if (i)
+        push(t, i);
+    else
+        check(t, esp_push_zero(t->ctx, t->id[0], t->net.p[0].grad, (esp_stream){0}), t->net.p[0].name);
+}
+
+/* Adds the gradients of all micro-batches. Until the last one they stay on this rank: nothing is pushed (other libraries call
+ * this a no-sync scope). Returns the mean loss. */
+static double accumulate(trainer *t, size_t step, int second) {
+    const size_t n = count(ACCUMULATE), batch = count(BATCH);
+    double loss = 0;
+    memset(t->net.grad, 0, t->net.n_values * sizeof(float));
+    for (size_t i = 0; i < n; i++) {
+        draw(t, step, i);
+        gpt_forward(&t->net, t->seq, batch);
+        loss += gpt_backward(&t->net, t->seq, batch, second, 1.0f / (float)n,
+                             i + 1 < n ? NULL
+                             : second  ? push
+                                       : push_without_second,
+                             t) /
+                (double)n;
+    }
+    return loss;
+}
+
+/* Rises over the first twentieth of the steps, then falls to a tenth. */
+static double lr_at(size_t s) {
+    const double x = (double)(s + 1) / flag[MAX_STEPS].number;
+    return flag[LR].number * (x < 0.05 ? 20 * x : 1.0 - 0.9 * (x - 0.05) / 0.95);
+}
+
+static void step(trainer *t, size_t s) {
+    const double start = now_ms();
+    const size_t second = count(SECOND), i = t->n_steps++;
+    t->loss[i] = accumulate(t, s, second && s % second == 0);
+    const double wait = now_ms();
+    check(t, esp_wait_all(t->ctx), "esp_wait_all");
+    t->wait_ms[i] = now_ms() - wait;
+    if (flag[CLIP].number > 0) gpt_clip(&t->net, flag[CLIP].number); /* all ranks hold the same mean: the same norm */
+    gpt_update(&t->net, s + 1, (float)lr_at(s), (float)flag[DECAY].number);
+    t->step_ms[i] = now_ms() - start;
+    t->at_s[i] = t->step_ms[i] / 1e3 + (i ? t->at_s[i - 1] : 0);
+}
+
+/* Bits a character on the held-out part; each rank does a share. */
+static double held_out_bits(trainer *t) {
+    const size_t context = count(CONTEXT), batch = count(BATCH), first = t->text.n_train;
+    const size_t pieces = (t->text.n - first - 1) / context, ranks = (size_t)esp_size(t->ctx);
+    float sum[2] = {0, 0};
+    for (size_t i = (size_t)esp_rank(t->ctx) * batch; i < pieces; i += ranks * batch) {
+        const size_t n = pieces - i < batch ? pieces - i : batch;
+        for (size_t b = 0; b < n; b++) t->seq[b] = t->text.token + first + (i + b) * context;
+        gpt_forward(&t->net, t->seq, n);
+        sum[0] += (float)(gpt_loss(&t->net, t->seq, n) * (double)n), sum[1] += (float)n;
+    }
+    check(t, esp_allreduce(t->ctx, sum, 2), "esp_allreduce");
+    return (double)(sum[0] / sum[1]) / log(2);
+}
+
+/* Writes text of the model's own: each character drawn by its probability, a little sharpened. */
+static void write_sample(trainer *t, size_t length) {
+    const size_t context = count(CONTEXT), vocab = t->text.vocab;
+    uint8_t seen[1024] = {0};
+    uint64_t random = (uint64_t)count(SEED);
+    const uint8_t *seq = seen;
+    size_t n = 1;
+    memcpy(seen, t->text.token + t->text.n_train, n);
+    for (size_t i = 0; i < length; i++) {
+        const float *score = gpt_forward(&t->net, &seq, 1) + (n - 1) * vocab;
+        double sum = 0, draw = (double)(random_u64(&random) >> 11) * 0x1p-53;
+        size_t next = 0;
+        for (size_t v = 0; v < vocab; v++) sum += exp((double)score[v] / 0.7);
+        for (draw *= sum; next + 1 < vocab && (draw -= exp((double)score[next] / 0.7)) > 0;) next++;
+        putchar(t->text.character[next]);
+        if (n == context) memmove(seen, seen + 1, --n);
+        seen[n++] = (uint8_t)next;
+    }
+    printf("\n");
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *x, size_t n) {
+    qsort(x, n, sizeof *x, by_value);
+    return n ? x[n / 2] : 0;
+}
+
+/* Bytes that went from machine to machine so far, by all ranks' counters. */
+static double inter_bytes(const trainer *t) {
+    esp_stats stats = {.struct_size = sizeof stats};
+    check(t, esp_stats_read(t->ctx, &stats), "esp_stats_read");
+    float sum = (float)stats.inter_bytes;
+    check(t, esp_allreduce(t->ctx, &sum, 1), "esp_allreduce");
+    return (double)sum;
+}
+
+/* Replicas must have the same bits after any number of steps, whatever was compressed. */
+static void compare_ranks(const trainer *t) {
+    const gpt *m = &t->net; /* the gradients' memory is free for rank 0's parameters */
+    if (esp_rank(t->ctx) == 0) memcpy(m->grad, m->value, m->n_values * sizeof(float));
+    check(t, esp_broadcast(t->ctx, m->grad, m->n_values * sizeof(float), 0), "esp_broadcast");
+    if (memcmp(m->grad, m->value, m->n_values * sizeof(float))) die("parameters", "differ from rank 0's");
+}
+
+static void write_curve(const trainer *t, const char *path, size_t first) {
+    FILE *f = fopen(path, "w");
+    if (!f) die(path, "cannot be written");
+    for (size_t i = 0; i < t->n_steps; i++) fprintf(f, "%zu,%.4f,%.5f\n", first + i + 1, t->at_s[i], t->loss[i]);
+    if (fclose(f)) die(path, "cannot be written");
+}
+
+static void write_json(trainer *t, const char *path, double loss, double bits, double bytes) {
+    const size_t n = t->n_steps, settled = n > 120 ? 60 : n / 2; /* behind what an autopilot measured first */
+    FILE *f = strcmp(path, "-") ? fopen(path, "w") : stdout;
+    if (!f) die(path, "cannot be written");
+    fprintf(f, "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, ", esp_size(t->ctx), esp_machines(t->ctx), n);
+    fprintf(f, "\"settled_step_ms\": %.2f, ", median(t->step_ms + settled, n - settled));
+    fprintf(f, "\"step_ms\": %.2f, \"wait_ms\": %.2f, ", median(t->step_ms, n), median(t->wait_ms, n));
+    fprintf(f, "\"inter_bytes_per_step\": %.0f, \"loss\": %.4f, ", n ? bytes / (double)n : 0, loss);
+    fprintf(f, "\"bits_per_character\": %.4f, \"unigram_bits\": %.4f}\n", bits, text_unigram_bits(&t->text));
+    if (fflush(f) || (f != stdout && fclose(f))) die(path, "cannot be written");
+}
+
+static void train(trainer *t) {
+    const size_t total = count(MAX_STEPS), stop = count(STOP_AT), last = stop && stop < total ? stop : total;
+    const char *folder = flag[CHECKPOINT].text, *why = NULL;
+    const int speaks = esp_rank(t->ctx) == 0;
+    size_t first = 0;
+    if (flag[RESUME].text) why = checkpoint_load(t->ctx, &t->net, folder, t->run, &first);
+    if (why) die("--resume", why);
+    if (speaks && first) printf("resumed after step %zu\n", first);
+    double mean = 0, bytes = -inter_bytes(t);
+    for (size_t s = first; s < last; s++) {
+        step(t, s);
+        mean += ((t->loss[s - first]) - mean) / (s - first < 20 ? (double)(s - first + 1) : 20);
+        if (speaks && (s + 1) % 50 == 0)
+            printf("step %zu of %zu: loss %.3f, last step %.0f ms\n", s + 1, total, mean, t->step_ms[s - first]);
+        if (folder && ((s + 1) % count(SAVE_EVERY) == 0 || s + 1 == last))
+            why = checkpoint_save(t->ctx, &t->net, folder, t->run, s + 1);
+        if (why) die("--checkpoint", why);
+    }
+    bytes += inter_bytes(t);
+    const double bits = held_out_bits(t);
+    compare_ranks(t);
+    if (!speaks) return;
+    printf("held out: %.3f bits a character (how often each occurs: %.3f)\n", bits, text_unigram_bits(&t->text));
+    if (count(SAMPLE)) write_sample(t, count(SAMPLE));
+    if (flag[CURVE].text) write_curve(t, flag[CURVE].text, first);
+    if (flag[JSON].text) write_json(t, flag[JSON].text, mean, bits, bytes);
+}
+
+int main(int argc, char **argv) {
+    static trainer t;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* progress shows in a pipe too */
+    parse(argc, argv);
+    const char *why = text_open(&t.text, flag[TEXT].text);
+    if (!why && t.text.n / 10 < count(CONTEXT) + 2) why = "is too short for this --context";
+    if (why) die("--text", why);
+    const shape s = {t.text.vocab, count(CONTEXT), count(WIDTH), count(HEADS), count(LAYERS), count(BATCH)};
+    if (gpt_open(&t.net, s, (uint64_t)count(SEED))) die("model", "out of memory");
+    const size_t steps = count(MAX_STEPS);
+    t.seq = calloc(s.batch, sizeof *t.seq), t.step_ms = calloc(4 * steps, sizeof *t.step_ms);
+    if (!t.seq || !t.step_ms) die("train", "out of memory");
+    t.wait_ms = t.step_ms + steps, t.at_s = t.wait_ms + steps, t.loss = t.at_s + steps;
+    int at = snprintf(t.run, sizeof t.run, "gpt 1 text %016llx", (unsigned long long)t.text.hash);
+    join_ranks(&t);
+    at += snprintf(t.run + at, sizeof t.run - (size_t)at, " ranks %d", esp_size(t.ctx));
+    for (int f = 0; f < N_RUN; f++)
+        at += snprintf(t.run + at, sizeof t.run - (size_t)at, " %s %g", flag[f].name + 2, flag[f].number);
+    train(&t);
+    esp_close(t.ctx);
+    return 0; /* the rest of the memory was for all of the run */
+}
