@@ -50,6 +50,10 @@
 #include "plan_output.c"
 #include "plan.c"
 #include "compare.c"
+#include "replay_report_ops.c"
+#include "replay_report_json.c"
+#include "replay_report_pages.c"
+#include "replay_report.c"
 #else
 #include "plan_left_out.c"
 #endif

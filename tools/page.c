@@ -104,7 +104,14 @@ typedef struct page_content {
     double base_ns;
     const page_bounds *bounds;
     const page_info *info;
+    const page_runs *runs; /* NULL: predicted only */
 } page_content;
+
+/* page_runs.c */
+static void page_runs_json(FILE *to, const page_content *c);
+
+/* A measured op may be missing. */
+static int page_is_op(const esp_plan_event *e) { return e->end_ns != UINT64_MAX && e->start_ns <= e->end_ns; }
 
 static void page_plan_json(FILE *to, const page_plan *p) {
     fputs("\n{", to);
@@ -121,14 +128,16 @@ static void page_plan_json(FILE *to, const page_plan *p) {
     fputs("],\n\"events\":[", to);
     for (uint32_t i = 0; i < p->n_events; i++) {
         const esp_plan_event *e = &p->events[i];
-        fprintf(to, "%s%u,%u,%u,%u,%" PRIu64 ",%" PRIu64 ",%" PRIu64, i ? ",\n" : "", e->unit, e->step, e->kind,
-                e->lanes, e->bytes, e->start_ns, e->end_ns - e->start_ns);
+        fprintf(to, "%s%u,%u,%u,%u,%" PRIu64 ",", i ? ",\n" : "", e->unit, e->step, e->kind, e->lanes, e->bytes);
+        if (page_is_op(e))
+            fprintf(to, "%" PRIu64 ",%" PRIu64, e->start_ns, e->end_ns - e->start_ns);
+        else
+            fputs("-1,0", to);
     }
     fputs("]}", to);
 }
 
-static void page_timeline_json(FILE *to, const page_content *c) {
-    const esp_plan_model *m = c->plans[c->n_plans - 1]->model;
+static void page_model_json(FILE *to, const esp_plan_model *m) {
     fprintf(to, ",\n\"model\":{\"forward\":%.0f,\"update\":%.0f,\"tensors\":[", page_finite(m->forward_ns),
             page_finite(m->update_ns));
     for (uint32_t i = 0; i < m->n_tensors; i++) {
@@ -136,7 +145,12 @@ static void page_timeline_json(FILE *to, const page_content *c) {
         page_text(to, m->tensors[i].name);
         fprintf(to, ",%" PRIu64 "]", m->tensors[i].elements);
     }
-    fputs("]},\n\"plans\":[", to);
+    fputs("]}", to);
+}
+
+static void page_timeline_json(FILE *to, const page_content *c) {
+    page_model_json(to, c->plans[c->n_plans - 1]->model);
+    fputs(",\n\"plans\":[", to);
     for (uint32_t i = 0; i < c->n_plans; i++) {
         if (i) fputc(',', to);
         page_plan_json(to, c->plans[i]);
@@ -175,7 +189,9 @@ static void page_put(FILE *to, const char *name, const page_content *content) {
         } else if (strcmp(*line, "@data") == 0) {
             fputc('{', to);
             page_info_json(to, content->info);
-            if (content->n_plans)
+            if (content->runs)
+                page_runs_json(to, content);
+            else if (content->n_plans)
                 page_timeline_json(to, content);
             else
                 page_compare_json(to, content);
@@ -202,4 +218,5 @@ static int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double 
     return page_end(to);
 }
 
+#include "page_runs.c"
 #include "page_trace.c"

@@ -36,6 +36,25 @@ typedef struct page_bounds {
     double bound_ns, bound_any_ns, free_compression_ns;
 } page_bounds;
 
+/* One strategy that was predicted and then run. */
+typedef struct page_run {
+    const char *name, *summary; /* summary: one line that says what it does, or NULL  */
+    int ours, noisy;            /* noisy: the spread is too wide for a number         */
+    page_plan predicted;
+    page_plan measured; /* the same units and ops in the same order; start and end UINT64_MAX: not measured */
+    double median_ns, p10_ns, p90_ns; /* measured steps                       */
+    uint32_t n_steps;
+} page_run;
+
+/* Strategies that were run, and how. */
+typedef struct page_runs {
+    const page_run *runs;
+    uint32_t n_runs, shown; /* shown: the one that the timeline begins with               */
+    double base_ns;         /* the model's forward, backward and update; 0: not known     */
+    const char *how;        /* "real mode, 100mbit,50us between machines"; or NULL         */
+    const char *warning;    /* or NULL                                                    */
+} page_runs;
+
 /* Each writes one whole file and returns 0, or -1 where the stream has an error (errno says which). The pages are HTML
  * that needs nothing else: no network, no fonts, no other file. */
 /* The step as lanes over time: fp32 (may be NULL) above the plan, the same model, on one time scale. */
@@ -43,6 +62,10 @@ static int page_timeline(FILE *to, const page_plan *fp32, const page_plan *plan,
 /* Bars, one a row, in the order given. `base`: the model's forward, backward and update, in ns; 0: not known. */
 static int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double base_ns, const page_bounds *bounds,
                         const page_info *info);
+/* One strategy at a time: predicted above measured, on one time scale. */
+static int page_runs_timeline(FILE *to, const page_runs *runs, const page_info *info);
+/* Predicted beside measured, a row a strategy. */
+static int page_runs_compare(FILE *to, const page_runs *runs, const page_info *info);
 /* Chrome/Perfetto trace JSON: a process for each plan, a thread for each lane. */
 static int page_trace(FILE *to, const page_plan *plans, uint32_t n_plans, const page_info *info);
 #endif

@@ -10,60 +10,25 @@ const lines = [
 const shortest = Math.min(...rows.map((row) => row.time)); // times are told in its unit
 const longest = Math.max(...rows.map((row) => row.time), ...lines.map((line) => line[2]));
 
-// A bar's parts, which add up to the step.
-function parts(row) {
-    const { exposed_communication_ns: communication, exposed_compression_ns: compression } = row.report;
-    const compute = Math.min(data.base_ns || row.time - communication - compression, row.time);
-    return [["backward", "Forward, backward, update", compute], ["comp", "Exposed compression", compression],
-        ["exposed", "Exposed communication", communication],
-        ["block", "Waiting", Math.max(0, row.time - compute - communication - compression)]];
-}
+const parts = (row) => partsOf(row.time, row.report);
 
-// Round steps over an axis that is `end` long, about six.
-function axisSteps(end) {
-    const power = 10 ** Math.floor(Math.log10(end / 6));
-    const step = [1, 2, 5, 10].map((m) => m * power).find((s) => end / s <= 7);
-    return Array.from({ length: Math.floor(end / step) + 1 }, (_, i) => i * step);
-}
-
-// The bars, with what they are measured against: steps of the axis behind them, bounds before them.
+// The bars, with what they are measured against.
 function chart(order) {
     const share = 0.78; // the rest of the width is for labels
     const place = (ns) => `${100 * share * ns / longest}%`;
-    const bars = order.map((row) => bar(row, place));
-    const steps = axisSteps(longest), [by, unit] = timeUnit(shortest);
-    const decimals = steps.length > 1 ? Math.max(0, Math.ceil(-Math.log10(steps[1] / by) - 1e-9)) : 0;
-    const axis = element("div", { class: "axis", "aria-hidden": "true" }, steps.map((ns) =>
-        placed(element("span", {}, ns ? `${(ns / by).toLocaleString("en", { minimumFractionDigits: decimals })} ${unit}` : "0"), place(ns))));
-    const ticks = element("div", { class: "lines" }, steps.map((ns) => placed(element("i", { class: "tick" }), place(ns))));
-    const bounds = element("div", { class: "lines over" }, lines.map(([color, name, ns]) => {
+    layChart(order.map((row) => bar(row, place)), longest, shortest, place, lines.map(([color, name, ns]) => {
         const line = placed(element("i", { "data-line": color, title: name }), place(ns));
         line.style.borderColor = `var(--${color})`;
         return line;
     }));
-    find("chart").replaceChildren(ticks, ...bars, element("div"), axis, bounds);
-    for (const layer of [ticks, bounds]) {
-        layer.style.left = `${axis.offsetLeft}px`;
-        layer.style.width = `${axis.offsetWidth}px`;
-    }
-}
-
-function placed(made, left) {
-    made.style.left = left;
-    return made;
 }
 
 function bar(row, place) {
     const time = format.time(row.time, shortest), speed = format.ratio(fp32_ns / row.time);
-    const segments = parts(row).map(([color, name, ns]) => {
-        const segment = element("div", { class: "segment", color, title: `${name}: ${format.time(ns)}` });
-        segment.style.width = place(ns);
-        return segment;
-    });
     return element("div", { class: row.ours ? "row ours" : "row", role: "listitem", "data-name": row.name },
         element("div", { class: "name", title: row.summary }, row.name),
         element("div", { class: "track", role: "img", "aria-label": `${row.name}: ${time}, ${speed} the speed of fp32` },
-            segments, element("div", { class: "label" }, time, element("span", { class: "speed" }, speed))));
+            segments(parts(row), place), element("div", { class: "label" }, time, element("span", { class: "speed" }, speed))));
 }
 
 let order = rows;

@@ -5,15 +5,21 @@ const shape = { gutter: 92, right: 14, axis: 30, title: 26, lane: 26, gap: 5, st
 class Lanes {
     // on: {hover(plan, op, x, y), leave(), select(plan, op), view(from, to)}
     constructor(canvas, plans, on) {
-        Object.assign(this, { canvas, plans, on, selected: null, hovered: null, drag: null });
-        this.total = Math.max(...plans.map((plan) => plan.total)) || 1;
-        this.shown = lanes.map((_, lane) => lane).filter((lane) => plans.some((plan) => plan.lanes[lane].length));
-        this.view = { from: 0, to: this.total };
-        this.layout();
+        Object.assign(this, { canvas, on, marks: false });
+        this.take(plans);
         new ResizeObserver(() => this.resize()).observe(canvas.parentElement);
         matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.colors = null; this.draw(); });
         this.listen();
         this.resize();
+    }
+
+    // Other plans in place of those that are shown; paints nothing yet.
+    take(plans) {
+        Object.assign(this, { plans, selected: null, hovered: null, drag: null });
+        this.total = Math.max(...plans.map((plan) => plan.total)) || 1;
+        this.shown = lanes.map((_, lane) => lane).filter((lane) => plans.some((plan) => plan.lanes[lane].length));
+        this.view = { from: 0, to: this.total };
+        this.layout();
     }
 
     layout() {
@@ -173,6 +179,12 @@ class Lanes {
 
     select(range) {
         this.selected = range;
+        this.draw();
+    }
+
+    // Marked ops stand out, others fade.
+    mark(on) {
+        this.marks = on;
         this.draw();
     }
 

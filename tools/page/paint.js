@@ -34,7 +34,7 @@ Object.assign(Lanes.prototype, {
         for (const band of this.bands) this.paintShade(pen, band);
         for (const row of this.rows) this.paintLane(pen, row);
         for (const band of this.bands) this.paintBand(pen, band);
-        if (this.hovered) this.outline(pen, this.hovered.plan, this.hovered.op, this.colors.text);
+        if (this.hovered) this.paintHovered(pen, this.hovered);
         pen.restore();
         for (const band of this.bands) this.paintEnd(pen, band);
     },
@@ -87,10 +87,10 @@ Object.assign(Lanes.prototype, {
         for (let i = firstFrom(ops, this.view.from); i < ops.length && ops[i].start < this.view.to; i++) {
             const op = ops[i], left = this.x(op.start), width = this.x(op.end) - left;
             const own = selected && touches(plan, op, selected);
-            if (left + width < painted && !own) continue;
+            if (left + width < painted && !own && !(this.marks && op.off)) continue;
             const drawn = Math.max(1, width > 3 ? width - 1 : width);
             painted = Math.floor(left) + 1;
-            pen.globalAlpha = selected && !own ? 0.22 : 1;
+            pen.globalAlpha = (selected && !own) || (this.marks && !op.off) ? 0.22 : 1;
             const name = plan.color(op);
             pen.fillStyle = colors[name];
             pen.fillRect(left, y, own ? Math.max(drawn, 2) : drawn, shape.lane);
@@ -182,6 +182,12 @@ Object.assign(Lanes.prototype, {
         pen.fillText(says, at, title + 13);
     },
 
+    // An op, and where there are two plans of the same ops, the other one of it.
+    paintHovered(pen, { plan, op }) {
+        this.outline(pen, plan, op, this.colors.text);
+        const other = op.twin && this.plans.find((p) => p !== plan);
+        if (other) this.outline(pen, other, op.twin, this.colors.text);
+    },
     outline(pen, plan, op, color) {
         for (const row of this.rows)
             if (row.plan === plan && op.lanes >> row.lane & 1)

@@ -38,13 +38,19 @@ class Plan {
     // Events are seven numbers each: unit, step, kind, lanes, bytes, start, duration. Time 0 becomes the start of the step.
     readOps(events, model) {
         this.ops = [];
+        this.events = []; // in the order of the data; null: not measured
         this.forward = model.forward;
         if (model.forward > 0) this.ops.push({ kind: kinds.forward, unit: -1, step: 0, lanes: 1, bytes: 0, start: 0, end: model.forward });
         let last = 0;
         for (let i = 0; i < events.length; i += 7) {
+            if (events[i + 5] < 0) {
+                this.events.push(null);
+                continue;
+            }
             const start = model.forward + events[i + 5];
             const op = { kind: events[i + 2], unit: events[i], step: events[i + 1], lanes: events[i + 3], bytes: events[i + 4], start, end: start + events[i + 6] };
             this.ops.push(op);
+            this.events.push(op);
             if (op.kind !== kinds.backward) this.units[op.unit].ops.push(op);
             last = Math.max(last, op.end);
         }

@@ -1,7 +1,13 @@
 // timeline.js: the timeline page: summary, picture, tooltip, the selected tensor, the table.
-const plans = data.plans.map((raw) => new Plan(raw, data.model.tensors, data.model));
-const plan = plans[plans.length - 1];
-const fp32 = plans.length > 1 ? plans[0] : null;
+// What is shown: fp32 and the plan, or a run's plan as predicted and as measured; the last one is what the table tells of.
+let plans, plan, base, table;
+
+function take(shown) {
+    plans = shown;
+    plan = plans[plans.length - 1];
+    base = plans.length > 1 ? plans[0] : null;
+}
+take(replay ? replayPlans(replay.shown) : data.plans.map((raw) => new Plan(raw, data.model.tensors, data.model)));
 
 function summary() {
     const { report } = plan;
@@ -22,11 +28,11 @@ function summary() {
     if (report.robust_p50_ns) card("robust", "Inputs off by \u00b120%", format.time(report.robust_p50_ns),
         `median; 90%: ${format.time(report.robust_p90_ns)}`);
     if (report.plan_ns) card("plan-time", "Planned in", format.time(report.plan_ns));
-    sides(report, fp32 && fp32.report);
+    sides(report, base && base.report);
 }
 
 // fp32 and the plan side by side: exposed time, traffic, and how busy each lane is.
-function sides(report, base) {
+function sides(report, other) {
     const priced = report.price.some((price) => price > 0);
     const of = (key, show) => (r) => show(r[key]);
     const rows = [["exposed-communication", "exposed communication", of("exposed_communication_ns", format.time)],
@@ -34,11 +40,11 @@ function sides(report, base) {
         ["inter", "traffic of a machine, inter", of("inter_bytes", format.bytes)],
         ["intra", "traffic of a rank, intra", of("intra_bytes", format.bytes)],
         ...view.shown.map((lane) => [`busy-${lanes[lane]}`, `lane ${lanes[lane]} busy`, (r) => format.percent(r.lane_ns[lane] / r.iteration_ns), lane])];
-    const heads = ["", base && "fp32", plan.name, priced && "share of the bound"].filter((head) => typeof head === "string");
+    const heads = ["", other && base.name, plan.name, priced && "share of the bound"].filter((head) => typeof head === "string");
     card("sides", "Where the time goes", null, element("table", {}, element("thead", {}, element("tr", {},
         heads.map((head, i) => element("th", { class: i ? "number" : null, scope: "col" }, head)))),
     rows.map(([id, name, show, lane]) => element("tr", { "data-testid": id }, element("td", {}, name),
-        base && element("td", { class: "number" }, show(base)), element("td", { class: "number" }, show(report)),
+        other && element("td", { class: "number" }, show(other)), element("td", { class: "number" }, show(report)),
         priced && element("td", { class: "number" }, lane === undefined ? "" : format.percent(report.price[lane]))))));
     find("summary").lastElementChild.classList.add("sides");
 }
@@ -69,12 +75,12 @@ function tooltip(of, op) {
         ["from \u2013 to", [op.start, op.end].map((at) => format.moment(at, of.total, op.end - op.start)).join(" \u2013 ")],
         ["takes", format.time(op.end - op.start)],
         steps && ["waited", op.wait ? `${format.time(op.wait)} for the lane` : "no time for the lane"],
-    ])];
+    ]), replay && op.twin && twinFacts(of, op)];
 }
 
 function hover(of, op, x, y) {
     const box = find("tooltip"), stage = find("stage");
-    if (box.op !== op) box.replaceChildren(...tooltip(of, op));
+    if (box.op !== op) box.replaceChildren(...tooltip(of, op).filter(Boolean));
     box.op = op;
     box.hidden = false;
     const left = x + 18 + box.offsetWidth > stage.clientWidth ? x - 14 - box.offsetWidth : x + 18;
@@ -144,7 +150,7 @@ function unitTable() {
         { name: "Ops take", number: true, title: "sum of its ops", value: (u) => u.busy, cell: (u) => format.time(u.busy) },
         { name: "Waits", number: true, title: "for lanes, from ready to done", value: (u) => u.done - u.ready - u.busy,
             cell: (u) => format.time(Math.max(0, u.done - u.ready - u.busy)) },
-    ], plan.units, (u) => ({ "data-unit": u.number, onclick: () => select(selected === u ? null : u, { reveal: true }) }));
+    ].filter((column) => !replay || !replayHides.includes(column.name)).concat(replay ? replayColumns() : []), plan.units, (u) => ({ "data-unit": u.number, onclick: () => select(selected === u ? null : u, { reveal: true }) }));
 }
 
 function filter() {
@@ -167,22 +173,31 @@ const view = new Lanes(find("lanes"), plans, {
 });
 // The unit that a click means: the very unit where an op of the plan was hit, else the first that holds the tensor.
 function touchesUnit(unit, range) {
+    if (replay && range.unit) return unit.number === range.unit.number;
     return plan.units.includes(range.unit) ? unit === range.unit : unit.first < range.first + range.n && range.first < unit.first + unit.n;
 }
-const table = unitTable();
 
-summary();
-legend([["backward", "Backward"], ["raw", "Collective"], ["payload", "Collective of payloads"], ["comp", "Comp; exposed compression"],
+// Everything around the picture, for what is shown now.
+function show() {
+    for (const id of ["summary", "legend", "unit-table"]) find(id).replaceChildren();
+    table = unitTable();
+    if (replay) replaySummary();
+    else summary();
+    keys();
+    find("lanes").setAttribute("aria-label", plans.map((p) => `${p.name}: a step takes ${format.time(p.total)}, exposed communication ` +
+        `${format.time(p.report.exposed_communication_ns)}`).join("; ") + ". The table below lists every tensor.");
+    filter();
+}
+const keys = () => legend([["backward", "Backward"], ["raw", "Collective"], ["payload", "Collective of payloads"], ["comp", "Comp; exposed compression"],
     ["decomp", "Decomp"],
     ...[["copy", "Copy to or from the host"], ["pack", "Pack, unpack"], ["block", "Forward, update"]].filter(([color]) =>
         plans.some((p) => p.ops.some((op) => p.color(op) === color))),
     ["hatch", "Bubble"], ["exposed", "Exposed communication"]]);
-find("lanes").setAttribute("aria-label", plans.map((p) => `${p.name}: a step takes ${format.time(p.total)}, exposed communication ` +
-    `${format.time(p.report.exposed_communication_ns)}`).join("; ") + ". The table below lists every tensor.");
 find("filter").addEventListener("input", filter);
 find("zoom-in").addEventListener("click", () => view.zoom(1.5));
 find("zoom-out").addEventListener("click", () => view.zoom(1 / 1.5));
 find("zoom-tail").addEventListener("click", () => view.tail());
 find("zoom-reset").addEventListener("click", () => view.reset());
-filter();
+show();
+if (replay) replayControls();
 view.reset();
