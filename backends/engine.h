@@ -37,7 +37,9 @@ enum {
     ENGINE_BUDGET = 1 << 20,   /* bytes moved by one call of test(): about 0.1 ms                         */
     ENGINE_STAMPS = 64,        /* logical times kept of the last columns                                  */
     ENGINE_AHEAD = 8,          /* columns of a flow given to the link at once                             */
-    ENGINE_QUEUE = 64          /* requests open at once on one comm                                       */
+    ENGINE_QUEUE = 64,         /* requests open at once on one comm                                       */
+    ENGINE_PHASES = 16,        /* of a link that changes                                                  */
+    ENGINE_LINK_MAX = 256      /* characters of its text                                                  */
 };
 
 #define ENGINE_COLLS                                                                                                   \
@@ -84,10 +86,11 @@ typedef struct engine_head {
 typedef struct engine_hello {
     int32_t status; /* of this rank so far: if one cannot, nobody goes on                               */
     int32_t pid, job_rank;
-    uint32_t params;  /* hash                                                                             */
-    uint64_t address; /* loop: rank 0's region. shm: a word to read for a trial                           */
-    uint64_t secret;  /* shm: what is in that word                                                        */
-    char socket[40];  /* shm: where rank 0 gives the memory away                                          */
+    uint32_t params;    /* hash                                                                             */
+    uint64_t address;   /* loop: rank 0's region. shm: a word to read for a trial                           */
+    uint64_t secret;    /* shm: what is in that word                                                        */
+    char socket[40];    /* shm: where rank 0 gives the memory away                                          */
+    uint64_t opened_ns; /* rank 0's is where the times of a changing link count from                      */
 } engine_hello;
 
 typedef struct engine_pace {
@@ -95,6 +98,19 @@ typedef struct engine_pace {
     uint64_t latency_ns;
     int on;
 } engine_pace;
+
+/* A link that changes while a job runs: what it is from a time on, or a file that says what it is now. */
+typedef struct engine_phase {
+    double ns_per_byte;
+    uint64_t latency_ns, from_ns; /* from_ns: since the link was opened                                       */
+} engine_phase;
+typedef struct engine_link {
+    engine_phase phases[ENGINE_PHASES];
+    int n;
+    uint64_t opened_ns, looked_ns; /* looked_ns: at the file                                               */
+    char file[ENGINE_LINK_MAX];    /* "": none                                                             */
+    int warned;
+} engine_link;
 
 #include "engine_sum.h"
 
@@ -168,7 +184,8 @@ typedef struct engine_comm {
     engine_hello *hello;
     int reach;
     int (*pull)(struct engine_comm *m, int32_t rank, uint64_t address, void *to, uint64_t bytes);
-    engine_pace pace;
+    engine_pace pace;   /* the link as it was opened: plans follow it, so that all ranks make the same ones */
+    engine_link link;   /* as it is now: how long what moves takes                                          */
     engine_flow *flows; /* [2][size]: of sum and of get                                         */
     /* moving */
     engine_op op;

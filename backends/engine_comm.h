@@ -66,6 +66,7 @@ ENGINE_FN int engine_drive(engine_comm *m) {
     if (m->error != ESP_OK) return m->error;
     if (!engine_running(m)) return 0;
     if (ENGINE_LOAD(&m->aborted)) return engine_fail(m, ESP_E_PEER);
+    if (m->pace.on && *m->link.file) engine_link_look(m, engine_now_ns());
     m->moved = 0;
     while (any && m->moved < ENGINE_BUDGET) {
         engine_next(m);

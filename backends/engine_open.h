@@ -31,9 +31,29 @@ ENGINE_FN int engine_cores(void) {
     return cores ? cores : 1;
 }
 
+/* link=(RATE,LATENCY;RATE,LATENCY@TIME;...) or link=(file:PATH): the link as it is at first, and how it changes. */
+ENGINE_FN esp_status engine_link_param(engine_comm *m, char *text) {
+    const char *where, *wrong;
+    size_t n = strlen(text);
+    if (n >= 2 && text[0] == '(' && text[n - 1] == ')') text[n - 1] = 0, text++;
+    if (!strncmp(text, "file:", 5)) {
+        snprintf(m->link.file, sizeof m->link.file, "%s", text + 5);
+        wrong = engine_read_link(m->link.file, &m->link);
+        if (wrong)
+            return engine_say(m->host, m->name, ESP_E_ARG,
+                              "the link's file %s: %s: write one line into it, as in 1gbit,50us", m->link.file, wrong);
+    } else if ((wrong = engine_parse_phases(text, &m->link, &where)) != NULL || *where) {
+        return engine_say(m->host, m->name, ESP_E_ARG, "link '%s': at character %d ('%.20s') expected %s", text,
+                          (int)(where - text) + 1, where, wrong ? wrong : "the end");
+    }
+    m->pace.ns_per_byte = m->link.phases[0].ns_per_byte;
+    m->pace.latency_ns = m->link.phases[0].latency_ns;
+    return ESP_OK;
+}
+
 /* Params that both backends know; *cma is set by "cma=0". */
 ENGINE_FN esp_status engine_params(engine_comm *m, const char *params, const char *known, int *cma) {
-    char key[32], val[64];
+    char key[32], val[ENGINE_LINK_MAX + 8];
     int more;
     while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) > 0) {
         double bits = engine_parse_rate(val), ns = engine_parse_time(val);
@@ -47,6 +67,9 @@ ENGINE_FN esp_status engine_params(engine_comm *m, const char *params, const cha
                 return engine_say(m->host, m->name, ESP_E_ARG,
                                   "latency=%s is not a time up to 10s: write latency=50us or 1ms", val);
             m->pace.latency_ns = (uint64_t)ns;
+        } else if (!strcmp(key, "link")) {
+            esp_status s = engine_link_param(m, val);
+            if (s != ESP_OK) return s;
         } else if (!strcmp(key, "cma") && cma && (val[0] == '0' || val[0] == '1') && !val[1]) {
             *cma = val[0] == '1';
         } else {
@@ -55,6 +78,7 @@ ENGINE_FN esp_status engine_params(engine_comm *m, const char *params, const cha
     }
     if (more < 0) return engine_say(m->host, m->name, ESP_E_ARG, "parameters are malformed: write %s", known);
     m->pace.on = m->pace.ns_per_byte > 0 || m->pace.latency_ns > 0;
+    if (!m->link.n) m->link.phases[m->link.n++] = (engine_phase){m->pace.ns_per_byte, m->pace.latency_ns, 0};
     return ESP_OK;
 }
 
@@ -191,6 +215,7 @@ ENGINE_FN esp_status engine_join(engine_comm *m, const esp_group *g, void *regio
         m->bells[q] = parent ? parent->bells[m->job_rank[q]] : engine_bells(m->head) + q;
         m->nics[q] = parent ? parent->nics[m->job_rank[q]] : engine_nics(m->head, m->size) + link;
     }
+    m->link.opened_ns = parent ? parent->link.opened_ns : m->hello[0].opened_ns;
     if (m->machines < 2) m->pace.on = 0;
     if (m->pace.on) m->reach = ENGINE_REACH_WINDOW; /* the link is slower than any copy; one way is enough */
     m->job->refs++;

@@ -57,6 +57,7 @@ static esp_status loop_meet(engine_comm *m, const esp_group *g, esp_status so_fa
     }
     mine.status = so_far;
     mine.pid = (int32_t)getpid();
+    mine.opened_ns = engine_now_ns();
     mine.job_rank = g->parent ? ((engine_comm *)g->parent)->rank : g->rank;
     mine.params = params;
     mine.address = region == MAP_FAILED ? 0 : (uint64_t)(uintptr_t)region;
@@ -77,7 +78,7 @@ static esp_status loop_open(const esp_host *h, const esp_group *g, const char *p
     if (s != ESP_OK) return s;
     m->reach = ENGINE_REACH_POINTER;
     m->drop_region = loop_drop_region;
-    s = engine_params(m, params, "inter=1gbit,latency=50us", NULL);
+    s = engine_params(m, params, "inter=1gbit,latency=50us,link=(1gbit,50us;100mbit,50us@30s)", NULL);
     s = loop_meet(m, g, s, esp_name_hash(params));
     if (s == ESP_OK)
         *comm = m;
@@ -93,7 +94,7 @@ static const esp_backend loop_backend = {
     .devices = ESP_BIT(ESP_CPU),
     .name = "loop",
     .summary = "ranks are threads of one process",
-    .params = "inter=,latency=",
+    .params = "inter=,latency=,link=",
     .probe = loop_probe,
     .open = loop_open,
     .close = engine_close,

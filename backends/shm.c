@@ -94,6 +94,7 @@ static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far
     }
     mine.status = so_far;
     mine.pid = (int32_t)getpid();
+    mine.opened_ns = engine_now_ns();
     mine.job_rank = g->parent ? ((engine_comm *)g->parent)->rank : g->rank;
     mine.params = esp_name_hash(params);
     mine.address = (uint64_t)(uintptr_t)&secret;
@@ -127,7 +128,7 @@ static esp_status shm_comm_open(const esp_host *h, const esp_group *g, const cha
     if (s != ESP_OK) return s;
     m->drop_region = shm_drop_region;
     m->pull = shm_pull;
-    s = engine_params(m, params, "inter=1gbit,latency=50us,cma=1", &cma);
+    s = engine_params(m, params, "inter=1gbit,latency=50us,link=(1gbit,50us;100mbit,50us@30s),cma=1", &cma);
     if (env && (env[0] == '0' || env[0] == '1')) cma = env[0] == '1';
     s = shm_meet(m, g, s, params, cma);
     if (s == ESP_OK)
@@ -144,7 +145,7 @@ static const esp_backend shm_backend = {
     .devices = ESP_BIT(ESP_CPU),
     .name = "shm",
     .summary = "ranks are processes of one machine, sharing memory",
-    .params = "inter=,latency=,cma=0",
+    .params = "inter=,latency=,link=,cma=0",
     .probe = shm_probe,
     .open = shm_comm_open,
     .close = engine_close,

@@ -7,7 +7,7 @@ enum { ESP__TIMEOUT_DEFAULT_MS = 300000, ESP__TRACE_EVENTS = 1 << 20 };
 
 /* What ranks tell each other when they meet. */
 typedef struct esp__intro {
-    char machine[ESP__NAME_MAX * 2], backend[ESP__SPEC_MAX], link[ESP__NAME_MAX];
+    char machine[ESP__NAME_MAX * 2], backend[ESP__SPEC_MAX], link[ESP__SPEC_MAX];
     uint32_t abi;
 } esp__intro;
 
@@ -111,15 +111,19 @@ static esp_status esp__backend_choose(esp_ctx *ctx, const char *spec, char *name
                             "no backend can run here: name one in esp_config.backend or ESPRESSO_BACKEND");
 }
 
-/* "1gbit,50us" of the launcher becomes the backend's parameters. */
+/* "1gbit,50us" of the launcher becomes the backend's parameters; so does a link that changes. */
 static esp_status esp__link_params(esp_ctx *ctx, const esp_backend *b, const char *params, const char *link, char *out,
                                    size_t cap) {
     const char *comma = strchr(link, ',');
     if (*link && !(b->caps & ESP_BACKEND_PACED))
         return esp__fail(ctx, ESP_E_UNSUPPORTED, "backend '%s' has no emulated link: leave --inter out, or use shm",
                          b->name);
+    if (strlen(link) >= ESP__SPEC_MAX || strlen(params) >= ESP__SPEC_MAX - 32)
+        return esp__fail(ctx, ESP_E_ARG, "the link (ESPRESSO_INTER_LINK) or the backend's parameters are too long");
     if (!*link)
         snprintf(out, cap, "%s", params);
+    else if (strchr(link, ';') || !strncmp(link, "file:", 5))
+        snprintf(out, cap, "%s%slink=(%s)", params, *params ? "," : "", link);
     else if (comma)
         snprintf(out, cap, "%s%sinter=%.*s,latency=%s", params, *params ? "," : "", (int)(comma - link), link,
                  comma + 1);
@@ -212,6 +216,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     if (s) return s;
     ctx->rank = w.rank;
     ctx->size = w.size;
+    esp__tokens_open(ctx);
     s = esp__builtins_add(ctx, c);
     if (!s) s = esp__backend_choose(ctx, c->backend, name, &params);
     if (s) return s;
@@ -252,9 +257,13 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
     ctx->size = 1;
     ctx->simd = esp_simd_level();
     pthread_mutex_init(&ctx->lock, NULL);
+    pthread_condattr_t monotonic; /* the lanes' threads sleep until times of esp__now_ns */
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&ctx->done_cv, NULL);
-    pthread_cond_init(&ctx->cpu_cv, NULL);
-    pthread_cond_init(&ctx->link_cv, NULL);
+    pthread_cond_init(&ctx->cpu_cv, &monotonic);
+    pthread_cond_init(&ctx->link_cv, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     esp__host_init(&ctx->host, ctx);
     s = esp__open_all(ctx, &c);
     if (s) {

@@ -10,7 +10,7 @@ static const tool_flag run_flags[] = {
     {"-n", "N", "how many ranks"},
     {"--machines", "M", "spread them over M emulated machines (default 1), the first N/M on the first"},
     {"--ranks-per-machine", "3,1,...", "the same, with uneven numbers; instead of -n and --machines"},
-    {"--inter", "RATE[,LATENCY]", "emulate this link between machines, as in 1gbit,50us"},
+    {"--inter", "RATE[,LATENCY]", "emulate this link between machines, as in 1gbit,50us; it may change: see below"},
     {"--env", "NAME=VALUE", "set a variable for every rank; may be repeated"},
     {"--timeout", "MS", "how long a rank may be late before the others give up (ESPRESSO_TIMEOUT_MS)"},
     {"--no-prefix", NULL, "forward lines as they are, without the rank in front"},
@@ -28,16 +28,38 @@ static int run_quantity(const char *text, const char *end, const char *const *un
     return 0;
 }
 
+/* The next part of a link, up to one of `stops`; *at moves to its end. */
+static const char *run_part(const char **at, const char *stops) {
+    const char *begin = *at;
+    *at += strcspn(begin, stops);
+    return begin;
+}
+
+/* "1gbit,50us", and after each ';' one more with "@30s": from when on it holds. Or "file:PATH". */
 static int run_check_inter(const tool_command *c, const char *text) {
     static const char *const rates[] = {"gbit", "mbit", "kbit", "bit", NULL}, *const times[] = {"us", "ms", "s", NULL};
-    const char *comma = strchr(text, ','), *end = comma ? comma : text + strlen(text);
-    if (run_quantity(text, end, rates) != 2)
-        return tool_usage(c, "--inter %s: '%.*s' is no rate: write a number and gbit, mbit, kbit or bit, as in 100mbit",
-                          text, (int)(end - text), text);
-    if (comma && !run_quantity(comma + 1, text + strlen(text), times))
-        return tool_usage(c, "--inter %s: '%s' is no latency: write a number and us, ms or s, as in 50us", text,
-                          comma + 1);
-    return TOOL_OK;
+    const char *part, *wrong = NULL;
+    if (strlen(text) > 240) return tool_usage(c, "--inter: the link's text is longer than 240 characters");
+    if (strncmp(text, "file:", 5) == 0)
+        return text[5] ? TOOL_OK : tool_usage(c, "--inter file: write the file's name behind it, as in file:link.txt");
+    for (const char *at = text;; at++) {
+        int first = at == text;
+        if (part = run_part(&at, ",;@"), run_quantity(part, at, rates) != 2)
+            wrong = "is no rate: write a number and gbit, mbit, kbit or bit, as in 100mbit";
+        else if (*at == ',' && (at++, part = run_part(&at, ",;@"), !run_quantity(part, at, times)))
+            wrong = "is no latency: write a number and us, ms or s, as in 50us";
+        else if (first ? *at == '@' : *at != '@')
+            part = at, wrong = first ? "cannot be here: the first link holds from the start"
+                                     : "should be '@' and the time from which it holds, as in 100mbit,50us@30s";
+        else if (*at == '@' && (at++, part = run_part(&at, ",;@"), run_quantity(part, at, times) != 2))
+            wrong = "is no time: write a number and us, ms or s, as in 30s";
+        else if (*at && *at != ';')
+            part = at, wrong = "is too much: write ';' before the next link";
+        if (wrong)
+            return tool_usage(c, "--inter %s: at character %d, '%.*s' %s", text, (int)(part - text) + 1,
+                              (int)(at > part ? at - part : 1), part, wrong);
+        if (!*at) return TOOL_OK;
+    }
 }
 
 static int run_check_env(const tool_command *c, const char *text) {
@@ -181,6 +203,10 @@ static const tool_command run_command = {
     .details =
         "Each rank finds in its environment: ESPRESSO_RANK, ESPRESSO_SIZE, ESPRESSO_MACHINE, ESPRESSO_LOCAL_RANK,\n"
         "ESPRESSO_ROOT (where the ranks meet), and ESPRESSO_INTER_LINK with --inter. esp_open reads them.\n"
+        "\n"
+        "The link may change while the job runs: --inter '1gbit,50us;100mbit,50us@30s' is slower from 30 seconds "
+        "after\n"
+        "the ranks met. --inter file:PATH reads RATE[,LATENCY] from a file, and again every 100 ms.\n"
         "\n"
         "Rank 0 reads the standard input. Signals are passed on to all ranks; Ctrl-C a second time ends them at once.\n"
         "When a rank fails, the others have 2 seconds to end, then get SIGTERM, then SIGKILL. The exit status is that\n"
