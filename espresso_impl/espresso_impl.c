@@ -52,6 +52,8 @@
 #include "probe.c"
 #include "report.c"
 #include "record.c"
+#include "stats_json.c"
+#include "stats_prometheus.c"
 #include "stats.c"
 #include "guard.c"
 #include "autopilot.c"

@@ -64,4 +64,6 @@ ESP__FN esp_status esp__auto_open(esp_ctx *ctx, const char **spec);
 ESP__FN esp_status esp__auto_start(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_step(esp_ctx *ctx);
 ESP__FN void esp__auto_close(esp_ctx *ctx);
+/* Where it stands, in a word ("measuring", "watching"): static text, for statistics. NULL: no autopilot. */
+ESP__FN const char *esp__auto_phase(const esp_ctx *ctx);
 #endif

@@ -183,7 +183,7 @@ static void esp__record_mine(const esp_ctx *ctx, esp__record *r, uint32_t n) {
     esp__machine_ticks(&ticks, &stolen);
     head->forward_ns = esp__record_gap(ctx, r, n, -2, -1);
     head->stolen = ticks > r->ticks ? (double)(stolen - r->stolen) / (double)(ticks - r->ticks) : 0;
-    head->cores = esp__cores();
+    head->cores = esp__machine_cores();
     for (uint32_t i = 0; i < ctx->n_tensors; i++) {
         t[i].ready_ns = esp__record_gap(ctx, r, n, (int64_t)i - 1, i);
         double wide = esp__record_quantile(r->sorted, n, 0.9) - esp__record_quantile(r->sorted, n, 0.1);

@@ -20,6 +20,8 @@ ESP__FN void esp__put_string(esp__text *t, const char *s) {
         esp__text_add(t, "%.*s", (int)(p - from), (const char *)from);
         if (!n)
             esp__text_add(t, "\\ufffd");
+        else if (*p == '\n')
+            esp__text_add(t, "\\n");
         else
             esp__text_add(t, *p < ' ' ? "\\u%04x" : "\\%c", *p);
         from = ++p;
@@ -40,8 +42,8 @@ ESP__FN void esp__put_double(esp__text *t, double x, int digits) {
     esp__text_add(t, "%s", buf);
 }
 
-/* Nanoseconds as microseconds. */
-ESP__FN void esp__put_us(esp__text *t, double ns) { esp__put_double(t, ns / 1000.0, 12); }
+/* Nanoseconds (>= 0) as microseconds, to the nanosecond. */
+ESP__FN void esp__put_us(esp__text *t, double ns) { esp__put_double(t, (double)(uint64_t)(ns + 0.5) / 1000.0, 15); }
 
 /* ---- files ---------------------------------------------------------------------------------------------------------- */
 /* An absolute path, so that a chdir of the program changes nothing. Memory of the context, or NULL. */
@@ -112,7 +114,7 @@ ESP__FN int esp__file_check(const char *path) {
 }
 
 /* ---- the machine ------------------------------------------------------------------------------------------------------ */
-ESP__FN uint32_t esp__cores(void) {
+ESP__FN uint32_t esp__machine_cores(void) {
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n > 0 ? (uint32_t)n : 1;
 }
