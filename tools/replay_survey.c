@@ -1,0 +1,132 @@
+/* replay_survey.c: real mode's inputs for the planner: links, codecs and the cost of starting an op, measured by all ranks at
+ * once, in the processes that then run the strategies. Must not know how a survey measures. */
+#include "replay.h"
+
+enum {
+    REPLAY_ROUGH_BYTES = 8 << 20,
+    REPLAY_FIRST_BYTES = 1024,
+    REPLAY_FIRST_ELEMENTS = 256,
+    REPLAY_DISPATCH_STEPS = 4
+};
+#define REPLAY_PROBE_NS 30e6    /* a size gets about that long */
+#define REPLAY_LONGEST_NS 400e6 /* and no larger size is measured once one takes that long */
+
+static uint32_t replay_repeats(double guess_ns, uint32_t most) {
+    const double n = guess_ns > 0 ? REPLAY_PROBE_NS / guess_ns : most;
+    return n < 2 ? 2 : n > most ? most : (uint32_t)n;
+}
+
+/* One collective at every size, four times the one before, up to `most` bytes. */
+static esp_status replay_survey_link(replay_run *r, uint8_t level, uint32_t coll, uint64_t most) {
+    esp_status s = ESP_OK;
+    double guess = 0;
+    for (uint64_t bytes = REPLAY_FIRST_BYTES; !s; bytes *= 4) {
+        const uint64_t size = bytes < most ? bytes : most;
+        s = esp__survey_link(r->ctx, r->survey, level, coll, size, replay_repeats(guess, 15));
+        guess = 4 * esp__survey_guess(r->ctx, r->survey, level, coll, size);
+        if (size == most || guess > REPLAY_LONGEST_NS) break;
+    }
+    return s;
+}
+
+static esp_status replay_survey_open(replay_run *r, uint64_t bytes, uint64_t elements) {
+    if (r->survey) esp__survey_close(r->ctx, r->survey);
+    r->survey = tool_realloc(r->survey, sizeof *r->survey);
+    memset(r->survey, 0, sizeof *r->survey);
+    return esp__survey_open(r->ctx, r->survey, bytes, elements);
+}
+
+/* What the planner is given from now on. */
+static esp_status replay_survey_take(replay_run *r) {
+    const esp_status s = esp__survey_finish(r->ctx, r->survey);
+    if (s) return s;
+    r->in.system = r->survey->system;
+    r->in.system.name = "as measured";
+    r->in.system.shared_cores = r->compute == REPLAY_BUSY;
+    r->in.n_codecs = r->survey->n_codecs;
+    memcpy(r->in.codecs, r->survey->plan_codecs, sizeof r->survey->plan_codecs);
+    return ESP_OK;
+}
+
+/* What fp32 needs. */
+static esp_status replay_survey_rough(replay_run *r) {
+    static const struct {
+        uint8_t level;
+        uint32_t coll;
+    } all[] = {{ESP__FLAT, ESP_COLL_ALLREDUCE},
+               {ESP__INTRA, ESP_COLL_REDUCE_SCATTER},
+               {ESP__INTRA, ESP_COLL_ALLGATHER},
+               {ESP__INTER, ESP_COLL_ALLREDUCE}};
+    esp_status s = replay_survey_open(r, REPLAY_ROUGH_BYTES, 1024);
+    replay_say(r, "replay: a first look at the links");
+    for (size_t i = 0; i < sizeof all / sizeof *all && !s; i++)
+        s = replay_survey_link(r, all[i].level, all[i].coll, REPLAY_ROUGH_BYTES);
+    return s ? s : replay_survey_take(r);
+}
+
+static uint64_t replay_elements(const replay_run *r) {
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < r->in.model.n_tensors; t++) n += r->in.model.tensors[t].elements;
+    return n;
+}
+
+static esp_status replay_survey_links(replay_run *r) {
+    static const uint32_t colls[] = {ESP_COLL_ALLREDUCE, ESP_COLL_REDUCE_SCATTER, ESP_COLL_ALLGATHER, ESP_COLL_ALLTOALL,
+                                     ESP_COLL_BROADCAST, ESP_COLL_GATHER,         ESP_COLL_REDUCE};
+    enum { COLLS = sizeof colls / sizeof *colls };
+    const uint64_t elements = replay_elements(r),
+                   most = elements * 4 < 2 * REPLAY_FIRST_BYTES ? 2 * REPLAY_FIRST_BYTES : elements * 4;
+    const int flat_only = r->machines == 1 || r->machines == r->n;
+    esp_status s = replay_survey_open(r, most, elements);
+    for (uint8_t level = ESP__FLAT; level <= (flat_only ? ESP__FLAT : ESP__INTER) && !s; level++)
+        for (uint32_t c = 0; c < COLLS && !s; c++) {
+            replay_say(r, "replay: measuring links, %u of %u", level * COLLS + c + 1, (flat_only ? 1 : 3) * COLLS);
+            s = replay_survey_link(r, level, colls[c], most);
+        }
+    return s;
+}
+
+static esp_status replay_survey_codecs(replay_run *r) {
+    const uint64_t elements = replay_elements(r);
+    esp_status s = ESP_OK;
+    const uint32_t n = r->in.n_codecs;
+    for (uint32_t c = 0; c < n && !s; c++) {
+        s = esp__survey_codec_add(r->ctx, r->survey, r->in.codecs[c].spec);
+        replay_say(r, "replay: measuring codecs, %u of %u", c + 1, n);
+        for (uint64_t e = REPLAY_FIRST_ELEMENTS; !s; e *= 4) {
+            const uint64_t size = e < elements ? e : elements;
+            s = esp__survey_codec_at(r->ctx, r->survey, c, size, size > 1 << 18 ? 3 : size > 1 << 14 ? 7 : 15);
+            if (size == elements) break;
+        }
+    }
+    return s ? s : replay_survey_take(r);
+}
+
+/* Steps of `text`, which the survey looks at. */
+static esp_status replay_survey_steps(replay_run *r, const char *text) {
+    esp_status s = esp_strategy_set(r->ctx, text);
+    for (int i = 0; i < REPLAY_DISPATCH_STEPS && !s; i++) {
+        s = replay_step(r, NULL);
+        if (!s && i) s = esp__survey_step(r->ctx, r->survey);
+    }
+    return s;
+}
+
+/* Without compression, and with all of it. */
+static esp_status replay_survey_dispatch(replay_run *r) {
+    static const char *const names[] = {"fp32", "layerwise"};
+    esp_status s = ESP_OK;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !s; i++) {
+        char *text = NULL;
+        plan_made m;
+        replay_say(r, "replay: what starting an op costs, under %s", names[i]);
+        if (r->ctx->rank == 0 && !plan_make(&r->in, names[i], ESP_PLAN_NO_BOUND, &m)) {
+            text = strdup(esp_plan_text(m.plan));
+            plan_free(&m);
+        }
+        s = replay_share_text(r, &text);
+        if (!s && text) s = replay_survey_steps(r, text);
+        free(text);
+    }
+    return s ? s : replay_survey_take(r);
+}
