@@ -74,7 +74,11 @@ ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t level, uint
     const esp_plan_link *tables = level == ESP__FLAT ? &s->flat : link;
     double traffic = esp__traffic(coll, n, before, piece), nic;
     if (n < 2) return 0.0;
-    if (tables->table[coll].n) return esp__curve_at(&tables->table[coll], esp__table_size(coll, n, before, piece));
+    if (tables->table[coll].n) {
+        /* measured with all ranks of a machine at it: fewer put as much less on its NIC */
+        double share = level == ESP__INTER ? (double)flows / local : 1.0;
+        return esp__curve_at(&tables->table[coll], esp__table_size(coll, n, before, piece) * share);
+    }
     double alpha = esp__alpha(link, coll, n);
     if (level == ESP__INTRA || s->machines == 1) return alpha + traffic * 1000.0 / s->intra.bytes_per_us;
     if (level == ESP__INTER) return alpha + traffic * flows * 1000.0 / s->inter.bytes_per_us;

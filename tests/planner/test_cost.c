@@ -155,6 +155,9 @@ static void test_tables(void **state) {
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLGATHER, 2500, 2500, 1),
          157000); /* no table: 150000 + 7 * 1000 */
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_BROADCAST, 2500, 2500, 1), 31000);
+    s.inter.table[ESP_COLL_REDUCE_SCATTER] = (esp_cost_curve){reduce_scatter, 2, 0};
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 2000, 250, 8), 700);
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 16000, 2000, 1), 700); /* an eighth on the NIC */
 }
 
 /* Nothing to do among one. */
