@@ -39,6 +39,7 @@
 #include "order.c"
 #include "program.c"
 #include "memory.c"
+#include "tokens.c"
 #include "ops.c"
 #include "hold.c"
 #include "executor.c"
@@ -50,6 +51,10 @@
 #include "../planner/planner.c"
 
 #include "probe.c"
+#include "survey.c"
+#include "survey_codec.c"
+#include "survey_step.c"
+#include "survey_fit.c"
 #include "report.c"
 #include "record.c"
 #include "stats_json.c"

@@ -265,10 +265,19 @@ static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
     return ESP_OK;
 }
 
+/* How much there is to do, for the token. */
+static uint64_t esp__op_elements(const esp_ctx *ctx, const esp__op *op) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < op->n_ranges; i++) n += ctx->program.ranges[op->first_range + i].length;
+    return op->kind == ESP__OP_DECOMPRESS ? n * op->n_sources : n;
+}
+
 ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op) {
-    if (op->kind == ESP__OP_COMPRESS) return esp__run_compress(ctx, op);
-    if (op->kind == ESP__OP_DECOMPRESS) return esp__run_decompress(ctx, op);
-    return esp__run_copy(ctx, op);
+    if (op->kind != ESP__OP_COMPRESS && op->kind != ESP__OP_DECOMPRESS) return esp__run_copy(ctx, op);
+    int token = esp__token_take(ctx, esp__op_elements(ctx, op));
+    esp_status s = op->kind == ESP__OP_COMPRESS ? esp__run_compress(ctx, op) : esp__run_decompress(ctx, op);
+    esp__token_put(ctx, token);
+    return s;
 }
 
 /* Bodies were summed, headers with them: write them anew, as this rank's own payloads of the same parts have them. */

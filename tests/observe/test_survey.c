@@ -1,0 +1,211 @@
+/* test_survey.c: the survey's points are the same on all ranks, what it makes of them is what the planner can use, and made-up
+ * points give back the figures that they were made from. */
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "espresso.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "../common/ranks.h"
+#include <stdatomic.h>
+
+static atomic_int failures;
+#define CHECK(cond)                                                                                                    \
+    do {                                                                                                               \
+        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
+            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
+    } while (0)
+
+static void add(esp_ctx *ctx, const char *name, uint64_t count) {
+    esp_tensor_desc d = ESP_ZERO;
+    d.name = name;
+    d.count = count;
+    CHECK(!esp_tensor_add(ctx, &d, NULL));
+}
+
+/* A plan for a small model, from a survey. */
+static void plan(const esp__survey *s) {
+    static const esp_plan_tensor tensors[] = {{"a", 100000, 1e6, NULL}, {"b", 300, 1e5, NULL}};
+    esp_plan_model m = ESP_ZERO;
+    esp_plan_report report = ESP_ZERO;
+    esp_plan *p = NULL;
+    m.name = "m";
+    m.tensors = tensors;
+    m.n_tensors = 2;
+    CHECK(!esp_plan_make(&m, s->plan_codecs, s->n_codecs, &s->system, NULL, &p));
+    if (!p) return;
+    report.struct_size = sizeof report;
+    CHECK(!esp_plan_report_read(p, &report));
+    CHECK(report.iteration_ns > 1.1e6 && report.iteration_ns <= report.fp32_ns);
+    esp_plan_free(p);
+}
+
+static uint64_t shared_hash[4];
+
+static void curve_fine(const esp__survey_curve *c, uint32_t n) {
+    CHECK(c->n == n);
+    for (uint32_t i = 0; i < c->n; i++) {
+        CHECK(c->at[i].ns > 0.0 && c->at[i].size > 0.0 && c->spread[i] >= 0.0);
+        CHECK(!i || c->at[i].size > c->at[i - 1].size);
+    }
+}
+
+static void survey(esp_ctx *ctx, void *user) {
+    static esp__survey surveys[4];
+    esp__survey *s = &surveys[esp_rank(ctx)];
+    const esp_stream cpu = ESP_ZERO;
+    static float grads[4][60000];
+    (void)user;
+    add(ctx, "a", 50000);
+    add(ctx, "b", 10000);
+    CHECK(!esp_start(ctx));
+    CHECK(!esp__survey_open(ctx, s, 1 << 20, 1 << 16));
+    CHECK(s->ranks == 4 && s->cores >= 1 && s->pack_bytes_per_us > 0.0);
+    CHECK(esp__survey_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) <= 0.0);
+    for (uint8_t level = 0; level < 3; level++)
+        for (uint64_t bytes = 1 << 16; bytes >= 1 << 10; bytes >>= 2) /* also from large to small */
+            CHECK(!esp__survey_link(ctx, s, level, ESP_COLL_ALLREDUCE, bytes, 3));
+    CHECK(!esp__survey_link(ctx, s, ESP__INTRA, ESP_COLL_ALLGATHER, 4096, 3));
+    CHECK(esp__survey_link(ctx, s, ESP__INTRA, ESP_COLL_ALLGATHER, 4 << 20, 3) == ESP_E_ARG);
+    for (int level = 0; level < 3; level++) curve_fine(&s->link[level][ESP_COLL_ALLREDUCE], 4);
+    CHECK(!esp__survey_codec_add(ctx, s, "fp16"));
+    CHECK(!esp__survey_codec_add(ctx, s, "dgc:ratio=0.01"));
+    CHECK(!esp__survey_codec_add(ctx, s, "efsignsgd"));
+    CHECK(esp__survey_codec_add(ctx, s, "nonsense") == ESP_E_NOT_FOUND && s->n_codecs == 3);
+    for (uint32_t k = 0; k < 3; k++) {
+        for (uint64_t n = 1 << 10; n <= 1 << 16; n <<= 3) CHECK(!esp__survey_codec_at(ctx, s, k, n, 3));
+        curve_fine(&s->codecs[k].compress, 3);
+        curve_fine(&s->codecs[k].decompress, 3);
+        CHECK(s->codecs[k].error >= 0.0 && s->codecs[k].error < 1.0);
+    }
+    CHECK(esp__survey_codec_at(ctx, s, 0, 1 << 20, 3) == ESP_E_ARG);
+    CHECK(s->codecs[0].error < 1e-5 && s->codecs[1].error > 0.1);
+    CHECK(fabs(s->codecs[0].units - 2.0) < 1e-9 && fabs(s->codecs[0].header_bytes - 32.0) < 1e-6);
+    CHECK(fabs(s->codecs[1].units - 0.06) < 0.03 && s->codecs[1].header_bytes < 80.0);
+    for (int step = 0; step < 4; step++) {
+        float *g = grads[esp_rank(ctx)];
+        CHECK(!esp_push(ctx, 0, g, cpu));
+        CHECK(!esp_push(ctx, 1, g + 50000, cpu));
+        CHECK(!esp_wait_all(ctx));
+        CHECK(!esp__survey_step(ctx, s));
+    }
+    CHECK(s->link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 6); /* fp32 gave two sizes more */
+    CHECK(s->link[ESP__INTRA][ESP_COLL_REDUCE_SCATTER].n == 2);
+    CHECK(s->dispatch_ns[ESP__LANE_INTER] > 0.0);
+    CHECK(esp__survey_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) > 0.0);
+    CHECK(esp__survey_guess(ctx, s, ESP__INTRA, ESP_COLL_REDUCE, 1000) > 0.0); /* told by others */
+    CHECK(!esp__survey_finish(ctx, s));
+    CHECK(s->system.machines == 2 && s->system.ranks_per_machine == 2);
+    CHECK(s->system.inter.table[ESP_COLL_ALLGATHER].n == 6 && s->system.intra.table[ESP_COLL_GATHER].n == 4);
+    CHECK(s->noise > 0.0);
+    uint64_t h = esp__hash64(ESP__HASH0, s->link, sizeof s->link);
+    h = esp__hash64(h, s->dispatch_ns, sizeof s->dispatch_ns);
+    for (uint32_t k = 0; k < 3; k++) {
+        h = esp__hash64(h, &s->codecs[k].compress, sizeof s->codecs[k].compress);
+        h = esp__hash64(h, &s->codecs[k].header_bytes, 4 * sizeof(double));
+    }
+    shared_hash[esp_rank(ctx)] = h;
+    CHECK(!esp_barrier(ctx));
+    CHECK(shared_hash[0] == h);
+    if (esp_rank(ctx) == 0) plan(s);
+    esp__survey_close(ctx, s);
+    esp__survey_close(ctx, s); /* fine */
+}
+
+static void test_survey(void **state) {
+    test_job j = {.size = 4, .per_machine = 2, .body = survey};
+    (void)state;
+    test_run(&j);
+    assert_int_equal(failures, 0);
+}
+
+/* One rank: nothing to measure but codecs. */
+static void alone(esp_ctx *ctx, void *user) {
+    static esp__survey s;
+    (void)user;
+    CHECK(!esp__survey_open(ctx, &s, 1 << 12, 1 << 12));
+    CHECK(!esp__survey_link(ctx, &s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1024, 2));
+    CHECK(s.link[ESP__FLAT][ESP_COLL_ALLREDUCE].n == 0);
+    CHECK(!esp__survey_codec_add(ctx, &s, "bf16"));
+    CHECK(!esp__survey_codec_at(ctx, &s, 0, 4096, 2));
+    CHECK(!esp__survey_finish(ctx, &s));
+    CHECK(s.system.machines == 1 && s.system.ranks_per_machine == 1);
+    esp__survey_close(ctx, &s);
+}
+
+static void test_alone(void **state) {
+    test_job j = {.size = 1, .body = alone};
+    (void)state;
+    test_run(&j);
+    assert_int_equal(failures, 0);
+}
+
+/* Points made from a latency and two rates give these back. */
+static void test_fit(void **state) {
+    static esp__survey s;
+    esp_ctx ctx;
+    int32_t machine_of[4] = {0, 0, 1, 1}, local_of[4] = {0, 1, 0, 1};
+    (void)state;
+    memset(&ctx, 0, sizeof ctx);
+    memset(&s, 0, sizeof s);
+    ctx.size = 4;
+    ctx.topo.size = 4, ctx.topo.n_machines = 2, ctx.topo.n_local = 2;
+    ctx.topo.machine_of = machine_of, ctx.topo.local_of = local_of;
+    s.pack_bytes_per_us = 1e4;
+    for (uint64_t bytes = 1 << 10; bytes <= 1 << 24; bytes <<= 2) {
+        double b = (double)bytes; /* 2 ranks: allreduce 2 hops, b bytes; alltoall 1 hop, b / 2 */
+        esp__survey_add(&s, &s.link[ESP__INTRA][ESP_COLL_ALLREDUCE], b, 2 * 3000.0 + b * 1000.0 / 5000.0, 0.1);
+        esp__survey_add(&s, &s.link[ESP__INTER][ESP_COLL_ALLREDUCE], b, 2 * 50000.0 + 2 * b * 1000.0 / 125.0, 0.1);
+        esp__survey_add(&s, &s.link[ESP__INTER][ESP_COLL_ALLTOALL], b, 50000.0 + b * 1000.0 / 125.0, 0.1);
+    }
+    assert_int_equal(esp__survey_finish(&ctx, &s), ESP_OK);
+    assert_true(fabs(s.system.intra.alpha_ns - 3000.0) < 1.0 && fabs(s.system.intra.bytes_per_us - 5000.0) < 1.0);
+    assert_true(fabs(s.system.inter.alpha_ns - 50000.0) < 1.0 && fabs(s.system.inter.bytes_per_us - 125.0) < 0.01);
+    /* what was not measured follows from what was: allgather moves half of an allreduce's bytes, in one hop */
+    const esp_cost_curve *t = &s.system.inter.table[ESP_COLL_ALLGATHER];
+    assert_true(t->n > 3);
+    assert_true(fabs(esp__curve_at(t, 65536.0) - (50000.0 + 65536.0 * 8.0)) < 100.0);
+    assert_true(
+        fabs(esp__survey_guess(&ctx, &s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 1 << 26) / (50000.0 + (1 << 26) * 8.0) -
+             1.0) < 0.01);
+    assert_true(s.system.flat.table[ESP_COLL_ALLREDUCE].n == 0);
+    /* from flat collectives alone the links between machines are known too: a ring enters a machine once */
+    memset(&s, 0, sizeof s);
+    for (uint64_t bytes = 1 << 10; bytes <= 1 << 24; bytes <<= 2)
+        esp__survey_add(&s, &s.link[ESP__FLAT][ESP_COLL_ALLREDUCE], (double)bytes,
+                        4 * 20000.0 + 1.5 * (double)bytes * 1000.0 / 12.5, 0.1);
+    assert_int_equal(esp__survey_finish(&ctx, &s), ESP_OK);
+    assert_true(fabs(s.system.inter.alpha_ns - 20000.0) < 1.0 && fabs(s.system.inter.bytes_per_us - 12.5) < 0.01);
+}
+
+/* Steps count by their median, a probe by its best; sizes close to each other are one point. */
+static void test_points(void **state) {
+    static esp__survey s;
+    esp__survey_curve *c = &s.link[0][1];
+    (void)state;
+    memset(&s, 0, sizeof s);
+    esp__survey_add(&s, c, 1000, 500, 0.1);
+    esp__survey_add(&s, c, 1000, 700, 0.1);
+    assert_true(c->n == 1 && fabs(c->at[0].ns - 500) < 1e-6);
+    esp__survey_add(&s, c, 1000, 400, 0.2);
+    assert_true(fabs(c->at[0].ns - 400) < 1e-6 && fabs(c->spread[0] - 0.2) < 1e-6);
+    for (int i = 0; i < 20; i++) esp__survey_seen_at(c, 1000, i % 2 ? 900 : 1e9);
+    assert_true(c->n == 1 && c->at[0].ns >= 900);
+    for (int i = 0; i < 9; i++) esp__survey_seen_at(c, 1000, 900 + i);
+    assert_true(fabs(c->at[0].ns - 904) < 1e-3);
+    esp__survey_seen_at(c, 1030, 927);
+    assert_int_equal(c->n, 1);
+    for (int i = 0; i < 100; i++) esp__survey_add(&s, c, 5000 - 40 * i, 10, 0.1);
+    assert_int_equal(c->n, ESP__SURVEY_POINTS);
+    for (uint32_t i = 1; i < c->n; i++) assert_true(c->at[i].size > c->at[i - 1].size);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_survey), cmocka_unit_test(test_alone),
+                                       cmocka_unit_test(test_fit), cmocka_unit_test(test_points)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
