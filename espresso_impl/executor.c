@@ -1,12 +1,14 @@
 /* executor.c: walks the program. Three threads have a part in it: the caller pushes and waits, one thread runs the cpu and
  * compute lanes, one drives both link lanes. All shared state is under ctx->lock; memory of a unit belongs to the one op
- * of its chain that is running. Allocates nothing. */
-#include "context.h"
+ * of its chain that is running. Allocates nothing. In a step under a model's clock (hold.h) that clock says whose turn it is and
+ * when an op is over. */
+#include "hold.h"
 #include <errno.h>
 #include <sched.h>
 #include <time.h>
 
-enum { ESP__IDLE_YIELDS = 30, ESP__LATE_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000 };
+enum { ESP__IDLE_YIELDS = 30, ESP__LATE_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000, ESP__IDLE_LOOK_MS = 50 };
+enum { ESP__PROGRESS_US = 5000 };
 
 /* ---- failing --------------------------------------------------------------------------------------------------- */
 /* The context is dead from here on: the first error stays. Lock held. */
@@ -66,6 +68,7 @@ static int esp__link_startable(const esp_ctx *ctx, int k) {
     const esp__link *l = &ctx->links[k], *intra = &ctx->links[0];
     const esp__op *op = esp__link_head(ctx, l);
     if (!op || l->busy || !esp__op_is_next(ctx, op)) return 0;
+    if (esp__hold_on(ctx) && !esp__hold_turn(ctx, op)) return 0;
     return !op->both_links || (k == 1 && !intra->busy && esp__link_head(ctx, intra) == op);
 }
 
@@ -96,7 +99,9 @@ static void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_
     esp__work_unit *u = &ctx->strategy.units[unit];
     const esp__op *op = &ctx->program.ops[u->first_op + u->pc];
     u->ready_ns = now;
-    if (u->pc == u->n_ops) {
+    if (esp__hold_on(ctx)) {
+        esp__hold_unit_ready(ctx, unit, now, from_link);
+    } else if (u->pc == u->n_ops) {
         esp__unit_done(ctx, u);
     } else if (op->kind == ESP__OP_COLLECTIVE) {
         if (!from_link && (esp__link_startable(ctx, 0) || esp__link_startable(ctx, 1))) esp__link_wake(ctx);
@@ -106,7 +111,14 @@ static void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_
     }
 }
 
-static void esp__op_done(esp_ctx *ctx, const esp__op *op, uint64_t start, uint64_t end, uint64_t bytes) {
+/* For the timeline. */
+static uint64_t esp__op_moves(const esp__op *op) {
+    if (op->kind == ESP__OP_COPY) return 0;
+    if (op->kind != ESP__OP_COLLECTIVE) return op->n_ranges * op->slot_bytes;
+    return op->coll.dst.bytes > op->coll.src.bytes ? op->coll.dst.bytes : op->coll.src.bytes;
+}
+
+static void esp__op_done(esp_ctx *ctx, const esp__op *op, uint64_t start, uint64_t end) {
     esp__work_unit *u = &ctx->strategy.units[op->unit];
     ctx->op_time[op - ctx->program.ops] = (esp__span){start, end};
     if (op->kind == ESP__OP_COMPRESS) ctx->stats.compress_ns += end - start;
@@ -114,6 +126,7 @@ static void esp__op_done(esp_ctx *ctx, const esp__op *op, uint64_t start, uint64
     if (op->kind == ESP__OP_COLLECTIVE)
         *(op->lane == ESP__LANE_INTRA ? &ctx->stats.intra_ns : &ctx->stats.inter_ns) += end - start;
     if (ctx->trace) {
+        uint64_t bytes = esp__op_moves(op);
         esp__trace_add(ctx->trace, op->lane, op->label, u->place.first, ctx->step, start, end, bytes);
         if (op->both_links)
             esp__trace_add(ctx->trace, ESP__LANE_INTRA, op->label, u->place.first, ctx->step, start, end, bytes);
@@ -123,14 +136,33 @@ static void esp__op_done(esp_ctx *ctx, const esp__op *op, uint64_t start, uint64
 }
 
 /* ---- cpu and compute lanes ---------------------------------------------------------------------------------------- */
+/* Sleeps until told, or until `until` of esp__now_ns (0: only until told). Lock held. */
+static int esp__sleep(esp_ctx *ctx, pthread_cond_t *cv, uint64_t until) {
+    struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+    return until ? pthread_cond_timedwait(cv, &ctx->lock, &t) : pthread_cond_wait(cv, &ctx->lock);
+}
+
+/* The next op, when there is one; NULL: the context closes. Lock held. */
+static const esp__op *esp__cpu_next(esp_ctx *ctx) {
+    while (!ctx->stopping) {
+        uint64_t until = 0;
+        if (!ctx->fatal && esp__hold_on(ctx)) {
+            const esp__op *op = esp__hold_cpu(ctx, &until);
+            if (op) return op;
+        } else if (!ctx->fatal && ctx->n_heap) {
+            const esp__work_unit *u = &ctx->strategy.units[esp__heap_pop(ctx)];
+            return &ctx->program.ops[u->first_op + u->pc];
+        }
+        if (!ctx->stopping) esp__sleep(ctx, &ctx->cpu_cv, until);
+    }
+    return NULL;
+}
+
 static void *esp__cpu_main(void *arg) {
     esp_ctx *ctx = arg;
+    const esp__op *op;
     pthread_mutex_lock(&ctx->lock);
-    for (;;) {
-        while (!ctx->stopping && (!ctx->n_heap || ctx->fatal)) pthread_cond_wait(&ctx->cpu_cv, &ctx->lock);
-        if (ctx->stopping) break;
-        const esp__work_unit *u = &ctx->strategy.units[esp__heap_pop(ctx)];
-        const esp__op *op = &ctx->program.ops[u->first_op + u->pc];
+    while ((op = esp__cpu_next(ctx)) != NULL) {
         ctx->cpu_busy = 1;
         if (op->device == ESP__DEV_GPU && !ctx->said_no_gpu) {
             ctx->said_no_gpu = 1;
@@ -146,8 +178,8 @@ static void *esp__cpu_main(void *arg) {
         ctx->cpu_busy = 0;
         if (s)
             esp__fatal_locked(ctx, s, esp_last_error(ctx));
-        else
-            esp__op_done(ctx, op, start, end, op->kind == ESP__OP_COPY ? 0 : op->n_ranges * op->slot_bytes);
+        else if (!esp__hold_on(ctx) || !esp__hold_keep(ctx, op))
+            esp__op_done(ctx, op, start, end);
         if (ctx->fatal) pthread_cond_broadcast(&ctx->done_cv);
     }
     pthread_mutex_unlock(&ctx->lock);
@@ -167,6 +199,15 @@ static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     return ctx->backend->start(l->comm, &c, here, &l->req);
 }
 
+/* The op leaves its lanes. Lock held. */
+static void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
+    for (int k = 0; k < 2; k++) {
+        if (!op->both_links && op->lane != ESP__LANE_INTRA + k) continue;
+        ctx->links[k].cursor++;
+        ctx->links[k].busy = 0;
+    }
+}
+
 /* One look at lane `k`'s request; on completion the lane moves on. Lock not held. */
 static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     esp__link *l = &ctx->links[k];
@@ -178,14 +219,10 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     if (op->rebuild) esp__headers_rebuild(ctx, op);
     uint64_t end = esp__now_ns();
     pthread_mutex_lock(&ctx->lock);
-    l->cursor++;
-    l->busy = 0;
-    if (op->both_links) {
-        ctx->links[0].busy = 0;
-        ctx->links[0].cursor++;
+    if (!esp__hold_on(ctx) || !esp__hold_keep(ctx, op)) {
+        esp__link_advance(ctx, op);
+        esp__op_done(ctx, op, l->started_ns, end);
     }
-    esp__op_done(ctx, op, l->started_ns, end,
-                 op->coll.dst.bytes > op->coll.src.bytes ? op->coll.dst.bytes : op->coll.src.bytes);
     pthread_mutex_unlock(&ctx->lock);
     return ESP_OK;
 }
@@ -232,13 +269,16 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
     return s;
 }
 
-/* Starts what can start. Lock held on entry and exit. 1 if anything is in flight. */
-static int esp__links_start(esp_ctx *ctx) {
+/* Starts what can start, each lane once. Lock held on entry and exit, but let go of in between: then returns 1. */
+static int esp__links_start_some(esp_ctx *ctx) {
+    int started = 0;
     for (int k = 1; k >= 0 && !ctx->fatal; k--) {
         if (!esp__link_startable(ctx, k)) continue;
         const esp__op *op = esp__link_head(ctx, &ctx->links[k]);
+        started = 1;
         ctx->links[k].busy = 1;
         if (op->both_links) ctx->links[0].busy = 1;
+        if (esp__hold_on(ctx)) esp__hold_start(ctx, op);
         pthread_mutex_unlock(&ctx->lock);
         esp__plugin_detail_clear();
         esp_status s = esp__link_start(ctx, k, op);
@@ -247,12 +287,22 @@ static int esp__links_start(esp_ctx *ctx) {
         pthread_mutex_lock(&ctx->lock);
     }
     if (ctx->request.wanted && !ctx->fatal) {
+        started = 1;
         pthread_mutex_unlock(&ctx->lock);
         esp_status s = esp__request_start(ctx);
         if (s) ctx->request.req = NULL;
         if (s) esp__link_failed(ctx, s, "esp_broadcast or esp_allreduce");
         pthread_mutex_lock(&ctx->lock);
     }
+    return started;
+}
+
+/* Starts all that can start, also what became ready meanwhile. 1 if anything is in flight; *until: when the first op that is
+ * held is over. Lock held on entry and exit. */
+static int esp__links_start(esp_ctx *ctx, uint64_t *until) {
+    do {
+        *until = esp__hold_on(ctx) && !ctx->fatal ? esp__hold_links(ctx) : 0;
+    } while (esp__links_start_some(ctx));
     return ctx->links[0].req || ctx->links[1].req || ctx->request.req;
 }
 
@@ -344,37 +394,38 @@ static void esp__late_update(esp_ctx *ctx, uint64_t now) {
     if (late && waiting) esp__peers_accuse(ctx->peers, rank, tensor);
 }
 
-/* Nothing in flight: a push is often near, so yield a little before sleeping. Lock held on entry and exit. */
-static void esp__links_idle(esp_ctx *ctx, int *yields) {
-    struct timespec until;
-    if (ctx->step_open && !ctx->fatal && ++*yields < ESP__IDLE_YIELDS) {
+/* Nothing in flight: a push is often near, so yield a little before sleeping; `until`: when an op that is held is over, or 0.
+ * Lock held on entry and exit. */
+static void esp__links_idle(esp_ctx *ctx, int *yields, uint64_t until) {
+    uint64_t look = ctx->waiters && !ctx->fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
+    if (ctx->step_open && !ctx->fatal && !esp__hold_on(ctx) && ++*yields < ESP__IDLE_YIELDS) {
         pthread_mutex_unlock(&ctx->lock);
         sched_yield();
         pthread_mutex_lock(&ctx->lock);
         return;
     }
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 50000000;
-    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
-    if (ctx->waiters && !ctx->fatal) {
-        if (pthread_cond_timedwait(&ctx->link_cv, &ctx->lock, &until) == ETIMEDOUT) {
-            pthread_mutex_unlock(&ctx->lock);
-            esp__late_update(ctx, esp__now_ns());
-            pthread_mutex_lock(&ctx->lock);
-        }
-    } else {
-        pthread_cond_wait(&ctx->link_cv, &ctx->lock);
+    if (!until || (look && look < until)) until = look;
+    if (esp__sleep(ctx, &ctx->link_cv, until) == ETIMEDOUT && until == look) {
+        pthread_mutex_unlock(&ctx->lock);
+        esp__late_update(ctx, esp__now_ns());
+        pthread_mutex_lock(&ctx->lock);
     }
     *yields = 0;
 }
 
+/* For how long the backend may sleep, in microseconds. */
+static uint64_t esp__links_pause(uint64_t now, uint64_t until) {
+    uint64_t left = until > now ? (until - now) / 1000u : 0;
+    return !until || left > ESP__PROGRESS_US ? ESP__PROGRESS_US : left;
+}
+
 static void *esp__link_main(void *arg) {
     esp_ctx *ctx = arg;
-    uint64_t looked = 0;
+    uint64_t looked = 0, until;
     int yields = 0;
     pthread_mutex_lock(&ctx->lock);
     while (!ctx->stopping) {
-        ctx->link_busy = esp__links_start(ctx);
+        ctx->link_busy = esp__links_start(ctx, &until);
         if (ctx->fatal) { /* the backend was told to abort: what is in flight is given up */
             ctx->links[0].req = ctx->links[1].req = ctx->request.req = NULL; /* the lanes stay busy: nothing starts */
             ctx->link_busy = 0;
@@ -383,7 +434,7 @@ static void *esp__link_main(void *arg) {
             continue;
         }
         if (!ctx->link_busy) {
-            esp__links_idle(ctx, &yields);
+            esp__links_idle(ctx, &yields, until);
             continue;
         }
         yields = 0;
@@ -395,7 +446,7 @@ static void *esp__link_main(void *arg) {
                 esp__late_update(ctx, now);
             }
             if (ESP_HAS(esp_backend, ctx->backend, progress))
-                ctx->backend->progress(ctx->comms[0], 5000);
+                ctx->backend->progress(ctx->comms[0], esp__links_pause(now, until));
             else
                 sched_yield();
         }

@@ -3,6 +3,7 @@
 #include "context.h"
 
 ESP__FN void esp__program_free(esp_ctx *ctx);
+ESP__FN void esp__hold_drop(esp_ctx *ctx);
 
 static void *esp__take(esp_ctx *ctx, uint64_t bytes, esp_status *s) {
     void *p = bytes ? esp__alloc(ctx, bytes) : NULL;
@@ -84,6 +85,7 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx) {
 
 /* Everything but the tensors themselves and what they carry. */
 ESP__FN void esp__memory_free(esp_ctx *ctx) {
+    esp__hold_drop(ctx);
     esp__guard_free(ctx);
     esp__free(ctx, ctx->arena);
     esp__free(ctx, ctx->scratch);
