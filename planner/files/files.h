@@ -20,6 +20,7 @@ typedef struct esp__model_more {
     const uint64_t *shape; /* its product is the tensor's elements */
     uint32_t n_shape;      /* 0: not said                          */
     double flops;          /* of its backward; below 0: not said   */
+    double spread;         /* of compute_ns over the steps measured: (p90 - p10) / median; below 0: not said */
 } esp__model_more;
 typedef struct esp__model_file {
     esp_plan_model model;                     /* for esp_plan_make                   */
@@ -27,6 +28,8 @@ typedef struct esp__model_file {
     const char *source, *forward_is, *device; /* NULL: not said; device: what the times are of */
     uint64_t batch;                           /* samples a step, a rank; 0: not said           */
     int parameters;                           /* the file states the sum of all elements, and it is right */
+    uint32_t steps, ranks, cores; /* measured over so many steps, by ranks at once, on a machine's cores; 0: not said */
+    int noisy;                    /* the machine was busy then                             */
     esp__pool pool;
 } esp__model_file;
 ESP__FN esp_status esp__model_read(const char *path, esp__model_file *out, const esp__files_log *log);

@@ -1,9 +1,11 @@
 /* model.c: model files: tensors in backward order with their times. Must not know what the planner makes of them. */
 
-static const char *const files_model_keys[] = {"espresso",   "model",     "source",  "forward_us",
-                                               "forward_is", "update_us", "dtype",   "batch",
-                                               "parameters", "device",    "tensors", NULL};
-static const char *const files_tensor_keys[] = {"name", "elements", "compute_us", "keep", "shape", "flops", NULL};
+static const char *const files_model_keys[] = {
+    "espresso",   "model",  "source", "forward_us", "forward_is", "update_us", "dtype",   "batch",
+    "parameters", "device", "steps",  "ranks",      "cores",      "noisy",     "tensors", NULL};
+static const char *const files_tensor_keys[] = {"name",  "elements", "compute_us", "keep",
+                                                "shape", "flops",    "spread",     NULL};
+static const files_range files_range_model_spread = {0, 1e12, 0, "a spread >= 0, as a share of the median"};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 /* Names seen so far, as a hash table of tensors' numbers + 1. */
@@ -46,16 +48,17 @@ static int files_read_tensor(files_input *in, const files_place *p, esp_plan_ten
     static const char keep_text[] = "\"fp32\", a codec or an option as text";
     files_object(in, p, files_tensor_keys, "an object { \"name\": ..., \"elements\": ..., \"compute_us\": ... }");
     const files_place name = files_at(p, "name"), elements = files_at(p, "elements"), us = files_at(p, "compute_us"),
-                      keep = files_at(p, "keep"), flops = files_at(p, "flops");
+                      keep = files_at(p, "keep"), flops = files_at(p, "flops"), spread = files_at(p, "spread");
     t->name = files_get_word(in, &name, "a name");
     files_get_whole(in, &elements, &files_range_elements, FILES_NEEDED, &t->elements);
     t->compute_ns = files_get_us(in, &us, FILES_NEEDED);
     t->keep = files_get_text(in, &keep, keep_text, FILES_OPTIONAL);
     if (t->keep && (!*t->keep || strpbrk(t->keep, "\n\r#"))) files_input_expected(in, &keep, keep_text);
-    more->flops = -1;
+    more->flops = more->spread = -1;
+    files_get_number(in, &spread, &files_range_model_spread, FILES_OPTIONAL, &more->spread);
     files_get_number(in, &flops, &files_range_flops, FILES_OPTIONAL, &more->flops);
     files_read_shape(in, p, t->elements, more);
-    return more->shape || more->flops >= 0;
+    return more->shape || more->flops >= 0 || more->spread >= 0;
 }
 
 static void files_read_tensors(files_input *in, const files_place *p, esp__model_file *f) {
@@ -101,6 +104,22 @@ static void files_check_parameters(files_input *in, const files_place *root, con
                          (unsigned long long)total, (unsigned long long)stated);
 }
 
+/* How the times were measured. A noisy file is used, but not in silence. */
+static void files_read_measured(files_input *in, const files_place *root, esp__model_file *f) {
+    const files_place steps = files_at(root, "steps"), ranks = files_at(root, "ranks"), cores = files_at(root, "cores"),
+                      noisy = files_at(root, "noisy");
+    char text[ESP__ERROR_MAX];
+    f->steps = files_get_count(in, &steps, &files_range_count, FILES_OPTIONAL);
+    f->ranks = files_get_count(in, &ranks, &files_range_count, FILES_OPTIONAL);
+    f->cores = files_get_count(in, &cores, &files_range_count, FILES_OPTIONAL);
+    f->noisy = files_get_flag(in, &noisy, 0);
+    if (!f->noisy) return;
+    snprintf(text, sizeof text,
+             "%.1000s:%d: noisy: the times were measured on a busy machine: expect plans to be off, or measure again",
+             in->name, files_place_line(in, &noisy));
+    files_input_warn(in, text);
+}
+
 static void files_read_model(files_input *in, const files_place *root, void *out) {
     static const char *const dtypes[] = {"f32", NULL};
     esp__model_file *f = (esp__model_file *)out;
@@ -122,6 +141,7 @@ static void files_read_model(files_input *in, const files_place *root, void *out
     f->model.update_ns = files_get_us(in, &update, FILES_OPTIONAL);
     files_read_tensors(in, &tensors, f);
     files_check_parameters(in, root, f);
+    files_read_measured(in, root, f);
     f->parameters = files_at(root, "parameters").value != NULL;
 }
 
@@ -166,7 +186,15 @@ static void files_put_tensor(esp__text *t, const esp_plan_tensor *x, const esp__
         esp__text_add(t, ", \"flops\": ");
         files_put_number(t, more->flops);
     }
+    if (more && more->spread >= 0) {
+        esp__text_add(t, ", \"spread\": ");
+        files_put_number(t, more->spread);
+    }
     esp__text_add(t, "},\n");
+}
+
+static void files_put_model_count(esp__text *t, const char *key, uint32_t n) {
+    if (n) esp__text_add(t, "  \"%s\": %u,\n", key, n);
 }
 
 ESP__FN void esp__model_print(const esp__model_file *f, esp__text *t) {
@@ -181,7 +209,12 @@ ESP__FN void esp__model_print(const esp__model_file *f, esp__text *t) {
     files_put_us_line(t, "  ", "forward_us", f->model.forward_ns);
     files_put_text_line(t, "  ", "forward_is", f->forward_is);
     if (f->model.update_ns != 0) files_put_us_line(t, "  ", "update_us", f->model.update_ns);
-    esp__text_add(t, "  \"dtype\": \"f32\",\n  \"tensors\": [\n");
+    esp__text_add(t, "  \"dtype\": \"f32\",\n");
+    files_put_model_count(t, "steps", f->steps);
+    files_put_model_count(t, "ranks", f->ranks);
+    files_put_model_count(t, "cores", f->cores);
+    if (f->noisy) esp__text_add(t, "  \"noisy\": true,\n");
+    esp__text_add(t, "  \"tensors\": [\n");
     for (uint32_t i = 0; i < f->model.n_tensors; i++)
         files_put_tensor(t, &f->model.tensors[i], f->more ? &f->more[i] : NULL);
     files_put_no_comma(t);

@@ -29,11 +29,34 @@ static void reads_a_model(void **state) {
     assert_int_equal(f.more[0].n_shape, 1);
     assert_int_equal(f.more[0].shape[0], 3);
     assert_true(f.more[0].flops == 1000 && f.more[1].flops < 0);
+    assert_true(f.more[0].spread == 0.25 && f.more[1].spread < 0);
+    assert_true(f.steps == 100 && f.ranks == 4 && f.cores == 2 && !f.noisy);
     assert_string_equal(f.model.tensors[1].name, "fc2.w\xc3\xa9ight");
     assert_null(f.model.tensors[1].keep);
     assert_int_equal(f.model.tensors[1].elements, 30);
     esp__model_free(&f);
     esp__model_free(&f); /* once more harms nothing */
+}
+
+/* Times of a busy machine are taken, but never in silence. */
+static void says_that_a_model_is_noisy(void **state) {
+    (void)state;
+    esp__model_file f;
+    heard h = {.n = 0};
+    const esp__files_log log = {hear, &h};
+    esp__text out = {0};
+    size_t len;
+    char *text = slurp(full[MODEL], &len), *noisy = replaced(text, "\"noisy\": false", "\"noisy\": true");
+    assert_int_equal(esp__model_parse("m.json", noisy, strlen(noisy), &f, &log), ESP_OK);
+    assert_int_equal(h.n, 1);
+    assert_non_null(strstr(h.text, "m.json:11: noisy: the times were measured on a busy machine"));
+    assert_true(f.noisy);
+    esp__model_print(&f, &out);
+    assert_non_null(strstr(out.data, "\"noisy\": true,\n"));
+    esp__text_free(&out);
+    esp__model_free(&f);
+    free(noisy);
+    free(text);
 }
 
 static void reads_a_codec(void **state) {
@@ -454,6 +477,7 @@ static void any_input_is_survived(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_a_model),
+        cmocka_unit_test(says_that_a_model_is_noisy),
         cmocka_unit_test(reads_a_codec),
         cmocka_unit_test(reads_a_system),
         cmocka_unit_test(reads_shared_models),
