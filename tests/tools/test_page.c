@@ -10,6 +10,7 @@
 #include "espresso.h"
 #include "tools/page.c"
 #include "page_data.h"
+#include "page_open.h"
 
 static const char odd_name[] = "</script><!--<b>\"q\"\\ \xe2\x82\xac";
 static const page_info info = {.model = "made-up & more",
@@ -18,38 +19,6 @@ static const page_info info = {.model = "made-up & more",
                                .machines = 8,
                                .ranks_per_machine = 8,
                                .command = "espresso plan --model 'made up'"};
-
-/* ---- files ---------------------------------------------------------------------------------------------------------- */
-static char folder[64];
-
-static int setup(void **state) {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/espresso_page_XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int teardown(void **state) {
-    char command[96];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
-}
-
-static char *read_stream(FILE *f) {
-    char *text = calloc(1, 64u << 20);
-    assert_non_null(f);
-    assert_non_null(text);
-    size_t n = fread(text, 1, (64u << 20) - 1, f);
-    assert_true(n > 0);
-    return text;
-}
-
-static char *read_file(const char *path) {
-    FILE *f = fopen(path, "r");
-    char *text = read_stream(f);
-    fclose(f);
-    return text;
-}
 
 /* ---- JSON: a reader that only says where it ends, or NULL ---------------------------------------------------------------- */
 static const char *json_blank(const char *s) { return s + strspn(s, " \t\r\n"); }
@@ -118,7 +87,7 @@ static void data_is_json(void **state) {
         FILE *f = tmpfile();
         write_timeline(f, 6, 1, names[i]);
         rewind(f);
-        char *html = read_stream(f), *data = strstr(html, "application/json\">");
+        char *html = page_read_stream(f), *data = strstr(html, "application/json\">");
         fclose(f);
         assert_non_null(data);
         const char *begin = strchr(data, '>') + 1, *end = json_value(begin, 0);
@@ -144,7 +113,7 @@ static void trace_is_json(void **state) {
     FILE *f = tmpfile();
     assert_int_equal(page_trace(f, pages, 2, &info), 0);
     rewind(f);
-    char *text = read_stream(f);
+    char *text = page_read_stream(f);
     const char *end = json_value(text, 0);
     assert_non_null(end);
     assert_int_equal(*json_blank(end), 0);
@@ -169,7 +138,7 @@ static void numbers_that_json_lacks(void **state) {
     FILE *f = tmpfile();
     assert_int_equal(page_compare(f, &row, 1, 1e5, &bounds, NULL), 0);
     rewind(f);
-    char *html = read_stream(f);
+    char *html = page_read_stream(f);
     assert_non_null(json_value(strchr(strstr(html, "application/json"), '>') + 1, 0));
     fclose(f);
     free(html);
@@ -194,65 +163,13 @@ static void strings_are_those_of_the_sources(void **state) {
 }
 
 /* ---- with a browser ------------------------------------------------------------------------------------------------------------ */
-static const char *browser(void) {
-    static const char *const names[] = {"chromium", "chromium-browser", "google-chrome"};
-    char command[64];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(command, sizeof command, "command -v %s >/dev/null 2>&1", names[i]);
-        if (system(command) == 0) return names[i];
-    }
-    return NULL;
-}
-
-/* `page` with the checks put in: the first before the page's own parts, the second at the end. */
-static void with_checks(const char *page, const char *checks, const char *constants, const char *to) {
-    char *html = read_file(page), *first = read_file("tests/tools/page_check.js"), *last = read_file(checks);
-    char *head = strstr(html, "<style>"), *body = NULL;
-    FILE *f = fopen(to, "w");
-    assert_non_null(f);
-    for (char *at = html; (at = strstr(at, "</body>")); at++) body = at;
-    assert_true(head && body);
-    fprintf(f, "%.*s<script>%s%s</script>", (int)(head - html), html, first, constants);
-    fprintf(f, "%.*s<script>%s</script>%s", (int)(body - head), head, last, body);
-    assert_int_equal(fclose(f), 0);
-    free(html), free(first), free(last);
-}
-
-/* Opens the page and returns what the checks said. */
-static void open_page(const char *page, const char *checks, const char *flags, const char *first_tensor) {
-    char path[128], command[1024], constants[128] = "const expectedName=";
-    const char *name = browser();
-    if (!name) {
-        print_message("skipped: no chromium on this machine\n");
-        skip();
-    }
-    FILE *f = fmemopen(constants + strlen(constants), sizeof constants - strlen(constants), "w");
-    page_text(f, first_tensor), fputs(";", f), fclose(f);
-    snprintf(path, sizeof path, "%s/checked.html", folder);
-    with_checks(page, checks, constants, path);
-    snprintf(command, sizeof command,
-             "timeout -k 5 90 %s --headless --no-sandbox --disable-gpu --user-data-dir=%s/profile "
-             "--virtual-time-budget=20000 %s "
-             "--dump-dom file://%s 2>%s/errors",
-             name, folder, flags, path, folder);
-    f = popen(command, "r");
-    char *dom = read_stream(f), *result = strstr(dom, "<pre id=\"result\">");
-    pclose(f);
-    if (!result) fail_msg("the page did not get to its checks; see %s", path);
-    *strstr(result, "</pre>") = 0;
-    result = strchr(result, '>') + 1;
-    if (strncmp(result, "PASSED", 6) != 0) fail_msg("%s", result);
-    print_message("%s", result);
-    free(dom);
-}
-
 static void timeline_page(uint32_t n_tensors, int both, const char *flags) {
     char path[128];
-    snprintf(path, sizeof path, "%s/timeline.html", folder);
+    snprintf(path, sizeof path, "%s/timeline.html", page_folder);
     FILE *f = fopen(path, "w");
     write_timeline(f, n_tensors, both, odd_name);
     fclose(f);
-    open_page(path, "tests/tools/page_check_timeline.js", flags, odd_name);
+    page_open(path, "tests/tools/page_check_timeline.js", flags, odd_name);
 }
 
 static void timeline_of_400_tensors(void **state) { (void)state, timeline_page(400, 1, "--window-size=1500,1100"); }
@@ -268,16 +185,16 @@ static void timeline_of_a_real_plan(void **state) {
     const char *espresso = getenv("ESPRESSO_COMMAND");
     char path[128], command[512];
     (void)state;
-    snprintf(path, sizeof path, "%s/real.html", folder);
+    snprintf(path, sizeof path, "%s/real.html", page_folder);
     snprintf(command, sizeof command,
              "%s plan --model planner/models/bert-base.json --gc dgc:ratio=0.01 --system paper-nvlink --machines 8 "
              "--timeline %s >%s/plan 2>&1",
-             espresso ? espresso : "build/bin/espresso", path, folder);
+             espresso ? espresso : "build/bin/espresso", path, page_folder);
     if (system(command) != 0) fail_msg("%s: %s", command, "did not succeed");
-    char *html = read_file(path), name[64] = "";
+    char *html = page_read_file(path), name[64] = "";
     assert_int_equal(sscanf(strstr(html, "\"tensors\":[["), "\"tensors\":[[\"%63[^\"]", name), 1);
     free(html);
-    open_page(path, "tests/tools/page_check_timeline.js", "--window-size=1500,1100", name);
+    page_open(path, "tests/tools/page_check_timeline.js", "--window-size=1500,1100", name);
 }
 
 static void comparison(void **state) {
@@ -293,11 +210,11 @@ static void comparison(void **state) {
         r.exposed_communication_ns = r.iteration_ns - 70e6 - r.exposed_compression_ns - (i == 3 ? 1e6 : 0);
         rows[i] = (page_row){.name = names[i], .summary = "one line", .ours = i > 3, .report = r};
     }
-    snprintf(path, sizeof path, "%s/compare.html", folder);
+    snprintf(path, sizeof path, "%s/compare.html", page_folder);
     FILE *f = fopen(path, "w");
     assert_int_equal(page_compare(f, rows, 6, 70e6, &bounds, &info), 0);
     fclose(f);
-    open_page(path, "tests/tools/page_check_compare.js", "--window-size=900,900", odd_name);
+    page_open(path, "tests/tools/page_check_compare.js", "--window-size=900,900", odd_name);
 }
 
 int main(void) {
@@ -315,5 +232,5 @@ int main(void) {
         cmocka_unit_test(timeline_of_a_real_plan),
         cmocka_unit_test(comparison),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, page_folder_open, page_folder_close);
 }

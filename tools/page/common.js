@@ -77,6 +77,14 @@ function heading(title) {
     find("footer").textContent = command ? `Made by: ${command}` : "";
 }
 
+// The heading of a page of strategies that were run: how they were, and what to be warned of.
+function runHeading(title) {
+    heading(title);
+    const subtitle = find("subtitle");
+    subtitle.textContent += `${subtitle.textContent && data.replay.how ? " \u00b7 " : ""}${data.replay.how}`;
+    if (data.replay.warning && !find("warning")) subtitle.after(element("p", { id: "warning", class: "warning" }, `Warning: ${data.replay.warning}`));
+}
+
 // How far a plan is from the best there could be; "" where no bound is known.
 function certificate(report) {
     const bound = report.bound_any_ns || report.bound_ns;

@@ -19,14 +19,14 @@ const speedText = (x) => (Number.isNaN(x) ? "" : format.ratio(x));
 const measuredText = (row, ns = row.median_ns) => (row.known ? format.time(ns, shortest) : row.noisy ? "noisy" : "not run");
 
 function chart(order) {
-    const share = 0.66; // the rest of the width is for labels
+    const share = Math.max(0.3, 1 - 300 / Math.max(1, find("chart").clientWidth - 130)); // the rest of the width is for labels
     const place = (ns) => `${100 * share * ns / longest}%`;
     layChart(order.map((row) => pair(row, place)), longest, shortest, place, []);
 }
 
 function label(word, time, speed, error) {
-    return element("div", { class: "label" }, element("span", { class: "word" }, word), time,
-        element("span", { class: "speed" }, speed), error && `\u2002${error}`);
+    return element("div", { class: "label" }, element("span", { class: "word" }, word), element("span", { class: "time" }, time),
+        element("span", { class: "speed" }, speed), error && element("span", { class: "error" }, error));
 }
 
 function pair(row, place) {
@@ -86,8 +86,7 @@ function numbers() {
 }
 
 function summary() {
-    heading("Predicted and measured");
-    find("subtitle").textContent += `${find("subtitle").textContent ? " \u00b7 " : ""}${data.replay.how}`;
+    runHeading("Predicted and measured");
     if (fastest) card("fastest", "Fastest measured", fastest.name, `${format.time(fastest.median_ns)}${base && base.known ? `, ${speedText(speeds.measured(fastest))} the speed of fp32` : ""}`);
     if (chosen) card("chosen", "The planner's choice", chosen.name, !chosen.known ? "too noisy to be judged"
         : chosen === fastest ? "is the fastest measured"
@@ -100,7 +99,6 @@ function summary() {
     }
     const noisy = rows.filter((row) => row.noisy);
     if (noisy.length) card("noisy", "Too noisy for a number", `${noisy.length} of ${rows.length}`, noisy.map((row) => row.name).join(", "));
-    if (data.replay.warning) card("warning", "Warning", null, data.replay.warning);
 }
 
 function keys() {

@@ -56,8 +56,7 @@ function replayColumns() {
 
 function replaySummary() {
     const [predicted, measured] = plans, seen = predicted.events.filter((op) => op && op.twin);
-    heading("Predicted and measured");
-    find("subtitle").textContent += `${find("subtitle").textContent ? " \u00b7 " : ""}${replay.how}`;
+    runHeading("Predicted and measured");
     const error = run.median_ns ? predicted.report.iteration_ns / run.median_ns - 1 : 0;
     card("step", "Step, predicted \u2192 measured",
         `${format.time(predicted.report.iteration_ns)} \u2192 ${run.noisy ? "noisy" : run.steps ? format.time(run.median_ns) : "not run"}`,
@@ -66,14 +65,26 @@ function replaySummary() {
     find("summary").lastElementChild.classList.add("first");
     card("ops", "Ops measured", `${format.count(seen.length)} of ${format.count(predicted.events.length)}`, "medians over steps, of rank 0");
     card("off", `Off by over ${100 * much}%`, format.count(seen.filter((op) => op.off).length), "start or length, by 0.1% of the step or more");
+    largest(seen, predicted);
     card("compressed", "Tensors compressed", `${format.count(predicted.report.compressed)} of ${format.count(predicted.report.n_tensors)}`,
         `${format.count(predicted.report.n_units)} unit${predicted.report.n_units === 1 ? "" : "s"} synchronised`);
-    if (replay.warning) card("warning", "Warning", null, replay.warning);
+    find("summary").lastElementChild.classList.add("wide");
     sides(measured.report, predicted.report);
+}
+
+// The op of the plan whose length is furthest from what was predicted.
+function largest(seen, predicted) {
+    const off = (op) => op.twin.end - op.twin.start - (op.end - op.start);
+    const most = seen.reduce((a, b) => (a && Math.abs(off(a)) >= Math.abs(off(b)) ? a : b), null);
+    if (!most) return;
+    card("largest", "Largest difference of an op", difference(off(most)), `${predicted.opName(most)} of ` +
+        `${most.kind === kinds.backward ? predicted.tensors[most.unit][0] : predicted.unitName(predicted.units[most.unit])}`);
+    find("summary").lastElementChild.classList.add("wide");
 }
 
 // Which strategy, and what to mark.
 function replayControls() {
+    document.body.classList.add("runs");
     const bar = find("timeline").querySelector(".bar"), buttons = bar.querySelector(".buttons");
     const mark = element("button", { id: "mark-off", "aria-pressed": "false", title: "Ops that start or take a fifth more or less than predicted" },
         `Mark what is off by over ${100 * much}%`);
