@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
@@ -54,6 +55,13 @@
 #include "replay_report_json.c"
 #include "replay_report_pages.c"
 #include "replay_report.c"
+#include "replay_machine.c"
+#include "replay_scale.c"
+#include "replay_plan.c"
+#include "replay_step.c"
+#include "replay_survey.c"
+#include "replay_run.c"
+#include "replay.c"
 #else
 #include "plan_left_out.c"
 #endif
@@ -79,6 +87,7 @@ static const tool_command *const espresso_commands[] = {
     &run_command,      /* run.c */
     &plan_command,     /* plan.c */
     &compare_command,  /* compare.c */
+    &replay_command,   /* replay.c */
     &tree_command,     /* tree.c */
     &plugins_command,  /* plugins.c */
     &strategy_command, /* strategy.c */

@@ -76,7 +76,10 @@ static int replay_own_flag(replay_run *r, int flag, const char *value) {
     case REPLAY_TRACE: r->job.trace = value; break;
     case REPLAY_PAGE: r->job.page = value; break;
     case REPLAY_FORCE: r->force = 1; break;
-    case REPLAY_AS_RANK: r->as_rank = sscanf(value, "%d,%d", &r->status_fd, &r->progress_fd) == 2; break;
+    case REPLAY_AS_RANK: /* never starts ranks, whatever it says: they would start more */
+        r->as_rank = 1;
+        if (getenv("ESPRESSO_RANK") && sscanf(value, "%d,%d", &r->status_fd, &r->progress_fd) == 2) break;
+        return tool_usage(r->in.command, "--as-rank is the command's own: leave it out, and it starts the ranks");
     default: return plan_flag(&r->in, flag, value);
     }
     return TOOL_OK;
@@ -189,6 +192,28 @@ static int replay_read(replay_run *r) {
     return small ? replay_choose(r) : TOOL_OK;
 }
 
+/* Before minutes go by: can files be made there? */
+static int replay_check_outputs(const replay_job *j, const tool_command *c) {
+    const char *const all[] = {j->csv, j->timeline, j->trace, j->page};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char folder[PATH_MAX];
+        struct stat st;
+        if (!all[i] || strcmp(all[i], "-") == 0) continue;
+        const char *slash = strrchr(all[i], '/');
+        snprintf(folder, sizeof folder, "%.*s",
+                 slash == all[i] ? 1
+                 : slash         ? (int)(slash - all[i])
+                                 : 1,
+                 slash ? all[i] : ".");
+        if (stat(all[i], &st) == 0 && S_ISDIR(st.st_mode))
+            errno = EISDIR;
+        else if (access(folder, W_OK | X_OK) == 0)
+            continue;
+        return tool_fail(c, "%s: cannot be written: %s", all[i], strerror(errno));
+    }
+    return TOOL_OK;
+}
+
 /* ---- the command ------------------------------------------------------------------------------------------------------------ */
 /* Starts the ranks with the same flags. Their last word is a byte in a nameless file: the exit status. */
 static int replay_start(replay_run *r, int argc, char **argv) {
@@ -218,6 +243,7 @@ static int replay_main(const tool_command *self, int argc, char **argv) {
     r->job.mode = REPLAY_REAL;
     plan_open(&r->in, self, argc);
     int status = replay_parse(r, argc, argv);
+    if (status == TOOL_OK) status = replay_check_outputs(&r->job, self);
     if (status == TOOL_OK) status = replay_read(r);
     if (status == TOOL_OK && r->as_rank) {
         char *command = plan_command_line(self, argc - 2, argv + 2);

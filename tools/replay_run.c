@@ -218,6 +218,8 @@ static esp_status replay_open(replay_run *r) {
     prctl(PR_SET_TIMERSLACK, 1); /* threads made from now on have it too */
     cfg.backend = getenv("ESPRESSO_BACKEND") ? NULL : "shm";
     cfg.strategy = "fp32";
+    /* that there is no GPU is known where one is modelled */
+    if (r->job.mode == REPLAY_MODEL) cfg.log_level = ESP_LOG_ERROR;
     cfg.seed = 1;
     return esp_open(&cfg, &r->ctx);
 }
