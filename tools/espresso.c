@@ -51,6 +51,7 @@
 #include "plan_output.c"
 #include "plan.c"
 #include "compare.c"
+#include "profile_model.c"
 #include "replay_report_ops.c"
 #include "replay_report_json.c"
 #include "replay_report_pages.c"
