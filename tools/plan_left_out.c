@@ -1,4 +1,4 @@
-/* plan_left_out.c: stands in for `espresso plan` and `espresso compare` where there was no jansson at build time: models
+/* plan_left_out.c: stands in for `espresso plan`, `compare` and `replay` where there was no jansson at build time: models
  * come from JSON files. */
 
 static int plan_left_out_main(const tool_command *self, int argc, char **argv) {
@@ -15,3 +15,7 @@ static const tool_command compare_command = {.name = "compare",
                                              .summary = "Shows strategies side by side (left out: no jansson).",
                                              .synopsis = "",
                                              .run = plan_left_out_main};
+static const tool_command replay_command = {.name = "replay",
+                                            .summary = "Runs a model's timing on ranks (left out: no jansson).",
+                                            .synopsis = "",
+                                            .run = plan_left_out_main};
