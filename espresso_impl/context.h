@@ -165,7 +165,7 @@ struct esp_ctx {
     esp_status fatal;
     char fatal_text[ESP__ERROR_MAX];
     char missing_text[ESP__NAME_MAX * 4];
-    int said_no_gpu, said_unpushed, said_no_token;
+    int said_no_gpu, said_unpushed;
     int tokens[2]; /* tokens.c: the pipe's ends; -1: as many ops at once as there are ranks */
     esp_stats stats;
     esp__step_clock clock;

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ESP__TOKEN_LEAST = 4096, ESP__TOKEN_LOOK_MS = 20, ESP__TOKEN_GIVE_UP_MS = 2000 };
+enum { ESP__TOKEN_LEAST = 4096, ESP__TOKEN_LOOK_MS = 20, ESP__TOKEN_GIVE_UP_MS = 10000 };
 
 /* Is `fd` an end of the launcher's pipe? It may have been closed on the way here, and its number taken by another file. */
 static int esp__token_end(int fd, unsigned long long inode) {
@@ -41,25 +41,28 @@ static int esp__token_given_up(esp_ctx *ctx) {
     return up;
 }
 
-ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements) {
+/* 1: a token was taken, and is to be put back. */
+static int esp__token_wait(esp_ctx *ctx, uint64_t longest_ms) {
     char byte;
     uint64_t since = 0;
-    if (ctx->tokens[0] < 0 || elements < ESP__TOKEN_LEAST) return 0;
     for (;;) {
         ssize_t n = read(ctx->tokens[0], &byte, 1);
         if (n == 1) return 1;
         if (n == 0 || (errno != EAGAIN && errno != EINTR)) break;
         if (!since) since = esp__now_ns();
         if (esp__token_given_up(ctx)) return 0;
-        if (esp__now_ns() - since > ESP__TOKEN_GIVE_UP_MS * 1000000ull) break;
+        if (esp__now_ns() - since > longest_ms * 1000000u) break;
         struct pollfd p = {ctx->tokens[0], POLLIN, 0};
         poll(&p, 1, ESP__TOKEN_LOOK_MS);
     }
-    if (!ctx->said_no_token) {
-        ctx->said_no_token = 1;
-        esp__log(ctx, ESP_LOG_WARN, "tokens", "no token came in %d ms: going on without", ESP__TOKEN_GIVE_UP_MS);
-    }
+    ctx->tokens[0] = ctx->tokens[1] = -1; /* the next op would wait as long */
+    esp__log(ctx, ESP_LOG_WARN, "tokens", "no token came in %u ms: ranks no longer take turns compressing",
+             (unsigned)longest_ms);
     return 0;
+}
+
+ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements) {
+    return ctx->tokens[0] >= 0 && elements >= ESP__TOKEN_LEAST ? esp__token_wait(ctx, ESP__TOKEN_GIVE_UP_MS) : 0;
 }
 
 ESP__FN void esp__token_put(esp_ctx *ctx, int token) {

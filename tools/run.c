@@ -160,7 +160,11 @@ static int run_make_root(run_plan *p) {
 }
 
 static int run_job_run(const run_plan *p) {
-    run_job j = {.plan = p, .first_failed = -1, .ranks = tool_realloc(NULL, (size_t)p->n * sizeof(run_rank))};
+    run_job j = {.plan = p,
+                 .first_failed = -1,
+                 .tokens = {-1, -1},
+                 .signals = -1,
+                 .ranks = tool_realloc(NULL, (size_t)p->n * sizeof(run_rank))};
     struct stat out, err;
     memset(j.ranks, 0, (size_t)p->n * sizeof(run_rank));
     run_sink_open(&j.sinks[0], 1);
@@ -171,6 +175,7 @@ static int run_job_run(const run_plan *p) {
                 ? j.out
                 : &j.sinks[1];
     int status = run_signals_open(&j);
+    if (status == TOOL_OK) status = run_tokens_open(&j);
     if (status == TOOL_OK && (status = run_start_guard(&j)) == TOOL_OK) {
         for (int i = 0; i < p->n && status == TOOL_OK; i++) status = run_start_rank(&j, i);
         if (status == TOOL_OK) run_watch(&j);
@@ -178,6 +183,8 @@ static int run_job_run(const run_plan *p) {
         if (status == TOOL_OK) status = ended;
     }
     for (int s = 0; s < 2; s++) free(j.sinks[s].data);
+    run_tokens_close(&j);
+    if (j.signals >= 0) close(j.signals);
     free(j.ranks);
     return status;
 }
@@ -209,6 +216,9 @@ static const tool_command run_command = {
         "the ranks met. --inter file:PATH reads RATE[,LATENCY] from a file, and again every 100 ms.\n"
         "\n"
         "Rank 0 reads the standard input. Signals are passed on to all ranks; Ctrl-C a second time ends them at once.\n"
+        "Where ranks would compress with more threads than there are cores, they take turns: the launcher hands out a\n"
+        "token a core (ESPRESSO_TOKENS; ESPRESSO_TOKENS=off in the environment leaves them out).\n"
+        "\n"
         "When a rank fails, the others have 2 seconds to end, then get SIGTERM, then SIGKILL. The exit status is that\n"
         "of the rank that failed first: its own, or 128 + the signal that killed it.\n"
         "\n"

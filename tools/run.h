@@ -61,6 +61,7 @@ typedef struct run_job {
     int drop;            /* insisted, or asked when only output was left: the output may be lost */
     int ending;          /* 0 no, 1 grace, 2 SIGTERM sent, 3 SIGKILL sent                                      */
     int64_t deadline_ms; /* of the present stage of ending, or of lingering output; 0: none                 */
+    int tokens[2];       /* a byte for each rank that may compress at the same time; -1: any number         */
     int signals;         /* signalfd                                                                           */
     int guard;           /* pipe to the guard process                                                          */
     pid_t guard_pid;

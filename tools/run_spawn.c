@@ -1,6 +1,7 @@
 /* run_spawn.c: finds the program and starts one process a rank, and the guard that outlives a killed launcher.
  * Must not know what becomes of the ranks later. */
 #include "run.h"
+#include <sched.h>
 
 static int run_is_program(const char *path) {
     struct stat st;
@@ -58,6 +59,51 @@ static void run_set_environment(const run_plan *p, int rank) {
     if (p->timeout) setenv("ESPRESSO_TIMEOUT_MS", p->timeout, 1);
 }
 
+/* Threads that one rank compresses with, as esp_open will see it: what the user said, else a share of the cores. */
+static long run_workers(const run_plan *p, long cores) {
+    const char *text = getenv("ESPRESSO_WORKERS");
+    for (int i = 0; i < p->n_env; i++)
+        if (!strncmp(p->env[i], "ESPRESSO_WORKERS=", 17)) text = p->env[i] + 17;
+    long n = text ? strtol(text, NULL, 10) : 0;
+    long locals = (p->n + p->machines - 1) / p->machines;
+    if (n < 1) n = cores / locals;
+    return n < 1 ? 1 : n;
+}
+
+/* More threads would compress at once than there are cores: a token for each that may. Ranks take them from a pipe, as make's
+ * jobs do. ESPRESSO_TOKENS=off leaves them out. */
+static int run_tokens_open(run_job *j) {
+    const char *said = getenv("ESPRESSO_TOKENS");
+    cpu_set_t set;
+    long cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
+    j->tokens[0] = j->tokens[1] = -1;
+    if (said && !strcmp(said, "off")) return TOOL_OK;
+    if (cores < 1) cores = 1;
+    long workers = run_workers(j->plan, cores), n = cores / workers;
+    if (j->plan->n * workers <= cores) return TOOL_OK;
+    if (pipe2(j->tokens, O_CLOEXEC | O_NONBLOCK) != 0)
+        return tool_fail(j->plan->command, "no pipe: %s", strerror(errno));
+    for (long i = 0; i < n || i < 1; i++)
+        if (write(j->tokens[1], "+", 1) != 1) break;
+    return TOOL_OK;
+}
+
+static void run_tokens_close(run_job *j) {
+    for (int i = 0; i < 2; i++)
+        if (j->tokens[i] >= 0) close(j->tokens[i]);
+}
+
+/* In the child: the ranks' own programs do not get them (see espresso_impl/tokens.c). */
+static void run_tokens_give(const run_job *j) {
+    char text[64];
+    struct stat st;
+    unsetenv("ESPRESSO_TOKENS");
+    if (j->tokens[0] < 0 || fstat(j->tokens[0], &st) != 0) return;
+    for (int i = 0; i < 2; i++) fcntl(j->tokens[i], F_SETFD, 0);
+    snprintf(text, sizeof text, "%d,%d,%llu", j->tokens[0], j->tokens[1], (unsigned long long)st.st_ino);
+    setenv("ESPRESSO_TOKENS", text, 1);
+}
+
 /* The child: a session of its own, so that its children can be ended with it and the terminal's Ctrl-C comes through
  * the launcher alone. `report` closes at exec, or carries errno. */
 static _Noreturn void run_become(const run_job *j, int rank, pid_t launcher, const int out[2], int report) {
@@ -70,6 +116,7 @@ static _Noreturn void run_become(const run_job *j, int rank, pid_t launcher, con
         dup2(out[1], 2);
         if (in > 2) close(in);
         run_set_environment(j->plan, rank);
+        run_tokens_give(j);
         signal(SIGPIPE, SIG_DFL);
         sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
         execvp(j->plan->path, j->plan->argv);

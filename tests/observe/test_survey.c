@@ -1,5 +1,5 @@
 /* test_survey.c: the survey's points are the same on all ranks, what it makes of them is what the planner can use, and made-up
- * points give back the figures that they were made from. */
+ * points give back the figures that they were made from. Also under the thread sanitizer. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
