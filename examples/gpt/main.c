@@ -29,7 +29,7 @@ static struct flag {
     {"--clip", "1", "gradients' norm at most; 0: any", 0, 0},
     {"--second", "3", "the second head learns in every such step; 0: in none", 0, 0},
     {"--seed", "1", "of the first parameters and of what text is seen", 0, 0},
-    {"--max-steps", "300", "of the whole run; the learning rate falls to its end", 1, 0},
+    {"--max-steps", "600", "of the whole run; the learning rate falls to its end", 1, 0},
     {"--stop-at", "0", "stop after this step, to be resumed; 0: at the end", 0, 0},
     {"--save-every", "100", "steps between checkpoints", 1, 0},
     {"--sample", "300", "characters to write at the end", 0, 0},

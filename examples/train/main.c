@@ -3,13 +3,15 @@
 #include "espresso.h"
 #include "data.h"
 #include "model.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 /* Flags, with their defaults; a flag's place in the list is its index. */
 enum { EPOCHS, BATCH, LR, MOMENTUM, SEED, MAX_STEPS, LIMIT_TRAIN, EVAL, N_NUMBERS };
-enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, DATA, JSON, N_FLAGS };
+enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, DATA, JSON, CURVE, N_FLAGS };
+enum { SETTLED = 60 }; /* steps */
 static struct flag {
     const char *name, *text, *help;
     double number;
@@ -22,11 +24,12 @@ static struct flag {
     {"--max-steps", "0", "stop after so many steps; 0: do not", 0},
     {"--limit-train", "0", "use the first N training images; 0: all", 0},
     {"--eval", "1", "1: test after every epoch, 0: at the end only", 0},
-    {"--strategy", NULL, "fp32, layerwise, or a strategy file", 0},
-    {"--codec", NULL, "such as topk:ratio=0.01", 0},
+    {"--strategy", NULL, "fp32, layerwise, auto, or a strategy file", 0},
+    {"--codec", NULL, "such as topk:ratio=0.01; for auto several, ';' between", 0},
     {"--backend", NULL, "such as shm", 0},
     {"--data", "/usr/share/datasets/fashion-mnist", "folder of IDX files, plain or .gz", 0},
     {"--json", NULL, "file for the result as one line of JSON; - is the standard output", 0},
+    {"--curve", NULL, "file for a line a step: step, seconds, loss", 0},
 };
 
 typedef struct trainer {
@@ -37,6 +40,8 @@ typedef struct trainer {
     uint32_t *order;           /* of the training images in this epoch; the same on every rank */
     uint8_t *labels;           /* of one batch */
     double *step_ms, *wait_ms; /* of each step: all of it, and what it waited for gradients */
+    double *loss;              /* of each step                                              */
+    double lr;                 /* that the feedback is scaled for                           */
     size_t n_steps;
 } trainer;
 
@@ -97,9 +102,18 @@ static void push(void *user, int i) {
     check(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
+/* What feedback holds was computed at another learning rate than the one that it will be applied with. A little off does not
+ * matter, so this is not done for every small change. */
+static void scale_feedback(trainer *t, double lr) {
+    if (t->lr > 0 && fabs(lr / t->lr - 1) < 0.1) return;
+    if (t->lr > 0) check(t, esp_feedback_scale(t->ctx, (float)(t->lr / lr)), "esp_feedback_scale");
+    t->lr = lr;
+}
+
 /* One step on the images `pick`; returns the loss. */
 static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
     const double start = now_ms();
+    scale_feedback(t, lr);
     data_batch(&t->train, pick, batch, t->net.x[0], t->labels);
     model_forward(&t->net, batch);
     const float loss = model_backward(&t->net, t->labels, batch, push, t);
@@ -107,6 +121,7 @@ static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
     check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->wait_ms[t->n_steps] = now_ms() - wait;
     model_update(&t->net, (float)lr, (float)flag[MOMENTUM].number);
+    t->loss[t->n_steps] = (double)loss;
     t->step_ms[t->n_steps++] = now_ms() - start;
     return (double)loss;
 }
@@ -172,13 +187,23 @@ static void compare_ranks(const trainer *t) {
     if (memcmp(p->grad, p->value, t->net.n_values * sizeof(float))) die("parameters", "differ from rank 0's");
 }
 
+static void write_curve(const trainer *t, const char *path) {
+    FILE *f = fopen(path, "w");
+    double at = 0;
+    if (!f) die(path, "cannot be written");
+    for (size_t i = 0; i < t->n_steps; i++)
+        fprintf(f, "%zu,%.4f,%.5f\n", i + 1, (at += t->step_ms[i]) / 1e3, t->loss[i]);
+    if (fclose(f)) die(path, "cannot be written");
+}
+
+/* settled_step_ms: of the steps behind the first ones, in which an autopilot measures. */
 static void write_json(trainer *t, const char *path, double loss, double right, double bytes) {
     FILE *f = strcmp(path, "-") ? fopen(path, "w") : stdout;
+    const size_t n = t->n_steps, first = n > 2 * SETTLED ? SETTLED : n / 2;
     if (!f) die(path, "cannot be written");
-    fprintf(f, "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, ", esp_size(t->ctx), esp_machines(t->ctx),
-            t->n_steps);
-    fprintf(f, "\"step_ms\": %.2f, \"wait_ms\": %.2f, ", median(t->step_ms, t->n_steps),
-            median(t->wait_ms, t->n_steps));
+    fprintf(f, "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, ", esp_size(t->ctx), esp_machines(t->ctx), n);
+    fprintf(f, "\"settled_step_ms\": %.2f, ", median(t->step_ms + first, n - first));
+    fprintf(f, "\"step_ms\": %.2f, \"wait_ms\": %.2f, ", median(t->step_ms, n), median(t->wait_ms, n));
     fprintf(f, "\"inter_bytes_per_step\": %.0f, \"loss\": %.4f, \"accuracy\": %.4f}\n", bytes, loss, right);
     if (fflush(f) || (f != stdout && fclose(f))) die(path, "cannot be written");
 }
@@ -188,8 +213,9 @@ static void train(trainer *t) {
     const size_t per_epoch = t->train.n / (batch * ranks), limit = (size_t)flag[MAX_STEPS].number;
     const size_t all = per_epoch * (size_t)flag[EPOCHS].number, total = limit && limit < all ? limit : all;
     t->order = calloc(t->train.n, sizeof *t->order), t->labels = calloc(batch, 1);
-    t->step_ms = calloc(2 * total + 1, sizeof *t->step_ms), t->wait_ms = t->step_ms + total;
+    t->step_ms = calloc(3 * total + 1, sizeof *t->step_ms);
     if (!t->order || !t->labels || !t->step_ms) die("train", "out of memory");
+    t->wait_ms = t->step_ms + total, t->loss = t->wait_ms + total;
     if (total == 0) die("--batch", "is more than there are images for");
     double loss = 0, right = 0, bytes = -inter_bytes(t);
     for (size_t s = 0; s < total; s++) {
@@ -206,6 +232,7 @@ static void train(trainer *t) {
     }
     bytes += inter_bytes(t);
     compare_ranks(t);
+    if (rank == 0 && flag[CURVE].text) write_curve(t, flag[CURVE].text);
     if (rank == 0 && flag[JSON].text) write_json(t, flag[JSON].text, loss, right, bytes / (double)total);
 }
 
