@@ -285,7 +285,6 @@ static void refusals(esp_ctx *ctx, void *user) {
     says(r, esp__hold_match(ctx, NULL, event), ESP_E_ARG, "NULL");
     check(r, esp__hold_set(ctx, r->plan, r->scale) == ESP_OK, "esp__hold_set");
     /* a step that was not begun with holds, and a change of strategy */
-    r->holds = 0;
     step_run(r, ctx, id, 0);
     check(r, esp_strategy_set(ctx, "fp32") == ESP_OK && !ctx->holds, "a change of strategy ends it");
     step_run(r, ctx, id, 0);
