@@ -19,3 +19,7 @@ static const tool_command replay_command = {.name = "replay",
                                             .summary = "Runs a model's timing on ranks (left out: no jansson).",
                                             .synopsis = "",
                                             .run = plan_left_out_main};
+static const tool_command top_command = {.name = "top",
+                                         .summary = "Shows the statistics of a running job (left out: no jansson).",
+                                         .synopsis = "",
+                                         .run = plan_left_out_main};

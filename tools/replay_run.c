@@ -251,9 +251,8 @@ static int replay_as_rank(replay_run *r) {
     if (!s) s = replay_prepare(r, &status);
     if (!s && status == TOOL_OK) s = replay_measured_rounds(r);
     if (!s && status == TOOL_OK && r->ctx->rank == 0) status = replay_show(r);
-    if (s)
-        status =
-            tool_fail(r->in.command, "%s%s", r->ctx && r->ctx->rank ? "a rank failed: " : "", esp_last_error(r->ctx));
+    if (s && (!r->ctx || r->ctx->rank == 0 || s != ESP_E_PEER)) tool_fail(r->in.command, "%s", esp_last_error(r->ctx));
+    if (s) status = TOOL_FAILED;
     if (!s && r->ctx->rank == 0 && r->status_fd >= 0) {
         const char said = (char)status;
         if (write(r->status_fd, &said, 1) == 1) status = TOOL_OK;
