@@ -52,6 +52,9 @@
 #include "plan.c"
 #include "compare.c"
 #include "profile_model.c"
+#include "top_read.c"
+#include "top_screen.c"
+#include "top.c"
 #include "replay_report_ops.c"
 #include "replay_report_json.c"
 #include "replay_report_pages.c"
@@ -89,6 +92,7 @@ static const tool_command *const espresso_commands[] = {
     &plan_command,     /* plan.c */
     &compare_command,  /* compare.c */
     &replay_command,   /* replay.c */
+    &top_command,      /* top.c */
     &tree_command,     /* tree.c */
     &plugins_command,  /* plugins.c */
     &strategy_command, /* strategy.c */
