@@ -27,13 +27,14 @@ static void report_say_results(FILE *to, const replay_job *job) {
             "codecs", "", "");
     for (uint32_t i = 0; i < job->n_results; i++) {
         const replay_result *r = &job->results[i];
+        const report_exposed exposed = report_exposed_of(r);
         char error[16] = "";
         if (report_is_measured(r)) snprintf(error, sizeof error, "%+.1f%%", 100 * report_error(r));
         fprintf(to, "%-20s %10s %10s %10s %10s %7s  %10s %10s  %9s %9s%s%s\n", r->name,
                 tool_time(r->predicted.report.iteration_ns), report_time(r, r->median_ns), tool_time(r->p10_ns),
-                tool_time(r->p90_ns), error, tool_time(r->exposed_communication_ns),
-                tool_time(r->exposed_compression_ns), tool_bytes((double)r->intra_bytes),
-                tool_bytes((double)r->inter_bytes), i == fastest ? "  fastest" : "", i == chosen ? "  chosen" : "");
+                tool_time(r->p90_ns), error, tool_time(exposed.communication_ns), tool_time(exposed.compression_ns),
+                tool_bytes((double)r->intra_bytes), tool_bytes((double)r->inter_bytes), i == fastest ? "  fastest" : "",
+                i == chosen ? "  chosen" : "");
     }
 }
 

@@ -18,6 +18,7 @@ static void report_json_lanes(tool_json *j, const replay_result *r) {
 }
 
 static void report_json_result(tool_json *j, const replay_result *r) {
+    const report_exposed exposed = report_exposed_of(r);
     json_open(j, NULL, '{');
     json_text(j, "name", r->name);
     json_us(j, "predicted_us", r->predicted.report.iteration_ns);
@@ -33,8 +34,8 @@ static void report_json_result(tool_json *j, const replay_result *r) {
     json_number(j, "intra", (double)r->intra_bytes);
     json_number(j, "inter", (double)r->inter_bytes);
     json_close(j, '}');
-    json_us(j, "exposed_communication_us", r->exposed_communication_ns);
-    json_us(j, "exposed_compression_us", r->exposed_compression_ns);
+    json_us(j, "exposed_communication_us", exposed.communication_ns);
+    json_us(j, "exposed_compression_us", exposed.compression_ns);
     report_json_lanes(j, r);
     json_close(j, '}');
 }
@@ -101,8 +102,9 @@ static void report_csv_row(FILE *to, const replay_job *job, uint32_t i) {
     const double us[] = {p->iteration_ns, report_number(r, r->median_ns), r->p10_ns, r->p90_ns};
     for (size_t k = 0; k < sizeof us / sizeof *us; k++) report_csv_number(to, us[k] / 1000);
     report_csv_number(to, 100 * report_error(r));
-    const double more[] = {p->exposed_communication_ns, r->exposed_communication_ns, p->exposed_compression_ns,
-                           r->exposed_compression_ns};
+    const report_exposed exposed = report_exposed_of(r);
+    const double more[] = {p->exposed_communication_ns, exposed.communication_ns, p->exposed_compression_ns,
+                           exposed.compression_ns};
     for (size_t k = 0; k < sizeof more / sizeof *more; k++) report_csv_number(to, more[k] / 1000);
     fprintf(to, "%d,%u,%llu,%llu,%d,%d\n", r->noisy != 0, r->n_steps, (unsigned long long)r->intra_bytes,
             (unsigned long long)r->inter_bytes, i == report_fastest(job), i == report_chosen(job));

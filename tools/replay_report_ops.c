@@ -54,6 +54,35 @@ static int report_has(const replay_result *r, uint32_t i) {
 }
 static double report_takes(const esp_plan_event *e) { return (double)(e->end_ns - e->start_ns); }
 
+/* Measured time with no backward running in which a link is busy, and in which only compression is: as the planner counts it. */
+typedef struct report_exposed {
+    double communication_ns, compression_ns;
+} report_exposed;
+static report_exposed report_exposed_of(const replay_result *r) {
+    report_exposed out = {r->exposed_communication_ns, r->exposed_compression_ns};
+    jmp_buf no_memory;
+    uint32_t n = 0;
+    if (!r->measured) return out;
+    esp_plan *p = tool_realloc(NULL, sizeof *p);
+    memset(p, 0, sizeof *p);
+    p->events = tool_realloc(NULL, ((size_t)r->predicted.n_events + 1) * sizeof *p->events);
+    for (uint32_t i = 0; i < r->predicted.n_events; i++)
+        if (report_has(r, i)) p->events[n++] = r->measured[i];
+    p->pool.on_failure = &no_memory;
+    if (setjmp(no_memory)) {
+        fputs("espresso: out of memory\n", stderr);
+        exit(TOOL_FAILED);
+    }
+    if (n) {
+        esp__exposed(p, n);
+        out = (report_exposed){p->report.exposed_communication_ns, p->report.exposed_compression_ns};
+    }
+    esp__pool_free(&p->pool);
+    free(p->events);
+    free(p);
+    return out;
+}
+
 /* Ops of the same lanes and name, together. */
 typedef struct report_group {
     char name[REPORT_NAME];

@@ -11,12 +11,13 @@ typedef struct report_drawn {
 
 /* The report of what was measured: times and traffic instead of what was predicted of them. */
 static esp_plan_report report_of_measured(const replay_job *job, const replay_result *r) {
+    const report_exposed exposed = report_exposed_of(r);
     esp_plan_report m = r->predicted.report;
     report_group lane[4];
     report_lanes(r, lane);
     m.iteration_ns = r->median_ns;
-    m.exposed_communication_ns = r->exposed_communication_ns;
-    m.exposed_compression_ns = r->exposed_compression_ns;
+    m.exposed_communication_ns = exposed.communication_ns;
+    m.exposed_compression_ns = exposed.compression_ns;
     m.intra_bytes = r->intra_bytes / (uint64_t)(job->n > 0 ? job->n : 1);
     m.inter_bytes = r->inter_bytes / (uint64_t)(job->machines > 0 ? job->machines : 1);
     for (int l = 0; l < 4; l++) m.lane_ns[l] = lane[l].measured_ns, m.price[l] = m.bubble_ns[l] = 0;

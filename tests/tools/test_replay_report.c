@@ -202,6 +202,25 @@ static void ops_are_summed(void **state) {
     free(groups);
 }
 
+/* Where all ran as predicted, exposed time is what the planner says. */
+static void exposed_as_the_planner_counts(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        replay_result r = made.results[i];
+        r.measured = calloc(r.predicted.n_events, sizeof *r.measured);
+        assert_non_null(r.measured);
+        memcpy(r.measured, r.predicted.events, r.predicted.n_events * sizeof *r.measured);
+        r.exposed_communication_ns = r.exposed_compression_ns = -1;
+        const report_exposed e = report_exposed_of(&r);
+        assert_true(fabs(e.communication_ns - r.predicted.report.exposed_communication_ns) < 1);
+        assert_true(fabs(e.compression_ns - r.predicted.report.exposed_compression_ns) < 1);
+        free(r.measured);
+    }
+    replay_result none = made.results[0];
+    none.measured = NULL;
+    assert_true(report_exposed_of(&none).communication_ns == none.exposed_communication_ns);
+}
+
 static void the_largest_come_first(void **state) {
     const replay_result *r = &made.results[3];
     uint32_t top[REPORT_TOP];
@@ -368,6 +387,7 @@ int main(void) {
         cmocka_unit_test(the_choice_of_others),
         cmocka_unit_test(nothing_was_measured),
         cmocka_unit_test(ops_are_summed),
+        cmocka_unit_test(exposed_as_the_planner_counts),
         cmocka_unit_test(the_largest_come_first),
         cmocka_unit_test(json_has_everything),
         cmocka_unit_test(csv_has_a_row_each),
