@@ -14,6 +14,7 @@
 #include "input.c"
 #include "number.c"
 #include "curve.c"
+#include "measured.c"
 #include "model.c"
 #include "gc.c"
 #include "system.c"

@@ -35,12 +35,21 @@ typedef struct esp__model_file {
 ESP__FN esp_status esp__model_read(const char *path, esp__model_file *out, const esp__files_log *log);
 ESP__FN void esp__model_free(esp__model_file *f);
 
+/* ---- measured.c: how the figures of a codec's or a system's file were measured ------------------------------------------ */
+typedef struct esp__measured {
+    uint32_t ranks, cores; /* at the same time, on this many cores; 0: not said      */
+    double spread;         /* median over all points of (worst - best) / median      */
+    int has_spread, noisy; /* noisy: the machine had other work; do not trust it     */
+    const char *device;    /* NULL: not said                                         */
+} esp__measured;
+
 /* ---- gc.c: what one codec costs ------------------------------------------------------------------------------------ */
 typedef struct esp__gc_file {
     esp_plan_codec codec; /* for esp_plan_make; its spec has the feedback in it             */
     const char *spec;     /* as the file's key "codec" says it                              */
     const char *feedback; /* as a spec's key "feedback": "none", "own", ...; NULL: not said */
     const char *source;   /* NULL: not said                                                 */
+    esp__measured measured;
     esp__pool pool;
 } esp__gc_file;
 ESP__FN esp_status esp__gc_read(const char *path, esp__gc_file *out, const esp__files_log *log);
@@ -51,6 +60,7 @@ typedef struct esp__system_file {
     esp_plan_system system;           /* for esp_plan_make                                 */
     const char *accelerator, *source; /* NULL: not said                                    */
     uint32_t cpu_workers;             /* threads that compress, a machine; 0: not said     */
+    esp__measured measured;
     esp__pool pool;
 } esp__system_file;
 ESP__FN esp_status esp__system_read(const char *path, esp__system_file *out, const esp__files_log *log);

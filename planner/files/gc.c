@@ -1,7 +1,8 @@
 /* gc.c: codec files: what one codec costs in bytes and in time. Must not know any codec. */
 
 static const char *const files_gc_keys[] = {"espresso", "codec",    "reducible", "takes_list", "error",
-                                            "payload",  "feedback", "devices",   "source",     NULL};
+                                            "payload",  "feedback", "devices",   "source",     "device",
+                                            "ranks",    "cores",    "spread",    "noisy",      NULL};
 static const char *const files_payload_keys[] = {"header_bytes", "unit_bytes", "units_per_element", NULL};
 static const char *const files_devices_keys[] = {"cpu", "gpu", NULL}; /* by ESP_PLAN_CPU, ESP_PLAN_GPU */
 static const char *const files_device_keys[] = {"interpolate", "compress", "decompress", NULL};
@@ -62,6 +63,7 @@ static void files_read_gc(files_input *in, const files_place *root, void *out) {
     c->struct_size = sizeof *c;
     files_gc_spec(in, root, f);
     f->source = files_get_text(in, &source, "text", FILES_OPTIONAL);
+    files_get_measured(in, root, &f->measured);
     if (files_get_flag(in, &reducible, 0)) c->caps |= ESP_CODEC_REDUCIBLE;
     c->takes_list = (uint32_t)files_get_flag(in, &list, 0);
     files_get_number(in, &error, &files_range_error, FILES_OPTIONAL, &c->error);
@@ -116,6 +118,7 @@ ESP__FN void esp__gc_print(const esp__gc_file *f, esp__text *t) {
     files_put_text_line(t, "  ", "codec", f->spec ? f->spec : c->spec);
     files_put_text_line(t, "  ", "feedback", f->feedback);
     files_put_text_line(t, "  ", "source", f->source);
+    files_put_measured(t, &f->measured);
     esp__text_add(t, "  \"reducible\": %s,\n", c->caps & ESP_CODEC_REDUCIBLE ? "true" : "false");
     esp__text_add(t, "  \"takes_list\": %s,\n  \"error\": ", c->takes_list ? "true" : "false");
     files_put_number(t, c->error);

@@ -1,9 +1,17 @@
 /* system.c: system files: machines, their devices and links. Must not know how long anything takes on them. */
 
-static const char *const files_system_keys[] = {
-    "espresso", "system", "machines",          "ranks_per_machine", "devices",           "accelerator",  "intra",
-    "inter",    "flat",   "host_bytes_per_us", "pack_us",           "pack_bytes_per_us", "shared_cores", "cpu_workers",
-    "source",   NULL};
+static const char *const files_system_keys[] = {"espresso",     "system",
+                                                "machines",     "ranks_per_machine",
+                                                "devices",      "accelerator",
+                                                "intra",        "inter",
+                                                "flat",         "host_bytes_per_us",
+                                                "pack_us",      "pack_bytes_per_us",
+                                                "shared_cores", "cpu_workers",
+                                                "source",       "dispatch_us",
+                                                "device",       "ranks",
+                                                "cores",        "spread",
+                                                "noisy",        NULL};
+static const char *const files_lane_keys[] = {"compute", "cpu", "intra", "inter", NULL}; /* by lane */
 static const char *const files_link_keys[] = {"alpha_us", "alpha_is", "bytes_per_us", "tables", NULL};
 static const char *const files_flat_keys[] = {"tables", NULL};
 static const char *const files_table_keys[] = {"interpolate", "points", NULL};
@@ -58,6 +66,16 @@ static uint32_t files_read_devices(files_input *in, const files_place *p) {
     return devices;
 }
 
+static void files_read_dispatch(files_input *in, const files_place *root, esp_plan_system *s) {
+    const files_place p = files_at(root, "dispatch_us");
+    if (!p.value) return;
+    files_object(in, &p, files_lane_keys, "an object { \"cpu\": ..., \"intra\": ..., \"inter\": ... }");
+    for (int lane = 0; files_lane_keys[lane]; lane++) {
+        const files_place one = files_at(&p, files_lane_keys[lane]);
+        s->dispatch_ns[lane] = files_get_us(in, &one, FILES_OPTIONAL);
+    }
+}
+
 static void files_read_system(files_input *in, const files_place *root, void *out) {
     esp__system_file *f = (esp__system_file *)out;
     esp_plan_system *s = &f->system;
@@ -88,6 +106,8 @@ static void files_read_system(files_input *in, const files_place *root, void *ou
     files_get_number(in, &host, &files_range_host, FILES_OPTIONAL, &s->host_bytes_per_us);
     s->pack_ns = files_get_us(in, &pack, FILES_OPTIONAL);
     files_get_number(in, &pack_speed, &files_range_host, FILES_OPTIONAL, &s->pack_bytes_per_us);
+    files_get_measured(in, root, &f->measured);
+    files_read_dispatch(in, root, s);
     s->shared_cores = (uint32_t)files_get_flag(in, &shared, 0);
     f->cpu_workers = files_get_count(in, &workers, &files_range_index, FILES_OPTIONAL);
 }
@@ -152,11 +172,25 @@ static void files_put_link(esp__text *t, const char *key, const esp_plan_link *l
     esp__text_add(t, "  },\n");
 }
 
+/* Nothing where all are 0. */
+static void files_put_dispatch(esp__text *t, const esp_plan_system *s) {
+    int any = 0;
+    for (int lane = 0; files_lane_keys[lane]; lane++) any |= s->dispatch_ns[lane] > 0;
+    if (!any) return;
+    esp__text_add(t, "  \"dispatch_us\": {");
+    for (int lane = 0; files_lane_keys[lane]; lane++) {
+        esp__text_add(t, "%s\"%s\": ", lane ? ", " : "", files_lane_keys[lane]);
+        files_put_us(t, s->dispatch_ns[lane]);
+    }
+    esp__text_add(t, "},\n");
+}
+
 ESP__FN void esp__system_print(const esp__system_file *f, esp__text *t) {
     const esp_plan_system *s = &f->system;
     esp__text_add(t, "{\n  \"espresso\": 1,\n");
     files_put_text_line(t, "  ", "system", s->name);
     files_put_text_line(t, "  ", "source", f->source);
+    files_put_measured(t, &f->measured);
     esp__text_add(t, "  \"machines\": %u,\n  \"ranks_per_machine\": %u,\n  \"devices\": [%s%s%s],\n", s->machines,
                   s->ranks_per_machine, s->devices & 1u << ESP_PLAN_CPU ? "\"cpu\"" : "", s->devices == 3 ? ", " : "",
                   s->devices & 1u << ESP_PLAN_GPU ? "\"gpu\"" : "");
@@ -169,6 +203,7 @@ ESP__FN void esp__system_print(const esp__system_file *f, esp__text *t) {
         files_put_no_comma(t);
         esp__text_add(t, "  },\n");
     }
+    files_put_dispatch(t, s);
     esp__text_add(t, "  \"host_bytes_per_us\": ");
     files_put_number(t, s->host_bytes_per_us);
     esp__text_add(t, ",\n");

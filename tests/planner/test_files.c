@@ -59,6 +59,35 @@ static void says_that_a_model_is_noisy(void **state) {
     free(text);
 }
 
+static void read_measured(const esp__measured *m) {
+    assert_true(m->ranks == 8 && m->cores == 2 && m->has_spread && m->spread == 0.125 && !m->noisy);
+    assert_string_equal(m->device, "one box");
+}
+
+/* A noisy file is read, with a warning. */
+static void warns_of_noise(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        heard h = {.n = 0};
+        const esp__files_log log = {hear, &h};
+        size_t len;
+        char *text = slurp(full[k ? SYSTEM : GC], &len),
+             *changed = replaced(text, "\"noisy\": false", "\"noisy\": true");
+        esp__gc_file g;
+        esp__system_file y;
+        esp_status s = k ? esp__system_parse("f", changed, strlen(changed), &y, &log)
+                         : esp__gc_parse("f", changed, strlen(changed), &g, &log);
+        assert_int_equal(s, ESP_OK);
+        assert_true(h.n == 1 && strstr(h.text, "busy machine") && (k ? y.measured.noisy : g.measured.noisy));
+        if (k)
+            esp__system_free(&y);
+        else
+            esp__gc_free(&g);
+        free(text);
+        free(changed);
+    }
+}
+
 static void reads_a_codec(void **state) {
     (void)state;
     esp__gc_file f;
@@ -72,6 +101,7 @@ static void reads_a_codec(void **state) {
     assert_true(c->n == 2 && c->log_size == 1 && c->points[1].size == 2048 && c->points[1].ns == 15500);
     assert_true(f.codec.decompress[ESP_PLAN_GPU].n == 1 && f.codec.decompress[ESP_PLAN_GPU].log_size == 0);
     assert_true(f.codec.decompress[ESP_PLAN_GPU].points[0].ns == 34000);
+    read_measured(&f.measured);
     esp__gc_free(&f);
     assert_int_equal(esp__gc_read("tests/fuzz/corpus/gc/least.json", &f, NULL), ESP_OK);
     assert_string_equal(f.codec.spec, "onebit");
@@ -94,6 +124,9 @@ static void reads_a_system(void **state) {
     assert_true(s->host_bytes_per_us == 2500 && s->pack_ns == 10000 && s->pack_bytes_per_us == 400000);
     assert_string_equal(f.accelerator, "V100");
     assert_int_equal(f.cpu_workers, 12);
+    assert_true(s->dispatch_ns[0] == 0 && s->dispatch_ns[1] == 12500 && s->dispatch_ns[2] == 20000);
+    assert_true(s->dispatch_ns[3] == 33250);
+    read_measured(&f.measured);
     esp__system_free(&f);
 }
 
@@ -478,6 +511,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_a_model),
         cmocka_unit_test(says_that_a_model_is_noisy),
+        cmocka_unit_test(warns_of_noise),
         cmocka_unit_test(reads_a_codec),
         cmocka_unit_test(reads_a_system),
         cmocka_unit_test(reads_shared_models),
