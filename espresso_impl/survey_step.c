@@ -47,6 +47,17 @@ static void esp__survey_seen_at(esp__survey_curve *c, double size, double ns) {
         c->at[i].ns = ns;
 }
 
+/* Between machines tables are of all ranks of a machine at once; after a reduce or gather to one of them, one rank has the link to
+ * itself, and what it moves takes as long as a share of a table's size. */
+static uint64_t esp__survey_flows(const esp_ctx *ctx, const esp__option *o, uint32_t step) {
+    int one = 0;
+    if (o->steps[step].level != ESP__INTER) return 1;
+    for (uint32_t i = 0; i < step; i++)
+        one |= o->steps[i].kind == ESP__COLL && o->steps[i].level == ESP__INTRA &&
+               (o->steps[i].coll == ESP_COLL_REDUCE || o->steps[i].coll == ESP_COLL_GATHER);
+    return one ? esp__survey_locals(ctx) : 1;
+}
+
 /* Times of the collectives, by their place in the order, which all ranks share. */
 static esp_status esp__survey_collectives(esp_ctx *ctx, esp__survey *s) {
     uint32_t n = ctx->strategy.n_order;
@@ -73,6 +84,7 @@ static esp_status esp__survey_collectives(esp_ctx *ctx, esp__survey *s) {
         if (op_at[k] == UINT32_MAX || mine[k] <= 0.0f) continue;
         const esp__op *op = &ctx->program.ops[op_at[k]];
         uint64_t bytes = esp__survey_even(op->coll.op) ? esp__survey_op_bytes(&op->coll) : 0;
+        bytes /= esp__survey_flows(ctx, &ctx->strategy.units[op->unit].option, op->step);
         if (bytes >= 4) esp__survey_seen_at(&s->link[level[k]][op->coll.op], (double)bytes, (double)mine[k]);
     }
     esp__free(ctx, mine);
