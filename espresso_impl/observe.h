@@ -64,6 +64,10 @@ ESP__FN esp_status esp__auto_open(esp_ctx *ctx, const char **spec);
 ESP__FN esp_status esp__auto_start(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_step(esp_ctx *ctx);
 ESP__FN void esp__auto_close(esp_ctx *ctx);
+/* Is the strategy in force the autopilot's choice, or about to be? The same on all ranks. */
+ESP__FN int esp__auto_chooses(const esp_ctx *ctx);
+/* state.c: a state was loaded, and with it the strategy that was in force when it was saved. All ranks. */
+ESP__FN void esp__auto_loaded(esp_ctx *ctx);
 /* Where it stands, in a word ("measuring", "watching"): static text, for statistics. NULL: no autopilot. */
 ESP__FN const char *esp__auto_phase(const esp_ctx *ctx);
 #endif

@@ -4,19 +4,20 @@
  *
  * Format, little-endian, every piece padded with zeros to 8 bytes:
  *     esp__state_head
+ *     strategy's text (from version 3 on)
  *     per tensor: esp__state_tensor, name, carry (count floats) if it has one
  *     per Comp:   esp__state_comp, residual (count floats) if it has one, codec state if it has one
  *     u64 checksum of all pieces before it */
 #include "context.h"
 
-enum { ESP__STATE_VERSION = 2, ESP__STATE_RESIDUAL = 1, ESP__STATE_CODEC = 2 };
+enum { ESP__STATE_VERSION = 3, ESP__STATE_OLDEST = 2, ESP__STATE_RESIDUAL = 1, ESP__STATE_CODEC = 2 };
 static const char esp__state_magic[8] = {'E', 'S', 'P', 'S', 'T', 'A', 'T', 'E'};
 
 typedef struct esp__state_head {
     char magic[8];
     uint32_t version;
     int32_t rank, size;
-    uint32_t n_tensors, n_feedback, reserved0;
+    uint32_t n_tensors, n_feedback, text_bytes; /* text_bytes: of the strategy; 0 in version 2 */
     uint64_t step, seed, strategy_hash;
     uint64_t body_bytes; /* between this and the checksum */
     uint64_t head_sum;   /* of the fields above: body_bytes can be relied on */
@@ -81,6 +82,7 @@ static void esp__state_put(esp__state_out *o, const void *data, uint64_t n) {
 }
 
 static void esp__state_put_body(const esp_ctx *ctx, esp__state_out *o) {
+    esp__state_put(o, ctx->strategy.text, strlen(ctx->strategy.text));
     for (uint32_t i = 0; i < ctx->n_tensors; i++) {
         const esp__tensor *t = &ctx->tensors[i];
         esp__state_tensor x = {t->count, (uint32_t)strlen(t->name), t->carry != NULL};
@@ -108,6 +110,7 @@ static esp__state_head esp__state_head_of(const esp_ctx *ctx) {
     h.size = ctx->size;
     h.n_tensors = ctx->n_tensors;
     h.n_feedback = ctx->n_feedback;
+    h.text_bytes = (uint32_t)strlen(ctx->strategy.text);
     h.step = ctx->step;
     h.seed = ctx->seed;
     h.strategy_hash = ctx->strategy.hash;
@@ -136,6 +139,7 @@ typedef struct esp__state_in {
     esp__state_head head;
     uint8_t *body;
     uint64_t bytes, at;      /* bytes: of the memory, the checksum included */
+    char *text;              /* of the strategy; NULL: version 2 */
     float **carry;           /* [n_tensors], memory for those that need it */
     esp__feedback *feedback; /* [head.n_feedback], into the body */
     int same;                /* every Comp is one of this strategy, in the same sequence */
@@ -155,6 +159,8 @@ static void esp__state_in_free(esp_ctx *ctx, esp__state_in *in) {
     if (in->carry) esp__free(ctx, in->carry);
     if (in->body) esp__free(ctx, in->body);
     if (in->feedback) esp__free(ctx, in->feedback);
+    if (in->text) esp__free(ctx, in->text);
+    in->text = NULL;
     in->feedback = NULL;
     in->carry = NULL;
     in->body = NULL;
@@ -167,9 +173,9 @@ static esp_status esp__state_corrupt(const esp_ctx *ctx, const char *what) {
 static esp_status esp__state_head_check(const esp_ctx *ctx, const esp__state_head *h) {
     if (memcmp(h->magic, esp__state_magic, sizeof h->magic) != 0)
         return esp__state_corrupt(ctx, "this is no espresso state (its first bytes are wrong)");
-    if (h->version != ESP__STATE_VERSION)
-        return esp__fail(ctx, ESP_E_MISMATCH, "the state has format version %u, this library reads version %d",
-                         (unsigned)h->version, (int)ESP__STATE_VERSION);
+    if (h->version < ESP__STATE_OLDEST || h->version > ESP__STATE_VERSION)
+        return esp__fail(ctx, ESP_E_MISMATCH, "the state has format version %u, this library reads versions %d to %d",
+                         (unsigned)h->version, (int)ESP__STATE_OLDEST, (int)ESP__STATE_VERSION);
     if (h->head_sum != esp__state_sum(0, h, offsetof(esp__state_head, head_sum)))
         return esp__state_corrupt(ctx, "the state is damaged (the checksum of its head is wrong)");
     if (h->size != ctx->size || h->rank != ctx->rank)
@@ -178,6 +184,19 @@ static esp_status esp__state_head_check(const esp_ctx *ctx, const esp__state_hea
             "the state is of rank %d of %d, this is rank %d of %d: residuals belong to one rank, so resume "
             "with as many ranks as saved it",
             (int)h->rank, (int)h->size, (int)ctx->rank, (int)ctx->size);
+    return ESP_OK;
+}
+
+static esp_status esp__state_take_text(esp_ctx *ctx, esp__state_in *in) {
+    const uint64_t n = in->head.text_bytes;
+    if (in->head.version < 3) return ESP_OK;
+    const void *text = esp__state_take(in, n);
+    if (!text) return esp__state_corrupt(ctx, "the state ends too early");
+    if (memchr(text, 0, n) || esp__hash64(ESP__HASH0, text, n) != in->head.strategy_hash)
+        return esp__state_corrupt(ctx, "the state's strategy is not the one that its head names");
+    in->text = (char *)esp__alloc(ctx, n + 1); /* zeroed */
+    if (!in->text) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state's strategy");
+    memcpy(in->text, text, n);
     return ESP_OK;
 }
 
@@ -261,20 +280,28 @@ static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in
     return ESP_OK;
 }
 
-/* All Comps. What has no place under the strategy here is added to what tensors carry. */
+/* All Comps, and with them the end of the body. */
 static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
     esp_status s = ESP_OK;
+    if (in->head.n_feedback > in->head.body_bytes / sizeof(esp__state_comp))
+        return esp__state_corrupt(ctx, "the state ends too early");
     in->feedback = (esp__feedback *)esp__alloc(ctx, (uint64_t)in->head.n_feedback * sizeof *in->feedback + 1);
     if (!in->feedback) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state's %u Comps", in->head.n_feedback);
-    in->same = in->head.n_feedback == ctx->n_feedback;
-    for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++) {
+    for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++)
         s = esp__state_take_comp(ctx, in, &in->feedback[i]);
-        if (s != ESP_OK || !in->same) continue;
+    if (s == ESP_OK && in->at != in->head.body_bytes) s = esp__state_corrupt(ctx, "the state is longer than it says");
+    return s;
+}
+
+/* Do the Comps fit the strategy in force? What has no place in it is added to what tensors carry. */
+static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
+    esp_status s = ESP_OK;
+    in->same = in->head.n_feedback == ctx->n_feedback;
+    for (uint32_t i = 0; i < in->head.n_feedback && in->same; i++) {
         esp__state_comp there = esp__state_comp_of(&in->feedback[i]), here = esp__state_comp_of(&ctx->feedback[i]);
         in->same = !memcmp(&there, &here, sizeof here);
     }
-    if (s == ESP_OK && in->at != in->head.body_bytes) s = esp__state_corrupt(ctx, "the state is longer than it says");
-    if (s != ESP_OK || in->same) return s;
+    if (in->same) return ESP_OK;
     for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++)
         s = esp__state_match_codec(ctx, in, &in->feedback[i]);
     return s == ESP_OK ? esp__feedback_carry(ctx, in->feedback, in->head.n_feedback, in->carry) : s;
@@ -311,24 +338,24 @@ static esp_status esp__state_fetch(esp_ctx *ctx, esp_io_fn read, void *user, esp
     sum = esp__state_sum(esp__state_sum(0, &in->head, sizeof in->head), in->body, in->head.body_bytes);
     memcpy(&stored, in->body + in->head.body_bytes, sizeof stored);
     if (sum != stored) return esp__state_corrupt(ctx, "the state is damaged (its checksum is wrong)");
+    if ((s = esp__state_take_text(ctx, in)) != ESP_OK) return s;
     if ((s = esp__state_match_tensors(ctx, in)) != ESP_OK) return s;
-    if (in->head.n_feedback > in->head.body_bytes / sizeof(esp__state_comp))
-        return esp__state_corrupt(ctx, "the state ends too early");
     return esp__state_take_comps(ctx, in);
 }
 
 typedef struct esp__state_vote {
     esp_status status;
     uint32_t reserved0;
-    uint64_t step, seed;
+    uint64_t step, seed, strategy;
 } esp__state_vote;
 
 /* All ranks learn whether all are well, and (loading) at the same step. `mine` is this rank's result, its text set. */
 static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__state_head *loaded, const char *verb) {
     uint64_t bytes = (uint64_t)ctx->size * sizeof(esp__state_vote);
-    esp__state_vote vote = {mine, 0, loaded ? loaded->step : 0, loaded ? loaded->seed : 0}, *all;
+    esp__state_vote vote = {mine, 0, 0, 0, 0}, *all;
     char text[ESP__ERROR_MAX];
     esp_status s;
+    if (loaded) vote.step = loaded->step, vote.seed = loaded->seed, vote.strategy = loaded->strategy_hash;
     snprintf(text, sizeof text, "%s", mine == ESP_OK ? "" : esp_last_error(ctx)); /* the exchange may overwrite it */
     all = (esp__state_vote *)esp__alloc(ctx, bytes);
     if (!all) return esp__fail(ctx, ESP_E_NOMEM, "no memory to agree on a state");
@@ -338,6 +365,12 @@ static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__sta
         if (all[r].status != ESP_OK)
             s = esp__fail(ctx, all[r].status, "rank %d could not %s its state (%s; see its own error): no rank did",
                           (int)r, verb, esp_status_text(all[r].status));
+    for (int32_t r = 1; s == ESP_OK && r < ctx->size; r++)
+        if (all[r].strategy != all[0].strategy)
+            s = esp__fail(ctx, ESP_E_MISMATCH,
+                          "rank 0's state was saved under strategy %016llx, rank %d's under %016llx: nothing was "
+                          "loaded; give every rank the file of one save",
+                          (unsigned long long)all[0].strategy, (int)r, (unsigned long long)all[r].strategy);
     for (int32_t r = 1; s == ESP_OK && r < ctx->size; r++)
         if (all[r].step != all[0].step || all[r].seed != all[0].seed)
             s = esp__fail(
@@ -373,13 +406,34 @@ static esp_status esp__state_allowed(const esp_ctx *ctx, const char *what, int h
     return ESP_OK;
 }
 
+/* Where the autopilot chooses the strategy, the saved one is put in force first, on all ranks: they have agreed that all of
+ * them have it. *before gets the text to go back to. */
+static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in, char **before) {
+    if (!in->text || in->head.strategy_hash == ctx->strategy.hash) return ESP_OK;
+    *before = esp__strdup(ctx, ctx->strategy.text);
+    esp_status s = *before ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "no memory to change the strategy");
+    s = esp__state_agree(ctx, s, NULL, "load");
+    return s != ESP_OK ? s : esp_strategy_set(ctx, in->text);
+}
+
 /* Collective: this rank's state (unless `s` says that there is none), then all ranks apply theirs, or none does. */
 static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn read, void *user) {
     esp__state_in in;
+    char *before = NULL, text[ESP__ERROR_MAX];
+    const int chosen = esp__auto_chooses(ctx); /* the same on all ranks */
     memset(&in, 0, sizeof in);
     if (s == ESP_OK) s = esp__state_fetch(ctx, read, user, &in);
-    s = esp__state_agree(ctx, s, &in.head, "load");
+    if (chosen) s = esp__state_agree(ctx, s, &in.head, "load");
+    if (chosen && s == ESP_OK) s = esp__state_set_strategy(ctx, &in, &before);
+    const int asked = !chosen || s == ESP_OK; /* else all ranks know already */
+    if (s == ESP_OK) s = esp__state_match_comps(ctx, &in);
+    if (asked) s = esp__state_agree(ctx, s, &in.head, "load");
     if (s == ESP_OK) esp__state_apply(ctx, &in);
+    if (s == ESP_OK && chosen) esp__auto_loaded(ctx);
+    snprintf(text, sizeof text, "%s", s == ESP_OK ? "" : esp_last_error(ctx));
+    if (s != ESP_OK && before && asked && !ctx->fatal && esp_strategy_set(ctx, before) == ESP_OK)
+        esp__fail(ctx, s, "%s", text);
+    esp__strfree(ctx, before);
     esp__state_in_free(ctx, &in);
     return s;
 }

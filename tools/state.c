@@ -12,7 +12,7 @@ typedef struct state_reader {
     double *pieces;     /* aligned room for one piece of a large array */
 } state_reader;
 
-enum { STATE_PIECE = 1 << 16 };
+enum { STATE_PIECE = 1 << 16, STATE_LINES = 12, STATE_WIDTH = 110 };
 
 static int state_damaged(const state_reader *r, const char *what) {
     return tool_fail(r->command, "%s: %s", r->path, what);
@@ -56,9 +56,9 @@ static int state_read_head(state_reader *r) {
     esp__state_head *h = &r->head;
     if (fread(h, sizeof *h, 1, r->file) != 1 || memcmp(h->magic, esp__state_magic, sizeof h->magic) != 0)
         return state_damaged(r, "this is no espresso state");
-    if (h->version != ESP__STATE_VERSION)
-        return tool_fail(r->command, "%s: format version %u; this command reads version %d", r->path, h->version,
-                         (int)ESP__STATE_VERSION);
+    if (h->version < ESP__STATE_OLDEST || h->version > ESP__STATE_VERSION)
+        return tool_fail(r->command, "%s: format version %u; this command reads versions %d to %d", r->path, h->version,
+                         (int)ESP__STATE_OLDEST, (int)ESP__STATE_VERSION);
     if (h->head_sum != esp__state_sum(0, h, offsetof(esp__state_head, head_sum)))
         return state_damaged(r, "the state is damaged (the checksum of its head is wrong)");
     r->left = h->body_bytes;
@@ -66,6 +66,35 @@ static int state_read_head(state_reader *r) {
     printf("%s: rank %d of %d, step %llu, seed %llu, strategy %016llx\n", r->path, (int)h->rank, (int)h->size,
            (unsigned long long)h->step, (unsigned long long)h->seed, (unsigned long long)h->strategy_hash);
     return TOOL_OK;
+}
+
+/* The strategy's text: its first lines, without the order of collectives, and long ones cut. */
+static int state_print_text(state_reader *r) {
+    const uint64_t n = r->head.version < 3 ? 0 : r->head.text_bytes;
+    uint32_t lines = 0, left_out = 0;
+    if (n > r->left) return 0;
+    char *text = tool_realloc(NULL, n + 1);
+    for (uint64_t at = 0, piece; at < n; at += piece) {
+        piece = n - at < STATE_PIECE ? n - at : STATE_PIECE;
+        if (!state_take(r, text + at, piece)) {
+            free(text);
+            return 0;
+        }
+    }
+    for (uint64_t i = 0; i < n; i++)
+        if (text[i] != '\n' && (unsigned char)text[i] < ' ') text[i] = '?';
+    text[n] = 0;
+    for (const char *at = text; *at; at += strcspn(at, "\n"), at += *at == '\n') {
+        int length = (int)strcspn(at, "\n");
+        if (lines == STATE_LINES || strncmp(at, "order ", 6) == 0)
+            left_out++;
+        else
+            lines++, printf("  %.*s%s\n", length < STATE_WIDTH ? length : STATE_WIDTH, at,
+                            length > STATE_WIDTH ? "..." : "");
+    }
+    if (left_out) printf("  ... and %u more line%s\n", left_out, left_out == 1 ? "" : "s");
+    free(text);
+    return 1;
 }
 
 static int state_print_tensor(state_reader *r, char **name, uint64_t *count) {
@@ -124,6 +153,7 @@ static int state_print(state_reader *r) {
     char **names = tool_realloc(NULL, r->head.n_tensors * sizeof *names);
     uint64_t *counts = tool_realloc(NULL, r->head.n_tensors * sizeof *counts);
     for (uint32_t i = 0; i < r->head.n_tensors; i++) names[i] = NULL;
+    whole = state_print_text(r);
     for (uint32_t i = 0; whole && i < r->head.n_tensors; i++) whole = state_print_tensor(r, &names[i], &counts[i]);
     for (uint32_t i = 0; whole && i < r->head.n_feedback; i++) whole = state_print_comp(r, names, counts);
     for (uint32_t i = 0; i < r->head.n_tensors; i++) free(names[i]);

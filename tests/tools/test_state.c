@@ -66,6 +66,10 @@ static void shows(void **state) {
     spawned s = SPAWN("state", file);
     if (s.status) fail_msg("%s", s.text[1]);
     check_said(&s, 0, ": rank 0 of 1, step 3, seed 0, strategy ");
+    check_said(
+        &s, 0,
+        "\n  espresso-strategy 1\n  tensor fc.weight 1000 topk:ratio=0.1 comp@cpu > flat.allgather > decomp@cpu\n");
+    check_said(&s, 0, "\n  ... and 1 more line\n"); /* the order of collectives */
     check_said(&s, 0, "tensor fc.weight: 1000 elements\n");
     check_said(&s, 0, "tensor fc.bias: 10 elements\n");
     check_said(&s, 0, "Comp 0 of fc.weight: 1000 elements from 0 on, the rank's own gradient, residual of norm ");

@@ -225,6 +225,144 @@ static void test_damage_is_found(void **state) {
     run(1, body_damage, NULL, "topk:ratio=0.05", 0);
 }
 
+/* ---- the format before: without the strategy's text ---- */
+static void make_version_2(tape *t) {
+    esp__state_head h;
+    uint64_t sum;
+    memcpy(&h, t->data, sizeof h);
+    const uint64_t text = esp__state_padded(h.text_bytes);
+    CHECK(h.version == 3 && h.text_bytes > 0);
+    memmove(t->data + sizeof h, t->data + sizeof h + text, t->n - sizeof h - text);
+    t->n -= text;
+    h.version = 2;
+    h.text_bytes = 0;
+    h.body_bytes -= text;
+    h.head_sum = esp__state_sum(0, &h, offsetof(esp__state_head, head_sum));
+    memcpy(t->data, &h, sizeof h);
+    sum = esp__state_sum(0, t->data, t->n - sizeof sum);
+    memcpy(t->data + t->n - sizeof sum, &sum, sizeof sum);
+}
+
+static void body_version_2(esp_ctx *ctx, void *user) {
+    tape *t = (tape *)calloc(1, sizeof *t);
+    float out[N];
+    uint64_t saved;
+    (void)user;
+    t->end = sizeof t->data;
+    start(ctx, N, two);
+    for (int k = 0; k < 2; k++) step(ctx, k, out);
+    saved = fingerprint(ctx);
+    CHECK(esp_state_write(ctx, tape_write, t) == ESP_OK);
+    step(ctx, 2, out);
+    make_version_2(t);
+    CHECK(esp_state_read(ctx, tape_read, t) == ESP_OK);
+    CHECK(fingerprint(ctx) == saved);
+    for (uint32_t version = 0; version < 5; version++) { /* others are not read */
+        memcpy(t->data + 8, &version, sizeof version);
+        t->at = 0;
+        if (version == 2) continue;
+        CHECK(esp_state_read(ctx, tape_read, t) == (version == 3 ? ESP_E_CORRUPT : ESP_E_MISMATCH));
+        CHECK(version == 3 || strstr(esp_last_error(ctx), "reads versions 2 to 3"));
+    }
+    free(t);
+}
+static void test_version_2_is_read(void **state) {
+    (void)state;
+    run(RANKS, body_version_2, NULL, "dgc:ratio=0.05", 3);
+}
+
+/* ---- under the autopilot: the strategy comes with the state ---- */
+static void run_auto(void (*body)(esp_ctx *, void *), void *user, uint64_t seed) {
+    test_job j;
+    memset(&j, 0, sizeof j);
+    j.size = RANKS;
+    j.per_machine = 2;
+    j.body = body;
+    j.user = user;
+    j.config.strategy = "auto:steps=100";
+    j.config.codec = "dgc:ratio=0.05";
+    j.config.seed = seed;
+    j.config.timeout_ms = 20000;
+    j.config.log_level = ESP_LOG_ERROR;
+    atomic_store(&failures, 0);
+    test_run(&j);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
+static int compresses(const esp_ctx *ctx) { return strstr(esp_strategy_text(ctx), "comp@cpu") != NULL; }
+static uint64_t saved_strategy;
+
+static void body_save_strategy(esp_ctx *ctx, void *user) {
+    body_first_half(ctx, user);
+    if (esp_rank(ctx) == 0) saved_strategy = ctx->strategy.hash;
+}
+
+/* Loaded at once, and after some steps that the autopilot had begun to measure. */
+static void body_auto_resumes(esp_ctx *ctx, void *user) {
+    float out[N];
+    start(ctx, N, NULL);
+    CHECK(!compresses(ctx));
+    for (int k = 0; k < *(const int *)user; k++) step(ctx, 90 + k, out);
+    CHECK(!compresses(ctx));
+    CHECK(esp_state_load(ctx, path) == ESP_OK);
+    CHECK(compresses(ctx) && ctx->strategy.hash == saved_strategy && ctx->step == 3);
+    for (int k = 3; k < 6; k++) {
+        step(ctx, k, out);
+        CHECK(memcmp(out, expected[k], sizeof out) == 0);
+    }
+    CHECK(ctx->strategy.hash == saved_strategy); /* it is watched now, not measured anew */
+}
+static void test_auto_takes_the_saved_strategy(void **state) {
+    (void)state;
+    run(RANKS, body_whole, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
+    run(RANKS, body_save_strategy, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
+    for (int before = 0; before < 4; before += 3) run_auto(body_auto_resumes, &before, 6);
+}
+
+/* What fails on one rank changes nothing on any: not the strategy either. */
+static void body_auto_refuses(esp_ctx *ctx, void *user) {
+    char name[160], kept[200];
+    float out[N];
+    (void)user;
+    start(ctx, N, NULL);
+    step(ctx, 0, out);
+    const uint64_t before = fingerprint(ctx), strategy = ctx->strategy.hash;
+    snprintf(name, sizeof name, "%s.r1of4", path);
+    snprintf(kept, sizeof kept, "%s.kept", name);
+    if (esp_rank(ctx) == 1) CHECK(rename(name, kept) == 0);
+    CHECK(esp_state_load(ctx, path) == ESP_E_NOT_FOUND);
+    CHECK(fingerprint(ctx) == before && ctx->strategy.hash == strategy);
+    CHECK(esp_barrier(ctx) == ESP_OK);
+    if (esp_rank(ctx) == 1) CHECK(rename(kept, name) == 0);
+    step(ctx, 1, out); /* the context goes on */
+    CHECK(esp_state_load(ctx, path) == ESP_OK);
+    CHECK(ctx->strategy.hash == saved_strategy);
+}
+static void test_auto_keeps_its_strategy_on_failure(void **state) {
+    (void)state;
+    run(RANKS, body_save_strategy, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
+    run_auto(body_auto_refuses, NULL, 6);
+}
+
+/* A program that set a strategy itself keeps it, under the autopilot as without. */
+static void body_program_decides(esp_ctx *ctx, void *user) {
+    float out[N];
+    (void)user;
+    start(ctx, N, NULL);
+    CHECK(esp_strategy_set(ctx, "layerwise") == ESP_OK);
+    const uint64_t strategy = ctx->strategy.hash;
+    CHECK(strategy != saved_strategy);
+    CHECK(esp_state_load(ctx, path) == ESP_OK);
+    CHECK(ctx->strategy.hash == strategy && ctx->step == 3);
+    step(ctx, 3, out);
+    CHECK(ctx->strategy.hash == strategy);
+}
+static void test_auto_leaves_the_program_its_strategy(void **state) {
+    (void)state;
+    run(RANKS, body_save_strategy, (void *)(uintptr_t) "comp@cpu > flat.allgather > decomp@cpu", "dgc:ratio=0.05", 5);
+    run_auto(body_program_decides, NULL, 6);
+}
+
 /* ---- files of the wrong kind ---- */
 static void body_damaged_file(esp_ctx *ctx, void *user) {
     char name[160];
@@ -294,6 +432,23 @@ static void body_other_step(esp_ctx *ctx, void *user) {
     CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH);
     CHECK(strstr(esp_last_error(ctx), "rank 3's of step 1"));
 }
+/* Rank 3 gets a save of the same step, made under another strategy. */
+static void body_mixed_strategies(esp_ctx *ctx, void *user) {
+    float out[N];
+    char name[160], old[200];
+    (void)user;
+    start(ctx, N, NULL);
+    step(ctx, 0, out);
+    CHECK(esp_state_save(ctx, path) == ESP_OK);
+    snprintf(name, sizeof name, "%s.r3of4", path);
+    snprintf(old, sizeof old, "%s.old", name);
+    if (esp_rank(ctx) == 3) CHECK(rename(name, old) == 0);
+    CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK);
+    CHECK(esp_state_save(ctx, path) == ESP_OK);
+    if (esp_rank(ctx) == 3) CHECK(rename(old, name) == 0);
+    CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH);
+    CHECK(strstr(esp_last_error(ctx), "was saved under strategy"));
+}
 static void test_foreign_states(void **state) {
     (void)state;
     run(RANKS, body_save, NULL, "topk:ratio=0.05", 0);
@@ -301,6 +456,7 @@ static void test_foreign_states(void **state) {
     run(RANKS, body_other_strategy, NULL, "topk:ratio=0.25", 0);
     run(2, body_other_size, NULL, "topk:ratio=0.05", 0);
     run(RANKS, body_other_step, NULL, "topk:ratio=0.05", 0);
+    run(RANKS, body_mixed_strategies, NULL, "topk:ratio=0.05", 0);
 }
 
 /* A save that fails on one rank leaves all ranks' last save as it was. */
@@ -367,6 +523,10 @@ int main(void) {
         cmocka_unit_test(test_carried_feedback),
         cmocka_unit_test(test_through_callbacks),
         cmocka_unit_test(test_damage_is_found),
+        cmocka_unit_test(test_version_2_is_read),
+        cmocka_unit_test(test_auto_takes_the_saved_strategy),
+        cmocka_unit_test(test_auto_keeps_its_strategy_on_failure),
+        cmocka_unit_test(test_auto_leaves_the_program_its_strategy),
         cmocka_unit_test(test_damaged_and_missing_files),
         cmocka_unit_test(test_foreign_states),
         cmocka_unit_test(test_failed_save),
