@@ -81,8 +81,9 @@ static esp_status esp__auto_memory(esp_ctx *ctx) {
     a->bits = esp__alloc(ctx, bits);
     a->all_bits = esp__alloc(ctx, bits * ranks);
     a->feedback_seen = esp__alloc(ctx, n * sizeof *a->feedback_seen);
+    a->samples_seen = esp__alloc(ctx, n * sizeof *a->samples_seen);
     return a->times && a->sorted && a->ready && a->ready_max && a->all && a->probes && a->level && a->strikes &&
-                   a->bits && a->all_bits && a->feedback_seen
+                   a->bits && a->all_bits && a->feedback_seen && a->samples_seen
                ? ESP_OK
                : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
 }
@@ -92,7 +93,7 @@ ESP__FN esp_status esp__auto_start(esp_ctx *ctx) {
     if (!a) return ESP_OK;
     esp_status s = esp__auto_memory(ctx);
     if (s) return s;
-    a->in_force = ctx->strategy.hash;
+    a->in_force = a->fp32 = ctx->strategy.hash;
     a->lossy = !a->opt.warmup;
     esp__auto_enter(ctx, ESP__AUTO_WARM);
     if (ctx->size == 1) {
@@ -121,6 +122,7 @@ ESP__FN void esp__auto_close(esp_ctx *ctx) {
     esp__free(ctx, a->bits);
     esp__free(ctx, a->all_bits);
     esp__free(ctx, a->feedback_seen);
+    esp__free(ctx, a->samples_seen);
     esp__strfree(ctx, a->before);
     esp__strfree(ctx, a->next);
     esp__free(ctx, a);
@@ -132,7 +134,7 @@ ESP__FN int esp__auto_chooses(const esp_ctx *ctx) {
     return a && a->phase != ESP__AUTO_OFF && a->in_force == ctx->strategy.hash;
 }
 
-/* A state was loaded, and with it the strategy that was in force when it was saved: that one is watched. */
+/* A state was loaded, and with it the strategy that was in force when it was saved: that one is watched, if it compresses. */
 ESP__FN void esp__auto_loaded(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
     if (!a || a->phase == ESP__AUTO_OFF) return;
@@ -141,7 +143,12 @@ ESP__FN void esp__auto_loaded(esp_ctx *ctx) {
     a->job = NULL;
     a->lossy = ctx->step >= a->opt.warmup;
     a->stays = 0;
-    esp__auto_settle(ctx, 0.0);
+    for (uint32_t i = 0; i < ctx->strategy.n_units; i++)
+        if (esp__option_uses(&ctx->strategy.units[i].option, ESP__COMP)) {
+            esp__auto_settle(ctx, 0.0);
+            return;
+        }
+    esp__auto_enter(ctx, ESP__AUTO_WARM); /* it may have been saved before anything was chosen */
 }
 
 /* ---- a step ---------------------------------------------------------------------------------------------------------------- */

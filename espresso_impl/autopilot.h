@@ -92,8 +92,8 @@ typedef struct esp__auto_source {
 typedef struct esp__autopilot {
     esp__auto_options opt;
     esp__auto_source source;
-    int phase, stays;  /* stays: the verdict was that nothing wins */
-    uint64_t in_force; /* hash of the strategy that the autopilot, and not the program, chose */
+    int phase, stays;        /* stays: the verdict was that nothing wins */
+    uint64_t in_force, fp32; /* hashes: of the strategy that the autopilot, and not the program, chose; of fp32 */
     uint32_t phase_steps;
     /* times of steps since the phase began: the last ESP__AUTO_TIMES */
     uint64_t *times, *sorted;
@@ -105,7 +105,7 @@ typedef struct esp__autopilot {
     uint32_t every; /* steps between exchanges while not watching */
     /* measuring */
     esp__survey survey;
-    int survey_open, have_figures, remeasure;
+    int survey_open, have_figures;
     uint8_t stale[ESP__SURVEY_CODECS]; /* a codec's points are from before */
     esp__auto_probe *probes;
     uint32_t n_probes;
@@ -133,7 +133,8 @@ typedef struct esp__autopilot {
     /* guard */
     uint8_t *level; /* [n_tensors]: how often it fell back; the ladder's rung */
     uint8_t *bits, *all_bits;
-    double *feedback_seen; /* [n_tensors] the largest of earlier looks, 0: none */
+    double *feedback_seen;  /* [n_tensors] the largest of earlier looks, 0: none */
+    uint32_t *samples_seen; /* how many there were */
     uint8_t *strikes;
 } esp__autopilot;
 

@@ -38,9 +38,14 @@ ESP__FN uint32_t esp__auto_trouble(esp_ctx *ctx) {
         pthread_mutex_lock(&ctx->lock);
         esp_tensor_stats x = ctx->tensors[i].sampled;
         pthread_mutex_unlock(&ctx->lock);
-        int bad = a->source.trouble ? a->source.trouble(a->source.user, ctx, i) * ESP__AUTO_STRIKES
-                  : x.samples       ? esp__auto_suspicious(a, i, &x)
-                                    : 0;
+        int bad = 0;
+        if (a->source.trouble)
+            bad = a->source.trouble(a->source.user, ctx, i) * ESP__AUTO_STRIKES;
+        else if (!x.samples || x.samples == a->samples_seen[i])
+            continue; /* nothing new: strikes stay */
+        else
+            bad = esp__auto_suspicious(a, i, &x);
+        a->samples_seen[i] = x.samples;
         a->strikes[i] = (uint8_t)(bad ? a->strikes[i] + bad : 0);
         if (a->strikes[i] < ESP__AUTO_STRIKES) continue;
         a->bits[i / 8] |= (uint8_t)(1u << i % 8);

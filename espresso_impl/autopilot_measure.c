@@ -212,7 +212,6 @@ ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again) {
     if (again) esp__auto_survey_renew(a);
     esp__auto_probes_make(ctx, again);
     if (a->source.figures) a->n_probes = 0;
-    a->remeasure = again;
     a->have_figures = 0;
     a->spent_ns = 0;
     a->mine.cpu_ns = a->mine.compute_ns = a->mine.spent_ns = 0;

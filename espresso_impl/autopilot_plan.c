@@ -54,6 +54,12 @@ static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
     if (!plain) job->config.flags |= ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
 }
 
+static int esp__auto_allowed(const esp__auto_options *o, const char *spec) {
+    for (uint32_t i = 0; i < o->n_codecs; i++)
+        if (!strcmp(o->codecs[i], spec)) return 1;
+    return 0;
+}
+
 static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = ctx->autopilot;
     esp_plan_codec codecs[ESP__SURVEY_CODECS];
@@ -71,7 +77,7 @@ static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
     job->n_all_codecs = s ? 0 : n;
     memcpy(job->all_codecs, codecs, job->n_all_codecs * sizeof *codecs);
     for (uint32_t i = 0; i < n && !s; i++) {
-        int allowed = !a->opt.no_codec && (a->lossy || !esp__auto_lossy(codecs[i].spec)) &&
+        int allowed = esp__auto_allowed(&a->opt, codecs[i].spec) && (a->lossy || !esp__auto_lossy(codecs[i].spec)) &&
                       !(a->opt.max_error > 0.0 && codecs[i].error > a->opt.max_error);
         if (allowed) job->codecs[job->n_codecs++] = codecs[i];
     }

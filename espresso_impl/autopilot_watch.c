@@ -49,7 +49,8 @@ static void esp__auto_say_plan(const esp_ctx *ctx) {
             "scaled by that",
             job->plan_ns / 1e6, job->ratio);
     if (job->verdict == ESP__VERDICT_STAY) {
-        esp__auto_say(ctx, "%s%s", job->reason, a->remeasure ? "; the strategy in force stays" : "; stays with fp32");
+        esp__auto_say(ctx, "%s%s", job->reason,
+                      ctx->strategy.hash != a->fp32 ? "; the strategy in force stays" : "; stays with fp32");
         return;
     }
     if (job->bound >= 0.0) snprintf(bound, sizeof bound, ", at most %.0f%% above the bound", 100.0 * job->bound);
@@ -124,7 +125,7 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
         }
         return s;
     }
-    a->stays = !a->remeasure;
+    a->stays = ctx->strategy.hash == a->fp32;
     esp__auto_settle(ctx, a->base_ns);
     return ESP_OK;
 }
@@ -218,7 +219,7 @@ static esp_status esp__auto_back_end(esp_ctx *ctx) {
     esp__auto_say(ctx, "measured %.3f ms a step, predicted %.3f ms, before %.3f ms: returned to the strategy before",
                   a->tried_ns / 1e6, a->predicted_ns / 1e6, a->base_ns / 1e6);
     if (ctx->rank == 0 && a->job) a->refuse = a->job->text_hash;
-    a->stays = !a->remeasure;
+    a->stays = ctx->strategy.hash == a->fp32;
     esp__auto_settle(ctx, now);
     return ESP_OK;
 }
@@ -255,7 +256,6 @@ static esp_status esp__auto_plan_again(esp_ctx *ctx, double now) {
     esp__autopilot *a = ctx->autopilot;
     a->base_ns = now;
     a->base_spread_ns = esp__auto_spread(ctx);
-    a->remeasure = 1;
     if (a->have_figures) return esp__auto_plan_begin(ctx);
     esp__auto_measure_begin(ctx, 1);
     return ESP_OK;
