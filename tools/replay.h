@@ -15,7 +15,8 @@ typedef struct replay_result {
     double *step_ns;     /* [n_steps] measured, of the slowest rank, in the order in which they ran  */
     uint32_t n_steps;
     esp_plan_event
-        *measured; /* [predicted.n_events] the same ops, medians over steps, of rank 0; time 0: begin of backward. An op
+        *measured; /* [predicted.n_events] the same ops, medians over steps, from when the last rank began until the
+                                 last ended; time 0: begin of backward. An op
                                  that the executor does not have (start_ns == end_ns == UINT64_MAX) is left out of comparisons */
     double median_ns, p10_ns, p90_ns;                        /* of step_ns                            */
     double exposed_communication_ns, exposed_compression_ns; /* medians, measured                                 */
@@ -55,7 +56,7 @@ typedef struct replay_strategy {
     char *name; /* as asked for */
     esp__text text;
     double *step_ns, *communication_ns, *compression_ns; /* [steps] */
-    esp__span *spans; /* [steps][n_events] from the begin of backward; UINT64_MAX: not there. Rank 0 */
+    esp__span *spans; /* [steps][n_events] from the begin of backward; UINT64_MAX: not there */
     uint32_t *event_of_op;
     uint32_t n_steps, n_events;
     uint64_t intra_bytes, inter_bytes; /* of all steps */

@@ -33,21 +33,26 @@ static esp_status replay_add_tensors(replay_run *r) {
     return s ? s : replay_buffers(r);
 }
 
-/* Real mode: what the planner needs is measured here and now. */
+/* Scales for --ratio by what the links are known to take so far. */
+static esp_status replay_rescale(replay_run *r, int *status) {
+    if (!(r->ratio > 0)) return ESP_OK;
+    if (r->ctx->rank == 0) *status = replay_choose(r);
+    const esp_status s = replay_share_status(r, status);
+    return s || *status != TOOL_OK ? s : replay_share_scales(r);
+}
+
+/* Real mode: what the planner needs is measured here and now. Scales are chosen twice: to know which sizes to measure, and by
+ * what those took. */
 static esp_status replay_measure(replay_run *r, int *status) {
-    esp_status s = ESP_OK;
-    if (r->ratio > 0) {
-        s = replay_survey_rough(r);
-        if (!s && r->ctx->rank == 0) *status = replay_choose(r);
-        if (!s) s = replay_share_status(r, status);
-        if (s || *status != TOOL_OK) return s;
-        s = replay_share_scales(r);
-    }
-    if (!s && r->ctx->rank == 0) *status = replay_memory_fits(r);
-    if (!s) s = replay_share_status(r, status);
+    esp_status s = r->ratio > 0 ? replay_survey_rough(r) : ESP_OK;
+    if (!s) s = replay_rescale(r, status);
     if (s || *status != TOOL_OK) return s;
-    s = replay_survey_links(r);
-    if (!s) s = replay_survey_codecs(r);
+    if (r->ctx->rank == 0) *status = replay_memory_fits(r);
+    s = replay_share_status(r, status);
+    if (!s && *status == TOOL_OK) s = replay_survey_links(r);
+    if (!s && *status == TOOL_OK) s = replay_rescale(r, status);
+    if (s || *status != TOOL_OK) return s;
+    s = replay_survey_codecs(r);
     if (!s) s = replay_add_tensors(r);
     return s ? s : replay_survey_dispatch(r);
 }
@@ -59,9 +64,9 @@ static esp_status replay_prepare(replay_run *r, int *status) {
     if (r->ctx->rank == 0 && *status == TOOL_OK) *status = replay_check(r);
     s = replay_share_status(r, status);
     if (!s && *status == TOOL_OK) s = replay_share_texts(r);
-    /* in model mode every rank's ops take the plan's times: the same plan from the same text */
+    /* the same plan from the same text and figures on every rank */
     for (uint32_t i = 0; i < r->n_list && !s && *status == TOOL_OK; i++)
-        if (r->ctx->rank && r->job.mode == REPLAY_MODEL && replay_predict(r, &r->list[i]) != TOOL_OK) s = ESP_E_ARG;
+        if (r->ctx->rank && replay_predict(r, &r->list[i]) != TOOL_OK) s = ESP_E_ARG;
     return s;
 }
 
@@ -71,7 +76,6 @@ static void replay_strategy_room(replay_run *r, replay_strategy *s) {
     s->step_ns = tool_realloc(NULL, n * sizeof(double));
     s->communication_ns = tool_realloc(NULL, n * sizeof(double));
     s->compression_ns = tool_realloc(NULL, n * sizeof(double));
-    if (r->ctx->rank) return;
     s->n_events = s->predicted.n_events;
     s->spans = tool_realloc(NULL, n * s->n_events * sizeof *s->spans);
 }
@@ -79,7 +83,7 @@ static void replay_strategy_room(replay_run *r, replay_strategy *s) {
 static esp_status replay_turn_begin(replay_run *r, replay_strategy *s) {
     esp_status status = esp_strategy_set(r->ctx, s->text.data);
     if (!status && r->job.mode == REPLAY_MODEL) status = esp__hold_set(r->ctx, s->predicted.plan, 1.0);
-    if (status || r->ctx->rank) return status;
+    if (status) return status;
     s->event_of_op = tool_realloc(s->event_of_op, (r->ctx->program.n_ops + 1) * sizeof *s->event_of_op);
     return esp__hold_match(r->ctx, s->predicted.plan, s->event_of_op);
 }
@@ -169,6 +173,26 @@ static void replay_result_make(replay_strategy *s, replay_result *out) {
     free(sorted);
 }
 
+/* An op is under way from when the last rank began until the last ended: what ranks before it wait is not its time. */
+static esp_status replay_gather_spans(replay_run *r, replay_strategy *s) {
+    const size_t each = s->n_events * sizeof *s->spans;
+    esp__span *all = tool_realloc(NULL, (size_t)r->ctx->size * each);
+    esp_status status = ESP_OK;
+    for (uint32_t k = 0; k < s->n_steps && !status; k++) {
+        esp__span *mine = s->spans + (size_t)k * s->n_events;
+        status = esp__peers_allgather(r->ctx->peers, NULL, r->ctx->size, mine, all, each);
+        for (size_t i = 0; i < (size_t)r->ctx->size * s->n_events && !status; i++) {
+            esp__span *to = &mine[i % s->n_events];
+            if (all[i].end_ns == UINT64_MAX) continue; /* takes no part in it */
+            if (to->end_ns == UINT64_MAX) *to = all[i];
+            if (all[i].start_ns > to->start_ns) to->start_ns = all[i].start_ns;
+            if (all[i].end_ns > to->end_ns) to->end_ns = all[i].end_ns;
+        }
+    }
+    free(all);
+    return status;
+}
+
 /* Over all ranks: the slowest of each step, and bytes added up. */
 static esp_status replay_gather(replay_run *r) {
     const size_t n = (size_t)r->ctx->size;
@@ -188,6 +212,7 @@ static esp_status replay_gather(replay_run *r) {
         }
         free(all);
         free(moved);
+        if (!status) status = replay_gather_spans(r, s);
     }
     return status;
 }

@@ -149,7 +149,7 @@ static esp_status replay_step(replay_run *r, replay_strategy *s) {
     esp__meter_exposed(r->ctx, r->ctx->clock.last_push_ns, r->ctx->clock.end_ns, &communication, &compression);
     s->communication_ns[k] = (double)communication;
     s->compression_ns[k] = (double)compression;
-    if (s->spans) replay_note_events(r, s, begin);
+    replay_note_events(r, s, begin);
     s->n_steps++;
     return ESP_OK;
 }

@@ -43,8 +43,8 @@ static esp_status replay_survey_take(replay_run *r) {
     r->in.system = r->survey->system;
     r->in.system.name = "as measured";
     r->in.system.shared_cores = r->compute == REPLAY_BUSY;
-    r->in.n_codecs = r->survey->n_codecs;
-    memcpy(r->in.codecs, r->survey->plan_codecs, sizeof r->survey->plan_codecs);
+    /* before they were measured there are none, and the specs asked for stay */
+    memcpy(r->in.codecs, r->survey->plan_codecs, r->survey->n_codecs * sizeof *r->in.codecs);
     return ESP_OK;
 }
 
@@ -83,7 +83,7 @@ static esp_status replay_survey_links(replay_run *r) {
             replay_say(r, "replay: measuring links, %u of %u", level * COLLS + c + 1, (flat_only ? 1 : 3) * COLLS);
             s = replay_survey_link(r, level, colls[c], most);
         }
-    return s;
+    return s ? s : replay_survey_take(r);
 }
 
 static esp_status replay_survey_codecs(replay_run *r) {
