@@ -254,7 +254,8 @@ static int replay_main(const tool_command *self, int argc, char **argv) {
         status = replay_start(r, argc, argv);
     }
     for (uint32_t i = 0; i < r->n_list; i++) replay_strategy_free(&r->list[i]);
-    replay_free_tensors(r);
+    free(r->tensors);
+    free(r->scaled);
     plan_close(&r->in);
     free(r);
     return status == -1 ? TOOL_OK : status;

@@ -82,12 +82,11 @@ typedef struct replay_run {
     float **grads, *pool;
     uint64_t pool_count;
     uint64_t *ready_ns;       /* [n_tensors] from the begin of backward */
-    esp_plan_tensor *tensors; /* scaled, with legal names */
+    esp_plan_tensor *tensors; /* scaled */
     void *scaled;             /* points of scaled curves   */
 } replay_run;
 
 /* replay_scale.c */
-/* The model's tensors with their names made legal: a copy that may be scaled. */
 static void replay_own_tensors(replay_run *r);
 /* Elements and times of the model as they are run; in model mode links and codecs scaled along, so that times stay. */
 static void replay_scale(replay_run *r, double elements, double times);

@@ -3,32 +3,10 @@
  * how anything is run. */
 #include "replay.h"
 
-/* As esp_tensor_add and strategy files take it. */
-static char *replay_legal_name(const char *name) {
-    char *out = tool_realloc(NULL, strlen(name) + 24);
-    size_t n = 0;
-    for (; name[n]; n++) out[n] = (char)(name[n] <= ' ' || name[n] == '#' || name[n] == 127 ? '_' : name[n]);
-    out[n] = 0;
-    if (n >= ESP__SPEC_MAX - 24) out[ESP__SPEC_MAX - 24] = 0;
-    return out;
-}
-
+/* Room for the tensors as they are scaled. */
 static void replay_own_tensors(replay_run *r) {
-    const uint32_t n = r->in.model.n_tensors;
-    r->tensors = tool_realloc(NULL, n * sizeof *r->tensors);
-    for (uint32_t t = 0; t < n; t++) {
-        char *name = replay_legal_name(r->in.model.tensors[t].name);
-        r->tensors[t] = r->in.model.tensors[t];
-        if (strcmp(name, r->tensors[t].name) != 0) /* no longer unique by itself */
-            snprintf(name + strlen(name), 24, ".%u", t);
-        r->tensors[t].name = name;
-    }
-}
-
-static void replay_free_tensors(replay_run *r) {
-    for (uint32_t t = 0; r->tensors && t < r->in.model.n_tensors; t++) free((void *)r->tensors[t].name);
-    free(r->tensors);
-    free(r->scaled);
+    r->tensors = tool_realloc(NULL, r->in.model.n_tensors * sizeof *r->tensors);
+    memcpy(r->tensors, r->in.model.tensors, r->in.model.n_tensors * sizeof *r->tensors);
 }
 
 /* ---- the modelled machine, in model mode -------------------------------------------------------------------------- */
