@@ -52,6 +52,10 @@
 #include "plan.c"
 #include "compare.c"
 #include "profile_model.c"
+#include "profile_job.c"
+#include "profile_codecs.c"
+#include "profile_links.c"
+#include "profile.c"
 #include "top_read.c"
 #include "top_screen.c"
 #include "top.c"
@@ -89,6 +93,7 @@ static const tool_command help_command = {
 
 static const tool_command *const espresso_commands[] = {
     &run_command,      /* run.c */
+    &profile_command,  /* profile.c */
     &plan_command,     /* plan.c */
     &compare_command,  /* compare.c */
     &replay_command,   /* replay.c */
