@@ -9,7 +9,7 @@ export BUILD
 
 for seed in 1 2 3; do
     echo "seed $seed"
-    OUT=$BUILD/bench/train/$seed sh examples/train/demo.sh --seed $seed --eval 0 "$@"
+    DEMO=strategies OUT=$BUILD/bench/train/$seed sh examples/train/demo.sh --seed $seed --eval 0 "$@"
 done
 
 {

@@ -1,56 +1,108 @@
 #!/bin/sh
-# demo.sh: four processes on two emulated machines train the same model on the same images three times: without
-# compression, with every tensor compressed alike, and by demo.strategy. Prints a table and writes a timeline.
+# demo.sh: four processes on two emulated machines train the same model on the same images, without compression (fp32) and with
+# the autopilot (auto), over three links: slow, fast, and as fast as this machine is. Prints a table. About four minutes.
 #   make demo      or      sh examples/train/demo.sh [flags for train, such as --epochs 1 --seed 2]
-# Variables: BUILD (build), OUT (BUILD/demo), LINK (100mbit,50us).
+# Variables: BUILD (build), OUT (BUILD/demo), CODECS (what auto may choose from), LINK (one link instead of the three; empty:
+# not emulated), DEMO=strategies (fp32, layerwise and demo.strategy on one link instead, with a timeline).
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
 OUT=${OUT:-$BUILD/demo}
-LINK=${LINK:-100mbit,50us}
-# these would override what the three runs are about
+CODECS=${CODECS:-efsignsgd;topk:ratio=0.01}
+# these would override what the runs are about
 unset ESPRESSO_STRATEGY ESPRESSO_CODEC ESPRESSO_BACKEND ESPRESSO_TRACE ESPRESSO_INTER_LINK
 
 mkdir -p "$OUT"
 rm -f "$OUT"/*.json
 
-run() { # NAME FLAGS...
-    name=$1
-    shift
-    "$BUILD/bin/espresso" run -n 4 --machines 2 --inter "$LINK" -- "$BUILD/bin/train" --json "$OUT/$name.json" "$@" || {
+run() { # LINK NAME FLAGS...
+    link=$1 name=$2
+    shift 2
+    "$BUILD/bin/espresso" run -n 4 --machines 2 ${link:+--inter "$link"} -- "$BUILD/bin/train" --json "$OUT/$name.json" "$@" || {
         echo "demo: the run '$name' failed; its messages are above" >&2
         exit 1
     }
     [ -s "$OUT/$name.json" ] || { echo "demo: the run '$name' wrote no result to $OUT/$name.json" >&2; exit 1; }
 }
 
-echo "2 machines x 2 ranks on this machine, the link between the machines emulated: $LINK"
-echo; echo "1 of 3: fp32, nothing compressed"
-run fp32 --strategy fp32 "$@"
-echo; echo "2 of 3: layerwise, every tensor compressed to one bit an element (efsignsgd)"
-run layerwise --strategy layerwise --codec efsignsgd "$@"
-echo; echo "3 of 3: strategy, each tensor as examples/train/demo.strategy says"
-ESPRESSO_TRACE=$OUT/trace.json
-export ESPRESSO_TRACE
-run strategy --strategy examples/train/demo.strategy "$@"
-[ -s "$OUT/trace.json" ] || { echo "demo: no timeline in $OUT/trace.json" >&2; exit 1; }
-
-echo
-awk '
-function field(key, s) { # the number behind "key":
+field='function field(key, s) { # the number behind "key":
     s = $0
     return sub(".*\"" key "\": *", "", s) ? s + 0 : 0
+}'
+
+strategies() { # FLAGS...
+    link=${LINK-100mbit,50us}
+    echo "2 machines x 2 ranks on this machine, the link between the machines emulated: ${link:-not at all}"
+    echo; echo "1 of 3: fp32, nothing compressed"
+    run "$link" fp32 --strategy fp32 "$@"
+    echo; echo "2 of 3: layerwise, every tensor compressed to one bit an element (efsignsgd)"
+    run "$link" layerwise --strategy layerwise --codec efsignsgd "$@"
+    echo; echo "3 of 3: strategy, each tensor as examples/train/demo.strategy says"
+    ESPRESSO_TRACE=$OUT/trace.json
+    export ESPRESSO_TRACE
+    run "$link" strategy --strategy examples/train/demo.strategy "$@"
+    [ -s "$OUT/trace.json" ] || { echo "demo: no timeline in $OUT/trace.json" >&2; exit 1; }
+    echo
+    awk "$field"'
+    FNR == 1 {
+        name = FILENAME; sub(".*/", "", name); sub("[.]json$", "", name)
+        step = field("step_ms")
+        if (NR == 1) { first = step; printf "%-10s %12s %14s %20s %10s %9s\n", "", "step", "of it waiting", "between machines", "test", "" }
+        printf "%-10s %9.1f ms %11.1f ms %12.2f MB/step %8.2f %% %8.1fx\n", name, step, field("wait_ms"),
+               field("inter_bytes_per_step") / 1e6, 100 * field("accuracy"), first / step
+        speed = first / step
+    }
+    END { if (speed < 2) print "\nThe strategy is under twice as fast here: this machine was too busy computing for the link to matter." }
+    ' "$OUT/fp32.json" "$OUT/layerwise.json" "$OUT/strategy.json"
+    echo
+    echo "timeline of the last run: $OUT/trace.json"
+    echo "open it in https://ui.perfetto.dev or chrome://tracing: a process a rank, a track each for compute, cpu, intra, inter"
 }
-FNR == 1 {
-    name = FILENAME; sub(".*/", "", name); sub("[.]json$", "", name)
-    step = field("step_ms")
-    if (NR == 1) { first = step; printf "%-10s %12s %14s %20s %10s %9s\n", "", "step", "of it waiting", "between machines", "test", "" }
-    printf "%-10s %9.1f ms %11.1f ms %12.2f MB/step %8.2f %% %8.1fx\n", name, step, field("wait_ms"),
-           field("inter_bytes_per_step") / 1e6, 100 * field("accuracy"), first / step
-    speed = first / step
+
+pair() { # LINK ROUND FLAGS...: fp32, then auto
+    link=$1 pair=${1:-unshaped}.$2
+    shift 2
+    echo; echo "link ${link:-not emulated}: fp32, nothing compressed"
+    run "$link" "$pair.fp32" --strategy fp32 "$@"
+    echo; echo "link ${link:-not emulated}: auto, which may use $CODECS"
+    run "$link" "$pair.auto" --strategy auto --codec "$CODECS" "$@"
 }
-END { if (speed < 2) print "\nThe strategy is under twice as fast here: this machine was too busy computing for the link to matter." }
-' "$OUT/fp32.json" "$OUT/layerwise.json" "$OUT/strategy.json"
-echo
-echo "timeline of the last run: $OUT/trace.json"
-echo "open it in https://ui.perfetto.dev or chrome://tracing: a process a rank, a track each for compute, cpu, intra, inter"
+
+fly() { # FLAGS...
+    echo "2 machines x 2 ranks on this machine, with an emulated link between the machines"
+    if [ "${LINK+set}" ]; then
+        pair "$LINK" 1 "$@"
+    else
+        pair 100mbit,50us 1 "$@"
+        # on these links the two are close, so they take turns
+        for round in 1 2; do pair 1gbit,50us $round --max-steps 160 --eval 0 "$@"; done
+        for round in 1 2; do pair "" $round --max-steps 160 --eval 0 "$@"; done
+    fi
+    echo
+    (cd "$OUT" && awk "$field"'
+    FNR == 1 {
+        name = FILENAME; sub(".*/", "", name); sub("[.][0-9]+[.](fp32|auto)[.]json$", "", name)
+        kind = FILENAME ~ /auto[.]json$/ ? "auto" : "fp32"
+        if (!(name in steps)) order[++n] = name
+        steps[name] = field("steps"); step = field("settled_step_ms")
+        if (!((name, kind) in best) || step < best[name, kind]) best[name, kind] = step
+        right[name, kind] = field("accuracy"); bytes[name, kind] = field("inter_bytes_per_step")
+    }
+    END {
+        printf "%-14s %11s %11s %9s %11s %11s %12s %22s\n", "link", "fp32 step", "auto step", "", "fp32 test", "auto test", "after", "between machines"
+        for (i = 1; i <= n; i++) {
+            k = order[i]
+            printf "%-14s %8.1f ms %8.1f ms %8.2fx %9.2f %% %9.2f %% %6d steps %6.2f and %.2f MB/step\n", k, best[k, "fp32"], best[k, "auto"],
+                   best[k, "fp32"] / best[k, "auto"], 100 * right[k, "fp32"], 100 * right[k, "auto"], steps[k],
+                   bytes[k, "fp32"] / 1e6, bytes[k, "auto"] / 1e6
+        }
+    }' $(ls -tr ./*.json))
+    echo
+    echo "step: median of the steps behind the first 60, in which auto measures and switches; the better of two runs where there are two"
+}
+
+case ${DEMO:-auto} in
+auto) fly "$@" ;;
+strategies) strategies "$@" ;;
+*) echo "demo: DEMO is '$DEMO': expected auto or strategies" >&2; exit 2 ;;
+esac
