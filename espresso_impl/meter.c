@@ -79,6 +79,7 @@ ESP__FN esp_status esp__after_step(esp_ctx *ctx) {
     esp_status s = ctx->record ? esp__record_step(ctx) : ESP_OK;
     if (!s && ctx->stats_file) s = esp__stats_step(ctx);
     if (!s && ctx->autopilot) s = esp__auto_step(ctx);
+    if (s) esp__fatal(ctx, s, esp_last_error(ctx)); /* ranks are out of step: the next push must not seem to work */
     ctx->clock.next_ns = esp__now_ns();
     return s;
 }
