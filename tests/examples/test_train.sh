@@ -1,5 +1,5 @@
 # test_train.sh: the trainer learns on four ranks of two machines, compressed and not, all ranks end with the same bits
-# (it compares them itself), compression crosses far fewer bytes, and bad input is refused in words.
+# (it compares them itself), compression crosses far fewer bytes, auto decides and says so, and bad input is refused in words.
 BUILD=${BUILD:-build}
 train=$BUILD/bin/train
 tmp=$(mktemp -d) || exit 1
@@ -25,6 +25,13 @@ for name in layerwise strategy; do
     [ $(($(bytes $name) * 10)) -lt "$(bytes fp32)" ] || fail "$name: $(bytes $name) bytes, fp32 $(bytes fp32)"
 done
 
+# what auto chooses depends on how busy this machine is; that it comes to a decision, tells it, and learns, does not
+"$BUILD/bin/espresso" run -n 4 --machines 2 --inter 400mbit,50us -- "$train" --batch 32 --max-steps 70 --limit-train 8960 --eval 0 \
+    --strategy auto --codec "efsignsgd;topk:ratio=0.01" --json "$tmp/auto" --curve "$tmp/curve" >"$tmp/out" 2>&1 || fail "auto: $(cat "$tmp/out")"
+grep -q "espresso: autopilot: " "$tmp/out" || fail "auto said nothing: $(cat "$tmp/out")"
+awk -F'"accuracy": ' '{ exit !($2 + 0 > 0.6 && $2 + 0 <= 1) }' "$tmp/auto" || fail "auto: $(cat "$tmp/auto")"
+[ "$(wc -l <"$tmp/curve")" -eq 70 ] || fail "--curve: $(wc -l <"$tmp/curve") lines for 70 steps"
+
 refuses() { # TEXT FLAGS...: nonzero, and says TEXT
     text=$1
     shift
@@ -36,6 +43,7 @@ refuses "--batch" --batch 0
 refuses "more than there are images" --limit-train 100
 refuses "not found" --data "$tmp"
 refuses 'no codec "nonsense"' --codec nonsense
+refuses "nonsense" --strategy auto --codec "efsignsgd;nonsense"
 printf '\0\0\010\003\0\0\0\002\0\0\0\002\0\0\0\002ab' >"$tmp/train-images-idx3-ubyte"
 refuses "ends too early" --data "$tmp"
 printf 'hello, this is text' >"$tmp/train-images-idx3-ubyte"
