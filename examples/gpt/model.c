@@ -282,7 +282,7 @@ double gpt_clip(gpt *m, double most) {
 }
 
 void gpt_update(gpt *m, size_t step, float lr, float decay) {
-    const float keep_mean = 0.3f, keep_square = 0.99f; /* less than usual: momentum multiplies what feedback sends late */
+    const float keep_mean = 0.3f, keep_square = 0.99f; /* 0.9 is usual, but it multiplies what feedback sends late */
     const float to_mean = 1.0f / (1.0f - powf(keep_mean, (float)step)),
                 to_square = 1.0f / (1.0f - powf(keep_square, (float)step));
     for (size_t p = 0; p < m->n_params; p++)
