@@ -21,7 +21,8 @@ static const char *write_file(const char *path, const char *line, const void *da
     snprintf(other, sizeof other, "%s.tmp", path);
     FILE *f = fopen(other, "wb");
     if (!f) return problem(other, strerror(errno));
-    int bad = fprintf(f, "%s\n", line) < 0 || fwrite(data, 1, bytes, f) != bytes || fflush(f) || fsync(fileno(f));
+    int bad =
+        fprintf(f, "%s\n", line) < 0 || (bytes && fwrite(data, 1, bytes, f) != bytes) || fflush(f) || fsync(fileno(f));
     if (fclose(f) || bad || rename(other, path)) {
         problem(path, strerror(errno));
         return unlink(other), why;
@@ -41,7 +42,8 @@ static const char *read_file(const char *path, char *line, size_t room, void *da
         snprintf(why, sizeof why, "%s: is of another run: '%s', and this is '%s'", path, got, line);
         bad = why;
     }
-    if (!bad && (fread(data, 1, bytes, f) != bytes || fgetc(f) != EOF)) bad = problem(path, "has the wrong length");
+    if (!bad && ((bytes && fread(data, 1, bytes, f) != bytes) || fgetc(f) != EOF))
+        bad = problem(path, "has the wrong length");
     if (!bad) snprintf(line, room, "%s", got);
     return fclose(f), bad;
 }
