@@ -3,8 +3,9 @@
 # computing, and modes; writes bench/results/replay.csv, replay.txt and replay.svg. Builds nothing: make first.
 #   bench/replay.sh [MODEL...] [4|8] [model|real] [RATIO...]     (default: all; parts of it in any order: bench/replay.sh vgg16 4 real)
 #   QUICK=1: 3 models, 4 ranks, ratio 1 (5 minutes)   FRESH=1: run what was run before, too   PLAN=1: only say what would run
-# Environment: BUILD=build, STRATEGIES=fp32,...|all, STEPS=9, INTER=100mbit,50us, GC=dgc:ratio=0.01, ESPRESSO_SHARED (folder with models/;
-# default ../shared). A case that was run is kept in $BUILD/replay and not run again.
+# Environment: BUILD=build, RESULTS=bench/results, STRATEGIES=fp32,...|all, STEPS=9, INTER=100mbit,50us, GC=dgc:ratio=0.01, LIMIT=400
+# (seconds a case may take), ESPRESSO_SHARED (folder with models/; default ../shared). A case that was run is kept in $BUILD/replay and
+# not run again.
 set -eu
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
@@ -12,14 +13,15 @@ STRATEGIES=${STRATEGIES:-fp32,ddp,fp16,layerwise,mergecomp,hipress,hitopkcomm,by
 STEPS=${STEPS:-9}
 INTER=${INTER:-100mbit,50us}
 GC=${GC:-dgc:ratio=0.01}
-LIMIT=${LIMIT:-400} # seconds a case may take
+RESULTS=${RESULTS:-bench/results}
+LIMIT=${LIMIT:-400}
 models= ranks= modes= ratios=
 for word in "$@"; do
     case $word in
     4 | 8) ranks="$ranks $word" ;; # ranks, not a ratio: write 4.0 for that
     model | real) modes="$modes $word" ;;
     [0-9]*) ratios="$ratios $word" ;;
-    -*) sed -n '2,8s/^# //p' "$0" && exit 2 ;;
+    -*) sed -n '2,8s/^# *//p' "$0" && exit 2 ;;
     *) models="$models $word" ;;
     esac
 done
@@ -88,6 +90,7 @@ run_case() {
             { [ "$status" != 124 ] || echo "took over $LIMIT s" && tail -n 1 "$out.err"; } | tr '\n' ' ' >"$out.failed"
         fi
         rm -f "$out.err" "$out.json"
+        [ -s "$out.refused" ] || rm -f "$out.refused"
         return 0
     done
 }
@@ -122,6 +125,6 @@ done
     awk -F': ' '/model name/ { cpu = $2; n++ } END { printf "machine: %s, %d cores", cpu ? cpu : "unknown CPU", n }' /proc/cpuinfo
     echo ", load $(cut -d' ' -f1-3 /proc/loadavg); $(uname -sr)"
 } >"$kept/machine.txt"
-python3 bench/replay_table.py "$kept" bench/results
-python3 bench/replay_plot.py bench/results
-sed -n '/^Summary/,$p' bench/results/replay.txt
+python3 bench/replay_table.py "$kept" "$RESULTS"
+python3 bench/replay_plot.py "$RESULTS"
+sed -n '/^Summary/,$p' "$RESULTS/replay.txt"

@@ -15,7 +15,9 @@ COLOURS = {"fp32": "#8a8f96", "ddp": "#4b4f55", "fp16": "#0072b2", "layerwise": 
            "hipress": "#8b8d2f", "hitopkcomm": "#cc79a7", "byteps-compress": "#e69f00", "espresso": "#d55e00",
            "espresso+": "#a11313"}
 MODELS = ["vgg16", "resnet101", "ugatit", "bert-base", "gpt2", "lstm"]
-LEFT, WIDE = 70, 1180
+LEFT, WIDE = 84, 1180
+KINDS = {("model", "4"): ("#0072b2", "5 3"), ("model", "8"): ("#0072b2", ""),
+         ("real", "4"): ("#d55e00", "5 3"), ("real", "8"): ("#d55e00", "")}
 
 
 def colour(name):
@@ -64,8 +66,8 @@ def scatter(svg, x, y, side, rows, title):
         for digit in (1, 2, 5):
             ms = digit * 10.0 ** power
             if low < ms < high:
-                svg.line([(x + at(ms), y), (x + at(ms), y + side)], "#ffffff" if digit != 1 else "#c8ccd2", 0.7)
-                svg.line([(x, y + side - at(ms)), (x + side, y + side - at(ms))], "#ffffff" if digit != 1 else "#c8ccd2", 0.7)
+                svg.line([(x + at(ms), y), (x + at(ms), y + side)], "#e3e6ea" if digit != 1 else "#c8ccd2", 0.7)
+                svg.line([(x, y + side - at(ms)), (x + side, y + side - at(ms))], "#e3e6ea" if digit != 1 else "#c8ccd2", 0.7)
                 svg.text(x + at(ms), y + side + 14, f"{ms:g}", 9, "middle", "#555")
                 svg.text(x - 5, y + side - at(ms) + 3, f"{ms:g}", 9, "end", "#555")
     svg.line(clipped(1), "#666", 1)
@@ -81,6 +83,31 @@ def scatter(svg, x, y, side, rows, title):
                  11, "end")
 
 
+def errors_panel(svg, x, y, side, known, kinds):
+    """Share of strategies that are off by at most this."""
+    most = 25.0
+    svg.text(x, y - 10, "off by at most", 12, bold=True)
+    svg.box(x, y, side, side)
+    for tick in (2, 5, 10, 15, 20, 25):
+        svg.line([(x + side * tick / most, y), (x + side * tick / most, y + side)], "#eee", 1)
+        svg.text(x + side * tick / most, y + side + 14, f"{tick}%", 9, "middle", "#555")
+    for tick in (0, 0.25, 0.5, 0.75, 0.9, 1):
+        svg.line([(x, y + side - side * tick), (x + side, y + side - side * tick)], "#eee", 1)
+        svg.text(x - 5, y + side - side * tick + 3, f"{tick:.0%}", 9, "end", "#555")
+    for k, kind in enumerate(kinds):
+        stroke, dash = KINDS.get(kind, ("#777", ""))
+        errors = sorted(abs(number(r, "error_percent")) for r in known if (r["mode"], r["n"]) == kind)
+        points = [(x, y + side)]
+        for i, error in enumerate(errors):
+            px = x + side * min(most, error) / most
+            points += [(px, points[-1][1]), (px, y + side - side * (i + 1) / len(errors))]
+        svg.line(points + [(x + side, points[-1][1])], stroke, 1.8, dash)
+        ly = y + side - 16 * (len(kinds) - k) + 6
+        svg.line([(x + side - 130, ly - 4), (x + side - 104, ly - 4)], stroke, 1.8, dash)
+        svg.text(x + side - 98, ly, f"{kind[0]}, {kind[1]} ranks", 11)
+    svg.text(x + side / 2, y + side + 30, "|predicted - measured| / measured", 11, "middle")
+
+
 def speed_panel(svg, x, y, w, h, rows, top, title, labels):
     """Of each strategy the speed over fp32: predicted pale, measured full, with its spread."""
     svg.box(x, y, w, h)
@@ -92,12 +119,17 @@ def speed_panel(svg, x, y, w, h, rows, top, title, labels):
                 svg.text(x - 4, y + h - h * tick / top + 3, f"{tick}x", 9, "end", "#555")
     fp32 = next((r for r in rows if r["strategy"] == "fp32"), None)
     if not fp32 or not fp32["measured_us"]:
-        svg.text(x + w / 2, y + h / 2, "noisy" if fp32 else "refused" if rows else "not run", 10, "middle", "#777")
+        why = fp32["outcome"] if fp32 else rows[0]["outcome"] if rows else "not run"
+        svg.text(x + w / 2, y + h / 2, why, 10, "middle", "#777")
         return
-    some = [r for r in rows if r["predicted_us"]]
+    order = list(COLOURS)
+    some = sorted(rows, key=lambda r: order.index(r["strategy"]) if r["strategy"] in order else 99)
     step = w / max(1, len(some))
     for k, r in enumerate(some):
         px, half = x + k * step + 0.12 * step, 0.38 * step
+        if not r["predicted_us"]:
+            svg.text(px + half, y + h - 3, "x", 9, "middle", "#777")
+            continue
         predicted = number(fp32, "predicted_us") / number(r, "predicted_us")
         bar(svg, px, y + h - h * predicted / top, half, h * predicted / top, colour(r["strategy"]), 0.4)
         if not r["measured_us"]:
@@ -118,7 +150,7 @@ def speeds(svg, top, mode, n, rows):
     models = sorted({r["model"] for r in rows}, key=lambda m: (MODELS.index(m) if m in MODELS else 99, m))
     w, h, space = (WIDE - 8 * (max(len(models), 6) - 1)) / max(len(models), 6), 96, 8
     svg.text(14, top, f"Speed over fp32, {mode} mode, {n} ranks: predicted (pale) beside measured, lines from the 10th to the 90th "
-             "percentile; *: the planner's choice", 12.5, bold=True)
+             "percentile; *: the planner's choice; ?: noisy; x: refused", 12.5, bold=True)
     for i, ratio in enumerate(ratios):
         of_ratio = [r for r in rows if r["ratio_asked"] == ratio]
         most = 1.5
@@ -147,7 +179,7 @@ def main():
     kinds = [(mode, n) for mode in ("model", "real") for n in sorted({r["n"] for r in rows}, key=int)
              if any((r["mode"], r["n"]) == (mode, n) for r in rows)]
     ratios = {kind: len({r["ratio_asked"] for r in rows if (r["mode"], r["n"]) == kind}) for kind in kinds}
-    height = 600 + sum(14 + ratios[kind] * 104 + 30 for kind in kinds)
+    height = 500 + sum(14 + ratios[kind] * 104 + 30 for kind in kinds)
     svg = Svg(LEFT + WIDE + 20, height, "Replay: predicted and measured steps")
     names = [name for name in COLOURS if any(r["strategy"] == name for r in rows)]
     names += sorted({r["strategy"] for r in known} - set(names))
@@ -158,8 +190,9 @@ def main():
         svg.text(x + 15, 47, name, 11)
         x += 30 + 6.6 * len(name)
     for k, mode in enumerate(("model", "real")):
-        scatter(svg, LEFT + k * 560, 84, 430, [r for r in known if r["mode"] == mode], f"{mode} mode")
-    top = 584.0
+        scatter(svg, LEFT + k * 430, 84, 350, [r for r in known if r["mode"] == mode], f"{mode} mode")
+    errors_panel(svg, LEFT + 860, 84, 320, known, kinds)
+    top = 510.0
     for mode, n in kinds:
         top = speeds(svg, top, mode, n, [r for r in rows if (r["mode"], r["n"]) == (mode, n)])
     svg.save(os.path.join(folder, "replay.svg"))

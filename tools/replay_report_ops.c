@@ -236,7 +236,7 @@ static void report_print_ops(FILE *to, const plan_inputs *in, const replay_resul
     for (uint32_t i = 0; i < r->predicted.n_events; i++) found += (uint32_t)report_has(r, i);
     fprintf(
         to,
-        "\n%s, op by op: %u of %u predicted ops were measured, medians over steps, rank 0; time 0: begin of backward\n",
+        "\n%s, op by op: %u of %u predicted ops were measured, medians over steps; time 0: begin of backward\n",
         r->name, found, r->predicted.n_events);
     if (!found) return;
     report_print_groups(to, in, r);

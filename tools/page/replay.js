@@ -63,7 +63,7 @@ function replaySummary() {
         run.steps && `${run.noisy ? "" : `predicted is ${format.percent(Math.abs(error))} ${error < 0 ? "less" : "more"}; `}` +
             `10% to 90% of ${format.count(run.steps)} steps: ${format.time(run.p10_ns)} to ${format.time(run.p90_ns)}`);
     find("summary").lastElementChild.classList.add("first");
-    card("ops", "Ops measured", `${format.count(seen.length)} of ${format.count(predicted.events.length)}`, "medians over steps, of rank 0");
+    card("ops", "Ops measured", `${format.count(seen.length)} of ${format.count(predicted.events.length)}`, "medians over steps");
     card("off", `Off by over ${100 * much}%`, format.count(seen.filter((op) => op.off).length), "start or length, by 0.1% of the step or more");
     largest(seen, predicted);
     card("compressed", "Tensors compressed", `${format.count(predicted.report.compressed)} of ${format.count(predicted.report.n_tensors)}`,
