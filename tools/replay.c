@@ -183,10 +183,7 @@ static int replay_read(replay_run *r) {
     if (r->compute < 0) r->compute = r->job.mode == REPLAY_REAL && device && strcasecmp(device, "cpu") == 0;
     const int small = r->job.mode == REPLAY_MODEL;
     const double elements = r->elements_scale > 0 ? r->elements_scale : small ? 0.001 : 0.01;
-    if (r->ratio > 0 && !small) { /* the links are measured first; --time-scale stays as said */
-        replay_scale(r, elements, r->time_scale > 0 ? r->time_scale : 1);
-        return TOOL_OK;
-    }
+    r->times_said = r->time_scale;
     replay_scale(r, elements, r->time_scale > 0 ? r->time_scale : 1);
     if (small) replay_scale_machine(&r->in, r->elements_scale, r->time_scale, 1, &r->scaled);
     return small ? replay_choose(r) : TOOL_OK;

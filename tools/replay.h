@@ -70,6 +70,7 @@ typedef struct replay_run {
     long n, machines, steps;
     const char *strategies;                   /* "all", or names and files with commas */
     double elements_scale, time_scale, ratio; /* 0: not said */
+    double times_said;                        /* --time-scale; 0: not said */
     int compute;                              /* REPLAY_HOLD, REPLAY_BUSY; -1: as the model's device says */
     int force, as_rank;
     int status_fd, progress_fd; /* to the command that started the ranks; -1: none */

@@ -119,7 +119,7 @@ static double replay_search_elements(replay_run *r, double times) {
 
 static int replay_choose_real(replay_run *r) {
     static const double scales[] = {1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 20};
-    const double given = r->time_scale;
+    const double given = r->times_said;
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
         const double times = given > 0 ? given : scales[i];
         replay_scale(r, 1e-7, times);
