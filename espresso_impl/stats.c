@@ -109,7 +109,7 @@ static int esp__stats_append(const esp__stats_file *f, esp__stats_out *o, const 
 static void esp__stats_lines(const esp__stats_file *f, const esp__stats_sample *s, const char *strategy, esp__text *t) {
     if (strategy)
         esp__text_add(t, "{\"kind\":\"strategy\",\"time\":%.0f,\"step\":%llu%s}\n", s->time_s,
-                      (unsigned long long)s->now.step, strategy);
+                      (unsigned long long)s->now.since, strategy);
     if (!s->ended || s->now.all.steps != s->before.all.steps || f->before.all.steps == 0)
         esp__stats_json_sample(f->ctx, s, t);
     if (s->ended) esp__stats_json_end(f->ctx, s, t);
@@ -213,6 +213,7 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     n->phase = esp__auto_phase(ctx);
     if (n->strategy != ctx->strategy.hash) { /* rare, and memory was taken for the strategy itself too */
         if (n->strategy) n->changes++;
+        n->since = n->strategy && n->step ? n->step - 1 : n->step;
         n->strategy = ctx->strategy.hash;
         f->strategy.len = 0;
         if (f->strategy.data) f->strategy.data[0] = 0;

@@ -8,9 +8,9 @@ enum { ESP__STATS_FILES = 8, ESP__STATS_TIMES = 4096 };
 
 /* Counters after a step. */
 typedef struct esp__stats_now {
-    esp_stats all; /* since esp_start, with the traffic      */
-    uint64_t step, strategy, changes;
-    const char *phase; /* the autopilot's, or NULL */
+    esp_stats all;                           /* since esp_start, with the traffic      */
+    uint64_t step, strategy, changes, since; /* since: the step before the strategy's first */
+    const char *phase;                       /* the autopilot's, or NULL */
 } esp__stats_now;
 
 /* What is written once an interval. */
