@@ -185,15 +185,15 @@ static esp_status esp__auto_check_end(esp_ctx *ctx) {
     double now = (double)esp__auto_step_ns(ctx), over = now - a->base_ns;
     double noise =
         esp__auto_error(esp__auto_spread(ctx), a->check_steps) + esp__auto_error(a->base_spread_ns, a->opt.steps);
-    int slower = now > 1.01 * a->base_ns;
-    if (!slower || a->forced) {
+    if (over <= 0.0 || a->forced) {
         esp__auto_say(ctx, "measured %.2fx (%.3f ms a step, predicted %.3f ms)", a->base_ns / now, now / 1e6,
                       a->predicted_ns / 1e6);
         a->stays = 0;
         esp__auto_settle(ctx, esp__auto_reference(ctx, now));
         return ESP_OK;
     }
-    if (over <= noise && a->check_steps < ESP__AUTO_CHECK_MOST) { /* not clear yet: look longer */
+    int clear = over > noise && over > 0.01 * a->base_ns;
+    if (!clear && a->check_steps < ESP__AUTO_CHECK_MOST) { /* look longer; what then does not win is not kept */
         a->check_steps *= 2;
         return ESP_OK;
     }
@@ -236,7 +236,7 @@ static uint32_t esp__auto_interval(const esp_ctx *ctx) {
     uint32_t n = a->opt.window / 2;
     uint64_t exchange = 0, step = esp__auto_step_ns(ctx);
     for (int32_t r = 0; r < ctx->size; r++)
-        if (a->all[r].exchange_ns > exchange) exchange = a->all[r].exchange_ns;
+        if (a->all[r].exchange_ns > exchange && !a->source.step_ns) exchange = a->all[r].exchange_ns;
     uint64_t least = step ? exchange * 1250u / step : 0;
     if (least > ESP__AUTO_TIMES) least = ESP__AUTO_TIMES;
     return n > least ? n : (uint32_t)least;

@@ -252,7 +252,7 @@ static void test_drift(void **state) {
     run(w, "auto:steps=6,window=8,cooldown=20", "topk:ratio=0.25", 4, 2);
     assert_int_equal(switches(w), 1);
     int again = first_in(w, "measuring", 20);
-    assert_true(again >= 128 && again < 150); /* after two looks of half a window */
+    assert_true(again >= 124 && again < 150); /* after two looks of half a window */
     assert_non_null(strstr(w->last[0], "topk"));
     free(w);
 
