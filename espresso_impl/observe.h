@@ -29,6 +29,7 @@ ESP__FN void esp__observers_close(esp_ctx *ctx);
  * least esp__probe_room(...) bytes, zeroed or holding finite floats. Collective over all ranks; no memory is taken. */
 typedef struct esp__probe {
     uint64_t best_ns, median_ns, worst_ns;
+    uint64_t spread_ns; /* between the quartiles */
 } esp__probe;
 enum { ESP__PROBE_REPEATS = 64 };
 ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes);

@@ -180,7 +180,7 @@ ESP__FN esp_status esp__survey_link(esp_ctx *ctx, esp__survey *s, uint8_t level,
                          (unsigned long long)bytes, (unsigned long long)s->max_bytes);
     esp_status st = esp__probe_collective(ctx, level, coll, bytes, repeats, s->room, &p);
     if (st) return st;
-    double mine[2] = {(double)p.median_ns, (double)(p.worst_ns - p.best_ns) / ((double)p.median_ns + 1.0)}, *all;
+    double mine[2] = {(double)p.median_ns, (double)p.spread_ns / ((double)p.median_ns + 1.0)}, *all;
     all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof mine);
     st = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, mine, all, sizeof mine) : ESP_E_NOMEM;
     for (int32_t r = 0; r < ctx->size && !st; r++)

@@ -15,7 +15,7 @@ typedef struct esp__survey_seen {
 /* Time over size, by rising size. */
 typedef struct esp__survey_curve {
     esp_cost_point at[ESP__SURVEY_POINTS];
-    double spread[ESP__SURVEY_POINTS]; /* (worst - best) / median of the runs, of the rank where it is largest */
+    double spread[ESP__SURVEY_POINTS]; /* distance of the runs' quartiles / median, of the rank where it is largest */
     esp__survey_seen
         seen[ESP__SURVEY_POINTS]; /* where steps gave times as well: three of them count more than at[] was */
     uint32_t n;

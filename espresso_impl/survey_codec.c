@@ -176,7 +176,7 @@ static void esp__survey_runs(const esp_ctx *ctx, const double *all, uint32_t rep
         }
     }
     *ns = esp__survey_median(slowest, repeats);
-    *spread = (slowest[repeats - 1] - slowest[0]) / (*ns + 1.0);
+    *spread = (slowest[repeats - 1 - repeats / 4] - slowest[repeats / 4]) / (*ns + 1.0);
 }
 
 static void esp__survey_payload(esp__survey_codec *k, double elements, double used) {

@@ -137,6 +137,10 @@ static int help_main(const tool_command *self, int argc, char **argv) {
     }
     const tool_command *c = espresso_find(argv[0]);
     if (!c) return TOOL_USAGE;
+    if (argc > 1) { /* `help profile codecs`: only the subcommand knows its parts */
+        char *words[] = {argv[1], (char[]){"--help"}, NULL};
+        return c->run(c, 2, words);
+    }
     tool_help(c);
     return TOOL_OK;
 }

@@ -62,6 +62,30 @@ static void plan_check_keeps(const plan_inputs *in) {
     }
 }
 
+/* Figures are for as many ranks, on as many cores, as they were measured with: they share the cores and the links. */
+static void plan_check_measured(const plan_inputs *in) {
+    const esp__measured *y = &in->system_file.measured;
+    const uint32_t ranks = in->system.machines * in->system.ranks_per_machine;
+    const char *const name = in->command->name;
+    if (y->ranks && y->ranks != ranks)
+        fprintf(stderr,
+                "espresso %s: warning: the links of %s were measured with %u ranks, and this plan is for %u: measure "
+                "again with espresso profile links -n %u\n",
+                name, in->system_name, y->ranks, ranks, ranks);
+    for (uint32_t i = 0; i < in->n_codecs; i++) {
+        const esp__measured *c = &in->codec_files[i].file.measured;
+        if (c->ranks && c->ranks != in->system.ranks_per_machine && c->ranks != ranks) /* all: machines are emulated */
+            fprintf(stderr,
+                    "espresso %s: warning: %s was measured with %u rank(s) at once, and a machine of this plan has %u: "
+                    "measure "
+                    "again with espresso profile codecs -n %u\n",
+                    name, in->gc[i], c->ranks, in->system.ranks_per_machine, in->system.ranks_per_machine);
+        if (c->cores && y->cores && c->cores != y->cores)
+            fprintf(stderr, "espresso %s: warning: %s was measured on %u cores, %s on %u\n", name, in->gc[i], c->cores,
+                    in->system_name, y->cores);
+    }
+}
+
 static int plan_read(plan_inputs *in) {
     int status = plan_complete(in);
     /* the system first: it says whose accelerator's costs are meant */
@@ -69,6 +93,7 @@ static int plan_read(plan_inputs *in) {
     for (uint32_t i = 0; status == TOOL_OK && i < in->n_codecs; i++) status = plan_read_codec(in, i);
     if (status == TOOL_OK) status = plan_read_model(in);
     if (status == TOOL_OK) plan_check_keeps(in);
+    if (status == TOOL_OK) plan_check_measured(in);
     return status;
 }
 

@@ -6,7 +6,7 @@
 enum { PROFILE_SIZES_MAX = ESP__SURVEY_POINTS, PROFILE_PASSES = 3, PROFILE_RUNS_MAX = 16 };
 #define PROFILE_NOISY_OTHERS 0.10 /* share of the machine's time that other programs took                       */
 #define PROFILE_NOISY_STOLEN 0.02 /* or the machine below this one                                              */
-#define PROFILE_NOISY_SPREAD 1.00 /* or runs of one point differed by as much as the point itself, in the median */
+#define PROFILE_NOISY_SPREAD 0.50 /* or the quartiles of a point's runs lay as far apart as half of it, in the median */
 
 typedef struct profile_job {
     const tool_command *command;

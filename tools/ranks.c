@@ -4,10 +4,8 @@
 /* What `espresso run` would refuse, said by the subcommand itself. */
 static int ranks_check(const tool_command *self, long n, long machines, const char *inter) {
     const char *launcher = getenv("ESPRESSO_LAUNCHER");
-    if (getenv("ESPRESSO_RANK") && launcher &&
-        !strcmp(launcher, "espresso-run")) /* or ranks would start ranks without end */
-        return tool_fail(self, "this runs as rank %s of a job already, and starts ranks of its own: start it by itself",
-                         getenv("ESPRESSO_RANK"));
+    if (launcher && !strcmp(launcher, "espresso-run")) /* or ranks would start ranks without end */
+        return tool_fail(self, "this runs as a rank of a job already, and starts ranks of its own: start it by itself");
     if (n < 1 || n > RUN_RANKS_MAX)
         return tool_usage(self, "-n %ld: write a number of ranks from 1 to %d", n, RUN_RANKS_MAX);
     if (machines < 1) return tool_usage(self, "--machines %ld: write a number of machines, 1 or more", machines);

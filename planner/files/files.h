@@ -38,7 +38,7 @@ ESP__FN void esp__model_free(esp__model_file *f);
 /* ---- measured.c: how the figures of a codec's or a system's file were measured ------------------------------------------ */
 typedef struct esp__measured {
     uint32_t ranks, cores; /* at the same time, on this many cores; 0: not said      */
-    double spread;         /* median over all points of (worst - best) / median      */
+    double spread;         /* distance of the quartiles / median; median of all points */
     int has_spread, noisy; /* noisy: the machine had other work; do not trust it     */
     const char *device;    /* NULL: not said                                         */
 } esp__measured;
