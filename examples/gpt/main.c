@@ -161,8 +161,17 @@ static double lr_at(size_t s) {
     return flag[LR].number * (x < 0.05 ? 20 * x : 1.0 - 0.9 * (x - 0.05) / 0.95);
 }
 
+/* What feedback holds was computed at another learning rate than the one that it will be applied with. A little off does not
+ * matter: it is told of changes by a tenth. Follows from the step alone, so that a resumed run does the same. */
+static void scale_feedback(const trainer *t, size_t s) {
+    const double now = floor(log(lr_at(s)) / log(1.1)), before = s ? floor(log(lr_at(s - 1)) / log(1.1)) : now;
+    if (now < before || now > before)
+        check(t, esp_feedback_scale(t->ctx, (float)pow(1.1, before - now)), "esp_feedback_scale");
+}
+
 static void step(trainer *t, size_t s) {
     const double start = now_ms();
+    if (flag[LR].number > 0) scale_feedback(t, s);
     const size_t second = count(SECOND), i = t->n_steps++;
     t->loss[i] = accumulate(t, s, second && s % second == 0);
     const double wait = now_ms();
