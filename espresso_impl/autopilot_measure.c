@@ -46,7 +46,7 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     a->spent_ns += most;
     a->mine.spent_ns = 0;
     uint64_t step = esp__auto_step_ns(ctx); /* short steps: the exchange itself must not cost much of them */
-    a->every = step && step < 5000000u ? (uint32_t)(5000000u / step) : 1;
+    a->every = step && step < 10000000u ? (uint32_t)(10000000u / step) : 1;
     if (a->every > a->opt.steps / 4) a->every = a->opt.steps / 4;
     return ESP_OK;
 }
@@ -282,9 +282,10 @@ ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
         esp__meter_ready(ctx, ready);
     a->n_ready++;
     esp__auto_note_cpu(ctx);
-    if (a->phase_steps == 1 || a->phase_steps % a->every == 0 || last) {
+    uint32_t every = a->opt.steps / 10 > a->every ? a->opt.steps / 10 : a->every;
+    if (a->phase_steps == 1 || a->phase_steps % every == 0 || last) {
         s = esp__auto_exchange(ctx);
-        int points = a->phase_steps % (a->opt.steps / 10 + 1) == 0 || last; /* steps' own collectives, now and then */
+        int points = a->phase_steps / every % 2 == 0 || last; /* steps' own collectives, now and then */
         if (!s && points && !a->source.figures) s = esp__survey_step(ctx, &a->survey);
         if (!s && last) return esp__auto_measured(ctx);
         if (!s) s = esp__auto_probes_run(ctx);
