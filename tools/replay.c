@@ -95,6 +95,11 @@ static int replay_stdout_users(const replay_job *j) {
 /* What the flags say together; defaults. */
 static int replay_complete(replay_run *r) {
     const tool_command *c = r->in.command;
+    if (!r->as_rank && getenv("ESPRESSO_RANK"))
+        return tool_fail(c,
+                         "this is rank %s of a job already, and replay starts ranks of its own: run it by itself (or "
+                         "unset ESPRESSO_RANK)",
+                         getenv("ESPRESSO_RANK"));
     if (!r->in.model_name) return tool_usage(c, "--model is missing: a JSON file, or a name such as vgg16");
     if (replay_stdout_users(&r->job) > 1)
         return tool_usage(c, "only one of --json, --csv, --timeline, --trace and --page can go to standard output");
