@@ -180,6 +180,29 @@ def summary(cases, out):
     out += [f"{kind}: {text}" for kind, text in named]
 
 
+def worst_ops(cases, out):
+    """Where the model is wrong: ops by lane and name, summed over all cases and strategies of a mode."""
+    out += ["", "Ops of all strategies, summed by lane and name: predicted over measured time, and what the difference is of all measured "
+            "steps (computing, noisy", "strategies and what is below 0.05% of the steps are left out)"]
+    for mode, n in sorted({(c.mode, c.n) for c in cases}):
+        ops, steps = {}, 0.0
+        for c in cases:
+            for s in c.strategies if (c.mode, c.n) == (mode, n) else []:
+                if c.outcome(s) != "ok":
+                    continue
+                steps += s["measured_us"]["median"]
+                for op in s.get("ops", []):
+                    if op["op"] != "backward":
+                        total = ops.setdefault((op["lane"], op["op"]), [0, 0.0, 0.0])
+                        total[0] += op["n"]
+                        total[1] += op["predicted_us"]
+                        total[2] += op["measured_us"]
+        for (lane, name), (count, predicted, measured) in sorted(ops.items(), key=lambda o: -abs(o[1][1] - o[1][2])):
+            if abs(predicted - measured) >= 0.0005 * steps and measured > 0:
+                out.append(f"{f'{mode}, {n} ranks':17}{lane:13}{name:24}{count:8} ops{100 * (predicted / measured - 1):+9.1f}%"
+                           f"{100 * (predicted - measured) / steps:+9.2f}% of the steps")
+
+
 def main():
     folder, results = sys.argv[1], sys.argv[2]
     cases = read_cases(folder)
@@ -195,6 +218,7 @@ def main():
             "all ranks in a step."]
     for c in cases:
         case_table(c, out)
+    worst_ops(cases, out)
     summary(cases, out)
     path = os.path.join(results, "replay.txt")
     with open(path + ".tmp", "w") as f:

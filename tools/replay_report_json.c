@@ -17,7 +17,25 @@ static void report_json_lanes(tool_json *j, const replay_result *r) {
     json_close(j, '}');
 }
 
-static void report_json_result(tool_json *j, const replay_result *r) {
+/* Ops of the same lanes and name, together: where the prediction is wrong. */
+static void report_json_ops(tool_json *j, const plan_inputs *in, const replay_result *r) {
+    uint32_t n;
+    report_group *g = report_groups(in, r, &n);
+    json_open(j, "ops", '[');
+    for (uint32_t i = 0; i < n; i++) {
+        json_open(j, NULL, '{');
+        json_text(j, "lane", report_lane_names(g[i].lanes));
+        json_text(j, "op", g[i].name);
+        json_number(j, "n", g[i].ops);
+        json_us(j, "predicted_us", g[i].predicted_ns);
+        json_us(j, "measured_us", g[i].measured_ns);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+    free(g);
+}
+
+static void report_json_result(tool_json *j, const plan_inputs *in, const replay_result *r) {
     const report_exposed exposed = report_exposed_of(r);
     json_open(j, NULL, '{');
     json_text(j, "name", r->name);
@@ -37,6 +55,7 @@ static void report_json_result(tool_json *j, const replay_result *r) {
     json_us(j, "exposed_communication_us", exposed.communication_ns);
     json_us(j, "exposed_compression_us", exposed.compression_ns);
     report_json_lanes(j, r);
+    report_json_ops(j, in, r);
     json_close(j, '}');
 }
 
@@ -59,7 +78,7 @@ static int report_json(const replay_job *job) {
     json_number(&j, "load_percent", 100 * job->load);
     json_text(&j, "warning", job->warning);
     json_open(&j, "strategies", '[');
-    for (uint32_t i = 0; i < job->n_results; i++) report_json_result(&j, &job->results[i]);
+    for (uint32_t i = 0; i < job->n_results; i++) report_json_result(&j, job->in, &job->results[i]);
     json_close(&j, ']');
     json_text(&j, "fastest", fastest < job->n_results ? job->results[fastest].name : NULL);
     json_text(&j, "chosen", job->n_results ? job->results[report_chosen(job)].name : NULL);

@@ -234,10 +234,8 @@ static void report_print_largest(FILE *to, const plan_inputs *in, const replay_r
 static void report_print_ops(FILE *to, const plan_inputs *in, const replay_result *r) {
     uint32_t found = 0;
     for (uint32_t i = 0; i < r->predicted.n_events; i++) found += (uint32_t)report_has(r, i);
-    fprintf(
-        to,
-        "\n%s, op by op: %u of %u predicted ops were measured, medians over steps; time 0: begin of backward\n",
-        r->name, found, r->predicted.n_events);
+    fprintf(to, "\n%s, op by op: %u of %u predicted ops were measured, medians over steps; time 0: begin of backward\n",
+            r->name, found, r->predicted.n_events);
     if (!found) return;
     report_print_groups(to, in, r);
     report_print_largest(to, in, r);

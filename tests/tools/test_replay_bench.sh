@@ -36,7 +36,7 @@ for s in $(echo "$list" | tr , ' '); do
     cat <<JSON
 {"name": "$s", "predicted_us": $predicted, "measured_us": {"median": $median, "p10": 45000, "p90": 110000}, "error_percent": $error,
  "noisy": $noisy, "steps": 9, "bytes": {"intra": 1000, "inter": 2000}, "exposed_communication_us": 10, "exposed_compression_us": 5,
- "lanes_us": {}}
+ "lanes_us": {}, "ops": [{"lane": "inter", "op": "inter.allreduce", "n": 7, "predicted_us": 20000, "measured_us": 30000}]}
 JSON
 done
 echo '], "fastest": "espresso+", "chosen": "espresso+", "chosen_within_spread": true}'
@@ -63,6 +63,7 @@ says "$table" "^vgg16, real, 4 ranks, ratio 1"
 says "$table" "^hipress .* 80.00 .*100.00 .*-20.0%"
 says "$table" "^model, 4 ranks  *6  *4 " # cases, run
 says "$table" "^real, 4 ranks .* 4 of 4 *100%.*missed"
+says "$table" "^real, 4 ranks *inter *inter.allreduce *77 ops *-33.3%" # of 11 strategies with a number
 says "$table" "^noisy: vgg16, real, 4 ranks, ratio 1: fp16"
 says "$table" "^refused: lstm, real, 4 ranks, ratio 1: hipress: computing"
 says "$table" "^refused: ugatit, model, 4 ranks, ratio 1: case: half of all"
