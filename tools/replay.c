@@ -92,6 +92,15 @@ static int replay_stdout_users(const replay_job *j) {
     return n;
 }
 
+/* Strategy fp16 brings a codec along, whatever --gc says: its costs are wanted as well. */
+static void replay_add_fp16(replay_run *r) {
+    const uint32_t most = r->job.mode == REPLAY_REAL ? (uint32_t)ESP__SURVEY_CODECS : (uint32_t)PLAN_CODECS_MAX;
+    int wanted = 0;
+    for (uint32_t i = 0; i < r->n_list; i++) wanted |= strcmp(r->list[i].name, "fp16") == 0;
+    for (uint32_t i = 0; i < r->n_given; i++) wanted &= strcmp(r->in.gc[i], "fp16") != 0;
+    if (wanted && r->n_given < most) r->in.gc[r->in.n_codecs++] = "fp16";
+}
+
 /* What the flags say together; defaults. */
 static int replay_complete(replay_run *r) {
     const tool_command *c = r->in.command;
@@ -123,7 +132,10 @@ static int replay_complete(replay_run *r) {
     r->job.n = (int)r->n;
     r->job.machines = (int)r->machines;
     r->job.cores = replay_cores();
-    return replay_list(r);
+    r->n_given = r->in.n_codecs;
+    const int status = replay_list(r);
+    if (status == TOOL_OK) replay_add_fp16(r);
+    return status;
 }
 
 static int replay_parse(replay_run *r, int argc, char **argv) {
@@ -179,7 +191,11 @@ static int replay_read_codec(replay_run *r, uint32_t i) {
 
 static int replay_read(replay_run *r) {
     int status = r->job.mode == REPLAY_MODEL ? replay_read_system(r) : TOOL_OK;
-    for (uint32_t i = 0; status == TOOL_OK && i < r->in.n_codecs; i++) status = replay_read_codec(r, i);
+    for (uint32_t i = 0; status == TOOL_OK && i < r->in.n_codecs; i++) {
+        const size_t shown = strlen(r->in.codec_text);
+        status = replay_read_codec(r, i);
+        if (i >= r->n_given) r->in.codec_text[shown] = 0;
+    }
     if (status == TOOL_OK) status = plan_read_model(&r->in);
     if (status != TOOL_OK) return status;
     plan_check_keeps(&r->in);

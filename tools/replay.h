@@ -76,6 +76,7 @@ typedef struct replay_run {
     int status_fd, progress_fd; /* to the command that started the ranks; -1: none */
     replay_strategy list[REPLAY_STRATEGIES_MAX];
     uint32_t n_list;
+    uint32_t n_given; /* codecs that plans may use; what stands behind is strategy fp16's own */
     char warning[256];
     /* of this rank */
     esp_ctx *ctx;

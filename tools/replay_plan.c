@@ -76,9 +76,11 @@ static int replay_predict(replay_run *r, replay_strategy *s) {
 
 /* The text of one strategy; 0: it cannot be made here, and the error says why. */
 static int replay_plan_text(replay_run *r, replay_strategy *s) {
+    plan_inputs in = r->in;
     plan_made m;
     if (s->text.data) return 1;
-    if (plan_make(&r->in, s->name, ESP_PLAN_NO_BOUND, &m) != ESP_OK) return 0;
+    if (strcmp(s->name, "fp16") != 0) in.n_codecs = r->n_given;
+    if (plan_make(&in, s->name, ESP_PLAN_NO_BOUND, &m) != ESP_OK) return 0;
     esp__text_add(&s->text, "%s", esp_plan_text(m.plan));
     plan_free(&m);
     return 1;
