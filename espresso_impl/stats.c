@@ -41,8 +41,6 @@ static esp_status esp__stats_file_add(esp_ctx *ctx, esp__stats_file *f, const ch
     }
     path[at] = 0;
     if (ctx->rank && !every_rank) return ESP_OK;
-    if (f->n_out == ESP__STATS_FILES)
-        return esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: at most %d files", ESP__STATS_FILES);
     esp__stats_out *o = &f->out[f->n_out++];
     o->prometheus = len >= 5 && !strcmp(name + len - 5, ".prom");
     o->path = esp__path_absolute(ctx, path);
@@ -67,8 +65,10 @@ static esp_status esp__stats_parse(esp_ctx *ctx, esp__stats_file *f) {
                           "ESPRESSO_STATS: '%s' is not known: there is every=1s (for a file of that "
                           "name write ./%s)",
                           word, word);
+        else if (len && named++ == ESP__STATS_FILES) /* the same verdict on all ranks, whoever writes */
+            s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: at most %d files", ESP__STATS_FILES);
         else if (len)
-            named++, s = esp__stats_file_add(ctx, f, word);
+            s = esp__stats_file_add(ctx, f, word);
     }
     if (!s && !named)
         s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS=%s: write FILE or FILE,every=1s: no file is named",
