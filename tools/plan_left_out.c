@@ -1,4 +1,4 @@
-/* plan_left_out.c: stands in for `espresso plan`, `compare` and `replay` where there was no jansson at build time: models
+/* plan_left_out.c: stands in for `espresso plan`, `compare`, `replay`, `top` and `profile` where there was no jansson at build time: models
  * come from JSON files. */
 
 static int plan_left_out_main(const tool_command *self, int argc, char **argv) {
@@ -23,3 +23,7 @@ static const tool_command top_command = {.name = "top",
                                          .summary = "Shows the statistics of a running job (left out: no jansson).",
                                          .synopsis = "",
                                          .run = plan_left_out_main};
+static const tool_command profile_command = {.name = "profile",
+                                             .summary = "Measures codecs, links or a trainer (left out: no jansson).",
+                                             .synopsis = "",
+                                             .run = plan_left_out_main};
