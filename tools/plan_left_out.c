@@ -1,5 +1,5 @@
-/* plan_left_out.c: stands in for `espresso plan`, `compare`, `replay`, `top` and `profile` where there was no jansson at build time: models
- * come from JSON files. */
+/* plan_left_out.c: stands in for `espresso plan`, `compare`, `replay`, `top` and `profile` where there was no jansson at
+ * build time: models come from JSON files. */
 
 static int plan_left_out_main(const tool_command *self, int argc, char **argv) {
     (void)argc, (void)argv;
