@@ -44,7 +44,7 @@ runs() {
         awk -F: '/model name/ { cpu = $2; n++ } END { printf "machine: %d cores,%s\n", n, cpu ? cpu : " unknown CPU" }' /proc/cpuinfo
         echo "system: $(uname -sr), $(${CC:-gcc} --version | head -n 1)"
         echo "load before (1, 5, 15 minutes): $load"
-        echo "step: median of the steps behind the first 60; loss: of rank 0's last steps; all of the text: bits a character held out"
+        echo "settled_step_ms: median of the second half of the steps; loss: of rank 0's last steps"
         echo
         for example in train gpt; do
             for kind in fp32 auto; do

@@ -254,7 +254,7 @@ static void write_curve(const trainer *t, const char *path, size_t first) {
 }
 
 static void write_json(trainer *t, const char *path, double loss, double bits, double bytes) {
-    const size_t n = t->n_steps, settled = n > 120 ? 60 : n / 2; /* behind what an autopilot measured first */
+    const size_t n = t->n_steps, settled = n / 2; /* in the first steps an autopilot measures */
     FILE *f = strcmp(path, "-") ? fopen(path, "w") : stdout;
     if (!f) die(path, "cannot be written");
     fprintf(f, "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, ", esp_size(t->ctx), esp_machines(t->ctx), n);

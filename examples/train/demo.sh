@@ -59,13 +59,19 @@ strategies() { # FLAGS...
     echo "open it in https://ui.perfetto.dev or chrome://tracing: a process a rank, a track each for compute, cpu, intra, inter"
 }
 
-pair() { # LINK ROUND FLAGS...: fp32, then auto
+pair() { # LINK ROUND FLAGS...: fp32, then auto; in round 2 the other way round
     link=$1 pair=${1:-unshaped}.$2
     shift 2
-    echo; echo "link ${link:-not emulated}: fp32, nothing compressed"
-    run "$link" "$pair.fp32" --strategy fp32 "$@"
-    echo; echo "link ${link:-not emulated}: auto, which may use $CODECS"
-    run "$link" "$pair.auto" --strategy auto --codec "$CODECS" "$@"
+    case $pair in *.2) order="auto fp32" ;; *) order="fp32 auto" ;; esac
+    for kind in $order; do
+        if [ $kind = fp32 ]; then
+            echo; echo "link ${link:-not emulated}: fp32, nothing compressed"
+            run "$link" "$pair.fp32" --strategy fp32 "$@"
+        else
+            echo; echo "link ${link:-not emulated}: auto, which may use $CODECS"
+            run "$link" "$pair.auto" --strategy auto --codec "$CODECS" "$@"
+        fi
+    done
 }
 
 fly() { # FLAGS...
@@ -98,7 +104,7 @@ fly() { # FLAGS...
         }
     }' $(ls -tr ./*.json))
     echo
-    echo "step: median of the steps behind the first 60, in which auto measures and switches; the better of two runs where there are two"
+    echo "step: median of the second half of the steps (in the first, auto measures and switches); the better of two runs where there are two"
 }
 
 case ${DEMO:-auto} in

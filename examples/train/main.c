@@ -11,7 +11,6 @@
 /* Flags, with their defaults; a flag's place in the list is its index. */
 enum { EPOCHS, BATCH, LR, MOMENTUM, SEED, MAX_STEPS, LIMIT_TRAIN, EVAL, N_NUMBERS };
 enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, DATA, JSON, CURVE, N_FLAGS };
-enum { SETTLED = 60 }; /* steps */
 static struct flag {
     const char *name, *text, *help;
     double number;
@@ -196,10 +195,10 @@ static void write_curve(const trainer *t, const char *path) {
     if (fclose(f)) die(path, "cannot be written");
 }
 
-/* settled_step_ms: of the steps behind the first ones, in which an autopilot measures. */
+/* settled_step_ms: of the second half of the steps; in the first ones an autopilot measures. */
 static void write_json(trainer *t, const char *path, double loss, double right, double bytes) {
     FILE *f = strcmp(path, "-") ? fopen(path, "w") : stdout;
-    const size_t n = t->n_steps, first = n > 2 * SETTLED ? SETTLED : n / 2;
+    const size_t n = t->n_steps, first = n / 2;
     if (!f) die(path, "cannot be written");
     fprintf(f, "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, ", esp_size(t->ctx), esp_machines(t->ctx), n);
     fprintf(f, "\"settled_step_ms\": %.2f, ", median(t->step_ms + first, n - first));
