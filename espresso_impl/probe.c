@@ -13,6 +13,7 @@ static uint64_t esp__probe_count(uint64_t bytes) { return bytes < 4 ? 1 : bytes 
 
 ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes) {
     uint64_t n = (uint64_t)esp__group_size(ctx, level), count = esp__probe_count(bytes);
+    if (!n) return 0; /* machines that differ have no such group */
     uint64_t whole = (count + n - 1) / n * n * 4;
     return coll == ESP_COLL_ALLTOALL || coll == ESP_COLL_GATHER ? 2 * whole : whole;
 }
