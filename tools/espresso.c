@@ -67,6 +67,7 @@
 #include "replay_scale.c"
 #include "replay_plan.c"
 #include "replay_step.c"
+#include "replay_dispatch.c"
 #include "replay_survey.c"
 #include "replay_run.c"
 #include "replay.c"

@@ -96,6 +96,13 @@ static void replay_scale(replay_run *r, double elements, double times);
 static double replay_ratio(const plan_inputs *in);
 /* What --ratio asks for: elements_scale and time_scale in real mode, the links' speed in model mode. */
 static int replay_choose(replay_run *r);
+/* replay_dispatch.c */
+typedef struct replay_dispatch {
+    double sum[ESP__LANES];
+    uint32_t n[ESP__LANES];
+} replay_dispatch;
+static void replay_dispatch_add(replay_dispatch *d, const replay_strategy *s); /* its spans are gathered */
+static void replay_dispatch_take(const replay_dispatch *d, double out[ESP__LANES]);
 /* replay_machine.c */
 typedef struct replay_cpu_time {
     double busy, stolen, all; /* seconds of all cores */
@@ -120,6 +127,13 @@ static esp_status replay_share_texts(replay_run *r);
 /* replay_step.c */
 static esp_status replay_buffers(replay_run *r);
 static esp_status replay_step(replay_run *r, replay_strategy *s); /* s NULL: not counted */
+static int replay_predict(replay_run *r, replay_strategy *s);
+static void replay_strategy_free(replay_strategy *s);
 /* replay_run.c */
+/* Medians over the steps of when each of the plan's events began and ended; the caller frees. */
+static esp_plan_event *replay_medians(const replay_strategy *s);
+static void replay_strategy_room(replay_strategy *s, uint32_t steps);
+static esp_status replay_turn(replay_run *r, replay_strategy *s, uint32_t steps);
+static esp_status replay_gather_spans(replay_run *r, replay_strategy *s);
 static int replay_as_rank(replay_run *r);
 #endif

@@ -71,8 +71,8 @@ static esp_status replay_prepare(replay_run *r, int *status) {
 }
 
 /* ---- the strategies ---------------------------------------------------------------------------------------------------------- */
-static void replay_strategy_room(replay_run *r, replay_strategy *s) {
-    const size_t n = (size_t)r->steps;
+static void replay_strategy_room(replay_strategy *s, uint32_t steps) {
+    const size_t n = steps;
     s->step_ns = tool_realloc(NULL, n * sizeof(double));
     s->communication_ns = tool_realloc(NULL, n * sizeof(double));
     s->compression_ns = tool_realloc(NULL, n * sizeof(double));
@@ -105,7 +105,7 @@ static esp_status replay_turn(replay_run *r, replay_strategy *s, uint32_t steps)
 static esp_status replay_rounds(replay_run *r) {
     const uint32_t rounds = ((uint32_t)r->steps + REPLAY_ROUND_STEPS - 1) / REPLAY_ROUND_STEPS;
     esp_status s = ESP_OK;
-    for (uint32_t i = 0; i < r->n_list; i++) replay_strategy_room(r, &r->list[i]);
+    for (uint32_t i = 0; i < r->n_list; i++) replay_strategy_room(&r->list[i], (uint32_t)r->steps);
     for (uint32_t k = 0; k < rounds && !s; k++) {
         const uint32_t left = (uint32_t)r->steps - k * REPLAY_ROUND_STEPS;
         for (uint32_t i = 0; i < r->n_list && !s; i++) {

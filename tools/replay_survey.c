@@ -77,7 +77,7 @@ static esp_status replay_survey_links(replay_run *r) {
     const uint64_t elements = replay_elements(r),
                    most = elements * 4 < 2 * REPLAY_FIRST_BYTES ? 2 * REPLAY_FIRST_BYTES : elements * 4;
     const int flat_only = r->machines == 1 || r->machines == r->n;
-    esp_status s = replay_survey_open(r, most, elements);
+    esp_status s = replay_survey_open(r, most, 4 * elements); /* the scale may still change a little */
     for (uint8_t level = ESP__FLAT; level <= (flat_only ? ESP__FLAT : ESP__INTER) && !s; level++)
         for (uint32_t c = 0; c < COLLS && !s; c++) {
             replay_say(r, "replay: measuring links, %u of %u", level * COLLS + c + 1, (flat_only ? 1 : 3) * COLLS);
@@ -87,7 +87,7 @@ static esp_status replay_survey_links(replay_run *r) {
 }
 
 static esp_status replay_survey_codecs(replay_run *r) {
-    const uint64_t elements = replay_elements(r);
+    const uint64_t there = replay_elements(r), most = r->survey->max_elements, elements = there < most ? there : most;
     esp_status s = ESP_OK;
     const uint32_t n = r->in.n_codecs;
     for (uint32_t c = 0; c < n && !s; c++) {
@@ -102,31 +102,42 @@ static esp_status replay_survey_codecs(replay_run *r) {
     return s ? s : replay_survey_take(r);
 }
 
-/* Steps of `text`, which the survey looks at. */
-static esp_status replay_survey_steps(replay_run *r, const char *text) {
-    esp_status s = esp_strategy_set(r->ctx, text);
-    for (int i = 0; i < REPLAY_DISPATCH_STEPS && !s; i++) {
-        s = replay_step(r, NULL);
-        if (!s && i) s = esp__survey_step(r->ctx, r->survey);
+/* A few steps under `text`, which is the same on all ranks. */
+static esp_status replay_survey_steps(replay_run *r, char *name, const char *text, replay_dispatch *d) {
+    replay_strategy s = {.name = name};
+    esp_status status = ESP_E_ARG;
+    esp__text_add(&s.text, "%s", text);
+    if (replay_predict(r, &s) == TOOL_OK) {
+        replay_strategy_room(&s, REPLAY_DISPATCH_STEPS);
+        status = replay_turn(r, &s, REPLAY_DISPATCH_STEPS);
+        if (!status) status = replay_gather_spans(r, &s);
+        if (!status) replay_dispatch_add(d, &s);
     }
-    return s;
+    s.name = NULL;
+    replay_strategy_free(&s);
+    return status;
 }
 
 /* Without compression, and with all of it. */
 static esp_status replay_survey_dispatch(replay_run *r) {
     static const char *const names[] = {"fp32", "layerwise"};
+    replay_dispatch d;
     esp_status s = ESP_OK;
+    memset(&d, 0, sizeof d);
+    memset(r->in.system.dispatch_ns, 0, sizeof r->in.system.dispatch_ns);
     for (size_t i = 0; i < sizeof names / sizeof *names && !s; i++) {
-        char *text = NULL;
+        char *text = NULL, name[16];
         plan_made m;
-        replay_say(r, "replay: what starting an op costs, under %s", names[i]);
-        if (r->ctx->rank == 0 && !plan_make(&r->in, names[i], ESP_PLAN_NO_BOUND, &m)) {
+        snprintf(name, sizeof name, "%s", names[i]);
+        replay_say(r, "replay: what starting an op costs, under %s", name);
+        if (r->ctx->rank == 0 && !plan_make(&r->in, name, ESP_PLAN_NO_BOUND, &m)) {
             text = strdup(esp_plan_text(m.plan));
             plan_free(&m);
         }
         s = replay_share_text(r, &text);
-        if (!s && text) s = replay_survey_steps(r, text);
+        if (!s && text) s = replay_survey_steps(r, name, text, &d);
         free(text);
     }
-    return s ? s : replay_survey_take(r);
+    replay_dispatch_take(&d, r->in.system.dispatch_ns);
+    return s;
 }

@@ -1,0 +1,51 @@
+/* replay_dispatch.c: what an op takes beyond its own time: starting it, waking threads, waiting until the last rank is there. From
+ * a few steps under strategies that were predicted without it. Must not know how steps are run. */
+#include "replay.h"
+
+#define REPLAY_SMALL_OP_NS 1e6 /* of longer ops the difference is mostly something else */
+
+/* The lane whose dispatch an event pays: of two the one between machines. */
+static int replay_lane(const esp_plan_event *e) {
+    int lane = 0;
+    for (int l = 0; l < ESP__LANES; l++)
+        if (e->lanes >> l & 1) lane = l;
+    return lane;
+}
+
+/* When the event could have begun, as it was measured: what its unit did before, and its lane. */
+static uint64_t replay_could_begin(const plan_made *m, const esp_plan_event *at, uint32_t i) {
+    const esp_plan_unit *u = &m->units[m->events[i].unit];
+    uint64_t ready = 0;
+    for (uint32_t k = 0; k < m->n_events; k++) {
+        const esp_plan_event *e = &m->events[k];
+        if (k == i || at[k].end_ns == UINT64_MAX || at[k].start_ns > at[i].start_ns) continue;
+        const int backward = e->kind == ESP_PLAN_BACKWARD;
+        const int mine =
+            backward ? e->unit >= u->first && e->unit < u->first + u->n_tensors : e->unit == m->events[i].unit;
+        const int same_lane = !backward && (e->lanes & m->events[i].lanes) != 0;
+        if ((mine || (same_lane && at[k].start_ns < at[i].start_ns)) && at[k].end_ns > ready) ready = at[k].end_ns;
+    }
+    return ready < at[i].end_ns ? ready : at[i].end_ns;
+}
+
+static void replay_dispatch_add(replay_dispatch *d, const replay_strategy *s) {
+    const plan_made *m = &s->predicted;
+    esp_plan_event *at = replay_medians(s);
+    for (uint32_t i = 0; i < m->n_events; i++) {
+        const esp_plan_event *e = &m->events[i];
+        const double takes = (double)(e->end_ns - e->start_ns);
+        if (e->kind == ESP_PLAN_BACKWARD || at[i].end_ns == UINT64_MAX || takes > REPLAY_SMALL_OP_NS) continue;
+        const int lane = replay_lane(e);
+        d->sum[lane] += (double)(at[i].end_ns - replay_could_begin(m, at, i)) - takes;
+        d->n[lane]++;
+    }
+    free(at);
+}
+
+/* The mean, so that many ops add up to what they took together. */
+static void replay_dispatch_take(const replay_dispatch *d, double out[ESP__LANES]) {
+    for (int l = 0; l < ESP__LANES; l++) {
+        out[l] = d->n[l] ? d->sum[l] / d->n[l] : 0;
+        if (out[l] < 0) out[l] = 0;
+    }
+}
