@@ -146,7 +146,8 @@ static esp_status esp__auto_probe_run(esp_ctx *ctx, const esp__auto_probe *p) {
 /* Probes for which there is time now. What costs more than a quarter of the whole measuring's share is left to the fit. */
 static esp_status esp__auto_probes_run(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
-    double step = (double)esp__auto_step_ns(ctx), whole = esp__auto_share * step * (double)a->opt.steps;
+    uint32_t steps = a->phase_steps > a->opt.steps ? a->phase_steps : a->opt.steps;
+    double step = (double)esp__auto_step_ns(ctx), whole = esp__auto_share * step * (double)steps;
     double have = esp__auto_share * step * (double)a->phase_steps - (double)a->spent_ns, used = 0.0;
     for (uint32_t i = 0; i < a->n_probes; i++) {
         esp__auto_probe *p = &a->probes[i];
@@ -271,17 +272,27 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
     return esp__auto_plan_begin(ctx);
 }
 
+/* Nothing is known of the links that matter: short steps had no time for a probe, and those of a strategy that compresses all
+ * tell nothing. Same on all ranks. */
+static int esp__auto_blind(const esp_ctx *ctx) {
+    const esp__survey_curve *c = ctx->autopilot->survey.link[esp__hierarchical(ctx) ? ESP__INTER : ESP__FLAT];
+    uint32_t points = 0;
+    for (uint32_t k = 0; k < ESP_PLAN_COLLS; k++) points += c[k].n;
+    return !points && !ctx->autopilot->source.figures;
+}
+
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
     uint64_t *ready = a->ready + (uint64_t)(a->n_ready % ESP__AUTO_READY) * ctx->n_tensors;
     esp_status s = ESP_OK;
-    int last = a->phase_steps >= a->opt.steps;
+    int enough = a->phase_steps >= a->opt.steps, longest = a->phase_steps >= 5 * a->opt.steps, last;
     if (a->source.ready)
         a->source.ready(a->source.user, ctx, ready);
     else
         esp__meter_ready(ctx, ready);
     a->n_ready++;
     esp__auto_note_cpu(ctx);
+    last = enough && (!esp__auto_blind(ctx) || longest);
     uint32_t every = a->opt.steps / 10 > a->every ? a->opt.steps / 10 : a->every;
     if (a->phase_steps == 1 || a->phase_steps % every == 0 || last) {
         s = esp__auto_exchange(ctx);
