@@ -7,12 +7,19 @@
  *                feedback, the gradient itself
  *     error    = |input - decoded|^2 / |input|^2
  *     feedback = |new residual| / |gradient|, the gradient as the Comp read it
- * A step's parts with NaN or Inf are not measured. A sample is put off until the time for it is under 1/256 of all the time
- * since the strategy was set, but for the first one of a small unit. */
+ * exact for ranges of up to 2^18 elements, of larger ones from every so many-th block. A step's parts with NaN or Inf are not
+ * measured. A sample is put off until the time for it is under 1/256 of all the time since the strategy was set, but for the
+ * first one of a small unit. */
 #include "context.h"
 #include <math.h>
 
-enum { ESP__GUARD_SHARE = 256, ESP__GUARD_LANES = 8, ESP__GUARD_SMALL = 100000 /* elements: 0.1 ms or less */ };
+enum {
+    ESP__GUARD_SHARE = 256,
+    ESP__GUARD_LANES = 8,
+    ESP__GUARD_SMALL = 100000,  /* elements: 0.1 ms or less                      */
+    ESP__GUARD_EXACT = 1 << 18, /* elements of a range of which every one counts */
+    ESP__GUARD_BLOCK = 1 << 12
+};
 
 typedef struct esp__guard_unit {
     uint32_t op, unit, samples, reserved0;
@@ -20,8 +27,8 @@ typedef struct esp__guard_unit {
 } esp__guard_unit;
 
 struct esp__guard {
-    esp__guard_unit *units; /* those with a Comp on this rank */
-    uint32_t n, next;
+    esp__guard_unit *units;                 /* those with a Comp on this rank, by their op */
+    uint32_t n, next, now;                  /* now: the one under way */
     uint64_t opened_ns, spent_ns, elements; /* elements: that were measured in spent_ns */
     uint64_t last_step;                     /* one more than that of the last sample */
     /* the sample under way */
@@ -59,42 +66,74 @@ ESP__FN void esp__guard_free(esp_ctx *ctx) {
     ctx->guard = NULL;
 }
 
+/* Units are measured in turn; but a small one that was never measured does not wait for a large one to have its turn. */
+static int esp__guard_turn(struct esp__guard *g, uint32_t op, int small) {
+    uint32_t low = 0, high = g->n;
+    while (low + 1 < high) { /* units are in the order of ops */
+        uint32_t middle = low + (high - low) / 2;
+        if (g->units[middle].op <= op)
+            low = middle;
+        else
+            high = middle;
+    }
+    g->now = low;
+    return g->units[low].op == op && (low == g->next || (small && !g->units[low].samples));
+}
+
 /* Is it the turn of this op, and time for it? */
 ESP__FN int esp__guard_begin(esp_ctx *ctx, const esp__op *op) {
     struct esp__guard *g = ctx->guard;
-    const esp__guard_unit *u = &g->units[g->next];
-    if (g->last_step == ctx->step + 1 || &ctx->program.ops[u->op] != op) return 0;
+    if (g->last_step == ctx->step + 1) return 0;
     uint64_t count = 0;
     for (uint32_t i = 0; i < op->n_ranges; i++) count += ctx->program.ranges[op->first_range + i].length;
+    int small = count < ESP__GUARD_SMALL;
+    if (!esp__guard_turn(g, (uint32_t)(op - ctx->program.ops), small)) return 0;
     double cost = (double)count * (g->elements ? (double)g->spent_ns / (double)g->elements : 1.0);
     double time = (double)(esp__now_ns() - g->opened_ns);
-    int first = !u->samples && count < ESP__GUARD_SMALL;
-    if (!first && ((double)g->spent_ns + cost) * ESP__GUARD_SHARE > time) return 0;
+    if (!(small && !g->units[g->now].samples) && ((double)g->spent_ns + cost) * ESP__GUARD_SHARE > time) return 0;
     g->last_step = ctx->step + 1;
     g->input = g->lost = g->gradient = g->residual = 0;
     g->unfit = 0;
     return 1;
 }
 
-/* Adds the squares of one range: `x` was read, `y` is what the payload carries, `e` the residual or NULL. */
+/* Sums of squares: of the input, of what of it is lost (the residual, if there is one), of the gradient. In lanes, so that
+ * it vectorises. */
+typedef struct esp__guard_sums {
+    double of[3][ESP__GUARD_LANES];
+} esp__guard_sums;
+
+/* Adds up to ESP__GUARD_LANES elements: `x` was read, `y` is what the payload carries, `e` the residual or NULL. */
+static inline void esp__guard_few(esp__guard_sums *s, const float *x, const float *y, const float *e, uint64_t n) {
+    for (uint64_t k = 0; k < n; k++) {
+        double in = (double)x[k], out = (double)y[k], rest = e ? (double)e[k] : in - out;
+        double whole = e ? out + rest : in;
+        s->of[0][k] += whole * whole;
+        s->of[1][k] += rest * rest;
+        s->of[2][k] += in * in;
+    }
+}
+
 static void esp__guard_add(struct esp__guard *g, const float *x, const float *y, const float *e, uint64_t n) {
-    double sum[4][ESP__GUARD_LANES] = {{0}};
-    for (uint64_t i = 0; i < n; i += ESP__GUARD_LANES) {
-        uint64_t m = n - i < ESP__GUARD_LANES ? n - i : ESP__GUARD_LANES;
-        for (uint64_t k = 0; k < m; k++) {
-            double in = (double)x[i + k], out = (double)y[i + k], rest = e ? (double)e[i + k] : 0.0;
-            double whole = e ? out + rest : in, lost = e ? rest : in - out;
-            sum[0][k] += whole * whole;
-            sum[1][k] += lost * lost;
-            sum[2][k] += in * in;
-            sum[3][k] += rest * rest;
-        }
+    /* of large ranges every so many-th block stands for the others */
+    const uint64_t every = n / ESP__GUARD_EXACT + 1;
+    esp__guard_sums s;
+    memset(&s, 0, sizeof s);
+    for (uint64_t begin = 0; begin < n; begin += every * ESP__GUARD_BLOCK) {
+        uint64_t end = n - begin < ESP__GUARD_BLOCK ? n : begin + ESP__GUARD_BLOCK, i = begin;
+        if (e)
+            for (; end - i >= ESP__GUARD_LANES; i += ESP__GUARD_LANES)
+                esp__guard_few(&s, x + i, y + i, e + i, ESP__GUARD_LANES);
+        else
+            for (; end - i >= ESP__GUARD_LANES; i += ESP__GUARD_LANES)
+                esp__guard_few(&s, x + i, y + i, NULL, ESP__GUARD_LANES);
+        esp__guard_few(&s, x + i, y + i, e ? e + i : NULL, end - i);
     }
     for (int k = 0; k < ESP__GUARD_LANES; k++) {
-        g->input += sum[0][k];
-        g->lost += sum[1][k];
-        g->gradient += sum[2][k];
-        g->residual += sum[3][k];
+        g->input += (double)every * s.of[0][k];
+        g->lost += (double)every * s.of[1][k];
+        g->gradient += (double)every * s.of[2][k];
+        g->residual += e ? (double)every * s.of[1][k] : 0.0;
     }
 }
 
@@ -153,9 +192,9 @@ static void esp__guard_tensor(esp_ctx *ctx, uint32_t tensor) {
 
 ESP__FN void esp__guard_end(esp_ctx *ctx) {
     struct esp__guard *g = ctx->guard;
-    esp__guard_unit *u = &g->units[g->next];
+    esp__guard_unit *u = &g->units[g->now];
     const esp__extent *place = &ctx->strategy.units[u->unit].place;
-    g->next = (g->next + 1) % g->n;
+    if (g->now == g->next) g->next = (g->next + 1) % g->n;
     if (g->unfit || !isfinite(g->input + g->lost + g->gradient + g->residual)) return;
     u->samples++;
     u->error = g->input > 0 ? g->lost / g->input : 0.0;

@@ -274,6 +274,29 @@ static void test_groups_and_chunks(void **state) {
     run(2, 2, body_units, NULL, NULL);
 }
 
+/* ---- of a large range only a part is read ---- */
+static void test_large_ranges_are_estimated(void **state) {
+    const uint64_t sizes[] = {1, 7, 4096, ESP__GUARD_EXACT - 1, 3 * ESP__GUARD_EXACT + 5};
+    float *x = malloc(3 * sizes[4] * sizeof *x), *y = x + sizes[4], *e = y + sizes[4];
+    (void)state;
+    for (uint64_t i = 0; i < sizes[4]; i++) {
+        x[i] = gradient(0, 1, 2, i);
+        y[i] = i % 3 ? 0.0f : x[i];
+        e[i] = x[i] - y[i];
+    }
+    for (int k = 0; k < 10; k++) {
+        uint64_t n = sizes[k / 2];
+        struct esp__guard g;
+        memset(&g, 0, sizeof g);
+        esp__guard_add(&g, x, y, k % 2 ? e : NULL, n);
+        double near = n < ESP__GUARD_EXACT ? 1e-12 : 0.02, lost = square(e, n), all = square(x, n);
+        assert_true(fabs(g.input - all) <= near * all && fabs(g.gradient - all) <= near * all);
+        assert_true(fabs(g.lost - lost) <= near * lost);
+        assert_true(k % 2 ? g.residual == g.lost : g.residual == 0.0);
+    }
+    free(x);
+}
+
 /* ---- NaN is not measured; the next step is ---- */
 static void body_nan(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N];
@@ -367,10 +390,15 @@ static void test_no_allocation(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_topk_is_exact),      cmocka_unit_test(test_dgc_counts_its_momentum),
-        cmocka_unit_test(test_fp16_is_near),       cmocka_unit_test(test_nothing_to_sample),
-        cmocka_unit_test(test_groups_and_chunks),  cmocka_unit_test(test_nan_is_left_out),
-        cmocka_unit_test(test_bytes_are_the_same), cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_topk_is_exact),
+        cmocka_unit_test(test_dgc_counts_its_momentum),
+        cmocka_unit_test(test_fp16_is_near),
+        cmocka_unit_test(test_nothing_to_sample),
+        cmocka_unit_test(test_groups_and_chunks),
+        cmocka_unit_test(test_nan_is_left_out),
+        cmocka_unit_test(test_large_ranges_are_estimated),
+        cmocka_unit_test(test_bytes_are_the_same),
+        cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
