@@ -131,6 +131,38 @@ static void trace_is_json(void **state) {
     for (int i = 0; i < 2; i++) fake_free(&plans[i]);
 }
 
+/* Both pages of strategies that were run, with one op that was not measured, and a number that JSON lacks. */
+static void runs_are_json(void **state) {
+    fake_plan plan;
+    (void)state;
+    fake_make(&plan, 12, 1, 1e9, odd_name);
+    page_run run = {.name = odd_name, .noisy = 1, .predicted = plan.page, .measured = plan.page, .p90_ns = 0.0 / 0.0};
+    esp_plan_event *events = calloc(plan.page.n_events, sizeof *events);
+    assert_non_null(events);
+    memcpy(events, plan.events, plan.page.n_events * sizeof *events);
+    events[3].start_ns = events[3].end_ns = UINT64_MAX;
+    run.measured.events = events;
+    const page_runs runs = {.runs = &run, .n_runs = 1, .how = odd_name, .warning = odd_name};
+    for (int i = 0; i < 2; i++) {
+        FILE *f = tmpfile();
+        assert_int_equal(i ? page_runs_timeline(f, &runs, &info) : page_runs_compare(f, &runs, &info), 0);
+        rewind(f);
+        char *html = page_read_stream(f), *begin = strchr(strstr(html, "application/json"), '>') + 1;
+        const char *end = json_value(begin, 0);
+        assert_non_null(end);
+        assert_int_equal(strncmp(json_blank(end), "</script>", 9), 0);
+        assert_ptr_equal(memchr(begin, '<', (size_t)(end - begin)), NULL);
+        if (i) assert_non_null(strstr(begin, ",-1,0"));
+        fclose(f);
+        free(html);
+        if (!(f = fopen("/dev/full", "w"))) continue;
+        assert_int_equal(i ? page_runs_timeline(f, &runs, &info) : page_runs_compare(f, &runs, &info), -1);
+        fclose(f);
+    }
+    free(events);
+    fake_free(&plan);
+}
+
 static void numbers_that_json_lacks(void **state) {
     page_row row = {.name = "fp32", .report = {.iteration_ns = 1e6, .bound_ns = 0.0 / 0.0, .fp32_ns = 1.0 / 0.0}};
     page_bounds bounds = {-1.0 / 0.0, 0.0 / 0.0, 0};
@@ -221,6 +253,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_is_json),
         cmocka_unit_test(trace_is_json),
+        cmocka_unit_test(runs_are_json),
         cmocka_unit_test(numbers_that_json_lacks),
         cmocka_unit_test(a_full_disk_is_noticed),
         cmocka_unit_test(strings_are_those_of_the_sources),
