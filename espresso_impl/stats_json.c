@@ -104,7 +104,9 @@ static void esp__stats_json_steps(const esp__stats_sample *s, esp__text *t) {
     const uint64_t lane[] = {a->compress_ns - b->compress_ns, a->decompress_ns - b->decompress_ns,
                              a->intra_ns - b->intra_ns, a->inter_ns - b->inter_ns};
     const uint64_t bytes[] = {a->intra_bytes - b->intra_bytes, a->inter_bytes - b->inter_bytes};
-    esp__text_add(t, ",\"step_us\":{\"median\":");
+    esp__text_add(t, ",\"step_us\":{\"mean\":");
+    esp__put_us(t, (double)(a->step_ns - b->step_ns) / steps);
+    esp__text_add(t, ",\"median\":");
     esp__put_us(t, esp__stats_quantile(s, 0.5));
     esp__text_add(t, ",\"p90\":");
     esp__put_us(t, esp__stats_quantile(s, 0.9));

@@ -91,6 +91,12 @@ static void top_bar(const top_view *v, double part, int columns, char *out, size
 
 static int top_columns(const top_page *p) { return p->view->columns ? p->view->columns : 100; }
 
+/* What shares of a step are of: lanes and exposed parts are means too. */
+static double top_mean(const json_t *sample) {
+    double mean = top_number_in(sample, "step_us", "mean");
+    return mean > 0 ? mean : top_number_in(sample, "step_us", "median");
+}
+
 /* ---- the parts ------------------------------------------------------------------------------------------------------------ */
 static void top_title(top_page *p, const top_job *j) {
     const json_t *h = j->header;
@@ -143,8 +149,8 @@ static void top_strategy(top_page *p, const top_job *j) {
 
 static void top_times(top_page *p, const top_job *j) {
     const json_t *s = j->sample;
-    double median = top_number_in(s, "step_us", "median"), comm = top_number(s, "exposed_communication_us"),
-           comp = top_number(s, "exposed_compression_us");
+    double median = top_number_in(s, "step_us", "median"), mean = top_mean(s),
+           comm = top_number(s, "exposed_communication_us"), comp = top_number(s, "exposed_compression_us");
     int room = top_columns(p) - 14, n = j->n_history < room ? j->n_history : room;
     char spark[TOP_HISTORY * 4];
     top_line(p, 1, "step time    %s, p90 %s, last %s", top_us(median), top_us(top_number_in(s, "step_us", "p90")),
@@ -159,18 +165,18 @@ static void top_times(top_page *p, const top_job *j) {
     }
     top_line(p, 0, "backward     %s", top_us(top_number(s, "backward_us")));
     top_line(p, 0, "exposed      communication %s (%.0f%%), compression %s (%.0f%%)", top_us(comm),
-             isfinite(comm / median) ? 100 * comm / median : 0, top_us(comp),
-             isfinite(comp / median) ? 100 * comp / median : 0);
+             isfinite(comm / mean) ? 100 * comm / mean : 0, top_us(comp),
+             isfinite(comp / mean) ? 100 * comp / mean : 0);
 }
 
 static void top_lanes(top_page *p, const top_job *j) {
     static const char *const lanes[] = {"compress", "decompress", "intra", "inter"};
-    double median = top_number_in(j->sample, "step_us", "median");
+    double mean = top_mean(j->sample);
     int columns = top_columns(p) - 34;
     char bar[512];
     top_line(p, 1, "lanes, busy in a step");
     for (int i = 0; i < 4; i++) {
-        double us = top_number_in(j->sample, "lane_us", lanes[i]), part = us / median;
+        double us = top_number_in(j->sample, "lane_us", lanes[i]), part = us / mean;
         top_bar(p->view, part < 1 ? part : 1, columns > 40 ? 40 : columns > 5 ? columns : 0, bar, sizeof bar);
         top_line(p, 0, "  %-10s %10s %4.0f%% %s", lanes[i], top_us(us), isfinite(part) ? 100 * part : 0, bar);
     }

@@ -196,7 +196,9 @@ static void lines_add_up(void **state) {
         assert_true(number(line, "step") == steps);
         assert_true((json_object_get(line, "step_us") != NULL) == (part > 0));
         json_t *us = json_object_get(line, "step_us");
-        if (us) assert_true(number(us, "median") <= number(us, "p90") && number(us, "median") > 0);
+        if (us)
+            assert_true(number(us, "median") <= number(us, "p90") && number(us, "median") > 0 &&
+                        number(us, "mean") > 0);
         last = line;
     }
     assert_true(steps == 40);
