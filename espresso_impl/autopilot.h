@@ -12,7 +12,7 @@ enum {
     ESP__AUTO_PLAN,    /* rank 0 plans on a thread, training goes on                               */
     ESP__AUTO_FLUSH,   /* one uncompressed step: feedback that has no place in what comes next     */
     ESP__AUTO_CHECK,   /* the new strategy is timed against the one before                         */
-    ESP__AUTO_BACK,    /* the one before is timed again, because the new one was slower            */
+    ESP__AUTO_BACK,    /* the one before is timed again, because the new one is not clearly faster */
     ESP__AUTO_WATCH,   /* now and then a look at step times and errors                             */
     ESP__AUTO_OFF      /* the program took over, or there is nothing to choose                     */
 };
@@ -120,7 +120,8 @@ typedef struct esp__autopilot {
     double base_ns, base_spread_ns; /* of the strategy before, measured         */
     double predicted_ns;            /* of the new one                           */
     double gain;
-    double tried_ns;     /* what the one that was slower took        */
+    double tried_ns;     /* what the new one took, while the one before is timed again */
+    double again_ns;     /* what the one before took then; 0: not timed again yet      */
     char *before, *next; /* texts */
     uint32_t check_steps;
     int forced, lossy; /* lossy: codecs that lose something may be chosen */
@@ -137,8 +138,6 @@ typedef struct esp__autopilot {
     uint32_t *samples_seen; /* how many there were */
     uint8_t *strikes;
 } esp__autopilot;
-
-static esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine); /* context.c's */
 
 /* ---- autopilot_options.c ---- */
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o);

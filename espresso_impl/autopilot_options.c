@@ -3,7 +3,7 @@
 #include <ctype.h>
 
 static const char esp__auto_keys[] =
-    "steps=20, min_gain=0.03, drift=0.2, window=50, cooldown=200, warmup=0, max_error=X, file=PATH, plan=espresso+";
+    "steps=20, min_gain=0.05, drift=0.2, window=50, cooldown=200, warmup=0, max_error=X, file=PATH, plan=espresso+";
 
 /* A number in [low, high]; `whole`: without a fraction. */
 static int esp__auto_number(const char *text, double low, double high, int whole, double *out) {
@@ -52,7 +52,7 @@ ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, 
     int more;
     memset(o, 0, sizeof *o);
     o->steps = 20, o->window = 50, o->cooldown = 200;
-    o->min_gain = 0.03, o->drift = 0.2;
+    o->min_gain = 0.05, o->drift = 0.2;
     snprintf(o->plan, sizeof o->plan, "espresso+");
     if (!*at) return ESP_OK;
     for (at++;;) {

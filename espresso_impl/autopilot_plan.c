@@ -172,6 +172,30 @@ static uint64_t esp__auto_text_hash(const char *text) {
     return h;
 }
 
+static int esp__auto_plan_lossy(const esp_plan *plan) {
+    uint32_t n, lossy = 0;
+    const esp_plan_unit *u = esp_plan_units(plan, &n);
+    for (uint32_t i = 0; i < n; i++) lossy |= strcmp(u[i].codec, "none") && esp__auto_lossy(u[i].codec);
+    return (int)lossy;
+}
+
+/* What loses something must bring twice the least gain; where it does not, the best plan that loses nothing takes its place. */
+static void esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double now_ns) {
+    esp_plan_codec codecs[ESP__SURVEY_CODECS];
+    esp_plan_config config = job->config;
+    esp_plan *other = NULL;
+    uint32_t n = 0;
+    if (job->forced || job->kept || !esp__auto_plan_lossy(job->plan)) return;
+    if (now_ns >= (1.0 + 2.0 * job->min_gain) * best->iteration_ns) return;
+    for (uint32_t i = 0; i < job->n_codecs; i++)
+        if (!esp__auto_lossy(job->codecs[i].spec)) codecs[n++] = job->codecs[i];
+    if (!n) config.flags |= ESP_PLAN_NO_COMP;
+    if (esp_plan_make(&job->model, codecs, n, &job->system, &config, &other)) return;
+    esp_plan_free(job->plan);
+    job->plan = other;
+    esp_plan_report_read(other, best);
+}
+
 /* The best plan; without compression, where that is as good or better. */
 static esp_status esp__auto_best(esp__auto_job *job, esp_plan_report *best) {
     esp_plan_config plain = job->config;
@@ -216,6 +240,7 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
     esp_plan_free(current);
     s = esp__auto_best(job, &best);
     if (s) return s;
+    esp__auto_spare(job, &best, now.iteration_ns);
     esp__auto_describe(job, &best);
     job->gain = now.iteration_ns > 0.0 ? now.iteration_ns / best.iteration_ns : 1.0;
     job->ratio = now.iteration_ns > 0.0 ? job->base_ns / now.iteration_ns : 1.0;

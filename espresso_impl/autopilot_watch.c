@@ -3,7 +3,8 @@
 #include "autopilot.h"
 #include <math.h>
 
-enum { ESP__AUTO_CHECK_STEPS = 12, ESP__AUTO_CHECK_MOST = 48, ESP__AUTO_SKIP = 1 };
+enum { ESP__AUTO_CHECK_STEPS = 12, ESP__AUTO_AGAIN_STEPS = 24, ESP__AUTO_SKIP = 1 };
+static const double esp__auto_clear = 0.85; /* of the time before: faster than any machine's moods explain */
 
 /* ---- settling ---------------------------------------------------------------------------------------------------------- */
 /* A decision stands: from now on only watched. */
@@ -99,6 +100,7 @@ static esp_status esp__auto_switch(esp_ctx *ctx) {
     a->gain = a->all[0].gain;
     a->predicted_ns = a->all[0].predicted_ns;
     a->check_steps = ESP__AUTO_CHECK_STEPS;
+    a->again_ns = 0.0;
     if (homeless && ctx->rank == 0)
         esp__log(ctx, ESP_LOG_INFO, "autopilot",
                  "one uncompressed step takes along feedback that has no place any more");
@@ -166,62 +168,69 @@ static double esp__auto_reference(const esp_ctx *ctx, double measured) {
     return measured;
 }
 
-/* Back to the strategy before, to be timed once more: perhaps the machine has become slower, and not the strategy. */
+/* The new strategy stays. */
+static esp_status esp__auto_accept(esp_ctx *ctx, double before, double now) {
+    esp__autopilot *a = ctx->autopilot;
+    esp__auto_say(ctx, "measured %.2fx (%.3f ms a step, before %.3f ms, predicted %.3f ms)", before / now, now / 1e6,
+                  before / 1e6, a->predicted_ns / 1e6);
+    a->stays = 0;
+    esp__auto_settle(ctx, esp__auto_reference(ctx, now));
+    return ESP_OK;
+}
+
+/* The strategy before is in force again, and stays. */
+static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
+    esp__autopilot *a = ctx->autopilot;
+    esp__auto_say(ctx, "measured %.3f ms a step, predicted %.3f ms, before %.3f ms: returned to the strategy before",
+                  tried / 1e6, a->predicted_ns / 1e6, before / 1e6);
+    if (ctx->rank == 0 && a->job) a->refuse = a->job->text_hash;
+    a->stays = ctx->strategy.hash == a->fp32;
+    esp__auto_settle(ctx, before);
+    return ESP_OK;
+}
+
+/* Back to the strategy before, to be timed once more: the machine may have changed since it was, and not the strategy. */
 static esp_status esp__auto_return(esp_ctx *ctx, double measured) {
     esp__autopilot *a = ctx->autopilot;
-    a->next = esp__strdup(ctx, ctx->strategy.text);
+    if (!a->next) a->next = esp__strdup(ctx, ctx->strategy.text);
     a->tried_ns = measured;
     esp_status s = esp__agree_ok(ctx, a->next ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
     if (!s) s = esp__auto_set(ctx, a->before);
-    a->check_steps = ESP__AUTO_CHECK_STEPS;
+    a->check_steps = ESP__AUTO_AGAIN_STEPS;
     esp__auto_enter(ctx, ESP__AUTO_BACK);
     return s;
 }
 
+/* Faster by so much that there is no doubt: it stays. Else the two take turns, new, before, new, and it stays where it was faster
+ * by the least gain on the whole, and the second time too. */
 static esp_status esp__auto_check_end(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
     esp_status s = esp__auto_exchange(ctx);
     if (s) return s;
-    double now = (double)esp__auto_step_ns(ctx), over = now - a->base_ns;
+    double now = (double)esp__auto_step_ns(ctx), mean = 0.5 * (a->tried_ns + now);
     double noise =
         esp__auto_error(esp__auto_spread(ctx), a->check_steps) + esp__auto_error(a->base_spread_ns, a->opt.steps);
-    if (over <= 0.0 || a->forced) {
-        esp__auto_say(ctx, "measured %.2fx (%.3f ms a step, predicted %.3f ms)", a->base_ns / now, now / 1e6,
-                      a->predicted_ns / 1e6);
-        a->stays = 0;
-        esp__auto_settle(ctx, esp__auto_reference(ctx, now));
-        return ESP_OK;
+    if (!(a->again_ns > 0.0)) {
+        if (a->forced || (now < esp__auto_clear * a->base_ns && now + noise < a->base_ns))
+            return esp__auto_accept(ctx, a->base_ns, now);
+        return esp__auto_return(ctx, now);
     }
-    int clear = over > noise && over > 0.01 * a->base_ns;
-    if (!clear && a->check_steps < ESP__AUTO_CHECK_MOST) { /* look longer; what then does not win is not kept */
-        a->check_steps *= 2;
-        return ESP_OK;
-    }
-    return esp__auto_return(ctx, now);
+    if (now < a->again_ns && mean * (1.0 + a->opt.min_gain) <= a->again_ns)
+        return esp__auto_accept(ctx, a->again_ns, mean);
+    s = esp__auto_set(ctx, a->before);
+    return s ? s : esp__auto_give_up(ctx, a->again_ns, mean);
 }
 
-/* The strategy before, measured again: it stays, unless it is slower by now than what was tried. */
+/* The strategy before, timed again: it stays, unless the new one was faster by the least gain; then that is tried once more. */
 static esp_status esp__auto_back_end(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
     esp_status s = esp__auto_exchange(ctx);
     if (s) return s;
-    double now = (double)esp__auto_step_ns(ctx);
-    if (now >= (1.0 + a->opt.min_gain) * a->tried_ns) {
-        s = esp__auto_set(ctx, a->next);
-        esp__auto_say(ctx,
-                      "the machine has become slower: the strategy before takes %.3f ms now, the chosen one %.3f ms: "
-                      "it stays",
-                      now / 1e6, a->tried_ns / 1e6);
-        a->stays = 0;
-        if (!s) esp__auto_settle(ctx, a->tried_ns);
-        return s;
-    }
-    esp__auto_say(ctx, "measured %.3f ms a step, predicted %.3f ms, before %.3f ms: returned to the strategy before",
-                  a->tried_ns / 1e6, a->predicted_ns / 1e6, a->base_ns / 1e6);
-    if (ctx->rank == 0 && a->job) a->refuse = a->job->text_hash;
-    a->stays = ctx->strategy.hash == a->fp32;
-    esp__auto_settle(ctx, now);
-    return ESP_OK;
+    a->again_ns = (double)esp__auto_step_ns(ctx);
+    if (a->again_ns < (1.0 + a->opt.min_gain) * a->tried_ns) return esp__auto_give_up(ctx, a->again_ns, a->tried_ns);
+    s = esp__auto_set(ctx, a->next);
+    esp__auto_enter(ctx, ESP__AUTO_CHECK);
+    return s;
 }
 
 ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx) {

@@ -399,7 +399,7 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
 }
 
 /* All ranks learn whether one of them failed. */
-static esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
+ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
     esp_status *all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof *all);
     esp_status s = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, &mine, all, sizeof mine) : ESP_E_NOMEM;
     for (int32_t r = 0; r < ctx->size && !s && !mine; r++)

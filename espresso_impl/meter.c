@@ -65,6 +65,7 @@ ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out) {
 ESP__FN esp_status esp__observers_open(esp_ctx *ctx) {
     esp_status s = esp__record_open(ctx);
     if (!s) s = esp__stats_open(ctx);
+    s = esp__agree_ok(ctx, s); /* the autopilot's start is collective: nobody may enter it alone */
     if (!s) s = esp__auto_start(ctx);
     return s;
 }

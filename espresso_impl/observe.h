@@ -19,6 +19,8 @@ ESP__FN void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, 
 ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out);
 /* After the step, no lock held, on the thread that called esp_wait_all, on all ranks: tells the observers below. */
 ESP__FN esp_status esp__after_step(esp_ctx *ctx);
+/* All ranks learn whether one of them failed: context.c's. Collective. */
+ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine);
 /* At the end of esp_start, on all ranks (takes memory); and at the begin of esp_close (zeroed and half open are fine). */
 ESP__FN esp_status esp__observers_open(esp_ctx *ctx);
 ESP__FN void esp__observers_close(esp_ctx *ctx);

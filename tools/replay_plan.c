@@ -81,9 +81,10 @@ static int replay_plan_text(replay_run *r, replay_strategy *s) {
     if (s->text.data) return 1;
     if (strcmp(s->name, "fp16") != 0) in.n_codecs = r->n_given;
     if (plan_make(&in, s->name, ESP_PLAN_NO_BOUND, &m) != ESP_OK) return 0;
-    esp__text_add(&s->text, "%s", esp_plan_text(m.plan));
+    const char *text = esp_plan_text(m.plan);
+    if (text) esp__text_add(&s->text, "%s", text);
     plan_free(&m);
-    return 1;
+    return text != NULL;
 }
 
 static int replay_plan_all(replay_run *r) {
