@@ -130,6 +130,22 @@ def quantile(sorted_values, share):
     return sorted_values[low] + (at - low) * (sorted_values[high] - sorted_values[low])
 
 
+def pair(c):
+    """Measured times of the planner's choice and of the fastest strategy."""
+    times = {s["name"]: s["measured_us"] for s in c.strategies}
+    return times[c.result["chosen"]], times[c.result["fastest"]]
+
+
+def overlaps(c):
+    chosen, fastest = pair(c)
+    return chosen["p10"] <= fastest["p90"]
+
+
+def loss(c):
+    chosen, fastest = pair(c)
+    return chosen["median"] / fastest["median"] - 1
+
+
 def summary_line(label, cases, target=None):
     errors = sorted(abs(s["error_percent"]) for c in cases for s in c.strategies if c.outcome(s) == "ok")
     noisy = sum(c.outcome(s) == "noisy" for c in cases for s in c.strategies)
@@ -142,6 +158,9 @@ def summary_line(label, cases, target=None):
     else:
         line += f"{'-':>10}{'-':>10}{'-':>10}"
     line += f"{f'{sum(known)} of {len(known)}':>12}" + (f"{100 * sum(known) / len(known):6.0f}%" if known else f"{'-':>7}")
+    for holds in (overlaps, lambda c: loss(c) <= 0.01):
+        yes = [holds(c) for c in cases if c.result and c.result["chosen_within_spread"] is not None]
+        line += f"{100 * sum(yes) / len(yes):8.0f}%" if yes else f"{'-':>9}"
     if target and errors:
         met = quantile(errors, 0.5) <= target[0] and quantile(errors, 0.9) <= target[1]
         line += f"   {target[0]}%, {target[1]}%: {'met' if met else 'missed'}"
@@ -150,10 +169,10 @@ def summary_line(label, cases, target=None):
 
 def summary(cases, out):
     out += ["", "Summary: |predicted - measured| / measured over all strategies of all cases; choice: the planner's choice is the fastest "
-            "measured, or", "its median is within the fastest one's spread (10% to 90%); noisy: that spread is over a quarter of the median, no "
-            "number counts",
+            "measured, or", "its median is within the fastest one's spread (10% to 90%); overlap: the spreads of the two overlap; 1%: it takes at most 1% "
+            "longer; noisy:", "that spread is over a quarter of the median, no number counts",
             f"{'':24}{'cases':>6}{'run':>5}{'numbers':>9}{'noisy':>7}{'refused':>9}{'median':>10}{'90%':>10}{'most':>10}"
-            f"{'choice':>12}{'':7}   target: median, 90%"]
+            f"{'choice':>12}{'':7}{'overlap':>9}{'1%':>9}   target: median, 90%"]
     for mode in ("model", "real"):
         for n in sorted({c.n for c in cases}):
             some = [c for c in cases if (c.mode, c.n) == (mode, n)]

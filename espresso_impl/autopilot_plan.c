@@ -5,8 +5,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const double esp__auto_plan_budget_ns = 2e9; /* of the wall: esp_close may have to wait for it */
-
 /* ---- the planner's input --------------------------------------------------------------------------------------------- */
 /* Without it a codec loses next to nothing. */
 static int esp__auto_lossy(const char *spec) { return strcmp(spec, "fp16") && strcmp(spec, "bf16"); }
@@ -293,7 +291,6 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = ctx->autopilot;
     job->config.struct_size = sizeof job->config;
     job->config.strategy = a->opt.plan;
-    job->config.budget_ns = esp__auto_plan_budget_ns;
     if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
     esp_status s = esp__auto_figures(ctx, job);
     if (s) return s;

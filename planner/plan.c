@@ -193,9 +193,11 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
     if (strategy) {
         if ((s = esp__draft_read(p, &plan->draft, "strategy", strategy)) != ESP_OK) return s;
     } else if (!name || !strcmp(name, "espresso+")) {
-        if (p->config.flags & ESP_PLAN_ROBUST) p->finalists = esp__pool_get(p->pool, 8 * sizeof *p->finalists);
+        int robust = (p->config.flags & ESP_PLAN_ROBUST) != 0, fewest = !robust && esp__costs_dispatch(p);
+        if (robust || fewest) p->finalists = esp__pool_get(p->pool, 8 * sizeof *p->finalists);
         esp__search_all(p, &plan->draft);
-        if (p->finalists) esp__robust_best(p, &plan->draft);
+        if (robust) esp__robust_best(p, &plan->draft);
+        if (fewest) esp__fewest_ops(p, &plan->draft);
     } else {
         const esp__scheme *scheme = esp__scheme_find(name);
         if (!scheme)

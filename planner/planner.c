@@ -33,5 +33,6 @@
 #include "regroup.c"
 #include "search.c"
 #include "robust.c"
+#include "fewest.c"
 #include "text.c"
 #include "plan.c"

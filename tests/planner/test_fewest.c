@@ -1,0 +1,84 @@
+/* test_fewest.c: where starting an op costs something, of plans that are as fast the one with the fewest ops is taken; limits that
+ * the user sets hold for it as well. */
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "espresso.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+enum { TENSORS = 40 };
+
+static esp_plan_tensor tensors[TENSORS];
+static char names[TENSORS][8];
+static const esp_cost_point quick[] = {{1, 20000}, {1000000, 400000}};
+
+/* Backward is long enough to hide everything but the last tensors, with or without compression. */
+static esp_plan *plan_of(double dispatch_ns, uint32_t flags, const char *strategy) {
+    esp_plan_model model = {.n_tensors = TENSORS, .name = "long", .tensors = tensors, .forward_ns = 1e6};
+    esp_plan_codec codec = {.spec = "topk:ratio=0.01", .header_bytes = 32, .unit_bytes = 8, .units = 0.01};
+    esp_plan_system system = {.machines = 2, .ranks_per_machine = 2, .devices = 1, .name = "measured"};
+    esp_plan_config config = {.flags = flags, .strategy = strategy};
+    esp_plan *plan = NULL;
+    for (int t = 0; t < TENSORS; t++) {
+        snprintf(names[t], sizeof names[t], "t%d", t);
+        tensors[t] = (esp_plan_tensor){.name = names[t], .elements = 2000, .compute_ns = 2e6};
+    }
+    codec.struct_size = sizeof codec;
+    system.struct_size = sizeof system;
+    codec.compress[ESP_PLAN_CPU].points = codec.decompress[ESP_PLAN_CPU].points = quick;
+    codec.compress[ESP_PLAN_CPU].n = codec.decompress[ESP_PLAN_CPU].n = 2;
+    system.intra = (esp_plan_link){.alpha_ns = 5000, .bytes_per_us = 5000};
+    system.inter = (esp_plan_link){.alpha_ns = 50000, .bytes_per_us = 12};
+    for (int k = 0; k < 4; k++) system.dispatch_ns[k] = dispatch_ns;
+    assert_int_equal(esp_plan_make(&model, &codec, 1, &system, &config, &plan), ESP_OK);
+    return plan;
+}
+
+static double step_of(const esp_plan *p) {
+    esp_plan_report r = {.struct_size = sizeof r};
+    assert_int_equal(esp_plan_report_read(p, &r), ESP_OK);
+    return r.iteration_ns;
+}
+static uint32_t ops_of(const esp_plan *p) {
+    uint32_t n;
+    esp_plan_events(p, &n);
+    return n - TENSORS;
+}
+
+static void test_fewest(void **state) {
+    (void)state;
+    esp_plan *plan = plan_of(20000, 0, NULL), *merged = plan_of(20000, 0, "mergecomp");
+    esp_plan *buckets = plan_of(20000, 0, "ddp"), *fp32 = plan_of(20000, 0, "fp32");
+    esp_plan *best = step_of(merged) < step_of(buckets) ? merged : buckets;
+    if (step_of(plan) >= step_of(best) / 1.005) assert_true(ops_of(plan) <= ops_of(best));
+    assert_true(ops_of(plan) < ops_of(fp32) / 4);
+    assert_true(step_of(plan) <= step_of(merged) * 1.005 && step_of(plan) <= step_of(fp32) * 1.005);
+    esp_plan_free(plan);
+    esp_plan_free(merged);
+    esp_plan_free(buckets);
+    esp_plan_free(fp32);
+}
+
+/* Tensors that must not be merged are not. */
+static void test_limits(void **state) {
+    uint32_t n;
+    (void)state;
+    esp_plan *plan = plan_of(20000, ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT, NULL);
+    const esp_plan_unit *u = esp_plan_units(plan, &n);
+    assert_int_equal(n, TENSORS);
+    for (uint32_t i = 0; i < n; i++) assert_int_equal(u[i].n_tensors, 1);
+    esp_plan_free(plan);
+    plan = plan_of(20000, ESP_PLAN_NO_COMP, NULL);
+    u = esp_plan_units(plan, &n);
+    for (uint32_t i = 0; i < n; i++) assert_null(strstr(u[i].option, "comp@"));
+    esp_plan_free(plan);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fewest), cmocka_unit_test(test_limits)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
