@@ -71,6 +71,7 @@ typedef struct esp__auto_job {
     uint32_t verdict;
     esp_plan *plan;
     uint64_t text_hash;
+    double need;                      /* least gain for which the plan is worth a change: 1.05 */
     double gain, predicted_ns, ratio; /* ratio: measured / predicted of the strategy in force */
     double bound, plan_ns;            /* bound: the plan is at most this share above it; < 0: not known */
     char chosen[ESP__AUTO_TEXT * 2], reason[ESP__AUTO_TEXT * 2];

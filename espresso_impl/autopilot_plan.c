@@ -156,7 +156,7 @@ static void esp__auto_no_gain(esp__auto_job *job) {
             job->reason, sizeof job->reason,
             "no gain here: the best plan found is predicted %.3fx, less than the least gain of %.0f%% (%.1f%% of the "
             "step is exposed communication)",
-            job->gain, 100.0 * job->min_gain, 100.0 * job->exposed);
+            job->gain, 100.0 * (job->need - 1.0), 100.0 * job->exposed);
 }
 
 /* Hash of the lines after the comments: what is planned twice is planned alike. */
@@ -177,21 +177,32 @@ static int esp__auto_plan_lossy(const esp_plan *plan) {
     return (int)lossy;
 }
 
-/* What loses something must bring twice the least gain; where it does not, the best plan that loses nothing takes its place. */
-static void esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double now_ns) {
+/* What loses something, where nothing did before, must bring twice the least gain; where it does not, the best plan that loses
+ * nothing takes its place, if that brings the least gain. Returns what the plan must bring. */
+static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double now_ns, int now_lossy) {
     esp_plan_codec codecs[ESP__SURVEY_CODECS];
     esp_plan_config config = job->config;
+    esp_plan_report r;
     esp_plan *other = NULL;
     uint32_t n = 0;
-    if (job->forced || job->kept || !esp__auto_plan_lossy(job->plan)) return;
-    if (now_ns >= (1.0 + 2.0 * job->min_gain) * best->iteration_ns) return;
+    if (job->forced || now_lossy || !esp__auto_plan_lossy(job->plan)) return 1.0 + job->min_gain;
+    double need = 1.0 + 2.0 * job->min_gain;
+    if (job->kept || now_ns >= need * best->iteration_ns) return need;
     for (uint32_t i = 0; i < job->n_codecs; i++)
         if (!esp__auto_lossy(job->codecs[i].spec)) codecs[n++] = job->codecs[i];
     if (!n) config.flags |= ESP_PLAN_NO_COMP;
-    if (esp_plan_make(&job->model, codecs, n, &job->system, &config, &other)) return;
+    memset(&r, 0, sizeof r);
+    r.struct_size = sizeof r;
+    if (esp_plan_make(&job->model, codecs, n, &job->system, &config, &other)) return need;
+    esp_plan_report_read(other, &r);
+    if (now_ns < (1.0 + job->min_gain) * r.iteration_ns) {
+        esp_plan_free(other);
+        return need;
+    }
     esp_plan_free(job->plan);
     job->plan = other;
-    esp_plan_report_read(other, best);
+    *best = r;
+    return 1.0 + job->min_gain;
 }
 
 /* The best plan; without compression, where that is as good or better. */
@@ -235,10 +246,11 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
                                      job->in_force, &current);
     if (s && !job->forced) return s;
     if (!s) esp_plan_report_read(current, &now);
+    int lossy = !s && esp__auto_plan_lossy(current);
     esp_plan_free(current);
     s = esp__auto_best(job, &best);
     if (s) return s;
-    esp__auto_spare(job, &best, now.iteration_ns);
+    job->need = esp__auto_spare(job, &best, now.iteration_ns, lossy);
     esp__auto_describe(job, &best);
     job->gain = now.iteration_ns > 0.0 ? now.iteration_ns / best.iteration_ns : 1.0;
     job->ratio = now.iteration_ns > 0.0 ? job->base_ns / now.iteration_ns : 1.0;
@@ -246,7 +258,7 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
     job->bound = best.bound_any_ns > 0.0 ? best.iteration_ns / best.bound_any_ns - 1.0 : -1.0;
     job->plan_ns = best.plan_ns;
     job->text_hash = esp__auto_text_hash(esp_plan_text(job->plan));
-    job->verdict = job->forced || job->gain >= 1.0 + job->min_gain ? ESP__VERDICT_SWITCH : ESP__VERDICT_STAY;
+    job->verdict = job->forced || job->gain >= job->need ? ESP__VERDICT_SWITCH : ESP__VERDICT_STAY;
     if (job->verdict == ESP__VERDICT_STAY) {
         esp__auto_no_gain(job);
     } else if (!job->forced && job->text_hash == job->refuse) {
