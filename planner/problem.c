@@ -55,6 +55,10 @@ static esp_status esp__check_system(const esp_plan_system *s) {
     if (esp__bad(s->host_bytes_per_us) || esp__bad_time(s->pack_ns) || esp__bad(s->pack_bytes_per_us))
         return esp__fail(NULL, ESP_E_ARG, "system '%s': host_bytes_per_us, pack_ns and pack_bytes_per_us must be >= 0",
                          name);
+    for (uint32_t k = 0; k < ESP__LANES; k++)
+        if (esp__bad_time(s->dispatch_ns[k]))
+            return esp__fail(NULL, ESP_E_ARG, "system '%s': dispatch_ns[%u] must be >= 0, not %g", name, k,
+                             s->dispatch_ns[k]);
     return ESP_OK;
 }
 

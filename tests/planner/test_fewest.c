@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 
 enum { TENSORS = 40 };
 
@@ -78,7 +79,26 @@ static void test_limits(void **state) {
     esp_plan_free(plan);
 }
 
+static void test_bad_dispatch(void **state) {
+    static const double bad[] = {-1.0, NAN, INFINITY};
+    esp_plan_tensor one = {.name = "t", .elements = 10};
+    esp_plan_model model = {.n_tensors = 1, .name = "one", .tensors = &one};
+    esp_plan_system system = {.machines = 2, .ranks_per_machine = 1, .devices = 1, .inter = {.bytes_per_us = 1}};
+    esp_plan *plan = NULL;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        system.dispatch_ns[ESP__LANE_INTER] = bad[i];
+        assert_int_equal(esp_plan_make(&model, NULL, 0, &system, NULL, &plan), ESP_E_ARG);
+        assert_non_null(strstr(esp_last_error(NULL), "dispatch_ns[3]"));
+        assert_null(plan);
+    }
+    system.dispatch_ns[ESP__LANE_INTER] = 1000.0;
+    assert_int_equal(esp_plan_make(&model, NULL, 0, &system, NULL, &plan), ESP_OK);
+    esp_plan_free(plan);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fewest), cmocka_unit_test(test_limits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fewest), cmocka_unit_test(test_limits),
+                                       cmocka_unit_test(test_bad_dispatch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
