@@ -6,6 +6,7 @@
 enum {
     RUN_GRACE_MS = 2000,     /* after a failure: time for the others to notice and end by themselves, ... */
     RUN_TERM_MS = 2000,      /* ... then time to end after SIGTERM, before SIGKILL                        */
+    RUN_DYING_MS = 1000,     /* a rank failed while others are ending: time to see which one was first    */
     RUN_ASKED_MS = 10000,    /* the user asked to end: ranks may be saving their work, so more grace      */
     RUN_INSIST_MS = 500,     /* a second signal counts as insisting only this long after the first        */
     RUN_LINGER_MS = 2000,    /* all ranks ended, but something they started still holds their output      */

@@ -43,20 +43,51 @@ static void run_report(run_job *j, const run_rank *r) {
         run_say(j, "rank %d (pid %d) exited with status %d", rank, (int)r->pid, r->status);
 }
 
-/* Notes who ended. Leaves the process unreaped: its id is also that of its group and must stay its own.
+/* Has the process closed its files, or is about to, without being known as ended yet? The kernel says so from the moment that it
+ * begins to end until it can be waited for; its peers may have seen their connections close by then. */
+static int run_is_dying(const run_rank *r) {
+    enum { FLAGS = 9, EXITING = 4 }; /* field of /proc/PID/stat (proc(5)), and PF_EXITING of the kernel */
+    char path[64], text[512], *at;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)r->pid);
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    at = strrchr(text, ')'); /* the name, field 2, may hold anything */
+    for (int field = 2; at && field < FLAGS; field++) at = strchr(at + 1, ' ');
+    return at && strtoul(at + 1, NULL, 10) & EXITING;
+}
+
+/* Takes note of those that ended since the last time. Leaves a process unreaped: its id is also that of its group and must stay its
+ * own. Returns the rank whose failure is the cause, or `first` where no better one is among them; *dying: some are about to follow.
  * Of several that ended at once, one killed by a signal is the cause more likely than one that exited. */
-static void run_note_ended(run_job *j) {
-    int first = -1;
+static int run_note_new(run_job *j, int first, int *dying) {
+    *dying = 0;
     for (int i = 0; i < j->started; i++) {
         run_rank *r = &j->ranks[i];
         siginfo_t info = {0};
-        if (r->ended || waitid(P_PID, (id_t)r->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || !info.si_pid) continue;
+        if (r->ended) continue;
+        if (waitid(P_PID, (id_t)r->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || !info.si_pid) {
+            *dying += j->first_failed < 0 && run_is_dying(r);
+            continue;
+        }
         r->ended = 1;
         j->alive--;
         if (info.si_code != CLD_EXITED) r->signal = info.si_status;
         r->status = r->signal ? 128 + r->signal : info.si_status;
         r->failed = r->status != 0 && (j->first_failed < 0 || j->ending < 2); /* not those that we end */
         if (r->failed && (first < 0 || (r->signal && !j->ranks[first].signal))) first = i;
+    }
+    return first;
+}
+
+/* Notes who ended, and at the first failure says whose it was. A rank that exits because another one was killed can be seen to have
+ * ended before that one: those that are ending are waited for. */
+static void run_note_ended(run_job *j) {
+    int dying, first = run_note_new(j, -1, &dying);
+    for (int ms = 0; first >= 0 && j->first_failed < 0 && !j->ranks[first].signal && dying && ms < RUN_DYING_MS; ms++) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        first = run_note_new(j, first, &dying);
     }
     if (first < 0 || j->first_failed >= 0) return;
     j->first_failed = first;

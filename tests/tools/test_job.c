@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <sys/mman.h>
 #include "espresso.h"
 #include "spawn.h"
 
@@ -36,6 +37,35 @@ static int rank_main(int steps, int die) {
     }
     esp_close(ctx);
     return 0;
+}
+
+/* Rank 1 is killed and takes long to end, as its memory has to be given back; rank 0 exits with 1 as soon as rank 1 is ending, as it
+ * would when its connection closes. They know each other by `file`. */
+static int slow_death_main(const char *file) {
+    enum { BYTES = 1 << 30, EXITING = 4 }; /* PF_EXITING */
+    char path[64], text[512] = "";
+    int rank = atoi(getenv("ESPRESSO_RANK")), pid = 0;
+    if (rank == 1) {
+        FILE *f = fopen(file, "w");
+        char *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (!f || memory == MAP_FAILED) return 3;
+        madvise(memory, BYTES, MADV_NOHUGEPAGE);
+        for (size_t i = 0; i < BYTES; i += 4096) memory[i] = 1;
+        fprintf(f, "%d\n", (int)getpid());
+        fclose(f);
+        raise(SIGKILL);
+    }
+    for (unsigned flags = 0; !(flags & EXITING);) {
+        FILE *f = fopen(pid ? path : file, "r");
+        if (pid && !f) return 4; /* ended before it was seen to be ending: the test shows nothing */
+        if (f && !pid && fscanf(f, "%d", &pid) == 1) snprintf(path, sizeof path, "/proc/%d/stat", pid);
+        if (f && pid && fgets(text, sizeof text, f)) {
+            char *at = strrchr(text, ')');
+            if (at) sscanf(at + 1, " %*c %*d %*d %*d %*d %*d %u", &flags);
+        }
+        if (f) fclose(f);
+    }
+    return 1;
 }
 
 static char self[4096];
@@ -80,6 +110,21 @@ static void a_rank_is_killed(void **state) {
     spawn_free(&s);
 }
 
+/* The others can be seen to have ended before the one that was the reason. */
+static void a_killed_rank_ends_slowly(void **state) {
+    (void)state;
+    char file[] = "/tmp/espresso-test-job-XXXXXX";
+    int fd = mkstemp(file);
+    assert_true(fd >= 0);
+    close(fd);
+    spawned s = SPAWN("run", "-n", "2", "--", self, "slow-death", file);
+    unlink(file);
+    if (s.status != 128 + SIGKILL) fail_msg("status %d\n%s", s.status, s.text[1]);
+    check_said(&s, 1, "espresso run: rank 1 (pid ");
+    check_said(&s, 1, "espresso run: rank 0 failed after that\n");
+    spawn_free(&s);
+}
+
 static void a_rank_never_comes(void **state) {
     (void)state;
     spawned s = SPAWN("run", "-n", "3", "--timeout", "500", "--", "sh", "-c",
@@ -93,12 +138,12 @@ static void a_rank_never_comes(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_average),
-        cmocka_unit_test(uneven_machines),
-        cmocka_unit_test(a_rank_is_killed),
+        cmocka_unit_test(ranks_average),      cmocka_unit_test(uneven_machines),
+        cmocka_unit_test(a_rank_is_killed),   cmocka_unit_test(a_killed_rank_ends_slowly),
         cmocka_unit_test(a_rank_never_comes),
     };
     if (argc == 4 && strcmp(argv[1], "rank") == 0) return rank_main(atoi(argv[2]), atoi(argv[3]));
+    if (argc == 3 && strcmp(argv[1], "slow-death") == 0) return slow_death_main(argv[2]);
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
