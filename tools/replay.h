@@ -98,8 +98,8 @@ static double replay_ratio(const plan_inputs *in);
 static int replay_choose(replay_run *r);
 /* replay_dispatch.c */
 typedef struct replay_dispatch {
-    double sum[ESP__LANES];
-    uint32_t n[ESP__LANES];
+    double queued[ESP__LANES], small[ESP__LANES]; /* ns more than predicted, of ops that queued and of small ones */
+    uint32_t n_queued[ESP__LANES], n_small[ESP__LANES];
 } replay_dispatch;
 static void replay_dispatch_add(replay_dispatch *d, const replay_strategy *s); /* its spans are gathered */
 static void replay_dispatch_take(const replay_dispatch *d, double out[ESP__LANES]);

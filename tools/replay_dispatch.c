@@ -1,8 +1,12 @@
 /* replay_dispatch.c: what an op takes beyond its own time: starting it, waking threads, waiting until the last rank is there. From
- * a few steps under strategies that were predicted without it. Must not know how steps are run. */
+ * a few steps under strategies that were predicted without it. Must not know how steps are run.
+ * On a link, ops that queue decide: what each of them takes more adds up, while an op that finds the link idle is late once, and
+ * mostly something else hides that. Of queued ops all sizes count: where ranks share a link, a small op waits for another
+ * rank's large one, which then takes less than alone. */
 #include "replay.h"
 
-#define REPLAY_SMALL_OP_NS 1e6 /* of longer ops the difference is mostly something else */
+#define REPLAY_SMALL_OP_NS 1e6   /* of longer ops that did not queue the difference is mostly something else */
+enum { REPLAY_QUEUED_MIN = 16 }; /* fewer queued ops than that say nothing */
 
 /* The lane whose dispatch an event pays: of two the one between machines. */
 static int replay_lane(const esp_plan_event *e) {
@@ -12,10 +16,11 @@ static int replay_lane(const esp_plan_event *e) {
     return lane;
 }
 
-/* When the event could have begun, as it was measured: what its unit did before, and its lane. */
-static uint64_t replay_could_begin(const plan_made *m, const esp_plan_event *at, uint32_t i) {
+/* When the event could have begun, as it was measured: what its unit did before, and its lane. *queued: the lane was later. */
+static uint64_t replay_could_begin(const plan_made *m, const esp_plan_event *at, uint32_t i, int *queued) {
     const esp_plan_unit *u = &m->units[m->events[i].unit];
     uint64_t ready = 0;
+    *queued = 0;
     for (uint32_t k = 0; k < m->n_events; k++) {
         const esp_plan_event *e = &m->events[k];
         if (k == i || at[k].end_ns == UINT64_MAX || at[k].start_ns > at[i].start_ns) continue;
@@ -23,7 +28,10 @@ static uint64_t replay_could_begin(const plan_made *m, const esp_plan_event *at,
         const int mine =
             backward ? e->unit >= u->first && e->unit < u->first + u->n_tensors : e->unit == m->events[i].unit;
         const int same_lane = !backward && (e->lanes & m->events[i].lanes) != 0;
-        if ((mine || (same_lane && at[k].start_ns < at[i].start_ns)) && at[k].end_ns > ready) ready = at[k].end_ns;
+        if ((mine || (same_lane && at[k].start_ns < at[i].start_ns)) && at[k].end_ns > ready) {
+            ready = at[k].end_ns;
+            *queued = !mine;
+        }
     }
     return ready < at[i].end_ns ? ready : at[i].end_ns;
 }
@@ -34,10 +42,12 @@ static void replay_dispatch_add(replay_dispatch *d, const replay_strategy *s) {
     for (uint32_t i = 0; i < m->n_events; i++) {
         const esp_plan_event *e = &m->events[i];
         const double takes = (double)(e->end_ns - e->start_ns);
-        if (e->kind == ESP_PLAN_BACKWARD || at[i].end_ns == UINT64_MAX || takes > REPLAY_SMALL_OP_NS) continue;
+        int queued;
+        if (e->kind == ESP_PLAN_BACKWARD || at[i].end_ns == UINT64_MAX) continue;
+        const double more = (double)(at[i].end_ns - replay_could_begin(m, at, i, &queued)) - takes;
         const int lane = replay_lane(e);
-        d->sum[lane] += (double)(at[i].end_ns - replay_could_begin(m, at, i)) - takes;
-        d->n[lane]++;
+        if (queued) d->queued[lane] += more, d->n_queued[lane]++;
+        if (takes <= REPLAY_SMALL_OP_NS) d->small[lane] += more, d->n_small[lane]++;
     }
     free(at);
 }
@@ -45,7 +55,9 @@ static void replay_dispatch_add(replay_dispatch *d, const replay_strategy *s) {
 /* The mean, so that many ops add up to what they took together. */
 static void replay_dispatch_take(const replay_dispatch *d, double out[ESP__LANES]) {
     for (int l = 0; l < ESP__LANES; l++) {
-        out[l] = d->n[l] ? d->sum[l] / d->n[l] : 0;
+        const int link = l == ESP__LANE_INTRA || l == ESP__LANE_INTER;
+        out[l] = d->n_small[l] ? d->small[l] / d->n_small[l] : 0;
+        if (link && d->n_queued[l] >= REPLAY_QUEUED_MIN) out[l] = d->queued[l] / d->n_queued[l];
         if (out[l] < 0) out[l] = 0;
     }
 }
