@@ -5,8 +5,8 @@
  * rank's large one, which then takes less than alone. */
 #include "replay.h"
 
-#define REPLAY_SMALL_OP_NS 1e6   /* of longer ops that did not queue the difference is mostly something else */
-enum { REPLAY_QUEUED_MIN = 16 }; /* fewer queued ops than that say nothing */
+#define REPLAY_SMALL_OP_NS 1e6  /* of longer ops that did not queue the difference is mostly something else */
+enum { REPLAY_QUEUED_MIN = 4 }; /* fewer queued ops than that say nothing */
 
 /* The lane whose dispatch an event pays: of two the one between machines. */
 static int replay_lane(const esp_plan_event *e) {
@@ -15,6 +15,8 @@ static int replay_lane(const esp_plan_event *e) {
         if (e->lanes >> l & 1) lane = l;
     return lane;
 }
+
+static int replay_is_link(int lane) { return lane == ESP__LANE_INTRA || lane == ESP__LANE_INTER; }
 
 /* When the event could have begun, as it was measured: what its unit did before, and its lane. *queued: the lane was later. */
 static uint64_t replay_could_begin(const plan_made *m, const esp_plan_event *at, uint32_t i, int *queued) {
@@ -47,7 +49,8 @@ static void replay_dispatch_add(replay_dispatch *d, const replay_strategy *s) {
         const double more = (double)(at[i].end_ns - replay_could_begin(m, at, i, &queued)) - takes;
         const int lane = replay_lane(e);
         if (queued) d->queued[lane] += more, d->n_queued[lane]++;
-        if (takes <= REPLAY_SMALL_OP_NS) d->small[lane] += more, d->n_small[lane]++;
+        if (takes <= REPLAY_SMALL_OP_NS && !(queued && replay_is_link(lane)))
+            d->small[lane] += more, d->n_small[lane]++;
     }
     free(at);
 }
@@ -55,9 +58,8 @@ static void replay_dispatch_add(replay_dispatch *d, const replay_strategy *s) {
 /* The mean, so that many ops add up to what they took together. */
 static void replay_dispatch_take(const replay_dispatch *d, double out[ESP__LANES]) {
     for (int l = 0; l < ESP__LANES; l++) {
-        const int link = l == ESP__LANE_INTRA || l == ESP__LANE_INTER;
         out[l] = d->n_small[l] ? d->small[l] / d->n_small[l] : 0;
-        if (link && d->n_queued[l] >= REPLAY_QUEUED_MIN) out[l] = d->queued[l] / d->n_queued[l];
+        if (replay_is_link(l) && d->n_queued[l] >= REPLAY_QUEUED_MIN) out[l] = d->queued[l] / d->n_queued[l];
         if (out[l] < 0) out[l] = 0;
     }
 }
