@@ -28,7 +28,8 @@ ESP__FN void esp__observers_close(esp_ctx *ctx);
 /* ---- probe.c: one measurement, by all ranks at the same time, between steps ------------------------------------------ */
 /* How long one collective takes on this rank: `best_ns` and `median_ns` of `repeats` runs back to back after one that is not
  * counted. bytes: as a table of the planner counts them (of the whole buffer; all ranks of the level take part). `room`: at
- * least esp__probe_room(...) bytes, zeroed or holding finite floats. Collective over all ranks; no memory is taken. */
+ * least esp__probe_room(...) bytes, zeroed or holding finite floats; as many bytes on every rank. Where it is larger, runs are at
+ * different places: gradients are not in the caches either. Collective over all ranks; no memory is taken. */
 typedef struct esp__probe {
     uint64_t best_ns, median_ns, worst_ns;
     uint64_t spread_ns; /* between the quartiles */
@@ -36,7 +37,7 @@ typedef struct esp__probe {
 enum { ESP__PROBE_REPEATS = 64 };
 ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes);
 ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, uint32_t repeats,
-                                         void *room, esp__probe *out);
+                                         void *room, uint64_t room_bytes, esp__probe *out);
 
 /* ---- record.c: ESPRESSO_PROFILE=FILE[,steps=100]: the trainer's own times, as a model file ------------------------------ */
 ESP__FN esp_status esp__record_open(esp_ctx *ctx);

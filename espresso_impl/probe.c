@@ -41,16 +41,17 @@ static int esp__probe_rooted(uint32_t coll) {
 }
 
 ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, uint32_t repeats,
-                                         void *room, esp__probe *out) {
-    uint64_t ns[ESP__PROBE_REPEATS];
+                                         void *room, uint64_t room_bytes, esp__probe *out) {
+    uint64_t ns[ESP__PROBE_REPEATS], each = (esp__probe_room(ctx, level, coll, bytes) + 4095u) & ~UINT64_C(4095);
+    uint64_t places = each && room_bytes >= each ? room_bytes / each : 1;
     esp_coll c;
     esp_status s = ESP_OK;
     if (repeats < 1) repeats = 1;
     if (repeats > ESP__PROBE_REPEATS) repeats = ESP__PROBE_REPEATS;
     memset(out, 0, sizeof *out);
     if (!ctx->comms[level] || esp__group_size(ctx, level) < 2) return ESP_OK;
-    esp__probe_coll(ctx, level, coll, bytes, room, &c);
     for (uint32_t i = 0; i <= repeats && !s; i++) { /* the first run meets the others, and is not counted */
+        esp__probe_coll(ctx, level, coll, bytes, (uint8_t *)room + i % places * each, &c);
         if (esp__probe_rooted(coll)) s = esp_barrier(ctx);
         if (!s) s = esp__request_run_at(ctx, level, &c, "measuring links");
         if (i && !s) ns[i - 1] = ctx->request.ended_ns - ctx->request.started_ns;

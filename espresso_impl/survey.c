@@ -78,19 +78,21 @@ static uint32_t esp__survey_locals(const esp_ctx *ctx) {
     return most ? most : 1;
 }
 
-/* How fast this rank copies memory, while all do. */
-static double esp__survey_copy_speed(uint8_t *room, uint64_t bytes) {
+/* How fast this rank copies memory, while all do: from one half of the room to the other, at different places where there is room,
+ * since gradients that are packed are not in the caches either. */
+static double esp__survey_copy_speed(uint8_t *room, uint64_t half) {
+    uint64_t bytes = half < ESP__SURVEY_COPY ? half : ESP__SURVEY_COPY, places = half / bytes;
     double ns[5];
-    for (int i = 0; i < 5; i++) {
+    for (uint64_t i = 0; i < 5; i++) {
+        uint8_t *at = room + i % places * bytes;
         uint64_t start = esp__now_ns();
-        memcpy(room, room + bytes, bytes);
+        memcpy(at, at + half, bytes);
         ns[i] = (double)(esp__now_ns() - start);
     }
     return (double)bytes * 1000.0 / (esp__survey_median(ns, 5) + 1.0);
 }
 
 ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_bytes, uint64_t max_elements) {
-    uint64_t copy;
     memset(s, 0, sizeof *s);
     s->max_bytes = max_bytes < 4096 ? 4096 : max_bytes;
     s->max_elements = max_elements < 1024 ? 1024 : max_elements;
@@ -110,8 +112,7 @@ ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_b
         esp__survey_fill(s->own_data, s->max_elements, ctx->seed, (uint32_t)ctx->rank);
         s->data = s->own_data;
         memset(s->room, 0, s->room_bytes); /* pages that were never written would all be one page */
-        copy = s->room_bytes / 2 < ESP__SURVEY_COPY ? s->room_bytes / 2 : ESP__SURVEY_COPY;
-        mine.speed = esp__survey_copy_speed(s->room, copy);
+        mine.speed = esp__survey_copy_speed(s->room, s->room_bytes / 2);
     }
     all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof mine);
     esp_status st = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, &mine, all, sizeof mine) : ESP_E_NOMEM;
@@ -178,7 +179,7 @@ ESP__FN esp_status esp__survey_link(esp_ctx *ctx, esp__survey *s, uint8_t level,
     if (bytes < 4 || bytes > s->max_bytes)
         return esp__fail(ctx, ESP_E_ARG, "measuring links: %llu bytes, but there is room for 4 to %llu",
                          (unsigned long long)bytes, (unsigned long long)s->max_bytes);
-    esp_status st = esp__probe_collective(ctx, level, coll, bytes, repeats, s->room, &p);
+    esp_status st = esp__probe_collective(ctx, level, coll, bytes, repeats, s->room, s->room_bytes, &p);
     if (st) return st;
     double mine[2] = {(double)p.median_ns, (double)p.spread_ns / ((double)p.median_ns + 1.0)}, *all;
     all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof mine);

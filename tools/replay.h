@@ -97,12 +97,17 @@ static double replay_ratio(const plan_inputs *in);
 /* What --ratio asks for: elements_scale and time_scale in real mode, the links' speed in model mode. */
 static int replay_choose(replay_run *r);
 /* replay_dispatch.c */
+enum { REPLAY_SLOWER_MAX = 512 };
 typedef struct replay_dispatch {
     double queued[ESP__LANES], small[ESP__LANES]; /* ns more than predicted, of ops that queued and of small ones */
     uint32_t n_queued[ESP__LANES], n_small[ESP__LANES];
+    double slower[REPLAY_SLOWER_MAX]; /* measured over predicted, of large ops inside a machine */
+    uint32_t n_slower;
+    double queued_large, small_large; /* what was predicted for those */
 } replay_dispatch;
 static void replay_dispatch_add(replay_dispatch *d, const replay_strategy *s); /* its spans are gathered */
-static void replay_dispatch_take(const replay_dispatch *d, double out[ESP__LANES]);
+static double replay_slower(replay_dispatch *d);
+static void replay_dispatch_take(replay_dispatch *d, double out[ESP__LANES]);
 /* replay_machine.c */
 typedef struct replay_cpu_time {
     double busy, stolen, all; /* seconds of all cores */
@@ -132,6 +137,7 @@ static void replay_strategy_free(replay_strategy *s);
 /* replay_run.c */
 /* Medians over the steps of when each of the plan's events began and ended; the caller frees. */
 static esp_plan_event *replay_medians(const replay_strategy *s);
+static double replay_median(double *v, uint32_t n); /* sorts; v[n], n > 0 */
 static void replay_strategy_room(replay_strategy *s, uint32_t steps);
 static esp_status replay_turn(replay_run *r, replay_strategy *s, uint32_t steps);
 static esp_status replay_gather_spans(replay_run *r, replay_strategy *s);
