@@ -1,4 +1,4 @@
-/* fewest.c: of plans that are as fast, the one with the fewest ops. Where starting an op costs something (dispatch_ns, measured), it
+/* fewest.c: of plans that are about as fast, one with few ops. Where starting an op costs something (dispatch_ns, measured), it
  * costs the cores something too, which no lane stands for: a plan of a thousand small ops that are all hidden behind backward is
  * as fast as one of ten until the cores are needed. How much slower a plan may be for that follows from how much starting it
  * saves. Built-in systems have no such cost, and their plans are left alone. */
@@ -40,9 +40,9 @@ static double esp__starting_ns(const esp__problem *p, const esp__draft *d) {
 
 /* `score`: of the best so far; `limit`: no plan that takes longer. */
 static void esp__fewer(esp__problem *p, esp__draft *best, const esp__draft *d, uint64_t limit, double *score) {
-    if (!d->n_units || d->makespan > limit || d->n_sequence >= best->n_sequence) return;
+    if (!d->n_units || d->makespan > limit) return;
     double own = (double)d->makespan + esp__start_share * esp__starting_ns(p, d);
-    if (own > *score || !esp__units_allowed(p, d) || !esp__draft_allowed(p, d)) return;
+    if (own >= *score || !esp__units_allowed(p, d) || !esp__draft_allowed(p, d)) return;
     esp__draft_copy(p, best, d);
     *score = own;
 }

@@ -50,17 +50,39 @@ static uint32_t ops_of(const esp_plan *p) {
     return n - TENSORS;
 }
 
+/* A step, and 2% of the time in which ops are started. */
+static double score_of(const esp_plan *p, double dispatch_ns) { return step_of(p) + 0.02 * dispatch_ns * ops_of(p); }
+
+/* Whatever starting costs: no comparison strategy within 0.5% does better in step and starting together. */
 static void test_fewest(void **state) {
+    static const double costs[] = {10, 1000, 20000, 100000};
+    static const char *const others[] = {"mergecomp", "ddp", "fp32", "layerwise", "hipress"};
     (void)state;
-    esp_plan *plan = plan_of(20000, 0, NULL), *merged = plan_of(20000, 0, "mergecomp");
-    esp_plan *buckets = plan_of(20000, 0, "ddp"), *fp32 = plan_of(20000, 0, "fp32");
-    esp_plan *best = step_of(merged) < step_of(buckets) ? merged : buckets;
-    if (step_of(plan) >= step_of(best) / 1.005) assert_true(ops_of(plan) <= ops_of(best));
-    assert_true(ops_of(plan) < ops_of(fp32) / 4);
-    assert_true(step_of(plan) <= step_of(merged) * 1.005 && step_of(plan) <= step_of(fp32) * 1.005);
-    esp_plan_free(plan);
-    esp_plan_free(merged);
-    esp_plan_free(buckets);
+    for (size_t c = 0; c < sizeof costs / sizeof *costs; c++) {
+        esp_plan *plan = plan_of(costs[c], 0, NULL);
+        double least = step_of(plan) / 1.005;
+        for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+            esp_plan *other = plan_of(costs[c], 0, others[i]);
+            if (step_of(other) <= least * 1.005)
+                assert_true(score_of(plan, costs[c]) <= score_of(other, costs[c]) + 100.0);
+            assert_true(step_of(plan) <= step_of(other) * 1.005);
+            esp_plan_free(other);
+        }
+        esp_plan_free(plan);
+    }
+}
+
+/* The more starting costs, the fewer ops; where it costs next to nothing, the fastest step counts. */
+static void test_trade(void **state) {
+    (void)state;
+    esp_plan *cheap = plan_of(10, 0, NULL), *dear = plan_of(100000, 0, NULL), *free_ = plan_of(0, 0, NULL);
+    esp_plan *fp32 = plan_of(100000, 0, "fp32");
+    assert_true(ops_of(dear) < ops_of(fp32) / 4);
+    assert_true(ops_of(dear) <= ops_of(cheap));
+    assert_true(step_of(cheap) <= step_of(free_) + 10.0 * ops_of(free_) + 0.02 * 10.0 * ops_of(free_));
+    esp_plan_free(cheap);
+    esp_plan_free(dear);
+    esp_plan_free(free_);
     esp_plan_free(fp32);
 }
 
@@ -98,7 +120,7 @@ static void test_bad_dispatch(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fewest), cmocka_unit_test(test_limits),
-                                       cmocka_unit_test(test_bad_dispatch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fewest), cmocka_unit_test(test_trade),
+                                       cmocka_unit_test(test_limits), cmocka_unit_test(test_bad_dispatch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
