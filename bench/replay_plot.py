@@ -12,8 +12,11 @@ import sys
 from plan_plot import Svg
 
 COLOURS = {"fp32": "#8a8f96", "ddp": "#4b4f55", "fp16": "#0072b2", "layerwise": "#56b4e9", "mergecomp": "#009e73",
-           "hipress": "#8b8d2f", "hitopkcomm": "#cc79a7", "byteps-compress": "#e69f00", "espresso": "#d55e00",
-           "espresso+": "#a11313"}
+           "hipress": "#8b8d2f", "hitopkcomm": "#cc79a7", "byteps-compress": "#e69f00",
+           # Espresso with one dimension of the tree taken away (the paper's Figures 12 to 15)
+           "all": "#e3c9a8", "myopic": "#d1b48c", "cpu-only": "#b99a6b", "gpu-only": "#a5855a", "inter-allgather": "#c9a0a0",
+           "inter-alltoall": "#b98585", "alltoall-alltoall": "#a76c6c",
+           "espresso": "#d55e00", "espresso+": "#a11313"}
 MODELS = ["vgg16", "resnet101", "ugatit", "bert-base", "gpt2", "lstm"]
 LEFT, WIDE = 84, 1180
 KINDS = {("model", "4"): ("#0072b2", "5 3"), ("model", "8"): ("#0072b2", ""),
@@ -184,11 +187,14 @@ def main():
     names = [name for name in COLOURS if any(r["strategy"] == name for r in rows)]
     names += sorted({r["strategy"] for r in known} - set(names))
     svg.text(14, 24, "Predicted and measured steps; bands: 10% and 20%; small dots: 4 ranks, large: 8", 13.5, bold=True)
-    x = 14.0
+    x, y = 14.0, 34.0
     for name in names:
-        bar(svg, x, 37, 11, 11, colour(name))
-        svg.text(x + 15, 47, name, 11)
-        x += 30 + 6.6 * len(name)
+        wide = 30 + 6.6 * len(name)
+        if x + wide > LEFT + WIDE:
+            x, y = 14.0, y + 15
+        bar(svg, x, y, 11, 11, colour(name))
+        svg.text(x + 15, y + 10, name, 11)
+        x += wide
     for k, mode in enumerate(("model", "real")):
         scatter(svg, LEFT + k * 430, 84, 350, [r for r in known if r["mode"] == mode], f"{mode} mode")
     errors_panel(svg, LEFT + 860, 84, 320, known, kinds)
