@@ -93,7 +93,7 @@ $(BUILD)/tests/%: tests/%.c $(LIB) $(STAMP)
 
 # sanitizers: tests in C but those of the command; threads: those whose first lines mention the thread sanitizer
 SAN  := -O1 -g -fno-omit-frame-pointer
-ASAN := $(filter-out $(BUILD)/asan/tools/%,$(TESTS:$(BUILD)/tests/%=$(BUILD)/asan/%))
+ASAN := $(filter-out $(addprefix $(BUILD)/asan/,tools/% page/% replay/%),$(TESTS:$(BUILD)/tests/%=$(BUILD)/asan/%))
 TSAN := $(patsubst tests/%.c,$(BUILD)/tsan/%,$(shell grep -li 'thread sanitizer' $(TEST_SRC)))
 $(BUILD)/asan/%: tests/%.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
@@ -140,7 +140,7 @@ docs:
 	   echo "USE_MDFILE_AS_MAINPAGE = $(CURDIR)/README.md"; } | doxygen -
 	@echo "open $(BUILD)/docs/html/index.html"
 dist: dist/espresso.h
-dist/espresso.h: espresso_impl/amalgamate.sh espresso.h $(foreach d,espresso_impl codecs backends planner planner/schemes,$(wildcard $d/*.[ch]))
+dist/espresso.h: espresso_impl/amalgamate.sh espresso.h $(shell find espresso_impl codecs backends planner -name '*.[ch]' -o -name '*.inc')
 	@mkdir -p dist
 	sh espresso_impl/amalgamate.sh >$@.tmp && mv $@.tmp $@
 install: all dist

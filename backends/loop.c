@@ -1,8 +1,8 @@
 /* loop.c: backend "loop": the ranks are threads of one process, so the engine reads every buffer through its own address. For
  * tests, and for programs that run one rank a thread. Meets through one heap region; what moves is all engine.h's. */
-#include "../espresso.h"
+#include "espresso.h"
 
-#include "engine.h"
+#include "backends/engine/engine.h"
 
 /* The region's address travels through the caller's exchange, which may be a socket: the sanitizer cannot see that what
  * rank 0 did before comes before what the others do after it. */

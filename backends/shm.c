@@ -4,10 +4,10 @@
  * With cma=1 (or ESPRESSO_SHM_CMA=1) ranks read each other's buffers with process_vm_readv instead, where the kernel permits it:
  * one copy less, but the kernel's copy is slower than two through the caches (12 against 46 GB/s between two cores, and 1 us a
  * call). Windows won at every size and collective that bench/coll measures, by 1.0 to 3 times; so that is the default. */
-#include "../espresso.h"
+#include "espresso.h"
 
-#include "engine.h"
-#include "shm_memory.h"
+#include "backends/engine/engine.h"
+#include "backends/engine/shm_memory.h"
 #include <sys/uio.h>
 
 static esp_status shm_probe(const esp_host *h, int32_t *score) {

@@ -5,8 +5,8 @@
  * Body: count x bf16. REDUCIBLE in bf16. Values that would round up to Inf do so without feedback; with feedback they
  * are sent as the largest finite value and the rest stays in the residual. A part with a NaN or Inf sends a body of
  * NaN. */
-#include "dense.h"
-#include "half.h"
+#include "codecs/common/dense.h"
+#include "codecs/common/half.h"
 
 typedef struct bf16_self {
     dense_self dense;

@@ -17,9 +17,9 @@
  * Wire: sparse.h; 48 r or 32 r + 1 bits/element, whichever is less. aux: k, from which the decoder learns r.
  * Memory traffic: 12 bytes/element to select, 20 to update u and v; the first writes nothing, since u and v must stay as
  * they were where anything is not finite. */
-#include "../espresso.h"
-#include "rng.h"
-#include "sparse.h"
+#include "espresso.h"
+#include "codecs/common/rng.h"
+#include "codecs/common/sparse.h"
 
 enum { DGC_WIRE = 1 };
 #define DGC_WARM_START 0.25

@@ -11,9 +11,9 @@
  *
  * Body: f32 s, then count bits, 1 for negative (bits.h). 1 + 32/d bits an element. s is computed in norm.h's order.
  * A sum of |phi| that overflows f32 within a block of 4096 counts as non-finite. count 0: no body. */
-#include "dense.h"
-#include "bits.h"
-#include "norm.h"
+#include "codecs/common/dense.h"
+#include "codecs/common/bits.h"
+#include "codecs/common/norm.h"
 
 enum { EFSIGN_SCALE_BYTES = 4 };
 

@@ -6,8 +6,8 @@
  * a = ceil(log2 n), so that numbers of f16's range cannot overflow in the sum; header.aux is a, and decoding undoes it.
  * A value beyond the range becomes Inf without feedback; with feedback 65504 is sent and the rest stays in the
  * residual. A part with a NaN or Inf sends a body of NaN. */
-#include "dense.h"
-#include "half.h"
+#include "codecs/common/dense.h"
+#include "codecs/common/half.h"
 
 enum { FP16_AUX_MAX = 31 };
 

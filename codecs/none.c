@@ -2,7 +2,7 @@
  *
  * Body: count x f32. 32 bits an element. REDUCIBLE in f32: bodies can be summed as they are.
  * A part with a NaN or Inf sends a body of NaN, so that a sum of bodies is NaN too. */
-#include "dense.h"
+#include "codecs/common/dense.h"
 
 ESP_INLINE uint64_t none_add_body(float *out, const dense_f32 *in, float scale, int set, uint64_t n) {
     if (set)

@@ -10,9 +10,9 @@
  * come from (seed, step, tensor, Comp, part), never from the rank.
  * Wire: f32[k], value j belongs to element P(j); 32 ratio bits/element. aux: the 64-bit draw key, from which P follows.
  * A sum of bodies in which something is not finite decodes to NaN everywhere, on all ranks, as the header flag does. */
-#include "../espresso.h"
-#include "rng.h"
-#include "sparse.h"
+#include "espresso.h"
+#include "codecs/common/rng.h"
+#include "codecs/common/sparse.h"
 
 enum { RANDOMK_WIRE = 1, RANDOMK_ROUNDS = 6, RANDOMK_BATCH = 256, RANDOMK_GRAIN = 16384 };
 

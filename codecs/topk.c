@@ -8,8 +8,8 @@
  * Wire: sparse.h; 48 ratio or 32 ratio + 1 bits/element, whichever is less; ratio=0.01: 0.48. aux: k.
  * Memory traffic with feedback: 8 bytes/element to select, 12 to update e; phi is computed twice rather than stored in
  * between, since e must stay as it was where anything is not finite, which is known only at the end of the first pass. */
-#include "../espresso.h"
-#include "sparse.h"
+#include "espresso.h"
+#include "codecs/common/sparse.h"
 
 enum { TOPK_WIRE = 1 };
 

@@ -7,7 +7,7 @@
  * Body, as MXNet packs it: four elements a byte, element 0 in the two highest bits; padded with 00 to whole words of 16
  * elements: 4 ceil(d/16) bytes, 2 bits an element. header.aux holds the bits of t (f32), which MXNet sends apart.
  * 01 and a padding that is not 00 are corrupt. */
-#include "dense.h"
+#include "codecs/common/dense.h"
 
 ESP_INLINE uint64_t twobit_body(uint64_t count) { return (count + 15) / 16 * 4; }
 /* Where element i of a word of 16 lies in the little-endian word. */

@@ -1,5 +1,5 @@
 /* plan.c: esp_plan_make and esp_plan_simulate: from the caller's structs to a strategy's text, a timeline and a report. */
-#include "plan.h"
+#include "planner/plan.h"
 
 struct esp_plan {
     esp__pool pool;

@@ -7,12 +7,12 @@
  * Knows nothing of contexts, ranks and buffers; of the library it uses options, regions and error texts only. */
 #ifndef ESP__PLAN_H
 #define ESP__PLAN_H
-#include "../espresso_impl/internal.h"
-#include "../espresso_impl/option.h"
-#include "../espresso_impl/region.h"
+#include "espresso_impl/base/base.h"
+#include "espresso_impl/strategy/option.h"
+#include "espresso_impl/strategy/region.h"
 #include <setjmp.h>
 
-/* ---- pool.c: memory that is given back all at once ------------------------------------------------------------- */
+/* ---- problem/arena.c: memory that is given back all at once ------------------------------------------------------------- */
 typedef struct esp__block esp__block;
 typedef struct esp__pool {
     esp__block *blocks;
@@ -27,7 +27,7 @@ ESP__FN esp__mark esp__pool_mark(const esp__pool *pool);
 ESP__FN void esp__pool_release(esp__pool *pool, esp__mark mark); /* gives back what was got since               */
 ESP__FN void esp__pool_free(esp__pool *pool);
 
-/* ---- recipe.c: the tree for one system, as ops whose sizes are symbols --------------------------------------------- */
+/* ---- problem/templates.c: the tree for one system, as ops whose sizes are symbols --------------------------------------------- */
 enum { ESP__MAX_OPS = 24 }; /* 12 steps, a copy to or from the host for each Comp and Decomp, pack and unpack */
 /* How a region was cut: sizes are nested ceilings, outermost first. */
 enum { ESP__CUT_NONE = 0, ESP__CUT_FLAT, ESP__CUT_INTRA, ESP__CUT_INTER, ESP__CUT_BOTH, ESP__CUTS };
@@ -46,7 +46,7 @@ typedef struct esp__recipe_op {
     uint8_t up;    /* copies: 0 to the host, 1 from it; PACK: 0 pack, 1 unpack                          */
 } esp__recipe_op;
 
-/* ---- menu.c ---------------------------------------------------------------------------------------------------------- */
+/* ---- problem/candidates.c ---------------------------------------------------------------------------------------------------------- */
 typedef struct esp__plan_op {
     uint64_t ns;
     uint8_t lanes; /* mask: the lanes that it holds while it runs                                              */
@@ -86,7 +86,7 @@ typedef struct esp__menu {
  * or where its ops are found among the other's, in order, none longer (EXACT: no step can ever be longer with it). */
 enum { ESP__WIDTH_LOADS = 0, ESP__WIDTH_ENDS, ESP__WIDTH_EXACT };
 
-typedef struct esp__tree esp__tree; /* recipe.c: the options that are left, as a graph with shared ends */
+typedef struct esp__tree esp__tree; /* problem/templates.c: the options that are left, as a graph with shared ends */
 
 /* ---- drafts ------------------------------------------------------------------------------------------------------------- */
 /* What is synchronised as one: a tensor, a chunk of one, or several neighbours. In backward order. */
@@ -133,9 +133,9 @@ typedef struct esp__problem {
     uint32_t width;                 /* ESP__WIDTH_* of the menus that are made from now on */
     const esp__unit *whole;         /* [n_tensors] one unit a tensor: draft.c's                       */
     esp__unit *cut_units;           /* regroup.c's                                                    */
-    struct esp__desk *desk;         /* desk.c's */
+    struct esp__desk *desk;         /* schedule/incremental.c's */
     esp__draft spare[4];            /* for a moment: start.c, regroup.c, order.c                     */
-    struct esp__tasting *tasting;   /* menu.c's */
+    struct esp__tasting *tasting;   /* problem/candidates.c's */
     struct esp__prefix **heads;     /* [nodes of the largest tree] */
     const esp__draft *fp32;         /* what is to be beaten; NULL: not known                       */
     const struct esp__bound *bound; /* of one unit a tensor; NULL: not asked for             */

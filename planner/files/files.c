@@ -1,25 +1,25 @@
 /* files.c: the planner's JSON files, and the order in which to read them. Without jansson (-DESPRESSO_JANSSON) everything
  * here says that it is left out. */
-#include "files.h"
+#include "planner/files/files.h"
 
-#include "output.c"
+#include "planner/files/output.c"
 
 #ifdef ESPRESSO_JANSSON
 #include <ctype.h>
 #include <jansson.h>
 #include <math.h>
 
-#include "put.c"
-#include "locate.c"
-#include "input.c"
-#include "number.c"
-#include "curve.c"
-#include "measured.c"
-#include "model.c"
-#include "gc.c"
-#include "system.c"
-#include "strategy.c"
-#include "strategy_json.c"
+#include "planner/files/put.c"
+#include "planner/files/locate.c"
+#include "planner/files/input.c"
+#include "planner/files/number.c"
+#include "planner/files/curve.c"
+#include "planner/files/measured.c"
+#include "planner/files/model.c"
+#include "planner/files/gc.c"
+#include "planner/files/system.c"
+#include "planner/files/strategy.c"
+#include "planner/files/strategy_json.c"
 #else
-#include "left_out.c"
+#include "planner/files/left_out.c"
 #endif

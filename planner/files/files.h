@@ -2,7 +2,7 @@
  * command and by tests only: the library reads no JSON. Must not know how plans are made. */
 #ifndef ESP__FILES_H
 #define ESP__FILES_H
-#include "../plan.h"
+#include "planner/plan.h"
 
 /* Errors are in esp_last_error(NULL), as "FILE:LINE: KEY: expected ..., found ...". Reading a file twice gives equal
  * structs; writing what was read and reading that gives equal structs again. Every *_free may be called on a zeroed

@@ -1,5 +1,5 @@
 /* all.c: Espresso's search without the choice not to compress (section 5.3, "All compression"). */
-#include "../algorithms.h"
+#include "planner/search/search.h"
 
 static int esp__path_compresses(const esp__problem *p, const esp__path *path) {
     (void)p;

@@ -1,7 +1,7 @@
 /* common.c: what the comparison strategies share: forms of options, units by borders, filling a draft. They look at a
  * problem as the published system would; constraints on the search (forbid, only) do not touch them, but a tensor
  * with a `keep` keeps it. Knows nothing of how any one of them decides. */
-#include "../plan.h"
+#include "planner/plan.h"
 
 /* An option for several machines with several ranks, and its nearest flat form. Comp and Decomp without a device. */
 typedef struct esp__form {

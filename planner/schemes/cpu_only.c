@@ -1,5 +1,5 @@
 /* cpu_only.c: Espresso's search with compression on the CPU only: Algorithm 1 with the other device (section 5.3). */
-#include "../algorithms.h"
+#include "planner/search/search.h"
 
 static int esp__path_on_cpu(const esp__problem *p, const esp__path *path) {
     return esp__path_on(p, path, 1u << ESP_PLAN_CPU);

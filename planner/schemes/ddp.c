@@ -2,7 +2,7 @@
  * bucket is closed by the tensor that brings it to its limit: 1 MiB for the first, so that communication starts
  * early, then 25 MiB. Each is one NCCL allreduce over all ranks: a ring that passes each machine's NIC once
  * (flat.allreduce). */
-#include "../plan.h"
+#include "planner/plan.h"
 
 static const uint64_t esp__ddp_first_bytes = 1u << 20, esp__ddp_bytes = 25u << 20;
 

@@ -1,7 +1,7 @@
 /* fp16.c: half the bits: PyTorch's fp16_compress_hook, that is, DDP's buckets, each cast to half, summed as such by
  * one ring allreduce, and cast back. With the times of a codec fp16 among the problem's, else with those of a cast at
  * memory speed. */
-#include "../plan.h"
+#include "planner/plan.h"
 
 /* A launch of 10 us, and 4 bytes read and 2 written an element at 800 GB/s (V100's memory at nine tenths). */
 static const esp_cost_point esp__fp16_points[] = {{1.0, 10e3}, {1048576.0, 17864.0}, {1073741824.0, 8063064.0}};

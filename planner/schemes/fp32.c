@@ -1,5 +1,5 @@
 /* fp32.c: no compression, tensor by tensor: the baseline of the paper's figures. */
-#include "../plan.h"
+#include "planner/plan.h"
 
 static void esp__fp32_make(esp__problem *p, esp__draft *d) {
     esp__scheme_tensors(p, d, &esp__form_raw, ESP_PLAN_GPU, ESP__NO_CODEC);

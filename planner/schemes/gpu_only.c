@@ -1,5 +1,5 @@
 /* gpu_only.c: Espresso's search with compression on the GPU only: Algorithm 1 without Algorithm 2 (section 5.3). */
-#include "../algorithms.h"
+#include "planner/search/search.h"
 
 static int esp__path_on_gpu(const esp__problem *p, const esp__path *path) {
     return esp__path_on(p, path, 1u << ESP_PLAN_GPU);

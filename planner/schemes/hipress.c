@@ -2,7 +2,7 @@
  * estimate decides whether to compress it and into how many parts, at most one a machine, it is cut, so that parts
  * are compressed while others travel. Two-way, as its parameter servers on the workers: alltoall, sum, compress
  * again, allgather. */
-#include "../plan.h"
+#include "planner/plan.h"
 
 /* A tensor in k chunks: one passes through all lanes, the others follow at the pace of the busiest. */
 static double esp__hipress_estimate(const esp__path *path, uint64_t k) {

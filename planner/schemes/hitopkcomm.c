@@ -1,6 +1,6 @@
 /* hitopkcomm.c: HiTopKComm: gradients are summed inside the machine, each rank's shard is compressed on its GPU,
  * payloads are gathered between machines, decompressed, and the result is gathered inside the machine. Every tensor. */
-#include "../plan.h"
+#include "planner/plan.h"
 
 static void esp__hitopkcomm_make(esp__problem *p, esp__draft *d) {
     esp__scheme_tensors(p, d, &esp__form_allgather, ESP_PLAN_GPU, esp__scheme_codec(p));

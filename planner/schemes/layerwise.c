@@ -1,5 +1,5 @@
 /* layerwise.c: every tensor compressed by itself, as soon as it is ready: what most codec libraries do. */
-#include "../plan.h"
+#include "planner/plan.h"
 
 static void esp__layerwise_make(esp__problem *p, esp__draft *d) {
     esp__scheme_tensors(p, d, &esp__form_allgather, ESP_PLAN_GPU, esp__scheme_codec(p));

@@ -2,7 +2,7 @@
  * while that still brings something; for each Y the borders are searched one after the other, on the assumption that
  * the step falls and then rises with a border. Payloads are gathered over all ranks, or between machines, whichever
  * is faster. */
-#include "../plan.h"
+#include "planner/plan.h"
 
 enum { ESP__MERGE_MOST = 8 };
 static const double esp__merge_gain = 0.02; /* a further group must bring this share */

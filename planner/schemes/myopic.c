@@ -1,6 +1,6 @@
 /* myopic.c: each tensor gets the option that is shortest for it alone: no thought of lanes and of the others (section
  * 5.3). */
-#include "../algorithms.h"
+#include "planner/search/search.h"
 
 static void esp__myopic_make(esp__problem *p, esp__draft *d) {
     esp__draft_tensors(p, d);

@@ -1,6 +1,6 @@
 /* patterns.c: Espresso's search with one way only to communicate what is compressed: whether, and on which device, is
  * still searched (section 5.3, the three patterns of its Figure on communication). */
-#include "../algorithms.h"
+#include "planner/search/search.h"
 
 /* [n_units] raw, this form on the GPU, and (cpu) on the CPU. */
 static esp__choices *esp__pattern_choices(esp__problem *p, const esp__draft *d, const esp__form *form, int cpu) {

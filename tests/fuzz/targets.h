@@ -1,5 +1,5 @@
 /* targets.h: what the readers of the planner's files owe to any input: an error with a text, or a value that comes back
- * equal from what is written of it. Used by the fuzzers and, with fewer inputs, by tests/planner/test_files.c. Include
+ * equal from what is written of it. Used by the fuzzers and, with fewer inputs, by tests/files/test_files.c. Include
  * espresso.h with its implementation first. */
 #ifndef ESPRESSO_TESTS_FUZZ_TARGETS_H
 #define ESPRESSO_TESTS_FUZZ_TARGETS_H

@@ -1,5 +1,5 @@
-/* test_trials.c: the two fast ways to try a change of a draft must give what simulating all of it gives: rerun.c (ready order,
- * some paths changed) and desk.c (a given sequence, some neighbouring units replaced). On random made-up programs. */
+/* test_trials.c: the two fast ways to try a change of a draft must give what simulating all of it gives: schedule/resimulate.c (ready order,
+ * some paths changed) and schedule/incremental.c (a given sequence, some neighbouring units replaced). On random made-up programs. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "espresso.h"
-#include "codecs/select.h"
+#include "codecs/common/select.h"
 
 enum { KINDS = 12 };
 static uint64_t test_rng = 1;

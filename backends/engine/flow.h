@@ -1,0 +1,63 @@
+/* flow.h: bytes that a rank pulls over the emulated link outside of a ring. Every peer is a flow of its own, and a few
+ * columns of each are given to the links as soon as they exist, ahead of the stage that uses them: links then stay busy although
+ * ranks wake late and peers are served in turn. Knows the plan, not the stages. */
+#ifndef ENGINE_FLOW_H
+#define ENGINE_FLOW_H
+
+/* Which part of the buffer get() reads from `rank`. */
+ENGINE_FN int32_t engine_get_part(const engine_comm *m, int32_t rank) {
+    return m->op.whole ? 0 : m->op.c.op == ESP_COLL_ALLTOALL ? m->rank : rank;
+}
+/* Bytes of column `i` that travel: of payload slots, those that carry something. */
+ENGINE_FN uint64_t engine_flow_bytes(engine_comm *m, int get, int32_t rank, uint64_t i, engine_flow *f) {
+    engine_op *o = &m->op;
+    int32_t part = get ? engine_get_part(m, rank) : o->whole ? 0 : m->rank;
+    uint64_t at, len = engine_piece(o, part, i, &at), sum = 0;
+    if (!o->c.slot_bytes || !len) return len;
+    const uint8_t *p = engine_cell(m, rank, i, o->by_destination ? (uint64_t)m->rank : 0);
+    if (o->per_slot) {
+        if (at % o->unit == 0) f->used = engine_slot_used(p, o->unit);
+        return engine_used_here(f->used, at % o->unit, len);
+    }
+    for (uint64_t s = 0; s < len; s += o->unit) sum += engine_slot_used(p + s, o->unit);
+    return sum;
+}
+/* Gives the links what is there of `rank`'s columns, up to ENGINE_AHEAD beyond the stage. */
+ENGINE_FN void engine_flow_ahead(engine_comm *m, int get, int32_t rank) {
+    engine_op *o = &m->op;
+    engine_line *l = &m->lines[rank];
+    engine_flow *f = &m->flows[get * m->size + rank];
+    uint64_t shown = ENGINE_LOAD(get && o->gets_result ? &l->sum : &l->put);
+    uint64_t end = engine_min((get ? o->get_i : o->sum_i) + ENGINE_AHEAD, o->cols);
+    if (m->nics[rank] == m->nics[m->rank]) return;
+    for (; f->next < end && o->base + f->next < shown; f->next++) {
+        uint64_t i = f->next, *due = &f->due[i % ENGINE_AHEAD];
+        uint64_t from = __atomic_load_n(get && o->gets_result ? &l->stamp[(o->base + i) % ENGINE_STAMPS] : &l->start_ns,
+                                        __ATOMIC_RELAXED);
+        if (i >= ENGINE_AHEAD) from = engine_max(from, *due - engine_link_at(m, *due)->latency_ns);
+        from = engine_max(from, o->start_ns);
+        uint64_t bytes = engine_flow_bytes(m, get, rank, i, f);
+        uint64_t through = bytes ? engine_transfer(m, rank, from, bytes) : from;
+        *due = bytes ? through + engine_link_at(m, through)->latency_ns : from;
+    }
+}
+/* Logical time at which column `i` of `rank` is here; it exists. */
+ENGINE_FN uint64_t engine_flow_due(engine_comm *m, int get, int32_t rank, uint64_t i) {
+    engine_op *o = &m->op;
+    engine_line *l = &m->lines[rank];
+    if (m->nics[rank] == m->nics[m->rank])
+        return __atomic_load_n(get && o->gets_result ? &l->stamp[(o->base + i) % ENGINE_STAMPS] : &l->start_ns,
+                               __ATOMIC_RELAXED);
+    engine_flow_ahead(m, get, rank);
+    return m->flows[get * m->size + rank].due[i % ENGINE_AHEAD];
+}
+/* All flows of the running op: called whenever the comm is driven. */
+ENGINE_FN void engine_flows(engine_comm *m) {
+    engine_op *o = &m->op;
+    for (int32_t q = 0; q < m->size; q++) {
+        if (q == m->rank) continue;
+        if (o->sums && o->sum_i < o->cols) engine_flow_ahead(m, 0, q);
+        if (o->gets && o->get_i < o->cols && (!o->whole || q == o->c.root)) engine_flow_ahead(m, 1, q);
+    }
+}
+#endif

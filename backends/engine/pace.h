@@ -1,0 +1,125 @@
+/* pace.h: the emulated link. Every machine has one, with a rate in each direction, shared by its ranks; each dependent
+ * hop costs the latency. Time is kept logically: a piece follows its predecessor's logical end, however late this thread
+ * woke, so no rate is lost to the scheduler. Nothing is locked: a link is two numbers moved by compare-and-swap.
+ * A link may change while a job runs, at times given beforehand or when a file says so: then a piece takes as long as the
+ * link wants at its logical begin. How collectives are cut and routed stays as for the link at the start, since all ranks must
+ * do the same. */
+#ifndef ENGINE_PACE_H
+#define ENGINE_PACE_H
+
+/* "1gbit", "2.5mbit", "9600kbit" in bits a second; 0 where it is malformed. */
+ENGINE_FN double engine_parse_rate(const char *s) {
+    char *end;
+    double v = strtod(s, &end);
+    double k = !strcmp(end, "gbit")   ? 1e9
+               : !strcmp(end, "mbit") ? 1e6
+               : !strcmp(end, "kbit") ? 1e3
+               : !strcmp(end, "bit")  ? 1
+                                      : 0;
+    return end != s && v > 0 && v < 1e9 ? v * k : 0;
+}
+/* "50us", "1.5ms", "0us" in nanoseconds, at most `most`; negative where it is malformed. */
+ENGINE_FN double engine_parse_span(const char *s, double most) {
+    char *end;
+    double v = strtod(s, &end);
+    double k = !strcmp(end, "us") ? 1e3 : !strcmp(end, "ms") ? 1e6 : !strcmp(end, "s") ? 1e9 : -1;
+    return end != s && v >= 0 && v * k <= most && k > 0 ? v * k : -1;
+}
+ENGINE_FN double engine_parse_time(const char *s) { return engine_parse_span(s, 1e10); }
+
+/* Takes the text up to one of `stops` away from *at into `out`. */
+ENGINE_FN void engine_parse_word(const char **at, const char *stops, char *out, size_t cap) {
+    size_t n = strcspn(*at, stops);
+    snprintf(out, cap, "%.*s", (int)engine_min(n, cap - 1), *at);
+    *at += n;
+}
+/* "RATE[,LATENCY]", and after each ';' "RATE[,LATENCY]@TIME", times rising. NULL when it is well-formed, else what is expected
+ * at *where. */
+ENGINE_FN const char *engine_parse_phases(const char *text, engine_link *l, const char **where) {
+    const char *at = text;
+    char word[32];
+    for (l->n = 0;; at++) {
+        engine_phase *p = &l->phases[l->n];
+        *where = at;
+        if (l->n == ENGINE_PHASES) return "no more than 16 of them";
+        engine_parse_word(&at, ",;@\n", word, sizeof word);
+        double bits = engine_parse_rate(word), ns = 0, from = 0;
+        if (bits <= 0) return "a rate, as in 1gbit, 100mbit or 64kbit";
+        if (*at == ',') {
+            *where = ++at;
+            engine_parse_word(&at, ",;@\n", word, sizeof word);
+            if ((ns = engine_parse_time(word)) < 0) return "a latency up to 10s, as in 50us or 1ms";
+        }
+        *where = at;
+        if (l->n && *at != '@') return "'@' and the time from which it holds, as in 100mbit,50us@30s";
+        if (!l->n && *at == '@') return "no time: the first one holds from the start";
+        if (*at == '@') {
+            *where = ++at;
+            engine_parse_word(&at, ",;@\n", word, sizeof word);
+            from = engine_parse_span(word, 1e15);
+            if (from < 0) return "a time, as in 30s or 500ms";
+            if ((uint64_t)from <= p[-1].from_ns) return "a later time than the one before";
+        }
+        *p = (engine_phase){8e9 / bits, (uint64_t)ns, (uint64_t)from};
+        l->n++;
+        *where = at;
+        if (*at == ',' || *at == '@') return "';' or the end";
+        if (*at != ';') return NULL;
+    }
+}
+/* The file's first line, which says what the link is now. NULL when it is well-formed. */
+ENGINE_FN const char *engine_read_link(const char *path, engine_link *l) {
+    char text[ENGINE_LINK_MAX];
+    const char *where;
+    FILE *f = fopen(path, "re");
+    if (!f) return strerror(errno);
+    char *got = fgets(text, sizeof text, f);
+    fclose(f);
+    if (!got) return "it is empty";
+    const char *wrong = engine_parse_phases(text, l, &where);
+    return wrong ? wrong : l->n > 1 ? "a file holds one rate and latency" : NULL;
+}
+/* Every 100 ms: did the file change? Until it is well-formed again the link stays as it is. */
+ENGINE_FN void engine_link_look(engine_comm *m, uint64_t now) {
+    engine_link *l = &m->link, read;
+    if (now < l->looked_ns + 100000000u) return;
+    l->looked_ns = now;
+    const char *wrong = engine_read_link(l->file, &read);
+    if (!wrong)
+        l->phases[0] = read.phases[0];
+    else if (!l->warned)
+        engine_say(m->host, m->name, ESP_OK, "the link's file %s cannot be used (%s): the link stays as it was",
+                   l->file, wrong);
+    l->warned = wrong != NULL;
+}
+/* What the link is at a logical time. */
+ENGINE_FN const engine_phase *engine_link_at(const engine_comm *m, uint64_t ns) {
+    const engine_link *l = &m->link;
+    int k = l->n - 1;
+    while (k > 0 && ns < l->opened_ns + l->phases[k].from_ns) k--;
+    return &l->phases[k];
+}
+
+/* Gives the link `ns` of work that could begin at `from`; returns when it is through. */
+ENGINE_FN uint64_t engine_reserve(uint64_t *free_ns, uint64_t from, uint64_t ns) {
+    uint64_t old = ENGINE_LOAD(free_ns), end;
+    do end = engine_max(old, from) + ns;
+    while (!__atomic_compare_exchange_n(free_ns, &old, end, 1, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    return end;
+}
+
+/* Gives `bytes` from `rank`, there since `from`, to both links: when they are through, without the latency. */
+ENGINE_FN uint64_t engine_transfer(engine_comm *m, int32_t rank, uint64_t from, uint64_t bytes) {
+    uint64_t start = engine_max(from, ENGINE_LOAD(&m->nics[rank]->tx_free_ns));
+    uint64_t ns = (uint64_t)((double)bytes * engine_link_at(m, start)->ns_per_byte + 0.5);
+    uint64_t sent = engine_reserve(&m->nics[rank]->tx_free_ns, from, ns);
+    uint64_t received = engine_reserve(&m->nics[m->rank]->rx_free_ns, from, ns);
+    return engine_max(sent, received);
+}
+ENGINE_FN void engine_count(engine_comm *m, int32_t rank, uint64_t bytes) {
+    if (m->nics[rank] == m->nics[m->rank])
+        m->intra_bytes += bytes;
+    else
+        m->inter_bytes += bytes;
+}
+#endif

@@ -1,0 +1,128 @@
+/* plan.h: turns a collective into an engine_op: which columns there are, through where they pass, and which stages this
+ * rank has. Every rank must come to the same plan from the same call, so nothing local may enter here.
+ *
+ *     op              put (by window)  sum               get               through
+ *     ALLREDUCE       parts            own part          results of all    reduce_scatter, then allgather
+ *       small         whole            whole, everybody  -                 one hop
+ *     REDUCE_SCATTER  parts            own part          -
+ *     REDUCE          parts            own part          root: results     everybody adds a share, results by window
+ *       small         whole            whole, root       -
+ *     ALLGATHER       own part         -                 inputs of all
+ *     ALLTOALL        parts            -                 inputs of all
+ *     GATHER          own part         -                 root: inputs
+ *     BROADCAST       root: whole      -                 others: root's input
+ */
+#ifndef ENGINE_PLAN_H
+#define ENGINE_PLAN_H
+
+enum {
+    ENGINE_SMALL_SUM = 16 * 1024,    /* up to here an allreduce takes one hop: everybody reads everything   */
+    ENGINE_SMALL_REDUCE = 64 * 1024, /* up to here the root of a reduce adds alone                          */
+    ENGINE_SMALL_COPY = 16 * 1024,   /* up to here the window is faster than a system call                  */
+    ENGINE_STREAM = 4 << 20          /* from here on results are written past the caches                    */
+};
+
+ENGINE_FN int engine_op_sums(uint32_t op) {
+    return op == ESP_COLL_ALLREDUCE || op == ESP_COLL_REDUCE_SCATTER || op == ESP_COLL_REDUCE;
+}
+ENGINE_FN const char *engine_op_name(uint32_t op) {
+    static const char *const name[] = {"?",         "allreduce", "allgather", "alltoall", "reduce_scatter",
+                                       "broadcast", "gather",    "reduce"};
+    return op <= ESP_COLL_REDUCE ? name[op] : "?";
+}
+
+/* Where part `p` begins in the whole buffer, and its length, in bytes. */
+ENGINE_FN uint64_t engine_part_at(const engine_op *o, int32_t p) {
+    return engine_min((uint64_t)p * o->part, o->c.count) * o->unit;
+}
+ENGINE_FN uint64_t engine_part_bytes(const engine_op *o, int32_t p) {
+    return engine_part_at(o, p + 1) - engine_part_at(o, p);
+}
+/* Column `i` of part `p`: offset from the part's begin, and bytes (0: the part is shorter). */
+ENGINE_FN uint64_t engine_piece(const engine_op *o, int32_t p, uint64_t i, uint64_t *at) {
+    uint64_t len = engine_part_bytes(o, p);
+    if (o->per_slot) {
+        uint64_t slot = i / o->per_slot * o->unit, in = i % o->per_slot * o->width;
+        *at = slot + in;
+        return slot < len ? engine_min(o->width, o->unit - in) : 0;
+    }
+    *at = i * o->width;
+    return *at < len ? engine_min(o->width, len - *at) : 0;
+}
+/* Bytes of a payload slot that carry something. */
+ENGINE_FN uint64_t engine_slot_used(const void *slot, uint64_t slot_bytes) {
+    esp_payload_header h;
+    memcpy(&h, slot, sizeof h);
+    return h.body_bytes > slot_bytes - ESP_PAYLOAD_HEADER ? slot_bytes : ESP_PAYLOAD_HEADER + h.body_bytes;
+}
+
+/* Of a piece at `in` bytes into a slot that is wider than a column: the bytes that carry something. */
+ENGINE_FN uint64_t engine_used_here(uint64_t used, uint64_t in, uint64_t len) {
+    return used > in ? engine_min(len, used - in) : 0;
+}
+
+/* An input or the result in the window: rank's cell of column `i`, slot `s`. */
+ENGINE_FN uint8_t *engine_cell(const engine_comm *m, int32_t rank, uint64_t i, uint64_t slot) {
+    uint64_t cell = (m->op.base + i) % m->cells;
+    return m->windows + ((uint64_t)rank * m->cells + cell) * ENGINE_CELL + slot * m->op.width;
+}
+ENGINE_FN uint64_t engine_result_slot(const engine_comm *m) {
+    return !m->op.in_window ? 0 : m->op.by_destination ? (uint64_t)m->size : 1;
+}
+
+/* Cuts the op into columns, when all else is known. */
+ENGINE_FN void engine_plan_columns(const engine_comm *m, engine_op *o) {
+    uint64_t slots = (o->in_window ? (o->by_destination ? (uint64_t)m->size : 1) : 0) + o->result_window;
+    uint64_t width = ENGINE_CHUNK, longest = o->part * o->unit;
+    if (slots) width = engine_min(width, ENGINE_CELL / slots / 64 * 64);
+    if (m->pace.on && m->machines > 1) /* half a millisecond of the link, so that hops overlap */
+        width = engine_min(width, engine_max(4096, (uint64_t)(5e5 / (m->pace.ns_per_byte + 1e-9)) / 64 * 64));
+    if (o->c.slot_bytes > width) {
+        o->per_slot = (o->unit + width - 1) / width;
+        o->cols = o->part * o->per_slot;
+    } else {
+        if (o->c.slot_bytes) width = width / o->unit * o->unit;
+        o->cols = (longest + width - 1) / width;
+    }
+    o->width = width;
+}
+
+ENGINE_FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o) {
+    memset(o, 0, sizeof *o);
+    o->c = *c;
+    o->scale = c->scale != 0 ? c->scale : 1.0f;
+    o->esize = engine_op_sums(c->op) || !c->slot_bytes ? engine_type_bytes(c->dtype) : 1;
+    o->unit = c->slot_bytes ? c->slot_bytes : o->esize;
+    o->sum = engine_sums_for(c->dtype, m->simd);
+    uint64_t n = (uint64_t)m->size, bytes = c->count * o->unit;
+    o->stream = bytes >= ENGINE_STREAM;
+    int root = m->rank == c->root, reach = m->reach != ENGINE_REACH_WINDOW, sums = engine_op_sums(c->op);
+    uint64_t small = c->op == ESP_COLL_REDUCE ? ENGINE_SMALL_REDUCE : sums ? ENGINE_SMALL_SUM : ENGINE_SMALL_COPY;
+    o->in_window = !reach || bytes <= small;
+    /* over the emulated link one hop carries more, unless there are two ranks: only while that costs less than a hop */
+    int hop = !m->pace.on || n == 2 || (double)bytes * m->pace.ns_per_byte <= (double)m->pace.latency_ns;
+    o->whole = c->op == ESP_COLL_BROADCAST || (sums && c->op != ESP_COLL_REDUCE_SCATTER && bytes <= small && hop);
+    o->part = o->whole ? c->count : (c->count + n - 1) / n;
+    o->by_destination = !o->whole && (sums || c->op == ESP_COLL_ALLTOALL);
+    switch (c->op) {
+    case ESP_COLL_ALLREDUCE:
+        o->puts = o->sums = 1;
+        o->gets = o->gets_result = !o->whole;
+        o->result_window = !o->whole && !reach;
+        break;
+    case ESP_COLL_REDUCE_SCATTER: o->puts = o->sums = 1; break;
+    case ESP_COLL_REDUCE:
+        o->puts = !o->whole || !root;
+        o->sums = !o->whole || root;
+        o->gets = o->gets_result = !o->whole && root;
+        o->result_window = !o->whole;
+        break;
+    case ESP_COLL_ALLGATHER:
+    case ESP_COLL_ALLTOALL: o->puts = o->gets = 1; break;
+    case ESP_COLL_GATHER: o->puts = !root, o->gets = (uint8_t)root; break;
+    default: o->puts = (uint8_t)root, o->gets = !root; break;
+    }
+    o->puts = o->puts && o->in_window;
+    engine_plan_columns(m, o);
+}
+#endif

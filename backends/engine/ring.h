@@ -1,0 +1,165 @@
+/* ring.h: collectives around a ring, used only where the emulated link is on and pulling directly would carry the same
+ * bytes over a machine's link more than once. Ranks of one machine are neighbours in the ring, so it crosses each border once
+ * and a link carries (n-1)/n of the data each way for reduce_scatter and allgather, 2(n-1)/n for allreduce, all of it once for
+ * broadcast and reduce, which form a chain that begins or ends at the root.
+ *
+ * Sums follow the order of the ring, and halves are rounded at every hop as on any real ring; the result is still the same
+ * bits on all ranks, since each part is summed once. Everything passes through windows.
+ *
+ * A part is cut into chunks, `group` chunks go around together: item (g, s, i) is step s of chunk i of group g; a rank does its
+ * items in order and counts them in `sum`. An item reads the item of one step before from the previous rank (`lag` items ago) and
+ * leaves its own in the window, over one that the next rank has read. The rank that is furthest behind can always go on. */
+#ifndef ENGINE_RING_H
+#define ENGINE_RING_H
+
+typedef struct engine_item {
+    uint64_t chunk;
+    int32_t step;
+    int32_t part;     /* rank whose part it is */
+    int reads, keeps; /* takes from the previous rank; leaves something for the next */
+} engine_item;
+
+/* Who follows whom. A chain begins with the root and the rest of its machine, or ends with them, so that it too crosses each border
+ * once. */
+ENGINE_FN void engine_ring_neighbours(const engine_comm *m, engine_op *o) {
+    int32_t n = m->size, at = 0, start = 0;
+    int reduce = o->c.op == ESP_COLL_REDUCE;
+    if (o->chain) {
+        while (m->nics[m->ring_rank[start]] != m->nics[o->c.root]) start++;
+        m->order[at++] = o->c.root;
+    }
+    for (int32_t k = 0; k < n; k++) {
+        int32_t q = m->ring_rank[(start + k) % n];
+        if (!o->chain || q != o->c.root) m->order[at++] = q;
+    }
+    for (at = 0; m->order[at] != m->rank;) at++;
+    o->place = reduce ? n - 1 - at : at;
+    o->prev = m->order[(at + (reduce ? 1 : n - 1)) % n];
+    o->next = m->order[(at + (reduce ? n - 1 : 1)) % n];
+}
+
+/* Turns a plan into a ring, where that saves the link work. */
+ENGINE_FN void engine_ring_plan(const engine_comm *m, engine_op *o) {
+    int chain = o->c.op == ESP_COLL_BROADCAST || o->c.op == ESP_COLL_REDUCE;
+    int around = o->c.op == ESP_COLL_ALLREDUCE || o->c.op == ESP_COLL_REDUCE_SCATTER || o->c.op == ESP_COLL_ALLGATHER;
+    double direct_ns = (double)(o->c.count * o->unit) * m->pace.ns_per_byte * (m->size - 1);
+    if (!m->pace.on || m->size < 3 || !o->cols || direct_ns <= (double)m->pace.latency_ns) return;
+    if (!chain && !(around && m->machines < m->size)) return;
+    o->ring = 1, o->chain = (uint8_t)chain;
+    o->whole = (uint8_t)chain;
+    o->in_window = o->result_window = 1;
+    o->by_destination = o->puts = o->gets = 0;
+    o->sums = 1;
+    o->part = chain ? o->c.count : (o->c.count + (uint64_t)m->size - 1) / (uint64_t)m->size;
+    engine_ring_neighbours(m, o);
+    engine_plan_columns(m, o);
+    o->slots = m->cells * ENGINE_CELL / o->width;
+    o->steps = chain ? 1 : (uint64_t)m->size + (o->c.op == ESP_COLL_ALLREDUCE ? (uint64_t)m->size - 1 : 0);
+    o->group = engine_min(engine_min(o->slots / 2, ENGINE_STAMPS / 3), o->cols);
+    o->lag = chain ? 0 : o->group;
+    o->cols = (o->cols + o->group - 1) / o->group * o->group * o->steps;
+}
+
+ENGINE_FN engine_item engine_ring_item(const engine_comm *m, uint64_t idx) {
+    const engine_op *o = &m->op;
+    engine_item t;
+    int32_t n = m->size, x = o->place;
+    t.chunk = idx / (o->group * o->steps) * o->group + idx % o->group;
+    t.step = (int32_t)(idx / o->group % o->steps);
+    if (o->chain) {
+        t.part = 0, t.reads = x > 0, t.keeps = x < n - 1;
+        return t;
+    }
+    /* sums: step s works on part x-1-s and ends with the own one; copies: step t brings part x-t */
+    int32_t shift = o->c.op == ESP_COLL_ALLGATHER ? t.step : t.step < n ? t.step + 1 : t.step - n + 1;
+    t.part = m->order[(x - shift + 2 * n) % n];
+    t.reads = t.step > 0;
+    t.keeps = t.step < (int32_t)o->steps - 1;
+    return t;
+}
+ENGINE_FN uint8_t *engine_ring_slot(const engine_comm *m, int32_t rank, uint64_t idx) {
+    return m->windows + (uint64_t)rank * m->cells * ENGINE_CELL + idx % m->op.slots * m->op.width;
+}
+ENGINE_FN uint64_t engine_ring_copy(engine_comm *m, int32_t part, uint64_t at, uint64_t len, uint8_t *to,
+                                    const uint8_t *from) {
+    engine_op *o = &m->op;
+    if (o->c.slot_bytes && !o->per_slot) return engine_copy_slots(o, to, from, len);
+    if (o->per_slot) {
+        if (at % o->unit == 0) m->used[part] = engine_slot_used(from, o->unit);
+        len = engine_used_here(m->used[part], at % o->unit, len);
+    }
+    if (to != from) memcpy(to, from, len);
+    return len;
+}
+
+/* Does item `t`: bytes that came from the previous rank are returned. */
+ENGINE_FN uint64_t engine_ring_move(engine_comm *m, const engine_item *t, uint64_t at, uint64_t len) {
+    engine_op *o = &m->op;
+    uint64_t idx = o->sum_i, count = len / o->esize, part_at = o->chain ? 0 : engine_part_at(o, t->part);
+    const uint8_t *in = t->reads ? engine_ring_slot(m, o->prev, idx - o->lag) : NULL;
+    uint8_t *keep = t->keeps ? engine_ring_slot(m, m->rank, idx) : NULL, *dst = (uint8_t *)o->c.dst.ptr;
+    const uint8_t *src = (const uint8_t *)o->c.src.ptr;
+    int sums = engine_op_sums(o->c.op) && (o->chain || t->step < m->size);
+    int last = sums && (o->chain ? !t->keeps : t->step == m->size - 1); /* the sum is whole */
+    if (sums) {
+        uint8_t *out = !last ? keep : dst + (o->c.op == ESP_COLL_REDUCE_SCATTER ? 0 : part_at) + at;
+        if (in)
+            o->sum.two(out, in, src + part_at + at, count, last ? o->scale : 1.0f);
+        else
+            memcpy(out, src + part_at + at, len);
+        if (last && keep) memcpy(keep, out, len);
+        return in ? len : 0;
+    }
+    if (!in) { /* where the data begins: the own part, or the root's */
+        engine_ring_copy(m, t->part, at, len, keep, src + at);
+        if (o->c.op == ESP_COLL_ALLGATHER) engine_ring_copy(m, t->part, at, len, dst + part_at + at, src + at);
+        return 0;
+    }
+    uint64_t moved = engine_ring_copy(m, t->part, at, len, dst + part_at + at, in);
+    if (keep) engine_ring_copy(m, t->part, at, len, keep, in);
+    return moved;
+}
+
+ENGINE_FN int engine_ring_shown(engine_comm *m) {
+    engine_op *o = &m->op;
+    engine_line *mine = &m->lines[m->rank];
+    o->sum_due_ns = 0;
+    __atomic_store_n(&mine->stamp[(o->base + o->sum_i) % ENGINE_STAMPS], o->end_ns, __ATOMIC_RELAXED);
+    ENGINE_STORE(&mine->sum, o->base + ++o->sum_i);
+    if (o->sum_i == o->cols) ENGINE_STORE(&mine->got, o->base + o->cols);
+    return m->news = 1;
+}
+ENGINE_FN int engine_ring(engine_comm *m) {
+    engine_op *o = &m->op;
+    uint64_t idx = o->sum_i, at, len;
+    int32_t prev = o->prev, next = o->next;
+    if (idx == o->cols) return 0;
+    if (o->sum_due_ns) return engine_now_ns() >= o->sum_due_ns ? engine_ring_shown(m) : 0;
+    engine_item t = engine_ring_item(m, idx);
+    len = engine_piece(o, t.part, t.chunk, &at);
+    if (!len) return engine_ring_shown(m);
+    if (t.reads && ENGINE_LOAD(&m->lines[prev].sum) <= o->base + idx - o->lag) return engine_waits(m, prev);
+    if (t.keeps && !engine_all_through(m, o->base)) return 0; /* windows still hold an earlier collective */
+    if (t.keeps && idx >= o->slots && ENGINE_LOAD(&m->lines[next].sum) <= o->base + idx - o->slots + o->lag)
+        return engine_waits(m, next);
+    uint64_t came = engine_ring_move(m, &t, at, len);
+    m->moved += len;
+    if (!t.reads) return engine_ring_shown(m);
+    uint64_t ready = __atomic_load_n(&m->lines[prev].stamp[(o->base + idx - o->lag) % ENGINE_STAMPS], __ATOMIC_RELAXED);
+    engine_count(m, prev, came);
+    if (m->nics[prev] == m->nics[m->rank]) { /* no link between */
+        o->end_ns = engine_max(o->end_ns, ready);
+        return engine_ring_shown(m);
+    }
+    o->clock_ns = engine_transfer(m, prev, engine_max(o->clock_ns, ready), came);
+    o->sum_due_ns = o->clock_ns + engine_link_at(m, o->clock_ns)->latency_ns;
+    o->end_ns = engine_max(o->end_ns, o->sum_due_ns);
+    return m->waits_for = -1, 1;
+}
+ENGINE_FN int engine_ring_finished(engine_comm *m) {
+    engine_op *o = &m->op;
+    if (o->sum_i < o->cols) return 0;
+    if (o->chain && o->place == m->size - 1) return 1;
+    return ENGINE_LOAD(&m->lines[o->next].sum) >= o->base + o->cols ? 1 : engine_waits(m, o->next);
+}
+#endif

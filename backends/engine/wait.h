@@ -1,0 +1,41 @@
+/* wait.h: telling peers that something changed, and sleeping until a peer does: spin briefly, then yield, then futex.
+ * Knows counters and bells only, not collectives. */
+#ifndef ENGINE_WAIT_H
+#define ENGINE_WAIT_H
+
+ENGINE_FN void engine_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+ENGINE_FN void engine_ring_bell(engine_bell *b) {
+    __atomic_add_fetch(&b->word, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &b->word, FUTEX_WAKE, 1 << 30, NULL, NULL, 0);
+}
+/* After a counter of ours moved: the sequentially consistent store before, and the sleeper's last look after it has set
+ * `asleep`, make sure that one of the two sees the other. */
+ENGINE_FN void engine_tell(engine_comm *m) {
+    m->news = 0;
+    for (int32_t q = 0; q < m->size; q++)
+        if (q != m->rank && ENGINE_LOAD(&m->bells[q]->asleep)) engine_ring_bell(m->bells[q]);
+}
+
+/* This rank gives up a collective that others are in: they must not wait for it, nor read buffers that are the user's
+ * again. A reader is never in the middle of a read for longer than one column. */
+ENGINE_FN void engine_give_up(engine_comm *m) {
+    uint32_t none = 0;
+    if (!m->head || m->size == 1) return;
+    ENGINE_STORE(&m->lines[m->rank].gone, 1u);
+    __atomic_compare_exchange_n(&m->head->broken, &none, (uint32_t)m->rank + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    engine_tell(m);
+    if (m->reach == ENGINE_REACH_POINTER)
+        for (int32_t q = 0; q < m->size; q++)
+            while (q != m->rank && ENGINE_LOAD(&m->lines[q].reading)) sched_yield();
+}
+
+/* Sleeps until the bell's word leaves `seen`, or `until_ns`. */
+ENGINE_FN void engine_sleep(engine_bell *b, uint32_t seen, uint64_t until_ns) {
+    struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    syscall(SYS_futex, &b->word, FUTEX_WAIT_BITSET, seen, &t, NULL, FUTEX_BITSET_MATCH_ANY);
+}
+#endif

@@ -1,0 +1,92 @@
+/* bits.h: one bit an element, packed and unpacked. Knows nothing of codecs.
+ *
+ * Bit i of a stream is bit i % 8 of byte i / 8 (the least significant first), which in 32-bit little-endian words is
+ * bit i % 32 of word i / 32. Streams are whole words; the bits behind the last element are 0. */
+#ifndef ESP_BITS_H
+#define ESP_BITS_H
+#include "codecs/common/simd.h"
+
+ESP_INLINE uint64_t bits_bytes(uint64_t count) { return (count + 31) / 32 * 4; }
+
+/* bit = x < 0, so 0, -0 and NaN count as not negative (the sign bit would say otherwise) */
+ESP_INLINE uint32_t bits_negative_word(const float *x, uint64_t n) {
+    uint32_t w = 0;
+    for (uint64_t j = 0; j < n; j++) w |= (uint32_t)(x[j] < 0) << j;
+    return w;
+}
+ESP_INLINE void bits_negative_tail(unsigned char *out, const float *x, uint64_t at, uint64_t n) {
+    for (; at < n; at += 32) {
+        const uint32_t w = bits_negative_word(x + at, n - at < 32 ? n - at : 32);
+        memcpy(out + at / 8, &w, sizeof w);
+    }
+}
+/* Writes bits_bytes(n) bytes; `out` of a later block continues at a multiple of 32 elements. */
+static uint64_t bits_negative_scalar(unsigned char *out, const float *x, uint64_t n) {
+    bits_negative_tail(out, x, 0, n);
+    return 0;
+}
+#ifdef ESP_SIMD_X86
+ESP_TARGET_AVX2 static uint64_t bits_negative_avx2(unsigned char *out, const float *x, uint64_t n) {
+    const __m256 zero = _mm256_setzero_ps();
+    uint64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        uint32_t w = 0;
+        for (int q = 0; q < 4; q++) {
+            const __m256 v = _mm256_cmp_ps(_mm256_loadu_ps(x + i + 8 * q), zero, _CMP_LT_OQ);
+            w |= (uint32_t)_mm256_movemask_ps(v) << (8 * q);
+        }
+        memcpy(out + i / 8, &w, sizeof w);
+    }
+    bits_negative_tail(out, x, i, n);
+    return 0;
+}
+ESP_TARGET_AVX512 static uint64_t bits_negative_avx512(unsigned char *out, const float *x, uint64_t n) {
+    const __m512 zero = _mm512_setzero_ps();
+    uint64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        const uint32_t lo = _mm512_cmp_ps_mask(_mm512_loadu_ps(x + i), zero, _CMP_LT_OQ);
+        const uint32_t hi = _mm512_cmp_ps_mask(_mm512_loadu_ps(x + i + 16), zero, _CMP_LT_OQ);
+        const uint32_t w = lo | hi << 16;
+        memcpy(out + i / 8, &w, sizeof w);
+    }
+    bits_negative_tail(out, x, i, n);
+    return 0;
+}
+#endif
+ESP_KERNEL_PICK(bits_negative, (unsigned char *out, const float *x, uint64_t n))
+
+/* out := (set ? 0 : out) + (bit ? -s : s) for a word's elements; s >= 0 */
+ESP_INLINE void bits_signs_word(float *out, uint32_t w, uint32_t s, int set, uint64_t n) {
+    for (uint32_t j = 0; j < n; j++) {
+        const uint32_t u = s | (w >> j & 1u) << 31;
+        float v;
+        memcpy(&v, &u, sizeof v);
+        out[j] = set ? v : out[j] + v;
+    }
+}
+ESP_INLINE uint64_t bits_signs_body(float *out, const unsigned char *in, float s, int set, uint64_t n) {
+    uint32_t w, magnitude;
+    uint64_t i = 0;
+    memcpy(&magnitude, &s, sizeof magnitude);
+    for (; i + 32 <= n; i += 32) {
+        memcpy(&w, in + i / 8, sizeof w);
+        if (set)
+            bits_signs_word(out + i, w, magnitude, 1, 32);
+        else
+            bits_signs_word(out + i, w, magnitude, 0, 32);
+    }
+    if (i == n) return 0;
+    memcpy(&w, in + i / 8, sizeof w);
+    bits_signs_word(out + i, w, magnitude, set, n - i);
+    return 0;
+}
+ESP_KERNEL(bits_signs, (float *out, const unsigned char *in, float s, int set, uint64_t n), (out, in, s, set, n))
+
+/* 1 if the bits behind the last element are 0, as they must be. */
+static inline int bits_padding_ok(const unsigned char *in, uint64_t count) {
+    uint32_t w;
+    if (count % 32 == 0) return 1;
+    memcpy(&w, in + count / 32 * 4, sizeof w);
+    return w >> count % 32 == 0;
+}
+#endif

@@ -1,0 +1,158 @@
+/* half.h: f32 to f16 and bf16 and back, rounding to nearest, ties to even. Knows nothing of payloads.
+ * Encoders get finite numbers only; decoders take every bit pattern (a NaN stays one, made quiet, as in hardware). */
+#ifndef ESP_HALF_H
+#define ESP_HALF_H
+#include "codecs/common/simd.h"
+
+typedef uint16_t half_u16 __attribute__((aligned(1), may_alias)); /* lies anywhere in memory */
+#define HALF_F16_NAN 0x7E00u
+#define HALF_BF16_NAN 0x7FC0u
+#define HALF_F16_MAX 65504.0f
+
+ESP_INLINE uint32_t half_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+ESP_INLINE float half_float(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+static inline void half_fill(unsigned char *body, uint32_t value, uint64_t n) {
+    const uint16_t v = (uint16_t)value;
+    for (uint64_t i = 0; i < n; i++) memcpy(body + 2 * i, &v, sizeof v);
+}
+
+/* ---- bf16 ------------------------------------------------------------------------------------------------- */
+ESP_INLINE uint32_t half_to_bf16(float x) {
+    const uint32_t u = half_bits(x);
+    return (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
+}
+/* With a residual, what would become Inf is sent as the largest finite value, so that the residual is finite. */
+ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, uint64_t n) {
+    if (!residual) {
+        for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_to_bf16(phi[i]);
+        return 0;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t v = half_to_bf16(phi[i]);
+        v -= (v & 0x7FFFu) == 0x7F80u;
+        out[i] = (uint16_t)v;
+        residual[i] = phi[i] - half_float(v << 16);
+    }
+    return 0;
+}
+/* out := (set ? 0 : out) + scale * in */
+ESP_INLINE uint64_t half_bf16_add_body(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
+    if (set)
+        for (uint64_t i = 0; i < n; i++) out[i] = scale * half_float((uint32_t)in[i] << 16);
+    else
+        for (uint64_t i = 0; i < n; i++) out[i] += scale * half_float((uint32_t)in[i] << 16);
+    return 0;
+}
+ESP_KERNEL(half_bf16_encode, (half_u16 * out, const float *phi, float *residual, uint64_t n), (out, phi, residual, n))
+ESP_KERNEL(half_bf16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))
+
+/* ---- f16 -------------------------------------------------------------------------------------------------- */
+/* In integers, except that adding 0.5, whose last place is f16's smallest step 2^-24, rounds the subnormal ones. */
+ESP_INLINE uint32_t half_to_f16(float x) {
+    const uint32_t u = half_bits(x);
+    const int32_t a = (int32_t)(u & 0x7FFFFFFFu); /* signed: the comparisons vectorise everywhere */
+    const int32_t small = (int32_t)half_bits(half_float((uint32_t)a) + 0.5f) - 0x3F000000;
+    int32_t large = (a - 0x38000000 + 0xFFF + (a >> 13 & 1)) >> 13;
+    large = large > 0x7C00 ? 0x7C00 : large;
+    return (u >> 16 & 0x8000u) | (uint32_t)(a < 0x38800000 ? small : large);
+}
+ESP_INLINE float half_from_f16(uint32_t h) {
+    const uint32_t sign = (h & 0x8000u) << 16;
+    const int32_t a = (int32_t)(h & 0x7FFFu);
+    const uint32_t normal = ((uint32_t)a << 13) + 0x38000000u;
+    const uint32_t special = ((uint32_t)a << 13) | 0x7F800000u | (uint32_t)(a > 0x7C00) << 22;
+    const uint32_t small = half_bits((float)a * 0x1p-24f);
+    return half_float(sign | (a < 0x400 ? small : a < 0x7C00 ? normal : special));
+}
+
+/* out = f16(down * clamp(phi)), and with a residual: residual = phi - up * out, where up * down == 1. Without a
+ * residual nothing is clamped and what is too large becomes Inf. */
+ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
+                                         uint64_t n) {
+    if (!residual) {
+        for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_to_f16(down * phi[i]);
+        return 0;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        float c = phi[i] > HALF_F16_MAX ? HALF_F16_MAX : phi[i];
+        c = c < -HALF_F16_MAX ? -HALF_F16_MAX : c;
+        const uint32_t v = half_to_f16(down * c);
+        out[i] = (uint16_t)v;
+        residual[i] = phi[i] - up * half_from_f16(v);
+    }
+    return 0;
+}
+ESP_INLINE uint64_t half_f16_add_body(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
+    if (set)
+        for (uint64_t i = 0; i < n; i++) out[i] = scale * half_from_f16(in[i]);
+    else
+        for (uint64_t i = 0; i < n; i++) out[i] += scale * half_from_f16(in[i]);
+    return 0;
+}
+ESP_KERNEL_OPT static uint64_t half_f16_encode_scalar(half_u16 *out, const float *phi, float *residual, float down,
+                                                      float up, uint64_t n) {
+    return half_f16_encode_body(out, phi, residual, down, up, n);
+}
+ESP_KERNEL_OPT static uint64_t half_f16_add_scalar(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
+    return half_f16_add_body(out, in, scale, set, n);
+}
+#ifdef ESP_SIMD_X86 /* the conversion instructions round and keep subnormals just as the code above */
+ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float *phi, float *residual, float down,
+                                                     float up, uint64_t n) {
+    const __m256 lim = _mm256_set1_ps(HALF_F16_MAX), neg = _mm256_set1_ps(-HALF_F16_MAX);
+    const __m256 d = _mm256_set1_ps(down), u = _mm256_set1_ps(up);
+    uint64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 p = _mm256_loadu_ps(phi + i);
+        const __m256 c = residual ? _mm256_max_ps(_mm256_min_ps(p, lim), neg) : p;
+        const __m128i v = _mm256_cvtps_ph(_mm256_mul_ps(c, d), _MM_FROUND_TO_NEAREST_INT);
+        _mm_storeu_si128((__m128i *)(void *)(out + i), v);
+        if (residual) _mm256_storeu_ps(residual + i, _mm256_sub_ps(p, _mm256_mul_ps(_mm256_cvtph_ps(v), u)));
+    }
+    return half_f16_encode_body(out + i, phi + i, residual ? residual + i : NULL, down, up, n - i);
+}
+ESP_TARGET_AVX512 static uint64_t half_f16_encode_avx512(half_u16 *out, const float *phi, float *residual, float down,
+                                                         float up, uint64_t n) {
+    const __m512 lim = _mm512_set1_ps(HALF_F16_MAX), neg = _mm512_set1_ps(-HALF_F16_MAX);
+    const __m512 d = _mm512_set1_ps(down), u = _mm512_set1_ps(up);
+    uint64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m512 p = _mm512_loadu_ps(phi + i);
+        const __m512 c = residual ? _mm512_max_ps(_mm512_min_ps(p, lim), neg) : p;
+        const __m256i v = _mm512_maskz_cvtps_ph(0xFFFF, _mm512_mul_ps(c, d), _MM_FROUND_TO_NEAREST_INT);
+        _mm256_storeu_si256((__m256i *)(void *)(out + i), v);
+        if (residual) _mm512_storeu_ps(residual + i, _mm512_sub_ps(p, _mm512_mul_ps(_mm512_cvtph_ps(v), u)));
+    }
+    return half_f16_encode_body(out + i, phi + i, residual ? residual + i : NULL, down, up, n - i);
+}
+ESP_TARGET_AVX2 static uint64_t half_f16_add_avx2(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
+    const __m256 s = _mm256_set1_ps(scale);
+    uint64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 v = _mm256_mul_ps(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(in + i))), s);
+        _mm256_storeu_ps(out + i, set ? v : _mm256_add_ps(_mm256_loadu_ps(out + i), v));
+    }
+    return half_f16_add_body(out + i, in + i, scale, set, n - i);
+}
+ESP_TARGET_AVX512 static uint64_t half_f16_add_avx512(float *out, const half_u16 *in, float scale, int set,
+                                                      uint64_t n) {
+    const __m512 s = _mm512_set1_ps(scale);
+    uint64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m512 v = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(in + i))), s);
+        _mm512_storeu_ps(out + i, set ? v : _mm512_add_ps(_mm512_loadu_ps(out + i), v));
+    }
+    return half_f16_add_body(out + i, in + i, scale, set, n - i);
+}
+#endif
+ESP_KERNEL_PICK(half_f16_encode, (half_u16 * out, const float *phi, float *residual, float down, float up, uint64_t n))
+ESP_KERNEL_PICK(half_f16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n))
+#endif

@@ -1,0 +1,98 @@
+/* params.h: what every codec's open does: read "key=val,key=val", say what is wrong, take memory for itself.
+ * Knows no codec; the caller gives the names. */
+#ifndef ESP_PARAMS_H
+#define ESP_PARAMS_H
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "espresso.h"
+
+/* One parameter that is a number; `takes` says in words what is allowed ("> 0"). */
+typedef struct esp_param {
+    const char *key;
+    double *value; /* holds the default at the start */
+    double min, max;
+    int above_min; /* 1: min itself is not allowed */
+    int whole;     /* 1: whole numbers only */
+    const char *takes;
+} esp_param;
+
+/* Passes an error to the host, which keeps it as the detail of the failing call. Returns `s`. */
+static inline esp_status esp_codec_fail(const esp_host *h, const char *codec, esp_status s, const char *text) {
+    esp_log_event ev = {(uint32_t)sizeof ev, ESP_LOG_ERROR, s, 0, codec, text, codec};
+    if (h && h->log) h->log(h->user, &ev);
+    return s;
+}
+
+/* A decimal number, the whole of `text`: 1 if it is one. strtod would read "0.5" by the user's locale. */
+static inline int esp_params_number(const char *text, double *out) {
+    double sign = 1, value = 0;
+    long digits = 0, exponent = 0, point = 0, e = 0, e_sign = 1;
+    if (*text == '-' || *text == '+') sign = *text++ == '-' ? -1 : 1;
+    for (; (*text >= '0' && *text <= '9') || (*text == '.' && !point); text++) {
+        if (*text == '.') {
+            point = 1;
+            continue;
+        }
+        value = value * 10 + (*text - '0');
+        digits++;
+        exponent -= point;
+    }
+    if (!digits) return 0;
+    if (*text == 'e' || *text == 'E') {
+        if (*++text == '-' || *text == '+') e_sign = *text++ == '-' ? -1 : 1;
+        if (*text < '0' || *text > '9') return 0;
+        for (; *text >= '0' && *text <= '9'; text++) e = e < 1000 ? e * 10 + (*text - '0') : e;
+    }
+    exponent += e_sign * e;
+    *out = sign * (exponent < 0 ? value / pow(10, (double)-exponent) : value * pow(10, (double)exponent));
+    return *text == 0;
+}
+
+/* Parses `params` into the `n` entries of `p`; `all` is the codec's own list of parameters, for the error's text. */
+static inline esp_status esp_params_parse(const esp_host *h, const char *codec, const char *params, esp_param *p, int n,
+                                          const char *all) {
+    char key[64], val[128], text[512];
+    const char *item = params;
+    int more;
+    for (; (more = esp_params_next(&params, key, sizeof key, val, sizeof val)) > 0; item = params) {
+        int i = 0;
+        while (i < n && strcmp(p[i].key, key) != 0) i++;
+        if (i == n) {
+            (void)snprintf(text, sizeof text, "%s: unknown parameter '%s'; %s %s", codec, key,
+                           n ? "its parameters are" : "it takes", n ? all : "none");
+            return esp_codec_fail(h, codec, ESP_E_ARG, text);
+        }
+        double x = 0;
+        if (!esp_params_number(val, &x) || !isfinite(x) || x < p[i].min || x > p[i].max ||
+            (p[i].above_min && x <= p[i].min) || (p[i].whole && x != floor(x))) {
+            (void)snprintf(text, sizeof text, "%s: parameter %s=%s is not allowed: it must be %s (parameters: %s)",
+                           codec, key, val, p[i].takes, all);
+            return esp_codec_fail(h, codec, ESP_E_ARG, text);
+        }
+        *p[i].value = x;
+    }
+    if (more == 0) return ESP_OK;
+    (void)snprintf(text, sizeof text,
+                   "%s: malformed parameters near '%.100s': write key=value,key=value (parameters: %s)", codec, item,
+                   n ? all : "none");
+    return esp_codec_fail(h, codec, ESP_E_ARG, text);
+}
+
+/* Memory for `self` through the host, zeroed; NULL when there is none. */
+static inline void *esp_codec_self(const esp_host *h, size_t bytes) {
+    void *p = h->alloc(h->user, (esp_device){ESP_CPU, 0}, bytes, 64);
+    return p ? memset(p, 0, bytes) : NULL;
+}
+
+static inline void esp_codec_self_free(const esp_host *h, void *self, size_t bytes) {
+    h->free_(h->user, (esp_device){ESP_CPU, 0}, self, bytes);
+}
+
+/* Answers bound(), as far as the caller's struct goes. */
+static inline esp_status esp_bound_fill(esp_bound *out, uint64_t body, uint64_t scratch, uint64_t state) {
+    esp_bound b = {out->struct_size, 32, esp_payload_capacity(body), scratch, state};
+    memcpy(out, &b, out->struct_size < sizeof b ? out->struct_size : sizeof b);
+    return ESP_OK;
+}
+#endif

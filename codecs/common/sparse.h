@@ -1,0 +1,359 @@
+/* sparse.h: what codecs that send k of d elements share: k, phi = beta e + gamma g, and the body of topk and dgc.
+ * Knows how positions are written, not how they are chosen (select.h does that).
+ *
+ * Body, little-endian, n = ceil(d / 65536) spans:
+ *     f32 value[k]      in ascending order of index
+ *     u32 held[n]       how many of them lie in each span of 65536 elements
+ *     then, of two forms, the smaller for this (d, k); the first where equal:
+ *     u16 place[k]      index in the span                                48 k/d + 32/65536 bits/element
+ *     u32 bitmap[]      ceil(d / 32) words, bit i % 32 of word i / 32    32 k/d + 1 + 32/65536 bits/element
+ * k travels in the header's aux. The bitmap pays from k = d/16 on. d = 0: no body. */
+#ifndef ESP_SPARSE_H
+#define ESP_SPARSE_H
+#include "espresso.h"
+#include "codecs/common/params.h"
+#include "codecs/common/select.h"
+
+/* ---- sizes --------------------------------------------------------------------------------------------------------- */
+/* max(1, ceil(ratio d)), 0 for d = 0 */
+static inline uint64_t sparse_k(double ratio, uint64_t count) {
+    double x = ratio * (double)count;
+    uint64_t k = (uint64_t)x;
+    k += (double)k < x;
+    if (k < 1) k = 1;
+    return k < count ? k : count;
+}
+
+static inline uint64_t sparse_spans(uint64_t count) { return (count + SELECT_SPAN - 1) / SELECT_SPAN; }
+static inline uint64_t sparse_map_bytes(uint64_t count) { return (count + 31) / 32 * 4; }
+static inline int sparse_is_map(uint64_t count, uint64_t k) { return sparse_map_bytes(count) < 2 * k; }
+
+static inline uint64_t sparse_body_bytes(uint64_t count, uint64_t k) {
+    return 4 * k + 4 * sparse_spans(count) + (sparse_is_map(count, k) ? sparse_map_bytes(count) : 2 * k);
+}
+
+/* Planning figures before anything was measured: bytes moved at 8 GB/s, two line fills for each of the k, 2 us to begin. */
+static inline esp_status sparse_cost(uint64_t count, uint64_t k, double compress_bytes, double *compress_ns,
+                                     double *decompress_ns) {
+    *compress_ns = 2000 + (double)count * compress_bytes / 8 + (double)k * 3;
+    *decompress_ns = 1000 + (double)count * 4 / 8 + (double)k * 2;
+    return ESP_OK;
+}
+
+/* A body may lie at any address in a caller's buffer. */
+static inline uint32_t sparse_u32(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, 4);
+    return v;
+}
+static inline uint32_t sparse_u16(const uint8_t *p) {
+    uint16_t v;
+    memcpy(&v, p, 2);
+    return v;
+}
+static inline float sparse_f32(const uint8_t *p) {
+    float v;
+    memcpy(&v, p, 4);
+    return v;
+}
+
+/* ---- phi --------------------------------------------------------------------------------------------------------------- */
+/* out = beta e + gamma g. Ones, the usual case, without products: the same numbers, sooner. */
+ESP_INLINE uint64_t sparse_phi_body(const float *restrict g, const float *restrict e, float beta, float gamma,
+                                    float *restrict out, uint64_t n) {
+    if (beta == 1.0f && gamma == 1.0f)
+        for (uint64_t i = 0; i < n; i++) out[i] = e[i] + g[i];
+    else
+        for (uint64_t i = 0; i < n; i++) out[i] = beta * e[i] + gamma * g[i];
+    return 0;
+}
+ESP_KERNEL(sparse_phi, (const float *g, const float *e, float beta, float gamma, float *out, uint64_t n),
+           (g, e, beta, gamma, out, n))
+
+/* e = beta e + gamma g */
+ESP_INLINE uint64_t sparse_keep_body(const float *restrict g, float *restrict e, float beta, float gamma, uint64_t n) {
+    if (beta == 1.0f && gamma == 1.0f)
+        for (uint64_t i = 0; i < n; i++) e[i] = e[i] + g[i];
+    else
+        for (uint64_t i = 0; i < n; i++) e[i] = beta * e[i] + gamma * g[i];
+    return 0;
+}
+ESP_KERNEL(sparse_keep, (const float *g, float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
+
+/* Largest |g|, or |phi|, as bits. */
+ESP_INLINE uint64_t sparse_top_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
+    uint32_t top = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t b = select_bits(!e ? g[i] : beta == 1.0f && gamma == 1.0f ? e[i] + g[i] : beta * e[i] + gamma * g[i]);
+        top = b > top ? b : top;
+    }
+    return top;
+}
+ESP_KERNEL(sparse_top, (const float *g, const float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
+
+/* What is being compressed. */
+typedef struct sparse_input {
+    const float *g;
+    float *e; /* NULL: phi = g */
+    float beta, gamma;
+    sparse_phi_fn phi;
+    sparse_keep_fn keep;
+    sparse_top_fn top;
+    const select_job *sel;
+} sparse_input;
+
+static inline sparse_input sparse_input_of(const esp_codec_args *a, int simd) {
+    sparse_input in = {0};
+    in.g = (const float *)a->tensor->data.ptr;
+    in.e = a->residual;
+    in.beta = a->beta;
+    in.gamma = a->gamma;
+    in.phi = sparse_phi_for(simd);
+    in.keep = sparse_keep_for(simd);
+    in.top = sparse_top_for(simd);
+    return in;
+}
+
+/* load function of select_job */
+static inline const float *sparse_load(const void *arg, uint64_t at, uint64_t n, float *buf) {
+    const sparse_input *in = (const sparse_input *)arg;
+    if (!in->e) return in->g + at;
+    in->phi(in->g + at, in->e + at, in->beta, in->gamma, buf, n);
+    return buf;
+}
+
+typedef struct sparse_scan {
+    const sparse_input *in;
+    uint32_t largest;
+} sparse_scan;
+
+static inline void sparse_scan_body(void *arg, uint64_t begin, uint64_t end) {
+    sparse_scan *s = (sparse_scan *)arg;
+    const sparse_input *in = s->in;
+    select_raise(&s->largest,
+                 (uint32_t)in->top(in->g + begin, in->e ? in->e + begin : NULL, in->beta, in->gamma, end - begin));
+}
+
+/* 1 where all of phi is finite */
+static inline int sparse_finite(const esp_host *h, const sparse_input *in, uint64_t count) {
+    sparse_scan s = {in, 0};
+    select_parallel(h, count, SELECT_SPAN, sparse_scan_body, &s);
+    return s.largest < SELECT_INF;
+}
+
+/* Sets x to zero where the block's numbers were taken. */
+static inline void sparse_clear(const select_job *s, uint64_t b, float *x) {
+    const uint16_t *idx = s->idx + s->block[b].at;
+    float *span = x + b * SELECT_BLOCK / SELECT_SPAN * SELECT_SPAN;
+    for (uint64_t i = 0; i < s->block[b].n; i++) span[idx[i]] = 0.0f;
+}
+
+static inline void sparse_residual_body(void *arg, uint64_t begin, uint64_t end) {
+    const sparse_input *in = (const sparse_input *)arg;
+    for (; begin < end; begin += SELECT_BLOCK) {
+        uint64_t n = end - begin < SELECT_BLOCK ? end - begin : SELECT_BLOCK;
+        in->keep(in->g + begin, in->e + begin, in->beta, in->gamma, n);
+        sparse_clear(in->sel, begin / SELECT_BLOCK, in->e);
+    }
+}
+
+/* residual = phi, with zeros where it was sent */
+static inline void sparse_residual(sparse_input *in, const select_job *s) {
+    in->sel = s;
+    if (in->e) select_parallel(s->host, s->count, SELECT_SPAN, sparse_residual_body, in);
+}
+
+/* ---- body, written --------------------------------------------------------------------------------------------------------- */
+/* Sets bits in zeroed words; each word is written once, for adding bits to memory one by one is slow. */
+static inline void sparse_write_map(uint8_t *map, const uint16_t *idx, uint64_t n) {
+    for (uint64_t i = 0; i < n;) {
+        const uint32_t word = idx[i] / 32u;
+        uint32_t bits = 0;
+        for (; i < n && idx[i] / 32u == word; i++) bits |= 1u << idx[i] % 32u;
+        memcpy(map + 4 * word, &bits, 4);
+    }
+}
+
+static inline void sparse_write(const select_job *s, uint8_t *body) {
+    uint8_t *held = body + 4 * s->k, *place = held + 4 * sparse_spans(s->count);
+    const int map = sparse_is_map(s->count, s->k);
+    uint64_t at = 0;
+    if (map) memset(place, 0, sparse_map_bytes(s->count));
+    for (uint64_t b = 0; b * SELECT_BLOCK < s->count; b++) {
+        const uint64_t span = b * SELECT_BLOCK / SELECT_SPAN, n = s->block[b].n, from = s->block[b].at;
+        uint32_t have = b * SELECT_BLOCK % SELECT_SPAN ? sparse_u32(held + 4 * span) : 0;
+        have += (uint32_t)n;
+        memcpy(held + 4 * span, &have, 4);
+        memcpy(body + 4 * at, s->val + from, 4 * n);
+        if (map)
+            sparse_write_map(place + span * (SELECT_SPAN / 8), s->idx + from, n);
+        else
+            memcpy(place + 2 * at, s->idx + from, 2 * n);
+        at += n;
+    }
+}
+
+/* ---- compress -------------------------------------------------------------------------------------------------------------- */
+static inline esp_payload_header sparse_header(const char *codec, uint16_t wire, uint64_t count, uint64_t k) {
+    esp_payload_header h = {0};
+    h.codec = esp_name_hash(codec);
+    h.wire_version = wire;
+    h.count = count;
+    h.aux = k;
+    h.body_bytes = sparse_body_bytes(count, k);
+    return h;
+}
+
+/* Selects s->k of s->count and writes the payload. *sent: 0 where nothing is to be taken out of the feedback memory,
+ * because there was nothing, or something not finite. */
+static inline esp_status sparse_compress(select_job *s, const esp_codec_args *a, const char *codec, uint16_t wire,
+                                         int *sent) {
+    esp_payload_header h = sparse_header(codec, wire, s->count, s->k);
+    *sent = 0;
+    if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes)
+        return esp_codec_fail(s->host, codec, ESP_E_TOO_SMALL, "the payload's capacity is less than bound() says");
+    if (!s->count) return esp_payload_begin(a->payload, &h);
+    if (!a->scratch || a->scratch->bytes < select_scratch_bytes(s->count, s->k))
+        return esp_codec_fail(s->host, codec, ESP_E_ARG, "scratch memory is less than bound() says");
+    if (select_run(s, a->scratch->ptr)) {
+        h.flags = ESP_PAYLOAD_NONFINITE;
+        h.body_bytes = h.aux = 0;
+        return esp_payload_begin(a->payload, &h);
+    }
+    *sent = 1;
+    esp_status st = esp_payload_begin(a->payload, &h);
+    if (st == ESP_OK) sparse_write(s, (uint8_t *)esp_payload_body(a->payload));
+    return st;
+}
+
+/* ---- body, read -------------------------------------------------------------------------------------------------------------- */
+static inline uint64_t sparse_span_len(uint64_t count, uint64_t span) {
+    uint64_t left = count - span * SELECT_SPAN;
+    return left < SELECT_SPAN ? left : SELECT_SPAN;
+}
+
+/* 1 where places are ascending and below len */
+static inline int sparse_places_ok(const uint8_t *place, uint64_t n, uint64_t len) {
+    uint32_t bad = n && sparse_u16(place + 2 * (n - 1)) >= len;
+    for (uint64_t i = 1; i < n; i++) bad |= sparse_u16(place + 2 * i) <= sparse_u16(place + 2 * i - 2);
+    return !bad;
+}
+
+/* 1 where exactly n of the span's bits are set, all below len */
+static inline int sparse_map_ok(const uint8_t *map, uint64_t n, uint64_t len) {
+    uint64_t words = (len + 31) / 32, set = 0;
+    for (uint64_t i = 0; i < words; i++) set += (uint64_t)__builtin_popcount(sparse_u32(map + 4 * i));
+    return set == n && (len % 32 == 0 || !(sparse_u32(map + 4 * (words - 1)) >> len % 32));
+}
+
+static inline int sparse_values_finite(const uint8_t *val, uint64_t k) {
+    uint32_t top = 0;
+    for (uint64_t i = 0; i < k; i++) {
+        uint32_t b = sparse_u32(val + 4 * i) & SELECT_ABS;
+        top = b > top ? b : top;
+    }
+    return top < SELECT_INF;
+}
+
+static inline int sparse_body_ok(const uint8_t *body, uint64_t count, uint64_t k) {
+    const uint8_t *held = body + 4 * k, *place = held + 4 * sparse_spans(count);
+    uint64_t at = 0;
+    for (uint64_t s = 0; s < sparse_spans(count); s++) {
+        uint64_t n = sparse_u32(held + 4 * s), len = sparse_span_len(count, s);
+        if (n > len || n > k - at) return 0;
+        if (sparse_is_map(count, k) ? !sparse_map_ok(place + s * (SELECT_SPAN / 8), n, len)
+                                    : !sparse_places_ok(place + 2 * at, n, len))
+            return 0;
+        at += n;
+    }
+    return at == k && sparse_values_finite(body, k); /* no encoder sends NaN or Inf as a value */
+}
+
+/* Where one payload's next span begins. */
+typedef struct sparse_reader {
+    const uint8_t *val, *held, *place; /* held NULL: nothing in it */
+    int map;
+} sparse_reader;
+
+static inline sparse_reader sparse_reader_at(const esp_payload *p, uint64_t span) {
+    sparse_reader r = {0};
+    esp_payload_header h;
+    memcpy(&h, p->data.ptr, sizeof h);
+    if (!h.body_bytes) return r;
+    r.val = (const uint8_t *)esp_payload_body(p);
+    r.held = r.val + 4 * h.aux;
+    r.place = r.held + 4 * sparse_spans(h.count);
+    r.map = sparse_is_map(h.count, h.aux);
+    uint64_t before = 0;
+    for (uint64_t s = 0; s < span; s++) before += sparse_u32(r.held + 4 * s);
+    r.val += 4 * before;
+    r.place += r.map ? span * (SELECT_SPAN / 8) : 2 * before;
+    r.held += 4 * span;
+    return r;
+}
+
+/* Adds the reader's span to out and moves on. */
+static inline void sparse_add_span(sparse_reader *r, float *out, uint64_t len, float scale) {
+    if (!r->held) return;
+    uint64_t n = sparse_u32(r->held);
+    if (r->map) {
+        const uint8_t *v = r->val;
+        for (uint64_t w = 0; w < (len + 31) / 32; w++)
+            for (uint32_t m = sparse_u32(r->place + 4 * w); m; m &= m - 1, v += 4)
+                out[32 * w + (uint64_t)__builtin_ctz(m)] += scale * sparse_f32(v);
+    } else {
+        for (uint64_t i = 0; i < n; i++) out[sparse_u16(r->place + 2 * i)] += scale * sparse_f32(r->val + 4 * i);
+    }
+    r->val += 4 * n;
+    r->place += r->map ? SELECT_SPAN / 8 : 2 * n;
+    r->held += 4;
+}
+
+static inline void sparse_decode_body(void *arg, uint64_t begin, uint64_t end) {
+    enum { AT_ONCE = 32 };
+    const esp_codec_args *a = (const esp_codec_args *)arg;
+    float *out = (float *)a->tensor->data.ptr;
+    const float scale = a->scale != 0.0f ? a->scale : 1.0f;
+    sparse_reader r[AT_ONCE];
+    uint32_t first = 0;
+    do { /* span by span, all payloads of a batch: the span stays in cache */
+        uint32_t n = a->n_payloads - first < AT_ONCE ? a->n_payloads - first : AT_ONCE;
+        for (uint32_t p = 0; p < n; p++) r[p] = sparse_reader_at(&a->payload[first + p], begin / SELECT_SPAN);
+        for (uint64_t at = begin; at < end; at += SELECT_SPAN) {
+            uint64_t len = end - at < SELECT_SPAN ? end - at : SELECT_SPAN;
+            if (a->mode == ESP_OUT_SET && first == 0) memset(out + at, 0, 4 * len);
+            for (uint32_t p = 0; p < n; p++) sparse_add_span(&r[p], out + at, len, scale);
+        }
+        first += n;
+    } while (first < a->n_payloads);
+}
+
+static inline void sparse_fill_nan(uint8_t *out, uint64_t n) {
+    const uint32_t nan = 0x7fc00000u;
+    for (uint64_t i = 0; i < n; i++) memcpy(out + 4 * i, &nan, 4);
+}
+
+/* decompress, whole. Sent values must number k_min to k_max. */
+static inline esp_status sparse_decompress(const esp_host *host, const esp_codec_args *a, const char *codec,
+                                           uint16_t wire, uint64_t k_min, uint64_t k_max) {
+    const uint64_t count = a->tensor->count;
+    const uint32_t id = esp_name_hash(codec);
+    int nan = 0;
+    for (uint32_t p = 0; p < a->n_payloads; p++) {
+        esp_payload_header h;
+        if (esp_payload_read(&a->payload[p], id, wire, count, &h) != ESP_OK)
+            return esp_codec_fail(host, codec, ESP_E_CORRUPT,
+                                  "the payload's header is corrupt, or of another codec or size");
+        if (h.flags ? h.body_bytes != 0
+                    : h.aux < k_min || h.aux > k_max || h.body_bytes != sparse_body_bytes(count, h.aux) ||
+                          !sparse_body_ok((const uint8_t *)esp_payload_body(&a->payload[p]), count, h.aux))
+            return esp_codec_fail(host, codec, ESP_E_CORRUPT, "the payload's values or indices are corrupt");
+        nan |= h.flags & ESP_PAYLOAD_NONFINITE;
+    }
+    if (nan)
+        sparse_fill_nan((uint8_t *)a->tensor->data.ptr, count);
+    else
+        select_parallel(host, count, SELECT_SPAN, sparse_decode_body, (void *)(uintptr_t)a);
+    return ESP_OK;
+}
+#endif

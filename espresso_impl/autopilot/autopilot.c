@@ -1,0 +1,192 @@
+/* autopilot.c: strategy "auto": measures while the first steps run, plans, switches, and keeps watching. This file is its life
+ * and its phases; what happens in them is in autopilot_*.c. */
+#include "espresso_impl/autopilot/autopilot.h"
+
+#include "espresso_impl/autopilot/options.c"
+#include "espresso_impl/autopilot/measure.c"
+#include "espresso_impl/autopilot/fallback.c"
+#include "espresso_impl/autopilot/plan.c"
+#include "espresso_impl/autopilot/file.c"
+#include "espresso_impl/autopilot/watch.c"
+
+enum { ESP__AUTO_WARM_STEPS = 2 };
+
+/* ---- what the files share ---------------------------------------------------------------------------------------------- */
+ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
+    char text[ESP__ERROR_MAX];
+    esp_log_event ev = {sizeof ev, ESP_LOG_INFO, ESP_OK, 0, "autopilot", text, NULL};
+    va_list ap;
+    if (ctx->rank || ctx->log_level < ESP_LOG_WARN) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (ESP_HAS(esp_host, ctx->user_host, log)) {
+        ctx->user_host->log(ctx->user_host->user, &ev);
+        return;
+    }
+    fprintf(stderr, "espresso: autopilot: %s\n", text);
+}
+
+ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
+    esp__autopilot *a = ctx->autopilot;
+    a->phase = phase;
+    a->phase_steps = a->n_times = 0;
+    if (phase == ESP__AUTO_MEASURE) {
+        a->n_ready = 0;
+        a->stats_step = ctx->stats.step_ns;
+        a->stats_exposed = ctx->stats.exposed_communication_ns;
+    }
+    if (phase == ESP__AUTO_WATCH) a->interval = 0;
+}
+
+/* Puts a strategy in force, and remembers that it was not the program that did. */
+ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
+    esp_status s = esp_strategy_set(ctx, text);
+    ctx->autopilot->in_force = ctx->strategy.hash;
+    return s;
+}
+
+ESP__FN const char *esp__auto_phase(const esp_ctx *ctx) {
+    static const char *const words[] = {"warming up", "measuring", "planning", "flushing",
+                                        "checking",   "checking",  "watching", "off"};
+    const esp__autopilot *a = ctx->autopilot;
+    if (!a) return NULL;
+    return a->phase == ESP__AUTO_WATCH && a->stays ? "watching (stays with fp32)" : words[a->phase];
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__auto_open(esp_ctx *ctx, const char **spec) {
+    if (!*spec || strncmp(*spec, "auto", 4) || ((*spec)[4] && (*spec)[4] != ':')) return ESP_OK;
+    esp__autopilot *a = esp__alloc(ctx, sizeof *a);
+    if (!a) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    ctx->autopilot = a;
+    a->every = 1;
+    esp_status s = esp__auto_options_read(ctx, *spec, &a->opt);
+    if (!s) s = esp__auto_codecs_read(ctx, ctx->codec_spec, &a->opt);
+    *spec = "fp32";
+    return s;
+}
+
+static esp_status esp__auto_memory(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    uint64_t n = ctx->n_tensors, ranks = (uint64_t)ctx->size, bits = (n + 7) / 8;
+    a->times = esp__alloc(ctx, ESP__AUTO_TIMES * sizeof *a->times);
+    a->sorted = esp__alloc(ctx, ESP__AUTO_TIMES * sizeof *a->sorted);
+    a->ready = esp__alloc(ctx, ESP__AUTO_READY * n * sizeof *a->ready);
+    a->ready_max = esp__alloc(ctx, n * sizeof *a->ready_max);
+    a->all = esp__alloc(ctx, ranks * sizeof *a->all);
+    a->probes = esp__alloc(ctx, ESP__AUTO_PROBES * sizeof *a->probes);
+    a->level = esp__alloc(ctx, n);
+    a->strikes = esp__alloc(ctx, n);
+    a->bits = esp__alloc(ctx, bits);
+    a->all_bits = esp__alloc(ctx, bits * ranks);
+    a->feedback_seen = esp__alloc(ctx, n * sizeof *a->feedback_seen);
+    a->samples_seen = esp__alloc(ctx, n * sizeof *a->samples_seen);
+    return a->times && a->sorted && a->ready && a->ready_max && a->all && a->probes && a->level && a->strikes &&
+                   a->bits && a->all_bits && a->feedback_seen && a->samples_seen
+               ? ESP_OK
+               : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+}
+
+ESP__FN esp_status esp__auto_start(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    if (!a) return ESP_OK;
+    esp_status s = esp__auto_memory(ctx);
+    if (s) return s;
+    a->in_force = a->fp32 = ctx->strategy.hash;
+    a->lossy = !a->opt.warmup;
+    esp__auto_enter(ctx, ESP__AUTO_WARM);
+    if (ctx->size == 1) {
+        esp__auto_say(ctx, "one rank: there is nothing to synchronise; stays with fp32");
+        a->stays = 1;
+        a->phase = ESP__AUTO_OFF;
+        return ESP_OK;
+    }
+    s = esp__auto_measure_open(ctx);
+    return s || !*a->opt.file ? s : esp__auto_reuse(ctx);
+}
+
+ESP__FN void esp__auto_close(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    if (!a) return;
+    esp__auto_job_free(ctx, a->job); /* its thread reads the survey */
+    if (a->survey_open) esp__survey_close(ctx, &a->survey);
+    esp__free(ctx, a->times);
+    esp__free(ctx, a->sorted);
+    esp__free(ctx, a->ready);
+    esp__free(ctx, a->ready_max);
+    esp__free(ctx, a->all);
+    esp__free(ctx, a->probes);
+    esp__free(ctx, a->level);
+    esp__free(ctx, a->strikes);
+    esp__free(ctx, a->bits);
+    esp__free(ctx, a->all_bits);
+    esp__free(ctx, a->feedback_seen);
+    esp__free(ctx, a->samples_seen);
+    esp__strfree(ctx, a->before);
+    esp__strfree(ctx, a->next);
+    esp__free(ctx, a);
+    ctx->autopilot = NULL;
+}
+
+ESP__FN int esp__auto_chooses(const esp_ctx *ctx) {
+    const esp__autopilot *a = ctx->autopilot;
+    return a && a->phase != ESP__AUTO_OFF && a->in_force == ctx->strategy.hash;
+}
+
+/* A state was loaded, and with it the strategy that was in force when it was saved: that one is watched, if it compresses. */
+ESP__FN void esp__auto_loaded(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    if (!a || a->phase == ESP__AUTO_OFF) return;
+    a->in_force = ctx->strategy.hash;
+    esp__auto_job_free(ctx, a->job);
+    a->job = NULL;
+    a->lossy = ctx->step >= a->opt.warmup;
+    a->stays = 0;
+    for (uint32_t i = 0; i < ctx->strategy.n_units; i++)
+        if (esp__option_uses(&ctx->strategy.units[i].option, ESP__COMP)) {
+            esp__auto_settle(ctx, 0.0);
+            return;
+        }
+    esp__auto_enter(ctx, ESP__AUTO_WARM); /* it may have been saved before anything was chosen */
+}
+
+/* ---- a step ---------------------------------------------------------------------------------------------------------------- */
+static void esp__auto_note(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    const esp__step_clock *c = &ctx->clock;
+    uint64_t ns = a->source.step_ns ? a->source.step_ns(a->source.user, ctx)
+                  : c->begin_ns     ? c->end_ns - c->begin_ns
+                                    : 0;
+    a->phase_steps++;
+    if (ns) a->times[a->n_times++ % ESP__AUTO_TIMES] = ns;
+}
+
+ESP__FN esp_status esp__auto_step(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    uint64_t start = esp__now_ns();
+    esp_status s = ESP_OK;
+    if (a->phase == ESP__AUTO_OFF) return ESP_OK;
+    if (ctx->strategy.hash != a->in_force) {
+        esp__auto_say(ctx, "the program set a strategy of its own: nothing is measured or changed any more");
+        a->phase = ESP__AUTO_OFF;
+        return ESP_OK;
+    }
+    a->waited_ns = 0;
+    esp__auto_note(ctx);
+    switch (a->phase) {
+    case ESP__AUTO_WARM:
+        if (a->phase_steps >= ESP__AUTO_WARM_STEPS) esp__auto_measure_begin(ctx, 0);
+        break;
+    case ESP__AUTO_MEASURE: s = esp__auto_measure_step(ctx); break;
+    case ESP__AUTO_PLAN: s = esp__auto_plan_step(ctx); break;
+    case ESP__AUTO_FLUSH: s = esp__auto_flush_step(ctx); break;
+    case ESP__AUTO_CHECK:
+    case ESP__AUTO_BACK: s = esp__auto_check_step(ctx); break;
+    case ESP__AUTO_WATCH: s = esp__auto_watch_step(ctx); break;
+    default: break;
+    }
+    uint64_t took = esp__now_ns() - start;
+    a->mine.spent_ns += took > a->waited_ns ? took - a->waited_ns : 0;
+    return s;
+}

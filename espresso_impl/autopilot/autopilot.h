@@ -1,0 +1,176 @@
+/* autopilot.h: what the files of the autopilot share: its options, where it stands, what ranks tell each other, and what the
+ * planner's thread is given. Nothing outside autopilot*.c and tests sees it. */
+#ifndef ESP__AUTOPILOT_H
+#define ESP__AUTOPILOT_H
+#include "espresso_impl/executor/context.h"
+#include "espresso_impl/costs/costs.h"
+
+/* Where it stands. All ranks are in the same phase after the same step. */
+enum {
+    ESP__AUTO_WARM,    /* first steps: caches and pages fill, nothing is counted                   */
+    ESP__AUTO_MEASURE, /* steps are timed, links and codecs probed between them                    */
+    ESP__AUTO_PLAN,    /* rank 0 plans on a thread, training goes on                               */
+    ESP__AUTO_FLUSH,   /* one uncompressed step: feedback that has no place in what comes next     */
+    ESP__AUTO_CHECK,   /* the new strategy is timed against the one before                         */
+    ESP__AUTO_BACK,    /* the one before is timed again, because the new one is not clearly faster */
+    ESP__AUTO_WATCH,   /* now and then a look at step times and errors                             */
+    ESP__AUTO_OFF      /* the program took over, or there is nothing to choose                     */
+};
+enum { ESP__AUTO_TIMES = 1024, ESP__AUTO_READY = 32, ESP__AUTO_PROBES = 256, ESP__AUTO_TEXT = 256 };
+
+typedef struct esp__auto_options {
+    uint32_t steps, window, cooldown;
+    uint64_t warmup; /* no lossy codec before this step                             */
+    double min_gain, drift, max_error;
+    char file[ESP__SPEC_MAX * 4], plan[ESP__NAME_MAX];
+    int no_codec;                                   /* "none": only merging and order */
+    char codecs[ESP__SURVEY_CODECS][ESP__SPEC_MAX]; /* allowed, fp16 and bf16 among them */
+    uint32_t n_codecs;
+} esp__auto_options;
+
+/* One probe that measuring may make. */
+typedef struct esp__auto_probe {
+    uint8_t codec, level, done, pass; /* codec: 1 + its index, or 0: a link's; pass: from coarse to fine */
+    uint32_t coll;
+    uint64_t size; /* bytes, or elements */
+} esp__auto_probe;
+
+/* What each rank says in an exchange. Decisions come from all ranks' words alone, so that all ranks make the same. */
+typedef struct esp__auto_word {
+    uint64_t step_ns, spread_ns; /* median and distance of the quartiles since the phase began */
+    uint64_t spent_ns;           /* by the autopilot since the exchange before                 */
+    uint64_t exchange_ns;        /* shortest exchange so far                                   */
+    uint64_t cpu_ns, compute_ns; /* burnt while computing; time of computing                   */
+    int64_t pid;
+    uint32_t trouble; /* tensors whose error or feedback is too large */
+    /* rank 0's */
+    uint32_t done, verdict;
+    uint64_t text_bytes;
+    double gain, predicted_ns;
+} esp__auto_word;
+
+enum { ESP__VERDICT_STAY = 1, ESP__VERDICT_SWITCH = 2 };
+
+/* What the planner's thread reads, and what it found. Nobody else touches it until `done`. */
+typedef struct esp__auto_job {
+    /* in */
+    esp_plan_model model;
+    esp_plan_tensor *tensors, *free_tensors; /* free: nothing kept, for what is in force now */
+    esp_plan_system system;
+    esp_plan_codec codecs[ESP__SURVEY_CODECS], all_codecs[ESP__SURVEY_CODECS]; /* allowed now; measured */
+    uint32_t n_codecs, n_all_codecs;
+    int kept; /* some tensor must have a codec */
+    esp_plan_config config;
+    char *in_force; /* text */
+    double base_ns; /* what it takes, measured */
+    double min_gain;
+    int forced;      /* the strategy in force must go, whatever comes next      */
+    uint64_t refuse; /* hash of a plan that was tried and was slower; 0: none */
+    double exposed;  /* communication, share of a measured step                                  */
+    /* out */
+    uint32_t verdict;
+    esp_plan *plan;
+    uint64_t text_hash;
+    double need;                      /* least gain for which the plan is worth a change: 1.05 */
+    double gain, predicted_ns, ratio; /* ratio: measured / predicted of the strategy in force */
+    double bound, plan_ns;            /* bound: the plan is at most this share above it; < 0: not known */
+    char chosen[ESP__AUTO_TEXT * 2], reason[ESP__AUTO_TEXT * 2];
+    /* the thread */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    int running, done;
+} esp__auto_job;
+
+/* Where figures come from. Tests put others in their place; NULL: the real ones. */
+typedef struct esp__auto_source {
+    void *user;
+    uint64_t (*step_ns)(void *user, esp_ctx *ctx);          /* of the step just made         */
+    void (*ready)(void *user, esp_ctx *ctx, uint64_t *out); /* likewise, per tensor          */
+    esp_status (*figures)(void *user, esp_ctx *ctx, esp_plan_system *system, esp_plan_codec *codecs, uint32_t *n);
+    int (*trouble)(void *user, esp_ctx *ctx, uint32_t tensor); /* its error or feedback is too large */
+} esp__auto_source;
+
+typedef struct esp__autopilot {
+    esp__auto_options opt;
+    esp__auto_source source;
+    int phase, stays;        /* stays: the verdict was that nothing wins */
+    uint64_t in_force, fp32; /* hashes: of the strategy that the autopilot, and not the program, chose; of fp32 */
+    uint32_t phase_steps;
+    /* times of steps since the phase began: the last ESP__AUTO_TIMES */
+    uint64_t *times, *sorted;
+    uint32_t n_times;
+    uint64_t *ready; /* [ESP__AUTO_READY][n_tensors] */
+    uint32_t n_ready;
+    /* exchange */
+    esp__auto_word mine, *all;
+    uint32_t every; /* steps between exchanges while not watching */
+    /* measuring */
+    esp__survey survey;
+    int survey_open, have_figures;
+    uint8_t stale[ESP__SURVEY_CODECS]; /* a codec's points are from before */
+    esp__auto_probe *probes;
+    uint32_t n_probes;
+    uint8_t pass;       /* of the probes that are being listed */
+    uint64_t spent_ns;  /* of the measuring phase so far: agreed */
+    uint64_t waited_ns; /* for ranks that came later, in the exchanges of this step */
+    uint64_t cpu_since, stats_step, stats_exposed;
+    uint64_t *ready_max; /* rank 0: [n_tensors], the slowest rank's */
+    /* planning: rank 0 */
+    esp__auto_job *job;
+    /* what is in force, and what was before */
+    double base_ns, base_spread_ns; /* of the strategy before, measured         */
+    double predicted_ns;            /* of the new one                           */
+    double gain;
+    double tried_ns;     /* what the new one took, while the one before is timed again */
+    double again_ns;     /* what the one before took then; 0: not timed again yet      */
+    char *before, *next; /* texts */
+    uint32_t check_steps;
+    int forced, lossy; /* lossy: codecs that lose something may be chosen */
+    uint64_t refuse;   /* rank 0: hash of a plan that was tried and was slower */
+    /* watching */
+    double reference_ns;
+    uint32_t interval, over, under;
+    uint64_t settled_step; /* ctx->step when the last decision was made */
+    int said_cooldown;
+    /* guard */
+    uint8_t *level; /* [n_tensors]: how often it fell back; the ladder's rung */
+    uint8_t *bits, *all_bits;
+    double *feedback_seen;  /* [n_tensors] the largest of earlier looks, 0: none */
+    uint32_t *samples_seen; /* how many there were */
+    uint8_t *strikes;
+} esp__autopilot;
+
+/* ---- options.c ---- */
+ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o);
+ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o);
+/* ---- measure.c ---- */
+ESP__FN uint64_t esp__auto_median(const esp__autopilot *a, uint64_t *spread);
+ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
+ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx); /* agreed: the largest of the ranks' medians */
+ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
+ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again);
+ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);
+/* ---- plan.c ---- */
+ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx);
+ESP__FN int esp__auto_plan_done(esp__autopilot *a);
+ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job);
+/* ---- watch.c ---- */
+ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx);
+ESP__FN esp_status esp__auto_flush_step(esp_ctx *ctx);
+ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx);
+ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx);
+ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns);
+/* ---- fallback.c ---- */
+ESP__FN uint32_t esp__auto_trouble(esp_ctx *ctx);
+ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed);
+ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t tensor);
+/* ---- file.c ---- */
+ESP__FN void esp__auto_save(esp_ctx *ctx);
+ESP__FN esp_status esp__auto_reuse(esp_ctx *ctx);
+/* ---- autopilot.c ---- */
+ESP__FN void esp__auto_loaded(esp_ctx *ctx); /* state.c: after a state and its strategy were loaded, on all ranks */
+ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase);
+ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text);
+/* A line that a user sees without asking, on rank 0. */
+ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) ESP__PRINTF(2, 3);
+#endif

@@ -1,0 +1,109 @@
+/* fallback.c: tensors whose compression goes wrong fall back to a gentler codec, or to none. Looks at the errors that
+ * observe/errors.c sampled. Must not know how a strategy is planned. */
+#include "espresso_impl/autopilot/autopilot.h"
+#include <math.h>
+
+enum { ESP__AUTO_STRIKES = 3 };
+/* Feedback this many times the gradient is suspicious where it still grows, and wrong where it is ten times as much. */
+static const double esp__auto_feedback_ratio = 30.0, esp__auto_feedback_growth = 1.2;
+
+/* The codec that compresses tensor i now; NULL: none does. */
+static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
+    const esp__tensor *t = &ctx->tensors[i];
+    for (uint32_t k = 0; k < t->n_units; k++) {
+        const esp__work_unit *u = &ctx->strategy.units[t->first_unit + k];
+        if (esp__option_uses(&u->option, ESP__COMP)) return u->codec->spec;
+    }
+    return NULL;
+}
+
+/* One look at one tensor's last sample. */
+static int esp__auto_suspicious(esp__autopilot *a, uint32_t i, const esp_tensor_stats *x) {
+    if (!isfinite(x->error) || !isfinite(x->feedback)) return ESP__AUTO_STRIKES;
+    if (a->opt.max_error > 0.0 && x->error > a->opt.max_error) return 1;
+    if (x->feedback < esp__auto_feedback_ratio) return 0;
+    double seen = a->feedback_seen[i];
+    if (x->feedback > seen) a->feedback_seen[i] = x->feedback;
+    if (x->feedback > 10.0 * esp__auto_feedback_ratio) return 1;
+    return seen > 0.0 && x->feedback > esp__auto_feedback_growth * seen;
+}
+
+/* Marks, in a->bits, the tensors in trouble on this rank, and returns how many they are. */
+ESP__FN uint32_t esp__auto_trouble(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    uint32_t n = 0;
+    memset(a->bits, 0, (ctx->n_tensors + 7u) / 8u);
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        if (!esp__auto_codec_now(ctx, i)) continue;
+        pthread_mutex_lock(&ctx->lock);
+        esp_tensor_stats x = ctx->tensors[i].sampled;
+        pthread_mutex_unlock(&ctx->lock);
+        int bad = 0;
+        if (a->source.trouble)
+            bad = a->source.trouble(a->source.user, ctx, i) * ESP__AUTO_STRIKES;
+        else if (!x.samples || x.samples == a->samples_seen[i])
+            continue; /* nothing new: strikes stay */
+        else
+            bad = esp__auto_suspicious(a, i, &x);
+        a->samples_seen[i] = x.samples;
+        a->strikes[i] = (uint8_t)(bad ? a->strikes[i] + bad : 0);
+        if (a->strikes[i] < ESP__AUTO_STRIKES) continue;
+        a->bits[i / 8] |= (uint8_t)(1u << i % 8);
+        n++;
+    }
+    return n;
+}
+
+/* How much a codec loses, from what is known: the survey's measured errors; fp16 and bf16 next to nothing. */
+static double esp__auto_loss(const esp__autopilot *a, const char *spec) {
+    if (!strcmp(spec, "fp16")) return 1e-7;
+    if (!strcmp(spec, "bf16")) return 1e-5;
+    for (uint32_t k = 0; k < a->survey.n_codecs; k++)
+        if (!strcmp(a->survey.codecs[k].spec, spec)) return a->survey.codecs[k].error;
+    return 1.0;
+}
+
+/* The rung below: of the allowed codecs that lose less than the one now, the one that loses most; 255: none is left. */
+static uint8_t esp__auto_gentler(const esp_ctx *ctx, uint32_t i) {
+    const esp__autopilot *a = ctx->autopilot;
+    const char *now = esp__auto_codec_now(ctx, i);
+    uint8_t best = 255;
+    double most = -1.0, loss = now ? esp__auto_loss(a, now) : 0.0;
+    for (uint32_t c = 0; c < a->opt.n_codecs && now; c++) {
+        double x = esp__auto_loss(a, a->opt.codecs[c]);
+        if (x < 0.99 * loss && x > most) most = x, best = (uint8_t)(c + 1);
+    }
+    return best;
+}
+
+/* What tensor i must have, for the planner: NULL: nothing in particular. */
+ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t i) {
+    const esp__autopilot *a = ctx->autopilot;
+    return !a->level[i] ? NULL : a->level[i] == 255 ? "fp32" : a->opt.codecs[a->level[i] - 1];
+}
+
+/* All ranks' troubled tensors step down. *changed: there were some. */
+ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed) {
+    esp__autopilot *a = ctx->autopilot;
+    uint64_t bytes = (ctx->n_tensors + 7u) / 8u;
+    uint32_t any = 0;
+    for (int32_t r = 0; r < ctx->size; r++) any |= a->all[r].trouble;
+    a->mine.trouble = 0;
+    if (!any) return ESP_OK;
+    esp_status s = esp__peers_allgather(ctx->peers, NULL, ctx->size, a->bits, a->all_bits, bytes);
+    for (uint32_t i = 0; i < ctx->n_tensors && !s; i++) {
+        uint32_t bad = 0;
+        for (int32_t r = 0; r < ctx->size; r++) bad |= a->all_bits[(uint64_t)r * bytes + i / 8] >> i % 8 & 1u;
+        const char *now = bad ? esp__auto_codec_now(ctx, i) : NULL;
+        if (!now) continue;
+        a->level[i] = esp__auto_gentler(ctx, i);
+        a->strikes[i] = 0;
+        a->feedback_seen[i] = 0.0;
+        *changed = 1;
+        const char *to = esp__auto_keep(ctx, i);
+        esp__auto_say(ctx, "step %llu: tensor '%s': the error of %s is too large: falls back to %s",
+                      (unsigned long long)ctx->step, ctx->tensors[i].name, now,
+                      strcmp(to, "fp32") ? to : "no compression");
+    }
+    return s;
+}

@@ -1,0 +1,145 @@
+/* file.c: the chosen strategy in a file, and back: with what it was made for, so that it is used only there. Rank 0
+ * reads and writes. Must not know how the strategy was found. */
+#include "espresso_impl/autopilot/autopilot.h"
+#include <errno.h>
+#include <unistd.h>
+
+/* What a strategy is tied to; each part is compared on its own, so that a mismatch can be named. */
+typedef struct esp__auto_tie {
+    unsigned long long tensors, machines;
+    int ranks;
+    char codecs[ESP__SPEC_MAX * ESP__SURVEY_CODECS], backend[ESP__NAME_MAX];
+} esp__auto_tie;
+
+static void esp__auto_tie_make(const esp_ctx *ctx, esp__auto_tie *t) {
+    const esp__auto_options *o = &ctx->autopilot->opt;
+    uint64_t h = ESP__HASH0;
+    size_t n = 0;
+    memset(t, 0, sizeof *t);
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        const esp__tensor *x = &ctx->tensors[i];
+        h = esp__hash64(h, x->name, strlen(x->name) + 1);
+        h = esp__hash64(h, &x->count, sizeof x->count);
+        h = esp__hash64(h, &x->dtype, sizeof x->dtype);
+        h = esp__hash64(h, &x->flags, sizeof x->flags);
+    }
+    t->tensors = h;
+    t->machines = esp__hash64(ESP__HASH0, ctx->topo.machine_of, (uint64_t)ctx->size * sizeof *ctx->topo.machine_of);
+    t->ranks = ctx->size;
+    snprintf(t->codecs, sizeof t->codecs, "none");
+    for (uint32_t i = 0; i < o->n_codecs && n < sizeof t->codecs; i++)
+        n += (size_t)snprintf(t->codecs + n, sizeof t->codecs - n, "%s%s", i ? ";" : "", o->codecs[i]);
+    snprintf(t->backend, sizeof t->backend, "%s", ctx->backend->name);
+}
+
+static const char esp__auto_mark[] = "# autopilot: made for ";
+
+ESP__FN void esp__auto_save(esp_ctx *ctx) {
+    const esp__autopilot *a = ctx->autopilot;
+    const char *path = a->opt.file, *text = ctx->strategy.text, *rest = strchr(text, '\n');
+    char tmp[sizeof a->opt.file + 32];
+    esp__auto_tie t;
+    esp__auto_tie_make(ctx, &t);
+    snprintf(tmp, sizeof tmp, "%s.tmp%ld", path, (long)getpid());
+    FILE *f = fopen(tmp, "wb");
+    int bad = !f;
+    if (f) {
+        bad |=
+            fprintf(
+                f,
+                "%.*s\n%stensors=%016llx ranks=%d machines=%016llx backend=%s codecs=%s\n# measured %.3f us a step\n%s",
+                (int)(rest - text), text, esp__auto_mark, t.tensors, t.ranks, t.machines, t.backend, t.codecs,
+                a->reference_ns / 1e3, rest + 1) < 0;
+        bad |= fflush(f) != 0;
+        bad |= fclose(f) != 0;
+        bad |= !bad && rename(tmp, path) != 0;
+    }
+    if (!bad) return;
+    esp__log(ctx, ESP_LOG_WARN, "autopilot", "the strategy could not be written to '%s': %s; training goes on", path,
+             strerror(errno));
+    if (f) remove(tmp);
+}
+
+/* Which part of the tie does not fit; NULL: all do. */
+static const char *esp__auto_tie_differs(const esp_ctx *ctx, const char *text) {
+    const char *line = strstr(text, esp__auto_mark);
+    esp__auto_tie now;
+    char want[sizeof now.codecs + 256];
+    esp__auto_tie_make(ctx, &now);
+    if (!line) return "it does not say what it was made for";
+    line += sizeof esp__auto_mark - 1;
+    const struct {
+        const char *key, *what;
+    } parts[] = {{"tensors=", "other tensors"},
+                 {"ranks=", "another number of ranks"},
+                 {"machines=", "other machines"},
+                 {"backend=", "another backend"},
+                 {"codecs=", "other allowed codecs"}};
+    for (int i = 0; i < 5; i++) {
+        if (i == 0) snprintf(want, sizeof want, "%016llx", now.tensors);
+        if (i == 1) snprintf(want, sizeof want, "%d", now.ranks);
+        if (i == 2) snprintf(want, sizeof want, "%016llx", now.machines);
+        if (i == 3) snprintf(want, sizeof want, "%s", now.backend);
+        if (i == 4) snprintf(want, sizeof want, "%s", now.codecs);
+        size_t key = strlen(parts[i].key), n = strcspn(line, " \n");
+        if (strncmp(line, parts[i].key, key) || n - key != strlen(want) || strncmp(line + key, want, n - key))
+            return parts[i].what;
+        line += n + (line[n] == ' ');
+    }
+    return NULL;
+}
+
+/* Rank 0: the file's text, if it fits; NULL: measure. Freed with free(). */
+static char *esp__auto_file_read(esp_ctx *ctx) {
+    const char *path = ctx->autopilot->opt.file, *why;
+    if (access(path, F_OK)) return NULL; /* written once the choice is made */
+    char *text = esp__file_text(ctx, path);
+    if (!text) {
+        esp__auto_say(ctx, "'%s' cannot be used: %s; measuring", path, esp_last_error(ctx));
+        return NULL;
+    }
+    why = esp__auto_tie_differs(ctx, text);
+    if (!why) return text;
+    esp__auto_say(ctx, "'%s' was made for something else (%s): measuring", path, why);
+    free(text);
+    return NULL;
+}
+
+/* A file that fits is put in force at once. All ranks. */
+ESP__FN esp_status esp__auto_reuse(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    char *text = ctx->rank == 0 ? esp__auto_file_read(ctx) : NULL, *all = NULL, *own = NULL;
+    const char *us = text ? strstr(text, "# measured ") : NULL;
+    a->mine.text_bytes = text ? strlen(text) + 1 : 0;
+    a->mine.predicted_ns = us ? strtod(us + 11, NULL) * 1e3 : 0.0;
+    esp_status s = esp__auto_exchange(ctx);
+    uint64_t bytes = s ? 0 : a->all[0].text_bytes;
+    if (bytes) {
+        all = esp__alloc(ctx, bytes * (uint64_t)ctx->size), own = esp__alloc(ctx, bytes);
+        if (own && text) memcpy(own, text, bytes);
+        s = esp__agree_ok(ctx, all && own ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
+        if (!s) s = esp__peers_allgather(ctx->peers, NULL, ctx->size, own, all, bytes);
+        if (!s) {
+            pthread_mutex_lock(&ctx->lock);
+            ctx->started = 1; /* for esp_strategy_set; esp_start goes on after this */
+            pthread_mutex_unlock(&ctx->lock);
+            s = esp__auto_set(ctx, all);
+            pthread_mutex_lock(&ctx->lock);
+            ctx->started = 0;
+            pthread_mutex_unlock(&ctx->lock);
+        }
+        if (s && !ctx->fatal) {
+            esp__auto_say(ctx, "'%s' cannot be used: %s; measuring", a->opt.file, esp_last_error(ctx));
+            s = ESP_OK;
+        } else if (!s) {
+            esp__auto_say(ctx, "strategy taken from '%s', nothing is measured", a->opt.file);
+            a->reference_ns = a->all[0].predicted_ns;
+            a->settled_step = ctx->step;
+            esp__auto_enter(ctx, ESP__AUTO_WATCH);
+        }
+    }
+    free(text);
+    esp__free(ctx, all);
+    esp__free(ctx, own);
+    return s;
+}

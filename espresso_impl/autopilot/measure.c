@@ -1,0 +1,306 @@
+/* measure.c: times steps while training goes on, and probes links and codecs between steps, within 4% of the step's
+ * time. Every choice of what to probe follows from figures that all ranks share. Must not know what is planned from them. */
+#include "espresso_impl/autopilot/autopilot.h"
+#include <time.h>
+#include <unistd.h>
+
+enum { ESP__AUTO_REPEATS = 3, ESP__AUTO_BYTES = 1 << 23 };
+static const double esp__auto_share = 0.04; /* of the time of the measured steps, for probes and exchanges */
+
+/* ---- step times ---------------------------------------------------------------------------------------------------- */
+static int esp__auto_u64_order(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of the steps since the phase began; `spread`, if given, gets the distance of the quartiles. 0: no step. */
+ESP__FN uint64_t esp__auto_median(const esp__autopilot *a, uint64_t *spread) {
+    uint32_t n = a->n_times < ESP__AUTO_TIMES ? a->n_times : ESP__AUTO_TIMES;
+    memcpy(a->sorted, a->times, n * sizeof *a->sorted);
+    qsort(a->sorted, n, sizeof *a->sorted, esp__auto_u64_order);
+    if (spread) *spread = n ? a->sorted[n - 1 - n / 4] - a->sorted[n / 4] : 0;
+    return n ? a->sorted[n / 2] : 0;
+}
+
+ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx) {
+    uint64_t most = 0;
+    for (int32_t r = 0; r < ctx->size; r++)
+        if (ctx->autopilot->all[r].step_ns > most) most = ctx->autopilot->all[r].step_ns;
+    return most;
+}
+
+/* ---- exchange -------------------------------------------------------------------------------------------------------- */
+/* All ranks' words. The caller filled what rank 0 alone says. */
+ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    uint64_t start = esp__now_ns();
+    a->mine.step_ns = esp__auto_median(a, &a->mine.spread_ns);
+    a->mine.pid = (int64_t)getpid();
+    esp_status s = esp__peers_allgather(ctx->peers, NULL, ctx->size, &a->mine, a->all, sizeof a->mine);
+    if (s) return s;
+    uint64_t took = esp__now_ns() - start, most = 0;
+    if (!a->mine.exchange_ns || took < a->mine.exchange_ns) a->mine.exchange_ns = took;
+    a->waited_ns += took - a->mine.exchange_ns;
+    for (int32_t r = 0; r < ctx->size; r++)
+        if (a->all[r].spent_ns > most) most = a->all[r].spent_ns;
+    a->spent_ns += most;
+    a->mine.spent_ns = 0;
+    uint64_t step = esp__auto_step_ns(ctx); /* short steps: the exchange itself must not cost much of them */
+    a->every = step && step < 10000000u ? (uint32_t)(10000000u / step) : 1;
+    if (a->every > a->opt.steps / 4) a->every = a->opt.steps / 4;
+    return ESP_OK;
+}
+
+/* ---- what to probe --------------------------------------------------------------------------------------------------- */
+static uint64_t esp__auto_elements(const esp_ctx *ctx) {
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) all += ctx->tensors[i].count;
+    return all;
+}
+
+static void esp__auto_probe_add(esp__autopilot *a, uint8_t codec, uint8_t level, uint32_t coll, uint64_t size) {
+    esp__auto_probe p = {codec, level, 0, a->pass, coll, size};
+    if (a->n_probes < ESP__AUTO_PROBES) a->probes[a->n_probes++] = p;
+}
+
+/* The links' collectives at one size, those that plans use most first. */
+static void esp__auto_probe_links(const esp_ctx *ctx, uint64_t bytes) {
+    static const struct {
+        uint8_t level, coll;
+    } hierarchical[] = {{ESP__INTER, ESP_COLL_ALLGATHER},      {ESP__INTER, ESP_COLL_ALLREDUCE},
+                        {ESP__INTRA, ESP_COLL_REDUCE_SCATTER}, {ESP__INTRA, ESP_COLL_ALLGATHER},
+                        {ESP__FLAT, ESP_COLL_ALLREDUCE},       {ESP__INTER, ESP_COLL_ALLTOALL},
+                        {ESP__FLAT, ESP_COLL_ALLGATHER},       {ESP__INTER, ESP_COLL_REDUCE_SCATTER},
+                        {ESP__INTRA, ESP_COLL_ALLREDUCE},      {ESP__INTRA, ESP_COLL_ALLTOALL}},
+      flat[] = {{ESP__FLAT, ESP_COLL_ALLREDUCE},
+                {ESP__FLAT, ESP_COLL_ALLGATHER},
+                {ESP__FLAT, ESP_COLL_ALLTOALL},
+                {ESP__FLAT, ESP_COLL_REDUCE_SCATTER}};
+    if (esp__hierarchical(ctx))
+        for (size_t i = 0; i < sizeof hierarchical / sizeof *hierarchical; i++)
+            esp__auto_probe_add(ctx->autopilot, 0, hierarchical[i].level, hierarchical[i].coll, bytes);
+    else
+        for (size_t i = 0; i < sizeof flat / sizeof *flat; i++)
+            esp__auto_probe_add(ctx->autopilot, 0, flat[i].level, flat[i].coll, bytes);
+}
+
+/* Passes from coarse to fine: what is left out at the end is worth least. */
+static void esp__auto_probes_make(const esp_ctx *ctx, int again) {
+    static const struct {
+        uint8_t bytes_log, elements_log;
+    } passes[] = {{12, 10}, {18, 16}, {15, 13}, {21, 19}, {23, 20}, {20, 18}, {22, 17}, {13, 14}};
+    esp__autopilot *a = ctx->autopilot;
+    a->n_probes = 0;
+    for (size_t p = 0; p < sizeof passes / sizeof *passes; p++) {
+        size_t at = again && p < 2 ? 1 - p : p; /* one new point of a codec takes the place of all: not the smallest */
+        uint64_t bytes = (uint64_t)1 << passes[at].bytes_log, n = (uint64_t)1 << passes[at].elements_log;
+        a->pass = (uint8_t)p;
+        for (uint32_t c = 0; c < a->survey.n_codecs; c++)
+            if (n <= a->survey.max_elements) esp__auto_probe_add(a, (uint8_t)(c + 1), 0, 0, n);
+        if (bytes <= a->survey.max_bytes) esp__auto_probe_links(ctx, bytes);
+    }
+}
+
+static int32_t esp__auto_locals(const esp_ctx *ctx) { /* of the machine with most ranks */
+    int32_t most = 1;
+    for (int32_t m = 0, n; m<ctx->topo.n_machines; m++, most = n> most ? n : most) {
+        n = 0;
+        for (int32_t r = 0; r < ctx->size; r++) n += ctx->topo.machine_of[r] == m;
+    }
+    return most;
+}
+
+/* Nanoseconds that a probe will about take; from agreed figures only. */
+static double esp__auto_probe_cost(const esp_ctx *ctx, const esp__auto_probe *p) {
+    const esp__survey *s = &ctx->autopilot->survey;
+    double once, around = 200e3 + 2.0 * (double)ctx->autopilot->all[0].exchange_ns;
+    if (!p->codec) {
+        once = esp__survey_guess(ctx, s, p->level, p->coll, p->size);
+        if (!(once > 0.0)) once = 2.0 * esp__survey_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, p->size);
+        if (!(once > 0.0)) once = 500e3 + (double)p->size * 10.0;
+    } else {
+        const esp__survey_codec *c = &s->codecs[p->codec - 1];
+        double locals = (double)esp__auto_locals(ctx), before;
+        around += 2 * ESP__AUTO_REPEATS * (double)ESP__SURVEY_ROUND_NS; /* short calls are repeated */
+        once = (double)p->size * 20.0 * locals;
+        for (int k = 0; k < 2; k++) {
+            const esp__survey_curve *x = k ? &c->decompress : &c->compress;
+            if (!x->n) continue;
+            before = x->at[x->n - 1].ns * ((double)p->size / x->at[x->n - 1].size) * locals;
+            once = k ? once + before : before;
+        }
+    }
+    return around + once * (ESP__AUTO_REPEATS + 1);
+}
+
+static esp_status esp__auto_probe_run(esp_ctx *ctx, const esp__auto_probe *p) {
+    esp__survey *s = &ctx->autopilot->survey;
+    if (p->codec && ctx->autopilot->stale[p->codec - 1]) {
+        s->codecs[p->codec - 1].compress.n = s->codecs[p->codec - 1].decompress.n = 0;
+        ctx->autopilot->stale[p->codec - 1] = 0;
+    }
+    if (p->codec) return esp__survey_codec_at(ctx, s, p->codec - 1u, p->size, ESP__AUTO_REPEATS);
+    return esp__survey_link(ctx, s, p->level, p->coll, p->size, ESP__AUTO_REPEATS);
+}
+
+/* Probes for which there is time now. What costs more than a quarter of the whole measuring's share is left to the fit. */
+static esp_status esp__auto_probes_run(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    uint32_t steps = a->phase_steps > a->opt.steps ? a->phase_steps : a->opt.steps;
+    double step = (double)esp__auto_step_ns(ctx), whole = esp__auto_share * step * (double)steps;
+    double have = esp__auto_share * step * (double)a->phase_steps - (double)a->spent_ns, used = 0.0;
+    for (uint32_t i = 0; i < a->n_probes; i++) {
+        esp__auto_probe *p = &a->probes[i];
+        if (p->done) continue;
+        double cost = esp__auto_probe_cost(ctx, p);
+        if (cost > 0.25 * whole) continue; /* perhaps later, when more is known */
+        if (used + cost > have) break;
+        esp_status s = esp__auto_probe_run(ctx, p);
+        if (s) return s;
+        p->done = 1;
+        used += cost;
+    }
+    return ESP_OK;
+}
+
+/* ---- the phase ------------------------------------------------------------------------------------------------------- */
+/* Processor time that this process burnt, the lanes' threads left out: what the trainer computes with. */
+static uint64_t esp__auto_cpu(const esp_ctx *ctx) {
+    struct timespec t;
+    uint64_t own = 0, all;
+    const pthread_t lanes[2] = {ctx->cpu_thread, ctx->link_thread};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    all = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    for (int i = 0; i < 2 && ctx->threads; i++) {
+        clockid_t clock;
+        if (pthread_getcpuclockid(lanes[i], &clock) || clock_gettime(clock, &t)) continue;
+        own += (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    }
+    return all > own ? all - own : 0;
+}
+
+/* Memory for probes, and the coarse ones, before training begins: what a few short steps have no time for. All ranks. */
+ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    uint64_t bytes = esp__auto_elements(ctx) * 4;
+    double used = 0.0;
+    esp_status s;
+    if (bytes < 4096) bytes = 4096;
+    if (bytes > ESP__AUTO_BYTES) bytes = ESP__AUTO_BYTES;
+    a->survey_open = 1;
+    s = esp__survey_open(ctx, &a->survey, bytes, bytes / 8);
+    for (uint32_t i = 0; i < a->opt.n_codecs && !s; i++) s = esp__survey_codec_add(ctx, &a->survey, a->opt.codecs[i]);
+    if (!s) esp__auto_probes_make(ctx, 0);
+    for (uint32_t i = 0; i < a->n_probes && !s; i++) {
+        esp__auto_probe *p = &a->probes[i];
+        double cost = esp__auto_probe_cost(ctx, p);
+        if (p->pass > 1 || cost > 20e6 || used + cost > 150e6) continue;
+        s = esp__auto_probe_run(ctx, p);
+        used += cost;
+    }
+    return s;
+}
+
+/* Links' points from before count no more; a codec's do until there are new ones. */
+static void esp__auto_survey_renew(esp__autopilot *a) {
+    memset(a->survey.link, 0, sizeof a->survey.link);
+    memset(a->survey.gaps, 0, sizeof a->survey.gaps);
+    memset(a->stale, 1, sizeof a->stale);
+}
+
+ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again) {
+    esp__autopilot *a = ctx->autopilot;
+    if (again) esp__auto_survey_renew(a);
+    esp__auto_probes_make(ctx, again);
+    if (a->source.figures) a->n_probes = 0;
+    a->have_figures = 0;
+    a->spent_ns = 0;
+    a->mine.cpu_ns = a->mine.compute_ns = a->mine.spent_ns = 0;
+    a->cpu_since = 0;
+    esp__auto_enter(ctx, ESP__AUTO_MEASURE);
+}
+
+/* The trainer's computing in the step just made: from its begin to the last push. The processor time of a whole step stands
+ * for that of its computing: apart from the lanes' threads nobody works while gradients are waited for. */
+static void esp__auto_note_cpu(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    uint64_t now = esp__auto_cpu(ctx);
+    const esp__step_clock *c = &ctx->clock;
+    if (a->cpu_since && now > a->cpu_since && c->last_push_ns > c->begin_ns) {
+        a->mine.cpu_ns += now - a->cpu_since;
+        a->mine.compute_ns += c->last_push_ns - c->begin_ns;
+    }
+}
+
+/* Ready times of the slowest rank, on all ranks: the median of each tensor's over steps. */
+static esp_status esp__auto_ready_share(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    uint32_t n = ctx->n_tensors, steps = a->n_ready < ESP__AUTO_READY ? a->n_ready : ESP__AUTO_READY;
+    uint64_t column[ESP__AUTO_READY], *all = esp__alloc(ctx, (uint64_t)n * (uint64_t)ctx->size * 8u);
+    esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
+    for (uint32_t i = 0; i < n && steps; i++) {
+        for (uint32_t k = 0; k < steps; k++) column[k] = a->ready[(uint64_t)k * n + i];
+        qsort(column, steps, sizeof *column, esp__auto_u64_order);
+        a->ready_max[i] = column[steps / 2];
+    }
+    if (!s) s = esp__peers_allgather(ctx->peers, NULL, ctx->size, a->ready_max, all, (uint64_t)n * 8u);
+    for (uint32_t i = 0; i < n && !s; i++)
+        for (int32_t r = 0; r < ctx->size; r++)
+            if (all[(uint64_t)r * n + i] > a->ready_max[i]) a->ready_max[i] = all[(uint64_t)r * n + i];
+    esp__free(ctx, all);
+    return s;
+}
+
+/* Enough steps: on to the plan. */
+static esp_status esp__auto_measured(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    esp_status s = esp__auto_ready_share(ctx);
+    uint32_t left = 0;
+    if (s) return s;
+    for (uint32_t i = 0; i < a->n_probes; i++) left += !a->probes[i].done;
+    a->base_ns = (double)esp__auto_step_ns(ctx);
+    a->base_spread_ns = 0.0;
+    for (int32_t r = 0; r < ctx->size; r++)
+        if ((double)a->all[r].spread_ns > a->base_spread_ns) a->base_spread_ns = (double)a->all[r].spread_ns;
+    if (ctx->rank == 0)
+        esp__log(ctx, ESP_LOG_INFO, "autopilot",
+                 "measured %u steps: %.3f ms each (quartiles %.3f ms apart); %u probes made, %u left to the fit; took "
+                 "%.2f%% of the time",
+                 a->phase_steps, a->base_ns / 1e6, a->base_spread_ns / 1e6, a->n_probes - left, left,
+                 100.0 * (double)a->spent_ns / (a->base_ns * (double)a->phase_steps + 1.0));
+    a->have_figures = 1;
+    return esp__auto_plan_begin(ctx);
+}
+
+/* Nothing is known of the links that matter: short steps had no time for a probe, and those of a strategy that compresses all
+ * tell nothing. Same on all ranks. */
+static int esp__auto_blind(const esp_ctx *ctx) {
+    const esp__survey_curve *c = ctx->autopilot->survey.link[esp__hierarchical(ctx) ? ESP__INTER : ESP__FLAT];
+    uint32_t points = 0;
+    for (uint32_t k = 0; k < ESP_PLAN_COLLS; k++) points += c[k].n;
+    return !points && !ctx->autopilot->source.figures;
+}
+
+ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    uint64_t *ready = a->ready + (uint64_t)(a->n_ready % ESP__AUTO_READY) * ctx->n_tensors;
+    esp_status s = ESP_OK;
+    int enough = a->phase_steps >= a->opt.steps, longest = a->phase_steps >= 5 * a->opt.steps, last;
+    if (a->source.ready)
+        a->source.ready(a->source.user, ctx, ready);
+    else
+        esp__meter_ready(ctx, ready);
+    a->n_ready++;
+    esp__auto_note_cpu(ctx);
+    last = enough && (!esp__auto_blind(ctx) || longest);
+    uint32_t every = a->opt.steps / 10 > a->every ? a->opt.steps / 10 : a->every;
+    if (a->phase_steps == 1 || a->phase_steps % every == 0 || last) {
+        s = esp__auto_exchange(ctx);
+        int points = a->phase_steps / every % 2 == 0 || last; /* steps' own collectives, now and then */
+        if (!s && points && !a->source.figures) s = esp__survey_step(ctx, &a->survey);
+        if (!s && last) return esp__auto_measured(ctx);
+        if (!s) s = esp__auto_probes_run(ctx);
+    }
+    a->cpu_since = esp__auto_cpu(ctx);
+    return s;
+}

@@ -1,0 +1,349 @@
+/* plan.c: from what was measured to the planner's input; rank 0's planning thread; its verdict. Must not know how the
+ * figures were measured, nor how a verdict is put in force. */
+#include "espresso_impl/autopilot/autopilot.h"
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ---- the planner's input --------------------------------------------------------------------------------------------- */
+/* Without it a codec loses next to nothing. */
+static int esp__auto_lossy(const char *spec) { return strcmp(spec, "fp16") && strcmp(spec, "bf16"); }
+
+/* Does computing fill the cores of the busiest machine, so that compression takes time away from it? Ranks that are threads of
+ * one process burn that process' time together, and count once. */
+static uint32_t esp__auto_shared_cores(const esp_ctx *ctx, uint32_t cores) {
+    const esp__auto_word *w = ctx->autopilot->all;
+    double busiest = 0.0;
+    for (int32_t m = 0; m < ctx->topo.n_machines; m++) {
+        double busy = 0.0;
+        for (int32_t r = 0; r < ctx->size; r++) {
+            int counted = ctx->topo.machine_of[r] != m || !w[r].compute_ns;
+            for (int32_t k = 0; k < r && !counted; k++)
+                counted = ctx->topo.machine_of[k] == m && w[k].pid == w[r].pid && w[k].compute_ns;
+            if (!counted) busy += (double)w[r].cpu_ns / (double)w[r].compute_ns;
+        }
+        if (busy > busiest) busiest = busy;
+    }
+    return busiest >= 0.75 * (double)(cores ? cores : 1);
+}
+
+static int esp__auto_own_wish(const esp__tensor *t) { return t->want_codec || t->want_option; }
+
+static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
+    esp__autopilot *a = ctx->autopilot;
+    int plain = 1; /* all alike, so that any neighbours may be one group */
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        const esp__tensor *t = &ctx->tensors[i];
+        esp_plan_tensor *x = &job->tensors[i];
+        x->name = t->name;
+        x->elements = t->count;
+        x->compute_ns = i ? (double)(a->ready_max[i] - a->ready_max[i - 1]) : 0.0;
+        x->keep = t->flags & ESP_RAW || esp__auto_own_wish(t) ? "fp32" : esp__auto_keep(ctx, i);
+        plain &= t->dtype == ctx->tensors[0].dtype && !((t->flags ^ ctx->tensors[0].flags) & ESP_SUM) &&
+                 !esp__auto_own_wish(t);
+    }
+    for (uint32_t i = 1; i < ctx->n_tensors; i++) /* the largest of ranks' need not ascend */
+        if (a->ready_max[i] < a->ready_max[i - 1]) job->tensors[i].compute_ns = 0.0;
+    job->model.struct_size = sizeof job->model;
+    job->model.n_tensors = ctx->n_tensors;
+    job->model.name = "measured";
+    job->model.tensors = job->tensors;
+    job->model.forward_ns = (double)a->ready_max[0]; /* up to the first gradient */
+    if (!plain) job->config.flags |= ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
+}
+
+static int esp__auto_allowed(const esp__auto_options *o, const char *spec) {
+    for (uint32_t i = 0; i < o->n_codecs; i++)
+        if (!strcmp(o->codecs[i], spec)) return 1;
+    return 0;
+}
+
+static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
+    esp__autopilot *a = ctx->autopilot;
+    esp_plan_codec codecs[ESP__SURVEY_CODECS];
+    uint32_t n = 0;
+    esp_status s;
+    if (a->source.figures) {
+        s = a->source.figures(a->source.user, ctx, &job->system, codecs, &n);
+    } else {
+        s = esp__survey_finish(ctx, &a->survey);
+        job->system = a->survey.system;
+        n = a->survey.n_codecs;
+        memcpy(codecs, a->survey.plan_codecs, n * sizeof *codecs);
+        if (!s) job->system.shared_cores = esp__auto_shared_cores(ctx, a->survey.cores);
+    }
+    job->n_all_codecs = s ? 0 : n;
+    memcpy(job->all_codecs, codecs, job->n_all_codecs * sizeof *codecs);
+    for (uint32_t i = 0; i < n && !s; i++) {
+        int allowed = esp__auto_allowed(&a->opt, codecs[i].spec) && (a->lossy || !esp__auto_lossy(codecs[i].spec)) &&
+                      !(a->opt.max_error > 0.0 && codecs[i].error > a->opt.max_error);
+        if (allowed) job->codecs[job->n_codecs++] = codecs[i];
+    }
+    return s;
+}
+
+static void esp__auto_log_curve(const esp_ctx *ctx, const char *what, const char *which, const esp_cost_curve *c) {
+    char text[ESP__SPEC_MAX * 2] = "";
+    size_t n = 0;
+    for (uint32_t i = 0; i < c->n && n < sizeof text; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, " %g:%.1f", c->points[i].size, c->points[i].ns / 1e3);
+    if (c->n) esp__log(ctx, ESP_LOG_DEBUG, "autopilot", "%s %s (size:us)%s", what, which, text);
+}
+
+/* What the planner is given, for whoever wants to know why it chose what it chose. */
+static void esp__auto_log_figures(const esp_ctx *ctx, const esp__auto_job *job) {
+    static const char *const levels[] = {"flat", "intra", "inter"};
+    const esp_plan_link *links[] = {&job->system.flat, &job->system.intra, &job->system.inter};
+    if (ctx->log_level < ESP_LOG_DEBUG) return;
+    for (int l = 0; l < 3; l++)
+        for (uint32_t k = 1; k < ESP_PLAN_COLLS; k++)
+            esp__auto_log_curve(ctx, levels[l], esp__coll_words[k], &links[l]->table[k]);
+    for (uint32_t c = 0; c < job->n_codecs; c++) {
+        esp__auto_log_curve(ctx, job->codecs[c].spec, "compress", &job->codecs[c].compress[ESP_PLAN_CPU]);
+        esp__auto_log_curve(ctx, job->codecs[c].spec, "decompress", &job->codecs[c].decompress[ESP_PLAN_CPU]);
+    }
+    esp__log(ctx, ESP_LOG_DEBUG, "autopilot",
+             "system: shared_cores %u, dispatch %.1f %.1f %.1f %.1f us; forward %.3f ms, backward %.3f ms",
+             job->system.shared_cores, job->system.dispatch_ns[0] / 1e3, job->system.dispatch_ns[1] / 1e3,
+             job->system.dispatch_ns[2] / 1e3, job->system.dispatch_ns[3] / 1e3, job->model.forward_ns / 1e6,
+             (double)(ctx->autopilot->ready_max[ctx->n_tensors - 1] - ctx->autopilot->ready_max[0]) / 1e6);
+}
+
+static int esp__auto_job_has(const esp__auto_job *job, const char *spec) {
+    for (uint32_t i = 0; i < job->n_codecs; i++)
+        if (!strcmp(job->codecs[i].spec, spec)) return 1;
+    return 0;
+}
+
+ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
+    if (!job) return;
+    if (job->running) pthread_join(job->thread, NULL);
+    esp_plan_free(job->plan);
+    esp__free(ctx, job->tensors);
+    esp__strfree(ctx, job->in_force);
+    pthread_mutex_destroy(&job->lock);
+    esp__free(ctx, job);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------------------------------ */
+static void esp__auto_describe(esp__auto_job *job, const esp_plan_report *r) {
+    uint32_t n, tensors[ESP__SURVEY_CODECS] = {0};
+    const esp_plan_unit *u = esp_plan_units(job->plan, &n);
+    size_t at = 0, cap = sizeof job->chosen;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t c = 0; c < job->n_codecs; c++)
+            if (!strcmp(u[i].codec, job->codecs[c].spec) && !u[i].begin) tensors[c] += u[i].n_tensors;
+    if (r->compressed)
+        at = (size_t)snprintf(job->chosen, cap, "%u of %u tensors compressed (", r->compressed, r->n_tensors);
+    else
+        snprintf(job->chosen, cap, "nothing compressed, %u tensors in %u pieces", r->n_tensors, r->n_units);
+    for (uint32_t c = 0, more = 0; c < job->n_codecs && r->compressed && at < cap; c++)
+        if (tensors[c])
+            at += (size_t)snprintf(job->chosen + at, cap - at, "%s%s %u", more++ ? ", " : "", job->codecs[c].spec,
+                                   tensors[c]);
+    if (r->compressed && at < cap) snprintf(job->chosen + at, cap - at, ") in %u pieces", r->n_units);
+}
+
+static void esp__auto_no_gain(esp__auto_job *job) {
+    if (job->exposed < 0.05)
+        snprintf(
+            job->reason, sizeof job->reason,
+            "no gain here: communication is already hidden (%.1f%% of the step is exposed communication; best plan "
+            "%.3fx)",
+            100.0 * job->exposed, job->gain);
+    else
+        snprintf(
+            job->reason, sizeof job->reason,
+            "no gain here: the best plan found is predicted %.3fx, less than the least gain of %.0f%% (%.1f%% of the "
+            "step is exposed communication)",
+            job->gain, 100.0 * (job->need - 1.0), 100.0 * job->exposed);
+}
+
+/* Hash of the lines after the comments: what is planned twice is planned alike. */
+static uint64_t esp__auto_text_hash(const char *text) {
+    uint64_t h = ESP__HASH0;
+    while (*text) {
+        size_t len = strcspn(text, "\n");
+        if (*text != '#') h = esp__hash64(h, text, len + (text[len] == '\n'));
+        text += len + (text[len] == '\n');
+    }
+    return h;
+}
+
+static int esp__auto_plan_lossy(const esp_plan *plan) {
+    uint32_t n, lossy = 0;
+    const esp_plan_unit *u = esp_plan_units(plan, &n);
+    for (uint32_t i = 0; i < n; i++) lossy |= strcmp(u[i].codec, "none") && esp__auto_lossy(u[i].codec);
+    return (int)lossy;
+}
+
+/* What loses something, where nothing did before, must bring twice the least gain; where it does not, the best plan that loses
+ * nothing takes its place, if that brings the least gain. Returns what the plan must bring. */
+static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double now_ns, int now_lossy) {
+    esp_plan_codec codecs[ESP__SURVEY_CODECS];
+    esp_plan_config config = job->config;
+    esp_plan_report r;
+    esp_plan *other = NULL;
+    uint32_t n = 0;
+    if (job->forced || now_lossy || !esp__auto_plan_lossy(job->plan)) return 1.0 + job->min_gain;
+    double need = 1.0 + 2.0 * job->min_gain;
+    if (job->kept || now_ns >= need * best->iteration_ns) return need;
+    for (uint32_t i = 0; i < job->n_codecs; i++)
+        if (!esp__auto_lossy(job->codecs[i].spec)) codecs[n++] = job->codecs[i];
+    if (!n) config.flags |= ESP_PLAN_NO_COMP;
+    memset(&r, 0, sizeof r);
+    r.struct_size = sizeof r;
+    if (esp_plan_make(&job->model, codecs, n, &job->system, &config, &other)) return need;
+    esp_plan_report_read(other, &r);
+    if (now_ns < (1.0 + job->min_gain) * r.iteration_ns) {
+        esp_plan_free(other);
+        return need;
+    }
+    esp_plan_free(job->plan);
+    job->plan = other;
+    *best = r;
+    return 1.0 + job->min_gain;
+}
+
+/* The best plan; without compression, where that is as good or better. */
+static esp_status esp__auto_best(esp__auto_job *job, esp_plan_report *best) {
+    esp_plan_config plain = job->config;
+    esp_plan_report r;
+    esp_plan *other = NULL;
+    esp_status s = esp_plan_make(&job->model, job->codecs, job->n_codecs, &job->system, &job->config, &job->plan);
+    memset(&r, 0, sizeof r);
+    r.struct_size = sizeof r;
+    best->struct_size = sizeof *best;
+    if (s) return s;
+    esp_plan_report_read(job->plan, best);
+    plain.strategy = NULL;
+    plain.flags |= ESP_PLAN_NO_COMP | ESP_PLAN_NO_BOUND;
+    if (job->kept || esp_plan_make(&job->model, NULL, 0, &job->system, &plain, &other)) return ESP_OK;
+    esp_plan_report_read(other, &r);
+    if (r.iteration_ns > best->iteration_ns) {
+        esp_plan_free(other);
+        return ESP_OK;
+    }
+    r.bound_any_ns = best->bound_any_ns;
+    *best = r;
+    esp_plan_free(job->plan);
+    job->plan = other;
+    return ESP_OK;
+}
+
+static esp_status esp__auto_plan_run(esp__auto_job *job) {
+    esp_plan_config look = job->config;
+    esp_plan_report now, best;
+    esp_plan *current = NULL;
+    memset(&now, 0, sizeof now);
+    memset(&best, 0, sizeof best);
+    now.struct_size = sizeof now;
+    look.flags |= ESP_PLAN_NO_BOUND;
+    look.n_forbid = 0;
+    esp_plan_model free_model = job->model;
+    free_model.tensors = job->free_tensors;
+    esp_status s = esp_plan_simulate(&free_model, job->all_codecs, job->n_all_codecs, &job->system, &look,
+                                     job->in_force, &current);
+    if (s && !job->forced) return s;
+    if (!s) esp_plan_report_read(current, &now);
+    int lossy = !s && esp__auto_plan_lossy(current);
+    esp_plan_free(current);
+    s = esp__auto_best(job, &best);
+    if (s) return s;
+    job->need = esp__auto_spare(job, &best, now.iteration_ns, lossy);
+    esp__auto_describe(job, &best);
+    job->gain = now.iteration_ns > 0.0 ? now.iteration_ns / best.iteration_ns : 1.0;
+    job->ratio = now.iteration_ns > 0.0 ? job->base_ns / now.iteration_ns : 1.0;
+    job->predicted_ns = best.iteration_ns * job->ratio;
+    job->bound = best.bound_any_ns > 0.0 ? best.iteration_ns / best.bound_any_ns - 1.0 : -1.0;
+    job->plan_ns = best.plan_ns;
+    job->text_hash = esp__auto_text_hash(esp_plan_text(job->plan));
+    job->verdict = job->forced || job->gain >= job->need ? ESP__VERDICT_SWITCH : ESP__VERDICT_STAY;
+    if (job->verdict == ESP__VERDICT_STAY) {
+        esp__auto_no_gain(job);
+    } else if (!job->forced && job->text_hash == job->refuse) {
+        job->verdict = ESP__VERDICT_STAY;
+        snprintf(job->reason, sizeof job->reason,
+                 "no gain here: the best plan found is one that was tried and was slower");
+    }
+    return ESP_OK;
+}
+
+static void *esp__auto_plan_main(void *arg) {
+    esp__auto_job *job = arg;
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* training comes first */
+    if (esp__auto_plan_run(job)) {
+        job->verdict = ESP__VERDICT_STAY;
+        snprintf(job->reason, sizeof job->reason, "planning failed: %.400s", esp_last_error(NULL));
+    }
+    pthread_mutex_lock(&job->lock);
+    job->done = 1;
+    pthread_mutex_unlock(&job->lock);
+    return NULL;
+}
+
+ESP__FN int esp__auto_plan_done(esp__autopilot *a) {
+    if (!a->job) return 1;
+    pthread_mutex_lock(&a->job->lock);
+    int done = a->job->done;
+    pthread_mutex_unlock(&a->job->lock);
+    return done;
+}
+
+/* ---- rank 0 begins ------------------------------------------------------------------------------------------------------ */
+static double esp__auto_exposed(const esp_ctx *ctx) {
+    const esp__autopilot *a = ctx->autopilot;
+    uint64_t steps = ctx->stats.step_ns - a->stats_step,
+             exposed = ctx->stats.exposed_communication_ns - a->stats_exposed;
+    return steps ? (double)exposed / (double)steps : 0.0;
+}
+
+static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
+    static const char *const not_here[] = {"*intra.*", "*inter.*"};
+    esp__autopilot *a = ctx->autopilot;
+    job->config.struct_size = sizeof job->config;
+    job->config.strategy = a->opt.plan;
+    if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
+    esp_status s = esp__auto_figures(ctx, job);
+    if (s) return s;
+    if (!job->n_codecs) job->config.flags |= ESP_PLAN_NO_COMP;
+    esp__auto_model(ctx, job);
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        esp_plan_tensor *t = &job->tensors[i];
+        if (t->keep && strcmp(t->keep, "fp32") && !esp__auto_job_has(job, t->keep)) t->keep = "fp32";
+        job->kept |= t->keep && strcmp(t->keep, "fp32");
+        job->free_tensors[i] = *t;
+        job->free_tensors[i].keep = NULL; /* what it must keep from now on need not be what it has */
+    }
+    job->base_ns = a->base_ns;
+    job->min_gain = a->opt.min_gain;
+    job->forced = a->forced;
+    job->refuse = a->refuse;
+    job->exposed = esp__auto_exposed(ctx);
+    return ESP_OK;
+}
+
+/* All ranks enter the phase; rank 0 starts its thread. What goes wrong there is a verdict: training goes on. */
+ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    esp__auto_enter(ctx, ESP__AUTO_PLAN);
+    if (ctx->rank) return ESP_OK;
+    esp__auto_job *job = esp__alloc(ctx, sizeof *job);
+    esp__auto_job_free(ctx, a->job);
+    a->job = job; /* NULL: out of memory, and the strategy in force stays */
+    if (!job) return ESP_OK;
+    pthread_mutex_init(&job->lock, NULL);
+    job->tensors = esp__alloc(ctx, 2ull * ctx->n_tensors * sizeof *job->tensors);
+    job->in_force = esp__strdup(ctx, ctx->strategy.text);
+    job->free_tensors = job->tensors ? job->tensors + ctx->n_tensors : NULL;
+    esp_status s = job->tensors && job->in_force ? esp__auto_job_make(ctx, job)
+                                                 : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    if (!s) esp__auto_log_figures(ctx, job);
+    if (!s) job->running = !pthread_create(&job->thread, NULL, esp__auto_plan_main, job);
+    if (job->running) return ESP_OK;
+    job->verdict = ESP__VERDICT_STAY;
+    snprintf(job->reason, sizeof job->reason, "planning failed: %.400s",
+             s ? esp_last_error(ctx) : "no thread could be started");
+    job->done = 1;
+    return ESP_OK;
+}

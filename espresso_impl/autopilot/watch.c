@@ -1,0 +1,318 @@
+/* watch.c: what happens once there is a verdict: the switch at the same step on all ranks, the comparison with the
+ * strategy before, and the watch for drift afterwards. Must not know how plans are made. */
+#include "espresso_impl/autopilot/autopilot.h"
+#include <math.h>
+
+enum { ESP__AUTO_CHECK_STEPS = 12, ESP__AUTO_AGAIN_STEPS = 24, ESP__AUTO_SKIP = 1 };
+static const double esp__auto_clear = 0.85; /* of the time before: faster than any machine's moods explain */
+
+/* ---- settling ---------------------------------------------------------------------------------------------------------- */
+/* A decision stands: from now on only watched. */
+ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
+    esp__autopilot *a = ctx->autopilot;
+    a->reference_ns = reference_ns;
+    a->settled_step = ctx->step;
+    a->over = a->under = 0;
+    a->said_cooldown = 0;
+    a->forced = 0;
+    esp__strfree(ctx, a->before);
+    esp__strfree(ctx, a->next);
+    a->before = a->next = NULL;
+    esp__auto_enter(ctx, ESP__AUTO_WATCH);
+    if (ctx->rank == 0 && *a->opt.file) esp__auto_save(ctx);
+}
+
+/* ---- planning is over -------------------------------------------------------------------------------------------------- */
+/* Rank 0's word on what its thread found. */
+static void esp__auto_tell(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    const esp__auto_job *job = a->job;
+    a->mine.done = ctx->rank == 0 && esp__auto_plan_done(a);
+    a->mine.verdict = ESP__VERDICT_STAY;
+    a->mine.gain = 1.0;
+    a->mine.text_bytes = 0;
+    if (!a->mine.done || !job || job->verdict != ESP__VERDICT_SWITCH) return;
+    a->mine.verdict = ESP__VERDICT_SWITCH;
+    a->mine.gain = job->gain;
+    a->mine.predicted_ns = job->predicted_ns;
+    a->mine.text_bytes = strlen(esp_plan_text(job->plan)) + 1;
+}
+
+static void esp__auto_say_plan(const esp_ctx *ctx) {
+    const esp__autopilot *a = ctx->autopilot;
+    const esp__auto_job *job = a->job;
+    char bound[64] = "";
+    if (ctx->rank || !job) return;
+    if (job->ratio > 0.0)
+        esp__log(
+            ctx, ESP_LOG_INFO, "autopilot",
+            "planning took %.1f ms; the strategy in force was measured at %.3f of its prediction, and predictions are "
+            "scaled by that",
+            job->plan_ns / 1e6, job->ratio);
+    if (job->verdict == ESP__VERDICT_STAY) {
+        esp__auto_say(ctx, "%s%s", job->reason,
+                      ctx->strategy.hash != a->fp32 ? "; the strategy in force stays" : "; stays with fp32");
+        return;
+    }
+    if (job->bound >= 0.0) snprintf(bound, sizeof bound, ", at most %.0f%% above the bound", 100.0 * job->bound);
+    esp__auto_say(ctx, "step %llu: %s, predicted %.2fx (%.3f ms a step, before %.3f ms)%s",
+                  (unsigned long long)ctx->step, job->chosen, job->gain, job->predicted_ns / 1e6, job->base_ns / 1e6,
+                  bound);
+}
+
+/* Feedback that the strategy just set has no place for, and that would be compressed on its way: on any rank? */
+static esp_status esp__auto_homeless(esp_ctx *ctx, int *yes) {
+    int32_t mine = 0, *all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof *all);
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        const esp__tensor *t = &ctx->tensors[i];
+        for (uint32_t k = 0; t->carry && k < t->n_units; k++)
+            mine |= esp__option_uses(&ctx->strategy.units[t->first_unit + k].option, ESP__COMP);
+    }
+    esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
+    if (!s) s = esp__peers_allgather(ctx->peers, NULL, ctx->size, &mine, all, sizeof mine);
+    *yes = 0;
+    for (int32_t r = 0; r < ctx->size && !s; r++) *yes |= all[r];
+    esp__free(ctx, all);
+    return s;
+}
+
+/* All ranks get rank 0's text and put it in force. */
+static esp_status esp__auto_switch(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    uint64_t bytes = a->all[0].text_bytes;
+    char *all = esp__alloc(ctx, bytes * (uint64_t)ctx->size), *own = esp__alloc(ctx, bytes);
+    int homeless = 0;
+    a->before = esp__strdup(ctx, ctx->strategy.text);
+    esp_status s = all && own && a->before ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    if (!s && ctx->rank == 0) memcpy(own, esp_plan_text(a->job->plan), bytes);
+    s = esp__agree_ok(ctx, s);
+    if (!s) s = esp__peers_allgather(ctx->peers, NULL, ctx->size, own, all, bytes);
+    if (!s) s = esp__auto_set(ctx, all);
+    if (!s) s = esp__auto_homeless(ctx, &homeless);
+    if (!s && homeless) { /* the feedback goes with one uncompressed step, then the new strategy begins */
+        a->next = esp__strdup(ctx, ctx->strategy.text);
+        s = esp__agree_ok(ctx, a->next ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
+        if (!s) s = esp__auto_set(ctx, "fp32");
+    }
+    esp__free(ctx, own);
+    esp__free(ctx, all);
+    if (s) return s;
+    a->gain = a->all[0].gain;
+    a->predicted_ns = a->all[0].predicted_ns;
+    a->check_steps = ESP__AUTO_CHECK_STEPS;
+    a->again_ns = 0.0;
+    if (homeless && ctx->rank == 0)
+        esp__log(ctx, ESP_LOG_INFO, "autopilot",
+                 "one uncompressed step takes along feedback that has no place any more");
+    esp__auto_enter(ctx, homeless ? ESP__AUTO_FLUSH : ESP__AUTO_CHECK);
+    return ESP_OK;
+}
+
+ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    if (a->phase_steps % a->every) return ESP_OK;
+    esp__auto_tell(ctx);
+    esp_status s = esp__auto_exchange(ctx);
+    a->mine.done = 0;
+    if (s || !a->all[0].done) return s;
+    esp__auto_say_plan(ctx);
+    if (a->all[0].verdict == ESP__VERDICT_SWITCH) {
+        s = esp__auto_switch(ctx);
+        if (s && !ctx->fatal && s != ESP_E_PEER && s != ESP_E_TIMEOUT) { /* all ranks refused the text alike */
+            if (ctx->rank == 0)
+                esp__log(ctx, ESP_LOG_WARN, "autopilot",
+                         "the plan could not be put in force, the strategy before stays: %s", esp_last_error(ctx));
+            esp__auto_settle(ctx, a->base_ns);
+            s = ESP_OK;
+        }
+        return s;
+    }
+    a->stays = ctx->strategy.hash == a->fp32;
+    esp__auto_settle(ctx, a->base_ns);
+    return ESP_OK;
+}
+
+ESP__FN esp_status esp__auto_flush_step(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    esp_status s = esp__auto_set(ctx, a->next);
+    if (!s) esp__auto_enter(ctx, ESP__AUTO_CHECK);
+    return s;
+}
+
+/* ---- is it as fast as promised? ------------------------------------------------------------------------------------------ */
+static double esp__auto_spread(const esp_ctx *ctx) {
+    double most = 0.0;
+    for (int32_t r = 0; r < ctx->size; r++)
+        if ((double)ctx->autopilot->all[r].spread_ns > most) most = (double)ctx->autopilot->all[r].spread_ns;
+    return most;
+}
+
+/* Twice the standard error of a median, from the quartiles' distance. */
+static double esp__auto_error(double spread, double n) { return 2.0 * 0.93 * spread / sqrt(n > 1.0 ? n : 1.0); }
+
+/* The first steps after a switch touch new memory, and are not counted. Returns 1 when enough steps are in. */
+static int esp__auto_enough(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    if (a->phase_steps <= ESP__AUTO_SKIP) a->n_times = 0;
+    return a->phase_steps >= ESP__AUTO_SKIP + a->check_steps;
+}
+
+/* The prediction is what steps are watched against; what was measured, where the prediction was wrong. */
+static double esp__auto_reference(const esp_ctx *ctx, double measured) {
+    const esp__autopilot *a = ctx->autopilot;
+    if (fabs(measured - a->predicted_ns) <= 0.5 * a->opt.drift * a->predicted_ns) return a->predicted_ns;
+    if (ctx->rank == 0)
+        esp__log(ctx, ESP_LOG_INFO, "autopilot",
+                 "predicted %.3f ms a step, measured %.3f ms: from now on steps are watched against what was measured",
+                 a->predicted_ns / 1e6, measured / 1e6);
+    return measured;
+}
+
+/* The new strategy stays. */
+static esp_status esp__auto_accept(esp_ctx *ctx, double before, double now) {
+    esp__autopilot *a = ctx->autopilot;
+    esp__auto_say(ctx, "measured %.2fx (%.3f ms a step, before %.3f ms, predicted %.3f ms)", before / now, now / 1e6,
+                  before / 1e6, a->predicted_ns / 1e6);
+    a->stays = 0;
+    esp__auto_settle(ctx, esp__auto_reference(ctx, now));
+    return ESP_OK;
+}
+
+/* The strategy before is in force again, and stays. */
+static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
+    esp__autopilot *a = ctx->autopilot;
+    esp__auto_say(ctx, "measured %.3f ms a step, predicted %.3f ms, before %.3f ms: returned to the strategy before",
+                  tried / 1e6, a->predicted_ns / 1e6, before / 1e6);
+    if (ctx->rank == 0 && a->job) a->refuse = a->job->text_hash;
+    a->stays = ctx->strategy.hash == a->fp32;
+    esp__auto_settle(ctx, before);
+    return ESP_OK;
+}
+
+/* Back to the strategy before, to be timed once more: the machine may have changed since it was, and not the strategy. */
+static esp_status esp__auto_return(esp_ctx *ctx, double measured) {
+    esp__autopilot *a = ctx->autopilot;
+    if (!a->next) a->next = esp__strdup(ctx, ctx->strategy.text);
+    a->tried_ns = measured;
+    esp_status s = esp__agree_ok(ctx, a->next ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
+    if (!s) s = esp__auto_set(ctx, a->before);
+    a->check_steps = ESP__AUTO_AGAIN_STEPS;
+    esp__auto_enter(ctx, ESP__AUTO_BACK);
+    return s;
+}
+
+/* Faster by so much that there is no doubt: it stays. Else the two take turns, new, before, new, and it stays where it was faster
+ * by the least gain on the whole, and the second time too. */
+static esp_status esp__auto_check_end(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    esp_status s = esp__auto_exchange(ctx);
+    if (s) return s;
+    double now = (double)esp__auto_step_ns(ctx), mean = 0.5 * (a->tried_ns + now);
+    double noise =
+        esp__auto_error(esp__auto_spread(ctx), a->check_steps) + esp__auto_error(a->base_spread_ns, a->opt.steps);
+    if (!(a->again_ns > 0.0)) {
+        if (a->forced || (now < esp__auto_clear * a->base_ns && now + noise < a->base_ns))
+            return esp__auto_accept(ctx, a->base_ns, now);
+        return esp__auto_return(ctx, now);
+    }
+    if (now < a->again_ns && mean * (1.0 + a->opt.min_gain) <= a->again_ns)
+        return esp__auto_accept(ctx, a->again_ns, mean);
+    s = esp__auto_set(ctx, a->before);
+    return s ? s : esp__auto_give_up(ctx, a->again_ns, mean);
+}
+
+/* The strategy before, timed again: it stays, unless the new one was faster by the least gain; then that is tried once more. */
+static esp_status esp__auto_back_end(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    esp_status s = esp__auto_exchange(ctx);
+    if (s) return s;
+    a->again_ns = (double)esp__auto_step_ns(ctx);
+    if (a->again_ns < (1.0 + a->opt.min_gain) * a->tried_ns) return esp__auto_give_up(ctx, a->again_ns, a->tried_ns);
+    s = esp__auto_set(ctx, a->next);
+    esp__auto_enter(ctx, ESP__AUTO_CHECK);
+    return s;
+}
+
+ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx) {
+    if (!esp__auto_enough(ctx)) return ESP_OK;
+    return ctx->autopilot->phase == ESP__AUTO_CHECK ? esp__auto_check_end(ctx) : esp__auto_back_end(ctx);
+}
+
+/* ---- drift ----------------------------------------------------------------------------------------------------------------- */
+/* Steps between two looks: half a window, and more where steps are so short that looking would cost over a thousandth. */
+static uint32_t esp__auto_interval(const esp_ctx *ctx) {
+    const esp__autopilot *a = ctx->autopilot;
+    uint32_t n = a->opt.window / 2;
+    uint64_t exchange = 0, step = esp__auto_step_ns(ctx);
+    for (int32_t r = 0; r < ctx->size; r++)
+        if (a->all[r].exchange_ns > exchange && !a->source.step_ns) exchange = a->all[r].exchange_ns;
+    uint64_t least = step ? exchange * 1250u / step : 0;
+    if (least > ESP__AUTO_TIMES) least = ESP__AUTO_TIMES;
+    return n > least ? n : (uint32_t)least;
+}
+
+/* Counts looks in a row at which steps took too long, or were too short. 1: for a whole window. */
+static int esp__auto_drifts(esp__autopilot *a, double now) {
+    uint32_t looks = (a->opt.window + a->interval - 1) / a->interval;
+    a->over = now > a->reference_ns * (1.0 + a->opt.drift) ? a->over + 1 : 0;
+    a->under = now * (1.0 + a->opt.drift) < a->reference_ns ? a->under + 1 : 0;
+    if (looks < 2) looks = 2;
+    return a->over >= looks || a->under >= looks;
+}
+
+/* A new look at what the allowed codecs are worth: errors forced it, or the warm-up is over. */
+static esp_status esp__auto_plan_again(esp_ctx *ctx, double now) {
+    esp__autopilot *a = ctx->autopilot;
+    a->base_ns = now;
+    a->base_spread_ns = esp__auto_spread(ctx);
+    if (a->have_figures) return esp__auto_plan_begin(ctx);
+    esp__auto_measure_begin(ctx, 1);
+    return ESP_OK;
+}
+
+static esp_status esp__auto_look(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    double now = (double)esp__auto_step_ns(ctx), was = a->reference_ns;
+    int changed = 0;
+    esp_status s = esp__auto_fall_back(ctx, &changed);
+    if (s) return s;
+    if (changed) {
+        a->forced = 1;
+        return esp__auto_plan_again(ctx, now);
+    }
+    if (!a->lossy && ctx->step >= a->opt.warmup) {
+        a->lossy = 1;
+        if (a->opt.n_codecs > 2) return esp__auto_plan_again(ctx, now);
+    }
+    if (!(was > 0.0)) { /* a strategy that came from a file or a state */
+        a->reference_ns = now;
+        return ESP_OK;
+    }
+    if (!esp__auto_drifts(a, now)) return ESP_OK;
+    if (ctx->step - a->settled_step < a->opt.cooldown) {
+        if (!a->said_cooldown && ctx->rank == 0)
+            esp__log(ctx, ESP_LOG_INFO, "autopilot", "steps take %.3f ms instead of %.3f ms: waiting for step %llu",
+                     now / 1e6, was / 1e6, (unsigned long long)(a->settled_step + a->opt.cooldown));
+        a->said_cooldown = 1;
+        return ESP_OK;
+    }
+    esp__auto_say(ctx, "step %llu: steps take %.3f ms instead of %.3f ms: measuring again",
+                  (unsigned long long)ctx->step, now / 1e6, was / 1e6);
+    a->refuse = 0; /* what was slower then may be faster now */
+    esp__auto_measure_begin(ctx, 1);
+    return ESP_OK;
+}
+
+ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx) {
+    esp__autopilot *a = ctx->autopilot;
+    if (!a->interval) a->interval = esp__auto_interval(ctx);
+    if (a->phase_steps < a->interval) return ESP_OK;
+    a->mine.trouble = esp__auto_trouble(ctx);
+    esp_status s = esp__auto_exchange(ctx);
+    if (s) return s;
+    a->phase_steps = 0;
+    a->interval = esp__auto_interval(ctx);
+    s = esp__auto_look(ctx);
+    a->n_times = 0;
+    return s;
+}

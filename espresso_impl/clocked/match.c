@@ -1,0 +1,238 @@
+/* match.c: which ops of a program are which events of a plan, and what the executor under a model's clock (clock.c) walks:
+ * every event with its lanes and its time, in the plan's order. Runs nothing. */
+#include "espresso_impl/clocked/clocked.h"
+
+/* ---- events of a plan by what they are ------------------------------------------------------------------------------- */
+/* Where a unit's event stands in the table: its steps; packing and unpacking; copies to and from the host by step. */
+enum {
+    ESP__EVENT_PACK = ESP__MAX_STEPS,
+    ESP__EVENT_COPY = ESP__MAX_STEPS + 2,
+    ESP__EVENT_KINDS = 2 * ESP__MAX_STEPS + 2
+};
+
+static uint32_t esp__event_slot(const esp_plan_event *e) {
+    if (e->kind == ESP_PLAN_PACK) return (uint32_t)ESP__EVENT_PACK + (e->step > 0);
+    return e->step + (e->kind == ESP_PLAN_COPY ? (uint32_t)ESP__EVENT_COPY : 0u);
+}
+
+/* Event + 1, 0: there is none: [n_units][ESP__EVENT_KINDS], then every tensor's backward. NULL: no memory. Freed with
+ * esp__free. */
+static uint32_t *esp__event_table(esp_ctx *ctx, const esp_plan *plan) {
+    uint64_t backward = (uint64_t)ctx->strategy.n_units * ESP__EVENT_KINDS;
+    uint32_t n, *table = esp__alloc(ctx, (backward + ctx->n_tensors) * sizeof *table + 1);
+    const esp_plan_event *e = esp_plan_events(plan, &n);
+    for (uint32_t i = 0; table && i < n; i++)
+        if (e[i].kind == ESP_PLAN_BACKWARD)
+            table[backward + e[i].unit] = i + 1;
+        else
+            table[e[i].unit * ESP__EVENT_KINDS + esp__event_slot(&e[i])] = i + 1;
+    return table;
+}
+
+/* Is the plan one for the strategy in force? */
+static esp_status esp__hold_check(const esp_ctx *ctx, const esp_plan *plan) {
+    char option[ESP__TEXT_MAX];
+    uint32_t n, n_events, backwards = 0;
+    const esp_plan_unit *units = esp_plan_units(plan, &n);
+    const esp_plan_event *events = esp_plan_events(plan, &n_events);
+    if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "hold: call esp_start first");
+    if (!plan) return esp__fail(ctx, ESP_E_ARG, "hold: the plan is NULL");
+    for (uint32_t i = 0; i < n_events; i++) backwards += events[i].kind == ESP_PLAN_BACKWARD;
+    if (n != ctx->strategy.n_units || backwards != ctx->n_tensors)
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "hold: the plan has %u tensors in %u units, the strategy in force %u in %u: set the strategy to "
+            "the plan's text first",
+            backwards, n, ctx->n_tensors, ctx->strategy.n_units);
+    for (uint32_t i = 0; i < n; i++) {
+        const esp__work_unit *u = &ctx->strategy.units[i];
+        const esp__extent place = {units[i].first, units[i].n_tensors, units[i].begin, units[i].elements};
+        esp__option_print(&u->option, option, sizeof option);
+        if (memcmp(&place, &u->place, sizeof place))
+            return esp__fail(
+                ctx, ESP_E_ARG,
+                "hold: unit %u has other elements in the plan than in the strategy in force ('%s'): set the "
+                "strategy to the plan's text first",
+                i, u->name);
+        if (strcmp(option, units[i].option) ||
+            (esp__option_uses(&u->option, ESP__COMP) && strcmp(u->codec->spec, units[i].codec)))
+            return esp__fail(
+                ctx, ESP_E_ARG,
+                "hold: unit '%s' has codec %s, option '%s' in the plan, but %s, '%s' in the strategy in force: "
+                "set the strategy to the plan's text first",
+                u->name, units[i].codec, units[i].option, u->codec->spec, option);
+    }
+    return ESP_OK;
+}
+
+/* The place of the op's event in the table, or ESP__EVENT_KINDS: a copy of the executor's own. The plan packs a group at
+ * once when its last tensor is there. */
+static uint32_t esp__op_slot(const esp_ctx *ctx, const esp__op *op) {
+    const esp__extent *place = &ctx->strategy.units[op->unit].place;
+    if (op->kind != ESP__OP_COPY) return op->step;
+    if (op->copy == ESP__COPY_UNPACK) return ESP__EVENT_PACK + 1;
+    return op->copy == ESP__COPY_PACK && op->member == place->first + place->n - 1 ? ESP__EVENT_PACK : ESP__EVENT_KINDS;
+}
+
+static esp_status esp__hold_match_with(const esp_ctx *ctx, const uint32_t *table, uint32_t *event_of_op) {
+    for (uint32_t i = 0; i < ctx->program.n_ops; i++) {
+        const esp__op *op = &ctx->program.ops[i];
+        uint32_t slot = esp__op_slot(ctx, op);
+        event_of_op[i] = slot < ESP__EVENT_KINDS ? table[op->unit * ESP__EVENT_KINDS + slot] - 1 : UINT32_MAX;
+        if (op->kind != ESP__OP_COPY && event_of_op[i] == UINT32_MAX)
+            return esp__fail(ctx, ESP_E_ARG, "hold: the plan has no op '%s'", op->label);
+    }
+    return ESP_OK;
+}
+
+ESP__FN esp_status esp__hold_match(const esp_ctx *ctx, const esp_plan *plan, uint32_t *event_of_op) {
+    esp_ctx *mine = (esp_ctx *)(uintptr_t)ctx; /* for its allocator only */
+    esp_status s = esp__hold_check(ctx, plan);
+    if (s) return s;
+    uint32_t *table = esp__event_table(mine, plan);
+    s = table ? esp__hold_match_with(ctx, table, event_of_op) : esp__fail(ctx, ESP_E_NOMEM, "hold: out of memory");
+    esp__free(mine, table);
+    return s;
+}
+
+/* ---- the plan as the executor walks it ------------------------------------------------------------------------------- */
+static void esp__holds_free(esp_ctx *ctx, esp__holds *h) {
+    if (!h) return;
+    for (int k = 0; k < ESP__LANES; k++) esp__free(ctx, h->lane[k]);
+    esp__free(ctx, h->held);
+    esp__free(ctx, h->chain);
+    esp__free(ctx, h->first);
+    esp__free(ctx, h->event_of_op);
+    esp__free(ctx, h->event_of_tensor);
+    esp__free(ctx, h->at);
+    esp__free(ctx, h->ready);
+    esp__free(ctx, h);
+}
+
+static esp__holds *esp__holds_new(esp_ctx *ctx, uint32_t n_events) {
+    esp__holds *h = esp__alloc(ctx, sizeof *h);
+    uint64_t n = n_events, units = ctx->strategy.n_units;
+    int whole = h != NULL;
+    if (!h) return NULL;
+    for (int k = 0; k < ESP__LANES; k++) whole &= (h->lane[k] = esp__alloc(ctx, n * sizeof **h->lane + 1)) != NULL;
+    whole &= (h->held = esp__alloc(ctx, n * sizeof *h->held + 1)) != NULL;
+    whole &= (h->chain = esp__alloc(ctx, n * sizeof *h->chain + 1)) != NULL;
+    whole &= (h->first = esp__alloc(ctx, (units + 1) * sizeof *h->first)) != NULL;
+    whole &= (h->event_of_op = esp__alloc(ctx, (uint64_t)ctx->program.n_ops * sizeof *h->event_of_op + 1)) != NULL;
+    whole &= (h->event_of_tensor = esp__alloc(ctx, (uint64_t)ctx->n_tensors * sizeof *h->event_of_tensor + 1)) != NULL;
+    whole &= (h->at = esp__alloc(ctx, units * sizeof *h->at + 1)) != NULL;
+    whole &= (h->ready = esp__alloc(ctx, units * sizeof *h->ready + 1)) != NULL;
+    h->n = n_events;
+    h->step = UINT64_MAX;
+    if (whole) return h;
+    esp__holds_free(ctx, h);
+    return NULL;
+}
+
+static void esp__held_init(esp__held *x, const esp_plan_event *e) {
+    const uint32_t links = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER;
+    x->unit = e->unit;
+    x->op = ESP__HOLD_NONE;
+    x->lanes = e->lanes;
+    x->backward = e->kind == ESP_PLAN_BACKWARD;
+    x->owner = x->backward ? ESP__HOLD_CALLER : e->lanes & links ? ESP__HOLD_LINK : ESP__HOLD_CPU;
+    x->ns = e->end_ns - e->start_ns;
+}
+
+static uint64_t esp__turn_slot(const esp_ctx *ctx, const esp__turn *e, uint32_t tensor) {
+    uint64_t unit = (uint64_t)e->unit * ESP__EVENT_KINDS;
+    switch (e->what) {
+    case ESP__TURN_BACKWARD: return (uint64_t)ctx->strategy.n_units * ESP__EVENT_KINDS + tensor;
+    case ESP__TURN_PACK: return unit + ESP__EVENT_PACK;
+    case ESP__TURN_UNPACK: return unit + ESP__EVENT_PACK + 1;
+    case ESP__TURN_STEP: return unit + e->step;
+    default: return unit + ESP__EVENT_COPY + e->step;
+    }
+}
+
+/* Every event in its place: of its lanes, and of its unit's chain. 0: the strategy in force has another order. */
+static int esp__holds_order(const esp_ctx *ctx, esp__holds *h, const uint32_t *table) {
+    const esp__strategy *y = &ctx->strategy;
+    uint32_t tensor = 0;
+    if (y->n_turns != h->n) return 0;
+    for (uint32_t i = 0; i < h->n; i++) /* how many each unit has, then where each unit's begin */
+        if (!h->held[i].backward) h->first[h->held[i].unit + 1]++;
+    for (uint32_t u = 0; u < y->n_units; u++) h->first[u + 1] += h->first[u];
+    for (uint32_t k = 0; k < y->n_turns; k++) {
+        uint32_t event = table[esp__turn_slot(ctx, &y->turns[k], tensor)] - 1;
+        if (event == ESP__HOLD_NONE) return 0;
+        esp__held *x = &h->held[event];
+        if (x->state) return 0; /* stands there twice */
+        x->state = 1;
+        for (int lane = 0; lane < ESP__LANES; lane++)
+            if (x->lanes >> lane & 1u) h->lane[lane][h->lane_n[lane]++] = event;
+        if (x->backward) {
+            h->event_of_tensor[tensor++] = event;
+        } else {
+            x->place = h->at[x->unit]++;
+            h->chain[h->first[x->unit] + x->place] = event;
+        }
+    }
+    return 1;
+}
+
+/* Ops of a unit must come in the order of their events, or it would wait for itself. */
+static int esp__holds_ops(const esp_ctx *ctx, esp__holds *h) {
+    for (uint32_t u = 0; u < ctx->strategy.n_units; u++) {
+        const esp__work_unit *unit = &ctx->strategy.units[u];
+        uint32_t next = 0;
+        for (uint32_t i = unit->first_op; i < unit->first_op + unit->n_ops; i++) {
+            if (h->event_of_op[i] == ESP__HOLD_NONE) continue;
+            esp__held *x = &h->held[h->event_of_op[i]];
+            if (x->place < next) return 0;
+            next = x->place + 1;
+            x->op = i;
+        }
+    }
+    return 1;
+}
+
+static esp_status esp__holds_make(esp_ctx *ctx, const esp_plan *plan, double scale, esp__holds **out) {
+    uint32_t n, *table = esp__event_table(ctx, plan);
+    const esp_plan_event *events = esp_plan_events(plan, &n);
+    esp__holds *h = *out = esp__holds_new(ctx, n);
+    esp_status s = table && h ? esp__hold_match_with(ctx, table, h->event_of_op)
+                              : esp__fail(ctx, ESP_E_NOMEM, "hold: out of memory");
+    for (uint32_t i = 0; !s && i < n; i++) esp__held_init(&h->held[i], &events[i]);
+    if (!s && (!esp__holds_order(ctx, h, table) || !esp__holds_ops(ctx, h)))
+        s = esp__fail(ctx, ESP_E_ARG,
+                      "hold: the strategy in force has not the plan's order of all ops: set it to the plan's own text "
+                      "(esp_plan_text) first");
+    if (!s) h->scale = scale;
+    esp__free(ctx, table);
+    return s;
+}
+
+/* From now on these, or none. */
+static void esp__holds_swap(esp_ctx *ctx, esp__holds *now) {
+    pthread_mutex_lock(&ctx->lock);
+    esp__holds *before = ctx->holds;
+    ctx->holds = now;
+    pthread_mutex_unlock(&ctx->lock);
+    esp__holds_free(ctx, before);
+}
+
+ESP__FN void esp__hold_drop(esp_ctx *ctx) {
+    if (ctx->holds) esp__holds_swap(ctx, NULL);
+}
+
+ESP__FN esp_status esp__hold_set(esp_ctx *ctx, const esp_plan *plan, double time_scale) {
+    esp__holds *h = NULL;
+    esp_status s = esp__between_steps(ctx, "hold");
+    if (s) return s;
+    if (!plan) return esp__hold_drop(ctx), ESP_OK;
+    if (!(time_scale > 0.0 && time_scale < 1e6))
+        return esp__fail(ctx, ESP_E_ARG, "hold: the time scale must be a number > 0, not %g", time_scale);
+    s = esp__hold_check(ctx, plan);
+    if (!s) s = esp__holds_make(ctx, plan, time_scale, &h);
+    if (s)
+        esp__holds_free(ctx, h);
+    else
+        esp__holds_swap(ctx, h);
+    return s;
+}

@@ -1,0 +1,267 @@
+/* codecs.c: how long codecs take when all ranks of the job call them at once, as ops of a step do. Must not know what
+ * the figures are for. */
+#include "espresso_impl/costs/costs.h"
+
+/* Where one call finds its memory: places for max_elements each, through which calls of fewer elements walk, so that what they
+ * read is not what the call before left in the cache. */
+typedef struct esp__survey_bench {
+    esp_ctx *ctx;
+    const esp__codec *codec;
+    const float *data;
+    float *residual, *out, *phi;
+    uint8_t *payload;
+    esp_buf state, scratch;
+    uint64_t payload_bytes, used, elements, max, calls;
+} esp__survey_bench;
+
+static uint64_t esp__survey_round(uint64_t bytes) { return (bytes + 63u) / 64u * 64u; }
+
+/* Shares s->work among what codec `c` needs; with work NULL only adds up. */
+static uint64_t esp__survey_share(const esp__survey *s, const esp_bound *b, esp__survey_bench *w) {
+    uint64_t n = esp__survey_round(s->max_elements * 4u), at = 0;
+    uint8_t *p = s->work;
+    w->residual = p ? (float *)(void *)p : NULL;
+    w->out = p ? (float *)(void *)(p + n) : NULL;
+    w->phi = p ? (float *)(void *)(p + 2 * n) : NULL; /* and what comes out again */
+    at = 4 * n;
+    w->payload = p ? p + at : NULL;
+    w->payload_bytes = esp__survey_round(b->payload_bytes);
+    at += w->payload_bytes;
+    w->state.ptr = p ? p + at : NULL;
+    at += esp__survey_round(b->state_bytes);
+    w->scratch.ptr = p ? p + at : NULL;
+    w->scratch.bytes = b->scratch_bytes;
+    return at + esp__survey_round(b->scratch_bytes);
+}
+
+ESP__FN esp_status esp__survey_codec_add(esp_ctx *ctx, esp__survey *s, const char *spec) {
+    esp__survey_bench w;
+    esp_bound b;
+    esp__codec *c;
+    if (s->n_codecs == ESP__SURVEY_CODECS)
+        return esp__fail(ctx, ESP_E_ARG, "codec '%s': at most %d codecs are measured at a time", spec,
+                         ESP__SURVEY_CODECS);
+    if (strlen(spec) >= ESP__SPEC_MAX) return esp__fail(ctx, ESP_E_ARG, "codec '%.40s...': too long", spec);
+    esp_status st = esp__codec_get(ctx, spec, &c);
+    if (!st) st = esp__codec_bound(ctx, c, NULL, s->max_elements, &b);
+    if (st) return st;
+    memset(&w, 0, sizeof w);
+    uint8_t *work = s->work;
+    s->work = NULL;
+    uint64_t need = esp__survey_share(s, &b, &w);
+    s->work = work;
+    if (need > s->work_bytes) {
+        esp__free(ctx, s->work);
+        s->work = esp__alloc(ctx, need);
+        s->work_bytes = s->work ? need : 0;
+        if (!s->work)
+            return esp__fail(ctx, ESP_E_NOMEM, "codec '%s': out of memory: measuring it takes %llu bytes", spec,
+                             (unsigned long long)need);
+    }
+    esp__survey_codec *k = &s->codecs[s->n_codecs++];
+    memset(k, 0, sizeof *k);
+    snprintf(k->spec, sizeof k->spec, "%s", spec);
+    k->codec = c;
+    return ESP_OK;
+}
+
+static void esp__survey_args(esp__survey_bench *w, esp_codec_args *a, esp_tensor *x, esp_payload *p) {
+    memset(a, 0, sizeof *a);
+    memset(x, 0, sizeof *x);
+    memset(p, 0, sizeof *p);
+    a->struct_size = sizeof *a;
+    a->step = w->calls;
+    a->seed = w->ctx->seed;
+    a->source = (uint32_t)w->ctx->rank;
+    a->n_reduced = a->n_payloads = 1;
+    a->beta = w->codec->beta, a->gamma = w->codec->gamma;
+    a->scale = 1.0f;
+    a->flags = w->codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
+    a->state = w->state.bytes ? &w->state : NULL;
+    a->scratch = w->scratch.bytes ? &w->scratch : NULL;
+    a->tensor = x;
+    a->payload = p;
+    x->struct_size = sizeof *x;
+    x->dtype = ESP_F32;
+    x->count = w->elements;
+    x->data.bytes = w->elements * 4u;
+    p->data.ptr = w->payload;
+    p->data.bytes = w->payload_bytes;
+}
+
+static uint64_t esp__survey_places(const esp__survey_bench *w) {
+    uint64_t n = w->max / w->elements;
+    return n > 256 ? 256 : n;
+}
+
+/* One call as an op of a step makes it, token and all. */
+static esp_status esp__survey_call(esp__survey_bench *w, int decompress) {
+    esp_codec_args a;
+    esp_tensor x;
+    esp_payload p;
+    uint64_t n = w->elements, at = w->calls % esp__survey_places(w) * n / 16u * 16u;
+    const float *in = w->data + at;
+    esp_status st;
+    esp__survey_args(w, &a, &x, &p);
+    w->calls++;
+    int token = esp__token_take(w->ctx, n);
+    if (decompress) {
+        a.mode = ESP_OUT_SET;
+        x.data.ptr = w->out + at;
+        st = w->codec->table->decompress(w->codec->self, &a);
+    } else {
+        memcpy(&x.data.ptr, &in, sizeof in); /* read only: the table has one struct for both ways */
+        p.used = &w->used;
+        a.residual = w->codec->feedback ? w->residual + at : NULL;
+        if (a.residual && !(w->codec->table->caps & ESP_CODEC_FUSED_RESIDUAL))
+            st = esp__compress_unfused(w->codec, &a, w->phi, w->phi + w->max);
+        else
+            st = w->codec->table->compress(w->codec->self, &a);
+    }
+    esp__token_put(w->ctx, token);
+    return st;
+}
+
+/* What the first call, which starts without feedback, tells of the codec. */
+typedef struct esp__survey_first {
+    int32_t status;
+    uint32_t reserved0;
+    double used, error, ns[2];
+} esp__survey_first;
+
+static void esp__survey_try(esp__survey_bench *w, esp__survey_first *f) {
+    double off = 0.0, whole = 0.0;
+    memset(f, 0, sizeof *f);
+    memset(w->residual, 0, esp__survey_places(w) * w->elements * 4u);
+    if (w->state.bytes) memset(w->state.ptr, 0, w->state.bytes);
+    for (int again = 0; again < 2 && !f->status; again++) { /* the second one is timed */
+        w->calls = 0;
+        for (int d = 0; d < 2 && !f->status; d++) {
+            uint64_t start = esp__now_ns();
+            w->calls = 0; /* at the same place */
+            f->status = esp__survey_call(w, d);
+            f->ns[d] = (double)(esp__now_ns() - start);
+        }
+        for (uint64_t i = 0; i < w->elements && !again; i++) {
+            double x = (double)w->data[i], e = (double)w->out[i] - x;
+            whole += x * x;
+            off += e * e;
+        }
+        if (!again) f->used = (double)w->used;
+    }
+    f->error = whole > 0.0 ? off / whole : 0.0;
+}
+
+/* All ranks begin together; `calls` of them; what one took on this rank. */
+static esp_status esp__survey_run(esp__survey_bench *w, int decompress, uint32_t calls, int *failed, double *ns) {
+    uint8_t one = 1, *all = esp__alloc(w->ctx, (uint64_t)w->ctx->size);
+    esp_status st = all ? esp__peers_allgather(w->ctx->peers, NULL, w->ctx->size, &one, all, 1) : ESP_E_NOMEM;
+    esp__free(w->ctx, all);
+    if (st) return st;
+    uint64_t start = esp__now_ns();
+    for (uint32_t i = 0; i < calls && !*failed; i++) *failed = esp__survey_call(w, decompress) != ESP_OK;
+    *ns = (double)(esp__now_ns() - start) / calls;
+    return ESP_OK;
+}
+
+/* Of every run the slowest rank, and of these the median. */
+static void esp__survey_runs(const esp_ctx *ctx, const double *all, uint32_t repeats, int which, double *ns,
+                             double *spread) {
+    double slowest[ESP__PROBE_REPEATS];
+    for (uint32_t i = 0; i < repeats; i++) {
+        slowest[i] = 0.0;
+        for (int32_t r = 0; r < ctx->size; r++) {
+            double one = all[((uint32_t)r * 2u + (uint32_t)which) * ESP__PROBE_REPEATS + i];
+            if (one > slowest[i]) slowest[i] = one;
+        }
+    }
+    *ns = esp__survey_median(slowest, repeats);
+    *spread = (slowest[repeats - 1 - repeats / 4] - slowest[repeats / 4]) / (*ns + 1.0);
+}
+
+static void esp__survey_payload(esp__survey_codec *k, double elements, double used) {
+    if (k->sizes[0] <= 0.0 || elements < k->sizes[0]) k->sizes[0] = elements, k->used[0] = used;
+    if (elements >= k->sizes[1]) k->sizes[1] = elements, k->used[1] = used;
+    k->unit_bytes = 1.0;
+    k->units = k->sizes[1] > k->sizes[0] ? (k->used[1] - k->used[0]) / (k->sizes[1] - k->sizes[0])
+                                         : (used - ESP_PAYLOAD_HEADER) / elements;
+    if (k->units < 0.0) k->units = 0.0;
+    k->header_bytes = k->used[1] - k->units * k->sizes[1];
+    if (k->header_bytes < 0.0) k->header_bytes = 0.0;
+}
+
+/* Everybody's first calls: the worst error, the largest payload, and how many calls make a run long enough to be timed. */
+static esp_status esp__survey_meet(esp_ctx *ctx, esp__survey_codec *k, esp__survey_first *mine, uint64_t elements) {
+    esp__survey_first *all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof *mine);
+    esp_status st = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, mine, all, sizeof *mine) : ESP_E_NOMEM;
+    for (int32_t r = 0; r < ctx->size && !st; r++) {
+        if (all[r].status)
+            st = esp__fail(ctx, (esp_status)all[r].status, "measuring codec '%s': %llu elements on rank %d: %s",
+                           k->spec, (unsigned long long)elements, r, esp_status_text((esp_status)all[r].status));
+        if (all[r].used > mine->used) mine->used = all[r].used;
+        if (all[r].error > mine->error) mine->error = all[r].error;
+        for (int d = 0; d < 2; d++)
+            if (all[r].ns[d] > mine->ns[d]) mine->ns[d] = all[r].ns[d];
+    }
+    esp__free(ctx, all);
+    if (st) return st;
+    if ((double)elements >= k->sizes[1]) k->error = mine->error < 1.0 ? mine->error : 1.0;
+    esp__survey_payload(k, (double)elements, mine->used);
+    return ESP_OK;
+}
+
+/* `runs` has room for [2][ESP__PROBE_REPEATS] of this rank, then of all ranks. */
+static esp_status esp__survey_measure(esp__survey_bench *w, const esp__survey_first *f, uint32_t repeats, double *runs,
+                                      int *failed) {
+    esp_status st = ESP_OK;
+    for (int d = 0; d < 2 && !st; d++) {
+        double calls = ESP__SURVEY_ROUND_NS / (f->ns[d] + 1.0);
+        uint32_t n = calls < 1.0 ? 1u : calls > ESP__SURVEY_BATCH ? (uint32_t)ESP__SURVEY_BATCH : (uint32_t)calls;
+        for (uint32_t i = 0; i < repeats && !st; i++)
+            st = esp__survey_run(w, d, n, failed, &runs[(uint32_t)d * ESP__PROBE_REPEATS + i]);
+    }
+    if (!st && *failed) runs[0] = -1.0; /* tells the others */
+    double *all = runs + 2 * ESP__PROBE_REPEATS;
+    if (!st) st = esp__peers_allgather(w->ctx->peers, NULL, w->ctx->size, runs, all, 2 * ESP__PROBE_REPEATS * 8u);
+    for (int32_t r = 0; r < w->ctx->size && !st; r++) *failed |= all[r * 2 * ESP__PROBE_REPEATS] < 0.0;
+    return st;
+}
+
+ESP__FN esp_status esp__survey_codec_at(esp_ctx *ctx, esp__survey *s, uint32_t codec, uint64_t elements,
+                                        uint32_t repeats) {
+    esp__survey_codec *k = &s->codecs[codec];
+    esp__survey_first first;
+    esp__survey_bench w;
+    esp_bound b;
+    int failed = 0;
+    if (codec >= s->n_codecs || !elements || elements > s->max_elements)
+        return esp__fail(ctx, ESP_E_ARG, "measuring codecs: codec %u, %llu elements: there are %u, with room for %llu",
+                         codec, (unsigned long long)elements, s->n_codecs, (unsigned long long)s->max_elements);
+    if (repeats < 1) repeats = 1;
+    if (repeats > ESP__PROBE_REPEATS) repeats = ESP__PROBE_REPEATS;
+    esp_status st = esp__codec_bound(ctx, k->codec, NULL, s->max_elements, &b);
+    if (st) return st;
+    memset(&w, 0, sizeof w);
+    w.ctx = ctx, w.codec = k->codec, w.data = s->data;
+    w.elements = elements, w.max = s->max_elements;
+    esp__survey_share(s, &b, &w);
+    st = esp__codec_bound(ctx, k->codec, NULL, elements, &b);
+    if (st) return st;
+    w.state.bytes = b.state_bytes;
+    w.scratch.bytes = b.scratch_bytes;
+    esp__survey_try(&w, &first);
+    st = esp__survey_meet(ctx, k, &first, elements);
+    if (st) return st;
+    double *runs = esp__alloc(ctx, (uint64_t)(ctx->size + 1) * 2u * ESP__PROBE_REPEATS * sizeof *runs);
+    if (!runs) return esp__fail(ctx, ESP_E_NOMEM, "measuring codecs: out of memory");
+    st = esp__survey_measure(&w, &first, repeats, runs, &failed);
+    if (!st && failed) st = esp__fail(ctx, ESP_E_CORRUPT, "measuring codec '%s': a call failed", k->spec);
+    for (int d = 0; d < 2 && !st; d++) {
+        double ns, spread;
+        esp__survey_runs(ctx, runs + 2 * ESP__PROBE_REPEATS, repeats, d, &ns, &spread);
+        esp__survey_add(s, d ? &k->decompress : &k->compress, (double)elements, ns / esp__survey_locals(ctx), spread);
+    }
+    esp__free(ctx, runs);
+    if (!st) esp__survey_noise(s);
+    return st;
+}

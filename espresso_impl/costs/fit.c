@@ -1,0 +1,190 @@
+/* fit.c: from points to what the planner reads: tables where there are points, and a latency and a rate for each level from
+ * all of its points together. Must not know how the points were measured. */
+#include "espresso_impl/costs/costs.h"
+#include "planner/plan.h"
+
+enum { ESP__SURVEY_TABLE_LEAST = 3 };
+
+/* A time is hops x alpha + bytes / rate. */
+typedef struct esp__survey_terms {
+    double hops, bytes;
+} esp__survey_terms;
+typedef struct esp__survey_line {
+    double alpha_ns, ns_per_byte;
+    uint32_t n; /* points; 0: nothing is known */
+} esp__survey_line;
+
+/* What the planner's formula says of a collective of `size` table bytes; which link it is charged to, in *intra. */
+static esp__survey_terms esp__survey_formula(const esp_ctx *ctx, uint8_t level, uint32_t coll, double size,
+                                             int *intra) {
+    double n = (double)esp__group_size(ctx, level), local = (double)esp__survey_locals(ctx);
+    double piece = size / n, bytes = esp__traffic(coll, n, size, piece);
+    *intra = level == ESP__INTRA || ctx->topo.n_machines < 2;
+    if (!*intra && level == ESP__INTER) bytes *= local; /* all ranks of a machine at once */
+    if (!*intra && level == ESP__FLAT && coll == ESP_COLL_ALLTOALL) bytes = piece * local * (n - local);
+    return (esp__survey_terms){(double)esp__hops(coll, (uint32_t)n), bytes};
+}
+
+/* Least sum of squared relative errors; neither figure below zero. */
+typedef struct esp__survey_sums {
+    double hh, hb, bb, h, b;
+    uint32_t n;
+} esp__survey_sums;
+
+static void esp__survey_sum(esp__survey_sums *m, esp__survey_terms t, double ns) {
+    double h = t.hops / ns, b = t.bytes / ns;
+    m->hh += h * h, m->hb += h * b, m->bb += b * b;
+    m->h += h, m->b += b;
+    m->n++;
+}
+
+static esp__survey_line esp__survey_solve(const esp__survey_sums *m) {
+    esp__survey_line l = {0.0, 0.0, m->n};
+    double det = m->hh * m->bb - m->hb * m->hb;
+    if (!m->n) return l;
+    if (m->n > 1 && det > 1e-12 * m->hh * m->bb) {
+        l.alpha_ns = (m->h * m->bb - m->b * m->hb) / det;
+        l.ns_per_byte = (m->b * m->hh - m->h * m->hb) / det;
+    }
+    if (l.ns_per_byte <= 0.0) { /* latency alone, and a rate beyond what was seen */
+        l.alpha_ns = m->h / m->hh;
+        l.ns_per_byte = 1e-6;
+    }
+    if (l.alpha_ns <= 0.0) l.alpha_ns = 0.0, l.ns_per_byte = m->b / m->bb;
+    return l;
+}
+
+/* All points of a level. Collectives over all ranks tell of the links between machines where nothing else does. */
+static esp__survey_line esp__survey_level(const esp_ctx *ctx, const esp__survey *s, int want_intra) {
+    esp__survey_sums own, flat;
+    memset(&own, 0, sizeof own);
+    memset(&flat, 0, sizeof flat);
+    for (uint8_t level = 0; level < 3; level++)
+        for (uint32_t coll = 1; coll < ESP_PLAN_COLLS; coll++) {
+            const esp__survey_curve *c = &s->link[level][coll];
+            for (uint32_t i = 0; i < c->n; i++) {
+                int intra;
+                esp__survey_terms t = esp__survey_formula(ctx, level, coll, c->at[i].size, &intra);
+                if (intra != want_intra || c->at[i].ns <= 0.0) continue;
+                esp__survey_sum(level == ESP__FLAT && ctx->topo.n_machines > 1 ? &flat : &own, t, c->at[i].ns);
+            }
+        }
+    return esp__survey_solve(own.n ? &own : &flat);
+}
+
+/* Which of the level's measured collectives tells most of `coll`: itself if it has a table's points, else the one that has most.
+ * 0: none. */
+static uint32_t esp__survey_witness(const esp__survey *s, uint8_t level, uint32_t coll) {
+    uint32_t best = 0, most = 0;
+    if (s->link[level][coll].n >= ESP__SURVEY_TABLE_LEAST) return coll;
+    for (uint32_t k = 1; k < ESP_PLAN_COLLS; k++)
+        if (s->link[level][k].n > most) most = s->link[level][k].n, best = k;
+    return best;
+}
+
+/* The witness's points as points of `coll`: at sizes where both move as many bytes, the same time but for the hops. */
+static uint32_t esp__survey_tell(const esp_ctx *ctx, const esp__survey *s, const esp__survey_line line[2],
+                                 uint8_t level, uint32_t coll, uint32_t witness, esp_cost_point *out) {
+    const esp__survey_curve *c = &s->link[level][witness];
+    for (uint32_t i = 0; i < c->n; i++) {
+        int intra;
+        double size = c->at[i].size;
+        esp__survey_terms was = esp__survey_formula(ctx, level, witness, size, &intra);
+        esp__survey_terms is = esp__survey_formula(ctx, level, coll, size, &intra);
+        double scale = is.bytes > 0.0 ? was.bytes / is.bytes : 1.0,
+               hops = (is.hops - was.hops) * line[!!intra].alpha_ns;
+        double ns = c->at[i].ns + hops;
+        out[i] = (esp_cost_point){size * scale, ns > 0.25 * c->at[i].ns ? ns : 0.25 * c->at[i].ns};
+    }
+    return c->n;
+}
+
+/* Straight over size or over its logarithm: what tells each inner point better from its neighbours. */
+static uint32_t esp__survey_shape(const esp_cost_point *at, uint32_t n) {
+    double off[2] = {0.0, 0.0};
+    for (uint32_t i = 1; i + 1 < n; i++)
+        for (uint32_t k = 0; k < 2; k++) {
+            esp_cost_point ends[2] = {at[i - 1], at[i + 1]};
+            esp_cost_curve c = {ends, 2, k};
+            off[k] += fabs(esp__curve_at(&c, at[i].size) - at[i].ns) / (at[i].ns + 1.0);
+        }
+    return off[1] < off[0];
+}
+
+static esp_cost_curve esp__survey_table(const esp_cost_point *at, uint32_t n) {
+    return (esp_cost_curve){at, n, esp__survey_shape(at, n)};
+}
+
+ESP__FN double esp__survey_guess(const esp_ctx *ctx, const esp__survey *s, uint8_t level, uint32_t coll,
+                                 uint64_t bytes) {
+    esp_cost_point told[ESP__SURVEY_POINTS];
+    esp__survey_line line[2] = {esp__survey_level(ctx, s, 0), esp__survey_level(ctx, s, 1)};
+    uint32_t witness = esp__survey_witness(s, level, coll);
+    int intra;
+    esp__survey_terms t = esp__survey_formula(ctx, level, coll, (double)bytes, &intra);
+    if (esp__group_size(ctx, level) < 2) return 0.0;
+    if (witness) {
+        uint32_t n = esp__survey_tell(ctx, s, line, level, coll, witness, told);
+        double last = told[n - 1].size, size = (double)bytes < last ? (double)bytes : last;
+        esp_cost_curve c = {told, n, 0};
+        double beyond = ((double)bytes - size) * (t.bytes / (double)bytes) * line[!!intra].ns_per_byte;
+        return esp__curve_at(&c, size) + beyond;
+    }
+    if (!line[!!intra].n) return 0.0;
+    return t.hops * line[!!intra].alpha_ns + t.bytes * line[!!intra].ns_per_byte;
+}
+
+/* Where a level was not measured at all: memory's speed, a copy in and one out. */
+static void esp__survey_link_set(const esp__survey *s, esp_plan_link *out, const esp__survey_line *l,
+                                 const esp__survey_line *other) {
+    out->alpha_is = ESP_ALPHA_HOP;
+    if (!l->n) l = other;
+    out->alpha_ns = l->n ? l->alpha_ns : 2000.0;
+    out->bytes_per_us = l->n ? 1000.0 / l->ns_per_byte : s->pack_bytes_per_us / 2.0;
+    if (!(out->bytes_per_us > 1e-3)) out->bytes_per_us = 1e-3;
+    if (out->bytes_per_us > 1e9) out->bytes_per_us = 1e9;
+}
+
+static void esp__survey_tables(const esp_ctx *ctx, esp__survey *s, const esp__survey_line line[2], uint8_t level,
+                               esp_plan_link *out) {
+    for (uint32_t coll = 1; coll < ESP_PLAN_COLLS; coll++) {
+        uint32_t witness = esp__survey_witness(s, level, coll);
+        if (!witness || s->link[level][witness].n < ESP__SURVEY_TABLE_LEAST) continue;
+        uint32_t n = esp__survey_tell(ctx, s, line, level, coll, witness, s->told[level][coll]);
+        out->table[coll] = esp__survey_table(s->told[level][coll], n);
+    }
+}
+
+ESP__FN esp_status esp__survey_finish(const esp_ctx *ctx, esp__survey *s) {
+    esp_plan_system *y = &s->system;
+    esp__survey_line line[2] = {esp__survey_level(ctx, s, 0), esp__survey_level(ctx, s, 1)};
+    memset(y, 0, sizeof *y);
+    y->struct_size = sizeof *y;
+    y->name = "measured";
+    y->machines = (uint32_t)ctx->topo.n_machines;
+    y->ranks_per_machine = esp__survey_locals(ctx);
+    y->devices = 1u << ESP_PLAN_CPU;
+    esp__survey_link_set(s, &y->intra, &line[1], &line[1]);
+    esp__survey_link_set(s, &y->inter, &line[0], &line[1]);
+    if (ctx->topo.n_local > 1) esp__survey_tables(ctx, s, line, ESP__INTRA, &y->intra);
+    if (ctx->topo.n_machines > 1 && ctx->topo.n_local) esp__survey_tables(ctx, s, line, ESP__INTER, &y->inter);
+    if (ctx->size > 1) esp__survey_tables(ctx, s, line, ESP__FLAT, &y->flat);
+    y->pack_ns = 1000.0;
+    y->pack_bytes_per_us = s->pack_bytes_per_us;
+    for (int lane = 0; lane < ESP__LANES; lane++) y->dispatch_ns[lane] = s->dispatch_ns[lane];
+    for (uint32_t i = 0; i < s->n_codecs; i++) {
+        esp__survey_codec *c = &s->codecs[i];
+        esp_plan_codec *p = &s->plan_codecs[i];
+        memset(p, 0, sizeof *p);
+        p->struct_size = sizeof *p;
+        p->spec = c->spec;
+        p->caps = (uint32_t)(c->codec->table->caps & ESP_CODEC_REDUCIBLE);
+        p->header_bytes = c->header_bytes;
+        p->unit_bytes = c->unit_bytes;
+        p->units = c->units;
+        p->error = c->error;
+        p->compress[ESP_PLAN_CPU] = esp__survey_table(c->compress.at, c->compress.n);
+        p->decompress[ESP_PLAN_CPU] = esp__survey_table(c->decompress.at, c->decompress.n);
+    }
+    return ESP_OK;
+}

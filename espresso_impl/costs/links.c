@@ -1,0 +1,195 @@
+/* links.c: measures what a job's links and codecs cost, by all ranks at the same time, as points of time over size. Must not
+ * know what the figures are for (fit.c makes the planner's input of them). */
+#include "codecs/common/rng.h"
+#include "espresso_impl/costs/costs.h"
+#include <math.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { ESP__SURVEY_TABLE = 4096, ESP__SURVEY_BATCH = 512, ESP__SURVEY_ROUND_NS = 500000, ESP__SURVEY_COPY = 1 << 20 };
+
+/* ---- numbers ------------------------------------------------------------------------------------------------------ */
+static int esp__survey_order(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts `v`. */
+static double esp__survey_median(double *v, uint32_t n) {
+    if (!n) return 0.0;
+    qsort(v, n, sizeof *v, esp__survey_order);
+    return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
+}
+
+static void esp__survey_seen_add(esp__survey_seen *s, double ns) { s->ns[s->n++ % ESP__SURVEY_SEEN] = (float)ns; }
+
+static double esp__survey_seen_median(const esp__survey_seen *s) {
+    double v[ESP__SURVEY_SEEN];
+    uint32_t n = s->n < ESP__SURVEY_SEEN ? s->n : ESP__SURVEY_SEEN;
+    for (uint32_t i = 0; i < n; i++) v[i] = (double)s->ns[i];
+    return esp__survey_median(v, n);
+}
+
+/* Numbers like a gradient's: normal, some tensors' rows far larger than others, so that the tail is heavy. A table from Philox,
+ * read at places that a hash draws: a draw for each number would take longer than what is measured. */
+static void esp__survey_fill(float *out, uint64_t n, uint64_t seed, uint32_t rank) {
+    float table[ESP__SURVEY_TABLE];
+    for (uint32_t i = 0; i < ESP__SURVEY_TABLE; i++) {
+        esp_philox_t r = esp_philox(seed ^ 0x737572766579ull, i, rank);
+        double a = ((double)r.w[0] + 0.5) / 4294967296.0, b = (double)r.w[1] / 4294967296.0;
+        double c = ((double)r.w[2] + 0.5) / 4294967296.0, d = (double)r.w[3] / 4294967296.0;
+        const double turn = 6.283185307179586;
+        double wide = exp(sqrt(-2.0 * log(c)) * cos(turn * d) * 0.8);
+        table[i] = (float)(1e-3 * wide * sqrt(-2.0 * log(a)) * cos(turn * b));
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t h = (i + 1) * 0x9E3779B97F4A7C15ull;
+        h ^= h >> 29;
+        out[i] = table[h % ESP__SURVEY_TABLE] * (0.5f + (float)(h >> 40 & 0xFFFFu) / 65536.0f);
+    }
+}
+
+/* Cores that this process may use. */
+static uint32_t esp__survey_cores(void) {
+    unsigned long mask[128];
+    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask), online = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t n = 0;
+    for (long i = 0; i < bytes / (long)sizeof *mask; i++) n += (uint32_t)__builtin_popcountl(mask[i]);
+    return n ? n : online > 0 ? (uint32_t)online : 1u;
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------------------- */
+ESP__FN void esp__survey_close(esp_ctx *ctx, esp__survey *s) {
+    esp__free(ctx, s->room);
+    esp__free(ctx, s->own_data);
+    esp__free(ctx, s->work);
+    memset(s, 0, sizeof *s);
+}
+
+/* Ranks of a machine: the most, where machines differ. */
+static uint32_t esp__survey_locals(const esp_ctx *ctx) {
+    uint32_t most = 0;
+    if (ctx->topo.n_local) return (uint32_t)ctx->topo.n_local;
+    for (int32_t m = 0; m < ctx->topo.n_machines; m++) {
+        uint32_t n = 0;
+        for (int32_t r = 0; r < ctx->size; r++) n += ctx->topo.machine_of[r] == m;
+        if (n > most) most = n;
+    }
+    return most ? most : 1;
+}
+
+/* How fast this rank copies memory, while all do: from one half of the room to the other, at different places where there is room,
+ * since gradients that are packed are not in the caches either. */
+static double esp__survey_copy_speed(uint8_t *room, uint64_t half) {
+    uint64_t bytes = half < ESP__SURVEY_COPY ? half : ESP__SURVEY_COPY, places = half / bytes;
+    double ns[5];
+    for (uint64_t i = 0; i < 5; i++) {
+        uint8_t *at = room + i % places * bytes;
+        uint64_t start = esp__now_ns();
+        memcpy(at, at + half, bytes);
+        ns[i] = (double)(esp__now_ns() - start);
+    }
+    return (double)bytes * 1000.0 / (esp__survey_median(ns, 5) + 1.0);
+}
+
+ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_bytes, uint64_t max_elements) {
+    memset(s, 0, sizeof *s);
+    s->max_bytes = max_bytes < 4096 ? 4096 : max_bytes;
+    s->max_elements = max_elements < 1024 ? 1024 : max_elements;
+    for (uint8_t level = 0; level < 3; level++)
+        for (uint32_t coll = 1; coll < ESP_PLAN_COLLS; coll++) {
+            uint64_t need = esp__probe_room(ctx, level, coll, s->max_bytes);
+            if (need > s->room_bytes) s->room_bytes = need;
+        }
+    s->room = esp__alloc(ctx, s->room_bytes);
+    s->own_data = esp__alloc(ctx, s->max_elements * 4u);
+    struct {
+        int32_t status;
+        uint32_t cores;
+        double speed;
+    } mine = {s->room && s->own_data ? ESP_OK : ESP_E_NOMEM, esp__survey_cores(), 0.0}, *all;
+    if (!mine.status) {
+        esp__survey_fill(s->own_data, s->max_elements, ctx->seed, (uint32_t)ctx->rank);
+        s->data = s->own_data;
+        memset(s->room, 0, s->room_bytes); /* pages that were never written would all be one page */
+        mine.speed = esp__survey_copy_speed(s->room, s->room_bytes / 2);
+    }
+    all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof mine);
+    esp_status st = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, &mine, all, sizeof mine) : ESP_E_NOMEM;
+    s->ranks = (uint32_t)ctx->size;
+    for (int32_t r = 0; r < ctx->size && !st; r++) {
+        if (all[r].status) st = esp__fail(ctx, ESP_E_NOMEM, "measuring: rank %d is out of memory", r);
+        if (!r || all[r].cores < s->cores) s->cores = all[r].cores;
+        if (!r || all[r].speed < s->pack_bytes_per_us) s->pack_bytes_per_us = all[r].speed;
+    }
+    esp__free(ctx, all);
+    if (st) esp__survey_close(ctx, s);
+    return st;
+}
+
+/* ---- points ---------------------------------------------------------------------------------------------------------- */
+/* The place of `size`, made where there is none and there is room; n_points where there is none. `near`: a size that is off by
+ * no more than this share will do. */
+static uint32_t esp__survey_place(esp__survey_curve *c, double size, double near) {
+    uint32_t i = 0;
+    for (uint32_t k = 0; k < c->n; k++)
+        if (fabs(c->at[k].size - size) <= near * size) return k;
+    if (c->n == ESP__SURVEY_POINTS) return c->n;
+    while (i < c->n && c->at[i].size < size) i++;
+    memmove(&c->at[i + 1], &c->at[i], (c->n - i) * sizeof *c->at);
+    memmove(&c->spread[i + 1], &c->spread[i], (c->n - i) * sizeof *c->spread);
+    memmove(&c->seen[i + 1], &c->seen[i], (c->n - i) * sizeof *c->seen);
+    c->at[i] = (esp_cost_point){size, 0.0};
+    c->spread[i] = 0.0;
+    memset(&c->seen[i], 0, sizeof *c->seen);
+    c->n++;
+    return i;
+}
+
+static void esp__survey_add(esp__survey *s, esp__survey_curve *c, double size, double ns, double spread) {
+    uint32_t i = esp__survey_place(c, size, 0.0);
+    if (i >= ESP__SURVEY_POINTS || (c->at[i].ns > 0.0 && c->at[i].ns <= ns)) return;
+    c->at[i].ns = ns;
+    c->spread[i] = spread;
+    (void)s;
+}
+
+static uint32_t esp__survey_spreads(const esp__survey_curve *c, double *out, uint32_t n) {
+    for (uint32_t i = 0; i < c->n; i++)
+        if (c->spread[i] > 0.0) out[n++] = c->spread[i];
+    return n;
+}
+
+static void esp__survey_noise(esp__survey *s) {
+    double v[(3 * ESP_PLAN_COLLS + 2 * ESP__SURVEY_CODECS) * ESP__SURVEY_POINTS];
+    uint32_t n = 0;
+    for (int level = 0; level < 3; level++)
+        for (int k = 0; k < ESP_PLAN_COLLS; k++) n = esp__survey_spreads(&s->link[level][k], v, n);
+    for (uint32_t k = 0; k < s->n_codecs; k++) {
+        n = esp__survey_spreads(&s->codecs[k].compress, v, n);
+        n = esp__survey_spreads(&s->codecs[k].decompress, v, n);
+    }
+    s->noise = esp__survey_median(v, n);
+}
+
+ESP__FN esp_status esp__survey_link(esp_ctx *ctx, esp__survey *s, uint8_t level, uint32_t coll, uint64_t bytes,
+                                    uint32_t repeats) {
+    esp__probe p;
+    if (esp__group_size(ctx, level) < 2 || !ctx->comms[level]) return ESP_OK;
+    if (bytes < 4 || bytes > s->max_bytes)
+        return esp__fail(ctx, ESP_E_ARG, "measuring links: %llu bytes, but there is room for 4 to %llu",
+                         (unsigned long long)bytes, (unsigned long long)s->max_bytes);
+    esp_status st = esp__probe_collective(ctx, level, coll, bytes, repeats, s->room, s->room_bytes, &p);
+    if (st) return st;
+    double mine[2] = {(double)p.median_ns, (double)p.spread_ns / ((double)p.median_ns + 1.0)}, *all;
+    all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof mine);
+    st = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, mine, all, sizeof mine) : ESP_E_NOMEM;
+    for (int32_t r = 0; r < ctx->size && !st; r++)
+        for (int k = 0; k < 2; k++)
+            if (all[2 * r + k] > mine[k]) mine[k] = all[2 * r + k];
+    esp__free(ctx, all);
+    if (st) return st;
+    esp__survey_add(s, &s->link[level][coll], (double)bytes, mine[0], mine[1]);
+    esp__survey_noise(s);
+    return ESP_OK;
+}

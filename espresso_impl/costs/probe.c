@@ -1,0 +1,66 @@
+/* probe.c: how long one collective takes, measured between steps by all ranks at once, through the communication thread like
+ * every other collective. Must not know what the figures are for. */
+#include "espresso_impl/executor/context.h"
+
+static int32_t esp__group_size(const esp_ctx *ctx, uint8_t level) {
+    return level == ESP__FLAT ? ctx->size : level == ESP__INTRA ? ctx->topo.n_local : ctx->topo.n_machines;
+}
+static int32_t esp__group_index(const esp_ctx *ctx, uint8_t level) {
+    return level == ESP__FLAT ? ctx->rank : level == ESP__INTRA ? ctx->topo.local : ctx->topo.machine;
+}
+
+static uint64_t esp__probe_count(uint64_t bytes) { return bytes < 4 ? 1 : bytes / 4; }
+
+ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes) {
+    uint64_t n = (uint64_t)esp__group_size(ctx, level), count = esp__probe_count(bytes);
+    if (!n) return 0; /* machines that differ have no such group */
+    uint64_t whole = (count + n - 1) / n * n * 4;
+    return coll == ESP_COLL_ALLTOALL || coll == ESP_COLL_GATHER ? 2 * whole : whole;
+}
+
+/* Buffers as the table in espresso.h has them; what may lie in place does. */
+static void esp__probe_coll(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, void *room, esp_coll *c) {
+    uint64_t n = (uint64_t)esp__group_size(ctx, level), count = esp__probe_count(bytes), part = (count + n - 1) / n;
+    uint64_t own = (uint64_t)esp__group_index(ctx, level) * part;
+    uint8_t *data = room;
+    if (coll == ESP_COLL_ALLTOALL) count = part * n;
+    esp__coll_init(c, coll, ESP_F32, count, room, 0);
+    if (coll == ESP_COLL_ALLTOALL || coll == ESP_COLL_GATHER) c->dst.ptr = data + part * n * 4;
+    if (coll == ESP_COLL_REDUCE_SCATTER) c->dst.ptr = data + (own < count ? own : 0) * 4;
+    if (coll == ESP_COLL_ALLGATHER) c->src.ptr = data + (own < count ? own : 0) * 4;
+}
+
+static int esp__probe_order(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* With a root, ranks are done before the others begin: run after run would overlap, and seem to take no time. */
+static int esp__probe_rooted(uint32_t coll) {
+    return coll == ESP_COLL_BROADCAST || coll == ESP_COLL_GATHER || coll == ESP_COLL_REDUCE;
+}
+
+ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, uint32_t repeats,
+                                         void *room, uint64_t room_bytes, esp__probe *out) {
+    uint64_t ns[ESP__PROBE_REPEATS], each = (esp__probe_room(ctx, level, coll, bytes) + 4095u) & ~UINT64_C(4095);
+    uint64_t places = each && room_bytes >= each ? room_bytes / each : 1;
+    esp_coll c;
+    esp_status s = ESP_OK;
+    if (repeats < 1) repeats = 1;
+    if (repeats > ESP__PROBE_REPEATS) repeats = ESP__PROBE_REPEATS;
+    memset(out, 0, sizeof *out);
+    if (!ctx->comms[level] || esp__group_size(ctx, level) < 2) return ESP_OK;
+    for (uint32_t i = 0; i <= repeats && !s; i++) { /* the first run meets the others, and is not counted */
+        esp__probe_coll(ctx, level, coll, bytes, (uint8_t *)room + i % places * each, &c);
+        if (esp__probe_rooted(coll)) s = esp_barrier(ctx);
+        if (!s) s = esp__request_run_at(ctx, level, &c, "measuring links");
+        if (i && !s) ns[i - 1] = ctx->request.ended_ns - ctx->request.started_ns;
+    }
+    if (s) return s;
+    qsort(ns, repeats, sizeof *ns, esp__probe_order);
+    out->best_ns = ns[0];
+    out->median_ns = ns[repeats / 2];
+    out->worst_ns = ns[repeats - 1];
+    out->spread_ns = ns[repeats - 1 - repeats / 4] - ns[repeats / 4];
+    return ESP_OK;
+}

@@ -1,0 +1,183 @@
+/* context.h: the structs behind esp_ctx: tensors, units, codec instances, program, executor. Shared by the files below
+ * option.c in espresso_impl.c; nothing outside espresso_impl/ sees it. */
+#ifndef ESP__CONTEXT_H
+#define ESP__CONTEXT_H
+#include "espresso_impl/base/base.h"
+#include "espresso_impl/strategy/option.h"
+#include "espresso_impl/observe/observe.h"
+#include "espresso_impl/executor/program.h"
+
+typedef struct esp__workers esp__workers;
+
+/* One opened codec: all tensors with the same spec share it. */
+typedef struct esp__codec {
+    char *spec; /* as asked for: agreed on across ranks, printed in strategies        */
+    const esp_codec *table;
+    void *self;
+    uint32_t id;    /* esp_name_hash(name)                                                */
+    int feedback;   /* this codec keeps residuals                                         */
+    int own_memory; /* and, on the rank's own gradient, the method's own                  */
+    float beta, gamma;
+} esp__codec;
+
+enum { ESP__IDLE = 0, ESP__PUSHED = 1, ESP__DONE = 2 };
+
+typedef struct esp__tensor {
+    char *name;
+    uint64_t key, count, rows, cols;
+    esp_dtype dtype;
+    uint32_t flags;
+    char *want_codec, *want_option; /* from the descriptor, over any strategy                     */
+    float *carry;                   /* feedback that lost its place: added to the next push; or NULL */
+    float *spent;                   /* ESP_DISCARDABLE: what the last step's push added              */
+    uint32_t first_unit, n_units;   /* that hold its elements                                       */
+    /* the step */
+    int phase;
+    uint32_t units_left;         /* not yet done                                               */
+    uint64_t enter_ns, leave_ns; /* its esp_push: called, and about to return                  */
+    esp_tensor_stats sampled;    /* observe/errors.c's                                                  */
+    void *grad;
+    void *zeros; /* stands in for a gradient that was never pushed             */
+} esp__tensor;
+
+/* What is synchronised as one: a tensor, a chunk of one, or a group of neighbours. */
+typedef struct esp__work_unit {
+    char *name; /* "fc1.weight", its second chunk "fc1.weight[2/4]", with seven neighbours "fc1.weight+7" */
+    uint64_t key;
+    esp__extent place;
+    uint64_t rows, cols; /* 0: not a matrix, as chunks and groups                      */
+    esp_dtype dtype;
+    uint32_t flags; /* ESP_SUM of its tensors                                     */
+    esp__option option;
+    esp__codec *codec;
+    uint32_t first_op, n_ops; /* this rank's chain in ctx->program.ops                      */
+    uint64_t packed;          /* a group: where in the arena its tensors lie side by side   */
+    int32_t raw_feedback;     /* of the Comp on the rank's own gradient, or -1              */
+    /* the step */
+    int phase;
+    uint32_t pc; /* next op of the chain                                       */
+    void *data;  /* its elements: in the gradient, or a group's in the arena   */
+    uint64_t ready_ns;
+} esp__work_unit;
+
+/* One entry of an order. The executor follows collectives only; the rest is kept for whoever reads the text. */
+enum { ESP__TURN_STEP, ESP__TURN_DOWN, ESP__TURN_UP, ESP__TURN_PACK, ESP__TURN_UNPACK, ESP__TURN_BACKWARD };
+typedef struct esp__turn {
+    uint32_t unit;
+    uint8_t what, step;
+    uint16_t reserved0;
+} esp__turn;
+
+/* What is in force, or about to be. */
+typedef struct esp__strategy {
+    esp__work_unit *units;
+    uint32_t n_units;
+    uint32_t n_order, *order; /* collectives: unit << 8 | step of the option                */
+    esp__turn *turns;         /* the order as given; none: it was generated                 */
+    uint32_t n_turns;
+    uint64_t cap_units, cap_order, cap_turns; /* bytes, of the arrays                                       */
+    char *text;
+    uint64_t hash;
+} esp__strategy;
+
+/* One link lane of the communication thread. */
+typedef struct esp__link {
+    uint32_t *sequence, n; /* ops in the strategy's order                                         */
+    uint32_t cursor;
+    void *comm, *req; /* in flight: the link thread's own                                    */
+    int busy;         /* an op is in flight here, or a flat one that runs from the other lane */
+    uint64_t started_ns;
+} esp__link;
+
+/* A collective of esp_broadcast and its kind, handed to the communication thread. */
+typedef struct esp__request {
+    esp_coll coll;
+    uint8_t level; /* whose comm */
+    int wanted, done;
+    void *req;
+    esp_status status;
+    uint64_t started_ns, ended_ns;
+} esp__request;
+
+/* When the step under way, or the last one, was where. Nanoseconds of esp__now_ns. */
+typedef struct esp__step_clock {
+    uint64_t begin_ns;                    /* the caller got control back after the step before (esp_start: the first) */
+    uint64_t first_push_ns, last_push_ns; /* entered; left                                                            */
+    uint64_t end_ns;                      /* everything was synchronised                                              */
+    uint64_t next_ns;                     /* begin_ns of the step that comes                                          */
+} esp__step_clock;
+
+struct esp_ctx {
+    esp_host host; /* the table given to plugins; host.user = ctx */
+    const esp_host *user_host;
+    int32_t log_level, rank, size;
+    uint32_t flags, timeout_ms;
+    uint64_t seed;
+    char *plugin_path, *codec_spec, *strategy_spec, *trace_path, *stats_spec;
+    int32_t owner_pid; /* a forked child must not use the context */
+    esp__registry registry;
+    esp__workers *workers;
+    esp__peers *peers;
+    esp__topology topo;
+
+    const esp_backend *backend;
+    void *comms[3]; /* by scope: all, intra, inter */
+
+    esp__tensor *tensors;
+    uint32_t n_tensors, cap_tensors;
+    esp__codec **codecs;
+    uint32_t n_codecs;
+    esp__strategy strategy;
+    int started;
+
+    esp__program program;
+    esp__feedback *feedback;
+    uint32_t n_feedback;
+    uint8_t *arena;
+    uint64_t arena_bytes, memory_bytes;
+    int simd; /* of the conversions between halves and floats */
+    uint8_t *scratch;
+    uint64_t scratch_bytes;
+    float *phi; /* for codecs that leave feedback to the host */
+    uint64_t phi_count;
+    esp_payload *payloads; /* argument array of the widest decompress    */
+
+    /* executor: under lock, but for the fields that one thread owns */
+    pthread_mutex_t lock;
+    pthread_cond_t done_cv, cpu_cv, link_cv;
+    pthread_t cpu_thread, link_thread;
+    int threads, stopping;
+    uint32_t *heap, n_heap; /* units whose next op is on the cpu or compute lane, earliest ready first */
+    esp__link links[2];     /* intra, inter                              */
+    esp__request request;
+    int link_busy; /* the communication thread has requests in flight */
+    int cpu_busy;  /* the cpu lane's thread is inside an op           */
+    uint64_t step;
+    uint32_t n_pushed, n_done;
+    int step_closed, step_open;
+    uint32_t waiters, waiters_one; /* threads in any wait; of these, for one tensor only */
+    uint64_t wait_since_ns;
+    int late_waiting;     /* a request has been in flight for a while        */
+    int32_t late_rank;    /* the rank it waits for, -1: unknown              */
+    uint32_t late_tensor; /* UINT32_MAX: none (a broadcast or the like)      */
+    int accused;
+    int32_t left_rank; /* a peer that closed its context, or -1           */
+    esp_status fatal;
+    char fatal_text[ESP__ERROR_MAX];
+    char missing_text[ESP__NAME_MAX * 4];
+    int said_no_gpu, said_unpushed;
+    int tokens[2]; /* tokens.c: the pipe's ends; -1: as many ops at once as there are ranks */
+    esp_stats stats;
+    esp__step_clock clock;
+    esp__span *op_time;                 /* [program.n_ops] of the step under way, or the last      */
+    struct esp__stats_file *stats_file; /* stats.c; NULL: not asked for             */
+    struct esp__record *record;         /* observe/profile.c; likewise                       */
+    struct esp__autopilot *autopilot;   /* autopilot.c; likewise                    */
+    struct esp__guard *guard;           /* observe/errors.c; likewise                        */
+    struct esp__holds *holds;           /* clocked/match.c; NULL: ops take the time they take */
+    esp__trace *trace;
+    esp__trace_file *trace_file;
+    uint64_t last_push_ns;
+};
+
+#endif

@@ -1,0 +1,501 @@
+/* program.c: compiles every unit's option into this rank's chain of ops, with every buffer at a fixed place in one arena.
+ * Walks the region algebra (region.c) and only adds memory, lanes and number formats to it; runs nothing. */
+#include "espresso_impl/executor/context.h"
+
+ESP__FN void esp__seat_of(const esp_ctx *ctx, uint32_t unit, esp__seat *at) {
+    const esp__topology *p = &ctx->topo;
+    at->index[ESP__FLAT] = p->rank, at->size[ESP__FLAT] = p->size;
+    at->index[ESP__INTRA] = p->local, at->size[ESP__INTRA] = p->n_local ? p->n_local : 1;
+    at->index[ESP__INTER] = p->machine, at->size[ESP__INTER] = p->n_local ? p->n_machines : 1;
+    at->unit = unit;
+}
+
+/* What compiling one unit carries along. */
+typedef struct esp__compile {
+    esp_ctx *ctx;
+    esp__program *p;
+    esp__work_unit *u;
+    uint32_t unit, comps;
+    esp__seat at;
+    esp__region region;
+    int half;     /* the gradient is f16 or bf16: `work` holds it as f32 around Comps        */
+    int in_grad;  /* half: where the region's numbers are now                                */
+    double share; /* half: the gradient holds share x sum (so that no sum overflows)         */
+    esp__ref work, slots;
+    uint64_t slot_bytes;
+    uint32_t last_value; /* the last step that changes numbers: the mean is taken there            */
+    int finalized;
+    esp_status status;
+    esp__op nowhere; /* takes what is written to an op that there was no memory for */
+} esp__compile;
+
+static esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32_t step) {
+    esp__program *p = c->p;
+    esp__op *grown = esp__grow(c->ctx, p->ops, &p->cap_ops, ((uint64_t)p->n_ops + 1) * sizeof *p->ops);
+    if (!grown) {
+        c->status = ESP_E_NOMEM;
+        return &c->nowhere;
+    }
+    p->ops = grown;
+    esp__op *op = &p->ops[p->n_ops++];
+    memset(op, 0, sizeof *op);
+    op->kind = kind;
+    op->lane = lane;
+    op->unit = c->unit;
+    op->step = (uint8_t)step;
+    op->feedback = -1;
+    return op;
+}
+
+static esp__ref esp__arena(esp__compile *c, uint64_t bytes) {
+    esp__ref r = {ESP__AT_ARENA, c->p->arena_bytes};
+    c->p->arena_bytes += (bytes + 63u) / 64u * 64u;
+    return r;
+}
+
+static uint64_t esp__contributions(const esp__compile *c) {
+    uint64_t n = 1;
+    for (uint32_t level = 0; level < 3; level++)
+        if (c->region.summed[level]) n *= (uint64_t)c->at.size[level];
+    return n;
+}
+
+static void esp__region_now(const esp__compile *c, uint64_t *begin, uint64_t *length) {
+    uint32_t none[4] = {0};
+    esp__region_range(&c->region, &c->at, c->u->place.count, none, begin, length);
+}
+
+static int esp__active(const esp__compile *c) { return !c->region.idle[0] && !c->region.idle[1] && !c->region.idle[2]; }
+
+/* An op over the numbers of the current region, if this rank holds it. */
+static esp__op *esp__copy_op(esp__compile *c, uint8_t copy, uint32_t step, float scale) {
+    if (!esp__active(c)) return NULL;
+    esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, step);
+    op->copy = copy;
+    op->data = c->work;
+    op->scale = scale;
+    esp__region_now(c, &op->begin, &op->length);
+    return op;
+}
+
+static void esp__to_f32(esp__compile *c, uint32_t step) {
+    if (!c->half || !c->in_grad) return;
+    esp__copy_op(c, ESP__COPY_TO_F32, step, (float)(1.0 / c->share));
+    c->in_grad = 0;
+}
+
+/* Halves travel at mean scale: 1 / contributions so far. `share` as wanted at the end is passed in. */
+static void esp__from_f32(esp__compile *c, uint32_t step, double share) {
+    if (!c->half || c->in_grad) return;
+    esp__copy_op(c, ESP__COPY_FROM_F32, step, (float)share);
+    c->in_grad = 1;
+    c->share = share;
+}
+
+static int esp__wants_mean(const esp__compile *c) {
+    return !(c->u->flags & ESP_SUM) && c->ctx->size > 1 && !c->finalized;
+}
+
+static int esp__power_of_two(uint64_t n) { return (n & (n - 1)) == 0; }
+
+static uint32_t *esp__slots_new(esp__compile *c, uint64_t n) {
+    esp__program *p = c->p;
+    uint32_t *grown = esp__grow(c->ctx, p->slots, &p->cap_slots, (p->n_slots + n) * sizeof *p->slots);
+    if (!grown) return c->status = ESP_E_NOMEM, NULL;
+    p->slots = grown;
+    p->n_slots += (uint32_t)n;
+    return p->slots + p->n_slots - n;
+}
+
+/* The ranges of a Comp or Decomp, from the open cuts of `r`, and the slots of each, in the order in which they are summed. */
+static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op) {
+    esp__program *p = c->p;
+    uint64_t n_slots = esp__region_slots(r, &c->at), n_parts = 1, stride[4] = {0}, s = 1;
+    uint32_t size[4] = {0};
+    for (uint32_t d = r->n_dims; d-- > 0;) {
+        size[d] = (uint32_t)c->at.size[r->dims[d].level];
+        stride[d] = s;
+        s *= size[d];
+        if (r->dims[d].what == ESP__DIM_PART) n_parts *= size[d];
+    }
+    op->first_range = p->n_ranges;
+    op->n_ranges = (uint32_t)n_parts;
+    op->n_sources = (uint32_t)(n_slots / n_parts);
+    if (op->n_sources > p->max_payloads) p->max_payloads = op->n_sources;
+    esp__range *grown = esp__grow(c->ctx, p->ranges, &p->cap_ranges, (p->n_ranges + n_parts) * sizeof *p->ranges);
+    uint32_t first = p->n_slots, *slots = esp__slots_new(c, n_slots);
+    if (!grown || !slots) {
+        c->status = ESP_E_NOMEM;
+        return;
+    }
+    p->ranges = grown;
+    for (uint64_t part = 0; part < n_parts; part++) {
+        esp__range *range = &p->ranges[p->n_ranges++];
+        uint32_t index[4] = {0};
+        uint64_t rest = part, base = 0;
+        memset(range, 0, sizeof *range);
+        /* parts in element order: the outermost cut varies slowest, whatever the order of dimensions */
+        for (uint32_t k = r->n_cuts; k-- > 0;)
+            for (uint32_t d = 0; d < r->n_dims; d++)
+                if (r->cuts[k].open && r->dims[d].what == ESP__DIM_PART && r->dims[d].level == r->cuts[k].level) {
+                    index[d] = (uint32_t)(rest % size[d]);
+                    rest /= size[d];
+                    base += index[d] * stride[d];
+                }
+        esp__region_range(r, &c->at, c->u->place.count, index, &range->begin, &range->length);
+        range->first_slot = first + (uint32_t)(part * op->n_sources);
+        for (uint64_t q = 0; q < op->n_sources; q++) {
+            uint64_t left = q, slot = base;
+            for (uint32_t d = r->n_dims; d-- > 0;)
+                if (r->dims[d].what == ESP__DIM_SOURCE) {
+                    slot += left % size[d] * stride[d];
+                    left /= size[d];
+                }
+            slots[part * op->n_sources + q] = (uint32_t)slot;
+        }
+    }
+}
+
+static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t begin, uint64_t length, uint64_t state) {
+    esp_ctx *ctx = c->ctx;
+    uint64_t cap = (uint64_t)ctx->n_feedback * sizeof *ctx->feedback;
+    esp__feedback *grown = esp__grow(ctx, ctx->feedback, &cap, ((uint64_t)ctx->n_feedback + 1) * sizeof *grown);
+    if (!grown) return c->status = ESP_E_NOMEM, -1;
+    ctx->feedback = grown;
+    esp__feedback *f = &grown[ctx->n_feedback];
+    memset(f, 0, sizeof *f);
+    f->place = c->u->place;
+    f->codec = esp__hash64(ESP__HASH0, c->u->codec->spec, strlen(c->u->codec->spec));
+    f->option = esp__hash64(ESP__HASH0, c->u->option.steps, c->u->option.n * sizeof *c->u->option.steps);
+    f->comp_index = op->comp_index;
+    f->n_ranges = op->n_ranges;
+    f->raw = op->raw;
+    f->keeper = (uint32_t)((int32_t)op->source == ctx->rank);
+    f->offset = begin;
+    f->count = c->u->codec->feedback ? length : 0;
+    f->state_bytes = state;
+    if (f->raw) c->u->raw_feedback = (int32_t)ctx->n_feedback;
+    return (int32_t)ctx->n_feedback++;
+}
+
+/* The lowest rank that holds the same region: replicas must draw the same noise. */
+static uint32_t esp__lowest_replica(const esp__compile *c) {
+    const esp__topology *p = &c->ctx->topo;
+    if (c->region.replicated[ESP__FLAT]) return 0;
+    int32_t m = c->region.replicated[ESP__INTER] ? 0 : p->machine, l = c->region.replicated[ESP__INTRA] ? 0 : p->local;
+    return (uint32_t)(p->n_local ? p->ranks[m * p->n_local + l] : p->rank);
+}
+
+/* Over how many ranks collectives will sum the bodies of a Comp at step `i`. */
+static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i) {
+    uint32_t n = 1;
+    for (i++; i < c->u->option.n && c->u->option.steps[i].kind != ESP__DECOMP; i++)
+        if (c->u->option.steps[i].summed) n *= (uint32_t)c->at.size[c->u->option.steps[i].level];
+    return n;
+}
+
+static void esp__compile_comp(esp__compile *c, uint32_t i) {
+    const esp__step *s = &c->u->option.steps[i];
+    esp__program *p = c->p;
+    uint64_t begin, length, state = 0;
+    uint32_t swap;
+    int active = esp__active(c),
+        raw = esp__contributions(c) == 1 && !c->region.summed[0] && !c->region.summed[1] && !c->region.summed[2];
+    uint32_t source = esp__lowest_replica(c);
+    esp__to_f32(c, i);
+    esp__region_now(c, &begin, &length);
+    esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
+    /* slots are as large as the largest part of the whole unit wants: the same on every rank, with any root */
+    uint64_t largest = c->u->place.count, off, len;
+    for (uint32_t k = 0; k < c->region.n_cuts; k++) {
+        esp__part(largest, (uint64_t)c->at.size[c->region.cuts[k].level], 0, &off, &len);
+        largest = len;
+    }
+    esp_bound b;
+    esp_status status = esp__codec_bound(c->ctx, c->u->codec, c->u, largest, &b);
+    if (status) c->status = status;
+    c->slot_bytes = b.payload_bytes;
+    if (b.scratch_bytes > p->scratch_bytes) p->scratch_bytes = b.scratch_bytes;
+    if (!active || c->status) return;
+    c->slots = esp__arena(c, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
+    esp__op *op = esp__op_new(c, ESP__OP_COMPRESS, s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
+    op->device = s->device;
+    op->comp_index = (uint8_t)c->comps;
+    op->raw = (uint8_t)raw;
+    op->source = source;
+    op->n_reduced = esp__bodies_reduced(c, i);
+    op->data = c->work;
+    op->slots = c->slots;
+    op->slot_bytes = c->slot_bytes;
+    esp__ranges_make(c, &c->region, op);
+    for (uint32_t k = 0; k < op->n_ranges && !c->status; k++) {
+        esp__range *r = &p->ranges[op->first_range + k];
+        status = esp__codec_bound(c->ctx, c->u->codec, c->u, r->length, &b);
+        if (status) c->status = status;
+        r->state_offset = state;
+        r->state_bytes = b.state_bytes;
+        state += (b.state_bytes + 63u) / 64u * 64u;
+        if (b.scratch_bytes > p->scratch_bytes) p->scratch_bytes = b.scratch_bytes;
+        if (r->length > p->phi_count) p->phi_count = r->length;
+    }
+    if (!c->status && (c->u->codec->feedback || state)) {
+        int32_t f = esp__feedback_new(c, op, begin, length, state);
+        p->ops[p->n_ops - 1].feedback = f;
+    }
+}
+
+/* After the last step that changes numbers: sum becomes mean. Halves keep their share and need nothing. */
+static void esp__compile_mean(esp__compile *c, uint32_t i) {
+    uint64_t n = (uint64_t)c->ctx->size;
+    esp__op *op = c->p->n_ops > c->u->first_op ? &c->p->ops[c->p->n_ops - 1] : NULL;
+    if (i != c->last_value || c->half || !esp__wants_mean(c) || !op) return;
+    float scale = (float)(1.0 / (double)n);
+    if (op->step == i && op->kind == ESP__OP_COLLECTIVE && c->ctx->backend->caps & ESP_BACKEND_SCALE)
+        op->coll.scale = scale;
+    else if (op->step == i && op->kind == ESP__OP_DECOMPRESS && esp__power_of_two(n))
+        op->scale = scale; /* exact, so it does not matter whether a codec scales before or after it sums */
+    else
+        esp__copy_op(c, ESP__COPY_SCALE, i, scale);
+}
+
+static void esp__compile_finalize(esp__compile *c, uint32_t i) {
+    if (c->finalized || !ESP_HAS(esp_codec, c->u->codec->table, finalize) ||
+        !esp__option_uses(&c->u->option, ESP__COMP) || esp__contributions(c) != (uint64_t)c->ctx->size)
+        return;
+    esp__to_f32(c, i);
+    esp__copy_op(c, ESP__COPY_FINALIZE, i, 1.0f);
+    c->finalized = 1;
+}
+
+static void esp__compile_decomp(esp__compile *c, uint32_t i) {
+    const esp__step *s = &c->u->option.steps[i];
+    esp__region before = c->region;
+    uint32_t swap;
+    int active = esp__active(c);
+    esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
+    c->in_grad = 0;
+    if (active) {
+        esp__op *op =
+            esp__op_new(c, ESP__OP_DECOMPRESS, s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
+        op->device = s->device;
+        op->comp_index = (uint8_t)c->comps;
+        op->data = c->work;
+        op->slots = c->slots;
+        op->slot_bytes = c->slot_bytes;
+        esp__ranges_make(c, &before, op);
+    }
+    c->comps++;
+    esp__compile_finalize(c, i);
+    esp__compile_mean(c, i);
+}
+
+static void esp__op_links(esp__compile *c, esp__op *op, const esp__step *s) {
+    int several = c->ctx->topo.n_machines > 1;
+    op->level = s->level;
+    op->both_links = s->level == ESP__FLAT && several;
+    op->lane = s->level == ESP__INTRA || (s->level == ESP__FLAT && !several) ? ESP__LANE_INTRA : ESP__LANE_INTER;
+    op->coll.struct_size = sizeof op->coll;
+    op->coll.op = s->coll;
+    op->coll.root = esp__region_root(&c->at, s);
+    if (op->coll.root < 0) op->coll.root = 0;
+}
+
+static uint64_t esp__dtype_bytes(esp_dtype d) { return d == ESP_F32 ? 4u : 2u; }
+
+/* A collective on payload slots: receives into a new buffer, but for a broadcast's root. */
+static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
+    const esp__step *s = &c->u->option.steps[i];
+    esp__region before = c->region;
+    uint32_t swap;
+    int part = esp__region_takes_part(&c->region, s), held = esp__active(c);
+    uint64_t have = esp__region_slots(&c->region, &c->at), n = (uint64_t)c->at.size[s->level];
+    int32_t root = esp__region_root(&c->at, s), me = c->at.index[s->level];
+    esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
+    if (!part || c->status) return;
+    uint64_t want = esp__region_slots(&c->region, &c->at), outer = 1, mid = 1;
+    esp__ref src = c->slots, dst = {ESP__AT_NOTHING, 0};
+    if (swap) { /* the alltoall's cut must be the outermost dimension */
+        for (uint32_t d = 0; d < swap; d++) outer *= (uint64_t)c->at.size[before.dims[d].level];
+        mid = (uint64_t)c->at.size[before.dims[swap].level];
+        esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, i);
+        op->copy = ESP__COPY_SWAP;
+        op->outer = outer, op->mid = mid, op->inner = have / (outer * mid);
+        op->slot_bytes = c->slot_bytes;
+        op->src = src;
+        op->dst = src = esp__arena(c, have * c->slot_bytes);
+    }
+    if (s->coll == ESP_COLL_BROADCAST && me == root)
+        dst = src;
+    else if (s->coll != ESP_COLL_GATHER || me == root)
+        dst = esp__arena(c, want * c->slot_bytes);
+    if (!held) src = dst; /* a broadcast's receivers hold nothing yet */
+    esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
+    esp__op_links(c, op, s);
+    op->coll.slot_bytes = c->slot_bytes;
+    op->coll.count = s->coll == ESP_COLL_ALLGATHER || s->coll == ESP_COLL_GATHER ? have * n : have;
+    if (s->coll == ESP_COLL_BROADCAST) op->coll.count = want;
+    if (s->summed) {
+        op->coll.dtype = c->u->codec->table->reduce_dtype;
+        op->coll.count = have * (c->slot_bytes / esp__dtype_bytes(op->coll.dtype));
+        op->coll.slot_bytes = 0;
+        op->rebuild = 1;
+        op->slot_bytes = c->slot_bytes;
+        op->n_slots = want;
+        op->own_slot = s->coll == ESP_COLL_REDUCE_SCATTER ? (uint64_t)me * want : 0;
+    }
+    op->src = src;
+    op->dst = dst;
+    op->coll.src.bytes = (held ? have : want) * c->slot_bytes;
+    op->coll.dst.bytes = dst.at ? want * c->slot_bytes : 0;
+    c->slots = dst;
+}
+
+/* A collective on numbers, in place. */
+static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
+    const esp__step *s = &c->u->option.steps[i];
+    uint64_t before, n_before, after, n_after, e = esp__dtype_bytes(c->u->dtype);
+    int sums = s->role != ESP__SECOND, scales = (c->ctx->backend->caps & ESP_BACKEND_SCALE) != 0;
+    uint64_t n = (uint64_t)c->at.size[s->level];
+    uint32_t swap;
+    esp__from_f32(c, i, 1.0 / (double)esp__contributions(c));
+    if (c->half && sums && !scales && n > 1) { /* divide before the backend sums */
+        esp__copy_op(c, ESP__COPY_SCALE, i, (float)(1.0 / (double)n));
+        c->share /= (double)n;
+    }
+    int part = esp__region_takes_part(&c->region, s);
+    esp__region_now(c, &before, &n_before);
+    esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
+    esp__region_now(c, &after, &n_after);
+    if (part) {
+        esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
+        esp__op_links(c, op, s);
+        op->coll.dtype = c->u->dtype;
+        op->coll.count = n_before > n_after ? n_before : n_after;
+        if (s->coll == ESP_COLL_REDUCE_SCATTER) op->coll.count = n_before;
+        if (s->coll == ESP_COLL_ALLGATHER) op->coll.count = n_after;
+        op->src.at = op->dst.at = ESP__AT_DATA;
+        op->src.offset = before * e;
+        op->dst.offset = after * e;
+        op->coll.src.bytes = n_before * e;
+        op->coll.dst.bytes = n_after * e;
+        if (c->half && sums && scales && n > 1) op->coll.scale = (float)(1.0 / (double)n);
+    }
+    if (c->half && sums && scales) c->share /= (double)n;
+    if (sums) esp__compile_finalize(c, i);
+    if (part) esp__compile_mean(c, i);
+}
+
+static uint32_t esp__last_value(const esp__option *o) {
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < o->n; i++) {
+        const esp__step *s = &o->steps[i];
+        if (s->kind == ESP__DECOMP || (s->kind == ESP__COLL && !s->compressed && s->role != ESP__SECOND)) last = i;
+    }
+    return last;
+}
+
+/* A group's tensors come together in the arena: each as soon as it is pushed, so that copies overlap backward. */
+static void esp__compile_pack(esp__compile *c) {
+    if (!esp__unit_is_group(c->u)) return;
+    c->u->packed = esp__arena(c, c->u->place.count * esp__dtype_bytes(c->u->dtype)).offset;
+    uint64_t begin = 0;
+    for (uint32_t k = 0; k < c->u->place.n; k++) {
+        esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, 0);
+        op->copy = ESP__COPY_PACK;
+        op->member = c->u->place.first + k;
+        op->begin = begin;
+        op->length = c->ctx->tensors[op->member].count;
+        begin += op->length;
+    }
+}
+
+static void esp__compile_unpack(esp__compile *c) {
+    if (!esp__unit_is_group(c->u)) return;
+    esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, c->u->option.n - 1);
+    op->copy = ESP__COPY_UNPACK;
+}
+
+static void esp__compile_step(esp__compile *c, uint32_t i) {
+    const esp__step *s = &c->u->option.steps[i];
+    if (s->kind == ESP__COMP)
+        esp__compile_comp(c, i);
+    else if (s->kind == ESP__DECOMP)
+        esp__compile_decomp(c, i);
+    else if (s->compressed)
+        esp__compile_payload_coll(c, i);
+    else
+        esp__compile_raw_coll(c, i);
+}
+
+/* Halves: back into the gradient's own format, at the scale that was asked for. */
+static void esp__compile_half_end(esp__compile *c) {
+    uint32_t last = c->u->option.n - 1;
+    double share = c->u->flags & ESP_SUM || c->finalized ? 1.0 : 1.0 / (double)c->ctx->size;
+    esp__from_f32(c, last, share);
+    if (c->share < share * 0.999 || c->share > share * 1.001)
+        esp__copy_op(c, ESP__COPY_SCALE, last, (float)(share / c->share));
+}
+
+static esp_status esp__compile_unit(esp_ctx *ctx, uint32_t unit) {
+    esp__compile c;
+    memset(&c, 0, sizeof c);
+    c.ctx = ctx;
+    c.p = &ctx->program;
+    c.u = &ctx->strategy.units[unit];
+    c.unit = unit;
+    c.half = c.u->dtype != ESP_F32;
+    c.in_grad = 1;
+    c.share = 1.0;
+    c.last_value = esp__last_value(&c.u->option);
+    c.work.at = ESP__AT_DATA;
+    esp__seat_of(ctx, unit, &c.at);
+    esp__region_start(&c.region);
+    c.u->first_op = c.p->n_ops;
+    c.u->raw_feedback = -1;
+    esp__compile_pack(&c);
+    if (c.half && esp__option_uses(&c.u->option, ESP__COMP)) c.work = esp__arena(&c, c.u->place.count * 4u);
+    for (uint32_t i = 0; i < c.u->option.n && !c.status; i++) esp__compile_step(&c, i);
+    if (c.half && !c.status) esp__compile_half_end(&c);
+    esp__compile_unpack(&c);
+    c.u->n_ops = c.p->n_ops - c.u->first_op;
+    if (c.status == ESP_E_NOMEM) return esp__fail(ctx, c.status, "program: out of memory");
+    return c.status;
+}
+
+static const char *esp__op_word(const esp__op *op) {
+    static const char *const copies[] = {"", "swap", "to f32", "from f32", "scale", "finalize", "pack", "unpack"};
+    return copies[op->copy];
+}
+
+/* Names for the timeline: "inter.allgather fc1.weight". */
+static esp_status esp__labels_make(esp_ctx *ctx) {
+    for (uint32_t i = 0; i < ctx->program.n_ops; i++) {
+        esp__op *op = &ctx->program.ops[i];
+        const esp__work_unit *u = &ctx->strategy.units[op->unit];
+        char step[40], text[72 + ESP__SPEC_MAX];
+        esp__step_print(&u->option.steps[op->step], step, sizeof step);
+        snprintf(text, sizeof text, "%s %s", op->kind == ESP__OP_COPY ? esp__op_word(op) : step, u->name);
+        op->label = esp__strdup(ctx, text);
+        if (!op->label) return esp__fail(ctx, ESP_E_NOMEM, "program: out of memory");
+    }
+    return ESP_OK;
+}
+
+ESP__FN void esp__program_free(esp_ctx *ctx) {
+    esp__program *p = &ctx->program;
+    for (uint32_t i = 0; i < p->n_ops; i++) esp__strfree(ctx, p->ops[i].label);
+    esp__free(ctx, p->ops);
+    esp__free(ctx, p->ranges);
+    esp__free(ctx, p->slots);
+    memset(p, 0, sizeof *p);
+}
+
+/* Compiles all units; fills ctx->program and the shapes (not the memory) of ctx->feedback. */
+ESP__FN esp_status esp__program_make(esp_ctx *ctx) {
+    memset(&ctx->program, 0, sizeof ctx->program);
+    for (uint32_t i = 0; i < ctx->strategy.n_units; i++) {
+        esp_status s = esp__compile_unit(ctx, i);
+        if (s) return s;
+    }
+    return esp__labels_make(ctx);
+}

@@ -1,0 +1,455 @@
+/* state.c: what must survive a restart (step, seed, residuals, codec state, what tensors carry), written through a
+ * callback and read back: everything is checked, and all ranks agree, before anything is changed. Must not know what
+ * feedback means. Files are in state_file.c.
+ *
+ * Format, little-endian, every piece padded with zeros to 8 bytes:
+ *     esp__state_head
+ *     strategy's text (from version 3 on)
+ *     per tensor: esp__state_tensor, name, carry (count floats) if it has one
+ *     per Comp:   esp__state_comp, residual (count floats) if it has one, codec state if it has one
+ *     u64 checksum of all pieces before it */
+#include "espresso_impl/executor/context.h"
+
+enum { ESP__STATE_VERSION = 3, ESP__STATE_OLDEST = 2, ESP__STATE_RESIDUAL = 1, ESP__STATE_CODEC = 2 };
+static const char esp__state_magic[8] = {'E', 'S', 'P', 'S', 'T', 'A', 'T', 'E'};
+
+typedef struct esp__state_head {
+    char magic[8];
+    uint32_t version;
+    int32_t rank, size;
+    uint32_t n_tensors, n_feedback, text_bytes; /* text_bytes: of the strategy; 0 in version 2 */
+    uint64_t step, seed, strategy_hash;
+    uint64_t body_bytes; /* between this and the checksum */
+    uint64_t head_sum;   /* of the fields above: body_bytes can be relied on */
+} esp__state_head;
+
+typedef struct esp__state_tensor {
+    uint64_t count;
+    uint32_t name_bytes, has_carry;
+} esp__state_tensor;
+
+/* One Comp: its unit, so that its elements can be found whatever the units are when it is read. */
+typedef struct esp__state_comp {
+    esp__extent place;
+    uint64_t codec, option; /* hashes of their texts */
+    uint32_t comp_index, n_ranges, raw, keeper;
+    uint64_t offset, count, state_bytes;
+    uint32_t has, reserved0; /* ESP__STATE_RESIDUAL | ESP__STATE_CODEC */
+} esp__state_comp;
+
+static esp__state_comp esp__state_comp_of(const esp__feedback *f) {
+    esp__state_comp x;
+    memset(&x, 0, sizeof x);
+    x.place = f->place;
+    x.codec = f->codec, x.option = f->option;
+    x.comp_index = f->comp_index, x.n_ranges = f->n_ranges;
+    x.raw = f->raw, x.keeper = f->keeper;
+    x.offset = f->offset, x.count = f->count, x.state_bytes = f->state_bytes;
+    x.has = (f->residual ? (uint32_t)ESP__STATE_RESIDUAL : 0u) | (f->state ? (uint32_t)ESP__STATE_CODEC : 0u);
+    return x;
+}
+
+static uint64_t esp__state_padded(uint64_t n) { return (n + 7u) / 8u * 8u; }
+
+/* Word by word: a state may be gigabytes. Steps are one to one, so one wrong bit always changes the sum. */
+static uint64_t esp__state_sum(uint64_t sum, const void *data, uint64_t n) {
+    const uint8_t *p = (const uint8_t *)data;
+    for (uint64_t i = 0; i < n; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, p + i, n - i < 8 ? (size_t)(n - i) : 8);
+        sum = (sum ^ word) * 0x9e3779b97f4a7c15ull;
+        sum ^= sum >> 32;
+    }
+    return sum;
+}
+
+/* ---- writing ---- */
+typedef struct esp__state_out {
+    esp_io_fn write; /* NULL: only count the bytes */
+    void *user;
+    uint64_t bytes, sum;
+    esp_status status;
+} esp__state_out;
+
+static void esp__state_put(esp__state_out *o, const void *data, uint64_t n) {
+    char zeros[8] = {0};
+    uint64_t padding = esp__state_padded(n) - n;
+    o->bytes += n + padding;
+    if (!o->write || o->status != ESP_OK || !n) return;
+    o->sum = esp__state_sum(o->sum, data, n);
+    o->status = o->write(o->user, (void *)(uintptr_t)data, n);
+    if (o->status == ESP_OK && padding) o->status = o->write(o->user, zeros, padding);
+}
+
+static void esp__state_put_body(const esp_ctx *ctx, esp__state_out *o) {
+    esp__state_put(o, ctx->strategy.text, strlen(ctx->strategy.text));
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        const esp__tensor *t = &ctx->tensors[i];
+        esp__state_tensor x = {t->count, (uint32_t)strlen(t->name), t->carry != NULL};
+        esp__state_put(o, &x, sizeof x);
+        esp__state_put(o, t->name, x.name_bytes);
+        if (t->carry) esp__state_put(o, t->carry, t->count * sizeof(float));
+    }
+    for (uint32_t i = 0; i < ctx->n_feedback; i++) {
+        const esp__feedback *f = &ctx->feedback[i];
+        esp__state_comp x = esp__state_comp_of(f);
+        esp__state_put(o, &x, sizeof x);
+        if (f->residual) esp__state_put(o, f->residual, f->count * sizeof(float));
+        if (f->state) esp__state_put(o, f->state, f->state_bytes);
+    }
+}
+
+static esp__state_head esp__state_head_of(const esp_ctx *ctx) {
+    esp__state_out count = {NULL, NULL, 0, 0, ESP_OK};
+    esp__state_head h;
+    memset(&h, 0, sizeof h);
+    esp__state_put_body(ctx, &count);
+    memcpy(h.magic, esp__state_magic, sizeof h.magic);
+    h.version = ESP__STATE_VERSION;
+    h.rank = ctx->rank;
+    h.size = ctx->size;
+    h.n_tensors = ctx->n_tensors;
+    h.n_feedback = ctx->n_feedback;
+    h.text_bytes = (uint32_t)strlen(ctx->strategy.text);
+    h.step = ctx->step;
+    h.seed = ctx->seed;
+    h.strategy_hash = ctx->strategy.hash;
+    h.body_bytes = count.bytes;
+    h.head_sum = esp__state_sum(0, &h, offsetof(esp__state_head, head_sum));
+    return h;
+}
+
+/* This rank's part only; see esp_state_write. */
+ESP__FN esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
+    esp__state_out o = {write, user, 0, 0, ESP_OK};
+    esp__state_head h = esp__state_head_of(ctx);
+    uint64_t sum;
+    esp__state_put(&o, &h, sizeof h);
+    esp__state_put_body(ctx, &o);
+    sum = o.sum;
+    esp__state_put(&o, &sum, sizeof sum);
+    if (o.status == ESP_OK) return ESP_OK;
+    return esp__fail(ctx, o.status < 0 ? o.status : ESP_E_DEVICE, "the state could not be written: %s",
+                     esp_status_text(o.status));
+}
+
+/* ---- reading ---- */
+/* A state that was read and checked, and not yet applied. */
+typedef struct esp__state_in {
+    esp__state_head head;
+    uint8_t *body;
+    uint64_t bytes, at;      /* bytes: of the memory, the checksum included */
+    char *text;              /* of the strategy; NULL: version 2 */
+    float **carry;           /* [n_tensors], memory for those that need it */
+    esp__feedback *feedback; /* [head.n_feedback], into the body */
+    int same;                /* every Comp is one of this strategy, in the same sequence */
+} esp__state_in;
+
+/* The next piece, or NULL where the body ends. */
+static const void *esp__state_take(esp__state_in *in, uint64_t n) {
+    const uint8_t *p = in->body + in->at;
+    if (n > in->head.body_bytes || esp__state_padded(n) > in->head.body_bytes - in->at) return NULL;
+    in->at += esp__state_padded(n);
+    return p;
+}
+
+static void esp__state_in_free(esp_ctx *ctx, esp__state_in *in) {
+    for (uint32_t i = 0; in->carry && i < ctx->n_tensors; i++)
+        if (in->carry[i]) esp__free(ctx, in->carry[i]);
+    if (in->carry) esp__free(ctx, in->carry);
+    if (in->body) esp__free(ctx, in->body);
+    if (in->feedback) esp__free(ctx, in->feedback);
+    if (in->text) esp__free(ctx, in->text);
+    in->text = NULL;
+    in->feedback = NULL;
+    in->carry = NULL;
+    in->body = NULL;
+}
+
+static esp_status esp__state_corrupt(const esp_ctx *ctx, const char *what) {
+    return esp__fail(ctx, ESP_E_CORRUPT, "%s: use a state that was saved whole", what);
+}
+
+static esp_status esp__state_head_check(const esp_ctx *ctx, const esp__state_head *h) {
+    if (memcmp(h->magic, esp__state_magic, sizeof h->magic) != 0)
+        return esp__state_corrupt(ctx, "this is no espresso state (its first bytes are wrong)");
+    if (h->version < ESP__STATE_OLDEST || h->version > ESP__STATE_VERSION)
+        return esp__fail(ctx, ESP_E_MISMATCH, "the state has format version %u, this library reads versions %d to %d",
+                         (unsigned)h->version, (int)ESP__STATE_OLDEST, (int)ESP__STATE_VERSION);
+    if (h->head_sum != esp__state_sum(0, h, offsetof(esp__state_head, head_sum)))
+        return esp__state_corrupt(ctx, "the state is damaged (the checksum of its head is wrong)");
+    if (h->size != ctx->size || h->rank != ctx->rank)
+        return esp__fail(
+            ctx, ESP_E_MISMATCH,
+            "the state is of rank %d of %d, this is rank %d of %d: residuals belong to one rank, so resume "
+            "with as many ranks as saved it",
+            (int)h->rank, (int)h->size, (int)ctx->rank, (int)ctx->size);
+    return ESP_OK;
+}
+
+static esp_status esp__state_take_text(esp_ctx *ctx, esp__state_in *in) {
+    const uint64_t n = in->head.text_bytes;
+    if (in->head.version < 3) return ESP_OK;
+    const void *text = esp__state_take(in, n);
+    if (!text) return esp__state_corrupt(ctx, "the state ends too early");
+    if (memchr(text, 0, n) || esp__hash64(ESP__HASH0, text, n) != in->head.strategy_hash)
+        return esp__state_corrupt(ctx, "the state's strategy is not the one that its head names");
+    in->text = (char *)esp__alloc(ctx, n + 1); /* zeroed */
+    if (!in->text) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state's strategy");
+    memcpy(in->text, text, n);
+    return ESP_OK;
+}
+
+/* Tensors must be the same, in the same order. Takes memory for what they carry. */
+static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
+    if (in->head.n_tensors != ctx->n_tensors)
+        return esp__fail(ctx, ESP_E_MISMATCH, "the state was saved for another model: it has %u tensors, this one %u",
+                         (unsigned)in->head.n_tensors, (unsigned)ctx->n_tensors);
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        const esp__tensor *t = &ctx->tensors[i];
+        const void *p = esp__state_take(in, sizeof(esp__state_tensor)), *carry = NULL;
+        const char *name;
+        esp__state_tensor x;
+        if (!p) return esp__state_corrupt(ctx, "the state ends too early");
+        memcpy(&x, p, sizeof x);
+        name = (const char *)esp__state_take(in, x.name_bytes);
+        if (!name) return esp__state_corrupt(ctx, "the state ends too early");
+        if (x.count != t->count || x.name_bytes != strlen(t->name) || memcmp(name, t->name, x.name_bytes) != 0)
+            return esp__fail(
+                ctx, ESP_E_MISMATCH,
+                "the state was saved for another model: tensor %u is %.*s with %llu elements there, %s with "
+                "%llu here",
+                (unsigned)i, x.name_bytes < 200 ? (int)x.name_bytes : 200, name, (unsigned long long)x.count, t->name,
+                (unsigned long long)t->count);
+        if (!x.has_carry) continue;
+        carry = esp__state_take(in, t->count * sizeof(float));
+        if (!carry) return esp__state_corrupt(ctx, "the state ends too early");
+        in->carry[i] = (float *)esp__alloc(ctx, t->count * sizeof(float));
+        if (!in->carry[i]) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state of %s", t->name);
+        memcpy(in->carry[i], carry, t->count * sizeof(float));
+    }
+    return ESP_OK;
+}
+
+/* One Comp's pieces, checked against the model only. */
+static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, esp__feedback *f) {
+    const void *p = esp__state_take(in, sizeof(esp__state_comp));
+    esp__state_comp x;
+    uint64_t room = 0;
+    if (!p) return esp__state_corrupt(ctx, "the state ends too early");
+    memcpy(&x, p, sizeof x);
+    if (x.place.n == 0 || x.place.first >= ctx->n_tensors || x.place.n > ctx->n_tensors - x.place.first)
+        return esp__state_corrupt(ctx, "the state has a Comp of no tensor");
+    for (uint32_t k = 0; k < x.place.n; k++) room += ctx->tensors[x.place.first + k].count;
+    if (x.place.begin > room || x.place.count > room - x.place.begin || (x.place.n > 1 && x.place.count != room) ||
+        x.offset > x.place.count || x.count > x.place.count - x.offset)
+        return esp__state_corrupt(ctx, "the state has a Comp beyond its tensor's elements");
+    f->place = x.place;
+    f->codec = x.codec, f->option = x.option;
+    f->comp_index = x.comp_index, f->n_ranges = x.n_ranges;
+    f->raw = x.raw, f->keeper = x.keeper;
+    f->offset = x.offset, f->count = x.count, f->state_bytes = x.state_bytes;
+    const void *residual = x.has & ESP__STATE_RESIDUAL ? esp__state_take(in, f->count * sizeof(float)) : NULL;
+    const void *state = x.has & ESP__STATE_CODEC ? esp__state_take(in, f->state_bytes) : NULL;
+    if ((x.has & ESP__STATE_RESIDUAL && !residual) || (x.has & ESP__STATE_CODEC && !state))
+        return esp__state_corrupt(ctx, "the state ends too early");
+    memcpy(&f->residual, &residual, sizeof residual); /* read only */
+    memcpy(&f->state, &state, sizeof state);
+    return ESP_OK;
+}
+
+/* Feedback may move with its elements between units and options, as in esp_strategy_set; but it is not given to another
+ * codec unasked. */
+static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in *in, const esp__feedback *was) {
+    for (uint32_t i = 0; i < ctx->n_feedback; i++) {
+        const esp__feedback *now = &ctx->feedback[i];
+        if (now->codec == was->codec || now->place.first >= was->place.first + was->place.n ||
+            was->place.first >= now->place.first + now->place.n)
+            continue;
+        if (now->place.n == 1 && was->place.n == 1 && /* other chunks of one tensor */
+            (now->place.begin >= was->place.begin + was->place.count ||
+             was->place.begin >= now->place.begin + now->place.count))
+            continue;
+        return esp__fail(ctx, ESP_E_MISMATCH,
+                         "the state was saved under another strategy (%016llx, here %016llx), with another codec for "
+                         "tensor '%s': start with the codec that it was saved with; esp_strategy_set may change it "
+                         "afterwards",
+                         (unsigned long long)in->head.strategy_hash, (unsigned long long)ctx->strategy.hash,
+                         ctx->tensors[now->place.first].name);
+    }
+    return ESP_OK;
+}
+
+/* All Comps, and with them the end of the body. */
+static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
+    esp_status s = ESP_OK;
+    if (in->head.n_feedback > in->head.body_bytes / sizeof(esp__state_comp))
+        return esp__state_corrupt(ctx, "the state ends too early");
+    in->feedback = (esp__feedback *)esp__alloc(ctx, (uint64_t)in->head.n_feedback * sizeof *in->feedback + 1);
+    if (!in->feedback) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state's %u Comps", in->head.n_feedback);
+    for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++)
+        s = esp__state_take_comp(ctx, in, &in->feedback[i]);
+    if (s == ESP_OK && in->at != in->head.body_bytes) s = esp__state_corrupt(ctx, "the state is longer than it says");
+    return s;
+}
+
+/* Do the Comps fit the strategy in force? What has no place in it is added to what tensors carry. */
+static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
+    esp_status s = ESP_OK;
+    in->same = in->head.n_feedback == ctx->n_feedback;
+    for (uint32_t i = 0; i < in->head.n_feedback && in->same; i++) {
+        esp__state_comp there = esp__state_comp_of(&in->feedback[i]), here = esp__state_comp_of(&ctx->feedback[i]);
+        in->same = !memcmp(&there, &here, sizeof here);
+    }
+    if (in->same) return ESP_OK;
+    for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++)
+        s = esp__state_match_codec(ctx, in, &in->feedback[i]);
+    return s == ESP_OK ? esp__feedback_carry(ctx, in->feedback, in->head.n_feedback, in->carry) : s;
+}
+
+/* The Comps' values become those of the context. Cannot fail. */
+static void esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) {
+    for (uint32_t i = 0; i < ctx->n_feedback; i++) {
+        esp__feedback *f = &ctx->feedback[i];
+        const esp__feedback *was = in->same ? &in->feedback[i] : NULL;
+        if (f->residual) memset(f->residual, 0, f->count * sizeof(float));
+        if (f->state) memset(f->state, 0, f->state_bytes);
+        if (was && f->residual) memcpy(f->residual, was->residual, f->count * sizeof(float));
+        if (was && f->state) memcpy(f->state, was->state, f->state_bytes);
+    }
+    esp__feedback_move(ctx, in->feedback, in->same ? 0 : in->head.n_feedback);
+}
+
+/* Reads and checks this rank's state; changes nothing in the context. */
+static esp_status esp__state_fetch(esp_ctx *ctx, esp_io_fn read, void *user, esp__state_in *in) {
+    uint64_t sum, stored;
+    esp_status s;
+    if (read(user, &in->head, sizeof in->head) != ESP_OK)
+        return esp__state_corrupt(ctx, "the state cannot be read, or ends too early");
+    if ((s = esp__state_head_check(ctx, &in->head)) != ESP_OK) return s;
+    if (in->head.body_bytes > UINT64_MAX - 64) return esp__state_corrupt(ctx, "the state has an impossible size");
+    in->bytes = in->head.body_bytes + sizeof stored;
+    in->body = (uint8_t *)esp__alloc(ctx, in->bytes);
+    in->carry = (float **)esp__alloc(ctx, ctx->n_tensors * sizeof *in->carry + 1);
+    if (!in->body || !in->carry)
+        return esp__fail(ctx, ESP_E_NOMEM, "no memory to read a state of %llu bytes", (unsigned long long)in->bytes);
+    if (read(user, in->body, in->bytes) != ESP_OK)
+        return esp__state_corrupt(ctx, "the state cannot be read, or ends too early");
+    sum = esp__state_sum(esp__state_sum(0, &in->head, sizeof in->head), in->body, in->head.body_bytes);
+    memcpy(&stored, in->body + in->head.body_bytes, sizeof stored);
+    if (sum != stored) return esp__state_corrupt(ctx, "the state is damaged (its checksum is wrong)");
+    if ((s = esp__state_take_text(ctx, in)) != ESP_OK) return s;
+    if ((s = esp__state_match_tensors(ctx, in)) != ESP_OK) return s;
+    return esp__state_take_comps(ctx, in);
+}
+
+typedef struct esp__state_vote {
+    esp_status status;
+    uint32_t reserved0;
+    uint64_t step, seed, strategy;
+} esp__state_vote;
+
+/* All ranks learn whether all are well, and (loading) at the same step. `mine` is this rank's result, its text set. */
+static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__state_head *loaded, const char *verb) {
+    uint64_t bytes = (uint64_t)ctx->size * sizeof(esp__state_vote);
+    esp__state_vote vote = {mine, 0, 0, 0, 0}, *all;
+    char text[ESP__ERROR_MAX];
+    esp_status s;
+    if (loaded) vote.step = loaded->step, vote.seed = loaded->seed, vote.strategy = loaded->strategy_hash;
+    snprintf(text, sizeof text, "%s", mine == ESP_OK ? "" : esp_last_error(ctx)); /* the exchange may overwrite it */
+    all = (esp__state_vote *)esp__alloc(ctx, bytes);
+    if (!all) return esp__fail(ctx, ESP_E_NOMEM, "no memory to agree on a state");
+    s = esp__peers_allgather(ctx->peers, NULL, ctx->size, &vote, all, sizeof vote);
+    if (mine != ESP_OK) s = esp__fail(ctx, mine, "%s", text);
+    for (int32_t r = 0; s == ESP_OK && r < ctx->size; r++)
+        if (all[r].status != ESP_OK)
+            s = esp__fail(ctx, all[r].status, "rank %d could not %s its state (%s; see its own error): no rank did",
+                          (int)r, verb, esp_status_text(all[r].status));
+    for (int32_t r = 1; s == ESP_OK && r < ctx->size; r++)
+        if (all[r].strategy != all[0].strategy)
+            s = esp__fail(ctx, ESP_E_MISMATCH,
+                          "rank 0's state was saved under strategy %016llx, rank %d's under %016llx: nothing was "
+                          "loaded; give every rank the file of one save",
+                          (unsigned long long)all[0].strategy, (int)r, (unsigned long long)all[r].strategy);
+    for (int32_t r = 1; s == ESP_OK && r < ctx->size; r++)
+        if (all[r].step != all[0].step || all[r].seed != all[0].seed)
+            s = esp__fail(
+                ctx, ESP_E_MISMATCH,
+                "rank 0's state is of step %llu and seed %llu, rank %d's of step %llu and seed %llu: nothing was "
+                "loaded; give every rank the file of one save",
+                (unsigned long long)all[0].step, (unsigned long long)all[0].seed, (int)r,
+                (unsigned long long)all[r].step, (unsigned long long)all[r].seed);
+    esp__free(ctx, all);
+    return s;
+}
+
+static void esp__state_apply(esp_ctx *ctx, esp__state_in *in) {
+    pthread_mutex_lock(&ctx->lock);
+    ctx->step = in->head.step;
+    ctx->seed = in->head.seed;
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        esp__tensor *t = &ctx->tensors[i];
+        if (t->carry) esp__free(ctx, t->carry);
+        esp__spent_free(ctx, t);
+        t->carry = in->carry[i];
+        in->carry[i] = NULL;
+    }
+    esp__state_apply_comps(ctx, in);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+static esp_status esp__state_allowed(const esp_ctx *ctx, const char *what, int has_argument) {
+    esp_status s = esp__between_steps(ctx, what);
+    if (s != ESP_OK) return s;
+    if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "%s: call esp_start first", what);
+    if (!has_argument) return esp__fail(ctx, ESP_E_ARG, "%s: the path or callback is NULL", what);
+    return ESP_OK;
+}
+
+/* Where the autopilot chooses the strategy, the saved one is put in force first, on all ranks: they have agreed that all of
+ * them have it. *before gets the text to go back to. */
+static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in, char **before) {
+    if (!in->text || in->head.strategy_hash == ctx->strategy.hash) return ESP_OK;
+    *before = esp__strdup(ctx, ctx->strategy.text);
+    esp_status s = *before ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "no memory to change the strategy");
+    s = esp__state_agree(ctx, s, NULL, "load");
+    return s != ESP_OK ? s : esp_strategy_set(ctx, in->text);
+}
+
+/* Collective: this rank's state (unless `s` says that there is none), then all ranks apply theirs, or none does. */
+static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn read, void *user) {
+    esp__state_in in;
+    char *before = NULL, text[ESP__ERROR_MAX];
+    const int chosen = esp__auto_chooses(ctx); /* the same on all ranks */
+    memset(&in, 0, sizeof in);
+    if (s == ESP_OK) s = esp__state_fetch(ctx, read, user, &in);
+    if (chosen) s = esp__state_agree(ctx, s, &in.head, "load");
+    if (chosen && s == ESP_OK) s = esp__state_set_strategy(ctx, &in, &before);
+    const int asked = !chosen || s == ESP_OK; /* else all ranks know already */
+    if (s == ESP_OK) s = esp__state_match_comps(ctx, &in);
+    if (asked) s = esp__state_agree(ctx, s, &in.head, "load");
+    if (s == ESP_OK) esp__state_apply(ctx, &in);
+    if (s == ESP_OK && chosen) esp__auto_loaded(ctx);
+    snprintf(text, sizeof text, "%s", s == ESP_OK ? "" : esp_last_error(ctx));
+    if (s != ESP_OK && before && asked && !ctx->fatal && esp_strategy_set(ctx, before) == ESP_OK)
+        esp__fail(ctx, s, "%s", text);
+    esp__strfree(ctx, before);
+    esp__state_in_free(ctx, &in);
+    return s;
+}
+
+ESP__FN esp_status esp__state_read(esp_ctx *ctx, esp_io_fn read, void *user) {
+    return esp__state_read_after(ctx, ESP_OK, read, user);
+}
+
+ESPRESSO_API esp_status esp_state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
+    esp_status s = esp__state_allowed(ctx, "esp_state_write", write != NULL);
+    return s != ESP_OK ? s : esp__state_agree(ctx, esp__state_write(ctx, write, user), NULL, "write");
+}
+
+ESPRESSO_API esp_status esp_state_read(esp_ctx *ctx, esp_io_fn read, void *user) {
+    esp_status s = esp__state_allowed(ctx, "esp_state_read", read != NULL);
+    return s != ESP_OK ? s : esp__state_read(ctx, read, user);
+}
+
+#include "espresso_impl/executor/state_file.c"

@@ -1,0 +1,398 @@
+/* step.c: what a trainer calls in every step: push, wait, end; and the exact helpers between steps. Allocates nothing on
+ * the way through, except for a tensor that was never pushed (an error). */
+#include "espresso_impl/executor/context.h"
+#include <unistd.h>
+
+static esp_status esp__usable(const esp_ctx *ctx) {
+    if (!ctx) return esp__fail(NULL, ESP_E_ARG, "the context is NULL");
+    if (ctx->owner_pid != (int32_t)getpid())
+        return esp__fail(ctx, ESP_E_STATE, "the context was opened before fork(): open a new one in the child");
+    return ESP_OK;
+}
+
+static esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id) {
+    esp_status s = esp__usable(ctx);
+    if (s) return s;
+    if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "call esp_start before pushing or waiting");
+    if (id >= ctx->n_tensors)
+        return esp__fail(ctx, ESP_E_ARG, "there is no tensor %u: ids go from 0 to %u", id, ctx->n_tensors - 1);
+    return ESP_OK;
+}
+
+/* Lock held. */
+static esp_status esp__dead(const esp_ctx *ctx) { return esp__fail(ctx, ctx->fatal, "%s", ctx->fatal_text); }
+
+/* The programs of tensor `id`'s units begin, or go on where a group waited for it. Lock held. */
+static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now) {
+    esp__tensor *t = &ctx->tensors[id];
+    t->grad = grad;
+    t->phase = ESP__PUSHED;
+    t->units_left = t->n_units;
+    ctx->n_pushed++;
+    ctx->step_open = 1;
+    for (uint32_t i = t->first_unit; i < t->first_unit + t->n_units; i++) {
+        esp__work_unit *u = &ctx->strategy.units[i];
+        u->phase = ESP__PUSHED;
+        if (!esp__unit_is_group(u))
+            u->data = (uint8_t *)grad + u->place.begin * (t->dtype == ESP_F32 ? 4u : 2u);
+        else if (u->pc != id - u->place.first) /* its first ops pack its tensors one after another */
+            continue;
+        esp__unit_ready(ctx, i, now, 0);
+    }
+}
+
+static float esp__half_get(esp_dtype d, uint16_t h) {
+    return d == ESP_F16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
+}
+
+/* Feedback that lost its place in a change of strategy joins this gradient. */
+static void esp__carry_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
+    if (t->dtype == ESP_F32) {
+        float *g = grad;
+        for (uint64_t i = 0; i < t->count; i++) g[i] += t->carry[i];
+    } else {
+        uint16_t *h = grad;
+        for (uint64_t i = 0; i < t->count; i++) {
+            float x = esp__half_get(t->dtype, h[i]) + t->carry[i];
+            h[i] = (uint16_t)(t->dtype == ESP_F16 ? half_to_f16(x) : half_to_bf16(x));
+        }
+    }
+    if (ctx->flags & ESP_DISCARDABLE)
+        t->spent = t->carry;
+    else
+        esp__free(ctx, t->carry);
+    t->carry = NULL;
+}
+
+/* What the last step's push added can no longer be taken back. */
+static void esp__spent_free(esp_ctx *ctx, esp__tensor *t) {
+    if (t->spent) esp__free(ctx, t->spent);
+    t->spent = NULL;
+}
+
+ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream) {
+    esp_status s = esp__usable_id(ctx, id);
+    if (s) return s;
+    esp__tensor *t = &ctx->tensors[id];
+    if (!grad)
+        return esp__fail(ctx, ESP_E_ARG, "tensor '%s': the gradient is NULL (esp_push_zero takes part without one)",
+                         t->name);
+    if (stream.dev.kind > ESP_CPU || stream.native)
+        return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                         "tensor '%s': only CPU streams are supported: pass a zeroed esp_stream", t->name);
+    uint64_t now = esp__now_ns();
+    pthread_mutex_lock(&ctx->lock);
+    if (ctx->fatal) {
+        s = esp__dead(ctx);
+    } else if (t->phase != ESP__IDLE) {
+        s = esp__fail(ctx, ESP_E_STATE, "tensor '%s' was already pushed in this step%s", t->name,
+                      t->phase == ESP__DONE ? ": end the step with esp_wait_all first" : "");
+    } else if (ctx->step_closed) {
+        s = esp__fail(ctx, ESP_E_STATE,
+                      "tensor '%s': the step was ended: call esp_wait_all before pushing for the next one", t->name);
+    } else {
+        esp__spent_free(ctx, t);
+        if (t->carry) esp__carry_in(ctx, t, grad);
+        if (ctx->trace) { /* what the caller computed between two pushes is this tensor's backward */
+            if (ctx->step_open)
+                esp__trace_add(ctx->trace, ESP__LANE_COMPUTE, t->name, id, ctx->step, ctx->last_push_ns, now, 0);
+            ctx->last_push_ns = esp__now_ns();
+        }
+        esp__push_locked(ctx, id, grad, now);
+        esp__meter_push(ctx, t, now);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    return s;
+}
+
+static uint64_t esp__tensor_bytes(const esp__tensor *t) { return t->count * (t->dtype == ESP_F32 ? 4u : 2u); }
+
+ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_stream stream) {
+    esp_status s = esp__usable_id(ctx, id);
+    if (s) return s;
+    if (!out) return esp__fail(ctx, ESP_E_ARG, "tensor '%s': out is NULL", ctx->tensors[id].name);
+    pthread_mutex_lock(&ctx->lock);
+    int busy = ctx->tensors[id].phase != ESP__IDLE; /* then `out` may be in use: let esp_push refuse it */
+    pthread_mutex_unlock(&ctx->lock);
+    if (!busy) memset(out, 0, (size_t)esp__tensor_bytes(&ctx->tensors[id]));
+    return esp_push(ctx, id, out, stream);
+}
+
+/* ---- waiting: lock held ------------------------------------------------------------------------------------------- */
+static void esp__wait_begin(esp_ctx *ctx) {
+    if (!ctx->waiters++) {
+        ctx->wait_since_ns = esp__now_ns();
+        pthread_cond_signal(&ctx->link_cv); /* an idle link thread must watch the time now */
+    }
+}
+
+/* One look at the condition was negative: sleeps. After an error, until no lane touches the caller's memory any more. */
+static int esp__wait_more(esp_ctx *ctx) {
+    if (ctx->fatal && !ctx->link_busy && !ctx->cpu_busy) return 0;
+    pthread_cond_wait(&ctx->done_cv, &ctx->lock);
+    return 1;
+}
+
+ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
+    esp_status s = esp__usable_id(ctx, id);
+    if (s) return s;
+    esp__tensor *t = &ctx->tensors[id];
+    pthread_mutex_lock(&ctx->lock);
+    if (t->phase == ESP__IDLE) {
+        s = ctx->fatal
+                ? esp__dead(ctx)
+                : esp__fail(ctx, ESP_E_STATE, "tensor '%s' was not pushed in this step: nothing to wait for", t->name);
+    } else {
+        esp__wait_begin(ctx);
+        ctx->waiters_one++;
+        while (t->phase != ESP__DONE && esp__wait_more(ctx)) {
+        }
+        ctx->waiters_one--;
+        ctx->waiters--;
+        if (t->phase != ESP__DONE) s = esp__dead(ctx);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    return s;
+}
+
+ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream) {
+    if (stream.dev.kind > ESP_CPU || stream.native)
+        return esp__fail(ctx, ESP_E_UNSUPPORTED, "esp_wait_on: only CPU streams are supported");
+    return esp_wait(ctx, id);
+}
+
+ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id) {
+    esp_status s = esp__usable_id(ctx, id);
+    if (s) return s;
+    esp__tensor *t = &ctx->tensors[id];
+    pthread_mutex_lock(&ctx->lock);
+    if (t->phase == ESP__DONE)
+        s = ESP_OK;
+    else if (ctx->fatal)
+        s = esp__dead(ctx);
+    else if (t->phase == ESP__IDLE)
+        s = esp__fail(ctx, ESP_E_STATE, "tensor '%s' was not pushed in this step", t->name);
+    else
+        s = ESP_PENDING;
+    pthread_mutex_unlock(&ctx->lock);
+    return s;
+}
+
+/* Tensors that nobody pushed take part with zeros, so that peers go on. Lock held. */
+static esp_status esp__push_missing(esp_ctx *ctx) {
+    uint64_t now = esp__now_ns();
+    ctx->missing_text[0] = 0;
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        esp__tensor *t = &ctx->tensors[i];
+        size_t len = strlen(ctx->missing_text);
+        if (t->phase != ESP__IDLE) continue;
+        snprintf(ctx->missing_text + len, sizeof ctx->missing_text - len, "%s'%s'", len ? ", " : "", t->name);
+        t->zeros = esp__alloc(ctx, esp__tensor_bytes(t));
+        if (!t->zeros) {
+            char text[ESP__ERROR_MAX];
+            snprintf(text, sizeof text, "tensor '%s' was never pushed, and there is no memory to stand in for it",
+                     t->name);
+            esp__fatal_locked(ctx, ESP_E_NOMEM, text);
+            return ESP_E_NOMEM;
+        }
+        esp__spent_free(ctx, t);
+        if (t->carry) esp__carry_in(ctx, t, t->zeros);
+        esp__push_locked(ctx, i, t->zeros, now);
+    }
+    return ESP_OK;
+}
+
+static esp_status esp__missing_error(const esp_ctx *ctx) {
+    return esp__fail(
+        ctx, ESP_E_STATE,
+        "never pushed in this step: %s. It took part with zeros so that other ranks go on; call esp_push_zero "
+        "for a tensor that is unused in a step",
+        ctx->missing_text);
+}
+
+/* Lock held. */
+static esp_status esp__close_step(esp_ctx *ctx) {
+    if (ctx->fatal) return esp__dead(ctx);
+    if (ctx->step_closed) return ESP_OK;
+    if (!ctx->n_pushed && !ctx->step_open && ctx->n_tensors == 0) return ESP_OK;
+    ctx->step_closed = 1;
+    esp_status s = esp__push_missing(ctx);
+    if (s) return esp__dead(ctx);
+    return ctx->missing_text[0] ? esp__missing_error(ctx) : ESP_OK;
+}
+
+ESPRESSO_API esp_status esp_step_end(esp_ctx *ctx) {
+    esp_status s = esp__usable(ctx);
+    if (s) return s;
+    if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "call esp_start first");
+    pthread_mutex_lock(&ctx->lock);
+    s = esp__close_step(ctx);
+    pthread_mutex_unlock(&ctx->lock);
+    return s;
+}
+
+/* All tensors are done: the next step may begin. Lock held. */
+static void esp__next_step(esp_ctx *ctx) {
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        esp__tensor *t = &ctx->tensors[i];
+        t->phase = ESP__IDLE;
+        t->grad = NULL;
+        if (t->zeros) esp__free(ctx, t->zeros);
+        t->zeros = NULL;
+    }
+    for (uint32_t i = 0; i < ctx->strategy.n_units; i++) {
+        ctx->strategy.units[i].phase = ESP__IDLE;
+        ctx->strategy.units[i].pc = 0;
+    }
+    for (int k = 0; k < 2; k++) ctx->links[k].cursor = 0;
+    ctx->n_pushed = ctx->n_done = 0;
+    ctx->step_closed = ctx->step_open = 0;
+    ctx->missing_text[0] = 0;
+    ctx->last_push_ns = 0;
+    ctx->step++;
+    ctx->stats.steps++;
+}
+
+ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
+    esp_status s = esp__usable(ctx), missing;
+    if (s) return s;
+    if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "call esp_start first");
+    pthread_mutex_lock(&ctx->lock);
+    esp__close_step(ctx);
+    esp__wait_begin(ctx);
+    while (ctx->n_done < ctx->n_tensors && esp__wait_more(ctx)) {
+    }
+    ctx->waiters--;
+    if (ctx->n_done < ctx->n_tensors) {
+        s = esp__dead(ctx);
+    } else {
+        missing = ctx->missing_text[0] ? esp__missing_error(ctx) : ESP_OK;
+        esp__meter_step(ctx);
+        esp__next_step(ctx);
+        s = missing;
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    if (ctx->fatal) return s;
+    /* what comes after a step is the same on all ranks, whether this one forgot a tensor or not */
+    char text[ESP__ERROR_MAX];
+    snprintf(text, sizeof text, "%s", s ? esp_last_error(ctx) : "");
+    esp_status after = esp__after_step(ctx);
+    return after || !s ? after : esp__fail(ctx, s, "%s", text);
+}
+
+/* ---- between steps ----------------------------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__between_steps(const esp_ctx *ctx, const char *what) {
+    esp_status s = esp__usable(ctx);
+    if (s) return s;
+    if (ctx->fatal) return esp__dead(ctx);
+    if (ctx->step_open || ctx->step_closed)
+        return esp__fail(ctx, ESP_E_STATE, "%s: a step is under way: call esp_wait_all first", what);
+    return ESP_OK;
+}
+
+ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx) {
+    esp_status s = esp__between_steps(ctx, "esp_discard_step");
+    if (s) return s;
+    if (!(ctx->flags & ESP_DISCARDABLE))
+        return esp__fail(ctx, ESP_E_STATE, "esp_discard_step needs ESP_DISCARDABLE in esp_config.flags");
+    if (!ctx->stats.steps) return esp__fail(ctx, ESP_E_STATE, "esp_discard_step: no step was made yet");
+    for (uint32_t i = 0; i < ctx->n_feedback; i++) {
+        esp__feedback *f = &ctx->feedback[i];
+        if (f->residual) memcpy(f->residual, f->residual_before, f->count * 4u);
+        if (f->state) memcpy(f->state, f->state_before, f->state_bytes);
+    }
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        esp__tensor *t = &ctx->tensors[i];
+        if (!t->spent) continue;
+        t->carry = t->spent;
+        t->spent = NULL;
+    }
+    return ESP_OK;
+}
+
+ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor) {
+    esp_status s = esp__between_steps(ctx, "esp_feedback_scale");
+    if (s) return s;
+    if (!(factor > 0.0f && factor < 1e30f))
+        return esp__fail(ctx, ESP_E_ARG, "esp_feedback_scale: the factor must be a number > 0, not %g", (double)factor);
+    for (uint32_t i = 0; i < ctx->n_feedback; i++)
+        for (uint64_t k = 0; k < ctx->feedback[i].count; k++) ctx->feedback[i].residual[k] *= factor;
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) /* feedback that is on its way is feedback */
+        for (uint64_t k = 0; ctx->tensors[i].carry && k < ctx->tensors[i].count; k++)
+            ctx->tensors[i].carry[k] *= factor;
+    return ESP_OK;
+}
+
+/* Hands a collective on the ranks of one level to the communication thread and waits for it. */
+ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what) {
+    esp_status s = esp__between_steps(ctx, what);
+    if (s) return s;
+    pthread_mutex_lock(&ctx->lock);
+    memset(&ctx->request, 0, sizeof ctx->request);
+    ctx->request.coll = *c;
+    ctx->request.level = level;
+    ctx->request.wanted = 1;
+    esp__wait_begin(ctx);
+    pthread_cond_signal(&ctx->link_cv);
+    while (!ctx->request.done && esp__wait_more(ctx)) {
+    }
+    ctx->waiters--;
+    if (!ctx->request.done)
+        s = esp__dead(ctx);
+    else if (ctx->request.status)
+        s = esp__fail(ctx, ctx->request.status, "%s: %s", what, esp_status_text(ctx->request.status));
+    pthread_mutex_unlock(&ctx->lock);
+    return s;
+}
+
+static esp_status esp__request_run(esp_ctx *ctx, const esp_coll *c, const char *what) {
+    return esp__request_run_at(ctx, ESP__FLAT, c, what);
+}
+
+static void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t count, void *data, int32_t root) {
+    memset(c, 0, sizeof *c);
+    c->struct_size = sizeof *c;
+    c->op = op;
+    c->dtype = dtype;
+    c->count = count;
+    c->root = root;
+    c->src.ptr = c->dst.ptr = data;
+    c->src.bytes = c->dst.bytes = count * 4u;
+    c->src.dev.kind = c->dst.dev.kind = ESP_CPU;
+}
+
+ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, int32_t root) {
+    esp_coll c;
+    esp_status s = esp__usable(ctx);
+    float tail = 0.0f; /* the last bytes, where their number does not divide by 4 */
+    if (s) return s;
+    if (root < 0 || root >= ctx->size)
+        return esp__fail(ctx, ESP_E_ARG, "esp_broadcast: root %d is no rank of 0 to %d", root, ctx->size - 1);
+    if (!data && bytes) return esp__fail(ctx, ESP_E_ARG, "esp_broadcast: data is NULL");
+    esp__coll_init(&c, ESP_COLL_BROADCAST, ESP_F32, bytes / 4, data, root);
+    if (bytes / 4) s = esp__request_run(ctx, &c, "esp_broadcast");
+    if (s || bytes % 4 == 0) return s;
+    memcpy(&tail, (uint8_t *)data + bytes / 4 * 4, bytes % 4);
+    esp__coll_init(&c, ESP_COLL_BROADCAST, ESP_F32, 1, &tail, root);
+    s = esp__request_run(ctx, &c, "esp_broadcast");
+    if (!s) memcpy((uint8_t *)data + bytes / 4 * 4, &tail, bytes % 4);
+    return s;
+}
+
+ESPRESSO_API esp_status esp_allreduce(esp_ctx *ctx, float *data, uint64_t count) {
+    esp_coll c;
+    esp_status s = esp__usable(ctx);
+    if (s || !count) return s;
+    if (!data) return esp__fail(ctx, ESP_E_ARG, "esp_allreduce: data is NULL");
+    esp__coll_init(&c, ESP_COLL_ALLREDUCE, ESP_F32, count, data, 0);
+    return esp__request_run(ctx, &c, "esp_allreduce");
+}
+
+ESPRESSO_API esp_status esp_barrier(esp_ctx *ctx) {
+    float one = 1.0f;
+    esp_coll c;
+    esp_status s = esp__usable(ctx);
+    if (s) return s;
+    esp__coll_init(&c, ESP_COLL_ALLREDUCE, ESP_F32, 1, &one, 0);
+    return esp__request_run(ctx, &c, "esp_barrier");
+}

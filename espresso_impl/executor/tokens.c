@@ -1,0 +1,73 @@
+/* tokens.c: compression is limited to a token a core, so that ranks that share a machine do not thrash. The tokens are bytes in a
+ * pipe that the launcher made (as GNU make's jobserver does): ESPRESSO_TOKENS=read,write,inode. Must not know what is done with
+ * a token in hand. Nothing waits for ever: a token may have died with the rank that held it. */
+#include "espresso_impl/executor/context.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ESP__TOKEN_LEAST = 4096, ESP__TOKEN_LOOK_MS = 20, ESP__TOKEN_GIVE_UP_MS = 10000 };
+
+/* Is `fd` an end of the launcher's pipe? It may have been closed on the way here, and its number taken by another file. */
+static int esp__token_end(int fd, unsigned long long inode) {
+    struct stat st;
+    return fd >= 0 && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && (unsigned long long)st.st_ino == inode;
+}
+
+ESP__FN void esp__tokens_open(esp_ctx *ctx) {
+    const char *text = getenv("ESPRESSO_TOKENS");
+    int r, w, flags;
+    unsigned long long inode;
+    ctx->tokens[0] = ctx->tokens[1] = -1;
+    if (!text || sscanf(text, "%d,%d,%llu", &r, &w, &inode) != 3) return;
+    if (!esp__token_end(r, inode) || !esp__token_end(w, inode)) {
+        esp__log(ctx, ESP_LOG_INFO, "tokens", "ESPRESSO_TOKENS=%s: the pipe did not come through: no tokens", text);
+        return;
+    }
+    flags = fcntl(r, F_GETFL);
+    if (flags < 0 || !(flags & O_NONBLOCK)) return;
+    fcntl(r, F_SETFD, FD_CLOEXEC); /* what the program starts has nothing to do with them */
+    fcntl(w, F_SETFD, FD_CLOEXEC);
+    ctx->tokens[0] = r;
+    ctx->tokens[1] = w;
+}
+
+static int esp__token_given_up(esp_ctx *ctx) {
+    pthread_mutex_lock(&ctx->lock);
+    int up = ctx->fatal || ctx->stopping;
+    pthread_mutex_unlock(&ctx->lock);
+    return up;
+}
+
+/* 1: a token was taken, and is to be put back. */
+static int esp__token_wait(esp_ctx *ctx, uint64_t longest_ms) {
+    char byte;
+    uint64_t since = 0;
+    for (;;) {
+        ssize_t n = read(ctx->tokens[0], &byte, 1);
+        if (n == 1) return 1;
+        if (n == 0 || (errno != EAGAIN && errno != EINTR)) break;
+        if (!since) since = esp__now_ns();
+        if (esp__token_given_up(ctx)) return 0;
+        if (esp__now_ns() - since > longest_ms * 1000000u) break;
+        struct pollfd p = {ctx->tokens[0], POLLIN, 0};
+        poll(&p, 1, ESP__TOKEN_LOOK_MS);
+    }
+    ctx->tokens[0] = ctx->tokens[1] = -1; /* the next op would wait as long */
+    esp__log(ctx, ESP_LOG_WARN, "tokens", "no token came in %u ms: ranks no longer take turns compressing",
+             (unsigned)longest_ms);
+    return 0;
+}
+
+ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements) {
+    return ctx->tokens[0] >= 0 && elements >= ESP__TOKEN_LEAST ? esp__token_wait(ctx, ESP__TOKEN_GIVE_UP_MS) : 0;
+}
+
+ESP__FN void esp__token_put(esp_ctx *ctx, int token) {
+    ssize_t n;
+    if (!token) return;
+    do n = write(ctx->tokens[1], "+", 1);
+    while (n < 0 && errno == EINTR);
+}

@@ -1,0 +1,136 @@
+/* late.c: who is late, when a rank has waited too long, for peers.c. The rank that it waits for may itself be
+ * waiting for a third one: rank 0 asks all ranks what they wait for, and follows the chain to one that does not wait, or
+ * does not answer (it is stopped). Runs on the watch thread, under the lock, which callbacks are called without. */
+
+/* Generous: on a machine with more work than cores even a rank that is well may be slow to answer. */
+enum { ESP__NOT_WAITING = -2, ESP__ANSWER_MS = 300, ESP__VERDICT_MS = 800 };
+
+static void esp__late_tell(esp__peers *p, int32_t rank, uint64_t tensor) {
+    p->accusing = 0;
+    p->told_late = 1;
+    pthread_cond_broadcast(&p->changed);
+    if (p->closing || !p->ev.late) return;
+    pthread_mutex_unlock(&p->lock);
+    p->ev.late(p->ev.user, rank, (uint32_t)tensor);
+    pthread_mutex_lock(&p->lock);
+}
+
+/* What this rank waits for. */
+static int32_t esp__late_self(esp__peers *p, uint64_t *tensor) {
+    int32_t on = -1;
+    uint32_t t = UINT32_MAX;
+    int waits = 0;
+    if (!p->closing && p->ev.waiting) {
+        pthread_mutex_unlock(&p->lock);
+        waits = p->ev.waiting(p->ev.user, &on, &t);
+        pthread_mutex_lock(&p->lock);
+    }
+    *tensor = t;
+    return waits ? on : ESP__NOT_WAITING;
+}
+
+/* ---- rank 0 ---- */
+static void esp__late_answer(esp__peers *p, int32_t from, int32_t waits_for, uint64_t tensor) {
+    esp__conn *c = &p->conns[from];
+    /* the accuser did wait: that its wait has ended since does not take the accusation back */
+    if (from == p->accuser && waits_for == ESP__NOT_WAITING) return;
+    c->answered = 1;
+    c->waits_for = waits_for < p->size ? waits_for : -1;
+    c->waits_tensor = tensor;
+}
+
+/* Follows the waits from the accuser on, to a rank that does not wait, or has not answered (*silent). -1: they end
+ * nowhere, or in a circle. */
+static int32_t esp__late_chain(esp__peers *p, uint64_t *tensor, int *silent) {
+    int32_t at = p->accuser;
+    for (int32_t r = 0; r < p->size; r++) p->conns[r].seen = 0;
+    *silent = 0;
+    for (;;) {
+        esp__conn *c = &p->conns[at];
+        *silent = !c->answered;
+        if (!c->answered || c->waits_for == ESP__NOT_WAITING) return at;
+        if (c->waits_tensor != UINT32_MAX) *tensor = c->waits_tensor;
+        if (c->waits_for < 0 || p->conns[c->waits_for].seen) return -1;
+        c->seen = 1;
+        at = c->waits_for;
+    }
+}
+
+/* Gives the verdict, unless it depends on a rank that has not answered and may still do so (`final`: it may not). */
+static void esp__late_judge(esp__peers *p, int final) {
+    uint64_t tensor = UINT32_MAX;
+    int silent = 0;
+    int32_t guilty = esp__late_chain(p, &tensor, &silent);
+    if (!final && (silent || guilty < 0)) return;
+    p->inquiring = 0;
+    for (int32_t r = 0; r < p->size && guilty < 0; r++) /* a silent rank is the likeliest end of a lost chain */
+        if (!p->conns[r].answered) guilty = r;
+    p->judged = guilty >= 0;
+    p->guilty = guilty;
+    p->guilty_tensor = tensor;
+    for (int32_t r = 1; r < p->size; r++)
+        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_VERDICT, guilty, tensor, 0, 0}, NULL, 0);
+    esp__late_tell(p, guilty, tensor);
+}
+
+/* An accusation starts an inquiry; those that come while it runs get its verdict, later ones the same again. */
+static void esp__late_inquire(esp__peers *p, int32_t accuser, int32_t on_rank, uint64_t tensor) {
+    uint64_t own_tensor = UINT32_MAX;
+    int32_t own;
+    if (p->inquiring) return;
+    if (p->judged && accuser != 0)
+        esp__conn_send(p->ctx, &p->conns[accuser], (esp__msg){ESP__MSG_VERDICT, p->guilty, p->guilty_tensor, 0, 0},
+                       NULL, 0);
+    if (p->judged && accuser == 0) esp__late_tell(p, p->guilty, p->guilty_tensor);
+    if (p->judged) return;
+    p->inquiring = 1;
+    p->inquiry++;
+    p->accuser = accuser;
+    p->inquiry_ns = esp__now_ns() + ESP__ANSWER_MS * 1000000ull;
+    for (int32_t r = 0; r < p->size; r++) {
+        p->conns[r].answered = 0;
+        if (r) esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_ASK, 0, 0, p->inquiry, 0}, NULL, 0);
+    }
+    esp__late_answer(p, accuser, on_rank < 0 ? -1 : on_rank, tensor);
+    own = esp__late_self(p, &own_tensor);
+    esp__late_answer(p, 0, own, own_tensor);
+}
+
+/* Called by the watch thread on every turn: starts, ends and gives up what is due. `quiet`: nothing is left to read; what
+ * is late may only be so because this thread did not get to run. */
+static void esp__late_turn(esp__peers *p, int quiet) {
+    uint64_t now = esp__now_ns();
+    if (p->asking) {
+        p->asking = 0;
+        if (p->accusing) esp__late_inquire(p, 0, p->accused, p->accuse_tensor);
+    }
+    if (p->inquiring) {
+        int32_t open = 0;
+        for (int32_t r = 1; r < p->size; r++) open += p->conns[r].state == ESP__HERE && !p->conns[r].answered;
+        esp__late_judge(p, !open || (quiet && now >= p->inquiry_ns));
+    }
+    /* rank 0 asks at once and judges soon: if it does neither, it is the one that is stopped */
+    if (p->accusing && quiet && now >= p->accuse_ns)
+        esp__late_tell(p, p->rank && !p->hub_left ? 0 : p->accused, p->accuse_tensor);
+}
+
+/* ---- any rank, any thread ---- */
+ESP__FN void esp__peers_accuse(esp__peers *p, int32_t on_rank, uint32_t tensor) {
+    if (p->size == 1) { /* there is no other rank, and no thread */
+        if (p->ev.late) p->ev.late(p->ev.user, on_rank, tensor);
+        return;
+    }
+    pthread_mutex_lock(&p->lock);
+    if (!p->accusing && !p->closing) {
+        p->accusing = 1;
+        p->accused = on_rank;
+        p->accuse_tensor = tensor;
+        p->accuse_ns = esp__now_ns() + ESP__VERDICT_MS * 1000000ull;
+        if (p->rank == 0)
+            p->asking = 1;
+        else
+            esp__conn_send(p->ctx, &p->conns[0], (esp__msg){ESP__MSG_ACCUSE, on_rank, tensor, 0, 0}, NULL, 0);
+        esp__peers_wake(p);
+    }
+    pthread_mutex_unlock(&p->lock);
+}

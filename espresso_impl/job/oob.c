@@ -1,0 +1,133 @@
+/* oob.c: with the caller's own allgather (esp_config.oob_allgather) ranks need no address to meet: rank 0 makes one
+ * up, and tells it through that. Also here: how any meeting starts. For peers.c. */
+
+static uint64_t esp__random64(void) {
+    uint64_t v = 0;
+    if (syscall(SYS_getrandom, &v, sizeof v, 0) != (long)sizeof v) {
+        uint64_t seed[3] = {esp__now_ns(), (uint64_t)getpid(), (uint64_t)(uintptr_t)&v};
+        v = esp__hash64(ESP__HASH0, seed, sizeof seed);
+    }
+    return v ? v : 1;
+}
+
+/* What ranks tell first. Abstract names are seen inside one network namespace of one running kernel. */
+typedef struct esp__place {
+    int32_t rank, size;
+    char host[112];
+} esp__place;
+
+static void esp__place_fill(const esp__peers *p, esp__place *out) {
+    char boot[48] = "", net[48] = "";
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    memset(out, 0, sizeof *out);
+    out->rank = p->rank;
+    out->size = p->size;
+    if (f && !fgets(boot, (int)sizeof boot, f)) boot[0] = 0;
+    if (f) fclose(f);
+    if (readlink("/proc/self/ns/net", net, sizeof net - 1) < 0) net[0] = 0;
+    boot[strcspn(boot, "\n")] = 0;
+    if (!boot[0]) gethostname(boot, sizeof boot - 1);
+    snprintf(out->host, sizeof out->host, "%s %s", boot, net);
+}
+
+/* Numeric addresses of this host with `port`, those that other hosts can reach first. */
+static int32_t esp__own_addresses(char roots[][ESP__SPEC_MAX], int port) {
+    struct ifaddrs *list = NULL;
+    int32_t n = 0;
+    if (getifaddrs(&list) != 0) return 0;
+    for (int loopback = 0; loopback < 2; loopback++) {
+        for (struct ifaddrs *a = list; a && n < ESP__MEET_ROOTS; a = a->ifa_next) {
+            char host[64];
+            int family = a->ifa_addr ? a->ifa_addr->sa_family : 0;
+            socklen_t len = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+            if ((family != AF_INET && family != AF_INET6) || !(a->ifa_flags & IFF_UP) ||
+                !(a->ifa_flags & IFF_LOOPBACK) != !loopback ||
+                getnameinfo(a->ifa_addr, len, host, sizeof host, NULL, 0, NI_NUMERICHOST) != 0 || strchr(host, '%'))
+                continue;
+            snprintf(roots[n++], ESP__SPEC_MAX, family == AF_INET ? "%s:%d" : "[%s]:%d", host, port);
+        }
+    }
+    freeifaddrs(list);
+    return n;
+}
+
+/* Rank 0: listens, and writes the invitation. Returns the socket; -1 with the reason in roots[0]. */
+static int esp__invite(esp__invitation *inv, int one_host) {
+    struct sockaddr_storage sa;
+    socklen_t len = sizeof sa;
+    const char *error = "it has no address that others could reach";
+    int fd;
+    inv->job = esp__random64();
+    if (one_host) {
+        snprintf(inv->roots[0], sizeof inv->roots[0], "unix:espresso-%u-%016llx", (unsigned)getuid(),
+                 (unsigned long long)esp__random64());
+        inv->n_roots = 1;
+        fd = esp__listen(inv->roots[0], &error);
+    } else {
+        esp__addr bound;
+        memset(&bound, 0, sizeof bound);
+        fd = esp__listen_any(0);
+        if (fd < 0) error = strerror(errno);
+        if (fd >= 0 && getsockname(fd, (struct sockaddr *)&sa, &len) == 0) {
+            bound.sa = sa;
+            inv->n_roots = esp__own_addresses(inv->roots, esp__addr_port(&bound));
+        }
+        if (inv->n_roots == 0) esp__socket_close(&fd);
+    }
+    if (fd >= 0) return fd;
+    inv->n_roots = 0;
+    snprintf(inv->roots[0], sizeof inv->roots[0], "rank 0 cannot listen: %s", error);
+    return -1;
+}
+
+static esp_status esp__oob_call(esp__peers *p, const esp_config *cfg, const void *in, void *out, uint64_t bytes) {
+    esp_status s = cfg->oob_allgather(cfg->oob_user, in, out, bytes);
+    if (s == ESP_OK) return s;
+    return esp__fail(p->ctx, s < 0 ? s : ESP_E_COMM, "esp_config.oob_allgather failed with %s", esp_status_name(s));
+}
+
+static esp_status esp__meet_by_oob(esp__peers *p, const esp_config *cfg) {
+    uint64_t bytes = sizeof(esp__invitation) * (uint64_t)p->size; /* the larger of the two */
+    esp__invitation mine, *all = (esp__invitation *)esp__alloc(p->ctx, bytes);
+    const esp__place *places = (const esp__place *)(const void *)all;
+    esp__place place;
+    int one_host = 1, fd = -1;
+    esp_status s = all ? ESP_OK : esp__fail(p->ctx, ESP_E_NOMEM, "no memory to meet %d ranks", (int)p->size);
+    if (s != ESP_OK) return s;
+    esp__place_fill(p, &place);
+    s = esp__oob_call(p, cfg, &place, all, sizeof place);
+    for (int32_t r = 0; s == ESP_OK && r < p->size; r++) {
+        if (places[r].rank != r || places[r].size != p->size)
+            s = esp__fail(p->ctx, ESP_E_MISMATCH,
+                          "the rank at place %d of esp_config.oob_allgather says it is %d of %d", (int)r,
+                          (int)places[r].rank, (int)places[r].size);
+        one_host = one_host && !strcmp(places[r].host, places[0].host);
+    }
+    memset(&mine, 0, sizeof mine);
+    if (s == ESP_OK && p->rank == 0) fd = esp__invite(&mine, one_host);
+    if (s == ESP_OK) s = esp__oob_call(p, cfg, &mine, all, sizeof mine);
+    if (s == ESP_OK && all[0].n_roots <= 0) s = esp__fail(p->ctx, ESP_E_COMM, "%.255s", all[0].roots[0]);
+    if (s == ESP_OK && p->rank == 0) {
+        snprintf(p->where, sizeof p->where, "%s", mine.roots[0]);
+        s = esp__meet_host(p, fd, mine.job);
+        fd = -1;
+    } else if (s == ESP_OK) {
+        s = esp__meet_join(p, all[0].roots, all[0].n_roots <= ESP__MEET_ROOTS ? all[0].n_roots : 1, all[0].job);
+    }
+    esp__socket_close(&fd);
+    esp__free(p->ctx, all);
+    return s;
+}
+
+static esp_status esp__meet(esp__peers *p, const esp_config *cfg, const esp__where *w) {
+    char roots[1][ESP__SPEC_MAX];
+    const char *error = "";
+    int fd;
+    if (cfg && cfg->oob_allgather) return esp__meet_by_oob(p, cfg);
+    snprintf(p->where, sizeof p->where, "%s", w->root);
+    snprintf(roots[0], sizeof roots[0], "%s", w->root);
+    if (p->rank != 0) return esp__meet_join(p, roots, 1, 0);
+    fd = esp__listen(w->root, &error);
+    if (fd < 0) return esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot listen at %s: %s", w->root, error);
+    return esp__meet_host(p, fd, 0);
+}

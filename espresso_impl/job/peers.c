@@ -1,0 +1,274 @@
+/* peers.c: how ranks meet, exchange small messages and find out that one is gone. A star over rank 0: every other rank
+ * keeps one socket to it, and one watch thread a rank reads all messages, so that end-of-file on a socket tells of a
+ * death at once. Must not know what the exchanges mean, nor anything of tensors, shared memory or backends.
+ *
+ * Parts: wire.c sockets and messages; meet.c, join.c and oob.c the meeting; exchange.c
+ * allgather; late.c who is late; watch.c the watch thread; then opening and closing here. */
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    ESP__MSG_HELLO = 1,     /* to 0: first word of a rank                                                     */
+    ESP__MSG_WELCOME = 2,   /* from 0: all ranks are here                                                     */
+    ESP__MSG_REFUSE = 3,    /* from 0: the meeting failed; rank = status, body = text                         */
+    ESP__MSG_GATHER = 4,    /* to 0: tag, seq; body = n, members, data                                        */
+    ESP__MSG_SHARED = 5,    /* from 0: tag, seq; body = everybody's data                                      */
+    ESP__MSG_FAILED = 6,    /* from 0: tag, seq; the exchange cannot succeed: rank left, or (-1) sizes differ */
+    ESP__MSG_WHO = 7,       /* to 0: tag, seq; whose data is missing?                                         */
+    ESP__MSG_MISSING = 8,   /* from 0: tag, seq; rank = the first missing one, -1: none                       */
+    ESP__MSG_GONE = 9,      /* from 0: rank died (tag 0) or left (tag 1)                                      */
+    ESP__MSG_BYE = 10,      /* both ways: what follows is end-of-file, and no death                           */
+    ESP__MSG_FAREWELL = 11, /* to 0: body = last words                                                       */
+    ESP__MSG_ACCUSE = 12,   /* to 0: I wait for rank, at tensor tag                                           */
+    ESP__MSG_ASK = 13,      /* from 0: what are you waiting for? seq = inquiry                                */
+    ESP__MSG_ANSWER = 14,   /* to 0: rank, tag = tensor, seq = inquiry; rank -2: not waiting                  */
+    ESP__MSG_VERDICT = 15   /* from 0: rank is late for tensor tag                                            */
+};
+enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 };
+
+/* In front of every message; `bytes` of body follow. */
+typedef struct esp__msg {
+    uint32_t type;
+    int32_t rank;
+    uint64_t tag, seq, bytes;
+} esp__msg;
+
+/* A buffer that grows, from the context's allocator. */
+typedef struct esp__bytes {
+    uint8_t *data;
+    uint64_t len, cap;
+} esp__bytes;
+
+/* The other end of one socket. The watch thread reads; anybody may append to `out` under the lock. */
+typedef struct esp__conn {
+    int fd;    /* -1: none                                                     */
+    int pidfd; /* readable when the process has ended; -1: not on this machine */
+    int32_t rank;
+    int state;  /* ESP__HERE ...                                                */
+    int broken; /* writing failed: nothing more is sent, reading tells why      */
+    int shut;   /* our side is closed for writing                               */
+    uint64_t got;
+    esp__msg head;
+    uint8_t *body;
+    esp__bytes out;
+    uint64_t out_at;
+    esp__bytes farewell; /* on rank 0, until closing */
+    int farewell_done;
+    /* the running inquiry's answer; rank 0 keeps its own in conns[0] */
+    int answered;
+    int32_t waits_for;
+    uint64_t waits_tensor;
+    int seen;
+} esp__conn;
+
+/* An allgather that rank 0 collects. */
+typedef struct esp__exchange {
+    struct esp__exchange *next;
+    uint64_t tag, seq, bytes, alloc;
+    int32_t n, n_got;
+    int32_t failed; /* -2: no; -1: sizes differ; else the rank that left */
+    int32_t *members;
+    uint8_t *got, *data;
+} esp__exchange;
+
+/* A thread of this rank inside an allgather. Lives on its stack. */
+typedef struct esp__waiter {
+    struct esp__waiter *next;
+    uint64_t tag, seq, bytes;
+    void *out;
+    int done;
+    int32_t failed, missing; /* -2: not known */
+} esp__waiter;
+
+typedef struct esp__tag {
+    uint64_t tag, next_seq;
+} esp__tag;
+
+struct esp__peers {
+    esp_ctx *ctx;
+    esp__peers_events ev;
+    int32_t rank, size;
+    uint32_t timeout_ms;
+    long pid; /* of the process that opened it: a forked child must keep quiet */
+    char where[ESP__SPEC_MAX];
+    esp__conn *conns; /* rank 0: [size], own entry unused; else [1], rank 0 */
+    int32_t n_conns;
+    int wake_fd, has_thread, closing, quit, sent;
+    uint64_t quit_ns;
+    pthread_t thread;
+    pthread_mutex_t lock; /* guards everything below, and conns but for reading */
+    pthread_cond_t changed;
+    int32_t dead; /* first rank that died, -1: none */
+    int told_left, told_late, hub_left;
+    uint8_t *left; /* [size] who said goodbye        */
+    esp__exchange *exchanges;
+    esp__waiter *waiters;
+    esp__bytes tags; /* of esp__tag */
+    struct pollfd *polls;
+    /* late ranks */
+    int accusing; /* this rank's accusation waits for its verdict        */
+    int32_t accused;
+    uint64_t accuse_ns, accuse_tensor; /* its deadline; what it is about                      */
+    int asking, inquiring, judged;     /* rank 0: to be started; running; a verdict was given */
+    int32_t accuser, guilty;
+    uint64_t inquiry, inquiry_ns, guilty_tensor;
+};
+
+#include "espresso_impl/job/wire.c"
+#include "espresso_impl/job/meet.c"
+#include "espresso_impl/job/join.c"
+#include "espresso_impl/job/oob.c"
+#include "espresso_impl/job/exchange.c"
+#include "espresso_impl/job/late.c"
+#include "espresso_impl/job/watch.c"
+
+ESP__FN int esp__peers_left(esp__peers *p, int32_t rank) {
+    int left = 0;
+    if (p->size == 1 || rank < 0 || rank >= p->size) return 0;
+    pthread_mutex_lock(&p->lock);
+    left = p->left[rank];
+    pthread_mutex_unlock(&p->lock);
+    return left;
+}
+
+static void esp__peers_free(esp__peers *p) {
+    esp_ctx *ctx = p->ctx;
+    for (int32_t i = 0; i < p->n_conns; i++) esp__conn_free(ctx, &p->conns[i]);
+    if (p->conns) esp__free(ctx, p->conns);
+    if (p->polls) esp__free(ctx, p->polls);
+    if (p->left) esp__free(ctx, p->left);
+    for (esp__exchange *x = p->exchanges, *next; x; x = next) {
+        next = x->next;
+        esp__exchange_free(p, x);
+    }
+    esp__bytes_free(ctx, &p->tags);
+    esp__socket_close(&p->wake_fd);
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    esp__free(ctx, p);
+}
+
+/* Everything of esp__peers but its connections and its thread. */
+static esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
+                                  const esp__peers_events *ev) {
+    esp__peers *p = (esp__peers *)esp__alloc(ctx, sizeof *p);
+    pthread_condattr_t attr;
+    if (!p) return NULL;
+    p->ctx = ctx;
+    if (ev) p->ev = *ev;
+    p->rank = w->rank;
+    p->size = w->size;
+    p->timeout_ms = cfg && cfg->timeout_ms ? cfg->timeout_ms : 300000;
+    p->pid = (long)getpid();
+    p->wake_fd = -1;
+    p->dead = -1;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    if (p->size == 1) return p;
+    p->n_conns = p->rank == 0 ? p->size : 1;
+    p->conns = (esp__conn *)esp__alloc(ctx, sizeof *p->conns * (uint64_t)p->n_conns);
+    p->polls = (struct pollfd *)esp__alloc(ctx, esp__watch_polls_bytes(p));
+    p->left = (uint8_t *)esp__alloc(ctx, (uint64_t)p->size);
+    if (!p->conns || !p->polls || !p->left) {
+        p->n_conns = 0;
+        esp__peers_free(p);
+        return NULL;
+    }
+    for (int32_t i = 0; i < p->n_conns; i++) esp__conn_init(&p->conns[i], -1, i);
+    return p;
+}
+
+ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
+                                   const esp__peers_events *ev, esp__peers **out) {
+    esp__peers *p = esp__peers_new(ctx, cfg, w, ev);
+    esp_status s = ESP_OK;
+    *out = NULL;
+    if (!p) return esp__fail(ctx, ESP_E_NOMEM, "no memory to connect %d ranks", (int)w->size);
+    if (p->size > 1) {
+        s = esp__meet(p, cfg, w);
+        if (s == ESP_OK) s = esp__watch_start(p);
+    }
+    if (s == ESP_OK)
+        *out = p;
+    else
+        esp__peers_free(p);
+    return s;
+}
+
+/* Rank 0: waits for the last words of all others. They come soon, except from ranks that are stopped. */
+static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, const void *, uint64_t), void *user) {
+    uint64_t deadline = esp__now_ns() + (p->dead >= 0 ? 300000000u : 5000000000u);
+    for (;;) {
+        int32_t waiting = 0;
+        for (int32_t r = 1; r < p->size; r++) waiting += p->conns[r].state == ESP__HERE && !p->conns[r].farewell_done;
+        if (!waiting || !esp__peers_sleep(p, deadline)) break;
+    }
+    for (int32_t r = 1; r < p->size; r++) {
+        esp__bytes words = p->conns[r].farewell;
+        memset(&p->conns[r].farewell, 0, sizeof words);
+        pthread_mutex_unlock(&p->lock);
+        if (words.len) collect(user, r, words.data, words.len);
+        esp__bytes_free(p->ctx, &words);
+        pthread_mutex_lock(&p->lock);
+    }
+}
+
+/* Rank 0 says that it leaves, but serves the others' messages until they have left too, for a second at most: most runs
+ * end on all ranks at once, and without it nobody would hear of anybody. */
+static void esp__peers_linger(esp__peers *p) {
+    uint64_t deadline = esp__now_ns() + 1000000000u;
+    p->conns[0].state = ESP__LEFT;
+    for (int32_t r = 1; r < p->size; r++)
+        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_GONE, 0, 1, 0, 0}, NULL, 0);
+    esp__exchange_left(p, 0);
+    esp__peers_kick(p);
+    for (int32_t here = 1; here && p->dead < 0 && !p->told_late;) {
+        here = 0;
+        for (int32_t r = 1; r < p->size; r++) here += p->conns[r].state == ESP__HERE;
+        if (!here || !esp__peers_sleep(p, deadline)) break;
+    }
+}
+
+/* In a forked child the sockets are shared with the parent, which goes on: the child closes its copies and is silent. */
+ESP__FN void esp__peers_close(esp__peers *p, const void *farewell, uint64_t bytes,
+                              void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes), void *user) {
+    if (!p) return;
+    if (p->has_thread && p->pid == (long)getpid()) {
+        pthread_mutex_lock(&p->lock);
+        p->closing = 1; /* from here on nobody is told of anything */
+        if (p->rank == 0 && collect && bytes) collect(user, 0, farewell, bytes);
+        if (p->rank == 0 && collect) esp__peers_collect(p, collect, user);
+        if (p->rank == 0) esp__peers_linger(p);
+        for (int32_t i = 0; i < p->n_conns; i++) {
+            esp__conn *c = &p->conns[i];
+            if (p->rank != 0 && bytes)
+                esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_FAREWELL, p->rank, 0, 0, 0}, farewell, bytes);
+            esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_BYE, p->rank, 0, 0, 0}, NULL, 0);
+        }
+        p->quit = 1;
+        p->quit_ns = esp__now_ns() + (p->dead < 0 && !p->told_late ? 5000000000u : 200000000u);
+        esp__peers_wake(p);
+        pthread_mutex_unlock(&p->lock);
+        pthread_join(p->thread, NULL);
+    } else if (p->size == 1 && collect && bytes) {
+        collect(user, 0, farewell, bytes);
+    }
+    esp__peers_free(p);
+}

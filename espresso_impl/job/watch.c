@@ -1,0 +1,186 @@
+/* watch.c: the thread that reads every message and notices every death, for peers.c. It alone reads sockets and
+ * changes a connection's state; it holds the lock while it does, but never while it calls the context. */
+#include <sys/prctl.h>
+
+/* Rank `rank` has died or left: wakes who waits, and tells the context. */
+static void esp__watch_tell(esp__peers *p, int32_t rank, int state) {
+    /* the first death is told, and the first goodbye if no death came before (after one, all leave) */
+    int first = p->dead < 0 && (state == ESP__DIED || !p->told_left);
+    if (state == ESP__DIED && first) p->dead = rank;
+    if (state == ESP__LEFT) p->told_left = p->left[rank] = 1;
+    pthread_cond_broadcast(&p->changed);
+    if (!first || p->closing || !p->ev.lost) return;
+    pthread_mutex_unlock(&p->lock);
+    p->ev.lost(p->ev.user, rank, state == ESP__LEFT);
+    pthread_mutex_lock(&p->lock);
+}
+
+/* A connection has ended: `state` says how. On rank 0 all others are told. */
+static void esp__watch_gone(esp__peers *p, esp__conn *c, int state) {
+    if (c->state != ESP__HERE) return;
+    c->state = state;
+    esp__socket_close(&c->fd);
+    esp__socket_close(&c->pidfd);
+    for (int32_t r = 1; p->rank == 0 && r < p->size && !p->quit; r++)
+        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_GONE, c->rank, state == ESP__LEFT, 0, 0}, NULL, 0);
+    if (p->rank == 0 && state == ESP__LEFT) esp__exchange_left(p, c->rank);
+    if (p->rank != 0 && state == ESP__LEFT) p->hub_left = 1;
+    esp__watch_tell(p, c->rank, state);
+}
+
+/* A message from another rank, on rank 0. */
+static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
+    const esp__msg *m = &c->head;
+    switch (m->type) {
+    case ESP__MSG_GATHER:
+        if (!esp__exchange_message(p, c))
+            esp__log(p->ctx, ESP_LOG_ERROR, "peers", "an exchange with rank %d makes no sense here", (int)c->rank);
+        break;
+    case ESP__MSG_WHO:
+        esp__conn_send(p->ctx, c,
+                       (esp__msg){ESP__MSG_MISSING, esp__exchange_missing(p, m->tag, m->seq), m->tag, m->seq, 0}, NULL,
+                       0);
+        break;
+    case ESP__MSG_FAREWELL:
+        if (!esp__bytes_add(p->ctx, &c->farewell, c->body, m->bytes)) c->farewell.len = 0;
+        c->farewell_done = 1;
+        pthread_cond_broadcast(&p->changed);
+        break;
+    case ESP__MSG_ACCUSE: esp__late_inquire(p, c->rank, m->rank, m->tag); break;
+    case ESP__MSG_ANSWER:
+        if (p->inquiring && m->seq == p->inquiry) esp__late_answer(p, c->rank, m->rank, m->tag);
+        break;
+    case ESP__MSG_BYE: esp__watch_gone(p, c, ESP__LEFT); break;
+    default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank %d sent message %u", (int)c->rank, (unsigned)m->type);
+    }
+}
+
+/* A message from rank 0. */
+static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
+    const esp__msg *m = &c->head;
+    esp__waiter *w;
+    uint64_t tensor = 0;
+    int32_t on;
+    switch (m->type) {
+    case ESP__MSG_SHARED: esp__waiter_finish(p, m->tag, m->seq, c->body, m->bytes, -2); break;
+    case ESP__MSG_FAILED: esp__waiter_finish(p, m->tag, m->seq, NULL, 0, m->rank); break;
+    case ESP__MSG_MISSING:
+        if ((w = esp__waiter_find(p, m->tag, m->seq))) w->missing = m->rank;
+        pthread_cond_broadcast(&p->changed);
+        break;
+    case ESP__MSG_GONE:
+        if (m->rank >= 0 && m->rank < p->size) esp__watch_tell(p, m->rank, m->tag ? ESP__LEFT : ESP__DIED);
+        break;
+    case ESP__MSG_BYE: esp__watch_gone(p, c, ESP__LEFT); break;
+    case ESP__MSG_ASK:
+        on = esp__late_self(p, &tensor);
+        esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_ANSWER, on, tensor, m->seq, 0}, NULL, 0);
+        break;
+    case ESP__MSG_VERDICT: esp__late_tell(p, m->rank, m->tag); break;
+    default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank 0 sent message %u", (unsigned)m->type);
+    }
+}
+
+static void esp__watch_read(esp__peers *p, esp__conn *c) {
+    while (c->fd >= 0) {
+        int rc = esp__conn_read(p->ctx, c, 1u << 30);
+        if (rc == 0) return;
+        pthread_mutex_lock(&p->lock);
+        if (rc < 0)
+            esp__watch_gone(p, c, ESP__DIED);
+        else if (p->rank == 0)
+            esp__watch_on_hub(p, c);
+        else
+            esp__watch_from_hub(p, c);
+        pthread_mutex_unlock(&p->lock);
+        esp__conn_next(p->ctx, c);
+    }
+}
+
+static uint64_t esp__watch_polls_bytes(const esp__peers *p) {
+    return sizeof *p->polls * (2u * (uint64_t)(p->rank == 0 ? p->size : 1) + 1u);
+}
+
+/* What to poll for, under the lock. Two entries a connection, at fixed places: socket and process. */
+static int esp__watch_prepare(esp__peers *p) {
+    uint64_t deadline = UINT64_MAX;
+    p->polls[0] = (struct pollfd){p->wake_fd, POLLIN, 0};
+    for (int32_t i = 0; i < p->n_conns; i++) {
+        const esp__conn *c = &p->conns[i];
+        short write = c->out.len > 0 && !c->broken ? POLLOUT : 0;
+        p->polls[1 + 2 * i] = (struct pollfd){c->fd, (short)(POLLIN | write), 0};
+        p->polls[2 + 2 * i] = (struct pollfd){c->fd >= 0 ? c->pidfd : -1, POLLIN, 0};
+    }
+    if (p->accusing && p->accuse_ns < deadline) deadline = p->accuse_ns;
+    if (p->inquiring && p->inquiry_ns < deadline) deadline = p->inquiry_ns;
+    if (p->quit && p->quit_ns < deadline) deadline = p->quit_ns;
+    if (p->asking) return 0;
+    return esp__poll_ms(deadline);
+}
+
+/* While closing: says with end-of-file that all is sent, and is done when the other sides have closed too, or do not
+ * within 200 ms (somebody is stopped). What others still have to read may take longer. */
+static int esp__watch_done(esp__peers *p) {
+    int open = 0, unsent = 0;
+    if (!p->quit) return 0;
+    for (int32_t i = 0; i < p->n_conns; i++) {
+        esp__conn *c = &p->conns[i];
+        if (c->fd < 0) continue;
+        if (c->out.len == 0 && !c->shut) c->shut = shutdown(c->fd, SHUT_WR) == 0 || 1;
+        unsent += !c->shut;
+        open++;
+    }
+    if (!unsent && !p->sent) {
+        uint64_t last = esp__now_ns() + 200000000u;
+        p->sent = 1;
+        if (last < p->quit_ns) p->quit_ns = last;
+    }
+    return !open || esp__now_ns() >= p->quit_ns;
+}
+
+static void *esp__watch_main(void *arg) {
+    esp__peers *p = (esp__peers *)arg;
+    int events = 0;
+    prctl(PR_SET_NAME, "espresso-watch", 0, 0, 0);
+    for (;;) {
+        int done, timeout_ms;
+        uint64_t count;
+        pthread_mutex_lock(&p->lock);
+        esp__late_turn(p, events == 0);
+        done = esp__watch_done(p);
+        timeout_ms = esp__watch_prepare(p);
+        pthread_mutex_unlock(&p->lock);
+        if (done) return NULL;
+        events = poll(p->polls, (nfds_t)(1 + 2 * p->n_conns), timeout_ms);
+        if (events <= 0) continue;
+        if (p->polls[0].revents && read(p->wake_fd, &count, sizeof count) < 0) continue;
+        for (int32_t i = 0; i < p->n_conns; i++) {
+            esp__conn *c = &p->conns[i];
+            if (p->polls[1 + 2 * i].revents & POLLOUT) {
+                pthread_mutex_lock(&p->lock);
+                esp__conn_flush(c);
+                pthread_mutex_unlock(&p->lock);
+            }
+            if ((p->polls[1 + 2 * i].revents & ~POLLOUT) || p->polls[2 + 2 * i].revents) esp__watch_read(p, c);
+            if (!p->polls[2 + 2 * i].revents || c->fd < 0) continue;
+            /* the process is gone, and all that it wrote is read; a child of its may still hold the socket open */
+            pthread_mutex_lock(&p->lock);
+            esp__watch_gone(p, c, ESP__DIED);
+            pthread_mutex_unlock(&p->lock);
+        }
+    }
+}
+
+static esp_status esp__watch_start(esp__peers *p) {
+    sigset_t all, before;
+    int rc;
+    p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (p->wake_fd < 0) return esp__fail(p->ctx, ESP_E_COMM, "no event descriptor: %s", strerror(errno));
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    rc = pthread_create(&p->thread, NULL, esp__watch_main, p);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0) return esp__fail(p->ctx, ESP_E_NOMEM, "cannot start a thread: %s", strerror(rc));
+    p->has_thread = 1;
+    return ESP_OK;
+}

@@ -1,0 +1,262 @@
+/* wire.c: addresses, sockets, and messages over them, for peers.c. No call here blocks: what a socket does not
+ * take at once waits in the connection's buffer for the watch thread. Must not know what a message means. */
+
+static int esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64_t n) {
+    if (b->len + n > b->cap) {
+        uint64_t cap = (b->len + n) * 2;
+        uint8_t *bigger = (uint8_t *)esp__alloc(ctx, cap);
+        if (!bigger) return 0;
+        if (b->len) memcpy(bigger, b->data, b->len);
+        if (b->data) esp__free(ctx, b->data);
+        b->data = bigger;
+        b->cap = cap;
+    }
+    if (n) memcpy(b->data + b->len, data, n);
+    b->len += n;
+    return 1;
+}
+
+static void esp__bytes_free(esp_ctx *ctx, esp__bytes *b) {
+    if (b->data) esp__free(ctx, b->data);
+    memset(b, 0, sizeof *b);
+}
+
+/* ---- addresses: "unix:NAME" is an abstract name (nothing on disk), else "HOST:PORT" ---- */
+typedef struct esp__addr {
+    struct sockaddr_storage sa;
+    socklen_t len;
+} esp__addr;
+
+static int esp__addr_unix(const char *name, esp__addr *out) {
+    struct sockaddr_un *un = (struct sockaddr_un *)&out->sa;
+    size_t n = strlen(name);
+    memset(out, 0, sizeof *out);
+    if (n + 1 > sizeof un->sun_path) return 0;
+    un->sun_family = AF_UNIX;
+    memcpy(un->sun_path + 1, name, n); /* the leading zero byte makes it abstract */
+    out->len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+    return 1;
+}
+
+/* Fills at most `cap` addresses; 0 and an error text if there is none. */
+static int esp__addr_resolve(const char *root, esp__addr *out, int cap, const char **error) {
+    char host[ESP__SPEC_MAX];
+    const char *colon = strrchr(root, ':');
+    struct addrinfo hints, *list = NULL;
+    int n = 0, rc;
+    *error = "its form is not HOST:PORT or unix:NAME";
+    if (!strncmp(root, "unix:", 5)) return esp__addr_unix(root + 5, out);
+    if (!colon || colon == root || (size_t)(colon - root) >= sizeof host) return 0;
+    memcpy(host, root, (size_t)(colon - root));
+    host[colon - root] = 0;
+    if (host[0] == '[' && colon[-1] == ']') { /* [IPv6]:port */
+        memmove(host, host + 1, strlen(host));
+        host[strlen(host) - 1] = 0;
+    }
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    rc = getaddrinfo(host, colon + 1, &hints, &list);
+    if (rc != 0) *error = gai_strerror(rc);
+    for (struct addrinfo *a = list; rc == 0 && a && n < cap; a = a->ai_next) {
+        if (a->ai_addrlen > sizeof out[n].sa) continue;
+        memset(&out[n], 0, sizeof out[n]);
+        memcpy(&out[n].sa, a->ai_addr, a->ai_addrlen);
+        out[n++].len = a->ai_addrlen;
+    }
+    if (list) freeaddrinfo(list);
+    return n;
+}
+
+static uint16_t esp__addr_port(const esp__addr *a) {
+    if (a->sa.ss_family == AF_INET) return ntohs(((const struct sockaddr_in *)&a->sa)->sin_port);
+    if (a->sa.ss_family == AF_INET6) return ntohs(((const struct sockaddr_in6 *)&a->sa)->sin6_port);
+    return 0;
+}
+
+/* ---- sockets ---- */
+static int esp__socket(int family) { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
+
+static void esp__socket_close(int *fd) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+/* Small messages go out at once, and a host that vanished (no reset, no end-of-file) is found within 20 s. */
+static void esp__socket_tune(int fd, int family) {
+    int one = 1, idle = 5, interval = 5, count = 3, timeout_ms = 20000;
+    if (family == AF_UNIX) return;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
+}
+
+/* A listening socket at `a`, or -1 and errno. Port 0: any free one. */
+static int esp__listen_at(const esp__addr *a) {
+    int fd = esp__socket(a->sa.ss_family), one = 1, zero = 0, saved;
+    if (fd < 0) return -1;
+    if (a->sa.ss_family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (a->sa.ss_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
+    if (bind(fd, (const struct sockaddr *)&a->sa, a->len) == 0 && listen(fd, 1024) == 0) return fd;
+    saved = errno;
+    close(fd);
+    errno = saved;
+    return -1;
+}
+
+/* On `port` of every address of this host. */
+static int esp__listen_any(uint16_t port) {
+    esp__addr a;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&a.sa;
+    struct sockaddr_in *v4 = (struct sockaddr_in *)&a.sa;
+    int fd;
+    memset(&a, 0, sizeof a);
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(port);
+    a.len = sizeof *v6;
+    fd = esp__listen_at(&a);
+    if (fd >= 0 || errno == EADDRINUSE) return fd;
+    memset(&a, 0, sizeof a);
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(port);
+    a.len = sizeof *v4;
+    return esp__listen_at(&a);
+}
+
+/* A host name may stand for a loopback address in /etc/hosts, where other hosts cannot come: so names are taken as
+ * "any address", and only a loopback asked for in so many words is kept to. */
+static int esp__listen(const char *root, const char **error) {
+    esp__addr a[1];
+    int fd, local = !strncmp(root, "localhost:", 10) || !strncmp(root, "127.", 4) || !strncmp(root, "[::1]:", 6);
+    if (!esp__addr_resolve(root, a, 1, error)) return -1;
+    fd = a->sa.ss_family == AF_UNIX || local ? esp__listen_at(a) : esp__listen_any(esp__addr_port(a));
+    if (fd < 0) *error = errno == EADDRINUSE ? "the address is in use (by another job?)" : strerror(errno);
+    return fd;
+}
+
+/* Both ends of a Unix socket must belong to one user: an abstract name is open to all. Also gives the process. */
+static int esp__socket_peer(int fd, int *pidfd) {
+    struct {
+        pid_t pid;
+        uid_t uid;
+        gid_t gid;
+    } cred = {0, 0, 0}; /* struct ucred, which needs _GNU_SOURCE */
+    socklen_t len = sizeof cred;
+    struct sockaddr_storage sa;
+    socklen_t sa_len = sizeof sa;
+    memset(&sa, 0, sizeof sa);
+    *pidfd = -1;
+    if (getsockname(fd, (struct sockaddr *)&sa, &sa_len) != 0 || sa.ss_family != AF_UNIX) return 1;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) return 0;
+    if (cred.uid != getuid() && cred.uid != 0 && getuid() != 0) return 0;
+#ifdef SYS_pidfd_open
+    if (cred.pid > 0) *pidfd = (int)syscall(SYS_pidfd_open, cred.pid, 0);
+#endif
+    return 1;
+}
+
+/* ---- messages ---- */
+static void esp__conn_init(esp__conn *c, int fd, int32_t rank) {
+    memset(c, 0, sizeof *c);
+    c->fd = fd;
+    c->pidfd = -1;
+    c->rank = rank;
+}
+
+static void esp__conn_free(esp_ctx *ctx, esp__conn *c) {
+    esp__socket_close(&c->fd);
+    esp__socket_close(&c->pidfd);
+    if (c->body) esp__free(ctx, c->body);
+    c->body = NULL;
+    c->got = 0;
+    esp__bytes_free(ctx, &c->out);
+    esp__bytes_free(ctx, &c->farewell);
+}
+
+/* Writes what the socket takes. */
+static void esp__conn_flush(esp__conn *c) {
+    while (c->fd >= 0 && !c->broken && c->out_at < c->out.len) {
+        ssize_t n = send(c->fd, c->out.data + c->out_at, c->out.len - c->out_at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n > 0) c->out_at += (uint64_t)n;
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+        if (n <= 0) c->broken = 1; /* reading will find out whether it left or died */
+    }
+    if (c->out_at == c->out.len || c->broken) c->out_at = c->out.len = 0;
+}
+
+/* Queues one message with a body in two pieces (either may be empty) and writes what goes. Under the lock. */
+static void esp__conn_send2(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *a, uint64_t a_bytes, const void *b,
+                            uint64_t b_bytes) {
+    uint64_t before = c->out.len;
+    if (c->fd < 0 || c->broken || c->state != ESP__HERE) return;
+    m.bytes = a_bytes + b_bytes;
+    if (!esp__bytes_add(ctx, &c->out, &m, sizeof m) || !esp__bytes_add(ctx, &c->out, a, a_bytes) ||
+        !esp__bytes_add(ctx, &c->out, b, b_bytes)) {
+        c->out.len = before;
+        c->broken = 1;
+        esp__log(ctx, ESP_LOG_ERROR, "peers", "out of memory for a message to rank %d", (int)c->rank);
+        return;
+    }
+    esp__conn_flush(c);
+}
+
+static void esp__conn_send(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *body, uint64_t bytes) {
+    esp__conn_send2(ctx, c, m, body, bytes, NULL, 0);
+}
+
+/* 1: c->head and c->body hold one message (then call esp__conn_next); 0: not yet; -1: the connection has ended. */
+static int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
+    for (;;) {
+        int in_head = c->got < sizeof c->head;
+        uint8_t *to = in_head ? (uint8_t *)&c->head + c->got : c->body + (c->got - sizeof c->head);
+        uint64_t want = in_head ? sizeof c->head - c->got : sizeof c->head + c->head.bytes - c->got;
+        ssize_t n;
+        if (want == 0) return 1;
+        n = recv(c->fd, to, want, MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+        if (n <= 0) return -1;
+        c->got += (uint64_t)n;
+        if (!in_head || c->got < sizeof c->head || c->head.bytes == 0) continue;
+        if (c->head.bytes <= limit) c->body = (uint8_t *)esp__alloc(ctx, c->head.bytes);
+        if (!c->body) {
+            uint64_t bytes = c->head.bytes;
+            c->got = 0;
+            c->head.bytes = 0;
+            esp__log(ctx, ESP_LOG_DEBUG, "peers", "a message of %llu bytes is refused", (unsigned long long)bytes);
+            return -1;
+        }
+    }
+}
+
+static void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
+    if (c->body) esp__free(ctx, c->body);
+    c->body = NULL;
+    c->got = 0;
+}
+
+/* Milliseconds for poll() until `deadline_ns`, rounded up; -1 for no deadline. */
+static int esp__poll_ms(uint64_t deadline_ns) {
+    uint64_t now = esp__now_ns();
+    if (deadline_ns == UINT64_MAX) return -1;
+    if (deadline_ns <= now) return 0;
+    deadline_ns = (deadline_ns - now + 999999u) / 1000000u;
+    return deadline_ns > 60000 ? 60000 : (int)deadline_ns;
+}
+
+/* Makes the watch thread look at its flags and deadlines again. */
+static void esp__peers_wake(esp__peers *p) {
+    uint64_t one = 1;
+    if (p->wake_fd >= 0 && write(p->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)
+        esp__log(p->ctx, ESP_LOG_WARN, "peers", "cannot wake the watch thread: %s", strerror(errno));
+}
+
+/* After sending from another thread: what the sockets did not take is the watch thread's to write. */
+static void esp__peers_kick(esp__peers *p) {
+    int left = 0;
+    for (int32_t i = 0; i < p->n_conns && !left; i++) left = p->conns[i].fd >= 0 && p->conns[i].out.len > 0;
+    if (left) esp__peers_wake(p);
+}

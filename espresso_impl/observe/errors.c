@@ -1,0 +1,218 @@
+/* errors.c: how far compressed gradients are from what they stand for: measured now and then on real payloads, where somebody
+ * asked for it. Must not know what anybody does about it, nor change what is sent.
+ *
+ * One unit a step, in turn, and its first Comp only: the one on the rank's own gradient, or on what its machine summed. Right
+ * after the Comp its payload is decoded, into memory that the cpu lane has anyway. Then
+ *     input    = decoded + new residual (that is what a Comp promises; with DGC it has the momentum in it), or, without
+ *                feedback, the gradient itself
+ *     error    = |input - decoded|^2 / |input|^2
+ *     feedback = |new residual| / |gradient|, the gradient as the Comp read it
+ * exact for ranges of up to 2^18 elements, of larger ones from every so many-th block. A step's parts with NaN or Inf are not
+ * measured. A sample is put off until the time for it is under 1/256 of all the time since the strategy was set, but for the
+ * first one of a small unit. */
+#include "espresso_impl/executor/context.h"
+#include <math.h>
+
+enum {
+    ESP__GUARD_SHARE = 256,
+    ESP__GUARD_LANES = 8,
+    ESP__GUARD_SMALL = 100000,  /* elements: 0.1 ms or less                      */
+    ESP__GUARD_EXACT = 1 << 18, /* elements of a range of which every one counts */
+    ESP__GUARD_BLOCK = 1 << 12
+};
+
+typedef struct esp__guard_unit {
+    uint32_t op, unit, samples, reserved0;
+    double error, feedback;
+} esp__guard_unit;
+
+struct esp__guard {
+    esp__guard_unit *units;                 /* those with a Comp on this rank, by their op */
+    uint32_t n, next, now;                  /* now: the one under way */
+    uint64_t opened_ns, spent_ns, elements; /* elements: that were measured in spent_ns */
+    uint64_t last_step;                     /* one more than that of the last sample */
+    /* the sample under way */
+    double input, lost, gradient, residual; /* squares */
+    int unfit;                              /* NaN, Inf, or it cannot be decoded */
+};
+
+static int esp__guard_measures(const esp__op *op) {
+    return op->kind == ESP__OP_COMPRESS && op->comp_index == 0 && op->n_ranges > 0;
+}
+
+ESP__FN esp_status esp__guard_take(esp_ctx *ctx) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) memset(&ctx->tensors[i].sampled, 0, sizeof(esp_tensor_stats));
+    if (!ctx->autopilot && !ctx->stats_spec) return ESP_OK;
+    for (uint32_t i = 0; i < ctx->program.n_ops; i++) n += esp__guard_measures(&ctx->program.ops[i]) ? 1u : 0u;
+    if (!n) return ESP_OK;
+    struct esp__guard *g = esp__alloc(ctx, sizeof *g);
+    if (g) g->units = esp__alloc(ctx, n * sizeof *g->units);
+    ctx->guard = g;
+    if (!g || !g->units) return esp__fail(ctx, ESP_E_NOMEM, "out of memory for the measuring of errors");
+    for (uint32_t i = 0; i < ctx->program.n_ops; i++) {
+        if (!esp__guard_measures(&ctx->program.ops[i])) continue;
+        g->units[g->n].op = i;
+        g->units[g->n++].unit = ctx->program.ops[i].unit;
+    }
+    g->opened_ns = esp__now_ns();
+    ctx->memory_bytes += sizeof *g + n * sizeof *g->units;
+    return ESP_OK;
+}
+
+ESP__FN void esp__guard_free(esp_ctx *ctx) {
+    if (ctx->guard) esp__free(ctx, ctx->guard->units);
+    esp__free(ctx, ctx->guard);
+    ctx->guard = NULL;
+}
+
+/* Units are measured in turn; but a small one that was never measured does not wait for a large one to have its turn. */
+static int esp__guard_turn(struct esp__guard *g, uint32_t op, int small) {
+    uint32_t low = 0, high = g->n;
+    while (low + 1 < high) { /* units are in the order of ops */
+        uint32_t middle = low + (high - low) / 2;
+        if (g->units[middle].op <= op)
+            low = middle;
+        else
+            high = middle;
+    }
+    g->now = low;
+    return g->units[low].op == op && (low == g->next || (small && !g->units[low].samples));
+}
+
+/* Is it the turn of this op, and time for it? */
+ESP__FN int esp__guard_begin(esp_ctx *ctx, const esp__op *op) {
+    struct esp__guard *g = ctx->guard;
+    if (g->last_step == ctx->step + 1) return 0;
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < op->n_ranges; i++) count += ctx->program.ranges[op->first_range + i].length;
+    int small = count < ESP__GUARD_SMALL;
+    if (!esp__guard_turn(g, (uint32_t)(op - ctx->program.ops), small)) return 0;
+    double cost = (double)count * (g->elements ? (double)g->spent_ns / (double)g->elements : 1.0);
+    double time = (double)(esp__now_ns() - g->opened_ns);
+    if (!(small && !g->units[g->now].samples) && ((double)g->spent_ns + cost) * ESP__GUARD_SHARE > time) return 0;
+    g->last_step = ctx->step + 1;
+    g->input = g->lost = g->gradient = g->residual = 0;
+    g->unfit = 0;
+    return 1;
+}
+
+/* Sums of squares: of the input, of what of it is lost (the residual, if there is one), of the gradient. In lanes, so that
+ * it vectorises. */
+typedef struct esp__guard_sums {
+    double of[3][ESP__GUARD_LANES];
+} esp__guard_sums;
+
+/* Adds up to ESP__GUARD_LANES elements: `x` was read, `y` is what the payload carries, `e` the residual or NULL. */
+static inline void esp__guard_few(esp__guard_sums *s, const float *x, const float *y, const float *e, uint64_t n) {
+    for (uint64_t k = 0; k < n; k++) {
+        double in = (double)x[k], out = (double)y[k], rest = e ? (double)e[k] : in - out;
+        double whole = e ? out + rest : in;
+        s->of[0][k] += whole * whole;
+        s->of[1][k] += rest * rest;
+        s->of[2][k] += in * in;
+    }
+}
+
+static void esp__guard_add(struct esp__guard *g, const float *x, const float *y, const float *e, uint64_t n) {
+    /* of large ranges every so many-th block stands for the others */
+    const uint64_t every = n / ESP__GUARD_EXACT + 1;
+    esp__guard_sums s;
+    memset(&s, 0, sizeof s);
+    for (uint64_t begin = 0; begin < n; begin += every * ESP__GUARD_BLOCK) {
+        uint64_t end = n - begin < ESP__GUARD_BLOCK ? n : begin + ESP__GUARD_BLOCK, i = begin;
+        if (e)
+            for (; end - i >= ESP__GUARD_LANES; i += ESP__GUARD_LANES)
+                esp__guard_few(&s, x + i, y + i, e + i, ESP__GUARD_LANES);
+        else
+            for (; end - i >= ESP__GUARD_LANES; i += ESP__GUARD_LANES)
+                esp__guard_few(&s, x + i, y + i, NULL, ESP__GUARD_LANES);
+        esp__guard_few(&s, x + i, y + i, e ? e + i : NULL, end - i);
+    }
+    for (int k = 0; k < ESP__GUARD_LANES; k++) {
+        g->input += (double)every * s.of[0][k];
+        g->lost += (double)every * s.of[1][k];
+        g->gradient += (double)every * s.of[2][k];
+        g->residual += e ? (double)every * s.of[1][k] : 0.0;
+    }
+}
+
+ESP__FN void esp__guard_range(esp_ctx *ctx, const esp__op *op, const esp__range *r) {
+    struct esp__guard *g = ctx->guard;
+    const esp__work_unit *u = &ctx->strategy.units[op->unit];
+    const esp__feedback *f = op->feedback >= 0 ? &ctx->feedback[op->feedback] : NULL;
+    uint64_t begin = esp__now_ns();
+    esp_codec_args a;
+    esp_tensor x;
+    esp_buf scratch;
+    esp_payload p;
+    esp_payload_header h;
+    memset(&p, 0, sizeof p);
+    p.data.ptr = esp__at(ctx, op, op->slots) + ctx->program.slots[r->first_slot] * op->slot_bytes;
+    p.data.bytes = op->slot_bytes;
+    memcpy(&h, p.data.ptr, sizeof h);
+    if (h.flags & ESP_PAYLOAD_NONFINITE) g->unfit = 1;
+    if (g->unfit) return;
+    esp__args_init(ctx, op, &a, &x, &scratch);
+    esp__args_range(ctx, op, r, &x);
+    a.mode = ESP_OUT_SET;
+    a.n_payloads = 1;
+    a.payload = &p;
+    a.scale = 1.0f;
+    a.offset = u->place.begin + r->begin;
+    const float *in = x.data.ptr;
+    x.data.ptr = ctx->phi;
+    if (u->codec->table->decompress(u->codec->self, &a) != ESP_OK) {
+        g->unfit = 1;
+        return;
+    }
+    esp__guard_add(g, in, ctx->phi, f && f->residual ? f->residual + (r->begin - f->offset) : NULL, r->length);
+    g->spent_ns += esp__now_ns() - begin;
+    g->elements += r->length;
+}
+
+/* What is known of a tensor: of its unit, or of its chunks, each with the weight of its elements. Lock held. */
+static void esp__guard_tensor(esp_ctx *ctx, uint32_t tensor) {
+    const struct esp__guard *g = ctx->guard;
+    const esp__tensor *t = &ctx->tensors[tensor];
+    esp_tensor_stats all = {0, 0, 0.0, 0.0};
+    double weight = 0;
+    for (uint32_t i = 0; i < g->n; i++) {
+        const esp__guard_unit *u = &g->units[i];
+        if (!u->samples || u->unit < t->first_unit || u->unit >= t->first_unit + t->n_units) continue;
+        double w = (double)ctx->strategy.units[u->unit].place.count;
+        all.samples += u->samples;
+        all.error += u->error * w;
+        all.feedback += u->feedback * w;
+        weight += w;
+    }
+    if (weight > 0) all.error /= weight, all.feedback /= weight;
+    ctx->tensors[tensor].sampled = all;
+}
+
+ESP__FN void esp__guard_end(esp_ctx *ctx) {
+    struct esp__guard *g = ctx->guard;
+    esp__guard_unit *u = &g->units[g->now];
+    const esp__extent *place = &ctx->strategy.units[u->unit].place;
+    if (g->now == g->next) g->next = (g->next + 1) % g->n;
+    if (g->unfit || !isfinite(g->input + g->lost + g->gradient + g->residual)) return;
+    u->samples++;
+    u->error = g->input > 0 ? g->lost / g->input : 0.0;
+    u->feedback = g->gradient > 0 ? sqrt(g->residual / g->gradient) : 0.0;
+    pthread_mutex_lock(&ctx->lock);
+    for (uint32_t k = place->first; k < place->first + place->n; k++) esp__guard_tensor(ctx, k);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+ESPRESSO_API esp_status esp_tensor_stats_read(esp_ctx *ctx, uint32_t id, esp_tensor_stats *out) {
+    esp_status s = esp__usable_id(ctx, id);
+    if (s) return s;
+    if (!out || out->struct_size < 8)
+        return esp__fail(ctx, ESP_E_ARG, "esp_tensor_stats_read: set struct_size to sizeof(esp_tensor_stats)");
+    pthread_mutex_lock(&ctx->lock);
+    esp_tensor_stats all = ctx->tensors[id].sampled;
+    pthread_mutex_unlock(&ctx->lock);
+    all.struct_size = out->struct_size < sizeof all ? out->struct_size : (uint32_t)sizeof all;
+    memcpy(out, &all, all.struct_size);
+    return ESP_OK;
+}

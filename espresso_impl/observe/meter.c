@@ -1,0 +1,86 @@
+/* meter.c: when pushes and ops of a step ran, added up. Takes no memory and no time worth speaking of; must not know who
+ * looks at it. */
+#include "espresso_impl/executor/context.h"
+
+ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, uint64_t entered_ns) {
+    if (ctx->n_pushed == 1) {
+        ctx->clock.begin_ns = ctx->clock.next_ns;
+        ctx->clock.first_push_ns = entered_ns;
+    }
+    t->enter_ns = entered_ns;
+    t->leave_ns = ctx->clock.last_push_ns = esp__now_ns();
+}
+
+/* The part of [start, end) that lies in [*from, to); moves *from to its end. */
+static uint64_t esp__span_take(esp__span s, uint64_t *from, uint64_t to) {
+    uint64_t begin = s.start_ns > *from ? s.start_ns : *from, end = s.end_ns < to ? s.end_ns : to;
+    if (end <= begin) return 0;
+    *from = end;
+    return end - begin;
+}
+
+ESP__FN void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, uint64_t *communication,
+                                uint64_t *compression) {
+    uint64_t at = from, busy = 0;
+    uint32_t k[2] = {0, 0};
+    *communication = 0;
+    for (;;) { /* ops of a link follow each other: merge the two links by start */
+        const esp__span *s[2];
+        for (int l = 0; l < 2; l++) s[l] = k[l] < ctx->links[l].n ? &ctx->op_time[ctx->links[l].sequence[k[l]]] : NULL;
+        int l = !s[0] || (s[1] && s[1]->start_ns < s[0]->start_ns);
+        if (!s[l]) break;
+        *communication += esp__span_take(*s[l], &at, to);
+        k[l]++;
+    }
+    for (uint32_t i = 0; i < ctx->program.n_ops; i++) {
+        uint64_t begin = from;
+        if (ctx->program.ops[i].kind != ESP__OP_COLLECTIVE) busy += esp__span_take(ctx->op_time[i], &begin, to);
+    }
+    uint64_t rest = to > from + *communication ? to - from - *communication : 0;
+    *compression = busy < rest ? busy : rest;
+}
+
+ESP__FN void esp__meter_step(esp_ctx *ctx) {
+    esp__step_clock *c = &ctx->clock;
+    uint64_t communication, compression;
+    c->end_ns = esp__now_ns();
+    if (!c->begin_ns) return;
+    ctx->stats.step_ns += c->end_ns - c->begin_ns;
+    ctx->stats.backward_ns += c->last_push_ns - c->first_push_ns;
+    esp__meter_exposed(ctx, c->last_push_ns, c->end_ns, &communication, &compression);
+    ctx->stats.exposed_communication_ns += communication;
+    ctx->stats.exposed_compression_ns += compression;
+}
+
+ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out) {
+    uint64_t before = 0, inside = 0; /* esp_push, for the tensors before: mostly pushed earlier too */
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        const esp__tensor *t = &ctx->tensors[i];
+        uint64_t ready = t->enter_ns > ctx->clock.begin_ns + inside ? t->enter_ns - ctx->clock.begin_ns - inside : 0;
+        out[i] = before = ready > before ? ready : before;
+        inside += t->leave_ns - t->enter_ns;
+    }
+}
+
+ESP__FN esp_status esp__observers_open(esp_ctx *ctx) {
+    esp_status s = esp__record_open(ctx);
+    if (!s) s = esp__stats_open(ctx);
+    s = esp__agree_ok(ctx, s); /* the autopilot's start is collective: nobody may enter it alone */
+    if (!s) s = esp__auto_start(ctx);
+    return s;
+}
+
+ESP__FN void esp__observers_close(esp_ctx *ctx) {
+    esp__auto_close(ctx);
+    esp__stats_close(ctx);
+    esp__record_close(ctx);
+}
+
+ESP__FN esp_status esp__after_step(esp_ctx *ctx) {
+    esp_status s = ctx->record ? esp__record_step(ctx) : ESP_OK;
+    if (!s && ctx->stats_file) s = esp__stats_step(ctx);
+    if (!s && ctx->autopilot) s = esp__auto_step(ctx);
+    if (s) esp__fatal(ctx, s, esp_last_error(ctx)); /* ranks are out of step: the next push must not seem to work */
+    ctx->clock.next_ns = esp__now_ns();
+    return s;
+}

@@ -1,0 +1,347 @@
+/* profile.c: a trainer's own times over many steps, as a model file for the planner (ESPRESSO_PROFILE=FILE[,steps=100]). Every
+ * rank keeps when its tensors were ready; at the end ranks compare. Must not know how the planner reads the file. */
+#include "espresso_impl/executor/context.h"
+
+enum { ESP__RECORD_STEPS = 100, ESP__RECORD_SKIP = 5, ESP__RECORD_MAX_STEPS = 1000000 };
+#define ESP__RECORD_MAX_BYTES (256ull << 20)
+static const double esp__record_noisy_spread = 0.5, esp__record_noisy_stolen = 0.02;
+
+/* What a rank found: then, for each tensor, one of esp__record_tensor. */
+typedef struct esp__record_rank {
+    double forward_ns, stolen;
+    uint32_t cores, reserved0;
+} esp__record_rank;
+typedef struct esp__record_tensor {
+    double ready_ns; /* after the forward pass began  */
+    double spread;   /* of the gap before: (p90 - p10) / median over steps */
+} esp__record_tensor;
+
+typedef struct esp__record {
+    char *path, *name;
+    uint32_t steps, skip; /* to keep, after some that are not counted */
+    uint64_t seen;
+    uint64_t *ready;   /* [steps][n_tensors], as esp__meter_ready says       */
+    uint64_t *forward; /* [steps] from the begin to the first push            */
+    double *sorted;    /* [steps] room */
+    uint8_t *mine, *all;
+    uint64_t bytes; /* of mine; all has as many a rank */
+    uint64_t ticks, stolen;
+    int done;
+} esp__record;
+
+/* ---- what was asked for ------------------------------------------------------------------------------------------------ */
+static esp_status esp__record_count(const esp_ctx *ctx, const char *key, const char *val, uint32_t least,
+                                    uint32_t *out) {
+    char *end;
+    unsigned long v = strtoul(val, &end, 10);
+    if (val[0] < '0' || val[0] > '9' || *end || v < least || v > ESP__RECORD_MAX_STEPS)
+        return esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: %s=%s: write a whole number from %u to %u", key, val, least,
+                         (unsigned)ESP__RECORD_MAX_STEPS);
+    *out = (uint32_t)v;
+    return ESP_OK;
+}
+
+/* "FILE,steps=100,skip=5,name=resnet". */
+static esp_status esp__record_parse(esp_ctx *ctx, esp__record *r, const char *spec) {
+    const char *comma = strchr(spec, ','), *at = comma ? comma : "";
+    char path[4096], key[32], val[ESP__SPEC_MAX];
+    int more;
+    esp_status s = ESP_OK;
+    snprintf(path, sizeof path, "%.*s", comma ? (int)(comma - spec) : (int)strlen(spec), spec);
+    if (!*path)
+        return esp__fail(ctx, ESP_E_ARG,
+                         "ESPRESSO_PROFILE=%s: write FILE or FILE,steps=100: the file's name is missing", spec);
+    esp__program_name(val, sizeof val);
+    r->name = esp__strdup(ctx, val);
+    while (!s && (more = esp_params_next(&at, key, sizeof key, val, sizeof val)) != 0) {
+        if (more < 0)
+            s = esp__fail(ctx, ESP_E_ARG,
+                          "ESPRESSO_PROFILE=%s: write FILE,steps=100: what follows the file is no "
+                          "key=value",
+                          spec);
+        else if (!strcmp(key, "steps"))
+            s = esp__record_count(ctx, key, val, 1, &r->steps);
+        else if (!strcmp(key, "skip"))
+            s = esp__record_count(ctx, key, val, 0, &r->skip);
+        else if (!strcmp(key, "name") && *val)
+            esp__strfree(ctx, r->name), r->name = esp__strdup(ctx, val);
+        else
+            s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: '%s' is not known: there are steps, skip and name", key);
+    }
+    r->path = esp__path_absolute(ctx, path);
+    if (!s && (!r->path || !r->name)) s = esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_PROFILE: out of memory");
+    return s;
+}
+
+static esp_status esp__record_take(esp_ctx *ctx, esp__record *r) {
+    uint64_t n = ctx->n_tensors, most = ESP__RECORD_MAX_BYTES / (n * 8u);
+    if (r->steps > most) {
+        if (ctx->rank == 0)
+            esp__log(ctx, ESP_LOG_WARN, "profile", "%u steps of %u tensors are too many to keep: %llu are taken",
+                     r->steps, ctx->n_tensors, (unsigned long long)(most ? most : 1));
+        r->steps = most ? (uint32_t)most : 1;
+    }
+    r->bytes = sizeof(esp__record_rank) + n * sizeof(esp__record_tensor);
+    r->ready = esp__alloc(ctx, r->steps * n * 8u);
+    r->forward = esp__alloc(ctx, r->steps * 8u);
+    r->sorted = esp__alloc(ctx, r->steps * 8u);
+    r->mine = esp__alloc(ctx, r->bytes);
+    r->all = esp__alloc(ctx, r->bytes * (uint64_t)ctx->size);
+    if (r->ready && r->forward && r->sorted && r->mine && r->all) return ESP_OK;
+    return esp__fail(ctx, ESP_E_NOMEM,
+                     "ESPRESSO_PROFILE: no memory for %u steps of %u tensors: ask for fewer with steps=", r->steps,
+                     ctx->n_tensors);
+}
+
+static void esp__record_free(esp_ctx *ctx, esp__record *r) {
+    esp__strfree(ctx, r->path);
+    esp__strfree(ctx, r->name);
+    esp__free(ctx, r->ready);
+    esp__free(ctx, r->forward);
+    esp__free(ctx, r->sorted);
+    esp__free(ctx, r->mine);
+    esp__free(ctx, r->all);
+    esp__free(ctx, r);
+    ctx->record = NULL;
+}
+
+/* Ranks exchange at the same step, so all must have been asked for the same. */
+static esp_status esp__record_agree(esp_ctx *ctx, esp_status mine) {
+    struct {
+        esp_status status;
+        uint32_t steps, skip;
+    } one = {mine, ctx->record ? ctx->record->steps : 0, ctx->record ? ctx->record->skip : 0}, *all;
+    esp_status s = mine;
+    if (ctx->size == 1) return s;
+    all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof one);
+    if (!all) return esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_PROFILE: out of memory");
+    esp_status e = esp__peers_allgather(ctx->peers, NULL, ctx->size, &one, all, sizeof one);
+    for (int32_t k = 0; k < ctx->size && !s && !e; k++) {
+        if (all[k].status)
+            s = esp__fail(ctx, all[k].status, "rank %d cannot record (ESPRESSO_PROFILE): see its own error", k);
+        else if (all[k].steps != one.steps || all[k].skip != one.skip)
+            s = esp__fail(ctx, ESP_E_MISMATCH,
+                          "ESPRESSO_PROFILE must be the same on all ranks: rank %d is to keep %u "
+                          "step(s), rank %d %u; have the launcher pass it on (mpirun -x)",
+                          k, all[k].steps, ctx->rank, one.steps);
+    }
+    esp__free(ctx, all);
+    return s ? s : e;
+}
+
+ESP__FN esp_status esp__record_open(esp_ctx *ctx) {
+    const char *spec = getenv("ESPRESSO_PROFILE");
+    esp_status s = ESP_OK;
+    if (spec && *spec) {
+        esp__record *r = ctx->record = esp__alloc(ctx, sizeof *r);
+        if (!r) s = esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_PROFILE: out of memory");
+        if (!s) r->steps = ESP__RECORD_STEPS, r->skip = ESP__RECORD_SKIP, s = esp__record_parse(ctx, r, spec);
+        int error = !s && ctx->rank == 0 ? esp__file_check(r->path) : 0;
+        if (error)
+            s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: %s cannot be written: %s", r->path, strerror(error));
+        if (!s) s = esp__record_take(ctx, r);
+    }
+    s = esp__record_agree(ctx, s);
+    if (s && ctx->record) esp__record_free(ctx, ctx->record);
+    return s;
+}
+
+/* ---- from steps to one step ---------------------------------------------------------------------------------------------- */
+static int esp__record_order(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of n sorted numbers, the one at `part` of the way. */
+static double esp__record_quantile(const double *sorted, uint32_t n, double part) {
+    double at = part * (n - 1);
+    uint32_t k = (uint32_t)at;
+    return k + 1 < n ? sorted[k] + (at - k) * (sorted[k + 1] - sorted[k]) : sorted[n - 1];
+}
+
+/* When tensor i was ready in the step, counted from the begin of the forward pass; i = -1: the first push. */
+static double esp__record_at(const esp_ctx *ctx, const esp__record *r, uint32_t step, int64_t i) {
+    uint64_t first = r->forward[step], at = i < 0 ? first : r->ready[step * (uint64_t)ctx->n_tensors + (uint64_t)i];
+    return (double)(at > first ? at : first);
+}
+
+/* Sorts (later - earlier) over the steps into r->sorted; the median. */
+static double esp__record_gap(const esp_ctx *ctx, esp__record *r, uint32_t n, int64_t earlier, int64_t later) {
+    for (uint32_t k = 0; k < n; k++)
+        r->sorted[k] = esp__record_at(ctx, r, k, later) - (earlier < -1 ? 0 : esp__record_at(ctx, r, k, earlier));
+    qsort(r->sorted, n, sizeof *r->sorted, esp__record_order);
+    return esp__record_quantile(r->sorted, n, 0.5);
+}
+
+/* Medians of the n steps kept, into r->mine. Medians of parts sum to less than the whole's where single gaps are long now and
+ * then: the gaps are scaled to the whole's. */
+static void esp__record_mine(const esp_ctx *ctx, esp__record *r, uint32_t n) {
+    esp__record_rank *head = (esp__record_rank *)r->mine;
+    esp__record_tensor *t = (esp__record_tensor *)(head + 1);
+    double sum = 0, whole, at;
+    uint64_t ticks, stolen;
+    esp__machine_ticks(&ticks, &stolen);
+    head->forward_ns = esp__record_gap(ctx, r, n, -2, -1);
+    head->stolen = ticks > r->ticks ? (double)(stolen - r->stolen) / (double)(ticks - r->ticks) : 0;
+    head->cores = esp__machine_cores();
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        t[i].ready_ns = esp__record_gap(ctx, r, n, (int64_t)i - 1, i);
+        double wide = esp__record_quantile(r->sorted, n, 0.9) - esp__record_quantile(r->sorted, n, 0.1);
+        t[i].spread = t[i].ready_ns > 0 ? wide / t[i].ready_ns : 0;
+        sum += t[i].ready_ns;
+    }
+    whole = esp__record_gap(ctx, r, n, -1, (int64_t)ctx->n_tensors - 1);
+    at = head->forward_ns;
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        at += sum > 0 ? t[i].ready_ns * (whole / sum) : 0;
+        t[i].ready_ns = at;
+    }
+}
+
+/* A tensor can be synchronised once it is ready on all ranks: the latest counts. Into the first rank's place. */
+static void esp__record_combine(const esp_ctx *ctx, esp__record *r, int32_t ranks) {
+    esp__record_rank *first = (esp__record_rank *)r->all;
+    esp__record_tensor *t = (esp__record_tensor *)(first + 1);
+    for (int32_t k = 1; k < ranks; k++) {
+        const esp__record_rank *other = (const esp__record_rank *)(r->all + (uint64_t)k * r->bytes);
+        const esp__record_tensor *o = (const esp__record_tensor *)(other + 1);
+        if (other->forward_ns > first->forward_ns) first->forward_ns = other->forward_ns;
+        if (other->stolen > first->stolen) first->stolen = other->stolen;
+        if (other->cores < first->cores) first->cores = other->cores;
+        for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+            if (o[i].ready_ns > t[i].ready_ns) t[i].ready_ns = o[i].ready_ns;
+            if (o[i].spread > t[i].spread) t[i].spread = o[i].spread;
+        }
+    }
+}
+
+static int esp__record_by_spread(const void *a, const void *b) {
+    const esp__record_tensor *x = a, *y = b;
+    return (x->spread > y->spread) - (x->spread < y->spread);
+}
+
+/* The spread that half of the backward time has less than. A tensor of no time has no say. `room`: as many again. */
+static double esp__record_spread(const esp__record_tensor *t, uint32_t n, double forward_ns, esp__record_tensor *room) {
+    double whole = t[n - 1].ready_ns - forward_ns, sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        room[i].spread = t[i].spread;
+        room[i].ready_ns = t[i].ready_ns - (i ? t[i - 1].ready_ns : forward_ns);
+    }
+    qsort(room, n, sizeof *room, esp__record_by_spread);
+    for (uint32_t i = 0; i < n && whole > 0; i++)
+        if ((sum += room[i].ready_ns) >= whole / 2) return room[i].spread;
+    return 0;
+}
+
+/* ---- the file -------------------------------------------------------------------------------------------------------------- */
+static void esp__record_print_tensor(esp__text *t, const esp__tensor *x, double ns, double spread) {
+    const char *keep = x->flags & ESP_RAW ? "fp32" : x->want_option ? x->want_option : x->want_codec;
+    esp__text_add(t, "    {\"name\": ");
+    esp__put_string(t, x->name);
+    esp__text_add(t, ", \"elements\": %llu, \"compute_us\": ", (unsigned long long)x->count);
+    esp__put_us(t, ns);
+    if (keep && *keep) {
+        esp__text_add(t, ", \"keep\": ");
+        esp__put_string(t, keep);
+    }
+    if (x->rows && x->cols)
+        esp__text_add(t, ", \"shape\": [%llu, %llu]", (unsigned long long)x->rows, (unsigned long long)x->cols);
+    if (ns > 0) {
+        esp__text_add(t, ", \"spread\": ");
+        esp__put_double(t, spread, 3);
+    }
+    esp__text_add(t, "}");
+}
+
+static void esp__record_print(const esp_ctx *ctx, const esp__record *r, uint32_t steps, int32_t ranks, int noisy,
+                              esp__text *t) {
+    const esp__record_rank *head = (const esp__record_rank *)r->all;
+    const esp__record_tensor *x = (const esp__record_tensor *)(head + 1);
+    char cpu[128];
+    uint64_t elements = 0;
+    esp__cpu_name(cpu, sizeof cpu);
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) elements += ctx->tensors[i].count;
+    esp__text_add(t, "{\n  \"espresso\": 1,\n  \"model\": ");
+    esp__put_string(t, r->name);
+    esp__text_add(t, ",\n  \"source\": \"measured: medians of %u steps, the latest of %d rank(s)\"", steps, ranks);
+    esp__text_add(t, ",\n  \"device\": ");
+    char device[192];
+    snprintf(device, sizeof device, "cpu%s%s", *cpu ? ": " : "", cpu);
+    esp__put_string(t, device);
+    esp__text_add(t, ",\n  \"parameters\": %llu,\n  \"forward_us\": ", (unsigned long long)elements);
+    esp__put_us(t, head->forward_ns);
+    esp__text_add(t, ",\n  \"forward_is\": \"measured: from the end of a step to the first push: update, forward pass "
+                     "and the first gradient\"");
+    esp__text_add(t, ",\n  \"dtype\": \"f32\",\n  \"steps\": %u,\n  \"ranks\": %d,\n  \"cores\": %u,\n  \"noisy\": %s",
+                  steps, ctx->size, head->cores, noisy ? "true" : "false");
+    esp__text_add(t, ",\n  \"tensors\": [\n");
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        esp__record_print_tensor(t, &ctx->tensors[i], x[i].ready_ns - (i ? x[i - 1].ready_ns : head->forward_ns),
+                                 x[i].spread);
+        esp__text_add(t, i + 1 < ctx->n_tensors ? ",\n" : "\n  ]\n}\n");
+    }
+}
+
+/* Rank 0: what is in r->all becomes the file. A file that cannot be written is no reason to end a training. */
+static void esp__record_write(esp_ctx *ctx, esp__record *r, uint32_t steps, int32_t ranks) {
+    const esp__record_rank *head = (const esp__record_rank *)r->all;
+    const esp__record_tensor *x = (const esp__record_tensor *)(head + 1);
+    esp__text t = {0};
+    double spread =
+        esp__record_spread(x, ctx->n_tensors, head->forward_ns, (esp__record_tensor *)(void *)(r->mine + sizeof *head));
+    int noisy = spread > esp__record_noisy_spread || head->stolen > esp__record_noisy_stolen;
+    esp__record_print(ctx, r, steps, ranks, noisy, &t);
+    int error = t.failed ? ENOMEM : esp__file_replace(r->path, t.data, t.len);
+    esp__text_free(&t);
+    if (error)
+        esp__log(ctx, ESP_LOG_WARN, "profile", "%s cannot be written: %s", r->path, strerror(error));
+    else
+        esp__log(ctx, ESP_LOG_INFO, "profile", "%s: %u tensors, medians of %u steps", r->path, ctx->n_tensors, steps);
+    if (noisy && !error)
+        esp__log(
+            ctx, ESP_LOG_WARN, "profile",
+            "%s is noisy: gaps spread by %.0f%% in the median, %.1f%% of the machine's time was stolen: measure again "
+            "on a quieter machine",
+            r->path, spread * 100, head->stolen * 100);
+}
+
+/* ---- steps -------------------------------------------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__record_step(esp_ctx *ctx) {
+    esp__record *r = ctx->record;
+    if (r->done) return ESP_OK;
+    if (r->seen == r->skip) esp__machine_ticks(&r->ticks, &r->stolen); /* a step too late: nothing of it is missed */
+    if (++r->seen <= r->skip) return ESP_OK;
+    uint64_t row = r->seen - r->skip - 1;
+    esp__meter_ready(ctx, r->ready + row * ctx->n_tensors);
+    r->forward[row] = ctx->clock.first_push_ns - ctx->clock.begin_ns;
+    if (row + 1 < r->steps) return ESP_OK;
+    r->done = 1;
+    esp__record_mine(ctx, r, r->steps);
+    esp_status s = esp__peers_allgather(ctx->peers, NULL, ctx->size, r->mine, r->all, r->bytes);
+    if (s || ctx->rank) return s;
+    esp__record_combine(ctx, r, ctx->size);
+    esp__record_write(ctx, r, r->steps, ctx->size);
+    return ESP_OK;
+}
+
+/* Fewer steps than asked for: rank 0's own are better than nothing. Others may be gone: nobody is asked. */
+ESP__FN void esp__record_close(esp_ctx *ctx) {
+    esp__record *r = ctx->record;
+    if (!r) return;
+    if (!r->done && ctx->rank == 0 && r->seen > r->skip) {
+        uint32_t n = (uint32_t)(r->seen - r->skip);
+        esp__record_mine(ctx, r, n);
+        memcpy(r->all, r->mine, r->bytes);
+        esp__record_write(ctx, r, n, 1);
+        esp__log(ctx, ESP_LOG_WARN, "profile",
+                 "only %u of %u steps were made (after %u that do not count): %s has the "
+                 "times of rank 0 alone",
+                 n, r->steps, r->skip, r->path);
+    } else if (!r->done && ctx->rank == 0) {
+        esp__log(ctx, ESP_LOG_WARN, "profile",
+                 "%s was not written: %llu step(s) were made, and the first %u do not count "
+                 "(ESPRESSO_PROFILE=FILE,skip=0 counts them)",
+                 r->path, (unsigned long long)r->seen, r->skip);
+    }
+    esp__record_free(ctx, r);
+}

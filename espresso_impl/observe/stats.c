@@ -1,0 +1,309 @@
+/* stats.c: statistics while training goes on, as JSON lines or in Prometheus' text format
+ * (ESPRESSO_STATS=FILE[,FILE...][,every=1s]). A step only copies numbers; a thread looks at them once an interval and writes.
+ * Must not know how they are printed. */
+#include "espresso_impl/observe/stats.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- what was asked for ------------------------------------------------------------------------------------------------ */
+static esp_status esp__stats_every(const esp_ctx *ctx, const char *val, uint64_t *out) {
+    static const struct {
+        const char *name;
+        double ns;
+    } units[] = {{"", 1e9}, {"s", 1e9}, {"ms", 1e6}, {"min", 60e9}};
+    char *end;
+    double v = strtod(val, &end);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (end > val && !strcmp(end, units[i].name) && v * units[i].ns >= 1e7 && v * units[i].ns <= 86400e9) {
+            *out = (uint64_t)(v * units[i].ns);
+            return ESP_OK;
+        }
+    return esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: every=%s: write a time from 10ms to 1440min, such as every=1s",
+                     val);
+}
+
+/* "%r" becomes the rank; without it only rank 0 writes. */
+static esp_status esp__stats_file_add(esp_ctx *ctx, esp__stats_file *f, const char *name) {
+    char path[4096];
+    size_t at = 0, len = strlen(name);
+    int every_rank = 0;
+    for (const char *p = name; *p && at + 16 < sizeof path; p++) {
+        int rank = p[0] == '%' && p[1] == 'r';
+        if (rank)
+            at += (size_t)snprintf(path + at, sizeof path - at, "%d", ctx->rank), p++;
+        else
+            path[at++] = *p;
+        every_rank |= rank;
+    }
+    path[at] = 0;
+    if (ctx->rank && !every_rank) return ESP_OK;
+    esp__stats_out *o = &f->out[f->n_out++];
+    o->prometheus = len >= 5 && !strcmp(name + len - 5, ".prom");
+    o->path = esp__path_absolute(ctx, path);
+    return o->path ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_STATS: out of memory");
+}
+
+static esp_status esp__stats_parse(esp_ctx *ctx, esp__stats_file *f) {
+    esp_status s = ESP_OK;
+    uint32_t named = 0;
+    for (const char *at = ctx->stats_spec; *at && !s;) {
+        char word[4096];
+        size_t len = strcspn(at, ",");
+        if (len >= sizeof word) return esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: a name is too long");
+        memcpy(word, at, len);
+        word[len] = 0;
+        at += len + (at[len] == ',');
+        size_t key = strspn(word, "abcdefghijklmnopqrstuvwxyz");
+        if (!strncmp(word, "every=", 6))
+            s = esp__stats_every(ctx, word + 6, &f->every_ns);
+        else if (key && word[key] == '=')
+            s = esp__fail(ctx, ESP_E_ARG,
+                          "ESPRESSO_STATS: '%s' is not known: there is every=1s (for a file of that "
+                          "name write ./%s)",
+                          word, word);
+        else if (len && named++ == ESP__STATS_FILES) /* the same verdict on all ranks, whoever writes */
+            s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: at most %d files", ESP__STATS_FILES);
+        else if (len)
+            s = esp__stats_file_add(ctx, f, word);
+    }
+    if (!s && !named)
+        s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS=%s: write FILE or FILE,every=1s: no file is named",
+                      ctx->stats_spec);
+    return s;
+}
+
+/* ---- writing: the sampler's thread ------------------------------------------------------------------------------------------ */
+static void esp__stats_failed(const esp_ctx *ctx, esp__stats_out *o, int error) {
+    if (!error || o->warned) return;
+    o->warned = 1;
+    esp__log(ctx, ESP_LOG_WARN, "stats", "%s cannot be written: %s. Training goes on; said once", o->path,
+             strerror(error));
+}
+
+/* Whole lines or nothing: what a full disk took only in part is taken back. The file is opened anew each time, so that one that
+ * was moved away or cut off (logrotate) begins again. */
+static int esp__stats_append(const esp__stats_file *f, esp__stats_out *o, const esp__text *lines) {
+    struct stat st;
+    char last = '\n';
+    int flags = O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK; /* a pipe that nobody reads holds nobody up */
+    int fd = open(o->path, O_RDWR | flags, 0666);
+    if (fd < 0) fd = open(o->path, O_WRONLY | flags, 0666);
+    if (fd < 0) return errno;
+    int regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode), error = 0;
+    if (regular && st.st_size && pread(fd, &last, 1, st.st_size - 1) != 1) last = '\n';
+    if (last != '\n') error = esp__write_all(fd, "\n", 1); /* a job that was killed left half a line */
+    int begin = !o->begun || (regular && st.st_size == 0);
+    if (!error && begin) error = esp__write_all(fd, f->header.data, f->header.len);
+    if (!error) error = esp__write_all(fd, lines->data, lines->len);
+    if (error && regular && ftruncate(fd, st.st_size) != 0) error = errno;
+    if (!error) o->begun = 1;
+    close(fd);
+    return error;
+}
+
+/* What a sample adds to a file of lines. `again`: the file begins, so that the strategy is said whether it changed or not. */
+static void esp__stats_lines(const esp__stats_file *f, const esp__stats_sample *s, const char *strategy, esp__text *t) {
+    if (strategy)
+        esp__text_add(t, "{\"kind\":\"strategy\",\"time\":%.0f,\"step\":%llu%s}\n", s->time_s,
+                      (unsigned long long)s->now.since, strategy);
+    if (!s->ended || s->now.all.steps != s->before.all.steps || f->before.all.steps == 0)
+        esp__stats_json_sample(f->ctx, s, t);
+    if (s->ended) esp__stats_json_end(f->ctx, s, t);
+}
+
+static int esp__stats_is_new(const esp__stats_out *o) {
+    struct stat st;
+    return !o->begun || stat(o->path, &st) != 0 || (S_ISREG(st.st_mode) && st.st_size == 0);
+}
+
+static void esp__stats_write(esp__stats_file *f, const esp__stats_sample *s, const char *strategy) {
+    int changed = s->now.strategy != f->strategy_written;
+    for (uint32_t i = 0; i < f->n_out; i++) {
+        esp__stats_out *o = &f->out[i];
+        esp__text t = {0};
+        int error;
+        if (o->prometheus)
+            esp__stats_prometheus(f->ctx, s, &t);
+        else
+            esp__stats_lines(f, s, changed || esp__stats_is_new(o) ? strategy : NULL, &t);
+        if (t.failed || !t.data)
+            error = ENOMEM;
+        else
+            error = o->prometheus ? esp__file_replace(o->path, t.data, t.len) : esp__stats_append(f, o, &t);
+        esp__stats_failed(f->ctx, o, error);
+        esp__text_free(&t);
+    }
+    f->strategy_written = s->now.strategy;
+}
+
+static int esp__stats_order(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The times of steps since the last sample, sorted. */
+static void esp__stats_times(esp__stats_file *f, esp__stats_sample *s) {
+    uint64_t end = __atomic_load_n(&f->n_times, __ATOMIC_ACQUIRE), at = f->times_read;
+    if (end - at > ESP__STATS_TIMES) at = end - ESP__STATS_TIMES;
+    f->times_read = end;
+    s->n_times = (uint32_t)(end - at);
+    for (uint32_t k = 0; k < s->n_times; k++)
+        f->sorted[k] = (double)__atomic_load_n(&f->times[(at + k) % ESP__STATS_TIMES], __ATOMIC_RELAXED);
+    if (s->n_times) s->last_ns = f->sorted[s->n_times - 1];
+    qsort(f->sorted, s->n_times, sizeof *f->sorted, esp__stats_order);
+    s->step_ns = f->sorted;
+}
+
+/* Lock held on entry and exit. */
+static void esp__stats_take(esp__stats_file *f) {
+    uint64_t bytes = f->ctx->n_tensors * sizeof *f->tensors;
+    esp__stats_sample s;
+    struct timespec now;
+    memset(&s, 0, sizeof s);
+    s.now = f->now;
+    s.before = f->before;
+    s.ended = f->stop;
+    memcpy(f->taken, f->tensors, bytes);
+    f->want_tensors = 1;
+    esp__text strategy = {0};
+    esp__text_add(&strategy, "%s", f->strategy.data ? f->strategy.data : "");
+    pthread_mutex_unlock(&f->lock);
+    clock_gettime(CLOCK_REALTIME, &now);
+    s.time_s = (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+    if (s.now.all.steps != s.before.all.steps) esp__stats_times(f, &s);
+    s.tensors = f->taken;
+    s.seen = f->seen;
+    esp__stats_write(f, &s, strategy.data);
+    esp__text_free(&strategy);
+    f->before = s.now;
+    memcpy(f->seen, f->taken, bytes);
+    pthread_mutex_lock(&f->lock);
+}
+
+static void *esp__stats_main(void *arg) {
+    esp__stats_file *f = arg;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    pthread_mutex_lock(&f->lock);
+    while (!f->stop) {
+        uint64_t ns = (uint64_t)until.tv_sec * 1000000000u + (uint64_t)until.tv_nsec + f->every_ns, now = esp__now_ns();
+        if (ns < now) ns = now; /* the disk was slow: no samples are made up for */
+        until.tv_sec = (time_t)(ns / 1000000000u);
+        until.tv_nsec = (long)(ns % 1000000000u);
+        while (!f->stop && pthread_cond_timedwait(&f->cond, &f->lock, &until) != ETIMEDOUT) {
+        }
+        if (!f->stop) esp__stats_take(f);
+    }
+    esp__stats_take(f);
+    pthread_mutex_unlock(&f->lock);
+    return NULL;
+}
+
+/* ---- the trainer's side --------------------------------------------------------------------------------------------------------- */
+/* Lock held. */
+static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
+    esp__stats_now *n = &f->now;
+    n->all.struct_size = sizeof n->all;
+    esp_stats_read(ctx, &n->all);
+    n->step = ctx->step;
+    n->phase = esp__auto_phase(ctx);
+    if (n->strategy != ctx->strategy.hash) { /* rare, and memory was taken for the strategy itself too */
+        if (n->strategy) n->changes++;
+        n->since = n->strategy && n->step ? n->step - 1 : n->step;
+        n->strategy = ctx->strategy.hash;
+        f->strategy.len = 0;
+        if (f->strategy.data) f->strategy.data[0] = 0;
+        esp__stats_json_strategy(ctx, &f->strategy);
+    }
+    for (uint32_t i = 0; f->want_tensors && i < ctx->n_tensors; i++) f->tensors[i] = ctx->tensors[i].sampled;
+    f->want_tensors = 0;
+}
+
+ESP__FN esp_status esp__stats_step(esp_ctx *ctx) {
+    esp__stats_file *f = ctx->stats_file;
+    if (ctx->clock.end_ns > ctx->clock.begin_ns) {
+        __atomic_store_n(&f->times[f->n_times % ESP__STATS_TIMES], ctx->clock.end_ns - ctx->clock.begin_ns,
+                         __ATOMIC_RELAXED);
+        __atomic_store_n(&f->n_times, f->n_times + 1, __ATOMIC_RELEASE);
+    }
+    if (pthread_mutex_trylock(&f->lock) != 0)
+        return ESP_OK; /* the sampler copies: the next step's numbers have these */
+    esp__stats_publish(ctx, f);
+    pthread_mutex_unlock(&f->lock);
+    return ESP_OK;
+}
+
+/* Signals are for the trainer's threads; a pipe whose reader went away must not end the training. */
+static int esp__stats_start(esp__stats_file *f) {
+    pthread_condattr_t attr;
+    sigset_t all, old;
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&f->cond, &attr);
+    pthread_condattr_destroy(&attr);
+    f->running = 1;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int failed = pthread_create(&f->thread, NULL, esp__stats_main, f);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (failed) f->running = 2;
+    return failed;
+}
+
+ESP__FN esp_status esp__stats_open(esp_ctx *ctx) {
+    esp__stats_file *f;
+    struct timespec now;
+    if (!ctx->stats_spec || !*ctx->stats_spec) return ESP_OK;
+    f = ctx->stats_file = esp__alloc(ctx, sizeof *f);
+    if (!f) return esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_STATS: out of memory");
+    f->ctx = ctx;
+    f->every_ns = 1000000000u;
+    esp_status s = esp__stats_parse(ctx, f);
+    if (s) return s;
+    if (!f->n_out) { /* rank 0 writes for all */
+        esp__stats_close(ctx);
+        return ESP_OK;
+    }
+    uint64_t bytes = ctx->n_tensors * sizeof(esp_tensor_stats);
+    f->tensors = esp__alloc(ctx, bytes);
+    f->taken = esp__alloc(ctx, bytes);
+    f->seen = esp__alloc(ctx, bytes);
+    clock_gettime(CLOCK_REALTIME, &now);
+    esp__stats_json_header(ctx, f, (double)now.tv_sec + (double)now.tv_nsec / 1e9, &f->header);
+    if (!f->tensors || !f->taken || !f->seen || f->header.failed)
+        return esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_STATS: out of memory");
+    esp__stats_publish(ctx, f);
+    f->before = f->now;
+    int failed = esp__stats_start(f);
+    if (failed) esp__log(ctx, ESP_LOG_WARN, "stats", "no statistics: cannot start a thread: %s", strerror(failed));
+    return ESP_OK;
+}
+
+ESP__FN void esp__stats_close(esp_ctx *ctx) {
+    esp__stats_file *f = ctx->stats_file;
+    if (!f) return;
+    if (f->running) {
+        pthread_mutex_lock(&f->lock);
+        f->stop = 1;
+        f->want_tensors = 1;
+        if (ctx->started) esp__stats_publish(ctx, f);
+        pthread_cond_signal(&f->cond);
+        pthread_mutex_unlock(&f->lock);
+        if (f->running == 1) pthread_join(f->thread, NULL);
+        pthread_cond_destroy(&f->cond);
+        pthread_mutex_destroy(&f->lock);
+    }
+    for (uint32_t i = 0; i < f->n_out; i++) esp__strfree(ctx, f->out[i].path);
+    esp__free(ctx, f->tensors);
+    esp__free(ctx, f->taken);
+    esp__free(ctx, f->seen);
+    esp__text_free(&f->strategy);
+    esp__text_free(&f->header);
+    esp__free(ctx, f);
+    ctx->stats_file = NULL;
+}

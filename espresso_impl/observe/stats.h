@@ -1,0 +1,66 @@
+/* stats.h: what the files of the statistics share: what a step hands to the sampler's thread, and what a sample is. Nothing
+ * outside stats*.c sees it. */
+#ifndef ESP__STATS_H
+#define ESP__STATS_H
+#include "espresso_impl/executor/context.h"
+
+enum { ESP__STATS_FILES = 8, ESP__STATS_TIMES = 4096 };
+
+/* Counters after a step. */
+typedef struct esp__stats_now {
+    esp_stats all;                           /* since esp_start, with the traffic      */
+    uint64_t step, strategy, changes, since; /* since: the step before the strategy's first */
+    const char *phase;                       /* the autopilot's, or NULL */
+} esp__stats_now;
+
+/* What is written once an interval. */
+typedef struct esp__stats_sample {
+    esp__stats_now now, before; /* at the end, and at the end of the one before  */
+    double time_s;              /* since 1970                                     */
+    const double *step_ns;      /* [n_times] sorted: of the steps in between (the last ESP__STATS_TIMES) */
+    uint32_t n_times;
+    double last_ns;
+    const esp_tensor_stats *tensors, *seen; /* [n_tensors] now, and as last written */
+    int ended;                              /* the context is about to close         */
+} esp__stats_sample;
+
+typedef struct esp__stats_out {
+    char *path;
+    int prometheus, begun, warned;
+} esp__stats_out;
+
+typedef struct esp__stats_file {
+    esp_ctx *ctx;
+    esp__stats_out out[ESP__STATS_FILES];
+    uint32_t n_out;
+    uint64_t every_ns;
+    pthread_t thread;
+    pthread_mutex_t lock; /* a step only tries it */
+    pthread_cond_t cond;
+    int running, stop;
+    /* under lock */
+    esp__stats_now now;
+    esp_tensor_stats *tensors;
+    int want_tensors;
+    esp__text strategy; /* what is in force, as members of a JSON object; of now.strategy */
+    /* one thread writes, one reads: step times, the newest ESP__STATS_TIMES */
+    uint64_t times[ESP__STATS_TIMES], n_times;
+    /* the sampler's own */
+    esp__stats_now before;
+    esp_tensor_stats *taken, *seen;
+    uint64_t times_read;
+    double sorted[ESP__STATS_TIMES];
+    uint64_t strategy_written;
+    esp__text header; /* a whole line; made at the start */
+} esp__stats_file;
+
+/* ---- stats_json.c ---- */
+ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f, double time_s, esp__text *t);
+ESP__FN void esp__stats_json_strategy(const esp_ctx *ctx, esp__text *t); /* without braces */
+ESP__FN void esp__stats_json_sample(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t);
+ESP__FN void esp__stats_json_end(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t);
+/* ---- stats_prometheus.c ---- */
+ESP__FN void esp__stats_prometheus(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t);
+/* Of the sample's sorted step times. */
+ESP__FN double esp__stats_quantile(const esp__stats_sample *s, double part);
+#endif

@@ -1,0 +1,162 @@
+/* stats_json.c: statistics as JSON lines: a header, the strategies in force, and one sample an interval. docs/stats.md says what
+ * each member means. Must not know when they are written or where to. */
+#include "espresso_impl/observe/stats.h"
+#include <unistd.h>
+
+ESP__FN double esp__stats_quantile(const esp__stats_sample *s, double part) {
+    double at = part * (s->n_times - 1);
+    uint32_t k = (uint32_t)at;
+    if (!s->n_times) return 0;
+    return k + 1 < s->n_times ? s->step_ns[k] + (at - k) * (s->step_ns[k + 1] - s->step_ns[k])
+                              : s->step_ns[s->n_times - 1];
+}
+
+static void esp__stats_member(esp__text *t, const char *key, const char *text) {
+    if (!text || !*text) return;
+    esp__text_add(t, ",\"%s\":", key);
+    esp__put_string(t, text);
+}
+
+static void esp__stats_begin(esp__text *t, const char *kind, double time_s) {
+    esp__text_add(t, "{\"kind\":\"%s\",\"time\":%lld.%03d", kind, (long long)time_s,
+                  (int)((time_s - (double)(long long)time_s) * 1000));
+}
+
+ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f, double time_s, esp__text *t) {
+    static const char *const dtypes[] = {"", "f32", "f16", "bf16"};
+    char text[ESP__SPEC_MAX];
+    esp__stats_begin(t, "header", time_s);
+    esp__text_add(t, ",\"version\":1");
+    esp__stats_member(t, "espresso", ESPRESSO_VERSION);
+    esp__program_name(text, sizeof text);
+    esp__stats_member(t, "program", text);
+    if (gethostname(text, sizeof text) == 0) text[sizeof text - 1] = 0, esp__stats_member(t, "host", text);
+    esp__text_add(t, ",\"pid\":%ld,\"rank\":%d,\"ranks\":%d,\"machines\":%d,\"cores\":%u", (long)getpid(), ctx->rank,
+                  ctx->size, ctx->topo.n_machines, esp__machine_cores());
+    esp__stats_member(t, "backend", ctx->backend ? ctx->backend->name : NULL);
+    esp__stats_member(t, "link", getenv("ESPRESSO_INTER_LINK"));
+    esp__stats_member(t, "asked_strategy", ctx->strategy_spec);
+    esp__stats_member(t, "asked_codec", ctx->codec_spec);
+    esp__text_add(t, ",\"every_s\":");
+    esp__put_double(t, (double)f->every_ns / 1e9, 9);
+    esp__text_add(t, ",\"strategy\":\"%016llx\",\"codecs\":[", (unsigned long long)ctx->strategy.hash);
+    for (uint32_t i = 0; i < ctx->n_codecs; i++) {
+        if (i) esp__text_add(t, ",");
+        esp__put_string(t, ctx->codecs[i]->spec);
+    }
+    esp__text_add(t, "],\"tensors\":[");
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        esp__text_add(t, "%s{\"name\":", i ? "," : "");
+        esp__put_string(t, ctx->tensors[i].name);
+        esp__text_add(t, ",\"elements\":%llu,\"dtype\":\"%s\"}", (unsigned long long)ctx->tensors[i].count,
+                      dtypes[ctx->tensors[i].dtype & 3]);
+    }
+    esp__text_add(t, "]}\n");
+}
+
+static int esp__stats_compresses(const esp__work_unit *u) { return u->codec && strcmp(u->codec->table->name, "none"); }
+
+/* Is it the first unit with its codec, which compresses? */
+static int esp__stats_first_with(const esp_ctx *ctx, uint32_t unit) {
+    const esp__codec *codec = ctx->strategy.units[unit].codec;
+    for (uint32_t i = 0; i < unit; i++)
+        if (ctx->strategy.units[i].codec == codec) return 0;
+    return esp__stats_compresses(&ctx->strategy.units[unit]);
+}
+
+ESP__FN void esp__stats_json_strategy(const esp_ctx *ctx, esp__text *t) {
+    const esp__strategy *s = &ctx->strategy;
+    uint32_t compressed = 0, n = 0;
+    for (uint32_t i = 0; i < s->n_units; i++) compressed += (uint32_t)esp__stats_compresses(&s->units[i]);
+    esp__text_add(t, ",\"strategy\":\"%016llx\",\"units\":%u,\"compressed_units\":%u,\"codecs\":[",
+                  (unsigned long long)s->hash, s->n_units, compressed);
+    for (uint32_t i = 0; i < s->n_units; i++) {
+        if (!esp__stats_first_with(ctx, i)) continue;
+        if (n++) esp__text_add(t, ",");
+        esp__put_string(t, s->units[i].codec->spec);
+    }
+    esp__text_add(t, "]");
+    esp__stats_member(t, "text", s->text);
+}
+
+/* ,"key":{"name":value / divide,...} */
+static void esp__stats_group(esp__text *t, const char *key, const char *const *names, const uint64_t *values,
+                             uint32_t n, double divide) {
+    esp__text_add(t, ",\"%s\":{", key);
+    for (uint32_t i = 0; i < n; i++) {
+        esp__text_add(t, "%s\"%s\":", i ? "," : "", names[i]);
+        esp__put_double(t, (double)values[i] / divide, 12);
+    }
+    esp__text_add(t, "}");
+}
+
+static void esp__stats_us(esp__text *t, const char *key, double ns) {
+    esp__text_add(t, ",\"%s\":", key);
+    esp__put_us(t, ns);
+}
+
+/* What only an interval with steps has. */
+static void esp__stats_json_steps(const esp__stats_sample *s, esp__text *t) {
+    static const char *const lanes[] = {"compress", "decompress", "intra", "inter"};
+    static const char *const levels[] = {"intra", "inter"};
+    const esp_stats *a = &s->now.all, *b = &s->before.all;
+    const double steps = (double)(a->steps - b->steps);
+    const uint64_t lane[] = {a->compress_ns - b->compress_ns, a->decompress_ns - b->decompress_ns,
+                             a->intra_ns - b->intra_ns, a->inter_ns - b->inter_ns};
+    const uint64_t bytes[] = {a->intra_bytes - b->intra_bytes, a->inter_bytes - b->inter_bytes};
+    esp__text_add(t, ",\"step_us\":{\"mean\":");
+    esp__put_us(t, (double)(a->step_ns - b->step_ns) / steps);
+    esp__text_add(t, ",\"median\":");
+    esp__put_us(t, esp__stats_quantile(s, 0.5));
+    esp__text_add(t, ",\"p90\":");
+    esp__put_us(t, esp__stats_quantile(s, 0.9));
+    esp__text_add(t, ",\"last\":");
+    esp__put_us(t, s->last_ns);
+    esp__text_add(t, "}");
+    esp__stats_us(t, "backward_us", (double)(a->backward_ns - b->backward_ns) / steps);
+    esp__stats_us(t, "exposed_communication_us",
+                  (double)(a->exposed_communication_ns - b->exposed_communication_ns) / steps);
+    esp__stats_us(t, "exposed_compression_us", (double)(a->exposed_compression_ns - b->exposed_compression_ns) / steps);
+    esp__stats_group(t, "lane_us", lanes, lane, 4, steps * 1000.0);
+    esp__stats_group(t, "step_bytes", levels, bytes, 2, steps);
+}
+
+/* Tensors whose error was sampled again. */
+static void esp__stats_json_tensors(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        const esp_tensor_stats *x = &s->tensors[i];
+        if (!x->samples || x->samples == s->seen[i].samples) continue;
+        esp__text_add(t, "%s{\"name\":", n++ ? "," : ",\"tensors\":[");
+        esp__put_string(t, ctx->tensors[i].name);
+        esp__text_add(t, ",\"error\":");
+        esp__put_double(t, x->error, 6);
+        esp__text_add(t, ",\"feedback\":");
+        esp__put_double(t, x->feedback, 6);
+        esp__text_add(t, ",\"samples\":%u}", x->samples);
+    }
+    if (n) esp__text_add(t, "]");
+}
+
+ESP__FN void esp__stats_json_sample(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
+    static const char *const levels[] = {"intra", "inter"};
+    const uint64_t bytes[] = {s->now.all.intra_bytes, s->now.all.inter_bytes};
+    const uint64_t steps = s->now.all.steps - s->before.all.steps;
+    esp__stats_begin(t, "sample", s->time_s);
+    esp__text_add(t, ",\"step\":%llu,\"steps\":%llu", (unsigned long long)s->now.step, (unsigned long long)steps);
+    if (steps) esp__stats_json_steps(s, t);
+    esp__stats_group(t, "bytes", levels, bytes, 2, 1);
+    esp__text_add(t, ",\"nonfinite\":%llu,\"memory_bytes\":%llu,\"strategy\":\"%016llx\"",
+                  (unsigned long long)s->now.all.nonfinite, (unsigned long long)s->now.all.memory_bytes,
+                  (unsigned long long)s->now.strategy);
+    esp__stats_member(t, "phase", s->now.phase);
+    esp__stats_json_tensors(ctx, s, t);
+    esp__text_add(t, "}\n");
+}
+
+ESP__FN void esp__stats_json_end(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
+    esp__stats_begin(t, "end", s->time_s);
+    esp__text_add(t, ",\"step\":%llu", (unsigned long long)s->now.step);
+    if (ctx->fatal) esp__stats_member(t, "error", ctx->fatal_text);
+    esp__text_add(t, "}\n");
+}

@@ -1,0 +1,118 @@
+/* stats_prometheus.c: statistics in Prometheus' text format (version 0.0.4): counters since the start, and the last interval's
+ * step times. Must not know when they are written or where to. */
+#include "espresso_impl/observe/stats.h"
+
+/* A label's value: backslash, quote and newline are escaped, all else is UTF-8 as it is. */
+static void esp__prom_label(esp__text *t, const char *name, const char *value) {
+    esp__text_add(t, ",%s=\"", name);
+    for (const unsigned char *p = (const unsigned char *)value; *p;) {
+        int n = esp__utf8_bytes(p);
+        if (*p == '\n')
+            esp__text_add(t, "\\n");
+        else if (*p == '"' || *p == '\\')
+            esp__text_add(t, "\\%c", *p);
+        else
+            esp__text_add(t, "%.*s", n ? n : 3, n ? (const char *)p : "\xef\xbf\xbd");
+        p += n ? n : 1;
+    }
+    esp__text_add(t, "\"");
+}
+
+static void esp__prom_family(esp__text *t, const char *name, const char *type, const char *help) {
+    esp__text_add(t, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* One line; `label` NULL: only the rank. */
+static void esp__prom_value(const esp_ctx *ctx, esp__text *t, const char *name, const char *label, const char *is,
+                            double value) {
+    esp__text_add(t, "%s{rank=\"%d\"", name, ctx->rank);
+    if (label) esp__prom_label(t, label, is);
+    esp__text_add(t, "} ");
+    esp__put_double(t, value, 15);
+    esp__text_add(t, "\n");
+}
+
+static void esp__prom_one(const esp_ctx *ctx, esp__text *t, const char *name, const char *type, const char *help,
+                          double value) {
+    esp__prom_family(t, name, type, help);
+    esp__prom_value(ctx, t, name, NULL, NULL, value);
+}
+
+static void esp__prom_info(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
+    char hash[32];
+    esp__prom_family(t, "espresso_info", "gauge", "The job; always 1.");
+    esp__text_add(t, "espresso_info{rank=\"%d\",ranks=\"%d\",machines=\"%d\"", ctx->rank, ctx->size,
+                  ctx->topo.n_machines);
+    esp__prom_label(t, "version", ESPRESSO_VERSION);
+    esp__prom_label(t, "backend", ctx->backend ? ctx->backend->name : "");
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s->now.strategy);
+    esp__prom_label(t, "strategy", hash);
+    if (s->now.phase) esp__prom_label(t, "phase", s->now.phase);
+    esp__text_add(t, "} 1\n");
+}
+
+static void esp__prom_step_times(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
+    static const char name[] = "espresso_step_seconds";
+    esp__prom_family(t, name, "summary",
+                     "Time from one esp_wait_all to the next; quantiles are of the steps since the last update.");
+    if (s->n_times) {
+        esp__prom_value(ctx, t, name, "quantile", "0.5", esp__stats_quantile(s, 0.5) / 1e9);
+        esp__prom_value(ctx, t, name, "quantile", "0.9", esp__stats_quantile(s, 0.9) / 1e9);
+    }
+    esp__prom_value(ctx, t, "espresso_step_seconds_sum", NULL, NULL, (double)s->now.all.step_ns / 1e9);
+    esp__prom_value(ctx, t, "espresso_step_seconds_count", NULL, NULL, (double)s->now.all.steps);
+}
+
+/* One family: a line for each tensor that was sampled. */
+static void esp__prom_tensors(const esp_ctx *ctx, const esp__stats_sample *s, const char *name, const char *help,
+                              int feedback, esp__text *t) {
+    int any = 0;
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        if (!s->tensors[i].samples) continue;
+        if (!any++) esp__prom_family(t, name, "gauge", help);
+        esp__prom_value(ctx, t, name, "tensor", ctx->tensors[i].name,
+                        feedback ? s->tensors[i].feedback : s->tensors[i].error);
+    }
+}
+
+ESP__FN void esp__stats_prometheus(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
+    const esp_stats *a = &s->now.all;
+    const struct {
+        const char *family, *help, *label, *is;
+        double value;
+    } rows[] = {
+        {"espresso_bytes_total", "Bytes received by this rank.", "level", "intra", (double)a->intra_bytes},
+        {"espresso_bytes_total", NULL, "level", "inter", (double)a->inter_bytes},
+        {"espresso_lane_seconds_total", "Time in which a lane was busy.", "lane", "compress",
+         (double)a->compress_ns / 1e9},
+        {"espresso_lane_seconds_total", NULL, "lane", "decompress", (double)a->decompress_ns / 1e9},
+        {"espresso_lane_seconds_total", NULL, "lane", "intra", (double)a->intra_ns / 1e9},
+        {"espresso_lane_seconds_total", NULL, "lane", "inter", (double)a->inter_ns / 1e9},
+        {"espresso_exposed_seconds_total", "Time after a step's last push: a link busy, else compression only.", "kind",
+         "communication", (double)a->exposed_communication_ns / 1e9},
+        {"espresso_exposed_seconds_total", NULL, "kind", "compression", (double)a->exposed_compression_ns / 1e9},
+    };
+    esp__prom_info(ctx, s, t);
+    esp__prom_one(ctx, t, "espresso_running", "gauge", "1 while the job trains, 0 after esp_close.", !s->ended);
+    esp__prom_one(ctx, t, "espresso_update_time_seconds", "gauge", "When these figures were written, since 1970.",
+                  s->time_s);
+    esp__prom_one(ctx, t, "espresso_step", "gauge", "Number of the last step; it survives a resume.",
+                  (double)s->now.step);
+    esp__prom_one(ctx, t, "espresso_steps_total", "counter", "Steps made since esp_start.", (double)a->steps);
+    esp__prom_step_times(ctx, s, t);
+    esp__prom_one(ctx, t, "espresso_backward_seconds_total", "counter", "From a step's first push to its last.",
+                  (double)a->backward_ns / 1e9);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].help) esp__prom_family(t, rows[i].family, "counter", rows[i].help);
+        esp__prom_value(ctx, t, rows[i].family, rows[i].label, rows[i].is, rows[i].value);
+    }
+    esp__prom_one(ctx, t, "espresso_nonfinite_total", "counter",
+                  "Updates of the feedback state that were dropped: NaN or infinity.", (double)a->nonfinite);
+    esp__prom_one(ctx, t, "espresso_memory_bytes", "gauge", "Memory taken by esp_start.", (double)a->memory_bytes);
+    esp__prom_one(ctx, t, "espresso_strategy_changes_total", "counter", "Changes of strategy since esp_start.",
+                  (double)s->now.changes);
+    esp__prom_tensors(ctx, s, "espresso_compression_error",
+                      "Squared error of compression over the squared input, of the last sample.", 0, t);
+    esp__prom_tensors(ctx, s, "espresso_feedback_ratio",
+                      "Norm of the feedback over the gradient's, of the last sample.", 1, t);
+}

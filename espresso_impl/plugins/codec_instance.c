@@ -1,0 +1,145 @@
+/* codec_instance.c: from a codec's spec to an opened codec with its feedback settings. Units with the same spec share one. */
+#include "espresso_impl/executor/context.h"
+
+/* Splits params into those of the codec (to `own`) and the library's key "feedback" (to `feedback`, "" if absent). */
+static esp_status esp__feedback_key(const esp_ctx *ctx, const char *spec, const char *params, char *own, size_t own_cap,
+                                    char *feedback, size_t feedback_cap) {
+    char key[ESP__NAME_MAX], val[ESP__SPEC_MAX];
+    size_t n = 0;
+    int more;
+    own[0] = feedback[0] = 0;
+    while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) == 1) {
+        if (!strcmp(key, "feedback"))
+            snprintf(feedback, feedback_cap, "%s", val);
+        else
+            n += (size_t)snprintf(own + n, own_cap - n, "%s%s=%s", n ? "," : "", key, val);
+        if (n >= own_cap) return esp__fail(ctx, ESP_E_ARG, "codec '%s': the parameters are too long", spec);
+    }
+    if (more < 0) return esp__fail(ctx, ESP_E_ARG, "codec '%s': expected key=value pairs with ',' between them", spec);
+    return ESP_OK;
+}
+
+/* "", "none", "own", "residual", "residual:beta=1,gamma=1", with or without parentheses around. */
+static esp_status esp__feedback_parse(const esp_ctx *ctx, esp__codec *c, const char *text) {
+    char buf[ESP__SPEC_MAX], name[ESP__NAME_MAX], key[ESP__NAME_MAX], val[ESP__NAME_MAX];
+    const char *params;
+    size_t len = strlen(text);
+    esp_status s;
+    int more;
+    c->feedback = !(c->table->caps & ESP_CODEC_NO_FEEDBACK);
+    c->own_memory = c->feedback && c->table->caps & ESP_CODEC_OWN_FEEDBACK;
+    c->beta = c->gamma = 1.0f;
+    if (!len) return ESP_OK;
+    if (text[0] == '(' && text[len - 1] == ')') text++, len -= 2;
+    snprintf(buf, sizeof buf, "%.*s", (int)(len < sizeof buf ? len : sizeof buf - 1), text);
+    s = esp__spec_split(ctx, buf, name, &params);
+    if (s) return s;
+    if (!strcmp(name, "none")) {
+        c->feedback = c->own_memory = 0;
+    } else if (!strcmp(name, "own")) {
+        if (!(c->table->caps & ESP_CODEC_OWN_FEEDBACK))
+            return esp__fail(ctx, ESP_E_ARG, "codec '%s' has no memory of its own: use feedback=residual or none",
+                             c->spec);
+    } else if (!strcmp(name, "residual")) {
+        c->feedback = 1;
+        c->own_memory = 0;
+        while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) == 1) {
+            char *end;
+            float v = strtof(val, &end);
+            if (*end || !(v >= 0.0f && v <= 1e6f) || (strcmp(key, "beta") && strcmp(key, "gamma")))
+                return esp__fail(ctx, ESP_E_ARG,
+                                 "codec '%s': feedback: '%s=%s': expected beta or gamma with a number >= 0", c->spec,
+                                 key, val);
+            *(key[0] == 'b' ? &c->beta : &c->gamma) = v;
+        }
+        if (more < 0) return esp__fail(ctx, ESP_E_ARG, "codec '%s': feedback: expected key=value", c->spec);
+    } else {
+        return esp__fail(ctx, ESP_E_ARG,
+                         "codec '%s': feedback '%s': expected none, own, residual or residual:beta=1,gamma=1", c->spec,
+                         name);
+    }
+    return ESP_OK;
+}
+
+ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c) {
+    if (!c) return;
+    if (c->self && ESP_HAS(esp_codec, c->table, close)) c->table->close(c->self);
+    esp__strfree(ctx, c->spec);
+    esp__free(ctx, c);
+}
+
+/* `feedback` NULL: what the spec says. */
+ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
+    char name[ESP__NAME_MAX], own[ESP__SPEC_MAX], key[ESP__SPEC_MAX];
+    const char *params;
+    esp__codec *c;
+    esp_status s = esp__spec_split(ctx, spec, name, &params);
+    if (!s) s = esp__feedback_key(ctx, spec, params, own, sizeof own, key, sizeof key);
+    if (s) return s;
+    const esp_codec *table = esp__registry_codec(ctx, name);
+    if (!table) return ESP_E_NOT_FOUND;
+    c = esp__alloc(ctx, sizeof *c);
+    if (c) c->spec = esp__strdup(ctx, spec);
+    if (!c || !c->spec) {
+        esp__codec_free(ctx, c);
+        return esp__fail(ctx, ESP_E_NOMEM, "codec '%s': out of memory", spec);
+    }
+    c->table = table;
+    c->id = esp_name_hash(table->name);
+    s = esp__feedback_parse(ctx, c, feedback ? feedback : key);
+    if (!s) {
+        esp__plugin_detail_clear();
+        s = table->open(&ctx->host, own, &c->self);
+        const char *detail = esp__plugin_detail();
+        int hint = table->params && !strstr(detail, table->params);
+        if (s)
+            s = esp__fail(ctx, s, "codec '%s': %s%s%s", spec, *detail ? detail : esp_status_text(s),
+                          hint ? "; its parameters: " : "", hint ? table->params : "");
+    }
+    if (s) {
+        c->self = NULL;
+        esp__codec_free(ctx, c);
+        return s;
+    }
+    *out = c;
+    return ESP_OK;
+}
+
+/* The context's instance for `spec`, opened on first use. */
+ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **out) {
+    for (uint32_t i = 0; i < ctx->n_codecs; i++)
+        if (!strcmp(ctx->codecs[i]->spec, spec)) return *out = ctx->codecs[i], ESP_OK;
+    esp__codec *c = NULL;
+    esp_status s = esp__codec_make(ctx, spec, NULL, &c);
+    if (s) return s;
+    uint64_t cap = (uint64_t)ctx->n_codecs * sizeof *ctx->codecs;
+    esp__codec **grown = esp__grow(ctx, ctx->codecs, &cap, ((uint64_t)ctx->n_codecs + 1) * sizeof *ctx->codecs);
+    if (!grown) {
+        esp__codec_free(ctx, c);
+        return esp__fail(ctx, ESP_E_NOMEM, "codec '%s': out of memory", spec);
+    }
+    ctx->codecs = grown;
+    ctx->codecs[ctx->n_codecs++] = c;
+    *out = c;
+    return ESP_OK;
+}
+
+/* Sizes for a part of `count` elements; every member set. */
+ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__work_unit *u, uint64_t count,
+                                    esp_bound *b) {
+    esp_tensor like;
+    memset(&like, 0, sizeof like);
+    memset(b, 0, sizeof *b);
+    like.struct_size = sizeof like;
+    like.dtype = ESP_F32;
+    like.key = u ? u->key : 0;
+    like.count = count;
+    if (u && count == u->place.count) like.rows = u->rows, like.cols = u->cols;
+    b->struct_size = sizeof *b;
+    esp_status s = c->table->bound(c->self, &like, b);
+    if (!s && b->payload_bytes < ESP_PAYLOAD_HEADER) s = ESP_E_ABI;
+    b->payload_bytes = (b->payload_bytes + 31u) / 32u * 32u;
+    return s ? esp__fail(ctx, s, "codec '%s': its bound for %llu elements is not usable", c->spec,
+                         (unsigned long long)count)
+             : ESP_OK;
+}

@@ -1,0 +1,203 @@
+/* strategy.c: which option and codec every unit gets: from a built-in name, or through text.c from the text of a
+ * strategy file; and back to text. Knows nothing of memory and of how ops are executed. */
+#include "espresso_impl/executor/context.h"
+#include <errno.h>
+
+#define ESP__STRATEGY_MAGIC "espresso-strategy 1"
+
+ESP__FN esp_status esp__order_make(esp_ctx *ctx);
+ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, const char *name, const char *text);
+
+/* Only with the same number (over one) of ranks on each of several machines do intra and inter mean something. */
+static int esp__hierarchical(const esp_ctx *ctx) { return ctx->topo.n_machines > 1 && ctx->topo.n_local > 1; }
+
+/* The best option without compression that moves each byte once over every link. */
+static const char *esp__raw_option(const esp_ctx *ctx) {
+    return esp__hierarchical(ctx) ? "intra.reduce_scatter > inter.allreduce > intra.allgather" : "flat.allreduce";
+}
+
+/* The codec's default option, or its like in the flat tree where there is only that. */
+static const char *esp__codec_option(const esp_ctx *ctx, const esp_codec *codec) {
+    int reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0;
+    const char *text = codec->default_option;
+    if (!esp__hierarchical(ctx))
+        return reducible ? "comp@cpu > flat.allreduce > decomp@cpu" : "comp@cpu > flat.allgather > decomp@cpu";
+    if (text && strncmp(text, "flat.", 5) && !strstr(text, " flat.")) return text;
+    return "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
+}
+
+/* Does this topology, the codec and the unit's shape allow its option? */
+static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const char *option, const char *where) {
+    if (!esp__option_is_flat(&u->option) && !esp__hierarchical(ctx))
+        return esp__fail(ctx, ESP_E_ARG,
+                         "%s: tensor '%s': option '%s' needs several machines with the same number (over one) of ranks "
+                         "each; here are %d ranks on %d machine(s): use a flat option such as flat.allreduce",
+                         where, u->name, option, ctx->size, ctx->topo.n_machines);
+    for (uint32_t i = 0; i < u->option.n; i++)
+        if (u->option.steps[i].summed && !(u->codec->table->caps & ESP_CODEC_REDUCIBLE))
+            return esp__fail(ctx, ESP_E_ARG,
+                             "%s: tensor '%s': codec '%s' has no payloads that can be summed undecoded, so '%s' cannot "
+                             "be used with it: use allgather or alltoall there",
+                             where, u->name, u->codec->spec, option);
+    if (!esp__option_uses(&u->option, ESP__COMP)) return ESP_OK;
+    if (u->codec->table->caps & ESP_CODEC_NEEDS_MATRIX && !u->rows)
+        return esp__fail(
+            ctx, ESP_E_ARG, "%s: tensor '%s': codec '%s' needs rows and cols%s", where, u->name, u->codec->spec,
+            esp__unit_is_group(u)        ? ", which a group has not: take the matrices out of it, or use another codec"
+            : esp__unit_is_chunk(ctx, u) ? ", which a chunk has not: leave the tensor whole, or use another codec"
+                                         : " in its description");
+    for (uint32_t k = 0; esp__unit_is_group(u) && k < u->place.n; k++)
+        if (ctx->tensors[u->place.first + k].flags & ESP_RAW)
+            return esp__fail(
+                ctx, ESP_E_ARG,
+                "%s: tensor '%s' must not be compressed (ESP_RAW), but the group '%s' compresses: take the "
+                "tensor out of the group, or give the group an option without comp",
+                where, ctx->tensors[u->place.first + k].name, u->name);
+    return ESP_OK;
+}
+
+/* Gives a unit its codec and option. What the description of its tensor asks for comes first; groups have been checked
+ * to hold no such tensor. `where` opens the message. */
+static esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
+                                   const char *where) {
+    const esp__tensor *t = &ctx->tensors[u->place.first];
+    int single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;
+    esp_status s;
+    const char *codec_spec = single && t->want_codec ? t->want_codec : spec ? spec : "none";
+    if (raw) codec_spec = "none";
+    s = esp__codec_get(ctx, codec_spec, &u->codec);
+    if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
+    if (single && t->want_option) option = t->want_option;
+    if (!option) option = esp__codec_option(ctx, u->codec->table);
+    s = esp__option_parse(ctx, option, &u->option);
+    if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
+    if (raw && esp__option_uses(&u->option, ESP__COMP)) {
+        s = esp__option_parse(ctx, esp__raw_option(ctx), &u->option);
+        if (s) return s;
+    }
+    return esp__unit_check(ctx, u, option, where);
+}
+
+static esp_status esp__strategy_builtin(esp_ctx *ctx, const char *name) {
+    int raw = !strcmp(name, "fp32");
+    char where[ESP__NAME_MAX];
+    snprintf(where, sizeof where, "strategy %s", name);
+    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        esp__extent whole = {i, 1, 0, ctx->tensors[i].count};
+        esp__work_unit *u = esp__unit_add(ctx, whole, 0, 1);
+        if (!u) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
+        esp_status s =
+            esp__unit_assign(ctx, u, raw ? "none" : ctx->codec_spec, raw ? esp__raw_option(ctx) : NULL, where);
+        if (s) return s;
+    }
+    return esp__order_make(ctx);
+}
+
+/* Reads a whole small file; NULL (and the error) if it cannot be. Freed with free(). */
+static char *esp__file_text(const esp_ctx *ctx, const char *path) {
+    FILE *f = fopen(path, "rb");
+    esp__text t = {0};
+    char buf[4096];
+    size_t n;
+    if (!f) {
+        esp__fail(
+            ctx, ESP_E_NOT_FOUND,
+            "strategy '%s': no built-in strategy (fp32, layerwise) has that name, and opening it as a file failed: %s",
+            path, strerror(errno));
+        return NULL;
+    }
+    while ((n = fread(buf, 1, sizeof buf - 1, f)) > 0) {
+        buf[n] = 0;
+        esp__text_add(&t, "%s", buf);
+    }
+    fclose(f);
+    if (t.failed || !t.data) {
+        esp__fail(ctx, t.failed ? ESP_E_NOMEM : ESP_E_ARG, "strategy '%s': %s", path,
+                  t.failed ? "out of memory" : "empty file");
+        esp__text_free(&t);
+        return NULL;
+    }
+    return t.data;
+}
+
+/* ---- back to text ------------------------------------------------------------------------------------------------ */
+/* The lines of unit `i`. */
+static void esp__unit_print(const esp_ctx *ctx, esp__text *t, uint32_t i) {
+    const esp__work_unit *u = &ctx->strategy.units[i];
+    const esp__tensor *x = &ctx->tensors[u->place.first];
+    unsigned long long count = u->place.count;
+    char option[ESP__TEXT_MAX];
+    esp__option_print(&u->option, option, sizeof option);
+    for (uint32_t k = 0; esp__unit_is_group(u) && k < u->place.n; k++)
+        esp__text_add(t, "tensor %s %llu group\n", x[k].name, (unsigned long long)x[k].count);
+    if (esp__unit_is_chunk(ctx, u) && u->place.begin == 0)
+        esp__text_add(t, "tensor %s %llu split %u\n", x->name, (unsigned long long)x->count, x->n_units);
+    if (esp__unit_is_group(u) || esp__unit_is_chunk(ctx, u))
+        esp__text_add(t, "%s %llu", esp__unit_is_group(u) ? "group" : "chunk", count);
+    else
+        esp__text_add(t, "tensor %s %llu", u->name, count);
+    esp__text_add(t, " %s %s\n", u->codec->spec, option);
+}
+
+static void esp__turn_print(esp__text *t, const esp__turn *e) {
+    static const char *const marks[] = {"", "d", "u", "p", "u", ""};
+    if (e->what == ESP__TURN_BACKWARD)
+        esp__text_add(t, "b");
+    else if (e->what == ESP__TURN_PACK || e->what == ESP__TURN_UNPACK)
+        esp__text_add(t, "%u:%s", e->unit, marks[e->what]);
+    else
+        esp__text_add(t, "%u:%u%s", e->unit, (unsigned)e->step, marks[e->what]);
+}
+
+static void esp__order_print(const esp__strategy *s, esp__text *t) {
+    uint32_t n = s->n_turns ? s->n_turns : s->n_order;
+    for (uint32_t k = 0; k < n; k++) {
+        esp__turn e = {0, ESP__TURN_STEP, 0, 0};
+        if (s->n_turns)
+            e = s->turns[k];
+        else
+            e.unit = s->order[k] >> 8, e.step = (uint8_t)(s->order[k] & 255u);
+        esp__text_add(t, "%s", k % 16 ? " " : "order ");
+        esp__turn_print(t, &e);
+        if (k % 16 == 15 || k + 1 == n) esp__text_add(t, "\n");
+    }
+}
+
+/* Writes ctx->strategy's text and its hash from what is in force. */
+static esp_status esp__strategy_print(esp_ctx *ctx) {
+    esp__strategy *s = &ctx->strategy;
+    esp__text t = {0};
+    esp__text_add(&t, "%s\n", ESP__STRATEGY_MAGIC);
+    for (uint32_t i = 0; i < s->n_units; i++) esp__unit_print(ctx, &t, i);
+    esp__order_print(s, &t);
+    if (t.failed) {
+        esp__text_free(&t);
+        return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
+    }
+    esp__strfree(ctx, s->text);
+    s->text = esp__strdup(ctx, t.data);
+    s->hash = esp__hash64(ESP__HASH0, t.data, t.len);
+    esp__text_free(&t);
+    return s->text ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
+}
+
+/* Units, options, codecs and order from `spec`: a built-in name, a strategy's text, or (if `files`) a path. Into
+ * ctx->strategy, which is emptied first. */
+ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, const char *spec, int files) {
+    esp_status s;
+    esp__strategy_free(ctx, &ctx->strategy);
+    if (!spec) spec = ctx->codec_spec ? "layerwise" : "fp32";
+    if (!strcmp(spec, "fp32") || !strcmp(spec, "layerwise")) {
+        s = esp__strategy_builtin(ctx, spec);
+    } else if (strchr(spec, '\n')) {
+        s = esp__strategy_parse(ctx, "strategy", spec);
+    } else if (!files) {
+        s = esp__fail(ctx, ESP_E_ARG, "strategy '%s': expected fp32, layerwise or the text of a strategy file", spec);
+    } else {
+        char *text = esp__file_text(ctx, spec);
+        if (!text) return ESP_E_NOT_FOUND;
+        s = esp__strategy_parse(ctx, spec, text);
+        free(text);
+    }
+    return s ? s : esp__strategy_print(ctx);
+}

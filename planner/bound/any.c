@@ -1,0 +1,250 @@
+/* any.c: a lower bound for any merging of neighbouring tensors and any splitting of them, by the rows of rows.c.
+ * Merging and splitting make no tensor ready earlier, so what they can save is fixed costs. Every op of a unit of e elements
+ * takes at least rate * e, where the rate is the least that t(e) / e gets for any e from 1 to all elements; so however the
+ * elements are spread over units, and whatever options those have, the lanes carry at least the sum of rates. In place of
+ * units, tensors with such rates as paths: without heads and tails (a chunk may be small), and counted by a row wholly where
+ * they are ready after its s, else not at all (their chunks may differ in their options, so that only linear parts add up). */
+#include "planner/plan.h"
+
+/* What one op takes at least, of e elements: fixed + each * e; and at least `least`, whatever e is. */
+typedef struct esp__rate {
+    double fixed, each, least;
+} esp__rate;
+/* An option: what an element costs on each lane. */
+typedef struct esp__any_path {
+    double each[ESP__LANES];
+} esp__any_path;
+typedef struct esp__any {
+    esp__problem *p;
+    const esp__tree *tree;
+    const esp_plan_codec *codec;
+    double elements;          /* of all tensors: no unit has more */
+    uint64_t size[ESP__CUTS]; /* and its parts */
+    esp__rate *rates;         /* by recipe op; `least` < 0: it cannot run */
+    esp__any_path *paths;     /* none has less on every lane than another */
+    uint32_t n, room;
+    double least; /* of all options: a chain of the smallest unit */
+} esp__any;
+
+static const double esp__rounding = 0.51; /* an op's time is rounded to the nearest nanosecond */
+
+/* The least of t(x) / x up to x = high, t rounded. Between points t is straight over x or log x: there the ratio has no minimum
+ * inside, so it is at a point or at the end; below the first point t is constant, beyond the last its ratio is. */
+static double esp__curve_rate(const esp_cost_curve *c, double times, double high, double *least) {
+    double rate = times * esp__curve_at(c, high) / high;
+    *least = times * c->points[0].ns;
+    for (uint32_t i = 0; i < c->n; i++) {
+        double ns = times * c->points[i].ns;
+        *least = esp__min2(*least, ns);
+        if (c->points[i].size > high) break;
+        rate = esp__min2(rate, (ns - esp__rounding) / c->points[i].size);
+    }
+    rate = esp__min2(rate, (times * esp__curve_at(c, high) - esp__rounding) / high);
+    *least = esp__max2(0.0, *least - esp__rounding);
+    return *least > 0.0 ? esp__max2(0.0, rate) : 0.0;
+}
+
+/* How many parts a region is cut into. */
+static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
+    switch (cut) {
+    case ESP__CUT_FLAT: return p->size[ESP__FLAT];
+    case ESP__CUT_INTRA: return p->size[ESP__INTRA];
+    case ESP__CUT_INTER: return p->size[ESP__INTER];
+    case ESP__CUT_BOTH: return (double)p->size[ESP__INTRA] * p->size[ESP__INTER];
+    default: return 1.0;
+    }
+}
+
+/* A collective's time if nothing had to be rounded up: less than the real one, and so is its ratio to e, which falls. */
+static double esp__link_smooth(const esp__any *w, const esp__recipe_op *op, double elements) {
+    const esp__problem *p = w->p;
+    double part = elements / esp__cut_parts(p, op->cut), n = p->size[op->level];
+    double before = op->compressed ? esp__slots(p, op->slots) *
+                                         (w->codec->header_bytes + w->codec->unit_bytes * w->codec->units * part)
+                                   : 4.0 * part;
+    double piece = before;
+    if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
+        piece = before / n;
+    return esp__collective_ns(&p->system, op->level, op->coll, before, piece,
+                              op->flows == ESP__FLOWS_ONE ? 1 : p->system.ranks_per_machine);
+}
+
+static const esp_cost_curve *esp__link_table(const esp__problem *p, const esp__recipe_op *op) {
+    const esp_plan_system *s = &p->system;
+    const esp_plan_link *link = op->level == ESP__FLAT                        ? &s->flat
+                                : op->level == ESP__INTRA || s->machines == 1 ? &s->intra
+                                                                              : &s->inter;
+    return link->table[op->coll].n ? &link->table[op->coll] : NULL;
+}
+
+static esp__rate esp__link_rate(const esp__any *w, const esp__recipe_op *op) {
+    const esp__problem *p = w->p;
+    const esp_cost_curve *table = esp__link_table(p, op);
+    esp__rate r = {0.0, 0.0, 0.0};
+    double n = p->size[op->level], all;
+    if (n < 2.0) return r;
+    if (table) {
+        double high = esp__op_bytes_before(p, op, w->size, w->codec);
+        double low = op->compressed ? esp__slots(p, op->slots) * w->codec->unit_bytes * w->codec->units : 4.0;
+        double gathers = op->coll == ESP_COLL_ALLGATHER || op->coll == ESP_COLL_GATHER ? n : 1.0;
+        if (high > 0.0) r.each = esp__curve_rate(table, 1.0, gathers * high, &r.least);
+        r.each *= gathers * low / esp__cut_parts(p, op->cut); /* bytes an element, at least */
+        return r;
+    }
+    r.least = esp__max2(0.0, esp__link_smooth(w, op, 0.0) - esp__rounding);
+    all = esp__link_smooth(w, op, w->elements);
+    if (r.least >= 4.0) { /* 3 ns are kept apart, against the rounding of ops without fixed costs */
+        r.fixed = 3.0;
+        r.each = (all - esp__rounding - r.fixed) / w->elements;
+    } else if (op->level != ESP__FLAT) {
+        r.fixed = -esp__rounding;
+        r.each = (all - r.least - esp__rounding) / w->elements;
+    }
+    return r;
+}
+
+/* The rate of a Comp or Decomp: the CPU's is shared by the machine's ranks. */
+static esp__rate esp__codec_rate(const esp__any *w, const esp__recipe_op *op) {
+    const esp_cost_curve *curve = op->kind == ESP_PLAN_COMP ? w->codec->compress : w->codec->decompress;
+    double slots = op->kind == ESP_PLAN_COMP ? 1.0 : esp__slots(w->p, op->slots);
+    double times = esp__codec_ns(w->p, op, curve, 1.0) / esp__max2(esp__curve_at(&curve[op->device], 1.0), 1e-300);
+    esp__rate r = {0.0, 0.0, 0.0};
+    if (!(times >= 1.0)) times = 1.0; /* the curve begins with 0 */
+    r.each = esp__curve_rate(&curve[op->device], times, slots * (double)w->size[op->cut], &r.least);
+    r.each *= slots / esp__cut_parts(w->p, op->cut);
+    return r;
+}
+
+static esp__rate esp__rate_of(const esp__any *w, const esp__recipe_op *op) {
+    esp__rate r = {0.0, 0.0, 0.0};
+    if (esp__recipe_ns(w->p, op, w->size, w->codec) == esp__cannot) {
+        r.least = -1.0;
+    } else if (op->kind == ESP_PLAN_COLLECTIVE) {
+        r = esp__link_rate(w, op);
+    } else if (op->kind == ESP_PLAN_COMP || op->kind == ESP_PLAN_DECOMP) {
+        r = esp__codec_rate(w, op);
+    } else if (op->kind == ESP_PLAN_COPY) {
+        r.fixed = -esp__rounding;
+        r.each = 4000.0 / w->p->system.host_bytes_per_us / esp__cut_parts(w->p, op->cut);
+    }
+    r.each *= 1.0 - 1e-7; /* sizes like 0.01 e are not exact */
+    return r;
+}
+
+static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const double each[ESP__LANES]) {
+    esp__any_path path;
+    uint32_t kept = 0;
+    for (uint32_t l = 0; l < ESP__LANES; l++) /* a fixed part below 0 counts most for one element, else for all */
+        path.each[l] = esp__max2(0.0, each[l] + fixed[l] / (fixed[l] < 0.0 ? 1.0 : w->elements));
+    for (uint32_t i = 0; i < w->n; i++) {
+        int less = 0, more = 0;
+        for (uint32_t l = 0; l < ESP__LANES; l++) {
+            less |= w->paths[i].each[l] < path.each[l];
+            more |= w->paths[i].each[l] > path.each[l];
+        }
+        if (!more) return; /* then nothing has been moved: no other is worse than the new one */
+        if (less) w->paths[kept++] = w->paths[i];
+    }
+    w->n = kept;
+    if (w->n == w->room) {
+        esp__any_path *paths = esp__pool_get(w->p->pool, 2u * w->room * sizeof *paths);
+        memcpy(paths, w->paths, w->n * sizeof *paths);
+        w->paths = paths;
+        w->room *= 2;
+    }
+    w->paths[w->n++] = path;
+}
+
+/* Every option from a node of the tree on. */
+static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LANES], const double each[ESP__LANES],
+                          double least) {
+    if (!node) {
+        w->least = esp__min2(w->least, least);
+        esp__any_add(w, fixed, each);
+        return;
+    }
+    const esp__edge *e = &w->tree->edges[w->tree->nodes[node].first];
+    for (uint32_t k = 0; k < w->tree->nodes[node].n; k++, e++) {
+        double f[ESP__LANES], x[ESP__LANES];
+        const esp__rate none = {0.0, 0.0, 0.0}, *r = e->op == ESP__OP_END ? &none : &w->rates[e->op];
+        if (r->least < 0.0) continue;
+        for (uint32_t l = 0; l < ESP__LANES; l++) {
+            int on = e->op != ESP__OP_END && w->p->recipe_ops[e->op].lanes >> l & 1u;
+            f[l] = fixed[l] + (on ? r->fixed : 0.0);
+            x[l] = each[l] + (on ? r->each : 0.0);
+        }
+        esp__any_walk(w, e->to, f, x, least + r->least);
+    }
+}
+
+/* The options of one constraint, with every codec. */
+static void esp__any_options(esp__any *w, uint32_t keep) {
+    const double zero[ESP__LANES] = {0.0, 0.0, 0.0, 0.0};
+    esp__problem *p = w->p;
+    w->tree = p->trees[keep];
+    w->n = 0;
+    w->least = 1e300;
+    for (uint32_t c = 0; c < (p->n_codecs ? p->n_codecs : 1); c++) {
+        if (w->tree->codec != ESP__NO_CODEC && w->tree->codec != c) continue;
+        w->codec = p->n_codecs ? &p->codecs[c] : NULL;
+        for (uint32_t i = 0; i < p->n_recipe_ops; i++) w->rates[i] = esp__rate_of(w, &p->recipe_ops[i]);
+        esp__any_walk(w, w->tree->root, zero, zero, 0.0);
+    }
+}
+
+/* A tensor of e elements as a menu: for each option its lanes' loads. */
+static void esp__any_menu(const esp__any *w, double e, esp__lanes_menu *m) {
+    const uint32_t n[ESP__LANES] = {w->n, w->n, w->n, w->n};
+    esp__lanes_menu_open(w->p, m, w->n, n);
+    for (uint32_t x = 0; x < w->n; x++)
+        for (uint32_t l = 0; l < ESP__LANES; l++) {
+            double p = floor(e * w->paths[x].each[l]);
+            m->total[x] = floor(w->least);
+            m->first[l][x + 1] = m->first[l][x];
+            if (p > 0.0) esp__lanes_menu_add(m, l, x, p, 0.0, 0.0);
+        }
+}
+
+/* Tensors of one size and constraint share a menu. */
+static void esp__any_menus(esp__bounding *b, const esp__any *w) {
+    const esp_plan_tensor *t = b->p->model->tensors;
+    const uint32_t *keep = b->p->keep;
+    uint32_t slots = 64;
+    while (slots < 4 * b->n) slots *= 2;
+    uint32_t *table = esp__pool_get(b->p->pool, slots * sizeof *table); /* the first such tensor, + 1 */
+    for (uint32_t i = 0; i < b->n; i++) {
+        uint32_t at = (uint32_t)((t[i].elements + keep[i]) * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
+        while (table[at] && (t[table[at] - 1].elements != t[i].elements || keep[table[at] - 1] != keep[i]))
+            at = (at + 1) & (slots - 1);
+        if (!table[at]) {
+            b->menu[i] = b->n_menus++;
+            esp__any_menu(&w[keep[i]], (double)t[i].elements, &b->menus[b->menu[i]]);
+            table[at] = i + 1;
+        }
+        b->menu[i] = b->menu[table[at] - 1];
+    }
+}
+
+ESP__FN uint64_t esp__bound_any(esp__problem *p) {
+    esp__mark mark = esp__pool_mark(p->pool);
+    uint32_t n = (uint32_t)p->n_tensors;
+    esp__bounding *b = esp__bounding_open(p, n);
+    uint64_t all = 0, ns;
+    esp__any *w = esp__pool_get(p->pool, p->n_keeps * sizeof *w);
+    b->pieces = 1;
+    for (uint32_t i = 0; i < n; i++) all += p->model->tensors[i].elements;
+    for (uint32_t k = 0; k < p->n_keeps; k++) {
+        w[k].p = p;
+        w[k].elements = (double)all;
+        w[k].room = 64;
+        w[k].paths = esp__pool_get(p->pool, w[k].room * sizeof *w->paths);
+        w[k].rates = esp__pool_get(p->pool, p->n_recipe_ops * sizeof *w->rates);
+        esp__sizes(p, all, w[k].size);
+        esp__any_options(&w[k], k);
+    }
+    esp__any_menus(b, w);
+    esp__bounding_run(b);
+    ns = esp__bounding_ns(b);
+    esp__pool_release(p->pool, mark);
+    return ns;
+}

@@ -1,0 +1,331 @@
+/* bound.c: the certificate: no plan for these units is faster. Rows (rows.c) are mixed with weights that sum to 1; for
+ * any mixture the cheapest path of every unit on its own gives a bound, and the best mixture (game.c) a good one. Then
+ * times are refuted: a plan within T has no path that starts when its unit is ready and still ends after T, which leaves
+ * fewer paths and a higher bound; where that is above T, there is no plan within T. docs/planner.md has the proofs. */
+#include "planner/plan.h"
+#include <math.h>
+
+typedef double esp__two __attribute__((vector_size(16), aligned(8), may_alias));
+
+/* Prices all of a unit's paths and takes the cheapest; rows[]: those that count. */
+static uint32_t esp__unit_choose(esp__bounding *b, uint32_t u, const uint32_t *rows, uint32_t n_rows,
+                                 const double *lambda, double *least) {
+    uint32_t low = b->low[u], n = b->high[u] - low, best = 0, x;
+    double *cost = b->cost;
+    memset(cost, 0, n * sizeof *cost);
+    for (uint32_t j = 0; j < n_rows; j++) {
+        const double *w = b->rows[rows[j]].w[u] + low, l = lambda[rows[j]];
+        if (b->early[u] >> rows[j] & 1u) continue;
+        for (x = 0; x + 2 <= n; x += 2) *(esp__two *)(void *)&cost[x] += l * *(const esp__two *)(const void *)&w[x];
+        if (x < n) cost[x] += l * w[x];
+    }
+    for (x = 1; x < n; x++)
+        if (cost[x] < cost[best]) best = x;
+    *least = cost[best];
+    b->work += n * n_rows;
+    return low + best;
+}
+
+/* The best choice for a mixture of rows, and what the mixture says of it: a bound on every plan of allowed paths. */
+static double esp__bound_at(esp__bounding *b, const double *lambda, uint16_t *choice) {
+    double sum = 0.0, least;
+    uint32_t rows[ESP__GAME_ROWS], n_rows = 0, bits = 0;
+    for (uint32_t j = 0; j < b->game.n_rows; j++) {
+        if (lambda[j] <= 0.0) continue;
+        sum += lambda[j] * b->rows[j].base;
+        rows[n_rows++] = j;
+        bits |= 1u << j;
+    }
+    b->call++;
+    for (uint32_t u = 0; u < b->n; u++) {
+        esp__lanes_menu *m = &b->menus[b->menu[u]];
+        int alike = ((b->early[u] | b->late[u]) & bits) == bits;
+        if (alike && m->call == b->call && m->rows == (b->late[u] & bits) && m->low == b->low[u] &&
+            m->high == b->high[u]) {
+            sum += m->cost;
+            choice[u] = (uint16_t)m->best;
+            continue;
+        }
+        uint32_t best = esp__unit_choose(b, u, rows, n_rows, lambda, &least);
+        sum += least;
+        choice[u] = (uint16_t)best;
+        if (!alike) continue;
+        m->call = b->call, m->rows = b->late[u] & bits, m->low = b->low[u], m->high = b->high[u];
+        m->best = best, m->cost = least;
+    }
+    return sum;
+}
+
+static void esp__column_value(esp__bounding *b, uint32_t i) {
+    for (uint32_t j = 0; j < b->game.n_rows; j++)
+        b->game.g[i][j] = esp__row_value(b, &b->rows[j], b->choice[i]) * b->scale + 1e-12;
+}
+
+/* The place of a new column: a free one, else that of the column that matters least. */
+static uint32_t esp__column_place(esp__bounding *b) {
+    esp__game *m = &b->game;
+    uint32_t place = 0;
+    if (m->n_columns < ESP__GAME_COLUMNS) {
+        place = m->n_columns++;
+        if (!b->choice[place]) b->choice[place] = esp__pool_get(b->p->pool, b->n * sizeof **b->choice);
+        return place;
+    }
+    double most = -1.0;
+    for (uint32_t i = 0; i < m->n_columns; i++) {
+        double slack = 0.0; /* at the best mixture so far */
+        if (m->column[i] > 0.0) continue;
+        for (uint32_t j = 0; j < m->n_rows; j++) slack += b->lambda[j] * m->g[i][j];
+        if (slack > most) most = slack, place = i;
+    }
+    return place;
+}
+
+/* A mixture between the best so far and the game's; weights that hardly count are dropped. */
+static void esp__mix(const esp__bounding *b, double keep, double *out) {
+    double sum = 0.0;
+    for (uint32_t j = 0; j < ESP__GAME_ROWS; j++) {
+        out[j] = j < b->game.n_rows ? keep * b->lambda[j] + (1.0 - keep) * b->game.row[j] : 0.0;
+        out[j] = out[j] < 2e-4 ? 0.0 : out[j];
+        sum += out[j];
+    }
+    for (uint32_t j = 0; j < ESP__GAME_ROWS; j++) out[j] /= sum;
+}
+
+/* Raises `best` over mixtures for the paths allowed until it is above `target`, or clear that it will not be. */
+static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
+    double lambda[ESP__GAME_ROWS], keep = 0.6, enough = isinf(target) ? 0.0 : target;
+    for (int call = 0; call < 100 && b->best <= target && b->work < b->work_max; call++) {
+        esp__game_solve(&b->game);
+        double value = b->game.value / b->scale;
+        if (value <= enough || value - b->best <= tolerance * value) {
+            if (!esp__rows_find(b, esp__max2(value, b->best) * (1.0 + tolerance))) break;
+            continue;
+        }
+        uint32_t place = esp__column_place(b);
+        esp__mix(b, keep, lambda);
+        double f = esp__bound_at(b, lambda, b->choice[place]), said = 0.0;
+        esp__column_value(b, place);
+        for (uint32_t j = 0; j < b->game.n_rows; j++) said += b->game.row[j] * b->game.g[place][j];
+        keep = said / b->scale < value * (1.0 - 1e-9) ? keep : keep * 0.5; /* it told the game nothing new */
+        if (f > b->best) {
+            b->best = f;
+            memcpy(b->lambda, lambda, sizeof lambda);
+        }
+    }
+    return b->best > target;
+}
+
+/* Columns again made of allowed paths, the cheapest for the best mixture. */
+static void esp__columns_fit(esp__bounding *b) {
+    uint32_t place = esp__column_place(b);
+    uint16_t *best = b->choice[place];
+    b->best = esp__bound_at(b, b->lambda, best);
+    esp__column_value(b, place);
+    for (uint32_t i = 0; i < b->game.n_columns; i++)
+        for (uint32_t u = 0; u < b->n; u++) {
+            uint32_t was = b->choice[i][u];
+            if (was >= b->low[u] && was < b->high[u]) continue;
+            b->choice[i][u] = best[u];
+            for (uint32_t j = 0; j < b->game.n_rows; j++)
+                b->game.g[i][j] += (b->rows[j].w[u][best[u]] - b->rows[j].w[u][was]) * b->scale;
+        }
+}
+
+/* Leaves the paths that can end by `t`. Returns 0 where a unit has none. */
+static int esp__bound_limit(esp__bounding *b, double t) {
+    for (uint32_t u = 0; u < b->n; u++) {
+        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        uint32_t low = 0, high = m->n;
+        while (low < high) { /* paths are by ascending total */
+            uint32_t mid = (low + high) / 2;
+            if (b->ready[u] + m->total[mid] <= t)
+                low = mid + 1;
+            else
+                high = mid;
+        }
+        if (!low) return 0;
+        b->low[u] = 0;
+        b->high[u] = low;
+    }
+    return 1;
+}
+
+/* Is there no plan within t? "No" only says that we do not know. */
+static int esp__bound_refutes(esp__bounding *b, double t) {
+    if (!esp__bound_limit(b, t)) return 1;
+    esp__columns_fit(b);
+    if (b->best > t || esp__bound_climb(b, t, 1e-4)) return 1;
+    b->proven = esp__max2(b->proven, b->best);
+    return 0;
+}
+
+/* Pushes `proven` up to a time that cannot be refuted. */
+static void esp__bound_push(esp__bounding *b) {
+    double hopeless = 0.0, step = 3e-4;
+    for (int round = 0; round < 24 && b->work < b->work_max; round++) {
+        double t = b->proven * (1.0 + step);
+        if (hopeless > 0.0 && t >= hopeless) t = 0.5 * (b->proven + hopeless);
+        if (hopeless > 0.0 && hopeless - b->proven < 3e-4 * b->proven) break;
+        if (esp__bound_refutes(b, t)) {
+            b->proven = esp__max2(b->proven, t);
+            step *= 4.0;
+        } else {
+            hopeless = t;
+        }
+    }
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------------------- */
+static void esp__bounding_menus(esp__bounding *b) {
+    uint32_t slots = 64;
+    while (slots < 4 * b->n) slots *= 2;
+    uint32_t *table = esp__pool_get(b->p->pool, slots * sizeof *table);
+    for (uint32_t u = 0; u < b->n; u++) {
+        const esp__menu *m = esp__menu_get(b->p, &b->units[u]);
+        uint32_t at = (uint32_t)((uintptr_t)m * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
+        while (table[at] && b->menus[table[at] - 1].menu != m) at = (at + 1) & (slots - 1);
+        if (!table[at]) {
+            esp__lanes_menu_make(b->p, m, &b->menus[b->n_menus]);
+            table[at] = ++b->n_menus;
+        }
+        b->menu[u] = table[at] - 1;
+    }
+}
+
+/* What must follow each backward: those after it, and the shortest path of a unit that one of them makes ready. */
+static void esp__bounding_backward(esp__bounding *b) {
+    double sum = 0.0, after = 0.0;
+    for (uint32_t i = 0; i < b->n_tensors; i++) {
+        b->compute[i] = (double)b->p->compute[i];
+        b->start[i] = sum;
+        sum += b->compute[i];
+    }
+    for (uint32_t u = 0; u < b->n; u++) {
+        uint32_t last = b->units ? b->units[u].first + b->units[u].n - 1 : u;
+        b->ready[u] = b->start[last] + b->compute[last];
+        b->tail[last] = esp__max2(b->tail[last], b->menus[b->menu[u]].total[0]);
+    }
+    for (uint32_t i = b->n_tensors; i-- > 0;) {
+        after = b->tail[i] = esp__max2(b->tail[i], after);
+        after += b->compute[i];
+        b->proven = esp__max2(b->proven, b->start[i] + b->compute[i] + b->tail[i]);
+    }
+}
+
+/* Everything but the menus, for n units. */
+static esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
+    esp__bounding *b = esp__pool_get(p->pool, sizeof *b);
+    b->p = p, b->n = n;
+    b->n_tensors = (uint32_t)p->n_tensors;
+    b->compute = esp__pool_get(p->pool, b->n_tensors * sizeof *b->compute);
+    b->start = esp__pool_get(p->pool, b->n_tensors * sizeof *b->start);
+    b->tail = esp__pool_get(p->pool, b->n_tensors * sizeof *b->tail);
+    b->menu = esp__pool_get(p->pool, n * sizeof *b->menu);
+    b->menus = esp__pool_get(p->pool, n * sizeof *b->menus);
+    b->ready = esp__pool_get(p->pool, n * sizeof *b->ready);
+    b->low = esp__pool_get(p->pool, n * sizeof *b->low);
+    b->high = esp__pool_get(p->pool, n * sizeof *b->high);
+    b->early = esp__pool_get(p->pool, n * sizeof *b->early);
+    b->late = esp__pool_get(p->pool, n * sizeof *b->late);
+    b->work_max = 100000000;
+    return b;
+}
+
+/* First columns: what is best for one lane alone, and the shortest paths. First rows: what these break. */
+static void esp__bounding_start(esp__bounding *b) {
+    for (uint32_t l = 0; l <= ESP__LANES; l++) {
+        uint32_t place = esp__column_place(b);
+        for (uint32_t u = 0; u < b->n && l < ESP__LANES; u++) {
+            const esp__lanes_menu *m = &b->menus[b->menu[u]];
+            double least = 1e300;
+            for (uint32_t x = 0; x < m->n; x++) {
+                double load = 0.0;
+                for (uint32_t k = m->first[l][x]; k < m->first[l][x + 1]; k++) load += m->stays[l][k].p;
+                if (load < least) least = load, b->choice[place][u] = (uint16_t)x;
+            }
+        }
+        memset(b->game.column, 0, sizeof b->game.column);
+        b->game.column[place] = 1.0;
+        esp__column_value(b, place);
+        esp__rows_find(b, 0.0);
+    }
+    for (uint32_t j = 0; j < b->game.n_rows; j++) b->lambda[j] = 1.0 / b->game.n_rows;
+}
+
+/* The bound, where every unit has its menu. */
+static void esp__bounding_run(esp__bounding *b) {
+    for (uint32_t u = 0; u < b->n; u++) {
+        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        b->high[u] = m->n;
+        if (m->n > b->largest) b->largest = m->n;
+    }
+    b->cost = esp__pool_get(b->p->pool, b->largest * sizeof *b->cost);
+    b->zeros = esp__pool_get(b->p->pool, b->largest * sizeof *b->zeros);
+    b->same = esp__pool_get(b->p->pool, b->n_menus * sizeof *b->same);
+    esp__bounding_backward(b);
+    if (b->proven <= 0.0) return; /* nothing takes any time */
+    b->scale = 1.0 / b->proven;
+    esp__bounding_start(b);
+    if (!b->game.n_rows) return;
+    esp__columns_fit(b);
+    esp__bound_climb(b, INFINITY, 1e-3);
+    b->proven = esp__max2(b->proven, b->best);
+    esp__bound_push(b);
+}
+
+static uint64_t esp__bounding_ns(const esp__bounding *b) {
+    return (uint64_t)ceil(b->proven *
+                          (1.0 - 1e-11)); /* times are whole: rounding up is safe, rounding errors are not */
+}
+
+/* ---- prices ----------------------------------------------------------------------------------------------------------- */
+/* Which part of the bound is time on which lane: a row's interval is its lane's; what comes before it is mostly backward. */
+static void esp__bound_lanes(const esp__bounding *b, double share, esp__bound *out) {
+    for (uint32_t j = 0; j < b->game.n_rows; j++) {
+        const esp__row *r = &b->rows[j];
+        double ready = 0.0, part = share * b->lambda[j] / b->proven;
+        for (uint32_t i = 0; i < b->n_tensors && b->start[i] + b->compute[i] <= r->s; i++)
+            ready = b->start[i] + b->compute[i];
+        out->lane_price[ESP__LANE_COMPUTE] += part * ready;
+        out->lane_price[r->lane] += part * esp__max2(0.0, b->proven - r->s - r->q);
+    }
+}
+
+static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
+    uint16_t *choice = b->choice[esp__column_place(b)];
+    double f = esp__bound_at(b, b->lambda, choice);
+    int chain = f < 0.9 * b->proven; /* one unit's own chain binds, not the lanes */
+    esp__bound_lanes(b, chain ? 0.0 : 1.0, out);
+    for (uint32_t u = 0; u < b->n; u++) {
+        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        const esp__path *path = m->paths[choice[u]];
+        for (uint32_t j = 0; j < b->game.n_rows; j++) {
+            const esp__row *r = &b->rows[j];
+            double load = (double)path->load[r->lane], w = r->w[u][choice[u]];
+            out->price[u][r->lane] += b->lambda[j] * (load > 0.0 ? w / load : b->ready[u] >= r->s ? 1.0 : 0.0);
+        }
+        /* what a chain's nanosecond must cost for those that cannot end in time to look no better than the choice */
+        for (uint32_t x = b->high[u]; x < m->n; x++) {
+            double longer = m->total[x] - (double)path->total, cheaper = 0.0;
+            for (uint32_t j = 0; j < b->game.n_rows; j++)
+                cheaper += b->lambda[j] * (b->rows[j].w[u][choice[u]] - b->rows[j].w[u][x]);
+            if (longer > 0.0) out->chain_price[u] = esp__max2(out->chain_price[u], cheaper / longer);
+        }
+        if (chain) out->chain_price[u] = esp__max2(out->chain_price[u], 1.0 / b->n);
+    }
+}
+
+ESP__FN void esp__bound_units(esp__problem *p, const esp__unit *units, uint32_t n_units, esp__bound *out) {
+    memset(out, 0, sizeof *out);
+    out->price = esp__pool_get(p->pool, n_units * sizeof *out->price);
+    out->chain_price = esp__pool_get(p->pool, n_units * sizeof *out->chain_price);
+    for (uint32_t u = 0; u < n_units; u++) esp__menu_get(p, &units[u]); /* menus stay: they are made below the mark */
+    esp__mark mark = esp__pool_mark(p->pool);
+    esp__bounding *b = esp__bounding_open(p, n_units);
+    b->units = units;
+    esp__bounding_menus(b);
+    esp__bounding_run(b);
+    if (b->game.n_rows) esp__bound_prices(b, out);
+    out->ns = esp__bounding_ns(b);
+    esp__pool_release(p->pool, mark);
+}

@@ -1,0 +1,336 @@
+/* rows.c: the inequalities of the lower bound. Row (lane, s, q) says: what must run on this lane between s and T - q takes
+ * no longer than T - q - s. How much of a unit's work p there must depends on its path alone: none of it can be done before its
+ * unit is ready and the ops before its first op on the lane have ended (a), so at most s - a of it lies before s; all of it has
+ * ended by T less what follows its last op there (tail), so at most q - tail of it lies behind T - q. The rest lies between.
+ * So T >= s + q + the sum of these rests, and every mixture of rows is a bound too. Backward ops are work of the compute lane.
+ * Only loads, sums, and heads and tails of link lanes are looked at: menus keep what is best in these (ESP__WIDTH_ENDS). */
+#include "planner/plan.h"
+
+/* One op as its lane sees it. */
+typedef struct esp__stay {
+    double p, head, tail; /* its time, and what its path has before and after it */
+    uint32_t path;
+} esp__stay;
+/* A menu, by lanes. */
+typedef struct esp__lanes_menu {
+    const esp__menu *menu;   /* or NULL: it was made for any.c                                   */
+    const esp__path **paths; /* [n] by ascending total                                                 */
+    uint32_t n;
+    double *total;                /* [n] of all ops, ascending                                              */
+    uint32_t *first[ESP__LANES];  /* [n + 1] where a path's stays begin                                     */
+    esp__stay *stays[ESP__LANES]; /* by path                                                                */
+    double head[ESP__LANES];      /* the longest way that any path has to here: a + p less ready            */
+    uint32_t low, high, rows;     /* units that see the same rows alike make the same choice: the last made */
+    uint32_t best, call;
+    double cost;
+} esp__lanes_menu;
+typedef struct esp__row {
+    uint32_t lane;
+    double s, q;
+    double base;      /* s + q + the backward ops' part                             */
+    const double **w; /* [n units] parts by path; units that it sees alike share them */
+} esp__row;
+
+static double esp__min2(double a, double b) { return a < b ? a : b; }
+static double esp__max2(double a, double b) { return a > b ? a : b; }
+
+/* What of work p, done from a on, must lie between s and T - q. Pieces: of work that may be cut into pieces of several kinds,
+ * all or nothing, so that what the pieces must adds up. */
+static double esp__must(double a, double p, double tail, double s, double q, int pieces) {
+    if (pieces) return a >= s && tail >= q ? p : 0.0;
+    return esp__max2(0.0, p - esp__max2(0.0, s - a) - esp__max2(0.0, q - tail));
+}
+
+/* Makes room for n paths and n_stays on each lane. */
+static void esp__lanes_menu_open(esp__problem *p, esp__lanes_menu *m, uint32_t n, const uint32_t n_stays[ESP__LANES]) {
+    m->n = n;
+    m->total = esp__pool_get(p->pool, n * sizeof *m->total);
+    for (uint32_t l = 0; l < ESP__LANES; l++) {
+        m->first[l] = esp__pool_get(p->pool, (n + 1u) * sizeof **m->first);
+        m->stays[l] = esp__pool_get(p->pool, n_stays[l] * sizeof **m->stays);
+    }
+}
+
+/* Adds an op of path x; the next path's begin behind it. */
+static void esp__lanes_menu_add(esp__lanes_menu *m, uint32_t lane, uint32_t x, double p, double head, double tail) {
+    esp__stay stay = {p, head, tail, x};
+    m->stays[lane][m->first[lane][x + 1]++] = stay;
+    m->head[lane] = esp__max2(m->head[lane], head + p);
+}
+
+/* A path's time on one lane, from its first op there to its last. */
+static void esp__lanes_menu_path(esp__lanes_menu *m, const esp__path *path, uint32_t lane, uint32_t x) {
+    double done = 0.0, head = 0.0, end = 0.0, load = (double)path->load[lane];
+    m->first[lane][x + 1] = m->first[lane][x];
+    if (!path->load[lane]) return;
+    for (uint32_t k = 0; k < path->n; k++) {
+        int on = path->ops[k].lanes >> lane & 1u && path->ops[k].ns;
+        if (on && end == 0.0) head = done;
+        done += (double)path->ops[k].ns;
+        if (on) end = done;
+    }
+    /* when a path compresses is not looked at: menus leave out paths that differ in this only */
+    if (lane == ESP__LANE_COMPUTE || lane == ESP__LANE_CPU)
+        esp__lanes_menu_add(m, lane, x, load, 0.0, 0.0);
+    else
+        esp__lanes_menu_add(m, lane, x, load, head, (double)path->total - end);
+}
+
+static int esp__shorter(const void *a, const void *b) {
+    const esp__path *x = *(const esp__path *const *)a, *y = *(const esp__path *const *)b;
+    if (x->total != y->total) return x->total < y->total ? -1 : 1;
+    return x < y ? -1 : x > y; /* of one array */
+}
+
+static void esp__lanes_menu_make(esp__problem *p, const esp__menu *menu, esp__lanes_menu *out) {
+    const uint32_t n[ESP__LANES] = {menu->n, menu->n, menu->n, menu->n};
+    out->menu = menu;
+    out->paths = esp__pool_get(p->pool, menu->n * sizeof *out->paths);
+    for (uint32_t x = 0; x < menu->n; x++) out->paths[x] = &menu->paths[x];
+    qsort((void *)out->paths, menu->n, sizeof *out->paths, esp__shorter);
+    esp__lanes_menu_open(p, out, menu->n, n);
+    for (uint32_t x = 0; x < menu->n; x++) {
+        out->total[x] = (double)out->paths[x]->total;
+        for (uint32_t l = 0; l < ESP__LANES; l++) esp__lanes_menu_path(out, out->paths[x], l, x);
+    }
+}
+
+/* ---- all of a bound's work ---------------------------------------------------------------------------------------- */
+typedef struct esp__bounding {
+    esp__problem *p;
+    const esp__unit *units;                  /* or NULL: tensors */
+    int pieces;                              /* paths stand for work that may be cut into pieces */
+    uint32_t n, n_tensors, n_menus, largest; /* largest: paths of a unit */
+    double *compute, *start, *tail;          /* [n_tensors] backward: time, earliest start, what must follow     */
+    uint32_t *menu;                          /* [n] which menu */
+    const double **same, *zeros;             /* [n_menus] the parts of late units; [largest] */
+    double *ready;                           /* [n]                                                              */
+    uint32_t *early, *late; /* [n] bits of rows that do not see the unit at all; that see all units of its menu alike */
+    uint32_t *low, *high;   /* [n] paths allowed                                                */
+    esp__lanes_menu *menus;
+    esp__row rows[ESP__GAME_ROWS];
+    esp__game game;
+    uint16_t
+        *choice[ESP__GAME_COLUMNS]; /* [n] of each column                                                            */
+    uint32_t call;
+    double *cost;  /* [largest] */
+    double scale;  /* of the game: 1 / ns                                                           */
+    double proven; /* no plan is faster                                                             */
+    double best,
+        lambda[ESP__GAME_ROWS]; /* the best mixture for the paths allowed                                        */
+    uint64_t work, work_max;    /* path costs computed, and how many may be */
+} esp__bounding;
+
+static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
+    double sum = 0.0;
+    if (r->lane != ESP__LANE_COMPUTE) return 0.0;
+    for (uint32_t i = 0; i < b->n_tensors; i++) sum += esp__must(b->start[i], b->compute[i], b->tail[i], r->s, r->q, 0);
+    return sum;
+}
+
+/* Units that are ready after s have the same parts wherever they are. */
+static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
+    memset((void *)b->same, 0, b->n_menus * sizeof *b->same);
+    for (uint32_t u = 0; u < b->n; u++) {
+        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        int late = b->ready[u] >= r->s, early = b->ready[u] + m->head[r->lane] <= r->s;
+        b->early[u] &= ~bit;
+        b->late[u] &= ~bit;
+        if (early) b->early[u] |= bit;
+        if (late && !early) b->late[u] |= bit;
+        r->w[u] = early ? b->zeros : late ? b->same[b->menu[u]] : NULL;
+        if (r->w[u]) continue;
+        double *w = esp__pool_get(b->p->pool, m->n * sizeof *w);
+        const esp__stay *stay = m->stays[r->lane];
+        for (uint32_t k = 0; k < m->first[r->lane][m->n]; k++, stay++)
+            w[stay->path] += esp__must(b->ready[u] + stay->head, stay->p, stay->tail, r->s, r->q, b->pieces);
+        r->w[u] = w;
+        if (late) b->same[b->menu[u]] = w;
+    }
+}
+
+/* What row j says of a choice. */
+static double esp__row_value(const esp__bounding *b, const esp__row *r, const uint16_t *choice) {
+    double sum = r->base;
+    for (uint32_t u = 0; u < b->n; u++) sum += r->w[u][choice[u]];
+    return sum;
+}
+
+/* The place of a new row: a free one, else that of one that does not count; ROWS: none. */
+static uint32_t esp__row_place(const esp__bounding *b) {
+    uint32_t j = 0;
+    if (b->game.n_rows < ESP__GAME_ROWS) return b->game.n_rows;
+    while (j < ESP__GAME_ROWS && (b->lambda[j] > 0.0 || b->game.row[j] > 0.0)) j++;
+    return j;
+}
+
+static int esp__row_add(esp__bounding *b, uint32_t lane, double s, double q) {
+    esp__game *m = &b->game;
+    uint32_t place = esp__row_place(b);
+    for (uint32_t j = 0; j < m->n_rows; j++)
+        if (b->rows[j].lane == lane && b->rows[j].s == s && b->rows[j].q == q) return 0;
+    if (place == ESP__GAME_ROWS || b->proven - s - q <= 0.0) return 0;
+    esp__row *r = &b->rows[place];
+    r->lane = lane, r->s = s, r->q = q;
+    r->base = s + q + esp__row_backward(b, r);
+    if (!r->w) r->w = esp__pool_get(b->p->pool, b->n * sizeof *r->w);
+    esp__row_fill(b, r, 1u << place);
+    for (uint32_t i = 0; i < m->n_columns; i++) m->g[i][place] = esp__row_value(b, r, b->choice[i]) * b->scale + 1e-12;
+    b->lambda[place] = 0.0;
+    m->n_rows += place == m->n_rows;
+    return 1;
+}
+
+/* ---- looking for rows --------------------------------------------------------------------------------------------- */
+/* An op on one lane, with the weight that the mixture of columns gives its path. */
+typedef struct esp__weighed {
+    double end, p, tail_end, w; /* a + p; p; tail + p */
+} esp__weighed;
+enum { ESP__BINS = 128 };
+
+/* x + the sum of w * min(max(0, end - x), size) is piecewise linear in x: its largest value at points from x0 on, `step` apart. */
+static double esp__hinges_best(const esp__weighed *at, uint32_t n, int from_right, double other, double x0, double step,
+                               double *best_x) {
+    double c0[ESP__BINS + 1] = {0}, c1[ESP__BINS + 1] = {0}, n0 = 0.0, n1 = 0.0, best = -1.0, bins = 1.0 / step;
+    for (uint32_t i = 0; i < n; i++) {
+        double end = from_right ? at[i].tail_end : at[i].end, far = from_right ? at[i].end : at[i].tail_end;
+        double size = esp__min2(at[i].p, far - other);
+        if (size <= 0.0 || end <= x0) continue;
+        for (int k = 0; k < 2; k++, end -= size) { /* max(0, end - x) - max(0, end - size - x) */
+            double bin = (end - x0) * bins, w = k ? -at[i].w : at[i].w;
+            if (bin <= 0.0) break;
+            uint32_t to = bin < ESP__BINS ? (uint32_t)bin : (uint32_t)ESP__BINS;
+            c0[to] += w, c1[to] += w * end;
+        }
+    }
+    for (uint32_t k = ESP__BINS + 1; k-- > 0;) { /* points below `end`: bins to and down */
+        double x = x0 + step * k, value;
+        n0 += c0[k], n1 += c1[k];
+        value = x + n1 - n0 * x;
+        if (value > best) best = value, *best_x = x;
+    }
+    return best;
+}
+
+/* Looks for the best x in [low, high], in `rounds` ever smaller parts of it. */
+static double esp__hinges_zoom(const esp__weighed *at, uint32_t n, int from_right, double other, double low,
+                               double high, int rounds, double *x) {
+    double best = 0.0, seen = 0.0;
+    for (int round = 0; round < rounds && high > low; round++) {
+        double step = (high - low) / ESP__BINS;
+        double value = esp__hinges_best(at, n, from_right, other, low, step, &seen);
+        if (value > best) best = value, *x = seen;
+        low = esp__max2(0.0, *x - step);
+        high = *x + step;
+    }
+    return best;
+}
+
+/* The start of work (from_right: what must follow it) that is nearest to x: the best x is one of these. */
+static double esp__nearest(const esp__weighed *at, uint32_t n, int from_right, double x) {
+    double best = x, off = 1e300;
+    for (uint32_t i = 0; i < n; i++) {
+        double a = (from_right ? at[i].tail_end : at[i].end) - at[i].p, d = a < x ? x - a : a - x;
+        if (d < off) off = d, best = a;
+    }
+    return best;
+}
+
+/* The best s and q for one lane, and what that row says of the work on it. */
+static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, double *q) {
+    double latest = 0.0, longest = 0.0, sum;
+    *s = *q = 0.0;
+    for (uint32_t i = 0; i < n; i++)
+        latest = esp__max2(latest, at[i].end), longest = esp__max2(longest, at[i].tail_end);
+    esp__hinges_zoom(at, n, 0, 0.0, 0.0, latest, 2, s);
+    esp__hinges_zoom(at, n, 1, *s, 0.0, longest, 2, q);
+    *q = esp__nearest(at, n, 1, *q);
+    esp__hinges_zoom(at, n, 0, *q, esp__max2(0.0, *s - latest / ESP__BINS), *s + latest / ESP__BINS, 2, s);
+    *s = esp__nearest(at, n, 0, *s);
+    sum = *s + *q;
+    for (uint32_t i = 0; i < n; i++)
+        sum += at[i].w * esp__must(at[i].end - at[i].p, at[i].p, at[i].tail_end - at[i].p, *s, *q, 0);
+    return sum;
+}
+
+/* The same for work in pieces, which is by when it is ready: s is one of these times. */
+static double esp__row_look_pieces(const esp__weighed *at, uint32_t n, uint32_t lane, double *s, double *q) {
+    double sum = 0.0, best = 0.0;
+    *s = *q = 0.0;
+    for (uint32_t i = n; i-- > 0;) {
+        double a = at[i].end - at[i].p;
+        sum += at[i].w * at[i].p;
+        if (lane != ESP__LANE_COMPUTE && a + sum > best) best = a + sum, *s = a;
+    }
+    return lane == ESP__LANE_COMPUTE ? sum : best; /* backward is there from the start */
+}
+
+/* The distinct paths that the columns give unit u, and their weights. */
+static uint32_t esp__mixture(const uint16_t *const *columns, const double *weights, uint32_t n_columns, uint32_t u,
+                             uint16_t *path, double *weight) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_columns; i++) {
+        uint32_t seen = 0;
+        while (seen < n && path[seen] != columns[i][u]) seen++;
+        if (seen == n) path[n] = columns[i][u], weight[n++] = 0.0;
+        weight[seen] += weights[i];
+    }
+    return n;
+}
+
+/* The ops of the columns that the game mixes, by lanes: at[l] has n[l] of them. */
+static void esp__weigh(const esp__bounding *b, esp__weighed *at[ESP__LANES], uint32_t n[ESP__LANES]) {
+    const uint16_t *columns[ESP__GAME_COLUMNS];
+    double weights[ESP__GAME_COLUMNS], weight[ESP__GAME_COLUMNS];
+    uint16_t path[ESP__GAME_COLUMNS];
+    uint32_t n_columns = 0;
+    for (uint32_t i = 0; i < b->game.n_columns; i++)
+        if (b->game.column[i] >= 1e-6) columns[n_columns] = b->choice[i], weights[n_columns++] = b->game.column[i];
+    memset(n, 0, ESP__LANES * sizeof *n);
+    for (uint32_t i = 0; i < b->n_tensors; i++) {
+        esp__weighed w = {b->start[i] + b->compute[i], b->compute[i], b->tail[i] + b->compute[i], 1.0};
+        at[ESP__LANE_COMPUTE][n[ESP__LANE_COMPUTE]++] = w;
+    }
+    for (uint32_t u = 0; u < b->n; u++) {
+        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        uint32_t n_paths = esp__mixture(columns, weights, n_columns, u, path, weight);
+        for (uint32_t i = 0; i < n_paths; i++)
+            for (uint32_t l = 0; l < ESP__LANES; l++)
+                for (uint32_t k = m->first[l][path[i]]; k < m->first[l][path[i] + 1]; k++) {
+                    const esp__stay *stay = &m->stays[l][k];
+                    esp__weighed w = {b->ready[u] + stay->head + stay->p, stay->p, stay->tail + stay->p, weight[i]};
+                    at[l][n[l]++] = w;
+                }
+    }
+}
+
+/* Room for the ops of all columns mixed. */
+static uint32_t esp__weigh_room(const esp__bounding *b, uint32_t lane) {
+    uint32_t room = b->n_tensors;
+    for (uint32_t i = 0; i < b->game.n_columns; i++) {
+        if (b->game.column[i] < 1e-6) continue;
+        for (uint32_t u = 0; u < b->n; u++) {
+            const uint32_t *first = &b->menus[b->menu[u]].first[lane][b->choice[i][u]];
+            room += first[1] - first[0];
+        }
+    }
+    return room;
+}
+
+/* Adds the row of each lane that the mixture of columns breaks most. Returns how many. */
+static uint32_t esp__rows_find(esp__bounding *b, double above) {
+    uint32_t added = 0, n[ESP__LANES];
+    double found[ESP__LANES][3];
+    esp__weighed *at[ESP__LANES];
+    esp__mark mark = esp__pool_mark(b->p->pool);
+    for (uint32_t l = 0; l < ESP__LANES; l++) at[l] = esp__pool_get(b->p->pool, esp__weigh_room(b, l) * sizeof **at);
+    esp__weigh(b, at, n);
+    for (uint32_t l = 0; l < ESP__LANES; l++) {
+        found[l][0] = b->pieces ? esp__row_look_pieces(at[l], n[l], l, &found[l][1], &found[l][2])
+                                : esp__row_look(at[l], n[l], &found[l][1], &found[l][2]);
+    }
+    esp__pool_release(b->p->pool, mark); /* rows stay: they must not lie above the mark */
+    for (uint32_t l = 0; l < ESP__LANES; l++)
+        if (found[l][0] > above) added += (uint32_t)esp__row_add(b, l, found[l][1], found[l][2]);
+    return added;
+}

@@ -1,0 +1,53 @@
+/* arena.c: the planner's memory: got piece by piece, given back all at once. Without memory it jumps to the place that the
+ * pool's owner set, so that nothing else here has to check. */
+#include "planner/plan.h"
+
+struct esp__block {
+    esp__block *before;
+    uint64_t used, size;
+    uint64_t dirty; /* bytes that were in use at some time: beyond them the block is zero as it came */
+};
+enum { ESP__BLOCK_HEAD = 64, ESP__BLOCK_BYTES = 1 << 20 };
+
+ESP__FN void *esp__pool_get(esp__pool *pool, uint64_t bytes) {
+    esp__block *b = pool->blocks;
+    uint64_t want = (bytes + 15u) & ~(uint64_t)15u;
+    if (!b || b->size - b->used < want) {
+        uint64_t size = want > ESP__BLOCK_BYTES ? want : (uint64_t)ESP__BLOCK_BYTES;
+        b = want < bytes || size > SIZE_MAX - ESP__BLOCK_HEAD ? NULL : calloc(1, (size_t)(size + ESP__BLOCK_HEAD));
+        if (!b) longjmp(*pool->on_failure, 1);
+        b->before = pool->blocks;
+        b->used = 0;
+        b->size = size;
+        pool->blocks = b;
+    }
+    void *p = (uint8_t *)b + ESP__BLOCK_HEAD + b->used;
+    if (b->dirty > b->used) memset(p, 0, (size_t)(b->dirty - b->used < want ? b->dirty - b->used : want));
+    b->used += want;
+    if (b->used > b->dirty) b->dirty = b->used;
+    return p;
+}
+
+ESP__FN esp__mark esp__pool_mark(const esp__pool *pool) {
+    esp__mark m = {pool->blocks, pool->blocks ? pool->blocks->used : 0};
+    return m;
+}
+
+ESP__FN void esp__pool_release(esp__pool *pool, esp__mark mark) {
+    while (pool->blocks != mark.block) {
+        esp__block *before = pool->blocks->before;
+        free(pool->blocks);
+        pool->blocks = before;
+    }
+    if (pool->blocks) pool->blocks->used = mark.used;
+}
+
+ESP__FN void esp__pool_free(esp__pool *pool) {
+    esp__mark nothing = {NULL, 0};
+    esp__pool_release(pool, nothing);
+}
+
+static char *esp__pool_text(esp__pool *pool, const char *text) {
+    size_t n = strlen(text) + 1;
+    return memcpy(esp__pool_get(pool, n), text, n);
+}

@@ -1,0 +1,539 @@
+/* candidates.c: for one size of unit: every option's op times, and of the options those that no other dominates. One path
+ * dominates another where its ops are found among the other's, in order, on the same lanes, none of them longer: with any
+ * fixed sequence the other's places then do for it, and the step is no longer. Paths are pruned while they grow, at every
+ * state of the tree, so that most of the 4341 are never finished. */
+#include "planner/plan.h"
+
+typedef struct esp__prefix { /* a path up to some node of the graph */
+    struct esp__prefix *next, *spare;
+    const struct esp__prefix *before; /* all but its last op; NULL: it has none */
+    uint64_t sum, total, load[ESP__LANES], memory;
+    uint64_t head[2], tail[2];         /* before the first and after the last op on intra, on inter */
+    double error, volume;              /* whole paths, under limits: for comparing codecs */
+    uint32_t n, comps, codec, unpacks; /* unpacks: if it ended here it would have to */
+    uint16_t op;                       /* the last one */
+} esp__prefix;
+
+/* What making one menu carries along. */
+typedef struct esp__tasting {
+    esp__problem *p;
+    const esp__unit *unit;
+    const esp_plan_codec *codec; /* or NULL */
+    uint32_t codec_index, width;
+    uint64_t size[ESP__CUTS];        /* elements */
+    uint64_t cost[ESP__RECIPE_ROOM]; /* by recipe op; or what follows */
+    esp__prefix **heads;
+    esp__prefix *used, *spare; /* none is given back while a menu is made: others may build on it */
+    int limits; /* memory or error count too: a path that does not compress is then not dominated by one that does */
+} esp__tasting;
+static const double esp__op_longest = 5e12; /* ns: so that no sum overflows */
+static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
+
+static uint64_t esp__part_of(uint64_t e, uint64_t n) { return (e + n - 1) / n; }
+
+static void esp__sizes(const esp__problem *p, uint64_t e, uint64_t size[ESP__CUTS]) {
+    size[ESP__CUT_NONE] = e;
+    size[ESP__CUT_FLAT] = esp__part_of(e, p->size[ESP__FLAT]);
+    size[ESP__CUT_INTRA] = esp__part_of(e, p->size[ESP__INTRA]);
+    size[ESP__CUT_INTER] = esp__part_of(e, p->size[ESP__INTER]);
+    size[ESP__CUT_BOTH] = esp__part_of(size[ESP__CUT_INTRA], p->size[ESP__INTER]);
+}
+
+static double esp__slots(const esp__problem *p, const uint8_t slots[3]) {
+    double n = 1.0;
+    for (uint32_t level = 0; level < 3; level++)
+        for (uint32_t k = 0; k < slots[level]; k++) n *= p->size[level];
+    return n;
+}
+
+static double esp__op_bytes_before(const esp__problem *p, const esp__recipe_op *op, const uint64_t *size,
+                                   const esp_plan_codec *codec) {
+    if (!op->compressed) return 4.0 * (double)size[op->cut];
+    return esp__slots(p, op->slots) * esp__payload_bytes(codec, size[op->cut]);
+}
+
+static double esp__link_ns(const esp__problem *p, const esp__recipe_op *op, const uint64_t *size,
+                           const esp_plan_codec *codec) {
+    double before = esp__op_bytes_before(p, op, size, codec), piece = before;
+    uint32_t n = p->size[op->level];
+    if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
+        piece = op->compressed ? before / n : 4.0 * (double)esp__part_of(size[op->cut], n);
+    return esp__collective_ns(&p->system, op->level, op->coll, before, piece,
+                              op->flows == ESP__FLOWS_ONE ? 1 : p->system.ranks_per_machine);
+}
+
+/* A Comp or Decomp of `elements`: every rank on its own GPU; one after the other in the machine's one CPU pool. */
+static double esp__codec_ns(const esp__problem *p, const esp__recipe_op *op, const esp_cost_curve *curve,
+                            double elements) {
+    uint32_t k = p->system.ranks_per_machine, spread = (k + p->system.machines - 1) / p->system.machines;
+    double one = esp__curve_at(&curve[op->device], elements);
+    if (op->device == ESP__DEV_GPU || op->flows == ESP__FLOWS_ONE) return one;
+    return one * (op->flows == ESP__FLOWS_SPREAD ? spread : k);
+}
+
+static double esp__dispatch_ns(const esp__problem *p, const esp__recipe_op *op) {
+    double most = 0.0;
+    for (uint32_t k = 0; k < ESP__LANES; k++)
+        if (op->lanes >> k & 1u && p->system.dispatch_ns[k] > most) most = p->system.dispatch_ns[k];
+    return most;
+}
+
+static uint64_t esp__recipe_ns(const esp__problem *p, const esp__recipe_op *op, const uint64_t *size,
+                               const esp_plan_codec *codec) {
+    double ns = 0.0;
+    switch (op->kind) {
+    case ESP_PLAN_COLLECTIVE:
+        if (op->compressed && !codec) return esp__cannot;
+        if (op->summed && !(codec->caps & ESP_CODEC_REDUCIBLE)) return esp__cannot;
+        ns = esp__link_ns(p, op, size, codec);
+        break;
+    case ESP_PLAN_COMP:
+        if (!codec || !codec->compress[op->device].n) return esp__cannot;
+        ns = esp__codec_ns(p, op, codec->compress, (double)size[op->cut]);
+        break;
+    case ESP_PLAN_DECOMP:
+        if (!codec || !codec->decompress[op->device].n) return esp__cannot;
+        ns = esp__codec_ns(p, op, codec->decompress, esp__slots(p, op->slots) * (double)size[op->cut]);
+        break;
+    case ESP_PLAN_COPY: ns = 4.0 * (double)size[op->cut] * 1000.0 / p->system.host_bytes_per_us; break;
+    default:
+        ns = p->system.pack_ns;
+        if (p->system.pack_bytes_per_us > 0.0) ns += 4.0 * (double)size[0] * 1000.0 / p->system.pack_bytes_per_us;
+    }
+    ns += esp__dispatch_ns(p, op);
+    return ns < esp__op_longest ? (uint64_t)(ns + 0.5) : (uint64_t)esp__op_longest;
+}
+
+/* Residuals, and buffers for payloads made or received. */
+static uint64_t esp__recipe_memory(const esp__problem *p, const esp__recipe_op *op, const uint64_t *size,
+                                   const esp_plan_codec *codec) {
+    double bytes = 0.0;
+    if (op->kind == ESP_PLAN_COMP || (op->kind == ESP_PLAN_COLLECTIVE && op->compressed))
+        bytes = esp__slots(p, op->slots_after) * esp__payload_bytes(codec, size[op->parts]);
+    if (op->kind == ESP_PLAN_COMP) bytes += 4.0 * (double)size[op->cut];
+    if (op->kind == ESP_PLAN_PACK && !op->up) bytes = 4.0 * (double)size[0];
+    return (uint64_t)bytes;
+}
+
+/* ---- pruning ---------------------------------------------------------------------------------------------------------- */
+/* Are a's ops among b's, in order, on the same lanes, none longer? Both are read from their ends. */
+static int esp__embeds(const esp__tasting *t, const esp__prefix *a, const esp__prefix *b) {
+    const esp__recipe_op *ops = t->p->recipe_ops;
+    for (; a->before; a = a->before, b = b->before) {
+        while (b->before && (ops[a->op].lanes != ops[b->op].lanes || t->cost[a->op] > t->cost[b->op])) b = b->before;
+        if (!b->before) return 0;
+    }
+    return 1;
+}
+
+/* Costs of ops depend on the codec: prefixes of two codecs are compared by their sums only. */
+static int esp__dominates(const esp__tasting *t, const esp__prefix *a, const esp__prefix *b) {
+    if (a->total > b->total || a->unpacks > b->unpacks) return 0;
+    for (uint32_t k = 0; k < ESP__LANES; k++)
+        if (a->load[k] > b->load[k]) return 0;
+    for (uint32_t k = 0; k < 2 && t->width == ESP__WIDTH_ENDS; k++)
+        if (a->head[k] > b->head[k] || a->tail[k] > b->tail[k]) return 0;
+    if (t->limits && (a->comps > b->comps || a->memory > b->memory || a->error > b->error || a->volume > b->volume))
+        return 0;
+    if (t->width < ESP__WIDTH_EXACT) return 1;
+    return a->n <= b->n && a->codec == b->codec && esp__embeds(t, a, b);
+}
+
+/* No prefix dominates one with a smaller sum: lists are kept by it. */
+static uint64_t esp__prefix_sum(const esp__tasting *t, const esp__prefix *l) {
+    uint64_t sum = l->total + l->load[0] + l->load[1] + l->load[2] + l->load[3];
+    return t->width == ESP__WIDTH_ENDS ? sum + l->head[0] + l->head[1] + l->tail[0] + l->tail[1] : sum;
+}
+
+/* Adds `l` to the list unless one there dominates it; takes out those that it dominates. */
+static void esp__prefix_add(esp__tasting *t, esp__prefix **head, esp__prefix *l) {
+    esp__prefix **at = head;
+    l->sum = esp__prefix_sum(t, l);
+    for (; *at && (*at)->sum <= l->sum; at = &(*at)->next)
+        if (esp__dominates(t, *at, l)) return;
+    l->next = *at;
+    *at = l;
+    for (at = &l->next; *at;)
+        if (esp__dominates(t, l, *at))
+            *at = (*at)->next;
+        else
+            at = &(*at)->next;
+}
+
+static esp__prefix *esp__prefix_new(esp__tasting *t) {
+    esp__prefix *l = t->spare;
+    if (l)
+        t->spare = l->spare;
+    else
+        l = esp__pool_get(t->p->pool, sizeof *l);
+    memset(l, 0, sizeof *l);
+    l->spare = t->used;
+    t->used = l;
+    l->codec = t->codec_index;
+    return l;
+}
+
+static int esp__needs_pack(const esp__tasting *t, uint16_t op, uint8_t kind) {
+    if (t->unit->n < 2) return 0;
+    return !(t->codec && t->codec->takes_list && op != ESP__OP_END && t->p->recipe_ops[op].kind == kind);
+}
+
+/* `from` and one op more. */
+static esp__prefix *esp__prefix_op(esp__tasting *t, const esp__prefix *from, uint16_t op) {
+    esp__prefix *l = esp__prefix_new(t), *spare = l->spare;
+    const esp__recipe_op *r = &t->p->recipe_ops[op];
+    uint64_t ns = t->cost[op];
+    *l = *from;
+    l->spare = spare;
+    l->before = from;
+    l->op = op;
+    l->n++;
+    for (uint32_t k = 0; k < 2; k++) {
+        if (r->lanes >> (ESP__LANE_INTRA + k) & 1u) {
+            if (!l->load[ESP__LANE_INTRA + k]) l->head[k] = l->total;
+            l->tail[k] = 0;
+        } else {
+            if (!l->load[ESP__LANE_INTRA + k]) l->head[k] = l->total + ns; /* at least; and never less than a rival's */
+            l->tail[k] += ns;
+        }
+    }
+    for (uint32_t k = 0; k < ESP__LANES; k++)
+        if (r->lanes >> k & 1u) l->load[k] += ns;
+    l->total += ns;
+    l->comps += r->kind == ESP_PLAN_COMP;
+    l->unpacks = op != ESP__OP_UNPACK && esp__needs_pack(t, op, ESP_PLAN_DECOMP);
+    if (t->limits) l->memory += esp__recipe_memory(t->p, r, t->size, t->codec);
+    return l;
+}
+
+static const esp__prefix *esp__prefix_pack(esp__tasting *t, const esp__prefix *l, uint16_t op) {
+    t->cost[op] = esp__recipe_ns(t->p, &t->p->recipe_ops[op], t->size, NULL);
+    return esp__prefix_op(t, l, op);
+}
+
+/* Follows one edge with one prefix. */
+static void esp__prefix_extend(esp__tasting *t, const esp__prefix *from, const esp__edge *e) {
+    const esp__prefix *start = from;
+    if (e->op == ESP__OP_END) {
+        esp__prefix *whole;
+        if (esp__needs_pack(t, from->before ? from->op : (uint16_t)ESP__OP_END, ESP_PLAN_DECOMP))
+            from = esp__prefix_pack(t, from, ESP__OP_UNPACK);
+        whole = esp__prefix_new(t);
+        esp__prefix *spare = whole->spare;
+        *whole = *from;
+        whole->spare = spare;
+        esp__prefix_add(t, &t->heads[e->to], whole);
+        return;
+    }
+    if (t->cost[e->op] == esp__unknown)
+        t->cost[e->op] = esp__recipe_ns(t->p, &t->p->recipe_ops[e->op], t->size, t->codec);
+    if (t->cost[e->op] == esp__cannot) return;
+    if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMP)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
+    esp__prefix_add(t, &t->heads[e->to], esp__prefix_op(t, start, e->op));
+}
+
+static void esp__taste(esp__tasting *t, const esp__tree *tree) {
+    for (uint32_t i = 0; i < t->p->n_recipe_ops; i++) t->cost[i] = esp__unknown;
+    t->heads[tree->root] = esp__prefix_new(t);
+    for (uint32_t node = tree->n_nodes; node-- > 1;) {
+        const esp__edge *edges = &tree->edges[tree->nodes[node].first];
+        for (esp__prefix *l = t->heads[node]; l; l = l->next)
+            for (uint32_t k = 0; k < tree->nodes[node].n; k++) esp__prefix_extend(t, l, &edges[k]);
+        t->heads[node] = NULL;
+    }
+}
+
+/* ---- from labels to paths ------------------------------------------------------------------------------------------- */
+static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, uint32_t n) {
+    esp__option *o = esp__pool_get(p->pool, sizeof *o);
+    for (uint32_t i = 0; i < n; i++) {
+        const esp__recipe_op *r = &p->recipe_ops[ops[i]];
+        if (r->kind == ESP_PLAN_COPY || r->kind == ESP_PLAN_PACK) continue;
+        esp__step *s = &o->steps[o->n++];
+        s->kind = r->kind == ESP_PLAN_COLLECTIVE ? (uint8_t)ESP__COLL
+                  : r->kind == ESP_PLAN_COMP     ? (uint8_t)ESP__COMP
+                                                 : (uint8_t)ESP__DECOMP;
+        s->device = r->device, s->level = r->level, s->coll = r->coll, s->role = r->role;
+        s->compressed = r->compressed, s->summed = r->summed;
+    }
+    return o;
+}
+
+static void esp__path_time(const esp__tasting *t, const uint16_t *recipe, uint32_t n, esp__path *path) {
+    esp__problem *p = t->p;
+    esp__plan_op *ops = esp__pool_get(p->pool, n * sizeof *ops);
+    uint8_t step = 0;
+    uint64_t e = t->unit->elements;
+    path->ops = ops;
+    path->n = n;
+    path->codec = ESP__NO_CODEC;
+    for (uint32_t i = 0; i < n; i++) {
+        const esp__recipe_op *r = &p->recipe_ops[recipe[i]];
+        if (r->kind == ESP_PLAN_COMP || (r->kind == ESP_PLAN_COLLECTIVE && r->compressed)) path->codec = t->codec_index;
+        ops[i].ns = esp__recipe_ns(p, r, t->size, t->codec);
+        ops[i].lanes = r->lanes;
+        ops[i].kind = r->kind;
+        ops[i].up = r->up;
+        ops[i].recipe = recipe[i];
+        /* a copy belongs to the step that it serves: the next one down, the one before up */
+        ops[i].step = r->kind == ESP_PLAN_COPY && r->up ? (uint8_t)(step - 1) : step;
+        if (r->kind != ESP_PLAN_COPY && r->kind != ESP_PLAN_PACK) step++;
+        path->total += ops[i].ns;
+        for (uint32_t lane = 0; lane < ESP__LANES; lane++)
+            if (r->lanes >> lane & 1u) path->load[lane] += ops[i].ns;
+        path->memory += esp__recipe_memory(p, r, t->size, t->codec);
+    }
+    path->volume = path->codec == ESP__NO_CODEC ? 4 * e : (uint64_t)esp__payload_bytes(t->codec, e);
+    path->error = path->codec == ESP__NO_CODEC ? 0.0 : t->codec->error * (double)e;
+}
+
+static void esp__path_fill(const esp__tasting *t, const esp__prefix *l, esp__path *path) {
+    uint16_t recipe[ESP__MAX_OPS];
+    uint32_t at = l->n;
+    for (const esp__prefix *x = l; x->before; x = x->before) recipe[--at] = x->op;
+    esp__path_time(t, recipe, l->n, path);
+    if (!t->p->free_compression) path->option = esp__option_of(t->p, recipe, l->n);
+}
+
+static int esp__path_before(const void *a, const void *b) {
+    const esp__path *x = a, *y = b;
+    if (x->total != y->total) return x->total < y->total ? -1 : 1;
+    if (x->n != y->n) return x->n < y->n ? -1 : 1;
+    for (uint32_t i = 0; i < x->n; i++)
+        if (x->ops[i].recipe != y->ops[i].recipe) return x->ops[i].recipe < y->ops[i].recipe ? -1 : 1;
+    return x->codec < y->codec ? -1 : x->codec > y->codec;
+}
+
+static void esp__tasting_open(esp__tasting *t, esp__problem *p, const esp__unit *u) {
+    t->p = p;
+    t->unit = u;
+    t->limits = p->config.max_memory_bytes || p->config.max_volume > 0.0 || p->config.max_error > 0.0;
+    t->width = p->width;
+    esp__sizes(p, u->elements, t->size);
+}
+
+static void esp__menu_core_loads(esp__problem *p, esp__menu *menu) {
+    menu->core = esp__pool_get(p->pool, menu->n_core * sizeof *menu->core);
+    for (uint32_t i = 0; i < menu->n_core; i++) {
+        for (uint32_t k = 0; k < ESP__LANES; k++) menu->core[i][k] = (double)menu->paths[i].load[k];
+        menu->core[i][ESP__LANES] = (double)menu->paths[i].total;
+    }
+}
+
+static int esp__path_core(const esp__menu *menu, uint32_t i) {
+    const esp__path *b = &menu->paths[i];
+    for (uint32_t k = 0; k < menu->n; k++) {
+        const esp__path *a = &menu->paths[k];
+        int less = a->total < b->total || k < i;
+        if (k == i || a->total > b->total) continue;
+        uint32_t lane = 0;
+        for (; lane < ESP__LANES && a->load[lane] <= b->load[lane]; lane++) less |= a->load[lane] < b->load[lane];
+        if (lane == ESP__LANES && less && a->memory <= b->memory && a->volume <= b->volume && a->error <= b->error)
+            return 0;
+        if (lane == ESP__LANES && less && !menu->limits) return 0;
+    }
+    return 1;
+}
+
+/* Paths that prices on lanes could choose come first. */
+static void esp__menu_core_first(esp__problem *p, esp__menu *menu, esp__path *paths) {
+    esp__mark mark = esp__pool_mark(p->pool);
+    esp__path *rest = esp__pool_get(p->pool, menu->n * sizeof *rest);
+    uint8_t *core = esp__pool_get(p->pool, menu->n);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < menu->n; i++) core[i] = (uint8_t)esp__path_core(menu, i);
+    for (uint32_t i = 0; i < menu->n; i++)
+        if (core[i])
+            paths[menu->n_core++] = paths[i];
+        else
+            rest[n++] = paths[i];
+    memcpy(paths + menu->n_core, rest, n * sizeof *rest);
+    esp__pool_release(p->pool, mark);
+    esp__menu_core_loads(p, menu);
+}
+
+/* All prefixes may be used again. */
+static void esp__tasting_close(esp__tasting *t) {
+    while (t->used) {
+        esp__prefix *l = t->used;
+        t->used = l->spare;
+        l->spare = t->spare;
+        t->spare = l;
+    }
+}
+
+static esp__tasting *esp__tasting_of(esp__problem *p, const esp__unit *u) {
+    if (!p->tasting) p->tasting = esp__pool_get(p->pool, sizeof *p->tasting);
+    esp__tasting_open(p->tasting, p, u);
+    return p->tasting;
+}
+
+static void esp__menu_make(esp__problem *p, const esp__unit *u, esp__menu *menu) {
+    const esp__tree *tree = p->trees[menu->keep];
+    esp__tasting *t = esp__tasting_of(p, u);
+    esp__prefix *all = NULL, *l;
+    uint32_t n = 0, runs = p->n_codecs ? p->n_codecs : 1;
+    t->heads = p->heads;
+    for (uint32_t c = 0; c < runs; c++) {
+        if (tree->codec != ESP__NO_CODEC && tree->codec != c) continue;
+        t->codec_index = c;
+        t->codec = p->n_codecs ? &p->codecs[c] : NULL;
+        esp__taste(t, tree);
+        while ((l = t->heads[0]) != NULL) { /* one of another codec may dominate it, or it that one */
+            t->heads[0] = l->next;
+            if (!l->comps && c && tree->codec == ESP__NO_CODEC && !p->free_compression)
+                continue; /* as with the first codec */
+            l->error = l->comps ? t->codec->error : 0.0;
+            l->volume = l->comps ? esp__payload_bytes(t->codec, u->elements) : 4.0 * (double)u->elements;
+            esp__prefix_add(t, &all, l);
+        }
+    }
+    for (l = all; l; l = l->next) n++;
+    esp__path *paths = esp__pool_get(p->pool, n * sizeof *paths);
+    menu->n = n;
+    menu->paths = paths;
+    for (l = all; l; l = l->next) {
+        t->codec_index = l->codec;
+        t->codec = p->n_codecs ? &p->codecs[l->codec] : NULL;
+        esp__path_fill(t, l, paths++);
+    }
+    esp__tasting_close(t);
+    paths -= n;
+    qsort(paths, n, sizeof *paths, esp__path_before);
+    menu->limits = t->limits;
+    esp__menu_core_first(p, menu, paths);
+}
+
+/* The core of `like`, timed anew for this unit: pruning for every size that a group or chunk may have would take longer than
+ * it brings, and what is worth trying changes slowly with size. */
+static void esp__menu_retime(esp__problem *p, const esp__unit *u, const esp__menu *like, esp__menu *menu) {
+    esp__tasting *t = esp__tasting_of(p, u);
+    esp__path *paths = esp__pool_get(p->pool, like->n_core * sizeof *paths);
+    for (uint32_t i = 0; i < like->n_core; i++) {
+        const esp__path *from = &like->paths[i];
+        uint16_t recipe[ESP__MAX_OPS];
+        for (uint32_t k = 0; k < from->n; k++) recipe[k] = (uint16_t)from->ops[k].recipe;
+        t->codec = from->codec == ESP__NO_CODEC ? NULL : &p->codecs[from->codec];
+        t->codec_index = from->codec;
+        esp__path_time(t, recipe, from->n, &paths[i]);
+        paths[i].codec = from->codec;
+        paths[i].option = from->option;
+    }
+    menu->n = menu->n_core = like->n_core;
+    menu->paths = paths;
+    esp__menu_core_loads(p, menu);
+}
+
+static int esp__unit_whole(const esp__problem *p, const esp__unit *u) {
+    return u->n == 1 && u->elements == p->model->tensors[u->first].elements;
+}
+
+/* The size whose menu stands for those of groups and chunks near it. */
+static uint64_t esp__size_near(uint64_t elements) {
+    uint64_t size = 1;
+    while (2 * size <= elements) size *= 2;
+    return elements - size > size / 2 ? 2 * size : size;
+}
+
+/* The menu for this unit as it is (near 0), or as one like it (near 1). */
+static esp__menu *esp__menu_find(esp__problem *p, const esp__unit *u, uint32_t near, uint32_t width) {
+    uint32_t keep = p->keep[u->first], packed = u->n > 1;
+    uint64_t h = (u->elements * 4 + packed * 2 + near) * 0x9E3779B97F4A7C15ull + keep * 0xD1B54A32D192ED03ull;
+    esp__menu **slot = &p->menus[(h >> 32) & (p->n_menu_slots - 1)], *m;
+    for (m = *slot; m; m = m->next)
+        if (m->elements == u->elements && m->keep == keep && (m->n_pieces > 1) == packed && m->near == near &&
+            m->width == width)
+            return m;
+    m = esp__pool_get(p->pool, sizeof *m);
+    m->elements = u->elements;
+    m->n_pieces = u->n;
+    m->keep = keep;
+    m->width = width;
+    m->near = near;
+    m->next = *slot;
+    *slot = m;
+    p->n_menus++;
+    return m;
+}
+
+ESP__FN const esp__menu *esp__menu_get(esp__problem *p, const esp__unit *u) {
+    uint32_t width = p->width, near = p->roughly || !esp__unit_whole(p, u);
+    esp__menu *menu = esp__menu_find(p, u, near, width), *like;
+    esp__unit other = *u;
+    if (menu->paths) return menu;
+    if (!near) {
+        esp__menu_make(p, u, menu);
+        return menu;
+    }
+    other.elements = esp__size_near(u->elements);
+    like = esp__menu_find(p, &other, 0, ESP__WIDTH_LOADS);
+    if (!like->paths) {
+        p->width = ESP__WIDTH_LOADS;
+        esp__menu_make(p, &other, like);
+        p->width = width;
+    }
+    esp__menu_retime(p, u, like, menu);
+    return menu;
+}
+
+ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const esp__option *o, uint32_t codec) {
+    esp__recipe_op ops[ESP__MAX_OPS];
+    uint32_t n;
+    if (!esp__option_is_flat(o) && !p->hierarchical) return NULL;
+    esp__tasting *t = esp__tasting_of(p, u);
+    t->codec_index = codec;
+    t->codec = codec == ESP__NO_CODEC || !esp__option_uses(o, ESP__COMP) ? NULL : &p->codecs[codec];
+    const esp__prefix *l = esp__prefix_new(t);
+    esp__path *path = NULL;
+    n = esp__recipe_ops(p, o, ops);
+    for (uint32_t i = 0; i < n; i++) {
+        uint16_t op = esp__recipe_intern(p, &ops[i]);
+        t->cost[op] = esp__recipe_ns(p, &ops[i], t->size, t->codec);
+        if (t->cost[op] == esp__cannot) break;
+        if (!i && esp__needs_pack(t, op, ESP_PLAN_COMP)) l = esp__prefix_pack(t, l, ESP__OP_PACK);
+        l = esp__prefix_op(t, l, op);
+        if (i + 1 < n) continue;
+        if (esp__needs_pack(t, op, ESP_PLAN_DECOMP)) l = esp__prefix_pack(t, l, ESP__OP_UNPACK);
+        path = esp__pool_get(p->pool, sizeof *path);
+        esp__path_fill(t, l, path);
+    }
+    esp__tasting_close(t);
+    return path;
+}
+
+ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__unit *u, const char *option, uint32_t codec) {
+    esp__option o;
+    if (esp__option_parse(NULL, option, &o)) return NULL;
+    return esp__path_of(p, u, &o, codec);
+}
+
+ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k) {
+    const esp__recipe_op *op = &p->recipe_ops[path->ops[k].recipe];
+    const esp_plan_codec *codec = path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec];
+    uint64_t size[ESP__CUTS];
+    esp__sizes(p, u->elements, size);
+    if (op->kind == ESP_PLAN_COLLECTIVE) return (uint64_t)esp__op_bytes_before(p, op, size, codec);
+    if (op->kind == ESP_PLAN_DECOMP) return (uint64_t)(4.0 * esp__slots(p, op->slots) * (double)size[op->cut]);
+    return 4 * size[op->cut];
+}
+
+ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k,
+                             double *intra, double *inter) {
+    const esp__recipe_op *op = &p->recipe_ops[path->ops[k].recipe];
+    uint64_t size[ESP__CUTS];
+    double piece, traffic, before, local = p->system.ranks_per_machine;
+    uint32_t n = p->size[op->level];
+    if (op->kind != ESP_PLAN_COLLECTIVE || n < 2) return;
+    esp__sizes(p, u->elements, size);
+    before = piece = esp__op_bytes_before(p, op, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]);
+    if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
+        piece /= n;
+    traffic = esp__traffic(op->coll, n, before, piece);
+    if (op->level == ESP__INTER) {
+        *inter += op->flows == ESP__FLOWS_ONE ? traffic : traffic * local;
+    } else {
+        *intra += traffic;
+        if (op->level == ESP__FLAT && p->system.machines > 1)
+            *inter += op->coll == ESP_COLL_ALLTOALL ? piece * local * (n - local) : traffic;
+    }
+}

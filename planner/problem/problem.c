@@ -1,0 +1,344 @@
+/* problem.c: checks what the caller gave, and makes the problem from it. After this nothing in the planner can fail but for
+ * want of memory. */
+#include "planner/plan.h"
+#include <math.h>
+
+enum { ESP__PLAN_TENSORS_MAX = 32768 };
+
+static int esp__bad(double x) { return !(x >= 0.0) || x > 1e18; }
+static int esp__bad_time(double ns) { return !(ns >= 0.0) || ns > 1e13; } /* over two hours: no sum overflows */
+
+static esp_status esp__check_curve(const esp_cost_curve *c, const char *what, const char *which) {
+    if (c->n && !c->points) return esp__fail(NULL, ESP_E_ARG, "%s: %s: points is NULL, but n is %u", what, which, c->n);
+    for (uint32_t i = 0; i < c->n; i++) {
+        const esp_cost_point *p = &c->points[i];
+        if (!(p->size > 0.0) || p->size > 1e18 || esp__bad_time(p->ns))
+            return esp__fail(NULL, ESP_E_ARG, "%s: %s: point %u (%g, %g ns): sizes must be > 0 and times >= 0", what,
+                             which, i, p->size, p->ns);
+        if (i && !(p->size > c->points[i - 1].size))
+            return esp__fail(NULL, ESP_E_ARG, "%s: %s: point %u: sizes must ascend (%g after %g)", what, which, i,
+                             p->size, c->points[i - 1].size);
+    }
+    return ESP_OK;
+}
+
+static const char *const esp__coll_words[ESP_PLAN_COLLS] = {
+    "", "allreduce", "allgather", "alltoall", "reduce_scatter", "broadcast", "gather", "reduce"};
+
+static esp_status esp__check_link(const esp_plan_link *l, const char *system, const char *level, int used) {
+    char what[ESP__SPEC_MAX];
+    snprintf(what, sizeof what, "system '%s': %s", system, level);
+    if (used && (!(l->bytes_per_us >= 1e-6) || l->bytes_per_us > 1e15))
+        return esp__fail(NULL, ESP_E_ARG, "%s: bytes_per_us must be > 0, not %g", what, l->bytes_per_us);
+    if (esp__bad_time(l->alpha_ns))
+        return esp__fail(NULL, ESP_E_ARG, "%s: alpha must be >= 0, not %g ns", what, l->alpha_ns);
+    if (l->alpha_is > ESP_ALPHA_HOP) return esp__fail(NULL, ESP_E_ARG, "%s: alpha_is must be ESP_ALPHA_*", what);
+    for (uint32_t k = 0; k < ESP_PLAN_COLLS; k++) {
+        esp_status s = esp__check_curve(&l->table[k], what, esp__coll_words[k]);
+        if (s) return s;
+    }
+    return ESP_OK;
+}
+
+static esp_status esp__check_system(const esp_plan_system *s) {
+    const char *name = s->name ? s->name : "";
+    esp_status e;
+    if (!s->machines || !s->ranks_per_machine || (uint64_t)s->machines * s->ranks_per_machine > 1u << 20)
+        return esp__fail(NULL, ESP_E_ARG,
+                         "system '%s': %u machines with %u ranks each: expected 1 to 1048576 ranks in all", name,
+                         s->machines, s->ranks_per_machine);
+    if (!(s->devices & 3u) || s->devices > 3u)
+        return esp__fail(NULL, ESP_E_ARG, "system '%s': devices: expected cpu, gpu or both", name);
+    if ((e = esp__check_link(&s->intra, name, "intra", s->ranks_per_machine > 1)) != ESP_OK) return e;
+    if ((e = esp__check_link(&s->inter, name, "inter", s->machines > 1)) != ESP_OK) return e;
+    if ((e = esp__check_link(&s->flat, name, "flat", 0)) != ESP_OK) return e;
+    if (esp__bad(s->host_bytes_per_us) || esp__bad_time(s->pack_ns) || esp__bad(s->pack_bytes_per_us))
+        return esp__fail(NULL, ESP_E_ARG, "system '%s': host_bytes_per_us, pack_ns and pack_bytes_per_us must be >= 0",
+                         name);
+    for (uint32_t k = 0; k < ESP__LANES; k++)
+        if (esp__bad_time(s->dispatch_ns[k]))
+            return esp__fail(NULL, ESP_E_ARG, "system '%s': dispatch_ns[%u] must be >= 0, not %g", name, k,
+                             s->dispatch_ns[k]);
+    return ESP_OK;
+}
+
+static esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i) {
+    char what[ESP__SPEC_MAX + 32];
+    if (!c->spec || !*c->spec || strpbrk(c->spec, " \t\n") || strlen(c->spec) >= ESP__SPEC_MAX)
+        return esp__fail(NULL, ESP_E_ARG, "codec %u: its spec must be 1 to %d characters without blanks", i,
+                         (int)ESP__SPEC_MAX - 1);
+    snprintf(what, sizeof what, "codec '%s'", c->spec);
+    if (esp__bad(c->header_bytes) || esp__bad(c->unit_bytes) || esp__bad(c->units) || c->units > 1e6)
+        return esp__fail(NULL, ESP_E_ARG, "%s: header_bytes, unit_bytes and units must be >= 0", what);
+    if (!(c->error >= 0.0 && c->error <= 1e6)) return esp__fail(NULL, ESP_E_ARG, "%s: error must be >= 0", what);
+    for (int d = 0; d < 2; d++) {
+        esp_status s = esp__check_curve(&c->compress[d], what, d ? "compress on gpu" : "compress on cpu");
+        if (!s) s = esp__check_curve(&c->decompress[d], what, d ? "decompress on gpu" : "decompress on cpu");
+        if (s) return s;
+        if (!c->compress[d].n != !c->decompress[d].n)
+            return esp__fail(NULL, ESP_E_ARG, "%s: on %s it has times for only one of compress and decompress", what,
+                             d ? "gpu" : "cpu");
+    }
+    return ESP_OK;
+}
+
+static uint64_t esp__text_hash(const char *s) { return esp__hash64(ESP__HASH0, s, strlen(s)) * 0x9E3779B97F4A7C15ull; }
+
+/* Names go into comments of a strategy's text and into messages: one line each. */
+static const char *esp__one_line(esp__problem *p, const char *name) {
+    char *copy = esp__pool_text(p->pool, name ? name : "");
+    for (char *c = copy; *c; c++)
+        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+    return copy;
+}
+
+static esp_status esp__check_names(esp__problem *p) {
+    const esp_plan_tensor *t = p->model->tensors;
+    uint32_t slots = 16;
+    while (slots < 2 * p->n_tensors) slots *= 2;
+    uint32_t *table = esp__pool_get(p->pool, slots * sizeof *table);
+    for (uint32_t i = 0; i < p->n_tensors; i++) {
+        uint32_t at = (uint32_t)(esp__text_hash(t[i].name) >> 32) & (slots - 1);
+        for (; table[at]; at = (at + 1) & (slots - 1))
+            if (!strcmp(t[table[at] - 1].name, t[i].name))
+                return esp__fail(NULL, ESP_E_ARG, "model '%s': tensors %u and %u are both named '%s'",
+                                 p->model_name ? p->model_name : "", table[at] - 1, i, t[i].name);
+        table[at] = i + 1;
+    }
+    return ESP_OK;
+}
+
+static esp_status esp__check_model(esp__problem *p) {
+    const esp_plan_model *m = p->model;
+    const char *name = p->model_name ? p->model_name : "";
+    if (!m->n_tensors || !m->tensors) return esp__fail(NULL, ESP_E_ARG, "model '%s' has no tensors", name);
+    if (m->n_tensors > ESP__PLAN_TENSORS_MAX)
+        return esp__fail(NULL, ESP_E_ARG, "model '%s' has %u tensors: at most %d can be planned; merge small ones",
+                         name, m->n_tensors, (int)ESP__PLAN_TENSORS_MAX);
+    if (esp__bad_time(m->forward_ns) || esp__bad_time(m->update_ns))
+        return esp__fail(NULL, ESP_E_ARG, "model '%s': forward and update times must be 0 to 1e13 ns", name);
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        const esp_plan_tensor *t = &m->tensors[i];
+        if (!t->name || !*t->name || strpbrk(t->name, " \t\r\n#") || strlen(t->name) > 1000)
+            return esp__fail(NULL, ESP_E_ARG,
+                             "model '%s': tensor %u: names have 1 to 1000 characters, no blanks and no '#'", name, i);
+        if (!t->elements || t->elements > (uint64_t)1 << 50)
+            return esp__fail(NULL, ESP_E_ARG, "model '%s': tensor '%s': elements must be 1 to 2^50, not %llu", name,
+                             t->name, (unsigned long long)t->elements);
+        if (esp__bad_time(t->compute_ns))
+            return esp__fail(NULL, ESP_E_ARG,
+                             "model '%s': tensor '%s': its compute time must be 0 to 1e13 ns, not %g ns", name, t->name,
+                             t->compute_ns);
+    }
+    return esp__check_names(p);
+}
+
+/* ---- constraints on single tensors ------------------------------------------------------------------------------------- */
+static int esp__glob(const char *pattern, const char *text) { return fnmatch(pattern, text, 0) == 0; }
+
+/* What tensor i must keep: its own wish, else that of the first pattern that fits; NULL: nothing. */
+static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
+    char glob[ESP__SPEC_MAX];
+    if (p->model->tensors[i].keep) return p->model->tensors[i].keep;
+    for (uint32_t k = 0; k < p->config.n_keep; k++) {
+        const char *equals = strchr(p->config.keep[k], '=');
+        snprintf(glob, sizeof glob, "%.*s", (int)(equals - p->config.keep[k]), p->config.keep[k]);
+        if (esp__glob(glob, p->model->tensors[i].name)) return equals + 1;
+    }
+    return NULL;
+}
+
+static uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
+    for (uint32_t c = 0; c < p->n_codecs; c++)
+        if (!strcmp(p->codecs[c].spec, spec)) return c;
+    for (uint32_t c = 0; c < p->n_codecs; c++) { /* or by its name alone */
+        size_t n = strcspn(p->codecs[c].spec, ":");
+        if (strlen(spec) == n && !strncmp(p->codecs[c].spec, spec, n)) return c;
+    }
+    return ESP__NO_CODEC;
+}
+
+static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *tensor, esp__tree **out) {
+    esp__option o;
+    char option[ESP__TEXT_MAX];
+    uint32_t codec;
+    if (!strcmp(text, "fp32") || !strcmp(text, "none")) {
+        *out = esp__tree_make(p, NULL, ESP__NO_CODEC, 1);
+    } else if ((codec = esp__codec_named(p, text)) != ESP__NO_CODEC) {
+        *out = esp__tree_make(p, NULL, codec, 0);
+    } else if (strchr(text, '.') && !strchr(text, ':') && strpbrk(text, "> @")) {
+        esp_status s = esp__option_parse(NULL, text, &o);
+        if (s) return esp__fail(NULL, s, "tensor '%s': keep: %s", tensor, esp_last_error(NULL));
+        esp__option_print(&o, option, sizeof option);
+        *out = esp__tree_make(p, option, ESP__NO_CODEC, 0);
+    } else if (!esp__option_parse(NULL, text, &o)) {
+        esp__option_print(&o, option, sizeof option);
+        *out = esp__tree_make(p, option, ESP__NO_CODEC, 0);
+    } else {
+        return esp__fail(NULL, ESP_E_ARG,
+                         "tensor '%s': keep '%s': expected fp32, one of the codecs given, or an option's text", tensor,
+                         text);
+    }
+    if (!(*out)->n_options)
+        return esp__fail(
+            NULL, ESP_E_ARG, "tensor '%s': keep '%s' leaves no option%s: look at forbid, only, max_comp and devices",
+            tensor, text, p->hierarchical ? "" : " (one machine, or one rank a machine, has only flat options)");
+    return ESP_OK;
+}
+
+/* Does the menu of a unit with this constraint have anything in it? Whether an op can run does not depend on its size. */
+static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *text) {
+    esp__unit u = {tensor, 1, 0, p->model->tensors[tensor].elements};
+    if (esp__menu_get(p, &u)->n) return ESP_OK;
+    return esp__fail(NULL, ESP_E_ARG, "tensor '%s': %s%s leaves no option that a codec can run on these devices",
+                     p->model->tensors[tensor].name, text ? "keep " : "what is forbidden or asked for",
+                     text ? text : "");
+}
+
+static esp_status esp__keeps_open(esp__problem *p) {
+    uint32_t *keep = esp__pool_get(p->pool, p->n_tensors * sizeof *keep), room = 8, nodes = 0;
+    const char **texts = esp__pool_get(p->pool, room * sizeof *texts);
+    p->trees = esp__pool_get(p->pool, room * sizeof *p->trees);
+    p->trees[0] = esp__tree_make(p, NULL, ESP__NO_CODEC, 0);
+    p->n_keeps = 1;
+    p->keep = keep;
+    for (uint32_t k = 0; k < p->config.n_keep; k++)
+        if (!p->config.keep[k] || !strchr(p->config.keep[k], '='))
+            return esp__fail(NULL, ESP_E_ARG, "keep '%s': expected GLOB=fp32, GLOB=CODEC or GLOB=OPTION",
+                             p->config.keep[k] ? p->config.keep[k] : "");
+    for (uint32_t i = 0; i < p->n_tensors; i++) {
+        const char *text = esp__keep_text(p, i);
+        uint32_t k = 0;
+        if (text) {
+            for (k = 1; k < p->n_keeps && strcmp(texts[k], text) != 0; k++) {
+            }
+        }
+        keep[i] = k;
+        if (k < p->n_keeps) continue;
+        if (p->n_keeps == room) {
+            const char **more = esp__pool_get(p->pool, 2 * room * sizeof *more);
+            esp__tree **trees = esp__pool_get(p->pool, 2 * room * sizeof *trees);
+            memcpy((void *)more, (void *)texts, room * sizeof *more);
+            memcpy(trees, p->trees, room * sizeof *trees);
+            texts = more, p->trees = trees, room *= 2;
+        }
+        texts[k] = text;
+        esp_status s = esp__keep_tree(p, text, p->model->tensors[i].name, &p->trees[k]);
+        if (s) return s;
+        p->n_keeps++;
+    }
+    for (uint32_t k = 0; k < p->n_keeps; k++)
+        if (p->trees[k]->n_nodes > nodes) nodes = p->trees[k]->n_nodes;
+    p->heads = esp__pool_get(p->pool, (nodes + 1) * sizeof *p->heads);
+    for (uint32_t i = 0, done = 0; i < p->n_tensors; i++) {
+        if (keep[i] < done) continue;
+        if (!p->trees[keep[i]]->n_options)
+            return esp__fail(NULL, ESP_E_ARG, "no option is left: look at forbid, only, max_comp and devices%s",
+                             p->hierarchical ? "" : " (one machine, or one rank a machine, has only flat options)");
+        esp_status s = esp__keep_check(p, i, keep[i] ? texts[keep[i]] : NULL);
+        if (s) return s;
+        if (keep[i] == done) done++;
+    }
+    return ESP_OK;
+}
+
+static esp_status esp__check_patterns(const char *const *patterns, uint32_t n, const char *what) {
+    for (uint32_t i = 0; i < n; i++)
+        if (!patterns || !patterns[i]) return esp__fail(NULL, ESP_E_ARG, "config: %s: pattern %u is NULL", what, i);
+    return ESP_OK;
+}
+
+static esp_status esp__check_config(const esp_plan_config *c) {
+    esp_status s;
+    if ((s = esp__check_patterns(c->forbid, c->n_forbid, "forbid")) != ESP_OK) return s;
+    if ((s = esp__check_patterns(c->only, c->n_only, "only")) != ESP_OK) return s;
+    if ((s = esp__check_patterns(c->keep, c->n_keep, "keep")) != ESP_OK) return s;
+    if (esp__bad(c->budget_ns))
+        return esp__fail(NULL, ESP_E_ARG, "config: budget_ns must be >= 0, not %g", c->budget_ns);
+    if (esp__bad(c->max_volume))
+        return esp__fail(NULL, ESP_E_ARG, "config: max_volume must be >= 0, not %g", c->max_volume);
+    if (esp__bad(c->max_error))
+        return esp__fail(NULL, ESP_E_ARG, "config: max_error must be >= 0, not %g", c->max_error);
+    return c->devices > 3u ? esp__fail(NULL, ESP_E_ARG, "config: devices: expected cpu, gpu or both") : ESP_OK;
+}
+
+/* ---- everything ------------------------------------------------------------------------------------------------------------ */
+static void esp__copy_struct(void *to, uint32_t size, const void *from, uint32_t from_size) {
+    memset(to, 0, size);
+    if (from) memcpy(to, from, from_size && from_size < size ? from_size : size);
+}
+
+/* Menus of how many sizes would be needed? Pruning takes long where both devices are to be looked at. */
+enum { ESP__SIZES_ONE = 256, ESP__SIZES_TWO = 48 };
+static int esp__too_many_sizes(esp__problem *p) {
+    uint32_t most = (p->system.devices & 3u) == 3u ? (uint32_t)ESP__SIZES_TWO : (uint32_t)ESP__SIZES_ONE, n = 0;
+    uint64_t seen[4 * ESP__SIZES_ONE] = {0};
+    for (uint64_t i = 0; i < p->n_tensors && n <= most; i++) {
+        uint64_t e = p->model->tensors[i].elements, at = e * 0x9E3779B97F4A7C15ull >> 54;
+        while (seen[at] && seen[at] != e) at = (at + 1) & (4 * ESP__SIZES_ONE - 1);
+        n += !seen[at];
+        seen[at] = e;
+    }
+    return n > most;
+}
+
+static void esp__times_open(esp__problem *p) {
+    uint64_t *compute = esp__pool_get(p->pool, p->n_tensors * sizeof *compute), sum = 0;
+    uint64_t *ready = esp__pool_get(p->pool, p->n_tensors * sizeof *ready);
+    for (uint32_t i = 0; i < p->n_tensors; i++) {
+        compute[i] = (uint64_t)(p->model->tensors[i].compute_ns + 0.5);
+        ready[i] = sum += compute[i];
+    }
+    p->compute = compute;
+    p->ready = ready;
+}
+
+/* Memory comes from `pool`, whose on_failure is set. free_compression: see plan.h. The inputs must outlive the problem. */
+ESP__FN esp_status esp__problem_open(esp__problem *p, esp__pool *pool, const esp_plan_model *model,
+                                     const esp_plan_codec *codecs, uint32_t n_codecs, const esp_plan_system *system,
+                                     const esp_plan_config *config, int free_compression) {
+    esp_status s;
+    memset(p, 0, sizeof *p);
+    if (!model || !system || (n_codecs && !codecs))
+        return esp__fail(NULL, ESP_E_ARG, "plan: model, system or codecs is NULL");
+    p->pool = pool;
+    p->model = model;
+    p->free_compression = free_compression;
+    p->width = ESP__WIDTH_ENDS;
+    p->effort = 1.0;
+    p->n_tensors = model->n_tensors;
+    esp__copy_struct(&p->system, sizeof p->system, system, system->struct_size);
+    esp__copy_struct(&p->config, sizeof p->config, config, config ? config->struct_size : 0);
+    p->seed = p->config.seed;
+    if (p->config.flags & ESP_PLAN_THOROUGH) p->effort = 16.0;
+    p->model_name = esp__one_line(p, model->name);
+    p->system.name = esp__one_line(p, p->system.name);
+    if ((s = esp__check_model(p)) != ESP_OK || (s = esp__check_system(&p->system)) != ESP_OK) return s;
+    esp_plan_codec *own = esp__pool_get(pool, n_codecs * sizeof *own);
+    const uint8_t *at = (const uint8_t *)codecs;
+    for (uint32_t c = 0; c < n_codecs; c++) { /* a caller's structs may be shorter than ours */
+        uint32_t size = codecs->struct_size ? codecs->struct_size : (uint32_t)sizeof *codecs;
+        esp__copy_struct(&own[c], sizeof *own, at + (size_t)c * size, size);
+        if ((s = esp__check_codec(&own[c], c)) != ESP_OK) return s;
+        for (uint32_t b = 0; b < c; b++)
+            if (!strcmp(own[b].spec, own[c].spec))
+                return esp__fail(NULL, ESP_E_ARG, "codecs %u and %u are both '%s'", b, c, own[c].spec);
+    }
+    p->codecs = own;
+    p->n_codecs = n_codecs;
+    p->size[ESP__INTRA] = p->system.ranks_per_machine;
+    p->size[ESP__INTER] = p->system.machines;
+    p->size[ESP__FLAT] = p->system.ranks_per_machine * p->system.machines;
+    p->hierarchical = p->system.machines > 1 && p->system.ranks_per_machine > 1;
+    if ((s = esp__check_config(&p->config)) != ESP_OK) return s;
+    if (p->config.devices && !(p->config.devices & p->system.devices))
+        return esp__fail(NULL, ESP_E_ARG, "devices: system '%s' has none of those asked for",
+                         p->system.name ? p->system.name : "");
+    p->n_menu_slots = 256;
+    while (p->n_menu_slots < 4 * p->n_tensors && p->n_menu_slots < 65536) p->n_menu_slots *= 2;
+    p->menus = esp__pool_get(pool, p->n_menu_slots * sizeof *p->menus);
+    p->roughly = esp__too_many_sizes(p);
+    esp__times_open(p);
+    esp__recipes_open(p);
+    return esp__keeps_open(p);
+}

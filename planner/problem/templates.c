@@ -1,0 +1,265 @@
+/* templates.c: the options that system and constraints leave, as recipes (ops whose sizes are symbols), stored as a graph in
+ * which equal ends are shared: what two prefixes have in common from here on is looked at once. Knows no sizes and times. */
+#include "planner/plan.h"
+
+typedef struct esp__edge {
+    uint32_t to;
+    uint16_t op; /* index in problem.recipe_ops */
+} esp__edge;
+typedef struct esp__node {
+    uint32_t first, n; /* edges */
+} esp__node;
+/* Nodes are numbered so that every edge leads to a smaller one; node 0 is the end. */
+struct esp__tree {
+    esp__node *nodes;
+    esp__edge *edges;
+    uint32_t n_nodes, root, n_options;
+    uint32_t codec; /* the only one allowed, or ESP__NO_CODEC for any */
+};
+
+enum {
+    ESP__OP_PACK = 0,
+    ESP__OP_UNPACK = 1,
+    ESP__RECIPE_ROOM = 2048,
+    ESP__OP_END = 0xffff
+}; /* END: no op, the option is whole */
+
+static uint8_t esp__cut_of(const esp__region *r) {
+    if (r->n_cuts == 0) return ESP__CUT_NONE;
+    if (r->n_cuts == 2) return ESP__CUT_BOTH;
+    return r->cuts[0].level == ESP__FLAT    ? (uint8_t)ESP__CUT_FLAT
+           : r->cuts[0].level == ESP__INTRA ? (uint8_t)ESP__CUT_INTRA
+                                            : (uint8_t)ESP__CUT_INTER;
+}
+
+static void esp__slots_of(const esp__region *r, uint8_t slots[3]) {
+    memset(slots, 0, 3);
+    for (uint32_t d = 0; d < r->n_dims; d++) slots[r->dims[d].level]++;
+}
+
+static uint8_t esp__lane_mask(const esp__problem *p, const esp__step *s) {
+    if (s->kind != ESP__COLL) {
+        if (s->device == ESP__DEV_GPU) return 1u << ESP__LANE_COMPUTE;
+        return (uint8_t)(1u << ESP__LANE_CPU | (p->system.shared_cores ? 1u << ESP__LANE_COMPUTE : 0u));
+    }
+    if (s->level == ESP__INTRA || p->system.machines == 1) return 1u << ESP__LANE_INTRA;
+    if (s->level == ESP__INTER || p->system.ranks_per_machine == 1) return 1u << ESP__LANE_INTER;
+    return 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER;
+}
+
+/* Which ranks of a machine are at work: a rooted step leaves one of its group until the second step spreads the result. */
+static uint8_t esp__flows_of(const uint8_t rooted[3]) {
+    if (rooted[ESP__INTRA] || rooted[ESP__FLAT]) return ESP__FLOWS_ONE;
+    return rooted[ESP__INTER] ? ESP__FLOWS_SPREAD : ESP__FLOWS_ALL;
+}
+
+static int esp__step_on_cpu(const esp__option *o, uint32_t i, uint8_t kind) {
+    return i < o->n && o->steps[i].kind == kind && o->steps[i].device == ESP__DEV_CPU;
+}
+
+static void esp__recipe_copy(const esp__region *r, uint8_t flows, uint8_t up, esp__recipe_op *op) {
+    memset(op, 0, sizeof *op);
+    op->kind = ESP_PLAN_COPY;
+    op->lanes = 1u << ESP__LANE_INTRA;
+    op->cut = esp__cut_of(r);
+    op->flows = flows;
+    op->up = up;
+}
+
+/* The ops of one option, and how many. Seen from a rank that is everywhere the root. */
+static uint32_t esp__recipe_ops(const esp__problem *p, const esp__option *o, esp__recipe_op *out) {
+    esp__seat at;
+    esp__region r;
+    uint8_t rooted[3] = {0, 0, 0};
+    uint32_t n = 0, swap;
+    int copies = p->system.host_bytes_per_us > 0.0 && !p->free_compression;
+    memset(&at, 0, sizeof at);
+    for (int level = 0; level < 3; level++) at.size[level] = (int32_t)p->size[level];
+    esp__region_start(&r);
+    for (uint32_t i = 0; i < o->n; i++) {
+        const esp__step *s = &o->steps[i];
+        esp__recipe_op op;
+        memset(&op, 0, sizeof op);
+        op.kind = s->kind == ESP__COLL   ? (uint8_t)ESP_PLAN_COLLECTIVE
+                  : s->kind == ESP__COMP ? (uint8_t)ESP_PLAN_COMP
+                                         : (uint8_t)ESP_PLAN_DECOMP;
+        op.lanes = esp__lane_mask(p, s);
+        op.device = s->device, op.coll = s->coll, op.level = s->level, op.role = s->role;
+        op.compressed = s->compressed, op.summed = s->summed;
+        op.cut = esp__cut_of(&r);
+        op.flows = esp__flows_of(rooted);
+        esp__slots_of(&r, op.slots);
+        if (copies && esp__step_on_cpu(o, i, ESP__COMP) && !(i && esp__step_on_cpu(o, i - 1, ESP__DECOMP)))
+            esp__recipe_copy(&r, op.flows, 0, &out[n++]);
+        esp__region_step(&r, &at, o, i, &swap);
+        op.parts = esp__cut_of(&r);
+        esp__slots_of(&r, op.slots_after);
+        if (s->kind == ESP__COLL || !p->free_compression) out[n++] = op;
+        if (copies && esp__step_on_cpu(o, i, ESP__DECOMP) && !esp__step_on_cpu(o, i + 1, ESP__COMP))
+            esp__recipe_copy(&r, op.flows, 1, &out[n++]);
+        if (s->coll == ESP_COLL_REDUCE || s->coll == ESP_COLL_GATHER) rooted[s->level] = 1;
+        if (s->coll == ESP_COLL_BROADCAST) rooted[s->level] = 0;
+    }
+    return n;
+}
+
+/* The number of this op in the problem's list, which gets it if it is new. */
+static uint16_t esp__recipe_intern(esp__problem *p, const esp__recipe_op *op) {
+    esp__recipe_op *all = (esp__recipe_op *)(uintptr_t)p->recipe_ops;
+    uint32_t i = 0;
+    while (i < p->n_recipe_ops && memcmp(&all[i], op, sizeof *op)) i++;
+    if (i == p->n_recipe_ops) {
+        all[i] = *op; /* there are a few hundred: ESP__RECIPE_ROOM is far from full */
+        p->n_recipe_ops++;
+    }
+    return (uint16_t)i;
+}
+
+/* ---- a trie of all options, then the graph -------------------------------------------------------------------------- */
+typedef struct esp__trie_node {
+    uint32_t child, sibling, same; /* first child, next sibling; `same`: node of the graph */
+    uint16_t op;                   /* that leads here */
+    uint16_t n_children;
+} esp__trie_node;
+
+typedef struct esp__planting {
+    esp__problem *p;
+    esp__trie_node *nodes;
+    uint32_t n, room, n_options, n_checked;
+    const char *only_option; /* text, or NULL */
+    int no_comp;
+    uint32_t memo[8192]; /* hash of a recipe op: its number + 1 */
+} esp__planting;
+
+static int esp__pattern_in(const char *text, const char *const *patterns, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (esp__tree_has(text, patterns[i])) return 1;
+    return 0;
+}
+
+static int esp__option_wanted(esp__planting *w, const esp__option *o) {
+    const esp_plan_config *c = &w->p->config;
+    char text[ESP__TEXT_MAX];
+    uint32_t comps = 0;
+    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP;
+    if (w->only_option) {
+        esp__option_print(o, text, sizeof text);
+        return !strcmp(text, w->only_option);
+    }
+    if (comps && (w->no_comp || !w->p->n_codecs)) return 0;
+    if (c->max_comp && comps > c->max_comp) return 0;
+    if (!c->n_forbid && !c->n_only) return 1;
+    esp__option_print(o, text, sizeof text);
+    return !esp__pattern_in(text, c->forbid, c->n_forbid) && (!c->n_only || esp__pattern_in(text, c->only, c->n_only));
+}
+
+static uint16_t esp__recipe_number(esp__planting *w, const esp__recipe_op *op) {
+    uint32_t *slot = &w->memo[esp__hash64(ESP__HASH0, op, sizeof *op) & 8191u];
+    if (!*slot || memcmp(&w->p->recipe_ops[*slot - 1], op, sizeof *op)) *slot = esp__recipe_intern(w->p, op) + 1u;
+    return (uint16_t)(*slot - 1);
+}
+
+static uint32_t esp__trie_child(esp__planting *w, uint32_t at, uint16_t op) {
+    uint32_t c = w->nodes[at].child;
+    while (c && w->nodes[c].op != op) c = w->nodes[c].sibling;
+    if (c) return c;
+    if (w->n == w->room) {
+        esp__trie_node *more = esp__pool_get(w->p->pool, 2u * w->room * sizeof *more);
+        memcpy(more, w->nodes, w->n * sizeof *more);
+        w->nodes = more;
+        w->room *= 2;
+    }
+    c = w->n++;
+    w->nodes[c].op = op;
+    w->nodes[c].sibling = w->nodes[at].child;
+    w->nodes[at].child = c;
+    w->nodes[at].n_children++;
+    return c;
+}
+
+static int esp__plant(void *user, const esp__option *o) {
+    esp__planting *w = user;
+    esp__recipe_op ops[ESP__MAX_OPS];
+    uint32_t at = 0;
+    if (!esp__option_wanted(w, o)) return 0;
+    uint32_t n = esp__recipe_ops(w->p, o, ops);
+    for (uint32_t i = 0; i < n; i++) at = esp__trie_child(w, at, esp__recipe_number(w, &ops[i]));
+    esp__trie_child(w, at, ESP__OP_END); /* so that one recipe may be the beginning of another */
+    w->n_options++;
+    return 0;
+}
+
+/* Are the edges of trie node `t` those of node `g`? */
+static int esp__node_same(const esp__planting *w, const esp__tree *tree, uint32_t t, uint32_t g) {
+    const esp__edge *e = &tree->edges[tree->nodes[g].first];
+    if (tree->nodes[g].n != w->nodes[t].n_children) return 0;
+    for (uint32_t c = w->nodes[t].child; c; c = w->nodes[c].sibling, e++)
+        if (e->op != w->nodes[c].op || e->to != w->nodes[c].same) return 0;
+    return 1;
+}
+
+/* Children come after their parents in the trie, so backwards every node's children are already in the graph. */
+static void esp__share(esp__planting *w, esp__tree *tree) {
+    uint32_t slots = 1, n_edges = 0;
+    while (slots < 2 * w->n) slots *= 2;
+    tree->nodes = esp__pool_get(w->p->pool, (w->n + 1) * sizeof *tree->nodes);
+    tree->edges = esp__pool_get(w->p->pool, (w->n + 1) * sizeof *tree->edges);
+    uint32_t *table = esp__pool_get(w->p->pool, slots * sizeof *table);
+    tree->n_nodes = 1; /* the end */
+    for (uint32_t t = w->n; t-- > 0;) {
+        uint64_t hash = ESP__HASH0;
+        uint32_t at;
+        if (!w->nodes[t].child) {
+            w->nodes[t].same = 0;
+            continue;
+        }
+        for (uint32_t c = w->nodes[t].child; c; c = w->nodes[c].sibling)
+            hash = (hash ^ ((uint64_t)w->nodes[c].same << 16 | w->nodes[c].op)) * 0x9E3779B97F4A7C15ull;
+        at = (uint32_t)(hash >> 32) & (slots - 1);
+        while (table[at] && !esp__node_same(w, tree, t, table[at])) at = (at + 1) & (slots - 1);
+        if (!table[at]) {
+            esp__node *node = &tree->nodes[tree->n_nodes];
+            node->first = n_edges;
+            for (uint32_t c = w->nodes[t].child; c; c = w->nodes[c].sibling) {
+                tree->edges[n_edges].op = w->nodes[c].op;
+                tree->edges[n_edges++].to = w->nodes[c].same;
+            }
+            node->n = n_edges - node->first;
+            table[at] = tree->n_nodes++;
+        }
+        w->nodes[t].same = table[at];
+    }
+    tree->root = w->nodes[0].same;
+}
+
+/* The options for one constraint: only_option a text or NULL; codec the only one, or ESP__NO_CODEC; no_comp: none. */
+static esp__tree *esp__tree_make(esp__problem *p, const char *only_option, uint32_t codec, int no_comp) {
+    esp__tree *tree = esp__pool_get(p->pool, sizeof *tree);
+    esp__planting *w = esp__pool_get(p->pool, sizeof *w);
+    uint32_t devices = p->system.devices,
+             parts = p->hierarchical ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT;
+    int extended = 0;
+    for (uint32_t i = 0; i < p->n_codecs; i++) extended |= (p->codecs[i].caps & ESP_CODEC_REDUCIBLE) != 0;
+    if (p->config.devices && !only_option) devices &= p->config.devices;
+    w->p = p;
+    w->room = 1024;
+    w->nodes = esp__pool_get(p->pool, w->room * sizeof *w->nodes);
+    w->n = 1;
+    w->only_option = only_option;
+    w->no_comp = no_comp || (p->config.flags & ESP_PLAN_NO_COMP) != 0;
+    esp__option_each(parts, only_option ? 3u : devices, extended || only_option, esp__plant, w);
+    tree->n_options = w->n_options;
+    tree->codec = codec;
+    if (w->n_options) esp__share(w, tree);
+    return tree;
+}
+
+static void esp__recipes_open(esp__problem *p) {
+    esp__recipe_op *ops = esp__pool_get(p->pool, ESP__RECIPE_ROOM * sizeof *ops);
+    uint8_t lane = (p->system.devices & 1u << ESP_PLAN_GPU) ? 1u << ESP__LANE_COMPUTE : 1u << ESP__LANE_CPU;
+    ops[ESP__OP_PACK].kind = ops[ESP__OP_UNPACK].kind = ESP_PLAN_PACK;
+    ops[ESP__OP_PACK].lanes = ops[ESP__OP_UNPACK].lanes = lane;
+    ops[ESP__OP_UNPACK].up = 1;
+    p->recipe_ops = ops;
+    p->n_recipe_ops = 2;
+}

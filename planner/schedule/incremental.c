@@ -1,0 +1,413 @@
+/* incremental.c: a draft laid out for trials: what would the step take if some neighbouring units were replaced by others?
+ *
+ * A trial costs little. Without the old units, every other op has a *tail*: the longest path from its start to the end of
+ * the step. The new units' ops are then merged into the sequence by ready time, from the old ones' backward on; of every op
+ * that comes by, start + tail is a path through the new schedule, and the longest of these is its makespan. So a trial ends
+ * with the last new op, or at the first path that is too long. Must give what esp__replay gives. */
+#include "planner/plan.h"
+
+typedef struct esp__spot { /* one op of the sequence */
+    uint64_t ns;
+    uint32_t unit;          /* or ESP__NEXT_BACKWARD */
+    uint32_t before, after; /* places of its chain's neighbours; backward: of the backward before and after */
+    uint32_t tensor;        /* of a backward */
+    uint8_t lanes;
+} esp__spot;
+#define ESP__NOWHERE 0xffffffffu
+
+typedef struct esp__times {
+    uint64_t lane[ESP__LANES];
+} esp__times;
+
+/* How new ops find their place: by ready time; the next backward before a Comp that is ready as early; or as early as
+ * their lanes let them. */
+enum { ESP__BY_READY = 0, ESP__BACKWARD_FIRST, ESP__EAGER, ESP__WAYS };
+enum { ESP__NEW_MAX = 16 };
+
+/* A new unit, its ops on their way into the sequence. */
+typedef struct esp__chain {
+    esp__unit unit;
+    const esp__path *path;
+    uint32_t after; /* place of the backward that makes it ready */
+    uint32_t op;
+    uint64_t ready;
+} esp__chain;
+/* Units [gone, gone + n_gone) of the draft, all neighbours, replaced by n new ones. */
+typedef struct esp__swap {
+    uint32_t gone, n_gone, n, way;
+    uint32_t from, to; /* places: first that could change; end of the old ops */
+    esp__chain chains[ESP__NEW_MAX];
+    uint32_t n_places;
+    struct {
+        uint32_t before, chain; /* a new op goes before this spot */
+    } places[ESP__NEW_MAX * ESP__MAX_OPS];
+} esp__swap;
+
+/* A draft laid out for trials. */
+typedef struct esp__desk {
+    esp__problem *p;
+    esp__draft *d;
+    uint32_t n, room, room_units;
+    esp__spot *spots;
+    uint64_t *end, *now; /* [n] in the draft; in the trial under way                                     */
+    uint64_t *tail;      /* [n] from its start to the end of the step                                    */
+    esp__times *free_at; /* [n] when lanes are free just before this op                                   */
+    esp__times *next;    /* [n + 1] tail of the next op on each lane, from this place on                 */
+    uint64_t *saved_tail;
+    esp__times *saved_next;
+    uint32_t *first, *last;    /* [units] places of a unit's ops                                         */
+    uint32_t *backward;        /* [tensors] place                                                       */
+    uint32_t *attached;        /* [tensors + 1] first unit that ends with this tensor or a later one     */
+    uint32_t *fill, *sequence; /* scratch                                                              */
+    uint32_t room_sequence, reached;
+    esp__swap swaps[3];
+    esp__draft before, other; /* to go back to; to compare with */
+    uint64_t memory, volume;  /* sums over the draft, for the limits                                     */
+    double error, elements;
+    uint64_t trials;
+} esp__desk;
+
+/* The largest of the lanes' values, or `least`. */
+static uint64_t esp__lanes_max(const uint64_t *value, uint32_t lanes, uint64_t least) {
+    return esp__lanes_free(value, lanes, least);
+}
+
+/* ---- laying out ------------------------------------------------------------------------------------------------------ */
+static void esp__desk_room(esp__desk *k, uint32_t n) {
+    esp__pool *pool = k->p->pool;
+    if (n <= k->room) return;
+    k->room = n + n / 2 + 64;
+    k->spots = esp__pool_get(pool, k->room * sizeof *k->spots);
+    k->end = esp__pool_get(pool, k->room * sizeof *k->end);
+    k->now = esp__pool_get(pool, k->room * sizeof *k->now);
+    k->tail = esp__pool_get(pool, k->room * sizeof *k->tail);
+    k->saved_tail = esp__pool_get(pool, k->room * sizeof *k->tail);
+    k->free_at = esp__pool_get(pool, (k->room + 1u) * sizeof *k->free_at);
+    k->next = esp__pool_get(pool, (k->room + 1u) * sizeof *k->next);
+    k->saved_next = esp__pool_get(pool, (k->room + 1u) * sizeof *k->next);
+}
+
+static void esp__desk_sequence_room(esp__desk *k, uint32_t n) {
+    if (n <= k->room_sequence) return;
+    uint32_t *old = k->sequence;
+    k->sequence = esp__pool_get(k->p->pool, (2u * n + 256u) * sizeof *k->sequence);
+    if (old) memcpy(k->sequence, old, k->room_sequence * sizeof *old);
+    k->room_sequence = 2u * n + 256u;
+}
+
+/* Places and links of all ops, from the draft's sequence. */
+static void esp__desk_spots(esp__desk *k) {
+    const esp__draft *d = k->d;
+    uint32_t tensor = 0;
+    k->n = d->n_sequence;
+    for (uint32_t u = 0; u < d->n_units; u++) k->fill[u] = 0, k->first[u] = k->last[u] = ESP__NOWHERE;
+    for (uint32_t i = 0; i < k->n; i++) {
+        esp__spot *s = &k->spots[i];
+        s->unit = d->sequence[i];
+        s->after = ESP__NOWHERE;
+        if (s->unit == ESP__NEXT_BACKWARD) {
+            s->ns = k->p->compute[tensor];
+            s->lanes = 1u << ESP__LANE_COMPUTE;
+            s->tensor = tensor;
+            s->before = tensor ? k->backward[tensor - 1] : ESP__NOWHERE;
+            k->backward[tensor++] = i;
+        } else {
+            const esp__plan_op *op = &d->paths[s->unit]->ops[k->fill[s->unit]++];
+            uint32_t *last = &k->last[s->unit];
+            s->ns = op->ns;
+            s->lanes = op->lanes;
+            if (*last == ESP__NOWHERE) {
+                k->first[s->unit] = i;
+                s->before = k->backward[d->units[s->unit].first + d->units[s->unit].n - 1];
+            } else {
+                s->before = *last;
+            }
+            *last = i;
+        }
+        /* a backward's other followers, the units that it makes ready, are found through `attached` */
+        if (s->before != ESP__NOWHERE && (k->spots[s->before].unit == s->unit)) k->spots[s->before].after = i;
+    }
+}
+
+static void esp__desk_forward(esp__desk *k) {
+    uint64_t free_at[ESP__LANES] = {0}, makespan = 0;
+    for (uint32_t i = 0; i < k->n; i++) {
+        const esp__spot *s = &k->spots[i];
+        memcpy(k->free_at[i].lane, free_at, sizeof free_at);
+        uint64_t start = esp__lanes_free(free_at, s->lanes, s->before == ESP__NOWHERE ? 0 : k->end[s->before]);
+        k->end[i] = k->now[i] = start + s->ns;
+        esp__lanes_take(free_at, s->lanes, k->end[i]);
+        if (k->end[i] > makespan) makespan = k->end[i];
+    }
+    memcpy(k->free_at[k->n].lane, free_at, sizeof free_at);
+    k->d->makespan = makespan;
+}
+
+/* Tails of the places [from, to), as if units [gone, gone + n_gone) were not there. */
+static void esp__desk_tails(esp__desk *k, uint32_t from, uint32_t to, uint32_t gone, uint32_t n_gone) {
+    for (uint32_t i = to; i-- > from;) {
+        const esp__spot *s = &k->spots[i];
+        k->next[i] = k->next[i + 1];
+        if (s->unit - gone < n_gone) continue; /* unsigned: below `gone` is far above */
+        uint64_t rest = s->after == ESP__NOWHERE ? 0 : k->tail[s->after];
+        if (s->unit == ESP__NEXT_BACKWARD)
+            for (uint32_t u = k->attached[s->tensor]; u < k->attached[s->tensor + 1]; u++)
+                if (u - gone >= n_gone && k->first[u] != ESP__NOWHERE && k->tail[k->first[u]] > rest)
+                    rest = k->tail[k->first[u]];
+        k->tail[i] = s->ns + esp__lanes_max(k->next[i + 1].lane, s->lanes, rest);
+        esp__lanes_take(k->next[i].lane, s->lanes, k->tail[i]);
+    }
+}
+
+static void esp__desk_lay(esp__desk *k) {
+    k->p->work += 2u * k->d->n_sequence;
+    esp__desk_room(k, k->d->n_sequence + ESP__MAX_OPS);
+    esp__desk_spots(k);
+    esp__desk_forward(k);
+    memset(&k->next[k->n], 0, sizeof k->next[k->n]);
+    esp__desk_tails(k, 0, k->n, 0, 0);
+}
+
+/* Sums and places that depend on the units. */
+static void esp__desk_units(esp__desk *k) {
+    const esp__draft *d = k->d;
+    uint32_t tensors = (uint32_t)k->p->n_tensors, u = 0;
+    if (d->n_units > k->room_units) {
+        k->room_units = d->n_units + d->n_units / 2 + 16;
+        k->first = esp__pool_get(k->p->pool, k->room_units * sizeof *k->first);
+        k->last = esp__pool_get(k->p->pool, k->room_units * sizeof *k->last);
+        k->fill = esp__pool_get(k->p->pool, k->room_units * sizeof *k->fill);
+    }
+    for (uint32_t t = 0; t < tensors; t++) {
+        k->attached[t] = u;
+        while (u < d->n_units && d->units[u].first + d->units[u].n - 1 == t) u++;
+    }
+    k->attached[tensors] = d->n_units;
+    k->memory = k->volume = 0;
+    k->error = 0.0;
+    for (u = 0; u < d->n_units; u++) {
+        k->memory += d->paths[u]->memory;
+        k->volume += d->paths[u]->volume;
+        k->error += d->paths[u]->error;
+    }
+}
+
+/* The draft has a sequence. It may be changed by others as long as esp__desk_anew is called then. */
+static void esp__desk_anew(esp__desk *k) {
+    esp__desk_units(k);
+    esp__desk_lay(k);
+}
+
+static esp__desk *esp__desk_open(esp__problem *p, esp__draft *d) {
+    esp__desk *k = p->desk; /* one at a time: its memory serves for the next */
+    if (k) {
+        k->d = d;
+        esp__desk_anew(k);
+        return k;
+    }
+    p->desk = k = esp__pool_get(p->pool, sizeof *k);
+    k->p = p;
+    k->d = d;
+    k->backward = esp__pool_get(p->pool, p->n_tensors * sizeof *k->backward);
+    k->attached = esp__pool_get(p->pool, (p->n_tensors + 1u) * sizeof *k->attached);
+    for (uint64_t t = 0; t < p->n_tensors; t++) k->elements += (double)p->model->tensors[t].elements;
+    esp__desk_anew(k);
+    return k;
+}
+
+/* ---- trials ------------------------------------------------------------------------------------------------------------ */
+/* Is an op of these units on a longest path? If not, there is one that nothing done to them makes shorter. */
+static int esp__desk_critical(const esp__desk *k, uint32_t unit, uint32_t n) {
+    for (uint32_t u = unit; u < unit + n; u++)
+        for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->spots[i].after)
+            if (k->end[i] - k->spots[i].ns + k->tail[i] == k->d->makespan) return 1;
+    return 0;
+}
+
+/* Takes units [gone, gone + n_gone) out of the tails. `s` keeps what is needed to put them back. */
+static void esp__desk_lift(esp__desk *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
+    const esp__unit *first = &k->d->units[gone];
+    s->gone = gone;
+    s->n_gone = n_gone;
+    s->from = s->to = k->backward[first->first + first->n - 1] + 1;
+    for (uint32_t u = gone; u < gone + n_gone; u++)
+        if (k->last[u] != ESP__NOWHERE && k->last[u] + 1 > s->to) s->to = k->last[u] + 1;
+    memcpy(&k->saved_tail[s->from], &k->tail[s->from], (s->to - s->from) * sizeof *k->tail);
+    memcpy(&k->saved_next[s->from], &k->next[s->from], (s->to - s->from) * sizeof *k->next);
+    k->reached = s->to;
+    k->p->work += s->to - s->from + 16;
+    esp__desk_tails(k, s->from, s->to, gone, n_gone);
+}
+
+static void esp__desk_unlift(esp__desk *k, const esp__swap *s) {
+    uint32_t end = k->reached < k->n ? k->reached + 1 : k->n;
+    memcpy(&k->now[s->from], &k->end[s->from], (end - s->from) * sizeof *k->now);
+    memcpy(&k->tail[s->from], &k->saved_tail[s->from], (s->to - s->from) * sizeof *k->tail);
+    memcpy(&k->next[s->from], &k->saved_next[s->from], (s->to - s->from) * sizeof *k->next);
+}
+
+/* The step without the lifted units: no longer than any with new ones in their place. Paths that pass [from, to) by are
+ * left out, so that it may be less than that. */
+static uint64_t esp__desk_without(esp__desk *k, const esp__swap *w, uint64_t limit) {
+    uint64_t free_at[ESP__LANES], longest = 0;
+    memcpy(free_at, k->free_at[w->from].lane, sizeof free_at);
+    for (uint32_t i = w->from; i < w->to && longest < limit; i++) {
+        const esp__spot *s = &k->spots[i];
+        if (s->unit - w->gone < w->n_gone) continue;
+        uint64_t start = esp__lanes_free(free_at, s->lanes, k->now[s->before]);
+        k->now[i] = start + s->ns;
+        esp__lanes_take(free_at, s->lanes, k->now[i]);
+        if (start + k->tail[i] > longest) longest = start + k->tail[i];
+    }
+    for (uint32_t lane = 0; lane < ESP__LANES; lane++)
+        if (free_at[lane] + k->next[w->to].lane[lane] > longest) longest = free_at[lane] + k->next[w->to].lane[lane];
+    return longest;
+}
+
+/* Of the new units that are ready, the one whose next op could start first (then: was ready first). NULL: none. */
+static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_t place, uint64_t *could) {
+    esp__chain *best = NULL;
+    for (uint32_t c = 0; c < w->n; c++) {
+        esp__chain *x = &w->chains[c];
+        if (x->op == x->path->n || x->after >= place) continue;
+        uint64_t start = esp__lanes_free(free_at, x->path->ops[x->op].lanes, x->ready);
+        if (best && (start > *could || (start == *could && x->ready >= best->ready))) continue;
+        best = x;
+        *could = start;
+    }
+    return best;
+}
+
+/* Does the new op take its lanes before the op at `s`, which is ready at `other` and would start at `start`? */
+static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could, const esp__spot *s, uint64_t other,
+                           uint64_t start, uint32_t way) {
+    if (!(c->path->ops[c->op].lanes & s->lanes) || way == ESP__EAGER) return could <= start;
+    if (c->ready != other) return c->ready < other;
+    if (s->unit == ESP__NEXT_BACKWARD) return way != ESP__BACKWARD_FIRST;
+    return number < s->unit;
+}
+
+/* The makespan with the swap's new units, if it is below `limit` (else UINT64_MAX), at least; places are filled. */
+static uint64_t esp__desk_try(esp__desk *k, esp__swap *w, uint64_t limit) {
+    uint64_t free_at[ESP__LANES], longest = 0, could = 0;
+    uint32_t i = w->from, left = 0;
+    memcpy(free_at, k->free_at[i].lane, sizeof free_at);
+    w->n_places = 0;
+    for (uint32_t c = 0; c < w->n; c++) {
+        w->chains[c].op = 0;
+        w->chains[c].ready = k->end[w->chains[c].after]; /* right where it is before `from`; else set in passing */
+        left += w->chains[c].path->n;
+    }
+    k->trials++;
+    while (left && longest < limit) {
+        while (i < k->n && k->spots[i].unit - w->gone < w->n_gone) i++;
+        esp__chain *c = esp__swap_next(w, free_at, i, &could);
+        if (i < k->n) {
+            const esp__spot *s = &k->spots[i];
+            uint64_t other =
+                k->now[s->before]; /* `from` comes after a backward: every op from here on follows some op */
+            uint64_t start = esp__lanes_free(free_at, s->lanes, other);
+            if (!c || !esp__goes_first(c, w->gone, could, s, other, start, w->way)) {
+                k->now[i] = start + s->ns;
+                esp__lanes_take(free_at, s->lanes, k->now[i]);
+                if (start + k->tail[i] > longest) longest = start + k->tail[i];
+                if (s->unit == ESP__NEXT_BACKWARD)
+                    for (uint32_t x = 0; x < w->n; x++)
+                        if (w->chains[x].after == i) w->chains[x].ready = k->now[i];
+                i++;
+                continue;
+            }
+        }
+        const esp__plan_op *op = &c->path->ops[c->op++];
+        c->ready = could + op->ns;
+        uint64_t through = c->ready + esp__lanes_max(k->next[i].lane, op->lanes, 0);
+        if (through > longest) longest = through;
+        esp__lanes_take(free_at, op->lanes, c->ready);
+        w->places[w->n_places].before = i;
+        w->places[w->n_places++].chain = (uint32_t)(c - w->chains);
+        left--;
+    }
+    if (i > k->reached) k->reached = i;
+    k->p->work += i - w->from + w->n_places + 16;
+    return longest < limit ? longest : UINT64_MAX;
+}
+
+/* Would the draft be within the limits, or no further beyond them than before? */
+static int esp__desk_allows(const esp__desk *k, const esp__swap *w) {
+    const esp_plan_config *c = &k->p->config;
+    uint64_t memory = 0, volume = 0, old_memory = 0, old_volume = 0;
+    double error = 0.0, old_error = 0.0;
+    if (!c->max_memory_bytes && !(c->max_volume > 0.0) && !(c->max_error > 0.0)) return 1;
+    for (uint32_t u = w->gone; u < w->gone + w->n_gone; u++) {
+        old_memory += k->d->paths[u]->memory;
+        old_volume += k->d->paths[u]->volume;
+        old_error += k->d->paths[u]->error;
+    }
+    for (uint32_t i = 0; i < w->n; i++) {
+        memory += w->chains[i].path->memory;
+        volume += w->chains[i].path->volume;
+        error += w->chains[i].path->error;
+    }
+    if (c->max_memory_bytes && memory > old_memory && k->memory - old_memory + memory > c->max_memory_bytes) return 0;
+    if (c->max_volume > 0.0 && volume > old_volume &&
+        (double)(k->volume - old_volume + volume) > c->max_volume * 4.0 * k->elements)
+        return 0;
+    return !(c->max_error > 0.0) || error <= old_error || k->error - old_error + error <= c->max_error * k->elements;
+}
+
+static void esp__draft_room_units(esp__problem *p, esp__draft *d, uint32_t n) {
+    if (n <= d->room_units) return;
+    esp__unit *units = esp__pool_get(p->pool, (n + n / 2) * sizeof *units);
+    const esp__path **paths = esp__pool_get(p->pool, (n + n / 2) * sizeof *paths);
+    memcpy(units, d->units, d->n_units * sizeof *units);
+    memcpy((void *)paths, (const void *)d->paths, d->n_units * sizeof *paths);
+    d->units = units;
+    d->paths = paths;
+    d->room_units = n + n / 2;
+}
+
+/* Makes the swap: the new units' ops where the trial found places for them. The layout is made anew. */
+static void esp__desk_set(esp__desk *k, const esp__swap *w) {
+    esp__draft *d = k->d;
+    uint32_t n = 0, place = 0, rest = d->n_units - w->gone - w->n_gone;
+    esp__desk_sequence_room(k, d->n_sequence + w->n_places);
+    for (uint32_t i = 0; i <= d->n_sequence; i++) {
+        for (; place < w->n_places && w->places[place].before == i; place++)
+            k->sequence[n++] = w->gone + w->places[place].chain;
+        if (i == d->n_sequence || d->sequence[i] - w->gone < w->n_gone) continue;
+        uint32_t u = d->sequence[i];
+        k->sequence[n++] = u == ESP__NEXT_BACKWARD || u < w->gone ? u : u - w->n_gone + w->n;
+    }
+    esp__draft_room_units(k->p, d, d->n_units - w->n_gone + w->n);
+    memmove(&d->units[w->gone + w->n], &d->units[w->gone + w->n_gone], rest * sizeof *d->units);
+    memmove((void *)&d->paths[w->gone + w->n], (const void *)&d->paths[w->gone + w->n_gone], rest * sizeof *d->paths);
+    for (uint32_t c = 0; c < w->n; c++) {
+        d->units[w->gone + c] = w->chains[c].unit;
+        d->paths[w->gone + c] = w->chains[c].path;
+    }
+    d->n_units = d->n_units - w->n_gone + w->n;
+    esp__sequence_room(k->p, d);
+    memcpy(d->sequence, k->sequence, n * sizeof *d->sequence);
+    esp__desk_anew(k);
+}
+
+/* Makes the swap where the step is then below `limit` (a path that passes the swap's window by may make it longer than the
+ * trial said); in ready order, if that is shorter still. */
+static int esp__desk_move(esp__desk *k, const esp__swap *w, uint64_t limit) {
+    esp__draft_copy(k->p, &k->before, k->d);
+    esp__desk_set(k, w);
+    uint64_t placed = k->d->makespan;
+    esp__draft_copy(k->p, &k->other, k->d);
+    if (esp__generate(k->p, &k->other) < (placed < limit ? placed : limit)) {
+        esp__draft_copy(k->p, k->d, &k->other);
+        esp__desk_anew(k);
+        return 1;
+    }
+    if (placed < limit) return 1;
+    esp__draft_copy(k->p, k->d, &k->before);
+    esp__desk_anew(k);
+    return 0;
+}
+
+/* Makes the swap where that makes the step shorter. */
+static int esp__desk_take(esp__desk *k, const esp__swap *w) { return esp__desk_move(k, w, k->d->makespan); }

@@ -1,0 +1,202 @@
+/* robust.c: how well a plan holds where its inputs are wrong: every input gets a factor of its own between 0.8 and
+ * 1.2, many times over, and the draft's sequence is replayed with the ops' times that follow. The sequence stays
+ * as it is, as it does when it runs (a plan's text has the order of all ops), so that a longer input never makes a
+ * sample shorter. */
+#include "planner/plan.h"
+
+enum { ESP__ROBUST_SAMPLES = 200, ESP__FINALISTS = 8 };
+static const double esp__robust_error = 0.2;
+/* Inputs, by number: these, then four curves a codec, a table for each level and collective, and each tensor's
+ * backward. */
+enum {
+    ESP__IN_INTRA_ALPHA = 0,
+    ESP__IN_INTRA_SPEED,
+    ESP__IN_INTER_ALPHA,
+    ESP__IN_INTER_SPEED,
+    ESP__IN_HOST,
+    ESP__IN_PACK,
+    ESP__IN_PACK_SPEED,
+    ESP__IN_FORWARD,
+    ESP__IN_UPDATE,
+    ESP__IN_TABLES,
+    ESP__IN_CODECS = ESP__IN_TABLES + 3 * ESP_PLAN_COLLS
+};
+
+/* An op of the sequence: its time is fixed + the longer of the two others, each times its input's factor. */
+typedef struct esp__robust_op {
+    double fixed, one, other; /* ns */
+    uint32_t in_fixed, in_one, in_other;
+    uint32_t unit; /* or ESP__NEXT_BACKWARD */
+    uint32_t lanes;
+} esp__robust_op;
+
+typedef struct esp__robust_run {
+    const esp__problem *p;
+    const esp__draft *d;
+    esp__robust_op *ops; /* [n_sequence] */
+    double *factor;      /* [n_inputs] of times: 1 / that of a speed */
+    uint64_t *ready;     /* [n_units] */
+    uint32_t n_inputs;
+} esp__robust_run;
+
+static uint64_t esp__robust_dice(uint64_t *state) { /* splitmix64 */
+    uint64_t z = *state += 0x9E3779B97F4A7C15ull;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+    return z ^ z >> 31;
+}
+
+/* A collective's time by what it is made of; `op->one` holds all of it. */
+static void esp__robust_collective(const esp__problem *p, const esp__unit *u, const esp__path *path,
+                                   const esp__recipe_op *r, esp__robust_op *op) {
+    const esp_plan_system *s = &p->system;
+    int inside = r->level == ESP__INTRA || s->machines == 1;
+    const esp_plan_link *link = inside ? &s->intra : &s->inter;
+    double all = op->one;
+    uint64_t size[ESP__CUTS];
+    if ((r->level == ESP__FLAT ? &s->flat : link)->table[r->coll].n) {
+        op->in_one = (uint32_t)ESP__IN_TABLES + r->level * (uint32_t)ESP_PLAN_COLLS + r->coll;
+        return;
+    }
+    if (p->size[r->level] < 2) return;
+    op->fixed = esp__alpha(link, r->coll, p->size[r->level]);
+    op->in_fixed = inside ? ESP__IN_INTRA_ALPHA : ESP__IN_INTER_ALPHA;
+    op->one = all - op->fixed;
+    op->in_one = inside ? ESP__IN_INTRA_SPEED : ESP__IN_INTER_SPEED;
+    if (inside || r->level == ESP__INTER || s->ranks_per_machine == 1) return;
+    esp__problem other = *p; /* a flat one takes as long as its slower part: how long is that inside the machine? */
+    other.system.inter.bytes_per_us = 1e300;
+    esp__sizes(p, u->elements, size);
+    op->other = (double)esp__recipe_ns(&other, r, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]) -
+                op->fixed;
+    op->in_other = ESP__IN_INTRA_SPEED;
+    if (op->other < op->one) return;
+    op->other = op->one; /* inside is what takes it; what does it take between machines? */
+    other = *p;
+    other.system.intra.bytes_per_us = 1e300;
+    op->one = (double)esp__recipe_ns(&other, r, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]) -
+              op->fixed;
+}
+
+static void esp__robust_unit(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k,
+                             esp__robust_op *op) {
+    const esp__recipe_op *r = &p->recipe_ops[path->ops[k].recipe];
+    uint32_t curves = (uint32_t)ESP__IN_CODECS + 4 * path->codec;
+    op->one = (double)path->ops[k].ns;
+    op->lanes = path->ops[k].lanes;
+    switch (path->ops[k].kind) {
+    case ESP_PLAN_COLLECTIVE: esp__robust_collective(p, u, path, r, op); break;
+    case ESP_PLAN_COMP: op->in_one = curves + r->device; break;
+    case ESP_PLAN_DECOMP: op->in_one = curves + 2 + r->device; break;
+    case ESP_PLAN_COPY: op->in_one = ESP__IN_HOST; break;
+    default:
+        op->fixed = p->system.pack_ns < op->one ? p->system.pack_ns : op->one;
+        op->in_fixed = ESP__IN_PACK;
+        op->one -= op->fixed;
+        op->in_one = ESP__IN_PACK_SPEED;
+    }
+}
+
+static void esp__robust_open(esp__robust_run *r, esp__problem *p, const esp__draft *d) {
+    uint32_t tensor = 0;
+    r->p = p;
+    r->d = d;
+    r->n_inputs = ESP__IN_CODECS + 4 * p->n_codecs + (uint32_t)p->n_tensors;
+    r->ops = esp__pool_get(p->pool, d->n_sequence * sizeof *r->ops);
+    r->factor = esp__pool_get(p->pool, r->n_inputs * sizeof *r->factor);
+    r->ready = esp__pool_get(p->pool, d->n_units * sizeof *r->ready);
+    uint8_t *next = esp__pool_get(p->pool, d->n_units);
+    for (uint32_t i = 0; i < d->n_sequence; i++) {
+        esp__robust_op *op = &r->ops[i];
+        op->unit = d->sequence[i];
+        if (op->unit == ESP__NEXT_BACKWARD) {
+            op->one = (double)p->compute[tensor];
+            op->in_one = ESP__IN_CODECS + 4 * p->n_codecs + tensor++;
+            op->lanes = 1u << ESP__LANE_COMPUTE;
+        } else {
+            esp__robust_unit(p, &d->units[op->unit], d->paths[op->unit], next[op->unit]++, op);
+        }
+    }
+}
+
+static int esp__robust_is_speed(uint32_t input) {
+    return input == ESP__IN_INTRA_SPEED || input == ESP__IN_INTER_SPEED || input == ESP__IN_HOST ||
+           input == ESP__IN_PACK_SPEED;
+}
+
+/* Factors for one sample: the same for every draft of a problem. */
+static void esp__robust_roll(esp__robust_run *r, uint64_t *seed) {
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        double part = (double)(esp__robust_dice(seed) >> 11) / 9007199254740992.0;
+        double f = 1.0 + esp__robust_error * (2.0 * part - 1.0);
+        r->factor[i] = esp__robust_is_speed(i) ? 1.0 / f : f;
+    }
+}
+
+/* The step with the factors as they are. */
+static double esp__robust_step(esp__robust_run *r) {
+    const esp__draft *d = r->d;
+    const double *f = r->factor;
+    uint64_t free_at[ESP__LANES] = {0}, backward = 0, makespan = 0;
+    uint32_t tensor = 0, unit = 0;
+    for (uint32_t i = 0; i < d->n_sequence; i++) {
+        const esp__robust_op *op = &r->ops[i];
+        double one = op->one * f[op->in_one], other = op->other * f[op->in_other];
+        uint64_t ns = (uint64_t)(op->fixed * f[op->in_fixed] + (one > other ? one : other) + 0.5);
+        uint64_t *ready = op->unit == ESP__NEXT_BACKWARD ? &backward : &r->ready[op->unit];
+        *ready = esp__lanes_free(free_at, op->lanes, *ready) + ns;
+        esp__lanes_take(free_at, op->lanes, *ready);
+        if (*ready > makespan) makespan = *ready;
+        if (op->unit != ESP__NEXT_BACKWARD) continue;
+        for (; unit < d->n_units && d->units[unit].first + d->units[unit].n - 1 == tensor; unit++)
+            r->ready[unit] = backward;
+        tensor++;
+    }
+    return r->p->model->forward_ns * f[ESP__IN_FORWARD] + (double)makespan + r->p->model->update_ns * f[ESP__IN_UPDATE];
+}
+
+static int esp__robust_before(const void *a, const void *b) {
+    const double *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* The step that the draft keeps to in half of the samples, and in nine of ten. Deterministic for a seed. */
+ESP__FN void esp__robust(esp__problem *p, const esp__draft *d, uint64_t seed, double *p50, double *p90) {
+    esp__mark mark = esp__pool_mark(p->pool);
+    double step[ESP__ROBUST_SAMPLES];
+    esp__robust_run r;
+    esp__robust_open(&r, p, d);
+    for (uint32_t s = 0; s < ESP__ROBUST_SAMPLES; s++) {
+        esp__robust_roll(&r, &seed);
+        step[s] = esp__robust_step(&r);
+    }
+    qsort(step, ESP__ROBUST_SAMPLES, sizeof *step, esp__robust_before);
+    *p50 = step[ESP__ROBUST_SAMPLES / 2 - 1];
+    *p90 = step[ESP__ROBUST_SAMPLES * 9 / 10 - 1];
+    esp__pool_release(p->pool, mark);
+}
+
+/* Of drafts the one with the least 90th percentile, each in the same samples; among equals the first. Those beyond
+ * the limits do not count, if the first is within them. */
+ESP__FN uint32_t esp__robust_pick(esp__problem *p, const esp__draft *drafts, uint32_t n, uint64_t seed) {
+    double p50, p90, least = 0.0;
+    uint32_t best = 0;
+    int allowed = esp__draft_allowed(p, &drafts[0]);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i && allowed && !esp__draft_allowed(p, &drafts[i])) continue;
+        esp__robust(p, &drafts[i], seed, &p50, &p90);
+        if (i && p90 >= least) continue;
+        least = p90;
+        best = i;
+    }
+    return best;
+}
+
+/* The draft, or what the search found beside it, whichever holds best. */
+ESP__FN void esp__robust_best(esp__problem *p, esp__draft *d) {
+    esp__draft drafts[ESP__FINALISTS + 1];
+    drafts[0] = *d;
+    for (uint32_t i = 0; i < p->n_finalists; i++) drafts[i + 1] = p->finalists[i];
+    uint32_t best = esp__robust_pick(p, drafts, p->n_finalists + 1, p->config.seed);
+    if (best) esp__draft_copy(p, d, &drafts[best]);
+}

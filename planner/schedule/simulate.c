@@ -1,0 +1,242 @@
+/* simulate.c: the clock (docs/planner.md, "Rules of time"): when every op of a draft starts and ends. An op starts when the op before it in
+ * its unit's chain (or its backward) has ended and its lanes are free. Who comes first on a lane is decided by ready time
+ * (generating a sequence) or by the sequence (replaying it). An op on two lanes takes both at once, in sequence. */
+#include "planner/plan.h"
+
+typedef struct esp__waiting { /* an op that is ready */
+    uint64_t ready, key;      /* key: unit << 8 | op + 1; backward: next unit << 8 */
+} esp__waiting;
+
+/* Where everything stands. */
+typedef struct esp__clock {
+    uint64_t free_at[ESP__LANES];
+    uint64_t *ready; /* [n_units] when the unit's next op has its input; UINT64_MAX: not yet known */
+    uint8_t *op;     /* [n_units] its next op                                                 */
+    uint32_t tensor; /* next backward                                                         */
+    uint32_t unit;   /* first unit that backward has not reached                              */
+    uint64_t backward_ready, makespan;
+} esp__clock;
+
+static uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64_t ready) {
+    if (lanes & 1u && free_at[0] > ready) ready = free_at[0];
+    if (lanes & 2u && free_at[1] > ready) ready = free_at[1];
+    if (lanes & 4u && free_at[2] > ready) ready = free_at[2];
+    if (lanes & 8u && free_at[3] > ready) ready = free_at[3];
+    return ready;
+}
+
+static void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t end) {
+    if (lanes & 1u) free_at[0] = end;
+    if (lanes & 2u) free_at[1] = end;
+    if (lanes & 4u) free_at[2] = end;
+    if (lanes & 8u) free_at[3] = end;
+}
+
+static void esp__clock_open(esp__clock *c, const esp__problem *p, const esp__draft *d) {
+    memset(c, 0, sizeof *c);
+    c->ready = esp__pool_get(p->pool, d->n_units * sizeof *c->ready);
+    c->op = esp__pool_get(p->pool, d->n_units);
+}
+
+static uint64_t esp__clock_run(esp__clock *c, uint32_t lanes, uint64_t ready, uint64_t ns) {
+    uint64_t start = esp__lanes_free(c->free_at, lanes, ready), end = start + ns;
+    esp__lanes_take(c->free_at, lanes, end);
+    if (end > c->makespan) c->makespan = end;
+    return start;
+}
+
+/* The next tensor's backward; units that end with it become ready. Returns its start. */
+static uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const esp__draft *d) {
+    uint64_t start = esp__clock_run(c, 1u << ESP__LANE_COMPUTE, c->backward_ready, p->compute[c->tensor]);
+    c->backward_ready = start + p->compute[c->tensor];
+    for (; c->unit < d->n_units && d->units[c->unit].first + d->units[c->unit].n - 1 == c->tensor; c->unit++)
+        c->ready[c->unit] = c->backward_ready;
+    c->tensor++;
+    return start;
+}
+
+/* The next op of unit `u`. Returns its start. */
+static uint64_t esp__clock_unit(esp__clock *c, const esp__draft *d, uint32_t u) {
+    const esp__plan_op *op = &d->paths[u]->ops[c->op[u]++];
+    uint64_t start = esp__clock_run(c, op->lanes, c->ready[u], op->ns);
+    c->ready[u] = start + op->ns;
+    return start;
+}
+
+/* ---- generating ------------------------------------------------------------------------------------------------------ */
+typedef struct esp__queue {
+    esp__waiting *at;
+    uint32_t n;
+} esp__queue;
+
+static int esp__waits_less(const esp__waiting *a, const esp__waiting *b) {
+    return a->ready != b->ready ? a->ready < b->ready : a->key < b->key;
+}
+
+static void esp__queue_push(esp__queue *h, uint64_t ready, uint64_t key) {
+    esp__waiting w = {ready, key};
+    uint32_t i = h->n++;
+    for (; i && esp__waits_less(&w, &h->at[(i - 1) / 2]); i = (i - 1) / 2) h->at[i] = h->at[(i - 1) / 2];
+    h->at[i] = w;
+}
+
+static esp__waiting esp__queue_pop(esp__queue *h) {
+    esp__waiting top = h->at[0], last = h->at[--h->n];
+    uint32_t i = 0, c;
+    while ((c = 2 * i + 1) < h->n) {
+        if (c + 1 < h->n && esp__waits_less(&h->at[c + 1], &h->at[c])) c++;
+        if (!esp__waits_less(&h->at[c], &last)) break;
+        h->at[i] = h->at[c];
+        i = c;
+    }
+    h->at[i] = last;
+    return top;
+}
+
+static const uint32_t esp__link_lanes = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER;
+
+/* Unit `u` waits for its next op, if it has one and (with fixed links) that op is not on a link. */
+static void esp__queue_unit(esp__queue *h, const esp__clock *c, const esp__draft *d, uint32_t u, int fixed_links) {
+    const esp__path *path = d->paths[u];
+    if (c->op[u] == path->n) return;
+    if (fixed_links && path->ops[c->op[u]].lanes & esp__link_lanes) return;
+    esp__queue_push(h, c->ready[u], (uint64_t)u << 8 | (c->op[u] + 1u));
+}
+
+/* Pops the op that comes first by the clock's key, and runs it. Returns the unit it belongs to, or ESP__NEXT_BACKWARD. */
+static uint32_t esp__queue_run(esp__queue *h, esp__clock *c, const esp__problem *p, const esp__draft *d,
+                               int fixed_links) {
+    esp__waiting w = esp__queue_pop(h);
+    uint32_t u = (uint32_t)(w.key >> 8), first = c->unit;
+    if (w.key & 255u) {
+        esp__clock_unit(c, d, u);
+        esp__queue_unit(h, c, d, u, fixed_links);
+        return u;
+    }
+    esp__clock_backward(c, p, d);
+    for (u = first; u < c->unit; u++) esp__queue_unit(h, c, d, u, fixed_links);
+    if (c->tensor < p->n_tensors) esp__queue_push(h, c->backward_ready, (uint64_t)c->unit << 8);
+    return ESP__NEXT_BACKWARD;
+}
+
+ESP__FN uint32_t esp__sequence_length(const esp__problem *p, const esp__draft *d) {
+    uint32_t n = (uint32_t)p->n_tensors;
+    for (uint32_t u = 0; u < d->n_units; u++) n += d->paths[u]->n;
+    return n;
+}
+
+static void esp__sequence_room(esp__problem *p, esp__draft *d) {
+    uint32_t n = esp__sequence_length(p, d);
+    if (n > d->room_sequence) {
+        d->room_sequence = n + n / 4;
+        d->sequence = esp__pool_get(p->pool, d->room_sequence * sizeof *d->sequence);
+    }
+    d->n_sequence = n;
+}
+
+ESP__FN uint64_t esp__generate(esp__problem *p, esp__draft *d) {
+    esp__sequence_room(p, d);
+    esp__mark mark = esp__pool_mark(p->pool);
+    esp__clock c;
+    esp__queue h = {esp__pool_get(p->pool, (d->n_units + 1u) * sizeof *h.at), 0};
+    uint32_t n = 0;
+    esp__clock_open(&c, p, d);
+    esp__queue_push(&h, 0, 0);
+    while (h.n) d->sequence[n++] = esp__queue_run(&h, &c, p, d, 0);
+    p->work += 2 * n;
+    esp__pool_release(p->pool, mark);
+    return d->makespan = c.makespan;
+}
+
+/* ---- links in a given order --------------------------------------------------------------------------------------------- */
+/* Runs the op at the front of link lane `lane`, if its input is ready and it is at the front of its other link too. */
+static int esp__links_run(esp__clock *c, const esp__draft *d, uint32_t *const queue[2], uint32_t cursor[2],
+                          const uint32_t length[2], uint32_t lane) {
+    if (cursor[lane] == length[lane]) return -1;
+    uint32_t u = queue[lane][cursor[lane]], lanes;
+    if (u >= c->unit || c->op[u] == d->paths[u]->n) return -1; /* backward has not come to it */
+    lanes = d->paths[u]->ops[c->op[u]].lanes >> ESP__LANE_INTRA & 3u;
+    if (!(lanes >> lane & 1u)) return -1; /* its Comp or a step on the other link comes first */
+    if (lanes == 3u && (cursor[1 - lane] == length[1 - lane] || queue[1 - lane][cursor[1 - lane]] != u)) return -1;
+    for (uint32_t k = 0; k < 2; k++) cursor[k] += lanes >> k & 1u;
+    esp__clock_unit(c, d, u);
+    return (int)u;
+}
+
+ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__draft *d, const uint32_t *links, uint32_t n_links) {
+    esp__sequence_room(p, d);
+    esp__mark mark = esp__pool_mark(p->pool);
+    esp__clock c;
+    esp__queue h = {esp__pool_get(p->pool, (d->n_units + 1u) * sizeof *h.at), 0};
+    uint32_t *queue[2] = {esp__pool_get(p->pool, n_links * sizeof **queue + 4),
+                          esp__pool_get(p->pool, n_links * sizeof **queue + 4)};
+    uint32_t cursor[2] = {0, 0}, length[2] = {0, 0}, n = 0;
+    uint8_t *at = esp__pool_get(p->pool, d->n_units);
+    esp__clock_open(&c, p, d);
+    for (uint32_t i = 0; i < n_links; i++) { /* which lanes: those of the unit's next op on a link */
+        uint32_t u = links[i];
+        const esp__path *path = d->paths[u];
+        while (at[u] < path->n && !(path->ops[at[u]].lanes & esp__link_lanes)) at[u]++;
+        if (at[u] == path->n) continue;
+        uint32_t lanes = path->ops[at[u]++].lanes >> ESP__LANE_INTRA & 3u;
+        for (uint32_t k = 0; k < 2; k++)
+            if (lanes >> k & 1u) queue[k][length[k]++] = u;
+    }
+    esp__queue_push(&h, 0, 0);
+    for (;;) {
+        int u = esp__links_run(&c, d, queue, cursor, length, 0);
+        if (u < 0) u = esp__links_run(&c, d, queue, cursor, length, 1);
+        if (u >= 0)
+            esp__queue_unit(&h, &c, d, (uint32_t)u, 1);
+        else if (h.n)
+            u = (int)esp__queue_run(&h, &c, p, d, 1);
+        else
+            break;
+        d->sequence[n++] = (uint32_t)u;
+    }
+    esp__pool_release(p->pool, mark);
+    d->makespan = n == d->n_sequence ? c.makespan : UINT64_MAX; /* links that wait for each other never end */
+    return d->makespan;
+}
+
+/* ---- replaying ------------------------------------------------------------------------------------------------------------- */
+ESP__FN uint64_t esp__replay(const esp__problem *p, const esp__draft *d) {
+    esp__mark mark = esp__pool_mark(p->pool);
+    esp__clock c;
+    esp__clock_open(&c, p, d);
+    for (uint32_t i = 0; i < d->n_sequence; i++)
+        if (d->sequence[i] == ESP__NEXT_BACKWARD)
+            esp__clock_backward(&c, p, d);
+        else
+            esp__clock_unit(&c, d, d->sequence[i]);
+    esp__pool_release(p->pool, mark);
+    return c.makespan;
+}
+
+ESP__FN void esp__timeline(const esp__problem *p, const esp__draft *d, esp_plan_event *out) {
+    esp__mark mark = esp__pool_mark(p->pool);
+    esp__clock c;
+    esp__clock_open(&c, p, d);
+    for (uint32_t i = 0; i < d->n_sequence; i++, out++) {
+        uint32_t u = d->sequence[i];
+        memset(out, 0, sizeof *out);
+        if (u == ESP__NEXT_BACKWARD) {
+            out->unit = c.tensor;
+            out->kind = ESP_PLAN_BACKWARD;
+            out->lanes = 1u << ESP__LANE_COMPUTE;
+            out->bytes = 4 * p->model->tensors[c.tensor].elements;
+            out->start_ns = esp__clock_backward(&c, p, d);
+            out->end_ns = c.backward_ready;
+            continue;
+        }
+        const esp__plan_op *op = &d->paths[u]->ops[c.op[u]];
+        out->unit = u;
+        out->step = op->step;
+        out->kind = op->kind;
+        out->lanes = op->lanes;
+        out->bytes = esp__op_bytes(p, &d->units[u], d->paths[u], c.op[u]);
+        out->start_ns = esp__clock_unit(&c, d, u);
+        out->end_ns = c.ready[u];
+    }
+    esp__pool_release(p->pool, mark);
+}

@@ -1,0 +1,128 @@
+/* urgency.c: other sequences than the clock's ready order, for the search to choose from: of the ops that are ready when a lane
+ * becomes free, the most urgent goes first. What is best depends on where the step's bottleneck is. */
+#include "planner/plan.h"
+
+/* Urgent is: the earlier unit; the longer rest of the chain. And backward: in turn with its units, or before all else. */
+enum {
+    ESP__EARLIER_UNIT = 0,
+    ESP__LONGER_REST,
+    ESP__EARLIER_UNIT_AFTER_BACKWARD,
+    ESP__LONGER_REST_AFTER_BACKWARD,
+    ESP__RULES
+};
+
+/* One lane's ops: those whose time of being ready is still to come, and those that could start now. */
+typedef struct esp__lane_queue {
+    esp__queue coming, waiting; /* by ready time; by urgency */
+} esp__lane_queue;
+
+typedef struct esp__ordering {
+    esp__clock clock;
+    esp__lane_queue lanes[ESP__LANES];
+    esp__problem *p;
+    esp__draft *d;
+    uint64_t *rest; /* [n_units] of the chain from the unit's next op on */
+    uint32_t rule;
+} esp__ordering;
+
+/* An op waits at one lane: of a link pair at inter, of a CPU op that takes compute too at cpu. */
+static uint32_t esp__lane_of(uint32_t lanes) {
+    return lanes >> ESP__LANE_INTER & 1u   ? (uint32_t)ESP__LANE_INTER
+           : lanes >> ESP__LANE_INTRA & 1u ? (uint32_t)ESP__LANE_INTRA
+           : lanes >> ESP__LANE_CPU & 1u   ? (uint32_t)ESP__LANE_CPU
+                                           : (uint32_t)ESP__LANE_COMPUTE;
+}
+
+static uint64_t esp__urgency(const esp__ordering *o, uint64_t key) {
+    uint32_t u = (uint32_t)(key >> 8);
+    if (!(key & 255u)) return o->rule >= ESP__EARLIER_UNIT_AFTER_BACKWARD ? 0 : (o->rule == ESP__LONGER_REST ? 1 : key);
+    return o->rule == ESP__LONGER_REST || o->rule == ESP__LONGER_REST_AFTER_BACKWARD ? UINT64_MAX / 2 - o->rest[u]
+                                                                                     : key;
+}
+
+static void esp__ordering_add(esp__ordering *o, uint32_t lanes, uint64_t ready, uint64_t key) {
+    esp__queue_push(&o->lanes[esp__lane_of(lanes)].coming, ready, key);
+}
+
+static void esp__ordering_unit(esp__ordering *o, uint32_t u) {
+    const esp__path *path = o->d->paths[u];
+    uint32_t op = o->clock.op[u];
+    if (op < path->n) esp__ordering_add(o, path->ops[op].lanes, o->clock.ready[u], (uint64_t)u << 8 | (op + 1u));
+}
+
+/* When the next op of this lane can start; UINT64_MAX: it has none. */
+static uint64_t esp__lane_start(const esp__ordering *o, uint32_t lane) {
+    const esp__lane_queue *q = &o->lanes[lane];
+    uint64_t free_at = o->clock.free_at[lane];
+    if (q->waiting.n) return free_at;
+    if (!q->coming.n) return UINT64_MAX;
+    return q->coming.at[0].ready > free_at ? q->coming.at[0].ready : free_at;
+}
+
+/* Takes the lane's most urgent op that can start by `now` and runs it. */
+static uint32_t esp__ordering_run(esp__ordering *o, uint32_t lane, uint64_t now) {
+    esp__lane_queue *q = &o->lanes[lane];
+    while (q->coming.n && q->coming.at[0].ready <= now) {
+        esp__waiting w = esp__queue_pop(&q->coming);
+        esp__queue_push(&q->waiting, esp__urgency(o, w.key), w.key);
+    }
+    esp__waiting w = esp__queue_pop(&q->waiting);
+    uint32_t u = (uint32_t)(w.key >> 8), first = o->clock.unit;
+    if (w.key & 255u) {
+        o->rest[u] -= o->d->paths[u]->ops[o->clock.op[u]].ns;
+        esp__clock_unit(&o->clock, o->d, u);
+        esp__ordering_unit(o, u);
+        return u;
+    }
+    esp__clock_backward(&o->clock, o->p, o->d);
+    for (u = first; u < o->clock.unit; u++) esp__ordering_unit(o, u);
+    if (o->clock.tensor < o->p->n_tensors)
+        esp__ordering_add(o, 1u << ESP__LANE_COMPUTE, o->clock.backward_ready, (uint64_t)o->clock.unit << 8);
+    return ESP__NEXT_BACKWARD;
+}
+
+/* Writes draft->sequence and makespan by this rule. */
+static uint64_t esp__generate_by(esp__problem *p, esp__draft *d, uint32_t rule) {
+    esp__sequence_room(p, d);
+    esp__mark mark = esp__pool_mark(p->pool);
+    esp__ordering *o = esp__pool_get(p->pool, sizeof *o);
+    uint32_t n = 0;
+    o->p = p, o->d = d, o->rule = rule;
+    o->rest = esp__pool_get(p->pool, d->n_units * sizeof *o->rest);
+    for (uint32_t u = 0; u < d->n_units; u++) o->rest[u] = d->paths[u]->total;
+    for (uint32_t lane = 0; lane < ESP__LANES; lane++) {
+        o->lanes[lane].coming.at = esp__pool_get(p->pool, (d->n_units + 1u) * sizeof(esp__waiting));
+        o->lanes[lane].waiting.at = esp__pool_get(p->pool, (d->n_units + 1u) * sizeof(esp__waiting));
+    }
+    esp__clock_open(&o->clock, p, d);
+    esp__ordering_add(o, 1u << ESP__LANE_COMPUTE, 0, 0);
+    for (;;) {
+        uint64_t now = UINT64_MAX;
+        uint32_t best = 0;
+        for (uint32_t lane = 0; lane < ESP__LANES; lane++) {
+            uint64_t start = esp__lane_start(o, lane);
+            if (start < now) now = start, best = lane;
+        }
+        if (now == UINT64_MAX) break;
+        d->sequence[n++] = esp__ordering_run(o, best, now);
+    }
+    p->work += 4u * n;
+    d->makespan = o->clock.makespan;
+    esp__pool_release(p->pool, mark);
+    return d->makespan;
+}
+
+/* The draft in the shortest of its own sequence, ready order and the other rules. 1: it became shorter. */
+static int esp__reorder(esp__problem *p, esp__draft *d) {
+    esp__draft *other = &p->spare[2];
+    int better = 0;
+    esp__draft_copy(p, other, d);
+    for (uint32_t rule = 0; rule <= ESP__RULES; rule++) {
+        if (rule == ESP__RULES)
+            esp__generate(p, other);
+        else
+            esp__generate_by(p, other, rule);
+        better |= esp__draft_keep_better(p, d, other);
+    }
+    return better;
+}

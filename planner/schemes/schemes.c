@@ -1,0 +1,49 @@
+/* schemes.c: the comparison strategies, each a file in schemes/, in the order in which they are shown. */
+#include "planner/search/search.h"
+
+#include "planner/schemes/common.c"
+#include "planner/schemes/fp32.c"
+#include "planner/schemes/ddp.c"
+#include "planner/schemes/fp16.c"
+#include "planner/schemes/layerwise.c"
+#include "planner/schemes/mergecomp.c"
+#include "planner/schemes/hipress.c"
+#include "planner/schemes/hitopkcomm.c"
+#include "planner/schemes/byteps_compress.c"
+#include "planner/schemes/all.c"
+#include "planner/schemes/myopic.c"
+#include "planner/schemes/gpu_only.c"
+#include "planner/schemes/cpu_only.c"
+#include "planner/schemes/patterns.c"
+
+static const esp__scheme esp__scheme_espresso = {
+    "espresso", "Algorithms 1 and 2 over tensors, over chunks of large and over groups of small ones; the best",
+    "Espresso, sections 4.3 and 4.4", esp__espresso};
+
+/* What goes beyond the paper ("espresso+") is search.c's. */
+ESP__FN const esp__scheme *const *esp__schemes(void) {
+    static const esp__scheme *const all[] = {&esp__scheme_fp32,
+                                             &esp__scheme_ddp,
+                                             &esp__scheme_fp16,
+                                             &esp__scheme_layerwise,
+                                             &esp__scheme_mergecomp,
+                                             &esp__scheme_hipress,
+                                             &esp__scheme_hitopkcomm,
+                                             &esp__scheme_byteps,
+                                             &esp__scheme_all,
+                                             &esp__scheme_myopic,
+                                             &esp__scheme_gpu_only,
+                                             &esp__scheme_cpu_only,
+                                             &esp__scheme_inter_allgather,
+                                             &esp__scheme_inter_alltoall,
+                                             &esp__scheme_alltoall_alltoall,
+                                             &esp__scheme_espresso,
+                                             NULL};
+    return all;
+}
+
+ESP__FN const esp__scheme *esp__scheme_find(const char *name) {
+    for (const esp__scheme *const *s = esp__schemes(); *s; s++)
+        if (!strcmp((*s)->name, name)) return *s;
+    return NULL;
+}

@@ -1,0 +1,179 @@
+/* algorithm1.c: Espresso's Algorithm 1: which tensors to compress and how, on one kind of device (section 4.3).
+ * Tensors are taken by size, the largest first, and among equals the one closest to the output, that is, latest in
+ * backward order; a tensor in front of a bubble is passed over; each other gets the option that gives the shortest
+ * step with all else as it is. */
+#include "planner/search/search.h"
+
+enum { ESP__SWEEPS = 8 };
+
+/* ---- which paths a unit may have ---- */
+ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path, uint32_t devices) {
+    for (uint32_t i = 0; i < path->n; i++) {
+        const esp__plan_op *op = &path->ops[i];
+        int codec = op->kind == ESP_PLAN_COMP || op->kind == ESP_PLAN_DECOMP;
+        if (codec && !(devices >> p->recipe_ops[op->recipe].device & 1u)) return 0;
+    }
+    return 1;
+}
+
+static int esp__path_one_device(const esp__problem *p, const esp__path *path) {
+    uint32_t gpu = p->system.devices & 1u << ESP_PLAN_GPU;
+    return esp__path_on(p, path, gpu ? gpu : p->system.devices);
+}
+
+static void esp__choices_fill(esp__problem *p, const esp__menu *menu, esp__path_test wanted, esp__choices *out) {
+    out->paths = esp__pool_get(p->pool, menu->n * sizeof *out->paths);
+    for (uint32_t i = 0; i < menu->n; i++)
+        if (!wanted || wanted(p, &menu->paths[i])) out->paths[out->n++] = &menu->paths[i];
+    if (out->n) return; /* a `keep`, or a codec that runs elsewhere only: then all that there is */
+    for (uint32_t i = 0; i < menu->n; i++) out->paths[out->n++] = &menu->paths[i];
+}
+
+ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__draft *d, esp__path_test wanted) {
+    esp__choices *all = esp__pool_get(p->pool, d->n_units * sizeof *all);
+    uint32_t slots = 16;
+    while (slots < 2 * d->n_units) slots *= 2;
+    const esp__menu **menus = esp__pool_get(p->pool, slots * sizeof *menus);
+    uint32_t *first = esp__pool_get(p->pool, slots * sizeof *first);
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        const esp__menu *m = esp__menu_get(p, &d->units[u]);
+        uint32_t at = (uint32_t)((uint64_t)(uintptr_t)m * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
+        while (menus[at] && menus[at] != m) at = (at + 1) & (slots - 1);
+        if (menus[at]) {
+            all[u] = all[first[at]];
+            continue;
+        }
+        menus[at] = m;
+        first[at] = all[u].like = u;
+        esp__choices_fill(p, m, wanted, &all[u]);
+    }
+    return all;
+}
+
+/* ---- the order in which they are taken ---- */
+typedef struct esp__rank_by {
+    uint64_t elements;
+    uint32_t unit;
+} esp__rank_by;
+
+static int esp__larger(const void *a, const void *b) {
+    const esp__rank_by *x = a, *y = b;
+    if (x->elements != y->elements) return x->elements > y->elements ? -1 : 1;
+    return x->unit > y->unit ? -1 : x->unit < y->unit;
+}
+
+static uint32_t *esp__by_size(esp__problem *p, const esp__draft *d) {
+    uint32_t *order = esp__pool_get(p->pool, d->n_units * sizeof *order);
+    esp__rank_by *rank = esp__pool_get(p->pool, d->n_units * sizeof *rank);
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        rank[u].elements = d->units[u].elements;
+        rank[u].unit = u;
+    }
+    qsort(rank, d->n_units, sizeof *rank, esp__larger);
+    for (uint32_t i = 0; i < d->n_units; i++) order[i] = rank[i].unit;
+    return order;
+}
+
+/* ---- the start ---- */
+/* The option that everybody uses without compression: menus lack it where another has less to do on every lane, but
+ * in one model's order of ops or another it may still be the shorter. */
+static const esp__path *esp__path_usual(esp__problem *p, const esp__unit *u) {
+    static const char *const tree = "intra.reduce_scatter > inter.allreduce > intra.allgather", *const flat =
+                                                                                                    "flat.allreduce";
+    if (p->keep[u->first] || p->config.n_forbid || p->config.n_only) return NULL;
+    return esp__path_make(p, u, p->hierarchical ? tree : flat, ESP__NO_CODEC);
+}
+
+/* Without compression, where the choices have that: each unit's shortest by itself; or the usual option for all. */
+static void esp__start_raw(esp__problem *p, esp__draft *d, const esp__choices *choices) {
+    esp__draft usual;
+    memset(&usual, 0, sizeof usual);
+    esp__draft_set_units(p, &usual, d->units, d->n_units);
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        const esp__path *raw = NULL;
+        uint32_t like = choices[u].like;
+        for (uint32_t i = 0; i < choices[u].n && like == u; i++)
+            if (choices[u].paths[i]->codec == ESP__NO_CODEC && (!raw || choices[u].paths[i]->total < raw->total))
+                raw = choices[u].paths[i];
+        d->paths[u] = like < u ? d->paths[like] : raw ? raw : choices[u].paths[0];
+        usual.paths[u] = like < u ? usual.paths[like] : raw ? esp__path_usual(p, &d->units[u]) : NULL;
+        if (!usual.paths[u]) usual.paths[u] = d->paths[u];
+    }
+    esp__generate(p, d);
+    esp__generate(p, &usual);
+    esp__keep_better_allowed(p, d, &usual);
+}
+
+/* Where not compressing is beyond the limits: what holds least memory, or sends least (the error is for later to
+ * find). */
+static void esp__start_least(esp__problem *p, esp__draft *d, const esp__choices *choices) {
+    int by_memory = p->config.max_memory_bytes > 0;
+    for (uint32_t u = 0; u < d->n_units; u++)
+        for (uint32_t i = 0; i < choices[u].n; i++) {
+            const esp__path *path = choices[u].paths[i], *least = d->paths[u];
+            if (by_memory ? path->memory < least->memory : path->volume < least->volume) d->paths[u] = path;
+        }
+    esp__generate(p, d);
+}
+
+/* ---- Remove and GetBestOption ---- */
+/* Every path is tried for one unit, all else as it is and in its order; the best is taken if it makes the step
+ * shorter. Where the step would be as long without the unit (it is in front of a bubble), there is nothing to try. */
+static int esp__best_option(esp__desk *k, uint32_t u, const esp__choices *c) {
+    esp__swap *w = &k->swaps[0], *best_swap = &k->swaps[1];
+    uint64_t before = k->d->makespan, best = before, without, ready;
+    esp__desk_lift(k, w, u, 1);
+    ready = k->end[w->from - 1]; /* of the backward before it */
+    without = esp__desk_without(k, w, before);
+    for (uint32_t i = 0; i < c->n && without < best; i++) {
+        if (ready + c->paths[i]->total >= best) continue;
+        esp__swap_path(k, w, u, c->paths[i], ESP__BY_READY);
+        if (!esp__desk_allows(k, w)) continue;
+        uint64_t t = esp__desk_try(k, w, best);
+        if (t >= best) continue;
+        best = t;
+        *best_swap = *w;
+    }
+    esp__desk_unlift(k, w);
+    return best < before && esp__desk_take(k, best_swap);
+}
+
+/* The same paths in ready order, if that is shorter. */
+static int esp__ready_order(esp__desk *k, esp__draft *ready) {
+    esp__draft_copy(k->p, ready, k->d);
+    if (esp__generate(k->p, ready) >= k->d->makespan) return 0;
+    esp__draft_copy(k->p, k->d, ready);
+    esp__desk_anew(k);
+    return 1;
+}
+
+/* From where the draft stands, tensor by tensor, over and over, until none has changed since it was looked at. */
+static void esp__sweeps(esp__problem *p, esp__draft *d, const esp__choices *choices, const uint32_t *order) {
+    esp__desk *k = esp__desk_open(p, d);
+    esp__draft ready;
+    uint32_t unchanged = 0, n = d->n_units;
+    memset(&ready, 0, sizeof ready);
+    for (uint32_t visit = 0; visit < ESP__SWEEPS * n && unchanged < n && !esp__out_of_time(p); visit++) {
+        uint32_t u = order[visit % n];
+        unchanged = esp__best_option(k, u, &choices[u]) ? 0 : unchanged + 1;
+        if ((visit % n == n - 1 || unchanged == n) && esp__ready_order(k, &ready)) unchanged = 0;
+    }
+}
+
+/* The better of the start without compression and the priced one, each improved. */
+ESP__FN void esp__algorithm1_over(esp__problem *p, esp__draft *d, const esp__choices *choices) {
+    uint32_t *order = esp__by_size(p, d);
+    esp__draft priced;
+    esp__start_raw(p, d, choices);
+    if (!esp__draft_allowed(p, d)) esp__start_least(p, d, choices);
+    memset(&priced, 0, sizeof priced);
+    esp__draft_copy(p, &priced, d);
+    esp__start_priced(p, &priced, choices);
+    esp__sweeps(p, d, choices, order);
+    esp__sweeps(p, &priced, choices, order);
+    esp__keep_better_allowed(p, d, &priced);
+}
+
+ESP__FN void esp__algorithm1(esp__problem *p, esp__draft *d) {
+    esp__algorithm1_over(p, d, esp__choices_of(p, d, esp__path_one_device));
+}

@@ -1,0 +1,186 @@
+/* algorithm2.c: Espresso's Algorithm 2: which of the tensors that Algorithm 1 compresses on the GPU go to the CPU
+ * (section 4.4). Tensors of one size with one option are a group, in which the earliest in backward order move first
+ * (Lemma 1: an earlier one leaves more time to hide the slower CPU), so that a count a group says all. All
+ * combinations of counts where they are few, else one group at a time. */
+#include "planner/search/search.h"
+
+enum { ESP__COMBINATIONS_MOST = 2000, ESP__VARIANTS_MOST = 16, ESP__COUNT_TRIALS = 8 };
+
+typedef struct esp__offload {
+    const esp__path *from;
+    const esp__path *to[ESP__VARIANTS_MOST];
+    uint32_t *members; /* units, earliest first */
+    uint32_t n, n_to;
+    uint32_t count, variant; /* now; the best so far */
+    uint32_t best_count, best_variant;
+} esp__offload;
+
+typedef struct esp__offloading {
+    esp__problem *p;
+    esp__draft *d;
+    esp__rerun *rerun;
+    esp__offload *groups;
+    esp__change *changes;
+    const esp__path **wanted; /* [n_units] while changes are put together */
+    uint32_t n;
+    uint64_t best;
+} esp__offloading;
+
+static int esp__path_has(const esp__problem *p, const esp__path *path, uint32_t device) {
+    return !esp__path_on(p, path, 1u << (1u - device));
+}
+
+/* The same steps with the same codec, whatever the devices? */
+static int esp__same_steps(const esp__path *a, const esp__path *b) {
+    if (a->codec != b->codec || !a->option || !b->option || a->option->n != b->option->n) return 0;
+    for (uint32_t i = 0; i < a->option->n; i++) {
+        const esp__step *x = &a->option->steps[i], *y = &b->option->steps[i];
+        if (x->kind != y->kind || x->level != y->level || x->coll != y->coll || x->summed != y->summed) return 0;
+    }
+    return 1;
+}
+
+/* Where a group may go: its option on other devices; if all of these are dominated, the shortest that is all on the
+ * CPU. */
+static void esp__offload_variants(const esp__problem *p, const esp__choices *c, esp__offload *g) {
+    for (uint32_t i = 0; i < c->n && g->n_to < ESP__VARIANTS_MOST; i++)
+        if (esp__same_steps(c->paths[i], g->from) && esp__path_has(p, c->paths[i], ESP_PLAN_CPU))
+            g->to[g->n_to++] = c->paths[i];
+    for (uint32_t i = 0; i < c->n && !g->n_to; i++)
+        if (c->paths[i]->codec != ESP__NO_CODEC && esp__path_on(p, c->paths[i], 1u << ESP_PLAN_CPU))
+            g->to[g->n_to++] = c->paths[i];
+}
+
+static void esp__offload_groups(esp__offloading *o, const esp__choices *choices) {
+    esp__problem *p = o->p;
+    esp__draft *d = o->d;
+    o->groups = esp__pool_get(p->pool, d->n_units * sizeof *o->groups);
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        uint32_t g = 0;
+        if (d->paths[u]->codec == ESP__NO_CODEC || !esp__path_has(p, d->paths[u], ESP_PLAN_GPU)) continue;
+        while (g < o->n && o->groups[g].from != d->paths[u]) g++; /* one menu, one path: the same size and option */
+        esp__offload *group = &o->groups[g];
+        if (g == o->n) {
+            o->n++;
+            group->from = d->paths[u];
+            group->members = esp__pool_get(p->pool, d->n_units * sizeof *group->members);
+            esp__offload_variants(p, &choices[u], group);
+        }
+        group->members[group->n++] = u;
+    }
+    uint32_t kept = 0;
+    for (uint32_t g = 0; g < o->n; g++)
+        if (o->groups[g].n_to) o->groups[kept++] = o->groups[g];
+    o->n = kept;
+}
+
+/* What has to change for the counts as they are now, by ascending unit. */
+static uint32_t esp__offload_changes(esp__offloading *o) {
+    uint32_t n = 0;
+    for (uint32_t g = 0; g < o->n; g++) {
+        const esp__offload *group = &o->groups[g];
+        for (uint32_t i = 0; i < group->n; i++)
+            o->wanted[group->members[i]] = i < group->count ? group->to[group->variant] : group->from;
+    }
+    for (uint32_t u = 0; u < o->d->n_units; u++) {
+        if (!o->wanted[u] || o->wanted[u] == o->d->paths[u]) continue;
+        o->changes[n].unit = u;
+        o->changes[n++].path = o->wanted[u];
+    }
+    return n;
+}
+
+static void esp__offload_try(esp__offloading *o) {
+    uint32_t n = esp__offload_changes(o);
+    uint64_t t = n ? esp__rerun_try(o->rerun, o->changes, n, o->best) : o->d->makespan;
+    if (t >= o->best) return;
+    o->best = t;
+    for (uint32_t g = 0; g < o->n; g++) {
+        o->groups[g].best_count = o->groups[g].count;
+        o->groups[g].best_variant = o->groups[g].variant;
+    }
+}
+
+static void esp__offload_best(esp__offloading *o) {
+    for (uint32_t g = 0; g < o->n; g++) {
+        o->groups[g].count = o->groups[g].best_count;
+        o->groups[g].variant = o->groups[g].best_variant;
+    }
+}
+
+/* Every combination: counts as the digits of a number that counts up. */
+static void esp__offload_all(esp__offloading *o) {
+    for (;;) {
+        uint32_t g = 0;
+        for (; g < o->n; g++) {
+            esp__offload *group = &o->groups[g];
+            if (group->count < group->n) {
+                group->count++;
+                break;
+            }
+            group->count = 1;
+            if (++group->variant < group->n_to) break;
+            group->count = group->variant = 0;
+        }
+        if (g == o->n || esp__out_of_time(o->p)) return;
+        esp__offload_try(o);
+    }
+}
+
+/* The best count of one group with the others as they are: some counts over the whole range, then between the best's
+ * neighbours. */
+static void esp__offload_group(esp__offloading *o, esp__offload *group) {
+    for (uint32_t v = 0; v < group->n_to; v++) {
+        uint32_t low = 0, high = group->n, step, best = 0;
+        do {
+            step = (high - low + ESP__COUNT_TRIALS - 1) / ESP__COUNT_TRIALS;
+            for (uint32_t count = low; count <= high; count += step) {
+                uint64_t before = o->best;
+                group->variant = v;
+                group->count = count;
+                esp__offload_try(o);
+                if (o->best < before) best = count;
+            }
+            low = best > step ? best - step + 1 : 0;
+            high = best + step - 1 < group->n ? best + step - 1 : group->n;
+        } while (step > 1);
+        esp__offload_best(o);
+    }
+}
+
+static void esp__offload_by_group(esp__offloading *o) {
+    uint64_t before;
+    do {
+        before = o->best;
+        for (uint32_t g = 0; g < o->n && !esp__out_of_time(o->p); g++) esp__offload_group(o, &o->groups[g]);
+    } while (o->best < before && !esp__out_of_time(o->p));
+}
+
+ESP__FN void esp__algorithm2_over(esp__problem *p, esp__draft *d, const esp__choices *choices) {
+    esp__offloading o;
+    uint64_t combinations = 1;
+    memset(&o, 0, sizeof o);
+    o.p = p;
+    o.d = d;
+    esp__offload_groups(&o, choices);
+    if (!o.n) return;
+    o.rerun = esp__rerun_open(p, d);
+    o.changes = esp__pool_get(p->pool, d->n_units * sizeof *o.changes);
+    o.wanted = esp__pool_get(p->pool, d->n_units * sizeof *o.wanted);
+    o.best = d->makespan;
+    for (uint32_t g = 0; g < o.n && combinations <= ESP__COMBINATIONS_MOST; g++)
+        combinations *= (uint64_t)o.groups[g].n * o.groups[g].n_to + 1;
+    if (combinations <= ESP__COMBINATIONS_MOST)
+        esp__offload_all(&o);
+    else
+        esp__offload_by_group(&o);
+    if (o.best == d->makespan) return; /* it keeps its order, which may not be ready order */
+    esp__offload_best(&o);
+    for (uint32_t i = 0, n = esp__offload_changes(&o); i < n; i++) d->paths[o.changes[i].unit] = o.changes[i].path;
+    esp__generate(p, d);
+}
+
+ESP__FN void esp__algorithm2(esp__problem *p, esp__draft *d) {
+    uint32_t both = 1u << ESP_PLAN_CPU | 1u << ESP_PLAN_GPU;
+    if ((p->system.devices & both) == both) esp__algorithm2_over(p, d, esp__choices_of(p, d, NULL));
+}

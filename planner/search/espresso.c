@@ -1,0 +1,85 @@
+/* espresso.c: the strategy "espresso": Algorithms 1 and 2, which take units as given: over the tensors; over large
+ * ones in chunks, as BytePS, on which the paper's system is built, cuts them; and over small neighbours in groups, as
+ * everybody fuses them. The best. */
+#include "planner/search/search.h"
+
+/* Large: from this part of the model on. Groups: of 4 MiB, the usual size of partitions and fusion buffers. */
+enum { ESP__CHUNKS_MOST = 8, ESP__LARGE_SHARE = 64, ESP__FUSED_ELEMENTS = 1 << 20 };
+
+/* Into how many chunks? As many as bring the tensor itself through soonest: the first passes through all lanes, the
+ * others follow at the pace of the busiest. */
+static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t elements) {
+    uint64_t least = UINT64_MAX;
+    uint32_t best = 1;
+    for (uint32_t n = 1; n <= ESP__CHUNKS_MOST && n <= 2 * best && n <= elements; n *= 2) {
+        esp__unit u = {tensor, 1, 0, (elements + n - 1) / n};
+        const esp__menu *menu = esp__menu_get(p, &u);
+        for (uint32_t i = 0; i < menu->n; i++) {
+            uint64_t pace = 0, time;
+            for (uint32_t k = 0; k < ESP__LANES; k++)
+                if (menu->paths[i].load[k] > pace) pace = menu->paths[i].load[k];
+            time = menu->paths[i].total + (n - 1) * pace;
+            if (time < least) least = time, best = n;
+        }
+    }
+    return best;
+}
+
+/* Large tensors in chunks; 0: there are none. */
+static int esp__cut_units(esp__problem *p, esp__draft *d) {
+    uint32_t n = 0, n_tensors = (uint32_t)p->n_tensors, cut = 0;
+    uint64_t all = 0;
+    esp__unit *units = esp__pool_get(p->pool, (uint64_t)n_tensors * ESP__CHUNKS_MOST * sizeof *units);
+    uint32_t *like = esp__pool_get(p->pool, 1024 * sizeof *like); /* a tensor of this size, + 1 */
+    uint32_t *chunks = esp__pool_get(p->pool, n_tensors * sizeof *chunks);
+    for (uint32_t i = 0; i < n_tensors; i++) all += p->model->tensors[i].elements;
+    for (uint32_t i = 0; i < n_tensors; i++) {
+        uint64_t elements = p->model->tensors[i].elements;
+        uint32_t *slot = &like[(elements * 64 + p->keep[i]) * 0x9E3779B97F4A7C15ull >> 54], j = *slot - 1u;
+        if (elements < all / ESP__LARGE_SHARE)
+            chunks[i] = 1;
+        else if (*slot && p->model->tensors[j].elements == elements && p->keep[j] == p->keep[i])
+            chunks[i] = chunks[j];
+        else
+            chunks[i] = esp__chunks_for(p, i, elements);
+        *slot = i + 1;
+        cut |= chunks[i] > 1;
+        n = esp__units_chunks(p, units, n, i, (elements + chunks[i] - 1) / chunks[i]);
+    }
+    if (cut) esp__draft_set_units(p, d, units, n);
+    return cut != 0;
+}
+
+/* Neighbours in groups; 0: there are none. */
+static int esp__fuse_units(esp__problem *p, esp__draft *d) {
+    uint32_t n = 0, first = 0, n_tensors = (uint32_t)p->n_tensors;
+    uint64_t elements = 0;
+    esp__unit *units = esp__pool_get(p->pool, n_tensors * sizeof *units);
+    for (uint32_t i = 0; i < n_tensors; i++) {
+        elements += p->model->tensors[i].elements;
+        if (elements < ESP__FUSED_ELEMENTS && i + 1 < n_tensors) continue;
+        n = esp__units_group(p, units, n, first, i + 1);
+        first = i + 1;
+        elements = 0;
+    }
+    if (n < n_tensors) esp__draft_set_units(p, d, units, n);
+    return n < n_tensors;
+}
+
+static void esp__espresso_also(esp__problem *p, esp__draft *d, esp__draft *other) {
+    esp__algorithm1(p, other);
+    esp__algorithm2(p, other);
+    esp__keep_better_allowed(p, d, other);
+}
+
+ESP__FN void esp__espresso(esp__problem *p, esp__draft *d) {
+    esp__draft other;
+    esp__draft_tensors(p, d);
+    esp__algorithm1(p, d);
+    esp__algorithm2(p, d);
+    memset(&other, 0, sizeof other);
+    if (!(p->config.flags & ESP_PLAN_NO_SPLIT) && !esp__out_of_time(p) && esp__cut_units(p, &other))
+        esp__espresso_also(p, d, &other);
+    if (!(p->config.flags & ESP_PLAN_NO_MERGE) && !esp__out_of_time(p) && esp__fuse_units(p, &other))
+        esp__espresso_also(p, d, &other);
+}

@@ -1,0 +1,64 @@
+/* fewest_ops.c: of plans that are about as fast, one with few ops. Where starting an op costs something (dispatch_ns, measured), it
+ * costs the cores something too, which no lane stands for: a plan of a thousand small ops that are all hidden behind backward is
+ * as fast as one of ten until the cores are needed. How much slower a plan may be for that follows from how much starting it
+ * saves. Built-in systems have no such cost, and their plans are left alone. */
+#include "planner/plan.h"
+
+static const double esp__as_fast = 0.005;    /* of the step: no more, whatever it saves */
+static const double esp__start_share = 0.02; /* of the time of starting ops that is saved */
+
+static int esp__costs_dispatch(const esp__problem *p) {
+    double sum = 0.0;
+    for (uint32_t k = 0; k < ESP__LANES; k++) sum += p->system.dispatch_ns[k];
+    return sum > 0.0;
+}
+
+/* Are its units what the configuration lets units be? */
+static int esp__units_allowed(const esp__problem *p, const esp__draft *d) {
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        const esp__unit *x = &d->units[u];
+        if (x->n > 1 && p->config.flags & ESP_PLAN_NO_MERGE) return 0;
+        if (x->n == 1 && x->elements != p->model->tensors[x->first].elements && p->config.flags & ESP_PLAN_NO_SPLIT)
+            return 0;
+    }
+    return 1;
+}
+
+/* The time of starting all of its ops. */
+static double esp__starting_ns(const esp__problem *p, const esp__draft *d) {
+    double ns = 0.0;
+    for (uint32_t u = 0; u < d->n_units; u++)
+        for (uint32_t k = 0; k < d->paths[u]->n; k++) {
+            double most = 0.0;
+            for (uint32_t l = 0; l < ESP__LANES; l++)
+                if (d->paths[u]->ops[k].lanes >> l & 1u && p->system.dispatch_ns[l] > most)
+                    most = p->system.dispatch_ns[l];
+            ns += most;
+        }
+    return ns;
+}
+
+/* `score`: of the best so far; `limit`: no plan that takes longer. */
+static void esp__fewer(esp__problem *p, esp__draft *best, const esp__draft *d, uint64_t limit, double *score) {
+    if (!d->n_units || d->makespan > limit) return;
+    double own = (double)d->makespan + esp__start_share * esp__starting_ns(p, d);
+    if (own >= *score || !esp__units_allowed(p, d) || !esp__draft_allowed(p, d)) return;
+    esp__draft_copy(p, best, d);
+    *score = own;
+}
+
+/* Looks at what the search found on its way (finalists) and at the comparison strategies. */
+ESP__FN void esp__fewest_ops(esp__problem *p, esp__draft *best) {
+    double step = p->model->forward_ns + p->model->update_ns + (double)best->makespan;
+    uint64_t limit = best->makespan + (uint64_t)(esp__as_fast * step);
+    double score = (double)best->makespan + esp__start_share * esp__starting_ns(p, best);
+    for (uint32_t i = 0; i < p->n_finalists; i++) esp__fewer(p, best, &p->finalists[i], limit, &score);
+    if (!esp__unconstrained(p)) return;
+    p->work_end = 0;
+    for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
+        esp__draft d = {0};
+        if (!strcmp((*s)->name, "fp16") && esp__codec_named(p, "fp16") == ESP__NO_CODEC) continue; /* brings its own */
+        (*s)->make(p, &d);
+        esp__fewer(p, best, &d, limit, &score);
+    }
+}

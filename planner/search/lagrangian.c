@@ -1,0 +1,70 @@
+/* lagrangian.c: a start for Algorithm 1 that has all lanes in view. Each lane's time has a price; every unit takes the
+ * path that is cheapest at these prices; then lanes with more work get dearer, those with less cheaper, and so on.
+ * What results spreads the work over the lanes as taking one tensor after the other does not. Of the strategies met
+ * on the way the shortest is the start. */
+#include "planner/search/search.h"
+#include <math.h>
+
+enum { ESP__PRICE_ROUNDS = 24 };
+
+/* The path of least price; among equals the shorter. */
+static const esp__path *esp__cheapest(const esp__choices *c, const double price[ESP__LANES]) {
+    const esp__path *best = NULL;
+    double least = 0.0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        double sum = 1e-3 * (double)c->paths[i]->total;
+        for (uint32_t k = 0; k < ESP__LANES; k++) sum += price[k] * (double)c->paths[i]->load[k];
+        if (!best || sum < least) least = sum, best = c->paths[i];
+    }
+    return best;
+}
+
+/* Gives every unit its cheapest path and adds up the loads. Returns how many units changed theirs. */
+static uint32_t esp__price_round(esp__problem *p, esp__draft *d, const esp__choices *choices,
+                                 const double price[ESP__LANES], const esp__path **cheapest,
+                                 uint64_t load[ESP__LANES]) {
+    uint32_t changed = 0;
+    memset(load, 0, ESP__LANES * sizeof *load);
+    load[ESP__LANE_COMPUTE] = p->ready[p->n_tensors - 1];
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        /* units that share their choices share the answer: it stands at the first of them */
+        if (choices[u].like == u) cheapest[u] = esp__cheapest(&choices[u], price);
+        const esp__path *path = cheapest[choices[u].like];
+        changed += d->paths[u] != path;
+        d->paths[u] = path;
+        for (uint32_t k = 0; k < ESP__LANES; k++) load[k] += path->load[k];
+    }
+    return changed;
+}
+
+/* A draft within the limits is better than one that is not. */
+ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__draft *to, const esp__draft *from) {
+    int before = esp__draft_allowed(p, to), after = esp__draft_allowed(p, from);
+    if (before == after)
+        esp__draft_keep_better(p, to, from);
+    else if (after)
+        esp__draft_copy(p, to, from);
+}
+
+ESP__FN void esp__start_priced(esp__problem *p, esp__draft *best, const esp__choices *choices) {
+    double price[ESP__LANES] = {0.25, 0.25, 0.25, 0.25};
+    uint64_t load[ESP__LANES];
+    const esp__path **cheapest = esp__pool_get(p->pool, best->n_units * sizeof *cheapest);
+    esp__draft d;
+    memset(&d, 0, sizeof d);
+    esp__draft_copy(p, &d, best);
+    for (uint32_t round = 0; round < ESP__PRICE_ROUNDS && !esp__out_of_time(p); round++) {
+        double most = 1.0, sum = 0.0;
+        if (esp__price_round(p, &d, choices, price, cheapest, load)) {
+            esp__generate(p, &d);
+            esp__keep_better_allowed(p, best, &d);
+        }
+        for (uint32_t k = 0; k < ESP__LANES; k++)
+            if ((double)load[k] > most) most = (double)load[k];
+        for (uint32_t k = 0; k < ESP__LANES; k++) {
+            price[k] *= exp(2.0 * ((double)load[k] / most - 1.0) / (1.0 + 0.1 * round));
+            sum += price[k];
+        }
+        for (uint32_t k = 0; k < ESP__LANES; k++) price[k] = price[k] / sum + 1e-6;
+    }
+}

@@ -1,0 +1,271 @@
+/* limits.c: drafts within max_memory_bytes, max_volume and max_error. Time, memory, volume and error each get a
+ * price; every unit takes its cheapest path; what is over its limit gets dearer until all fit (Lagrange
+ * multipliers for a knapsack with a choice per unit: Sinha, Zoltners 1979). What is then left of the limits is
+ * spent where it saves most time. */
+#include "planner/search/search.h"
+#include <math.h>
+
+enum { ESP__MEMORY = 0, ESP__VOLUME, ESP__ERROR, ESP__LIMITS };
+enum { ESP__FIT_ROUNDS = 40, ESP__FIT_PASSES = 3, ESP__FIT_LOOKS = 2000000 };
+
+static void esp__uses(const esp__path *path, double uses[ESP__LIMITS]) {
+    uses[ESP__MEMORY] = (double)path->memory;
+    uses[ESP__VOLUME] = (double)path->volume;
+    uses[ESP__ERROR] = path->error;
+}
+
+/* What a draft may use in all; INFINITY: no limit. */
+static void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
+    const esp_plan_config *c = &p->config;
+    double elements = 0.0;
+    for (uint64_t t = 0; t < p->n_tensors; t++) elements += (double)p->model->tensors[t].elements;
+    may[ESP__MEMORY] = c->max_memory_bytes ? (double)c->max_memory_bytes : INFINITY;
+    may[ESP__VOLUME] = c->max_volume > 0.0 ? c->max_volume * 4.0 * elements : INFINITY;
+    may[ESP__ERROR] = c->max_error > 0.0 ? c->max_error * elements : INFINITY;
+}
+
+/* A draft on its way to the limits. */
+typedef struct esp__fitting {
+    esp__problem *p;
+    const esp__draft *from;
+    const esp__path **paths, **best,
+        **near; /* [n_units] chosen now; the cheapest that fits, if any `fits`; the nearest to it */
+    double may[ESP__LIMITS], used[ESP__LIMITS], price[ESP__LIMITS];
+    double cost, best_cost, near_excess;
+    int even, fits;
+} esp__fitting;
+
+/* What a path costs in time, at the bound's prices of lanes, or at even ones. */
+static double esp__fit_time(const esp__fitting *f, uint32_t u, const double core[ESP__LANES + 1]) {
+    const esp__bound *bound = f->p->bound;
+    const esp__unit *unit = &f->from->units[u];
+    uint32_t t = unit->first + unit->n - 1;
+    double sum = 0.0;
+    if (f->even || !bound) {
+        for (uint32_t k = 0; k < ESP__LANES; k++) sum += 0.25 * core[k];
+        return sum + 0.02 * core[ESP__LANES];
+    }
+    for (uint32_t k = 0; k < ESP__LANES; k++) sum += bound->price[t][k] * core[k];
+    return sum + (bound->chain_price[t] + 1e-6) * core[ESP__LANES];
+}
+
+static double esp__fit_dues(const esp__fitting *f, const esp__path *path) {
+    double uses[ESP__LIMITS], sum = 0.0;
+    esp__uses(path, uses);
+    for (uint32_t k = 0; k < ESP__LIMITS; k++) sum += f->price[k] * uses[k];
+    return sum;
+}
+
+/* Every unit's cheapest path at today's prices; its own, if no other saves anything. */
+static void esp__fit_choose(esp__fitting *f) {
+    memset(f->used, 0, sizeof f->used);
+    f->cost = 0.0;
+    for (uint32_t u = 0; u < f->from->n_units; u++) {
+        const esp__menu *menu = esp__menu_get(f->p, &f->from->units[u]);
+        double least = INFINITY, time = 0.0, uses[ESP__LIMITS];
+        for (uint32_t i = 0; i < menu->n_core; i++) {
+            double t = esp__fit_time(f, u, menu->core[i]), sum = t + esp__fit_dues(f, &menu->paths[i]);
+            if (sum > least || (sum == least && t >= time)) continue;
+            least = sum;
+            time = t;
+            f->paths[u] = &menu->paths[i];
+        }
+        f->cost += time;
+        esp__uses(f->paths[u], uses);
+        for (uint32_t k = 0; k < ESP__LIMITS; k++) f->used[k] += uses[k];
+        f->p->work += menu->n_core / 2;
+    }
+}
+
+/* By how much the limits are passed, in parts of them; 0: all is within. */
+static double esp__fit_excess(const esp__fitting *f, const double used[ESP__LIMITS]) {
+    double excess = 0.0;
+    for (uint32_t k = 0; k < ESP__LIMITS; k++)
+        if (used[k] > f->may[k]) excess += used[k] / f->may[k] - 1.0;
+    return excess;
+}
+
+static void esp__fit_keep(esp__fitting *f) {
+    double excess = esp__fit_excess(f, f->used);
+    if (excess > 0.0 && excess < f->near_excess) {
+        f->near_excess = excess;
+        memcpy((void *)f->near, (const void *)f->paths, f->from->n_units * sizeof *f->near);
+    }
+    if (excess > 0.0 || (f->fits && f->cost >= f->best_cost)) return;
+    f->fits = 1;
+    f->best_cost = f->cost;
+    memcpy((void *)f->best, (const void *)f->paths, f->from->n_units * sizeof *f->best);
+}
+
+/* Prices that make all fit: in steps that get smaller, up where a limit is passed, down where it is not reached. */
+static void esp__fit_prices(esp__fitting *f) {
+    double unit[ESP__LIMITS], step = 16.0;
+    for (uint32_t k = 0; k < ESP__LIMITS; k++) f->price[k] = 0.0;
+    esp__fit_choose(f);
+    esp__fit_keep(f);
+    if (f->fits) return;
+    /* to begin with, all of a limit is worth a hundredth of the time */
+    for (uint32_t k = 0; k < ESP__LIMITS; k++) {
+        unit[k] = f->may[k] < INFINITY && f->may[k] > 0.0 ? (f->cost + 1.0) * 0.01 / f->may[k] : 0.0;
+        f->price[k] = f->used[k] > f->may[k] ? unit[k] : 0.0;
+    }
+    for (uint32_t round = 0; round < ESP__FIT_ROUNDS; round++) {
+        esp__fit_choose(f);
+        esp__fit_keep(f);
+        int found = !(esp__fit_excess(f, f->used) > 0.0);
+        if (found || round % 3 == 2) step = step > 1.02 ? 1.0 + (step - 1.0) * (f->fits ? 0.6 : 0.95) : 1.02;
+        for (uint32_t k = 0; k < ESP__LIMITS; k++) {
+            if (f->used[k] > f->may[k])
+                f->price[k] = f->price[k] > 0.0 ? f->price[k] * step : unit[k];
+            else
+                f->price[k] /= step;
+        }
+    }
+}
+
+/* What paths of least use in one respect give, for limits that are hardly to be kept: then as cheap as others
+ * allow. */
+static void esp__fit_least(esp__fitting *f, uint32_t limit) {
+    double worth = 0.0;
+    if (!(f->may[limit] < INFINITY)) return;
+    for (uint32_t k = 0; k < ESP__LIMITS; k++) f->price[k] = 0.0;
+    for (uint32_t u = 0; u < f->from->n_units; u++) {
+        const esp__menu *menu = esp__menu_get(f->p, &f->from->units[u]);
+        for (uint32_t i = 0; i < menu->n_core; i++) worth += esp__fit_time(f, u, menu->core[i]);
+    }
+    f->price[limit] = 1e9 * (worth + 1.0); /* a byte or a millionth of an element's error beats all time */
+    esp__fit_choose(f);
+    esp__fit_keep(f);
+}
+
+/* Sets the sums for `paths`. */
+static void esp__fit_sum(esp__fitting *f) {
+    memset(f->used, 0, sizeof f->used);
+    for (uint32_t u = 0; u < f->from->n_units; u++) {
+        double uses[ESP__LIMITS];
+        esp__uses(f->paths[u], uses);
+        for (uint32_t k = 0; k < ESP__LIMITS; k++) f->used[k] += uses[k];
+    }
+}
+
+/* Several limits at once can be such that no prices give what keeps them all: from what was nearest, one unit's
+ * path after the other changes to that which brings them nearest, until all fit or nothing helps. */
+static void esp__fit_repair(esp__fitting *f) {
+    memcpy((void *)f->paths, (const void *)f->near, f->from->n_units * sizeof *f->near);
+    esp__fit_sum(f);
+    for (uint64_t looked = 0; looked < ESP__FIT_LOOKS;) {
+        double least = esp__fit_excess(f, f->used);
+        const esp__path *best = NULL;
+        uint32_t unit = 0;
+        for (uint32_t u = 0; u < f->from->n_units && least > 0.0; u++) {
+            const esp__menu *menu = esp__menu_get(f->p, &f->from->units[u]);
+            double rest[ESP__LIMITS], used[ESP__LIMITS];
+            esp__uses(f->paths[u], rest);
+            for (uint32_t k = 0; k < ESP__LIMITS; k++) rest[k] = f->used[k] - rest[k];
+            for (uint32_t i = 0; i < menu->n_core; i++) {
+                esp__uses(&menu->paths[i], used);
+                for (uint32_t k = 0; k < ESP__LIMITS; k++) used[k] += rest[k];
+                double excess = esp__fit_excess(f, used);
+                if (excess >= least) continue;
+                least = excess, best = &menu->paths[i], unit = u;
+            }
+            looked += menu->n_core;
+        }
+        if (!best) break;
+        f->paths[unit] = best;
+        esp__fit_sum(f);
+    }
+    f->cost = 0.0;
+    esp__fit_keep(f);
+}
+
+/* Spends what is left: the path that saves most time and still fits, unit by unit. */
+static void esp__fit_fill(esp__fitting *f) {
+    memcpy((void *)f->paths, (const void *)f->best, f->from->n_units * sizeof *f->best);
+    esp__fit_sum(f);
+    for (uint32_t pass = 0; pass < ESP__FIT_PASSES; pass++)
+        for (uint32_t u = 0; u < f->from->n_units; u++) {
+            const esp__menu *menu = esp__menu_get(f->p, &f->from->units[u]);
+            double was[ESP__LIMITS], uses[ESP__LIMITS], least = INFINITY;
+            const esp__path *best = f->paths[u];
+            esp__uses(f->paths[u], was);
+            for (uint32_t i = 0; i < menu->n_core; i++) {
+                double t = esp__fit_time(f, u, menu->core[i]);
+                int fits = 1;
+                esp__uses(&menu->paths[i], uses);
+                for (uint32_t k = 0; k < ESP__LIMITS; k++)
+                    fits &= uses[k] <= was[k] || f->used[k] - was[k] + uses[k] <= f->may[k];
+                if (!fits || t >= least) continue;
+                least = t;
+                best = &menu->paths[i];
+            }
+            esp__uses(best, uses);
+            for (uint32_t k = 0; k < ESP__LIMITS; k++) f->used[k] += uses[k] - was[k];
+            f->paths[u] = best;
+        }
+}
+
+/* One try; `even`: not at the bound's prices. Keeps the draft in `out` if it is allowed and shorter. */
+static void esp__fit_try(esp__problem *p, const esp__draft *from, int even, esp__draft *out) {
+    esp__draft d = {0};
+    esp__fitting f = {0};
+    f.p = p, f.from = from, f.even = even;
+    f.paths = esp__pool_get(p->pool, from->n_units * sizeof *f.paths);
+    f.best = esp__pool_get(p->pool, from->n_units * sizeof *f.best);
+    f.near = esp__pool_get(p->pool, from->n_units * sizeof *f.near);
+    f.near_excess = INFINITY;
+    esp__may_use(p, f.may);
+    esp__fit_prices(&f);
+    for (uint32_t k = 0; k < ESP__LIMITS && !f.fits; k++) esp__fit_least(&f, k);
+    if (!f.fits) esp__fit_repair(&f);
+    if (!f.fits) return;
+    esp__fit_fill(&f);
+    esp__draft_copy(p, &d, from);
+    for (int filled = 0; filled < 2; filled++) {
+        memcpy((void *)d.paths, (const void *)(filled ? f.paths : f.best), from->n_units * sizeof *d.paths);
+        esp__generate(p, &d);
+        if (esp__draft_allowed(p, &d)) esp__draft_keep_better(p, out, &d);
+    }
+}
+
+/* Brings a draft within the limits; 0: its units have no paths that are. */
+ESP__FN int esp__fit(esp__problem *p, esp__draft *d) {
+    esp__draft best = {0};
+    if (esp__draft_allowed(p, d)) return 1;
+    esp__fit_try(p, d, 1, &best);
+    if (p->bound) esp__fit_try(p, d, 0, &best);
+    if (!best.n_units) return 0;
+    esp__draft_copy(p, d, &best);
+    return 1;
+}
+
+/* Nothing was found: says the least that the tensors as given could do with, in each respect that is limited. */
+ESP__FN esp_status esp__limits_fail(esp__problem *p) {
+    const esp_plan_config *c = &p->config;
+    double least[ESP__LIMITS] = {0.0}, elements = 0.0;
+    char text[256] = "";
+    for (uint32_t t = 0; t < p->n_tensors; t++) {
+        const esp__unit u = {t, 1, 0, p->model->tensors[t].elements};
+        const esp__menu *menu = esp__menu_get(p, &u);
+        double own[ESP__LIMITS] = {INFINITY, INFINITY, INFINITY}, uses[ESP__LIMITS];
+        for (uint32_t i = 0; i < menu->n; i++) {
+            esp__uses(&menu->paths[i], uses);
+            for (uint32_t k = 0; k < ESP__LIMITS; k++) own[k] = uses[k] < own[k] ? uses[k] : own[k];
+        }
+        for (uint32_t k = 0; k < ESP__LIMITS; k++) least[k] += own[k];
+        elements += (double)u.elements;
+    }
+    size_t n = 0;
+    if (c->max_memory_bytes)
+        n += (size_t)snprintf(text + n, sizeof text - n, "; max_memory_bytes is %llu, the least is %.0f",
+                              (unsigned long long)c->max_memory_bytes, least[ESP__MEMORY]);
+    if (c->max_volume > 0.0)
+        n += (size_t)snprintf(text + n, sizeof text - n, "; max_volume is %g, the least is %.4g", c->max_volume,
+                              least[ESP__VOLUME] / (4.0 * elements));
+    if (c->max_error > 0.0)
+        snprintf(text + n, sizeof text - n, "; max_error is %g, the least is %.4g", c->max_error,
+                 least[ESP__ERROR] / elements);
+    return esp__fail(
+        NULL, ESP_E_ARG, "no strategy was found within the limits: loosen one%s%s", text,
+        (c->max_memory_bytes != 0) + (c->max_volume > 0.0) + (c->max_error > 0.0) > 1 ? " (each on its own)" : "");
+}

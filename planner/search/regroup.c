@@ -1,0 +1,255 @@
+/* regroup.c: merging neighbouring tensors and splitting large ones, chosen together with their paths (MergeComp, Wang et
+ * al. 2021, merges for one codec only; BytePS and HiPress split). Starts are partitions by size; then neighbours are merged,
+ * groups cut, borders moved and tensors split while that makes the step shorter. */
+#include "planner/plan.h"
+
+enum { ESP__CHUNKS_MAX = ESP__NEW_MAX };
+static const uint64_t esp__chunk_least = 4096; /* elements: no chunk is smaller */
+
+/* ---- partitions by size ------------------------------------------------------------------------------------------------ */
+/* Neighbours together up to `merge` elements (0: none), tensors over `split` (0: none) in equal chunks. */
+static void esp__partition(esp__problem *p, esp__draft *d, uint64_t merge, uint64_t split) {
+    const esp_plan_tensor *t = p->model->tensors;
+    uint32_t n = 0;
+    if (!p->cut_units) p->cut_units = esp__pool_get(p->pool, p->n_tensors * ESP__CHUNKS_MAX * sizeof *p->cut_units);
+    esp__unit *units = p->cut_units;
+    for (uint32_t i = 0; i < p->n_tensors; i++) {
+        esp__unit *last = n ? &units[n - 1] : NULL;
+        uint64_t e = t[i].elements, chunks = split ? (e + split - 1) / split : 1;
+        if (last && !last->begin && last->elements + e <= merge && p->keep[last->first] == p->keep[i] &&
+            (last->n > 1 || last->elements == t[last->first].elements)) {
+            last->n++;
+            last->elements += e;
+            continue;
+        }
+        if (chunks > ESP__CHUNKS_MAX) chunks = ESP__CHUNKS_MAX;
+        if (e / chunks < esp__chunk_least) chunks = 1;
+        for (uint64_t c = 0; c < chunks; c++) {
+            units[n].first = i;
+            units[n].n = 1;
+            esp__part(e, chunks, c, &units[n].begin, &units[n].elements);
+            n++;
+        }
+    }
+    esp__draft_set_units(p, d, units, n);
+}
+
+/* A partition to start from, and how long the step is with paths chosen by price. */
+typedef struct esp__cut_up {
+    uint64_t merge, split, makespan;
+    uint32_t pricing;
+} esp__cut_up;
+
+static int esp__cut_up_before(const void *a, const void *b) {
+    const esp__cut_up *x = a, *y = b;
+    if (x->makespan != y->makespan) return x->makespan < y->makespan ? -1 : 1;
+    if (x->merge != y->merge) return x->merge < y->merge ? -1 : 1;
+    return x->split != y->split ? (x->split < y->split ? -1 : 1) : (int)x->pricing - (int)y->pricing;
+}
+
+/* Looks at partitions of many sizes, coarse ones (which cost least) first; returns how many, shortest step first. */
+static uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
+    static const uint8_t merges[] = {25, 23, 22, 24, 21, 20, 26, 18, 16, 14, 0}; /* powers of two; 0: none */
+    static const uint8_t splits[] = {0, 23, 22, 24, 25, 20};
+    int no_merge = (p->config.flags & ESP_PLAN_NO_MERGE) != 0, no_split = (p->config.flags & ESP_PLAN_NO_SPLIT) != 0;
+    uint32_t n = 0;
+    esp__draft d = {0};
+    for (uint32_t m = 0; m < sizeof merges; m++)
+        for (uint32_t s = 0; s < sizeof splits && !esp__out_of_time(p); s++) {
+            esp__cut_up c = {merges[m] ? (uint64_t)1 << merges[m] : 0, splits[s] ? (uint64_t)1 << splits[s] : 0,
+                             UINT64_MAX, 0};
+            if ((no_merge && c.merge) || (no_split && c.split) || (!c.merge && !c.split)) continue;
+            for (c.pricing = 0; c.pricing < ESP__PRICINGS; c.pricing++) {
+                if (!esp__pricings[c.pricing].even || !esp__pricing_applies(p, c.pricing)) continue;
+                esp__partition(p, &d, c.merge, c.split);
+                esp__turn_prices(p, &d, c.pricing, 1);
+                c.makespan = d.makespan;
+                out[n++] = c;
+            }
+        }
+    qsort(out, n, sizeof *out, esp__cut_up_before);
+    return n;
+}
+enum { ESP__PARTITIONS_MAX = ESP__PRICINGS * 11 * 6 };
+
+/* ---- moves --------------------------------------------------------------------------------------------------------------- */
+static int esp__is_chunk(const esp__problem *p, const esp__unit *u) {
+    return u->n == 1 && u->elements != p->model->tensors[u->first].elements;
+}
+
+/* The path of the menu with the same steps, or NULL. */
+static const esp__path *esp__path_like(const esp__menu *menu, const esp__path *path) {
+    for (uint32_t i = 0; i < menu->n; i++) {
+        const esp__path *x = &menu->paths[i];
+        uint32_t a = 0, b = 0;
+        if (x->codec != path->codec) continue;
+        for (;;) { /* packing is no step */
+            while (a < x->n && x->ops[a].kind == ESP_PLAN_PACK) a++;
+            while (b < path->n && path->ops[b].kind == ESP_PLAN_PACK) b++;
+            if (a == x->n || b == path->n || x->ops[a].recipe != path->ops[b].recipe) break;
+            a++, b++;
+        }
+        if (a == x->n && b == path->n) return x;
+    }
+    return NULL;
+}
+
+static esp__chain *esp__swap_add(esp__desk *k, esp__swap *w, const esp__unit *u) {
+    esp__chain *c = &w->chains[w->n++];
+    c->unit = *u;
+    c->after = k->backward[u->first + u->n - 1];
+    return c;
+}
+
+/* Tries the swap's units with every path of their common menu (or, where they differ, with paths like `like`). */
+static void esp__regroup_paths(esp__desk *k, esp__swap *w, const esp__path *const *like, uint64_t *best) {
+    const esp__menu *menu = esp__menu_get(k->p, &w->chains[0].unit);
+    uint32_t n = like ? 1 : menu->n_core;
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t c = 0; c < w->n; c++) {
+            const esp__menu *own = esp__menu_get(k->p, &w->chains[c].unit);
+            w->chains[c].path = like ? esp__path_like(own, like[c]) : i < own->n ? &own->paths[i] : NULL;
+            if (!like && own != menu && w->chains[c].path) w->chains[c].path = esp__path_like(own, &menu->paths[i]);
+            if (!w->chains[c].path) w->chains[c].path = &own->paths[0];
+        }
+        if (!esp__desk_allows(k, w)) continue;
+        uint64_t t = esp__desk_try(k, w, *best);
+        if (t >= *best) continue;
+        *best = t;
+        k->swaps[1] = *w;
+    }
+}
+
+/* Units [u, u + n) lifted; begins the new ones. */
+static esp__swap *esp__regroup_lift(esp__desk *k, uint32_t u, uint32_t n) {
+    esp__swap *w = &k->swaps[0];
+    if (!esp__desk_critical(k, u, n)) return NULL;
+    esp__desk_lift(k, w, u, n);
+    w->n = 0;
+    w->way = ESP__BY_READY;
+    return w;
+}
+
+static int esp__regroup_take(esp__desk *k, esp__swap *w, uint64_t best) {
+    esp__desk_unlift(k, w);
+    return best < k->d->makespan && esp__desk_take(k, &k->swaps[1]);
+}
+
+/* Unit u and the next one in one. */
+static int esp__try_merge(esp__desk *k, uint32_t u) {
+    const esp__draft *d = k->d;
+    uint64_t best = d->makespan;
+    if (u + 1 >= d->n_units || esp__is_chunk(k->p, &d->units[u]) || esp__is_chunk(k->p, &d->units[u + 1]) ||
+        k->p->keep[d->units[u].first] != k->p->keep[d->units[u + 1].first])
+        return 0;
+    esp__unit both = d->units[u];
+    both.n += d->units[u + 1].n;
+    both.elements += d->units[u + 1].elements;
+    esp__swap *w = esp__regroup_lift(k, u, 2);
+    if (!w) return 0;
+    if (esp__desk_without(k, w, best) < best) {
+        esp__swap_add(k, w, &both);
+        esp__regroup_paths(k, w, NULL, &best);
+    }
+    return esp__regroup_take(k, w, best);
+}
+
+/* A group with its last (first) members in a group of their own; `count`: how many stay in the first part. */
+static int esp__try_cut(esp__desk *k, uint32_t u, uint32_t count) {
+    const esp_plan_tensor *t = k->p->model->tensors;
+    const esp__draft *d = k->d;
+    const esp__path *like[2] = {d->paths[u], d->paths[u]};
+    uint64_t best = d->makespan;
+    esp__unit a = d->units[u], b = a;
+    if (!count || count >= a.n) return 0;
+    a.n = count;
+    a.elements = 0;
+    for (uint32_t i = 0; i < count; i++) a.elements += t[a.first + i].elements;
+    b.first += count;
+    b.n -= count;
+    b.elements -= a.elements;
+    esp__swap *w = esp__regroup_lift(k, u, 1);
+    if (!w) return 0;
+    if (esp__desk_without(k, w, best) < best) {
+        esp__swap_add(k, w, &a);
+        esp__swap_add(k, w, &b);
+        esp__regroup_paths(k, w, like, &best);
+        esp__regroup_paths(k, w, NULL, &best);
+    }
+    return esp__regroup_take(k, w, best);
+}
+
+/* One member over the border between units u and u + 1: the last of u (up 0) or the first of u + 1. */
+static int esp__try_border(esp__desk *k, uint32_t u, int up) {
+    const esp_plan_tensor *t = k->p->model->tensors;
+    const esp__draft *d = k->d;
+    if (u + 1 >= d->n_units || d->units[u + (uint32_t)up].n < 2) return 0;
+    if (esp__is_chunk(k->p, &d->units[u]) || esp__is_chunk(k->p, &d->units[u + 1]) ||
+        k->p->keep[d->units[u].first] != k->p->keep[d->units[u + 1].first])
+        return 0;
+    const esp__path *like[2] = {d->paths[u], d->paths[u + 1]};
+    esp__unit a = d->units[u], b = d->units[u + 1];
+    uint64_t moved = up ? t[b.first].elements : t[a.first + a.n - 1].elements, best = d->makespan;
+    if (up)
+        a.n++, a.elements += moved, b.n--, b.elements -= moved, b.first++;
+    else
+        a.n--, a.elements -= moved, b.n++, b.elements += moved, b.first--;
+    esp__swap *w = esp__regroup_lift(k, u, 2);
+    if (!w) return 0;
+    if (esp__desk_without(k, w, best) < best) {
+        esp__swap_add(k, w, &a);
+        esp__swap_add(k, w, &b);
+        esp__regroup_paths(k, w, like, &best);
+    }
+    return esp__regroup_take(k, w, best);
+}
+
+/* The tensor of unit u, whole or in chunks today, in `chunks` equal ones. */
+static int esp__try_split(esp__desk *k, uint32_t u, uint32_t chunks) {
+    const esp__draft *d = k->d;
+    const uint64_t e = k->p->model->tensors[d->units[u].first].elements;
+    uint64_t best = d->makespan;
+    uint32_t n = 1;
+    if (d->units[u].n > 1 || (chunks > 1 && e / chunks < esp__chunk_least)) return 0;
+    while (u + n < d->n_units && d->units[u + n].first == d->units[u].first) n++;
+    if (n == chunks || n > ESP__NEW_MAX) return 0;
+    esp__swap *w = esp__regroup_lift(k, u, n);
+    if (!w) return 0;
+    if (esp__desk_without(k, w, best) < best) {
+        for (uint32_t c = 0; c < chunks; c++) {
+            esp__unit x = {d->units[u].first, 1, 0, 0};
+            esp__part(e, chunks, c, &x.begin, &x.elements);
+            esp__swap_add(k, w, &x);
+        }
+        esp__regroup_paths(k, w, NULL, &best);
+    }
+    return esp__regroup_take(k, w, best);
+}
+
+static int esp__regroup_unit(esp__desk *k, uint32_t u) {
+    static const uint32_t chunks[] = {2, 3, 4, 6, 8, 12, 16, 1};
+    const esp__draft *d = k->d;
+    uint32_t flags = k->p->config.flags;
+    if (!(flags & ESP_PLAN_NO_MERGE)) {
+        if (esp__try_merge(k, u)) return 1;
+        if (esp__try_border(k, u, 0) || esp__try_border(k, u, 1)) return 1;
+        uint32_t n = d->units[u].n;
+        if (n > 1 && (esp__try_cut(k, u, n / 2) || esp__try_cut(k, u, n - 1) || esp__try_cut(k, u, 1))) return 1;
+    }
+    if (!(flags & ESP_PLAN_NO_SPLIT) && d->units[u].n == 1 && !d->units[u].begin)
+        for (uint32_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
+            if (esp__try_split(k, u, chunks[i])) return 1;
+    return 0;
+}
+
+/* Moves until none helps. */
+static int esp__regroup_passes(esp__desk *k) {
+    int any = 0;
+    for (int better = 1, rounds = 0; better && rounds < 8 && !esp__out_of_time(k->p); rounds++) {
+        better = 0;
+        for (uint32_t u = 0; u < k->d->n_units && !esp__out_of_time(k->p); u++)
+            for (uint32_t again = 0; again < 16 && u < k->d->n_units && esp__regroup_unit(k, u); again++) better = 1;
+        any |= better;
+    }
+    return any;
+}

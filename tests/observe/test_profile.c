@@ -1,0 +1,333 @@
+/* test_profile.c: a trainer's recorded times: medians, spreads, the latest rank, the file, and every way to get none. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#define ESPRESSO_STATIC
+#define ESPRESSO_IMPLEMENTATION
+#include "espresso.h"
+#include "tests/common/ranks.h"
+#include "planner/files/files.c"
+
+static char path[128];
+
+static int setup(void **state) {
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/test_record_%d.json", (int)getpid());
+    unlink(path);
+    return 0;
+}
+static int teardown(void **state) {
+    (void)state;
+    unsetenv("ESPRESSO_PROFILE");
+    unlink(path);
+    return 0;
+}
+
+static void ask(const char *more) {
+    char text[256];
+    snprintf(text, sizeof text, "%s%s", path, more);
+    setenv("ESPRESSO_PROFILE", text, 1);
+}
+
+/* ---- from steps to one step, on made-up times ---------------------------------------------------------------------------- */
+enum { TENSORS = 3, STEPS = 11 };
+typedef struct made_up {
+    esp_ctx ctx;
+    esp__record r;
+    uint64_t ready[STEPS * TENSORS], forward[STEPS];
+    double sorted[STEPS];
+    union {
+        esp__record_rank rank;
+        uint64_t room[64];
+    } mine, all;
+} made_up;
+
+/* Forward 1000, then gaps of 0, 200 and 300; in step `long_one` the second takes ten times as long. */
+static void make_up(made_up *m, int long_one, uint64_t more) {
+    memset(m, 0, sizeof *m);
+    m->ctx.n_tensors = TENSORS;
+    for (int k = 0; k < STEPS; k++) {
+        uint64_t gap = (k == long_one ? 2000 : 200) + more;
+        m->forward[k] = 1000;
+        m->ready[k * TENSORS] = 1000;
+        m->ready[k * TENSORS + 1] = 1000 + gap;
+        m->ready[k * TENSORS + 2] = 1300 + gap;
+    }
+    m->r.ready = m->ready, m->r.forward = m->forward, m->r.sorted = m->sorted;
+    m->r.mine = (uint8_t *)&m->mine, m->r.all = (uint8_t *)&m->all;
+    m->r.bytes = sizeof(esp__record_rank) + TENSORS * sizeof(esp__record_tensor);
+}
+static const esp__record_tensor *tensors_of(const esp__record_rank *rank) {
+    return (const esp__record_tensor *)(rank + 1);
+}
+
+static void one_long_step_changes_nothing(void **state) {
+    (void)state;
+    static made_up m;
+    make_up(&m, 4, 0);
+    esp__record_mine(&m.ctx, &m.r, STEPS);
+    const esp__record_tensor *t = tensors_of(&m.mine.rank);
+    assert_true(m.mine.rank.forward_ns == 1000);
+    assert_true(t[0].ready_ns == 1000 && t[1].ready_ns == 1200 && t[2].ready_ns == 1500);
+    assert_true(t[0].spread == 0 && t[1].spread == 0 && t[2].spread == 0);
+}
+
+/* Now this gap is long and now that one: each one's median does not show it, but the whole's does. */
+static void gaps_sum_to_the_whole(void **state) {
+    (void)state;
+    static made_up m;
+    make_up(&m, -1, 0);
+    for (int k = 0; k < STEPS; k++)
+        for (int i = k < 5 ? 1 : k < 10 ? 2 : TENSORS; i < TENSORS; i++) m.ready[k * TENSORS + i] += 100;
+    esp__record_mine(&m.ctx, &m.r, STEPS);
+    const esp__record_tensor *t = tensors_of(&m.mine.rank);
+    assert_true(t[2].ready_ns > 1599.9 && t[2].ready_ns < 1600.1);
+    assert_true(t[1].ready_ns > 1239.9 && t[1].ready_ns < 1240.1); /* 200 of 500, of 600 */
+    assert_true(t[1].spread > 0.49 && t[1].spread < 0.51);
+}
+
+static void the_latest_rank_counts(void **state) {
+    (void)state;
+    static made_up a, b;
+    make_up(&a, -1, 50);
+    make_up(&b, -1, 0);
+    for (int k = 0; k < STEPS; k++) b.ready[k * TENSORS + 2] += 500, b.forward[k] -= 10;
+    esp__record_mine(&a.ctx, &a.r, STEPS);
+    esp__record_mine(&b.ctx, &b.r, STEPS);
+    memcpy(a.r.all, a.r.mine, a.r.bytes);
+    memcpy(a.r.all + a.r.bytes, b.r.mine, b.r.bytes);
+    esp__record_combine(&a.ctx, &a.r, 2);
+    const esp__record_tensor *t = tensors_of(&a.all.rank);
+    assert_true(a.all.rank.forward_ns == 1000);
+    assert_true(t[0].ready_ns == 1000 && t[1].ready_ns == 1250 && t[2].ready_ns == 2000);
+}
+
+/* Half of the time decides, not half of the tensors. */
+static void spread_is_weighed_by_time(void **state) {
+    (void)state;
+    esp__record_tensor t[4] = {{1010, 9}, {1020, 9}, {1030, 9}, {2000, 0.25}}, room[4];
+    assert_true(esp__record_spread(t, 4, 1000, room) == 0.25);
+    t[3].ready_ns = 1040;
+    assert_true(esp__record_spread(t, 4, 1000, room) == 9);
+    for (int i = 0; i < 4; i++) t[i].ready_ns = 1000;
+    assert_true(esp__record_spread(t, 4, 1000, room) == 0);
+}
+
+/* ---- a training -------------------------------------------------------------------------------------------------------------- */
+typedef struct training {
+    int steps, tensors;
+    esp_status started[8];
+    char error[8][1024];
+    int finished[8];
+    long allocations_before, allocations_after; /* of rank 0 */
+} training;
+
+static void add(esp_ctx *ctx, const char *name, uint64_t count, uint64_t rows, uint32_t flags, const char *codec) {
+    esp_tensor_desc d;
+    memset(&d, 0, sizeof d);
+    d.name = name, d.count = count, d.flags = flags, d.codec = codec;
+    if (rows) d.rows = rows, d.cols = count / rows;
+    esp_tensor_add(ctx, &d, NULL);
+}
+
+static long allocations;
+static void train(esp_ctx *ctx, void *user) {
+    training *t = user;
+    static const esp_stream here;
+    float grad[3][64];
+    int rank = esp_rank(ctx);
+    add(ctx, "fc2.bias", 10, 0, ESP_RAW, NULL);
+    add(ctx, "fc2.\"weight\"", 64, 8, 0, NULL);
+    add(ctx, "fc1.weight", 48, 0, 0, "fp16");
+    t->started[rank] = esp_start(ctx);
+    snprintf(t->error[rank], sizeof t->error[rank], "%s", esp_last_error(ctx));
+    if (t->started[rank]) return;
+    memset(grad, 0, sizeof grad);
+    for (int k = 0; k < t->steps; k++) {
+        if (rank == 0 && k == 1) t->allocations_before = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
+        if (rank == 0 && k == 5) t->allocations_after = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
+        for (uint32_t i = 0; i < 3; i++) esp_push(ctx, i, grad[i], here);
+        if (esp_wait_all(ctx)) return;
+    }
+    t->finished[rank] = 1;
+}
+
+static char heard[8192];
+static pthread_mutex_t heard_lock = PTHREAD_MUTEX_INITIALIZER;
+static void hear(void *user, const esp_log_event *ev) {
+    (void)user;
+    if (ev->level > ESP_LOG_WARN || strcmp(ev->component, "profile") != 0) return;
+    pthread_mutex_lock(&heard_lock);
+    strncat(heard, ev->message, sizeof heard - strlen(heard) - 2);
+    strcat(heard, "\n");
+    pthread_mutex_unlock(&heard_lock);
+}
+static void *count_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    (void)user, (void)d;
+    __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED);
+    return aligned_alloc(align, bytes);
+}
+static void count_free(void *user, esp_device d, void *p, uint64_t bytes) {
+    (void)user, (void)d, (void)bytes;
+    free(p);
+}
+
+static void run(training *t, int32_t ranks, int steps) {
+    static const esp_host host = {.struct_size = sizeof host, .log = hear, .alloc = count_alloc, .free_ = count_free};
+    test_job job;
+    memset(&job, 0, sizeof job);
+    memset(t, 0, sizeof *t);
+    *heard = 0;
+    job.size = ranks;
+    job.config.host = &host;
+    job.body = train;
+    job.user = t;
+    t->steps = steps;
+    test_run(&job);
+}
+
+static char *slurp(void) {
+    static char text[65536];
+    FILE *f = fopen(path, "r");
+    if (!f) return NULL;
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    return text;
+}
+
+static void the_file_is_a_model(void **state) {
+    (void)state;
+    training t;
+    ask(",steps=4,skip=2,name=mine");
+    run(&t, 4, 9);
+    for (int r = 0; r < 4; r++) assert_true(t.started[r] == ESP_OK && t.finished[r]);
+    char *text = slurp();
+    assert_non_null(text);
+    assert_non_null(strstr(text, "\"model\": \"mine\""));
+    assert_non_null(strstr(text, "medians of 4 steps, the latest of 4 rank(s)"));
+    assert_non_null(strstr(text, "\"steps\": 4,\n  \"ranks\": 4,\n"));
+    assert_non_null(strstr(text, "\"parameters\": 122,"));
+    assert_non_null(strstr(text, "\"name\": \"fc2.\\\"weight\\\"\", \"elements\": 64"));
+    assert_int_equal(t.allocations_before, t.allocations_after); /* recording takes none; the exchange after does */
+#ifdef ESPRESSO_JANSSON
+    esp__model_file f;
+    heard[0] = 0;
+    assert_int_equal(esp__model_read(path, &f, NULL), ESP_OK);
+    assert_true(f.model.n_tensors == 3 && f.steps == 4 && f.ranks == 4 && f.cores >= 1);
+    assert_string_equal(f.model.tensors[0].keep, "fp32");
+    assert_null(f.model.tensors[1].keep);
+    assert_string_equal(f.model.tensors[2].keep, "fp16");
+    assert_true(f.more[1].n_shape == 2 && f.more[1].shape[0] == 8 && f.more[1].shape[1] == 8);
+    assert_true(f.model.forward_ns > 0);
+    esp__model_free(&f);
+#endif
+}
+
+static void fewer_steps_are_said(void **state) {
+    (void)state;
+    training t;
+    ask(",steps=100,skip=2");
+    run(&t, 2, 5);
+    assert_non_null(strstr(heard, "only 3 of 100 steps were made (after 2 that do not count)"));
+    assert_non_null(strstr(slurp(), "medians of 3 steps, the latest of 1 rank(s)"));
+    unlink(path);
+    run(&t, 2, 2);
+    assert_null(slurp());
+    assert_non_null(strstr(heard, "was not written: 2 step(s) were made, and the first 2 do not count"));
+    run(&t, 1, 0);
+    assert_null(slurp());
+    assert_non_null(strstr(heard, "was not written: 0 step(s) were made"));
+}
+
+/* After the file nothing more happens, and nothing was asked for. */
+static void without_it_nothing_is_kept(void **state) {
+    (void)state;
+    training t;
+    unsetenv("ESPRESSO_PROFILE");
+    run(&t, 2, 3);
+    assert_true(t.finished[0] && t.finished[1] && !*heard && !slurp());
+}
+
+/* ---- what is wrong ------------------------------------------------------------------------------------------------------------- */
+static void wrong_words_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *more, *says;
+    } cases[] = {{",steps=0", "steps=0: write a whole number from 1"},
+                 {",steps=-1", "steps=-1: write a whole number"},
+                 {",steps=2x", "steps=2x: write a whole number"},
+                 {",skip=", "skip=: write a whole number from 0"},
+                 {",setps=3", "'setps' is not known: there are steps, skip and name"},
+                 {",5", "is no key=value"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        training t;
+        ask(cases[i].more);
+        run(&t, 1, 1);
+        assert_int_equal(t.started[0], ESP_E_ARG);
+        if (!strstr(t.error[0], cases[i].says)) fail_msg("%s: %s", cases[i].more, t.error[0]);
+    }
+    training t;
+    setenv("ESPRESSO_PROFILE", ",steps=3", 1);
+    run(&t, 1, 1);
+    assert_non_null(strstr(t.error[0], "the file's name is missing"));
+}
+
+/* Found out before the first step, on all ranks. */
+static void a_file_that_cannot_be_written(void **state) {
+    (void)state;
+    training t;
+    setenv("ESPRESSO_PROFILE", "/no/such/folder/m.json", 1);
+    run(&t, 2, 1);
+    assert_true(t.started[0] == ESP_E_ARG && t.started[1] == ESP_E_ARG);
+    assert_non_null(strstr(t.error[0], "/no/such/folder/m.json cannot be written: No such file"));
+    assert_non_null(strstr(t.error[1], "rank 0 cannot record"));
+    setenv("ESPRESSO_PROFILE", "/tmp", 1);
+    run(&t, 1, 1);
+    assert_non_null(strstr(t.error[0], "/tmp cannot be written: Is a directory"));
+}
+
+static void disagree(esp_ctx *ctx, void *user) {
+    training *t = user;
+    int rank = esp_rank(ctx);
+    if (rank != 1) {
+        ctx->record = esp__alloc(ctx, sizeof *ctx->record);
+        ctx->record->steps = 7;
+    }
+    t->started[rank] = esp__record_agree(ctx, ESP_OK);
+    snprintf(t->error[rank], sizeof t->error[rank], "%s", esp_last_error(ctx));
+    esp__free(ctx, ctx->record);
+    ctx->record = NULL;
+}
+
+/* Otherwise those that record would wait for those that do not. */
+static void all_ranks_record_or_none(void **state) {
+    (void)state;
+    training t;
+    test_job job;
+    memset(&job, 0, sizeof job);
+    memset(&t, 0, sizeof t);
+    job.size = 3;
+    job.body = disagree;
+    job.user = &t;
+    test_run(&job);
+    for (int r = 0; r < 3; r++) assert_int_equal(t.started[r], ESP_E_MISMATCH);
+    assert_non_null(strstr(t.error[0], "rank 1 is to keep 0 step(s), rank 0 7; have the launcher pass it on"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_long_step_changes_nothing),
+        cmocka_unit_test(gaps_sum_to_the_whole),
+        cmocka_unit_test(the_latest_rank_counts),
+        cmocka_unit_test(spread_is_weighed_by_time),
+        cmocka_unit_test_setup_teardown(the_file_is_a_model, setup, teardown),
+        cmocka_unit_test_setup_teardown(fewer_steps_are_said, setup, teardown),
+        cmocka_unit_test_setup_teardown(without_it_nothing_is_kept, setup, teardown),
+        cmocka_unit_test_setup_teardown(wrong_words_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_file_that_cannot_be_written, setup, teardown),
+        cmocka_unit_test_setup_teardown(all_ranks_record_or_none, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

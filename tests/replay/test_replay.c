@@ -1,0 +1,214 @@
+/* test_replay.c: `espresso replay`: both modes run real ranks to the end, say the same in all forms, refuse what would measure
+ * something else, and leave nothing behind when a rank dies. No test depends on how long anything took. */
+#include "tests/tools/plan_files.h"
+
+#ifdef ESPRESSO_JANSSON
+
+/* Gaps of 200 us and more; a hundredth of its elements is enough to compress. */
+static const char timed[] = "{\"espresso\": 1, \"model\": \"timed\", \"forward_us\": 500, \"update_us\": 100, "
+                            "\"dtype\": \"f32\", \"tensors\": [\n"
+                            "  {\"name\": \"head.weight\", \"elements\": 4000000, \"compute_us\": 500},\n"
+                            "  {\"name\": \"norm.bias\", \"elements\": 10, \"compute_us\": 200},\n"
+                            "  {\"name\": \"norm.weight\", \"elements\": 1000, \"compute_us\": 200},\n"
+                            "  {\"name\": \"body.weight\", \"elements\": 2500000, \"compute_us\": 700.5},\n"
+                            "  {\"name\": \"embed\", \"elements\": 900000, \"compute_us\": 900}\n"
+                            "]}\n";
+static const char hurried[] = "{\"espresso\": 1, \"model\": \"hurried\", \"forward_us\": 10, \"dtype\": \"f32\", "
+                              "\"tensors\": [{\"name\": \"a\", \"elements\": 1000, \"compute_us\": 20},\n"
+                              "{\"name\": \"b\", \"elements\": 1000, \"compute_us\": 20},\n"
+                              "{\"name\": \"c\", \"elements\": 1000, \"compute_us\": 20}]}\n";
+/* Few ops, and computing so long that nothing else counts. */
+static const char slow[] = "{\"espresso\": 1, \"model\": \"slow\", \"forward_us\": 1000, \"dtype\": \"f32\", "
+                           "\"tensors\": [{\"name\": \"a\", \"elements\": 1000, \"compute_us\": 40000}]}\n";
+
+#define REPLAY(...) replay((const char *const[]){__VA_ARGS__, NULL})
+static spawned replay(const char *const *more) {
+    const char *args[48] = {"replay"};
+    int n = 1, model = 0;
+    for (int i = 0; more[i]; i++) model |= !strcmp(more[i], "--model");
+    if (!model) args[n++] = "--model", args[n++] = in_dir("timed.json");
+    for (int i = 0; more[i] && n < 47; i++) args[n++] = more[i];
+    spawned s = spawn_all(args);
+    assert_true(spawn_nobody_left(&s));
+    return s;
+}
+
+static int open_files(void **state) {
+    if (plan_files_open(state)) return 1;
+    put_file("timed.json", timed);
+    put_file("hurried.json", hurried);
+    put_file("slow.json", slow);
+    return 0;
+}
+
+static void check_strategies(const json_t *j, const char *const *names, size_t n) {
+    const json_t *rows = json_object_get(j, "strategies");
+    assert_int_equal(json_array_size(rows), n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *row = json_array_get(rows, i), *measured = json_object_get(row, "measured_us");
+        assert_string_equal(text(row, "name"), names[i]);
+        assert_true(number(row, "predicted_us") > 2500); /* computing alone */
+        assert_true(number(measured, "p10") > 2500);
+        assert_true(number(measured, "p10") <= number(measured, "p90"));
+        if (json_is_true(json_object_get(row, "noisy"))) { /* no number then */
+            assert_true(json_is_null(json_object_get(measured, "median")));
+        } else {
+            assert_true(number(measured, "p10") <= number(measured, "median"));
+            assert_true(number(measured, "median") <= number(measured, "p90"));
+        }
+        assert_true(number(json_object_get(row, "bytes"), "intra") > 0);
+        assert_true(number(json_object_get(row, "bytes"), "inter") > 0);
+    }
+}
+
+/* Holds end at their deadlines or later, never before: a measured step is never shorter than predicted. */
+static void model_mode(void **state) {
+    (void)state;
+    static const char *const names[] = {"fp32", "hipress", "espresso+"};
+    json_t *j = json_of(REPLAY("--mode", "model", "--strategy", "fp32,hipress,espresso+", "--system", "paper-pcie",
+                               "-n", "4", "--steps", "2", "--json"));
+    check_strategies(j, names, 3);
+    assert_string_equal(text(j, "mode"), "model");
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *row = json_array_get(json_object_get(j, "strategies"), i);
+        assert_true(number(json_object_get(row, "measured_us"), "p10") >= number(row, "predicted_us") - 1);
+    }
+    json_decref(j);
+}
+
+/* The links are made so slow that the ratio holds. */
+static void model_ratio(void **state) {
+    (void)state;
+    json_t *j = json_of(REPLAY("--mode", "model", "--strategy", "fp32", "--ratio", "3", "--steps", "1", "--json"));
+    assert_true(fabs(number(j, "ratio") - 3) < 0.03);
+    json_decref(j);
+}
+
+/* Bytes are exact: fp32 moves every element over each level as often as its collectives do, whatever the time. */
+static void real_mode(void **state) {
+    (void)state;
+    static const char *const names[] = {"fp32", "layerwise", "espresso+"};
+    json_t *j = json_of(REPLAY("--strategy", "fp32,layerwise,espresso+", "-n", "4", "--machines", "2",
+                               "--elements-scale", "0.01", "--steps", "2", "--time-scale", "2", "--force", "--json"));
+    check_strategies(j, names, 3);
+    assert_string_equal(text(j, "mode"), "real");
+    assert_int_equal(number(j, "n"), 4);
+    const json_t *bytes = json_object_get(json_array_get(json_object_get(j, "strategies"), 0), "bytes");
+    /* 40000, 1, 10, 25000 and 9000 elements: halves of 20000, 1, 5, 12500 and 4500 on each of two machines: reduce_scatter
+     * and allgather bring every rank the other half once each, allreduce each rank the other machine's half */
+    const double elements = 40000 + 10 + 25000 + 9000;
+    assert_true(fabs(number(bytes, "intra") - 4 * 4 * elements) < 64);
+    assert_true(fabs(number(bytes, "inter") - 4 * 2 * elements) < 64);
+    json_decref(j);
+}
+
+/* Every form at once, and nothing but those files. */
+static void all_forms(void **state) {
+    (void)state;
+    const int before = files_there(0);
+    check(REPLAY("--mode", "model", "--strategy", "fp32,espresso+", "--steps", "1", "--timeline", in_dir("t.html"),
+                 "--trace", in_dir("t.json"), "--page", in_dir("p.html"), "--csv", in_dir("r.csv")),
+          0, 0, "espresso+");
+    assert_int_equal(files_there(0), before + 4);
+}
+
+static void a_file_is_a_strategy(void **state) {
+    (void)state;
+    check(PLAN("--model", in_dir("hurried.json"), "--machines", "2", "-o", in_dir("h.strategy")), 0, 0, "written");
+    check(REPLAY("--mode", "model", "--strategy", in_dir("h.strategy"), "--steps", "1"), 1, 1, "h.strategy");
+}
+
+static void wrong_usage(void **state) {
+    (void)state;
+    check(SPAWN("replay"), 2, 1, "--model is missing");
+    check(REPLAY("-n", "5", "--machines", "2"), 2, 1, "does not divide by 2 machines");
+    check(REPLAY("-n", "0"), 2, 1, "whole number");
+    check(REPLAY("--mode", "both"), 2, 1, "model or real");
+    check(REPLAY("--inter", "fast"), 2, 1, "is no rate");
+    check(REPLAY("--inter", "1gbit", "--machines", "1"), 2, 1, "no effect with one machine");
+    check(REPLAY("--elements-scale", "0"), 2, 1, "expected a number");
+    check(REPLAY("--strategy", "fp32,fp32"), 2, 1, "twice");
+    check(REPLAY("--json", "--csv", "-"), 2, 1, "only one of");
+    check(REPLAY("--system", "paper-pcie"), 2, 1, "--mode model");
+    check(REPLAY("--as-rank", "3,4"), 2, 1, "leave it out");
+    setenv("ESPRESSO_RANK", "1", 1); /* ranks that start ranks that start ranks would be the end of the machine */
+    check(REPLAY("--strategy", "fp32"), 1, 1, "run it by itself");
+    check(REPLAY("--as-rank", "3"), 2, 1, "leave it out");
+    unsetenv("ESPRESSO_RANK");
+}
+
+static void what_is_not_there(void **state) {
+    (void)state;
+    check(REPLAY("--model", "nosuch"), 1, 1, "no model 'nosuch'");
+    check(REPLAY("--strategy", "hipres"), 1, 1, "did you mean 'hipress'");
+    check(REPLAY("--gc", "topq:ratio=0.1"), 1, 1, "topq");
+    check(REPLAY("--gc", "topk:ratoi=0.1"), 1, 1, "ratoi");
+    check(REPLAY("--mode", "model", "--system", "moon"), 1, 1, "no system 'moon'");
+    check(REPLAY("--page", "/nonexistent/p.html"), 1, 1, "/nonexistent/p.html: cannot be written");
+    check(REPLAY("--model", "llama-1b", "--elements-scale", "10", "-n", "64"), 1, 1, "of memory");
+}
+
+static void refused(void **state) {
+    (void)state;
+    check(REPLAY("--model", in_dir("hurried.json"), "--mode", "model"), 1, 1, "under 20.00 us");
+    check(REPLAY("--model", in_dir("hurried.json"), "--mode", "model", "--force", "--steps", "1"), 0, 0, "--force");
+    /* twice as many ranks that compute as there are cores: too many, however long the rest takes */
+    char n[16];
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    snprintf(n, sizeof n, "%ld", 2 * cores);
+    if (cores > 8) return; /* that many processes are no test of this */
+    check(REPLAY("--model", in_dir("slow.json"), "--compute", "busy", "-n", n, "--machines", "2", "--strategy", "fp32"),
+          1, 1, "cores x step");
+}
+
+/* No result, no file, nobody left. */
+static void a_killed_rank(void **state) {
+    (void)state;
+    const int before = files_there(0);
+    const char *const args[] = {"replay", "--model", in_dir("timed.json"), "--strategy", "fp32", "--inter",
+                                "1mbit",  "--csv",   in_dir("killed.csv"), NULL};
+    spawned s = spawn_start(args);
+    char path[64];
+    int children[8], n = 0;
+    for (int tries = 0; tries < 500 && n < 5; tries++) { /* the guard and four ranks */
+        const struct timespec pause = {0, 10000000};
+        nanosleep(&pause, NULL);
+        snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)s.pid, (int)s.pid);
+        FILE *f = fopen(path, "r");
+        for (n = 0; f && n < 8 && fscanf(f, "%d", &children[n]) == 1;) n++;
+        if (f) fclose(f);
+    }
+    if (n < 5) skip(); /* this kernel does not list children */
+    assert_int_equal(kill(children[3], SIGKILL), 0);
+    spawn_end(&s);
+    assert_true(spawn_nobody_left(&s));
+    assert_int_equal(files_there(0), before);
+    if (s.status != 1 || (!spawn_said(&s, 1, "died") && !spawn_said(&s, 1, "killed")))
+        fail_msg("status %d\nstderr:\n%.2000s", s.status, s.text[1]);
+    spawn_free(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(model_mode),
+        cmocka_unit_test(model_ratio),
+        cmocka_unit_test(real_mode),
+        cmocka_unit_test(all_forms),
+        cmocka_unit_test(a_file_is_a_strategy),
+        cmocka_unit_test(wrong_usage),
+        cmocka_unit_test(what_is_not_there),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(a_killed_rank),
+    };
+    return cmocka_run_group_tests(tests, open_files, plan_files_close);
+}
+#else
+static void left_out(void **state) {
+    (void)state;
+    check(SPAWN("replay"), 1, 1, "libjansson-dev");
+}
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(left_out)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#endif

@@ -1,0 +1,210 @@
+/* state.c: `espresso state`: what is in a state file, and whether it is whole. Needs neither the model nor the other ranks.
+ * The format is that of espresso_impl/executor/state.c, whose structs it uses. */
+#include <glob.h>
+#include <math.h>
+
+typedef struct state_reader {
+    const tool_command *command;
+    const char *path;
+    FILE *file;
+    esp__state_head head;
+    uint64_t left, sum; /* of the body */
+    double *pieces;     /* aligned room for one piece of a large array */
+} state_reader;
+
+enum { STATE_PIECE = 1 << 16, STATE_LINES = 12, STATE_WIDTH = 110 };
+
+static int state_damaged(const state_reader *r, const char *what) {
+    return tool_fail(r->command, "%s: %s", r->path, what);
+}
+
+/* Reads `n` bytes (at most STATE_PIECE) and the zeros behind them; 0 where the file is not as long as it says. */
+static int state_take(state_reader *r, void *out, uint64_t n) {
+    uint64_t padded = esp__state_padded(n);
+    if (padded > r->left || padded > STATE_PIECE) return 0;
+    if (fread(r->pieces, 1, padded, r->file) != padded) return 0;
+    r->sum = esp__state_sum(r->sum, r->pieces, padded);
+    r->left -= padded;
+    if (out) memcpy(out, r->pieces, n);
+    return 1;
+}
+
+/* Reads `count` floats and gives their Euclidean norm. */
+static int state_norm(state_reader *r, uint64_t count, double *norm) {
+    double sum = 0;
+    while (count) {
+        uint64_t n = count < STATE_PIECE / sizeof(float) ? count : STATE_PIECE / sizeof(float);
+        if (!state_take(r, NULL, n * sizeof(float))) return 0;
+        for (uint64_t i = 0; i < n; i++) {
+            float x;
+            memcpy(&x, (const char *)r->pieces + i * sizeof x, sizeof x);
+            sum += (double)x * (double)x;
+        }
+        count -= n;
+    }
+    *norm = sqrt(sum);
+    return 1;
+}
+
+static int state_skip(state_reader *r, uint64_t bytes) {
+    for (; bytes > STATE_PIECE; bytes -= STATE_PIECE)
+        if (!state_take(r, NULL, STATE_PIECE)) return 0;
+    return state_take(r, NULL, bytes);
+}
+
+static int state_read_head(state_reader *r) {
+    esp__state_head *h = &r->head;
+    if (fread(h, sizeof *h, 1, r->file) != 1 || memcmp(h->magic, esp__state_magic, sizeof h->magic) != 0)
+        return state_damaged(r, "this is no espresso state");
+    if (h->version < ESP__STATE_OLDEST || h->version > ESP__STATE_VERSION)
+        return tool_fail(r->command, "%s: format version %u; this command reads versions %d to %d", r->path, h->version,
+                         (int)ESP__STATE_OLDEST, (int)ESP__STATE_VERSION);
+    if (h->head_sum != esp__state_sum(0, h, offsetof(esp__state_head, head_sum)))
+        return state_damaged(r, "the state is damaged (the checksum of its head is wrong)");
+    r->left = h->body_bytes;
+    r->sum = esp__state_sum(0, h, sizeof *h);
+    printf("%s: rank %d of %d, step %llu, seed %llu, strategy %016llx\n", r->path, (int)h->rank, (int)h->size,
+           (unsigned long long)h->step, (unsigned long long)h->seed, (unsigned long long)h->strategy_hash);
+    return TOOL_OK;
+}
+
+/* The strategy's text: its first lines, without the order of collectives, and long ones cut. */
+static int state_print_text(state_reader *r) {
+    const uint64_t n = r->head.version < 3 ? 0 : r->head.text_bytes;
+    uint32_t lines = 0, left_out = 0;
+    if (n > r->left) return 0;
+    char *text = tool_realloc(NULL, n + 1);
+    for (uint64_t at = 0, piece; at < n; at += piece) {
+        piece = n - at < STATE_PIECE ? n - at : STATE_PIECE;
+        if (!state_take(r, text + at, piece)) {
+            free(text);
+            return 0;
+        }
+    }
+    for (uint64_t i = 0; i < n; i++)
+        if (text[i] != '\n' && (unsigned char)text[i] < ' ') text[i] = '?';
+    text[n] = 0;
+    for (const char *at = text; *at; at += strcspn(at, "\n"), at += *at == '\n') {
+        int length = (int)strcspn(at, "\n");
+        if (lines == STATE_LINES || strncmp(at, "order ", 6) == 0)
+            left_out++;
+        else
+            lines++, printf("  %.*s%s\n", length < STATE_WIDTH ? length : STATE_WIDTH, at,
+                            length > STATE_WIDTH ? "..." : "");
+    }
+    if (left_out) printf("  ... and %u more line%s\n", left_out, left_out == 1 ? "" : "s");
+    free(text);
+    return 1;
+}
+
+static int state_print_tensor(state_reader *r, char **name, uint64_t *count) {
+    esp__state_tensor t;
+    double norm;
+    if (!state_take(r, &t, sizeof t) || t.name_bytes > r->left || t.name_bytes > STATE_PIECE) return 0;
+    *name = tool_realloc(NULL, t.name_bytes + 1u);
+    (*name)[t.name_bytes] = 0;
+    if (!state_take(r, *name, t.name_bytes)) return 0;
+    *count = t.count;
+    printf("tensor %s: %llu elements", *name, (unsigned long long)t.count);
+    if (t.has_carry && t.count > r->left / sizeof(float)) return 0;
+    if (t.has_carry && !state_norm(r, t.count, &norm)) return 0;
+    if (t.has_carry) printf(", carried to the next push: norm %g", norm);
+    putchar('\n');
+    return 1;
+}
+
+/* "fc.weight", or of chunks and groups which elements: "fc.weight (elements 100 to 199)", "fc.weight to fc.bias". */
+static int state_print_extent(const state_reader *r, const esp__extent *e, char *const *names, const uint64_t *counts) {
+    if (!e->n || e->first >= r->head.n_tensors || e->n > r->head.n_tensors - e->first) return 0;
+    printf("%s", names[e->first]);
+    if (e->n > 1) printf(" to %s", names[e->first + e->n - 1]);
+    if (e->n == 1 && e->count != counts[e->first])
+        printf(" (elements %llu to %llu)", (unsigned long long)e->begin, (unsigned long long)(e->begin + e->count - 1));
+    return 1;
+}
+
+static int state_print_comp(state_reader *r, char *const *names, const uint64_t *counts) {
+    esp__state_comp c;
+    double norm;
+    if (!state_take(r, &c, sizeof c)) return 0;
+    printf("Comp %u of ", c.comp_index);
+    if (!state_print_extent(r, &c.place, names, counts)) return 0;
+    printf(": %llu elements from %llu on%s", (unsigned long long)c.count, (unsigned long long)c.offset,
+           c.raw ? ", the rank's own gradient" : "");
+    if (c.has & ESP__STATE_RESIDUAL) {
+        if (c.count > r->left / sizeof(float) || !state_norm(r, c.count, &norm)) return 0;
+        printf(", residual of norm %g", norm);
+    }
+    if (c.has & ESP__STATE_CODEC) {
+        if (c.state_bytes > r->left || !state_skip(r, c.state_bytes)) return 0;
+        printf(", codec state of %llu bytes", (unsigned long long)c.state_bytes);
+    }
+    putchar('\n');
+    return 1;
+}
+
+static int state_print(state_reader *r) {
+    uint64_t stored;
+    int status = state_read_head(r), whole = 1;
+    if (status != TOOL_OK) return status;
+    if (r->head.n_tensors > r->left / sizeof(esp__state_tensor) ||
+        r->head.n_feedback > r->left / sizeof(esp__state_comp))
+        return state_damaged(r, "the state is damaged (it ends too early)");
+    char **names = tool_realloc(NULL, r->head.n_tensors * sizeof *names);
+    uint64_t *counts = tool_realloc(NULL, r->head.n_tensors * sizeof *counts);
+    for (uint32_t i = 0; i < r->head.n_tensors; i++) names[i] = NULL;
+    whole = state_print_text(r);
+    for (uint32_t i = 0; whole && i < r->head.n_tensors; i++) whole = state_print_tensor(r, &names[i], &counts[i]);
+    for (uint32_t i = 0; whole && i < r->head.n_feedback; i++) whole = state_print_comp(r, names, counts);
+    for (uint32_t i = 0; i < r->head.n_tensors; i++) free(names[i]);
+    free(names);
+    free(counts);
+    if (!whole || r->left) return state_damaged(r, "the state is damaged (it ends too early)");
+    if (fread(&stored, sizeof stored, 1, r->file) != 1 || stored != r->sum)
+        return state_damaged(r, "the state is damaged (its checksum is wrong)");
+    if (fgetc(r->file) != EOF) return state_damaged(r, "the state is damaged (something follows its end)");
+    printf("whole; tensors: %u, Comps: %u, bytes: %llu\n", r->head.n_tensors, r->head.n_feedback,
+           (unsigned long long)(sizeof r->head + r->head.body_bytes + sizeof stored));
+    return TOOL_OK;
+}
+
+/* The name given to esp_state_save is not yet a file's. */
+static int state_cannot_open(const tool_command *c, const char *path) {
+    char pattern[4096];
+    glob_t found;
+    int error = errno, status;
+    snprintf(pattern, sizeof pattern, "%s.r0of*", path);
+    if (error == ENOENT && glob(pattern, GLOB_NOSORT, NULL, &found) == 0) {
+        status =
+            tool_fail(c, "%s: no such file; each rank has one of its own: did you mean %s?", path, found.gl_pathv[0]);
+        globfree(&found);
+        return status;
+    }
+    return tool_fail(c, "%s: %s", path, strerror(error));
+}
+
+static int state_main(const tool_command *self, int argc, char **argv) {
+    state_reader r = {.command = self};
+    const char *value;
+    int at = 0, flag = tool_next(self, argc, argv, &at, &value), status = TOOL_OK;
+    if (flag == -2) return TOOL_USAGE;
+    if (flag == -3) return TOOL_OK;
+    if (at == argc) return tool_usage(self, "expected a state file");
+    r.pieces = tool_realloc(NULL, STATE_PIECE);
+    for (; at < argc && status == TOOL_OK; at++) {
+        r.path = argv[at];
+        r.file = fopen(r.path, "rbe");
+        status = r.file ? state_print(&r) : state_cannot_open(self, r.path);
+        if (r.file) fclose(r.file);
+    }
+    free(r.pieces);
+    return status;
+}
+
+static const tool_command state_command = {
+    .name = "state",
+    .summary = "Shows what a saved state holds, and checks that it is whole.",
+    .synopsis = "FILE...",
+    .run = state_main,
+    .details = "FILE is one rank's: esp_state_save(ctx, \"run\") of 4 ranks writes run.r0of4 to run.r3of4.",
+};

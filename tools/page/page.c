@@ -1,0 +1,222 @@
+/* page.c: writes the timeline's page, the comparison's page and the trace. The pages' own sources are in page/; their data
+ * is JSON inside them. Must not know how a plan is made. */
+#include "tools/page/page.h"
+#include "tools/page/page.inc"
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+static const char *const page_lanes[] = {"compute", "cpu", "intra", "inter"};
+enum { PAGE_LANES = 4 };
+
+/* ---- JSON that is safe inside <script>: no markup can begin or end in it ------------------------------------------- */
+/* Length of the UTF-8 sequence at `s`, 0 if it is none. */
+static size_t page_utf8(const unsigned char *s) {
+    uint32_t c;
+    size_t n = s[0] < 0x80                   ? 1
+               : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
+               : (s[0] & 0xf0) == 0xe0       ? 3
+               : s[0] >= 0xf0 && s[0] < 0xf5 ? 4
+                                             : 0;
+    if (n < 2) return n;
+    c = s[0] & (0x7fu >> n);
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xc0) != 0x80) return 0;
+        c = c << 6 | (s[i] & 0x3fu);
+    }
+    if (n == 3 && (c < 0x800 || (c >= 0xd800 && c < 0xe000))) return 0;
+    return n == 4 && (c < 0x10000 || c > 0x10ffff) ? 0 : n;
+}
+
+static void page_text(FILE *to, const char *text) {
+    fputc('"', to);
+    for (const unsigned char *s = (const unsigned char *)(text ? text : ""); *s;) {
+        size_t n = page_utf8(s);
+        if (n == 0)
+            fputs("\\ufffd", to), n = 1;
+        else if (n == 1 && (*s < 0x20 || *s == 0x7f || strchr("\"\\<>&", *s)))
+            fprintf(to, "\\u%04x", *s);
+        else
+            fwrite(s, 1, n, to);
+        s += n;
+    }
+    fputc('"', to);
+}
+
+static void page_key(FILE *to, const char *key, const char *text) {
+    fprintf(to, "\"%s\":", key);
+    page_text(to, text);
+}
+
+/* JSON has no infinities and no NaN. */
+static double page_finite(double x) { return isfinite(x) ? x : 0; }
+
+static void page_numbers(FILE *to, const char *key, const double *x, uint32_t n) {
+    fprintf(to, "\"%s\":[", key);
+    for (uint32_t i = 0; i < n; i++) fprintf(to, "%s%.15g", i ? "," : "", page_finite(x[i]));
+    fputs("]", to);
+}
+
+static void page_report(FILE *to, const esp_plan_report *r) {
+    const struct {
+        const char *key;
+        double value;
+    } times[] = {
+        {"fp32_ns", r->fp32_ns},
+        {"iteration_ns", r->iteration_ns},
+        {"bound_ns", r->bound_ns},
+        {"bound_any_ns", r->bound_any_ns},
+        {"free_compression_ns", r->free_compression_ns},
+        {"plan_ns", r->plan_ns},
+        {"exposed_communication_ns", r->exposed_communication_ns},
+        {"exposed_compression_ns", r->exposed_compression_ns},
+        {"robust_p50_ns", r->robust_p50_ns},
+        {"robust_p90_ns", r->robust_p90_ns},
+    };
+    fputc('{', to);
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        fprintf(to, "\"%s\":%.15g,", times[i].key, page_finite(times[i].value));
+    page_numbers(to, "lane_ns", r->lane_ns, PAGE_LANES), fputc(',', to);
+    page_numbers(to, "price", r->price, PAGE_LANES), fputc(',', to);
+    page_numbers(to, "bubble_ns", r->bubble_ns, PAGE_LANES);
+    fprintf(to,
+            ",\"memory_bytes\":%" PRIu64 ",\"intra_bytes\":%" PRIu64 ",\"inter_bytes\":%" PRIu64
+            ",\"n_tensors\":%u,\"n_units\":%u,\"compressed\":%u}",
+            r->memory_bytes, r->intra_bytes, r->inter_bytes, r->n_tensors, r->n_units, r->compressed);
+}
+
+static void page_info_json(FILE *to, const page_info *info) {
+    static const page_info none;
+    if (!info) info = &none;
+    fputs("\"info\":{", to);
+    page_key(to, "model", info->model), fputc(',', to);
+    page_key(to, "codec", info->codec), fputc(',', to);
+    page_key(to, "system", info->system), fputc(',', to);
+    page_key(to, "command", info->command);
+    fprintf(to, ",\"machines\":%u,\"ranks\":%u}", info->machines, info->ranks_per_machine);
+}
+
+/* ---- the pages' data ----------------------------------------------------------------------------------------------------- */
+typedef struct page_content {
+    const page_plan *plans[2];
+    uint32_t n_plans, n_rows;
+    const page_row *rows;
+    double base_ns;
+    const page_bounds *bounds;
+    const page_info *info;
+    const page_runs *runs; /* NULL: predicted only */
+} page_content;
+
+/* runs.c */
+static void page_runs_json(FILE *to, const page_content *c);
+
+/* A measured op may be missing. */
+static int page_is_op(const esp_plan_event *e) { return e->end_ns != UINT64_MAX && e->start_ns <= e->end_ns; }
+
+static void page_plan_json(FILE *to, const page_plan *p) {
+    fputs("\n{", to);
+    page_key(to, "name", p->name);
+    fputs(",\"report\":", to);
+    page_report(to, &p->report);
+    fputs(",\n\"units\":[", to);
+    for (uint32_t i = 0; i < p->n_units; i++) {
+        const esp_plan_unit *u = &p->units[i];
+        fprintf(to, "%s[%u,%u,%" PRIu64 ",%" PRIu64 ",", i ? ",\n" : "", u->first, u->n_tensors, u->begin, u->elements);
+        page_text(to, u->codec), fputc(',', to);
+        page_text(to, u->option), fputc(']', to);
+    }
+    fputs("],\n\"events\":[", to);
+    for (uint32_t i = 0; i < p->n_events; i++) {
+        const esp_plan_event *e = &p->events[i];
+        fprintf(to, "%s%u,%u,%u,%u,%" PRIu64 ",", i ? ",\n" : "", e->unit, e->step, e->kind, e->lanes, e->bytes);
+        if (page_is_op(e))
+            fprintf(to, "%" PRIu64 ",%" PRIu64, e->start_ns, e->end_ns - e->start_ns);
+        else
+            fputs("-1,0", to);
+    }
+    fputs("]}", to);
+}
+
+static void page_model_json(FILE *to, const esp_plan_model *m) {
+    fprintf(to, ",\n\"model\":{\"forward\":%.0f,\"update\":%.0f,\"tensors\":[", page_finite(m->forward_ns),
+            page_finite(m->update_ns));
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        fputs(i ? ",\n[" : "[", to);
+        page_text(to, m->tensors[i].name);
+        fprintf(to, ",%" PRIu64 "]", m->tensors[i].elements);
+    }
+    fputs("]}", to);
+}
+
+static void page_timeline_json(FILE *to, const page_content *c) {
+    page_model_json(to, c->plans[c->n_plans - 1]->model);
+    fputs(",\n\"plans\":[", to);
+    for (uint32_t i = 0; i < c->n_plans; i++) {
+        if (i) fputc(',', to);
+        page_plan_json(to, c->plans[i]);
+    }
+    fputc(']', to);
+}
+
+static void page_compare_json(FILE *to, const page_content *c) {
+    static const page_bounds none;
+    const page_bounds *b = c->bounds ? c->bounds : &none;
+    fprintf(to,
+            ",\n\"base_ns\":%.15g,\"bounds\":{\"bound_ns\":%.15g,\"bound_any_ns\":%.15g,\"free_compression_ns\":%.15g},"
+            "\n\"rows\":[",
+            page_finite(c->base_ns), page_finite(b->bound_ns), page_finite(b->bound_any_ns),
+            page_finite(b->free_compression_ns));
+    for (uint32_t i = 0; i < c->n_rows; i++) {
+        fputs(i ? ",\n{" : "\n{", to);
+        page_key(to, "name", c->rows[i].name), fputc(',', to);
+        page_key(to, "summary", c->rows[i].summary), fputc(',', to);
+        page_key(to, "source", c->rows[i].source);
+        fprintf(to, ",\"ours\":%s,\"report\":", c->rows[i].ours ? "true" : "false");
+        page_report(to, &c->rows[i].report);
+        fputc('}', to);
+    }
+    fputc(']', to);
+}
+
+/* ---- a page: its file, with the files that it includes and the data put in their places ------------------------------ */
+static void page_put(FILE *to, const char *name, const page_content *content) {
+    const char *const *line = NULL;
+    for (size_t i = 0; i < sizeof page_files / sizeof *page_files; i++)
+        if (strcmp(page_files[i].name, name) == 0) line = page_files[i].lines;
+    for (; line && *line; line++) {
+        if (strncmp(*line, "@include ", 9) == 0) {
+            page_put(to, *line + 9, content);
+        } else if (strcmp(*line, "@data") == 0) {
+            fputc('{', to);
+            page_info_json(to, content->info);
+            if (content->runs)
+                page_runs_json(to, content);
+            else if (content->n_plans)
+                page_timeline_json(to, content);
+            else
+                page_compare_json(to, content);
+            fputs("}\n", to);
+        } else {
+            fputs(*line, to);
+            fputc('\n', to);
+        }
+    }
+}
+
+static int page_end(FILE *to) { return fflush(to) != 0 || ferror(to) ? -1 : 0; }
+
+static int page_timeline(FILE *to, const page_plan *fp32, const page_plan *plan, const page_info *info) {
+    page_content c = {.plans = {fp32 ? fp32 : plan, plan}, .n_plans = fp32 ? 2 : 1, .info = info};
+    page_put(to, "timeline.html", &c);
+    return page_end(to);
+}
+
+static int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double base_ns, const page_bounds *bounds,
+                        const page_info *info) {
+    page_content c = {.rows = rows, .n_rows = n_rows, .base_ns = base_ns, .bounds = bounds, .info = info};
+    page_put(to, "compare.html", &c);
+    return page_end(to);
+}
+
+#include "tools/page/runs.c"
+#include "tools/page/trace.c"

@@ -1,0 +1,289 @@
+/* explain.c: --explain: what each option of one tensor would make of the step, with everything else kept. The one part
+ * of the command that works on the planner's own structs: menus and drafts. */
+
+enum { EXPLAIN_ROWS = 10 };
+
+typedef struct plan_explained {
+    double step_ns, chain_ns, load_ns[ESP__LANES], memory;
+    int current;
+    char codec[ESP__SPEC_MAX], option[ESP__TEXT_MAX];
+    char *ops; /* "intra.reduce_scatter 12 us > ..." */
+} plan_explained;
+
+typedef struct plan_explanation {
+    const char *tensor;
+    char what[256]; /* the unit: "chunk 1 of 4", "in a group of 3 tensors" */
+    uint64_t elements;
+    double ready_ns, done_ns, end_ns, without_ns; /* from the start of backward; the step without its synchronisation */
+    uint32_t n, tried;
+    plan_explained rows[EXPLAIN_ROWS + 1]; /* and the current one, where it is none of the best */
+} plan_explanation;
+
+/* The plan as a draft, and the units of the tensor: one, or all its chunks, which change together. */
+typedef struct plan_explain_job {
+    const plan_inputs *in;
+    esp__problem p;
+    esp__draft kept, trial;
+    uint32_t tensor, unit, n_units;
+    uint64_t around_ns; /* forward and update */
+} plan_explain_job;
+
+static int plan_find_tensor(const plan_inputs *in, const char *name, uint32_t *out) {
+    unsigned best = 3;
+    const char *guess = NULL;
+    for (uint32_t t = 0; t < in->model.n_tensors; t++) {
+        const char *known = in->model.tensors[t].name;
+        *out = t;
+        if (strcmp(known, name) == 0) return TOOL_OK;
+        if (tool_near(name, known, &best)) guess = known;
+    }
+    return tool_fail(in->command, "--explain %s: model '%s' has no such tensor%s%s%s", name, in->model.name,
+                     guess ? ": did you mean '" : "", guess ? guess : "", guess ? "'?" : "");
+}
+
+static int explain_is_mine(const plan_explain_job *j, uint32_t unit) {
+    return unit != ESP__NEXT_BACKWARD && unit >= j->unit && unit < j->unit + j->n_units;
+}
+static int explain_on_link(const esp__plan_op *op) {
+    return (op->lanes & (1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER)) != 0;
+}
+
+/* The order of the links as it is kept: the tensor's k-th op on a link takes the place of its k-th; where there were fewer,
+ * the rest follows the last, where there were more, places fall away. */
+static uint32_t explain_links(plan_explain_job *j, uint32_t *links) {
+    const esp__draft *kept = &j->kept, *trial = &j->trial;
+    uint8_t *op = esp__pool_get(j->p.pool, kept->n_units);
+    uint32_t *had = esp__pool_get(j->p.pool, j->n_units * sizeof *had);
+    uint32_t *want = esp__pool_get(j->p.pool, j->n_units * sizeof *want), n = 0;
+    for (uint32_t k = 0; k < j->n_units; k++) {
+        const esp__path *old = kept->paths[j->unit + k], *new = trial->paths[j->unit + k];
+        for (uint32_t i = 0; i < old->n; i++) had[k] += (uint32_t)explain_on_link(&old->ops[i]);
+        for (uint32_t i = 0; i < new->n; i++) want[k] += (uint32_t)explain_on_link(&new->ops[i]);
+    }
+    for (uint32_t i = 0; i < kept->n_sequence; i++) {
+        const uint32_t u = kept->sequence[i];
+        if (u == ESP__NEXT_BACKWARD || !explain_on_link(&kept->paths[u]->ops[op[u]++])) continue;
+        if (!explain_is_mine(j, u)) {
+            links[n++] = u;
+            continue;
+        }
+        const uint32_t k = u - j->unit;
+        uint32_t times = --had[k] ? 1 : want[k];
+        if (times > want[k]) times = want[k];
+        for (want[k] -= times; times; times--) links[n++] = u;
+    }
+    return n;
+}
+
+/* The step with the trial's paths: in the order in which ops get ready, or in the kept one, whichever is shorter. */
+static double explain_step(plan_explain_job *j) {
+    esp__pool *pool = j->p.pool;
+    const esp__mark mark = esp__pool_mark(pool);
+    esp__draft by_ready = {0}, by_kept = {0};
+    esp__draft_copy(&j->p, &by_ready, &j->trial);
+    esp__draft_copy(&j->p, &by_kept, &j->trial);
+    uint64_t ns = esp__generate(&j->p, &by_ready);
+    uint32_t *links = esp__pool_get(pool, ((size_t)esp__sequence_length(&j->p, &j->trial) + 1) * sizeof *links);
+    const uint64_t other = esp__generate_with(&j->p, &by_kept, links, explain_links(j, links));
+    if (other < ns) ns = other;
+    esp__pool_release(pool, mark);
+    return (double)(ns + j->around_ns);
+}
+
+/* Gives all of the tensor's units this path's option and codec; 0 where one of them cannot have it. */
+static int explain_set(plan_explain_job *j, const esp__path *path) {
+    for (uint32_t k = 0; k < j->n_units; k++) {
+        const esp__path *mine = esp__path_of(&j->p, &j->kept.units[j->unit + k], path->option, path->codec);
+        if (!mine) return 0;
+        j->trial.paths[j->unit + k] = mine;
+    }
+    return 1;
+}
+
+static void explain_ops(const esp__path *path, esp__text *out) {
+    for (uint32_t i = 0; i < path->n; i++) {
+        const esp__plan_op *op = &path->ops[i];
+        char step[64];
+        if (op->kind == ESP_PLAN_PACK)
+            snprintf(step, sizeof step, "%s", op->up ? "unpack" : "pack");
+        else if (op->kind == ESP_PLAN_COPY)
+            snprintf(step, sizeof step, "copy %s the host", op->up ? "from" : "to");
+        else
+            esp__step_print(&path->option->steps[op->step], step, sizeof step);
+        esp__text_add(out, "%s%s %s", i ? " > " : "", step, tool_time((double)op->ns));
+    }
+}
+
+static void explain_row(const plan_explain_job *j, const esp__path *path, plan_explained *row) {
+    const int raw = path->codec == ESP__NO_CODEC;
+    esp__text ops = {NULL, 0, 0, 0};
+    snprintf(row->codec, sizeof row->codec, "%s", raw ? "none" : j->in->codecs[path->codec].spec);
+    esp__option_print(path->option, row->option, sizeof row->option);
+    for (uint32_t k = 0; k < j->n_units; k++) {
+        const esp__path *mine = j->trial.paths[j->unit + k];
+        row->chain_ns += (double)mine->total;
+        row->memory += (double)mine->memory;
+        for (int l = 0; l < ESP__LANES; l++) row->load_ns[l] += (double)mine->load[l];
+    }
+    explain_ops(path, &ops);
+    row->ops = ops.data;
+}
+
+/* Keeps the best rows in order, and the current one last where it is none of them. */
+static void explain_keep(plan_explanation *e, plan_explained *row) {
+    uint32_t at = e->n < EXPLAIN_ROWS ? e->n : EXPLAIN_ROWS;
+    while (at && (row->step_ns < e->rows[at - 1].step_ns ||
+                  (row->step_ns <= e->rows[at - 1].step_ns && row->chain_ns < e->rows[at - 1].chain_ns)))
+        at--;
+    if (at == EXPLAIN_ROWS && !row->current) {
+        free(row->ops);
+        return;
+    }
+    /* the row that falls off; the current one stays, in the extra place */
+    plan_explained *last = &e->rows[EXPLAIN_ROWS];
+    if (e->n >= EXPLAIN_ROWS && at < EXPLAIN_ROWS) {
+        plan_explained *off = &e->rows[EXPLAIN_ROWS - 1];
+        if (off->current)
+            *last = *off, e->n = EXPLAIN_ROWS + 1;
+        else
+            free(off->ops);
+    }
+    if (at < EXPLAIN_ROWS) {
+        const uint32_t end = e->n < EXPLAIN_ROWS ? e->n : EXPLAIN_ROWS - 1;
+        memmove(&e->rows[at + 1], &e->rows[at], (end - at) * sizeof *row);
+        if (e->n < EXPLAIN_ROWS) e->n++;
+    } else {
+        e->n = EXPLAIN_ROWS + 1;
+    }
+    e->rows[at] = *row;
+}
+
+static void explain_try(plan_explain_job *j, plan_explanation *e, const esp__path *path, int current) {
+    plan_explained row = {.current = current};
+    if (!explain_set(j, path)) return;
+    /* the current one is the plan itself, whose order may be better than any that is tried here */
+    row.step_ns = current ? (double)(j->kept.makespan + j->around_ns) : explain_step(j);
+    explain_row(j, path, &row);
+    e->tried++;
+    explain_keep(e, &row);
+}
+
+/* When the tensor's units are ready and done in the plan. */
+static void explain_when(const plan_explain_job *j, const plan_made *m, plan_explanation *e) {
+    e->end_ns = (double)j->kept.makespan;
+    for (uint32_t i = 0; i < m->n_events; i++) {
+        const esp_plan_event *v = &m->events[i];
+        const esp__unit *u = &j->kept.units[j->unit];
+        if (v->kind == ESP_PLAN_BACKWARD && v->unit == u->first + u->n - 1) e->ready_ns = (double)v->end_ns;
+        if (v->kind != ESP_PLAN_BACKWARD && explain_is_mine(j, v->unit) && (double)v->end_ns > e->done_ns)
+            e->done_ns = (double)v->end_ns;
+    }
+}
+
+static void explain_unit(plan_explain_job *j, plan_explanation *e) {
+    const esp__draft *d = &j->kept;
+    while (d->units[j->unit].first + d->units[j->unit].n <= j->tensor) j->unit++;
+    const uint32_t first = d->units[j->unit].first;
+    for (j->n_units = 1; j->unit + j->n_units < d->n_units && d->units[j->unit + j->n_units].first == first;)
+        j->n_units++;
+    for (uint32_t k = 0; k < j->n_units; k++) e->elements += d->units[j->unit + k].elements;
+    if (j->n_units > 1)
+        snprintf(e->what, sizeof e->what, ", in %u chunks, which change together (ops are the first one's)",
+                 j->n_units);
+    else if (d->units[j->unit].n > 1)
+        snprintf(e->what, sizeof e->what, ", the group of %u tensors from %s to %s", d->units[j->unit].n,
+                 j->in->model.tensors[first].name, j->in->model.tensors[first + d->units[j->unit].n - 1].name);
+}
+
+static esp_status explain_all(plan_explain_job *j, esp__pool *pool, const plan_made *m, plan_explanation *e) {
+    static const esp__path nothing = {.codec = ESP__NO_CODEC};
+    const plan_inputs *in = j->in;
+    esp_status s = esp__problem_open(&j->p, pool, &in->model, in->codecs, in->n_codecs, &in->system, &in->config, 0);
+    if (s == ESP_OK) s = esp__draft_read(&j->p, &j->kept, "the plan", esp_plan_text(m->plan));
+    if (s != ESP_OK) return s;
+    explain_unit(j, e);
+    explain_when(j, m, e);
+    esp__draft_copy(&j->p, &j->trial, &j->kept);
+    for (uint32_t k = 0; k < j->n_units; k++) j->trial.paths[j->unit + k] = &nothing;
+    e->without_ns = explain_step(j);
+    const esp__path *current = j->kept.paths[j->unit];
+    const esp__menu *menu = esp__menu_get(&j->p, &j->kept.units[j->unit]);
+    explain_try(j, e, current, 1);
+    for (uint32_t i = 0; i < menu->n; i++)
+        if (menu->paths[i].codec != current->codec ||
+            memcmp(menu->paths[i].option, current->option, sizeof *current->option))
+            explain_try(j, e, &menu->paths[i], 0);
+    return ESP_OK;
+}
+
+static int plan_explain(const plan_inputs *in, const plan_made *m, const char *name, plan_explanation *e) {
+    plan_explain_job *j = tool_realloc(NULL, sizeof *j);
+    esp__pool *pool = tool_realloc(NULL, sizeof *pool);
+    jmp_buf no_memory;
+    memset(j, 0, sizeof *j);
+    memset(pool, 0, sizeof *pool);
+    j->in = in;
+    j->around_ns = (uint64_t)(in->model.forward_ns + 0.5) + (uint64_t)(in->model.update_ns + 0.5);
+    e->tensor = name;
+    pool->on_failure = &no_memory;
+    int status = plan_find_tensor(in, name, &j->tensor);
+    if (status == TOOL_OK) {
+        if (setjmp(no_memory))
+            status = tool_fail(in->command, "out of memory");
+        else if (explain_all(j, pool, m, e) != ESP_OK)
+            status = tool_fail(in->command, "--explain %s: %s", name, esp_last_error(NULL));
+    }
+    esp__pool_free(pool);
+    free(pool);
+    free(j);
+    return status;
+}
+
+static void plan_explanation_free(plan_explanation *e) {
+    for (uint32_t i = 0; i < e->n; i++) free(e->rows[i].ops);
+}
+
+static void plan_print_explanation(FILE *to, const plan_explanation *e) {
+    static const char *const lane[] = {"compute", "cpu", "intra", "inter"};
+    double now = 0;
+    for (uint32_t i = 0; i < e->n; i++) now = e->rows[i].current ? e->rows[i].step_ns : now;
+    fprintf(to,
+            "\n%s, %s elements%s: ready at %s, done at %s of %s; were synchronising it free, the step would take %s\n",
+            e->tensor, tool_count((double)e->elements), e->what, tool_time(e->ready_ns), tool_time(e->done_ns),
+            tool_time(e->end_ns), tool_time(e->without_ns));
+    fprintf(to, "the best of %u options that are worth trying, with everything else kept:\n\n", e->tried);
+    for (uint32_t i = 0; i < e->n; i++) {
+        const plan_explained *r = &e->rows[i];
+        fprintf(to, "%c %10s  %8s  %s: ", r->current ? '*' : ' ', tool_time(r->step_ns),
+                r->current ? "the plan" : plan_change_of(r->step_ns, now), r->codec);
+        for (int l = 0; l < ESP__LANES; l++)
+            if (r->load_ns[l] > 0) fprintf(to, "%s %s, ", lane[l], tool_time(r->load_ns[l]));
+        fprintf(to, "%s alone, %s of memory\n    %s\n", tool_time(r->chain_ns), tool_bytes(r->memory), r->ops);
+    }
+}
+
+static void plan_json_explanation(tool_json *j, const plan_explanation *e) {
+    json_open(j, "explain", '{');
+    json_text(j, "tensor", e->tensor);
+    json_number(j, "elements", (double)e->elements);
+    json_us(j, "ready_us", e->ready_ns);
+    json_us(j, "done_us", e->done_ns);
+    json_us(j, "without_us", e->without_ns);
+    json_number(j, "tried", e->tried);
+    json_open(j, "best", '[');
+    for (uint32_t i = 0; i < e->n; i++) {
+        const plan_explained *r = &e->rows[i];
+        json_open(j, NULL, '{');
+        json_bool(j, "current", r->current);
+        json_us(j, "iteration_us", r->step_ns);
+        json_us(j, "alone_us", r->chain_ns);
+        json_number(j, "memory_bytes", r->memory);
+        plan_json_times(j, "lanes_us", r->load_ns);
+        json_text(j, "codec", r->codec);
+        json_text(j, "option", r->option);
+        json_text(j, "ops", r->ops);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+    json_close(j, '}');
+}

@@ -1,0 +1,161 @@
+/* flags.c: the flags that `espresso plan` and `espresso compare` have in common: what is planned for, and what a plan
+ * may be. Must not know how a plan is made or shown. */
+#include "tools/plan/plan.h"
+
+enum {
+    PLAN_MODEL,
+    PLAN_GC,
+    PLAN_SYSTEM,
+    PLAN_MACHINES,
+    PLAN_DEVICES,
+    PLAN_FORBID,
+    PLAN_ONLY,
+    PLAN_KEEP,
+    PLAN_MAX_COMP,
+    PLAN_MAX_MEMORY,
+    PLAN_MAX_VOLUME,
+    PLAN_MAX_ERROR,
+    PLAN_NO_MERGE,
+    PLAN_NO_SPLIT,
+    PLAN_ROBUST,
+    PLAN_THOROUGH,
+    PLAN_BUDGET,
+    PLAN_SEED,
+    PLAN_JSON,
+    PLAN_COMMON
+};
+static const tool_flag plan_common[PLAN_COMMON] = {
+    [PLAN_MODEL] = {"--model", "FILE|NAME",
+                    "tensors and their times: a JSON file, or one that comes along, such as vgg16"},
+    [PLAN_GC] = {"--gc", "FILE|SPEC",
+                 "a codec and its costs: a JSON file, or a spec such as dgc:ratio=0.01; repeated: the plan chooses"},
+    [PLAN_SYSTEM] = {"--system", "FILE|NAME", "machines and links: a JSON file, or a name such as paper-nvlink"},
+    [PLAN_MACHINES] = {"--machines", "N", "that many machines, whatever the system says"},
+    [PLAN_DEVICES] = {"--devices", "cpu,gpu", "devices that may compress (default: the system's)"},
+    [PLAN_FORBID] = {"--forbid", "PATTERN",
+                     "no option with PATTERN in it, such as 'comp@cpu' (* is anything); repeated: none of them"},
+    [PLAN_ONLY] = {"--only", "PATTERN", "only options with PATTERN in them; repeated: with at least one of them"},
+    [PLAN_KEEP] = {"--keep", "GLOB=WHAT",
+                   "tensors named like GLOB get fp32, this codec, or this option; the first that fits counts"},
+    [PLAN_MAX_COMP] = {"--max-comp", "N", "options compress at most N times"},
+    [PLAN_MAX_MEMORY] = {"--max-memory", "SIZE",
+                         "residuals and payload buffers of a rank take at most that, such as 2GB"},
+    [PLAN_MAX_VOLUME] = {"--max-volume", "PART",
+                         "payloads have at most that part of the gradients' bytes, such as 0.1 or 10%"},
+    [PLAN_MAX_ERROR] = {"--max-error", "PART", "mean error of the codecs over all elements"},
+    [PLAN_NO_MERGE] = {"--no-merge", NULL, "do not put tensors into groups"},
+    [PLAN_NO_SPLIT] = {"--no-split", NULL, "do not cut tensors into chunks"},
+    [PLAN_ROBUST] = {"--robust", NULL, "prefer a plan that holds when every input is off by up to 20%"},
+    [PLAN_THOROUGH] = {"--thorough", NULL, "search sixteen times as long as usual; the same on every machine"},
+    [PLAN_BUDGET] = {"--budget", "TIME", "search that long, such as 50ms, over and over (default: a fixed effort)"},
+    [PLAN_SEED] = {"--seed", "N", "of the search's random choices (default 0)"},
+    [PLAN_JSON] = {"--json", NULL, "print one JSON object instead; times are in microseconds"},
+};
+
+static void plan_open(plan_inputs *in, const tool_command *c, int argc) {
+    const size_t bytes = ((size_t)argc + 1) * sizeof(char *);
+    memset(in, 0, sizeof *in);
+    in->command = c;
+    in->forbid = tool_realloc(NULL, bytes);
+    in->only = tool_realloc(NULL, bytes);
+    in->keep = tool_realloc(NULL, bytes);
+    in->config.struct_size = sizeof in->config;
+    in->config.forbid = in->forbid;
+    in->config.only = in->only;
+    in->config.keep = in->keep;
+}
+
+/* One of `names` at the head of a list "a,b": its index, or -1. *at moves behind it and its comma. */
+static int plan_listed(const char **at, const char *const *names) {
+    const size_t n = strcspn(*at, ",");
+    for (int i = 0; names[i]; i++) {
+        if (strlen(names[i]) != n || strncmp(*at, names[i], n) != 0) continue;
+        *at += n + ((*at)[n] == ',');
+        return i;
+    }
+    return -1;
+}
+
+static int plan_devices(plan_inputs *in, const char *value) {
+    static const char *const names[] = {[ESP_PLAN_CPU] = "cpu", [ESP_PLAN_GPU] = "gpu", NULL};
+    const char *at = value;
+    do {
+        const int device = plan_listed(&at, names);
+        if (device < 0) return tool_usage(in->command, "--devices %s: expected cpu, gpu or cpu,gpu", value);
+        in->config.devices |= 1u << device;
+    } while (*at);
+    return TOOL_OK;
+}
+
+static int plan_whole(plan_inputs *in, int flag, const char *value) {
+    long n;
+    const long low = flag == PLAN_SEED ? 0 : 1, high = flag == PLAN_SEED       ? LONG_MAX
+                                                       : flag == PLAN_MACHINES ? 1 << 20
+                                                                               : 1000;
+    if (!tool_number(value, low, high, &n)) {
+        if (flag == PLAN_SEED) return tool_usage(in->command, "--seed %s: expected a whole number from 0", value);
+        if (flag == PLAN_MAX_COMP && tool_number(value, 0, 0, &n)) {
+            in->config.flags |= ESP_PLAN_NO_COMP;
+            return TOOL_OK;
+        }
+        return tool_usage(in->command, "%s %s: expected a whole number from %d to %ld", plan_common[flag].name, value,
+                          flag != PLAN_MAX_COMP, high);
+    }
+    if (flag == PLAN_SEED) in->config.seed = (uint64_t)n;
+    if (flag == PLAN_MACHINES) in->machines = n;
+    if (flag == PLAN_MAX_COMP) in->config.max_comp = (uint32_t)n;
+    return TOOL_OK;
+}
+
+static int plan_limit(plan_inputs *in, int flag, const char *value) {
+    double v;
+    const tool_unit *units = flag == PLAN_MAX_MEMORY ? tool_sizes : flag == PLAN_BUDGET ? tool_times : tool_parts;
+    if (!tool_quantity(value, units, &v) || (flag == PLAN_MAX_MEMORY && (v < 1 || v > 1e18)))
+        return tool_usage(in->command, "%s %s: expected %s above 0", plan_common[flag].name, value,
+                          flag == PLAN_MAX_MEMORY ? "a size such as 2GB or 512MiB"
+                          : flag == PLAN_BUDGET   ? "a time such as 5ms"
+                                                  : "a number such as 0.1 or 10%,");
+    if (flag == PLAN_MAX_MEMORY) in->config.max_memory_bytes = (uint64_t)v;
+    if (flag == PLAN_BUDGET) in->config.budget_ns = v;
+    if (flag == PLAN_MAX_VOLUME) in->config.max_volume = v;
+    if (flag == PLAN_MAX_ERROR) in->config.max_error = v;
+    return TOOL_OK;
+}
+
+static int plan_flag(plan_inputs *in, int flag, const char *value) {
+    switch (flag) {
+    case PLAN_MODEL: in->model_name = value; return TOOL_OK;
+    case PLAN_SYSTEM: in->system_name = value; return TOOL_OK;
+    case PLAN_GC:
+        if (in->n_codecs == PLAN_CODECS_MAX)
+            return tool_usage(in->command, "--gc %s: at most %d codecs", value, (int)PLAN_CODECS_MAX);
+        in->gc[in->n_codecs++] = value;
+        return TOOL_OK;
+    case PLAN_DEVICES: return plan_devices(in, value);
+    case PLAN_FORBID: in->forbid[in->config.n_forbid++] = value; return TOOL_OK;
+    case PLAN_ONLY: in->only[in->config.n_only++] = value; return TOOL_OK;
+    case PLAN_KEEP:
+        if (!strchr(value, '='))
+            return tool_usage(in->command, "--keep %s: expected GLOB=fp32, GLOB=CODEC or GLOB=OPTION", value);
+        in->keep[in->config.n_keep++] = value;
+        return TOOL_OK;
+    case PLAN_NO_MERGE: in->config.flags |= ESP_PLAN_NO_MERGE; return TOOL_OK;
+    case PLAN_NO_SPLIT: in->config.flags |= ESP_PLAN_NO_SPLIT; return TOOL_OK;
+    case PLAN_ROBUST: in->config.flags |= ESP_PLAN_ROBUST; return TOOL_OK;
+    case PLAN_THOROUGH: in->config.flags |= ESP_PLAN_THOROUGH; return TOOL_OK;
+    case PLAN_MACHINES:
+    case PLAN_MAX_COMP:
+    case PLAN_SEED: return plan_whole(in, flag, value);
+    default: return plan_limit(in, flag, value);
+    }
+}
+
+/* What must be there and is not. */
+static int plan_complete(const plan_inputs *in) {
+    if (!in->model_name) return tool_usage(in->command, "--model is missing: a JSON file, or a name such as vgg16");
+    if (!in->n_codecs)
+        return tool_usage(in->command, "--gc is missing: a codec's JSON file, or a spec such as dgc:ratio=0.01");
+    if (!in->system_name)
+        return tool_usage(in->command, "--system is missing: a JSON file, or a name such as paper-nvlink");
+    return TOOL_OK;
+}

@@ -1,0 +1,49 @@
+/* make.c: plans through the library's public calls. Must not know where the inputs came from. */
+
+static esp_status plan_take(plan_made *m, const char *name) {
+    m->name = name;
+    m->report.struct_size = sizeof m->report;
+    const esp_status s = esp_plan_report_read(m->plan, &m->report);
+    m->units = esp_plan_units(m->plan, &m->n_units);
+    m->events = esp_plan_events(m->plan, &m->n_events);
+    return s;
+}
+
+/* `strategy` NULL: the best. `flags` go beside the inputs' own. */
+static esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out) {
+    esp_plan_config config = in->config;
+    memset(out, 0, sizeof *out);
+    config.strategy = strategy;
+    config.flags |= flags;
+    progress_say("espresso %s: looking for %s, %u tensors", in->command->name, strategy ? strategy : "espresso+",
+                 in->model.n_tensors);
+    const esp_status s = esp_plan_make(&in->model, in->codecs, in->n_codecs, &in->system, &config, &out->plan);
+    progress_done();
+    return s ? s : plan_take(out, strategy ? strategy : "espresso+");
+}
+
+static esp_status plan_simulate(const plan_inputs *in, const char *text, const char *name, plan_made *out) {
+    memset(out, 0, sizeof *out);
+    progress_say("espresso %s: simulating %s", in->command->name, name);
+    const esp_status s =
+        esp_plan_simulate(&in->model, in->codecs, in->n_codecs, &in->system, &in->config, text, &out->plan);
+    progress_done();
+    return s ? s : plan_take(out, name);
+}
+
+static void plan_free(plan_made *m) {
+    if (m->plan) esp_plan_free(m->plan);
+    memset(m, 0, sizeof *m);
+}
+
+/* The bound that holds for what the plan was allowed to do. 0: none was made. */
+static double plan_bound(const plan_inputs *in, const esp_plan_report *r) {
+    const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
+    return (in->config.flags & as_given) == as_given ? r->bound_ns : r->bound_any_ns;
+}
+
+/* At most so many percent above the optimum. */
+static double plan_gap_percent(const plan_inputs *in, const esp_plan_report *r) {
+    const double bound = plan_bound(in, r);
+    return bound > 0 ? (r->iteration_ns / bound - 1) * 100 : NAN;
+}

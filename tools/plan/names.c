@@ -1,0 +1,87 @@
+/* names.c: what a plan does with each tensor, in words. Knows units, tensors and options; must not know where the words
+ * go. */
+
+/* The first unit of each tensor: units are in the order of their tensors, so a tensor's are neighbours. */
+static uint32_t *plan_first_units(const plan_inputs *in, const plan_made *m) {
+    uint32_t *first = tool_realloc(NULL, ((size_t)in->model.n_tensors + 1) * sizeof *first), t = 0;
+    for (uint32_t u = 0; u < m->n_units; u++)
+        for (; t < m->units[u].first + m->units[u].n_tensors; t++) first[t] = u;
+    for (; t <= in->model.n_tensors; t++) first[t] = m->n_units;
+    return first;
+}
+
+static int plan_is_chunk(const plan_inputs *in, const esp_plan_unit *u) {
+    return u->n_tensors == 1 && u->elements < in->model.tensors[u->first].elements;
+}
+
+/* Chunks of the tensor that unit u is of; 1 where it is whole or in a group. */
+static uint32_t plan_chunks(const plan_inputs *in, const plan_made *m, uint32_t u) {
+    uint32_t n = 1;
+    if (!plan_is_chunk(in, &m->units[u])) return 1;
+    while (u + n < m->n_units && m->units[u + n].first == m->units[u].first) n++;
+    return n;
+}
+
+/* The tensor's option; its chunks' options one after the other, joined with " | ", where they differ. */
+static void plan_option_text(const plan_inputs *in, const plan_made *m, uint32_t u, esp__text *out) {
+    const uint32_t n = plan_chunks(in, m, u);
+    int same = 1;
+    for (uint32_t k = 1; k < n; k++) same &= strcmp(m->units[u + k].option, m->units[u].option) == 0;
+    for (uint32_t k = 0; k < (same ? 1 : n); k++) esp__text_add(out, "%s%s", k ? " | " : "", m->units[u + k].option);
+}
+
+/* How the units are made up. */
+typedef struct plan_shape {
+    uint32_t groups, grouped, split, chunks; /* groups, tensors in them; tensors that are split, their chunks */
+} plan_shape;
+static plan_shape plan_shape_of(const plan_inputs *in, const plan_made *m) {
+    plan_shape s = {0, 0, 0, 0};
+    for (uint32_t u = 0; u < m->n_units; u++) {
+        const esp_plan_unit *unit = &m->units[u];
+        s.groups += unit->n_tensors > 1;
+        s.grouped += unit->n_tensors > 1 ? unit->n_tensors : 0;
+        s.chunks += (uint32_t)plan_is_chunk(in, unit);
+        s.split += plan_is_chunk(in, unit) && unit->begin == 0;
+    }
+    return s;
+}
+
+/* Units with the same codec and option, as one row of a table. */
+typedef struct plan_row {
+    const char *codec, *option;
+    uint32_t units, tensors; /* a tensor counts for each row that has a chunk of it */
+    uint64_t elements;
+} plan_row;
+static int plan_row_same(const void *a, const void *b) {
+    const plan_row *x = a, *y = b;
+    const int c = strcmp(x->option, y->option);
+    return c ? c : strcmp(x->codec, y->codec);
+}
+static int plan_row_large(const void *a, const void *b) {
+    const plan_row *x = a, *y = b;
+    if (x->elements != y->elements) return x->elements < y->elements ? 1 : -1;
+    return plan_row_same(a, b);
+}
+
+/* The rows, largest first; *n of them. The caller frees. */
+static plan_row *plan_rows(const plan_made *m, uint32_t *n) {
+    plan_row *rows = tool_realloc(NULL, (m->n_units + 1) * sizeof *rows);
+    uint32_t out = 0;
+    for (uint32_t u = 0; u < m->n_units; u++) {
+        const esp_plan_unit *unit = &m->units[u];
+        rows[u] = (plan_row){unit->codec, unit->option, 1, unit->begin ? 0 : unit->n_tensors, unit->elements};
+    }
+    qsort(rows, m->n_units, sizeof *rows, plan_row_same);
+    for (uint32_t u = 0; u < m->n_units; u++) {
+        if (out && plan_row_same(&rows[out - 1], &rows[u]) == 0) {
+            rows[out - 1].units++;
+            rows[out - 1].tensors += rows[u].tensors;
+            rows[out - 1].elements += rows[u].elements;
+        } else {
+            rows[out++] = rows[u];
+        }
+    }
+    qsort(rows, out, sizeof *rows, plan_row_large);
+    *n = out;
+    return rows;
+}

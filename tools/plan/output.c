@@ -1,0 +1,114 @@
+/* output.c: the files that a plan goes to: the strategy, its timeline as a page, and as a trace. Must not know how any
+ * of them look. */
+
+/* Where everything goes; NULL: nowhere, "-": standard output. */
+typedef struct plan_files {
+    const char *strategy, *timeline, *trace;
+    char *command; /* the command line, for the page */
+} plan_files;
+
+static int plan_to_stdout(const plan_files *f) {
+    const char *const path[] = {f->strategy, f->timeline, f->trace};
+    int n = 0;
+    for (int i = 0; i < 3; i++) n += path[i] && strcmp(path[i], "-") == 0;
+    return n;
+}
+
+/* The command line as a shell would take it. The caller frees. */
+static char *plan_command_line(const tool_command *c, int argc, char **argv) {
+    esp__text t = {NULL, 0, 0, 0};
+    esp__text_add(&t, "espresso %s", c->name);
+    for (int i = 0; i < argc; i++) {
+        const char *word = argv[i];
+        const int plain = word[0] && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                                        "0123456789-_=.,:/+@%")];
+        if (plain) {
+            esp__text_add(&t, " %s", word);
+            continue;
+        }
+        esp__text_add(&t, " '");
+        for (; *word; word++) {
+            if (*word == '\'')
+                esp__text_add(&t, "'\\''"); /* ends the quotes, one of its own, begins them again */
+            else
+                esp__text_add(&t, "%c", *word);
+        }
+        esp__text_add(&t, "'");
+    }
+    return t.data;
+}
+
+static page_plan plan_as_page(const plan_inputs *in, const plan_made *m) {
+    return (page_plan){m->name, &in->model, m->units, m->events, m->n_units, m->n_events, m->report};
+}
+
+static page_info plan_page_info(const plan_inputs *in, const char *command) {
+    return (page_info){in->model.name, in->codec_text,      in->system.name,
+                       command,        in->system.machines, in->system.ranks_per_machine};
+}
+
+/* Made in memory, so that a file is there whole or not at all. */
+static int plan_write_page(const plan_inputs *in, const char *path, int (*print)(FILE *to, const void *what),
+                           const void *what) {
+    char *text = NULL;
+    size_t len = 0;
+    FILE *to = open_memstream(&text, &len);
+    int failed = !to || print(to, what) != 0;
+    if (to && fclose(to) != 0) failed = 1;
+    int status = failed ? tool_fail(in->command, "%s: %s", path, strerror(errno ? errno : ENOMEM)) : TOOL_OK;
+    if (!failed && esp__output_write(path, text, len) != ESP_OK)
+        status = tool_fail(in->command, "%s", esp_last_error(NULL));
+    free(text);
+    return status;
+}
+
+typedef struct plan_pages {
+    page_plan plans[2]; /* fp32, the plan */
+    page_info info;
+} plan_pages;
+static int plan_print_timeline(FILE *to, const void *what) {
+    const plan_pages *p = what;
+    return page_timeline(to, &p->plans[0], &p->plans[1], &p->info);
+}
+static int plan_print_trace(FILE *to, const void *what) {
+    const plan_pages *p = what;
+    return page_trace(to, p->plans, 2, &p->info);
+}
+
+static int plan_write_pages(const plan_inputs *in, const plan_made *m, const plan_files *f) {
+    plan_made fp32;
+    plan_inputs plain = *in;
+    /* fp32 is there to compare with, whatever the plan was held to */
+    plain.config = (esp_plan_config){.struct_size = sizeof plain.config};
+    if (plan_make(&plain, "fp32", ESP_PLAN_NO_BOUND, &fp32) != ESP_OK)
+        return tool_fail(in->command, "%s", esp_last_error(NULL));
+    const plan_pages pages = {{plan_as_page(in, &fp32), plan_as_page(in, m)}, plan_page_info(in, f->command)};
+    int status = TOOL_OK;
+    if (f->timeline) status = plan_write_page(in, f->timeline, plan_print_timeline, &pages);
+    if (f->trace && status == TOOL_OK) status = plan_write_page(in, f->trace, plan_print_trace, &pages);
+    plan_free(&fp32);
+    return status;
+}
+
+/* As JSON where the file's name says so. */
+static int plan_write_strategy(const plan_inputs *in, const plan_made *m, const char *path) {
+    const size_t n = strlen(path);
+    const char *text = esp_plan_text(m->plan);
+    esp__text json = {NULL, 0, 0, 0};
+    esp_status s = ESP_OK;
+    if (n > 5 && strcmp(path + n - 5, ".json") == 0) {
+        s = esp__strategy_json_print(path, text, m->plan, &json);
+        text = json.data;
+    }
+    if (s == ESP_OK && json.failed) s = esp__fail(NULL, ESP_E_NOMEM, "%s: out of memory", path);
+    if (s == ESP_OK) s = esp__output_write(path, text, strlen(text));
+    esp__text_free(&json);
+    return s == ESP_OK ? TOOL_OK : tool_fail(in->command, "%s", esp_last_error(NULL));
+}
+
+static int plan_write(const plan_inputs *in, const plan_made *m, const plan_files *f) {
+    int status = TOOL_OK;
+    if (f->strategy) status = plan_write_strategy(in, m, f->strategy);
+    if (status == TOOL_OK && (f->timeline || f->trace)) status = plan_write_pages(in, m, f);
+    return status;
+}

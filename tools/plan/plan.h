@@ -1,0 +1,54 @@
+/* plan.h: what the files of `espresso plan` and `espresso compare` share: what is planned for, and a plan that was made.
+ * Plans are made through the library's public calls only, but for --explain. */
+#ifndef ESPRESSO_TOOLS_PLAN_H
+#define ESPRESSO_TOOLS_PLAN_H
+
+enum { PLAN_CODECS_MAX = 16, PLAN_SCENARIOS_MAX = 16 };
+
+/* Where one codec's costs came from: a file, or the built-in ones. */
+typedef struct plan_codec {
+    esp__gc_file file;
+    esp__costs costs;
+} plan_codec;
+
+/* What is planned for, from the flags that plan and compare have in common. */
+typedef struct plan_inputs {
+    const tool_command *command;
+    /* as said */
+    const char *model_name, *system_name, *gc[PLAN_CODECS_MAX];
+    long machines;                       /* 0: the system's */
+    int simulated;                       /* the strategy came from a file */
+    const char **forbid, **only, **keep; /* room for a whole command line of each */
+    /* as read */
+    esp__model_file model_file;
+    esp__system_file system_file;
+    plan_codec codec_files[PLAN_CODECS_MAX];
+    uint32_t n_codecs;
+    esp_plan_model model;
+    esp_plan_codec codecs[PLAN_CODECS_MAX];
+    esp_plan_system system;
+    esp_plan_config config;             /* its strategy is NULL */
+    char codec_text[ESP__SPEC_MAX * 2]; /* all specs, for people */
+} plan_inputs;
+
+/* A plan, and what can be read from it. */
+typedef struct plan_made {
+    esp_plan *plan; /* NULL: none */
+    const char *name;
+    esp_plan_report report;
+    const esp_plan_unit *units;
+    const esp_plan_event *events;
+    uint32_t n_units, n_events;
+} plan_made;
+
+/* flags.c */
+static void plan_open(plan_inputs *in, const tool_command *c, int argc);
+static int plan_flag(plan_inputs *in, int flag, const char *value); /* TOOL_OK or TOOL_USAGE */
+/* read.c */
+static int plan_read(plan_inputs *in);
+static void plan_close(plan_inputs *in);
+/* make.c */
+static esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out);
+static esp_status plan_simulate(const plan_inputs *in, const char *text, const char *name, plan_made *out);
+static void plan_free(plan_made *m);
+#endif

@@ -1,0 +1,121 @@
+/* read.c: the model, codecs and system that the flags name, from files or from what comes along. Must not know what
+ * they are planned for. */
+#include <fnmatch.h>
+
+static int plan_read_model(plan_inputs *in) {
+    char path[PATH_MAX + 512];
+    if (!plan_find_model(in->command, in->model_name, path, sizeof path)) return TOOL_FAILED;
+    if (esp__model_read(path, &in->model_file, NULL) != ESP_OK)
+        return tool_fail(in->command, "%s", esp_last_error(NULL));
+    in->model = in->model_file.model;
+    return TOOL_OK;
+}
+
+static int plan_read_system(plan_inputs *in) {
+    const esp_plan_system *built = plan_is_path(in->system_name) ? NULL : esp__builtin_system(in->system_name);
+    if (built) {
+        in->system = *built;
+    } else if (plan_is_path(in->system_name) || access(in->system_name, F_OK) == 0) {
+        if (esp__system_read(in->system_name, &in->system_file, NULL) != ESP_OK)
+            return tool_fail(in->command, "%s", esp_last_error(NULL));
+        in->system = in->system_file.system;
+    } else {
+        esp__text names = {NULL, 0, 0, 0};
+        for (uint32_t i = 0; esp__builtin_system_at(i); i++)
+            esp__text_add(&names, " %s", esp__builtin_system_at(i)->name);
+        tool_fail(in->command, "no system '%s'. There are:%s; a file of your own: --system ./%s.json", in->system_name,
+                  names.data ? names.data : "", in->system_name);
+        esp__text_free(&names);
+        return TOOL_FAILED;
+    }
+    if (in->machines) in->system.machines = (uint32_t)in->machines;
+    return TOOL_OK;
+}
+
+static int plan_read_codec(plan_inputs *in, uint32_t i) {
+    const char *name = in->gc[i];
+    plan_codec *c = &in->codec_files[i];
+    if (plan_is_path(name) || (!strchr(name, ':') && access(name, F_OK) == 0)) {
+        if (esp__gc_read(name, &c->file, NULL) != ESP_OK) return tool_fail(in->command, "%s", esp_last_error(NULL));
+        in->codecs[i] = c->file.codec;
+    } else {
+        const char *accelerator = in->system_file.accelerator;
+        if (esp__builtin_costs(name, &in->system, accelerator, &c->costs) != ESP_OK)
+            return tool_fail(in->command, "--gc %s: %s", name, esp_last_error(NULL));
+        in->codecs[i] = c->costs.codec;
+    }
+    const size_t len = strlen(in->codec_text);
+    snprintf(in->codec_text + len, sizeof in->codec_text - len, "%s%s", i ? ", " : "", in->codecs[i].spec);
+    return TOOL_OK;
+}
+
+/* A pattern that fits nothing is most likely a slip. */
+static void plan_check_keeps(const plan_inputs *in) {
+    for (uint32_t k = 0; k < in->config.n_keep; k++) {
+        char glob[ESP__SPEC_MAX];
+        uint32_t t = 0;
+        snprintf(glob, sizeof glob, "%.*s", (int)strcspn(in->keep[k], "="), in->keep[k]);
+        while (t < in->model.n_tensors && fnmatch(glob, in->model.tensors[t].name, 0) != 0) t++;
+        if (t == in->model.n_tensors)
+            fprintf(stderr, "espresso %s: warning: --keep %s: no tensor of model '%s' has such a name\n",
+                    in->command->name, in->keep[k], in->model.name);
+    }
+}
+
+/* Figures are for as many ranks, on as many cores, as they were measured with: they share the cores and the links. */
+static void plan_check_measured(const plan_inputs *in) {
+    const esp__measured *y = &in->system_file.measured;
+    const uint32_t ranks = in->system.machines * in->system.ranks_per_machine;
+    const char *const name = in->command->name;
+    if (y->ranks && y->ranks != ranks)
+        fprintf(stderr,
+                "espresso %s: warning: the links of %s were measured with %u ranks, and this plan is for %u: measure "
+                "again with espresso profile links -n %u\n",
+                name, in->system_name, y->ranks, ranks, ranks);
+    for (uint32_t i = 0; i < in->n_codecs; i++) {
+        const esp__measured *c = &in->codec_files[i].file.measured;
+        if (c->ranks && c->ranks != in->system.ranks_per_machine && c->ranks != ranks) /* all: machines are emulated */
+            fprintf(stderr,
+                    "espresso %s: warning: %s was measured with %u rank(s) at once, and a machine of this plan has %u: "
+                    "measure "
+                    "again with espresso profile codecs -n %u\n",
+                    name, in->gc[i], c->ranks, in->system.ranks_per_machine, in->system.ranks_per_machine);
+        if (c->cores && y->cores && c->cores != y->cores)
+            fprintf(stderr, "espresso %s: warning: %s was measured on %u cores, %s on %u\n", name, in->gc[i], c->cores,
+                    in->system_name, y->cores);
+    }
+}
+
+static int plan_read(plan_inputs *in) {
+    int status = plan_complete(in);
+    /* the system first: it says whose accelerator's costs are meant */
+    if (status == TOOL_OK) status = plan_read_system(in);
+    for (uint32_t i = 0; status == TOOL_OK && i < in->n_codecs; i++) status = plan_read_codec(in, i);
+    if (status == TOOL_OK) status = plan_read_model(in);
+    if (status == TOOL_OK) plan_check_keeps(in);
+    if (status == TOOL_OK) plan_check_measured(in);
+    return status;
+}
+
+static void plan_close(plan_inputs *in) {
+    esp__model_free(&in->model_file);
+    esp__system_free(&in->system_file);
+    for (uint32_t i = 0; i < PLAN_CODECS_MAX; i++) esp__gc_free(&in->codec_files[i].file);
+    free((void *)in->forbid);
+    free((void *)in->only);
+    free((void *)in->keep);
+}
+
+/* A strategy's file as the library's text, whether it is that or JSON. */
+static int plan_read_strategy(const tool_command *c, const char *path, esp__text *out) {
+    const size_t n = strlen(path);
+    struct stat st;
+    if (n > 5 && strcmp(path + n - 5, ".json") == 0)
+        return esp__strategy_json_read(path, out, NULL) == ESP_OK ? TOOL_OK : tool_fail(c, "%s", esp_last_error(NULL));
+    errno = 0;
+    char *text = stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? (errno = EISDIR, NULL) : esp__file_text(NULL, path);
+    if (!text) return tool_fail(c, "%s: %s", path, errno ? strerror(errno) : esp_last_error(NULL));
+    esp__text_add(out, "%s", text);
+    free(text);
+    return out->failed ? tool_fail(c, "out of memory") : TOOL_OK;
+}

@@ -1,0 +1,94 @@
+/* text.c: a plan for people. Must not know how it was made. */
+
+enum { PLAN_ROWS_MAX = 12 };
+
+static void plan_say(FILE *to, const char *label, const char *fmt, ...) ESP__PRINTF(3, 4);
+static void plan_say(FILE *to, const char *label, const char *fmt, ...) {
+    va_list ap;
+    fprintf(to, "%-11s ", label);
+    va_start(ap, fmt);
+    vfprintf(to, fmt, ap);
+    va_end(ap);
+    fputc('\n', to);
+}
+
+static const char *plan_s(uint64_t n) { return n == 1 ? "" : "s"; }
+
+static void plan_say_inputs(FILE *to, const plan_inputs *in) {
+    double elements = 0;
+    for (uint32_t i = 0; i < in->model.n_tensors; i++) elements += (double)in->model.tensors[i].elements;
+    plan_say(to, "model", "%s: %u tensor%s, %s elements, %s", in->model.name, in->model.n_tensors,
+             plan_s(in->model.n_tensors), tool_count(elements), tool_bytes(4 * elements));
+    plan_say(to, in->n_codecs > 1 ? "codecs" : "codec", "%s", in->codec_text);
+    plan_say(to, "system", "%s: %u machine%s with %u rank%s each", in->system.name, in->system.machines,
+             plan_s(in->system.machines), in->system.ranks_per_machine, plan_s(in->system.ranks_per_machine));
+}
+
+static void plan_say_bounds(FILE *to, const plan_inputs *in, const esp_plan_report *r) {
+    const double gap = plan_gap_percent(in, r);
+    if (isfinite(gap))
+        plan_say(to, "optimum", "the plan is at most %.2f%% above it: nothing is faster than %s%s", gap,
+                 tool_time(plan_bound(in, r)),
+                 plan_bound(in, r) == r->bound_ns ? ""
+                 : r->bound_ns > 0                ? ", however merged or split"
+                                                  : "");
+    if (r->bound_ns > 0 && plan_bound(in, r) != r->bound_ns)
+        plan_say(to, "", "with the tensors as given nothing is faster than %s", tool_time(r->bound_ns));
+    if (r->free_compression_ns > 0)
+        plan_say(to, "", "were compressing free, a step would take %s", tool_time(r->free_compression_ns));
+}
+
+static void plan_say_lanes(FILE *to, const esp_plan_report *r) {
+    static const char *const lane[] = {"compute", "cpu", "intra", "inter"};
+    esp__text busy = {NULL, 0, 0, 0};
+    for (int k = 0; k < 4; k++)
+        esp__text_add(&busy, "%s%s %s (%.0f%%)", k ? ", " : "", lane[k], tool_time(r->lane_ns[k]),
+                      r->iteration_ns > 0 ? 100 * r->lane_ns[k] / r->iteration_ns : 0);
+    plan_say(to, "lanes busy", "%s", busy.data ? busy.data : "");
+    esp__text_free(&busy);
+}
+
+static void plan_say_options(FILE *to, const plan_made *m) {
+    uint32_t n;
+    plan_row *rows = plan_rows(m, &n);
+    size_t wide = 5;
+    for (uint32_t k = 0; k < n && k < PLAN_ROWS_MAX; k++)
+        if (strlen(rows[k].codec) > wide) wide = strlen(rows[k].codec);
+    fprintf(to, "\n%7s %7s %9s  %-*s  option\n", "units", "tensors", "elements", (int)wide, "codec");
+    for (uint32_t k = 0; k < n && k < PLAN_ROWS_MAX; k++)
+        fprintf(to, "%7u %7u %9s  %-*s  %s\n", rows[k].units, rows[k].tensors, tool_count((double)rows[k].elements),
+                (int)wide, rows[k].codec, rows[k].option);
+    if (n > PLAN_ROWS_MAX) fprintf(to, "        and %u more: --json, or -o, has them all\n", n - PLAN_ROWS_MAX);
+    free(rows);
+}
+
+static void plan_say_units(FILE *to, const plan_inputs *in, const plan_made *m) {
+    const esp_plan_report *r = &m->report;
+    const plan_shape s = plan_shape_of(in, m);
+    esp__text how = {NULL, 0, 0, 0};
+    if (s.groups) esp__text_add(&how, "; %u tensors are in %u group%s", s.grouped, s.groups, plan_s(s.groups));
+    if (s.split) esp__text_add(&how, "; %u %s in %u chunks", s.split, s.split == 1 ? "is" : "are", s.chunks);
+    plan_say(to, "compressed", "%u of %u tensor%s%s", r->compressed, r->n_tensors, plan_s(r->n_tensors),
+             how.data ? how.data : "");
+    esp__text_free(&how);
+}
+
+static void plan_print(FILE *to, const plan_inputs *in, const plan_made *m) {
+    const esp_plan_report *r = &m->report;
+    plan_say_inputs(to, in);
+    plan_say(to, "strategy", "%s, %s in %s", m->name, in->simulated ? "simulated" : "found", tool_time(r->plan_ns));
+    plan_say(to, "step", "fp32 %s -> %s: %.2f times as fast", tool_time(r->fp32_ns), tool_time(r->iteration_ns),
+             r->iteration_ns > 0 ? r->fp32_ns / r->iteration_ns : 1);
+    plan_say_bounds(to, in, r);
+    plan_say_units(to, in, m);
+    plan_say(to, "exposed", "communication %s, compression %s", tool_time(r->exposed_communication_ns),
+             tool_time(r->exposed_compression_ns));
+    plan_say_lanes(to, r);
+    plan_say(to, "traffic", "a rank inside its machine %s, a machine's NIC %s", tool_bytes((double)r->intra_bytes),
+             tool_bytes((double)r->inter_bytes));
+    plan_say(to, "memory", "%s a rank, for residuals and payloads", tool_bytes((double)r->memory_bytes));
+    if (r->robust_p50_ns > 0)
+        plan_say(to, "robust", "with every input off by up to 20%%: median %s, 90th percentile %s",
+                 tool_time(r->robust_p50_ns), tool_time(r->robust_p90_ns));
+    plan_say_options(to, m);
+}

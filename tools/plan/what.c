@@ -1,0 +1,115 @@
+/* what.c: --what-if and --sensitivity: the plan for changed inputs, beside the plan that was made, kept or made anew.
+ * Must not know how inputs are changed. */
+
+/* One change: what the kept plan then takes, and the best. Times in ns; NAN: cannot be. */
+typedef struct plan_outcome {
+    const char *change, *label;
+    double fp32_ns, kept_ns, planned_ns, bound_ns;
+} plan_outcome;
+
+/* TOOL_OK with the outcome, or the exit status after a message. */
+static int plan_try(const plan_inputs *in, const plan_made *m, const char *strategy, const char *flag,
+                    const char *change, plan_outcome *out) {
+    plan_changed changed;
+    plan_made kept = {0}, anew = {0};
+    int status = change_make(in, flag, change, &changed);
+    *out = (plan_outcome){change, change, NAN, NAN, NAN, NAN};
+    /* where one machine becomes several, or the other way round, the old options may not be there: then nothing is kept */
+    if (status == TOOL_OK && plan_simulate(&changed.in, esp_plan_text(m->plan), m->name, &kept) == ESP_OK)
+        out->kept_ns = kept.report.iteration_ns;
+    if (status == TOOL_OK && !in->simulated) {
+        if (plan_make(&changed.in, strategy, 0, &anew) != ESP_OK)
+            status = tool_fail(in->command, "%s %s: %s", flag, change, esp_last_error(NULL));
+        else
+            out->planned_ns = anew.report.iteration_ns;
+        /* a search is no proof: where the kept plan is the better one, it is what one would run */
+        if (!strategy && out->kept_ns < out->planned_ns) out->planned_ns = out->kept_ns;
+    }
+    const plan_made *either = anew.plan ? &anew : &kept;
+    if (status == TOOL_OK && either->plan) {
+        out->fp32_ns = either->report.fp32_ns;
+        out->bound_ns = plan_bound(in, &either->report);
+    }
+    plan_free(&kept);
+    plan_free(&anew);
+    change_free(&changed);
+    return status;
+}
+
+static const char *plan_time_or_dash(double ns) { return isfinite(ns) && ns > 0 ? tool_time(ns) : "-"; }
+
+static const char *plan_change_of(double ns, double from) {
+    char *out = tool_scratch();
+    if (!isfinite(ns)) return "";
+    snprintf(out, 32, "%+.1f%%", (ns / from - 1) * 100);
+    return out;
+}
+
+static void plan_print_outcomes(FILE *to, const plan_made *m, double bound, const plan_outcome *o, uint32_t n) {
+    const double now = m->report.iteration_ns;
+    size_t wide = 8;
+    for (uint32_t i = 0; i < n; i++)
+        if (strlen(o[i].label) > wide) wide = strlen(o[i].label);
+    fprintf(to, "\n%-*s  %10s  %10s %8s  %10s %8s  %10s\n", (int)wide, "what if", "fp32", "plan kept", "",
+            "planned anew", "", "bound");
+    fprintf(to, "%-*s  %10s  %10s %8s  %12s %8s  %10s\n", (int)wide, "as it is", tool_time(m->report.fp32_ns),
+            tool_time(now), "", tool_time(now), "", plan_time_or_dash(bound));
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(to, "%-*s  %10s  %10s %8s  %12s %8s  %10s\n", (int)wide, o[i].label, plan_time_or_dash(o[i].fp32_ns),
+                plan_time_or_dash(o[i].kept_ns), plan_change_of(o[i].kept_ns, now), plan_time_or_dash(o[i].planned_ns),
+                plan_change_of(o[i].planned_ns, now), plan_time_or_dash(o[i].bound_ns));
+}
+
+static void plan_json_outcomes(tool_json *j, const char *key, const plan_outcome *o, uint32_t n) {
+    json_open(j, key, '[');
+    for (uint32_t i = 0; i < n; i++) {
+        json_open(j, NULL, '{');
+        json_text(j, "change", o[i].change);
+        json_us(j, "fp32_us", o[i].fp32_ns);
+        json_us(j, "kept_us", o[i].kept_ns);
+        json_us(j, "iteration_us", o[i].planned_ns);
+        json_us(j, "bound_us", o[i].bound_ns);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+/* ---- sensitivity -------------------------------------------------------------------------------------------------------------- */
+static const struct {
+    const char *change, *label;
+    int needs; /* 1: several machines, 2: several ranks a machine, 0: nothing */
+} sensitivity_changes[] = {
+    {"inter=2x", "NIC twice as fast", 1},           {"intra=2x", "links in a machine twice as fast", 2},
+    {"latency=2x", "half the latency of links", 0}, {"codec=2x", "codec twice as fast", 0},
+    {"compute=2x", "computing twice as fast", 0},   {"machines=2x", "twice the machines", 0},
+};
+enum { SENSITIVITY_CHANGES = sizeof sensitivity_changes / sizeof *sensitivity_changes };
+
+/* Fills `out`, with room for all changes; *n of them make sense here. */
+static int plan_sensitivity(const plan_inputs *in, const plan_made *m, const char *strategy, plan_outcome *out,
+                            uint32_t *n) {
+    const int have = (in->system.machines > 1) | (in->system.ranks_per_machine > 1) << 1;
+    int status = TOOL_OK;
+    *n = 0;
+    for (int i = 0; i < SENSITIVITY_CHANGES && status == TOOL_OK; i++) {
+        if (sensitivity_changes[i].needs & ~have) continue;
+        status = plan_try(in, m, strategy, "--sensitivity", sensitivity_changes[i].change, &out[*n]);
+        out[(*n)++].label = sensitivity_changes[i].label;
+    }
+    return status;
+}
+
+/* Which lane binds: its share of the lower bound. */
+static void plan_print_prices(FILE *to, const esp_plan_report *r) {
+    static const char *const lane[] = {"computing", "compression on the CPU", "links inside machines", "the NICs"};
+    int most = 0;
+    double sum = 0;
+    for (int k = 0; k < 4; k++) {
+        if (r->price[k] > r->price[most]) most = k;
+        sum += r->price[k];
+    }
+    if (!(sum > 0)) return;
+    fprintf(to, "\nWhat the bound rests on: compute %.0f%%, cpu %.0f%%, intra %.0f%%, inter %.0f%%: %s bind%s most.\n",
+            100 * r->price[0], 100 * r->price[1], 100 * r->price[2], 100 * r->price[3], lane[most],
+            most < 2 ? "s" : "");
+}

@@ -1,0 +1,274 @@
+/* codecs.c: `espresso profile codecs`: what compressing and decompressing takes, over size, as codec files. Must not know
+ * how one call is measured (espresso_impl/costs/codecs.c). */
+#include "tools/profile/profile.h"
+
+enum { CODECS_N, CODECS_MACHINES, CODECS_CODEC, CODECS_SIZES, CODECS_BUDGET, CODECS_O, CODECS_JSON, CODECS_AS_RANK };
+static const tool_flag profile_codecs_flags[] = {
+    {"-n", "N", "ranks that compress at the same time (default 1): as many as train on a machine"},
+    {"--machines", "M", "spread them over M emulated machines"},
+    {"--codec", "SPEC", "a codec, as in dgc:ratio=0.01; may be repeated (default: all that there are)"},
+    {"--sizes", "FROM..TO", "elements, doubled from one to the next (default 2^10..2^26, as far as memory goes)"},
+    {"--budget", "TIME", "how long it may take (default 60s)"},
+    {"-o", "FILE", "the codec file to write; with several codecs % stands for the codec's name"},
+    {"--json", NULL, "print JSON rather than a table"},
+    {"--as-rank", "FDS", "internal: this is one of the ranks"},
+};
+static const tool_command profile_codecs_command = {
+    .name = "profile codecs",
+    .summary = "Measures what codecs take to compress and decompress, as codec files for espresso plan.",
+    .synopsis = "[-n N] [--codec SPEC ...] [--sizes FROM..TO] [-o FILE]",
+    .flags = profile_codecs_flags,
+    .n_flags = sizeof profile_codecs_flags / sizeof *profile_codecs_flags,
+    .details =
+        "All ranks compress at the same time, as they do in a step, numbers like a gradient's, with feedback. What "
+        "counts\n"
+        "is the slowest rank, divided by the ranks of a machine: a file is for as many ranks and cores as it was made\n"
+        "with. A size is measured in up to three rounds of several runs; the best round's median is kept. Measure on "
+        "a\n"
+        "machine that does nothing else: a file from a busy one is marked as noisy.\n"
+        "\n"
+        "examples:\n"
+        "  espresso profile codecs -n 4 --codec dgc:ratio=0.01 -o gc.json\n"
+        "  espresso profile codecs -n 4 --codec fp16 --codec efsignsgd --sizes 2^10..2^22 -o gc-%.json\n"
+        "  espresso plan --model bert-base --system one-box --gc gc.json",
+};
+
+static int codecs_parse(profile_job *j, int argc, char **argv) {
+    const tool_command *c = j->command;
+    const char *value;
+    int at = 0, flag, bad = 0;
+    while (!bad && (flag = tool_next(c, argc, argv, &at, &value)) >= 0) {
+        switch (flag) {
+        case CODECS_N:
+            if (!tool_number(value, 1, 1024, &j->n))
+                bad = tool_usage(c, "-n %s: write a number of ranks from 1 to 1024", value);
+            break;
+        case CODECS_MACHINES:
+            if (!tool_number(value, 1, 1024, &j->machines))
+                bad = tool_usage(c, "--machines %s: write a number of machines from 1 to 1024", value);
+            break;
+        case CODECS_CODEC:
+            if (j->n_codecs == ESP__SURVEY_CODECS)
+                bad = tool_usage(c, "--codec %s: at most %d codecs at a time", value, ESP__SURVEY_CODECS);
+            else
+                j->codecs[j->n_codecs++] = value;
+            break;
+        case CODECS_SIZES: bad = profile_sizes(j, value, 1); break;
+        case CODECS_BUDGET: bad = profile_budget(j, value); break;
+        case CODECS_O: j->out = value; break;
+        case CODECS_JSON: j->json = 1; break;
+        default: bad = profile_as_rank(j, value);
+        }
+    }
+    if (bad) return bad;
+    if (flag == -2) return TOOL_USAGE;
+    if (flag == -3) return -1;
+    if (at < argc) return tool_usage(c, "'%s': takes flags only", argv[at]);
+    if (j->machines > 0 && j->n % j->machines)
+        return tool_usage(c, "%ld ranks do not divide by %ld machines", j->n, j->machines);
+    return TOOL_OK;
+}
+
+/* The file of one codec: % is its text, without what names of files should not have. */
+static int codecs_path(const profile_job *j, const char *spec, char *out, size_t cap) {
+    size_t n = 0;
+    for (const char *p = j->out; *p && n + 1 < cap; p++) {
+        if (*p != '%') {
+            out[n++] = *p;
+            continue;
+        }
+        for (const char *s = spec; *s && n + 1 < cap; s++)
+            out[n++] = (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || (*s >= '0' && *s <= '9') || *s == '.'
+                           ? *s
+                           : '-';
+    }
+    out[n] = 0;
+    return n + 1 < cap;
+}
+
+/* ---- before the ranks start ----------------------------------------------------------------------------------------------- */
+/* All codecs are there, and their parameters right; without --codec, all that there are. Names go to `more` as flags. */
+static int codecs_check(profile_job *j, char **more) {
+    esp_config cfg = ESP_ZERO;
+    esp_ctx *ctx = NULL;
+    size_t n = 0;
+    int status = tool_open(j->command, &cfg, &ctx);
+    const int all = !j->n_codecs;
+    for (uint32_t i = 0; status == TOOL_OK && all && i < ctx->registry.n_codecs; i++) {
+        const esp_codec *c = ctx->registry.codecs[i];
+        if (!strcmp(c->name, "none") || j->n_codecs == ESP__SURVEY_CODECS) continue;
+        j->codecs[j->n_codecs++] = c->name;
+        more[n++] = strdup("--codec");
+        more[n++] = strdup(c->name);
+    }
+    for (uint32_t i = 0; status == TOOL_OK && i < j->n_codecs; i++) {
+        esp__codec *c = NULL;
+        if (strlen(j->codecs[i]) >= ESP__SPEC_MAX || esp__codec_make(ctx, j->codecs[i], NULL, &c) != ESP_OK)
+            status = tool_fail(j->command, "--codec %s: %s", j->codecs[i], c ? "too long" : esp_last_error(ctx));
+        for (uint32_t k = 0; k < i && status == TOOL_OK; k++)
+            if (!strcmp(j->codecs[i], j->codecs[k]))
+                status = tool_usage(j->command, "--codec %s: named twice", j->codecs[i]);
+        esp__codec_free(ctx, c);
+    }
+    esp_close(ctx);
+    more[n] = NULL;
+    return status;
+}
+
+static int codecs_check_out(const profile_job *j) {
+    char path[PATH_MAX];
+    if (!j->out) return TOOL_OK;
+    if (j->n_codecs > 1 && (!strchr(j->out, '%') || !strcmp(j->out, "-")))
+        return tool_usage(j->command,
+                          "-o %s: %u codecs make a file each: write %% where a codec's name goes, as in gc-%%.json",
+                          j->out, j->n_codecs);
+    for (uint32_t i = 0; i < j->n_codecs; i++) {
+        if (!codecs_path(j, j->codecs[i], path, sizeof path)) return tool_usage(j->command, "-o %s: too long", j->out);
+        const int status = profile_check_out(j, path);
+        if (status != TOOL_OK) return status;
+    }
+    return TOOL_OK;
+}
+
+static int codecs_start(profile_job *j, int argc, char **argv) {
+    char *more[2 * ESP__SURVEY_CODECS + 4], sizes[64];
+    uint32_t n = 0;
+    int status = codecs_check(j, more);
+    while (more[n]) n++;
+    const uint32_t named = n;
+    if (status == TOOL_OK) status = codecs_check_out(j);
+    if (status == TOOL_OK) status = profile_fit_memory(j, 44);
+    if (status == TOOL_OK) {
+        snprintf(sizes, sizeof sizes, "%llu..%llu", (unsigned long long)j->sizes[0],
+                 (unsigned long long)j->sizes[j->n_sizes - 1]);
+        more[n++] = (char[]){"--sizes"};
+        more[n++] = sizes;
+        more[n] = NULL;
+        status = profile_start(j, "codecs", argc, argv, more);
+    }
+    for (uint32_t i = 0; i < named; i++) free(more[i]);
+    return status;
+}
+
+/* ---- as a rank ---------------------------------------------------------------------------------------------------------------- */
+/* One size of all codecs. Large ones take few runs. */
+static esp_status codecs_measure_size(profile_job *j, uint32_t size, int pass) {
+    const double all = (double)j->n_sizes * j->n_codecs;
+    esp_status s = ESP_OK;
+    for (uint32_t k = 0; k < j->n_codecs && !s; k++) {
+        const uint64_t e = j->sizes[size];
+        char what[ESP__SPEC_MAX + 64];
+        snprintf(what, sizeof what, "round %d, %s, %llu elements", pass + 1, j->codecs[k], (unsigned long long)e);
+        profile_say(j, ((double)size * j->n_codecs + k) / all, what);
+        s = esp__survey_codec_at(j->ctx, j->survey, k, e, e > 1 << 22 ? 3 : e > 1 << 18 ? 5 : 9);
+    }
+    return s;
+}
+
+/* Rounds over all sizes, so that what disturbs one of them does not disturb the others: the best counts. */
+static esp_status codecs_measure(profile_job *j) {
+    double left = 0, before = 0, took = 0, round = 0;
+    esp_status s = esp__survey_open(j->ctx, j->survey, 4096, j->sizes[j->n_sizes - 1]);
+    for (uint32_t k = 0; k < j->n_codecs && !s; k++) s = esp__survey_codec_add(j->ctx, j->survey, j->codecs[k]);
+    j->n_done = 0;
+    for (int pass = 0; pass < PROFILE_PASSES && !s; pass++) {
+        s = profile_left(j, &left);
+        if (s || (pass && left < round)) break;
+        const double begun = left;
+        for (uint32_t i = 0; i < (pass ? j->n_done : j->n_sizes) && !s; i++) {
+            before = left;
+            if (!pass && i && left < 2.2 * took) break; /* the next takes twice as long */
+            s = codecs_measure_size(j, i, pass);
+            if (!s && !pass) j->n_done = i + 1;
+            if (!s) s = profile_left(j, &left);
+            took = before - left;
+        }
+        round = begun - left;
+    }
+    if (!s) s = esp__survey_finish(j->ctx, j->survey);
+    return s ? s : profile_noise(j);
+}
+
+static esp_status codecs_write(const profile_job *j) {
+    char path[PATH_MAX], source[256];
+    esp_status s = ESP_OK;
+    snprintf(source, sizeof source, "measured by espresso profile codecs: %d rank(s) at once on %u core(s)",
+             j->ctx->size, j->survey->cores);
+    for (uint32_t k = 0; k < j->n_codecs && !s && j->out; k++) {
+        esp__gc_file f = {.codec = j->survey->plan_codecs[k], .spec = j->codecs[k], .source = source};
+        f.codec.decompress[ESP_PLAN_CPU].log_size = f.codec.compress[ESP_PLAN_CPU].log_size;
+        profile_measured(j, &f.measured);
+        codecs_path(j, j->codecs[k], path, sizeof path);
+        s = esp__gc_write(path, &f);
+    }
+    return s;
+}
+
+static void codecs_table(const profile_job *j) {
+    printf("%d rank(s) at once on %u core(s), %s%s\n", j->ctx->size, j->survey->cores, *j->device ? j->device : "CPU",
+           j->noisy ? ": NOISY" : "");
+    for (uint32_t k = 0; k < j->n_codecs; k++) {
+        const esp__survey_codec *c = &j->survey->codecs[k];
+        printf("\n%s: %.4g bytes an element + %.0f, error %.3g\n", c->spec, c->units * c->unit_bytes, c->header_bytes,
+               c->error);
+        printf("%12s %12s %12s %8s %10s\n", "elements", "compress", "decompress", "spread", "compress");
+        for (uint32_t i = 0; i < c->compress.n && i < c->decompress.n; i++) {
+            const double spread =
+                c->compress.spread[i] > c->decompress.spread[i] ? c->compress.spread[i] : c->decompress.spread[i];
+            printf("%12.0f %12s %12s %7.0f%% %8s/s\n", c->compress.at[i].size, tool_time(c->compress.at[i].ns),
+                   tool_time(c->decompress.at[i].ns), 100 * spread,
+                   tool_bytes(4e9 * c->compress.at[i].size / (c->compress.at[i].ns + 1e-3)));
+        }
+    }
+}
+
+static void codecs_json(const profile_job *j) {
+    tool_json t = {{NULL, 0, 0, 0}, 0, 0};
+    json_open(&t, NULL, '{');
+    profile_json_head(j, &t);
+    json_open(&t, "codecs", '[');
+    for (uint32_t k = 0; k < j->n_codecs; k++) {
+        const esp__survey_codec *c = &j->survey->codecs[k];
+        json_open(&t, NULL, '{');
+        json_text(&t, "codec", c->spec);
+        json_number(&t, "error", c->error);
+        json_number(&t, "header_bytes", c->header_bytes);
+        json_number(&t, "bytes_per_element", c->units * c->unit_bytes);
+        profile_json_curve(&t, "compress", &c->compress);
+        profile_json_curve(&t, "decompress", &c->decompress);
+        json_close(&t, '}');
+    }
+    json_close(&t, ']');
+    json_close(&t, '}');
+    fputs(t.text.data ? t.text.data : "", stdout);
+    esp__text_free(&t.text);
+}
+
+static int codecs_as_rank(profile_job *j) {
+    esp_status s = profile_open(j);
+    if (!s) s = codecs_measure(j);
+    if (s) return profile_fail(j);
+    if (j->ctx->rank == 0) {
+        if (codecs_write(j) != ESP_OK) return profile_fail(j);
+        progress_done();
+        profile_warn(j);
+        if (j->json)
+            codecs_json(j);
+        else if (!j->out || strcmp(j->out, "-"))
+            codecs_table(j);
+    }
+    return profile_end(j, TOOL_OK);
+}
+
+static int profile_codecs_main(int argc, char **argv) {
+    profile_job j = {.command = &profile_codecs_command,
+                     .n = 1,
+                     .machines = 1,
+                     .budget_ns = 60e9,
+                     .status_fd = -1,
+                     .terminal_fd = -1};
+    profile_sizes(&j, "2^10..2^26", 1);
+    const int status = codecs_parse(&j, argc, argv);
+    if (status) return status == -1 ? TOOL_OK : status;
+    return j.as_rank ? codecs_as_rank(&j) : codecs_start(&j, argc, argv);
+}

@@ -1,0 +1,159 @@
+/* scale.c: how much smaller and slower than the model a replay is. Fewer elements: the real links move less; in model
+ * mode links and codecs are made slower by as much, so that every op takes what it takes with all elements. Must not know
+ * how anything is run. */
+#include "tools/replay/replay.h"
+
+/* Room for the tensors as they are scaled. */
+static void replay_own_tensors(replay_run *r) {
+    r->tensors = tool_realloc(NULL, r->in.model.n_tensors * sizeof *r->tensors);
+    memcpy(r->tensors, r->in.model.tensors, r->in.model.n_tensors * sizeof *r->tensors);
+}
+
+/* ---- the modelled machine, in model mode -------------------------------------------------------------------------- */
+static uint32_t replay_link_points(const esp_plan_link *l) {
+    uint32_t n = 0;
+    for (int c = 0; c < ESP_PLAN_COLLS; c++) n += l->table[c].n;
+    return n;
+}
+
+static esp_cost_point *replay_scale_curve(esp_cost_curve *c, double sizes, double times, esp_cost_point *room) {
+    for (uint32_t i = 0; i < c->n; i++) room[i] = (esp_cost_point){c->points[i].size * sizes, c->points[i].ns * times};
+    c->points = room;
+    return room + c->n;
+}
+
+static esp_cost_point *replay_scale_link(esp_plan_link *l, double sizes, double times, esp_cost_point *room) {
+    l->alpha_ns *= times;
+    l->bytes_per_us *= sizes / times;
+    for (int c = 0; c < ESP_PLAN_COLLS; c++) room = replay_scale_curve(&l->table[c], sizes, times, room);
+    return room;
+}
+
+/* Everything of `in` but the model: `sizes` smaller at the same time, `times` slower; links by `links` more. */
+static void replay_scale_machine(plan_inputs *in, double sizes, double times, double links, void **memory) {
+    esp_plan_system *s = &in->system;
+    uint32_t points = replay_link_points(&s->intra) + replay_link_points(&s->inter) + replay_link_points(&s->flat);
+    for (uint32_t c = 0; c < in->n_codecs; c++)
+        for (int d = 0; d < 2; d++) points += in->codecs[c].compress[d].n + in->codecs[c].decompress[d].n;
+    esp_cost_point *room = tool_realloc(NULL, (points + 1) * sizeof *room);
+    void *old = *memory; /* what the curves point to now */
+    *memory = room;
+    room = replay_scale_link(&s->intra, sizes, times * links, room);
+    room = replay_scale_link(&s->inter, sizes, times * links, room);
+    room = replay_scale_link(&s->flat, sizes, times * links, room);
+    s->host_bytes_per_us *= sizes / times;
+    s->pack_ns *= times;
+    s->pack_bytes_per_us *= sizes / times;
+    for (int l = 0; l < 4; l++) s->dispatch_ns[l] *= times;
+    for (uint32_t c = 0; c < in->n_codecs; c++) {
+        esp_plan_codec *k = &in->codecs[c];
+        k->header_bytes *= sizes;
+        for (int d = 0; d < 2; d++) {
+            room = replay_scale_curve(&k->compress[d], sizes, times, room);
+            room = replay_scale_curve(&k->decompress[d], sizes, times, room);
+        }
+    }
+    free(old);
+}
+
+/* ---- the model ---------------------------------------------------------------------------------------------------------- */
+static void replay_scale(replay_run *r, double elements, double times) {
+    const esp_plan_model *full = &r->in.model_file.model;
+    esp_plan_model *m = &r->in.model;
+    for (uint32_t t = 0; t < m->n_tensors; t++) {
+        const double e = (double)full->tensors[t].elements * elements + 0.5;
+        r->tensors[t].elements = e < 1 ? 1 : (uint64_t)e;
+        r->tensors[t].compute_ns = full->tensors[t].compute_ns * times;
+    }
+    m->tensors = r->tensors;
+    m->forward_ns = full->forward_ns * times;
+    m->update_ns = full->update_ns * times;
+    r->elements_scale = elements;
+    r->time_scale = times;
+}
+
+static double replay_computing(const esp_plan_model *m) {
+    double ns = m->forward_ns + m->update_ns;
+    for (uint32_t t = 0; t < m->n_tensors; t++) ns += m->tensors[t].compute_ns;
+    return ns;
+}
+
+static int replay_number_order(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Between one tensor's gradient and the next. */
+static double replay_median_gap(const esp_plan_model *m) {
+    double *gap = tool_realloc(NULL, m->n_tensors * sizeof *gap);
+    for (uint32_t t = 0; t < m->n_tensors; t++) gap[t] = m->tensors[t].compute_ns;
+    qsort(gap, m->n_tensors, sizeof *gap, replay_number_order);
+    const double median = gap[m->n_tensors / 2];
+    free(gap);
+    return median;
+}
+
+static double replay_ratio(const plan_inputs *in) {
+    plan_made m;
+    if (plan_make(in, "fp32", ESP_PLAN_NO_BOUND, &m) != ESP_OK) return -1;
+    const double busy = m.report.lane_ns[ESP__LANE_INTRA] > m.report.lane_ns[ESP__LANE_INTER]
+                            ? m.report.lane_ns[ESP__LANE_INTRA]
+                            : m.report.lane_ns[ESP__LANE_INTER];
+    plan_free(&m);
+    return busy / replay_computing(&in->model);
+}
+
+/* ---- --ratio ---------------------------------------------------------------------------------------------------------------- */
+/* The elements scale that gives the ratio, at this time scale; 0: even one element a tensor takes too long. */
+static double replay_search_elements(replay_run *r, double times) {
+    double low = 1e-7, high = 10;
+    replay_scale(r, low, times);
+    if (replay_ratio(&r->in) > 0.7 * r->ratio) return 0; /* nearly all of it would be latency */
+    for (int i = 0; i < 30 && high / low > 1.001; i++) {
+        const double middle = sqrt(low * high);
+        replay_scale(r, middle, times);
+        *(replay_ratio(&r->in) < r->ratio ? &low : &high) = middle;
+    }
+    return high > 9.99 ? -1 : sqrt(low * high);
+}
+
+static int replay_choose_real(replay_run *r) {
+    static const double scales[] = {1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 20};
+    const double given = r->times_said;
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+        const double times = given > 0 ? given : scales[i];
+        replay_scale(r, 1e-7, times);
+        if (!(given > 0) && replay_median_gap(&r->in.model) < 1.1 * REPLAY_GAP_MIN_NS) continue;
+        const double elements = replay_search_elements(r, times);
+        if (elements > 0) {
+            replay_scale(r, elements, times);
+            return TOOL_OK;
+        }
+        if (elements < 0)
+            return tool_fail(r->in.command,
+                             "--ratio %g: these links are so fast that even ten times the model's elements take less: "
+                             "use a slower --inter, such as 1gbit,50us",
+                             r->ratio);
+        if (given > 0) break;
+    }
+    return tool_fail(r->in.command,
+                     "--ratio %g: the links' latency alone takes more than that: use a larger --time-scale, a larger "
+                     "--ratio, or an --inter with less latency",
+                     r->ratio);
+}
+
+/* The modelled links as a whole so much slower or faster. */
+static int replay_choose_model(replay_run *r) {
+    for (int i = 0; i < 4; i++) { /* what is not a link's (dispatch) is not scaled: near after one, there after two */
+        const double ratio = replay_ratio(&r->in);
+        if (!(ratio > 0))
+            return tool_fail(r->in.command, "--ratio %g: one rank has nothing to communicate: use -n 4", r->ratio);
+        replay_scale_machine(&r->in, 1, 1, r->ratio / ratio, &r->scaled);
+    }
+    return TOOL_OK;
+}
+
+static int replay_choose(replay_run *r) {
+    if (!(r->ratio > 0)) return TOOL_OK;
+    return r->job.mode == REPLAY_REAL ? replay_choose_real(r) : replay_choose_model(r);
+}

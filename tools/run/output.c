@@ -1,0 +1,133 @@
+/* output.c: forwards what ranks print, whole line by whole line, each with its rank in front.
+ * Must not know why a rank writes or ends. Never blocks: a slow reader of our output stops neither signals nor reaping. */
+#include "tools/run/run.h"
+
+static void run_sink_open(run_sink *k, int fd) {
+    struct stat st;
+    memset(k, 0, sizeof *k);
+    k->fd = fd;
+    k->regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    k->color = isatty(fd) && !getenv("NO_COLOR");
+}
+
+static void run_sink_add(run_sink *k, const char *data, size_t bytes) {
+    if (k->broken || !bytes) return;
+    if (k->end + bytes > k->cap && k->begin) {
+        memmove(k->data, k->data + k->begin, k->end - k->begin);
+        k->end -= k->begin;
+        k->begin = 0;
+    }
+    if (k->end + bytes > k->cap) {
+        k->cap = (k->end + bytes) * 2;
+        k->data = tool_realloc(k->data, k->cap);
+    }
+    memcpy(k->data + k->end, data, bytes);
+    k->end += bytes;
+}
+
+static size_t run_sink_waiting(const run_sink *k) { return k->end - k->begin; }
+
+/* Writes what can be written now. Our stdout may be shared with a shell, so O_NONBLOCK is not ours to set: poll()
+ * promises room for PIPE_BUF bytes instead. */
+static void run_sink_flush(run_sink *k) {
+    while (k->begin < k->end) {
+        size_t bytes = k->end - k->begin;
+        struct pollfd p = {.fd = k->fd, .events = POLLOUT};
+        if (!k->regular && bytes > PIPE_BUF) bytes = PIPE_BUF;
+        if (!k->regular && poll(&p, 1, 0) <= 0) return;
+        ssize_t n = write(k->fd, k->data + k->begin, bytes);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
+        if (n < 0) {
+            k->broken = errno; /* nobody reads any more, or the disk is full */
+            n = (ssize_t)(k->end - k->begin);
+        }
+        k->begin += (size_t)n;
+    }
+    k->begin = k->end = 0;
+}
+
+/* A line of the launcher's own, in order with the forwarded ones. */
+static void run_say(run_job *j, const char *fmt, ...) ESP__PRINTF(2, 3);
+static void run_say(run_job *j, const char *fmt, ...) {
+    char text[1024];
+    int head = snprintf(text, sizeof text, "espresso run: ");
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(text + head, sizeof text - (size_t)head - 1, fmt, ap);
+    va_end(ap);
+    size_t len = strlen(text);
+    if (n < 0) return;
+    text[len] = '\n';
+    run_sink_add(j->err, text, len + 1);
+    run_sink_flush(j->err);
+}
+
+static void run_prefix(const run_job *j, const run_stream *s) {
+    static const char *const colors[] = {"36", "33", "32", "35", "34", "31"};
+    char text[48];
+    if (!j->plan->prefix) return;
+    int widest = snprintf(NULL, 0, "%d", j->plan->n - 1), own = snprintf(NULL, 0, "%d", s->rank);
+    const char *color = colors[s->rank % 6];
+    int n = s->sink->color ? snprintf(text, sizeof text, "\033[%sm[%d]\033[0m %*s", color, s->rank, widest - own, "")
+                           : snprintf(text, sizeof text, "[%d] %*s", s->rank, widest - own, "");
+    run_sink_add(s->sink, text, (size_t)n);
+}
+
+static void run_stream_keep(run_stream *s, const char *data, size_t bytes) {
+    if (s->len + bytes > s->cap) {
+        s->cap = (s->len + bytes) * 2;
+        s->line = tool_realloc(s->line, s->cap);
+    }
+    memcpy(s->line + s->len, data, bytes);
+    s->len += bytes;
+}
+
+/* Sends the kept beginning and the `bytes` more that end the line. */
+static void run_stream_line(const run_job *j, run_stream *s, const char *data, size_t bytes) {
+    run_prefix(j, s);
+    run_sink_add(s->sink, s->line, s->len);
+    run_sink_add(s->sink, data, bytes);
+    s->len = 0;
+}
+
+static void run_stream_take(const run_job *j, run_stream *s, const char *data, size_t bytes) {
+    while (bytes) {
+        const char *newline = memchr(data, '\n', bytes);
+        size_t n = newline ? (size_t)(newline - data) + 1 : bytes;
+        if (newline) {
+            run_stream_line(j, s, data, n);
+        } else {
+            run_stream_keep(s, data, n);
+            if (s->len >= RUN_LINE_MAX) run_stream_line(j, s, "\n", 1);
+        }
+        data += n;
+        bytes -= n;
+    }
+}
+
+/* The end of a stream: a line without its newline is still shown. */
+static void run_stream_end(const run_job *j, run_stream *s) {
+    if (s->fd < 0) return;
+    close(s->fd);
+    s->fd = -1;
+    if (s->len) run_stream_line(j, s, "\n", 1);
+    free(s->line);
+    s->line = NULL;
+    s->cap = 0;
+}
+
+/* Reads once. With a broken sink the pipe is closed, so that the rank meets the same SIGPIPE as without us. */
+static void run_stream_read(const run_job *j, run_stream *s) {
+    char data[1 << 16];
+    if (s->sink->broken) {
+        run_stream_end(j, s);
+        return;
+    }
+    ssize_t n = read(s->fd, data, sizeof data);
+    if (n > 0)
+        run_stream_take(j, s, data, (size_t)n);
+    else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+        run_stream_end(j, s);
+}
+
+static int run_stream_wanted(const run_stream *s) { return s->fd >= 0 && run_sink_waiting(s->sink) < RUN_QUEUE_MAX; }

@@ -1,0 +1,193 @@
+/* spawn.c: finds the program and starts one process a rank, and the guard that outlives a killed launcher.
+ * Must not know what becomes of the ranks later. */
+#include "tools/run/run.h"
+#include <sched.h>
+
+static int run_is_program(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
+}
+
+/* Finds the file of argv[0], as a shell would, before anything is started. */
+static int run_find_program(run_plan *p) {
+    const char *name = p->argv[0], *path = getenv("PATH");
+    struct stat st;
+    if (strchr(name, '/')) {
+        if ((size_t)snprintf(p->path, sizeof p->path, "%s", name) >= sizeof p->path)
+            return tool_fail(p->command, "the program's name is too long");
+        if (run_is_program(name)) return TOOL_OK;
+        if (stat(name, &st) != 0) return tool_fail(p->command, "cannot start '%s': %s", name, strerror(errno));
+        if (S_ISDIR(st.st_mode)) return tool_fail(p->command, "cannot start '%s': it is a directory", name);
+        return tool_fail(p->command, "cannot start '%s': it is not executable (chmod +x makes it so)", name);
+    }
+    if (!path) path = "/usr/local/bin:/usr/bin:/bin";
+    for (const char *dir = path;; dir++) {
+        size_t n = strcspn(dir, ":");
+        if ((size_t)snprintf(p->path, sizeof p->path, "%.*s/%s", n ? (int)n : 1, n ? dir : ".", name) <
+                sizeof p->path &&
+            run_is_program(p->path))
+            return TOOL_OK;
+        dir += n;
+        if (!*dir) break;
+    }
+    if (run_is_program(name))
+        return tool_fail(p->command, "cannot start '%s': not found in PATH; for the one in this directory write ./%s",
+                         name, name);
+    return tool_fail(p->command, "cannot start '%s': not found in PATH (%s)", name, path);
+}
+
+static void run_set_number(const char *name, int value) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+/* What a rank is told. In the child. */
+static void run_set_environment(const run_plan *p, int rank) {
+    for (int i = 0; i < p->n_env; i++) {
+        char *name = strndup(p->env[i], strcspn(p->env[i], "="));
+        if (name) setenv(name, strchr(p->env[i], '=') + 1, 1);
+        free(name);
+    }
+    run_set_number("ESPRESSO_RANK", rank);
+    run_set_number("ESPRESSO_SIZE", p->n);
+    run_set_number("ESPRESSO_MACHINE", p->machine_of[rank]);
+    run_set_number("ESPRESSO_LOCAL_RANK", p->local_of[rank]);
+    setenv("ESPRESSO_LAUNCHER", "espresso-run", 1);
+    setenv("ESPRESSO_ROOT", p->root, 1);
+    if (p->inter) setenv("ESPRESSO_INTER_LINK", p->inter, 1);
+    if (p->timeout) setenv("ESPRESSO_TIMEOUT_MS", p->timeout, 1);
+}
+
+/* Threads that one rank compresses with, as esp_open will see it: what the user said, else a share of the cores. */
+static long run_workers(const run_plan *p, long cores) {
+    const char *text = getenv("ESPRESSO_WORKERS");
+    for (int i = 0; i < p->n_env; i++)
+        if (!strncmp(p->env[i], "ESPRESSO_WORKERS=", 17)) text = p->env[i] + 17;
+    long n = text ? strtol(text, NULL, 10) : 0;
+    long locals = (p->n + p->machines - 1) / p->machines;
+    if (n < 1) n = cores / locals;
+    return n < 1 ? 1 : n;
+}
+
+/* More threads would compress at once than there are cores: a token for each that may. Ranks take them from a pipe, as make's
+ * jobs do. ESPRESSO_TOKENS=off leaves them out. */
+static int run_tokens_open(run_job *j) {
+    const char *said = getenv("ESPRESSO_TOKENS");
+    cpu_set_t set;
+    long cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
+    j->tokens[0] = j->tokens[1] = -1;
+    if (said && !strcmp(said, "off")) return TOOL_OK;
+    if (cores < 1) cores = 1;
+    long workers = run_workers(j->plan, cores), n = cores / workers;
+    if (j->plan->n * workers <= cores) return TOOL_OK;
+    if (pipe2(j->tokens, O_CLOEXEC | O_NONBLOCK) != 0)
+        return tool_fail(j->plan->command, "no pipe: %s", strerror(errno));
+    for (long i = 0; i < n || i < 1; i++)
+        if (write(j->tokens[1], "+", 1) != 1) break;
+    return TOOL_OK;
+}
+
+static void run_tokens_close(run_job *j) {
+    for (int i = 0; i < 2; i++)
+        if (j->tokens[i] >= 0) close(j->tokens[i]);
+}
+
+/* In the child: the ranks' own programs do not get them (see espresso_impl/executor/tokens.c). */
+static void run_tokens_give(const run_job *j) {
+    char text[64];
+    struct stat st;
+    unsetenv("ESPRESSO_TOKENS");
+    if (j->tokens[0] < 0 || fstat(j->tokens[0], &st) != 0) return;
+    for (int i = 0; i < 2; i++) fcntl(j->tokens[i], F_SETFD, 0);
+    snprintf(text, sizeof text, "%d,%d,%llu", j->tokens[0], j->tokens[1], (unsigned long long)st.st_ino);
+    setenv("ESPRESSO_TOKENS", text, 1);
+}
+
+/* The child: a session of its own, so that its children can be ended with it and the terminal's Ctrl-C comes through
+ * the launcher alone. `report` closes at exec, or carries errno. */
+static _Noreturn void run_become(const run_job *j, int rank, pid_t launcher, const int out[2], int report) {
+    setsid();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == launcher) {
+        int in = rank ? open("/dev/null", O_RDONLY) : 0;
+        dup2(in, 0);
+        dup2(out[0], 1);
+        dup2(out[1], 2);
+        if (in > 2) close(in);
+        run_set_environment(j->plan, rank);
+        run_tokens_give(j);
+        signal(SIGPIPE, SIG_DFL);
+        sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
+        execvp(j->plan->path, j->plan->argv);
+    }
+    int error = errno;
+    ssize_t n = write(report, &error, sizeof error);
+    _exit(n < 0 ? 126 : 127);
+}
+
+static int run_start_rank(run_job *j, int rank) {
+    const tool_command *c = j->plan->command;
+    run_rank *r = &j->ranks[rank];
+    int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, error = 0;
+    pid_t launcher = getpid();
+    for (int i = 0; i < 3; i++)
+        if (pipe2(pipes[i], O_CLOEXEC) != 0)
+            return tool_fail(c, "rank %d: no pipe: %s%s", rank, strerror(errno),
+                             errno == EMFILE ? " (raise the limit with ulimit -n)" : "");
+    pid_t pid = fork();
+    if (pid == 0) run_become(j, rank, launcher, (int[]){pipes[0][1], pipes[1][1]}, pipes[2][1]);
+    int fork_error = errno;
+    for (int i = 0; i < 3; i++) close(pipes[i][1]);
+    if (pid < 0) return tool_fail(c, "rank %d: cannot start a process: %s", rank, strerror(fork_error));
+    r->pid = pid;
+    j->started++;
+    j->alive++;
+    if (write(j->guard, &pid, sizeof pid) < 0) tool_fail(c, "the guard process is gone: %s", strerror(errno));
+    for (int s = 0; s < 2; s++) {
+        fcntl(pipes[s][0], F_SETFL, O_NONBLOCK);
+        r->out[s] = (run_stream){.fd = pipes[s][0], .rank = rank, .sink = s ? j->err : j->out};
+    }
+    ssize_t got = read(pipes[2][0], &error, sizeof error);
+    close(pipes[2][0]);
+    if (got > 0) return tool_fail(c, "cannot start '%s': %s", j->plan->path, strerror(error));
+    return TOOL_OK;
+}
+
+/* The guard: waits until the launcher says 0 (all is over) or is gone, and then ends every rank with all that the rank
+ * started. The parent-death signal does it for the ranks themselves, but not for their children. */
+static _Noreturn void run_guard(int from, int n) {
+    pid_t *pids = malloc((size_t)n * sizeof *pids), pid = 0;
+    int have = 0;
+    setsid();
+    prctl(PR_SET_NAME, "espresso-guard");
+    dup2(from, 0); /* nothing else stays open: who reads our output must see its end */
+    for (int fd = 1; fd < 64; fd++) close(fd);
+    for (;;) {
+        ssize_t got = read(0, &pid, sizeof pid);
+        if (got < 0 && errno == EINTR) continue;
+        if (got != sizeof pid) break;
+        if (pid == 0) _exit(0);
+        if (pids && have < n) pids[have++] = pid;
+    }
+    for (int i = 0; i < have; i++) kill(-pids[i], SIGKILL);
+    _exit(0);
+}
+
+static int run_start_guard(run_job *j) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0 || (j->guard_pid = fork()) < 0)
+        return tool_fail(j->plan->command, "cannot start a process: %s", strerror(errno));
+    if (j->guard_pid == 0) run_guard(ends[0], j->plan->n);
+    close(ends[0]);
+    j->guard = ends[1];
+    return TOOL_OK;
+}
+
+static void run_end_guard(run_job *j) {
+    pid_t none = 0;
+    ssize_t n = write(j->guard, &none, sizeof none);
+    (void)n; /* a guard that is gone needs no telling */
+    close(j->guard);
+    waitpid(j->guard_pid, NULL, 0);
+}

@@ -1,0 +1,252 @@
+/* watch.c: the launcher's loop: output, signals, deaths, and how a job is ended.
+ * Must not know how ranks were started. */
+#include "tools/run/run.h"
+
+static int64_t run_now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* To every rank that still runs, and to what it started. */
+static void run_signal_all(run_job *j, int sig) {
+    for (int i = 0; i < j->started; i++)
+        if (!j->ranks[i].ended) kill(-j->ranks[i].pid, sig);
+}
+
+/* "rank 2" or "ranks 0, 2-5": those for which pick() is true. "" for none. */
+static const char *run_list(const run_job *j, int (*pick)(const run_job *, const run_rank *), char *text, size_t cap) {
+    size_t at = 0;
+    int count = 0, n = 0;
+    for (int i = 0; i < j->started; i++) count += pick(j, &j->ranks[i]);
+    text[0] = 0;
+    for (int i = 0; i < j->started && at + 32 < cap; i++) {
+        int last = i;
+        if (!pick(j, &j->ranks[i])) continue;
+        while (last + 1 < j->started && pick(j, &j->ranks[last + 1])) last++;
+        at += (size_t)snprintf(text + at, cap - at, "%s%d", n++ ? ", " : count > 1 ? "ranks " : "rank ", i);
+        if (last > i) at += (size_t)snprintf(text + at, cap - at, "%s%d", last > i + 1 ? "-" : ", ", last);
+        i = last;
+    }
+    return text;
+}
+static int run_is_alive(const run_job *j, const run_rank *r) { return (void)j, !r->ended; }
+static int run_is_follower(const run_job *j, const run_rank *r) { return r->failed && r != &j->ranks[j->first_failed]; }
+
+static void run_report(run_job *j, const run_rank *r) {
+    int rank = (int)(r - j->ranks);
+    if (r->signal && r->signal == j->asked) return;              /* the user knows */
+    if (r->signal == SIGPIPE && j->out->broken == EPIPE) return; /* as in `espresso run ... | head` */
+    if (r->signal)
+        run_say(j, "rank %d (pid %d) was killed by signal %d (%s)", rank, (int)r->pid, r->signal, strsignal(r->signal));
+    else
+        run_say(j, "rank %d (pid %d) exited with status %d", rank, (int)r->pid, r->status);
+}
+
+/* Has the process closed its files, or is about to, without being known as ended yet? The kernel says so from the moment that it
+ * begins to end until it can be waited for; its peers may have seen their connections close by then. */
+static int run_is_dying(const run_rank *r) {
+    enum { FLAGS = 9, EXITING = 4 }; /* field of /proc/PID/stat (proc(5)), and PF_EXITING of the kernel */
+    char path[64], text[512], *at;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)r->pid);
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    at = strrchr(text, ')'); /* the name, field 2, may hold anything */
+    for (int field = 2; at && field < FLAGS; field++) at = strchr(at + 1, ' ');
+    return at && strtoul(at + 1, NULL, 10) & EXITING;
+}
+
+/* Takes note of those that ended since the last time. Leaves a process unreaped: its id is also that of its group and must stay its
+ * own. Returns the rank whose failure is the cause, or `first` where no better one is among them; *dying: some are about to follow.
+ * Of several that ended at once, one killed by a signal is the cause more likely than one that exited. */
+static int run_note_new(run_job *j, int first, int *dying) {
+    *dying = 0;
+    for (int i = 0; i < j->started; i++) {
+        run_rank *r = &j->ranks[i];
+        siginfo_t info = {0};
+        if (r->ended) continue;
+        if (waitid(P_PID, (id_t)r->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || !info.si_pid) {
+            *dying += j->first_failed < 0 && run_is_dying(r);
+            continue;
+        }
+        r->ended = 1;
+        j->alive--;
+        if (info.si_code != CLD_EXITED) r->signal = info.si_status;
+        r->status = r->signal ? 128 + r->signal : info.si_status;
+        r->failed = r->status != 0 && (j->first_failed < 0 || j->ending < 2); /* not those that we end */
+        if (r->failed && (first < 0 || (r->signal && !j->ranks[first].signal))) first = i;
+    }
+    return first;
+}
+
+/* Notes who ended, and at the first failure says whose it was. A rank that exits because another one was killed can be seen to have
+ * ended before that one: those that are ending are waited for. */
+static void run_note_ended(run_job *j) {
+    int dying, first = run_note_new(j, -1, &dying);
+    for (int ms = 0; first >= 0 && j->first_failed < 0 && !j->ranks[first].signal && dying && ms < RUN_DYING_MS; ms++) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        first = run_note_new(j, first, &dying);
+    }
+    if (first < 0 || j->first_failed >= 0) return;
+    j->first_failed = first;
+    run_report(j, &j->ranks[first]);
+    if (j->ending) return;
+    j->ending = 1;
+    j->deadline_ms = run_now_ms() + (j->asked ? RUN_ASKED_MS : RUN_GRACE_MS);
+}
+
+/* The present stage of ending took its time: the next one. */
+static void run_escalate(run_job *j) {
+    char text[256];
+    int sig = j->ending == 1 && !j->asked ? SIGTERM : SIGKILL;
+    if (j->ending >= 3) return;
+    run_say(j, "ending what still runs with %s: %s", sig == SIGTERM ? "SIGTERM" : "SIGKILL",
+            run_list(j, run_is_alive, text, sizeof text));
+    run_signal_all(j, sig);
+    run_signal_all(j, SIGCONT); /* a stopped rank could not end */
+    j->ending = sig == SIGTERM ? 2 : 3;
+    j->deadline_ms = run_now_ms() + RUN_TERM_MS;
+}
+
+static int run_is_end_signal(int sig) { return sig == SIGINT || sig == SIGTERM || sig == SIGHUP || sig == SIGQUIT; }
+
+static void run_pass_on(run_job *j, int sig) {
+    if (sig == SIGTSTP) { /* ranks have sessions of their own, where SIGTSTP itself does nothing */
+        run_signal_all(j, SIGSTOP);
+        raise(SIGSTOP);
+        run_signal_all(j, SIGCONT);
+        return;
+    }
+    if (!run_is_end_signal(sig)) {
+        run_signal_all(j, sig);
+        return;
+    }
+    if (!j->alive) j->drop = 1;
+    if (j->asked && run_now_ms() - j->asked_ms >= RUN_INSIST_MS) {
+        j->drop = 1;
+        j->ending = 2;
+        run_escalate(j);
+        return;
+    }
+    if (!j->asked) j->asked_ms = run_now_ms();
+    j->asked = sig;
+    run_signal_all(j, sig);
+}
+
+/* Which signals come through the loop: all of these that were not ignored when we were started (nohup). */
+static int run_signals_open(run_job *j) {
+    static const int all[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
+    signal(SIGCHLD, SIG_DFL);
+    signal(SIGPIPE, SIG_IGN);
+    sigemptyset(&j->mask);
+    sigaddset(&j->mask, SIGCHLD);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct sigaction now;
+        if (sigaction(all[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(&j->mask, all[i]);
+    }
+    sigprocmask(SIG_BLOCK, &j->mask, &j->old_mask);
+    j->signals = signalfd(-1, &j->mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (j->signals < 0) return tool_fail(j->plan->command, "no signalfd: %s", strerror(errno));
+    return TOOL_OK;
+}
+
+static void run_take_signals(run_job *j) {
+    struct signalfd_siginfo s;
+    while (read(j->signals, &s, sizeof s) == (ssize_t)sizeof s)
+        if (s.ssi_signo != SIGCHLD) run_pass_on(j, (int)s.ssi_signo);
+    run_note_ended(j);
+}
+
+static int run_streams_open(const run_job *j) {
+    int n = 0;
+    for (int i = 0; i < j->started; i++) n += (j->ranks[i].out[0].fd >= 0) + (j->ranks[i].out[1].fd >= 0);
+    return n;
+}
+
+/* Ends what ranks left behind, and takes what is still in the pipes. */
+static void run_sweep(run_job *j) {
+    for (int i = 0; i < j->started; i++) {
+        kill(-j->ranks[i].pid, SIGKILL);
+        for (int s = 0; s < 2; s++) {
+            run_stream *o = &j->ranks[i].out[s];
+            for (int piece = 0; piece < 32 && o->fd >= 0; piece++) run_stream_read(j, o);
+            run_stream_end(j, o);
+        }
+    }
+}
+
+/* One round of the loop: sleeps until something happens or `deadline_ms`. */
+static void run_round(run_job *j, struct pollfd *p) {
+    int n = 0, wait = -1;
+    int64_t left = j->deadline_ms - run_now_ms();
+    if (j->deadline_ms) wait = left < 0 ? 0 : (int)left + 1;
+    p[n++] = (struct pollfd){.fd = j->signals, .events = POLLIN};
+    for (int s = 0; s < 2; s++)
+        p[n++] = (struct pollfd){.fd = run_sink_waiting(&j->sinks[s]) ? j->sinks[s].fd : -1, .events = POLLOUT};
+    for (int i = 0; i < j->started; i++)
+        for (int s = 0; s < 2; s++) {
+            const run_stream *o = &j->ranks[i].out[s];
+            p[n++] = (struct pollfd){.fd = run_stream_wanted(o) ? o->fd : -1, .events = POLLIN};
+        }
+    if (poll(p, (nfds_t)n, wait) < 0) return;
+    for (int k = 3; k < n; k++)
+        if (p[k].revents) run_stream_read(j, &j->ranks[(k - 3) / 2].out[(k - 3) % 2]);
+    for (int s = 0; s < 2; s++) run_sink_flush(&j->sinks[s]);
+    if (p[0].revents) run_take_signals(j);
+}
+
+/* Until every rank ended and all that they printed is out. */
+static void run_watch(run_job *j) {
+    struct pollfd *p = tool_realloc(NULL, (size_t)(3 + 2 * j->started) * sizeof *p);
+    int lingering = 0;
+    for (;;) {
+        int open = run_streams_open(j), waiting = run_sink_waiting(&j->sinks[0]) || run_sink_waiting(&j->sinks[1]);
+        if (!j->alive && !open && (!waiting || j->drop)) break;
+        if (!j->alive && open && !lingering) {
+            lingering = 1;
+            j->deadline_ms = run_now_ms() + RUN_LINGER_MS;
+        }
+        if (!j->alive && !open) j->deadline_ms = 0;
+        run_round(j, p);
+        if (!j->deadline_ms || run_now_ms() < j->deadline_ms) continue;
+        if (j->alive)
+            run_escalate(j);
+        else
+            run_sweep(j);
+    }
+    free(p);
+}
+
+/* Our own last lines; not for ever, as nobody may read. */
+static void run_drain(run_job *j) {
+    for (int s = 0; s < 2; s++)
+        for (run_sink *k = &j->sinks[s]; run_sink_waiting(k) && !j->drop; run_sink_flush(k)) {
+            struct pollfd p = {.fd = k->fd, .events = POLLOUT};
+            if (poll(&p, 1, 1000) <= 0) break;
+        }
+}
+
+/* What the whole job came to, for the user and as the exit status. */
+static int run_conclude(run_job *j) {
+    char text[256];
+    if (j->out->broken && j->out->broken != EPIPE) {
+        run_say(j, "cannot write the ranks' output: %s", strerror(j->out->broken));
+        return TOOL_FAILED;
+    }
+    if (j->first_failed < 0) return TOOL_OK;
+    int quiet = j->asked || j->out->broken;
+    if (!quiet && run_list(j, run_is_follower, text, sizeof text)[0]) run_say(j, "%s failed after that", text);
+    return j->ranks[j->first_failed].status;
+}
+
+/* The end: nothing of the job stays, not even a zombie. The exit status of the whole. */
+static int run_finish(run_job *j) {
+    run_sweep(j);
+    for (int i = 0; i < j->started; i++) waitpid(j->ranks[i].pid, NULL, 0);
+    run_end_guard(j);
+    int status = run_conclude(j);
+    run_drain(j);
+    return status;
+}
