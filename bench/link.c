@@ -25,25 +25,25 @@ static double run_us(esp_ctx *ctx, const row *r, uint64_t count, float *a, float
     esp_stream here = ESP_ZERO;
     esp_coll c;
     void *req;
-    uint64_t c1 = (count + (uint64_t)ctx->size - 1) / (uint64_t)ctx->size;
+    uint64_t c1 = (count + (uint64_t)ctx->job.size - 1) / (uint64_t)ctx->job.size;
     if (esp_barrier(ctx)) exit(1);
     esp__coll_init(&c, r->op, ESP_F32, count, a, 0);
     c.dst.ptr = r->op == ESP_COLL_ALLREDUCE || r->op == ESP_COLL_BROADCAST ? a : b;
-    if (r->op == ESP_COLL_ALLGATHER || r->op == ESP_COLL_GATHER) c.src.ptr = a + c1 * (uint64_t)ctx->rank;
+    if (r->op == ESP_COLL_ALLGATHER || r->op == ESP_COLL_GATHER) c.src.ptr = a + c1 * (uint64_t)ctx->job.rank;
     uint64_t start = esp__now_ns();
-    if (ctx->backend->start(ctx->comms[0], &c, here, &req)) exit(1);
+    if (ctx->job.backend->start(ctx->job.comms[0], &c, here, &req)) exit(1);
     for (;;) {
-        esp_status s = ctx->backend->test(ctx->comms[0], req);
+        esp_status s = ctx->job.backend->test(ctx->job.comms[0], req);
         if (s < 0) exit(1);
         if (s == ESP_OK) break;
-        ctx->backend->progress(ctx->comms[0], 1000);
+        ctx->job.backend->progress(ctx->job.comms[0], 1000);
     }
     double us = (double)(esp__now_ns() - start) / 1e3;
     float most = (float)us; /* the slowest rank's time */
     float all[64] = {0};
-    all[ctx->rank] = most;
+    all[ctx->job.rank] = most;
     if (esp_allreduce(ctx, all, 64)) exit(1);
-    for (int k = 0; k < ctx->size; k++) most = all[k] > most ? all[k] : most;
+    for (int k = 0; k < ctx->job.size; k++) most = all[k] > most ? all[k] : most;
     return (double)most;
 }
 

@@ -16,12 +16,12 @@ ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
     char text[ESP__ERROR_MAX];
     esp_log_event ev = {sizeof ev, ESP_LOG_INFO, ESP_OK, 0, "autopilot", text, NULL};
     va_list ap;
-    if (ctx->rank || ctx->log_level < ESP_LOG_WARN) return;
+    if (ctx->job.rank || ctx->config.log_level < ESP_LOG_WARN) return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (ESP_HAS(esp_host, ctx->user_host, log)) {
-        ctx->user_host->log(ctx->user_host->user, &ev);
+    if (ESP_HAS(esp_host, ctx->config.user_host, log)) {
+        ctx->config.user_host->log(ctx->config.user_host->user, &ev);
         return;
     }
     fprintf(stderr, "espresso: autopilot: %s\n", text);
@@ -33,8 +33,8 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
     a->phase_steps = a->n_times = 0;
     if (phase == ESP__AUTO_MEASURE) {
         a->n_ready = 0;
-        a->stats_step = ctx->stats.step_ns;
-        a->stats_exposed = ctx->stats.exposed_communication_ns;
+        a->stats_step = ctx->steps.stats.step_ns;
+        a->stats_exposed = ctx->steps.stats.exposed_communication_ns;
     }
     if (phase == ESP__AUTO_WATCH) a->interval = 0;
 }
@@ -42,7 +42,7 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
 /* Puts a strategy in force, and remembers that it was not the program that did. */
 ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
     esp_status s = esp_strategy_set(ctx, text);
-    ctx->autopilot->in_force = ctx->strategy.hash;
+    ctx->autopilot->in_force = ctx->in_force.strategy.hash;
     return s;
 }
 
@@ -62,14 +62,14 @@ ESP__FN esp_status esp__auto_open(esp_ctx *ctx, const char **spec) {
     ctx->autopilot = a;
     a->every = 1;
     esp_status s = esp__auto_options_read(ctx, *spec, &a->opt);
-    if (!s) s = esp__auto_codecs_read(ctx, ctx->codec_spec, &a->opt);
+    if (!s) s = esp__auto_codecs_read(ctx, ctx->config.codec_spec, &a->opt);
     *spec = "fp32";
     return s;
 }
 
 static esp_status esp__auto_memory(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
-    uint64_t n = ctx->n_tensors, ranks = (uint64_t)ctx->size, bits = (n + 7) / 8;
+    uint64_t n = ctx->model.n_tensors, ranks = (uint64_t)ctx->job.size, bits = (n + 7) / 8;
     a->times = esp__alloc(ctx, ESP__AUTO_TIMES * sizeof *a->times);
     a->sorted = esp__alloc(ctx, ESP__AUTO_TIMES * sizeof *a->sorted);
     a->ready = esp__alloc(ctx, ESP__AUTO_READY * n * sizeof *a->ready);
@@ -93,10 +93,10 @@ ESP__FN esp_status esp__auto_start(esp_ctx *ctx) {
     if (!a) return ESP_OK;
     esp_status s = esp__auto_memory(ctx);
     if (s) return s;
-    a->in_force = a->fp32 = ctx->strategy.hash;
+    a->in_force = a->fp32 = ctx->in_force.strategy.hash;
     a->lossy = !a->opt.warmup;
     esp__auto_enter(ctx, ESP__AUTO_WARM);
-    if (ctx->size == 1) {
+    if (ctx->job.size == 1) {
         esp__auto_say(ctx, "one rank: there is nothing to synchronise; stays with fp32");
         a->stays = 1;
         a->phase = ESP__AUTO_OFF;
@@ -131,20 +131,20 @@ ESP__FN void esp__auto_close(esp_ctx *ctx) {
 
 ESP__FN int esp__auto_chooses(const esp_ctx *ctx) {
     const esp__autopilot *a = ctx->autopilot;
-    return a && a->phase != ESP__AUTO_OFF && a->in_force == ctx->strategy.hash;
+    return a && a->phase != ESP__AUTO_OFF && a->in_force == ctx->in_force.strategy.hash;
 }
 
 /* A state was loaded, and with it the strategy that was in force when it was saved: that one is watched, if it compresses. */
 ESP__FN void esp__auto_loaded(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
     if (!a || a->phase == ESP__AUTO_OFF) return;
-    a->in_force = ctx->strategy.hash;
+    a->in_force = ctx->in_force.strategy.hash;
     esp__auto_job_free(ctx, a->job);
     a->job = NULL;
-    a->lossy = ctx->step >= a->opt.warmup;
+    a->lossy = ctx->steps.step >= a->opt.warmup;
     a->stays = 0;
-    for (uint32_t i = 0; i < ctx->strategy.n_units; i++)
-        if (esp__option_uses(&ctx->strategy.units[i].option, ESP__COMP)) {
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
+        if (esp__option_uses(&ctx->in_force.strategy.units[i].option, ESP__COMP)) {
             esp__auto_settle(ctx, 0.0);
             return;
         }
@@ -154,7 +154,7 @@ ESP__FN void esp__auto_loaded(esp_ctx *ctx) {
 /* ---- a step ---------------------------------------------------------------------------------------------------------------- */
 static void esp__auto_note(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
-    const esp__step_clock *c = &ctx->clock;
+    const esp__step_clock *c = &ctx->steps.clock;
     uint64_t ns = a->source.step_ns ? a->source.step_ns(a->source.user, ctx)
                   : c->begin_ns     ? c->end_ns - c->begin_ns
                                     : 0;
@@ -167,7 +167,7 @@ ESP__FN esp_status esp__auto_step(esp_ctx *ctx) {
     uint64_t start = esp__now_ns();
     esp_status s = ESP_OK;
     if (a->phase == ESP__AUTO_OFF) return ESP_OK;
-    if (ctx->strategy.hash != a->in_force) {
+    if (ctx->in_force.strategy.hash != a->in_force) {
         esp__auto_say(ctx, "the program set a strategy of its own: nothing is measured or changed any more");
         a->phase = ESP__AUTO_OFF;
         return ESP_OK;

@@ -130,7 +130,7 @@ typedef struct esp__autopilot {
     /* watching */
     double reference_ns;
     uint32_t interval, over, under;
-    uint64_t settled_step; /* ctx->step when the last decision was made */
+    uint64_t settled_step; /* ctx->steps.step when the last decision was made */
     int said_cooldown;
     /* guard */
     uint8_t *level; /* [n_tensors]: how often it fell back; the ladder's rung */

@@ -9,9 +9,9 @@ static const double esp__auto_feedback_ratio = 30.0, esp__auto_feedback_growth =
 
 /* The codec that compresses tensor i now; NULL: none does. */
 static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
-    const esp__tensor *t = &ctx->tensors[i];
+    const esp__tensor *t = &ctx->model.tensors[i];
     for (uint32_t k = 0; k < t->n_units; k++) {
-        const esp__work_unit *u = &ctx->strategy.units[t->first_unit + k];
+        const esp__work_unit *u = &ctx->in_force.strategy.units[t->first_unit + k];
         if (esp__option_uses(&u->option, ESP__COMP)) return u->codec->spec;
     }
     return NULL;
@@ -32,12 +32,12 @@ static int esp__auto_suspicious(esp__autopilot *a, uint32_t i, const esp_tensor_
 ESP__FN uint32_t esp__auto_trouble(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
     uint32_t n = 0;
-    memset(a->bits, 0, (ctx->n_tensors + 7u) / 8u);
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+    memset(a->bits, 0, (ctx->model.n_tensors + 7u) / 8u);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         if (!esp__auto_codec_now(ctx, i)) continue;
-        pthread_mutex_lock(&ctx->lock);
-        esp_tensor_stats x = ctx->tensors[i].sampled;
-        pthread_mutex_unlock(&ctx->lock);
+        pthread_mutex_lock(&ctx->lanes.lock);
+        esp_tensor_stats x = ctx->model.tensors[i].sampled;
+        pthread_mutex_unlock(&ctx->lanes.lock);
         int bad = 0;
         if (a->source.trouble)
             bad = a->source.trouble(a->source.user, ctx, i) * ESP__AUTO_STRIKES;
@@ -85,15 +85,15 @@ ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t i) {
 /* All ranks' troubled tensors step down. *changed: there were some. */
 ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed) {
     esp__autopilot *a = ctx->autopilot;
-    uint64_t bytes = (ctx->n_tensors + 7u) / 8u;
+    uint64_t bytes = (ctx->model.n_tensors + 7u) / 8u;
     uint32_t any = 0;
-    for (int32_t r = 0; r < ctx->size; r++) any |= a->all[r].trouble;
+    for (int32_t r = 0; r < ctx->job.size; r++) any |= a->all[r].trouble;
     a->mine.trouble = 0;
     if (!any) return ESP_OK;
-    esp_status s = esp__peers_allgather(ctx->peers, NULL, ctx->size, a->bits, a->all_bits, bytes);
-    for (uint32_t i = 0; i < ctx->n_tensors && !s; i++) {
+    esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, a->bits, a->all_bits, bytes);
+    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {
         uint32_t bad = 0;
-        for (int32_t r = 0; r < ctx->size; r++) bad |= a->all_bits[(uint64_t)r * bytes + i / 8] >> i % 8 & 1u;
+        for (int32_t r = 0; r < ctx->job.size; r++) bad |= a->all_bits[(uint64_t)r * bytes + i / 8] >> i % 8 & 1u;
         const char *now = bad ? esp__auto_codec_now(ctx, i) : NULL;
         if (!now) continue;
         a->level[i] = esp__auto_gentler(ctx, i);
@@ -102,7 +102,7 @@ ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed) {
         *changed = 1;
         const char *to = esp__auto_keep(ctx, i);
         esp__auto_say(ctx, "step %llu: tensor '%s': the error of %s is too large: falls back to %s",
-                      (unsigned long long)ctx->step, ctx->tensors[i].name, now,
+                      (unsigned long long)ctx->steps.step, ctx->model.tensors[i].name, now,
                       strcmp(to, "fp32") ? to : "no compression");
     }
     return s;

@@ -16,27 +16,28 @@ static void esp__auto_tie_make(const esp_ctx *ctx, esp__auto_tie *t) {
     uint64_t h = ESP__HASH0;
     size_t n = 0;
     memset(t, 0, sizeof *t);
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        const esp__tensor *x = &ctx->tensors[i];
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__tensor *x = &ctx->model.tensors[i];
         h = esp__hash64(h, x->name, strlen(x->name) + 1);
         h = esp__hash64(h, &x->count, sizeof x->count);
         h = esp__hash64(h, &x->dtype, sizeof x->dtype);
         h = esp__hash64(h, &x->flags, sizeof x->flags);
     }
     t->tensors = h;
-    t->machines = esp__hash64(ESP__HASH0, ctx->topo.machine_of, (uint64_t)ctx->size * sizeof *ctx->topo.machine_of);
-    t->ranks = ctx->size;
+    t->machines =
+        esp__hash64(ESP__HASH0, ctx->job.topo.machine_of, (uint64_t)ctx->job.size * sizeof *ctx->job.topo.machine_of);
+    t->ranks = ctx->job.size;
     snprintf(t->codecs, sizeof t->codecs, "none");
     for (uint32_t i = 0; i < o->n_codecs && n < sizeof t->codecs; i++)
         n += (size_t)snprintf(t->codecs + n, sizeof t->codecs - n, "%s%s", i ? ";" : "", o->codecs[i]);
-    snprintf(t->backend, sizeof t->backend, "%s", ctx->backend->name);
+    snprintf(t->backend, sizeof t->backend, "%s", ctx->job.backend->name);
 }
 
 static const char esp__auto_mark[] = "# autopilot: made for ";
 
 ESP__FN void esp__auto_save(esp_ctx *ctx) {
     const esp__autopilot *a = ctx->autopilot;
-    const char *path = a->opt.file, *text = ctx->strategy.text, *rest = strchr(text, '\n');
+    const char *path = a->opt.file, *text = ctx->in_force.strategy.text, *rest = strchr(text, '\n');
     char tmp[sizeof a->opt.file + 32];
     esp__auto_tie t;
     esp__auto_tie_make(ctx, &t);
@@ -108,33 +109,33 @@ static char *esp__auto_file_read(esp_ctx *ctx) {
 /* A file that fits is put in force at once. All ranks. */
 ESP__FN esp_status esp__auto_reuse(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
-    char *text = ctx->rank == 0 ? esp__auto_file_read(ctx) : NULL, *all = NULL, *own = NULL;
+    char *text = ctx->job.rank == 0 ? esp__auto_file_read(ctx) : NULL, *all = NULL, *own = NULL;
     const char *us = text ? strstr(text, "# measured ") : NULL;
     a->mine.text_bytes = text ? strlen(text) + 1 : 0;
     a->mine.predicted_ns = us ? strtod(us + 11, NULL) * 1e3 : 0.0;
     esp_status s = esp__auto_exchange(ctx);
     uint64_t bytes = s ? 0 : a->all[0].text_bytes;
     if (bytes) {
-        all = esp__alloc(ctx, bytes * (uint64_t)ctx->size), own = esp__alloc(ctx, bytes);
+        all = esp__alloc(ctx, bytes * (uint64_t)ctx->job.size), own = esp__alloc(ctx, bytes);
         if (own && text) memcpy(own, text, bytes);
         s = esp__agree_ok(ctx, all && own ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
-        if (!s) s = esp__peers_allgather(ctx->peers, NULL, ctx->size, own, all, bytes);
+        if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, own, all, bytes);
         if (!s) {
-            pthread_mutex_lock(&ctx->lock);
+            pthread_mutex_lock(&ctx->lanes.lock);
             ctx->started = 1; /* for esp_strategy_set; esp_start goes on after this */
-            pthread_mutex_unlock(&ctx->lock);
+            pthread_mutex_unlock(&ctx->lanes.lock);
             s = esp__auto_set(ctx, all);
-            pthread_mutex_lock(&ctx->lock);
+            pthread_mutex_lock(&ctx->lanes.lock);
             ctx->started = 0;
-            pthread_mutex_unlock(&ctx->lock);
+            pthread_mutex_unlock(&ctx->lanes.lock);
         }
-        if (s && !ctx->fatal) {
+        if (s && !ctx->health.fatal) {
             esp__auto_say(ctx, "'%s' cannot be used: %s; measuring", a->opt.file, esp_last_error(ctx));
             s = ESP_OK;
         } else if (!s) {
             esp__auto_say(ctx, "strategy taken from '%s', nothing is measured", a->opt.file);
             a->reference_ns = a->all[0].predicted_ns;
-            a->settled_step = ctx->step;
+            a->settled_step = ctx->steps.step;
             esp__auto_enter(ctx, ESP__AUTO_WATCH);
         }
     }

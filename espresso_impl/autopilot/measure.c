@@ -24,7 +24,7 @@ ESP__FN uint64_t esp__auto_median(const esp__autopilot *a, uint64_t *spread) {
 
 ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx) {
     uint64_t most = 0;
-    for (int32_t r = 0; r < ctx->size; r++)
+    for (int32_t r = 0; r < ctx->job.size; r++)
         if (ctx->autopilot->all[r].step_ns > most) most = ctx->autopilot->all[r].step_ns;
     return most;
 }
@@ -36,12 +36,12 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     uint64_t start = esp__now_ns();
     a->mine.step_ns = esp__auto_median(a, &a->mine.spread_ns);
     a->mine.pid = (int64_t)getpid();
-    esp_status s = esp__peers_allgather(ctx->peers, NULL, ctx->size, &a->mine, a->all, sizeof a->mine);
+    esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &a->mine, a->all, sizeof a->mine);
     if (s) return s;
     uint64_t took = esp__now_ns() - start, most = 0;
     if (!a->mine.exchange_ns || took < a->mine.exchange_ns) a->mine.exchange_ns = took;
     a->waited_ns += took - a->mine.exchange_ns;
-    for (int32_t r = 0; r < ctx->size; r++)
+    for (int32_t r = 0; r < ctx->job.size; r++)
         if (a->all[r].spent_ns > most) most = a->all[r].spent_ns;
     a->spent_ns += most;
     a->mine.spent_ns = 0;
@@ -54,7 +54,7 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
 /* ---- what to probe --------------------------------------------------------------------------------------------------- */
 static uint64_t esp__auto_elements(const esp_ctx *ctx) {
     uint64_t all = 0;
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) all += ctx->tensors[i].count;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) all += ctx->model.tensors[i].count;
     return all;
 }
 
@@ -103,9 +103,9 @@ static void esp__auto_probes_make(const esp_ctx *ctx, int again) {
 
 static int32_t esp__auto_locals(const esp_ctx *ctx) { /* of the machine with most ranks */
     int32_t most = 1;
-    for (int32_t m = 0, n; m<ctx->topo.n_machines; m++, most = n> most ? n : most) {
+    for (int32_t m = 0, n; m<ctx->job.topo.n_machines; m++, most = n> most ? n : most) {
         n = 0;
-        for (int32_t r = 0; r < ctx->size; r++) n += ctx->topo.machine_of[r] == m;
+        for (int32_t r = 0; r < ctx->job.size; r++) n += ctx->job.topo.machine_of[r] == m;
     }
     return most;
 }
@@ -168,10 +168,10 @@ static esp_status esp__auto_probes_run(esp_ctx *ctx) {
 static uint64_t esp__auto_cpu(const esp_ctx *ctx) {
     struct timespec t;
     uint64_t own = 0, all;
-    const pthread_t lanes[2] = {ctx->cpu_thread, ctx->link_thread};
+    const pthread_t lanes[2] = {ctx->lanes.cpu_thread, ctx->lanes.link_thread};
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     all = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-    for (int i = 0; i < 2 && ctx->threads; i++) {
+    for (int i = 0; i < 2 && ctx->lanes.threads; i++) {
         clockid_t clock;
         if (pthread_getcpuclockid(lanes[i], &clock) || clock_gettime(clock, &t)) continue;
         own += (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
@@ -225,7 +225,7 @@ ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again) {
 static void esp__auto_note_cpu(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
     uint64_t now = esp__auto_cpu(ctx);
-    const esp__step_clock *c = &ctx->clock;
+    const esp__step_clock *c = &ctx->steps.clock;
     if (a->cpu_since && now > a->cpu_since && c->last_push_ns > c->begin_ns) {
         a->mine.cpu_ns += now - a->cpu_since;
         a->mine.compute_ns += c->last_push_ns - c->begin_ns;
@@ -235,17 +235,17 @@ static void esp__auto_note_cpu(esp_ctx *ctx) {
 /* Ready times of the slowest rank, on all ranks: the median of each tensor's over steps. */
 static esp_status esp__auto_ready_share(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
-    uint32_t n = ctx->n_tensors, steps = a->n_ready < ESP__AUTO_READY ? a->n_ready : ESP__AUTO_READY;
-    uint64_t column[ESP__AUTO_READY], *all = esp__alloc(ctx, (uint64_t)n * (uint64_t)ctx->size * 8u);
+    uint32_t n = ctx->model.n_tensors, steps = a->n_ready < ESP__AUTO_READY ? a->n_ready : ESP__AUTO_READY;
+    uint64_t column[ESP__AUTO_READY], *all = esp__alloc(ctx, (uint64_t)n * (uint64_t)ctx->job.size * 8u);
     esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
     for (uint32_t i = 0; i < n && steps; i++) {
         for (uint32_t k = 0; k < steps; k++) column[k] = a->ready[(uint64_t)k * n + i];
         qsort(column, steps, sizeof *column, esp__auto_u64_order);
         a->ready_max[i] = column[steps / 2];
     }
-    if (!s) s = esp__peers_allgather(ctx->peers, NULL, ctx->size, a->ready_max, all, (uint64_t)n * 8u);
+    if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, a->ready_max, all, (uint64_t)n * 8u);
     for (uint32_t i = 0; i < n && !s; i++)
-        for (int32_t r = 0; r < ctx->size; r++)
+        for (int32_t r = 0; r < ctx->job.size; r++)
             if (all[(uint64_t)r * n + i] > a->ready_max[i]) a->ready_max[i] = all[(uint64_t)r * n + i];
     esp__free(ctx, all);
     return s;
@@ -260,9 +260,9 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
     for (uint32_t i = 0; i < a->n_probes; i++) left += !a->probes[i].done;
     a->base_ns = (double)esp__auto_step_ns(ctx);
     a->base_spread_ns = 0.0;
-    for (int32_t r = 0; r < ctx->size; r++)
+    for (int32_t r = 0; r < ctx->job.size; r++)
         if ((double)a->all[r].spread_ns > a->base_spread_ns) a->base_spread_ns = (double)a->all[r].spread_ns;
-    if (ctx->rank == 0)
+    if (ctx->job.rank == 0)
         esp__log(ctx, ESP_LOG_INFO, "autopilot",
                  "measured %u steps: %.3f ms each (quartiles %.3f ms apart); %u probes made, %u left to the fit; took "
                  "%.2f%% of the time",
@@ -283,7 +283,7 @@ static int esp__auto_blind(const esp_ctx *ctx) {
 
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
-    uint64_t *ready = a->ready + (uint64_t)(a->n_ready % ESP__AUTO_READY) * ctx->n_tensors;
+    uint64_t *ready = a->ready + (uint64_t)(a->n_ready % ESP__AUTO_READY) * ctx->model.n_tensors;
     esp_status s = ESP_OK;
     int enough = a->phase_steps >= a->opt.steps, longest = a->phase_steps >= 5 * a->opt.steps, last;
     if (a->source.ready)

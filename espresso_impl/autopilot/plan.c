@@ -14,12 +14,12 @@ static int esp__auto_lossy(const char *spec) { return strcmp(spec, "fp16") && st
 static uint32_t esp__auto_shared_cores(const esp_ctx *ctx, uint32_t cores) {
     const esp__auto_word *w = ctx->autopilot->all;
     double busiest = 0.0;
-    for (int32_t m = 0; m < ctx->topo.n_machines; m++) {
+    for (int32_t m = 0; m < ctx->job.topo.n_machines; m++) {
         double busy = 0.0;
-        for (int32_t r = 0; r < ctx->size; r++) {
-            int counted = ctx->topo.machine_of[r] != m || !w[r].compute_ns;
+        for (int32_t r = 0; r < ctx->job.size; r++) {
+            int counted = ctx->job.topo.machine_of[r] != m || !w[r].compute_ns;
             for (int32_t k = 0; k < r && !counted; k++)
-                counted = ctx->topo.machine_of[k] == m && w[k].pid == w[r].pid && w[k].compute_ns;
+                counted = ctx->job.topo.machine_of[k] == m && w[k].pid == w[r].pid && w[k].compute_ns;
             if (!counted) busy += (double)w[r].cpu_ns / (double)w[r].compute_ns;
         }
         if (busy > busiest) busiest = busy;
@@ -32,20 +32,20 @@ static int esp__auto_own_wish(const esp__tensor *t) { return t->want_codec || t-
 static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = ctx->autopilot;
     int plain = 1; /* all alike, so that any neighbours may be one group */
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        const esp__tensor *t = &ctx->tensors[i];
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
         esp_plan_tensor *x = &job->tensors[i];
         x->name = t->name;
         x->elements = t->count;
         x->compute_ns = i ? (double)(a->ready_max[i] - a->ready_max[i - 1]) : 0.0;
         x->keep = t->flags & ESP_RAW || esp__auto_own_wish(t) ? "fp32" : esp__auto_keep(ctx, i);
-        plain &= t->dtype == ctx->tensors[0].dtype && !((t->flags ^ ctx->tensors[0].flags) & ESP_SUM) &&
+        plain &= t->dtype == ctx->model.tensors[0].dtype && !((t->flags ^ ctx->model.tensors[0].flags) & ESP_SUM) &&
                  !esp__auto_own_wish(t);
     }
-    for (uint32_t i = 1; i < ctx->n_tensors; i++) /* the largest of ranks' need not ascend */
+    for (uint32_t i = 1; i < ctx->model.n_tensors; i++) /* the largest of ranks' need not ascend */
         if (a->ready_max[i] < a->ready_max[i - 1]) job->tensors[i].compute_ns = 0.0;
     job->model.struct_size = sizeof job->model;
-    job->model.n_tensors = ctx->n_tensors;
+    job->model.n_tensors = ctx->model.n_tensors;
     job->model.name = "measured";
     job->model.tensors = job->tensors;
     job->model.forward_ns = (double)a->ready_max[0]; /* up to the first gradient */
@@ -94,7 +94,7 @@ static void esp__auto_log_curve(const esp_ctx *ctx, const char *what, const char
 static void esp__auto_log_figures(const esp_ctx *ctx, const esp__auto_job *job) {
     static const char *const levels[] = {"flat", "intra", "inter"};
     const esp_plan_link *links[] = {&job->system.flat, &job->system.intra, &job->system.inter};
-    if (ctx->log_level < ESP_LOG_DEBUG) return;
+    if (ctx->config.log_level < ESP_LOG_DEBUG) return;
     for (int l = 0; l < 3; l++)
         for (uint32_t k = 1; k < ESP_PLAN_COLLS; k++)
             esp__auto_log_curve(ctx, levels[l], esp__coll_words[k], &links[l]->table[k]);
@@ -106,7 +106,7 @@ static void esp__auto_log_figures(const esp_ctx *ctx, const esp__auto_job *job) 
              "system: shared_cores %u, dispatch %.1f %.1f %.1f %.1f us; forward %.3f ms, backward %.3f ms",
              job->system.shared_cores, job->system.dispatch_ns[0] / 1e3, job->system.dispatch_ns[1] / 1e3,
              job->system.dispatch_ns[2] / 1e3, job->system.dispatch_ns[3] / 1e3, job->model.forward_ns / 1e6,
-             (double)(ctx->autopilot->ready_max[ctx->n_tensors - 1] - ctx->autopilot->ready_max[0]) / 1e6);
+             (double)(ctx->autopilot->ready_max[ctx->model.n_tensors - 1] - ctx->autopilot->ready_max[0]) / 1e6);
 }
 
 static int esp__auto_job_has(const esp__auto_job *job, const char *spec) {
@@ -293,8 +293,8 @@ ESP__FN int esp__auto_plan_done(esp__autopilot *a) {
 /* ---- rank 0 begins ------------------------------------------------------------------------------------------------------ */
 static double esp__auto_exposed(const esp_ctx *ctx) {
     const esp__autopilot *a = ctx->autopilot;
-    uint64_t steps = ctx->stats.step_ns - a->stats_step,
-             exposed = ctx->stats.exposed_communication_ns - a->stats_exposed;
+    uint64_t steps = ctx->steps.stats.step_ns - a->stats_step,
+             exposed = ctx->steps.stats.exposed_communication_ns - a->stats_exposed;
     return steps ? (double)exposed / (double)steps : 0.0;
 }
 
@@ -308,7 +308,7 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     if (s) return s;
     if (!job->n_codecs) job->config.flags |= ESP_PLAN_NO_COMP;
     esp__auto_model(ctx, job);
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp_plan_tensor *t = &job->tensors[i];
         if (t->keep && strcmp(t->keep, "fp32") && !esp__auto_job_has(job, t->keep)) t->keep = "fp32";
         job->kept |= t->keep && strcmp(t->keep, "fp32");
@@ -327,15 +327,15 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
     esp__auto_enter(ctx, ESP__AUTO_PLAN);
-    if (ctx->rank) return ESP_OK;
+    if (ctx->job.rank) return ESP_OK;
     esp__auto_job *job = esp__alloc(ctx, sizeof *job);
     esp__auto_job_free(ctx, a->job);
     a->job = job; /* NULL: out of memory, and the strategy in force stays */
     if (!job) return ESP_OK;
     pthread_mutex_init(&job->lock, NULL);
-    job->tensors = esp__alloc(ctx, 2ull * ctx->n_tensors * sizeof *job->tensors);
-    job->in_force = esp__strdup(ctx, ctx->strategy.text);
-    job->free_tensors = job->tensors ? job->tensors + ctx->n_tensors : NULL;
+    job->tensors = esp__alloc(ctx, 2ull * ctx->model.n_tensors * sizeof *job->tensors);
+    job->in_force = esp__strdup(ctx, ctx->in_force.strategy.text);
+    job->free_tensors = job->tensors ? job->tensors + ctx->model.n_tensors : NULL;
     esp_status s = job->tensors && job->in_force ? esp__auto_job_make(ctx, job)
                                                  : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     if (!s) esp__auto_log_figures(ctx, job);

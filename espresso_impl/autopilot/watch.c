@@ -11,7 +11,7 @@ static const double esp__auto_clear = 0.85; /* of the time before: faster than a
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
     esp__autopilot *a = ctx->autopilot;
     a->reference_ns = reference_ns;
-    a->settled_step = ctx->step;
+    a->settled_step = ctx->steps.step;
     a->over = a->under = 0;
     a->said_cooldown = 0;
     a->forced = 0;
@@ -19,7 +19,7 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
     esp__strfree(ctx, a->next);
     a->before = a->next = NULL;
     esp__auto_enter(ctx, ESP__AUTO_WATCH);
-    if (ctx->rank == 0 && *a->opt.file) esp__auto_save(ctx);
+    if (ctx->job.rank == 0 && *a->opt.file) esp__auto_save(ctx);
 }
 
 /* ---- planning is over -------------------------------------------------------------------------------------------------- */
@@ -27,7 +27,7 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
 static void esp__auto_tell(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
     const esp__auto_job *job = a->job;
-    a->mine.done = ctx->rank == 0 && esp__auto_plan_done(a);
+    a->mine.done = ctx->job.rank == 0 && esp__auto_plan_done(a);
     a->mine.verdict = ESP__VERDICT_STAY;
     a->mine.gain = 1.0;
     a->mine.text_bytes = 0;
@@ -42,7 +42,7 @@ static void esp__auto_say_plan(const esp_ctx *ctx) {
     const esp__autopilot *a = ctx->autopilot;
     const esp__auto_job *job = a->job;
     char bound[64] = "";
-    if (ctx->rank || !job) return;
+    if (ctx->job.rank || !job) return;
     if (job->ratio > 0.0)
         esp__log(
             ctx, ESP_LOG_INFO, "autopilot",
@@ -51,27 +51,27 @@ static void esp__auto_say_plan(const esp_ctx *ctx) {
             job->plan_ns / 1e6, job->ratio);
     if (job->verdict == ESP__VERDICT_STAY) {
         esp__auto_say(ctx, "%s%s", job->reason,
-                      ctx->strategy.hash != a->fp32 ? "; the strategy in force stays" : "; stays with fp32");
+                      ctx->in_force.strategy.hash != a->fp32 ? "; the strategy in force stays" : "; stays with fp32");
         return;
     }
     if (job->bound >= 0.0) snprintf(bound, sizeof bound, ", at most %.0f%% above the bound", 100.0 * job->bound);
     esp__auto_say(ctx, "step %llu: %s, predicted %.2fx (%.3f ms a step, before %.3f ms)%s",
-                  (unsigned long long)ctx->step, job->chosen, job->gain, job->predicted_ns / 1e6, job->base_ns / 1e6,
-                  bound);
+                  (unsigned long long)ctx->steps.step, job->chosen, job->gain, job->predicted_ns / 1e6,
+                  job->base_ns / 1e6, bound);
 }
 
 /* Feedback that the strategy just set has no place for, and that would be compressed on its way: on any rank? */
 static esp_status esp__auto_homeless(esp_ctx *ctx, int *yes) {
-    int32_t mine = 0, *all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof *all);
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        const esp__tensor *t = &ctx->tensors[i];
+    int32_t mine = 0, *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
         for (uint32_t k = 0; t->carry && k < t->n_units; k++)
-            mine |= esp__option_uses(&ctx->strategy.units[t->first_unit + k].option, ESP__COMP);
+            mine |= esp__option_uses(&ctx->in_force.strategy.units[t->first_unit + k].option, ESP__COMP);
     }
     esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
-    if (!s) s = esp__peers_allgather(ctx->peers, NULL, ctx->size, &mine, all, sizeof mine);
+    if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
     *yes = 0;
-    for (int32_t r = 0; r < ctx->size && !s; r++) *yes |= all[r];
+    for (int32_t r = 0; r < ctx->job.size && !s; r++) *yes |= all[r];
     esp__free(ctx, all);
     return s;
 }
@@ -80,17 +80,17 @@ static esp_status esp__auto_homeless(esp_ctx *ctx, int *yes) {
 static esp_status esp__auto_switch(esp_ctx *ctx) {
     esp__autopilot *a = ctx->autopilot;
     uint64_t bytes = a->all[0].text_bytes;
-    char *all = esp__alloc(ctx, bytes * (uint64_t)ctx->size), *own = esp__alloc(ctx, bytes);
+    char *all = esp__alloc(ctx, bytes * (uint64_t)ctx->job.size), *own = esp__alloc(ctx, bytes);
     int homeless = 0;
-    a->before = esp__strdup(ctx, ctx->strategy.text);
+    a->before = esp__strdup(ctx, ctx->in_force.strategy.text);
     esp_status s = all && own && a->before ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
-    if (!s && ctx->rank == 0) memcpy(own, esp_plan_text(a->job->plan), bytes);
+    if (!s && ctx->job.rank == 0) memcpy(own, esp_plan_text(a->job->plan), bytes);
     s = esp__agree_ok(ctx, s);
-    if (!s) s = esp__peers_allgather(ctx->peers, NULL, ctx->size, own, all, bytes);
+    if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, own, all, bytes);
     if (!s) s = esp__auto_set(ctx, all);
     if (!s) s = esp__auto_homeless(ctx, &homeless);
     if (!s && homeless) { /* the feedback goes with one uncompressed step, then the new strategy begins */
-        a->next = esp__strdup(ctx, ctx->strategy.text);
+        a->next = esp__strdup(ctx, ctx->in_force.strategy.text);
         s = esp__agree_ok(ctx, a->next ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
         if (!s) s = esp__auto_set(ctx, "fp32");
     }
@@ -101,7 +101,7 @@ static esp_status esp__auto_switch(esp_ctx *ctx) {
     a->predicted_ns = a->all[0].predicted_ns;
     a->check_steps = ESP__AUTO_CHECK_STEPS;
     a->again_ns = 0.0;
-    if (homeless && ctx->rank == 0)
+    if (homeless && ctx->job.rank == 0)
         esp__log(ctx, ESP_LOG_INFO, "autopilot",
                  "one uncompressed step takes along feedback that has no place any more");
     esp__auto_enter(ctx, homeless ? ESP__AUTO_FLUSH : ESP__AUTO_CHECK);
@@ -118,8 +118,8 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
     esp__auto_say_plan(ctx);
     if (a->all[0].verdict == ESP__VERDICT_SWITCH) {
         s = esp__auto_switch(ctx);
-        if (s && !ctx->fatal && s != ESP_E_PEER && s != ESP_E_TIMEOUT) { /* all ranks refused the text alike */
-            if (ctx->rank == 0)
+        if (s && !ctx->health.fatal && s != ESP_E_PEER && s != ESP_E_TIMEOUT) { /* all ranks refused the text alike */
+            if (ctx->job.rank == 0)
                 esp__log(ctx, ESP_LOG_WARN, "autopilot",
                          "the plan could not be put in force, the strategy before stays: %s", esp_last_error(ctx));
             esp__auto_settle(ctx, a->base_ns);
@@ -127,7 +127,7 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
         }
         return s;
     }
-    a->stays = ctx->strategy.hash == a->fp32;
+    a->stays = ctx->in_force.strategy.hash == a->fp32;
     esp__auto_settle(ctx, a->base_ns);
     return ESP_OK;
 }
@@ -142,7 +142,7 @@ ESP__FN esp_status esp__auto_flush_step(esp_ctx *ctx) {
 /* ---- is it as fast as promised? ------------------------------------------------------------------------------------------ */
 static double esp__auto_spread(const esp_ctx *ctx) {
     double most = 0.0;
-    for (int32_t r = 0; r < ctx->size; r++)
+    for (int32_t r = 0; r < ctx->job.size; r++)
         if ((double)ctx->autopilot->all[r].spread_ns > most) most = (double)ctx->autopilot->all[r].spread_ns;
     return most;
 }
@@ -161,7 +161,7 @@ static int esp__auto_enough(esp_ctx *ctx) {
 static double esp__auto_reference(const esp_ctx *ctx, double measured) {
     const esp__autopilot *a = ctx->autopilot;
     if (fabs(measured - a->predicted_ns) <= 0.5 * a->opt.drift * a->predicted_ns) return a->predicted_ns;
-    if (ctx->rank == 0)
+    if (ctx->job.rank == 0)
         esp__log(ctx, ESP_LOG_INFO, "autopilot",
                  "predicted %.3f ms a step, measured %.3f ms: from now on steps are watched against what was measured",
                  a->predicted_ns / 1e6, measured / 1e6);
@@ -183,8 +183,8 @@ static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
     esp__autopilot *a = ctx->autopilot;
     esp__auto_say(ctx, "measured %.3f ms a step, predicted %.3f ms, before %.3f ms: returned to the strategy before",
                   tried / 1e6, a->predicted_ns / 1e6, before / 1e6);
-    if (ctx->rank == 0 && a->job) a->refuse = a->job->text_hash;
-    a->stays = ctx->strategy.hash == a->fp32;
+    if (ctx->job.rank == 0 && a->job) a->refuse = a->job->text_hash;
+    a->stays = ctx->in_force.strategy.hash == a->fp32;
     esp__auto_settle(ctx, before);
     return ESP_OK;
 }
@@ -192,7 +192,7 @@ static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
 /* Back to the strategy before, to be timed once more: the machine may have changed since it was, and not the strategy. */
 static esp_status esp__auto_return(esp_ctx *ctx, double measured) {
     esp__autopilot *a = ctx->autopilot;
-    if (!a->next) a->next = esp__strdup(ctx, ctx->strategy.text);
+    if (!a->next) a->next = esp__strdup(ctx, ctx->in_force.strategy.text);
     a->tried_ns = measured;
     esp_status s = esp__agree_ok(ctx, a->next ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
     if (!s) s = esp__auto_set(ctx, a->before);
@@ -244,7 +244,7 @@ static uint32_t esp__auto_interval(const esp_ctx *ctx) {
     const esp__autopilot *a = ctx->autopilot;
     uint32_t n = a->opt.window / 2;
     uint64_t exchange = 0, step = esp__auto_step_ns(ctx);
-    for (int32_t r = 0; r < ctx->size; r++)
+    for (int32_t r = 0; r < ctx->job.size; r++)
         if (a->all[r].exchange_ns > exchange && !a->source.step_ns) exchange = a->all[r].exchange_ns;
     uint64_t least = step ? exchange * 1250u / step : 0;
     if (least > ESP__AUTO_TIMES) least = ESP__AUTO_TIMES;
@@ -280,7 +280,7 @@ static esp_status esp__auto_look(esp_ctx *ctx) {
         a->forced = 1;
         return esp__auto_plan_again(ctx, now);
     }
-    if (!a->lossy && ctx->step >= a->opt.warmup) {
+    if (!a->lossy && ctx->steps.step >= a->opt.warmup) {
         a->lossy = 1;
         if (a->opt.n_codecs > 2) return esp__auto_plan_again(ctx, now);
     }
@@ -289,15 +289,15 @@ static esp_status esp__auto_look(esp_ctx *ctx) {
         return ESP_OK;
     }
     if (!esp__auto_drifts(a, now)) return ESP_OK;
-    if (ctx->step - a->settled_step < a->opt.cooldown) {
-        if (!a->said_cooldown && ctx->rank == 0)
+    if (ctx->steps.step - a->settled_step < a->opt.cooldown) {
+        if (!a->said_cooldown && ctx->job.rank == 0)
             esp__log(ctx, ESP_LOG_INFO, "autopilot", "steps take %.3f ms instead of %.3f ms: waiting for step %llu",
                      now / 1e6, was / 1e6, (unsigned long long)(a->settled_step + a->opt.cooldown));
         a->said_cooldown = 1;
         return ESP_OK;
     }
     esp__auto_say(ctx, "step %llu: steps take %.3f ms instead of %.3f ms: measuring again",
-                  (unsigned long long)ctx->step, now / 1e6, was / 1e6);
+                  (unsigned long long)ctx->steps.step, now / 1e6, was / 1e6);
     a->refuse = 0; /* what was slower then may be faster now */
     esp__auto_measure_begin(ctx, 1);
     return ESP_OK;

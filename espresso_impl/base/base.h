@@ -173,7 +173,7 @@ typedef struct esp__feedback {
     float *residual_before; /* ESP_DISCARDABLE: copies from before the step                        */
     uint8_t *state_before;
 } esp__feedback;
-/* esp_state_write/read's bodies: the context is started, between steps, and has ctx->feedback[], ctx->carry. */
+/* esp_state_write/read's bodies: the context is started, between steps, and has ctx->in_force.feedback[], ctx->carry. */
 ESP__FN esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user);
 ESP__FN esp_status esp__state_read(esp_ctx *ctx, esp_io_fn read, void *user);
 

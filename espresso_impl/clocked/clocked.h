@@ -66,7 +66,7 @@ typedef struct esp__holds {
 
 /* Is the step under way one with holds? Lock held, as for all below. */
 ESP__UNUSED static inline int esp__hold_on(const esp_ctx *ctx) {
-    return ctx->holds && ctx->started && ctx->holds->step == ctx->step;
+    return ctx->holds && ctx->started && ctx->holds->step == ctx->steps.step;
 }
 /* Frees what esp__hold_set took: the program is about to go. No lock held. */
 ESP__FN void esp__hold_drop(esp_ctx *ctx);

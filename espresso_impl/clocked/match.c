@@ -18,8 +18,8 @@ static uint32_t esp__event_slot(const esp_plan_event *e) {
 /* Event + 1, 0: there is none: [n_units][ESP__EVENT_KINDS], then every tensor's backward. NULL: no memory. Freed with
  * esp__free. */
 static uint32_t *esp__event_table(esp_ctx *ctx, const esp_plan *plan) {
-    uint64_t backward = (uint64_t)ctx->strategy.n_units * ESP__EVENT_KINDS;
-    uint32_t n, *table = esp__alloc(ctx, (backward + ctx->n_tensors) * sizeof *table + 1);
+    uint64_t backward = (uint64_t)ctx->in_force.strategy.n_units * ESP__EVENT_KINDS;
+    uint32_t n, *table = esp__alloc(ctx, (backward + ctx->model.n_tensors) * sizeof *table + 1);
     const esp_plan_event *e = esp_plan_events(plan, &n);
     for (uint32_t i = 0; table && i < n; i++)
         if (e[i].kind == ESP_PLAN_BACKWARD)
@@ -38,14 +38,14 @@ static esp_status esp__hold_check(const esp_ctx *ctx, const esp_plan *plan) {
     if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "hold: call esp_start first");
     if (!plan) return esp__fail(ctx, ESP_E_ARG, "hold: the plan is NULL");
     for (uint32_t i = 0; i < n_events; i++) backwards += events[i].kind == ESP_PLAN_BACKWARD;
-    if (n != ctx->strategy.n_units || backwards != ctx->n_tensors)
+    if (n != ctx->in_force.strategy.n_units || backwards != ctx->model.n_tensors)
         return esp__fail(
             ctx, ESP_E_ARG,
             "hold: the plan has %u tensors in %u units, the strategy in force %u in %u: set the strategy to "
             "the plan's text first",
-            backwards, n, ctx->n_tensors, ctx->strategy.n_units);
+            backwards, n, ctx->model.n_tensors, ctx->in_force.strategy.n_units);
     for (uint32_t i = 0; i < n; i++) {
-        const esp__work_unit *u = &ctx->strategy.units[i];
+        const esp__work_unit *u = &ctx->in_force.strategy.units[i];
         const esp__extent place = {units[i].first, units[i].n_tensors, units[i].begin, units[i].elements};
         esp__option_print(&u->option, option, sizeof option);
         if (memcmp(&place, &u->place, sizeof place))
@@ -68,15 +68,15 @@ static esp_status esp__hold_check(const esp_ctx *ctx, const esp_plan *plan) {
 /* The place of the op's event in the table, or ESP__EVENT_KINDS: a copy of the executor's own. The plan packs a group at
  * once when its last tensor is there. */
 static uint32_t esp__op_slot(const esp_ctx *ctx, const esp__op *op) {
-    const esp__extent *place = &ctx->strategy.units[op->unit].place;
+    const esp__extent *place = &ctx->in_force.strategy.units[op->unit].place;
     if (op->kind != ESP__OP_COPY) return op->step;
     if (op->copy == ESP__COPY_UNPACK) return ESP__EVENT_PACK + 1;
     return op->copy == ESP__COPY_PACK && op->member == place->first + place->n - 1 ? ESP__EVENT_PACK : ESP__EVENT_KINDS;
 }
 
 static esp_status esp__hold_match_with(const esp_ctx *ctx, const uint32_t *table, uint32_t *event_of_op) {
-    for (uint32_t i = 0; i < ctx->program.n_ops; i++) {
-        const esp__op *op = &ctx->program.ops[i];
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        const esp__op *op = &ctx->in_force.program.ops[i];
         uint32_t slot = esp__op_slot(ctx, op);
         event_of_op[i] = slot < ESP__EVENT_KINDS ? table[op->unit * ESP__EVENT_KINDS + slot] - 1 : UINT32_MAX;
         if (op->kind != ESP__OP_COPY && event_of_op[i] == UINT32_MAX)
@@ -111,15 +111,17 @@ static void esp__holds_free(esp_ctx *ctx, esp__holds *h) {
 
 static esp__holds *esp__holds_new(esp_ctx *ctx, uint32_t n_events) {
     esp__holds *h = esp__alloc(ctx, sizeof *h);
-    uint64_t n = n_events, units = ctx->strategy.n_units;
+    uint64_t n = n_events, units = ctx->in_force.strategy.n_units;
     int whole = h != NULL;
     if (!h) return NULL;
     for (int k = 0; k < ESP__LANES; k++) whole &= (h->lane[k] = esp__alloc(ctx, n * sizeof **h->lane + 1)) != NULL;
     whole &= (h->held = esp__alloc(ctx, n * sizeof *h->held + 1)) != NULL;
     whole &= (h->chain = esp__alloc(ctx, n * sizeof *h->chain + 1)) != NULL;
     whole &= (h->first = esp__alloc(ctx, (units + 1) * sizeof *h->first)) != NULL;
-    whole &= (h->event_of_op = esp__alloc(ctx, (uint64_t)ctx->program.n_ops * sizeof *h->event_of_op + 1)) != NULL;
-    whole &= (h->event_of_tensor = esp__alloc(ctx, (uint64_t)ctx->n_tensors * sizeof *h->event_of_tensor + 1)) != NULL;
+    whole &=
+        (h->event_of_op = esp__alloc(ctx, (uint64_t)ctx->in_force.program.n_ops * sizeof *h->event_of_op + 1)) != NULL;
+    whole &=
+        (h->event_of_tensor = esp__alloc(ctx, (uint64_t)ctx->model.n_tensors * sizeof *h->event_of_tensor + 1)) != NULL;
     whole &= (h->at = esp__alloc(ctx, units * sizeof *h->at + 1)) != NULL;
     whole &= (h->ready = esp__alloc(ctx, units * sizeof *h->ready + 1)) != NULL;
     h->n = n_events;
@@ -142,7 +144,7 @@ static void esp__held_init(esp__held *x, const esp_plan_event *e) {
 static uint64_t esp__turn_slot(const esp_ctx *ctx, const esp__turn *e, uint32_t tensor) {
     uint64_t unit = (uint64_t)e->unit * ESP__EVENT_KINDS;
     switch (e->what) {
-    case ESP__TURN_BACKWARD: return (uint64_t)ctx->strategy.n_units * ESP__EVENT_KINDS + tensor;
+    case ESP__TURN_BACKWARD: return (uint64_t)ctx->in_force.strategy.n_units * ESP__EVENT_KINDS + tensor;
     case ESP__TURN_PACK: return unit + ESP__EVENT_PACK;
     case ESP__TURN_UNPACK: return unit + ESP__EVENT_PACK + 1;
     case ESP__TURN_STEP: return unit + e->step;
@@ -152,7 +154,7 @@ static uint64_t esp__turn_slot(const esp_ctx *ctx, const esp__turn *e, uint32_t 
 
 /* Every event in its place: of its lanes, and of its unit's chain. 0: the strategy in force has another order. */
 static int esp__holds_order(const esp_ctx *ctx, esp__holds *h, const uint32_t *table) {
-    const esp__strategy *y = &ctx->strategy;
+    const esp__strategy *y = &ctx->in_force.strategy;
     uint32_t tensor = 0;
     if (y->n_turns != h->n) return 0;
     for (uint32_t i = 0; i < h->n; i++) /* how many each unit has, then where each unit's begin */
@@ -178,8 +180,8 @@ static int esp__holds_order(const esp_ctx *ctx, esp__holds *h, const uint32_t *t
 
 /* Ops of a unit must come in the order of their events, or it would wait for itself. */
 static int esp__holds_ops(const esp_ctx *ctx, esp__holds *h) {
-    for (uint32_t u = 0; u < ctx->strategy.n_units; u++) {
-        const esp__work_unit *unit = &ctx->strategy.units[u];
+    for (uint32_t u = 0; u < ctx->in_force.strategy.n_units; u++) {
+        const esp__work_unit *unit = &ctx->in_force.strategy.units[u];
         uint32_t next = 0;
         for (uint32_t i = unit->first_op; i < unit->first_op + unit->n_ops; i++) {
             if (h->event_of_op[i] == ESP__HOLD_NONE) continue;
@@ -210,10 +212,10 @@ static esp_status esp__holds_make(esp_ctx *ctx, const esp_plan *plan, double sca
 
 /* From now on these, or none. */
 static void esp__holds_swap(esp_ctx *ctx, esp__holds *now) {
-    pthread_mutex_lock(&ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
     esp__holds *before = ctx->holds;
     ctx->holds = now;
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_unlock(&ctx->lanes.lock);
     esp__holds_free(ctx, before);
 }
 

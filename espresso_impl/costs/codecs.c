@@ -71,8 +71,8 @@ static void esp__survey_args(esp__survey_bench *w, esp_codec_args *a, esp_tensor
     memset(p, 0, sizeof *p);
     a->struct_size = sizeof *a;
     a->step = w->calls;
-    a->seed = w->ctx->seed;
-    a->source = (uint32_t)w->ctx->rank;
+    a->seed = w->ctx->config.seed;
+    a->source = (uint32_t)w->ctx->job.rank;
     a->n_reduced = a->n_payloads = 1;
     a->beta = w->codec->beta, a->gamma = w->codec->gamma;
     a->scale = 1.0f;
@@ -154,8 +154,8 @@ static void esp__survey_try(esp__survey_bench *w, esp__survey_first *f) {
 
 /* All ranks begin together; `calls` of them; what one took on this rank. */
 static esp_status esp__survey_run(esp__survey_bench *w, int decompress, uint32_t calls, int *failed, double *ns) {
-    uint8_t one = 1, *all = esp__alloc(w->ctx, (uint64_t)w->ctx->size);
-    esp_status st = all ? esp__peers_allgather(w->ctx->peers, NULL, w->ctx->size, &one, all, 1) : ESP_E_NOMEM;
+    uint8_t one = 1, *all = esp__alloc(w->ctx, (uint64_t)w->ctx->job.size);
+    esp_status st = all ? esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, &one, all, 1) : ESP_E_NOMEM;
     esp__free(w->ctx, all);
     if (st) return st;
     uint64_t start = esp__now_ns();
@@ -170,7 +170,7 @@ static void esp__survey_runs(const esp_ctx *ctx, const double *all, uint32_t rep
     double slowest[ESP__PROBE_REPEATS];
     for (uint32_t i = 0; i < repeats; i++) {
         slowest[i] = 0.0;
-        for (int32_t r = 0; r < ctx->size; r++) {
+        for (int32_t r = 0; r < ctx->job.size; r++) {
             double one = all[((uint32_t)r * 2u + (uint32_t)which) * ESP__PROBE_REPEATS + i];
             if (one > slowest[i]) slowest[i] = one;
         }
@@ -192,9 +192,10 @@ static void esp__survey_payload(esp__survey_codec *k, double elements, double us
 
 /* Everybody's first calls: the worst error, the largest payload, and how many calls make a run long enough to be timed. */
 static esp_status esp__survey_meet(esp_ctx *ctx, esp__survey_codec *k, esp__survey_first *mine, uint64_t elements) {
-    esp__survey_first *all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof *mine);
-    esp_status st = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, mine, all, sizeof *mine) : ESP_E_NOMEM;
-    for (int32_t r = 0; r < ctx->size && !st; r++) {
+    esp__survey_first *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *mine);
+    esp_status st =
+        all ? esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof *mine) : ESP_E_NOMEM;
+    for (int32_t r = 0; r < ctx->job.size && !st; r++) {
         if (all[r].status)
             st = esp__fail(ctx, (esp_status)all[r].status, "measuring codec '%s': %llu elements on rank %d: %s",
                            k->spec, (unsigned long long)elements, r, esp_status_text((esp_status)all[r].status));
@@ -222,8 +223,9 @@ static esp_status esp__survey_measure(esp__survey_bench *w, const esp__survey_fi
     }
     if (!st && *failed) runs[0] = -1.0; /* tells the others */
     double *all = runs + 2 * ESP__PROBE_REPEATS;
-    if (!st) st = esp__peers_allgather(w->ctx->peers, NULL, w->ctx->size, runs, all, 2 * ESP__PROBE_REPEATS * 8u);
-    for (int32_t r = 0; r < w->ctx->size && !st; r++) *failed |= all[r * 2 * ESP__PROBE_REPEATS] < 0.0;
+    if (!st)
+        st = esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, runs, all, 2 * ESP__PROBE_REPEATS * 8u);
+    for (int32_t r = 0; r < w->ctx->job.size && !st; r++) *failed |= all[r * 2 * ESP__PROBE_REPEATS] < 0.0;
     return st;
 }
 
@@ -252,7 +254,7 @@ ESP__FN esp_status esp__survey_codec_at(esp_ctx *ctx, esp__survey *s, uint32_t c
     esp__survey_try(&w, &first);
     st = esp__survey_meet(ctx, k, &first, elements);
     if (st) return st;
-    double *runs = esp__alloc(ctx, (uint64_t)(ctx->size + 1) * 2u * ESP__PROBE_REPEATS * sizeof *runs);
+    double *runs = esp__alloc(ctx, (uint64_t)(ctx->job.size + 1) * 2u * ESP__PROBE_REPEATS * sizeof *runs);
     if (!runs) return esp__fail(ctx, ESP_E_NOMEM, "measuring codecs: out of memory");
     st = esp__survey_measure(&w, &first, repeats, runs, &failed);
     if (!st && failed) st = esp__fail(ctx, ESP_E_CORRUPT, "measuring codec '%s': a call failed", k->spec);

@@ -19,7 +19,7 @@ static esp__survey_terms esp__survey_formula(const esp_ctx *ctx, uint8_t level, 
                                              int *intra) {
     double n = (double)esp__group_size(ctx, level), local = (double)esp__survey_locals(ctx);
     double piece = size / n, bytes = esp__traffic(coll, n, size, piece);
-    *intra = level == ESP__INTRA || ctx->topo.n_machines < 2;
+    *intra = level == ESP__INTRA || ctx->job.topo.n_machines < 2;
     if (!*intra && level == ESP__INTER) bytes *= local; /* all ranks of a machine at once */
     if (!*intra && level == ESP__FLAT && coll == ESP_COLL_ALLTOALL) bytes = piece * local * (n - local);
     return (esp__survey_terms){(double)esp__hops(coll, (uint32_t)n), bytes};
@@ -66,7 +66,7 @@ static esp__survey_line esp__survey_level(const esp_ctx *ctx, const esp__survey 
                 int intra;
                 esp__survey_terms t = esp__survey_formula(ctx, level, coll, c->at[i].size, &intra);
                 if (intra != want_intra || c->at[i].ns <= 0.0) continue;
-                esp__survey_sum(level == ESP__FLAT && ctx->topo.n_machines > 1 ? &flat : &own, t, c->at[i].ns);
+                esp__survey_sum(level == ESP__FLAT && ctx->job.topo.n_machines > 1 ? &flat : &own, t, c->at[i].ns);
             }
         }
     return esp__survey_solve(own.n ? &own : &flat);
@@ -161,14 +161,14 @@ ESP__FN esp_status esp__survey_finish(const esp_ctx *ctx, esp__survey *s) {
     memset(y, 0, sizeof *y);
     y->struct_size = sizeof *y;
     y->name = "measured";
-    y->machines = (uint32_t)ctx->topo.n_machines;
+    y->machines = (uint32_t)ctx->job.topo.n_machines;
     y->ranks_per_machine = esp__survey_locals(ctx);
     y->devices = 1u << ESP_PLAN_CPU;
     esp__survey_link_set(s, &y->intra, &line[1], &line[1]);
     esp__survey_link_set(s, &y->inter, &line[0], &line[1]);
-    if (ctx->topo.n_local > 1) esp__survey_tables(ctx, s, line, ESP__INTRA, &y->intra);
-    if (ctx->topo.n_machines > 1 && ctx->topo.n_local) esp__survey_tables(ctx, s, line, ESP__INTER, &y->inter);
-    if (ctx->size > 1) esp__survey_tables(ctx, s, line, ESP__FLAT, &y->flat);
+    if (ctx->job.topo.n_local > 1) esp__survey_tables(ctx, s, line, ESP__INTRA, &y->intra);
+    if (ctx->job.topo.n_machines > 1 && ctx->job.topo.n_local) esp__survey_tables(ctx, s, line, ESP__INTER, &y->inter);
+    if (ctx->job.size > 1) esp__survey_tables(ctx, s, line, ESP__FLAT, &y->flat);
     y->pack_ns = 1000.0;
     y->pack_bytes_per_us = s->pack_bytes_per_us;
     for (int lane = 0; lane < ESP__LANES; lane++) y->dispatch_ns[lane] = s->dispatch_ns[lane];

@@ -69,10 +69,10 @@ ESP__FN void esp__survey_close(esp_ctx *ctx, esp__survey *s) {
 /* Ranks of a machine: the most, where machines differ. */
 static uint32_t esp__survey_locals(const esp_ctx *ctx) {
     uint32_t most = 0;
-    if (ctx->topo.n_local) return (uint32_t)ctx->topo.n_local;
-    for (int32_t m = 0; m < ctx->topo.n_machines; m++) {
+    if (ctx->job.topo.n_local) return (uint32_t)ctx->job.topo.n_local;
+    for (int32_t m = 0; m < ctx->job.topo.n_machines; m++) {
         uint32_t n = 0;
-        for (int32_t r = 0; r < ctx->size; r++) n += ctx->topo.machine_of[r] == m;
+        for (int32_t r = 0; r < ctx->job.size; r++) n += ctx->job.topo.machine_of[r] == m;
         if (n > most) most = n;
     }
     return most ? most : 1;
@@ -109,15 +109,16 @@ ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_b
         double speed;
     } mine = {s->room && s->own_data ? ESP_OK : ESP_E_NOMEM, esp__survey_cores(), 0.0}, *all;
     if (!mine.status) {
-        esp__survey_fill(s->own_data, s->max_elements, ctx->seed, (uint32_t)ctx->rank);
+        esp__survey_fill(s->own_data, s->max_elements, ctx->config.seed, (uint32_t)ctx->job.rank);
         s->data = s->own_data;
         memset(s->room, 0, s->room_bytes); /* pages that were never written would all be one page */
         mine.speed = esp__survey_copy_speed(s->room, s->room_bytes / 2);
     }
-    all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof mine);
-    esp_status st = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, &mine, all, sizeof mine) : ESP_E_NOMEM;
-    s->ranks = (uint32_t)ctx->size;
-    for (int32_t r = 0; r < ctx->size && !st; r++) {
+    all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
+    esp_status st =
+        all ? esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine) : ESP_E_NOMEM;
+    s->ranks = (uint32_t)ctx->job.size;
+    for (int32_t r = 0; r < ctx->job.size && !st; r++) {
         if (all[r].status) st = esp__fail(ctx, ESP_E_NOMEM, "measuring: rank %d is out of memory", r);
         if (!r || all[r].cores < s->cores) s->cores = all[r].cores;
         if (!r || all[r].speed < s->pack_bytes_per_us) s->pack_bytes_per_us = all[r].speed;
@@ -175,16 +176,16 @@ static void esp__survey_noise(esp__survey *s) {
 ESP__FN esp_status esp__survey_link(esp_ctx *ctx, esp__survey *s, uint8_t level, uint32_t coll, uint64_t bytes,
                                     uint32_t repeats) {
     esp__probe p;
-    if (esp__group_size(ctx, level) < 2 || !ctx->comms[level]) return ESP_OK;
+    if (esp__group_size(ctx, level) < 2 || !ctx->job.comms[level]) return ESP_OK;
     if (bytes < 4 || bytes > s->max_bytes)
         return esp__fail(ctx, ESP_E_ARG, "measuring links: %llu bytes, but there is room for 4 to %llu",
                          (unsigned long long)bytes, (unsigned long long)s->max_bytes);
     esp_status st = esp__probe_collective(ctx, level, coll, bytes, repeats, s->room, s->room_bytes, &p);
     if (st) return st;
     double mine[2] = {(double)p.median_ns, (double)p.spread_ns / ((double)p.median_ns + 1.0)}, *all;
-    all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof mine);
-    st = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, mine, all, sizeof mine) : ESP_E_NOMEM;
-    for (int32_t r = 0; r < ctx->size && !st; r++)
+    all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
+    st = all ? esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof mine) : ESP_E_NOMEM;
+    for (int32_t r = 0; r < ctx->job.size && !st; r++)
         for (int k = 0; k < 2; k++)
             if (all[2 * r + k] > mine[k]) mine[k] = all[2 * r + k];
     esp__free(ctx, all);

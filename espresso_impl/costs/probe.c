@@ -3,10 +3,10 @@
 #include "espresso_impl/executor/context.h"
 
 static int32_t esp__group_size(const esp_ctx *ctx, uint8_t level) {
-    return level == ESP__FLAT ? ctx->size : level == ESP__INTRA ? ctx->topo.n_local : ctx->topo.n_machines;
+    return level == ESP__FLAT ? ctx->job.size : level == ESP__INTRA ? ctx->job.topo.n_local : ctx->job.topo.n_machines;
 }
 static int32_t esp__group_index(const esp_ctx *ctx, uint8_t level) {
-    return level == ESP__FLAT ? ctx->rank : level == ESP__INTRA ? ctx->topo.local : ctx->topo.machine;
+    return level == ESP__FLAT ? ctx->job.rank : level == ESP__INTRA ? ctx->job.topo.local : ctx->job.topo.machine;
 }
 
 static uint64_t esp__probe_count(uint64_t bytes) { return bytes < 4 ? 1 : bytes / 4; }
@@ -49,12 +49,12 @@ ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t c
     if (repeats < 1) repeats = 1;
     if (repeats > ESP__PROBE_REPEATS) repeats = ESP__PROBE_REPEATS;
     memset(out, 0, sizeof *out);
-    if (!ctx->comms[level] || esp__group_size(ctx, level) < 2) return ESP_OK;
+    if (!ctx->job.comms[level] || esp__group_size(ctx, level) < 2) return ESP_OK;
     for (uint32_t i = 0; i <= repeats && !s; i++) { /* the first run meets the others, and is not counted */
         esp__probe_coll(ctx, level, coll, bytes, (uint8_t *)room + i % places * each, &c);
         if (esp__probe_rooted(coll)) s = esp_barrier(ctx);
         if (!s) s = esp__request_run_at(ctx, level, &c, "measuring links");
-        if (i && !s) ns[i - 1] = ctx->request.ended_ns - ctx->request.started_ns;
+        if (i && !s) ns[i - 1] = ctx->lanes.request.ended_ns - ctx->lanes.request.started_ns;
     }
     if (s) return s;
     qsort(ns, repeats, sizeof *ns, esp__probe_order);

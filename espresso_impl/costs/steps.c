@@ -16,13 +16,13 @@ static uint64_t esp__survey_op_bytes(const esp_coll *c) {
 
 /* The slowest group's own time of each collective of the order: all ranks' times in, [n] out; 0: not known. */
 static void esp__survey_own_times(const esp_ctx *ctx, const float *all, uint32_t n, const uint8_t *level, float *out) {
-    const esp__topology *t = &ctx->topo;
+    const esp__topology *t = &ctx->job.topo;
     for (uint32_t k = 0; k < n; k++) {
         out[k] = 0.0f;
-        for (int32_t a = 0; a < ctx->size; a++) { /* `a` stands for its group if it is the first of it */
+        for (int32_t a = 0; a < ctx->job.size; a++) { /* `a` stands for its group if it is the first of it */
             float least = 0.0f;
             int first = 1;
-            for (int32_t r = 0; r < ctx->size; r++) {
+            for (int32_t r = 0; r < ctx->job.size; r++) {
                 int same = level[k] == ESP__FLAT    ? 1
                            : level[k] == ESP__INTRA ? t->machine_of[r] == t->machine_of[a]
                                                     : t->local_of[r] == t->local_of[a];
@@ -60,31 +60,31 @@ static uint64_t esp__survey_flows(const esp_ctx *ctx, const esp__option *o, uint
 
 /* Times of the collectives, by their place in the order, which all ranks share. */
 static esp_status esp__survey_collectives(esp_ctx *ctx, esp__survey *s) {
-    uint32_t n = ctx->strategy.n_order;
+    uint32_t n = ctx->in_force.strategy.n_order;
     uint64_t each = (uint64_t)n * sizeof(float);
-    float *mine = esp__alloc(ctx, each + 4), *all = esp__alloc(ctx, each * (uint64_t)ctx->size + 4);
+    float *mine = esp__alloc(ctx, each + 4), *all = esp__alloc(ctx, each * (uint64_t)ctx->job.size + 4);
     uint8_t *level = esp__alloc(ctx, (uint64_t)n + 1);
     uint32_t *op_at = esp__alloc(ctx, (uint64_t)n * 4u + 4u);
     esp_status st = mine && all && level && op_at ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
     for (uint32_t k = 0; k < n && !st; k++) {
-        uint32_t unit = ctx->strategy.order[k] >> 8, step = ctx->strategy.order[k] & 255u;
-        const esp__work_unit *u = &ctx->strategy.units[unit];
+        uint32_t unit = ctx->in_force.strategy.order[k] >> 8, step = ctx->in_force.strategy.order[k] & 255u;
+        const esp__work_unit *u = &ctx->in_force.strategy.units[unit];
         level[k] = u->option.steps[step].level;
         op_at[k] = UINT32_MAX;
         for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
-            const esp__op *op = &ctx->program.ops[i];
+            const esp__op *op = &ctx->in_force.program.ops[i];
             if (op->kind != ESP__OP_COLLECTIVE || op->step != step) continue;
             op_at[k] = i;
-            mine[k] = (float)(ctx->op_time[i].end_ns - ctx->op_time[i].start_ns);
+            mine[k] = (float)(ctx->in_force.op_time[i].end_ns - ctx->in_force.op_time[i].start_ns);
         }
     }
-    if (!st) st = esp__peers_allgather(ctx->peers, NULL, ctx->size, mine, all, each);
+    if (!st) st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, each);
     if (!st) esp__survey_own_times(ctx, all, n, level, mine);
     for (uint32_t k = 0; k < n && !st; k++) {
         if (op_at[k] == UINT32_MAX || mine[k] <= 0.0f) continue;
-        const esp__op *op = &ctx->program.ops[op_at[k]];
+        const esp__op *op = &ctx->in_force.program.ops[op_at[k]];
         uint64_t bytes = esp__survey_even(op->coll.op) ? esp__survey_op_bytes(&op->coll) : 0;
-        bytes /= esp__survey_flows(ctx, &ctx->strategy.units[op->unit].option, op->step);
+        bytes /= esp__survey_flows(ctx, &ctx->in_force.strategy.units[op->unit].option, op->step);
         if (bytes >= 4) esp__survey_seen_at(&s->link[level[k]][op->coll.op], (double)bytes, (double)mine[k]);
     }
     esp__free(ctx, mine);
@@ -97,18 +97,18 @@ static esp_status esp__survey_collectives(esp_ctx *ctx, esp__survey *s) {
 /* ---- starting an op ------------------------------------------------------------------------------------------------------ */
 /* When the op's input was there: the end of the op before it in its chain, or the push of the tensor that it waits for. */
 static uint64_t esp__survey_input(const esp_ctx *ctx, uint32_t i) {
-    const esp__op *op = &ctx->program.ops[i];
-    const esp__work_unit *u = &ctx->strategy.units[op->unit];
-    uint64_t at = i > u->first_op ? ctx->op_time[i - 1].end_ns : 0, pushed = 0;
+    const esp__op *op = &ctx->in_force.program.ops[i];
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    uint64_t at = i > u->first_op ? ctx->in_force.op_time[i - 1].end_ns : 0, pushed = 0;
     if (op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK)
-        pushed = ctx->tensors[op->member].enter_ns;
+        pushed = ctx->model.tensors[op->member].enter_ns;
     else if (i == u->first_op)
-        pushed = ctx->tensors[u->place.first + u->place.n - 1].enter_ns;
+        pushed = ctx->model.tensors[u->place.first + u->place.n - 1].enter_ns;
     return pushed > at ? pushed : at;
 }
 
 static double esp__survey_gap(const esp_ctx *ctx, uint32_t i, uint64_t free_at) {
-    uint64_t input = esp__survey_input(ctx, i), start = ctx->op_time[i].start_ns;
+    uint64_t input = esp__survey_input(ctx, i), start = ctx->in_force.op_time[i].start_ns;
     if (free_at > input) input = free_at;
     return start > input ? (double)(start - input) : 0.0;
 }
@@ -127,29 +127,29 @@ static int esp__survey_turn_order(const void *a, const void *b) {
 static double esp__survey_cpu_gap(const esp_ctx *ctx, esp__survey_turn *turns, double *gaps) {
     uint32_t n = 0;
     uint64_t free_at = 0;
-    for (uint32_t i = 0; i < ctx->program.n_ops; i++)
-        if (ctx->program.ops[i].kind != ESP__OP_COLLECTIVE)
-            turns[n++] = (esp__survey_turn){ctx->op_time[i].start_ns, i};
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++)
+        if (ctx->in_force.program.ops[i].kind != ESP__OP_COLLECTIVE)
+            turns[n++] = (esp__survey_turn){ctx->in_force.op_time[i].start_ns, i};
     if (n) qsort(turns, n, sizeof *turns, esp__survey_turn_order);
     for (uint32_t k = 0; k < n; k++) {
         gaps[k] = esp__survey_gap(ctx, turns[k].op, free_at);
-        free_at = ctx->op_time[turns[k].op].end_ns;
+        free_at = ctx->in_force.op_time[turns[k].op].end_ns;
     }
     return n ? esp__survey_median(gaps, n) : -1.0;
 }
 
 /* A link's ops run in the strategy's order. One that holds both starts from the inter lane. */
 static double esp__survey_link_gap(const esp_ctx *ctx, int k, double *gaps) {
-    const esp__link *l = &ctx->links[k], *intra = &ctx->links[0];
+    const esp__link *l = &ctx->lanes.links[k], *intra = &ctx->lanes.links[0];
     uint32_t n = 0, other = 0;
     for (uint32_t j = 0; j < l->n; j++) {
-        const esp__op *op = &ctx->program.ops[l->sequence[j]];
-        uint64_t free_at = j ? ctx->op_time[l->sequence[j - 1]].end_ns : 0;
+        const esp__op *op = &ctx->in_force.program.ops[l->sequence[j]];
+        uint64_t free_at = j ? ctx->in_force.op_time[l->sequence[j - 1]].end_ns : 0;
         if (op->both_links && k == 0) continue;
         if (op->both_links) {
             while (other < intra->n && intra->sequence[other] != l->sequence[j]) other++;
-            if (other && other < intra->n && ctx->op_time[intra->sequence[other - 1]].end_ns > free_at)
-                free_at = ctx->op_time[intra->sequence[other - 1]].end_ns;
+            if (other && other < intra->n && ctx->in_force.op_time[intra->sequence[other - 1]].end_ns > free_at)
+                free_at = ctx->in_force.op_time[intra->sequence[other - 1]].end_ns;
         }
         gaps[n++] = esp__survey_gap(ctx, l->sequence[j], free_at);
     }
@@ -158,17 +158,17 @@ static double esp__survey_link_gap(const esp_ctx *ctx, int k, double *gaps) {
 
 static esp_status esp__survey_dispatch(esp_ctx *ctx, esp__survey *s) {
     double mine[ESP__LANES] = {-1.0, -1.0, -1.0, -1.0};
-    double *gaps = esp__alloc(ctx, ((uint64_t)ctx->program.n_ops + 1) * sizeof *gaps);
-    esp__survey_turn *turns = esp__alloc(ctx, ((uint64_t)ctx->program.n_ops + 1) * sizeof *turns);
-    double *all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof mine);
+    double *gaps = esp__alloc(ctx, ((uint64_t)ctx->in_force.program.n_ops + 1) * sizeof *gaps);
+    esp__survey_turn *turns = esp__alloc(ctx, ((uint64_t)ctx->in_force.program.n_ops + 1) * sizeof *turns);
+    double *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
     esp_status st = gaps && turns && all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
     if (!st) {
         mine[ESP__LANE_CPU] = esp__survey_cpu_gap(ctx, turns, gaps);
         for (int k = 0; k < 2; k++) mine[ESP__LANE_INTRA + k] = esp__survey_link_gap(ctx, k, gaps);
-        st = esp__peers_allgather(ctx->peers, NULL, ctx->size, mine, all, sizeof mine);
+        st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof mine);
     }
     for (int lane = 0; lane < ESP__LANES && !st; lane++) {
-        for (int32_t r = 0; r < ctx->size; r++)
+        for (int32_t r = 0; r < ctx->job.size; r++)
             if (all[r * ESP__LANES + lane] > mine[lane]) mine[lane] = all[r * ESP__LANES + lane];
         if (mine[lane] < 0.0) continue;
         esp__survey_seen_add(&s->gaps[lane], mine[lane]);

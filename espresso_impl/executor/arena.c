@@ -9,8 +9,8 @@ static void *esp__take(esp_ctx *ctx, uint64_t bytes, esp_status *s) {
     void *p = bytes ? esp__alloc(ctx, bytes) : NULL;
     if (bytes && !p && !*s)
         *s = esp__fail(ctx, ESP_E_NOMEM, "out of memory: the strategy needs %llu bytes more, after %llu",
-                       (unsigned long long)bytes, (unsigned long long)ctx->memory_bytes);
-    ctx->memory_bytes += p ? bytes : 0;
+                       (unsigned long long)bytes, (unsigned long long)ctx->in_force.memory_bytes);
+    ctx->in_force.memory_bytes += p ? bytes : 0;
     return p;
 }
 
@@ -26,11 +26,11 @@ static void esp__feedback_free(esp_ctx *ctx, esp__feedback *all, uint32_t n) {
 
 static esp_status esp__feedback_take(esp_ctx *ctx) {
     esp_status s = ESP_OK;
-    for (uint32_t i = 0; i < ctx->n_feedback; i++) {
-        esp__feedback *f = &ctx->feedback[i];
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        esp__feedback *f = &ctx->in_force.feedback[i];
         f->residual = esp__take(ctx, f->count * 4u, &s);
         f->state = esp__take(ctx, f->state_bytes, &s);
-        if (!(ctx->flags & ESP_DISCARDABLE)) continue;
+        if (!(ctx->config.flags & ESP_DISCARDABLE)) continue;
         f->residual_before = esp__take(ctx, f->count * 4u, &s);
         f->state_before = esp__take(ctx, f->state_bytes, &s);
     }
@@ -39,43 +39,49 @@ static esp_status esp__feedback_take(esp_ctx *ctx) {
 
 static esp_status esp__links_take(esp_ctx *ctx) {
     esp_status s = ESP_OK;
-    uint32_t *op_of = esp__take(ctx, ((uint64_t)ctx->strategy.n_units + 1) * ESP__MAX_STEPS * sizeof *op_of, &s);
-    for (int k = 0; k < 2; k++) ctx->links[k].sequence = esp__take(ctx, (uint64_t)ctx->program.n_ops * 4u + 4u, &s);
+    uint32_t *op_of =
+        esp__take(ctx, ((uint64_t)ctx->in_force.strategy.n_units + 1) * ESP__MAX_STEPS * sizeof *op_of, &s);
+    for (int k = 0; k < 2; k++)
+        ctx->lanes.links[k].sequence = esp__take(ctx, (uint64_t)ctx->in_force.program.n_ops * 4u + 4u, &s);
     if (!s) {
-        for (uint32_t i = 0; i < ctx->program.n_ops; i++) {
-            const esp__op *op = &ctx->program.ops[i];
+        for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+            const esp__op *op = &ctx->in_force.program.ops[i];
             if (op->kind == ESP__OP_COLLECTIVE) op_of[op->unit * ESP__MAX_STEPS + op->step] = i + 1;
         }
-        const uint32_t *order = ctx->strategy.order;
-        for (uint32_t k = 0; k < ctx->strategy.n_order; k++) { /* this rank's part of the strategy's order */
+        const uint32_t *order = ctx->in_force.strategy.order;
+        for (uint32_t k = 0; k < ctx->in_force.strategy.n_order; k++) { /* this rank's part of the strategy's order */
             uint32_t i = op_of[(order[k] >> 8) * ESP__MAX_STEPS + (order[k] & 255u)];
             if (!i--) continue;
-            const esp__op *op = &ctx->program.ops[i];
+            const esp__op *op = &ctx->in_force.program.ops[i];
             for (int l = 0; l < 2; l++)
-                if (op->both_links || op->lane == ESP__LANE_INTRA + l) ctx->links[l].sequence[ctx->links[l].n++] = i;
+                if (op->both_links || op->lane == ESP__LANE_INTRA + l)
+                    ctx->lanes.links[l].sequence[ctx->lanes.links[l].n++] = i;
         }
     }
-    if (op_of) ctx->memory_bytes -= ((uint64_t)ctx->strategy.n_units + 1) * ESP__MAX_STEPS * sizeof *op_of;
+    if (op_of)
+        ctx->in_force.memory_bytes -= ((uint64_t)ctx->in_force.strategy.n_units + 1) * ESP__MAX_STEPS * sizeof *op_of;
     esp__free(ctx, op_of);
     return s;
 }
 
 ESP__FN esp_status esp__memory_take(esp_ctx *ctx) {
     esp_status s = ESP_OK;
-    const esp__program *p = &ctx->program;
-    ctx->memory_bytes = p->cap_ops + p->cap_ranges + p->cap_slots;
-    ctx->arena_bytes = p->arena_bytes;
-    ctx->arena = esp__take(ctx, ctx->arena_bytes, &s);
-    ctx->scratch_bytes = p->scratch_bytes;
-    ctx->scratch = esp__take(ctx, ctx->scratch_bytes, &s);
-    ctx->phi_count = p->phi_count;
-    ctx->phi = esp__take(ctx, ctx->phi_count * 8u, &s); /* what goes in, and what comes out again */
-    ctx->payloads = esp__take(ctx, ((uint64_t)p->max_payloads + 1) * sizeof *ctx->payloads, &s);
-    ctx->heap = esp__take(ctx, ((uint64_t)ctx->strategy.n_units + 1) * sizeof *ctx->heap, &s);
-    ctx->op_time = esp__take(ctx, ((uint64_t)p->n_ops + 1) * sizeof *ctx->op_time, &s);
-    for (uint32_t i = 0; i < ctx->strategy.n_units && !s; i++) { /* a group's elements are always at the same place */
-        esp__work_unit *u = &ctx->strategy.units[i];
-        u->data = esp__unit_is_group(u) ? ctx->arena + u->packed : NULL;
+    const esp__program *p = &ctx->in_force.program;
+    ctx->in_force.memory_bytes = p->cap_ops + p->cap_ranges + p->cap_slots;
+    ctx->in_force.arena_bytes = p->arena_bytes;
+    ctx->in_force.arena = esp__take(ctx, ctx->in_force.arena_bytes, &s);
+    ctx->in_force.scratch_bytes = p->scratch_bytes;
+    ctx->in_force.scratch = esp__take(ctx, ctx->in_force.scratch_bytes, &s);
+    ctx->in_force.phi_count = p->phi_count;
+    ctx->in_force.phi = esp__take(ctx, ctx->in_force.phi_count * 8u, &s); /* what goes in, and what comes out again */
+    ctx->in_force.payloads = esp__take(ctx, ((uint64_t)p->max_payloads + 1) * sizeof *ctx->in_force.payloads, &s);
+    ctx->in_force.heap =
+        esp__take(ctx, ((uint64_t)ctx->in_force.strategy.n_units + 1) * sizeof *ctx->in_force.heap, &s);
+    ctx->in_force.op_time = esp__take(ctx, ((uint64_t)p->n_ops + 1) * sizeof *ctx->in_force.op_time, &s);
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units && !s;
+         i++) { /* a group's elements are always at the same place */
+        esp__work_unit *u = &ctx->in_force.strategy.units[i];
+        u->data = esp__unit_is_group(u) ? ctx->in_force.arena + u->packed : NULL;
     }
     if (!s) s = esp__feedback_take(ctx);
     if (!s) s = esp__links_take(ctx);
@@ -87,22 +93,22 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx) {
 ESP__FN void esp__memory_free(esp_ctx *ctx) {
     esp__hold_drop(ctx);
     esp__guard_free(ctx);
-    esp__free(ctx, ctx->arena);
-    esp__free(ctx, ctx->scratch);
-    esp__free(ctx, ctx->phi);
-    esp__free(ctx, ctx->payloads);
-    esp__free(ctx, ctx->heap);
-    esp__free(ctx, ctx->op_time);
-    for (int k = 0; k < 2; k++) esp__free(ctx, ctx->links[k].sequence);
-    memset(ctx->links, 0, sizeof ctx->links);
-    ctx->arena = ctx->scratch = NULL;
-    ctx->phi = NULL;
-    ctx->payloads = NULL;
-    ctx->heap = NULL;
-    ctx->op_time = NULL;
-    esp__feedback_free(ctx, ctx->feedback, ctx->n_feedback);
-    ctx->feedback = NULL;
-    ctx->n_feedback = 0;
+    esp__free(ctx, ctx->in_force.arena);
+    esp__free(ctx, ctx->in_force.scratch);
+    esp__free(ctx, ctx->in_force.phi);
+    esp__free(ctx, ctx->in_force.payloads);
+    esp__free(ctx, ctx->in_force.heap);
+    esp__free(ctx, ctx->in_force.op_time);
+    for (int k = 0; k < 2; k++) esp__free(ctx, ctx->lanes.links[k].sequence);
+    memset(ctx->lanes.links, 0, sizeof ctx->lanes.links);
+    ctx->in_force.arena = ctx->in_force.scratch = NULL;
+    ctx->in_force.phi = NULL;
+    ctx->in_force.payloads = NULL;
+    ctx->in_force.heap = NULL;
+    ctx->in_force.op_time = NULL;
+    esp__feedback_free(ctx, ctx->in_force.feedback, ctx->in_force.n_feedback);
+    ctx->in_force.feedback = NULL;
+    ctx->in_force.n_feedback = 0;
     esp__program_free(ctx);
 }
 
@@ -115,20 +121,20 @@ typedef struct esp__old {
 } esp__old;
 
 ESP__FN void esp__old_detach(esp_ctx *ctx, esp__old *old) {
-    old->strategy = ctx->strategy;
-    old->feedback = ctx->feedback;
-    old->n = ctx->n_feedback;
-    memset(&ctx->strategy, 0, sizeof ctx->strategy);
-    ctx->feedback = NULL;
-    ctx->n_feedback = 0;
+    old->strategy = ctx->in_force.strategy;
+    old->feedback = ctx->in_force.feedback;
+    old->n = ctx->in_force.n_feedback;
+    memset(&ctx->in_force.strategy, 0, sizeof ctx->in_force.strategy);
+    ctx->in_force.feedback = NULL;
+    ctx->in_force.n_feedback = 0;
 }
 
 /* The strategy before stays in force. */
 ESP__FN void esp__old_attach(esp_ctx *ctx, esp__old *old) {
-    esp__strategy_free(ctx, &ctx->strategy);
-    ctx->strategy = old->strategy;
-    ctx->feedback = old->feedback;
-    ctx->n_feedback = old->n;
+    esp__strategy_free(ctx, &ctx->in_force.strategy);
+    ctx->in_force.strategy = old->strategy;
+    ctx->in_force.feedback = old->feedback;
+    ctx->in_force.n_feedback = old->n;
     memset(old, 0, sizeof *old);
     esp__units_link(ctx);
 }
@@ -142,16 +148,16 @@ ESP__FN void esp__old_free(esp_ctx *ctx, esp__old *old) {
 /* Where elements [begin, begin + length) of a tensor go: to the feedback of a Comp on the rank's own gradient, or (out NULL)
  * nowhere. Returns how many of them go there together. */
 static uint64_t esp__feedback_place(const esp_ctx *ctx, uint32_t tensor, uint64_t begin, uint64_t length, float **out) {
-    const esp__tensor *t = &ctx->tensors[tensor];
-    const esp__strategy *y = &ctx->strategy;
+    const esp__tensor *t = &ctx->model.tensors[tensor];
+    const esp__strategy *y = &ctx->in_force.strategy;
     uint64_t skip = 0;
     uint32_t i = t->first_unit;
     *out = NULL;
     while (i + 1 < t->first_unit + t->n_units && begin >= y->units[i + 1].place.begin) i++;
     const esp__work_unit *u = &y->units[i];
-    for (uint32_t k = u->place.first; k < tensor; k++) skip += ctx->tensors[k].count;
+    for (uint32_t k = u->place.first; k < tensor; k++) skip += ctx->model.tensors[k].count;
     uint64_t end = u->place.n > 1 ? t->count : u->place.begin + u->place.count;
-    const esp__feedback *f = u->raw_feedback >= 0 ? &ctx->feedback[u->raw_feedback] : NULL;
+    const esp__feedback *f = u->raw_feedback >= 0 ? &ctx->in_force.feedback[u->raw_feedback] : NULL;
     if (f && f->residual) *out = f->residual + (skip + begin - u->place.begin);
     return length < end - begin ? length : end - begin;
 }
@@ -162,10 +168,10 @@ static int esp__feedback_same_place(const esp__feedback *a, const esp__feedback 
 
 /* The codec's own state is bytes to us: it moves only where the same codec has the same elements in the same parts. */
 static void esp__feedback_move_state(esp_ctx *ctx, const esp__feedback *was) {
-    const esp__tensor *t = &ctx->tensors[was->place.first];
+    const esp__tensor *t = &ctx->model.tensors[was->place.first];
     for (uint32_t i = t->first_unit; was->state && i < t->first_unit + t->n_units; i++) {
-        int32_t k = ctx->strategy.units[i].raw_feedback;
-        esp__feedback *now = k >= 0 ? &ctx->feedback[k] : NULL;
+        int32_t k = ctx->in_force.strategy.units[i].raw_feedback;
+        esp__feedback *now = k >= 0 ? &ctx->in_force.feedback[k] : NULL;
         if (!now || !now->state || now->state_bytes != was->state_bytes || now->codec != was->codec) continue;
         if (!esp__feedback_same_place(now, was)) continue;
         if (now->option == was->option || (now->n_ranges == 1 && was->n_ranges == 1))
@@ -188,8 +194,9 @@ ESP__FN void esp__feedback_move(esp_ctx *ctx, const esp__feedback *all, uint32_t
             }
         esp__feedback_move_state(ctx, was);
     }
-    for (uint32_t i = 0; i < ctx->n_feedback; i++) { /* discarding a step that was before the change changes nothing */
-        esp__feedback *f = &ctx->feedback[i];
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback;
+         i++) { /* discarding a step that was before the change changes nothing */
+        esp__feedback *f = &ctx->in_force.feedback[i];
         if (f->residual_before) memcpy(f->residual_before, f->residual, f->count * 4u);
         if (f->state_before) memcpy(f->state_before, f->state, f->state_bytes);
     }
@@ -202,7 +209,7 @@ ESP__FN esp_status esp__feedback_carry(esp_ctx *ctx, const esp__feedback *all, u
         esp__segment s = {0, 0, 0, 0};
         if (!was->residual || !was->keeper) continue;
         while (esp__segment_next(ctx, &was->place, was->offset, was->count, &s)) {
-            const esp__tensor *t = &ctx->tensors[s.tensor];
+            const esp__tensor *t = &ctx->model.tensors[s.tensor];
             for (uint64_t done = 0, length; done < s.length; done += length) {
                 float *stays = NULL;
                 length = s.length - done;
@@ -220,11 +227,11 @@ ESP__FN esp_status esp__feedback_carry(esp_ctx *ctx, const esp__feedback *all, u
 }
 
 ESP__FN esp_status esp__feedback_adopt(esp_ctx *ctx, const esp__old *old) {
-    float **carry = esp__alloc(ctx, (uint64_t)ctx->n_tensors * sizeof *carry + 1);
+    float **carry = esp__alloc(ctx, (uint64_t)ctx->model.n_tensors * sizeof *carry + 1);
     if (!carry) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) carry[i] = ctx->tensors[i].carry;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) carry[i] = ctx->model.tensors[i].carry;
     esp_status s = esp__feedback_carry(ctx, old->feedback, old->n, carry);
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) ctx->tensors[i].carry = carry[i];
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) ctx->model.tensors[i].carry = carry[i];
     esp__free(ctx, carry);
     esp__feedback_move(ctx, old->feedback, old->n);
     return s;

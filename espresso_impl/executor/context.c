@@ -16,9 +16,9 @@ static void esp__on_lost(void *user, int32_t rank, int left) {
     esp_ctx *ctx = user;
     char text[ESP__ERROR_MAX];
     if (left) { /* only an error once somebody waits for it: see esp__late_update */
-        pthread_mutex_lock(&ctx->lock);
-        if (ctx->left_rank < 0) ctx->left_rank = rank;
-        pthread_mutex_unlock(&ctx->lock);
+        pthread_mutex_lock(&ctx->lanes.lock);
+        if (ctx->health.left_rank < 0) ctx->health.left_rank = rank;
+        pthread_mutex_unlock(&ctx->lanes.lock);
         return;
     }
     snprintf(text, sizeof text, "rank %d died (its connection closed without goodbye)", rank);
@@ -28,7 +28,7 @@ static void esp__on_lost(void *user, int32_t rank, int left) {
 static void esp__on_late(void *user, int32_t rank, uint32_t tensor) {
     esp_ctx *ctx = user;
     char text[ESP__ERROR_MAX], who[ESP__NAME_MAX], what[ESP__SPEC_MAX];
-    const char *name = tensor < ctx->n_tensors ? ctx->tensors[tensor].name : NULL;
+    const char *name = tensor < ctx->model.n_tensors ? ctx->model.tensors[tensor].name : NULL;
     if (rank >= 0)
         snprintf(who, sizeof who, "rank %d", rank);
     else
@@ -38,24 +38,24 @@ static void esp__on_late(void *user, int32_t rank, uint32_t tensor) {
     else
         snprintf(what, sizeof what, "a broadcast, allreduce or barrier");
     snprintf(text, sizeof text, "%s is late: it did not come to %s in %u ms (ESPRESSO_TIMEOUT_MS)", who, what,
-             ctx->timeout_ms);
+             ctx->config.timeout_ms);
     esp__fatal(ctx, ESP_E_TIMEOUT, text);
 }
 
 static int esp__on_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
     esp_ctx *ctx = user;
-    pthread_mutex_lock(&ctx->lock);
-    int waiting = ctx->late_waiting;
-    *on_rank = ctx->late_rank;
-    *tensor = ctx->late_tensor;
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    int waiting = ctx->health.late_waiting;
+    *on_rank = ctx->health.late_rank;
+    *tensor = ctx->health.late_tensor;
+    pthread_mutex_unlock(&ctx->lanes.lock);
     return waiting;
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------------------- */
 /* Everybody's machine becomes an index, by first appearance. */
 static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *backend, const char *link) {
-    esp__topology *p = &ctx->topo;
+    esp__topology *p = &ctx->job.topo;
     uint64_t n = (uint64_t)w->size;
     esp__intro mine, *all = esp__alloc(ctx, n * sizeof mine);
     p->rank = w->rank;
@@ -70,7 +70,7 @@ static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *
     snprintf(mine.backend, sizeof mine.backend, "%s", backend);
     snprintf(mine.link, sizeof mine.link, "%s", link);
     mine.abi = esp_abi_version();
-    if (!s) s = esp__peers_allgather(ctx->peers, NULL, w->size, &mine, all, sizeof mine);
+    if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, w->size, &mine, all, sizeof mine);
     for (int32_t r = 0; r < w->size && !s; r++) {
         int32_t first = 0, machines = 0;
         if (strcmp(all[r].backend, all[0].backend) || strcmp(all[r].link, all[0].link) || all[r].abi != all[0].abi)
@@ -97,15 +97,15 @@ static esp_status esp__backend_choose(esp_ctx *ctx, const char *spec, char *name
     *params = "";
     if (spec && *spec) {
         esp_status s = esp__spec_split(ctx, spec, name, params);
-        if (!s) ctx->backend = esp__registry_backend(ctx, name);
-        return s ? s : ctx->backend ? ESP_OK : ESP_E_NOT_FOUND;
+        if (!s) ctx->job.backend = esp__registry_backend(ctx, name);
+        return s ? s : ctx->job.backend ? ESP_OK : ESP_E_NOT_FOUND;
     }
     for (uint32_t i = 0; i < ctx->registry.n_backends; i++) {
         const esp_backend *b = ctx->registry.backends[i];
         int32_t score = 0;
         if (!b->probe(&ctx->host, &score) && score > best_score) best = b, best_score = score;
     }
-    ctx->backend = best;
+    ctx->job.backend = best;
     return best ? ESP_OK
                 : esp__fail(ctx, ESP_E_NOT_FOUND,
                             "no backend can run here: name one in esp_config.backend or ESPRESSO_BACKEND");
@@ -138,32 +138,32 @@ typedef struct esp__oob {
 } esp__oob;
 static esp_status esp__oob_allgather(void *user, const void *in, void *out, uint64_t bytes) {
     esp__oob *o = user;
-    return esp__peers_allgather(o->ctx->peers, o->n == o->ctx->size ? NULL : o->members, o->n, in, out, bytes);
+    return esp__peers_allgather(o->ctx->job.peers, o->n == o->ctx->job.size ? NULL : o->members, o->n, in, out, bytes);
 }
 
 static esp_status esp__comm_open(esp_ctx *ctx, uint8_t level, const char *params) {
-    uint64_t bytes = (uint64_t)ctx->size * 4u;
+    uint64_t bytes = (uint64_t)ctx->job.size * 4u;
     esp__oob oob = {ctx, esp__alloc(ctx, bytes), 0};
     int32_t index = 0, *machine = esp__alloc(ctx, bytes);
     esp_group g;
     esp_status s = ESP_E_NOMEM;
     memset(&g, 0, sizeof g);
     if (oob.members && machine) {
-        oob.n = esp__group_members(&ctx->topo, level, oob.members, &index);
-        for (int32_t i = 0; i < oob.n; i++) machine[i] = ctx->topo.machine_of[oob.members[i]];
+        oob.n = esp__group_members(&ctx->job.topo, level, oob.members, &index);
+        for (int32_t i = 0; i < oob.n; i++) machine[i] = ctx->job.topo.machine_of[oob.members[i]];
         g.struct_size = sizeof g;
         g.rank = index;
         g.size = oob.n;
         g.scope = level;
         g.machine = machine;
-        g.parent = level == ESP__FLAT ? NULL : ctx->comms[ESP__FLAT];
+        g.parent = level == ESP__FLAT ? NULL : ctx->job.comms[ESP__FLAT];
         g.oob_allgather = esp__oob_allgather;
         g.user = &oob;
         esp__plugin_detail_clear();
-        s = ctx->backend->open(&ctx->host, &g, params, &ctx->comms[level]);
+        s = ctx->job.backend->open(&ctx->host, &g, params, &ctx->job.comms[level]);
         if (s) {
-            ctx->comms[level] = NULL;
-            s = esp__fail(ctx, s, "backend '%s' cannot open: %s", ctx->backend->name,
+            ctx->job.comms[level] = NULL;
+            s = esp__fail(ctx, s, "backend '%s' cannot open: %s", ctx->job.backend->name,
                           *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
         }
     }
@@ -175,8 +175,8 @@ static esp_status esp__comm_open(esp_ctx *ctx, uint8_t level, const char *params
 static esp_status esp__comms_open(esp_ctx *ctx, const char *params) {
     esp_status s = esp__comm_open(ctx, ESP__FLAT, params);
     /* unequal machines have only the flat tree, so only the group of all */
-    if (!s && ctx->topo.n_local) s = esp__comm_open(ctx, ESP__INTRA, params);
-    if (!s && ctx->topo.n_local) s = esp__comm_open(ctx, ESP__INTER, params);
+    if (!s && ctx->job.topo.n_local) s = esp__comm_open(ctx, ESP__INTRA, params);
+    if (!s && ctx->job.topo.n_local) s = esp__comm_open(ctx, ESP__INTER, params);
     return s;
 }
 
@@ -190,18 +190,19 @@ static esp_status esp__builtins_add(esp_ctx *ctx, const esp_config *cfg) {
 }
 
 static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
-    ctx->user_host = c->host;
-    ctx->flags = c->flags;
-    ctx->log_level = c->log_level ? c->log_level : ESP_LOG_WARN;
-    ctx->timeout_ms = c->timeout_ms ? c->timeout_ms : ESP__TIMEOUT_DEFAULT_MS;
-    ctx->seed = c->seed;
-    ctx->plugin_path = esp__strdup(ctx, c->plugin_path);
-    ctx->codec_spec = esp__strdup(ctx, c->codec);
-    ctx->strategy_spec = esp__strdup(ctx, c->strategy);
-    ctx->trace_path = esp__strdup(ctx, c->trace);
-    ctx->stats_spec = esp__strdup(ctx, c->stats);
-    if ((c->stats && !ctx->stats_spec) || (c->plugin_path && !ctx->plugin_path) || (c->codec && !ctx->codec_spec) ||
-        (c->strategy && !ctx->strategy_spec) || (c->trace && !ctx->trace_path))
+    ctx->config.user_host = c->host;
+    ctx->config.flags = c->flags;
+    ctx->config.log_level = c->log_level ? c->log_level : ESP_LOG_WARN;
+    ctx->config.timeout_ms = c->timeout_ms ? c->timeout_ms : ESP__TIMEOUT_DEFAULT_MS;
+    ctx->config.seed = c->seed;
+    ctx->config.plugin_path = esp__strdup(ctx, c->plugin_path);
+    ctx->config.codec_spec = esp__strdup(ctx, c->codec);
+    ctx->config.strategy_spec = esp__strdup(ctx, c->strategy);
+    ctx->config.trace_path = esp__strdup(ctx, c->trace);
+    ctx->config.stats_spec = esp__strdup(ctx, c->stats);
+    if ((c->stats && !ctx->config.stats_spec) || (c->plugin_path && !ctx->config.plugin_path) ||
+        (c->codec && !ctx->config.codec_spec) || (c->strategy && !ctx->config.strategy_spec) ||
+        (c->trace && !ctx->config.trace_path))
         return esp__fail(ctx, ESP_E_NOMEM, "out of memory");
     return ESP_OK;
 }
@@ -214,28 +215,28 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     esp_status s = esp__open_config(ctx, c);
     if (!s) s = esp__env_where(c, &w);
     if (s) return s;
-    ctx->rank = w.rank;
-    ctx->size = w.size;
+    ctx->job.rank = w.rank;
+    ctx->job.size = w.size;
     esp__tokens_open(ctx);
     s = esp__builtins_add(ctx, c);
     if (!s) s = esp__backend_choose(ctx, c->backend, name, &params);
     if (s) return s;
-    s = esp__link_params(ctx, ctx->backend, params, link ? link : "", full, sizeof full);
-    if (!s) s = esp__peers_open(ctx, c, &w, &ev, &ctx->peers);
-    if (!s) s = esp__introduce(ctx, &w, c->backend ? c->backend : ctx->backend->name, link ? link : "");
+    s = esp__link_params(ctx, ctx->job.backend, params, link ? link : "", full, sizeof full);
+    if (!s) s = esp__peers_open(ctx, c, &w, &ev, &ctx->job.peers);
+    if (!s) s = esp__introduce(ctx, &w, c->backend ? c->backend : ctx->job.backend->name, link ? link : "");
     if (s) return s;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int32_t locals = 0;
-    for (int32_t r = 0; r < ctx->size; r++) locals += ctx->topo.machine_of[r] == ctx->topo.machine;
+    for (int32_t r = 0; r < ctx->job.size; r++) locals += ctx->job.topo.machine_of[r] == ctx->job.topo.machine;
     int32_t workers = c->cpu_workers ? (int32_t)c->cpu_workers : (int32_t)(cores > 0 ? cores : 1) / locals;
     s = esp__workers_open(ctx, workers > 0 ? workers : 1, &ctx->workers);
     if (!s) s = esp__comms_open(ctx, full);
     if (!s) s = esp__executor_open(ctx);
     if (!s)
         esp__log(ctx, ESP_LOG_INFO, "context",
-                 "rank %d of %d (from %s), machine %d of %d, backend %s, %d compression worker(s)", ctx->rank,
-                 ctx->size, w.launcher ? w.launcher : "?", ctx->topo.machine, ctx->topo.n_machines, ctx->backend->name,
-                 workers > 0 ? workers : 1);
+                 "rank %d of %d (from %s), machine %d of %d, backend %s, %d compression worker(s)", ctx->job.rank,
+                 ctx->job.size, w.launcher ? w.launcher : "?", ctx->job.topo.machine, ctx->job.topo.n_machines,
+                 ctx->job.backend->name, workers > 0 ? workers : 1);
     return s;
 }
 
@@ -252,17 +253,17 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
     if (s) return s;
     ctx = calloc(1, sizeof *ctx);
     if (!ctx) return esp__fail(NULL, ESP_E_NOMEM, "out of memory");
-    ctx->owner_pid = (int32_t)getpid();
-    ctx->left_rank = -1;
-    ctx->size = 1;
-    ctx->simd = esp_simd_level();
-    pthread_mutex_init(&ctx->lock, NULL);
+    ctx->config.owner_pid = (int32_t)getpid();
+    ctx->health.left_rank = -1;
+    ctx->job.size = 1;
+    ctx->config.simd = esp_simd_level();
+    pthread_mutex_init(&ctx->lanes.lock, NULL);
     pthread_condattr_t monotonic; /* the lanes' threads sleep until times of esp__now_ns */
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&ctx->done_cv, NULL);
-    pthread_cond_init(&ctx->cpu_cv, &monotonic);
-    pthread_cond_init(&ctx->link_cv, &monotonic);
+    pthread_cond_init(&ctx->lanes.done_cv, NULL);
+    pthread_cond_init(&ctx->lanes.cpu_cv, &monotonic);
+    pthread_cond_init(&ctx->lanes.link_cv, &monotonic);
     pthread_condattr_destroy(&monotonic);
     esp__host_init(&ctx->host, ctx);
     s = esp__open_all(ctx, &c);
@@ -281,18 +282,18 @@ static void esp__goodbye(esp_ctx *ctx) {
     void *events = NULL;
     uint64_t bytes = 0;
     if (ctx->trace) esp__trace_pack(ctx, ctx->trace, &events, &bytes);
-    if (ctx->trace_file && events) esp__trace_file_rank(ctx->trace_file, ctx->rank, events, bytes);
-    esp__peers_close(ctx->peers, ctx->rank ? events : NULL, ctx->rank ? bytes : 0,
+    if (ctx->trace_file && events) esp__trace_file_rank(ctx->trace_file, ctx->job.rank, events, bytes);
+    esp__peers_close(ctx->job.peers, ctx->job.rank ? events : NULL, ctx->job.rank ? bytes : 0,
                      ctx->trace_file ? esp__trace_file_rank : NULL, ctx->trace_file);
-    ctx->peers = NULL;
+    ctx->job.peers = NULL;
     if (ctx->trace_file) esp__trace_file_close(ctx->trace_file);
     esp__free(ctx, events);
     if (ctx->trace) esp__trace_free(ctx, ctx->trace);
 }
 
 static void esp__tensors_free(esp_ctx *ctx) {
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        esp__tensor *t = &ctx->tensors[i];
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        esp__tensor *t = &ctx->model.tensors[i];
         esp__free(ctx, t->carry);
         esp__free(ctx, t->spent);
         esp__free(ctx, t->zeros);
@@ -300,50 +301,50 @@ static void esp__tensors_free(esp_ctx *ctx) {
         esp__strfree(ctx, t->want_codec);
         esp__strfree(ctx, t->want_option);
     }
-    esp__free(ctx, ctx->tensors);
+    esp__free(ctx, ctx->model.tensors);
 }
 
 ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (!ctx) return;
-    if (ctx->owner_pid != (int32_t)getpid()) return; /* a forked child: the threads are not here */
+    if (ctx->config.owner_pid != (int32_t)getpid()) return; /* a forked child: the threads are not here */
     esp__observers_close(ctx);
-    if (ctx->threads) esp__executor_close(ctx);
+    if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__goodbye(ctx);
     for (int k = 2; k >= 0; k--)
-        if (ctx->comms[k]) ctx->backend->close(ctx->comms[k]);
+        if (ctx->job.comms[k]) ctx->job.backend->close(ctx->job.comms[k]);
     esp__memory_free(ctx);
     esp__tensors_free(ctx);
-    for (uint32_t i = 0; i < ctx->n_codecs; i++) esp__codec_free(ctx, ctx->codecs[i]);
-    esp__free(ctx, ctx->codecs);
+    for (uint32_t i = 0; i < ctx->model.n_codecs; i++) esp__codec_free(ctx, ctx->model.codecs[i]);
+    esp__free(ctx, ctx->model.codecs);
     esp__workers_close(ctx->workers);
-    esp__free(ctx, ctx->topo.machine_of);
-    esp__free(ctx, ctx->topo.local_of);
-    esp__free(ctx, ctx->topo.ranks);
-    esp__strategy_free(ctx, &ctx->strategy);
-    esp__strfree(ctx, ctx->plugin_path);
-    esp__strfree(ctx, ctx->codec_spec);
-    esp__strfree(ctx, ctx->strategy_spec);
-    esp__strfree(ctx, ctx->trace_path);
-    esp__strfree(ctx, ctx->stats_spec);
+    esp__free(ctx, ctx->job.topo.machine_of);
+    esp__free(ctx, ctx->job.topo.local_of);
+    esp__free(ctx, ctx->job.topo.ranks);
+    esp__strategy_free(ctx, &ctx->in_force.strategy);
+    esp__strfree(ctx, ctx->config.plugin_path);
+    esp__strfree(ctx, ctx->config.codec_spec);
+    esp__strfree(ctx, ctx->config.strategy_spec);
+    esp__strfree(ctx, ctx->config.trace_path);
+    esp__strfree(ctx, ctx->config.stats_spec);
     esp__registry_free(ctx);
-    pthread_mutex_destroy(&ctx->lock);
-    pthread_cond_destroy(&ctx->done_cv);
-    pthread_cond_destroy(&ctx->cpu_cv);
-    pthread_cond_destroy(&ctx->link_cv);
+    pthread_mutex_destroy(&ctx->lanes.lock);
+    pthread_cond_destroy(&ctx->lanes.done_cv);
+    pthread_cond_destroy(&ctx->lanes.cpu_cv);
+    pthread_cond_destroy(&ctx->lanes.link_cv);
     free(ctx);
 }
 
 /* ---- tensors, start ------------------------------------------------------------------------------------------------------ */
 static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d) {
-    if (!d->name || !*d->name) return esp__fail(ctx, ESP_E_ARG, "tensor %u: it needs a name", ctx->n_tensors);
+    if (!d->name || !*d->name) return esp__fail(ctx, ESP_E_ARG, "tensor %u: it needs a name", ctx->model.n_tensors);
     if (strlen(d->name) >= ESP__SPEC_MAX)
-        return esp__fail(ctx, ESP_E_ARG, "tensor %u: the name is too long", ctx->n_tensors);
+        return esp__fail(ctx, ESP_E_ARG, "tensor %u: the name is too long", ctx->model.n_tensors);
     for (const char *p = d->name; *p; p++)
         if ((unsigned char)*p <= ' ' || *p == '#')
             return esp__fail(ctx, ESP_E_ARG, "tensor '%s': a name must not contain blanks, '#' or control characters",
                              d->name);
-    for (uint32_t i = 0; i < ctx->n_tensors; i++)
-        if (!strcmp(ctx->tensors[i].name, d->name))
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        if (!strcmp(ctx->model.tensors[i].name, d->name))
             return esp__fail(ctx, ESP_E_ARG, "tensor '%s' was already added, as tensor %u: names must be unique",
                              d->name, i);
     if (!d->count)
@@ -373,14 +374,15 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
     if (!d.dtype) d.dtype = ESP_F32;
     s = esp__tensor_check(ctx, &d);
     if (s) return s;
-    if (ctx->n_tensors == ctx->cap_tensors) {
-        uint64_t cap = (uint64_t)ctx->cap_tensors * sizeof *ctx->tensors;
-        esp__tensor *grown = esp__grow(ctx, ctx->tensors, &cap, ((uint64_t)ctx->cap_tensors + 16) * sizeof *grown);
+    if (ctx->model.n_tensors == ctx->model.cap_tensors) {
+        uint64_t cap = (uint64_t)ctx->model.cap_tensors * sizeof *ctx->model.tensors;
+        esp__tensor *grown =
+            esp__grow(ctx, ctx->model.tensors, &cap, ((uint64_t)ctx->model.cap_tensors + 16) * sizeof *grown);
         if (!grown) return esp__fail(ctx, ESP_E_NOMEM, "tensor '%s': out of memory", d.name);
-        ctx->tensors = grown;
-        ctx->cap_tensors = (uint32_t)(cap / sizeof *grown);
+        ctx->model.tensors = grown;
+        ctx->model.cap_tensors = (uint32_t)(cap / sizeof *grown);
     }
-    esp__tensor *t = &ctx->tensors[ctx->n_tensors];
+    esp__tensor *t = &ctx->model.tensors[ctx->model.n_tensors];
     memset(t, 0, sizeof *t);
     t->name = esp__strdup(ctx, d.name);
     t->want_codec = esp__strdup(ctx, d.codec);
@@ -393,16 +395,17 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
     t->count = d.count, t->rows = d.rows, t->cols = d.cols;
     t->dtype = d.dtype;
     t->flags = d.flags;
-    if (id) *id = ctx->n_tensors;
-    ctx->n_tensors++;
+    if (id) *id = ctx->model.n_tensors;
+    ctx->model.n_tensors++;
     return ESP_OK;
 }
 
 /* All ranks learn whether one of them failed. */
 ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
-    esp_status *all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof *all);
-    esp_status s = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, &mine, all, sizeof mine) : ESP_E_NOMEM;
-    for (int32_t r = 0; r < ctx->size && !s && !mine; r++)
+    esp_status *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
+    esp_status s =
+        all ? esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine) : ESP_E_NOMEM;
+    for (int32_t r = 0; r < ctx->job.size && !s && !mine; r++)
         if (all[r])
             s = esp__fail(ctx, all[r], "rank %d could not start (%s): see its own error", r, esp_status_text(all[r]));
     esp__free(ctx, all);
@@ -410,15 +413,15 @@ ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
 }
 
 static esp_status esp__trace_start(esp_ctx *ctx) {
-    uint64_t events = (uint64_t)ctx->program.n_ops * 4096u;
-    if (!ctx->trace_path || ctx->trace) return ESP_OK;
+    uint64_t events = (uint64_t)ctx->in_force.program.n_ops * 4096u;
+    if (!ctx->config.trace_path || ctx->trace) return ESP_OK;
     if (events > ESP__TRACE_EVENTS) events = ESP__TRACE_EVENTS;
     esp_status s = esp__trace_open(ctx, events < 4096 ? 4096 : events, &ctx->trace);
-    if (!s && ctx->rank == 0) s = esp__trace_file_open(ctx, ctx->trace_path, &ctx->trace_file);
+    if (!s && ctx->job.rank == 0) s = esp__trace_file_open(ctx, ctx->config.trace_path, &ctx->trace_file);
     return s;
 }
 
-/* Compiles what ctx->strategy says, and takes its memory. Collective. */
+/* Compiles what ctx->in_force.strategy says, and takes its memory. Collective. */
 static esp_status esp__strategy_install(esp_ctx *ctx) {
     esp_status s = esp__program_make(ctx);
     if (!s) s = esp__memory_take(ctx);
@@ -430,9 +433,9 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     esp_status s = esp__usable(ctx);
     if (s) return s;
     if (ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_start was already called");
-    if (ctx->fatal) return esp__dead(ctx);
-    s = ctx->n_tensors ? ESP_OK : esp__fail(ctx, ESP_E_STATE, "esp_start: no tensor was added");
-    const char *spec = ctx->strategy_spec;
+    if (ctx->health.fatal) return esp__dead(ctx);
+    s = ctx->model.n_tensors ? ESP_OK : esp__fail(ctx, ESP_E_STATE, "esp_start: no tensor was added");
+    const char *spec = ctx->config.strategy_spec;
     if (!s) s = esp__auto_open(ctx, &spec);
     if (!s) s = esp__strategy_load(ctx, spec, 1);
     s = esp__agree(ctx, s);
@@ -444,33 +447,33 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
         return s;
     }
     ctx->registry.frozen = 1;
-    ctx->stats.memory_bytes = ctx->memory_bytes;
-    pthread_mutex_lock(&ctx->lock);
+    ctx->steps.stats.memory_bytes = ctx->in_force.memory_bytes;
+    pthread_mutex_lock(&ctx->lanes.lock);
     ctx->started = 1;
-    ctx->clock.next_ns = esp__now_ns();
-    pthread_mutex_unlock(&ctx->lock);
+    ctx->steps.clock.next_ns = esp__now_ns();
+    pthread_mutex_unlock(&ctx->lanes.lock);
     esp__log(ctx, ESP_LOG_INFO, "start", "%u tensors in %u units, %u ops a step, %.1f MiB taken, strategy %016llx",
-             ctx->n_tensors, ctx->strategy.n_units, ctx->program.n_ops, (double)ctx->memory_bytes / 1048576.0,
-             (unsigned long long)ctx->strategy.hash);
+             ctx->model.n_tensors, ctx->in_force.strategy.n_units, ctx->in_force.program.n_ops,
+             (double)ctx->in_force.memory_bytes / 1048576.0, (unsigned long long)ctx->in_force.strategy.hash);
     return ESP_OK;
 }
 
 /* ---- change of strategy ---------------------------------------------------------------------------------------------------- */
 /* The lanes' threads look at the program only while it is started. */
 static void esp__started_set(esp_ctx *ctx, int started) {
-    pthread_mutex_lock(&ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
     ctx->started = started;
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
-/* All ranks agreed on what is in ctx->strategy now: its program takes the place of the one before. */
+/* All ranks agreed on what is in ctx->in_force.strategy now: its program takes the place of the one before. */
 static void esp__strategy_replace(esp_ctx *ctx, const esp__old *old) {
     esp__memory_free(ctx); /* its feedback was detached */
     esp_status s = esp__strategy_install(ctx);
     if (!s) s = esp__feedback_adopt(ctx, old);
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) esp__spent_free(ctx, &ctx->tensors[i]);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) esp__spent_free(ctx, &ctx->model.tensors[i]);
     if (s) esp__fatal(ctx, s, esp_last_error(ctx));
-    ctx->stats.memory_bytes = ctx->memory_bytes;
+    ctx->steps.stats.memory_bytes = ctx->in_force.memory_bytes;
 }
 
 ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
@@ -490,7 +493,7 @@ ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
         esp__old_attach(ctx, &old);
     } else {
         esp__strategy_replace(ctx, &old);
-        if (ctx->fatal) s = ctx->fatal;
+        if (ctx->health.fatal) s = ctx->health.fatal;
         esp__old_free(ctx, &old);
     }
     esp__started_set(ctx, 1);
@@ -499,12 +502,12 @@ ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
 
 /* ---- questions --------------------------------------------------------------------------------------------------------------- */
 ESPRESSO_API const char *esp_strategy_text(const esp_ctx *ctx) {
-    return ctx && ctx->strategy.text ? ctx->strategy.text : "";
+    return ctx && ctx->in_force.strategy.text ? ctx->in_force.strategy.text : "";
 }
-ESPRESSO_API int32_t esp_rank(const esp_ctx *ctx) { return ctx->rank; }
-ESPRESSO_API int32_t esp_size(const esp_ctx *ctx) { return ctx->size; }
-ESPRESSO_API int32_t esp_machine(const esp_ctx *ctx) { return ctx->topo.machine; }
-ESPRESSO_API int32_t esp_machines(const esp_ctx *ctx) { return ctx->topo.n_machines; }
+ESPRESSO_API int32_t esp_rank(const esp_ctx *ctx) { return ctx->job.rank; }
+ESPRESSO_API int32_t esp_size(const esp_ctx *ctx) { return ctx->job.size; }
+ESPRESSO_API int32_t esp_machine(const esp_ctx *ctx) { return ctx->job.topo.machine; }
+ESPRESSO_API int32_t esp_machines(const esp_ctx *ctx) { return ctx->job.topo.n_machines; }
 ESPRESSO_API esp_status esp_plugin_load(esp_ctx *ctx, const char *path_or_name) {
     esp_status s = esp__usable(ctx);
     return s ? s : esp__plugin_load(ctx, path_or_name);
@@ -515,14 +518,15 @@ ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out) {
     if (s) return s;
     if (!out || out->struct_size < 8)
         return esp__fail(ctx, ESP_E_ARG, "esp_stats_read: set struct_size to sizeof(esp_stats)");
-    pthread_mutex_lock(&ctx->lock);
-    esp_stats all = ctx->stats;
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    esp_stats all = ctx->steps.stats;
+    pthread_mutex_unlock(&ctx->lanes.lock);
     for (int k = 0; k < 3; k++) {
         esp_traffic t;
         memset(&t, 0, sizeof t);
         t.struct_size = sizeof t;
-        if (!ctx->comms[k] || !ESP_HAS(esp_backend, ctx->backend, traffic) || ctx->backend->traffic(ctx->comms[k], &t))
+        if (!ctx->job.comms[k] || !ESP_HAS(esp_backend, ctx->job.backend, traffic) ||
+            ctx->job.backend->traffic(ctx->job.comms[k], &t))
             continue;
         all.intra_bytes += t.intra_bytes;
         all.inter_bytes += t.inter_bytes;

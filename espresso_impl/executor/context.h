@@ -50,7 +50,7 @@ typedef struct esp__work_unit {
     uint32_t flags; /* ESP_SUM of its tensors                                     */
     esp__option option;
     esp__codec *codec;
-    uint32_t first_op, n_ops; /* this rank's chain in ctx->program.ops                      */
+    uint32_t first_op, n_ops; /* this rank's chain in ctx->in_force.program.ops                      */
     uint64_t packed;          /* a group: where in the arena its tensors lie side by side   */
     int32_t raw_feedback;     /* of the Comp on the rank's own gradient, or -1              */
     /* the step */
@@ -107,56 +107,80 @@ typedef struct esp__step_clock {
     uint64_t next_ns;                     /* begin_ns of the step that comes                                          */
 } esp__step_clock;
 
-struct esp_ctx {
-    esp_host host; /* the table given to plugins; host.user = ctx */
+/* What the program and the environment asked for. */
+typedef struct esp__config {
     const esp_host *user_host;
-    int32_t log_level, rank, size;
+    int32_t log_level;
     uint32_t flags, timeout_ms;
     uint64_t seed;
     char *plugin_path, *codec_spec, *strategy_spec, *trace_path, *stats_spec;
-    int32_t owner_pid; /* a forked child must not use the context */
-    esp__registry registry;
-    esp__workers *workers;
+    int32_t owner_pid; /* a forked child must not use the context             */
+    int simd;          /* of the conversions between halves and floats        */
+} esp__config;
+
+/* Who this rank is, who the others are, and how they are reached. From esp_open to esp_close. */
+typedef struct esp__job {
+    int32_t rank, size;
     esp__peers *peers;
     esp__topology topo;
-
     const esp_backend *backend;
     void *comms[3]; /* by scope: all, intra, inter */
+} esp__job;
 
+/* What is trained: the tensors in backward order, and the codecs that were opened for them. */
+typedef struct esp__model {
     esp__tensor *tensors;
     uint32_t n_tensors, cap_tensors;
     esp__codec **codecs;
     uint32_t n_codecs;
-    esp__strategy strategy;
-    int started;
+} esp__model;
 
+/* The strategy that runs, compiled, with all its memory. */
+typedef struct esp__in_force {
+    esp__strategy strategy;
     esp__program program;
     esp__feedback *feedback;
     uint32_t n_feedback;
     uint8_t *arena;
     uint64_t arena_bytes, memory_bytes;
-    int simd; /* of the conversions between halves and floats */
     uint8_t *scratch;
     uint64_t scratch_bytes;
     float *phi; /* for codecs that leave feedback to the host */
     uint64_t phi_count;
-    esp_payload *payloads; /* argument array of the widest decompress    */
+    esp_payload *payloads; /* argument array of the widest decompress                               */
+    uint32_t *heap;        /* units whose next op is on the cpu or compute lane, earliest ready first */
+    esp__span *op_time;    /* [program.n_ops] of the step under way, or the last                     */
+} esp__in_force;
 
-    /* executor: under lock, but for the fields that one thread owns */
-    pthread_mutex_t lock;
+/* The threads that run ops, and who waits for them. Under `lock`, but for the fields that one thread owns. */
+typedef struct esp__lanes {
+    pthread_mutex_t lock; /* all shared state of the context                                                 */
     pthread_cond_t done_cv, cpu_cv, link_cv;
     pthread_t cpu_thread, link_thread;
     int threads, stopping;
-    uint32_t *heap, n_heap; /* units whose next op is on the cpu or compute lane, earliest ready first */
-    esp__link links[2];     /* intra, inter                              */
+    uint32_t n_heap;
+    esp__link links[2]; /* intra, inter                                        */
     esp__request request;
-    int link_busy; /* the communication thread has requests in flight */
-    int cpu_busy;  /* the cpu lane's thread is inside an op           */
+    int link_busy;                 /* the communication thread has requests in flight     */
+    int cpu_busy;                  /* the cpu lane's thread is inside an op               */
+    uint32_t waiters, waiters_one; /* threads in any wait; of these, for one tensor only  */
+    uint64_t wait_since_ns;
+    int tokens[2]; /* tokens.c: the pipe's ends; -1: as many ops at once as there are ranks */
+} esp__lanes;
+
+/* The step under way, and all steps so far. Under lanes.lock. */
+typedef struct esp__steps {
     uint64_t step;
     uint32_t n_pushed, n_done;
-    int step_closed, step_open;
-    uint32_t waiters, waiters_one; /* threads in any wait; of these, for one tensor only */
-    uint64_t wait_since_ns;
+    int closed, open;
+    char missing_text[ESP__NAME_MAX * 4];
+    esp__step_clock clock;
+    esp_stats stats;
+    uint64_t last_push_ns;
+} esp__steps;
+
+/* What went wrong, or is about to. Under lanes.lock. */
+typedef struct esp__health {
     int late_waiting;     /* a request has been in flight for a while        */
     int32_t late_rank;    /* the rank it waits for, -1: unknown              */
     uint32_t late_tensor; /* UINT32_MAX: none (a broadcast or the like)      */
@@ -164,20 +188,29 @@ struct esp_ctx {
     int32_t left_rank; /* a peer that closed its context, or -1           */
     esp_status fatal;
     char fatal_text[ESP__ERROR_MAX];
-    char missing_text[ESP__NAME_MAX * 4];
     int said_no_gpu, said_unpushed;
-    int tokens[2]; /* tokens.c: the pipe's ends; -1: as many ops at once as there are ranks */
-    esp_stats stats;
-    esp__step_clock clock;
-    esp__span *op_time;                 /* [program.n_ops] of the step under way, or the last      */
+} esp__health;
+
+struct esp_ctx {
+    esp_host host; /* the table given to plugins; host.user = ctx */
+    esp__config config;
+    esp__registry registry;
+    esp__workers *workers;
+    esp__job job;
+    esp__model model;
+    esp__in_force in_force;
+    esp__lanes lanes;
+    esp__steps steps;
+    esp__health health;
+    int started;
+
     struct esp__stats_file *stats_file; /* stats.c; NULL: not asked for             */
-    struct esp__record *record;         /* observe/profile.c; likewise                       */
+    struct esp__record *record;         /* profile.c; likewise                       */
     struct esp__autopilot *autopilot;   /* autopilot.c; likewise                    */
-    struct esp__guard *guard;           /* observe/errors.c; likewise                        */
+    struct esp__guard *guard;           /* errors.c; likewise                        */
     struct esp__holds *holds;           /* clocked/match.c; NULL: ops take the time they take */
     esp__trace *trace;
     esp__trace_file *trace_file;
-    uint64_t last_push_ns;
 };
 
 #endif

@@ -1,5 +1,5 @@
 /* executor.c: walks the program. Three threads have a part in it: the caller pushes and waits, one thread runs the cpu and
- * compute lanes, one drives both link lanes. All shared state is under ctx->lock; memory of a unit belongs to the one op
+ * compute lanes, one drives both link lanes. All shared state is under ctx->lanes.lock; memory of a unit belongs to the one op
  * of its chain that is running. Allocates nothing. In a step under a model's clock (clocked/clocked.h) that clock says whose turn it is and
  * when an op is over. */
 #include "espresso_impl/clocked/clocked.h"
@@ -13,59 +13,61 @@ enum { ESP__PROGRESS_US = 5000 };
 /* ---- failing --------------------------------------------------------------------------------------------------- */
 /* The context is dead from here on: the first error stays. Lock held. */
 static void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text) {
-    if (ctx->fatal) return;
-    ctx->fatal = s;
-    snprintf(ctx->fatal_text, sizeof ctx->fatal_text, "%.*s", (int)sizeof ctx->fatal_text - 1, text);
+    if (ctx->health.fatal) return;
+    ctx->health.fatal = s;
+    snprintf(ctx->health.fatal_text, sizeof ctx->health.fatal_text, "%.*s", (int)sizeof ctx->health.fatal_text - 1,
+             text);
     for (int k = 0; k < 3; k++)
-        if (ctx->comms[k] && ESP_HAS(esp_backend, ctx->backend, abort)) ctx->backend->abort(ctx->comms[k]);
-    pthread_cond_broadcast(&ctx->done_cv);
-    pthread_cond_broadcast(&ctx->cpu_cv);
-    pthread_cond_broadcast(&ctx->link_cv);
+        if (ctx->job.comms[k] && ESP_HAS(esp_backend, ctx->job.backend, abort))
+            ctx->job.backend->abort(ctx->job.comms[k]);
+    pthread_cond_broadcast(&ctx->lanes.done_cv);
+    pthread_cond_broadcast(&ctx->lanes.cpu_cv);
+    pthread_cond_broadcast(&ctx->lanes.link_cv);
 }
 
 ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text) {
-    pthread_mutex_lock(&ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
     esp__fatal_locked(ctx, s, text);
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
 /* ---- readiness: lock held --------------------------------------------------------------------------------------- */
 static int esp__heap_before(const esp_ctx *ctx, uint32_t a, uint32_t b) {
-    uint64_t ra = ctx->strategy.units[a].ready_ns, rb = ctx->strategy.units[b].ready_ns;
+    uint64_t ra = ctx->in_force.strategy.units[a].ready_ns, rb = ctx->in_force.strategy.units[b].ready_ns;
     return ra != rb ? ra < rb : a < b;
 }
 
 static void esp__heap_push(esp_ctx *ctx, uint32_t unit) {
-    uint32_t i = ctx->n_heap++;
-    for (; i && esp__heap_before(ctx, unit, ctx->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        ctx->heap[i] = ctx->heap[(i - 1) / 2];
-    ctx->heap[i] = unit;
+    uint32_t i = ctx->lanes.n_heap++;
+    for (; i && esp__heap_before(ctx, unit, ctx->in_force.heap[(i - 1) / 2]); i = (i - 1) / 2)
+        ctx->in_force.heap[i] = ctx->in_force.heap[(i - 1) / 2];
+    ctx->in_force.heap[i] = unit;
 }
 
 static uint32_t esp__heap_pop(esp_ctx *ctx) {
-    uint32_t top = ctx->heap[0], last = ctx->heap[--ctx->n_heap], i = 0, c;
-    while ((c = 2 * i + 1) < ctx->n_heap) {
-        if (c + 1 < ctx->n_heap && esp__heap_before(ctx, ctx->heap[c + 1], ctx->heap[c])) c++;
-        if (!esp__heap_before(ctx, ctx->heap[c], last)) break;
-        ctx->heap[i] = ctx->heap[c];
+    uint32_t top = ctx->in_force.heap[0], last = ctx->in_force.heap[--ctx->lanes.n_heap], i = 0, c;
+    while ((c = 2 * i + 1) < ctx->lanes.n_heap) {
+        if (c + 1 < ctx->lanes.n_heap && esp__heap_before(ctx, ctx->in_force.heap[c + 1], ctx->in_force.heap[c])) c++;
+        if (!esp__heap_before(ctx, ctx->in_force.heap[c], last)) break;
+        ctx->in_force.heap[i] = ctx->in_force.heap[c];
         i = c;
     }
-    ctx->heap[i] = last;
+    ctx->in_force.heap[i] = last;
     return top;
 }
 
 static const esp__op *esp__link_head(const esp_ctx *ctx, const esp__link *l) {
-    return ctx->started && l->cursor < l->n ? &ctx->program.ops[l->sequence[l->cursor]] : NULL;
+    return ctx->started && l->cursor < l->n ? &ctx->in_force.program.ops[l->sequence[l->cursor]] : NULL;
 }
 
 static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->strategy.units[op->unit];
-    return u->phase == ESP__PUSHED && &ctx->program.ops[u->first_op + u->pc] == op;
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    return u->phase == ESP__PUSHED && &ctx->in_force.program.ops[u->first_op + u->pc] == op;
 }
 
 /* Can the head of lane `k` start now? A flat op over several machines holds both lanes and starts from the inter lane. */
 static int esp__link_startable(const esp_ctx *ctx, int k) {
-    const esp__link *l = &ctx->links[k], *intra = &ctx->links[0];
+    const esp__link *l = &ctx->lanes.links[k], *intra = &ctx->lanes.links[0];
     const esp__op *op = esp__link_head(ctx, l);
     if (!op || l->busy || !esp__op_is_next(ctx, op)) return 0;
     if (esp__hold_on(ctx) && !esp__hold_turn(ctx, op)) return 0;
@@ -74,30 +76,31 @@ static int esp__link_startable(const esp_ctx *ctx, int k) {
 
 /* Packing a tensor whose turn it is, but which was not pushed: its push will find this op. */
 static int esp__op_awaits_push(const esp_ctx *ctx, const esp__op *op) {
-    return op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK && ctx->tensors[op->member].phase == ESP__IDLE;
+    return op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK && ctx->model.tensors[op->member].phase == ESP__IDLE;
 }
 
 static void esp__link_wake(esp_ctx *ctx) {
-    if (ctx->link_busy && ESP_HAS(esp_backend, ctx->backend, wake)) ctx->backend->wake(ctx->comms[0]);
-    pthread_cond_signal(&ctx->link_cv);
+    if (ctx->lanes.link_busy && ESP_HAS(esp_backend, ctx->job.backend, wake)) ctx->job.backend->wake(ctx->job.comms[0]);
+    pthread_cond_signal(&ctx->lanes.link_cv);
 }
 
 /* All ops of a unit have run: a tensor is done when all its units are. */
 static void esp__unit_done(esp_ctx *ctx, esp__work_unit *u) {
     u->phase = ESP__DONE;
     for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
-        if (--ctx->tensors[k].units_left == 0) {
-            ctx->tensors[k].phase = ESP__DONE;
-            ctx->n_done++;
+        if (--ctx->model.tensors[k].units_left == 0) {
+            ctx->model.tensors[k].phase = ESP__DONE;
+            ctx->steps.n_done++;
         }
-    if (ctx->waiters_one || (ctx->waiters && ctx->n_done == ctx->n_tensors)) pthread_cond_broadcast(&ctx->done_cv);
+    if (ctx->lanes.waiters_one || (ctx->lanes.waiters && ctx->steps.n_done == ctx->model.n_tensors))
+        pthread_cond_broadcast(&ctx->lanes.done_cv);
 }
 
 /* The unit's next op may run: hands it to its lane, or declares the unit done. Threads are woken only if there is
  * something for them: the link thread (which looks by itself after each of its own ops) when a lane can start now. */
 static void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link) {
-    esp__work_unit *u = &ctx->strategy.units[unit];
-    const esp__op *op = &ctx->program.ops[u->first_op + u->pc];
+    esp__work_unit *u = &ctx->in_force.strategy.units[unit];
+    const esp__op *op = &ctx->in_force.program.ops[u->first_op + u->pc];
     u->ready_ns = now;
     if (esp__hold_on(ctx)) {
         esp__hold_unit_ready(ctx, unit, now, from_link);
@@ -107,7 +110,7 @@ static void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_
         if (!from_link && (esp__link_startable(ctx, 0) || esp__link_startable(ctx, 1))) esp__link_wake(ctx);
     } else if (!esp__op_awaits_push(ctx, op)) {
         esp__heap_push(ctx, unit);
-        pthread_cond_signal(&ctx->cpu_cv);
+        pthread_cond_signal(&ctx->lanes.cpu_cv);
     }
 }
 
@@ -119,17 +122,17 @@ static uint64_t esp__op_moves(const esp__op *op) {
 }
 
 static void esp__op_done(esp_ctx *ctx, const esp__op *op, uint64_t start, uint64_t end) {
-    esp__work_unit *u = &ctx->strategy.units[op->unit];
-    ctx->op_time[op - ctx->program.ops] = (esp__span){start, end};
-    if (op->kind == ESP__OP_COMPRESS) ctx->stats.compress_ns += end - start;
-    if (op->kind == ESP__OP_DECOMPRESS) ctx->stats.decompress_ns += end - start;
+    esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    ctx->in_force.op_time[op - ctx->in_force.program.ops] = (esp__span){start, end};
+    if (op->kind == ESP__OP_COMPRESS) ctx->steps.stats.compress_ns += end - start;
+    if (op->kind == ESP__OP_DECOMPRESS) ctx->steps.stats.decompress_ns += end - start;
     if (op->kind == ESP__OP_COLLECTIVE)
-        *(op->lane == ESP__LANE_INTRA ? &ctx->stats.intra_ns : &ctx->stats.inter_ns) += end - start;
+        *(op->lane == ESP__LANE_INTRA ? &ctx->steps.stats.intra_ns : &ctx->steps.stats.inter_ns) += end - start;
     if (ctx->trace) {
         uint64_t bytes = esp__op_moves(op);
-        esp__trace_add(ctx->trace, op->lane, op->label, u->place.first, ctx->step, start, end, bytes);
+        esp__trace_add(ctx->trace, op->lane, op->label, u->place.first, ctx->steps.step, start, end, bytes);
         if (op->both_links)
-            esp__trace_add(ctx->trace, ESP__LANE_INTRA, op->label, u->place.first, ctx->step, start, end, bytes);
+            esp__trace_add(ctx->trace, ESP__LANE_INTRA, op->label, u->place.first, ctx->steps.step, start, end, bytes);
     }
     u->pc++;
     esp__unit_ready(ctx, op->unit, end, op->kind == ESP__OP_COLLECTIVE);
@@ -139,21 +142,21 @@ static void esp__op_done(esp_ctx *ctx, const esp__op *op, uint64_t start, uint64
 /* Sleeps until told, or until `until` of esp__now_ns (0: only until told). Lock held. */
 static int esp__sleep(esp_ctx *ctx, pthread_cond_t *cv, uint64_t until) {
     struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
-    return until ? pthread_cond_timedwait(cv, &ctx->lock, &t) : pthread_cond_wait(cv, &ctx->lock);
+    return until ? pthread_cond_timedwait(cv, &ctx->lanes.lock, &t) : pthread_cond_wait(cv, &ctx->lanes.lock);
 }
 
 /* The next op, when there is one; NULL: the context closes. Lock held. */
 static const esp__op *esp__cpu_next(esp_ctx *ctx) {
-    while (!ctx->stopping) {
+    while (!ctx->lanes.stopping) {
         uint64_t until = 0;
-        if (!ctx->fatal && esp__hold_on(ctx)) {
+        if (!ctx->health.fatal && esp__hold_on(ctx)) {
             const esp__op *op = esp__hold_cpu(ctx, &until);
             if (op) return op;
-        } else if (!ctx->fatal && ctx->n_heap) {
-            const esp__work_unit *u = &ctx->strategy.units[esp__heap_pop(ctx)];
-            return &ctx->program.ops[u->first_op + u->pc];
+        } else if (!ctx->health.fatal && ctx->lanes.n_heap) {
+            const esp__work_unit *u = &ctx->in_force.strategy.units[esp__heap_pop(ctx)];
+            return &ctx->in_force.program.ops[u->first_op + u->pc];
         }
-        if (!ctx->stopping) esp__sleep(ctx, &ctx->cpu_cv, until);
+        if (!ctx->lanes.stopping) esp__sleep(ctx, &ctx->lanes.cpu_cv, until);
     }
     return NULL;
 }
@@ -161,69 +164,69 @@ static const esp__op *esp__cpu_next(esp_ctx *ctx) {
 static void *esp__cpu_main(void *arg) {
     esp_ctx *ctx = arg;
     const esp__op *op;
-    pthread_mutex_lock(&ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
     while ((op = esp__cpu_next(ctx)) != NULL) {
-        ctx->cpu_busy = 1;
-        if (op->device == ESP__DEV_GPU && !ctx->said_no_gpu) {
-            ctx->said_no_gpu = 1;
+        ctx->lanes.cpu_busy = 1;
+        if (op->device == ESP__DEV_GPU && !ctx->health.said_no_gpu) {
+            ctx->health.said_no_gpu = 1;
             esp__log(ctx, ESP_LOG_WARN, "executor",
                      "this machine has no GPU that the library can use: comp@gpu and "
                      "decomp@gpu run on the CPU workers");
         }
-        pthread_mutex_unlock(&ctx->lock);
+        pthread_mutex_unlock(&ctx->lanes.lock);
         uint64_t start = esp__now_ns();
         esp_status s = esp__op_run(ctx, op);
         uint64_t end = esp__now_ns();
-        pthread_mutex_lock(&ctx->lock);
-        ctx->cpu_busy = 0;
+        pthread_mutex_lock(&ctx->lanes.lock);
+        ctx->lanes.cpu_busy = 0;
         if (s)
             esp__fatal_locked(ctx, s, esp_last_error(ctx));
         else if (!esp__hold_on(ctx) || !esp__hold_keep(ctx, op))
             esp__op_done(ctx, op, start, end);
-        if (ctx->fatal) pthread_cond_broadcast(&ctx->done_cv);
+        if (ctx->health.fatal) pthread_cond_broadcast(&ctx->lanes.done_cv);
     }
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_unlock(&ctx->lanes.lock);
     return NULL;
 }
 
 /* ---- link lanes ------------------------------------------------------------------------------------------------------ */
 static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
-    esp__link *l = &ctx->links[k];
+    esp__link *l = &ctx->lanes.links[k];
     esp_coll c = op->coll;
     esp_stream here = {{ESP_CPU, 0}, NULL};
     c.src.ptr = esp__at(ctx, op, op->src);
     c.dst.ptr = esp__at(ctx, op, op->dst);
     c.src.dev.kind = c.dst.dev.kind = ESP_CPU;
-    l->comm = ctx->comms[op->level];
+    l->comm = ctx->job.comms[op->level];
     l->started_ns = esp__now_ns();
-    return ctx->backend->start(l->comm, &c, here, &l->req);
+    return ctx->job.backend->start(l->comm, &c, here, &l->req);
 }
 
 /* The op leaves its lanes. Lock held. */
 static void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
     for (int k = 0; k < 2; k++) {
         if (!op->both_links && op->lane != ESP__LANE_INTRA + k) continue;
-        ctx->links[k].cursor++;
-        ctx->links[k].busy = 0;
+        ctx->lanes.links[k].cursor++;
+        ctx->lanes.links[k].busy = 0;
     }
 }
 
 /* One look at lane `k`'s request; on completion the lane moves on. Lock not held. */
 static esp_status esp__link_poll(esp_ctx *ctx, int k) {
-    esp__link *l = &ctx->links[k];
+    esp__link *l = &ctx->lanes.links[k];
     const esp__op *op = esp__link_head(ctx, l);
-    esp_status s = ctx->backend->test(l->comm, l->req);
+    esp_status s = ctx->job.backend->test(l->comm, l->req);
     if (s == ESP_PENDING) return s;
     l->req = NULL;
     if (s) return s;
     if (op->rebuild) esp__headers_rebuild(ctx, op);
     uint64_t end = esp__now_ns();
-    pthread_mutex_lock(&ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
     if (!esp__hold_on(ctx) || !esp__hold_keep(ctx, op)) {
         esp__link_advance(ctx, op);
         esp__op_done(ctx, op, l->started_ns, end);
     }
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_unlock(&ctx->lanes.lock);
     return ESP_OK;
 }
 
@@ -236,63 +239,64 @@ static void esp__link_failed(esp_ctx *ctx, esp_status s, const char *what) {
     snprintf(detail, sizeof detail, "%.500s", *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
     for (int i = 0; i < 200 && s == ESP_E_PEER && !known && left < 0; i++) {
         if (i) nanosleep(&pause, NULL);
-        pthread_mutex_lock(&ctx->lock);
-        known = ctx->fatal != 0;
-        left = ctx->left_rank;
-        pthread_mutex_unlock(&ctx->lock);
+        pthread_mutex_lock(&ctx->lanes.lock);
+        known = ctx->health.fatal != 0;
+        left = ctx->health.left_rank;
+        pthread_mutex_unlock(&ctx->lanes.lock);
     }
     if (left >= 0)
         snprintf(text, sizeof text, "rank %d left (it closed its context) while this rank waits for it", left);
     else
-        snprintf(text, sizeof text, "%.200s: backend '%s': %s", what, ctx->backend->name, detail);
+        snprintf(text, sizeof text, "%.200s: backend '%s': %s", what, ctx->job.backend->name, detail);
     if (!known) esp__fatal(ctx, s, text);
 }
 
 static esp_status esp__request_start(esp_ctx *ctx) {
     esp_stream here = {{ESP_CPU, 0}, NULL};
-    ctx->request.wanted = 0;
-    ctx->request.started_ns = esp__now_ns();
-    return ctx->backend->start(ctx->comms[ctx->request.level], &ctx->request.coll, here, &ctx->request.req);
+    ctx->lanes.request.wanted = 0;
+    ctx->lanes.request.started_ns = esp__now_ns();
+    return ctx->job.backend->start(ctx->job.comms[ctx->lanes.request.level], &ctx->lanes.request.coll, here,
+                                   &ctx->lanes.request.req);
 }
 
 static esp_status esp__request_poll(esp_ctx *ctx) {
-    esp_status s = ctx->backend->test(ctx->comms[ctx->request.level], ctx->request.req);
+    esp_status s = ctx->job.backend->test(ctx->job.comms[ctx->lanes.request.level], ctx->lanes.request.req);
     if (s == ESP_PENDING) return s;
     uint64_t now = esp__now_ns();
-    pthread_mutex_lock(&ctx->lock);
-    ctx->request.ended_ns = now;
-    ctx->request.req = NULL;
-    ctx->request.done = 1;
-    ctx->request.status = s;
-    pthread_cond_broadcast(&ctx->done_cv);
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->lanes.request.ended_ns = now;
+    ctx->lanes.request.req = NULL;
+    ctx->lanes.request.done = 1;
+    ctx->lanes.request.status = s;
+    pthread_cond_broadcast(&ctx->lanes.done_cv);
+    pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
 }
 
 /* Starts what can start, each lane once. Lock held on entry and exit, but let go of in between: then returns 1. */
 static int esp__links_start_some(esp_ctx *ctx) {
     int started = 0;
-    for (int k = 1; k >= 0 && !ctx->fatal; k--) {
+    for (int k = 1; k >= 0 && !ctx->health.fatal; k--) {
         if (!esp__link_startable(ctx, k)) continue;
-        const esp__op *op = esp__link_head(ctx, &ctx->links[k]);
+        const esp__op *op = esp__link_head(ctx, &ctx->lanes.links[k]);
         started = 1;
-        ctx->links[k].busy = 1;
-        if (op->both_links) ctx->links[0].busy = 1;
+        ctx->lanes.links[k].busy = 1;
+        if (op->both_links) ctx->lanes.links[0].busy = 1;
         if (esp__hold_on(ctx)) esp__hold_start(ctx, op);
-        pthread_mutex_unlock(&ctx->lock);
+        pthread_mutex_unlock(&ctx->lanes.lock);
         esp__plugin_detail_clear();
         esp_status s = esp__link_start(ctx, k, op);
-        if (s) ctx->links[k].req = NULL;
+        if (s) ctx->lanes.links[k].req = NULL;
         if (s) esp__link_failed(ctx, s, op->label);
-        pthread_mutex_lock(&ctx->lock);
+        pthread_mutex_lock(&ctx->lanes.lock);
     }
-    if (ctx->request.wanted && !ctx->fatal) {
+    if (ctx->lanes.request.wanted && !ctx->health.fatal) {
         started = 1;
-        pthread_mutex_unlock(&ctx->lock);
+        pthread_mutex_unlock(&ctx->lanes.lock);
         esp_status s = esp__request_start(ctx);
-        if (s) ctx->request.req = NULL;
+        if (s) ctx->lanes.request.req = NULL;
         if (s) esp__link_failed(ctx, s, "esp_broadcast or esp_allreduce");
-        pthread_mutex_lock(&ctx->lock);
+        pthread_mutex_lock(&ctx->lanes.lock);
     }
     return started;
 }
@@ -301,9 +305,9 @@ static int esp__links_start_some(esp_ctx *ctx) {
  * held is over. Lock held on entry and exit. */
 static int esp__links_start(esp_ctx *ctx, uint64_t *until) {
     do {
-        *until = esp__hold_on(ctx) && !ctx->fatal ? esp__hold_links(ctx) : 0;
+        *until = esp__hold_on(ctx) && !ctx->health.fatal ? esp__hold_links(ctx) : 0;
     } while (esp__links_start_some(ctx));
-    return ctx->links[0].req || ctx->links[1].req || ctx->request.req;
+    return ctx->lanes.links[0].req || ctx->lanes.links[1].req || ctx->lanes.request.req;
 }
 
 /* Polls all requests a few times. 1 if one of them completed. Lock not held. */
@@ -311,13 +315,13 @@ static int esp__links_poll(esp_ctx *ctx) {
     int progressed = 0;
     esp__plugin_detail_clear();
     for (int k = 0; k < 2; k++) {
-        if (!ctx->links[k].req) continue;
-        const char *label = esp__link_head(ctx, &ctx->links[k])->label;
+        if (!ctx->lanes.links[k].req) continue;
+        const char *label = esp__link_head(ctx, &ctx->lanes.links[k])->label;
         esp_status s = esp__link_poll(ctx, k);
         progressed |= s != ESP_PENDING;
         if (s < 0) esp__link_failed(ctx, s, label);
     }
-    if (ctx->request.req) {
+    if (ctx->lanes.request.req) {
         esp_status s = esp__request_poll(ctx);
         progressed |= s != ESP_PENDING;
         if (s < 0) esp__link_failed(ctx, s, "esp_broadcast or esp_allreduce");
@@ -328,7 +332,7 @@ static int esp__links_poll(esp_ctx *ctx) {
 /* The first tensor of a unit that this rank has not pushed in this step; NULL: all are. */
 static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__work_unit *u) {
     for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
-        if (ctx->tensors[k].phase == ESP__IDLE) return &ctx->tensors[k];
+        if (ctx->model.tensors[k].phase == ESP__IDLE) return &ctx->model.tensors[k];
     return NULL;
 }
 
@@ -338,17 +342,17 @@ static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, int late) {
     const esp__tensor *unpushed = NULL;
     char text[ESP__ERROR_MAX];
     for (int k = 0; k < 2; k++) {
-        const esp__op *op = esp__link_head(ctx, &ctx->links[k]);
-        if (op && esp__unit_lacks(ctx, &ctx->strategy.units[op->unit]))
-            unpushed = esp__unit_lacks(ctx, &ctx->strategy.units[op->unit]);
+        const esp__op *op = esp__link_head(ctx, &ctx->lanes.links[k]);
+        if (op && esp__unit_lacks(ctx, &ctx->in_force.strategy.units[op->unit]))
+            unpushed = esp__unit_lacks(ctx, &ctx->in_force.strategy.units[op->unit]);
     }
-    if (!unpushed || (!late && (ctx->said_unpushed || waited_ns < ESP__UNPUSHED_AFTER_MS * 1000000ull))) return;
+    if (!unpushed || (!late && (ctx->health.said_unpushed || waited_ns < ESP__UNPUSHED_AFTER_MS * 1000000ull))) return;
     snprintf(
         text, sizeof text,
         "waiting for %u ms, but this rank has not pushed tensor '%.200s', whose turn it is in the strategy's order: "
         "push every tensor of a step (or call esp_step_end) before waiting for one",
         (unsigned)(waited_ns / 1000000u), unpushed->name);
-    ctx->said_unpushed = 1;
+    ctx->health.said_unpushed = 1;
     if (late)
         esp__fatal_locked(ctx, ESP_E_TIMEOUT, text);
     else
@@ -362,53 +366,55 @@ static void esp__late_update(esp_ctx *ctx, uint64_t now) {
     uint64_t oldest = UINT64_MAX;
     int waiting = 0;
     for (int k = 0; k < 3; k++) {
-        void *req = k < 2 ? ctx->links[k].req : ctx->request.req;
-        uint64_t since = k < 2 ? ctx->links[k].started_ns : ctx->request.started_ns;
+        void *req = k < 2 ? ctx->lanes.links[k].req : ctx->lanes.request.req;
+        uint64_t since = k < 2 ? ctx->lanes.links[k].started_ns : ctx->lanes.request.started_ns;
         if (!req || now - since < ESP__LATE_AFTER_MS * 1000000ull || since >= oldest) continue;
-        const esp__op *op = k < 2 ? esp__link_head(ctx, &ctx->links[k]) : NULL;
-        uint8_t level = op ? op->level : ctx->request.level;
+        const esp__op *op = k < 2 ? esp__link_head(ctx, &ctx->lanes.links[k]) : NULL;
+        uint8_t level = op ? op->level : ctx->lanes.request.level;
         oldest = since;
         waiting = 1;
-        tensor = op ? ctx->strategy.units[op->unit].place.first : UINT32_MAX;
-        if (ESP_HAS(esp_backend, ctx->backend, late))
-            rank = esp__group_rank(ctx, level, ctx->backend->late(ctx->comms[level], req));
+        tensor = op ? ctx->in_force.strategy.units[op->unit].place.first : UINT32_MAX;
+        if (ESP_HAS(esp_backend, ctx->job.backend, late))
+            rank = esp__group_rank(ctx, level, ctx->job.backend->late(ctx->job.comms[level], req));
     }
-    pthread_mutex_lock(&ctx->lock);
-    ctx->late_waiting = waiting;
-    ctx->late_rank = rank;
-    ctx->late_tensor = tensor;
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->health.late_waiting = waiting;
+    ctx->health.late_rank = rank;
+    ctx->health.late_tensor = tensor;
     /* only waiting is timed: from the later of the wait's begin and the request's */
-    uint64_t since = oldest == UINT64_MAX          ? ctx->wait_since_ns
-                     : oldest > ctx->wait_since_ns ? oldest
-                                                   : ctx->wait_since_ns;
-    int late = ctx->waiters && now > since && now - since > ctx->timeout_ms * 1000000ull && !ctx->accused;
-    if (late) ctx->accused = 1;
-    if (ctx->waiters && !waiting) esp__unpushed_look(ctx, now - since, late);
-    if (ctx->left_rank >= 0 && waiting && (rank < 0 ? now - oldest > 1000000000u : esp__peers_left(ctx->peers, rank))) {
+    uint64_t since = oldest == UINT64_MAX                ? ctx->lanes.wait_since_ns
+                     : oldest > ctx->lanes.wait_since_ns ? oldest
+                                                         : ctx->lanes.wait_since_ns;
+    int late =
+        ctx->lanes.waiters && now > since && now - since > ctx->config.timeout_ms * 1000000ull && !ctx->health.accused;
+    if (late) ctx->health.accused = 1;
+    if (ctx->lanes.waiters && !waiting) esp__unpushed_look(ctx, now - since, late);
+    if (ctx->health.left_rank >= 0 && waiting &&
+        (rank < 0 ? now - oldest > 1000000000u : esp__peers_left(ctx->job.peers, rank))) {
         char text[ESP__ERROR_MAX];
         snprintf(text, sizeof text, "rank %d left (it closed its context) while this rank waits for it",
-                 ctx->left_rank);
+                 ctx->health.left_rank);
         esp__fatal_locked(ctx, ESP_E_PEER, text);
     }
-    pthread_mutex_unlock(&ctx->lock);
-    if (late && waiting) esp__peers_accuse(ctx->peers, rank, tensor);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (late && waiting) esp__peers_accuse(ctx->job.peers, rank, tensor);
 }
 
 /* Nothing in flight: a push is often near, so yield a little before sleeping; `until`: when an op that is held is over, or 0.
  * Lock held on entry and exit. */
 static void esp__links_idle(esp_ctx *ctx, int *yields, uint64_t until) {
-    uint64_t look = ctx->waiters && !ctx->fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
-    if (ctx->step_open && !ctx->fatal && !esp__hold_on(ctx) && ++*yields < ESP__IDLE_YIELDS) {
-        pthread_mutex_unlock(&ctx->lock);
+    uint64_t look = ctx->lanes.waiters && !ctx->health.fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
+    if (ctx->steps.open && !ctx->health.fatal && !esp__hold_on(ctx) && ++*yields < ESP__IDLE_YIELDS) {
+        pthread_mutex_unlock(&ctx->lanes.lock);
         sched_yield();
-        pthread_mutex_lock(&ctx->lock);
+        pthread_mutex_lock(&ctx->lanes.lock);
         return;
     }
     if (!until || (look && look < until)) until = look;
-    if (esp__sleep(ctx, &ctx->link_cv, until) == ETIMEDOUT && until == look) {
-        pthread_mutex_unlock(&ctx->lock);
+    if (esp__sleep(ctx, &ctx->lanes.link_cv, until) == ETIMEDOUT && until == look) {
+        pthread_mutex_unlock(&ctx->lanes.lock);
         esp__late_update(ctx, esp__now_ns());
-        pthread_mutex_lock(&ctx->lock);
+        pthread_mutex_lock(&ctx->lanes.lock);
     }
     *yields = 0;
 }
@@ -423,55 +429,56 @@ static void *esp__link_main(void *arg) {
     esp_ctx *ctx = arg;
     uint64_t looked = 0, until;
     int yields = 0;
-    pthread_mutex_lock(&ctx->lock);
-    while (!ctx->stopping) {
-        ctx->link_busy = esp__links_start(ctx, &until);
-        if (ctx->fatal) { /* the backend was told to abort: what is in flight is given up */
-            ctx->links[0].req = ctx->links[1].req = ctx->request.req = NULL; /* the lanes stay busy: nothing starts */
-            ctx->link_busy = 0;
-            pthread_cond_broadcast(&ctx->done_cv);
-            if (!ctx->stopping) pthread_cond_wait(&ctx->link_cv, &ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    while (!ctx->lanes.stopping) {
+        ctx->lanes.link_busy = esp__links_start(ctx, &until);
+        if (ctx->health.fatal) { /* the backend was told to abort: what is in flight is given up */
+            ctx->lanes.links[0].req = ctx->lanes.links[1].req = ctx->lanes.request.req =
+                NULL; /* the lanes stay busy: nothing starts */
+            ctx->lanes.link_busy = 0;
+            pthread_cond_broadcast(&ctx->lanes.done_cv);
+            if (!ctx->lanes.stopping) pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
             continue;
         }
-        if (!ctx->link_busy) {
+        if (!ctx->lanes.link_busy) {
             esp__links_idle(ctx, &yields, until);
             continue;
         }
         yields = 0;
-        pthread_mutex_unlock(&ctx->lock);
+        pthread_mutex_unlock(&ctx->lanes.lock);
         if (!esp__links_poll(ctx)) {
             uint64_t now = esp__now_ns();
             if (now - looked > 10000000u) {
                 looked = now;
                 esp__late_update(ctx, now);
             }
-            if (ESP_HAS(esp_backend, ctx->backend, progress))
-                ctx->backend->progress(ctx->comms[0], esp__links_pause(now, until));
+            if (ESP_HAS(esp_backend, ctx->job.backend, progress))
+                ctx->job.backend->progress(ctx->job.comms[0], esp__links_pause(now, until));
             else
                 sched_yield();
         }
-        pthread_mutex_lock(&ctx->lock);
+        pthread_mutex_lock(&ctx->lanes.lock);
     }
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_unlock(&ctx->lanes.lock);
     return NULL;
 }
 
 ESP__FN esp_status esp__executor_open(esp_ctx *ctx) {
-    int failed = pthread_create(&ctx->cpu_thread, NULL, esp__cpu_main, ctx);
-    if (!failed) ctx->threads = 1;
-    if (!failed) failed = pthread_create(&ctx->link_thread, NULL, esp__link_main, ctx);
-    if (!failed) ctx->threads = 2;
+    int failed = pthread_create(&ctx->lanes.cpu_thread, NULL, esp__cpu_main, ctx);
+    if (!failed) ctx->lanes.threads = 1;
+    if (!failed) failed = pthread_create(&ctx->lanes.link_thread, NULL, esp__link_main, ctx);
+    if (!failed) ctx->lanes.threads = 2;
     return failed ? esp__fail(ctx, ESP_E_NOMEM, "cannot start the lanes' threads: %s", strerror(failed)) : ESP_OK;
 }
 
 ESP__FN void esp__executor_close(esp_ctx *ctx) {
-    pthread_mutex_lock(&ctx->lock);
-    ctx->stopping = 1;
-    pthread_cond_broadcast(&ctx->cpu_cv);
-    pthread_cond_broadcast(&ctx->link_cv);
-    if (ctx->link_busy && ESP_HAS(esp_backend, ctx->backend, wake)) ctx->backend->wake(ctx->comms[0]);
-    pthread_mutex_unlock(&ctx->lock);
-    if (ctx->threads > 0) pthread_join(ctx->cpu_thread, NULL);
-    if (ctx->threads > 1) pthread_join(ctx->link_thread, NULL);
-    ctx->threads = 0;
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->lanes.stopping = 1;
+    pthread_cond_broadcast(&ctx->lanes.cpu_cv);
+    pthread_cond_broadcast(&ctx->lanes.link_cv);
+    if (ctx->lanes.link_busy && ESP_HAS(esp_backend, ctx->job.backend, wake)) ctx->job.backend->wake(ctx->job.comms[0]);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (ctx->lanes.threads > 0) pthread_join(ctx->lanes.cpu_thread, NULL);
+    if (ctx->lanes.threads > 1) pthread_join(ctx->lanes.link_thread, NULL);
+    ctx->lanes.threads = 0;
 }

@@ -6,8 +6,8 @@
 enum { ESP__OP_GRAIN = 65536, ESP__HALF_BLOCK = 1024 };
 
 static uint8_t *esp__at(const esp_ctx *ctx, const esp__op *op, esp__ref r) {
-    if (r.at == ESP__AT_DATA) return (uint8_t *)ctx->strategy.units[op->unit].data + r.offset;
-    return r.at == ESP__AT_ARENA ? ctx->arena + r.offset : NULL;
+    if (r.at == ESP__AT_DATA) return (uint8_t *)ctx->in_force.strategy.units[op->unit].data + r.offset;
+    return r.at == ESP__AT_ARENA ? ctx->in_force.arena + r.offset : NULL;
 }
 
 /* The op's numbers: element `begin` of the unit as f32. */
@@ -19,25 +19,25 @@ static void esp__args_init(const esp_ctx *ctx, const esp__op *op, esp_codec_args
     memset(a, 0, sizeof *a);
     memset(x, 0, sizeof *x);
     a->struct_size = sizeof *a;
-    a->step = ctx->step;
-    a->seed = ctx->seed;
+    a->step = ctx->steps.step;
+    a->seed = ctx->config.seed;
     a->source = op->source;
     a->comp_index = op->comp_index;
     a->n_reduced = op->n_reduced ? op->n_reduced : 1;
     a->beta = a->gamma = 1.0f;
     x->struct_size = sizeof *x;
     x->dtype = ESP_F32;
-    x->key = ctx->strategy.units[op->unit].key;
-    scratch->ptr = ctx->scratch;
-    scratch->bytes = ctx->scratch_bytes;
+    x->key = ctx->in_force.strategy.units[op->unit].key;
+    scratch->ptr = ctx->in_force.scratch;
+    scratch->bytes = ctx->in_force.scratch_bytes;
     scratch->dev.kind = ESP_CPU;
     scratch->dev.ordinal = 0;
-    if (ctx->scratch_bytes) a->scratch = scratch;
+    if (ctx->in_force.scratch_bytes) a->scratch = scratch;
     a->tensor = x;
 }
 
 static void esp__args_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp_tensor *x) {
-    const esp__work_unit *u = &ctx->strategy.units[op->unit];
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     x->count = r->length;
     x->rows = r->length == u->place.count ? u->rows : 0;
     x->cols = r->length == u->place.count ? u->cols : 0;
@@ -73,7 +73,7 @@ ESP__FN esp_status esp__compress_unfused(const esp__codec *c, esp_codec_args *a,
 
 static esp_status esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__feedback *f,
                                       esp_codec_args *a) {
-    const esp__work_unit *u = &ctx->strategy.units[op->unit];
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     const esp__codec *c = u->codec;
     uint64_t used = 0;
     esp_payload p;
@@ -81,7 +81,7 @@ static esp_status esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp
     esp_payload_header h;
     esp_status s;
     memset(&p, 0, sizeof p);
-    p.data.ptr = esp__at(ctx, op, op->slots) + ctx->program.slots[r->first_slot] * op->slot_bytes;
+    p.data.ptr = esp__at(ctx, op, op->slots) + ctx->in_force.program.slots[r->first_slot] * op->slot_bytes;
     p.data.bytes = op->slot_bytes;
     p.used = &used;
     a->payload = &p;
@@ -95,18 +95,18 @@ static esp_status esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp
     state.dev.ordinal = 0;
     a->state = state.ptr && state.bytes ? &state : NULL;
     if (a->residual && !(c->table->caps & ESP_CODEC_FUSED_RESIDUAL))
-        s = esp__compress_unfused(c, a, ctx->phi, ctx->phi + ctx->phi_count);
+        s = esp__compress_unfused(c, a, ctx->in_force.phi, ctx->in_force.phi + ctx->in_force.phi_count);
     else
         s = c->table->compress(c->self, a);
     if (s) return s;
     memcpy(&h, p.data.ptr, sizeof h);
-    if (h.flags & ESP_PAYLOAD_NONFINITE) ctx->stats.nonfinite++;
+    if (h.flags & ESP_PAYLOAD_NONFINITE) ctx->steps.stats.nonfinite++;
     return ESP_OK;
 }
 
 static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->strategy.units[op->unit];
-    esp__feedback *f = op->feedback >= 0 ? &ctx->feedback[op->feedback] : NULL;
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
     esp_codec_args a;
     esp_tensor x;
     esp_buf scratch;
@@ -115,7 +115,7 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
     if (f && f->residual_before) memcpy(f->residual_before, f->residual, f->count * 4u);
     if (f && f->state_before) memcpy(f->state_before, f->state, f->state_bytes);
     for (uint32_t i = 0; i < op->n_ranges; i++) {
-        const esp__range *r = &ctx->program.ranges[op->first_range + i];
+        const esp__range *r = &ctx->in_force.program.ranges[op->first_range + i];
         esp__args_range(ctx, op, r, &x);
         a.tensor = &x;
         esp_status s = esp__compress_range(ctx, op, r, f, &a);
@@ -129,7 +129,7 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
 }
 
 static esp_status esp__run_decompress(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->strategy.units[op->unit];
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     uint8_t *slots = esp__at(ctx, op, op->slots);
     esp_codec_args a;
     esp_tensor x;
@@ -137,14 +137,14 @@ static esp_status esp__run_decompress(esp_ctx *ctx, const esp__op *op) {
     esp__args_init(ctx, op, &a, &x, &scratch);
     a.mode = ESP_OUT_SET;
     a.n_payloads = op->n_sources;
-    a.payload = ctx->payloads;
+    a.payload = ctx->in_force.payloads;
     a.scale = op->scale;
     for (uint32_t i = 0; i < op->n_ranges; i++) {
-        const esp__range *r = &ctx->program.ranges[op->first_range + i];
+        const esp__range *r = &ctx->in_force.program.ranges[op->first_range + i];
         for (uint32_t q = 0; q < op->n_sources; q++) {
-            esp_payload *p = &ctx->payloads[q];
+            esp_payload *p = &ctx->in_force.payloads[q];
             memset(p, 0, sizeof *p);
-            p->data.ptr = slots + ctx->program.slots[r->first_slot + q] * op->slot_bytes;
+            p->data.ptr = slots + ctx->in_force.program.slots[r->first_slot + q] * op->slot_bytes;
             p->data.bytes = op->slot_bytes;
         }
         a.offset = u->place.begin + r->begin;
@@ -169,15 +169,15 @@ typedef struct esp__piece {
 
 static void esp__half_decode(const esp__piece *p, float *out, const uint16_t *in, float scale, uint64_t n) {
     if (p->dtype == ESP_F16)
-        half_f16_add_for(p->ctx->simd)(out, in, scale, 1, n);
+        half_f16_add_for(p->ctx->config.simd)(out, in, scale, 1, n);
     else
-        half_bf16_add_for(p->ctx->simd)(out, in, scale, 1, n);
+        half_bf16_add_for(p->ctx->config.simd)(out, in, scale, 1, n);
 }
 static void esp__half_encode(const esp__piece *p, uint16_t *out, const float *in, uint64_t n) {
     if (p->dtype == ESP_F16)
-        half_f16_encode_for(p->ctx->simd)(out, in, NULL, 1.0f, 1.0f, n);
+        half_f16_encode_for(p->ctx->config.simd)(out, in, NULL, 1.0f, 1.0f, n);
     else
-        half_bf16_encode_for(p->ctx->simd)(out, in, NULL, n);
+        half_bf16_encode_for(p->ctx->config.simd)(out, in, NULL, n);
 }
 
 static void esp__piece_run(void *arg, uint64_t begin, uint64_t end) {
@@ -221,21 +221,21 @@ static void esp__pack_run(esp_ctx *ctx, const esp__tensor *t, uint8_t *at, int p
 }
 
 static void esp__run_group(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->strategy.units[op->unit];
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     uint64_t e = u->dtype == ESP_F32 ? 4u : 2u, begin = 0;
     uint8_t *data = u->data;
     if (op->copy == ESP__COPY_PACK) {
-        esp__pack_run(ctx, &ctx->tensors[op->member], data + op->begin * e, 1);
+        esp__pack_run(ctx, &ctx->model.tensors[op->member], data + op->begin * e, 1);
         return;
     }
     for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++) {
-        esp__pack_run(ctx, &ctx->tensors[k], data + begin * e, 0);
-        begin += ctx->tensors[k].count;
+        esp__pack_run(ctx, &ctx->model.tensors[k], data + begin * e, 0);
+        begin += ctx->model.tensors[k].count;
     }
 }
 
 static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->strategy.units[op->unit];
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     if (op->copy == ESP__COPY_SWAP) { /* [outer][mid][inner] -> [mid][outer][inner] */
         const uint8_t *in = esp__at(ctx, op, op->src);
         uint8_t *out = esp__at(ctx, op, op->dst);
@@ -252,7 +252,7 @@ static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
     if (op->copy == ESP__COPY_FINALIZE) {
         esp_stream here = {{ESP_CPU, 0}, NULL};
         return u->codec->table->finalize(u->codec->self, esp__numbers(ctx, op, op->begin), op->length,
-                                         (uint32_t)ctx->size, here);
+                                         (uint32_t)ctx->job.size, here);
     }
     esp__piece p;
     p.ctx = ctx;
@@ -268,7 +268,7 @@ static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
 /* How much there is to do, for the token. */
 static uint64_t esp__op_elements(const esp_ctx *ctx, const esp__op *op) {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < op->n_ranges; i++) n += ctx->program.ranges[op->first_range + i].length;
+    for (uint32_t i = 0; i < op->n_ranges; i++) n += ctx->in_force.program.ranges[op->first_range + i].length;
     return op->kind == ESP__OP_DECOMPRESS ? n * op->n_sources : n;
 }
 

@@ -3,7 +3,7 @@
 #include "espresso_impl/executor/context.h"
 
 ESP__FN void esp__seat_of(const esp_ctx *ctx, uint32_t unit, esp__seat *at) {
-    const esp__topology *p = &ctx->topo;
+    const esp__topology *p = &ctx->job.topo;
     at->index[ESP__FLAT] = p->rank, at->size[ESP__FLAT] = p->size;
     at->index[ESP__INTRA] = p->local, at->size[ESP__INTRA] = p->n_local ? p->n_local : 1;
     at->index[ESP__INTER] = p->machine, at->size[ESP__INTER] = p->n_local ? p->n_machines : 1;
@@ -93,7 +93,7 @@ static void esp__from_f32(esp__compile *c, uint32_t step, double share) {
 }
 
 static int esp__wants_mean(const esp__compile *c) {
-    return !(c->u->flags & ESP_SUM) && c->ctx->size > 1 && !c->finalized;
+    return !(c->u->flags & ESP_SUM) && c->ctx->job.size > 1 && !c->finalized;
 }
 
 static int esp__power_of_two(uint64_t n) { return (n & (n - 1)) == 0; }
@@ -158,11 +158,12 @@ static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op)
 
 static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t begin, uint64_t length, uint64_t state) {
     esp_ctx *ctx = c->ctx;
-    uint64_t cap = (uint64_t)ctx->n_feedback * sizeof *ctx->feedback;
-    esp__feedback *grown = esp__grow(ctx, ctx->feedback, &cap, ((uint64_t)ctx->n_feedback + 1) * sizeof *grown);
+    uint64_t cap = (uint64_t)ctx->in_force.n_feedback * sizeof *ctx->in_force.feedback;
+    esp__feedback *grown =
+        esp__grow(ctx, ctx->in_force.feedback, &cap, ((uint64_t)ctx->in_force.n_feedback + 1) * sizeof *grown);
     if (!grown) return c->status = ESP_E_NOMEM, -1;
-    ctx->feedback = grown;
-    esp__feedback *f = &grown[ctx->n_feedback];
+    ctx->in_force.feedback = grown;
+    esp__feedback *f = &grown[ctx->in_force.n_feedback];
     memset(f, 0, sizeof *f);
     f->place = c->u->place;
     f->codec = esp__hash64(ESP__HASH0, c->u->codec->spec, strlen(c->u->codec->spec));
@@ -170,17 +171,17 @@ static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t be
     f->comp_index = op->comp_index;
     f->n_ranges = op->n_ranges;
     f->raw = op->raw;
-    f->keeper = (uint32_t)((int32_t)op->source == ctx->rank);
+    f->keeper = (uint32_t)((int32_t)op->source == ctx->job.rank);
     f->offset = begin;
     f->count = c->u->codec->feedback ? length : 0;
     f->state_bytes = state;
-    if (f->raw) c->u->raw_feedback = (int32_t)ctx->n_feedback;
-    return (int32_t)ctx->n_feedback++;
+    if (f->raw) c->u->raw_feedback = (int32_t)ctx->in_force.n_feedback;
+    return (int32_t)ctx->in_force.n_feedback++;
 }
 
 /* The lowest rank that holds the same region: replicas must draw the same noise. */
 static uint32_t esp__lowest_replica(const esp__compile *c) {
-    const esp__topology *p = &c->ctx->topo;
+    const esp__topology *p = &c->ctx->job.topo;
     if (c->region.replicated[ESP__FLAT]) return 0;
     int32_t m = c->region.replicated[ESP__INTER] ? 0 : p->machine, l = c->region.replicated[ESP__INTRA] ? 0 : p->local;
     return (uint32_t)(p->n_local ? p->ranks[m * p->n_local + l] : p->rank);
@@ -246,11 +247,11 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
 
 /* After the last step that changes numbers: sum becomes mean. Halves keep their share and need nothing. */
 static void esp__compile_mean(esp__compile *c, uint32_t i) {
-    uint64_t n = (uint64_t)c->ctx->size;
+    uint64_t n = (uint64_t)c->ctx->job.size;
     esp__op *op = c->p->n_ops > c->u->first_op ? &c->p->ops[c->p->n_ops - 1] : NULL;
     if (i != c->last_value || c->half || !esp__wants_mean(c) || !op) return;
     float scale = (float)(1.0 / (double)n);
-    if (op->step == i && op->kind == ESP__OP_COLLECTIVE && c->ctx->backend->caps & ESP_BACKEND_SCALE)
+    if (op->step == i && op->kind == ESP__OP_COLLECTIVE && c->ctx->job.backend->caps & ESP_BACKEND_SCALE)
         op->coll.scale = scale;
     else if (op->step == i && op->kind == ESP__OP_DECOMPRESS && esp__power_of_two(n))
         op->scale = scale; /* exact, so it does not matter whether a codec scales before or after it sums */
@@ -260,7 +261,7 @@ static void esp__compile_mean(esp__compile *c, uint32_t i) {
 
 static void esp__compile_finalize(esp__compile *c, uint32_t i) {
     if (c->finalized || !ESP_HAS(esp_codec, c->u->codec->table, finalize) ||
-        !esp__option_uses(&c->u->option, ESP__COMP) || esp__contributions(c) != (uint64_t)c->ctx->size)
+        !esp__option_uses(&c->u->option, ESP__COMP) || esp__contributions(c) != (uint64_t)c->ctx->job.size)
         return;
     esp__to_f32(c, i);
     esp__copy_op(c, ESP__COPY_FINALIZE, i, 1.0f);
@@ -290,7 +291,7 @@ static void esp__compile_decomp(esp__compile *c, uint32_t i) {
 }
 
 static void esp__op_links(esp__compile *c, esp__op *op, const esp__step *s) {
-    int several = c->ctx->topo.n_machines > 1;
+    int several = c->ctx->job.topo.n_machines > 1;
     op->level = s->level;
     op->both_links = s->level == ESP__FLAT && several;
     op->lane = s->level == ESP__INTRA || (s->level == ESP__FLAT && !several) ? ESP__LANE_INTRA : ESP__LANE_INTER;
@@ -354,7 +355,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
 static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     uint64_t before, n_before, after, n_after, e = esp__dtype_bytes(c->u->dtype);
-    int sums = s->role != ESP__SECOND, scales = (c->ctx->backend->caps & ESP_BACKEND_SCALE) != 0;
+    int sums = s->role != ESP__SECOND, scales = (c->ctx->job.backend->caps & ESP_BACKEND_SCALE) != 0;
     uint64_t n = (uint64_t)c->at.size[s->level];
     uint32_t swap;
     esp__from_f32(c, i, 1.0 / (double)esp__contributions(c));
@@ -404,7 +405,7 @@ static void esp__compile_pack(esp__compile *c) {
         op->copy = ESP__COPY_PACK;
         op->member = c->u->place.first + k;
         op->begin = begin;
-        op->length = c->ctx->tensors[op->member].count;
+        op->length = c->ctx->model.tensors[op->member].count;
         begin += op->length;
     }
 }
@@ -430,7 +431,7 @@ static void esp__compile_step(esp__compile *c, uint32_t i) {
 /* Halves: back into the gradient's own format, at the scale that was asked for. */
 static void esp__compile_half_end(esp__compile *c) {
     uint32_t last = c->u->option.n - 1;
-    double share = c->u->flags & ESP_SUM || c->finalized ? 1.0 : 1.0 / (double)c->ctx->size;
+    double share = c->u->flags & ESP_SUM || c->finalized ? 1.0 : 1.0 / (double)c->ctx->job.size;
     esp__from_f32(c, last, share);
     if (c->share < share * 0.999 || c->share > share * 1.001)
         esp__copy_op(c, ESP__COPY_SCALE, last, (float)(share / c->share));
@@ -440,8 +441,8 @@ static esp_status esp__compile_unit(esp_ctx *ctx, uint32_t unit) {
     esp__compile c;
     memset(&c, 0, sizeof c);
     c.ctx = ctx;
-    c.p = &ctx->program;
-    c.u = &ctx->strategy.units[unit];
+    c.p = &ctx->in_force.program;
+    c.u = &ctx->in_force.strategy.units[unit];
     c.unit = unit;
     c.half = c.u->dtype != ESP_F32;
     c.in_grad = 1;
@@ -469,9 +470,9 @@ static const char *esp__op_word(const esp__op *op) {
 
 /* Names for the timeline: "inter.allgather fc1.weight". */
 static esp_status esp__labels_make(esp_ctx *ctx) {
-    for (uint32_t i = 0; i < ctx->program.n_ops; i++) {
-        esp__op *op = &ctx->program.ops[i];
-        const esp__work_unit *u = &ctx->strategy.units[op->unit];
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        esp__op *op = &ctx->in_force.program.ops[i];
+        const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
         char step[40], text[72 + ESP__SPEC_MAX];
         esp__step_print(&u->option.steps[op->step], step, sizeof step);
         snprintf(text, sizeof text, "%s %s", op->kind == ESP__OP_COPY ? esp__op_word(op) : step, u->name);
@@ -482,7 +483,7 @@ static esp_status esp__labels_make(esp_ctx *ctx) {
 }
 
 ESP__FN void esp__program_free(esp_ctx *ctx) {
-    esp__program *p = &ctx->program;
+    esp__program *p = &ctx->in_force.program;
     for (uint32_t i = 0; i < p->n_ops; i++) esp__strfree(ctx, p->ops[i].label);
     esp__free(ctx, p->ops);
     esp__free(ctx, p->ranges);
@@ -490,10 +491,10 @@ ESP__FN void esp__program_free(esp_ctx *ctx) {
     memset(p, 0, sizeof *p);
 }
 
-/* Compiles all units; fills ctx->program and the shapes (not the memory) of ctx->feedback. */
+/* Compiles all units; fills ctx->in_force.program and the shapes (not the memory) of ctx->in_force.feedback. */
 ESP__FN esp_status esp__program_make(esp_ctx *ctx) {
-    memset(&ctx->program, 0, sizeof ctx->program);
-    for (uint32_t i = 0; i < ctx->strategy.n_units; i++) {
+    memset(&ctx->in_force.program, 0, sizeof ctx->in_force.program);
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
         esp_status s = esp__compile_unit(ctx, i);
         if (s) return s;
     }

@@ -50,7 +50,7 @@ typedef struct esp__op {
     uint64_t own_slot; /* at src: whose headers are like those at dst                       */
     /* compress, decompress */
     uint32_t first_range, n_ranges, n_sources;
-    int32_t feedback; /* index in ctx->feedback, or -1                                      */
+    int32_t feedback; /* index in ctx->in_force.feedback, or -1                                      */
     uint32_t source, n_reduced;
     esp__ref data, slots; /* element 0 of the unit as f32; slot 0                         */
     uint64_t slot_bytes;

@@ -82,16 +82,16 @@ static void esp__state_put(esp__state_out *o, const void *data, uint64_t n) {
 }
 
 static void esp__state_put_body(const esp_ctx *ctx, esp__state_out *o) {
-    esp__state_put(o, ctx->strategy.text, strlen(ctx->strategy.text));
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        const esp__tensor *t = &ctx->tensors[i];
+    esp__state_put(o, ctx->in_force.strategy.text, strlen(ctx->in_force.strategy.text));
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
         esp__state_tensor x = {t->count, (uint32_t)strlen(t->name), t->carry != NULL};
         esp__state_put(o, &x, sizeof x);
         esp__state_put(o, t->name, x.name_bytes);
         if (t->carry) esp__state_put(o, t->carry, t->count * sizeof(float));
     }
-    for (uint32_t i = 0; i < ctx->n_feedback; i++) {
-        const esp__feedback *f = &ctx->feedback[i];
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        const esp__feedback *f = &ctx->in_force.feedback[i];
         esp__state_comp x = esp__state_comp_of(f);
         esp__state_put(o, &x, sizeof x);
         if (f->residual) esp__state_put(o, f->residual, f->count * sizeof(float));
@@ -106,14 +106,14 @@ static esp__state_head esp__state_head_of(const esp_ctx *ctx) {
     esp__state_put_body(ctx, &count);
     memcpy(h.magic, esp__state_magic, sizeof h.magic);
     h.version = ESP__STATE_VERSION;
-    h.rank = ctx->rank;
-    h.size = ctx->size;
-    h.n_tensors = ctx->n_tensors;
-    h.n_feedback = ctx->n_feedback;
-    h.text_bytes = (uint32_t)strlen(ctx->strategy.text);
-    h.step = ctx->step;
-    h.seed = ctx->seed;
-    h.strategy_hash = ctx->strategy.hash;
+    h.rank = ctx->job.rank;
+    h.size = ctx->job.size;
+    h.n_tensors = ctx->model.n_tensors;
+    h.n_feedback = ctx->in_force.n_feedback;
+    h.text_bytes = (uint32_t)strlen(ctx->in_force.strategy.text);
+    h.step = ctx->steps.step;
+    h.seed = ctx->config.seed;
+    h.strategy_hash = ctx->in_force.strategy.hash;
     h.body_bytes = count.bytes;
     h.head_sum = esp__state_sum(0, &h, offsetof(esp__state_head, head_sum));
     return h;
@@ -154,7 +154,7 @@ static const void *esp__state_take(esp__state_in *in, uint64_t n) {
 }
 
 static void esp__state_in_free(esp_ctx *ctx, esp__state_in *in) {
-    for (uint32_t i = 0; in->carry && i < ctx->n_tensors; i++)
+    for (uint32_t i = 0; in->carry && i < ctx->model.n_tensors; i++)
         if (in->carry[i]) esp__free(ctx, in->carry[i]);
     if (in->carry) esp__free(ctx, in->carry);
     if (in->body) esp__free(ctx, in->body);
@@ -178,12 +178,12 @@ static esp_status esp__state_head_check(const esp_ctx *ctx, const esp__state_hea
                          (unsigned)h->version, (int)ESP__STATE_OLDEST, (int)ESP__STATE_VERSION);
     if (h->head_sum != esp__state_sum(0, h, offsetof(esp__state_head, head_sum)))
         return esp__state_corrupt(ctx, "the state is damaged (the checksum of its head is wrong)");
-    if (h->size != ctx->size || h->rank != ctx->rank)
+    if (h->size != ctx->job.size || h->rank != ctx->job.rank)
         return esp__fail(
             ctx, ESP_E_MISMATCH,
             "the state is of rank %d of %d, this is rank %d of %d: residuals belong to one rank, so resume "
             "with as many ranks as saved it",
-            (int)h->rank, (int)h->size, (int)ctx->rank, (int)ctx->size);
+            (int)h->rank, (int)h->size, (int)ctx->job.rank, (int)ctx->job.size);
     return ESP_OK;
 }
 
@@ -202,11 +202,11 @@ static esp_status esp__state_take_text(esp_ctx *ctx, esp__state_in *in) {
 
 /* Tensors must be the same, in the same order. Takes memory for what they carry. */
 static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
-    if (in->head.n_tensors != ctx->n_tensors)
+    if (in->head.n_tensors != ctx->model.n_tensors)
         return esp__fail(ctx, ESP_E_MISMATCH, "the state was saved for another model: it has %u tensors, this one %u",
-                         (unsigned)in->head.n_tensors, (unsigned)ctx->n_tensors);
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        const esp__tensor *t = &ctx->tensors[i];
+                         (unsigned)in->head.n_tensors, (unsigned)ctx->model.n_tensors);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
         const void *p = esp__state_take(in, sizeof(esp__state_tensor)), *carry = NULL;
         const char *name;
         esp__state_tensor x;
@@ -238,9 +238,9 @@ static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, es
     uint64_t room = 0;
     if (!p) return esp__state_corrupt(ctx, "the state ends too early");
     memcpy(&x, p, sizeof x);
-    if (x.place.n == 0 || x.place.first >= ctx->n_tensors || x.place.n > ctx->n_tensors - x.place.first)
+    if (x.place.n == 0 || x.place.first >= ctx->model.n_tensors || x.place.n > ctx->model.n_tensors - x.place.first)
         return esp__state_corrupt(ctx, "the state has a Comp of no tensor");
-    for (uint32_t k = 0; k < x.place.n; k++) room += ctx->tensors[x.place.first + k].count;
+    for (uint32_t k = 0; k < x.place.n; k++) room += ctx->model.tensors[x.place.first + k].count;
     if (x.place.begin > room || x.place.count > room - x.place.begin || (x.place.n > 1 && x.place.count != room) ||
         x.offset > x.place.count || x.count > x.place.count - x.offset)
         return esp__state_corrupt(ctx, "the state has a Comp beyond its tensor's elements");
@@ -261,8 +261,8 @@ static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, es
 /* Feedback may move with its elements between units and options, as in esp_strategy_set; but it is not given to another
  * codec unasked. */
 static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in *in, const esp__feedback *was) {
-    for (uint32_t i = 0; i < ctx->n_feedback; i++) {
-        const esp__feedback *now = &ctx->feedback[i];
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        const esp__feedback *now = &ctx->in_force.feedback[i];
         if (now->codec == was->codec || now->place.first >= was->place.first + was->place.n ||
             was->place.first >= now->place.first + now->place.n)
             continue;
@@ -274,8 +274,8 @@ static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in
                          "the state was saved under another strategy (%016llx, here %016llx), with another codec for "
                          "tensor '%s': start with the codec that it was saved with; esp_strategy_set may change it "
                          "afterwards",
-                         (unsigned long long)in->head.strategy_hash, (unsigned long long)ctx->strategy.hash,
-                         ctx->tensors[now->place.first].name);
+                         (unsigned long long)in->head.strategy_hash, (unsigned long long)ctx->in_force.strategy.hash,
+                         ctx->model.tensors[now->place.first].name);
     }
     return ESP_OK;
 }
@@ -296,9 +296,10 @@ static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
 /* Do the Comps fit the strategy in force? What has no place in it is added to what tensors carry. */
 static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
     esp_status s = ESP_OK;
-    in->same = in->head.n_feedback == ctx->n_feedback;
+    in->same = in->head.n_feedback == ctx->in_force.n_feedback;
     for (uint32_t i = 0; i < in->head.n_feedback && in->same; i++) {
-        esp__state_comp there = esp__state_comp_of(&in->feedback[i]), here = esp__state_comp_of(&ctx->feedback[i]);
+        esp__state_comp there = esp__state_comp_of(&in->feedback[i]),
+                        here = esp__state_comp_of(&ctx->in_force.feedback[i]);
         in->same = !memcmp(&there, &here, sizeof here);
     }
     if (in->same) return ESP_OK;
@@ -309,8 +310,8 @@ static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
 
 /* The Comps' values become those of the context. Cannot fail. */
 static void esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) {
-    for (uint32_t i = 0; i < ctx->n_feedback; i++) {
-        esp__feedback *f = &ctx->feedback[i];
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        esp__feedback *f = &ctx->in_force.feedback[i];
         const esp__feedback *was = in->same ? &in->feedback[i] : NULL;
         if (f->residual) memset(f->residual, 0, f->count * sizeof(float));
         if (f->state) memset(f->state, 0, f->state_bytes);
@@ -330,7 +331,7 @@ static esp_status esp__state_fetch(esp_ctx *ctx, esp_io_fn read, void *user, esp
     if (in->head.body_bytes > UINT64_MAX - 64) return esp__state_corrupt(ctx, "the state has an impossible size");
     in->bytes = in->head.body_bytes + sizeof stored;
     in->body = (uint8_t *)esp__alloc(ctx, in->bytes);
-    in->carry = (float **)esp__alloc(ctx, ctx->n_tensors * sizeof *in->carry + 1);
+    in->carry = (float **)esp__alloc(ctx, ctx->model.n_tensors * sizeof *in->carry + 1);
     if (!in->body || !in->carry)
         return esp__fail(ctx, ESP_E_NOMEM, "no memory to read a state of %llu bytes", (unsigned long long)in->bytes);
     if (read(user, in->body, in->bytes) != ESP_OK)
@@ -351,7 +352,7 @@ typedef struct esp__state_vote {
 
 /* All ranks learn whether all are well, and (loading) at the same step. `mine` is this rank's result, its text set. */
 static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__state_head *loaded, const char *verb) {
-    uint64_t bytes = (uint64_t)ctx->size * sizeof(esp__state_vote);
+    uint64_t bytes = (uint64_t)ctx->job.size * sizeof(esp__state_vote);
     esp__state_vote vote = {mine, 0, 0, 0, 0}, *all;
     char text[ESP__ERROR_MAX];
     esp_status s;
@@ -359,19 +360,19 @@ static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__sta
     snprintf(text, sizeof text, "%s", mine == ESP_OK ? "" : esp_last_error(ctx)); /* the exchange may overwrite it */
     all = (esp__state_vote *)esp__alloc(ctx, bytes);
     if (!all) return esp__fail(ctx, ESP_E_NOMEM, "no memory to agree on a state");
-    s = esp__peers_allgather(ctx->peers, NULL, ctx->size, &vote, all, sizeof vote);
+    s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &vote, all, sizeof vote);
     if (mine != ESP_OK) s = esp__fail(ctx, mine, "%s", text);
-    for (int32_t r = 0; s == ESP_OK && r < ctx->size; r++)
+    for (int32_t r = 0; s == ESP_OK && r < ctx->job.size; r++)
         if (all[r].status != ESP_OK)
             s = esp__fail(ctx, all[r].status, "rank %d could not %s its state (%s; see its own error): no rank did",
                           (int)r, verb, esp_status_text(all[r].status));
-    for (int32_t r = 1; s == ESP_OK && r < ctx->size; r++)
+    for (int32_t r = 1; s == ESP_OK && r < ctx->job.size; r++)
         if (all[r].strategy != all[0].strategy)
             s = esp__fail(ctx, ESP_E_MISMATCH,
                           "rank 0's state was saved under strategy %016llx, rank %d's under %016llx: nothing was "
                           "loaded; give every rank the file of one save",
                           (unsigned long long)all[0].strategy, (int)r, (unsigned long long)all[r].strategy);
-    for (int32_t r = 1; s == ESP_OK && r < ctx->size; r++)
+    for (int32_t r = 1; s == ESP_OK && r < ctx->job.size; r++)
         if (all[r].step != all[0].step || all[r].seed != all[0].seed)
             s = esp__fail(
                 ctx, ESP_E_MISMATCH,
@@ -384,18 +385,18 @@ static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__sta
 }
 
 static void esp__state_apply(esp_ctx *ctx, esp__state_in *in) {
-    pthread_mutex_lock(&ctx->lock);
-    ctx->step = in->head.step;
-    ctx->seed = in->head.seed;
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        esp__tensor *t = &ctx->tensors[i];
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->steps.step = in->head.step;
+    ctx->config.seed = in->head.seed;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        esp__tensor *t = &ctx->model.tensors[i];
         if (t->carry) esp__free(ctx, t->carry);
         esp__spent_free(ctx, t);
         t->carry = in->carry[i];
         in->carry[i] = NULL;
     }
     esp__state_apply_comps(ctx, in);
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
 static esp_status esp__state_allowed(const esp_ctx *ctx, const char *what, int has_argument) {
@@ -409,8 +410,8 @@ static esp_status esp__state_allowed(const esp_ctx *ctx, const char *what, int h
 /* Where the autopilot chooses the strategy, the saved one is put in force first, on all ranks: they have agreed that all of
  * them have it. *before gets the text to go back to. */
 static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in, char **before) {
-    if (!in->text || in->head.strategy_hash == ctx->strategy.hash) return ESP_OK;
-    *before = esp__strdup(ctx, ctx->strategy.text);
+    if (!in->text || in->head.strategy_hash == ctx->in_force.strategy.hash) return ESP_OK;
+    *before = esp__strdup(ctx, ctx->in_force.strategy.text);
     esp_status s = *before ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "no memory to change the strategy");
     s = esp__state_agree(ctx, s, NULL, "load");
     return s != ESP_OK ? s : esp_strategy_set(ctx, in->text);
@@ -431,7 +432,7 @@ static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn re
     if (s == ESP_OK) esp__state_apply(ctx, &in);
     if (s == ESP_OK && chosen) esp__auto_loaded(ctx);
     snprintf(text, sizeof text, "%s", s == ESP_OK ? "" : esp_last_error(ctx));
-    if (s != ESP_OK && before && asked && !ctx->fatal && esp_strategy_set(ctx, before) == ESP_OK)
+    if (s != ESP_OK && before && asked && !ctx->health.fatal && esp_strategy_set(ctx, before) == ESP_OK)
         esp__fail(ctx, s, "%s", text);
     esp__strfree(ctx, before);
     esp__state_in_free(ctx, &in);

@@ -14,7 +14,7 @@ static esp_status esp__file_read(void *user, void *data, uint64_t bytes) {
 }
 
 static esp_status esp__state_path(const esp_ctx *ctx, const char *path, char *out, size_t cap) {
-    if ((size_t)snprintf(out, cap, "%s.r%dof%d", path, (int)ctx->rank, (int)ctx->size) + 8 < cap) return ESP_OK;
+    if ((size_t)snprintf(out, cap, "%s.r%dof%d", path, (int)ctx->job.rank, (int)ctx->job.size) + 8 < cap) return ESP_OK;
     return esp__fail(ctx, ESP_E_ARG, "the state's path is too long");
 }
 
@@ -74,7 +74,7 @@ static esp_status esp__state_not_found(const esp_ctx *ctx, const char *path, con
     for (struct dirent *e; d && !other[0] && (e = readdir(d));) {
         int rank, size, end = 0;
         if (strncmp(e->d_name, base, n) == 0 && sscanf(e->d_name + n, ".r%dof%d%n", &rank, &size, &end) == 2 &&
-            !e->d_name[n + (size_t)end] && size != ctx->size)
+            !e->d_name[n + (size_t)end] && size != ctx->job.size)
             snprintf(other, sizeof other, " There is a state of %d ranks: resume with as many.", size);
     }
     if (d) closedir(d);

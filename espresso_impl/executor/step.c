@@ -5,7 +5,7 @@
 
 static esp_status esp__usable(const esp_ctx *ctx) {
     if (!ctx) return esp__fail(NULL, ESP_E_ARG, "the context is NULL");
-    if (ctx->owner_pid != (int32_t)getpid())
+    if (ctx->config.owner_pid != (int32_t)getpid())
         return esp__fail(ctx, ESP_E_STATE, "the context was opened before fork(): open a new one in the child");
     return ESP_OK;
 }
@@ -14,24 +14,26 @@ static esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id) {
     esp_status s = esp__usable(ctx);
     if (s) return s;
     if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "call esp_start before pushing or waiting");
-    if (id >= ctx->n_tensors)
-        return esp__fail(ctx, ESP_E_ARG, "there is no tensor %u: ids go from 0 to %u", id, ctx->n_tensors - 1);
+    if (id >= ctx->model.n_tensors)
+        return esp__fail(ctx, ESP_E_ARG, "there is no tensor %u: ids go from 0 to %u", id, ctx->model.n_tensors - 1);
     return ESP_OK;
 }
 
 /* Lock held. */
-static esp_status esp__dead(const esp_ctx *ctx) { return esp__fail(ctx, ctx->fatal, "%s", ctx->fatal_text); }
+static esp_status esp__dead(const esp_ctx *ctx) {
+    return esp__fail(ctx, ctx->health.fatal, "%s", ctx->health.fatal_text);
+}
 
 /* The programs of tensor `id`'s units begin, or go on where a group waited for it. Lock held. */
 static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now) {
-    esp__tensor *t = &ctx->tensors[id];
+    esp__tensor *t = &ctx->model.tensors[id];
     t->grad = grad;
     t->phase = ESP__PUSHED;
     t->units_left = t->n_units;
-    ctx->n_pushed++;
-    ctx->step_open = 1;
+    ctx->steps.n_pushed++;
+    ctx->steps.open = 1;
     for (uint32_t i = t->first_unit; i < t->first_unit + t->n_units; i++) {
-        esp__work_unit *u = &ctx->strategy.units[i];
+        esp__work_unit *u = &ctx->in_force.strategy.units[i];
         u->phase = ESP__PUSHED;
         if (!esp__unit_is_group(u))
             u->data = (uint8_t *)grad + u->place.begin * (t->dtype == ESP_F32 ? 4u : 2u);
@@ -57,7 +59,7 @@ static void esp__carry_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
             h[i] = (uint16_t)(t->dtype == ESP_F16 ? half_to_f16(x) : half_to_bf16(x));
         }
     }
-    if (ctx->flags & ESP_DISCARDABLE)
+    if (ctx->config.flags & ESP_DISCARDABLE)
         t->spent = t->carry;
     else
         esp__free(ctx, t->carry);
@@ -73,7 +75,7 @@ static void esp__spent_free(esp_ctx *ctx, esp__tensor *t) {
 ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream) {
     esp_status s = esp__usable_id(ctx, id);
     if (s) return s;
-    esp__tensor *t = &ctx->tensors[id];
+    esp__tensor *t = &ctx->model.tensors[id];
     if (!grad)
         return esp__fail(ctx, ESP_E_ARG, "tensor '%s': the gradient is NULL (esp_push_zero takes part without one)",
                          t->name);
@@ -81,27 +83,28 @@ ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stre
         return esp__fail(ctx, ESP_E_UNSUPPORTED,
                          "tensor '%s': only CPU streams are supported: pass a zeroed esp_stream", t->name);
     uint64_t now = esp__now_ns();
-    pthread_mutex_lock(&ctx->lock);
-    if (ctx->fatal) {
+    pthread_mutex_lock(&ctx->lanes.lock);
+    if (ctx->health.fatal) {
         s = esp__dead(ctx);
     } else if (t->phase != ESP__IDLE) {
         s = esp__fail(ctx, ESP_E_STATE, "tensor '%s' was already pushed in this step%s", t->name,
                       t->phase == ESP__DONE ? ": end the step with esp_wait_all first" : "");
-    } else if (ctx->step_closed) {
+    } else if (ctx->steps.closed) {
         s = esp__fail(ctx, ESP_E_STATE,
                       "tensor '%s': the step was ended: call esp_wait_all before pushing for the next one", t->name);
     } else {
         esp__spent_free(ctx, t);
         if (t->carry) esp__carry_in(ctx, t, grad);
         if (ctx->trace) { /* what the caller computed between two pushes is this tensor's backward */
-            if (ctx->step_open)
-                esp__trace_add(ctx->trace, ESP__LANE_COMPUTE, t->name, id, ctx->step, ctx->last_push_ns, now, 0);
-            ctx->last_push_ns = esp__now_ns();
+            if (ctx->steps.open)
+                esp__trace_add(ctx->trace, ESP__LANE_COMPUTE, t->name, id, ctx->steps.step, ctx->steps.last_push_ns,
+                               now, 0);
+            ctx->steps.last_push_ns = esp__now_ns();
         }
         esp__push_locked(ctx, id, grad, now);
         esp__meter_push(ctx, t, now);
     }
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
 }
 
@@ -110,48 +113,48 @@ static uint64_t esp__tensor_bytes(const esp__tensor *t) { return t->count * (t->
 ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_stream stream) {
     esp_status s = esp__usable_id(ctx, id);
     if (s) return s;
-    if (!out) return esp__fail(ctx, ESP_E_ARG, "tensor '%s': out is NULL", ctx->tensors[id].name);
-    pthread_mutex_lock(&ctx->lock);
-    int busy = ctx->tensors[id].phase != ESP__IDLE; /* then `out` may be in use: let esp_push refuse it */
-    pthread_mutex_unlock(&ctx->lock);
-    if (!busy) memset(out, 0, (size_t)esp__tensor_bytes(&ctx->tensors[id]));
+    if (!out) return esp__fail(ctx, ESP_E_ARG, "tensor '%s': out is NULL", ctx->model.tensors[id].name);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    int busy = ctx->model.tensors[id].phase != ESP__IDLE; /* then `out` may be in use: let esp_push refuse it */
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (!busy) memset(out, 0, (size_t)esp__tensor_bytes(&ctx->model.tensors[id]));
     return esp_push(ctx, id, out, stream);
 }
 
 /* ---- waiting: lock held ------------------------------------------------------------------------------------------- */
 static void esp__wait_begin(esp_ctx *ctx) {
-    if (!ctx->waiters++) {
-        ctx->wait_since_ns = esp__now_ns();
-        pthread_cond_signal(&ctx->link_cv); /* an idle link thread must watch the time now */
+    if (!ctx->lanes.waiters++) {
+        ctx->lanes.wait_since_ns = esp__now_ns();
+        pthread_cond_signal(&ctx->lanes.link_cv); /* an idle link thread must watch the time now */
     }
 }
 
 /* One look at the condition was negative: sleeps. After an error, until no lane touches the caller's memory any more. */
 static int esp__wait_more(esp_ctx *ctx) {
-    if (ctx->fatal && !ctx->link_busy && !ctx->cpu_busy) return 0;
-    pthread_cond_wait(&ctx->done_cv, &ctx->lock);
+    if (ctx->health.fatal && !ctx->lanes.link_busy && !ctx->lanes.cpu_busy) return 0;
+    pthread_cond_wait(&ctx->lanes.done_cv, &ctx->lanes.lock);
     return 1;
 }
 
 ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
     esp_status s = esp__usable_id(ctx, id);
     if (s) return s;
-    esp__tensor *t = &ctx->tensors[id];
-    pthread_mutex_lock(&ctx->lock);
+    esp__tensor *t = &ctx->model.tensors[id];
+    pthread_mutex_lock(&ctx->lanes.lock);
     if (t->phase == ESP__IDLE) {
-        s = ctx->fatal
+        s = ctx->health.fatal
                 ? esp__dead(ctx)
                 : esp__fail(ctx, ESP_E_STATE, "tensor '%s' was not pushed in this step: nothing to wait for", t->name);
     } else {
         esp__wait_begin(ctx);
-        ctx->waiters_one++;
+        ctx->lanes.waiters_one++;
         while (t->phase != ESP__DONE && esp__wait_more(ctx)) {
         }
-        ctx->waiters_one--;
-        ctx->waiters--;
+        ctx->lanes.waiters_one--;
+        ctx->lanes.waiters--;
         if (t->phase != ESP__DONE) s = esp__dead(ctx);
     }
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
 }
 
@@ -164,29 +167,30 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
 ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id) {
     esp_status s = esp__usable_id(ctx, id);
     if (s) return s;
-    esp__tensor *t = &ctx->tensors[id];
-    pthread_mutex_lock(&ctx->lock);
+    esp__tensor *t = &ctx->model.tensors[id];
+    pthread_mutex_lock(&ctx->lanes.lock);
     if (t->phase == ESP__DONE)
         s = ESP_OK;
-    else if (ctx->fatal)
+    else if (ctx->health.fatal)
         s = esp__dead(ctx);
     else if (t->phase == ESP__IDLE)
         s = esp__fail(ctx, ESP_E_STATE, "tensor '%s' was not pushed in this step", t->name);
     else
         s = ESP_PENDING;
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
 }
 
 /* Tensors that nobody pushed take part with zeros, so that peers go on. Lock held. */
 static esp_status esp__push_missing(esp_ctx *ctx) {
     uint64_t now = esp__now_ns();
-    ctx->missing_text[0] = 0;
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        esp__tensor *t = &ctx->tensors[i];
-        size_t len = strlen(ctx->missing_text);
+    ctx->steps.missing_text[0] = 0;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        esp__tensor *t = &ctx->model.tensors[i];
+        size_t len = strlen(ctx->steps.missing_text);
         if (t->phase != ESP__IDLE) continue;
-        snprintf(ctx->missing_text + len, sizeof ctx->missing_text - len, "%s'%s'", len ? ", " : "", t->name);
+        snprintf(ctx->steps.missing_text + len, sizeof ctx->steps.missing_text - len, "%s'%s'", len ? ", " : "",
+                 t->name);
         t->zeros = esp__alloc(ctx, esp__tensor_bytes(t));
         if (!t->zeros) {
             char text[ESP__ERROR_MAX];
@@ -207,72 +211,72 @@ static esp_status esp__missing_error(const esp_ctx *ctx) {
         ctx, ESP_E_STATE,
         "never pushed in this step: %s. It took part with zeros so that other ranks go on; call esp_push_zero "
         "for a tensor that is unused in a step",
-        ctx->missing_text);
+        ctx->steps.missing_text);
 }
 
 /* Lock held. */
 static esp_status esp__close_step(esp_ctx *ctx) {
-    if (ctx->fatal) return esp__dead(ctx);
-    if (ctx->step_closed) return ESP_OK;
-    if (!ctx->n_pushed && !ctx->step_open && ctx->n_tensors == 0) return ESP_OK;
-    ctx->step_closed = 1;
+    if (ctx->health.fatal) return esp__dead(ctx);
+    if (ctx->steps.closed) return ESP_OK;
+    if (!ctx->steps.n_pushed && !ctx->steps.open && ctx->model.n_tensors == 0) return ESP_OK;
+    ctx->steps.closed = 1;
     esp_status s = esp__push_missing(ctx);
     if (s) return esp__dead(ctx);
-    return ctx->missing_text[0] ? esp__missing_error(ctx) : ESP_OK;
+    return ctx->steps.missing_text[0] ? esp__missing_error(ctx) : ESP_OK;
 }
 
 ESPRESSO_API esp_status esp_step_end(esp_ctx *ctx) {
     esp_status s = esp__usable(ctx);
     if (s) return s;
     if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "call esp_start first");
-    pthread_mutex_lock(&ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
     s = esp__close_step(ctx);
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
 }
 
 /* All tensors are done: the next step may begin. Lock held. */
 static void esp__next_step(esp_ctx *ctx) {
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        esp__tensor *t = &ctx->tensors[i];
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        esp__tensor *t = &ctx->model.tensors[i];
         t->phase = ESP__IDLE;
         t->grad = NULL;
         if (t->zeros) esp__free(ctx, t->zeros);
         t->zeros = NULL;
     }
-    for (uint32_t i = 0; i < ctx->strategy.n_units; i++) {
-        ctx->strategy.units[i].phase = ESP__IDLE;
-        ctx->strategy.units[i].pc = 0;
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
+        ctx->in_force.strategy.units[i].phase = ESP__IDLE;
+        ctx->in_force.strategy.units[i].pc = 0;
     }
-    for (int k = 0; k < 2; k++) ctx->links[k].cursor = 0;
-    ctx->n_pushed = ctx->n_done = 0;
-    ctx->step_closed = ctx->step_open = 0;
-    ctx->missing_text[0] = 0;
-    ctx->last_push_ns = 0;
-    ctx->step++;
-    ctx->stats.steps++;
+    for (int k = 0; k < 2; k++) ctx->lanes.links[k].cursor = 0;
+    ctx->steps.n_pushed = ctx->steps.n_done = 0;
+    ctx->steps.closed = ctx->steps.open = 0;
+    ctx->steps.missing_text[0] = 0;
+    ctx->steps.last_push_ns = 0;
+    ctx->steps.step++;
+    ctx->steps.stats.steps++;
 }
 
 ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     esp_status s = esp__usable(ctx), missing;
     if (s) return s;
     if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "call esp_start first");
-    pthread_mutex_lock(&ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
     esp__close_step(ctx);
     esp__wait_begin(ctx);
-    while (ctx->n_done < ctx->n_tensors && esp__wait_more(ctx)) {
+    while (ctx->steps.n_done < ctx->model.n_tensors && esp__wait_more(ctx)) {
     }
-    ctx->waiters--;
-    if (ctx->n_done < ctx->n_tensors) {
+    ctx->lanes.waiters--;
+    if (ctx->steps.n_done < ctx->model.n_tensors) {
         s = esp__dead(ctx);
     } else {
-        missing = ctx->missing_text[0] ? esp__missing_error(ctx) : ESP_OK;
+        missing = ctx->steps.missing_text[0] ? esp__missing_error(ctx) : ESP_OK;
         esp__meter_step(ctx);
         esp__next_step(ctx);
         s = missing;
     }
-    pthread_mutex_unlock(&ctx->lock);
-    if (ctx->fatal) return s;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (ctx->health.fatal) return s;
     /* what comes after a step is the same on all ranks, whether this one forgot a tensor or not */
     char text[ESP__ERROR_MAX];
     snprintf(text, sizeof text, "%s", s ? esp_last_error(ctx) : "");
@@ -284,8 +288,8 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
 ESP__FN esp_status esp__between_steps(const esp_ctx *ctx, const char *what) {
     esp_status s = esp__usable(ctx);
     if (s) return s;
-    if (ctx->fatal) return esp__dead(ctx);
-    if (ctx->step_open || ctx->step_closed)
+    if (ctx->health.fatal) return esp__dead(ctx);
+    if (ctx->steps.open || ctx->steps.closed)
         return esp__fail(ctx, ESP_E_STATE, "%s: a step is under way: call esp_wait_all first", what);
     return ESP_OK;
 }
@@ -293,16 +297,16 @@ ESP__FN esp_status esp__between_steps(const esp_ctx *ctx, const char *what) {
 ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx) {
     esp_status s = esp__between_steps(ctx, "esp_discard_step");
     if (s) return s;
-    if (!(ctx->flags & ESP_DISCARDABLE))
+    if (!(ctx->config.flags & ESP_DISCARDABLE))
         return esp__fail(ctx, ESP_E_STATE, "esp_discard_step needs ESP_DISCARDABLE in esp_config.flags");
-    if (!ctx->stats.steps) return esp__fail(ctx, ESP_E_STATE, "esp_discard_step: no step was made yet");
-    for (uint32_t i = 0; i < ctx->n_feedback; i++) {
-        esp__feedback *f = &ctx->feedback[i];
+    if (!ctx->steps.stats.steps) return esp__fail(ctx, ESP_E_STATE, "esp_discard_step: no step was made yet");
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        esp__feedback *f = &ctx->in_force.feedback[i];
         if (f->residual) memcpy(f->residual, f->residual_before, f->count * 4u);
         if (f->state) memcpy(f->state, f->state_before, f->state_bytes);
     }
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        esp__tensor *t = &ctx->tensors[i];
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        esp__tensor *t = &ctx->model.tensors[i];
         if (!t->spent) continue;
         t->carry = t->spent;
         t->spent = NULL;
@@ -315,11 +319,11 @@ ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor) {
     if (s) return s;
     if (!(factor > 0.0f && factor < 1e30f))
         return esp__fail(ctx, ESP_E_ARG, "esp_feedback_scale: the factor must be a number > 0, not %g", (double)factor);
-    for (uint32_t i = 0; i < ctx->n_feedback; i++)
-        for (uint64_t k = 0; k < ctx->feedback[i].count; k++) ctx->feedback[i].residual[k] *= factor;
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) /* feedback that is on its way is feedback */
-        for (uint64_t k = 0; ctx->tensors[i].carry && k < ctx->tensors[i].count; k++)
-            ctx->tensors[i].carry[k] *= factor;
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++)
+        for (uint64_t k = 0; k < ctx->in_force.feedback[i].count; k++) ctx->in_force.feedback[i].residual[k] *= factor;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) /* feedback that is on its way is feedback */
+        for (uint64_t k = 0; ctx->model.tensors[i].carry && k < ctx->model.tensors[i].count; k++)
+            ctx->model.tensors[i].carry[k] *= factor;
     return ESP_OK;
 }
 
@@ -327,21 +331,21 @@ ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor) {
 ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what) {
     esp_status s = esp__between_steps(ctx, what);
     if (s) return s;
-    pthread_mutex_lock(&ctx->lock);
-    memset(&ctx->request, 0, sizeof ctx->request);
-    ctx->request.coll = *c;
-    ctx->request.level = level;
-    ctx->request.wanted = 1;
+    pthread_mutex_lock(&ctx->lanes.lock);
+    memset(&ctx->lanes.request, 0, sizeof ctx->lanes.request);
+    ctx->lanes.request.coll = *c;
+    ctx->lanes.request.level = level;
+    ctx->lanes.request.wanted = 1;
     esp__wait_begin(ctx);
-    pthread_cond_signal(&ctx->link_cv);
-    while (!ctx->request.done && esp__wait_more(ctx)) {
+    pthread_cond_signal(&ctx->lanes.link_cv);
+    while (!ctx->lanes.request.done && esp__wait_more(ctx)) {
     }
-    ctx->waiters--;
-    if (!ctx->request.done)
+    ctx->lanes.waiters--;
+    if (!ctx->lanes.request.done)
         s = esp__dead(ctx);
-    else if (ctx->request.status)
-        s = esp__fail(ctx, ctx->request.status, "%s: %s", what, esp_status_text(ctx->request.status));
-    pthread_mutex_unlock(&ctx->lock);
+    else if (ctx->lanes.request.status)
+        s = esp__fail(ctx, ctx->lanes.request.status, "%s: %s", what, esp_status_text(ctx->lanes.request.status));
+    pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
 }
 
@@ -366,8 +370,8 @@ ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, 
     esp_status s = esp__usable(ctx);
     float tail = 0.0f; /* the last bytes, where their number does not divide by 4 */
     if (s) return s;
-    if (root < 0 || root >= ctx->size)
-        return esp__fail(ctx, ESP_E_ARG, "esp_broadcast: root %d is no rank of 0 to %d", root, ctx->size - 1);
+    if (root < 0 || root >= ctx->job.size)
+        return esp__fail(ctx, ESP_E_ARG, "esp_broadcast: root %d is no rank of 0 to %d", root, ctx->job.size - 1);
     if (!data && bytes) return esp__fail(ctx, ESP_E_ARG, "esp_broadcast: data is NULL");
     esp__coll_init(&c, ESP_COLL_BROADCAST, ESP_F32, bytes / 4, data, root);
     if (bytes / 4) s = esp__request_run(ctx, &c, "esp_broadcast");

@@ -20,7 +20,7 @@ ESP__FN void esp__tokens_open(esp_ctx *ctx) {
     const char *text = getenv("ESPRESSO_TOKENS");
     int r, w, flags;
     unsigned long long inode;
-    ctx->tokens[0] = ctx->tokens[1] = -1;
+    ctx->lanes.tokens[0] = ctx->lanes.tokens[1] = -1;
     if (!text || sscanf(text, "%d,%d,%llu", &r, &w, &inode) != 3) return;
     if (!esp__token_end(r, inode) || !esp__token_end(w, inode)) {
         esp__log(ctx, ESP_LOG_INFO, "tokens", "ESPRESSO_TOKENS=%s: the pipe did not come through: no tokens", text);
@@ -30,14 +30,14 @@ ESP__FN void esp__tokens_open(esp_ctx *ctx) {
     if (flags < 0 || !(flags & O_NONBLOCK)) return;
     fcntl(r, F_SETFD, FD_CLOEXEC); /* what the program starts has nothing to do with them */
     fcntl(w, F_SETFD, FD_CLOEXEC);
-    ctx->tokens[0] = r;
-    ctx->tokens[1] = w;
+    ctx->lanes.tokens[0] = r;
+    ctx->lanes.tokens[1] = w;
 }
 
 static int esp__token_given_up(esp_ctx *ctx) {
-    pthread_mutex_lock(&ctx->lock);
-    int up = ctx->fatal || ctx->stopping;
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    int up = ctx->health.fatal || ctx->lanes.stopping;
+    pthread_mutex_unlock(&ctx->lanes.lock);
     return up;
 }
 
@@ -46,28 +46,28 @@ static int esp__token_wait(esp_ctx *ctx, uint64_t longest_ms) {
     char byte;
     uint64_t since = 0;
     for (;;) {
-        ssize_t n = read(ctx->tokens[0], &byte, 1);
+        ssize_t n = read(ctx->lanes.tokens[0], &byte, 1);
         if (n == 1) return 1;
         if (n == 0 || (errno != EAGAIN && errno != EINTR)) break;
         if (!since) since = esp__now_ns();
         if (esp__token_given_up(ctx)) return 0;
         if (esp__now_ns() - since > longest_ms * 1000000u) break;
-        struct pollfd p = {ctx->tokens[0], POLLIN, 0};
+        struct pollfd p = {ctx->lanes.tokens[0], POLLIN, 0};
         poll(&p, 1, ESP__TOKEN_LOOK_MS);
     }
-    ctx->tokens[0] = ctx->tokens[1] = -1; /* the next op would wait as long */
+    ctx->lanes.tokens[0] = ctx->lanes.tokens[1] = -1; /* the next op would wait as long */
     esp__log(ctx, ESP_LOG_WARN, "tokens", "no token came in %u ms: ranks no longer take turns compressing",
              (unsigned)longest_ms);
     return 0;
 }
 
 ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements) {
-    return ctx->tokens[0] >= 0 && elements >= ESP__TOKEN_LEAST ? esp__token_wait(ctx, ESP__TOKEN_GIVE_UP_MS) : 0;
+    return ctx->lanes.tokens[0] >= 0 && elements >= ESP__TOKEN_LEAST ? esp__token_wait(ctx, ESP__TOKEN_GIVE_UP_MS) : 0;
 }
 
 ESP__FN void esp__token_put(esp_ctx *ctx, int token) {
     ssize_t n;
     if (!token) return;
-    do n = write(ctx->tokens[1], "+", 1);
+    do n = write(ctx->lanes.tokens[1], "+", 1);
     while (n < 0 && errno == EINTR);
 }

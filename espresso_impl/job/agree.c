@@ -8,7 +8,7 @@ typedef struct esp__digest {
 
 static void esp__agree_tensor(const esp_ctx *ctx, uint32_t i, esp__text *t) {
     static const char *const dtypes[] = {"?", "f32", "f16", "bf16"};
-    const esp__tensor *x = &ctx->tensors[i];
+    const esp__tensor *x = &ctx->model.tensors[i];
     esp__text_add(t, "tensor %u: name %s, dtype %s, %llu elements, %llu x %llu, flags %u", i, x->name,
                   dtypes[x->dtype & 3u], (unsigned long long)x->count, (unsigned long long)x->rows,
                   (unsigned long long)x->cols, x->flags);
@@ -25,28 +25,28 @@ static void esp__agree_unit(const esp__work_unit *u, esp__text *t) {
 static void esp__agree_text(const esp_ctx *ctx, esp__text *t) {
     /* who has an autopilot waits for the others' after steps; where there is none, what was asked for may have any name */
     if (ctx->autopilot)
-        esp__text_add(t, "strategy %s, codecs %s\n", ctx->strategy_spec ? ctx->strategy_spec : "auto",
-                      ctx->codec_spec ? ctx->codec_spec : "none named");
+        esp__text_add(t, "strategy %s, codecs %s\n", ctx->config.strategy_spec ? ctx->config.strategy_spec : "auto",
+                      ctx->config.codec_spec ? ctx->config.codec_spec : "none named");
     else
         esp__text_add(t, "a strategy that is not auto\n");
-    esp__text_add(t, "seed %llu\n", (unsigned long long)ctx->seed);
-    esp__text_add(t, "ABI %u, flags %u\n", ESP_ABI_MAJOR, ctx->flags & ESP_DISCARDABLE);
-    esp__text_add(t, "%u tensors\n", ctx->n_tensors);
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        const esp__work_unit *u = &ctx->strategy.units[ctx->tensors[i].first_unit];
+    esp__text_add(t, "seed %llu\n", (unsigned long long)ctx->config.seed);
+    esp__text_add(t, "ABI %u, flags %u\n", ESP_ABI_MAJOR, ctx->config.flags & ESP_DISCARDABLE);
+    esp__text_add(t, "%u tensors\n", ctx->model.n_tensors);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__work_unit *u = &ctx->in_force.strategy.units[ctx->model.tensors[i].first_unit];
         esp__agree_tensor(ctx, i, t);
         if (esp__unit_is_group(u) || esp__unit_is_chunk(ctx, u))
             esp__text_add(t, "\n");
         else
             esp__agree_unit(u, t);
     }
-    for (uint32_t i = 0; i < ctx->strategy.n_units; i++) {
-        const esp__work_unit *u = &ctx->strategy.units[i];
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
+        const esp__work_unit *u = &ctx->in_force.strategy.units[i];
         if (!esp__unit_is_group(u) && !esp__unit_is_chunk(ctx, u)) continue;
         esp__text_add(t, "unit %u: %s, %llu elements", i, u->name, (unsigned long long)u->place.count);
         esp__agree_unit(u, t);
     }
-    esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)ctx->strategy.hash);
+    esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)ctx->in_force.strategy.hash);
 }
 
 static size_t esp__line_length(const char *s) { return strcspn(s, "\n"); }
@@ -58,7 +58,7 @@ static esp_status esp__agree_report(esp_ctx *ctx, const char *texts, uint64_t by
     esp__text ranks = {0};
     /* the first differing line over all ranks decides, and all ranks that differ in it are named */
     for (int line = 0;; line++, a += esp__line_length(a) + (a[esp__line_length(a)] == '\n')) {
-        for (int32_t r = 1; r < ctx->size; r++) {
+        for (int32_t r = 1; r < ctx->job.size; r++) {
             const char *x = texts + (uint64_t)r * bytes;
             for (int k = 0; k < line; k++) x += esp__line_length(x) + (x[esp__line_length(x)] == '\n');
             if (esp__line_length(x) == esp__line_length(a) && !memcmp(x, a, esp__line_length(a))) continue;
@@ -79,7 +79,7 @@ static esp_status esp__agree_report(esp_ctx *ctx, const char *texts, uint64_t by
 /* Collective. `status` is this rank's own result so far: if any rank failed, all do. */
 ESP__FN esp_status esp__agree(esp_ctx *ctx, esp_status status) {
     esp__text t = {0};
-    esp__digest mine = {0, 0}, *all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof mine);
+    esp__digest mine = {0, 0}, *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
     char own[ESP__ERROR_MAX];
     snprintf(own, sizeof own, "%s", status ? esp_last_error(ctx) : "");
     if (!status) esp__agree_text(ctx, &t);
@@ -90,8 +90,9 @@ ESP__FN esp_status esp__agree(esp_ctx *ctx, esp_status status) {
         mine.bytes = t.len + 1, mine.hash = esp__hash64(ESP__HASH0, t.data, t.len);
     uint64_t longest = 0;
     int differ = 0;
-    esp_status s = all ? esp__peers_allgather(ctx->peers, NULL, ctx->size, &mine, all, sizeof mine) : ESP_E_NOMEM;
-    for (int32_t r = 0; r < ctx->size && !s; r++) {
+    esp_status s =
+        all ? esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine) : ESP_E_NOMEM;
+    for (int32_t r = 0; r < ctx->job.size && !s; r++) {
         if (all[r].bytes > UINT64_MAX - 1000) {
             s = (esp_status) - (int32_t)(UINT64_MAX - all[r].bytes);
             if (status)
@@ -105,10 +106,10 @@ ESP__FN esp_status esp__agree(esp_ctx *ctx, esp_status status) {
         }
     }
     if (!s && differ) {
-        char *in = esp__alloc(ctx, longest), *texts = esp__alloc(ctx, longest * (uint64_t)ctx->size);
+        char *in = esp__alloc(ctx, longest), *texts = esp__alloc(ctx, longest * (uint64_t)ctx->job.size);
         if (in && texts) {
             memcpy(in, t.data, t.len + 1);
-            s = esp__peers_allgather(ctx->peers, NULL, ctx->size, in, texts, longest);
+            s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, in, texts, longest);
             if (!s) s = esp__agree_report(ctx, texts, longest);
         } else {
             s = esp__fail(ctx, ESP_E_NOMEM, "ranks disagree, and there is no memory to say on what");

@@ -40,7 +40,7 @@ ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t level, int32_
 
 /* The rank in the job of rank `i` of this rank's group; -1 for -1. */
 ESP__FN int32_t esp__group_rank(const esp_ctx *ctx, uint8_t level, int32_t i) {
-    const esp__topology *p = &ctx->topo;
+    const esp__topology *p = &ctx->job.topo;
     int32_t n = 0;
     for (int32_t k = 0; k < p->size && i >= 0; k++) {
         int32_t r = level == ESP__FLAT ? k : p->ranks[k];

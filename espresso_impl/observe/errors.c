@@ -42,21 +42,23 @@ static int esp__guard_measures(const esp__op *op) {
 
 ESP__FN esp_status esp__guard_take(esp_ctx *ctx) {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) memset(&ctx->tensors[i].sampled, 0, sizeof(esp_tensor_stats));
-    if (!ctx->autopilot && !ctx->stats_spec) return ESP_OK;
-    for (uint32_t i = 0; i < ctx->program.n_ops; i++) n += esp__guard_measures(&ctx->program.ops[i]) ? 1u : 0u;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        memset(&ctx->model.tensors[i].sampled, 0, sizeof(esp_tensor_stats));
+    if (!ctx->autopilot && !ctx->config.stats_spec) return ESP_OK;
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++)
+        n += esp__guard_measures(&ctx->in_force.program.ops[i]) ? 1u : 0u;
     if (!n) return ESP_OK;
     struct esp__guard *g = esp__alloc(ctx, sizeof *g);
     if (g) g->units = esp__alloc(ctx, n * sizeof *g->units);
     ctx->guard = g;
     if (!g || !g->units) return esp__fail(ctx, ESP_E_NOMEM, "out of memory for the measuring of errors");
-    for (uint32_t i = 0; i < ctx->program.n_ops; i++) {
-        if (!esp__guard_measures(&ctx->program.ops[i])) continue;
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        if (!esp__guard_measures(&ctx->in_force.program.ops[i])) continue;
         g->units[g->n].op = i;
-        g->units[g->n++].unit = ctx->program.ops[i].unit;
+        g->units[g->n++].unit = ctx->in_force.program.ops[i].unit;
     }
     g->opened_ns = esp__now_ns();
-    ctx->memory_bytes += sizeof *g + n * sizeof *g->units;
+    ctx->in_force.memory_bytes += sizeof *g + n * sizeof *g->units;
     return ESP_OK;
 }
 
@@ -83,15 +85,15 @@ static int esp__guard_turn(struct esp__guard *g, uint32_t op, int small) {
 /* Is it the turn of this op, and time for it? */
 ESP__FN int esp__guard_begin(esp_ctx *ctx, const esp__op *op) {
     struct esp__guard *g = ctx->guard;
-    if (g->last_step == ctx->step + 1) return 0;
+    if (g->last_step == ctx->steps.step + 1) return 0;
     uint64_t count = 0;
-    for (uint32_t i = 0; i < op->n_ranges; i++) count += ctx->program.ranges[op->first_range + i].length;
+    for (uint32_t i = 0; i < op->n_ranges; i++) count += ctx->in_force.program.ranges[op->first_range + i].length;
     int small = count < ESP__GUARD_SMALL;
-    if (!esp__guard_turn(g, (uint32_t)(op - ctx->program.ops), small)) return 0;
+    if (!esp__guard_turn(g, (uint32_t)(op - ctx->in_force.program.ops), small)) return 0;
     double cost = (double)count * (g->elements ? (double)g->spent_ns / (double)g->elements : 1.0);
     double time = (double)(esp__now_ns() - g->opened_ns);
     if (!(small && !g->units[g->now].samples) && ((double)g->spent_ns + cost) * ESP__GUARD_SHARE > time) return 0;
-    g->last_step = ctx->step + 1;
+    g->last_step = ctx->steps.step + 1;
     g->input = g->lost = g->gradient = g->residual = 0;
     g->unfit = 0;
     return 1;
@@ -139,8 +141,8 @@ static void esp__guard_add(struct esp__guard *g, const float *x, const float *y,
 
 ESP__FN void esp__guard_range(esp_ctx *ctx, const esp__op *op, const esp__range *r) {
     struct esp__guard *g = ctx->guard;
-    const esp__work_unit *u = &ctx->strategy.units[op->unit];
-    const esp__feedback *f = op->feedback >= 0 ? &ctx->feedback[op->feedback] : NULL;
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
     uint64_t begin = esp__now_ns();
     esp_codec_args a;
     esp_tensor x;
@@ -148,7 +150,7 @@ ESP__FN void esp__guard_range(esp_ctx *ctx, const esp__op *op, const esp__range 
     esp_payload p;
     esp_payload_header h;
     memset(&p, 0, sizeof p);
-    p.data.ptr = esp__at(ctx, op, op->slots) + ctx->program.slots[r->first_slot] * op->slot_bytes;
+    p.data.ptr = esp__at(ctx, op, op->slots) + ctx->in_force.program.slots[r->first_slot] * op->slot_bytes;
     p.data.bytes = op->slot_bytes;
     memcpy(&h, p.data.ptr, sizeof h);
     if (h.flags & ESP_PAYLOAD_NONFINITE) g->unfit = 1;
@@ -161,12 +163,12 @@ ESP__FN void esp__guard_range(esp_ctx *ctx, const esp__op *op, const esp__range 
     a.scale = 1.0f;
     a.offset = u->place.begin + r->begin;
     const float *in = x.data.ptr;
-    x.data.ptr = ctx->phi;
+    x.data.ptr = ctx->in_force.phi;
     if (u->codec->table->decompress(u->codec->self, &a) != ESP_OK) {
         g->unfit = 1;
         return;
     }
-    esp__guard_add(g, in, ctx->phi, f && f->residual ? f->residual + (r->begin - f->offset) : NULL, r->length);
+    esp__guard_add(g, in, ctx->in_force.phi, f && f->residual ? f->residual + (r->begin - f->offset) : NULL, r->length);
     g->spent_ns += esp__now_ns() - begin;
     g->elements += r->length;
 }
@@ -174,34 +176,34 @@ ESP__FN void esp__guard_range(esp_ctx *ctx, const esp__op *op, const esp__range 
 /* What is known of a tensor: of its unit, or of its chunks, each with the weight of its elements. Lock held. */
 static void esp__guard_tensor(esp_ctx *ctx, uint32_t tensor) {
     const struct esp__guard *g = ctx->guard;
-    const esp__tensor *t = &ctx->tensors[tensor];
+    const esp__tensor *t = &ctx->model.tensors[tensor];
     esp_tensor_stats all = {0, 0, 0.0, 0.0};
     double weight = 0;
     for (uint32_t i = 0; i < g->n; i++) {
         const esp__guard_unit *u = &g->units[i];
         if (!u->samples || u->unit < t->first_unit || u->unit >= t->first_unit + t->n_units) continue;
-        double w = (double)ctx->strategy.units[u->unit].place.count;
+        double w = (double)ctx->in_force.strategy.units[u->unit].place.count;
         all.samples += u->samples;
         all.error += u->error * w;
         all.feedback += u->feedback * w;
         weight += w;
     }
     if (weight > 0) all.error /= weight, all.feedback /= weight;
-    ctx->tensors[tensor].sampled = all;
+    ctx->model.tensors[tensor].sampled = all;
 }
 
 ESP__FN void esp__guard_end(esp_ctx *ctx) {
     struct esp__guard *g = ctx->guard;
     esp__guard_unit *u = &g->units[g->now];
-    const esp__extent *place = &ctx->strategy.units[u->unit].place;
+    const esp__extent *place = &ctx->in_force.strategy.units[u->unit].place;
     if (g->now == g->next) g->next = (g->next + 1) % g->n;
     if (g->unfit || !isfinite(g->input + g->lost + g->gradient + g->residual)) return;
     u->samples++;
     u->error = g->input > 0 ? g->lost / g->input : 0.0;
     u->feedback = g->gradient > 0 ? sqrt(g->residual / g->gradient) : 0.0;
-    pthread_mutex_lock(&ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
     for (uint32_t k = place->first; k < place->first + place->n; k++) esp__guard_tensor(ctx, k);
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
 ESPRESSO_API esp_status esp_tensor_stats_read(esp_ctx *ctx, uint32_t id, esp_tensor_stats *out) {
@@ -209,9 +211,9 @@ ESPRESSO_API esp_status esp_tensor_stats_read(esp_ctx *ctx, uint32_t id, esp_ten
     if (s) return s;
     if (!out || out->struct_size < 8)
         return esp__fail(ctx, ESP_E_ARG, "esp_tensor_stats_read: set struct_size to sizeof(esp_tensor_stats)");
-    pthread_mutex_lock(&ctx->lock);
-    esp_tensor_stats all = ctx->tensors[id].sampled;
-    pthread_mutex_unlock(&ctx->lock);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    esp_tensor_stats all = ctx->model.tensors[id].sampled;
+    pthread_mutex_unlock(&ctx->lanes.lock);
     all.struct_size = out->struct_size < sizeof all ? out->struct_size : (uint32_t)sizeof all;
     memcpy(out, &all, all.struct_size);
     return ESP_OK;

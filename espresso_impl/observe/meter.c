@@ -3,12 +3,12 @@
 #include "espresso_impl/executor/context.h"
 
 ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, uint64_t entered_ns) {
-    if (ctx->n_pushed == 1) {
-        ctx->clock.begin_ns = ctx->clock.next_ns;
-        ctx->clock.first_push_ns = entered_ns;
+    if (ctx->steps.n_pushed == 1) {
+        ctx->steps.clock.begin_ns = ctx->steps.clock.next_ns;
+        ctx->steps.clock.first_push_ns = entered_ns;
     }
     t->enter_ns = entered_ns;
-    t->leave_ns = ctx->clock.last_push_ns = esp__now_ns();
+    t->leave_ns = ctx->steps.clock.last_push_ns = esp__now_ns();
 }
 
 /* The part of [start, end) that lies in [*from, to); moves *from to its end. */
@@ -26,37 +26,40 @@ ESP__FN void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, 
     *communication = 0;
     for (;;) { /* ops of a link follow each other: merge the two links by start */
         const esp__span *s[2];
-        for (int l = 0; l < 2; l++) s[l] = k[l] < ctx->links[l].n ? &ctx->op_time[ctx->links[l].sequence[k[l]]] : NULL;
+        for (int l = 0; l < 2; l++)
+            s[l] = k[l] < ctx->lanes.links[l].n ? &ctx->in_force.op_time[ctx->lanes.links[l].sequence[k[l]]] : NULL;
         int l = !s[0] || (s[1] && s[1]->start_ns < s[0]->start_ns);
         if (!s[l]) break;
         *communication += esp__span_take(*s[l], &at, to);
         k[l]++;
     }
-    for (uint32_t i = 0; i < ctx->program.n_ops; i++) {
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
         uint64_t begin = from;
-        if (ctx->program.ops[i].kind != ESP__OP_COLLECTIVE) busy += esp__span_take(ctx->op_time[i], &begin, to);
+        if (ctx->in_force.program.ops[i].kind != ESP__OP_COLLECTIVE)
+            busy += esp__span_take(ctx->in_force.op_time[i], &begin, to);
     }
     uint64_t rest = to > from + *communication ? to - from - *communication : 0;
     *compression = busy < rest ? busy : rest;
 }
 
 ESP__FN void esp__meter_step(esp_ctx *ctx) {
-    esp__step_clock *c = &ctx->clock;
+    esp__step_clock *c = &ctx->steps.clock;
     uint64_t communication, compression;
     c->end_ns = esp__now_ns();
     if (!c->begin_ns) return;
-    ctx->stats.step_ns += c->end_ns - c->begin_ns;
-    ctx->stats.backward_ns += c->last_push_ns - c->first_push_ns;
+    ctx->steps.stats.step_ns += c->end_ns - c->begin_ns;
+    ctx->steps.stats.backward_ns += c->last_push_ns - c->first_push_ns;
     esp__meter_exposed(ctx, c->last_push_ns, c->end_ns, &communication, &compression);
-    ctx->stats.exposed_communication_ns += communication;
-    ctx->stats.exposed_compression_ns += compression;
+    ctx->steps.stats.exposed_communication_ns += communication;
+    ctx->steps.stats.exposed_compression_ns += compression;
 }
 
 ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out) {
     uint64_t before = 0, inside = 0; /* esp_push, for the tensors before: mostly pushed earlier too */
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        const esp__tensor *t = &ctx->tensors[i];
-        uint64_t ready = t->enter_ns > ctx->clock.begin_ns + inside ? t->enter_ns - ctx->clock.begin_ns - inside : 0;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        uint64_t ready =
+            t->enter_ns > ctx->steps.clock.begin_ns + inside ? t->enter_ns - ctx->steps.clock.begin_ns - inside : 0;
         out[i] = before = ready > before ? ready : before;
         inside += t->leave_ns - t->enter_ns;
     }
@@ -81,6 +84,6 @@ ESP__FN esp_status esp__after_step(esp_ctx *ctx) {
     if (!s && ctx->stats_file) s = esp__stats_step(ctx);
     if (!s && ctx->autopilot) s = esp__auto_step(ctx);
     if (s) esp__fatal(ctx, s, esp_last_error(ctx)); /* ranks are out of step: the next push must not seem to work */
-    ctx->clock.next_ns = esp__now_ns();
+    ctx->steps.clock.next_ns = esp__now_ns();
     return s;
 }

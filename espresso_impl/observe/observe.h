@@ -9,7 +9,7 @@
 struct esp__tensor;
 /* A push was entered at `entered_ns` and is about to return. Lock held. */
 ESP__FN void esp__meter_push(esp_ctx *ctx, struct esp__tensor *t, uint64_t entered_ns);
-/* All of the step is synchronised: closes ctx->clock and adds to ctx->stats. Lock held. */
+/* All of the step is synchronised: closes ctx->steps.clock and adds to ctx->steps.stats. Lock held. */
 ESP__FN void esp__meter_step(esp_ctx *ctx);
 /* Nanoseconds of [from, to) in which a link was busy, and in which only compression was. Of the last step. */
 ESP__FN void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, uint64_t *communication,

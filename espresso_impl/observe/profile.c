@@ -74,11 +74,11 @@ static esp_status esp__record_parse(esp_ctx *ctx, esp__record *r, const char *sp
 }
 
 static esp_status esp__record_take(esp_ctx *ctx, esp__record *r) {
-    uint64_t n = ctx->n_tensors, most = ESP__RECORD_MAX_BYTES / (n * 8u);
+    uint64_t n = ctx->model.n_tensors, most = ESP__RECORD_MAX_BYTES / (n * 8u);
     if (r->steps > most) {
-        if (ctx->rank == 0)
+        if (ctx->job.rank == 0)
             esp__log(ctx, ESP_LOG_WARN, "profile", "%u steps of %u tensors are too many to keep: %llu are taken",
-                     r->steps, ctx->n_tensors, (unsigned long long)(most ? most : 1));
+                     r->steps, ctx->model.n_tensors, (unsigned long long)(most ? most : 1));
         r->steps = most ? (uint32_t)most : 1;
     }
     r->bytes = sizeof(esp__record_rank) + n * sizeof(esp__record_tensor);
@@ -86,11 +86,11 @@ static esp_status esp__record_take(esp_ctx *ctx, esp__record *r) {
     r->forward = esp__alloc(ctx, r->steps * 8u);
     r->sorted = esp__alloc(ctx, r->steps * 8u);
     r->mine = esp__alloc(ctx, r->bytes);
-    r->all = esp__alloc(ctx, r->bytes * (uint64_t)ctx->size);
+    r->all = esp__alloc(ctx, r->bytes * (uint64_t)ctx->job.size);
     if (r->ready && r->forward && r->sorted && r->mine && r->all) return ESP_OK;
     return esp__fail(ctx, ESP_E_NOMEM,
                      "ESPRESSO_PROFILE: no memory for %u steps of %u tensors: ask for fewer with steps=", r->steps,
-                     ctx->n_tensors);
+                     ctx->model.n_tensors);
 }
 
 static void esp__record_free(esp_ctx *ctx, esp__record *r) {
@@ -112,18 +112,18 @@ static esp_status esp__record_agree(esp_ctx *ctx, esp_status mine) {
         uint32_t steps, skip;
     } one = {mine, ctx->record ? ctx->record->steps : 0, ctx->record ? ctx->record->skip : 0}, *all;
     esp_status s = mine;
-    if (ctx->size == 1) return s;
-    all = esp__alloc(ctx, (uint64_t)ctx->size * sizeof one);
+    if (ctx->job.size == 1) return s;
+    all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof one);
     if (!all) return esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_PROFILE: out of memory");
-    esp_status e = esp__peers_allgather(ctx->peers, NULL, ctx->size, &one, all, sizeof one);
-    for (int32_t k = 0; k < ctx->size && !s && !e; k++) {
+    esp_status e = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &one, all, sizeof one);
+    for (int32_t k = 0; k < ctx->job.size && !s && !e; k++) {
         if (all[k].status)
             s = esp__fail(ctx, all[k].status, "rank %d cannot record (ESPRESSO_PROFILE): see its own error", k);
         else if (all[k].steps != one.steps || all[k].skip != one.skip)
             s = esp__fail(ctx, ESP_E_MISMATCH,
                           "ESPRESSO_PROFILE must be the same on all ranks: rank %d is to keep %u "
                           "step(s), rank %d %u; have the launcher pass it on (mpirun -x)",
-                          k, all[k].steps, ctx->rank, one.steps);
+                          k, all[k].steps, ctx->job.rank, one.steps);
     }
     esp__free(ctx, all);
     return s ? s : e;
@@ -136,7 +136,7 @@ ESP__FN esp_status esp__record_open(esp_ctx *ctx) {
         esp__record *r = ctx->record = esp__alloc(ctx, sizeof *r);
         if (!r) s = esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_PROFILE: out of memory");
         if (!s) r->steps = ESP__RECORD_STEPS, r->skip = ESP__RECORD_SKIP, s = esp__record_parse(ctx, r, spec);
-        int error = !s && ctx->rank == 0 ? esp__file_check(r->path) : 0;
+        int error = !s && ctx->job.rank == 0 ? esp__file_check(r->path) : 0;
         if (error)
             s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: %s cannot be written: %s", r->path, strerror(error));
         if (!s) s = esp__record_take(ctx, r);
@@ -161,7 +161,8 @@ static double esp__record_quantile(const double *sorted, uint32_t n, double part
 
 /* When tensor i was ready in the step, counted from the begin of the forward pass; i = -1: the first push. */
 static double esp__record_at(const esp_ctx *ctx, const esp__record *r, uint32_t step, int64_t i) {
-    uint64_t first = r->forward[step], at = i < 0 ? first : r->ready[step * (uint64_t)ctx->n_tensors + (uint64_t)i];
+    uint64_t first = r->forward[step],
+             at = i < 0 ? first : r->ready[step * (uint64_t)ctx->model.n_tensors + (uint64_t)i];
     return (double)(at > first ? at : first);
 }
 
@@ -184,15 +185,15 @@ static void esp__record_mine(const esp_ctx *ctx, esp__record *r, uint32_t n) {
     head->forward_ns = esp__record_gap(ctx, r, n, -2, -1);
     head->stolen = ticks > r->ticks ? (double)(stolen - r->stolen) / (double)(ticks - r->ticks) : 0;
     head->cores = esp__machine_cores();
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         t[i].ready_ns = esp__record_gap(ctx, r, n, (int64_t)i - 1, i);
         double wide = esp__record_quantile(r->sorted, n, 0.9) - esp__record_quantile(r->sorted, n, 0.1);
         t[i].spread = t[i].ready_ns > 0 ? wide / t[i].ready_ns : 0;
         sum += t[i].ready_ns;
     }
-    whole = esp__record_gap(ctx, r, n, -1, (int64_t)ctx->n_tensors - 1);
+    whole = esp__record_gap(ctx, r, n, -1, (int64_t)ctx->model.n_tensors - 1);
     at = head->forward_ns;
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         at += sum > 0 ? t[i].ready_ns * (whole / sum) : 0;
         t[i].ready_ns = at;
     }
@@ -208,7 +209,7 @@ static void esp__record_combine(const esp_ctx *ctx, esp__record *r, int32_t rank
         if (other->forward_ns > first->forward_ns) first->forward_ns = other->forward_ns;
         if (other->stolen > first->stolen) first->stolen = other->stolen;
         if (other->cores < first->cores) first->cores = other->cores;
-        for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+        for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
             if (o[i].ready_ns > t[i].ready_ns) t[i].ready_ns = o[i].ready_ns;
             if (o[i].spread > t[i].spread) t[i].spread = o[i].spread;
         }
@@ -260,7 +261,7 @@ static void esp__record_print(const esp_ctx *ctx, const esp__record *r, uint32_t
     char cpu[128];
     uint64_t elements = 0;
     esp__cpu_name(cpu, sizeof cpu);
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) elements += ctx->tensors[i].count;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) elements += ctx->model.tensors[i].count;
     esp__text_add(t, "{\n  \"espresso\": 1,\n  \"model\": ");
     esp__put_string(t, r->name);
     esp__text_add(t, ",\n  \"source\": \"measured: medians of %u steps, the latest of %d rank(s)\"", steps, ranks);
@@ -273,12 +274,12 @@ static void esp__record_print(const esp_ctx *ctx, const esp__record *r, uint32_t
     esp__text_add(t, ",\n  \"forward_is\": \"measured: from the end of a step to the first push: update, forward pass "
                      "and the first gradient\"");
     esp__text_add(t, ",\n  \"dtype\": \"f32\",\n  \"steps\": %u,\n  \"ranks\": %d,\n  \"cores\": %u,\n  \"noisy\": %s",
-                  steps, ctx->size, head->cores, noisy ? "true" : "false");
+                  steps, ctx->job.size, head->cores, noisy ? "true" : "false");
     esp__text_add(t, ",\n  \"tensors\": [\n");
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        esp__record_print_tensor(t, &ctx->tensors[i], x[i].ready_ns - (i ? x[i - 1].ready_ns : head->forward_ns),
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        esp__record_print_tensor(t, &ctx->model.tensors[i], x[i].ready_ns - (i ? x[i - 1].ready_ns : head->forward_ns),
                                  x[i].spread);
-        esp__text_add(t, i + 1 < ctx->n_tensors ? ",\n" : "\n  ]\n}\n");
+        esp__text_add(t, i + 1 < ctx->model.n_tensors ? ",\n" : "\n  ]\n}\n");
     }
 }
 
@@ -287,8 +288,8 @@ static void esp__record_write(esp_ctx *ctx, esp__record *r, uint32_t steps, int3
     const esp__record_rank *head = (const esp__record_rank *)r->all;
     const esp__record_tensor *x = (const esp__record_tensor *)(head + 1);
     esp__text t = {0};
-    double spread =
-        esp__record_spread(x, ctx->n_tensors, head->forward_ns, (esp__record_tensor *)(void *)(r->mine + sizeof *head));
+    double spread = esp__record_spread(x, ctx->model.n_tensors, head->forward_ns,
+                                       (esp__record_tensor *)(void *)(r->mine + sizeof *head));
     int noisy = spread > esp__record_noisy_spread || head->stolen > esp__record_noisy_stolen;
     esp__record_print(ctx, r, steps, ranks, noisy, &t);
     int error = t.failed ? ENOMEM : esp__file_replace(r->path, t.data, t.len);
@@ -296,7 +297,8 @@ static void esp__record_write(esp_ctx *ctx, esp__record *r, uint32_t steps, int3
     if (error)
         esp__log(ctx, ESP_LOG_WARN, "profile", "%s cannot be written: %s", r->path, strerror(error));
     else
-        esp__log(ctx, ESP_LOG_INFO, "profile", "%s: %u tensors, medians of %u steps", r->path, ctx->n_tensors, steps);
+        esp__log(ctx, ESP_LOG_INFO, "profile", "%s: %u tensors, medians of %u steps", r->path, ctx->model.n_tensors,
+                 steps);
     if (noisy && !error)
         esp__log(
             ctx, ESP_LOG_WARN, "profile",
@@ -312,15 +314,15 @@ ESP__FN esp_status esp__record_step(esp_ctx *ctx) {
     if (r->seen == r->skip) esp__machine_ticks(&r->ticks, &r->stolen); /* a step too late: nothing of it is missed */
     if (++r->seen <= r->skip) return ESP_OK;
     uint64_t row = r->seen - r->skip - 1;
-    esp__meter_ready(ctx, r->ready + row * ctx->n_tensors);
-    r->forward[row] = ctx->clock.first_push_ns - ctx->clock.begin_ns;
+    esp__meter_ready(ctx, r->ready + row * ctx->model.n_tensors);
+    r->forward[row] = ctx->steps.clock.first_push_ns - ctx->steps.clock.begin_ns;
     if (row + 1 < r->steps) return ESP_OK;
     r->done = 1;
     esp__record_mine(ctx, r, r->steps);
-    esp_status s = esp__peers_allgather(ctx->peers, NULL, ctx->size, r->mine, r->all, r->bytes);
-    if (s || ctx->rank) return s;
-    esp__record_combine(ctx, r, ctx->size);
-    esp__record_write(ctx, r, r->steps, ctx->size);
+    esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, r->mine, r->all, r->bytes);
+    if (s || ctx->job.rank) return s;
+    esp__record_combine(ctx, r, ctx->job.size);
+    esp__record_write(ctx, r, r->steps, ctx->job.size);
     return ESP_OK;
 }
 
@@ -328,7 +330,7 @@ ESP__FN esp_status esp__record_step(esp_ctx *ctx) {
 ESP__FN void esp__record_close(esp_ctx *ctx) {
     esp__record *r = ctx->record;
     if (!r) return;
-    if (!r->done && ctx->rank == 0 && r->seen > r->skip) {
+    if (!r->done && ctx->job.rank == 0 && r->seen > r->skip) {
         uint32_t n = (uint32_t)(r->seen - r->skip);
         esp__record_mine(ctx, r, n);
         memcpy(r->all, r->mine, r->bytes);
@@ -337,7 +339,7 @@ ESP__FN void esp__record_close(esp_ctx *ctx) {
                  "only %u of %u steps were made (after %u that do not count): %s has the "
                  "times of rank 0 alone",
                  n, r->steps, r->skip, r->path);
-    } else if (!r->done && ctx->rank == 0) {
+    } else if (!r->done && ctx->job.rank == 0) {
         esp__log(ctx, ESP_LOG_WARN, "profile",
                  "%s was not written: %llu step(s) were made, and the first %u do not count "
                  "(ESPRESSO_PROFILE=FILE,skip=0 counts them)",

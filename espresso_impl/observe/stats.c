@@ -34,13 +34,13 @@ static esp_status esp__stats_file_add(esp_ctx *ctx, esp__stats_file *f, const ch
     for (const char *p = name; *p && at + 16 < sizeof path; p++) {
         int rank = p[0] == '%' && p[1] == 'r';
         if (rank)
-            at += (size_t)snprintf(path + at, sizeof path - at, "%d", ctx->rank), p++;
+            at += (size_t)snprintf(path + at, sizeof path - at, "%d", ctx->job.rank), p++;
         else
             path[at++] = *p;
         every_rank |= rank;
     }
     path[at] = 0;
-    if (ctx->rank && !every_rank) return ESP_OK;
+    if (ctx->job.rank && !every_rank) return ESP_OK;
     esp__stats_out *o = &f->out[f->n_out++];
     o->prometheus = len >= 5 && !strcmp(name + len - 5, ".prom");
     o->path = esp__path_absolute(ctx, path);
@@ -50,7 +50,7 @@ static esp_status esp__stats_file_add(esp_ctx *ctx, esp__stats_file *f, const ch
 static esp_status esp__stats_parse(esp_ctx *ctx, esp__stats_file *f) {
     esp_status s = ESP_OK;
     uint32_t named = 0;
-    for (const char *at = ctx->stats_spec; *at && !s;) {
+    for (const char *at = ctx->config.stats_spec; *at && !s;) {
         char word[4096];
         size_t len = strcspn(at, ",");
         if (len >= sizeof word) return esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: a name is too long");
@@ -72,7 +72,7 @@ static esp_status esp__stats_parse(esp_ctx *ctx, esp__stats_file *f) {
     }
     if (!s && !named)
         s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS=%s: write FILE or FILE,every=1s: no file is named",
-                      ctx->stats_spec);
+                      ctx->config.stats_spec);
     return s;
 }
 
@@ -160,7 +160,7 @@ static void esp__stats_times(esp__stats_file *f, esp__stats_sample *s) {
 
 /* Lock held on entry and exit. */
 static void esp__stats_take(esp__stats_file *f) {
-    uint64_t bytes = f->ctx->n_tensors * sizeof *f->tensors;
+    uint64_t bytes = f->ctx->model.n_tensors * sizeof *f->tensors;
     esp__stats_sample s;
     struct timespec now;
     memset(&s, 0, sizeof s);
@@ -209,24 +209,25 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     esp__stats_now *n = &f->now;
     n->all.struct_size = sizeof n->all;
     esp_stats_read(ctx, &n->all);
-    n->step = ctx->step;
+    n->step = ctx->steps.step;
     n->phase = esp__auto_phase(ctx);
-    if (n->strategy != ctx->strategy.hash) { /* rare, and memory was taken for the strategy itself too */
+    if (n->strategy != ctx->in_force.strategy.hash) { /* rare, and memory was taken for the strategy itself too */
         if (n->strategy) n->changes++;
         n->since = n->strategy && n->step ? n->step - 1 : n->step;
-        n->strategy = ctx->strategy.hash;
+        n->strategy = ctx->in_force.strategy.hash;
         f->strategy.len = 0;
         if (f->strategy.data) f->strategy.data[0] = 0;
         esp__stats_json_strategy(ctx, &f->strategy);
     }
-    for (uint32_t i = 0; f->want_tensors && i < ctx->n_tensors; i++) f->tensors[i] = ctx->tensors[i].sampled;
+    for (uint32_t i = 0; f->want_tensors && i < ctx->model.n_tensors; i++)
+        f->tensors[i] = ctx->model.tensors[i].sampled;
     f->want_tensors = 0;
 }
 
 ESP__FN esp_status esp__stats_step(esp_ctx *ctx) {
     esp__stats_file *f = ctx->stats_file;
-    if (ctx->clock.end_ns > ctx->clock.begin_ns) {
-        __atomic_store_n(&f->times[f->n_times % ESP__STATS_TIMES], ctx->clock.end_ns - ctx->clock.begin_ns,
+    if (ctx->steps.clock.end_ns > ctx->steps.clock.begin_ns) {
+        __atomic_store_n(&f->times[f->n_times % ESP__STATS_TIMES], ctx->steps.clock.end_ns - ctx->steps.clock.begin_ns,
                          __ATOMIC_RELAXED);
         __atomic_store_n(&f->n_times, f->n_times + 1, __ATOMIC_RELEASE);
     }
@@ -258,7 +259,7 @@ static int esp__stats_start(esp__stats_file *f) {
 ESP__FN esp_status esp__stats_open(esp_ctx *ctx) {
     esp__stats_file *f;
     struct timespec now;
-    if (!ctx->stats_spec || !*ctx->stats_spec) return ESP_OK;
+    if (!ctx->config.stats_spec || !*ctx->config.stats_spec) return ESP_OK;
     f = ctx->stats_file = esp__alloc(ctx, sizeof *f);
     if (!f) return esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_STATS: out of memory");
     f->ctx = ctx;
@@ -269,7 +270,7 @@ ESP__FN esp_status esp__stats_open(esp_ctx *ctx) {
         esp__stats_close(ctx);
         return ESP_OK;
     }
-    uint64_t bytes = ctx->n_tensors * sizeof(esp_tensor_stats);
+    uint64_t bytes = ctx->model.n_tensors * sizeof(esp_tensor_stats);
     f->tensors = esp__alloc(ctx, bytes);
     f->taken = esp__alloc(ctx, bytes);
     f->seen = esp__alloc(ctx, bytes);

@@ -31,25 +31,25 @@ ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f
     esp__program_name(text, sizeof text);
     esp__stats_member(t, "program", text);
     if (gethostname(text, sizeof text) == 0) text[sizeof text - 1] = 0, esp__stats_member(t, "host", text);
-    esp__text_add(t, ",\"pid\":%ld,\"rank\":%d,\"ranks\":%d,\"machines\":%d,\"cores\":%u", (long)getpid(), ctx->rank,
-                  ctx->size, ctx->topo.n_machines, esp__machine_cores());
-    esp__stats_member(t, "backend", ctx->backend ? ctx->backend->name : NULL);
+    esp__text_add(t, ",\"pid\":%ld,\"rank\":%d,\"ranks\":%d,\"machines\":%d,\"cores\":%u", (long)getpid(),
+                  ctx->job.rank, ctx->job.size, ctx->job.topo.n_machines, esp__machine_cores());
+    esp__stats_member(t, "backend", ctx->job.backend ? ctx->job.backend->name : NULL);
     esp__stats_member(t, "link", getenv("ESPRESSO_INTER_LINK"));
-    esp__stats_member(t, "asked_strategy", ctx->strategy_spec);
-    esp__stats_member(t, "asked_codec", ctx->codec_spec);
+    esp__stats_member(t, "asked_strategy", ctx->config.strategy_spec);
+    esp__stats_member(t, "asked_codec", ctx->config.codec_spec);
     esp__text_add(t, ",\"every_s\":");
     esp__put_double(t, (double)f->every_ns / 1e9, 9);
-    esp__text_add(t, ",\"strategy\":\"%016llx\",\"codecs\":[", (unsigned long long)ctx->strategy.hash);
-    for (uint32_t i = 0; i < ctx->n_codecs; i++) {
+    esp__text_add(t, ",\"strategy\":\"%016llx\",\"codecs\":[", (unsigned long long)ctx->in_force.strategy.hash);
+    for (uint32_t i = 0; i < ctx->model.n_codecs; i++) {
         if (i) esp__text_add(t, ",");
-        esp__put_string(t, ctx->codecs[i]->spec);
+        esp__put_string(t, ctx->model.codecs[i]->spec);
     }
     esp__text_add(t, "],\"tensors\":[");
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__text_add(t, "%s{\"name\":", i ? "," : "");
-        esp__put_string(t, ctx->tensors[i].name);
-        esp__text_add(t, ",\"elements\":%llu,\"dtype\":\"%s\"}", (unsigned long long)ctx->tensors[i].count,
-                      dtypes[ctx->tensors[i].dtype & 3]);
+        esp__put_string(t, ctx->model.tensors[i].name);
+        esp__text_add(t, ",\"elements\":%llu,\"dtype\":\"%s\"}", (unsigned long long)ctx->model.tensors[i].count,
+                      dtypes[ctx->model.tensors[i].dtype & 3]);
     }
     esp__text_add(t, "]}\n");
 }
@@ -58,14 +58,14 @@ static int esp__stats_compresses(const esp__work_unit *u) { return u->codec && s
 
 /* Is it the first unit with its codec, which compresses? */
 static int esp__stats_first_with(const esp_ctx *ctx, uint32_t unit) {
-    const esp__codec *codec = ctx->strategy.units[unit].codec;
+    const esp__codec *codec = ctx->in_force.strategy.units[unit].codec;
     for (uint32_t i = 0; i < unit; i++)
-        if (ctx->strategy.units[i].codec == codec) return 0;
-    return esp__stats_compresses(&ctx->strategy.units[unit]);
+        if (ctx->in_force.strategy.units[i].codec == codec) return 0;
+    return esp__stats_compresses(&ctx->in_force.strategy.units[unit]);
 }
 
 ESP__FN void esp__stats_json_strategy(const esp_ctx *ctx, esp__text *t) {
-    const esp__strategy *s = &ctx->strategy;
+    const esp__strategy *s = &ctx->in_force.strategy;
     uint32_t compressed = 0, n = 0;
     for (uint32_t i = 0; i < s->n_units; i++) compressed += (uint32_t)esp__stats_compresses(&s->units[i]);
     esp__text_add(t, ",\"strategy\":\"%016llx\",\"units\":%u,\"compressed_units\":%u,\"codecs\":[",
@@ -124,11 +124,11 @@ static void esp__stats_json_steps(const esp__stats_sample *s, esp__text *t) {
 /* Tensors whose error was sampled again. */
 static void esp__stats_json_tensors(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp_tensor_stats *x = &s->tensors[i];
         if (!x->samples || x->samples == s->seen[i].samples) continue;
         esp__text_add(t, "%s{\"name\":", n++ ? "," : ",\"tensors\":[");
-        esp__put_string(t, ctx->tensors[i].name);
+        esp__put_string(t, ctx->model.tensors[i].name);
         esp__text_add(t, ",\"error\":");
         esp__put_double(t, x->error, 6);
         esp__text_add(t, ",\"feedback\":");
@@ -157,6 +157,6 @@ ESP__FN void esp__stats_json_sample(const esp_ctx *ctx, const esp__stats_sample 
 ESP__FN void esp__stats_json_end(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
     esp__stats_begin(t, "end", s->time_s);
     esp__text_add(t, ",\"step\":%llu", (unsigned long long)s->now.step);
-    if (ctx->fatal) esp__stats_member(t, "error", ctx->fatal_text);
+    if (ctx->health.fatal) esp__stats_member(t, "error", ctx->health.fatal_text);
     esp__text_add(t, "}\n");
 }

@@ -25,7 +25,7 @@ static void esp__prom_family(esp__text *t, const char *name, const char *type, c
 /* One line; `label` NULL: only the rank. */
 static void esp__prom_value(const esp_ctx *ctx, esp__text *t, const char *name, const char *label, const char *is,
                             double value) {
-    esp__text_add(t, "%s{rank=\"%d\"", name, ctx->rank);
+    esp__text_add(t, "%s{rank=\"%d\"", name, ctx->job.rank);
     if (label) esp__prom_label(t, label, is);
     esp__text_add(t, "} ");
     esp__put_double(t, value, 15);
@@ -41,10 +41,10 @@ static void esp__prom_one(const esp_ctx *ctx, esp__text *t, const char *name, co
 static void esp__prom_info(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
     char hash[32];
     esp__prom_family(t, "espresso_info", "gauge", "The job; always 1.");
-    esp__text_add(t, "espresso_info{rank=\"%d\",ranks=\"%d\",machines=\"%d\"", ctx->rank, ctx->size,
-                  ctx->topo.n_machines);
+    esp__text_add(t, "espresso_info{rank=\"%d\",ranks=\"%d\",machines=\"%d\"", ctx->job.rank, ctx->job.size,
+                  ctx->job.topo.n_machines);
     esp__prom_label(t, "version", ESPRESSO_VERSION);
-    esp__prom_label(t, "backend", ctx->backend ? ctx->backend->name : "");
+    esp__prom_label(t, "backend", ctx->job.backend ? ctx->job.backend->name : "");
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s->now.strategy);
     esp__prom_label(t, "strategy", hash);
     if (s->now.phase) esp__prom_label(t, "phase", s->now.phase);
@@ -67,10 +67,10 @@ static void esp__prom_step_times(const esp_ctx *ctx, const esp__stats_sample *s,
 static void esp__prom_tensors(const esp_ctx *ctx, const esp__stats_sample *s, const char *name, const char *help,
                               int feedback, esp__text *t) {
     int any = 0;
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         if (!s->tensors[i].samples) continue;
         if (!any++) esp__prom_family(t, name, "gauge", help);
-        esp__prom_value(ctx, t, name, "tensor", ctx->tensors[i].name,
+        esp__prom_value(ctx, t, name, "tensor", ctx->model.tensors[i].name,
                         feedback ? s->tensors[i].feedback : s->tensors[i].error);
     }
 }

@@ -89,7 +89,7 @@ ESP__FN void esp__trace_add(esp__trace *t, uint32_t lane, const char *label, uin
 ESP__FN esp_status esp__trace_pack(esp_ctx *ctx, esp__trace *t, void **data, uint64_t *bytes) {
     struct timespec wall;
     uint64_t added = atomic_load(&t->n), label_bytes = t->n_labels * (uint64_t)ESP__LABEL_MAX;
-    esp__trace_head h = {ESP__TRACE_MAGIC, ctx ? ctx->topo.machine : 0, t->origin_ns, added, 0, 0, t->n_labels};
+    esp__trace_head h = {ESP__TRACE_MAGIC, ctx ? ctx->job.topo.machine : 0, t->origin_ns, added, 0, 0, t->n_labels};
     uint8_t *out;
     if (added > t->capacity) {
         h.n_events = t->capacity;

@@ -64,8 +64,8 @@ static void esp__handle_args(esp_codec_handle *h, esp_codec_args *a, esp_tensor 
     scratch->ptr = h->scratch, scratch->bytes = h->bound.scratch_bytes;
     a->struct_size = sizeof *a;
     a->step = h->step;
-    a->seed = h->ctx->seed;
-    a->source = (uint32_t)h->ctx->rank;
+    a->seed = h->ctx->config.seed;
+    a->source = (uint32_t)h->ctx->job.rank;
     a->n_reduced = a->n_payloads = 1;
     a->beta = h->codec->beta, a->gamma = h->codec->gamma;
     a->flags = h->codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;

@@ -107,19 +107,20 @@ ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *f
 
 /* The context's instance for `spec`, opened on first use. */
 ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **out) {
-    for (uint32_t i = 0; i < ctx->n_codecs; i++)
-        if (!strcmp(ctx->codecs[i]->spec, spec)) return *out = ctx->codecs[i], ESP_OK;
+    for (uint32_t i = 0; i < ctx->model.n_codecs; i++)
+        if (!strcmp(ctx->model.codecs[i]->spec, spec)) return *out = ctx->model.codecs[i], ESP_OK;
     esp__codec *c = NULL;
     esp_status s = esp__codec_make(ctx, spec, NULL, &c);
     if (s) return s;
-    uint64_t cap = (uint64_t)ctx->n_codecs * sizeof *ctx->codecs;
-    esp__codec **grown = esp__grow(ctx, ctx->codecs, &cap, ((uint64_t)ctx->n_codecs + 1) * sizeof *ctx->codecs);
+    uint64_t cap = (uint64_t)ctx->model.n_codecs * sizeof *ctx->model.codecs;
+    esp__codec **grown =
+        esp__grow(ctx, ctx->model.codecs, &cap, ((uint64_t)ctx->model.n_codecs + 1) * sizeof *ctx->model.codecs);
     if (!grown) {
         esp__codec_free(ctx, c);
         return esp__fail(ctx, ESP_E_NOMEM, "codec '%s': out of memory", spec);
     }
-    ctx->codecs = grown;
-    ctx->codecs[ctx->n_codecs++] = c;
+    ctx->model.codecs = grown;
+    ctx->model.codecs[ctx->model.n_codecs++] = c;
     *out = c;
     return ESP_OK;
 }

@@ -111,8 +111,8 @@ ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name) {
             ctx, ESP_E_ARG,
             "\"%s\" cannot be a plugin's name: expected a path with '/', or the NAME of libespresso-NAME.so",
             path_or_name);
-    if (env && ctx->plugin_path && !strcmp(env, ctx->plugin_path)) env = NULL;
-    if (esp__search_list(&s, ctx->plugin_path) != ESP_OK && esp__search_list(&s, env) != ESP_OK &&
+    if (env && ctx->config.plugin_path && !strcmp(env, ctx->config.plugin_path)) env = NULL;
+    if (esp__search_list(&s, ctx->config.plugin_path) != ESP_OK && esp__search_list(&s, env) != ESP_OK &&
         esp__search_list(&s, ESPRESSO_PREFIX "/lib/espresso") != ESP_OK)
         esp__fail(ctx, s.status, "no plugin \"%s\"; tried %s", path_or_name, s.tried.data ? s.tried.data : "nothing");
     else

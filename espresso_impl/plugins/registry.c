@@ -101,7 +101,8 @@ static esp_status esp__entry_unique(esp_ctx *ctx, const esp_plugin *p, uint32_t 
         const int codec = e.kind == ESP__CODEC;
         const void *table = codec ? (const void *)r->codecs[i] : (const void *)r->backends[i];
         before = codec ? r->codec_from[i] : r->backend_from[i];
-        if (table == e.table || (ctx->flags & ESP_ALLOW_OVERRIDE) || (replaces && !strcmp(before, esp__from_builtin)))
+        if (table == e.table || (ctx->config.flags & ESP_ALLOW_OVERRIDE) ||
+            (replaces && !strcmp(before, esp__from_builtin)))
             return ESP_OK;
     }
     if (!before) return ESP_OK;

@@ -39,7 +39,7 @@ static esp__sim_op esp__sim_pop(esp__sim_lane *l) {
 
 static uint32_t esp__step_lane(const esp_ctx *ctx, const esp__step *s) {
     if (s->kind != ESP__COLL) return s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU;
-    if (s->level == ESP__FLAT) return ctx->topo.n_machines > 1 ? ESP__LANE_INTER : ESP__LANE_INTRA;
+    if (s->level == ESP__FLAT) return ctx->job.topo.n_machines > 1 ? ESP__LANE_INTER : ESP__LANE_INTRA;
     return s->level == ESP__INTRA ? ESP__LANE_INTRA : ESP__LANE_INTER;
 }
 
@@ -55,9 +55,9 @@ static uint64_t esp__nominal_ns(const esp_ctx *ctx, const esp__work_unit *u, con
 }
 
 static double esp__share_after(const esp_ctx *ctx, const esp__step *s, double share) {
-    double n = s->level == ESP__FLAT    ? (double)ctx->size
-               : s->level == ESP__INTRA ? (double)ctx->topo.n_local
-                                        : (double)ctx->topo.n_machines;
+    double n = s->level == ESP__FLAT    ? (double)ctx->job.size
+               : s->level == ESP__INTRA ? (double)ctx->job.topo.n_local
+                                        : (double)ctx->job.topo.n_machines;
     if (s->kind != ESP__COLL) return share;
     if (s->coll == ESP_COLL_REDUCE_SCATTER || s->coll == ESP_COLL_ALLTOALL) return share / n;
     return s->coll == ESP_COLL_ALLGATHER && s->role == ESP__SECOND ? share * n : share;
@@ -65,7 +65,7 @@ static double esp__share_after(const esp_ctx *ctx, const esp__step *s, double sh
 
 static void esp__sim_enter(const esp_ctx *ctx, esp__sim_lane *lanes, uint32_t unit, uint32_t step, uint64_t ready) {
     esp__sim_op op = {ready, unit, step};
-    const esp__option *o = &ctx->strategy.units[unit].option;
+    const esp__option *o = &ctx->in_force.strategy.units[unit].option;
     if (step < o->n) esp__sim_push(&lanes[esp__step_lane(ctx, &o->steps[step])], op);
 }
 
@@ -80,7 +80,7 @@ static int esp__sim_run_one(esp_ctx *ctx, esp__sim_lane *lanes, double *share) {
     }
     if (lane == ESP__LANES) return 0;
     esp__sim_op op = esp__sim_pop(&lanes[lane]);
-    esp__strategy *y = &ctx->strategy;
+    esp__strategy *y = &ctx->in_force.strategy;
     const esp__work_unit *u = &y->units[op.unit];
     const esp__step *s = &u->option.steps[op.step];
     uint64_t end = best + esp__nominal_ns(ctx, u, s, share[op.unit]);
@@ -98,16 +98,16 @@ static int esp__sim_run_one(esp_ctx *ctx, esp__sim_lane *lanes, double *share) {
 static void esp__sim_backward(const esp_ctx *ctx, esp__sim_lane *lanes, double *share) {
     uint64_t now = 0;
     uint32_t reached = 0; /* tensors */
-    for (uint32_t i = 0; i < ctx->strategy.n_units; i++) {
-        const esp__extent *p = &ctx->strategy.units[i].place;
-        for (; reached < p->first + p->n; reached++) now += 2000u + ctx->tensors[reached].count;
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
+        const esp__extent *p = &ctx->in_force.strategy.units[i].place;
+        for (; reached < p->first + p->n; reached++) now += 2000u + ctx->model.tensors[reached].count;
         share[i] = 1.0;
         esp__sim_enter(ctx, lanes, i, 0, now);
     }
 }
 
 ESP__FN esp_status esp__order_make(esp_ctx *ctx) {
-    esp__strategy *y = &ctx->strategy;
+    esp__strategy *y = &ctx->in_force.strategy;
     esp__sim_lane lanes[ESP__LANES];
     uint64_t n_colls = 0, heap_bytes = (uint64_t)y->n_units * sizeof(esp__sim_op);
     double *share = esp__alloc(ctx, (uint64_t)y->n_units * sizeof *share + 1);

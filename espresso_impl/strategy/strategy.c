@@ -9,7 +9,7 @@ ESP__FN esp_status esp__order_make(esp_ctx *ctx);
 ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, const char *name, const char *text);
 
 /* Only with the same number (over one) of ranks on each of several machines do intra and inter mean something. */
-static int esp__hierarchical(const esp_ctx *ctx) { return ctx->topo.n_machines > 1 && ctx->topo.n_local > 1; }
+static int esp__hierarchical(const esp_ctx *ctx) { return ctx->job.topo.n_machines > 1 && ctx->job.topo.n_local > 1; }
 
 /* The best option without compression that moves each byte once over every link. */
 static const char *esp__raw_option(const esp_ctx *ctx) {
@@ -32,7 +32,7 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
         return esp__fail(ctx, ESP_E_ARG,
                          "%s: tensor '%s': option '%s' needs several machines with the same number (over one) of ranks "
                          "each; here are %d ranks on %d machine(s): use a flat option such as flat.allreduce",
-                         where, u->name, option, ctx->size, ctx->topo.n_machines);
+                         where, u->name, option, ctx->job.size, ctx->job.topo.n_machines);
     for (uint32_t i = 0; i < u->option.n; i++)
         if (u->option.steps[i].summed && !(u->codec->table->caps & ESP_CODEC_REDUCIBLE))
             return esp__fail(ctx, ESP_E_ARG,
@@ -47,12 +47,12 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
             : esp__unit_is_chunk(ctx, u) ? ", which a chunk has not: leave the tensor whole, or use another codec"
                                          : " in its description");
     for (uint32_t k = 0; esp__unit_is_group(u) && k < u->place.n; k++)
-        if (ctx->tensors[u->place.first + k].flags & ESP_RAW)
+        if (ctx->model.tensors[u->place.first + k].flags & ESP_RAW)
             return esp__fail(
                 ctx, ESP_E_ARG,
                 "%s: tensor '%s' must not be compressed (ESP_RAW), but the group '%s' compresses: take the "
                 "tensor out of the group, or give the group an option without comp",
-                where, ctx->tensors[u->place.first + k].name, u->name);
+                where, ctx->model.tensors[u->place.first + k].name, u->name);
     return ESP_OK;
 }
 
@@ -60,7 +60,7 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
  * to hold no such tensor. `where` opens the message. */
 static esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
                                    const char *where) {
-    const esp__tensor *t = &ctx->tensors[u->place.first];
+    const esp__tensor *t = &ctx->model.tensors[u->place.first];
     int single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;
     esp_status s;
     const char *codec_spec = single && t->want_codec ? t->want_codec : spec ? spec : "none";
@@ -82,12 +82,12 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, const char *name) {
     int raw = !strcmp(name, "fp32");
     char where[ESP__NAME_MAX];
     snprintf(where, sizeof where, "strategy %s", name);
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) {
-        esp__extent whole = {i, 1, 0, ctx->tensors[i].count};
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        esp__extent whole = {i, 1, 0, ctx->model.tensors[i].count};
         esp__work_unit *u = esp__unit_add(ctx, whole, 0, 1);
         if (!u) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
         esp_status s =
-            esp__unit_assign(ctx, u, raw ? "none" : ctx->codec_spec, raw ? esp__raw_option(ctx) : NULL, where);
+            esp__unit_assign(ctx, u, raw ? "none" : ctx->config.codec_spec, raw ? esp__raw_option(ctx) : NULL, where);
         if (s) return s;
     }
     return esp__order_make(ctx);
@@ -123,8 +123,8 @@ static char *esp__file_text(const esp_ctx *ctx, const char *path) {
 /* ---- back to text ------------------------------------------------------------------------------------------------ */
 /* The lines of unit `i`. */
 static void esp__unit_print(const esp_ctx *ctx, esp__text *t, uint32_t i) {
-    const esp__work_unit *u = &ctx->strategy.units[i];
-    const esp__tensor *x = &ctx->tensors[u->place.first];
+    const esp__work_unit *u = &ctx->in_force.strategy.units[i];
+    const esp__tensor *x = &ctx->model.tensors[u->place.first];
     unsigned long long count = u->place.count;
     char option[ESP__TEXT_MAX];
     esp__option_print(&u->option, option, sizeof option);
@@ -163,9 +163,9 @@ static void esp__order_print(const esp__strategy *s, esp__text *t) {
     }
 }
 
-/* Writes ctx->strategy's text and its hash from what is in force. */
+/* Writes ctx->in_force.strategy's text and its hash from what is in force. */
 static esp_status esp__strategy_print(esp_ctx *ctx) {
-    esp__strategy *s = &ctx->strategy;
+    esp__strategy *s = &ctx->in_force.strategy;
     esp__text t = {0};
     esp__text_add(&t, "%s\n", ESP__STRATEGY_MAGIC);
     for (uint32_t i = 0; i < s->n_units; i++) esp__unit_print(ctx, &t, i);
@@ -182,11 +182,11 @@ static esp_status esp__strategy_print(esp_ctx *ctx) {
 }
 
 /* Units, options, codecs and order from `spec`: a built-in name, a strategy's text, or (if `files`) a path. Into
- * ctx->strategy, which is emptied first. */
+ * ctx->in_force.strategy, which is emptied first. */
 ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, const char *spec, int files) {
     esp_status s;
-    esp__strategy_free(ctx, &ctx->strategy);
-    if (!spec) spec = ctx->codec_spec ? "layerwise" : "fp32";
+    esp__strategy_free(ctx, &ctx->in_force.strategy);
+    if (!spec) spec = ctx->config.codec_spec ? "layerwise" : "fp32";
     if (!strcmp(spec, "fp32") || !strcmp(spec, "layerwise")) {
         s = esp__strategy_builtin(ctx, spec);
     } else if (strchr(spec, '\n')) {

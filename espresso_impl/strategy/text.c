@@ -56,19 +56,19 @@ typedef struct esp__loading {
     uint32_t group;                /* tensors of the open group; 0: none                             */
 } esp__loading;
 
-static const esp__tensor *esp__loading_last(const esp__loading *r) { return &r->ctx->tensors[r->n_tensors - 1]; }
+static const esp__tensor *esp__loading_last(const esp__loading *r) { return &r->ctx->model.tensors[r->n_tensors - 1]; }
 
 /* The next tensor of the model must be this one. */
 static esp_status esp__load_tensor_name(esp__loading *r, const char *name, uint64_t count) {
     esp_ctx *ctx = r->ctx;
     uint32_t i = r->n_tensors;
-    if (i >= ctx->n_tensors)
+    if (i >= ctx->model.n_tensors)
         return esp__fail(
             ctx, ESP_E_ARG,
             "%s: tensor '%s' is one too many: this model has %u tensors. The strategy was made for another "
             "model: make it anew",
-            r->where, name, ctx->n_tensors);
-    const esp__tensor *t = &ctx->tensors[i];
+            r->where, name, ctx->model.n_tensors);
+    const esp__tensor *t = &ctx->model.tensors[i];
     if (strcmp(t->name, name) || t->count != count)
         return esp__fail(
             ctx, ESP_E_ARG,
@@ -144,7 +144,7 @@ static esp_status esp__load_chunk(esp__loading *r, char *rest) {
 /* What cannot be synchronised as one cannot be in one group. */
 static esp_status esp__load_group_check(const esp__loading *r, uint32_t first) {
     static const char *const dtypes[] = {"?", "f32", "f16", "bf16"};
-    const esp__tensor *a = &r->ctx->tensors[first];
+    const esp__tensor *a = &r->ctx->model.tensors[first];
     if (r->group == 1)
         return esp__fail(r->ctx, ESP_E_ARG,
                          "%s: tensor '%s' is alone in its group: expected at least two 'tensor NAME ELEMENTS group' "
@@ -183,7 +183,7 @@ static esp_status esp__load_group(esp__loading *r, char *rest) {
     esp__extent place = {r->n_tensors - r->group, r->group, 0, count};
     esp_status s = esp__load_group_check(r, place.first);
     if (s) return s;
-    for (uint32_t k = 0; k < place.n; k++) sum += ctx->tensors[place.first + k].count;
+    for (uint32_t k = 0; k < place.n; k++) sum += ctx->model.tensors[place.first + k].count;
     if (sum != count)
         return esp__fail(ctx, ESP_E_ARG, "%s: the group has %llu elements, but its %u tensors add up to %llu", r->where,
                          (unsigned long long)count, place.n, (unsigned long long)sum);
@@ -220,10 +220,11 @@ static int esp__turn_is_collective(const esp__strategy *y, const esp__turn *e) {
 }
 
 static esp_status esp__load_order(esp__loading *r, char *rest) {
-    esp__strategy *y = &r->ctx->strategy;
+    esp__strategy *y = &r->ctx->in_force.strategy;
     char *word;
-    if (r->n_tensors < r->ctx->n_tensors || r->n_chunks || r->group)
-        return esp__fail(r->ctx, ESP_E_ARG, "%s: 'order' must follow all %u tensors", r->where, r->ctx->n_tensors);
+    if (r->n_tensors < r->ctx->model.n_tensors || r->n_chunks || r->group)
+        return esp__fail(r->ctx, ESP_E_ARG, "%s: 'order' must follow all %u tensors", r->where,
+                         r->ctx->model.n_tensors);
     while (*(word = esp__word(&rest))) {
         esp__turn e;
         if (!esp__turn_parse(y, word, &e))
@@ -246,7 +247,7 @@ static esp_status esp__load_order(esp__loading *r, char *rest) {
 
 /* Every collective once, and a unit's own in its option's sequence. */
 static esp_status esp__order_check(esp_ctx *ctx, const char *name) {
-    esp__strategy *y = &ctx->strategy;
+    esp__strategy *y = &ctx->in_force.strategy;
     for (uint32_t i = 0; i < y->n_units; i++) y->units[i].pc = 0;
     for (uint32_t k = 0; k < y->n_order; k++) {
         esp__work_unit *u = &y->units[y->order[k] >> 8];
@@ -274,7 +275,7 @@ static esp_status esp__order_check(esp_ctx *ctx, const char *name) {
  * tensors, or none. */
 static esp_status esp__turns_check(esp_ctx *ctx, const char *name) {
     static const uint32_t within[] = {1, 0, 2};
-    esp__strategy *y = &ctx->strategy;
+    esp__strategy *y = &ctx->in_force.strategy;
     uint32_t backwards = 0;
     for (uint32_t k = 0; k < y->n_turns; k++) {
         const esp__turn *e = &y->turns[k];
@@ -296,9 +297,9 @@ static esp_status esp__turns_check(esp_ctx *ctx, const char *name) {
         y->units[e->unit].pc = place;
     }
     for (uint32_t i = 0; i < y->n_units; i++) y->units[i].pc = 0;
-    if (backwards && backwards != ctx->n_tensors)
+    if (backwards && backwards != ctx->model.n_tensors)
         return esp__fail(ctx, ESP_E_ARG, "%s: order: 'b' comes %u times, but there are %u tensors", name, backwards,
-                         ctx->n_tensors);
+                         ctx->model.n_tensors);
     return ESP_OK;
 }
 
@@ -322,12 +323,12 @@ static esp_status esp__load_end(esp__loading *r) {
     if (r->n_chunks)
         return esp__fail(ctx, ESP_E_ARG, "%s:%d: the text ends after %u of %u chunks of tensor '%s'", r->l.name,
                          r->l.number, r->chunk, r->n_chunks, esp__loading_last(r)->name);
-    if (r->n_tensors < ctx->n_tensors)
+    if (r->n_tensors < ctx->model.n_tensors)
         return esp__fail(
             ctx, ESP_E_ARG,
             "%s: has %u tensors, but this model has %u; the first without a line is '%s'. The strategy was "
             "made for another model: make it anew",
-            r->l.name, r->n_tensors, ctx->n_tensors, ctx->tensors[r->n_tensors].name);
+            r->l.name, r->n_tensors, ctx->model.n_tensors, ctx->model.tensors[r->n_tensors].name);
     if (r->group)
         return esp__fail(ctx, ESP_E_ARG,
                          "%s:%d: the text ends before the group of tensor '%s' is closed: expected 'group ELEMENTS "
@@ -343,7 +344,7 @@ ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, const char *name, const cha
     r.ctx = ctx;
     r.l.name = name;
     r.l.at = text;
-    esp__strategy_free(ctx, &ctx->strategy);
+    esp__strategy_free(ctx, &ctx->in_force.strategy);
     if (esp__lines_next(&r.l) != 1 || strcmp(r.l.line, ESP__STRATEGY_MAGIC))
         return esp__fail(ctx, ESP_E_ARG, "%s:%d: expected '%s' in the first line: this is no strategy file", name,
                          r.l.number ? r.l.number : 1, ESP__STRATEGY_MAGIC);
@@ -354,7 +355,7 @@ ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, const char *name, const cha
     if (more < 0) return esp__fail(ctx, ESP_E_ARG, "%s:%d: the line is too long", name, r.l.number);
     esp_status s = esp__load_end(&r);
     if (s) return s;
-    if (!ctx->strategy.n_turns) return esp__order_make(ctx);
+    if (!ctx->in_force.strategy.n_turns) return esp__order_make(ctx);
     s = esp__order_check(ctx, name);
     return s ? s : esp__turns_check(ctx, name);
 }

@@ -10,7 +10,7 @@ ESP__FN int esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint
     uint32_t tensor = place->first;
     if (done >= length) return 0;
     if (place->n > 1)
-        for (; at >= (count = ctx->tensors[tensor].count); tensor++) at -= count;
+        for (; at >= (count = ctx->model.tensors[tensor].count); tensor++) at -= count;
     s->tensor = tensor;
     s->begin = place->begin + at;
     s->at = done;
@@ -20,13 +20,13 @@ ESP__FN int esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint
 
 ESP__FN int esp__unit_is_group(const esp__work_unit *u) { return u->place.n > 1; }
 ESP__FN int esp__unit_is_chunk(const esp_ctx *ctx, const esp__work_unit *u) {
-    return u->place.n == 1 && u->place.count != ctx->tensors[u->place.first].count;
+    return u->place.n == 1 && u->place.count != ctx->model.tensors[u->place.first].count;
 }
 
 /* A group's key and name follow from those of its tensors: the same on all ranks and in every run. */
 static void esp__unit_identity(const esp_ctx *ctx, esp__work_unit *u, uint32_t chunk, uint32_t n_chunks, char *name,
                                size_t cap) {
-    const esp__tensor *t = &ctx->tensors[u->place.first];
+    const esp__tensor *t = &ctx->model.tensors[u->place.first];
     u->key = t->key;
     for (uint32_t k = 1; k < u->place.n; k++) u->key = esp__hash64(u->key, t[k].name, strlen(t[k].name) + 1);
     if (u->place.n > 1)
@@ -37,9 +37,9 @@ static void esp__unit_identity(const esp_ctx *ctx, esp__work_unit *u, uint32_t c
         snprintf(name, cap, "%s", t->name);
 }
 
-/* Adds a unit to ctx->strategy; chunk of n_chunks: 0 of 1 where the tensor is whole. NULL: out of memory. */
+/* Adds a unit to ctx->in_force.strategy; chunk of n_chunks: 0 of 1 where the tensor is whole. NULL: out of memory. */
 ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__extent place, uint32_t chunk, uint32_t n_chunks) {
-    esp__strategy *s = &ctx->strategy;
+    esp__strategy *s = &ctx->in_force.strategy;
     char name[ESP__SPEC_MAX + 32];
     if (s->n_units >= ESP__UNITS_MAX) return NULL;
     esp__work_unit *grown = esp__grow(ctx, s->units, &s->cap_units, ((uint64_t)s->n_units + 1) * sizeof *grown);
@@ -49,7 +49,7 @@ ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__extent place, uint32_t 
     memset(u, 0, sizeof *u);
     u->place = place;
     for (uint32_t k = 0; k < place.n; k++) {
-        esp__tensor *t = &ctx->tensors[place.first + k];
+        esp__tensor *t = &ctx->model.tensors[place.first + k];
         if (chunk == 0) t->first_unit = s->n_units;
         t->n_units = chunk + 1;
         if (place.n == 1 && place.count == t->count) u->rows = t->rows, u->cols = t->cols;
@@ -66,11 +66,11 @@ ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__extent place, uint32_t 
 
 /* Every tensor's place among the units, after another strategy was put back. */
 ESP__FN void esp__units_link(esp_ctx *ctx) {
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) ctx->tensors[i].n_units = 0;
-    for (uint32_t i = 0; i < ctx->strategy.n_units; i++) {
-        const esp__extent *p = &ctx->strategy.units[i].place;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) ctx->model.tensors[i].n_units = 0;
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
+        const esp__extent *p = &ctx->in_force.strategy.units[i].place;
         for (uint32_t t = p->first; t < p->first + p->n; t++)
-            if (!ctx->tensors[t].n_units++) ctx->tensors[t].first_unit = i;
+            if (!ctx->model.tensors[t].n_units++) ctx->model.tensors[t].first_unit = i;
     }
 }
 

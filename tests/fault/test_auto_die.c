@@ -31,12 +31,12 @@ static uint64_t made_up_step(void *user, esp_ctx *ctx) {
               : situation == SWITCHED ? a->phase == ESP__AUTO_CHECK && (int)a->phase_steps == depth
                                       : 0;
     (void)user;
-    if (ctx->rank == victim && now) die();
+    if (ctx->job.rank == victim && now) die();
     return a->phase == ESP__AUTO_CHECK ? 7000000u : 20000000u;
 }
 static void made_up_ready(void *user, esp_ctx *ctx, uint64_t *out) {
     (void)user;
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) out[i] = 1000000u * (i + 1);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1);
 }
 static esp_status made_up_figures(void *user, esp_ctx *ctx, esp_plan_system *s, esp_plan_codec *codecs, uint32_t *n) {
     static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}};
@@ -44,8 +44,8 @@ static esp_status made_up_figures(void *user, esp_ctx *ctx, esp_plan_system *s, 
     memset(s, 0, sizeof *s);
     memset(codecs, 0, sizeof *codecs);
     s->struct_size = sizeof *s;
-    s->machines = (uint32_t)ctx->topo.n_machines;
-    s->ranks_per_machine = (uint32_t)ctx->topo.n_local;
+    s->machines = (uint32_t)ctx->job.topo.n_machines;
+    s->ranks_per_machine = (uint32_t)ctx->job.topo.n_local;
     s->devices = 1;
     s->intra.alpha_ns = s->inter.alpha_ns = 1000;
     s->intra.bytes_per_us = 1e6;
@@ -66,8 +66,8 @@ static esp_status made_up_figures(void *user, esp_ctx *ctx, esp_plan_system *s, 
 static void *counting_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     const esp__autopilot *a = own ? own->autopilot : NULL;
     (void)user, (void)d;
-    if (situation == SWITCHING && a && own->rank == victim && a->phase == ESP__AUTO_PLAN && a->all && a->all[0].done &&
-        a->all[0].verdict == ESP__VERDICT_SWITCH && ++own_depth == depth)
+    if (situation == SWITCHING && a && own->job.rank == victim && a->phase == ESP__AUTO_PLAN && a->all &&
+        a->all[0].done && a->all[0].verdict == ESP__VERDICT_SWITCH && ++own_depth == depth)
         die();
     return aligned_alloc((size_t)align, (size_t)bytes);
 }

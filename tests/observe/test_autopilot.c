@@ -43,28 +43,28 @@ typedef struct world {
 } world;
 
 static int slow(const world *w, const esp_ctx *ctx) {
-    return (int)ctx->step >= w->slow_from && (int)ctx->step < w->slow_to;
+    return (int)ctx->steps.step >= w->slow_from && (int)ctx->steps.step < w->slow_to;
 }
 static int compresses(const esp_ctx *ctx) {
-    for (uint32_t i = 0; i < ctx->strategy.n_units; i++)
-        if (esp__option_uses(&ctx->strategy.units[i].option, ESP__COMP)) return 1;
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
+        if (esp__option_uses(&ctx->in_force.strategy.units[i].option, ESP__COMP)) return 1;
     return 0;
 }
 
 static uint64_t world_step(void *user, esp_ctx *ctx) {
     const world *w = user;
     const double *ms = compresses(ctx) ? w->compressed_ms : w->fp32_ms;
-    double more = compresses(ctx) && !strstr(ctx->strategy.text, "topk") ? w->gentle_ms : 0.0;
-    return (uint64_t)((ms[slow(w, ctx)] + more) * 1e6) + (uint64_t)(ctx->rank * 1000);
+    double more = compresses(ctx) && !strstr(ctx->in_force.strategy.text, "topk") ? w->gentle_ms : 0.0;
+    return (uint64_t)((ms[slow(w, ctx)] + more) * 1e6) + (uint64_t)(ctx->job.rank * 1000);
 }
 static void world_ready(void *user, esp_ctx *ctx, uint64_t *out) {
     (void)user;
-    for (uint32_t i = 0; i < ctx->n_tensors; i++) out[i] = 1000000u * (i + 1) + (uint64_t)ctx->rank;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1) + (uint64_t)ctx->job.rank;
 }
 static int world_trouble(void *user, esp_ctx *ctx, uint32_t tensor) {
     const world *w = user;
-    const esp__work_unit *u = &ctx->strategy.units[ctx->tensors[tensor].first_unit];
-    return (int32_t)tensor == w->trouble && ctx->rank == 1 && strstr(u->codec->spec, "topk") != NULL;
+    const esp__work_unit *u = &ctx->in_force.strategy.units[ctx->model.tensors[tensor].first_unit];
+    return (int32_t)tensor == w->trouble && ctx->job.rank == 1 && strstr(u->codec->spec, "topk") != NULL;
 }
 
 /* Links of 1 byte/us (slow) or so fast that nothing is worth compressing. */
@@ -75,8 +75,8 @@ static esp_status world_figures(void *user, esp_ctx *ctx, esp_plan_system *s, es
     memset(s, 0, sizeof *s);
     memset(codecs, 0, 2 * sizeof *codecs);
     s->struct_size = sizeof *s;
-    s->machines = ctx->topo.n_local > 1 ? (uint32_t)ctx->topo.n_machines : (uint32_t)ctx->size;
-    s->ranks_per_machine = (uint32_t)ctx->size / s->machines;
+    s->machines = ctx->job.topo.n_local > 1 ? (uint32_t)ctx->job.topo.n_machines : (uint32_t)ctx->job.size;
+    s->ranks_per_machine = (uint32_t)ctx->job.size / s->machines;
     s->devices = 1;
     s->intra.alpha_ns = s->inter.alpha_ns = 1000;
     s->intra.bytes_per_us = 1e6;
@@ -99,15 +99,15 @@ static void push_all(esp_ctx *ctx, world *w, float grads[TENSORS][1000], int ste
     esp_stream cpu = ESP_ZERO;
     for (uint32_t i = 0; i < TENSORS; i++) {
         for (uint64_t k = 0; k < counts[i]; k++) {
-            uint32_t h = (uint32_t)(step * 7919 + ctx->rank * 104729 + (int)i * 1299709 + (int)k) * 2654435761u;
+            uint32_t h = (uint32_t)(step * 7919 + ctx->job.rank * 104729 + (int)i * 1299709 + (int)k) * 2654435761u;
             grads[i][k] = zero ? 0.0f : (float)((int)(h >> 28) - 8);
-            w->in[ctx->rank][i][k] += (double)grads[i][k];
+            w->in[ctx->job.rank][i][k] += (double)grads[i][k];
         }
         CHECK(!esp_push(ctx, i, grads[i], cpu));
     }
     CHECK(!esp_wait_all(ctx));
     for (uint32_t i = 0; i < TENSORS; i++)
-        for (uint64_t k = 0; k < counts[i]; k++) w->out[ctx->rank][i][k] += (double)grads[i][k];
+        for (uint64_t k = 0; k < counts[i]; k++) w->out[ctx->job.rank][i][k] += (double)grads[i][k];
 }
 
 static void live(esp_ctx *ctx, void *user) {
@@ -129,15 +129,15 @@ static void live(esp_ctx *ctx, void *user) {
     }
     for (int step = 0; step < w->steps; step++) {
         push_all(ctx, w, grads, step, 0);
-        w->hash[ctx->rank][step] = ctx->strategy.hash;
-        w->phase[ctx->rank][step] = esp__auto_phase(ctx);
+        w->hash[ctx->job.rank][step] = ctx->in_force.strategy.hash;
+        w->phase[ctx->job.rank][step] = esp__auto_phase(ctx);
         if (w->sets_own_at && step == w->sets_own_at) CHECK(!esp_strategy_set(ctx, "fp32"));
         /* a planner that takes long must not make the test take other decisions */
-        while (ctx->autopilot && ctx->rank == 0 && ctx->autopilot->phase == ESP__AUTO_PLAN &&
+        while (ctx->autopilot && ctx->job.rank == 0 && ctx->autopilot->phase == ESP__AUTO_PLAN &&
                !esp__auto_plan_done(ctx->autopilot))
             usleep(200);
     }
-    snprintf(w->last[ctx->rank], sizeof w->last[0], "%s", esp_strategy_text(ctx));
+    snprintf(w->last[ctx->job.rank], sizeof w->last[0], "%s", esp_strategy_text(ctx));
     CHECK(!esp_strategy_set(ctx, "fp32")); /* all feedback comes out with the next step */
     push_all(ctx, w, grads, w->steps, 1);
     free(grads);

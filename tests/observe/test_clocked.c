@@ -69,9 +69,9 @@ static void check_match(runner *r, const esp_ctx *ctx) {
     uint32_t n, event[4096];
     const esp_plan_event *e = esp_plan_events(r->plan, &n);
     uint8_t *taken = calloc(n, 1);
-    check(r, ctx->program.n_ops <= 4096 && esp__hold_match(ctx, r->plan, event) == ESP_OK, "esp__hold_match");
-    for (uint32_t i = 0; i < ctx->program.n_ops; i++) {
-        const esp__op *op = &ctx->program.ops[i];
+    check(r, ctx->in_force.program.n_ops <= 4096 && esp__hold_match(ctx, r->plan, event) == ESP_OK, "esp__hold_match");
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        const esp__op *op = &ctx->in_force.program.ops[i];
         esp__span none = {0, 0};
         if (event[i] == UINT32_MAX) {
             check(r, op->kind == ESP__OP_COPY && same(esp__hold_time(ctx, i), none), "an op without an event");

@@ -63,7 +63,7 @@ static void start(esp_ctx *ctx, const char *option, const char *strategy, int sa
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
     CHECK(esp_start(ctx) == ESP_OK);
-    if (sampling) ctx->stats_spec = esp__strdup(ctx, "file");
+    if (sampling) ctx->config.stats_spec = esp__strdup(ctx, "file");
     if (!strategy) strategy = esp_strategy_text(ctx);
     CHECK(esp_strategy_set(ctx, strategy) == ESP_OK);
     CHECK((ctx->guard != NULL) == sampling);
@@ -232,8 +232,8 @@ static void body_fp32(esp_ctx *ctx, void *user) {
     CHECK(stats(ctx, 0).samples >= 1);
     /* what was measured under a strategy goes with it */
     esp__guard_free(ctx);
-    esp__strfree(ctx, ctx->stats_spec);
-    ctx->stats_spec = NULL;
+    esp__strfree(ctx, ctx->config.stats_spec);
+    ctx->config.stats_spec = NULL;
     CHECK(esp__guard_take(ctx) == ESP_OK);
     CHECK(!ctx->guard && stats(ctx, 0).samples == 0);
 }
@@ -339,8 +339,8 @@ static void body_trail(esp_ctx *ctx, void *user) {
         step(ctx, g);
         h = esp__hash64(h, g, sizeof g);
     }
-    for (uint32_t i = 0; i < ctx->n_feedback; i++) {
-        const esp__feedback *f = &ctx->feedback[i];
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        const esp__feedback *f = &ctx->in_force.feedback[i];
         if (f->residual) h = esp__hash64(h, f->residual, f->count * 4);
         if (f->state) h = esp__hash64(h, f->state, f->state_bytes);
     }

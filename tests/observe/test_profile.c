@@ -47,7 +47,7 @@ typedef struct made_up {
 /* Forward 1000, then gaps of 0, 200 and 300; in step `long_one` the second takes ten times as long. */
 static void make_up(made_up *m, int long_one, uint64_t more) {
     memset(m, 0, sizeof *m);
-    m->ctx.n_tensors = TENSORS;
+    m->ctx.model.n_tensors = TENSORS;
     for (int k = 0; k < STEPS; k++) {
         uint64_t gap = (k == long_one ? 2000 : 200) + more;
         m->forward[k] = 1000;

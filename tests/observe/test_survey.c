@@ -152,9 +152,9 @@ static void test_fit(void **state) {
     (void)state;
     memset(&ctx, 0, sizeof ctx);
     memset(&s, 0, sizeof s);
-    ctx.size = 4;
-    ctx.topo.size = 4, ctx.topo.n_machines = 2, ctx.topo.n_local = 2;
-    ctx.topo.machine_of = machine_of, ctx.topo.local_of = local_of;
+    ctx.job.size = 4;
+    ctx.job.topo.size = 4, ctx.job.topo.n_machines = 2, ctx.job.topo.n_local = 2;
+    ctx.job.topo.machine_of = machine_of, ctx.job.topo.local_of = local_of;
     s.pack_bytes_per_us = 1e4;
     for (uint64_t bytes = 1 << 10; bytes <= 1 << 24; bytes <<= 2) {
         double b = (double)bytes; /* 2 ranks: allreduce 2 hops, b bytes; alltoall 1 hop, b / 2 */

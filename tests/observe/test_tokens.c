@@ -145,7 +145,7 @@ static void test_other_files(void **state) {
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         setenv("ESPRESSO_TOKENS", wrong[i], 1);
         esp__tokens_open(&ctx);
-        assert_int_equal(ctx.tokens[0], -1);
+        assert_int_equal(ctx.lanes.tokens[0], -1);
         assert_int_equal(esp__token_take(&ctx, 1 << 20), 0);
         esp__token_put(&ctx, 0);
     }
@@ -158,19 +158,19 @@ static void test_lost(void **state) {
     esp_ctx ctx;
     (void)state;
     memset(&ctx, 0, sizeof ctx);
-    pthread_mutex_init(&ctx.lock, NULL);
+    pthread_mutex_init(&ctx.lanes.lock, NULL);
     tokens_make(ends, 0);
     esp__tokens_open(&ctx);
-    assert_int_equal(ctx.tokens[0], ends[0]);
+    assert_int_equal(ctx.lanes.tokens[0], ends[0]);
     assert_int_equal(esp__token_take(&ctx, 10), 0); /* so little does not need one */
-    ctx.fatal = ESP_E_PEER;
+    ctx.health.fatal = ESP_E_PEER;
     assert_int_equal(esp__token_take(&ctx, 1 << 20), 0);
-    assert_int_equal(ctx.tokens[0], ends[0]);
-    ctx.fatal = ESP_OK;
-    ctx.log_level = ESP_LOG_ERROR;
+    assert_int_equal(ctx.lanes.tokens[0], ends[0]);
+    ctx.health.fatal = ESP_OK;
+    ctx.config.log_level = ESP_LOG_ERROR;
     assert_int_equal(esp__token_wait(&ctx, 30), 0);
-    assert_int_equal(ctx.tokens[0], -1); /* and is not tried again */
-    pthread_mutex_destroy(&ctx.lock);
+    assert_int_equal(ctx.lanes.tokens[0], -1); /* and is not tried again */
+    pthread_mutex_destroy(&ctx.lanes.lock);
     unsetenv("ESPRESSO_TOKENS");
     close(ends[0]);
     close(ends[1]);

@@ -91,7 +91,7 @@ static int same(const esp__problem *p, const esp__program *program, const esp__o
 }
 
 static void compare(tree *t, const esp_ctx *ctx, uint32_t unit, const char *text, const side *s) {
-    const esp__program *program = &ctx->program;
+    const esp__program *program = &ctx->in_force.program;
     esp__recipe_op recipe[ESP__MAX_OPS];
     esp__option option;
     uint32_t at = 0, n;
@@ -133,15 +133,15 @@ static void body(esp_ctx *ctx, void *user) {
     side planner;
     side_open(&planner, t);
     uint32_t first = 0; /* ops of a unit are neighbours: look only there */
-    esp__program part = ctx->program;
+    esp__program part = ctx->in_force.program;
     esp_ctx view = *ctx;
     for (uint32_t i = 0; i < t->n; i++) {
         uint32_t unit = i * turn;
-        while (first < ctx->program.n_ops && ctx->program.ops[first].unit < unit) first++;
-        part.ops = ctx->program.ops + first;
-        for (part.n_ops = 0; first + part.n_ops < ctx->program.n_ops && part.ops[part.n_ops].unit == unit;)
+        while (first < ctx->in_force.program.n_ops && ctx->in_force.program.ops[first].unit < unit) first++;
+        part.ops = ctx->in_force.program.ops + first;
+        for (part.n_ops = 0; first + part.n_ops < ctx->in_force.program.n_ops && part.ops[part.n_ops].unit == unit;)
             part.n_ops++;
-        view.program = part;
+        view.in_force.program = part;
         compare(t, &view, unit, t->text[i], &planner);
     }
     esp__pool_free(&planner.pool);

@@ -96,7 +96,7 @@ static int add_option(void *user, const esp__option *o) {
             strncmp(a->codec, "bf16", 4) && strncmp(a->codec, "randomk", 7))
             return 0;
     esp__option_print(o, text, sizeof text);
-    snprintf(name, sizeof name, "t%u", a->ctx->n_tensors);
+    snprintf(name, sizeof name, "t%u", a->ctx->model.n_tensors);
     d.name = name;
     d.count = a->p->count;
     d.dtype = a->p->dtype;
@@ -126,7 +126,7 @@ static float gradient(const plan *p, int32_t size, int32_t rank, uint32_t t, int
 #define REPORT(ctx, p, ...)                                                                                            \
     do {                                                                                                               \
         if (atomic_fetch_add(&(p)->failures, 1) < 5) {                                                                 \
-            fprintf(stderr, "rank %d: ", (ctx)->rank);                                                                 \
+            fprintf(stderr, "rank %d: ", (ctx)->job.rank);                                                             \
             fprintf(stderr, __VA_ARGS__);                                                                              \
             fprintf(stderr, "\n");                                                                                     \
         }                                                                                                              \
@@ -134,16 +134,16 @@ static float gradient(const plan *p, int32_t size, int32_t rank, uint32_t t, int
 
 static void describe(const esp_ctx *ctx, uint32_t t, char *buf, size_t cap) {
     char option[ESP__TEXT_MAX];
-    esp__option_print(&ctx->strategy.units[t].option, option, sizeof option);
-    snprintf(buf, cap, "%s: %s", ctx->strategy.units[t].codec->spec, option);
+    esp__option_print(&ctx->in_force.strategy.units[t].option, option, sizeof option);
+    snprintf(buf, cap, "%s: %s", ctx->in_force.strategy.units[t].codec->spec, option);
 }
 
 static void check_exact(esp_ctx *ctx, plan *p, void *grads, int step) {
     uint64_t e = p->dtype == ESP_F32 ? 4 : 2;
-    for (uint32_t t = 0; t < ctx->n_tensors; t++)
+    for (uint32_t t = 0; t < ctx->model.n_tensors; t++)
         for (uint64_t i = 0; i < p->count; i++) {
             float want = 0, got = from_bits(p->dtype, (char *)grads + t * p->count * e, i);
-            for (int32_t r = 0; r < ctx->size; r++) want += gradient(p, 1, r, t, step, i);
+            for (int32_t r = 0; r < ctx->job.size; r++) want += gradient(p, 1, r, t, step, i);
             if (got == want) continue;
             char what[ESP__TEXT_MAX * 2];
             describe(ctx, t, what, sizeof what);
@@ -154,11 +154,12 @@ static void check_exact(esp_ctx *ctx, plan *p, void *grads, int step) {
 
 /* All ranks must hold the same bits: compare with rank 0's. */
 static void check_same(esp_ctx *ctx, plan *p, const void *grads) {
-    uint64_t bytes = ctx->n_tensors * p->count * (p->dtype == ESP_F32 ? 4 : 2), per = bytes / ctx->n_tensors;
+    uint64_t bytes = ctx->model.n_tensors * p->count * (p->dtype == ESP_F32 ? 4 : 2),
+             per = bytes / ctx->model.n_tensors;
     char *root = malloc(bytes);
     memcpy(root, grads, bytes);
     if (esp_broadcast(ctx, root, bytes, 0)) REPORT(ctx, p, "broadcast: %s", esp_last_error(ctx));
-    for (uint32_t t = 0; t < ctx->n_tensors; t++)
+    for (uint32_t t = 0; t < ctx->model.n_tensors; t++)
         if (memcmp(root + t * per, (const char *)grads + t * per, per)) {
             char what[ESP__TEXT_MAX * 2];
             describe(ctx, t, what, sizeof what);
@@ -169,21 +170,21 @@ static void check_same(esp_ctx *ctx, plan *p, const void *grads) {
 
 /* Everything that went in either came out or is held by feedback. */
 static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
-    uint64_t n = ctx->n_tensors * p->count;
+    uint64_t n = ctx->model.n_tensors * p->count;
     float *held = calloc(n, 4);
-    for (uint32_t k = 0; k < ctx->n_feedback; k++) {
-        const esp__feedback *f = &ctx->feedback[k];
+    for (uint32_t k = 0; k < ctx->in_force.n_feedback; k++) {
+        const esp__feedback *f = &ctx->in_force.feedback[k];
         for (uint64_t i = 0; f->keeper && i < f->count; i++)
             held[f->place.first * p->count + f->offset + i] += f->residual[i];
     }
     if (esp_allreduce(ctx, held, n)) REPORT(ctx, p, "allreduce: %s", esp_last_error(ctx));
-    for (uint32_t t = 0; t < ctx->n_tensors; t++)
+    for (uint32_t t = 0; t < ctx->model.n_tensors; t++)
         for (uint64_t i = 0; i < p->count; i++) {
-            double in = 0, scale = 0, got = out[t * p->count + i] * ctx->size + (double)held[t * p->count + i];
+            double in = 0, scale = 0, got = out[t * p->count + i] * ctx->job.size + (double)held[t * p->count + i];
             for (int s = 0; s < p->steps; s++)
-                for (int32_t r = 0; r < ctx->size; r++) {
-                    in += (double)gradient(p, ctx->size, r, t, s, i);
-                    scale += fabs((double)gradient(p, ctx->size, r, t, s, i));
+                for (int32_t r = 0; r < ctx->job.size; r++) {
+                    in += (double)gradient(p, ctx->job.size, r, t, s, i);
+                    scale += fabs((double)gradient(p, ctx->job.size, r, t, s, i));
                 }
             if (fabs(got - in) <= 1e-4 * (scale + 1.0)) continue;
             char what[ESP__TEXT_MAX * 2];
@@ -195,15 +196,15 @@ static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
 }
 
 static void run_steps(esp_ctx *ctx, plan *p) {
-    uint64_t e = p->dtype == ESP_F32 ? 4 : 2, n = ctx->n_tensors * p->count;
+    uint64_t e = p->dtype == ESP_F32 ? 4 : 2, n = ctx->model.n_tensors * p->count;
     void *grads = malloc(n * e);
     double *out = calloc(n, sizeof *out);
     esp_stream here = ESP_ZERO;
     for (int step = 0; step < p->steps; step++) {
-        for (uint32_t t = 0; t < ctx->n_tensors; t++) {
+        for (uint32_t t = 0; t < ctx->model.n_tensors; t++) {
             char *g = (char *)grads + t * p->count * e;
             for (uint64_t i = 0; i < p->count; i++)
-                to_bits(p->dtype, g, i, gradient(p, ctx->size, ctx->rank, t, step, i));
+                to_bits(p->dtype, g, i, gradient(p, ctx->job.size, ctx->job.rank, t, step, i));
             if (esp_push(ctx, t, g, here)) REPORT(ctx, p, "push: %s", esp_last_error(ctx));
         }
         if (esp_wait_all(ctx)) {
@@ -221,7 +222,7 @@ static void run_steps(esp_ctx *ctx, plan *p) {
 
 static void run_body(esp_ctx *ctx, void *user) {
     plan *p = user;
-    int flat = !ctx->topo.n_local || ctx->topo.n_local == 1 || ctx->topo.n_machines == 1;
+    int flat = !ctx->job.topo.n_local || ctx->job.topo.n_local == 1 || ctx->job.topo.n_machines == 1;
     adding a = {ctx, p, NULL, 0};
     for (const char *const *c = p->codecs; *c; c++) {
         a.codec = *c;

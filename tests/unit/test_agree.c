@@ -24,8 +24,8 @@ typedef struct difference {
 } difference;
 
 static void tell(esp_ctx *ctx, const char *strategy, const char *codec) {
-    ctx->strategy_spec = esp__strdup(ctx, strategy);
-    ctx->codec_spec = esp__strdup(ctx, codec);
+    ctx->config.strategy_spec = esp__strdup(ctx, strategy);
+    ctx->config.codec_spec = esp__strdup(ctx, codec);
 }
 
 static void body(esp_ctx *ctx, void *user) {
@@ -33,7 +33,7 @@ static void body(esp_ctx *ctx, void *user) {
     esp_tensor_desc t = ESP_ZERO;
     int other = esp_rank(ctx) == 1;
     tell(ctx, other ? d->other_strategy : d->strategy, other ? d->other_codec : d->codec);
-    if (other && d->other_seed) ctx->seed = d->other_seed;
+    if (other && d->other_seed) ctx->config.seed = d->other_seed;
     t.name = "weight";
     t.count = other && d->other_count ? d->other_count : 100;
     CHECK(esp_tensor_add(ctx, &t, NULL) == ESP_OK);

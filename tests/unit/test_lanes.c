@@ -157,10 +157,10 @@ static void check_lanes(const esp_ctx *ctx) {
         uint32_t at = 0;
         for (uint64_t i = 0; i < n; i++) {
             if (t->events[i].lane != (uint32_t)(ESP__LANE_INTRA + l)) continue;
-            const esp__op *op = &ctx->program.ops[ctx->links[l].sequence[at++ % ctx->links[l].n]];
-            CHECK(ctx->strategy.units[op->unit].place.first == t->events[i].tensor);
+            const esp__op *op = &ctx->in_force.program.ops[ctx->lanes.links[l].sequence[at++ % ctx->lanes.links[l].n]];
+            CHECK(ctx->in_force.strategy.units[op->unit].place.first == t->events[i].tensor);
         }
-        CHECK(at == 2 * ctx->links[l].n);
+        CHECK(at == 2 * ctx->lanes.links[l].n);
     }
 }
 

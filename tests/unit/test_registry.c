@@ -47,9 +47,9 @@ static esp_plugin fake_plugin(const esp_codec *const *codecs, uint32_t n) {
 /* A context that has a registry and nothing else. */
 static esp_ctx *ctx_new(const esp_host *user_host) {
     esp_ctx *ctx = (esp_ctx *)calloc(1, sizeof *ctx);
-    ctx->user_host = user_host;
-    ctx->log_level = ESP_LOG_ERROR;
-    ctx->size = 1;
+    ctx->config.user_host = user_host;
+    ctx->config.log_level = ESP_LOG_ERROR;
+    ctx->job.size = 1;
     esp__host_init(&ctx->host, ctx);
     return ctx;
 }
@@ -113,7 +113,7 @@ static void test_duplicate(void **state) {
     assert_int_equal(esp__registry_add(ctx, &pb, "b.so"), ESP_E_ARG);
     assert_error("codec \"x\" is there twice: first a.so, now b.so");
     assert_ptr_equal(esp__registry_codec(ctx, "x"), &a);
-    ctx->flags = ESP_ALLOW_OVERRIDE;
+    ctx->config.flags = ESP_ALLOW_OVERRIDE;
     assert_int_equal(esp__registry_add(ctx, &pb, "b.so"), ESP_OK);
     assert_ptr_equal(esp__registry_codec(ctx, "x"), &b);
     assert_string_equal(ctx->registry.codec_from[0], "b.so");
@@ -285,7 +285,7 @@ static void test_log(void **state) {
     esp_ctx *ctx = ctx_new(&host);
     esp_log_event ev = {sizeof ev, ESP_LOG_ERROR, ESP_E_ARG, 1, "plugin", "bad key", "file.c"};
     (void)state;
-    ctx->log_level = ESP_LOG_WARN;
+    ctx->config.log_level = ESP_LOG_WARN;
     esp__log(ctx, ESP_LOG_INFO, "core", "not wanted");
     assert_int_equal(s.n, 0);
     esp__log(ctx, ESP_LOG_WARN, "core", "%d ranks", 4);

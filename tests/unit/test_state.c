@@ -112,13 +112,13 @@ static void body_carry(esp_ctx *ctx, void *user) {
     (void)user;
     for (int k = 0; k < 3; k++) step(ctx, k, out);
     CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK);
-    CHECK(ctx->tensors[0].carry != NULL);
+    CHECK(ctx->model.tensors[0].carry != NULL);
     CHECK(esp_state_save(ctx, after) == ESP_OK);
     step(ctx, 3, out);
-    CHECK(ctx->tensors[0].carry == NULL);
+    CHECK(ctx->model.tensors[0].carry == NULL);
     CHECK(esp_state_load(ctx, after) == ESP_OK);
-    CHECK(ctx->tensors[0].carry != NULL);
-    CHECK(ctx->step == 3);
+    CHECK(ctx->model.tensors[0].carry != NULL);
+    CHECK(ctx->steps.step == 3);
     step(ctx, 3, again);
     CHECK(memcmp(out, again, sizeof out) == 0);
 }
@@ -150,10 +150,10 @@ static esp_status tape_read(void *user, void *data, uint64_t bytes) {
 /* What of the context a load may change, as one number. */
 static uint64_t fingerprint(const esp_ctx *ctx) {
     uint64_t h = ESP__HASH0;
-    h = esp__hash64(h, &ctx->step, sizeof ctx->step);
-    h = esp__hash64(h, &ctx->seed, sizeof ctx->seed);
-    for (uint32_t i = 0; i < ctx->n_feedback; i++) {
-        const esp__feedback *f = &ctx->feedback[i];
+    h = esp__hash64(h, &ctx->steps.step, sizeof ctx->steps.step);
+    h = esp__hash64(h, &ctx->config.seed, sizeof ctx->config.seed);
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        const esp__feedback *f = &ctx->in_force.feedback[i];
         if (f->residual) h = esp__hash64(h, f->residual, f->count * 4);
         if (f->state) h = esp__hash64(h, f->state, f->state_bytes);
     }
@@ -294,7 +294,7 @@ static uint64_t saved_strategy;
 
 static void body_save_strategy(esp_ctx *ctx, void *user) {
     body_first_half(ctx, user);
-    if (esp_rank(ctx) == 0) saved_strategy = ctx->strategy.hash;
+    if (esp_rank(ctx) == 0) saved_strategy = ctx->in_force.strategy.hash;
 }
 
 /* Loaded at once, and after some steps that the autopilot had begun to measure. */
@@ -305,12 +305,12 @@ static void body_auto_resumes(esp_ctx *ctx, void *user) {
     for (int k = 0; k < *(const int *)user; k++) step(ctx, 90 + k, out);
     CHECK(!compresses(ctx));
     CHECK(esp_state_load(ctx, path) == ESP_OK);
-    CHECK(compresses(ctx) && ctx->strategy.hash == saved_strategy && ctx->step == 3);
+    CHECK(compresses(ctx) && ctx->in_force.strategy.hash == saved_strategy && ctx->steps.step == 3);
     for (int k = 3; k < 6; k++) {
         step(ctx, k, out);
         CHECK(memcmp(out, expected[k], sizeof out) == 0);
     }
-    CHECK(ctx->strategy.hash == saved_strategy); /* it is watched now, not measured anew */
+    CHECK(ctx->in_force.strategy.hash == saved_strategy); /* it is watched now, not measured anew */
 }
 static void test_auto_takes_the_saved_strategy(void **state) {
     (void)state;
@@ -326,17 +326,17 @@ static void body_auto_refuses(esp_ctx *ctx, void *user) {
     (void)user;
     start(ctx, N, NULL);
     step(ctx, 0, out);
-    const uint64_t before = fingerprint(ctx), strategy = ctx->strategy.hash;
+    const uint64_t before = fingerprint(ctx), strategy = ctx->in_force.strategy.hash;
     snprintf(name, sizeof name, "%s.r1of4", path);
     snprintf(kept, sizeof kept, "%s.kept", name);
     if (esp_rank(ctx) == 1) CHECK(rename(name, kept) == 0);
     CHECK(esp_state_load(ctx, path) == ESP_E_NOT_FOUND);
-    CHECK(fingerprint(ctx) == before && ctx->strategy.hash == strategy);
+    CHECK(fingerprint(ctx) == before && ctx->in_force.strategy.hash == strategy);
     CHECK(esp_barrier(ctx) == ESP_OK);
     if (esp_rank(ctx) == 1) CHECK(rename(kept, name) == 0);
     step(ctx, 1, out); /* the context goes on */
     CHECK(esp_state_load(ctx, path) == ESP_OK);
-    CHECK(ctx->strategy.hash == saved_strategy);
+    CHECK(ctx->in_force.strategy.hash == saved_strategy);
 }
 static void test_auto_keeps_its_strategy_on_failure(void **state) {
     (void)state;
@@ -350,12 +350,12 @@ static void body_program_decides(esp_ctx *ctx, void *user) {
     (void)user;
     start(ctx, N, NULL);
     CHECK(esp_strategy_set(ctx, "layerwise") == ESP_OK);
-    const uint64_t strategy = ctx->strategy.hash;
+    const uint64_t strategy = ctx->in_force.strategy.hash;
     CHECK(strategy != saved_strategy);
     CHECK(esp_state_load(ctx, path) == ESP_OK);
-    CHECK(ctx->strategy.hash == strategy && ctx->step == 3);
+    CHECK(ctx->in_force.strategy.hash == strategy && ctx->steps.step == 3);
     step(ctx, 3, out);
-    CHECK(ctx->strategy.hash == strategy);
+    CHECK(ctx->in_force.strategy.hash == strategy);
 }
 static void test_auto_leaves_the_program_its_strategy(void **state) {
     (void)state;
@@ -477,7 +477,7 @@ static void body_failed_save(esp_ctx *ctx, void *user) {
     snprintf(name, sizeof name, "%s.r%dof4.tmp", path, (int)esp_rank(ctx));
     CHECK(stat(name, &st) != 0);
     CHECK(esp_state_load(ctx, path) == ESP_OK);
-    CHECK(ctx->step == 1);
+    CHECK(ctx->steps.step == 1);
     CHECK(esp_state_save(ctx, "/no/such/dir/x") == ESP_E_ARG);
 }
 static void test_failed_save(void **state) {

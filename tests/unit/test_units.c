@@ -23,7 +23,7 @@ static float mean_of(int32_t size, uint64_t i, int step) {
 static void *at(void *grads, esp_dtype d, int t) { return (char *)grads + begins[t] * (d == ESP_F32 ? 4 : 2); }
 
 static void fill(const esp_ctx *ctx, esp_dtype d, void *grads, int step) {
-    for (uint64_t i = 0; i < TOTAL; i++) value_set(d, grads, i, gradient(ctx->size, ctx->rank, i, step));
+    for (uint64_t i = 0; i < TOTAL; i++) value_set(d, grads, i, gradient(ctx->job.size, ctx->job.rank, i, step));
 }
 
 /* ---- codec none: every shape gives what whole tensors give ------------------------------------------------------------- */
@@ -42,9 +42,10 @@ static void body_exact(esp_ctx *ctx, void *user) {
                 CHECK(esp_push(ctx, (uint32_t)pushed, at(g, k->dtype, pushed), here) == ESP_OK);
             }
             CHECK(esp_wait_all(ctx) == ESP_OK);
-            float scale = k->tensor_flags & ESP_SUM ? (float)ctx->size : 1.0f;
+            float scale = k->tensor_flags & ESP_SUM ? (float)ctx->job.size : 1.0f;
             uint64_t bad = 0;
-            for (uint64_t i = 0; i < TOTAL; i++) bad += value_at(k->dtype, g, i) != scale * mean_of(ctx->size, i, step);
+            for (uint64_t i = 0; i < TOTAL; i++)
+                bad += value_at(k->dtype, g, i) != scale * mean_of(ctx->job.size, i, step);
             CHECK(bad == 0);
             check_same(ctx, g, TOTAL * (k->dtype == ESP_F32 ? 4 : 2));
         }
@@ -78,7 +79,7 @@ static void body_same(esp_ctx *ctx, void *user) {
         CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
         for (int step = 0; step < 3; step++) {
             for (uint64_t i = 0; i < TOTAL; i++)
-                value_set(k->dtype, g, i, sinf((float)(i * 3 + (uint64_t)ctx->rank * 17 + (uint64_t)step)));
+                value_set(k->dtype, g, i, sinf((float)(i * 3 + (uint64_t)ctx->job.rank * 17 + (uint64_t)step)));
             for (int t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, (uint32_t)t, at(g, k->dtype, t), here));
             CHECK(esp_wait_all(ctx) == ESP_OK);
             check_same(ctx, g, TOTAL * (k->dtype == ESP_F32 ? 4 : 2));
@@ -152,25 +153,25 @@ static void body_pushing(esp_ctx *ctx, void *user) {
         fill(ctx, ESP_F32, g, step);
         CHECK(esp_wait(ctx, 3) == ESP_E_STATE && says(ctx, "'d' was not pushed"));
         for (uint32_t t = 0; t < TENSORS; t++) {
-            if (t == 3 && step == 1 && ctx->rank == 1) continue; /* forgotten: zeros in its place */
-            if (t == 1 && step == 2 && ctx->rank == 0)
+            if (t == 3 && step == 1 && ctx->job.rank == 1) continue; /* forgotten: zeros in its place */
+            if (t == 1 && step == 2 && ctx->job.rank == 0)
                 CHECK(esp_push_zero(ctx, t, g + begins[t], here) == ESP_OK);
             else
                 CHECK(esp_push(ctx, t, g + begins[t], here) == ESP_OK);
             if (t == 0) CHECK(esp_push(ctx, t, g, here) == ESP_E_STATE && says(ctx, "'a' was already pushed"));
         }
-        if (step == 1 && ctx->rank == 1) {
+        if (step == 1 && ctx->job.rank == 1) {
             CHECK(esp_step_end(ctx) == ESP_E_STATE && says(ctx, "'d'"));
             CHECK(esp_wait_all(ctx) == ESP_E_STATE && says(ctx, "never pushed in this step: 'd'"));
         } else {
             if (step == 3) CHECK(esp_wait(ctx, 4) == ESP_OK && esp_test(ctx, 4) == ESP_OK);
-            if (step == 3) CHECK(g[begins[4]] == mean_of(ctx->size, begins[4], step));
+            if (step == 3) CHECK(g[begins[4]] == mean_of(ctx->job.size, begins[4], step));
             CHECK(esp_wait_all(ctx) == ESP_OK);
         }
         for (uint32_t t = 0; t < TENSORS; t++) {
-            if (t == 3 && step == 1 && ctx->rank == 1) continue;
+            if (t == 3 && step == 1 && ctx->job.rank == 1) continue;
             for (uint64_t i = begins[t]; i < begins[t] + counts[t]; i++) {
-                float want = mean_of(ctx->size, i, step);
+                float want = mean_of(ctx->job.size, i, step);
                 if (t == 3 && step == 1) want -= gradient(1, 1, i, step);
                 if (t == 1 && step == 2) want -= gradient(1, 0, i, step);
                 if (g[i] == want) continue;
@@ -209,13 +210,13 @@ static void body_threads(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
     for (int step = 0; step < 10; step++) {
         pthread_t other;
-        half_push a = {ctx, g, ctx->rank & 1}, b = {ctx, g, !(ctx->rank & 1)};
+        half_push a = {ctx, g, ctx->job.rank & 1}, b = {ctx, g, !(ctx->job.rank & 1)};
         fill(ctx, ESP_F32, g, step);
         pthread_create(&other, NULL, push_half, &a);
         push_half(&b);
         pthread_join(other, NULL);
         CHECK(esp_wait_all(ctx) == ESP_OK);
-        for (uint64_t i = 0; i < TOTAL; i += 7) CHECK(g[i] == mean_of(ctx->size, i, step));
+        for (uint64_t i = 0; i < TOTAL; i += 7) CHECK(g[i] == mean_of(ctx->job.size, i, step));
     }
 }
 static void test_pushing_from_threads(void **state) {
@@ -258,13 +259,14 @@ static void body_agreement(esp_ctx *ctx, void *user) {
     text a = strategy_of(CHUNKS, "none", FLAT_RAW), b = a;
     char *cut = strstr(b.data, "chunk 250");
     memcpy(cut, "chunk 249", 9), memcpy(strstr(cut + 9, "chunk 249"), "chunk 250", 9);
-    CHECK(esp_strategy_set(ctx, ctx->rank == 1 ? b.data : a.data) == ESP_E_MISMATCH &&
+    CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH &&
           says(ctx, "a[1/4], 250 elements") && says(ctx, "differing ranks: 1)"));
-    CHECK(!strcmp(ctx->strategy.units[0].name, "a") && ctx->tensors[3].n_units == 1); /* the one before is in force */
+    CHECK(!strcmp(ctx->in_force.strategy.units[0].name, "a") &&
+          ctx->model.tensors[3].n_units == 1); /* the one before is in force */
     a = strategy_of(GROUPS, "none", FLAT_RAW), b = strategy_of(MIXED, "none", FLAT_RAW);
-    CHECK(esp_strategy_set(ctx, ctx->rank == 1 ? b.data : a.data) == ESP_E_MISMATCH);
+    CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH);
     CHECK(esp_strategy_set(ctx, a.data) == ESP_OK);
-    CHECK(!strcmp(ctx->strategy.units[0].name, "a+1") && !strcmp(ctx->strategy.units[2].name, "d+2"));
+    CHECK(!strcmp(ctx->in_force.strategy.units[0].name, "a+1") && !strcmp(ctx->in_force.strategy.units[2].name, "d+2"));
 }
 static void test_agreement(void **state) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
@@ -281,20 +283,20 @@ static void body_details(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     text s = strategy_of(CHUNKS, "none", "flat.reduce > flat.broadcast");
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
-    for (uint32_t i = 0; i < ctx->program.n_ops; i++) {
-        const esp__op *op = &ctx->program.ops[i];
-        if (op->kind == ESP__OP_COLLECTIVE) CHECK(op->coll.root == (int32_t)(op->unit % (uint32_t)ctx->size));
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        const esp__op *op = &ctx->in_force.program.ops[i];
+        if (op->kind == ESP__OP_COLLECTIVE) CHECK(op->coll.root == (int32_t)(op->unit % (uint32_t)ctx->job.size));
     }
-    const esp__work_unit *u = &ctx->strategy.units[1];
-    CHECK(!strcmp(ctx->program.ops[u->first_op].label, "flat.reduce a[2/4]"));
+    const esp__work_unit *u = &ctx->in_force.strategy.units[1];
+    CHECK(!strcmp(ctx->in_force.program.ops[u->first_op].label, "flat.reduce a[2/4]"));
     s = strategy_of(WHOLE, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK && esp_stats_read(ctx, &whole) == ESP_OK);
     s = strategy_of(GROUPS, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK && esp_stats_read(ctx, &group) == ESP_OK);
     CHECK(group.memory_bytes >= whole.memory_bytes + (1037 + 2052) * 4 - 2000); /* fewer units: less of the rest */
-    u = &ctx->strategy.units[2];
-    CHECK(!strcmp(ctx->program.ops[u->first_op].label, "pack d+2"));
-    CHECK(!strcmp(ctx->program.ops[u->first_op + u->n_ops - 1].label, "unpack d+2"));
+    u = &ctx->in_force.strategy.units[2];
+    CHECK(!strcmp(ctx->in_force.program.ops[u->first_op].label, "pack d+2"));
+    CHECK(!strcmp(ctx->in_force.program.ops[u->first_op + u->n_ops - 1].label, "unpack d+2"));
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }

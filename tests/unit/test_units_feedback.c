@@ -25,12 +25,12 @@ static void train(esp_ctx *ctx, book *b, int steps) {
     float *g = malloc(TOTAL * sizeof *g);
     for (int s = 0; s < steps; s++, b->step++) {
         for (uint64_t i = 0; i < TOTAL; i++) {
-            g[i] = gradient(ctx->rank, i, b->step);
-            for (int32_t r = 0; r < ctx->size; r++) b->in[i] += (double)gradient(r, i, b->step);
+            g[i] = gradient(ctx->job.rank, i, b->step);
+            for (int32_t r = 0; r < ctx->job.size; r++) b->in[i] += (double)gradient(r, i, b->step);
         }
         for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
         CHECK(esp_wait_all(ctx) == ESP_OK);
-        for (uint64_t i = 0; i < TOTAL; i++) b->out[i] += (double)g[i] * ctx->size;
+        for (uint64_t i = 0; i < TOTAL; i++) b->out[i] += (double)g[i] * ctx->job.size;
     }
     free(g);
 }
@@ -39,15 +39,15 @@ static void train(esp_ctx *ctx, book *b, int steps) {
  * what waits for the next push. */
 static void held_by(const esp_ctx *ctx, float *held, int own) {
     memset(held, 0, TOTAL * sizeof *held);
-    for (uint32_t k = 0; k < ctx->n_feedback; k++) {
-        const esp__feedback *f = &ctx->feedback[k];
+    for (uint32_t k = 0; k < ctx->in_force.n_feedback; k++) {
+        const esp__feedback *f = &ctx->in_force.feedback[k];
         uint64_t first = begins[f->place.first] + f->place.begin + f->offset; /* tensors are numbered in their order */
         for (uint64_t i = 0; f->residual && (own ? f->raw : f->keeper) && i < f->count; i++)
             held[first + i] += f->residual[i];
     }
     for (uint32_t t = 0; t < TENSORS && !own; t++)
-        for (uint64_t i = 0; ctx->tensors[t].carry && i < counts[t]; i++)
-            held[begins[t] + i] += ctx->tensors[t].carry[i];
+        for (uint64_t i = 0; ctx->model.tensors[t].carry && i < counts[t]; i++)
+            held[begins[t] + i] += ctx->model.tensors[t].carry[i];
 }
 
 /* in == out + held over all ranks, element by element. */
@@ -78,7 +78,7 @@ static void body_conserved(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         /* every other strategy has another option, so that residuals of sums lose their places too */
-        set(ctx, kinds[i], k->codec, ctx->topo.n_machines == 1 ? FLAT_COMP : i % 2 ? TREE_REPLICAS : k->option);
+        set(ctx, kinds[i], k->codec, ctx->job.topo.n_machines == 1 ? FLAT_COMP : i % 2 ? TREE_REPLICAS : k->option);
         check_books(ctx, b);
         train(ctx, b, 3);
         check_books(ctx, b);
@@ -118,7 +118,8 @@ static void body_moved(esp_ctx *ctx, void *user) {
         held_by(ctx, after, 1);
         CHECK(!memcmp(before, after, TOTAL * 4));
         for (uint32_t t = 0; t < TENSORS; t++) /* later Comps have no residual yet */
-            for (uint64_t e = 0; ctx->tensors[t].carry && e < counts[t]; e++) CHECK(ctx->tensors[t].carry[e] == 0);
+            for (uint64_t e = 0; ctx->model.tensors[t].carry && e < counts[t]; e++)
+                CHECK(ctx->model.tensors[t].carry[e] == 0);
     }
     int nonzero = 0;
     for (int i = 0; i < TOTAL; i++) nonzero += before[i] != 0;
@@ -145,10 +146,11 @@ static void body_part(esp_ctx *ctx, void *user) {
     train(ctx, b, 3);
     held_by(ctx, before, 1);
     CHECK(esp_strategy_set(ctx, part_only) == ESP_OK);
-    const float *carry = ctx->tensors[0].carry;
+    const float *carry = ctx->model.tensors[0].carry;
     CHECK(carry && !memcmp(carry, before, 600 * 4) && carry[600] == 0 && carry[999] == 0);
-    CHECK(ctx->tensors[1].carry && ctx->tensors[2].carry && !ctx->tensors[3].carry && ctx->tensors[4].carry);
-    CHECK(ctx->n_feedback == 2 && !memcmp(ctx->feedback[0].residual, before + 600, 400 * 4));
+    CHECK(ctx->model.tensors[1].carry && ctx->model.tensors[2].carry && !ctx->model.tensors[3].carry &&
+          ctx->model.tensors[4].carry);
+    CHECK(ctx->in_force.n_feedback == 2 && !memcmp(ctx->in_force.feedback[0].residual, before + 600, 400 * 4));
     check_books(ctx, b);
     train(ctx, b, 1);
     check_books(ctx, b);
@@ -175,7 +177,7 @@ static void body_own_state(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     CHECK(esp_strategy_set(ctx, a) == ESP_OK);
     train(ctx, b, 2);
-    const esp__feedback *f = &ctx->feedback[1];
+    const esp__feedback *f = &ctx->in_force.feedback[1];
     uint64_t bytes = f->state_bytes, nonzero = 0;
     state = malloc(bytes);
     memcpy(state, f->state, bytes);
@@ -184,21 +186,24 @@ static void body_own_state(esp_ctx *ctx, void *user) {
     /* the second chunk stays; the first becomes plain, and so do b and c */
     memcpy(strstr(other, "chunk 600 dgc:ratio=0.05 "), "chunk 600 topk:ratio=0.1 ", 25);
     CHECK(esp_strategy_set(ctx, other) == ESP_OK);
-    CHECK(ctx->feedback[1].place.begin == 600 && !memcmp(state, ctx->feedback[1].state, bytes));
+    CHECK(ctx->in_force.feedback[1].place.begin == 600 && !memcmp(state, ctx->in_force.feedback[1].state, bytes));
     /* two of one size keep each its own */
     CHECK(esp_strategy_set(ctx, equal) == ESP_OK);
     train(ctx, b, 2);
-    bytes = ctx->feedback[0].state_bytes;
+    bytes = ctx->in_force.feedback[0].state_bytes;
     free(state);
     state = malloc(2 * bytes);
-    memcpy(state, ctx->feedback[0].state, bytes), memcpy(state + bytes, ctx->feedback[1].state, bytes);
+    memcpy(state, ctx->in_force.feedback[0].state, bytes),
+        memcpy(state + bytes, ctx->in_force.feedback[1].state, bytes);
     CHECK(memcmp(state, state + bytes, bytes));
     memcpy(strstr(equal, "tensor f 1 none"), "tensor f 1 topk", 15);
     CHECK(esp_strategy_set(ctx, equal) == ESP_OK);
-    CHECK(!memcmp(state, ctx->feedback[0].state, bytes) && !memcmp(state + bytes, ctx->feedback[1].state, bytes));
+    CHECK(!memcmp(state, ctx->in_force.feedback[0].state, bytes) &&
+          !memcmp(state + bytes, ctx->in_force.feedback[1].state, bytes));
     set(ctx, WHOLE, "dgc:ratio=0.05", FLAT_COMP); /* not the same elements: the bytes mean nothing there */
     nonzero = 0;
-    for (uint64_t i = 0; i < ctx->feedback[0].state_bytes; i++) nonzero += ctx->feedback[0].state[i] != 0;
+    for (uint64_t i = 0; i < ctx->in_force.feedback[0].state_bytes; i++)
+        nonzero += ctx->in_force.feedback[0].state[i] != 0;
     CHECK(nonzero == 0);
     free(state), free(other), free(b);
 }
@@ -225,7 +230,7 @@ static void body_discard(esp_ctx *ctx, void *user) {
     for (int round = 0; round < 2; round++) {
         *thrown = *b;
         train(ctx, thrown, 1);
-        CHECK(ctx->tensors[0].carry == NULL);
+        CHECK(ctx->model.tensors[0].carry == NULL);
         CHECK(esp_discard_step(ctx) == ESP_OK);
         held_by(ctx, after, 0);
         CHECK(!memcmp(before, after, TOTAL * 4));
@@ -264,7 +269,7 @@ static void body_save(esp_ctx *ctx, void *user) {
     set(ctx, k->kind, "topk:ratio=0.05", k->option);
     train(ctx, b, 2);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
-    saved_books[ctx->rank] = *b;
+    saved_books[ctx->job.rank] = *b;
     free(b);
 }
 static void body_load(esp_ctx *ctx, void *user) {
@@ -276,8 +281,8 @@ static void body_load(esp_ctx *ctx, void *user) {
         for (int other = 0; other < 3; other++) { /* the option it was saved with; another; no compression at all */
             const char *option = other == 0 ? k->option : other == 1 ? TREE_COMP : TREE_RAW;
             set(ctx, kind, other == 2 ? "none" : "topk:ratio=0.05", option);
-            *b = saved_books[ctx->rank];
-            CHECK(esp_state_load(ctx, path) == ESP_OK && ctx->step == 4);
+            *b = saved_books[ctx->job.rank];
+            CHECK(esp_state_load(ctx, path) == ESP_OK && ctx->steps.step == 4);
             check_books(ctx, b);
             train(ctx, b, 2);
             check_books(ctx, b);

@@ -24,13 +24,13 @@ static int strategy_check(const tool_command *c, esp_ctx *ctx, const char *path)
     if (!text) return tool_fail(c, "%s: %s", path, errno ? strerror(errno) : esp_last_error(ctx));
     int status = strategy_add_tensors(c, ctx, path, text);
     /* several machines with several ranks, so that every option is allowed */
-    esp__topology before = ctx->topo;
-    ctx->topo.n_machines = 2;
-    ctx->topo.n_local = 2;
+    esp__topology before = ctx->job.topo;
+    ctx->job.topo.n_machines = 2;
+    ctx->job.topo.n_local = 2;
     if (status == TOOL_OK && (esp__strategy_parse(ctx, path, text) != ESP_OK || esp__strategy_print(ctx) != ESP_OK))
         status = tool_fail(c, "%s", esp_last_error(ctx));
-    if (status == TOOL_OK) fputs(ctx->strategy.text, stdout);
-    ctx->topo = before;
+    if (status == TOOL_OK) fputs(ctx->in_force.strategy.text, stdout);
+    ctx->job.topo = before;
     free(text);
     return status;
 }

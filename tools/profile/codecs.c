@@ -193,7 +193,7 @@ static esp_status codecs_write(const profile_job *j) {
     char path[PATH_MAX], source[256];
     esp_status s = ESP_OK;
     snprintf(source, sizeof source, "measured by espresso profile codecs: %d rank(s) at once on %u core(s)",
-             j->ctx->size, j->survey->cores);
+             j->ctx->job.size, j->survey->cores);
     for (uint32_t k = 0; k < j->n_codecs && !s && j->out; k++) {
         esp__gc_file f = {.codec = j->survey->plan_codecs[k], .spec = j->codecs[k], .source = source};
         f.codec.decompress[ESP_PLAN_CPU].log_size = f.codec.compress[ESP_PLAN_CPU].log_size;
@@ -205,8 +205,8 @@ static esp_status codecs_write(const profile_job *j) {
 }
 
 static void codecs_table(const profile_job *j) {
-    printf("%d rank(s) at once on %u core(s), %s%s\n", j->ctx->size, j->survey->cores, *j->device ? j->device : "CPU",
-           j->noisy ? ": NOISY" : "");
+    printf("%d rank(s) at once on %u core(s), %s%s\n", j->ctx->job.size, j->survey->cores,
+           *j->device ? j->device : "CPU", j->noisy ? ": NOISY" : "");
     for (uint32_t k = 0; k < j->n_codecs; k++) {
         const esp__survey_codec *c = &j->survey->codecs[k];
         printf("\n%s: %.4g bytes an element + %.0f, error %.3g\n", c->spec, c->units * c->unit_bytes, c->header_bytes,
@@ -248,7 +248,7 @@ static int codecs_as_rank(profile_job *j) {
     esp_status s = profile_open(j);
     if (!s) s = codecs_measure(j);
     if (s) return profile_fail(j);
-    if (j->ctx->rank == 0) {
+    if (j->ctx->job.rank == 0) {
         if (codecs_write(j) != ESP_OK) return profile_fail(j);
         progress_done();
         profile_warn(j);

@@ -148,8 +148,8 @@ static esp_status profile_open(profile_job *j) {
 
 /* Everybody gets rank 0's number. */
 static esp_status profile_share(const profile_job *j, double *number) {
-    double *all = tool_realloc(NULL, (size_t)j->ctx->size * sizeof *all);
-    const esp_status s = esp__peers_allgather(j->ctx->peers, NULL, j->ctx->size, number, all, sizeof *number);
+    double *all = tool_realloc(NULL, (size_t)j->ctx->job.size * sizeof *all);
+    const esp_status s = esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, number, all, sizeof *number);
     if (!s) *number = all[0];
     free(all);
     return s;
@@ -164,7 +164,7 @@ static esp_status profile_left(const profile_job *j, double *ns) {
 /* A bar on the terminal that the command was started from. */
 static void profile_say(const profile_job *j, double done, const char *what) {
     char bar[21];
-    if (j->ctx->rank || j->terminal_fd < 0) return;
+    if (j->ctx->job.rank || j->terminal_fd < 0) return;
     for (int i = 0; i < 20; i++) bar[i] = done * 20 > i ? '#' : '.';
     bar[20] = 0;
     progress_say("%s [%s] %.0f%%", what, bar, done < 1 ? done * 100 : 100.0);
@@ -172,11 +172,11 @@ static void profile_say(const profile_job *j, double done, const char *what) {
 
 /* What else the machine did meanwhile. Collective. */
 static esp_status profile_noise(profile_job *j) {
-    double now[4], own = 0, *all = tool_realloc(NULL, (size_t)j->ctx->size * sizeof *all);
+    double now[4], own = 0, *all = tool_realloc(NULL, (size_t)j->ctx->job.size * sizeof *all);
     profile_cpu_time(now);
     for (int i = 0; i < 4; i++) now[i] -= j->cpu_ns[i];
-    const esp_status s = esp__peers_allgather(j->ctx->peers, NULL, j->ctx->size, &now[3], all, sizeof *all);
-    for (int32_t r = 0; r < j->ctx->size && !s; r++) own += all[r];
+    const esp_status s = esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, &now[3], all, sizeof *all);
+    for (int32_t r = 0; r < j->ctx->job.size && !s; r++) own += all[r];
     free(all);
     if (now[0] > 0) {
         j->others = now[1] > own ? (now[1] - own) / now[0] : 0;
@@ -200,7 +200,7 @@ static void profile_warn(const profile_job *j) {
 }
 
 static void profile_measured(const profile_job *j, esp__measured *m) {
-    *m = (esp__measured){.ranks = (uint32_t)j->ctx->size,
+    *m = (esp__measured){.ranks = (uint32_t)j->ctx->job.size,
                          .cores = j->survey->cores,
                          .spread = j->spread,
                          .has_spread = 1,
@@ -209,11 +209,11 @@ static void profile_measured(const profile_job *j, esp__measured *m) {
 }
 
 static void profile_json_head(const profile_job *j, tool_json *t) {
-    json_number(t, "ranks", j->ctx->size);
-    json_number(t, "machines", j->ctx->topo.n_machines);
+    json_number(t, "ranks", j->ctx->job.size);
+    json_number(t, "machines", j->ctx->job.topo.n_machines);
     json_number(t, "cores", j->survey->cores);
     json_text(t, "device", j->device);
-    json_text(t, "backend", j->ctx->backend->name);
+    json_text(t, "backend", j->ctx->job.backend->name);
     json_number(t, "spread", j->spread);
     json_number(t, "others", j->others);
     json_number(t, "stolen", j->stolen);
@@ -234,7 +234,7 @@ static void profile_json_curve(tool_json *t, const char *key, const esp__survey_
 
 /* The rank's last act. What went wrong, rank 0 says: the others know no more. */
 static int profile_end(profile_job *j, int status) {
-    const int rank = j->ctx ? j->ctx->rank : atoi(getenv("ESPRESSO_RANK"));
+    const int rank = j->ctx ? j->ctx->job.rank : atoi(getenv("ESPRESSO_RANK"));
     char said = (char)status;
     progress_done();
     if (rank == 0) {
@@ -247,7 +247,7 @@ static int profile_end(profile_job *j, int status) {
     return TOOL_OK;
 }
 static int profile_fail(profile_job *j) {
-    const int rank = j->ctx ? j->ctx->rank : atoi(getenv("ESPRESSO_RANK"));
+    const int rank = j->ctx ? j->ctx->job.rank : atoi(getenv("ESPRESSO_RANK"));
     progress_done();
     if (rank == 0) tool_fail(j->command, "%s", esp_last_error(NULL));
     return profile_end(j, TOOL_FAILED);

@@ -154,8 +154,8 @@ static int links_start(profile_job *j, int argc, char **argv) {
 /* ---- as a rank ---------------------------------------------------------------------------------------------------------------- */
 /* Is there such a level that flat does not stand for? */
 static int links_has(const profile_job *j, uint8_t level) {
-    const esp__topology *t = &j->ctx->topo;
-    if (level == ESP__FLAT) return j->ctx->size > 1;
+    const esp__topology *t = &j->ctx->job.topo;
+    if (level == ESP__FLAT) return j->ctx->job.size > 1;
     return t->n_machines > 1 && t->n_local > 1;
 }
 
@@ -174,7 +174,7 @@ static esp_status links_measure_size(profile_job *j, uint32_t size, int pass, in
                 *all = 0;
                 continue;
             }
-            snprintf(what, sizeof what, "%ld ranks, round %d, %s.%s of %s", (long)j->ctx->size, pass + 1,
+            snprintf(what, sizeof what, "%ld ranks, round %d, %s.%s of %s", (long)j->ctx->job.size, pass + 1,
                      links_levels[level], links_names[coll], tool_bytes((double)bytes));
             profile_say(j, (double)size / j->n_sizes, what);
             s = esp__survey_link(j->ctx, j->survey, level, coll, bytes,
@@ -241,7 +241,7 @@ static esp_status links_dispatch(profile_job *j) {
 
 static esp_status links_measure(profile_job *j) {
     esp_status s = links_measure_all(j);
-    if (!s && j->shared_cores < 0) j->shared_cores = (uint32_t)j->ctx->size >= j->survey->cores;
+    if (!s && j->shared_cores < 0) j->shared_cores = (uint32_t)j->ctx->job.size >= j->survey->cores;
     if (!s) s = links_dispatch(j);
     if (!s) s = esp__survey_finish(j->ctx, j->survey);
     return s ? s : profile_noise(j);
@@ -254,14 +254,14 @@ static esp_status links_write(const profile_job *j) {
         .system = j->survey->system, .source = source, .cpu_workers = cores > locals ? cores : locals};
     if (!j->out) return ESP_OK;
     const char *link = getenv("ESPRESSO_INTER_LINK");
-    snprintf(name, sizeof name, "%u x %u ranks, %.40s%s%.20s", f.system.machines, locals, j->ctx->backend->name,
+    snprintf(name, sizeof name, "%u x %u ranks, %.40s%s%.20s", f.system.machines, locals, j->ctx->job.backend->name,
              link ? " " : "", link ? link : "");
     snprintf(source, sizeof source, "measured by espresso profile links: %d ranks on %u core(s), backend %.40s",
-             j->ctx->size, cores, j->ctx->backend->name);
+             j->ctx->job.size, cores, j->ctx->job.backend->name);
     f.system.name = name;
     f.system.shared_cores = (uint32_t)j->shared_cores;
     profile_measured(j, &f.measured);
-    if (!links_path(j, j->ctx->size, path, sizeof path)) return ESP_E_ARG;
+    if (!links_path(j, j->ctx->job.size, path, sizeof path)) return ESP_E_ARG;
     return esp__system_write(path, &f);
 }
 
@@ -290,8 +290,8 @@ static void links_table(const profile_job *j, uint8_t level) {
 
 static void links_text(const profile_job *j) {
     const esp_plan_system *y = &j->survey->system;
-    printf("%d ranks, %d machine(s), backend %s, %u core(s), %s%s\n", j->ctx->size, j->ctx->topo.n_machines,
-           j->ctx->backend->name, j->survey->cores, *j->device ? j->device : "CPU", j->noisy ? ": NOISY" : "");
+    printf("%d ranks, %d machine(s), backend %s, %u core(s), %s%s\n", j->ctx->job.size, j->ctx->job.topo.n_machines,
+           j->ctx->job.backend->name, j->survey->cores, *j->device ? j->device : "CPU", j->noisy ? ": NOISY" : "");
     for (uint8_t level = ESP__FLAT; level <= ESP__INTER; level++)
         if (links_has(j, level)) links_table(j, level);
     printf("\nfitted: ");
@@ -338,7 +338,7 @@ static int links_as_rank(profile_job *j) {
     esp_status s = profile_open(j);
     if (!s) s = links_measure(j);
     if (s) return profile_fail(j);
-    if (j->ctx->rank == 0) {
+    if (j->ctx->job.rank == 0) {
         if (links_write(j) != ESP_OK) return profile_fail(j);
         progress_done();
         profile_warn(j);

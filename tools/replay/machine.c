@@ -39,8 +39,8 @@ static esp_status replay_cpu_now(const replay_run *r, replay_cpu_time *out) {
     memset(out, 0, sizeof *out);
     getrusage(RUSAGE_SELF, &u);
     own = (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-    const esp_status s = esp__peers_allgather(r->ctx->peers, NULL, r->ctx->size, &own, all, sizeof own);
-    for (int32_t k = 0; !s && k < r->ctx->size; k++) out->own += all[k];
+    const esp_status s = esp__peers_allgather(r->ctx->job.peers, NULL, r->ctx->job.size, &own, all, sizeof own);
+    for (int32_t k = 0; !s && k < r->ctx->job.size; k++) out->own += all[k];
     FILE *f = fopen("/proc/stat", "r");
     /* user nice system idle iowait irq softirq steal */
     if (f && fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &v[6],
@@ -65,7 +65,7 @@ static double replay_stolen(const replay_cpu_time *from, const replay_cpu_time *
 static void replay_say(const replay_run *r, const char *fmt, ...) {
     char text[200];
     va_list ap;
-    if (r->progress_fd < 0 || (r->ctx && r->ctx->rank)) return;
+    if (r->progress_fd < 0 || (r->ctx && r->ctx->job.rank)) return;
     va_start(ap, fmt);
     const int head = snprintf(text, sizeof text, "\r\033[K"), n = vsnprintf(text + head, sizeof text - 8, fmt, ap);
     va_end(ap);

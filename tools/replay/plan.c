@@ -161,10 +161,10 @@ static int replay_check(replay_run *r) {
 /* ---- from rank 0 to all ------------------------------------------------------------------------------------------------------ */
 /* Rank 0's text, or NULL, on all ranks. */
 static esp_status replay_share_text(replay_run *r, char **text) {
-    uint32_t len = r->ctx->rank == 0 && *text ? (uint32_t)strlen(*text) + 1 : 0;
+    uint32_t len = r->ctx->job.rank == 0 && *text ? (uint32_t)strlen(*text) + 1 : 0;
     esp_status s = esp_broadcast(r->ctx, &len, sizeof len, 0);
     if (s || !len) return s;
-    if (r->ctx->rank) *text = tool_realloc(NULL, len);
+    if (r->ctx->job.rank) *text = tool_realloc(NULL, len);
     return esp_broadcast(r->ctx, *text, len, 0);
 }
 
@@ -172,11 +172,11 @@ static esp_status replay_share_text(replay_run *r, char **text) {
 static esp_status replay_share_texts(replay_run *r) {
     uint32_t n = r->n_list;
     esp_status s = esp_broadcast(r->ctx, &n, sizeof n, 0);
-    while (!s && r->ctx->rank && r->n_list > n) replay_drop(r, r->n_list - 1);
+    while (!s && r->ctx->job.rank && r->n_list > n) replay_drop(r, r->n_list - 1);
     for (uint32_t i = 0; i < n && !s; i++) {
-        char *text = r->ctx->rank ? NULL : r->list[i].text.data;
+        char *text = r->ctx->job.rank ? NULL : r->list[i].text.data;
         s = replay_share_text(r, &text);
-        if (!r->ctx->rank) continue;
+        if (!r->ctx->job.rank) continue;
         esp__text_free(&r->list[i].text);
         if (text) esp__text_add(&r->list[i].text, "%s", text);
         free(text);

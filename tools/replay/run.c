@@ -15,7 +15,7 @@ static esp_status replay_share_status(replay_run *r, int *status) {
 static esp_status replay_share_scales(replay_run *r) {
     double v[2] = {r->elements_scale, r->time_scale};
     const esp_status s = esp_broadcast(r->ctx, v, sizeof v, 0);
-    if (!s && r->ctx->rank) replay_scale(r, v[0], v[1]);
+    if (!s && r->ctx->job.rank) replay_scale(r, v[0], v[1]);
     return s;
 }
 
@@ -36,7 +36,7 @@ static esp_status replay_add_tensors(replay_run *r) {
 /* Scales for --ratio by what the links are known to take so far. */
 static esp_status replay_rescale(replay_run *r, int *status) {
     if (!(r->ratio > 0)) return ESP_OK;
-    if (r->ctx->rank == 0) *status = replay_choose(r);
+    if (r->ctx->job.rank == 0) *status = replay_choose(r);
     const esp_status s = replay_share_status(r, status);
     return s || *status != TOOL_OK ? s : replay_share_scales(r);
 }
@@ -47,7 +47,7 @@ static esp_status replay_measure(replay_run *r, int *status) {
     esp_status s = r->ratio > 0 ? replay_survey_rough(r) : ESP_OK;
     if (!s) s = replay_rescale(r, status);
     if (s || *status != TOOL_OK) return s;
-    if (r->ctx->rank == 0) *status = replay_memory_fits(r);
+    if (r->ctx->job.rank == 0) *status = replay_memory_fits(r);
     s = replay_share_status(r, status);
     if (!s && *status == TOOL_OK) s = replay_survey_links(r);
     if (!s && *status == TOOL_OK) s = replay_rescale(r, status);
@@ -60,13 +60,13 @@ static esp_status replay_measure(replay_run *r, int *status) {
 static esp_status replay_prepare(replay_run *r, int *status) {
     esp_status s = r->job.mode == REPLAY_REAL ? replay_measure(r, status) : replay_add_tensors(r);
     if (s || *status != TOOL_OK) return s;
-    if (r->ctx->rank == 0) *status = replay_plan_all(r);
-    if (r->ctx->rank == 0 && *status == TOOL_OK) *status = replay_check(r);
+    if (r->ctx->job.rank == 0) *status = replay_plan_all(r);
+    if (r->ctx->job.rank == 0 && *status == TOOL_OK) *status = replay_check(r);
     s = replay_share_status(r, status);
     if (!s && *status == TOOL_OK) s = replay_share_texts(r);
     /* the same plan from the same text and figures on every rank */
     for (uint32_t i = 0; i < r->n_list && !s && *status == TOOL_OK; i++)
-        if (r->ctx->rank && replay_predict(r, &r->list[i]) != TOOL_OK) s = ESP_E_ARG;
+        if (r->ctx->job.rank && replay_predict(r, &r->list[i]) != TOOL_OK) s = ESP_E_ARG;
     return s;
 }
 
@@ -84,7 +84,7 @@ static esp_status replay_turn_begin(replay_run *r, replay_strategy *s) {
     esp_status status = esp_strategy_set(r->ctx, s->text.data);
     if (!status && r->job.mode == REPLAY_MODEL) status = esp__hold_set(r->ctx, s->predicted.plan, 1.0);
     if (status) return status;
-    s->event_of_op = tool_realloc(s->event_of_op, (r->ctx->program.n_ops + 1) * sizeof *s->event_of_op);
+    s->event_of_op = tool_realloc(s->event_of_op, (r->ctx->in_force.program.n_ops + 1) * sizeof *s->event_of_op);
     return esp__hold_match(r->ctx, s->predicted.plan, s->event_of_op);
 }
 
@@ -176,12 +176,12 @@ static void replay_result_make(replay_strategy *s, replay_result *out) {
 /* An op is under way from when the last rank began until the last ended: what ranks before it wait is not its time. */
 static esp_status replay_gather_spans(replay_run *r, replay_strategy *s) {
     const size_t each = s->n_events * sizeof *s->spans;
-    esp__span *all = tool_realloc(NULL, (size_t)r->ctx->size * each);
+    esp__span *all = tool_realloc(NULL, (size_t)r->ctx->job.size * each);
     esp_status status = ESP_OK;
     for (uint32_t k = 0; k < s->n_steps && !status; k++) {
         esp__span *mine = s->spans + (size_t)k * s->n_events;
-        status = esp__peers_allgather(r->ctx->peers, NULL, r->ctx->size, mine, all, each);
-        for (size_t i = 0; i < (size_t)r->ctx->size * s->n_events && !status; i++) {
+        status = esp__peers_allgather(r->ctx->job.peers, NULL, r->ctx->job.size, mine, all, each);
+        for (size_t i = 0; i < (size_t)r->ctx->job.size * s->n_events && !status; i++) {
             esp__span *to = &mine[i % s->n_events];
             if (all[i].end_ns == UINT64_MAX) continue; /* takes no part in it */
             if (to->end_ns == UINT64_MAX) *to = all[i];
@@ -195,15 +195,17 @@ static esp_status replay_gather_spans(replay_run *r, replay_strategy *s) {
 
 /* Over all ranks: the slowest of each step, and bytes added up. */
 static esp_status replay_gather(replay_run *r) {
-    const size_t n = (size_t)r->ctx->size;
+    const size_t n = (size_t)r->ctx->job.size;
     esp_status status = ESP_OK;
     for (uint32_t i = 0; i < r->n_list && !status; i++) {
         replay_strategy *s = &r->list[i];
         double *all = tool_realloc(NULL, n * s->n_steps * sizeof *all);
         uint64_t bytes[2] = {s->intra_bytes, s->inter_bytes};
         uint64_t *moved = tool_realloc(NULL, n * sizeof bytes);
-        status = esp__peers_allgather(r->ctx->peers, NULL, r->ctx->size, s->step_ns, all, s->n_steps * sizeof *all);
-        if (!status) status = esp__peers_allgather(r->ctx->peers, NULL, r->ctx->size, bytes, moved, sizeof bytes);
+        status =
+            esp__peers_allgather(r->ctx->job.peers, NULL, r->ctx->job.size, s->step_ns, all, s->n_steps * sizeof *all);
+        if (!status)
+            status = esp__peers_allgather(r->ctx->job.peers, NULL, r->ctx->job.size, bytes, moved, sizeof bytes);
         for (size_t k = 0; k < n && !status; k++) {
             for (uint32_t j = 0; j < s->n_steps; j++)
                 if (all[k * s->n_steps + j] > s->step_ns[j]) s->step_ns[j] = all[k * s->n_steps + j];
@@ -275,14 +277,15 @@ static int replay_as_rank(replay_run *r) {
     esp_status s = replay_open(r);
     if (!s) s = replay_prepare(r, &status);
     if (!s && status == TOOL_OK) s = replay_measured_rounds(r);
-    if (!s && status == TOOL_OK && r->ctx->rank == 0) status = replay_show(r);
-    if (s && (!r->ctx || r->ctx->rank == 0 || s != ESP_E_PEER)) tool_fail(r->in.command, "%s", esp_last_error(r->ctx));
+    if (!s && status == TOOL_OK && r->ctx->job.rank == 0) status = replay_show(r);
+    if (s && (!r->ctx || r->ctx->job.rank == 0 || s != ESP_E_PEER))
+        tool_fail(r->in.command, "%s", esp_last_error(r->ctx));
     if (s) status = TOOL_FAILED;
-    if (!s && r->ctx->rank == 0 && r->status_fd >= 0) {
+    if (!s && r->ctx->job.rank == 0 && r->status_fd >= 0) {
         const char said = (char)status;
         if (write(r->status_fd, &said, 1) == 1) status = TOOL_OK;
     }
-    if (!s && r->ctx->rank) status = TOOL_OK;
+    if (!s && r->ctx->job.rank) status = TOOL_OK;
     replay_rank_close(r);
     return status;
 }

@@ -36,14 +36,14 @@ static esp_status replay_buffers(replay_run *r) {
     }
     r->pool_count = largest + REPLAY_POOL_EXTRA;
     r->pool = tool_realloc(NULL, r->pool_count * sizeof(float));
-    replay_fill(r->pool, r->pool_count, 1000003u * (uint64_t)r->ctx->rank + 1);
+    replay_fill(r->pool, r->pool_count, 1000003u * (uint64_t)r->ctx->job.rank + 1);
     return ESP_OK;
 }
 
 /* Other numbers in every step: copied from another place of the pool. */
 static void replay_refresh(replay_run *r) {
     const esp_plan_model *m = &r->in.model;
-    uint64_t state = r->ctx->step + 1;
+    uint64_t state = r->ctx->steps.step + 1;
     for (uint32_t t = 0; t < m->n_tensors; t++) {
         const uint64_t at = replay_random(&state) % REPLAY_POOL_EXTRA;
         memcpy(r->grads[t], r->pool + at, m->tensors[t].elements * sizeof(float));
@@ -73,9 +73,9 @@ static void replay_burn(double ns) {
 /* The same moment on all ranks, in a little while: they share a clock. */
 static esp_status replay_agree_start(replay_run *r, uint64_t *start) {
     uint64_t now = esp__now_ns(), all[1024];
-    const esp_status s = esp__peers_allgather(r->ctx->peers, NULL, r->ctx->size, &now, all, sizeof now);
+    const esp_status s = esp__peers_allgather(r->ctx->job.peers, NULL, r->ctx->job.size, &now, all, sizeof now);
     *start = 0;
-    for (int32_t k = 0; k < r->ctx->size && !s; k++)
+    for (int32_t k = 0; k < r->ctx->job.size && !s; k++)
         if (all[k] > *start) *start = all[k];
     *start += 2000000;
     return s;
@@ -122,13 +122,14 @@ static void replay_note_events(const replay_run *r, replay_strategy *s, uint64_t
     memset(spans, 0xff, s->n_events * sizeof *spans);
     for (uint32_t e = 0; e < s->n_events && r->job.mode == REPLAY_MODEL; e++) spans[e] = esp__hold_event_real(ctx, e);
     if (r->job.mode == REPLAY_MODEL) return;
-    for (uint32_t i = 0; i < ctx->program.n_ops; i++)
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++)
         if (s->event_of_op[i] < s->n_events)
-            replay_note(&spans[s->event_of_op[i]], ctx->op_time[i].start_ns, ctx->op_time[i].end_ns, begin);
+            replay_note(&spans[s->event_of_op[i]], ctx->in_force.op_time[i].start_ns, ctx->in_force.op_time[i].end_ns,
+                        begin);
     for (uint32_t e = 0; e < s->n_events; e++) {
         const esp_plan_event *x = &s->predicted.events[e];
         if (x->kind != ESP_PLAN_BACKWARD) continue;
-        const esp__tensor *t = &ctx->tensors[x->unit];
+        const esp__tensor *t = &ctx->model.tensors[x->unit];
         replay_note(&spans[e], before, t->enter_ns, begin);
         before = t->enter_ns;
     }
@@ -146,7 +147,8 @@ static esp_status replay_step(replay_run *r, replay_strategy *s) {
     if (status || !s) return status;
     const uint32_t k = s->n_steps;
     s->step_ns[k] = (double)(esp__now_ns() - start) + r->in.model.update_ns;
-    esp__meter_exposed(r->ctx, r->ctx->clock.last_push_ns, r->ctx->clock.end_ns, &communication, &compression);
+    esp__meter_exposed(r->ctx, r->ctx->steps.clock.last_push_ns, r->ctx->steps.clock.end_ns, &communication,
+                       &compression);
     s->communication_ns[k] = (double)communication;
     s->compression_ns[k] = (double)compression;
     replay_note_events(r, s, begin);

@@ -171,7 +171,7 @@ static esp_status replay_survey_dispatch(replay_run *r) {
         plan_made m;
         snprintf(name, sizeof name, "%s", names[i]);
         replay_say(r, "replay: what starting an op costs, under %s", name);
-        if (r->ctx->rank == 0 && !plan_make(&r->in, name, ESP_PLAN_NO_BOUND, &m)) {
+        if (r->ctx->job.rank == 0 && !plan_make(&r->in, name, ESP_PLAN_NO_BOUND, &m)) {
             text = strdup(esp_plan_text(m.plan));
             plan_free(&m);
         }
