@@ -24,19 +24,20 @@ LIB     := $(BUILD)/lib/libespresso.a
 SO      := $(BUILD)/lib/libespresso.so
 PLUGIN_SRC := $(filter-out backends/mpi.c,$(wildcard codecs/*.c backends/*.c))
 PLUGINS := $(patsubst %.c,$(BUILD)/lib/espresso/libespresso-%.so,$(notdir $(PLUGIN_SRC)))
-COMMAND := $(if $(wildcard tools/espresso.c),$(BUILD)/bin/espresso)
 EXAMPLE_NAMES := $(notdir $(patsubst %/,%,$(sort $(dir $(wildcard examples/*/*.c)))))
 EXAMPLES := $(EXAMPLE_NAMES:%=$(BUILD)/bin/%)
 BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
-HAVE_CMOCKA := $(shell echo '\#include <stdarg.h>\n\#include <stddef.h>\n\#include <setjmp.h>\n\#include <stdint.h>\n\#include <cmocka.h>' | \
-               $(CC) -E - >/dev/null 2>&1 && echo yes)
-# jansson reads the planner's JSON files: in the command and in tests, never in the library
-HAVE_JANSSON := $(shell echo '\#include <jansson.h>' | $(CC) -E - >/dev/null 2>&1 && echo yes)
-JSON      := $(if $(HAVE_JANSSON),-DESPRESSO_JANSSON)
-JSON_LIBS := $(if $(HAVE_JANSSON),-ljansson)
+# the compiler says whether it finds headers; in a variable, as versions of make differ in what "\#" is within $(shell)
+HASH := \#
+have_headers = $(shell printf '$(HASH)include <%s>\n' $(1) | $(CC) $(BASE) $(CFLAGS) -E - >/dev/null 2>&1 && echo yes)
+HAVE_CMOCKA  := $(call have_headers,stdarg.h stddef.h setjmp.h stdint.h cmocka.h)
+# jansson reads the planner's JSON files: the command and tests need it, the library never does
+HAVE_JANSSON := $(call have_headers,jansson.h)
+JSON_LIBS    := -ljansson
+COMMAND := $(if $(HAVE_JANSSON),$(BUILD)/bin/espresso)
 TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
-TESTS    := $(if $(HAVE_CMOCKA),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
+TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
 .PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list fuzz bench docs dist install demo clean check-style report
 .DELETE_ON_ERROR:
@@ -52,7 +53,7 @@ tests: $(TESTS)
 STAMP := $(BUILD)/flags
 PREFIX_STAMP := $(BUILD)/prefix
 stamp = $(shell mkdir -p $(BUILD)/dep; [ "$$(cat $(1) 2>/dev/null)" = '$(2)' ] || printf '%s\n' '$(2)' >$(1))
-$(call stamp,$(STAMP),$(CC) $(BASE) $(OPT) $(CFLAGS) $(JSON))
+$(call stamp,$(STAMP),$(CC) $(BASE) $(OPT) $(CFLAGS))
 $(call stamp,$(PREFIX_STAMP),$(PREFIX))
 
 # ---- library, command, plugins, examples -------------------------------------------------------
@@ -64,7 +65,7 @@ $(SO): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
 	$(CC) -shared -Wl,-soname,libespresso.so.$(SOVER) -Wl,-z,defs $(CFLAGS) $< -o $@.$(VERSION) $(LIBS)
 	ln -sf $(@F).$(VERSION) $@.$(SOVER) && ln -sf $(@F).$(SOVER) $@
 $(BUILD)/bin/espresso: tools/espresso.c $(STAMP) $(PREFIX_STAMP) | $(BUILD)/bin/
-	$(CC) $(FLAGS) $(JSON) -DESPRESSO_PREFIX='"$(PREFIX)"' $< -o $@ $(JSON_LIBS) $(LIBS)
+	$(CC) $(FLAGS) -DESPRESSO_PREFIX='"$(PREFIX)"' $< -o $@ $(JSON_LIBS) $(LIBS)
 
 PLUGIN_LINK = $(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ $(LIBS)
 $(BUILD)/lib/espresso/libespresso-%.so: codecs/%.c $(STAMP) | $(BUILD)/lib/espresso/
@@ -89,7 +90,7 @@ $(BUILD)/tests/abi/libespresso-%.so: tests/abi/plugin_%.c $(STAMP) | $(BUILD)/te
 	$(PLUGIN_LINK)
 $(BUILD)/tests/%: tests/%.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
-	$(CC) $(BASE) -O2 -g -Wall -Wextra -Wno-format-truncation $(JSON) $(DEP) $< -o $@ $(LIB) -lcmocka $(JSON_LIBS) $(LIBS)
+	$(CC) $(BASE) -O2 -g -Wall -Wextra -Wno-format-truncation $(DEP) $< -o $@ $(LIB) -lcmocka $(JSON_LIBS) $(LIBS)
 
 # sanitizers: tests in C but those of the command; threads: those whose first lines mention the thread sanitizer
 SAN  := -O1 -g -fno-omit-frame-pointer
@@ -97,7 +98,7 @@ ASAN := $(filter-out $(addprefix $(BUILD)/asan/,tools/% page/% replay/%),$(TESTS
 TSAN := $(patsubst tests/%.c,$(BUILD)/tsan/%,$(shell grep -li 'thread sanitizer' $(TEST_SRC)))
 $(BUILD)/asan/%: tests/%.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
-	$(CC) $(BASE) $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined $(JSON) $(DEP) $< -o $@ $(LIB) -lcmocka $(JSON_LIBS) $(LIBS)
+	$(CC) $(BASE) $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined $(DEP) $< -o $@ $(LIB) -lcmocka $(JSON_LIBS) $(LIBS)
 $(BUILD)/tsan/%: tests/%.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(BASE) $(SAN) -fsanitize=thread $(DEP) $< -o $@ $(LIB) -lcmocka $(LIBS)
@@ -121,7 +122,7 @@ check-style: all
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 $(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(STAMP) | $(BUILD)/fuzz/
-	clang $(BASE) $(SAN) -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(JSON) $(DEP) $< -o $@ $(JSON_LIBS) $(LIBS)
+	clang $(BASE) $(SAN) -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(DEP) $< -o $@ $(JSON_LIBS) $(LIBS)
 fuzz: $(FUZZERS:%=$(BUILD)/fuzz/%)
 	@for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus/$$f; \
 	   $(BUILD)/fuzz/$$f -max_total_time=$$(($(FUZZ_SECONDS) / $(words $(FUZZERS)))) -timeout=10 -rss_limit_mb=2048 \
@@ -148,9 +149,8 @@ install: all dist
 clean:
 	rm -rf $(BUILD) dist
 report:
+	@$(if $(HAVE_JANSSON),:,echo "left out: the command, demo and tests (jansson.h not found; Debian: libjansson-dev)")
 	@$(if $(HAVE_CMOCKA),:,echo "left out: tests (cmocka.h not found; Debian: libcmocka-dev)")
-	@$(if $(HAVE_JANSSON),:,echo "left out: JSON files of the command (jansson.h not found; Debian: libjansson-dev)")
-	@$(if $(COMMAND),:,echo "left out: the command (tools/espresso.c is not there)")
 	@$(if $(wildcard codecs/cuda/*.cu),$(if $(call have,nvcc),:,echo "left out: CUDA codecs (nvcc not found)"),:)
 	@$(if $(wildcard backends/mpi.c),$(if $(call have,mpicc),:,echo "left out: backend mpi (mpicc not found)"),:)
 	@$(if $(call have,doxygen),:,echo "left out: make docs (doxygen not found)")

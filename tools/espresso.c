@@ -32,7 +32,6 @@
 #include "tools/inspect/state.c"
 
 #include "planner/files/files.c"
-#ifdef ESPRESSO_JANSSON
 #include "tools/common/quantity.c"
 #include "tools/common/progress.c"
 #include "tools/common/json.c"
@@ -71,9 +70,6 @@
 #include "tools/replay/survey.c"
 #include "tools/replay/run.c"
 #include "tools/replay/replay.c"
-#else
-#include "tools/plan/left_out.c"
-#endif
 
 static int help_main(const tool_command *self, int argc, char **argv);
 

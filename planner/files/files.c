@@ -1,10 +1,8 @@
-/* files.c: the planner's JSON files, and the order in which to read them. Without jansson (-DESPRESSO_JANSSON) everything
- * here says that it is left out. */
+/* files.c: the planner's JSON files, and the order in which to read them. They need jansson. */
 #include "planner/files/files.h"
 
 #include "planner/files/output.c"
 
-#ifdef ESPRESSO_JANSSON
 #include <ctype.h>
 #include <jansson.h>
 #include <math.h>
@@ -20,6 +18,3 @@
 #include "planner/files/system.c"
 #include "planner/files/strategy.c"
 #include "planner/files/strategy_json.c"
-#else
-#include "planner/files/left_out.c"
-#endif

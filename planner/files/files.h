@@ -78,8 +78,7 @@ ESP__FN esp_status esp__strategy_json_read(const char *path, esp__text *out, con
 /* Writes to a temporary name beside `path`, then renames; "-" is standard output. */
 ESP__FN esp_status esp__output_write(const char *path, const char *text, size_t len);
 
-/* ---- only where there is jansson: reading from memory (`name` stands for the file in messages) and writing ------- */
-#ifdef ESPRESSO_JANSSON
+/* ---- reading from memory (`name` stands for the file in messages) and writing -------------------------------------- */
 ESP__FN esp_status esp__model_parse(const char *name, const char *text, size_t len, esp__model_file *out,
                                     const esp__files_log *log);
 ESP__FN void esp__model_print(const esp__model_file *f, esp__text *out);
@@ -94,5 +93,4 @@ ESP__FN void esp__system_print(const esp__system_file *f, esp__text *out);
 ESP__FN esp_status esp__system_write(const char *path, const esp__system_file *f);
 ESP__FN esp_status esp__strategy_json_parse(const char *name, const char *json, size_t len, esp__text *out,
                                             const esp__files_log *log);
-#endif
 #endif

@@ -126,7 +126,6 @@ static void test_published_payloads(void **state) {
 /* The figures that everybody compares with, where they are there. */
 static void test_published_file(void **state) {
     (void)state;
-#ifdef ESPRESSO_JANSSON
     static const char *const names[] = {"dgc", "randomk", "efsignsgd", "onebit"};
     json_t *root = json_load_file("../shared/models/costs-v100.json", 0, NULL);
     if (!root) skip();
@@ -145,9 +144,6 @@ static void test_published_file(void **state) {
         }
     }
     json_decref(root);
-#else
-    skip();
-#endif
 }
 
 /* ---- estimates -------------------------------------------------------------------------------------------------------- */
@@ -336,7 +332,6 @@ static void test_parameters_are_the_codecs(void **state) {
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------------------ */
-#ifdef ESPRESSO_JANSSON
 static void same_curve(const esp_cost_curve *a, const esp_cost_curve *b) {
     assert_int_equal(a->n, b->n);
     if (a->n > 1) assert_int_equal(a->log_size, b->log_size);
@@ -347,11 +342,9 @@ static void same_curve(const esp_cost_curve *a, const esp_cost_curve *b) {
 }
 
 static int rewriting(void) { return getenv("ESPRESSO_REWRITE") != NULL; }
-#endif
 
 static void test_system_files(void **state) {
     (void)state;
-#ifdef ESPRESSO_JANSSON
     char path[256];
     for (uint32_t i = 0; esp__known_system_at(i); i++) {
         const esp__known_system *k = esp__known_system_at(i);
@@ -377,15 +370,11 @@ static void test_system_files(void **state) {
         assert_true(s->pack_ns == t->pack_ns && s->pack_bytes_per_us == t->pack_bytes_per_us);
         esp__system_free(&f);
     }
-#else
-    skip();
-#endif
 }
 
 /* planner/costs/CODEC-ACCELERATOR.json: every codec on every accelerator of a system, and on CPUs alone. */
 static void test_cost_files(void **state) {
     (void)state;
-#ifdef ESPRESSO_JANSSON
     static const char *const systems[] = {"paper-nvlink", "cloud-h100", "commodity-10g", "one-box"};
     static const char *const sparse[] = {"topk", "randomk", "dgc"};
     for (size_t k = 0; k < sizeof systems / sizeof *systems; k++)
@@ -417,9 +406,6 @@ static void test_cost_files(void **state) {
             }
             esp__gc_free(&f);
         }
-#else
-    skip();
-#endif
 }
 
 int main(void) {

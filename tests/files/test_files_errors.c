@@ -7,7 +7,6 @@
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
-#ifdef ESPRESSO_JANSSON
 #include "files.h"
 
 /* ---- errors ---------------------------------------------------------------------------------------------------------------- */
@@ -210,15 +209,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-#else
-static void needs_jansson(void **state) {
-    (void)state;
-    print_message("built without jansson\n");
-    skip();
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(needs_jansson)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-#endif

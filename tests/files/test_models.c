@@ -25,7 +25,6 @@ static const published models[] = {{"vgg16", 32, 138357544, 15.47, 0},      {"re
                                    {"vit-b-16", 152, 86567656, 17.56, NAN}, {"llama-1b", 201, 1100048384, 0, NAN}};
 enum { MODELS = sizeof models / sizeof *models };
 
-#ifdef ESPRESSO_JANSSON
 static int warnings;
 static void warn(void *user, const char *text) {
     (void)user;
@@ -45,11 +44,9 @@ static uint64_t elements(const esp__model_file *f) {
     for (uint32_t i = 0; i < f->model.n_tensors; i++) n += f->model.tensors[i].elements;
     return n;
 }
-#endif
 
 static void test_sizes_are_as_published(void **state) {
     (void)state;
-#ifdef ESPRESSO_JANSSON
     for (int k = 0; k < MODELS; k++) {
         const published *m = &models[k];
         esp__model_file f;
@@ -73,15 +70,11 @@ static void test_sizes_are_as_published(void **state) {
             fail_msg("%s: %g GMAC an image, published are %g", m->name, flops / (double)f.batch / 4e9, m->gmacs);
         esp__model_free(&f);
     }
-#else
-    skip();
-#endif
 }
 
 /* The planner takes them as they are. */
 static void test_models_are_valid(void **state) {
     (void)state;
-#ifdef ESPRESSO_JANSSON
     for (int k = 0; k < MODELS; k++) {
         esp__pool pool = {0};
         esp__problem p = {0};
@@ -95,15 +88,11 @@ static void test_models_are_valid(void **state) {
         esp__pool_free(&pool);
         esp__model_free(&f);
     }
-#else
-    skip();
-#endif
 }
 
 /* Tensor for tensor what the published traces have, where those are there. */
 static void test_published_traces_have_the_same_tensors(void **state) {
     (void)state;
-#ifdef ESPRESSO_JANSSON
     if (access("../shared/models/vgg16.json", R_OK) != 0) {
         print_message("../shared/models is not there: nothing to compare with\n");
         skip();
@@ -126,9 +115,6 @@ static void test_published_traces_have_the_same_tensors(void **state) {
         esp__model_free(&ours);
         esp__model_free(&theirs);
     }
-#else
-    skip();
-#endif
 }
 
 static void test_generator_makes_these_files(void **state) {

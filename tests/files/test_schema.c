@@ -8,7 +8,6 @@
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
-#ifdef ESPRESSO_JANSSON
 #include "files.h"
 
 static const char *const schemas[] = {"docs/schema/model.schema.json", "docs/schema/codec.schema.json",
@@ -208,15 +207,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-#else
-static void needs_jansson(void **state) {
-    (void)state;
-    print_message("built without jansson\n");
-    skip();
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(needs_jansson)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-#endif

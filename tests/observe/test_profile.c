@@ -211,7 +211,6 @@ static void the_file_is_a_model(void **state) {
     assert_non_null(strstr(text, "\"parameters\": 122,"));
     assert_non_null(strstr(text, "\"name\": \"fc2.\\\"weight\\\"\", \"elements\": 64"));
     assert_int_equal(t.allocations_before, t.allocations_after); /* recording takes none; the exchange after does */
-#ifdef ESPRESSO_JANSSON
     esp__model_file f;
     heard[0] = 0;
     assert_int_equal(esp__model_read(path, &f, NULL), ESP_OK);
@@ -222,7 +221,6 @@ static void the_file_is_a_model(void **state) {
     assert_true(f.more[1].n_shape == 2 && f.more[1].shape[0] == 8 && f.more[1].shape[1] == 8);
     assert_true(f.model.forward_ns > 0);
     esp__model_free(&f);
-#endif
 }
 
 static void fewer_steps_are_said(void **state) {

@@ -9,9 +9,7 @@
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
 #include "tests/common/ranks.h"
-#ifdef ESPRESSO_JANSSON
 #include <jansson.h>
-#endif
 
 static char folder[64];
 
@@ -153,7 +151,6 @@ static void finished(const training *t) {
 }
 
 /* ---- JSON lines -------------------------------------------------------------------------------------------------------------- */
-#ifdef ESPRESSO_JANSSON
 static json_t *lines_of(const char *path) {
     char *text = slurp(path);
     json_t *list = json_array();
@@ -268,7 +265,6 @@ static void a_file_is_continued(void **state) {
     assert_int_equal(strncmp(text, begins, strlen(begins)), 0);
     free(text);
 }
-#endif
 
 static void every_rank_writes_with_its_number(void **state) {
     (void)state;
@@ -440,12 +436,10 @@ static void wrong_words_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-#ifdef ESPRESSO_JANSSON
         cmocka_unit_test_setup_teardown(lines_add_up, setup, teardown),
         cmocka_unit_test_setup_teardown(the_header_tells_the_job, setup, teardown),
         cmocka_unit_test_setup_teardown(a_change_of_strategy_is_a_line, setup, teardown),
         cmocka_unit_test_setup_teardown(a_file_is_continued, setup, teardown),
-#endif
         cmocka_unit_test_setup_teardown(every_rank_writes_with_its_number, setup, teardown),
         cmocka_unit_test_setup_teardown(a_moved_file_begins_anew, setup, teardown),
         cmocka_unit_test_setup_teardown(prometheus_reads_it, setup, teardown),

@@ -2,8 +2,6 @@
  * something else, and leave nothing behind when a rank dies. No test depends on how long anything took. */
 #include "tests/tools/plan_files.h"
 
-#ifdef ESPRESSO_JANSSON
-
 /* Gaps of 200 us and more; a hundredth of its elements is enough to compress. */
 static const char timed[] = "{\"espresso\": 1, \"model\": \"timed\", \"forward_us\": 500, \"update_us\": 100, "
                             "\"dtype\": \"f32\", \"tensors\": [\n"
@@ -202,13 +200,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, open_files, plan_files_close);
 }
-#else
-static void left_out(void **state) {
-    (void)state;
-    check(SPAWN("replay"), 1, 1, "libjansson-dev");
-}
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(left_out)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-#endif

@@ -11,9 +11,7 @@
 #include <dirent.h>
 #include <math.h>
 #include <sys/stat.h>
-#ifdef ESPRESSO_JANSSON
 #include <jansson.h>
-#endif
 
 static char plan_dir[64];
 static const char plan_small[] = "{\"espresso\": 1, \"model\": \"small\", \"forward_us\": 100, \"update_us\": 10, "
@@ -105,7 +103,6 @@ static inline void check(spawned s, int status, int k, const char *says) {
     spawn_free(&s);
 }
 
-#ifdef ESPRESSO_JANSSON
 /* What it printed, which must be one JSON object and nothing else. The caller decrefs. */
 static inline json_t *json_of(spawned s) {
     json_error_t e;
@@ -126,5 +123,4 @@ static inline const char *text(const json_t *j, const char *key) {
     if (!json_is_string(v)) fail_msg("%s: no text", key);
     return json_string_value(v);
 }
-#endif
 #endif

@@ -1,8 +1,6 @@
 /* test_compare.c: `espresso compare`: every strategy is there, ours is the best, and all its forms say the same. */
 #include "plan_files.h"
 
-#ifdef ESPRESSO_JANSSON
-
 static const char *const all[] = {"fp32",
                                   "ddp",
                                   "fp16",
@@ -110,22 +108,11 @@ static void wrong(void **state) {
     check(COMPARE("--system", "mars"), 1, 1, "There are: paper-nvlink");
 }
 
-#else
-static void left_out(void **state) {
-    (void)state;
-    check(SPAWN("compare"), 1, 1, "built without jansson");
-}
-#endif
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-#ifdef ESPRESSO_JANSSON
         cmocka_unit_test(every_strategy), cmocka_unit_test(picked_and_sorted),
         cmocka_unit_test(table_and_csv),  cmocka_unit_test(page),
         cmocka_unit_test(wrong),
-#else
-        cmocka_unit_test(left_out),
-#endif
     };
     return cmocka_run_group_tests(tests, plan_files_open, plan_files_close);
 }

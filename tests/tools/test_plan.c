@@ -1,8 +1,6 @@
 /* test_plan.c: `espresso plan`: what it prints and writes holds together, and bad input gets a clear error. */
 #include "plan_files.h"
 
-#ifdef ESPRESSO_JANSSON
-
 static void one_object(void **state) {
     (void)state;
     static const char *const numbers[] = {"machines",
@@ -330,17 +328,8 @@ static void outputs_are_whole(void **state) {
     assert_int_equal(files_there(0), 2);
 }
 
-#else
-static void left_out(void **state) {
-    (void)state;
-    check(SPAWN("plan", "--model", "vgg16"), 1, 1, "built without jansson");
-    check(SPAWN("compare"), 1, 1, "built without jansson");
-}
-#endif
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-#ifdef ESPRESSO_JANSSON
         cmocka_unit_test(one_object),
         cmocka_unit_test(machines_come_over_the_system),
         cmocka_unit_test(a_strategy_and_back),
@@ -357,9 +346,6 @@ int main(void) {
         cmocka_unit_test(bad_strategies),
         cmocka_unit_test(a_million_tensors),
         cmocka_unit_test(outputs_are_whole),
-#else
-        cmocka_unit_test(left_out),
-#endif
     };
     return cmocka_run_group_tests(tests, plan_files_open, plan_files_close);
 }

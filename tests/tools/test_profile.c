@@ -2,7 +2,6 @@
  * errors that say what to do. What the figures are is not looked at: other programs run here too. */
 #include "plan_files.h"
 
-#ifdef ESPRESSO_JANSSON
 #define CODECS(...) SPAWN("profile", "codecs", __VA_ARGS__)
 #define LINKS(...) SPAWN("profile", "links", __VA_ARGS__)
 
@@ -194,13 +193,3 @@ int main(void) {
                                        cmocka_unit_test(test_killed_rank), cmocka_unit_test(test_not_inside_a_job)};
     return cmocka_run_group_tests(tests, plan_files_open, plan_files_close);
 }
-#else
-static void left_out(void **state) {
-    (void)state;
-    skip();
-}
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(left_out)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-#endif

@@ -38,7 +38,6 @@ static int trainer(int steps) {
     return 0;
 }
 
-#ifdef ESPRESSO_JANSSON
 static char folder[64], out[96], self[512];
 
 static int setup(void **state) {
@@ -217,14 +216,3 @@ int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "--trainer")) return trainer(atoi(argv[2]));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-#else
-static void needs_jansson(void **state) {
-    (void)state;
-    skip();
-}
-int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(needs_jansson)};
-    if (argc == 3 && !strcmp(argv[1], "--trainer")) return trainer(atoi(argv[2]));
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-#endif

@@ -6,7 +6,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "spawn.h"
-#ifdef ESPRESSO_JANSSON
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <termios.h>
@@ -350,16 +349,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-#else
-static void left_out(void **state) {
-    (void)state;
-    spawned s = SPAWN("top", "x");
-    assert_int_equal(s.status, 1);
-    assert_true(spawn_said(&s, 1, "built without jansson"));
-    spawn_free(&s);
-}
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(left_out)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-#endif
