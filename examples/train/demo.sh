@@ -1,17 +1,27 @@
 #!/bin/sh
 # demo.sh: four processes on two emulated machines train the same model on the same images, without compression (fp32) and with
 # the autopilot (auto), over three links: slow, fast, and as fast as this machine is. Prints a table. About four minutes.
-#   make demo      or      sh examples/train/demo.sh [flags for train, such as --epochs 1 --seed 2]
+#   make demo      or      sh examples/train/demo.sh [--quick] [flags for train, such as --epochs 1 --seed 2]
+# --quick: the slow link only and 50 steps, to see that everything works; under a minute.
 # Variables: BUILD (build), OUT (BUILD/demo), CODECS (what auto may choose from), LINK (one link instead of the three; empty:
 # not emulated), DEMO=strategies (fp32, layerwise and demo.strategy on one link instead, with a timeline).
 set -eu
 cd "$(dirname "$0")/../.."
+quick=
+if [ "${1:-}" = --quick ]; then
+    quick="--max-steps 50 --eval 0"
+    shift
+fi
 BUILD=${BUILD:-build}
 OUT=${OUT:-$BUILD/demo}
 CODECS=${CODECS:-efsignsgd;topk:ratio=0.01}
 # these would override what the runs are about
 unset ESPRESSO_STRATEGY ESPRESSO_CODEC ESPRESSO_BACKEND ESPRESSO_TRACE ESPRESSO_INTER_LINK
 
+[ -x "$BUILD/bin/espresso" ] || {
+    echo "demo: $BUILD/bin/espresso is not there: run ./bootstrap build, or make and see what it left out" >&2
+    exit 1
+}
 mkdir -p "$OUT"
 rm -f "$OUT"/*.json
 
@@ -34,13 +44,13 @@ strategies() { # FLAGS...
     link=${LINK-100mbit,50us}
     echo "2 machines x 2 ranks on this machine, the link between the machines emulated: ${link:-not at all}"
     echo; echo "1 of 3: fp32, nothing compressed"
-    run "$link" fp32 --strategy fp32 "$@"
+    run "$link" fp32 --strategy fp32 $quick "$@"
     echo; echo "2 of 3: layerwise, every tensor compressed to one bit an element (efsignsgd)"
-    run "$link" layerwise --strategy layerwise --codec efsignsgd "$@"
+    run "$link" layerwise --strategy layerwise --codec efsignsgd $quick "$@"
     echo; echo "3 of 3: strategy, each tensor as examples/train/demo.strategy says"
     ESPRESSO_TRACE=$OUT/trace.json
     export ESPRESSO_TRACE
-    run "$link" strategy --strategy examples/train/demo.strategy "$@"
+    run "$link" strategy --strategy examples/train/demo.strategy $quick "$@"
     [ -s "$OUT/trace.json" ] || { echo "demo: no timeline in $OUT/trace.json" >&2; exit 1; }
     echo
     awk "$field"'
@@ -76,8 +86,8 @@ pair() { # LINK ROUND FLAGS...: fp32, then auto; in round 2 the other way round
 
 fly() { # FLAGS...
     echo "2 machines x 2 ranks on this machine, with an emulated link between the machines"
-    if [ "${LINK+set}" ]; then
-        pair "$LINK" 1 "$@"
+    if [ "${LINK+set}" ] || [ "$quick" ]; then
+        pair "${LINK-100mbit,50us}" 1 $quick "$@"
     else
         pair 100mbit,50us 1 "$@"
         # on these links the two are close, so they take turns

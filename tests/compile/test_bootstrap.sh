@@ -20,12 +20,25 @@ says() {
 }
 rm -f "$tmp/bin/clang-format"
 
-if run; then :; fi && says "./bootstrap demo"
-if run nonsense; then exit 1; fi
+refused() { # TEXT ARGUMENTS...: exit status 2, says TEXT and how it is used, and neither installs nor builds
+    text=$1
+    shift
+    code=0
+    run "$@" || code=$?
+    says "$text"
+    says "./bootstrap demo"
+    [ "$code" -eq 2 ] || { echo "bootstrap $*: exit status $code" && exit 1; }
+    if grep "^make\|installing" "$tmp/said"; then exit 1; fi
+}
+run && says "./bootstrap demo"
+refused "'nonsense' is not one of demo, test, build" nonsense
+refused "'--quikc' is not a flag of demo: expected --quick" demo --quikc
+refused "'--seed' is not a flag of demo" demo --quick --seed
+refused "build takes no flags, found '--quick'" build --quick
 if run test; then exit 1; fi # cmake and clang-format are missing, and there is no apt
 says "please install these.*clang-format.*cmake"
 
-play apt-get 'echo "$*" >>'"$tmp/apt"'; case $* in *install*) for t in clang-format cmake; do ln -s /bin/true '"$tmp/bin"'/$t; done;; esac'
+play apt-get 'echo "$*" >>'"$tmp/apt"'; case $* in *install*) for t in clang-format cmake mmdebstrap; do ln -s /bin/true '"$tmp/bin"'/$t; done;; esac'
 play id 'echo 1000'
 if run test; then exit 1; fi
 says "as root: apt-get install.*cmake"
@@ -33,7 +46,7 @@ says "as root: apt-get install.*cmake"
 play sudo 'echo "sudo $1" >>'"$tmp/apt"'; exec "$@"'
 for tool in clang doxygen chromium python3 g++; do [ -e "$tmp/bin/$tool" ] || play $tool true; done
 run test || { cat "$tmp/said" && exit 1; }
-says "installing.*clang-format cmake"
+says "installing.*clang-format cmake mmdebstrap"
 says "make -s -k -j[0-9]* ci-programs"
 says "^1 passed, 0 failed"
 grep -q '^sudo apt-get' "$tmp/apt"
@@ -50,3 +63,33 @@ play apt-get 'echo "E: no network"; exit 100'
 if run test; then exit 1; fi
 says "E: no network"
 says "could not install"
+
+run demo --quick || exit 1
+says "^make -s demo DEMO_FLAGS=--quick"
+
+# a header that the compiler does not find is installed, by each of the three, and no other
+real=$(readlink "$tmp/bin/gcc")
+rm "$tmp/bin/gcc" "$tmp/apt"
+play gcc 'exec '"$real"' -I'"$tmp/hidden"' "$@"'
+ln -s /bin/true "$tmp/bin/cmake"
+mkdir "$tmp/hidden"
+for header in "stdio.h libc6-dev libjansson-dev" "jansson.h libjansson-dev"; do
+    for what in build demo test; do
+        # shellcheck disable=SC2086 # words: the header, then what brings it
+        set -- $header
+        echo "#error hidden by test_bootstrap.sh" >"$tmp/hidden/$1"
+        play apt-get 'case $* in *install*) rm '"$tmp/hidden/$1"';; esac'
+        shift
+        run $what || { cat "$tmp/said" && exit 1; }
+        says "^bootstrap: installing $*\$"
+    done
+done
+play apt-get : # says that all is well, and installs nothing
+echo "#error hidden by test_bootstrap.sh" >"$tmp/hidden/jansson.h"
+if run build; then exit 1; fi
+says "still missing after installing: libjansson-dev"
+
+# neither a compiler nor make
+rm "$tmp/bin/gcc" "$tmp/bin/make" "$tmp/hidden/jansson.h"
+if run build; then exit 1; fi
+says "installing gcc make libc6-dev libjansson-dev"
