@@ -3,6 +3,7 @@
 #   make demo       the training run of the README          make test-san  tests under sanitizers
 #   make dist       one-file dist/espresso.h                make bench     benchmark programs
 #   make fuzz FUZZ_SECONDS=600          fuzzes the readers of files
+#   make bare       bootstrap in a minimal Debian root      make demo DEMO_FLAGS=--quick
 #   make install PREFIX=/usr/local DESTDIR=                 make docs, check-style, plugins, clean
 ifeq ($(origin CC),default)
 CC := gcc
@@ -39,7 +40,7 @@ TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list fuzz bench docs dist install demo clean check-style report
+.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list fuzz bench docs dist install demo clean check-style report bare
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/%/
 all: lib plugins tools examples report
@@ -133,8 +134,11 @@ fuzz: $(FUZZERS:%=$(BUILD)/fuzz/%)
 # ---- the rest ---------------------------------------------------------------------------------------
 bench: lib tools $(BENCHES)
 	@echo "benchmarks are in $(BUILD)/bench: $(notdir $(BENCHES))"
-demo: all
-	sh examples/train/demo.sh
+demo: all # DEMO_FLAGS=--quick: the short form
+	@sh examples/train/demo.sh $(DEMO_FLAGS)
+# bootstrap in a minimal Debian root, as root and as a user with sudo
+bare:
+	@sh tests/bare/test_bare.sh
 docs:
 	@mkdir -p $(BUILD)/docs
 	@{ cat docs/Doxyfile; echo "PROJECT_NUMBER = $(VERSION)"; echo "OUTPUT_DIRECTORY = $(BUILD)/docs"; \

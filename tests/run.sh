@@ -1,7 +1,8 @@
 #!/bin/sh
 # run.sh: runs test programs and scripts, counts their test functions, prints what a failing one said.
 #   sh tests/run.sh PROGRAM|SCRIPT.sh ...        ends with "N passed, N failed"
-# A program uses cmocka; a script is one test: exit 0 passed, 77 skipped, else failed.
+# A program uses cmocka; a script is one test: exit 0 passed, 77 skipped, else failed. Each ends within TEST_TIMEOUT seconds
+# (300), a script that says "time limit: N s" in a comment within those.
 BUILD=${BUILD:-build}
 ESPRESSO_COMMAND=${ESPRESSO_COMMAND:-$PWD/$BUILD/bin/espresso}
 ESPRESSO_BUILD=$PWD/$BUILD
@@ -12,15 +13,17 @@ for t in "$@"; do
     name=${t#"$BUILD"/}
     log=$BUILD/log/$(echo "$name" | tr / -).log
     mkdir -p "$BUILD/log"
-    start=$(date +%s)
+    start=$(date +%s) limit=${TEST_TIMEOUT:-300}
     case $t in
     *.sh)
-        timeout -k 5 "${TEST_TIMEOUT:-300}" sh "$t" >"$log" 2>&1 </dev/null
+        own=$(sed -n 's/^# time limit: \([0-9]*\) s.*/\1/p' "$t")
+        limit=${own:-$limit}
+        timeout -k 5 "$limit" sh "$t" >"$log" 2>&1 </dev/null
         code=$? p=0 f=0 s=0
         case $code in 0) p=1 ;; 77) s=1 ;; *) f=1 ;; esac
         ;;
     *)
-        timeout -k 5 "${TEST_TIMEOUT:-300}" "./${t#./}" >"$log" 2>&1 </dev/null
+        timeout -k 5 "$limit" "./${t#./}" >"$log" 2>&1 </dev/null
         code=$?
         r=$(grep -c '\[ RUN      \]' "$log")
         p=$(grep -c '\[       OK \]' "$log")
@@ -34,7 +37,7 @@ for t in "$@"; do
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     word=ok
     if [ "$f" -gt 0 ]; then word=FAILED; fi
-    if [ "$code" -eq 124 ]; then word="FAILED: ran longer than ${TEST_TIMEOUT:-300} s"; fi
+    if [ "$code" -eq 124 ]; then word="FAILED: ran longer than $limit s"; fi
     echo "$name: $word ($p passed, $f failed$([ "$s" -eq 0 ] || echo ", $s skipped"); $(($(date +%s) - start)) s)"
     if [ "$f" -gt 0 ]; then
         tail -n 60 "$log" | sed 's/^/    /'

@@ -1,0 +1,48 @@
+# test_bare.sh: the README's two commands and `build` on a machine that has nothing: a minimal Debian root (root.sh), into which
+# the commit is cloned. As root: `./bootstrap demo --quick`, then build; as a user with sudo: `./bootstrap build`, then the demo;
+# each in a fresh root.
+#   make bare        or       sh tests/bare/test_bare.sh [COMMAND]     (COMMAND is run instead, as root and as a user with sudo)
+# Skipped, with the reason, where there are no namespaces or no packages. OPT is -O1 unless it is set: what is missing does not
+# depend on it, and the four take half the time.
+# time limit: 1500 s (three minutes on two idle cores, once the root is made and packages are fetched)
+set -eu
+OPT=${OPT:--O1}
+export OPT
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+commit=$(git rev-parse --short --verify HEAD 2>&1) || skip "no commit to clone: $commit"
+tar=$(sh tests/bare/root.sh) || exit $?
+work=$(mktemp -d "$(dirname "$tar")/run-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+if [ "$(id -u)" -eq 0 ]; then as_root=; else as_root="--map-root-user --map-auto"; fi
+# shellcheck disable=SC2086 # several words
+enter() { # USER COMMAND
+    rm -rf "$work/root"
+    unshare --mount --pid --fork --kill-child $as_root sh tests/bare/enter.sh \
+        "$work" "$tar" "$work/sources.tar" "$(dirname "$tar")/archives" "$@"
+}
+git archive -o "$work/sources.tar" HEAD
+if ! git diff --quiet HEAD; then echo "note: this tests the commit $commit, without the changes since"; fi
+enter root true >"$work/log" 2>&1 || skip "no namespaces to run a bare root in: $(tail -n 1 "$work/log")"
+
+tries() { # USER COMMAND
+    start=$(date +%s)
+    echo "== a bare root, as $1: $2"
+    code=0
+    enter "$@" || code=$?
+    echo "== exit status $code, $(($(date +%s) - start)) s"
+    [ "$code" -ne 0 ] || return 0
+    # a mirror that cannot be reached says nothing of bootstrap
+    enter root 'apt-get update -o APT::Update::Error-Mode=any' >"$work/log" 2>&1 ||
+        skip "packages cannot be fetched: $(tail -n 3 "$work/log")"
+    exit 1
+}
+if [ $# -gt 0 ]; then
+    tries root "$*"
+    tries bare "$*"
+else
+    tries root "./bootstrap demo --quick && ./bootstrap build"
+    tries bare "./bootstrap build && ./bootstrap demo --quick"
+fi
