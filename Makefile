@@ -85,39 +85,7 @@ $(BUILD)/bench/%: bench/%.c $(LIB) $(STAMP) | $(BUILD)/bench/
 $(BUILD)/%/:
 	mkdir -p $@
 
-# ---- tests: each a program of its own; run.sh counts their test functions ------------------------
-FIXTURES := $(patsubst tests/abi/plugin_%.c,$(BUILD)/tests/abi/libespresso-%.so,$(wildcard tests/abi/plugin_*.c))
-$(BUILD)/tests/abi/libespresso-%.so: tests/abi/plugin_%.c $(STAMP) | $(BUILD)/tests/abi/
-	$(PLUGIN_LINK)
-$(BUILD)/tests/%: tests/%.c $(LIB) $(STAMP)
-	@mkdir -p $(@D)
-	$(CC) $(BASE) -O2 -g -Wall -Wextra -Wno-format-truncation $(DEP) $< -o $@ $(LIB) -lcmocka $(JSON_LIBS) $(LIBS)
-
-# sanitizers: tests in C but those of the command; threads: those whose first lines mention the thread sanitizer
-SAN  := -O1 -g -fno-omit-frame-pointer
-ASAN := $(filter-out $(addprefix $(BUILD)/asan/,tools/% page/% replay/%),$(TESTS:$(BUILD)/tests/%=$(BUILD)/asan/%))
-TSAN := $(patsubst tests/%.c,$(BUILD)/tsan/%,$(shell grep -li 'thread sanitizer' $(TEST_SRC)))
-$(BUILD)/asan/%: tests/%.c $(LIB) $(STAMP)
-	@mkdir -p $(@D)
-	$(CC) $(BASE) $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined $(DEP) $< -o $@ $(LIB) -lcmocka $(JSON_LIBS) $(LIBS)
-$(BUILD)/tsan/%: tests/%.c $(LIB) $(STAMP)
-	@mkdir -p $(@D)
-	$(CC) $(BASE) $(SAN) -fsanitize=thread $(DEP) $< -o $@ $(LIB) -lcmocka $(LIBS)
-
-RUN_TESTS := BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
-test: all $(FIXTURES) $(TESTS)
-	@$(RUN_TESTS) $(TESTS) $(TEST_SH)
-test-san: all $(FIXTURES) $(ASAN) $(TSAN)
-	@$(RUN_TESTS) $(ASAN) $(TSAN)
-# everything, with one total at the end; what does not build counts as failed
-CI := $(TESTS) $(TEST_SH) $(ASAN) $(TSAN) .ci/check-style.sh .ci/check-docs.sh
-ci-programs: all $(BENCHES) $(FIXTURES) $(TESTS) $(ASAN) $(TSAN)
-ci: ci-programs
-	@$(RUN_TESTS) $(CI)
-ci-list:
-	@echo $(CI)
-check-style: all
-	BUILD=$(BUILD) sh .ci/check-style.sh
+include tests/tests.mk
 
 # libFuzzer (clang) on the readers of files, FUZZ_SECONDS in all; what it finds it adds to $(BUILD)/fuzz/corpus
 FUZZ_SECONDS ?= 60

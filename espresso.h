@@ -30,7 +30,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(ESPRESSO_STATIC)
+#if defined(ESPRESSO_API) /* given: a build for tests */
+#elif defined(ESPRESSO_STATIC)
 #if defined(__GNUC__)
 #define ESPRESSO_API __attribute__((unused)) static
 #else

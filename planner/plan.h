@@ -26,6 +26,7 @@ ESP__FN void *esp__pool_get(esp__pool *pool, uint64_t bytes); /* zeroed, 16-byte
 ESP__FN esp__mark esp__pool_mark(const esp__pool *pool);
 ESP__FN void esp__pool_release(esp__pool *pool, esp__mark mark); /* gives back what was got since               */
 ESP__FN void esp__pool_free(esp__pool *pool);
+ESP__FN char *esp__pool_text(esp__pool *pool, const char *text); /* a copy */
 
 /* ---- problem/templates.c: the tree for one system, as ops whose sizes are symbols --------------------------------------------- */
 enum { ESP__MAX_OPS = 24 }; /* 12 steps, a copy to or from the host for each Comp and Decomp, pack and unpack */
@@ -146,6 +147,10 @@ typedef struct esp__problem {
     uint32_t n_finalists;
     uint64_t deadline_ns; /* of esp__now_ns(); 0: none                                                        */
 } esp__problem;
+/* Memory comes from `pool`, whose on_failure is set. free_compression: see above. The inputs must outlive the problem. */
+ESP__FN esp_status esp__problem_open(esp__problem *p, esp__pool *pool, const esp_plan_model *model,
+                                     const esp_plan_codec *codecs, uint32_t n_codecs, const esp_plan_system *system,
+                                     const esp_plan_config *config, int free_compression);
 
 /* The menu for a unit; made when it is first asked for. That of a group or chunk is the core of a near size's, timed anew. `keep` of its first tensor holds (units with different keeps are
  * never merged). Never empty: constraints that leave nothing are refused when the problem is made. */
@@ -176,6 +181,10 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__draft *d, const uint32
 /* The time of draft->sequence as it stands: a longest path. Monotone in the time of every op. */
 ESP__FN uint64_t esp__replay(const esp__problem *p, const esp__draft *d);
 ESP__FN uint32_t esp__sequence_length(const esp__problem *p, const esp__draft *d);
+ESP__FN void esp__sequence_room(esp__problem *p, esp__draft *d); /* room for a sequence of this length */
+/* When all of an op's lanes (bits) are free, from `ready` on; and takes them until `end`. */
+ESP__FN uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64_t ready);
+ESP__FN void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t end);
 /* Every op with its times, by the sequence; `out` has room for the sequence's length. */
 ESP__FN void esp__timeline(const esp__problem *p, const esp__draft *d, esp_plan_event *out);
 
@@ -189,6 +198,8 @@ ESP__FN int esp__draft_keep_better(esp__problem *p, esp__draft *to, const esp__d
 /* Within config.max_memory_bytes, max_volume, max_error? */
 ESP__FN int esp__draft_allowed(const esp__problem *p, const esp__draft *d);
 ESP__FN int esp__out_of_time(const esp__problem *p);
+/* text.c: its unit lines and order, opened by the format's first line and `comment` (lines with '#', or ""). malloc'd. */
+ESP__FN char *esp__draft_text(esp__problem *p, const esp__draft *d, const char *comment);
 
 /* ---- bound.c ------------------------------------------------------------------------------------------------------------------- */
 typedef struct esp__bound {

@@ -16,7 +16,9 @@
 #define ESP__PRINTF(a, b)
 #define ESP__UNUSED
 #endif
-#define ESP__FN ESP__UNUSED static /* a private function; parts of the library may go unused in one program */
+#ifndef ESP__FN /* a private function; the test build of the library lets tests link it (tests/common/library.h) */
+#define ESP__FN ESP__UNUSED static
+#endif
 
 enum { ESP__NAME_MAX = 64, ESP__SPEC_MAX = 256, ESP__ERROR_MAX = 2048 };
 

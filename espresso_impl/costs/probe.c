@@ -2,7 +2,7 @@
  * every other collective. Must not know what the figures are for. */
 #include "espresso_impl/executor/context.h"
 
-static int32_t esp__group_size(const esp_ctx *ctx, uint8_t level) {
+ESP__FN int32_t esp__group_size(const esp_ctx *ctx, uint8_t level) {
     return level == ESP__FLAT ? ctx->job.size : level == ESP__INTRA ? ctx->job.topo.n_local : ctx->job.topo.n_machines;
 }
 static int32_t esp__group_index(const esp_ctx *ctx, uint8_t level) {

@@ -3,8 +3,6 @@
 #include "espresso_impl/executor/context.h"
 #include <errno.h>
 
-#define ESP__STRATEGY_MAGIC "espresso-strategy 1"
-
 ESP__FN esp_status esp__order_make(esp_ctx *ctx);
 ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, const char *name, const char *text);
 

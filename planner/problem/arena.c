@@ -47,7 +47,7 @@ ESP__FN void esp__pool_free(esp__pool *pool) {
     esp__pool_release(pool, nothing);
 }
 
-static char *esp__pool_text(esp__pool *pool, const char *text) {
+ESP__FN char *esp__pool_text(esp__pool *pool, const char *text) {
     size_t n = strlen(text) + 1;
     return memcpy(esp__pool_get(pool, n), text, n);
 }

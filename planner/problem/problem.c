@@ -293,7 +293,6 @@ static void esp__times_open(esp__problem *p) {
     p->ready = ready;
 }
 
-/* Memory comes from `pool`, whose on_failure is set. free_compression: see plan.h. The inputs must outlive the problem. */
 ESP__FN esp_status esp__problem_open(esp__problem *p, esp__pool *pool, const esp_plan_model *model,
                                      const esp_plan_codec *codecs, uint32_t n_codecs, const esp_plan_system *system,
                                      const esp_plan_config *config, int free_compression) {

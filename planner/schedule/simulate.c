@@ -17,7 +17,7 @@ typedef struct esp__clock {
     uint64_t backward_ready, makespan;
 } esp__clock;
 
-static uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64_t ready) {
+ESP__FN uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64_t ready) {
     if (lanes & 1u && free_at[0] > ready) ready = free_at[0];
     if (lanes & 2u && free_at[1] > ready) ready = free_at[1];
     if (lanes & 4u && free_at[2] > ready) ready = free_at[2];
@@ -25,7 +25,7 @@ static uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64_
     return ready;
 }
 
-static void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t end) {
+ESP__FN void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t end) {
     if (lanes & 1u) free_at[0] = end;
     if (lanes & 2u) free_at[1] = end;
     if (lanes & 4u) free_at[2] = end;
@@ -125,7 +125,7 @@ ESP__FN uint32_t esp__sequence_length(const esp__problem *p, const esp__draft *d
     return n;
 }
 
-static void esp__sequence_room(esp__problem *p, esp__draft *d) {
+ESP__FN void esp__sequence_room(esp__problem *p, esp__draft *d) {
     uint32_t n = esp__sequence_length(p, d);
     if (n > d->room_sequence) {
         d->room_sequence = n + n / 4;

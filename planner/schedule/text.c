@@ -40,7 +40,6 @@ static void esp__text_units(const esp__problem *p, const esp__draft *d, esp__tex
     }
 }
 
-/* The unit lines and the order; opened by the format's first line and `comment` (lines with '#', or ""). */
 ESP__FN char *esp__draft_text(esp__problem *p, const esp__draft *d, const char *comment) {
     esp__text t = {0};
     uint8_t *op = esp__pool_get(p->pool, d->n_units);

@@ -5,9 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include <unistd.h>
+#include "tests/common/library.h"
 
 static char dir[3072];
 

@@ -1,6 +1,7 @@
 /* ranks.h: runs a function as several ranks, threads of one process over the backend `loop`. For tests. */
 #ifndef TEST_RANKS_H
 #define TEST_RANKS_H
+#include "codecs/common/half.h"
 #include "espresso.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -56,6 +57,10 @@ static inline void *test_rank_main(void *arg) {
         fprintf(stderr, "rank %d: esp_open: %s\n", r->rank, esp_last_error(NULL));
     esp_close(ctx);
     return NULL;
+}
+
+static inline float test_half(esp_dtype d, uint16_t h) {
+    return d == ESP_F16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
 }
 
 /* Opens all ranks, runs `body` in each, closes. */

@@ -5,8 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
+#include "tests/common/library.h"
 #include "procs.h"
 
 enum { N = 50000, TENSORS = 3 };

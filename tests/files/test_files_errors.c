@@ -4,9 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
 #include "files.h"
 
 /* ---- errors ---------------------------------------------------------------------------------------------------------------- */

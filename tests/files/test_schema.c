@@ -5,9 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
 #include "files.h"
 
 static const char *const schemas[] = {"docs/schema/model.schema.json", "docs/schema/codec.schema.json",

@@ -3,7 +3,7 @@
  * espresso.h with its implementation first. */
 #ifndef ESPRESSO_TESTS_FUZZ_TARGETS_H
 #define ESPRESSO_TESTS_FUZZ_TARGETS_H
-#include "planner/files/files.c"
+#include "planner/files/files.h"
 
 static inline void fuzz_check(int holds, const char *what) {
     if (holds) return;

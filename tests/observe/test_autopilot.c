@@ -1,8 +1,6 @@
 /* test_autopilot.c: strategy "auto" over its whole life, with step times and link figures that the test makes up: every
  * decision is made by all ranks at the same step, and whatever the strategies, what goes in comes out. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "../common/ranks.h"
+#include "tests/common/ranks.h"
 #include <stdatomic.h>
 #include <unistd.h>
 

@@ -1,8 +1,7 @@
 /* test_clocked.c: under a model's clock the executor runs every op from when to when the plan says, to the nanosecond, whatever
  * the units, options and orders; what it synchronises stays the same to the last bit. Sums of the plan's times, not wall time:
  * a loaded machine changes nothing. Runs under the thread sanitizer too. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
+#include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include <setjmp.h>
 #include <stdarg.h>

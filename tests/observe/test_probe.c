@@ -1,8 +1,6 @@
 /* test_probe.c: what is measured between steps and in them is there, plausible, and disturbs nothing. Also under the thread
  * sanitizer. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "../common/ranks.h"
+#include "tests/common/ranks.h"
 #include <stdatomic.h>
 #include <time.h>
 

@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include <sys/stat.h>
+#include <unistd.h>
+#include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include <jansson.h>
 

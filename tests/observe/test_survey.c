@@ -1,8 +1,11 @@
 /* test_survey.c: the survey's points are the same on all ranks, what it makes of them is what the planner can use, and made-up
  * points give back the figures that they were made from. Also under the thread sanitizer. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#include "espresso_impl/costs/links.c"
+#include "espresso_impl/costs/steps.c"
+#pragma GCC diagnostic pop
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +13,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "../common/ranks.h"
+#include "tests/common/ranks.h"
 #include <stdatomic.h>
 
 static atomic_int failures;

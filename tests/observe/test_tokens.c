@@ -1,8 +1,10 @@
 /* test_tokens.c: no more ranks compress at the same time than there are tokens, and nothing waits for a token that is gone.
  * Also under the thread sanitizer. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#include "espresso_impl/executor/tokens.c"
+#pragma GCC diagnostic pop
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +12,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "../common/ranks.h"
+#include "tests/common/ranks.h"
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/stat.h>

@@ -1,8 +1,6 @@
 /* test_cost.c: what one op takes, against numbers worked by hand: curves, payloads, collectives at every level, and whole
  * options on the paper's testbeds. The sums are in the comments, so that a reader can redo them. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

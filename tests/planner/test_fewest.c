@@ -1,8 +1,6 @@
 /* test_fewest.c: where starting an op costs something, of plans that are as fast the one with the fewest ops is taken; limits that
  * the user sets hold for it as well. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* test_limits.c: max_memory_bytes, max_volume and max_error are kept wherever that can be done, at little cost in
  * time; where it cannot, the error says what could. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
+#include <math.h>
+#include "tests/common/library.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

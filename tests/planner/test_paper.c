@@ -1,9 +1,7 @@
 /* test_paper.c: what the Espresso paper (EuroSys'23) says in its figures 2, 5 and 9, as small problems worked by hand: which
  * strategy wins and why. The paper draws its figures without numbers; those here are ours, chosen so that the situation that
  * the figure stands for arises. All times in microseconds where not said otherwise. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,6 @@
 /* test_plan_errors.c: what the planner says to bad input: never a crash, never a plan, always a text that names what is
  * wrong and where. Every case starts from a small problem that is right and changes one thing. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

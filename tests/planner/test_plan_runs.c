@@ -1,8 +1,7 @@
 /* test_plan_runs.c: what the planner makes is what the executor runs: the text of a plan loads on ranks that are threads, all
  * ranks end with the same bits, and what is not compressed is exact. Chunks and groups are asked for by the costs. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "../common/ranks.h"
+#include "tests/common/library.h"
+#include "tests/common/ranks.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * those of the compiled program of the rank that is everywhere the root: kinds, lanes, steps, elements and payloads. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
-#include "../common/ranks.h"
+#include "tests/common/ranks.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>

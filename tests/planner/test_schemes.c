@@ -1,7 +1,10 @@
 /* test_schemes.c: the comparison strategies decide as the systems decide whose names they bear, in cases small enough
  * to work out by hand; and on random problems each of them is a whole strategy, the same every time. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
+#include "tests/common/library.h"
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#include "planner/schemes/common.c"
+#pragma GCC diagnostic pop
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

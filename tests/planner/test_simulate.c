@@ -1,8 +1,6 @@
 /* test_simulate.c: the planner's simulator against the reference, and what must hold for any program: fixed sequences are
  * monotone, lanes never overlap, nothing is lost. Programs are random, short and full of ties. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
 #include "reference.h"
 #include "problems.h"
 

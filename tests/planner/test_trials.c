@@ -1,8 +1,10 @@
 /* test_trials.c: the two fast ways to try a change of a draft must give what simulating all of it gives: schedule/resimulate.c (ready order,
  * some paths changed) and schedule/incremental.c (a given sequence, some neighbouring units replaced). On random made-up programs. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#include "planner/schedule/incremental.c"
+#pragma GCC diagnostic pop
 #include "reference.h"
 #include "problems.h"
 

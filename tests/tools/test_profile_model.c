@@ -5,11 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
 #include "spawn.h"
-#include "planner/files/files.c"
 
 /* ---- the trainer ----------------------------------------------------------------------------------------------------------- */
 /* Two tensors, `steps` steps. */

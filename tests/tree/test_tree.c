@@ -1,8 +1,7 @@
 /* test_tree.c: the decision tree's counts, and every path of it for real: as many tensors of a few contexts over `loop`.
  * Codec none must give the exact mean; lossy codecs the same bits on all ranks, and feedback must lose nothing. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "../common/ranks.h"
+#include "tests/common/library.h"
+#include "tests/common/ranks.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -108,7 +107,7 @@ static int add_option(void *user, const esp__option *o) {
 
 static float from_bits(esp_dtype d, const void *g, uint64_t i) {
     if (d == ESP_F32) return ((const float *)g)[i];
-    return esp__half_get(d, ((const uint16_t *)g)[i]);
+    return test_half(d, ((const uint16_t *)g)[i]);
 }
 static void to_bits(esp_dtype d, void *g, uint64_t i, float x) {
     if (d == ESP_F32)

@@ -1,8 +1,7 @@
 /* test_agree.c: what ranks must agree on before anything is sent: all of them learn of the first difference, and nobody
  * hangs. Ranks are threads over `loop`. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "../common/ranks.h"
+#include "tests/common/library.h"
+#include "tests/common/ranks.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>

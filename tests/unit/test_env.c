@@ -4,9 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include <unistd.h>
+#include "tests/common/library.h"
 
 static const char *const names[] = {"ESPRESSO_RANK",
                                     "ESPRESSO_SIZE",

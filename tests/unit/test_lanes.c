@@ -1,8 +1,11 @@
 /* test_lanes.c: lanes run at the same time, collectives keep the strategy's order on every rank, and a step allocates
  * nothing. Shown by the intervals of the measured timeline over an emulated link, not by wall time. Runs under the thread sanitizer too. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "../common/ranks.h"
+#include "tests/common/library.h"
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#include "espresso_impl/observe/trace.c"
+#pragma GCC diagnostic pop
+#include "tests/common/ranks.h"
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

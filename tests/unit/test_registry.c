@@ -4,9 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
 
 static esp_status fake_open(const esp_host *h, const char *params, void **self) {
     (void)h, (void)params, (void)self;

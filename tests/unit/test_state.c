@@ -2,7 +2,7 @@
  * state that is damaged, foreign or missing changes nothing on any rank. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
-#include "../common/ranks.h"
+#include "tests/common/ranks.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>

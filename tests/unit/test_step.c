@@ -1,8 +1,8 @@
 /* test_step.c: what a trainer does in a step, right and wrong: pushing, waiting, unused tensors, NaN, errors and what they
  * say, changes of strategy. Ranks are threads over `loop`; runs under the thread sanitizer too. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "../common/ranks.h"
+#include <unistd.h>
+#include "tests/common/library.h"
+#include "tests/common/ranks.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,6 @@
 /* test_units_feedback.c: what feedback holds is not lost when tensors are cut and joined in another way, by a change of
  * strategy or by loading a state. Ranks are threads; runs under the thread sanitizer too. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
+#include "tests/common/library.h"
 #include "units_rig.h"
 #include <math.h>
 #include <setjmp.h>

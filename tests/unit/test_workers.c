@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include "tests/common/library.h"
 
 typedef struct count {
     uint64_t n, grain;

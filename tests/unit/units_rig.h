@@ -2,7 +2,7 @@
  * of units; the test asserts on `failures` because bodies run on many threads. */
 #ifndef UNITS_RIG_H
 #define UNITS_RIG_H
-#include "../common/ranks.h"
+#include "tests/common/ranks.h"
 #include <stdatomic.h>
 
 enum { TENSORS = 6, TOTAL = 1000 + 37 + 5 + 2048 + 3 + 1 };
@@ -106,7 +106,7 @@ static inline int run_ranks(int32_t size, int32_t per_machine, const char *backe
 }
 
 static inline float value_at(esp_dtype d, const void *g, uint64_t i) {
-    return d == ESP_F32 ? ((const float *)g)[i] : esp__half_get(d, ((const uint16_t *)g)[i]);
+    return d == ESP_F32 ? ((const float *)g)[i] : test_half(d, ((const uint16_t *)g)[i]);
 }
 static inline void value_set(esp_dtype d, void *g, uint64_t i, float x) {
     if (d == ESP_F32)

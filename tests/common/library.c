@@ -1,0 +1,6 @@
+/* library.c: the library, the planner's files and the command as one object, which all tests link. Private functions are
+ * external, so that tests can call them, and weak, so that a test that includes a file brings its own copy of them. */
+#define ESP__FN __attribute__((weak))
+#define ESPRESSO_API __attribute__((weak)) extern
+#define main espresso_main
+#include "tools/espresso.c"

@@ -1,0 +1,17 @@
+/* library.h: the library's headers, private ones too. Tests link one build of the library and of the command, made for all
+ * of them (tests/common/library.c), in which private functions are external and weak. A test that looks inside a file,
+ * at what is static there, includes that file after this one: its functions then take the place of the library's. */
+#ifndef TEST_LIBRARY_H
+#define TEST_LIBRARY_H
+#define ESP__FN
+#ifndef ESPRESSO_PREFIX
+#define ESPRESSO_PREFIX "/usr/local"
+#endif
+#include "espresso.h"
+#include "espresso_impl/autopilot/autopilot.h"
+#include "espresso_impl/clocked/clocked.h"
+#include "espresso_impl/observe/stats.h"
+#include "planner/search/search.h"
+#include "planner/builtin/builtin.h"
+#include "planner/files/files.h"
+#endif
