@@ -110,7 +110,7 @@ static const tool_command *espresso_find(const char *name) {
     const char *guess = NULL;
     for (int i = 0; i < ESPRESSO_COMMANDS; i++) {
         if (strcmp(name, espresso_commands[i]->name) == 0) return espresso_commands[i];
-        if (tool_near(name, espresso_commands[i]->name, &best)) guess = espresso_commands[i]->name;
+        if (esp__near(name, espresso_commands[i]->name, &best)) guess = espresso_commands[i]->name;
     }
     if (guess)
         fprintf(stderr, "espresso: no subcommand '%s': did you mean '%s'?\n", name, guess);

@@ -72,6 +72,8 @@ typedef struct esp__where {
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out);
 /* Copy of cfg with the environment's overrides. Strings point into the environment or the caller's. */
 ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out);
+/* Warns of variables whose names look like a misspelt ESPRESSO_* (env_names.c). */
+ESP__FN void esp__env_check_names(const esp_ctx *ctx);
 
 /* ---- peers.c: meeting, small exchanges, finding out that a peer is gone --------------------------------------- */
 typedef struct esp__peers esp__peers;
@@ -103,6 +105,11 @@ ESP__FN void esp__peers_accuse(esp__peers *p, int32_t on_rank, uint32_t tensor);
 /* ---- spec.c: "name:key=val,key=val" ------------------------------------------------------------------------------ */
 /* Splits a spec; *params points behind the colon (or at ""). ESP_E_ARG with the position where it is malformed. */
 ESP__FN esp_status esp__spec_split(const esp_ctx *ctx, const char *spec, char name[ESP__NAME_MAX], const char **params);
+
+/* ---- near.c: "did you mean" ------------------------------------------------------------------------------------- */
+/* 1, and a smaller *best, where `word` is probably a slip for `known`: at most two edits (one where it is short), or one is
+ * the beginning of the other. *best is 3 before the first name. */
+ESP__FN int esp__near(const char *word, const char *known, unsigned *best);
 
 /* ---- registry.c, loader.c: codecs and backends of one context ----------------------------------------------------- */
 typedef struct esp__registry {

@@ -43,6 +43,9 @@ ESP__FN esp_status esp__survey_codec_add(esp_ctx *ctx, esp__survey *s, const cha
                          ESP__SURVEY_CODECS);
     if (strlen(spec) >= ESP__SPEC_MAX) return esp__fail(ctx, ESP_E_ARG, "codec '%.40s...': too long", spec);
     esp_status st = esp__codec_get(ctx, spec, &c);
+    if (!st && c->table->caps & ESP_CODEC_NEEDS_MATRIX)
+        st = esp__fail(ctx, ESP_E_UNSUPPORTED,
+                       "codec '%s' compresses matrices only, and is measured on flat arrays: leave it out", spec);
     if (!st) st = esp__codec_bound(ctx, c, NULL, s->max_elements, &b);
     if (st) return st;
     memset(&w, 0, sizeof w);

@@ -217,6 +217,8 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     if (s) return s;
     ctx->job.rank = w.rank;
     ctx->job.size = w.size;
+    static int names_checked; /* once a job: one process of it says it, and once */
+    if (ctx->job.rank == 0 && !__atomic_exchange_n(&names_checked, 1, __ATOMIC_RELAXED)) esp__env_check_names(ctx);
     esp__tokens_open(ctx);
     s = esp__builtins_add(ctx, c);
     if (!s) s = esp__backend_choose(ctx, c->backend, name, &params);
@@ -357,9 +359,17 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
     if (d->device.kind > ESP_CPU)
         return esp__fail(ctx, ESP_E_UNSUPPORTED, "tensor '%s': only CPU memory is supported: use a zeroed device",
                          d->name);
-    if (d->rows && d->rows * d->cols != d->count)
-        return esp__fail(ctx, ESP_E_ARG, "tensor '%s': rows x cols is %llu, but count is %llu", d->name,
-                         (unsigned long long)(d->rows * d->cols), (unsigned long long)d->count);
+    if ((d->rows || d->cols) && (!d->cols || d->count % d->cols || d->count / d->cols != d->rows))
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "tensor '%s': rows x cols is %llu x %llu, but count is %llu: the product must be count, or both "
+            "0 where it is no matrix",
+            d->name, (unsigned long long)d->rows, (unsigned long long)d->cols, (unsigned long long)d->count);
+    if (d->flags & ~(uint32_t)(ESP_SUM | ESP_RAW))
+        return esp__fail(ctx, ESP_E_ARG,
+                         "tensor '%s': flags is %u: known are ESP_SUM (%u) and ESP_RAW (%u); was the struct zeroed "
+                         "(esp_tensor_desc desc = ESP_ZERO)?",
+                         d->name, (unsigned)d->flags, (unsigned)ESP_SUM, (unsigned)ESP_RAW);
     return ESP_OK;
 }
 

@@ -91,6 +91,11 @@ static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const es
         out->launcher = l->name;
         return esp__env_pair(l->rank, l->size, out);
     }
+    if (cfg && cfg->rank)
+        return esp__fail(NULL, ESP_E_ARG,
+                         "esp_config.rank is %d, but size is 0: set both, or neither (then a launcher's environment "
+                         "says who this rank is: espresso run, mpirun, srun or torchrun)",
+                         (int)cfg->rank);
     out->launcher = "nothing: one rank alone";
     out->rank = 0;
     out->size = 1;
@@ -246,6 +251,25 @@ static esp_status esp__env_log(int32_t *level) {
              : ESP_OK;
 }
 
+/* What can be wrong with the program's own members. */
+static esp_status esp__config_check(const esp_config *c) {
+    const uint32_t known = ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE;
+    if (c->flags & ~known)
+        return esp__fail(NULL, ESP_E_ARG,
+                         "esp_config.flags is %u: known are ESP_ALLOW_OVERRIDE (%u) and ESP_DISCARDABLE (%u); was the "
+                         "struct zeroed (esp_config cfg = ESP_ZERO)?",
+                         (unsigned)c->flags, (unsigned)ESP_ALLOW_OVERRIDE, (unsigned)ESP_DISCARDABLE);
+    if (c->log_level < 0 || c->log_level > ESP_LOG_DEBUG)
+        return esp__fail(NULL, ESP_E_ARG,
+                         "esp_config.log_level is %d: it must be 0 (for ESP_LOG_WARN) or ESP_LOG_ERROR (%d) to "
+                         "ESP_LOG_DEBUG (%d)",
+                         (int)c->log_level, (int)ESP_LOG_ERROR, (int)ESP_LOG_DEBUG);
+    if (c->n_builtin && !c->builtin)
+        return esp__fail(NULL, ESP_E_ARG, "esp_config.n_builtin is %u, but builtin is NULL: set both, or neither",
+                         (unsigned)c->n_builtin);
+    return ESP_OK;
+}
+
 /* ESPRESSO_PLUGIN_PATH is not among these: it adds directories after the config's (see loader.c). */
 ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
     const char *s;
@@ -258,6 +282,7 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
             return esp__fail(NULL, ESP_E_ARG, "esp_config.struct_size is %u: use sizeof(esp_config), or 0",
                              (unsigned)n);
         memcpy(out, cfg, n < sizeof *out ? n : sizeof *out);
+        if ((status = esp__config_check(out)) != ESP_OK) return status;
     }
     out->struct_size = sizeof *out;
     if ((s = esp__env_get("ESPRESSO_BACKEND"))) out->backend = s;

@@ -32,6 +32,11 @@ ESPRESSO_API esp_status esp_codec_open(esp_ctx *ctx, const char *spec, uint64_t 
     h->ctx = ctx;
     h->count = count;
     s = esp__codec_make(ctx, spec, feedback, &h->codec);
+    if (!s && h->codec->table->caps & ESP_CODEC_NEEDS_MATRIX)
+        s = esp__fail(ctx, ESP_E_UNSUPPORTED,
+                      "codec '%s' needs rows and cols, which esp_codec_open has not: give it to a tensor with rows and "
+                      "cols by esp_tensor_desc.codec or a strategy file",
+                      spec);
     if (!s) s = esp__codec_bound(ctx, h->codec, NULL, count, &h->bound);
     if (!s) {
         const esp_codec *table = h->codec->table;

@@ -68,8 +68,7 @@ ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c) {
     esp__free(ctx, c);
 }
 
-/* `feedback` NULL: what the spec says. */
-ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
+static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
     char name[ESP__NAME_MAX], own[ESP__SPEC_MAX], key[ESP__SPEC_MAX];
     const char *params;
     esp__codec *c;
@@ -103,6 +102,17 @@ ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *f
     }
     *out = c;
     return ESP_OK;
+}
+
+/* `feedback` NULL: what the spec says. */
+ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
+    esp_status s = esp__codec_make_one(ctx, spec, feedback, out);
+    if (s && spec && strchr(spec, ';')) /* a codec's own values may hold one, so it is only a fault where that fails */
+        return esp__fail(ctx, ESP_E_ARG,
+                         "codec '%s' is a list, but one codec is expected here: name one of them, or let strategy auto "
+                         "choose from the list (ESPRESSO_STRATEGY=auto)",
+                         spec);
+    return s;
 }
 
 /* The context's instance for `spec`, opened on first use. */

@@ -187,36 +187,15 @@ ESP__FN esp_status esp__registry_add(esp_ctx *ctx, const esp_plugin *plugin, con
     return esp__registry_add_from(ctx, plugin, from, 0);
 }
 
-/* Edits (insert, delete, replace one character) from a to b; both are names, so short. */
-static int esp__edits(const char *a, const char *b) {
-    int row[ESP__NAME_MAX];
-    const int n = (int)strlen(b);
-    if (n >= ESP__NAME_MAX) return ESP__NAME_MAX;
-    for (int j = 0; j <= n; j++) row[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[n];
-}
-
 /* Says what there is, and which of it the caller may have meant. `why`: what the loader found, or "". */
 static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name, esp_status s, const char *why) {
     const esp__registry *r = &ctx->registry;
     const uint32_t n = esp__registry_count(r, kind);
     const char *near = NULL;
     esp__text all = {NULL, 0, 0, 0};
-    int best = strlen(name) > 3 ? 3 : 2; /* more than two edits is no slip of the finger */
+    unsigned best = 3;
     for (uint32_t i = 0; i < n; i++) {
-        const int edits = esp__edits(name, esp__registry_name(r, kind, i));
-        if (edits < best) best = edits, near = esp__registry_name(r, kind, i);
+        if (esp__near(name, esp__registry_name(r, kind, i), &best)) near = esp__registry_name(r, kind, i);
         esp__text_add(&all, "%s%s", i ? ", " : "", esp__registry_name(r, kind, i));
     }
     esp__fail(ctx, s, "there is no %s \"%s\"%s%s%s; known: %s%s%s", esp__kind_word[kind], name,

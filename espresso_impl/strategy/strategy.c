@@ -4,6 +4,7 @@
 #include <errno.h>
 
 ESP__FN esp_status esp__order_make(esp_ctx *ctx);
+ESP__FN void esp__seat_of(const esp_ctx *ctx, uint32_t unit, esp__seat *at);
 ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, const char *name, const char *text);
 
 /* Only with the same number (over one) of ranks on each of several machines do intra and inter mean something. */
@@ -18,10 +19,29 @@ static const char *esp__raw_option(const esp_ctx *ctx) {
 static const char *esp__codec_option(const esp_ctx *ctx, const esp_codec *codec) {
     int reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0;
     const char *text = codec->default_option;
+    if (codec->caps & ESP_CODEC_NEEDS_MATRIX && !text) /* whole: a part of a matrix is none */
+        return esp__hierarchical(ctx) ? "intra.reduce > comp@cpu > inter.allgather > decomp@cpu > intra.broadcast"
+                                      : "comp@cpu > flat.allgather > decomp@cpu";
     if (!esp__hierarchical(ctx))
         return reducible ? "comp@cpu > flat.allreduce > decomp@cpu" : "comp@cpu > flat.allgather > decomp@cpu";
     if (text && strncmp(text, "flat.", 5) && !strstr(text, " flat.")) return text;
     return "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
+}
+
+/* Does a Comp of the unit's option get parts of it only? The same on every rank: cuts do not depend on who looks. */
+static int esp__compresses_parts(const esp_ctx *ctx, const esp__work_unit *u) {
+    esp__seat at;
+    esp__region r;
+    uint32_t swap;
+    esp__seat_of(ctx, 0, &at);
+    esp__region_start(&r);
+    for (uint32_t i = 0; i < u->option.n; i++) {
+        esp__region_step(&r, &at, &u->option, i, &swap);
+        if (u->option.steps[i].kind != ESP__COMP) continue;
+        for (uint32_t k = 0; k < r.n_cuts; k++)
+            if (at.size[r.cuts[k].level] > 1) return 1;
+    }
+    return 0;
 }
 
 /* Does this topology, the codec and the unit's shape allow its option? */
@@ -44,6 +64,13 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
             esp__unit_is_group(u)        ? ", which a group has not: take the matrices out of it, or use another codec"
             : esp__unit_is_chunk(ctx, u) ? ", which a chunk has not: leave the tensor whole, or use another codec"
                                          : " in its description");
+    if (u->codec->table->caps & ESP_CODEC_NEEDS_MATRIX && esp__compresses_parts(ctx, u))
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "%s: tensor '%s': codec '%s' needs rows and cols, but '%s' compresses parts of the matrix, which "
+            "have none: use an option that compresses it whole, such as 'comp@cpu > flat.allgather > "
+            "decomp@cpu'",
+            where, u->name, u->codec->spec, option);
     for (uint32_t k = 0; esp__unit_is_group(u) && k < u->place.n; k++)
         if (ctx->model.tensors[u->place.first + k].flags & ESP_RAW)
             return esp__fail(
@@ -98,10 +125,17 @@ static char *esp__file_text(const esp_ctx *ctx, const char *path) {
     char buf[4096];
     size_t n;
     if (!f) {
+        static const char *const names[] = {"fp32", "layerwise", "auto"};
+        const char *near = NULL;
+        unsigned best = 3;
+        int error = errno;
+        for (int i = 0; i < 3; i++)
+            if (esp__near(path, names[i], &best)) near = names[i];
         esp__fail(
             ctx, ESP_E_NOT_FOUND,
-            "strategy '%s': no built-in strategy (fp32, layerwise) has that name, and opening it as a file failed: %s",
-            path, strerror(errno));
+            "strategy '%s': no built-in strategy (fp32, layerwise, auto) has that name%s%s%s, and opening it as a file "
+            "failed: %s",
+            path, near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "", strerror(error));
         return NULL;
     }
     while ((n = fread(buf, 1, sizeof buf - 1, f)) > 0) {
@@ -190,7 +224,9 @@ ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, const char *spec, int files)
     } else if (strchr(spec, '\n')) {
         s = esp__strategy_parse(ctx, "strategy", spec);
     } else if (!files) {
-        s = esp__fail(ctx, ESP_E_ARG, "strategy '%s': expected fp32, layerwise or the text of a strategy file", spec);
+        s = esp__fail(ctx, ESP_E_ARG, "strategy '%s': expected fp32, layerwise or the text of a strategy file%s", spec,
+                      !strncmp(spec, "auto", 4) ? " (auto is for the start: esp_config.strategy or ESPRESSO_STRATEGY)"
+                                                : "");
     } else {
         char *text = esp__file_text(ctx, spec);
         if (!text) return ESP_E_NOT_FOUND;

@@ -128,32 +128,10 @@ _Noreturn static void files_input_expected(files_input *in, const files_place *p
 }
 
 /* ---- keys ------------------------------------------------------------------------------------------------------------ */
-/* Single changes (a letter put in, left out, or another) from a to b; over 2: 3. */
-static int files_typos(const char *a, const char *b, int most) {
-    while (*a && *a == *b) a++, b++;
-    if (!*a && !*b) return 0;
-    if (most == 0) return 1;
-    int best = 3, n;
-    if (*a && (n = files_typos(a + 1, b, most - 1)) < best) best = n;
-    if (*b && (n = files_typos(a, b + 1, most - 1)) < best) best = n;
-    if (*a && *b && (n = files_typos(a + 1, b + 1, most - 1)) < best) best = n;
-    return best + 1;
-}
-
-static const char *files_near_key(const char *key, const char *const *known) {
-    const char *best = NULL;
-    int least = 3;
-    for (; *known; known++) {
-        /* "forward" for "forward_us" is an omission, not a typo */
-        int n = strlen(key) >= 4 && !strncmp(key, *known, strlen(key)) ? 1 : files_typos(key, *known, 2);
-        if (n < least && n < (int)strlen(*known) / 2) least = n, best = *known;
-    }
-    return best;
-}
-
 static void files_unknown_key(files_input *in, const files_place *p, const char *const *known) {
     char key[FILES_KEY_MAX], kind_text[FILES_KEY_MAX], hint[FILES_KEY_MAX] = "", text[ESP__ERROR_MAX];
-    const char *near;
+    const char *near = NULL;
+    unsigned best = 3;
     uint64_t kind;
     files_place_print(p, 1, kind_text, sizeof kind_text);
     kind = esp__hash64(ESP__HASH0, kind_text, strlen(kind_text));
@@ -164,7 +142,8 @@ static void files_unknown_key(files_input *in, const files_place *p, const char 
         }
     if (in->n_unknown == FILES_INPUT_UNKNOWN) return;
     files_place_print(p, 0, key, sizeof key);
-    near = files_near_key(p->key, known);
+    for (; *known; known++)
+        if (esp__near(p->key, *known, &best)) near = *known;
     if (near) snprintf(hint, sizeof hint, " (did you mean '%s'?)", near);
     snprintf(text, sizeof text, "%s:%d: %s: unknown, ignored%s", in->name, files_place_line(in, p), key, hint);
     files_unknown *u = &in->unknown[in->n_unknown];

@@ -256,6 +256,84 @@ static void test_wrong_overrides_are_named(void **state) {
     }
 }
 
+/* What was logged at WARN by names that look misspelt. */
+static char warned[2048];
+static void keep_warnings(void *user, const esp_log_event *ev) {
+    (void)user;
+    if (ev->level == ESP_LOG_WARN)
+        snprintf(warned + strlen(warned), sizeof warned - strlen(warned), "%s\n", ev->message);
+}
+
+static void test_misspelt_names(void **state) {
+    static const struct {
+        const char *set, *meant;
+    } cases[] = {
+        {"ESPRESSO_STRATEGIE", "ESPRESSO_STRATEGY"},
+        {"ESPRESSO_CODECS", "ESPRESSO_CODEC"},
+        {"EXPRESSO_CODEC", "ESPRESSO_CODEC"},
+        {"ESPRESO_TRACE", "ESPRESSO_TRACE"},
+        {"ESPRESSO_TIMEOUT", "ESPRESSO_TIMEOUT_MS"},
+        {"ESPRESSO_LOG_LEVEL", "ESPRESSO_LOG"},
+        {"ESPRESSO_WORKER", "ESPRESSO_WORKERS"},
+        {"ESPRESSO_PLUGINPATH", "ESPRESSO_PLUGIN_PATH"},
+        {"ESPRESSO_HOME", NULL},
+        {"MY_CODEC", NULL},
+        {"ESPRESSO", NULL},
+        {"ESPRESSO_SIMD", NULL},
+    };
+    esp_host host = {.struct_size = sizeof host, .log = keep_warnings};
+    esp_config cfg = {.host = &host, .backend = "loop"};
+    esp_ctx *ctx;
+    (void)state;
+    set("");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char expected[256] = "";
+        warned[0] = 0;
+        setenv(cases[i].set, "scalar", 1);
+        esp_ctx fake = {.config = {.user_host = &host, .log_level = ESP_LOG_WARN}};
+        esp__env_check_names(&fake);
+        if (cases[i].meant)
+            snprintf(expected, sizeof expected, "%s is set, but no variable of that name is read: did you mean %s?\n",
+                     cases[i].set, cases[i].meant);
+        assert_string_equal(warned, expected);
+        if (cases[i].meant && i) unsetenv(cases[i].set);
+        if (i == 0) { /* a job says it, and says it once */
+            warned[0] = 0;
+            assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
+            esp_close(ctx);
+            assert_string_equal(warned, expected);
+            assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
+            esp_close(ctx);
+            assert_string_equal(warned, expected);
+            unsetenv(cases[i].set);
+        }
+    }
+    unsetenv("ESPRESSO_HOME"), unsetenv("MY_CODEC"), unsetenv("ESPRESSO"), unsetenv("ESPRESSO_SIMD");
+}
+
+static esp_status refused(const esp_config *cfg) {
+    esp_ctx *ctx;
+    return esp_open(cfg, &ctx);
+}
+static void test_wrong_members_are_named(void **state) {
+    static const struct {
+        esp_config cfg;
+        const char *says;
+    } cases[] = {
+        {{.flags = 99}, "esp_config.flags is 99: known are ESP_ALLOW_OVERRIDE (1) and ESP_DISCARDABLE (2)"},
+        {{.log_level = 7}, "esp_config.log_level is 7"},
+        {{.log_level = -1}, "esp_config.log_level is -1"},
+        {{.n_builtin = 2}, "esp_config.n_builtin is 2, but builtin is NULL"},
+        {{.rank = 1}, "esp_config.rank is 1, but size is 0: set both, or neither"},
+    };
+    (void)state;
+    set("");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(refused(&cases[i].cfg), ESP_E_ARG);
+        if (!strstr(esp_last_error(NULL), cases[i].says)) fail_msg("%d: %s", (int)i, esp_last_error(NULL));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_launchers, clean),
@@ -267,6 +345,8 @@ int main(void) {
         cmocka_unit_test_setup(test_overrides, clean),
         cmocka_unit_test_setup(test_short_config, clean),
         cmocka_unit_test_setup(test_wrong_overrides_are_named, clean),
+        cmocka_unit_test_setup(test_misspelt_names, clean),
+        cmocka_unit_test_setup(test_wrong_members_are_named, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,6 +89,18 @@ static void test_unknown_name(void **state) {
     assert_int_equal(esp__registry_add(ctx, &p, "one.so"), ESP_OK);
     assert_null(esp__registry_codec(ctx, "topc"));
     assert_error("there is no codec \"topc\" (did you mean \"topk\"?); known: topk, randomk");
+    static const struct {
+        const char *word, *known;
+        int near;
+    } slips[] = {{"autto", "auto", 1},         {"atuo", "auto", 1}, {"auto", "auto", 1}, {"auto:steps", "auto", 1},
+                 {"flip", "flops", 0},         {"plna", "plan", 1}, {"run", "plan", 0},  {"layerwsie", "layerwise", 1},
+                 {"forward", "forward_us", 1}, {"fp", "fp16", 0},   {"", "auto", 0},     {"x", "", 0},
+                 {"fast", "fp32", 0}};
+    for (size_t i = 0; i < sizeof slips / sizeof *slips; i++) {
+        unsigned best = 3;
+        if (esp__near(slips[i].word, slips[i].known, &best) != slips[i].near)
+            fail_msg("%s, %s", slips[i].word, slips[i].known);
+    }
     assert_error("/lib/espresso/libespresso-topc.so");
     assert_null(esp__registry_codec(ctx, "something-else"));
     assert_error("there is no codec \"something-else\"; known: topk, randomk");

@@ -128,7 +128,15 @@ static void body_descriptions(esp_ctx *ctx, void *user) {
     d.dtype = ESP_F16;
     d.rows = 5, d.cols = 2;
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "rows x cols"));
+    d.rows = 0, d.cols = 4;
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "rows x cols is 0 x 4, but count is 12"));
+    d.rows = UINT64_MAX / 4 + 4, d.cols = 4; /* the product wraps to 12 */
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "rows x cols"));
     d.rows = 3, d.cols = 4;
+    d.flags = 12;
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG &&
+          says(ctx, "flags is 12: known are ESP_SUM (1) and ESP_RAW (2)"));
+    d.flags = 0;
     d.device.kind = ESP_CUDA;
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_UNSUPPORTED && says(ctx, "CPU"));
     d.device.kind = 0;
@@ -440,7 +448,10 @@ static void test_bad_config(void **state) {
         {"loop", "topk:feedback=magic", NULL, ESP_E_ARG, "feedback"},
         {"loop", "topk:feedback=own", NULL, ESP_E_ARG, "no memory of its own"},
         {"loop", NULL, "/no/such/file", ESP_E_NOT_FOUND, "/no/such/file"},
-        {"loop", NULL, "fastest", ESP_E_NOT_FOUND, "fp32, layerwise"},
+        {"loop", NULL, "fastest", ESP_E_NOT_FOUND, "(fp32, layerwise, auto) has that name, and"},
+        {"loop", NULL, "autto", ESP_E_NOT_FOUND, "did you mean 'auto'?"},
+        {"loop", "topk:ratio=0.01;efsignsgd", NULL, ESP_E_ARG, "ESPRESSO_STRATEGY=auto"},
+        {"loop", "fp16;efsignsgd", NULL, ESP_E_ARG, "is a list, but one codec is expected here"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

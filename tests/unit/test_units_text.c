@@ -199,7 +199,17 @@ static void body_raw_group(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, HEAD "tensor p 8 group\ntensor r 8 group\ngroup 16" U) == ESP_OK);
 }
 
-/* A codec that works on matrices finds none in a group or a chunk. */
+/* A codec that works on matrices finds none in a group, a chunk or a part; what it is given is whole. */
+static const esp_codec *matrix_real;
+static esp_status matrix_compress(void *self, const esp_codec_args *a) {
+    CHECK(a->tensor->rows == 4 && a->tensor->cols == 5 && a->tensor->count == 20);
+    return matrix_real->compress(self, a);
+}
+static void matrix_step(esp_ctx *ctx) {
+    float m[20] = {1}, n[20] = {2};
+    esp_stream cpu = ESP_ZERO;
+    CHECK(!esp_push(ctx, 0, m, cpu) && !esp_push(ctx, 1, n, cpu) && !esp_wait_all(ctx) && m[0] == 1 && n[0] == 2);
+}
 static void body_matrix(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = ESP_ZERO;
     (void)user;
@@ -212,8 +222,9 @@ static void body_matrix(esp_ctx *ctx, void *user) {
     esp__codec *c;
     CHECK(esp__codec_get(ctx, "topk:ratio=0.5", &c) == ESP_OK);
     esp_codec table = *c->table; /* as if it did */
-    const esp_codec *real = c->table;
+    const esp_codec *real = matrix_real = c->table;
     table.caps |= ESP_CODEC_NEEDS_MATRIX;
+    table.compress = matrix_compress;
     c->table = &table;
     CHECK(esp_strategy_set(ctx, HEAD "tensor m 20 topk:ratio=0.5 " FLAT_COMP
                                      "\ntensor n 20 split 2\nchunk 10 topk:ratio=0.5 " FLAT_COMP
@@ -223,13 +234,32 @@ static void body_matrix(esp_ctx *ctx, void *user) {
               ESP_E_ARG &&
           says(ctx, "which a group has not"));
     CHECK(esp_strategy_set(ctx, HEAD "tensor m 20 topk:ratio=0.5 " FLAT_COMP "\ntensor n 20" U) == ESP_OK);
+    matrix_step(ctx);
+    static const char *const parts[] = {
+        TREE_COMP, TREE_REPLICAS, TREE_THREE,
+        "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu"};
+    for (int i = 0; i < 4 && esp_machines(ctx) > 1; i++) {
+        text t;
+        snprintf(t.data, sizeof t.data, HEAD "tensor m 20" U "tensor n 20 topk:ratio=0.5 %s\n", parts[i]);
+        CHECK(esp_strategy_set(ctx, t.data) == ESP_E_ARG && says(ctx, "strategy:3: tensor 'n'") &&
+              says(ctx, "compresses parts of the matrix"));
+    }
+    table.default_option = NULL; /* the library's choice keeps it whole */
+    ctx->config.codec_spec = esp__strdup(ctx, "topk:ratio=0.5");
+    CHECK(esp_strategy_set(ctx, "layerwise") == ESP_OK);
+    matrix_step(ctx);
     c->table = real;
+    esp_codec_handle *h;
+    for (uint32_t i = 0; i < ctx->registry.n_codecs; i++)
+        if (ctx->registry.codecs[i] == real) ctx->registry.codecs[i] = &table;
+    CHECK(esp_codec_open(ctx, "topk", 20, NULL, &h) == ESP_E_UNSUPPORTED && says(ctx, "needs rows and cols"));
 }
 static void test_wants(void **state) {
     (void)state;
     assert_int_equal(run_ranks(2, 2, "loop", 0, body_wants, NULL), 0);
     assert_int_equal(run_ranks(2, 2, "loop", 0, body_raw_group, NULL), 0);
     assert_int_equal(run_ranks(1, 1, "loop", 0, body_matrix, NULL), 0);
+    assert_int_equal(run_ranks(4, 2, "loop", 0, body_matrix, NULL), 0);
 }
 
 int main(void) {

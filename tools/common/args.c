@@ -51,16 +51,6 @@ static void *tool_realloc(void *p, size_t bytes) {
     return q;
 }
 
-/* True where `word` is probably a slip for `known`: a few edits, or one is the beginning of the other. */
-static int tool_near(const char *word, const char *known, unsigned *best) {
-    size_t nw = strlen(word), nk = strlen(known);
-    unsigned d = (unsigned)esp__edits(word, known);
-    if (nw >= 3 && (strncmp(word, known, nw) == 0 || (nk >= 3 && strncmp(word, known, nk) == 0))) d = d ? 1 : 0;
-    if (d > 2 || 2 * d > nk || d >= *best) return 0;
-    *best = d;
-    return 1;
-}
-
 /* A number, whole and inside [low, high]; 0 when `text` is none. */
 static int tool_number(const char *text, long low, long high, long *out) {
     char *end;
@@ -97,7 +87,7 @@ static int tool_unknown_flag(const tool_command *c, const char *word) {
     const char *guess = NULL;
     for (size_t i = 0; i < tool_flags(c); i++) {
         const char *known = tool_flag_at(c, i)->name;
-        if (tool_near(word + strspn(word, "-"), known + strspn(known, "-"), &best)) guess = known;
+        if (esp__near(word + strspn(word, "-"), known + strspn(known, "-"), &best)) guess = known;
         if (!known[2] && strncmp(word, known, 2) == 0 && !guess) guess = known; /* -np for -n */
     }
     if (guess)

@@ -63,7 +63,7 @@ static int plan_no_strategy(const tool_command *c, const char *name) {
     const char *guess = NULL;
     for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
         if (strncmp((*s)->name, "espresso", 8) != 0) esp__text_add(&names, " %s", (*s)->name);
-        if (tool_near(name, (*s)->name, &best)) guess = (*s)->name;
+        if (esp__near(name, (*s)->name, &best)) guess = (*s)->name;
     }
     tool_fail(c, "--strategy %s: no such strategy%s%s%s, and no file. There are: espresso+ espresso%s", name,
               guess ? ": did you mean '" : "", guess ? guess : "", guess ? "'?" : "", names.data ? names.data : "");

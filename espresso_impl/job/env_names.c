@@ -1,0 +1,45 @@
+/* env_names.c: every ESPRESSO_* variable that is read anywhere (tests/compile/test_env_names.sh compares), and a warning
+ * where one is set whose name looks misspelt: it would be ignored without a word. */
+extern char **environ;
+
+static const char *const esp__env_names[] = {
+    /* the library; README.md and docs/launching.md say what they mean */
+    "ESPRESSO_BACKEND", "ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_PLUGIN_PATH", "ESPRESSO_LOG", "ESPRESSO_TRACE",
+    "ESPRESSO_PROFILE", "ESPRESSO_STATS", "ESPRESSO_TIMEOUT_MS", "ESPRESSO_WORKERS", "ESPRESSO_SIMD", "ESPRESSO_RANK",
+    "ESPRESSO_SIZE", "ESPRESSO_MACHINE", "ESPRESSO_ROOT", "ESPRESSO_INTER_LINK", "ESPRESSO_TOKENS", "ESPRESSO_SHM_CMA",
+    /* the command, and what it sets for programs */
+    "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_MODELS"};
+
+/* The known name that `name` (of `length` characters) was probably meant to be, or NULL. The part before the first '_'
+ * may be misspelt too: EXPRESSO_CODEC. */
+static const char *esp__env_meant(const char *name, size_t length) {
+    static const char ours[] = "ESPRESSO";
+    char head[ESP__NAME_MAX], tail[ESP__NAME_MAX];
+    const char *meant = NULL, *dash = memchr(name, '_', length);
+    unsigned best = 3, slip = 3;
+    if (!dash || length >= sizeof head) return NULL;
+    snprintf(head, sizeof head, "%.*s", (int)(dash - name), name);
+    snprintf(tail, sizeof tail, "%.*s", (int)(length - (size_t)(dash - name) - 1), dash + 1);
+    if (strcmp(head, ours) && !esp__near(head, ours, &slip)) return NULL;
+    for (size_t i = 0; i < sizeof esp__env_names / sizeof *esp__env_names; i++)
+        if (esp__near(tail, esp__env_names[i] + sizeof ours, &best)) meant = esp__env_names[i];
+    return meant;
+}
+
+static int esp__env_known(const char *name, size_t length) {
+    for (size_t i = 0; i < sizeof esp__env_names / sizeof *esp__env_names; i++)
+        if (strlen(esp__env_names[i]) == length && !memcmp(esp__env_names[i], name, length)) return 1;
+    return 0;
+}
+
+/* Warns of each misspelt variable. Names that resemble none are left alone: scripts and plugins have variables of their
+ * own. */
+ESP__FN void esp__env_check_names(const esp_ctx *ctx) {
+    for (char **v = environ; v && *v; v++) {
+        size_t length = strcspn(*v, "=");
+        const char *meant = esp__env_known(*v, length) ? NULL : esp__env_meant(*v, length);
+        if (meant)
+            esp__log(ctx, ESP_LOG_WARN, "environment",
+                     "%.*s is set, but no variable of that name is read: did you mean %s?", (int)length, *v, meant);
+    }
+}
