@@ -38,6 +38,8 @@
 #include "espresso_impl/strategy/units.c"
 #include "espresso_impl/strategy/strategy.c"
 #include "espresso_impl/strategy/text.c"
+#include "espresso_impl/strategy/entries.c"
+#include "espresso_impl/strategy/read.c"
 #include "espresso_impl/strategy/order.c"
 #include "espresso_impl/executor/program.c"
 #include "espresso_impl/executor/arena.c"

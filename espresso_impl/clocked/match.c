@@ -141,13 +141,13 @@ static void esp__held_init(esp__held *x, const esp_plan_event *e) {
     x->ns = e->end_ns - e->start_ns;
 }
 
-static uint64_t esp__turn_slot(const esp_ctx *ctx, const esp__turn *e, uint32_t tensor) {
+static uint64_t esp__entry_slot(const esp_ctx *ctx, const esp__order_entry *e, uint32_t tensor) {
     uint64_t unit = (uint64_t)e->unit * ESP__EVENT_KINDS;
     switch (e->what) {
-    case ESP__TURN_BACKWARD: return (uint64_t)ctx->in_force.strategy.n_units * ESP__EVENT_KINDS + tensor;
-    case ESP__TURN_PACK: return unit + ESP__EVENT_PACK;
-    case ESP__TURN_UNPACK: return unit + ESP__EVENT_PACK + 1;
-    case ESP__TURN_STEP: return unit + e->step;
+    case ESP__ENTRY_BACKWARD: return (uint64_t)ctx->in_force.strategy.n_units * ESP__EVENT_KINDS + tensor;
+    case ESP__ENTRY_PACK: return unit + ESP__EVENT_PACK;
+    case ESP__ENTRY_UNPACK: return unit + ESP__EVENT_PACK + 1;
+    case ESP__ENTRY_STEP: return unit + e->step;
     default: return unit + ESP__EVENT_COPY + e->step;
     }
 }
@@ -156,12 +156,12 @@ static uint64_t esp__turn_slot(const esp_ctx *ctx, const esp__turn *e, uint32_t 
 static int esp__holds_order(const esp_ctx *ctx, esp__holds *h, const uint32_t *table) {
     const esp__strategy *y = &ctx->in_force.strategy;
     uint32_t tensor = 0;
-    if (y->n_turns != h->n) return 0;
+    if (y->n_entries != h->n) return 0;
     for (uint32_t i = 0; i < h->n; i++) /* how many each unit has, then where each unit's begin */
         if (!h->held[i].backward) h->first[h->held[i].unit + 1]++;
     for (uint32_t u = 0; u < y->n_units; u++) h->first[u + 1] += h->first[u];
-    for (uint32_t k = 0; k < y->n_turns; k++) {
-        uint32_t event = table[esp__turn_slot(ctx, &y->turns[k], tensor)] - 1;
+    for (uint32_t k = 0; k < y->n_entries; k++) {
+        uint32_t event = table[esp__entry_slot(ctx, &y->entries[k], tensor)] - 1;
         if (event == ESP__HOLD_NONE) return 0;
         esp__held *x = &h->held[event];
         if (x->state) return 0; /* stands there twice */

@@ -4,6 +4,7 @@
 #define ESP__CONTEXT_H
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/strategy/option.h"
+#include "espresso_impl/strategy/text.h"
 #include "espresso_impl/observe/observe.h"
 #include "espresso_impl/executor/program.h"
 
@@ -60,22 +61,14 @@ typedef struct esp__work_unit {
     uint64_t ready_ns;
 } esp__work_unit;
 
-/* One entry of an order. The executor follows collectives only; the rest is kept for whoever reads the text. */
-enum { ESP__TURN_STEP, ESP__TURN_DOWN, ESP__TURN_UP, ESP__TURN_PACK, ESP__TURN_UNPACK, ESP__TURN_BACKWARD };
-typedef struct esp__turn {
-    uint32_t unit;
-    uint8_t what, step;
-    uint16_t reserved0;
-} esp__turn;
-
-/* What is in force, or about to be. */
+/* What is in force, or about to be. The executor follows collectives only; the other entries are for readers of the text. */
 typedef struct esp__strategy {
     esp__work_unit *units;
     uint32_t n_units;
-    uint32_t n_order, *order; /* collectives: unit << 8 | step of the option                */
-    esp__turn *turns;         /* the order as given; none: it was generated                 */
-    uint32_t n_turns;
-    uint64_t cap_units, cap_order, cap_turns; /* bytes, of the arrays                                       */
+    uint32_t n_order, *order;  /* collectives: unit << 8 | step of the option                */
+    esp__order_entry *entries; /* the order as given; none: it was generated                */
+    uint32_t n_entries;
+    uint64_t cap_units, cap_order, cap_entries; /* bytes, of the arrays                                     */
     char *text;
     uint64_t hash;
 } esp__strategy;

@@ -3,8 +3,6 @@
 #define ESP__OPTION_H
 #include "espresso_impl/base/base.h"
 
-#define ESP__STRATEGY_MAGIC "espresso-strategy 1" /* first line of a strategy file */
-
 /* Who takes part in a collective; the values are those of esp_group.scope. */
 enum { ESP__FLAT = 0, ESP__INTRA = 1, ESP__INTER = 2 };
 enum { ESP__COLL = 1, ESP__COMP = 2, ESP__DECOMP = 3 };

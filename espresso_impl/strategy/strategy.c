@@ -1,10 +1,11 @@
-/* strategy.c: which option and codec every unit gets: from a built-in name, or through text.c from the text of a
+/* strategy.c: which option and codec every unit gets: from a built-in name, or through read.c from the text of a
  * strategy file; and back to text. Knows nothing of memory and of how ops are executed. */
 #include "espresso_impl/executor/context.h"
 #include <errno.h>
 
 ESP__FN esp_status esp__order_make(esp_ctx *ctx);
 ESP__FN void esp__seat_of(const esp_ctx *ctx, uint32_t unit, esp__seat *at);
+ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx);
 ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, const char *name, const char *text);
 
 /* Only with the same number (over one) of ranks on each of several machines do intra and inter mean something. */
@@ -153,45 +154,28 @@ static char *esp__file_text(const esp_ctx *ctx, const char *path) {
 }
 
 /* ---- back to text ------------------------------------------------------------------------------------------------ */
-/* The lines of unit `i`. */
-static void esp__unit_print(const esp_ctx *ctx, esp__text *t, uint32_t i) {
-    const esp__work_unit *u = &ctx->in_force.strategy.units[i];
-    const esp__tensor *x = &ctx->model.tensors[u->place.first];
-    unsigned long long count = u->place.count;
+static void esp__unit_print(const esp_ctx *ctx, esp__text *t, const esp__work_unit *u) {
+    const esp__text_tensors tensors = esp__text_tensors_of(ctx);
+    const esp__extent *p = &u->place;
     char option[ESP__TEXT_MAX];
+    esp__text_unit x = {p->first, p->n, p->begin, p->count, 0, 1, u->codec->spec, option};
     esp__option_print(&u->option, option, sizeof option);
-    for (uint32_t k = 0; esp__unit_is_group(u) && k < u->place.n; k++)
-        esp__text_add(t, "tensor %s %llu group\n", x[k].name, (unsigned long long)x[k].count);
-    if (esp__unit_is_chunk(ctx, u) && u->place.begin == 0)
-        esp__text_add(t, "tensor %s %llu split %u\n", x->name, (unsigned long long)x->count, x->n_units);
-    if (esp__unit_is_group(u) || esp__unit_is_chunk(ctx, u))
-        esp__text_add(t, "%s %llu", esp__unit_is_group(u) ? "group" : "chunk", count);
-    else
-        esp__text_add(t, "tensor %s %llu", u->name, count);
-    esp__text_add(t, " %s %s\n", u->codec->spec, option);
-}
-
-static void esp__turn_print(esp__text *t, const esp__turn *e) {
-    static const char *const marks[] = {"", "d", "u", "p", "u", ""};
-    if (e->what == ESP__TURN_BACKWARD)
-        esp__text_add(t, "b");
-    else if (e->what == ESP__TURN_PACK || e->what == ESP__TURN_UNPACK)
-        esp__text_add(t, "%u:%s", e->unit, marks[e->what]);
-    else
-        esp__text_add(t, "%u:%u%s", e->unit, (unsigned)e->step, marks[e->what]);
+    if (esp__unit_is_chunk(ctx, u)) {
+        x.n_chunks = ctx->model.tensors[p->first].n_units;
+        x.chunk = p->begin ? 1 : 0;
+    }
+    esp__strategy_put_unit(t, &tensors, &x);
 }
 
 static void esp__order_print(const esp__strategy *s, esp__text *t) {
-    uint32_t n = s->n_turns ? s->n_turns : s->n_order;
+    uint32_t n = s->n_entries ? s->n_entries : s->n_order;
     for (uint32_t k = 0; k < n; k++) {
-        esp__turn e = {0, ESP__TURN_STEP, 0, 0};
-        if (s->n_turns)
-            e = s->turns[k];
+        esp__order_entry e = {0, ESP__ENTRY_STEP, 0, 0};
+        if (s->n_entries)
+            e = s->entries[k];
         else
             e.unit = s->order[k] >> 8, e.step = (uint8_t)(s->order[k] & 255u);
-        esp__text_add(t, "%s", k % 16 ? " " : "order ");
-        esp__turn_print(t, &e);
-        if (k % 16 == 15 || k + 1 == n) esp__text_add(t, "\n");
+        esp__strategy_put_entry(t, k, n, &e);
     }
 }
 
@@ -199,8 +183,8 @@ static void esp__order_print(const esp__strategy *s, esp__text *t) {
 static esp_status esp__strategy_print(esp_ctx *ctx) {
     esp__strategy *s = &ctx->in_force.strategy;
     esp__text t = {0};
-    esp__text_add(&t, "%s\n", ESP__STRATEGY_MAGIC);
-    for (uint32_t i = 0; i < s->n_units; i++) esp__unit_print(ctx, &t, i);
+    esp__strategy_put_head(&t, "");
+    for (uint32_t i = 0; i < s->n_units; i++) esp__unit_print(ctx, &t, &s->units[i]);
     esp__order_print(s, &t);
     if (t.failed) {
         esp__text_free(&t);

@@ -2,8 +2,6 @@
  * tensors they hold. Knows no text of strategies, no codecs and no time. */
 #include "espresso_impl/executor/context.h"
 
-enum { ESP__UNITS_MAX = 1 << 24 }; /* an order's number has room for as many */
-
 ESP__FN int esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint64_t from, uint64_t length,
                               esp__segment *s) {
     uint64_t done = s->at + s->length, at = from + done, count = place->count;
@@ -78,7 +76,7 @@ ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s) {
     for (uint32_t i = 0; i < s->n_units; i++) esp__strfree(ctx, s->units[i].name);
     esp__free(ctx, s->units);
     esp__free(ctx, s->order);
-    esp__free(ctx, s->turns);
+    esp__free(ctx, s->entries);
     esp__strfree(ctx, s->text);
     memset(s, 0, sizeof *s);
 }

@@ -3,6 +3,7 @@
 #ifndef ESP__FILES_H
 #define ESP__FILES_H
 #include "planner/plan.h"
+#include "espresso_impl/strategy/text.h"
 
 /* Errors are in esp_last_error(NULL), as "FILE:LINE: KEY: expected ..., found ...". Reading a file twice gives equal
  * structs; writing what was read and reading that gives equal structs again. Every *_free may be called on a zeroed

@@ -15,7 +15,8 @@ static const files_range files_range_flops = {0, 1e24, 0, "a number of operation
 static const files_range files_range_units = {0, 1e6, 0, "a number of units per element >= 0"};
 static const files_range files_range_error = {0, 1, 0, "a number from 0 (exact) to 1"};
 static const files_range files_range_elements = {1, 1e15, 0, "a whole number of elements >= 1"};
-static const files_range files_range_begin = {0, 1e15, 0, "a whole number of elements >= 0"};
+static const files_range files_range_strategy = {1, 0x1p58, 0, "a whole number of elements >= 1"};
+static const files_range files_range_strategy_begin = {0, 0x1p58, 0, "a whole number of elements >= 0"};
 static const files_range files_range_size = {0, 1e15, 1, "a size > 0"};
 static const files_range files_range_count = {1, 1048576, 0, "a whole number from 1 to 1048576"};
 static const files_range files_range_group = {1, 16777216, 0, "a whole number of tensors >= 1"};

@@ -50,20 +50,28 @@ static void files_put_predicted(esp__text *t, const esp_plan *plan) {
     esp__text_add(t, "    \"memory_bytes\": %llu\n  },\n", (unsigned long long)r.memory_bytes);
 }
 
-static void files_put_words(esp__text *t, const char *key, const char *const *words, uint32_t n, int per_line) {
-    esp__text_add(t, "  \"%s\": [", key);
-    for (uint32_t i = 0; i < n; i++) {
-        esp__text_add(t, i % (uint32_t)per_line ? " " : "\n    ");
-        files_put_string(t, words[i]);
-        if (i + 1 < n) esp__text_add(t, ",");
+static void files_put_comments(const files_strategy *s, esp__text *t) {
+    esp__text_add(t, "  \"comments\": [");
+    for (uint32_t i = 0; i < s->n_comments; i++) {
+        esp__text_add(t, i ? ",\n    " : "\n    ");
+        files_put_string(t, s->comments[i]);
     }
-    esp__text_add(t, n ? "\n  ],\n" : "],\n");
+    esp__text_add(t, s->n_comments ? "\n  ],\n" : "],\n");
+}
+
+static void files_put_order(const files_strategy *s, esp__text *t) {
+    char word[ESP__ENTRY_MAX];
+    esp__text_add(t, "  \"order\": [");
+    for (uint32_t i = 0; i < s->n_order; i++)
+        esp__text_add(t, "%s%s\"%s\"", i ? "," : "", i % 16 ? " " : "\n    ",
+                      esp__order_entry_word(&s->order[i], word));
+    esp__text_add(t, s->n_order ? "\n  ]\n" : "]\n");
 }
 
 static void files_put_strategy(files_strategy *s, const esp_plan *plan, esp__text *t) {
     uint64_t(*times)[2] = files_unit_times(s, plan);
     esp__text_add(t, "{\n  \"espresso\": 1,\n  \"strategy\": 1,\n");
-    files_put_words(t, "comments", s->comments, s->n_comments, 1);
+    files_put_comments(s, t);
     files_put_predicted(t, plan);
     esp__text_add(t, "  \"tensors\": [\n");
     for (uint32_t i = 0; i < s->n_tensors; i++) {
@@ -79,8 +87,7 @@ static void files_put_strategy(files_strategy *s, const esp_plan *plan, esp__tex
         esp__text_add(t, u + 1 < s->n_units ? "},\n" : "}\n");
     }
     esp__text_add(t, "  ],\n");
-    files_put_words(t, "order", s->order, s->n_order, 16);
-    files_put_no_comma(t);
+    files_put_order(s, t);
     esp__text_add(t, "}\n");
 }
 
@@ -116,7 +123,34 @@ static const char *files_get_comment(files_input *in, const files_place *p) {
     return json_is_string(p->value) && !json_string_length(p->value) ? "" : files_get_line(in, p, "one line of text");
 }
 
-static void files_read_json_unit(files_input *in, files_strategy *s, const files_place *p) {
+/* The limits are the text's. */
+static const char *files_get_strategy_word(files_input *in, const files_place *p, const char *expected, size_t most) {
+    const char *text = files_get_text(in, p, expected, FILES_NEEDED), *wrong = esp__strategy_word_wrong(text, most);
+    if (wrong) files_input_fail(in, p, "expected %s, found \"%.60s\": %s", expected, text, wrong);
+    return text;
+}
+
+/* Where the reader of units stands. */
+typedef struct files_units_at {
+    uint32_t next; /* the tensor that the next unit begins with or is a chunk of */
+    uint64_t done; /* elements of it that chunks have taken                      */
+} files_units_at;
+
+/* The next unit: `n` tensors, or a chunk of one. NULL, or what is wrong with it. */
+static const char *files_unit_wrong(const files_strategy *s, const files_units_at *at, uint32_t n, uint64_t elements,
+                                    const char *codec) {
+    uint64_t all = 0;
+    if (s->n_units == ESP__UNITS_MAX) return "expected at most 2^24 units";
+    if (!strcmp(codec, "split") || !strcmp(codec, "group")) return "expected a codec, not 'split' or 'group'";
+    if (!n || n > s->n_tensors - at->next) return "expected a tensor that no unit before it has taken";
+    for (uint32_t i = 0; i < n; i++) all += s->tensors[at->next + i].elements;
+    if (n > 1 && at->done) return "expected the other chunks of the tensor before a group begins";
+    if (n > 1 && elements != all) return "expected the sum of the elements of the group's tensors";
+    if (!elements || elements > all - at->done) return "expected no more elements than the tensor has left";
+    return NULL;
+}
+
+static void files_read_json_unit(files_input *in, files_strategy *s, const files_place *p, files_units_at *at) {
     files_object(in, p, files_unit_keys,
                  "an object { \"tensors\": ..., \"elements\": ..., \"codec\": ..., \"option\": ... }");
     const files_place first = files_at(p, "first"), tensors = files_at(p, "tensors"), begin = files_at(p, "begin"),
@@ -126,20 +160,50 @@ static void files_read_json_unit(files_input *in, files_strategy *s, const files
     files_get_us(in, &times[0], FILES_OPTIONAL);
     files_get_us(in, &times[1], FILES_OPTIONAL);
     files_get_whole(in, &tensors, &files_range_group, FILES_OPTIONAL, &n);
-    if (files_get_whole(in, &first, &files_range_index, FILES_OPTIONAL, &x) && x != s->next)
+    if (files_get_whole(in, &first, &files_range_index, FILES_OPTIONAL, &x) && x != at->next)
         files_input_fail(in, &first, "expected %u, the tensor that the units before this one leave, found %llu",
-                         s->next, (unsigned long long)x);
-    if (files_get_whole(in, &begin, &files_range_begin, FILES_OPTIONAL, &x) && x != s->done)
+                         at->next, (unsigned long long)x);
+    if (files_get_whole(in, &begin, &files_range_strategy_begin, FILES_OPTIONAL, &x) && x != at->done)
         files_input_fail(in, &begin, "expected %llu, where the chunk before this one ends, found %llu",
-                         (unsigned long long)s->done, (unsigned long long)x);
-    files_get_whole(in, &elements, &files_range_elements, FILES_NEEDED, &count);
-    const char *codec_text = files_get_word(in, &codec, "a codec, or \"none\"");
+                         (unsigned long long)at->done, (unsigned long long)x);
+    files_get_whole(in, &elements, &files_range_strategy, FILES_NEEDED, &count);
+    const char *codec_text = files_get_strategy_word(in, &codec, "a codec, or \"none\"", ESP__SPEC_MAX - 1);
     const char *option_text = files_get_line(in, &option, "an option");
     if (strchr(option_text, '#') || isspace((unsigned char)*option_text) ||
         isspace((unsigned char)option_text[strlen(option_text) - 1]))
         files_input_expected(in, &option, "an option such as \"flat.allreduce\"");
-    const char *wrong = files_add_unit(s, (uint32_t)n, count, codec_text, option_text);
+    const char *wrong = files_unit_wrong(s, at, (uint32_t)n, count, codec_text);
     if (wrong) files_input_fail(in, &elements, "%s", wrong);
+    files_add_unit(s, at->next, (uint32_t)n, at->done, count, codec_text, option_text);
+    at->done += count;
+    if (n > 1 || at->done == s->tensors[at->next].elements) at->next += (uint32_t)n, at->done = 0;
+}
+
+static void files_read_json_tensors(files_input *in, files_strategy *s, const files_place *tensors) {
+    uint64_t all = 0, x;
+    for (size_t i = 0, n = files_get_list(in, tensors, "a list of tensors"); i < n; i++) {
+        const files_place p = files_item(tensors, i);
+        files_object(in, &p, files_strategy_tensor_keys, "an object { \"name\": ..., \"elements\": ... }");
+        const files_place name = files_at(&p, "name"), elements = files_at(&p, "elements");
+        const char *text = files_get_strategy_word(in, &name, "a name", ESP__TENSOR_NAME_MAX);
+        files_get_whole(in, &elements, &files_range_strategy, FILES_NEEDED, &x);
+        if ((all += x) > ESP__ELEMENTS_MAX || i == ESP__UNITS_MAX)
+            files_input_fail(in, &elements, "expected at most 2^58 elements in all, in at most %d tensors",
+                             (int)ESP__UNITS_MAX);
+        files_add_tensor(s, text, x);
+    }
+    if (!s->n_tensors) files_input_expected(in, tensors, "a list of at least one tensor");
+}
+
+static void files_read_json_order(files_input *in, files_strategy *s, const files_place *order) {
+    static const char expected[] = "b, UNIT:STEP, UNIT:STEPd, UNIT:STEPu, UNIT:p or UNIT:u";
+    for (size_t i = 0, n = order->value ? files_get_list(in, order, "a list of entries") : 0; i < n; i++) {
+        const files_place p = files_item(order, i);
+        esp__order_entry e;
+        if (!esp__order_entry_read(files_get_text(in, &p, expected, FILES_NEEDED), s->n_units, &e))
+            files_input_expected(in, &p, expected);
+        files_add_entry(s, &e);
+    }
 }
 
 /* Not part of the text, but numbers all the same. */
@@ -161,36 +225,23 @@ static void files_read_strategy_json(files_input *in, const files_place *root, v
                       tensors = files_at(root, "tensors"), units = files_at(root, "units"),
                       order = files_at(root, "order");
     static const files_range one = {1, 1, 0, "the format of the strategy, 1"};
+    files_units_at at = {0, 0};
     uint64_t x;
     const files_place predicted = files_at(root, "predicted");
     files_check_predicted(in, &predicted);
     files_get_whole(in, &format, &one, FILES_NEEDED, &x);
     for (size_t i = 0, n = comments.value ? files_get_list(in, &comments, "a list of lines") : 0; i < n; i++) {
         const files_place line = files_item(&comments, i);
-        files_add_word(s, &s->comments, &s->n_comments, &s->room_comments, files_get_comment(in, &line));
+        files_add_comment(s, files_get_comment(in, &line));
     }
-    for (size_t i = 0, n = files_get_list(in, &tensors, "a list of tensors"); i < n; i++) {
-        const files_place p = files_item(&tensors, i);
-        files_object(in, &p, files_strategy_tensor_keys, "an object { \"name\": ..., \"elements\": ... }");
-        const files_place name = files_at(&p, "name"), elements = files_at(&p, "elements");
-        files_get_whole(in, &elements, &files_range_elements, FILES_NEEDED, &x);
-        const char *wrong = files_add_tensor(s, files_get_word(in, &name, "a name"), x);
-        if (wrong) files_input_fail(in, &elements, "%s", wrong);
-    }
-    if (!s->n_tensors) files_input_expected(in, &tensors, "a list of at least one tensor");
+    files_read_json_tensors(in, s, &tensors);
     for (size_t i = 0, n = files_get_list(in, &units, "a list of units"); i < n; i++) {
         const files_place p = files_item(&units, i);
-        files_read_json_unit(in, s, &p);
+        files_read_json_unit(in, s, &p, &at);
     }
-    if (s->next < s->n_tensors)
-        files_input_fail(in, &units, "expected units for all tensors: '%s' is left", s->tensors[s->next].name);
-    for (size_t i = 0, n = order.value ? files_get_list(in, &order, "a list of entries") : 0; i < n; i++) {
-        static const char expected[] = "b, UNIT:STEP, UNIT:STEPd, UNIT:STEPu, UNIT:p or UNIT:u";
-        const files_place p = files_item(&order, i);
-        const char *word = files_get_text(in, &p, expected, FILES_NEEDED);
-        if (!files_is_entry(s, word)) files_input_expected(in, &p, expected);
-        files_add_word(s, &s->order, &s->n_order, &s->room_order, word);
-    }
+    if (at.next < s->n_tensors)
+        files_input_fail(in, &units, "expected units for all tensors: '%s' is left", s->tensors[at.next].name);
+    files_read_json_order(in, s, &order);
 }
 
 static void files_read_and_print(files_input *in, const files_place *root, void *out) {

@@ -207,7 +207,7 @@ static void test_strategy(void **state) {
     REFUSED(in.strategy = "", "strategy:1");
     REFUSED(in.strategy = "fp32", "strategy:1");
     REFUSED(in.strategy = "espresso-strategy 2\n" A B C, "strategy:1");
-    REFUSED(in.strategy = HEAD A B, "2 of 3 tensors");
+    REFUSED(in.strategy = HEAD A B, "has 2 tensors, but this model has 3; the first without a line is 'c'");
     REFUSED(in.strategy = HEAD A B C "tensor d 1" FLAT, "strategy:5");
     REFUSED(in.strategy = HEAD B A C, "another model");
     REFUSED(in.strategy = HEAD "tensor a 999" FLAT B C, "another model");
@@ -231,7 +231,7 @@ static void test_strategy_units(void **state) {
     (void)state;
     REFUSED(in.strategy = HEAD "tensor a 1000 split 1\nchunk 1000" FLAT B C, "strategy:2");
     REFUSED(in.strategy = HEAD "tensor a 1000 split x\nchunk 1000" FLAT B C, "strategy:2");
-    REFUSED(in.strategy = HEAD "tensor a 1000 split 2\nchunk 500" FLAT B C, "1 more 'chunk'");
+    REFUSED(in.strategy = HEAD "tensor a 1000 split 2\nchunk 500" FLAT B C, "expected chunk 2 of 2 of tensor 'a'");
     REFUSED(in.strategy = HEAD "tensor a 1000 split 2\nchunk 500" FLAT "chunk 499" FLAT B C, "strategy:4");
     REFUSED(in.strategy = HEAD "tensor a 1000 split 2\nchunk 1000" FLAT "chunk 0" FLAT B C, "strategy:3");
     REFUSED(in.strategy = HEAD "tensor a 1000 split 2\nchunk 1001" FLAT B C, "strategy:3");
@@ -239,8 +239,9 @@ static void test_strategy_units(void **state) {
     REFUSED(in.strategy = HEAD A "tensor b 2000 group\n" C, "strategy:4");
     REFUSED(in.strategy = HEAD A "tensor b 2000 group\ngroup 2000" FLAT C, "strategy:4"); /* a group of one */
     REFUSED(in.strategy = HEAD A "tensor b 2000 group\ntensor c 3000 group\ngroup 4999" FLAT, "strategy:5");
-    REFUSED(in.strategy = HEAD A "tensor b 2000 group\ntensor c 3000 group\n", "'group' line is missing");
-    REFUSED(in.strategy = HEAD A B "tensor c 3000 split 2\nchunk 1500" FLAT, "chunks are missing");
+    REFUSED(in.strategy = HEAD A "tensor b 2000 group\ntensor c 3000 group\n",
+            "before the group of tensor 'c' is closed");
+    REFUSED(in.strategy = HEAD A B "tensor c 3000 split 2\nchunk 1500" FLAT, "ends after 1 of 2 chunks of tensor 'c'");
     REFUSED(in.strategy = HEAD A B C "group 6000" FLAT, "strategy:5");
 }
 

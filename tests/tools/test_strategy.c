@@ -83,7 +83,7 @@ static void refused(void **state) {
     check_refused("espresso-strategy 1\ntensor a 10 none\n", 2, "expected 'tensor NAME ELEMENTS CODEC OPTION'");
     check_refused("espresso-strategy 1\ntensor a ten none flat.allreduce\n", 2, "ELEMENTS");
     check_refused("espresso-strategy 1\n\nlayer a 10 none flat.allreduce\n", 3,
-                  "'layer': expected 'tensor' or 'order'");
+                  "'layer': expected 'tensor', 'chunk', 'group' or 'order'");
     check_refused("espresso-strategy 1\ntensor a 10 none flat.allreduec\n", 2, "a");
     check_refused("espresso-strategy 1\ntensor a 10 topkk:ratio=0.1 comp@cpu > flat.allgather > decomp@cpu\n", 2,
                   "topk");

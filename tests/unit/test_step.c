@@ -214,7 +214,7 @@ static void test_bad_strategy(void **state) {
         "espresso-strategy 1\ntensor a 10 topk:ratio=7 flat.allreduce\ntensor b 20 none flat.allreduce\n",
         "ratio",
         "espresso-strategy 1\nbogus\n",
-        "expected 'tensor' or 'order'",
+        "expected 'tensor', 'chunk', 'group' or 'order'",
         NULL,
         NULL};
     (void)state;

@@ -1,33 +1,34 @@
 /* strategy.c: `espresso strategy`: checks a strategy file without the model that it is for, and prints it as the library
- * reads it. Must not know the format beyond a line's name and elements: espresso_impl/strategy/strategy.c parses. */
+ * reads it. Must not know the format: espresso_impl/strategy/text.c does. */
 
-/* The file's own tensors stand in for the model's. A malformed line is left to the parser, which says it better. */
-static int strategy_add_tensors(const tool_command *c, esp_ctx *ctx, const char *path, const char *text) {
-    esp__lines l = {.name = path, .at = text};
-    while (esp__lines_next(&l) == 1) {
-        char *rest = l.line, *word = esp__word(&rest), *name, *end;
-        uint32_t id;
-        if (strcmp(word, "tensor") != 0) continue;
-        name = esp__word(&rest);
-        unsigned long long count = strtoull(esp__word(&rest), &end, 10);
-        /* rows and cols: a strategy does not say which tensors are matrices, so any may be */
-        esp_tensor_desc d = {.name = name, .count = count, .rows = 1, .cols = count};
-        if (*name && !*end && esp_tensor_add(ctx, &d, &id) != ESP_OK)
-            return tool_fail(c, "%s:%d: %s", path, l.number, esp_last_error(ctx));
-    }
-    return TOOL_OK;
+/* A tensor of the file, which stands in for the model's. */
+static esp_status strategy_add_tensor(void *user, const char *where, const char *name, uint64_t count) {
+    uint32_t id;
+    /* rows and cols: a strategy does not say which tensors are matrices, so any may be */
+    esp_tensor_desc d = {.name = name, .count = count, .rows = 1, .cols = count};
+    esp_status s = esp_tensor_add((esp_ctx *)user, &d, &id);
+    return s ? esp__fail((esp_ctx *)user, s, "%s: %s", where, esp_last_error((esp_ctx *)user)) : ESP_OK;
+}
+
+static esp_status strategy_add_tensors(esp_ctx *ctx, const char *path, const char *text) {
+    const esp__strategy_lines to = {.user = ctx, .tensor = strategy_add_tensor};
+    char *words = esp__strdup(ctx, text);
+    esp_status s = words ? esp__strategy_read(ctx, path, words, NULL, &to) : ESP_E_NOMEM;
+    esp__strfree(ctx, words);
+    return s;
 }
 
 static int strategy_check(const tool_command *c, esp_ctx *ctx, const char *path) {
     struct stat st;
     char *text = stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? (errno = EISDIR, NULL) : esp__file_text(ctx, path);
     if (!text) return tool_fail(c, "%s: %s", path, errno ? strerror(errno) : esp_last_error(ctx));
-    int status = strategy_add_tensors(c, ctx, path, text);
     /* several machines with several ranks, so that every option is allowed */
     esp__topology before = ctx->job.topo;
     ctx->job.topo.n_machines = 2;
     ctx->job.topo.n_local = 2;
-    if (status == TOOL_OK && (esp__strategy_parse(ctx, path, text) != ESP_OK || esp__strategy_print(ctx) != ESP_OK))
+    int status = TOOL_OK;
+    if (strategy_add_tensors(ctx, path, text) != ESP_OK || esp__strategy_parse(ctx, path, text) != ESP_OK ||
+        esp__strategy_print(ctx) != ESP_OK)
         status = tool_fail(c, "%s", esp_last_error(ctx));
     if (status == TOOL_OK) fputs(ctx->in_force.strategy.text, stdout);
     ctx->job.topo = before;

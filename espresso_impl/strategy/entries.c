@@ -1,0 +1,119 @@
+/* entries.c: the entries of an order: as words, and what makes a whole order of them. Must not know what ops cost, nor who
+ * runs them. */
+#include "espresso_impl/strategy/text.h"
+#include <ctype.h>
+
+ESP__FN int esp__order_entry_read(const char *word, uint32_t n_units, esp__order_entry *e) {
+    char *end;
+    memset(e, 0, sizeof *e);
+    e->what = ESP__ENTRY_BACKWARD;
+    if (!strcmp(word, "b")) return 1;
+    if (!isdigit((unsigned char)*word)) return 0;
+    unsigned long unit = strtoul(word, &end, 10), step;
+    if (*end != ':' || unit >= n_units) return 0;
+    e->unit = (uint32_t)unit;
+    e->what = end[1] == 'p' ? ESP__ENTRY_PACK : ESP__ENTRY_UNPACK;
+    if (end[1] == 'p' || end[1] == 'u') return !end[2];
+    if (!isdigit((unsigned char)end[1])) return 0;
+    step = strtoul(end + 1, &end, 10);
+    if (step >= ESP__MAX_STEPS) return 0;
+    e->step = (uint8_t)step;
+    e->what = *end == 'd' ? ESP__ENTRY_DOWN : *end == 'u' ? ESP__ENTRY_UP : ESP__ENTRY_STEP;
+    return !end[e->what != ESP__ENTRY_STEP];
+}
+
+ESP__FN const char *esp__order_entry_word(const esp__order_entry *e, char buf[ESP__ENTRY_MAX]) {
+    static const char *const marks[] = {"", "d", "u", "p", "u"};
+    if (e->what == ESP__ENTRY_BACKWARD)
+        snprintf(buf, ESP__ENTRY_MAX, "b");
+    else if (e->what == ESP__ENTRY_PACK || e->what == ESP__ENTRY_UNPACK)
+        snprintf(buf, ESP__ENTRY_MAX, "%u:%s", e->unit, marks[e->what]);
+    else
+        snprintf(buf, ESP__ENTRY_MAX, "%u:%u%s", e->unit, (unsigned)e->step, marks[e->what]);
+    return buf;
+}
+
+ESP__FN esp_status esp__order_entry_fail(const esp_ctx *ctx, const char *where, const char *word) {
+    return esp__fail(
+        ctx, ESP_E_ARG,
+        "%s: order: '%s' names no collective or other op; expected UNIT:STEP, both from 0, or b, UNIT:STEPd, "
+        "UNIT:STEPu, UNIT:p, UNIT:u",
+        where, word);
+}
+
+ESP__FN int esp__order_entry_fits(const esp__order_entry *e, const esp__order_units *units) {
+    int group;
+    if (e->what == ESP__ENTRY_BACKWARD) return 1;
+    const esp__option *o = units->option(units->user, e->unit, &group);
+    if (e->what == ESP__ENTRY_PACK || e->what == ESP__ENTRY_UNPACK) return group;
+    return e->step < o->n && (e->what == ESP__ENTRY_STEP || o->steps[e->step].kind != ESP__COLL);
+}
+
+/* Steps from `at` on up to the next collective. */
+static uint32_t esp__order_next(const esp__option *o, uint32_t at) {
+    while (at < o->n && o->steps[at].kind != ESP__COLL) at++;
+    return at;
+}
+
+static esp_status esp__order_check_collectives(const esp_ctx *ctx, const char *name, const esp__order_entry *entries,
+                                               uint32_t n, const esp__order_units *units) {
+    uint32_t *at = units->at;
+    int group;
+    memset(at, 0, units->n_units * sizeof *at);
+    for (uint32_t k = 0; k < n; k++) {
+        const esp__order_entry *e = &entries[k];
+        if (e->what != ESP__ENTRY_STEP) continue;
+        const esp__option *o = units->option(units->user, e->unit, &group);
+        if (o->steps[e->step].kind != ESP__COLL) continue;
+        at[e->unit] = esp__order_next(o, at[e->unit]);
+        if (at[e->unit] == o->n)
+            return esp__fail(ctx, ESP_E_ARG,
+                             "%s: order: %u:%u stands where unit %u has no collective left: it comes twice", name,
+                             e->unit, (unsigned)e->step, e->unit);
+        if (at[e->unit] != e->step)
+            return esp__fail(ctx, ESP_E_ARG, "%s: order: %u:%u stands where %u:%u must come first", name, e->unit,
+                             (unsigned)e->step, e->unit, at[e->unit]);
+        at[e->unit]++;
+    }
+    for (uint32_t i = 0; i < units->n_units; i++) {
+        const esp__option *o = units->option(units->user, i, &group);
+        at[i] = esp__order_next(o, at[i]);
+        if (at[i] < o->n)
+            return esp__fail(ctx, ESP_E_ARG, "%s: order: %u:%u is missing: unit %u is '%s'", name, i, at[i], i,
+                             units->name(units->user, i));
+    }
+    return ESP_OK;
+}
+
+/* The other entries too: `at` is the place in the unit's chain. */
+static esp_status esp__order_check_chains(const esp_ctx *ctx, const char *name, const esp__order_entry *entries,
+                                          uint32_t n, const esp__order_units *units) {
+    static const uint32_t within[] = {1, 0, 2}; /* a step, after its copy down and before its copy up */
+    uint32_t backwards = 0;
+    char word[ESP__ENTRY_MAX];
+    memset(units->at, 0, units->n_units * sizeof *units->at);
+    for (uint32_t k = 0; k < n; k++) {
+        const esp__order_entry *e = &entries[k];
+        if (e->what == ESP__ENTRY_BACKWARD) {
+            backwards++;
+            continue;
+        }
+        uint32_t place = e->what == ESP__ENTRY_PACK     ? 1u
+                         : e->what == ESP__ENTRY_UNPACK ? 255u
+                                                        : 2u + 3u * e->step + within[e->what];
+        if (place <= units->at[e->unit])
+            return esp__fail(ctx, ESP_E_ARG, "%s: order: %s comes twice, or too late", name,
+                             esp__order_entry_word(e, word));
+        units->at[e->unit] = place;
+    }
+    if (backwards && backwards != units->n_tensors)
+        return esp__fail(ctx, ESP_E_ARG, "%s: order: 'b' comes %u times, but there are %u tensors", name, backwards,
+                         units->n_tensors);
+    return ESP_OK;
+}
+
+ESP__FN esp_status esp__order_check(const esp_ctx *ctx, const char *name, const esp__order_entry *entries, uint32_t n,
+                                    const esp__order_units *units) {
+    esp_status s = esp__order_check_collectives(ctx, name, entries, n, units);
+    return s ? s : esp__order_check_chains(ctx, name, entries, n, units);
+}

@@ -1,0 +1,102 @@
+/* read.c: the text of a strategy as sync units, codecs, options and order of a context. Must not know the format: text.c does. */
+#include "espresso_impl/executor/context.h"
+
+static const char *esp__text_tensor(const void *user, uint32_t i, uint64_t *elements) {
+    const esp__tensor *t = &((const esp_ctx *)user)->model.tensors[i];
+    *elements = t->count;
+    return t->name;
+}
+
+/* The tensors of a context, for the reader and the printer of texts. */
+ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx) {
+    return (esp__text_tensors){ctx, ctx->model.n_tensors, esp__text_tensor};
+}
+
+/* What cannot be synchronised as one cannot be in one group. */
+static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, const esp__text_unit *u) {
+    static const char *const dtypes[] = {"?", "f32", "f16", "bf16"};
+    const esp__tensor *a = &ctx->model.tensors[u->first];
+    for (const esp__tensor *t = a; t < a + u->n; t++) {
+        if (t->dtype != a->dtype)
+            return esp__fail(ctx, ESP_E_ARG,
+                             "%s: tensor '%s' is %s but '%s' is %s: a group's tensors have one type of numbers", where,
+                             a->name, dtypes[a->dtype & 3u], t->name, dtypes[t->dtype & 3u]);
+        if ((t->flags ^ a->flags) & ESP_SUM)
+            return esp__fail(ctx, ESP_E_ARG,
+                             "%s: of tensors '%s' and '%s' only one wants the sum (ESP_SUM), the other the mean: they "
+                             "cannot be in one group",
+                             where, a->name, t->name);
+        if (t->want_codec || t->want_option)
+            return esp__fail(
+                ctx, ESP_E_ARG,
+                "%s: tensor '%s' has %s of its own ('%s'): it cannot be in a group; give it a line of its own", where,
+                t->name, t->want_codec ? "a codec" : "an option", t->want_codec ? t->want_codec : t->want_option);
+    }
+    return ESP_OK;
+}
+
+static esp_status esp__load_unit(void *user, const char *where, const esp__text_unit *x) {
+    esp_ctx *ctx = (esp_ctx *)user;
+    esp__extent place = {x->first, x->n, x->begin, x->elements};
+    esp_status s = x->n > 1 ? esp__load_group_check(ctx, where, x) : ESP_OK;
+    if (s) return s;
+    esp__work_unit *u = esp__unit_add(ctx, place, x->chunk, x->n_chunks);
+    if (!u) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
+    return esp__unit_assign(ctx, u, x->codec, x->option, where);
+}
+
+/* ---- the order ------------------------------------------------------------------------------------------------------ */
+static const esp__option *esp__order_option(const void *user, uint32_t unit, int *group) {
+    const esp__work_unit *u = &((const esp_ctx *)user)->in_force.strategy.units[unit];
+    *group = esp__unit_is_group(u);
+    return &u->option;
+}
+
+static const char *esp__order_unit_name(const void *user, uint32_t unit) {
+    return ((const esp_ctx *)user)->in_force.strategy.units[unit].name;
+}
+
+static esp__order_units esp__order_units_of(const esp_ctx *ctx, uint32_t *at) {
+    return (esp__order_units){
+        ctx, ctx->in_force.strategy.n_units, ctx->model.n_tensors, esp__order_option, esp__order_unit_name, at};
+}
+
+static esp_status esp__load_entry(void *user, const char *where, const esp__order_entry *e) {
+    esp_ctx *ctx = (esp_ctx *)user;
+    esp__strategy *y = &ctx->in_force.strategy;
+    const esp__order_units units = esp__order_units_of(ctx, NULL);
+    char word[ESP__ENTRY_MAX];
+    if (!esp__order_entry_fits(e, &units)) return esp__order_entry_fail(ctx, where, esp__order_entry_word(e, word));
+    esp__order_entry *grown = esp__grow(ctx, y->entries, &y->cap_entries, ((uint64_t)y->n_entries + 1) * sizeof *grown);
+    if (!grown) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
+    y->entries = grown;
+    y->entries[y->n_entries++] = *e;
+    if (e->what != ESP__ENTRY_STEP || y->units[e->unit].option.steps[e->step].kind != ESP__COLL) return ESP_OK;
+    uint32_t *order = esp__grow(ctx, y->order, &y->cap_order, ((uint64_t)y->n_order + 1) * sizeof *order);
+    if (!order) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
+    y->order = order;
+    y->order[y->n_order++] = e->unit << 8 | e->step;
+    return ESP_OK;
+}
+
+static esp_status esp__load_order_check(esp_ctx *ctx, const char *name) {
+    const esp__strategy *y = &ctx->in_force.strategy;
+    uint32_t *at = esp__alloc(ctx, (uint64_t)y->n_units * sizeof *at);
+    const esp__order_units units = esp__order_units_of(ctx, at);
+    esp_status s = at ? esp__order_check(ctx, name, y->entries, y->n_entries, &units)
+                      : esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", name);
+    esp__free(ctx, at);
+    return s;
+}
+
+ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, const char *name, const char *text) {
+    const esp__strategy_lines to = {.user = ctx, .unit = esp__load_unit, .entry = esp__load_entry};
+    const esp__text_tensors tensors = esp__text_tensors_of(ctx);
+    char *words = esp__strdup(ctx, text);
+    esp__strategy_free(ctx, &ctx->in_force.strategy);
+    esp_status s = words ? esp__strategy_read(ctx, name, words, &tensors, &to)
+                         : esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", name);
+    esp__strfree(ctx, words);
+    if (s) return s;
+    return ctx->in_force.strategy.n_entries ? esp__load_order_check(ctx, name) : esp__order_make(ctx);
+}
