@@ -2,7 +2,7 @@
 # sudo, id and make are played by small scripts; nothing is installed.
 . tests/compile/common.sh
 mkdir "$tmp/bin"
-for tool in sh ln sed cat dirname getconf mktemp mkdir date timeout tr tail rm env dpkg cc gcc g++ clang clang-format pkg-config doxygen chromium python3 true; do
+for tool in sh ln sed cat dirname getconf mktemp mkdir date timeout tr tail rm env dpkg cc gcc g++ clang clang-format pkg-config doxygen chromium true; do
     have $tool && ln -s "$(command -v $tool)" "$tmp/bin/$tool"
 done
 play() { # NAME SCRIPT
