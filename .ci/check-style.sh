@@ -41,6 +41,16 @@ for cc in gcc clang; do
     done
 done
 
+# some things are done in one place only, which takes care of what is easily forgotten
+owner() { # PATTERN FILE: only FILE has that in it, among the files that may use FILE
+    others=$(grep -rlE "$1" espresso_impl codecs backends planner tools bench --include='*.[ch]' | grep -vxF "$2")
+    [ -z "$others" ] || wrong "$2 does what others do again:" $others
+}
+owner 'pthread_create\(' espresso_impl/base/thread.c
+owner '\<rename\(' espresso_impl/base/file.c
+owner '\<(fsync|mkstemp)\(' espresso_impl/base/file.c
+owner '_SC_NPROCESSORS|sched_getaffinity' espresso_impl/base/cores.h
+
 for plugin in "$build"/lib/espresso/*.so; do
     [ "$(nm -D --defined-only "$plugin" | awk '{ print $3 }')" = espresso_plugin_v1 ] ||
         wrong "$plugin must export espresso_plugin_v1 and nothing else"

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 #include "espresso.h"
+#include "espresso_impl/base/machine.c"
 #undef ESPRESSO_PLUGIN_ENTRY
 #define ESPRESSO_PLUGIN_ENTRY(id) static const esp_plugin *espresso_plugin_v1_##id(const esp_host *h)
 #include "codecs/codecs.inc"
@@ -186,18 +187,10 @@ static void bench_size(bench_codec *codecs, int n_codecs, const char *const *spe
 }
 
 static void describe_machine(int best) {
-    char line[256], name[256] = "unknown";
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    int cores = 0;
-    while (f && fgets(line, sizeof line, f)) {
-        if (!strncmp(line, "processor", 9)) cores++;
-        if (!strncmp(line, "model name", 10) && strchr(line, ':'))
-            (void)snprintf(name, sizeof name, "%s", strchr(line, ':') + 2);
-    }
-    if (f) fclose(f);
-    name[strcspn(name, "\n")] = 0;
-    printf("machine: %s, %d cores, best instruction set %s; compiler %s; one thread; best of %d, interleaved\n", name,
-           cores, level_names[best], __VERSION__, REPEATS);
+    char name[256];
+    esp__cpu_name(name, sizeof name);
+    printf("machine: %s, %u cores, best instruction set %s; compiler %s; one thread; best of %d, interleaved\n",
+           *name ? name : "unknown", esp__cores(), level_names[best], __VERSION__, REPEATS);
     printf("compress: with feedback, GB/s of f32 input. decomp.: one payload, mode SET. ratios: memcpy's or triad's "
            "time over the "
            "codec's, same elements\n");

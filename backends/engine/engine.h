@@ -16,6 +16,7 @@
  * open.h. */
 #ifndef ENGINE_H
 #define ENGINE_H
+#include "espresso_impl/base/cores.h"
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>

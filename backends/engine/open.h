@@ -1,4 +1,6 @@
 /* open.h: making and freeing a comm: parameters, what ranks tell each other once, the layout of the region. */
+#include "espresso_impl/base/cores.h"
+
 #ifndef ENGINE_OPEN_H
 #define ENGINE_OPEN_H
 
@@ -21,14 +23,6 @@ ENGINE_FN void *engine_alloc(const esp_host *h, uint64_t bytes) {
 ENGINE_FN void engine_release(const esp_host *h, void *p, uint64_t bytes) {
     esp_device cpu = {ESP_CPU, 0};
     if (p) h->free_(h->user, cpu, p, bytes);
-}
-
-ENGINE_FN int engine_cores(void) {
-    unsigned long mask[128];
-    long n = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
-    int cores = 0;
-    for (long i = 0; i < n / (long)sizeof mask[0]; i++) cores += __builtin_popcountl(mask[i]);
-    return cores ? cores : 1;
 }
 
 /* link=(RATE,LATENCY;RATE,LATENCY@TIME;...) or link=(file:PATH): the link as it is at first, and how it changes. */
@@ -207,7 +201,7 @@ ENGINE_FN esp_status engine_join(engine_comm *m, const esp_group *g, void *regio
         if (!m->job) return engine_say(m->host, m->name, ESP_E_NOMEM, "no memory for a communicator");
         m->job->owner = m;
         m->job->bell = engine_bells(m->head) + m->rank;
-        m->job->spin = m->size <= engine_cores();
+        m->job->spin = m->size <= (int32_t)esp__cores();
     }
     for (int32_t q = 0; q < m->size; q++) {
         int32_t link = 0;

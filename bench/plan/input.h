@@ -1,5 +1,6 @@
 /* input.h: what bench/plan plans for: the published traces as models, the paper's testbeds and codecs, and the line that says
  * on which machine. Reads models with a small scanner of its own, so that the bench builds without a JSON library. */
+#include "espresso_impl/base/machine.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,27 +142,11 @@ static esp_plan *plan_make(const bench_model *m, const bench_case *c, const char
 }
 
 /* ---- the machine ---------------------------------------------------------------------------------------------------------- */
-static void first_value(const char *path, const char *key, char *out, size_t room) {
-    char line[512];
-    FILE *f = fopen(path, "r");
-    snprintf(out, room, "unknown");
-    while (f && fgets(line, sizeof line, f)) {
-        char *at = *key ? strchr(line, ':') : line;
-        if (strncmp(line, key, strlen(key)) != 0 || !at) continue;
-        at += strspn(at, ": \t");
-        at[strcspn(at, "\n")] = 0;
-        snprintf(out, room, "%s", at);
-        break;
-    }
-    if (f) fclose(f);
-}
-
 static void machine_line(const char *what) {
-    char cpu[128], load[64];
-    first_value("/proc/cpuinfo", "model name", cpu, sizeof cpu);
-    first_value("/proc/loadavg", "", load, sizeof load);
-    load[strcspn(load, "/")] = 0; /* three averages and the running tasks */
-    if (strrchr(load, ' ')) *strrchr(load, ' ') = 0;
-    printf("# build/bench/plan %s\nmachine: %s, %ld cores, load %s; compiler %s; one thread\n\n", what, cpu,
-           sysconf(_SC_NPROCESSORS_ONLN), load, __VERSION__);
+    char cpu[128];
+    esp__cpu_name(cpu, sizeof cpu);
+    double load[3] = {0};
+    if (getloadavg(load, 3) != 3) memset(load, 0, sizeof load);
+    printf("# build/bench/plan %s\nmachine: %s, %u cores, load %.2f %.2f %.2f; compiler %s; one thread\n\n", what,
+           *cpu ? cpu : "unknown", esp__cores(), load[0], load[1], load[2], __VERSION__);
 }

@@ -1,6 +1,7 @@
 /* file.c: the chosen strategy in a file, and back: with what it was made for, so that it is used only there. Rank 0
  * reads and writes. Must not know how the strategy was found. */
 #include "espresso_impl/autopilot/autopilot.h"
+#include "espresso_impl/base/file.h"
 #include <errno.h>
 #include <unistd.h>
 
@@ -38,27 +39,18 @@ static const char esp__auto_mark[] = "# autopilot: made for ";
 ESP__FN void esp__auto_save(esp_ctx *ctx) {
     const esp__autopilot *a = ctx->autopilot;
     const char *path = a->opt.file, *text = ctx->in_force.strategy.text, *rest = strchr(text, '\n');
-    char tmp[sizeof a->opt.file + 32];
+    esp__text out = {0};
     esp__auto_tie t;
     esp__auto_tie_make(ctx, &t);
-    snprintf(tmp, sizeof tmp, "%s.tmp%ld", path, (long)getpid());
-    FILE *f = fopen(tmp, "wb");
-    int bad = !f;
-    if (f) {
-        bad |=
-            fprintf(
-                f,
-                "%.*s\n%stensors=%016llx ranks=%d machines=%016llx backend=%s codecs=%s\n# measured %.3f us a step\n%s",
-                (int)(rest - text), text, esp__auto_mark, t.tensors, t.ranks, t.machines, t.backend, t.codecs,
-                a->reference_ns / 1e3, rest + 1) < 0;
-        bad |= fflush(f) != 0;
-        bad |= fclose(f) != 0;
-        bad |= !bad && rename(tmp, path) != 0;
-    }
-    if (!bad) return;
-    esp__log(ctx, ESP_LOG_WARN, "autopilot", "the strategy could not be written to '%s': %s; training goes on", path,
-             strerror(errno));
-    if (f) remove(tmp);
+    esp__text_add(
+        &out, "%.*s\n%stensors=%016llx ranks=%d machines=%016llx backend=%s codecs=%s\n# measured %.3f us a step\n%s",
+        (int)(rest - text), text, esp__auto_mark, t.tensors, t.ranks, t.machines, t.backend, t.codecs,
+        a->reference_ns / 1e3, rest + 1);
+    int error = out.failed ? ENOMEM : esp__file_replace(path, out.data, out.len);
+    esp__text_free(&out);
+    if (error)
+        esp__log(ctx, ESP_LOG_WARN, "autopilot", "the strategy could not be written to '%s': %s; training goes on",
+                 path, strerror(error));
 }
 
 /* Which part of the tie does not fit; NULL: all do. */

@@ -1,6 +1,7 @@
 /* plan.c: from what was measured to the planner's input; rank 0's planning thread; its verdict. Must not know how the
  * figures were measured, nor how a verdict is put in force. */
 #include "espresso_impl/autopilot/autopilot.h"
+#include "espresso_impl/base/thread.h"
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -339,7 +340,7 @@ ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     esp_status s = job->tensors && job->in_force ? esp__auto_job_make(ctx, job)
                                                  : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     if (!s) esp__auto_log_figures(ctx, job);
-    if (!s) job->running = !pthread_create(&job->thread, NULL, esp__auto_plan_main, job);
+    if (!s) job->running = !esp__thread_start(&job->thread, esp__auto_plan_main, job);
     if (job->running) return ESP_OK;
     job->verdict = ESP__VERDICT_STAY;
     snprintf(job->reason, sizeof job->reason, "planning failed: %.400s",

@@ -2,23 +2,7 @@
  * static and named esp__. Files are listed in the order in which they may use each other: upwards only. */
 #ifndef ESP__INTERNAL_H
 #define ESP__INTERNAL_H
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#if defined(__GNUC__)
-#define ESP__PRINTF(a, b) __attribute__((format(printf, a, b)))
-#define ESP__UNUSED __attribute__((unused))
-#else
-#define ESP__PRINTF(a, b)
-#define ESP__UNUSED
-#endif
-#ifndef ESP__FN /* a private function; the test build of the library lets tests link it (tests/common/library.h) */
-#define ESP__FN ESP__UNUSED static
-#endif
+#include "espresso_impl/base/text.h"
 
 enum { ESP__NAME_MAX = 64, ESP__SPEC_MAX = 256, ESP__ERROR_MAX = 2048 };
 
@@ -41,14 +25,6 @@ ESP__FN void *esp__grow(esp_ctx *ctx, void *old, uint64_t *cap_bytes, uint64_t n
 ESP__FN char *esp__strdup(esp_ctx *ctx, const char *s); /* NULL for NULL */
 ESP__FN void esp__strfree(esp_ctx *ctx, char *s);
 
-/* A string that grows. Zero is empty. */
-typedef struct esp__text {
-    char *data; /* NUL-terminated, or NULL while empty */
-    size_t len, cap;
-    int failed; /* an allocation failed: the text is not whole */
-} esp__text;
-ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) ESP__PRINTF(2, 3);
-ESP__FN void esp__text_free(esp__text *t);
 /* Fills the table that plugins of `ctx` get. */
 ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx);
 

@@ -1,4 +1,4 @@
-/* host.c: memory through the user's allocator, growing strings, and the table of services that plugins get.
+/* host.c: memory through the user's allocator, and the table of services that plugins get.
  * Must not know what the memory is for. */
 
 static void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
@@ -86,29 +86,3 @@ ESP__FN char *esp__strdup(esp_ctx *ctx, const char *s) {
 }
 
 ESP__FN void esp__strfree(esp_ctx *ctx, char *s) { esp__free(ctx, s); }
-
-ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) {
-    va_list ap, again;
-    int n;
-    va_start(ap, fmt);
-    va_copy(again, ap);
-    n = vsnprintf(NULL, 0, fmt, ap);
-    va_end(ap);
-    if (n >= 0 && t->len + (size_t)n + 1 > t->cap) {
-        size_t cap = (t->len + (size_t)n + 1) * 2;
-        char *data = (char *)realloc(t->data, cap);
-        if (data) t->data = data, t->cap = cap;
-    }
-    if (n < 0 || t->len + (size_t)n + 1 > t->cap) {
-        t->failed = 1;
-    } else {
-        vsnprintf(t->data + t->len, t->cap - t->len, fmt, again);
-        t->len += (size_t)n;
-    }
-    va_end(again);
-}
-
-ESP__FN void esp__text_free(esp__text *t) {
-    free(t->data);
-    memset(t, 0, sizeof *t);
-}

@@ -1,6 +1,6 @@
 /* workers.c: a pool that runs one loop at a time on several threads, the caller among them.
  * Must not know what the loop does. Nothing is allocated after esp__workers_open. */
-#include <signal.h>
+#include "espresso_impl/base/thread.h"
 #include <stdatomic.h>
 
 enum { ESP__WORKERS_SPIN = 400, ESP__WORKERS_PIECES = 4 };
@@ -62,7 +62,6 @@ static void *esp__workers_main(void *arg) {
 
 ESP__FN esp_status esp__workers_open(esp_ctx *ctx, int32_t n, esp__workers **out) {
     esp__workers *w = (esp__workers *)esp__alloc(ctx, sizeof *w);
-    sigset_t all, before;
     *out = NULL;
     if (!w) return esp__fail(ctx, ESP_E_NOMEM, "out of memory for the compression workers");
     w->ctx = ctx;
@@ -76,11 +75,8 @@ ESP__FN esp_status esp__workers_open(esp_ctx *ctx, int32_t n, esp__workers **out
         esp__workers_close(w);
         return esp__fail(ctx, ESP_E_NOMEM, "out of memory for %d compression workers", (int)n);
     }
-    sigfillset(&all); /* signals belong to the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (w->n_threads < w->n - 1 && pthread_create(&w->threads[w->n_threads], NULL, esp__workers_main, w) == 0)
+    while (w->n_threads < w->n - 1 && esp__thread_start(&w->threads[w->n_threads], esp__workers_main, w) == 0)
         w->n_threads++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (w->n_threads < w->n - 1)
         esp__log(ctx, ESP_LOG_WARN, "workers", "the system gave %d of %d threads: going on with these",
                  (int)w->n_threads, (int)w->n - 1);

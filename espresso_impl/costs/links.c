@@ -1,10 +1,9 @@
 /* links.c: measures what a job's links and codecs cost, by all ranks at the same time, as points of time over size. Must not
  * know what the figures are for (fit.c makes the planner's input of them). */
 #include "codecs/common/rng.h"
+#include "espresso_impl/base/cores.h"
 #include "espresso_impl/costs/costs.h"
 #include <math.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 enum { ESP__SURVEY_TABLE = 4096, ESP__SURVEY_BATCH = 512, ESP__SURVEY_ROUND_NS = 500000, ESP__SURVEY_COPY = 1 << 20 };
 
@@ -47,15 +46,6 @@ static void esp__survey_fill(float *out, uint64_t n, uint64_t seed, uint32_t ran
         h ^= h >> 29;
         out[i] = table[h % ESP__SURVEY_TABLE] * (0.5f + (float)(h >> 40 & 0xFFFFu) / 65536.0f);
     }
-}
-
-/* Cores that this process may use. */
-static uint32_t esp__survey_cores(void) {
-    unsigned long mask[128];
-    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask), online = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t n = 0;
-    for (long i = 0; i < bytes / (long)sizeof *mask; i++) n += (uint32_t)__builtin_popcountl(mask[i]);
-    return n ? n : online > 0 ? (uint32_t)online : 1u;
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
@@ -107,7 +97,7 @@ ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_b
         int32_t status;
         uint32_t cores;
         double speed;
-    } mine = {s->room && s->own_data ? ESP_OK : ESP_E_NOMEM, esp__survey_cores(), 0.0}, *all;
+    } mine = {s->room && s->own_data ? ESP_OK : ESP_E_NOMEM, esp__cores(), 0.0}, *all;
     if (!mine.status) {
         esp__survey_fill(s->own_data, s->max_elements, ctx->config.seed, (uint32_t)ctx->job.rank);
         s->data = s->own_data;

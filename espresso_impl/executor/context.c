@@ -1,5 +1,6 @@
 /* context.c: the life of a context: open (meet, choose a backend), tensors, start (strategy, agreement, memory), change of
  * strategy, close. Everything else is done by the files above. */
+#include "espresso_impl/base/cores.h"
 #include "espresso_impl/executor/context.h"
 #include <unistd.h>
 
@@ -227,10 +228,9 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     if (!s) s = esp__peers_open(ctx, c, &w, &ev, &ctx->job.peers);
     if (!s) s = esp__introduce(ctx, &w, c->backend ? c->backend : ctx->job.backend->name, link ? link : "");
     if (s) return s;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int32_t locals = 0;
     for (int32_t r = 0; r < ctx->job.size; r++) locals += ctx->job.topo.machine_of[r] == ctx->job.topo.machine;
-    int32_t workers = c->cpu_workers ? (int32_t)c->cpu_workers : (int32_t)(cores > 0 ? cores : 1) / locals;
+    int32_t workers = c->cpu_workers ? (int32_t)c->cpu_workers : (int32_t)esp__cores() / locals;
     s = esp__workers_open(ctx, workers > 0 ? workers : 1, &ctx->workers);
     if (!s) s = esp__comms_open(ctx, full);
     if (!s) s = esp__executor_open(ctx);

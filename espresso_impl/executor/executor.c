@@ -2,6 +2,7 @@
  * compute lanes, one drives both link lanes. All shared state is under ctx->lanes.lock; memory of a unit belongs to the one op
  * of its chain that is running. Allocates nothing. In a step under a model's clock (clocked/clocked.h) that clock says whose turn it is and
  * when an op is over. */
+#include "espresso_impl/base/thread.h"
 #include "espresso_impl/clocked/clocked.h"
 #include <errno.h>
 #include <sched.h>
@@ -464,9 +465,9 @@ static void *esp__link_main(void *arg) {
 }
 
 ESP__FN esp_status esp__executor_open(esp_ctx *ctx) {
-    int failed = pthread_create(&ctx->lanes.cpu_thread, NULL, esp__cpu_main, ctx);
+    int failed = esp__thread_start(&ctx->lanes.cpu_thread, esp__cpu_main, ctx);
     if (!failed) ctx->lanes.threads = 1;
-    if (!failed) failed = pthread_create(&ctx->lanes.link_thread, NULL, esp__link_main, ctx);
+    if (!failed) failed = esp__thread_start(&ctx->lanes.link_thread, esp__link_main, ctx);
     if (!failed) ctx->lanes.threads = 2;
     return failed ? esp__fail(ctx, ESP_E_NOMEM, "cannot start the lanes' threads: %s", strerror(failed)) : ESP_OK;
 }

@@ -1,15 +1,16 @@
 /* state_file.c: states as files, PATH.r<rank>of<size>, one a rank. A save is complete on all ranks or leaves the files
  * of the save before untouched on all. Must not know what is in a state. */
+#include "espresso_impl/base/file.h"
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <unistd.h>
 
-static esp_status esp__file_write(void *user, void *data, uint64_t bytes) {
-    return fwrite(data, 1, bytes, (FILE *)user) == bytes ? ESP_OK : ESP_E_DEVICE;
+static esp_status esp__state_file_put(void *user, void *data, uint64_t bytes) {
+    esp__file *f = (esp__file *)user;
+    esp__file_put(f, data, bytes);
+    return f->error ? ESP_E_DEVICE : ESP_OK;
 }
 
-static esp_status esp__file_read(void *user, void *data, uint64_t bytes) {
+static esp_status esp__state_file_get(void *user, void *data, uint64_t bytes) {
     return fread(data, 1, bytes, (FILE *)user) == bytes ? ESP_OK : ESP_E_CORRUPT;
 }
 
@@ -26,43 +27,32 @@ static const char *esp__path_split(const char *path, char *dir, size_t cap) {
 }
 
 /* Whole and on the disk under a temporary name. */
-static esp_status esp__state_file_write(esp_ctx *ctx, const char *temporary) {
-    FILE *f = fopen(temporary, "we");
-    esp_status s = ESP_OK;
-    int error = 0;
-    if (!f) return esp__fail(ctx, ESP_E_ARG, "cannot write the state %s: %s", temporary, strerror(errno));
-    errno = 0;
-    s = esp__state_write(ctx, esp__file_write, f);
-    if (fflush(f) != 0 || ferror(f) || fsync(fileno(f)) != 0) error = errno ? errno : EIO;
-    if (fclose(f) != 0 && !error) error = errno;
-    if (s == ESP_OK && !error) return ESP_OK;
-    unlink(temporary);
-    return esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", temporary, strerror(error ? error : EIO));
+static esp_status esp__state_file_write(esp_ctx *ctx, esp__file *f, const char *name) {
+    int error = esp__file_open(f, name);
+    if (error) return esp__fail(ctx, ESP_E_ARG, "cannot write the state %s: %s", name, strerror(error));
+    esp_status s = esp__state_write(ctx, esp__state_file_put, f);
+    if (s != ESP_OK) {
+        error = f->error ? f->error : EIO;
+        esp__file_drop(f);
+    } else {
+        error = esp__file_sync(f);
+    }
+    if (!error) return ESP_OK;
+    return esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", name, strerror(error));
 }
 
 ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path) {
-    char name[4096], temporary[4096 + 8], dir[4096];
+    char name[4096];
+    esp__file f;
     esp_status s = esp__state_allowed(ctx, "esp_state_save", path != NULL), written;
-    int fd;
     if (s != ESP_OK) return s;
     written = s = esp__state_path(ctx, path, name, sizeof name);
-    snprintf(temporary, sizeof temporary, "%s.tmp", name);
-    if (s == ESP_OK) written = s = esp__state_file_write(ctx, temporary);
+    if (s == ESP_OK) written = s = esp__state_file_write(ctx, &f, name);
     s = esp__state_agree(ctx, s, NULL, "save");
-    if (s != ESP_OK && written == ESP_OK) unlink(temporary);
+    if (s != ESP_OK && written == ESP_OK) esp__file_drop(&f);
     if (s != ESP_OK) return s;
-    if (rename(temporary, name) != 0) {
-        s = esp__fail(ctx, ESP_E_DEVICE, "cannot rename %s to %s: %s", temporary, name, strerror(errno));
-        unlink(temporary);
-        return s;
-    }
-    esp__path_split(name, dir, sizeof dir); /* the new name itself must reach the disk too */
-    fd = open(dir, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-    return ESP_OK;
+    int error = esp__file_rename(&f);
+    return error ? esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", name, strerror(error)) : ESP_OK;
 }
 
 /* There is no file of this rank: perhaps there is one of a job of another size. */
@@ -91,7 +81,7 @@ ESPRESSO_API esp_status esp_state_load(esp_ctx *ctx, const char *path) {
         s = errno == ENOENT ? esp__state_not_found(ctx, path, name)
                             : esp__fail(ctx, ESP_E_ARG, "cannot read the state %s: %s", name, strerror(errno));
     }
-    s = esp__state_read_after(ctx, s, esp__file_read, f);
+    s = esp__state_read_after(ctx, s, esp__state_file_get, f);
     if (f) fclose(f);
     return s;
 }

@@ -1,5 +1,6 @@
 /* env.c: rank, size, machine and meeting point from the launcher's environment, and the ESPRESSO_* overrides of
  * esp_config. Must not know how ranks talk to each other: it only reads variables. */
+#include "espresso_impl/base/machine.h"
 #include <unistd.h>
 
 /* The value of a variable, or NULL; set but empty counts as not set. */
@@ -104,8 +105,7 @@ static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const es
 
 static esp_status esp__env_machine(const esp_config *cfg, esp__where *out) {
     const char *s = esp__env_get("ESPRESSO_MACHINE");
-    char host[64] = "", boot[40] = "";
-    FILE *f;
+    char host[64] = "", boot[ESP__BOOT_ID];
     if (s && strlen(s) + 2 > sizeof out->machine)
         return esp__fail(NULL, ESP_E_ARG, "ESPRESSO_MACHINE is %zu characters long: at most %zu are allowed", strlen(s),
                          sizeof out->machine - 2);
@@ -119,10 +119,7 @@ static esp_status esp__env_machine(const esp_config *cfg, esp__where *out) {
                          (int)cfg->machine);
     gethostname(host, sizeof host - 1);
     /* clones of one image may share a host name, and names may be empty: the boot id tells machines apart */
-    if ((f = fopen("/proc/sys/kernel/random/boot_id", "re"))) {
-        if (fgets(boot, (int)sizeof boot, f)) boot[strcspn(boot, "\n")] = 0;
-        fclose(f);
-    }
+    esp__boot_id(boot);
     snprintf(out->machine, sizeof out->machine, "%s/%s", host, boot);
     return ESP_OK;
 }

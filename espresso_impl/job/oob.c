@@ -1,5 +1,6 @@
 /* oob.c: with the caller's own allgather (esp_config.oob_allgather) ranks need no address to meet: rank 0 makes one
  * up, and tells it through that. Also here: how any meeting starts. For peers.c. */
+#include "espresso_impl/base/machine.h"
 
 static uint64_t esp__random64(void) {
     uint64_t v = 0;
@@ -17,15 +18,12 @@ typedef struct esp__place {
 } esp__place;
 
 static void esp__place_fill(const esp__peers *p, esp__place *out) {
-    char boot[48] = "", net[48] = "";
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    char boot[ESP__BOOT_ID] = "", net[48] = "";
     memset(out, 0, sizeof *out);
     out->rank = p->rank;
     out->size = p->size;
-    if (f && !fgets(boot, (int)sizeof boot, f)) boot[0] = 0;
-    if (f) fclose(f);
+    esp__boot_id(boot);
     if (readlink("/proc/self/ns/net", net, sizeof net - 1) < 0) net[0] = 0;
-    boot[strcspn(boot, "\n")] = 0;
     if (!boot[0]) gethostname(boot, sizeof boot - 1);
     snprintf(out->host, sizeof out->host, "%s %s", boot, net);
 }

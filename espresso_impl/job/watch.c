@@ -1,5 +1,6 @@
 /* watch.c: the thread that reads every message and notices every death, for peers.c. It alone reads sockets and
  * changes a connection's state; it holds the lock while it does, but never while it calls the context. */
+#include "espresso_impl/base/thread.h"
 #include <sys/prctl.h>
 
 /* Rank `rank` has died or left: wakes who waits, and tells the context. */
@@ -172,14 +173,10 @@ static void *esp__watch_main(void *arg) {
 }
 
 static esp_status esp__watch_start(esp__peers *p) {
-    sigset_t all, before;
     int rc;
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->wake_fd < 0) return esp__fail(p->ctx, ESP_E_COMM, "no event descriptor: %s", strerror(errno));
-    sigfillset(&all); /* signals are for the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&p->thread, NULL, esp__watch_main, p);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    rc = esp__thread_start(&p->thread, esp__watch_main, p);
     if (rc != 0) return esp__fail(p->ctx, ESP_E_NOMEM, "cannot start a thread: %s", strerror(rc));
     p->has_thread = 1;
     return ESP_OK;

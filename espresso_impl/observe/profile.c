@@ -1,5 +1,8 @@
 /* profile.c: a trainer's own times over many steps, as a model file for the planner (ESPRESSO_PROFILE=FILE[,steps=100]). Every
  * rank keeps when its tensors were ready; at the end ranks compare. Must not know how the planner reads the file. */
+#include "espresso_impl/base/file.h"
+#include "espresso_impl/base/machine.h"
+#include "espresso_impl/base/json.h"
 #include "espresso_impl/executor/context.h"
 
 enum { ESP__RECORD_STEPS = 100, ESP__RECORD_SKIP = 5, ESP__RECORD_MAX_STEPS = 1000000 };
@@ -24,8 +27,8 @@ typedef struct esp__record {
     uint64_t *forward; /* [steps] from the begin to the first push            */
     double *sorted;    /* [steps] room */
     uint8_t *mine, *all;
-    uint64_t bytes; /* of mine; all has as many a rank */
-    uint64_t ticks, stolen;
+    uint64_t bytes;         /* of mine; all has as many a rank */
+    esp__machine_time time; /* of the machine, when the first step that counts began */
     int done;
 } esp__record;
 
@@ -68,7 +71,9 @@ static esp_status esp__record_parse(esp_ctx *ctx, esp__record *r, const char *sp
         else
             s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: '%s' is not known: there are steps, skip and name", key);
     }
-    r->path = esp__path_absolute(ctx, path);
+    char whole[PATH_MAX];
+    if (!s && esp__path_absolute(path, whole)) s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: the path is too long");
+    r->path = s ? NULL : esp__strdup(ctx, whole);
     if (!s && (!r->path || !r->name)) s = esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_PROFILE: out of memory");
     return s;
 }
@@ -180,11 +185,10 @@ static void esp__record_mine(const esp_ctx *ctx, esp__record *r, uint32_t n) {
     esp__record_rank *head = (esp__record_rank *)r->mine;
     esp__record_tensor *t = (esp__record_tensor *)(head + 1);
     double sum = 0, whole, at;
-    uint64_t ticks, stolen;
-    esp__machine_ticks(&ticks, &stolen);
+    const esp__machine_time now = esp__machine_time_now(), *then = &r->time;
     head->forward_ns = esp__record_gap(ctx, r, n, -2, -1);
-    head->stolen = ticks > r->ticks ? (double)(stolen - r->stolen) / (double)(ticks - r->ticks) : 0;
-    head->cores = esp__machine_cores();
+    head->stolen = now.all > then->all ? (now.stolen - then->stolen) / (now.all - then->all) : 0;
+    head->cores = esp__cores();
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         t[i].ready_ns = esp__record_gap(ctx, r, n, (int64_t)i - 1, i);
         double wide = esp__record_quantile(r->sorted, n, 0.9) - esp__record_quantile(r->sorted, n, 0.1);
@@ -238,18 +242,18 @@ static double esp__record_spread(const esp__record_tensor *t, uint32_t n, double
 static void esp__record_print_tensor(esp__text *t, const esp__tensor *x, double ns, double spread) {
     const char *keep = x->flags & ESP_RAW ? "fp32" : x->want_option ? x->want_option : x->want_codec;
     esp__text_add(t, "    {\"name\": ");
-    esp__put_string(t, x->name);
+    esp__json_string(t, x->name);
     esp__text_add(t, ", \"elements\": %llu, \"compute_us\": ", (unsigned long long)x->count);
-    esp__put_us(t, ns);
+    esp__json_us(t, ns);
     if (keep && *keep) {
         esp__text_add(t, ", \"keep\": ");
-        esp__put_string(t, keep);
+        esp__json_string(t, keep);
     }
     if (x->rows && x->cols)
         esp__text_add(t, ", \"shape\": [%llu, %llu]", (unsigned long long)x->rows, (unsigned long long)x->cols);
     if (ns > 0) {
         esp__text_add(t, ", \"spread\": ");
-        esp__put_double(t, spread, 3);
+        esp__json_double(t, spread, 3);
     }
     esp__text_add(t, "}");
 }
@@ -263,14 +267,14 @@ static void esp__record_print(const esp_ctx *ctx, const esp__record *r, uint32_t
     esp__cpu_name(cpu, sizeof cpu);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) elements += ctx->model.tensors[i].count;
     esp__text_add(t, "{\n  \"espresso\": 1,\n  \"model\": ");
-    esp__put_string(t, r->name);
+    esp__json_string(t, r->name);
     esp__text_add(t, ",\n  \"source\": \"measured: medians of %u steps, the latest of %d rank(s)\"", steps, ranks);
     esp__text_add(t, ",\n  \"device\": ");
     char device[192];
     snprintf(device, sizeof device, "cpu%s%s", *cpu ? ": " : "", cpu);
-    esp__put_string(t, device);
+    esp__json_string(t, device);
     esp__text_add(t, ",\n  \"parameters\": %llu,\n  \"forward_us\": ", (unsigned long long)elements);
-    esp__put_us(t, head->forward_ns);
+    esp__json_us(t, head->forward_ns);
     esp__text_add(t, ",\n  \"forward_is\": \"measured: from the end of a step to the first push: update, forward pass "
                      "and the first gradient\"");
     esp__text_add(t, ",\n  \"dtype\": \"f32\",\n  \"steps\": %u,\n  \"ranks\": %d,\n  \"cores\": %u,\n  \"noisy\": %s",
@@ -311,7 +315,7 @@ static void esp__record_write(esp_ctx *ctx, esp__record *r, uint32_t steps, int3
 ESP__FN esp_status esp__record_step(esp_ctx *ctx) {
     esp__record *r = ctx->record;
     if (r->done) return ESP_OK;
-    if (r->seen == r->skip) esp__machine_ticks(&r->ticks, &r->stolen); /* a step too late: nothing of it is missed */
+    if (r->seen == r->skip) r->time = esp__machine_time_now(); /* a step too late: nothing of it is missed */
     if (++r->seen <= r->skip) return ESP_OK;
     uint64_t row = r->seen - r->skip - 1;
     esp__meter_ready(ctx, r->ready + row * ctx->model.n_tensors);

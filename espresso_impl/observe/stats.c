@@ -1,10 +1,11 @@
 /* stats.c: statistics while training goes on, as JSON lines or in Prometheus' text format
  * (ESPRESSO_STATS=FILE[,FILE...][,every=1s]). A step only copies numbers; a thread looks at them once an interval and writes.
  * Must not know how they are printed. */
+#include "espresso_impl/base/file.h"
+#include "espresso_impl/base/thread.h"
 #include "espresso_impl/observe/stats.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -43,7 +44,9 @@ static esp_status esp__stats_file_add(esp_ctx *ctx, esp__stats_file *f, const ch
     if (ctx->job.rank && !every_rank) return ESP_OK;
     esp__stats_out *o = &f->out[f->n_out++];
     o->prometheus = len >= 5 && !strcmp(name + len - 5, ".prom");
-    o->path = esp__path_absolute(ctx, path);
+    char whole[PATH_MAX];
+    if (esp__path_absolute(path, whole)) return esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: the path is too long");
+    o->path = esp__strdup(ctx, whole);
     return o->path ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_STATS: out of memory");
 }
 
@@ -95,10 +98,10 @@ static int esp__stats_append(const esp__stats_file *f, esp__stats_out *o, const 
     if (fd < 0) return errno;
     int regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode), error = 0;
     if (regular && st.st_size && pread(fd, &last, 1, st.st_size - 1) != 1) last = '\n';
-    if (last != '\n') error = esp__write_all(fd, "\n", 1); /* a job that was killed left half a line */
+    if (last != '\n') error = esp__file_write_all(fd, "\n", 1); /* a job that was killed left half a line */
     int begin = !o->begun || (regular && st.st_size == 0);
-    if (!error && begin) error = esp__write_all(fd, f->header.data, f->header.len);
-    if (!error) error = esp__write_all(fd, lines->data, lines->len);
+    if (!error && begin) error = esp__file_write_all(fd, f->header.data, f->header.len);
+    if (!error) error = esp__file_write_all(fd, lines->data, lines->len);
     if (error && regular && ftruncate(fd, st.st_size) != 0) error = errno;
     if (!error) o->begun = 1;
     close(fd);
@@ -238,20 +241,16 @@ ESP__FN esp_status esp__stats_step(esp_ctx *ctx) {
     return ESP_OK;
 }
 
-/* Signals are for the trainer's threads; a pipe whose reader went away must not end the training. */
+/* The thread takes no signals: a pipe whose reader went away does not end the training. */
 static int esp__stats_start(esp__stats_file *f) {
     pthread_condattr_t attr;
-    sigset_t all, old;
     pthread_mutex_init(&f->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&f->cond, &attr);
     pthread_condattr_destroy(&attr);
     f->running = 1;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int failed = pthread_create(&f->thread, NULL, esp__stats_main, f);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int failed = esp__thread_start(&f->thread, esp__stats_main, f);
     if (failed) f->running = 2;
     return failed;
 }

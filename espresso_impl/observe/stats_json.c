@@ -1,5 +1,7 @@
 /* stats_json.c: statistics as JSON lines: a header, the strategies in force, and one sample an interval. docs/stats.md says what
  * each member means. Must not know when they are written or where to. */
+#include "espresso_impl/base/json.h"
+#include "espresso_impl/base/machine.h"
 #include "espresso_impl/observe/stats.h"
 #include <unistd.h>
 
@@ -14,7 +16,7 @@ ESP__FN double esp__stats_quantile(const esp__stats_sample *s, double part) {
 static void esp__stats_member(esp__text *t, const char *key, const char *text) {
     if (!text || !*text) return;
     esp__text_add(t, ",\"%s\":", key);
-    esp__put_string(t, text);
+    esp__json_string(t, text);
 }
 
 static void esp__stats_begin(esp__text *t, const char *kind, double time_s) {
@@ -32,22 +34,22 @@ ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f
     esp__stats_member(t, "program", text);
     if (gethostname(text, sizeof text) == 0) text[sizeof text - 1] = 0, esp__stats_member(t, "host", text);
     esp__text_add(t, ",\"pid\":%ld,\"rank\":%d,\"ranks\":%d,\"machines\":%d,\"cores\":%u", (long)getpid(),
-                  ctx->job.rank, ctx->job.size, ctx->job.topo.n_machines, esp__machine_cores());
+                  ctx->job.rank, ctx->job.size, ctx->job.topo.n_machines, esp__cores());
     esp__stats_member(t, "backend", ctx->job.backend ? ctx->job.backend->name : NULL);
     esp__stats_member(t, "link", getenv("ESPRESSO_INTER_LINK"));
     esp__stats_member(t, "asked_strategy", ctx->config.strategy_spec);
     esp__stats_member(t, "asked_codec", ctx->config.codec_spec);
     esp__text_add(t, ",\"every_s\":");
-    esp__put_double(t, (double)f->every_ns / 1e9, 9);
+    esp__json_double(t, (double)f->every_ns / 1e9, 9);
     esp__text_add(t, ",\"strategy\":\"%016llx\",\"codecs\":[", (unsigned long long)ctx->in_force.strategy.hash);
     for (uint32_t i = 0; i < ctx->model.n_codecs; i++) {
         if (i) esp__text_add(t, ",");
-        esp__put_string(t, ctx->model.codecs[i]->spec);
+        esp__json_string(t, ctx->model.codecs[i]->spec);
     }
     esp__text_add(t, "],\"tensors\":[");
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__text_add(t, "%s{\"name\":", i ? "," : "");
-        esp__put_string(t, ctx->model.tensors[i].name);
+        esp__json_string(t, ctx->model.tensors[i].name);
         esp__text_add(t, ",\"elements\":%llu,\"dtype\":\"%s\"}", (unsigned long long)ctx->model.tensors[i].count,
                       dtypes[ctx->model.tensors[i].dtype & 3]);
     }
@@ -73,7 +75,7 @@ ESP__FN void esp__stats_json_strategy(const esp_ctx *ctx, esp__text *t) {
     for (uint32_t i = 0; i < s->n_units; i++) {
         if (!esp__stats_first_with(ctx, i)) continue;
         if (n++) esp__text_add(t, ",");
-        esp__put_string(t, s->units[i].codec->spec);
+        esp__json_string(t, s->units[i].codec->spec);
     }
     esp__text_add(t, "]");
     esp__stats_member(t, "text", s->text);
@@ -85,14 +87,14 @@ static void esp__stats_group(esp__text *t, const char *key, const char *const *n
     esp__text_add(t, ",\"%s\":{", key);
     for (uint32_t i = 0; i < n; i++) {
         esp__text_add(t, "%s\"%s\":", i ? "," : "", names[i]);
-        esp__put_double(t, (double)values[i] / divide, 12);
+        esp__json_double(t, (double)values[i] / divide, 12);
     }
     esp__text_add(t, "}");
 }
 
 static void esp__stats_us(esp__text *t, const char *key, double ns) {
     esp__text_add(t, ",\"%s\":", key);
-    esp__put_us(t, ns);
+    esp__json_us(t, ns);
 }
 
 /* What only an interval with steps has. */
@@ -105,13 +107,13 @@ static void esp__stats_json_steps(const esp__stats_sample *s, esp__text *t) {
                              a->intra_ns - b->intra_ns, a->inter_ns - b->inter_ns};
     const uint64_t bytes[] = {a->intra_bytes - b->intra_bytes, a->inter_bytes - b->inter_bytes};
     esp__text_add(t, ",\"step_us\":{\"mean\":");
-    esp__put_us(t, (double)(a->step_ns - b->step_ns) / steps);
+    esp__json_us(t, (double)(a->step_ns - b->step_ns) / steps);
     esp__text_add(t, ",\"median\":");
-    esp__put_us(t, esp__stats_quantile(s, 0.5));
+    esp__json_us(t, esp__stats_quantile(s, 0.5));
     esp__text_add(t, ",\"p90\":");
-    esp__put_us(t, esp__stats_quantile(s, 0.9));
+    esp__json_us(t, esp__stats_quantile(s, 0.9));
     esp__text_add(t, ",\"last\":");
-    esp__put_us(t, s->last_ns);
+    esp__json_us(t, s->last_ns);
     esp__text_add(t, "}");
     esp__stats_us(t, "backward_us", (double)(a->backward_ns - b->backward_ns) / steps);
     esp__stats_us(t, "exposed_communication_us",
@@ -128,11 +130,11 @@ static void esp__stats_json_tensors(const esp_ctx *ctx, const esp__stats_sample 
         const esp_tensor_stats *x = &s->tensors[i];
         if (!x->samples || x->samples == s->seen[i].samples) continue;
         esp__text_add(t, "%s{\"name\":", n++ ? "," : ",\"tensors\":[");
-        esp__put_string(t, ctx->model.tensors[i].name);
+        esp__json_string(t, ctx->model.tensors[i].name);
         esp__text_add(t, ",\"error\":");
-        esp__put_double(t, x->error, 6);
+        esp__json_double(t, x->error, 6);
         esp__text_add(t, ",\"feedback\":");
-        esp__put_double(t, x->feedback, 6);
+        esp__json_double(t, x->feedback, 6);
         esp__text_add(t, ",\"samples\":%u}", x->samples);
     }
     if (n) esp__text_add(t, "]");

@@ -1,18 +1,19 @@
 /* stats_prometheus.c: statistics in Prometheus' text format (version 0.0.4): counters since the start, and the last interval's
  * step times. Must not know when they are written or where to. */
+#include "espresso_impl/base/json.h"
 #include "espresso_impl/observe/stats.h"
 
 /* A label's value: backslash, quote and newline are escaped, all else is UTF-8 as it is. */
 static void esp__prom_label(esp__text *t, const char *name, const char *value) {
     esp__text_add(t, ",%s=\"", name);
     for (const unsigned char *p = (const unsigned char *)value; *p;) {
-        int n = esp__utf8_bytes(p);
+        size_t n = esp__utf8_bytes(p);
         if (*p == '\n')
             esp__text_add(t, "\\n");
         else if (*p == '"' || *p == '\\')
             esp__text_add(t, "\\%c", *p);
         else
-            esp__text_add(t, "%.*s", n ? n : 3, n ? (const char *)p : "\xef\xbf\xbd");
+            esp__text_add(t, "%.*s", n ? (int)n : 3, n ? (const char *)p : "\xef\xbf\xbd");
         p += n ? n : 1;
     }
     esp__text_add(t, "\"");
@@ -28,7 +29,7 @@ static void esp__prom_value(const esp_ctx *ctx, esp__text *t, const char *name, 
     esp__text_add(t, "%s{rank=\"%d\"", name, ctx->job.rank);
     if (label) esp__prom_label(t, label, is);
     esp__text_add(t, "} ");
-    esp__put_double(t, value, 15);
+    esp__json_double(t, value, 15);
     esp__text_add(t, "\n");
 }
 

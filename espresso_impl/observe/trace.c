@@ -1,12 +1,14 @@
 /* trace.c: the measured timeline: events of one rank are kept in memory taken at the start, sent to rank 0 at the end, and
  * written as Chrome/Perfetto trace JSON. Must not know what the events mean: a lane, a label, a time. */
+#include "espresso_impl/base/file.h"
+#include "espresso_impl/base/json.h"
 #include <errno.h>
 #include <stdatomic.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { ESP__LABEL_MAX = 104, ESP__LABELS_MIN = 1024, ESP__LABELS_MAX = 65536, ESP__TRACE_MAGIC = 0x54505345 };
+enum { ESP__TRACE_TEXT = 1 << 16 }; /* the file gets that much at a time */
 static const char *const esp__lane_names[ESP__LANES] = {"compute", "cpu", "intra", "inter"};
 
 /* Labels are copied, each once: a change of strategy frees the ops that they came from. */
@@ -112,8 +114,9 @@ ESP__FN esp_status esp__trace_pack(esp_ctx *ctx, esp__trace *t, void **data, uin
 /* ---- the file, on rank 0 ---- */
 struct esp__trace_file {
     esp_ctx *ctx;
-    char *path, *temporary;
-    FILE *f;
+    char *path;
+    esp__file to;
+    esp__text text; /* what is not yet in the file */
     int any, failed;
     uint64_t origin_ns; /* of the first rank written: times count from there */
     int64_t wall_ns;
@@ -121,73 +124,47 @@ struct esp__trace_file {
 
 static void esp__trace_file_free(esp__trace_file *f) {
     esp_ctx *ctx = f->ctx;
-    if (f->f) fclose(f->f);
+    esp__file_drop(&f->to);
+    esp__text_free(&f->text);
     esp__strfree(ctx, f->path);
-    esp__strfree(ctx, f->temporary);
     esp__free(ctx, f);
 }
 
 /* Says now, and not after hours of training, that the file cannot be written. Nothing stays on disk until it is. */
 ESP__FN esp_status esp__trace_file_open(esp_ctx *ctx, const char *path, esp__trace_file **out) {
     esp__trace_file *f = (esp__trace_file *)esp__alloc(ctx, sizeof *f);
-    char temporary[4096];
-    struct stat st;
-    esp_status s = f ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "no memory for the trace file");
     *out = NULL;
-    if (s != ESP_OK) return s;
+    if (!f) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the trace file");
     f->ctx = ctx;
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.tmp%ld", path, (long)getpid()) >= sizeof temporary)
-        s = esp__fail(ctx, ESP_E_ARG, "the trace file's name is too long (ESPRESSO_TRACE or esp_config.trace)");
     f->path = esp__strdup(ctx, path);
-    f->temporary = esp__strdup(ctx, temporary);
-    if (s == ESP_OK && (!f->path || !f->temporary)) s = esp__fail(ctx, ESP_E_NOMEM, "no memory for the trace file");
-    if (s == ESP_OK && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        s = esp__fail(ctx, ESP_E_ARG, "the trace %s is a directory: give the name of a file (ESPRESSO_TRACE)", path);
-    } else if (s == ESP_OK && !(f->f = fopen(temporary, "we"))) {
-        s = esp__fail(ctx, ESP_E_ARG, "cannot write the trace %s: %s (ESPRESSO_TRACE or esp_config.trace)", temporary,
-                      strerror(errno));
-    } else if (s == ESP_OK) {
-        fclose(f->f);
-        f->f = NULL;
-        unlink(temporary);
-    }
-    if (s == ESP_OK)
+    int error = f->path ? esp__file_check(path) : ENOMEM;
+    if (!error) {
         *out = f;
-    else
-        esp__trace_file_free(f);
-    return s;
-}
-
-/* Bytes of the UTF-8 character at `s`, 0 if it is not one (a label may be cut in the middle of one). */
-static int esp__utf8_bytes(const unsigned char *s) {
-    int n = *s < 0x80 ? 1 : (*s & 0xe0) == 0xc0 ? 2 : (*s & 0xf0) == 0xe0 ? 3 : (*s & 0xf8) == 0xf0 ? 4 : 0;
-    for (int i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    return n;
-}
-
-static void esp__json_string(FILE *f, const char *s) {
-    fputc('"', f);
-    while (*s) {
-        unsigned char c = (unsigned char)*s;
-        int n = esp__utf8_bytes((const unsigned char *)s);
-        if (c == '"' || c == '\\')
-            fprintf(f, "\\%c", c);
-        else if (c < 0x20)
-            fprintf(f, "\\u%04x", c);
-        else if (n)
-            fwrite(s, 1, (size_t)n, f);
-        else
-            fputs("\\ufffd", f);
-        s += n ? n : 1;
+        return ESP_OK;
     }
-    fputc('"', f);
+    esp__trace_file_free(f);
+    if (error == ENOMEM) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the trace file");
+    if (error == ENAMETOOLONG)
+        return esp__fail(ctx, ESP_E_ARG, "the trace file's name is too long (ESPRESSO_TRACE or esp_config.trace)");
+    if (error == EISDIR)
+        return esp__fail(ctx, ESP_E_ARG, "the trace %s is a directory: give the name of a file (ESPRESSO_TRACE)", path);
+    return esp__fail(ctx, ESP_E_ARG, "cannot write the trace %s: %s (ESPRESSO_TRACE or esp_config.trace)", path,
+                     strerror(error));
+}
+
+/* Hands the text over to the file. */
+static void esp__trace_file_flush(esp__trace_file *f) {
+    esp__text *t = &f->text;
+    if (t->failed && !f->failed) f->failed = ENOMEM;
+    if (!f->failed) esp__file_put(&f->to, t->data, t->len);
+    t->len = 0;
 }
 
 /* Nanoseconds as the format's microseconds. */
-static void esp__json_us(FILE *f, const char *key, int64_t ns) {
+static void esp__trace_put_us(esp__text *t, const char *key, int64_t ns) {
     uint64_t u = ns < 0 ? (uint64_t)-ns : (uint64_t)ns;
-    fprintf(f, ",\"%s\":%s%llu.%03u", key, ns < 0 ? "-" : "", (unsigned long long)(u / 1000), (unsigned)(u % 1000));
+    esp__text_add(t, ",\"%s\":%s%llu.%03u", key, ns < 0 ? "-" : "", (unsigned long long)(u / 1000),
+                  (unsigned)(u % 1000));
 }
 
 /* Ids count from 1: viewers take process 0 for the idle one. Thread ids differ over all ranks. */
@@ -196,18 +173,21 @@ static unsigned esp__trace_tid(int32_t rank, uint32_t lane) { return ((unsigned)
 
 static void esp__trace_file_names(esp__trace_file *f, int32_t rank, int32_t machine) {
     unsigned pid = esp__trace_pid(rank);
-    fprintf(f->f,
-            "%s\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,\"args\":{\"name\":\"rank %d (machine %d)\"}}",
-            f->any ? "," : "", pid, (int)rank, (int)machine);
-    fprintf(f->f, ",\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%u,\"args\":{\"sort_index\":%d}}", pid,
-            (int)rank);
+    esp__text_add(
+        &f->text,
+        "%s\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,\"args\":{\"name\":\"rank %d (machine %d)\"}}",
+        f->any ? "," : "", pid, (int)rank, (int)machine);
+    esp__text_add(&f->text, ",\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%u,\"args\":{\"sort_index\":%d}}",
+                  pid, (int)rank);
     for (uint32_t lane = 0; lane < ESP__LANES; lane++) {
         unsigned tid = esp__trace_tid(rank, lane);
-        fprintf(f->f, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"%s\"}}",
-                pid, tid, esp__lane_names[lane]);
-        fprintf(f->f,
-                ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,\"args\":{\"sort_index\":%u}}",
-                pid, tid, (unsigned)lane);
+        esp__text_add(&f->text,
+                      ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"%s\"}}",
+                      pid, tid, esp__lane_names[lane]);
+        esp__text_add(
+            &f->text,
+            ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,\"args\":{\"sort_index\":%u}}", pid,
+            tid, (unsigned)lane);
     }
     f->any = 1;
 }
@@ -215,15 +195,15 @@ static void esp__trace_file_names(esp__trace_file *f, int32_t rank, int32_t mach
 static void esp__trace_file_event(esp__trace_file *f, int32_t rank, const esp__event *e, const char *label,
                                   int64_t shift) {
     uint32_t lane = e->lane < ESP__LANES ? e->lane : 0;
-    fprintf(f->f, ",\n{\"ph\":\"X\",\"cat\":\"%s\",\"pid\":%u,\"tid\":%u", esp__lane_names[lane], esp__trace_pid(rank),
-            esp__trace_tid(rank, lane));
-    esp__json_us(f->f, "ts", (int64_t)(e->start_ns - f->origin_ns) + shift);
-    esp__json_us(f->f, "dur", e->end_ns > e->start_ns ? (int64_t)(e->end_ns - e->start_ns) : 0);
-    fputs(",\"name\":", f->f);
-    esp__json_string(f->f, label);
-    fprintf(f->f, ",\"args\":{\"step\":%u", (unsigned)e->step);
-    if (e->tensor != UINT32_MAX) fprintf(f->f, ",\"tensor\":%u", (unsigned)e->tensor);
-    fprintf(f->f, ",\"bytes\":%llu}}", (unsigned long long)e->bytes);
+    esp__text_add(&f->text, ",\n{\"ph\":\"X\",\"cat\":\"%s\",\"pid\":%u,\"tid\":%u", esp__lane_names[lane],
+                  esp__trace_pid(rank), esp__trace_tid(rank, lane));
+    esp__trace_put_us(&f->text, "ts", (int64_t)(e->start_ns - f->origin_ns) + shift);
+    esp__trace_put_us(&f->text, "dur", e->end_ns > e->start_ns ? (int64_t)(e->end_ns - e->start_ns) : 0);
+    esp__text_add(&f->text, ",\"name\":");
+    esp__json_string(&f->text, label);
+    esp__text_add(&f->text, ",\"args\":{\"step\":%u", (unsigned)e->step);
+    if (e->tensor != UINT32_MAX) esp__text_add(&f->text, ",\"tensor\":%u", (unsigned)e->tensor);
+    esp__text_add(&f->text, ",\"bytes\":%llu}}", (unsigned long long)e->bytes);
 }
 
 /* One rank's events. Its clock may be another machine's: then the times of day are brought together. */
@@ -239,12 +219,9 @@ ESP__FN void esp__trace_file_rank(void *file, int32_t rank, const void *data, ui
         h.n_events > (bytes - h.n_labels * ESP__LABEL_MAX) / sizeof(esp__event))
         return;
     events = at + h.n_labels * ESP__LABEL_MAX;
-    if (!f->f && !(f->f = fopen(f->temporary, "we"))) {
-        f->failed = errno;
-        return;
-    }
+    if (!f->to.to && (f->failed = esp__file_open(&f->to, f->path)) != 0) return;
     if (!f->any) {
-        fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", f->f);
+        esp__text_add(&f->text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
         f->origin_ns = h.origin_ns;
         f->wall_ns = h.wall_ns;
     }
@@ -258,19 +235,17 @@ ESP__FN void esp__trace_file_rank(void *file, int32_t rank, const void *data, ui
         if (e.label < h.n_labels) memcpy(label, at + (uint64_t)e.label * ESP__LABEL_MAX, sizeof label);
         label[sizeof label - 1] = 0;
         esp__trace_file_event(f, rank, &e, label, shift);
+        if (f->text.len > ESP__TRACE_TEXT) esp__trace_file_flush(f);
     }
+    esp__trace_file_flush(f);
 }
 
 ESP__FN esp_status esp__trace_file_close(esp__trace_file *f) {
     esp_status s = ESP_OK;
     if (!f) return ESP_OK;
-    if (f->f) {
-        fputs("\n]}\n", f->f);
-        if (fflush(f->f) != 0 || ferror(f->f)) f->failed = errno ? errno : EIO;
-        if (fclose(f->f) != 0 && !f->failed) f->failed = errno;
-        f->f = NULL;
-        if (!f->failed && rename(f->temporary, f->path) != 0) f->failed = errno;
-        if (f->failed) unlink(f->temporary);
+    if (f->to.to && !f->failed) {
+        esp__file_put(&f->to, "\n]}\n", 4);
+        f->failed = esp__file_close(&f->to);
     }
     if (f->failed) {
         s = esp__fail(f->ctx, ESP_E_DEVICE, "cannot write the trace %s: %s", f->path, strerror(f->failed));

@@ -1,4 +1,5 @@
 /* model.c: model files: tensors in backward order with their times. Must not know what the planner makes of them. */
+#include "espresso_impl/base/json.h"
 
 static const char *const files_model_keys[] = {
     "espresso",   "model",  "source", "forward_us", "forward_is", "update_us", "dtype",   "batch",
@@ -172,12 +173,12 @@ ESP__FN void esp__model_free(esp__model_file *f) {
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 static void files_put_tensor(esp__text *t, const esp_plan_tensor *x, const esp__model_more *more) {
     esp__text_add(t, "    {\"name\": ");
-    files_put_string(t, x->name);
+    esp__json_string(t, x->name);
     esp__text_add(t, ", \"elements\": %llu, \"compute_us\": ", (unsigned long long)x->elements);
     files_put_us(t, x->compute_ns);
     if (x->keep) {
         esp__text_add(t, ", \"keep\": ");
-        files_put_string(t, x->keep);
+        esp__json_string(t, x->keep);
     }
     for (uint32_t k = 0; more && k < more->n_shape; k++)
         esp__text_add(t, "%s%llu%s", k ? ", " : ", \"shape\": [", (unsigned long long)more->shape[k],

@@ -1,5 +1,6 @@
 /* strategy.c: a strategy taken apart into tensors, units and order, from its text and to its text. Must not know the format:
  * espresso_impl/strategy/text.c does. */
+#include "espresso_impl/base/json.h"
 
 typedef struct files_tensor {
     const char *name;
@@ -77,8 +78,8 @@ static void files_read_strategy_text(files_input *in, const files_place *root, v
     const esp__strategy_lines to = {s, files_text_comment, files_text_tensor, files_text_unit, files_text_entry};
     char *text = esp__pool_text(&s->pool, in->text);
     (void)root;
-    for (const unsigned char *p = (const unsigned char *)text; *p; p += files_utf8(p))
-        if (!files_utf8(p)) {
+    for (const unsigned char *p = (const unsigned char *)text; *p; p += esp__utf8_bytes(p))
+        if (!esp__utf8_bytes(p)) {
             in->status = esp__fail(NULL, ESP_E_ARG, "%s:%d: expected UTF-8: JSON knows no other text", in->name,
                                    files_json_line(text, (size_t)(p - (const unsigned char *)text)));
             longjmp(in->fail, 2);

@@ -1,12 +1,13 @@
 /* strategy_json.c: a strategy as JSON, for scripts, and back without loss. Must not know the text form: strategy.c does. */
+#include "espresso_impl/base/json.h"
 
 /* ---- writing JSON ---------------------------------------------------------------------------------------------------- */
 static void files_put_unit(esp__text *t, const esp_plan_unit *u) {
     esp__text_add(t, "    {\"first\": %u, \"tensors\": %u, \"begin\": %llu, \"elements\": %llu, \"codec\": ", u->first,
                   u->n_tensors, (unsigned long long)u->begin, (unsigned long long)u->elements);
-    files_put_string(t, u->codec);
+    esp__json_string(t, u->codec);
     esp__text_add(t, ", \"option\": ");
-    files_put_string(t, u->option);
+    esp__json_string(t, u->option);
 }
 
 /* What the plan expects of each unit: the first and the last op. */
@@ -54,7 +55,7 @@ static void files_put_comments(const files_strategy *s, esp__text *t) {
     esp__text_add(t, "  \"comments\": [");
     for (uint32_t i = 0; i < s->n_comments; i++) {
         esp__text_add(t, i ? ",\n    " : "\n    ");
-        files_put_string(t, s->comments[i]);
+        esp__json_string(t, s->comments[i]);
     }
     esp__text_add(t, s->n_comments ? "\n  ],\n" : "],\n");
 }
@@ -76,7 +77,7 @@ static void files_put_strategy(files_strategy *s, const esp_plan *plan, esp__tex
     esp__text_add(t, "  \"tensors\": [\n");
     for (uint32_t i = 0; i < s->n_tensors; i++) {
         esp__text_add(t, "    {\"name\": ");
-        files_put_string(t, s->tensors[i].name);
+        esp__json_string(t, s->tensors[i].name);
         esp__text_add(t, ", \"elements\": %llu}%s\n", (unsigned long long)s->tensors[i].elements,
                       i + 1 < s->n_tensors ? "," : "");
     }

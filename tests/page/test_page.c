@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <unistd.h>
-#include "espresso.h"
+#include "tests/common/library.h"
 #include "tools/page/page.c"
 #include "page_data.h"
 #include "page_open.h"

@@ -1,5 +1,6 @@
 /* test_replay.c: `espresso replay`: both modes run real ranks to the end, say the same in all forms, refuse what would measure
  * something else, and leave nothing behind when a rank dies. No test depends on how long anything took. */
+#include "espresso_impl/base/cores.h"
 #include "tests/tools/plan_files.h"
 
 /* Gaps of 200 us and more; a hundredth of its elements is enough to compress. */
@@ -152,7 +153,7 @@ static void refused(void **state) {
     check(REPLAY("--model", in_dir("hurried.json"), "--mode", "model", "--force", "--steps", "1"), 0, 0, "--force");
     /* twice as many ranks that compute as there are cores: too many, however long the rest takes */
     char n[16];
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const long cores = (long)esp__cores();
     snprintf(n, sizeof n, "%ld", 2 * cores);
     if (cores > 8) return; /* that many processes are no test of this */
     check(REPLAY("--model", in_dir("slow.json"), "--compute", "busy", "-n", n, "--machines", "2", "--strategy", "fp32"),

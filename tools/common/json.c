@@ -1,5 +1,6 @@
-/* json.c: writes JSON to a text, piece by piece: commas and places are done here, strings by the planner's files.
+/* json.c: writes JSON to a text, piece by piece: commas and places are done here, strings by the library's.
  * Must not know what is written. */
+#include "espresso_impl/base/json.h"
 
 typedef struct tool_json {
     esp__text text;
@@ -11,7 +12,7 @@ typedef struct tool_json {
 static void json_key(tool_json *j, const char *key) {
     if (j->depth) esp__text_add(&j->text, "%s\n%*s", j->more ? "," : "", 2 * j->depth, "");
     if (key) {
-        files_put_string(&j->text, key);
+        esp__json_string(&j->text, key);
         esp__text_add(&j->text, ": ");
     }
     j->more = 1;
@@ -34,7 +35,7 @@ static void json_close(tool_json *j, char bracket) {
 static void json_text(tool_json *j, const char *key, const char *value) {
     json_key(j, key);
     if (value)
-        files_put_string(&j->text, value);
+        esp__json_string(&j->text, value);
     else
         esp__text_add(&j->text, "null");
 }

@@ -1,5 +1,6 @@
 /* page.c: writes the timeline's page, the comparison's page and the trace. The pages' own sources are in page/; their data
  * is JSON inside them. Must not know how a plan is made. */
+#include "espresso_impl/base/json.h"
 #include "tools/page/page.h"
 #include "tools/page/page.inc"
 #include <inttypes.h>
@@ -10,36 +11,10 @@ static const char *const page_lanes[] = {"compute", "cpu", "intra", "inter"};
 enum { PAGE_LANES = 4 };
 
 /* ---- JSON that is safe inside <script>: no markup can begin or end in it ------------------------------------------- */
-/* Length of the UTF-8 sequence at `s`, 0 if it is none. */
-static size_t page_utf8(const unsigned char *s) {
-    uint32_t c;
-    size_t n = s[0] < 0x80                   ? 1
-               : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
-               : (s[0] & 0xf0) == 0xe0       ? 3
-               : s[0] >= 0xf0 && s[0] < 0xf5 ? 4
-                                             : 0;
-    if (n < 2) return n;
-    c = s[0] & (0x7fu >> n);
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80) return 0;
-        c = c << 6 | (s[i] & 0x3fu);
-    }
-    if (n == 3 && (c < 0x800 || (c >= 0xd800 && c < 0xe000))) return 0;
-    return n == 4 && (c < 0x10000 || c > 0x10ffff) ? 0 : n;
-}
-
 static void page_text(FILE *to, const char *text) {
+    char one[ESP__JSON_CHAR];
     fputc('"', to);
-    for (const unsigned char *s = (const unsigned char *)(text ? text : ""); *s;) {
-        size_t n = page_utf8(s);
-        if (n == 0)
-            fputs("\\ufffd", to), n = 1;
-        else if (n == 1 && (*s < 0x20 || *s == 0x7f || strchr("\"\\<>&", *s)))
-            fprintf(to, "\\u%04x", *s);
-        else
-            fwrite(s, 1, n, to);
-        s += n;
-    }
+    for (const char *s = text ? text : ""; *s;) fwrite(one, 1, esp__json_char(&s, "\"\\<>&\n\x7f", one), to);
     fputc('"', to);
 }
 

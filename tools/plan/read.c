@@ -1,5 +1,6 @@
 /* read.c: the model, codecs and system that the flags name, from files or from what comes along. Must not know what
  * they are planned for. */
+#include "espresso_impl/base/file.h"
 #include <fnmatch.h>
 
 static int plan_read_model(plan_inputs *in) {

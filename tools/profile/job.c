@@ -1,5 +1,7 @@
 /* job.c: the parts of a profile that do not depend on what is measured: flags, starting the ranks, the time allowed,
  * what else the machine did meanwhile. */
+#include "espresso_impl/base/file.h"
+#include "espresso_impl/base/machine.h"
 #include "tools/profile/profile.h"
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -56,20 +58,9 @@ static int profile_check_out(const profile_job *j, const char *path) {
     return error ? tool_fail(j->command, "-o %s: cannot be written: %s", path, strerror(error)) : TOOL_OK;
 }
 
-/* Bytes that can be had without swapping. */
-static double profile_memory(void) {
-    char line[256];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "re");
-    while (f && fgets(line, sizeof line, f) && sscanf(line, "MemAvailable: %llu", &kib) != 1) {
-    }
-    if (f) fclose(f);
-    return kib ? (double)kib * 1024 : 1e18;
-}
-
 /* Sizes that half of the memory has no room for are left out. `each`: bytes a rank needs for one of a size. */
 static int profile_fit_memory(profile_job *j, double each) {
-    const double room = profile_memory() / 2;
+    const double there = esp__machine_memory(), room = there > 0 ? there / 2 : 1e18;
     const uint32_t asked = j->n_sizes;
     while (j->n_sizes && (double)j->sizes[j->n_sizes - 1] * each * (double)j->n > room) j->n_sizes--;
     if (!j->n_sizes)
@@ -107,25 +98,6 @@ static int profile_start(const profile_job *j, const char *what, int argc, char 
 }
 
 /* ---- being one ----------------------------------------------------------------------------------------------------------------- */
-/* All, busy and stolen time of the machine, and this process's; nanoseconds. */
-static void profile_cpu_time(double ns[4]) {
-    unsigned long long v[8] = {0};
-    struct rusage own;
-    const double tick = 1e9 / (double)sysconf(_SC_CLK_TCK);
-    FILE *f = fopen("/proc/stat", "re");
-    memset(ns, 0, 4 * sizeof *ns);
-    if (f && fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &v[6],
-                    &v[7]) == 8) {
-        for (int i = 0; i < 8; i++) ns[0] += tick * (double)v[i];
-        ns[1] = ns[0] - tick * (double)(v[3] + v[4] + v[7]);
-        ns[2] = tick * (double)v[7];
-    }
-    if (f) fclose(f);
-    if (getrusage(RUSAGE_SELF, &own) == 0)
-        ns[3] = 1e9 * (double)(own.ru_utime.tv_sec + own.ru_stime.tv_sec) +
-                1e3 * (double)(own.ru_utime.tv_usec + own.ru_stime.tv_usec);
-}
-
 static esp_status profile_open(profile_job *j) {
     static const char *const unwanted[] = {"ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_TRACE", "ESPRESSO_STATS",
                                            "ESPRESSO_PROFILE"};
@@ -141,7 +113,7 @@ static esp_status profile_open(profile_job *j) {
     j->survey = tool_realloc(NULL, sizeof *j->survey);
     memset(j->survey, 0, sizeof *j->survey);
     esp__cpu_name(j->device, sizeof j->device);
-    profile_cpu_time(j->cpu_ns);
+    j->begun = esp__machine_time_now();
     j->begun_ns = esp__now_ns();
     return ESP_OK;
 }
@@ -172,15 +144,17 @@ static void profile_say(const profile_job *j, double done, const char *what) {
 
 /* What else the machine did meanwhile. Collective. */
 static esp_status profile_noise(profile_job *j) {
-    double now[4], own = 0, *all = tool_realloc(NULL, (size_t)j->ctx->job.size * sizeof *all);
-    profile_cpu_time(now);
-    for (int i = 0; i < 4; i++) now[i] -= j->cpu_ns[i];
-    const esp_status s = esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, &now[3], all, sizeof *all);
+    esp__machine_time now = esp__machine_time_now();
+    const esp__machine_time *then = &j->begun;
+    double own = 0, *all = tool_realloc(NULL, (size_t)j->ctx->job.size * sizeof *all);
+    now.own -= then->own;
+    const esp_status s = esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, &now.own, all, sizeof *all);
     for (int32_t r = 0; r < j->ctx->job.size && !s; r++) own += all[r];
     free(all);
-    if (now[0] > 0) {
-        j->others = now[1] > own ? (now[1] - own) / now[0] : 0;
-        j->stolen = now[2] / now[0];
+    const double whole = now.all - then->all, busy = now.busy - then->busy;
+    if (whole > 0) {
+        j->others = busy > own ? (busy - own) / whole : 0;
+        j->stolen = (now.stolen - then->stolen) / whole;
     }
     j->spread = j->survey->noise;
     j->noisy = j->others > PROFILE_NOISY_OTHERS || j->stolen > PROFILE_NOISY_STOLEN || j->spread > PROFILE_NOISY_SPREAD;

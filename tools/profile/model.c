@@ -1,5 +1,6 @@
 /* model.c: `espresso profile model`: runs the user's trainer until it has recorded its own times (ESPRESSO_PROFILE), ends
  * it, and shows them. Must not know how the library records. */
+#include "espresso_impl/base/file.h"
 
 enum { MODEL_GRACE_MS = 5000, MODEL_SILENCE_MS = 30000, MODEL_LOOK_MS = 100 };
 enum { MODEL_N, MODEL_MACHINES, MODEL_INTER, MODEL_STEPS, MODEL_SKIP, MODEL_NAME, MODEL_O, MODEL_KEEP };

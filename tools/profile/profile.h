@@ -1,5 +1,7 @@
 /* profile.h: what the files of `espresso profile codecs` and `espresso profile links` share. The command starts ranks of itself
  * (ranks.c); all of them measure (espresso_impl/costs/costs.h), rank 0 writes. */
+#include "espresso_impl/base/machine.h"
+
 #ifndef ESPRESSO_TOOLS_PROFILE_H
 #define ESPRESSO_TOOLS_PROFILE_H
 
@@ -25,7 +27,7 @@ typedef struct profile_job {
     esp_ctx *ctx;
     esp__survey *survey;
     uint64_t begun_ns;
-    double cpu_ns[4]; /* when it began: all, busy, stolen of the machine; this process */
+    esp__machine_time begun;
     double others, stolen, spread;
     int noisy;
     char device[128];

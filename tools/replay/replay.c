@@ -1,5 +1,6 @@
 /* replay.c: `espresso replay`: runs a model's timing with real buffers on ranks of its own and holds what was predicted against
  * what was measured. The files replay_*.c are its parts. This one: flags, and the command that starts the ranks. */
+#include "espresso_impl/base/cores.h"
 #include "tools/replay/replay.h"
 
 enum {
@@ -131,7 +132,7 @@ static int replay_complete(replay_run *r) {
     if (!r->steps) r->steps = REPLAY_STEPS;
     r->job.n = (int)r->n;
     r->job.machines = (int)r->machines;
-    r->job.cores = replay_cores();
+    r->job.cores = esp__cores();
     r->n_given = r->in.n_codecs;
     const int status = replay_list(r);
     if (status == TOOL_OK) replay_add_fp16(r);

@@ -2,6 +2,7 @@
  * every strategy in turn, rank 0 gathers and writes. */
 #ifndef ESPRESSO_TOOLS_REPLAY_H
 #define ESPRESSO_TOOLS_REPLAY_H
+#include "espresso_impl/base/machine.h"
 #include "espresso_impl/costs/costs.h"
 #include "espresso_impl/clocked/clocked.h"
 
@@ -109,15 +110,10 @@ static void replay_dispatch_add(replay_dispatch *d, const replay_strategy *s); /
 static double replay_slower(replay_dispatch *d);
 static void replay_dispatch_take(replay_dispatch *d, double out[ESP__LANES]);
 /* machine.c */
-typedef struct replay_cpu_time {
-    double busy, stolen, all; /* seconds of all cores */
-    double own;               /* of all ranks         */
-} replay_cpu_time;
-static uint32_t replay_cores(void);
 static int replay_memory_fits(const replay_run *r);
-static esp_status replay_cpu_now(const replay_run *r, replay_cpu_time *out);
+static esp_status replay_cpu_now(const replay_run *r, esp__machine_time *out); /* own: of all ranks */
 static void replay_say(const replay_run *r, const char *fmt, ...) ESP__PRINTF(2, 3);
-static double replay_stolen(const replay_cpu_time *from, const replay_cpu_time *to);
+static double replay_stolen(const esp__machine_time *from, const esp__machine_time *to);
 /* survey.c */
 static esp_status replay_survey_rough(replay_run *r); /* enough to choose scales by */
 static esp_status replay_survey_links(replay_run *r);

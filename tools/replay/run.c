@@ -1,5 +1,6 @@
 /* run.c: what one rank does from its start to its end: measures, waits for rank 0's plans, runs all strategies in turn,
  * round by round, and gives rank 0 what it measured. Must not know how results are shown. */
+#include "espresso_impl/base/machine.h"
 #include "tools/replay/replay.h"
 
 /* ---- rank 0 decides, all follow ---------------------------------------------------------------------------------------- */
@@ -252,7 +253,7 @@ static esp_status replay_open(replay_run *r) {
 }
 
 static esp_status replay_measured_rounds(replay_run *r) {
-    replay_cpu_time from, to;
+    esp__machine_time from, to;
     esp_status s = replay_cpu_now(r, &from);
     if (!s) s = replay_rounds(r);
     if (!s) s = replay_cpu_now(r, &to);

@@ -1,5 +1,6 @@
 /* spawn.c: finds the program and starts one process a rank, and the guard that outlives a killed launcher.
  * Must not know what becomes of the ranks later. */
+#include "espresso_impl/base/cores.h"
 #include "tools/run/run.h"
 #include <sched.h>
 
@@ -74,11 +75,9 @@ static long run_workers(const run_plan *p, long cores) {
  * jobs do. ESPRESSO_TOKENS=off leaves them out. */
 static int run_tokens_open(run_job *j) {
     const char *said = getenv("ESPRESSO_TOKENS");
-    cpu_set_t set;
-    long cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
+    const long cores = (long)esp__cores();
     j->tokens[0] = j->tokens[1] = -1;
     if (said && !strcmp(said, "off")) return TOOL_OK;
-    if (cores < 1) cores = 1;
     long workers = run_workers(j->plan, cores), n = cores / workers;
     if (j->plan->n * workers <= cores) return TOOL_OK;
     if (pipe2(j->tokens, O_CLOEXEC | O_NONBLOCK) != 0)

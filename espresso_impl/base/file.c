@@ -1,0 +1,162 @@
+/* file.c: files that a reader sees whole or not at all. Must not know what is in them. */
+#include "espresso_impl/base/file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes) {
+    const char *at = (const char *)data;
+    while (bytes) {
+        ssize_t n = write(fd, at, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n ? errno : EIO;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+/* ---- temporary names -------------------------------------------------------------------------------------------------- */
+/* The writer of a temporary file holds a lock on it, which ends with its process. Removes a file that nobody holds. */
+static int esp__file_remove_left(const char *name) {
+    struct stat st;
+    int fd = open(name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW), removed = 0;
+    if (fd < 0) return 0;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0) removed = unlink(name) == 0;
+    close(fd);
+    return removed;
+}
+
+/* A new file, locked. 1: somebody took it for a left one between its making and its lock. */
+static int esp__file_create(const char *name, int *fd) {
+    struct stat st;
+    *fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (*fd < 0) return errno;
+    int held =
+        flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; /* other errors: no locks on this file system */
+    if (!held && fstat(*fd, &st) == 0 && st.st_nlink > 0) return 0;
+    close(*fd);
+    return EEXIST;
+}
+
+/* A new file beside f->path. Its descriptor, or -1 and errno. */
+static int esp__file_beside(esp__file *f) {
+    for (int i = 0; i < ESP__FILE_NAMES; i++) {
+        char number[16] = "";
+        int fd, error;
+        if (i) snprintf(number, sizeof number, "-%d", i);
+        if ((size_t)snprintf(f->temporary, sizeof f->temporary, "%s.tmp-espresso%s", f->path, number) >=
+            sizeof f->temporary) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        error = esp__file_create(f->temporary, &fd);
+        if (error == EEXIST && esp__file_remove_left(f->temporary)) error = esp__file_create(f->temporary, &fd);
+        if (!error) return fd;
+        errno = error;
+        if (error != EEXIST) return -1;
+    }
+    return -1;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------------- */
+/* Resolves links; *special: a pipe or a device, which is written to and not replaced. */
+static int esp__file_target(esp__file *f, const char *path, int *special) {
+    struct stat st;
+    int there = stat(path, &st) == 0;
+    memset(f, 0, sizeof *f);
+    *special = there && !S_ISREG(st.st_mode);
+    if (there && S_ISDIR(st.st_mode)) return EISDIR;
+    if (there && !*special && realpath(path, f->path)) return 0;
+    return (size_t)snprintf(f->path, sizeof f->path, "%s", path) < sizeof f->path ? 0 : ENAMETOOLONG;
+}
+
+ESP__FN int esp__file_open(esp__file *f, const char *path) {
+    int special, error = esp__file_target(f, path, &special);
+    if (error) return error;
+    int fd = special ? open(f->path, O_WRONLY | O_CLOEXEC | O_NONBLOCK) : esp__file_beside(f);
+    if (fd < 0) return errno;
+    if ((f->to = fdopen(fd, "w"))) return 0;
+    error = errno;
+    close(fd);
+    if (!special) unlink(f->temporary);
+    return error;
+}
+
+ESP__FN void esp__file_put(esp__file *f, const void *data, size_t bytes) {
+    if (f->error) return;
+    errno = 0;
+    if (bytes && fwrite(data, 1, bytes, f->to) != bytes) f->error = errno ? errno : EIO;
+}
+
+ESP__FN void esp__file_drop(esp__file *f) {
+    if (f->to) fclose(f->to);
+    if (f->temporary[0]) unlink(f->temporary);
+    f->to = NULL;
+    f->temporary[0] = 0;
+}
+
+ESP__FN int esp__file_sync(esp__file *f) {
+    int error = f->error;
+    if (!error && fflush(f->to) != 0) error = errno;
+    /* EINVAL: the file system has nothing to do for it */
+    if (!error && f->temporary[0] && fsync(fileno(f->to)) != 0 && errno != EINVAL) error = errno;
+    if (error) esp__file_drop(f);
+    return error;
+}
+
+/* The new name is in the folder: that must reach the disk too. Nothing is lost where it does not. */
+static void esp__file_sync_folder(char *path) {
+    char *slash = strrchr(path, '/');
+    if (slash) slash[slash == path] = 0;
+    int fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return;
+    fsync(fd);
+    close(fd);
+}
+
+ESP__FN int esp__file_rename(esp__file *f) {
+    if (f->temporary[0]) {
+        if (rename(f->temporary, f->path) != 0) {
+            int error = errno;
+            esp__file_drop(f);
+            return error;
+        }
+        f->temporary[0] = 0;
+        esp__file_sync_folder(f->path);
+    }
+    fclose(f->to); /* only here: the lock keeps the temporary file from others until it has its name */
+    f->to = NULL;
+    return 0;
+}
+
+ESP__FN int esp__file_close(esp__file *f) {
+    int error = esp__file_sync(f);
+    return error ? error : esp__file_rename(f);
+}
+
+ESP__FN int esp__file_replace(const char *path, const void *data, size_t bytes) {
+    esp__file f;
+    int error = esp__file_open(&f, path);
+    if (error) return error;
+    esp__file_put(&f, data, bytes);
+    return esp__file_close(&f);
+}
+
+ESP__FN int esp__file_check(const char *path) {
+    esp__file f;
+    int special, error = esp__file_target(&f, path, &special);
+    if (!error && special) return access(path, W_OK) == 0 ? 0 : errno;
+    if (!error) error = esp__file_open(&f, path);
+    if (!error) esp__file_drop(&f);
+    return error;
+}
+
+ESP__FN int esp__path_absolute(const char *path, char out[PATH_MAX]) {
+    char here[PATH_MAX];
+    int n = path[0] == '/' || !getcwd(here, sizeof here) ? snprintf(out, PATH_MAX, "%s", path)
+                                                         : snprintf(out, PATH_MAX, "%s/%s", here, path);
+    return n < PATH_MAX ? 0 : ENAMETOOLONG;
+}

@@ -1,0 +1,14 @@
+/* text.h: a string that grows. Must not know what is written. */
+#ifndef ESP__TEXT_H
+#define ESP__TEXT_H
+#include "espresso_impl/base/private.h"
+
+/* Zero is empty. */
+typedef struct esp__text {
+    char *data; /* NUL-terminated, or NULL while empty */
+    size_t len, cap;
+    int failed; /* an allocation failed: the text is not whole */
+} esp__text;
+ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) ESP__PRINTF(2, 3);
+ESP__FN void esp__text_free(esp__text *t);
+#endif

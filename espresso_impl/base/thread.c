@@ -1,0 +1,15 @@
+/* thread.c: the library's threads. Must not know what they do. */
+#include "espresso_impl/base/thread.h"
+#include <signal.h>
+
+ESP__FN int esp__thread_start(pthread_t *thread, void *(*body)(void *arg), void *arg) {
+    /* a fault that is blocked ends the process without the program's handler, and without its report */
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t others, before;
+    sigfillset(&others);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&others, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &others, &before); /* the new thread begins with this mask */
+    int error = pthread_create(thread, NULL, body, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}

@@ -1,0 +1,219 @@
+/* test_base_file.c: files that are there whole or not at all: what a reader sees, and what is left in the folder, when all goes
+ * well, when the disk is full, when a writer dies, and when several write one path. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "espresso_impl/base/file.c"
+#include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+static char folder[64], path[128];
+
+static int setup(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/test_base_file_XXXXXX");
+    if (!mkdtemp(folder)) return 1;
+    snprintf(path, sizeof path, "%s/f", folder);
+    return 0;
+}
+
+/* Names in the folder. */
+static int names(void) {
+    int n = 0;
+    DIR *d = opendir(folder);
+    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+static int teardown(void **state) {
+    char name[400];
+    DIR *d = opendir(folder);
+    (void)state;
+    for (struct dirent *e; (e = readdir(d));) {
+        snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
+        if (e->d_name[0] != '.' && unlink(name) != 0) rmdir(name);
+    }
+    closedir(d);
+    return rmdir(folder);
+}
+
+static const char *content(const char *name) {
+    static char text[64];
+    FILE *f = fopen(name, "r");
+    assert_non_null(f);
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    return text;
+}
+
+static void whole(void **state) {
+    struct stat st;
+    esp__file f;
+    (void)state;
+    assert_int_equal(esp__file_check(path), 0);
+    assert_int_equal(names(), 0);
+    const mode_t mask = umask(027);
+    assert_int_equal(esp__file_replace(path, "one", 3), 0);
+    umask(mask);
+    assert_string_equal(content(path), "one");
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0640);
+    assert_int_equal(esp__file_open(&f, path), 0);
+    esp__file_put(&f, "tw", 2);
+    esp__file_put(&f, "o", 1);
+    assert_string_equal(content(path), "one"); /* not yet */
+    assert_int_equal(esp__file_sync(&f), 0);
+    assert_string_equal(content(path), "one");
+    assert_int_equal(esp__file_rename(&f), 0);
+    assert_string_equal(content(path), "two");
+    esp__file_drop(&f); /* does nothing any more */
+    assert_int_equal(esp__file_open(&f, path), 0);
+    esp__file_put(&f, "three", 5);
+    esp__file_drop(&f);
+    assert_string_equal(content(path), "two");
+    assert_int_equal(names(), 1);
+}
+
+static void refused(void **state) {
+    char name[5000];
+    (void)state;
+    assert_int_equal(esp__file_replace(folder, "x", 1), EISDIR);
+    assert_int_equal(esp__file_check(folder), EISDIR);
+    snprintf(name, sizeof name, "%s/no/f", folder);
+    assert_int_equal(esp__file_replace(name, "x", 1), ENOENT);
+    assert_int_equal(esp__file_check(name), ENOENT);
+    memset(name, 'x', sizeof name);
+    name[4090] = 0;
+    assert_int_equal(esp__file_check(name), ENAMETOOLONG);
+    assert_int_equal(names(), 0);
+}
+
+/* The limit of a file's size stands for a full disk: write() takes a part, and then nothing. */
+static void full_disk(void **state) {
+    static char large[1 << 17];
+    const struct rlimit small = {1 << 16, RLIM_INFINITY}, all = {RLIM_INFINITY, RLIM_INFINITY};
+    esp__file f;
+    (void)state;
+    assert_int_equal(esp__file_replace(path, "old", 3), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const int once = esp__file_replace(path, large, sizeof large);
+    int opened = esp__file_open(&f, path);
+    for (int i = 0; i < 200; i++) esp__file_put(&f, large, 1000);
+    const int pieces = esp__file_close(&f);
+    setrlimit(RLIMIT_FSIZE, &all);
+    assert_int_equal(once, EFBIG);
+    assert_int_equal(opened, 0);
+    assert_int_equal(pieces, EFBIG);
+    assert_string_equal(content(path), "old");
+    assert_int_equal(names(), 1);
+    assert_int_equal(esp__file_write_all(open("/dev/full", O_WRONLY | O_CLOEXEC), "x", 1), ENOSPC);
+    assert_int_equal(esp__file_replace("/dev/full", "x", 1), ENOSPC); /* a device is written to */
+    assert_int_equal(esp__file_replace("/dev/null", "x", 1), 0);
+    struct stat st;
+    assert_true(stat("/dev/null", &st) == 0 && S_ISCHR(st.st_mode));
+}
+
+/* What a writer that was killed left is removed by the next one. */
+static void killed(void **state) {
+    (void)state;
+    const pid_t child = fork();
+    if (child == 0) {
+        esp__file f;
+        if (esp__file_open(&f, path)) _exit(1);
+        esp__file_put(&f, "half", 4);
+        fflush(f.to);
+        raise(SIGKILL);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(names(), 1); /* only the temporary file */
+    assert_int_equal(esp__file_replace(path, "new", 3), 0);
+    assert_string_equal(content(path), "new");
+    assert_int_equal(names(), 1);
+}
+
+/* Two writers at once: each one's file is whole, and the last to end has its name. */
+static void several(void **state) {
+    esp__file a, b;
+    (void)state;
+    assert_int_equal(esp__file_open(&a, path), 0);
+    assert_int_equal(esp__file_open(&b, path), 0);
+    assert_string_not_equal(a.temporary, b.temporary);
+    esp__file_put(&a, "a", 1);
+    esp__file_put(&b, "b", 1);
+    assert_int_equal(esp__file_sync(&a), 0);
+    assert_int_equal(esp__file_replace(path, "c", 1), 0); /* a third one takes neither for left */
+    assert_int_equal(esp__file_close(&b), 0);
+    assert_string_equal(content(path), "b");
+    assert_int_equal(esp__file_rename(&a), 0);
+    assert_string_equal(content(path), "a");
+    assert_int_equal(names(), 1);
+}
+
+/* A link in place of the path stays one; one in place of the temporary file is not followed. */
+static void links(void **state) {
+    char link[128], temporary[160], other[128];
+    struct stat st;
+    (void)state;
+    snprintf(link, sizeof link, "%s/link", folder);
+    snprintf(other, sizeof other, "%s/other", folder);
+    snprintf(temporary, sizeof temporary, "%s.tmp-espresso", path);
+    assert_int_equal(esp__file_replace(path, "one", 3), 0);
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(esp__file_replace(link, "two", 3), 0);
+    assert_true(lstat(link, &st) == 0 && S_ISLNK(st.st_mode));
+    assert_string_equal(content(path), "two");
+    assert_int_equal(esp__file_replace(other, "keep", 4), 0);
+    assert_int_equal(symlink(other, temporary), 0);
+    assert_int_equal(esp__file_replace(path, "three", 5), 0);
+    assert_string_equal(content(other), "keep");
+    assert_string_equal(content(path), "three");
+    assert_true(lstat(temporary, &st) == 0 && S_ISLNK(st.st_mode));
+}
+
+/* A pipe gets what there is; one that nobody reads holds nobody up. */
+static void pipes(void **state) {
+    char got[8] = "";
+    (void)state;
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(esp__file_check(path), 0);
+    assert_int_equal(esp__file_replace(path, "x", 1), ENXIO);
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    assert_int_equal(esp__file_replace(path, "text", 4), 0);
+    assert_int_equal(read(fd, got, sizeof got), 4);
+    close(fd);
+    assert_int_equal(names(), 1);
+}
+
+static void absolute(void **state) {
+    char out[PATH_MAX], want[PATH_MAX], here[PATH_MAX], far[PATH_MAX + 8];
+    (void)state;
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(chdir(folder), 0);
+    assert_int_equal(esp__path_absolute("x/y", out), 0);
+    snprintf(want, sizeof want, "%s/x/y", folder);
+    assert_string_equal(out, want);
+    assert_int_equal(esp__path_absolute("/x", out), 0);
+    assert_string_equal(out, "/x");
+    memset(far, 'x', sizeof far);
+    far[PATH_MAX - 1] = 0;
+    assert_int_equal(esp__path_absolute(far, out), ENAMETOOLONG);
+    assert_int_equal(chdir(here), 0);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(whole),   TEST(refused), TEST(full_disk), TEST(killed),
+                                       TEST(several), TEST(links),   TEST(pipes),     TEST(absolute)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

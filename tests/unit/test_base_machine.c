@@ -1,0 +1,127 @@
+/* test_base_machine.c: how many cores a process may use: those that it is bound to, and what its control groups give, of made-up
+ * groups of both versions; and facts of this machine. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "espresso_impl/base/machine.c"
+#include <errno.h>
+#include <sched.h>
+#include <sys/stat.h>
+
+static char root[64];
+
+static int setup(void **state) {
+    (void)state;
+    snprintf(root, sizeof root, "/tmp/test_base_machine_XXXXXX");
+    return mkdtemp(root) ? 0 : 1;
+}
+static int teardown(void **state) {
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    return system(command);
+}
+
+/* Writes root/name, and makes its folders. */
+static void put(const char *name, const char *text) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    for (char *p = path + strlen(root) + 1; (p = strchr(p, '/')); p++) {
+        *p = 0;
+        mkdir(path, 0700);
+        *p = '/';
+    }
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void bound(void **state) {
+    cpu_set_t before, one;
+    int first = 0;
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(esp__cores_bound(), CPU_COUNT(&before));
+    while (!CPU_ISSET(first, &before)) first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(esp__cores(), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    assert_in_range(esp__cores(), 1, (unsigned)CPU_COUNT(&before));
+}
+
+/* A container sees its own group as the root; else the group and all above it count. */
+static void version_2(void **state) {
+    (void)state;
+    assert_int_equal(esp__cores_given(root), 0); /* nothing is there */
+    put("proc/self/cgroup", "0::/\n");
+    assert_int_equal(esp__cores_given(root), 0);
+    put("sys/fs/cgroup/cpu.max", "max 100000\n");
+    assert_int_equal(esp__cores_given(root), 0);
+    put("sys/fs/cgroup/cpu.max", "300000 100000\n");
+    assert_int_equal(esp__cores_given(root), 3);
+    put("sys/fs/cgroup/cpu.max", "150000 100000\n");
+    assert_int_equal(esp__cores_given(root), 2);
+    put("sys/fs/cgroup/cpu.max", "1000 100000\n");
+    assert_int_equal(esp__cores_given(root), 1);
+    put("proc/self/cgroup", "0::/a.slice/b\n");
+    put("sys/fs/cgroup/cpu.max", "900000 100000\n");
+    put("sys/fs/cgroup/a.slice/cpu.max", "400000 100000\n");
+    put("sys/fs/cgroup/a.slice/b/cpu.max", "max 100000\n");
+    assert_int_equal(esp__cores_given(root), 4);
+    put("sys/fs/cgroup/a.slice/b/cpu.max", "200000 100000\n");
+    assert_int_equal(esp__cores_given(root), 2);
+    put("proc/self/cgroup", "0::/../b\n"); /* of a group outside: only what is seen counts */
+    assert_int_equal(esp__cores_given(root), 9);
+    put("sys/fs/cgroup/cpu.max", "nonsense\n");
+    assert_int_equal(esp__cores_given(root), 0);
+}
+
+static void version_1(void **state) {
+    (void)state;
+    put("proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/docker/7\n1:name=systemd:/\n0::/\n");
+    put("sys/fs/cgroup/memory/cpu.cfs_quota_us", "100000\n"); /* of another controller */
+    put("sys/fs/cgroup/memory/cpu.cfs_period_us", "100000\n");
+    put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+    put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(esp__cores_given(root), 0);
+    put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n"); /* the container's group, mounted as the root */
+    assert_int_equal(esp__cores_given(root), 3);
+    put("sys/fs/cgroup/cpu,cpuacct/docker/7/cpu.cfs_quota_us", "200000\n");
+    put("sys/fs/cgroup/cpu,cpuacct/docker/7/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(esp__cores_given(root), 2);
+}
+
+static void facts(void **state) {
+    char name[64];
+    (void)state;
+    const esp__machine_time t = esp__machine_time_now();
+    assert_true(t.all > 0 && t.busy > 0 && t.busy + t.stolen <= t.all && t.own > 0 && t.own < t.busy);
+    assert_true(esp__machine_memory() > 1 << 20);
+    esp__program_name(name, sizeof name);
+    assert_string_equal(name, program_invocation_short_name);
+    char boot[ESP__BOOT_ID], again[ESP__BOOT_ID];
+    esp__boot_id(boot);
+    esp__boot_id(again);
+    assert_true(!*boot || strlen(boot) == 36);
+    assert_string_equal(boot, again);
+    char tiny[5];
+    esp__program_name(tiny, sizeof tiny);
+    assert_memory_equal(tiny, name, 4);
+    assert_int_equal(strlen(tiny), 4);
+    esp__cpu_name(name, sizeof name);
+    assert_null(strchr(name, '\n'));
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(bound), TEST(version_2), TEST(version_1), TEST(facts)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,42 @@
+/* test_base_thread.c: a thread of the library takes no signal that is meant for the program, and still dies of its own faults. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "espresso_impl/base/thread.c"
+
+static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+
+static void *mask_of(void *arg) {
+    pthread_sigmask(SIG_SETMASK, NULL, (sigset_t *)arg);
+    return arg;
+}
+
+static void masks(void **state) {
+    sigset_t before, inside, after;
+    pthread_t t;
+    void *came = NULL;
+    (void)state;
+    sigemptyset(&before);
+    sigaddset(&before, SIGUSR2);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    assert_int_equal(esp__thread_start(&t, mask_of, &inside), 0);
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    pthread_join(t, &came);
+    assert_ptr_equal(came, &inside);
+    for (int s = 1; s <= SIGRTMAX; s++) {
+        int fault = s == SIGKILL || s == SIGSTOP || (s > SIGSYS && s < SIGRTMIN); /* these cannot be blocked */
+        for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) fault |= s == faults[i];
+        if (sigismember(&inside, s) != !fault) fail_msg("signal %d", s);
+        if (sigismember(&after, s) != (s == SIGUSR2)) fail_msg("signal %d of the starter", s);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(masks)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
