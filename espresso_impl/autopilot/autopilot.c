@@ -28,7 +28,7 @@ ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
 }
 
 ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     a->phase = phase;
     a->phase_steps = a->n_times = 0;
     if (phase == ESP__AUTO_MEASURE) {
@@ -42,24 +42,25 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
 /* Puts a strategy in force, and remembers that it was not the program that did. */
 ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
     esp_status s = esp_strategy_set(ctx, text);
-    ctx->autopilot->in_force = ctx->in_force.strategy.hash;
+    esp__autopilot_of(ctx)->in_force = ctx->in_force.strategy.hash;
     return s;
 }
 
-ESP__FN const char *esp__auto_phase(const esp_ctx *ctx) {
+/* In a word, for statistics. */
+static const char *esp__auto_phase(const esp__autopilot *a) {
     static const char *const words[] = {"warming up", "measuring", "planning", "flushing",
                                         "checking",   "checking",  "watching", "off"};
-    const esp__autopilot *a = ctx->autopilot;
-    if (!a) return NULL;
     return a->phase == ESP__AUTO_WATCH && a->stays ? "watching (stays with fp32)" : words[a->phase];
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------------------------- */
-ESP__FN esp_status esp__auto_open(esp_ctx *ctx, const char **spec) {
+/* "auto" or "auto:key=val,...": takes it apart; the first steps run with fp32. */
+static esp_status esp__auto_strategy(esp_ctx *ctx, void **self, const char **spec) {
     if (!*spec || strncmp(*spec, "auto", 4) || ((*spec)[4] && (*spec)[4] != ':')) return ESP_OK;
     esp__autopilot *a = esp__alloc(ctx, sizeof *a);
     if (!a) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
-    ctx->autopilot = a;
+    *self = a;
+    ctx->config.sample_errors = 1;
     a->every = 1;
     esp_status s = esp__auto_options_read(ctx, *spec, &a->opt);
     if (!s) s = esp__auto_codecs_read(ctx, ctx->config.codec_spec, &a->opt);
@@ -68,7 +69,7 @@ ESP__FN esp_status esp__auto_open(esp_ctx *ctx, const char **spec) {
 }
 
 static esp_status esp__auto_memory(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t n = ctx->model.n_tensors, ranks = (uint64_t)ctx->job.size, bits = (n + 7) / 8;
     a->times = esp__alloc(ctx, ESP__AUTO_TIMES * sizeof *a->times);
     a->sorted = esp__alloc(ctx, ESP__AUTO_TIMES * sizeof *a->sorted);
@@ -88,27 +89,39 @@ static esp_status esp__auto_memory(esp_ctx *ctx) {
                : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
 }
 
-ESP__FN esp_status esp__auto_start(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+/* Who has an autopilot waits for the others' after steps; where there is none, what was asked for may have any name. */
+static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lines) {
+    if (self)
+        esp__text_add(lines, "strategy %s, codecs %s\n", ctx->config.strategy_spec ? ctx->config.strategy_spec : "auto",
+                      ctx->config.codec_spec ? ctx->config.codec_spec : "none named");
+    else
+        esp__text_add(lines, "a strategy that is not auto\n");
+}
+
+static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
+    esp__autopilot *a = *self;
     if (!a) return ESP_OK;
     esp_status s = esp__auto_memory(ctx);
     if (s) return s;
     a->in_force = a->fp32 = ctx->in_force.strategy.hash;
     a->lossy = !a->opt.warmup;
     esp__auto_enter(ctx, ESP__AUTO_WARM);
+    ctx->steps.phase = esp__auto_phase(a);
     if (ctx->job.size == 1) {
         esp__auto_say(ctx, "one rank: there is nothing to synchronise; stays with fp32");
         a->stays = 1;
         a->phase = ESP__AUTO_OFF;
+        ctx->steps.phase = esp__auto_phase(a);
         return ESP_OK;
     }
     s = esp__auto_measure_open(ctx);
-    return s || !*a->opt.file ? s : esp__auto_reuse(ctx);
+    if (!s && *a->opt.file) s = esp__auto_reuse(ctx);
+    ctx->steps.phase = esp__auto_phase(a);
+    return s;
 }
 
-ESP__FN void esp__auto_close(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
-    if (!a) return;
+static void esp__auto_close(esp_ctx *ctx, void *self) {
+    esp__autopilot *a = self;
     esp__auto_job_free(ctx, a->job); /* its thread reads the survey */
     if (a->survey_open) esp__survey_close(ctx, &a->survey);
     esp__free(ctx, a->times);
@@ -126,18 +139,17 @@ ESP__FN void esp__auto_close(esp_ctx *ctx) {
     esp__strfree(ctx, a->before);
     esp__strfree(ctx, a->next);
     esp__free(ctx, a);
-    ctx->autopilot = NULL;
 }
 
-ESP__FN int esp__auto_chooses(const esp_ctx *ctx) {
-    const esp__autopilot *a = ctx->autopilot;
-    return a && a->phase != ESP__AUTO_OFF && a->in_force == ctx->in_force.strategy.hash;
+static int esp__auto_chose(const esp_ctx *ctx, const void *self) {
+    const esp__autopilot *a = self;
+    return a->phase != ESP__AUTO_OFF && a->in_force == ctx->in_force.strategy.hash;
 }
 
 /* A state was loaded, and with it the strategy that was in force when it was saved: that one is watched, if it compresses. */
-ESP__FN void esp__auto_loaded(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
-    if (!a || a->phase == ESP__AUTO_OFF) return;
+static void esp__auto_loaded(esp_ctx *ctx, void *self) {
+    esp__autopilot *a = self;
+    if (a->phase == ESP__AUTO_OFF) return;
     a->in_force = ctx->in_force.strategy.hash;
     esp__auto_job_free(ctx, a->job);
     a->job = NULL;
@@ -146,14 +158,16 @@ ESP__FN void esp__auto_loaded(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
         if (esp__option_uses(&ctx->in_force.strategy.units[i].option, ESP__COMP)) {
             esp__auto_settle(ctx, 0.0);
+            ctx->steps.phase = esp__auto_phase(a);
             return;
         }
     esp__auto_enter(ctx, ESP__AUTO_WARM); /* it may have been saved before anything was chosen */
+    ctx->steps.phase = esp__auto_phase(a);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------------------------------------- */
 static void esp__auto_note(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__step_clock *c = &ctx->steps.clock;
     uint64_t ns = a->source.step_ns ? a->source.step_ns(a->source.user, ctx)
                   : c->begin_ns     ? c->end_ns - c->begin_ns
@@ -162,14 +176,15 @@ static void esp__auto_note(esp_ctx *ctx) {
     if (ns) a->times[a->n_times++ % ESP__AUTO_TIMES] = ns;
 }
 
-ESP__FN esp_status esp__auto_step(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
+    esp__autopilot *a = self;
     uint64_t start = esp__now_ns();
     esp_status s = ESP_OK;
     if (a->phase == ESP__AUTO_OFF) return ESP_OK;
     if (ctx->in_force.strategy.hash != a->in_force) {
         esp__auto_say(ctx, "the program set a strategy of its own: nothing is measured or changed any more");
         a->phase = ESP__AUTO_OFF;
+        ctx->steps.phase = esp__auto_phase(a);
         return ESP_OK;
     }
     a->waited_ns = 0;
@@ -186,7 +201,21 @@ ESP__FN esp_status esp__auto_step(esp_ctx *ctx) {
     case ESP__AUTO_WATCH: s = esp__auto_watch_step(ctx); break;
     default: break;
     }
+    ctx->steps.phase = esp__auto_phase(a);
     uint64_t took = esp__now_ns() - start;
     a->mine.spent_ns += took > a->waited_ns ? took - a->waited_ns : 0;
     return s;
+}
+
+ESP__FN const esp__observer *esp__autopilot_observer(void) {
+    static const esp__observer o = {.name = "autopilot",
+                                    .strategy = esp__auto_strategy,
+                                    .agree = esp__auto_agree,
+                                    .open = esp__auto_start,
+                                    .collective = 1,
+                                    .step = esp__auto_step,
+                                    .chose = esp__auto_chose,
+                                    .loaded = esp__auto_loaded,
+                                    .close = esp__auto_close};
+    return &o;
 }

@@ -2,7 +2,8 @@
  * planner's thread is given. Nothing outside autopilot*.c and tests sees it. */
 #ifndef ESP__AUTOPILOT_H
 #define ESP__AUTOPILOT_H
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/observe/observe.h"
 #include "espresso_impl/costs/costs.h"
 
 /* Where it stands. All ranks are in the same phase after the same step. */
@@ -140,6 +141,11 @@ typedef struct esp__autopilot {
     uint8_t *strikes;
 } esp__autopilot;
 
+/* NULL: the strategy is not auto. */
+ESP__UNUSED static inline esp__autopilot *esp__autopilot_of(const esp_ctx *ctx) {
+    return ctx->observers[ESP__OBSERVE_autopilot];
+}
+
 /* ---- options.c ---- */
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o);
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o);
@@ -168,7 +174,6 @@ ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t tensor);
 ESP__FN void esp__auto_save(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_reuse(esp_ctx *ctx);
 /* ---- autopilot.c ---- */
-ESP__FN void esp__auto_loaded(esp_ctx *ctx); /* state.c: after a state and its strategy were loaded, on all ranks */
 ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase);
 ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text);
 /* A line that a user sees without asking, on rank 0. */

@@ -30,7 +30,7 @@ static int esp__auto_suspicious(esp__autopilot *a, uint32_t i, const esp_tensor_
 
 /* Marks, in a->bits, the tensors in trouble on this rank, and returns how many they are. */
 ESP__FN uint32_t esp__auto_trouble(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t n = 0;
     memset(a->bits, 0, (ctx->model.n_tensors + 7u) / 8u);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
@@ -65,7 +65,7 @@ static double esp__auto_loss(const esp__autopilot *a, const char *spec) {
 
 /* The rung below: of the allowed codecs that lose less than the one now, the one that loses most; 255: none is left. */
 static uint8_t esp__auto_gentler(const esp_ctx *ctx, uint32_t i) {
-    const esp__autopilot *a = ctx->autopilot;
+    const esp__autopilot *a = esp__autopilot_of(ctx);
     const char *now = esp__auto_codec_now(ctx, i);
     uint8_t best = 255;
     double most = -1.0, loss = now ? esp__auto_loss(a, now) : 0.0;
@@ -78,13 +78,13 @@ static uint8_t esp__auto_gentler(const esp_ctx *ctx, uint32_t i) {
 
 /* What tensor i must have, for the planner: NULL: nothing in particular. */
 ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t i) {
-    const esp__autopilot *a = ctx->autopilot;
+    const esp__autopilot *a = esp__autopilot_of(ctx);
     return !a->level[i] ? NULL : a->level[i] == 255 ? "fp32" : a->opt.codecs[a->level[i] - 1];
 }
 
 /* All ranks' troubled tensors step down. *changed: there were some. */
 ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = (ctx->model.n_tensors + 7u) / 8u;
     uint32_t any = 0;
     for (int32_t r = 0; r < ctx->job.size; r++) any |= a->all[r].trouble;

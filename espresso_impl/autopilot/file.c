@@ -13,7 +13,7 @@ typedef struct esp__auto_tie {
 } esp__auto_tie;
 
 static void esp__auto_tie_make(const esp_ctx *ctx, esp__auto_tie *t) {
-    const esp__auto_options *o = &ctx->autopilot->opt;
+    const esp__auto_options *o = &esp__autopilot_of(ctx)->opt;
     uint64_t h = ESP__HASH0;
     size_t n = 0;
     memset(t, 0, sizeof *t);
@@ -37,7 +37,7 @@ static void esp__auto_tie_make(const esp_ctx *ctx, esp__auto_tie *t) {
 static const char esp__auto_mark[] = "# autopilot: made for ";
 
 ESP__FN void esp__auto_save(esp_ctx *ctx) {
-    const esp__autopilot *a = ctx->autopilot;
+    const esp__autopilot *a = esp__autopilot_of(ctx);
     const char *path = a->opt.file, *text = ctx->in_force.strategy.text, *rest = strchr(text, '\n');
     esp__text out = {0};
     esp__auto_tie t;
@@ -84,7 +84,7 @@ static const char *esp__auto_tie_differs(const esp_ctx *ctx, const char *text) {
 
 /* Rank 0: the file's text, if it fits; NULL: measure. Freed with free(). */
 static char *esp__auto_file_read(esp_ctx *ctx) {
-    const char *path = ctx->autopilot->opt.file, *why;
+    const char *path = esp__autopilot_of(ctx)->opt.file, *why;
     if (access(path, F_OK)) return NULL; /* written once the choice is made */
     char *text = esp__file_text(ctx, path);
     if (!text) {
@@ -100,7 +100,7 @@ static char *esp__auto_file_read(esp_ctx *ctx) {
 
 /* A file that fits is put in force at once. All ranks. */
 ESP__FN esp_status esp__auto_reuse(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     char *text = ctx->job.rank == 0 ? esp__auto_file_read(ctx) : NULL, *all = NULL, *own = NULL;
     const char *us = text ? strstr(text, "# measured ") : NULL;
     a->mine.text_bytes = text ? strlen(text) + 1 : 0;

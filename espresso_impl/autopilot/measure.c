@@ -25,14 +25,14 @@ ESP__FN uint64_t esp__auto_median(const esp__autopilot *a, uint64_t *spread) {
 ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx) {
     uint64_t most = 0;
     for (int32_t r = 0; r < ctx->job.size; r++)
-        if (ctx->autopilot->all[r].step_ns > most) most = ctx->autopilot->all[r].step_ns;
+        if (esp__autopilot_of(ctx)->all[r].step_ns > most) most = esp__autopilot_of(ctx)->all[r].step_ns;
     return most;
 }
 
 /* ---- exchange -------------------------------------------------------------------------------------------------------- */
 /* All ranks' words. The caller filled what rank 0 alone says. */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t start = esp__now_ns();
     a->mine.step_ns = esp__auto_median(a, &a->mine.spread_ns);
     a->mine.pid = (int64_t)getpid();
@@ -78,10 +78,10 @@ static void esp__auto_probe_links(const esp_ctx *ctx, uint64_t bytes) {
                 {ESP__FLAT, ESP_COLL_REDUCE_SCATTER}};
     if (esp__hierarchical(ctx))
         for (size_t i = 0; i < sizeof hierarchical / sizeof *hierarchical; i++)
-            esp__auto_probe_add(ctx->autopilot, 0, hierarchical[i].level, hierarchical[i].coll, bytes);
+            esp__auto_probe_add(esp__autopilot_of(ctx), 0, hierarchical[i].level, hierarchical[i].coll, bytes);
     else
         for (size_t i = 0; i < sizeof flat / sizeof *flat; i++)
-            esp__auto_probe_add(ctx->autopilot, 0, flat[i].level, flat[i].coll, bytes);
+            esp__auto_probe_add(esp__autopilot_of(ctx), 0, flat[i].level, flat[i].coll, bytes);
 }
 
 /* Passes from coarse to fine: what is left out at the end is worth least. */
@@ -89,7 +89,7 @@ static void esp__auto_probes_make(const esp_ctx *ctx, int again) {
     static const struct {
         uint8_t bytes_log, elements_log;
     } passes[] = {{12, 10}, {18, 16}, {15, 13}, {21, 19}, {23, 20}, {20, 18}, {22, 17}, {13, 14}};
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     a->n_probes = 0;
     for (size_t p = 0; p < sizeof passes / sizeof *passes; p++) {
         size_t at = again && p < 2 ? 1 - p : p; /* one new point of a codec takes the place of all: not the smallest */
@@ -112,8 +112,8 @@ static int32_t esp__auto_locals(const esp_ctx *ctx) { /* of the machine with mos
 
 /* Nanoseconds that a probe will about take; from agreed figures only. */
 static double esp__auto_probe_cost(const esp_ctx *ctx, const esp__auto_probe *p) {
-    const esp__survey *s = &ctx->autopilot->survey;
-    double once, around = 200e3 + 2.0 * (double)ctx->autopilot->all[0].exchange_ns;
+    const esp__survey *s = &esp__autopilot_of(ctx)->survey;
+    double once, around = 200e3 + 2.0 * (double)esp__autopilot_of(ctx)->all[0].exchange_ns;
     if (!p->codec) {
         once = esp__survey_guess(ctx, s, p->level, p->coll, p->size);
         if (!(once > 0.0)) once = 2.0 * esp__survey_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, p->size);
@@ -134,10 +134,10 @@ static double esp__auto_probe_cost(const esp_ctx *ctx, const esp__auto_probe *p)
 }
 
 static esp_status esp__auto_probe_run(esp_ctx *ctx, const esp__auto_probe *p) {
-    esp__survey *s = &ctx->autopilot->survey;
-    if (p->codec && ctx->autopilot->stale[p->codec - 1]) {
+    esp__survey *s = &esp__autopilot_of(ctx)->survey;
+    if (p->codec && esp__autopilot_of(ctx)->stale[p->codec - 1]) {
         s->codecs[p->codec - 1].compress.n = s->codecs[p->codec - 1].decompress.n = 0;
-        ctx->autopilot->stale[p->codec - 1] = 0;
+        esp__autopilot_of(ctx)->stale[p->codec - 1] = 0;
     }
     if (p->codec) return esp__survey_codec_at(ctx, s, p->codec - 1u, p->size, ESP__AUTO_REPEATS);
     return esp__survey_link(ctx, s, p->level, p->coll, p->size, ESP__AUTO_REPEATS);
@@ -145,7 +145,7 @@ static esp_status esp__auto_probe_run(esp_ctx *ctx, const esp__auto_probe *p) {
 
 /* Probes for which there is time now. What costs more than a quarter of the whole measuring's share is left to the fit. */
 static esp_status esp__auto_probes_run(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t steps = a->phase_steps > a->opt.steps ? a->phase_steps : a->opt.steps;
     double step = (double)esp__auto_step_ns(ctx), whole = esp__auto_share * step * (double)steps;
     double have = esp__auto_share * step * (double)a->phase_steps - (double)a->spent_ns, used = 0.0;
@@ -181,7 +181,7 @@ static uint64_t esp__auto_cpu(const esp_ctx *ctx) {
 
 /* Memory for probes, and the coarse ones, before training begins: what a few short steps have no time for. All ranks. */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = esp__auto_elements(ctx) * 4;
     double used = 0.0;
     esp_status s;
@@ -209,7 +209,7 @@ static void esp__auto_survey_renew(esp__autopilot *a) {
 }
 
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     if (again) esp__auto_survey_renew(a);
     esp__auto_probes_make(ctx, again);
     if (a->source.figures) a->n_probes = 0;
@@ -223,7 +223,7 @@ ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again) {
 /* The trainer's computing in the step just made: from its begin to the last push. The processor time of a whole step stands
  * for that of its computing: apart from the lanes' threads nobody works while gradients are waited for. */
 static void esp__auto_note_cpu(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t now = esp__auto_cpu(ctx);
     const esp__step_clock *c = &ctx->steps.clock;
     if (a->cpu_since && now > a->cpu_since && c->last_push_ns > c->begin_ns) {
@@ -234,7 +234,7 @@ static void esp__auto_note_cpu(esp_ctx *ctx) {
 
 /* Ready times of the slowest rank, on all ranks: the median of each tensor's over steps. */
 static esp_status esp__auto_ready_share(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t n = ctx->model.n_tensors, steps = a->n_ready < ESP__AUTO_READY ? a->n_ready : ESP__AUTO_READY;
     uint64_t column[ESP__AUTO_READY], *all = esp__alloc(ctx, (uint64_t)n * (uint64_t)ctx->job.size * 8u);
     esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
@@ -253,7 +253,7 @@ static esp_status esp__auto_ready_share(esp_ctx *ctx) {
 
 /* Enough steps: on to the plan. */
 static esp_status esp__auto_measured(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     esp_status s = esp__auto_ready_share(ctx);
     uint32_t left = 0;
     if (s) return s;
@@ -275,14 +275,14 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
 /* Nothing is known of the links that matter: short steps had no time for a probe, and those of a strategy that compresses all
  * tell nothing. Same on all ranks. */
 static int esp__auto_blind(const esp_ctx *ctx) {
-    const esp__survey_curve *c = ctx->autopilot->survey.link[esp__hierarchical(ctx) ? ESP__INTER : ESP__FLAT];
+    const esp__survey_curve *c = esp__autopilot_of(ctx)->survey.link[esp__hierarchical(ctx) ? ESP__INTER : ESP__FLAT];
     uint32_t points = 0;
     for (uint32_t k = 0; k < ESP_PLAN_COLLS; k++) points += c[k].n;
-    return !points && !ctx->autopilot->source.figures;
+    return !points && !esp__autopilot_of(ctx)->source.figures;
 }
 
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t *ready = a->ready + (uint64_t)(a->n_ready % ESP__AUTO_READY) * ctx->model.n_tensors;
     esp_status s = ESP_OK;
     int enough = a->phase_steps >= a->opt.steps, longest = a->phase_steps >= 5 * a->opt.steps, last;

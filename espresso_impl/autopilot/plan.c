@@ -13,7 +13,7 @@ static int esp__auto_lossy(const char *spec) { return strcmp(spec, "fp16") && st
 /* Does computing fill the cores of the busiest machine, so that compression takes time away from it? Ranks that are threads of
  * one process burn that process' time together, and count once. */
 static uint32_t esp__auto_shared_cores(const esp_ctx *ctx, uint32_t cores) {
-    const esp__auto_word *w = ctx->autopilot->all;
+    const esp__auto_word *w = esp__autopilot_of(ctx)->all;
     double busiest = 0.0;
     for (int32_t m = 0; m < ctx->job.topo.n_machines; m++) {
         double busy = 0.0;
@@ -31,7 +31,7 @@ static uint32_t esp__auto_shared_cores(const esp_ctx *ctx, uint32_t cores) {
 static int esp__auto_own_wish(const esp__tensor *t) { return t->want_codec || t->want_option; }
 
 static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     int plain = 1; /* all alike, so that any neighbours may be one group */
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
@@ -60,7 +60,7 @@ static int esp__auto_allowed(const esp__auto_options *o, const char *spec) {
 }
 
 static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     esp_plan_codec codecs[ESP__SURVEY_CODECS];
     uint32_t n = 0;
     esp_status s;
@@ -103,11 +103,13 @@ static void esp__auto_log_figures(const esp_ctx *ctx, const esp__auto_job *job) 
         esp__auto_log_curve(ctx, job->codecs[c].spec, "compress", &job->codecs[c].compress[ESP_PLAN_CPU]);
         esp__auto_log_curve(ctx, job->codecs[c].spec, "decompress", &job->codecs[c].decompress[ESP_PLAN_CPU]);
     }
-    esp__log(ctx, ESP_LOG_DEBUG, "autopilot",
-             "system: shared_cores %u, dispatch %.1f %.1f %.1f %.1f us; forward %.3f ms, backward %.3f ms",
-             job->system.shared_cores, job->system.dispatch_ns[0] / 1e3, job->system.dispatch_ns[1] / 1e3,
-             job->system.dispatch_ns[2] / 1e3, job->system.dispatch_ns[3] / 1e3, job->model.forward_ns / 1e6,
-             (double)(ctx->autopilot->ready_max[ctx->model.n_tensors - 1] - ctx->autopilot->ready_max[0]) / 1e6);
+    esp__log(
+        ctx, ESP_LOG_DEBUG, "autopilot",
+        "system: shared_cores %u, dispatch %.1f %.1f %.1f %.1f us; forward %.3f ms, backward %.3f ms",
+        job->system.shared_cores, job->system.dispatch_ns[0] / 1e3, job->system.dispatch_ns[1] / 1e3,
+        job->system.dispatch_ns[2] / 1e3, job->system.dispatch_ns[3] / 1e3, job->model.forward_ns / 1e6,
+        (double)(esp__autopilot_of(ctx)->ready_max[ctx->model.n_tensors - 1] - esp__autopilot_of(ctx)->ready_max[0]) /
+            1e6);
 }
 
 static int esp__auto_job_has(const esp__auto_job *job, const char *spec) {
@@ -293,7 +295,7 @@ ESP__FN int esp__auto_plan_done(esp__autopilot *a) {
 
 /* ---- rank 0 begins ------------------------------------------------------------------------------------------------------ */
 static double esp__auto_exposed(const esp_ctx *ctx) {
-    const esp__autopilot *a = ctx->autopilot;
+    const esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t steps = ctx->steps.stats.step_ns - a->stats_step,
              exposed = ctx->steps.stats.exposed_communication_ns - a->stats_exposed;
     return steps ? (double)exposed / (double)steps : 0.0;
@@ -301,7 +303,7 @@ static double esp__auto_exposed(const esp_ctx *ctx) {
 
 static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     static const char *const not_here[] = {"*intra.*", "*inter.*"};
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     job->config.struct_size = sizeof job->config;
     job->config.strategy = a->opt.plan;
     if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
@@ -326,7 +328,7 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
 
 /* All ranks enter the phase; rank 0 starts its thread. What goes wrong there is a verdict: training goes on. */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     esp__auto_enter(ctx, ESP__AUTO_PLAN);
     if (ctx->job.rank) return ESP_OK;
     esp__auto_job *job = esp__alloc(ctx, sizeof *job);

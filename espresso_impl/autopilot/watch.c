@@ -9,7 +9,7 @@ static const double esp__auto_clear = 0.85; /* of the time before: faster than a
 /* ---- settling ---------------------------------------------------------------------------------------------------------- */
 /* A decision stands: from now on only watched. */
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     a->reference_ns = reference_ns;
     a->settled_step = ctx->steps.step;
     a->over = a->under = 0;
@@ -25,7 +25,7 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
 /* ---- planning is over -------------------------------------------------------------------------------------------------- */
 /* Rank 0's word on what its thread found. */
 static void esp__auto_tell(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__auto_job *job = a->job;
     a->mine.done = ctx->job.rank == 0 && esp__auto_plan_done(a);
     a->mine.verdict = ESP__VERDICT_STAY;
@@ -39,7 +39,7 @@ static void esp__auto_tell(esp_ctx *ctx) {
 }
 
 static void esp__auto_say_plan(const esp_ctx *ctx) {
-    const esp__autopilot *a = ctx->autopilot;
+    const esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__auto_job *job = a->job;
     char bound[64] = "";
     if (ctx->job.rank || !job) return;
@@ -78,7 +78,7 @@ static esp_status esp__auto_homeless(esp_ctx *ctx, int *yes) {
 
 /* All ranks get rank 0's text and put it in force. */
 static esp_status esp__auto_switch(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = a->all[0].text_bytes;
     char *all = esp__alloc(ctx, bytes * (uint64_t)ctx->job.size), *own = esp__alloc(ctx, bytes);
     int homeless = 0;
@@ -109,7 +109,7 @@ static esp_status esp__auto_switch(esp_ctx *ctx) {
 }
 
 ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     if (a->phase_steps % a->every) return ESP_OK;
     esp__auto_tell(ctx);
     esp_status s = esp__auto_exchange(ctx);
@@ -133,7 +133,7 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
 }
 
 ESP__FN esp_status esp__auto_flush_step(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     esp_status s = esp__auto_set(ctx, a->next);
     if (!s) esp__auto_enter(ctx, ESP__AUTO_CHECK);
     return s;
@@ -143,7 +143,8 @@ ESP__FN esp_status esp__auto_flush_step(esp_ctx *ctx) {
 static double esp__auto_spread(const esp_ctx *ctx) {
     double most = 0.0;
     for (int32_t r = 0; r < ctx->job.size; r++)
-        if ((double)ctx->autopilot->all[r].spread_ns > most) most = (double)ctx->autopilot->all[r].spread_ns;
+        if ((double)esp__autopilot_of(ctx)->all[r].spread_ns > most)
+            most = (double)esp__autopilot_of(ctx)->all[r].spread_ns;
     return most;
 }
 
@@ -152,14 +153,14 @@ static double esp__auto_error(double spread, double n) { return 2.0 * 0.93 * spr
 
 /* The first steps after a switch touch new memory, and are not counted. Returns 1 when enough steps are in. */
 static int esp__auto_enough(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     if (a->phase_steps <= ESP__AUTO_SKIP) a->n_times = 0;
     return a->phase_steps >= ESP__AUTO_SKIP + a->check_steps;
 }
 
 /* The prediction is what steps are watched against; what was measured, where the prediction was wrong. */
 static double esp__auto_reference(const esp_ctx *ctx, double measured) {
-    const esp__autopilot *a = ctx->autopilot;
+    const esp__autopilot *a = esp__autopilot_of(ctx);
     if (fabs(measured - a->predicted_ns) <= 0.5 * a->opt.drift * a->predicted_ns) return a->predicted_ns;
     if (ctx->job.rank == 0)
         esp__log(ctx, ESP_LOG_INFO, "autopilot",
@@ -170,7 +171,7 @@ static double esp__auto_reference(const esp_ctx *ctx, double measured) {
 
 /* The new strategy stays. */
 static esp_status esp__auto_accept(esp_ctx *ctx, double before, double now) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     esp__auto_say(ctx, "measured %.2fx (%.3f ms a step, before %.3f ms, predicted %.3f ms)", before / now, now / 1e6,
                   before / 1e6, a->predicted_ns / 1e6);
     a->stays = 0;
@@ -180,7 +181,7 @@ static esp_status esp__auto_accept(esp_ctx *ctx, double before, double now) {
 
 /* The strategy before is in force again, and stays. */
 static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     esp__auto_say(ctx, "measured %.3f ms a step, predicted %.3f ms, before %.3f ms: returned to the strategy before",
                   tried / 1e6, a->predicted_ns / 1e6, before / 1e6);
     if (ctx->job.rank == 0 && a->job) a->refuse = a->job->text_hash;
@@ -191,7 +192,7 @@ static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
 
 /* Back to the strategy before, to be timed once more: the machine may have changed since it was, and not the strategy. */
 static esp_status esp__auto_return(esp_ctx *ctx, double measured) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     if (!a->next) a->next = esp__strdup(ctx, ctx->in_force.strategy.text);
     a->tried_ns = measured;
     esp_status s = esp__agree_ok(ctx, a->next ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
@@ -204,7 +205,7 @@ static esp_status esp__auto_return(esp_ctx *ctx, double measured) {
 /* Faster by so much that there is no doubt: it stays. Else the two take turns, new, before, new, and it stays where it was faster
  * by the least gain on the whole, and the second time too. */
 static esp_status esp__auto_check_end(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     esp_status s = esp__auto_exchange(ctx);
     if (s) return s;
     double now = (double)esp__auto_step_ns(ctx), mean = 0.5 * (a->tried_ns + now);
@@ -223,7 +224,7 @@ static esp_status esp__auto_check_end(esp_ctx *ctx) {
 
 /* The strategy before, timed again: it stays, unless the new one was faster by the least gain; then that is tried once more. */
 static esp_status esp__auto_back_end(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     esp_status s = esp__auto_exchange(ctx);
     if (s) return s;
     a->again_ns = (double)esp__auto_step_ns(ctx);
@@ -235,13 +236,13 @@ static esp_status esp__auto_back_end(esp_ctx *ctx) {
 
 ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx) {
     if (!esp__auto_enough(ctx)) return ESP_OK;
-    return ctx->autopilot->phase == ESP__AUTO_CHECK ? esp__auto_check_end(ctx) : esp__auto_back_end(ctx);
+    return esp__autopilot_of(ctx)->phase == ESP__AUTO_CHECK ? esp__auto_check_end(ctx) : esp__auto_back_end(ctx);
 }
 
 /* ---- drift ----------------------------------------------------------------------------------------------------------------- */
 /* Steps between two looks: half a window, and more where steps are so short that looking would cost over a thousandth. */
 static uint32_t esp__auto_interval(const esp_ctx *ctx) {
-    const esp__autopilot *a = ctx->autopilot;
+    const esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t n = a->opt.window / 2;
     uint64_t exchange = 0, step = esp__auto_step_ns(ctx);
     for (int32_t r = 0; r < ctx->job.size; r++)
@@ -262,7 +263,7 @@ static int esp__auto_drifts(esp__autopilot *a, double now) {
 
 /* A new look at what the allowed codecs are worth: errors forced it, or the warm-up is over. */
 static esp_status esp__auto_plan_again(esp_ctx *ctx, double now) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     a->base_ns = now;
     a->base_spread_ns = esp__auto_spread(ctx);
     if (a->have_figures) return esp__auto_plan_begin(ctx);
@@ -271,7 +272,7 @@ static esp_status esp__auto_plan_again(esp_ctx *ctx, double now) {
 }
 
 static esp_status esp__auto_look(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     double now = (double)esp__auto_step_ns(ctx), was = a->reference_ns;
     int changed = 0;
     esp_status s = esp__auto_fall_back(ctx, &changed);
@@ -304,7 +305,7 @@ static esp_status esp__auto_look(esp_ctx *ctx) {
 }
 
 ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx) {
-    esp__autopilot *a = ctx->autopilot;
+    esp__autopilot *a = esp__autopilot_of(ctx);
     if (!a->interval) a->interval = esp__auto_interval(ctx);
     if (a->phase_steps < a->interval) return ESP_OK;
     a->mine.trouble = esp__auto_trouble(ctx);

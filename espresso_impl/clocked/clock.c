@@ -7,82 +7,84 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-static uint64_t esp__hold_scaled(const esp__holds *h, uint64_t ns) { return (uint64_t)((double)ns * h->scale + 0.5); }
-static uint64_t esp__hold_deadline(const esp__holds *h, const esp__held *x) {
-    return h->zero_ns + esp__hold_scaled(h, x->due.end_ns);
+static uint64_t esp__clocked_scaled(const esp__clocked *h, uint64_t ns) {
+    return (uint64_t)((double)ns * h->scale + 0.5);
+}
+static uint64_t esp__clocked_deadline(const esp__clocked *h, const esp__clocked_event *x) {
+    return h->zero_ns + esp__clocked_scaled(h, x->due.end_ns);
 }
 
 /* The calling thread sleeps to the nanosecond from now on: usually the system may wake it 50 us late. */
-static void esp__hold_sharpen(esp__holds *h, uint32_t who) {
+static void esp__clocked_sharpen(esp__clocked *h, uint32_t who) {
     if (h->sharp >> who & 1u) return;
     h->sharp |= 1u << who;
     prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);
 }
 
 /* ---- whose turn it is ---------------------------------------------------------------------------------------------------- */
-static uint32_t esp__hold_head(const esp__holds *h, int lane) {
-    return h->cursor[lane] < h->lane_n[lane] ? h->lane[lane][h->cursor[lane]] : ESP__HOLD_NONE;
+static uint32_t esp__clocked_head(const esp__clocked *h, int lane) {
+    return h->cursor[lane] < h->lane_n[lane] ? h->lane[lane][h->cursor[lane]] : ESP__CLOCKED_NONE;
 }
 
 /* Has the unit come to this event? Copies of the executor's own go before one that this rank has no op for. */
-static int esp__hold_unit_at(const esp_ctx *ctx, const esp__held *x) {
-    const esp__holds *h = ctx->holds;
+static int esp__clocked_unit_at(const esp_ctx *ctx, const esp__clocked_event *x) {
+    const esp__clocked *h = ctx->clocked;
     const esp__work_unit *u = &ctx->in_force.strategy.units[x->unit];
     uint32_t op = u->first_op + u->pc;
     if (u->phase != ESP__PUSHED || h->at[x->unit] != x->place) return 0;
-    if (x->op == ESP__HOLD_NONE) return u->pc == u->n_ops || h->event_of_op[op] != ESP__HOLD_NONE;
+    if (x->op == ESP__CLOCKED_NONE) return u->pc == u->n_ops || h->event_of_op[op] != ESP__CLOCKED_NONE;
     return x->op == op && !esp__op_awaits_push(ctx, &ctx->in_force.program.ops[op]);
 }
 
-static int esp__hold_can_start(const esp_ctx *ctx, uint32_t event) {
-    const esp__holds *h = ctx->holds;
-    if (event == ESP__HOLD_NONE || h->held[event].state != ESP__HOLD_WAITS) return 0;
+static int esp__clocked_can_start(const esp_ctx *ctx, uint32_t event) {
+    const esp__clocked *h = ctx->clocked;
+    if (event == ESP__CLOCKED_NONE || h->held[event].state != ESP__CLOCKED_WAITS) return 0;
     for (int lane = 0; lane < ESP__LANES; lane++)
-        if (h->held[event].lanes >> lane & 1u && esp__hold_head(h, lane) != event) return 0;
-    return h->held[event].backward || esp__hold_unit_at(ctx, &h->held[event]);
+        if (h->held[event].lanes >> lane & 1u && esp__clocked_head(h, lane) != event) return 0;
+    return h->held[event].backward || esp__clocked_unit_at(ctx, &h->held[event]);
 }
 
-ESP__FN int esp__hold_turn(const esp_ctx *ctx, const esp__op *op) {
-    return esp__hold_can_start(ctx, ctx->holds->event_of_op[op - ctx->in_force.program.ops]);
+static int esp__clocked_turn(const esp_ctx *ctx, const esp__op *op) {
+    return esp__clocked_can_start(ctx, ctx->clocked->event_of_op[op - ctx->in_force.program.ops]);
 }
 
 /* Tells the threads for which there is something to start. */
-static void esp__hold_wake(esp_ctx *ctx, int from_link) {
-    const esp__holds *h = ctx->holds;
+static void esp__clocked_wake(esp_ctx *ctx, int from_link) {
+    const esp__clocked *h = ctx->clocked;
     for (int lane = 0; lane < ESP__LANES; lane++) {
-        uint32_t event = esp__hold_head(h, lane);
-        if (!esp__hold_can_start(ctx, event)) continue;
-        if (h->held[event].owner == ESP__HOLD_CALLER)
+        uint32_t event = esp__clocked_head(h, lane);
+        if (!esp__clocked_can_start(ctx, event)) continue;
+        if (h->held[event].owner == ESP__CLOCKED_CALLER)
             pthread_cond_broadcast(&ctx->lanes.done_cv);
-        else if (h->held[event].owner == ESP__HOLD_CPU)
+        else if (h->held[event].owner == ESP__CLOCKED_CPU)
             pthread_cond_signal(&ctx->lanes.cpu_cv);
         else if (!from_link)
             esp__link_wake(ctx);
     }
 }
 
-ESP__FN void esp__hold_unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link) {
-    const esp__holds *h = ctx->holds;
+static void esp__clocked_unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link) {
+    const esp__clocked *h = ctx->clocked;
     esp__work_unit *u = &ctx->in_force.strategy.units[unit];
     uint32_t op = u->first_op + u->pc,
              last = u->place.n > u->pc ? u->place.first + u->pc : u->place.first + u->place.n - 1;
     u->ready_ns = now;
     if (h->tensor <= last && ctx->model.tensors[last].phase != ESP__IDLE) {
-        esp__fatal_locked(ctx, ESP_E_STATE, "a tensor was pushed in a step with holds before its esp__hold_backward");
-    } else if (u->pc < u->n_ops && h->event_of_op[op] == ESP__HOLD_NONE) { /* takes no lane and no time */
+        esp__fatal_locked(ctx, ESP_E_STATE,
+                          "a tensor was pushed in a step with holds before its esp__clocked_backward");
+    } else if (u->pc < u->n_ops && h->event_of_op[op] == ESP__CLOCKED_NONE) { /* takes no lane and no time */
         if (esp__op_awaits_push(ctx, &ctx->in_force.program.ops[op])) return;
-        esp__heap_push(ctx, unit);
-        pthread_cond_signal(&ctx->lanes.cpu_cv);
+        esp__ready_push(ctx, unit);
     } else if (u->pc == u->n_ops && h->at[unit] == h->first[unit + 1] - h->first[unit]) {
         esp__unit_done(ctx, u);
     } else {
-        esp__hold_wake(ctx, from_link);
+        esp__clocked_wake(ctx, from_link);
     }
 }
 
 /* ---- from when to when ---------------------------------------------------------------------------------------------------- */
-static void esp__hold_begin_event(esp_ctx *ctx, esp__held *x) {
-    esp__holds *h = ctx->holds;
+static void esp__clocked_begin_event(esp_ctx *ctx, esp__clocked_event *x) {
+    esp__clocked *h = ctx->clocked;
     uint64_t start = x->backward ? h->backward_end : h->ready[x->unit];
     for (int lane = 0; lane < ESP__LANES; lane++)
         if (x->lanes >> lane & 1u && h->lane_end[lane] > start) start = h->lane_end[lane];
@@ -90,115 +92,143 @@ static void esp__hold_begin_event(esp_ctx *ctx, esp__held *x) {
     for (int lane = 0; lane < ESP__LANES; lane++)
         if (x->lanes >> lane & 1u) h->lane_end[lane] = x->due.end_ns;
     x->real.start_ns = esp__now_ns();
-    x->state = ESP__HOLD_RUNS;
+    x->state = ESP__CLOCKED_RUNS;
 }
 
-ESP__FN void esp__hold_start(esp_ctx *ctx, const esp__op *op) {
-    esp__hold_begin_event(ctx, &ctx->holds->held[ctx->holds->event_of_op[op - ctx->in_force.program.ops]]);
+static void esp__clocked_start(esp_ctx *ctx, const esp__op *op) {
+    esp__clocked_begin_event(ctx, &ctx->clocked->held[ctx->clocked->event_of_op[op - ctx->in_force.program.ops]]);
 }
 
-ESP__FN int esp__hold_keep(esp_ctx *ctx, const esp__op *op) {
-    uint32_t event = ctx->holds->event_of_op[op - ctx->in_force.program.ops];
-    if (event == ESP__HOLD_NONE) return 0;
-    ctx->holds->held[event].state = ESP__HOLD_HELD;
+static int esp__clocked_keep(esp_ctx *ctx, const esp__op *op) {
+    uint32_t event = ctx->clocked->event_of_op[op - ctx->in_force.program.ops];
+    if (event == ESP__CLOCKED_NONE) return 0;
+    ctx->clocked->held[event].state = ESP__CLOCKED_WORKED;
     return 1;
 }
 
 /* Units whose last tensor this is have their input. */
-static void esp__hold_backward_over(esp_ctx *ctx, uint32_t tensor, uint64_t end) {
+static void esp__clocked_backward_over(esp_ctx *ctx, uint32_t tensor, uint64_t end) {
     const esp__tensor *t = &ctx->model.tensors[tensor];
     for (uint32_t u = t->first_unit; u < t->first_unit + t->n_units; u++) {
         const esp__extent *place = &ctx->in_force.strategy.units[u].place;
-        if (place->first + place->n - 1 == tensor) ctx->holds->ready[u] = end;
+        if (place->first + place->n - 1 == tensor) ctx->clocked->ready[u] = end;
     }
-    ctx->holds->backward_end = end;
-    ctx->holds->tensor = tensor + 1;
+    ctx->clocked->backward_end = end;
+    ctx->clocked->tensor = tensor + 1;
 }
 
 /* Its deadline is over: its lanes and its unit go on. */
-static void esp__hold_end(esp_ctx *ctx, esp__held *x) {
-    esp__holds *h = ctx->holds;
-    uint64_t now = esp__now_ns(), deadline = esp__hold_deadline(h, x);
-    int from_link = x->owner == ESP__HOLD_LINK;
+static void esp__clocked_end(esp_ctx *ctx, esp__clocked_event *x) {
+    esp__clocked *h = ctx->clocked;
+    uint64_t now = esp__now_ns(), deadline = esp__clocked_deadline(h, x);
+    int from_link = x->owner == ESP__CLOCKED_LINK;
     x->real.end_ns = now;
-    x->state = ESP__HOLD_OVER;
+    x->state = ESP__CLOCKED_OVER;
     if (x->due.end_ns >= h->last_due) {
         h->last_due = x->due.end_ns;
         h->late_ns = now > deadline ? now - deadline : 0;
     }
     for (int lane = 0; lane < ESP__LANES; lane++) h->cursor[lane] += x->lanes >> lane & 1u;
     if (x->backward) {
-        esp__hold_backward_over(ctx, x->unit, x->due.end_ns);
+        esp__clocked_backward_over(ctx, x->unit, x->due.end_ns);
     } else {
         h->ready[x->unit] = x->due.end_ns;
         h->at[x->unit]++;
-        if (x->op != ESP__HOLD_NONE)
-            esp__op_done(ctx, &ctx->in_force.program.ops[x->op], x->real.start_ns, now);
+        if (x->op != ESP__CLOCKED_NONE)
+            esp__op_ended(ctx, &ctx->in_force.program.ops[x->op], (esp__span){x->real.start_ns, now});
         else
-            esp__unit_ready(ctx, x->unit, now, from_link);
+            esp__clocked_unit_ready(ctx, x->unit, now, from_link);
     }
-    esp__hold_wake(ctx, from_link);
+    esp__clocked_wake(ctx, from_link);
 }
 
 /* ---- the executor's threads ------------------------------------------------------------------------------------------------ */
 /* One look at the head of a lane, for its thread. 1: the head has changed; *until: or its deadline is to come. */
-static int esp__hold_look(esp_ctx *ctx, int lane, uint32_t owner, uint64_t *until) {
-    esp__holds *h = ctx->holds;
-    uint32_t event = esp__hold_head(h, lane);
-    esp__held *x = event == ESP__HOLD_NONE ? NULL : &h->held[event];
+static int esp__clocked_look(esp_ctx *ctx, int lane, uint32_t owner, uint64_t *until) {
+    esp__clocked *h = ctx->clocked;
+    uint32_t event = esp__clocked_head(h, lane);
+    esp__clocked_event *x = event == ESP__CLOCKED_NONE ? NULL : &h->held[event];
     if (!x || x->owner != owner) return 0;
-    if (x->op == ESP__HOLD_NONE && esp__hold_can_start(ctx, event)) {
-        esp__hold_begin_event(ctx, x);
-        x->state = ESP__HOLD_HELD;
+    if (x->op == ESP__CLOCKED_NONE && esp__clocked_can_start(ctx, event)) {
+        esp__clocked_begin_event(ctx, x);
+        x->state = ESP__CLOCKED_WORKED;
     }
-    if (x->state != ESP__HOLD_HELD) return 0;
-    uint64_t deadline = esp__hold_deadline(h, x);
+    if (x->state != ESP__CLOCKED_WORKED) return 0;
+    uint64_t deadline = esp__clocked_deadline(h, x);
     if (esp__now_ns() < deadline) {
         if (!*until || deadline < *until) *until = deadline;
         return 0;
     }
-    if (owner == ESP__HOLD_LINK && x->op != ESP__HOLD_NONE) esp__link_advance(ctx, &ctx->in_force.program.ops[x->op]);
-    esp__hold_end(ctx, x);
+    if (owner == ESP__CLOCKED_LINK && x->op != ESP__CLOCKED_NONE)
+        esp__link_advance(ctx, &ctx->in_force.program.ops[x->op]);
+    esp__clocked_end(ctx, x);
     return 1;
 }
 
-ESP__FN const esp__op *esp__hold_cpu(esp_ctx *ctx, uint64_t *until) {
-    esp__holds *h = ctx->holds;
-    esp__hold_sharpen(h, ESP__HOLD_CPU);
+static const esp__op *esp__clocked_cpu(esp_ctx *ctx, uint64_t *until) {
+    esp__clocked *h = ctx->clocked;
+    if (!esp__clocked_on(ctx)) return NULL;
+    esp__clocked_sharpen(h, ESP__CLOCKED_CPU);
     do {
         *until = 0;
-    } while (esp__hold_look(ctx, ESP__LANE_COMPUTE, ESP__HOLD_CPU, until) ||
-             esp__hold_look(ctx, ESP__LANE_CPU, ESP__HOLD_CPU, until));
-    if (ctx->lanes.n_heap) {
-        const esp__work_unit *u = &ctx->in_force.strategy.units[esp__heap_pop(ctx)];
-        return &ctx->in_force.program.ops[u->first_op + u->pc];
-    }
+    } while (esp__clocked_look(ctx, ESP__LANE_COMPUTE, ESP__CLOCKED_CPU, until) ||
+             esp__clocked_look(ctx, ESP__LANE_CPU, ESP__CLOCKED_CPU, until));
+    const esp__op *untimed = esp__ready_pop(ctx); /* copies of the executor's own take no lane of the plan's */
+    if (untimed) return untimed;
     for (int lane = ESP__LANE_COMPUTE; lane <= ESP__LANE_CPU; lane++) {
-        uint32_t event = esp__hold_head(h, lane);
-        if (!esp__hold_can_start(ctx, event) || h->held[event].owner != ESP__HOLD_CPU) continue;
-        esp__hold_begin_event(ctx, &h->held[event]);
+        uint32_t event = esp__clocked_head(h, lane);
+        if (!esp__clocked_can_start(ctx, event) || h->held[event].owner != ESP__CLOCKED_CPU) continue;
+        esp__clocked_begin_event(ctx, &h->held[event]);
         return &ctx->in_force.program.ops[h->held[event].op];
     }
     return NULL;
 }
 
-ESP__FN uint64_t esp__hold_links(esp_ctx *ctx) {
+static uint64_t esp__clocked_links(esp_ctx *ctx) {
     uint64_t until;
-    esp__hold_sharpen(ctx->holds, ESP__HOLD_LINK);
+    esp__clocked_sharpen(ctx->clocked, ESP__CLOCKED_LINK);
     do {
         until = 0;
-    } while (esp__hold_look(ctx, ESP__LANE_INTRA, ESP__HOLD_LINK, &until) ||
-             esp__hold_look(ctx, ESP__LANE_INTER, ESP__HOLD_LINK, &until));
+    } while (esp__clocked_look(ctx, ESP__LANE_INTRA, ESP__CLOCKED_LINK, &until) ||
+             esp__clocked_look(ctx, ESP__LANE_INTER, ESP__CLOCKED_LINK, &until));
     return until;
 }
 
-/* ---- the caller: no lock held ----------------------------------------------------------------------------------------------- */
-ESP__FN void esp__hold_begin(esp_ctx *ctx, uint64_t at_ns) {
+/* The link thread asks for the inter lane first: then both lanes' ops whose time is over end. */
+static const esp__op *esp__clocked_link(esp_ctx *ctx, int lane, uint64_t *until) {
+    if (!esp__clocked_on(ctx)) return NULL;
+    if (lane == 1) *until = esp__clocked_links(ctx);
+    const esp__op *op = esp__link_startable(ctx, lane);
+    if (!op || !esp__clocked_turn(ctx, op)) return NULL;
+    esp__clocked_start(ctx, op);
+    return op;
+}
+
+/* An op of the plan goes on until its deadline; a copy of the executor's own is over. */
+static void esp__clocked_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
+    if (!esp__clocked_keep(ctx, op)) esp__ready_first()->ended(ctx, op, real);
+}
+
+static const esp__dispatcher esp__clocked_dispatcher = {
+    "clocked", 0, esp__clocked_unit_ready, esp__clocked_cpu, esp__clocked_link, esp__clocked_ended};
+
+/* The next step is no longer clocked, and the plan is forgotten. No lock held. */
+ESP__FN void esp__clocked_drop(esp_ctx *ctx) {
+    if (!ctx->clocked) return;
     pthread_mutex_lock(&ctx->lanes.lock);
-    esp__holds *h = ctx->holds;
+    ctx->lanes.dispatcher = esp__ready_first();
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    esp__clocked_swap(ctx, NULL);
+}
+
+/* ---- the caller: no lock held ----------------------------------------------------------------------------------------------- */
+ESP__FN void esp__clocked_begin(esp_ctx *ctx, uint64_t at_ns) {
+    pthread_mutex_lock(&ctx->lanes.lock);
+    esp__clocked *h = ctx->clocked;
     if (h && !ctx->steps.open) {
+        ctx->lanes.dispatcher = &esp__clocked_dispatcher;
         for (uint32_t i = 0; i < h->n; i++) {
-            h->held[i].state = ESP__HOLD_WAITS;
+            h->held[i].state = ESP__CLOCKED_WAITS;
             h->held[i].due = h->held[i].real = (esp__span){0, 0};
         }
         memset(h->cursor, 0, sizeof h->cursor);
@@ -219,49 +249,50 @@ static void esp__sleep_until(uint64_t ns) {
     }
 }
 
-ESP__FN esp_status esp__hold_backward(esp_ctx *ctx, uint32_t id) {
+ESP__FN esp_status esp__clocked_backward(esp_ctx *ctx, uint32_t id) {
     esp_status s = ESP_OK;
-    esp__held *x = NULL;
+    esp__clocked_event *x = NULL;
     pthread_mutex_lock(&ctx->lanes.lock);
-    if (!esp__hold_on(ctx)) {
-        s = esp__fail(ctx, ESP_E_STATE, "hold: no step with holds was begun (esp__hold_set, then esp__hold_begin)");
-    } else if (id != ctx->holds->tensor) {
-        s = esp__fail(ctx, ESP_E_ARG, "hold: backward of tensor %u, but the next in order is %u of %u", id,
-                      ctx->holds->tensor, ctx->model.n_tensors);
+    if (!esp__clocked_on(ctx)) {
+        s = esp__fail(ctx, ESP_E_STATE,
+                      "clocked execution: no step with holds was begun (esp__clocked_set, then esp__clocked_begin)");
+    } else if (id != ctx->clocked->tensor) {
+        s = esp__fail(ctx, ESP_E_ARG, "clocked execution: backward of tensor %u, but the next in order is %u of %u", id,
+                      ctx->clocked->tensor, ctx->model.n_tensors);
     } else {
-        uint32_t event = ctx->holds->event_of_tensor[id];
-        x = &ctx->holds->held[event];
+        uint32_t event = ctx->clocked->event_of_tensor[id];
+        x = &ctx->clocked->held[event];
         esp__wait_begin(ctx);
-        while (!ctx->health.fatal && !esp__hold_can_start(ctx, event))
+        while (!ctx->health.fatal && !esp__clocked_can_start(ctx, event))
             pthread_cond_wait(&ctx->lanes.done_cv, &ctx->lanes.lock);
         ctx->lanes.waiters--;
         if (ctx->health.fatal)
             s = esp__dead(ctx);
         else
-            esp__hold_begin_event(ctx, x);
+            esp__clocked_begin_event(ctx, x);
     }
-    uint64_t deadline = s ? 0 : esp__hold_deadline(ctx->holds, x);
+    uint64_t deadline = s ? 0 : esp__clocked_deadline(ctx->clocked, x);
     pthread_mutex_unlock(&ctx->lanes.lock);
     if (s) return s;
     prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);
     esp__sleep_until(deadline);
     pthread_mutex_lock(&ctx->lanes.lock);
-    esp__hold_end(ctx, x);
+    esp__clocked_end(ctx, x);
     pthread_mutex_unlock(&ctx->lanes.lock);
     return ESP_OK;
 }
 
 /* ---- questions --------------------------------------------------------------------------------------------------------------- */
-ESP__FN esp__span esp__hold_event_time(const esp_ctx *ctx, uint32_t event) {
-    const esp__holds *h = ctx->holds;
+ESP__FN esp__span esp__clocked_event_time(const esp_ctx *ctx, uint32_t event) {
+    const esp__clocked *h = ctx->clocked;
     esp__span none = {0, 0};
     if (!h || event >= h->n) return none;
-    const esp__held *x = &h->held[event];
-    return (esp__span){esp__hold_scaled(h, x->due.start_ns), esp__hold_scaled(h, x->due.end_ns)};
+    const esp__clocked_event *x = &h->held[event];
+    return (esp__span){esp__clocked_scaled(h, x->due.start_ns), esp__clocked_scaled(h, x->due.end_ns)};
 }
 
-ESP__FN esp__span esp__hold_event_real(const esp_ctx *ctx, uint32_t event) {
-    const esp__holds *h = ctx->holds;
+ESP__FN esp__span esp__clocked_event_real(const esp_ctx *ctx, uint32_t event) {
+    const esp__clocked *h = ctx->clocked;
     esp__span none = {0, 0};
     if (!h || event >= h->n) return none;
     const esp__span *r = &h->held[event].real;
@@ -269,14 +300,14 @@ ESP__FN esp__span esp__hold_event_real(const esp_ctx *ctx, uint32_t event) {
                        r->end_ns > h->zero_ns ? r->end_ns - h->zero_ns : 0};
 }
 
-ESP__FN esp__span esp__hold_time(const esp_ctx *ctx, uint32_t op) {
-    uint32_t none = !ctx->holds || op >= ctx->in_force.program.n_ops;
-    return esp__hold_event_time(ctx, none ? ESP__HOLD_NONE : ctx->holds->event_of_op[op]);
+ESP__FN esp__span esp__clocked_time(const esp_ctx *ctx, uint32_t op) {
+    uint32_t none = !ctx->clocked || op >= ctx->in_force.program.n_ops;
+    return esp__clocked_event_time(ctx, none ? ESP__CLOCKED_NONE : ctx->clocked->event_of_op[op]);
 }
 
-ESP__FN esp__span esp__hold_backward_time(const esp_ctx *ctx, uint32_t tensor) {
-    uint32_t none = !ctx->holds || tensor >= ctx->model.n_tensors;
-    return esp__hold_event_time(ctx, none ? ESP__HOLD_NONE : ctx->holds->event_of_tensor[tensor]);
+ESP__FN esp__span esp__clocked_backward_time(const esp_ctx *ctx, uint32_t tensor) {
+    uint32_t none = !ctx->clocked || tensor >= ctx->model.n_tensors;
+    return esp__clocked_event_time(ctx, none ? ESP__CLOCKED_NONE : ctx->clocked->event_of_tensor[tensor]);
 }
 
-ESP__FN uint64_t esp__hold_late_ns(const esp_ctx *ctx) { return ctx->holds ? ctx->holds->late_ns : 0; }
+ESP__FN uint64_t esp__clocked_late_ns(const esp_ctx *ctx) { return ctx->clocked ? ctx->clocked->late_ns : 0; }

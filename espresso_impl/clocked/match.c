@@ -30,37 +30,37 @@ static uint32_t *esp__event_table(esp_ctx *ctx, const esp_plan *plan) {
 }
 
 /* Is the plan one for the strategy in force? */
-static esp_status esp__hold_check(const esp_ctx *ctx, const esp_plan *plan) {
+static esp_status esp__clocked_check(const esp_ctx *ctx, const esp_plan *plan) {
     char option[ESP__TEXT_MAX];
     uint32_t n, n_events, backwards = 0;
     const esp_plan_unit *units = esp_plan_units(plan, &n);
     const esp_plan_event *events = esp_plan_events(plan, &n_events);
-    if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "hold: call esp_start first");
-    if (!plan) return esp__fail(ctx, ESP_E_ARG, "hold: the plan is NULL");
+    if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "clocked execution: call esp_start first");
+    if (!plan) return esp__fail(ctx, ESP_E_ARG, "clocked execution: the plan is NULL");
     for (uint32_t i = 0; i < n_events; i++) backwards += events[i].kind == ESP_PLAN_BACKWARD;
     if (n != ctx->in_force.strategy.n_units || backwards != ctx->model.n_tensors)
-        return esp__fail(
-            ctx, ESP_E_ARG,
-            "hold: the plan has %u tensors in %u units, the strategy in force %u in %u: set the strategy to "
-            "the plan's text first",
-            backwards, n, ctx->model.n_tensors, ctx->in_force.strategy.n_units);
+        return esp__fail(ctx, ESP_E_ARG,
+                         "clocked execution: the plan has %u tensors in %u units, the strategy in force %u in %u: set "
+                         "the strategy to "
+                         "the plan's text first",
+                         backwards, n, ctx->model.n_tensors, ctx->in_force.strategy.n_units);
     for (uint32_t i = 0; i < n; i++) {
         const esp__work_unit *u = &ctx->in_force.strategy.units[i];
         const esp__extent place = {units[i].first, units[i].n_tensors, units[i].begin, units[i].elements};
         esp__option_print(&u->option, option, sizeof option);
         if (memcmp(&place, &u->place, sizeof place))
-            return esp__fail(
-                ctx, ESP_E_ARG,
-                "hold: unit %u has other elements in the plan than in the strategy in force ('%s'): set the "
-                "strategy to the plan's text first",
-                i, u->name);
+            return esp__fail(ctx, ESP_E_ARG,
+                             "clocked execution: unit %u has other elements in the plan than in the strategy in force "
+                             "('%s'): set the "
+                             "strategy to the plan's text first",
+                             i, u->name);
         if (strcmp(option, units[i].option) ||
             (esp__option_uses(&u->option, ESP__COMP) && strcmp(u->codec->spec, units[i].codec)))
-            return esp__fail(
-                ctx, ESP_E_ARG,
-                "hold: unit '%s' has codec %s, option '%s' in the plan, but %s, '%s' in the strategy in force: "
-                "set the strategy to the plan's text first",
-                u->name, units[i].codec, units[i].option, u->codec->spec, option);
+            return esp__fail(ctx, ESP_E_ARG,
+                             "clocked execution: unit '%s' has codec %s, option '%s' in the plan, but %s, '%s' in the "
+                             "strategy in force: "
+                             "set the strategy to the plan's text first",
+                             u->name, units[i].codec, units[i].option, u->codec->spec, option);
     }
     return ESP_OK;
 }
@@ -74,29 +74,30 @@ static uint32_t esp__op_slot(const esp_ctx *ctx, const esp__op *op) {
     return op->copy == ESP__COPY_PACK && op->member == place->first + place->n - 1 ? ESP__EVENT_PACK : ESP__EVENT_KINDS;
 }
 
-static esp_status esp__hold_match_with(const esp_ctx *ctx, const uint32_t *table, uint32_t *event_of_op) {
+static esp_status esp__clocked_match_with(const esp_ctx *ctx, const uint32_t *table, uint32_t *event_of_op) {
     for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
         const esp__op *op = &ctx->in_force.program.ops[i];
         uint32_t slot = esp__op_slot(ctx, op);
         event_of_op[i] = slot < ESP__EVENT_KINDS ? table[op->unit * ESP__EVENT_KINDS + slot] - 1 : UINT32_MAX;
         if (op->kind != ESP__OP_COPY && event_of_op[i] == UINT32_MAX)
-            return esp__fail(ctx, ESP_E_ARG, "hold: the plan has no op '%s'", op->label);
+            return esp__fail(ctx, ESP_E_ARG, "clocked execution: the plan has no op '%s'", op->label);
     }
     return ESP_OK;
 }
 
-ESP__FN esp_status esp__hold_match(const esp_ctx *ctx, const esp_plan *plan, uint32_t *event_of_op) {
+ESP__FN esp_status esp__clocked_match(const esp_ctx *ctx, const esp_plan *plan, uint32_t *event_of_op) {
     esp_ctx *mine = (esp_ctx *)(uintptr_t)ctx; /* for its allocator only */
-    esp_status s = esp__hold_check(ctx, plan);
+    esp_status s = esp__clocked_check(ctx, plan);
     if (s) return s;
     uint32_t *table = esp__event_table(mine, plan);
-    s = table ? esp__hold_match_with(ctx, table, event_of_op) : esp__fail(ctx, ESP_E_NOMEM, "hold: out of memory");
+    s = table ? esp__clocked_match_with(ctx, table, event_of_op)
+              : esp__fail(ctx, ESP_E_NOMEM, "clocked execution: out of memory");
     esp__free(mine, table);
     return s;
 }
 
 /* ---- the plan as the executor walks it ------------------------------------------------------------------------------- */
-static void esp__holds_free(esp_ctx *ctx, esp__holds *h) {
+static void esp__clocked_free(esp_ctx *ctx, esp__clocked *h) {
     if (!h) return;
     for (int k = 0; k < ESP__LANES; k++) esp__free(ctx, h->lane[k]);
     esp__free(ctx, h->held);
@@ -109,8 +110,8 @@ static void esp__holds_free(esp_ctx *ctx, esp__holds *h) {
     esp__free(ctx, h);
 }
 
-static esp__holds *esp__holds_new(esp_ctx *ctx, uint32_t n_events) {
-    esp__holds *h = esp__alloc(ctx, sizeof *h);
+static esp__clocked *esp__clocked_new(esp_ctx *ctx, uint32_t n_events) {
+    esp__clocked *h = esp__alloc(ctx, sizeof *h);
     uint64_t n = n_events, units = ctx->in_force.strategy.n_units;
     int whole = h != NULL;
     if (!h) return NULL;
@@ -127,17 +128,17 @@ static esp__holds *esp__holds_new(esp_ctx *ctx, uint32_t n_events) {
     h->n = n_events;
     h->step = UINT64_MAX;
     if (whole) return h;
-    esp__holds_free(ctx, h);
+    esp__clocked_free(ctx, h);
     return NULL;
 }
 
-static void esp__held_init(esp__held *x, const esp_plan_event *e) {
+static void esp__clocked_event_init(esp__clocked_event *x, const esp_plan_event *e) {
     const uint32_t links = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER;
     x->unit = e->unit;
-    x->op = ESP__HOLD_NONE;
+    x->op = ESP__CLOCKED_NONE;
     x->lanes = e->lanes;
     x->backward = e->kind == ESP_PLAN_BACKWARD;
-    x->owner = x->backward ? ESP__HOLD_CALLER : e->lanes & links ? ESP__HOLD_LINK : ESP__HOLD_CPU;
+    x->owner = x->backward ? ESP__CLOCKED_CALLER : e->lanes & links ? ESP__CLOCKED_LINK : ESP__CLOCKED_CPU;
     x->ns = e->end_ns - e->start_ns;
 }
 
@@ -153,7 +154,7 @@ static uint64_t esp__entry_slot(const esp_ctx *ctx, const esp__order_entry *e, u
 }
 
 /* Every event in its place: of its lanes, and of its unit's chain. 0: the strategy in force has another order. */
-static int esp__holds_order(const esp_ctx *ctx, esp__holds *h, const uint32_t *table) {
+static int esp__clocked_order(const esp_ctx *ctx, esp__clocked *h, const uint32_t *table) {
     const esp__strategy *y = &ctx->in_force.strategy;
     uint32_t tensor = 0;
     if (y->n_entries != h->n) return 0;
@@ -162,8 +163,8 @@ static int esp__holds_order(const esp_ctx *ctx, esp__holds *h, const uint32_t *t
     for (uint32_t u = 0; u < y->n_units; u++) h->first[u + 1] += h->first[u];
     for (uint32_t k = 0; k < y->n_entries; k++) {
         uint32_t event = table[esp__entry_slot(ctx, &y->entries[k], tensor)] - 1;
-        if (event == ESP__HOLD_NONE) return 0;
-        esp__held *x = &h->held[event];
+        if (event == ESP__CLOCKED_NONE) return 0;
+        esp__clocked_event *x = &h->held[event];
         if (x->state) return 0; /* stands there twice */
         x->state = 1;
         for (int lane = 0; lane < ESP__LANES; lane++)
@@ -179,13 +180,13 @@ static int esp__holds_order(const esp_ctx *ctx, esp__holds *h, const uint32_t *t
 }
 
 /* Ops of a unit must come in the order of their events, or it would wait for itself. */
-static int esp__holds_ops(const esp_ctx *ctx, esp__holds *h) {
+static int esp__clocked_ops(const esp_ctx *ctx, esp__clocked *h) {
     for (uint32_t u = 0; u < ctx->in_force.strategy.n_units; u++) {
         const esp__work_unit *unit = &ctx->in_force.strategy.units[u];
         uint32_t next = 0;
         for (uint32_t i = unit->first_op; i < unit->first_op + unit->n_ops; i++) {
-            if (h->event_of_op[i] == ESP__HOLD_NONE) continue;
-            esp__held *x = &h->held[h->event_of_op[i]];
+            if (h->event_of_op[i] == ESP__CLOCKED_NONE) continue;
+            esp__clocked_event *x = &h->held[h->event_of_op[i]];
             if (x->place < next) return 0;
             next = x->place + 1;
             x->op = i;
@@ -194,16 +195,17 @@ static int esp__holds_ops(const esp_ctx *ctx, esp__holds *h) {
     return 1;
 }
 
-static esp_status esp__holds_make(esp_ctx *ctx, const esp_plan *plan, double scale, esp__holds **out) {
+static esp_status esp__clocked_make(esp_ctx *ctx, const esp_plan *plan, double scale, esp__clocked **out) {
     uint32_t n, *table = esp__event_table(ctx, plan);
     const esp_plan_event *events = esp_plan_events(plan, &n);
-    esp__holds *h = *out = esp__holds_new(ctx, n);
-    esp_status s = table && h ? esp__hold_match_with(ctx, table, h->event_of_op)
-                              : esp__fail(ctx, ESP_E_NOMEM, "hold: out of memory");
-    for (uint32_t i = 0; !s && i < n; i++) esp__held_init(&h->held[i], &events[i]);
-    if (!s && (!esp__holds_order(ctx, h, table) || !esp__holds_ops(ctx, h)))
+    esp__clocked *h = *out = esp__clocked_new(ctx, n);
+    esp_status s = table && h ? esp__clocked_match_with(ctx, table, h->event_of_op)
+                              : esp__fail(ctx, ESP_E_NOMEM, "clocked execution: out of memory");
+    for (uint32_t i = 0; !s && i < n; i++) esp__clocked_event_init(&h->held[i], &events[i]);
+    if (!s && (!esp__clocked_order(ctx, h, table) || !esp__clocked_ops(ctx, h)))
         s = esp__fail(ctx, ESP_E_ARG,
-                      "hold: the strategy in force has not the plan's order of all ops: set it to the plan's own text "
+                      "clocked execution: the strategy in force has not the plan's order of all ops: set it to the "
+                      "plan's own text "
                       "(esp_plan_text) first");
     if (!s) h->scale = scale;
     esp__free(ctx, table);
@@ -211,30 +213,44 @@ static esp_status esp__holds_make(esp_ctx *ctx, const esp_plan *plan, double sca
 }
 
 /* From now on these, or none. */
-static void esp__holds_swap(esp_ctx *ctx, esp__holds *now) {
+ESP__FN void esp__clocked_swap(esp_ctx *ctx, esp__clocked *now) {
     pthread_mutex_lock(&ctx->lanes.lock);
-    esp__holds *before = ctx->holds;
-    ctx->holds = now;
+    esp__clocked *before = ctx->clocked;
+    ctx->clocked = now;
     pthread_mutex_unlock(&ctx->lanes.lock);
-    esp__holds_free(ctx, before);
+    esp__clocked_free(ctx, before);
 }
 
-ESP__FN void esp__hold_drop(esp_ctx *ctx) {
-    if (ctx->holds) esp__holds_swap(ctx, NULL);
-}
-
-ESP__FN esp_status esp__hold_set(esp_ctx *ctx, const esp_plan *plan, double time_scale) {
-    esp__holds *h = NULL;
-    esp_status s = esp__between_steps(ctx, "hold");
+ESP__FN esp_status esp__clocked_set(esp_ctx *ctx, const esp_plan *plan, double time_scale) {
+    esp__clocked *h = NULL;
+    esp_status s = esp__between_steps(ctx, "clocked execution");
     if (s) return s;
-    if (!plan) return esp__hold_drop(ctx), ESP_OK;
+    if (!plan) return esp__clocked_drop(ctx), ESP_OK;
     if (!(time_scale > 0.0 && time_scale < 1e6))
-        return esp__fail(ctx, ESP_E_ARG, "hold: the time scale must be a number > 0, not %g", time_scale);
-    s = esp__hold_check(ctx, plan);
-    if (!s) s = esp__holds_make(ctx, plan, time_scale, &h);
+        return esp__fail(ctx, ESP_E_ARG, "clocked execution: the time scale must be a number > 0, not %g", time_scale);
+    s = esp__clocked_check(ctx, plan);
+    if (!s) s = esp__clocked_make(ctx, plan, time_scale, &h);
     if (s)
-        esp__holds_free(ctx, h);
+        esp__clocked_free(ctx, h);
     else
-        esp__holds_swap(ctx, h);
+        esp__clocked_swap(ctx, h);
     return s;
+}
+
+/* The program changed: the plan is no longer its plan. */
+static esp_status esp__clocked_open(esp_ctx *ctx, void **self) {
+    *self = ctx;
+    return ESP_OK;
+}
+static void esp__clocked_installed(esp_ctx *ctx, void *self) {
+    (void)self;
+    esp__clocked_drop(ctx);
+}
+
+ESP__FN const esp__observer *esp__clocked_observer(void) {
+    static const esp__observer o = {.name = "clocked execution",
+                                    .open = esp__clocked_open,
+                                    .installed = esp__clocked_installed,
+                                    .close = esp__clocked_installed};
+    return &o;
 }

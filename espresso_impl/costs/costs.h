@@ -2,8 +2,24 @@
  * reads made from them. Used by the autopilot and by the command's profile and replay. */
 #ifndef ESP__SURVEY_H
 #define ESP__SURVEY_H
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/executor/executor.h"
 
+/* ---- probe.c: one measurement, by all ranks at the same time, between steps ------------------------------------------ */
+/* How long one collective takes on this rank: `best_ns` and `median_ns` of `repeats` runs back to back after one that is not
+ * counted. bytes: as a table of the planner counts them (of the whole buffer; all ranks of the level take part). `room`: at
+ * least esp__probe_room(...) bytes, zeroed or holding finite floats; as many bytes on every rank. Where it is larger, runs are at
+ * different places: gradients are not in the caches either. Collective over all ranks; no memory is taken. */
+typedef struct esp__probe {
+    uint64_t best_ns, median_ns, worst_ns;
+    uint64_t spread_ns; /* between the quartiles */
+} esp__probe;
+enum { ESP__PROBE_REPEATS = 64 };
+ESP__FN int32_t esp__group_size(const esp_ctx *ctx, uint8_t level); /* ranks of one collective */
+ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes);
+ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, uint32_t repeats,
+                                         void *room, uint64_t room_bytes, esp__probe *out);
+
+/* ---- the survey ----------------------------------------------------------------------------------------------------------- */
 enum { ESP__SURVEY_POINTS = 32, ESP__SURVEY_CODECS = 8, ESP__SURVEY_SEEN = 9 };
 
 /* The last times that were seen in steps; their median counts. */

@@ -1,6 +1,6 @@
 /* probe.c: how long one collective takes, measured between steps by all ranks at once, through the communication thread like
  * every other collective. Must not know what the figures are for. */
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/costs/costs.h"
 
 ESP__FN int32_t esp__group_size(const esp_ctx *ctx, uint8_t level) {
     return level == ESP__FLAT ? ctx->job.size : level == ESP__INTRA ? ctx->job.topo.n_local : ctx->job.topo.n_machines;

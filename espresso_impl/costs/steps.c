@@ -140,18 +140,19 @@ static double esp__survey_cpu_gap(const esp_ctx *ctx, esp__survey_turn *turns, d
 
 /* A link's ops run in the strategy's order. One that holds both starts from the inter lane. */
 static double esp__survey_link_gap(const esp_ctx *ctx, int k, double *gaps) {
-    const esp__link *l = &ctx->lanes.links[k], *intra = &ctx->lanes.links[0];
+    const esp__in_force *f = &ctx->in_force;
+    const uint32_t *sequence = f->sequence[k], *intra = f->sequence[0];
     uint32_t n = 0, other = 0;
-    for (uint32_t j = 0; j < l->n; j++) {
-        const esp__op *op = &ctx->in_force.program.ops[l->sequence[j]];
-        uint64_t free_at = j ? ctx->in_force.op_time[l->sequence[j - 1]].end_ns : 0;
+    for (uint32_t j = 0; j < f->n_sequence[k]; j++) {
+        const esp__op *op = &f->program.ops[sequence[j]];
+        uint64_t free_at = j ? f->op_time[sequence[j - 1]].end_ns : 0;
         if (op->both_links && k == 0) continue;
         if (op->both_links) {
-            while (other < intra->n && intra->sequence[other] != l->sequence[j]) other++;
-            if (other && other < intra->n && ctx->in_force.op_time[intra->sequence[other - 1]].end_ns > free_at)
-                free_at = ctx->in_force.op_time[intra->sequence[other - 1]].end_ns;
+            while (other < f->n_sequence[0] && intra[other] != sequence[j]) other++;
+            if (other && other < f->n_sequence[0] && f->op_time[intra[other - 1]].end_ns > free_at)
+                free_at = f->op_time[intra[other - 1]].end_ns;
         }
-        gaps[n++] = esp__survey_gap(ctx, l->sequence[j], free_at);
+        gaps[n++] = esp__survey_gap(ctx, sequence[j], free_at);
     }
     return n ? esp__survey_median(gaps, n) : -1.0;
 }

@@ -1,9 +1,6 @@
 /* arena.c: takes all memory of a strategy at once (arena, feedback, scratch, lane queues), gives it back, and carries
  * feedback from one strategy to the next so that nothing is lost. Knows no ops' meaning beyond their sizes. */
-#include "espresso_impl/executor/context.h"
-
-ESP__FN void esp__program_free(esp_ctx *ctx);
-ESP__FN void esp__hold_drop(esp_ctx *ctx);
+#include "espresso_impl/executor/executor.h"
 
 static void *esp__take(esp_ctx *ctx, uint64_t bytes, esp_status *s) {
     void *p = bytes ? esp__alloc(ctx, bytes) : NULL;
@@ -42,7 +39,7 @@ static esp_status esp__links_take(esp_ctx *ctx) {
     uint32_t *op_of =
         esp__take(ctx, ((uint64_t)ctx->in_force.strategy.n_units + 1) * ESP__MAX_STEPS * sizeof *op_of, &s);
     for (int k = 0; k < 2; k++)
-        ctx->lanes.links[k].sequence = esp__take(ctx, (uint64_t)ctx->in_force.program.n_ops * 4u + 4u, &s);
+        ctx->in_force.sequence[k] = esp__take(ctx, (uint64_t)ctx->in_force.program.n_ops * 4u + 4u, &s);
     if (!s) {
         for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
             const esp__op *op = &ctx->in_force.program.ops[i];
@@ -55,7 +52,7 @@ static esp_status esp__links_take(esp_ctx *ctx) {
             const esp__op *op = &ctx->in_force.program.ops[i];
             for (int l = 0; l < 2; l++)
                 if (op->both_links || op->lane == ESP__LANE_INTRA + l)
-                    ctx->lanes.links[l].sequence[ctx->lanes.links[l].n++] = i;
+                    ctx->in_force.sequence[l][ctx->in_force.n_sequence[l]++] = i;
         }
     }
     if (op_of)
@@ -85,22 +82,21 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx) {
     }
     if (!s) s = esp__feedback_take(ctx);
     if (!s) s = esp__links_take(ctx);
-    if (!s) s = esp__guard_take(ctx);
     return s;
 }
 
 /* Everything but the tensors themselves and what they carry. */
 ESP__FN void esp__memory_free(esp_ctx *ctx) {
-    esp__hold_drop(ctx);
-    esp__guard_free(ctx);
     esp__free(ctx, ctx->in_force.arena);
     esp__free(ctx, ctx->in_force.scratch);
     esp__free(ctx, ctx->in_force.phi);
     esp__free(ctx, ctx->in_force.payloads);
     esp__free(ctx, ctx->in_force.heap);
     esp__free(ctx, ctx->in_force.op_time);
-    for (int k = 0; k < 2; k++) esp__free(ctx, ctx->lanes.links[k].sequence);
+    for (int k = 0; k < 2; k++) esp__free(ctx, ctx->in_force.sequence[k]);
     memset(ctx->lanes.links, 0, sizeof ctx->lanes.links);
+    ctx->in_force.sequence[0] = ctx->in_force.sequence[1] = NULL;
+    ctx->in_force.n_sequence[0] = ctx->in_force.n_sequence[1] = 0;
     ctx->in_force.arena = ctx->in_force.scratch = NULL;
     ctx->in_force.phi = NULL;
     ctx->in_force.payloads = NULL;

@@ -1,10 +1,10 @@
 /* context.c: the life of a context: open (meet, choose a backend), tensors, start (strategy, agreement, memory), change of
  * strategy, close. Everything else is done by the files above. */
 #include "espresso_impl/base/cores.h"
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/executor/executor.h"
 #include <unistd.h>
 
-enum { ESP__TIMEOUT_DEFAULT_MS = 300000, ESP__TRACE_EVENTS = 1 << 20 };
+enum { ESP__TIMEOUT_DEFAULT_MS = 300000 };
 
 /* What ranks tell each other when they meet. */
 typedef struct esp__intro {
@@ -201,6 +201,7 @@ static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
     ctx->config.strategy_spec = esp__strdup(ctx, c->strategy);
     ctx->config.trace_path = esp__strdup(ctx, c->trace);
     ctx->config.stats_spec = esp__strdup(ctx, c->stats);
+    ctx->config.sample_errors = c->stats != NULL;
     if ((c->stats && !ctx->config.stats_spec) || (c->plugin_path && !ctx->config.plugin_path) ||
         (c->codec && !ctx->config.codec_spec) || (c->strategy && !ctx->config.strategy_spec) ||
         (c->trace && !ctx->config.trace_path))
@@ -258,6 +259,7 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
     ctx->config.owner_pid = (int32_t)getpid();
     ctx->health.left_rank = -1;
     ctx->job.size = 1;
+    ctx->lanes.dispatcher = esp__ready_first();
     ctx->config.simd = esp_simd_level();
     pthread_mutex_init(&ctx->lanes.lock, NULL);
     pthread_condattr_t monotonic; /* the lanes' threads sleep until times of esp__now_ns */
@@ -281,16 +283,11 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
 
 /* ---- closing ------------------------------------------------------------------------------------------------------------ */
 static void esp__goodbye(esp_ctx *ctx) {
-    void *events = NULL;
-    uint64_t bytes = 0;
-    if (ctx->trace) esp__trace_pack(ctx, ctx->trace, &events, &bytes);
-    if (ctx->trace_file && events) esp__trace_file_rank(ctx->trace_file, ctx->job.rank, events, bytes);
-    esp__peers_close(ctx->job.peers, ctx->job.rank ? events : NULL, ctx->job.rank ? bytes : 0,
-                     ctx->trace_file ? esp__trace_file_rank : NULL, ctx->trace_file);
+    esp__farewell *f = &ctx->job.farewell;
+    esp__peers_close(ctx->job.peers, ctx->job.rank ? f->data : NULL, ctx->job.rank ? f->bytes : 0, f->collect, f->user);
     ctx->job.peers = NULL;
-    if (ctx->trace_file) esp__trace_file_close(ctx->trace_file);
-    esp__free(ctx, events);
-    if (ctx->trace) esp__trace_free(ctx, ctx->trace);
+    if (f->done) f->done(f->user);
+    esp__free(ctx, f->data);
 }
 
 static void esp__tensors_free(esp_ctx *ctx) {
@@ -309,8 +306,8 @@ static void esp__tensors_free(esp_ctx *ctx) {
 ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (!ctx) return;
     if (ctx->config.owner_pid != (int32_t)getpid()) return; /* a forked child: the threads are not here */
-    esp__observers_close(ctx);
     if (ctx->lanes.threads) esp__executor_close(ctx);
+    esp__observers_close(ctx);
     esp__goodbye(ctx);
     for (int k = 2; k >= 0; k--)
         if (ctx->job.comms[k]) ctx->job.backend->close(ctx->job.comms[k]);
@@ -422,20 +419,10 @@ ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
     return mine ? mine : s;
 }
 
-static esp_status esp__trace_start(esp_ctx *ctx) {
-    uint64_t events = (uint64_t)ctx->in_force.program.n_ops * 4096u;
-    if (!ctx->config.trace_path || ctx->trace) return ESP_OK;
-    if (events > ESP__TRACE_EVENTS) events = ESP__TRACE_EVENTS;
-    esp_status s = esp__trace_open(ctx, events < 4096 ? 4096 : events, &ctx->trace);
-    if (!s && ctx->job.rank == 0) s = esp__trace_file_open(ctx, ctx->config.trace_path, &ctx->trace_file);
-    return s;
-}
-
 /* Compiles what ctx->in_force.strategy says, and takes its memory. Collective. */
 static esp_status esp__strategy_install(esp_ctx *ctx) {
     esp_status s = esp__program_make(ctx);
     if (!s) s = esp__memory_take(ctx);
-    if (!s) s = esp__trace_start(ctx);
     return esp__agree_ok(ctx, s);
 }
 
@@ -446,7 +433,7 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     if (ctx->health.fatal) return esp__dead(ctx);
     s = ctx->model.n_tensors ? ESP_OK : esp__fail(ctx, ESP_E_STATE, "esp_start: no tensor was added");
     const char *spec = ctx->config.strategy_spec;
-    if (!s) s = esp__auto_open(ctx, &spec);
+    if (!s) s = esp__observers_strategy(ctx, &spec);
     if (!s) s = esp__strategy_load(ctx, spec, 1);
     s = esp__agree(ctx, s);
     if (!s) s = esp__strategy_install(ctx);
@@ -483,6 +470,7 @@ static void esp__strategy_replace(esp_ctx *ctx, const esp__old *old) {
     if (!s) s = esp__feedback_adopt(ctx, old);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) esp__spent_free(ctx, &ctx->model.tensors[i]);
     if (s) esp__fatal(ctx, s, esp_last_error(ctx));
+    if (!s) esp__observers_installed(ctx);
     ctx->steps.stats.memory_bytes = ctx->in_force.memory_bytes;
 }
 

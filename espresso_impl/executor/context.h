@@ -5,7 +5,7 @@
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/strategy/option.h"
 #include "espresso_impl/strategy/text.h"
-#include "espresso_impl/observe/observe.h"
+#include "espresso_impl/executor/observer.h"
 #include "espresso_impl/executor/program.h"
 
 typedef struct esp__workers esp__workers;
@@ -75,8 +75,7 @@ typedef struct esp__strategy {
 
 /* One link lane of the communication thread. */
 typedef struct esp__link {
-    uint32_t *sequence, n; /* ops in the strategy's order                                         */
-    uint32_t cursor;
+    uint32_t cursor;  /* in in_force.sequence                    */
     void *comm, *req; /* in flight: the link thread's own                                    */
     int busy;         /* an op is in flight here, or a flat one that runs from the other lane */
     uint64_t started_ns;
@@ -109,7 +108,17 @@ typedef struct esp__config {
     char *plugin_path, *codec_spec, *strategy_spec, *trace_path, *stats_spec;
     int32_t owner_pid; /* a forked child must not use the context             */
     int simd;          /* of the conversions between halves and floats        */
+    int sample_errors; /* somebody wants to know what compression loses       */
 } esp__config;
+
+/* What this rank leaves behind for rank 0 when it closes, and what rank 0 does with everybody's. */
+typedef struct esp__farewell {
+    void *data; /* the context's memory */
+    uint64_t bytes;
+    void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes); /* rank 0, for each other rank */
+    void (*done)(void *user);                                                    /* rank 0, at the end         */
+    void *user;
+} esp__farewell;
 
 /* Who this rank is, who the others are, and how they are reached. From esp_open to esp_close. */
 typedef struct esp__job {
@@ -118,6 +127,7 @@ typedef struct esp__job {
     esp__topology topo;
     const esp_backend *backend;
     void *comms[3]; /* by scope: all, intra, inter */
+    esp__farewell farewell;
 } esp__job;
 
 /* What is trained: the tensors in backward order, and the codecs that were opened for them. */
@@ -140,9 +150,10 @@ typedef struct esp__in_force {
     uint64_t scratch_bytes;
     float *phi; /* for codecs that leave feedback to the host */
     uint64_t phi_count;
-    esp_payload *payloads; /* argument array of the widest decompress                               */
-    uint32_t *heap;        /* units whose next op is on the cpu or compute lane, earliest ready first */
-    esp__span *op_time;    /* [program.n_ops] of the step under way, or the last                     */
+    esp_payload *payloads;                /* argument array of the widest decompress                               */
+    uint32_t *heap;                       /* units whose next op is on the cpu or compute lane, earliest ready first */
+    uint32_t *sequence[2], n_sequence[2]; /* ops of the link lanes, in the strategy's order            */
+    esp__span *op_time;                   /* [program.n_ops] of the step under way, or the last                     */
 } esp__in_force;
 
 /* The threads that run ops, and who waits for them. Under `lock`, but for the fields that one thread owns. */
@@ -151,6 +162,7 @@ typedef struct esp__lanes {
     pthread_cond_t done_cv, cpu_cv, link_cv;
     pthread_t cpu_thread, link_thread;
     int threads, stopping;
+    const struct esp__dispatcher *dispatcher; /* of the step under way; never NULL after esp_open */
     uint32_t n_heap;
     esp__link links[2]; /* intra, inter                                        */
     esp__request request;
@@ -169,7 +181,7 @@ typedef struct esp__steps {
     char missing_text[ESP__NAME_MAX * 4];
     esp__step_clock clock;
     esp_stats stats;
-    uint64_t last_push_ns;
+    const char *phase; /* of the autopilot, in a word: static text; NULL: there is none */
 } esp__steps;
 
 /* What went wrong, or is about to. Under lanes.lock. */
@@ -197,13 +209,9 @@ struct esp_ctx {
     esp__health health;
     int started;
 
-    struct esp__stats_file *stats_file; /* stats.c; NULL: not asked for             */
-    struct esp__record *record;         /* profile.c; likewise                       */
-    struct esp__autopilot *autopilot;   /* autopilot.c; likewise                    */
-    struct esp__guard *guard;           /* errors.c; likewise                        */
-    struct esp__holds *holds;           /* clocked/match.c; NULL: ops take the time they take */
-    esp__trace *trace;
-    esp__trace_file *trace_file;
+    void
+        *observers[ESP__OBSERVERS_MAX]; /* what each keeps; NULL: nobody asked for it. observe/observe.h numbers them */
+    struct esp__clocked *clocked;       /* clocked/: the plan whose times ops take; NULL: none */
 };
 
 #endif

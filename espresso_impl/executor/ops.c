@@ -1,11 +1,11 @@
 /* ops.c: does one compress, decompress or copy op on the memory it names. Runs on the cpu lane's thread; knows nothing of
  * lanes, order or peers. */
 #include "codecs/common/half.h"
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/executor/executor.h"
 
 enum { ESP__OP_GRAIN = 65536, ESP__HALF_BLOCK = 1024 };
 
-static uint8_t *esp__at(const esp_ctx *ctx, const esp__op *op, esp__ref r) {
+ESP__FN uint8_t *esp__at(const esp_ctx *ctx, const esp__op *op, esp__ref r) {
     if (r.at == ESP__AT_DATA) return (uint8_t *)ctx->in_force.strategy.units[op->unit].data + r.offset;
     return r.at == ESP__AT_ARENA ? ctx->in_force.arena + r.offset : NULL;
 }
@@ -15,7 +15,7 @@ static float *esp__numbers(const esp_ctx *ctx, const esp__op *op, uint64_t begin
     return (float *)(void *)esp__at(ctx, op, op->data) + begin;
 }
 
-static void esp__args_init(const esp_ctx *ctx, const esp__op *op, esp_codec_args *a, esp_tensor *x, esp_buf *scratch) {
+ESP__FN void esp__args_init(const esp_ctx *ctx, const esp__op *op, esp_codec_args *a, esp_tensor *x, esp_buf *scratch) {
     memset(a, 0, sizeof *a);
     memset(x, 0, sizeof *x);
     a->struct_size = sizeof *a;
@@ -36,7 +36,7 @@ static void esp__args_init(const esp_ctx *ctx, const esp__op *op, esp_codec_args
     a->tensor = x;
 }
 
-static void esp__args_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp_tensor *x) {
+ESP__FN void esp__args_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp_tensor *x) {
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     x->count = r->length;
     x->rows = r->length == u->place.count ? u->rows : 0;
@@ -111,7 +111,6 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
     esp_tensor x;
     esp_buf scratch;
     esp__args_init(ctx, op, &a, &x, &scratch);
-    int sampled = ctx->guard && esp__guard_begin(ctx, op);
     if (f && f->residual_before) memcpy(f->residual_before, f->residual, f->count * 4u);
     if (f && f->state_before) memcpy(f->state_before, f->state, f->state_bytes);
     for (uint32_t i = 0; i < op->n_ranges; i++) {
@@ -122,9 +121,8 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
         if (s)
             return esp__fail(ctx, s, "tensor '%s': codec '%s' failed to compress %llu elements: %s", u->name,
                              u->codec->spec, (unsigned long long)r->length, esp_status_text(s));
-        if (sampled) esp__guard_range(ctx, op, r);
+        esp__observers_compressed(ctx, op, r);
     }
-    if (sampled) esp__guard_end(ctx);
     return ESP_OK;
 }
 

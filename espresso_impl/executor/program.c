@@ -1,6 +1,6 @@
 /* program.c: compiles every unit's option into this rank's chain of ops, with every buffer at a fixed place in one arena.
  * Walks the region algebra (region.c) and only adds memory, lanes and number formats to it; runs nothing. */
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/executor/executor.h"
 
 ESP__FN void esp__seat_of(const esp_ctx *ctx, uint32_t unit, esp__seat *at) {
     const esp__topology *p = &ctx->job.topo;

@@ -8,7 +8,7 @@
  *     per tensor: esp__state_tensor, name, carry (count floats) if it has one
  *     per Comp:   esp__state_comp, residual (count floats) if it has one, codec state if it has one
  *     u64 checksum of all pieces before it */
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/executor/executor.h"
 
 enum { ESP__STATE_VERSION = 3, ESP__STATE_OLDEST = 2, ESP__STATE_RESIDUAL = 1, ESP__STATE_CODEC = 2 };
 static const char esp__state_magic[8] = {'E', 'S', 'P', 'S', 'T', 'A', 'T', 'E'};
@@ -421,7 +421,7 @@ static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in,
 static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn read, void *user) {
     esp__state_in in;
     char *before = NULL, text[ESP__ERROR_MAX];
-    const int chosen = esp__auto_chooses(ctx); /* the same on all ranks */
+    const int chosen = esp__observers_chose(ctx); /* the same on all ranks */
     memset(&in, 0, sizeof in);
     if (s == ESP_OK) s = esp__state_fetch(ctx, read, user, &in);
     if (chosen) s = esp__state_agree(ctx, s, &in.head, "load");
@@ -430,7 +430,7 @@ static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn re
     if (s == ESP_OK) s = esp__state_match_comps(ctx, &in);
     if (asked) s = esp__state_agree(ctx, s, &in.head, "load");
     if (s == ESP_OK) esp__state_apply(ctx, &in);
-    if (s == ESP_OK && chosen) esp__auto_loaded(ctx);
+    if (s == ESP_OK && chosen) esp__observers_loaded(ctx);
     snprintf(text, sizeof text, "%s", s == ESP_OK ? "" : esp_last_error(ctx));
     if (s != ESP_OK && before && asked && !ctx->health.fatal && esp_strategy_set(ctx, before) == ESP_OK)
         esp__fail(ctx, s, "%s", text);

@@ -1,16 +1,16 @@
 /* step.c: what a trainer calls in every step: push, wait, end; and the exact helpers between steps. Allocates nothing on
  * the way through, except for a tensor that was never pushed (an error). */
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/executor/executor.h"
 #include <unistd.h>
 
-static esp_status esp__usable(const esp_ctx *ctx) {
+ESP__FN esp_status esp__usable(const esp_ctx *ctx) {
     if (!ctx) return esp__fail(NULL, ESP_E_ARG, "the context is NULL");
     if (ctx->config.owner_pid != (int32_t)getpid())
         return esp__fail(ctx, ESP_E_STATE, "the context was opened before fork(): open a new one in the child");
     return ESP_OK;
 }
 
-static esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id) {
+ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id) {
     esp_status s = esp__usable(ctx);
     if (s) return s;
     if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "call esp_start before pushing or waiting");
@@ -20,7 +20,7 @@ static esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id) {
 }
 
 /* Lock held. */
-static esp_status esp__dead(const esp_ctx *ctx) {
+ESP__FN esp_status esp__dead(const esp_ctx *ctx) {
     return esp__fail(ctx, ctx->health.fatal, "%s", ctx->health.fatal_text);
 }
 
@@ -39,7 +39,7 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
             u->data = (uint8_t *)grad + u->place.begin * (t->dtype == ESP_F32 ? 4u : 2u);
         else if (u->pc != id - u->place.first) /* its first ops pack its tensors one after another */
             continue;
-        esp__unit_ready(ctx, i, now, 0);
+        ctx->lanes.dispatcher->unit_ready(ctx, i, now, 0);
     }
 }
 
@@ -67,7 +67,7 @@ static void esp__carry_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
 }
 
 /* What the last step's push added can no longer be taken back. */
-static void esp__spent_free(esp_ctx *ctx, esp__tensor *t) {
+ESP__FN void esp__spent_free(esp_ctx *ctx, esp__tensor *t) {
     if (t->spent) esp__free(ctx, t->spent);
     t->spent = NULL;
 }
@@ -95,14 +95,10 @@ ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stre
     } else {
         esp__spent_free(ctx, t);
         if (t->carry) esp__carry_in(ctx, t, grad);
-        if (ctx->trace) { /* what the caller computed between two pushes is this tensor's backward */
-            if (ctx->steps.open)
-                esp__trace_add(ctx->trace, ESP__LANE_COMPUTE, t->name, id, ctx->steps.step, ctx->steps.last_push_ns,
-                               now, 0);
-            ctx->steps.last_push_ns = esp__now_ns();
-        }
         esp__push_locked(ctx, id, grad, now);
-        esp__meter_push(ctx, t, now);
+        esp__span in_push = {now, esp__now_ns()};
+        esp__meter_push(ctx, t, in_push);
+        esp__observers_pushed(ctx, id, in_push);
     }
     pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
@@ -122,7 +118,7 @@ ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_
 }
 
 /* ---- waiting: lock held ------------------------------------------------------------------------------------------- */
-static void esp__wait_begin(esp_ctx *ctx) {
+ESP__FN void esp__wait_begin(esp_ctx *ctx) {
     if (!ctx->lanes.waiters++) {
         ctx->lanes.wait_since_ns = esp__now_ns();
         pthread_cond_signal(&ctx->lanes.link_cv); /* an idle link thread must watch the time now */
@@ -252,7 +248,7 @@ static void esp__next_step(esp_ctx *ctx) {
     ctx->steps.n_pushed = ctx->steps.n_done = 0;
     ctx->steps.closed = ctx->steps.open = 0;
     ctx->steps.missing_text[0] = 0;
-    ctx->steps.last_push_ns = 0;
+    ctx->lanes.dispatcher = esp__ready_first();
     ctx->steps.step++;
     ctx->steps.stats.steps++;
 }
@@ -280,7 +276,7 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     /* what comes after a step is the same on all ranks, whether this one forgot a tensor or not */
     char text[ESP__ERROR_MAX];
     snprintf(text, sizeof text, "%s", s ? esp_last_error(ctx) : "");
-    esp_status after = esp__after_step(ctx);
+    esp_status after = esp__observers_step(ctx);
     return after || !s ? after : esp__fail(ctx, s, "%s", text);
 }
 

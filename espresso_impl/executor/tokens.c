@@ -1,7 +1,7 @@
 /* tokens.c: compression is limited to a token a core, so that ranks that share a machine do not thrash. The tokens are bytes in a
  * pipe that the launcher made (as GNU make's jobserver does): ESPRESSO_TOKENS=read,write,inode. Must not know what is done with
  * a token in hand. Nothing waits for ever: a token may have died with the rank that held it. */
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/executor/executor.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

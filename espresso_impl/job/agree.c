@@ -23,12 +23,7 @@ static void esp__agree_unit(const esp__work_unit *u, esp__text *t) {
 
 /* Everything that must be the same on all ranks, a line each. */
 static void esp__agree_text(const esp_ctx *ctx, esp__text *t) {
-    /* who has an autopilot waits for the others' after steps; where there is none, what was asked for may have any name */
-    if (ctx->autopilot)
-        esp__text_add(t, "strategy %s, codecs %s\n", ctx->config.strategy_spec ? ctx->config.strategy_spec : "auto",
-                      ctx->config.codec_spec ? ctx->config.codec_spec : "none named");
-    else
-        esp__text_add(t, "a strategy that is not auto\n");
+    esp__observers_agree(ctx, t);
     esp__text_add(t, "seed %llu\n", (unsigned long long)ctx->config.seed);
     esp__text_add(t, "ABI %u, flags %u\n", ESP_ABI_MAJOR, ctx->config.flags & ESP_DISCARDABLE);
     esp__text_add(t, "%u tensors\n", ctx->model.n_tensors);

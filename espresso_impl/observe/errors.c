@@ -10,7 +10,8 @@
  * exact for ranges of up to 2^18 elements, of larger ones from every so many-th block. A step's parts with NaN or Inf are not
  * measured. A sample is put off until the time for it is under 1/256 of all the time since the strategy was set, but for the
  * first one of a small unit. */
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/observe/observe.h"
 #include <math.h>
 
 enum {
@@ -33,6 +34,7 @@ struct esp__guard {
     uint64_t last_step;                     /* one more than that of the last sample */
     /* the sample under way */
     double input, lost, gradient, residual; /* squares */
+    int sampling;                           /* one is                             */
     int unfit;                              /* NaN, Inf, or it cannot be decoded */
 };
 
@@ -40,32 +42,39 @@ static int esp__guard_measures(const esp__op *op) {
     return op->kind == ESP__OP_COMPRESS && op->comp_index == 0 && op->n_ranges > 0;
 }
 
-ESP__FN esp_status esp__guard_take(esp_ctx *ctx) {
+static esp_status esp__errors_open(esp_ctx *ctx, void **self) {
+    if (!ctx->config.sample_errors) return ESP_OK;
+    *self = esp__alloc(ctx, sizeof(struct esp__guard));
+    return *self ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "out of memory for the measuring of errors");
+}
+
+/* Forgets what was measured: it was of another strategy. */
+static void esp__errors_installed(esp_ctx *ctx, void *self) {
+    struct esp__guard *g = self;
+    const esp__program *p = &ctx->in_force.program;
     uint64_t n = 0;
+    esp__free(ctx, g->units);
+    memset(g, 0, sizeof *g);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
         memset(&ctx->model.tensors[i].sampled, 0, sizeof(esp_tensor_stats));
-    if (!ctx->autopilot && !ctx->config.stats_spec) return ESP_OK;
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++)
-        n += esp__guard_measures(&ctx->in_force.program.ops[i]) ? 1u : 0u;
-    if (!n) return ESP_OK;
-    struct esp__guard *g = esp__alloc(ctx, sizeof *g);
-    if (g) g->units = esp__alloc(ctx, n * sizeof *g->units);
-    ctx->guard = g;
-    if (!g || !g->units) return esp__fail(ctx, ESP_E_NOMEM, "out of memory for the measuring of errors");
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
-        if (!esp__guard_measures(&ctx->in_force.program.ops[i])) continue;
+    for (uint32_t i = 0; i < p->n_ops; i++) n += esp__guard_measures(&p->ops[i]) ? 1u : 0u;
+    g->units = n ? esp__alloc(ctx, n * sizeof *g->units) : NULL;
+    if (n && !g->units) {
+        esp__log(ctx, ESP_LOG_WARN, "errors", "out of memory: what compression loses is not measured");
+        return;
+    }
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (!esp__guard_measures(&p->ops[i])) continue;
         g->units[g->n].op = i;
-        g->units[g->n++].unit = ctx->in_force.program.ops[i].unit;
+        g->units[g->n++].unit = p->ops[i].unit;
     }
     g->opened_ns = esp__now_ns();
     ctx->in_force.memory_bytes += sizeof *g + n * sizeof *g->units;
-    return ESP_OK;
 }
 
-ESP__FN void esp__guard_free(esp_ctx *ctx) {
-    if (ctx->guard) esp__free(ctx, ctx->guard->units);
-    esp__free(ctx, ctx->guard);
-    ctx->guard = NULL;
+static void esp__errors_close(esp_ctx *ctx, void *self) {
+    esp__free(ctx, ((struct esp__guard *)self)->units);
+    esp__free(ctx, self);
 }
 
 /* Units are measured in turn; but a small one that was never measured does not wait for a large one to have its turn. */
@@ -83,8 +92,8 @@ static int esp__guard_turn(struct esp__guard *g, uint32_t op, int small) {
 }
 
 /* Is it the turn of this op, and time for it? */
-ESP__FN int esp__guard_begin(esp_ctx *ctx, const esp__op *op) {
-    struct esp__guard *g = ctx->guard;
+static int esp__guard_begin(esp_ctx *ctx, const esp__op *op) {
+    struct esp__guard *g = esp__guard_of(ctx);
     if (g->last_step == ctx->steps.step + 1) return 0;
     uint64_t count = 0;
     for (uint32_t i = 0; i < op->n_ranges; i++) count += ctx->in_force.program.ranges[op->first_range + i].length;
@@ -139,8 +148,8 @@ static void esp__guard_add(struct esp__guard *g, const float *x, const float *y,
     }
 }
 
-ESP__FN void esp__guard_range(esp_ctx *ctx, const esp__op *op, const esp__range *r) {
-    struct esp__guard *g = ctx->guard;
+static void esp__guard_range(esp_ctx *ctx, const esp__op *op, const esp__range *r) {
+    struct esp__guard *g = esp__guard_of(ctx);
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
     uint64_t begin = esp__now_ns();
@@ -175,7 +184,7 @@ ESP__FN void esp__guard_range(esp_ctx *ctx, const esp__op *op, const esp__range 
 
 /* What is known of a tensor: of its unit, or of its chunks, each with the weight of its elements. Lock held. */
 static void esp__guard_tensor(esp_ctx *ctx, uint32_t tensor) {
-    const struct esp__guard *g = ctx->guard;
+    const struct esp__guard *g = esp__guard_of(ctx);
     const esp__tensor *t = &ctx->model.tensors[tensor];
     esp_tensor_stats all = {0, 0, 0.0, 0.0};
     double weight = 0;
@@ -192,8 +201,8 @@ static void esp__guard_tensor(esp_ctx *ctx, uint32_t tensor) {
     ctx->model.tensors[tensor].sampled = all;
 }
 
-ESP__FN void esp__guard_end(esp_ctx *ctx) {
-    struct esp__guard *g = ctx->guard;
+static void esp__guard_end(esp_ctx *ctx) {
+    struct esp__guard *g = esp__guard_of(ctx);
     esp__guard_unit *u = &g->units[g->now];
     const esp__extent *place = &ctx->in_force.strategy.units[u->unit].place;
     if (g->now == g->next) g->next = (g->next + 1) % g->n;
@@ -204,6 +213,27 @@ ESP__FN void esp__guard_end(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
     for (uint32_t k = place->first; k < place->first + place->n; k++) esp__guard_tensor(ctx, k);
     pthread_mutex_unlock(&ctx->lanes.lock);
+}
+
+static void esp__errors_compressed(esp_ctx *ctx, void *self, const esp__op *op, const esp__range *part) {
+    struct esp__guard *g = self;
+    const esp__range *first = &ctx->in_force.program.ranges[op->first_range];
+    if (part == first) g->sampling = g->n && esp__guard_begin(ctx, op);
+    if (!g->sampling) return;
+    esp__guard_range(ctx, op, part);
+    if (part + 1 == first + op->n_ranges) {
+        g->sampling = 0;
+        esp__guard_end(ctx);
+    }
+}
+
+ESP__FN const esp__observer *esp__errors_observer(void) {
+    static const esp__observer o = {.name = "errors",
+                                    .open = esp__errors_open,
+                                    .installed = esp__errors_installed,
+                                    .compressed = esp__errors_compressed,
+                                    .close = esp__errors_close};
+    return &o;
 }
 
 ESPRESSO_API esp_status esp_tensor_stats_read(esp_ctx *ctx, uint32_t id, esp_tensor_stats *out) {

@@ -1,9 +1,10 @@
 /* profile.c: a trainer's own times over many steps, as a model file for the planner (ESPRESSO_PROFILE=FILE[,steps=100]). Every
  * rank keeps when its tensors were ready; at the end ranks compare. Must not know how the planner reads the file. */
 #include "espresso_impl/base/file.h"
-#include "espresso_impl/base/machine.h"
 #include "espresso_impl/base/json.h"
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/base/machine.h"
+#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/observe/observe.h"
 
 enum { ESP__RECORD_STEPS = 100, ESP__RECORD_SKIP = 5, ESP__RECORD_MAX_STEPS = 1000000 };
 #define ESP__RECORD_MAX_BYTES (256ull << 20)
@@ -107,15 +108,14 @@ static void esp__record_free(esp_ctx *ctx, esp__record *r) {
     esp__free(ctx, r->mine);
     esp__free(ctx, r->all);
     esp__free(ctx, r);
-    ctx->record = NULL;
 }
 
 /* Ranks exchange at the same step, so all must have been asked for the same. */
-static esp_status esp__record_agree(esp_ctx *ctx, esp_status mine) {
+static esp_status esp__record_agree(esp_ctx *ctx, const esp__record *r, esp_status mine) {
     struct {
         esp_status status;
         uint32_t steps, skip;
-    } one = {mine, ctx->record ? ctx->record->steps : 0, ctx->record ? ctx->record->skip : 0}, *all;
+    } one = {mine, r ? r->steps : 0, r ? r->skip : 0}, *all;
     esp_status s = mine;
     if (ctx->job.size == 1) return s;
     all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof one);
@@ -134,11 +134,12 @@ static esp_status esp__record_agree(esp_ctx *ctx, esp_status mine) {
     return s ? s : e;
 }
 
-ESP__FN esp_status esp__record_open(esp_ctx *ctx) {
+static esp_status esp__profile_open(esp_ctx *ctx, void **self) {
     const char *spec = getenv("ESPRESSO_PROFILE");
+    esp__record *r = NULL;
     esp_status s = ESP_OK;
     if (spec && *spec) {
-        esp__record *r = ctx->record = esp__alloc(ctx, sizeof *r);
+        r = *self = esp__alloc(ctx, sizeof *r);
         if (!r) s = esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_PROFILE: out of memory");
         if (!s) r->steps = ESP__RECORD_STEPS, r->skip = ESP__RECORD_SKIP, s = esp__record_parse(ctx, r, spec);
         int error = !s && ctx->job.rank == 0 ? esp__file_check(r->path) : 0;
@@ -146,8 +147,8 @@ ESP__FN esp_status esp__record_open(esp_ctx *ctx) {
             s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: %s cannot be written: %s", r->path, strerror(error));
         if (!s) s = esp__record_take(ctx, r);
     }
-    s = esp__record_agree(ctx, s);
-    if (s && ctx->record) esp__record_free(ctx, ctx->record);
+    s = esp__record_agree(ctx, r, s);
+    if (s && r) esp__record_free(ctx, r), *self = NULL;
     return s;
 }
 
@@ -312,8 +313,8 @@ static void esp__record_write(esp_ctx *ctx, esp__record *r, uint32_t steps, int3
 }
 
 /* ---- steps -------------------------------------------------------------------------------------------------------------------- */
-ESP__FN esp_status esp__record_step(esp_ctx *ctx) {
-    esp__record *r = ctx->record;
+static esp_status esp__profile_step(esp_ctx *ctx, void *self) {
+    esp__record *r = self;
     if (r->done) return ESP_OK;
     if (r->seen == r->skip) r->time = esp__machine_time_now(); /* a step too late: nothing of it is missed */
     if (++r->seen <= r->skip) return ESP_OK;
@@ -331,9 +332,8 @@ ESP__FN esp_status esp__record_step(esp_ctx *ctx) {
 }
 
 /* Fewer steps than asked for: rank 0's own are better than nothing. Others may be gone: nobody is asked. */
-ESP__FN void esp__record_close(esp_ctx *ctx) {
-    esp__record *r = ctx->record;
-    if (!r) return;
+static void esp__profile_close(esp_ctx *ctx, void *self) {
+    esp__record *r = self;
     if (!r->done && ctx->job.rank == 0 && r->seen > r->skip) {
         uint32_t n = (uint32_t)(r->seen - r->skip);
         esp__record_mine(ctx, r, n);
@@ -350,4 +350,13 @@ ESP__FN void esp__record_close(esp_ctx *ctx) {
                  r->path, (unsigned long long)r->seen, r->skip);
     }
     esp__record_free(ctx, r);
+}
+
+ESP__FN const esp__observer *esp__profile_observer(void) {
+    static const esp__observer o = {.name = "profile",
+                                    .open = esp__profile_open,
+                                    .collective = 1,
+                                    .step = esp__profile_step,
+                                    .close = esp__profile_close};
+    return &o;
 }

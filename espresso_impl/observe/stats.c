@@ -213,7 +213,7 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     n->all.struct_size = sizeof n->all;
     esp_stats_read(ctx, &n->all);
     n->step = ctx->steps.step;
-    n->phase = esp__auto_phase(ctx);
+    n->phase = ctx->steps.phase;
     if (n->strategy != ctx->in_force.strategy.hash) { /* rare, and memory was taken for the strategy itself too */
         if (n->strategy) n->changes++;
         n->since = n->strategy && n->step ? n->step - 1 : n->step;
@@ -227,8 +227,8 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     f->want_tensors = 0;
 }
 
-ESP__FN esp_status esp__stats_step(esp_ctx *ctx) {
-    esp__stats_file *f = ctx->stats_file;
+static esp_status esp__stats_step(esp_ctx *ctx, void *self) {
+    esp__stats_file *f = self;
     if (ctx->steps.clock.end_ns > ctx->steps.clock.begin_ns) {
         __atomic_store_n(&f->times[f->n_times % ESP__STATS_TIMES], ctx->steps.clock.end_ns - ctx->steps.clock.begin_ns,
                          __ATOMIC_RELAXED);
@@ -255,38 +255,8 @@ static int esp__stats_start(esp__stats_file *f) {
     return failed;
 }
 
-ESP__FN esp_status esp__stats_open(esp_ctx *ctx) {
-    esp__stats_file *f;
-    struct timespec now;
-    if (!ctx->config.stats_spec || !*ctx->config.stats_spec) return ESP_OK;
-    f = ctx->stats_file = esp__alloc(ctx, sizeof *f);
-    if (!f) return esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_STATS: out of memory");
-    f->ctx = ctx;
-    f->every_ns = 1000000000u;
-    esp_status s = esp__stats_parse(ctx, f);
-    if (s) return s;
-    if (!f->n_out) { /* rank 0 writes for all */
-        esp__stats_close(ctx);
-        return ESP_OK;
-    }
-    uint64_t bytes = ctx->model.n_tensors * sizeof(esp_tensor_stats);
-    f->tensors = esp__alloc(ctx, bytes);
-    f->taken = esp__alloc(ctx, bytes);
-    f->seen = esp__alloc(ctx, bytes);
-    clock_gettime(CLOCK_REALTIME, &now);
-    esp__stats_json_header(ctx, f, (double)now.tv_sec + (double)now.tv_nsec / 1e9, &f->header);
-    if (!f->tensors || !f->taken || !f->seen || f->header.failed)
-        return esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_STATS: out of memory");
-    esp__stats_publish(ctx, f);
-    f->before = f->now;
-    int failed = esp__stats_start(f);
-    if (failed) esp__log(ctx, ESP_LOG_WARN, "stats", "no statistics: cannot start a thread: %s", strerror(failed));
-    return ESP_OK;
-}
-
-ESP__FN void esp__stats_close(esp_ctx *ctx) {
-    esp__stats_file *f = ctx->stats_file;
-    if (!f) return;
+static void esp__stats_close(esp_ctx *ctx, void *self) {
+    esp__stats_file *f = self;
     if (f->running) {
         pthread_mutex_lock(&f->lock);
         f->stop = 1;
@@ -305,5 +275,41 @@ ESP__FN void esp__stats_close(esp_ctx *ctx) {
     esp__text_free(&f->strategy);
     esp__text_free(&f->header);
     esp__free(ctx, f);
-    ctx->stats_file = NULL;
+}
+
+static esp_status esp__stats_open(esp_ctx *ctx, void **self) {
+    esp__stats_file *f;
+    struct timespec now;
+    if (!ctx->config.stats_spec || !*ctx->config.stats_spec) return ESP_OK;
+    f = esp__alloc(ctx, sizeof *f);
+    if (!f) return esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_STATS: out of memory");
+    *self = f;
+    f->ctx = ctx;
+    f->every_ns = 1000000000u;
+    esp_status s = esp__stats_parse(ctx, f);
+    if (s) return s;
+    if (!f->n_out) { /* rank 0 writes for all */
+        esp__stats_close(ctx, f);
+        *self = NULL;
+        return ESP_OK;
+    }
+    uint64_t bytes = ctx->model.n_tensors * sizeof(esp_tensor_stats);
+    f->tensors = esp__alloc(ctx, bytes);
+    f->taken = esp__alloc(ctx, bytes);
+    f->seen = esp__alloc(ctx, bytes);
+    clock_gettime(CLOCK_REALTIME, &now);
+    esp__stats_json_header(ctx, f, (double)now.tv_sec + (double)now.tv_nsec / 1e9, &f->header);
+    if (!f->tensors || !f->taken || !f->seen || f->header.failed)
+        return esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_STATS: out of memory");
+    esp__stats_publish(ctx, f);
+    f->before = f->now;
+    int failed = esp__stats_start(f);
+    if (failed) esp__log(ctx, ESP_LOG_WARN, "stats", "no statistics: cannot start a thread: %s", strerror(failed));
+    return ESP_OK;
+}
+
+ESP__FN const esp__observer *esp__stats_observer(void) {
+    static const esp__observer o = {
+        .name = "stats", .open = esp__stats_open, .step = esp__stats_step, .close = esp__stats_close};
+    return &o;
 }

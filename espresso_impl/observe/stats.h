@@ -2,7 +2,8 @@
  * outside stats*.c sees it. */
 #ifndef ESP__STATS_H
 #define ESP__STATS_H
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/observe/observe.h"
 
 enum { ESP__STATS_FILES = 8, ESP__STATS_TIMES = 4096 };
 

@@ -2,11 +2,14 @@
  * written as Chrome/Perfetto trace JSON. Must not know what the events mean: a lane, a label, a time. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
+#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/observe/observe.h"
 #include <errno.h>
 #include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
 
+enum { ESP__TRACE_EVENTS = 1 << 20, ESP__TRACE_STEPS = 4096 };
 enum { ESP__LABEL_MAX = 104, ESP__LABELS_MIN = 1024, ESP__LABELS_MAX = 65536, ESP__TRACE_MAGIC = 0x54505345 };
 enum { ESP__TRACE_TEXT = 1 << 16 }; /* the file gets that much at a time */
 static const char *const esp__lane_names[ESP__LANES] = {"compute", "cpu", "intra", "inter"};
@@ -28,6 +31,9 @@ struct esp__trace {
     atomic_ullong n;   /* events added, also those beyond the capacity */
     esp__event *events;
     esp__label *labels;
+    esp__trace_file *file; /* rank 0's; NULL elsewhere */
+    /* when the last push of step `push_step` - 1 returned: what the caller computed since is the next one's backward */
+    uint64_t push_step, last_push_ns;
 };
 
 /* What travels to rank 0: this, the labels' texts, the events. */
@@ -253,4 +259,62 @@ ESP__FN esp_status esp__trace_file_close(esp__trace_file *f) {
     }
     esp__trace_file_free(f);
     return s;
+}
+
+/* ---- the observer ---- */
+static esp_status esp__trace_start(esp_ctx *ctx, void **self) {
+    uint64_t events = (uint64_t)ctx->in_force.program.n_ops * ESP__TRACE_STEPS;
+    esp__trace *t;
+    if (!ctx->config.trace_path) return ESP_OK;
+    if (events > ESP__TRACE_EVENTS) events = ESP__TRACE_EVENTS;
+    esp_status s = esp__trace_open(ctx, events < 4096 ? 4096 : events, &t);
+    if (s) return s;
+    *self = t;
+    return ctx->job.rank == 0 ? esp__trace_file_open(ctx, ctx->config.trace_path, &t->file) : ESP_OK;
+}
+
+static void esp__trace_pushed(esp_ctx *ctx, void *self, uint32_t tensor, esp__span in_push) {
+    esp__trace *t = self;
+    if (t->push_step == ctx->steps.step + 1)
+        esp__trace_add(t, ESP__LANE_COMPUTE, ctx->model.tensors[tensor].name, tensor, ctx->steps.step, t->last_push_ns,
+                       in_push.start_ns, 0);
+    t->push_step = ctx->steps.step + 1;
+    t->last_push_ns = in_push.end_ns;
+}
+
+static uint64_t esp__op_moves(const esp__op *op) {
+    if (op->kind == ESP__OP_COPY) return 0;
+    if (op->kind != ESP__OP_COLLECTIVE) return op->n_ranges * op->slot_bytes;
+    return op->coll.dst.bytes > op->coll.src.bytes ? op->coll.dst.bytes : op->coll.src.bytes;
+}
+
+static void esp__trace_op(esp_ctx *ctx, void *self, const esp__op *op, esp__span when) {
+    uint64_t bytes = esp__op_moves(op), step = ctx->steps.step;
+    uint32_t tensor = ctx->in_force.strategy.units[op->unit].place.first;
+    esp__trace_add(self, op->lane, op->label, tensor, step, when.start_ns, when.end_ns, bytes);
+    if (op->both_links)
+        esp__trace_add(self, ESP__LANE_INTRA, op->label, tensor, step, when.start_ns, when.end_ns, bytes);
+}
+
+static void esp__trace_done(void *user) { esp__trace_file_close(user); }
+
+/* The events travel to rank 0 with this rank's farewell. */
+static void esp__trace_close(esp_ctx *ctx, void *self) {
+    esp__trace *t = self;
+    esp__farewell *f = &ctx->job.farewell;
+    if (ctx->started) esp__trace_pack(ctx, t, &f->data, &f->bytes);
+    if (t->file && f->data) esp__trace_file_rank(t->file, ctx->job.rank, f->data, f->bytes);
+    f->collect = t->file ? esp__trace_file_rank : NULL;
+    f->done = t->file ? esp__trace_done : NULL;
+    f->user = t->file;
+    esp__trace_free(ctx, t);
+}
+
+ESP__FN const esp__observer *esp__trace_observer(void) {
+    static const esp__observer o = {.name = "trace",
+                                    .open = esp__trace_start,
+                                    .pushed = esp__trace_pushed,
+                                    .op_done = esp__trace_op,
+                                    .close = esp__trace_close};
+    return &o;
 }

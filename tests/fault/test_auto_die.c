@@ -24,7 +24,7 @@ static void die(void) { kill(getpid(), SIGKILL); }
 
 /* ---- made-up figures: the plan is always a switch, the fifth step after the first ones ---- */
 static uint64_t made_up_step(void *user, esp_ctx *ctx) {
-    const esp__autopilot *a = ctx->autopilot;
+    const esp__autopilot *a = esp__autopilot_of(ctx);
     int now = situation == MEASURING  ? a->phase == ESP__AUTO_MEASURE && (int)a->phase_steps == depth
               : situation == PLANNING ? a->phase == ESP__AUTO_PLAN
               : situation == SWITCHED ? a->phase == ESP__AUTO_CHECK && (int)a->phase_steps == depth
@@ -121,7 +121,7 @@ static esp_ctx *open_ctx(procs *p, int32_t rank) {
         return NULL;
     }
     if (situation != PROBING)
-        ctx->autopilot->source = (esp__auto_source){NULL, made_up_step, made_up_ready, made_up_figures, NULL};
+        esp__autopilot_of(ctx)->source = (esp__auto_source){NULL, made_up_step, made_up_ready, made_up_figures, NULL};
     own = ctx;
     return ctx;
 }

@@ -121,18 +121,18 @@ static void live(esp_ctx *ctx, void *user) {
         CHECK(!esp_tensor_add(ctx, &d, NULL));
     }
     CHECK(!esp_start(ctx));
-    if (ctx->autopilot && !w->real) {
+    if (esp__autopilot_of(ctx) && !w->real) {
         esp__auto_source source = {w, world_step, world_ready, world_figures, w->trouble < 0 ? NULL : world_trouble};
-        ctx->autopilot->source = source;
+        esp__autopilot_of(ctx)->source = source;
     }
     for (int step = 0; step < w->steps; step++) {
         push_all(ctx, w, grads, step, 0);
         w->hash[ctx->job.rank][step] = ctx->in_force.strategy.hash;
-        w->phase[ctx->job.rank][step] = esp__auto_phase(ctx);
+        w->phase[ctx->job.rank][step] = ctx->steps.phase;
         if (w->sets_own_at && step == w->sets_own_at) CHECK(!esp_strategy_set(ctx, "fp32"));
         /* a planner that takes long must not make the test take other decisions */
-        while (ctx->autopilot && ctx->job.rank == 0 && ctx->autopilot->phase == ESP__AUTO_PLAN &&
-               !esp__auto_plan_done(ctx->autopilot))
+        while (esp__autopilot_of(ctx) && ctx->job.rank == 0 && esp__autopilot_of(ctx)->phase == ESP__AUTO_PLAN &&
+               !esp__auto_plan_done(esp__autopilot_of(ctx)))
             usleep(200);
     }
     snprintf(w->last[ctx->job.rank], sizeof w->last[0], "%s", esp_strategy_text(ctx));

@@ -50,7 +50,8 @@ static void check_times(runner *r, const esp_ctx *ctx) {
     uint32_t n;
     const esp_plan_event *e = esp_plan_events(r->plan, &n);
     for (uint32_t i = 0; i < n; i++) {
-        esp__span want = planned(r, &e[i]), is = esp__hold_event_time(ctx, i), real = esp__hold_event_real(ctx, i);
+        esp__span want = planned(r, &e[i]), is = esp__clocked_event_time(ctx, i),
+                  real = esp__clocked_event_real(ctx, i);
         char what[200];
         snprintf(what, sizeof what, "rank %d: %s of unit %u, step %u: %llu to %llu, but planned %llu to %llu",
                  esp_rank(ctx), kinds[e[i].kind], e[i].unit, e[i].step, (unsigned long long)is.start_ns,
@@ -58,7 +59,7 @@ static void check_times(runner *r, const esp_ctx *ctx) {
         if (!check(r, same(is, want), what)) break;
         check(r, real.start_ns >= is.start_ns && real.end_ns >= is.end_ns, "an op ran before its time");
         if (e[i].kind == ESP_PLAN_BACKWARD)
-            check(r, same(esp__hold_backward_time(ctx, e[i].unit), want), "esp__hold_backward_time");
+            check(r, same(esp__clocked_backward_time(ctx, e[i].unit), want), "esp__clocked_backward_time");
     }
 }
 
@@ -68,12 +69,13 @@ static void check_match(runner *r, const esp_ctx *ctx) {
     uint32_t n, event[4096];
     const esp_plan_event *e = esp_plan_events(r->plan, &n);
     uint8_t *taken = calloc(n, 1);
-    check(r, ctx->in_force.program.n_ops <= 4096 && esp__hold_match(ctx, r->plan, event) == ESP_OK, "esp__hold_match");
+    check(r, ctx->in_force.program.n_ops <= 4096 && esp__clocked_match(ctx, r->plan, event) == ESP_OK,
+          "esp__clocked_match");
     for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
         const esp__op *op = &ctx->in_force.program.ops[i];
         esp__span none = {0, 0};
         if (event[i] == UINT32_MAX) {
-            check(r, op->kind == ESP__OP_COPY && same(esp__hold_time(ctx, i), none), "an op without an event");
+            check(r, op->kind == ESP__OP_COPY && same(esp__clocked_time(ctx, i), none), "an op without an event");
             continue;
         }
         const esp_plan_event *x = &e[event[i]];
@@ -81,7 +83,7 @@ static void check_match(runner *r, const esp_ctx *ctx) {
         check(r, x->unit == op->unit && x->kind == kinds[op->kind], "another event");
         check(r, op->kind == ESP__OP_COPY || (x->step == op->step && x->lanes >> op->lane & 1u),
               "another step or lane");
-        check(r, same(esp__hold_time(ctx, i), planned(r, x)), "esp__hold_time");
+        check(r, same(esp__clocked_time(ctx, i), planned(r, x)), "esp__clocked_time");
     }
     free(taken);
 }
@@ -93,10 +95,10 @@ static void step_run(runner *r, esp_ctx *ctx, const uint32_t *id, int step) {
         pthread_barrier_wait(&r->together);
         if (esp_rank(ctx) == 0) r->at_ns = esp__now_ns() + 200000;
         pthread_barrier_wait(&r->together);
-        esp__hold_begin(ctx, r->at_ns);
+        esp__clocked_begin(ctx, r->at_ns);
     }
     for (uint32_t t = 0; t < r->in->model.n_tensors; t++) {
-        if (r->holds) check(r, esp__hold_backward(ctx, id[t]) == ESP_OK, "esp__hold_backward");
+        if (r->holds) check(r, esp__clocked_backward(ctx, id[t]) == ESP_OK, "esp__clocked_backward");
         check(r, esp_push(ctx, id[t], data, here) == ESP_OK, "esp_push");
         data += r->in->tensors[t].elements;
     }
@@ -118,7 +120,7 @@ static void body(esp_ctx *ctx, void *user) {
     runner *r = user;
     uint32_t id[PROBLEM_TENSORS];
     add_tensors(r, ctx, id);
-    if (r->holds && !check(r, esp__hold_set(ctx, r->plan, r->scale) == ESP_OK, "esp__hold_set")) return;
+    if (r->holds && !check(r, esp__clocked_set(ctx, r->plan, r->scale) == ESP_OK, "esp__clocked_set")) return;
     for (int step = 0; step < STEPS && !atomic_load(&r->failures); step++) {
         step_run(r, ctx, id, step);
         if (r->holds) check_times(r, ctx);
@@ -278,27 +280,27 @@ static void refusals(esp_ctx *ctx, void *user) {
     uint32_t id[PROBLEM_TENSORS], event[4096];
     float data[ELEMENTS_MAX] = {0};
     add_tensors(r, ctx, id);
-    says(r, esp__hold_backward(ctx, id[0]), ESP_E_STATE, "esp__hold_set");
-    says(r, esp__hold_set(ctx, r->plan, 0.0), ESP_E_ARG, "time scale");
-    says(r, esp__hold_set(ctx, r->plan, -1.0), ESP_E_ARG, "time scale");
-    says(r, esp__hold_match(ctx, NULL, event), ESP_E_ARG, "NULL");
-    check(r, esp__hold_set(ctx, r->plan, r->scale) == ESP_OK, "esp__hold_set");
+    says(r, esp__clocked_backward(ctx, id[0]), ESP_E_STATE, "esp__clocked_set");
+    says(r, esp__clocked_set(ctx, r->plan, 0.0), ESP_E_ARG, "time scale");
+    says(r, esp__clocked_set(ctx, r->plan, -1.0), ESP_E_ARG, "time scale");
+    says(r, esp__clocked_match(ctx, NULL, event), ESP_E_ARG, "NULL");
+    check(r, esp__clocked_set(ctx, r->plan, r->scale) == ESP_OK, "esp__clocked_set");
     /* a step that was not begun with holds, and a change of strategy */
     step_run(r, ctx, id, 0);
-    check(r, esp_strategy_set(ctx, "fp32") == ESP_OK && !ctx->holds, "a change of strategy ends it");
+    check(r, esp_strategy_set(ctx, "fp32") == ESP_OK && !ctx->clocked, "a change of strategy ends it");
     step_run(r, ctx, id, 0);
-    says(r, esp__hold_set(ctx, r->plan, 1.0), ESP_E_ARG, "plan's");
-    says(r, esp__hold_match(ctx, r->plan, event), ESP_E_ARG, "plan's text");
+    says(r, esp__clocked_set(ctx, r->plan, 1.0), ESP_E_ARG, "plan's");
+    says(r, esp__clocked_match(ctx, r->plan, event), ESP_E_ARG, "plan's text");
     check(r, esp_strategy_set(ctx, esp_plan_text(r->plan)) == ESP_OK, "esp_strategy_set");
-    check(r, esp__hold_set(ctx, r->plan, r->scale) == ESP_OK, "esp__hold_set again");
-    check(r, esp__hold_set(ctx, NULL, r->scale) == ESP_OK && !ctx->holds, "NULL ends it");
-    check(r, esp__hold_set(ctx, r->plan, r->scale) == ESP_OK, "esp__hold_set");
+    check(r, esp__clocked_set(ctx, r->plan, r->scale) == ESP_OK, "esp__clocked_set again");
+    check(r, esp__clocked_set(ctx, NULL, r->scale) == ESP_OK && !ctx->clocked, "NULL ends it");
+    check(r, esp__clocked_set(ctx, r->plan, r->scale) == ESP_OK, "esp__clocked_set");
     /* out of order; and a push without its backward ends the context, on all ranks, instead of waiting for ever */
-    esp__hold_begin(ctx, esp__now_ns());
-    says(r, esp__hold_backward(ctx, id[1]), ESP_E_ARG, "next in order is 0");
+    esp__clocked_begin(ctx, esp__now_ns());
+    says(r, esp__clocked_backward(ctx, id[1]), ESP_E_ARG, "next in order is 0");
     check(r, esp_push(ctx, id[0], data, here) == ESP_OK, "esp_push");
-    says(r, esp__hold_backward(ctx, id[0]), ESP_E_STATE, "before its esp__hold_backward");
-    says(r, esp_wait_all(ctx), ESP_E_STATE, "before its esp__hold_backward");
+    says(r, esp__clocked_backward(ctx, id[0]), ESP_E_STATE, "before its esp__clocked_backward");
+    says(r, esp_wait_all(ctx), ESP_E_STATE, "before its esp__clocked_backward");
 }
 
 static void test_refusals(void **state) {

@@ -148,7 +148,7 @@ static int overlap(const esp__trace *t, uint32_t a, uint32_t b) {
 
 /* Two ops of one lane never overlap, and link ops come in the strategy's order. */
 static void check_lanes(const esp_ctx *ctx) {
-    const esp__trace *t = ctx->trace;
+    const esp__trace *t = esp__trace_of(ctx);
     uint64_t n = atomic_load(&t->n);
     for (uint64_t i = 0; i < n; i++)
         for (uint64_t k = i + 1; k < n; k++) {
@@ -160,10 +160,11 @@ static void check_lanes(const esp_ctx *ctx) {
         uint32_t at = 0;
         for (uint64_t i = 0; i < n; i++) {
             if (t->events[i].lane != (uint32_t)(ESP__LANE_INTRA + l)) continue;
-            const esp__op *op = &ctx->in_force.program.ops[ctx->lanes.links[l].sequence[at++ % ctx->lanes.links[l].n]];
+            const esp__op *op =
+                &ctx->in_force.program.ops[ctx->in_force.sequence[l][at++ % ctx->in_force.n_sequence[l]]];
             CHECK(ctx->in_force.strategy.units[op->unit].place.first == t->events[i].tensor);
         }
-        CHECK(at == 2 * ctx->lanes.links[l].n);
+        CHECK(at == 2 * ctx->in_force.n_sequence[l]);
     }
 }
 
@@ -174,9 +175,9 @@ static void body_overlap(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     for (int k = 0; k < 2; k++) step(ctx, g, 2000000);
     check_lanes(ctx);
-    CHECK(overlap(ctx->trace, ESP__LANE_CPU, ESP__LANE_INTER));
-    CHECK(overlap(ctx->trace, ESP__LANE_INTRA, ESP__LANE_INTER));
-    CHECK(overlap(ctx->trace, ESP__LANE_COMPUTE, ESP__LANE_INTER));
+    CHECK(overlap(esp__trace_of(ctx), ESP__LANE_CPU, ESP__LANE_INTER));
+    CHECK(overlap(esp__trace_of(ctx), ESP__LANE_INTRA, ESP__LANE_INTER));
+    CHECK(overlap(esp__trace_of(ctx), ESP__LANE_COMPUTE, ESP__LANE_INTER));
     free(g);
 }
 

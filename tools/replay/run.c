@@ -83,10 +83,10 @@ static void replay_strategy_room(replay_strategy *s, uint32_t steps) {
 
 static esp_status replay_turn_begin(replay_run *r, replay_strategy *s) {
     esp_status status = esp_strategy_set(r->ctx, s->text.data);
-    if (!status && r->job.mode == REPLAY_MODEL) status = esp__hold_set(r->ctx, s->predicted.plan, 1.0);
+    if (!status && r->job.mode == REPLAY_MODEL) status = esp__clocked_set(r->ctx, s->predicted.plan, 1.0);
     if (status) return status;
     s->event_of_op = tool_realloc(s->event_of_op, (r->ctx->in_force.program.n_ops + 1) * sizeof *s->event_of_op);
-    return esp__hold_match(r->ctx, s->predicted.plan, s->event_of_op);
+    return esp__clocked_match(r->ctx, s->predicted.plan, s->event_of_op);
 }
 
 /* A strategy's turn: one step that is not counted, then a few that are. */

@@ -87,7 +87,7 @@ static esp_status replay_backward(replay_run *r, uint64_t *begin) {
     const esp_plan_model *m = &r->in.model;
     const esp_stream here = {{ESP_CPU, 0}, NULL};
     esp_status s = ESP_OK;
-    if (r->job.mode == REPLAY_MODEL) esp__hold_begin(r->ctx, *begin);
+    if (r->job.mode == REPLAY_MODEL) esp__clocked_begin(r->ctx, *begin);
     if (r->job.mode == REPLAY_REAL && r->compute == REPLAY_BUSY) {
         replay_burn(m->forward_ns);
         *begin = esp__now_ns();
@@ -96,7 +96,7 @@ static esp_status replay_backward(replay_run *r, uint64_t *begin) {
     }
     for (uint32_t t = 0; t < m->n_tensors && !s; t++) {
         if (r->job.mode == REPLAY_MODEL)
-            s = esp__hold_backward(r->ctx, t);
+            s = esp__clocked_backward(r->ctx, t);
         else if (r->compute == REPLAY_BUSY)
             replay_burn(m->tensors[t].compute_ns);
         else if (m->tensors[t].compute_ns > 0)
@@ -120,7 +120,8 @@ static void replay_note_events(const replay_run *r, replay_strategy *s, uint64_t
     esp__span *spans = s->spans + (size_t)s->n_steps * s->n_events;
     uint64_t before = begin;
     memset(spans, 0xff, s->n_events * sizeof *spans);
-    for (uint32_t e = 0; e < s->n_events && r->job.mode == REPLAY_MODEL; e++) spans[e] = esp__hold_event_real(ctx, e);
+    for (uint32_t e = 0; e < s->n_events && r->job.mode == REPLAY_MODEL; e++)
+        spans[e] = esp__clocked_event_real(ctx, e);
     if (r->job.mode == REPLAY_MODEL) return;
     for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++)
         if (s->event_of_op[i] < s->n_events)

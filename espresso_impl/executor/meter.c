@@ -1,14 +1,22 @@
 /* meter.c: when pushes and ops of a step ran, added up. Takes no memory and no time worth speaking of; must not know who
  * looks at it. */
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/executor/executor.h"
 
-ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, uint64_t entered_ns) {
+ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, esp__span in_push) {
     if (ctx->steps.n_pushed == 1) {
         ctx->steps.clock.begin_ns = ctx->steps.clock.next_ns;
-        ctx->steps.clock.first_push_ns = entered_ns;
+        ctx->steps.clock.first_push_ns = in_push.start_ns;
     }
-    t->enter_ns = entered_ns;
-    t->leave_ns = ctx->steps.clock.last_push_ns = esp__now_ns();
+    t->enter_ns = in_push.start_ns;
+    t->leave_ns = ctx->steps.clock.last_push_ns = in_push.end_ns;
+}
+
+ESP__FN void esp__meter_op(esp_ctx *ctx, const esp__op *op, esp__span real) {
+    esp_stats *t = &ctx->steps.stats;
+    uint64_t took = real.end_ns - real.start_ns;
+    if (op->kind == ESP__OP_COMPRESS) t->compress_ns += took;
+    if (op->kind == ESP__OP_DECOMPRESS) t->decompress_ns += took;
+    if (op->kind == ESP__OP_COLLECTIVE) *(op->lane == ESP__LANE_INTRA ? &t->intra_ns : &t->inter_ns) += took;
 }
 
 /* The part of [start, end) that lies in [*from, to); moves *from to its end. */
@@ -27,7 +35,7 @@ ESP__FN void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, 
     for (;;) { /* ops of a link follow each other: merge the two links by start */
         const esp__span *s[2];
         for (int l = 0; l < 2; l++)
-            s[l] = k[l] < ctx->lanes.links[l].n ? &ctx->in_force.op_time[ctx->lanes.links[l].sequence[k[l]]] : NULL;
+            s[l] = k[l] < ctx->in_force.n_sequence[l] ? &ctx->in_force.op_time[ctx->in_force.sequence[l][k[l]]] : NULL;
         int l = !s[0] || (s[1] && s[1]->start_ns < s[0]->start_ns);
         if (!s[l]) break;
         *communication += esp__span_take(*s[l], &at, to);
@@ -63,27 +71,4 @@ ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out) {
         out[i] = before = ready > before ? ready : before;
         inside += t->leave_ns - t->enter_ns;
     }
-}
-
-ESP__FN esp_status esp__observers_open(esp_ctx *ctx) {
-    esp_status s = esp__record_open(ctx);
-    if (!s) s = esp__stats_open(ctx);
-    s = esp__agree_ok(ctx, s); /* the autopilot's start is collective: nobody may enter it alone */
-    if (!s) s = esp__auto_start(ctx);
-    return s;
-}
-
-ESP__FN void esp__observers_close(esp_ctx *ctx) {
-    esp__auto_close(ctx);
-    esp__stats_close(ctx);
-    esp__record_close(ctx);
-}
-
-ESP__FN esp_status esp__after_step(esp_ctx *ctx) {
-    esp_status s = ctx->record ? esp__record_step(ctx) : ESP_OK;
-    if (!s && ctx->stats_file) s = esp__stats_step(ctx);
-    if (!s && ctx->autopilot) s = esp__auto_step(ctx);
-    if (s) esp__fatal(ctx, s, esp_last_error(ctx)); /* ranks are out of step: the next push must not seem to work */
-    ctx->steps.clock.next_ns = esp__now_ns();
-    return s;
 }

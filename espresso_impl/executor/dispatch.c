@@ -1,0 +1,126 @@
+/* dispatch.c: which op is next on every lane: ready-first on the cpu and compute lanes (the earliest ready unit, then the earlier
+ * one), the strategy's order on the links. What happens when an op has run. Lock held everywhere. */
+#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/executor/observer.h"
+
+/* ---- units whose next op is on the cpu or compute lane: a heap --------------------------------------------------------- */
+static int esp__ready_before(const esp_ctx *ctx, uint32_t a, uint32_t b) {
+    uint64_t ra = ctx->in_force.strategy.units[a].ready_ns, rb = ctx->in_force.strategy.units[b].ready_ns;
+    return ra != rb ? ra < rb : a < b;
+}
+
+ESP__FN void esp__ready_push(esp_ctx *ctx, uint32_t unit) {
+    uint32_t i = ctx->lanes.n_heap++, *heap = ctx->in_force.heap;
+    for (; i && esp__ready_before(ctx, unit, heap[(i - 1) / 2]); i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
+    heap[i] = unit;
+    pthread_cond_signal(&ctx->lanes.cpu_cv);
+}
+
+ESP__FN const esp__op *esp__ready_pop(esp_ctx *ctx) {
+    uint32_t *heap = ctx->in_force.heap;
+    if (!ctx->lanes.n_heap) return NULL;
+    uint32_t top = heap[0], last = heap[--ctx->lanes.n_heap], i = 0, c;
+    while ((c = 2 * i + 1) < ctx->lanes.n_heap) {
+        if (c + 1 < ctx->lanes.n_heap && esp__ready_before(ctx, heap[c + 1], heap[c])) c++;
+        if (!esp__ready_before(ctx, heap[c], last)) break;
+        heap[i] = heap[c];
+        i = c;
+    }
+    heap[i] = last;
+    const esp__work_unit *u = &ctx->in_force.strategy.units[top];
+    return &ctx->in_force.program.ops[u->first_op + u->pc];
+}
+
+/* ---- links ----------------------------------------------------------------------------------------------------------------- */
+ESP__FN const esp__op *esp__link_head(const esp_ctx *ctx, int lane) {
+    const esp__in_force *f = &ctx->in_force;
+    uint32_t cursor = ctx->lanes.links[lane].cursor;
+    return ctx->started && cursor < f->n_sequence[lane] ? &f->program.ops[f->sequence[lane][cursor]] : NULL;
+}
+
+static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    return u->phase == ESP__PUSHED && &ctx->in_force.program.ops[u->first_op + u->pc] == op;
+}
+
+ESP__FN const esp__op *esp__link_startable(const esp_ctx *ctx, int lane) {
+    const esp__op *op = esp__link_head(ctx, lane);
+    if (!op || ctx->lanes.links[lane].busy || !esp__op_is_next(ctx, op)) return NULL;
+    if (!op->both_links) return op;
+    return lane == 1 && !ctx->lanes.links[0].busy && esp__link_head(ctx, 0) == op ? op : NULL;
+}
+
+ESP__FN int esp__op_awaits_push(const esp_ctx *ctx, const esp__op *op) {
+    return op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK && ctx->model.tensors[op->member].phase == ESP__IDLE;
+}
+
+ESP__FN void esp__link_wake(esp_ctx *ctx) {
+    if (ctx->lanes.link_busy && ESP_HAS(esp_backend, ctx->job.backend, wake)) ctx->job.backend->wake(ctx->job.comms[0]);
+    pthread_cond_signal(&ctx->lanes.link_cv);
+}
+
+ESP__FN void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
+    for (int k = 0; k < 2; k++) {
+        if (!op->both_links && op->lane != ESP__LANE_INTRA + k) continue;
+        ctx->lanes.links[k].cursor++;
+        ctx->lanes.links[k].busy = 0;
+    }
+}
+
+/* ---- an op has run ----------------------------------------------------------------------------------------------------------- */
+/* A tensor is done when all its units are. */
+ESP__FN void esp__unit_done(esp_ctx *ctx, esp__work_unit *u) {
+    u->phase = ESP__DONE;
+    for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
+        if (--ctx->model.tensors[k].units_left == 0) {
+            ctx->model.tensors[k].phase = ESP__DONE;
+            ctx->steps.n_done++;
+        }
+    if (ctx->lanes.waiters_one || (ctx->lanes.waiters && ctx->steps.n_done == ctx->model.n_tensors))
+        pthread_cond_broadcast(&ctx->lanes.done_cv);
+}
+
+ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
+    ctx->in_force.op_time[op - ctx->in_force.program.ops] = real;
+    esp__meter_op(ctx, op, real);
+    esp__observers_op_done(ctx, op, real);
+    ctx->in_force.strategy.units[op->unit].pc++;
+    ctx->lanes.dispatcher->unit_ready(ctx, op->unit, real.end_ns, op->kind == ESP__OP_COLLECTIVE);
+}
+
+/* ---- ready-first ------------------------------------------------------------------------------------------------------------- */
+/* Threads are woken only if there is something for them: the link thread (which looks by itself after each of its own ops)
+ * when a lane can start now. */
+static void esp__ready_first_unit(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link) {
+    esp__work_unit *u = &ctx->in_force.strategy.units[unit];
+    const esp__op *op = &ctx->in_force.program.ops[u->first_op + u->pc];
+    u->ready_ns = now;
+    if (u->pc == u->n_ops) {
+        esp__unit_done(ctx, u);
+    } else if (op->kind == ESP__OP_COLLECTIVE) {
+        if (!from_link && (esp__link_startable(ctx, 0) || esp__link_startable(ctx, 1))) esp__link_wake(ctx);
+    } else if (!esp__op_awaits_push(ctx, op)) {
+        esp__ready_push(ctx, unit);
+    }
+}
+
+static const esp__op *esp__ready_first_cpu(esp_ctx *ctx, uint64_t *until) {
+    *until = 0;
+    return esp__ready_pop(ctx);
+}
+
+static const esp__op *esp__ready_first_link(esp_ctx *ctx, int lane, uint64_t *until) {
+    (void)until;
+    return esp__link_startable(ctx, lane);
+}
+
+static void esp__ready_first_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
+    if (op->kind == ESP__OP_COLLECTIVE) esp__link_advance(ctx, op);
+    esp__op_ended(ctx, op, real);
+}
+
+ESP__FN const esp__dispatcher *esp__ready_first(void) {
+    static const esp__dispatcher d = {
+        "ready-first", 1, esp__ready_first_unit, esp__ready_first_cpu, esp__ready_first_link, esp__ready_first_ended};
+    return &d;
+}

@@ -1,0 +1,76 @@
+/* late.c: who keeps this rank waiting: a peer that is slow, gone or silent, or this rank's own trainer, which has not pushed the
+ * tensor that is next. Looks from time to time; decides when a wait becomes an error. Must not know what ops do. */
+#include "espresso_impl/executor/executor.h"
+
+enum { ESP__LATE_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000 };
+
+/* The first tensor of a unit that this rank has not pushed in this step; NULL: all are. */
+static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__work_unit *u) {
+    for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
+        if (ctx->model.tensors[k].phase == ESP__IDLE) return &ctx->model.tensors[k];
+    return NULL;
+}
+
+/* This rank waits and nothing is in flight: is a lane's next tensor one that it has not pushed? Says so after a while, and
+ * gives up when the time is over. Lock held. */
+static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, int late) {
+    const esp__tensor *unpushed = NULL;
+    char text[ESP__ERROR_MAX];
+    for (int k = 0; k < 2; k++) {
+        const esp__op *op = esp__link_head(ctx, k);
+        if (op && esp__unit_lacks(ctx, &ctx->in_force.strategy.units[op->unit]))
+            unpushed = esp__unit_lacks(ctx, &ctx->in_force.strategy.units[op->unit]);
+    }
+    if (!unpushed || (!late && (ctx->health.said_unpushed || waited_ns < ESP__UNPUSHED_AFTER_MS * 1000000ull))) return;
+    snprintf(
+        text, sizeof text,
+        "waiting for %u ms, but this rank has not pushed tensor '%.200s', whose turn it is in the strategy's order: "
+        "push every tensor of a step (or call esp_step_end) before waiting for one",
+        (unsigned)(waited_ns / 1000000u), unpushed->name);
+    ctx->health.said_unpushed = 1;
+    if (late)
+        esp__fatal_locked(ctx, ESP_E_TIMEOUT, text);
+    else
+        esp__log(ctx, ESP_LOG_WARN, "executor", "%s", text);
+}
+
+/* Whom does the oldest request wait for? Kept for the watch thread, which answers other ranks' questions. */
+ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
+    int32_t rank = -1;
+    uint32_t tensor = UINT32_MAX;
+    uint64_t oldest = UINT64_MAX;
+    int waiting = 0;
+    for (int k = 0; k < 3; k++) {
+        void *req = k < 2 ? ctx->lanes.links[k].req : ctx->lanes.request.req;
+        uint64_t since = k < 2 ? ctx->lanes.links[k].started_ns : ctx->lanes.request.started_ns;
+        if (!req || now - since < ESP__LATE_AFTER_MS * 1000000ull || since >= oldest) continue;
+        const esp__op *op = k < 2 ? esp__link_head(ctx, k) : NULL;
+        uint8_t level = op ? op->level : ctx->lanes.request.level;
+        oldest = since;
+        waiting = 1;
+        tensor = op ? ctx->in_force.strategy.units[op->unit].place.first : UINT32_MAX;
+        if (ESP_HAS(esp_backend, ctx->job.backend, late))
+            rank = esp__group_rank(ctx, level, ctx->job.backend->late(ctx->job.comms[level], req));
+    }
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->health.late_waiting = waiting;
+    ctx->health.late_rank = rank;
+    ctx->health.late_tensor = tensor;
+    /* only waiting is timed: from the later of the wait's begin and the request's */
+    uint64_t since = oldest == UINT64_MAX                ? ctx->lanes.wait_since_ns
+                     : oldest > ctx->lanes.wait_since_ns ? oldest
+                                                         : ctx->lanes.wait_since_ns;
+    int late =
+        ctx->lanes.waiters && now > since && now - since > ctx->config.timeout_ms * 1000000ull && !ctx->health.accused;
+    if (late) ctx->health.accused = 1;
+    if (ctx->lanes.waiters && !waiting) esp__unpushed_look(ctx, now - since, late);
+    if (ctx->health.left_rank >= 0 && waiting &&
+        (rank < 0 ? now - oldest > 1000000000u : esp__peers_left(ctx->job.peers, rank))) {
+        char text[ESP__ERROR_MAX];
+        snprintf(text, sizeof text, "rank %d left (it closed its context) while this rank waits for it",
+                 ctx->health.left_rank);
+        esp__fatal_locked(ctx, ESP_E_PEER, text);
+    }
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (late && waiting) esp__peers_accuse(ctx->job.peers, rank, tensor);
+}
