@@ -62,8 +62,8 @@ static void start(esp_ctx *ctx, const char *option, const char *strategy, int sa
         d.option = option;
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
+    ctx->config.sample_errors = sampling;
     CHECK(esp_start(ctx) == ESP_OK);
-    if (sampling) ctx->config.stats_spec = esp__strdup(ctx, "file");
     if (!strategy) strategy = esp_strategy_text(ctx);
     CHECK(esp_strategy_set(ctx, strategy) == ESP_OK);
     CHECK((esp__guard_of(ctx) != NULL) == sampling);
