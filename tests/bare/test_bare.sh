@@ -14,14 +14,25 @@ skip() {
 }
 commit=$(git rev-parse --short --verify HEAD 2>&1) || skip "no commit to clone: $commit"
 tar=$(sh tests/bare/root.sh) || exit $?
-work=$(mktemp -d "$(dirname "$tar")/run-XXXXXX")
-trap 'rm -rf "$work"' EXIT
+for old in "$(dirname "$tar")"/run-*; do # of a test that was killed: half a gigabyte
+    kill -0 "${old##*-}" 2>/dev/null || rm -rf "$old"
+done
+work=$(dirname "$tar")/run-$$
+mkdir "$work"
+inside=
+trap '[ -z "$inside" ] || kill -9 $inside; rm -rf "$work"' EXIT
+trap 'exit 143' HUP INT TERM
 if [ "$(id -u)" -eq 0 ]; then as_root=; else as_root="--map-root-user --map-auto"; fi
 # shellcheck disable=SC2086 # several words
 enter() { # USER COMMAND
     rm -rf "$work/root"
+    said=0
     unshare --mount --pid --fork --kill-child $as_root sh tests/bare/enter.sh \
-        "$work" "$tar" "$work/sources.tar" "$(dirname "$tar")/archives" "$@"
+        "$work" "$tar" "$work/sources.tar" "$(dirname "$tar")/archives" "$@" &
+    inside=$!
+    wait $inside || said=$?
+    inside=
+    return $said
 }
 git archive -o "$work/sources.tar" HEAD
 if ! git diff --quiet HEAD; then echo "note: this tests the commit $commit, without the changes since"; fi
