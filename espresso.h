@@ -171,7 +171,8 @@ enum {
     ESP_CODEC_DETERMINISTIC = 1u << 4,  /* draws no random numbers                                     */
     ESP_CODEC_NEEDS_MATRIX = 1u << 5,   /* uses the tensor's rows and columns                          */
     ESP_CODEC_FUSED_RESIDUAL = 1u << 6, /* reads and writes args->residual itself; otherwise the host does */
-    ESP_CODEC_NO_FEEDBACK = 1u << 7     /* default feedback is "none" (fp16, unbiased methods)         */
+    ESP_CODEC_NO_FEEDBACK = 1u << 7,    /* default feedback is "none" (fp16, unbiased methods)         */
+    ESP_CODEC_ROUNDING = 1u << 8        /* only rounds each number (fp16, bf16); any other counts as lossy */
 };
 enum { ESP_OUT_SET = 0, ESP_OUT_SUM = 1 };
 enum {

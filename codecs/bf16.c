@@ -75,7 +75,7 @@ static const esp_codec bf16_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = 1,
     .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |
-            ESP_CODEC_NO_FEEDBACK,
+            ESP_CODEC_NO_FEEDBACK | ESP_CODEC_ROUNDING,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = "bf16",

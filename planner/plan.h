@@ -217,7 +217,10 @@ ESP__FN uint64_t esp__bound_any(esp__problem *p);
 typedef struct esp__scheme {
     const char *name, *summary, *source; /* source: the paper's section, or the program whose default it is */
     void (*make)(esp__problem *p, esp__draft *d);
+    const char *codec; /* the only one that it compresses with, which it brings along where it was not given; or NULL */
 } esp__scheme;
+/* Does it need a codec that was not given? */
+ESP__FN int esp__scheme_brings_codec(const esp__problem *p, const esp__scheme *s);
 ESP__FN const esp__scheme *esp__scheme_find(const char *name);
 ESP__FN const esp__scheme *const *esp__schemes(void); /* NULL-terminated, in the order in which they are shown */
 

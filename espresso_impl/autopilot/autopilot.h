@@ -149,6 +149,8 @@ ESP__UNUSED static inline esp__autopilot *esp__autopilot_of(const esp_ctx *ctx) 
 /* ---- options.c ---- */
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o);
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o);
+/* What the table of an opened codec says (ESP_CODEC_*); 0: no codec with this spec is open. */
+ESP__FN uint64_t esp__auto_caps(const esp_ctx *ctx, const char *spec);
 /* ---- measure.c ---- */
 ESP__FN uint64_t esp__auto_median(const esp__autopilot *a, uint64_t *spread);
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);

@@ -54,10 +54,11 @@ ESP__FN uint32_t esp__auto_trouble(esp_ctx *ctx) {
     return n;
 }
 
-/* How much a codec loses, from what is known: the survey's measured errors; fp16 and bf16 next to nothing. */
-static double esp__auto_loss(const esp__autopilot *a, const char *spec) {
-    if (!strcmp(spec, "fp16")) return 1e-7;
-    if (!strcmp(spec, "bf16")) return 1e-5;
+/* How much a codec loses: of one that only rounds, what the planner knows; of others what the survey measured. */
+static double esp__auto_loss(const esp_ctx *ctx, const char *spec) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    double known = esp__auto_caps(ctx, spec) & ESP_CODEC_ROUNDING ? esp__builtin_error(spec) : -1.0;
+    if (known >= 0.0) return known;
     for (uint32_t k = 0; k < a->survey.n_codecs; k++)
         if (!strcmp(a->survey.codecs[k].spec, spec)) return a->survey.codecs[k].error;
     return 1.0;
@@ -68,9 +69,9 @@ static uint8_t esp__auto_gentler(const esp_ctx *ctx, uint32_t i) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const char *now = esp__auto_codec_now(ctx, i);
     uint8_t best = 255;
-    double most = -1.0, loss = now ? esp__auto_loss(a, now) : 0.0;
+    double most = -1.0, loss = now ? esp__auto_loss(ctx, now) : 0.0;
     for (uint32_t c = 0; c < a->opt.n_codecs && now; c++) {
-        double x = esp__auto_loss(a, a->opt.codecs[c]);
+        double x = esp__auto_loss(ctx, a->opt.codecs[c]);
         if (x < 0.99 * loss && x > most) most = x, best = (uint8_t)(c + 1);
     }
     return best;

@@ -28,7 +28,7 @@ static void esp__auto_tie_make(const esp_ctx *ctx, esp__auto_tie *t) {
     t->machines =
         esp__hash64(ESP__HASH0, ctx->job.topo.machine_of, (uint64_t)ctx->job.size * sizeof *ctx->job.topo.machine_of);
     t->ranks = ctx->job.size;
-    snprintf(t->codecs, sizeof t->codecs, "none");
+    snprintf(t->codecs, sizeof t->codecs, "%s", ESP__CODEC_NONE);
     for (uint32_t i = 0; i < o->n_codecs && n < sizeof t->codecs; i++)
         n += (size_t)snprintf(t->codecs + n, sizeof t->codecs - n, "%s%s", i ? ";" : "", o->codecs[i]);
     snprintf(t->backend, sizeof t->backend, "%s", ctx->job.backend->name);

@@ -116,7 +116,7 @@ ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__au
                              "codec list \"%s\", position %zu: '%s': expected codecs with ';' between, "
                              "without blanks inside",
                              list, (size_t)(start - list) + 1, spec);
-        if (!strcmp(spec, "none"))
+        if (!strcmp(spec, ESP__CODEC_NONE))
             o->no_codec = 1;
         else if ((s = esp__auto_codec_add(ctx, o, spec, list)) == ESP_OK)
             others++;
@@ -128,10 +128,16 @@ ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__au
                          "it: leave one of them out",
                          list);
     if (o->no_codec) return ESP_OK;
-    static const char *const always[] = {"fp16", "bf16"};
+    static const char *const always[] = {"fp16", "bf16"}; /* named, so that they are also found as plugins */
     for (int i = 0; i < 2 && !s; i++) {
         s = esp__auto_codec_add(ctx, o, always[i], list ? list : "");
         if (s == ESP_E_NOT_FOUND) s = ESP_OK; /* a library without built-in codecs */
     }
     return s;
+}
+
+ESP__FN uint64_t esp__auto_caps(const esp_ctx *ctx, const char *spec) {
+    for (uint32_t i = 0; i < ctx->model.n_codecs; i++)
+        if (!strcmp(ctx->model.codecs[i]->spec, spec)) return ctx->model.codecs[i]->table->caps;
+    return 0;
 }

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 /* ---- the planner's input --------------------------------------------------------------------------------------------- */
-/* Without it a codec loses next to nothing. */
-static int esp__auto_lossy(const char *spec) { return strcmp(spec, "fp16") && strcmp(spec, "bf16"); }
+/* Every codec counts as lossy unless its own table says that it only rounds. */
+static int esp__auto_lossy(const esp_plan_codec *c) { return !(c->caps & ESP_CODEC_ROUNDING); }
 
 /* Does computing fill the cores of the busiest machine, so that compression takes time away from it? Ranks that are threads of
  * one process burn that process' time together, and count once. */
@@ -73,10 +73,12 @@ static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
         memcpy(codecs, a->survey.plan_codecs, n * sizeof *codecs);
         if (!s) job->system.shared_cores = esp__auto_shared_cores(ctx, a->survey.cores);
     }
+    for (uint32_t i = 0; i < n && !s; i++)
+        codecs[i].caps |= (uint32_t)esp__auto_caps(ctx, codecs[i].spec) & ESP_CODEC_ROUNDING;
     job->n_all_codecs = s ? 0 : n;
     memcpy(job->all_codecs, codecs, job->n_all_codecs * sizeof *codecs);
     for (uint32_t i = 0; i < n && !s; i++) {
-        int allowed = esp__auto_allowed(&a->opt, codecs[i].spec) && (a->lossy || !esp__auto_lossy(codecs[i].spec)) &&
+        int allowed = esp__auto_allowed(&a->opt, codecs[i].spec) && (a->lossy || !esp__auto_lossy(&codecs[i])) &&
                       !(a->opt.max_error > 0.0 && codecs[i].error > a->opt.max_error);
         if (allowed) job->codecs[job->n_codecs++] = codecs[i];
     }
@@ -173,11 +175,16 @@ static uint64_t esp__auto_text_hash(const char *text) {
     return h;
 }
 
-static int esp__auto_plan_lossy(const esp_plan *plan) {
-    uint32_t n, lossy = 0;
+static int esp__auto_plan_lossy(const esp__auto_job *job, const esp_plan *plan) {
+    uint32_t n;
     const esp_plan_unit *u = esp_plan_units(plan, &n);
-    for (uint32_t i = 0; i < n; i++) lossy |= strcmp(u[i].codec, "none") && esp__auto_lossy(u[i].codec);
-    return (int)lossy;
+    for (uint32_t i = 0; i < n; i++) {
+        int lossy = strcmp(u[i].codec, ESP__CODEC_NONE) != 0;
+        for (uint32_t c = 0; c < job->n_all_codecs && lossy; c++)
+            if (!strcmp(job->all_codecs[c].spec, u[i].codec)) lossy = esp__auto_lossy(&job->all_codecs[c]);
+        if (lossy) return 1;
+    }
+    return 0;
 }
 
 /* What loses something, where nothing did before, must bring twice the least gain; where it does not, the best plan that loses
@@ -188,11 +195,11 @@ static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double 
     esp_plan_report r;
     esp_plan *other = NULL;
     uint32_t n = 0;
-    if (job->forced || now_lossy || !esp__auto_plan_lossy(job->plan)) return 1.0 + job->min_gain;
+    if (job->forced || now_lossy || !esp__auto_plan_lossy(job, job->plan)) return 1.0 + job->min_gain;
     double need = 1.0 + 2.0 * job->min_gain;
     if (job->kept || now_ns >= need * best->iteration_ns) return need;
     for (uint32_t i = 0; i < job->n_codecs; i++)
-        if (!esp__auto_lossy(job->codecs[i].spec)) codecs[n++] = job->codecs[i];
+        if (!esp__auto_lossy(&job->codecs[i])) codecs[n++] = job->codecs[i];
     if (!n) config.flags |= ESP_PLAN_NO_COMP;
     memset(&r, 0, sizeof r);
     r.struct_size = sizeof r;
@@ -249,7 +256,7 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
                                      job->in_force, &current);
     if (s && !job->forced) return s;
     if (!s) esp_plan_report_read(current, &now);
-    int lossy = !s && esp__auto_plan_lossy(current);
+    int lossy = !s && esp__auto_plan_lossy(job, current);
     esp_plan_free(current);
     s = esp__auto_best(job, &best);
     if (s) return s;

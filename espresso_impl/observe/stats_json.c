@@ -56,7 +56,9 @@ ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f
     esp__text_add(t, "]}\n");
 }
 
-static int esp__stats_compresses(const esp__work_unit *u) { return u->codec && strcmp(u->codec->table->name, "none"); }
+static int esp__stats_compresses(const esp__work_unit *u) {
+    return u->codec && strcmp(u->codec->table->name, ESP__CODEC_NONE);
+}
 
 /* Is it the first unit with its codec, which compresses? */
 static int esp__stats_first_with(const esp_ctx *ctx, uint32_t unit) {

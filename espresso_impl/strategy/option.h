@@ -3,6 +3,9 @@
 #define ESP__OPTION_H
 #include "espresso_impl/base/base.h"
 
+/* The codec's name, in strategies and lists of codecs, that stands for no compression. */
+#define ESP__CODEC_NONE "none"
+
 /* Who takes part in a collective; the values are those of esp_group.scope. */
 enum { ESP__FLAT = 0, ESP__INTRA = 1, ESP__INTER = 2 };
 enum { ESP__COLL = 1, ESP__COMP = 2, ESP__DECOMP = 3 };

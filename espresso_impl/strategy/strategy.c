@@ -90,8 +90,8 @@ static esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *
     const esp__tensor *t = &ctx->model.tensors[u->place.first];
     int single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;
     esp_status s;
-    const char *codec_spec = single && t->want_codec ? t->want_codec : spec ? spec : "none";
-    if (raw) codec_spec = "none";
+    const char *codec_spec = single && t->want_codec ? t->want_codec : spec ? spec : ESP__CODEC_NONE;
+    if (raw) codec_spec = ESP__CODEC_NONE;
     s = esp__codec_get(ctx, codec_spec, &u->codec);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
     if (single && t->want_option) option = t->want_option;
@@ -113,8 +113,8 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, const char *name) {
         esp__extent whole = {i, 1, 0, ctx->model.tensors[i].count};
         esp__work_unit *u = esp__unit_add(ctx, whole, 0, 1);
         if (!u) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
-        esp_status s =
-            esp__unit_assign(ctx, u, raw ? "none" : ctx->config.codec_spec, raw ? esp__raw_option(ctx) : NULL, where);
+        esp_status s = esp__unit_assign(ctx, u, raw ? ESP__CODEC_NONE : ctx->config.codec_spec,
+                                        raw ? esp__raw_option(ctx) : NULL, where);
         if (s) return s;
     }
     return esp__order_make(ctx);

@@ -34,6 +34,8 @@ ESP__FN esp_status esp__builtin_costs(const char *spec, const esp_plan_system *s
 /* The same for a kind of machine. accelerator NULL: none; cpu_workers 0: as many as a common server has. */
 ESP__FN esp_status esp__builtin_costs_for(const char *spec, const char *accelerator, uint32_t cpu_workers,
                                           esp__costs *out);
+/* |decoded - input|^2 / |input|^2 of a codec, for inputs from a normal distribution; -1: nothing is known of it. */
+ESP__FN double esp__builtin_error(const char *spec);
 /* The i-th codec's name; NULL behind the last. */
 ESP__FN const char *esp__builtin_codec_at(uint32_t i);
 #endif

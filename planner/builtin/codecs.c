@@ -3,11 +3,63 @@
 #include "planner/builtin/builtin.h"
 #include <math.h>
 
+/* ---- error: |decoded - x|^2 / |x|^2 for x from a normal distribution of variance 1 --------------------------------------- */
+/* What of a spec's parameters the costs depend on. */
+typedef struct esp__spec_values {
+    double ratio, unbiased, threshold;
+} esp__spec_values;
+
+/* The x above which a share `ratio` of |x| lies. */
+static double esp__normal_tail(double ratio) {
+    double low = 0.0, high = 40.0;
+    for (int i = 0; i < 100; i++) {
+        double mid = (low + high) / 2;
+        *(erfc(mid / sqrt(2.0)) > ratio ? &low : &high) = mid;
+    }
+    return low;
+}
+
+static const double esp__pi = 3.14159265358979323846;
+
+static double esp__error_fp16(const esp__spec_values *v) {
+    (void)v;
+    return 4.33e-8; /* measured, tests/files/test_builtin.c: about 2^-22 / 5.5 */
+}
+
+static double esp__error_bf16(const esp__spec_values *v) {
+    (void)v;
+    return 2.77e-6; /* 64 times fp16's: three bits less */
+}
+
+static double esp__error_sign(const esp__spec_values *v) {
+    (void)v;
+    return 1.0 - 2.0 / esp__pi;
+}
+
+/* r^2 below the threshold, (|r| - t)^2 above: in gradients of variance 1. */
+static double esp__error_twobit(const esp__spec_values *v) {
+    double t = v->threshold, density = exp(-t * t / 2) / sqrt(2.0 * esp__pi);
+    return fmin(1.0, 1.0 - 4.0 * t * density + t * t * erfc(t / sqrt(2.0)));
+}
+
+static double esp__error_rand(const esp__spec_values *v) {
+    return v->unbiased > 0 ? fmin(1.0, 1.0 / v->ratio - 1.0) : 1.0 - v->ratio;
+}
+
+/* What the largest carry is ratio + 2 t density(t). */
+static double esp__error_largest(const esp__spec_values *v) {
+    double t = esp__normal_tail(v->ratio);
+    return fmax(0.0, 1.0 - v->ratio - 2.0 * t * exp(-t * t / 2) / sqrt(2.0 * esp__pi));
+}
+
 /* ---- what is known of each codec ----------------------------------------------------------------------------------- */
 typedef struct esp__known_codec {
     const char *name;
+    double (*error)(const esp__spec_values *v);
     uint32_t caps;
-    uint32_t sparse; /* it sends a share of the elements, `ratio`, 0.01 where the spec does not say        */
+    /* 1: it sends a share of the elements, `ratio`, 0.01 where the spec does not say; 2: and with each its index, or
+     * a bit for every element where that is shorter */
+    uint32_t sparse;
     /* payload: header bytes and unit_bytes for each of ceil(units e); sparse: units counts in elements sent      */
     double header, unit_bytes, units;
     double cpu_ns[2], cpu_bytes[2], cpu_sent_ns[2]; /* compress, decompress: to begin; an element; an element sent */
@@ -17,14 +69,14 @@ enum { ESP__WIRE_HEADER = 32 }; /* of espresso.h's payloads; the published figur
 /* On a GPU top-k selects with four passes (histogram, filter, compact, update of the residual); a scattered element costs a
  * 32-byte sector read and written. */
 static const esp__known_codec esp__known_codecs[] = {
-    {"fp16", ESP_CODEC_REDUCIBLE, 0, 0, 2, 1, {1e3, 1e3}, {6, 10}, {0, 0}, {1, 1}, {6, 10}, {0, 0}},
-    {"bf16", ESP_CODEC_REDUCIBLE, 0, 0, 2, 1, {1e3, 1e3}, {6, 10}, {0, 0}, {1, 1}, {6, 10}, {0, 0}},
-    {"efsignsgd", 0, 0, 4, 1, 0.125, {1e3, 1e3}, {20.1, 8.1}, {0, 0}, {0, 0}, {0, 0}, {0, 0}},
-    {"onebit", 0, 0, 8, 1, 0.125, {1e3, 1e3}, {20.1, 8.1}, {0, 0}, {0, 0}, {0, 0}, {0, 0}},
-    {"twobit", 0, 0, 0, 4, 0.0625, {1e3, 1e3}, {20.3, 8.3}, {0, 0}, {1, 1}, {12.3, 8.3}, {0, 0}},
-    {"topk", 0, 1, 0, 6, 1, {2e3, 1e3}, {20, 4}, {3, 2}, {5, 2}, {28, 4}, {0, 64}},
-    {"randomk", ESP_CODEC_REDUCIBLE, 1, 0, 4, 1, {2e3, 1e3}, {20, 4}, {3, 2}, {0, 0}, {0, 0}, {0, 0}},
-    {"dgc", 0, 1, 0, 6, 1, {2e3, 1e3}, {32, 4}, {3, 2}, {0, 0}, {0, 0}, {0, 0}},
+    {"fp16", esp__error_fp16, ESP_CODEC_REDUCIBLE, 0, 0, 2, 1, {1e3, 1e3}, {6, 10}, {0, 0}, {1, 1}, {6, 10}, {0, 0}},
+    {"bf16", esp__error_bf16, ESP_CODEC_REDUCIBLE, 0, 0, 2, 1, {1e3, 1e3}, {6, 10}, {0, 0}, {1, 1}, {6, 10}, {0, 0}},
+    {"efsignsgd", esp__error_sign, 0, 0, 4, 1, 0.125, {1e3, 1e3}, {20.1, 8.1}, {0, 0}, {0, 0}, {0, 0}, {0, 0}},
+    {"onebit", esp__error_sign, 0, 0, 8, 1, 0.125, {1e3, 1e3}, {20.1, 8.1}, {0, 0}, {0, 0}, {0, 0}, {0, 0}},
+    {"twobit", esp__error_twobit, 0, 0, 0, 4, 0.0625, {1e3, 1e3}, {20.3, 8.3}, {0, 0}, {1, 1}, {12.3, 8.3}, {0, 0}},
+    {"topk", esp__error_largest, 0, 2, 0, 6, 1, {2e3, 1e3}, {20, 4}, {3, 2}, {5, 2}, {28, 4}, {0, 64}},
+    {"randomk", esp__error_rand, ESP_CODEC_REDUCIBLE, 1, 0, 4, 1, {2e3, 1e3}, {20, 4}, {3, 2}, {0, 0}, {0, 0}, {0, 0}},
+    {"dgc", esp__error_largest, 0, 2, 0, 6, 1, {2e3, 1e3}, {32, 4}, {3, 2}, {0, 0}, {0, 0}, {0, 0}},
 };
 
 ESP__FN const char *esp__builtin_codec_at(uint32_t i) {
@@ -47,10 +99,6 @@ static const esp__known_param esp__known_params[] = {
     {"dgc", "sample", 0, 1, 1, 0},
     {"dgc", "nesterov", 0, 1, 0, 1},
 };
-/* What of them the costs depend on. */
-typedef struct esp__spec_values {
-    double ratio, unbiased, threshold;
-} esp__spec_values;
 
 /* Is `word` one of the words of `list`? */
 static int esp__has_word(const char *list, const char *word) {
@@ -112,6 +160,8 @@ static esp_status esp__param_read(const char *spec, const char *codec, const cha
     return esp__param_unknown(spec, codec, key);
 }
 
+static const esp__spec_values esp__spec_defaults = {0.01, 0.0, 0.5};
+
 static esp_status esp__spec_read(const char *spec, const esp__known_codec **codec, esp__spec_values *v) {
     char name[ESP__NAME_MAX], key[ESP__NAME_MAX], value[ESP__SPEC_MAX], list[ESP__SPEC_MAX] = "";
     const char *params;
@@ -135,29 +185,8 @@ static esp_status esp__spec_read(const char *spec, const esp__known_codec **code
     return ESP_OK;
 }
 
-/* ---- error: |decoded - x|^2 / |x|^2 for x from a normal distribution of variance 1 --------------------------------------- */
-/* The x above which a share `ratio` of |x| lies. */
-static double esp__normal_tail(double ratio) {
-    double low = 0.0, high = 40.0;
-    for (int i = 0; i < 100; i++) {
-        double mid = (low + high) / 2;
-        *(erfc(mid / sqrt(2.0)) > ratio ? &low : &high) = mid;
-    }
-    return low;
-}
-
-static double esp__known_error(const char *name, const esp__spec_values *v) {
-    const double pi = 3.14159265358979323846;
-    double t, density;
-    if (!strcmp(name, "fp16")) return 4.33e-8; /* measured, tests/files/test_builtin.c: about 2^-22 / 5.5 */
-    if (!strcmp(name, "bf16")) return 2.77e-6; /* 64 times that: three bits less                           */
-    if (!strcmp(name, "efsignsgd") || !strcmp(name, "onebit")) return 1.0 - 2.0 / pi;
-    if (!strcmp(name, "randomk")) return v->unbiased > 0 ? fmin(1.0, 1.0 / v->ratio - 1.0) : 1.0 - v->ratio;
-    if (!strcmp(name, "twobit")) { /* r^2 below the threshold, (|r| - t)^2 above: in gradients of variance 1 */
-        t = v->threshold;
-        density = exp(-t * t / 2) / sqrt(2.0 * pi);
-        return fmin(1.0, 1.0 - 4.0 * t * density + t * t * erfc(t / sqrt(2.0)));
-    }
-    t = esp__normal_tail(v->ratio); /* topk, dgc: what the largest carry is ratio + 2 t density(t) */
-    return fmax(0.0, 1.0 - v->ratio - 2.0 * t * exp(-t * t / 2) / sqrt(2.0 * pi));
+ESP__FN double esp__builtin_error(const char *spec) {
+    const esp__known_codec *c = NULL;
+    esp__spec_values v = esp__spec_defaults;
+    return esp__spec_read(spec, &c, &v) ? -1.0 : c->error(&v);
 }

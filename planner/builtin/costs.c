@@ -71,7 +71,7 @@ static void esp__payload_costs(esp_plan_codec *out, const esp__known_codec *c, d
     out->header_bytes = c->header + (published ? 0 : ESP__WIRE_HEADER);
     out->unit_bytes = c->unit_bytes;
     out->units = c->units * (c->sparse ? ratio : 1.0);
-    if (strcmp(c->name, "dgc") != 0 && strcmp(c->name, "topk") != 0) return;
+    if (c->sparse < 2) return;
     if (published) { /* value and index */
         out->unit_bytes = 8.0;
     } else if (ratio > 0.0625) { /* a bit an element then takes less than 2 bytes an index */
@@ -99,7 +99,7 @@ ESP__FN esp_status esp__builtin_costs_for(const char *spec, const char *accelera
                                           esp__costs *out) {
     const esp__known_codec *c = NULL;
     const esp__known_accelerator *a = NULL;
-    esp__spec_values v = {0.01, 0.0, 0.5};
+    esp__spec_values v = esp__spec_defaults;
     double workers = cpu_workers ? cpu_workers : ESP__COMMON_WORKERS;
     memset(out, 0, sizeof *out);
     esp_status s = esp__spec_read(spec, &c, &v);
@@ -110,7 +110,7 @@ ESP__FN esp_status esp__builtin_costs_for(const char *spec, const char *accelera
     out->codec.struct_size = sizeof out->codec;
     out->codec.spec = out->spec;
     out->codec.caps = published ? 0 : c->caps; /* what was published of randomk is not summed undecoded */
-    out->codec.error = esp__known_error(c->name, &v);
+    out->codec.error = c->error(&v);
     esp__payload_costs(&out->codec, c, v.ratio, published != NULL);
     if (workers > ESP__WORKERS_FILL_MEMORY) workers = ESP__WORKERS_FILL_MEMORY;
     if (published)

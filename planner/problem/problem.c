@@ -162,7 +162,7 @@ static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *
     esp__option o;
     char option[ESP__TEXT_MAX];
     uint32_t codec;
-    if (!strcmp(text, "fp32") || !strcmp(text, "none")) {
+    if (!strcmp(text, "fp32") || !strcmp(text, ESP__CODEC_NONE)) {
         *out = esp__tree_make(p, NULL, ESP__NO_CODEC, 1);
     } else if ((codec = esp__codec_named(p, text)) != ESP__NO_CODEC) {
         *out = esp__tree_make(p, NULL, codec, 0);

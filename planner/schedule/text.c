@@ -4,7 +4,7 @@
 #include "espresso_impl/strategy/text.h"
 
 static const char *esp__codec_word(const esp__problem *p, const esp__path *path) {
-    return path->codec == ESP__NO_CODEC ? "none" : p->codecs[path->codec].spec;
+    return path->codec == ESP__NO_CODEC ? ESP__CODEC_NONE : p->codecs[path->codec].spec;
 }
 
 /* The order's entry for op `k` of a path. */

@@ -32,6 +32,9 @@ static void esp__all_make(esp__problem *p, esp__draft *d) {
     esp__algorithm2_over(p, d, esp__choices_of(p, d, esp__path_compresses));
 }
 
-static const esp__scheme esp__scheme_all = {"all",
-                                            "every tensor compressed, all else searched as Algorithms 1 and 2 do",
-                                            "Espresso, section 5.3", esp__all_make};
+static const esp__scheme esp__scheme_all = {
+    .name = "all",
+    .summary = "every tensor compressed, all else searched as Algorithms 1 and 2 do",
+    .source = "Espresso, section 5.3",
+    .make = esp__all_make,
+};

@@ -25,5 +25,8 @@ static void esp__byteps_make(esp__problem *p, esp__draft *d) {
 }
 
 static const esp__scheme esp__scheme_byteps = {
-    "byteps-compress", "CPU, between machines only, partitions of 4 MB, tensors from 64 KiB on (one machine: raw)",
-    "BytePS with gradient compression, defaults; Zhong et al., 2021", esp__byteps_make};
+    .name = "byteps-compress",
+    .summary = "CPU, between machines only, partitions of 4 MB, tensors from 64 KiB on (one machine: raw)",
+    .source = "BytePS with gradient compression, defaults; Zhong et al., 2021",
+    .make = esp__byteps_make,
+};

@@ -10,5 +10,9 @@ static void esp__cpu_only_make(esp__problem *p, esp__draft *d) {
     esp__algorithm1_over(p, d, esp__choices_of(p, d, esp__path_on_cpu));
 }
 
-static const esp__scheme esp__scheme_cpu_only = {"cpu-only", "Algorithm 1 with the CPU alone", "Espresso, section 5.3",
-                                                 esp__cpu_only_make};
+static const esp__scheme esp__scheme_cpu_only = {
+    .name = "cpu-only",
+    .summary = "Algorithm 1 with the CPU alone",
+    .source = "Espresso, section 5.3",
+    .make = esp__cpu_only_make,
+};

@@ -27,5 +27,8 @@ static void esp__ddp_make(esp__problem *p, esp__draft *d) {
 }
 
 static const esp__scheme esp__scheme_ddp = {
-    "ddp", "no compression, buckets of 25 MiB (the first: 1 MiB), each one ring allreduce over all ranks",
-    "PyTorch DistributedDataParallel, defaults; Li et al., VLDB 2020", esp__ddp_make};
+    .name = "ddp",
+    .summary = "no compression, buckets of 25 MiB (the first: 1 MiB), each one ring allreduce over all ranks",
+    .source = "PyTorch DistributedDataParallel, defaults; Li et al., VLDB 2020",
+    .make = esp__ddp_make,
+};

@@ -3,21 +3,21 @@
  * memory speed. */
 #include "planner/plan.h"
 
+static const char esp__fp16_name[] = "fp16"; /* of the scheme, and of its codec */
+
 /* A launch of 10 us, and 4 bytes read and 2 written an element at 800 GB/s (V100's memory at nine tenths). */
 static const esp_cost_point esp__fp16_points[] = {{1.0, 10e3}, {1048576.0, 17864.0}, {1073741824.0, 8063064.0}};
 
-static int esp__fp16_is(const char *spec) { return !strncmp(spec, "fp16", 4) && (!spec[4] || spec[4] == ':'); }
-
 /* Its number; where it is new it stands behind the codecs that the search knows, so that menus never offer it. */
 static uint32_t esp__fp16_codec(esp__problem *p) {
-    for (uint32_t i = 0; i < p->n_codecs; i++)
-        if (esp__fp16_is(p->codecs[i].spec) && p->codecs[i].caps & ESP_CODEC_REDUCIBLE) return i;
+    uint32_t given = esp__codec_named(p, esp__fp16_name);
+    if (given != ESP__NO_CODEC && p->codecs[given].caps & ESP_CODEC_REDUCIBLE) return given;
     esp_plan_codec *all = esp__pool_get(p->pool, (p->n_codecs + 1u) * sizeof *all), *c = &all[p->n_codecs];
     esp_cost_curve cast = {esp__fp16_points, 3, 0};
     if (p->n_codecs) memcpy(all, p->codecs, p->n_codecs * sizeof *all);
     c->struct_size = sizeof *c;
     c->caps = ESP_CODEC_REDUCIBLE;
-    c->spec = "fp16";
+    c->spec = esp__fp16_name;
     c->unit_bytes = 2.0;
     c->units = 1.0;
     for (uint32_t k = 0; k < 2; k++) c->compress[k] = c->decompress[k] = cast;
@@ -32,5 +32,10 @@ static void esp__fp16_make(esp__problem *p, esp__draft *d) {
     esp__scheme_fill(p, d, &sum, ESP_PLAN_GPU, codec);
 }
 
-static const esp__scheme esp__scheme_fp16 = {"fp16", "ddp's buckets, cast to half and summed as such",
-                                             "PyTorch DDP fp16_compress_hook", esp__fp16_make};
+static const esp__scheme esp__scheme_fp16 = {
+    .name = esp__fp16_name,
+    .summary = "ddp's buckets, cast to half and summed as such",
+    .source = "PyTorch DDP fp16_compress_hook",
+    .make = esp__fp16_make,
+    .codec = esp__fp16_name,
+};

@@ -6,5 +6,8 @@ static void esp__fp32_make(esp__problem *p, esp__draft *d) {
 }
 
 static const esp__scheme esp__scheme_fp32 = {
-    "fp32", "no compression, tensor by tensor: intra reduce_scatter, inter allreduce, intra allgather",
-    "BytePS and Horovod without fusion; Espresso, section 5.1", esp__fp32_make};
+    .name = "fp32",
+    .summary = "no compression, tensor by tensor: intra reduce_scatter, inter allreduce, intra allgather",
+    .source = "BytePS and Horovod without fusion; Espresso, section 5.1",
+    .make = esp__fp32_make,
+};

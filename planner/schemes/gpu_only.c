@@ -10,5 +10,9 @@ static void esp__gpu_only_make(esp__problem *p, esp__draft *d) {
     esp__algorithm1_over(p, d, esp__choices_of(p, d, esp__path_on_gpu));
 }
 
-static const esp__scheme esp__scheme_gpu_only = {"gpu-only", "Algorithm 1 with the GPU alone", "Espresso, section 5.3",
-                                                 esp__gpu_only_make};
+static const esp__scheme esp__scheme_gpu_only = {
+    .name = "gpu-only",
+    .summary = "Algorithm 1 with the GPU alone",
+    .source = "Espresso, section 5.3",
+    .make = esp__gpu_only_make,
+};

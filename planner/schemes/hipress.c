@@ -62,6 +62,9 @@ static void esp__hipress_make(esp__problem *p, esp__draft *d) {
 }
 
 static const esp__scheme esp__scheme_hipress = {
-    "hipress",
-    "GPU, between machines only; compresses and cuts a tensor where its own estimate says so (one machine: raw)",
-    "Bai et al., SOSP 2021, section 3.3", esp__hipress_make};
+    .name = "hipress",
+    .summary =
+        "GPU, between machines only; compresses and cuts a tensor where its own estimate says so (one machine: raw)",
+    .source = "Bai et al., SOSP 2021, section 3.3",
+    .make = esp__hipress_make,
+};

@@ -7,5 +7,8 @@ static void esp__hitopkcomm_make(esp__problem *p, esp__draft *d) {
 }
 
 static const esp__scheme esp__scheme_hitopkcomm = {
-    "hitopkcomm", "every tensor on the GPU: intra reduce_scatter, comp, inter allgather, decomp, intra allgather",
-    "Shi et al., MLSys 2021, section 3.2", esp__hitopkcomm_make};
+    .name = "hitopkcomm",
+    .summary = "every tensor on the GPU: intra reduce_scatter, comp, inter allgather, decomp, intra allgather",
+    .source = "Shi et al., MLSys 2021, section 3.2",
+    .make = esp__hitopkcomm_make,
+};

@@ -6,5 +6,8 @@ static void esp__layerwise_make(esp__problem *p, esp__draft *d) {
 }
 
 static const esp__scheme esp__scheme_layerwise = {
-    "layerwise", "every tensor compressed where codecs do by default: between reduce_scatter and allgather",
-    "GRACE, ICDCS 2021; this library's strategy of the same name", esp__layerwise_make};
+    .name = "layerwise",
+    .summary = "every tensor compressed where codecs do by default: between reduce_scatter and allgather",
+    .source = "GRACE, ICDCS 2021; this library's strategy of the same name",
+    .make = esp__layerwise_make,
+};

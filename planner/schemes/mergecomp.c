@@ -102,5 +102,8 @@ static void esp__mergecomp_make(esp__problem *p, esp__draft *d) {
 }
 
 static const esp__scheme esp__scheme_mergecomp = {
-    "mergecomp", "neighbours merged into few groups, each compressed as one on the GPU; borders searched",
-    "Wang et al., MergeComp, 2021, section 4", esp__mergecomp_make};
+    .name = "mergecomp",
+    .summary = "neighbours merged into few groups, each compressed as one on the GPU; borders searched",
+    .source = "Wang et al., MergeComp, 2021, section 4",
+    .make = esp__mergecomp_make,
+};

@@ -9,5 +9,9 @@ static void esp__myopic_make(esp__problem *p, esp__draft *d) {
     esp__generate(p, d);
 }
 
-static const esp__scheme esp__scheme_myopic = {"myopic", "each tensor's shortest option by itself, without the others",
-                                               "Espresso, section 5.3", esp__myopic_make};
+static const esp__scheme esp__scheme_myopic = {
+    .name = "myopic",
+    .summary = "each tensor's shortest option by itself, without the others",
+    .source = "Espresso, section 5.3",
+    .make = esp__myopic_make,
+};

@@ -50,12 +50,20 @@ static void esp__alltoall_alltoall_make(esp__problem *p, esp__draft *d) {
 }
 
 static const esp__scheme esp__scheme_inter_allgather = {
-    "inter-allgather", "compression only between machines, by allgather; whether and on which device is searched",
-    "Espresso, section 5.3", esp__inter_allgather_make};
+    .name = "inter-allgather",
+    .summary = "compression only between machines, by allgather; whether and on which device is searched",
+    .source = "Espresso, section 5.3",
+    .make = esp__inter_allgather_make,
+};
 static const esp__scheme esp__scheme_inter_alltoall = {
-    "inter-alltoall", "compression only between machines, by alltoall and allgather; whether and where is searched",
-    "Espresso, section 5.3", esp__inter_alltoall_make};
+    .name = "inter-alltoall",
+    .summary = "compression only between machines, by alltoall and allgather; whether and where is searched",
+    .source = "Espresso, section 5.3",
+    .make = esp__inter_alltoall_make,
+};
 static const esp__scheme esp__scheme_alltoall_alltoall = {
-    "alltoall-alltoall",
-    "compression inside and between machines, by alltoall and allgather; whether and where is searched",
-    "Espresso, section 5.3", esp__alltoall_alltoall_make};
+    .name = "alltoall-alltoall",
+    .summary = "compression inside and between machines, by alltoall and allgather; whether and where is searched",
+    .source = "Espresso, section 5.3",
+    .make = esp__alltoall_alltoall_make,
+};

@@ -17,8 +17,11 @@
 #include "planner/schemes/patterns.c"
 
 static const esp__scheme esp__scheme_espresso = {
-    "espresso", "Algorithms 1 and 2 over tensors, over chunks of large and over groups of small ones; the best",
-    "Espresso, sections 4.3 and 4.4", esp__espresso};
+    .name = "espresso",
+    .summary = "Algorithms 1 and 2 over tensors, over chunks of large and over groups of small ones; the best",
+    .source = "Espresso, sections 4.3 and 4.4",
+    .make = esp__espresso,
+};
 
 /* What goes beyond the paper ("espresso+") is search.c's. */
 ESP__FN const esp__scheme *const *esp__schemes(void) {
@@ -46,4 +49,8 @@ ESP__FN const esp__scheme *esp__scheme_find(const char *name) {
     for (const esp__scheme *const *s = esp__schemes(); *s; s++)
         if (!strcmp((*s)->name, name)) return *s;
     return NULL;
+}
+
+ESP__FN int esp__scheme_brings_codec(const esp__problem *p, const esp__scheme *s) {
+    return s->codec && esp__codec_named(p, s->codec) == ESP__NO_CODEC;
 }

@@ -57,7 +57,7 @@ ESP__FN void esp__fewest_ops(esp__problem *p, esp__draft *best) {
     p->work_end = 0;
     for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
         esp__draft d = {0};
-        if (!strcmp((*s)->name, "fp16") && esp__codec_named(p, "fp16") == ESP__NO_CODEC) continue; /* brings its own */
+        if (esp__scheme_brings_codec(p, *s)) continue;
         (*s)->make(p, &d);
         esp__fewer(p, best, &d, limit, &score);
     }

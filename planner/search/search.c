@@ -140,7 +140,7 @@ static void esp__search_schemes(esp__problem *p, esp__draft *best) {
     p->work_end = 0;
     for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
         esp__draft d = {0};
-        if (!strcmp((*s)->name, "fp16") && esp__codec_named(p, "fp16") == ESP__NO_CODEC) continue; /* brings its own */
+        if (esp__scheme_brings_codec(p, *s)) continue;
         (*s)->make(p, &d);
         if (d.makespan >= best->makespan) continue;
         esp__stage(p, 0.1);

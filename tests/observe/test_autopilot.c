@@ -315,6 +315,16 @@ static void test_warmup(void **state) {
     free(w);
 }
 
+/* A codec whose table says that it only rounds is not lossy: it may come before the warmup ends. */
+static void test_rounding(void **state) {
+    world *w = world_new();
+    (void)state;
+    run(w, "auto:steps=6,window=8,warmup=1000", "topk:ratio=0.25", 4, 2);
+    assert_null(strstr(w->last[0], "topk"));
+    assert_non_null(strstr(w->last[0], " fp16 "));
+    free(w);
+}
+
 static void test_max_error(void **state) {
     world *w = world_new();
     (void)state;
@@ -469,22 +479,14 @@ static void test_close_anywhere(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_switch),
-                                       cmocka_unit_test(test_no_gain),
-                                       cmocka_unit_test(test_turns),
-                                       cmocka_unit_test(test_one_rank),
-                                       cmocka_unit_test(test_opt_in),
-                                       cmocka_unit_test(test_return),
-                                       cmocka_unit_test(test_drift),
-                                       cmocka_unit_test(test_cooldown),
-                                       cmocka_unit_test(test_warmup),
-                                       cmocka_unit_test(test_max_error),
-                                       cmocka_unit_test(test_guard),
-                                       cmocka_unit_test(test_file),
-                                       cmocka_unit_test(test_program_takes_over),
-                                       cmocka_unit_test(test_real),
-                                       cmocka_unit_test(test_planning_fails),
-                                       cmocka_unit_test(test_bad_input),
-                                       cmocka_unit_test(test_close_anywhere)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_switch),    cmocka_unit_test(test_no_gain),
+                                       cmocka_unit_test(test_turns),     cmocka_unit_test(test_one_rank),
+                                       cmocka_unit_test(test_opt_in),    cmocka_unit_test(test_return),
+                                       cmocka_unit_test(test_drift),     cmocka_unit_test(test_cooldown),
+                                       cmocka_unit_test(test_warmup),    cmocka_unit_test(test_rounding),
+                                       cmocka_unit_test(test_max_error), cmocka_unit_test(test_guard),
+                                       cmocka_unit_test(test_file),      cmocka_unit_test(test_program_takes_over),
+                                       cmocka_unit_test(test_real),      cmocka_unit_test(test_planning_fails),
+                                       cmocka_unit_test(test_bad_input), cmocka_unit_test(test_close_anywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

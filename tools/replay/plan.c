@@ -79,7 +79,8 @@ static int replay_plan_text(replay_run *r, replay_strategy *s) {
     plan_inputs in = r->in;
     plan_made m;
     if (s->text.data) return 1;
-    if (strcmp(s->name, "fp16") != 0) in.n_codecs = r->n_given;
+    const esp__scheme *scheme = esp__scheme_find(s->name);
+    if (!scheme || !scheme->codec) in.n_codecs = r->n_given;
     if (plan_make(&in, s->name, ESP_PLAN_NO_BOUND, &m) != ESP_OK) return 0;
     const char *text = esp_plan_text(m.plan);
     if (text) esp__text_add(&s->text, "%s", text);

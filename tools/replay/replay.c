@@ -93,13 +93,15 @@ static int replay_stdout_users(const replay_job *j) {
     return n;
 }
 
-/* Strategy fp16 brings a codec along, whatever --gc says: its costs are wanted as well. */
-static void replay_add_fp16(replay_run *r) {
+/* A strategy such as fp16 brings a codec along, whatever --gc says: its costs are wanted as well. */
+static void replay_add_codecs(replay_run *r) {
     const uint32_t most = r->job.mode == REPLAY_REAL ? (uint32_t)ESP__SURVEY_CODECS : (uint32_t)PLAN_CODECS_MAX;
-    int wanted = 0;
-    for (uint32_t i = 0; i < r->n_list; i++) wanted |= strcmp(r->list[i].name, "fp16") == 0;
-    for (uint32_t i = 0; i < r->n_given; i++) wanted &= strcmp(r->in.gc[i], "fp16") != 0;
-    if (wanted && r->n_given < most) r->in.gc[r->in.n_codecs++] = "fp16";
+    for (uint32_t i = 0; i < r->n_list; i++) {
+        const esp__scheme *s = esp__scheme_find(r->list[i].name);
+        int wanted = s && s->codec;
+        for (uint32_t k = 0; k < r->in.n_codecs && wanted; k++) wanted = strcmp(r->in.gc[k], s->codec) != 0;
+        if (wanted && r->in.n_codecs < most) r->in.gc[r->in.n_codecs++] = s->codec;
+    }
 }
 
 /* What the flags say together; defaults. */
@@ -135,7 +137,7 @@ static int replay_complete(replay_run *r) {
     r->job.cores = esp__cores();
     r->n_given = r->in.n_codecs;
     const int status = replay_list(r);
-    if (status == TOOL_OK) replay_add_fp16(r);
+    if (status == TOOL_OK) replay_add_codecs(r);
     return status;
 }
 
