@@ -3,6 +3,7 @@
 #include "espresso_impl/autopilot/autopilot.h"
 
 #include "espresso_impl/autopilot/options.c"
+#include "espresso_impl/autopilot/budget.c"
 #include "espresso_impl/autopilot/measure.c"
 #include "espresso_impl/autopilot/fallback.c"
 #include "espresso_impl/autopilot/plan.c"
@@ -31,6 +32,8 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->phase = phase;
     a->phase_steps = a->n_times = 0;
+    a->steps_ns = a->waiting_ns = 0;
+    a->tries_ns = a->first_try_ns = a->tries = 0;
     if (phase == ESP__AUTO_MEASURE) {
         a->n_ready = 0;
         a->stats_step = ctx->steps.stats.step_ns;
@@ -122,6 +125,12 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
 
 static void esp__auto_close(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
+    if (ctx->job.rank == 0 && a->budget.open)
+        esp__log(
+            ctx, ESP_LOG_INFO, "autopilot",
+            "since the first measurement it spent the time of %.2f steps, and tries lost %.2f; %.2f steps are left for "
+            "trying",
+            a->budget.spent, a->budget.lost, a->budget.credit);
     esp__auto_job_free(ctx, a->job); /* its thread reads the survey */
     if (a->survey_open) esp__survey_close(ctx, &a->survey);
     esp__free(ctx, a->times);
@@ -173,7 +182,16 @@ static void esp__auto_note(esp_ctx *ctx) {
                   : c->begin_ns     ? c->end_ns - c->begin_ns
                                     : 0;
     a->phase_steps++;
-    if (ns) a->times[a->n_times++ % ESP__AUTO_TIMES] = ns;
+    if (!ns) return;
+    a->times[a->n_times++ % ESP__AUTO_TIMES] = ns;
+    if (c->last_push_ns > c->begin_ns && c->end_ns > c->last_push_ns) {
+        a->steps_ns += c->end_ns - c->begin_ns;
+        a->waiting_ns += c->end_ns - c->last_push_ns;
+    }
+    if (a->phase != ESP__AUTO_CHECK) return;
+    a->tries_ns += ns;
+    a->tries++;
+    if (a->phase_steps == 1) a->first_try_ns = ns;
 }
 
 static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
@@ -203,7 +221,7 @@ static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
     }
     ctx->steps.phase = esp__auto_phase(a);
     uint64_t took = esp__now_ns() - start;
-    a->mine.spent_ns += took > a->waited_ns ? took - a->waited_ns : 0;
+    if (!a->source.step_ns) a->mine.spent_ns += took > a->waited_ns ? took - a->waited_ns : 0;
     return s;
 }
 

@@ -42,15 +42,28 @@ typedef struct esp__auto_word {
     uint64_t spent_ns;           /* by the autopilot since the exchange before                 */
     uint64_t exchange_ns;        /* shortest exchange so far                                   */
     uint64_t cpu_ns, compute_ns; /* burnt while computing; time of computing                   */
+    double over_ns, first_ns;    /* of a try: what its steps, and the first one, took longer than the strategy before */
+    double waiting;              /* share of the step after the last push                                             */
     int64_t pid;
     uint32_t trouble; /* tensors whose error or feedback is too large */
     /* rank 0's */
-    uint32_t done, verdict;
+    uint32_t done, verdict, compresses;
     uint64_t text_bytes;
     double gain, predicted_ns;
 } esp__auto_word;
 
 enum { ESP__VERDICT_STAY = 1, ESP__VERDICT_SWITCH = 2 };
+
+/* What trying may cost: the same on all ranks. */
+typedef struct esp__budget {
+    int open;
+    uint64_t step;       /* up to which was paid in                                                          */
+    double step_ns;      /* of training, as last measured                                                    */
+    double credit;       /* steps; below 0: a try cost more than there was                                   */
+    double measure;      /* steps that measuring and planning cost the last time                             */
+    double misjudged[2]; /* measured / predicted of the last try, where it lost; [1]: of plans that compress */
+    double spent, lost;  /* steps, of all the time so far: by the autopilot itself, and by tries             */
+} esp__budget;
 
 /* What the planner's thread reads, and what it found. Nobody else touches it until `done`. */
 typedef struct esp__auto_job {
@@ -65,16 +78,19 @@ typedef struct esp__auto_job {
     char *in_force; /* text */
     double base_ns; /* what it takes, measured */
     double min_gain;
-    int forced;      /* the strategy in force must go, whatever comes next      */
-    uint64_t refuse; /* hash of a plan that was tried and was slower; 0: none */
-    double exposed;  /* communication, share of a measured step                                  */
+    int forced;          /* the strategy in force must go, whatever comes next      */
+    uint64_t refuse;     /* hash of a plan that was tried and was slower; 0: none */
+    double exposed;      /* communication, share of a measured step                                  */
+    double misjudged[2]; /* as in the budget: the gain must be larger by this */
     /* out */
     uint32_t verdict;
     esp_plan *plan;
     uint64_t text_hash;
     double need;                      /* least gain for which the plan is worth a change: 1.05 */
     double gain, predicted_ns, ratio; /* ratio: measured / predicted of the strategy in force */
-    double bound, plan_ns;            /* bound: the plan is at most this share above it; < 0: not known */
+    int compresses;
+    uint64_t cpu_ns;       /* processor time that planning took */
+    double bound, plan_ns; /* bound: the plan is at most this share above it; < 0: not known */
     char chosen[ESP__AUTO_TEXT * 2], reason[ESP__AUTO_TEXT * 2];
     /* the thread */
     pthread_t thread;
@@ -89,6 +105,7 @@ typedef struct esp__auto_source {
     void (*ready)(void *user, esp_ctx *ctx, uint64_t *out); /* likewise, per tensor          */
     esp_status (*figures)(void *user, esp_ctx *ctx, esp_plan_system *system, esp_plan_codec *codecs, uint32_t *n);
     int (*trouble)(void *user, esp_ctx *ctx, uint32_t tensor); /* its error or feedback is too large */
+    double (*waiting)(void *user, esp_ctx *ctx); /* share of the step after the last push; NULL: not known */
 } esp__auto_source;
 
 typedef struct esp__autopilot {
@@ -115,7 +132,8 @@ typedef struct esp__autopilot {
     uint64_t spent_ns;  /* of the measuring phase so far: agreed */
     uint64_t waited_ns; /* for ranks that came later, in the exchanges of this step */
     uint64_t cpu_since, stats_step, stats_exposed;
-    uint64_t *ready_max; /* rank 0: [n_tensors], the slowest rank's */
+    uint64_t steps_ns, waiting_ns; /* since the phase began: of steps, and of them after the last push */
+    uint64_t *ready_max;           /* rank 0: [n_tensors], the slowest rank's */
     /* planning: rank 0 */
     esp__auto_job *job;
     /* what is in force, and what was before */
@@ -126,13 +144,16 @@ typedef struct esp__autopilot {
     double again_ns;     /* what the one before took then; 0: not timed again yet      */
     char *before, *next; /* texts */
     uint32_t check_steps;
+    uint64_t tries_ns, first_try_ns, tries; /* steps of the try under way: all, the first, how many */
+    int compresses;                         /* the strategy that is tried does */
+    esp__budget budget;
     int forced, lossy; /* lossy: codecs that lose something may be chosen */
     uint64_t refuse;   /* rank 0: hash of a plan that was tried and was slower */
     /* watching */
     double reference_ns;
     uint32_t interval, over, under;
     uint64_t settled_step; /* ctx->steps.step when the last decision was made */
-    int said_cooldown;
+    int said_waiting;
     /* guard */
     uint8_t *level; /* [n_tensors]: how often it fell back; the ladder's rung */
     uint8_t *bits, *all_bits;
@@ -151,16 +172,28 @@ ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, 
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o);
 /* What the table of an opened codec says (ESP_CODEC_*); 0: no codec with this spec is open. */
 ESP__FN uint64_t esp__auto_caps(const esp_ctx *ctx, const char *spec);
+/* ---- budget.c ---- */
+ESP__FN void esp__budget_open(esp__budget *b, uint64_t step, double step_ns);
+ESP__FN void esp__budget_update(esp__budget *b, uint64_t step, double step_ns, double spent_ns);
+ESP__FN void esp__budget_measured(esp__budget *b, double spent_ns);
+ESP__FN uint64_t esp__budget_wait(const esp__budget *b);
+ESP__FN int esp__budget_exhausted(const esp__budget *b, double over_ns, double first_ns);
+ESP__FN void esp__budget_pay(esp__budget *b, double over_ns);
+ESP__FN void esp__budget_lost(esp__budget *b, int compresses, double measured_ns, double predicted_ns);
+ESP__FN void esp__budget_won(esp__budget *b, int compresses);
+ESP__FN void esp__budget_drifted(esp__budget *b);
 /* ---- measure.c ---- */
 ESP__FN uint64_t esp__auto_median(const esp__autopilot *a, uint64_t *spread);
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
 ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx); /* agreed: the largest of the ranks' medians */
+ESP__FN int esp__auto_hidden(const esp_ctx *ctx);       /* too little of the step is waiting for the least gain */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again);
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);
 /* ---- plan.c ---- */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx);
 ESP__FN int esp__auto_plan_done(esp__autopilot *a);
+ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan_ns, int compresses, double need);
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job);
 /* ---- watch.c ---- */
 ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx);

@@ -29,13 +29,33 @@ ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx) {
     return most;
 }
 
+/* Whatever is done about communication, a step still takes what comes before its last push: on no rank can it become faster
+ * than that. Same on all ranks, after an exchange. */
+ESP__FN int esp__auto_hidden(const esp_ctx *ctx) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    double least = 1.0;
+    for (int32_t r = 0; r < ctx->job.size; r++)
+        if (a->all[r].waiting < least) least = a->all[r].waiting;
+    return 1.0 < (1.0 + a->opt.min_gain) * (1.0 - least);
+}
+
+static void esp__auto_word_make(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    double before = a->again_ns > 0.0 ? a->again_ns : a->base_ns;
+    a->mine.step_ns = esp__auto_median(a, &a->mine.spread_ns);
+    a->mine.pid = (int64_t)getpid();
+    a->mine.over_ns = (double)a->tries_ns - before * (double)a->tries;
+    a->mine.first_ns = a->first_try_ns ? (double)a->first_try_ns - before : 0.0;
+    a->mine.waiting = a->steps_ns ? (double)a->waiting_ns / (double)a->steps_ns : 1.0;
+    if (a->source.step_ns) a->mine.waiting = a->source.waiting ? a->source.waiting(a->source.user, ctx) : 1.0;
+}
+
 /* ---- exchange -------------------------------------------------------------------------------------------------------- */
 /* All ranks' words. The caller filled what rank 0 alone says. */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t start = esp__now_ns();
-    a->mine.step_ns = esp__auto_median(a, &a->mine.spread_ns);
-    a->mine.pid = (int64_t)getpid();
+    esp__auto_word_make(ctx);
     esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &a->mine, a->all, sizeof a->mine);
     if (s) return s;
     uint64_t took = esp__now_ns() - start, most = 0;
@@ -45,7 +65,9 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
         if (a->all[r].spent_ns > most) most = a->all[r].spent_ns;
     a->spent_ns += most;
     a->mine.spent_ns = 0;
-    uint64_t step = esp__auto_step_ns(ctx); /* short steps: the exchange itself must not cost much of them */
+    uint64_t step = esp__auto_step_ns(ctx);
+    esp__budget_update(&a->budget, ctx->steps.step, a->phase == ESP__AUTO_CHECK ? 0.0 : (double)step, (double)most);
+    /* short steps: the exchange itself must not cost much of them */
     a->every = step && step < 10000000u ? (uint32_t)(10000000u / step) : 1;
     if (a->every > a->opt.steps / 4) a->every = a->opt.steps / 4;
     return ESP_OK;
@@ -269,6 +291,7 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
                  a->phase_steps, a->base_ns / 1e6, a->base_spread_ns / 1e6, a->n_probes - left, left,
                  100.0 * (double)a->spent_ns / (a->base_ns * (double)a->phase_steps + 1.0));
     a->have_figures = 1;
+    esp__budget_open(&a->budget, ctx->steps.step, a->base_ns);
     return esp__auto_plan_begin(ctx);
 }
 

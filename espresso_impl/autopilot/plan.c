@@ -156,6 +156,12 @@ static void esp__auto_no_gain(esp__auto_job *job) {
             "no gain here: communication is already hidden (%.1f%% of the step is exposed communication; best plan "
             "%.3fx)",
             100.0 * job->exposed, job->gain);
+    else if (job->gain >= job->need)
+        snprintf(
+            job->reason, sizeof job->reason,
+            "no gain here: the best plan found is predicted %.3fx, but steps take %.2f times what is predicted for "
+            "them, and the last plan that lost took %.2f times its prediction: too little would be left",
+            job->gain, job->ratio, job->misjudged[job->compresses]);
     else
         snprintf(
             job->reason, sizeof job->reason,
@@ -187,6 +193,16 @@ static int esp__auto_plan_lossy(const esp__auto_job *job, const esp_plan *plan) 
     return 0;
 }
 
+/* Is now_ns worth leaving for plan_ns? By the ratio of the two predictions; and by what was measured, of which only the predicted
+ * difference goes away: what no prediction explains, such as waiting for cores, is there after the change too. Both are corrected
+ * by how wrong the last prediction was that lost. */
+ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan_ns, int compresses, double need) {
+    double wrong = job->misjudged[compresses != 0], saved = now_ns - plan_ns;
+    if (now_ns < need * wrong * plan_ns) return 0;
+    if (job->base_ns <= now_ns) return 1;
+    return job->base_ns >= (1.0 + job->min_gain) * wrong * (job->base_ns - saved);
+}
+
 /* What loses something, where nothing did before, must bring twice the least gain; where it does not, the best plan that loses
  * nothing takes its place, if that brings the least gain. Returns what the plan must bring. */
 static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double now_ns, int now_lossy) {
@@ -197,7 +213,7 @@ static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double 
     uint32_t n = 0;
     if (job->forced || now_lossy || !esp__auto_plan_lossy(job, job->plan)) return 1.0 + job->min_gain;
     double need = 1.0 + 2.0 * job->min_gain;
-    if (job->kept || now_ns >= need * best->iteration_ns) return need;
+    if (job->kept || esp__auto_worth(job, now_ns, best->iteration_ns, 1, need)) return need;
     for (uint32_t i = 0; i < job->n_codecs; i++)
         if (!esp__auto_lossy(&job->codecs[i])) codecs[n++] = job->codecs[i];
     if (!n) config.flags |= ESP_PLAN_NO_COMP;
@@ -205,7 +221,7 @@ static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double 
     r.struct_size = sizeof r;
     if (esp_plan_make(&job->model, codecs, n, &job->system, &config, &other)) return need;
     esp_plan_report_read(other, &r);
-    if (now_ns < (1.0 + job->min_gain) * r.iteration_ns) {
+    if (!esp__auto_worth(job, now_ns, r.iteration_ns, r.compressed != 0, 1.0 + job->min_gain)) {
         esp_plan_free(other);
         return need;
     }
@@ -215,7 +231,7 @@ static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double 
     return 1.0 + job->min_gain;
 }
 
-/* The best plan; without compression, where that is as good or better. */
+/* The best plan; without compression, where that is as good or better, each as far as predictions of its kind held. */
 static esp_status esp__auto_best(esp__auto_job *job, esp_plan_report *best) {
     esp_plan_config plain = job->config;
     esp_plan_report r;
@@ -230,7 +246,7 @@ static esp_status esp__auto_best(esp__auto_job *job, esp_plan_report *best) {
     plain.flags |= ESP_PLAN_NO_COMP | ESP_PLAN_NO_BOUND;
     if (job->kept || esp_plan_make(&job->model, NULL, 0, &job->system, &plain, &other)) return ESP_OK;
     esp_plan_report_read(other, &r);
-    if (r.iteration_ns > best->iteration_ns) {
+    if (r.iteration_ns * job->misjudged[0] > best->iteration_ns * job->misjudged[best->compressed != 0]) {
         esp_plan_free(other);
         return ESP_OK;
     }
@@ -268,7 +284,10 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
     job->bound = best.bound_any_ns > 0.0 ? best.iteration_ns / best.bound_any_ns - 1.0 : -1.0;
     job->plan_ns = best.plan_ns;
     job->text_hash = esp__auto_text_hash(esp_plan_text(job->plan));
-    job->verdict = job->forced || job->gain >= job->need ? ESP__VERDICT_SWITCH : ESP__VERDICT_STAY;
+    job->compresses = best.compressed != 0;
+    job->verdict = job->forced || esp__auto_worth(job, now.iteration_ns, best.iteration_ns, job->compresses, job->need)
+                       ? ESP__VERDICT_SWITCH
+                       : ESP__VERDICT_STAY;
     if (job->verdict == ESP__VERDICT_STAY) {
         esp__auto_no_gain(job);
     } else if (!job->forced && job->text_hash == job->refuse) {
@@ -281,11 +300,14 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
 
 static void *esp__auto_plan_main(void *arg) {
     esp__auto_job *job = arg;
+    struct timespec cpu;
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* training comes first */
     if (esp__auto_plan_run(job)) {
         job->verdict = ESP__VERDICT_STAY;
         snprintf(job->reason, sizeof job->reason, "planning failed: %.400s", esp_last_error(NULL));
     }
+    if (!clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu))
+        job->cpu_ns = (uint64_t)cpu.tv_sec * 1000000000u + (uint64_t)cpu.tv_nsec;
     pthread_mutex_lock(&job->lock);
     job->done = 1;
     pthread_mutex_unlock(&job->lock);
@@ -330,12 +352,24 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     job->forced = a->forced;
     job->refuse = a->refuse;
     job->exposed = esp__auto_exposed(ctx);
+    for (int k = 0; k < 2; k++) job->misjudged[k] = a->budget.open ? a->budget.misjudged[k] : 1.0;
     return ESP_OK;
 }
 
-/* All ranks enter the phase; rank 0 starts its thread. What goes wrong there is a verdict: training goes on. */
+/* All ranks enter the phase; rank 0 starts its thread. What goes wrong there is a verdict: training goes on. Where no plan can
+ * bring the least gain, none is made. */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
+    if (!a->forced && ctx->in_force.strategy.hash == a->fp32 && esp__auto_hidden(ctx)) {
+        esp__auto_say(
+            ctx,
+            "no gain here: communication is already hidden (of the step, less than the least gain of %.0f%% is "
+            "waiting); stays with fp32",
+            100.0 * a->opt.min_gain);
+        a->stays = 1;
+        esp__auto_settle(ctx, a->base_ns);
+        return ESP_OK;
+    }
     esp__auto_enter(ctx, ESP__AUTO_PLAN);
     if (ctx->job.rank) return ESP_OK;
     esp__auto_job *job = esp__alloc(ctx, sizeof *job);

@@ -13,7 +13,7 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
     a->reference_ns = reference_ns;
     a->settled_step = ctx->steps.step;
     a->over = a->under = 0;
-    a->said_cooldown = 0;
+    a->said_waiting = 0;
     a->forced = 0;
     esp__strfree(ctx, a->before);
     esp__strfree(ctx, a->next);
@@ -28,6 +28,8 @@ static void esp__auto_tell(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__auto_job *job = a->job;
     a->mine.done = ctx->job.rank == 0 && esp__auto_plan_done(a);
+    if (a->mine.done && job && !a->source.step_ns) a->mine.spent_ns += job->cpu_ns;
+    a->mine.compresses = a->mine.done && job && job->compresses;
     a->mine.verdict = ESP__VERDICT_STAY;
     a->mine.gain = 1.0;
     a->mine.text_bytes = 0;
@@ -99,6 +101,7 @@ static esp_status esp__auto_switch(esp_ctx *ctx) {
     if (s) return s;
     a->gain = a->all[0].gain;
     a->predicted_ns = a->all[0].predicted_ns;
+    a->compresses = a->all[0].compresses != 0;
     a->check_steps = ESP__AUTO_CHECK_STEPS;
     a->again_ns = 0.0;
     if (homeless && ctx->job.rank == 0)
@@ -115,6 +118,7 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
     esp_status s = esp__auto_exchange(ctx);
     a->mine.done = 0;
     if (s || !a->all[0].done) return s;
+    esp__budget_measured(&a->budget, (double)a->spent_ns);
     esp__auto_say_plan(ctx);
     if (a->all[0].verdict == ESP__VERDICT_SWITCH) {
         s = esp__auto_switch(ctx);
@@ -175,6 +179,7 @@ static esp_status esp__auto_accept(esp_ctx *ctx, double before, double now) {
     esp__auto_say(ctx, "measured %.2fx (%.3f ms a step, before %.3f ms, predicted %.3f ms)", before / now, now / 1e6,
                   before / 1e6, a->predicted_ns / 1e6);
     a->stays = 0;
+    esp__budget_won(&a->budget, a->compresses);
     esp__auto_settle(ctx, esp__auto_reference(ctx, now));
     return ESP_OK;
 }
@@ -185,6 +190,7 @@ static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
     esp__auto_say(ctx, "measured %.3f ms a step, predicted %.3f ms, before %.3f ms: returned to the strategy before",
                   tried / 1e6, a->predicted_ns / 1e6, before / 1e6);
     if (ctx->job.rank == 0 && a->job) a->refuse = a->job->text_hash;
+    esp__budget_lost(&a->budget, a->compresses, tried, a->predicted_ns);
     a->stays = ctx->in_force.strategy.hash == a->fp32;
     esp__auto_settle(ctx, before);
     return ESP_OK;
@@ -202,17 +208,42 @@ static esp_status esp__auto_return(esp_ctx *ctx, double measured) {
     return s;
 }
 
-/* Faster by so much that there is no doubt: it stays. Else the two take turns, new, before, new, and it stays where it was faster
- * by the least gain on the whole, and the second time too. */
+/* What the try's steps took longer than the strategy before: the largest of the ranks'. */
+static double esp__auto_over(const esp_ctx *ctx, double *first) {
+    const esp__auto_word *w = esp__autopilot_of(ctx)->all;
+    double over = w[0].over_ns;
+    *first = w[0].first_ns;
+    for (int32_t r = 1; r < ctx->job.size; r++) {
+        if (w[r].over_ns > over) over = w[r].over_ns;
+        if (w[r].first_ns > *first) *first = w[r].first_ns;
+    }
+    return over;
+}
+
+/* The try lost all that it may: at once back to the strategy before. */
+static esp_status esp__auto_abort(esp_ctx *ctx, double over) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    double before = a->again_ns > 0.0 ? a->again_ns : a->base_ns;
+    if (ctx->job.rank == 0)
+        esp__log(ctx, ESP_LOG_INFO, "autopilot", "the try lost %.3f ms by its step %llu: more than it may cost",
+                 over / 1e6, (unsigned long long)a->tries);
+    esp_status s = esp__auto_set(ctx, a->before);
+    return s ? s : esp__auto_give_up(ctx, before, before + over / (double)a->tries);
+}
+
+/* Clearly faster, and predicted so: it stays. (Where a small gain was predicted and a large one is measured, the machine became
+ * faster, and not the strategy.) Else the two take turns, new, before, new, and it stays where it was faster by the least gain on
+ * the whole, and the second time too. */
 static esp_status esp__auto_check_end(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    esp_status s = esp__auto_exchange(ctx);
-    if (s) return s;
+    esp_status s;
     double now = (double)esp__auto_step_ns(ctx), mean = 0.5 * (a->tried_ns + now);
     double noise =
         esp__auto_error(esp__auto_spread(ctx), a->check_steps) + esp__auto_error(a->base_spread_ns, a->opt.steps);
     if (!(a->again_ns > 0.0)) {
-        if (a->forced || (now < esp__auto_clear * a->base_ns && now + noise < a->base_ns))
+        int likely =
+            a->predicted_ns < esp__auto_clear * a->base_ns || now * (1.0 + 0.5 * a->opt.drift) >= a->predicted_ns;
+        if (a->forced || (likely && now < esp__auto_clear * a->base_ns && now + noise < a->base_ns))
             return esp__auto_accept(ctx, a->base_ns, now);
         return esp__auto_return(ctx, now);
     }
@@ -234,9 +265,20 @@ static esp_status esp__auto_back_end(esp_ctx *ctx) {
     return s;
 }
 
+/* Ranks compare what the try cost after every step, or after so many that comparing itself does not cost much. */
 ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx) {
-    if (!esp__auto_enough(ctx)) return ESP_OK;
-    return esp__autopilot_of(ctx)->phase == ESP__AUTO_CHECK ? esp__auto_check_end(ctx) : esp__auto_back_end(ctx);
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    int enough = esp__auto_enough(ctx);
+    double over, first;
+    if (a->phase == ESP__AUTO_BACK) return enough ? esp__auto_back_end(ctx) : ESP_OK;
+    if (!enough && a->phase_steps % a->every) return ESP_OK;
+    esp_status s = esp__auto_exchange(ctx);
+    if (s) return s;
+    over = esp__auto_over(ctx, &first);
+    int exhausted = !a->forced && esp__budget_exhausted(&a->budget, over, first);
+    if (enough || exhausted) esp__budget_pay(&a->budget, over);
+    if (exhausted) return esp__auto_abort(ctx, over);
+    return enough ? esp__auto_check_end(ctx) : ESP_OK;
 }
 
 /* ---- drift ----------------------------------------------------------------------------------------------------------------- */
@@ -290,16 +332,27 @@ static esp_status esp__auto_look(esp_ctx *ctx) {
         return ESP_OK;
     }
     if (!esp__auto_drifts(a, now)) return ESP_OK;
-    if (ctx->steps.step - a->settled_step < a->opt.cooldown) {
-        if (!a->said_cooldown && ctx->job.rank == 0)
+    if (a->stays && esp__auto_hidden(ctx)) {
+        if (ctx->job.rank == 0)
+            esp__log(ctx, ESP_LOG_INFO, "autopilot",
+                     "steps take %.3f ms instead of %.3f ms, and hardly wait for communication: nothing to measure",
+                     now / 1e6, was / 1e6);
+        esp__auto_settle(ctx, now);
+        return ESP_OK;
+    }
+    uint64_t until = a->settled_step + a->opt.cooldown, paid = ctx->steps.step + esp__budget_wait(&a->budget);
+    if (until < paid) until = paid;
+    if (ctx->steps.step < until) {
+        if (!a->said_waiting && ctx->job.rank == 0)
             esp__log(ctx, ESP_LOG_INFO, "autopilot", "steps take %.3f ms instead of %.3f ms: waiting for step %llu",
-                     now / 1e6, was / 1e6, (unsigned long long)(a->settled_step + a->opt.cooldown));
-        a->said_cooldown = 1;
+                     now / 1e6, was / 1e6, (unsigned long long)until);
+        a->said_waiting = 1;
         return ESP_OK;
     }
     esp__auto_say(ctx, "step %llu: steps take %.3f ms instead of %.3f ms: measuring again",
                   (unsigned long long)ctx->steps.step, now / 1e6, was / 1e6);
     a->refuse = 0; /* what was slower then may be faster now */
+    esp__budget_drifted(&a->budget);
     esp__auto_measure_begin(ctx, 1);
     return ESP_OK;
 }
@@ -311,7 +364,9 @@ ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx) {
     a->mine.trouble = esp__auto_trouble(ctx);
     esp_status s = esp__auto_exchange(ctx);
     if (s) return s;
+    esp__budget_open(&a->budget, ctx->steps.step, (double)esp__auto_step_ns(ctx)); /* from a file or a state: not yet */
     a->phase_steps = 0;
+    a->steps_ns = a->waiting_ns = 0;
     a->interval = esp__auto_interval(ctx);
     s = esp__auto_look(ctx);
     a->n_times = 0;

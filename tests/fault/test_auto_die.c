@@ -63,7 +63,7 @@ static esp_status made_up_figures(void *user, esp_ctx *ctx, esp_plan_system *s, 
 
 /* ---- dying inside the switch: at one of the places that take memory, between the ranks' exchanges ---- */
 static void *counting_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
-    const esp__autopilot *a = own ? own->autopilot : NULL;
+    const esp__autopilot *a = own ? esp__autopilot_of(own) : NULL;
     (void)user, (void)d;
     if (situation == SWITCHING && a && own->job.rank == victim && a->phase == ESP__AUTO_PLAN && a->all &&
         a->all[0].done && a->all[0].verdict == ESP__VERDICT_SWITCH && ++own_depth == depth)
@@ -121,7 +121,8 @@ static esp_ctx *open_ctx(procs *p, int32_t rank) {
         return NULL;
     }
     if (situation != PROBING)
-        esp__autopilot_of(ctx)->source = (esp__auto_source){NULL, made_up_step, made_up_ready, made_up_figures, NULL};
+        esp__autopilot_of(ctx)->source =
+            (esp__auto_source){NULL, made_up_step, made_up_ready, made_up_figures, NULL, NULL};
     own = ctx;
     return ctx;
 }
