@@ -1,9 +1,10 @@
 /* espresso.h: decides, tensor by tensor, how gradients are compressed and synchronised, and does it.
  *
- * Do this (C; in C++ compile espresso.c beside your program):
+ * Do this, in C or C++:
  *
- *     #define ESPRESSO_IMPLEMENTATION            // in exactly one file
- *     #include "espresso.h"
+ *     gcc -O3 -c espresso.c                      // once: the library, compiled as C (about 12 seconds)
+ *
+ *     #include "espresso.h"                      // in your files; link espresso.o -pthread -ldl -lm
  *
  *     esp_config cfg = ESP_ZERO;                 // zero is the default everywhere
  *     esp_ctx *ctx;
@@ -17,8 +18,9 @@
  *         esp_wait_all(ctx)                      // every gradient now holds the mean over ranks
  *     esp_close(ctx);
  *
- * Compile with -pthread -ldl -lm. Defines, all optional, set before the include:
- *     ESPRESSO_IMPLEMENTATION   this file also carries the code (C only; see espresso.c)
+ * Defines, all optional, set before the include:
+ *     ESPRESSO_IMPLEMENTATION   this file also carries the code, and needs no espresso.c (C only, and each compilation of
+ *                               this file then takes those 12 seconds; not with -ffast-math)
  *     ESPRESSO_STATIC           everything is private to this file
  *     ESP_NO_BUILTIN            leave the built-in codecs and backends out; they come as plugins
  *

@@ -6,15 +6,27 @@
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "espresso's wire format is little-endian and the code copies it as it is: this machine is not supported"
 #endif
-#ifdef __FAST_MATH__
-#error "espresso promises the same bits on all ranks: compile it without -ffast-math"
+/* pragmas that take fast math back do not reach all of it (gcc declares sqrtf and the like by the command line alone) */
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) ||                               \
+    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__)
+#error                                                                                                                 \
+    "espresso promises the same bits on all ranks, and -Ofast or -ffast-math break that: compile espresso.c by itself with -fno-fast-math behind your flags, or link the library; your own files may keep theirs"
 #endif
-/* a * b + c in one rounding would make results depend on the instruction set */
+/* The file that includes this one gets its own settings back at the end. Contraction (a * b + c in one rounding) would
+ * make results depend on the instruction set; clang's -funsafe-math-optimizations defines nothing to refuse it by; what
+ * C++ would not compile and where declarations stand means nothing in C. */
 #if defined(__clang__)
+#pragma float_control(push)
+#pragma float_control(precise, on)
 #pragma STDC FP_CONTRACT OFF
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=off")
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wc++-compat"
+#pragma GCC diagnostic ignored "-Wdeclaration-after-statement"
 #endif
 
 #include "espresso_impl/base/base.h"
@@ -28,6 +40,7 @@
 #include "espresso_impl/base/json.c"
 #include "espresso_impl/base/file.c"
 #include "espresso_impl/base/machine.c"
+#include "espresso_impl/base/fpmode.c"
 #include "espresso_impl/base/thread.c"
 #include "espresso_impl/job/env.c"
 #include "espresso_impl/job/env_names.c"
@@ -77,6 +90,11 @@
 #include "espresso_impl/executor/context.c"
 #include "espresso_impl/plugins/builtin.c"
 
-#if defined(__GNUC__) && !defined(__clang__)
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+#if defined(__clang__)
+#pragma float_control(pop)
+#elif defined(__GNUC__)
 #pragma GCC pop_options
 #endif

@@ -20,7 +20,7 @@
 #endif
 
 #ifdef __FAST_MATH__
-#error "espresso's codecs promise the same bytes everywhere: compile them without -ffast-math"
+#error "espresso's codecs promise the same bytes everywhere: compile them with -fno-fast-math behind your flags"
 #endif
 /* A plugin is built by its author's compiler flags: switch contraction off here, not only there. Exception flags are
  * not looked at: without "no-trapping-math" gcc keeps a branch in every a ? b + c : d, and does not vectorise. */

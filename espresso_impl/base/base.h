@@ -2,6 +2,8 @@
  * static and named esp__. Files are listed in the order in which they may use each other: upwards only. */
 #ifndef ESP__INTERNAL_H
 #define ESP__INTERNAL_H
+#include "espresso_impl/base/fpmode.h"
+#include "espresso_impl/base/near.h"
 #include "espresso_impl/base/text.h"
 
 enum { ESP__NAME_MAX = 64, ESP__SPEC_MAX = 256, ESP__ERROR_MAX = 2048 };
@@ -81,11 +83,6 @@ ESP__FN void esp__peers_accuse(esp__peers *p, int32_t on_rank, uint32_t tensor);
 /* ---- spec.c: "name:key=val,key=val" ------------------------------------------------------------------------------ */
 /* Splits a spec; *params points behind the colon (or at ""). ESP_E_ARG with the position where it is malformed. */
 ESP__FN esp_status esp__spec_split(const esp_ctx *ctx, const char *spec, char name[ESP__NAME_MAX], const char **params);
-
-/* ---- near.c: "did you mean" ------------------------------------------------------------------------------------- */
-/* 1, and a smaller *best, where `word` is probably a slip for `known`: at most two edits (one where it is short), or one is
- * the beginning of the other. *best is 3 before the first name. */
-ESP__FN int esp__near(const char *word, const char *known, unsigned *best);
 
 /* ---- registry.c, loader.c: codecs and backends of one context ----------------------------------------------------- */
 typedef struct esp__registry {

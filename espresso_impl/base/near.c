@@ -1,10 +1,13 @@
 /* near.c: which of the known names a wrong name was meant to be. The one owner of "did you mean". */
+#include "espresso_impl/base/near.h"
+
+enum { ESP__NEAR_MAX = 64 }; /* longer names are no slips of each other */
 
 /* Edits (insert, delete, replace one character, swap two neighbours) from a to b; both are names, so short. */
 static int esp__edits(const char *a, const char *b) {
-    int rows[3][ESP__NAME_MAX]; /* distances from the first i - 2, i - 1 and i characters of a */
+    int rows[3][ESP__NEAR_MAX]; /* distances from the first i - 2, i - 1 and i characters of a */
     const int n = (int)strlen(b);
-    if (n >= ESP__NAME_MAX) return ESP__NAME_MAX;
+    if (n >= ESP__NEAR_MAX) return ESP__NEAR_MAX;
     for (int j = 0; j <= n; j++) rows[0][j] = j;
     int i = 1;
     for (; a[i - 1]; i++) {

@@ -214,8 +214,10 @@ ESP__FN esp_status esp__feedback_carry(esp_ctx *ctx, const esp__feedback *all, u
                 if (!carry[s.tensor]) carry[s.tensor] = esp__alloc(ctx, t->count * 4u);
                 if (!carry[s.tensor])
                     return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory for the feedback of '%s'", t->name);
+                uint64_t fp = esp__fp_default();
                 for (uint64_t k = 0; k < length; k++)
                     carry[s.tensor][s.begin + done + k] += was->residual[s.at + done + k];
+                esp__fp_restore(fp);
             }
         }
     }

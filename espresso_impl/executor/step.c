@@ -49,6 +49,7 @@ static float esp__half_get(esp_dtype d, uint16_t h) {
 
 /* Feedback that lost its place in a change of strategy joins this gradient. */
 static void esp__carry_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
+    uint64_t fp = esp__fp_default();
     if (t->dtype == ESP_F32) {
         float *g = grad;
         for (uint64_t i = 0; i < t->count; i++) g[i] += t->carry[i];
@@ -59,6 +60,7 @@ static void esp__carry_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
             h[i] = (uint16_t)(t->dtype == ESP_F16 ? half_to_f16(x) : half_to_bf16(x));
         }
     }
+    esp__fp_restore(fp);
     if (ctx->config.flags & ESP_DISCARDABLE)
         t->spent = t->carry;
     else
@@ -315,11 +317,13 @@ ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor) {
     if (s) return s;
     if (!(factor > 0.0f && factor < 1e30f))
         return esp__fail(ctx, ESP_E_ARG, "esp_feedback_scale: the factor must be a number > 0, not %g", (double)factor);
+    uint64_t fp = esp__fp_default();
     for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++)
         for (uint64_t k = 0; k < ctx->in_force.feedback[i].count; k++) ctx->in_force.feedback[i].residual[k] *= factor;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) /* feedback that is on its way is feedback */
         for (uint64_t k = 0; ctx->model.tensors[i].carry && k < ctx->model.tensors[i].count; k++)
             ctx->model.tensors[i].carry[k] *= factor;
+    esp__fp_restore(fp);
     return ESP_OK;
 }
 

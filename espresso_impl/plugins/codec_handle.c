@@ -103,10 +103,12 @@ ESPRESSO_API esp_status esp_compress(esp_codec_handle *h, const float *in, uint6
     a.payload = &p;
     memcpy(&x.data.ptr, &in, sizeof in); /* read only: the table has one struct for both ways */
     a.residual = h->residual;
+    uint64_t fp = esp__fp_default();
     if (h->residual && !(h->codec->table->caps & ESP_CODEC_FUSED_RESIDUAL))
         s = esp__compress_unfused(h->codec, &a, h->temp, h->temp + h->count);
     else
         s = h->codec->table->compress(h->codec->self, &a);
+    esp__fp_restore(fp);
     if (s == ESP_E_TOO_SMALL)
         return esp__fail(h->ctx, s,
                          "esp_compress: the buffer has %llu bytes, but up to %llu are needed (esp_compress_bound)",
@@ -137,7 +139,9 @@ ESPRESSO_API esp_status esp_decompress(esp_codec_handle *h, const void *in, uint
     a.payload = &p;
     a.mode = mode;
     x.data.ptr = out;
+    uint64_t fp = esp__fp_default();
     esp_status s = h->codec->table->decompress(h->codec->self, &a);
+    esp__fp_restore(fp);
     return s ? esp__fail(h->ctx, s, "esp_decompress: codec '%s': %s", h->codec->spec,
                          s == ESP_E_CORRUPT ? "the payload is corrupt, of another codec or for another count"
                                             : esp_status_text(s))

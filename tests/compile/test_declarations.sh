@@ -13,7 +13,7 @@ for include in "$root" "$tmp/onefile"; do
     for cc in gcc clang; do
         have $cc || continue
         for std in c99 c11 gnu17; do
-            try $cc -std=$std $flags "$tmp/use.c" -o "$tmp/use"
+            try $cc -std=$std $flags -Wc++-compat "$tmp/use.c" -o "$tmp/use"
             try "$tmp/use"
             try $cc -std=$std $flags -DESPRESSO_STATIC -fsyntax-only "$tmp/use.c" -Wno-undefined-internal -Wno-unknown-warning-option -Wno-unused-function
             done=$((done + 1))
@@ -27,6 +27,16 @@ for include in "$root" "$tmp/onefile"; do
             done=$((done + 1))
         done
     done
+done
+# the code in a trainer's file that is compiled with the trainer's warnings
+printf '#define ESPRESSO_IMPLEMENTATION\n#include "espresso.h"\nint main(void) { return 0; }\n' >"$tmp/code.c"
+for cc in gcc clang; do
+    have $cc || continue
+    try $cc -std=gnu11 "-I$root" $warn -Wc++-compat -Wdeclaration-after-statement -fsyntax-only "$tmp/code.c"
+    { cat "$tmp/code.c" && echo 'int *after(void *p); int *after(void *p) { return p; }'; } >"$tmp/after.c"
+    # the trainer's own lines behind it are warned about as before
+    if [ $cc = gcc ] && gcc "-I$root" -Wc++-compat -Werror -fsyntax-only "$tmp/after.c" 2>/dev/null; then exit 1; fi
+    done=$((done + 1))
 done
 echo "$done builds"
 [ "$done" -gt 0 ]

@@ -1,10 +1,12 @@
-# test_readme.sh: the program that README.md shows compiles as it says there, and runs, alone and as a job.
+# test_readme.sh: the program that README.md shows compiles by the lines that stand there, and runs, alone and as a job.
 . tests/compile/common.sh
 try make -s dist
-cp dist/espresso.h "$tmp/"
+cp dist/espresso.h espresso.c "$tmp/"
 awk '/^```/ { on = /^```c/; next } on' README.md >"$tmp/train.c"
+grep '^    gcc .*' README.md | sed 's/#.*//' >"$tmp/commands"
 cd "$tmp"
-try gcc train.c -pthread -ldl -lm -o train
+[ "$(wc -l <commands)" -eq 2 ]
+try sh -e commands
 try ./train
 [ -x "$root/$build/bin/espresso" ] || exit 0
 try timeout 60 "$root/$build/bin/espresso" run -n 4 -- ./train

@@ -76,7 +76,7 @@ static int profile_model_parse(profile_model_job *j, int argc, char **argv) {
     if (flag == -3) return -1;
     j->program.argv = argv + at;
     j->program.command = c;
-    if (!argv[at]) return tool_usage(c, "no program to measure: espresso profile model -o model.json -- ./train");
+    if (!argv[at]) return tool_usage(c, "no program to measure: espresso profile model -n 4 -o model.json -- ./train");
     if (!j->out || !*j->out) return tool_usage(c, "-o is missing: the model file to write, such as -o model.json");
     if (!j->n && j->machines) return tool_usage(c, "--machines needs -n: how many ranks?");
     if (!j->machines && j->inter) return tool_usage(c, "--inter needs --machines: between which machines?");

@@ -1,0 +1,23 @@
+/* model.h: stands for your trainer's model: four layers y = W x, of which the first and the last share one W (tied, as
+ * embeddings often are). Knows nothing of espresso. */
+#ifndef WIRING_MODEL_H
+#define WIRING_MODEL_H
+
+enum { LAYERS = 4, PARAMS = 3, WIDTH = 16, WEIGHTS = WIDTH * WIDTH };
+extern const char *const param_names[PARAMS];
+extern const int param_of[LAYERS]; /* the parameter that a layer uses */
+
+typedef struct model {
+    float weights[PARAMS][WEIGHTS]; /* one buffer, parameter by parameter */
+    float grads[PARAMS][WEIGHTS];   /* likewise; backward adds to it      */
+    float input[LAYERS + 1][WIDTH]; /* of each layer; the last is the output */
+    float back[WIDTH];              /* d loss / d output of the layer at hand */
+} model;
+
+void model_init(model *m);
+/* One sample's forward pass; returns the loss. The gradients are zero afterwards. */
+float model_forward(model *m, int sample);
+/* Adds one layer's share to the gradient of its parameter. From the last layer to the first. */
+void model_backward(model *m, int layer);
+void model_update(model *m, float rate);
+#endif
