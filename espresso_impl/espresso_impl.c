@@ -60,6 +60,7 @@
 #include "espresso_impl/strategy/order.c"
 #include "espresso_impl/executor/program.c"
 #include "espresso_impl/executor/arena.c"
+#include "espresso_impl/executor/feedback.c"
 #include "espresso_impl/executor/tokens.c"
 #include "espresso_impl/executor/ops.c"
 #include "espresso_impl/executor/meter.c"
@@ -87,6 +88,7 @@
 #include "espresso_impl/observe/errors.c"
 #include "espresso_impl/autopilot/autopilot.c"
 #include "espresso_impl/observe/observers.c"
+#include "espresso_impl/executor/install.c"
 #include "espresso_impl/executor/context.c"
 #include "espresso_impl/plugins/builtin.c"
 

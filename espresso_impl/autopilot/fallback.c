@@ -9,9 +9,9 @@ static const double esp__auto_feedback_ratio = 30.0, esp__auto_feedback_growth =
 
 /* The codec that compresses tensor i now; NULL: none does. */
 static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
-    const esp__tensor *t = &ctx->model.tensors[i];
-    for (uint32_t k = 0; k < t->n_units; k++) {
-        const esp__work_unit *u = &ctx->in_force.strategy.units[t->first_unit + k];
+    const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[i];
+    for (uint32_t k = 0; k < of->n; k++) {
+        const esp__work_unit *u = &ctx->in_force.strategy.units[of->first + k];
         if (esp__option_uses(&u->option, ESP__COMP)) return u->codec->spec;
     }
     return NULL;

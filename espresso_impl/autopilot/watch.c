@@ -67,8 +67,9 @@ static esp_status esp__auto_homeless(esp_ctx *ctx, int *yes) {
     int32_t mine = 0, *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
-        for (uint32_t k = 0; t->carry && k < t->n_units; k++)
-            mine |= esp__option_uses(&ctx->in_force.strategy.units[t->first_unit + k].option, ESP__COMP);
+        const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[i];
+        for (uint32_t k = 0; t->carry && k < of->n; k++)
+            mine |= esp__option_uses(&ctx->in_force.strategy.units[of->first + k].option, ESP__COMP);
     }
     esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
     if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);

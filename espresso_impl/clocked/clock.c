@@ -69,7 +69,7 @@ static void esp__clocked_unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, i
     uint32_t op = u->first_op + u->pc,
              last = u->place.n > u->pc ? u->place.first + u->pc : u->place.first + u->place.n - 1;
     u->ready_ns = now;
-    if (h->tensor <= last && ctx->model.tensors[last].phase != ESP__IDLE) {
+    if (h->tensor <= last && ctx->model.tensors[last].phase >= ESP__PUSHED) {
         esp__fatal_locked(ctx, ESP_E_STATE,
                           "a tensor was pushed in a step with holds before its esp__clocked_backward");
     } else if (u->pc < u->n_ops && h->event_of_op[op] == ESP__CLOCKED_NONE) { /* takes no lane and no time */
@@ -108,8 +108,8 @@ static int esp__clocked_keep(esp_ctx *ctx, const esp__op *op) {
 
 /* Units whose last tensor this is have their input. */
 static void esp__clocked_backward_over(esp_ctx *ctx, uint32_t tensor, uint64_t end) {
-    const esp__tensor *t = &ctx->model.tensors[tensor];
-    for (uint32_t u = t->first_unit; u < t->first_unit + t->n_units; u++) {
+    const esp__tensor_units *t = &ctx->in_force.strategy.of_tensor[tensor];
+    for (uint32_t u = t->first; u < t->first + t->n; u++) {
         const esp__extent *place = &ctx->in_force.strategy.units[u].place;
         if (place->first + place->n - 1 == tensor) ctx->clocked->ready[u] = end;
     }

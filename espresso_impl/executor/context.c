@@ -311,7 +311,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__goodbye(ctx);
     for (int k = 2; k >= 0; k--)
         if (ctx->job.comms[k]) ctx->job.backend->close(ctx->job.comms[k]);
-    esp__memory_free(ctx);
+    esp__in_force_free(ctx, &ctx->in_force);
     esp__tensors_free(ctx);
     for (uint32_t i = 0; i < ctx->model.n_codecs; i++) esp__codec_free(ctx, ctx->model.codecs[i]);
     esp__free(ctx, ctx->model.codecs);
@@ -319,7 +319,6 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__free(ctx, ctx->job.topo.machine_of);
     esp__free(ctx, ctx->job.topo.local_of);
     esp__free(ctx, ctx->job.topo.ranks);
-    esp__strategy_free(ctx, &ctx->in_force.strategy);
     esp__strfree(ctx, ctx->config.plugin_path);
     esp__strfree(ctx, ctx->config.codec_spec);
     esp__strfree(ctx, ctx->config.strategy_spec);
@@ -407,25 +406,6 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
     return ESP_OK;
 }
 
-/* All ranks learn whether one of them failed. */
-ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
-    esp_status *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
-    esp_status s =
-        all ? esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine) : ESP_E_NOMEM;
-    for (int32_t r = 0; r < ctx->job.size && !s && !mine; r++)
-        if (all[r])
-            s = esp__fail(ctx, all[r], "rank %d could not start (%s): see its own error", r, esp_status_text(all[r]));
-    esp__free(ctx, all);
-    return mine ? mine : s;
-}
-
-/* Compiles what ctx->in_force.strategy says, and takes its memory. Collective. */
-static esp_status esp__strategy_install(esp_ctx *ctx) {
-    esp_status s = esp__program_make(ctx);
-    if (!s) s = esp__memory_take(ctx);
-    return esp__agree_ok(ctx, s);
-}
-
 ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     esp_status s = esp__usable(ctx);
     if (s) return s;
@@ -434,13 +414,10 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     s = ctx->model.n_tensors ? ESP_OK : esp__fail(ctx, ESP_E_STATE, "esp_start: no tensor was added");
     const char *spec = ctx->config.strategy_spec;
     if (!s) s = esp__observers_strategy(ctx, &spec);
-    if (!s) s = esp__strategy_load(ctx, spec, 1);
-    s = esp__agree(ctx, s);
-    if (!s) s = esp__strategy_install(ctx);
+    s = esp__install(ctx, s, spec, 1);
     if (!s) s = esp__agree_ok(ctx, esp__observers_open(ctx));
     if (s) {
         esp__observers_close(ctx);
-        esp__memory_free(ctx);
         return s;
     }
     ctx->registry.frozen = 1;
@@ -456,45 +433,17 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
 }
 
 /* ---- change of strategy ---------------------------------------------------------------------------------------------------- */
-/* The lanes' threads look at the program only while it is started. */
-static void esp__started_set(esp_ctx *ctx, int started) {
-    pthread_mutex_lock(&ctx->lanes.lock);
-    ctx->started = started;
-    pthread_mutex_unlock(&ctx->lanes.lock);
-}
-
-/* All ranks agreed on what is in ctx->in_force.strategy now: its program takes the place of the one before. */
-static void esp__strategy_replace(esp_ctx *ctx, const esp__old *old) {
-    esp__memory_free(ctx); /* its feedback was detached */
-    esp_status s = esp__strategy_install(ctx);
-    if (!s) s = esp__feedback_adopt(ctx, old);
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) esp__spent_free(ctx, &ctx->model.tensors[i]);
-    if (s) esp__fatal(ctx, s, esp_last_error(ctx));
-    if (!s) esp__observers_installed(ctx);
-    ctx->steps.stats.memory_bytes = ctx->in_force.memory_bytes;
-}
-
 ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
     esp_status s = esp__between_steps(ctx, "esp_strategy_set");
-    esp__old old;
     if (s) return s;
     if (!ctx->started)
         return esp__fail(ctx, ESP_E_STATE, "esp_strategy_set: call esp_start first (or set esp_config.strategy)");
     if (!text) return esp__fail(ctx, ESP_E_ARG, "esp_strategy_set: the text is NULL");
     char *copy = esp__strdup(ctx, text); /* it may be esp_strategy_text's */
-    esp__started_set(ctx, 0);
-    esp__old_detach(ctx, &old);
-    s = copy ? esp__strategy_load(ctx, copy, 0) : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
-    s = esp__agree(ctx, s);
+    s = copy ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
+    s = esp__install(ctx, s, copy, 0);
     esp__strfree(ctx, copy);
-    if (s) {
-        esp__old_attach(ctx, &old);
-    } else {
-        esp__strategy_replace(ctx, &old);
-        if (ctx->health.fatal) s = ctx->health.fatal;
-        esp__old_free(ctx, &old);
-    }
-    esp__started_set(ctx, 1);
+    if (!s) esp__observers_installed(ctx);
     return s;
 }
 

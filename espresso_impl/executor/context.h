@@ -3,75 +3,11 @@
 #ifndef ESP__CONTEXT_H
 #define ESP__CONTEXT_H
 #include "espresso_impl/base/base.h"
-#include "espresso_impl/strategy/option.h"
-#include "espresso_impl/strategy/text.h"
+#include "espresso_impl/job/job.h"
+#include "espresso_impl/plugins/plugins.h"
+#include "espresso_impl/strategy/strategy.h"
 #include "espresso_impl/executor/observer.h"
 #include "espresso_impl/executor/program.h"
-
-typedef struct esp__workers esp__workers;
-
-/* One opened codec: all tensors with the same spec share it. */
-typedef struct esp__codec {
-    char *spec; /* as asked for: agreed on across ranks, printed in strategies        */
-    const esp_codec *table;
-    void *self;
-    uint32_t id;    /* esp_name_hash(name)                                                */
-    int feedback;   /* this codec keeps residuals                                         */
-    int own_memory; /* and, on the rank's own gradient, the method's own                  */
-    float beta, gamma;
-} esp__codec;
-
-enum { ESP__IDLE = 0, ESP__PUSHED = 1, ESP__DONE = 2 };
-
-typedef struct esp__tensor {
-    char *name;
-    uint64_t key, count, rows, cols;
-    esp_dtype dtype;
-    uint32_t flags;
-    char *want_codec, *want_option; /* from the descriptor, over any strategy                     */
-    float *carry;                   /* feedback that lost its place: added to the next push; or NULL */
-    float *spent;                   /* ESP_DISCARDABLE: what the last step's push added              */
-    uint32_t first_unit, n_units;   /* that hold its elements                                       */
-    /* the step */
-    int phase;
-    uint32_t units_left;         /* not yet done                                               */
-    uint64_t enter_ns, leave_ns; /* its esp_push: called, and about to return                  */
-    esp_tensor_stats sampled;    /* observe/errors.c's                                                  */
-    void *grad;
-    void *zeros; /* stands in for a gradient that was never pushed             */
-} esp__tensor;
-
-/* What is synchronised as one: a tensor, a chunk of one, or a group of neighbours. */
-typedef struct esp__work_unit {
-    char *name; /* "fc1.weight", its second chunk "fc1.weight[2/4]", with seven neighbours "fc1.weight+7" */
-    uint64_t key;
-    esp__extent place;
-    uint64_t rows, cols; /* 0: not a matrix, as chunks and groups                      */
-    esp_dtype dtype;
-    uint32_t flags; /* ESP_SUM of its tensors                                     */
-    esp__option option;
-    esp__codec *codec;
-    uint32_t first_op, n_ops; /* this rank's chain in ctx->in_force.program.ops                      */
-    uint64_t packed;          /* a group: where in the arena its tensors lie side by side   */
-    int32_t raw_feedback;     /* of the Comp on the rank's own gradient, or -1              */
-    /* the step */
-    int phase;
-    uint32_t pc; /* next op of the chain                                       */
-    void *data;  /* its elements: in the gradient, or a group's in the arena   */
-    uint64_t ready_ns;
-} esp__work_unit;
-
-/* What is in force, or about to be. The executor follows collectives only; the other entries are for readers of the text. */
-typedef struct esp__strategy {
-    esp__work_unit *units;
-    uint32_t n_units;
-    uint32_t n_order, *order;  /* collectives: unit << 8 | step of the option                */
-    esp__order_entry *entries; /* the order as given; none: it was generated                */
-    uint32_t n_entries;
-    uint64_t cap_units, cap_order, cap_entries; /* bytes, of the arrays                                     */
-    char *text;
-    uint64_t hash;
-} esp__strategy;
 
 /* One link lane of the communication thread. */
 typedef struct esp__link {
@@ -137,6 +73,21 @@ typedef struct esp__model {
     esp__codec **codecs;
     uint32_t n_codecs;
 } esp__model;
+
+/* The feedback of one Comp of one unit on this rank. Memory belongs to the context. */
+typedef struct esp__feedback {
+    esp__extent place;      /* of the unit                                                         */
+    uint64_t codec, option; /* hashes of their texts                                               */
+    uint32_t comp_index, n_ranges;
+    uint32_t raw;           /* reads the rank's own gradient: kept over strategy changes           */
+    uint32_t keeper;        /* this rank is the lowest of the replica set                          */
+    uint64_t offset, count; /* element range in the unit                                           */
+    float *residual;        /* count floats, or NULL                                               */
+    uint8_t *state;         /* codec's own, or NULL                                                */
+    uint64_t state_bytes;
+    float *residual_before; /* ESP_DISCARDABLE: copies from before the step                        */
+    uint8_t *state_before;
+} esp__feedback;
 
 /* The strategy that runs, compiled, with all its memory. */
 typedef struct esp__in_force {

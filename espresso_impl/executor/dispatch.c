@@ -51,7 +51,7 @@ ESP__FN const esp__op *esp__link_startable(const esp_ctx *ctx, int lane) {
 }
 
 ESP__FN int esp__op_awaits_push(const esp_ctx *ctx, const esp__op *op) {
-    return op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK && ctx->model.tensors[op->member].phase == ESP__IDLE;
+    return op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK && ctx->model.tensors[op->member].phase < ESP__PUSHED;
 }
 
 ESP__FN void esp__link_wake(esp_ctx *ctx) {

@@ -71,15 +71,33 @@ ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements); /* 1: put it back 
 ESP__FN void esp__token_put(esp_ctx *ctx, int token);
 
 /* ---- program.c ------------------------------------------------------------------------------------------------------------- */
-/* Where this rank stands for one unit. */
-ESP__FN void esp__seat_of(const esp_ctx *ctx, uint32_t unit, esp__seat *at);
-/* Compiles all units; fills in_force.program and the shapes (not the memory) of in_force.feedback. */
-ESP__FN esp_status esp__program_make(esp_ctx *ctx);
-ESP__FN void esp__program_free(esp_ctx *ctx);
+/* Compiles all units of f->strategy: f->program and the shapes (not the memory) of f->feedback. */
+ESP__FN esp_status esp__program_make(esp_ctx *ctx, esp__in_force *f);
+ESP__FN void esp__program_free(esp_ctx *ctx, esp__program *p);
 
-/* ---- context.c ------------------------------------------------------------------------------------------------------------------ */
+/* ---- arena.c: the memory of a program --------------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f);
+ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f); /* with strategy and program; zeroed is fine */
+
+/* ---- feedback.c: from one strategy to the next, so that nothing is lost ---------------------------------------------------- */
+/* Takes carry[tensor] (n_tensors pointers, NULL: none yet) for the residuals of all[n] that have no place in `to`. */
+ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
+                                            float **carry);
+/* Adds them to carry, and moves the others to their place in `to`. Cannot fail. */
+ESP__FN void esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
+                                float **carry);
+
+/* ---- install.c: strategies ---------------------------------------------------------------------------------------------------- */
+/* mine: this rank's own status so far. Builds the strategy that `spec` says, whole and aside, with the feedback of the one in force; then, if every rank could,
+ * swaps. Else the one in force stays. Collective, between steps. files: `spec` may be a path. */
+ESP__FN esp_status esp__install(esp_ctx *ctx, esp_status mine, const char *spec, int files);
 /* All ranks learn whether one of them failed. Collective. */
 ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine);
+
+/* ---- state.c ---------------------------------------------------------------------------------------------------- */
+/* esp_state_write/read's bodies: the context is started, between steps, and has ctx->in_force.feedback[], ctx->carry. */
+ESP__FN esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user);
+ESP__FN esp_status esp__state_read(esp_ctx *ctx, esp_io_fn read, void *user);
 
 /* ---- step.c ------------------------------------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__usable(const esp_ctx *ctx);

@@ -13,6 +13,7 @@ ESP__FN void esp__seat_of(const esp_ctx *ctx, uint32_t unit, esp__seat *at) {
 /* What compiling one unit carries along. */
 typedef struct esp__compile {
     esp_ctx *ctx;
+    esp__in_force *f;
     esp__program *p;
     esp__work_unit *u;
     uint32_t unit, comps;
@@ -157,13 +158,12 @@ static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op)
 }
 
 static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t begin, uint64_t length, uint64_t state) {
-    esp_ctx *ctx = c->ctx;
-    uint64_t cap = (uint64_t)ctx->in_force.n_feedback * sizeof *ctx->in_force.feedback;
-    esp__feedback *grown =
-        esp__grow(ctx, ctx->in_force.feedback, &cap, ((uint64_t)ctx->in_force.n_feedback + 1) * sizeof *grown);
+    esp__in_force *now = c->f;
+    uint64_t cap = (uint64_t)now->n_feedback * sizeof *now->feedback;
+    esp__feedback *grown = esp__grow(c->ctx, now->feedback, &cap, ((uint64_t)now->n_feedback + 1) * sizeof *grown);
     if (!grown) return c->status = ESP_E_NOMEM, -1;
-    ctx->in_force.feedback = grown;
-    esp__feedback *f = &grown[ctx->in_force.n_feedback];
+    now->feedback = grown;
+    esp__feedback *f = &grown[now->n_feedback];
     memset(f, 0, sizeof *f);
     f->place = c->u->place;
     f->codec = esp__hash64(ESP__HASH0, c->u->codec->spec, strlen(c->u->codec->spec));
@@ -171,12 +171,12 @@ static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t be
     f->comp_index = op->comp_index;
     f->n_ranges = op->n_ranges;
     f->raw = op->raw;
-    f->keeper = (uint32_t)((int32_t)op->source == ctx->job.rank);
+    f->keeper = (uint32_t)((int32_t)op->source == c->ctx->job.rank);
     f->offset = begin;
     f->count = c->u->codec->feedback ? length : 0;
     f->state_bytes = state;
-    if (f->raw) c->u->raw_feedback = (int32_t)ctx->in_force.n_feedback;
-    return (int32_t)ctx->in_force.n_feedback++;
+    if (f->raw) c->u->raw_feedback = (int32_t)now->n_feedback;
+    return (int32_t)now->n_feedback++;
 }
 
 /* The lowest rank that holds the same region: replicas must draw the same noise. */
@@ -437,12 +437,13 @@ static void esp__compile_half_end(esp__compile *c) {
         esp__copy_op(c, ESP__COPY_SCALE, last, (float)(share / c->share));
 }
 
-static esp_status esp__compile_unit(esp_ctx *ctx, uint32_t unit) {
+static esp_status esp__compile_unit(esp_ctx *ctx, esp__in_force *f, uint32_t unit) {
     esp__compile c;
     memset(&c, 0, sizeof c);
     c.ctx = ctx;
-    c.p = &ctx->in_force.program;
-    c.u = &ctx->in_force.strategy.units[unit];
+    c.f = f;
+    c.p = &f->program;
+    c.u = &f->strategy.units[unit];
     c.unit = unit;
     c.half = c.u->dtype != ESP_F32;
     c.in_grad = 1;
@@ -469,10 +470,10 @@ static const char *esp__op_word(const esp__op *op) {
 }
 
 /* Names for the timeline: "inter.allgather fc1.weight". */
-static esp_status esp__labels_make(esp_ctx *ctx) {
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
-        esp__op *op = &ctx->in_force.program.ops[i];
-        const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+static esp_status esp__labels_make(esp_ctx *ctx, esp__in_force *f) {
+    for (uint32_t i = 0; i < f->program.n_ops; i++) {
+        esp__op *op = &f->program.ops[i];
+        const esp__work_unit *u = &f->strategy.units[op->unit];
         char step[40], text[72 + ESP__SPEC_MAX];
         esp__step_print(&u->option.steps[op->step], step, sizeof step);
         snprintf(text, sizeof text, "%s %s", op->kind == ESP__OP_COPY ? esp__op_word(op) : step, u->name);
@@ -482,8 +483,7 @@ static esp_status esp__labels_make(esp_ctx *ctx) {
     return ESP_OK;
 }
 
-ESP__FN void esp__program_free(esp_ctx *ctx) {
-    esp__program *p = &ctx->in_force.program;
+ESP__FN void esp__program_free(esp_ctx *ctx, esp__program *p) {
     for (uint32_t i = 0; i < p->n_ops; i++) esp__strfree(ctx, p->ops[i].label);
     esp__free(ctx, p->ops);
     esp__free(ctx, p->ranges);
@@ -491,12 +491,11 @@ ESP__FN void esp__program_free(esp_ctx *ctx) {
     memset(p, 0, sizeof *p);
 }
 
-/* Compiles all units; fills ctx->in_force.program and the shapes (not the memory) of ctx->in_force.feedback. */
-ESP__FN esp_status esp__program_make(esp_ctx *ctx) {
-    memset(&ctx->in_force.program, 0, sizeof ctx->in_force.program);
-    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
-        esp_status s = esp__compile_unit(ctx, i);
+ESP__FN esp_status esp__program_make(esp_ctx *ctx, esp__in_force *f) {
+    memset(&f->program, 0, sizeof f->program);
+    for (uint32_t i = 0; i < f->strategy.n_units; i++) {
+        esp_status s = esp__compile_unit(ctx, f, i);
         if (s) return s;
     }
-    return esp__labels_make(ctx);
+    return esp__labels_make(ctx, f);
 }

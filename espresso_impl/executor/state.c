@@ -305,7 +305,8 @@ static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
     if (in->same) return ESP_OK;
     for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++)
         s = esp__state_match_codec(ctx, in, &in->feedback[i]);
-    return s == ESP_OK ? esp__feedback_carry(ctx, in->feedback, in->head.n_feedback, in->carry) : s;
+    return s == ESP_OK ? esp__feedback_carry_take(ctx, &ctx->in_force, in->feedback, in->head.n_feedback, in->carry)
+                       : s;
 }
 
 /* The Comps' values become those of the context. Cannot fail. */
@@ -318,7 +319,7 @@ static void esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) {
         if (was && f->residual) memcpy(f->residual, was->residual, f->count * sizeof(float));
         if (was && f->state) memcpy(f->state, was->state, f->state_bytes);
     }
-    esp__feedback_move(ctx, in->feedback, in->same ? 0 : in->head.n_feedback);
+    esp__feedback_move(ctx, &ctx->in_force, in->feedback, in->same ? 0 : in->head.n_feedback, in->carry);
 }
 
 /* Reads and checks this rank's state; changes nothing in the context. */
@@ -388,6 +389,7 @@ static void esp__state_apply(esp_ctx *ctx, esp__state_in *in) {
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->steps.step = in->head.step;
     ctx->config.seed = in->head.seed;
+    esp__state_apply_comps(ctx, in);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
         if (t->carry) esp__free(ctx, t->carry);
@@ -395,7 +397,6 @@ static void esp__state_apply(esp_ctx *ctx, esp__state_in *in) {
         t->carry = in->carry[i];
         in->carry[i] = NULL;
     }
-    esp__state_apply_comps(ctx, in);
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 

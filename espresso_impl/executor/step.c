@@ -29,10 +29,11 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
     esp__tensor *t = &ctx->model.tensors[id];
     t->grad = grad;
     t->phase = ESP__PUSHED;
-    t->units_left = t->n_units;
+    const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[id];
+    t->units_left = of->n;
     ctx->steps.n_pushed++;
     ctx->steps.open = 1;
-    for (uint32_t i = t->first_unit; i < t->first_unit + t->n_units; i++) {
+    for (uint32_t i = of->first; i < of->first + of->n; i++) {
         esp__work_unit *u = &ctx->in_force.strategy.units[i];
         u->phase = ESP__PUSHED;
         if (!esp__unit_is_group(u))
@@ -74,29 +75,40 @@ ESP__FN void esp__spent_free(esp_ctx *ctx, esp__tensor *t) {
     t->spent = NULL;
 }
 
-ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream) {
-    esp_status s = esp__usable_id(ctx, id);
-    if (s) return s;
+/* From here on the tensor is this call's alone, and nobody else may push it. Lock held. */
+static esp_status esp__claim(esp_ctx *ctx, esp__tensor *t) {
+    if (ctx->health.fatal) return esp__dead(ctx);
+    if (t->phase != ESP__IDLE)
+        return esp__fail(ctx, ESP_E_STATE, "tensor '%s' was already pushed in this step%s", t->name,
+                         t->phase == ESP__DONE ? ": end the step with esp_wait_all first" : "");
+    if (ctx->steps.closed)
+        return esp__fail(ctx, ESP_E_STATE,
+                         "tensor '%s': the step was ended: call esp_wait_all before pushing for the next one", t->name);
+    t->phase = ESP__CLAIMED;
+    ctx->steps.open = 1;
+    esp__spent_free(ctx, t);
+    return ESP_OK;
+}
+
+static uint64_t esp__tensor_bytes(const esp__tensor *t) { return t->count * (t->dtype == ESP_F32 ? 4u : 2u); }
+
+/* zero: `grad` is to be zeros. What takes time over many elements is done without the lock. */
+static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream, int zero) {
     esp__tensor *t = &ctx->model.tensors[id];
-    if (!grad)
-        return esp__fail(ctx, ESP_E_ARG, "tensor '%s': the gradient is NULL (esp_push_zero takes part without one)",
-                         t->name);
     if (stream.dev.kind > ESP_CPU || stream.native)
         return esp__fail(ctx, ESP_E_UNSUPPORTED,
                          "tensor '%s': only CPU streams are supported: pass a zeroed esp_stream", t->name);
     uint64_t now = esp__now_ns();
     pthread_mutex_lock(&ctx->lanes.lock);
-    if (ctx->health.fatal) {
-        s = esp__dead(ctx);
-    } else if (t->phase != ESP__IDLE) {
-        s = esp__fail(ctx, ESP_E_STATE, "tensor '%s' was already pushed in this step%s", t->name,
-                      t->phase == ESP__DONE ? ": end the step with esp_wait_all first" : "");
-    } else if (ctx->steps.closed) {
-        s = esp__fail(ctx, ESP_E_STATE,
-                      "tensor '%s': the step was ended: call esp_wait_all before pushing for the next one", t->name);
-    } else {
-        esp__spent_free(ctx, t);
+    esp_status s = esp__claim(ctx, t);
+    if (!s && (zero || t->carry)) {
+        pthread_mutex_unlock(&ctx->lanes.lock);
+        if (zero) memset(grad, 0, (size_t)esp__tensor_bytes(t));
         if (t->carry) esp__carry_in(ctx, t, grad);
+        pthread_mutex_lock(&ctx->lanes.lock);
+        if (ctx->health.fatal) s = esp__dead(ctx);
+    }
+    if (!s) {
         esp__push_locked(ctx, id, grad, now);
         esp__span in_push = {now, esp__now_ns()};
         esp__meter_push(ctx, t, in_push);
@@ -106,17 +118,20 @@ ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stre
     return s;
 }
 
-static uint64_t esp__tensor_bytes(const esp__tensor *t) { return t->count * (t->dtype == ESP_F32 ? 4u : 2u); }
+ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream) {
+    esp_status s = esp__usable_id(ctx, id);
+    if (s) return s;
+    if (!grad)
+        return esp__fail(ctx, ESP_E_ARG, "tensor '%s': the gradient is NULL (esp_push_zero takes part without one)",
+                         ctx->model.tensors[id].name);
+    return esp__push(ctx, id, grad, stream, 0);
+}
 
 ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_stream stream) {
     esp_status s = esp__usable_id(ctx, id);
     if (s) return s;
     if (!out) return esp__fail(ctx, ESP_E_ARG, "tensor '%s': out is NULL", ctx->model.tensors[id].name);
-    pthread_mutex_lock(&ctx->lanes.lock);
-    int busy = ctx->model.tensors[id].phase != ESP__IDLE; /* then `out` may be in use: let esp_push refuse it */
-    pthread_mutex_unlock(&ctx->lanes.lock);
-    if (!busy) memset(out, 0, (size_t)esp__tensor_bytes(&ctx->model.tensors[id]));
-    return esp_push(ctx, id, out, stream);
+    return esp__push(ctx, id, out, stream, 1);
 }
 
 /* ---- waiting: lock held ------------------------------------------------------------------------------------------- */

@@ -22,26 +22,26 @@ static void esp__agree_unit(const esp__work_unit *u, esp__text *t) {
 }
 
 /* Everything that must be the same on all ranks, a line each. */
-static void esp__agree_text(const esp_ctx *ctx, esp__text *t) {
+static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__text *t) {
     esp__observers_agree(ctx, t);
     esp__text_add(t, "seed %llu\n", (unsigned long long)ctx->config.seed);
     esp__text_add(t, "ABI %u, flags %u\n", ESP_ABI_MAJOR, ctx->config.flags & ESP_DISCARDABLE);
     esp__text_add(t, "%u tensors\n", ctx->model.n_tensors);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        const esp__work_unit *u = &ctx->in_force.strategy.units[ctx->model.tensors[i].first_unit];
+        const esp__work_unit *u = &y->units[y->of_tensor[i].first];
         esp__agree_tensor(ctx, i, t);
         if (esp__unit_is_group(u) || esp__unit_is_chunk(ctx, u))
             esp__text_add(t, "\n");
         else
             esp__agree_unit(u, t);
     }
-    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
-        const esp__work_unit *u = &ctx->in_force.strategy.units[i];
+    for (uint32_t i = 0; i < y->n_units; i++) {
+        const esp__work_unit *u = &y->units[i];
         if (!esp__unit_is_group(u) && !esp__unit_is_chunk(ctx, u)) continue;
         esp__text_add(t, "unit %u: %s, %llu elements", i, u->name, (unsigned long long)u->place.count);
         esp__agree_unit(u, t);
     }
-    esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)ctx->in_force.strategy.hash);
+    esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)y->hash);
 }
 
 static size_t esp__line_length(const char *s) { return strcspn(s, "\n"); }
@@ -72,12 +72,12 @@ static esp_status esp__agree_report(esp_ctx *ctx, const char *texts, uint64_t by
 }
 
 /* Collective. `status` is this rank's own result so far: if any rank failed, all do. */
-ESP__FN esp_status esp__agree(esp_ctx *ctx, esp_status status) {
+ESP__FN esp_status esp__agree(esp_ctx *ctx, const esp__strategy *y, esp_status status) {
     esp__text t = {0};
     esp__digest mine = {0, 0}, *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
     char own[ESP__ERROR_MAX];
     snprintf(own, sizeof own, "%s", status ? esp_last_error(ctx) : "");
-    if (!status) esp__agree_text(ctx, &t);
+    if (!status) esp__agree_text(ctx, y, &t);
     if (!all || t.failed) status = status ? status : ESP_E_NOMEM;
     if (status)
         mine.bytes = UINT64_MAX - (uint32_t)-status;

@@ -185,12 +185,12 @@ static void esp__guard_range(esp_ctx *ctx, const esp__op *op, const esp__range *
 /* What is known of a tensor: of its unit, or of its chunks, each with the weight of its elements. Lock held. */
 static void esp__guard_tensor(esp_ctx *ctx, uint32_t tensor) {
     const struct esp__guard *g = esp__guard_of(ctx);
-    const esp__tensor *t = &ctx->model.tensors[tensor];
+    const esp__tensor_units *t = &ctx->in_force.strategy.of_tensor[tensor];
     esp_tensor_stats all = {0, 0, 0.0, 0.0};
     double weight = 0;
     for (uint32_t i = 0; i < g->n; i++) {
         const esp__guard_unit *u = &g->units[i];
-        if (!u->samples || u->unit < t->first_unit || u->unit >= t->first_unit + t->n_units) continue;
+        if (!u->samples || u->unit < t->first || u->unit >= t->first + t->n) continue;
         double w = (double)ctx->in_force.strategy.units[u->unit].place.count;
         all.samples += u->samples;
         all.error += u->error * w;

@@ -6,6 +6,10 @@
 /* The codec's name, in strategies and lists of codecs, that stands for no compression. */
 #define ESP__CODEC_NONE "none"
 
+/* What can be busy: the device that runs backward propagation, the compression workers, the links inside a machine, those
+ * between machines. */
+enum { ESP__LANE_COMPUTE = 0, ESP__LANE_CPU = 1, ESP__LANE_INTRA = 2, ESP__LANE_INTER = 3, ESP__LANES = 4 };
+
 /* Who takes part in a collective; the values are those of esp_group.scope. */
 enum { ESP__FLAT = 0, ESP__INTRA = 1, ESP__INTER = 2 };
 enum { ESP__COLL = 1, ESP__COMP = 2, ESP__DECOMP = 3 };

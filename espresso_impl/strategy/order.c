@@ -63,14 +63,15 @@ static double esp__share_after(const esp_ctx *ctx, const esp__step *s, double sh
     return s->coll == ESP_COLL_ALLGATHER && s->role == ESP__SECOND ? share * n : share;
 }
 
-static void esp__sim_enter(const esp_ctx *ctx, esp__sim_lane *lanes, uint32_t unit, uint32_t step, uint64_t ready) {
+static void esp__sim_enter(const esp_ctx *ctx, const esp__strategy *y, esp__sim_lane *lanes, uint32_t unit,
+                           uint32_t step, uint64_t ready) {
     esp__sim_op op = {ready, unit, step};
-    const esp__option *o = &ctx->in_force.strategy.units[unit].option;
+    const esp__option *o = &y->units[unit].option;
     if (step < o->n) esp__sim_push(&lanes[esp__step_lane(ctx, &o->steps[step])], op);
 }
 
 /* Runs the op that can start first; 0 when none is left. */
-static int esp__sim_run_one(esp_ctx *ctx, esp__sim_lane *lanes, double *share) {
+static int esp__sim_run_one(const esp_ctx *ctx, esp__strategy *y, esp__sim_lane *lanes, double *share) {
     uint64_t best = UINT64_MAX;
     uint32_t lane = ESP__LANES;
     for (uint32_t k = 0; k < ESP__LANES; k++) {
@@ -80,7 +81,6 @@ static int esp__sim_run_one(esp_ctx *ctx, esp__sim_lane *lanes, double *share) {
     }
     if (lane == ESP__LANES) return 0;
     esp__sim_op op = esp__sim_pop(&lanes[lane]);
-    esp__strategy *y = &ctx->in_force.strategy;
     const esp__work_unit *u = &y->units[op.unit];
     const esp__step *s = &u->option.steps[op.step];
     uint64_t end = best + esp__nominal_ns(ctx, u, s, share[op.unit]);
@@ -90,24 +90,23 @@ static int esp__sim_run_one(esp_ctx *ctx, esp__sim_lane *lanes, double *share) {
         y->order[y->n_order++] = op.unit << 8 | op.step;
     }
     share[op.unit] = esp__share_after(ctx, s, share[op.unit]);
-    esp__sim_enter(ctx, lanes, op.unit, op.step + 1, end);
+    esp__sim_enter(ctx, y, lanes, op.unit, op.step + 1, end);
     return 1;
 }
 
 /* All units enter when backward reaches the last of their tensors. */
-static void esp__sim_backward(const esp_ctx *ctx, esp__sim_lane *lanes, double *share) {
+static void esp__sim_backward(const esp_ctx *ctx, const esp__strategy *y, esp__sim_lane *lanes, double *share) {
     uint64_t now = 0;
     uint32_t reached = 0; /* tensors */
-    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
-        const esp__extent *p = &ctx->in_force.strategy.units[i].place;
+    for (uint32_t i = 0; i < y->n_units; i++) {
+        const esp__extent *p = &y->units[i].place;
         for (; reached < p->first + p->n; reached++) now += 2000u + ctx->model.tensors[reached].count;
         share[i] = 1.0;
-        esp__sim_enter(ctx, lanes, i, 0, now);
+        esp__sim_enter(ctx, y, lanes, i, 0, now);
     }
 }
 
-ESP__FN esp_status esp__order_make(esp_ctx *ctx) {
-    esp__strategy *y = &ctx->in_force.strategy;
+ESP__FN esp_status esp__order_make(esp_ctx *ctx, esp__strategy *y) {
     esp__sim_lane lanes[ESP__LANES];
     uint64_t n_colls = 0, heap_bytes = (uint64_t)y->n_units * sizeof(esp__sim_op);
     double *share = esp__alloc(ctx, (uint64_t)y->n_units * sizeof *share + 1);
@@ -124,8 +123,8 @@ ESP__FN esp_status esp__order_make(esp_ctx *ctx) {
             lanes[k].n = 0;
             lanes[k].free_at = 0;
         }
-        esp__sim_backward(ctx, lanes, share);
-        while (esp__sim_run_one(ctx, lanes, share)) {
+        esp__sim_backward(ctx, y, lanes, share);
+        while (esp__sim_run_one(ctx, y, lanes, share)) {
         }
     }
     int failed = !share || !heaps || !y->order;

@@ -35,36 +35,43 @@ static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, c
     return ESP_OK;
 }
 
+/* Where what is read goes. */
+typedef struct esp__loading {
+    esp_ctx *ctx;
+    esp__strategy *y;
+} esp__loading;
+
 static esp_status esp__load_unit(void *user, const char *where, const esp__text_unit *x) {
-    esp_ctx *ctx = (esp_ctx *)user;
+    const esp__loading *l = user;
+    esp_ctx *ctx = l->ctx;
     esp__extent place = {x->first, x->n, x->begin, x->elements};
     esp_status s = x->n > 1 ? esp__load_group_check(ctx, where, x) : ESP_OK;
     if (s) return s;
-    esp__work_unit *u = esp__unit_add(ctx, place, x->chunk, x->n_chunks);
+    esp__work_unit *u = esp__unit_add(ctx, l->y, place, x->chunk, x->n_chunks);
     if (!u) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
     return esp__unit_assign(ctx, u, x->codec, x->option, where);
 }
 
 /* ---- the order ------------------------------------------------------------------------------------------------------ */
 static const esp__option *esp__order_option(const void *user, uint32_t unit, int *group) {
-    const esp__work_unit *u = &((const esp_ctx *)user)->in_force.strategy.units[unit];
+    const esp__work_unit *u = &((const esp__strategy *)user)->units[unit];
     *group = esp__unit_is_group(u);
     return &u->option;
 }
 
 static const char *esp__order_unit_name(const void *user, uint32_t unit) {
-    return ((const esp_ctx *)user)->in_force.strategy.units[unit].name;
+    return ((const esp__strategy *)user)->units[unit].name;
 }
 
-static esp__order_units esp__order_units_of(const esp_ctx *ctx, uint32_t *at) {
-    return (esp__order_units){
-        ctx, ctx->in_force.strategy.n_units, ctx->model.n_tensors, esp__order_option, esp__order_unit_name, at};
+static esp__order_units esp__order_units_of(const esp_ctx *ctx, const esp__strategy *y, uint32_t *at) {
+    return (esp__order_units){y, y->n_units, ctx->model.n_tensors, esp__order_option, esp__order_unit_name, at};
 }
 
 static esp_status esp__load_entry(void *user, const char *where, const esp__order_entry *e) {
-    esp_ctx *ctx = (esp_ctx *)user;
-    esp__strategy *y = &ctx->in_force.strategy;
-    const esp__order_units units = esp__order_units_of(ctx, NULL);
+    const esp__loading *l = user;
+    esp_ctx *ctx = l->ctx;
+    esp__strategy *y = l->y;
+    const esp__order_units units = esp__order_units_of(ctx, y, NULL);
     char word[ESP__ENTRY_MAX];
     if (!esp__order_entry_fits(e, &units)) return esp__order_entry_fail(ctx, where, esp__order_entry_word(e, word));
     esp__order_entry *grown = esp__grow(ctx, y->entries, &y->cap_entries, ((uint64_t)y->n_entries + 1) * sizeof *grown);
@@ -79,24 +86,23 @@ static esp_status esp__load_entry(void *user, const char *where, const esp__orde
     return ESP_OK;
 }
 
-static esp_status esp__load_order_check(esp_ctx *ctx, const char *name) {
-    const esp__strategy *y = &ctx->in_force.strategy;
+static esp_status esp__load_order_check(esp_ctx *ctx, const esp__strategy *y, const char *name) {
     uint32_t *at = esp__alloc(ctx, (uint64_t)y->n_units * sizeof *at);
-    const esp__order_units units = esp__order_units_of(ctx, at);
+    const esp__order_units units = esp__order_units_of(ctx, y, at);
     esp_status s = at ? esp__order_check(ctx, name, y->entries, y->n_entries, &units)
                       : esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", name);
     esp__free(ctx, at);
     return s;
 }
 
-ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, const char *name, const char *text) {
-    const esp__strategy_lines to = {.user = ctx, .unit = esp__load_unit, .entry = esp__load_entry};
+ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, esp__strategy *y, const char *name, const char *text) {
+    esp__loading l = {ctx, y};
+    const esp__strategy_lines to = {.user = &l, .unit = esp__load_unit, .entry = esp__load_entry};
     const esp__text_tensors tensors = esp__text_tensors_of(ctx);
     char *words = esp__strdup(ctx, text);
-    esp__strategy_free(ctx, &ctx->in_force.strategy);
     esp_status s = words ? esp__strategy_read(ctx, name, words, &tensors, &to)
                          : esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", name);
     esp__strfree(ctx, words);
     if (s) return s;
-    return ctx->in_force.strategy.n_entries ? esp__load_order_check(ctx, name) : esp__order_make(ctx);
+    return y->n_entries ? esp__load_order_check(ctx, y, name) : esp__order_make(ctx, y);
 }

@@ -4,11 +4,6 @@
 #include "espresso_impl/executor/context.h"
 #include <errno.h>
 
-ESP__FN esp_status esp__order_make(esp_ctx *ctx);
-ESP__FN void esp__seat_of(const esp_ctx *ctx, uint32_t unit, esp__seat *at);
-ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx);
-ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, const char *name, const char *text);
-
 /* Only with the same number (over one) of ranks on each of several machines do intra and inter mean something. */
 static int esp__hierarchical(const esp_ctx *ctx) { return ctx->job.topo.n_machines > 1 && ctx->job.topo.n_local > 1; }
 
@@ -85,8 +80,8 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
 
 /* Gives a unit its codec and option. What the description of its tensor asks for comes first; groups have been checked
  * to hold no such tensor. `where` opens the message. */
-static esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
-                                   const char *where) {
+ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
+                                    const char *where) {
     const esp__tensor *t = &ctx->model.tensors[u->place.first];
     int single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;
     esp_status s;
@@ -105,23 +100,23 @@ static esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *
     return esp__unit_check(ctx, u, option, where);
 }
 
-static esp_status esp__strategy_builtin(esp_ctx *ctx, const char *name) {
+static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const char *name) {
     int raw = !strcmp(name, "fp32");
     char where[ESP__NAME_MAX];
     snprintf(where, sizeof where, "strategy %s", name);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__extent whole = {i, 1, 0, ctx->model.tensors[i].count};
-        esp__work_unit *u = esp__unit_add(ctx, whole, 0, 1);
+        esp__work_unit *u = esp__unit_add(ctx, y, whole, 0, 1);
         if (!u) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
         esp_status s = esp__unit_assign(ctx, u, raw ? ESP__CODEC_NONE : ctx->config.codec_spec,
                                         raw ? esp__raw_option(ctx) : NULL, where);
         if (s) return s;
     }
-    return esp__order_make(ctx);
+    return esp__order_make(ctx, y);
 }
 
 /* Reads a whole small file; NULL (and the error) if it cannot be. Freed with free(). */
-static char *esp__file_text(const esp_ctx *ctx, const char *path) {
+ESP__FN char *esp__file_text(const esp_ctx *ctx, const char *path) {
     FILE *f = fopen(path, "rb");
     esp__text t = {0};
     char buf[4096];
@@ -155,14 +150,14 @@ static char *esp__file_text(const esp_ctx *ctx, const char *path) {
 }
 
 /* ---- back to text ------------------------------------------------------------------------------------------------ */
-static void esp__unit_print(const esp_ctx *ctx, esp__text *t, const esp__work_unit *u) {
+static void esp__unit_print(const esp_ctx *ctx, const esp__strategy *y, esp__text *t, const esp__work_unit *u) {
     const esp__text_tensors tensors = esp__text_tensors_of(ctx);
     const esp__extent *p = &u->place;
     char option[ESP__TEXT_MAX];
     esp__text_unit x = {p->first, p->n, p->begin, p->count, 0, 1, u->codec->spec, option};
     esp__option_print(&u->option, option, sizeof option);
     if (esp__unit_is_chunk(ctx, u)) {
-        x.n_chunks = ctx->model.tensors[p->first].n_units;
+        x.n_chunks = y->of_tensor[p->first].n;
         x.chunk = p->begin ? 1 : 0;
     }
     esp__strategy_put_unit(t, &tensors, &x);
@@ -180,12 +175,11 @@ static void esp__order_print(const esp__strategy *s, esp__text *t) {
     }
 }
 
-/* Writes ctx->in_force.strategy's text and its hash from what is in force. */
-static esp_status esp__strategy_print(esp_ctx *ctx) {
-    esp__strategy *s = &ctx->in_force.strategy;
+/* Writes the text and its hash from everything else. */
+ESP__FN esp_status esp__strategy_print(esp_ctx *ctx, esp__strategy *s) {
     esp__text t = {0};
     esp__strategy_put_head(&t, "");
-    for (uint32_t i = 0; i < s->n_units; i++) esp__unit_print(ctx, &t, &s->units[i]);
+    for (uint32_t i = 0; i < s->n_units; i++) esp__unit_print(ctx, s, &t, &s->units[i]);
     esp__order_print(s, &t);
     if (t.failed) {
         esp__text_free(&t);
@@ -198,16 +192,15 @@ static esp_status esp__strategy_print(esp_ctx *ctx) {
     return s->text ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
 }
 
-/* Units, options, codecs and order from `spec`: a built-in name, a strategy's text, or (if `files`) a path. Into
- * ctx->in_force.strategy, which is emptied first. */
-ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, const char *spec, int files) {
+/* Units, options, codecs and order from `spec`: a built-in name, a strategy's text, or (if `files`) a path. Into `y`,
+ * zeroed; free it in any case. */
+ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, esp__strategy *y, const char *spec, int files) {
     esp_status s;
-    esp__strategy_free(ctx, &ctx->in_force.strategy);
     if (!spec) spec = ctx->config.codec_spec ? "layerwise" : "fp32";
     if (!strcmp(spec, "fp32") || !strcmp(spec, "layerwise")) {
-        s = esp__strategy_builtin(ctx, spec);
+        s = esp__strategy_builtin(ctx, y, spec);
     } else if (strchr(spec, '\n')) {
-        s = esp__strategy_parse(ctx, "strategy", spec);
+        s = esp__strategy_parse(ctx, y, "strategy", spec);
     } else if (!files) {
         s = esp__fail(ctx, ESP_E_ARG, "strategy '%s': expected fp32, layerwise or the text of a strategy file%s", spec,
                       !strncmp(spec, "auto", 4) ? " (auto is for the start: esp_config.strategy or ESPRESSO_STRATEGY)"
@@ -215,8 +208,8 @@ ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, const char *spec, int files)
     } else {
         char *text = esp__file_text(ctx, spec);
         if (!text) return ESP_E_NOT_FOUND;
-        s = esp__strategy_parse(ctx, spec, text);
+        s = esp__strategy_parse(ctx, y, spec, text);
         free(text);
     }
-    return s ? s : esp__strategy_print(ctx);
+    return s ? s : esp__strategy_print(ctx, y);
 }

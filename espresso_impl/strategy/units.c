@@ -35,11 +35,13 @@ static void esp__unit_identity(const esp_ctx *ctx, esp__work_unit *u, uint32_t c
         snprintf(name, cap, "%s", t->name);
 }
 
-/* Adds a unit to ctx->in_force.strategy; chunk of n_chunks: 0 of 1 where the tensor is whole. NULL: out of memory. */
-ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__extent place, uint32_t chunk, uint32_t n_chunks) {
-    esp__strategy *s = &ctx->in_force.strategy;
+/* Adds a unit to `s`; chunk of n_chunks: 0 of 1 where the tensor is whole. NULL: out of memory. */
+ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__extent place, uint32_t chunk,
+                                      uint32_t n_chunks) {
     char name[ESP__SPEC_MAX + 32];
     if (s->n_units >= ESP__UNITS_MAX) return NULL;
+    if (!s->of_tensor) s->of_tensor = esp__alloc(ctx, (uint64_t)ctx->model.n_tensors * sizeof *s->of_tensor + 1);
+    if (!s->of_tensor) return NULL;
     esp__work_unit *grown = esp__grow(ctx, s->units, &s->cap_units, ((uint64_t)s->n_units + 1) * sizeof *grown);
     if (!grown) return NULL;
     s->units = grown;
@@ -47,9 +49,10 @@ ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__extent place, uint32_t 
     memset(u, 0, sizeof *u);
     u->place = place;
     for (uint32_t k = 0; k < place.n; k++) {
-        esp__tensor *t = &ctx->model.tensors[place.first + k];
-        if (chunk == 0) t->first_unit = s->n_units;
-        t->n_units = chunk + 1;
+        const esp__tensor *t = &ctx->model.tensors[place.first + k];
+        esp__tensor_units *of = &s->of_tensor[place.first + k];
+        if (chunk == 0) of->first = s->n_units;
+        of->n = chunk + 1;
         if (place.n == 1 && place.count == t->count) u->rows = t->rows, u->cols = t->cols;
         u->dtype = t->dtype;
         u->flags = t->flags & ESP_SUM;
@@ -62,19 +65,10 @@ ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__extent place, uint32_t 
     return u;
 }
 
-/* Every tensor's place among the units, after another strategy was put back. */
-ESP__FN void esp__units_link(esp_ctx *ctx) {
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) ctx->model.tensors[i].n_units = 0;
-    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
-        const esp__extent *p = &ctx->in_force.strategy.units[i].place;
-        for (uint32_t t = p->first; t < p->first + p->n; t++)
-            if (!ctx->model.tensors[t].n_units++) ctx->model.tensors[t].first_unit = i;
-    }
-}
-
 ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s) {
     for (uint32_t i = 0; i < s->n_units; i++) esp__strfree(ctx, s->units[i].name);
     esp__free(ctx, s->units);
+    esp__free(ctx, s->of_tensor);
     esp__free(ctx, s->order);
     esp__free(ctx, s->entries);
     esp__strfree(ctx, s->text);

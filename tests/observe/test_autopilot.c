@@ -66,7 +66,7 @@ static void world_ready(void *user, esp_ctx *ctx, uint64_t *out) {
 }
 static int world_trouble(void *user, esp_ctx *ctx, uint32_t tensor) {
     const world *w = user;
-    const esp__work_unit *u = &ctx->in_force.strategy.units[ctx->model.tensors[tensor].first_unit];
+    const esp__work_unit *u = &ctx->in_force.strategy.units[ctx->in_force.strategy.of_tensor[tensor].first];
     return (int32_t)tensor == w->trouble && ctx->job.rank == 1 && strstr(u->codec->spec, "topk") != NULL;
 }
 

@@ -261,7 +261,7 @@ static void body_agreement(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH &&
           says(ctx, "a[1/4], 250 elements") && says(ctx, "differing ranks: 1)"));
     CHECK(!strcmp(ctx->in_force.strategy.units[0].name, "a") &&
-          ctx->model.tensors[3].n_units == 1); /* the one before is in force */
+          ctx->in_force.strategy.of_tensor[3].n == 1); /* the one before is in force */
     a = strategy_of(GROUPS, "none", FLAT_RAW), b = strategy_of(MIXED, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH);
     CHECK(esp_strategy_set(ctx, a.data) == ESP_OK);

@@ -23,14 +23,17 @@ static int strategy_check(const tool_command *c, esp_ctx *ctx, const char *path)
     char *text = stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? (errno = EISDIR, NULL) : esp__file_text(ctx, path);
     if (!text) return tool_fail(c, "%s: %s", path, errno ? strerror(errno) : esp_last_error(ctx));
     /* several machines with several ranks, so that every option is allowed */
+    esp__strategy y;
+    memset(&y, 0, sizeof y);
     esp__topology before = ctx->job.topo;
     ctx->job.topo.n_machines = 2;
     ctx->job.topo.n_local = 2;
     int status = TOOL_OK;
-    if (strategy_add_tensors(ctx, path, text) != ESP_OK || esp__strategy_parse(ctx, path, text) != ESP_OK ||
-        esp__strategy_print(ctx) != ESP_OK)
+    if (strategy_add_tensors(ctx, path, text) != ESP_OK || esp__strategy_parse(ctx, &y, path, text) != ESP_OK ||
+        esp__strategy_print(ctx, &y) != ESP_OK)
         status = tool_fail(c, "%s", esp_last_error(ctx));
-    if (status == TOOL_OK) fputs(ctx->in_force.strategy.text, stdout);
+    if (status == TOOL_OK) fputs(y.text, stdout);
+    esp__strategy_free(ctx, &y);
     ctx->job.topo = before;
     free(text);
     return status;

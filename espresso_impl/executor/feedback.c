@@ -1,0 +1,109 @@
+/* feedback.c: carries feedback from one strategy to the next, so that nothing is lost. The residual of a Comp on the rank's own
+ * gradient goes with its elements to where the new strategy compresses them first. Every other residual is added once, by its
+ * owner replica, to this rank's next push. Must not know how strategies are chosen. */
+#include "espresso_impl/executor/executor.h"
+
+/* Where elements [begin, begin + length) of a tensor go: to the feedback of a Comp on the rank's own gradient, or (out NULL)
+ * nowhere. Returns how many of them go there together. */
+static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__in_force *to, uint32_t tensor, uint64_t begin,
+                                    uint64_t length, float **out) {
+    const esp__tensor *t = &ctx->model.tensors[tensor];
+    const esp__strategy *y = &to->strategy;
+    const esp__tensor_units *of = &y->of_tensor[tensor];
+    uint64_t skip = 0;
+    uint32_t i = of->first;
+    *out = NULL;
+    while (i + 1 < of->first + of->n && begin >= y->units[i + 1].place.begin) i++;
+    const esp__work_unit *u = &y->units[i];
+    for (uint32_t k = u->place.first; k < tensor; k++) skip += ctx->model.tensors[k].count;
+    uint64_t end = u->place.n > 1 ? t->count : u->place.begin + u->place.count;
+    const esp__feedback *f = u->raw_feedback >= 0 ? &to->feedback[u->raw_feedback] : NULL;
+    if (f && f->residual) *out = f->residual + (skip + begin - u->place.begin);
+    return length < end - begin ? length : end - begin;
+}
+
+static int esp__feedback_same_place(const esp__feedback *a, const esp__feedback *b) {
+    return !memcmp(&a->place, &b->place, sizeof a->place) && a->offset == b->offset && a->count == b->count;
+}
+
+/* The codec's own state is bytes to us: it moves only where the same codec has the same elements in the same parts. */
+static void esp__feedback_move_state(const esp__in_force *to, const esp__feedback *was) {
+    const esp__tensor_units *of = &to->strategy.of_tensor[was->place.first];
+    for (uint32_t i = of->first; was->state && i < of->first + of->n; i++) {
+        int32_t k = to->strategy.units[i].raw_feedback;
+        esp__feedback *now = k >= 0 ? &to->feedback[k] : NULL;
+        if (!now || !now->state || now->state_bytes != was->state_bytes || now->codec != was->codec) continue;
+        if (!esp__feedback_same_place(now, was)) continue;
+        if (now->option == was->option || (now->n_ranges == 1 && was->n_ranges == 1))
+            memcpy(now->state, was->state, was->state_bytes);
+    }
+}
+
+/* One piece of an old residual: where it goes in the new strategy (NULL: to the next push), and its numbers. */
+typedef struct esp__pending {
+    uint32_t tensor;
+    uint64_t begin, length; /* in the tensor */
+    float *to;
+    const float *from;
+} esp__pending;
+typedef struct esp__pending_at {
+    esp__segment segment;
+    uint64_t done; /* of the segment */
+} esp__pending_at;
+
+/* The next piece of one Comp's residual; `at` is zeroed before the first. 0: no more. */
+static int esp__pending_next(const esp_ctx *ctx, const esp__in_force *to, const esp__feedback *was, esp__pending_at *at,
+                             esp__pending *p) {
+    esp__segment *s = &at->segment;
+    if (!was->residual) return 0;
+    if (at->done == s->length) {
+        at->done = 0;
+        if (!esp__segment_next(ctx, &was->place, was->offset, was->count, s)) return 0;
+    }
+    p->tensor = s->tensor;
+    p->begin = s->begin + at->done;
+    p->length = s->length - at->done;
+    p->from = was->residual + s->at + at->done;
+    p->to = NULL;
+    if (was->raw) p->length = esp__feedback_place(ctx, to, p->tensor, p->begin, p->length, &p->to);
+    at->done += p->length;
+    return 1;
+}
+
+ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
+                                            float **carry) {
+    for (uint32_t i = 0; i < n; i++) {
+        esp__pending_at at = {0};
+        esp__pending p;
+        while (all[i].keeper && esp__pending_next(ctx, to, &all[i], &at, &p)) {
+            const esp__tensor *t = &ctx->model.tensors[p.tensor];
+            if (p.to || carry[p.tensor]) continue;
+            carry[p.tensor] = esp__alloc(ctx, t->count * 4u);
+            if (!carry[p.tensor])
+                return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory for the feedback of '%s'", t->name);
+        }
+    }
+    return ESP_OK;
+}
+
+ESP__FN void esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
+                                float **carry) {
+    uint64_t fp = esp__fp_default();
+    for (uint32_t i = 0; i < n; i++) {
+        esp__pending_at at = {0};
+        esp__pending p;
+        while (esp__pending_next(ctx, to, &all[i], &at, &p)) {
+            if (p.to)
+                memcpy(p.to, p.from, p.length * 4u);
+            else if (all[i].keeper)
+                for (uint64_t k = 0; k < p.length; k++) carry[p.tensor][p.begin + k] += p.from[k];
+        }
+        if (all[i].raw && all[i].residual) esp__feedback_move_state(to, &all[i]);
+    }
+    esp__fp_restore(fp);
+    for (uint32_t i = 0; i < to->n_feedback; i++) { /* discarding a step that was before the change changes nothing */
+        esp__feedback *f = &to->feedback[i];
+        if (f->residual_before) memcpy(f->residual_before, f->residual, f->count * 4u);
+        if (f->state_before) memcpy(f->state_before, f->state, f->state_bytes);
+    }
+}

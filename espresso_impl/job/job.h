@@ -1,0 +1,55 @@
+/* job.h: who this rank is, who the others are, and how they exchange small messages. Knows nothing of tensors. */
+#ifndef ESP__JOB_H
+#define ESP__JOB_H
+#include "espresso_impl/base/base.h"
+
+/* ---- env.c: rank, size, machine and meeting point from the launcher's environment --------------------------- */
+typedef struct esp__where {
+    int32_t rank, size;
+    char machine[ESP__NAME_MAX * 2]; /* ranks with the same text are on one machine: "m<id>" or host name + boot id */
+    char root[ESP__SPEC_MAX];        /* "unix:NAME", "HOST:PORT", or "" where size is 1 */
+    const char *launcher;            /* "config", "espresso run", "Open MPI", ... for messages */
+} esp__where;
+ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out);
+/* Copy of cfg with the environment's overrides. Strings point into the environment or the caller's. */
+ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out);
+/* Warns of variables whose names look like a misspelt ESPRESSO_* (env_names.c). */
+ESP__FN void esp__env_check_names(const esp_ctx *ctx);
+
+/* ---- peers.c: meeting, small exchanges, finding out that a peer is gone --------------------------------------- */
+typedef struct esp__peers esp__peers;
+/* What the peers' watch thread asks of and tells the context. All are called from the watch thread. */
+typedef struct esp__peers_events {
+    void (*lost)(void *user, int32_t rank, int left); /* died, or (left) closed while others go on; first one only */
+    /* The verdict on a timeout: `rank` (-1: unknown) is late for tensor `tensor` (UINT32_MAX: none). */
+    void (*late)(void *user, int32_t rank, uint32_t tensor);
+    /* What this rank is waiting for right now: 1 and who and what, or 0 when it is not waiting. */
+    int (*waiting)(void *user, int32_t *on_rank, uint32_t *tensor);
+    void *user;
+} esp__peers_events;
+/* All ranks meet. Uses cfg->oob_allgather, if given, only to agree on an address. size 1: no socket, no thread. */
+ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
+                                   const esp__peers_events *ev, esp__peers **out);
+/* Says goodbye (so that closing is not taken for death) and frees. Never blocks for long. `bytes` of `farewell`, if
+ * any, go to rank 0, which gets every rank's through `collect` (rank by rank; waits at most 5 s for them). */
+ESP__FN void esp__peers_close(esp__peers *p, const void *farewell, uint64_t bytes,
+                              void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes), void *user);
+/* Blocking exchange among the `n` ranks of `members` (NULL: all), which all call it, in the same order for one set of
+ * members. out is [n][bytes]. Returns ESP_E_PEER or ESP_E_TIMEOUT with the text set. Any thread but the watch's. */
+ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, int32_t n, const void *in, void *out,
+                                        uint64_t bytes);
+/* 1 if `rank` has said goodbye (not only the first one that did). */
+ESP__FN int esp__peers_left(esp__peers *p, int32_t rank);
+/* This rank has waited too long, directly for `on_rank` (-1: unknown): asks everybody, and `late` gets the verdict. */
+ESP__FN void esp__peers_accuse(esp__peers *p, int32_t on_rank, uint32_t tensor);
+
+/* ---- topology.c ------------------------------------------------------------------------------------------------------------ */
+typedef struct esp__topology {
+    int32_t size, n_machines;
+    int32_t n_local;                /* ranks a machine; 0: they differ (then only the flat tree)          */
+    int32_t rank, machine, local;   /* this rank                                                       */
+    int32_t *machine_of, *local_of; /* [size]                                                        */
+    int32_t *ranks; /* machine-major: ranks[m * n_local + l]; with unequal machines, grouped by machine */
+} esp__topology;
+
+#endif
