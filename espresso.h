@@ -438,7 +438,7 @@ enum {
     ESP_DISCARDABLE = 1u << 1     /* keep a copy of the feedback state so that esp_discard_step works    */
 };
 
-/** Everything is optional: all-zero is valid. Strings are copied. The environment overrides: ESPRESSO_BACKEND,
+/** Everything is optional: all-zero is valid, and so are empty strings. Strings are copied. The environment overrides: ESPRESSO_BACKEND,
  *  ESPRESSO_CODEC, ESPRESSO_STRATEGY, ESPRESSO_PLUGIN_PATH, ESPRESSO_LOG, ESPRESSO_TRACE, ESPRESSO_STATS, ESPRESSO_TIMEOUT_MS,
  *  ESPRESSO_WORKERS, ESPRESSO_ROOT, ESPRESSO_RANK, ESPRESSO_SIZE, ESPRESSO_MACHINE. Growable. */
 typedef struct esp_config {

@@ -83,7 +83,9 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
                          "them: leave some out",
                          list, (int)ESP__SURVEY_CODECS);
     esp_status s = esp__codec_get(ctx, spec, &c);
-    if (s) return esp__fail(ctx, s, "strategy auto, codec list \"%s\": %s", list, esp_last_error(ctx));
+    if (s)
+        return esp__fail(ctx, s, "strategy auto, codec list \"%s\": %s%s", list, esp_last_error(ctx),
+                         strchr(spec, ',') ? " (codecs stand with ';' between, a codec's parameters with ',')" : "");
     if (c->table->caps & ESP_CODEC_NEEDS_MATRIX)
         return esp__fail(ctx, ESP_E_UNSUPPORTED,
                          "strategy auto: codec '%s' compresses matrices only, and groups and chunks are none: leave it "

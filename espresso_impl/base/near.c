@@ -1,7 +1,10 @@
 /* near.c: which of the known names a wrong name was meant to be. The one owner of "did you mean". */
 #include "espresso_impl/base/near.h"
+#include <ctype.h>
 
 enum { ESP__NEAR_MAX = 64 }; /* longer names are no slips of each other */
+
+static int esp__same_letter(char a, char b) { return tolower((unsigned char)a) == tolower((unsigned char)b); }
 
 /* Edits (insert, delete, replace one character, swap two neighbours) from a to b; both are names, so short. */
 static int esp__edits(const char *a, const char *b) {
@@ -14,10 +17,11 @@ static int esp__edits(const char *a, const char *b) {
         int *now = rows[i % 3], *before = rows[(i + 2) % 3], *earlier = rows[(i + 1) % 3];
         now[0] = i;
         for (int j = 1; j <= n; j++) {
-            int best = before[j - 1] + (a[i - 1] != b[j - 1]);
+            int best = before[j - 1] + !esp__same_letter(a[i - 1], b[j - 1]);
             if (before[j] + 1 < best) best = before[j] + 1;
             if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
-            int swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            int swapped =
+                i > 1 && j > 1 && esp__same_letter(a[i - 1], b[j - 2]) && esp__same_letter(a[i - 2], b[j - 1]);
             if (swapped && earlier[j - 2] + 1 < best) best = earlier[j - 2] + 1;
             now[j] = best;
         }

@@ -411,7 +411,9 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     if (s) return s;
     if (ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_start was already called");
     if (ctx->health.fatal) return esp__dead(ctx);
-    s = ctx->model.n_tensors ? ESP_OK : esp__fail(ctx, ESP_E_STATE, "esp_start: no tensor was added");
+    s = ctx->model.n_tensors ? ESP_OK
+                             : esp__fail(ctx, ESP_E_STATE,
+                                         "esp_start: no tensor was added: call esp_tensor_add for each gradient first");
     const char *spec = ctx->config.strategy_spec;
     if (!s) s = esp__observers_strategy(ctx, &spec);
     s = esp__install(ctx, s, spec, 1);

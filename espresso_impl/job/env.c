@@ -248,6 +248,14 @@ static esp_status esp__env_log(int32_t *level) {
              : ESP_OK;
 }
 
+/* Empty texts count as not set, as in the environment: programs pass their flags' values on. */
+static void esp__config_empty(esp_config *c) {
+    const char **const texts[] = {&c->backend, &c->codec, &c->strategy, &c->plugin_path,
+                                  &c->root,    &c->trace, &c->stats};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (*texts[i] && !**texts[i]) *texts[i] = NULL;
+}
+
 /* What can be wrong with the program's own members. */
 static esp_status esp__config_check(const esp_config *c) {
     const uint32_t known = ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE;
@@ -280,8 +288,11 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
                              (unsigned)n);
         memcpy(out, cfg, n < sizeof *out ? n : sizeof *out);
         if ((status = esp__config_check(out)) != ESP_OK) return status;
+        esp__config_empty(out);
     }
     out->struct_size = sizeof *out;
+    if ((s = esp__env_get("ESPRESSO_SIMD")) && strcmp(s, "scalar") && strcmp(s, "avx2") && strcmp(s, "avx512"))
+        return esp__fail(NULL, ESP_E_ARG, "ESPRESSO_SIMD is \"%s\": it must be scalar, avx2 or avx512", s);
     if ((s = esp__env_get("ESPRESSO_BACKEND"))) out->backend = s;
     if ((s = esp__env_get("ESPRESSO_CODEC"))) out->codec = s;
     if ((s = esp__env_get("ESPRESSO_STRATEGY"))) out->strategy = s;

@@ -115,6 +115,26 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const ch
     return esp__order_make(ctx, y);
 }
 
+/* `path` is neither a built-in strategy nor a file: what may have been meant? */
+static void esp__no_strategy(const esp_ctx *ctx, const char *path, const char *why) {
+    static const char *const names[] = {"fp32", "layerwise", "auto"};
+    const char *near = NULL;
+    char hint[ESP__SPEC_MAX * 2] = "";
+    unsigned best = 3;
+    size_t n = strcspn(path, ":;");
+    for (uint32_t i = 0; i < ctx->registry.n_codecs; i++)
+        if (strlen(ctx->registry.codecs[i]->name) == n && !memcmp(ctx->registry.codecs[i]->name, path, n))
+            snprintf(hint, sizeof hint, " ('%.*s' is a codec: ESPRESSO_CODEC=%.200s, or esp_config.codec)", (int)n,
+                     path, path);
+    for (int i = 0; i < 3; i++)
+        if (esp__near(path, names[i], &best)) near = names[i];
+    if (near && !*hint) snprintf(hint, sizeof hint, " (did you mean '%s'?)", near);
+    esp__fail(ctx, ESP_E_NOT_FOUND,
+              "strategy '%s': no built-in strategy (fp32, layerwise, auto) has that name%s, and opening it as a file "
+              "failed: %s",
+              path, hint, why);
+}
+
 /* Reads a whole small file; NULL (and the error) if it cannot be. Freed with free(). */
 ESP__FN char *esp__file_text(const esp_ctx *ctx, const char *path) {
     FILE *f = fopen(path, "rb");
@@ -122,27 +142,20 @@ ESP__FN char *esp__file_text(const esp_ctx *ctx, const char *path) {
     char buf[4096];
     size_t n;
     if (!f) {
-        static const char *const names[] = {"fp32", "layerwise", "auto"};
-        const char *near = NULL;
-        unsigned best = 3;
-        int error = errno;
-        for (int i = 0; i < 3; i++)
-            if (esp__near(path, names[i], &best)) near = names[i];
-        esp__fail(
-            ctx, ESP_E_NOT_FOUND,
-            "strategy '%s': no built-in strategy (fp32, layerwise, auto) has that name%s%s%s, and opening it as a file "
-            "failed: %s",
-            path, near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "", strerror(error));
+        esp__no_strategy(ctx, path, strerror(errno));
         return NULL;
     }
     while ((n = fread(buf, 1, sizeof buf - 1, f)) > 0) {
         buf[n] = 0;
         esp__text_add(&t, "%s", buf);
     }
+    int error = ferror(f) ? errno : 0; /* a folder can be opened */
     fclose(f);
-    if (t.failed || !t.data) {
+    if (error || t.failed || !t.data) {
         esp__fail(ctx, t.failed ? ESP_E_NOMEM : ESP_E_ARG, "strategy '%s': %s", path,
-                  t.failed ? "out of memory" : "empty file");
+                  error      ? strerror(error)
+                  : t.failed ? "out of memory"
+                             : "the file is empty: espresso plan -o FILE writes one");
         esp__text_free(&t);
         return NULL;
     }

@@ -18,6 +18,7 @@ static const char *const names[] = {"ESPRESSO_RANK",
                                     "ESPRESSO_TRACE",
                                     "ESPRESSO_TIMEOUT_MS",
                                     "ESPRESSO_WORKERS",
+                                    "ESPRESSO_SIMD",
                                     "OMPI_COMM_WORLD_RANK",
                                     "OMPI_COMM_WORLD_SIZE",
                                     "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -240,11 +241,17 @@ static void test_short_config(void **state) {
     assert_int_equal(out.struct_size, sizeof out);
     cfg.struct_size = 3;
     assert_int_equal(esp__env_config(&cfg, &out), ESP_E_ARG);
+    esp_config empty = {
+        .backend = "", .codec = "", .strategy = "", .plugin_path = "", .root = "", .trace = "", .stats = ""};
+    assert_int_equal(esp__env_config(&empty, &out), ESP_OK); /* as if they were not set */
+    assert_true(!out.backend && !out.codec && !out.strategy && !out.plugin_path && !out.root && !out.trace &&
+                !out.stats);
 }
 
 static void test_wrong_overrides_are_named(void **state) {
     static const char *const cases[] = {"ESPRESSO_TIMEOUT_MS=0", "ESPRESSO_TIMEOUT_MS=5s", "ESPRESSO_WORKERS=-2",
-                                        "ESPRESSO_LOG=loud",     "ESPRESSO_LOG=5",         "ESPRESSO_ROOT=nowhere"};
+                                        "ESPRESSO_LOG=loud",     "ESPRESSO_LOG=5",         "ESPRESSO_ROOT=nowhere",
+                                        "ESPRESSO_SIMD=avx"};
     esp_config out;
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -270,6 +277,7 @@ static void test_misspelt_names(void **state) {
     } cases[] = {
         {"ESPRESSO_STRATEGIE", "ESPRESSO_STRATEGY"},
         {"ESPRESSO_CODECS", "ESPRESSO_CODEC"},
+        {"espresso_codec", "ESPRESSO_CODEC"},
         {"EXPRESSO_CODEC", "ESPRESSO_CODEC"},
         {"ESPRESO_TRACE", "ESPRESSO_TRACE"},
         {"ESPRESSO_TIMEOUT", "ESPRESSO_TIMEOUT_MS"},
