@@ -42,6 +42,7 @@
 #include "espresso_impl/base/machine.c"
 #include "espresso_impl/base/fpmode.c"
 #include "espresso_impl/base/thread.c"
+#include "espresso_impl/base/quantile.c"
 #include "espresso_impl/job/env.c"
 #include "espresso_impl/job/env_names.c"
 #include "espresso_impl/job/peers.c"

@@ -1,5 +1,6 @@
 /* growth.h: how planning time grows with the number of tensors: synthetic models of repeated transformer-like layers, with
  * the layers alike (few sizes), or with every layer of its own width (as many sizes as tensors, nearly). */
+#include "espresso_impl/base/quantile.h"
 
 static const uint32_t growth_sizes[] = {10, 30, 100, 300, 1000, 2000, 5000};
 enum { GROWTH = 7 };
@@ -32,7 +33,7 @@ static uint32_t sizes_of(const esp_plan_model *m) {
     double *e = malloc(m->n_tensors * sizeof *e);
     uint32_t n = 0;
     for (uint32_t i = 0; e && i < m->n_tensors; i++) e[i] = (double)m->tensors[i].elements;
-    if (e) qsort(e, m->n_tensors, sizeof *e, by_value);
+    if (e) esp__sort(e, m->n_tensors);
     for (uint32_t i = 0; e && i < m->n_tensors; i++) n += !i || e[i] > e[i - 1];
     free(e);
     return n;

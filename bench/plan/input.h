@@ -1,6 +1,7 @@
 /* input.h: what bench/plan plans for: the published traces as models, the paper's testbeds and codecs, and the line that says
  * on which machine. Reads models with a small scanner of its own, so that the bench builds without a JSON library. */
 #include "espresso_impl/base/machine.h"
+#include "espresso_impl/base/quantile.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,15 +22,10 @@ static void die(const char *what, const char *name) {
     exit(1);
 }
 static double ms_since(uint64_t start) { return (double)(esp__now_ns() - start) / 1e6; }
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
 /* Sorts; the value below which this share lies. */
 static double quantile(double *x, uint32_t n, double share) {
-    qsort(x, n, sizeof *x, by_value);
-    uint32_t at = (uint32_t)ceil(share * n);
-    return x[at ? at - 1 : 0];
+    esp__sort(x, n);
+    return esp__quantile_rank(x, n, share);
 }
 
 /* ---- models --------------------------------------------------------------------------------------------------------- */

@@ -115,7 +115,8 @@ typedef struct esp__autopilot {
     uint64_t in_force, fp32; /* hashes: of the strategy that the autopilot, and not the program, chose; of fp32 */
     uint32_t phase_steps;
     /* times of steps since the phase began: the last ESP__AUTO_TIMES */
-    uint64_t *times, *sorted;
+    uint64_t *times;
+    double *sorted;
     uint32_t n_times;
     uint64_t *ready; /* [ESP__AUTO_READY][n_tensors] */
     uint32_t n_ready;

@@ -1,6 +1,7 @@
 /* measure.c: times steps while training goes on, and probes links and codecs between steps, within 4% of the step's
  * time. Every choice of what to probe follows from figures that all ranks share. Must not know what is planned from them. */
 #include "espresso_impl/autopilot/autopilot.h"
+#include "espresso_impl/base/quantile.h"
 #include <time.h>
 #include <unistd.h>
 
@@ -8,18 +9,13 @@ enum { ESP__AUTO_REPEATS = 3, ESP__AUTO_BYTES = 1 << 23 };
 static const double esp__auto_share = 0.04; /* of the time of the measured steps, for probes and exchanges */
 
 /* ---- step times ---------------------------------------------------------------------------------------------------- */
-static int esp__auto_u64_order(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Of the steps since the phase began; `spread`, if given, gets the distance of the quartiles. 0: no step. */
 ESP__FN uint64_t esp__auto_median(const esp__autopilot *a, uint64_t *spread) {
     uint32_t n = a->n_times < ESP__AUTO_TIMES ? a->n_times : ESP__AUTO_TIMES;
-    memcpy(a->sorted, a->times, n * sizeof *a->sorted);
-    qsort(a->sorted, n, sizeof *a->sorted, esp__auto_u64_order);
-    if (spread) *spread = n ? a->sorted[n - 1 - n / 4] - a->sorted[n / 4] : 0;
-    return n ? a->sorted[n / 2] : 0;
+    for (uint32_t k = 0; k < n; k++) a->sorted[k] = (double)a->times[k];
+    const double median = esp__median(a->sorted, n);
+    if (spread) *spread = (uint64_t)esp__quartile_distance(a->sorted, n);
+    return (uint64_t)median;
 }
 
 ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx) {
@@ -258,12 +254,12 @@ static void esp__auto_note_cpu(esp_ctx *ctx) {
 static esp_status esp__auto_ready_share(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t n = ctx->model.n_tensors, steps = a->n_ready < ESP__AUTO_READY ? a->n_ready : ESP__AUTO_READY;
-    uint64_t column[ESP__AUTO_READY], *all = esp__alloc(ctx, (uint64_t)n * (uint64_t)ctx->job.size * 8u);
+    double column[ESP__AUTO_READY];
+    uint64_t *all = esp__alloc(ctx, (uint64_t)n * (uint64_t)ctx->job.size * 8u);
     esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
     for (uint32_t i = 0; i < n && steps; i++) {
-        for (uint32_t k = 0; k < steps; k++) column[k] = a->ready[(uint64_t)k * n + i];
-        qsort(column, steps, sizeof *column, esp__auto_u64_order);
-        a->ready_max[i] = column[steps / 2];
+        for (uint32_t k = 0; k < steps; k++) column[k] = (double)a->ready[(uint64_t)k * n + i];
+        a->ready_max[i] = (uint64_t)esp__median(column, steps);
     }
     if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, a->ready_max, all, (uint64_t)n * 8u);
     for (uint32_t i = 0; i < n && !s; i++)

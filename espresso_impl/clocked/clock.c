@@ -68,13 +68,12 @@ static void esp__clocked_unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, i
     esp__work_unit *u = &ctx->in_force.strategy.units[unit];
     uint32_t op = u->first_op + u->pc,
              last = u->place.n > u->pc ? u->place.first + u->pc : u->place.first + u->place.n - 1;
-    u->ready_ns = now;
     if (h->tensor <= last && ctx->model.tensors[last].phase >= ESP__PUSHED) {
         esp__fatal_locked(ctx, ESP_E_STATE,
                           "a tensor was pushed in a step with holds before its esp__clocked_backward");
     } else if (u->pc < u->n_ops && h->event_of_op[op] == ESP__CLOCKED_NONE) { /* takes no lane and no time */
         if (esp__op_awaits_push(ctx, &ctx->in_force.program.ops[op])) return;
-        esp__ready_push(ctx, unit);
+        esp__ready_push(ctx, unit, now);
     } else if (u->pc == u->n_ops && h->at[unit] == h->first[unit + 1] - h->first[unit]) {
         esp__unit_done(ctx, u);
     } else {

@@ -1,5 +1,6 @@
 /* codecs.c: how long codecs take when all ranks of the job call them at once, as ops of a step do. Must not know what
  * the figures are for. */
+#include "espresso_impl/base/quantile.h"
 #include "espresso_impl/costs/costs.h"
 
 /* Where one call finds its memory: places for max_elements each, through which calls of fewer elements walk, so that what they
@@ -178,8 +179,8 @@ static void esp__survey_runs(const esp_ctx *ctx, const double *all, uint32_t rep
             if (one > slowest[i]) slowest[i] = one;
         }
     }
-    *ns = esp__survey_median(slowest, repeats);
-    *spread = (slowest[repeats - 1 - repeats / 4] - slowest[repeats / 4]) / (*ns + 1.0);
+    *ns = esp__median(slowest, repeats);
+    *spread = esp__quartile_distance(slowest, repeats) / (*ns + 1.0);
 }
 
 static void esp__survey_payload(esp__survey_codec *k, double elements, double used) {

@@ -1,24 +1,12 @@
 /* links.c: measures what a job's links and codecs cost, by all ranks at the same time, as points of time over size. Must not
  * know what the figures are for (fit.c makes the planner's input of them). */
 #include "codecs/common/rng.h"
+#include "espresso_impl/base/quantile.h"
 #include "espresso_impl/base/cores.h"
 #include "espresso_impl/costs/costs.h"
 #include <math.h>
 
 enum { ESP__SURVEY_TABLE = 4096, ESP__SURVEY_BATCH = 512, ESP__SURVEY_ROUND_NS = 500000, ESP__SURVEY_COPY = 1 << 20 };
-
-/* ---- numbers ------------------------------------------------------------------------------------------------------ */
-static int esp__survey_order(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts `v`. */
-static double esp__survey_median(double *v, uint32_t n) {
-    if (!n) return 0.0;
-    qsort(v, n, sizeof *v, esp__survey_order);
-    return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
-}
 
 static void esp__survey_seen_add(esp__survey_seen *s, double ns) { s->ns[s->n++ % ESP__SURVEY_SEEN] = (float)ns; }
 
@@ -26,7 +14,7 @@ static double esp__survey_seen_median(const esp__survey_seen *s) {
     double v[ESP__SURVEY_SEEN];
     uint32_t n = s->n < ESP__SURVEY_SEEN ? s->n : ESP__SURVEY_SEEN;
     for (uint32_t i = 0; i < n; i++) v[i] = (double)s->ns[i];
-    return esp__survey_median(v, n);
+    return esp__median(v, n);
 }
 
 /* Numbers like a gradient's: normal, some tensors' rows far larger than others, so that the tail is heavy. A table from Philox,
@@ -79,7 +67,7 @@ static double esp__survey_copy_speed(uint8_t *room, uint64_t half) {
         memcpy(at, at + half, bytes);
         ns[i] = (double)(esp__now_ns() - start);
     }
-    return (double)bytes * 1000.0 / (esp__survey_median(ns, 5) + 1.0);
+    return (double)bytes * 1000.0 / (esp__median(ns, 5) + 1.0);
 }
 
 ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_bytes, uint64_t max_elements) {
@@ -160,7 +148,7 @@ static void esp__survey_noise(esp__survey *s) {
         n = esp__survey_spreads(&s->codecs[k].compress, v, n);
         n = esp__survey_spreads(&s->codecs[k].decompress, v, n);
     }
-    s->noise = esp__survey_median(v, n);
+    s->noise = esp__median(v, n);
 }
 
 ESP__FN esp_status esp__survey_link(esp_ctx *ctx, esp__survey *s, uint8_t level, uint32_t coll, uint64_t bytes,

@@ -1,5 +1,6 @@
 /* probe.c: how long one collective takes, measured between steps by all ranks at once, through the communication thread like
  * every other collective. Must not know what the figures are for. */
+#include "espresso_impl/base/quantile.h"
 #include "espresso_impl/costs/costs.h"
 
 ESP__FN int32_t esp__group_size(const esp_ctx *ctx, uint8_t level) {
@@ -30,11 +31,6 @@ static void esp__probe_coll(const esp_ctx *ctx, uint8_t level, uint32_t coll, ui
     if (coll == ESP_COLL_ALLGATHER) c->src.ptr = data + (own < count ? own : 0) * 4;
 }
 
-static int esp__probe_order(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* With a root, ranks are done before the others begin: run after run would overlap, and seem to take no time. */
 static int esp__probe_rooted(uint32_t coll) {
     return coll == ESP_COLL_BROADCAST || coll == ESP_COLL_GATHER || coll == ESP_COLL_REDUCE;
@@ -42,7 +38,8 @@ static int esp__probe_rooted(uint32_t coll) {
 
 ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, uint32_t repeats,
                                          void *room, uint64_t room_bytes, esp__probe *out) {
-    uint64_t ns[ESP__PROBE_REPEATS], each = (esp__probe_room(ctx, level, coll, bytes) + 4095u) & ~UINT64_C(4095);
+    double ns[ESP__PROBE_REPEATS];
+    uint64_t each = (esp__probe_room(ctx, level, coll, bytes) + 4095u) & ~UINT64_C(4095);
     uint64_t places = each && room_bytes >= each ? room_bytes / each : 1;
     esp_coll c;
     esp_status s = ESP_OK;
@@ -54,13 +51,12 @@ ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t c
         esp__probe_coll(ctx, level, coll, bytes, (uint8_t *)room + i % places * each, &c);
         if (esp__probe_rooted(coll)) s = esp_barrier(ctx);
         if (!s) s = esp__request_run_at(ctx, level, &c, "measuring links");
-        if (i && !s) ns[i - 1] = ctx->lanes.request.ended_ns - ctx->lanes.request.started_ns;
+        if (i && !s) ns[i - 1] = (double)(ctx->lanes.request.ended_ns - ctx->lanes.request.started_ns);
     }
     if (s) return s;
-    qsort(ns, repeats, sizeof *ns, esp__probe_order);
-    out->best_ns = ns[0];
-    out->median_ns = ns[repeats / 2];
-    out->worst_ns = ns[repeats - 1];
-    out->spread_ns = ns[repeats - 1 - repeats / 4] - ns[repeats / 4];
+    out->median_ns = (uint64_t)esp__median(ns, repeats);
+    out->best_ns = (uint64_t)ns[0];
+    out->worst_ns = (uint64_t)ns[repeats - 1];
+    out->spread_ns = (uint64_t)esp__quartile_distance(ns, repeats);
     return ESP_OK;
 }

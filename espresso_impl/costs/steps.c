@@ -1,5 +1,6 @@
 /* steps.c: what a step that was just made tells: times of its collectives, and the cost of starting an op on each lane.
  * Must not know what the figures are for. */
+#include "espresso_impl/base/quantile.h"
 #include "espresso_impl/costs/costs.h"
 
 /* Every rank waits for the last one to start: the shortest time among the ranks is the collective's own. That holds where all
@@ -135,7 +136,7 @@ static double esp__survey_cpu_gap(const esp_ctx *ctx, esp__survey_turn *turns, d
         gaps[k] = esp__survey_gap(ctx, turns[k].op, free_at);
         free_at = ctx->in_force.op_time[turns[k].op].end_ns;
     }
-    return n ? esp__survey_median(gaps, n) : -1.0;
+    return n ? esp__median(gaps, n) : -1.0;
 }
 
 /* A link's ops run in the strategy's order. One that holds both starts from the inter lane. */
@@ -154,7 +155,7 @@ static double esp__survey_link_gap(const esp_ctx *ctx, int k, double *gaps) {
         }
         gaps[n++] = esp__survey_gap(ctx, sequence[j], free_at);
     }
-    return n ? esp__survey_median(gaps, n) : -1.0;
+    return n ? esp__median(gaps, n) : -1.0;
 }
 
 static esp_status esp__survey_dispatch(esp_ctx *ctx, esp__survey *s) {

@@ -58,7 +58,7 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     f->phi_count = p->phi_count;
     f->phi = esp__take(ctx, f, f->phi_count * 8u, &s); /* what goes in, and what comes out again */
     f->payloads = esp__take(ctx, f, ((uint64_t)p->max_payloads + 1) * sizeof *f->payloads, &s);
-    f->heap = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->heap, &s);
+    f->ready.at = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->ready.at, &s);
     f->op_time = esp__take(ctx, f, ((uint64_t)p->n_ops + 1) * sizeof *f->op_time, &s);
     for (uint32_t i = 0; i < f->strategy.n_units && !s; i++) { /* a group's elements are always at the same place */
         esp__work_unit *u = &f->strategy.units[i];
@@ -74,7 +74,7 @@ ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
     esp__free(ctx, f->scratch);
     esp__free(ctx, f->phi);
     esp__free(ctx, f->payloads);
-    esp__free(ctx, f->heap);
+    esp__free(ctx, f->ready.at);
     esp__free(ctx, f->op_time);
     for (int k = 0; k < 2; k++) esp__free(ctx, f->sequence[k]);
     for (uint32_t i = 0; i < f->n_feedback; i++) {

@@ -3,6 +3,7 @@
 #ifndef ESP__CONTEXT_H
 #define ESP__CONTEXT_H
 #include "espresso_impl/base/base.h"
+#include "espresso_impl/base/heap.h"
 #include "espresso_impl/job/job.h"
 #include "espresso_impl/plugins/plugins.h"
 #include "espresso_impl/strategy/strategy.h"
@@ -102,7 +103,7 @@ typedef struct esp__in_force {
     float *phi; /* for codecs that leave feedback to the host */
     uint64_t phi_count;
     esp_payload *payloads;                /* argument array of the widest decompress                               */
-    uint32_t *heap;                       /* units whose next op is on the cpu or compute lane, earliest ready first */
+    esp__heap ready;                      /* units whose next op is on the cpu or compute lane; key: unit */
     uint32_t *sequence[2], n_sequence[2]; /* ops of the link lanes, in the strategy's order            */
     esp__span *op_time;                   /* [program.n_ops] of the step under way, or the last                     */
 } esp__in_force;
@@ -114,8 +115,7 @@ typedef struct esp__lanes {
     pthread_t cpu_thread, link_thread;
     int threads, stopping;
     const struct esp__dispatcher *dispatcher; /* of the step under way; never NULL after esp_open */
-    uint32_t n_heap;
-    esp__link links[2]; /* intra, inter                                        */
+    esp__link links[2];                       /* intra, inter                                        */
     esp__request request;
     int link_busy;                 /* the communication thread has requests in flight     */
     int cpu_busy;                  /* the cpu lane's thread is inside an op               */

@@ -3,31 +3,15 @@
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/executor/observer.h"
 
-/* ---- units whose next op is on the cpu or compute lane: a heap --------------------------------------------------------- */
-static int esp__ready_before(const esp_ctx *ctx, uint32_t a, uint32_t b) {
-    uint64_t ra = ctx->in_force.strategy.units[a].ready_ns, rb = ctx->in_force.strategy.units[b].ready_ns;
-    return ra != rb ? ra < rb : a < b;
-}
-
-ESP__FN void esp__ready_push(esp_ctx *ctx, uint32_t unit) {
-    uint32_t i = ctx->lanes.n_heap++, *heap = ctx->in_force.heap;
-    for (; i && esp__ready_before(ctx, unit, heap[(i - 1) / 2]); i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
-    heap[i] = unit;
+/* ---- units whose next op is on the cpu or compute lane ----------------------------------------------------------------- */
+ESP__FN void esp__ready_push(esp_ctx *ctx, uint32_t unit, uint64_t now) {
+    esp__heap_push(&ctx->in_force.ready, now, unit);
     pthread_cond_signal(&ctx->lanes.cpu_cv);
 }
 
 ESP__FN const esp__op *esp__ready_pop(esp_ctx *ctx) {
-    uint32_t *heap = ctx->in_force.heap;
-    if (!ctx->lanes.n_heap) return NULL;
-    uint32_t top = heap[0], last = heap[--ctx->lanes.n_heap], i = 0, c;
-    while ((c = 2 * i + 1) < ctx->lanes.n_heap) {
-        if (c + 1 < ctx->lanes.n_heap && esp__ready_before(ctx, heap[c + 1], heap[c])) c++;
-        if (!esp__ready_before(ctx, heap[c], last)) break;
-        heap[i] = heap[c];
-        i = c;
-    }
-    heap[i] = last;
-    const esp__work_unit *u = &ctx->in_force.strategy.units[top];
+    if (!ctx->in_force.ready.n) return NULL;
+    const esp__work_unit *u = &ctx->in_force.strategy.units[esp__heap_pop(&ctx->in_force.ready).key];
     return &ctx->in_force.program.ops[u->first_op + u->pc];
 }
 
@@ -94,13 +78,12 @@ ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
 static void esp__ready_first_unit(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link) {
     esp__work_unit *u = &ctx->in_force.strategy.units[unit];
     const esp__op *op = &ctx->in_force.program.ops[u->first_op + u->pc];
-    u->ready_ns = now;
     if (u->pc == u->n_ops) {
         esp__unit_done(ctx, u);
     } else if (op->kind == ESP__OP_COLLECTIVE) {
         if (!from_link && (esp__link_startable(ctx, 0) || esp__link_startable(ctx, 1))) esp__link_wake(ctx);
     } else if (!esp__op_awaits_push(ctx, op)) {
-        esp__ready_push(ctx, unit);
+        esp__ready_push(ctx, unit, now);
     }
 }
 

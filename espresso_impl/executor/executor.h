@@ -20,8 +20,8 @@ typedef struct esp__dispatcher {
 } esp__dispatcher;
 ESP__FN const esp__dispatcher *esp__ready_first(void); /* the earliest ready op; on links, the strategy's order */
 
-ESP__FN void esp__ready_push(esp_ctx *ctx, uint32_t unit); /* for the cpu thread, earliest ready first */
-ESP__FN const esp__op *esp__ready_pop(esp_ctx *ctx);       /* NULL: none                               */
+ESP__FN void esp__ready_push(esp_ctx *ctx, uint32_t unit, uint64_t now); /* for the cpu thread, earliest ready first */
+ESP__FN const esp__op *esp__ready_pop(esp_ctx *ctx);                     /* NULL: none */
 ESP__FN const esp__op *esp__link_head(const esp_ctx *ctx, int lane);
 /* Can the head of link lane `lane` start now? A flat op over several machines holds both lanes and starts from the inter lane. */
 ESP__FN const esp__op *esp__link_startable(const esp_ctx *ctx, int lane);

@@ -3,6 +3,7 @@
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
 #include "espresso_impl/base/machine.h"
+#include "espresso_impl/base/quantile.h"
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 
@@ -153,18 +154,6 @@ static esp_status esp__profile_open(esp_ctx *ctx, void **self) {
 }
 
 /* ---- from steps to one step ---------------------------------------------------------------------------------------------- */
-static int esp__record_order(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Of n sorted numbers, the one at `part` of the way. */
-static double esp__record_quantile(const double *sorted, uint32_t n, double part) {
-    double at = part * (n - 1);
-    uint32_t k = (uint32_t)at;
-    return k + 1 < n ? sorted[k] + (at - k) * (sorted[k + 1] - sorted[k]) : sorted[n - 1];
-}
-
 /* When tensor i was ready in the step, counted from the begin of the forward pass; i = -1: the first push. */
 static double esp__record_at(const esp_ctx *ctx, const esp__record *r, uint32_t step, int64_t i) {
     uint64_t first = r->forward[step],
@@ -176,8 +165,7 @@ static double esp__record_at(const esp_ctx *ctx, const esp__record *r, uint32_t 
 static double esp__record_gap(const esp_ctx *ctx, esp__record *r, uint32_t n, int64_t earlier, int64_t later) {
     for (uint32_t k = 0; k < n; k++)
         r->sorted[k] = esp__record_at(ctx, r, k, later) - (earlier < -1 ? 0 : esp__record_at(ctx, r, k, earlier));
-    qsort(r->sorted, n, sizeof *r->sorted, esp__record_order);
-    return esp__record_quantile(r->sorted, n, 0.5);
+    return esp__median(r->sorted, n);
 }
 
 /* Medians of the n steps kept, into r->mine. Medians of parts sum to less than the whole's where single gaps are long now and
@@ -192,7 +180,7 @@ static void esp__record_mine(const esp_ctx *ctx, esp__record *r, uint32_t n) {
     head->cores = esp__cores();
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         t[i].ready_ns = esp__record_gap(ctx, r, n, (int64_t)i - 1, i);
-        double wide = esp__record_quantile(r->sorted, n, 0.9) - esp__record_quantile(r->sorted, n, 0.1);
+        double wide = esp__quantile(r->sorted, n, 0.9) - esp__quantile(r->sorted, n, 0.1);
         t[i].spread = t[i].ready_ns > 0 ? wide / t[i].ready_ns : 0;
         sum += t[i].ready_ns;
     }

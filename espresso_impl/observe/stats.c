@@ -2,6 +2,7 @@
  * (ESPRESSO_STATS=FILE[,FILE...][,every=1s]). A step only copies numbers; a thread looks at them once an interval and writes.
  * Must not know how they are printed. */
 #include "espresso_impl/base/file.h"
+#include "espresso_impl/base/quantile.h"
 #include "espresso_impl/base/thread.h"
 #include "espresso_impl/observe/stats.h"
 #include <errno.h>
@@ -143,11 +144,6 @@ static void esp__stats_write(esp__stats_file *f, const esp__stats_sample *s, con
     f->strategy_written = s->now.strategy;
 }
 
-static int esp__stats_order(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The times of steps since the last sample, sorted. */
 static void esp__stats_times(esp__stats_file *f, esp__stats_sample *s) {
     uint64_t end = __atomic_load_n(&f->n_times, __ATOMIC_ACQUIRE), at = f->times_read;
@@ -157,7 +153,7 @@ static void esp__stats_times(esp__stats_file *f, esp__stats_sample *s) {
     for (uint32_t k = 0; k < s->n_times; k++)
         f->sorted[k] = (double)__atomic_load_n(&f->times[(at + k) % ESP__STATS_TIMES], __ATOMIC_RELAXED);
     if (s->n_times) s->last_ns = f->sorted[s->n_times - 1];
-    qsort(f->sorted, s->n_times, sizeof *f->sorted, esp__stats_order);
+    esp__sort(f->sorted, s->n_times);
     s->step_ns = f->sorted;
 }
 

@@ -62,6 +62,4 @@ ESP__FN void esp__stats_json_sample(const esp_ctx *ctx, const esp__stats_sample 
 ESP__FN void esp__stats_json_end(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t);
 /* ---- stats_prometheus.c ---- */
 ESP__FN void esp__stats_prometheus(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t);
-/* Of the sample's sorted step times. */
-ESP__FN double esp__stats_quantile(const esp__stats_sample *s, double part);
 #endif

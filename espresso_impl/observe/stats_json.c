@@ -1,17 +1,10 @@
 /* stats_json.c: statistics as JSON lines: a header, the strategies in force, and one sample an interval. docs/stats.md says what
  * each member means. Must not know when they are written or where to. */
 #include "espresso_impl/base/json.h"
+#include "espresso_impl/base/quantile.h"
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/observe/stats.h"
 #include <unistd.h>
-
-ESP__FN double esp__stats_quantile(const esp__stats_sample *s, double part) {
-    double at = part * (s->n_times - 1);
-    uint32_t k = (uint32_t)at;
-    if (!s->n_times) return 0;
-    return k + 1 < s->n_times ? s->step_ns[k] + (at - k) * (s->step_ns[k + 1] - s->step_ns[k])
-                              : s->step_ns[s->n_times - 1];
-}
 
 static void esp__stats_member(esp__text *t, const char *key, const char *text) {
     if (!text || !*text) return;
@@ -111,9 +104,9 @@ static void esp__stats_json_steps(const esp__stats_sample *s, esp__text *t) {
     esp__text_add(t, ",\"step_us\":{\"mean\":");
     esp__json_us(t, (double)(a->step_ns - b->step_ns) / steps);
     esp__text_add(t, ",\"median\":");
-    esp__json_us(t, esp__stats_quantile(s, 0.5));
+    esp__json_us(t, esp__quantile(s->step_ns, s->n_times, 0.5));
     esp__text_add(t, ",\"p90\":");
-    esp__json_us(t, esp__stats_quantile(s, 0.9));
+    esp__json_us(t, esp__quantile(s->step_ns, s->n_times, 0.9));
     esp__text_add(t, ",\"last\":");
     esp__json_us(t, s->last_ns);
     esp__text_add(t, "}");

@@ -1,6 +1,7 @@
 /* stats_prometheus.c: statistics in Prometheus' text format (version 0.0.4): counters since the start, and the last interval's
  * step times. Must not know when they are written or where to. */
 #include "espresso_impl/base/json.h"
+#include "espresso_impl/base/quantile.h"
 #include "espresso_impl/observe/stats.h"
 
 /* A label's value: backslash, quote and newline are escaped, all else is UTF-8 as it is. */
@@ -57,8 +58,8 @@ static void esp__prom_step_times(const esp_ctx *ctx, const esp__stats_sample *s,
     esp__prom_family(t, name, "summary",
                      "Time from one esp_wait_all to the next; quantiles are of the steps since the last update.");
     if (s->n_times) {
-        esp__prom_value(ctx, t, name, "quantile", "0.5", esp__stats_quantile(s, 0.5) / 1e9);
-        esp__prom_value(ctx, t, name, "quantile", "0.9", esp__stats_quantile(s, 0.9) / 1e9);
+        esp__prom_value(ctx, t, name, "quantile", "0.5", esp__quantile(s->step_ns, s->n_times, 0.5) / 1e9);
+        esp__prom_value(ctx, t, name, "quantile", "0.9", esp__quantile(s->step_ns, s->n_times, 0.9) / 1e9);
     }
     esp__prom_value(ctx, t, "espresso_step_seconds_sum", NULL, NULL, (double)s->now.all.step_ns / 1e9);
     esp__prom_value(ctx, t, "espresso_step_seconds_count", NULL, NULL, (double)s->now.all.steps);

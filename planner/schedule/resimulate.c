@@ -1,6 +1,7 @@
 /* resimulate.c: what a step takes in ready order with some paths changed. Until the first changed unit is ready nothing
  * differs, so the clock is set back to a state saved before that; and where a lane's remaining work already reaches
  * the time to beat, the rest is not looked at. Must give what esp__generate gives. */
+#include "espresso_impl/base/heap.h"
 #include "planner/search/search.h"
 
 enum { ESP__SAVES = 24 };
@@ -10,7 +11,7 @@ enum { ESP__SAVES = 24 };
 typedef struct esp__save {
     uint64_t free_at[ESP__LANES], left[ESP__LANES], backward_ready, makespan; /* left: work still to come on a lane */
     uint32_t tensor, unit;
-    esp__queue waiting;
+    esp__heap waiting;
 } esp__save;
 
 struct esp__rerun {
@@ -44,7 +45,7 @@ static int esp__rerun_hopeless(const esp__save *s, uint64_t limit) {
 }
 
 static void esp__rerun_push(esp__save *s, const esp__path *path, uint32_t u, uint32_t op, uint64_t ready) {
-    if (op < path->n) esp__queue_push(&s->waiting, ready, (uint64_t)u << 8 | (op + 1u));
+    if (op < path->n) esp__heap_push(&s->waiting, ready, (uint64_t)u << 8 | (op + 1u));
 }
 
 static void esp__rerun_backward(esp__rerun *r, esp__save *s) {
@@ -55,7 +56,7 @@ static void esp__rerun_backward(esp__rerun *r, esp__save *s) {
         if (u->first + u->n - 1 != s->tensor) break;
         esp__rerun_push(s, r->d->paths[s->unit], s->unit, 0, end);
     }
-    if (++s->tensor < r->p->n_tensors) esp__queue_push(&s->waiting, end, (uint64_t)s->unit << 8);
+    if (++s->tensor < r->p->n_tensors) esp__heap_push(&s->waiting, end, (uint64_t)s->unit << 8);
 }
 
 /* The last state saved before the backward of this tensor ends. */
@@ -74,7 +75,7 @@ static uint64_t esp__rerun_go(esp__rerun *r, uint64_t limit, int save) {
     esp__save *s = &r->now;
     while (s->waiting.n) {
         if (save) esp__rerun_save(r);
-        esp__waiting w = esp__queue_pop(&s->waiting);
+        esp__waiting w = esp__heap_pop(&s->waiting);
         uint32_t u = (uint32_t)(w.key >> 8), k = (uint32_t)(w.key & 255u);
         if (k) {
             const esp__plan_op *op = &r->d->paths[u]->ops[k - 1];

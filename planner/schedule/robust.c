@@ -2,6 +2,7 @@
  * 1.2, many times over, and the draft's sequence is replayed with the ops' times that follow. The sequence stays
  * as it is, as it does when it runs (a plan's text has the order of all ops), so that a longer input never makes a
  * sample shorter. */
+#include "espresso_impl/base/quantile.h"
 #include "planner/plan.h"
 
 enum { ESP__ROBUST_SAMPLES = 200, ESP__FINALISTS = 8 };
@@ -155,11 +156,6 @@ static double esp__robust_step(esp__robust_run *r) {
     return r->p->model->forward_ns * f[ESP__IN_FORWARD] + (double)makespan + r->p->model->update_ns * f[ESP__IN_UPDATE];
 }
 
-static int esp__robust_before(const void *a, const void *b) {
-    const double *x = a, *y = b;
-    return *x < *y ? -1 : *x > *y;
-}
-
 /* The step that the draft keeps to in half of the samples, and in nine of ten. Deterministic for a seed. */
 ESP__FN void esp__robust(esp__problem *p, const esp__draft *d, uint64_t seed, double *p50, double *p90) {
     esp__mark mark = esp__pool_mark(p->pool);
@@ -170,9 +166,9 @@ ESP__FN void esp__robust(esp__problem *p, const esp__draft *d, uint64_t seed, do
         esp__robust_roll(&r, &seed);
         step[s] = esp__robust_step(&r);
     }
-    qsort(step, ESP__ROBUST_SAMPLES, sizeof *step, esp__robust_before);
-    *p50 = step[ESP__ROBUST_SAMPLES / 2 - 1];
-    *p90 = step[ESP__ROBUST_SAMPLES * 9 / 10 - 1];
+    esp__sort(step, ESP__ROBUST_SAMPLES);
+    *p50 = esp__quantile_rank(step, ESP__ROBUST_SAMPLES, 0.5);
+    *p90 = esp__quantile_rank(step, ESP__ROBUST_SAMPLES, 0.9);
     esp__pool_release(p->pool, mark);
 }
 

@@ -1,11 +1,8 @@
 /* simulate.c: the clock (docs/planner.md, "Rules of time"): when every op of a draft starts and ends. An op starts when the op before it in
  * its unit's chain (or its backward) has ended and its lanes are free. Who comes first on a lane is decided by ready time
  * (generating a sequence) or by the sequence (replaying it). An op on two lanes takes both at once, in sequence. */
+#include "espresso_impl/base/heap.h"
 #include "planner/plan.h"
-
-typedef struct esp__waiting { /* an op that is ready */
-    uint64_t ready, key;      /* key: unit << 8 | op + 1; backward: next unit << 8 */
-} esp__waiting;
 
 /* Where everything stands. */
 typedef struct esp__clock {
@@ -64,49 +61,21 @@ static uint64_t esp__clock_unit(esp__clock *c, const esp__draft *d, uint32_t u) 
 }
 
 /* ---- generating ------------------------------------------------------------------------------------------------------ */
-typedef struct esp__queue {
-    esp__waiting *at;
-    uint32_t n;
-} esp__queue;
-
-static int esp__waits_less(const esp__waiting *a, const esp__waiting *b) {
-    return a->ready != b->ready ? a->ready < b->ready : a->key < b->key;
-}
-
-static void esp__queue_push(esp__queue *h, uint64_t ready, uint64_t key) {
-    esp__waiting w = {ready, key};
-    uint32_t i = h->n++;
-    for (; i && esp__waits_less(&w, &h->at[(i - 1) / 2]); i = (i - 1) / 2) h->at[i] = h->at[(i - 1) / 2];
-    h->at[i] = w;
-}
-
-static esp__waiting esp__queue_pop(esp__queue *h) {
-    esp__waiting top = h->at[0], last = h->at[--h->n];
-    uint32_t i = 0, c;
-    while ((c = 2 * i + 1) < h->n) {
-        if (c + 1 < h->n && esp__waits_less(&h->at[c + 1], &h->at[c])) c++;
-        if (!esp__waits_less(&h->at[c], &last)) break;
-        h->at[i] = h->at[c];
-        i = c;
-    }
-    h->at[i] = last;
-    return top;
-}
-
+/* What is ready waits in a heap; key: unit << 8 | op + 1; of backward: next unit << 8 */
 static const uint32_t esp__link_lanes = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER;
 
 /* Unit `u` waits for its next op, if it has one and (with fixed links) that op is not on a link. */
-static void esp__queue_unit(esp__queue *h, const esp__clock *c, const esp__draft *d, uint32_t u, int fixed_links) {
+static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__draft *d, uint32_t u, int fixed_links) {
     const esp__path *path = d->paths[u];
     if (c->op[u] == path->n) return;
     if (fixed_links && path->ops[c->op[u]].lanes & esp__link_lanes) return;
-    esp__queue_push(h, c->ready[u], (uint64_t)u << 8 | (c->op[u] + 1u));
+    esp__heap_push(h, c->ready[u], (uint64_t)u << 8 | (c->op[u] + 1u));
 }
 
 /* Pops the op that comes first by the clock's key, and runs it. Returns the unit it belongs to, or ESP__NEXT_BACKWARD. */
-static uint32_t esp__queue_run(esp__queue *h, esp__clock *c, const esp__problem *p, const esp__draft *d,
+static uint32_t esp__queue_run(esp__heap *h, esp__clock *c, const esp__problem *p, const esp__draft *d,
                                int fixed_links) {
-    esp__waiting w = esp__queue_pop(h);
+    esp__waiting w = esp__heap_pop(h);
     uint32_t u = (uint32_t)(w.key >> 8), first = c->unit;
     if (w.key & 255u) {
         esp__clock_unit(c, d, u);
@@ -115,7 +84,7 @@ static uint32_t esp__queue_run(esp__queue *h, esp__clock *c, const esp__problem 
     }
     esp__clock_backward(c, p, d);
     for (u = first; u < c->unit; u++) esp__queue_unit(h, c, d, u, fixed_links);
-    if (c->tensor < p->n_tensors) esp__queue_push(h, c->backward_ready, (uint64_t)c->unit << 8);
+    if (c->tensor < p->n_tensors) esp__heap_push(h, c->backward_ready, (uint64_t)c->unit << 8);
     return ESP__NEXT_BACKWARD;
 }
 
@@ -138,10 +107,10 @@ ESP__FN uint64_t esp__generate(esp__problem *p, esp__draft *d) {
     esp__sequence_room(p, d);
     esp__mark mark = esp__pool_mark(p->pool);
     esp__clock c;
-    esp__queue h = {esp__pool_get(p->pool, (d->n_units + 1u) * sizeof *h.at), 0};
+    esp__heap h = {esp__pool_get(p->pool, (d->n_units + 1u) * sizeof *h.at), 0};
     uint32_t n = 0;
     esp__clock_open(&c, p, d);
-    esp__queue_push(&h, 0, 0);
+    esp__heap_push(&h, 0, 0);
     while (h.n) d->sequence[n++] = esp__queue_run(&h, &c, p, d, 0);
     p->work += 2 * n;
     esp__pool_release(p->pool, mark);
@@ -167,7 +136,7 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__draft *d, const uint32
     esp__sequence_room(p, d);
     esp__mark mark = esp__pool_mark(p->pool);
     esp__clock c;
-    esp__queue h = {esp__pool_get(p->pool, (d->n_units + 1u) * sizeof *h.at), 0};
+    esp__heap h = {esp__pool_get(p->pool, (d->n_units + 1u) * sizeof *h.at), 0};
     uint32_t *queue[2] = {esp__pool_get(p->pool, n_links * sizeof **queue + 4),
                           esp__pool_get(p->pool, n_links * sizeof **queue + 4)};
     uint32_t cursor[2] = {0, 0}, length[2] = {0, 0}, n = 0;
@@ -182,7 +151,7 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__draft *d, const uint32
         for (uint32_t k = 0; k < 2; k++)
             if (lanes >> k & 1u) queue[k][length[k]++] = u;
     }
-    esp__queue_push(&h, 0, 0);
+    esp__heap_push(&h, 0, 0);
     for (;;) {
         int u = esp__links_run(&c, d, queue, cursor, length, 0);
         if (u < 0) u = esp__links_run(&c, d, queue, cursor, length, 1);

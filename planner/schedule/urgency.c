@@ -1,5 +1,6 @@
 /* urgency.c: other sequences than the clock's ready order, for the search to choose from: of the ops that are ready when a lane
  * becomes free, the most urgent goes first. What is best depends on where the step's bottleneck is. */
+#include "espresso_impl/base/heap.h"
 #include "planner/plan.h"
 
 /* Urgent is: the earlier unit; the longer rest of the chain. And backward: in turn with its units, or before all else. */
@@ -13,7 +14,7 @@ enum {
 
 /* One lane's ops: those whose time of being ready is still to come, and those that could start now. */
 typedef struct esp__lane_queue {
-    esp__queue coming, waiting; /* by ready time; by urgency */
+    esp__heap coming, waiting; /* by ready time; by urgency */
 } esp__lane_queue;
 
 typedef struct esp__ordering {
@@ -41,7 +42,7 @@ static uint64_t esp__urgency(const esp__ordering *o, uint64_t key) {
 }
 
 static void esp__ordering_add(esp__ordering *o, uint32_t lanes, uint64_t ready, uint64_t key) {
-    esp__queue_push(&o->lanes[esp__lane_of(lanes)].coming, ready, key);
+    esp__heap_push(&o->lanes[esp__lane_of(lanes)].coming, ready, key);
 }
 
 static void esp__ordering_unit(esp__ordering *o, uint32_t u) {
@@ -63,10 +64,10 @@ static uint64_t esp__lane_start(const esp__ordering *o, uint32_t lane) {
 static uint32_t esp__ordering_run(esp__ordering *o, uint32_t lane, uint64_t now) {
     esp__lane_queue *q = &o->lanes[lane];
     while (q->coming.n && q->coming.at[0].ready <= now) {
-        esp__waiting w = esp__queue_pop(&q->coming);
-        esp__queue_push(&q->waiting, esp__urgency(o, w.key), w.key);
+        esp__waiting w = esp__heap_pop(&q->coming);
+        esp__heap_push(&q->waiting, esp__urgency(o, w.key), w.key);
     }
-    esp__waiting w = esp__queue_pop(&q->waiting);
+    esp__waiting w = esp__heap_pop(&q->waiting);
     uint32_t u = (uint32_t)(w.key >> 8), first = o->clock.unit;
     if (w.key & 255u) {
         o->rest[u] -= o->d->paths[u]->ops[o->clock.op[u]].ns;

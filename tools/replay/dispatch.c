@@ -3,6 +3,7 @@
  * On a link, ops that queue decide: what each of them takes more adds up, while an op that finds the link idle is late once, and
  * mostly something else hides that. Of queued ops all sizes count: where ranks share a link, a small op waits for another
  * rank's large one, which then takes less than alone. */
+#include "espresso_impl/base/quantile.h"
 #include "tools/replay/replay.h"
 
 #define REPLAY_SMALL_OP_NS 1e6 /* of longer ops that did not queue the difference is mostly something else */
@@ -67,7 +68,7 @@ static void replay_dispatch_add(replay_dispatch *d, const replay_strategy *s) {
 
 /* How much longer large ops inside a machine take in a step than in a row: then what they move is in no cache, and cores were asleep. */
 static double replay_slower(replay_dispatch *d) {
-    const double x = d->n_slower >= REPLAY_QUEUED_MIN ? replay_median(d->slower, d->n_slower) : 1;
+    const double x = d->n_slower >= REPLAY_QUEUED_MIN ? esp__median(d->slower, d->n_slower) : 1;
     return x < 1 ? 1 : x > REPLAY_SLOWER_MOST ? REPLAY_SLOWER_MOST : x;
 }
 

@@ -133,7 +133,6 @@ static void replay_strategy_free(replay_strategy *s);
 /* run.c */
 /* Medians over the steps of when each of the plan's events began and ended; the caller frees. */
 static esp_plan_event *replay_medians(const replay_strategy *s);
-static double replay_median(double *v, uint32_t n); /* sorts; v[n], n > 0 */
 static void replay_strategy_room(replay_strategy *s, uint32_t steps);
 static esp_status replay_turn(replay_run *r, replay_strategy *s, uint32_t steps);
 static esp_status replay_gather_spans(replay_run *r, replay_strategy *s);

@@ -1,6 +1,7 @@
 /* run.c: what one rank does from its start to its end: measures, waits for rank 0's plans, runs all strategies in turn,
  * round by round, and gives rank 0 what it measured. Must not know how results are shown. */
 #include "espresso_impl/base/machine.h"
+#include "espresso_impl/base/quantile.h"
 #include "tools/replay/replay.h"
 
 /* ---- rank 0 decides, all follow ---------------------------------------------------------------------------------------- */
@@ -118,18 +119,6 @@ static esp_status replay_rounds(replay_run *r) {
 }
 
 /* ---- results ---------------------------------------------------------------------------------------------------------------------- */
-/* The value below which that share of the (sorted) numbers lies. */
-static double replay_quantile(const double *sorted, uint32_t n, double q) {
-    const double at = q * (double)(n - 1);
-    const uint32_t low = (uint32_t)at, high = low + 1 < n ? low + 1 : low;
-    return sorted[low] + (at - (double)low) * (sorted[high] - sorted[low]);
-}
-
-static double replay_median(double *v, uint32_t n) {
-    qsort(v, n, sizeof *v, replay_number_order);
-    return n ? replay_quantile(v, n, 0.5) : 0;
-}
-
 /* Medians over the steps of when each op began and ended. */
 static esp_plan_event *replay_medians(const replay_strategy *s) {
     esp_plan_event *out = tool_realloc(NULL, (s->n_events + 1) * sizeof *out);
@@ -145,8 +134,8 @@ static esp_plan_event *replay_medians(const replay_strategy *s) {
         out[e] = s->predicted.events[e];
         out[e].start_ns = out[e].end_ns = UINT64_MAX;
         if (!n) continue;
-        out[e].start_ns = (uint64_t)replay_median(start, n);
-        out[e].end_ns = (uint64_t)replay_median(end, n);
+        out[e].start_ns = (uint64_t)esp__median(start, n);
+        out[e].end_ns = (uint64_t)esp__median(end, n);
         if (out[e].end_ns < out[e].start_ns) out[e].end_ns = out[e].start_ns;
     }
     free(start);
@@ -163,11 +152,11 @@ static void replay_result_make(replay_strategy *s, replay_result *out) {
     out->step_ns = s->step_ns;
     out->n_steps = s->n_steps;
     out->measured = replay_medians(s);
-    out->median_ns = replay_median(sorted, s->n_steps);
-    out->p10_ns = replay_quantile(sorted, s->n_steps, 0.1);
-    out->p90_ns = replay_quantile(sorted, s->n_steps, 0.9);
-    out->exposed_communication_ns = replay_median(s->communication_ns, s->n_steps);
-    out->exposed_compression_ns = replay_median(s->compression_ns, s->n_steps);
+    out->median_ns = esp__median(sorted, s->n_steps);
+    out->p10_ns = esp__quantile(sorted, s->n_steps, 0.1);
+    out->p90_ns = esp__quantile(sorted, s->n_steps, 0.9);
+    out->exposed_communication_ns = esp__median(s->communication_ns, s->n_steps);
+    out->exposed_compression_ns = esp__median(s->compression_ns, s->n_steps);
     out->intra_bytes = s->intra_bytes / s->n_steps;
     out->inter_bytes = s->inter_bytes / s->n_steps;
     out->noisy = out->p90_ns - out->p10_ns > REPLAY_NOISY * out->median_ns;

@@ -1,6 +1,7 @@
 /* scale.c: how much smaller and slower than the model a replay is. Fewer elements: the real links move less; in model
  * mode links and codecs are made slower by as much, so that every op takes what it takes with all elements. Must not know
  * how anything is run. */
+#include "espresso_impl/base/quantile.h"
 #include "tools/replay/replay.h"
 
 /* Room for the tensors as they are scaled. */
@@ -78,17 +79,11 @@ static double replay_computing(const esp_plan_model *m) {
     return ns;
 }
 
-static int replay_number_order(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Between one tensor's gradient and the next. */
 static double replay_median_gap(const esp_plan_model *m) {
     double *gap = tool_realloc(NULL, m->n_tensors * sizeof *gap);
     for (uint32_t t = 0; t < m->n_tensors; t++) gap[t] = m->tensors[t].compute_ns;
-    qsort(gap, m->n_tensors, sizeof *gap, replay_number_order);
-    const double median = gap[m->n_tensors / 2];
+    const double median = esp__median(gap, m->n_tensors);
     free(gap);
     return median;
 }

@@ -1,0 +1,41 @@
+/* heap.h: what waits, the earliest first. In the planner's hottest loops and under the executor's lock: inline, and without
+ * memory of its own. Must not know what waits. */
+#ifndef ESP__HEAP_H
+#define ESP__HEAP_H
+#include "espresso_impl/base/private.h"
+
+/* By `ready`, among equals by `key`. Keys differ, so that the order is the same on all ranks. */
+typedef struct esp__waiting {
+    uint64_t ready, key;
+} esp__waiting;
+
+typedef struct esp__heap {
+    esp__waiting *at; /* the caller's: room for all that ever wait at once; at[0] comes first */
+    uint32_t n;
+} esp__heap;
+
+static inline int esp__waits_less(const esp__waiting *a, const esp__waiting *b) {
+    return a->ready != b->ready ? a->ready < b->ready : a->key < b->key;
+}
+
+static inline void esp__heap_push(esp__heap *h, uint64_t ready, uint64_t key) {
+    esp__waiting w = {ready, key};
+    uint32_t i = h->n++;
+    for (; i && esp__waits_less(&w, &h->at[(i - 1) / 2]); i = (i - 1) / 2) h->at[i] = h->at[(i - 1) / 2];
+    h->at[i] = w;
+}
+
+/* Not from an empty one. */
+static inline esp__waiting esp__heap_pop(esp__heap *h) {
+    esp__waiting top = h->at[0], last = h->at[--h->n];
+    uint32_t i = 0, c;
+    while ((c = 2 * i + 1) < h->n) {
+        if (c + 1 < h->n && esp__waits_less(&h->at[c + 1], &h->at[c])) c++;
+        if (!esp__waits_less(&h->at[c], &last)) break;
+        h->at[i] = h->at[c];
+        i = c;
+    }
+    h->at[i] = last;
+    return top;
+}
+#endif
