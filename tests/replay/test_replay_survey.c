@@ -110,6 +110,19 @@ static void slower(void **state) {
     replay_dispatch_take(&d, out);
     assert_true(fabs(out[ESP__LANE_INTRA] - 40000) < 1000);
 
+    memset(&d, 0, sizeof d); /* the same where they queue, 20 us after one another; small ones between them */
+    m.n = 0;
+    uint64_t at = MS;
+    for (uint64_t i = 0; i < 8; i++, at += 620000 + 120000) {
+        made_op(&m, ESP__LANE_INTRA, 1 << 18, MS, 200000, at + 20000, at + 620000);
+        made_op(&m, ESP__LANE_INTRA, 64, MS, 100000, at + 640000, at + 740000);
+    }
+    add(&d, &m);
+    assert_int_equal(d.n_queued[ESP__LANE_INTRA], 15);
+    assert_true(fabs(replay_slower(&d) - 3) < 0.01);
+    replay_dispatch_take(&d, out);
+    assert_true(fabs(out[ESP__LANE_INTRA] - 20000) < 1000);
+
     memset(&d, 0, sizeof d); /* small ones say nothing of memory */
     m.n = 0;
     for (uint64_t i = 1; i <= 8; i++)

@@ -59,7 +59,7 @@ static void replay_dispatch_add(replay_dispatch *d, const replay_strategy *s) {
         const int lane = replay_lane(e), large = replay_is_large(e);
         if (large && d->n_slower < REPLAY_SLOWER_MAX)
             d->slower[d->n_slower++] = (double)(at[i].end_ns - at[i].start_ns) / (takes + 1);
-        if (queued) d->queued[lane] += more, d->n_queued[lane]++;
+        if (queued) d->queued[lane] += more, d->n_queued[lane]++, d->queued_large += large ? takes : 0;
         if (takes <= REPLAY_SMALL_OP_NS && !(queued && replay_is_link(lane)))
             d->small[lane] += more, d->n_small[lane]++, d->small_large += large ? takes : 0;
     }
