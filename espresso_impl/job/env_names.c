@@ -3,7 +3,7 @@
 extern char **environ;
 
 static const char *const esp__env_names[] = {
-    /* the library; README.md and docs/launching.md say what they mean */
+    /* the library; docs/using.md and docs/launching.md say what they mean */
     "ESPRESSO_BACKEND", "ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_PLUGIN_PATH", "ESPRESSO_LOG", "ESPRESSO_TRACE",
     "ESPRESSO_PROFILE", "ESPRESSO_STATS", "ESPRESSO_TIMEOUT_MS", "ESPRESSO_WORKERS", "ESPRESSO_SIMD", "ESPRESSO_RANK",
     "ESPRESSO_SIZE", "ESPRESSO_MACHINE", "ESPRESSO_ROOT", "ESPRESSO_INTER_LINK", "ESPRESSO_TOKENS", "ESPRESSO_SHM_CMA",

@@ -1,4 +1,4 @@
-/* main.c: the two shapes in which trainers have their gradients, wired. docs/faq.md, "Wiring a trainer", quotes this file.
+/* main.c: the two shapes in which trainers have their gradients, wired. docs/wiring.md quotes this file.
  * ./wiring layers   gradients are final layer by layer: each is pushed while backward goes on
  * ./wiring flat     gradients are final when backward is over: all are pushed then
  * Both print the same weights. Or: espresso run -n 4 -- ./wiring layers */
