@@ -4,7 +4,7 @@
 #   make dist       one-file dist/espresso.h                make bench     benchmark programs
 #   make fuzz FUZZ_SECONDS=600          fuzzes the readers of files
 #   make bare       bootstrap in a minimal Debian root      make demo DEMO_FLAGS=--quick
-#   make install PREFIX=/usr/local DESTDIR=                 make docs, check-style, plugins, clean
+#   make install PREFIX=/usr/local DESTDIR=                 make docs, check-style, check-parts, plugins, clean
 ifeq ($(origin CC),default)
 CC := gcc
 endif
@@ -40,7 +40,7 @@ TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list fuzz bench docs dist install demo clean check-style report bare
+.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list fuzz bench docs dist install demo clean check-style report bare check-parts
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/%/
 all: lib plugins tools examples report

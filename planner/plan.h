@@ -166,6 +166,10 @@ ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const es
                              double *intra, double *inter);
 
 /* ---- cost.c ----------------------------------------------------------------------------------------------------------------- */
+ESP__FN const char *esp__coll_word(uint32_t coll); /* ESP_COLL_* */
+ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n);
+/* Bytes that one rank moves over its link. */
+ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece);
 ESP__FN double esp__curve_at(const esp_cost_curve *c, double size);
 /* One collective. `before`, `piece`: bytes that a rank holds before it, and of one of the n pieces that it is cut into or
  * that each rank gives; flows: ranks of a machine that do it at once. */

@@ -34,11 +34,13 @@ test: all $(FIXTURES) $(TESTS)
 test-san: all $(FIXTURES) $(ASAN) $(TSAN)
 	@$(RUN_TESTS) $(ASAN) $(TSAN)
 # everything, with one total at the end; what does not build counts as failed
-CI := $(TESTS) $(TEST_SH) $(ASAN) $(TSAN) .ci/check-style.sh .ci/check-docs.sh
+CI := $(TESTS) $(TEST_SH) $(ASAN) $(TSAN) .ci/check-style.sh .ci/check-parts.sh .ci/check-docs.sh
 ci-programs: all $(BENCHES) $(FIXTURES) $(TESTS) $(ASAN) $(TSAN)
 ci: ci-programs
 	@$(RUN_TESTS) $(CI)
 ci-list:
 	@echo $(CI)
+check-parts:
+	@sh .ci/check-parts.sh
 check-style: all
 	BUILD=$(BUILD) sh .ci/check-style.sh

@@ -66,7 +66,7 @@ static esp_status esp__auto_strategy(esp_ctx *ctx, void **self, const char **spe
     ctx->config.sample_errors = 1;
     a->every = 1;
     esp_status s = esp__auto_options_read(ctx, *spec, &a->opt);
-    if (!s) s = esp__auto_codecs_read(ctx, ctx->config.codec_spec, &a->opt);
+    if (!s) s = esp__auto_codecs_read(ctx, ctx->model.codec_spec, &a->opt);
     *spec = "fp32";
     return s;
 }
@@ -96,7 +96,7 @@ static esp_status esp__auto_memory(esp_ctx *ctx) {
 static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lines) {
     if (self)
         esp__text_add(lines, "strategy %s, codecs %s\n", ctx->config.strategy_spec ? ctx->config.strategy_spec : "auto",
-                      ctx->config.codec_spec ? ctx->config.codec_spec : "none named");
+                      ctx->model.codec_spec ? ctx->model.codec_spec : "none named");
     else
         esp__text_add(lines, "a strategy that is not auto\n");
 }

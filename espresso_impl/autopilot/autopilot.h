@@ -5,6 +5,8 @@
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 #include "espresso_impl/costs/costs.h"
+#include "planner/builtin/builtin.h"
+#include "planner/plan.h"
 
 /* Where it stands. All ranks are in the same phase after the same step. */
 enum {

@@ -139,7 +139,7 @@ ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__au
 }
 
 ESP__FN uint64_t esp__auto_caps(const esp_ctx *ctx, const char *spec) {
-    for (uint32_t i = 0; i < ctx->model.n_codecs; i++)
-        if (!strcmp(ctx->model.codecs[i]->spec, spec)) return ctx->model.codecs[i]->table->caps;
+    for (uint32_t i = 0; i < ctx->registry.n_opened; i++)
+        if (!strcmp(ctx->registry.opened[i]->spec, spec)) return ctx->registry.opened[i]->table->caps;
     return 0;
 }

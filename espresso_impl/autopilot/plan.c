@@ -100,7 +100,7 @@ static void esp__auto_log_figures(const esp_ctx *ctx, const esp__auto_job *job) 
     if (ctx->config.log_level < ESP_LOG_DEBUG) return;
     for (int l = 0; l < 3; l++)
         for (uint32_t k = 1; k < ESP_PLAN_COLLS; k++)
-            esp__auto_log_curve(ctx, levels[l], esp__coll_words[k], &links[l]->table[k]);
+            esp__auto_log_curve(ctx, levels[l], esp__coll_word(k), &links[l]->table[k]);
     for (uint32_t c = 0; c < job->n_codecs; c++) {
         esp__auto_log_curve(ctx, job->codecs[c].spec, "compress", &job->codecs[c].compress[ESP_PLAN_CPU]);
         esp__auto_log_curve(ctx, job->codecs[c].spec, "decompress", &job->codecs[c].decompress[ESP_PLAN_CPU]);

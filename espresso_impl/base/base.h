@@ -8,6 +8,15 @@
 
 enum { ESP__NAME_MAX = 64, ESP__SPEC_MAX = 256, ESP__ERROR_MAX = 2048 };
 
+/* What base needs to know of a context. executor/context.c answers. */
+typedef struct esp__workers esp__workers;
+typedef struct esp__base {
+    const esp_host *user_host;
+    esp__workers *workers;
+    int32_t log_level, rank, size;
+} esp__base;
+ESP__FN esp__base esp__base_of(const esp_ctx *ctx);
+
 /* ---- status.c: errors and log --------------------------------------------------------------------------- */
 /* Formats the error's text (kept per thread for esp_last_error), logs it at INFO, returns `s`. ctx may be NULL. */
 ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, ...) ESP__PRINTF(3, 4);
@@ -31,7 +40,6 @@ ESP__FN void esp__strfree(esp_ctx *ctx, char *s);
 ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx);
 
 /* ---- workers.c: one loop at a time over several threads ------------------------------------------------------ */
-typedef struct esp__workers esp__workers;
 /* `n` threads, the caller of esp__workers_for among them. */
 ESP__FN esp_status esp__workers_open(esp_ctx *ctx, int32_t n, esp__workers **out);
 ESP__FN void esp__workers_close(esp__workers *w);
@@ -41,8 +49,12 @@ ESP__FN void esp__workers_for(esp__workers *w, uint64_t n, uint64_t grain,
                               void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg);
 
 /* ---- spec.c: "name:key=val,key=val" ------------------------------------------------------------------------------ */
+ESP__FN int esp__spec_name_char(char c); /* may it be in a name? */
 /* Splits a spec; *params points behind the colon (or at ""). ESP_E_ARG with the position where it is malformed. */
 ESP__FN esp_status esp__spec_split(const esp_ctx *ctx, const char *spec, char name[ESP__NAME_MAX], const char **params);
+
+/* Who takes part in a collective; the values are those of esp_group.scope. */
+enum { ESP__FLAT = 0, ESP__INTRA = 1, ESP__INTER = 2 };
 
 /* From when to when. */
 typedef struct esp__span {

@@ -1,13 +1,14 @@
 /* host.c: memory through the user's allocator, and the table of services that plugins get.
  * Must not know what the memory is for. */
+#include "espresso_impl/base/base.h"
 
 static void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     const esp_ctx *ctx = (const esp_ctx *)user;
     if (align < sizeof(void *)) align = sizeof(void *);
     if ((align & (align - 1)) || bytes > UINT64_MAX - align) return NULL;
     bytes = bytes ? (bytes + align - 1) / align * align : align; /* as aligned_alloc wants it */
-    if (ctx && ESP_HAS(esp_host, ctx->config.user_host, alloc))
-        return ctx->config.user_host->alloc(ctx->config.user_host->user, d, bytes, align);
+    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx).user_host, alloc))
+        return esp__base_of(ctx).user_host->alloc(esp__base_of(ctx).user_host->user, d, bytes, align);
     if (d.kind > ESP_CPU || bytes > SIZE_MAX) return NULL;
     return aligned_alloc((size_t)align, (size_t)bytes);
 }
@@ -15,9 +16,9 @@ static void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t 
 static void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes) {
     const esp_ctx *ctx = (const esp_ctx *)user;
     if (!p) return;
-    if (ctx && ESP_HAS(esp_host, ctx->config.user_host, alloc)) {
-        if (ESP_HAS(esp_host, ctx->config.user_host, free_))
-            ctx->config.user_host->free_(ctx->config.user_host->user, d, p, bytes);
+    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx).user_host, alloc)) {
+        if (ESP_HAS(esp_host, esp__base_of(ctx).user_host, free_))
+            esp__base_of(ctx).user_host->free_(esp__base_of(ctx).user_host->user, d, p, bytes);
     } else {
         free(p);
     }
@@ -26,10 +27,10 @@ static void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes) {
 static void esp__host_parallel_for(void *user, uint64_t n, uint64_t grain,
                                    void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
     const esp_ctx *ctx = (const esp_ctx *)user;
-    if (ctx && ESP_HAS(esp_host, ctx->config.user_host, parallel_for))
-        ctx->config.user_host->parallel_for(ctx->config.user_host->user, n, grain, body, arg);
+    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx).user_host, parallel_for))
+        esp__base_of(ctx).user_host->parallel_for(esp__base_of(ctx).user_host->user, n, grain, body, arg);
     else
-        esp__workers_for(ctx ? ctx->workers : NULL, n, grain, body, arg);
+        esp__workers_for(ctx ? esp__base_of(ctx).workers : NULL, n, grain, body, arg);
 }
 
 ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx) {

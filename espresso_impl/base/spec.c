@@ -1,6 +1,6 @@
 /* spec.c: takes "name:key=val,key=val" apart. Must not know which names or keys exist. */
 
-static int esp__spec_name_char(char c) {
+ESP__FN int esp__spec_name_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
            c == '.';
 }

@@ -1,5 +1,6 @@
 /* workers.c: a pool that runs one loop at a time on several threads, the caller among them.
  * Must not know what the loop does. Nothing is allocated after esp__workers_open. */
+#include "espresso_impl/base/base.h"
 #include "espresso_impl/base/thread.h"
 #include <stdatomic.h>
 

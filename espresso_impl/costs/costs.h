@@ -20,6 +20,7 @@ ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t c
                                          void *room, uint64_t room_bytes, esp__probe *out);
 
 /* ---- the survey ----------------------------------------------------------------------------------------------------------- */
+enum { ESP__SURVEY_ROUND_NS = 500000 }; /* one collective is repeated for about so long */
 enum { ESP__SURVEY_POINTS = 32, ESP__SURVEY_CODECS = 8, ESP__SURVEY_SEEN = 9 };
 
 /* The last times that were seen in steps; their median counts. */

@@ -6,7 +6,7 @@
 #include "espresso_impl/costs/costs.h"
 #include <math.h>
 
-enum { ESP__SURVEY_TABLE = 4096, ESP__SURVEY_BATCH = 512, ESP__SURVEY_ROUND_NS = 500000, ESP__SURVEY_COPY = 1 << 20 };
+enum { ESP__SURVEY_TABLE = 4096, ESP__SURVEY_BATCH = 512, ESP__SURVEY_COPY = 1 << 20 };
 
 static void esp__survey_seen_add(esp__survey_seen *s, double ns) { s->ns[s->n++ % ESP__SURVEY_SEEN] = (float)ns; }
 

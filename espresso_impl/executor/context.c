@@ -6,6 +6,14 @@
 
 enum { ESP__TIMEOUT_DEFAULT_MS = 300000 };
 
+/* ---- what the folders below ask of a context ------------------------------------------------------------------------- */
+ESP__FN esp__base esp__base_of(const esp_ctx *ctx) {
+    return (esp__base){ctx->config.user_host, ctx->workers, ctx->config.log_level, ctx->job.rank, ctx->job.size};
+}
+ESP__FN esp__registry *esp__registry_of(const esp_ctx *ctx) { return (esp__registry *)(uintptr_t)&ctx->registry; }
+ESP__FN const esp__job *esp__job_of(const esp_ctx *ctx) { return &ctx->job; }
+ESP__FN const esp__model *esp__model_of(const esp_ctx *ctx) { return &ctx->model; }
+
 /* What ranks tell each other when they meet. */
 typedef struct esp__intro {
     char machine[ESP__NAME_MAX * 2], backend[ESP__SPEC_MAX], link[ESP__SPEC_MAX];
@@ -197,13 +205,15 @@ static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
     ctx->config.timeout_ms = c->timeout_ms ? c->timeout_ms : ESP__TIMEOUT_DEFAULT_MS;
     ctx->config.seed = c->seed;
     ctx->config.plugin_path = esp__strdup(ctx, c->plugin_path);
-    ctx->config.codec_spec = esp__strdup(ctx, c->codec);
+    ctx->registry.plugin_path = ctx->config.plugin_path;
+    ctx->registry.may_override = (c->flags & ESP_ALLOW_OVERRIDE) != 0;
+    ctx->model.codec_spec = esp__strdup(ctx, c->codec);
     ctx->config.strategy_spec = esp__strdup(ctx, c->strategy);
     ctx->config.trace_path = esp__strdup(ctx, c->trace);
     ctx->config.stats_spec = esp__strdup(ctx, c->stats);
     ctx->config.sample_errors = c->stats != NULL;
     if ((c->stats && !ctx->config.stats_spec) || (c->plugin_path && !ctx->config.plugin_path) ||
-        (c->codec && !ctx->config.codec_spec) || (c->strategy && !ctx->config.strategy_spec) ||
+        (c->codec && !ctx->model.codec_spec) || (c->strategy && !ctx->config.strategy_spec) ||
         (c->trace && !ctx->config.trace_path))
         return esp__fail(ctx, ESP_E_NOMEM, "out of memory");
     return ESP_OK;
@@ -270,6 +280,7 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
     pthread_cond_init(&ctx->lanes.link_cv, &monotonic);
     pthread_condattr_destroy(&monotonic);
     esp__host_init(&ctx->host, ctx);
+    ctx->registry.host = &ctx->host;
     s = esp__open_all(ctx, &c);
     if (s) {
         char text[ESP__ERROR_MAX]; /* outlives the context */
@@ -313,14 +324,14 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
         if (ctx->job.comms[k]) ctx->job.backend->close(ctx->job.comms[k]);
     esp__in_force_free(ctx, &ctx->in_force);
     esp__tensors_free(ctx);
-    for (uint32_t i = 0; i < ctx->model.n_codecs; i++) esp__codec_free(ctx, ctx->model.codecs[i]);
-    esp__free(ctx, ctx->model.codecs);
+    for (uint32_t i = 0; i < ctx->registry.n_opened; i++) esp__codec_free(ctx, ctx->registry.opened[i]);
+    esp__free(ctx, ctx->registry.opened);
     esp__workers_close(ctx->workers);
     esp__free(ctx, ctx->job.topo.machine_of);
     esp__free(ctx, ctx->job.topo.local_of);
     esp__free(ctx, ctx->job.topo.ranks);
     esp__strfree(ctx, ctx->config.plugin_path);
-    esp__strfree(ctx, ctx->config.codec_spec);
+    esp__strfree(ctx, ctx->model.codec_spec);
     esp__strfree(ctx, ctx->config.strategy_spec);
     esp__strfree(ctx, ctx->config.trace_path);
     esp__strfree(ctx, ctx->config.stats_spec);

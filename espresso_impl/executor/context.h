@@ -42,38 +42,11 @@ typedef struct esp__config {
     int32_t log_level;
     uint32_t flags, timeout_ms;
     uint64_t seed;
-    char *plugin_path, *codec_spec, *strategy_spec, *trace_path, *stats_spec;
+    char *plugin_path, *strategy_spec, *trace_path, *stats_spec;
     int32_t owner_pid; /* a forked child must not use the context             */
     int simd;          /* of the conversions between halves and floats        */
     int sample_errors; /* somebody wants to know what compression loses       */
 } esp__config;
-
-/* What this rank leaves behind for rank 0 when it closes, and what rank 0 does with everybody's. */
-typedef struct esp__farewell {
-    void *data; /* the context's memory */
-    uint64_t bytes;
-    void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes); /* rank 0, for each other rank */
-    void (*done)(void *user);                                                    /* rank 0, at the end         */
-    void *user;
-} esp__farewell;
-
-/* Who this rank is, who the others are, and how they are reached. From esp_open to esp_close. */
-typedef struct esp__job {
-    int32_t rank, size;
-    esp__peers *peers;
-    esp__topology topo;
-    const esp_backend *backend;
-    void *comms[3]; /* by scope: all, intra, inter */
-    esp__farewell farewell;
-} esp__job;
-
-/* What is trained: the tensors in backward order, and the codecs that were opened for them. */
-typedef struct esp__model {
-    esp__tensor *tensors;
-    uint32_t n_tensors, cap_tensors;
-    esp__codec **codecs;
-    uint32_t n_codecs;
-} esp__model;
 
 /* The feedback of one Comp of one unit on this rank. Memory belongs to the context. */
 typedef struct esp__feedback {

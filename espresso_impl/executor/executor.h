@@ -91,8 +91,6 @@ ESP__FN void esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp
 /* mine: this rank's own status so far. Builds the strategy that `spec` says, whole and aside, with the feedback of the one in force; then, if every rank could,
  * swaps. Else the one in force stays. Collective, between steps. files: `spec` may be a path. */
 ESP__FN esp_status esp__install(esp_ctx *ctx, esp_status mine, const char *spec, int files);
-/* All ranks learn whether one of them failed. Collective. */
-ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine);
 
 /* ---- state.c ---------------------------------------------------------------------------------------------------- */
 /* esp_state_write/read's bodies: the context is started, between steps, and has ctx->in_force.feedback[], ctx->carry. */
@@ -106,6 +104,7 @@ ESP__FN esp_status esp__between_steps(const esp_ctx *ctx, const char *what);
 ESP__FN esp_status esp__dead(const esp_ctx *ctx); /* the error that killed the context */
 ESP__FN void esp__spent_free(esp_ctx *ctx, esp__tensor *t);
 ESP__FN void esp__wait_begin(esp_ctx *ctx); /* lock held; the waiter subtracts itself from lanes.waiters */
+ESP__FN void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t count, void *data, int32_t root);
 /* Hands a collective on the ranks of one level to the communication thread and waits for it. */
 ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what);
 #endif

@@ -2,15 +2,42 @@
  * and the strategy before goes on. For that moment both strategies' memory is taken. */
 #include "espresso_impl/executor/executor.h"
 
-/* All ranks learn whether one of them failed. */
-ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
-    esp_status *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
-    esp_status s =
-        all ? esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine) : ESP_E_NOMEM;
-    for (int32_t r = 0; r < ctx->job.size && !s && !mine; r++)
-        if (all[r]) s = esp__fail(ctx, all[r], "rank %d failed (%s): see its own error", r, esp_status_text(all[r]));
-    esp__free(ctx, all);
-    return mine ? mine : s;
+static void esp__agree_tensor(const esp_ctx *ctx, uint32_t i, esp__text *t) {
+    static const char *const dtypes[] = {"?", "f32", "f16", "bf16"};
+    const esp__tensor *x = &ctx->model.tensors[i];
+    esp__text_add(t, "tensor %u: name %s, dtype %s, %llu elements, %llu x %llu, flags %u", i, x->name,
+                  dtypes[x->dtype & 3u], (unsigned long long)x->count, (unsigned long long)x->rows,
+                  (unsigned long long)x->cols, x->flags);
+}
+
+static void esp__agree_unit(const esp__work_unit *u, esp__text *t) {
+    char option[ESP__TEXT_MAX];
+    esp__option_print(&u->option, option, sizeof option);
+    esp__text_add(t, ", codec %s (wire version %u), option %s\n", u->codec->spec, u->codec->table->wire_version,
+                  option);
+}
+
+/* Everything that must be the same on all ranks, a line each. */
+static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__text *t) {
+    esp__observers_agree(ctx, t);
+    esp__text_add(t, "seed %llu\n", (unsigned long long)ctx->config.seed);
+    esp__text_add(t, "ABI %u, flags %u\n", ESP_ABI_MAJOR, ctx->config.flags & ESP_DISCARDABLE);
+    esp__text_add(t, "%u tensors\n", ctx->model.n_tensors);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__work_unit *u = &y->units[y->of_tensor[i].first];
+        esp__agree_tensor(ctx, i, t);
+        if (esp__unit_is_group(u) || esp__unit_is_chunk(ctx, u))
+            esp__text_add(t, "\n");
+        else
+            esp__agree_unit(u, t);
+    }
+    for (uint32_t i = 0; i < y->n_units; i++) {
+        const esp__work_unit *u = &y->units[i];
+        if (!esp__unit_is_group(u) && !esp__unit_is_chunk(ctx, u)) continue;
+        esp__text_add(t, "unit %u: %s, %llu elements", i, u->name, (unsigned long long)u->place.count);
+        esp__agree_unit(u, t);
+    }
+    esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)y->hash);
 }
 
 /* Everything that can fail on this rank alone. carry: for what tensors carry to their next push, as esp__feedback_carry_take. */
@@ -50,7 +77,9 @@ ESP__FN esp_status esp__install(esp_ctx *ctx, esp_status mine, const char *spec,
     esp__in_force next;
     memset(&next, 0, sizeof next);
     esp_status s = mine ? mine : esp__strategy_load(ctx, &next.strategy, spec, files);
-    s = esp__agree(ctx, &next.strategy, s);
+    esp__text lines = {0};
+    if (!s) esp__agree_text(ctx, &next.strategy, &lines);
+    s = esp__agree_lines(ctx, &lines, s);
     float **carry = s ? NULL : esp__alloc(ctx, (uint64_t)ctx->model.n_tensors * sizeof *carry + 1);
     if (!s) s = esp__agree_ok(ctx, esp__install_build(ctx, &next, carry));
     if (s)

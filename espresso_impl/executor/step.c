@@ -370,7 +370,7 @@ static esp_status esp__request_run(esp_ctx *ctx, const esp_coll *c, const char *
     return esp__request_run_at(ctx, ESP__FLAT, c, what);
 }
 
-static void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t count, void *data, int32_t root) {
+ESP__FN void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t count, void *data, int32_t root) {
     memset(c, 0, sizeof *c);
     c->struct_size = sizeof *c;
     c->op = op;

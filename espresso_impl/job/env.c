@@ -1,5 +1,6 @@
 /* env.c: rank, size, machine and meeting point from the launcher's environment, and the ESPRESSO_* overrides of
  * esp_config. Must not know how ranks talk to each other: it only reads variables. */
+#include "espresso_impl/job/job.h"
 #include "espresso_impl/base/machine.h"
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
 /* env_names.c: every ESPRESSO_* variable that is read anywhere (tests/compile/test_env_names.sh compares), and a warning
  * where one is set whose name looks misspelt: it would be ignored without a word. */
+#include "espresso_impl/job/job.h"
 extern char **environ;
 
 static const char *const esp__env_names[] = {

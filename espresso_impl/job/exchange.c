@@ -1,6 +1,7 @@
 /* exchange.c: allgather among any set of ranks, collected at rank 0, for peers.c. An exchange is known by its
  * set of members (`tag`) and how many exchanges that set had before (`seq`), so different sets never wait for each
  * other. Everything here runs under the lock of esp__peers. */
+#include "espresso_impl/job/job.h"
 
 static uint64_t esp__exchange_bytes(int32_t n) { return (uint64_t)n * (sizeof(int32_t) + 1); }
 

@@ -52,4 +52,37 @@ typedef struct esp__topology {
     int32_t *ranks; /* machine-major: ranks[m * n_local + l]; with unequal machines, grouped by machine */
 } esp__topology;
 
+/* What this rank leaves behind for rank 0 when it closes, and what rank 0 does with everybody's. */
+typedef struct esp__farewell {
+    void *data; /* the context's memory */
+    uint64_t bytes;
+    void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes); /* rank 0, for each other rank */
+    void (*done)(void *user);                                                    /* rank 0, at the end         */
+    void *user;
+} esp__farewell;
+
+/* Who this rank is, who the others are, and how they are reached. From esp_open to esp_close. */
+typedef struct esp__job {
+    int32_t rank, size;
+    esp__peers *peers;
+    esp__topology topo;
+    const esp_backend *backend;
+    void *comms[3]; /* by scope: all, intra, inter */
+    esp__farewell farewell;
+} esp__job;
+ESP__FN const esp__job *esp__job_of(const esp_ctx *ctx); /* executor/context.c */
+
+/* The members of this rank's group at `level` (ESP_SCOPE as in esp_group), and which of them this rank is. Returns how many. */
+ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t level, int32_t *members, int32_t *index);
+/* The rank in the job of member `i` of this rank's group at `level`; -1 for -1. */
+ESP__FN int32_t esp__group_rank(const esp_ctx *ctx, uint8_t level, int32_t i);
+/* From machine_of: everything else. */
+ESP__FN void esp__topology_make(esp__topology *p);
+
+/* ---- agree.c ------------------------------------------------------------------------------------------------------------ */
+/* Collective. `lines`: what must be the same on all ranks, a line each; `mine`: this rank's own status so far. If any rank
+ * failed, all do; the first line that differs is named with the ranks that differ. Frees the text. */
+ESP__FN esp_status esp__agree_lines(esp_ctx *ctx, esp__text *lines, esp_status mine);
+/* All ranks learn whether one of them failed. Collective. */
+ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine);
 #endif

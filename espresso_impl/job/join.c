@@ -1,4 +1,5 @@
 /* join.c: how a rank other than 0 joins the meeting, for peers.c: dials, says hello, waits for the welcome. */
+#include "espresso_impl/job/job.h"
 
 /* One connected socket to `a`, or -1 and errno. */
 static int esp__meet_dial(const esp__addr *a, uint64_t deadline_ns) {

@@ -1,6 +1,7 @@
 /* late.c: who is late, when a rank has waited too long, for peers.c. The rank that it waits for may itself be
  * waiting for a third one: rank 0 asks all ranks what they wait for, and follows the chain to one that does not wait, or
  * does not answer (it is stopped). Runs on the watch thread, under the lock, which callbacks are called without. */
+#include "espresso_impl/job/job.h"
 
 /* Generous: on a machine with more work than cores even a rank that is well may be slow to answer. */
 enum { ESP__NOT_WAITING = -2, ESP__ANSWER_MS = 300, ESP__VERDICT_MS = 800 };

@@ -1,5 +1,6 @@
 /* meet.c: how rank 0 finds out that all ranks are there, for peers.c. Runs before the watch
  * thread exists, and always ends: with all ranks connected, or with an error on every rank that can be reached. */
+#include "espresso_impl/job/job.h"
 
 enum { ESP__MEET_ROOTS = 8, ESP__MEET_PENDING = 64 };
 static const char esp__meet_magic[8] = {'E', 'S', 'P', 'P', 'E', 'E', 'R', '1'};

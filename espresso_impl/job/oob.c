@@ -1,5 +1,6 @@
 /* oob.c: with the caller's own allgather (esp_config.oob_allgather) ranks need no address to meet: rank 0 makes one
  * up, and tells it through that. Also here: how any meeting starts. For peers.c. */
+#include "espresso_impl/job/job.h"
 #include "espresso_impl/base/machine.h"
 
 static uint64_t esp__random64(void) {

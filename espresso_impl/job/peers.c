@@ -4,6 +4,7 @@
  *
  * Parts: wire.c sockets and messages; meet.c, join.c and oob.c the meeting; exchange.c
  * allgather; late.c who is late; watch.c the watch thread; then opening and closing here. */
+#include "espresso_impl/job/job.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>

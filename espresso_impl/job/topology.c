@@ -1,5 +1,5 @@
 /* topology.c: which rank sits on which machine, and the groups that follow from it. Knows nothing of how ranks meet. */
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/job/job.h"
 
 /* machine_of[] must be filled, by first appearance. Fills the rest. */
 ESP__FN void esp__topology_make(esp__topology *p) {
@@ -40,7 +40,7 @@ ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t level, int32_
 
 /* The rank in the job of rank `i` of this rank's group; -1 for -1. */
 ESP__FN int32_t esp__group_rank(const esp_ctx *ctx, uint8_t level, int32_t i) {
-    const esp__topology *p = &ctx->job.topo;
+    const esp__topology *p = &esp__job_of(ctx)->topo;
     int32_t n = 0;
     for (int32_t k = 0; k < p->size && i >= 0; k++) {
         int32_t r = level == ESP__FLAT ? k : p->ranks[k];

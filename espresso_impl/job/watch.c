@@ -1,5 +1,6 @@
 /* watch.c: the thread that reads every message and notices every death, for peers.c. It alone reads sockets and
  * changes a connection's state; it holds the lock while it does, but never while it calls the context. */
+#include "espresso_impl/job/job.h"
 #include "espresso_impl/base/thread.h"
 #include <sys/prctl.h>
 

@@ -1,5 +1,6 @@
 /* wire.c: addresses, sockets, and messages over them, for peers.c. No call here blocks: what a socket does not
  * take at once waits in the connection's buffer for the watch thread. Must not know what a message means. */
+#include "espresso_impl/job/job.h"
 
 static int esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64_t n) {
     if (b->len + n > b->cap) {

@@ -31,13 +31,13 @@ ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f
     esp__stats_member(t, "backend", ctx->job.backend ? ctx->job.backend->name : NULL);
     esp__stats_member(t, "link", getenv("ESPRESSO_INTER_LINK"));
     esp__stats_member(t, "asked_strategy", ctx->config.strategy_spec);
-    esp__stats_member(t, "asked_codec", ctx->config.codec_spec);
+    esp__stats_member(t, "asked_codec", ctx->model.codec_spec);
     esp__text_add(t, ",\"every_s\":");
     esp__json_double(t, (double)f->every_ns / 1e9, 9);
     esp__text_add(t, ",\"strategy\":\"%016llx\",\"codecs\":[", (unsigned long long)ctx->in_force.strategy.hash);
-    for (uint32_t i = 0; i < ctx->model.n_codecs; i++) {
+    for (uint32_t i = 0; i < ctx->registry.n_opened; i++) {
         if (i) esp__text_add(t, ",");
-        esp__json_string(t, ctx->model.codecs[i]->spec);
+        esp__json_string(t, ctx->registry.opened[i]->spec);
     }
     esp__text_add(t, "],\"tensors\":[");
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {

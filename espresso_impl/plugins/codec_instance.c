@@ -1,5 +1,5 @@
 /* codec_instance.c: from a codec's spec to an opened codec with its feedback settings. Units with the same spec share one. */
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/plugins/plugins.h"
 
 /* Splits params into those of the codec (to `own`) and the library's key "feedback" (to `feedback`, "" if absent). */
 static esp_status esp__feedback_key(const esp_ctx *ctx, const char *spec, const char *params, char *own, size_t own_cap,
@@ -88,7 +88,7 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
     s = esp__feedback_parse(ctx, c, feedback ? feedback : key);
     if (!s) {
         esp__plugin_detail_clear();
-        s = table->open(&ctx->host, own, &c->self);
+        s = table->open(esp__registry_of(ctx)->host, own, &c->self);
         const char *detail = esp__plugin_detail();
         int hint = table->params && !strstr(detail, table->params);
         if (s)
@@ -117,40 +117,20 @@ ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *f
 
 /* The context's instance for `spec`, opened on first use. */
 ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **out) {
-    for (uint32_t i = 0; i < ctx->model.n_codecs; i++)
-        if (!strcmp(ctx->model.codecs[i]->spec, spec)) return *out = ctx->model.codecs[i], ESP_OK;
+    esp__registry *r = esp__registry_of(ctx);
+    for (uint32_t i = 0; i < r->n_opened; i++)
+        if (!strcmp(r->opened[i]->spec, spec)) return *out = r->opened[i], ESP_OK;
     esp__codec *c = NULL;
     esp_status s = esp__codec_make(ctx, spec, NULL, &c);
     if (s) return s;
-    uint64_t cap = (uint64_t)ctx->model.n_codecs * sizeof *ctx->model.codecs;
-    esp__codec **grown =
-        esp__grow(ctx, ctx->model.codecs, &cap, ((uint64_t)ctx->model.n_codecs + 1) * sizeof *ctx->model.codecs);
+    uint64_t cap = (uint64_t)r->n_opened * sizeof *r->opened;
+    esp__codec **grown = esp__grow(ctx, r->opened, &cap, ((uint64_t)r->n_opened + 1) * sizeof *r->opened);
     if (!grown) {
         esp__codec_free(ctx, c);
         return esp__fail(ctx, ESP_E_NOMEM, "codec '%s': out of memory", spec);
     }
-    ctx->model.codecs = grown;
-    ctx->model.codecs[ctx->model.n_codecs++] = c;
+    r->opened = grown;
+    r->opened[r->n_opened++] = c;
     *out = c;
     return ESP_OK;
-}
-
-/* Sizes for a part of `count` elements; every member set. */
-ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__work_unit *u, uint64_t count,
-                                    esp_bound *b) {
-    esp_tensor like;
-    memset(&like, 0, sizeof like);
-    memset(b, 0, sizeof *b);
-    like.struct_size = sizeof like;
-    like.dtype = ESP_F32;
-    like.key = u ? u->key : 0;
-    like.count = count;
-    if (u && count == u->place.count) like.rows = u->rows, like.cols = u->cols;
-    b->struct_size = sizeof *b;
-    esp_status s = c->table->bound(c->self, &like, b);
-    if (!s && b->payload_bytes < ESP_PAYLOAD_HEADER) s = ESP_E_ABI;
-    b->payload_bytes = (b->payload_bytes + 31u) / 32u * 32u;
-    return s ? esp__fail(ctx, s, "codec '%s': its bound for %llu elements is not usable", c->spec,
-                         (unsigned long long)count)
-             : ESP_OK;
 }

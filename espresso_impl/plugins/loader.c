@@ -1,5 +1,6 @@
 /* loader.c: finds a plugin's file and takes in what it holds. Must not know codecs from backends.
  * A plugin that was accepted stays mapped until the process ends: its code may be in use anywhere. */
+#include "espresso_impl/plugins/plugins.h"
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -49,7 +50,7 @@ static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, int replaces)
     } else {
         memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from an object to a function */
         esp__plugin_detail_clear();
-        plugin = entry(&ctx->host);
+        plugin = entry(esp__registry_of(ctx)->host);
         why = esp__plugin_detail();
         s = plugin ? esp__registry_add_from(ctx, plugin, path, replaces)
                    : esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: the plugin refuses to run here%s%s", path,
@@ -103,7 +104,7 @@ ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name) {
     if (!path_or_name || !path_or_name[0])
         return esp__fail(ctx, ESP_E_ARG,
                          "no plugin given: expected a path with '/', or the NAME of libespresso-NAME.so");
-    if (ctx->registry.frozen)
+    if (esp__registry_of(ctx)->frozen)
         return esp__fail(ctx, ESP_E_STATE, "plugin \"%s\": plugins must be loaded before esp_start", path_or_name);
     if (strchr(path_or_name, '/')) return esp__plugin_open(ctx, path_or_name, 1);
     if (!esp__plugin_name_ok(path_or_name))
@@ -111,8 +112,8 @@ ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name) {
             ctx, ESP_E_ARG,
             "\"%s\" cannot be a plugin's name: expected a path with '/', or the NAME of libespresso-NAME.so",
             path_or_name);
-    if (env && ctx->config.plugin_path && !strcmp(env, ctx->config.plugin_path)) env = NULL;
-    if (esp__search_list(&s, ctx->config.plugin_path) != ESP_OK && esp__search_list(&s, env) != ESP_OK &&
+    if (env && esp__registry_of(ctx)->plugin_path && !strcmp(env, esp__registry_of(ctx)->plugin_path)) env = NULL;
+    if (esp__search_list(&s, esp__registry_of(ctx)->plugin_path) != ESP_OK && esp__search_list(&s, env) != ESP_OK &&
         esp__search_list(&s, ESPRESSO_PREFIX "/lib/espresso") != ESP_OK)
         esp__fail(ctx, s.status, "no plugin \"%s\"; tried %s", path_or_name, s.tried.data ? s.tried.data : "nothing");
     else

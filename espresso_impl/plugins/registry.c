@@ -1,5 +1,6 @@
 /* registry.c: the codecs and backends of one context, by name. Must not know where plugins come from.
  * Needs no lock: it is filled before esp_start and only read afterwards. */
+#include "espresso_impl/plugins/plugins.h"
 
 static const char esp__from_builtin[] = "built in";
 
@@ -89,7 +90,7 @@ static esp_status esp__entry_check(esp_ctx *ctx, const esp__entry *e, const char
 
 /* Two of one name are refused, unless the caller asked for it. */
 static esp_status esp__entry_unique(esp_ctx *ctx, const esp_plugin *p, uint32_t at, const char *from, int replaces) {
-    const esp__registry *r = &ctx->registry;
+    const esp__registry *r = esp__registry_of(ctx);
     const esp__entry e = esp__entry_at(p, at);
     const uint32_t i = esp__registry_find(r, e.kind, e.name);
     const char *before = NULL;
@@ -101,7 +102,7 @@ static esp_status esp__entry_unique(esp_ctx *ctx, const esp_plugin *p, uint32_t 
         const int codec = e.kind == ESP__CODEC;
         const void *table = codec ? (const void *)r->codecs[i] : (const void *)r->backends[i];
         before = codec ? r->codec_from[i] : r->backend_from[i];
-        if (table == e.table || (ctx->config.flags & ESP_ALLOW_OVERRIDE) ||
+        if (table == e.table || (esp__registry_of(ctx)->may_override) ||
             (replaces && !strcmp(before, esp__from_builtin)))
             return ESP_OK;
     }
@@ -114,7 +115,7 @@ static esp_status esp__entry_unique(esp_ctx *ctx, const esp_plugin *p, uint32_t 
 
 /* Makes room for one more. All or nothing, so that the arrays always have the size that `cap` says. */
 static int esp__registry_grow(esp_ctx *ctx, esp__kind kind) {
-    esp__registry *r = &ctx->registry;
+    esp__registry *r = esp__registry_of(ctx);
     const int codec = kind == ESP__CODEC;
     uint32_t *cap = codec ? &r->cap_codecs : &r->cap_backends;
     const uint32_t n = esp__registry_count(r, kind), more = *cap ? *cap * 2 : 16;
@@ -139,7 +140,7 @@ static int esp__registry_grow(esp_ctx *ctx, esp__kind kind) {
 }
 
 static esp_status esp__registry_put(esp_ctx *ctx, const esp__entry *e, const char *from) {
-    esp__registry *r = &ctx->registry;
+    esp__registry *r = esp__registry_of(ctx);
     const int codec = e->kind == ESP__CODEC;
     const uint32_t i = esp__registry_find(r, e->kind, e->name), n = esp__registry_count(r, e->kind);
     char *copy = esp__strdup(ctx, from), **slot;
@@ -165,7 +166,8 @@ static esp_status esp__registry_put(esp_ctx *ctx, const esp__entry *e, const cha
 static esp_status esp__registry_add_from(esp_ctx *ctx, const esp_plugin *p, const char *from, int replaces) {
     const size_t needed = offsetof(esp_plugin, backends) + sizeof p->backends;
     esp_status s = ESP_OK;
-    if (ctx->registry.frozen) return esp__fail(ctx, ESP_E_STATE, "%s: plugins must be loaded before esp_start", from);
+    if (esp__registry_of(ctx)->frozen)
+        return esp__fail(ctx, ESP_E_STATE, "%s: plugins must be loaded before esp_start", from);
     if (!p || p->struct_size < needed || (p->n_codecs && !p->codecs) || (p->n_backends && !p->backends))
         return esp__fail(ctx, ESP_E_ABI,
                          "%s: its esp_plugin table is incomplete: struct_size is %u, at least %zu are needed, and "
@@ -189,7 +191,7 @@ ESP__FN esp_status esp__registry_add(esp_ctx *ctx, const esp_plugin *plugin, con
 
 /* Says what there is, and which of it the caller may have meant. `why`: what the loader found, or "". */
 static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name, esp_status s, const char *why) {
-    const esp__registry *r = &ctx->registry;
+    const esp__registry *r = esp__registry_of(ctx);
     const uint32_t n = esp__registry_count(r, kind);
     const char *near = NULL;
     esp__text all = {NULL, 0, 0, 0};
@@ -206,7 +208,7 @@ static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name
 
 /* The index of that name, after loading libespresso-<name>.so if need be; the count, with the error set, if none. */
 static uint32_t esp__registry_get(esp_ctx *ctx, esp__kind kind, const char *name) {
-    esp__registry *r = &ctx->registry;
+    esp__registry *r = esp__registry_of(ctx);
     esp_status s = ESP_E_NOT_FOUND;
     char why[ESP__ERROR_MAX] = "";
     uint32_t i = esp__registry_find(r, kind, name);
@@ -226,16 +228,16 @@ static uint32_t esp__registry_get(esp_ctx *ctx, esp__kind kind, const char *name
 
 ESP__FN const esp_codec *esp__registry_codec(esp_ctx *ctx, const char *name) {
     const uint32_t i = esp__registry_get(ctx, ESP__CODEC, name);
-    return i < ctx->registry.n_codecs ? ctx->registry.codecs[i] : NULL;
+    return i < esp__registry_of(ctx)->n_codecs ? esp__registry_of(ctx)->codecs[i] : NULL;
 }
 
 ESP__FN const esp_backend *esp__registry_backend(esp_ctx *ctx, const char *name) {
     const uint32_t i = esp__registry_get(ctx, ESP__BACKEND, name);
-    return i < ctx->registry.n_backends ? ctx->registry.backends[i] : NULL;
+    return i < esp__registry_of(ctx)->n_backends ? esp__registry_of(ctx)->backends[i] : NULL;
 }
 
 ESP__FN void esp__registry_free(esp_ctx *ctx) {
-    esp__registry *r = &ctx->registry;
+    esp__registry *r = esp__registry_of(ctx);
     for (uint32_t i = 0; i < r->n_codecs; i++) esp__strfree(ctx, r->codec_from[i]);
     for (uint32_t i = 0; i < r->n_backends; i++) esp__strfree(ctx, r->backend_from[i]);
     esp__free(ctx, r->codecs);

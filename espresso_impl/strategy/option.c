@@ -123,7 +123,7 @@ static void esp__walk_subtree(esp__walk *w, uint8_t subtree) {
             esp__walk_symbols(w, &esp__rules[i], 0);
 }
 
-static void esp__step_print(const esp__step *s, char *buf, size_t cap) {
+ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap) {
     if (s->kind == ESP__COLL)
         snprintf(buf, cap, "%s.%s", esp__level_names[s->level], esp__coll_names[s->coll]);
     else

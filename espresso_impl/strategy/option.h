@@ -10,8 +10,6 @@
  * between machines. */
 enum { ESP__LANE_COMPUTE = 0, ESP__LANE_CPU = 1, ESP__LANE_INTRA = 2, ESP__LANE_INTER = 3, ESP__LANES = 4 };
 
-/* Who takes part in a collective; the values are those of esp_group.scope. */
-enum { ESP__FLAT = 0, ESP__INTRA = 1, ESP__INTER = 2 };
 enum { ESP__COLL = 1, ESP__COMP = 2, ESP__DECOMP = 3 };
 enum { ESP__DEV_CPU = 0, ESP__DEV_GPU = 1 };
 /* What a collective does to contributions: sums them all, sums them while cutting (or to a root), spreads the result. */
@@ -40,6 +38,7 @@ enum { ESP__TEXT_MAX = 512 }; /* of an option's text */
 ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__option *out);
 /* Writes the text form (at most ESP__TEXT_MAX with the NUL) and returns its length. */
 ESP__FN size_t esp__option_print(const esp__option *o, char *buf, size_t cap);
+ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap); /* one step of it */
 ESP__FN int esp__option_is_flat(const esp__option *o);
 ESP__FN int esp__option_uses(const esp__option *o, uint8_t kind);
 /* Calls `each` for every option of a part of the tree until it returns non-zero. devices: bit 0 cpu, bit 1 gpu;

@@ -2,7 +2,7 @@
  * free; among ready ones the earliest, then the earlier unit) under nominal costs. All ranks get the same, because
  * nothing here depends on the rank. A planner that knows real costs stores its own order in the strategy instead. */
 #include "espresso_impl/base/heap.h"
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/strategy/strategy.h"
 
 typedef struct esp__sim_lane {
     esp__heap waiting; /* key: unit << 32 | step */
@@ -11,7 +11,7 @@ typedef struct esp__sim_lane {
 
 static uint32_t esp__step_lane(const esp_ctx *ctx, const esp__step *s) {
     if (s->kind != ESP__COLL) return s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU;
-    if (s->level == ESP__FLAT) return ctx->job.topo.n_machines > 1 ? ESP__LANE_INTER : ESP__LANE_INTRA;
+    if (s->level == ESP__FLAT) return esp__job_of(ctx)->topo.n_machines > 1 ? ESP__LANE_INTER : ESP__LANE_INTRA;
     return s->level == ESP__INTRA ? ESP__LANE_INTRA : ESP__LANE_INTER;
 }
 
@@ -27,9 +27,9 @@ static uint64_t esp__nominal_ns(const esp_ctx *ctx, const esp__work_unit *u, con
 }
 
 static double esp__share_after(const esp_ctx *ctx, const esp__step *s, double share) {
-    double n = s->level == ESP__FLAT    ? (double)ctx->job.size
-               : s->level == ESP__INTRA ? (double)ctx->job.topo.n_local
-                                        : (double)ctx->job.topo.n_machines;
+    double n = s->level == ESP__FLAT    ? (double)esp__job_of(ctx)->size
+               : s->level == ESP__INTRA ? (double)esp__job_of(ctx)->topo.n_local
+                                        : (double)esp__job_of(ctx)->topo.n_machines;
     if (s->kind != ESP__COLL) return share;
     if (s->coll == ESP_COLL_REDUCE_SCATTER || s->coll == ESP_COLL_ALLTOALL) return share / n;
     return s->coll == ESP_COLL_ALLGATHER && s->role == ESP__SECOND ? share * n : share;
@@ -73,7 +73,7 @@ static void esp__sim_backward(const esp_ctx *ctx, const esp__strategy *y, esp__s
     uint32_t reached = 0; /* tensors */
     for (uint32_t i = 0; i < y->n_units; i++) {
         const esp__extent *p = &y->units[i].place;
-        for (; reached < p->first + p->n; reached++) now += 2000u + ctx->model.tensors[reached].count;
+        for (; reached < p->first + p->n; reached++) now += 2000u + esp__model_of(ctx)->tensors[reached].count;
         share[i] = 1.0;
         esp__sim_enter(ctx, y, lanes, i, 0, now);
     }

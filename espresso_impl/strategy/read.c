@@ -1,21 +1,21 @@
 /* read.c: the text of a strategy as sync units, codecs, options and order of a context. Must not know the format: text.c does. */
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/strategy/strategy.h"
 
 static const char *esp__text_tensor(const void *user, uint32_t i, uint64_t *elements) {
-    const esp__tensor *t = &((const esp_ctx *)user)->model.tensors[i];
+    const esp__tensor *t = &esp__model_of(user)->tensors[i];
     *elements = t->count;
     return t->name;
 }
 
 /* The tensors of a context, for the reader and the printer of texts. */
 ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx) {
-    return (esp__text_tensors){ctx, ctx->model.n_tensors, esp__text_tensor};
+    return (esp__text_tensors){ctx, esp__model_of(ctx)->n_tensors, esp__text_tensor};
 }
 
 /* What cannot be synchronised as one cannot be in one group. */
 static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, const esp__text_unit *u) {
     static const char *const dtypes[] = {"?", "f32", "f16", "bf16"};
-    const esp__tensor *a = &ctx->model.tensors[u->first];
+    const esp__tensor *a = &esp__model_of(ctx)->tensors[u->first];
     for (const esp__tensor *t = a; t < a + u->n; t++) {
         if (t->dtype != a->dtype)
             return esp__fail(ctx, ESP_E_ARG,
@@ -64,7 +64,8 @@ static const char *esp__order_unit_name(const void *user, uint32_t unit) {
 }
 
 static esp__order_units esp__order_units_of(const esp_ctx *ctx, const esp__strategy *y, uint32_t *at) {
-    return (esp__order_units){y, y->n_units, ctx->model.n_tensors, esp__order_option, esp__order_unit_name, at};
+    return (esp__order_units){y, y->n_units, esp__model_of(ctx)->n_tensors, esp__order_option, esp__order_unit_name,
+                              at};
 }
 
 static esp_status esp__load_entry(void *user, const char *where, const esp__order_entry *e) {

@@ -1,11 +1,13 @@
 /* strategy.c: which option and codec every unit gets: from a built-in name, or through read.c from the text of a
  * strategy file; and back to text. Knows nothing of memory and of how ops are executed. */
 #include "espresso_impl/base/file.h"
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/strategy/strategy.h"
 #include <errno.h>
 
 /* Only with the same number (over one) of ranks on each of several machines do intra and inter mean something. */
-static int esp__hierarchical(const esp_ctx *ctx) { return ctx->job.topo.n_machines > 1 && ctx->job.topo.n_local > 1; }
+ESP__FN int esp__hierarchical(const esp_ctx *ctx) {
+    return esp__job_of(ctx)->topo.n_machines > 1 && esp__job_of(ctx)->topo.n_local > 1;
+}
 
 /* The best option without compression that moves each byte once over every link. */
 static const char *esp__raw_option(const esp_ctx *ctx) {
@@ -47,7 +49,7 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
         return esp__fail(ctx, ESP_E_ARG,
                          "%s: tensor '%s': option '%s' needs several machines with the same number (over one) of ranks "
                          "each; here are %d ranks on %d machine(s): use a flat option such as flat.allreduce",
-                         where, u->name, option, ctx->job.size, ctx->job.topo.n_machines);
+                         where, u->name, option, esp__job_of(ctx)->size, esp__job_of(ctx)->topo.n_machines);
     for (uint32_t i = 0; i < u->option.n; i++)
         if (u->option.steps[i].summed && !(u->codec->table->caps & ESP_CODEC_REDUCIBLE))
             return esp__fail(ctx, ESP_E_ARG,
@@ -69,12 +71,12 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
             "decomp@cpu'",
             where, u->name, u->codec->spec, option);
     for (uint32_t k = 0; esp__unit_is_group(u) && k < u->place.n; k++)
-        if (ctx->model.tensors[u->place.first + k].flags & ESP_RAW)
+        if (esp__model_of(ctx)->tensors[u->place.first + k].flags & ESP_RAW)
             return esp__fail(
                 ctx, ESP_E_ARG,
                 "%s: tensor '%s' must not be compressed (ESP_RAW), but the group '%s' compresses: take the "
                 "tensor out of the group, or give the group an option without comp",
-                where, ctx->model.tensors[u->place.first + k].name, u->name);
+                where, esp__model_of(ctx)->tensors[u->place.first + k].name, u->name);
     return ESP_OK;
 }
 
@@ -82,7 +84,7 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
  * to hold no such tensor. `where` opens the message. */
 ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
                                     const char *where) {
-    const esp__tensor *t = &ctx->model.tensors[u->place.first];
+    const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
     int single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;
     esp_status s;
     const char *codec_spec = single && t->want_codec ? t->want_codec : spec ? spec : ESP__CODEC_NONE;
@@ -104,11 +106,11 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const ch
     int raw = !strcmp(name, "fp32");
     char where[ESP__NAME_MAX];
     snprintf(where, sizeof where, "strategy %s", name);
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        esp__extent whole = {i, 1, 0, ctx->model.tensors[i].count};
+    for (uint32_t i = 0; i < esp__model_of(ctx)->n_tensors; i++) {
+        esp__extent whole = {i, 1, 0, esp__model_of(ctx)->tensors[i].count};
         esp__work_unit *u = esp__unit_add(ctx, y, whole, 0, 1);
         if (!u) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
-        esp_status s = esp__unit_assign(ctx, u, raw ? ESP__CODEC_NONE : ctx->config.codec_spec,
+        esp_status s = esp__unit_assign(ctx, u, raw ? ESP__CODEC_NONE : esp__model_of(ctx)->codec_spec,
                                         raw ? esp__raw_option(ctx) : NULL, where);
         if (s) return s;
     }
@@ -209,7 +211,7 @@ ESP__FN esp_status esp__strategy_print(esp_ctx *ctx, esp__strategy *s) {
  * zeroed; free it in any case. */
 ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, esp__strategy *y, const char *spec, int files) {
     esp_status s;
-    if (!spec) spec = ctx->config.codec_spec ? "layerwise" : "fp32";
+    if (!spec) spec = esp__model_of(ctx)->codec_spec ? "layerwise" : "fp32";
     if (!strcmp(spec, "fp32") || !strcmp(spec, "layerwise")) {
         s = esp__strategy_builtin(ctx, y, spec);
     } else if (strchr(spec, '\n')) {

@@ -3,20 +3,11 @@
 #ifndef ESP__STRATEGY_H
 #define ESP__STRATEGY_H
 #include "espresso_impl/base/base.h"
+#include "espresso_impl/job/job.h"
+#include "espresso_impl/plugins/plugins.h"
 #include "espresso_impl/strategy/option.h"
 #include "espresso_impl/strategy/region.h"
 #include "espresso_impl/strategy/text.h"
-
-/* One opened codec: all tensors with the same spec share it. */
-typedef struct esp__codec {
-    char *spec; /* as asked for: agreed on across ranks, printed in strategies        */
-    const esp_codec *table;
-    void *self;
-    uint32_t id;    /* esp_name_hash(name)                                                */
-    int feedback;   /* this codec keeps residuals                                         */
-    int own_memory; /* and, on the rank's own gradient, the method's own                  */
-    float beta, gamma;
-} esp__codec;
 
 /* ---- units.c: where elements of tensors lie ------------------------------------------------------------------------------ */
 /* The elements of one unit: a tensor, a range of one, or several neighbours whole. */
@@ -92,12 +83,23 @@ typedef struct esp__strategy {
     uint64_t hash;
 } esp__strategy;
 
+/* What is trained: the tensors in backward order. */
+typedef struct esp__model {
+    esp__tensor *tensors;
+    uint32_t n_tensors, cap_tensors;
+    char *codec_spec; /* of tensors that name none; NULL: nothing is compressed */
+} esp__model;
+ESP__FN const esp__model *esp__model_of(const esp_ctx *ctx); /* executor/context.c */
+
 /* ---- units.c ------------------------------------------------------------------------------------------------------------- */
 ESP__FN int esp__unit_is_group(const esp__work_unit *u);
 ESP__FN int esp__unit_is_chunk(const esp_ctx *ctx, const esp__work_unit *u);
 /* Adds a unit to `s`; chunk of n_chunks: 0 of 1 where the tensor is whole. NULL: out of memory. */
 ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__extent place, uint32_t chunk,
                                       uint32_t n_chunks);
+/* Sizes for a part of `count` elements of a unit (NULL: of no unit); every member set. */
+ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__work_unit *u, uint64_t count,
+                                    esp_bound *b);
 ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s); /* zeroed is fine */
 
 /* ---- strategy.c, read.c, order.c ------------------------------------------------------------------------------------------- */
@@ -109,6 +111,8 @@ ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, esp__strategy *y, const cha
 /* Gives a unit its codec and option. What the description of its tensor asks for comes first. `where` opens the message. */
 ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
                                     const char *where);
+/* Only with the same number (over one) of ranks on each of several machines do intra and inter mean something. */
+ESP__FN int esp__hierarchical(const esp_ctx *ctx);
 ESP__FN esp_status esp__strategy_print(esp_ctx *ctx,
                                        esp__strategy *s); /* its text and its hash, from everything else */
 /* A small file, whole; NULL and the error if it cannot be read. Freed with free(). */
@@ -119,7 +123,4 @@ ESP__FN esp_status esp__order_make(esp_ctx *ctx, esp__strategy *y);
 ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx);
 /* Where this rank stands for one unit. */
 ESP__FN void esp__seat_of(const esp_ctx *ctx, uint32_t unit, esp__seat *at);
-/* codec_instance.c: the codec for a spec, opened once for all units that ask for the same. */
-ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **out);
-ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c);
 #endif

@@ -1,6 +1,6 @@
 /* units.c: what is synchronised as one: tensors whole, chunks of them, groups of neighbours; and which elements of which
  * tensors they hold. Knows no text of strategies, no codecs and no time. */
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/strategy/strategy.h"
 
 ESP__FN int esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint64_t from, uint64_t length,
                               esp__segment *s) {
@@ -8,7 +8,7 @@ ESP__FN int esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint
     uint32_t tensor = place->first;
     if (done >= length) return 0;
     if (place->n > 1)
-        for (; at >= (count = ctx->model.tensors[tensor].count); tensor++) at -= count;
+        for (; at >= (count = esp__model_of(ctx)->tensors[tensor].count); tensor++) at -= count;
     s->tensor = tensor;
     s->begin = place->begin + at;
     s->at = done;
@@ -18,13 +18,13 @@ ESP__FN int esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint
 
 ESP__FN int esp__unit_is_group(const esp__work_unit *u) { return u->place.n > 1; }
 ESP__FN int esp__unit_is_chunk(const esp_ctx *ctx, const esp__work_unit *u) {
-    return u->place.n == 1 && u->place.count != ctx->model.tensors[u->place.first].count;
+    return u->place.n == 1 && u->place.count != esp__model_of(ctx)->tensors[u->place.first].count;
 }
 
 /* A group's key and name follow from those of its tensors: the same on all ranks and in every run. */
 static void esp__unit_identity(const esp_ctx *ctx, esp__work_unit *u, uint32_t chunk, uint32_t n_chunks, char *name,
                                size_t cap) {
-    const esp__tensor *t = &ctx->model.tensors[u->place.first];
+    const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
     u->key = t->key;
     for (uint32_t k = 1; k < u->place.n; k++) u->key = esp__hash64(u->key, t[k].name, strlen(t[k].name) + 1);
     if (u->place.n > 1)
@@ -40,7 +40,8 @@ ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__exten
                                       uint32_t n_chunks) {
     char name[ESP__SPEC_MAX + 32];
     if (s->n_units >= ESP__UNITS_MAX) return NULL;
-    if (!s->of_tensor) s->of_tensor = esp__alloc(ctx, (uint64_t)ctx->model.n_tensors * sizeof *s->of_tensor + 1);
+    if (!s->of_tensor)
+        s->of_tensor = esp__alloc(ctx, (uint64_t)esp__model_of(ctx)->n_tensors * sizeof *s->of_tensor + 1);
     if (!s->of_tensor) return NULL;
     esp__work_unit *grown = esp__grow(ctx, s->units, &s->cap_units, ((uint64_t)s->n_units + 1) * sizeof *grown);
     if (!grown) return NULL;
@@ -49,7 +50,7 @@ ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__exten
     memset(u, 0, sizeof *u);
     u->place = place;
     for (uint32_t k = 0; k < place.n; k++) {
-        const esp__tensor *t = &ctx->model.tensors[place.first + k];
+        const esp__tensor *t = &esp__model_of(ctx)->tensors[place.first + k];
         esp__tensor_units *of = &s->of_tensor[place.first + k];
         if (chunk == 0) of->first = s->n_units;
         of->n = chunk + 1;
@@ -73,4 +74,24 @@ ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s) {
     esp__free(ctx, s->entries);
     esp__strfree(ctx, s->text);
     memset(s, 0, sizeof *s);
+}
+
+/* Sizes for a part of `count` elements; every member set. */
+ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__work_unit *u, uint64_t count,
+                                    esp_bound *b) {
+    esp_tensor like;
+    memset(&like, 0, sizeof like);
+    memset(b, 0, sizeof *b);
+    like.struct_size = sizeof like;
+    like.dtype = ESP_F32;
+    like.key = u ? u->key : 0;
+    like.count = count;
+    if (u && count == u->place.count) like.rows = u->rows, like.cols = u->cols;
+    b->struct_size = sizeof *b;
+    esp_status s = c->table->bound(c->self, &like, b);
+    if (!s && b->payload_bytes < ESP_PAYLOAD_HEADER) s = ESP_E_ABI;
+    b->payload_bytes = (b->payload_bytes + 31u) / 32u * 32u;
+    return s ? esp__fail(ctx, s, "codec '%s': its bound for %llu elements is not usable", c->spec,
+                         (unsigned long long)count)
+             : ESP_OK;
 }

@@ -37,7 +37,7 @@ static uint32_t esp__log2_ceil(uint32_t n) {
 }
 
 /* Hops one after the other: rings and pairs where each piece must pass all ranks, trees elsewhere. */
-static uint32_t esp__hops(uint32_t coll, uint32_t n) {
+ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n) {
     switch (coll) {
     case ESP_COLL_ALLTOALL: return n - 1;
     case ESP_COLL_ALLREDUCE: return 2 * esp__log2_ceil(n);
@@ -46,7 +46,7 @@ static uint32_t esp__hops(uint32_t coll, uint32_t n) {
 }
 
 /* Bytes that a rank sends (or, to a root, that the root gets). */
-static double esp__traffic(uint32_t coll, double n, double before, double piece) {
+ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece) {
     switch (coll) {
     case ESP_COLL_ALLREDUCE: return 2.0 * (n - 1.0) * piece;
     case ESP_COLL_REDUCE_SCATTER:

@@ -22,8 +22,11 @@ static esp_status esp__check_curve(const esp_cost_curve *c, const char *what, co
     return ESP_OK;
 }
 
-static const char *const esp__coll_words[ESP_PLAN_COLLS] = {
-    "", "allreduce", "allgather", "alltoall", "reduce_scatter", "broadcast", "gather", "reduce"};
+ESP__FN const char *esp__coll_word(uint32_t coll) {
+    static const char *const words[ESP_PLAN_COLLS] = {
+        "", "allreduce", "allgather", "alltoall", "reduce_scatter", "broadcast", "gather", "reduce"};
+    return words[coll];
+}
 
 static esp_status esp__check_link(const esp_plan_link *l, const char *system, const char *level, int used) {
     char what[ESP__SPEC_MAX];
@@ -34,7 +37,7 @@ static esp_status esp__check_link(const esp_plan_link *l, const char *system, co
         return esp__fail(NULL, ESP_E_ARG, "%s: alpha must be >= 0, not %g ns", what, l->alpha_ns);
     if (l->alpha_is > ESP_ALPHA_HOP) return esp__fail(NULL, ESP_E_ARG, "%s: alpha_is must be ESP_ALPHA_*", what);
     for (uint32_t k = 0; k < ESP_PLAN_COLLS; k++) {
-        esp_status s = esp__check_curve(&l->table[k], what, esp__coll_words[k]);
+        esp_status s = esp__check_curve(&l->table[k], what, esp__coll_word(k));
         if (s) return s;
     }
     return ESP_OK;

@@ -24,7 +24,7 @@ typedef struct difference {
 
 static void tell(esp_ctx *ctx, const char *strategy, const char *codec) {
     ctx->config.strategy_spec = esp__strdup(ctx, strategy);
-    ctx->config.codec_spec = esp__strdup(ctx, codec);
+    ctx->model.codec_spec = esp__strdup(ctx, codec);
 }
 
 static void body(esp_ctx *ctx, void *user) {

@@ -245,7 +245,7 @@ static void body_matrix(esp_ctx *ctx, void *user) {
               says(ctx, "compresses parts of the matrix"));
     }
     table.default_option = NULL; /* the library's choice keeps it whole */
-    ctx->config.codec_spec = esp__strdup(ctx, "topk:ratio=0.5");
+    ctx->model.codec_spec = esp__strdup(ctx, "topk:ratio=0.5");
     CHECK(esp_strategy_set(ctx, "layerwise") == ESP_OK);
     matrix_step(ctx);
     c->table = real;

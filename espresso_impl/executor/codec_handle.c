@@ -1,5 +1,5 @@
 /* codec_handle.c: a codec by itself, without peers, lanes or strategy: compress, decompress, look at the residual. */
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/executor/executor.h"
 
 struct esp_codec_handle {
     esp_ctx *ctx;

@@ -1,0 +1,74 @@
+#!/bin/sh
+# check-parts.sh: each folder compiles (syntax only) with the headers of the folders that it may know, and no others: layers are
+# checked, not promised. A folder may know those named behind it, which all stand above it here: so there is no cycle.
+#   make check-parts        (run in the project's root)
+set -u
+build=${BUILD:-build}
+cc=${CC:-gcc}
+bad=0
+parts='
+codecs/common:
+codecs: codecs/common
+espresso_impl/base:
+backends/engine: codecs/common espresso_impl/base
+backends: codecs/common backends/engine espresso_impl/base
+espresso_impl/plugins: espresso_impl/base codecs codecs/common backends backends/engine
+espresso_impl/job: espresso_impl/base
+espresso_impl/strategy: espresso_impl/base espresso_impl/plugins espresso_impl/job
+planner: espresso_impl/base espresso_impl/strategy planner/problem planner/schedule planner/bound planner/search planner/schemes planner/builtin
+planner/files: planner espresso_impl/base espresso_impl/strategy
+espresso_impl/executor: espresso_impl/base espresso_impl/plugins espresso_impl/job espresso_impl/strategy codecs/common
+espresso_impl/observe: espresso_impl/base espresso_impl/plugins espresso_impl/job espresso_impl/strategy espresso_impl/executor codecs/common
+espresso_impl/clocked: espresso_impl/base espresso_impl/plugins espresso_impl/job espresso_impl/strategy espresso_impl/executor espresso_impl/observe planner
+espresso_impl/costs: espresso_impl/base espresso_impl/plugins espresso_impl/job espresso_impl/strategy espresso_impl/executor codecs/common planner
+espresso_impl/autopilot: espresso_impl/base espresso_impl/plugins espresso_impl/job espresso_impl/strategy espresso_impl/executor espresso_impl/observe espresso_impl/costs codecs/common planner planner/builtin
+'
+root=$PWD
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT INT TERM
+# the .c files of a folder of the library, in the order in which they are read; codecs and backends are units of their own
+sources() { # FOLDER
+    case $1 in
+    planner) echo planner/planner.c ;; # its folders are one part: they share planner/plan.h
+    planner/files) echo planner/files/files.c ;;
+    *) sed -n "s|^#include \"\($1/[^/]*\.c\)\"|\1|p" espresso_impl/espresso_impl.c planner/planner.c ;;
+    esac
+}
+compiles() { # FILE ...: together, in $tmp/root
+    { echo '#include "espresso.h"'; for f in "$@"; do echo "#include \"$f\""; done; } >"$tmp/root/part.c"
+    (cd "$tmp/root" && $cc -std=gnu11 -ffp-contract=off -I. -pthread -DESP__FN= -Wall -Wextra -Wno-unused -Werror \
+        -Wno-sign-compare -fsyntax-only part.c) >>"$tmp/log" 2>&1
+}
+# no folder may name one that has not been named before
+printf '%s' "$parts" | awk -F: 'NF == 2 { n = split($2, k, " "); for (i = 1; i <= n; i++) if (!(k[i] in seen) && k[i] !~ "^" $1 "/") {
+    print "check-parts: " $1 " names " k[i] ", which stands below it"; bad = 1 } seen[$1] = 1; for (i = 1; i <= n; i++) if (k[i] ~ "^" $1 "/") seen[k[i]] = 1 } END { exit bad }' || exit 1
+printf '%s' "$parts" | while IFS=: read -r part known; do
+    [ -n "$part" ] || continue
+    rm -rf "$tmp/root" && mkdir -p "$tmp/root"
+    ln -s "$root/espresso.h" "$tmp/root/espresso.h"
+    mkdir -p "$tmp/root/planner" && ln -sf "$root/planner/api.h" "$tmp/root/planner/api.h"
+    for folder in $part $known; do
+        mkdir -p "$tmp/root/$folder"
+        ln -sf "$root/$folder"/*.h "$root/$folder"/*.inc "$tmp/root/$folder/" 2>/dev/null
+    done
+    # the list of what is built in brings the files themselves
+    case $part in planner*) for f in planner/*/*.c; do ln -sf "$root/$f" "$tmp/root/$f" 2>/dev/null; done ;; esac
+    case $part in espresso_impl/plugins) ln -sf "$root"/codecs/*.c "$tmp/root/codecs/" && ln -sf "$root"/backends/*.c "$tmp/root/backends/" ;; esac
+    : >"$tmp/log"
+    ok=1
+    list=$(sources "$part")
+    for f in "$part"/*.c; do [ ! -f "$f" ] || ln -sf "$root/$f" "$tmp/root/$f"; done
+    if [ -n "$list" ]; then
+        compiles $list || ok=0
+    else
+        for f in "$part"/*.[ch]; do [ "$part" = backends/engine ] || compiles "$f" || ok=0; done
+        [ "$part" != backends/engine ] || compiles backends/engine/engine.h || ok=0
+    fi
+    [ "$ok" -eq 1 ] || {
+        echo "check-parts: $part needs more than it may know (${known:-nothing else}):"
+        grep 'error' "$tmp/log" | head -"${MOST:-6}"
+        : >"$tmp/bad"
+    }
+done
+[ ! -e "$tmp/bad" ] || exit 1
+echo "check-parts: every folder knows only what it may"
