@@ -123,7 +123,7 @@ static void test_duplicate(void **state) {
     assert_int_equal(esp__registry_add(ctx, &pb, "b.so"), ESP_E_ARG);
     assert_error("codec \"x\" is there twice: first a.so, now b.so");
     assert_ptr_equal(esp__registry_codec(ctx, "x"), &a);
-    ctx->config.flags = ESP_ALLOW_OVERRIDE;
+    ctx->registry.may_override = 1;
     assert_int_equal(esp__registry_add(ctx, &pb, "b.so"), ESP_OK);
     assert_ptr_equal(esp__registry_codec(ctx, "x"), &b);
     assert_string_equal(ctx->registry.codec_from[0], "b.so");
