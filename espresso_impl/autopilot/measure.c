@@ -94,7 +94,7 @@ static void esp__auto_probe_links(const esp_ctx *ctx, uint64_t bytes) {
                 {ESP__FLAT, ESP_COLL_ALLGATHER},
                 {ESP__FLAT, ESP_COLL_ALLTOALL},
                 {ESP__FLAT, ESP_COLL_REDUCE_SCATTER}};
-    if (esp__hierarchical(ctx))
+    if (esp__survey_has(ctx, ESP__INTER))
         for (size_t i = 0; i < sizeof hierarchical / sizeof *hierarchical; i++)
             esp__auto_probe_add(esp__autopilot_of(ctx), 0, hierarchical[i].level, hierarchical[i].coll, bytes);
     else
@@ -294,7 +294,8 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
 /* Nothing is known of the links that matter: short steps had no time for a probe, and those of a strategy that compresses all
  * tell nothing. Same on all ranks. */
 static int esp__auto_blind(const esp_ctx *ctx) {
-    const esp__survey_curve *c = esp__autopilot_of(ctx)->survey.link[esp__hierarchical(ctx) ? ESP__INTER : ESP__FLAT];
+    const esp__survey_curve *c =
+        esp__autopilot_of(ctx)->survey.link[esp__survey_has(ctx, ESP__INTER) ? ESP__INTER : ESP__FLAT];
     uint32_t points = 0;
     for (uint32_t k = 0; k < ESP_PLAN_COLLS; k++) points += c[k].n;
     return !points && !esp__autopilot_of(ctx)->source.figures;

@@ -90,6 +90,10 @@ ESP__FN esp_status esp__survey_step(esp_ctx *ctx, esp__survey *s);
 /* Nanoseconds that a collective will about take, from the points so far; 0: not known. Same on all ranks. */
 ESP__FN double esp__survey_guess(const esp_ctx *ctx, const esp__survey *s, uint8_t level, uint32_t coll,
                                  uint64_t bytes);
+/* Runs of a collective that takes about `guess` ns (0: not known) for one point: some 30 ms, and never fewer than two. */
+ESP__FN uint32_t esp__survey_repeats(double guess);
+/* Is the level worth measuring: does it have links that the flat one does not stand for? */
+ESP__FN int esp__survey_has(const esp_ctx *ctx, uint8_t level);
 /* Fills system and plan_codecs: tables where there are enough points, else alpha and rate fitted per level. Points not measured
  * are told from the traffic of those that were. Not collective. */
 ESP__FN esp_status esp__survey_finish(const esp_ctx *ctx, esp__survey *s);

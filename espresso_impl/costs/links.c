@@ -172,3 +172,12 @@ ESP__FN esp_status esp__survey_link(esp_ctx *ctx, esp__survey *s, uint8_t level,
     esp__survey_noise(s);
     return ESP_OK;
 }
+
+ESP__FN uint32_t esp__survey_repeats(double guess) {
+    const double most = 15.0, n = 30e6 / (guess + 1.0);
+    return n < 2.0 ? 2u : (uint32_t)(n > most ? most : n);
+}
+
+ESP__FN int esp__survey_has(const esp_ctx *ctx, uint8_t level) {
+    return level == ESP__FLAT ? ctx->job.size > 1 : esp__hierarchical(ctx);
+}

@@ -1,6 +1,5 @@
 /* strategy.c: which option and codec every unit gets: from a built-in name, or through read.c from the text of a
  * strategy file; and back to text. Knows nothing of memory and of how ops are executed. */
-#include "espresso_impl/base/file.h"
 #include "espresso_impl/strategy/strategy.h"
 #include <errno.h>
 

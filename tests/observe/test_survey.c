@@ -207,8 +207,19 @@ static void test_points(void **state) {
     for (uint32_t i = 1; i < c->n; i++) assert_true(c->at[i].size > c->at[i - 1].size);
 }
 
+/* Some 30 ms a point, at least two runs, and no more than say anything new. */
+static void repeats(void **state) {
+    (void)state;
+    assert_int_equal(esp__survey_repeats(0), 15);
+    assert_int_equal(esp__survey_repeats(1e6), 15);
+    assert_int_equal(esp__survey_repeats(2.99e6), 10);
+    assert_int_equal(esp__survey_repeats(12e6), 2);
+    assert_int_equal(esp__survey_repeats(1e12), 2);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_survey), cmocka_unit_test(test_alone),
-                                       cmocka_unit_test(test_fit), cmocka_unit_test(test_points)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(repeats), cmocka_unit_test(test_survey),
+                                       cmocka_unit_test(test_alone), cmocka_unit_test(test_fit),
+                                       cmocka_unit_test(test_points)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

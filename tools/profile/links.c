@@ -152,24 +152,17 @@ static int links_start(profile_job *j, int argc, char **argv) {
 }
 
 /* ---- as a rank ---------------------------------------------------------------------------------------------------------------- */
-/* Is there such a level that flat does not stand for? */
-static int links_has(const profile_job *j, uint8_t level) {
-    const esp__topology *t = &j->ctx->job.topo;
-    if (level == ESP__FLAT) return j->ctx->job.size > 1;
-    return t->n_machines > 1 && t->n_local > 1;
-}
-
 /* One size of every collective; those that the time left does not allow are left out. *all: none was. */
 static esp_status links_measure_size(profile_job *j, uint32_t size, int pass, int *all) {
     const uint64_t bytes = j->sizes[size];
     esp_status s = ESP_OK;
     for (uint8_t level = ESP__FLAT; level <= ESP__INTER; level++)
-        for (uint32_t coll = 1; coll < ESP_PLAN_COLLS && links_has(j, level) && !s; coll++) {
+        for (uint32_t coll = 1; coll < ESP_PLAN_COLLS && esp__survey_has(j->ctx, level) && !s; coll++) {
             double left = 0, guess = esp__survey_guess(j->ctx, j->survey, level, coll, bytes);
             char what[96];
             s = profile_left(j, &left);
             if (s) break;
-            const double room = left / (3.0 * ESP_PLAN_COLLS), runs = 30e6 / (guess + 1);
+            const double room = left / (3.0 * ESP_PLAN_COLLS);
             if (size > 2 && guess * 3 > room) {
                 *all = 0;
                 continue;
@@ -177,10 +170,7 @@ static esp_status links_measure_size(profile_job *j, uint32_t size, int pass, in
             snprintf(what, sizeof what, "%ld ranks, round %d, %s.%s of %s", (long)j->ctx->job.size, pass + 1,
                      links_levels[level], links_names[coll], tool_bytes((double)bytes));
             profile_say(j, (double)size / j->n_sizes, what);
-            s = esp__survey_link(j->ctx, j->survey, level, coll, bytes,
-                                 runs < 2    ? 2u
-                                 : runs > 15 ? 15u
-                                             : (uint32_t)runs);
+            s = esp__survey_link(j->ctx, j->survey, level, coll, bytes, esp__survey_repeats(guess));
         }
     return s;
 }
@@ -293,7 +283,7 @@ static void links_text(const profile_job *j) {
     printf("%d ranks, %d machine(s), backend %s, %u core(s), %s%s\n", j->ctx->job.size, j->ctx->job.topo.n_machines,
            j->ctx->job.backend->name, j->survey->cores, *j->device ? j->device : "CPU", j->noisy ? ": NOISY" : "");
     for (uint8_t level = ESP__FLAT; level <= ESP__INTER; level++)
-        if (links_has(j, level)) links_table(j, level);
+        if (esp__survey_has(j->ctx, level)) links_table(j, level);
     printf("\nfitted: ");
     if (y->ranks_per_machine > 1)
         printf("intra %s a hop, %s/s; ", tool_time(y->intra.alpha_ns), tool_bytes(y->intra.bytes_per_us * 1e6));

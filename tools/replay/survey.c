@@ -11,13 +11,7 @@ enum {
     REPLAY_FIRST_ELEMENTS = 16,
     REPLAY_DISPATCH_STEPS = 4
 };
-#define REPLAY_PROBE_NS 30e6    /* a size gets about that long */
 #define REPLAY_LONGEST_NS 400e6 /* and no larger size is measured once one takes that long */
-
-static uint32_t replay_repeats(double guess_ns, uint32_t most) {
-    const double n = guess_ns > 0 ? REPLAY_PROBE_NS / guess_ns : most;
-    return n < 2 ? 2 : n > most ? most : (uint32_t)n;
-}
 
 /* Time over size bends upwards: the latency matters less and less. A point above the line of its neighbours, or a last one that is
  * more than in proportion to the one before, may have met something else that ran. */
@@ -41,7 +35,7 @@ static esp_status replay_survey_again(replay_run *r, uint8_t level, uint32_t col
         for (uint32_t i = c->n; i-- > 0 && !s;)
             if (replay_survey_doubts(c, i))
                 s = esp__survey_link(r->ctx, r->survey, level, coll, (uint64_t)c->at[i].size,
-                                     replay_repeats(c->at[i].ns, 15));
+                                     esp__survey_repeats(c->at[i].ns));
     return s;
 }
 
@@ -51,7 +45,7 @@ static esp_status replay_survey_link(replay_run *r, uint8_t level, uint32_t coll
     double guess = 0;
     for (uint64_t bytes = REPLAY_FIRST_BYTES; !s; bytes *= 4) {
         const uint64_t size = bytes < most ? bytes : most;
-        s = esp__survey_link(r->ctx, r->survey, level, coll, size, replay_repeats(guess, 15));
+        s = esp__survey_link(r->ctx, r->survey, level, coll, size, esp__survey_repeats(guess));
         guess = 4 * esp__survey_guess(r->ctx, r->survey, level, coll, size);
         if (size == most || guess > REPLAY_LONGEST_NS) break;
     }
@@ -105,7 +99,7 @@ static esp_status replay_survey_links(replay_run *r) {
     enum { COLLS = sizeof colls / sizeof *colls };
     const uint64_t elements = replay_elements(r),
                    most = elements * 4 < REPLAY_LEAST_BYTES ? REPLAY_LEAST_BYTES : elements * 4;
-    const int flat_only = r->machines == 1 || r->machines == r->n;
+    const int flat_only = !esp__survey_has(r->ctx, ESP__INTER);
     const uint64_t room = most < REPLAY_ROOM / (uint64_t)r->n ? REPLAY_ROOM / (uint64_t)r->n : most;
     esp_status s = replay_survey_open(r, room, 4 * elements); /* the scale may still change a little */
     for (uint8_t level = ESP__FLAT; level <= (flat_only ? ESP__FLAT : ESP__INTER) && !s; level++)
