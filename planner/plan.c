@@ -2,10 +2,10 @@
 #include "planner/plan.h"
 
 struct esp_plan {
-    esp__pool pool;
+    esp__arena arena;
     jmp_buf no_memory;
     esp__problem problem;
-    esp__draft draft;
+    esp__schedule schedule;
     char *text;
     esp_plan_report report;
     esp_plan_event *events;
@@ -33,8 +33,8 @@ static int esp__edge_before(const void *a, const void *b) {
 
 /* With no backward running: time in which a link is busy, and time in which only compression is. */
 static void esp__exposed(esp_plan *plan, uint32_t n_events) {
-    esp__mark mark = esp__pool_mark(&plan->pool);
-    esp__edge_of_op *edges = esp__pool_get(&plan->pool, 2u * n_events * sizeof *edges);
+    esp__checkpoint mark = esp__arena_checkpoint(&plan->arena);
+    esp__edge_of_op *edges = esp__arena_get(&plan->arena, 2u * n_events * sizeof *edges);
     uint32_t n = 0, running[3] = {0, 0, 0};
     uint64_t communication = 0, compression = 0;
     for (uint32_t i = 0; i < n_events; i++) {
@@ -56,7 +56,7 @@ static void esp__exposed(esp_plan *plan, uint32_t n_events) {
     }
     plan->report.exposed_communication_ns = (double)communication;
     plan->report.exposed_compression_ns = (double)compression;
-    esp__pool_release(&plan->pool, mark);
+    esp__arena_rewind(&plan->arena, mark);
 }
 
 static void esp__report_lanes(esp_plan *plan, uint32_t n_events) {
@@ -78,15 +78,15 @@ static void esp__report_lanes(esp_plan *plan, uint32_t n_events) {
     }
 }
 
-static void esp__report_draft(esp_plan *plan) {
+static void esp__report_schedule(esp_plan *plan) {
     esp__problem *p = &plan->problem;
-    const esp__draft *d = &plan->draft;
+    const esp__schedule *d = &plan->schedule;
     esp_plan_report *r = &plan->report;
     double intra = 0.0, inter = 0.0;
-    plan->events = esp__pool_get(p->pool, d->n_sequence * sizeof *plan->events);
+    plan->events = esp__arena_get(p->arena, d->n_sequence * sizeof *plan->events);
     esp__timeline(p, d, plan->events);
     qsort(plan->events, d->n_sequence, sizeof *plan->events, esp__event_before);
-    plan->units = esp__pool_get(p->pool, d->n_units * sizeof *plan->units);
+    plan->units = esp__arena_get(p->arena, d->n_units * sizeof *plan->units);
     for (uint32_t u = 0, counted = UINT32_MAX; u < d->n_units; u++) {
         const esp__unit *x = &d->units[u];
         const esp__path *path = d->paths[u];
@@ -97,7 +97,7 @@ static void esp__report_draft(esp_plan *plan) {
         plan->units[u].begin = x->begin;
         plan->units[u].elements = x->elements;
         plan->units[u].codec = esp__codec_word(p, path);
-        plan->units[u].option = esp__pool_text(p->pool, option);
+        plan->units[u].option = esp__arena_text(p->arena, option);
         if (path->codec != ESP__NO_CODEC && x->first != counted) { /* a tensor counts once, however many chunks */
             r->compressed += x->n;
             counted = x->first;
@@ -116,7 +116,7 @@ static void esp__report_draft(esp_plan *plan) {
 
 /* Without compression, tensor by tensor. */
 static uint64_t esp__fp32_makespan(esp__problem *p) {
-    esp__draft *d = esp__pool_get(p->pool, sizeof *d);
+    esp__schedule *d = esp__arena_get(p->arena, sizeof *d);
     esp__scheme_find("fp32")->make(p, d);
     p->fp32 = d;
     return d->makespan;
@@ -151,16 +151,16 @@ static void esp__plan_text_make(esp_plan *plan) {
              p->model_name, p->system.name, p->system.machines, p->system.ranks_per_machine,
              p->config.strategy ? p->config.strategy : "espresso+", r->iteration_ns / 1e3, r->fp32_ns / 1e3, bound,
              (unsigned long long)esp__plan_hash(p));
-    plan->text = esp__draft_text(&plan->problem, &plan->draft, comment);
+    plan->text = esp__schedule_text(&plan->problem, &plan->schedule, comment);
 }
 
 static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
     esp__problem *p = &plan->problem;
-    esp__draft d = {0};
+    esp__schedule d = {0};
     double around = p->model->forward_ns + p->model->update_ns;
     plan->report.bound_any_ns = plan->report.bound_ns = around + (double)esp__bound_any(p);
-    if (p->roughly) return; /* a bound of units as given would need a menu for each size */
-    esp__draft_tensors(p, &d);
+    if (p->roughly) return; /* a bound of units as given would need a set of candidate options for each size */
+    esp__schedule_tensors(p, &d);
     esp__bound_units(p, d.units, d.n_units, bound);
     p->bound = bound;
     if (around + (double)bound->ns > plan->report.bound_ns) plan->report.bound_ns = around + (double)bound->ns;
@@ -170,14 +170,14 @@ static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
 /* The paper's Upper Bound: the best plan found where compressing takes no time. */
 static esp_status esp__plan_free_compression(esp_plan *plan) {
     const esp__problem *p = &plan->problem;
-    esp__problem *other = esp__pool_get(&plan->pool, sizeof *other);
-    esp__draft best = {0};
-    esp_status s = esp__problem_open(other, &plan->pool, p->model, p->codecs, p->n_codecs, &p->system, &p->config, 1);
+    esp__problem *other = esp__arena_get(&plan->arena, sizeof *other);
+    esp__schedule best = {0};
+    esp_status s = esp__problem_open(other, &plan->arena, p->model, p->codecs, p->n_codecs, &p->system, &p->config, 1);
     if (s) return s;
     other->effort = 0.25 * p->effort;
     other->config.flags &= ~(uint32_t)ESP_PLAN_ROBUST;
     esp__search_all(other, &best);
-    uint64_t makespan = best.makespan < plan->draft.makespan ? best.makespan : plan->draft.makespan;
+    uint64_t makespan = best.makespan < plan->schedule.makespan ? best.makespan : plan->schedule.makespan;
     plan->report.free_compression_ns = p->model->forward_ns + p->model->update_ns + (double)makespan;
     return ESP_OK;
 }
@@ -191,13 +191,13 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
     plan->report.fp32_ns = around + (double)esp__fp32_makespan(p);
     if (!(p->config.flags & ESP_PLAN_NO_BOUND)) esp__plan_bounds(plan, &bound);
     if (strategy) {
-        if ((s = esp__draft_read(p, &plan->draft, "strategy", strategy)) != ESP_OK) return s;
+        if ((s = esp__schedule_read(p, &plan->schedule, "strategy", strategy)) != ESP_OK) return s;
     } else if (!name || !strcmp(name, "espresso+")) {
         int robust = (p->config.flags & ESP_PLAN_ROBUST) != 0, fewest = !robust && esp__costs_dispatch(p);
-        if (robust || fewest) p->finalists = esp__pool_get(p->pool, 8 * sizeof *p->finalists);
-        esp__search_all(p, &plan->draft);
-        if (robust) esp__robust_best(p, &plan->draft);
-        if (fewest) esp__fewest_ops(p, &plan->draft);
+        if (robust || fewest) p->finalists = esp__arena_get(p->arena, 8 * sizeof *p->finalists);
+        esp__search_all(p, &plan->schedule);
+        if (robust) esp__robust_best(p, &plan->schedule);
+        if (fewest) esp__fewest_ops(p, &plan->schedule);
     } else {
         const esp__scheme *scheme = esp__scheme_find(name);
         if (!scheme)
@@ -205,11 +205,11 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
                 NULL, ESP_E_ARG,
                 "strategy '%s': expected espresso+, espresso or a comparison strategy (espresso compare lists them)",
                 name);
-        scheme->make(p, &plan->draft);
+        scheme->make(p, &plan->schedule);
     }
-    if (!esp__draft_allowed(p, &plan->draft)) return esp__limits_fail(p);
+    if (!esp__schedule_allowed(p, &plan->schedule)) return esp__limits_fail(p);
     if (p->config.flags & ESP_PLAN_ROBUST)
-        esp__robust(p, &plan->draft, p->config.seed, &plan->report.robust_p50_ns, &plan->report.robust_p90_ns);
+        esp__robust(p, &plan->schedule, p->config.seed, &plan->report.robust_p50_ns, &plan->report.robust_p90_ns);
     if (!(p->config.flags & ESP_PLAN_NO_BOUND) && (s = esp__plan_free_compression(plan)) != ESP_OK) return s;
     return ESP_OK;
 }
@@ -224,20 +224,20 @@ static esp_status esp__plan_new(const esp_plan_model *model, const esp_plan_code
     *out = NULL;
     plan = calloc(1, sizeof *plan);
     if (!plan) return esp__fail(NULL, ESP_E_NOMEM, "plan: out of memory");
-    plan->pool.on_failure = &plan->no_memory;
+    plan->arena.on_failure = &plan->no_memory;
     *out = plan; /* read again after a jump, unlike the locals */
     if (setjmp(plan->no_memory)) {
         esp_plan_free(*out);
         *out = NULL;
         return esp__fail(NULL, ESP_E_NOMEM, "plan: out of memory");
     }
-    s = esp__problem_open(&plan->problem, &plan->pool, model, codecs, n_codecs, system, config, 0);
+    s = esp__problem_open(&plan->problem, &plan->arena, model, codecs, n_codecs, system, config, 0);
     if (!s && plan->problem.config.budget_ns > 0.0)
         plan->problem.deadline_ns = start + (uint64_t)plan->problem.config.budget_ns;
     if (!s) s = esp__plan_run(plan, strategy);
     if (!s) {
         plan->report.plan_ns = (double)(esp__now_ns() - start);
-        esp__report_draft(plan);
+        esp__report_schedule(plan);
         esp__plan_text_make(plan);
         return ESP_OK;
     }
@@ -269,18 +269,18 @@ ESPRESSO_API esp_status esp_plan_report_read(const esp_plan *plan, esp_plan_repo
 }
 
 ESPRESSO_API const esp_plan_event *esp_plan_events(const esp_plan *plan, uint32_t *n) {
-    if (n) *n = plan ? plan->draft.n_sequence : 0;
+    if (n) *n = plan ? plan->schedule.n_sequence : 0;
     return plan ? plan->events : NULL;
 }
 
 ESPRESSO_API const esp_plan_unit *esp_plan_units(const esp_plan *plan, uint32_t *n) {
-    if (n) *n = plan ? plan->draft.n_units : 0;
+    if (n) *n = plan ? plan->schedule.n_units : 0;
     return plan ? plan->units : NULL;
 }
 
 ESPRESSO_API void esp_plan_free(esp_plan *plan) {
     if (!plan) return;
     free(plan->text);
-    esp__pool_free(&plan->pool);
+    esp__arena_free(&plan->arena);
     free(plan);
 }

@@ -1,8 +1,8 @@
 /* plan.h: the structs that the planner's files share. All times are integer nanoseconds; time 0 is the start of backward.
  *
- *   problem   what is asked: tensors, codecs, system, constraints, and the menus made from them
- *   menu      the paths that are worth trying for one size: options with the times of their ops, none dominated
- *   draft     one strategy: units, a path for each, and the sequence in which all ops take their lanes
+ *   problem   what is asked: tensors, codecs, system, constraints, and the candidate options made from them
+ *   candidate options      the paths that are worth trying for one size: options with the times of their ops, none dominated
+ *   schedule     one strategy: units, a path for each, and the sequence in which all ops take their lanes
  *
  * Knows nothing of contexts, ranks and buffers; of the library it uses options, regions and error texts only. */
 #ifndef ESP__PLAN_H
@@ -14,27 +14,28 @@
 
 /* ---- problem/arena.c: memory that is given back all at once ------------------------------------------------------------- */
 typedef struct esp__block esp__block;
-typedef struct esp__pool {
+typedef struct esp__arena {
     esp__block *blocks;
     jmp_buf *on_failure; /* where to go when there is no memory: so callers need no checks */
-} esp__pool;
-typedef struct esp__mark {
+} esp__arena;
+typedef struct esp__checkpoint {
     esp__block *block;
     uint64_t used;
-} esp__mark;
-ESP__FN void *esp__pool_get(esp__pool *pool, uint64_t bytes); /* zeroed, 16-byte aligned; never NULL          */
-ESP__FN esp__mark esp__pool_mark(const esp__pool *pool);
-ESP__FN void esp__pool_release(esp__pool *pool, esp__mark mark); /* gives back what was got since               */
-ESP__FN void esp__pool_free(esp__pool *pool);
-ESP__FN char *esp__pool_text(esp__pool *pool, const char *text); /* a copy */
+} esp__checkpoint;
+ESP__FN void *esp__arena_get(esp__arena *arena, uint64_t bytes); /* zeroed, 16-byte aligned; never NULL          */
+ESP__FN esp__checkpoint esp__arena_checkpoint(const esp__arena *arena);
+ESP__FN void esp__arena_rewind(esp__arena *arena,
+                               esp__checkpoint mark); /* gives back what was got since               */
+ESP__FN void esp__arena_free(esp__arena *arena);
+ESP__FN char *esp__arena_text(esp__arena *arena, const char *text); /* a copy */
 
 /* ---- problem/templates.c: the tree for one system, as ops whose sizes are symbols --------------------------------------------- */
 enum { ESP__MAX_OPS = 24 }; /* 12 steps, a copy to or from the host for each Comp and Decomp, pack and unpack */
 /* How a region was cut: sizes are nested ceilings, outermost first. */
 enum { ESP__CUT_NONE = 0, ESP__CUT_FLAT, ESP__CUT_INTRA, ESP__CUT_INTER, ESP__CUT_BOTH, ESP__CUTS };
 enum { ESP__FLOWS_ALL = 0, ESP__FLOWS_ONE, ESP__FLOWS_SPREAD }; /* ranks of a machine at work: all; one; k/N of them */
-/* One op of a recipe, but for the tensor's size and the codec. Its step is the number of ops before it that are no copies. */
-typedef struct esp__recipe_op {
+/* One op of a op template, but for the tensor's size and the codec. Its step is the number of ops before it that are no copies. */
+typedef struct esp__op_template {
     uint8_t kind;   /* ESP_PLAN_COLLECTIVE, COMP, DECOMP, COPY, PACK                                    */
     uint8_t lanes;  /* mask of 1 << ESP__LANE_*                                                         */
     uint8_t device; /* Comp and Decomp                                                                  */
@@ -45,7 +46,7 @@ typedef struct esp__recipe_op {
     uint8_t parts; /* Comp: it cuts its region again: ESP__CUT_* of one part                            */
     uint8_t flows; /* ESP__FLOWS_*                                                                     */
     uint8_t up;    /* copies: 0 to the host, 1 from it; PACK: 0 pack, 1 unpack                          */
-} esp__recipe_op;
+} esp__op_template;
 
 /* ---- problem/candidates.c ---------------------------------------------------------------------------------------------------------- */
 typedef struct esp__plan_op {
@@ -54,7 +55,7 @@ typedef struct esp__plan_op {
     uint8_t kind;  /* ESP_PLAN_*                                                                               */
     uint8_t step;  /* of the option                                                                            */
     uint8_t up;
-    uint32_t recipe; /* index in problem.recipe_ops: for bytes                                                 */
+    uint32_t op_template; /* index in problem.op_templates: for bytes                                                 */
 } esp__plan_op;
 /* One option for one size with one codec. */
 typedef struct esp__path {
@@ -69,7 +70,7 @@ typedef struct esp__path {
     const esp__option *option;
 } esp__path;
 #define ESP__NO_CODEC 0xffffffffu
-typedef struct esp__menu {
+typedef struct esp__candidates {
     uint64_t elements;
     uint32_t n_pieces;    /* tensors in the unit: over one, it is packed                                          */
     uint32_t keep;        /* index of the constraint, or 0                                                        */
@@ -77,10 +78,10 @@ typedef struct esp__menu {
     int limits;
     uint32_t n;
     double (*core)[ESP__LANES + 1]; /* loads and sum of the paths that come first                          */
-    uint32_t n_core;        /* of these: not dominated by their loads and sums alone; they come first          */
-    const esp__path *paths; /* none dominated by another; by ascending total                                   */
-    struct esp__menu *next; /* in the problem's hash table                                                     */
-} esp__menu;
+    uint32_t n_core;              /* of these: not dominated by their loads and sums alone; they come first          */
+    const esp__path *paths;       /* none dominated by another; by ascending total                                   */
+    struct esp__candidates *next; /* in the problem's hash table                                                     */
+} esp__candidates;
 
 /* When one path makes another needless: where its load is no larger on any lane, nor its sum (LOADS: few are left, good for
  * searching); nor the time before its first and after its last op on a link (ENDS: what lower bounds look at);
@@ -89,7 +90,7 @@ enum { ESP__WIDTH_LOADS = 0, ESP__WIDTH_ENDS, ESP__WIDTH_EXACT };
 
 typedef struct esp__tree esp__tree; /* problem/templates.c: the options that are left, as a graph with shared ends */
 
-/* ---- drafts ------------------------------------------------------------------------------------------------------------- */
+/* ---- schedules ------------------------------------------------------------------------------------------------------------- */
 /* What is synchronised as one: a tensor, a chunk of one, or several neighbours. In backward order. */
 typedef struct esp__unit {
     uint32_t first, n;        /* tensors; ready when the last of them is                                      */
@@ -99,18 +100,18 @@ typedef struct esp__unit {
 #define ESP__NEXT_BACKWARD 0xffffffffu
 /* One strategy. `sequence` has every op once, in an order in which all could start: ESP__NEXT_BACKWARD is the next
  * tensor's backward, a unit's number is its next op. Each lane runs its ops in this order (clock.md). */
-typedef struct esp__draft {
+typedef struct esp__schedule {
     uint32_t n_units, n_sequence;
     esp__unit *units;
     const esp__path **paths; /* [n_units] */
     uint32_t *sequence;
     uint64_t makespan;                  /* from the start of backward to the end of the last op */
     uint32_t room_units, room_sequence; /* what the arrays hold                             */
-} esp__draft;
+} esp__schedule;
 
 /* ---- problem.c ---------------------------------------------------------------------------------------------------------- */
 typedef struct esp__problem {
-    esp__pool *pool;
+    esp__arena *arena;
     const esp_plan_model *model;
     const char *model_name; /* one line; never NULL */
     const esp_plan_codec *codecs;
@@ -123,38 +124,39 @@ typedef struct esp__problem {
     const uint32_t *keep;    /* [n_tensors] constraint, 0: none                                               */
     uint32_t size[3];        /* ranks by ESP__FLAT, ESP__INTRA, ESP__INTER                                    */
     int hierarchical;        /* several machines with several ranks: the whole tree; else the flat part       */
-    int roughly;             /* too many sizes for a menu each: near ones do for tensors too, and prices are even */
-    int free_compression;    /* Comp, Decomp and copies to the host take no time and are left out             */
-    const esp__recipe_op *recipe_ops;
-    uint32_t n_recipe_ops;
+    int roughly; /* too many sizes for a set of candidate options each: near ones do for tensors too, and prices are even */
+    int free_compression; /* Comp, Decomp and copies to the host take no time and are left out             */
+    const esp__op_template *op_templates;
+    uint32_t n_op_templates;
     esp__tree **trees; /* by constraint: [n_keeps]                                                            */
     uint32_t n_keeps;
-    esp__menu **menus; /* hash table                                                                          */
-    uint32_t n_menu_slots, n_menus;
-    uint32_t width;                 /* ESP__WIDTH_* of the menus that are made from now on */
-    const esp__unit *whole;         /* [n_tensors] one unit a tensor: draft.c's                       */
-    esp__unit *cut_units;           /* regroup.c's                                                    */
-    struct esp__desk *desk;         /* schedule/incremental.c's */
-    esp__draft spare[4];            /* for a moment: start.c, regroup.c, order.c                     */
-    struct esp__tasting *tasting;   /* problem/candidates.c's */
-    struct esp__prefix **heads;     /* [nodes of the largest tree] */
-    const esp__draft *fp32;         /* what is to be beaten; NULL: not known                       */
-    const struct esp__bound *bound; /* of one unit a tensor; NULL: not asked for             */
-    double effort;                  /* of searching: 1 is the usual                                              */
+    esp__candidates *
+        *candidate_sets; /* hash table                                                                          */
+    uint32_t n_candidate_slots, n_candidate_sets;
+    uint32_t width;                       /* ESP__WIDTH_* of the candidate options that are made from now on */
+    const esp__unit *whole;               /* [n_tensors] one unit a tensor: schedule.c's                       */
+    esp__unit *cut_units;                 /* regroup.c's                                                    */
+    struct esp__incremental *incremental; /* schedule/incremental.c's */
+    esp__schedule spare[4];               /* for a moment: start.c, regroup.c, order.c                     */
+    struct esp__timing *timing;           /* problem/candidates.c's */
+    struct esp__prefix **heads;           /* [nodes of the largest tree] */
+    const esp__schedule *fp32;            /* what is to be beaten; NULL: not known                       */
+    const struct esp__bound *bound;       /* of one unit a tensor; NULL: not asked for             */
+    double effort; /* of searching: 1 is the usual                                              */
     uint64_t seed;
-    uint64_t work, work_end; /* ops looked at, and where to stop (0: nowhere): the same on every machine */
-    esp__draft *finalists;   /* [8] with ESP_PLAN_ROBUST: what the search found, n_finalists of them      */
+    uint64_t work, work_end;  /* ops looked at, and where to stop (0: nowhere): the same on every machine */
+    esp__schedule *finalists; /* [8] with ESP_PLAN_ROBUST: what the search found, n_finalists of them      */
     uint32_t n_finalists;
     uint64_t deadline_ns; /* of esp__now_ns(); 0: none                                                        */
 } esp__problem;
-/* Memory comes from `pool`, whose on_failure is set. free_compression: see above. The inputs must outlive the problem. */
-ESP__FN esp_status esp__problem_open(esp__problem *p, esp__pool *pool, const esp_plan_model *model,
+/* Memory comes from `arena`, whose on_failure is set. free_compression: see above. The inputs must outlive the problem. */
+ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const esp_plan_model *model,
                                      const esp_plan_codec *codecs, uint32_t n_codecs, const esp_plan_system *system,
                                      const esp_plan_config *config, int free_compression);
 
-/* The menu for a unit; made when it is first asked for. That of a group or chunk is the core of a near size's, timed anew. `keep` of its first tensor holds (units with different keeps are
+/* The candidate options for a unit; made when it is first asked for. That of a group or chunk is the core of a near size's, timed anew. `keep` of its first tensor holds (units with different keeps are
  * never merged). Never empty: constraints that leave nothing are refused when the problem is made. */
-ESP__FN const esp__menu *esp__menu_get(esp__problem *p, const esp__unit *u);
+ESP__FN const esp__candidates *esp__candidates_get(esp__problem *p, const esp__unit *u);
 /* The path for exactly this option and codec, dominated or not, constraints or not; NULL: not in the tree of this system. */
 ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__unit *u, const char *option, uint32_t codec);
 ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const esp__option *o, uint32_t codec);
@@ -178,38 +180,39 @@ ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t level, uint
 ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements);
 
 /* ---- simulate.c ---------------------------------------------------------------------------------------------------------------- */
-/* Ready order on every lane (clock.md): writes draft->sequence and makespan. */
-ESP__FN uint64_t esp__generate(esp__problem *p, esp__draft *d);
+/* Ready order on every lane (clock.md): writes schedule->sequence and makespan. */
+ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d);
 /* The same, but link lanes follow `links` (units, each as often as it has ops on a link, in order). */
-ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__draft *d, const uint32_t *links, uint32_t n_links);
-/* The time of draft->sequence as it stands: a longest path. Monotone in the time of every op. */
-ESP__FN uint64_t esp__replay(const esp__problem *p, const esp__draft *d);
-ESP__FN uint32_t esp__sequence_length(const esp__problem *p, const esp__draft *d);
-ESP__FN void esp__sequence_room(esp__problem *p, esp__draft *d); /* room for a sequence of this length */
+ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uint32_t *links, uint32_t n_links);
+/* The time of schedule->sequence as it stands: a longest path. Monotone in the time of every op. */
+ESP__FN uint64_t esp__replay(const esp__problem *p, const esp__schedule *d);
+ESP__FN uint32_t esp__sequence_length(const esp__problem *p, const esp__schedule *d);
+ESP__FN void esp__sequence_room(esp__problem *p, esp__schedule *d); /* room for a sequence of this length */
 /* When all of an op's lanes (bits) are free, from `ready` on; and takes them until `end`. */
 ESP__FN uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64_t ready);
 ESP__FN void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t end);
 /* Every op with its times, by the sequence; `out` has room for the sequence's length. */
-ESP__FN void esp__timeline(const esp__problem *p, const esp__draft *d, esp_plan_event *out);
+ESP__FN void esp__timeline(const esp__problem *p, const esp__schedule *d, esp_plan_event *out);
 
-/* ---- draft.c ------------------------------------------------------------------------------------------------------------------ */
+/* ---- schedule.c ------------------------------------------------------------------------------------------------------------------ */
 /* Sets the units (one a tensor; as given), with paths unset; arrays are kept where they are large enough. */
-ESP__FN void esp__draft_tensors(esp__problem *p, esp__draft *d);
-ESP__FN void esp__draft_set_units(esp__problem *p, esp__draft *d, const esp__unit *units, uint32_t n);
-ESP__FN void esp__draft_copy(esp__problem *p, esp__draft *to, const esp__draft *from); /* deep, but for the paths */
+ESP__FN void esp__schedule_tensors(esp__problem *p, esp__schedule *d);
+ESP__FN void esp__schedule_set_units(esp__problem *p, esp__schedule *d, const esp__unit *units, uint32_t n);
+ESP__FN void esp__schedule_copy(esp__problem *p, esp__schedule *to,
+                                const esp__schedule *from); /* deep, but for the paths */
 /* Keeps what was better: copies `from` to `to` and returns 1 where from->makespan < to->makespan (or `to` is empty). */
-ESP__FN int esp__draft_keep_better(esp__problem *p, esp__draft *to, const esp__draft *from);
+ESP__FN int esp__schedule_keep_better(esp__problem *p, esp__schedule *to, const esp__schedule *from);
 /* Within config.max_memory_bytes, max_volume, max_error? */
-ESP__FN int esp__draft_allowed(const esp__problem *p, const esp__draft *d);
+ESP__FN int esp__schedule_allowed(const esp__problem *p, const esp__schedule *d);
 ESP__FN int esp__out_of_time(const esp__problem *p);
 /* text.c: its unit lines and order, opened by the format's first line and `comment` (lines with '#', or ""). malloc'd. */
-ESP__FN char *esp__draft_text(esp__problem *p, const esp__draft *d, const char *comment);
+ESP__FN char *esp__schedule_text(esp__problem *p, const esp__schedule *d, const char *comment);
 
 /* ---- bound.c ------------------------------------------------------------------------------------------------------------------- */
 typedef struct esp__bound {
     uint64_t ns;                   /* no strategy has a smaller makespan                                       */
     double lane_price[ESP__LANES]; /* how much of it each lane carries; they sum to at most 1                  */
-    double (*price)[ESP__LANES];   /* [n_units] a nanosecond of unit u on a lane costs price[u][lane]; the pool's */
+    double (*price)[ESP__LANES];   /* [n_units] a nanosecond of unit u on a lane costs price[u][lane]; the arena's */
     double *chain_price;           /* [n_units] and a nanosecond of its chain on any lane this                 */
 } esp__bound;
 /* For these units as given. */
@@ -220,7 +223,7 @@ ESP__FN uint64_t esp__bound_any(esp__problem *p);
 /* ---- schemes: one file each in planner/schemes/ -------------------------------------------------------------------------------- */
 typedef struct esp__scheme {
     const char *name, *summary, *source; /* source: the paper's section, or the program whose default it is */
-    void (*make)(esp__problem *p, esp__draft *d);
+    void (*make)(esp__problem *p, esp__schedule *d);
     const char *codec; /* the only one that it compresses with, which it brings along where it was not given; or NULL */
 } esp__scheme;
 /* Does it need a codec that was not given? */
@@ -229,8 +232,8 @@ ESP__FN const esp__scheme *esp__scheme_find(const char *name);
 ESP__FN const esp__scheme *const *esp__schemes(void); /* NULL-terminated, in the order in which they are shown */
 
 /* ---- search ------------------------------------------------------------------------------------------------------------------------ */
-ESP__FN void esp__algorithm1(esp__problem *p, esp__draft *d); /* algorithm1.c: units of d as given                 */
-ESP__FN void esp__algorithm2(esp__problem *p, esp__draft *d); /* algorithm2.c: moves compression to the CPU        */
-ESP__FN void esp__improve(esp__problem *p, esp__draft *d);    /* improve.c: to a local optimum, units as given     */
-ESP__FN void esp__search_all(esp__problem *p, esp__draft *d); /* search.c: everything, from several starts        */
+ESP__FN void esp__algorithm1(esp__problem *p, esp__schedule *d); /* algorithm1.c: units of d as given                 */
+ESP__FN void esp__algorithm2(esp__problem *p, esp__schedule *d); /* algorithm2.c: moves compression to the CPU        */
+ESP__FN void esp__improve(esp__problem *p, esp__schedule *d);    /* improve.c: to a local optimum, units as given     */
+ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d); /* search.c: everything, from several starts        */
 #endif

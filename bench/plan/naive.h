@@ -21,10 +21,10 @@ static const tree_list *tree_options(uint32_t devices) {
     return &every_option;
 }
 
-/* A problem of one's own, with the pool it lives in. */
+/* A problem of one's own, with the arena it lives in. */
 typedef struct bench_problem {
     jmp_buf no_memory;
-    esp__pool pool;
+    esp__arena arena;
     esp__problem p;
 } bench_problem;
 
@@ -35,16 +35,16 @@ static void problem_open(bench_problem *b, const esp_plan_model *model, const be
     memset(&config, 0, sizeof config);
     config.flags = flags;
     config.devices = devices;
-    b->pool.on_failure = &b->no_memory;
+    b->arena.on_failure = &b->no_memory;
     if (setjmp(b->no_memory)) die("out of memory", model->name);
-    if (esp__problem_open(&b->p, &b->pool, model, &c->costs.codec, 1, &c->system, &config, free_compression))
+    if (esp__problem_open(&b->p, &b->arena, model, &c->costs.codec, 1, &c->system, &config, free_compression))
         die(esp_last_error(NULL), model->name);
 }
-static void problem_close(bench_problem *b) { esp__pool_free(&b->pool); }
+static void problem_close(bench_problem *b) { esp__arena_free(&b->arena); }
 
 /* Every option's path for this unit; NULL where the tree of this system lacks it. */
 static const esp__path **paths_all(esp__problem *p, const esp__unit *u, const tree_list *tree) {
-    const esp__path **paths = esp__pool_get(p->pool, tree->n * sizeof *paths);
+    const esp__path **paths = esp__arena_get(p->arena, tree->n * sizeof *paths);
     for (uint32_t i = 0; i < tree->n; i++) paths[i] = esp__path_of(p, u, &tree->options[i], 0);
     return paths;
 }
@@ -60,9 +60,9 @@ static naive_result naive_greedy(const esp_plan_model *model, const bench_case *
     bench_problem b;
     problem_open(&b, model, c, ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT, devices, 0);
     const tree_list *tree = tree_options(devices);
-    esp__draft d = {0};
+    esp__schedule d = {0};
     uint64_t start = esp__now_ns();
-    esp__draft_tensors(&b.p, &d);
+    esp__schedule_tensors(&b.p, &d);
     for (uint32_t u = 0; u < d.n_units; u++)
         d.paths[u] = esp__path_make(&b.p, &d.units[u],
                                     b.p.hierarchical ? "intra.reduce_scatter > inter.allreduce > intra.allgather"

@@ -2,22 +2,22 @@
  * prices. Looks into the planner's private parts. */
 
 /* ---- pruning --------------------------------------------------------------------------------------------------------------- */
-/* Menus of all distinct sizes at this width: the mean number of paths, and of those that come first. */
-static void parts_menus(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t width, double *paths,
-                        double *core, double *us) {
+/* Candidate options of all distinct sizes at this width: the mean number of paths, and of those that come first. */
+static void parts_candidates(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t width, double *paths,
+                             double *core, double *us) {
     double sum = 0.0, sum_core = 0.0;
     uint32_t sizes = 0;
     bench_problem b;
-    esp__draft d = {0};
+    esp__schedule d = {0};
     problem_open(&b, &m->model, c, 0, devices, 0);
     b.p.width = width;
-    esp__draft_tensors(&b.p, &d);
+    esp__schedule_tensors(&b.p, &d);
     uint64_t start = esp__now_ns();
     for (uint32_t u = 0; u < d.n_units; u++) {
-        uint32_t before = b.p.n_menus;
-        const esp__menu *menu = esp__menu_get(&b.p, &d.units[u]);
-        if (b.p.n_menus == before) continue;
-        sum += menu->n, sum_core += menu->n_core;
+        uint32_t before = b.p.n_candidate_sets;
+        const esp__candidates *candidates = esp__candidates_get(&b.p, &d.units[u]);
+        if (b.p.n_candidate_sets == before) continue;
+        sum += candidates->n, sum_core += candidates->n_core;
         sizes++;
     }
     *us = 1000.0 * ms_since(start) / sizes;
@@ -29,12 +29,12 @@ static void parts_menus(const bench_model *m, const bench_case *c, uint32_t devi
 /* Every option's ops timed, for the first few distinct sizes; us a size. */
 static double parts_unpruned(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t *options) {
     bench_problem b;
-    esp__draft d = {0};
+    esp__schedule d = {0};
     uint32_t sizes = 0;
     problem_open(&b, &m->model, c, 0, devices, 0);
     const tree_list *tree = tree_options(devices);
     *options = tree->n;
-    esp__draft_tensors(&b.p, &d);
+    esp__schedule_tensors(&b.p, &d);
     uint64_t start = esp__now_ns();
     for (uint32_t u = 0; u < d.n_units && sizes < 10; u++) {
         if (u && d.units[u].elements == d.units[u - 1].elements) continue;
@@ -54,7 +54,7 @@ static void parts_pruning(const bench_model *m, const bench_case *c) {
         printf("%-10s %d: %4u options, all timed %8.1f us a size; pruned by", m->model.name, d + 1, options, us);
         for (uint32_t w = 0; w < 3; w++) {
             double paths, core, prune_us;
-            parts_menus(m, c, devices, w, &paths, &core, &prune_us);
+            parts_candidates(m, c, devices, w, &paths, &core, &prune_us);
             printf(" %s: %.1f left, %.1f us%s", widths[w], paths, prune_us, w < 2 ? ";" : "\n");
         }
     }
@@ -62,17 +62,17 @@ static void parts_pruning(const bench_model *m, const bench_case *c) {
 
 /* ---- trials on a fixed sequence -------------------------------------------------------------------------------------------- */
 /* The plan for tensors as given, for measuring on. */
-static void parts_plan(bench_problem *b, esp__bound *bound, esp__draft *d, const bench_model *m, const bench_case *c,
+static void parts_plan(bench_problem *b, esp__bound *bound, esp__schedule *d, const bench_model *m, const bench_case *c,
                        uint32_t devices) {
-    esp__draft units = {0};
+    esp__schedule units = {0};
     problem_open(b, &m->model, c, ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT, devices, 0);
-    esp__draft_tensors(&b->p, &units);
+    esp__schedule_tensors(&b->p, &units);
     esp__bound_units(&b->p, units.units, units.n_units, bound);
     b->p.bound = bound;
     esp__search_all(&b->p, d);
 }
 
-static double parts_repeat_ns(esp__problem *p, esp__draft *d, int replay) {
+static double parts_repeat_ns(esp__problem *p, esp__schedule *d, int replay) {
     uint64_t sum = 0, start = esp__now_ns(), n = 0;
     do
         for (int i = 0; i < 20; i++, n++) sum += replay ? esp__replay(p, d) : esp__generate(p, d);
@@ -82,20 +82,20 @@ static double parts_repeat_ns(esp__problem *p, esp__draft *d, int replay) {
 }
 
 /* Trials of all paths of all units; a trial's mean ns, how many there were, how many units were passed over. */
-static double parts_trials(esp__problem *p, esp__draft *d, uint64_t *trials, uint32_t *passed) {
-    esp__desk *k = esp__desk_open(p, d);
+static double parts_trials(esp__problem *p, esp__schedule *d, uint64_t *trials, uint32_t *passed) {
+    esp__incremental *k = esp__incremental_open(p, d);
     esp__swap *w = &k->swaps[0];
     uint64_t before = k->trials, start = esp__now_ns();
     *passed = 0;
     for (uint32_t u = 0; u < d->n_units; u++) {
-        const esp__menu *menu = esp__menu_get(p, &d->units[u]);
-        *passed += !esp__desk_critical(k, u, 1);
-        esp__desk_lift(k, w, u, 1);
-        for (uint32_t i = 0; i < menu->n; i++) {
-            esp__swap_path(k, w, u, &menu->paths[i], ESP__BY_READY);
-            esp__desk_try(k, w, d->makespan);
+        const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
+        *passed += !esp__incremental_critical(k, u, 1);
+        esp__incremental_lift(k, w, u, 1);
+        for (uint32_t i = 0; i < candidates->n; i++) {
+            esp__swap_path(k, w, u, &candidates->paths[i], ESP__BY_READY);
+            esp__incremental_try(k, w, d->makespan);
         }
-        esp__desk_unlift(k, w);
+        esp__incremental_unlift(k, w);
     }
     *trials = k->trials - before;
     return 1e6 * ms_since(start) / (double)*trials;
@@ -104,12 +104,12 @@ static double parts_trials(esp__problem *p, esp__draft *d, uint64_t *trials, uin
 static void parts_replay(const bench_model *m, const bench_case *c) {
     bench_problem b;
     esp__bound bound;
-    esp__draft d = {0}, copy = {0};
+    esp__schedule d = {0}, copy = {0};
     uint64_t trials;
     uint32_t passed;
     parts_plan(&b, &bound, &d, m, c, TWO_DEVICES);
     double trial = parts_trials(&b.p, &d, &trials, &passed), n = d.n_sequence;
-    esp__draft_copy(&b.p, &copy, &d);
+    esp__schedule_copy(&b.p, &copy, &d);
     double replay = parts_repeat_ns(&b.p, &copy, 1), generate = parts_repeat_ns(&b.p, &copy, 0);
     printf("%-10s %5.0f ops: ready order %5.1f ns an op, fixed sequence %4.1f; a trial %7.0f ns, against %8.0f in "
            "ready order "
@@ -123,9 +123,9 @@ static void parts_replay(const bench_model *m, const bench_case *c) {
 static double parts_search(const bench_model *m, const bench_case *c, uint32_t devices, int bounded, double *ms) {
     bench_problem b;
     esp__bound bound;
-    esp__draft d = {0}, units = {0};
+    esp__schedule d = {0}, units = {0};
     problem_open(&b, &m->model, c, 0, devices, 0);
-    esp__draft_tensors(&b.p, &units);
+    esp__schedule_tensors(&b.p, &units);
     uint64_t start = esp__now_ns();
     if (bounded) {
         esp__bound_units(&b.p, units.units, units.n_units, &bound);

@@ -1,19 +1,19 @@
 /* speed.h: planning time, everything included: by model, by stage, against targets, naive evaluation and the published planner. */
 
 enum { RUNS = 21, WORST_RUNS = 5 };
-enum { STAGE_OPEN = 0, STAGE_MENUS, STAGE_BOUND, STAGE_ANY, STAGE_SEARCH, STAGE_FREE, STAGES };
+enum { STAGE_OPEN = 0, STAGE_CANDIDATES, STAGE_BOUND, STAGE_ANY, STAGE_SEARCH, STAGE_FREE, STAGES };
 
 /* One run of the stages of esp_plan_make, ms each. */
 static void speed_stages(const bench_model *m, const bench_case *c, uint32_t devices, double ms[STAGES]) {
     bench_problem b, other;
     esp__bound bound;
-    esp__draft units = {0}, d = {0}, best = {0};
+    esp__schedule units = {0}, d = {0}, best = {0};
     uint64_t t = esp__now_ns();
     problem_open(&b, &m->model, c, 0, devices, 0);
     ms[STAGE_OPEN] = ms_since(t), t = esp__now_ns();
-    esp__draft_tensors(&b.p, &units);
-    for (uint32_t u = 0; u < units.n_units; u++) esp__menu_get(&b.p, &units.units[u]);
-    ms[STAGE_MENUS] = ms_since(t), t = esp__now_ns();
+    esp__schedule_tensors(&b.p, &units);
+    for (uint32_t u = 0; u < units.n_units; u++) esp__candidates_get(&b.p, &units.units[u]);
+    ms[STAGE_CANDIDATES] = ms_since(t), t = esp__now_ns();
     if (!b.p.roughly) {
         esp__bound_units(&b.p, units.units, units.n_units, &bound);
         b.p.bound = &bound;
@@ -110,7 +110,8 @@ static void speed_published(const bench_model *models, const speed_row *rows) {
     printf("%-11s %9s | %9s %7s | %11s %7s\n", "model", "published", "ours, all", "ratio", "search only", "ratio");
     for (int i = 0; i < 6; i++) {
         if (!models[i].published) continue;
-        const double *s = rows[i].stage, search = s[STAGE_OPEN] + s[STAGE_MENUS] + s[STAGE_BOUND] + s[STAGE_SEARCH];
+        const double *s = rows[i].stage,
+                     search = s[STAGE_OPEN] + s[STAGE_CANDIDATES] + s[STAGE_BOUND] + s[STAGE_SEARCH];
         printf("%-11s %9.0f | %9.2f %6.1fx | %11.2f %6.1fx\n", models[i].model.name, published[i], rows[i].best,
                published[i] / rows[i].best, search, published[i] / search);
     }

@@ -47,7 +47,7 @@ typedef struct esp__auto_word {
     double over_ns, first_ns;    /* of a try: what its steps, and the first one, took longer than the strategy before */
     double waiting;              /* share of the step after the last push                                             */
     int64_t pid;
-    uint32_t trouble; /* tensors whose error or feedback is too large */
+    uint32_t excess; /* tensors whose error or feedback is too large */
     /* rank 0's */
     uint32_t done, verdict, compresses;
     uint64_t text_bytes;
@@ -106,7 +106,7 @@ typedef struct esp__auto_source {
     uint64_t (*step_ns)(void *user, esp_ctx *ctx);          /* of the step just made         */
     void (*ready)(void *user, esp_ctx *ctx, uint64_t *out); /* likewise, per tensor          */
     esp_status (*figures)(void *user, esp_ctx *ctx, esp_plan_system *system, esp_plan_codec *codecs, uint32_t *n);
-    int (*trouble)(void *user, esp_ctx *ctx, uint32_t tensor); /* its error or feedback is too large */
+    int (*excess)(void *user, esp_ctx *ctx, uint32_t tensor); /* its error or feedback is too large */
     double (*waiting)(void *user, esp_ctx *ctx); /* share of the step after the last push; NULL: not known */
 } esp__auto_source;
 
@@ -205,7 +205,7 @@ ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx);
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns);
 /* ---- fallback.c ---- */
-ESP__FN uint32_t esp__auto_trouble(esp_ctx *ctx);
+ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed);
 ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t tensor);
 /* ---- file.c ---- */

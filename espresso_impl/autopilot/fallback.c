@@ -28,8 +28,8 @@ static int esp__auto_suspicious(esp__autopilot *a, uint32_t i, const esp_tensor_
     return seen > 0.0 && x->feedback > esp__auto_feedback_growth * seen;
 }
 
-/* Marks, in a->bits, the tensors in trouble on this rank, and returns how many they are. */
-ESP__FN uint32_t esp__auto_trouble(esp_ctx *ctx) {
+/* Marks, in a->bits, the tensors with too large an error on this rank, and returns how many they are. */
+ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t n = 0;
     memset(a->bits, 0, (ctx->model.n_tensors + 7u) / 8u);
@@ -39,8 +39,8 @@ ESP__FN uint32_t esp__auto_trouble(esp_ctx *ctx) {
         esp_tensor_stats x = ctx->model.tensors[i].sampled;
         pthread_mutex_unlock(&ctx->lanes.lock);
         int bad = 0;
-        if (a->source.trouble)
-            bad = a->source.trouble(a->source.user, ctx, i) * ESP__AUTO_STRIKES;
+        if (a->source.excess)
+            bad = a->source.excess(a->source.user, ctx, i) * ESP__AUTO_STRIKES;
         else if (!x.samples || x.samples == a->samples_seen[i])
             continue; /* nothing new: strikes stay */
         else
@@ -83,13 +83,13 @@ ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t i) {
     return !a->level[i] ? NULL : a->level[i] == 255 ? "fp32" : a->opt.codecs[a->level[i] - 1];
 }
 
-/* All ranks' troubled tensors step down. *changed: there were some. */
+/* All ranks' tensors with too large an error step down. *changed: there were some. */
 ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = (ctx->model.n_tensors + 7u) / 8u;
     uint32_t any = 0;
-    for (int32_t r = 0; r < ctx->job.size; r++) any |= a->all[r].trouble;
-    a->mine.trouble = 0;
+    for (int32_t r = 0; r < ctx->job.size; r++) any |= a->all[r].excess;
+    a->mine.excess = 0;
     if (!any) return ESP_OK;
     esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, a->bits, a->all_bits, bytes);
     for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {

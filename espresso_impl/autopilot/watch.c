@@ -63,7 +63,7 @@ static void esp__auto_say_plan(const esp_ctx *ctx) {
 }
 
 /* Feedback that the strategy just set has no place for, and that would be compressed on its way: on any rank? */
-static esp_status esp__auto_homeless(esp_ctx *ctx, int *yes) {
+static esp_status esp__auto_pending(esp_ctx *ctx, int *yes) {
     int32_t mine = 0, *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
@@ -84,15 +84,15 @@ static esp_status esp__auto_switch(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = a->all[0].text_bytes;
     char *all = esp__alloc(ctx, bytes * (uint64_t)ctx->job.size), *own = esp__alloc(ctx, bytes);
-    int homeless = 0;
+    int pending = 0;
     a->before = esp__strdup(ctx, ctx->in_force.strategy.text);
     esp_status s = all && own && a->before ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     if (!s && ctx->job.rank == 0) memcpy(own, esp_plan_text(a->job->plan), bytes);
     s = esp__agree_ok(ctx, s);
     if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, own, all, bytes);
     if (!s) s = esp__auto_set(ctx, all);
-    if (!s) s = esp__auto_homeless(ctx, &homeless);
-    if (!s && homeless) { /* the feedback goes with one uncompressed step, then the new strategy begins */
+    if (!s) s = esp__auto_pending(ctx, &pending);
+    if (!s && pending) { /* the feedback goes with one uncompressed step, then the new strategy begins */
         a->next = esp__strdup(ctx, ctx->in_force.strategy.text);
         s = esp__agree_ok(ctx, a->next ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
         if (!s) s = esp__auto_set(ctx, "fp32");
@@ -105,10 +105,10 @@ static esp_status esp__auto_switch(esp_ctx *ctx) {
     a->compresses = a->all[0].compresses != 0;
     a->check_steps = ESP__AUTO_CHECK_STEPS;
     a->again_ns = 0.0;
-    if (homeless && ctx->job.rank == 0)
+    if (pending && ctx->job.rank == 0)
         esp__log(ctx, ESP_LOG_INFO, "autopilot",
                  "one uncompressed step takes along feedback that has no place any more");
-    esp__auto_enter(ctx, homeless ? ESP__AUTO_FLUSH : ESP__AUTO_CHECK);
+    esp__auto_enter(ctx, pending ? ESP__AUTO_FLUSH : ESP__AUTO_CHECK);
     return ESP_OK;
 }
 
@@ -362,7 +362,7 @@ ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (!a->interval) a->interval = esp__auto_interval(ctx);
     if (a->phase_steps < a->interval) return ESP_OK;
-    a->mine.trouble = esp__auto_trouble(ctx);
+    a->mine.excess = esp__auto_excess(ctx);
     esp_status s = esp__auto_exchange(ctx);
     if (s) return s;
     esp__budget_open(&a->budget, ctx->steps.step, (double)esp__auto_step_ns(ctx)); /* from a file or a state: not yet */

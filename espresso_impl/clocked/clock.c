@@ -38,10 +38,10 @@ static int esp__clocked_unit_at(const esp_ctx *ctx, const esp__clocked_event *x)
 
 static int esp__clocked_can_start(const esp_ctx *ctx, uint32_t event) {
     const esp__clocked *h = ctx->clocked;
-    if (event == ESP__CLOCKED_NONE || h->held[event].state != ESP__CLOCKED_WAITS) return 0;
+    if (event == ESP__CLOCKED_NONE || h->event[event].state != ESP__CLOCKED_WAITS) return 0;
     for (int lane = 0; lane < ESP__LANES; lane++)
-        if (h->held[event].lanes >> lane & 1u && esp__clocked_head(h, lane) != event) return 0;
-    return h->held[event].backward || esp__clocked_unit_at(ctx, &h->held[event]);
+        if (h->event[event].lanes >> lane & 1u && esp__clocked_head(h, lane) != event) return 0;
+    return h->event[event].backward || esp__clocked_unit_at(ctx, &h->event[event]);
 }
 
 static int esp__clocked_turn(const esp_ctx *ctx, const esp__op *op) {
@@ -54,9 +54,9 @@ static void esp__clocked_wake(esp_ctx *ctx, int from_link) {
     for (int lane = 0; lane < ESP__LANES; lane++) {
         uint32_t event = esp__clocked_head(h, lane);
         if (!esp__clocked_can_start(ctx, event)) continue;
-        if (h->held[event].owner == ESP__CLOCKED_CALLER)
+        if (h->event[event].owner == ESP__CLOCKED_CALLER)
             pthread_cond_broadcast(&ctx->lanes.done_cv);
-        else if (h->held[event].owner == ESP__CLOCKED_CPU)
+        else if (h->event[event].owner == ESP__CLOCKED_CPU)
             pthread_cond_signal(&ctx->lanes.cpu_cv);
         else if (!from_link)
             esp__link_wake(ctx);
@@ -95,13 +95,13 @@ static void esp__clocked_begin_event(esp_ctx *ctx, esp__clocked_event *x) {
 }
 
 static void esp__clocked_start(esp_ctx *ctx, const esp__op *op) {
-    esp__clocked_begin_event(ctx, &ctx->clocked->held[ctx->clocked->event_of_op[op - ctx->in_force.program.ops]]);
+    esp__clocked_begin_event(ctx, &ctx->clocked->event[ctx->clocked->event_of_op[op - ctx->in_force.program.ops]]);
 }
 
 static int esp__clocked_keep(esp_ctx *ctx, const esp__op *op) {
     uint32_t event = ctx->clocked->event_of_op[op - ctx->in_force.program.ops];
     if (event == ESP__CLOCKED_NONE) return 0;
-    ctx->clocked->held[event].state = ESP__CLOCKED_WORKED;
+    ctx->clocked->event[event].state = ESP__CLOCKED_WORKED;
     return 1;
 }
 
@@ -146,7 +146,7 @@ static void esp__clocked_end(esp_ctx *ctx, esp__clocked_event *x) {
 static int esp__clocked_look(esp_ctx *ctx, int lane, uint32_t owner, uint64_t *until) {
     esp__clocked *h = ctx->clocked;
     uint32_t event = esp__clocked_head(h, lane);
-    esp__clocked_event *x = event == ESP__CLOCKED_NONE ? NULL : &h->held[event];
+    esp__clocked_event *x = event == ESP__CLOCKED_NONE ? NULL : &h->event[event];
     if (!x || x->owner != owner) return 0;
     if (x->op == ESP__CLOCKED_NONE && esp__clocked_can_start(ctx, event)) {
         esp__clocked_begin_event(ctx, x);
@@ -176,9 +176,9 @@ static const esp__op *esp__clocked_cpu(esp_ctx *ctx, uint64_t *until) {
     if (untimed) return untimed;
     for (int lane = ESP__LANE_COMPUTE; lane <= ESP__LANE_CPU; lane++) {
         uint32_t event = esp__clocked_head(h, lane);
-        if (!esp__clocked_can_start(ctx, event) || h->held[event].owner != ESP__CLOCKED_CPU) continue;
-        esp__clocked_begin_event(ctx, &h->held[event]);
-        return &ctx->in_force.program.ops[h->held[event].op];
+        if (!esp__clocked_can_start(ctx, event) || h->event[event].owner != ESP__CLOCKED_CPU) continue;
+        esp__clocked_begin_event(ctx, &h->event[event]);
+        return &ctx->in_force.program.ops[h->event[event].op];
     }
     return NULL;
 }
@@ -227,8 +227,8 @@ ESP__FN void esp__clocked_begin(esp_ctx *ctx, uint64_t at_ns) {
     if (h && !ctx->steps.open) {
         ctx->lanes.dispatcher = &esp__clocked_dispatcher;
         for (uint32_t i = 0; i < h->n; i++) {
-            h->held[i].state = ESP__CLOCKED_WAITS;
-            h->held[i].due = h->held[i].real = (esp__span){0, 0};
+            h->event[i].state = ESP__CLOCKED_WAITS;
+            h->event[i].due = h->event[i].real = (esp__span){0, 0};
         }
         memset(h->cursor, 0, sizeof h->cursor);
         memset(h->lane_end, 0, sizeof h->lane_end);
@@ -260,7 +260,7 @@ ESP__FN esp_status esp__clocked_backward(esp_ctx *ctx, uint32_t id) {
                       ctx->clocked->tensor, ctx->model.n_tensors);
     } else {
         uint32_t event = ctx->clocked->event_of_tensor[id];
-        x = &ctx->clocked->held[event];
+        x = &ctx->clocked->event[event];
         esp__wait_begin(ctx);
         while (!ctx->health.fatal && !esp__clocked_can_start(ctx, event))
             pthread_cond_wait(&ctx->lanes.done_cv, &ctx->lanes.lock);
@@ -286,7 +286,7 @@ ESP__FN esp__span esp__clocked_event_time(const esp_ctx *ctx, uint32_t event) {
     const esp__clocked *h = ctx->clocked;
     esp__span none = {0, 0};
     if (!h || event >= h->n) return none;
-    const esp__clocked_event *x = &h->held[event];
+    const esp__clocked_event *x = &h->event[event];
     return (esp__span){esp__clocked_scaled(h, x->due.start_ns), esp__clocked_scaled(h, x->due.end_ns)};
 }
 
@@ -294,7 +294,7 @@ ESP__FN esp__span esp__clocked_event_real(const esp_ctx *ctx, uint32_t event) {
     const esp__clocked *h = ctx->clocked;
     esp__span none = {0, 0};
     if (!h || event >= h->n) return none;
-    const esp__span *r = &h->held[event].real;
+    const esp__span *r = &h->event[event].real;
     return (esp__span){r->start_ns > h->zero_ns ? r->start_ns - h->zero_ns : 0,
                        r->end_ns > h->zero_ns ? r->end_ns - h->zero_ns : 0};
 }

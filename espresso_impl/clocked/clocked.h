@@ -50,7 +50,7 @@ typedef struct esp__clocked_event {
 
 typedef struct esp__clocked {
     double scale;
-    esp__clocked_event *held; /* [n] by event of the plan                                    */
+    esp__clocked_event *event; /* [n] by event of the plan                                    */
     uint32_t n;
     uint32_t *lane[ESP__LANES], lane_n[ESP__LANES]; /* events in the plan's order                       */
     uint32_t *chain, *first;                        /* events of unit u: chain[first[u]] to chain[first[u + 1] - 1] */

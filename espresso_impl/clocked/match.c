@@ -100,7 +100,7 @@ ESP__FN esp_status esp__clocked_match(const esp_ctx *ctx, const esp_plan *plan, 
 static void esp__clocked_free(esp_ctx *ctx, esp__clocked *h) {
     if (!h) return;
     for (int k = 0; k < ESP__LANES; k++) esp__free(ctx, h->lane[k]);
-    esp__free(ctx, h->held);
+    esp__free(ctx, h->event);
     esp__free(ctx, h->chain);
     esp__free(ctx, h->first);
     esp__free(ctx, h->event_of_op);
@@ -116,7 +116,7 @@ static esp__clocked *esp__clocked_new(esp_ctx *ctx, uint32_t n_events) {
     int whole = h != NULL;
     if (!h) return NULL;
     for (int k = 0; k < ESP__LANES; k++) whole &= (h->lane[k] = esp__alloc(ctx, n * sizeof **h->lane + 1)) != NULL;
-    whole &= (h->held = esp__alloc(ctx, n * sizeof *h->held + 1)) != NULL;
+    whole &= (h->event = esp__alloc(ctx, n * sizeof *h->event + 1)) != NULL;
     whole &= (h->chain = esp__alloc(ctx, n * sizeof *h->chain + 1)) != NULL;
     whole &= (h->first = esp__alloc(ctx, (units + 1) * sizeof *h->first)) != NULL;
     whole &=
@@ -159,12 +159,12 @@ static int esp__clocked_order(const esp_ctx *ctx, esp__clocked *h, const uint32_
     uint32_t tensor = 0;
     if (y->n_entries != h->n) return 0;
     for (uint32_t i = 0; i < h->n; i++) /* how many each unit has, then where each unit's begin */
-        if (!h->held[i].backward) h->first[h->held[i].unit + 1]++;
+        if (!h->event[i].backward) h->first[h->event[i].unit + 1]++;
     for (uint32_t u = 0; u < y->n_units; u++) h->first[u + 1] += h->first[u];
     for (uint32_t k = 0; k < y->n_entries; k++) {
         uint32_t event = table[esp__entry_slot(ctx, &y->entries[k], tensor)] - 1;
         if (event == ESP__CLOCKED_NONE) return 0;
-        esp__clocked_event *x = &h->held[event];
+        esp__clocked_event *x = &h->event[event];
         if (x->state) return 0; /* stands there twice */
         x->state = 1;
         for (int lane = 0; lane < ESP__LANES; lane++)
@@ -186,7 +186,7 @@ static int esp__clocked_ops(const esp_ctx *ctx, esp__clocked *h) {
         uint32_t next = 0;
         for (uint32_t i = unit->first_op; i < unit->first_op + unit->n_ops; i++) {
             if (h->event_of_op[i] == ESP__CLOCKED_NONE) continue;
-            esp__clocked_event *x = &h->held[h->event_of_op[i]];
+            esp__clocked_event *x = &h->event[h->event_of_op[i]];
             if (x->place < next) return 0;
             next = x->place + 1;
             x->op = i;
@@ -201,7 +201,7 @@ static esp_status esp__clocked_make(esp_ctx *ctx, const esp_plan *plan, double s
     esp__clocked *h = *out = esp__clocked_new(ctx, n);
     esp_status s = table && h ? esp__clocked_match_with(ctx, table, h->event_of_op)
                               : esp__fail(ctx, ESP_E_NOMEM, "clocked execution: out of memory");
-    for (uint32_t i = 0; !s && i < n; i++) esp__clocked_event_init(&h->held[i], &events[i]);
+    for (uint32_t i = 0; !s && i < n; i++) esp__clocked_event_init(&h->event[i], &events[i]);
     if (!s && (!esp__clocked_order(ctx, h, table) || !esp__clocked_ops(ctx, h)))
         s = esp__fail(ctx, ESP_E_ARG,
                       "clocked execution: the strategy in force has not the plan's order of all ops: set it to the "

@@ -74,7 +74,7 @@ static esp__survey_line esp__survey_level(const esp_ctx *ctx, const esp__survey 
 
 /* Which of the level's measured collectives tells most of `coll`: itself if it has a table's points, else the one that has most.
  * 0: none. */
-static uint32_t esp__survey_witness(const esp__survey *s, uint8_t level, uint32_t coll) {
+static uint32_t esp__survey_reference(const esp__survey *s, uint8_t level, uint32_t coll) {
     uint32_t best = 0, most = 0;
     if (s->link[level][coll].n >= ESP__SURVEY_TABLE_LEAST) return coll;
     for (uint32_t k = 1; k < ESP_PLAN_COLLS; k++)
@@ -82,14 +82,14 @@ static uint32_t esp__survey_witness(const esp__survey *s, uint8_t level, uint32_
     return best;
 }
 
-/* The witness's points as points of `coll`: at sizes where both move as many bytes, the same time but for the hops. */
+/* The reference collective's points as points of `coll`: at sizes where both move as many bytes, the same time but for the hops. */
 static uint32_t esp__survey_tell(const esp_ctx *ctx, const esp__survey *s, const esp__survey_line line[2],
-                                 uint8_t level, uint32_t coll, uint32_t witness, esp_cost_point *out) {
-    const esp__survey_curve *c = &s->link[level][witness];
+                                 uint8_t level, uint32_t coll, uint32_t reference, esp_cost_point *out) {
+    const esp__survey_curve *c = &s->link[level][reference];
     for (uint32_t i = 0; i < c->n; i++) {
         int intra;
         double size = c->at[i].size;
-        esp__survey_terms was = esp__survey_formula(ctx, level, witness, size, &intra);
+        esp__survey_terms was = esp__survey_formula(ctx, level, reference, size, &intra);
         esp__survey_terms is = esp__survey_formula(ctx, level, coll, size, &intra);
         double scale = is.bytes > 0.0 ? was.bytes / is.bytes : 1.0,
                hops = (is.hops - was.hops) * line[!!intra].alpha_ns;
@@ -119,12 +119,12 @@ ESP__FN double esp__survey_guess(const esp_ctx *ctx, const esp__survey *s, uint8
                                  uint64_t bytes) {
     esp_cost_point told[ESP__SURVEY_POINTS];
     esp__survey_line line[2] = {esp__survey_level(ctx, s, 0), esp__survey_level(ctx, s, 1)};
-    uint32_t witness = esp__survey_witness(s, level, coll);
+    uint32_t reference = esp__survey_reference(s, level, coll);
     int intra;
     esp__survey_terms t = esp__survey_formula(ctx, level, coll, (double)bytes, &intra);
     if (esp__group_size(ctx, level) < 2) return 0.0;
-    if (witness) {
-        uint32_t n = esp__survey_tell(ctx, s, line, level, coll, witness, told);
+    if (reference) {
+        uint32_t n = esp__survey_tell(ctx, s, line, level, coll, reference, told);
         double last = told[n - 1].size, size = (double)bytes < last ? (double)bytes : last;
         esp_cost_curve c = {told, n, 0};
         double beyond = ((double)bytes - size) * (t.bytes / (double)bytes) * line[!!intra].ns_per_byte;
@@ -148,9 +148,9 @@ static void esp__survey_link_set(const esp__survey *s, esp_plan_link *out, const
 static void esp__survey_tables(const esp_ctx *ctx, esp__survey *s, const esp__survey_line line[2], uint8_t level,
                                esp_plan_link *out) {
     for (uint32_t coll = 1; coll < ESP_PLAN_COLLS; coll++) {
-        uint32_t witness = esp__survey_witness(s, level, coll);
-        if (!witness || s->link[level][witness].n < ESP__SURVEY_TABLE_LEAST) continue;
-        uint32_t n = esp__survey_tell(ctx, s, line, level, coll, witness, s->told[level][coll]);
+        uint32_t reference = esp__survey_reference(s, level, coll);
+        if (!reference || s->link[level][reference].n < ESP__SURVEY_TABLE_LEAST) continue;
+        uint32_t n = esp__survey_tell(ctx, s, line, level, coll, reference, s->told[level][coll]);
         out->table[coll] = esp__survey_table(s->told[level][coll], n);
     }
 }

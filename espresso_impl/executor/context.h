@@ -54,7 +54,7 @@ typedef struct esp__feedback {
     uint64_t codec, option; /* hashes of their texts                                               */
     uint32_t comp_index, n_ranges;
     uint32_t raw;           /* reads the rank's own gradient: kept over strategy changes           */
-    uint32_t keeper;        /* this rank is the lowest of the replica set                          */
+    uint32_t owner_replica; /* this rank is the lowest of the replica set                          */
     uint64_t offset, count; /* element range in the unit                                           */
     float *residual;        /* count floats, or NULL                                               */
     uint8_t *state;         /* codec's own, or NULL                                                */

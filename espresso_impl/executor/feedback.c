@@ -75,7 +75,7 @@ ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *t
     for (uint32_t i = 0; i < n; i++) {
         esp__pending_at at = {0};
         esp__pending p;
-        while (all[i].keeper && esp__pending_next(ctx, to, &all[i], &at, &p)) {
+        while (all[i].owner_replica && esp__pending_next(ctx, to, &all[i], &at, &p)) {
             const esp__tensor *t = &ctx->model.tensors[p.tensor];
             if (p.to || carry[p.tensor]) continue;
             carry[p.tensor] = esp__alloc(ctx, t->count * 4u);
@@ -95,7 +95,7 @@ ESP__FN void esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp
         while (esp__pending_next(ctx, to, &all[i], &at, &p)) {
             if (p.to)
                 memcpy(p.to, p.from, p.length * 4u);
-            else if (all[i].keeper)
+            else if (all[i].owner_replica)
                 for (uint64_t k = 0; k < p.length; k++) carry[p.tensor][p.begin + k] += p.from[k];
         }
         if (all[i].raw && all[i].residual) esp__feedback_move_state(to, &all[i]);

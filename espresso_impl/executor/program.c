@@ -2,7 +2,7 @@
  * Walks the region algebra (region.c) and only adds memory, lanes and number formats to it; runs nothing. */
 #include "espresso_impl/executor/executor.h"
 
-ESP__FN void esp__seat_of(const esp_ctx *ctx, uint32_t unit, esp__seat *at) {
+ESP__FN void esp__coordinates_of(const esp_ctx *ctx, uint32_t unit, esp__coordinates *at) {
     const esp__topology *p = &ctx->job.topo;
     at->index[ESP__FLAT] = p->rank, at->size[ESP__FLAT] = p->size;
     at->index[ESP__INTRA] = p->local, at->size[ESP__INTRA] = p->n_local ? p->n_local : 1;
@@ -17,7 +17,7 @@ typedef struct esp__compile {
     esp__program *p;
     esp__work_unit *u;
     uint32_t unit, comps;
-    esp__seat at;
+    esp__coordinates at;
     esp__region region;
     int half;     /* the gradient is f16 or bf16: `work` holds it as f32 around Comps        */
     int in_grad;  /* half: where the region's numbers are now                                */
@@ -48,7 +48,7 @@ static esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32_
     return op;
 }
 
-static esp__ref esp__arena(esp__compile *c, uint64_t bytes) {
+static esp__ref esp__arena_place(esp__compile *c, uint64_t bytes) {
     esp__ref r = {ESP__AT_ARENA, c->p->arena_bytes};
     c->p->arena_bytes += (bytes + 63u) / 64u * 64u;
     return r;
@@ -171,7 +171,7 @@ static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t be
     f->comp_index = op->comp_index;
     f->n_ranges = op->n_ranges;
     f->raw = op->raw;
-    f->keeper = (uint32_t)((int32_t)op->source == c->ctx->job.rank);
+    f->owner_replica = (uint32_t)((int32_t)op->source == c->ctx->job.rank);
     f->offset = begin;
     f->count = c->u->codec->feedback ? length : 0;
     f->state_bytes = state;
@@ -218,7 +218,7 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
     c->slot_bytes = b.payload_bytes;
     if (b.scratch_bytes > p->scratch_bytes) p->scratch_bytes = b.scratch_bytes;
     if (!active || c->status) return;
-    c->slots = esp__arena(c, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
+    c->slots = esp__arena_place(c, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
     esp__op *op = esp__op_new(c, ESP__OP_COMPRESS, s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
     op->device = s->device;
     op->comp_index = (uint8_t)c->comps;
@@ -323,12 +323,12 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
         op->outer = outer, op->mid = mid, op->inner = have / (outer * mid);
         op->slot_bytes = c->slot_bytes;
         op->src = src;
-        op->dst = src = esp__arena(c, have * c->slot_bytes);
+        op->dst = src = esp__arena_place(c, have * c->slot_bytes);
     }
     if (s->coll == ESP_COLL_BROADCAST && me == root)
         dst = src;
     else if (s->coll != ESP_COLL_GATHER || me == root)
-        dst = esp__arena(c, want * c->slot_bytes);
+        dst = esp__arena_place(c, want * c->slot_bytes);
     if (!held) src = dst; /* a broadcast's receivers hold nothing yet */
     esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
     esp__op_links(c, op, s);
@@ -398,7 +398,7 @@ static uint32_t esp__last_value(const esp__option *o) {
 /* A group's tensors come together in the arena: each as soon as it is pushed, so that copies overlap backward. */
 static void esp__compile_pack(esp__compile *c) {
     if (!esp__unit_is_group(c->u)) return;
-    c->u->packed = esp__arena(c, c->u->place.count * esp__dtype_bytes(c->u->dtype)).offset;
+    c->u->packed = esp__arena_place(c, c->u->place.count * esp__dtype_bytes(c->u->dtype)).offset;
     uint64_t begin = 0;
     for (uint32_t k = 0; k < c->u->place.n; k++) {
         esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, 0);
@@ -450,12 +450,12 @@ static esp_status esp__compile_unit(esp_ctx *ctx, esp__in_force *f, uint32_t uni
     c.share = 1.0;
     c.last_value = esp__last_value(&c.u->option);
     c.work.at = ESP__AT_DATA;
-    esp__seat_of(ctx, unit, &c.at);
+    esp__coordinates_of(ctx, unit, &c.at);
     esp__region_start(&c.region);
     c.u->first_op = c.p->n_ops;
     c.u->raw_feedback = -1;
     esp__compile_pack(&c);
-    if (c.half && esp__option_uses(&c.u->option, ESP__COMP)) c.work = esp__arena(&c, c.u->place.count * 4u);
+    if (c.half && esp__option_uses(&c.u->option, ESP__COMP)) c.work = esp__arena_place(&c, c.u->place.count * 4u);
     for (uint32_t i = 0; i < c.u->option.n && !c.status; i++) esp__compile_step(&c, i);
     if (c.half && !c.status) esp__compile_half_end(&c);
     esp__compile_unpack(&c);

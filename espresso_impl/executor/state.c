@@ -32,7 +32,7 @@ typedef struct esp__state_tensor {
 typedef struct esp__state_comp {
     esp__extent place;
     uint64_t codec, option; /* hashes of their texts */
-    uint32_t comp_index, n_ranges, raw, keeper;
+    uint32_t comp_index, n_ranges, raw, owner_replica;
     uint64_t offset, count, state_bytes;
     uint32_t has, reserved0; /* ESP__STATE_RESIDUAL | ESP__STATE_CODEC */
 } esp__state_comp;
@@ -43,7 +43,7 @@ static esp__state_comp esp__state_comp_of(const esp__feedback *f) {
     x.place = f->place;
     x.codec = f->codec, x.option = f->option;
     x.comp_index = f->comp_index, x.n_ranges = f->n_ranges;
-    x.raw = f->raw, x.keeper = f->keeper;
+    x.raw = f->raw, x.owner_replica = f->owner_replica;
     x.offset = f->offset, x.count = f->count, x.state_bytes = f->state_bytes;
     x.has = (f->residual ? (uint32_t)ESP__STATE_RESIDUAL : 0u) | (f->state ? (uint32_t)ESP__STATE_CODEC : 0u);
     return x;
@@ -247,7 +247,7 @@ static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, es
     f->place = x.place;
     f->codec = x.codec, f->option = x.option;
     f->comp_index = x.comp_index, f->n_ranges = x.n_ranges;
-    f->raw = x.raw, f->keeper = x.keeper;
+    f->raw = x.raw, f->owner_replica = x.owner_replica;
     f->offset = x.offset, f->count = x.count, f->state_bytes = x.state_bytes;
     const void *residual = x.has & ESP__STATE_RESIDUAL ? esp__state_take(in, f->count * sizeof(float)) : NULL;
     const void *state = x.has & ESP__STATE_CODEC ? esp__state_take(in, f->state_bytes) : NULL;

@@ -15,20 +15,20 @@
 #include <math.h>
 
 enum {
-    ESP__GUARD_SHARE = 256,
-    ESP__GUARD_LANES = 8,
-    ESP__GUARD_SMALL = 100000,  /* elements: 0.1 ms or less                      */
-    ESP__GUARD_EXACT = 1 << 18, /* elements of a range of which every one counts */
-    ESP__GUARD_BLOCK = 1 << 12
+    ESP__ERRORS_SHARE = 256,
+    ESP__ERRORS_LANES = 8,
+    ESP__ERRORS_SMALL = 100000,  /* elements: 0.1 ms or less                      */
+    ESP__ERRORS_EXACT = 1 << 18, /* elements of a range of which every one counts */
+    ESP__ERRORS_BLOCK = 1 << 12
 };
 
-typedef struct esp__guard_unit {
+typedef struct esp__errors_unit {
     uint32_t op, unit, samples, reserved0;
     double error, feedback;
-} esp__guard_unit;
+} esp__errors_unit;
 
-struct esp__guard {
-    esp__guard_unit *units;                 /* those with a Comp on this rank, by their op */
+struct esp__errors {
+    esp__errors_unit *units;                /* those with a Comp on this rank, by their op */
     uint32_t n, next, now;                  /* now: the one under way */
     uint64_t opened_ns, spent_ns, elements; /* elements: that were measured in spent_ns */
     uint64_t last_step;                     /* one more than that of the last sample */
@@ -38,33 +38,33 @@ struct esp__guard {
     int unfit;                              /* NaN, Inf, or it cannot be decoded */
 };
 
-static int esp__guard_measures(const esp__op *op) {
+static int esp__errors_measures(const esp__op *op) {
     return op->kind == ESP__OP_COMPRESS && op->comp_index == 0 && op->n_ranges > 0;
 }
 
 static esp_status esp__errors_open(esp_ctx *ctx, void **self) {
     if (!ctx->config.sample_errors) return ESP_OK;
-    *self = esp__alloc(ctx, sizeof(struct esp__guard));
+    *self = esp__alloc(ctx, sizeof(struct esp__errors));
     return *self ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "out of memory for the measuring of errors");
 }
 
 /* Forgets what was measured: it was of another strategy. */
 static void esp__errors_installed(esp_ctx *ctx, void *self) {
-    struct esp__guard *g = self;
+    struct esp__errors *g = self;
     const esp__program *p = &ctx->in_force.program;
     uint64_t n = 0;
     esp__free(ctx, g->units);
     memset(g, 0, sizeof *g);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
         memset(&ctx->model.tensors[i].sampled, 0, sizeof(esp_tensor_stats));
-    for (uint32_t i = 0; i < p->n_ops; i++) n += esp__guard_measures(&p->ops[i]) ? 1u : 0u;
+    for (uint32_t i = 0; i < p->n_ops; i++) n += esp__errors_measures(&p->ops[i]) ? 1u : 0u;
     g->units = n ? esp__alloc(ctx, n * sizeof *g->units) : NULL;
     if (n && !g->units) {
         esp__log(ctx, ESP_LOG_WARN, "errors", "out of memory: what compression loses is not measured");
         return;
     }
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (!esp__guard_measures(&p->ops[i])) continue;
+        if (!esp__errors_measures(&p->ops[i])) continue;
         g->units[g->n].op = i;
         g->units[g->n++].unit = p->ops[i].unit;
     }
@@ -73,12 +73,12 @@ static void esp__errors_installed(esp_ctx *ctx, void *self) {
 }
 
 static void esp__errors_close(esp_ctx *ctx, void *self) {
-    esp__free(ctx, ((struct esp__guard *)self)->units);
+    esp__free(ctx, ((struct esp__errors *)self)->units);
     esp__free(ctx, self);
 }
 
 /* Units are measured in turn; but a small one that was never measured does not wait for a large one to have its turn. */
-static int esp__guard_turn(struct esp__guard *g, uint32_t op, int small) {
+static int esp__errors_turn(struct esp__errors *g, uint32_t op, int small) {
     uint32_t low = 0, high = g->n;
     while (low + 1 < high) { /* units are in the order of ops */
         uint32_t middle = low + (high - low) / 2;
@@ -92,16 +92,16 @@ static int esp__guard_turn(struct esp__guard *g, uint32_t op, int small) {
 }
 
 /* Is it the turn of this op, and time for it? */
-static int esp__guard_begin(esp_ctx *ctx, const esp__op *op) {
-    struct esp__guard *g = esp__guard_of(ctx);
+static int esp__errors_begin(esp_ctx *ctx, const esp__op *op) {
+    struct esp__errors *g = esp__errors_of(ctx);
     if (g->last_step == ctx->steps.step + 1) return 0;
     uint64_t count = 0;
     for (uint32_t i = 0; i < op->n_ranges; i++) count += ctx->in_force.program.ranges[op->first_range + i].length;
-    int small = count < ESP__GUARD_SMALL;
-    if (!esp__guard_turn(g, (uint32_t)(op - ctx->in_force.program.ops), small)) return 0;
+    int small = count < ESP__ERRORS_SMALL;
+    if (!esp__errors_turn(g, (uint32_t)(op - ctx->in_force.program.ops), small)) return 0;
     double cost = (double)count * (g->elements ? (double)g->spent_ns / (double)g->elements : 1.0);
     double time = (double)(esp__now_ns() - g->opened_ns);
-    if (!(small && !g->units[g->now].samples) && ((double)g->spent_ns + cost) * ESP__GUARD_SHARE > time) return 0;
+    if (!(small && !g->units[g->now].samples) && ((double)g->spent_ns + cost) * ESP__ERRORS_SHARE > time) return 0;
     g->last_step = ctx->steps.step + 1;
     g->input = g->lost = g->gradient = g->residual = 0;
     g->unfit = 0;
@@ -110,12 +110,12 @@ static int esp__guard_begin(esp_ctx *ctx, const esp__op *op) {
 
 /* Sums of squares: of the input, of what of it is lost (the residual, if there is one), of the gradient. In lanes, so that
  * it vectorises. */
-typedef struct esp__guard_sums {
-    double of[3][ESP__GUARD_LANES];
-} esp__guard_sums;
+typedef struct esp__errors_sums {
+    double of[3][ESP__ERRORS_LANES];
+} esp__errors_sums;
 
-/* Adds up to ESP__GUARD_LANES elements: `x` was read, `y` is what the payload carries, `e` the residual or NULL. */
-static inline void esp__guard_few(esp__guard_sums *s, const float *x, const float *y, const float *e, uint64_t n) {
+/* Adds up to ESP__ERRORS_LANES elements: `x` was read, `y` is what the payload carries, `e` the residual or NULL. */
+static inline void esp__errors_few(esp__errors_sums *s, const float *x, const float *y, const float *e, uint64_t n) {
     for (uint64_t k = 0; k < n; k++) {
         double in = (double)x[k], out = (double)y[k], rest = e ? (double)e[k] : in - out;
         double whole = e ? out + rest : in;
@@ -125,22 +125,22 @@ static inline void esp__guard_few(esp__guard_sums *s, const float *x, const floa
     }
 }
 
-static void esp__guard_add(struct esp__guard *g, const float *x, const float *y, const float *e, uint64_t n) {
+static void esp__errors_add(struct esp__errors *g, const float *x, const float *y, const float *e, uint64_t n) {
     /* of large ranges every so many-th block stands for the others */
-    const uint64_t every = n / ESP__GUARD_EXACT + 1;
-    esp__guard_sums s;
+    const uint64_t every = n / ESP__ERRORS_EXACT + 1;
+    esp__errors_sums s;
     memset(&s, 0, sizeof s);
-    for (uint64_t begin = 0; begin < n; begin += every * ESP__GUARD_BLOCK) {
-        uint64_t end = n - begin < ESP__GUARD_BLOCK ? n : begin + ESP__GUARD_BLOCK, i = begin;
+    for (uint64_t begin = 0; begin < n; begin += every * ESP__ERRORS_BLOCK) {
+        uint64_t end = n - begin < ESP__ERRORS_BLOCK ? n : begin + ESP__ERRORS_BLOCK, i = begin;
         if (e)
-            for (; end - i >= ESP__GUARD_LANES; i += ESP__GUARD_LANES)
-                esp__guard_few(&s, x + i, y + i, e + i, ESP__GUARD_LANES);
+            for (; end - i >= ESP__ERRORS_LANES; i += ESP__ERRORS_LANES)
+                esp__errors_few(&s, x + i, y + i, e + i, ESP__ERRORS_LANES);
         else
-            for (; end - i >= ESP__GUARD_LANES; i += ESP__GUARD_LANES)
-                esp__guard_few(&s, x + i, y + i, NULL, ESP__GUARD_LANES);
-        esp__guard_few(&s, x + i, y + i, e ? e + i : NULL, end - i);
+            for (; end - i >= ESP__ERRORS_LANES; i += ESP__ERRORS_LANES)
+                esp__errors_few(&s, x + i, y + i, NULL, ESP__ERRORS_LANES);
+        esp__errors_few(&s, x + i, y + i, e ? e + i : NULL, end - i);
     }
-    for (int k = 0; k < ESP__GUARD_LANES; k++) {
+    for (int k = 0; k < ESP__ERRORS_LANES; k++) {
         g->input += (double)every * s.of[0][k];
         g->lost += (double)every * s.of[1][k];
         g->gradient += (double)every * s.of[2][k];
@@ -148,8 +148,8 @@ static void esp__guard_add(struct esp__guard *g, const float *x, const float *y,
     }
 }
 
-static void esp__guard_range(esp_ctx *ctx, const esp__op *op, const esp__range *r) {
-    struct esp__guard *g = esp__guard_of(ctx);
+static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range *r) {
+    struct esp__errors *g = esp__errors_of(ctx);
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
     uint64_t begin = esp__now_ns();
@@ -177,19 +177,20 @@ static void esp__guard_range(esp_ctx *ctx, const esp__op *op, const esp__range *
         g->unfit = 1;
         return;
     }
-    esp__guard_add(g, in, ctx->in_force.phi, f && f->residual ? f->residual + (r->begin - f->offset) : NULL, r->length);
+    esp__errors_add(g, in, ctx->in_force.phi, f && f->residual ? f->residual + (r->begin - f->offset) : NULL,
+                    r->length);
     g->spent_ns += esp__now_ns() - begin;
     g->elements += r->length;
 }
 
 /* What is known of a tensor: of its unit, or of its chunks, each with the weight of its elements. Lock held. */
-static void esp__guard_tensor(esp_ctx *ctx, uint32_t tensor) {
-    const struct esp__guard *g = esp__guard_of(ctx);
+static void esp__errors_tensor(esp_ctx *ctx, uint32_t tensor) {
+    const struct esp__errors *g = esp__errors_of(ctx);
     const esp__tensor_units *t = &ctx->in_force.strategy.of_tensor[tensor];
     esp_tensor_stats all = {0, 0, 0.0, 0.0};
     double weight = 0;
     for (uint32_t i = 0; i < g->n; i++) {
-        const esp__guard_unit *u = &g->units[i];
+        const esp__errors_unit *u = &g->units[i];
         if (!u->samples || u->unit < t->first || u->unit >= t->first + t->n) continue;
         double w = (double)ctx->in_force.strategy.units[u->unit].place.count;
         all.samples += u->samples;
@@ -201,9 +202,9 @@ static void esp__guard_tensor(esp_ctx *ctx, uint32_t tensor) {
     ctx->model.tensors[tensor].sampled = all;
 }
 
-static void esp__guard_end(esp_ctx *ctx) {
-    struct esp__guard *g = esp__guard_of(ctx);
-    esp__guard_unit *u = &g->units[g->now];
+static void esp__errors_end(esp_ctx *ctx) {
+    struct esp__errors *g = esp__errors_of(ctx);
+    esp__errors_unit *u = &g->units[g->now];
     const esp__extent *place = &ctx->in_force.strategy.units[u->unit].place;
     if (g->now == g->next) g->next = (g->next + 1) % g->n;
     if (g->unfit || !isfinite(g->input + g->lost + g->gradient + g->residual)) return;
@@ -211,19 +212,19 @@ static void esp__guard_end(esp_ctx *ctx) {
     u->error = g->input > 0 ? g->lost / g->input : 0.0;
     u->feedback = g->gradient > 0 ? sqrt(g->residual / g->gradient) : 0.0;
     pthread_mutex_lock(&ctx->lanes.lock);
-    for (uint32_t k = place->first; k < place->first + place->n; k++) esp__guard_tensor(ctx, k);
+    for (uint32_t k = place->first; k < place->first + place->n; k++) esp__errors_tensor(ctx, k);
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
 static void esp__errors_compressed(esp_ctx *ctx, void *self, const esp__op *op, const esp__range *part) {
-    struct esp__guard *g = self;
+    struct esp__errors *g = self;
     const esp__range *first = &ctx->in_force.program.ranges[op->first_range];
-    if (part == first) g->sampling = g->n && esp__guard_begin(ctx, op);
+    if (part == first) g->sampling = g->n && esp__errors_begin(ctx, op);
     if (!g->sampling) return;
-    esp__guard_range(ctx, op, part);
+    esp__errors_range(ctx, op, part);
     if (part + 1 == first + op->n_ranges) {
         g->sampling = 0;
-        esp__guard_end(ctx);
+        esp__errors_end(ctx);
     }
 }
 

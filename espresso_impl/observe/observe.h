@@ -30,8 +30,8 @@ ESP__FN void esp__trace_free(esp_ctx *ctx, esp__trace *t);
 ESP__UNUSED static inline esp__trace *esp__trace_of(const esp_ctx *ctx) { return ctx->observers[ESP__OBSERVE_trace]; }
 
 /* ---- errors.c: how far compressed gradients are from what they stand for, sampled where config.sample_errors asks ------- */
-struct esp__guard;
-ESP__UNUSED static inline struct esp__guard *esp__guard_of(const esp_ctx *ctx) {
+struct esp__errors;
+ESP__UNUSED static inline struct esp__errors *esp__errors_of(const esp_ctx *ctx) {
     return ctx->observers[ESP__OBSERVE_errors];
 }
 

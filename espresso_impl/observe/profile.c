@@ -7,21 +7,21 @@
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 
-enum { ESP__RECORD_STEPS = 100, ESP__RECORD_SKIP = 5, ESP__RECORD_MAX_STEPS = 1000000 };
-#define ESP__RECORD_MAX_BYTES (256ull << 20)
-static const double esp__record_noisy_spread = 0.5, esp__record_noisy_stolen = 0.02;
+enum { ESP__PROFILE_STEPS = 100, ESP__PROFILE_SKIP = 5, ESP__PROFILE_MAX_STEPS = 1000000 };
+#define ESP__PROFILE_MAX_BYTES (256ull << 20)
+static const double esp__profile_noisy_spread = 0.5, esp__profile_noisy_stolen = 0.02;
 
-/* What a rank found: then, for each tensor, one of esp__record_tensor. */
-typedef struct esp__record_rank {
+/* What a rank found: then, for each tensor, one of esp__profile_tensor. */
+typedef struct esp__profile_rank {
     double forward_ns, stolen;
     uint32_t cores, reserved0;
-} esp__record_rank;
-typedef struct esp__record_tensor {
+} esp__profile_rank;
+typedef struct esp__profile_tensor {
     double ready_ns; /* after the forward pass began  */
     double spread;   /* of the gap before: (p90 - p10) / median over steps */
-} esp__record_tensor;
+} esp__profile_tensor;
 
-typedef struct esp__record {
+typedef struct esp__profile {
     char *path, *name;
     uint32_t steps, skip; /* to keep, after some that are not counted */
     uint64_t seen;
@@ -32,22 +32,22 @@ typedef struct esp__record {
     uint64_t bytes;         /* of mine; all has as many a rank */
     esp__machine_time time; /* of the machine, when the first step that counts began */
     int done;
-} esp__record;
+} esp__profile;
 
 /* ---- what was asked for ------------------------------------------------------------------------------------------------ */
-static esp_status esp__record_count(const esp_ctx *ctx, const char *key, const char *val, uint32_t least,
-                                    uint32_t *out) {
+static esp_status esp__profile_count(const esp_ctx *ctx, const char *key, const char *val, uint32_t least,
+                                     uint32_t *out) {
     char *end;
     unsigned long v = strtoul(val, &end, 10);
-    if (val[0] < '0' || val[0] > '9' || *end || v < least || v > ESP__RECORD_MAX_STEPS)
+    if (val[0] < '0' || val[0] > '9' || *end || v < least || v > ESP__PROFILE_MAX_STEPS)
         return esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: %s=%s: write a whole number from %u to %u", key, val, least,
-                         (unsigned)ESP__RECORD_MAX_STEPS);
+                         (unsigned)ESP__PROFILE_MAX_STEPS);
     *out = (uint32_t)v;
     return ESP_OK;
 }
 
 /* "FILE,steps=100,skip=5,name=resnet". */
-static esp_status esp__record_parse(esp_ctx *ctx, esp__record *r, const char *spec) {
+static esp_status esp__profile_parse(esp_ctx *ctx, esp__profile *r, const char *spec) {
     const char *comma = strchr(spec, ','), *at = comma ? comma : "";
     char path[4096], key[32], val[ESP__SPEC_MAX];
     int more;
@@ -65,9 +65,9 @@ static esp_status esp__record_parse(esp_ctx *ctx, esp__record *r, const char *sp
                           "key=value",
                           spec);
         else if (!strcmp(key, "steps"))
-            s = esp__record_count(ctx, key, val, 1, &r->steps);
+            s = esp__profile_count(ctx, key, val, 1, &r->steps);
         else if (!strcmp(key, "skip"))
-            s = esp__record_count(ctx, key, val, 0, &r->skip);
+            s = esp__profile_count(ctx, key, val, 0, &r->skip);
         else if (!strcmp(key, "name") && *val)
             esp__strfree(ctx, r->name), r->name = esp__strdup(ctx, val);
         else
@@ -80,15 +80,15 @@ static esp_status esp__record_parse(esp_ctx *ctx, esp__record *r, const char *sp
     return s;
 }
 
-static esp_status esp__record_take(esp_ctx *ctx, esp__record *r) {
-    uint64_t n = ctx->model.n_tensors, most = ESP__RECORD_MAX_BYTES / (n * 8u);
+static esp_status esp__profile_take(esp_ctx *ctx, esp__profile *r) {
+    uint64_t n = ctx->model.n_tensors, most = ESP__PROFILE_MAX_BYTES / (n * 8u);
     if (r->steps > most) {
         if (ctx->job.rank == 0)
             esp__log(ctx, ESP_LOG_WARN, "profile", "%u steps of %u tensors are too many to keep: %llu are taken",
                      r->steps, ctx->model.n_tensors, (unsigned long long)(most ? most : 1));
         r->steps = most ? (uint32_t)most : 1;
     }
-    r->bytes = sizeof(esp__record_rank) + n * sizeof(esp__record_tensor);
+    r->bytes = sizeof(esp__profile_rank) + n * sizeof(esp__profile_tensor);
     r->ready = esp__alloc(ctx, r->steps * n * 8u);
     r->forward = esp__alloc(ctx, r->steps * 8u);
     r->sorted = esp__alloc(ctx, r->steps * 8u);
@@ -100,7 +100,7 @@ static esp_status esp__record_take(esp_ctx *ctx, esp__record *r) {
                      ctx->model.n_tensors);
 }
 
-static void esp__record_free(esp_ctx *ctx, esp__record *r) {
+static void esp__profile_free(esp_ctx *ctx, esp__profile *r) {
     esp__strfree(ctx, r->path);
     esp__strfree(ctx, r->name);
     esp__free(ctx, r->ready);
@@ -112,7 +112,7 @@ static void esp__record_free(esp_ctx *ctx, esp__record *r) {
 }
 
 /* Ranks exchange at the same step, so all must have been asked for the same. */
-static esp_status esp__record_agree(esp_ctx *ctx, const esp__record *r, esp_status mine) {
+static esp_status esp__profile_agree(esp_ctx *ctx, const esp__profile *r, esp_status mine) {
     struct {
         esp_status status;
         uint32_t steps, skip;
@@ -137,54 +137,54 @@ static esp_status esp__record_agree(esp_ctx *ctx, const esp__record *r, esp_stat
 
 static esp_status esp__profile_open(esp_ctx *ctx, void **self) {
     const char *spec = getenv("ESPRESSO_PROFILE");
-    esp__record *r = NULL;
+    esp__profile *r = NULL;
     esp_status s = ESP_OK;
     if (spec && *spec) {
         r = *self = esp__alloc(ctx, sizeof *r);
         if (!r) s = esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_PROFILE: out of memory");
-        if (!s) r->steps = ESP__RECORD_STEPS, r->skip = ESP__RECORD_SKIP, s = esp__record_parse(ctx, r, spec);
+        if (!s) r->steps = ESP__PROFILE_STEPS, r->skip = ESP__PROFILE_SKIP, s = esp__profile_parse(ctx, r, spec);
         int error = !s && ctx->job.rank == 0 ? esp__file_check(r->path) : 0;
         if (error)
             s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: %s cannot be written: %s", r->path, strerror(error));
-        if (!s) s = esp__record_take(ctx, r);
+        if (!s) s = esp__profile_take(ctx, r);
     }
-    s = esp__record_agree(ctx, r, s);
-    if (s && r) esp__record_free(ctx, r), *self = NULL;
+    s = esp__profile_agree(ctx, r, s);
+    if (s && r) esp__profile_free(ctx, r), *self = NULL;
     return s;
 }
 
 /* ---- from steps to one step ---------------------------------------------------------------------------------------------- */
 /* When tensor i was ready in the step, counted from the begin of the forward pass; i = -1: the first push. */
-static double esp__record_at(const esp_ctx *ctx, const esp__record *r, uint32_t step, int64_t i) {
+static double esp__profile_at(const esp_ctx *ctx, const esp__profile *r, uint32_t step, int64_t i) {
     uint64_t first = r->forward[step],
              at = i < 0 ? first : r->ready[step * (uint64_t)ctx->model.n_tensors + (uint64_t)i];
     return (double)(at > first ? at : first);
 }
 
 /* Sorts (later - earlier) over the steps into r->sorted; the median. */
-static double esp__record_gap(const esp_ctx *ctx, esp__record *r, uint32_t n, int64_t earlier, int64_t later) {
+static double esp__profile_gap(const esp_ctx *ctx, esp__profile *r, uint32_t n, int64_t earlier, int64_t later) {
     for (uint32_t k = 0; k < n; k++)
-        r->sorted[k] = esp__record_at(ctx, r, k, later) - (earlier < -1 ? 0 : esp__record_at(ctx, r, k, earlier));
+        r->sorted[k] = esp__profile_at(ctx, r, k, later) - (earlier < -1 ? 0 : esp__profile_at(ctx, r, k, earlier));
     return esp__median(r->sorted, n);
 }
 
 /* Medians of the n steps kept, into r->mine. Medians of parts sum to less than the whole's where single gaps are long now and
  * then: the gaps are scaled to the whole's. */
-static void esp__record_mine(const esp_ctx *ctx, esp__record *r, uint32_t n) {
-    esp__record_rank *head = (esp__record_rank *)r->mine;
-    esp__record_tensor *t = (esp__record_tensor *)(head + 1);
+static void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) {
+    esp__profile_rank *head = (esp__profile_rank *)r->mine;
+    esp__profile_tensor *t = (esp__profile_tensor *)(head + 1);
     double sum = 0, whole, at;
     const esp__machine_time now = esp__machine_time_now(), *then = &r->time;
-    head->forward_ns = esp__record_gap(ctx, r, n, -2, -1);
+    head->forward_ns = esp__profile_gap(ctx, r, n, -2, -1);
     head->stolen = now.all > then->all ? (now.stolen - then->stolen) / (now.all - then->all) : 0;
     head->cores = esp__cores();
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        t[i].ready_ns = esp__record_gap(ctx, r, n, (int64_t)i - 1, i);
+        t[i].ready_ns = esp__profile_gap(ctx, r, n, (int64_t)i - 1, i);
         double wide = esp__quantile(r->sorted, n, 0.9) - esp__quantile(r->sorted, n, 0.1);
         t[i].spread = t[i].ready_ns > 0 ? wide / t[i].ready_ns : 0;
         sum += t[i].ready_ns;
     }
-    whole = esp__record_gap(ctx, r, n, -1, (int64_t)ctx->model.n_tensors - 1);
+    whole = esp__profile_gap(ctx, r, n, -1, (int64_t)ctx->model.n_tensors - 1);
     at = head->forward_ns;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         at += sum > 0 ? t[i].ready_ns * (whole / sum) : 0;
@@ -193,12 +193,12 @@ static void esp__record_mine(const esp_ctx *ctx, esp__record *r, uint32_t n) {
 }
 
 /* A tensor can be synchronised once it is ready on all ranks: the latest counts. Into the first rank's place. */
-static void esp__record_combine(const esp_ctx *ctx, esp__record *r, int32_t ranks) {
-    esp__record_rank *first = (esp__record_rank *)r->all;
-    esp__record_tensor *t = (esp__record_tensor *)(first + 1);
+static void esp__profile_combine(const esp_ctx *ctx, esp__profile *r, int32_t ranks) {
+    esp__profile_rank *first = (esp__profile_rank *)r->all;
+    esp__profile_tensor *t = (esp__profile_tensor *)(first + 1);
     for (int32_t k = 1; k < ranks; k++) {
-        const esp__record_rank *other = (const esp__record_rank *)(r->all + (uint64_t)k * r->bytes);
-        const esp__record_tensor *o = (const esp__record_tensor *)(other + 1);
+        const esp__profile_rank *other = (const esp__profile_rank *)(r->all + (uint64_t)k * r->bytes);
+        const esp__profile_tensor *o = (const esp__profile_tensor *)(other + 1);
         if (other->forward_ns > first->forward_ns) first->forward_ns = other->forward_ns;
         if (other->stolen > first->stolen) first->stolen = other->stolen;
         if (other->cores < first->cores) first->cores = other->cores;
@@ -209,26 +209,27 @@ static void esp__record_combine(const esp_ctx *ctx, esp__record *r, int32_t rank
     }
 }
 
-static int esp__record_by_spread(const void *a, const void *b) {
-    const esp__record_tensor *x = a, *y = b;
+static int esp__profile_by_spread(const void *a, const void *b) {
+    const esp__profile_tensor *x = a, *y = b;
     return (x->spread > y->spread) - (x->spread < y->spread);
 }
 
 /* The spread that half of the backward time has less than. A tensor of no time has no say. `room`: as many again. */
-static double esp__record_spread(const esp__record_tensor *t, uint32_t n, double forward_ns, esp__record_tensor *room) {
+static double esp__profile_spread(const esp__profile_tensor *t, uint32_t n, double forward_ns,
+                                  esp__profile_tensor *room) {
     double whole = t[n - 1].ready_ns - forward_ns, sum = 0;
     for (uint32_t i = 0; i < n; i++) {
         room[i].spread = t[i].spread;
         room[i].ready_ns = t[i].ready_ns - (i ? t[i - 1].ready_ns : forward_ns);
     }
-    qsort(room, n, sizeof *room, esp__record_by_spread);
+    qsort(room, n, sizeof *room, esp__profile_by_spread);
     for (uint32_t i = 0; i < n && whole > 0; i++)
         if ((sum += room[i].ready_ns) >= whole / 2) return room[i].spread;
     return 0;
 }
 
 /* ---- the file -------------------------------------------------------------------------------------------------------------- */
-static void esp__record_print_tensor(esp__text *t, const esp__tensor *x, double ns, double spread) {
+static void esp__profile_print_tensor(esp__text *t, const esp__tensor *x, double ns, double spread) {
     const char *keep = x->flags & ESP_RAW ? "fp32" : x->want_option ? x->want_option : x->want_codec;
     esp__text_add(t, "    {\"name\": ");
     esp__json_string(t, x->name);
@@ -247,10 +248,10 @@ static void esp__record_print_tensor(esp__text *t, const esp__tensor *x, double 
     esp__text_add(t, "}");
 }
 
-static void esp__record_print(const esp_ctx *ctx, const esp__record *r, uint32_t steps, int32_t ranks, int noisy,
-                              esp__text *t) {
-    const esp__record_rank *head = (const esp__record_rank *)r->all;
-    const esp__record_tensor *x = (const esp__record_tensor *)(head + 1);
+static void esp__profile_print(const esp_ctx *ctx, const esp__profile *r, uint32_t steps, int32_t ranks, int noisy,
+                               esp__text *t) {
+    const esp__profile_rank *head = (const esp__profile_rank *)r->all;
+    const esp__profile_tensor *x = (const esp__profile_tensor *)(head + 1);
     char cpu[128];
     uint64_t elements = 0;
     esp__cpu_name(cpu, sizeof cpu);
@@ -270,21 +271,21 @@ static void esp__record_print(const esp_ctx *ctx, const esp__record *r, uint32_t
                   steps, ctx->job.size, head->cores, noisy ? "true" : "false");
     esp__text_add(t, ",\n  \"tensors\": [\n");
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        esp__record_print_tensor(t, &ctx->model.tensors[i], x[i].ready_ns - (i ? x[i - 1].ready_ns : head->forward_ns),
-                                 x[i].spread);
+        esp__profile_print_tensor(t, &ctx->model.tensors[i], x[i].ready_ns - (i ? x[i - 1].ready_ns : head->forward_ns),
+                                  x[i].spread);
         esp__text_add(t, i + 1 < ctx->model.n_tensors ? ",\n" : "\n  ]\n}\n");
     }
 }
 
 /* Rank 0: what is in r->all becomes the file. A file that cannot be written is no reason to end a training. */
-static void esp__record_write(esp_ctx *ctx, esp__record *r, uint32_t steps, int32_t ranks) {
-    const esp__record_rank *head = (const esp__record_rank *)r->all;
-    const esp__record_tensor *x = (const esp__record_tensor *)(head + 1);
+static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, int32_t ranks) {
+    const esp__profile_rank *head = (const esp__profile_rank *)r->all;
+    const esp__profile_tensor *x = (const esp__profile_tensor *)(head + 1);
     esp__text t = {0};
-    double spread = esp__record_spread(x, ctx->model.n_tensors, head->forward_ns,
-                                       (esp__record_tensor *)(void *)(r->mine + sizeof *head));
-    int noisy = spread > esp__record_noisy_spread || head->stolen > esp__record_noisy_stolen;
-    esp__record_print(ctx, r, steps, ranks, noisy, &t);
+    double spread = esp__profile_spread(x, ctx->model.n_tensors, head->forward_ns,
+                                        (esp__profile_tensor *)(void *)(r->mine + sizeof *head));
+    int noisy = spread > esp__profile_noisy_spread || head->stolen > esp__profile_noisy_stolen;
+    esp__profile_print(ctx, r, steps, ranks, noisy, &t);
     int error = t.failed ? ENOMEM : esp__file_replace(r->path, t.data, t.len);
     esp__text_free(&t);
     if (error)
@@ -302,7 +303,7 @@ static void esp__record_write(esp_ctx *ctx, esp__record *r, uint32_t steps, int3
 
 /* ---- steps -------------------------------------------------------------------------------------------------------------------- */
 static esp_status esp__profile_step(esp_ctx *ctx, void *self) {
-    esp__record *r = self;
+    esp__profile *r = self;
     if (r->done) return ESP_OK;
     if (r->seen == r->skip) r->time = esp__machine_time_now(); /* a step too late: nothing of it is missed */
     if (++r->seen <= r->skip) return ESP_OK;
@@ -311,22 +312,22 @@ static esp_status esp__profile_step(esp_ctx *ctx, void *self) {
     r->forward[row] = ctx->steps.clock.first_push_ns - ctx->steps.clock.begin_ns;
     if (row + 1 < r->steps) return ESP_OK;
     r->done = 1;
-    esp__record_mine(ctx, r, r->steps);
+    esp__profile_mine(ctx, r, r->steps);
     esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, r->mine, r->all, r->bytes);
     if (s || ctx->job.rank) return s;
-    esp__record_combine(ctx, r, ctx->job.size);
-    esp__record_write(ctx, r, r->steps, ctx->job.size);
+    esp__profile_combine(ctx, r, ctx->job.size);
+    esp__profile_write(ctx, r, r->steps, ctx->job.size);
     return ESP_OK;
 }
 
 /* Fewer steps than asked for: rank 0's own are better than nothing. Others may be gone: nobody is asked. */
 static void esp__profile_close(esp_ctx *ctx, void *self) {
-    esp__record *r = self;
+    esp__profile *r = self;
     if (!r->done && ctx->job.rank == 0 && r->seen > r->skip) {
         uint32_t n = (uint32_t)(r->seen - r->skip);
-        esp__record_mine(ctx, r, n);
+        esp__profile_mine(ctx, r, n);
         memcpy(r->all, r->mine, r->bytes);
-        esp__record_write(ctx, r, n, 1);
+        esp__profile_write(ctx, r, n, 1);
         esp__log(ctx, ESP_LOG_WARN, "profile",
                  "only %u of %u steps were made (after %u that do not count): %s has the "
                  "times of rank 0 alone",
@@ -337,7 +338,7 @@ static void esp__profile_close(esp_ctx *ctx, void *self) {
                  "(ESPRESSO_PROFILE=FILE,skip=0 counts them)",
                  r->path, (unsigned long long)r->seen, r->skip);
     }
-    esp__record_free(ctx, r);
+    esp__profile_free(ctx, r);
 }
 
 ESP__FN const esp__observer *esp__profile_observer(void) {

@@ -12,7 +12,7 @@ ESP__FN void esp__part(uint64_t count, uint64_t n, uint64_t p, uint64_t *begin, 
     *length = e - b;
 }
 
-ESP__FN void esp__region_range(const esp__region *r, const esp__seat *at, uint64_t count, const uint32_t *index,
+ESP__FN void esp__region_range(const esp__region *r, const esp__coordinates *at, uint64_t count, const uint32_t *index,
                                uint64_t *begin, uint64_t *length) {
     uint64_t b = 0, len = count;
     for (uint32_t c = 0; c < r->n_cuts; c++) {
@@ -29,7 +29,7 @@ ESP__FN void esp__region_range(const esp__region *r, const esp__seat *at, uint64
     *length = len;
 }
 
-ESP__FN uint64_t esp__region_slots(const esp__region *r, const esp__seat *at) {
+ESP__FN uint64_t esp__region_slots(const esp__region *r, const esp__coordinates *at) {
     uint64_t n = 1;
     for (uint32_t d = 0; d < r->n_dims; d++) n *= (uint64_t)at->size[r->dims[d].level];
     return n;
@@ -46,7 +46,7 @@ ESP__FN int esp__region_takes_part(const esp__region *r, const esp__step *s) {
     return 1;
 }
 
-ESP__FN int32_t esp__region_root(const esp__seat *at, const esp__step *s) {
+ESP__FN int32_t esp__region_root(const esp__coordinates *at, const esp__step *s) {
     uint64_t turn = at->unit;
     if (s->kind != ESP__COLL || !esp__coll_rooted(s->coll)) return -1;
     if (s->level == ESP__INTER) turn += (uint64_t)at->index[ESP__INTRA]; /* spread over machines as well */
@@ -100,7 +100,7 @@ static void esp__region_decomp(esp__region *r) {
     r->n_cuts = n;
 }
 
-static void esp__region_payload_coll(esp__region *r, const esp__seat *at, const esp__step *s, uint32_t *swap) {
+static void esp__region_payload_coll(esp__region *r, const esp__coordinates *at, const esp__step *s, uint32_t *swap) {
     int32_t root = esp__region_root(at, s);
     switch (s->coll) {
     case ESP_COLL_ALLTOALL:
@@ -129,7 +129,7 @@ static void esp__region_payload_coll(esp__region *r, const esp__seat *at, const 
     }
 }
 
-static void esp__region_raw_coll(esp__region *r, const esp__seat *at, const esp__step *s) {
+static void esp__region_raw_coll(esp__region *r, const esp__coordinates *at, const esp__step *s) {
     switch (s->coll) {
     case ESP_COLL_REDUCE_SCATTER: esp__cut_push(r, s->level, 0); break;
     case ESP_COLL_ALLGATHER: r->n_cuts--; break; /* the innermost cut is the one that was made last */
@@ -138,7 +138,8 @@ static void esp__region_raw_coll(esp__region *r, const esp__seat *at, const esp_
     }
 }
 
-ESP__FN void esp__region_step(esp__region *r, const esp__seat *at, const esp__option *o, uint32_t i, uint32_t *swap) {
+ESP__FN void esp__region_step(esp__region *r, const esp__coordinates *at, const esp__option *o, uint32_t i,
+                              uint32_t *swap) {
     const esp__step *s = &o->steps[i];
     *swap = 0;
     if (s->kind == ESP__COMP) {

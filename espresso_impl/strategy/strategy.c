@@ -28,10 +28,10 @@ static const char *esp__codec_option(const esp_ctx *ctx, const esp_codec *codec)
 
 /* Does a Comp of the unit's option get parts of it only? The same on every rank: cuts do not depend on who looks. */
 static int esp__compresses_parts(const esp_ctx *ctx, const esp__work_unit *u) {
-    esp__seat at;
+    esp__coordinates at;
     esp__region r;
     uint32_t swap;
-    esp__seat_of(ctx, 0, &at);
+    esp__coordinates_of(ctx, 0, &at);
     esp__region_start(&r);
     for (uint32_t i = 0; i < u->option.n; i++) {
         esp__region_step(&r, &at, &u->option, i, &swap);

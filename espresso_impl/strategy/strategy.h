@@ -122,5 +122,5 @@ ESP__FN esp_status esp__order_make(esp_ctx *ctx, esp__strategy *y);
 /* The tensors of the context, for the reader and the printer of texts. */
 ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx);
 /* Where this rank stands for one unit. */
-ESP__FN void esp__seat_of(const esp_ctx *ctx, uint32_t unit, esp__seat *at);
+ESP__FN void esp__coordinates_of(const esp_ctx *ctx, uint32_t unit, esp__coordinates *at);
 #endif

@@ -20,7 +20,7 @@ typedef struct esp__any {
     const esp_plan_codec *codec;
     double elements;          /* of all tensors: no unit has more */
     uint64_t size[ESP__CUTS]; /* and its parts */
-    esp__rate *rates;         /* by recipe op; `least` < 0: it cannot run */
+    esp__rate *rates;         /* by op template op; `least` < 0: it cannot run */
     esp__any_path *paths;     /* none has less on every lane than another */
     uint32_t n, room;
     double least; /* of all options: a chain of the smallest unit */
@@ -56,7 +56,7 @@ static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
 }
 
 /* A collective's time if nothing had to be rounded up: less than the real one, and so is its ratio to e, which falls. */
-static double esp__link_smooth(const esp__any *w, const esp__recipe_op *op, double elements) {
+static double esp__link_smooth(const esp__any *w, const esp__op_template *op, double elements) {
     const esp__problem *p = w->p;
     double part = elements / esp__cut_parts(p, op->cut), n = p->size[op->level];
     double before = op->compressed ? esp__slots(p, op->slots) *
@@ -69,7 +69,7 @@ static double esp__link_smooth(const esp__any *w, const esp__recipe_op *op, doub
                               op->flows == ESP__FLOWS_ONE ? 1 : p->system.ranks_per_machine);
 }
 
-static const esp_cost_curve *esp__link_table(const esp__problem *p, const esp__recipe_op *op) {
+static const esp_cost_curve *esp__link_table(const esp__problem *p, const esp__op_template *op) {
     const esp_plan_system *s = &p->system;
     const esp_plan_link *link = op->level == ESP__FLAT                        ? &s->flat
                                 : op->level == ESP__INTRA || s->machines == 1 ? &s->intra
@@ -77,7 +77,7 @@ static const esp_cost_curve *esp__link_table(const esp__problem *p, const esp__r
     return link->table[op->coll].n ? &link->table[op->coll] : NULL;
 }
 
-static esp__rate esp__link_rate(const esp__any *w, const esp__recipe_op *op) {
+static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op) {
     const esp__problem *p = w->p;
     const esp_cost_curve *table = esp__link_table(p, op);
     esp__rate r = {0.0, 0.0, 0.0};
@@ -104,7 +104,7 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__recipe_op *op) {
 }
 
 /* The rate of a Comp or Decomp: the CPU's is shared by the machine's ranks. */
-static esp__rate esp__codec_rate(const esp__any *w, const esp__recipe_op *op) {
+static esp__rate esp__codec_rate(const esp__any *w, const esp__op_template *op) {
     const esp_cost_curve *curve = op->kind == ESP_PLAN_COMP ? w->codec->compress : w->codec->decompress;
     double slots = op->kind == ESP_PLAN_COMP ? 1.0 : esp__slots(w->p, op->slots);
     double times = esp__codec_ns(w->p, op, curve, 1.0) / esp__max2(esp__curve_at(&curve[op->device], 1.0), 1e-300);
@@ -115,9 +115,9 @@ static esp__rate esp__codec_rate(const esp__any *w, const esp__recipe_op *op) {
     return r;
 }
 
-static esp__rate esp__rate_of(const esp__any *w, const esp__recipe_op *op) {
+static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
     esp__rate r = {0.0, 0.0, 0.0};
-    if (esp__recipe_ns(w->p, op, w->size, w->codec) == esp__cannot) {
+    if (esp__template_ns(w->p, op, w->size, w->codec) == esp__cannot) {
         r.least = -1.0;
     } else if (op->kind == ESP_PLAN_COLLECTIVE) {
         r = esp__link_rate(w, op);
@@ -147,7 +147,7 @@ static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const doub
     }
     w->n = kept;
     if (w->n == w->room) {
-        esp__any_path *paths = esp__pool_get(w->p->pool, 2u * w->room * sizeof *paths);
+        esp__any_path *paths = esp__arena_get(w->p->arena, 2u * w->room * sizeof *paths);
         memcpy(paths, w->paths, w->n * sizeof *paths);
         w->paths = paths;
         w->room *= 2;
@@ -169,7 +169,7 @@ static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LA
         const esp__rate none = {0.0, 0.0, 0.0}, *r = e->op == ESP__OP_END ? &none : &w->rates[e->op];
         if (r->least < 0.0) continue;
         for (uint32_t l = 0; l < ESP__LANES; l++) {
-            int on = e->op != ESP__OP_END && w->p->recipe_ops[e->op].lanes >> l & 1u;
+            int on = e->op != ESP__OP_END && w->p->op_templates[e->op].lanes >> l & 1u;
             f[l] = fixed[l] + (on ? r->fixed : 0.0);
             x[l] = each[l] + (on ? r->each : 0.0);
         }
@@ -187,64 +187,64 @@ static void esp__any_options(esp__any *w, uint32_t keep) {
     for (uint32_t c = 0; c < (p->n_codecs ? p->n_codecs : 1); c++) {
         if (w->tree->codec != ESP__NO_CODEC && w->tree->codec != c) continue;
         w->codec = p->n_codecs ? &p->codecs[c] : NULL;
-        for (uint32_t i = 0; i < p->n_recipe_ops; i++) w->rates[i] = esp__rate_of(w, &p->recipe_ops[i]);
+        for (uint32_t i = 0; i < p->n_op_templates; i++) w->rates[i] = esp__rate_of(w, &p->op_templates[i]);
         esp__any_walk(w, w->tree->root, zero, zero, 0.0);
     }
 }
 
-/* A tensor of e elements as a menu: for each option its lanes' loads. */
-static void esp__any_menu(const esp__any *w, double e, esp__lanes_menu *m) {
+/* A tensor of e elements as a set of candidate options: for each option its lanes' loads. */
+static void esp__any_candidates(const esp__any *w, double e, esp__lanes_candidates *m) {
     const uint32_t n[ESP__LANES] = {w->n, w->n, w->n, w->n};
-    esp__lanes_menu_open(w->p, m, w->n, n);
+    esp__lanes_candidates_open(w->p, m, w->n, n);
     for (uint32_t x = 0; x < w->n; x++)
         for (uint32_t l = 0; l < ESP__LANES; l++) {
             double p = floor(e * w->paths[x].each[l]);
             m->total[x] = floor(w->least);
             m->first[l][x + 1] = m->first[l][x];
-            if (p > 0.0) esp__lanes_menu_add(m, l, x, p, 0.0, 0.0);
+            if (p > 0.0) esp__lanes_candidates_add(m, l, x, p, 0.0, 0.0);
         }
 }
 
-/* Tensors of one size and constraint share a menu. */
-static void esp__any_menus(esp__bounding *b, const esp__any *w) {
+/* Tensors of one size and constraint share a set of candidate options. */
+static void esp__any_candidate_sets(esp__bounding *b, const esp__any *w) {
     const esp_plan_tensor *t = b->p->model->tensors;
     const uint32_t *keep = b->p->keep;
     uint32_t slots = 64;
     while (slots < 4 * b->n) slots *= 2;
-    uint32_t *table = esp__pool_get(b->p->pool, slots * sizeof *table); /* the first such tensor, + 1 */
+    uint32_t *table = esp__arena_get(b->p->arena, slots * sizeof *table); /* the first such tensor, + 1 */
     for (uint32_t i = 0; i < b->n; i++) {
         uint32_t at = (uint32_t)((t[i].elements + keep[i]) * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
         while (table[at] && (t[table[at] - 1].elements != t[i].elements || keep[table[at] - 1] != keep[i]))
             at = (at + 1) & (slots - 1);
         if (!table[at]) {
-            b->menu[i] = b->n_menus++;
-            esp__any_menu(&w[keep[i]], (double)t[i].elements, &b->menus[b->menu[i]]);
+            b->candidates[i] = b->n_candidate_sets++;
+            esp__any_candidates(&w[keep[i]], (double)t[i].elements, &b->candidate_sets[b->candidates[i]]);
             table[at] = i + 1;
         }
-        b->menu[i] = b->menu[table[at] - 1];
+        b->candidates[i] = b->candidates[table[at] - 1];
     }
 }
 
 ESP__FN uint64_t esp__bound_any(esp__problem *p) {
-    esp__mark mark = esp__pool_mark(p->pool);
+    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     uint32_t n = (uint32_t)p->n_tensors;
     esp__bounding *b = esp__bounding_open(p, n);
     uint64_t all = 0, ns;
-    esp__any *w = esp__pool_get(p->pool, p->n_keeps * sizeof *w);
+    esp__any *w = esp__arena_get(p->arena, p->n_keeps * sizeof *w);
     b->pieces = 1;
     for (uint32_t i = 0; i < n; i++) all += p->model->tensors[i].elements;
     for (uint32_t k = 0; k < p->n_keeps; k++) {
         w[k].p = p;
         w[k].elements = (double)all;
         w[k].room = 64;
-        w[k].paths = esp__pool_get(p->pool, w[k].room * sizeof *w->paths);
-        w[k].rates = esp__pool_get(p->pool, p->n_recipe_ops * sizeof *w->rates);
+        w[k].paths = esp__arena_get(p->arena, w[k].room * sizeof *w->paths);
+        w[k].rates = esp__arena_get(p->arena, p->n_op_templates * sizeof *w->rates);
         esp__sizes(p, all, w[k].size);
         esp__any_options(&w[k], k);
     }
-    esp__any_menus(b, w);
+    esp__any_candidate_sets(b, w);
     esp__bounding_run(b);
     ns = esp__bounding_ns(b);
-    esp__pool_release(p->pool, mark);
+    esp__arena_rewind(p->arena, mark);
     return ns;
 }

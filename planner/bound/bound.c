@@ -38,7 +38,7 @@ static double esp__bound_at(esp__bounding *b, const double *lambda, uint16_t *ch
     }
     b->call++;
     for (uint32_t u = 0; u < b->n; u++) {
-        esp__lanes_menu *m = &b->menus[b->menu[u]];
+        esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
         int alike = ((b->early[u] | b->late[u]) & bits) == bits;
         if (alike && m->call == b->call && m->rows == (b->late[u] & bits) && m->low == b->low[u] &&
             m->high == b->high[u]) {
@@ -67,7 +67,7 @@ static uint32_t esp__column_place(esp__bounding *b) {
     uint32_t place = 0;
     if (m->n_columns < ESP__GAME_COLUMNS) {
         place = m->n_columns++;
-        if (!b->choice[place]) b->choice[place] = esp__pool_get(b->p->pool, b->n * sizeof **b->choice);
+        if (!b->choice[place]) b->choice[place] = esp__arena_get(b->p->arena, b->n * sizeof **b->choice);
         return place;
     }
     double most = -1.0;
@@ -134,7 +134,7 @@ static void esp__columns_fit(esp__bounding *b) {
 /* Leaves the paths that can end by `t`. Returns 0 where a unit has none. */
 static int esp__bound_limit(esp__bounding *b, double t) {
     for (uint32_t u = 0; u < b->n; u++) {
-        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
         uint32_t low = 0, high = m->n;
         while (low < high) { /* paths are by ascending total */
             uint32_t mid = (low + high) / 2;
@@ -176,19 +176,19 @@ static void esp__bound_push(esp__bounding *b) {
 }
 
 /* ---- opening -------------------------------------------------------------------------------------------------------- */
-static void esp__bounding_menus(esp__bounding *b) {
+static void esp__bounding_candidates(esp__bounding *b) {
     uint32_t slots = 64;
     while (slots < 4 * b->n) slots *= 2;
-    uint32_t *table = esp__pool_get(b->p->pool, slots * sizeof *table);
+    uint32_t *table = esp__arena_get(b->p->arena, slots * sizeof *table);
     for (uint32_t u = 0; u < b->n; u++) {
-        const esp__menu *m = esp__menu_get(b->p, &b->units[u]);
+        const esp__candidates *m = esp__candidates_get(b->p, &b->units[u]);
         uint32_t at = (uint32_t)((uintptr_t)m * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
-        while (table[at] && b->menus[table[at] - 1].menu != m) at = (at + 1) & (slots - 1);
+        while (table[at] && b->candidate_sets[table[at] - 1].candidates != m) at = (at + 1) & (slots - 1);
         if (!table[at]) {
-            esp__lanes_menu_make(b->p, m, &b->menus[b->n_menus]);
-            table[at] = ++b->n_menus;
+            esp__lanes_candidates_make(b->p, m, &b->candidate_sets[b->n_candidate_sets]);
+            table[at] = ++b->n_candidate_sets;
         }
-        b->menu[u] = table[at] - 1;
+        b->candidates[u] = table[at] - 1;
     }
 }
 
@@ -203,7 +203,7 @@ static void esp__bounding_backward(esp__bounding *b) {
     for (uint32_t u = 0; u < b->n; u++) {
         uint32_t last = b->units ? b->units[u].first + b->units[u].n - 1 : u;
         b->ready[u] = b->start[last] + b->compute[last];
-        b->tail[last] = esp__max2(b->tail[last], b->menus[b->menu[u]].total[0]);
+        b->tail[last] = esp__max2(b->tail[last], b->candidate_sets[b->candidates[u]].total[0]);
     }
     for (uint32_t i = b->n_tensors; i-- > 0;) {
         after = b->tail[i] = esp__max2(b->tail[i], after);
@@ -212,21 +212,21 @@ static void esp__bounding_backward(esp__bounding *b) {
     }
 }
 
-/* Everything but the menus, for n units. */
+/* Everything but the candidate options, for n units. */
 static esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
-    esp__bounding *b = esp__pool_get(p->pool, sizeof *b);
+    esp__bounding *b = esp__arena_get(p->arena, sizeof *b);
     b->p = p, b->n = n;
     b->n_tensors = (uint32_t)p->n_tensors;
-    b->compute = esp__pool_get(p->pool, b->n_tensors * sizeof *b->compute);
-    b->start = esp__pool_get(p->pool, b->n_tensors * sizeof *b->start);
-    b->tail = esp__pool_get(p->pool, b->n_tensors * sizeof *b->tail);
-    b->menu = esp__pool_get(p->pool, n * sizeof *b->menu);
-    b->menus = esp__pool_get(p->pool, n * sizeof *b->menus);
-    b->ready = esp__pool_get(p->pool, n * sizeof *b->ready);
-    b->low = esp__pool_get(p->pool, n * sizeof *b->low);
-    b->high = esp__pool_get(p->pool, n * sizeof *b->high);
-    b->early = esp__pool_get(p->pool, n * sizeof *b->early);
-    b->late = esp__pool_get(p->pool, n * sizeof *b->late);
+    b->compute = esp__arena_get(p->arena, b->n_tensors * sizeof *b->compute);
+    b->start = esp__arena_get(p->arena, b->n_tensors * sizeof *b->start);
+    b->tail = esp__arena_get(p->arena, b->n_tensors * sizeof *b->tail);
+    b->candidates = esp__arena_get(p->arena, n * sizeof *b->candidates);
+    b->candidate_sets = esp__arena_get(p->arena, n * sizeof *b->candidate_sets);
+    b->ready = esp__arena_get(p->arena, n * sizeof *b->ready);
+    b->low = esp__arena_get(p->arena, n * sizeof *b->low);
+    b->high = esp__arena_get(p->arena, n * sizeof *b->high);
+    b->early = esp__arena_get(p->arena, n * sizeof *b->early);
+    b->late = esp__arena_get(p->arena, n * sizeof *b->late);
     b->work_max = 100000000;
     return b;
 }
@@ -236,7 +236,7 @@ static void esp__bounding_start(esp__bounding *b) {
     for (uint32_t l = 0; l <= ESP__LANES; l++) {
         uint32_t place = esp__column_place(b);
         for (uint32_t u = 0; u < b->n && l < ESP__LANES; u++) {
-            const esp__lanes_menu *m = &b->menus[b->menu[u]];
+            const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
             double least = 1e300;
             for (uint32_t x = 0; x < m->n; x++) {
                 double load = 0.0;
@@ -252,16 +252,16 @@ static void esp__bounding_start(esp__bounding *b) {
     for (uint32_t j = 0; j < b->game.n_rows; j++) b->lambda[j] = 1.0 / b->game.n_rows;
 }
 
-/* The bound, where every unit has its menu. */
+/* The bound, where every unit has its candidate options. */
 static void esp__bounding_run(esp__bounding *b) {
     for (uint32_t u = 0; u < b->n; u++) {
-        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
         b->high[u] = m->n;
         if (m->n > b->largest) b->largest = m->n;
     }
-    b->cost = esp__pool_get(b->p->pool, b->largest * sizeof *b->cost);
-    b->zeros = esp__pool_get(b->p->pool, b->largest * sizeof *b->zeros);
-    b->same = esp__pool_get(b->p->pool, b->n_menus * sizeof *b->same);
+    b->cost = esp__arena_get(b->p->arena, b->largest * sizeof *b->cost);
+    b->zeros = esp__arena_get(b->p->arena, b->largest * sizeof *b->zeros);
+    b->same = esp__arena_get(b->p->arena, b->n_candidate_sets * sizeof *b->same);
     esp__bounding_backward(b);
     if (b->proven <= 0.0) return; /* nothing takes any time */
     b->scale = 1.0 / b->proven;
@@ -297,7 +297,7 @@ static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
     int chain = f < 0.9 * b->proven; /* one unit's own chain binds, not the lanes */
     esp__bound_lanes(b, chain ? 0.0 : 1.0, out);
     for (uint32_t u = 0; u < b->n; u++) {
-        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
         const esp__path *path = m->paths[choice[u]];
         for (uint32_t j = 0; j < b->game.n_rows; j++) {
             const esp__row *r = &b->rows[j];
@@ -317,15 +317,16 @@ static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
 
 ESP__FN void esp__bound_units(esp__problem *p, const esp__unit *units, uint32_t n_units, esp__bound *out) {
     memset(out, 0, sizeof *out);
-    out->price = esp__pool_get(p->pool, n_units * sizeof *out->price);
-    out->chain_price = esp__pool_get(p->pool, n_units * sizeof *out->chain_price);
-    for (uint32_t u = 0; u < n_units; u++) esp__menu_get(p, &units[u]); /* menus stay: they are made below the mark */
-    esp__mark mark = esp__pool_mark(p->pool);
+    out->price = esp__arena_get(p->arena, n_units * sizeof *out->price);
+    out->chain_price = esp__arena_get(p->arena, n_units * sizeof *out->chain_price);
+    for (uint32_t u = 0; u < n_units; u++)
+        esp__candidates_get(p, &units[u]); /* candidate options stay: they are made below the mark */
+    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__bounding *b = esp__bounding_open(p, n_units);
     b->units = units;
-    esp__bounding_menus(b);
+    esp__bounding_candidates(b);
     esp__bounding_run(b);
     if (b->game.n_rows) esp__bound_prices(b, out);
     out->ns = esp__bounding_ns(b);
-    esp__pool_release(p->pool, mark);
+    esp__arena_rewind(p->arena, mark);
 }

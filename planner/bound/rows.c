@@ -3,7 +3,7 @@
  * unit is ready and the ops before its first op on the lane have ended (a), so at most s - a of it lies before s; all of it has
  * ended by T less what follows its last op there (tail), so at most q - tail of it lies behind T - q. The rest lies between.
  * So T >= s + q + the sum of these rests, and every mixture of rows is a bound too. Backward ops are work of the compute lane.
- * Only loads, sums, and heads and tails of link lanes are looked at: menus keep what is best in these (ESP__WIDTH_ENDS). */
+ * Only loads, sums, and heads and tails of link lanes are looked at: candidate options keep what is best in these (ESP__WIDTH_ENDS). */
 #include "planner/plan.h"
 
 /* One op as its lane sees it. */
@@ -11,10 +11,10 @@ typedef struct esp__stay {
     double p, head, tail; /* its time, and what its path has before and after it */
     uint32_t path;
 } esp__stay;
-/* A menu, by lanes. */
-typedef struct esp__lanes_menu {
-    const esp__menu *menu;   /* or NULL: it was made for any.c                                   */
-    const esp__path **paths; /* [n] by ascending total                                                 */
+/* A set of candidate options, by lanes. */
+typedef struct esp__lanes_candidates {
+    const esp__candidates *candidates; /* or NULL: it was made for any.c                                   */
+    const esp__path **paths;           /* [n] by ascending total                                                 */
     uint32_t n;
     double *total;                /* [n] of all ops, ascending                                              */
     uint32_t *first[ESP__LANES];  /* [n + 1] where a path's stays begin                                     */
@@ -23,7 +23,7 @@ typedef struct esp__lanes_menu {
     uint32_t low, high, rows;     /* units that see the same rows alike make the same choice: the last made */
     uint32_t best, call;
     double cost;
-} esp__lanes_menu;
+} esp__lanes_candidates;
 typedef struct esp__row {
     uint32_t lane;
     double s, q;
@@ -42,24 +42,26 @@ static double esp__must(double a, double p, double tail, double s, double q, int
 }
 
 /* Makes room for n paths and n_stays on each lane. */
-static void esp__lanes_menu_open(esp__problem *p, esp__lanes_menu *m, uint32_t n, const uint32_t n_stays[ESP__LANES]) {
+static void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *m, uint32_t n,
+                                       const uint32_t n_stays[ESP__LANES]) {
     m->n = n;
-    m->total = esp__pool_get(p->pool, n * sizeof *m->total);
+    m->total = esp__arena_get(p->arena, n * sizeof *m->total);
     for (uint32_t l = 0; l < ESP__LANES; l++) {
-        m->first[l] = esp__pool_get(p->pool, (n + 1u) * sizeof **m->first);
-        m->stays[l] = esp__pool_get(p->pool, n_stays[l] * sizeof **m->stays);
+        m->first[l] = esp__arena_get(p->arena, (n + 1u) * sizeof **m->first);
+        m->stays[l] = esp__arena_get(p->arena, n_stays[l] * sizeof **m->stays);
     }
 }
 
 /* Adds an op of path x; the next path's begin behind it. */
-static void esp__lanes_menu_add(esp__lanes_menu *m, uint32_t lane, uint32_t x, double p, double head, double tail) {
+static void esp__lanes_candidates_add(esp__lanes_candidates *m, uint32_t lane, uint32_t x, double p, double head,
+                                      double tail) {
     esp__stay stay = {p, head, tail, x};
     m->stays[lane][m->first[lane][x + 1]++] = stay;
     m->head[lane] = esp__max2(m->head[lane], head + p);
 }
 
 /* A path's time on one lane, from its first op there to its last. */
-static void esp__lanes_menu_path(esp__lanes_menu *m, const esp__path *path, uint32_t lane, uint32_t x) {
+static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path *path, uint32_t lane, uint32_t x) {
     double done = 0.0, head = 0.0, end = 0.0, load = (double)path->load[lane];
     m->first[lane][x + 1] = m->first[lane][x];
     if (!path->load[lane]) return;
@@ -69,11 +71,11 @@ static void esp__lanes_menu_path(esp__lanes_menu *m, const esp__path *path, uint
         done += (double)path->ops[k].ns;
         if (on) end = done;
     }
-    /* when a path compresses is not looked at: menus leave out paths that differ in this only */
+    /* when a path compresses is not looked at: candidate options leave out paths that differ in this only */
     if (lane == ESP__LANE_COMPUTE || lane == ESP__LANE_CPU)
-        esp__lanes_menu_add(m, lane, x, load, 0.0, 0.0);
+        esp__lanes_candidates_add(m, lane, x, load, 0.0, 0.0);
     else
-        esp__lanes_menu_add(m, lane, x, load, head, (double)path->total - end);
+        esp__lanes_candidates_add(m, lane, x, load, head, (double)path->total - end);
 }
 
 static int esp__shorter(const void *a, const void *b) {
@@ -82,32 +84,33 @@ static int esp__shorter(const void *a, const void *b) {
     return x < y ? -1 : x > y; /* of one array */
 }
 
-static void esp__lanes_menu_make(esp__problem *p, const esp__menu *menu, esp__lanes_menu *out) {
-    const uint32_t n[ESP__LANES] = {menu->n, menu->n, menu->n, menu->n};
-    out->menu = menu;
-    out->paths = esp__pool_get(p->pool, menu->n * sizeof *out->paths);
-    for (uint32_t x = 0; x < menu->n; x++) out->paths[x] = &menu->paths[x];
-    qsort((void *)out->paths, menu->n, sizeof *out->paths, esp__shorter);
-    esp__lanes_menu_open(p, out, menu->n, n);
-    for (uint32_t x = 0; x < menu->n; x++) {
+static void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *candidates, esp__lanes_candidates *out) {
+    const uint32_t n[ESP__LANES] = {candidates->n, candidates->n, candidates->n, candidates->n};
+    out->candidates = candidates;
+    out->paths = esp__arena_get(p->arena, candidates->n * sizeof *out->paths);
+    for (uint32_t x = 0; x < candidates->n; x++) out->paths[x] = &candidates->paths[x];
+    qsort((void *)out->paths, candidates->n, sizeof *out->paths, esp__shorter);
+    esp__lanes_candidates_open(p, out, candidates->n, n);
+    for (uint32_t x = 0; x < candidates->n; x++) {
         out->total[x] = (double)out->paths[x]->total;
-        for (uint32_t l = 0; l < ESP__LANES; l++) esp__lanes_menu_path(out, out->paths[x], l, x);
+        for (uint32_t l = 0; l < ESP__LANES; l++) esp__lanes_candidates_path(out, out->paths[x], l, x);
     }
 }
 
 /* ---- all of a bound's work ---------------------------------------------------------------------------------------- */
 typedef struct esp__bounding {
     esp__problem *p;
-    const esp__unit *units;                  /* or NULL: tensors */
-    int pieces;                              /* paths stand for work that may be cut into pieces */
-    uint32_t n, n_tensors, n_menus, largest; /* largest: paths of a unit */
-    double *compute, *start, *tail;          /* [n_tensors] backward: time, earliest start, what must follow     */
-    uint32_t *menu;                          /* [n] which menu */
-    const double **same, *zeros;             /* [n_menus] the parts of late units; [largest] */
-    double *ready;                           /* [n]                                                              */
-    uint32_t *early, *late; /* [n] bits of rows that do not see the unit at all; that see all units of its menu alike */
-    uint32_t *low, *high;   /* [n] paths allowed                                                */
-    esp__lanes_menu *menus;
+    const esp__unit *units;                           /* or NULL: tensors */
+    int pieces;                                       /* paths stand for work that may be cut into pieces */
+    uint32_t n, n_tensors, n_candidate_sets, largest; /* largest: paths of a unit */
+    double *compute, *start, *tail; /* [n_tensors] backward: time, earliest start, what must follow     */
+    uint32_t *candidates;           /* [n] which candidate options */
+    const double **same, *zeros;    /* [n_candidate_sets] the parts of late units; [largest] */
+    double *ready;                  /* [n]                                                              */
+    uint32_t *early,
+        *late; /* [n] bits of rows that do not see the unit at all; that see all units of its candidate options alike */
+    uint32_t *low, *high; /* [n] paths allowed                                                */
+    esp__lanes_candidates *candidate_sets;
     esp__row rows[ESP__GAME_ROWS];
     esp__game game;
     uint16_t
@@ -130,22 +133,22 @@ static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
 
 /* Units that are ready after s have the same parts wherever they are. */
 static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
-    memset((void *)b->same, 0, b->n_menus * sizeof *b->same);
+    memset((void *)b->same, 0, b->n_candidate_sets * sizeof *b->same);
     for (uint32_t u = 0; u < b->n; u++) {
-        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
         int late = b->ready[u] >= r->s, early = b->ready[u] + m->head[r->lane] <= r->s;
         b->early[u] &= ~bit;
         b->late[u] &= ~bit;
         if (early) b->early[u] |= bit;
         if (late && !early) b->late[u] |= bit;
-        r->w[u] = early ? b->zeros : late ? b->same[b->menu[u]] : NULL;
+        r->w[u] = early ? b->zeros : late ? b->same[b->candidates[u]] : NULL;
         if (r->w[u]) continue;
-        double *w = esp__pool_get(b->p->pool, m->n * sizeof *w);
+        double *w = esp__arena_get(b->p->arena, m->n * sizeof *w);
         const esp__stay *stay = m->stays[r->lane];
         for (uint32_t k = 0; k < m->first[r->lane][m->n]; k++, stay++)
             w[stay->path] += esp__must(b->ready[u] + stay->head, stay->p, stay->tail, r->s, r->q, b->pieces);
         r->w[u] = w;
-        if (late) b->same[b->menu[u]] = w;
+        if (late) b->same[b->candidates[u]] = w;
     }
 }
 
@@ -173,7 +176,7 @@ static int esp__row_add(esp__bounding *b, uint32_t lane, double s, double q) {
     esp__row *r = &b->rows[place];
     r->lane = lane, r->s = s, r->q = q;
     r->base = s + q + esp__row_backward(b, r);
-    if (!r->w) r->w = esp__pool_get(b->p->pool, b->n * sizeof *r->w);
+    if (!r->w) r->w = esp__arena_get(b->p->arena, b->n * sizeof *r->w);
     esp__row_fill(b, r, 1u << place);
     for (uint32_t i = 0; i < m->n_columns; i++) m->g[i][place] = esp__row_value(b, r, b->choice[i]) * b->scale + 1e-12;
     b->lambda[place] = 0.0;
@@ -292,7 +295,7 @@ static void esp__weigh(const esp__bounding *b, esp__weighed *at[ESP__LANES], uin
         at[ESP__LANE_COMPUTE][n[ESP__LANE_COMPUTE]++] = w;
     }
     for (uint32_t u = 0; u < b->n; u++) {
-        const esp__lanes_menu *m = &b->menus[b->menu[u]];
+        const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
         uint32_t n_paths = esp__mixture(columns, weights, n_columns, u, path, weight);
         for (uint32_t i = 0; i < n_paths; i++)
             for (uint32_t l = 0; l < ESP__LANES; l++)
@@ -310,7 +313,7 @@ static uint32_t esp__weigh_room(const esp__bounding *b, uint32_t lane) {
     for (uint32_t i = 0; i < b->game.n_columns; i++) {
         if (b->game.column[i] < 1e-6) continue;
         for (uint32_t u = 0; u < b->n; u++) {
-            const uint32_t *first = &b->menus[b->menu[u]].first[lane][b->choice[i][u]];
+            const uint32_t *first = &b->candidate_sets[b->candidates[u]].first[lane][b->choice[i][u]];
             room += first[1] - first[0];
         }
     }
@@ -322,14 +325,14 @@ static uint32_t esp__rows_find(esp__bounding *b, double above) {
     uint32_t added = 0, n[ESP__LANES];
     double found[ESP__LANES][3];
     esp__weighed *at[ESP__LANES];
-    esp__mark mark = esp__pool_mark(b->p->pool);
-    for (uint32_t l = 0; l < ESP__LANES; l++) at[l] = esp__pool_get(b->p->pool, esp__weigh_room(b, l) * sizeof **at);
+    esp__checkpoint mark = esp__arena_checkpoint(b->p->arena);
+    for (uint32_t l = 0; l < ESP__LANES; l++) at[l] = esp__arena_get(b->p->arena, esp__weigh_room(b, l) * sizeof **at);
     esp__weigh(b, at, n);
     for (uint32_t l = 0; l < ESP__LANES; l++) {
         found[l][0] = b->pieces ? esp__row_look_pieces(at[l], n[l], l, &found[l][1], &found[l][2])
                                 : esp__row_look(at[l], n[l], &found[l][1], &found[l][2]);
     }
-    esp__pool_release(b->p->pool, mark); /* rows stay: they must not lie above the mark */
+    esp__arena_rewind(b->p->arena, mark); /* rows stay: they must not lie above the mark */
     for (uint32_t l = 0; l < ESP__LANES; l++)
         if (found[l][0] > above) added += (uint32_t)esp__row_add(b, l, found[l][1], found[l][2]);
     return added;

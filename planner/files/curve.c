@@ -6,7 +6,7 @@ static const esp_cost_point *files_get_points(files_input *in, const files_place
     static const char expected[] = "a list of pairs [size, microseconds], sizes ascending, at least one";
     size_t n = files_get_list(in, p, expected);
     if (!n || n > 1000000) files_input_expected(in, p, expected);
-    esp_cost_point *points = esp__pool_get(in->pool, n * sizeof *points);
+    esp_cost_point *points = esp__arena_get(in->arena, n * sizeof *points);
     for (size_t i = 0; i < n; i++) {
         const files_place pair = files_item(p, i);
         if (!json_is_array(pair.value) || json_array_size(pair.value) != 2)

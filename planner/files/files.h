@@ -31,7 +31,7 @@ typedef struct esp__model_file {
     int parameters;                           /* the file states the sum of all elements, and it is right */
     uint32_t steps, ranks, cores; /* measured over so many steps, by ranks at once, on a machine's cores; 0: not said */
     int noisy;                    /* the machine was busy then                             */
-    esp__pool pool;
+    esp__arena arena;
 } esp__model_file;
 ESP__FN esp_status esp__model_read(const char *path, esp__model_file *out, const esp__files_log *log);
 ESP__FN void esp__model_free(esp__model_file *f);
@@ -51,7 +51,7 @@ typedef struct esp__gc_file {
     const char *feedback; /* as a spec's key "feedback": "none", "own", ...; NULL: not said */
     const char *source;   /* NULL: not said                                                 */
     esp__measured measured;
-    esp__pool pool;
+    esp__arena arena;
 } esp__gc_file;
 ESP__FN esp_status esp__gc_read(const char *path, esp__gc_file *out, const esp__files_log *log);
 ESP__FN void esp__gc_free(esp__gc_file *f);
@@ -62,7 +62,7 @@ typedef struct esp__system_file {
     const char *accelerator, *source; /* NULL: not said                                    */
     uint32_t cpu_workers;             /* threads that compress, a machine; 0: not said     */
     esp__measured measured;
-    esp__pool pool;
+    esp__arena arena;
 } esp__system_file;
 ESP__FN esp_status esp__system_read(const char *path, esp__system_file *out, const esp__files_log *log);
 ESP__FN void esp__system_free(esp__system_file *f);

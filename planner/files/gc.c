@@ -27,7 +27,7 @@ static void files_gc_spec(files_input *in, const files_place *root, esp__gc_file
     if (*wrong) files_input_fail(in, &feedback, "%s", wrong);
     if (esp__spec_split(NULL, joined, name, &params) != ESP_OK)
         files_input_fail(in, &feedback, "%s", esp_last_error(NULL));
-    f->codec.spec = esp__pool_text(in->pool, joined);
+    f->codec.spec = esp__arena_text(in->arena, joined);
 }
 
 static void files_read_payload(files_input *in, const files_place *root, esp_plan_codec *c) {
@@ -80,7 +80,7 @@ static void files_read_gc(files_input *in, const files_place *root, void *out) {
 ESP__FN esp_status esp__gc_parse(const char *name, const char *text, size_t len, esp__gc_file *out,
                                  const esp__files_log *log) {
     memset(out, 0, sizeof *out);
-    esp_status s = files_input_parse(name, text, len, log, files_read_gc, out, &out->pool);
+    esp_status s = files_input_parse(name, text, len, log, files_read_gc, out, &out->arena);
     if (s) memset(out, 0, sizeof *out);
     return s;
 }
@@ -97,7 +97,7 @@ ESP__FN esp_status esp__gc_read(const char *path, esp__gc_file *out, const esp__
 }
 
 ESP__FN void esp__gc_free(esp__gc_file *f) {
-    esp__pool_free(&f->pool);
+    esp__arena_free(&f->arena);
     memset(f, 0, sizeof *f);
 }
 

@@ -12,7 +12,7 @@ typedef struct files_input {
     size_t len;
     int plain; /* not JSON */
     json_t *root;
-    esp__pool *pool; /* of the struct that is read into */
+    esp__arena *arena; /* of the struct that is read into */
     const esp__files_log *log;
     jmp_buf fail;
     esp_status status;
@@ -147,7 +147,7 @@ static void files_unknown_key(files_input *in, const files_place *p, const char 
     if (near) snprintf(hint, sizeof hint, " (did you mean '%s'?)", near);
     snprintf(text, sizeof text, "%s:%d: %s: unknown, ignored%s", in->name, files_place_line(in, p), key, hint);
     files_unknown *u = &in->unknown[in->n_unknown];
-    u->text = esp__pool_text(in->pool, files_printable(text));
+    u->text = esp__arena_text(in->arena, files_printable(text));
     u->kind = kind;
     u->count = 1;
     in->n_unknown++;
@@ -227,7 +227,7 @@ static void files_input_guarded(files_input *in, files_reader reader, void *out)
         if (!in->status) in->status = esp__fail(NULL, ESP_E_NOMEM, "%s: out of memory", in->name);
         return;
     }
-    in->pool->on_failure = &in->fail;
+    in->arena->on_failure = &in->fail;
     if (!in->plain) in->root = json_loadb(in->text, in->len, JSON_REJECT_DUPLICATES, &e);
     if (!in->plain && !in->root) files_input_syntax(in, &e);
     files_place root = {NULL, NULL, 0, in->root};
@@ -239,34 +239,34 @@ static esp_status files_input_run(files_input *in, files_reader reader, void *ou
     files_input_guarded(in, reader, out);
     files_input_warnings(in);
     json_decref(in->root);
-    in->pool->on_failure = NULL;
-    if (in->status) esp__pool_free(in->pool);
+    in->arena->on_failure = NULL;
+    if (in->status) esp__arena_free(in->arena);
     return in->status;
 }
 
-/* JSON; `pool` is of `out`. */
+/* JSON; `arena` is of `out`. */
 static esp_status files_input_parse(const char *name, const char *text, size_t len, const esp__files_log *log,
-                                    files_reader reader, void *out, esp__pool *pool) {
+                                    files_reader reader, void *out, esp__arena *arena) {
     files_input in;
     memset(&in, 0, sizeof in);
     in.name = name;
     in.text = text ? text : "";
     in.len = len;
-    in.pool = pool;
+    in.arena = arena;
     in.log = log;
     return files_input_run(&in, reader, out);
 }
 
 /* Any other text. */
 static esp_status files_text_parse(const char *name, const char *text, size_t len, const esp__files_log *log,
-                                   files_reader reader, void *out, esp__pool *pool) {
+                                   files_reader reader, void *out, esp__arena *arena) {
     files_input in;
     memset(&in, 0, sizeof in);
     in.name = name;
     in.text = text;
     in.len = len;
     in.plain = 1;
-    in.pool = pool;
+    in.arena = arena;
     in.log = log;
     return files_input_run(&in, reader, out);
 }

@@ -31,7 +31,7 @@ static void files_read_shape(files_input *in, const files_place *tensor, uint64_
     if (!p.value) return;
     size_t n = files_get_list(in, &p, "a list of sizes");
     if (n > 16) files_input_fail(in, &p, "expected at most 16 sizes, found %zu", n);
-    uint64_t *shape = esp__pool_get(in->pool, n * sizeof *shape);
+    uint64_t *shape = esp__arena_get(in->arena, n * sizeof *shape);
     for (size_t i = 0; i < n; i++) {
         const files_place size = files_item(&p, i);
         files_get_whole(in, &size, &files_range_elements, FILES_NEEDED, &shape[i]);
@@ -69,11 +69,11 @@ static void files_read_tensors(files_input *in, const files_place *p, esp__model
     int any = 0;
     if (!n) files_input_expected(in, p, expected);
     if (n > 1u << 24) files_input_fail(in, p, "expected at most 16777216 tensors, found %zu", n);
-    esp_plan_tensor *tensors = esp__pool_get(in->pool, n * sizeof *tensors);
-    esp__model_more *more = esp__pool_get(in->pool, n * sizeof *more);
+    esp_plan_tensor *tensors = esp__arena_get(in->arena, n * sizeof *tensors);
+    esp__model_more *more = esp__arena_get(in->arena, n * sizeof *more);
     files_names names = {NULL, 63};
     while (names.mask < n * 2) names.mask = names.mask * 2 + 1;
-    names.slots = esp__pool_get(in->pool, (names.mask + 1) * sizeof *names.slots);
+    names.slots = esp__arena_get(in->arena, (names.mask + 1) * sizeof *names.slots);
     for (size_t i = 0; i < n; i++) {
         const files_place at = files_item(p, i);
         any |= files_read_tensor(in, &at, &tensors[i], &more[i]);
@@ -149,7 +149,7 @@ static void files_read_model(files_input *in, const files_place *root, void *out
 ESP__FN esp_status esp__model_parse(const char *name, const char *text, size_t len, esp__model_file *out,
                                     const esp__files_log *log) {
     memset(out, 0, sizeof *out);
-    esp_status s = files_input_parse(name, text, len, log, files_read_model, out, &out->pool);
+    esp_status s = files_input_parse(name, text, len, log, files_read_model, out, &out->arena);
     if (s) memset(out, 0, sizeof *out);
     return s;
 }
@@ -166,7 +166,7 @@ ESP__FN esp_status esp__model_read(const char *path, esp__model_file *out, const
 }
 
 ESP__FN void esp__model_free(esp__model_file *f) {
-    esp__pool_free(&f->pool);
+    esp__arena_free(&f->arena);
     memset(f, 0, sizeof *f);
 }
 

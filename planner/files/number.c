@@ -65,11 +65,11 @@ static int files_get_flag(files_input *in, const files_place *p, int otherwise) 
     return json_is_true(p->value);
 }
 
-/* Any text, of the pool's memory; NULL where it may be missing and is. */
+/* Any text, of the arena's memory; NULL where it may be missing and is. */
 static const char *files_get_text(files_input *in, const files_place *p, const char *expected, int optional) {
     if (!p->value && optional) return NULL;
     if (!json_is_string(p->value)) files_input_expected(in, p, expected);
-    return esp__pool_text(in->pool, json_string_value(p->value));
+    return esp__arena_text(in->arena, json_string_value(p->value));
 }
 
 /* What is wrong with a word of a strategy file, or NULL: blanks end it, and '#' begins a comment. */

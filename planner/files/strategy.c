@@ -13,36 +13,36 @@ typedef struct files_strategy {
     esp__order_entry *order;
     uint32_t n_tensors, n_units, n_comments, n_order;
     uint32_t room_tensors, room_units, room_comments, room_order;
-    esp__pool pool;
+    esp__arena arena;
     esp__text *out;
 } files_strategy;
 
-static void *files_more(esp__pool *pool, void *list, uint32_t n, uint32_t *room, size_t size) {
+static void *files_more(esp__arena *arena, void *list, uint32_t n, uint32_t *room, size_t size) {
     if (n < *room) return list;
-    void *grown = esp__pool_get(pool, (*room = *room ? *room * 2 : 64) * size);
+    void *grown = esp__arena_get(arena, (*room = *room ? *room * 2 : 64) * size);
     return n ? memcpy(grown, list, n * size) : grown;
 }
 
 static void files_add_tensor(files_strategy *s, const char *name, uint64_t elements) {
-    s->tensors = files_more(&s->pool, s->tensors, s->n_tensors, &s->room_tensors, sizeof *s->tensors);
-    s->tensors[s->n_tensors++] = (files_tensor){esp__pool_text(&s->pool, name), elements};
+    s->tensors = files_more(&s->arena, s->tensors, s->n_tensors, &s->room_tensors, sizeof *s->tensors);
+    s->tensors[s->n_tensors++] = (files_tensor){esp__arena_text(&s->arena, name), elements};
 }
 
 static void files_add_comment(files_strategy *s, const char *text) {
-    s->comments = files_more(&s->pool, (void *)s->comments, s->n_comments, &s->room_comments, sizeof *s->comments);
-    s->comments[s->n_comments++] = esp__pool_text(&s->pool, text);
+    s->comments = files_more(&s->arena, (void *)s->comments, s->n_comments, &s->room_comments, sizeof *s->comments);
+    s->comments[s->n_comments++] = esp__arena_text(&s->arena, text);
 }
 
 static void files_add_unit(files_strategy *s, uint32_t first, uint32_t n, uint64_t begin, uint64_t elements,
                            const char *codec, const char *option) {
-    esp__pool *p = &s->pool;
+    esp__arena *p = &s->arena;
     s->units = files_more(p, s->units, s->n_units, &s->room_units, sizeof *s->units);
     s->units[s->n_units++] =
-        (esp_plan_unit){first, n, begin, elements, esp__pool_text(p, codec), esp__pool_text(p, option)};
+        (esp_plan_unit){first, n, begin, elements, esp__arena_text(p, codec), esp__arena_text(p, option)};
 }
 
 static void files_add_entry(files_strategy *s, const esp__order_entry *e) {
-    s->order = files_more(&s->pool, s->order, s->n_order, &s->room_order, sizeof *s->order);
+    s->order = files_more(&s->arena, s->order, s->n_order, &s->room_order, sizeof *s->order);
     s->order[s->n_order++] = *e;
 }
 
@@ -76,7 +76,7 @@ static esp_status files_text_entry(void *user, const char *where, const esp__ord
 static void files_read_strategy_text(files_input *in, const files_place *root, void *out) {
     files_strategy *s = (files_strategy *)out;
     const esp__strategy_lines to = {s, files_text_comment, files_text_tensor, files_text_unit, files_text_entry};
-    char *text = esp__pool_text(&s->pool, in->text);
+    char *text = esp__arena_text(&s->arena, in->text);
     (void)root;
     for (const unsigned char *p = (const unsigned char *)text; *p; p += esp__utf8_bytes(p))
         if (!esp__utf8_bytes(p)) {

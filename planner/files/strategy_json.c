@@ -21,7 +21,7 @@ static void files_put_unit_times(esp__text *t, const uint64_t times[2]) {
 
 /* [n] start and end of units' ops, from the events of a plan; zeros without one. */
 static uint64_t (*files_unit_times(files_strategy *s, const esp_plan *plan))[2] {
-    uint64_t(*times)[2] = esp__pool_get(&s->pool, (s->n_units + 1) * sizeof *times);
+    uint64_t(*times)[2] = esp__arena_get(&s->arena, (s->n_units + 1) * sizeof *times);
     uint32_t n = 0;
     const esp_plan_event *e = plan ? esp_plan_events(plan, &n) : NULL;
     for (uint32_t i = 0; i < n; i++) {
@@ -107,8 +107,8 @@ static void files_print_strategy(files_input *in, const files_place *root, void 
 
 ESP__FN esp_status esp__strategy_json_print(const char *name, const char *text, const esp_plan *plan, esp__text *out) {
     files_print_job job = {.s = {.out = out}, .plan = plan};
-    esp_status s = files_text_parse(name, text, strlen(text), NULL, files_print_strategy, &job, &job.s.pool);
-    esp__pool_free(&job.s.pool);
+    esp_status s = files_text_parse(name, text, strlen(text), NULL, files_print_strategy, &job, &job.s.arena);
+    esp__arena_free(&job.s.arena);
     return s;
 }
 
@@ -255,8 +255,8 @@ static void files_read_and_print(files_input *in, const files_place *root, void 
 ESP__FN esp_status esp__strategy_json_parse(const char *name, const char *json, size_t len, esp__text *out,
                                             const esp__files_log *log) {
     files_strategy s = {.out = out};
-    esp_status status = files_input_parse(name, json, len, log, files_read_and_print, &s, &s.pool);
-    esp__pool_free(&s.pool);
+    esp_status status = files_input_parse(name, json, len, log, files_read_and_print, &s, &s.arena);
+    esp__arena_free(&s.arena);
     return status;
 }
 

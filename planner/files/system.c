@@ -115,7 +115,7 @@ static void files_read_system(files_input *in, const files_place *root, void *ou
 ESP__FN esp_status esp__system_parse(const char *name, const char *text, size_t len, esp__system_file *out,
                                      const esp__files_log *log) {
     memset(out, 0, sizeof *out);
-    esp_status s = files_input_parse(name, text, len, log, files_read_system, out, &out->pool);
+    esp_status s = files_input_parse(name, text, len, log, files_read_system, out, &out->arena);
     if (s) memset(out, 0, sizeof *out);
     return s;
 }
@@ -132,7 +132,7 @@ ESP__FN esp_status esp__system_read(const char *path, esp__system_file *out, con
 }
 
 ESP__FN void esp__system_free(esp__system_file *f) {
-    esp__pool_free(&f->pool);
+    esp__arena_free(&f->arena);
     memset(f, 0, sizeof *f);
 }
 

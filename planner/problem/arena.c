@@ -1,5 +1,5 @@
 /* arena.c: the planner's memory: got piece by piece, given back all at once. Without memory it jumps to the place that the
- * pool's owner set, so that nothing else here has to check. */
+ * arena's owner set, so that nothing else here has to check. */
 #include "planner/plan.h"
 
 struct esp__block {
@@ -9,17 +9,17 @@ struct esp__block {
 };
 enum { ESP__BLOCK_HEAD = 64, ESP__BLOCK_BYTES = 1 << 20 };
 
-ESP__FN void *esp__pool_get(esp__pool *pool, uint64_t bytes) {
-    esp__block *b = pool->blocks;
+ESP__FN void *esp__arena_get(esp__arena *arena, uint64_t bytes) {
+    esp__block *b = arena->blocks;
     uint64_t want = (bytes + 15u) & ~(uint64_t)15u;
     if (!b || b->size - b->used < want) {
         uint64_t size = want > ESP__BLOCK_BYTES ? want : (uint64_t)ESP__BLOCK_BYTES;
         b = want < bytes || size > SIZE_MAX - ESP__BLOCK_HEAD ? NULL : calloc(1, (size_t)(size + ESP__BLOCK_HEAD));
-        if (!b) longjmp(*pool->on_failure, 1);
-        b->before = pool->blocks;
+        if (!b) longjmp(*arena->on_failure, 1);
+        b->before = arena->blocks;
         b->used = 0;
         b->size = size;
-        pool->blocks = b;
+        arena->blocks = b;
     }
     void *p = (uint8_t *)b + ESP__BLOCK_HEAD + b->used;
     if (b->dirty > b->used) memset(p, 0, (size_t)(b->dirty - b->used < want ? b->dirty - b->used : want));
@@ -28,26 +28,26 @@ ESP__FN void *esp__pool_get(esp__pool *pool, uint64_t bytes) {
     return p;
 }
 
-ESP__FN esp__mark esp__pool_mark(const esp__pool *pool) {
-    esp__mark m = {pool->blocks, pool->blocks ? pool->blocks->used : 0};
+ESP__FN esp__checkpoint esp__arena_checkpoint(const esp__arena *arena) {
+    esp__checkpoint m = {arena->blocks, arena->blocks ? arena->blocks->used : 0};
     return m;
 }
 
-ESP__FN void esp__pool_release(esp__pool *pool, esp__mark mark) {
-    while (pool->blocks != mark.block) {
-        esp__block *before = pool->blocks->before;
-        free(pool->blocks);
-        pool->blocks = before;
+ESP__FN void esp__arena_rewind(esp__arena *arena, esp__checkpoint mark) {
+    while (arena->blocks != mark.block) {
+        esp__block *before = arena->blocks->before;
+        free(arena->blocks);
+        arena->blocks = before;
     }
-    if (pool->blocks) pool->blocks->used = mark.used;
+    if (arena->blocks) arena->blocks->used = mark.used;
 }
 
-ESP__FN void esp__pool_free(esp__pool *pool) {
-    esp__mark nothing = {NULL, 0};
-    esp__pool_release(pool, nothing);
+ESP__FN void esp__arena_free(esp__arena *arena) {
+    esp__checkpoint nothing = {NULL, 0};
+    esp__arena_rewind(arena, nothing);
 }
 
-ESP__FN char *esp__pool_text(esp__pool *pool, const char *text) {
+ESP__FN char *esp__arena_text(esp__arena *arena, const char *text) {
     size_t n = strlen(text) + 1;
-    return memcpy(esp__pool_get(pool, n), text, n);
+    return memcpy(esp__arena_get(arena, n), text, n);
 }

@@ -14,18 +14,18 @@ typedef struct esp__prefix { /* a path up to some node of the graph */
     uint16_t op;                       /* the last one */
 } esp__prefix;
 
-/* What making one menu carries along. */
-typedef struct esp__tasting {
+/* What making one candidate options carries along. */
+typedef struct esp__timing {
     esp__problem *p;
     const esp__unit *unit;
     const esp_plan_codec *codec; /* or NULL */
     uint32_t codec_index, width;
-    uint64_t size[ESP__CUTS];        /* elements */
-    uint64_t cost[ESP__RECIPE_ROOM]; /* by recipe op; or what follows */
+    uint64_t size[ESP__CUTS];          /* elements */
+    uint64_t cost[ESP__TEMPLATE_ROOM]; /* by op of the template; or what follows */
     esp__prefix **heads;
-    esp__prefix *used, *spare; /* none is given back while a menu is made: others may build on it */
+    esp__prefix *used, *spare; /* none is given back while a set of candidate options is made: others may build on it */
     int limits; /* memory or error count too: a path that does not compress is then not dominated by one that does */
-} esp__tasting;
+} esp__timing;
 static const double esp__op_longest = 5e12; /* ns: so that no sum overflows */
 static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
 
@@ -46,13 +46,13 @@ static double esp__slots(const esp__problem *p, const uint8_t slots[3]) {
     return n;
 }
 
-static double esp__op_bytes_before(const esp__problem *p, const esp__recipe_op *op, const uint64_t *size,
+static double esp__op_bytes_before(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
                                    const esp_plan_codec *codec) {
     if (!op->compressed) return 4.0 * (double)size[op->cut];
     return esp__slots(p, op->slots) * esp__payload_bytes(codec, size[op->cut]);
 }
 
-static double esp__link_ns(const esp__problem *p, const esp__recipe_op *op, const uint64_t *size,
+static double esp__link_ns(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
                            const esp_plan_codec *codec) {
     double before = esp__op_bytes_before(p, op, size, codec), piece = before;
     uint32_t n = p->size[op->level];
@@ -62,8 +62,8 @@ static double esp__link_ns(const esp__problem *p, const esp__recipe_op *op, cons
                               op->flows == ESP__FLOWS_ONE ? 1 : p->system.ranks_per_machine);
 }
 
-/* A Comp or Decomp of `elements`: every rank on its own GPU; one after the other in the machine's one CPU pool. */
-static double esp__codec_ns(const esp__problem *p, const esp__recipe_op *op, const esp_cost_curve *curve,
+/* A Comp or Decomp of `elements`: every rank on its own GPU; one after the other in the machine's one CPU arena. */
+static double esp__codec_ns(const esp__problem *p, const esp__op_template *op, const esp_cost_curve *curve,
                             double elements) {
     uint32_t k = p->system.ranks_per_machine, spread = (k + p->system.machines - 1) / p->system.machines;
     double one = esp__curve_at(&curve[op->device], elements);
@@ -71,15 +71,15 @@ static double esp__codec_ns(const esp__problem *p, const esp__recipe_op *op, con
     return one * (op->flows == ESP__FLOWS_SPREAD ? spread : k);
 }
 
-static double esp__dispatch_ns(const esp__problem *p, const esp__recipe_op *op) {
+static double esp__dispatch_ns(const esp__problem *p, const esp__op_template *op) {
     double most = 0.0;
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (op->lanes >> k & 1u && p->system.dispatch_ns[k] > most) most = p->system.dispatch_ns[k];
     return most;
 }
 
-static uint64_t esp__recipe_ns(const esp__problem *p, const esp__recipe_op *op, const uint64_t *size,
-                               const esp_plan_codec *codec) {
+static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
+                                 const esp_plan_codec *codec) {
     double ns = 0.0;
     switch (op->kind) {
     case ESP_PLAN_COLLECTIVE:
@@ -105,8 +105,8 @@ static uint64_t esp__recipe_ns(const esp__problem *p, const esp__recipe_op *op, 
 }
 
 /* Residuals, and buffers for payloads made or received. */
-static uint64_t esp__recipe_memory(const esp__problem *p, const esp__recipe_op *op, const uint64_t *size,
-                                   const esp_plan_codec *codec) {
+static uint64_t esp__template_memory(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
+                                     const esp_plan_codec *codec) {
     double bytes = 0.0;
     if (op->kind == ESP_PLAN_COMP || (op->kind == ESP_PLAN_COLLECTIVE && op->compressed))
         bytes = esp__slots(p, op->slots_after) * esp__payload_bytes(codec, size[op->parts]);
@@ -117,8 +117,8 @@ static uint64_t esp__recipe_memory(const esp__problem *p, const esp__recipe_op *
 
 /* ---- pruning ---------------------------------------------------------------------------------------------------------- */
 /* Are a's ops among b's, in order, on the same lanes, none longer? Both are read from their ends. */
-static int esp__embeds(const esp__tasting *t, const esp__prefix *a, const esp__prefix *b) {
-    const esp__recipe_op *ops = t->p->recipe_ops;
+static int esp__embeds(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
+    const esp__op_template *ops = t->p->op_templates;
     for (; a->before; a = a->before, b = b->before) {
         while (b->before && (ops[a->op].lanes != ops[b->op].lanes || t->cost[a->op] > t->cost[b->op])) b = b->before;
         if (!b->before) return 0;
@@ -127,7 +127,7 @@ static int esp__embeds(const esp__tasting *t, const esp__prefix *a, const esp__p
 }
 
 /* Costs of ops depend on the codec: prefixes of two codecs are compared by their sums only. */
-static int esp__dominates(const esp__tasting *t, const esp__prefix *a, const esp__prefix *b) {
+static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     if (a->total > b->total || a->unpacks > b->unpacks) return 0;
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (a->load[k] > b->load[k]) return 0;
@@ -140,13 +140,13 @@ static int esp__dominates(const esp__tasting *t, const esp__prefix *a, const esp
 }
 
 /* No prefix dominates one with a smaller sum: lists are kept by it. */
-static uint64_t esp__prefix_sum(const esp__tasting *t, const esp__prefix *l) {
+static uint64_t esp__prefix_sum(const esp__timing *t, const esp__prefix *l) {
     uint64_t sum = l->total + l->load[0] + l->load[1] + l->load[2] + l->load[3];
     return t->width == ESP__WIDTH_ENDS ? sum + l->head[0] + l->head[1] + l->tail[0] + l->tail[1] : sum;
 }
 
 /* Adds `l` to the list unless one there dominates it; takes out those that it dominates. */
-static void esp__prefix_add(esp__tasting *t, esp__prefix **head, esp__prefix *l) {
+static void esp__prefix_add(esp__timing *t, esp__prefix **head, esp__prefix *l) {
     esp__prefix **at = head;
     l->sum = esp__prefix_sum(t, l);
     for (; *at && (*at)->sum <= l->sum; at = &(*at)->next)
@@ -160,12 +160,12 @@ static void esp__prefix_add(esp__tasting *t, esp__prefix **head, esp__prefix *l)
             at = &(*at)->next;
 }
 
-static esp__prefix *esp__prefix_new(esp__tasting *t) {
+static esp__prefix *esp__prefix_new(esp__timing *t) {
     esp__prefix *l = t->spare;
     if (l)
         t->spare = l->spare;
     else
-        l = esp__pool_get(t->p->pool, sizeof *l);
+        l = esp__arena_get(t->p->arena, sizeof *l);
     memset(l, 0, sizeof *l);
     l->spare = t->used;
     t->used = l;
@@ -173,15 +173,15 @@ static esp__prefix *esp__prefix_new(esp__tasting *t) {
     return l;
 }
 
-static int esp__needs_pack(const esp__tasting *t, uint16_t op, uint8_t kind) {
+static int esp__needs_pack(const esp__timing *t, uint16_t op, uint8_t kind) {
     if (t->unit->n < 2) return 0;
-    return !(t->codec && t->codec->takes_list && op != ESP__OP_END && t->p->recipe_ops[op].kind == kind);
+    return !(t->codec && t->codec->takes_list && op != ESP__OP_END && t->p->op_templates[op].kind == kind);
 }
 
 /* `from` and one op more. */
-static esp__prefix *esp__prefix_op(esp__tasting *t, const esp__prefix *from, uint16_t op) {
+static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint16_t op) {
     esp__prefix *l = esp__prefix_new(t), *spare = l->spare;
-    const esp__recipe_op *r = &t->p->recipe_ops[op];
+    const esp__op_template *r = &t->p->op_templates[op];
     uint64_t ns = t->cost[op];
     *l = *from;
     l->spare = spare;
@@ -202,17 +202,17 @@ static esp__prefix *esp__prefix_op(esp__tasting *t, const esp__prefix *from, uin
     l->total += ns;
     l->comps += r->kind == ESP_PLAN_COMP;
     l->unpacks = op != ESP__OP_UNPACK && esp__needs_pack(t, op, ESP_PLAN_DECOMP);
-    if (t->limits) l->memory += esp__recipe_memory(t->p, r, t->size, t->codec);
+    if (t->limits) l->memory += esp__template_memory(t->p, r, t->size, t->codec);
     return l;
 }
 
-static const esp__prefix *esp__prefix_pack(esp__tasting *t, const esp__prefix *l, uint16_t op) {
-    t->cost[op] = esp__recipe_ns(t->p, &t->p->recipe_ops[op], t->size, NULL);
+static const esp__prefix *esp__prefix_pack(esp__timing *t, const esp__prefix *l, uint16_t op) {
+    t->cost[op] = esp__template_ns(t->p, &t->p->op_templates[op], t->size, NULL);
     return esp__prefix_op(t, l, op);
 }
 
 /* Follows one edge with one prefix. */
-static void esp__prefix_extend(esp__tasting *t, const esp__prefix *from, const esp__edge *e) {
+static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const esp__edge *e) {
     const esp__prefix *start = from;
     if (e->op == ESP__OP_END) {
         esp__prefix *whole;
@@ -226,14 +226,14 @@ static void esp__prefix_extend(esp__tasting *t, const esp__prefix *from, const e
         return;
     }
     if (t->cost[e->op] == esp__unknown)
-        t->cost[e->op] = esp__recipe_ns(t->p, &t->p->recipe_ops[e->op], t->size, t->codec);
+        t->cost[e->op] = esp__template_ns(t->p, &t->p->op_templates[e->op], t->size, t->codec);
     if (t->cost[e->op] == esp__cannot) return;
     if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMP)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
     esp__prefix_add(t, &t->heads[e->to], esp__prefix_op(t, start, e->op));
 }
 
-static void esp__taste(esp__tasting *t, const esp__tree *tree) {
-    for (uint32_t i = 0; i < t->p->n_recipe_ops; i++) t->cost[i] = esp__unknown;
+static void esp__time_options(esp__timing *t, const esp__tree *tree) {
+    for (uint32_t i = 0; i < t->p->n_op_templates; i++) t->cost[i] = esp__unknown;
     t->heads[tree->root] = esp__prefix_new(t);
     for (uint32_t node = tree->n_nodes; node-- > 1;) {
         const esp__edge *edges = &tree->edges[tree->nodes[node].first];
@@ -245,9 +245,9 @@ static void esp__taste(esp__tasting *t, const esp__tree *tree) {
 
 /* ---- from labels to paths ------------------------------------------------------------------------------------------- */
 static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, uint32_t n) {
-    esp__option *o = esp__pool_get(p->pool, sizeof *o);
+    esp__option *o = esp__arena_get(p->arena, sizeof *o);
     for (uint32_t i = 0; i < n; i++) {
-        const esp__recipe_op *r = &p->recipe_ops[ops[i]];
+        const esp__op_template *r = &p->op_templates[ops[i]];
         if (r->kind == ESP_PLAN_COPY || r->kind == ESP_PLAN_PACK) continue;
         esp__step *s = &o->steps[o->n++];
         s->kind = r->kind == ESP_PLAN_COLLECTIVE ? (uint8_t)ESP__COLL
@@ -259,40 +259,40 @@ static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, u
     return o;
 }
 
-static void esp__path_time(const esp__tasting *t, const uint16_t *recipe, uint32_t n, esp__path *path) {
+static void esp__path_time(const esp__timing *t, const uint16_t *op_template, uint32_t n, esp__path *path) {
     esp__problem *p = t->p;
-    esp__plan_op *ops = esp__pool_get(p->pool, n * sizeof *ops);
+    esp__plan_op *ops = esp__arena_get(p->arena, n * sizeof *ops);
     uint8_t step = 0;
     uint64_t e = t->unit->elements;
     path->ops = ops;
     path->n = n;
     path->codec = ESP__NO_CODEC;
     for (uint32_t i = 0; i < n; i++) {
-        const esp__recipe_op *r = &p->recipe_ops[recipe[i]];
+        const esp__op_template *r = &p->op_templates[op_template[i]];
         if (r->kind == ESP_PLAN_COMP || (r->kind == ESP_PLAN_COLLECTIVE && r->compressed)) path->codec = t->codec_index;
-        ops[i].ns = esp__recipe_ns(p, r, t->size, t->codec);
+        ops[i].ns = esp__template_ns(p, r, t->size, t->codec);
         ops[i].lanes = r->lanes;
         ops[i].kind = r->kind;
         ops[i].up = r->up;
-        ops[i].recipe = recipe[i];
+        ops[i].op_template = op_template[i];
         /* a copy belongs to the step that it serves: the next one down, the one before up */
         ops[i].step = r->kind == ESP_PLAN_COPY && r->up ? (uint8_t)(step - 1) : step;
         if (r->kind != ESP_PLAN_COPY && r->kind != ESP_PLAN_PACK) step++;
         path->total += ops[i].ns;
         for (uint32_t lane = 0; lane < ESP__LANES; lane++)
             if (r->lanes >> lane & 1u) path->load[lane] += ops[i].ns;
-        path->memory += esp__recipe_memory(p, r, t->size, t->codec);
+        path->memory += esp__template_memory(p, r, t->size, t->codec);
     }
     path->volume = path->codec == ESP__NO_CODEC ? 4 * e : (uint64_t)esp__payload_bytes(t->codec, e);
     path->error = path->codec == ESP__NO_CODEC ? 0.0 : t->codec->error * (double)e;
 }
 
-static void esp__path_fill(const esp__tasting *t, const esp__prefix *l, esp__path *path) {
-    uint16_t recipe[ESP__MAX_OPS];
+static void esp__path_fill(const esp__timing *t, const esp__prefix *l, esp__path *path) {
+    uint16_t op_template[ESP__MAX_OPS];
     uint32_t at = l->n;
-    for (const esp__prefix *x = l; x->before; x = x->before) recipe[--at] = x->op;
-    esp__path_time(t, recipe, l->n, path);
-    if (!t->p->free_compression) path->option = esp__option_of(t->p, recipe, l->n);
+    for (const esp__prefix *x = l; x->before; x = x->before) op_template[--at] = x->op;
+    esp__path_time(t, op_template, l->n, path);
+    if (!t->p->free_compression) path->option = esp__option_of(t->p, op_template, l->n);
 }
 
 static int esp__path_before(const void *a, const void *b) {
@@ -300,11 +300,12 @@ static int esp__path_before(const void *a, const void *b) {
     if (x->total != y->total) return x->total < y->total ? -1 : 1;
     if (x->n != y->n) return x->n < y->n ? -1 : 1;
     for (uint32_t i = 0; i < x->n; i++)
-        if (x->ops[i].recipe != y->ops[i].recipe) return x->ops[i].recipe < y->ops[i].recipe ? -1 : 1;
+        if (x->ops[i].op_template != y->ops[i].op_template)
+            return x->ops[i].op_template < y->ops[i].op_template ? -1 : 1;
     return x->codec < y->codec ? -1 : x->codec > y->codec;
 }
 
-static void esp__tasting_open(esp__tasting *t, esp__problem *p, const esp__unit *u) {
+static void esp__timing_open(esp__timing *t, esp__problem *p, const esp__unit *u) {
     t->p = p;
     t->unit = u;
     t->limits = p->config.max_memory_bytes || p->config.max_volume > 0.0 || p->config.max_error > 0.0;
@@ -312,48 +313,48 @@ static void esp__tasting_open(esp__tasting *t, esp__problem *p, const esp__unit 
     esp__sizes(p, u->elements, t->size);
 }
 
-static void esp__menu_core_loads(esp__problem *p, esp__menu *menu) {
-    menu->core = esp__pool_get(p->pool, menu->n_core * sizeof *menu->core);
-    for (uint32_t i = 0; i < menu->n_core; i++) {
-        for (uint32_t k = 0; k < ESP__LANES; k++) menu->core[i][k] = (double)menu->paths[i].load[k];
-        menu->core[i][ESP__LANES] = (double)menu->paths[i].total;
+static void esp__candidates_core_loads(esp__problem *p, esp__candidates *candidates) {
+    candidates->core = esp__arena_get(p->arena, candidates->n_core * sizeof *candidates->core);
+    for (uint32_t i = 0; i < candidates->n_core; i++) {
+        for (uint32_t k = 0; k < ESP__LANES; k++) candidates->core[i][k] = (double)candidates->paths[i].load[k];
+        candidates->core[i][ESP__LANES] = (double)candidates->paths[i].total;
     }
 }
 
-static int esp__path_core(const esp__menu *menu, uint32_t i) {
-    const esp__path *b = &menu->paths[i];
-    for (uint32_t k = 0; k < menu->n; k++) {
-        const esp__path *a = &menu->paths[k];
+static int esp__path_core(const esp__candidates *candidates, uint32_t i) {
+    const esp__path *b = &candidates->paths[i];
+    for (uint32_t k = 0; k < candidates->n; k++) {
+        const esp__path *a = &candidates->paths[k];
         int less = a->total < b->total || k < i;
         if (k == i || a->total > b->total) continue;
         uint32_t lane = 0;
         for (; lane < ESP__LANES && a->load[lane] <= b->load[lane]; lane++) less |= a->load[lane] < b->load[lane];
         if (lane == ESP__LANES && less && a->memory <= b->memory && a->volume <= b->volume && a->error <= b->error)
             return 0;
-        if (lane == ESP__LANES && less && !menu->limits) return 0;
+        if (lane == ESP__LANES && less && !candidates->limits) return 0;
     }
     return 1;
 }
 
 /* Paths that prices on lanes could choose come first. */
-static void esp__menu_core_first(esp__problem *p, esp__menu *menu, esp__path *paths) {
-    esp__mark mark = esp__pool_mark(p->pool);
-    esp__path *rest = esp__pool_get(p->pool, menu->n * sizeof *rest);
-    uint8_t *core = esp__pool_get(p->pool, menu->n);
+static void esp__candidates_core_first(esp__problem *p, esp__candidates *candidates, esp__path *paths) {
+    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
+    esp__path *rest = esp__arena_get(p->arena, candidates->n * sizeof *rest);
+    uint8_t *core = esp__arena_get(p->arena, candidates->n);
     uint32_t n = 0;
-    for (uint32_t i = 0; i < menu->n; i++) core[i] = (uint8_t)esp__path_core(menu, i);
-    for (uint32_t i = 0; i < menu->n; i++)
+    for (uint32_t i = 0; i < candidates->n; i++) core[i] = (uint8_t)esp__path_core(candidates, i);
+    for (uint32_t i = 0; i < candidates->n; i++)
         if (core[i])
-            paths[menu->n_core++] = paths[i];
+            paths[candidates->n_core++] = paths[i];
         else
             rest[n++] = paths[i];
-    memcpy(paths + menu->n_core, rest, n * sizeof *rest);
-    esp__pool_release(p->pool, mark);
-    esp__menu_core_loads(p, menu);
+    memcpy(paths + candidates->n_core, rest, n * sizeof *rest);
+    esp__arena_rewind(p->arena, mark);
+    esp__candidates_core_loads(p, candidates);
 }
 
 /* All prefixes may be used again. */
-static void esp__tasting_close(esp__tasting *t) {
+static void esp__timing_close(esp__timing *t) {
     while (t->used) {
         esp__prefix *l = t->used;
         t->used = l->spare;
@@ -362,15 +363,15 @@ static void esp__tasting_close(esp__tasting *t) {
     }
 }
 
-static esp__tasting *esp__tasting_of(esp__problem *p, const esp__unit *u) {
-    if (!p->tasting) p->tasting = esp__pool_get(p->pool, sizeof *p->tasting);
-    esp__tasting_open(p->tasting, p, u);
-    return p->tasting;
+static esp__timing *esp__timing_of(esp__problem *p, const esp__unit *u) {
+    if (!p->timing) p->timing = esp__arena_get(p->arena, sizeof *p->timing);
+    esp__timing_open(p->timing, p, u);
+    return p->timing;
 }
 
-static void esp__menu_make(esp__problem *p, const esp__unit *u, esp__menu *menu) {
-    const esp__tree *tree = p->trees[menu->keep];
-    esp__tasting *t = esp__tasting_of(p, u);
+static void esp__candidates_make(esp__problem *p, const esp__unit *u, esp__candidates *candidates) {
+    const esp__tree *tree = p->trees[candidates->keep];
+    esp__timing *t = esp__timing_of(p, u);
     esp__prefix *all = NULL, *l;
     uint32_t n = 0, runs = p->n_codecs ? p->n_codecs : 1;
     t->heads = p->heads;
@@ -378,7 +379,7 @@ static void esp__menu_make(esp__problem *p, const esp__unit *u, esp__menu *menu)
         if (tree->codec != ESP__NO_CODEC && tree->codec != c) continue;
         t->codec_index = c;
         t->codec = p->n_codecs ? &p->codecs[c] : NULL;
-        esp__taste(t, tree);
+        esp__time_options(t, tree);
         while ((l = t->heads[0]) != NULL) { /* one of another codec may dominate it, or it that one */
             t->heads[0] = l->next;
             if (!l->comps && c && tree->codec == ESP__NO_CODEC && !p->free_compression)
@@ -389,62 +390,63 @@ static void esp__menu_make(esp__problem *p, const esp__unit *u, esp__menu *menu)
         }
     }
     for (l = all; l; l = l->next) n++;
-    esp__path *paths = esp__pool_get(p->pool, n * sizeof *paths);
-    menu->n = n;
-    menu->paths = paths;
+    esp__path *paths = esp__arena_get(p->arena, n * sizeof *paths);
+    candidates->n = n;
+    candidates->paths = paths;
     for (l = all; l; l = l->next) {
         t->codec_index = l->codec;
         t->codec = p->n_codecs ? &p->codecs[l->codec] : NULL;
         esp__path_fill(t, l, paths++);
     }
-    esp__tasting_close(t);
+    esp__timing_close(t);
     paths -= n;
     qsort(paths, n, sizeof *paths, esp__path_before);
-    menu->limits = t->limits;
-    esp__menu_core_first(p, menu, paths);
+    candidates->limits = t->limits;
+    esp__candidates_core_first(p, candidates, paths);
 }
 
 /* The core of `like`, timed anew for this unit: pruning for every size that a group or chunk may have would take longer than
  * it brings, and what is worth trying changes slowly with size. */
-static void esp__menu_retime(esp__problem *p, const esp__unit *u, const esp__menu *like, esp__menu *menu) {
-    esp__tasting *t = esp__tasting_of(p, u);
-    esp__path *paths = esp__pool_get(p->pool, like->n_core * sizeof *paths);
+static void esp__candidates_retime(esp__problem *p, const esp__unit *u, const esp__candidates *like,
+                                   esp__candidates *candidates) {
+    esp__timing *t = esp__timing_of(p, u);
+    esp__path *paths = esp__arena_get(p->arena, like->n_core * sizeof *paths);
     for (uint32_t i = 0; i < like->n_core; i++) {
         const esp__path *from = &like->paths[i];
-        uint16_t recipe[ESP__MAX_OPS];
-        for (uint32_t k = 0; k < from->n; k++) recipe[k] = (uint16_t)from->ops[k].recipe;
+        uint16_t op_template[ESP__MAX_OPS];
+        for (uint32_t k = 0; k < from->n; k++) op_template[k] = (uint16_t)from->ops[k].op_template;
         t->codec = from->codec == ESP__NO_CODEC ? NULL : &p->codecs[from->codec];
         t->codec_index = from->codec;
-        esp__path_time(t, recipe, from->n, &paths[i]);
+        esp__path_time(t, op_template, from->n, &paths[i]);
         paths[i].codec = from->codec;
         paths[i].option = from->option;
     }
-    menu->n = menu->n_core = like->n_core;
-    menu->paths = paths;
-    esp__menu_core_loads(p, menu);
+    candidates->n = candidates->n_core = like->n_core;
+    candidates->paths = paths;
+    esp__candidates_core_loads(p, candidates);
 }
 
 static int esp__unit_whole(const esp__problem *p, const esp__unit *u) {
     return u->n == 1 && u->elements == p->model->tensors[u->first].elements;
 }
 
-/* The size whose menu stands for those of groups and chunks near it. */
+/* The size whose candidate options stands for those of groups and chunks near it. */
 static uint64_t esp__size_near(uint64_t elements) {
     uint64_t size = 1;
     while (2 * size <= elements) size *= 2;
     return elements - size > size / 2 ? 2 * size : size;
 }
 
-/* The menu for this unit as it is (near 0), or as one like it (near 1). */
-static esp__menu *esp__menu_find(esp__problem *p, const esp__unit *u, uint32_t near, uint32_t width) {
+/* The candidate options for this unit as it is (near 0), or as one like it (near 1). */
+static esp__candidates *esp__candidates_find(esp__problem *p, const esp__unit *u, uint32_t near, uint32_t width) {
     uint32_t keep = p->keep[u->first], packed = u->n > 1;
     uint64_t h = (u->elements * 4 + packed * 2 + near) * 0x9E3779B97F4A7C15ull + keep * 0xD1B54A32D192ED03ull;
-    esp__menu **slot = &p->menus[(h >> 32) & (p->n_menu_slots - 1)], *m;
+    esp__candidates **slot = &p->candidate_sets[(h >> 32) & (p->n_candidate_slots - 1)], *m;
     for (m = *slot; m; m = m->next)
         if (m->elements == u->elements && m->keep == keep && (m->n_pieces > 1) == packed && m->near == near &&
             m->width == width)
             return m;
-    m = esp__pool_get(p->pool, sizeof *m);
+    m = esp__arena_get(p->arena, sizeof *m);
     m->elements = u->elements;
     m->n_pieces = u->n;
     m->keep = keep;
@@ -452,52 +454,52 @@ static esp__menu *esp__menu_find(esp__problem *p, const esp__unit *u, uint32_t n
     m->near = near;
     m->next = *slot;
     *slot = m;
-    p->n_menus++;
+    p->n_candidate_sets++;
     return m;
 }
 
-ESP__FN const esp__menu *esp__menu_get(esp__problem *p, const esp__unit *u) {
+ESP__FN const esp__candidates *esp__candidates_get(esp__problem *p, const esp__unit *u) {
     uint32_t width = p->width, near = p->roughly || !esp__unit_whole(p, u);
-    esp__menu *menu = esp__menu_find(p, u, near, width), *like;
+    esp__candidates *candidates = esp__candidates_find(p, u, near, width), *like;
     esp__unit other = *u;
-    if (menu->paths) return menu;
+    if (candidates->paths) return candidates;
     if (!near) {
-        esp__menu_make(p, u, menu);
-        return menu;
+        esp__candidates_make(p, u, candidates);
+        return candidates;
     }
     other.elements = esp__size_near(u->elements);
-    like = esp__menu_find(p, &other, 0, ESP__WIDTH_LOADS);
+    like = esp__candidates_find(p, &other, 0, ESP__WIDTH_LOADS);
     if (!like->paths) {
         p->width = ESP__WIDTH_LOADS;
-        esp__menu_make(p, &other, like);
+        esp__candidates_make(p, &other, like);
         p->width = width;
     }
-    esp__menu_retime(p, u, like, menu);
-    return menu;
+    esp__candidates_retime(p, u, like, candidates);
+    return candidates;
 }
 
 ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const esp__option *o, uint32_t codec) {
-    esp__recipe_op ops[ESP__MAX_OPS];
+    esp__op_template ops[ESP__MAX_OPS];
     uint32_t n;
     if (!esp__option_is_flat(o) && !p->hierarchical) return NULL;
-    esp__tasting *t = esp__tasting_of(p, u);
+    esp__timing *t = esp__timing_of(p, u);
     t->codec_index = codec;
     t->codec = codec == ESP__NO_CODEC || !esp__option_uses(o, ESP__COMP) ? NULL : &p->codecs[codec];
     const esp__prefix *l = esp__prefix_new(t);
     esp__path *path = NULL;
-    n = esp__recipe_ops(p, o, ops);
+    n = esp__op_templates(p, o, ops);
     for (uint32_t i = 0; i < n; i++) {
-        uint16_t op = esp__recipe_intern(p, &ops[i]);
-        t->cost[op] = esp__recipe_ns(p, &ops[i], t->size, t->codec);
+        uint16_t op = esp__template_intern(p, &ops[i]);
+        t->cost[op] = esp__template_ns(p, &ops[i], t->size, t->codec);
         if (t->cost[op] == esp__cannot) break;
         if (!i && esp__needs_pack(t, op, ESP_PLAN_COMP)) l = esp__prefix_pack(t, l, ESP__OP_PACK);
         l = esp__prefix_op(t, l, op);
         if (i + 1 < n) continue;
         if (esp__needs_pack(t, op, ESP_PLAN_DECOMP)) l = esp__prefix_pack(t, l, ESP__OP_UNPACK);
-        path = esp__pool_get(p->pool, sizeof *path);
+        path = esp__arena_get(p->arena, sizeof *path);
         esp__path_fill(t, l, path);
     }
-    esp__tasting_close(t);
+    esp__timing_close(t);
     return path;
 }
 
@@ -508,7 +510,7 @@ ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__unit *u, con
 }
 
 ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k) {
-    const esp__recipe_op *op = &p->recipe_ops[path->ops[k].recipe];
+    const esp__op_template *op = &p->op_templates[path->ops[k].op_template];
     const esp_plan_codec *codec = path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec];
     uint64_t size[ESP__CUTS];
     esp__sizes(p, u->elements, size);
@@ -519,7 +521,7 @@ ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__unit *u, const 
 
 ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k,
                              double *intra, double *inter) {
-    const esp__recipe_op *op = &p->recipe_ops[path->ops[k].recipe];
+    const esp__op_template *op = &p->op_templates[path->ops[k].op_template];
     uint64_t size[ESP__CUTS];
     double piece, traffic, before, local = p->system.ranks_per_machine;
     uint32_t n = p->size[op->level];

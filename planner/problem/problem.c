@@ -89,7 +89,7 @@ static uint64_t esp__text_hash(const char *s) { return esp__hash64(ESP__HASH0, s
 
 /* Names go into comments of a strategy's text and into messages: one line each. */
 static const char *esp__one_line(esp__problem *p, const char *name) {
-    char *copy = esp__pool_text(p->pool, name ? name : "");
+    char *copy = esp__arena_text(p->arena, name ? name : "");
     for (char *c = copy; *c; c++)
         if ((unsigned char)*c < 32 || *c == 127) *c = '?';
     return copy;
@@ -99,7 +99,7 @@ static esp_status esp__check_names(esp__problem *p) {
     const esp_plan_tensor *t = p->model->tensors;
     uint32_t slots = 16;
     while (slots < 2 * p->n_tensors) slots *= 2;
-    uint32_t *table = esp__pool_get(p->pool, slots * sizeof *table);
+    uint32_t *table = esp__arena_get(p->arena, slots * sizeof *table);
     for (uint32_t i = 0; i < p->n_tensors; i++) {
         uint32_t at = (uint32_t)(esp__text_hash(t[i].name) >> 32) & (slots - 1);
         for (; table[at]; at = (at + 1) & (slots - 1))
@@ -189,19 +189,19 @@ static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *
     return ESP_OK;
 }
 
-/* Does the menu of a unit with this constraint have anything in it? Whether an op can run does not depend on its size. */
+/* Does the candidate options of a unit with this constraint have anything in it? Whether an op can run does not depend on its size. */
 static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *text) {
     esp__unit u = {tensor, 1, 0, p->model->tensors[tensor].elements};
-    if (esp__menu_get(p, &u)->n) return ESP_OK;
+    if (esp__candidates_get(p, &u)->n) return ESP_OK;
     return esp__fail(NULL, ESP_E_ARG, "tensor '%s': %s%s leaves no option that a codec can run on these devices",
                      p->model->tensors[tensor].name, text ? "keep " : "what is forbidden or asked for",
                      text ? text : "");
 }
 
 static esp_status esp__keeps_open(esp__problem *p) {
-    uint32_t *keep = esp__pool_get(p->pool, p->n_tensors * sizeof *keep), room = 8, nodes = 0;
-    const char **texts = esp__pool_get(p->pool, room * sizeof *texts);
-    p->trees = esp__pool_get(p->pool, room * sizeof *p->trees);
+    uint32_t *keep = esp__arena_get(p->arena, p->n_tensors * sizeof *keep), room = 8, nodes = 0;
+    const char **texts = esp__arena_get(p->arena, room * sizeof *texts);
+    p->trees = esp__arena_get(p->arena, room * sizeof *p->trees);
     p->trees[0] = esp__tree_make(p, NULL, ESP__NO_CODEC, 0);
     p->n_keeps = 1;
     p->keep = keep;
@@ -219,8 +219,8 @@ static esp_status esp__keeps_open(esp__problem *p) {
         keep[i] = k;
         if (k < p->n_keeps) continue;
         if (p->n_keeps == room) {
-            const char **more = esp__pool_get(p->pool, 2 * room * sizeof *more);
-            esp__tree **trees = esp__pool_get(p->pool, 2 * room * sizeof *trees);
+            const char **more = esp__arena_get(p->arena, 2 * room * sizeof *more);
+            esp__tree **trees = esp__arena_get(p->arena, 2 * room * sizeof *trees);
             memcpy((void *)more, (void *)texts, room * sizeof *more);
             memcpy(trees, p->trees, room * sizeof *trees);
             texts = more, p->trees = trees, room *= 2;
@@ -232,7 +232,7 @@ static esp_status esp__keeps_open(esp__problem *p) {
     }
     for (uint32_t k = 0; k < p->n_keeps; k++)
         if (p->trees[k]->n_nodes > nodes) nodes = p->trees[k]->n_nodes;
-    p->heads = esp__pool_get(p->pool, (nodes + 1) * sizeof *p->heads);
+    p->heads = esp__arena_get(p->arena, (nodes + 1) * sizeof *p->heads);
     for (uint32_t i = 0, done = 0; i < p->n_tensors; i++) {
         if (keep[i] < done) continue;
         if (!p->trees[keep[i]]->n_options)
@@ -271,7 +271,7 @@ static void esp__copy_struct(void *to, uint32_t size, const void *from, uint32_t
     if (from) memcpy(to, from, from_size && from_size < size ? from_size : size);
 }
 
-/* Menus of how many sizes would be needed? Pruning takes long where both devices are to be looked at. */
+/* Candidate options of how many sizes would be needed? Pruning takes long where both devices are to be looked at. */
 enum { ESP__SIZES_ONE = 256, ESP__SIZES_TWO = 48 };
 static int esp__too_many_sizes(esp__problem *p) {
     uint32_t most = (p->system.devices & 3u) == 3u ? (uint32_t)ESP__SIZES_TWO : (uint32_t)ESP__SIZES_ONE, n = 0;
@@ -286,8 +286,8 @@ static int esp__too_many_sizes(esp__problem *p) {
 }
 
 static void esp__times_open(esp__problem *p) {
-    uint64_t *compute = esp__pool_get(p->pool, p->n_tensors * sizeof *compute), sum = 0;
-    uint64_t *ready = esp__pool_get(p->pool, p->n_tensors * sizeof *ready);
+    uint64_t *compute = esp__arena_get(p->arena, p->n_tensors * sizeof *compute), sum = 0;
+    uint64_t *ready = esp__arena_get(p->arena, p->n_tensors * sizeof *ready);
     for (uint32_t i = 0; i < p->n_tensors; i++) {
         compute[i] = (uint64_t)(p->model->tensors[i].compute_ns + 0.5);
         ready[i] = sum += compute[i];
@@ -296,14 +296,14 @@ static void esp__times_open(esp__problem *p) {
     p->ready = ready;
 }
 
-ESP__FN esp_status esp__problem_open(esp__problem *p, esp__pool *pool, const esp_plan_model *model,
+ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const esp_plan_model *model,
                                      const esp_plan_codec *codecs, uint32_t n_codecs, const esp_plan_system *system,
                                      const esp_plan_config *config, int free_compression) {
     esp_status s;
     memset(p, 0, sizeof *p);
     if (!model || !system || (n_codecs && !codecs))
         return esp__fail(NULL, ESP_E_ARG, "plan: model, system or codecs is NULL");
-    p->pool = pool;
+    p->arena = arena;
     p->model = model;
     p->free_compression = free_compression;
     p->width = ESP__WIDTH_ENDS;
@@ -316,7 +316,7 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__pool *pool, const esp
     p->model_name = esp__one_line(p, model->name);
     p->system.name = esp__one_line(p, p->system.name);
     if ((s = esp__check_model(p)) != ESP_OK || (s = esp__check_system(&p->system)) != ESP_OK) return s;
-    esp_plan_codec *own = esp__pool_get(pool, n_codecs * sizeof *own);
+    esp_plan_codec *own = esp__arena_get(arena, n_codecs * sizeof *own);
     const uint8_t *at = (const uint8_t *)codecs;
     for (uint32_t c = 0; c < n_codecs; c++) { /* a caller's structs may be shorter than ours */
         uint32_t size = codecs->struct_size ? codecs->struct_size : (uint32_t)sizeof *codecs;
@@ -336,11 +336,11 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__pool *pool, const esp
     if (p->config.devices && !(p->config.devices & p->system.devices))
         return esp__fail(NULL, ESP_E_ARG, "devices: system '%s' has none of those asked for",
                          p->system.name ? p->system.name : "");
-    p->n_menu_slots = 256;
-    while (p->n_menu_slots < 4 * p->n_tensors && p->n_menu_slots < 65536) p->n_menu_slots *= 2;
-    p->menus = esp__pool_get(pool, p->n_menu_slots * sizeof *p->menus);
+    p->n_candidate_slots = 256;
+    while (p->n_candidate_slots < 4 * p->n_tensors && p->n_candidate_slots < 65536) p->n_candidate_slots *= 2;
+    p->candidate_sets = esp__arena_get(arena, p->n_candidate_slots * sizeof *p->candidate_sets);
     p->roughly = esp__too_many_sizes(p);
     esp__times_open(p);
-    esp__recipes_open(p);
+    esp__templates_open(p);
     return esp__keeps_open(p);
 }

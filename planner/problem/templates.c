@@ -1,10 +1,10 @@
-/* templates.c: the options that system and constraints leave, as recipes (ops whose sizes are symbols), stored as a graph in
+/* templates.c: the options that system and constraints leave, as op templates (ops whose sizes are symbols), stored as a graph in
  * which equal ends are shared: what two prefixes have in common from here on is looked at once. Knows no sizes and times. */
 #include "planner/plan.h"
 
 typedef struct esp__edge {
     uint32_t to;
-    uint16_t op; /* index in problem.recipe_ops */
+    uint16_t op; /* index in problem.op_templates */
 } esp__edge;
 typedef struct esp__node {
     uint32_t first, n; /* edges */
@@ -20,7 +20,7 @@ struct esp__tree {
 enum {
     ESP__OP_PACK = 0,
     ESP__OP_UNPACK = 1,
-    ESP__RECIPE_ROOM = 2048,
+    ESP__TEMPLATE_ROOM = 2048,
     ESP__OP_END = 0xffff
 }; /* END: no op, the option is whole */
 
@@ -57,7 +57,7 @@ static int esp__step_on_cpu(const esp__option *o, uint32_t i, uint8_t kind) {
     return i < o->n && o->steps[i].kind == kind && o->steps[i].device == ESP__DEV_CPU;
 }
 
-static void esp__recipe_copy(const esp__region *r, uint8_t flows, uint8_t up, esp__recipe_op *op) {
+static void esp__template_copy(const esp__region *r, uint8_t flows, uint8_t up, esp__op_template *op) {
     memset(op, 0, sizeof *op);
     op->kind = ESP_PLAN_COPY;
     op->lanes = 1u << ESP__LANE_INTRA;
@@ -67,8 +67,8 @@ static void esp__recipe_copy(const esp__region *r, uint8_t flows, uint8_t up, es
 }
 
 /* The ops of one option, and how many. Seen from a rank that is everywhere the root. */
-static uint32_t esp__recipe_ops(const esp__problem *p, const esp__option *o, esp__recipe_op *out) {
-    esp__seat at;
+static uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, esp__op_template *out) {
+    esp__coordinates at;
     esp__region r;
     uint8_t rooted[3] = {0, 0, 0};
     uint32_t n = 0, swap;
@@ -78,7 +78,7 @@ static uint32_t esp__recipe_ops(const esp__problem *p, const esp__option *o, esp
     esp__region_start(&r);
     for (uint32_t i = 0; i < o->n; i++) {
         const esp__step *s = &o->steps[i];
-        esp__recipe_op op;
+        esp__op_template op;
         memset(&op, 0, sizeof op);
         op.kind = s->kind == ESP__COLL   ? (uint8_t)ESP_PLAN_COLLECTIVE
                   : s->kind == ESP__COMP ? (uint8_t)ESP_PLAN_COMP
@@ -90,13 +90,13 @@ static uint32_t esp__recipe_ops(const esp__problem *p, const esp__option *o, esp
         op.flows = esp__flows_of(rooted);
         esp__slots_of(&r, op.slots);
         if (copies && esp__step_on_cpu(o, i, ESP__COMP) && !(i && esp__step_on_cpu(o, i - 1, ESP__DECOMP)))
-            esp__recipe_copy(&r, op.flows, 0, &out[n++]);
+            esp__template_copy(&r, op.flows, 0, &out[n++]);
         esp__region_step(&r, &at, o, i, &swap);
         op.parts = esp__cut_of(&r);
         esp__slots_of(&r, op.slots_after);
         if (s->kind == ESP__COLL || !p->free_compression) out[n++] = op;
         if (copies && esp__step_on_cpu(o, i, ESP__DECOMP) && !esp__step_on_cpu(o, i + 1, ESP__COMP))
-            esp__recipe_copy(&r, op.flows, 1, &out[n++]);
+            esp__template_copy(&r, op.flows, 1, &out[n++]);
         if (s->coll == ESP_COLL_REDUCE || s->coll == ESP_COLL_GATHER) rooted[s->level] = 1;
         if (s->coll == ESP_COLL_BROADCAST) rooted[s->level] = 0;
     }
@@ -104,13 +104,13 @@ static uint32_t esp__recipe_ops(const esp__problem *p, const esp__option *o, esp
 }
 
 /* The number of this op in the problem's list, which gets it if it is new. */
-static uint16_t esp__recipe_intern(esp__problem *p, const esp__recipe_op *op) {
-    esp__recipe_op *all = (esp__recipe_op *)(uintptr_t)p->recipe_ops;
+static uint16_t esp__template_intern(esp__problem *p, const esp__op_template *op) {
+    esp__op_template *all = (esp__op_template *)(uintptr_t)p->op_templates;
     uint32_t i = 0;
-    while (i < p->n_recipe_ops && memcmp(&all[i], op, sizeof *op)) i++;
-    if (i == p->n_recipe_ops) {
-        all[i] = *op; /* there are a few hundred: ESP__RECIPE_ROOM is far from full */
-        p->n_recipe_ops++;
+    while (i < p->n_op_templates && memcmp(&all[i], op, sizeof *op)) i++;
+    if (i == p->n_op_templates) {
+        all[i] = *op; /* there are a few hundred: ESP__TEMPLATE_ROOM is far from full */
+        p->n_op_templates++;
     }
     return (uint16_t)i;
 }
@@ -128,7 +128,7 @@ typedef struct esp__planting {
     uint32_t n, room, n_options, n_checked;
     const char *only_option; /* text, or NULL */
     int no_comp;
-    uint32_t memo[8192]; /* hash of a recipe op: its number + 1 */
+    uint32_t memo[8192]; /* hash of a op template op: its number + 1 */
 } esp__planting;
 
 static int esp__pattern_in(const char *text, const char *const *patterns, uint32_t n) {
@@ -153,9 +153,9 @@ static int esp__option_wanted(esp__planting *w, const esp__option *o) {
     return !esp__pattern_in(text, c->forbid, c->n_forbid) && (!c->n_only || esp__pattern_in(text, c->only, c->n_only));
 }
 
-static uint16_t esp__recipe_number(esp__planting *w, const esp__recipe_op *op) {
+static uint16_t esp__template_number(esp__planting *w, const esp__op_template *op) {
     uint32_t *slot = &w->memo[esp__hash64(ESP__HASH0, op, sizeof *op) & 8191u];
-    if (!*slot || memcmp(&w->p->recipe_ops[*slot - 1], op, sizeof *op)) *slot = esp__recipe_intern(w->p, op) + 1u;
+    if (!*slot || memcmp(&w->p->op_templates[*slot - 1], op, sizeof *op)) *slot = esp__template_intern(w->p, op) + 1u;
     return (uint16_t)(*slot - 1);
 }
 
@@ -164,7 +164,7 @@ static uint32_t esp__trie_child(esp__planting *w, uint32_t at, uint16_t op) {
     while (c && w->nodes[c].op != op) c = w->nodes[c].sibling;
     if (c) return c;
     if (w->n == w->room) {
-        esp__trie_node *more = esp__pool_get(w->p->pool, 2u * w->room * sizeof *more);
+        esp__trie_node *more = esp__arena_get(w->p->arena, 2u * w->room * sizeof *more);
         memcpy(more, w->nodes, w->n * sizeof *more);
         w->nodes = more;
         w->room *= 2;
@@ -179,12 +179,12 @@ static uint32_t esp__trie_child(esp__planting *w, uint32_t at, uint16_t op) {
 
 static int esp__plant(void *user, const esp__option *o) {
     esp__planting *w = user;
-    esp__recipe_op ops[ESP__MAX_OPS];
+    esp__op_template ops[ESP__MAX_OPS];
     uint32_t at = 0;
     if (!esp__option_wanted(w, o)) return 0;
-    uint32_t n = esp__recipe_ops(w->p, o, ops);
-    for (uint32_t i = 0; i < n; i++) at = esp__trie_child(w, at, esp__recipe_number(w, &ops[i]));
-    esp__trie_child(w, at, ESP__OP_END); /* so that one recipe may be the beginning of another */
+    uint32_t n = esp__op_templates(w->p, o, ops);
+    for (uint32_t i = 0; i < n; i++) at = esp__trie_child(w, at, esp__template_number(w, &ops[i]));
+    esp__trie_child(w, at, ESP__OP_END); /* so that one op template may be the beginning of another */
     w->n_options++;
     return 0;
 }
@@ -202,9 +202,9 @@ static int esp__node_same(const esp__planting *w, const esp__tree *tree, uint32_
 static void esp__share(esp__planting *w, esp__tree *tree) {
     uint32_t slots = 1, n_edges = 0;
     while (slots < 2 * w->n) slots *= 2;
-    tree->nodes = esp__pool_get(w->p->pool, (w->n + 1) * sizeof *tree->nodes);
-    tree->edges = esp__pool_get(w->p->pool, (w->n + 1) * sizeof *tree->edges);
-    uint32_t *table = esp__pool_get(w->p->pool, slots * sizeof *table);
+    tree->nodes = esp__arena_get(w->p->arena, (w->n + 1) * sizeof *tree->nodes);
+    tree->edges = esp__arena_get(w->p->arena, (w->n + 1) * sizeof *tree->edges);
+    uint32_t *table = esp__arena_get(w->p->arena, slots * sizeof *table);
     tree->n_nodes = 1; /* the end */
     for (uint32_t t = w->n; t-- > 0;) {
         uint64_t hash = ESP__HASH0;
@@ -234,8 +234,8 @@ static void esp__share(esp__planting *w, esp__tree *tree) {
 
 /* The options for one constraint: only_option a text or NULL; codec the only one, or ESP__NO_CODEC; no_comp: none. */
 static esp__tree *esp__tree_make(esp__problem *p, const char *only_option, uint32_t codec, int no_comp) {
-    esp__tree *tree = esp__pool_get(p->pool, sizeof *tree);
-    esp__planting *w = esp__pool_get(p->pool, sizeof *w);
+    esp__tree *tree = esp__arena_get(p->arena, sizeof *tree);
+    esp__planting *w = esp__arena_get(p->arena, sizeof *w);
     uint32_t devices = p->system.devices,
              parts = p->hierarchical ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT;
     int extended = 0;
@@ -243,7 +243,7 @@ static esp__tree *esp__tree_make(esp__problem *p, const char *only_option, uint3
     if (p->config.devices && !only_option) devices &= p->config.devices;
     w->p = p;
     w->room = 1024;
-    w->nodes = esp__pool_get(p->pool, w->room * sizeof *w->nodes);
+    w->nodes = esp__arena_get(p->arena, w->room * sizeof *w->nodes);
     w->n = 1;
     w->only_option = only_option;
     w->no_comp = no_comp || (p->config.flags & ESP_PLAN_NO_COMP) != 0;
@@ -254,12 +254,12 @@ static esp__tree *esp__tree_make(esp__problem *p, const char *only_option, uint3
     return tree;
 }
 
-static void esp__recipes_open(esp__problem *p) {
-    esp__recipe_op *ops = esp__pool_get(p->pool, ESP__RECIPE_ROOM * sizeof *ops);
+static void esp__templates_open(esp__problem *p) {
+    esp__op_template *ops = esp__arena_get(p->arena, ESP__TEMPLATE_ROOM * sizeof *ops);
     uint8_t lane = (p->system.devices & 1u << ESP_PLAN_GPU) ? 1u << ESP__LANE_COMPUTE : 1u << ESP__LANE_CPU;
     ops[ESP__OP_PACK].kind = ops[ESP__OP_UNPACK].kind = ESP_PLAN_PACK;
     ops[ESP__OP_PACK].lanes = ops[ESP__OP_UNPACK].lanes = lane;
     ops[ESP__OP_UNPACK].up = 1;
-    p->recipe_ops = ops;
-    p->n_recipe_ops = 2;
+    p->op_templates = ops;
+    p->n_op_templates = 2;
 }

@@ -1,4 +1,4 @@
-/* incremental.c: a draft laid out for trials: what would the step take if some neighbouring units were replaced by others?
+/* incremental.c: a schedule laid out for trials: what would the step take if some neighbouring units were replaced by others?
  *
  * A trial costs little. Without the old units, every other op has a *tail*: the longest path from its start to the end of
  * the step. The new units' ops are then merged into the sequence by ready time, from the old ones' backward on; of every op
@@ -6,13 +6,13 @@
  * with the last new op, or at the first path that is too long. Must give what esp__replay gives. */
 #include "planner/plan.h"
 
-typedef struct esp__spot { /* one op of the sequence */
+typedef struct esp__timed { /* one op of the sequence */
     uint64_t ns;
     uint32_t unit;          /* or ESP__NEXT_BACKWARD */
     uint32_t before, after; /* places of its chain's neighbours; backward: of the backward before and after */
     uint32_t tensor;        /* of a backward */
     uint8_t lanes;
-} esp__spot;
+} esp__timed;
 #define ESP__NOWHERE 0xffffffffu
 
 typedef struct esp__times {
@@ -32,24 +32,24 @@ typedef struct esp__chain {
     uint32_t op;
     uint64_t ready;
 } esp__chain;
-/* Units [gone, gone + n_gone) of the draft, all neighbours, replaced by n new ones. */
+/* Units [gone, gone + n_gone) of the schedule, all neighbours, replaced by n new ones. */
 typedef struct esp__swap {
     uint32_t gone, n_gone, n, way;
     uint32_t from, to; /* places: first that could change; end of the old ops */
     esp__chain chains[ESP__NEW_MAX];
     uint32_t n_places;
     struct {
-        uint32_t before, chain; /* a new op goes before this spot */
+        uint32_t before, chain; /* a new op goes before this timed op */
     } places[ESP__NEW_MAX * ESP__MAX_OPS];
 } esp__swap;
 
-/* A draft laid out for trials. */
-typedef struct esp__desk {
+/* A schedule laid out for trials. */
+typedef struct esp__incremental {
     esp__problem *p;
-    esp__draft *d;
+    esp__schedule *d;
     uint32_t n, room, room_units;
-    esp__spot *spots;
-    uint64_t *end, *now; /* [n] in the draft; in the trial under way                                     */
+    esp__timed *timed_ops;
+    uint64_t *end, *now; /* [n] in the schedule; in the trial under way                                     */
     uint64_t *tail;      /* [n] from its start to the end of the step                                    */
     esp__times *free_at; /* [n] when lanes are free just before this op                                   */
     esp__times *next;    /* [n + 1] tail of the next op on each lane, from this place on                 */
@@ -61,11 +61,11 @@ typedef struct esp__desk {
     uint32_t *fill, *sequence; /* scratch                                                              */
     uint32_t room_sequence, reached;
     esp__swap swaps[3];
-    esp__draft before, other; /* to go back to; to compare with */
-    uint64_t memory, volume;  /* sums over the draft, for the limits                                     */
+    esp__schedule before, other; /* to go back to; to compare with */
+    uint64_t memory, volume;     /* sums over the schedule, for the limits                                     */
     double error, elements;
     uint64_t trials;
-} esp__desk;
+} esp__incremental;
 
 /* The largest of the lanes' values, or `least`. */
 static uint64_t esp__lanes_max(const uint64_t *value, uint32_t lanes, uint64_t least) {
@@ -73,36 +73,36 @@ static uint64_t esp__lanes_max(const uint64_t *value, uint32_t lanes, uint64_t l
 }
 
 /* ---- laying out ------------------------------------------------------------------------------------------------------ */
-static void esp__desk_room(esp__desk *k, uint32_t n) {
-    esp__pool *pool = k->p->pool;
+static void esp__incremental_room(esp__incremental *k, uint32_t n) {
+    esp__arena *arena = k->p->arena;
     if (n <= k->room) return;
     k->room = n + n / 2 + 64;
-    k->spots = esp__pool_get(pool, k->room * sizeof *k->spots);
-    k->end = esp__pool_get(pool, k->room * sizeof *k->end);
-    k->now = esp__pool_get(pool, k->room * sizeof *k->now);
-    k->tail = esp__pool_get(pool, k->room * sizeof *k->tail);
-    k->saved_tail = esp__pool_get(pool, k->room * sizeof *k->tail);
-    k->free_at = esp__pool_get(pool, (k->room + 1u) * sizeof *k->free_at);
-    k->next = esp__pool_get(pool, (k->room + 1u) * sizeof *k->next);
-    k->saved_next = esp__pool_get(pool, (k->room + 1u) * sizeof *k->next);
+    k->timed_ops = esp__arena_get(arena, k->room * sizeof *k->timed_ops);
+    k->end = esp__arena_get(arena, k->room * sizeof *k->end);
+    k->now = esp__arena_get(arena, k->room * sizeof *k->now);
+    k->tail = esp__arena_get(arena, k->room * sizeof *k->tail);
+    k->saved_tail = esp__arena_get(arena, k->room * sizeof *k->tail);
+    k->free_at = esp__arena_get(arena, (k->room + 1u) * sizeof *k->free_at);
+    k->next = esp__arena_get(arena, (k->room + 1u) * sizeof *k->next);
+    k->saved_next = esp__arena_get(arena, (k->room + 1u) * sizeof *k->next);
 }
 
-static void esp__desk_sequence_room(esp__desk *k, uint32_t n) {
+static void esp__incremental_sequence_room(esp__incremental *k, uint32_t n) {
     if (n <= k->room_sequence) return;
     uint32_t *old = k->sequence;
-    k->sequence = esp__pool_get(k->p->pool, (2u * n + 256u) * sizeof *k->sequence);
+    k->sequence = esp__arena_get(k->p->arena, (2u * n + 256u) * sizeof *k->sequence);
     if (old) memcpy(k->sequence, old, k->room_sequence * sizeof *old);
     k->room_sequence = 2u * n + 256u;
 }
 
-/* Places and links of all ops, from the draft's sequence. */
-static void esp__desk_spots(esp__desk *k) {
-    const esp__draft *d = k->d;
+/* Places and links of all ops, from the schedule's sequence. */
+static void esp__incremental_ops(esp__incremental *k) {
+    const esp__schedule *d = k->d;
     uint32_t tensor = 0;
     k->n = d->n_sequence;
     for (uint32_t u = 0; u < d->n_units; u++) k->fill[u] = 0, k->first[u] = k->last[u] = ESP__NOWHERE;
     for (uint32_t i = 0; i < k->n; i++) {
-        esp__spot *s = &k->spots[i];
+        esp__timed *s = &k->timed_ops[i];
         s->unit = d->sequence[i];
         s->after = ESP__NOWHERE;
         if (s->unit == ESP__NEXT_BACKWARD) {
@@ -125,14 +125,14 @@ static void esp__desk_spots(esp__desk *k) {
             *last = i;
         }
         /* a backward's other followers, the units that it makes ready, are found through `attached` */
-        if (s->before != ESP__NOWHERE && (k->spots[s->before].unit == s->unit)) k->spots[s->before].after = i;
+        if (s->before != ESP__NOWHERE && (k->timed_ops[s->before].unit == s->unit)) k->timed_ops[s->before].after = i;
     }
 }
 
-static void esp__desk_forward(esp__desk *k) {
+static void esp__incremental_forward(esp__incremental *k) {
     uint64_t free_at[ESP__LANES] = {0}, makespan = 0;
     for (uint32_t i = 0; i < k->n; i++) {
-        const esp__spot *s = &k->spots[i];
+        const esp__timed *s = &k->timed_ops[i];
         memcpy(k->free_at[i].lane, free_at, sizeof free_at);
         uint64_t start = esp__lanes_free(free_at, s->lanes, s->before == ESP__NOWHERE ? 0 : k->end[s->before]);
         k->end[i] = k->now[i] = start + s->ns;
@@ -144,9 +144,9 @@ static void esp__desk_forward(esp__desk *k) {
 }
 
 /* Tails of the places [from, to), as if units [gone, gone + n_gone) were not there. */
-static void esp__desk_tails(esp__desk *k, uint32_t from, uint32_t to, uint32_t gone, uint32_t n_gone) {
+static void esp__incremental_tails(esp__incremental *k, uint32_t from, uint32_t to, uint32_t gone, uint32_t n_gone) {
     for (uint32_t i = to; i-- > from;) {
-        const esp__spot *s = &k->spots[i];
+        const esp__timed *s = &k->timed_ops[i];
         k->next[i] = k->next[i + 1];
         if (s->unit - gone < n_gone) continue; /* unsigned: below `gone` is far above */
         uint64_t rest = s->after == ESP__NOWHERE ? 0 : k->tail[s->after];
@@ -159,24 +159,24 @@ static void esp__desk_tails(esp__desk *k, uint32_t from, uint32_t to, uint32_t g
     }
 }
 
-static void esp__desk_lay(esp__desk *k) {
+static void esp__incremental_lay(esp__incremental *k) {
     k->p->work += 2u * k->d->n_sequence;
-    esp__desk_room(k, k->d->n_sequence + ESP__MAX_OPS);
-    esp__desk_spots(k);
-    esp__desk_forward(k);
+    esp__incremental_room(k, k->d->n_sequence + ESP__MAX_OPS);
+    esp__incremental_ops(k);
+    esp__incremental_forward(k);
     memset(&k->next[k->n], 0, sizeof k->next[k->n]);
-    esp__desk_tails(k, 0, k->n, 0, 0);
+    esp__incremental_tails(k, 0, k->n, 0, 0);
 }
 
 /* Sums and places that depend on the units. */
-static void esp__desk_units(esp__desk *k) {
-    const esp__draft *d = k->d;
+static void esp__incremental_units(esp__incremental *k) {
+    const esp__schedule *d = k->d;
     uint32_t tensors = (uint32_t)k->p->n_tensors, u = 0;
     if (d->n_units > k->room_units) {
         k->room_units = d->n_units + d->n_units / 2 + 16;
-        k->first = esp__pool_get(k->p->pool, k->room_units * sizeof *k->first);
-        k->last = esp__pool_get(k->p->pool, k->room_units * sizeof *k->last);
-        k->fill = esp__pool_get(k->p->pool, k->room_units * sizeof *k->fill);
+        k->first = esp__arena_get(k->p->arena, k->room_units * sizeof *k->first);
+        k->last = esp__arena_get(k->p->arena, k->room_units * sizeof *k->last);
+        k->fill = esp__arena_get(k->p->arena, k->room_units * sizeof *k->fill);
     }
     for (uint32_t t = 0; t < tensors; t++) {
         k->attached[t] = u;
@@ -192,40 +192,40 @@ static void esp__desk_units(esp__desk *k) {
     }
 }
 
-/* The draft has a sequence. It may be changed by others as long as esp__desk_anew is called then. */
-static void esp__desk_anew(esp__desk *k) {
-    esp__desk_units(k);
-    esp__desk_lay(k);
+/* The schedule has a sequence. It may be changed by others as long as esp__incremental_anew is called then. */
+static void esp__incremental_anew(esp__incremental *k) {
+    esp__incremental_units(k);
+    esp__incremental_lay(k);
 }
 
-static esp__desk *esp__desk_open(esp__problem *p, esp__draft *d) {
-    esp__desk *k = p->desk; /* one at a time: its memory serves for the next */
+static esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d) {
+    esp__incremental *k = p->incremental; /* one at a time: its memory serves for the next */
     if (k) {
         k->d = d;
-        esp__desk_anew(k);
+        esp__incremental_anew(k);
         return k;
     }
-    p->desk = k = esp__pool_get(p->pool, sizeof *k);
+    p->incremental = k = esp__arena_get(p->arena, sizeof *k);
     k->p = p;
     k->d = d;
-    k->backward = esp__pool_get(p->pool, p->n_tensors * sizeof *k->backward);
-    k->attached = esp__pool_get(p->pool, (p->n_tensors + 1u) * sizeof *k->attached);
+    k->backward = esp__arena_get(p->arena, p->n_tensors * sizeof *k->backward);
+    k->attached = esp__arena_get(p->arena, (p->n_tensors + 1u) * sizeof *k->attached);
     for (uint64_t t = 0; t < p->n_tensors; t++) k->elements += (double)p->model->tensors[t].elements;
-    esp__desk_anew(k);
+    esp__incremental_anew(k);
     return k;
 }
 
 /* ---- trials ------------------------------------------------------------------------------------------------------------ */
 /* Is an op of these units on a longest path? If not, there is one that nothing done to them makes shorter. */
-static int esp__desk_critical(const esp__desk *k, uint32_t unit, uint32_t n) {
+static int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n) {
     for (uint32_t u = unit; u < unit + n; u++)
-        for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->spots[i].after)
-            if (k->end[i] - k->spots[i].ns + k->tail[i] == k->d->makespan) return 1;
+        for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->timed_ops[i].after)
+            if (k->end[i] - k->timed_ops[i].ns + k->tail[i] == k->d->makespan) return 1;
     return 0;
 }
 
 /* Takes units [gone, gone + n_gone) out of the tails. `s` keeps what is needed to put them back. */
-static void esp__desk_lift(esp__desk *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
+static void esp__incremental_lift(esp__incremental *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
     const esp__unit *first = &k->d->units[gone];
     s->gone = gone;
     s->n_gone = n_gone;
@@ -236,10 +236,10 @@ static void esp__desk_lift(esp__desk *k, esp__swap *s, uint32_t gone, uint32_t n
     memcpy(&k->saved_next[s->from], &k->next[s->from], (s->to - s->from) * sizeof *k->next);
     k->reached = s->to;
     k->p->work += s->to - s->from + 16;
-    esp__desk_tails(k, s->from, s->to, gone, n_gone);
+    esp__incremental_tails(k, s->from, s->to, gone, n_gone);
 }
 
-static void esp__desk_unlift(esp__desk *k, const esp__swap *s) {
+static void esp__incremental_unlift(esp__incremental *k, const esp__swap *s) {
     uint32_t end = k->reached < k->n ? k->reached + 1 : k->n;
     memcpy(&k->now[s->from], &k->end[s->from], (end - s->from) * sizeof *k->now);
     memcpy(&k->tail[s->from], &k->saved_tail[s->from], (s->to - s->from) * sizeof *k->tail);
@@ -248,11 +248,11 @@ static void esp__desk_unlift(esp__desk *k, const esp__swap *s) {
 
 /* The step without the lifted units: no longer than any with new ones in their place. Paths that pass [from, to) by are
  * left out, so that it may be less than that. */
-static uint64_t esp__desk_without(esp__desk *k, const esp__swap *w, uint64_t limit) {
+static uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0;
     memcpy(free_at, k->free_at[w->from].lane, sizeof free_at);
     for (uint32_t i = w->from; i < w->to && longest < limit; i++) {
-        const esp__spot *s = &k->spots[i];
+        const esp__timed *s = &k->timed_ops[i];
         if (s->unit - w->gone < w->n_gone) continue;
         uint64_t start = esp__lanes_free(free_at, s->lanes, k->now[s->before]);
         k->now[i] = start + s->ns;
@@ -279,7 +279,7 @@ static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_
 }
 
 /* Does the new op take its lanes before the op at `s`, which is ready at `other` and would start at `start`? */
-static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could, const esp__spot *s, uint64_t other,
+static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could, const esp__timed *s, uint64_t other,
                            uint64_t start, uint32_t way) {
     if (!(c->path->ops[c->op].lanes & s->lanes) || way == ESP__EAGER) return could <= start;
     if (c->ready != other) return c->ready < other;
@@ -288,7 +288,7 @@ static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could,
 }
 
 /* The makespan with the swap's new units, if it is below `limit` (else UINT64_MAX), at least; places are filled. */
-static uint64_t esp__desk_try(esp__desk *k, esp__swap *w, uint64_t limit) {
+static uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0, could = 0;
     uint32_t i = w->from, left = 0;
     memcpy(free_at, k->free_at[i].lane, sizeof free_at);
@@ -300,10 +300,10 @@ static uint64_t esp__desk_try(esp__desk *k, esp__swap *w, uint64_t limit) {
     }
     k->trials++;
     while (left && longest < limit) {
-        while (i < k->n && k->spots[i].unit - w->gone < w->n_gone) i++;
+        while (i < k->n && k->timed_ops[i].unit - w->gone < w->n_gone) i++;
         esp__chain *c = esp__swap_next(w, free_at, i, &could);
         if (i < k->n) {
-            const esp__spot *s = &k->spots[i];
+            const esp__timed *s = &k->timed_ops[i];
             uint64_t other =
                 k->now[s->before]; /* `from` comes after a backward: every op from here on follows some op */
             uint64_t start = esp__lanes_free(free_at, s->lanes, other);
@@ -332,8 +332,8 @@ static uint64_t esp__desk_try(esp__desk *k, esp__swap *w, uint64_t limit) {
     return longest < limit ? longest : UINT64_MAX;
 }
 
-/* Would the draft be within the limits, or no further beyond them than before? */
-static int esp__desk_allows(const esp__desk *k, const esp__swap *w) {
+/* Would the schedule be within the limits, or no further beyond them than before? */
+static int esp__incremental_allows(const esp__incremental *k, const esp__swap *w) {
     const esp_plan_config *c = &k->p->config;
     uint64_t memory = 0, volume = 0, old_memory = 0, old_volume = 0;
     double error = 0.0, old_error = 0.0;
@@ -355,10 +355,10 @@ static int esp__desk_allows(const esp__desk *k, const esp__swap *w) {
     return !(c->max_error > 0.0) || error <= old_error || k->error - old_error + error <= c->max_error * k->elements;
 }
 
-static void esp__draft_room_units(esp__problem *p, esp__draft *d, uint32_t n) {
+static void esp__schedule_room_units(esp__problem *p, esp__schedule *d, uint32_t n) {
     if (n <= d->room_units) return;
-    esp__unit *units = esp__pool_get(p->pool, (n + n / 2) * sizeof *units);
-    const esp__path **paths = esp__pool_get(p->pool, (n + n / 2) * sizeof *paths);
+    esp__unit *units = esp__arena_get(p->arena, (n + n / 2) * sizeof *units);
+    const esp__path **paths = esp__arena_get(p->arena, (n + n / 2) * sizeof *paths);
     memcpy(units, d->units, d->n_units * sizeof *units);
     memcpy((void *)paths, (const void *)d->paths, d->n_units * sizeof *paths);
     d->units = units;
@@ -367,10 +367,10 @@ static void esp__draft_room_units(esp__problem *p, esp__draft *d, uint32_t n) {
 }
 
 /* Makes the swap: the new units' ops where the trial found places for them. The layout is made anew. */
-static void esp__desk_set(esp__desk *k, const esp__swap *w) {
-    esp__draft *d = k->d;
+static void esp__incremental_set(esp__incremental *k, const esp__swap *w) {
+    esp__schedule *d = k->d;
     uint32_t n = 0, place = 0, rest = d->n_units - w->gone - w->n_gone;
-    esp__desk_sequence_room(k, d->n_sequence + w->n_places);
+    esp__incremental_sequence_room(k, d->n_sequence + w->n_places);
     for (uint32_t i = 0; i <= d->n_sequence; i++) {
         for (; place < w->n_places && w->places[place].before == i; place++)
             k->sequence[n++] = w->gone + w->places[place].chain;
@@ -378,7 +378,7 @@ static void esp__desk_set(esp__desk *k, const esp__swap *w) {
         uint32_t u = d->sequence[i];
         k->sequence[n++] = u == ESP__NEXT_BACKWARD || u < w->gone ? u : u - w->n_gone + w->n;
     }
-    esp__draft_room_units(k->p, d, d->n_units - w->n_gone + w->n);
+    esp__schedule_room_units(k->p, d, d->n_units - w->n_gone + w->n);
     memmove(&d->units[w->gone + w->n], &d->units[w->gone + w->n_gone], rest * sizeof *d->units);
     memmove((void *)&d->paths[w->gone + w->n], (const void *)&d->paths[w->gone + w->n_gone], rest * sizeof *d->paths);
     for (uint32_t c = 0; c < w->n; c++) {
@@ -388,26 +388,28 @@ static void esp__desk_set(esp__desk *k, const esp__swap *w) {
     d->n_units = d->n_units - w->n_gone + w->n;
     esp__sequence_room(k->p, d);
     memcpy(d->sequence, k->sequence, n * sizeof *d->sequence);
-    esp__desk_anew(k);
+    esp__incremental_anew(k);
 }
 
 /* Makes the swap where the step is then below `limit` (a path that passes the swap's window by may make it longer than the
  * trial said); in ready order, if that is shorter still. */
-static int esp__desk_move(esp__desk *k, const esp__swap *w, uint64_t limit) {
-    esp__draft_copy(k->p, &k->before, k->d);
-    esp__desk_set(k, w);
+static int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64_t limit) {
+    esp__schedule_copy(k->p, &k->before, k->d);
+    esp__incremental_set(k, w);
     uint64_t placed = k->d->makespan;
-    esp__draft_copy(k->p, &k->other, k->d);
+    esp__schedule_copy(k->p, &k->other, k->d);
     if (esp__generate(k->p, &k->other) < (placed < limit ? placed : limit)) {
-        esp__draft_copy(k->p, k->d, &k->other);
-        esp__desk_anew(k);
+        esp__schedule_copy(k->p, k->d, &k->other);
+        esp__incremental_anew(k);
         return 1;
     }
     if (placed < limit) return 1;
-    esp__draft_copy(k->p, k->d, &k->before);
-    esp__desk_anew(k);
+    esp__schedule_copy(k->p, k->d, &k->before);
+    esp__incremental_anew(k);
     return 0;
 }
 
 /* Makes the swap where that makes the step shorter. */
-static int esp__desk_take(esp__desk *k, const esp__swap *w) { return esp__desk_move(k, w, k->d->makespan); }
+static int esp__incremental_take(esp__incremental *k, const esp__swap *w) {
+    return esp__incremental_move(k, w, k->d->makespan);
+}

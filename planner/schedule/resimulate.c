@@ -16,7 +16,7 @@ typedef struct esp__save {
 
 struct esp__rerun {
     esp__problem *p;
-    esp__draft *d;
+    esp__schedule *d;
     esp__save *saves, now;
     const esp__path **old; /* [n_units] while some are changed */
     uint32_t n_saves;
@@ -88,17 +88,17 @@ static uint64_t esp__rerun_go(esp__rerun *r, uint64_t limit, int save) {
     return s->makespan;
 }
 
-ESP__FN esp__rerun *esp__rerun_open(esp__problem *p, esp__draft *d) {
-    esp__rerun *r = esp__pool_get(p->pool, sizeof *r);
+ESP__FN esp__rerun *esp__rerun_open(esp__problem *p, esp__schedule *d) {
+    esp__rerun *r = esp__arena_get(p->arena, sizeof *r);
     uint32_t n = (uint32_t)p->n_tensors;
     r->p = p;
     r->d = d;
     r->n_saves = n < ESP__SAVES ? n : (uint32_t)ESP__SAVES;
-    r->saves = esp__pool_get(p->pool, r->n_saves * sizeof *r->saves);
+    r->saves = esp__arena_get(p->arena, r->n_saves * sizeof *r->saves);
     for (uint32_t i = 0; i < r->n_saves; i++)
-        r->saves[i].waiting.at = esp__pool_get(p->pool, (d->n_units + 1u) * sizeof(esp__waiting));
-    r->now.waiting.at = esp__pool_get(p->pool, (d->n_units + 1u) * sizeof(esp__waiting));
-    r->old = esp__pool_get(p->pool, d->n_units * sizeof *r->old);
+        r->saves[i].waiting.at = esp__arena_get(p->arena, (d->n_units + 1u) * sizeof(esp__waiting));
+    r->now.waiting.at = esp__arena_get(p->arena, (d->n_units + 1u) * sizeof(esp__waiting));
+    r->old = esp__arena_get(p->arena, d->n_units * sizeof *r->old);
     r->now.left[ESP__LANE_COMPUTE] = p->ready[n - 1];
     for (uint32_t u = 0; u < d->n_units; u++)
         for (uint32_t k = 0; k < ESP__LANES; k++) r->now.left[k] += d->paths[u]->load[k];

@@ -1,5 +1,5 @@
 /* robust.c: how well a plan holds where its inputs are wrong: every input gets a factor of its own between 0.8 and
- * 1.2, many times over, and the draft's sequence is replayed with the ops' times that follow. The sequence stays
+ * 1.2, many times over, and the schedule's sequence is replayed with the ops' times that follow. The sequence stays
  * as it is, as it does when it runs (a plan's text has the order of all ops), so that a longer input never makes a
  * sample shorter. */
 #include "espresso_impl/base/quantile.h"
@@ -33,7 +33,7 @@ typedef struct esp__robust_op {
 
 typedef struct esp__robust_run {
     const esp__problem *p;
-    const esp__draft *d;
+    const esp__schedule *d;
     esp__robust_op *ops; /* [n_sequence] */
     double *factor;      /* [n_inputs] of times: 1 / that of a speed */
     uint64_t *ready;     /* [n_units] */
@@ -49,7 +49,7 @@ static uint64_t esp__robust_dice(uint64_t *state) { /* splitmix64 */
 
 /* A collective's time by what it is made of; `op->one` holds all of it. */
 static void esp__robust_collective(const esp__problem *p, const esp__unit *u, const esp__path *path,
-                                   const esp__recipe_op *r, esp__robust_op *op) {
+                                   const esp__op_template *r, esp__robust_op *op) {
     const esp_plan_system *s = &p->system;
     int inside = r->level == ESP__INTRA || s->machines == 1;
     const esp_plan_link *link = inside ? &s->intra : &s->inter;
@@ -68,20 +68,21 @@ static void esp__robust_collective(const esp__problem *p, const esp__unit *u, co
     esp__problem other = *p; /* a flat one takes as long as its slower part: how long is that inside the machine? */
     other.system.inter.bytes_per_us = 1e300;
     esp__sizes(p, u->elements, size);
-    op->other = (double)esp__recipe_ns(&other, r, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]) -
-                op->fixed;
+    op->other =
+        (double)esp__template_ns(&other, r, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]) -
+        op->fixed;
     op->in_other = ESP__IN_INTRA_SPEED;
     if (op->other < op->one) return;
     op->other = op->one; /* inside is what takes it; what does it take between machines? */
     other = *p;
     other.system.intra.bytes_per_us = 1e300;
-    op->one = (double)esp__recipe_ns(&other, r, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]) -
+    op->one = (double)esp__template_ns(&other, r, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]) -
               op->fixed;
 }
 
 static void esp__robust_unit(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k,
                              esp__robust_op *op) {
-    const esp__recipe_op *r = &p->recipe_ops[path->ops[k].recipe];
+    const esp__op_template *r = &p->op_templates[path->ops[k].op_template];
     uint32_t curves = (uint32_t)ESP__IN_CODECS + 4 * path->codec;
     op->one = (double)path->ops[k].ns;
     op->lanes = path->ops[k].lanes;
@@ -98,15 +99,15 @@ static void esp__robust_unit(const esp__problem *p, const esp__unit *u, const es
     }
 }
 
-static void esp__robust_open(esp__robust_run *r, esp__problem *p, const esp__draft *d) {
+static void esp__robust_open(esp__robust_run *r, esp__problem *p, const esp__schedule *d) {
     uint32_t tensor = 0;
     r->p = p;
     r->d = d;
     r->n_inputs = ESP__IN_CODECS + 4 * p->n_codecs + (uint32_t)p->n_tensors;
-    r->ops = esp__pool_get(p->pool, d->n_sequence * sizeof *r->ops);
-    r->factor = esp__pool_get(p->pool, r->n_inputs * sizeof *r->factor);
-    r->ready = esp__pool_get(p->pool, d->n_units * sizeof *r->ready);
-    uint8_t *next = esp__pool_get(p->pool, d->n_units);
+    r->ops = esp__arena_get(p->arena, d->n_sequence * sizeof *r->ops);
+    r->factor = esp__arena_get(p->arena, r->n_inputs * sizeof *r->factor);
+    r->ready = esp__arena_get(p->arena, d->n_units * sizeof *r->ready);
+    uint8_t *next = esp__arena_get(p->arena, d->n_units);
     for (uint32_t i = 0; i < d->n_sequence; i++) {
         esp__robust_op *op = &r->ops[i];
         op->unit = d->sequence[i];
@@ -125,7 +126,7 @@ static int esp__robust_is_speed(uint32_t input) {
            input == ESP__IN_PACK_SPEED;
 }
 
-/* Factors for one sample: the same for every draft of a problem. */
+/* Factors for one sample: the same for every schedule of a problem. */
 static void esp__robust_roll(esp__robust_run *r, uint64_t *seed) {
     for (uint32_t i = 0; i < r->n_inputs; i++) {
         double part = (double)(esp__robust_dice(seed) >> 11) / 9007199254740992.0;
@@ -136,7 +137,7 @@ static void esp__robust_roll(esp__robust_run *r, uint64_t *seed) {
 
 /* The step with the factors as they are. */
 static double esp__robust_step(esp__robust_run *r) {
-    const esp__draft *d = r->d;
+    const esp__schedule *d = r->d;
     const double *f = r->factor;
     uint64_t free_at[ESP__LANES] = {0}, backward = 0, makespan = 0;
     uint32_t tensor = 0, unit = 0;
@@ -156,9 +157,9 @@ static double esp__robust_step(esp__robust_run *r) {
     return r->p->model->forward_ns * f[ESP__IN_FORWARD] + (double)makespan + r->p->model->update_ns * f[ESP__IN_UPDATE];
 }
 
-/* The step that the draft keeps to in half of the samples, and in nine of ten. Deterministic for a seed. */
-ESP__FN void esp__robust(esp__problem *p, const esp__draft *d, uint64_t seed, double *p50, double *p90) {
-    esp__mark mark = esp__pool_mark(p->pool);
+/* The step that the schedule keeps to in half of the samples, and in nine of ten. Deterministic for a seed. */
+ESP__FN void esp__robust(esp__problem *p, const esp__schedule *d, uint64_t seed, double *p50, double *p90) {
+    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     double step[ESP__ROBUST_SAMPLES];
     esp__robust_run r;
     esp__robust_open(&r, p, d);
@@ -169,18 +170,18 @@ ESP__FN void esp__robust(esp__problem *p, const esp__draft *d, uint64_t seed, do
     esp__sort(step, ESP__ROBUST_SAMPLES);
     *p50 = esp__quantile_rank(step, ESP__ROBUST_SAMPLES, 0.5);
     *p90 = esp__quantile_rank(step, ESP__ROBUST_SAMPLES, 0.9);
-    esp__pool_release(p->pool, mark);
+    esp__arena_rewind(p->arena, mark);
 }
 
-/* Of drafts the one with the least 90th percentile, each in the same samples; among equals the first. Those beyond
+/* Of schedules the one with the least 90th percentile, each in the same samples; among equals the first. Those beyond
  * the limits do not count, if the first is within them. */
-ESP__FN uint32_t esp__robust_pick(esp__problem *p, const esp__draft *drafts, uint32_t n, uint64_t seed) {
+ESP__FN uint32_t esp__robust_pick(esp__problem *p, const esp__schedule *schedules, uint32_t n, uint64_t seed) {
     double p50, p90, least = 0.0;
     uint32_t best = 0;
-    int allowed = esp__draft_allowed(p, &drafts[0]);
+    int allowed = esp__schedule_allowed(p, &schedules[0]);
     for (uint32_t i = 0; i < n; i++) {
-        if (i && allowed && !esp__draft_allowed(p, &drafts[i])) continue;
-        esp__robust(p, &drafts[i], seed, &p50, &p90);
+        if (i && allowed && !esp__schedule_allowed(p, &schedules[i])) continue;
+        esp__robust(p, &schedules[i], seed, &p50, &p90);
         if (i && p90 >= least) continue;
         least = p90;
         best = i;
@@ -188,11 +189,11 @@ ESP__FN uint32_t esp__robust_pick(esp__problem *p, const esp__draft *drafts, uin
     return best;
 }
 
-/* The draft, or what the search found beside it, whichever holds best. */
-ESP__FN void esp__robust_best(esp__problem *p, esp__draft *d) {
-    esp__draft drafts[ESP__FINALISTS + 1];
-    drafts[0] = *d;
-    for (uint32_t i = 0; i < p->n_finalists; i++) drafts[i + 1] = p->finalists[i];
-    uint32_t best = esp__robust_pick(p, drafts, p->n_finalists + 1, p->config.seed);
-    if (best) esp__draft_copy(p, d, &drafts[best]);
+/* The schedule, or what the search found beside it, whichever holds best. */
+ESP__FN void esp__robust_best(esp__problem *p, esp__schedule *d) {
+    esp__schedule schedules[ESP__FINALISTS + 1];
+    schedules[0] = *d;
+    for (uint32_t i = 0; i < p->n_finalists; i++) schedules[i + 1] = p->finalists[i];
+    uint32_t best = esp__robust_pick(p, schedules, p->n_finalists + 1, p->config.seed);
+    if (best) esp__schedule_copy(p, d, &schedules[best]);
 }

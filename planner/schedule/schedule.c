@@ -1,11 +1,11 @@
-/* schedule.c: making, copying and comparing drafts. */
+/* schedule.c: making, copying and comparing schedules. */
 #include "planner/plan.h"
 
-ESP__FN void esp__draft_set_units(esp__problem *p, esp__draft *d, const esp__unit *units, uint32_t n) {
+ESP__FN void esp__schedule_set_units(esp__problem *p, esp__schedule *d, const esp__unit *units, uint32_t n) {
     if (n > d->room_units) {
         d->room_units = n + n / 4;
-        d->units = esp__pool_get(p->pool, d->room_units * sizeof *d->units);
-        d->paths = esp__pool_get(p->pool, d->room_units * sizeof *d->paths);
+        d->units = esp__arena_get(p->arena, d->room_units * sizeof *d->units);
+        d->paths = esp__arena_get(p->arena, d->room_units * sizeof *d->paths);
     }
     memmove(d->units, units, n * sizeof *units);
     memset((void *)d->paths, 0, n * sizeof *d->paths);
@@ -14,9 +14,9 @@ ESP__FN void esp__draft_set_units(esp__problem *p, esp__draft *d, const esp__uni
     d->makespan = UINT64_MAX;
 }
 
-ESP__FN void esp__draft_tensors(esp__problem *p, esp__draft *d) {
+ESP__FN void esp__schedule_tensors(esp__problem *p, esp__schedule *d) {
     if (!p->whole) {
-        esp__unit *units = esp__pool_get(p->pool, p->n_tensors * sizeof *units);
+        esp__unit *units = esp__arena_get(p->arena, p->n_tensors * sizeof *units);
         for (uint32_t i = 0; i < p->n_tensors; i++) {
             units[i].first = i;
             units[i].n = 1;
@@ -24,28 +24,28 @@ ESP__FN void esp__draft_tensors(esp__problem *p, esp__draft *d) {
         }
         p->whole = units;
     }
-    esp__draft_set_units(p, d, p->whole, (uint32_t)p->n_tensors);
+    esp__schedule_set_units(p, d, p->whole, (uint32_t)p->n_tensors);
 }
 
-ESP__FN void esp__draft_copy(esp__problem *p, esp__draft *to, const esp__draft *from) {
-    esp__draft_set_units(p, to, from->units, from->n_units);
+ESP__FN void esp__schedule_copy(esp__problem *p, esp__schedule *to, const esp__schedule *from) {
+    esp__schedule_set_units(p, to, from->units, from->n_units);
     memcpy((void *)to->paths, (const void *)from->paths, from->n_units * sizeof *from->paths);
     if (from->n_sequence > to->room_sequence) {
         to->room_sequence = from->n_sequence + from->n_sequence / 4;
-        to->sequence = esp__pool_get(p->pool, to->room_sequence * sizeof *to->sequence);
+        to->sequence = esp__arena_get(p->arena, to->room_sequence * sizeof *to->sequence);
     }
     if (from->n_sequence) memcpy(to->sequence, from->sequence, from->n_sequence * sizeof *from->sequence);
     to->n_sequence = from->n_sequence;
     to->makespan = from->makespan;
 }
 
-ESP__FN int esp__draft_keep_better(esp__problem *p, esp__draft *to, const esp__draft *from) {
+ESP__FN int esp__schedule_keep_better(esp__problem *p, esp__schedule *to, const esp__schedule *from) {
     if (to->n_units && to->makespan <= from->makespan) return 0;
-    esp__draft_copy(p, to, from);
+    esp__schedule_copy(p, to, from);
     return 1;
 }
 
-ESP__FN int esp__draft_allowed(const esp__problem *p, const esp__draft *d) {
+ESP__FN int esp__schedule_allowed(const esp__problem *p, const esp__schedule *d) {
     const esp_plan_config *c = &p->config;
     uint64_t memory = 0, volume = 0, elements = 0;
     double error = 0.0;

@@ -1,4 +1,4 @@
-/* simulate.c: the clock (docs/planner.md, "Rules of time"): when every op of a draft starts and ends. An op starts when the op before it in
+/* simulate.c: the clock (docs/planner.md, "Rules of time"): when every op of a schedule starts and ends. An op starts when the op before it in
  * its unit's chain (or its backward) has ended and its lanes are free. Who comes first on a lane is decided by ready time
  * (generating a sequence) or by the sequence (replaying it). An op on two lanes takes both at once, in sequence. */
 #include "espresso_impl/base/heap.h"
@@ -29,10 +29,10 @@ ESP__FN void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t end) {
     if (lanes & 8u) free_at[3] = end;
 }
 
-static void esp__clock_open(esp__clock *c, const esp__problem *p, const esp__draft *d) {
+static void esp__clock_open(esp__clock *c, const esp__problem *p, const esp__schedule *d) {
     memset(c, 0, sizeof *c);
-    c->ready = esp__pool_get(p->pool, d->n_units * sizeof *c->ready);
-    c->op = esp__pool_get(p->pool, d->n_units);
+    c->ready = esp__arena_get(p->arena, d->n_units * sizeof *c->ready);
+    c->op = esp__arena_get(p->arena, d->n_units);
 }
 
 static uint64_t esp__clock_run(esp__clock *c, uint32_t lanes, uint64_t ready, uint64_t ns) {
@@ -43,7 +43,7 @@ static uint64_t esp__clock_run(esp__clock *c, uint32_t lanes, uint64_t ready, ui
 }
 
 /* The next tensor's backward; units that end with it become ready. Returns its start. */
-static uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const esp__draft *d) {
+static uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const esp__schedule *d) {
     uint64_t start = esp__clock_run(c, 1u << ESP__LANE_COMPUTE, c->backward_ready, p->compute[c->tensor]);
     c->backward_ready = start + p->compute[c->tensor];
     for (; c->unit < d->n_units && d->units[c->unit].first + d->units[c->unit].n - 1 == c->tensor; c->unit++)
@@ -53,7 +53,7 @@ static uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const 
 }
 
 /* The next op of unit `u`. Returns its start. */
-static uint64_t esp__clock_unit(esp__clock *c, const esp__draft *d, uint32_t u) {
+static uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t u) {
     const esp__plan_op *op = &d->paths[u]->ops[c->op[u]++];
     uint64_t start = esp__clock_run(c, op->lanes, c->ready[u], op->ns);
     c->ready[u] = start + op->ns;
@@ -65,7 +65,7 @@ static uint64_t esp__clock_unit(esp__clock *c, const esp__draft *d, uint32_t u) 
 static const uint32_t esp__link_lanes = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER;
 
 /* Unit `u` waits for its next op, if it has one and (with fixed links) that op is not on a link. */
-static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__draft *d, uint32_t u, int fixed_links) {
+static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__schedule *d, uint32_t u, int fixed_links) {
     const esp__path *path = d->paths[u];
     if (c->op[u] == path->n) return;
     if (fixed_links && path->ops[c->op[u]].lanes & esp__link_lanes) return;
@@ -73,7 +73,7 @@ static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__draft 
 }
 
 /* Pops the op that comes first by the clock's key, and runs it. Returns the unit it belongs to, or ESP__NEXT_BACKWARD. */
-static uint32_t esp__queue_run(esp__heap *h, esp__clock *c, const esp__problem *p, const esp__draft *d,
+static uint32_t esp__queue_run(esp__heap *h, esp__clock *c, const esp__problem *p, const esp__schedule *d,
                                int fixed_links) {
     esp__waiting w = esp__heap_pop(h);
     uint32_t u = (uint32_t)(w.key >> 8), first = c->unit;
@@ -88,38 +88,38 @@ static uint32_t esp__queue_run(esp__heap *h, esp__clock *c, const esp__problem *
     return ESP__NEXT_BACKWARD;
 }
 
-ESP__FN uint32_t esp__sequence_length(const esp__problem *p, const esp__draft *d) {
+ESP__FN uint32_t esp__sequence_length(const esp__problem *p, const esp__schedule *d) {
     uint32_t n = (uint32_t)p->n_tensors;
     for (uint32_t u = 0; u < d->n_units; u++) n += d->paths[u]->n;
     return n;
 }
 
-ESP__FN void esp__sequence_room(esp__problem *p, esp__draft *d) {
+ESP__FN void esp__sequence_room(esp__problem *p, esp__schedule *d) {
     uint32_t n = esp__sequence_length(p, d);
     if (n > d->room_sequence) {
         d->room_sequence = n + n / 4;
-        d->sequence = esp__pool_get(p->pool, d->room_sequence * sizeof *d->sequence);
+        d->sequence = esp__arena_get(p->arena, d->room_sequence * sizeof *d->sequence);
     }
     d->n_sequence = n;
 }
 
-ESP__FN uint64_t esp__generate(esp__problem *p, esp__draft *d) {
+ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d) {
     esp__sequence_room(p, d);
-    esp__mark mark = esp__pool_mark(p->pool);
+    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__clock c;
-    esp__heap h = {esp__pool_get(p->pool, (d->n_units + 1u) * sizeof *h.at), 0};
+    esp__heap h = {esp__arena_get(p->arena, (d->n_units + 1u) * sizeof *h.at), 0};
     uint32_t n = 0;
     esp__clock_open(&c, p, d);
     esp__heap_push(&h, 0, 0);
     while (h.n) d->sequence[n++] = esp__queue_run(&h, &c, p, d, 0);
     p->work += 2 * n;
-    esp__pool_release(p->pool, mark);
+    esp__arena_rewind(p->arena, mark);
     return d->makespan = c.makespan;
 }
 
 /* ---- links in a given order --------------------------------------------------------------------------------------------- */
 /* Runs the op at the front of link lane `lane`, if its input is ready and it is at the front of its other link too. */
-static int esp__links_run(esp__clock *c, const esp__draft *d, uint32_t *const queue[2], uint32_t cursor[2],
+static int esp__links_run(esp__clock *c, const esp__schedule *d, uint32_t *const queue[2], uint32_t cursor[2],
                           const uint32_t length[2], uint32_t lane) {
     if (cursor[lane] == length[lane]) return -1;
     uint32_t u = queue[lane][cursor[lane]], lanes;
@@ -132,15 +132,15 @@ static int esp__links_run(esp__clock *c, const esp__draft *d, uint32_t *const qu
     return (int)u;
 }
 
-ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__draft *d, const uint32_t *links, uint32_t n_links) {
+ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uint32_t *links, uint32_t n_links) {
     esp__sequence_room(p, d);
-    esp__mark mark = esp__pool_mark(p->pool);
+    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__clock c;
-    esp__heap h = {esp__pool_get(p->pool, (d->n_units + 1u) * sizeof *h.at), 0};
-    uint32_t *queue[2] = {esp__pool_get(p->pool, n_links * sizeof **queue + 4),
-                          esp__pool_get(p->pool, n_links * sizeof **queue + 4)};
+    esp__heap h = {esp__arena_get(p->arena, (d->n_units + 1u) * sizeof *h.at), 0};
+    uint32_t *queue[2] = {esp__arena_get(p->arena, n_links * sizeof **queue + 4),
+                          esp__arena_get(p->arena, n_links * sizeof **queue + 4)};
     uint32_t cursor[2] = {0, 0}, length[2] = {0, 0}, n = 0;
-    uint8_t *at = esp__pool_get(p->pool, d->n_units);
+    uint8_t *at = esp__arena_get(p->arena, d->n_units);
     esp__clock_open(&c, p, d);
     for (uint32_t i = 0; i < n_links; i++) { /* which lanes: those of the unit's next op on a link */
         uint32_t u = links[i];
@@ -163,14 +163,14 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__draft *d, const uint32
             break;
         d->sequence[n++] = (uint32_t)u;
     }
-    esp__pool_release(p->pool, mark);
+    esp__arena_rewind(p->arena, mark);
     d->makespan = n == d->n_sequence ? c.makespan : UINT64_MAX; /* links that wait for each other never end */
     return d->makespan;
 }
 
 /* ---- replaying ------------------------------------------------------------------------------------------------------------- */
-ESP__FN uint64_t esp__replay(const esp__problem *p, const esp__draft *d) {
-    esp__mark mark = esp__pool_mark(p->pool);
+ESP__FN uint64_t esp__replay(const esp__problem *p, const esp__schedule *d) {
+    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__clock c;
     esp__clock_open(&c, p, d);
     for (uint32_t i = 0; i < d->n_sequence; i++)
@@ -178,12 +178,12 @@ ESP__FN uint64_t esp__replay(const esp__problem *p, const esp__draft *d) {
             esp__clock_backward(&c, p, d);
         else
             esp__clock_unit(&c, d, d->sequence[i]);
-    esp__pool_release(p->pool, mark);
+    esp__arena_rewind(p->arena, mark);
     return c.makespan;
 }
 
-ESP__FN void esp__timeline(const esp__problem *p, const esp__draft *d, esp_plan_event *out) {
-    esp__mark mark = esp__pool_mark(p->pool);
+ESP__FN void esp__timeline(const esp__problem *p, const esp__schedule *d, esp_plan_event *out) {
+    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__clock c;
     esp__clock_open(&c, p, d);
     for (uint32_t i = 0; i < d->n_sequence; i++, out++) {
@@ -207,5 +207,5 @@ ESP__FN void esp__timeline(const esp__problem *p, const esp__draft *d, esp_plan_
         out->start_ns = esp__clock_unit(&c, d, u);
         out->end_ns = c.ready[u];
     }
-    esp__pool_release(p->pool, mark);
+    esp__arena_rewind(p->arena, mark);
 }

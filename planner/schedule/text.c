@@ -1,4 +1,4 @@
-/* text.c: a draft as the text of a strategy file, and back. Must not know the format: espresso_impl/strategy/text.c
+/* text.c: a schedule as the text of a strategy file, and back. Must not know the format: espresso_impl/strategy/text.c
  * does, and its lines become units, paths and a sequence here. */
 #include "planner/plan.h"
 #include "espresso_impl/strategy/text.h"
@@ -24,7 +24,7 @@ static const char *esp__problem_tensor(const void *user, uint32_t i, uint64_t *e
     return t->name;
 }
 
-static void esp__text_units(const esp__problem *p, const esp__draft *d, esp__text *t) {
+static void esp__text_units(const esp__problem *p, const esp__schedule *d, esp__text *t) {
     const esp__text_tensors tensors = {p, (uint32_t)p->n_tensors, esp__problem_tensor};
     char option[ESP__TEXT_MAX];
     for (uint32_t u = 0; u < d->n_units; u++) {
@@ -41,9 +41,9 @@ static void esp__text_units(const esp__problem *p, const esp__draft *d, esp__tex
     }
 }
 
-ESP__FN char *esp__draft_text(esp__problem *p, const esp__draft *d, const char *comment) {
+ESP__FN char *esp__schedule_text(esp__problem *p, const esp__schedule *d, const char *comment) {
     esp__text t = {0};
-    uint8_t *op = esp__pool_get(p->pool, d->n_units);
+    uint8_t *op = esp__arena_get(p->arena, d->n_units);
     esp__strategy_put_head(&t, comment);
     esp__text_units(p, d, &t);
     for (uint32_t i = 0; i < d->n_sequence; i++) {
@@ -54,33 +54,33 @@ ESP__FN char *esp__draft_text(esp__problem *p, const esp__draft *d, const char *
     }
     if (t.failed) {
         esp__text_free(&t);
-        longjmp(*p->pool->on_failure, 1);
+        longjmp(*p->arena->on_failure, 1);
     }
     return t.data;
 }
 
 /* ---- reading ---------------------------------------------------------------------------------------------------------- */
-typedef struct esp__draft_reading {
+typedef struct esp__schedule_reading {
     esp__problem *p;
-    esp__draft *d;
+    esp__schedule *d;
     esp__order_entry *entries;
     uint32_t n_entries, room_entries;
-} esp__draft_reading;
+} esp__schedule_reading;
 
-static const esp__option *esp__draft_option(const void *user, uint32_t unit, int *group) {
-    const esp__draft *d = ((const esp__draft_reading *)user)->d;
+static const esp__option *esp__schedule_option(const void *user, uint32_t unit, int *group) {
+    const esp__schedule *d = ((const esp__schedule_reading *)user)->d;
     *group = d->units[unit].n > 1;
     return d->paths[unit]->option;
 }
 
-static const char *esp__draft_unit_name(const void *user, uint32_t unit) {
-    const esp__draft_reading *r = (const esp__draft_reading *)user;
+static const char *esp__schedule_unit_name(const void *user, uint32_t unit) {
+    const esp__schedule_reading *r = (const esp__schedule_reading *)user;
     return r->p->model->tensors[r->d->units[unit].first].name;
 }
 
-static esp__order_units esp__draft_order_units(const esp__draft_reading *r) {
-    return (esp__order_units){r,   r->d->n_units, (uint32_t)r->p->n_tensors, esp__draft_option, esp__draft_unit_name,
-                              NULL};
+static esp__order_units esp__schedule_order_units(const esp__schedule_reading *r) {
+    return (esp__order_units){
+        r, r->d->n_units, (uint32_t)r->p->n_tensors, esp__schedule_option, esp__schedule_unit_name, NULL};
 }
 
 /* The path of a unit's codec and option. */
@@ -101,15 +101,15 @@ static esp_status esp__read_path(esp__problem *p, const char *where, const esp__
 }
 
 static esp_status esp__read_unit_path(void *user, const char *where, const esp__text_unit *x) {
-    esp__draft_reading *r = (esp__draft_reading *)user;
+    esp__schedule_reading *r = (esp__schedule_reading *)user;
     const esp__unit u = {x->first, x->n, x->begin, x->elements};
     const esp__path *path;
     esp_status s = esp__read_path(r->p, where, x, &u, &path);
     if (s) return s;
-    esp__draft *d = r->d;
+    esp__schedule *d = r->d;
     if (d->n_units == d->room_units) {
-        esp__unit *units = esp__pool_get(r->p->pool, 2 * d->room_units * sizeof *units);
-        const esp__path **paths = esp__pool_get(r->p->pool, 2 * d->room_units * sizeof *paths);
+        esp__unit *units = esp__arena_get(r->p->arena, 2 * d->room_units * sizeof *units);
+        const esp__path **paths = esp__arena_get(r->p->arena, 2 * d->room_units * sizeof *paths);
         memcpy(units, d->units, d->n_units * sizeof *units);
         memcpy((void *)paths, (const void *)d->paths, d->n_units * sizeof *paths);
         d->units = units, d->paths = paths, d->room_units *= 2;
@@ -120,12 +120,12 @@ static esp_status esp__read_unit_path(void *user, const char *where, const esp__
 }
 
 static esp_status esp__read_entry(void *user, const char *where, const esp__order_entry *e) {
-    esp__draft_reading *r = (esp__draft_reading *)user;
-    const esp__order_units units = esp__draft_order_units(r);
+    esp__schedule_reading *r = (esp__schedule_reading *)user;
+    const esp__order_units units = esp__schedule_order_units(r);
     char word[ESP__ENTRY_MAX];
     if (!esp__order_entry_fits(e, &units)) return esp__order_entry_fail(NULL, where, esp__order_entry_word(e, word));
     if (r->n_entries == r->room_entries) {
-        esp__order_entry *more = esp__pool_get(r->p->pool, 2 * r->room_entries * sizeof *more);
+        esp__order_entry *more = esp__arena_get(r->p->arena, 2 * r->room_entries * sizeof *more);
         memcpy(more, r->entries, r->n_entries * sizeof *more);
         r->entries = more, r->room_entries *= 2;
     }
@@ -134,8 +134,8 @@ static esp_status esp__read_entry(void *user, const char *where, const esp__orde
 }
 
 /* A whole order, every op as this system has them: the sequence as it stands. */
-static int esp__order_whole(esp__draft_reading *r, uint8_t *op) {
-    esp__draft *d = r->d;
+static int esp__order_whole(esp__schedule_reading *r, uint8_t *op) {
+    esp__schedule *d = r->d;
     uint32_t tensor = 0, unit = 0;
     esp__sequence_room(r->p, d);
     if (r->n_entries != d->n_sequence) return 0;
@@ -160,9 +160,9 @@ static int esp__order_whole(esp__draft_reading *r, uint8_t *op) {
 }
 
 /* The collectives of an order, with copies to and from the host put where they are needed. */
-static esp_status esp__order_links(esp__draft_reading *r, const char *name, uint8_t *op) {
-    esp__draft *d = r->d;
-    uint32_t *links = esp__pool_get(r->p->pool, d->n_sequence * sizeof *links), n = 0;
+static esp_status esp__order_links(esp__schedule_reading *r, const char *name, uint8_t *op) {
+    esp__schedule *d = r->d;
+    uint32_t *links = esp__arena_get(r->p->arena, d->n_sequence * sizeof *links), n = 0;
     memset(op, 0, d->n_units);
     for (uint32_t i = 0; i < r->n_entries; i++) {
         const esp__order_entry *e = &r->entries[i];
@@ -182,27 +182,27 @@ static esp_status esp__order_links(esp__draft_reading *r, const char *name, uint
     return ESP_OK;
 }
 
-/* Reads a strategy's text into a draft with its time; `name` opens messages. */
-ESP__FN esp_status esp__draft_read(esp__problem *p, esp__draft *d, const char *name, const char *text) {
-    esp__draft_reading *r = esp__pool_get(p->pool, sizeof *r);
+/* Reads a strategy's text into a schedule with its time; `name` opens messages. */
+ESP__FN esp_status esp__schedule_read(esp__problem *p, esp__schedule *d, const char *name, const char *text) {
+    esp__schedule_reading *r = esp__arena_get(p->arena, sizeof *r);
     const esp__text_tensors tensors = {p, (uint32_t)p->n_tensors, esp__problem_tensor};
     const esp__strategy_lines to = {.user = r, .unit = esp__read_unit_path, .entry = esp__read_entry};
     memset(d, 0, sizeof *d);
     r->p = p, r->d = d;
     r->room_entries = 1024;
-    r->entries = esp__pool_get(p->pool, r->room_entries * sizeof *r->entries);
+    r->entries = esp__arena_get(p->arena, r->room_entries * sizeof *r->entries);
     d->room_units = (uint32_t)p->n_tensors + 16;
-    d->units = esp__pool_get(p->pool, d->room_units * sizeof *d->units);
-    d->paths = esp__pool_get(p->pool, d->room_units * sizeof *d->paths);
-    esp_status s = esp__strategy_read(NULL, name, esp__pool_text(p->pool, text), &tensors, &to);
+    d->units = esp__arena_get(p->arena, d->room_units * sizeof *d->units);
+    d->paths = esp__arena_get(p->arena, d->room_units * sizeof *d->paths);
+    esp_status s = esp__strategy_read(NULL, name, esp__arena_text(p->arena, text), &tensors, &to);
     if (s) return s;
     if (!r->n_entries) {
         esp__generate(p, d);
         return ESP_OK;
     }
-    uint8_t *op = esp__pool_get(p->pool, d->n_units);
-    esp__order_units units = esp__draft_order_units(r);
-    units.at = esp__pool_get(p->pool, d->n_units * sizeof *units.at);
+    uint8_t *op = esp__arena_get(p->arena, d->n_units);
+    esp__order_units units = esp__schedule_order_units(r);
+    units.at = esp__arena_get(p->arena, d->n_units * sizeof *units.at);
     s = esp__order_check(NULL, name, r->entries, r->n_entries, &units);
     if (s) return s;
     return esp__order_whole(r, op) ? ESP_OK : esp__order_links(r, name, op);

@@ -21,7 +21,7 @@ typedef struct esp__ordering {
     esp__clock clock;
     esp__lane_queue lanes[ESP__LANES];
     esp__problem *p;
-    esp__draft *d;
+    esp__schedule *d;
     uint64_t *rest; /* [n_units] of the chain from the unit's next op on */
     uint32_t rule;
 } esp__ordering;
@@ -82,18 +82,18 @@ static uint32_t esp__ordering_run(esp__ordering *o, uint32_t lane, uint64_t now)
     return ESP__NEXT_BACKWARD;
 }
 
-/* Writes draft->sequence and makespan by this rule. */
-static uint64_t esp__generate_by(esp__problem *p, esp__draft *d, uint32_t rule) {
+/* Writes schedule->sequence and makespan by this rule. */
+static uint64_t esp__generate_by(esp__problem *p, esp__schedule *d, uint32_t rule) {
     esp__sequence_room(p, d);
-    esp__mark mark = esp__pool_mark(p->pool);
-    esp__ordering *o = esp__pool_get(p->pool, sizeof *o);
+    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
+    esp__ordering *o = esp__arena_get(p->arena, sizeof *o);
     uint32_t n = 0;
     o->p = p, o->d = d, o->rule = rule;
-    o->rest = esp__pool_get(p->pool, d->n_units * sizeof *o->rest);
+    o->rest = esp__arena_get(p->arena, d->n_units * sizeof *o->rest);
     for (uint32_t u = 0; u < d->n_units; u++) o->rest[u] = d->paths[u]->total;
     for (uint32_t lane = 0; lane < ESP__LANES; lane++) {
-        o->lanes[lane].coming.at = esp__pool_get(p->pool, (d->n_units + 1u) * sizeof(esp__waiting));
-        o->lanes[lane].waiting.at = esp__pool_get(p->pool, (d->n_units + 1u) * sizeof(esp__waiting));
+        o->lanes[lane].coming.at = esp__arena_get(p->arena, (d->n_units + 1u) * sizeof(esp__waiting));
+        o->lanes[lane].waiting.at = esp__arena_get(p->arena, (d->n_units + 1u) * sizeof(esp__waiting));
     }
     esp__clock_open(&o->clock, p, d);
     esp__ordering_add(o, 1u << ESP__LANE_COMPUTE, 0, 0);
@@ -109,21 +109,21 @@ static uint64_t esp__generate_by(esp__problem *p, esp__draft *d, uint32_t rule) 
     }
     p->work += 4u * n;
     d->makespan = o->clock.makespan;
-    esp__pool_release(p->pool, mark);
+    esp__arena_rewind(p->arena, mark);
     return d->makespan;
 }
 
-/* The draft in the shortest of its own sequence, ready order and the other rules. 1: it became shorter. */
-static int esp__reorder(esp__problem *p, esp__draft *d) {
-    esp__draft *other = &p->spare[2];
+/* The schedule in the shortest of its own sequence, ready order and the other rules. 1: it became shorter. */
+static int esp__reorder(esp__problem *p, esp__schedule *d) {
+    esp__schedule *other = &p->spare[2];
     int better = 0;
-    esp__draft_copy(p, other, d);
+    esp__schedule_copy(p, other, d);
     for (uint32_t rule = 0; rule <= ESP__RULES; rule++) {
         if (rule == ESP__RULES)
             esp__generate(p, other);
         else
             esp__generate_by(p, other, rule);
-        better |= esp__draft_keep_better(p, d, other);
+        better |= esp__schedule_keep_better(p, d, other);
     }
     return better;
 }

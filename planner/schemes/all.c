@@ -10,13 +10,13 @@ static int esp__path_compresses_here(const esp__problem *p, const esp__path *pat
     return path->codec != ESP__NO_CODEC && esp__path_one_device(p, path);
 }
 
-/* Of small tensors every option that compresses is dominated, so their menus lack one: the common ones then. */
-static void esp__all_amend(esp__problem *p, const esp__draft *d, esp__choices *choices) {
+/* Of small tensors every option that compresses is dominated, so their candidate options lack one: the common ones then. */
+static void esp__all_amend(esp__problem *p, const esp__schedule *d, esp__choices *choices) {
     static const esp__form *const forms[] = {&esp__form_allgather, &esp__form_alltoall};
     uint32_t codec = esp__scheme_codec(p);
     for (uint32_t u = 0; u < d->n_units && codec != ESP__NO_CODEC; u++) {
         if (p->keep[d->units[u].first] || choices[u].paths[0]->codec != ESP__NO_CODEC) continue;
-        const esp__path **paths = esp__pool_get(p->pool, 2 * sizeof *paths);
+        const esp__path **paths = esp__arena_get(p->arena, 2 * sizeof *paths);
         for (uint32_t f = 0; f < 2; f++) paths[f] = esp__form_path(p, &d->units[u], forms[f], ESP_PLAN_GPU, codec);
         choices[u].paths = paths;
         choices[u].n = 2;
@@ -24,8 +24,8 @@ static void esp__all_amend(esp__problem *p, const esp__draft *d, esp__choices *c
     }
 }
 
-static void esp__all_make(esp__problem *p, esp__draft *d) {
-    esp__draft_tensors(p, d);
+static void esp__all_make(esp__problem *p, esp__schedule *d) {
+    esp__schedule_tensors(p, d);
     esp__choices *one = esp__choices_of(p, d, esp__path_compresses_here);
     esp__all_amend(p, d, one);
     esp__algorithm1_over(p, d, one);

@@ -1,4 +1,4 @@
-/* common.c: what the comparison strategies share: forms of options, units by borders, filling a draft. They look at a
+/* common.c: what the comparison strategies share: forms of options, units by borders, filling a schedule. They look at a
  * problem as the published system would; constraints on the search (forbid, only) do not touch them, but a tensor
  * with a `keep` keeps it. Knows nothing of how any one of them decides. */
 #include "planner/plan.h"
@@ -60,13 +60,13 @@ typedef struct esp__scheme_memo {
     const esp__path *path[64];
 } esp__scheme_memo;
 
-static void esp__scheme_set(esp__problem *p, esp__draft *d, uint32_t u, const esp__form *f, uint32_t device,
+static void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const esp__form *f, uint32_t device,
                             uint32_t codec, esp__scheme_memo *memo) {
     const esp__unit *unit = &d->units[u];
     uint64_t key = (unit->elements * 2 + (unit->n > 1)) * 0x9E3779B97F4A7C15ull;
     uint32_t k = (uint32_t)(key >> 58);
     if (p->keep[unit->first]) {
-        d->paths[u] = esp__menu_get(p, unit)->paths;
+        d->paths[u] = esp__candidates_get(p, unit)->paths;
         return;
     }
     if (memo->form[k] != f || memo->unit[k].elements != unit->elements || (memo->unit[k].n > 1) != (unit->n > 1)) {
@@ -77,8 +77,8 @@ static void esp__scheme_set(esp__problem *p, esp__draft *d, uint32_t u, const es
     d->paths[u] = memo->path[k];
 }
 
-/* Every unit of the draft gets this form. */
-static void esp__scheme_fill(esp__problem *p, esp__draft *d, const esp__form *f, uint32_t device, uint32_t codec) {
+/* Every unit of the schedule gets this form. */
+static void esp__scheme_fill(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device, uint32_t codec) {
     esp__scheme_memo memo;
     memset(&memo, 0, sizeof memo);
     for (uint32_t u = 0; u < d->n_units; u++) esp__scheme_set(p, d, u, f, device, codec, &memo);
@@ -86,8 +86,9 @@ static void esp__scheme_fill(esp__problem *p, esp__draft *d, const esp__form *f,
 }
 
 /* Tensor by tensor. */
-static void esp__scheme_tensors(esp__problem *p, esp__draft *d, const esp__form *f, uint32_t device, uint32_t codec) {
-    esp__draft_tensors(p, d);
+static void esp__scheme_tensors(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device,
+                                uint32_t codec) {
+    esp__schedule_tensors(p, d);
     esp__scheme_fill(p, d, f, device, codec);
 }
 

@@ -6,8 +6,8 @@
 
 static const uint64_t esp__ddp_first_bytes = 1u << 20, esp__ddp_bytes = 25u << 20;
 
-static void esp__ddp_units(esp__problem *p, esp__draft *d) {
-    esp__unit *units = esp__pool_get(p->pool, p->n_tensors * sizeof *units);
+static void esp__ddp_units(esp__problem *p, esp__schedule *d) {
+    esp__unit *units = esp__arena_get(p->arena, p->n_tensors * sizeof *units);
     uint64_t bytes = 0, limit = esp__ddp_first_bytes;
     uint32_t n = 0, first = 0, end = (uint32_t)p->n_tensors;
     for (uint32_t i = 0; i < end; i++) {
@@ -18,10 +18,10 @@ static void esp__ddp_units(esp__problem *p, esp__draft *d) {
         bytes = 0;
         limit = esp__ddp_bytes;
     }
-    esp__draft_set_units(p, d, units, n);
+    esp__schedule_set_units(p, d, units, n);
 }
 
-static void esp__ddp_make(esp__problem *p, esp__draft *d) {
+static void esp__ddp_make(esp__problem *p, esp__schedule *d) {
     esp__ddp_units(p, d);
     esp__scheme_fill(p, d, &esp__form_ring, ESP_PLAN_GPU, ESP__NO_CODEC);
 }

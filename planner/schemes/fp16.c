@@ -8,11 +8,11 @@ static const char esp__fp16_name[] = "fp16"; /* of the scheme, and of its codec 
 /* A launch of 10 us, and 4 bytes read and 2 written an element at 800 GB/s (V100's memory at nine tenths). */
 static const esp_cost_point esp__fp16_points[] = {{1.0, 10e3}, {1048576.0, 17864.0}, {1073741824.0, 8063064.0}};
 
-/* Its number; where it is new it stands behind the codecs that the search knows, so that menus never offer it. */
+/* Its number; where it is new it stands behind the codecs that the search knows, so that candidate options never offer it. */
 static uint32_t esp__fp16_codec(esp__problem *p) {
     uint32_t given = esp__codec_named(p, esp__fp16_name);
     if (given != ESP__NO_CODEC && p->codecs[given].caps & ESP_CODEC_REDUCIBLE) return given;
-    esp_plan_codec *all = esp__pool_get(p->pool, (p->n_codecs + 1u) * sizeof *all), *c = &all[p->n_codecs];
+    esp_plan_codec *all = esp__arena_get(p->arena, (p->n_codecs + 1u) * sizeof *all), *c = &all[p->n_codecs];
     esp_cost_curve cast = {esp__fp16_points, 3, 0};
     if (p->n_codecs) memcpy(all, p->codecs, p->n_codecs * sizeof *all);
     c->struct_size = sizeof *c;
@@ -25,7 +25,7 @@ static uint32_t esp__fp16_codec(esp__problem *p) {
     return p->n_codecs;
 }
 
-static void esp__fp16_make(esp__problem *p, esp__draft *d) {
+static void esp__fp16_make(esp__problem *p, esp__schedule *d) {
     static const esp__form sum = {"comp > flat.allreduce > decomp", "comp > flat.allreduce > decomp"};
     uint32_t codec = esp__fp16_codec(p);
     esp__ddp_units(p, d);

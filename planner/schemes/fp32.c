@@ -1,7 +1,7 @@
 /* fp32.c: no compression, tensor by tensor: the baseline of the paper's figures. */
 #include "planner/plan.h"
 
-static void esp__fp32_make(esp__problem *p, esp__draft *d) {
+static void esp__fp32_make(esp__problem *p, esp__schedule *d) {
     esp__scheme_tensors(p, d, &esp__form_raw, ESP_PLAN_GPU, ESP__NO_CODEC);
 }
 

@@ -5,8 +5,8 @@ static int esp__path_on_gpu(const esp__problem *p, const esp__path *path) {
     return esp__path_on(p, path, 1u << ESP_PLAN_GPU);
 }
 
-static void esp__gpu_only_make(esp__problem *p, esp__draft *d) {
-    esp__draft_tensors(p, d);
+static void esp__gpu_only_make(esp__problem *p, esp__schedule *d) {
+    esp__schedule_tensors(p, d);
     esp__algorithm1_over(p, d, esp__choices_of(p, d, esp__path_on_gpu));
 }
 

@@ -32,12 +32,12 @@ static const esp__form *esp__hipress_choose(esp__problem *p, uint32_t tensor, ui
     return best;
 }
 
-static void esp__hipress_make(esp__problem *p, esp__draft *d) {
+static void esp__hipress_make(esp__problem *p, esp__schedule *d) {
     uint32_t most = p->size[ESP__INTER] ? p->size[ESP__INTER] : 1u, n = 0, n_tensors = (uint32_t)p->n_tensors;
-    esp__unit *units = esp__pool_get(p->pool, (uint64_t)n_tensors * most * sizeof *units);
-    const esp__form **forms = esp__pool_get(p->pool, n_tensors * sizeof *forms);
-    uint64_t *chunk = esp__pool_get(p->pool, n_tensors * sizeof *chunk);
-    uint32_t *like = esp__pool_get(p->pool, 1024 * sizeof *like); /* a tensor of this size, + 1 */
+    esp__unit *units = esp__arena_get(p->arena, (uint64_t)n_tensors * most * sizeof *units);
+    const esp__form **forms = esp__arena_get(p->arena, n_tensors * sizeof *forms);
+    uint64_t *chunk = esp__arena_get(p->arena, n_tensors * sizeof *chunk);
+    uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like); /* a tensor of this size, + 1 */
     esp__scheme_memo memo;
     memset(&memo, 0, sizeof memo);
     for (uint32_t i = 0; i < n_tensors; i++) {
@@ -55,7 +55,7 @@ static void esp__hipress_make(esp__problem *p, esp__draft *d) {
         }
         n = esp__units_chunks(p, units, n, i, chunk[i]);
     }
-    esp__draft_set_units(p, d, units, n);
+    esp__schedule_set_units(p, d, units, n);
     for (uint32_t u = 0; u < n; u++)
         esp__scheme_set(p, d, u, forms[units[u].first], ESP_PLAN_GPU, esp__scheme_codec(p), &memo);
     esp__generate(p, d);

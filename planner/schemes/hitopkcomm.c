@@ -2,7 +2,7 @@
  * payloads are gathered between machines, decompressed, and the result is gathered inside the machine. Every tensor. */
 #include "planner/plan.h"
 
-static void esp__hitopkcomm_make(esp__problem *p, esp__draft *d) {
+static void esp__hitopkcomm_make(esp__problem *p, esp__schedule *d) {
     esp__scheme_tensors(p, d, &esp__form_allgather, ESP_PLAN_GPU, esp__scheme_codec(p));
 }
 

@@ -1,7 +1,7 @@
 /* layerwise.c: every tensor compressed by itself, as soon as it is ready: what most codec libraries do. */
 #include "planner/plan.h"
 
-static void esp__layerwise_make(esp__problem *p, esp__draft *d) {
+static void esp__layerwise_make(esp__problem *p, esp__schedule *d) {
     esp__scheme_tensors(p, d, &esp__form_allgather, ESP_PLAN_GPU, esp__scheme_codec(p));
 }
 

@@ -9,7 +9,7 @@ static const double esp__merge_gain = 0.02; /* a further group must bring this s
 
 typedef struct esp__merge {
     esp__problem *p;
-    esp__draft *draft;
+    esp__schedule *schedule;
     esp__unit *units;
     const esp__form *form;
     uint32_t n, border[ESP__MERGE_MOST + 1]; /* group g: tensors [border[g], border[g + 1]) */
@@ -18,9 +18,9 @@ typedef struct esp__merge {
 static uint64_t esp__merge_time(esp__merge *m) {
     uint32_t n = 0;
     for (uint32_t g = 0; g < m->n; g++) n = esp__units_group(m->p, m->units, n, m->border[g], m->border[g + 1]);
-    esp__draft_set_units(m->p, m->draft, m->units, n);
-    esp__scheme_fill(m->p, m->draft, m->form, ESP_PLAN_GPU, esp__scheme_codec(m->p));
-    return m->draft->makespan;
+    esp__schedule_set_units(m->p, m->schedule, m->units, n);
+    esp__scheme_fill(m->p, m->schedule, m->form, ESP_PLAN_GPU, esp__scheme_codec(m->p));
+    return m->schedule->makespan;
 }
 
 /* Puts border k where the step is shortest, by halving; returns the time. Where it does not fall and rise, what was
@@ -63,13 +63,13 @@ static int esp__merge_split(esp__merge *m) {
     return 1;
 }
 
-static void esp__merge_search(esp__merge *m, esp__draft *best) {
+static void esp__merge_search(esp__merge *m, esp__schedule *best) {
     uint64_t before = UINT64_MAX, time, last;
     m->n = 1;
     m->border[0] = 0;
     m->border[1] = (uint32_t)m->p->n_tensors;
     time = esp__merge_time(m);
-    esp__draft_keep_better(m->p, best, m->draft);
+    esp__schedule_keep_better(m->p, best, m->schedule);
     while ((before == UINT64_MAX || (double)time < (1.0 - esp__merge_gain) * (double)before) &&
            m->n < ESP__MERGE_MOST) {
         before = time;
@@ -79,26 +79,26 @@ static void esp__merge_search(esp__merge *m, esp__draft *best) {
             last = time;
             for (uint32_t k = 1; k < m->n; k++) time = esp__merge_border(m, k, time);
         } while (time < last);
-        esp__merge_time(m); /* the draft once more with the borders that were best */
-        esp__draft_keep_better(m->p, best, m->draft);
+        esp__merge_time(m); /* the schedule once more with the borders that were best */
+        esp__schedule_keep_better(m->p, best, m->schedule);
     }
 }
 
-static void esp__mergecomp_make(esp__problem *p, esp__draft *d) {
+static void esp__mergecomp_make(esp__problem *p, esp__schedule *d) {
     static const esp__form flat = {"comp > flat.allgather > decomp", "comp > flat.allgather > decomp"};
-    esp__draft draft, best;
+    esp__schedule schedule, best;
     esp__merge m;
-    memset(&draft, 0, sizeof draft);
+    memset(&schedule, 0, sizeof schedule);
     memset(&best, 0, sizeof best);
     memset(&m, 0, sizeof m);
     m.p = p;
-    m.draft = &draft;
-    m.units = esp__pool_get(p->pool, p->n_tensors * sizeof *m.units);
+    m.schedule = &schedule;
+    m.units = esp__arena_get(p->arena, p->n_tensors * sizeof *m.units);
     m.form = &flat;
     esp__merge_search(&m, &best);
     m.form = &esp__form_allgather;
     if (p->hierarchical) esp__merge_search(&m, &best);
-    esp__draft_copy(p, d, &best);
+    esp__schedule_copy(p, d, &best);
 }
 
 static const esp__scheme esp__scheme_mergecomp = {

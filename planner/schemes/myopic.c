@@ -2,10 +2,10 @@
  * 5.3). */
 #include "planner/search/search.h"
 
-static void esp__myopic_make(esp__problem *p, esp__draft *d) {
-    esp__draft_tensors(p, d);
+static void esp__myopic_make(esp__problem *p, esp__schedule *d) {
+    esp__schedule_tensors(p, d);
     for (uint32_t u = 0; u < d->n_units; u++)
-        d->paths[u] = esp__menu_get(p, &d->units[u])->paths; /* by ascending time */
+        d->paths[u] = esp__candidates_get(p, &d->units[u])->paths; /* by ascending time */
     esp__generate(p, d);
 }
 

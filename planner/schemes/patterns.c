@@ -3,9 +3,9 @@
 #include "planner/search/search.h"
 
 /* [n_units] raw, this form on the GPU, and (cpu) on the CPU. */
-static esp__choices *esp__pattern_choices(esp__problem *p, const esp__draft *d, const esp__form *form, int cpu) {
-    esp__choices *all = esp__pool_get(p->pool, d->n_units * sizeof *all);
-    uint32_t *like = esp__pool_get(p->pool, 1024 * sizeof *like); /* a unit of this size, + 1 */
+static esp__choices *esp__pattern_choices(esp__problem *p, const esp__schedule *d, const esp__form *form, int cpu) {
+    esp__choices *all = esp__arena_get(p->arena, d->n_units * sizeof *all);
+    uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like); /* a unit of this size, + 1 */
     uint32_t codec = esp__scheme_codec(p), gpu = p->system.devices >> ESP_PLAN_GPU & 1u;
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__unit *unit = &d->units[u];
@@ -15,9 +15,9 @@ static esp__choices *esp__pattern_choices(esp__problem *p, const esp__draft *d, 
             continue;
         }
         all[u].like = u;
-        all[u].paths = esp__pool_get(p->pool, 3 * sizeof *all[u].paths);
+        all[u].paths = esp__arena_get(p->arena, 3 * sizeof *all[u].paths);
         if (p->keep[unit->first]) {
-            all[u].paths[all[u].n++] = esp__menu_get(p, unit)->paths;
+            all[u].paths[all[u].n++] = esp__candidates_get(p, unit)->paths;
             continue;
         }
         *slot = u + 1;
@@ -29,9 +29,9 @@ static esp__choices *esp__pattern_choices(esp__problem *p, const esp__draft *d, 
     return all;
 }
 
-static void esp__pattern_make(esp__problem *p, esp__draft *d, const esp__form *form) {
-    esp__draft_tensors(p, d);
-    esp__choices *both = esp__pattern_choices(p, d, form, 1), *one = esp__pool_get(p->pool, d->n_units * sizeof *one);
+static void esp__pattern_make(esp__problem *p, esp__schedule *d, const esp__form *form) {
+    esp__schedule_tensors(p, d);
+    esp__choices *both = esp__pattern_choices(p, d, form, 1), *one = esp__arena_get(p->arena, d->n_units * sizeof *one);
     for (uint32_t u = 0; u < d->n_units; u++) {
         one[u] = both[u];
         if (one[u].n > 2) one[u].n = 2;
@@ -40,9 +40,13 @@ static void esp__pattern_make(esp__problem *p, esp__draft *d, const esp__form *f
     esp__algorithm2_over(p, d, both);
 }
 
-static void esp__inter_allgather_make(esp__problem *p, esp__draft *d) { esp__pattern_make(p, d, &esp__form_allgather); }
-static void esp__inter_alltoall_make(esp__problem *p, esp__draft *d) { esp__pattern_make(p, d, &esp__form_alltoall); }
-static void esp__alltoall_alltoall_make(esp__problem *p, esp__draft *d) {
+static void esp__inter_allgather_make(esp__problem *p, esp__schedule *d) {
+    esp__pattern_make(p, d, &esp__form_allgather);
+}
+static void esp__inter_alltoall_make(esp__problem *p, esp__schedule *d) {
+    esp__pattern_make(p, d, &esp__form_alltoall);
+}
+static void esp__alltoall_alltoall_make(esp__problem *p, esp__schedule *d) {
     static const esp__form both = {"comp > intra.alltoall > decomp > comp > inter.alltoall > decomp > comp > "
                                    "inter.allgather > decomp > comp > intra.allgather > decomp",
                                    "comp > flat.alltoall > decomp > comp > flat.allgather > decomp"};

@@ -11,7 +11,7 @@ ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path, uint32_t 
     for (uint32_t i = 0; i < path->n; i++) {
         const esp__plan_op *op = &path->ops[i];
         int codec = op->kind == ESP_PLAN_COMP || op->kind == ESP_PLAN_DECOMP;
-        if (codec && !(devices >> p->recipe_ops[op->recipe].device & 1u)) return 0;
+        if (codec && !(devices >> p->op_templates[op->op_template].device & 1u)) return 0;
     }
     return 1;
 }
@@ -21,29 +21,30 @@ static int esp__path_one_device(const esp__problem *p, const esp__path *path) {
     return esp__path_on(p, path, gpu ? gpu : p->system.devices);
 }
 
-static void esp__choices_fill(esp__problem *p, const esp__menu *menu, esp__path_test wanted, esp__choices *out) {
-    out->paths = esp__pool_get(p->pool, menu->n * sizeof *out->paths);
-    for (uint32_t i = 0; i < menu->n; i++)
-        if (!wanted || wanted(p, &menu->paths[i])) out->paths[out->n++] = &menu->paths[i];
+static void esp__choices_fill(esp__problem *p, const esp__candidates *candidates, esp__path_test wanted,
+                              esp__choices *out) {
+    out->paths = esp__arena_get(p->arena, candidates->n * sizeof *out->paths);
+    for (uint32_t i = 0; i < candidates->n; i++)
+        if (!wanted || wanted(p, &candidates->paths[i])) out->paths[out->n++] = &candidates->paths[i];
     if (out->n) return; /* a `keep`, or a codec that runs elsewhere only: then all that there is */
-    for (uint32_t i = 0; i < menu->n; i++) out->paths[out->n++] = &menu->paths[i];
+    for (uint32_t i = 0; i < candidates->n; i++) out->paths[out->n++] = &candidates->paths[i];
 }
 
-ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__draft *d, esp__path_test wanted) {
-    esp__choices *all = esp__pool_get(p->pool, d->n_units * sizeof *all);
+ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, esp__path_test wanted) {
+    esp__choices *all = esp__arena_get(p->arena, d->n_units * sizeof *all);
     uint32_t slots = 16;
     while (slots < 2 * d->n_units) slots *= 2;
-    const esp__menu **menus = esp__pool_get(p->pool, slots * sizeof *menus);
-    uint32_t *first = esp__pool_get(p->pool, slots * sizeof *first);
+    const esp__candidates **candidate_sets = esp__arena_get(p->arena, slots * sizeof *candidate_sets);
+    uint32_t *first = esp__arena_get(p->arena, slots * sizeof *first);
     for (uint32_t u = 0; u < d->n_units; u++) {
-        const esp__menu *m = esp__menu_get(p, &d->units[u]);
+        const esp__candidates *m = esp__candidates_get(p, &d->units[u]);
         uint32_t at = (uint32_t)((uint64_t)(uintptr_t)m * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
-        while (menus[at] && menus[at] != m) at = (at + 1) & (slots - 1);
-        if (menus[at]) {
+        while (candidate_sets[at] && candidate_sets[at] != m) at = (at + 1) & (slots - 1);
+        if (candidate_sets[at]) {
             all[u] = all[first[at]];
             continue;
         }
-        menus[at] = m;
+        candidate_sets[at] = m;
         first[at] = all[u].like = u;
         esp__choices_fill(p, m, wanted, &all[u]);
     }
@@ -62,9 +63,9 @@ static int esp__larger(const void *a, const void *b) {
     return x->unit > y->unit ? -1 : x->unit < y->unit;
 }
 
-static uint32_t *esp__by_size(esp__problem *p, const esp__draft *d) {
-    uint32_t *order = esp__pool_get(p->pool, d->n_units * sizeof *order);
-    esp__rank_by *rank = esp__pool_get(p->pool, d->n_units * sizeof *rank);
+static uint32_t *esp__by_size(esp__problem *p, const esp__schedule *d) {
+    uint32_t *order = esp__arena_get(p->arena, d->n_units * sizeof *order);
+    esp__rank_by *rank = esp__arena_get(p->arena, d->n_units * sizeof *rank);
     for (uint32_t u = 0; u < d->n_units; u++) {
         rank[u].elements = d->units[u].elements;
         rank[u].unit = u;
@@ -75,7 +76,7 @@ static uint32_t *esp__by_size(esp__problem *p, const esp__draft *d) {
 }
 
 /* ---- the start ---- */
-/* The option that everybody uses without compression: menus lack it where another has less to do on every lane, but
+/* The option that everybody uses without compression: candidate options lack it where another has less to do on every lane, but
  * in one model's order of ops or another it may still be the shorter. */
 static const esp__path *esp__path_usual(esp__problem *p, const esp__unit *u) {
     static const char *const tree = "intra.reduce_scatter > inter.allreduce > intra.allgather", *const flat =
@@ -85,10 +86,10 @@ static const esp__path *esp__path_usual(esp__problem *p, const esp__unit *u) {
 }
 
 /* Without compression, where the choices have that: each unit's shortest by itself; or the usual option for all. */
-static void esp__start_raw(esp__problem *p, esp__draft *d, const esp__choices *choices) {
-    esp__draft usual;
+static void esp__start_raw(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
+    esp__schedule usual;
     memset(&usual, 0, sizeof usual);
-    esp__draft_set_units(p, &usual, d->units, d->n_units);
+    esp__schedule_set_units(p, &usual, d->units, d->n_units);
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__path *raw = NULL;
         uint32_t like = choices[u].like;
@@ -106,7 +107,7 @@ static void esp__start_raw(esp__problem *p, esp__draft *d, const esp__choices *c
 
 /* Where not compressing is beyond the limits: what holds least memory, or sends least (the error is for later to
  * find). */
-static void esp__start_least(esp__problem *p, esp__draft *d, const esp__choices *choices) {
+static void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     int by_memory = p->config.max_memory_bytes > 0;
     for (uint32_t u = 0; u < d->n_units; u++)
         for (uint32_t i = 0; i < choices[u].n; i++) {
@@ -119,38 +120,38 @@ static void esp__start_least(esp__problem *p, esp__draft *d, const esp__choices 
 /* ---- Remove and GetBestOption ---- */
 /* Every path is tried for one unit, all else as it is and in its order; the best is taken if it makes the step
  * shorter. Where the step would be as long without the unit (it is in front of a bubble), there is nothing to try. */
-static int esp__best_option(esp__desk *k, uint32_t u, const esp__choices *c) {
+static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices *c) {
     esp__swap *w = &k->swaps[0], *best_swap = &k->swaps[1];
     uint64_t before = k->d->makespan, best = before, without, ready;
-    esp__desk_lift(k, w, u, 1);
+    esp__incremental_lift(k, w, u, 1);
     ready = k->end[w->from - 1]; /* of the backward before it */
-    without = esp__desk_without(k, w, before);
+    without = esp__incremental_without(k, w, before);
     for (uint32_t i = 0; i < c->n && without < best; i++) {
         if (ready + c->paths[i]->total >= best) continue;
         esp__swap_path(k, w, u, c->paths[i], ESP__BY_READY);
-        if (!esp__desk_allows(k, w)) continue;
-        uint64_t t = esp__desk_try(k, w, best);
+        if (!esp__incremental_allows(k, w)) continue;
+        uint64_t t = esp__incremental_try(k, w, best);
         if (t >= best) continue;
         best = t;
         *best_swap = *w;
     }
-    esp__desk_unlift(k, w);
-    return best < before && esp__desk_take(k, best_swap);
+    esp__incremental_unlift(k, w);
+    return best < before && esp__incremental_take(k, best_swap);
 }
 
 /* The same paths in ready order, if that is shorter. */
-static int esp__ready_order(esp__desk *k, esp__draft *ready) {
-    esp__draft_copy(k->p, ready, k->d);
+static int esp__ready_order(esp__incremental *k, esp__schedule *ready) {
+    esp__schedule_copy(k->p, ready, k->d);
     if (esp__generate(k->p, ready) >= k->d->makespan) return 0;
-    esp__draft_copy(k->p, k->d, ready);
-    esp__desk_anew(k);
+    esp__schedule_copy(k->p, k->d, ready);
+    esp__incremental_anew(k);
     return 1;
 }
 
-/* From where the draft stands, tensor by tensor, over and over, until none has changed since it was looked at. */
-static void esp__sweeps(esp__problem *p, esp__draft *d, const esp__choices *choices, const uint32_t *order) {
-    esp__desk *k = esp__desk_open(p, d);
-    esp__draft ready;
+/* From where the schedule stands, tensor by tensor, over and over, until none has changed since it was looked at. */
+static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *choices, const uint32_t *order) {
+    esp__incremental *k = esp__incremental_open(p, d);
+    esp__schedule ready;
     uint32_t unchanged = 0, n = d->n_units;
     memset(&ready, 0, sizeof ready);
     for (uint32_t visit = 0; visit < ESP__SWEEPS * n && unchanged < n && !esp__out_of_time(p); visit++) {
@@ -161,19 +162,19 @@ static void esp__sweeps(esp__problem *p, esp__draft *d, const esp__choices *choi
 }
 
 /* The better of the start without compression and the priced one, each improved. */
-ESP__FN void esp__algorithm1_over(esp__problem *p, esp__draft *d, const esp__choices *choices) {
+ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     uint32_t *order = esp__by_size(p, d);
-    esp__draft priced;
+    esp__schedule priced;
     esp__start_raw(p, d, choices);
-    if (!esp__draft_allowed(p, d)) esp__start_least(p, d, choices);
+    if (!esp__schedule_allowed(p, d)) esp__start_least(p, d, choices);
     memset(&priced, 0, sizeof priced);
-    esp__draft_copy(p, &priced, d);
+    esp__schedule_copy(p, &priced, d);
     esp__start_priced(p, &priced, choices);
     esp__sweeps(p, d, choices, order);
     esp__sweeps(p, &priced, choices, order);
     esp__keep_better_allowed(p, d, &priced);
 }
 
-ESP__FN void esp__algorithm1(esp__problem *p, esp__draft *d) {
+ESP__FN void esp__algorithm1(esp__problem *p, esp__schedule *d) {
     esp__algorithm1_over(p, d, esp__choices_of(p, d, esp__path_one_device));
 }

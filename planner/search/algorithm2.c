@@ -17,7 +17,7 @@ typedef struct esp__offload {
 
 typedef struct esp__offloading {
     esp__problem *p;
-    esp__draft *d;
+    esp__schedule *d;
     esp__rerun *rerun;
     esp__offload *groups;
     esp__change *changes;
@@ -53,17 +53,18 @@ static void esp__offload_variants(const esp__problem *p, const esp__choices *c, 
 
 static void esp__offload_groups(esp__offloading *o, const esp__choices *choices) {
     esp__problem *p = o->p;
-    esp__draft *d = o->d;
-    o->groups = esp__pool_get(p->pool, d->n_units * sizeof *o->groups);
+    esp__schedule *d = o->d;
+    o->groups = esp__arena_get(p->arena, d->n_units * sizeof *o->groups);
     for (uint32_t u = 0; u < d->n_units; u++) {
         uint32_t g = 0;
         if (d->paths[u]->codec == ESP__NO_CODEC || !esp__path_has(p, d->paths[u], ESP_PLAN_GPU)) continue;
-        while (g < o->n && o->groups[g].from != d->paths[u]) g++; /* one menu, one path: the same size and option */
+        while (g < o->n && o->groups[g].from != d->paths[u])
+            g++; /* one candidate options, one path: the same size and option */
         esp__offload *group = &o->groups[g];
         if (g == o->n) {
             o->n++;
             group->from = d->paths[u];
-            group->members = esp__pool_get(p->pool, d->n_units * sizeof *group->members);
+            group->members = esp__arena_get(p->arena, d->n_units * sizeof *group->members);
             esp__offload_variants(p, &choices[u], group);
         }
         group->members[group->n++] = u;
@@ -156,7 +157,7 @@ static void esp__offload_by_group(esp__offloading *o) {
     } while (o->best < before && !esp__out_of_time(o->p));
 }
 
-ESP__FN void esp__algorithm2_over(esp__problem *p, esp__draft *d, const esp__choices *choices) {
+ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     esp__offloading o;
     uint64_t combinations = 1;
     memset(&o, 0, sizeof o);
@@ -165,8 +166,8 @@ ESP__FN void esp__algorithm2_over(esp__problem *p, esp__draft *d, const esp__cho
     esp__offload_groups(&o, choices);
     if (!o.n) return;
     o.rerun = esp__rerun_open(p, d);
-    o.changes = esp__pool_get(p->pool, d->n_units * sizeof *o.changes);
-    o.wanted = esp__pool_get(p->pool, d->n_units * sizeof *o.wanted);
+    o.changes = esp__arena_get(p->arena, d->n_units * sizeof *o.changes);
+    o.wanted = esp__arena_get(p->arena, d->n_units * sizeof *o.wanted);
     o.best = d->makespan;
     for (uint32_t g = 0; g < o.n && combinations <= ESP__COMBINATIONS_MOST; g++)
         combinations *= (uint64_t)o.groups[g].n * o.groups[g].n_to + 1;
@@ -180,7 +181,7 @@ ESP__FN void esp__algorithm2_over(esp__problem *p, esp__draft *d, const esp__cho
     esp__generate(p, d);
 }
 
-ESP__FN void esp__algorithm2(esp__problem *p, esp__draft *d) {
+ESP__FN void esp__algorithm2(esp__problem *p, esp__schedule *d) {
     uint32_t both = 1u << ESP_PLAN_CPU | 1u << ESP_PLAN_GPU;
     if ((p->system.devices & both) == both) esp__algorithm2_over(p, d, esp__choices_of(p, d, NULL));
 }

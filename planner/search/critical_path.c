@@ -17,18 +17,19 @@ static int esp__shift_has(const esp__shift *s, uint32_t place) {
 }
 
 /* Op j, with all in between that must come before it, before op i. 0: i is one of these. */
-static int esp__shift_pull(const esp__desk *k, uint32_t i, uint32_t j, esp__shift *s) {
+static int esp__shift_pull(const esp__incremental *k, uint32_t i, uint32_t j, esp__shift *s) {
     uint32_t lanes = 0, n = 0;
     s->from = i, s->n = j - i + 1;
     memset(s->marked, 0, s->n);
-    if (k->spots[j].before != ESP__NOWHERE && k->spots[j].before >= i) s->marked[k->spots[j].before - i] = 1;
+    if (k->timed_ops[j].before != ESP__NOWHERE && k->timed_ops[j].before >= i)
+        s->marked[k->timed_ops[j].before - i] = 1;
     for (uint32_t x = j; x-- > i;) {
-        const esp__spot *spot = &k->spots[x];
-        if (!s->marked[x - i] && !(spot->lanes & lanes)) continue;
+        const esp__timed *timed = &k->timed_ops[x];
+        if (!s->marked[x - i] && !(timed->lanes & lanes)) continue;
         if (x == i) return 0;
         s->marked[x - i] = 1;
-        lanes |= spot->lanes;
-        if (spot->before != ESP__NOWHERE && spot->before >= i) s->marked[spot->before - i] = 1;
+        lanes |= timed->lanes;
+        if (timed->before != ESP__NOWHERE && timed->before >= i) s->marked[timed->before - i] = 1;
     }
     s->marked[j - i] = 1;
     for (int marked = 1; marked >= 0; marked--)
@@ -38,17 +39,17 @@ static int esp__shift_pull(const esp__desk *k, uint32_t i, uint32_t j, esp__shif
 }
 
 /* Op i, with all in between that must come after it, after op j. 0: j is one of these. */
-static int esp__shift_push(const esp__desk *k, uint32_t i, uint32_t j, esp__shift *s) {
+static int esp__shift_push(const esp__incremental *k, uint32_t i, uint32_t j, esp__shift *s) {
     uint32_t lanes = 0, n = 0;
     s->from = i, s->n = j - i + 1;
     memset(s->marked, 0, s->n);
     s->marked[0] = 1;
     for (uint32_t x = i + 1; x <= j; x++) {
-        const esp__spot *spot = &k->spots[x];
-        if (!(spot->before != ESP__NOWHERE && esp__shift_has(s, spot->before)) && !(spot->lanes & lanes)) continue;
+        const esp__timed *timed = &k->timed_ops[x];
+        if (!(timed->before != ESP__NOWHERE && esp__shift_has(s, timed->before)) && !(timed->lanes & lanes)) continue;
         if (x == j) return 0;
         s->marked[x - i] = 1;
-        lanes |= spot->lanes;
+        lanes |= timed->lanes;
     }
     for (int marked = 0; marked < 2; marked++)
         for (uint32_t x = i; x <= j; x++)
@@ -57,22 +58,22 @@ static int esp__shift_push(const esp__desk *k, uint32_t i, uint32_t j, esp__shif
 }
 
 /* The longest path through what the shift changes; UINT64_MAX where it is not below `limit`. */
-static uint64_t esp__shift_try(esp__desk *k, const esp__shift *s, uint64_t limit) {
+static uint64_t esp__shift_try(esp__incremental *k, const esp__shift *s, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0;
     uint32_t end = s->from + s->n;
     memcpy(free_at, k->free_at[s->from].lane, sizeof free_at);
     k->p->work += s->n + 4;
     for (uint32_t x = 0; x < s->n; x++) {
         uint32_t i = s->order[x];
-        const esp__spot *spot = &k->spots[i];
-        uint64_t ready = spot->before == ESP__NOWHERE ? 0
-                         : spot->before >= s->from    ? k->now[spot->before]
-                                                      : k->end[spot->before];
-        uint64_t at = k->now[i] = esp__lanes_free(free_at, spot->lanes, ready) + spot->ns, rest = 0;
-        esp__lanes_take(free_at, spot->lanes, at);
-        if (spot->after != ESP__NOWHERE && spot->after >= end) rest = k->tail[spot->after];
-        if (spot->unit == ESP__NEXT_BACKWARD)
-            for (uint32_t u = k->attached[spot->tensor]; u < k->attached[spot->tensor + 1]; u++)
+        const esp__timed *timed = &k->timed_ops[i];
+        uint64_t ready = timed->before == ESP__NOWHERE ? 0
+                         : timed->before >= s->from    ? k->now[timed->before]
+                                                       : k->end[timed->before];
+        uint64_t at = k->now[i] = esp__lanes_free(free_at, timed->lanes, ready) + timed->ns, rest = 0;
+        esp__lanes_take(free_at, timed->lanes, at);
+        if (timed->after != ESP__NOWHERE && timed->after >= end) rest = k->tail[timed->after];
+        if (timed->unit == ESP__NEXT_BACKWARD)
+            for (uint32_t u = k->attached[timed->tensor]; u < k->attached[timed->tensor + 1]; u++)
                 if (k->first[u] != ESP__NOWHERE && k->first[u] >= end && k->tail[k->first[u]] > rest)
                     rest = k->tail[k->first[u]];
         if (at + rest > longest) longest = at + rest;
@@ -84,33 +85,33 @@ static uint64_t esp__shift_try(esp__desk *k, const esp__shift *s, uint64_t limit
 }
 
 /* Makes the shift if the step is then below `limit`: a path that passes it by may be as long as before. */
-static int esp__shift_take(esp__desk *k, const esp__shift *s, uint64_t limit) {
+static int esp__shift_take(esp__incremental *k, const esp__shift *s, uint64_t limit) {
     uint32_t was[ESP__SHIFT_SPAN + 1], *sequence = &k->d->sequence[s->from];
     memcpy(was, sequence, s->n * sizeof *was);
     for (uint32_t x = 0; x < s->n; x++) sequence[x] = was[s->order[x] - s->from];
-    esp__desk_lay(k);
+    esp__incremental_lay(k);
     if (k->d->makespan < limit) return 1;
     memcpy(sequence, was, s->n * sizeof *was);
-    esp__desk_lay(k);
+    esp__incremental_lay(k);
     return 0;
 }
 
-static int esp__shift_critical(const esp__desk *k, uint32_t i) {
-    return k->end[i] - k->spots[i].ns + k->tail[i] == k->d->makespan;
+static int esp__shift_critical(const esp__incremental *k, uint32_t i) {
+    return k->end[i] - k->timed_ops[i].ns + k->tail[i] == k->d->makespan;
 }
 
 /* Does op j, on a longest path, wait for its lane? Then the ops that it waits for are tried behind it. */
-static int esp__shift_op(esp__desk *k, uint32_t j) {
-    const esp__spot *spot = &k->spots[j];
-    uint64_t start = k->end[j] - spot->ns, best = k->d->makespan;
+static int esp__shift_op(esp__incremental *k, uint32_t j) {
+    const esp__timed *timed = &k->timed_ops[j];
+    uint64_t start = k->end[j] - timed->ns, best = k->d->makespan;
     uint32_t jumps = 0;
     esp__shift s, taken;
-    if (spot->before != ESP__NOWHERE && k->end[spot->before] == start) return 0;
+    if (timed->before != ESP__NOWHERE && k->end[timed->before] == start) return 0;
     taken.n = 0;
     for (uint32_t i = j; i-- > 0 && j - i < ESP__SHIFT_SPAN && jumps < ESP__SHIFT_JUMPS;) {
-        if (i == spot->before) break;
-        if (!(k->spots[i].lanes & spot->lanes)) continue;
-        if (!jumps++ && k->end[i] != start && !(k->spots[i].lanes & (k->spots[i].lanes - 1u))) continue;
+        if (i == timed->before) break;
+        if (!(k->timed_ops[i].lanes & timed->lanes)) continue;
+        if (!jumps++ && k->end[i] != start && !(k->timed_ops[i].lanes & (k->timed_ops[i].lanes - 1u))) continue;
         for (int push = 0; push < 2; push++) {
             if (!(push ? esp__shift_push(k, i, j, &s) : esp__shift_pull(k, i, j, &s))) continue;
             uint64_t t = esp__shift_try(k, &s, best);
@@ -123,7 +124,7 @@ static int esp__shift_op(esp__desk *k, uint32_t j) {
 }
 
 /* Shifts until none helps. */
-ESP__FN int esp__shift_passes(esp__desk *k) {
+ESP__FN int esp__shift_passes(esp__incremental *k) {
     int any = 0;
     for (int better = 1; better && !esp__out_of_time(k->p);) {
         better = 0;

@@ -13,12 +13,12 @@ static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t eleme
     uint32_t best = 1;
     for (uint32_t n = 1; n <= ESP__CHUNKS_MOST && n <= 2 * best && n <= elements; n *= 2) {
         esp__unit u = {tensor, 1, 0, (elements + n - 1) / n};
-        const esp__menu *menu = esp__menu_get(p, &u);
-        for (uint32_t i = 0; i < menu->n; i++) {
+        const esp__candidates *candidates = esp__candidates_get(p, &u);
+        for (uint32_t i = 0; i < candidates->n; i++) {
             uint64_t pace = 0, time;
             for (uint32_t k = 0; k < ESP__LANES; k++)
-                if (menu->paths[i].load[k] > pace) pace = menu->paths[i].load[k];
-            time = menu->paths[i].total + (n - 1) * pace;
+                if (candidates->paths[i].load[k] > pace) pace = candidates->paths[i].load[k];
+            time = candidates->paths[i].total + (n - 1) * pace;
             if (time < least) least = time, best = n;
         }
     }
@@ -26,12 +26,12 @@ static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t eleme
 }
 
 /* Large tensors in chunks; 0: there are none. */
-static int esp__cut_units(esp__problem *p, esp__draft *d) {
+static int esp__cut_units(esp__problem *p, esp__schedule *d) {
     uint32_t n = 0, n_tensors = (uint32_t)p->n_tensors, cut = 0;
     uint64_t all = 0;
-    esp__unit *units = esp__pool_get(p->pool, (uint64_t)n_tensors * ESP__CHUNKS_MOST * sizeof *units);
-    uint32_t *like = esp__pool_get(p->pool, 1024 * sizeof *like); /* a tensor of this size, + 1 */
-    uint32_t *chunks = esp__pool_get(p->pool, n_tensors * sizeof *chunks);
+    esp__unit *units = esp__arena_get(p->arena, (uint64_t)n_tensors * ESP__CHUNKS_MOST * sizeof *units);
+    uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like); /* a tensor of this size, + 1 */
+    uint32_t *chunks = esp__arena_get(p->arena, n_tensors * sizeof *chunks);
     for (uint32_t i = 0; i < n_tensors; i++) all += p->model->tensors[i].elements;
     for (uint32_t i = 0; i < n_tensors; i++) {
         uint64_t elements = p->model->tensors[i].elements;
@@ -46,15 +46,15 @@ static int esp__cut_units(esp__problem *p, esp__draft *d) {
         cut |= chunks[i] > 1;
         n = esp__units_chunks(p, units, n, i, (elements + chunks[i] - 1) / chunks[i]);
     }
-    if (cut) esp__draft_set_units(p, d, units, n);
+    if (cut) esp__schedule_set_units(p, d, units, n);
     return cut != 0;
 }
 
 /* Neighbours in groups; 0: there are none. */
-static int esp__fuse_units(esp__problem *p, esp__draft *d) {
+static int esp__fuse_units(esp__problem *p, esp__schedule *d) {
     uint32_t n = 0, first = 0, n_tensors = (uint32_t)p->n_tensors;
     uint64_t elements = 0;
-    esp__unit *units = esp__pool_get(p->pool, n_tensors * sizeof *units);
+    esp__unit *units = esp__arena_get(p->arena, n_tensors * sizeof *units);
     for (uint32_t i = 0; i < n_tensors; i++) {
         elements += p->model->tensors[i].elements;
         if (elements < ESP__FUSED_ELEMENTS && i + 1 < n_tensors) continue;
@@ -62,19 +62,19 @@ static int esp__fuse_units(esp__problem *p, esp__draft *d) {
         first = i + 1;
         elements = 0;
     }
-    if (n < n_tensors) esp__draft_set_units(p, d, units, n);
+    if (n < n_tensors) esp__schedule_set_units(p, d, units, n);
     return n < n_tensors;
 }
 
-static void esp__espresso_also(esp__problem *p, esp__draft *d, esp__draft *other) {
+static void esp__espresso_also(esp__problem *p, esp__schedule *d, esp__schedule *other) {
     esp__algorithm1(p, other);
     esp__algorithm2(p, other);
     esp__keep_better_allowed(p, d, other);
 }
 
-ESP__FN void esp__espresso(esp__problem *p, esp__draft *d) {
-    esp__draft other;
-    esp__draft_tensors(p, d);
+ESP__FN void esp__espresso(esp__problem *p, esp__schedule *d) {
+    esp__schedule other;
+    esp__schedule_tensors(p, d);
     esp__algorithm1(p, d);
     esp__algorithm2(p, d);
     memset(&other, 0, sizeof other);

@@ -23,7 +23,7 @@ typedef struct esp__small_job {
 
 typedef struct esp__small {
     esp__problem *p;
-    esp__draft *d; /* the best known */
+    esp__schedule *d; /* the best known */
     esp__bounding *b;
     uint64_t nodes, nodes_end, nodes_max; /* end: of this leaf's; max: of all */
     uint32_t n, n_leaves, n_jobs, tries;
@@ -44,7 +44,7 @@ typedef struct esp__small {
 } esp__small;
 
 static const esp__path *esp__small_path(const esp__small *s, uint32_t u, uint32_t x) {
-    return s->b->menus[s->b->menu[u]].paths[x];
+    return s->b->candidate_sets[s->b->candidates[u]].paths[x];
 }
 
 /* ---- orders ---------------------------------------------------------------------------------------------------- */
@@ -114,7 +114,7 @@ static uint64_t esp__small_bound(const esp__small *s, uint64_t limit) {
 }
 
 static void esp__small_keep(esp__small *s, const uint64_t end) {
-    esp__draft *d = s->d;
+    esp__schedule *d = s->d;
     for (uint32_t u = 0; u < s->n; u++) d->paths[u] = esp__small_path(s, u, s->path[u]);
     esp__sequence_room(s->p, d);
     memcpy(d->sequence, s->sequence, d->n_sequence * sizeof *d->sequence);
@@ -278,7 +278,7 @@ static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, doub
         esp__small_leaf_add(s);
         return;
     }
-    for (uint32_t i = 0; i < s->b->menus[s->b->menu[u]].n && s->nodes < s->nodes_max; i++) {
+    for (uint32_t i = 0; i < s->b->candidate_sets[s->b->candidates[u]].n && s->nodes < s->nodes_max; i++) {
         uint32_t x = s->order[u][i];
         double best = (double)s->d->makespan - 0.5, with[ESP__GAME_ROWS], uses[ESP__LIMITS];
         const esp__path *path = esp__small_path(s, u, x);
@@ -306,9 +306,9 @@ static void esp__small_open(esp__small *s) {
     esp__bounding *b = s->b;
     esp__may_use(s->p, s->may);
     for (uint32_t u = s->n; u-- > 0;) {
-        uint32_t n = b->menus[b->menu[u]].n;
-        double *cost = esp__pool_get(s->p->pool, n * sizeof *cost), uses[ESP__LIMITS];
-        s->order[u] = esp__pool_get(s->p->pool, n * sizeof **s->order);
+        uint32_t n = b->candidate_sets[b->candidates[u]].n;
+        double *cost = esp__arena_get(s->p->arena, n * sizeof *cost), uses[ESP__LIMITS];
+        s->order[u] = esp__arena_get(s->p->arena, n * sizeof **s->order);
         s->order_cost[u] = cost;
         for (uint32_t x = 0; x < n; x++) {
             uint32_t k = x;
@@ -332,35 +332,35 @@ static void esp__small_open(esp__small *s) {
 static void esp__small_base(esp__small *s) {
     for (uint32_t u = 0; u < s->n; u++) {
         s->base[u] = UINT16_MAX; /* none */
-        for (uint32_t x = 0; x < s->b->menus[s->b->menu[u]].n; x++)
+        for (uint32_t x = 0; x < s->b->candidate_sets[s->b->candidates[u]].n; x++)
             if (esp__small_path(s, u, x) == s->d->paths[u]) s->base[u] = (uint16_t)x;
     }
 }
 
-/* The optimum for the draft's units, if they are few and it is found within so many nodes; else the draft, or
+/* The optimum for the schedule's units, if they are few and it is found within so many nodes; else the schedule, or
  * better. */
-ESP__FN void esp__small_exact(esp__problem *p, esp__draft *d, uint64_t nodes_max) {
+ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max) {
     double rows[ESP__GAME_ROWS], cost = 0.0, used[ESP__LIMITS] = {0.0};
     uint64_t was = d->makespan;
     uint32_t most = p->effort > 4.0 ? ESP__SMALL_UNITS : ESP__SMALL_USUAL;
     if (!d->n_units || d->n_units > most || p->n_tensors > most) return;
-    for (uint32_t u = 0; u < d->n_units; u++) esp__menu_get(p, &d->units[u]);
+    for (uint32_t u = 0; u < d->n_units; u++) esp__candidates_get(p, &d->units[u]);
     esp__sequence_room(p, d);
     if (d->room_sequence < ESP__SMALL_OPS) {
-        esp__draft copy = *d;
+        esp__schedule copy = *d;
         d->room_sequence = ESP__SMALL_OPS;
-        d->sequence = esp__pool_get(p->pool, d->room_sequence * sizeof *d->sequence);
+        d->sequence = esp__arena_get(p->arena, d->room_sequence * sizeof *d->sequence);
         memcpy(d->sequence, copy.sequence, d->n_sequence * sizeof *d->sequence);
     }
-    esp__mark mark = esp__pool_mark(p->pool); /* menus and the sequence's room are there */
-    esp__small *s = esp__pool_get(p->pool, sizeof *s);
+    esp__checkpoint mark = esp__arena_checkpoint(p->arena); /* candidate options and the sequence's room are there */
+    esp__small *s = esp__arena_get(p->arena, sizeof *s);
     s->p = p, s->d = d, s->n = d->n_units, s->nodes_max = nodes_max;
     s->b = esp__bounding_open(p, s->n);
     s->b->units = d->units;
-    esp__bounding_menus(s->b);
+    esp__bounding_candidates(s->b);
     esp__bounding_run(s->b);
     esp__small_open(s);
-    if (!esp__draft_allowed(p, d)) d->makespan = UINT64_MAX; /* anything that is allowed is better */
+    if (!esp__schedule_allowed(p, d)) d->makespan = UINT64_MAX; /* anything that is allowed is better */
     for (uint32_t j = 0; j < s->b->game.n_rows; j++) {
         rows[j] = s->b->rows[j].base;
         cost += s->b->lambda[j] * rows[j];
@@ -376,5 +376,5 @@ ESP__FN void esp__small_exact(esp__problem *p, esp__draft *d, uint64_t nodes_max
     }
     if (d->makespan == UINT64_MAX) d->makespan = was;
     p->work += 30 * s->nodes;
-    esp__pool_release(p->pool, mark);
+    esp__arena_rewind(p->arena, mark);
 }

@@ -14,7 +14,7 @@ static int esp__costs_dispatch(const esp__problem *p) {
 }
 
 /* Are its units what the configuration lets units be? */
-static int esp__units_allowed(const esp__problem *p, const esp__draft *d) {
+static int esp__units_allowed(const esp__problem *p, const esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__unit *x = &d->units[u];
         if (x->n > 1 && p->config.flags & ESP_PLAN_NO_MERGE) return 0;
@@ -25,7 +25,7 @@ static int esp__units_allowed(const esp__problem *p, const esp__draft *d) {
 }
 
 /* The time of starting all of its ops. */
-static double esp__starting_ns(const esp__problem *p, const esp__draft *d) {
+static double esp__starting_ns(const esp__problem *p, const esp__schedule *d) {
     double ns = 0.0;
     for (uint32_t u = 0; u < d->n_units; u++)
         for (uint32_t k = 0; k < d->paths[u]->n; k++) {
@@ -39,16 +39,16 @@ static double esp__starting_ns(const esp__problem *p, const esp__draft *d) {
 }
 
 /* `score`: of the best so far; `limit`: no plan that takes longer. */
-static void esp__fewer(esp__problem *p, esp__draft *best, const esp__draft *d, uint64_t limit, double *score) {
+static void esp__fewer(esp__problem *p, esp__schedule *best, const esp__schedule *d, uint64_t limit, double *score) {
     if (!d->n_units || d->makespan > limit) return;
     double own = (double)d->makespan + esp__start_share * esp__starting_ns(p, d);
-    if (own >= *score || !esp__units_allowed(p, d) || !esp__draft_allowed(p, d)) return;
-    esp__draft_copy(p, best, d);
+    if (own >= *score || !esp__units_allowed(p, d) || !esp__schedule_allowed(p, d)) return;
+    esp__schedule_copy(p, best, d);
     *score = own;
 }
 
 /* Looks at what the search found on its way (finalists) and at the comparison strategies. */
-ESP__FN void esp__fewest_ops(esp__problem *p, esp__draft *best) {
+ESP__FN void esp__fewest_ops(esp__problem *p, esp__schedule *best) {
     double step = p->model->forward_ns + p->model->update_ns + (double)best->makespan;
     uint64_t limit = best->makespan + (uint64_t)(esp__as_fast * step);
     double score = (double)best->makespan + esp__start_share * esp__starting_ns(p, best);
@@ -56,7 +56,7 @@ ESP__FN void esp__fewest_ops(esp__problem *p, esp__draft *best) {
     if (!esp__unconstrained(p)) return;
     p->work_end = 0;
     for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
-        esp__draft d = {0};
+        esp__schedule d = {0};
         if (esp__scheme_brings_codec(p, *s)) continue;
         (*s)->make(p, &d);
         esp__fewer(p, best, &d, limit, &score);

@@ -1,9 +1,9 @@
-/* improve.c: takes a draft to a local optimum, units as given: for one unit after the other every other path is tried, in a
+/* improve.c: takes a schedule to a local optimum, units as given: for one unit after the other every other path is tried, in a
  * fixed sequence of all other ops (schedule/incremental.c). */
 #include "planner/plan.h"
 
 /* The swap that puts one path in the place of unit u's. */
-static void esp__swap_path(const esp__desk *k, esp__swap *w, uint32_t u, const esp__path *path, uint32_t way) {
+static void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path, uint32_t way) {
     w->n = 1;
     w->way = way;
     w->chains[0].unit = k->d->units[u];
@@ -11,32 +11,33 @@ static void esp__swap_path(const esp__desk *k, esp__swap *w, uint32_t u, const e
     w->chains[0].after = w->from - 1;
 }
 
-/* Tries every path of the menu (or of its core) for unit u; takes the best if it makes the step shorter. */
-static int esp__improve_unit(esp__desk *k, uint32_t u, int core) {
-    esp__draft *d = k->d;
-    const esp__menu *menu = esp__menu_get(k->p, &d->units[u]);
+/* Tries every path of the candidate options (or of its core) for unit u; takes the best if it makes the step shorter. */
+static int esp__improve_unit(esp__incremental *k, uint32_t u, int core) {
+    esp__schedule *d = k->d;
+    const esp__candidates *candidates = esp__candidates_get(k->p, &d->units[u]);
     esp__swap *w = &k->swaps[0], *best_swap = &k->swaps[1];
     uint64_t before = d->makespan, best = before, without;
     const esp__path *old = d->paths[u], *best_path = NULL;
-    uint32_t n = core ? menu->n_core : menu->n;
-    if (!esp__desk_critical(k, u, 1)) return 0;
-    esp__desk_lift(k, w, u, 1);
-    without = esp__desk_without(k, w, before);
+    uint32_t n = core ? candidates->n_core : candidates->n;
+    if (!esp__incremental_critical(k, u, 1)) return 0;
+    esp__incremental_lift(k, w, u, 1);
+    without = esp__incremental_without(k, w, before);
     for (uint32_t i = 0; i < n && without < before; i++) {
         for (uint32_t way = 0; way < ESP__WAYS; way++) {
-            if (way && &menu->paths[i] != old && &menu->paths[i] != best_path) continue; /* for what looks good only */
-            esp__swap_path(k, w, u, &menu->paths[i], way);
-            if (!esp__desk_allows(k, w)) continue;
-            uint64_t t = esp__desk_try(k, w, best);
+            if (way && &candidates->paths[i] != old && &candidates->paths[i] != best_path)
+                continue; /* for what looks good only */
+            esp__swap_path(k, w, u, &candidates->paths[i], way);
+            if (!esp__incremental_allows(k, w)) continue;
+            uint64_t t = esp__incremental_try(k, w, best);
             if (t < without) t = without;
             if (t >= best) continue;
             best = t;
-            best_path = &menu->paths[i];
+            best_path = &candidates->paths[i];
             *best_swap = *w;
         }
     }
-    esp__desk_unlift(k, w);
-    return best_path && esp__desk_take(k, best_swap);
+    esp__incremental_unlift(k, w);
+    return best_path && esp__incremental_take(k, best_swap);
 }
 
 typedef struct esp__ranked {
@@ -51,8 +52,8 @@ static int esp__ranked_before(const void *a, const void *b) {
 }
 
 /* Units by size, descending; of equal ones those later in backward order first (Espresso, section 4.3). */
-static esp__ranked *esp__ranking(esp__problem *p, const esp__draft *d) {
-    esp__ranked *r = esp__pool_get(p->pool, d->n_units * sizeof *r);
+static esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d) {
+    esp__ranked *r = esp__arena_get(p->arena, d->n_units * sizeof *r);
     for (uint32_t u = 0; u < d->n_units; u++) {
         r[u].elements = d->units[u].elements;
         r[u].unit = u;
@@ -61,8 +62,8 @@ static esp__ranked *esp__ranking(esp__problem *p, const esp__draft *d) {
     return r;
 }
 
-/* Passes over all units until none helps: first with the cores of their menus, then with all. */
-static void esp__improve_passes(esp__desk *k, const esp__ranked *ranking) {
+/* Passes over all units until none helps: first with the cores of their candidate options, then with all. */
+static void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking) {
     for (int core = 1; core >= 0; core--)
         for (int better = 1; better && !esp__out_of_time(k->p);) {
             better = 0;
@@ -71,7 +72,7 @@ static void esp__improve_passes(esp__desk *k, const esp__ranked *ranking) {
         }
 }
 
-ESP__FN void esp__improve(esp__problem *p, esp__draft *d) {
-    esp__desk *k = esp__desk_open(p, d);
+ESP__FN void esp__improve(esp__problem *p, esp__schedule *d) {
+    esp__incremental *k = esp__incremental_open(p, d);
     esp__improve_passes(k, esp__ranking(p, d));
 }

@@ -1,4 +1,4 @@
-/* initial.c: drafts to start the search from. */
+/* initial.c: schedules to start the search from. */
 #include "planner/plan.h"
 #include <math.h>
 
@@ -27,12 +27,13 @@ static int esp__has_prices(const esp__bound *b) {
 
 /* Every unit's cheapest path at the bound's prices times `factor`: what an optimum would look like if lanes could be shared
  * out freely. */
-static void esp__choose_by_price(esp__problem *p, esp__draft *d, const double factor[ESP__FACTORS], uint32_t pricing) {
+static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double factor[ESP__FACTORS],
+                                 uint32_t pricing) {
     const esp__bound *bound = p->bound;
     int even = esp__pricings[pricing].even || !bound || !esp__has_prices(bound);
     double jitter = esp__pricings[pricing].jitter;
     for (uint32_t u = 0; u < d->n_units; u++) {
-        const esp__menu *menu = esp__menu_get(p, &d->units[u]);
+        const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
         double best = 0.0, price[ESP__FACTORS];
         uint32_t t = d->units[u].first + d->units[u].n - 1; /* the bound is of one unit a tensor */
         for (uint32_t k = 0; k < ESP__LANES; k++) price[k] = (even ? 0.25 : bound->price[t][k]) * factor[k];
@@ -43,24 +44,24 @@ static void esp__choose_by_price(esp__problem *p, esp__draft *d, const double fa
                 1.0 + jitter * ((double)((u + 1 + (uint32_t)p->seed * 97u) * 2654435769u >> 8) / (1u << 24) - 0.5);
         price[ESP__CHAIN] = (even ? 0.01 : bound->chain_price[t]) * factor[ESP__CHAIN] + 1e-9;
         uint32_t chosen = 0;
-        for (uint32_t i = 0; i < menu->n_core; i++) {
+        for (uint32_t i = 0; i < candidates->n_core; i++) {
             double cost = 0.0;
-            for (uint32_t k = 0; k < ESP__FACTORS; k++) cost += price[k] * menu->core[i][k];
+            for (uint32_t k = 0; k < ESP__FACTORS; k++) cost += price[k] * candidates->core[i][k];
             if (i && cost >= best) continue;
             best = cost;
             chosen = i;
         }
-        d->paths[u] = &menu->paths[chosen];
-        p->work += menu->n_core / 2;
+        d->paths[u] = &candidates->paths[chosen];
+        p->work += candidates->n_core / 2;
     }
     esp__generate(p, d);
 }
 
 /* Raises the prices of lanes that are busy nearly all the step long and lowers the others', a few times; the best. */
-static void esp__balance_prices(esp__problem *p, esp__draft *d, uint32_t pricing, double factor[ESP__FACTORS]) {
+static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, double factor[ESP__FACTORS]) {
     double f[ESP__FACTORS] = {1.0, 1.0, 1.0, 1.0, 1.0};
-    esp__draft *other = &p->spare[0];
-    esp__draft_set_units(p, other, d->units, d->n_units);
+    esp__schedule *other = &p->spare[0];
+    esp__schedule_set_units(p, other, d->units, d->n_units);
     d->makespan = UINT64_MAX;
     for (int round = 0; round < 12 && !(round && esp__out_of_time(p)); round++) {
         double load[ESP__LANES] = {(double)p->ready[p->n_tensors - 1]}, most = 1.0, pull = round < 6 ? 2.0 : 0.7;
@@ -68,7 +69,7 @@ static void esp__balance_prices(esp__problem *p, esp__draft *d, uint32_t pricing
         esp__choose_by_price(p, other, f, pricing);
         if (round && other->makespan == last) break; /* prices make no difference any more */
         if (other->makespan < d->makespan) {
-            esp__draft_copy(p, d, other);
+            esp__schedule_copy(p, d, other);
             memcpy(factor, f, sizeof f);
         }
         for (uint32_t u = 0; u < other->n_units; u++)
@@ -83,11 +84,11 @@ static void esp__balance_prices(esp__problem *p, esp__draft *d, uint32_t pricing
 }
 
 /* Balances prices, then turns one after the other up and down as long as the step gets shorter. `d` has units. */
-static void esp__turn_prices(esp__problem *p, esp__draft *d, uint32_t pricing, int coarse) {
+static void esp__turn_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, int coarse) {
     static const double steps[] = {1.7, 1.3, 1.1};
     double factor[ESP__FACTORS] = {1.0, 1.0, 1.0, 1.0, 1.0};
-    esp__draft *other = &p->spare[1];
-    esp__draft_set_units(p, other, d->units, d->n_units);
+    esp__schedule *other = &p->spare[1];
+    esp__schedule_set_units(p, other, d->units, d->n_units);
     esp__balance_prices(p, d, pricing, factor);
     for (uint32_t s = 0; s < sizeof steps / sizeof *steps && !coarse; s++)
         for (int better = 1, rounds = 0; better && rounds < 3 && !esp__out_of_time(p); rounds++) {
@@ -97,7 +98,7 @@ static void esp__turn_prices(esp__problem *p, esp__draft *d, uint32_t pricing, i
                 if (k / 2 == ESP__LANE_CPU && !(p->system.devices & 1u << ESP_PLAN_CPU)) continue;
                 factor[k / 2] = k % 2 ? old / steps[s] : old * steps[s];
                 esp__choose_by_price(p, other, factor, pricing);
-                if (esp__draft_keep_better(p, d, other))
+                if (esp__schedule_keep_better(p, d, other))
                     better = 1;
                 else
                     factor[k / 2] = old;

@@ -20,7 +20,7 @@ static const esp__path *esp__cheapest(const esp__choices *c, const double price[
 }
 
 /* Gives every unit its cheapest path and adds up the loads. Returns how many units changed theirs. */
-static uint32_t esp__price_round(esp__problem *p, esp__draft *d, const esp__choices *choices,
+static uint32_t esp__price_round(esp__problem *p, esp__schedule *d, const esp__choices *choices,
                                  const double price[ESP__LANES], const esp__path **cheapest,
                                  uint64_t load[ESP__LANES]) {
     uint32_t changed = 0;
@@ -37,22 +37,22 @@ static uint32_t esp__price_round(esp__problem *p, esp__draft *d, const esp__choi
     return changed;
 }
 
-/* A draft within the limits is better than one that is not. */
-ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__draft *to, const esp__draft *from) {
-    int before = esp__draft_allowed(p, to), after = esp__draft_allowed(p, from);
+/* A schedule within the limits is better than one that is not. */
+ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const esp__schedule *from) {
+    int before = esp__schedule_allowed(p, to), after = esp__schedule_allowed(p, from);
     if (before == after)
-        esp__draft_keep_better(p, to, from);
+        esp__schedule_keep_better(p, to, from);
     else if (after)
-        esp__draft_copy(p, to, from);
+        esp__schedule_copy(p, to, from);
 }
 
-ESP__FN void esp__start_priced(esp__problem *p, esp__draft *best, const esp__choices *choices) {
+ESP__FN void esp__start_priced(esp__problem *p, esp__schedule *best, const esp__choices *choices) {
     double price[ESP__LANES] = {0.25, 0.25, 0.25, 0.25};
     uint64_t load[ESP__LANES];
-    const esp__path **cheapest = esp__pool_get(p->pool, best->n_units * sizeof *cheapest);
-    esp__draft d;
+    const esp__path **cheapest = esp__arena_get(p->arena, best->n_units * sizeof *cheapest);
+    esp__schedule d;
     memset(&d, 0, sizeof d);
-    esp__draft_copy(p, &d, best);
+    esp__schedule_copy(p, &d, best);
     for (uint32_t round = 0; round < ESP__PRICE_ROUNDS && !esp__out_of_time(p); round++) {
         double most = 1.0, sum = 0.0;
         if (esp__price_round(p, &d, choices, price, cheapest, load)) {

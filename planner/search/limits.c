@@ -1,4 +1,4 @@
-/* limits.c: drafts within max_memory_bytes, max_volume and max_error. Time, memory, volume and error each get a
+/* limits.c: schedules within max_memory_bytes, max_volume and max_error. Time, memory, volume and error each get a
  * price; every unit takes its cheapest path; what is over its limit gets dearer until all fit (Lagrange
  * multipliers for a knapsack with a choice per unit: Sinha, Zoltners 1979). What is then left of the limits is
  * spent where it saves most time. */
@@ -14,7 +14,7 @@ static void esp__uses(const esp__path *path, double uses[ESP__LIMITS]) {
     uses[ESP__ERROR] = path->error;
 }
 
-/* What a draft may use in all; INFINITY: no limit. */
+/* What a schedule may use in all; INFINITY: no limit. */
 static void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
     const esp_plan_config *c = &p->config;
     double elements = 0.0;
@@ -24,10 +24,10 @@ static void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
     may[ESP__ERROR] = c->max_error > 0.0 ? c->max_error * elements : INFINITY;
 }
 
-/* A draft on its way to the limits. */
+/* A schedule on its way to the limits. */
 typedef struct esp__fitting {
     esp__problem *p;
-    const esp__draft *from;
+    const esp__schedule *from;
     const esp__path **paths, **best,
         **near; /* [n_units] chosen now; the cheapest that fits, if any `fits`; the nearest to it */
     double may[ESP__LIMITS], used[ESP__LIMITS], price[ESP__LIMITS];
@@ -61,19 +61,19 @@ static void esp__fit_choose(esp__fitting *f) {
     memset(f->used, 0, sizeof f->used);
     f->cost = 0.0;
     for (uint32_t u = 0; u < f->from->n_units; u++) {
-        const esp__menu *menu = esp__menu_get(f->p, &f->from->units[u]);
+        const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
         double least = INFINITY, time = 0.0, uses[ESP__LIMITS];
-        for (uint32_t i = 0; i < menu->n_core; i++) {
-            double t = esp__fit_time(f, u, menu->core[i]), sum = t + esp__fit_dues(f, &menu->paths[i]);
+        for (uint32_t i = 0; i < candidates->n_core; i++) {
+            double t = esp__fit_time(f, u, candidates->core[i]), sum = t + esp__fit_dues(f, &candidates->paths[i]);
             if (sum > least || (sum == least && t >= time)) continue;
             least = sum;
             time = t;
-            f->paths[u] = &menu->paths[i];
+            f->paths[u] = &candidates->paths[i];
         }
         f->cost += time;
         esp__uses(f->paths[u], uses);
         for (uint32_t k = 0; k < ESP__LIMITS; k++) f->used[k] += uses[k];
-        f->p->work += menu->n_core / 2;
+        f->p->work += candidates->n_core / 2;
     }
 }
 
@@ -130,8 +130,8 @@ static void esp__fit_least(esp__fitting *f, uint32_t limit) {
     if (!(f->may[limit] < INFINITY)) return;
     for (uint32_t k = 0; k < ESP__LIMITS; k++) f->price[k] = 0.0;
     for (uint32_t u = 0; u < f->from->n_units; u++) {
-        const esp__menu *menu = esp__menu_get(f->p, &f->from->units[u]);
-        for (uint32_t i = 0; i < menu->n_core; i++) worth += esp__fit_time(f, u, menu->core[i]);
+        const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
+        for (uint32_t i = 0; i < candidates->n_core; i++) worth += esp__fit_time(f, u, candidates->core[i]);
     }
     f->price[limit] = 1e9 * (worth + 1.0); /* a byte or a millionth of an element's error beats all time */
     esp__fit_choose(f);
@@ -158,18 +158,18 @@ static void esp__fit_repair(esp__fitting *f) {
         const esp__path *best = NULL;
         uint32_t unit = 0;
         for (uint32_t u = 0; u < f->from->n_units && least > 0.0; u++) {
-            const esp__menu *menu = esp__menu_get(f->p, &f->from->units[u]);
+            const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
             double rest[ESP__LIMITS], used[ESP__LIMITS];
             esp__uses(f->paths[u], rest);
             for (uint32_t k = 0; k < ESP__LIMITS; k++) rest[k] = f->used[k] - rest[k];
-            for (uint32_t i = 0; i < menu->n_core; i++) {
-                esp__uses(&menu->paths[i], used);
+            for (uint32_t i = 0; i < candidates->n_core; i++) {
+                esp__uses(&candidates->paths[i], used);
                 for (uint32_t k = 0; k < ESP__LIMITS; k++) used[k] += rest[k];
                 double excess = esp__fit_excess(f, used);
                 if (excess >= least) continue;
-                least = excess, best = &menu->paths[i], unit = u;
+                least = excess, best = &candidates->paths[i], unit = u;
             }
-            looked += menu->n_core;
+            looked += candidates->n_core;
         }
         if (!best) break;
         f->paths[unit] = best;
@@ -185,19 +185,19 @@ static void esp__fit_fill(esp__fitting *f) {
     esp__fit_sum(f);
     for (uint32_t pass = 0; pass < ESP__FIT_PASSES; pass++)
         for (uint32_t u = 0; u < f->from->n_units; u++) {
-            const esp__menu *menu = esp__menu_get(f->p, &f->from->units[u]);
+            const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
             double was[ESP__LIMITS], uses[ESP__LIMITS], least = INFINITY;
             const esp__path *best = f->paths[u];
             esp__uses(f->paths[u], was);
-            for (uint32_t i = 0; i < menu->n_core; i++) {
-                double t = esp__fit_time(f, u, menu->core[i]);
+            for (uint32_t i = 0; i < candidates->n_core; i++) {
+                double t = esp__fit_time(f, u, candidates->core[i]);
                 int fits = 1;
-                esp__uses(&menu->paths[i], uses);
+                esp__uses(&candidates->paths[i], uses);
                 for (uint32_t k = 0; k < ESP__LIMITS; k++)
                     fits &= uses[k] <= was[k] || f->used[k] - was[k] + uses[k] <= f->may[k];
                 if (!fits || t >= least) continue;
                 least = t;
-                best = &menu->paths[i];
+                best = &candidates->paths[i];
             }
             esp__uses(best, uses);
             for (uint32_t k = 0; k < ESP__LIMITS; k++) f->used[k] += uses[k] - was[k];
@@ -205,14 +205,14 @@ static void esp__fit_fill(esp__fitting *f) {
         }
 }
 
-/* One try; `even`: not at the bound's prices. Keeps the draft in `out` if it is allowed and shorter. */
-static void esp__fit_try(esp__problem *p, const esp__draft *from, int even, esp__draft *out) {
-    esp__draft d = {0};
+/* One try; `even`: not at the bound's prices. Keeps the schedule in `out` if it is allowed and shorter. */
+static void esp__fit_try(esp__problem *p, const esp__schedule *from, int even, esp__schedule *out) {
+    esp__schedule d = {0};
     esp__fitting f = {0};
     f.p = p, f.from = from, f.even = even;
-    f.paths = esp__pool_get(p->pool, from->n_units * sizeof *f.paths);
-    f.best = esp__pool_get(p->pool, from->n_units * sizeof *f.best);
-    f.near = esp__pool_get(p->pool, from->n_units * sizeof *f.near);
+    f.paths = esp__arena_get(p->arena, from->n_units * sizeof *f.paths);
+    f.best = esp__arena_get(p->arena, from->n_units * sizeof *f.best);
+    f.near = esp__arena_get(p->arena, from->n_units * sizeof *f.near);
     f.near_excess = INFINITY;
     esp__may_use(p, f.may);
     esp__fit_prices(&f);
@@ -220,22 +220,22 @@ static void esp__fit_try(esp__problem *p, const esp__draft *from, int even, esp_
     if (!f.fits) esp__fit_repair(&f);
     if (!f.fits) return;
     esp__fit_fill(&f);
-    esp__draft_copy(p, &d, from);
+    esp__schedule_copy(p, &d, from);
     for (int filled = 0; filled < 2; filled++) {
         memcpy((void *)d.paths, (const void *)(filled ? f.paths : f.best), from->n_units * sizeof *d.paths);
         esp__generate(p, &d);
-        if (esp__draft_allowed(p, &d)) esp__draft_keep_better(p, out, &d);
+        if (esp__schedule_allowed(p, &d)) esp__schedule_keep_better(p, out, &d);
     }
 }
 
-/* Brings a draft within the limits; 0: its units have no paths that are. */
-ESP__FN int esp__fit(esp__problem *p, esp__draft *d) {
-    esp__draft best = {0};
-    if (esp__draft_allowed(p, d)) return 1;
+/* Brings a schedule within the limits; 0: its units have no paths that are. */
+ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {
+    esp__schedule best = {0};
+    if (esp__schedule_allowed(p, d)) return 1;
     esp__fit_try(p, d, 1, &best);
     if (p->bound) esp__fit_try(p, d, 0, &best);
     if (!best.n_units) return 0;
-    esp__draft_copy(p, d, &best);
+    esp__schedule_copy(p, d, &best);
     return 1;
 }
 
@@ -246,10 +246,10 @@ ESP__FN esp_status esp__limits_fail(esp__problem *p) {
     char text[256] = "";
     for (uint32_t t = 0; t < p->n_tensors; t++) {
         const esp__unit u = {t, 1, 0, p->model->tensors[t].elements};
-        const esp__menu *menu = esp__menu_get(p, &u);
+        const esp__candidates *candidates = esp__candidates_get(p, &u);
         double own[ESP__LIMITS] = {INFINITY, INFINITY, INFINITY}, uses[ESP__LIMITS];
-        for (uint32_t i = 0; i < menu->n; i++) {
-            esp__uses(&menu->paths[i], uses);
+        for (uint32_t i = 0; i < candidates->n; i++) {
+            esp__uses(&candidates->paths[i], uses);
             for (uint32_t k = 0; k < ESP__LIMITS; k++) own[k] = uses[k] < own[k] ? uses[k] : own[k];
         }
         for (uint32_t k = 0; k < ESP__LIMITS; k++) least[k] += own[k];

@@ -8,10 +8,10 @@ static const uint64_t esp__chunk_least = 4096; /* elements: no chunk is smaller 
 
 /* ---- partitions by size ------------------------------------------------------------------------------------------------ */
 /* Neighbours together up to `merge` elements (0: none), tensors over `split` (0: none) in equal chunks. */
-static void esp__partition(esp__problem *p, esp__draft *d, uint64_t merge, uint64_t split) {
+static void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split) {
     const esp_plan_tensor *t = p->model->tensors;
     uint32_t n = 0;
-    if (!p->cut_units) p->cut_units = esp__pool_get(p->pool, p->n_tensors * ESP__CHUNKS_MAX * sizeof *p->cut_units);
+    if (!p->cut_units) p->cut_units = esp__arena_get(p->arena, p->n_tensors * ESP__CHUNKS_MAX * sizeof *p->cut_units);
     esp__unit *units = p->cut_units;
     for (uint32_t i = 0; i < p->n_tensors; i++) {
         esp__unit *last = n ? &units[n - 1] : NULL;
@@ -31,7 +31,7 @@ static void esp__partition(esp__problem *p, esp__draft *d, uint64_t merge, uint6
             n++;
         }
     }
-    esp__draft_set_units(p, d, units, n);
+    esp__schedule_set_units(p, d, units, n);
 }
 
 /* A partition to start from, and how long the step is with paths chosen by price. */
@@ -53,7 +53,7 @@ static uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
     static const uint8_t splits[] = {0, 23, 22, 24, 25, 20};
     int no_merge = (p->config.flags & ESP_PLAN_NO_MERGE) != 0, no_split = (p->config.flags & ESP_PLAN_NO_SPLIT) != 0;
     uint32_t n = 0;
-    esp__draft d = {0};
+    esp__schedule d = {0};
     for (uint32_t m = 0; m < sizeof merges; m++)
         for (uint32_t s = 0; s < sizeof splits && !esp__out_of_time(p); s++) {
             esp__cut_up c = {merges[m] ? (uint64_t)1 << merges[m] : 0, splits[s] ? (uint64_t)1 << splits[s] : 0,
@@ -77,16 +77,16 @@ static int esp__is_chunk(const esp__problem *p, const esp__unit *u) {
     return u->n == 1 && u->elements != p->model->tensors[u->first].elements;
 }
 
-/* The path of the menu with the same steps, or NULL. */
-static const esp__path *esp__path_like(const esp__menu *menu, const esp__path *path) {
-    for (uint32_t i = 0; i < menu->n; i++) {
-        const esp__path *x = &menu->paths[i];
+/* The path of the candidate options with the same steps, or NULL. */
+static const esp__path *esp__path_like(const esp__candidates *candidates, const esp__path *path) {
+    for (uint32_t i = 0; i < candidates->n; i++) {
+        const esp__path *x = &candidates->paths[i];
         uint32_t a = 0, b = 0;
         if (x->codec != path->codec) continue;
         for (;;) { /* packing is no step */
             while (a < x->n && x->ops[a].kind == ESP_PLAN_PACK) a++;
             while (b < path->n && path->ops[b].kind == ESP_PLAN_PACK) b++;
-            if (a == x->n || b == path->n || x->ops[a].recipe != path->ops[b].recipe) break;
+            if (a == x->n || b == path->n || x->ops[a].op_template != path->ops[b].op_template) break;
             a++, b++;
         }
         if (a == x->n && b == path->n) return x;
@@ -94,26 +94,27 @@ static const esp__path *esp__path_like(const esp__menu *menu, const esp__path *p
     return NULL;
 }
 
-static esp__chain *esp__swap_add(esp__desk *k, esp__swap *w, const esp__unit *u) {
+static esp__chain *esp__swap_add(esp__incremental *k, esp__swap *w, const esp__unit *u) {
     esp__chain *c = &w->chains[w->n++];
     c->unit = *u;
     c->after = k->backward[u->first + u->n - 1];
     return c;
 }
 
-/* Tries the swap's units with every path of their common menu (or, where they differ, with paths like `like`). */
-static void esp__regroup_paths(esp__desk *k, esp__swap *w, const esp__path *const *like, uint64_t *best) {
-    const esp__menu *menu = esp__menu_get(k->p, &w->chains[0].unit);
-    uint32_t n = like ? 1 : menu->n_core;
+/* Tries the swap's units with every path of their common candidate options (or, where they differ, with paths like `like`). */
+static void esp__regroup_paths(esp__incremental *k, esp__swap *w, const esp__path *const *like, uint64_t *best) {
+    const esp__candidates *candidates = esp__candidates_get(k->p, &w->chains[0].unit);
+    uint32_t n = like ? 1 : candidates->n_core;
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t c = 0; c < w->n; c++) {
-            const esp__menu *own = esp__menu_get(k->p, &w->chains[c].unit);
+            const esp__candidates *own = esp__candidates_get(k->p, &w->chains[c].unit);
             w->chains[c].path = like ? esp__path_like(own, like[c]) : i < own->n ? &own->paths[i] : NULL;
-            if (!like && own != menu && w->chains[c].path) w->chains[c].path = esp__path_like(own, &menu->paths[i]);
+            if (!like && own != candidates && w->chains[c].path)
+                w->chains[c].path = esp__path_like(own, &candidates->paths[i]);
             if (!w->chains[c].path) w->chains[c].path = &own->paths[0];
         }
-        if (!esp__desk_allows(k, w)) continue;
-        uint64_t t = esp__desk_try(k, w, *best);
+        if (!esp__incremental_allows(k, w)) continue;
+        uint64_t t = esp__incremental_try(k, w, *best);
         if (t >= *best) continue;
         *best = t;
         k->swaps[1] = *w;
@@ -121,23 +122,23 @@ static void esp__regroup_paths(esp__desk *k, esp__swap *w, const esp__path *cons
 }
 
 /* Units [u, u + n) lifted; begins the new ones. */
-static esp__swap *esp__regroup_lift(esp__desk *k, uint32_t u, uint32_t n) {
+static esp__swap *esp__regroup_lift(esp__incremental *k, uint32_t u, uint32_t n) {
     esp__swap *w = &k->swaps[0];
-    if (!esp__desk_critical(k, u, n)) return NULL;
-    esp__desk_lift(k, w, u, n);
+    if (!esp__incremental_critical(k, u, n)) return NULL;
+    esp__incremental_lift(k, w, u, n);
     w->n = 0;
     w->way = ESP__BY_READY;
     return w;
 }
 
-static int esp__regroup_take(esp__desk *k, esp__swap *w, uint64_t best) {
-    esp__desk_unlift(k, w);
-    return best < k->d->makespan && esp__desk_take(k, &k->swaps[1]);
+static int esp__regroup_take(esp__incremental *k, esp__swap *w, uint64_t best) {
+    esp__incremental_unlift(k, w);
+    return best < k->d->makespan && esp__incremental_take(k, &k->swaps[1]);
 }
 
 /* Unit u and the next one in one. */
-static int esp__try_merge(esp__desk *k, uint32_t u) {
-    const esp__draft *d = k->d;
+static int esp__try_merge(esp__incremental *k, uint32_t u) {
+    const esp__schedule *d = k->d;
     uint64_t best = d->makespan;
     if (u + 1 >= d->n_units || esp__is_chunk(k->p, &d->units[u]) || esp__is_chunk(k->p, &d->units[u + 1]) ||
         k->p->keep[d->units[u].first] != k->p->keep[d->units[u + 1].first])
@@ -147,7 +148,7 @@ static int esp__try_merge(esp__desk *k, uint32_t u) {
     both.elements += d->units[u + 1].elements;
     esp__swap *w = esp__regroup_lift(k, u, 2);
     if (!w) return 0;
-    if (esp__desk_without(k, w, best) < best) {
+    if (esp__incremental_without(k, w, best) < best) {
         esp__swap_add(k, w, &both);
         esp__regroup_paths(k, w, NULL, &best);
     }
@@ -155,9 +156,9 @@ static int esp__try_merge(esp__desk *k, uint32_t u) {
 }
 
 /* A group with its last (first) members in a group of their own; `count`: how many stay in the first part. */
-static int esp__try_cut(esp__desk *k, uint32_t u, uint32_t count) {
+static int esp__try_cut(esp__incremental *k, uint32_t u, uint32_t count) {
     const esp_plan_tensor *t = k->p->model->tensors;
-    const esp__draft *d = k->d;
+    const esp__schedule *d = k->d;
     const esp__path *like[2] = {d->paths[u], d->paths[u]};
     uint64_t best = d->makespan;
     esp__unit a = d->units[u], b = a;
@@ -170,7 +171,7 @@ static int esp__try_cut(esp__desk *k, uint32_t u, uint32_t count) {
     b.elements -= a.elements;
     esp__swap *w = esp__regroup_lift(k, u, 1);
     if (!w) return 0;
-    if (esp__desk_without(k, w, best) < best) {
+    if (esp__incremental_without(k, w, best) < best) {
         esp__swap_add(k, w, &a);
         esp__swap_add(k, w, &b);
         esp__regroup_paths(k, w, like, &best);
@@ -180,9 +181,9 @@ static int esp__try_cut(esp__desk *k, uint32_t u, uint32_t count) {
 }
 
 /* One member over the border between units u and u + 1: the last of u (up 0) or the first of u + 1. */
-static int esp__try_border(esp__desk *k, uint32_t u, int up) {
+static int esp__try_border(esp__incremental *k, uint32_t u, int up) {
     const esp_plan_tensor *t = k->p->model->tensors;
-    const esp__draft *d = k->d;
+    const esp__schedule *d = k->d;
     if (u + 1 >= d->n_units || d->units[u + (uint32_t)up].n < 2) return 0;
     if (esp__is_chunk(k->p, &d->units[u]) || esp__is_chunk(k->p, &d->units[u + 1]) ||
         k->p->keep[d->units[u].first] != k->p->keep[d->units[u + 1].first])
@@ -196,7 +197,7 @@ static int esp__try_border(esp__desk *k, uint32_t u, int up) {
         a.n--, a.elements -= moved, b.n++, b.elements += moved, b.first--;
     esp__swap *w = esp__regroup_lift(k, u, 2);
     if (!w) return 0;
-    if (esp__desk_without(k, w, best) < best) {
+    if (esp__incremental_without(k, w, best) < best) {
         esp__swap_add(k, w, &a);
         esp__swap_add(k, w, &b);
         esp__regroup_paths(k, w, like, &best);
@@ -205,8 +206,8 @@ static int esp__try_border(esp__desk *k, uint32_t u, int up) {
 }
 
 /* The tensor of unit u, whole or in chunks today, in `chunks` equal ones. */
-static int esp__try_split(esp__desk *k, uint32_t u, uint32_t chunks) {
-    const esp__draft *d = k->d;
+static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
+    const esp__schedule *d = k->d;
     const uint64_t e = k->p->model->tensors[d->units[u].first].elements;
     uint64_t best = d->makespan;
     uint32_t n = 1;
@@ -215,7 +216,7 @@ static int esp__try_split(esp__desk *k, uint32_t u, uint32_t chunks) {
     if (n == chunks || n > ESP__NEW_MAX) return 0;
     esp__swap *w = esp__regroup_lift(k, u, n);
     if (!w) return 0;
-    if (esp__desk_without(k, w, best) < best) {
+    if (esp__incremental_without(k, w, best) < best) {
         for (uint32_t c = 0; c < chunks; c++) {
             esp__unit x = {d->units[u].first, 1, 0, 0};
             esp__part(e, chunks, c, &x.begin, &x.elements);
@@ -226,9 +227,9 @@ static int esp__try_split(esp__desk *k, uint32_t u, uint32_t chunks) {
     return esp__regroup_take(k, w, best);
 }
 
-static int esp__regroup_unit(esp__desk *k, uint32_t u) {
+static int esp__regroup_unit(esp__incremental *k, uint32_t u) {
     static const uint32_t chunks[] = {2, 3, 4, 6, 8, 12, 16, 1};
-    const esp__draft *d = k->d;
+    const esp__schedule *d = k->d;
     uint32_t flags = k->p->config.flags;
     if (!(flags & ESP_PLAN_NO_MERGE)) {
         if (esp__try_merge(k, u)) return 1;
@@ -243,7 +244,7 @@ static int esp__regroup_unit(esp__desk *k, uint32_t u) {
 }
 
 /* Moves until none helps. */
-static int esp__regroup_passes(esp__desk *k) {
+static int esp__regroup_passes(esp__incremental *k) {
     int any = 0;
     for (int better = 1, rounds = 0; better && rounds < 8 && !esp__out_of_time(k->p); rounds++) {
         better = 0;

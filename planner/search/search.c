@@ -14,21 +14,21 @@ static void esp__stage(esp__problem *p, double share) {
     p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
 }
 
-static void esp__finalist(esp__problem *p, esp__draft *best, const esp__draft *d) {
+static void esp__finalist(esp__problem *p, esp__schedule *best, const esp__schedule *d) {
     if (best->n_units)
         esp__keep_better_allowed(p, best, d);
     else
-        esp__draft_keep_better(p, best, d);
-    if (p->finalists && p->n_finalists < 8) esp__draft_copy(p, &p->finalists[p->n_finalists++], d);
+        esp__schedule_keep_better(p, best, d);
+    if (p->finalists && p->n_finalists < 8) esp__schedule_copy(p, &p->finalists[p->n_finalists++], d);
 }
 
 /* Passes of every kind until none helps. */
-static void esp__polish(esp__problem *p, esp__draft *d, int regroup) {
-    esp__desk *k = esp__desk_open(p, d);
+static void esp__polish(esp__problem *p, esp__schedule *d, int regroup) {
+    esp__incremental *k = esp__incremental_open(p, d);
     const esp__ranked *ranking;
     for (int round = 0; round < 8 && !esp__out_of_time(p); round++) {
         uint64_t before = d->makespan;
-        if (esp__reorder(p, d)) esp__desk_anew(k);
+        if (esp__reorder(p, d)) esp__incremental_anew(k);
         ranking = esp__ranking(p, d);
         esp__improve_passes(k, ranking);
         if (regroup) esp__regroup_passes(k);
@@ -38,43 +38,43 @@ static void esp__polish(esp__problem *p, esp__draft *d, int regroup) {
 }
 
 /* The units of `d` with paths from prices of several kinds; the best. */
-static void esp__priced(esp__problem *p, esp__draft *d, uint32_t pricings) {
-    esp__draft x = {0};
+static void esp__priced(esp__problem *p, esp__schedule *d, uint32_t pricings) {
+    esp__schedule x = {0};
     for (uint32_t pricing = 0; pricing < pricings && !(pricing && esp__out_of_time(p)); pricing++) {
         if (!esp__pricing_applies(p, pricing)) continue;
-        esp__draft_set_units(p, &x, d->units, d->n_units);
+        esp__schedule_set_units(p, &x, d->units, d->n_units);
         esp__turn_prices(p, &x, pricing, 0);
-        if (!pricing || x.makespan < d->makespan) esp__draft_copy(p, d, &x);
+        if (!pricing || x.makespan < d->makespan) esp__schedule_copy(p, d, &x);
     }
 }
 
 /* Every unit's shortest path without compression (with, where it must): what is to be beaten. */
-static void esp__plain(esp__problem *p, esp__draft *d) {
+static void esp__plain(esp__problem *p, esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++) {
-        const esp__menu *menu = esp__menu_get(p, &d->units[u]);
-        uint32_t chosen = menu->n;
-        for (uint32_t i = 0; i < menu->n; i++)
-            if (menu->paths[i].codec == ESP__NO_CODEC &&
-                (chosen == menu->n || menu->paths[i].total < menu->paths[chosen].total))
+        const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
+        uint32_t chosen = candidates->n;
+        for (uint32_t i = 0; i < candidates->n; i++)
+            if (candidates->paths[i].codec == ESP__NO_CODEC &&
+                (chosen == candidates->n || candidates->paths[i].total < candidates->paths[chosen].total))
                 chosen = i;
-        d->paths[u] = &menu->paths[chosen < menu->n ? chosen : 0];
+        d->paths[u] = &candidates->paths[chosen < candidates->n ? chosen : 0];
     }
     esp__generate(p, d);
 }
 
 /* Tensors as given. */
-static void esp__search_units(esp__problem *p, esp__draft *best, double share) {
-    esp__draft d = {0};
-    esp__draft_tensors(p, &d);
+static void esp__search_units(esp__problem *p, esp__schedule *best, double share) {
+    esp__schedule d = {0};
+    esp__schedule_tensors(p, &d);
     esp__stage(p, 0.45 * share);
     esp__priced(p, &d, 5);
     esp__stage(p, 0.55 * share);
     if (!esp__fit(p, &d)) return;
     esp__polish(p, &d, 0);
     esp__finalist(p, best, &d);
-    esp__draft_tensors(p, &d);
+    esp__schedule_tensors(p, &d);
     esp__plain(p, &d);
-    if (!esp__draft_allowed(p, &d)) return;
+    if (!esp__schedule_allowed(p, &d)) return;
     esp__stage(p, 0.4 * share);
     esp__polish(p, &d, 0);
     esp__finalist(p, best, &d);
@@ -82,9 +82,9 @@ static void esp__search_units(esp__problem *p, esp__draft *best, double share) {
 
 /* Merged and split: of partitions by size the most promising, with prices turned; of these the best, polished. */
 enum { ESP__TURNED = 6, ESP__POLISHED = 6 };
-static void esp__search_partitions(esp__problem *p, esp__draft *best) {
-    esp__cut_up *cuts = esp__pool_get(p->pool, ESP__PARTITIONS_MAX * sizeof *cuts);
-    esp__draft d[ESP__TURNED] = {{0}};
+static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
+    esp__cut_up *cuts = esp__arena_get(p->arena, ESP__PARTITIONS_MAX * sizeof *cuts);
+    esp__schedule d[ESP__TURNED] = {{0}};
     uint32_t m = 0;
     esp__stage(p, 0.3);
     uint32_t n = esp__partitions(p, cuts);
@@ -100,7 +100,7 @@ static void esp__search_partitions(esp__problem *p, esp__draft *best) {
         uint32_t b = r;
         for (uint32_t i = r + 1; i < m; i++)
             if (d[i].makespan < d[b].makespan) b = i;
-        esp__draft x = d[r];
+        esp__schedule x = d[r];
         d[r] = d[b];
         d[b] = x;
         if (!esp__fit(p, &d[r])) continue;
@@ -119,15 +119,15 @@ static int esp__unconstrained(const esp__problem *p) {
 
 /* From Algorithms 1 and 2: with few tensors they take little time, with two devices it is to spare. */
 enum { ESP__FEW = 8, ESP__SEVERAL = 64, ESP__MODERATE = 320 };
-static void esp__search_paper(esp__problem *p, esp__draft *best, int regroup) {
-    esp__draft d = {0};
+static void esp__search_paper(esp__problem *p, esp__schedule *best, int regroup) {
+    esp__schedule d = {0};
     esp__stage(p, 1.0);
     if (p->n_tensors <= ESP__MODERATE) p->work_end = 0; /* to their end: what is found here is never worse */
     esp__espresso(p, &d);
     if (p->n_tensors <= ESP__SEVERAL && esp__devices(p) == 3u && esp__unconstrained(p)) { /* and with the CPU alone */
-        esp__draft cpu = {0};
+        esp__schedule cpu = {0};
         esp__scheme_find("cpu-only")->make(p, &cpu);
-        esp__draft_keep_better(p, &d, &cpu);
+        esp__schedule_keep_better(p, &d, &cpu);
     }
     esp__stage(p, 0.2);
     esp__polish(p, &d, regroup);
@@ -135,11 +135,11 @@ static void esp__search_paper(esp__problem *p, esp__draft *best, int regroup) {
 }
 
 /* Looking for long: nothing that a comparison strategy finds shall be better. */
-static void esp__search_schemes(esp__problem *p, esp__draft *best) {
+static void esp__search_schemes(esp__problem *p, esp__schedule *best) {
     if (!esp__unconstrained(p) || p->config.flags & (ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT)) return;
     p->work_end = 0;
     for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
-        esp__draft d = {0};
+        esp__schedule d = {0};
         if (esp__scheme_brings_codec(p, *s)) continue;
         (*s)->make(p, &d);
         if (d.makespan >= best->makespan) continue;
@@ -149,7 +149,7 @@ static void esp__search_schemes(esp__problem *p, esp__draft *best) {
     }
 }
 
-static void esp__search_once(esp__problem *p, esp__draft *d) {
+static void esp__search_once(esp__problem *p, esp__schedule *d) {
     uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     int whole = (p->config.flags & as_given) == as_given;
     esp__search_units(p, d, whole || p->effort > 4.0 ? 1.5 : 0.27);
@@ -164,28 +164,28 @@ static void esp__search_once(esp__problem *p, esp__draft *d) {
 enum { ESP__NODES = 200000 }; /* of branch and bound, where there are few tensors */
 
 /* Searches, and keeps the better of what was there and what it finds. */
-static void esp__search_again(esp__problem *p, esp__draft *d) {
-    esp__draft other = {0};
+static void esp__search_again(esp__problem *p, esp__schedule *d) {
+    esp__schedule other = {0};
     esp__search_once(p, &other);
     if (d->n_units)
         esp__keep_better_allowed(p, d, &other);
     else
-        esp__draft_keep_better(p, d, &other);
+        esp__schedule_keep_better(p, d, &other);
 }
 
 /* Never longer than without compression, tensor by tensor. */
-static void esp__search_fp32(esp__problem *p, esp__draft *d) {
+static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
     const esp_plan_config *c = &p->config;
-    esp__draft fp32 = {0};
-    if (!p->fp32 || p->fp32->makespan >= d->makespan || c->n_forbid || c->n_only || !esp__draft_allowed(p, p->fp32))
+    esp__schedule fp32 = {0};
+    if (!p->fp32 || p->fp32->makespan >= d->makespan || c->n_forbid || c->n_only || !esp__schedule_allowed(p, p->fp32))
         return;
-    esp__draft_copy(p, &fp32, p->fp32);
+    esp__schedule_copy(p, &fp32, p->fp32);
     esp__stage(p, 0.2);
     esp__polish(p, &fp32, !(c->flags & ESP_PLAN_NO_MERGE));
     esp__finalist(p, d, &fp32);
 }
 
-ESP__FN void esp__search_all(esp__problem *p, esp__draft *d) {
+ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {
     double effort = p->effort;
     if (effort > 4.0) { /* what the usual search finds is found as well */
         p->effort = 1.0;

@@ -28,7 +28,7 @@ typedef struct world {
     int slow_from, slow_to;              /* steps in which the link between machines is slow */
     double fp32_ms[2], compressed_ms[2]; /* a step takes, with the link [fast, slow] */
     double gentle_ms;                    /* and this much more with fp16 in place of topk */
-    int32_t trouble;                     /* this tensor's error is too large while topk compresses it; -1: none's */
+    int32_t excess;                      /* this tensor's error is too large while topk compresses it; -1: none's */
     const char *codec_ends;              /* what must not be in the last strategy; NULL: nothing */
     int real;                            /* nothing is made up */
     int figures_fail;                    /* what was measured is of no use */
@@ -64,10 +64,10 @@ static void world_ready(void *user, esp_ctx *ctx, uint64_t *out) {
     (void)user;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1) + (uint64_t)ctx->job.rank;
 }
-static int world_trouble(void *user, esp_ctx *ctx, uint32_t tensor) {
+static int world_excess(void *user, esp_ctx *ctx, uint32_t tensor) {
     const world *w = user;
     const esp__work_unit *u = &ctx->in_force.strategy.units[ctx->in_force.strategy.of_tensor[tensor].first];
-    return (int32_t)tensor == w->trouble && ctx->job.rank == 1 && strstr(u->codec->spec, "topk") != NULL;
+    return (int32_t)tensor == w->excess && ctx->job.rank == 1 && strstr(u->codec->spec, "topk") != NULL;
 }
 
 static double world_waiting(void *user, esp_ctx *ctx) {
@@ -133,7 +133,7 @@ static void live(esp_ctx *ctx, void *user) {
     CHECK(!esp_start(ctx));
     if (esp__autopilot_of(ctx) && !w->real) {
         esp__auto_source source = {
-            w, world_step, world_ready, world_figures, w->trouble < 0 ? NULL : world_trouble, world_waiting};
+            w, world_step, world_ready, world_figures, w->excess < 0 ? NULL : world_excess, world_waiting};
         esp__autopilot_of(ctx)->source = source;
     }
     for (int step = 0; step < w->steps; step++) {
@@ -156,7 +156,7 @@ static world *world_new(void) {
     world *w = calloc(1, sizeof *w);
     w->steps = 120;
     w->slow_to = 1 << 30;
-    w->trouble = w->waits_less = -1;
+    w->excess = w->waits_less = -1;
     w->busy = 3.0;
     w->fp32_ms[0] = 6.0, w->fp32_ms[1] = 20.0;
     w->compressed_ms[0] = 6.5, w->compressed_ms[1] = 7.0;
@@ -430,12 +430,12 @@ static void test_max_error(void **state) {
     free(w);
 }
 
-/* A tensor in trouble on one rank falls back on all; the others keep their codec. */
+/* A tensor with too large an error on one rank falls back on all; the others keep their codec. */
 static void test_guard(void **state) {
     world *w = world_new();
     (void)state;
     w->steps = 200;
-    w->trouble = 2;
+    w->excess = 2;
     run(w, "auto:steps=6,window=8", "topk:ratio=0.25", 4, 2);
     assert_true(switches(w) >= 2);
     assert_true(first_in(w, "flushing", 0) > 0); /* feedback behind reduce_scatter has no place in another strategy */

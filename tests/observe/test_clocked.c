@@ -208,7 +208,7 @@ static void test_plans(void **state) {
 }
 
 /* Any order that no op contradicts: the next is a random unit's next op, or backward. */
-static void random_sequence(rng *r, esp__problem *p, esp__draft *d) {
+static void random_sequence(rng *r, esp__problem *p, esp__schedule *d) {
     uint32_t at[4 * PROBLEM_TENSORS] = {0}, tensor = 0, reached = 0, n = 0;
     esp__generate(p, d); /* takes the room */
     while (n < d->n_sequence) {
@@ -236,19 +236,19 @@ static esp_plan *random_plan(rng *r, const problem_input *in) {
     esp__unit units[4 * PROBLEM_TENSORS];
     esp_plan *plan = NULL;
     jmp_buf jump;
-    esp__pool pool = {.on_failure = &jump};
+    esp__arena arena = {.on_failure = &jump};
     esp__problem p;
-    esp__draft d = {0};
+    esp__schedule d = {0};
     uint32_t n = problem_units(r, in->tensors, in->model.n_tensors, units);
-    assert_int_equal(esp__problem_open(&p, &pool, &in->model, in->codecs, in->n_codecs, &in->system, NULL, 0), ESP_OK);
-    esp__draft_set_units(&p, &d, units, n);
+    assert_int_equal(esp__problem_open(&p, &arena, &in->model, in->codecs, in->n_codecs, &in->system, NULL, 0), ESP_OK);
+    esp__schedule_set_units(&p, &d, units, n);
     for (uint32_t u = 0; u < n; u++) {
-        const esp__menu *menu = esp__menu_get(&p, &units[u]);
-        d.paths[u] = &menu->paths[rng_below(r, menu->n)];
+        const esp__candidates *candidates = esp__candidates_get(&p, &units[u]);
+        d.paths[u] = &candidates->paths[rng_below(r, candidates->n)];
     }
     random_sequence(r, &p, &d);
-    char *text = esp__draft_text(&p, &d, "");
-    esp__pool_free(&pool);
+    char *text = esp__schedule_text(&p, &d, "");
+    esp__arena_free(&arena);
     if (esp_plan_simulate(&in->model, in->codecs, in->n_codecs, &in->system, NULL, text, &plan))
         fail_msg("%s of:\n%s", esp_last_error(NULL), text);
     free(text);

@@ -66,7 +66,7 @@ static void start(esp_ctx *ctx, const char *option, const char *strategy, int sa
     CHECK(esp_start(ctx) == ESP_OK);
     if (!strategy) strategy = esp_strategy_text(ctx);
     CHECK(esp_strategy_set(ctx, strategy) == ESP_OK);
-    CHECK((esp__guard_of(ctx) != NULL) == sampling);
+    CHECK((esp__errors_of(ctx) != NULL) == sampling);
 }
 
 static float gradient(int rank, int step, uint32_t tensor, uint64_t i) {
@@ -257,7 +257,7 @@ static void body_units(esp_ctx *ctx, void *user) {
         fill(ctx, k, g);
         step(ctx, g);
         if (k != 1) continue; /* the first step measured the first chunk, the second one the other */
-        const esp__guard_unit *u = esp__guard_of(ctx)->units;
+        const esp__errors_unit *u = esp__errors_of(ctx)->units;
         CHECK(u[0].samples == 1 && u[1].samples == 1 && u[2].samples == 0);
         CHECK(u[0].error > u[1].error);
         CHECK(close_to(stats(ctx, 0).error, 0.9 * u[0].error + 0.1 * u[1].error));
@@ -273,7 +273,7 @@ static void test_groups_and_chunks(void **state) {
 
 /* ---- of a large range only a part is read ---- */
 static void test_large_ranges_are_estimated(void **state) {
-    const uint64_t sizes[] = {1, 7, 4096, ESP__GUARD_EXACT - 1, 3 * ESP__GUARD_EXACT + 5};
+    const uint64_t sizes[] = {1, 7, 4096, ESP__ERRORS_EXACT - 1, 3 * ESP__ERRORS_EXACT + 5};
     float *x = malloc(3 * sizes[4] * sizeof *x), *y = x + sizes[4], *e = y + sizes[4];
     (void)state;
     for (uint64_t i = 0; i < sizes[4]; i++) {
@@ -283,10 +283,10 @@ static void test_large_ranges_are_estimated(void **state) {
     }
     for (int k = 0; k < 10; k++) {
         uint64_t n = sizes[k / 2];
-        struct esp__guard g;
+        struct esp__errors g;
         memset(&g, 0, sizeof g);
-        esp__guard_add(&g, x, y, k % 2 ? e : NULL, n);
-        double near = n < ESP__GUARD_EXACT ? 1e-12 : 0.02, lost = square(e, n), all = square(x, n);
+        esp__errors_add(&g, x, y, k % 2 ? e : NULL, n);
+        double near = n < ESP__ERRORS_EXACT ? 1e-12 : 0.02, lost = square(e, n), all = square(x, n);
         assert_true(fabs(g.input - all) <= near * all && fabs(g.gradient - all) <= near * all);
         assert_true(fabs(g.lost - lost) <= near * lost);
         assert_true(k % 2 ? g.residual == g.lost : g.residual == 0.0);

@@ -38,11 +38,11 @@ static void ask(const char *more) {
 enum { TENSORS = 3, STEPS = 11 };
 typedef struct made_up {
     esp_ctx ctx;
-    esp__record r;
+    esp__profile r;
     uint64_t ready[STEPS * TENSORS], forward[STEPS];
     double sorted[STEPS];
     union {
-        esp__record_rank rank;
+        esp__profile_rank rank;
         uint64_t room[64];
     } mine, all;
 } made_up;
@@ -60,18 +60,18 @@ static void make_up(made_up *m, int long_one, uint64_t more) {
     }
     m->r.ready = m->ready, m->r.forward = m->forward, m->r.sorted = m->sorted;
     m->r.mine = (uint8_t *)&m->mine, m->r.all = (uint8_t *)&m->all;
-    m->r.bytes = sizeof(esp__record_rank) + TENSORS * sizeof(esp__record_tensor);
+    m->r.bytes = sizeof(esp__profile_rank) + TENSORS * sizeof(esp__profile_tensor);
 }
-static const esp__record_tensor *tensors_of(const esp__record_rank *rank) {
-    return (const esp__record_tensor *)(rank + 1);
+static const esp__profile_tensor *tensors_of(const esp__profile_rank *rank) {
+    return (const esp__profile_tensor *)(rank + 1);
 }
 
 static void one_long_step_changes_nothing(void **state) {
     (void)state;
     static made_up m;
     make_up(&m, 4, 0);
-    esp__record_mine(&m.ctx, &m.r, STEPS);
-    const esp__record_tensor *t = tensors_of(&m.mine.rank);
+    esp__profile_mine(&m.ctx, &m.r, STEPS);
+    const esp__profile_tensor *t = tensors_of(&m.mine.rank);
     assert_true(m.mine.rank.forward_ns == 1000);
     assert_true(t[0].ready_ns == 1000 && t[1].ready_ns == 1200 && t[2].ready_ns == 1500);
     assert_true(t[0].spread == 0 && t[1].spread == 0 && t[2].spread == 0);
@@ -84,8 +84,8 @@ static void gaps_sum_to_the_whole(void **state) {
     make_up(&m, -1, 0);
     for (int k = 0; k < STEPS; k++)
         for (int i = k < 5 ? 1 : k < 10 ? 2 : TENSORS; i < TENSORS; i++) m.ready[k * TENSORS + i] += 100;
-    esp__record_mine(&m.ctx, &m.r, STEPS);
-    const esp__record_tensor *t = tensors_of(&m.mine.rank);
+    esp__profile_mine(&m.ctx, &m.r, STEPS);
+    const esp__profile_tensor *t = tensors_of(&m.mine.rank);
     assert_true(t[2].ready_ns > 1599.9 && t[2].ready_ns < 1600.1);
     assert_true(t[1].ready_ns > 1239.9 && t[1].ready_ns < 1240.1); /* 200 of 500, of 600 */
     assert_true(t[1].spread > 0.49 && t[1].spread < 0.51);
@@ -97,12 +97,12 @@ static void the_latest_rank_counts(void **state) {
     make_up(&a, -1, 50);
     make_up(&b, -1, 0);
     for (int k = 0; k < STEPS; k++) b.ready[k * TENSORS + 2] += 500, b.forward[k] -= 10;
-    esp__record_mine(&a.ctx, &a.r, STEPS);
-    esp__record_mine(&b.ctx, &b.r, STEPS);
+    esp__profile_mine(&a.ctx, &a.r, STEPS);
+    esp__profile_mine(&b.ctx, &b.r, STEPS);
     memcpy(a.r.all, a.r.mine, a.r.bytes);
     memcpy(a.r.all + a.r.bytes, b.r.mine, b.r.bytes);
-    esp__record_combine(&a.ctx, &a.r, 2);
-    const esp__record_tensor *t = tensors_of(&a.all.rank);
+    esp__profile_combine(&a.ctx, &a.r, 2);
+    const esp__profile_tensor *t = tensors_of(&a.all.rank);
     assert_true(a.all.rank.forward_ns == 1000);
     assert_true(t[0].ready_ns == 1000 && t[1].ready_ns == 1250 && t[2].ready_ns == 2000);
 }
@@ -110,12 +110,12 @@ static void the_latest_rank_counts(void **state) {
 /* Half of the time decides, not half of the tensors. */
 static void spread_is_weighed_by_time(void **state) {
     (void)state;
-    esp__record_tensor t[4] = {{1010, 9}, {1020, 9}, {1030, 9}, {2000, 0.25}}, room[4];
-    assert_true(esp__record_spread(t, 4, 1000, room) == 0.25);
+    esp__profile_tensor t[4] = {{1010, 9}, {1020, 9}, {1030, 9}, {2000, 0.25}}, room[4];
+    assert_true(esp__profile_spread(t, 4, 1000, room) == 0.25);
     t[3].ready_ns = 1040;
-    assert_true(esp__record_spread(t, 4, 1000, room) == 9);
+    assert_true(esp__profile_spread(t, 4, 1000, room) == 9);
     for (int i = 0; i < 4; i++) t[i].ready_ns = 1000;
-    assert_true(esp__record_spread(t, 4, 1000, room) == 0);
+    assert_true(esp__profile_spread(t, 4, 1000, room) == 0);
 }
 
 /* ---- a training -------------------------------------------------------------------------------------------------------------- */
@@ -292,8 +292,8 @@ static void a_file_that_cannot_be_written(void **state) {
 static void disagree(esp_ctx *ctx, void *user) {
     training *t = user;
     int rank = esp_rank(ctx);
-    esp__record seven = {.steps = 7};
-    t->started[rank] = esp__record_agree(ctx, rank != 1 ? &seven : NULL, ESP_OK);
+    esp__profile seven = {.steps = 7};
+    t->started[rank] = esp__profile_agree(ctx, rank != 1 ? &seven : NULL, ESP_OK);
     snprintf(t->error[rank], sizeof t->error[rank], "%s", esp_last_error(ctx));
 }
 

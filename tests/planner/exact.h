@@ -15,7 +15,7 @@ typedef struct exact_job {
 typedef struct exact {
     const esp__problem *p;
     const esp__unit *units;
-    const esp__menu *menus[EXACT_UNITS];
+    const esp__candidates *candidate_sets[EXACT_UNITS];
     const esp__path *paths[EXACT_UNITS], *best_paths[EXACT_UNITS];
     uint32_t n;
     uint64_t best;              /* a plan that takes this is known       */
@@ -25,7 +25,7 @@ typedef struct exact {
     uint64_t end; /* of what has been placed */
     int gave_up;
     int ready_order; /* the generated order only */
-    esp__draft *draft;
+    esp__schedule *schedule;
 } exact;
 
 static inline uint64_t exact_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -104,8 +104,8 @@ static inline void exact_orders(exact *e) {
 /* All orders for the paths chosen. */
 static inline void exact_paths_done(exact *e) {
     if (e->ready_order) {
-        memcpy((void *)e->draft->paths, (const void *)e->paths, e->n * sizeof *e->paths);
-        uint64_t t = esp__generate((esp__problem *)(uintptr_t)e->p, e->draft);
+        memcpy((void *)e->schedule->paths, (const void *)e->paths, e->n * sizeof *e->paths);
+        uint64_t t = esp__generate((esp__problem *)(uintptr_t)e->p, e->schedule);
         if (t >= e->best) return;
         e->best = t;
         memcpy((void *)e->best_paths, (const void *)e->paths, sizeof e->paths);
@@ -137,8 +137,8 @@ static inline void exact_choose(exact *e, uint32_t u, const uint64_t load[ESP__L
         exact_paths_done(e);
         return;
     }
-    for (uint32_t x = 0; x < e->menus[u]->n; x++) {
-        const esp__path *path = &e->menus[u]->paths[x];
+    for (uint32_t x = 0; x < e->candidate_sets[u]->n; x++) {
+        const esp__path *path = &e->candidate_sets[u]->paths[x];
         uint64_t with[ESP__LANES];
         int hopeless = e->p->ready[e->units[u].first + e->units[u].n - 1] + path->total >= e->best;
         for (uint32_t l = 0; l < ESP__LANES; l++) {
@@ -156,15 +156,15 @@ static inline void exact_choose(exact *e, uint32_t u, const uint64_t load[ESP__L
 static inline int exact_solve(esp__problem *p, const esp__unit *units, uint32_t n, uint64_t known, int ready_order,
                               uint64_t node_limit, uint64_t *out) {
     exact e;
-    esp__draft d;
+    esp__schedule d;
     uint64_t load[ESP__LANES] = {0};
     memset(&e, 0, sizeof e);
     memset(&d, 0, sizeof d);
-    esp__draft_set_units(p, &d, units, n);
+    esp__schedule_set_units(p, &d, units, n);
     e.p = p, e.units = units, e.n = n, e.best = known, e.ready_order = ready_order, e.node_limit = node_limit;
-    e.draft = &d;
+    e.schedule = &d;
     for (uint32_t i = 0; i < p->n_tensors; i++) load[ESP__LANE_COMPUTE] += p->compute[i];
-    for (uint32_t u = 0; u < n; u++) e.menus[u] = esp__menu_get(p, &units[u]);
+    for (uint32_t u = 0; u < n; u++) e.candidate_sets[u] = esp__candidates_get(p, &units[u]);
     exact_choose(&e, 0, load);
     *out = e.best;
     return !e.gave_up;

@@ -137,20 +137,20 @@ static inline uint32_t problem_units(rng *r, const esp_plan_tensor *tensors, uin
 
 /* ---- programs of made-up ops ---------------------------------------------------------------------------------------- */
 enum { PROGRAM_TENSORS = 8, PROGRAM_UNITS = 4 * PROGRAM_TENSORS, PROGRAM_OPS = 6 };
-/* A problem and a draft as the simulator sees them; ops and lanes are random, no option gives them. Points into itself. */
+/* A problem and a schedule as the simulator sees them; ops and lanes are random, no option gives them. Points into itself. */
 typedef struct problem_program {
     jmp_buf on_failure;
-    esp__pool pool;
+    esp__arena arena;
     esp_plan_model model;
     esp_plan_tensor tensors[PROGRAM_TENSORS];
     uint64_t compute[PROGRAM_TENSORS], ready[PROGRAM_TENSORS];
-    esp__recipe_op recipe; /* all ops point at it: a pack */
+    esp__op_template op_template; /* all ops point at it: a pack */
     esp__problem problem;
     esp__unit units[PROGRAM_UNITS];
     const esp__path *path_of[PROGRAM_UNITS];
     esp__path paths[PROGRAM_UNITS];
     esp__plan_op ops[PROGRAM_UNITS][PROGRAM_OPS + 1]; /* room for one op more than there are */
-    esp__draft draft;
+    esp__schedule schedule;
 } problem_program;
 
 /* Short whole times, so that ties are the rule: `zeros` of them are 0 (but none where it is 0). */
@@ -164,7 +164,7 @@ static inline uint8_t program_lanes(rng *r, int shared_cores) {
     return shared_cores && lanes == one[1] ? (uint8_t)(one[0] | one[1]) : lanes;
 }
 
-static inline void program_close(problem_program *g) { esp__pool_free(&g->pool); }
+static inline void program_close(problem_program *g) { esp__arena_free(&g->arena); }
 
 /* Give the memory back with program_close. */
 static inline void program_random(uint64_t seed, double zeros, problem_program *g) {
@@ -172,7 +172,7 @@ static inline void program_random(uint64_t seed, double zeros, problem_program *
     int shared_cores = rng_chance(&r, 0.3);
     uint32_t n = 1 + rng_below(&r, PROGRAM_TENSORS);
     memset(g, 0, sizeof *g);
-    g->pool.on_failure = &g->on_failure;
+    g->arena.on_failure = &g->on_failure;
     for (uint32_t t = 0; t < n; t++) {
         g->tensors[t].elements = 1 + rng_below(&r, 100);
         g->compute[t] = program_ns(&r, zeros);
@@ -180,11 +180,11 @@ static inline void program_random(uint64_t seed, double zeros, problem_program *
         g->ready[t] = g->compute[t] + (t ? g->ready[t - 1] : 0);
     }
     g->model.n_tensors = n, g->model.tensors = g->tensors;
-    g->recipe.kind = ESP_PLAN_PACK;
+    g->op_template.kind = ESP_PLAN_PACK;
     esp__problem *p = &g->problem;
-    p->pool = &g->pool, p->model = &g->model, p->n_tensors = n, p->compute = g->compute, p->ready = g->ready;
+    p->arena = &g->arena, p->model = &g->model, p->n_tensors = n, p->compute = g->compute, p->ready = g->ready;
     p->size[0] = p->size[1] = p->size[2] = 1;
-    p->recipe_ops = &g->recipe, p->n_recipe_ops = 1;
+    p->op_templates = &g->op_template, p->n_op_templates = 1;
     p->system.machines = p->system.ranks_per_machine = 1;
     uint32_t n_units = problem_units(&r, g->tensors, n, g->units);
     for (uint32_t u = 0; u < n_units; u++) {
@@ -202,7 +202,7 @@ static inline void program_random(uint64_t seed, double zeros, problem_program *
         }
         g->path_of[u] = path;
     }
-    esp__draft_set_units(p, &g->draft, g->units, n_units);
-    memcpy((void *)g->draft.paths, (const void *)g->path_of, n_units * sizeof *g->path_of);
+    esp__schedule_set_units(p, &g->schedule, g->units, n_units);
+    memcpy((void *)g->schedule.paths, (const void *)g->path_of, n_units * sizeof *g->path_of);
 }
 #endif

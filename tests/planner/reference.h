@@ -28,8 +28,8 @@ typedef struct ref_program {
     uint64_t makespan;
 } ref_program;
 
-/* Every op of a draft: the backward of all tensors, then the units' ops. */
-static inline ref_program *ref_open(const esp__problem *p, const esp__draft *d) {
+/* Every op of a schedule: the backward of all tensors, then the units' ops. */
+static inline ref_program *ref_open(const esp__problem *p, const esp__schedule *d) {
     ref_program *r = calloc(1, sizeof *r);
     int n = (int)p->n_tensors;
     for (uint32_t u = 0; u < d->n_units; u++) n += (int)d->paths[u]->n;

@@ -9,7 +9,7 @@ enum { RIG_TENSORS = 16 };
 typedef struct rig {
     problem_input in; /* filled by hand, or by problem_random, before rig_open */
     jmp_buf on_failure;
-    esp__pool pool;
+    esp__arena arena;
     esp__problem p;
 } rig;
 
@@ -47,18 +47,18 @@ static inline void rig_tensor(rig *g, uint64_t elements, double compute_us) {
     g->in.tensors[t].compute_ns = 1000.0 * compute_us;
 }
 
-/* The planner's own way out when memory is short is not taken here: the pool's failure ends the test program. */
+/* The planner's own way out when memory is short is not taken here: the arena's failure ends the test program. */
 static inline esp_status rig_open(rig *g, int free_compression) {
-    g->pool.on_failure = &g->on_failure;
+    g->arena.on_failure = &g->on_failure;
     if (setjmp(g->on_failure)) abort();
-    return esp__problem_open(&g->p, &g->pool, &g->in.model, g->in.codecs, g->in.n_codecs, &g->in.system, &g->in.config,
+    return esp__problem_open(&g->p, &g->arena, &g->in.model, g->in.codecs, g->in.n_codecs, &g->in.system, &g->in.config,
                              free_compression);
 }
 
-static inline void rig_close(rig *g) { esp__pool_free(&g->pool); }
+static inline void rig_close(rig *g) { esp__arena_free(&g->arena); }
 
-static inline esp__draft rig_make(rig *g, const char *scheme) {
-    esp__draft d;
+static inline esp__schedule rig_make(rig *g, const char *scheme) {
+    esp__schedule d;
     const esp__scheme *s = esp__scheme_find(scheme);
     memset(&d, 0, sizeof d);
     assert_non_null(s);
@@ -66,7 +66,7 @@ static inline esp__draft rig_make(rig *g, const char *scheme) {
     return d;
 }
 
-static inline const char *rig_option(const esp__draft *d, uint32_t unit) {
+static inline const char *rig_option(const esp__schedule *d, uint32_t unit) {
     static char text[ESP__TEXT_MAX];
     esp__option_print(d->paths[unit]->option, text, sizeof text);
     return text;
@@ -78,7 +78,7 @@ static inline uint64_t rig_elements(const rig *g, uint32_t first, uint32_t n) {
     return sum;
 }
 
-static inline void rig_check(const rig *g, const esp__draft *d) {
+static inline void rig_check(const rig *g, const esp__schedule *d) {
     uint32_t tensor = 0;
     uint64_t begin = 0;
     for (uint32_t u = 0; u < d->n_units; u++) {
@@ -105,7 +105,7 @@ static inline void rig_check(const rig *g, const esp__draft *d) {
     assert_int_equal(esp__replay(&g->p, d), d->makespan);
 }
 
-static inline void rig_same(const esp__draft *a, const esp__draft *b) {
+static inline void rig_same(const esp__schedule *a, const esp__schedule *b) {
     assert_int_equal(a->n_units, b->n_units);
     assert_memory_equal(a->units, b->units, a->n_units * sizeof *a->units);
     assert_int_equal(a->n_sequence, b->n_sequence);

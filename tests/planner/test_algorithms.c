@@ -26,12 +26,12 @@ static void rerun_is_generate(void **state) {
         open_random(&g, seed, 40, 0);
         esp__unit units[4 * PROBLEM_TENSORS];
         uint32_t n_units = problem_units(&r, g.in.tensors, g.in.model.n_tensors, units);
-        esp__draft d, changed;
+        esp__schedule d, changed;
         memset(&d, 0, sizeof d);
         memset(&changed, 0, sizeof changed);
-        esp__draft_set_units(&g.p, &d, units, n_units);
+        esp__schedule_set_units(&g.p, &d, units, n_units);
         for (uint32_t u = 0; u < n_units; u++) {
-            const esp__menu *m = esp__menu_get(&g.p, &units[u]);
+            const esp__candidates *m = esp__candidates_get(&g.p, &units[u]);
             d.paths[u] = &m->paths[rng_below(&r, m->n)];
         }
         esp__generate(&g.p, &d);
@@ -39,9 +39,9 @@ static void rerun_is_generate(void **state) {
         for (int trial = 0; trial < 20; trial++) {
             esp__change changes[4 * PROBLEM_TENSORS];
             uint32_t n = 0;
-            esp__draft_copy(&g.p, &changed, &d);
+            esp__schedule_copy(&g.p, &changed, &d);
             for (uint32_t u = rng_below(&r, n_units); u < n_units; u += 1 + rng_below(&r, n_units)) {
-                const esp__menu *m = esp__menu_get(&g.p, &units[u]);
+                const esp__candidates *m = esp__candidates_get(&g.p, &units[u]);
                 changes[n].unit = u;
                 changed.paths[u] = changes[n++].path = &m->paths[rng_below(&r, m->n)];
             }
@@ -61,9 +61,9 @@ static void order_by_size(void **state) {
     rig_simple(&g, 2, 2);
     rig_tensor(&g, 10, 1), rig_tensor(&g, 500, 1), rig_tensor(&g, 20, 1), rig_tensor(&g, 500, 1), rig_tensor(&g, 20, 1);
     assert_int_equal(rig_open(&g, 0), ESP_OK);
-    esp__draft d;
+    esp__schedule d;
     memset(&d, 0, sizeof d);
-    esp__draft_tensors(&g.p, &d);
+    esp__schedule_tensors(&g.p, &d);
     assert_memory_equal(esp__by_size(&g.p, &d), want, sizeof want);
     rig_close(&g);
 }
@@ -77,14 +77,14 @@ static void never_worse(void **state) {
     for (uint64_t seed = 0; seed < 150; seed++, cases++) {
         static rig g;
         open_random(&g, seed, 24, 0);
-        esp__draft one, two, both, fp32 = rig_make(&g, "fp32");
+        esp__schedule one, two, both, fp32 = rig_make(&g, "fp32");
         memset(&one, 0, sizeof one);
         memset(&two, 0, sizeof two);
         memset(&both, 0, sizeof both);
-        esp__draft_tensors(&g.p, &one);
+        esp__schedule_tensors(&g.p, &one);
         esp__algorithm1(&g.p, &one);
         rig_check(&g, &one);
-        esp__draft_copy(&g.p, &two, &one);
+        esp__schedule_copy(&g.p, &two, &one);
         esp__algorithm2(&g.p, &two);
         rig_check(&g, &two);
         esp__espresso(&g.p, &both);
@@ -94,7 +94,7 @@ static void never_worse(void **state) {
         assert_true(both.makespan <= two.makespan);
         better += one.makespan < fp32.makespan;
         for (int i = 0; i < 4; i++) {
-            esp__draft d = rig_make(&g, schemes[i]);
+            esp__schedule d = rig_make(&g, schemes[i]);
             by_scheme += d.makespan < both.makespan;
         }
         rig_close(&g);
@@ -104,7 +104,7 @@ static void never_worse(void **state) {
 }
 
 /* The least makespan over all combinations of paths, in ready order. */
-static uint64_t optimum(rig *g, esp__draft *d, const esp__choices *choices, uint32_t u) {
+static uint64_t optimum(rig *g, esp__schedule *d, const esp__choices *choices, uint32_t u) {
     uint64_t best = UINT64_MAX;
     if (u == d->n_units) return esp__generate(&g->p, d);
     for (uint32_t i = 0; i < choices[u].n; i++) {
@@ -125,11 +125,11 @@ static void near_optimum(void **state) {
         static rig g;
         double combinations = 1.0;
         open_random(&g, seed, 3, 2);
-        esp__draft d, all;
+        esp__schedule d, all;
         memset(&d, 0, sizeof d);
         memset(&all, 0, sizeof all);
-        esp__draft_tensors(&g.p, &d);
-        esp__draft_tensors(&g.p, &all);
+        esp__schedule_tensors(&g.p, &d);
+        esp__schedule_tensors(&g.p, &all);
         esp__choices *choices = esp__choices_of(&g.p, &d, esp__path_one_device);
         for (uint32_t u = 0; u < d.n_units; u++) combinations *= choices[u].n;
         if (combinations <= 40000 && d.n_units > 1) {
@@ -161,11 +161,11 @@ static void lemma1(void **state) {
         g.in.codecs[0].compress[k] = g.in.codecs[0].decompress[k] = curve;
     }
     assert_int_equal(rig_open(&g, 0), ESP_OK);
-    esp__draft d, start, trial;
+    esp__schedule d, start, trial;
     memset(&d, 0, sizeof d);
     memset(&start, 0, sizeof start);
     memset(&trial, 0, sizeof trial);
-    esp__draft_tensors(&g.p, &start);
+    esp__schedule_tensors(&g.p, &start);
     const esp__form *form = &esp__form_allgather;
     const esp__path *on_gpu = esp__form_path(&g.p, &start.units[0], form, ESP_PLAN_GPU, 0);
     const esp__path *on_cpu = esp__form_path(&g.p, &start.units[0], form, ESP_PLAN_CPU, 0);
@@ -178,7 +178,7 @@ static void lemma1(void **state) {
         choices[u].like = 0;
     }
     esp__generate(&g.p, &start);
-    esp__draft_copy(&g.p, &d, &start);
+    esp__schedule_copy(&g.p, &d, &start);
     esp__algorithm2_over(&g.p, &d, choices);
     rig_check(&g, &d);
     assert_true(d.makespan < start.makespan);
@@ -187,7 +187,7 @@ static void lemma1(void **state) {
         if (d.paths[u] == on_gpu) stayed++;
     }
     assert_true(moved && stayed);
-    esp__draft_copy(&g.p, &trial, &start);
+    esp__schedule_copy(&g.p, &trial, &start);
     for (uint32_t set = 0; set < 256; set++) {
         for (uint32_t u = 0; u < 8; u++) trial.paths[u] = two[set >> u & 1u];
         assert_true(esp__generate(&g.p, &trial) >= d.makespan);
@@ -203,9 +203,9 @@ static void by_group(void **state) {
         static rig g;
         uint64_t combinations = 1;
         open_random(&g, seed, 10, 3);
-        esp__draft d;
+        esp__schedule d;
         memset(&d, 0, sizeof d);
-        esp__draft_tensors(&g.p, &d);
+        esp__schedule_tensors(&g.p, &d);
         esp__choices *gpu = esp__choices_of(&g.p, &d, esp__path_one_device), *both = esp__choices_of(&g.p, &d, NULL);
         esp__algorithm1_over(&g.p, &d, gpu);
         esp__offloading o[2];
@@ -215,8 +215,8 @@ static void by_group(void **state) {
             o[k].d = &d;
             esp__offload_groups(&o[k], both);
             o[k].rerun = esp__rerun_open(&g.p, &d);
-            o[k].changes = esp__pool_get(&g.pool, d.n_units * sizeof *o[k].changes);
-            o[k].wanted = esp__pool_get(&g.pool, d.n_units * sizeof *o[k].wanted);
+            o[k].changes = esp__arena_get(&g.arena, d.n_units * sizeof *o[k].changes);
+            o[k].wanted = esp__arena_get(&g.arena, d.n_units * sizeof *o[k].wanted);
             o[k].best = d.makespan;
         }
         for (uint32_t i = 0; i < o[0].n && combinations < 5000; i++)
@@ -235,7 +235,7 @@ static void by_group(void **state) {
     assert_true(cases > 20);
 }
 
-static int any_cpu(const rig *g, const esp__draft *d) {
+static int any_cpu(const rig *g, const esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++)
         if (!esp__path_on(&g->p, d->paths[u], 1u << ESP_PLAN_GPU)) return 1;
     return 0;
@@ -243,13 +243,13 @@ static int any_cpu(const rig *g, const esp__draft *d) {
 
 /* Does what holds or sends least, of what one device can do, keep within the limits? */
 static int can_be_allowed(rig *g) {
-    esp__draft d;
+    esp__schedule d;
     memset(&d, 0, sizeof d);
-    esp__draft_tensors(&g->p, &d);
+    esp__schedule_tensors(&g->p, &d);
     esp__choices *choices = esp__choices_of(&g->p, &d, esp__path_one_device);
     for (uint32_t u = 0; u < d.n_units; u++) d.paths[u] = choices[u].paths[0];
     esp__start_least(&g->p, &d, choices);
-    return esp__draft_allowed(&g->p, &d);
+    return esp__schedule_allowed(&g->p, &d);
 }
 
 /* What the user rules out stays out: options, devices, chunks and groups; and limits hold. */
@@ -269,7 +269,7 @@ static void constraints(void **state) {
             if (what == 5) g.in.config.max_volume = 0.6;
             if (what == 6) g.in.config.max_memory_bytes = 1u << 20;
             assert_int_equal(rig_open(&g, 0), ESP_OK);
-            esp__draft d;
+            esp__schedule d;
             memset(&d, 0, sizeof d);
             esp__espresso(&g.p, &d);
             rig_check(&g, &d);
@@ -279,7 +279,7 @@ static void constraints(void **state) {
             for (uint32_t u = 0; u < d.n_units && what == 1; u++) assert_null(strstr(rig_option(&d, u), "comp@cpu >"));
             for (uint32_t u = 0; u < d.n_units && what == 2; u++) assert_null(strstr(rig_option(&d, u), "alltoall"));
             if (what == 3) assert_int_equal(d.n_units, g.in.model.n_tensors);
-            if (what >= 4 && can_be_allowed(&g)) assert_true(esp__draft_allowed(&g.p, &d)), limited++;
+            if (what >= 4 && can_be_allowed(&g)) assert_true(esp__schedule_allowed(&g.p, &d)), limited++;
             rig_close(&g);
         }
     print_message("  %u plans with compression on the CPU; %u chunks, %u groups\n", on_cpu, chunks, groups);
@@ -290,7 +290,7 @@ static void deterministic(void **state) {
     (void)state;
     for (uint64_t seed = 500; seed < 530; seed++) {
         static rig g, h;
-        esp__draft d[2];
+        esp__schedule d[2];
         open_random(&g, seed, 40, 0);
         open_random(&h, seed, 40, 0);
         memset(d, 0, sizeof d);
@@ -307,7 +307,7 @@ static void edges(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < 60; seed++) {
         static rig g, h;
-        esp__draft d, free_of_cost;
+        esp__schedule d, free_of_cost;
         memset(&d, 0, sizeof d);
         memset(&free_of_cost, 0, sizeof free_of_cost);
         memset(&g, 0, sizeof g);

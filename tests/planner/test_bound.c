@@ -11,12 +11,12 @@
 #include "problems.h"
 #include "exact.h"
 
-/* ---- made-up menus ---------------------------------------------------------------------------------------------------- */
+/* ---- made-up candidate options ---------------------------------------------------------------------------------------------------- */
 enum { SMALL_UNITS = 4, SMALL_PATHS = 5, SMALL_OPS = 5 };
 /* A few units with a few paths each, of any ops; points into itself. */
 typedef struct small {
     jmp_buf on_failure;
-    esp__pool pool;
+    esp__arena arena;
     esp_plan_model model;
     esp_plan_tensor tensors[SMALL_UNITS];
     uint64_t compute[SMALL_UNITS], ready[SMALL_UNITS];
@@ -24,7 +24,7 @@ typedef struct small {
     esp__problem problem;
     uint32_t n_units;
     esp__unit units[SMALL_UNITS];
-    esp__menu menus[SMALL_UNITS], *slot;
+    esp__candidates candidate_sets[SMALL_UNITS], *slot;
     esp__path paths[SMALL_UNITS][SMALL_PATHS];
     esp__plan_op ops[SMALL_UNITS][SMALL_PATHS][SMALL_OPS];
 } small;
@@ -50,7 +50,7 @@ static void small_random(uint64_t seed, small *s) {
     rng r = {seed * 2654435761u + 3};
     uint32_t n = 1 + rng_below(&r, SMALL_UNITS), scale = 1 + rng_below(&r, 30);
     memset(s, 0, sizeof *s);
-    s->pool.on_failure = &s->on_failure;
+    s->arena.on_failure = &s->on_failure;
     esp__problem *p = &s->problem;
     p->model = &s->model;
     s->model.tensors = s->tensors;
@@ -61,7 +61,7 @@ static void small_random(uint64_t seed, small *s) {
         if (!chunk && t + n - u < SMALL_UNITS && rng_chance(&r, 0.2)) unit.n = 2;
         p->n_tensors = unit.first + unit.n;
         s->units[u] = unit;
-        esp__menu *m = &s->menus[u];
+        esp__candidates *m = &s->candidate_sets[u];
         m->elements = unit.elements;
         m->n_pieces = unit.n;
         s->tensors[unit.first].elements = unit.n == 1 ? unit.elements : 0;
@@ -72,15 +72,15 @@ static void small_random(uint64_t seed, small *s) {
         m->next = s->slot;
         s->slot = m;
     }
-    for (uint32_t u = 0; u < n; u++) s->menus[u].near = !esp__unit_whole(p, &s->units[u]);
+    for (uint32_t u = 0; u < n; u++) s->candidate_sets[u].near = !esp__unit_whole(p, &s->units[u]);
     uint32_t most = 1 + rng_below(&r, 3 * scale);
     for (uint32_t t = 0; t < p->n_tensors; t++) {
         s->compute[t] = rng_chance(&r, 0.1) ? 0 : rng_below(&r, most);
         s->ready[t] = s->compute[t] + (t ? s->ready[t - 1] : 0);
     }
     s->model.n_tensors = (uint32_t)p->n_tensors;
-    p->pool = &s->pool, p->compute = s->compute, p->ready = s->ready, p->keep = s->keep;
-    p->menus = &s->slot, p->n_menu_slots = 1;
+    p->arena = &s->arena, p->compute = s->compute, p->ready = s->ready, p->keep = s->keep;
+    p->candidate_sets = &s->slot, p->n_candidate_slots = 1;
 }
 
 static void test_small(void **state) {
@@ -100,7 +100,7 @@ static void test_small(void **state) {
                      (unsigned long long)b.ns, (unsigned long long)best);
         assert_true(best <= ready);
         if (best) gap += (double)(best - b.ns) / (double)best, n++, tight += b.ns * 100 >= best * 99;
-        esp__pool_free(&s.pool);
+        esp__arena_free(&s.arena);
     }
     assert_true(tight >= n / 2); /* or the bound is of no use */
     print_message("%u small problems: mean gap %.2f%%, within 1%% in %u\n", n, 100.0 * gap / n, tight);
@@ -109,30 +109,30 @@ static void test_small(void **state) {
 /* ---- problems as users give them ------------------------------------------------------------------------------------- */
 typedef struct opened {
     jmp_buf on_failure;
-    esp__pool pool;
+    esp__arena arena;
     esp__problem problem;
     problem_input in;
 } opened;
 
 static int open_random(uint64_t seed, uint32_t max_tensors, int free_compression, opened *o) {
     memset(o, 0, sizeof *o);
-    o->pool.on_failure = &o->on_failure;
+    o->arena.on_failure = &o->on_failure;
     problem_random(seed, max_tensors, 0, &o->in);
     if (seed % 3 == 0) o->in.config.flags = ESP_PLAN_NO_COMP;
-    return !esp__problem_open(&o->problem, &o->pool, &o->in.model, o->in.codecs, o->in.n_codecs, &o->in.system,
+    return !esp__problem_open(&o->problem, &o->arena, &o->in.model, o->in.codecs, o->in.n_codecs, &o->in.system,
                               &o->in.config, free_compression);
 }
 
 /* A plan that is not too bad: random paths, then for every unit the best of some others. */
-static uint64_t some_plan(rng *r, esp__problem *p, esp__draft *d) {
+static uint64_t some_plan(rng *r, esp__problem *p, esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++) {
-        const esp__menu *m = esp__menu_get(p, &d->units[u]);
+        const esp__candidates *m = esp__candidates_get(p, &d->units[u]);
         d->paths[u] = &m->paths[rng_below(r, m->n)];
     }
     uint64_t best = esp__generate(p, d);
     for (uint32_t k = 0; k < 6 * d->n_units; k++) {
         uint32_t u = rng_below(r, d->n_units);
-        const esp__menu *m = esp__menu_get(p, &d->units[u]);
+        const esp__candidates *m = esp__candidates_get(p, &d->units[u]);
         const esp__path *was = d->paths[u];
         d->paths[u] = &m->paths[rng_below(r, rng_chance(r, 0.5) ? m->n : (m->n + 3) / 4)];
         uint64_t t = esp__generate(p, d);
@@ -157,14 +157,15 @@ static void test_plans(void **state) {
         uint64_t any = esp__bound_any(p);
         for (int k = 0; k < 6; k++) {
             esp__unit units[4 * 12];
-            esp__draft d = {0};
+            esp__schedule d = {0};
             esp__bound b;
             if (k)
-                esp__draft_set_units(p, &d, units, problem_units(&r, o.in.tensors, (uint32_t)p->n_tensors, units));
+                esp__schedule_set_units(p, &d, units, problem_units(&r, o.in.tensors, (uint32_t)p->n_tensors, units));
             else
-                esp__draft_tensors(p, &d);
+                esp__schedule_tensors(p, &d);
             esp__bound_units(p, d.units, d.n_units, &b);
-            p->width = k ? ESP__WIDTH_ENDS : ESP__WIDTH_EXACT; /* of paths that the bound's menus leave out, too */
+            p->width =
+                k ? ESP__WIDTH_ENDS : ESP__WIDTH_EXACT; /* of paths that the bound's candidate options leave out, too */
             uint64_t t = some_plan(&r, p, &d);
             p->width = ESP__WIDTH_ENDS;
             if (b.ns > t || any > t)
@@ -173,7 +174,7 @@ static void test_plans(void **state) {
                          (unsigned long long)t);
             gap += t ? (double)(t - b.ns) / (double)t : 0.0, gap_any += t ? (double)(t - any) / (double)t : 0.0, n++;
         }
-        esp__pool_free(&o.pool);
+        esp__arena_free(&o.arena);
     }
     print_message("%u plans: on average %.1f%% above the bound, %.1f%% above that of any units\n", n, 100.0 * gap / n,
                   100.0 * gap_any / n);
@@ -184,17 +185,17 @@ static void test_strategies(void **state) {
     static opened o;
     (void)state;
     for (uint64_t seed = 3000; seed < 3060; seed++) {
-        esp__draft whole = {0};
+        esp__schedule whole = {0};
         esp__bound b;
         if (seed % 3 == 0) continue; /* no compression: these strategies do not look at what is asked for */
         assert_true(open_random(seed, 24, 0, &o));
         esp__problem *p = &o.problem;
-        esp__draft_tensors(p, &whole);
+        esp__schedule_tensors(p, &whole);
         esp__bound_units(p, whole.units, whole.n_units, &b);
         uint64_t any = esp__bound_any(p);
         p->bound = &b;
         for (const esp__scheme *const *scheme = esp__schemes(); *scheme; scheme++) {
-            esp__draft d = {0};
+            esp__schedule d = {0};
             if (!strcmp((*scheme)->name, "fp16")) continue; /* it brings a codec of its own */
             (*scheme)->make(p, &d);
             int as_given = d.n_units == whole.n_units && !memcmp(d.units, whole.units, d.n_units * sizeof *d.units);
@@ -203,7 +204,7 @@ static void test_strategies(void **state) {
                          (unsigned long long)b.ns, (unsigned long long)any, (*scheme)->name,
                          (unsigned long long)d.makespan);
         }
-        esp__pool_free(&o.pool);
+        esp__arena_free(&o.arena);
     }
 }
 
@@ -216,15 +217,15 @@ static void test_optimum(void **state) {
     for (uint64_t seed = 5000; seed < 5250; seed++) {
         rng r = {seed};
         double combinations = 1.0;
-        esp__draft d = {0};
+        esp__schedule d = {0};
         esp__bound b;
         uint64_t known, best;
         assert_true(open_random(seed, 3, seed % 4 == 3, &o));
         esp__problem *p = &o.problem;
-        esp__draft_tensors(p, &d);
+        esp__schedule_tensors(p, &d);
         esp__bound_units(p, d.units, d.n_units, &b);
         p->width = ESP__WIDTH_EXACT;
-        for (uint32_t u = 0; u < d.n_units; u++) combinations *= esp__menu_get(p, &d.units[u])->n;
+        for (uint32_t u = 0; u < d.n_units; u++) combinations *= esp__candidates_get(p, &d.units[u])->n;
         known = some_plan(&r, p, &d);
         if (combinations < 20000.0 && exact_solve(p, d.units, d.n_units, known, 0, 300000, &best)) {
             if (b.ns > best)
@@ -232,7 +233,7 @@ static void test_optimum(void **state) {
                          (unsigned long long)b.ns, (unsigned long long)best);
             if (best) gap += (double)(best - b.ns) / (double)best, n++, tight += (double)b.ns >= 0.99 * (double)best;
         }
-        esp__pool_free(&o.pool);
+        esp__arena_free(&o.arena);
     }
     print_message("%u problems: mean gap to the optimum %.2f%%, within 1%% in %u\n", n, 100.0 * gap / n, tight);
     assert_true(n >= 120 && tight >= n / 2); /* or the bound is of no use */
@@ -250,15 +251,15 @@ static void test_rates(void **state) {
         esp__any w = {0};
         for (uint32_t i = 0; i < p->n_tensors; i++) all += o.in.tensors[i].elements;
         w.p = p, w.elements = (double)all, w.room = 1;
-        w.paths = esp__pool_get(p->pool, sizeof *w.paths);
-        w.rates = esp__pool_get(p->pool, p->n_recipe_ops * sizeof *w.rates);
+        w.paths = esp__arena_get(p->arena, sizeof *w.paths);
+        w.rates = esp__arena_get(p->arena, p->n_op_templates * sizeof *w.rates);
         esp__sizes(p, all, w.size);
         esp__any_options(&w, 0);
         p->width = ESP__WIDTH_EXACT;
         for (int k = 0; k < 12; k++) {
             uint64_t e = k < 3 ? (uint64_t)k + 1 : 1 + (rng_next(&r) >> rng_below(&r, 60)) % all;
             esp__unit unit = {0, 1, 0, k == 3 ? all : e < all ? e : all};
-            const esp__menu *m = esp__menu_get(p, &unit);
+            const esp__candidates *m = esp__candidates_get(p, &unit);
             for (uint32_t x = 0; x < m->n; x++) {
                 uint32_t i = 0;
                 assert_true(w.least <= (double)m->paths[x].total + 1e-6);
@@ -273,7 +274,7 @@ static void test_rates(void **state) {
                              (unsigned long long)seed, x, (unsigned long long)unit.elements);
             }
         }
-        esp__pool_free(&o.pool);
+        esp__arena_free(&o.arena);
     }
 }
 

@@ -16,18 +16,18 @@ enum { BOTH_PARTS = ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL };
 
 typedef struct rig {
     jmp_buf on_failure;
-    esp__pool pool;
+    esp__arena arena;
     esp__problem problem;
 } rig;
 
 static esp_status rig_open(rig *g, const esp_plan_model *m, const esp_plan_codec *codecs, uint32_t n,
                            const esp_plan_system *s, const esp_plan_config *config, int free_compression) {
-    memset(&g->pool, 0, sizeof g->pool);
-    g->pool.on_failure = &g->on_failure;
-    return esp__problem_open(&g->problem, &g->pool, m, codecs, n, s, config, free_compression);
+    memset(&g->arena, 0, sizeof g->arena);
+    g->arena.on_failure = &g->on_failure;
+    return esp__problem_open(&g->problem, &g->arena, m, codecs, n, s, config, free_compression);
 }
 
-static void rig_close(rig *g) { esp__pool_free(&g->pool); }
+static void rig_close(rig *g) { esp__arena_free(&g->arena); }
 
 /* Options before pruning on the paper's machines with DGC: two tensors, "embed" and "head". */
 static esp_status paper_rig(rig *g, uint32_t devices, uint32_t machines, const esp_plan_config *config) {
@@ -145,9 +145,9 @@ static void test_keep(void **state) {
     paper_open(&in, 0, 8);
     assert_int_equal(rig_open(&g, &model, in.codecs, 2, &in.system, NULL, 0), ESP_OK);
     esp__unit u = {1, 1, 0, 1 << 20};
-    const esp__menu *menu = esp__menu_get(&g.problem, &u);
-    for (uint32_t i = 0; i < menu->n; i++)
-        assert_true(menu->paths[i].codec == 1 || menu->paths[i].codec == ESP__NO_CODEC);
+    const esp__candidates *candidates = esp__candidates_get(&g.problem, &u);
+    for (uint32_t i = 0; i < candidates->n; i++)
+        assert_true(candidates->paths[i].codec == 1 || candidates->paths[i].codec == ESP__NO_CODEC);
     rig_close(&g);
 }
 
@@ -220,7 +220,7 @@ static link_use use_of(const esp__path *a, uint32_t lane, uint32_t skip) {
     return u;
 }
 
-/* Between two of one menu: no more load, and on each link nowhere less room at its ends. */
+/* Between two options of one set of candidates: no more load, and on each link nowhere less room at its ends. */
 static int no_longer_ends(const esp__path *a, const esp__path *b) {
     int less = no_more_load(a, b);
     for (uint32_t lane = ESP__LANE_INTRA; lane <= ESP__LANE_INTER; lane++) {
@@ -247,66 +247,66 @@ static int no_longer_for_bounds(const esp__path *a, const esp__path *b) {
 }
 
 typedef int (*needless_fn)(const esp__path *a, const esp__path *b);
-/* By ESP__WIDTH_*: a makes b needless where both are in a menu; and where b was left out. */
+/* By ESP__WIDTH_*: a makes b needless where both are in a set of candidate options; and where b was left out. */
 static const needless_fn needless[] = {no_more_load, no_longer_ends, embeds};
 static const needless_fn stands_for[] = {no_more_load, no_longer_for_bounds, embeds};
 
 typedef struct sweep {
     esp__problem *p;
     const esp__unit *u;
-    const esp__menu *menu;
+    const esp__candidates *candidates;
     uint32_t codec, n, left_out;
 } sweep;
 
-/* The option is in the menu, or one that is there makes it needless. */
+/* The option is in the candidate options, or one that is there makes it needless. */
 static int sweep_option(void *user, const esp__option *o) {
     sweep *s = user;
     uint32_t codec = esp__option_uses(o, ESP__COMP) ? s->codec : (uint32_t)ESP__NO_CODEC, by = 0;
-    esp__mark mark = esp__pool_mark(s->p->pool);
+    esp__checkpoint mark = esp__arena_checkpoint(s->p->arena);
     const esp__path *path = esp__path_of(s->p, s->u, o, codec);
     if (!path) return 0; /* the codec cannot */
     s->n++;
-    while (by < s->menu->n && !stands_for[s->menu->width](&s->menu->paths[by], path)) by++;
-    if (by == s->menu->n) s->left_out++;
-    esp__pool_release(s->p->pool, mark);
+    while (by < s->candidates->n && !stands_for[s->candidates->width](&s->candidates->paths[by], path)) by++;
+    if (by == s->candidates->n) s->left_out++;
+    esp__arena_rewind(s->p->arena, mark);
     return 0;
 }
 
-static void check_menu(esp__problem *p, const esp__unit *u, uint32_t width, uint32_t devices, const char *what,
-                       uint64_t seed) {
+static void check_candidates(esp__problem *p, const esp__unit *u, uint32_t width, uint32_t devices, const char *what,
+                             uint64_t seed) {
     p->width = width;
-    const esp__menu *menu = esp__menu_get(p, u);
-    assert_int_equal(menu->width, width);
-    assert_true(menu->n > 0);
-    for (uint32_t i = 0; i < menu->n; i++) {
-        const esp__path *a = &menu->paths[i];
-        if (i && i != menu->n_core) assert_true(a[-1].total <= a->total);
-        for (uint32_t k = 0; k < menu->n; k++)
-            if (k != i && a->codec == menu->paths[k].codec && needless[width](&menu->paths[k], a))
+    const esp__candidates *candidates = esp__candidates_get(p, u);
+    assert_int_equal(candidates->width, width);
+    assert_true(candidates->n > 0);
+    for (uint32_t i = 0; i < candidates->n; i++) {
+        const esp__path *a = &candidates->paths[i];
+        if (i && i != candidates->n_core) assert_true(a[-1].total <= a->total);
+        for (uint32_t k = 0; k < candidates->n; k++)
+            if (k != i && a->codec == candidates->paths[k].codec && needless[width](&candidates->paths[k], a))
                 fail_msg("%s %llu: path %u makes path %u of a menu of %u needless", what, (unsigned long long)seed, k,
-                         i, menu->n);
+                         i, candidates->n);
     }
-    for (uint32_t i = menu->n_core; i < menu->n;
+    for (uint32_t i = candidates->n_core; i < candidates->n;
          i++) { /* the core comes first: it makes the rest needless by load alone */
         uint32_t k = 0;
-        while (k < menu->n_core && !no_more_load(&menu->paths[k], &menu->paths[i])) k++;
-        assert_true(k < menu->n_core);
+        while (k < candidates->n_core && !no_more_load(&candidates->paths[k], &candidates->paths[i])) k++;
+        assert_true(k < candidates->n_core);
     }
-    for (uint32_t i = 0; i < menu->n_core; i++)
-        for (uint32_t k = 0; k < menu->n_core; k++)
-            assert_true(i == k || !no_more_load(&menu->paths[k], &menu->paths[i]));
-    sweep s = {p, u, menu, 0, 0, 0};
+    for (uint32_t i = 0; i < candidates->n_core; i++)
+        for (uint32_t k = 0; k < candidates->n_core; k++)
+            assert_true(i == k || !no_more_load(&candidates->paths[k], &candidates->paths[i]));
+    sweep s = {p, u, candidates, 0, 0, 0};
     int extended = 0;
     for (uint32_t c = 0; c < p->n_codecs; c++) extended |= p->codecs[c].caps & ESP_CODEC_REDUCIBLE;
     for (s.codec = 0; s.codec < p->n_codecs; s.codec++)
         esp__option_each(p->hierarchical ? BOTH_PARTS : ESP__TREE_FLAT, devices, extended, sweep_option, &s);
     if (s.left_out)
         fail_msg("%s %llu: %u of %u options are left out of a menu of %u (width %u) without one that is as good", what,
-                 (unsigned long long)seed, s.left_out, s.n, menu->n, width);
+                 (unsigned long long)seed, s.left_out, s.n, candidates->n, width);
 }
 
 /* The paper's machines, its three codecs alone, sizes from a bias to an embedding; one device: all 174; both: 4341. */
-static void test_paper_menus(void **state) {
+static void test_paper_candidates(void **state) {
     (void)state;
     enum { SIZES = 6 };
     static const esp_plan_tensor t[SIZES] = {{"a", 1, 0, NULL},      {"b", 64, 0, NULL},      {"c", 4096, 0, NULL},
@@ -323,14 +323,14 @@ static void test_paper_menus(void **state) {
                 for (uint32_t width = ESP__WIDTH_LOADS; width <= ESP__WIDTH_EXACT; width++) {
                     esp__unit u = {i, 1, 0, t[i].elements};
                     if (devices != (CPU | GPU) || i % 3 == 2)
-                        check_menu(&g.problem, &u, width, devices, "size", t[i].elements);
+                        check_candidates(&g.problem, &u, width, devices, "size", t[i].elements);
                 }
             rig_close(&g);
         }
 }
 
 /* Any system, up to three codecs. */
-static void test_random_menus(void **state) {
+static void test_random_candidates(void **state) {
     (void)state;
     static problem_input in;
     for (uint64_t seed = 0; seed < 150; seed++) {
@@ -339,7 +339,7 @@ static void test_random_menus(void **state) {
         if (rig_open(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
             fail_msg("%s", esp_last_error(NULL));
         esp__unit u = {0, 1, 0, in.tensors[0].elements};
-        check_menu(&g.problem, &u, (uint32_t)(seed / 8 % 3), in.system.devices, "seed", seed);
+        check_candidates(&g.problem, &u, (uint32_t)(seed / 8 % 3), in.system.devices, "seed", seed);
         rig_close(&g);
     }
 }
@@ -357,10 +357,10 @@ static void test_paths(void **state) {
         esp__unit u = {0, 1, 0, in.tensors[0].elements};
         if (seed % 3 == 1) u.elements = (u.elements + 1) / 2; /* a chunk */
         if (seed % 3 == 2 && in.model.n_tensors == 2) u.n = 2, u.elements += in.tensors[1].elements;
-        const esp__menu *menu = esp__menu_get(&g.problem, &u);
-        assert_true(menu->n > 0);
-        for (uint32_t i = 0; i < menu->n; i++) {
-            const esp__path *a = &menu->paths[i];
+        const esp__candidates *candidates = esp__candidates_get(&g.problem, &u);
+        assert_true(candidates->n > 0);
+        for (uint32_t i = 0; i < candidates->n; i++) {
+            const esp__path *a = &candidates->paths[i];
             char text[ESP__TEXT_MAX];
             uint64_t load[ESP__LANES] = {0}, total = 0;
             uint32_t steps = 0;
@@ -405,7 +405,8 @@ static void test_free_compression(void **state) {
         if (rig_open(&free_rig, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 1))
             fail_msg("%s", esp_last_error(NULL));
         esp__unit u = {0, 1, 0, in.tensors[0].elements};
-        const esp__menu *paid = esp__menu_get(&g.problem, &u), *gratis = esp__menu_get(&free_rig.problem, &u);
+        const esp__candidates *paid = esp__candidates_get(&g.problem, &u),
+                              *gratis = esp__candidates_get(&free_rig.problem, &u);
         for (uint32_t i = 0; i < gratis->n; i++)
             for (uint32_t k = 0; k < gratis->paths[i].n; k++)
                 assert_int_equal(gratis->paths[i].ops[k].kind, ESP_PLAN_COLLECTIVE);
@@ -421,10 +422,14 @@ static void test_free_compression(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),           cmocka_unit_test(test_constraints),
-        cmocka_unit_test(test_reducible),        cmocka_unit_test(test_keep),
-        cmocka_unit_test(test_nothing_left),     cmocka_unit_test(test_paper_menus),
-        cmocka_unit_test(test_random_menus),     cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_constraints),
+        cmocka_unit_test(test_reducible),
+        cmocka_unit_test(test_keep),
+        cmocka_unit_test(test_nothing_left),
+        cmocka_unit_test(test_paper_candidates),
+        cmocka_unit_test(test_random_candidates),
+        cmocka_unit_test(test_paths),
         cmocka_unit_test(test_free_compression),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

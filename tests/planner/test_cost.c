@@ -174,7 +174,7 @@ typedef struct want_op {
 
 typedef struct rig {
     jmp_buf on_failure;
-    esp__pool pool;
+    esp__arena arena;
     paper_input paper;
     esp_plan_tensor tensors[2];
     esp_plan_model model;
@@ -182,9 +182,9 @@ typedef struct rig {
 } rig;
 
 static void rig_model(rig *g, uint64_t elements) {
-    memset(&g->pool, 0, sizeof g->pool);
+    memset(&g->arena, 0, sizeof g->arena);
     memset(&g->model, 0, sizeof g->model);
-    g->pool.on_failure = &g->on_failure;
+    g->arena.on_failure = &g->on_failure;
     g->tensors[0] = (esp_plan_tensor){"a", elements, 1000, NULL};
     g->tensors[1] = (esp_plan_tensor){"b", elements, 1000, NULL};
     g->model.n_tensors = 2, g->model.tensors = g->tensors, g->model.name = "two";
@@ -193,7 +193,7 @@ static void rig_model(rig *g, uint64_t elements) {
 /* After changes to paper or model. */
 static void rig_problem(rig *g) {
     esp_status s =
-        esp__problem_open(&g->problem, &g->pool, &g->model, g->paper.codecs, PAPER_CODECS, &g->paper.system, NULL, 0);
+        esp__problem_open(&g->problem, &g->arena, &g->model, g->paper.codecs, PAPER_CODECS, &g->paper.system, NULL, 0);
     if (s) fail_msg("%s", esp_last_error(NULL));
 }
 
@@ -250,7 +250,7 @@ static void test_raw_options(void **state) {
     /* one flow of 7 parts of 131072 bytes, there and back */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce > inter.reduce_scatter > inter.allgather > intra.broadcast",
                 {COLL, A, 449430}, {COLL, E, 517002}, {COLL, E, 517002}, {COLL, A, 449430});
-    esp__pool_free(&g.pool);
+    esp__arena_free(&g.arena);
 }
 
 /* Shards are ceilings: 1000003 elements over 8 are 125001 (not 125000.375), over 8 again 15626. */
@@ -263,7 +263,7 @@ static void test_uneven(void **state) {
     /* 30000 + 7 * 500004 / 2.5 = 1430011.2; 150000 + 8 * 14 * 62504 / 2.5 = 2950179.2 */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce_scatter > inter.allreduce > intra.allgather", {COLL, A, 1430011},
                 {COLL, E, 2950179}, {COLL, A, 1430011});
-    esp__pool_free(&g.pool);
+    esp__arena_free(&g.arena);
 }
 
 /* DGC, 1%: 8 bytes for each element that is kept. */
@@ -307,10 +307,10 @@ static void test_gpu_options(void **state) {
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > flat.alltoall > decomp@gpu > comp@gpu > flat.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A | E, 208778}, {DECOMP, C, 34000}, {COMP, C, 356000}, {COLL, A | E, 158266},
                 {DECOMP, C, 34000});
-    esp__pool_free(&g.pool);
+    esp__arena_free(&g.arena);
 }
 
-/* The CPUs of a machine are one pool: the shares of its 8 ranks come one after the other. */
+/* The CPUs of a machine are one arena: the shares of its 8 ranks come one after the other. */
 static void test_cpu_options(void **state) {
     (void)state;
     rig g;
@@ -331,7 +331,7 @@ static void test_cpu_options(void **state) {
      * + 7 * 20976 / 2.5; Decomp of 2^21 elements: 424 us */
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce > comp@cpu > inter.allgather > decomp@cpu > intra.broadcast",
                 {COLL, A, 449430}, {COMP, P, 585000}, {COLL, E, 208733}, {DECOMP, P, 424000}, {COLL, A, 449430});
-    esp__pool_free(&g.pool);
+    esp__arena_free(&g.arena);
 }
 
 /* With 3 machines of 8 ranks a machine is root for 2 or 3 of its ranks: the representative one has 3. */
@@ -346,7 +346,7 @@ static void test_roots_spread(void **state) {
                  "intra.reduce_scatter > inter.reduce > comp@cpu > inter.broadcast > decomp@cpu > intra.allgather");
     assert_int_equal(path->ops[2].ns, 3 * 79000);
     assert_int_equal(path->ops[4].ns, 8 * 9000);
-    esp__pool_free(&g.pool);
+    esp__arena_free(&g.arena);
 }
 
 /* Interpolated over the logarithm: 196608 elements in shards of 24576, which is 1.5 * 16384. 46 + 33 * log2(1.5) = 65.3037625 us;
@@ -361,7 +361,7 @@ static void test_cpu_between_points(void **state) {
         rig_path(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather");
     assert_int_equal(path->ops[1].ns, 522430);
     assert_int_equal(path->ops[3].ns, 332993);
-    esp__pool_free(&g.pool);
+    esp__arena_free(&g.arena);
 }
 
 /* Tensors on a GPU, codecs on the CPU: the raw data goes over the machine's inner links, 12 bytes/ns a rank, and back. Where a
@@ -391,7 +391,7 @@ static void test_host_copies(void **state) {
         "intra.allgather",
         {COLL, A, 397002}, {COMP, C, 356000}, {COLL, E, 157347}, {DECOMP, P, 72000}, {COPY, A, 1365}, {COMP, C, 356000},
         {COLL, E, 157347}, {DECOMP, C, 34000}, {COLL, A, 397002});
-    esp__pool_free(&g.pool);
+    esp__arena_free(&g.arena);
 }
 
 /* Training on CPUs: compression takes the cores that compute. */
@@ -405,7 +405,7 @@ static void test_shared_cores(void **state) {
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COMP, C | P, 632000}, {COLL, E, 208778}, {DECOMP, C | P, 416000},
                 {COLL, A, 397002});
-    esp__pool_free(&g.pool);
+    esp__arena_free(&g.arena);
 }
 
 /* A group of two tensors of 131072 elements: packed at 100 bytes/ns, 5 us: 5000 + 1048576 / 100, and unpacked; a codec that takes a
@@ -429,7 +429,7 @@ static void test_groups(void **state) {
     EXPECT_PATH(&g, 2, PAPER_EFSIGN, "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather",
                 {PACK, C, 15486}, {COLL, A, 397002}, {COMP, C, 130000}, {COLL, E, 241840}, {DECOMP, C, 140000},
                 {COLL, A, 397002}, {PACK, C, 15486});
-    esp__pool_free(&g.pool);
+    esp__arena_free(&g.arena);
 }
 
 /* Payloads that can be summed undecoded travel as one: FP16, 2 bytes an element. 262144 elements are 524288 bytes in 64 parts of
@@ -446,7 +446,7 @@ static void test_summed_payloads(void **state) {
                 {DECOMP, C, 34000});
     esp__unit u = {0, 1, 0, 262144};
     assert_null(esp__path_make(&g.problem, &u, "comp@gpu > flat.allreduce > decomp@gpu", PAPER_DGC)); /* not its sums */
-    esp__pool_free(&g.pool);
+    esp__arena_free(&g.arena);
 }
 
 int main(void) {

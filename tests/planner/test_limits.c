@@ -48,8 +48,8 @@ static void within_choose(within *w, uint32_t u, const uint64_t load[ESP__LANES]
         exact_paths_done(e);
         return;
     }
-    for (uint32_t x = 0; x < e->menus[u]->n; x++) {
-        const esp__path *path = &e->menus[u]->paths[x];
+    for (uint32_t x = 0; x < e->candidate_sets[u]->n; x++) {
+        const esp__path *path = &e->candidate_sets[u]->paths[x];
         uint64_t with[ESP__LANES];
         uses_of uses;
         int out = e->p->ready[e->units[u].first] + path->total >= e->best;
@@ -69,7 +69,7 @@ static void within_choose(within *w, uint32_t u, const uint64_t load[ESP__LANES]
 }
 
 /* As exact_solve: the least time within the limits if it is under `known`, else `known`; 0: it gave up. */
-static int within_solve(const rig *g, const esp__draft *tensors, uint64_t known, uint64_t *out) {
+static int within_solve(const rig *g, const esp__schedule *tensors, uint64_t known, uint64_t *out) {
     static within w;
     const esp_plan_config *c = &g->p.config;
     double elements = elements_of(&g->in);
@@ -82,12 +82,12 @@ static int within_solve(const rig *g, const esp__draft *tensors, uint64_t known,
     w.may[1] = c->max_volume > 0.0 ? c->max_volume * 4.0 * elements : 1e300;
     w.may[2] = c->max_error > 0.0 ? c->max_error * elements : 1e300;
     for (uint32_t u = e->n; u-- > 0;) {
-        e->menus[u] = esp__menu_get((esp__problem *)(uintptr_t)&g->p, &tensors->units[u]);
+        e->candidate_sets[u] = esp__candidates_get((esp__problem *)(uintptr_t)&g->p, &tensors->units[u]);
         for (int k = 0; k < 3; k++) {
             double least = 1e300;
-            for (uint32_t x = 0; x < e->menus[u]->n; x++) {
+            for (uint32_t x = 0; x < e->candidate_sets[u]->n; x++) {
                 uses_of uses;
-                uses_path(&e->menus[u]->paths[x], uses);
+                uses_path(&e->candidate_sets[u]->paths[x], uses);
                 if (uses[k] < least) least = uses[k];
             }
             w.least[u][k] = w.least[u + 1][k] + least;
@@ -106,7 +106,7 @@ static void test_optimum(void **state) {
     double worst = 0.0;
     (void)state;
     for (uint64_t seed = 0; seed < 500; seed++) {
-        esp__draft tensors, d;
+        esp__schedule tensors, d;
         uint64_t best;
         memset(&g, 0, sizeof g);
         memset(&tensors, 0, sizeof tensors);
@@ -115,9 +115,9 @@ static void test_optimum(void **state) {
         g.in.config.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
         limit(seed, &g.in);
         assert_int_equal(rig_open(&g, 0), ESP_OK);
-        esp__draft_tensors(&g.p, &tensors);
+        esp__schedule_tensors(&g.p, &tensors);
         esp__search_all(&g.p, &d);
-        if (!d.n_units || !esp__draft_allowed(&g.p, &d)) { /* then there is none */
+        if (!d.n_units || !esp__schedule_allowed(&g.p, &d)) { /* then there is none */
             none++;
             within_solve(&g, &tensors, UINT64_MAX, &best);
             if (best != UINT64_MAX)
@@ -163,7 +163,7 @@ static void check_within(const problem_input *in, const esp_plan *plan) {
     if (c->max_error > 0.0) assert_true(error <= c->max_error * elements * (1.0 + 1e-9));
 }
 
-/* The least that one limit could be: of each tensor's menu. */
+/* The least that one limit could be: of each tensor's candidate options. */
 static void least_of(problem_input *in, uses_of least) {
     static rig g;
     memset(&g, 0, sizeof g);
@@ -172,10 +172,10 @@ static void least_of(problem_input *in, uses_of least) {
     for (int k = 0; k < 3; k++) least[k] = 0.0;
     for (uint32_t t = 0; t < in->model.n_tensors; t++) {
         esp__unit u = {t, 1, 0, in->tensors[t].elements};
-        const esp__menu *menu = esp__menu_get(&g.p, &u);
+        const esp__candidates *candidates = esp__candidates_get(&g.p, &u);
         uses_of own = {1e300, 1e300, 1e300}, uses;
-        for (uint32_t i = 0; i < menu->n; i++) {
-            uses_path(&menu->paths[i], uses);
+        for (uint32_t i = 0; i < candidates->n; i++) {
+            uses_path(&candidates->paths[i], uses);
             for (int k = 0; k < 3; k++) own[k] = uses[k] < own[k] ? uses[k] : own[k];
         }
         for (int k = 0; k < 3; k++) least[k] += own[k];
@@ -196,7 +196,7 @@ static void test_any(void **state) {
         problem_random(seed, 24, 0, &in);
         double elements = elements_of(&in);
         in.config.flags = ESP_PLAN_NO_BOUND;
-        in.config.max_volume = 1e9; /* limits are on, and far away: the same menus */
+        in.config.max_volume = 1e9; /* limits are on, and far away: the same candidate options */
         least_of(&in, least);
         assert_int_equal(make(&in, &free_plan), ESP_OK);
         esp_plan_report r = {.struct_size = sizeof r};

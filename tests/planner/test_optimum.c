@@ -14,24 +14,24 @@
 enum { CASES = 1000, NODES = 300000 };
 
 /* A problem with 3 or 4 tensors on one device, opened, with its bound. 0: this seed gives none. */
-static int small_open(uint64_t seed, rig *g, esp__bound *bound, esp__draft *tensors) {
+static int small_open(uint64_t seed, rig *g, esp__bound *bound, esp__schedule *tensors) {
     memset(g, 0, sizeof *g);
     problem_random(seed, 4, 1u << ESP_PLAN_GPU, &g->in);
     g->in.config.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     if (g->in.model.n_tensors < 3) return 0;
     assert_int_equal(rig_open(g, 0), ESP_OK);
     memset(tensors, 0, sizeof *tensors);
-    esp__draft_tensors(&g->p, tensors);
+    esp__schedule_tensors(&g->p, tensors);
     esp__bound_units(&g->p, tensors->units, tensors->n_units, bound);
     g->p.bound = bound;
     return 1;
 }
 
-/* Not a good plan: the first path of every menu. */
-static void plain(esp__problem *p, esp__draft *d) {
+/* Not a good plan: the first path of every candidate options. */
+static void plain(esp__problem *p, esp__schedule *d) {
     memset(d, 0, sizeof *d);
-    esp__draft_tensors(p, d);
-    for (uint32_t u = 0; u < d->n_units; u++) d->paths[u] = &esp__menu_get(p, &d->units[u])->paths[0];
+    esp__schedule_tensors(p, d);
+    for (uint32_t u = 0; u < d->n_units; u++) d->paths[u] = &esp__candidates_get(p, &d->units[u])->paths[0];
     esp__generate(p, d);
 }
 
@@ -42,7 +42,7 @@ static void test_random(void **state) {
     (void)state;
     for (uint64_t seed = 0; n < CASES; seed++) {
         esp__bound bound;
-        esp__draft tensors, d;
+        esp__schedule tensors, d;
         uint64_t best;
         if (!small_open(seed, &g, &bound, &tensors)) continue;
         memset(&d, 0, sizeof d);
@@ -73,7 +73,7 @@ static void test_branch_and_bound(void **state) {
     (void)state;
     for (uint64_t seed = 5000; seed < 5060; seed++) {
         esp__bound bound;
-        esp__draft tensors, a, b;
+        esp__schedule tensors, a, b;
         uint64_t best;
         if (!small_open(seed, &g, &bound, &tensors)) continue;
         memset(&a, 0, sizeof a);
@@ -97,7 +97,7 @@ static void test_few_nodes(void **state) {
     (void)state;
     for (uint64_t seed = 6000; seed < 6040; seed++) {
         esp__bound bound;
-        esp__draft tensors, d;
+        esp__schedule tensors, d;
         uint64_t last = UINT64_MAX;
         if (!small_open(seed, &g, &bound, &tensors)) continue;
         plain(&g.p, &d);

@@ -134,22 +134,22 @@ static void test_units_run(void **state) {
         esp__unit units[4 * PROBLEM_TENSORS];
         esp_plan *plan;
         jmp_buf jump;
-        esp__pool pool = {.on_failure = &jump};
+        esp__arena arena = {.on_failure = &jump};
         esp__problem p;
-        esp__draft d = {0};
+        esp__schedule d = {0};
         small_problem(seed, &in);
         uint32_t n = problem_units(&r, in.tensors, in.model.n_tensors, units);
-        assert_int_equal(esp__problem_open(&p, &pool, &in.model, in.codecs, in.n_codecs, &in.system, NULL, 0), ESP_OK);
-        esp__draft_set_units(&p, &d, units, n);
+        assert_int_equal(esp__problem_open(&p, &arena, &in.model, in.codecs, in.n_codecs, &in.system, NULL, 0), ESP_OK);
+        esp__schedule_set_units(&p, &d, units, n);
         for (uint32_t u = 0; u < n; u++) {
-            const esp__menu *menu = esp__menu_get(&p, &units[u]);
-            d.paths[u] = &menu->paths[rng_below(&r, menu->n)];
+            const esp__candidates *candidates = esp__candidates_get(&p, &units[u]);
+            d.paths[u] = &candidates->paths[rng_below(&r, candidates->n)];
         }
         esp__generate(&p, &d);
-        char *whole = esp__draft_text(&p, &d, "");
+        char *whole = esp__schedule_text(&p, &d, "");
         snprintf(text, sizeof text, "%s", whole);
         free(whole);
-        esp__pool_free(&pool);
+        esp__arena_free(&arena);
         if (esp_plan_simulate(&in.model, in.codecs, in.n_codecs, &in.system, NULL, text, &plan))
             fail_msg("%s of:\n%s", esp_last_error(NULL), text);
         run_plan(&in, plan);

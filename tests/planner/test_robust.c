@@ -10,25 +10,25 @@
 #include "espresso.h"
 #include "rig.h"
 
-/* A problem, and a draft of any units, paths and order. */
-static esp__draft open_random(uint64_t seed, rig *g) {
+/* A problem, and a schedule of any units, paths and order. */
+static esp__schedule open_random(uint64_t seed, rig *g) {
     esp__unit units[4 * PROBLEM_TENSORS];
-    esp__draft d;
+    esp__schedule d;
     rng r = {seed + 5};
     memset(g, 0, sizeof *g);
     memset(&d, 0, sizeof d);
     problem_random(seed, 24, 0, &g->in);
     assert_int_equal(rig_open(g, 0), ESP_OK);
-    esp__draft_set_units(&g->p, &d, units, problem_units(&r, g->in.tensors, (uint32_t)g->p.n_tensors, units));
+    esp__schedule_set_units(&g->p, &d, units, problem_units(&r, g->in.tensors, (uint32_t)g->p.n_tensors, units));
     for (uint32_t u = 0; u < d.n_units; u++) {
-        const esp__menu *menu = esp__menu_get(&g->p, &d.units[u]);
-        d.paths[u] = &menu->paths[rng_below(&r, menu->n)];
+        const esp__candidates *candidates = esp__candidates_get(&g->p, &d.units[u]);
+        d.paths[u] = &candidates->paths[rng_below(&r, candidates->n)];
     }
     esp__generate_by(&g->p, &d, rng_below(&r, ESP__RULES));
     return d;
 }
 
-static double step_now(const rig *g, const esp__draft *d) {
+static double step_now(const rig *g, const esp__schedule *d) {
     return g->p.model->forward_ns + (double)d->makespan + g->p.model->update_ns;
 }
 
@@ -37,7 +37,7 @@ static void test_no_error(void **state) {
     static rig g;
     (void)state;
     for (uint64_t seed = 0; seed < 300; seed++) {
-        esp__draft d = open_random(seed, &g);
+        esp__schedule d = open_random(seed, &g);
         esp__robust_run r;
         memset(&r, 0, sizeof r);
         esp__robust_open(&r, &g.p, &d);
@@ -53,7 +53,7 @@ static void test_monotone(void **state) {
     uint32_t counts = 0;
     (void)state;
     for (uint64_t seed = 0; seed < 200; seed++) {
-        esp__draft d = open_random(seed, &g);
+        esp__schedule d = open_random(seed, &g);
         esp__robust_run r;
         uint64_t dice = seed;
         memset(&r, 0, sizeof r);
@@ -84,7 +84,7 @@ static void test_by_hand(void **state) {
     rig_simple(&g, 2, 1); /* one rank a machine: flat options over inter */
     rig_tensor(&g, 1000000, 0.0);
     assert_int_equal(rig_open(&g, 0), ESP_OK);
-    esp__draft d = rig_make(&g, "fp32");
+    esp__schedule d = rig_make(&g, "fp32");
     assert_int_equal(d.makespan, 100000 + 4000000); /* allreduce of two: alpha, and 4 MB at 1000 bytes/us */
     esp__robust_run r;
     memset(&r, 0, sizeof r);
@@ -110,8 +110,8 @@ static void test_flat(void **state) {
     g.in.system.intra.bytes_per_us = 1200; /* a little faster than what is between machines */
     rig_tensor(&g, 1000000, 0.0);
     assert_int_equal(rig_open(&g, 0), ESP_OK);
-    esp__draft d = rig_make(&g, "fp32");
-    esp__path *path = esp__pool_get(&g.pool, sizeof *path);
+    esp__schedule d = rig_make(&g, "fp32");
+    esp__path *path = esp__arena_get(&g.arena, sizeof *path);
     const esp__path *flat = esp__path_make(&g.p, &d.units[0], "flat.allreduce", ESP__NO_CODEC);
     assert_non_null(flat);
     *path = *flat;
@@ -132,7 +132,7 @@ static void test_percentiles(void **state) {
     static rig g;
     (void)state;
     for (uint64_t seed = 0; seed < 60; seed++) {
-        esp__draft d = open_random(seed, &g);
+        esp__schedule d = open_random(seed, &g);
         double a50, a90, b50, b90, step = step_now(&g, &d);
         esp__robust(&g.p, &d, seed, &a50, &a90);
         esp__robust(&g.p, &d, seed, &b50, &b90);
@@ -144,21 +144,21 @@ static void test_percentiles(void **state) {
     }
 }
 
-/* Of several drafts the one that holds best; within the limits. */
+/* Of several schedules the one that holds best; within the limits. */
 static void test_pick(void **state) {
     static rig g;
     (void)state;
     for (uint64_t seed = 0; seed < 60; seed++) {
-        esp__draft d[4];
+        esp__schedule d[4];
         double p50, p90[4];
         rng r = {seed};
         d[0] = open_random(seed, &g);
         for (int i = 1; i < 4; i++) {
             memset(&d[i], 0, sizeof d[i]);
-            esp__draft_copy(&g.p, &d[i], &d[0]);
+            esp__schedule_copy(&g.p, &d[i], &d[0]);
             for (uint32_t u = 0; u < d[i].n_units; u++) {
-                const esp__menu *menu = esp__menu_get(&g.p, &d[i].units[u]);
-                d[i].paths[u] = &menu->paths[rng_below(&r, menu->n)];
+                const esp__candidates *candidates = esp__candidates_get(&g.p, &d[i].units[u]);
+                d[i].paths[u] = &candidates->paths[rng_below(&r, candidates->n)];
             }
             esp__generate(&g.p, &d[i]);
         }

@@ -1,4 +1,4 @@
-/* test_same_program.c: what the planner times is what the executor runs: for every option of the tree the ops of a recipe are
+/* test_same_program.c: what the planner times is what the executor runs: for every option of the tree the ops of a op template are
  * those of the compiled program of the rank that is everywhere the root: kinds, lanes, steps, elements and payloads. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
@@ -25,9 +25,9 @@ static int add_option(void *user, const esp__option *o) {
     return t->n == OPTIONS_MAX;
 }
 
-/* The planner's side: a problem with nothing to plan, for its recipes. */
+/* The planner's side: a problem with nothing to plan, for its op templates. */
 typedef struct side {
-    esp__pool pool;
+    esp__arena arena;
     jmp_buf no_memory;
     esp__problem problem;
 } side;
@@ -48,8 +48,8 @@ static void side_open(side *s, const tree *t) {
     }
     system.name = "s", system.machines = (uint32_t)t->machines, system.ranks_per_machine = (uint32_t)t->local;
     system.devices = 3, system.intra.bytes_per_us = system.inter.bytes_per_us = 1.0;
-    s->pool.on_failure = &s->no_memory;
-    assert_int_equal(esp__problem_open(&s->problem, &s->pool, &model, &codec, 1, &system, NULL, 0), ESP_OK);
+    s->arena.on_failure = &s->no_memory;
+    assert_int_equal(esp__problem_open(&s->problem, &s->arena, &model, &codec, 1, &system, NULL, 0), ESP_OK);
 }
 
 static uint64_t power(const esp__problem *p, const uint8_t slots[3]) {
@@ -59,8 +59,8 @@ static uint64_t power(const esp__problem *p, const uint8_t slots[3]) {
     return n;
 }
 
-/* Is this op of the program that op of the recipe? The largest part stands for all (the last may be smaller). */
-static int same(const esp__problem *p, const esp__program *program, const esp__op *op, const esp__recipe_op *r,
+/* Is this op of the program that op of the op template? The largest part stands for all (the last may be smaller). */
+static int same(const esp__problem *p, const esp__program *program, const esp__op *op, const esp__op_template *r,
                 uint8_t step) {
     uint64_t size[ESP__CUTS], elements = 0, largest = 0;
     esp__sizes(p, ELEMENTS, size);
@@ -92,16 +92,16 @@ static int same(const esp__problem *p, const esp__program *program, const esp__o
 
 static void compare(tree *t, const esp_ctx *ctx, uint32_t unit, const char *text, const side *s) {
     const esp__program *program = &ctx->in_force.program;
-    esp__recipe_op recipe[ESP__MAX_OPS];
+    esp__op_template op_template[ESP__MAX_OPS];
     esp__option option;
     uint32_t at = 0, n;
     uint8_t step = 0;
     int good = esp__option_parse(NULL, text, &option) == ESP_OK;
-    n = esp__recipe_ops(&s->problem, &option, recipe);
+    n = esp__op_templates(&s->problem, &option, op_template);
     for (uint32_t i = 0; i < program->n_ops; i++) {
         const esp__op *op = &program->ops[i];
         if (op->unit != unit || op->kind == ESP__OP_COPY) continue;
-        good &= at < n && same(&s->problem, program, op, &recipe[at], step);
+        good &= at < n && same(&s->problem, program, op, &op_template[at], step);
         at++, step++;
     }
     good &= at == n;
@@ -144,7 +144,7 @@ static void body(esp_ctx *ctx, void *user) {
         view.in_force.program = part;
         compare(t, &view, unit, t->text[i], &planner);
     }
-    esp__pool_free(&planner.pool);
+    esp__arena_free(&planner.arena);
 }
 
 static void run(uint32_t parts, uint32_t devices, int32_t machines, int32_t local, uint32_t want) {

@@ -74,7 +74,7 @@ static void options(void **state) {
             rig_simple(&g, where == 2 ? 1 : 4, where == 1 ? 1 : 4);
             rig_tensor(&g, 900 * kib, 100);
             assert_int_equal(rig_open(&g, 0), ESP_OK);
-            esp__draft d = rig_make(&g, cases[i].scheme);
+            esp__schedule d = rig_make(&g, cases[i].scheme);
             const char *const want[] = {cases[i].tree, cases[i].flat, cases[i].one_machine};
             rig_check(&g, &d);
             assert_string_equal(rig_option(&d, 0), want[where]);
@@ -94,7 +94,7 @@ static void other_device(void **state) {
             g.in.codecs[0].compress[ESP_PLAN_GPU].n = g.in.codecs[0].decompress[ESP_PLAN_GPU].n = 0;
             if (no_codec) g.in.n_codecs = 0;
             assert_int_equal(rig_open(&g, 0), ESP_OK);
-            esp__draft d = rig_make(&g, schemes[i]);
+            esp__schedule d = rig_make(&g, schemes[i]);
             rig_check(&g, &d);
             assert_null(strstr(rig_option(&d, 0), "gpu"));
             assert_int_equal(strstr(rig_option(&d, 0), "comp@cpu") == NULL, no_codec);
@@ -116,14 +116,14 @@ static void ddp_buckets(void **state) {
     rig_tensor(&g, 1, 10);
     rig_tensor(&g, 2, 10); /* what is left */
     assert_int_equal(rig_open(&g, 0), ESP_OK);
-    esp__draft d = rig_make(&g, "ddp");
+    esp__schedule d = rig_make(&g, "ddp");
     rig_check(&g, &d);
     assert_int_equal(d.n_units, 4);
     for (uint32_t u = 0; u < 4; u++) {
         assert_int_equal(d.units[u].first, first[u]);
         assert_int_equal(d.units[u].n, n[u]);
     }
-    esp__draft half = rig_make(&g, "fp16"); /* the same buckets */
+    esp__schedule half = rig_make(&g, "fp16"); /* the same buckets */
     assert_int_equal(half.n_units, 4);
     assert_memory_equal(half.units, d.units, 4 * sizeof *d.units);
     rig_close(&g);
@@ -139,12 +139,12 @@ static void keeps(void **state) {
     g.in.tensors[3].keep = "fp32";
     assert_int_equal(rig_open(&g, 0), ESP_OK);
     for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
-        esp__draft d = rig_make(&g, (*s)->name);
+        esp__schedule d = rig_make(&g, (*s)->name);
         rig_check(&g, &d);
         for (uint32_t u = 0; u < d.n_units; u++)
             if (d.units[u].first == 2 || d.units[u].first == 3) assert_int_equal(d.paths[u]->codec, ESP__NO_CODEC);
     }
-    esp__draft d = rig_make(&g, "ddp"); /* 6 x 800 KiB: 1 MiB is full at the second, then the keeps, then the rest */
+    esp__schedule d = rig_make(&g, "ddp"); /* 6 x 800 KiB: 1 MiB is full at the second, then the keeps, then the rest */
     assert_int_equal(d.n_units, 3);
     assert_int_equal(d.units[1].first, 2);
     assert_int_equal(d.units[1].n, 2);
@@ -161,7 +161,7 @@ static void byteps_partitions(void **state) {
     rig_tensor(&g, 16384, 10); /* 64 KiB */
     rig_tensor(&g, 16383, 10); /* less */
     assert_int_equal(rig_open(&g, 0), ESP_OK);
-    esp__draft d = rig_make(&g, "byteps-compress");
+    esp__schedule d = rig_make(&g, "byteps-compress");
     rig_check(&g, &d);
     assert_int_equal(d.n_units, 5);
     for (uint32_t u = 0; u < 5; u++) {
@@ -180,7 +180,7 @@ static void hipress_selects(void **state) {
     rig_tensor(&g, 25000, 10);
     rig_tensor(&g, 35000, 10);
     assert_int_equal(rig_open(&g, 0), ESP_OK);
-    esp__draft d = rig_make(&g, "hipress");
+    esp__schedule d = rig_make(&g, "hipress");
     rig_check(&g, &d);
     assert_int_equal(d.n_units, 2);
     assert_int_equal(d.paths[0]->codec, ESP__NO_CODEC);
@@ -197,7 +197,7 @@ static void hipress_cuts(void **state) {
     rig_tensor(&g, 4 * mib, 10);
     g.in.n_codecs = 0;
     assert_int_equal(rig_open(&g, 0), ESP_OK);
-    esp__draft d = rig_make(&g, "hipress"), whole = rig_make(&g, "fp32");
+    esp__schedule d = rig_make(&g, "hipress"), whole = rig_make(&g, "fp32");
     rig_check(&g, &d);
     assert_int_equal(d.n_units, 4); /* at most one a machine */
     assert_true(d.makespan < whole.makespan);
@@ -216,7 +216,7 @@ static void mergecomp_groups(void **state) {
         esp_cost_curve curve = {slow, 2, 0};
         if (by_size) g.in.codecs[0].compress[1] = curve;
         assert_int_equal(rig_open(&g, 0), ESP_OK);
-        esp__draft d = rig_make(&g, "mergecomp");
+        esp__schedule d = rig_make(&g, "mergecomp");
         rig_check(&g, &d);
         assert_int_equal(d.n_units > 1, by_size);
         for (uint32_t u = 0; u < d.n_units; u++) assert_int_equal(d.paths[u]->codec, 0);
@@ -241,11 +241,11 @@ static void fp16_times(void **state) {
         for (int d = 0; d < 2; d++) c->compress[d] = c->decompress[d] = curve;
         g.in.n_codecs = own ? 2 : 1;
         assert_int_equal(rig_open(&g, 0), ESP_OK);
-        esp__draft d = rig_make(&g, "fp16");
+        esp__schedule d = rig_make(&g, "fp16");
         time[own] = d.makespan;
         assert_int_equal(g.p.n_codecs, own ? 2 : 1);
         assert_string_equal(g.p.codecs[d.paths[0]->codec].spec, "fp16");
-        esp__draft later = rig_make(&g, "all");
+        esp__schedule later = rig_make(&g, "all");
         for (uint32_t u = 0; u < later.n_units; u++) assert_true(later.paths[u]->codec < g.p.n_codecs);
         rig_close(&g);
     }
@@ -262,10 +262,10 @@ static void crippled(void **state) {
         memset(&g, 0, sizeof g);
         problem_random(seed, 10, 3, &g.in);
         assert_int_equal(rig_open(&g, 0), ESP_OK);
-        esp__draft all = rig_make(&g, "all"), gpu = rig_make(&g, "gpu-only"), cpu = rig_make(&g, "cpu-only");
-        esp__draft myopic = rig_make(&g, "myopic"), pattern = rig_make(&g, "inter-allgather");
+        esp__schedule all = rig_make(&g, "all"), gpu = rig_make(&g, "gpu-only"), cpu = rig_make(&g, "cpu-only");
+        esp__schedule myopic = rig_make(&g, "myopic"), pattern = rig_make(&g, "inter-allgather");
         for (uint32_t u = 0; u < all.n_units; u++) {
-            const esp__menu *m = esp__menu_get(&g.p, &all.units[u]);
+            const esp__candidates *m = esp__candidates_get(&g.p, &all.units[u]);
             assert_int_not_equal(all.paths[u]->codec, ESP__NO_CODEC);
             assert_true(esp__path_on(&g.p, gpu.paths[u], 1u << ESP_PLAN_GPU));
             assert_true(esp__path_on(&g.p, cpu.paths[u], 1u << ESP_PLAN_CPU));
@@ -292,7 +292,7 @@ static void whole_and_deterministic(void **state) {
         assert_int_equal(rig_open(&g, 0), ESP_OK);
         assert_int_equal(rig_open(&h, 0), ESP_OK);
         for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
-            esp__draft d = rig_make(&g, (*s)->name), again = rig_make(&h, (*s)->name);
+            esp__schedule d = rig_make(&g, (*s)->name), again = rig_make(&h, (*s)->name);
             rig_check(&g, &d);
             rig_same(&d, &again);
         }

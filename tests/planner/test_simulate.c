@@ -6,9 +6,9 @@
 
 enum { PROGRAMS = 10000 };
 
-/* The sequence of a draft gives the reference the same times, op by op. */
+/* The sequence of a schedule gives the reference the same times, op by op. */
 static void check_timeline(const problem_program *g, const ref_program *r, uint64_t seed) {
-    const esp__draft *d = &g->draft;
+    const esp__schedule *d = &g->schedule;
     esp_plan_event *events = calloc(d->n_sequence, sizeof *events);
     uint32_t *op = calloc(d->n_units + 1u, sizeof *op);
     esp__timeline(&g->problem, d, events);
@@ -35,15 +35,15 @@ static void expect_same(uint64_t got, uint64_t want, const char *what, uint64_t 
 static void one_generate(uint64_t seed, double zeros) {
     problem_program g;
     program_random(seed, zeros, &g);
-    ref_program *r = ref_open(&g.problem, &g.draft);
+    ref_program *r = ref_open(&g.problem, &g.schedule);
     uint64_t want = ref_ready_order(r);
-    expect_same(esp__generate(&g.problem, &g.draft), want, "the generated order", seed);
-    expect_same(g.draft.makespan, want, "the draft", seed);
-    assert_int_equal(g.draft.n_sequence, r->n);
-    assert_int_equal(esp__sequence_length(&g.problem, &g.draft), r->n);
+    expect_same(esp__generate(&g.problem, &g.schedule), want, "the generated order", seed);
+    expect_same(g.schedule.makespan, want, "the draft", seed);
+    assert_int_equal(g.schedule.n_sequence, r->n);
+    assert_int_equal(esp__sequence_length(&g.problem, &g.schedule), r->n);
     check_timeline(&g, r, seed);
-    expect_same(esp__replay(&g.problem, &g.draft), want, "its replay", seed);
-    expect_same(ref_sequence(r, g.draft.sequence, g.draft.n_sequence), want, "the reference's replay", seed);
+    expect_same(esp__replay(&g.problem, &g.schedule), want, "its replay", seed);
+    expect_same(ref_sequence(r, g.schedule.sequence, g.schedule.n_sequence), want, "the reference's replay", seed);
     ref_close(r);
     program_close(&g);
 }
@@ -55,7 +55,7 @@ static void test_generate(void **state) {
 
 /* Any order in which the ops could start: what is ready, in random turn. */
 static uint32_t random_sequence(rng *r, const problem_program *g, uint32_t *out) {
-    const esp__draft *d = &g->draft;
+    const esp__schedule *d = &g->schedule;
     uint32_t tensor = 0, n = 0, op[PROGRAM_UNITS] = {0}, ready[PROGRAM_UNITS + 1];
     for (;;) {
         uint32_t m = 0;
@@ -73,7 +73,7 @@ static uint32_t random_sequence(rng *r, const problem_program *g, uint32_t *out)
 }
 
 static uint32_t random_links(rng *r, const problem_program *g, uint32_t *links) {
-    const esp__draft *d = &g->draft;
+    const esp__schedule *d = &g->schedule;
     uint32_t sequence[PROGRAM_TENSORS + PROGRAM_UNITS * PROGRAM_OPS], op[PROGRAM_UNITS] = {0}, n = 0;
     uint32_t length = random_sequence(r, g, sequence);
     for (uint32_t i = 0; i < length; i++) {
@@ -100,26 +100,27 @@ static void one_generate_with(uint64_t seed, int instant) {
     rng r = {seed + 99};
     uint32_t links[PROGRAM_UNITS * PROGRAM_OPS], n;
     program_random(seed, (double)(seed % 4) * 0.25, &g);
-    for (uint32_t u = 0; u < g.draft.n_units; u++)
+    for (uint32_t u = 0; u < g.schedule.n_units; u++)
         for (uint32_t k = 0; k < g.paths[u].n; k++)
             if (!instant && g.ops[u][k].lanes & REF_LINKS && !g.ops[u][k].ns) g.ops[u][k].ns = 1;
     n = random_links(&r, &g, links);
-    ref_program *ref = ref_open(&g.problem, &g.draft);
-    uint64_t got = esp__generate_with(&g.problem, &g.draft, links, n);
+    ref_program *ref = ref_open(&g.problem, &g.schedule);
+    uint64_t got = esp__generate_with(&g.problem, &g.schedule, links, n);
     for (uint32_t lane = ESP__LANE_INTRA; lane <= ESP__LANE_INTER; lane++) { /* each link runs its part of the order */
         uint32_t in_links[PROGRAM_UNITS] = {0}, in_sequence[PROGRAM_UNITS] = {0}, i = 0, k = 0;
         for (;; i++, k++) {
             while (i < n && !(next_link(&g, links[i], &in_links[links[i]])->lanes >> lane & 1u)) i++;
-            while (k < g.draft.n_sequence && !takes(&g, g.draft.sequence[k], in_sequence, lane)) k++;
-            if (i == n || k == g.draft.n_sequence) break;
-            assert_int_equal(links[i], g.draft.sequence[k]);
+            while (k < g.schedule.n_sequence && !takes(&g, g.schedule.sequence[k], in_sequence, lane)) k++;
+            if (i == n || k == g.schedule.n_sequence) break;
+            assert_int_equal(links[i], g.schedule.sequence[k]);
         }
-        assert_true(i == n && k == g.draft.n_sequence);
+        assert_true(i == n && k == g.schedule.n_sequence);
     }
-    expect_same(got, instant ? ref_sequence(ref, g.draft.sequence, g.draft.n_sequence) : ref_link_order(ref, links, n),
+    expect_same(got,
+                instant ? ref_sequence(ref, g.schedule.sequence, g.schedule.n_sequence) : ref_link_order(ref, links, n),
                 "the order with given links", seed);
     check_timeline(&g, ref, seed);
-    expect_same(esp__replay(&g.problem, &g.draft), got, "its replay", seed);
+    expect_same(esp__replay(&g.problem, &g.schedule), got, "its replay", seed);
     ref_close(ref);
     program_close(&g);
 }
@@ -130,8 +131,8 @@ static void test_generate_with(void **state) {
 }
 
 static void set_sequence(problem_program *g, rng *r) {
-    esp__generate(&g->problem, &g->draft); /* takes the room */
-    g->draft.n_sequence = random_sequence(r, g, g->draft.sequence);
+    esp__generate(&g->problem, &g->schedule); /* takes the room */
+    g->schedule.n_sequence = random_sequence(r, g, g->schedule.sequence);
 }
 
 /* (c) any sequence. */
@@ -142,9 +143,9 @@ static void test_replay(void **state) {
         rng r = {seed + 5};
         program_random(seed, (double)(seed % 4) * 0.25, &g);
         set_sequence(&g, &r);
-        ref_program *ref = ref_open(&g.problem, &g.draft);
-        uint64_t want = ref_sequence(ref, g.draft.sequence, g.draft.n_sequence);
-        expect_same(esp__replay(&g.problem, &g.draft), want, "a random sequence", seed);
+        ref_program *ref = ref_open(&g.problem, &g.schedule);
+        uint64_t want = ref_sequence(ref, g.schedule.sequence, g.schedule.n_sequence);
+        expect_same(esp__replay(&g.problem, &g.schedule), want, "a random sequence", seed);
         check_timeline(&g, ref, seed);
         ref_close(ref);
         program_close(&g);
@@ -161,17 +162,17 @@ static void test_monotone(void **state) {
         if (seed % 2)
             set_sequence(&g, &r);
         else
-            esp__generate(&g.problem, &g.draft);
-        uint64_t before = esp__replay(&g.problem, &g.draft);
+            esp__generate(&g.problem, &g.schedule);
+        uint64_t before = esp__replay(&g.problem, &g.schedule);
         for (int trial = 0; trial < 8; trial++) {
-            uint32_t u = rng_below(&r, g.draft.n_units);
+            uint32_t u = rng_below(&r, g.schedule.n_units);
             uint64_t *ns = &g.compute[rng_below(&r, (uint32_t)g.problem.n_tensors)], old;
-            if (rng_chance(&r, 0.8) && g.draft.paths[u]->n) ns = &g.ops[u][rng_below(&r, g.draft.paths[u]->n)].ns;
+            if (rng_chance(&r, 0.8) && g.schedule.paths[u]->n) ns = &g.ops[u][rng_below(&r, g.schedule.paths[u]->n)].ns;
             old = *ns;
             *ns = old ? rng_below(&r, (uint32_t)old) : 0;
-            assert_true(esp__replay(&g.problem, &g.draft) <= before);
+            assert_true(esp__replay(&g.problem, &g.schedule) <= before);
             *ns = old + 1 + rng_below(&r, 5);
-            assert_true(esp__replay(&g.problem, &g.draft) >= before);
+            assert_true(esp__replay(&g.problem, &g.schedule) >= before);
             *ns = old;
         }
         program_close(&g);
@@ -186,18 +187,18 @@ static void test_an_op_more(void **state) {
         rng r = {seed + 3};
         program_random(seed, 0.1, &g);
         set_sequence(&g, &r);
-        uint64_t before = esp__replay(&g.problem, &g.draft);
-        esp__draft longer = g.draft;
-        uint32_t u = rng_below(&r, g.draft.n_units), n = g.draft.n_sequence, after = 0, at;
+        uint64_t before = esp__replay(&g.problem, &g.schedule);
+        esp__schedule longer = g.schedule;
+        uint32_t u = rng_below(&r, g.schedule.n_units), n = g.schedule.n_sequence, after = 0, at;
         uint32_t sequence[PROGRAM_TENSORS + PROGRAM_UNITS * PROGRAM_OPS + 1], tensors = g.units[u].first + g.units[u].n;
         for (uint32_t i = 0; i < n; i++) {
-            uint32_t s = g.draft.sequence[i];
+            uint32_t s = g.schedule.sequence[i];
             if (s == u || (s == ESP__NEXT_BACKWARD && tensors && !--tensors)) after = i + 1;
         }
         at = after + rng_below(&r, n - after + 1);
-        memcpy(sequence, g.draft.sequence, at * sizeof *sequence);
+        memcpy(sequence, g.schedule.sequence, at * sizeof *sequence);
         sequence[at] = u;
-        memcpy(sequence + at + 1, g.draft.sequence + at, (n - at) * sizeof *sequence);
+        memcpy(sequence + at + 1, g.schedule.sequence + at, (n - at) * sizeof *sequence);
         esp__plan_op *op = &g.ops[u][g.paths[u].n++];
         op->ns = program_ns(&r, 0.1), op->lanes = program_lanes(&r, 0);
         longer.sequence = sequence, longer.n_sequence = n + 1;
@@ -212,10 +213,10 @@ static void test_at_least(void **state) {
     for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
         problem_program g;
         program_random(seed, 0.1, &g);
-        uint64_t makespan = esp__generate(&g.problem, &g.draft), load[ESP__LANES] = {0};
+        uint64_t makespan = esp__generate(&g.problem, &g.schedule), load[ESP__LANES] = {0};
         load[ESP__LANE_COMPUTE] = g.ready[g.problem.n_tensors - 1];
-        for (uint32_t u = 0; u < g.draft.n_units; u++) {
-            const esp__path *path = g.draft.paths[u];
+        for (uint32_t u = 0; u < g.schedule.n_units; u++) {
+            const esp__path *path = g.schedule.paths[u];
             for (uint32_t l = 0; l < ESP__LANES; l++) load[l] += path->load[l];
             assert_true(makespan >= g.ready[g.units[u].first + g.units[u].n - 1] + path->total);
         }
@@ -237,10 +238,10 @@ static void test_timeline(void **state) {
     for (uint64_t seed = 0; seed < 1000; seed++) {
         problem_program g;
         program_random(seed, 0.1, &g);
-        uint64_t makespan = esp__generate(&g.problem, &g.draft), end[PROGRAM_UNITS], backward = 0, last = 0;
+        uint64_t makespan = esp__generate(&g.problem, &g.schedule), end[PROGRAM_UNITS], backward = 0, last = 0;
         uint64_t load[ESP__LANES] = {0}, want[ESP__LANES] = {0};
-        uint32_t n = g.draft.n_sequence, next[PROGRAM_UNITS] = {0}, tensor = 0;
-        esp__timeline(&g.problem, &g.draft, events);
+        uint32_t n = g.schedule.n_sequence, next[PROGRAM_UNITS] = {0}, tensor = 0;
+        esp__timeline(&g.problem, &g.schedule, events);
         for (uint32_t i = 0; i < n; i++) {
             const esp_plan_event *e = &events[i];
             assert_true(e->end_ns >= e->start_ns);
@@ -253,7 +254,7 @@ static void test_timeline(void **state) {
                 assert_true(e->start_ns >= backward);
                 assert_int_equal(e->end_ns - e->start_ns, g.compute[e->unit]);
                 backward = e->end_ns;
-                for (uint32_t u = 0; u < g.draft.n_units; u++)
+                for (uint32_t u = 0; u < g.schedule.n_units; u++)
                     if (g.units[u].first + g.units[u].n == tensor) end[u] = backward;
                 continue;
             }
@@ -267,9 +268,9 @@ static void test_timeline(void **state) {
             assert_int_equal(e->kind, op->kind);
         }
         want[ESP__LANE_COMPUTE] = g.ready[g.problem.n_tensors - 1];
-        for (uint32_t u = 0; u < g.draft.n_units; u++) {
-            assert_int_equal(next[u], g.draft.paths[u]->n);
-            for (uint32_t l = 0; l < ESP__LANES; l++) want[l] += g.draft.paths[u]->load[l];
+        for (uint32_t u = 0; u < g.schedule.n_units; u++) {
+            assert_int_equal(next[u], g.schedule.paths[u]->n);
+            for (uint32_t l = 0; l < ESP__LANES; l++) want[l] += g.schedule.paths[u]->load[l];
         }
         for (uint32_t l = 0; l < ESP__LANES; l++) assert_int_equal(load[l], want[l]);
         assert_int_equal(last, makespan);
@@ -289,12 +290,12 @@ typedef struct hand_op {
 /* A program of n tensors with one unit each: compute times and up to three ops (0 lanes: none). */
 static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const hand_op (*ops)[3]) {
     memset(g, 0, sizeof *g);
-    g->pool.on_failure = &g->on_failure;
+    g->arena.on_failure = &g->on_failure;
     g->model.n_tensors = n, g->model.tensors = g->tensors;
     esp__problem *p = &g->problem;
-    p->pool = &g->pool, p->model = &g->model, p->n_tensors = n, p->compute = g->compute, p->ready = g->ready;
+    p->arena = &g->arena, p->model = &g->model, p->n_tensors = n, p->compute = g->compute, p->ready = g->ready;
     p->size[0] = p->size[1] = p->size[2] = 1;
-    p->recipe_ops = &g->recipe, p->n_recipe_ops = 1;
+    p->op_templates = &g->op_template, p->n_op_templates = 1;
     for (uint32_t u = 0; u < n; u++) {
         g->tensors[u].elements = 1;
         g->compute[u] = compute[u];
@@ -306,8 +307,8 @@ static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const 
             g->ops[u][g->paths[u].n].kind = ESP_PLAN_COMP;
         }
     }
-    esp__draft_set_units(p, &g->draft, g->units, n);
-    for (uint32_t u = 0; u < n; u++) g->draft.paths[u] = &g->paths[u];
+    esp__schedule_set_units(p, &g->schedule, g->units, n);
+    for (uint32_t u = 0; u < n; u++) g->schedule.paths[u] = &g->paths[u];
 }
 
 /* Comp on the device that computes goes before the backward that is ready at the same time: backward 0 ends at 10, Comp 0
@@ -319,8 +320,8 @@ static void test_comp_before_backward(void **state) {
     const uint32_t order[] = {ESP__NEXT_BACKWARD, 0, ESP__NEXT_BACKWARD, 0, 1, 1};
     const uint64_t start[] = {0, 10, 14, 14, 24, 34};
     hand(&g, 2, (uint64_t[]){10, 10}, (const hand_op[][3]){{{C, 4}, {E, 20}}, {{C, 4}, {E, 1}}});
-    assert_int_equal(esp__generate(&g.problem, &g.draft), 35);
-    esp__timeline(&g.problem, &g.draft, e);
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 35);
+    esp__timeline(&g.problem, &g.schedule, e);
     for (uint32_t i = 0, k; i < 6; i++) { /* each of these is in the timeline, wherever two that tie stand */
         uint32_t unit = order[i] == ESP__NEXT_BACKWARD ? i / 2 : order[i];
         for (k = 0; k < 6; k++)
@@ -339,7 +340,7 @@ static void test_no_back_fill(void **state) {
     (void)state;
     problem_program g;
     hand(&g, 3, (uint64_t[]){1, 1, 1}, (const hand_op[][3]){{{E, 10}}, {{A | E, 1}}, {{A, 5}}});
-    assert_int_equal(esp__generate(&g.problem, &g.draft), 17);
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 17);
     program_close(&g);
 }
 
@@ -349,7 +350,7 @@ static void test_shared_cores(void **state) {
     (void)state;
     problem_program g;
     hand(&g, 2, (uint64_t[]){5, 5}, (const hand_op[][3]){{{C | P, 4}}, {{C | P, 4}}});
-    assert_int_equal(esp__generate(&g.problem, &g.draft), 18);
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 18);
     program_close(&g);
 }
 
@@ -359,9 +360,9 @@ static void test_links_wait(void **state) {
     (void)state;
     problem_program g;
     hand(&g, 2, (uint64_t[]){1, 2}, (const hand_op[][3]){{{E, 10}}, {{E, 2}}});
-    assert_int_equal(esp__generate(&g.problem, &g.draft), 13);
-    assert_int_equal(esp__generate_with(&g.problem, &g.draft, (uint32_t[]){1, 0}, 2), 15);
-    assert_int_equal(esp__replay(&g.problem, &g.draft), 15);
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 13);
+    assert_int_equal(esp__generate_with(&g.problem, &g.schedule, (uint32_t[]){1, 0}, 2), 15);
+    assert_int_equal(esp__replay(&g.problem, &g.schedule), 15);
     program_close(&g);
 }
 
@@ -372,12 +373,12 @@ static void test_ready_order_is_not_monotone(void **state) {
     (void)state;
     problem_program g;
     hand(&g, 2, (uint64_t[]){1, 1}, (const hand_op[][3]){{{P, 4}, {E, 10}, {C, 10}}, {{A, 2}, {E, 2}}});
-    uint64_t fast = esp__generate(&g.problem, &g.draft);
+    uint64_t fast = esp__generate(&g.problem, &g.schedule);
     assert_int_equal(fast, 26);
     g.ops[1][0].ns = 4;
-    assert_int_equal(esp__generate(&g.problem, &g.draft), 25);
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 25);
     g.ops[1][0].ns = 2;
-    assert_int_equal(esp__replay(&g.problem, &g.draft), 25); /* the stored order: not longer */
+    assert_int_equal(esp__replay(&g.problem, &g.schedule), 25); /* the stored order: not longer */
     program_close(&g);
 }
 

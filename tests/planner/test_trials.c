@@ -1,4 +1,4 @@
-/* test_trials.c: the two fast ways to try a change of a draft must give what simulating all of it gives: schedule/resimulate.c (ready order,
+/* test_trials.c: the two fast ways to try a change of a schedule must give what simulating all of it gives: schedule/resimulate.c (ready order,
  * some paths changed) and schedule/incremental.c (a given sequence, some neighbouring units replaced). On random made-up programs. */
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
@@ -41,14 +41,14 @@ static void test_rerun(void **state) {
         rng r = {seed + 31};
         program_random(seed, (double)(seed % 3) * 0.2, &g);
         spares_random(&r, &s);
-        uint64_t before = esp__generate(&g.problem, &g.draft);
-        esp__rerun *rerun = esp__rerun_open(&g.problem, &g.draft);
+        uint64_t before = esp__generate(&g.problem, &g.schedule);
+        esp__rerun *rerun = esp__rerun_open(&g.problem, &g.schedule);
         for (int trial = 0; trial < TRIALS; trial++) {
             esp__change changes[3];
-            esp__draft other = {0};
+            esp__schedule other = {0};
             uint32_t n = 0;
-            esp__draft_copy(&g.problem, &other, &g.draft);
-            for (uint32_t u = 0; u < g.draft.n_units && n < 3; u++) {
+            esp__schedule_copy(&g.problem, &other, &g.schedule);
+            for (uint32_t u = 0; u < g.schedule.n_units && n < 3; u++) {
                 if (!rng_chance(&r, 0.3)) continue;
                 changes[n] = (esp__change){u, &s.paths[rng_below(&r, SPARE)]};
                 other.paths[u] = changes[n++].path;
@@ -60,14 +60,14 @@ static void test_rerun(void **state) {
             assert_int_equal(esp__rerun_try(rerun, changes, n, want), UINT64_MAX);
             assert_int_equal(esp__rerun_try(rerun, changes, n, want / 2), UINT64_MAX);
         }
-        assert_int_equal(esp__generate(&g.problem, &g.draft), before); /* nothing was changed */
+        assert_int_equal(esp__generate(&g.problem, &g.schedule), before); /* nothing was changed */
         program_close(&g);
     }
 }
 
-/* ---- the desk ------------------------------------------------------------------------------------------------------------ */
+/* ---- the incremental evaluation ------------------------------------------------------------------------------------------------------------ */
 /* Must op j (of the sequence) wait for op i, by chain or lane? The ops' numbers in the reference are given. */
-static int waits(const ref_program *ref, const esp__draft *d, int i, int j) {
+static int waits(const ref_program *ref, const esp__schedule *d, int i, int j) {
     const ref_op *a = &ref->ops[i], *b = &ref->ops[j];
     if (a->lanes & b->lanes) return 1;
     if (!a->backward) return !b->backward && a->unit == b->unit;
@@ -75,7 +75,7 @@ static int waits(const ref_program *ref, const esp__draft *d, int i, int j) {
 }
 
 /* Ends and tails are the sequence's: a tail is the longest path from the op's start on, over all ops behind it. */
-static void check_laid(const problem_program *g, const esp__desk *k) {
+static void check_laid(const problem_program *g, const esp__incremental *k) {
     enum { ROOM = PROGRAM_TENSORS + 2 * PROGRAM_UNITS * PROGRAM_OPS };
     ref_program *ref = ref_open(&g->problem, k->d);
     uint64_t tail[ROOM];
@@ -106,9 +106,9 @@ static void check_laid(const problem_program *g, const esp__desk *k) {
 
 /* Units that could stand in for units [gone, gone + n_gone): the same with another path; two whole neighbours as one group; one
  * unit as two chunks. Returns how many are gone. */
-static uint32_t swap_random(rng *r, const problem_program *g, const esp__desk *k, const spares *s, esp__swap *w,
+static uint32_t swap_random(rng *r, const problem_program *g, const esp__incremental *k, const spares *s, esp__swap *w,
                             uint32_t *gone) {
-    const esp__draft *d = k->d;
+    const esp__schedule *d = k->d;
     uint32_t kind = rng_below(r, 3), u = rng_below(r, d->n_units), n_gone = 1;
     const esp__unit *x = &d->units[u];
     uint64_t whole = g->tensors[x->first].elements;
@@ -139,7 +139,7 @@ static uint32_t swap_random(rng *r, const problem_program *g, const esp__desk *k
 
 /* A trial says no more than the step will be; what is taken away and put back leaves no trace; and a swap that is made gives a
  * whole sequence whose time is the reference's. */
-static void test_desk(void **state) {
+static void test_incremental(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
         static esp__swap w;
@@ -148,23 +148,23 @@ static void test_desk(void **state) {
         rng r = {seed + 77};
         program_random(seed, (double)(seed % 3) * 0.2, &g);
         spares_random(&r, &s);
-        esp__generate(&g.problem, &g.draft);
-        esp__desk *k = esp__desk_open(&g.problem, &g.draft);
+        esp__generate(&g.problem, &g.schedule);
+        esp__incremental *k = esp__incremental_open(&g.problem, &g.schedule);
         check_laid(&g, k);
         for (int trial = 0; trial < TRIALS; trial++) {
             uint32_t gone, n_gone = swap_random(&r, &g, k, &s, &w, &gone);
-            esp__desk_lift(k, &w, gone, n_gone);
-            uint64_t without = esp__desk_without(k, &w, UINT64_MAX);
-            esp__desk_unlift(k, &w);
+            esp__incremental_lift(k, &w, gone, n_gone);
+            uint64_t without = esp__incremental_without(k, &w, UINT64_MAX);
+            esp__incremental_unlift(k, &w);
             check_laid(&g, k);
-            esp__desk_lift(k, &w, gone, n_gone);
-            uint64_t said = esp__desk_try(k, &w, UINT64_MAX);
-            assert_int_equal(esp__desk_try(k, &w, said), UINT64_MAX);
-            assert_int_equal(esp__desk_try(k, &w, said + 1), said);
-            esp__desk_unlift(k, &w);
+            esp__incremental_lift(k, &w, gone, n_gone);
+            uint64_t said = esp__incremental_try(k, &w, UINT64_MAX);
+            assert_int_equal(esp__incremental_try(k, &w, said), UINT64_MAX);
+            assert_int_equal(esp__incremental_try(k, &w, said + 1), said);
+            esp__incremental_unlift(k, &w);
             check_laid(&g, k);
             uint64_t before = k->d->makespan;
-            esp__desk_set(k, &w);
+            esp__incremental_set(k, &w);
             check_laid(&g, k);
             assert_true(said <= k->d->makespan);
             assert_true(k->d->makespan <=
@@ -176,7 +176,7 @@ static void test_desk(void **state) {
 }
 
 /* A move is made only where it brings the step below the limit, and then it is there. */
-static void test_desk_move(void **state) {
+static void test_incremental_move(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
         static esp__swap w;
@@ -185,16 +185,16 @@ static void test_desk_move(void **state) {
         rng r = {seed + 78};
         program_random(seed, 0.1, &g);
         spares_random(&r, &s);
-        esp__generate(&g.problem, &g.draft);
-        esp__desk *k = esp__desk_open(&g.problem, &g.draft);
+        esp__generate(&g.problem, &g.schedule);
+        esp__incremental *k = esp__incremental_open(&g.problem, &g.schedule);
         for (int trial = 0; trial < TRIALS; trial++) {
             uint64_t before = k->d->makespan, limit = before + rng_below(&r, 4) - 1;
             uint32_t units = k->d->n_units, gone, n_gone = swap_random(&r, &g, k, &s, &w, &gone);
-            esp__desk_lift(k, &w, gone, n_gone);
-            uint64_t said = esp__desk_try(k, &w, limit);
-            esp__desk_unlift(k, &w);
+            esp__incremental_lift(k, &w, gone, n_gone);
+            uint64_t said = esp__incremental_try(k, &w, limit);
+            esp__incremental_unlift(k, &w);
             if (said == UINT64_MAX) continue;
-            int made = esp__desk_move(k, &w, limit);
+            int made = esp__incremental_move(k, &w, limit);
             check_laid(&g, k);
             assert_int_equal(k->d->n_units, made ? units - n_gone + w.n : units);
             if (made)
@@ -207,7 +207,7 @@ static void test_desk_move(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rerun), cmocka_unit_test(test_desk),
-                                       cmocka_unit_test(test_desk_move)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rerun), cmocka_unit_test(test_incremental),
+                                       cmocka_unit_test(test_incremental_move)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

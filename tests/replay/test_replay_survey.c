@@ -146,14 +146,14 @@ static void doubts(void **state) {
         c.at[i].size = (double)(64u << 2 * i);
         c.at[i].ns = 50000 + 10 * c.at[i].size;
     }
-    for (uint32_t i = 0; i <= c.n; i++) assert_false(replay_survey_doubts(&c, i));
+    for (uint32_t i = 0; i <= c.n; i++) assert_false(replay_survey_outliers(&c, i));
     c.at[3].ns *= 1.3; /* as when something else ran */
-    for (uint32_t i = 0; i < c.n; i++) assert_int_equal(replay_survey_doubts(&c, i), i == 3);
+    for (uint32_t i = 0; i < c.n; i++) assert_int_equal(replay_survey_outliers(&c, i), i == 3);
     c.at[3].ns /= 1.3;
     c.at[5].ns = c.at[4].ns * 4 * 1.1; /* the last: more than in proportion */
-    for (uint32_t i = 0; i < c.n; i++) assert_int_equal(replay_survey_doubts(&c, i), i == 5);
+    for (uint32_t i = 0; i < c.n; i++) assert_int_equal(replay_survey_outliers(&c, i), i == 5);
     c.n = 1;
-    assert_false(replay_survey_doubts(&c, 0));
+    assert_false(replay_survey_outliers(&c, 0));
 }
 
 int main(void) {

@@ -173,7 +173,7 @@ static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
     float *held = calloc(n, 4);
     for (uint32_t k = 0; k < ctx->in_force.n_feedback; k++) {
         const esp__feedback *f = &ctx->in_force.feedback[k];
-        for (uint64_t i = 0; f->keeper && i < f->count; i++)
+        for (uint64_t i = 0; f->owner_replica && i < f->count; i++)
             held[f->place.first * p->count + f->offset + i] += f->residual[i];
     }
     if (esp_allreduce(ctx, held, n)) REPORT(ctx, p, "allreduce: %s", esp_last_error(ctx));

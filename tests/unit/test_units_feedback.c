@@ -41,7 +41,7 @@ static void held_by(const esp_ctx *ctx, float *held, int own) {
     for (uint32_t k = 0; k < ctx->in_force.n_feedback; k++) {
         const esp__feedback *f = &ctx->in_force.feedback[k];
         uint64_t first = begins[f->place.first] + f->place.begin + f->offset; /* tensors are numbered in their order */
-        for (uint64_t i = 0; f->residual && (own ? f->raw : f->keeper) && i < f->count; i++)
+        for (uint64_t i = 0; f->residual && (own ? f->raw : f->owner_replica) && i < f->count; i++)
             held[first + i] += f->residual[i];
     }
     for (uint32_t t = 0; t < TENSORS && !own; t++)

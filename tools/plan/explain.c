@@ -1,5 +1,5 @@
 /* explain.c: --explain: what each option of one tensor would make of the step, with everything else kept. The one part
- * of the command that works on the planner's own structs: menus and drafts. */
+ * of the command that works on the planner's own structs: candidate options and schedules. */
 
 enum { EXPLAIN_ROWS = 10 };
 
@@ -19,11 +19,11 @@ typedef struct plan_explanation {
     plan_explained rows[EXPLAIN_ROWS + 1]; /* and the current one, where it is none of the best */
 } plan_explanation;
 
-/* The plan as a draft, and the units of the tensor: one, or all its chunks, which change together. */
+/* The plan as a schedule, and the units of the tensor: one, or all its chunks, which change together. */
 typedef struct plan_explain_job {
     const plan_inputs *in;
     esp__problem p;
-    esp__draft kept, trial;
+    esp__schedule kept, trial;
     uint32_t tensor, unit, n_units;
     uint64_t around_ns; /* forward and update */
 } plan_explain_job;
@@ -51,10 +51,10 @@ static int explain_on_link(const esp__plan_op *op) {
 /* The order of the links as it is kept: the tensor's k-th op on a link takes the place of its k-th; where there were fewer,
  * the rest follows the last, where there were more, places fall away. */
 static uint32_t explain_links(plan_explain_job *j, uint32_t *links) {
-    const esp__draft *kept = &j->kept, *trial = &j->trial;
-    uint8_t *op = esp__pool_get(j->p.pool, kept->n_units);
-    uint32_t *had = esp__pool_get(j->p.pool, j->n_units * sizeof *had);
-    uint32_t *want = esp__pool_get(j->p.pool, j->n_units * sizeof *want), n = 0;
+    const esp__schedule *kept = &j->kept, *trial = &j->trial;
+    uint8_t *op = esp__arena_get(j->p.arena, kept->n_units);
+    uint32_t *had = esp__arena_get(j->p.arena, j->n_units * sizeof *had);
+    uint32_t *want = esp__arena_get(j->p.arena, j->n_units * sizeof *want), n = 0;
     for (uint32_t k = 0; k < j->n_units; k++) {
         const esp__path *old = kept->paths[j->unit + k], *new = trial->paths[j->unit + k];
         for (uint32_t i = 0; i < old->n; i++) had[k] += (uint32_t)explain_on_link(&old->ops[i]);
@@ -77,16 +77,16 @@ static uint32_t explain_links(plan_explain_job *j, uint32_t *links) {
 
 /* The step with the trial's paths: in the order in which ops get ready, or in the kept one, whichever is shorter. */
 static double explain_step(plan_explain_job *j) {
-    esp__pool *pool = j->p.pool;
-    const esp__mark mark = esp__pool_mark(pool);
-    esp__draft by_ready = {0}, by_kept = {0};
-    esp__draft_copy(&j->p, &by_ready, &j->trial);
-    esp__draft_copy(&j->p, &by_kept, &j->trial);
+    esp__arena *arena = j->p.arena;
+    const esp__checkpoint mark = esp__arena_checkpoint(arena);
+    esp__schedule by_ready = {0}, by_kept = {0};
+    esp__schedule_copy(&j->p, &by_ready, &j->trial);
+    esp__schedule_copy(&j->p, &by_kept, &j->trial);
     uint64_t ns = esp__generate(&j->p, &by_ready);
-    uint32_t *links = esp__pool_get(pool, ((size_t)esp__sequence_length(&j->p, &j->trial) + 1) * sizeof *links);
+    uint32_t *links = esp__arena_get(arena, ((size_t)esp__sequence_length(&j->p, &j->trial) + 1) * sizeof *links);
     const uint64_t other = esp__generate_with(&j->p, &by_kept, links, explain_links(j, links));
     if (other < ns) ns = other;
-    esp__pool_release(pool, mark);
+    esp__arena_rewind(arena, mark);
     return (double)(ns + j->around_ns);
 }
 
@@ -181,7 +181,7 @@ static void explain_when(const plan_explain_job *j, const plan_made *m, plan_exp
 }
 
 static void explain_unit(plan_explain_job *j, plan_explanation *e) {
-    const esp__draft *d = &j->kept;
+    const esp__schedule *d = &j->kept;
     while (d->units[j->unit].first + d->units[j->unit].n <= j->tensor) j->unit++;
     const uint32_t first = d->units[j->unit].first;
     for (j->n_units = 1; j->unit + j->n_units < d->n_units && d->units[j->unit + j->n_units].first == first;)
@@ -195,46 +195,46 @@ static void explain_unit(plan_explain_job *j, plan_explanation *e) {
                  j->in->model.tensors[first].name, j->in->model.tensors[first + d->units[j->unit].n - 1].name);
 }
 
-static esp_status explain_all(plan_explain_job *j, esp__pool *pool, const plan_made *m, plan_explanation *e) {
+static esp_status explain_all(plan_explain_job *j, esp__arena *arena, const plan_made *m, plan_explanation *e) {
     static const esp__path nothing = {.codec = ESP__NO_CODEC};
     const plan_inputs *in = j->in;
-    esp_status s = esp__problem_open(&j->p, pool, &in->model, in->codecs, in->n_codecs, &in->system, &in->config, 0);
-    if (s == ESP_OK) s = esp__draft_read(&j->p, &j->kept, "the plan", esp_plan_text(m->plan));
+    esp_status s = esp__problem_open(&j->p, arena, &in->model, in->codecs, in->n_codecs, &in->system, &in->config, 0);
+    if (s == ESP_OK) s = esp__schedule_read(&j->p, &j->kept, "the plan", esp_plan_text(m->plan));
     if (s != ESP_OK) return s;
     explain_unit(j, e);
     explain_when(j, m, e);
-    esp__draft_copy(&j->p, &j->trial, &j->kept);
+    esp__schedule_copy(&j->p, &j->trial, &j->kept);
     for (uint32_t k = 0; k < j->n_units; k++) j->trial.paths[j->unit + k] = &nothing;
     e->without_ns = explain_step(j);
     const esp__path *current = j->kept.paths[j->unit];
-    const esp__menu *menu = esp__menu_get(&j->p, &j->kept.units[j->unit]);
+    const esp__candidates *candidates = esp__candidates_get(&j->p, &j->kept.units[j->unit]);
     explain_try(j, e, current, 1);
-    for (uint32_t i = 0; i < menu->n; i++)
-        if (menu->paths[i].codec != current->codec ||
-            memcmp(menu->paths[i].option, current->option, sizeof *current->option))
-            explain_try(j, e, &menu->paths[i], 0);
+    for (uint32_t i = 0; i < candidates->n; i++)
+        if (candidates->paths[i].codec != current->codec ||
+            memcmp(candidates->paths[i].option, current->option, sizeof *current->option))
+            explain_try(j, e, &candidates->paths[i], 0);
     return ESP_OK;
 }
 
 static int plan_explain(const plan_inputs *in, const plan_made *m, const char *name, plan_explanation *e) {
     plan_explain_job *j = tool_realloc(NULL, sizeof *j);
-    esp__pool *pool = tool_realloc(NULL, sizeof *pool);
+    esp__arena *arena = tool_realloc(NULL, sizeof *arena);
     jmp_buf no_memory;
     memset(j, 0, sizeof *j);
-    memset(pool, 0, sizeof *pool);
+    memset(arena, 0, sizeof *arena);
     j->in = in;
     j->around_ns = (uint64_t)(in->model.forward_ns + 0.5) + (uint64_t)(in->model.update_ns + 0.5);
     e->tensor = name;
-    pool->on_failure = &no_memory;
+    arena->on_failure = &no_memory;
     int status = plan_find_tensor(in, name, &j->tensor);
     if (status == TOOL_OK) {
         if (setjmp(no_memory))
             status = tool_fail(in->command, "out of memory");
-        else if (explain_all(j, pool, m, e) != ESP_OK)
+        else if (explain_all(j, arena, m, e) != ESP_OK)
             status = tool_fail(in->command, "--explain %s: %s", name, esp_last_error(NULL));
     }
-    esp__pool_free(pool);
-    free(pool);
+    esp__arena_free(arena);
+    free(arena);
     free(j);
     return status;
 }

@@ -1,22 +1,22 @@
 /* limits.c: what to say where no plan keeps within --max-memory, --max-volume or --max-error: the least that there is.
- * Works on the planner's own menus. */
+ * Works on the planner's own candidate options. */
 
 typedef struct plan_least {
     double memory, volume, error; /* bytes of a rank; parts as the flags have them */
 } plan_least;
 
 /* The least over all options of each tensor. Merging and splitting change little of it. */
-static esp_status plan_find_least(const plan_inputs *in, esp__pool *pool, plan_least *out) {
-    esp__problem *p = esp__pool_get(pool, sizeof *p);
+static esp_status plan_find_least(const plan_inputs *in, esp__arena *arena, plan_least *out) {
+    esp__problem *p = esp__arena_get(arena, sizeof *p);
     double elements = 0;
-    const esp_status s = esp__problem_open(p, pool, &in->model, in->codecs, in->n_codecs, &in->system, &in->config, 0);
+    const esp_status s = esp__problem_open(p, arena, &in->model, in->codecs, in->n_codecs, &in->system, &in->config, 0);
     memset(out, 0, sizeof *out);
     for (uint32_t t = 0; s == ESP_OK && t < in->model.n_tensors; t++) {
         const esp__unit u = {t, 1, 0, in->model.tensors[t].elements};
-        const esp__menu *menu = esp__menu_get(p, &u);
+        const esp__candidates *candidates = esp__candidates_get(p, &u);
         double least[3] = {INFINITY, INFINITY, INFINITY};
-        for (uint32_t i = 0; i < menu->n; i++) {
-            const esp__path *path = &menu->paths[i];
+        for (uint32_t i = 0; i < candidates->n; i++) {
+            const esp__path *path = &candidates->paths[i];
             const double has[3] = {(double)path->memory, (double)path->volume, path->error};
             for (int k = 0; k < 3; k++) least[k] = has[k] < least[k] ? has[k] : least[k];
         }
@@ -36,14 +36,14 @@ static int plan_say_limits(const plan_inputs *in) {
     char why[ESP__ERROR_MAX];
     snprintf(why, sizeof why, "%s", esp_last_error(NULL));
     if (!c->max_memory_bytes && !(c->max_volume > 0) && !(c->max_error > 0)) return tool_fail(in->command, "%s", why);
-    esp__pool *pool = tool_realloc(NULL, sizeof *pool);
+    esp__arena *arena = tool_realloc(NULL, sizeof *arena);
     jmp_buf no_memory;
     plan_least least;
-    memset(pool, 0, sizeof *pool);
-    pool->on_failure = &no_memory;
+    memset(arena, 0, sizeof *arena);
+    arena->on_failure = &no_memory;
     if (setjmp(no_memory)) {
         tool_fail(in->command, "%s", why);
-    } else if (plan_find_least(in, pool, &least) != ESP_OK) {
+    } else if (plan_find_least(in, arena, &least) != ESP_OK) {
         tool_fail(in->command, "%s", why); /* it was not about limits */
     } else {
         tool_fail(in->command, "%s", why);
@@ -57,7 +57,7 @@ static int plan_say_limits(const plan_inputs *in) {
             fprintf(stderr, "  --max-error %g: the least that these codecs and options reach is %.4g\n", c->max_error,
                     least.error);
     }
-    esp__pool_free(pool);
-    free(pool);
+    esp__arena_free(arena);
+    free(arena);
     return TOOL_FAILED;
 }

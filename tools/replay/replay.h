@@ -47,7 +47,7 @@ static int replay_report(const replay_job *job); /* text on stdout, and the file
 
 /* ---- what is run ------------------------------------------------------------------------------------------------------- */
 enum { REPLAY_STRATEGIES_MAX = 32, REPLAY_ROUND_STEPS = 3, REPLAY_STEPS = 9 };
-enum { REPLAY_HOLD = 0, REPLAY_BUSY = 1 };
+enum { REPLAY_CLOCKED = 0, REPLAY_BUSY = 1 };
 #define REPLAY_LOAD_MAX 0.7
 #define REPLAY_GAP_MIN_NS 100e3
 #define REPLAY_NOISY 0.25
@@ -72,7 +72,7 @@ typedef struct replay_run {
     const char *strategies;                   /* "all", or names and files with commas */
     double elements_scale, time_scale, ratio; /* 0: not said */
     double times_said;                        /* --time-scale; 0: not said */
-    int compute;                              /* REPLAY_HOLD, REPLAY_BUSY; -1: as the model's device says */
+    int compute;                              /* REPLAY_CLOCKED, REPLAY_BUSY; -1: as the model's device says */
     int force, as_rank;
     int status_fd, progress_fd; /* to the command that started the ranks; -1: none */
     replay_strategy list[REPLAY_STRATEGIES_MAX];

@@ -68,7 +68,7 @@ static report_exposed report_exposed_of(const replay_result *r) {
     p->events = tool_realloc(NULL, ((size_t)r->predicted.n_events + 1) * sizeof *p->events);
     for (uint32_t i = 0; i < r->predicted.n_events; i++)
         if (report_has(r, i)) p->events[n++] = r->measured[i];
-    p->pool.on_failure = &no_memory;
+    p->arena.on_failure = &no_memory;
     if (setjmp(no_memory)) {
         fputs("espresso: out of memory\n", stderr);
         exit(TOOL_FAILED);
@@ -77,7 +77,7 @@ static report_exposed report_exposed_of(const replay_result *r) {
         esp__exposed(p, n);
         out = (report_exposed){p->report.exposed_communication_ns, p->report.exposed_compression_ns};
     }
-    esp__pool_free(&p->pool);
+    esp__arena_free(&p->arena);
     free(p->events);
     free(p);
     return out;

@@ -15,7 +15,7 @@ enum {
 
 /* Time over size bends upwards: the latency matters less and less. A point above the line of its neighbours, or a last one that is
  * more than in proportion to the one before, may have met something else that ran. */
-static int replay_survey_doubts(const esp__survey_curve *c, uint32_t i) {
+static int replay_survey_outliers(const esp__survey_curve *c, uint32_t i) {
     const esp_cost_point *p = c->at;
     double most;
     if (i == 0 || i >= c->n) return 0;
@@ -33,7 +33,7 @@ static esp_status replay_survey_again(replay_run *r, uint8_t level, uint32_t col
     esp_status s = ESP_OK;
     for (int k = 0; k < REPLAY_AGAIN; k++)
         for (uint32_t i = c->n; i-- > 0 && !s;)
-            if (replay_survey_doubts(c, i))
+            if (replay_survey_outliers(c, i))
                 s = esp__survey_link(r->ctx, r->survey, level, coll, (uint64_t)c->at[i].size,
                                      esp__survey_repeats(c->at[i].ns));
     return s;

@@ -176,7 +176,7 @@ static int run_job_run(const run_plan *p) {
                 : &j.sinks[1];
     int status = run_signals_open(&j);
     if (status == TOOL_OK) status = run_tokens_open(&j);
-    if (status == TOOL_OK && (status = run_start_guard(&j)) == TOOL_OK) {
+    if (status == TOOL_OK && (status = run_start_watchdog(&j)) == TOOL_OK) {
         for (int i = 0; i < p->n && status == TOOL_OK; i++) status = run_start_rank(&j, i);
         if (status == TOOL_OK) run_watch(&j);
         int ended = run_finish(&j);

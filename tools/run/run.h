@@ -65,7 +65,7 @@ typedef struct run_job {
     int tokens[2];       /* a byte for each rank that may compress at the same time; -1: any number         */
     int signals;         /* signalfd                                                                           */
     int guard;           /* pipe to the guard process                                                          */
-    pid_t guard_pid;
+    pid_t watchdog_pid;
     sigset_t mask, old_mask;
     run_sink sinks[2];
     run_sink *out, *err;

@@ -155,7 +155,7 @@ static int run_start_rank(run_job *j, int rank) {
 
 /* The guard: waits until the launcher says 0 (all is over) or is gone, and then ends every rank with all that the rank
  * started. The parent-death signal does it for the ranks themselves, but not for their children. */
-static _Noreturn void run_guard(int from, int n) {
+static _Noreturn void run_watchdog(int from, int n) {
     pid_t *pids = malloc((size_t)n * sizeof *pids), pid = 0;
     int have = 0;
     setsid();
@@ -173,20 +173,20 @@ static _Noreturn void run_guard(int from, int n) {
     _exit(0);
 }
 
-static int run_start_guard(run_job *j) {
+static int run_start_watchdog(run_job *j) {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0 || (j->guard_pid = fork()) < 0)
+    if (pipe2(ends, O_CLOEXEC) != 0 || (j->watchdog_pid = fork()) < 0)
         return tool_fail(j->plan->command, "cannot start a process: %s", strerror(errno));
-    if (j->guard_pid == 0) run_guard(ends[0], j->plan->n);
+    if (j->watchdog_pid == 0) run_watchdog(ends[0], j->plan->n);
     close(ends[0]);
     j->guard = ends[1];
     return TOOL_OK;
 }
 
-static void run_end_guard(run_job *j) {
+static void run_end_watchdog(run_job *j) {
     pid_t none = 0;
     ssize_t n = write(j->guard, &none, sizeof none);
     (void)n; /* a guard that is gone needs no telling */
     close(j->guard);
-    waitpid(j->guard_pid, NULL, 0);
+    waitpid(j->watchdog_pid, NULL, 0);
 }

@@ -245,7 +245,7 @@ static int run_conclude(run_job *j) {
 static int run_finish(run_job *j) {
     run_sweep(j);
     for (int i = 0; i < j->started; i++) waitpid(j->ranks[i].pid, NULL, 0);
-    run_end_guard(j);
+    run_end_watchdog(j);
     int status = run_conclude(j);
     run_drain(j);
     return status;
