@@ -4,6 +4,7 @@
 #   make dist       one-file dist/espresso.h                make bench     benchmark programs
 #   make fuzz FUZZ_SECONDS=600          fuzzes the readers of files
 #   make bare       bootstrap in a minimal Debian root      make demo DEMO_FLAGS=--quick
+#   make results    pictures and tables of bench/results, into $(BUILD)/results (python3)
 #   make install PREFIX=/usr/local DESTDIR=                 make docs, check-style, check-parts, plugins, clean
 ifeq ($(origin CC),default)
 CC := gcc
@@ -13,7 +14,9 @@ PREFIX ?= /usr/local
 OPT    ?= -O3
 CFLAGS ?= -g
 WARN   := -Wall -Wextra -Wpedantic -Wconversion -Wshadow
-BASE   := -std=gnu11 -ffp-contract=off -I. -pthread
+# what make writes as source is under $(GEN), at the place that it would have in the tree
+GEN    := $(BUILD)/gen
+BASE   := -std=gnu11 -ffp-contract=off -I. -I$(GEN) -pthread
 DEP     = -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d
 FLAGS   = $(BASE) $(OPT) $(CFLAGS) $(WARN) $(DEP)
 LIBS   := -pthread -ldl -lm
@@ -36,19 +39,20 @@ HAVE_CMOCKA  := $(call have_headers,stdarg.h stddef.h setjmp.h stdint.h cmocka.h
 HAVE_JANSSON := $(call have_headers,jansson.h)
 JSON_LIBS    := -ljansson
 COMMAND := $(if $(HAVE_JANSSON),$(BUILD)/bin/espresso)
+BUILTIN_FILES := $(if $(HAVE_JANSSON),$(GEN)/builtin-files)
 TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list fuzz bench docs dist install demo clean check-style report bare check-parts
+.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list fuzz bench results docs dist install demo clean check-style report bare check-parts
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/%/
 all: lib plugins tools examples report
 lib: $(LIB) $(SO)
 plugins: $(PLUGINS)
-tools: $(COMMAND)
+tools: $(COMMAND) $(BUILTIN_FILES)
 examples: $(EXAMPLES)
-tests: $(TESTS)
+tests: $(TESTS) $(BUILTIN_FILES)
 
 # a change of compiler or flags rebuilds everything, one of the prefix what knows it
 STAMP := $(BUILD)/flags
@@ -56,6 +60,18 @@ PREFIX_STAMP := $(BUILD)/prefix
 stamp = $(shell mkdir -p $(BUILD)/dep; [ "$$(cat $(1) 2>/dev/null)" = '$(2)' ] || printf '%s\n' '$(2)' >$(1))
 $(call stamp,$(STAMP),$(CC) $(BASE) $(OPT) $(CFLAGS))
 $(call stamp,$(PREFIX_STAMP),$(PREFIX))
+
+# ---- what make writes as source or data ----------------------------------------------------------
+PAGES := $(GEN)/tools/page/page.inc
+$(PAGES): $(wildcard tools/page/*.sh tools/page/*.html tools/page/*.css tools/page/*.js) | $(GEN)/tools/page/
+	sh tools/page/embed.sh >$@
+# systems and codec costs known by name as files, for users to copy; only these sources decide what is in them
+SHARE := $(BUILD)/share/espresso
+$(GEN)/write_builtin: planner/files/write_builtin.c $(wildcard planner/builtin/*.[ch] planner/files/*.[ch]) $(STAMP) | $(GEN)/
+	$(CC) $(BASE) -O0 $(WARN) $< -o $@ $(JSON_LIBS) $(LIBS)
+$(GEN)/builtin-files: $(GEN)/write_builtin
+	rm -rf $(SHARE)/systems $(SHARE)/costs && mkdir -p $(SHARE)/systems $(SHARE)/costs
+	$< $(SHARE) && touch $@
 
 # ---- library, command, plugins, examples -------------------------------------------------------
 $(BUILD)/obj/espresso.o: espresso.c $(STAMP) $(PREFIX_STAMP) | $(BUILD)/obj/
@@ -65,7 +81,7 @@ $(LIB): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
 $(SO): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
 	$(CC) -shared -Wl,-soname,libespresso.so.$(SOVER) -Wl,-z,defs $(CFLAGS) $< -o $@.$(VERSION) $(LIBS)
 	ln -sf $(@F).$(VERSION) $@.$(SOVER) && ln -sf $(@F).$(SOVER) $@
-$(BUILD)/bin/espresso: tools/espresso.c $(STAMP) $(PREFIX_STAMP) | $(BUILD)/bin/
+$(BUILD)/bin/espresso: tools/espresso.c $(PAGES) $(STAMP) $(PREFIX_STAMP) | $(BUILD)/bin/
 	$(CC) $(FLAGS) -DESPRESSO_PREFIX='"$(PREFIX)"' $< -o $@ $(JSON_LIBS) $(LIBS)
 
 PLUGIN_LINK = $(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ $(LIBS)
@@ -102,6 +118,10 @@ fuzz: $(FUZZERS:%=$(BUILD)/fuzz/%)
 # ---- the rest ---------------------------------------------------------------------------------------
 bench: lib tools $(BENCHES)
 	@echo "benchmarks are in $(BUILD)/bench: $(notdir $(BENCHES))"
+# pictures and tables of all cases, from the CSV of bench/results
+results:
+	@command -v python3 >/dev/null || { echo "make results: python3 is not there (Debian: python3)"; exit 1; }
+	@for s in plan_plot replay_plot converge_plot case_tables; do python3 -B bench/$$s.py bench/results $(BUILD)/results || exit 1; done
 demo: all # DEMO_FLAGS=--quick: the short form
 	@sh examples/train/demo.sh $(DEMO_FLAGS)
 # bootstrap in a minimal Debian root, as root and as a user with sudo

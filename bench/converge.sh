@@ -1,6 +1,6 @@
 #!/bin/sh
 # converge.sh: both trainers of examples/, fp32 and auto, over an emulated link of 100 Mbit/s: loss by step and by time. Writes
-# bench/results/converge.csv, converge-train.svg, converge-gpt.svg, and converge.txt with this machine's description.
+# bench/results/converge.csv, and converge.txt with this machine's description; make results draws the curves.
 # Usage: bench/converge.sh [run] [plot]      (default: both; about four minutes)
 # Environment: BUILD=build, LINK=100mbit,50us, CODECS (what auto may choose from).
 set -eu
@@ -61,7 +61,7 @@ load=$(cut -d' ' -f1-3 /proc/loadavg)
 for part in ${*:-run plot}; do
     case $part in
     run) runs ;;
-    plot) python3 bench/converge_plot.py "$out" ;;
+    plot) python3 -B bench/converge_plot.py "$out" "$BUILD/results" ;;
     *)
         echo "usage: bench/converge.sh [run] [plot]" >&2
         exit 2

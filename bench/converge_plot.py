@@ -2,14 +2,14 @@
 """converge_plot.py: draws bench/results/converge.csv as converge-train.svg and converge-gpt.svg: loss by step, and by time
 (standard library only).
 
-    python3 bench/converge_plot.py [FOLDER]        default: bench/results
+    python3 bench/converge_plot.py [FROM [TO]]        default: bench/results, build/results
 """
 import csv
 import math
 import os
 import sys
 
-from plan_plot import Svg, legend
+from plan_plot import Svg, folders, legend
 
 COLOURS = {"fp32": "#8a8a8a", "auto": "#1f5fbf"}
 TITLES = {"train": "examples/train (Fashion-MNIST)", "gpt": "examples/gpt (characters of a text)"}
@@ -65,14 +65,14 @@ def draw(folder, example, curves):
 
 
 def main():
-    folder = sys.argv[1] if len(sys.argv) > 1 else "bench/results"
+    folder, to = folders()
     curves = {}
     with open(os.path.join(folder, "converge.csv")) as f:
         for r in csv.DictReader(f):
             rows = curves.setdefault(r["example"], {}).setdefault(r["strategy"], [])
             rows.append((float(r["step"]), float(r["seconds"]), float(r["loss"])))
     for example, kinds in curves.items():
-        draw(folder, example, kinds)
+        draw(to, example, kinds)
 
 
 if __name__ == "__main__":

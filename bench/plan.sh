@@ -1,6 +1,6 @@
 #!/bin/sh
-# plan.sh: the planner's speed and quality anew: runs build/bench/plan, writes bench/results/plan-*.txt and .csv, draws .svg and
-# puts the numbers into docs/planner.md.
+# plan.sh: the planner's speed and quality anew: runs build/bench/plan, writes bench/results/plan-*.txt and .csv, puts the numbers
+# into docs/planner.md, and makes pictures and tables of them (make results).
 # Usage: bench/plan.sh [speed] [quality] [plot]      (default: all three; some minutes)
 # Environment: BUILD=build, ESPRESSO_SHARED (folder with models/; default ../shared), RUN="taskset -c 1" in front of the program.
 set -eu
@@ -18,7 +18,7 @@ for part in $what; do
         mv "$BUILD/plan-$part.csv" "$out/plan-$part.csv"
         mv "$BUILD/plan-$part.txt" "$out/plan-$part.txt"
         ;;
-    plot) python3 bench/plan_plot.py "$out" && python3 bench/plan_doc.py ;;
+    plot) make -s BUILD="$BUILD" results && python3 bench/plan_doc.py ;;
     *)
         echo "usage: bench/plan.sh [speed] [quality] [plot]" >&2
         exit 2

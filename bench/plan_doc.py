@@ -71,7 +71,7 @@ def times(speed, one, two):
         f"Worst case: the slowest of 3 codecs x 2 testbeds at 64 GPUs. Above the targets: {late[0][0]} of 9 models with one device "
         f"({late[0][1]} in their worst case), {late[1][0]} with two ({late[1][1]}).",
         "2,000 synthetic tensors: " + "; ".join(f"{n} sizes: {a} ms with one device, {b} with two" for n, a, b in large) +
-        " (targets 100 and 500). To 5,000: `plan-growth.svg`."])
+        " (targets 100 and 500). To 5,000 tensors: `plan-speed.txt`."])
 
 
 def summary(quality):

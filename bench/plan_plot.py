@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """plan_plot.py: draws bench/results/plan-quality.csv and plan-speed.csv as SVG (standard library only).
 
-    python3 bench/plan_plot.py [FOLDER]        default: bench/results
+    python3 bench/plan_plot.py [FROM [TO]]        default: bench/results, build/results
 """
 import csv
 import math
@@ -19,6 +19,13 @@ LINES = [  # column, label, colour, dash
     ("thorough_us", "espresso+ (thorough)", "#1f5fbf", ""),
     ("upper_us", "Upper Bound (compression free)", "#1f5fbf", "1 3"),
 ]
+
+
+def folders():
+    """Where the CSV are, and where to write what is made of them: the command's arguments."""
+    source, to = (sys.argv[1:] + ["bench/results", "build/results"][len(sys.argv) - 1:])[:2]
+    os.makedirs(to, exist_ok=True)
+    return source, to
 
 
 class Svg:
@@ -113,7 +120,7 @@ def gaps_panel(svg, x, y, w, h, rows):
     svg.text(x + w - 260, y + h - 56, "crosses: what 50% and 90% of cases must reach", 11)
 
 
-def quality(folder):
+def quality(folder, to):
     with open(os.path.join(folder, "plan-quality.csv")) as f:
         rows = list(csv.DictReader(f))
     models, columns = [], []
@@ -139,10 +146,10 @@ def quality(folder):
     svg.text(14, bottom + 40, "How far above their certified bound espresso+ plans (thorough) are: share of the 144 cases with at most "
              "this gap", 13, bold=True)
     gaps_panel(svg, left, bottom + 60, 900, 230, rows)
-    svg.save(os.path.join(folder, "plan-quality.svg"))
+    svg.save(os.path.join(to, "plan-quality.svg"))
 
 
-def growth(folder):
+def growth(folder, to):
     with open(os.path.join(folder, "plan-speed.csv")) as f:
         rows = list(csv.DictReader(f))
     left, top, w, h = 70, 60, 620, 330
@@ -182,14 +189,14 @@ def growth(folder):
         legend(svg, left + 12, top + 20 + 16 * k, [entry], lambda t: 0)
     svg.text(left + 12, top + 20 + 16 * 4, "crosses: targets at 2,000 tensors", 11)
     svg.text(left + w / 2, top + h + 34, "tensors", 11, "middle")
-    svg.save(os.path.join(folder, "plan-growth.svg"))
+    svg.save(os.path.join(to, "plan-growth.svg"))
 
 
 def main():
-    folder = sys.argv[1] if len(sys.argv) > 1 else "bench/results"
+    folder, to = folders()
     for name, draw in (("plan-quality.csv", quality), ("plan-speed.csv", growth)):
         if os.path.exists(os.path.join(folder, name)):
-            draw(folder)
+            draw(folder, to)
         else:
             print(f"{name}: not there: run bench/plan.sh first", file=sys.stderr)
 

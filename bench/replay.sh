@@ -1,6 +1,7 @@
 #!/bin/sh
 # replay.sh: is what the planner predicts what is measured? Runs `espresso replay` over models, ranks, ratios of communication to
-# computing, and modes; writes bench/results/replay.csv, replay.txt and replay.svg. Builds nothing: make first.
+# computing, and modes; writes bench/results/replay.csv and replay.txt, and makes of them
+# $BUILD/results/replay.svg and replay-cases.txt. Builds nothing: make first.
 #   bench/replay.sh [MODEL...] [4|8] [model|real] [RATIO...]     (default: all; parts of it in any order: bench/replay.sh vgg16 4 real)
 #   QUICK=1: 3 models, 4 ranks, ratio 1 (5 minutes)   FRESH=1: run what was run before, too   PLAN=1: only say what would run
 # Environment: BUILD=build, RESULTS=bench/results, STRATEGIES=fp32,...|all, STEPS=9, INTER=100mbit,50us, GC=dgc:ratio=0.01, LIMIT=400
@@ -21,7 +22,7 @@ for word in "$@"; do
     4 | 8) ranks="$ranks $word" ;; # ranks, not a ratio: write 4.0 for that
     model | real) modes="$modes $word" ;;
     [0-9]*) ratios="$ratios $word" ;;
-    -*) sed -n '2,8s/^# *//p' "$0" && exit 2 ;;
+    -*) sed -n '2,9s/^# *//p' "$0" && exit 2 ;;
     *) models="$models $word" ;;
     esac
 done
@@ -129,5 +130,6 @@ done
     echo ", load $(cut -d' ' -f1-3 /proc/loadavg); $(uname -sr)"
 } >"$kept/machine.txt"
 python3 bench/replay_table.py "$kept" "$RESULTS"
-python3 bench/replay_plot.py "$RESULTS"
+python3 -B bench/replay_plot.py "$RESULTS" "$BUILD/results"
+python3 -B bench/case_tables.py "$RESULTS" "$BUILD/results"
 sed -n '/^Summary/,$p' "$RESULTS/replay.txt"

@@ -2,14 +2,14 @@
 """replay_plot.py: draws bench/results/replay.csv as replay.svg (standard library only): predicted against measured, and the speed of
 each strategy over fp32, predicted and measured.
 
-    python3 bench/replay_plot.py [FOLDER]        default: bench/results
+    python3 bench/replay_plot.py [FROM [TO]]        default: bench/results, build/results
 """
 import csv
 import math
 import os
 import sys
 
-from plan_plot import Svg
+from plan_plot import Svg, folders
 
 COLOURS = {"fp32": "#8a8f96", "ddp": "#4b4f55", "fp16": "#0072b2", "layerwise": "#56b4e9", "mergecomp": "#009e73",
            "hipress": "#8b8d2f", "hitopkcomm": "#cc79a7", "byteps-compress": "#e69f00",
@@ -172,7 +172,7 @@ def speeds(svg, top, mode, n, rows):
 
 
 def main():
-    folder = sys.argv[1] if len(sys.argv) > 1 else "bench/results"
+    folder, to = folders()
     path = os.path.join(folder, "replay.csv")
     if not os.path.exists(path):
         sys.exit(f"{path}: not there: run bench/replay.sh first")
@@ -201,7 +201,7 @@ def main():
     top = 510.0
     for mode, n in kinds:
         top = speeds(svg, top, mode, n, [r for r in rows if (r["mode"], r["n"]) == (mode, n)])
-    svg.save(os.path.join(folder, "replay.svg"))
+    svg.save(os.path.join(to, "replay.svg"))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""replay_table.py: puts what bench/replay.sh ran into one table and one CSV (standard library only).
+"""replay_table.py: sums up what bench/replay.sh ran in replay.txt, and lists every case in replay.csv (standard library only).
 
     python3 bench/replay_table.py FOLDER_OF_CASES FOLDER_OF_RESULTS
 """
@@ -92,36 +92,6 @@ def write_csv(cases, path):
     os.replace(path + ".tmp", path)
 
 
-def milliseconds(us):
-    return "-" if us is None else f"{us / 1000:.2f}"
-
-
-def case_table(c, out):
-    out.append("")
-    if not c.result:
-        out.append(f"{c.title()}: {'failed: ' + c.failed if c.failed else 'refused'}")
-    else:
-        r = c.result
-        out.append(f"{c.title()}: elements x {r['elements_scale']:.3g}, times x {r['time_scale']:.3g}, ratio {r['ratio']:.2f}, "
-                   f"load {r['load_percent']:.0f}%, stolen {r['stolen_percent']:.1f}%")
-        out.append(f"{'':18}{'predicted':>10}{'measured':>10}{'10%':>10}{'90%':>10}{'error':>8}"
-                   f"{'exp. links':>12}{'exp. codecs':>12}{'intra MB':>10}{'inter MB':>10}")
-        for s in r["strategies"]:
-            m, outcome = s["measured_us"], c.outcome(s)
-            error = "" if s["error_percent"] is None else f"{s['error_percent']:+.1f}%"
-            marks = [word for word in ("fastest", "chosen") if r[word] == s["name"]]
-            out.append(f"{s['name']:18}{milliseconds(s['predicted_us']):>10}"
-                       f"{milliseconds(m['median']) if outcome == 'ok' else outcome:>10}"
-                       f"{milliseconds(m['p10']):>10}{milliseconds(m['p90']):>10}{error:>8}"
-                       f"{milliseconds(s['exposed_communication_us']):>12}{milliseconds(s['exposed_compression_us']):>12}"
-                       f"{s['bytes']['intra'] / 1e6:>10.2f}{s['bytes']['inter'] / 1e6:>10.2f}"
-                       f"{'  ' + ', '.join(marks) if marks else ''}")
-        if r.get("warning"):
-            out.append(f"warning: {r['warning']}")
-    for name, why in c.refused:
-        out.append(f"refused: {'' if name == 'case' else name + ': '}{why}")
-
-
 def quantile(sorted_values, share):
     """Between neighbours in proportion."""
     at = share * (len(sorted_values) - 1)
@@ -196,6 +166,7 @@ def summary(cases, out):
              if (names := [s["name"] for s in c.strategies if s["noisy"]])]
     named += [("refused", f"{c.title()}: {name}: {why}") for c in cases for name, why in c.refused]
     named += [("failed", f"{c.title()}: {c.failed}") for c in cases if c.failed]
+    named += [("warning", f"{c.title()}: {c.result['warning']}") for c in cases if c.result and c.result.get("warning")]
     out += [f"{kind}: {text}" for kind, text in named]
 
 
@@ -232,11 +203,6 @@ def main():
     if os.path.exists(machine):
         with open(machine) as f:
             out += f.read().splitlines()
-    out += ["Step times in ms. Ranks are processes of one machine; ratio: fp32's communication over computing, predicted. error: predicted "
-            "over measured;", "exp.: measured time with no backward running in which a link is busy, or only compression; bytes: received by "
-            "all ranks in a step."]
-    for c in cases:
-        case_table(c, out)
     worst_ops(cases, out)
     summary(cases, out)
     path = os.path.join(results, "replay.txt")

@@ -15,9 +15,10 @@ ln -sf "libespresso.so.$version" "$root/lib/libespresso.so.$major"
 ln -sf "libespresso.so.$major" "$root/lib/libespresso.so"
 for plugin in "$build"/lib/espresso/*.so; do install -m 755 "$plugin" "$root/lib/espresso/"; done
 if [ -x "$build/bin/espresso" ]; then install -m 755 "$build/bin/espresso" "$root/bin/"; fi
-for data in models systems costs; do
-    install -d "$root/share/espresso/$data"
-    install -m 644 planner/"$data"/*.json "$root/share/espresso/$data/"
+for data in planner/models "$build"/share/espresso/*; do
+    if [ ! -d "$data" ]; then continue; fi # systems and costs come with the command
+    install -d "$root/share/espresso/${data##*/}"
+    install -m 644 "$data"/*.json "$root/share/espresso/${data##*/}/"
 done
 
 cat >"$root/lib/pkgconfig/espresso.pc" <<END

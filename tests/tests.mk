@@ -12,7 +12,7 @@ TEST_WARN   := -Wall -Wextra -Wno-format-truncation
 TEST_LIBS   := -lcmocka $(JSON_LIBS) $(LIBS)
 
 # the library and the command, compiled once for each way and linked by all tests of it
-$(BUILD)/test-library/%.a: tests/common/library.c $(STAMP) | $(BUILD)/test-library/
+$(BUILD)/test-library/%.a: tests/common/library.c $(PAGES) $(STAMP) | $(BUILD)/test-library/
 	$(CC) $(BASE) $(TEST_$*) $(TEST_WARN) $(DEP) -c $< -o $(@:.a=.o)
 	rm -f $@ && ar rcs $@ $(@:.a=.o)
 .SECONDARY: $(BUILD)/test-library/tests.a $(BUILD)/test-library/asan.a $(BUILD)/test-library/tsan.a

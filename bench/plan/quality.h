@@ -111,36 +111,6 @@ static void quality_csv(const quality_case *all, FILE *csv) {
     }
 }
 
-static void quality_table(const quality_case *all) {
-    static const char *const shown[] = {"fp32",    "ddp", "mergecomp", "hipress", "hitopkcomm", "byteps-compress",
-                                        "espresso"};
-    enum { SHOWN = 7 };
-    printf("Step, ms (all schemes: the CSV). espresso: Algorithms 1 and 2; given: tensors as given; thorough: "
-           "ESP_PLAN_THOROUGH; "
-           "gap: of the column before it, over\nbound_us or bound_any_us; upper: the paper's Upper Bound; p50, p90: "
-           "espresso+ "
-           "with every input up to 20%% off; robust: p90 of the plan made for that (ESP_PLAN_ROBUST); plan: ms to "
-           "plan\n\n");
-    printf("%-29s", "model     codec     net    GPUs");
-    for (int s = 0; s < SHOWN; s++) printf(" %10.10s", shown[s]);
-    printf(" %10s | %9s %9s %6s | %9s %9s %6s %9s | %9s %9s %9s | %6s %8s\n", "given", "+ given", "thorough", "gap %",
-           "espresso+", "thorough", "gap %", "upper", "p50", "p90", "robust", "plan", "thorough");
-    for (uint32_t i = 0; i < CASES; i++) {
-        const quality_case *q = &all[i];
-        char name[64];
-        quality_name(q, name, sizeof name);
-        printf("%-29s", name);
-        for (int s = 0; s < SHOWN; s++) printf(" %10.2f", scheme_of(q, shown[s]));
-        printf(" %10.2f | %9.2f %9.2f %6.2f | %9.2f %9.2f %6.2f %9.2f | ", q->espresso_given, q->given[0], q->given[1],
-               gap(q->given[1], q->bound_given), q->any[0], q->any[1], gap(q->any[1], q->bound), q->upper);
-        if (q->p50 > 0.0)
-            printf("%9.2f %9.2f %9.2f | ", q->p50, q->p90, q->robust90);
-        else
-            printf("%9s %9s %9s | ", "-", "-", "-");
-        printf("%6.1f %8.1f\n", q->plan[0], q->plan[1]);
-    }
-}
-
 static double case_gap(const quality_case *q, int any, int e) {
     return any ? gap(q->any[e], q->bound) : gap(q->given[e], q->bound_given);
 }
@@ -337,7 +307,6 @@ static int quality_main(FILE *csv) {
         model_close(&model);
     }
     if (isatty(2)) fprintf(stderr, "\n");
-    quality_table(all);
     quality_summary(all);
     quality_paper(all);
     quality_explained(all);

@@ -1,5 +1,5 @@
-/* builtin.h: systems and codec costs that the planner knows by name, so that a plan needs no files. The same data as files:
- * planner/systems/, planner/costs/. Must not know how plans are made. */
+/* builtin.h: systems and codec costs that the planner knows by name, so that a plan needs no files. The same data as
+ * files: planner/files/write_builtin.c writes them. Must not know how plans are made. */
 #ifndef ESP__BUILTIN_H
 #define ESP__BUILTIN_H
 #include "planner/plan.h"

@@ -1,5 +1,5 @@
 /* costs.c: what the codecs cost on machines known by name: published times on the V100, and estimates elsewhere.
- * Must not know systems' links. planner/costs/README.md explains the estimates.
+ * Must not know systems' links. README.md beside it explains the estimates.
  *
  * Estimate of a kernel: launches x 10 us + bytes moved / (8/9 of the memory's bandwidth), which is what streaming kernels
  * attain. Where times were published for the V100, their flat part is kept as launches, and the part in proportion to size

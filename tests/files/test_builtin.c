@@ -1,6 +1,5 @@
 /* test_builtin.c: the systems and codec costs known by name: the published figures exactly, estimates as the codecs
- * themselves say, errors as measured with our codecs, and the files of planner/systems and planner/costs.
- * With ESPRESSO_REWRITE=1 in the environment it writes those files instead of comparing them. */
+ * themselves say, errors as measured with our codecs, and the files that make writes of them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +9,7 @@
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
 #include "planner/files/files.c"
+#include "tests/common/built.h"
 #include <ctype.h>
 #include <math.h>
 
@@ -341,19 +341,15 @@ static void same_curve(const esp_cost_curve *a, const esp_cost_curve *b) {
     }
 }
 
-static int rewriting(void) { return getenv("ESPRESSO_REWRITE") != NULL; }
-
 static void test_system_files(void **state) {
     (void)state;
-    char path[256];
+    char name[256];
     for (uint32_t i = 0; esp__known_system_at(i); i++) {
         const esp__known_system *k = esp__known_system_at(i);
         const esp_plan_system *s = &k->system, *t;
         esp__system_file f = {0};
-        snprintf(path, sizeof path, "planner/systems/%s.json", s->name);
-        f.system = *s, f.accelerator = k->accelerator, f.source = k->source, f.cpu_workers = k->cpu_workers;
-        if (rewriting()) assert_int_equal(esp__system_write(path, &f), ESP_OK);
-        if (esp__system_read(path, &f, NULL) != ESP_OK) fail_msg("%s", esp_last_error(NULL));
+        snprintf(name, sizeof name, "share/espresso/systems/%s.json", s->name);
+        if (esp__system_read(built(name), &f, NULL) != ESP_OK) fail_msg("%s", esp_last_error(NULL));
         t = &f.system;
         assert_string_equal(s->name, t->name);
         assert_string_equal(k->accelerator ? k->accelerator : "", f.accelerator ? f.accelerator : "");
@@ -372,7 +368,7 @@ static void test_system_files(void **state) {
     }
 }
 
-/* planner/costs/CODEC-ACCELERATOR.json: every codec on every accelerator of a system, and on CPUs alone. */
+/* costs/CODEC-ACCELERATOR.json: every codec on every accelerator of a system, and on CPUs alone. */
 static void test_cost_files(void **state) {
     (void)state;
     static const char *const systems[] = {"paper-nvlink", "cloud-h100", "commodity-10g", "one-box"};
@@ -386,13 +382,11 @@ static void test_cost_files(void **state) {
             snprintf(spec, sizeof spec, "%s", esp__builtin_codec_at(i));
             for (int n = 0; n < 3; n++)
                 if (!strcmp(spec, sparse[n])) strcat(spec, ":ratio=0.01");
-            snprintf(path, sizeof path, "planner/costs/%s-%s.json", esp__builtin_codec_at(i),
+            snprintf(path, sizeof path, "share/espresso/costs/%s-%s.json", esp__builtin_codec_at(i),
                      s->accelerator ? s->accelerator : "cpu");
             for (char *p = path; *p; p++) *p = (char)tolower((unsigned char)*p);
             costs_of(spec, systems[k], &c);
-            f.codec = c.codec, f.spec = c.codec.spec, f.source = c.source;
-            if (rewriting()) assert_int_equal(esp__gc_write(path, &f), ESP_OK);
-            if (esp__gc_read(path, &f, NULL) != ESP_OK) fail_msg("%s", esp_last_error(NULL));
+            if (esp__gc_read(built(path), &f, NULL) != ESP_OK) fail_msg("%s", esp_last_error(NULL));
             assert_string_equal(f.codec.spec, c.codec.spec);
             assert_string_equal(f.source, c.source);
             assert_int_equal(f.codec.caps, c.codec.caps);

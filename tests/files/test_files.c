@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "tests/common/built.h"
 #include "tests/common/library.h"
 #include "files.h"
 
@@ -242,8 +243,8 @@ static void a_plan_comes_back(void **state) {
     esp__text json = {0}, text = {0};
     json_error_t e;
     assert_int_equal(esp__model_read("planner/models/vgg16.json", &m, NULL), ESP_OK);
-    assert_int_equal(esp__gc_read("planner/costs/dgc-v100.json", &g, NULL), ESP_OK);
-    assert_int_equal(esp__system_read("planner/systems/paper-pcie.json", &y, NULL), ESP_OK);
+    assert_int_equal(esp__gc_read(built("share/espresso/costs/dgc-v100.json"), &g, NULL), ESP_OK);
+    assert_int_equal(esp__system_read(built("share/espresso/systems/paper-pcie.json"), &y, NULL), ESP_OK);
     if (esp_plan_make(&m.model, &g.codec, 1, &y.system, NULL, &plan) != ESP_OK) fail_msg("%s", esp_last_error(NULL));
     assert_int_equal(esp_plan_report_read(plan, &r), ESP_OK);
     assert_int_equal(esp__strategy_json_print("s", esp_plan_text(plan), plan, &json), ESP_OK);

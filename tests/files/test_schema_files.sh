@@ -5,7 +5,7 @@ if ! python3 -c 'import jsonschema' 2>/dev/null; then
     exit 77
 fi
 python3 - <<'END'
-import copy, glob, json, sys
+import copy, glob, json, os, sys
 from jsonschema import Draft202012Validator as Validator
 
 wrong = 0
@@ -14,10 +14,11 @@ def say(text):
     wrong += 1
     print(text)
 
+build = os.environ.get("BUILD", "build")
 files = {
     "model": ["tests/fuzz/corpus/model/*.json", "planner/models/*.json", "../shared/models/*.json"],
-    "codec": ["tests/fuzz/corpus/gc/*.json", "planner/costs/*.json"],
-    "system": ["tests/fuzz/corpus/system/*.json", "planner/systems/*.json"],
+    "codec": ["tests/fuzz/corpus/gc/*.json", build + "/share/espresso/costs/*.json"],
+    "system": ["tests/fuzz/corpus/system/*.json", build + "/share/espresso/systems/*.json"],
     "strategy": ["tests/fuzz/corpus/strategy/*.json"],
 }
 seen = 0
@@ -25,6 +26,9 @@ for kind, patterns in files.items():
     schema = json.load(open(f"docs/schema/{kind}.schema.json"))
     Validator.check_schema(schema)
     validator = Validator(schema)
+    for pattern in patterns:
+        if not pattern.startswith("..") and not glob.glob(pattern):
+            say(f"{pattern}: no such file")
     for path in sorted(sum(map(glob.glob, patterns), [])):
         data = json.load(open(path))
         if "espresso" not in data:  # such as costs-v100.json

@@ -59,8 +59,10 @@ says "$PLAYED" "--mode real -n 4 --machines 2 --inter 100mbit,50us"
 if grep -q -- "--mode model.*--inter" "$PLAYED"; then exit 1; fi
 table=$tmp/results/replay.txt
 says "$table" "^machine: "
-says "$table" "^vgg16, real, 4 ranks, ratio 1"
-says "$table" "^hipress .* 80.00 .*100.00 .*-20.0%"
+cases=$tmp/build/results/replay-cases.txt
+says "$cases" "^vgg16, real, 4 ranks, ratio 1: elements x 0.01"
+says "$cases" "^hipress .* 80.00 .*100.00 .*-20.0%"
+says "$cases" "^refused: hipress"
 says "$table" "^model, 4 ranks  *6  *4 " # cases, run
 says "$table" "^real, 4 ranks .* 4 of 4 *100%.*missed"
 says "$table" "^real, 4 ranks *inter *inter.allreduce *77 ops *-33.3%" # of 11 strategies with a number
@@ -74,8 +76,8 @@ csv=$tmp/results/replay.csv
 [ "$(grep -c ,refused, "$csv")" -eq 4 ]
 [ "$(grep -c ,failed, "$csv")" -eq 2 ]
 [ "$(awk -F, '{ print NF }' "$csv" | sort -u | wc -l)" -eq 1 ]
-try python3 -c "import sys, xml.dom.minidom as x; x.parse(sys.argv[1])" "$tmp/results/replay.svg"
-says "$tmp/results/replay.svg" "real, 4 ranks"
+try python3 -c "import sys, xml.dom.minidom as x; x.parse(sys.argv[1])" "$tmp/build/results/replay.svg"
+says "$tmp/build/results/replay.svg" "real, 4 ranks"
 
 # again: only what failed, unless it is asked for
 : >"$PLAYED"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# embed.sh: the pages' sources as C strings, to stdout: sh tools/page/embed.sh >tools/page/page.inc
-# A line a string, as compilers need only take strings of 4095 characters. Run it after a change of any source.
+# embed.sh: the pages' sources as C strings, to stdout; make writes them to $(BUILD)/gen/tools/page/page.inc.
+# A line a string, as compilers need only take strings of 4095 characters.
 set -eu
 cd "$(dirname "$0")"
 echo "/* page.inc: made by tools/page/embed.sh from the files beside it. Do not edit. */"

@@ -1,8 +1,8 @@
-/* page.c: writes the timeline's page, the comparison's page and the trace. The pages' own sources are in page/; their data
- * is JSON inside them. Must not know how a plan is made. */
+/* page.c: writes the timeline's page, the comparison's page and the trace. The pages' own sources are beside this
+ * file; their data is JSON inside them. Must not know how a plan is made. */
 #include "espresso_impl/base/json.h"
 #include "tools/page/page.h"
-#include "tools/page/page.inc"
+#include "tools/page/page.inc" /* make writes it, by embed.sh */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
