@@ -31,8 +31,8 @@ def pruning(speed):
             options, timed, loads, _, ends, ends_us, exact, exact_us = m.groups()
             rows.append([f"{words}, {model}", options] +
                         [f"{float(x):.0f}" for x in (exact, ends, loads, timed, ends_us, exact_us)])
-    return "Paths left, and us a size that pruning takes:\n\n" + table(
-        ["", "options", "exact", "loads and ends", "loads", "all timed, us", "loads and ends, us", "exact, us"], rows)
+    return "Options left by each rule, and microseconds for one size:\n\n" + table(
+        ["", "options", "exact", "loads and ends", "loads", "no pruning, us", "loads and ends, us", "exact, us"], rows)
 
 
 def parts(speed, one, two):
@@ -40,13 +40,13 @@ def parts(speed, one, two):
     for model in MODELS[:6]:
         m = re.search(rf"^{model}\s+\d+ ops: ready order\s+([\d.]+) ns an op, fixed sequence\s+([\d.]+); a trial\s+(\d+) ns, against\s+"
                       rf"(\d+) in ready order \(.*?\) and\s+(\d+) replayed \(.*?\); (\d+) of (\d+) units", speed, re.M)
-        generate, replay, trial, draft, replayed, passed, units = m.groups()
+        generate, replay, trial, generated, replayed, passed, units = m.groups()
         without = [re.search(rf"^{model}\s+{d}: step .*?\(([-+\d.]+)%\)", speed, re.M).group(1) for d in (1, 2)]
         naive = ["".join(re.search(rf"^{model}\s.*\|\s+(~?)\s*[\d.]+\s+(\d+x)", x, re.M).groups()) for x in (one, two)]
-        rows.append([model, f"{generate} / {replay}", f"{int(draft) / 1000:.1f} / {int(replayed) / 1000:.1f} / {int(trial) / 1000:.2f}",
+        rows.append([model, f"{generate} / {replay}", f"{int(generated) / 1000:.1f} / {int(replayed) / 1000:.1f} / {int(trial) / 1000:.2f}",
                      f"{passed} of {units}", f"{without[0]}% / {without[1]}%", f"{naive[0]} / {naive[1]}"])
-    return table(["model", "ready order / fixed order, ns an op", "a draft in ready order / fixed order / as a trial, us",
-                  "units passed over", "step without the bound's prices, one / two devices", "naive over ours, one / two devices"], rows)
+    return table(["model", "ready order / fixed order, ns an op", "one evaluation in ready order / fixed order / incrementally, us",
+                  "units skipped", "step without the bound's prices, one / two devices", "naive over ours, one / two devices"], rows)
 
 
 def times(speed, one, two):
