@@ -72,8 +72,10 @@ static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *
     p->machine_of = esp__alloc(ctx, n * 4u);
     p->local_of = esp__alloc(ctx, n * 4u);
     p->ranks = esp__alloc(ctx, n * 4u);
-    esp_status s =
-        all && p->machine_of && p->local_of && p->ranks ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "out of memory");
+    ctx->job.room = esp__alloc(ctx, n * ESP__JOB_ROOM);
+    esp_status s = all && p->machine_of && p->local_of && p->ranks && ctx->job.room
+                       ? ESP_OK
+                       : esp__fail(ctx, ESP_E_NOMEM, "out of memory");
     memset(&mine, 0, sizeof mine);
     snprintf(mine.machine, sizeof mine.machine, "%s", w->machine);
     snprintf(mine.backend, sizeof mine.backend, "%s", backend);
@@ -330,6 +332,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__free(ctx, ctx->job.topo.machine_of);
     esp__free(ctx, ctx->job.topo.local_of);
     esp__free(ctx, ctx->job.topo.ranks);
+    esp__free(ctx, ctx->job.room);
     esp__strfree(ctx, ctx->config.plugin_path);
     esp__strfree(ctx, ctx->model.codec_spec);
     esp__strfree(ctx, ctx->config.strategy_spec);

@@ -124,12 +124,12 @@ static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op)
     op->n_sources = (uint32_t)(n_slots / n_parts);
     if (op->n_sources > p->max_payloads) p->max_payloads = op->n_sources;
     esp__range *grown = esp__grow(c->ctx, p->ranges, &p->cap_ranges, (p->n_ranges + n_parts) * sizeof *p->ranges);
+    if (grown) p->ranges = grown; /* the old one is gone, whatever comes next */
     uint32_t first = p->n_slots, *slots = esp__slots_new(c, n_slots);
     if (!grown || !slots) {
         c->status = ESP_E_NOMEM;
         return;
     }
-    p->ranges = grown;
     for (uint64_t part = 0; part < n_parts; part++) {
         esp__range *range = &p->ranges[p->n_ranges++];
         uint32_t index[4] = {0};

@@ -5,6 +5,16 @@
 typedef struct esp__digest {
     uint64_t hash, bytes;
 } esp__digest;
+_Static_assert(sizeof(esp__digest) <= ESP__JOB_ROOM, "a digest must fit into the room of a rank");
+
+/* All ranks learn whether one of them failed. */
+ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
+    esp_status *all = esp__job_of(ctx)->room;
+    esp_status s = esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, &mine, all, sizeof mine);
+    for (int32_t r = 0; r < esp__job_of(ctx)->size && !s && !mine; r++)
+        if (all[r]) s = esp__fail(ctx, all[r], "rank %d failed (%s): see its own error", r, esp_status_text(all[r]));
+    return mine ? mine : s;
+}
 
 static size_t esp__line_length(const char *s) { return strcspn(s, "\n"); }
 
@@ -34,19 +44,17 @@ static esp_status esp__agree_report(esp_ctx *ctx, const char *texts, uint64_t by
 }
 
 ESP__FN esp_status esp__agree_lines(esp_ctx *ctx, esp__text *lines, esp_status status) {
-    esp__digest mine = {0, 0}, *all = esp__alloc(ctx, (uint64_t)esp__job_of(ctx)->size * sizeof mine);
+    esp__digest mine = {0, 0}, *all = esp__job_of(ctx)->room;
     char own[ESP__ERROR_MAX];
     snprintf(own, sizeof own, "%s", status ? esp_last_error(ctx) : "");
-    if (!all || lines->failed) status = status ? status : ESP_E_NOMEM;
+    if (lines->failed) status = status ? status : ESP_E_NOMEM;
     if (status)
         mine.bytes = UINT64_MAX - (uint32_t)-status;
     else
         mine.bytes = lines->len + 1, mine.hash = esp__hash64(ESP__HASH0, lines->data, lines->len);
     uint64_t longest = 0;
     int differ = 0;
-    esp_status s =
-        all ? esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, &mine, all, sizeof mine)
-            : ESP_E_NOMEM;
+    esp_status s = esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, &mine, all, sizeof mine);
     for (int32_t r = 0; r < esp__job_of(ctx)->size && !s; r++) {
         if (all[r].bytes > UINT64_MAX - 1000) {
             s = (esp_status) - (int32_t)(UINT64_MAX - all[r].bytes);
@@ -62,29 +70,17 @@ ESP__FN esp_status esp__agree_lines(esp_ctx *ctx, esp__text *lines, esp_status s
     }
     if (!s && differ) {
         char *in = esp__alloc(ctx, longest), *texts = esp__alloc(ctx, longest * (uint64_t)esp__job_of(ctx)->size);
-        if (in && texts) {
+        s = esp__agree_ok(
+            ctx, in && texts ? ESP_OK
+                             : esp__fail(ctx, ESP_E_NOMEM, "ranks disagree, and there is no memory to say on what"));
+        if (!s) {
             memcpy(in, lines->data, lines->len + 1);
             s = esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, in, texts, longest);
             if (!s) s = esp__agree_report(ctx, texts, longest);
-        } else {
-            s = esp__fail(ctx, ESP_E_NOMEM, "ranks disagree, and there is no memory to say on what");
         }
         esp__free(ctx, in);
         esp__free(ctx, texts);
     }
-    esp__free(ctx, all);
     esp__text_free(lines);
     return s;
-}
-
-/* All ranks learn whether one of them failed. */
-ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
-    esp_status *all = esp__alloc(ctx, (uint64_t)esp__job_of(ctx)->size * sizeof *all);
-    esp_status s =
-        all ? esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, &mine, all, sizeof mine)
-            : ESP_E_NOMEM;
-    for (int32_t r = 0; r < esp__job_of(ctx)->size && !s && !mine; r++)
-        if (all[r]) s = esp__fail(ctx, all[r], "rank %d failed (%s): see its own error", r, esp_status_text(all[r]));
-    esp__free(ctx, all);
-    return mine ? mine : s;
 }

@@ -62,12 +62,14 @@ typedef struct esp__farewell {
 } esp__farewell;
 
 /* Who this rank is, who the others are, and how they are reached. From esp_open to esp_close. */
+enum { ESP__JOB_ROOM = 16 };
 typedef struct esp__job {
     int32_t rank, size;
     esp__peers *peers;
     esp__topology topo;
     const esp_backend *backend;
     void *comms[3]; /* by scope: all, intra, inter */
+    void *room;     /* ESP__JOB_ROOM bytes a rank: agreeing needs no memory, so that its want can be agreed on */
     esp__farewell farewell;
 } esp__job;
 ESP__FN const esp__job *esp__job_of(const esp_ctx *ctx); /* executor/context.c */

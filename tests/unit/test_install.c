@@ -1,0 +1,182 @@
+/* test_install.c: a change of strategy happens whole or not at all, wherever memory ends; and a push owns its tensor from the
+ * first moment. Ranks are threads; runs under the thread sanitizer too. */
+#include "tests/common/library.h"
+#include "units_rig.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static esp_stream here;
+
+/* ---- memory that ends ------------------------------------------------------------------------------------------------- */
+/* The allocations that rank 1's trainer thread makes in the library: `left` more succeed, -1: all. `live`: taken by rank 1 and
+ * not given back. */
+static _Thread_local long left = -1;
+static atomic_long live;
+
+static void *take(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    void *p = NULL;
+    (void)user, (void)d;
+    if (left == 0) return NULL;
+    if (left > 0) left--;
+    if (posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes ? bytes : 1)) return NULL;
+    atomic_fetch_add(&live, 1);
+    return p;
+}
+static void give(void *user, esp_device d, void *p, uint64_t bytes) {
+    (void)user, (void)d, (void)bytes;
+    if (p) atomic_fetch_sub(&live, 1);
+    free(p);
+}
+
+static float gradient(int32_t rank, uint64_t i, int step) {
+    return (float)((int)((i * 31 + (uint64_t)step * 7 + (uint64_t)rank) % 23) - 11);
+}
+
+/* Everything that went in has come out or is held; `out` and `in` are sums over ranks and steps. */
+typedef struct book {
+    double in[TOTAL], out[TOTAL];
+    int step;
+} book;
+
+static void train(esp_ctx *ctx, book *b) {
+    static _Thread_local float g[TOTAL];
+    for (uint64_t i = 0; i < TOTAL; i++) {
+        g[i] = gradient(esp_rank(ctx), i, b->step);
+        for (int32_t r = 0; r < esp_size(ctx); r++) b->in[i] += (double)gradient(r, i, b->step);
+    }
+    for (uint32_t t = 0; t < TENSORS; t++) CHECK(esp_push(ctx, t, g + begins[t], here) == ESP_OK);
+    CHECK(esp_wait_all(ctx) == ESP_OK);
+    for (uint64_t i = 0; i < TOTAL; i++) b->out[i] += (double)g[i] * esp_size(ctx);
+    b->step++;
+}
+
+static void check_books(esp_ctx *ctx, const book *b) {
+    static _Thread_local float held[TOTAL];
+    memset(held, 0, sizeof held);
+    for (uint32_t k = 0; k < ctx->in_force.n_feedback; k++) {
+        const esp__feedback *f = &ctx->in_force.feedback[k];
+        uint64_t first = begins[f->place.first] + f->place.begin + f->offset;
+        for (uint64_t i = 0; f->residual && f->owner_replica && i < f->count; i++) held[first + i] += f->residual[i];
+    }
+    for (uint32_t t = 0; t < TENSORS; t++)
+        for (uint64_t i = 0; ctx->model.tensors[t].carry && i < counts[t]; i++)
+            held[begins[t] + i] += ctx->model.tensors[t].carry[i];
+    CHECK(esp_allreduce(ctx, held, TOTAL) == ESP_OK);
+    double worst = 0;
+    for (int i = 0; i < TOTAL; i++) worst = fmax(worst, fabs(b->out[i] + (double)held[i] - b->in[i]));
+    CHECK(worst < 2e-2);
+}
+
+/* Rank 1's memory ends at the first allocation of a change, then at the second, and so on, until the change succeeds. */
+static void body_memory_ends(esp_ctx *ctx, void *user) {
+    const task *k = user;
+    book *b = calloc(1, sizeof *b);
+    add_tensors(ctx, k);
+    CHECK(esp_start(ctx) == ESP_OK);
+    text first = strategy_of(MIXED, k->codec, k->option), next = strategy_of(GROUPS, k->codec, TREE_REPLICAS);
+    CHECK(esp_strategy_set(ctx, first.data) == ESP_OK);
+    char *before = strdup(esp_strategy_text(ctx));
+    int failed = 0;
+    for (long n = 0;; n++) {
+        train(ctx, b);
+        esp_barrier(ctx);
+        long lives = atomic_load(&live);
+        if (esp_rank(ctx) == 1) left = n;
+        esp_status s = esp_strategy_set(ctx, next.data);
+        left = -1;
+        if (s == ESP_OK) break;
+        failed++;
+        CHECK(s == ESP_E_NOMEM);
+        CHECK(esp_rank(ctx) == 1 || says(ctx, "rank 1"));
+        CHECK(!strcmp(esp_strategy_text(ctx), before)); /* the one before is in force */
+        CHECK(esp_rank(ctx) != 1 || atomic_load(&live) == lives);
+        if (n % 8 == 0) check_books(ctx, b);
+        if (n > 2000) break;
+    }
+    CHECK(failed > 20); /* so many allocations a change makes at least: each of them was the one that failed */
+    CHECK(strcmp(esp_strategy_text(ctx), before) != 0);
+    for (int i = 0; i < 3; i++) train(ctx, b);
+    check_books(ctx, b);
+    free(before);
+    free(b);
+}
+
+static const esp_host scarce = {.struct_size = sizeof scarce, .alloc = take, .free_ = give};
+static void body_rank1_is_scarce(esp_ctx *ctx, void *user) {
+    if (esp_rank(ctx) == 1) ctx->config.user_host = &scarce;
+    body_memory_ends(ctx, user);
+}
+
+static void a_change_without_memory_changes_nothing(void **state) {
+    task k = {.codec = "topk:ratio=0.1", .option = TREE_COMP, .dtype = ESP_F32};
+    test_job j = {.size = 4, .per_machine = 2, .body = body_rank1_is_scarce, .user = &k};
+    (void)state;
+    j.config.log_level = ESP_LOG_ERROR;
+    j.config.codec = k.codec;
+    test_run(&j);
+    for (int r = 0; r < 4; r++) assert_int_equal(j.open_status[r], ESP_OK);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
+/* ---- two calls for one tensor --------------------------------------------------------------------------------------------- */
+enum { LARGE = 1 << 20 };
+typedef struct pusher {
+    esp_ctx *ctx;
+    pthread_barrier_t *go;
+    float *data;
+    int zero;
+    esp_status status;
+} pusher;
+
+static void *push_main(void *arg) {
+    pusher *p = arg;
+    pthread_barrier_wait(p->go);
+    p->status = p->zero ? esp_push_zero(p->ctx, 0, p->data, here) : esp_push(p->ctx, 0, p->data, here);
+    return NULL;
+}
+
+/* Exactly one of them takes part; the other is refused before it touches its memory. */
+static void body_race(esp_ctx *ctx, void *user) {
+    esp_tensor_desc d = {.name = "w", .count = LARGE};
+    float *zeros = malloc(LARGE * sizeof *zeros), *ones = malloc(LARGE * sizeof *ones);
+    (void)user;
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK && esp_start(ctx) == ESP_OK);
+    for (int round = 0; round < 40; round++) {
+        pthread_barrier_t go;
+        pthread_t thread[2];
+        pusher p[2] = {{ctx, &go, zeros, 1, ESP_OK}, {ctx, &go, ones, 0, ESP_OK}};
+        for (uint64_t i = 0; i < LARGE; i++) zeros[i] = 7.0f, ones[i] = 1.0f;
+        pthread_barrier_init(&go, NULL, 2);
+        for (int k = 0; k < 2; k++) pthread_create(&thread[k], NULL, push_main, &p[k]);
+        for (int k = 0; k < 2; k++) pthread_join(thread[k], NULL);
+        pthread_barrier_destroy(&go);
+        CHECK((p[0].status == ESP_OK) != (p[1].status == ESP_OK));
+        CHECK(p[0].status == ESP_OK || p[0].status == ESP_E_STATE);
+        CHECK(esp_wait_all(ctx) == ESP_OK);
+        int zero_won = p[0].status == ESP_OK;
+        for (uint64_t i = 0; i < LARGE; i += 4097) {
+            CHECK(zeros[i] == (zero_won ? 0.0f : 7.0f)); /* one rank: the mean is what went in */
+            CHECK(ones[i] == 1.0f);
+        }
+    }
+    free(zeros);
+    free(ones);
+}
+
+static void one_of_two_pushes_takes_part(void **state) {
+    test_job j = {.size = 1, .body = body_race};
+    (void)state;
+    j.config.log_level = ESP_LOG_ERROR;
+    test_run(&j);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_change_without_memory_changes_nothing),
+        cmocka_unit_test(one_of_two_pushes_takes_part),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
