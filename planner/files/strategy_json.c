@@ -157,7 +157,7 @@ static void files_read_json_unit(files_input *in, files_strategy *s, const files
     const files_place first = files_at(p, "first"), tensors = files_at(p, "tensors"), begin = files_at(p, "begin"),
                       elements = files_at(p, "elements"), codec = files_at(p, "codec"), option = files_at(p, "option");
     const files_place times[] = {files_at(p, "start_us"), files_at(p, "end_us")};
-    uint64_t n = 1, x, count;
+    uint64_t n = 1, x = 0, count = 0;
     files_get_us(in, &times[0], FILES_OPTIONAL);
     files_get_us(in, &times[1], FILES_OPTIONAL);
     files_get_whole(in, &tensors, &files_range_group, FILES_OPTIONAL, &n);
@@ -181,7 +181,7 @@ static void files_read_json_unit(files_input *in, files_strategy *s, const files
 }
 
 static void files_read_json_tensors(files_input *in, files_strategy *s, const files_place *tensors) {
-    uint64_t all = 0, x;
+    uint64_t all = 0, x = 0;
     for (size_t i = 0, n = files_get_list(in, tensors, "a list of tensors"); i < n; i++) {
         const files_place p = files_item(tensors, i);
         files_object(in, &p, files_strategy_tensor_keys, "an object { \"name\": ..., \"elements\": ... }");
