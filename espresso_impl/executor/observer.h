@@ -1,5 +1,5 @@
-/* observer.h: who is told what the executor does. The executor calls the functions below at fixed places; observe/observers.inc
- * lists who listens. So neither the executor nor a step names the timeline, the statistics or the autopilot. */
+/* observer.h: how observers learn what the executor does. The executor calls the functions below at fixed places, and names no
+ * observer: observe/observers.inc lists them. */
 #ifndef ESP__OBSERVER_H
 #define ESP__OBSERVER_H
 #include "espresso_impl/base/base.h"
@@ -7,34 +7,35 @@
 struct esp__op;
 struct esp__range;
 
-/* One that listens. Every member but the name is optional. `self` is what open (or strategy) stored: NULL means that nobody
- * asked for this observer, and then only open, strategy and agree are called. */
+/* One observer. Every member but the name is optional. `self` is what open (or strategy) stored. NULL means that the user did not
+ * ask for this observer: then only open, strategy and agree are called. */
 typedef struct esp__observer {
     const char *name;
-    /* In esp_start, before the strategy is loaded. Where *spec is this observer's own name for a strategy ("auto"): stores *self
-     * and sets *spec to the strategy that runs first. */
+    /* In esp_start, before the strategy is loaded. If *spec is this observer's own name of a strategy ("auto"), stores *self and
+     * sets *spec to the strategy that runs first. */
     esp_status (*strategy)(esp_ctx *ctx, void **self, const char **spec);
-    /* Adds a line of what all ranks must agree on. Called with self NULL, too. */
+    /* Adds lines that must be the same on all ranks. Called with self NULL, too. */
     void (*agree)(const esp_ctx *ctx, const void *self, esp__text *lines);
-    /* At the end of esp_start, on all ranks; takes memory. Leaves *self NULL where it was not asked for. */
+    /* At the end of esp_start, on all ranks; takes memory. Leaves *self NULL if the user did not ask for this observer. */
     esp_status (*open)(esp_ctx *ctx, void **self);
-    int collective;                              /* open talks to the other ranks: called once all have come so far */
-    void (*installed)(esp_ctx *ctx, void *self); /* another program is in force; after open, too; no lock      */
+    int collective; /* open exchanges with other ranks: it runs once no rank has failed so far */
+    void (*installed)(esp_ctx *ctx, void *self); /* another program is in force; also called after open; no lock */
     void (*pushed)(esp_ctx *ctx, void *self, uint32_t tensor, esp__span in_push); /* lock held: copy numbers only */
-    void (*op_done)(esp_ctx *ctx, void *self, const struct esp__op *op, esp__span when); /* lock held: likewise   */
-    /* A part of a compress op has its payload. On the cpu lane's thread, no lock. */
+    void (*op_done)(esp_ctx *ctx, void *self, const struct esp__op *op,
+                    esp__span when); /* lock held: copy numbers only */
+    /* A compress op has made the payload of one part. On the cpu thread, no lock. */
     void (*compressed)(esp_ctx *ctx, void *self, const struct esp__op *op, const struct esp__range *part);
-    /* After every step, on the thread that called esp_wait_all, no lock, in the order of the list. Collective. */
+    /* After every step, on the thread that called esp_wait_all, no lock, in the order of the list. All ranks call it. */
     esp_status (*step)(esp_ctx *ctx, void *self);
-    /* Is the strategy in force this observer's own choice? Then a saved state may bring another one. Same on all ranks. */
+    /* Did this observer choose the strategy in force? Then loading a state may replace it by the saved one. Same on all ranks. */
     int (*chose)(const esp_ctx *ctx, const void *self);
-    void (*loaded)(esp_ctx *ctx, void *self); /* a state was loaded, and with it the strategy of its time    */
+    void (*loaded)(esp_ctx *ctx, void *self); /* a state was loaded, and the strategy saved with it put in force */
     void (*close)(esp_ctx *ctx, void *self);  /* the lanes' threads have ended; also after a failed open     */
 } esp__observer;
 
 enum { ESP__OBSERVERS_MAX = 8 };
 
-/* ---- observe/observers.c: tells all that listen ----------------------------------------------------------------------- */
+/* ---- observe/observers.c: calls all observers ----------------------------------------------------------------------- */
 ESP__FN esp_status esp__observers_strategy(esp_ctx *ctx, const char **spec);
 ESP__FN void esp__observers_agree(const esp_ctx *ctx, esp__text *lines);
 ESP__FN esp_status esp__observers_open(esp_ctx *ctx);

@@ -1,5 +1,5 @@
-/* program.h: a strategy compiled for this rank: what the executor walks. Every op is one of four kinds and knows its lane,
- * its memory and its place in its unit's chain; an op depends on the one before it in the chain, and link ops run in the
+/* program.h: a strategy compiled for this rank into ops, which the executor runs. Every unit has a chain of ops. An op is one of
+ * four kinds, and names its lane and its memory. It depends on the op before it in the chain; ops on a link also run in the
  * strategy's order. */
 #ifndef ESP__PROGRAM_H
 #define ESP__PROGRAM_H
@@ -9,21 +9,21 @@ enum { ESP__OP_COMPRESS = 1, ESP__OP_DECOMPRESS, ESP__OP_COLLECTIVE, ESP__OP_COP
 enum {
     ESP__COPY_SWAP = 1, /* brings another dimension of a slot array to the front        */
     ESP__COPY_TO_F32,   /* halves of the gradient into the f32 work array, times `scale` */
-    ESP__COPY_FROM_F32, /* and back                                                     */
+    ESP__COPY_FROM_F32, /* the f32 work array into the halves, times `scale`            */
     ESP__COPY_SCALE,    /* multiplies the region in place                               */
-    ESP__COPY_FINALIZE, /* the codec's last word on the sum (majority vote)             */
-    ESP__COPY_PACK,     /* a tensor of a group into the group's memory                  */
-    ESP__COPY_UNPACK    /* all of them back                                             */
+    ESP__COPY_FINALIZE, /* the codec's finalize() on the final sum (majority vote)      */
+    ESP__COPY_PACK,     /* one tensor of a group into the group's memory                */
+    ESP__COPY_UNPACK    /* the group's memory back into all its tensors                 */
 };
 
-/* Memory that an op names before the step's pointer is known. */
+/* Memory of an op, relative to a base whose address is known only in the step: the gradient, or the arena. */
 enum { ESP__AT_NOTHING = 0, ESP__AT_DATA = 1, ESP__AT_ARENA = 2 };
 typedef struct esp__ref {
     uint8_t at;
     uint64_t offset; /* bytes */
 } esp__ref;
 
-/* One part of a compress or decompress: an element range, and its payloads. */
+/* One part of a compress or decompress op: a range of elements, and the payloads for it. */
 typedef struct esp__range {
     uint64_t begin, length; /* elements of the unit                                        */
     uint32_t first_slot;    /* in program.slots: one slot number per payload, summed in order */
@@ -32,27 +32,27 @@ typedef struct esp__range {
 
 typedef struct esp__op {
     uint8_t kind, lane;
-    uint8_t both_links; /* a flat collective over several machines holds intra and inter    */
+    uint8_t both_links; /* a flat collective over several machines occupies intra and inter */
     uint8_t copy;
     uint8_t level; /* collectives: which comm                                          */
     uint8_t step;  /* of the option                                                    */
     uint8_t device;
     uint8_t comp_index;
-    uint8_t raw;     /* Comp on the rank's own gradient                                  */
-    uint8_t rebuild; /* bodies are summed: write the payloads' headers anew afterwards   */
+    uint8_t raw;     /* a Comp that reads the rank's own gradient                        */
+    uint8_t rebuild; /* the collective sums bodies: headers are written again after it   */
     uint32_t unit;
-    uint32_t member; /* PACK: the tensor, whose push it waits for                        */
+    uint32_t member; /* PACK: the tensor; the op waits for its push                      */
     char *label;
     /* collective */
-    esp_coll coll; /* but for the pointers                                                  */
+    esp_coll coll; /* without its pointers, which src and dst below stand for                */
     esp__ref src, dst;
-    uint64_t n_slots;  /* at dst, with rebuild                                               */
-    uint64_t own_slot; /* at src: whose headers are like those at dst                       */
+    uint64_t n_slots;  /* rebuild: slots at dst                                              */
+    uint64_t own_slot; /* rebuild: the first slot at src from which headers are copied to dst */
     /* compress, decompress */
     uint32_t first_range, n_ranges, n_sources;
     int32_t feedback; /* index in ctx->in_force.feedback, or -1                                      */
     uint32_t source, n_reduced;
-    esp__ref data, slots; /* element 0 of the unit as f32; slot 0                         */
+    esp__ref data, slots; /* where element 0 of the unit (f32) and payload slot 0 lie     */
     uint64_t slot_bytes;
     float scale;
     /* copy */
@@ -65,9 +65,9 @@ typedef struct esp__program {
     esp__range *ranges;
     uint32_t *slots;
     uint32_t n_ops, n_ranges, n_slots;
-    uint64_t cap_ops, cap_ranges, cap_slots; /* bytes, of the arrays */
+    uint64_t cap_ops, cap_ranges, cap_slots; /* bytes allocated for the arrays */
     uint64_t arena_bytes;
-    uint64_t scratch_bytes, phi_count; /* of the largest call */
-    uint32_t max_payloads;
+    uint64_t scratch_bytes, phi_count; /* for the codec call that needs most */
+    uint32_t max_payloads;             /* of one range of a decompress */
 } esp__program;
 #endif
