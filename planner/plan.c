@@ -1,4 +1,4 @@
-/* plan.c: esp_plan_make and esp_plan_simulate: from the caller's structs to a strategy's text, a timeline and a report. */
+/* plan.c: esp_plan_make and esp_plan_simulate: turn the caller's structs into a strategy's text, a timeline and a report. */
 #include "planner/plan.h"
 
 struct esp_plan {
@@ -23,7 +23,7 @@ static int esp__event_before(const void *a, const void *b) {
 typedef struct esp__edge_of_op {
     uint64_t at;
     int32_t delta; /* +1 start, -1 end */
-    uint32_t what; /* 0 backward, 1 on a link, 2 compression */
+    uint32_t what; /* 0 backward, 1 an op on a link, 2 compression */
 } esp__edge_of_op;
 
 static int esp__edge_before(const void *a, const void *b) {
@@ -31,7 +31,7 @@ static int esp__edge_before(const void *a, const void *b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* With no backward running: time in which a link is busy, and time in which only compression is. */
+/* While no backward runs: the time in which a link is busy, and the time in which only compression runs. */
 static void esp__exposed(esp_plan *plan, uint32_t n_events) {
     esp__checkpoint mark = esp__arena_checkpoint(&plan->arena);
     esp__edge_of_op *edges = esp__arena_get(&plan->arena, 2u * n_events * sizeof *edges);
@@ -98,7 +98,8 @@ static void esp__report_schedule(esp_plan *plan) {
         plan->units[u].elements = x->elements;
         plan->units[u].codec = esp__codec_word(p, path);
         plan->units[u].option = esp__arena_text(p->arena, option);
-        if (path->codec != ESP__NO_CODEC && x->first != counted) { /* a tensor counts once, however many chunks */
+        if (path->codec != ESP__NO_CODEC &&
+            x->first != counted) { /* a tensor counts once, however many chunks it has */
             r->compressed += x->n;
             counted = x->first;
         }
@@ -114,7 +115,7 @@ static void esp__report_schedule(esp_plan *plan) {
     esp__exposed(plan, d->n_sequence);
 }
 
-/* Without compression, tensor by tensor. */
+/* The step without compression, each tensor on its own. */
 static uint64_t esp__fp32_makespan(esp__problem *p) {
     esp__schedule *d = esp__arena_get(p->arena, sizeof *d);
     esp__scheme_find("fp32")->make(p, d);
@@ -122,7 +123,7 @@ static uint64_t esp__fp32_makespan(esp__problem *p) {
     return d->makespan;
 }
 
-/* What a plan was made for: tensors with their times, codecs, system. */
+/* A hash of what a plan was made for: tensors with their times, codecs, system. */
 static uint64_t esp__plan_hash(const esp__problem *p) {
     const esp_plan_system *s = &p->system;
     const double numbers[] = {
@@ -159,7 +160,7 @@ static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
     esp__schedule d = {0};
     double around = p->model->forward_ns + p->model->update_ns;
     plan->report.bound_any_ns = plan->report.bound_ns = around + (double)esp__bound_any(p);
-    if (p->roughly) return; /* a bound of units as given would need a set of candidate options for each size */
+    if (p->roughly) return; /* a bound for whole tensors would need candidate options for each size */
     esp__schedule_tensors(p, &d);
     esp__bound_units(p, d.units, d.n_units, bound);
     p->bound = bound;
@@ -167,7 +168,7 @@ static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
     for (uint32_t k = 0; k < ESP__LANES; k++) plan->report.price[k] = bound->lane_price[k];
 }
 
-/* The paper's Upper Bound: the best plan found where compressing takes no time. */
+/* The paper's Upper Bound: the best plan found if compression took no time. */
 static esp_status esp__plan_free_compression(esp_plan *plan) {
     const esp__problem *p = &plan->problem;
     esp__problem *other = esp__arena_get(&plan->arena, sizeof *other);
@@ -225,7 +226,7 @@ static esp_status esp__plan_new(const esp_plan_model *model, const esp_plan_code
     plan = calloc(1, sizeof *plan);
     if (!plan) return esp__fail(NULL, ESP_E_NOMEM, "plan: out of memory");
     plan->arena.on_failure = &plan->no_memory;
-    *out = plan; /* read again after a jump, unlike the locals */
+    *out = plan; /* read after a longjmp, when the locals may have lost their values */
     if (setjmp(plan->no_memory)) {
         esp_plan_free(*out);
         *out = NULL;

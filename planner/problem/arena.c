@@ -1,11 +1,11 @@
-/* arena.c: the planner's memory: got piece by piece, given back all at once. Without memory it jumps to the place that the
- * arena's owner set, so that nothing else here has to check. */
+/* arena.c: the planner's memory: allocated piece by piece, freed all at once. When memory ends it jumps to the place that the
+ * arena's owner set, so that the planner's other files need no checks. */
 #include "planner/plan.h"
 
 struct esp__block {
     esp__block *before;
     uint64_t used, size;
-    uint64_t dirty; /* bytes that were in use at some time: beyond them the block is zero as it came */
+    uint64_t dirty; /* bytes that were ever in use: beyond them the block is still zero from calloc */
 };
 enum { ESP__BLOCK_HEAD = 64, ESP__BLOCK_BYTES = 1 << 20 };
 

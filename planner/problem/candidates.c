@@ -1,32 +1,32 @@
-/* candidates.c: for one size of unit: every option's op times, and of the options those that no other dominates. One path
- * dominates another where its ops are found among the other's, in order, on the same lanes, none of them longer: with any
- * fixed sequence the other's places then do for it, and the step is no longer. Paths are pruned while they grow, at every
- * state of the tree, so that most of the 4341 are never finished. */
+/* candidates.c: makes the candidate options for one size of unit: times the ops of every option, and keeps the Pareto set. In
+ * the strictest sense (EXACT) one path dominates another if its ops are found among the other's, in order, on the same lanes,
+ * none longer: in any sequence it can then take the other's places, and the step gets no longer. Paths are pruned while they
+ * grow, at every node of the graph, so that most of the 4341 options are never completed. */
 #include "planner/plan.h"
 
-typedef struct esp__prefix { /* a path up to some node of the graph */
+typedef struct esp__prefix { /* the beginning of a path, up to some node of the graph */
     struct esp__prefix *next, *spare;
-    const struct esp__prefix *before; /* all but its last op; NULL: it has none */
+    const struct esp__prefix *before; /* the prefix without the last op; NULL: it has no ops */
     uint64_t sum, total, load[ESP__LANES], memory;
-    uint64_t head[2], tail[2];         /* before the first and after the last op on intra, on inter */
-    double error, volume;              /* whole paths, under limits: for comparing codecs */
-    uint32_t n, comps, codec, unpacks; /* unpacks: if it ended here it would have to */
-    uint16_t op;                       /* the last one */
+    uint64_t head[2], tail[2];         /* time before the first and after the last op on intra; on inter */
+    double error, volume;              /* of whole paths only: to compare codecs under limits */
+    uint32_t n, comps, codec, unpacks; /* unpacks: 1 if it needed an unpack to end here */
+    uint16_t op;                       /* its last op: index in problem.op_templates */
 } esp__prefix;
 
-/* What making one candidate options carries along. */
+/* State while the candidate options of one unit are made. */
 typedef struct esp__timing {
     esp__problem *p;
     const esp__unit *unit;
-    const esp_plan_codec *codec; /* or NULL */
+    const esp_plan_codec *codec; /* NULL: none */
     uint32_t codec_index, width;
-    uint64_t size[ESP__CUTS];          /* elements */
-    uint64_t cost[ESP__TEMPLATE_ROOM]; /* by op of the template; or what follows */
+    uint64_t size[ESP__CUTS];          /* elements, by ESP__CUT_* */
+    uint64_t cost[ESP__TEMPLATE_ROOM]; /* ns by op template; or esp__cannot, esp__unknown */
     esp__prefix **heads;
-    esp__prefix *used, *spare; /* none is given back while a set of candidate options is made: others may build on it */
-    int limits; /* memory or error count too: a path that does not compress is then not dominated by one that does */
+    esp__prefix *used, *spare; /* a used one stays until the set is made: others may extend it */
+    int limits; /* 1: memory, volume and error count too: a path that compresses then never dominates one that does not */
 } esp__timing;
-static const double esp__op_longest = 5e12; /* ns: so that no sum overflows */
+static const double esp__op_longest = 5e12; /* ns; no op is longer, so that no sum overflows */
 static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
 
 static uint64_t esp__part_of(uint64_t e, uint64_t n) { return (e + n - 1) / n; }
@@ -62,7 +62,7 @@ static double esp__link_ns(const esp__problem *p, const esp__op_template *op, co
                               op->flows == ESP__FLOWS_ONE ? 1 : p->system.ranks_per_machine);
 }
 
-/* A Comp or Decomp of `elements`: every rank on its own GPU; one after the other in the machine's one CPU arena. */
+/* A Comp or Decomp of `elements`. Each rank has its own GPU; on the CPU, which they share, a machine's ranks take turns. */
 static double esp__codec_ns(const esp__problem *p, const esp__op_template *op, const esp_cost_curve *curve,
                             double elements) {
     uint32_t k = p->system.ranks_per_machine, spread = (k + p->system.machines - 1) / p->system.machines;
@@ -104,7 +104,7 @@ static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *
     return ns < esp__op_longest ? (uint64_t)(ns + 0.5) : (uint64_t)esp__op_longest;
 }
 
-/* Residuals, and buffers for payloads made or received. */
+/* Bytes of a residual, and of buffers for payloads that the op makes or receives. */
 static uint64_t esp__template_memory(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
                                      const esp_plan_codec *codec) {
     double bytes = 0.0;
@@ -116,7 +116,7 @@ static uint64_t esp__template_memory(const esp__problem *p, const esp__op_templa
 }
 
 /* ---- pruning ---------------------------------------------------------------------------------------------------------- */
-/* Are a's ops among b's, in order, on the same lanes, none longer? Both are read from their ends. */
+/* Are a's ops found among b's, in order, on the same lanes, none longer? Compares from the last op backwards. */
 static int esp__embeds(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     const esp__op_template *ops = t->p->op_templates;
     for (; a->before; a = a->before, b = b->before) {
@@ -126,7 +126,7 @@ static int esp__embeds(const esp__timing *t, const esp__prefix *a, const esp__pr
     return 1;
 }
 
-/* Costs of ops depend on the codec: prefixes of two codecs are compared by their sums only. */
+/* With EXACT, a prefix dominates only prefixes of its own codec: op times depend on the codec. */
 static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     if (a->total > b->total || a->unpacks > b->unpacks) return 0;
     for (uint32_t k = 0; k < ESP__LANES; k++)
@@ -139,13 +139,13 @@ static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp_
     return a->n <= b->n && a->codec == b->codec && esp__embeds(t, a, b);
 }
 
-/* No prefix dominates one with a smaller sum: lists are kept by it. */
+/* A prefix never dominates one with a smaller sum: so lists are ordered by it. */
 static uint64_t esp__prefix_sum(const esp__timing *t, const esp__prefix *l) {
     uint64_t sum = l->total + l->load[0] + l->load[1] + l->load[2] + l->load[3];
     return t->width == ESP__WIDTH_ENDS ? sum + l->head[0] + l->head[1] + l->tail[0] + l->tail[1] : sum;
 }
 
-/* Adds `l` to the list unless one there dominates it; takes out those that it dominates. */
+/* Adds `l` to the list unless a prefix in it dominates `l`; removes those that `l` dominates. */
 static void esp__prefix_add(esp__timing *t, esp__prefix **head, esp__prefix *l) {
     esp__prefix **at = head;
     l->sum = esp__prefix_sum(t, l);
@@ -178,7 +178,7 @@ static int esp__needs_pack(const esp__timing *t, uint16_t op, uint8_t kind) {
     return !(t->codec && t->codec->takes_list && op != ESP__OP_END && t->p->op_templates[op].kind == kind);
 }
 
-/* `from` and one op more. */
+/* `from` extended by one op. */
 static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint16_t op) {
     esp__prefix *l = esp__prefix_new(t), *spare = l->spare;
     const esp__op_template *r = &t->p->op_templates[op];
@@ -193,7 +193,8 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
             if (!l->load[ESP__LANE_INTRA + k]) l->head[k] = l->total;
             l->tail[k] = 0;
         } else {
-            if (!l->load[ESP__LANE_INTRA + k]) l->head[k] = l->total + ns; /* at least; and never less than a rival's */
+            if (!l->load[ESP__LANE_INTRA + k])
+                l->head[k] = l->total + ns; /* a lower bound so far, computed alike for all prefixes of a node */
             l->tail[k] += ns;
         }
     }
@@ -211,7 +212,7 @@ static const esp__prefix *esp__prefix_pack(esp__timing *t, const esp__prefix *l,
     return esp__prefix_op(t, l, op);
 }
 
-/* Follows one edge with one prefix. */
+/* Extends one prefix by one edge. */
 static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const esp__edge *e) {
     const esp__prefix *start = from;
     if (e->op == ESP__OP_END) {
@@ -243,7 +244,7 @@ static void esp__time_options(esp__timing *t, const esp__tree *tree) {
     }
 }
 
-/* ---- from labels to paths ------------------------------------------------------------------------------------------- */
+/* ---- from prefixes to paths ------------------------------------------------------------------------------------------- */
 static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, uint32_t n) {
     esp__option *o = esp__arena_get(p->arena, sizeof *o);
     for (uint32_t i = 0; i < n; i++) {
@@ -275,7 +276,7 @@ static void esp__path_time(const esp__timing *t, const uint16_t *op_template, ui
         ops[i].kind = r->kind;
         ops[i].up = r->up;
         ops[i].op_template = op_template[i];
-        /* a copy belongs to the step that it serves: the next one down, the one before up */
+        /* a copy to the host belongs to the next step, a copy from it to the step before */
         ops[i].step = r->kind == ESP_PLAN_COPY && r->up ? (uint8_t)(step - 1) : step;
         if (r->kind != ESP_PLAN_COPY && r->kind != ESP_PLAN_PACK) step++;
         path->total += ops[i].ns;
@@ -336,7 +337,7 @@ static int esp__path_core(const esp__candidates *candidates, uint32_t i) {
     return 1;
 }
 
-/* Paths that prices on lanes could choose come first. */
+/* Puts the core first: the paths that can be cheapest at some prices of lanes. */
 static void esp__candidates_core_first(esp__problem *p, esp__candidates *candidates, esp__path *paths) {
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__path *rest = esp__arena_get(p->arena, candidates->n * sizeof *rest);
@@ -353,7 +354,7 @@ static void esp__candidates_core_first(esp__problem *p, esp__candidates *candida
     esp__candidates_core_loads(p, candidates);
 }
 
-/* All prefixes may be used again. */
+/* Frees all prefixes for the next set. */
 static void esp__timing_close(esp__timing *t) {
     while (t->used) {
         esp__prefix *l = t->used;
@@ -380,10 +381,10 @@ static void esp__candidates_make(esp__problem *p, const esp__unit *u, esp__candi
         t->codec_index = c;
         t->codec = p->n_codecs ? &p->codecs[c] : NULL;
         esp__time_options(t, tree);
-        while ((l = t->heads[0]) != NULL) { /* one of another codec may dominate it, or it that one */
+        while ((l = t->heads[0]) != NULL) { /* add to `all`: paths of other codecs may dominate it, or be dominated */
             t->heads[0] = l->next;
             if (!l->comps && c && tree->codec == ESP__NO_CODEC && !p->free_compression)
-                continue; /* as with the first codec */
+                continue; /* without a Comp the codec does not matter: the first codec's pass added it */
             l->error = l->comps ? t->codec->error : 0.0;
             l->volume = l->comps ? esp__payload_bytes(t->codec, u->elements) : 4.0 * (double)u->elements;
             esp__prefix_add(t, &all, l);
@@ -405,8 +406,8 @@ static void esp__candidates_make(esp__problem *p, const esp__unit *u, esp__candi
     esp__candidates_core_first(p, candidates, paths);
 }
 
-/* The core of `like`, timed anew for this unit: pruning for every size that a group or chunk may have would take longer than
- * it brings, and what is worth trying changes slowly with size. */
+/* The core of `like` with times for this unit. Pruning for every size that a group or chunk may have costs more than it saves:
+ * the Pareto set changes slowly with size. */
 static void esp__candidates_retime(esp__problem *p, const esp__unit *u, const esp__candidates *like,
                                    esp__candidates *candidates) {
     esp__timing *t = esp__timing_of(p, u);
@@ -430,14 +431,14 @@ static int esp__unit_whole(const esp__problem *p, const esp__unit *u) {
     return u->n == 1 && u->elements == p->model->tensors[u->first].elements;
 }
 
-/* The size whose candidate options stands for those of groups and chunks near it. */
+/* The size whose candidate options serve groups and chunks of about this size: the nearest power of two. */
 static uint64_t esp__size_near(uint64_t elements) {
     uint64_t size = 1;
     while (2 * size <= elements) size *= 2;
     return elements - size > size / 2 ? 2 * size : size;
 }
 
-/* The candidate options for this unit as it is (near 0), or as one like it (near 1). */
+/* The entry in the problem's hash table, new if there was none. near 0: made for exactly this size; 1: for a near one. */
 static esp__candidates *esp__candidates_find(esp__problem *p, const esp__unit *u, uint32_t near, uint32_t width) {
     uint32_t keep = p->keep[u->first], packed = u->n > 1;
     uint64_t h = (u->elements * 4 + packed * 2 + near) * 0x9E3779B97F4A7C15ull + keep * 0xD1B54A32D192ED03ull;

@@ -1,6 +1,6 @@
-/* cost.c: what one op takes: curves through measured points, collectives by formula or table, payload sizes.
+/* cost.c: the time of one op: curves through measured points, collectives by formula or table, payload sizes.
  * Sources: Thakur, Rabenseifner, Gropp 2005 (hops and traffic of each algorithm); NVIDIA nccl-tests, PERFORMANCE.md (bus
- * bandwidth factors). Pure functions; docs/planner.md works examples. */
+ * bandwidth factors). Pure functions; docs/planner.md has worked examples. */
 #include "planner/plan.h"
 #include <math.h>
 
@@ -23,7 +23,8 @@ ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements) {
     double units = c->units * (double)elements, near;
     if (units < 1e15) {
         near = (double)(int64_t)(units + 0.5);
-        if (units > near + 1e-9 * (near + 1.0)) near += 1.0; /* what is well above a whole number is rounded up */
+        if (units > near + 1e-9 * (near + 1.0))
+            near += 1.0; /* only what is clearly above a whole number is rounded up */
     } else {
         near = ceil(units);
     }
@@ -36,7 +37,7 @@ static uint32_t esp__log2_ceil(uint32_t n) {
     return k;
 }
 
-/* Hops one after the other: rings and pairs where each piece must pass all ranks, trees elsewhere. */
+/* Hops in sequence: n - 1 where every rank exchanges with every other one, the depth of a tree elsewhere. */
 ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n) {
     switch (coll) {
     case ESP_COLL_ALLTOALL: return n - 1;
@@ -45,7 +46,7 @@ ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n) {
     }
 }
 
-/* Bytes that a rank sends (or, to a root, that the root gets). */
+/* Bytes that a rank sends; for a collective to a root: that the root receives. */
 ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece) {
     switch (coll) {
     case ESP_COLL_ALLREDUCE: return 2.0 * (n - 1.0) * piece;
@@ -61,7 +62,7 @@ static double esp__alpha(const esp_plan_link *l, uint32_t coll, uint32_t n) {
     return l->alpha_is == ESP_ALPHA_HOP ? l->alpha_ns * esp__hops(coll, n) : l->alpha_ns;
 }
 
-/* A table's size: the whole buffer, as nccl-tests counts it. */
+/* The size to look up in a table: the whole buffer, as nccl-tests counts it. */
 static double esp__table_size(uint32_t coll, double n, double before, double piece) {
     return coll == ESP_COLL_ALLGATHER || coll == ESP_COLL_GATHER ? n * piece : before;
 }
@@ -75,7 +76,7 @@ ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t level, uint
     double traffic = esp__traffic(coll, n, before, piece), nic;
     if (n < 2) return 0.0;
     if (tables->table[coll].n) {
-        /* measured with all ranks of a machine at it: fewer put as much less on its NIC */
+        /* tables are measured with all ranks of a machine active: fewer ranks send that much less through its NIC */
         double share = level == ESP__INTER ? (double)flows / local : 1.0;
         return esp__curve_at(&tables->table[coll], esp__table_size(coll, n, before, piece) * share);
     }

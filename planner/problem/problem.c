@@ -1,5 +1,4 @@
-/* problem.c: checks what the caller gave, and makes the problem from it. After this nothing in the planner can fail but for
- * want of memory. */
+/* problem.c: checks the caller's inputs and makes the problem from them. */
 #include "planner/plan.h"
 #include <math.h>
 
@@ -87,7 +86,7 @@ static esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i) {
 
 static uint64_t esp__text_hash(const char *s) { return esp__hash64(ESP__HASH0, s, strlen(s)) * 0x9E3779B97F4A7C15ull; }
 
-/* Names go into comments of a strategy's text and into messages: one line each. */
+/* Names appear in comments of a strategy's text and in messages, so they must not break lines. */
 static const char *esp__one_line(esp__problem *p, const char *name) {
     char *copy = esp__arena_text(p->arena, name ? name : "");
     for (char *c = copy; *c; c++)
@@ -139,7 +138,7 @@ static esp_status esp__check_model(esp__problem *p) {
 /* ---- constraints on single tensors ------------------------------------------------------------------------------------- */
 static int esp__glob(const char *pattern, const char *text) { return fnmatch(pattern, text, 0) == 0; }
 
-/* What tensor i must keep: its own wish, else that of the first pattern that fits; NULL: nothing. */
+/* Tensor i's constraint: its own `keep`, else that of the first matching pattern; NULL: none. */
 static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
     char glob[ESP__SPEC_MAX];
     if (p->model->tensors[i].keep) return p->model->tensors[i].keep;
@@ -154,7 +153,7 @@ static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
 static uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
     for (uint32_t c = 0; c < p->n_codecs; c++)
         if (!strcmp(p->codecs[c].spec, spec)) return c;
-    for (uint32_t c = 0; c < p->n_codecs; c++) { /* or by its name alone */
+    for (uint32_t c = 0; c < p->n_codecs; c++) { /* or by its name without parameters */
         size_t n = strcspn(p->codecs[c].spec, ":");
         if (strlen(spec) == n && !strncmp(p->codecs[c].spec, spec, n)) return c;
     }
@@ -189,7 +188,8 @@ static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *
     return ESP_OK;
 }
 
-/* Does the candidate options of a unit with this constraint have anything in it? Whether an op can run does not depend on its size. */
+/* Checks that a unit with this constraint has candidate options. One tensor is enough: whether an op can run does not depend on
+ * its size. */
 static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *text) {
     esp__unit u = {tensor, 1, 0, p->model->tensors[tensor].elements};
     if (esp__candidates_get(p, &u)->n) return ESP_OK;
@@ -271,7 +271,8 @@ static void esp__copy_struct(void *to, uint32_t size, const void *from, uint32_t
     if (from) memcpy(to, from, from_size && from_size < size ? from_size : size);
 }
 
-/* Candidate options of how many sizes would be needed? Pruning takes long where both devices are to be looked at. */
+/* Has the model more sizes than candidate options should be made for? With both devices the limit is lower, because pruning then
+ * takes longer. */
 enum { ESP__SIZES_ONE = 256, ESP__SIZES_TWO = 48 };
 static int esp__too_many_sizes(esp__problem *p) {
     uint32_t most = (p->system.devices & 3u) == 3u ? (uint32_t)ESP__SIZES_TWO : (uint32_t)ESP__SIZES_ONE, n = 0;
@@ -318,7 +319,7 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const e
     if ((s = esp__check_model(p)) != ESP_OK || (s = esp__check_system(&p->system)) != ESP_OK) return s;
     esp_plan_codec *own = esp__arena_get(arena, n_codecs * sizeof *own);
     const uint8_t *at = (const uint8_t *)codecs;
-    for (uint32_t c = 0; c < n_codecs; c++) { /* a caller's structs may be shorter than ours */
+    for (uint32_t c = 0; c < n_codecs; c++) { /* the caller's structs may come from an older, shorter version */
         uint32_t size = codecs->struct_size ? codecs->struct_size : (uint32_t)sizeof *codecs;
         esp__copy_struct(&own[c], sizeof *own, at + (size_t)c * size, size);
         if ((s = esp__check_codec(&own[c], c)) != ESP_OK) return s;

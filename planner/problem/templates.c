@@ -1,5 +1,6 @@
-/* templates.c: the options that system and constraints leave, as op templates (ops whose sizes are symbols), stored as a graph in
- * which equal ends are shared: what two prefixes have in common from here on is looked at once. Knows no sizes and times. */
+/* templates.c: the options that system and constraints leave, as sequences of op templates (ops whose sizes are symbols). They
+ * are stored as a graph in which options share equal ends, so that each shared end is visited once. Knows no sizes and no
+ * times. */
 #include "planner/plan.h"
 
 typedef struct esp__edge {
@@ -9,7 +10,7 @@ typedef struct esp__edge {
 typedef struct esp__node {
     uint32_t first, n; /* edges */
 } esp__node;
-/* Nodes are numbered so that every edge leads to a smaller one; node 0 is the end. */
+/* The graph. Every edge leads to a node with a smaller number; node 0 is the end. */
 struct esp__tree {
     esp__node *nodes;
     esp__edge *edges;
@@ -22,7 +23,7 @@ enum {
     ESP__OP_UNPACK = 1,
     ESP__TEMPLATE_ROOM = 2048,
     ESP__OP_END = 0xffff
-}; /* END: no op, the option is whole */
+}; /* END: no op; the option ends here */
 
 static uint8_t esp__cut_of(const esp__region *r) {
     if (r->n_cuts == 0) return ESP__CUT_NONE;
@@ -47,7 +48,7 @@ static uint8_t esp__lane_mask(const esp__problem *p, const esp__step *s) {
     return 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER;
 }
 
-/* Which ranks of a machine are at work: a rooted step leaves one of its group until the second step spreads the result. */
+/* Which ranks of a machine take part: from a reduce or gather to a root until the broadcast, only the root of each group. */
 static uint8_t esp__flows_of(const uint8_t rooted[3]) {
     if (rooted[ESP__INTRA] || rooted[ESP__FLAT]) return ESP__FLOWS_ONE;
     return rooted[ESP__INTER] ? ESP__FLOWS_SPREAD : ESP__FLOWS_ALL;
@@ -66,7 +67,8 @@ static void esp__template_copy(const esp__region *r, uint8_t flows, uint8_t up, 
     op->up = up;
 }
 
-/* The ops of one option, and how many. Seen from a rank that is everywhere the root. */
+/* Writes the ops of one option and returns how many there are. Sizes are those of a rank that is root in every rooted
+ * collective (the largest case). */
 static uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, esp__op_template *out) {
     esp__coordinates at;
     esp__region r;
@@ -103,13 +105,13 @@ static uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, e
     return n;
 }
 
-/* The number of this op in the problem's list, which gets it if it is new. */
+/* The op's index in problem.op_templates; adds the op if it is new. */
 static uint16_t esp__template_intern(esp__problem *p, const esp__op_template *op) {
     esp__op_template *all = (esp__op_template *)(uintptr_t)p->op_templates;
     uint32_t i = 0;
     while (i < p->n_op_templates && memcmp(&all[i], op, sizeof *op)) i++;
     if (i == p->n_op_templates) {
-        all[i] = *op; /* there are a few hundred: ESP__TEMPLATE_ROOM is far from full */
+        all[i] = *op; /* always fits: there are a few hundred, ESP__TEMPLATE_ROOM is 2048 */
         p->n_op_templates++;
     }
     return (uint16_t)i;
@@ -117,8 +119,8 @@ static uint16_t esp__template_intern(esp__problem *p, const esp__op_template *op
 
 /* ---- a trie of all options, then the graph -------------------------------------------------------------------------- */
 typedef struct esp__trie_node {
-    uint32_t child, sibling, same; /* first child, next sibling; `same`: node of the graph */
-    uint16_t op;                   /* that leads here */
+    uint32_t child, sibling, same; /* first child, next sibling; `same`: its node in the graph */
+    uint16_t op;                   /* of the edge that leads here */
     uint16_t n_children;
 } esp__trie_node;
 
@@ -128,7 +130,7 @@ typedef struct esp__planting {
     uint32_t n, room, n_options, n_checked;
     const char *only_option; /* text, or NULL */
     int no_comp;
-    uint32_t memo[8192]; /* hash of a op template op: its number + 1 */
+    uint32_t memo[8192]; /* by an op template's hash: its index + 1 */
 } esp__planting;
 
 static int esp__pattern_in(const char *text, const char *const *patterns, uint32_t n) {
@@ -184,12 +186,12 @@ static int esp__plant(void *user, const esp__option *o) {
     if (!esp__option_wanted(w, o)) return 0;
     uint32_t n = esp__op_templates(w->p, o, ops);
     for (uint32_t i = 0; i < n; i++) at = esp__trie_child(w, at, esp__template_number(w, &ops[i]));
-    esp__trie_child(w, at, ESP__OP_END); /* so that one op template may be the beginning of another */
+    esp__trie_child(w, at, ESP__OP_END); /* so that one option may begin with all ops of another */
     w->n_options++;
     return 0;
 }
 
-/* Are the edges of trie node `t` those of node `g`? */
+/* Does trie node `t` have the same edges as graph node `g`? */
 static int esp__node_same(const esp__planting *w, const esp__tree *tree, uint32_t t, uint32_t g) {
     const esp__edge *e = &tree->edges[tree->nodes[g].first];
     if (tree->nodes[g].n != w->nodes[t].n_children) return 0;
@@ -198,7 +200,8 @@ static int esp__node_same(const esp__planting *w, const esp__tree *tree, uint32_
     return 1;
 }
 
-/* Children come after their parents in the trie, so backwards every node's children are already in the graph. */
+/* Turns the trie into the graph. Children have larger numbers than their parents in the trie; so in descending order every
+ * node's children are already in the graph. */
 static void esp__share(esp__planting *w, esp__tree *tree) {
     uint32_t slots = 1, n_edges = 0;
     while (slots < 2 * w->n) slots *= 2;
@@ -232,7 +235,8 @@ static void esp__share(esp__planting *w, esp__tree *tree) {
     tree->root = w->nodes[0].same;
 }
 
-/* The options for one constraint: only_option a text or NULL; codec the only one, or ESP__NO_CODEC; no_comp: none. */
+/* The options for one constraint. only_option: the text of the only option, or NULL; codec: the only codec, or ESP__NO_CODEC
+ * for any; no_comp: 1 allows no Comp. */
 static esp__tree *esp__tree_make(esp__problem *p, const char *only_option, uint32_t codec, int no_comp) {
     esp__tree *tree = esp__arena_get(p->arena, sizeof *tree);
     esp__planting *w = esp__arena_get(p->arena, sizeof *w);

@@ -1,13 +1,12 @@
-/* tree.c: the part of the decision tree that a system and a user's constraints leave. Knows options by their steps and their
- * text only; what they cost is for others. */
+/* tree.c: the part of the tree of options that a filter leaves. Knows an option's steps and text, but no costs. */
 #include <fnmatch.h>
 
 typedef struct esp__tree_filter {
-    uint32_t parts, devices; /* ESP__TREE_*, and bit 0 cpu, bit 1 gpu                                  */
-    int extended;            /* also options that sum payloads undecoded                               */
-    const char *const *match, *const *forbid; /* patterns ('*' is anything) that must all, must not be in the text */
+    uint32_t parts, devices;                  /* bits ESP__TREE_*; bit 0 cpu, bit 1 gpu */
+    int extended;                             /* 1: also options that sum payloads without decoding */
+    const char *const *match, *const *forbid; /* globs: the text must contain all of `match` and none of `forbid` */
     uint32_t n_match, n_forbid;
-    int max_comp; /* Comps an option may have; -1: any number                               */
+    int max_comp; /* most Comps in an option; -1: any number */
 } esp__tree_filter;
 
 typedef struct esp__tree_counts {
@@ -48,7 +47,7 @@ static int esp__tree_visit(void *user, const esp__option *o) {
     return w->each ? w->each(w->user, o, text) : 0;
 }
 
-/* Calls `each` (may be NULL) for every option that the filter leaves, until it returns non-zero; counts them. */
+/* Counts the options that the filter leaves, and calls `each` (may be NULL) for every one until it returns non-zero. */
 ESP__FN void esp__tree_each(const esp__tree_filter *f, esp__tree_counts *counts,
                             int (*each)(void *user, const esp__option *o, const char *text), void *user) {
     esp__tree_walk w = {f, counts, each, user};
