@@ -1,11 +1,11 @@
-/* loop.c: backend "loop": the ranks are threads of one process, so the engine reads every buffer through its own address. For
- * tests, and for programs that run one rank a thread. Meets through one heap region; what moves is all engine.h's. */
+/* loop.c: backend "loop": the ranks are threads of one process, so each reads the others' buffers by their addresses. For
+ * tests, and for programs that run each rank as a thread. This file makes and shares the region; engine.h moves the data. */
 #include "espresso.h"
 
 #include "backends/engine/engine.h"
 
-/* The region's address travels through the caller's exchange, which may be a socket: the sanitizer cannot see that what
- * rank 0 did before comes before what the others do after it. */
+/* The region's address travels through the caller's exchange, which may be a socket. The thread sanitizer cannot see that
+ * this exchange orders rank 0's writes before the other ranks' reads, so it is told. */
 #if defined(__SANITIZE_THREAD__)
 #define LOOP_TSAN 1
 #elif defined(__has_feature)
@@ -25,7 +25,7 @@ static inline void loop_release(void *address) { (void)address; }
 
 static esp_status loop_probe(const esp_host *h, int32_t *score) {
     (void)h;
-    *score = 1; /* only where nothing better runs */
+    *score = 1; /* lowest: chosen only where no other backend runs */
     return ESP_OK;
 }
 
@@ -67,7 +67,7 @@ static esp_status loop_meet(engine_comm *m, const esp_group *g, esp_status so_fa
     if (s == ESP_OK)
         region = (void *)(uintptr_t)m->hello[0].address, loop_acquire(region);
     else if (region != MAP_FAILED)
-        munmap(region, bytes); /* every rank came to the same verdict: nobody uses it */
+        munmap(region, bytes); /* every rank got the same status, so no rank uses the region */
     return s == ESP_OK ? engine_join(m, g, region) : s;
 }
 

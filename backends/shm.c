@@ -1,9 +1,9 @@
-/* shm.c: backend "shm": the ranks are processes of one machine, which share windows in one memfd. Makes and joins the memory; what
- * moves is all engine.h's.
+/* shm.c: backend "shm": the ranks are processes of one machine, which share windows in one memfd. This file makes and maps that
+ * memory; engine.h moves the data.
  *
  * With cma=1 (or ESPRESSO_SHM_CMA=1) ranks read each other's buffers with process_vm_readv instead, where the kernel permits it:
- * one copy less, but the kernel's copy is slower than two through the caches (12 against 46 GB/s between two cores, and 1 us a
- * call). Windows won at every size and collective that bench/coll measures, by 1.0 to 3 times; so that is the default. */
+ * one copy less. But the kernel's copy is slower than two copies through the caches (12 against 46 GB/s between two cores, and
+ * 1 us a call). Windows are as fast or up to 3 times faster at every size and collective in bench/coll, so they are the default. */
 #include "espresso.h"
 
 #include "backends/engine/engine.h"
@@ -30,7 +30,8 @@ static int shm_pull(engine_comm *m, int32_t rank, uint64_t address, void *to, ui
         if (n < 0 && errno == ESRCH)
             return engine_say(m->host, m->name, ESP_E_PEER, "rank %d of %d: its process is gone", (int)rank,
                               (int)m->size);
-        if (n < 0 && ENGINE_LOAD(&m->lines[rank].gone)) return engine_lost(m, rank); /* and its buffers are freed */
+        if (n < 0 && ENGINE_LOAD(&m->lines[rank].gone))
+            return engine_lost(m, rank); /* the peer's buffers may be freed */
         if (n <= 0)
             return engine_say(m->host, m->name, ESP_E_COMM, "cannot read the buffer of rank %d of %d: %s", (int)rank,
                               (int)m->size, n ? strerror(errno) : "no bytes came");
@@ -39,7 +40,8 @@ static int shm_pull(engine_comm *m, int32_t rank, uint64_t address, void *to, ui
     return 0;
 }
 
-/* Tries to read every peer's secret: a process id means another process in another namespace. */
+/* Tries to read every peer's secret. Where a peer has another PID namespace, its process id may name a different process here;
+ * the secret shows this. */
 static int shm_can_pull(engine_comm *m) {
     const char *why = NULL;
     for (int32_t q = 0; !why && q < m->size; q++) {
@@ -60,7 +62,7 @@ static int shm_can_pull(engine_comm *m) {
     return !why;
 }
 
-/* Rank 0 hands the memory out, the others fetch it. Returns it mapped, or NULL with the text said. */
+/* Rank 0 gives the memory's descriptor away, the others take it. Returns the memory mapped, or NULL after an error text. */
 static void *shm_share(engine_comm *m, int *fd, int listener) {
     void *p;
     if (m->rank == 0)
@@ -104,7 +106,7 @@ static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far
     if (s == ESP_OK) {
         region = shm_share(m, &fd, listener);
         mine.status = region ? ESP_OK : ESP_E_COMM;
-        mine.params = cma && region && shm_can_pull(m); /* agreed on by all in the second exchange */
+        mine.params = cma && region && shm_can_pull(m); /* the second exchange checks that all ranks agree */
         s = engine_exchange(m, g, &mine);
     }
     if (fd >= 0) close(fd);

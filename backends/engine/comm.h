@@ -16,7 +16,7 @@ ENGINE_FN esp_status engine_fail(engine_comm *m, esp_status s) {
     return m->error;
 }
 
-/* One rank: copies, scales. */
+/* A collective of one rank: copies its source to its destination, scaled. */
 ENGINE_FN void engine_alone(engine_comm *m) {
     engine_op *o = &m->op;
     uint64_t bytes = o->c.count * o->unit;
@@ -51,7 +51,7 @@ ENGINE_FN void engine_done(engine_comm *m) {
     m->waits_for = -1;
 }
 
-/* Each stage once. */
+/* Tries each stage once. */
 ENGINE_FN int engine_stages(engine_comm *m) {
     if (m->op.ring) return engine_ring(m);
     if (m->pace.on) engine_flows(m);
@@ -60,7 +60,7 @@ ENGINE_FN int engine_stages(engine_comm *m) {
     return (m->op.puts && engine_put(m)) || got || summed;
 }
 
-/* Moves what can be moved, up to the budget: 1 moved, 0 nothing to do, negative: an error. */
+/* Moves what can be moved now, at most ENGINE_BUDGET bytes. Returns 1 when it moved something, 0 when not, negative on error. */
 ENGINE_FN int engine_drive(engine_comm *m) {
     int moved = 0, any = 1;
     if (m->error != ESP_OK) return m->error;
@@ -103,7 +103,7 @@ ENGINE_FN esp_status engine_check(engine_comm *m, const esp_coll *c) {
     if (c->count > UINT64_MAX / 16 / (c->slot_bytes ? c->slot_bytes : 4))
         return engine_say(h, m->name, ESP_E_ARG, "%s: count is too large", what);
     uint64_t per = (c->count + (uint64_t)m->size - 1) / (uint64_t)m->size;
-    int own = (uint64_t)m->rank * per < c->count; /* this rank's part is not empty */
+    int own = (uint64_t)m->rank * per < c->count; /* this rank's part has elements */
     int needs_src = c->op == ESP_COLL_BROADCAST                               ? root
                     : c->op == ESP_COLL_ALLGATHER || c->op == ESP_COLL_GATHER ? own
                                                                               : 1;
@@ -116,7 +116,7 @@ ENGINE_FN esp_status engine_check(engine_comm *m, const esp_coll *c) {
 ENGINE_FN esp_status engine_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
     engine_comm *m = (engine_comm *)comm;
     engine_req *r = &m->reqs[m->req_next % ENGINE_QUEUE];
-    (void)s; /* a CPU stream is always drained */
+    (void)s; /* a CPU stream has no work queued: its work is done when the call is made */
     if (m->error != ESP_OK) return m->error;
     if (ENGINE_LOAD(&m->aborted)) return ESP_E_PEER;
     esp_status st = engine_check(m, c);
@@ -150,7 +150,8 @@ ENGINE_FN esp_status engine_test(void *comm, void *req) {
     return ESP_OK;
 }
 
-/* Drives every comm of the job: 1 when the caller should look again. *due: the earliest moment at which time alone helps. */
+/* Drives every comm of the job. Returns 1 when the caller should look again. *due: the earliest time at which data on the
+ * emulated link arrives, so that a comm can go on without a peer. */
 ENGINE_FN int engine_drive_all(engine_job *j, int *pending, uint64_t *due) {
     int again = __atomic_exchange_n(&j->woken, 0u, __ATOMIC_SEQ_CST) != 0;
     *pending = 0;
@@ -188,7 +189,7 @@ ENGINE_FN esp_status engine_progress(void *comm, uint64_t timeout_us) {
         int again = engine_drive_all(j, &pending, &due);
         uint64_t now = engine_now_ns(), end = engine_min(until, due);
         if (again || now >= until) break;
-        /* a sleep costs some 50 us: short waits for the link are cheaper without */
+        /* a sleep costs about 50 us, so a shorter wait for the link yields instead */
         if (end > now + 60000)
             engine_sleep(j->bell, seen, due < until ? end - 30000 : end);
         else

@@ -1,6 +1,6 @@
-/* flow.h: bytes that a rank pulls over the emulated link outside of a ring. Every peer is a flow of its own, and a few
- * columns of each are given to the links as soon as they exist, ahead of the stage that uses them: links then stay busy although
- * ranks wake late and peers are served in turn. Knows the plan, not the stages. */
+/* flow.h: what a rank pulls over the emulated link, other than in a ring. The columns from one peer are a flow. A few columns of
+ * each flow are given to the links as soon as they are ready, before a stage asks for them: links then stay busy although
+ * ranks wake late and read one peer after the other. Knows the plan, not the stages. */
 #ifndef ENGINE_FLOW_H
 #define ENGINE_FLOW_H
 
@@ -8,7 +8,7 @@
 ENGINE_FN int32_t engine_get_part(const engine_comm *m, int32_t rank) {
     return m->op.whole ? 0 : m->op.c.op == ESP_COLL_ALLTOALL ? m->rank : rank;
 }
-/* Bytes of column `i` that travel: of payload slots, those that carry something. */
+/* Bytes of column `i` that travel: of payload slots, only the used bytes. */
 ENGINE_FN uint64_t engine_flow_bytes(engine_comm *m, int get, int32_t rank, uint64_t i, engine_flow *f) {
     engine_op *o = &m->op;
     int32_t part = get ? engine_get_part(m, rank) : o->whole ? 0 : m->rank;
@@ -22,7 +22,7 @@ ENGINE_FN uint64_t engine_flow_bytes(engine_comm *m, int get, int32_t rank, uint
     for (uint64_t s = 0; s < len; s += o->unit) sum += engine_slot_used(p + s, o->unit);
     return sum;
 }
-/* Gives the links what is there of `rank`'s columns, up to ENGINE_AHEAD beyond the stage. */
+/* Gives the links those columns of `rank` that are ready, at most ENGINE_AHEAD ahead of the stage. */
 ENGINE_FN void engine_flow_ahead(engine_comm *m, int get, int32_t rank) {
     engine_op *o = &m->op;
     engine_line *l = &m->lines[rank];
@@ -41,7 +41,7 @@ ENGINE_FN void engine_flow_ahead(engine_comm *m, int get, int32_t rank) {
         *due = bytes ? through + engine_link_at(m, through)->latency_ns : from;
     }
 }
-/* Logical time at which column `i` of `rank` is here; it exists. */
+/* Logical time at which column `i` of `rank` arrives here. The column must be ready at its sender. */
 ENGINE_FN uint64_t engine_flow_due(engine_comm *m, int get, int32_t rank, uint64_t i) {
     engine_op *o = &m->op;
     engine_line *l = &m->lines[rank];
@@ -51,7 +51,7 @@ ENGINE_FN uint64_t engine_flow_due(engine_comm *m, int get, int32_t rank, uint64
     engine_flow_ahead(m, get, rank);
     return m->flows[get * m->size + rank].due[i % ENGINE_AHEAD];
 }
-/* All flows of the running op: called whenever the comm is driven. */
+/* Continues all flows of the running op. Called whenever the comm is driven. */
 ENGINE_FN void engine_flows(engine_comm *m) {
     engine_op *o = &m->op;
     for (int32_t q = 0; q < m->size; q++) {

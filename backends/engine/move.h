@@ -1,11 +1,11 @@
-/* move.h: the three stages of a collective, a column at a time, without ever blocking. Each stage function returns 1 when
- * it moved, 0 when it must wait (and notes for whom), negative on an error. Knows nothing of requests and sleeping. */
+/* move.h: the three stages of a collective, a column at a time. Nothing blocks: a stage function returns 1 when it moved a
+ * column, 0 when it must wait (waits_for is then the peer), negative on an error. Knows nothing of requests and sleeping. */
 #ifndef ENGINE_MOVE_H
 #define ENGINE_MOVE_H
 
 ENGINE_FN int engine_waits(engine_comm *m, int32_t rank) { return m->waits_for = rank, 0; }
 
-/* Everybody is through with all columns before `x`. */
+/* 1: all peers have finished all columns before `x`. */
 ENGINE_FN int engine_all_through(engine_comm *m, uint64_t x) {
     uint64_t least = UINT64_MAX;
     if (m->min_got >= x) return 1;
@@ -16,13 +16,13 @@ ENGINE_FN int engine_all_through(engine_comm *m, uint64_t x) {
     m->min_got = least;
     return least >= x;
 }
-/* Cell of column `i` may be written: nobody reads the column that was there before. */
+/* 1: the cell of column `i` may be written, because all peers have finished the column that it held before. */
 ENGINE_FN int engine_cell_free(engine_comm *m, uint64_t i) {
     uint64_t x = m->op.base + i + 1;
     return x <= m->cells || engine_all_through(m, x - m->cells);
 }
 
-/* Between enter and leave a peer's buffers may be read. 0: the peer gave up, its buffers are the user's again. */
+/* Between enter and leave this rank may read a peer's buffers. Returns 0 when the peer gave up: the user owns its buffers again. */
 ENGINE_FN int engine_enter(engine_comm *m, int32_t rank) {
     if (m->reach != ENGINE_REACH_POINTER || rank == m->rank) return 1;
     ENGINE_STORE(&m->lines[m->rank].reading, 1u);
@@ -36,7 +36,7 @@ ENGINE_FN esp_status engine_lost(engine_comm *m, int32_t rank) {
                       (int)m->size, engine_op_name(m->op.c.op));
 }
 
-/* Into a result of this rank. */
+/* Copies into a result of this rank. */
 ENGINE_FN void engine_copy(const engine_op *o, uint8_t *to, const uint8_t *from, uint64_t bytes) {
     if (o->stream)
         engine_copy_past_caches(to, from, bytes);
@@ -82,7 +82,7 @@ ENGINE_FN int engine_put(engine_comm *m) {
 }
 
 /* ---- sum ---- */
-/* The piece of `rank`'s input; `room` takes it where it must be pulled. NULL: not reachable any more. */
+/* Address of a piece of `rank`'s input. A piece that must be pulled is copied to `room`. NULL: the peer cannot be reached. */
 ENGINE_FN const uint8_t *engine_input(engine_comm *m, int32_t rank, uint64_t from, uint64_t len, uint8_t *room) {
     engine_op *o = &m->op;
     if (rank == m->rank) return (const uint8_t *)o->c.src.ptr + from;
@@ -92,7 +92,7 @@ ENGINE_FN const uint8_t *engine_input(engine_comm *m, int32_t rank, uint64_t fro
     m->trouble = m->pull(m, rank, address, room, len);
     return m->trouble ? NULL : room;
 }
-/* Adds a column of everybody's input in rank order into `out`, which may be this rank's own input. */
+/* Adds a column of every rank's input, in rank order, into `out`, which may be this rank's own input. */
 ENGINE_FN int engine_sum_column(engine_comm *m, uint8_t *out, uint64_t from, uint64_t len) {
     engine_op *o = &m->op;
     uint64_t count = len / o->esize;
@@ -113,7 +113,7 @@ ENGINE_FN int engine_sum_column(engine_comm *m, uint8_t *out, uint64_t from, uin
     if (q == m->size) return 0;
     return m->trouble ? m->trouble : engine_lost(m, a ? q : 0);
 }
-/* The counter that peers wait for at the end, and, where there are windows, for each cell. */
+/* Shows how many columns this rank has finished. Peers wait for this at the end, and before they reuse a window cell. */
 ENGINE_FN void engine_show_got(engine_comm *m) {
     engine_op *o = &m->op;
     uint64_t got = o->base + engine_min(o->sums ? o->sum_i : o->cols, o->gets ? o->get_i : o->cols);
@@ -139,7 +139,8 @@ ENGINE_FN int engine_sum(engine_comm *m) {
     uint64_t at, len, due = 0, part_at = engine_part_at(o, part);
     uint8_t *out = (uint8_t *)o->c.dst.ptr;
     if (!o->sums || o->sum_i == o->cols) return 0;
-    if (o->puts && o->put_i <= o->sum_i) return 0; /* in place: the input must be in the window first */
+    if (o->puts && o->put_i <= o->sum_i)
+        return 0; /* in place: the result would overwrite an input that is not in the window yet */
     if (o->sum_due_ns) return engine_now_ns() >= o->sum_due_ns ? engine_sum_shown(m) : 0;
     len = engine_piece(o, part, o->sum_i, &at);
     if (!len) return engine_sum_shown(m);
@@ -147,7 +148,7 @@ ENGINE_FN int engine_sum(engine_comm *m) {
         if (q != m->rank && ENGINE_LOAD(&m->lines[q].put) <= o->base + o->sum_i) return engine_waits(m, q);
     if (o->result_window && !engine_cell_free(m, o->sum_i)) return 0;
     uint8_t *cell = o->result_window ? engine_cell(m, m->rank, o->sum_i, engine_result_slot(m)) : NULL;
-    int keep = o->c.op != ESP_COLL_REDUCE || m->rank == o->c.root; /* the result is wanted here */
+    int keep = o->c.op != ESP_COLL_REDUCE || m->rank == o->c.root; /* this rank keeps the result */
     if (keep) out += o->c.op == ESP_COLL_REDUCE_SCATTER ? at : part_at + at;
     int s = engine_sum_column(m, cell ? cell : out, part_at + at, len);
     if (s < 0) return s;
@@ -162,7 +163,7 @@ ENGINE_FN int engine_sum(engine_comm *m) {
 }
 
 /* ---- get ---- */
-/* Copies a piece of `rank`'s input or result to `to`; *moved is set to the bytes that carry something. */
+/* Copies a piece of `rank`'s input or result to `to`. *moved: its used bytes. */
 ENGINE_FN int engine_get_piece(engine_comm *m, int32_t rank, uint64_t from, uint64_t at, uint64_t len, uint8_t *to,
                                uint64_t *moved) {
     engine_op *o = &m->op;
@@ -234,7 +235,7 @@ ENGINE_FN int engine_get(engine_comm *m) {
     return m->waits_for = -1, 1;
 }
 
-/* Everything of this op is done here, and nobody reads this rank's buffers any more. */
+/* 1: this rank's stages of the op are done, and no peer reads its buffers any more. */
 ENGINE_FN int engine_finished(engine_comm *m) {
     engine_op *o = &m->op;
     uint64_t end = o->base + o->cols;
@@ -251,7 +252,7 @@ ENGINE_FN int engine_finished(engine_comm *m) {
     return 1;
 }
 
-/* Shows this rank's buffers to the others; before it the op is planned. */
+/* Begins an op that is planned: shows this rank's buffers to the others. */
 ENGINE_FN void engine_begin(engine_comm *m, uint64_t start_ns) {
     engine_op *o = &m->op;
     engine_line *mine = &m->lines[m->rank];

@@ -1,4 +1,4 @@
-/* open.h: making and freeing a comm: parameters, what ranks tell each other once, the layout of the region. */
+/* open.h: opens and closes a comm: reads its parameters, exchanges hellos, lays out the region. */
 #include "espresso_impl/base/cores.h"
 
 #ifndef ENGINE_OPEN_H
@@ -25,7 +25,7 @@ ENGINE_FN void engine_release(const esp_host *h, void *p, uint64_t bytes) {
     if (p) h->free_(h->user, cpu, p, bytes);
 }
 
-/* link=(RATE,LATENCY;RATE,LATENCY@TIME;...) or link=(file:PATH): the link as it is at first, and how it changes. */
+/* Reads link=(RATE,LATENCY;RATE,LATENCY@TIME;...) or link=(file:PATH): the link at the start, and its changes. */
 ENGINE_FN esp_status engine_link_param(engine_comm *m, char *text) {
     const char *where, *wrong;
     size_t n = strlen(text);
@@ -45,7 +45,7 @@ ENGINE_FN esp_status engine_link_param(engine_comm *m, char *text) {
     return ESP_OK;
 }
 
-/* Params that both backends know; *cma is set by "cma=0". */
+/* Reads the parameters that both backends know. "cma=0" or "cma=1" sets *cma. */
 ENGINE_FN esp_status engine_params(engine_comm *m, const char *params, const char *known, int *cma) {
     char key[32], val[ENGINE_LINK_MAX + 8];
     int more;
@@ -97,7 +97,7 @@ ENGINE_FN void engine_free(engine_comm *m) {
     engine_release(h, m->hello, n * sizeof *m->hello);
     engine_release(h, m, sizeof *m);
 }
-/* The comm of scope 0 holds the bells and links of all: it stays until the last of its job is closed. */
+/* The comm of scope 0 owns the bells and links of all comms, so its memory stays until the last comm of the job is closed. */
 ENGINE_FN void engine_close(void *comm) {
     engine_comm *m = (engine_comm *)comm;
     if (!m) return;
@@ -113,7 +113,7 @@ ENGINE_FN void engine_close(void *comm) {
     engine_free(m);
 }
 
-/* A comm without its region. */
+/* Makes a comm that has no region yet. */
 ENGINE_FN esp_status engine_new(const esp_host *h, const esp_group *g, const char *name, engine_comm **out) {
     *out = NULL;
     if (g->size < 1 || g->rank < 0 || g->rank >= g->size || (uint64_t)g->size > ENGINE_CELL / 128)
@@ -136,7 +136,7 @@ ENGINE_FN esp_status engine_new(const esp_host *h, const esp_group *g, const cha
     m->scratch = engine_alloc(h, m->scratch_bytes);
     if (m->job_rank && m->ring_rank && m->order && m->pid && m->bells && m->nics && m->used && m->hello && m->flows &&
         m->scratch) {
-        m->sum_acc = (uint8_t *)m->scratch; /* halves are twice as wide here */
+        m->sum_acc = (uint8_t *)m->scratch; /* halves are summed as f32: twice the bytes */
         m->sum_in = m->sum_acc + 2 * ENGINE_CHUNK;
         *out = m;
         return ESP_OK;
@@ -145,7 +145,7 @@ ENGINE_FN esp_status engine_new(const esp_host *h, const esp_group *g, const cha
     return engine_say(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)n);
 }
 
-/* Everybody's hello to everybody; the same verdict on every rank. */
+/* Gives every rank's hello to every rank. Returns the same status on all of them. */
 ENGINE_FN esp_status engine_exchange(engine_comm *m, const esp_group *g, const engine_hello *mine) {
     const engine_hello *all = m->hello;
     m->hello[0] = *mine;
@@ -159,7 +159,7 @@ ENGINE_FN esp_status engine_exchange(engine_comm *m, const esp_group *g, const e
     }
     return ESP_OK;
 }
-/* `params` are the same on every rank. */
+/* Fails unless `params` are the same on every rank. */
 ENGINE_FN esp_status engine_same_params(engine_comm *m) {
     for (int32_t q = 1; q < m->size; q++)
         if (m->hello[q].params != m->hello[0].params)
@@ -168,7 +168,8 @@ ENGINE_FN esp_status engine_same_params(engine_comm *m) {
     return ESP_OK;
 }
 
-/* Ranks of one machine side by side, machines by first appearance: a ring over them crosses a machine's border once. */
+/* Orders ranks so that those of one machine are side by side, machines in the order of their first rank. A ring in this order
+ * enters and leaves each machine once. */
 ENGINE_FN void engine_ring_order(engine_comm *m, const int32_t *machine) {
     int32_t at = 0;
     for (int32_t a = 0; a < m->size; a++) {
@@ -211,7 +212,7 @@ ENGINE_FN esp_status engine_join(engine_comm *m, const esp_group *g, void *regio
     }
     m->link.opened_ns = parent ? parent->link.opened_ns : m->hello[0].opened_ns;
     if (m->machines < 2) m->pace.on = 0;
-    if (m->pace.on) m->reach = ENGINE_REACH_WINDOW; /* the link is slower than any copy; one way is enough */
+    if (m->pace.on) m->reach = ENGINE_REACH_WINDOW; /* the emulated link is slower than any copy, so windows do */
     m->job->refs++;
     m->next = m->job->comms;
     m->job->comms = m;

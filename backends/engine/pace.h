@@ -1,13 +1,13 @@
-/* pace.h: the emulated link. Every machine has one, with a rate in each direction, shared by its ranks; each dependent
- * hop costs the latency. Time is kept logically: a piece follows its predecessor's logical end, however late this thread
- * woke, so no rate is lost to the scheduler. Nothing is locked: a link is two numbers moved by compare-and-swap.
- * A link may change while a job runs, at times given beforehand or when a file says so: then a piece takes as long as the
- * link wants at its logical begin. How collectives are cut and routed stays as for the link at the start, since all ranks must
- * do the same. */
+/* pace.h: the emulated link. Every machine has one. Its ranks share its rate, which holds in each direction; each dependent
+ * hop costs the latency. Time is logical: a piece begins at its predecessor's logical end, however late this thread wakes, so
+ * the scheduler's delays do not lower the rate. Nothing is locked: a link is two times, advanced by compare-and-swap.
+ * A link may change while a job runs, at given times or when its file changes. A piece then takes what the link has at the
+ * piece's logical begin. Collectives are still cut and routed for the link as it was at the start, since all ranks must do
+ * this alike. */
 #ifndef ENGINE_PACE_H
 #define ENGINE_PACE_H
 
-/* "1gbit", "2.5mbit", "9600kbit" in bits a second; 0 where it is malformed. */
+/* Reads "1gbit", "2.5mbit", "9600kbit": bits a second, or 0 where the text is malformed. */
 ENGINE_FN double engine_parse_rate(const char *s) {
     char *end;
     double v = strtod(s, &end);
@@ -18,7 +18,7 @@ ENGINE_FN double engine_parse_rate(const char *s) {
                                       : 0;
     return end != s && v > 0 && v < 1e9 ? v * k : 0;
 }
-/* "50us", "1.5ms", "0us" in nanoseconds, at most `most`; negative where it is malformed. */
+/* Reads "50us", "1.5ms", "0us": nanoseconds, at most `most`, or a negative number where the text is malformed. */
 ENGINE_FN double engine_parse_span(const char *s, double most) {
     char *end;
     double v = strtod(s, &end);
@@ -27,14 +27,14 @@ ENGINE_FN double engine_parse_span(const char *s, double most) {
 }
 ENGINE_FN double engine_parse_time(const char *s) { return engine_parse_span(s, 1e10); }
 
-/* Takes the text up to one of `stops` away from *at into `out`. */
+/* Copies the text from *at up to one of `stops` to `out`, and moves *at there. */
 ENGINE_FN void engine_parse_word(const char **at, const char *stops, char *out, size_t cap) {
     size_t n = strcspn(*at, stops);
     snprintf(out, cap, "%.*s", (int)engine_min(n, cap - 1), *at);
     *at += n;
 }
-/* "RATE[,LATENCY]", and after each ';' "RATE[,LATENCY]@TIME", times rising. NULL when it is well-formed, else what is expected
- * at *where. */
+/* Reads "RATE[,LATENCY]", and after each ';' "RATE[,LATENCY]@TIME" with rising times. Returns NULL, or what is expected at
+ * *where. */
 ENGINE_FN const char *engine_parse_phases(const char *text, engine_link *l, const char **where) {
     const char *at = text;
     char word[32];
@@ -67,7 +67,7 @@ ENGINE_FN const char *engine_parse_phases(const char *text, engine_link *l, cons
         if (*at != ';') return NULL;
     }
 }
-/* The file's first line, which says what the link is now. NULL when it is well-formed. */
+/* Reads the link's present state from the file's first line. Returns NULL, or what is wrong. */
 ENGINE_FN const char *engine_read_link(const char *path, engine_link *l) {
     char text[ENGINE_LINK_MAX];
     const char *where;
@@ -79,7 +79,7 @@ ENGINE_FN const char *engine_read_link(const char *path, engine_link *l) {
     const char *wrong = engine_parse_phases(text, l, &where);
     return wrong ? wrong : l->n > 1 ? "a file holds one rate and latency" : NULL;
 }
-/* Every 100 ms: did the file change? Until it is well-formed again the link stays as it is. */
+/* Reads the file again every 100 ms. While the file is malformed the link stays as it is. */
 ENGINE_FN void engine_link_look(engine_comm *m, uint64_t now) {
     engine_link *l = &m->link, read;
     if (now < l->looked_ns + 100000000u) return;
@@ -92,7 +92,7 @@ ENGINE_FN void engine_link_look(engine_comm *m, uint64_t now) {
                    l->file, wrong);
     l->warned = wrong != NULL;
 }
-/* What the link is at a logical time. */
+/* The link at a logical time. */
 ENGINE_FN const engine_phase *engine_link_at(const engine_comm *m, uint64_t ns) {
     const engine_link *l = &m->link;
     int k = l->n - 1;
@@ -100,7 +100,7 @@ ENGINE_FN const engine_phase *engine_link_at(const engine_comm *m, uint64_t ns) 
     return &l->phases[k];
 }
 
-/* Gives the link `ns` of work that could begin at `from`; returns when it is through. */
+/* Gives the link `ns` of work that may begin at `from`. Returns when the work ends. */
 ENGINE_FN uint64_t engine_reserve(uint64_t *free_ns, uint64_t from, uint64_t ns) {
     uint64_t old = ENGINE_LOAD(free_ns), end;
     do end = engine_max(old, from) + ns;
@@ -108,7 +108,8 @@ ENGINE_FN uint64_t engine_reserve(uint64_t *free_ns, uint64_t from, uint64_t ns)
     return end;
 }
 
-/* Gives `bytes` from `rank`, there since `from`, to both links: when they are through, without the latency. */
+/* Gives `bytes` of `rank`, ready at `from`, to the sender's and the receiver's link. Returns when both are done, without the
+ * latency. */
 ENGINE_FN uint64_t engine_transfer(engine_comm *m, int32_t rank, uint64_t from, uint64_t bytes) {
     uint64_t start = engine_max(from, ENGINE_LOAD(&m->nics[rank]->tx_free_ns));
     uint64_t ns = (uint64_t)((double)bytes * engine_link_at(m, start)->ns_per_byte + 0.5);

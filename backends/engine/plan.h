@@ -1,11 +1,11 @@
-/* plan.h: turns a collective into an engine_op: which columns there are, through where they pass, and which stages this
- * rank has. Every rank must come to the same plan from the same call, so nothing local may enter here.
+/* plan.h: turns a collective into an engine_op: its columns, where they pass, and which stages this rank has. Every rank must
+ * make the same plan from the same call, so nothing local may enter here.
  *
- *     op              put (by window)  sum               get               through
+ *     op              put (by window)  sum               get               way
  *     ALLREDUCE       parts            own part          results of all    reduce_scatter, then allgather
- *       small         whole            whole, everybody  -                 one hop
+ *       small         whole            whole, all ranks  -                 one hop
  *     REDUCE_SCATTER  parts            own part          -
- *     REDUCE          parts            own part          root: results     everybody adds a share, results by window
+ *     REDUCE          parts            own part          root: results     every rank adds a part, results by window
  *       small         whole            whole, root       -
  *     ALLGATHER       own part         -                 inputs of all
  *     ALLTOALL        parts            -                 inputs of all
@@ -16,7 +16,7 @@
 #define ENGINE_PLAN_H
 
 enum {
-    ENGINE_SMALL_SUM = 16 * 1024,    /* up to here an allreduce takes one hop: everybody reads everything   */
+    ENGINE_SMALL_SUM = 16 * 1024,    /* up to here an allreduce takes one hop: every rank reads all inputs  */
     ENGINE_SMALL_REDUCE = 64 * 1024, /* up to here the root of a reduce adds alone                          */
     ENGINE_SMALL_COPY = 16 * 1024,   /* up to here the window is faster than a system call                  */
     ENGINE_STREAM = 4 << 20          /* from here on results are written past the caches                    */
@@ -49,19 +49,19 @@ ENGINE_FN uint64_t engine_piece(const engine_op *o, int32_t p, uint64_t i, uint6
     *at = i * o->width;
     return *at < len ? engine_min(o->width, len - *at) : 0;
 }
-/* Bytes of a payload slot that carry something. */
+/* Used bytes of a payload slot: its header and the body that the header names. */
 ENGINE_FN uint64_t engine_slot_used(const void *slot, uint64_t slot_bytes) {
     esp_payload_header h;
     memcpy(&h, slot, sizeof h);
     return h.body_bytes > slot_bytes - ESP_PAYLOAD_HEADER ? slot_bytes : ESP_PAYLOAD_HEADER + h.body_bytes;
 }
 
-/* Of a piece at `in` bytes into a slot that is wider than a column: the bytes that carry something. */
+/* Used bytes of a piece that begins `in` bytes into a slot wider than a column. */
 ENGINE_FN uint64_t engine_used_here(uint64_t used, uint64_t in, uint64_t len) {
     return used > in ? engine_min(len, used - in) : 0;
 }
 
-/* An input or the result in the window: rank's cell of column `i`, slot `s`. */
+/* Address of an input or of the result in `rank`'s window: the cell of column `i`, and in it number `slot`. */
 ENGINE_FN uint8_t *engine_cell(const engine_comm *m, int32_t rank, uint64_t i, uint64_t slot) {
     uint64_t cell = (m->op.base + i) % m->cells;
     return m->windows + ((uint64_t)rank * m->cells + cell) * ENGINE_CELL + slot * m->op.width;
@@ -70,12 +70,12 @@ ENGINE_FN uint64_t engine_result_slot(const engine_comm *m) {
     return !m->op.in_window ? 0 : m->op.by_destination ? (uint64_t)m->size : 1;
 }
 
-/* Cuts the op into columns, when all else is known. */
+/* Cuts the op into columns. The rest of the plan must be there already. */
 ENGINE_FN void engine_plan_columns(const engine_comm *m, engine_op *o) {
     uint64_t slots = (o->in_window ? (o->by_destination ? (uint64_t)m->size : 1) : 0) + o->result_window;
     uint64_t width = ENGINE_CHUNK, longest = o->part * o->unit;
     if (slots) width = engine_min(width, ENGINE_CELL / slots / 64 * 64);
-    if (m->pace.on && m->machines > 1) /* half a millisecond of the link, so that hops overlap */
+    if (m->pace.on && m->machines > 1) /* a column takes at most half a millisecond of the link, so that hops overlap */
         width = engine_min(width, engine_max(4096, (uint64_t)(5e5 / (m->pace.ns_per_byte + 1e-9)) / 64 * 64));
     if (o->c.slot_bytes > width) {
         o->per_slot = (o->unit + width - 1) / width;
@@ -99,7 +99,8 @@ ENGINE_FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o
     int root = m->rank == c->root, reach = m->reach != ENGINE_REACH_WINDOW, sums = engine_op_sums(c->op);
     uint64_t small = c->op == ESP_COLL_REDUCE ? ENGINE_SMALL_REDUCE : sums ? ENGINE_SMALL_SUM : ENGINE_SMALL_COPY;
     o->in_window = !reach || bytes <= small;
-    /* over the emulated link one hop carries more, unless there are two ranks: only while that costs less than a hop */
+    /* With more than two ranks, the one-hop form moves more bytes over the emulated link. It is used only while these bytes
+     * take no longer than the latency of a second hop. */
     int hop = !m->pace.on || n == 2 || (double)bytes * m->pace.ns_per_byte <= (double)m->pace.latency_ns;
     o->whole = c->op == ESP_COLL_BROADCAST || (sums && c->op != ESP_COLL_REDUCE_SCATTER && bytes <= small && hop);
     o->part = o->whole ? c->count : (c->count + n - 1) / n;

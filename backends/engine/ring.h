@@ -1,26 +1,27 @@
-/* ring.h: collectives around a ring, used only where the emulated link is on and pulling directly would carry the same
- * bytes over a machine's link more than once. Ranks of one machine are neighbours in the ring, so it crosses each border once
- * and a link carries (n-1)/n of the data each way for reduce_scatter and allgather, 2(n-1)/n for allreduce, all of it once for
- * broadcast and reduce, which form a chain that begins or ends at the root.
+/* ring.h: collectives around a ring, used only where the emulated link is on and reading peers directly would carry the same
+ * bytes over a machine's link more than once. Ranks of one machine are neighbours in the ring, so it enters and leaves each
+ * machine once. A link carries (n-1)/n of the data each way for reduce_scatter and allgather, and 2(n-1)/n for allreduce.
+ * Broadcast and reduce form a chain that begins or ends at the root; a link carries their data once.
  *
- * Sums follow the order of the ring, and halves are rounded at every hop as on any real ring; the result is still the same
- * bits on all ranks, since each part is summed once. Everything passes through windows.
+ * Sums follow the order of the ring, and halves are rounded at every hop, as on a real ring. All ranks still get the same
+ * bits, since each part is summed once. All data passes through windows.
  *
- * A part is cut into chunks, `group` chunks go around together: item (g, s, i) is step s of chunk i of group g; a rank does its
- * items in order and counts them in `sum`. An item reads the item of one step before from the previous rank (`lag` items ago) and
- * leaves its own in the window, over one that the next rank has read. The rank that is furthest behind can always go on. */
+ * A part is cut into chunks, and `group` chunks go around together. Ring item (g, s, i) is step s of chunk i of group g. A rank
+ * does its ring items in order and counts them in `sum`. A ring item reads what the previous rank left `lag` items ago, one step
+ * before, and leaves its own data in the window, over data that the next rank has read. The rank that is furthest behind can
+ * always go on. */
 #ifndef ENGINE_RING_H
 #define ENGINE_RING_H
 
 typedef struct engine_item {
     uint64_t chunk;
     int32_t step;
-    int32_t part;     /* rank whose part it is */
-    int reads, keeps; /* takes from the previous rank; leaves something for the next */
+    int32_t part;     /* rank that owns the part */
+    int reads, keeps; /* reads from the previous rank; leaves data for the next */
 } engine_item;
 
-/* Who follows whom. A chain begins with the root and the rest of its machine, or ends with them, so that it too crosses each border
- * once. */
+/* Finds this rank's neighbours. The root and the ranks of its machine are at one end of a chain, so a chain too enters and leaves
+ * each machine once. */
 ENGINE_FN void engine_ring_neighbours(const engine_comm *m, engine_op *o) {
     int32_t n = m->size, at = 0, start = 0;
     int reduce = o->c.op == ESP_COLL_REDUCE;
@@ -38,7 +39,7 @@ ENGINE_FN void engine_ring_neighbours(const engine_comm *m, engine_op *o) {
     o->next = m->order[(at + (reduce ? n - 1 : 1)) % n];
 }
 
-/* Turns a plan into a ring, where that saves the link work. */
+/* Turns a plan into a ring, where the link then carries fewer bytes. */
 ENGINE_FN void engine_ring_plan(const engine_comm *m, engine_op *o) {
     int chain = o->c.op == ESP_COLL_BROADCAST || o->c.op == ESP_COLL_REDUCE;
     int around = o->c.op == ESP_COLL_ALLREDUCE || o->c.op == ESP_COLL_REDUCE_SCATTER || o->c.op == ESP_COLL_ALLGATHER;
@@ -70,7 +71,7 @@ ENGINE_FN engine_item engine_ring_item(const engine_comm *m, uint64_t idx) {
         t.part = 0, t.reads = x > 0, t.keeps = x < n - 1;
         return t;
     }
-    /* sums: step s works on part x-1-s and ends with the own one; copies: step t brings part x-t */
+    /* For the rank at place x: sums take part x-1-s in step s and end with the rank's own part; copies bring part x-s. */
     int32_t shift = o->c.op == ESP_COLL_ALLGATHER ? t.step : t.step < n ? t.step + 1 : t.step - n + 1;
     t.part = m->order[(x - shift + 2 * n) % n];
     t.reads = t.step > 0;
@@ -92,7 +93,7 @@ ENGINE_FN uint64_t engine_ring_copy(engine_comm *m, int32_t part, uint64_t at, u
     return len;
 }
 
-/* Does item `t`: bytes that came from the previous rank are returned. */
+/* Does ring item `t`. Returns the bytes that came from the previous rank. */
 ENGINE_FN uint64_t engine_ring_move(engine_comm *m, const engine_item *t, uint64_t at, uint64_t len) {
     engine_op *o = &m->op;
     uint64_t idx = o->sum_i, count = len / o->esize, part_at = o->chain ? 0 : engine_part_at(o, t->part);
@@ -100,7 +101,7 @@ ENGINE_FN uint64_t engine_ring_move(engine_comm *m, const engine_item *t, uint64
     uint8_t *keep = t->keeps ? engine_ring_slot(m, m->rank, idx) : NULL, *dst = (uint8_t *)o->c.dst.ptr;
     const uint8_t *src = (const uint8_t *)o->c.src.ptr;
     int sums = engine_op_sums(o->c.op) && (o->chain || t->step < m->size);
-    int last = sums && (o->chain ? !t->keeps : t->step == m->size - 1); /* the sum is whole */
+    int last = sums && (o->chain ? !t->keeps : t->step == m->size - 1); /* the sum holds all ranks' inputs */
     if (sums) {
         uint8_t *out = !last ? keep : dst + (o->c.op == ESP_COLL_REDUCE_SCATTER ? 0 : part_at) + at;
         if (in)
@@ -110,7 +111,7 @@ ENGINE_FN uint64_t engine_ring_move(engine_comm *m, const engine_item *t, uint64
         if (last && keep) memcpy(keep, out, len);
         return in ? len : 0;
     }
-    if (!in) { /* where the data begins: the own part, or the root's */
+    if (!in) { /* the data begins here: this rank's own part, or the root's data */
         engine_ring_copy(m, t->part, at, len, keep, src + at);
         if (o->c.op == ESP_COLL_ALLGATHER) engine_ring_copy(m, t->part, at, len, dst + part_at + at, src + at);
         return 0;
@@ -147,7 +148,7 @@ ENGINE_FN int engine_ring(engine_comm *m) {
     if (!t.reads) return engine_ring_shown(m);
     uint64_t ready = __atomic_load_n(&m->lines[prev].stamp[(o->base + idx - o->lag) % ENGINE_STAMPS], __ATOMIC_RELAXED);
     engine_count(m, prev, came);
-    if (m->nics[prev] == m->nics[m->rank]) { /* no link between */
+    if (m->nics[prev] == m->nics[m->rank]) { /* same machine: no link between the two */
         o->end_ns = engine_max(o->end_ns, ready);
         return engine_ring_shown(m);
     }

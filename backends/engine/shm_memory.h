@@ -1,5 +1,5 @@
-/* shm_memory.h: one piece of memory for several processes. Rank 0 makes it (memfd: it has no name, and goes when the last process
- * that holds it goes) and gives its descriptor away over a Unix socket with a random abstract name. Knows no engine. */
+/* shm_memory.h: memory that several processes share. Rank 0 makes it as a memfd, which has no name and ends with the last process
+ * that has it open. Rank 0 sends its descriptor over a Unix socket with a random abstract name. Knows no engine. */
 #ifndef SHM_MEMORY_H
 #define SHM_MEMORY_H
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 enum { SHM_NAME = 40, SHM_WAIT_MS = 30000 };
 
-/* Length of the address: an abstract name is as long as the address says, and begins with a zero byte. */
+/* Fills the address and returns its length. An abstract name begins with a zero byte and has no end mark: the length ends it. */
 static socklen_t shm_address(const char *name, struct sockaddr_un *a) {
     memset(a, 0, sizeof *a);
     a->sun_family = AF_UNIX;
@@ -31,14 +31,14 @@ static uint64_t shm_random(void) {
         x = (uint64_t)(uintptr_t)&x ^ (uint64_t)getpid() << 32;
     return x;
 }
-/* close() that keeps errno, for the way out of an error */
+/* close() that keeps errno, for cleaning up after an error */
 static void shm_shut(int fd) {
     int e = errno;
     if (fd >= 0) close(fd);
     errno = e;
 }
 
-/* Memory of `bytes` zeros: its descriptor, or -1 with errno. */
+/* Makes memory of `bytes` zeros. Returns its descriptor, or -1 with errno. */
 static int shm_make(uint64_t bytes) {
     int fd = (int)syscall(SYS_memfd_create, "espresso", 1u /* MFD_CLOEXEC */);
     if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
@@ -47,7 +47,7 @@ static int shm_make(uint64_t bytes) {
     }
     return fd;
 }
-/* A socket to give it away at; `name` is made up. -1 with errno. */
+/* Opens a socket at which others ask for the memory, with a random `name`. Returns -1 with errno on error. */
 static int shm_listen(char name[SHM_NAME], int backlog) {
     struct sockaddr_un a;
     int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -58,7 +58,7 @@ static int shm_listen(char name[SHM_NAME], int backlog) {
     }
     return s;
 }
-/* Only our own user gets the memory: an abstract name is open to everybody who guesses it. */
+/* 1: the peer has our user id. Any user who guesses an abstract name can connect, but only our own user gets the memory. */
 static int shm_is_us(int s) {
     struct {
         pid_t pid;
@@ -69,12 +69,12 @@ static int shm_is_us(int s) {
     return !getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &n) && (who.uid == geteuid() || who.uid == 0);
 }
 
-typedef union shm_control { /* aligned as the macros want it */
+typedef union shm_control { /* CMSG_* macros need the alignment of cmsghdr */
     char data[CMSG_SPACE(sizeof(int))];
     struct cmsghdr align;
 } shm_control;
 
-/* Gives `fd` to the next process that asks. 0, or -1 with errno. */
+/* Gives `fd` to the next process that asks. Returns 0, or -1 with errno. */
 static int shm_give(int listener, int fd) {
     for (;;) {
         struct pollfd p = {listener, POLLIN, 0};
@@ -104,7 +104,7 @@ static int shm_give(int listener, int fd) {
         return ok ? 0 : -1;
     }
 }
-/* The other side. The descriptor, or -1 with errno. */
+/* Asks for the memory. Returns its descriptor, or -1 with errno. */
 static int shm_take(const char *name) {
     struct sockaddr_un a;
     struct timeval limit = {SHM_WAIT_MS / 1000, 0};

@@ -12,7 +12,7 @@ typedef float engine_f __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint32_t engine_u __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint16_t engine_h __attribute__((vector_size(32), aligned(2), may_alias));
 
-/* where mask is all ones a, else b */
+/* a where all bits of mask are 1, b where all are 0 */
 #define ENGINE_SELECT(mask, a, b) (((a) & (engine_u)(mask)) | ((b) & ~(engine_u)(mask)))
 
 ESP_INLINE void engine_from_f16(const engine_u *h, engine_f *out) {
@@ -111,8 +111,8 @@ ENGINE_SUM(engine_sum_bf16_first, ESP_F32, ESP_BF16, ESP_BF16)
 ENGINE_SUM(engine_sum_bf16_next, ESP_F32, ESP_F32, ESP_BF16)
 ENGINE_SUM(engine_sum_bf16_last, ESP_BF16, ESP_F32, ESP_BF16)
 
-/* memcpy that leaves the caches alone: for results that are too large to be found there again, it saves reading what will be
- * overwritten. Ordered before what follows. */
+/* memcpy with stores that bypass the caches. For results too large to stay in a cache, it saves reading the memory that is
+ * overwritten. The stores are visible before any later one. */
 static inline void engine_copy_past_caches(uint8_t *to, const uint8_t *from, uint64_t bytes) {
 #if defined(__x86_64__)
     uint64_t head = (64 - ((uintptr_t)to & 63)) & 63, i;
@@ -133,7 +133,7 @@ static inline void engine_copy_past_caches(uint8_t *to, const uint8_t *from, uin
 }
 
 typedef uint64_t (*engine_sum_fn)(void *out, const void *a, const void *b, uint64_t n, float scale);
-/* The steps of a sum over many ranks: two inputs into the result, or first, next ..., last through an f32 accumulator. */
+/* The kernels of a sum. Two ranks: `two` adds both inputs. More: `first`, `next`..., `last` add through an f32 accumulator. */
 typedef struct engine_sums {
     engine_sum_fn two, first, next, last;
 } engine_sums;
