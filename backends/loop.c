@@ -1,11 +1,12 @@
-/* loop.c: backend "loop": the ranks are threads of one process, so each reads the others' buffers by their addresses. For
- * tests, and for programs that run each rank as a thread. This file makes and shares the region; engine.h moves the data. */
+/* loop.c: backend "loop": the ranks are threads of one process, so each reads the others' buffers by their
+ * addresses. For tests, and for programs that run each rank as a thread. This file makes and shares the region;
+ * engine.h moves the data. */
 #include "espresso.h"
 
 #include "backends/engine/engine.h"
 
-/* The region's address travels through the caller's exchange, which may be a socket. The thread sanitizer cannot see that
- * this exchange orders rank 0's writes before the other ranks' reads, so it is told. */
+/* The region's address travels through the caller's exchange, which may be a socket. The thread sanitizer cannot see
+ * that this exchange orders rank 0's writes before the other ranks' reads, so it is told. */
 #if defined(__SANITIZE_THREAD__)
 #define LOOP_TSAN 1
 #elif defined(__has_feature)

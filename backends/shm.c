@@ -1,9 +1,10 @@
-/* shm.c: backend "shm": the ranks are processes of one machine, which share windows in one memfd. This file makes and maps that
- * memory; engine.h moves the data.
+/* shm.c: backend "shm": the ranks are processes of one machine, which share windows in one memfd. This file makes
+ * and maps that memory; engine.h moves the data.
  *
- * With cma=1 (or ESPRESSO_SHM_CMA=1) ranks read each other's buffers with process_vm_readv instead, where the kernel permits it:
- * one copy less. But the kernel's copy is slower than two copies through the caches (12 against 46 GB/s between two cores, and
- * 1 us a call). Windows are as fast or up to 3 times faster at every size and collective in bench/coll, so they are the default. */
+ * With cma=1 (or ESPRESSO_SHM_CMA=1) ranks read each other's buffers with process_vm_readv instead, where the kernel
+ * permits it: one copy less. But the kernel's copy is slower than two copies through the caches (12 against 46 GB/s
+ * between two cores, and 1 us a call). Windows are as fast or up to 3 times faster at every size and collective in
+ * bench/coll, so they are the default. */
 #include "espresso.h"
 
 #include "backends/engine/engine.h"
@@ -40,8 +41,8 @@ static int shm_pull(engine_comm *m, int32_t rank, uint64_t address, void *to, ui
     return 0;
 }
 
-/* Tries to read every peer's secret. Where a peer has another PID namespace, its process id may name a different process here;
- * the secret shows this. */
+/* Tries to read every peer's secret. Where a peer has another PID namespace, its process id may name a different
+ * process here; the secret shows this. */
 static int shm_can_pull(engine_comm *m) {
     const char *why = NULL;
     for (int32_t q = 0; !why && q < m->size; q++) {
@@ -62,7 +63,8 @@ static int shm_can_pull(engine_comm *m) {
     return !why;
 }
 
-/* Rank 0 gives the memory's descriptor away, the others take it. Returns the memory mapped, or NULL after an error text. */
+/* Rank 0 gives the memory's descriptor away, the others take it. Returns the memory mapped, or NULL after an error
+ * text. */
 static void *shm_share(engine_comm *m, int *fd, int listener) {
     void *p;
     if (m->rank == 0)

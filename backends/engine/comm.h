@@ -60,7 +60,8 @@ ENGINE_FN int engine_stages(engine_comm *m) {
     return (m->op.puts && engine_put(m)) || got || summed;
 }
 
-/* Moves what can be moved now, at most ENGINE_BUDGET bytes. Returns 1 when it moved something, 0 when not, negative on error. */
+/* Moves what can be moved now, at most ENGINE_BUDGET bytes. Returns 1 when it moved something, 0 when not, negative
+ * on error. */
 ENGINE_FN int engine_drive(engine_comm *m) {
     int moved = 0, any = 1;
     if (m->error != ESP_OK) return m->error;
@@ -150,8 +151,8 @@ ENGINE_FN esp_status engine_test(void *comm, void *req) {
     return ESP_OK;
 }
 
-/* Drives every comm of the job. Returns 1 when the caller should look again. *due: the earliest time at which data on the
- * emulated link arrives, so that a comm can go on without a peer. */
+/* Drives every comm of the job. Returns 1 when the caller should look again. *due: the earliest time at which data
+ * on the emulated link arrives, so that a comm can go on without a peer. */
 ENGINE_FN int engine_drive_all(engine_job *j, int *pending, uint64_t *due) {
     int again = __atomic_exchange_n(&j->woken, 0u, __ATOMIC_SEQ_CST) != 0;
     *pending = 0;

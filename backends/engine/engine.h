@@ -1,16 +1,18 @@
 /* engine.h: the streaming engine behind the backends loop and shm. It must not know how ranks meet or where memory
  * comes from: a backend makes the region and says how a peer's buffers are reached (engine_reach).
  *
- * A collective is cut into columns: column i holds bytes [i width, (i+1) width) of every part. Each rank passes columns through
- * three stages. Each stage has a counter that peers read, and takes a column as soon as the column's input is ready:
+ * A collective is cut into columns: column i holds bytes [i width, (i+1) width) of every part. Each rank passes
+ * columns through three stages. Each stage has a counter that peers read, and takes a column as soon as the column's
+ * input is ready:
  *
  *     put   copy inputs into the rank's own window in shared memory (only where peers cannot read the buffer itself)
  *     sum   read one column of every rank's input, add in rank order, write the result
  *     get   read a column of a peer's input or result into dst
  *
- * Counters never go back: a collective of `cols` columns moves each counter from `base` to `base + cols` on every rank.
- * Columns are numbered through all collectives of a comm. Column x uses window cell x % cells, which may be written when every
- * peer has finished column x - cells. A rank writes its own counters only, so a rank that dies leaves nothing locked.
+ * Counters never go back: a collective of `cols` columns moves each counter from `base` to `base + cols` on every
+ * rank. Columns are numbered through all collectives of a comm. Column x uses window cell x % cells, which may be
+ * written when every peer has finished column x - cells. A rank writes its own counters only, so a rank that dies
+ * leaves nothing locked.
  *
  * Reading order: this file, sum.h, pace.h, wait.h, plan.h, flow.h, move.h, ring.h, comm.h, open.h. */
 #ifndef ENGINE_H
@@ -64,7 +66,8 @@ typedef struct engine_line {
     uint64_t stamp[ENGINE_STAMPS]; /* logical time at which a column's result was ready                   */
 } engine_line;
 
-/* A bell wakes one rank's thread; a nic is the emulated link of one machine. Both lie in the region of the comm of scope 0. */
+/* A bell wakes one rank's thread; a nic is the emulated link of one machine. Both lie in the region of the comm of
+ * scope 0. */
 typedef struct engine_bell {
     uint32_t word, asleep;
     uint64_t reserved0[7];
@@ -99,7 +102,8 @@ typedef struct engine_pace {
     int on;
 } engine_pace;
 
-/* A link that may change while a job runs: its phases, each in effect from a time on, or a file that holds its present state. */
+/* A link that may change while a job runs: its phases, each in effect from a time on, or a file that holds its
+ * present state. */
 typedef struct engine_phase {
     double ns_per_byte;
     uint64_t latency_ns, from_ns; /* from_ns: counted from opened_ns                                          */

@@ -1,6 +1,6 @@
-/* flow.h: what a rank pulls over the emulated link, other than in a ring. The columns from one peer are a flow. A few columns of
- * each flow are given to the links as soon as they are ready, before a stage asks for them: links then stay busy although
- * ranks wake late and read one peer after the other. Knows the plan, not the stages. */
+/* flow.h: what a rank pulls over the emulated link, other than in a ring. The columns from one peer are a flow. A
+ * few columns of each flow are given to the links as soon as they are ready, before a stage asks for them: links
+ * then stay busy although ranks wake late and read one peer after the other. Knows the plan, not the stages. */
 #ifndef ENGINE_FLOW_H
 #define ENGINE_FLOW_H
 

@@ -1,5 +1,6 @@
-/* move.h: the three stages of a collective, a column at a time. Nothing blocks: a stage function returns 1 when it moved a
- * column, 0 when it must wait (waits_for is then the peer), negative on an error. Knows nothing of requests and sleeping. */
+/* move.h: the three stages of a collective, a column at a time. Nothing blocks: a stage function returns 1 when it
+ * moved a column, 0 when it must wait (waits_for is then the peer), negative on an error. Knows nothing of requests
+ * and sleeping. */
 #ifndef ENGINE_MOVE_H
 #define ENGINE_MOVE_H
 
@@ -22,7 +23,8 @@ ENGINE_FN int engine_cell_free(engine_comm *m, uint64_t i) {
     return x <= m->cells || engine_all_through(m, x - m->cells);
 }
 
-/* Between enter and leave this rank may read a peer's buffers. Returns 0 when the peer gave up: the user owns its buffers again. */
+/* Between enter and leave this rank may read a peer's buffers. Returns 0 when the peer gave up: the user owns its
+ * buffers again. */
 ENGINE_FN int engine_enter(engine_comm *m, int32_t rank) {
     if (m->reach != ENGINE_REACH_POINTER || rank == m->rank) return 1;
     ENGINE_STORE(&m->lines[m->rank].reading, 1u);
@@ -82,7 +84,8 @@ ENGINE_FN int engine_put(engine_comm *m) {
 }
 
 /* ---- sum ---- */
-/* Address of a piece of `rank`'s input. A piece that must be pulled is copied to `room`. NULL: the peer cannot be reached. */
+/* Address of a piece of `rank`'s input. A piece that must be pulled is copied to `room`. NULL: the peer cannot be
+ * reached. */
 ENGINE_FN const uint8_t *engine_input(engine_comm *m, int32_t rank, uint64_t from, uint64_t len, uint8_t *room) {
     engine_op *o = &m->op;
     if (rank == m->rank) return (const uint8_t *)o->c.src.ptr + from;
@@ -113,7 +116,8 @@ ENGINE_FN int engine_sum_column(engine_comm *m, uint8_t *out, uint64_t from, uin
     if (q == m->size) return 0;
     return m->trouble ? m->trouble : engine_lost(m, a ? q : 0);
 }
-/* Shows how many columns this rank has finished. Peers wait for this at the end, and before they reuse a window cell. */
+/* Shows how many columns this rank has finished. Peers wait for this at the end, and before they reuse a window
+ * cell. */
 ENGINE_FN void engine_show_got(engine_comm *m) {
     engine_op *o = &m->op;
     uint64_t got = o->base + engine_min(o->sums ? o->sum_i : o->cols, o->gets ? o->get_i : o->cols);

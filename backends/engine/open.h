@@ -97,7 +97,8 @@ ENGINE_FN void engine_free(engine_comm *m) {
     engine_release(h, m->hello, n * sizeof *m->hello);
     engine_release(h, m, sizeof *m);
 }
-/* The comm of scope 0 owns the bells and links of all comms, so its memory stays until the last comm of the job is closed. */
+/* The comm of scope 0 owns the bells and links of all comms, so its memory stays until the last comm of the job is
+ * closed. */
 ENGINE_FN void engine_close(void *comm) {
     engine_comm *m = (engine_comm *)comm;
     if (!m) return;
@@ -168,8 +169,8 @@ ENGINE_FN esp_status engine_same_params(engine_comm *m) {
     return ESP_OK;
 }
 
-/* Orders ranks so that those of one machine are side by side, machines in the order of their first rank. A ring in this order
- * enters and leaves each machine once. */
+/* Orders ranks so that those of one machine are side by side, machines in the order of their first rank. A ring in
+ * this order enters and leaves each machine once. */
 ENGINE_FN void engine_ring_order(engine_comm *m, const int32_t *machine) {
     int32_t at = 0;
     for (int32_t a = 0; a < m->size; a++) {

@@ -1,9 +1,9 @@
-/* pace.h: the emulated link. Every machine has one. Its ranks share its rate, which holds in each direction; each dependent
- * hop costs the latency. Time is logical: a piece begins at its predecessor's logical end, however late this thread wakes, so
- * the scheduler's delays do not lower the rate. Nothing is locked: a link is two times, advanced by compare-and-swap.
- * A link may change while a job runs, at given times or when its file changes. A piece then takes what the link has at the
- * piece's logical begin. Collectives are still cut and routed for the link as it was at the start, since all ranks must do
- * this alike. */
+/* pace.h: the emulated link. Every machine has one. Its ranks share its rate, which holds in each direction; each
+ * dependent hop costs the latency. Time is logical: a piece begins at its predecessor's logical end, however late
+ * this thread wakes, so the scheduler's delays do not lower the rate. Nothing is locked: a link is two times,
+ * advanced by compare-and-swap. A link may change while a job runs, at given times or when its file changes. A piece
+ * then takes what the link has at the piece's logical begin. Collectives are still cut and routed for the link as it
+ * was at the start, since all ranks must do this alike. */
 #ifndef ENGINE_PACE_H
 #define ENGINE_PACE_H
 
@@ -33,8 +33,8 @@ ENGINE_FN void engine_parse_word(const char **at, const char *stops, char *out, 
     snprintf(out, cap, "%.*s", (int)engine_min(n, cap - 1), *at);
     *at += n;
 }
-/* Reads "RATE[,LATENCY]", and after each ';' "RATE[,LATENCY]@TIME" with rising times. Returns NULL, or what is expected at
- * *where. */
+/* Reads "RATE[,LATENCY]", and after each ';' "RATE[,LATENCY]@TIME" with rising times. Returns NULL, or what is
+ * expected at *where. */
 ENGINE_FN const char *engine_parse_phases(const char *text, engine_link *l, const char **where) {
     const char *at = text;
     char word[32];
@@ -108,8 +108,8 @@ ENGINE_FN uint64_t engine_reserve(uint64_t *free_ns, uint64_t from, uint64_t ns)
     return end;
 }
 
-/* Gives `bytes` of `rank`, ready at `from`, to the sender's and the receiver's link. Returns when both are done, without the
- * latency. */
+/* Gives `bytes` of `rank`, ready at `from`, to the sender's and the receiver's link. Returns when both are done,
+ * without the latency. */
 ENGINE_FN uint64_t engine_transfer(engine_comm *m, int32_t rank, uint64_t from, uint64_t bytes) {
     uint64_t start = engine_max(from, ENGINE_LOAD(&m->nics[rank]->tx_free_ns));
     uint64_t ns = (uint64_t)((double)bytes * engine_link_at(m, start)->ns_per_byte + 0.5);

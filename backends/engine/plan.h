@@ -1,5 +1,5 @@
-/* plan.h: turns a collective into an engine_op: its columns, where they pass, and which stages this rank has. Every rank must
- * make the same plan from the same call, so nothing local may enter here.
+/* plan.h: turns a collective into an engine_op: its columns, where they pass, and which stages this rank has. Every
+ * rank must make the same plan from the same call, so nothing local may enter here.
  *
  *     op              put (by window)  sum               get               way
  *     ALLREDUCE       parts            own part          results of all    reduce_scatter, then allgather
@@ -99,8 +99,8 @@ ENGINE_FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o
     int root = m->rank == c->root, reach = m->reach != ENGINE_REACH_WINDOW, sums = engine_op_sums(c->op);
     uint64_t small = c->op == ESP_COLL_REDUCE ? ENGINE_SMALL_REDUCE : sums ? ENGINE_SMALL_SUM : ENGINE_SMALL_COPY;
     o->in_window = !reach || bytes <= small;
-    /* With more than two ranks, the one-hop form moves more bytes over the emulated link. It is used only while these bytes
-     * take no longer than the latency of a second hop. */
+    /* With more than two ranks, the one-hop form moves more bytes over the emulated link. It is used only while
+     * these bytes take no longer than the latency of a second hop. */
     int hop = !m->pace.on || n == 2 || (double)bytes * m->pace.ns_per_byte <= (double)m->pace.latency_ns;
     o->whole = c->op == ESP_COLL_BROADCAST || (sums && c->op != ESP_COLL_REDUCE_SCATTER && bytes <= small && hop);
     o->part = o->whole ? c->count : (c->count + n - 1) / n;

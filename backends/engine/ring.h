@@ -1,15 +1,16 @@
-/* ring.h: collectives around a ring, used only where the emulated link is on and reading peers directly would carry the same
- * bytes over a machine's link more than once. Ranks of one machine are neighbours in the ring, so it enters and leaves each
- * machine once. A link carries (n-1)/n of the data each way for reduce_scatter and allgather, and 2(n-1)/n for allreduce.
- * Broadcast and reduce form a chain that begins or ends at the root; a link carries their data once.
+/* ring.h: collectives around a ring, used only where the emulated link is on and reading peers directly would carry
+ * the same bytes over a machine's link more than once. Ranks of one machine are neighbours in the ring, so it enters
+ * and leaves each machine once. A link carries (n-1)/n of the data each way for reduce_scatter and allgather, and
+ * 2(n-1)/n for allreduce. Broadcast and reduce form a chain that begins or ends at the root; a link carries their
+ * data once.
  *
- * Sums follow the order of the ring, and halves are rounded at every hop, as on a real ring. All ranks still get the same
- * bits, since each part is summed once. All data passes through windows.
+ * Sums follow the order of the ring, and halves are rounded at every hop, as on a real ring. All ranks still get the
+ * same bits, since each part is summed once. All data passes through windows.
  *
- * A part is cut into chunks, and `group` chunks go around together. Ring item (g, s, i) is step s of chunk i of group g. A rank
- * does its ring items in order and counts them in `sum`. A ring item reads what the previous rank left `lag` items ago, one step
- * before, and leaves its own data in the window, over data that the next rank has read. The rank that is furthest behind can
- * always go on. */
+ * A part is cut into chunks, and `group` chunks go around together. Ring item (g, s, i) is step s of chunk i of
+ * group g. A rank does its ring items in order and counts them in `sum`. A ring item reads what the previous rank
+ * left `lag` items ago, one step before, and leaves its own data in the window, over data that the next rank has
+ * read. The rank that is furthest behind can always go on. */
 #ifndef ENGINE_RING_H
 #define ENGINE_RING_H
 
@@ -20,8 +21,8 @@ typedef struct engine_item {
     int reads, keeps; /* reads from the previous rank; leaves data for the next */
 } engine_item;
 
-/* Finds this rank's neighbours. The root and the ranks of its machine are at one end of a chain, so a chain too enters and leaves
- * each machine once. */
+/* Finds this rank's neighbours. The root and the ranks of its machine are at one end of a chain, so a chain too
+ * enters and leaves each machine once. */
 ENGINE_FN void engine_ring_neighbours(const engine_comm *m, engine_op *o) {
     int32_t n = m->size, at = 0, start = 0;
     int reduce = o->c.op == ESP_COLL_REDUCE;
@@ -71,7 +72,8 @@ ENGINE_FN engine_item engine_ring_item(const engine_comm *m, uint64_t idx) {
         t.part = 0, t.reads = x > 0, t.keeps = x < n - 1;
         return t;
     }
-    /* For the rank at place x: sums take part x-1-s in step s and end with the rank's own part; copies bring part x-s. */
+    /* For the rank at place x: sums take part x-1-s in step s and end with the rank's own part; copies bring part
+     * x-s. */
     int32_t shift = o->c.op == ESP_COLL_ALLGATHER ? t.step : t.step < n ? t.step + 1 : t.step - n + 1;
     t.part = m->order[(x - shift + 2 * n) % n];
     t.reads = t.step > 0;

@@ -1,5 +1,6 @@
-/* shm_memory.h: memory that several processes share. Rank 0 makes it as a memfd, which has no name and ends with the last process
- * that has it open. Rank 0 sends its descriptor over a Unix socket with a random abstract name. Knows no engine. */
+/* shm_memory.h: memory that several processes share. Rank 0 makes it as a memfd, which has no name and ends with the
+ * last process that has it open. Rank 0 sends its descriptor over a Unix socket with a random abstract name. Knows
+ * no engine. */
 #ifndef SHM_MEMORY_H
 #define SHM_MEMORY_H
 #include <errno.h>
@@ -17,7 +18,8 @@
 
 enum { SHM_NAME = 40, SHM_WAIT_MS = 30000 };
 
-/* Fills the address and returns its length. An abstract name begins with a zero byte and has no end mark: the length ends it. */
+/* Fills the address and returns its length. An abstract name begins with a zero byte and has no end mark: the length
+ * ends it. */
 static socklen_t shm_address(const char *name, struct sockaddr_un *a) {
     memset(a, 0, sizeof *a);
     a->sun_family = AF_UNIX;
@@ -58,7 +60,8 @@ static int shm_listen(char name[SHM_NAME], int backlog) {
     }
     return s;
 }
-/* 1: the peer has our user id. Any user who guesses an abstract name can connect, but only our own user gets the memory. */
+/* 1: the peer has our user id. Any user who guesses an abstract name can connect, but only our own user gets the
+ * memory. */
 static int shm_is_us(int s) {
     struct {
         pid_t pid;

@@ -1,5 +1,6 @@
 /* sum.h: sums of two arrays, with the scale in the same pass. Halves are widened, added in f32 and rounded once (to
- * nearest, ties to even). Written with the compiler's vectors, compiled for several instruction sets: same bytes from all. */
+ * nearest, ties to even). Written with the compiler's vectors, compiled for several instruction sets: same bytes
+ * from all. */
 #ifndef ENGINE_SUM_H
 #define ENGINE_SUM_H
 #include "codecs/common/simd.h"
@@ -111,8 +112,8 @@ ENGINE_SUM(engine_sum_bf16_first, ESP_F32, ESP_BF16, ESP_BF16)
 ENGINE_SUM(engine_sum_bf16_next, ESP_F32, ESP_F32, ESP_BF16)
 ENGINE_SUM(engine_sum_bf16_last, ESP_BF16, ESP_F32, ESP_BF16)
 
-/* memcpy with stores that bypass the caches. For results too large to stay in a cache, it saves reading the memory that is
- * overwritten. The stores are visible before any later one. */
+/* memcpy with stores that bypass the caches. For results too large to stay in a cache, it saves reading the memory
+ * that is overwritten. The stores are visible before any later one. */
 static inline void engine_copy_past_caches(uint8_t *to, const uint8_t *from, uint64_t bytes) {
 #if defined(__x86_64__)
     uint64_t head = (64 - ((uintptr_t)to & 63)) & 63, i;
@@ -133,7 +134,8 @@ static inline void engine_copy_past_caches(uint8_t *to, const uint8_t *from, uin
 }
 
 typedef uint64_t (*engine_sum_fn)(void *out, const void *a, const void *b, uint64_t n, float scale);
-/* The kernels of a sum. Two ranks: `two` adds both inputs. More: `first`, `next`..., `last` add through an f32 accumulator. */
+/* The kernels of a sum. Two ranks: `two` adds both inputs. More: `first`, `next`..., `last` add through an f32
+ * accumulator. */
 typedef struct engine_sums {
     engine_sum_fn two, first, next, last;
 } engine_sums;

@@ -12,16 +12,16 @@ ENGINE_FN void engine_ring_bell(engine_bell *b) {
     __atomic_add_fetch(&b->word, 1, __ATOMIC_SEQ_CST);
     syscall(SYS_futex, &b->word, FUTEX_WAKE, 1 << 30, NULL, NULL, 0);
 }
-/* Wakes sleeping peers after a counter of ours moved. The counter's store is sequentially consistent, and a sleeper looks at
- * counters once more after it has set `asleep`: so we see its `asleep`, or it sees our counter. */
+/* Wakes sleeping peers after a counter of ours moved. The counter's store is sequentially consistent, and a sleeper
+ * looks at counters once more after it has set `asleep`: so we see its `asleep`, or it sees our counter. */
 ENGINE_FN void engine_tell(engine_comm *m) {
     m->news = 0;
     for (int32_t q = 0; q < m->size; q++)
         if (q != m->rank && ENGINE_LOAD(&m->bells[q]->asleep)) engine_ring_bell(m->bells[q]);
 }
 
-/* This rank gives up a collective that others are in. They must neither wait for this rank nor read its buffers, which the
- * user owns again. A reader that is inside a read finishes within one column, and is waited for. */
+/* This rank gives up a collective that others are in. They must neither wait for this rank nor read its buffers,
+ * which the user owns again. A reader that is inside a read finishes within one column, and is waited for. */
 ENGINE_FN void engine_give_up(engine_comm *m) {
     uint32_t none = 0;
     if (!m->head || m->size == 1) return;
