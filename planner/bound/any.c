@@ -1,16 +1,19 @@
-/* any.c: a lower bound for any merging of neighbouring tensors and any splitting of them, by the rows of rows.c.
- * Merging and splitting make no tensor ready earlier, so what they can save is fixed costs. Every op of a unit of e elements
- * takes at least rate * e, where the rate is the least that t(e) / e gets for any e from 1 to all elements; so however the
- * elements are spread over units, and whatever options those have, the lanes carry at least the sum of rates. In place of
- * units, tensors with such rates as paths: without heads and tails (a chunk may be small), and counted by a row wholly where
- * they are ready after its s, else not at all (their chunks may differ in their options, so that only linear parts add up). */
+/* any.c: a lower bound for every merging of neighbouring tensors and every splitting, by the rows of rows.c.
+ *
+ * Merging and splitting make no tensor ready earlier, so they can save fixed costs only. Let t(e) be an op's time for a unit of
+ * e elements, and its rate the minimum of t(e) / e for e from 1 to all elements. Then the op takes at least rate * e. So however
+ * the elements are divided into units, and whichever options these have, the lanes carry at least the sum of the rates.
+ *
+ * The bound therefore works on tensors instead of units, and a path is a set of rates. Such a path has no heads and tails,
+ * because a chunk may be small. A row counts it in full if the tensor is ready after the row's s, else not at all: a tensor's
+ * chunks may have different options, and only linear terms can be added over them. */
 #include "planner/plan.h"
 
-/* What one op takes at least, of e elements: fixed + each * e; and at least `least`, whatever e is. */
+/* A lower bound on an op's time for e elements: fixed + each * e; and for every e: `least`. */
 typedef struct esp__rate {
     double fixed, each, least;
 } esp__rate;
-/* An option: what an element costs on each lane. */
+/* An option: ns per element on each lane. */
 typedef struct esp__any_path {
     double each[ESP__LANES];
 } esp__any_path;
@@ -18,18 +21,18 @@ typedef struct esp__any {
     esp__problem *p;
     const esp__tree *tree;
     const esp_plan_codec *codec;
-    double elements;          /* of all tensors: no unit has more */
-    uint64_t size[ESP__CUTS]; /* and its parts */
-    esp__rate *rates;         /* by op template op; `least` < 0: it cannot run */
-    esp__any_path *paths;     /* none has less on every lane than another */
+    double elements;          /* of all tensors: the largest unit */
+    uint64_t size[ESP__CUTS]; /* and its parts by ESP__CUT_* */
+    esp__rate *rates;         /* by op template; `least` < 0: the op cannot run */
+    esp__any_path *paths;     /* [n] a Pareto set */
     uint32_t n, room;
-    double least; /* of all options: a chain of the smallest unit */
+    double least; /* ns that every option takes at least, even for the smallest unit */
 } esp__any;
 
 static const double esp__rounding = 0.51; /* an op's time is rounded to the nearest nanosecond */
 
-/* The least of t(x) / x up to x = high, t rounded. Between points t is straight over x or log x: there the ratio has no minimum
- * inside, so it is at a point or at the end; below the first point t is constant, beyond the last its ratio is. */
+/* The minimum of t(x) / x for x up to `high`, where t is rounded. Between two points t is straight over x or log x, so the ratio
+ * is smallest at a point or at `high`. Below the first point t is constant; beyond the last the ratio is. */
 static double esp__curve_rate(const esp_cost_curve *c, double times, double high, double *least) {
     double rate = times * esp__curve_at(c, high) / high;
     *least = times * c->points[0].ns;
@@ -55,7 +58,7 @@ static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
     }
 }
 
-/* A collective's time if nothing had to be rounded up: less than the real one, and so is its ratio to e, which falls. */
+/* A collective's time if sizes were not rounded up. It is at most the real time, and its ratio to e falls as e grows. */
 static double esp__link_smooth(const esp__any *w, const esp__op_template *op, double elements) {
     const esp__problem *p = w->p;
     double part = elements / esp__cut_parts(p, op->cut), n = p->size[op->level];
@@ -88,12 +91,13 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op) {
         double low = op->compressed ? esp__slots(p, op->slots) * w->codec->unit_bytes * w->codec->units : 4.0;
         double gathers = op->coll == ESP_COLL_ALLGATHER || op->coll == ESP_COLL_GATHER ? n : 1.0;
         if (high > 0.0) r.each = esp__curve_rate(table, 1.0, gathers * high, &r.least);
-        r.each *= gathers * low / esp__cut_parts(p, op->cut); /* bytes an element, at least */
+        r.each *= gathers * low / esp__cut_parts(p, op->cut); /* times bytes per element, at least */
         return r;
     }
     r.least = esp__max2(0.0, esp__link_smooth(w, op, 0.0) - esp__rounding);
     all = esp__link_smooth(w, op, w->elements);
-    if (r.least >= 4.0) { /* 3 ns are kept apart, against the rounding of ops without fixed costs */
+    if (r.least >=
+        4.0) { /* 3 ns of the fixed cost are set aside: they make up for the negative `fixed` of ops without fixed cost */
         r.fixed = 3.0;
         r.each = (all - esp__rounding - r.fixed) / w->elements;
     } else if (op->level != ESP__FLAT) {
@@ -103,13 +107,13 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op) {
     return r;
 }
 
-/* The rate of a Comp or Decomp: the CPU's is shared by the machine's ranks. */
+/* The rate of a Comp or Decomp. On the CPU a machine's ranks take turns. */
 static esp__rate esp__codec_rate(const esp__any *w, const esp__op_template *op) {
     const esp_cost_curve *curve = op->kind == ESP_PLAN_COMP ? w->codec->compress : w->codec->decompress;
     double slots = op->kind == ESP_PLAN_COMP ? 1.0 : esp__slots(w->p, op->slots);
     double times = esp__codec_ns(w->p, op, curve, 1.0) / esp__max2(esp__curve_at(&curve[op->device], 1.0), 1e-300);
     esp__rate r = {0.0, 0.0, 0.0};
-    if (!(times >= 1.0)) times = 1.0; /* the curve begins with 0 */
+    if (!(times >= 1.0)) times = 1.0; /* the curve begins with time 0 */
     r.each = esp__curve_rate(&curve[op->device], times, slots * (double)w->size[op->cut], &r.least);
     r.each *= slots / esp__cut_parts(w->p, op->cut);
     return r;
@@ -127,14 +131,16 @@ static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
         r.fixed = -esp__rounding;
         r.each = 4000.0 / w->p->system.host_bytes_per_us / esp__cut_parts(w->p, op->cut);
     }
-    r.each *= 1.0 - 1e-7; /* sizes like 0.01 e are not exact */
+    r.each *= 1.0 - 1e-7; /* products like 0.01 * e are not exact in binary */
     return r;
 }
 
 static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const double each[ESP__LANES]) {
     esp__any_path path;
     uint32_t kept = 0;
-    for (uint32_t l = 0; l < ESP__LANES; l++) /* a fixed part below 0 counts most for one element, else for all */
+    for (
+        uint32_t l = 0; l < ESP__LANES;
+        l++) /* per element, a negative fixed part is largest in a unit of one element, a positive one smallest in a unit of all */
         path.each[l] = esp__max2(0.0, each[l] + fixed[l] / (fixed[l] < 0.0 ? 1.0 : w->elements));
     for (uint32_t i = 0; i < w->n; i++) {
         int less = 0, more = 0;
@@ -142,7 +148,7 @@ static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const doub
             less |= w->paths[i].each[l] < path.each[l];
             more |= w->paths[i].each[l] > path.each[l];
         }
-        if (!more) return; /* then nothing has been moved: no other is worse than the new one */
+        if (!more) return; /* dominated; then the new path dominates none, so the array is unchanged */
         if (less) w->paths[kept++] = w->paths[i];
     }
     w->n = kept;
@@ -155,7 +161,7 @@ static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const doub
     w->paths[w->n++] = path;
 }
 
-/* Every option from a node of the tree on. */
+/* Adds every option that goes through this node of the tree, given the sums up to it. */
 static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LANES], const double each[ESP__LANES],
                           double least) {
     if (!node) {
@@ -192,7 +198,7 @@ static void esp__any_options(esp__any *w, uint32_t keep) {
     }
 }
 
-/* A tensor of e elements as a set of candidate options: for each option its lanes' loads. */
+/* The candidate options of a tensor of e elements: for each path its load on each lane. */
 static void esp__any_candidates(const esp__any *w, double e, esp__lanes_candidates *m) {
     const uint32_t n[ESP__LANES] = {w->n, w->n, w->n, w->n};
     esp__lanes_candidates_open(w->p, m, w->n, n);
@@ -211,7 +217,8 @@ static void esp__any_candidate_sets(esp__bounding *b, const esp__any *w) {
     const uint32_t *keep = b->p->keep;
     uint32_t slots = 64;
     while (slots < 4 * b->n) slots *= 2;
-    uint32_t *table = esp__arena_get(b->p->arena, slots * sizeof *table); /* the first such tensor, + 1 */
+    uint32_t *table =
+        esp__arena_get(b->p->arena, slots * sizeof *table); /* by size and constraint: the first such tensor + 1 */
     for (uint32_t i = 0; i < b->n; i++) {
         uint32_t at = (uint32_t)((t[i].elements + keep[i]) * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
         while (table[at] && (t[table[at] - 1].elements != t[i].elements || keep[table[at] - 1] != keep[i]))

@@ -1,13 +1,13 @@
-/* bound.c: the certificate: no plan for these units is faster. Rows (rows.c) are mixed with weights that sum to 1; for
- * any mixture the cheapest path of every unit on its own gives a bound, and the best mixture (game.c) a good one. Then
- * times are refuted: a plan within T has no path that starts when its unit is ready and still ends after T, which leaves
- * fewer paths and a higher bound; where that is above T, there is no plan within T. docs/planner.md has the proofs. */
+/* bound.c: the lower bound: no plan for these units is faster. It mixes the inequalities of rows.c ("rows") with weights that
+ * sum to 1. For every mixture, the cheapest path of each unit on its own gives a bound; the best mixture (game.c) gives a good
+ * one. The bound then rises by refuting times: in a plan within T, no path that starts when its unit is ready ends after T.
+ * That leaves fewer paths, hence a higher bound; if it is above T, no plan is within T. docs/planner.md has the proofs. */
 #include "planner/plan.h"
 #include <math.h>
 
 typedef double esp__two __attribute__((vector_size(16), aligned(8), may_alias));
 
-/* Prices all of a unit's paths and takes the cheapest; rows[]: those that count. */
+/* Prices a unit's allowed paths and returns the cheapest; rows[]: those with a positive weight. */
 static uint32_t esp__unit_choose(esp__bounding *b, uint32_t u, const uint32_t *rows, uint32_t n_rows,
                                  const double *lambda, double *least) {
     uint32_t low = b->low[u], n = b->high[u] - low, best = 0, x;
@@ -26,7 +26,8 @@ static uint32_t esp__unit_choose(esp__bounding *b, uint32_t u, const uint32_t *r
     return low + best;
 }
 
-/* The best choice for a mixture of rows, and what the mixture says of it: a bound on every plan of allowed paths. */
+/* Writes the cheapest choice of paths for a mixture of rows. Returns the mixture's value for it: a bound on every plan of
+ * allowed paths. */
 static double esp__bound_at(esp__bounding *b, const double *lambda, uint16_t *choice) {
     double sum = 0.0, least;
     uint32_t rows[ESP__GAME_ROWS], n_rows = 0, bits = 0;
@@ -61,7 +62,7 @@ static void esp__column_value(esp__bounding *b, uint32_t i) {
         b->game.g[i][j] = esp__row_value(b, &b->rows[j], b->choice[i]) * b->scale + 1e-12;
 }
 
-/* The place of a new column: a free one, else that of the column that matters least. */
+/* The place for a new column: a free one, else that of the column with the largest slack. */
 static uint32_t esp__column_place(esp__bounding *b) {
     esp__game *m = &b->game;
     uint32_t place = 0;
@@ -80,7 +81,7 @@ static uint32_t esp__column_place(esp__bounding *b) {
     return place;
 }
 
-/* A mixture between the best so far and the game's; weights that hardly count are dropped. */
+/* A mixture between the best so far and the game's; drops very small weights. */
 static void esp__mix(const esp__bounding *b, double keep, double *out) {
     double sum = 0.0;
     for (uint32_t j = 0; j < ESP__GAME_ROWS; j++) {
@@ -91,7 +92,8 @@ static void esp__mix(const esp__bounding *b, double keep, double *out) {
     for (uint32_t j = 0; j < ESP__GAME_ROWS; j++) out[j] /= sum;
 }
 
-/* Raises `best` over mixtures for the paths allowed until it is above `target`, or clear that it will not be. */
+/* Raises `best` by trying mixtures, for the allowed paths, until it is above `target` or will clearly stay below. Returns 1 if
+ * it is above. */
 static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
     double lambda[ESP__GAME_ROWS], keep = 0.6, enough = isinf(target) ? 0.0 : target;
     for (int call = 0; call < 100 && b->best <= target && b->work < b->work_max; call++) {
@@ -106,7 +108,9 @@ static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
         double f = esp__bound_at(b, lambda, b->choice[place]), said = 0.0;
         esp__column_value(b, place);
         for (uint32_t j = 0; j < b->game.n_rows; j++) said += b->game.row[j] * b->game.g[place][j];
-        keep = said / b->scale < value * (1.0 - 1e-9) ? keep : keep * 0.5; /* it told the game nothing new */
+        keep = said / b->scale < value * (1.0 - 1e-9)
+                   ? keep
+                   : keep * 0.5; /* the new column does not constrain the game: move closer to the game's mixture */
         if (f > b->best) {
             b->best = f;
             memcpy(b->lambda, lambda, sizeof lambda);
@@ -115,7 +119,7 @@ static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
     return b->best > target;
 }
 
-/* Columns again made of allowed paths, the cheapest for the best mixture. */
+/* Replaces the paths in columns that are no longer allowed by the cheapest ones for the best mixture. */
 static void esp__columns_fit(esp__bounding *b) {
     uint32_t place = esp__column_place(b);
     uint16_t *best = b->choice[place];
@@ -131,7 +135,7 @@ static void esp__columns_fit(esp__bounding *b) {
         }
 }
 
-/* Leaves the paths that can end by `t`. Returns 0 where a unit has none. */
+/* Allows only paths that can end by `t`. Returns 0 if a unit then has none. */
 static int esp__bound_limit(esp__bounding *b, double t) {
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
@@ -150,7 +154,7 @@ static int esp__bound_limit(esp__bounding *b, double t) {
     return 1;
 }
 
-/* Is there no plan within t? "No" only says that we do not know. */
+/* 1: no plan is within t; 0: not known. */
 static int esp__bound_refutes(esp__bounding *b, double t) {
     if (!esp__bound_limit(b, t)) return 1;
     esp__columns_fit(b);
@@ -159,7 +163,7 @@ static int esp__bound_refutes(esp__bounding *b, double t) {
     return 0;
 }
 
-/* Pushes `proven` up to a time that cannot be refuted. */
+/* Raises `proven` until the next time cannot be refuted. */
 static void esp__bound_push(esp__bounding *b) {
     double hopeless = 0.0, step = 3e-4;
     for (int round = 0; round < 24 && b->work < b->work_max; round++) {
@@ -192,7 +196,8 @@ static void esp__bounding_candidates(esp__bounding *b) {
     }
 }
 
-/* What must follow each backward: those after it, and the shortest path of a unit that one of them makes ready. */
+/* Sets what must follow each backward: the later backwards, and the shortest path of a unit that one of these or it makes
+ * ready. */
 static void esp__bounding_backward(esp__bounding *b) {
     double sum = 0.0, after = 0.0;
     for (uint32_t i = 0; i < b->n_tensors; i++) {
@@ -212,7 +217,7 @@ static void esp__bounding_backward(esp__bounding *b) {
     }
 }
 
-/* Everything but the candidate options, for n units. */
+/* Allocates the state for n units, without candidate options. */
 static esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
     esp__bounding *b = esp__arena_get(p->arena, sizeof *b);
     b->p = p, b->n = n;
@@ -231,7 +236,8 @@ static esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
     return b;
 }
 
-/* First columns: what is best for one lane alone, and the shortest paths. First rows: what these break. */
+/* First columns: the paths with the least load on one lane, for each lane; and the shortest paths. First rows: the ones that
+ * bound these columns best. */
 static void esp__bounding_start(esp__bounding *b) {
     for (uint32_t l = 0; l <= ESP__LANES; l++) {
         uint32_t place = esp__column_place(b);
@@ -252,7 +258,7 @@ static void esp__bounding_start(esp__bounding *b) {
     for (uint32_t j = 0; j < b->game.n_rows; j++) b->lambda[j] = 1.0 / b->game.n_rows;
 }
 
-/* The bound, where every unit has its candidate options. */
+/* Computes the bound; every unit must have its candidate options. */
 static void esp__bounding_run(esp__bounding *b) {
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
@@ -274,12 +280,13 @@ static void esp__bounding_run(esp__bounding *b) {
 }
 
 static uint64_t esp__bounding_ns(const esp__bounding *b) {
-    return (uint64_t)ceil(b->proven *
-                          (1.0 - 1e-11)); /* times are whole: rounding up is safe, rounding errors are not */
+    return (uint64_t)ceil(
+        b->proven *
+        (1.0 - 1e-11)); /* times are integers, so the bound may be rounded up; the factor covers rounding errors */
 }
 
 /* ---- prices ----------------------------------------------------------------------------------------------------------- */
-/* Which part of the bound is time on which lane: a row's interval is its lane's; what comes before it is mostly backward. */
+/* Divides the bound among lanes: a row's interval belongs to its lane, the time before it to compute, for backward. */
 static void esp__bound_lanes(const esp__bounding *b, double share, esp__bound *out) {
     for (uint32_t j = 0; j < b->game.n_rows; j++) {
         const esp__row *r = &b->rows[j];
@@ -294,7 +301,7 @@ static void esp__bound_lanes(const esp__bounding *b, double share, esp__bound *o
 static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
     uint16_t *choice = b->choice[esp__column_place(b)];
     double f = esp__bound_at(b, b->lambda, choice);
-    int chain = f < 0.9 * b->proven; /* one unit's own chain binds, not the lanes */
+    int chain = f < 0.9 * b->proven; /* one unit's own path determines the bound, not the lanes */
     esp__bound_lanes(b, chain ? 0.0 : 1.0, out);
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
@@ -304,7 +311,7 @@ static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
             double load = (double)path->load[r->lane], w = r->w[u][choice[u]];
             out->price[u][r->lane] += b->lambda[j] * (load > 0.0 ? w / load : b->ready[u] >= r->s ? 1.0 : 0.0);
         }
-        /* what a chain's nanosecond must cost for those that cannot end in time to look no better than the choice */
+        /* paths that end too late must not be cheaper than the chosen one: this sets the price of a path's nanosecond */
         for (uint32_t x = b->high[u]; x < m->n; x++) {
             double longer = m->total[x] - (double)path->total, cheaper = 0.0;
             for (uint32_t j = 0; j < b->game.n_rows; j++)
@@ -320,7 +327,7 @@ ESP__FN void esp__bound_units(esp__problem *p, const esp__unit *units, uint32_t 
     out->price = esp__arena_get(p->arena, n_units * sizeof *out->price);
     out->chain_price = esp__arena_get(p->arena, n_units * sizeof *out->chain_price);
     for (uint32_t u = 0; u < n_units; u++)
-        esp__candidates_get(p, &units[u]); /* candidate options stay: they are made below the mark */
+        esp__candidates_get(p, &units[u]); /* before the checkpoint, so that candidate options outlive the rewind */
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__bounding *b = esp__bounding_open(p, n_units);
     b->units = units;

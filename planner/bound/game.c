@@ -1,15 +1,15 @@
-/* game.c: the small linear program inside the lower bound: the best mixture of rows (inequalities) against the columns
- * (choices of paths) seen so far, as a matrix game. A wrong answer here costs tightness, never truth. */
+/* game.c: the small linear program inside the lower bound: the best mixture of rows (inequalities) against the columns (choices
+ * of paths) found so far, as a matrix game. A wrong answer makes the bound lower, but never wrong. */
 #include "planner/plan.h"
 
 enum { ESP__GAME_ROWS = 28, ESP__GAME_COLUMNS = 64 };
 typedef struct esp__game {
     uint32_t n_rows, n_columns;
-    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* what row j says of column i; > 0, about 1      */
-    double value;                                /* no mixture of rows says more of all columns    */
-    double row[ESP__GAME_ROWS];                  /* the mixture that does: >= 0, sums to 1           */
-    double column[ESP__GAME_COLUMNS];            /* the columns' mixture that holds it to that      */
-    double t[ESP__GAME_ROWS + 1][ESP__GAME_COLUMNS + ESP__GAME_ROWS + 1]; /* tableau               */
+    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* value of row j for column i; > 0, about 1 */
+    double value;                                /* the largest value that a mixture of rows has for every column */
+    double row[ESP__GAME_ROWS];                  /* that mixture: weights >= 0, which sum to 1 */
+    double column[ESP__GAME_COLUMNS];            /* the mixture of columns for which no mixture of rows exceeds it */
+    double t[ESP__GAME_ROWS + 1][ESP__GAME_COLUMNS + ESP__GAME_ROWS + 1]; /* simplex tableau */
     uint32_t basis[ESP__GAME_ROWS];
 } esp__game;
 
@@ -25,7 +25,7 @@ static void esp__game_pivot(esp__game *m, uint32_t r, uint32_t c) {
     m->basis[r] = c;
 }
 
-/* The row that leaves for column c: the least ratio. n_rows: none. */
+/* The row whose variable leaves the basis when column c enters: the least ratio. n_rows: none. */
 static uint32_t esp__game_leaves(const esp__game *m, uint32_t c) {
     uint32_t best = m->n_rows, rhs = m->n_columns + m->n_rows;
     double least = 0.0;
@@ -37,7 +37,8 @@ static uint32_t esp__game_leaves(const esp__game *m, uint32_t c) {
     return best;
 }
 
-/* max sum w_i, sum_i w_i g_ij <= 1, w >= 0: the game's value is 1 / the maximum; the rows' prices are their mixture. */
+/* Simplex: maximise sum_i w_i with sum_i w_i g_ij <= 1 for each j, w >= 0. The game's value is 1 / maximum; the dual prices of
+ * the rows, scaled, are their mixture. */
 static void esp__game_solve(esp__game *m) {
     uint32_t n = m->n_columns, width = n + m->n_rows + 1, rhs = n + m->n_rows;
     double sum = 0.0, all = 0.0;

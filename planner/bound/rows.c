@@ -1,47 +1,52 @@
-/* rows.c: the inequalities of the lower bound. Row (lane, s, q) says: what must run on this lane between s and T - q takes
- * no longer than T - q - s. How much of a unit's work p there must depends on its path alone: none of it can be done before its
- * unit is ready and the ops before its first op on the lane have ended (a), so at most s - a of it lies before s; all of it has
- * ended by T less what follows its last op there (tail), so at most q - tail of it lies behind T - q. The rest lies between.
- * So T >= s + q + the sum of these rests, and every mixture of rows is a bound too. Backward ops are work of the compute lane.
- * Only loads, sums, and heads and tails of link lanes are looked at: candidate options keep what is best in these (ESP__WIDTH_ENDS). */
+/* rows.c: the inequalities of the lower bound, "rows". T is the makespan. Row (lane, s, q) says: the work that must run on this
+ * lane between s and T - q takes at most T - q - s.
+ *
+ * How much of a unit's work p on the lane must run there depends on the unit's path alone. The work cannot begin before time a,
+ * when the unit is ready and the ops before its first op on the lane have ended; so at most s - a of it runs before s. It must
+ * end by T - tail, where tail is what follows its last op on the lane; so at most q - tail of it runs after T - q. The rest runs
+ * between. So T >= s + q + the sum of these rests, and every mixture of rows is a bound too. Backward ops are work of lane
+ * compute.
+ *
+ * The rows depend only on loads, totals, and heads and tails on links; the Pareto set of ESP__WIDTH_ENDS keeps the best of
+ * these. */
 #include "planner/plan.h"
 
-/* One op as its lane sees it. */
+/* A path's work on one lane. */
 typedef struct esp__stay {
-    double p, head, tail; /* its time, and what its path has before and after it */
+    double p, head, tail; /* its time, and the path's time before and after it */
     uint32_t path;
 } esp__stay;
-/* A set of candidate options, by lanes. */
+/* Candidate options, arranged by lanes. */
 typedef struct esp__lanes_candidates {
-    const esp__candidates *candidates; /* or NULL: it was made for any.c                                   */
-    const esp__path **paths;           /* [n] by ascending total                                                 */
+    const esp__candidates *candidates; /* NULL: made for any.c */
+    const esp__path **paths;           /* [n] by ascending total */
     uint32_t n;
-    double *total;                /* [n] of all ops, ascending                                              */
-    uint32_t *first[ESP__LANES];  /* [n + 1] where a path's stays begin                                     */
-    esp__stay *stays[ESP__LANES]; /* by path                                                                */
-    double head[ESP__LANES];      /* the longest way that any path has to here: a + p less ready            */
-    uint32_t low, high, rows;     /* units that see the same rows alike make the same choice: the last made */
+    double *total;                /* [n] of the paths, ascending */
+    uint32_t *first[ESP__LANES];  /* [n + 1] index of a path's first entry in stays */
+    esp__stay *stays[ESP__LANES]; /* by path */
+    double head[ESP__LANES];      /* the largest head + p of any path */
+    uint32_t low, high, rows;     /* the last choice, for the units that share it */
     uint32_t best, call;
     double cost;
 } esp__lanes_candidates;
 typedef struct esp__row {
     uint32_t lane;
     double s, q;
-    double base;      /* s + q + the backward ops' part                             */
-    const double **w; /* [n units] parts by path; units that it sees alike share them */
+    double base;      /* s + q + the backward ops' work */
+    const double **w; /* [units] work of each path in the row; units with equal values share an array */
 } esp__row;
 
 static double esp__min2(double a, double b) { return a < b ? a : b; }
 static double esp__max2(double a, double b) { return a > b ? a : b; }
 
-/* What of work p, done from a on, must lie between s and T - q. Pieces: of work that may be cut into pieces of several kinds,
- * all or nothing, so that what the pieces must adds up. */
+/* How much of work p, which begins at a or later, must run between s and T - q. With `pieces` the work may be divided into pieces
+ * with different options: then all of it or nothing counts, so that the pieces' parts can be added. */
 static double esp__must(double a, double p, double tail, double s, double q, int pieces) {
     if (pieces) return a >= s && tail >= q ? p : 0.0;
     return esp__max2(0.0, p - esp__max2(0.0, s - a) - esp__max2(0.0, q - tail));
 }
 
-/* Makes room for n paths and n_stays on each lane. */
+/* Allocates n paths and, on each lane, n_stays entries. */
 static void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *m, uint32_t n,
                                        const uint32_t n_stays[ESP__LANES]) {
     m->n = n;
@@ -52,7 +57,7 @@ static void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *m
     }
 }
 
-/* Adds an op of path x; the next path's begin behind it. */
+/* Adds an entry of path x, which must be the last path so far. */
 static void esp__lanes_candidates_add(esp__lanes_candidates *m, uint32_t lane, uint32_t x, double p, double head,
                                       double tail) {
     esp__stay stay = {p, head, tail, x};
@@ -60,7 +65,7 @@ static void esp__lanes_candidates_add(esp__lanes_candidates *m, uint32_t lane, u
     m->head[lane] = esp__max2(m->head[lane], head + p);
 }
 
-/* A path's time on one lane, from its first op there to its last. */
+/* Adds the work of one path on one lane. */
 static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path *path, uint32_t lane, uint32_t x) {
     double done = 0.0, head = 0.0, end = 0.0, load = (double)path->load[lane];
     m->first[lane][x + 1] = m->first[lane][x];
@@ -71,7 +76,7 @@ static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path
         done += (double)path->ops[k].ns;
         if (on) end = done;
     }
-    /* when a path compresses is not looked at: candidate options leave out paths that differ in this only */
+    /* no head and tail on compute and cpu: the Pareto set does not keep the best of these */
     if (lane == ESP__LANE_COMPUTE || lane == ESP__LANE_CPU)
         esp__lanes_candidates_add(m, lane, x, load, 0.0, 0.0);
     else
@@ -81,7 +86,7 @@ static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path
 static int esp__shorter(const void *a, const void *b) {
     const esp__path *x = *(const esp__path *const *)a, *y = *(const esp__path *const *)b;
     if (x->total != y->total) return x->total < y->total ? -1 : 1;
-    return x < y ? -1 : x > y; /* of one array */
+    return x < y ? -1 : x > y; /* both point into one array */
 }
 
 static void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *candidates, esp__lanes_candidates *out) {
@@ -100,28 +105,25 @@ static void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *c
 /* ---- all of a bound's work ---------------------------------------------------------------------------------------- */
 typedef struct esp__bounding {
     esp__problem *p;
-    const esp__unit *units;                           /* or NULL: tensors */
-    int pieces;                                       /* paths stand for work that may be cut into pieces */
-    uint32_t n, n_tensors, n_candidate_sets, largest; /* largest: paths of a unit */
-    double *compute, *start, *tail; /* [n_tensors] backward: time, earliest start, what must follow     */
-    uint32_t *candidates;           /* [n] which candidate options */
-    const double **same, *zeros;    /* [n_candidate_sets] the parts of late units; [largest] */
-    double *ready;                  /* [n]                                                              */
-    uint32_t *early,
-        *late; /* [n] bits of rows that do not see the unit at all; that see all units of its candidate options alike */
-    uint32_t *low, *high; /* [n] paths allowed                                                */
+    const esp__unit *units;                           /* NULL: each tensor is a unit */
+    int pieces;                                       /* 1: any.c's paths, see esp__must */
+    uint32_t n, n_tensors, n_candidate_sets, largest; /* largest: most paths of a unit */
+    double *compute, *start, *tail; /* [n_tensors] backward: its time, its earliest start, the least time after it */
+    uint32_t *candidates;           /* [n] index in candidate_sets */
+    const double **same, *zeros;    /* [n_candidate_sets] scratch: w of late units; [largest] zeros: w of early units */
+    double *ready;                  /* [n] */
+    uint32_t *early, *late;         /* [n] bits of rows: all its work may run before s; it is ready at s or later */
+    uint32_t *low, *high;           /* [n] the paths [low, high) are allowed */
     esp__lanes_candidates *candidate_sets;
     esp__row rows[ESP__GAME_ROWS];
     esp__game game;
-    uint16_t
-        *choice[ESP__GAME_COLUMNS]; /* [n] of each column                                                            */
+    uint16_t *choice[ESP__GAME_COLUMNS]; /* [n] path of each unit, for each column */
     uint32_t call;
-    double *cost;  /* [largest] */
-    double scale;  /* of the game: 1 / ns                                                           */
-    double proven; /* no plan is faster                                                             */
-    double best,
-        lambda[ESP__GAME_ROWS]; /* the best mixture for the paths allowed                                        */
-    uint64_t work, work_max;    /* path costs computed, and how many may be */
+    double *cost;                        /* [largest] */
+    double scale;                        /* converts ns to the game's values */
+    double proven;                       /* ns; no plan is faster */
+    double best, lambda[ESP__GAME_ROWS]; /* the best mixture for the allowed paths, and its value in ns */
+    uint64_t work, work_max;             /* path prices computed; where to stop */
 } esp__bounding;
 
 static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
@@ -131,7 +133,7 @@ static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
     return sum;
 }
 
-/* Units that are ready after s have the same parts wherever they are. */
+/* Computes r->w. Units with equal candidate options that are all ready at s or later have equal values. */
 static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
     memset((void *)b->same, 0, b->n_candidate_sets * sizeof *b->same);
     for (uint32_t u = 0; u < b->n; u++) {
@@ -152,14 +154,14 @@ static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
     }
 }
 
-/* What row j says of a choice. */
+/* The row's value for a choice of paths. */
 static double esp__row_value(const esp__bounding *b, const esp__row *r, const uint16_t *choice) {
     double sum = r->base;
     for (uint32_t u = 0; u < b->n; u++) sum += r->w[u][choice[u]];
     return sum;
 }
 
-/* The place of a new row: a free one, else that of one that does not count; ROWS: none. */
+/* The place for a new row: a free one, else that of a row with weight 0; ESP__GAME_ROWS: none. */
 static uint32_t esp__row_place(const esp__bounding *b) {
     uint32_t j = 0;
     if (b->game.n_rows < ESP__GAME_ROWS) return b->game.n_rows;
@@ -185,13 +187,14 @@ static int esp__row_add(esp__bounding *b, uint32_t lane, double s, double q) {
 }
 
 /* ---- looking for rows --------------------------------------------------------------------------------------------- */
-/* An op on one lane, with the weight that the mixture of columns gives its path. */
+/* Work on one lane, with the weight of its path in the mixture of columns. */
 typedef struct esp__weighed {
     double end, p, tail_end, w; /* a + p; p; tail + p */
 } esp__weighed;
 enum { ESP__BINS = 128 };
 
-/* x + the sum of w * min(max(0, end - x), size) is piecewise linear in x: its largest value at points from x0 on, `step` apart. */
+/* f(x) = x + the sum of w * min(max(0, end - x), size) is piecewise linear. Returns its largest value at points from x0 on,
+ * `step` apart. */
 static double esp__hinges_best(const esp__weighed *at, uint32_t n, int from_right, double other, double x0, double step,
                                double *best_x) {
     double c0[ESP__BINS + 1] = {0}, c1[ESP__BINS + 1] = {0}, n0 = 0.0, n1 = 0.0, best = -1.0, bins = 1.0 / step;
@@ -206,7 +209,7 @@ static double esp__hinges_best(const esp__weighed *at, uint32_t n, int from_righ
             c0[to] += w, c1[to] += w * end;
         }
     }
-    for (uint32_t k = ESP__BINS + 1; k-- > 0;) { /* points below `end`: bins to and down */
+    for (uint32_t k = ESP__BINS + 1; k-- > 0;) { /* an entry counts at all points below its bin */
         double x = x0 + step * k, value;
         n0 += c0[k], n1 += c1[k];
         value = x + n1 - n0 * x;
@@ -215,7 +218,7 @@ static double esp__hinges_best(const esp__weighed *at, uint32_t n, int from_righ
     return best;
 }
 
-/* Looks for the best x in [low, high], in `rounds` ever smaller parts of it. */
+/* Searches [low, high] for the best x, in `rounds` smaller and smaller intervals. */
 static double esp__hinges_zoom(const esp__weighed *at, uint32_t n, int from_right, double other, double low,
                                double high, int rounds, double *x) {
     double best = 0.0, seen = 0.0;
@@ -229,7 +232,7 @@ static double esp__hinges_zoom(const esp__weighed *at, uint32_t n, int from_righ
     return best;
 }
 
-/* The start of work (from_right: what must follow it) that is nearest to x: the best x is one of these. */
+/* The earliest start of work (from_right: the time after work) that is nearest to x: the best x is one of these. */
 static double esp__nearest(const esp__weighed *at, uint32_t n, int from_right, double x) {
     double best = x, off = 1e300;
     for (uint32_t i = 0; i < n; i++) {
@@ -239,7 +242,7 @@ static double esp__nearest(const esp__weighed *at, uint32_t n, int from_right, d
     return best;
 }
 
-/* The best s and q for one lane, and what that row says of the work on it. */
+/* Finds the best s and q for one lane; returns that row's value. */
 static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, double *q) {
     double latest = 0.0, longest = 0.0, sum;
     *s = *q = 0.0;
@@ -256,7 +259,7 @@ static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, doubl
     return sum;
 }
 
-/* The same for work in pieces, which is by when it is ready: s is one of these times. */
+/* The same with `pieces`. The work is ordered by ready time, and s is one of these times. */
 static double esp__row_look_pieces(const esp__weighed *at, uint32_t n, uint32_t lane, double *s, double *q) {
     double sum = 0.0, best = 0.0;
     *s = *q = 0.0;
@@ -265,10 +268,10 @@ static double esp__row_look_pieces(const esp__weighed *at, uint32_t n, uint32_t 
         sum += at[i].w * at[i].p;
         if (lane != ESP__LANE_COMPUTE && a + sum > best) best = a + sum, *s = a;
     }
-    return lane == ESP__LANE_COMPUTE ? sum : best; /* backward is there from the start */
+    return lane == ESP__LANE_COMPUTE ? sum : best; /* backward begins at 0, so s = 0 is best */
 }
 
-/* The distinct paths that the columns give unit u, and their weights. */
+/* The distinct paths of unit u in the columns, with the sums of their weights. */
 static uint32_t esp__mixture(const uint16_t *const *columns, const double *weights, uint32_t n_columns, uint32_t u,
                              uint16_t *path, double *weight) {
     uint32_t n = 0;
@@ -281,7 +284,7 @@ static uint32_t esp__mixture(const uint16_t *const *columns, const double *weigh
     return n;
 }
 
-/* The ops of the columns that the game mixes, by lanes: at[l] has n[l] of them. */
+/* The work of the columns in the game's mixture, by lanes: at[l] gets n[l] entries. */
 static void esp__weigh(const esp__bounding *b, esp__weighed *at[ESP__LANES], uint32_t n[ESP__LANES]) {
     const uint16_t *columns[ESP__GAME_COLUMNS];
     double weights[ESP__GAME_COLUMNS], weight[ESP__GAME_COLUMNS];
@@ -307,7 +310,7 @@ static void esp__weigh(const esp__bounding *b, esp__weighed *at[ESP__LANES], uin
     }
 }
 
-/* Room for the ops of all columns mixed. */
+/* The most entries that esp__weigh writes for this lane. */
 static uint32_t esp__weigh_room(const esp__bounding *b, uint32_t lane) {
     uint32_t room = b->n_tensors;
     for (uint32_t i = 0; i < b->game.n_columns; i++) {
@@ -320,7 +323,8 @@ static uint32_t esp__weigh_room(const esp__bounding *b, uint32_t lane) {
     return room;
 }
 
-/* Adds the row of each lane that the mixture of columns breaks most. Returns how many. */
+/* Adds, for each lane, the row with the largest value for the mixture of columns, if it is above `above`. Returns how many it
+ * added. */
 static uint32_t esp__rows_find(esp__bounding *b, double above) {
     uint32_t added = 0, n[ESP__LANES];
     double found[ESP__LANES][3];
@@ -332,7 +336,7 @@ static uint32_t esp__rows_find(esp__bounding *b, double above) {
         found[l][0] = b->pieces ? esp__row_look_pieces(at[l], n[l], l, &found[l][1], &found[l][2])
                                 : esp__row_look(at[l], n[l], &found[l][1], &found[l][2]);
     }
-    esp__arena_rewind(b->p->arena, mark); /* rows stay: they must not lie above the mark */
+    esp__arena_rewind(b->p->arena, mark); /* before adding rows, which must outlive it */
     for (uint32_t l = 0; l < ESP__LANES; l++)
         if (found[l][0] > above) added += (uint32_t)esp__row_add(b, l, found[l][1], found[l][2]);
     return added;

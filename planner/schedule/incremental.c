@@ -1,16 +1,17 @@
-/* incremental.c: a schedule laid out for trials: what would the step take if some neighbouring units were replaced by others?
+/* incremental.c: incremental evaluation: how long would the step be if other units replaced some neighbouring ones?
  *
- * A trial costs little. Without the old units, every other op has a *tail*: the longest path from its start to the end of
- * the step. The new units' ops are then merged into the sequence by ready time, from the old ones' backward on; of every op
- * that comes by, start + tail is a path through the new schedule, and the longest of these is its makespan. So a trial ends
- * with the last new op, or at the first path that is too long. Must give what esp__replay gives. */
+ * A trial costs little. First the old units are removed; then every other op has a *tail*, the longest path from its start to
+ * the end of the step. The trial merges the new units' ops into the sequence by ready time, beginning after the backward that
+ * makes the first old unit ready. For every op that it passes, start + tail is the length of a path through the new schedule;
+ * the longest of these is the makespan. So a trial ends at the last new op, or at the first path that is too long. Must agree
+ * with esp__replay. */
 #include "planner/plan.h"
 
 typedef struct esp__timed { /* one op of the sequence */
     uint64_t ns;
     uint32_t unit;          /* or ESP__NEXT_BACKWARD */
-    uint32_t before, after; /* places of its chain's neighbours; backward: of the backward before and after */
-    uint32_t tensor;        /* of a backward */
+    uint32_t before, after; /* places of its unit's op before and after; of a backward: of its neighbours */
+    uint32_t tensor;        /* of a backward: its tensor */
     uint8_t lanes;
 } esp__timed;
 #define ESP__NOWHERE 0xffffffffu
@@ -19,12 +20,12 @@ typedef struct esp__times {
     uint64_t lane[ESP__LANES];
 } esp__times;
 
-/* How new ops find their place: by ready time; the next backward before a Comp that is ready as early; or as early as
- * their lanes let them. */
+/* Where a new op goes: by ready time; the same, but after a backward that is ready at the same time; as early as its lanes
+ * allow. */
 enum { ESP__BY_READY = 0, ESP__BACKWARD_FIRST, ESP__EAGER, ESP__WAYS };
 enum { ESP__NEW_MAX = 16 };
 
-/* A new unit, its ops on their way into the sequence. */
+/* A new unit, whose ops are being merged into the sequence. */
 typedef struct esp__chain {
     esp__unit unit;
     const esp__path *path;
@@ -32,37 +33,37 @@ typedef struct esp__chain {
     uint32_t op;
     uint64_t ready;
 } esp__chain;
-/* Units [gone, gone + n_gone) of the schedule, all neighbours, replaced by n new ones. */
+/* Replaces units [gone, gone + n_gone) of the schedule by n new ones, which cover the same tensors. */
 typedef struct esp__swap {
     uint32_t gone, n_gone, n, way;
-    uint32_t from, to; /* places: first that could change; end of the old ops */
+    uint32_t from, to; /* places: the first that can change; the end of the old ops */
     esp__chain chains[ESP__NEW_MAX];
     uint32_t n_places;
     struct {
-        uint32_t before, chain; /* a new op goes before this timed op */
+        uint32_t before, chain; /* the next op of this chain goes before this place */
     } places[ESP__NEW_MAX * ESP__MAX_OPS];
 } esp__swap;
 
-/* A schedule laid out for trials. */
+/* A schedule prepared for trials. */
 typedef struct esp__incremental {
     esp__problem *p;
     esp__schedule *d;
     uint32_t n, room, room_units;
     esp__timed *timed_ops;
-    uint64_t *end, *now; /* [n] in the schedule; in the trial under way                                     */
-    uint64_t *tail;      /* [n] from its start to the end of the step                                    */
-    esp__times *free_at; /* [n] when lanes are free just before this op                                   */
-    esp__times *next;    /* [n + 1] tail of the next op on each lane, from this place on                 */
+    uint64_t *end, *now; /* [n] each op's end: in the schedule; in the current trial */
+    uint64_t *tail;      /* [n] longest path from an op's start to the end of the step */
+    esp__times *free_at; /* [n + 1] when each lane is free just before this op */
+    esp__times *next;    /* [n + 1] tail of the next op on each lane from this place on */
     uint64_t *saved_tail;
     esp__times *saved_next;
-    uint32_t *first, *last;    /* [units] places of a unit's ops                                         */
-    uint32_t *backward;        /* [tensors] place                                                       */
-    uint32_t *attached;        /* [tensors + 1] first unit that ends with this tensor or a later one     */
-    uint32_t *fill, *sequence; /* scratch                                                              */
+    uint32_t *first, *last;    /* [units] places of a unit's first and last op */
+    uint32_t *backward;        /* [tensors] place of the tensor's backward */
+    uint32_t *attached;        /* [tensors + 1] the first unit that ends with this tensor or a later one */
+    uint32_t *fill, *sequence; /* scratch */
     uint32_t room_sequence, reached;
     esp__swap swaps[3];
-    esp__schedule before, other; /* to go back to; to compare with */
-    uint64_t memory, volume;     /* sums over the schedule, for the limits                                     */
+    esp__schedule before, other; /* to undo a move; to compare with */
+    uint64_t memory, volume;     /* sums over the schedule, for the limits */
     double error, elements;
     uint64_t trials;
 } esp__incremental;
@@ -72,7 +73,7 @@ static uint64_t esp__lanes_max(const uint64_t *value, uint32_t lanes, uint64_t l
     return esp__lanes_free(value, lanes, least);
 }
 
-/* ---- laying out ------------------------------------------------------------------------------------------------------ */
+/* ---- preparing ------------------------------------------------------------------------------------------------------ */
 static void esp__incremental_room(esp__incremental *k, uint32_t n) {
     esp__arena *arena = k->p->arena;
     if (n <= k->room) return;
@@ -95,7 +96,7 @@ static void esp__incremental_sequence_room(esp__incremental *k, uint32_t n) {
     k->room_sequence = 2u * n + 256u;
 }
 
-/* Places and links of all ops, from the schedule's sequence. */
+/* Fills timed_ops and the places from the schedule's sequence. */
 static void esp__incremental_ops(esp__incremental *k) {
     const esp__schedule *d = k->d;
     uint32_t tensor = 0;
@@ -124,7 +125,7 @@ static void esp__incremental_ops(esp__incremental *k) {
             }
             *last = i;
         }
-        /* a backward's other followers, the units that it makes ready, are found through `attached` */
+        /* `after` of a backward is the next backward; the units that it makes ready are found through `attached` */
         if (s->before != ESP__NOWHERE && (k->timed_ops[s->before].unit == s->unit)) k->timed_ops[s->before].after = i;
     }
 }
@@ -143,12 +144,12 @@ static void esp__incremental_forward(esp__incremental *k) {
     k->d->makespan = makespan;
 }
 
-/* Tails of the places [from, to), as if units [gone, gone + n_gone) were not there. */
+/* Computes the tails of the places [from, to) as if units [gone, gone + n_gone) did not exist. */
 static void esp__incremental_tails(esp__incremental *k, uint32_t from, uint32_t to, uint32_t gone, uint32_t n_gone) {
     for (uint32_t i = to; i-- > from;) {
         const esp__timed *s = &k->timed_ops[i];
         k->next[i] = k->next[i + 1];
-        if (s->unit - gone < n_gone) continue; /* unsigned: below `gone` is far above */
+        if (s->unit - gone < n_gone) continue; /* unsigned: a unit below `gone` wraps around to a large number */
         uint64_t rest = s->after == ESP__NOWHERE ? 0 : k->tail[s->after];
         if (s->unit == ESP__NEXT_BACKWARD)
             for (uint32_t u = k->attached[s->tensor]; u < k->attached[s->tensor + 1]; u++)
@@ -168,7 +169,7 @@ static void esp__incremental_lay(esp__incremental *k) {
     esp__incremental_tails(k, 0, k->n, 0, 0);
 }
 
-/* Sums and places that depend on the units. */
+/* Computes `attached` and the sums for the limits. */
 static void esp__incremental_units(esp__incremental *k) {
     const esp__schedule *d = k->d;
     uint32_t tensors = (uint32_t)k->p->n_tensors, u = 0;
@@ -192,14 +193,14 @@ static void esp__incremental_units(esp__incremental *k) {
     }
 }
 
-/* The schedule has a sequence. It may be changed by others as long as esp__incremental_anew is called then. */
+/* Prepares the schedule, which must have a sequence. After any change by others it must be called again. */
 static void esp__incremental_anew(esp__incremental *k) {
     esp__incremental_units(k);
     esp__incremental_lay(k);
 }
 
 static esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d) {
-    esp__incremental *k = p->incremental; /* one at a time: its memory serves for the next */
+    esp__incremental *k = p->incremental; /* there is only one at a time: the next one reuses its memory */
     if (k) {
         k->d = d;
         esp__incremental_anew(k);
@@ -216,7 +217,7 @@ static esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d
 }
 
 /* ---- trials ------------------------------------------------------------------------------------------------------------ */
-/* Is an op of these units on a longest path? If not, there is one that nothing done to them makes shorter. */
+/* Is an op of these units on a longest path? If not, no change to these units makes the step shorter. */
 static int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n) {
     for (uint32_t u = unit; u < unit + n; u++)
         for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->timed_ops[i].after)
@@ -224,7 +225,7 @@ static int esp__incremental_critical(const esp__incremental *k, uint32_t unit, u
     return 0;
 }
 
-/* Takes units [gone, gone + n_gone) out of the tails. `s` keeps what is needed to put them back. */
+/* Removes units [gone, gone + n_gone) from the tails; esp__incremental_unlift undoes it. */
 static void esp__incremental_lift(esp__incremental *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
     const esp__unit *first = &k->d->units[gone];
     s->gone = gone;
@@ -246,8 +247,8 @@ static void esp__incremental_unlift(esp__incremental *k, const esp__swap *s) {
     memcpy(&k->next[s->from], &k->saved_next[s->from], (s->to - s->from) * sizeof *k->next);
 }
 
-/* The step without the lifted units: no longer than any with new ones in their place. Paths that pass [from, to) by are
- * left out, so that it may be less than that. */
+/* A lower bound on the step with any new units in place of the removed ones: the step without them. It ignores paths without an
+ * op in [from, to), which makes it smaller still. */
 static uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0;
     memcpy(free_at, k->free_at[w->from].lane, sizeof free_at);
@@ -264,7 +265,8 @@ static uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *w
     return longest;
 }
 
-/* Of the new units that are ready, the one whose next op could start first (then: was ready first). NULL: none. */
+/* Of the new units that are ready: the one whose next op could start first, and of several the one that was ready first. NULL:
+ * none is ready. */
 static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_t place, uint64_t *could) {
     esp__chain *best = NULL;
     for (uint32_t c = 0; c < w->n; c++) {
@@ -278,7 +280,7 @@ static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_
     return best;
 }
 
-/* Does the new op take its lanes before the op at `s`, which is ready at `other` and would start at `start`? */
+/* Does the new op come before op `s`, which is ready at `other` and would start at `start`? */
 static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could, const esp__timed *s, uint64_t other,
                            uint64_t start, uint32_t way) {
     if (!(c->path->ops[c->op].lanes & s->lanes) || way == ESP__EAGER) return could <= start;
@@ -287,7 +289,7 @@ static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could,
     return number < s->unit;
 }
 
-/* The makespan with the swap's new units, if it is below `limit` (else UINT64_MAX), at least; places are filled. */
+/* A lower bound on the makespan with the swap's new units, or UINT64_MAX if it is not below `limit`. Fills the swap's places. */
 static uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0, could = 0;
     uint32_t i = w->from, left = 0;
@@ -295,7 +297,8 @@ static uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t
     w->n_places = 0;
     for (uint32_t c = 0; c < w->n; c++) {
         w->chains[c].op = 0;
-        w->chains[c].ready = k->end[w->chains[c].after]; /* right where it is before `from`; else set in passing */
+        w->chains[c].ready =
+            k->end[w->chains[c].after]; /* final if that backward is before `from`; else set when the loop passes it */
         left += w->chains[c].path->n;
     }
     k->trials++;
@@ -305,7 +308,7 @@ static uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t
         if (i < k->n) {
             const esp__timed *s = &k->timed_ops[i];
             uint64_t other =
-                k->now[s->before]; /* `from` comes after a backward: every op from here on follows some op */
+                k->now[s->before]; /* every op from `from` on has an op before it, because a backward precedes `from` */
             uint64_t start = esp__lanes_free(free_at, s->lanes, other);
             if (!c || !esp__goes_first(c, w->gone, could, s, other, start, w->way)) {
                 k->now[i] = start + s->ns;
@@ -332,7 +335,7 @@ static uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t
     return longest < limit ? longest : UINT64_MAX;
 }
 
-/* Would the schedule be within the limits, or no further beyond them than before? */
+/* Would the schedule be within the limits, or at least use no more than before? */
 static int esp__incremental_allows(const esp__incremental *k, const esp__swap *w) {
     const esp_plan_config *c = &k->p->config;
     uint64_t memory = 0, volume = 0, old_memory = 0, old_volume = 0;
@@ -366,7 +369,7 @@ static void esp__schedule_room_units(esp__problem *p, esp__schedule *d, uint32_t
     d->room_units = n + n / 2;
 }
 
-/* Makes the swap: the new units' ops where the trial found places for them. The layout is made anew. */
+/* Makes the swap, with the new units' ops at the places from the trial, and prepares the schedule again. */
 static void esp__incremental_set(esp__incremental *k, const esp__swap *w) {
     esp__schedule *d = k->d;
     uint32_t n = 0, place = 0, rest = d->n_units - w->gone - w->n_gone;
@@ -391,8 +394,8 @@ static void esp__incremental_set(esp__incremental *k, const esp__swap *w) {
     esp__incremental_anew(k);
 }
 
-/* Makes the swap where the step is then below `limit` (a path that passes the swap's window by may make it longer than the
- * trial said); in ready order, if that is shorter still. */
+/* Makes the swap if the step is then below `limit`; returns 1 if it did. The step may be longer than the trial said, because of
+ * paths that the trial ignores. Uses ready order if that is shorter still. */
 static int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64_t limit) {
     esp__schedule_copy(k->p, &k->before, k->d);
     esp__incremental_set(k, w);
@@ -409,7 +412,7 @@ static int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64
     return 0;
 }
 
-/* Makes the swap where that makes the step shorter. */
+/* Makes the swap if that makes the step shorter; returns 1 if it did. */
 static int esp__incremental_take(esp__incremental *k, const esp__swap *w) {
     return esp__incremental_move(k, w, k->d->makespan);
 }

@@ -1,15 +1,15 @@
-/* resimulate.c: what a step takes in ready order with some paths changed. Until the first changed unit is ready nothing
- * differs, so the clock is set back to a state saved before that; and where a lane's remaining work already reaches
- * the time to beat, the rest is not looked at. Must give what esp__generate gives. */
+/* resimulate.c: the makespan in ready order with some paths changed. Until the first changed unit is ready nothing differs, so
+ * the simulation starts from a state saved before that. It stops as soon as a lane's remaining work alone reaches the time to
+ * beat. Must agree with esp__generate. */
 #include "espresso_impl/base/heap.h"
 #include "planner/search/search.h"
 
 enum { ESP__SAVES = 24 };
 
-/* Where the clock stands just before the backward of a tensor. A unit on its way has one op in the queue, which says
- * all. */
+/* The simulation's state just before the backward of a tensor. Each unit that is ready but not finished has exactly one op in
+ * the queue: its next one. */
 typedef struct esp__save {
-    uint64_t free_at[ESP__LANES], left[ESP__LANES], backward_ready, makespan; /* left: work still to come on a lane */
+    uint64_t free_at[ESP__LANES], left[ESP__LANES], backward_ready, makespan; /* left: work that remains on a lane */
     uint32_t tensor, unit;
     esp__heap waiting;
 } esp__save;
@@ -70,7 +70,7 @@ static void esp__rerun_save(esp__rerun *r) {
     if (!t || esp__save_of(r, t) != esp__save_of(r, t - 1)) esp__save_copy(&r->saves[esp__save_of(r, t)], &r->now);
 }
 
-/* From where `now` stands to the end, or until `limit` is out of reach. */
+/* Simulates from `now` to the end; returns the makespan, or UINT64_MAX once it cannot be below `limit`. */
 static uint64_t esp__rerun_go(esp__rerun *r, uint64_t limit, int save) {
     esp__save *s = &r->now;
     while (s->waiting.n) {

@@ -1,13 +1,12 @@
-/* robust.c: how well a plan holds where its inputs are wrong: every input gets a factor of its own between 0.8 and
- * 1.2, many times over, and the schedule's sequence is replayed with the ops' times that follow. The sequence stays
- * as it is, as it does when it runs (a plan's text has the order of all ops), so that a longer input never makes a
- * sample shorter. */
+/* robust.c: how long a plan's step takes if its inputs are wrong. In each sample every input gets its own random factor between
+ * 0.8 and 1.2, and the schedule's sequence is replayed with the ops' times that follow. The sequence does not change, as it
+ * would not when the plan runs (its text contains the order of all ops); so a longer input never makes a sample shorter. */
 #include "espresso_impl/base/quantile.h"
 #include "planner/plan.h"
 
 enum { ESP__ROBUST_SAMPLES = 200, ESP__FINALISTS = 8 };
 static const double esp__robust_error = 0.2;
-/* Inputs, by number: these, then four curves a codec, a table for each level and collective, and each tensor's
+/* Inputs, by number: single values, a table for each level and collective, four curves for each codec, each tensor's
  * backward. */
 enum {
     ESP__IN_INTRA_ALPHA = 0,
@@ -23,7 +22,7 @@ enum {
     ESP__IN_CODECS = ESP__IN_TABLES + 3 * ESP_PLAN_COLLS
 };
 
-/* An op of the sequence: its time is fixed + the longer of the two others, each times its input's factor. */
+/* An op of the sequence. Its time is fixed + max(one, other), each multiplied by its input's factor. */
 typedef struct esp__robust_op {
     double fixed, one, other; /* ns */
     uint32_t in_fixed, in_one, in_other;
@@ -35,7 +34,7 @@ typedef struct esp__robust_run {
     const esp__problem *p;
     const esp__schedule *d;
     esp__robust_op *ops; /* [n_sequence] */
-    double *factor;      /* [n_inputs] of times: 1 / that of a speed */
+    double *factor;      /* [n_inputs] for times; of a speed: 1 / its factor */
     uint64_t *ready;     /* [n_units] */
     uint32_t n_inputs;
 } esp__robust_run;
@@ -47,7 +46,7 @@ static uint64_t esp__robust_dice(uint64_t *state) { /* splitmix64 */
     return z ^ z >> 31;
 }
 
-/* A collective's time by what it is made of; `op->one` holds all of it. */
+/* Divides a collective's time, which op->one contains, into the parts that depend on different inputs. */
 static void esp__robust_collective(const esp__problem *p, const esp__unit *u, const esp__path *path,
                                    const esp__op_template *r, esp__robust_op *op) {
     const esp_plan_system *s = &p->system;
@@ -65,7 +64,7 @@ static void esp__robust_collective(const esp__problem *p, const esp__unit *u, co
     op->one = all - op->fixed;
     op->in_one = inside ? ESP__IN_INTRA_SPEED : ESP__IN_INTER_SPEED;
     if (inside || r->level == ESP__INTER || s->ranks_per_machine == 1) return;
-    esp__problem other = *p; /* a flat one takes as long as its slower part: how long is that inside the machine? */
+    esp__problem other = *p; /* a flat one takes as long as its slower part: how long is the part inside a machine? */
     other.system.inter.bytes_per_us = 1e300;
     esp__sizes(p, u->elements, size);
     op->other =
@@ -73,7 +72,7 @@ static void esp__robust_collective(const esp__problem *p, const esp__unit *u, co
         op->fixed;
     op->in_other = ESP__IN_INTRA_SPEED;
     if (op->other < op->one) return;
-    op->other = op->one; /* inside is what takes it; what does it take between machines? */
+    op->other = op->one; /* that part is the slower one: how long is the part between machines? */
     other = *p;
     other.system.intra.bytes_per_us = 1e300;
     op->one = (double)esp__template_ns(&other, r, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]) -
@@ -126,7 +125,7 @@ static int esp__robust_is_speed(uint32_t input) {
            input == ESP__IN_PACK_SPEED;
 }
 
-/* Factors for one sample: the same for every schedule of a problem. */
+/* Draws the factors of one sample: with one seed the same for every schedule of a problem. */
 static void esp__robust_roll(esp__robust_run *r, uint64_t *seed) {
     for (uint32_t i = 0; i < r->n_inputs; i++) {
         double part = (double)(esp__robust_dice(seed) >> 11) / 9007199254740992.0;
@@ -135,7 +134,7 @@ static void esp__robust_roll(esp__robust_run *r, uint64_t *seed) {
     }
 }
 
-/* The step with the factors as they are. */
+/* The step time with the current factors. */
 static double esp__robust_step(esp__robust_run *r) {
     const esp__schedule *d = r->d;
     const double *f = r->factor;
@@ -157,7 +156,7 @@ static double esp__robust_step(esp__robust_run *r) {
     return r->p->model->forward_ns * f[ESP__IN_FORWARD] + (double)makespan + r->p->model->update_ns * f[ESP__IN_UPDATE];
 }
 
-/* The step that the schedule keeps to in half of the samples, and in nine of ten. Deterministic for a seed. */
+/* The 50th and 90th percentile of the step time over the samples. The seed determines the samples. */
 ESP__FN void esp__robust(esp__problem *p, const esp__schedule *d, uint64_t seed, double *p50, double *p90) {
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     double step[ESP__ROBUST_SAMPLES];
@@ -173,8 +172,8 @@ ESP__FN void esp__robust(esp__problem *p, const esp__schedule *d, uint64_t seed,
     esp__arena_rewind(p->arena, mark);
 }
 
-/* Of schedules the one with the least 90th percentile, each in the same samples; among equals the first. Those beyond
- * the limits do not count, if the first is within them. */
+/* The index of the schedule with the smallest 90th percentile over the same samples; of equal ones the first. If the first is
+ * within the limits, those that are not do not count. */
 ESP__FN uint32_t esp__robust_pick(esp__problem *p, const esp__schedule *schedules, uint32_t n, uint64_t seed) {
     double p50, p90, least = 0.0;
     uint32_t best = 0;
@@ -189,7 +188,7 @@ ESP__FN uint32_t esp__robust_pick(esp__problem *p, const esp__schedule *schedule
     return best;
 }
 
-/* The schedule, or what the search found beside it, whichever holds best. */
+/* Replaces the schedule by one of the finalists if that has a smaller 90th percentile. */
 ESP__FN void esp__robust_best(esp__problem *p, esp__schedule *d) {
     esp__schedule schedules[ESP__FINALISTS + 1];
     schedules[0] = *d;

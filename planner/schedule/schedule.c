@@ -61,7 +61,7 @@ ESP__FN int esp__schedule_allowed(const esp__problem *p, const esp__schedule *d)
     return !(c->max_error > 0.0) || error <= c->max_error * (double)elements;
 }
 
-/* Devices that may compress. */
+/* The devices that may compress, as bits. */
 static uint32_t esp__devices(const esp__problem *p) {
     return p->config.devices ? p->config.devices & p->system.devices : p->system.devices;
 }

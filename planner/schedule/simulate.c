@@ -1,16 +1,17 @@
-/* simulate.c: the clock (docs/planner.md, "Rules of time"): when every op of a schedule starts and ends. An op starts when the op before it in
- * its unit's chain (or its backward) has ended and its lanes are free. Who comes first on a lane is decided by ready time
- * (generating a sequence) or by the sequence (replaying it). An op on two lanes takes both at once, in sequence. */
+/* simulate.c: the clock (docs/planner.md, "Rules of time"): when every op of a schedule starts and ends. An op starts when the
+ * op before it in its unit (for the first: the backward that makes the unit ready) has ended and all its lanes are free. Which
+ * op comes first on a lane follows from ready times (generating a sequence) or from the sequence (replaying it). An op on two
+ * lanes occupies both for its whole time. */
 #include "espresso_impl/base/heap.h"
 #include "planner/plan.h"
 
-/* Where everything stands. */
+/* The simulation's state. */
 typedef struct esp__clock {
     uint64_t free_at[ESP__LANES];
     uint64_t *ready; /* [n_units] when the unit's next op has its input; UINT64_MAX: not yet known */
-    uint8_t *op;     /* [n_units] its next op                                                 */
-    uint32_t tensor; /* next backward                                                         */
-    uint32_t unit;   /* first unit that backward has not reached                              */
+    uint8_t *op;     /* [n_units] the unit's next op */
+    uint32_t tensor; /* of the next backward */
+    uint32_t unit;   /* the first unit that no backward has made ready */
     uint64_t backward_ready, makespan;
 } esp__clock;
 
@@ -42,7 +43,7 @@ static uint64_t esp__clock_run(esp__clock *c, uint32_t lanes, uint64_t ready, ui
     return start;
 }
 
-/* The next tensor's backward; units that end with it become ready. Returns its start. */
+/* Runs the next tensor's backward; units that end with this tensor become ready. Returns its start. */
 static uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const esp__schedule *d) {
     uint64_t start = esp__clock_run(c, 1u << ESP__LANE_COMPUTE, c->backward_ready, p->compute[c->tensor]);
     c->backward_ready = start + p->compute[c->tensor];
@@ -52,7 +53,7 @@ static uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const 
     return start;
 }
 
-/* The next op of unit `u`. Returns its start. */
+/* Runs the next op of unit `u`. Returns its start. */
 static uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t u) {
     const esp__plan_op *op = &d->paths[u]->ops[c->op[u]++];
     uint64_t start = esp__clock_run(c, op->lanes, c->ready[u], op->ns);
@@ -61,10 +62,10 @@ static uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t 
 }
 
 /* ---- generating ------------------------------------------------------------------------------------------------------ */
-/* What is ready waits in a heap; key: unit << 8 | op + 1; of backward: next unit << 8 */
+/* Ops that are ready wait in a heap. Key: unit << 8 | op + 1; of a backward: next unit << 8. */
 static const uint32_t esp__link_lanes = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER;
 
-/* Unit `u` waits for its next op, if it has one and (with fixed links) that op is not on a link. */
+/* Puts the unit's next op into the heap, if there is one and it is not on a link whose order is given. */
 static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__schedule *d, uint32_t u, int fixed_links) {
     const esp__path *path = d->paths[u];
     if (c->op[u] == path->n) return;
@@ -72,7 +73,7 @@ static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__schedu
     esp__heap_push(h, c->ready[u], (uint64_t)u << 8 | (c->op[u] + 1u));
 }
 
-/* Pops the op that comes first by the clock's key, and runs it. Returns the unit it belongs to, or ESP__NEXT_BACKWARD. */
+/* Pops the op with the smallest ready time, then key, and runs it. Returns its unit, or ESP__NEXT_BACKWARD. */
 static uint32_t esp__queue_run(esp__heap *h, esp__clock *c, const esp__problem *p, const esp__schedule *d,
                                int fixed_links) {
     esp__waiting w = esp__heap_pop(h);
@@ -118,12 +119,13 @@ ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d) {
 }
 
 /* ---- links in a given order --------------------------------------------------------------------------------------------- */
-/* Runs the op at the front of link lane `lane`, if its input is ready and it is at the front of its other link too. */
+/* Runs the first op in the queue of link `lane`, if it is its unit's next op and, when it needs both links, first in the other
+ * queue too. Returns its unit; -1: it cannot run yet. */
 static int esp__links_run(esp__clock *c, const esp__schedule *d, uint32_t *const queue[2], uint32_t cursor[2],
                           const uint32_t length[2], uint32_t lane) {
     if (cursor[lane] == length[lane]) return -1;
     uint32_t u = queue[lane][cursor[lane]], lanes;
-    if (u >= c->unit || c->op[u] == d->paths[u]->n) return -1; /* backward has not come to it */
+    if (u >= c->unit || c->op[u] == d->paths[u]->n) return -1; /* no backward has made it ready */
     lanes = d->paths[u]->ops[c->op[u]].lanes >> ESP__LANE_INTRA & 3u;
     if (!(lanes >> lane & 1u)) return -1; /* its Comp or a step on the other link comes first */
     if (lanes == 3u && (cursor[1 - lane] == length[1 - lane] || queue[1 - lane][cursor[1 - lane]] != u)) return -1;
@@ -142,7 +144,7 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uin
     uint32_t cursor[2] = {0, 0}, length[2] = {0, 0}, n = 0;
     uint8_t *at = esp__arena_get(p->arena, d->n_units);
     esp__clock_open(&c, p, d);
-    for (uint32_t i = 0; i < n_links; i++) { /* which lanes: those of the unit's next op on a link */
+    for (uint32_t i = 0; i < n_links; i++) { /* into the queues of the lanes of the unit's next op on a link */
         uint32_t u = links[i];
         const esp__path *path = d->paths[u];
         while (at[u] < path->n && !(path->ops[at[u]].lanes & esp__link_lanes)) at[u]++;
@@ -164,7 +166,7 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uin
         d->sequence[n++] = (uint32_t)u;
     }
     esp__arena_rewind(p->arena, mark);
-    d->makespan = n == d->n_sequence ? c.makespan : UINT64_MAX; /* links that wait for each other never end */
+    d->makespan = n == d->n_sequence ? c.makespan : UINT64_MAX; /* fewer: ops on links wait for each other */
     return d->makespan;
 }
 

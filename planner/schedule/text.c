@@ -1,5 +1,5 @@
-/* text.c: a schedule as the text of a strategy file, and back. Must not know the format: espresso_impl/strategy/text.c
- * does, and its lines become units, paths and a sequence here. */
+/* text.c: converts a schedule to the text of a strategy file, and back. espresso_impl/strategy/text.c knows the format; this
+ * file turns its lines into units, paths and a sequence. */
 #include "planner/plan.h"
 #include "espresso_impl/strategy/text.h"
 
@@ -7,7 +7,7 @@ static const char *esp__codec_word(const esp__problem *p, const esp__path *path)
     return path->codec == ESP__NO_CODEC ? ESP__CODEC_NONE : p->codecs[path->codec].spec;
 }
 
-/* The order's entry for op `k` of a path. */
+/* The order entry of op `k` of a path. */
 static esp__order_entry esp__path_entry(const esp__path *path, uint32_t k, uint32_t unit) {
     const esp__plan_op *op = &path->ops[k];
     esp__order_entry e = {unit, ESP__ENTRY_STEP, op->step, 0};
@@ -133,7 +133,7 @@ static esp_status esp__read_entry(void *user, const char *where, const esp__orde
     return ESP_OK;
 }
 
-/* A whole order, every op as this system has them: the sequence as it stands. */
+/* If the order contains every op of the schedule on this system, makes it the sequence and returns 1; else returns 0. */
 static int esp__order_whole(esp__schedule_reading *r, uint8_t *op) {
     esp__schedule *d = r->d;
     uint32_t tensor = 0, unit = 0;
@@ -159,7 +159,8 @@ static int esp__order_whole(esp__schedule_reading *r, uint8_t *op) {
     return 1;
 }
 
-/* The collectives of an order, with copies to and from the host put where they are needed. */
+/* Makes a sequence from the order's collectives alone; host copies, which also run on links, go before the next collective of
+ * their unit. */
 static esp_status esp__order_links(esp__schedule_reading *r, const char *name, uint8_t *op) {
     esp__schedule *d = r->d;
     uint32_t *links = esp__arena_get(r->p->arena, d->n_sequence * sizeof *links), n = 0;
@@ -182,7 +183,7 @@ static esp_status esp__order_links(esp__schedule_reading *r, const char *name, u
     return ESP_OK;
 }
 
-/* Reads a strategy's text into a schedule with its time; `name` opens messages. */
+/* Reads a strategy's text into a schedule, with its makespan; error messages begin with `name`. */
 ESP__FN esp_status esp__schedule_read(esp__problem *p, esp__schedule *d, const char *name, const char *text) {
     esp__schedule_reading *r = esp__arena_get(p->arena, sizeof *r);
     const esp__text_tensors tensors = {p, (uint32_t)p->n_tensors, esp__problem_tensor};

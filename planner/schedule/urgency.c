@@ -1,9 +1,10 @@
-/* urgency.c: other sequences than the clock's ready order, for the search to choose from: of the ops that are ready when a lane
- * becomes free, the most urgent goes first. What is best depends on where the step's bottleneck is. */
+/* urgency.c: sequences other than ready order, from which the search chooses. When a lane becomes free, the most urgent of the
+ * ops that are ready runs first. Which rule of urgency is best depends on the step's bottleneck. */
 #include "espresso_impl/base/heap.h"
 #include "planner/plan.h"
 
-/* Urgent is: the earlier unit; the longer rest of the chain. And backward: in turn with its units, or before all else. */
+/* More urgent is: the op of the earlier unit; the op whose unit has more time left. A backward competes with these, or comes
+ * before all of them (the rules that are named AFTER_BACKWARD). */
 enum {
     ESP__EARLIER_UNIT = 0,
     ESP__LONGER_REST,
@@ -12,7 +13,7 @@ enum {
     ESP__RULES
 };
 
-/* One lane's ops: those whose time of being ready is still to come, and those that could start now. */
+/* One lane's ops: those that will be ready later, and those that could start now. */
 typedef struct esp__lane_queue {
     esp__heap coming, waiting; /* by ready time; by urgency */
 } esp__lane_queue;
@@ -22,11 +23,11 @@ typedef struct esp__ordering {
     esp__lane_queue lanes[ESP__LANES];
     esp__problem *p;
     esp__schedule *d;
-    uint64_t *rest; /* [n_units] of the chain from the unit's next op on */
+    uint64_t *rest; /* [n_units] time from the unit's next op to its last */
     uint32_t rule;
 } esp__ordering;
 
-/* An op waits at one lane: of a link pair at inter, of a CPU op that takes compute too at cpu. */
+/* The lane in whose queue an op waits. On both links: inter; on cpu and compute: cpu. */
 static uint32_t esp__lane_of(uint32_t lanes) {
     return lanes >> ESP__LANE_INTER & 1u   ? (uint32_t)ESP__LANE_INTER
            : lanes >> ESP__LANE_INTRA & 1u ? (uint32_t)ESP__LANE_INTRA
@@ -51,7 +52,7 @@ static void esp__ordering_unit(esp__ordering *o, uint32_t u) {
     if (op < path->n) esp__ordering_add(o, path->ops[op].lanes, o->clock.ready[u], (uint64_t)u << 8 | (op + 1u));
 }
 
-/* When the next op of this lane can start; UINT64_MAX: it has none. */
+/* When this lane can start its next op; UINT64_MAX: no op is queued. */
 static uint64_t esp__lane_start(const esp__ordering *o, uint32_t lane) {
     const esp__lane_queue *q = &o->lanes[lane];
     uint64_t free_at = o->clock.free_at[lane];
@@ -60,7 +61,7 @@ static uint64_t esp__lane_start(const esp__ordering *o, uint32_t lane) {
     return q->coming.at[0].ready > free_at ? q->coming.at[0].ready : free_at;
 }
 
-/* Takes the lane's most urgent op that can start by `now` and runs it. */
+/* Runs the lane's most urgent op that is ready by `now`. Returns its unit, or ESP__NEXT_BACKWARD. */
 static uint32_t esp__ordering_run(esp__ordering *o, uint32_t lane, uint64_t now) {
     esp__lane_queue *q = &o->lanes[lane];
     while (q->coming.n && q->coming.at[0].ready <= now) {
@@ -82,7 +83,7 @@ static uint32_t esp__ordering_run(esp__ordering *o, uint32_t lane, uint64_t now)
     return ESP__NEXT_BACKWARD;
 }
 
-/* Writes schedule->sequence and makespan by this rule. */
+/* Writes schedule->sequence and makespan, ordered by this rule. */
 static uint64_t esp__generate_by(esp__problem *p, esp__schedule *d, uint32_t rule) {
     esp__sequence_room(p, d);
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
@@ -113,7 +114,7 @@ static uint64_t esp__generate_by(esp__problem *p, esp__schedule *d, uint32_t rul
     return d->makespan;
 }
 
-/* The schedule in the shortest of its own sequence, ready order and the other rules. 1: it became shorter. */
+/* Gives the schedule the best sequence of: its own, ready order, and one for each rule. Returns 1 if it became shorter. */
 static int esp__reorder(esp__problem *p, esp__schedule *d) {
     esp__schedule *other = &p->spare[2];
     int better = 0;
