@@ -1,5 +1,5 @@
-/* arena.c: takes all memory of a compiled strategy at once (arena, feedback, scratch, lane queues), and gives it back. Knows no
- * ops' meaning beyond their sizes. */
+/* arena.c: takes all memory of a compiled strategy (arena, feedback, scratch, lane queues), and frees it. Knows of an op only how
+ * much memory it needs. */
 #include "espresso_impl/executor/executor.h"
 
 static void *esp__take(esp_ctx *ctx, esp__in_force *f, uint64_t bytes, esp_status *s) {
@@ -56,11 +56,12 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     f->scratch_bytes = p->scratch_bytes;
     f->scratch = esp__take(ctx, f, f->scratch_bytes, &s);
     f->phi_count = p->phi_count;
-    f->phi = esp__take(ctx, f, f->phi_count * 8u, &s); /* what goes in, and what comes out again */
+    f->phi = esp__take(ctx, f, f->phi_count * 8u, &s); /* two arrays: compensated gradient, decoded payload */
     f->payloads = esp__take(ctx, f, ((uint64_t)p->max_payloads + 1) * sizeof *f->payloads, &s);
     f->ready.at = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->ready.at, &s);
     f->op_time = esp__take(ctx, f, ((uint64_t)p->n_ops + 1) * sizeof *f->op_time, &s);
-    for (uint32_t i = 0; i < f->strategy.n_units && !s; i++) { /* a group's elements are always at the same place */
+    for (uint32_t i = 0; i < f->strategy.n_units && !s;
+         i++) { /* a group's elements lie at a fixed place of the arena */
         esp__work_unit *u = &f->strategy.units[i];
         u->data = esp__unit_is_group(u) ? f->arena + u->packed : NULL;
     }

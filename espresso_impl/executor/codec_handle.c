@@ -1,4 +1,4 @@
-/* codec_handle.c: a codec by itself, without peers, lanes or strategy: compress, decompress, look at the residual. */
+/* codec_handle.c: esp_codec_handle: a codec for one caller, without peers, lanes or strategy. */
 #include "espresso_impl/executor/executor.h"
 
 struct esp_codec_handle {
@@ -101,7 +101,7 @@ ESPRESSO_API esp_status esp_compress(esp_codec_handle *h, const float *in, uint6
     p.data.ptr = out, p.data.bytes = capacity;
     p.used = &wrote;
     a.payload = &p;
-    memcpy(&x.data.ptr, &in, sizeof in); /* read only: the table has one struct for both ways */
+    memcpy(&x.data.ptr, &in, sizeof in); /* only read, though esp_tensor has no const: decompress writes to one */
     a.residual = h->residual;
     uint64_t fp = esp__fp_default();
     if (h->residual && !(h->codec->table->caps & ESP_CODEC_FUSED_RESIDUAL))

@@ -1,5 +1,5 @@
-/* context.c: the life of a context: open (meet, choose a backend), tensors, start (strategy, agreement, memory), change of
- * strategy, close. Everything else is done by the files above. */
+/* context.c: the life of a context: open (meet the other ranks, choose a backend), add tensors, start, change the strategy,
+ * close. Calls the other files of the library for each of these. */
 #include "espresso_impl/base/cores.h"
 #include "espresso_impl/executor/executor.h"
 #include <unistd.h>
@@ -62,7 +62,7 @@ static int esp__on_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------------------- */
-/* Everybody's machine becomes an index, by first appearance. */
+/* Ranks exchange their machines, backends and links. Machines are numbered in the order of the ranks in which they first occur. */
 static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *backend, const char *link) {
     esp__topology *p = &ctx->job.topo;
     uint64_t n = (uint64_t)w->size;
@@ -122,7 +122,7 @@ static esp_status esp__backend_choose(esp_ctx *ctx, const char *spec, char *name
                             "no backend can run here: name one in esp_config.backend or ESPRESSO_BACKEND");
 }
 
-/* "1gbit,50us" of the launcher becomes the backend's parameters; so does a link that changes. */
+/* Adds the launcher's link, such as "1gbit,50us" or one that changes with time, to the backend's parameters. */
 static esp_status esp__link_params(esp_ctx *ctx, const esp_backend *b, const char *params, const char *link, char *out,
                                    size_t cap) {
     const char *comma = strchr(link, ',');
@@ -185,7 +185,7 @@ static esp_status esp__comm_open(esp_ctx *ctx, uint8_t level, const char *params
 
 static esp_status esp__comms_open(esp_ctx *ctx, const char *params) {
     esp_status s = esp__comm_open(ctx, ESP__FLAT, params);
-    /* unequal machines have only the flat tree, so only the group of all */
+    /* machines with different numbers of ranks have only the flat tree, which needs only the group of all ranks */
     if (!s && ctx->job.topo.n_local) s = esp__comm_open(ctx, ESP__INTRA, params);
     if (!s && ctx->job.topo.n_local) s = esp__comm_open(ctx, ESP__INTER, params);
     return s;
@@ -231,7 +231,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     if (s) return s;
     ctx->job.rank = w.rank;
     ctx->job.size = w.size;
-    static int names_checked; /* once a job: one process of it says it, and once */
+    static int names_checked; /* one process of a job warns, and only once */
     if (ctx->job.rank == 0 && !__atomic_exchange_n(&names_checked, 1, __ATOMIC_RELAXED)) esp__env_check_names(ctx);
     esp__tokens_open(ctx);
     s = esp__builtins_add(ctx, c);
@@ -274,7 +274,7 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
     ctx->lanes.dispatcher = esp__ready_first();
     ctx->config.simd = esp_simd_level();
     pthread_mutex_init(&ctx->lanes.lock, NULL);
-    pthread_condattr_t monotonic; /* the lanes' threads sleep until times of esp__now_ns */
+    pthread_condattr_t monotonic; /* esp__now_ns has this clock, and the lanes' threads sleep until times of it */
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&ctx->lanes.done_cv, NULL);
@@ -318,7 +318,7 @@ static void esp__tensors_free(esp_ctx *ctx) {
 
 ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (!ctx) return;
-    if (ctx->config.owner_pid != (int32_t)getpid()) return; /* a forked child: the threads are not here */
+    if (ctx->config.owner_pid != (int32_t)getpid()) return; /* a forked child has none of the threads */
     if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__observers_close(ctx);
     esp__goodbye(ctx);
@@ -455,7 +455,7 @@ ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
     if (!ctx->started)
         return esp__fail(ctx, ESP_E_STATE, "esp_strategy_set: call esp_start first (or set esp_config.strategy)");
     if (!text) return esp__fail(ctx, ESP_E_ARG, "esp_strategy_set: the text is NULL");
-    char *copy = esp__strdup(ctx, text); /* it may be esp_strategy_text's */
+    char *copy = esp__strdup(ctx, text); /* text may be what esp_strategy_text returned, which is about to be freed */
     s = copy ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
     s = esp__install(ctx, s, copy, 0);
     esp__strfree(ctx, copy);

@@ -110,7 +110,7 @@ typedef struct esp__steps {
 
 /* Errors, and waits that may become errors. Under lanes.lock. */
 typedef struct esp__health {
-    int late_waiting;     /* this rank waits, and a request is in flight     */
+    int late_waiting;     /* a request is in flight for ESP__LATE_AFTER_MS or more */
     int32_t late_rank;    /* the rank that the request waits for, -1: unknown */
     uint32_t late_tensor; /* the request's; UINT32_MAX: none (a broadcast or the like) */
     int accused;

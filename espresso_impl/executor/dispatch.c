@@ -1,5 +1,6 @@
-/* dispatch.c: which op is next on every lane: ready-first on the cpu and compute lanes (the earliest ready unit, then the earlier
- * one), the strategy's order on the links. What happens when an op has run. Lock held everywhere. */
+/* dispatch.c: decides which op is next on every lane. On the cpu and compute lanes it is the op that became ready first (among
+ * equals the lower unit), on links the next one in the strategy's order. Also: what follows when an op has run. Lock held in all
+ * functions. */
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/executor/observer.h"
 
@@ -52,7 +53,7 @@ ESP__FN void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
 }
 
 /* ---- an op has run ----------------------------------------------------------------------------------------------------------- */
-/* A tensor is done when all its units are. */
+/* Marks the unit done, and each of its tensors whose units are all done. */
 ESP__FN void esp__unit_done(esp_ctx *ctx, esp__work_unit *u) {
     u->phase = ESP__DONE;
     for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
@@ -73,8 +74,7 @@ ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
 }
 
 /* ---- ready-first ------------------------------------------------------------------------------------------------------------- */
-/* Threads are woken only if there is something for them: the link thread (which looks by itself after each of its own ops)
- * when a lane can start now. */
+/* Wakes a thread only if it has something to start. from_link: the link thread itself calls, and needs no waking. */
 static void esp__ready_first_unit(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link) {
     esp__work_unit *u = &ctx->in_force.strategy.units[unit];
     const esp__op *op = &ctx->in_force.program.ops[u->first_op + u->pc];

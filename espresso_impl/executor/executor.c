@@ -1,6 +1,6 @@
-/* executor.c: walks the program. Three threads have a part in it: the caller pushes and waits, one thread runs the cpu and
- * compute lanes, one drives both link lanes. All shared state is under ctx->lanes.lock; memory of a unit belongs to the one op
- * of its chain that is running. Allocates nothing. Which op is next, and when its lane is free again, the dispatcher says. */
+/* executor.c: runs the program. Three threads take part: the caller pushes and waits, the cpu thread runs the cpu and compute
+ * lanes, and the link thread runs both link lanes. ctx->lanes.lock protects all shared state. A unit's memory belongs to the op
+ * of its chain that is running. Allocates nothing. The dispatcher decides which op is next, and when its lane is free again. */
 #include "espresso_impl/base/thread.h"
 #include "espresso_impl/executor/executor.h"
 #include <errno.h>
@@ -11,7 +11,6 @@ enum { ESP__IDLE_YIELDS = 30, ESP__IDLE_LOOK_MS = 50 };
 enum { ESP__PROGRESS_US = 5000 };
 
 /* ---- failing --------------------------------------------------------------------------------------------------- */
-/* The context is dead from here on: the first error stays. Lock held. */
 ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text) {
     if (ctx->health.fatal) return;
     ctx->health.fatal = s;
@@ -32,13 +31,13 @@ ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text) {
 }
 
 /* ---- cpu and compute lanes ---------------------------------------------------------------------------------------- */
-/* Sleeps until told, or until `until` of esp__now_ns (0: only until told). Lock held. */
+/* Sleeps until `cv` is signalled or esp__now_ns reaches `until` (0: no limit). Lock held. */
 static int esp__sleep(esp_ctx *ctx, pthread_cond_t *cv, uint64_t until) {
     struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
     return until ? pthread_cond_timedwait(cv, &ctx->lanes.lock, &t) : pthread_cond_wait(cv, &ctx->lanes.lock);
 }
 
-/* The next op, when there is one; NULL: the context closes. Lock held. */
+/* Waits for the next op; NULL: the context closes. Lock held. */
 static const esp__op *esp__cpu_next(esp_ctx *ctx) {
     while (!ctx->lanes.stopping) {
         uint64_t until = 0;
@@ -90,7 +89,7 @@ static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     return ctx->job.backend->start(l->comm, &c, here, &l->req);
 }
 
-/* One look at lane `k`'s request; on completion the lane moves on. Lock not held. */
+/* Tests lane `k`'s request, and ends its op if it is complete. Lock not held. */
 static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     esp__link *l = &ctx->lanes.links[k];
     const esp__op *op = esp__link_head(ctx, k);
@@ -106,7 +105,7 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     return ESP_OK;
 }
 
-/* An error of the backend: usually a peer is gone, and the watch thread is about to say who. */
+/* The backend failed. Usually a peer is gone, and the watch thread is about to report which. */
 static void esp__link_failed(esp_ctx *ctx, esp_status s, const char *what) {
     char text[ESP__ERROR_MAX], detail[ESP__ERROR_MAX / 2];
     struct timespec pause = {0, 1000000};
@@ -149,8 +148,8 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
     return s;
 }
 
-/* Starts what can start, each lane once. 1 if it started something: then look again. `until`: as of next_link. Lock held on
- * entry and exit, but let go of in between. */
+/* Starts at most one op a lane, and a request. 1 if something was started: then more may be ready. `until`: as of next_link.
+ * Lock held on entry and exit, but released in between. */
 static int esp__links_start_some(esp_ctx *ctx, uint64_t *until) {
     int started = 0;
     *until = 0;
@@ -178,14 +177,14 @@ static int esp__links_start_some(esp_ctx *ctx, uint64_t *until) {
     return started;
 }
 
-/* Starts all that can start, also what became ready meanwhile. 1 if anything is in flight. Lock held on entry and exit. */
+/* Starts all ops that can start, those too that become ready meanwhile. 1 if anything is in flight. Lock held on entry and exit. */
 static int esp__links_start(esp_ctx *ctx, uint64_t *until) {
     while (esp__links_start_some(ctx, until)) {
     }
     return ctx->lanes.links[0].req || ctx->lanes.links[1].req || ctx->lanes.request.req;
 }
 
-/* Polls all requests a few times. 1 if one of them completed. Lock not held. */
+/* Tests all requests. 1 if one of them completed or failed. Lock not held. */
 static int esp__links_poll(esp_ctx *ctx) {
     int progressed = 0;
     esp__plugin_detail_clear();
@@ -204,8 +203,8 @@ static int esp__links_poll(esp_ctx *ctx) {
     return progressed;
 }
 
-/* Nothing in flight: a push is often near, so yield a little before sleeping; `until`: when the dispatcher wants a look, or 0.
- * Lock held on entry and exit. */
+/* Nothing is in flight. Yields a few times, because a push often follows soon, and then sleeps until `until` (0: no limit), when
+ * the dispatcher wants to be asked again. Lock held on entry and exit. */
 static void esp__links_idle(esp_ctx *ctx, int *yields, uint64_t until) {
     uint64_t look = ctx->lanes.waiters && !ctx->health.fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
     if (ctx->steps.open && !ctx->health.fatal && ctx->lanes.dispatcher->yields && ++*yields < ESP__IDLE_YIELDS) {
@@ -223,7 +222,7 @@ static void esp__links_idle(esp_ctx *ctx, int *yields, uint64_t until) {
     *yields = 0;
 }
 
-/* For how long the backend may sleep, in microseconds. */
+/* How long the backend may sleep in progress(), in microseconds. */
 static uint64_t esp__links_pause(uint64_t now, uint64_t until) {
     uint64_t left = until > now ? (until - now) / 1000u : 0;
     return !until || left > ESP__PROGRESS_US ? ESP__PROGRESS_US : left;
@@ -236,7 +235,7 @@ static void *esp__link_main(void *arg) {
     pthread_mutex_lock(&ctx->lanes.lock);
     while (!ctx->lanes.stopping) {
         ctx->lanes.link_busy = esp__links_start(ctx, &until);
-        if (ctx->health.fatal) { /* the backend was told to abort: what is in flight is given up */
+        if (ctx->health.fatal) { /* the backend was told to abort, and requests in flight are dropped */
             ctx->lanes.links[0].req = ctx->lanes.links[1].req = ctx->lanes.request.req =
                 NULL; /* the lanes stay busy: nothing starts */
             ctx->lanes.link_busy = 0;

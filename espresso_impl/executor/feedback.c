@@ -1,10 +1,10 @@
 /* feedback.c: carries feedback from one strategy to the next, so that nothing is lost. The residual of a Comp on the rank's own
- * gradient goes with its elements to where the new strategy compresses them first. Every other residual is added once, by its
- * owner replica, to this rank's next push. Must not know how strategies are chosen. */
+ * gradient moves to the Comp that compresses the same elements first in the new strategy. Every other residual becomes pending:
+ * its owner replica adds it once, to its next push. Must not know how strategies are chosen. */
 #include "espresso_impl/executor/executor.h"
 
-/* Where elements [begin, begin + length) of a tensor go: to the feedback of a Comp on the rank's own gradient, or (out NULL)
- * nowhere. Returns how many of them go there together. */
+/* *out: where the residual of element `begin` of a tensor goes: into the residual of a Comp on the rank's own gradient, or NULL:
+ * the new strategy has no such Comp. Returns how many of the `length` elements from there on go to the same place. */
 static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__in_force *to, uint32_t tensor, uint64_t begin,
                                     uint64_t length, float **out) {
     const esp__tensor *t = &ctx->model.tensors[tensor];
@@ -26,7 +26,7 @@ static int esp__feedback_same_place(const esp__feedback *a, const esp__feedback 
     return !memcmp(&a->place, &b->place, sizeof a->place) && a->offset == b->offset && a->count == b->count;
 }
 
-/* The codec's own state is bytes to us: it moves only where the same codec has the same elements in the same parts. */
+/* A codec's state cannot be cut: it moves only if the same codec has the same elements in the same parts. */
 static void esp__feedback_move_state(const esp__in_force *to, const esp__feedback *was) {
     const esp__tensor_units *of = &to->strategy.of_tensor[was->place.first];
     for (uint32_t i = of->first; was->state && i < of->first + of->n; i++) {
@@ -39,7 +39,7 @@ static void esp__feedback_move_state(const esp__in_force *to, const esp__feedbac
     }
 }
 
-/* One piece of an old residual: where it goes in the new strategy (NULL: to the next push), and its numbers. */
+/* A piece of an old residual, and where it goes in the new strategy (NULL: it becomes pending). */
 typedef struct esp__pending {
     uint32_t tensor;
     uint64_t begin, length; /* in the tensor */
@@ -48,7 +48,7 @@ typedef struct esp__pending {
 } esp__pending;
 typedef struct esp__pending_at {
     esp__segment segment;
-    uint64_t done; /* of the segment */
+    uint64_t done; /* elements of the segment */
 } esp__pending_at;
 
 /* The next piece of one Comp's residual; `at` is zeroed before the first. 0: no more. */
@@ -101,7 +101,8 @@ ESP__FN void esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp
         if (all[i].raw && all[i].residual) esp__feedback_move_state(to, &all[i]);
     }
     esp__fp_restore(fp);
-    for (uint32_t i = 0; i < to->n_feedback; i++) { /* discarding a step that was before the change changes nothing */
+    for (uint32_t i = 0; i < to->n_feedback;
+         i++) { /* esp_discard_step right after the change restores these values: it changes nothing */
         esp__feedback *f = &to->feedback[i];
         if (f->residual_before) memcpy(f->residual_before, f->residual, f->count * 4u);
         if (f->state_before) memcpy(f->state_before, f->state, f->state_bytes);

@@ -1,5 +1,5 @@
-/* install.c: puts a strategy in force. It is built whole and aside: program, memory, feedback. Then all ranks swap, or none does
- * and the strategy before goes on. For that moment both strategies' memory is taken. */
+/* install.c: puts a strategy in force. Builds its program, memory and feedback beside the strategy in force. Then all ranks change
+ * over, or none does and the strategy before stays in force. Until then both strategies have their memory. */
 #include "espresso_impl/executor/executor.h"
 
 static void esp__agree_tensor(const esp_ctx *ctx, uint32_t i, esp__text *t) {
@@ -17,7 +17,7 @@ static void esp__agree_unit(const esp__work_unit *u, esp__text *t) {
                   option);
 }
 
-/* Everything that must be the same on all ranks, a line each. */
+/* Writes a line for each thing that must be the same on all ranks. */
 static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__text *t) {
     esp__observers_agree(ctx, t);
     esp__text_add(t, "seed %llu\n", (unsigned long long)ctx->config.seed);
@@ -40,7 +40,7 @@ static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__tex
     esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)y->hash);
 }
 
-/* Everything that can fail on this rank alone. carry: for what tensors carry to their next push, as esp__feedback_carry_take. */
+/* Does everything that can fail on this rank alone. carry: memory for pending residuals, as in esp__feedback_carry_take. */
 static esp_status esp__install_build(esp_ctx *ctx, esp__in_force *next, float **carry) {
     const esp__in_force *now = &ctx->in_force;
     if (!carry) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
@@ -50,7 +50,7 @@ static esp_status esp__install_build(esp_ctx *ctx, esp__in_force *next, float **
     return s ? s : esp__feedback_carry_take(ctx, next, now->feedback, now->n_feedback, carry);
 }
 
-/* What was taken for nothing. */
+/* Frees everything that esp__install_build took. */
 static void esp__install_undo(esp_ctx *ctx, esp__in_force *next, float **carry) {
     for (uint32_t i = 0; carry && i < ctx->model.n_tensors; i++)
         if (carry[i] != ctx->model.tensors[i].carry) esp__free(ctx, carry[i]);

@@ -1,18 +1,18 @@
-/* late.c: who keeps this rank waiting: a peer that is slow, gone or silent, or this rank's own trainer, which has not pushed the
- * tensor that is next. Looks from time to time; decides when a wait becomes an error. Must not know what ops do. */
+/* late.c: finds out what this rank waits for: a peer that is slow, gone or silent, or its own trainer, which has not pushed the
+ * next tensor. Looks from time to time, and decides when a wait becomes an error. Must not know what ops do. */
 #include "espresso_impl/executor/executor.h"
 
 enum { ESP__LATE_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000 };
 
-/* The first tensor of a unit that this rank has not pushed in this step; NULL: all are. */
+/* The unit's first tensor that this rank has not pushed in this step; NULL: all are pushed. */
 static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__work_unit *u) {
     for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
         if (ctx->model.tensors[k].phase == ESP__IDLE) return &ctx->model.tensors[k];
     return NULL;
 }
 
-/* This rank waits and nothing is in flight: is a lane's next tensor one that it has not pushed? Says so after a while, and
- * gives up when the time is over. Lock held. */
+/* This rank waits and nothing is in flight. If a lane's next tensor was not pushed here, warns after a while, and fails the
+ * context when the time is over (`late`). Lock held. */
 static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, int late) {
     const esp__tensor *unpushed = NULL;
     char text[ESP__ERROR_MAX];
@@ -34,7 +34,7 @@ static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, int late) {
         esp__log(ctx, ESP_LOG_WARN, "executor", "%s", text);
 }
 
-/* Whom does the oldest request wait for? Kept for the watch thread, which answers other ranks' questions. */
+/* Stores in ctx->health which rank the oldest request waits for: the watch thread answers other ranks' questions from it. */
 ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
     int32_t rank = -1;
     uint32_t tensor = UINT32_MAX;
@@ -56,7 +56,7 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
     ctx->health.late_waiting = waiting;
     ctx->health.late_rank = rank;
     ctx->health.late_tensor = tensor;
-    /* only waiting is timed: from the later of the wait's begin and the request's */
+    /* the timeout counts from when both the wait and the request have begun */
     uint64_t since = oldest == UINT64_MAX                ? ctx->lanes.wait_since_ns
                      : oldest > ctx->lanes.wait_since_ns ? oldest
                                                          : ctx->lanes.wait_since_ns;

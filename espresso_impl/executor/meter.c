@@ -1,5 +1,5 @@
-/* meter.c: when pushes and ops of a step ran, added up. Takes no memory and no time worth speaking of; must not know who
- * looks at it. */
+/* meter.c: records when the pushes and ops of a step ran, and adds up their times. Allocates nothing, and costs next to no time.
+ * Must not know who reads the figures. */
 #include "espresso_impl/executor/executor.h"
 
 ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, esp__span in_push) {
@@ -19,7 +19,7 @@ ESP__FN void esp__meter_op(esp_ctx *ctx, const esp__op *op, esp__span real) {
     if (op->kind == ESP__OP_COLLECTIVE) *(op->lane == ESP__LANE_INTRA ? &t->intra_ns : &t->inter_ns) += took;
 }
 
-/* The part of [start, end) that lies in [*from, to); moves *from to its end. */
+/* Nanoseconds of `s` that lie in [*from, to); moves *from to where they end. */
 static uint64_t esp__span_take(esp__span s, uint64_t *from, uint64_t to) {
     uint64_t begin = s.start_ns > *from ? s.start_ns : *from, end = s.end_ns < to ? s.end_ns : to;
     if (end <= begin) return 0;
@@ -32,7 +32,7 @@ ESP__FN void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, 
     uint64_t at = from, busy = 0;
     uint32_t k[2] = {0, 0};
     *communication = 0;
-    for (;;) { /* ops of a link follow each other: merge the two links by start */
+    for (;;) { /* ops of one link do not overlap: merges the two links by start time */
         const esp__span *s[2];
         for (int l = 0; l < 2; l++)
             s[l] = k[l] < ctx->in_force.n_sequence[l] ? &ctx->in_force.op_time[ctx->in_force.sequence[l][k[l]]] : NULL;
@@ -63,7 +63,9 @@ ESP__FN void esp__meter_step(esp_ctx *ctx) {
 }
 
 ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out) {
-    uint64_t before = 0, inside = 0; /* esp_push, for the tensors before: mostly pushed earlier too */
+    uint64_t before = 0,
+             inside =
+                 0; /* inside: time in esp_push for the tensors before this one, which were mostly pushed earlier */
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         uint64_t ready =

@@ -1,5 +1,4 @@
-/* ops.c: does one compress, decompress or copy op on the memory it names. Runs on the cpu lane's thread; knows nothing of
- * lanes, order or peers. */
+/* ops.c: runs one compress, decompress or copy op on its memory, on the cpu thread. Knows nothing of lanes, order or peers. */
 #include "codecs/common/half.h"
 #include "espresso_impl/executor/executor.h"
 
@@ -10,7 +9,7 @@ ESP__FN uint8_t *esp__at(const esp_ctx *ctx, const esp__op *op, esp__ref r) {
     return r.at == ESP__AT_ARENA ? ctx->in_force.arena + r.offset : NULL;
 }
 
-/* The op's numbers: element `begin` of the unit as f32. */
+/* The address of element `begin` of the unit, as f32. */
 static float *esp__numbers(const esp_ctx *ctx, const esp__op *op, uint64_t begin) {
     return (float *)(void *)esp__at(ctx, op, op->data) + begin;
 }
@@ -45,8 +44,6 @@ ESP__FN void esp__args_range(const esp_ctx *ctx, const esp__op *op, const esp__r
     x->data.bytes = r->length * 4u;
 }
 
-/* Residual feedback for a codec that leaves it to the host: residual = phi - decode(payload). phi and back have room for
- * the part's elements. */
 ESP__FN esp_status esp__compress_unfused(const esp__codec *c, esp_codec_args *a, float *phi, float *back) {
     uint64_t n = a->tensor->count;
     float *e = a->residual;
@@ -61,7 +58,7 @@ ESP__FN esp_status esp__compress_unfused(const esp__codec *c, esp_codec_args *a,
     s = c->table->compress(c->self, a);
     if (s) return s;
     memcpy(&h, a->payload->data.ptr, sizeof h);
-    if (h.flags & ESP_PAYLOAD_NONFINITE) return ESP_OK; /* the step's change is dropped */
+    if (h.flags & ESP_PAYLOAD_NONFINITE) return ESP_OK; /* NaN or Inf: the residual stays as it was */
     x.data.ptr = back;
     a->mode = ESP_OUT_SET;
     a->n_payloads = 1;
@@ -155,13 +152,13 @@ static esp_status esp__run_decompress(esp_ctx *ctx, const esp__op *op) {
     return ESP_OK;
 }
 
-/* One contiguous piece of numbers, between two formats. */
+/* Contiguous numbers to convert from one format into another. */
 typedef struct esp__piece {
     const esp_ctx *ctx;
     esp_dtype dtype;
     uint8_t copy;
     float scale;
-    void *grad; /* at the region's first element, in the unit's dtype */
+    void *grad; /* the region's first element, in the unit's dtype */
     float *work;
 } esp__piece;
 
@@ -181,7 +178,7 @@ static void esp__half_encode(const esp__piece *p, uint16_t *out, const float *in
 static void esp__piece_run(void *arg, uint64_t begin, uint64_t end) {
     const esp__piece *p = arg;
     float block[ESP__HALF_BLOCK];
-    if (p->dtype == ESP_F32) { /* only scaling */
+    if (p->dtype == ESP_F32) { /* no conversion, only scaling */
         float *g = p->grad;
         for (uint64_t i = begin; i < end; i++) g[i] *= p->scale;
         return;
@@ -201,7 +198,7 @@ static void esp__piece_run(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Bytes between a tensor and its place in its group. */
+/* A copy between a tensor and its place in its group. */
 typedef struct esp__move {
     uint8_t *to;
     const uint8_t *from;
@@ -211,7 +208,7 @@ static void esp__move_run(void *arg, uint64_t begin, uint64_t end) {
     memcpy(m->to + begin, m->from + begin, end - begin);
 }
 
-/* Halves or floats of tensor `t` to (PACK) or from its place `at` in its group. */
+/* Copies tensor `t` to its place `at` in its group (pack), or back. */
 static void esp__pack_run(esp_ctx *ctx, const esp__tensor *t, uint8_t *at, int pack) {
     esp__move in = {at, t->grad}, out = {t->grad, at};
     ctx->host.parallel_for(ctx->host.user, t->count * (t->dtype == ESP_F32 ? 4u : 2u), ESP__OP_GRAIN * 4, esp__move_run,
@@ -263,7 +260,7 @@ static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
     return ESP_OK;
 }
 
-/* How much there is to do, for the token. */
+/* Elements that the op reads: a token is taken only for a large op. */
 static uint64_t esp__op_elements(const esp_ctx *ctx, const esp__op *op) {
     uint64_t n = 0;
     for (uint32_t i = 0; i < op->n_ranges; i++) n += ctx->in_force.program.ranges[op->first_range + i].length;
@@ -278,7 +275,6 @@ ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op) {
     return s;
 }
 
-/* Bodies were summed, headers with them: write them anew, as this rank's own payloads of the same parts have them. */
 ESP__FN void esp__headers_rebuild(const esp_ctx *ctx, const esp__op *op) {
     const uint8_t *own = esp__at(ctx, op, op->src) + op->own_slot * op->slot_bytes;
     uint8_t *out = esp__at(ctx, op, op->dst);
@@ -287,7 +283,7 @@ ESP__FN void esp__headers_rebuild(const esp_ctx *ctx, const esp__op *op) {
         esp_payload_header h;
         uint32_t first = 0;
         memcpy(&h, own + i * op->slot_bytes, sizeof h);
-        /* a rank with NaN or Inf has filled its body with NaN, so the sum tells */
+        /* a rank with NaN or Inf fills its body with NaN, which makes the sum NaN */
         if (h.body_bytes >= 4 || h.body_bytes == 2)
             memcpy(&first, slot + ESP_PAYLOAD_HEADER, h.body_bytes == 2 ? 2 : 4);
         int nan = op->coll.dtype == ESP_F32   ? (first & 0x7FFFFFFFu) > 0x7F800000u

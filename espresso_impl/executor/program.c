@@ -1,5 +1,5 @@
 /* program.c: compiles every unit's option into this rank's chain of ops, with every buffer at a fixed place in one arena.
- * Walks the region algebra (region.c) and only adds memory, lanes and number formats to it; runs nothing. */
+ * region.c says which elements the rank has after each step; this file adds memory, lanes and number formats. Runs nothing. */
 #include "espresso_impl/executor/executor.h"
 
 ESP__FN void esp__coordinates_of(const esp_ctx *ctx, uint32_t unit, esp__coordinates *at) {
@@ -10,7 +10,7 @@ ESP__FN void esp__coordinates_of(const esp_ctx *ctx, uint32_t unit, esp__coordin
     at->unit = unit;
 }
 
-/* What compiling one unit carries along. */
+/* The state of compiling one unit, step by step. */
 typedef struct esp__compile {
     esp_ctx *ctx;
     esp__in_force *f;
@@ -20,14 +20,14 @@ typedef struct esp__compile {
     esp__coordinates at;
     esp__region region;
     int half;     /* the gradient is f16 or bf16: `work` holds it as f32 around Comps        */
-    int in_grad;  /* half: where the region's numbers are now                                */
-    double share; /* half: the gradient holds share x sum (so that no sum overflows)         */
+    int in_grad;  /* half: 1 while the region's numbers are in the gradient, 0: in `work`    */
+    double share; /* half: the gradient is the sum so far times `share`, so that no sum overflows */
     esp__ref work, slots;
     uint64_t slot_bytes;
-    uint32_t last_value; /* the last step that changes numbers: the mean is taken there            */
+    uint32_t last_value; /* the last step that changes numbers; after it the sum becomes the mean  */
     int finalized;
     esp_status status;
-    esp__op nowhere; /* takes what is written to an op that there was no memory for */
+    esp__op nowhere; /* esp__op_new returns it when memory is short, so that its callers need no check */
 } esp__compile;
 
 static esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32_t step) {
@@ -68,7 +68,7 @@ static void esp__region_now(const esp__compile *c, uint64_t *begin, uint64_t *le
 
 static int esp__active(const esp__compile *c) { return !c->region.idle[0] && !c->region.idle[1] && !c->region.idle[2]; }
 
-/* An op over the numbers of the current region, if this rank holds it. */
+/* A copy op over the numbers of the current region; NULL if this rank has no data there. */
 static esp__op *esp__copy_op(esp__compile *c, uint8_t copy, uint32_t step, float scale) {
     if (!esp__active(c)) return NULL;
     esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, step);
@@ -85,7 +85,8 @@ static void esp__to_f32(esp__compile *c, uint32_t step) {
     c->in_grad = 0;
 }
 
-/* Halves travel at mean scale: 1 / contributions so far. `share` as wanted at the end is passed in. */
+/* Moves the numbers back into the gradient's halves, as the sum so far times `share`. On the way halves are a mean: share is
+ * 1 / contributions so far. At the end of the option it is what the caller of esp_push asked for. */
 static void esp__from_f32(esp__compile *c, uint32_t step, double share) {
     if (!c->half || c->in_grad) return;
     esp__copy_op(c, ESP__COPY_FROM_F32, step, (float)share);
@@ -108,7 +109,7 @@ static uint32_t *esp__slots_new(esp__compile *c, uint64_t n) {
     return p->slots + p->n_slots - n;
 }
 
-/* The ranges of a Comp or Decomp, from the open cuts of `r`, and the slots of each, in the order in which they are summed. */
+/* The ranges of a Comp or Decomp, one for each part of the open cuts of `r`. A range's slots are in the order of the sum. */
 static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op) {
     esp__program *p = c->p;
     uint64_t n_slots = esp__region_slots(r, &c->at), n_parts = 1, stride[4] = {0}, s = 1;
@@ -124,7 +125,7 @@ static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op)
     op->n_sources = (uint32_t)(n_slots / n_parts);
     if (op->n_sources > p->max_payloads) p->max_payloads = op->n_sources;
     esp__range *grown = esp__grow(c->ctx, p->ranges, &p->cap_ranges, (p->n_ranges + n_parts) * sizeof *p->ranges);
-    if (grown) p->ranges = grown; /* the old one is gone, whatever comes next */
+    if (grown) p->ranges = grown; /* at once: esp__grow has freed the old array */
     uint32_t first = p->n_slots, *slots = esp__slots_new(c, n_slots);
     if (!grown || !slots) {
         c->status = ESP_E_NOMEM;
@@ -135,7 +136,7 @@ static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op)
         uint32_t index[4] = {0};
         uint64_t rest = part, base = 0;
         memset(range, 0, sizeof *range);
-        /* parts in element order: the outermost cut varies slowest, whatever the order of dimensions */
+        /* parts in element order: the outermost cut varies slowest, even where the slots' dimensions have another order */
         for (uint32_t k = r->n_cuts; k-- > 0;)
             for (uint32_t d = 0; d < r->n_dims; d++)
                 if (r->cuts[k].open && r->dims[d].what == ESP__DIM_PART && r->dims[d].level == r->cuts[k].level) {
@@ -179,7 +180,7 @@ static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t be
     return (int32_t)now->n_feedback++;
 }
 
-/* The lowest rank that holds the same region: replicas must draw the same noise. */
+/* The lowest rank with the same region: such ranks must draw the same random numbers. */
 static uint32_t esp__lowest_replica(const esp__compile *c) {
     const esp__topology *p = &c->ctx->job.topo;
     if (c->region.replicated[ESP__FLAT]) return 0;
@@ -187,7 +188,7 @@ static uint32_t esp__lowest_replica(const esp__compile *c) {
     return (uint32_t)(p->n_local ? p->ranks[m * p->n_local + l] : p->rank);
 }
 
-/* Over how many ranks collectives will sum the bodies of a Comp at step `i`. */
+/* How many ranks' bodies the collectives after the Comp at step `i` will sum. */
 static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i) {
     uint32_t n = 1;
     for (i++; i < c->u->option.n && c->u->option.steps[i].kind != ESP__DECOMP; i++)
@@ -206,7 +207,7 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
     esp__to_f32(c, i);
     esp__region_now(c, &begin, &length);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
-    /* slots are as large as the largest part of the whole unit wants: the same on every rank, with any root */
+    /* slots fit the largest part of the whole unit, so that their size is the same on every rank, whichever is root */
     uint64_t largest = c->u->place.count, off, len;
     for (uint32_t k = 0; k < c->region.n_cuts; k++) {
         esp__part(largest, (uint64_t)c->at.size[c->region.cuts[k].level], 0, &off, &len);
@@ -245,7 +246,7 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
     }
 }
 
-/* After the last step that changes numbers: sum becomes mean. Halves keep their share and need nothing. */
+/* After the last step that changes numbers: the sum becomes the mean. Halves are scaled when they go back to the gradient. */
 static void esp__compile_mean(esp__compile *c, uint32_t i) {
     uint64_t n = (uint64_t)c->ctx->job.size;
     esp__op *op = c->p->n_ops > c->u->first_op ? &c->p->ops[c->p->n_ops - 1] : NULL;
@@ -254,7 +255,7 @@ static void esp__compile_mean(esp__compile *c, uint32_t i) {
     if (op->step == i && op->kind == ESP__OP_COLLECTIVE && c->ctx->job.backend->caps & ESP_BACKEND_SCALE)
         op->coll.scale = scale;
     else if (op->step == i && op->kind == ESP__OP_DECOMPRESS && esp__power_of_two(n))
-        op->scale = scale; /* exact, so it does not matter whether a codec scales before or after it sums */
+        op->scale = scale; /* a power of two is exact: a codec may scale before or after it sums */
     else
         esp__copy_op(c, ESP__COPY_SCALE, i, scale);
 }
@@ -303,7 +304,7 @@ static void esp__op_links(esp__compile *c, esp__op *op, const esp__step *s) {
 
 static uint64_t esp__dtype_bytes(esp_dtype d) { return d == ESP_F32 ? 4u : 2u; }
 
-/* A collective on payload slots: receives into a new buffer, but for a broadcast's root. */
+/* A collective on payload slots. It receives into a new buffer, except at a broadcast's root. */
 static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     esp__region before = c->region;
@@ -359,7 +360,7 @@ static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
     uint64_t n = (uint64_t)c->at.size[s->level];
     uint32_t swap;
     esp__from_f32(c, i, 1.0 / (double)esp__contributions(c));
-    if (c->half && sums && !scales && n > 1) { /* divide before the backend sums */
+    if (c->half && sums && !scales && n > 1) { /* divide before the backend sums, so that halves do not overflow */
         esp__copy_op(c, ESP__COPY_SCALE, i, (float)(1.0 / (double)n));
         c->share /= (double)n;
     }
@@ -395,7 +396,7 @@ static uint32_t esp__last_value(const esp__option *o) {
     return last;
 }
 
-/* A group's tensors come together in the arena: each as soon as it is pushed, so that copies overlap backward. */
+/* Copies a group's tensors into the arena, each as soon as it is pushed, so that copies overlap backward. */
 static void esp__compile_pack(esp__compile *c) {
     if (!esp__unit_is_group(c->u)) return;
     c->u->packed = esp__arena_place(c, c->u->place.count * esp__dtype_bytes(c->u->dtype)).offset;
@@ -428,7 +429,7 @@ static void esp__compile_step(esp__compile *c, uint32_t i) {
         esp__compile_raw_coll(c, i);
 }
 
-/* Halves: back into the gradient's own format, at the scale that was asked for. */
+/* Halves: back into the gradient, as sum or mean. */
 static void esp__compile_half_end(esp__compile *c) {
     uint32_t last = c->u->option.n - 1;
     double share = c->u->flags & ESP_SUM || c->finalized ? 1.0 : 1.0 / (double)c->ctx->job.size;
@@ -469,7 +470,7 @@ static const char *esp__op_word(const esp__op *op) {
     return copies[op->copy];
 }
 
-/* Names for the timeline: "inter.allgather fc1.weight". */
+/* Ops' names for the timeline: "inter.allgather fc1.weight". */
 static esp_status esp__labels_make(esp_ctx *ctx, esp__in_force *f) {
     for (uint32_t i = 0; i < f->program.n_ops; i++) {
         esp__op *op = &f->program.ops[i];

@@ -1,11 +1,11 @@
-/* state.c: what must survive a restart (step, seed, residuals, codec state, what tensors carry), written through a
- * callback and read back: everything is checked, and all ranks agree, before anything is changed. Must not know what
- * feedback means. Files are in state_file.c.
+/* state.c: writes what must survive a restart (step, seed, strategy, residuals, pending residuals, codec state) through a callback,
+ * and reads it back. Changes nothing before everything is checked and all ranks agree. Must not know what feedback means. Files
+ * are in state_file.c.
  *
  * Format, little-endian, every piece padded with zeros to 8 bytes:
  *     esp__state_head
  *     strategy's text (from version 3 on)
- *     per tensor: esp__state_tensor, name, carry (count floats) if it has one
+ *     per tensor: esp__state_tensor, name, pending residual (count floats) if it has one
  *     per Comp:   esp__state_comp, residual (count floats) if it has one, codec state if it has one
  *     u64 checksum of all pieces before it */
 #include "espresso_impl/executor/executor.h"
@@ -17,10 +17,10 @@ typedef struct esp__state_head {
     char magic[8];
     uint32_t version;
     int32_t rank, size;
-    uint32_t n_tensors, n_feedback, text_bytes; /* text_bytes: of the strategy; 0 in version 2 */
+    uint32_t n_tensors, n_feedback, text_bytes; /* text_bytes: of the strategy's text; 0 in version 2 */
     uint64_t step, seed, strategy_hash;
-    uint64_t body_bytes; /* between this and the checksum */
-    uint64_t head_sum;   /* of the fields above: body_bytes can be relied on */
+    uint64_t body_bytes; /* between the head and the checksum at the end */
+    uint64_t head_sum;   /* checksum of the fields above, so that body_bytes can be trusted before the body is read */
 } esp__state_head;
 
 typedef struct esp__state_tensor {
@@ -28,7 +28,7 @@ typedef struct esp__state_tensor {
     uint32_t name_bytes, has_carry;
 } esp__state_tensor;
 
-/* One Comp: its unit, so that its elements can be found whatever the units are when it is read. */
+/* The feedback of one Comp, with the place of its unit's elements: the units may be others when it is read. */
 typedef struct esp__state_comp {
     esp__extent place;
     uint64_t codec, option; /* hashes of their texts */
@@ -51,7 +51,8 @@ static esp__state_comp esp__state_comp_of(const esp__feedback *f) {
 
 static uint64_t esp__state_padded(uint64_t n) { return (n + 7u) / 8u * 8u; }
 
-/* Word by word: a state may be gigabytes. Steps are one to one, so one wrong bit always changes the sum. */
+/* A checksum over 8-byte words, since a state may have gigabytes. Every step maps sums one to one, so that a single wrong word
+ * always changes the result. */
 static uint64_t esp__state_sum(uint64_t sum, const void *data, uint64_t n) {
     const uint8_t *p = (const uint8_t *)data;
     for (uint64_t i = 0; i < n; i += 8) {
@@ -119,7 +120,7 @@ static esp__state_head esp__state_head_of(const esp_ctx *ctx) {
     return h;
 }
 
-/* This rank's part only; see esp_state_write. */
+/* Writes this rank's state; all ranks agree afterwards, in esp_state_write. */
 ESP__FN esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
     esp__state_out o = {write, user, 0, 0, ESP_OK};
     esp__state_head h = esp__state_head_of(ctx);
@@ -134,18 +135,18 @@ ESP__FN esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
 }
 
 /* ---- reading ---- */
-/* A state that was read and checked, and not yet applied. */
+/* A state that was read and checked, but not yet applied. */
 typedef struct esp__state_in {
     esp__state_head head;
     uint8_t *body;
-    uint64_t bytes, at;      /* bytes: of the memory, the checksum included */
-    char *text;              /* of the strategy; NULL: version 2 */
-    float **carry;           /* [n_tensors], memory for those that need it */
-    esp__feedback *feedback; /* [head.n_feedback], into the body */
-    int same;                /* every Comp is one of this strategy, in the same sequence */
+    uint64_t bytes, at;      /* bytes: of `body` with the checksum; at: of the next piece */
+    char *text;              /* the strategy's; NULL in version 2 */
+    float **carry;           /* [n_tensors] pending residuals; NULL: the tensor has none */
+    esp__feedback *feedback; /* [head.n_feedback]; residuals and states point into the body */
+    int same;                /* the saved Comps are those of the strategy in force, in the same order */
 } esp__state_in;
 
-/* The next piece, or NULL where the body ends. */
+/* The next piece of n bytes; NULL: the body ends before. */
 static const void *esp__state_take(esp__state_in *in, uint64_t n) {
     const uint8_t *p = in->body + in->at;
     if (n > in->head.body_bytes || esp__state_padded(n) > in->head.body_bytes - in->at) return NULL;
@@ -200,7 +201,7 @@ static esp_status esp__state_take_text(esp_ctx *ctx, esp__state_in *in) {
     return ESP_OK;
 }
 
-/* Tensors must be the same, in the same order. Takes memory for what they carry. */
+/* Checks that the tensors are the model's, in the same order. Takes memory for pending residuals. */
 static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
     if (in->head.n_tensors != ctx->model.n_tensors)
         return esp__fail(ctx, ESP_E_MISMATCH, "the state was saved for another model: it has %u tensors, this one %u",
@@ -231,7 +232,7 @@ static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
     return ESP_OK;
 }
 
-/* One Comp's pieces, checked against the model only. */
+/* Reads the pieces of one Comp. Checks them against the model, not against the strategy in force. */
 static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, esp__feedback *f) {
     const void *p = esp__state_take(in, sizeof(esp__state_comp));
     esp__state_comp x;
@@ -258,8 +259,8 @@ static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, es
     return ESP_OK;
 }
 
-/* Feedback may move with its elements between units and options, as in esp_strategy_set; but it is not given to another
- * codec unasked. */
+/* Feedback may move with its elements between units and options, as in esp_strategy_set. Moving it to another codec is an error:
+ * nobody asked for that. */
 static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in *in, const esp__feedback *was) {
     for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
         const esp__feedback *now = &ctx->in_force.feedback[i];
@@ -280,7 +281,7 @@ static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in
     return ESP_OK;
 }
 
-/* All Comps, and with them the end of the body. */
+/* Reads all Comps; the body must end behind them. */
 static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
     esp_status s = ESP_OK;
     if (in->head.n_feedback > in->head.body_bytes / sizeof(esp__state_comp))
@@ -309,7 +310,7 @@ static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
                        : s;
 }
 
-/* The Comps' values become those of the context. Cannot fail. */
+/* Copies the Comps' residuals and states into the context. Cannot fail. */
 static void esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) {
     for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
         esp__feedback *f = &ctx->in_force.feedback[i];
@@ -351,14 +352,16 @@ typedef struct esp__state_vote {
     uint64_t step, seed, strategy;
 } esp__state_vote;
 
-/* All ranks learn whether all are well, and (loading) at the same step. `mine` is this rank's result, its text set. */
+/* Collective: fails on all ranks if one of them failed, or (when loading) if their steps differ. `mine` is this rank's status,
+ * with the error's text set. */
 static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__state_head *loaded, const char *verb) {
     uint64_t bytes = (uint64_t)ctx->job.size * sizeof(esp__state_vote);
     esp__state_vote vote = {mine, 0, 0, 0, 0}, *all;
     char text[ESP__ERROR_MAX];
     esp_status s;
     if (loaded) vote.step = loaded->step, vote.seed = loaded->seed, vote.strategy = loaded->strategy_hash;
-    snprintf(text, sizeof text, "%s", mine == ESP_OK ? "" : esp_last_error(ctx)); /* the exchange may overwrite it */
+    snprintf(text, sizeof text, "%s",
+             mine == ESP_OK ? "" : esp_last_error(ctx)); /* a copy, as the exchange may overwrite the error's text */
     all = (esp__state_vote *)esp__alloc(ctx, bytes);
     if (!all) return esp__fail(ctx, ESP_E_NOMEM, "no memory to agree on a state");
     s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &vote, all, sizeof vote);
@@ -408,8 +411,8 @@ static esp_status esp__state_allowed(const esp_ctx *ctx, const char *what, int h
     return ESP_OK;
 }
 
-/* Where the autopilot chooses the strategy, the saved one is put in force first, on all ranks: they have agreed that all of
- * them have it. *before gets the text to go back to. */
+/* Where the autopilot chooses the strategy, puts the saved one in force, on all ranks: they have agreed that all of them read
+ * it. *before gets the text of the strategy to go back to. */
 static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in, char **before) {
     if (!in->text || in->head.strategy_hash == ctx->in_force.strategy.hash) return ESP_OK;
     *before = esp__strdup(ctx, ctx->in_force.strategy.text);
@@ -418,7 +421,7 @@ static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in,
     return s != ESP_OK ? s : esp_strategy_set(ctx, in->text);
 }
 
-/* Collective: this rank's state (unless `s` says that there is none), then all ranks apply theirs, or none does. */
+/* Collective: reads this rank's state, unless `s` is an error. Then all ranks apply theirs, or none does. */
 static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn read, void *user) {
     esp__state_in in;
     char *before = NULL, text[ESP__ERROR_MAX];
@@ -427,7 +430,7 @@ static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn re
     if (s == ESP_OK) s = esp__state_fetch(ctx, read, user, &in);
     if (chosen) s = esp__state_agree(ctx, s, &in.head, "load");
     if (chosen && s == ESP_OK) s = esp__state_set_strategy(ctx, &in, &before);
-    const int asked = !chosen || s == ESP_OK; /* else all ranks know already */
+    const int asked = !chosen || s == ESP_OK; /* else the exchange above has told all ranks of the failure */
     if (s == ESP_OK) s = esp__state_match_comps(ctx, &in);
     if (asked) s = esp__state_agree(ctx, s, &in.head, "load");
     if (s == ESP_OK) esp__state_apply(ctx, &in);

@@ -1,5 +1,5 @@
-/* state_file.c: states as files, PATH.r<rank>of<size>, one a rank. A save is complete on all ranks or leaves the files
- * of the save before untouched on all. Must not know what is in a state. */
+/* state_file.c: saves states in files, PATH.r<rank>of<size>, one a rank. All ranks save their file, or all keep that of the save
+ * before. Must not know what is in a state. */
 #include "espresso_impl/base/file.h"
 #include <dirent.h>
 #include <errno.h>
@@ -26,7 +26,7 @@ static const char *esp__path_split(const char *path, char *dir, size_t cap) {
     return slash ? slash + 1 : path;
 }
 
-/* Whole and on the disk under a temporary name. */
+/* Writes the state to the disk under a temporary name. */
 static esp_status esp__state_file_write(esp_ctx *ctx, esp__file *f, const char *name) {
     int error = esp__file_open(f, name);
     if (error) return esp__fail(ctx, ESP_E_ARG, "cannot write the state %s: %s", name, strerror(error));
@@ -55,7 +55,7 @@ ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path) {
     return error ? esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", name, strerror(error)) : ESP_OK;
 }
 
-/* There is no file of this rank: perhaps there is one of a job of another size. */
+/* The error for a missing file. Looks for a file that a job of another size saved, and names it. */
 static esp_status esp__state_not_found(const esp_ctx *ctx, const char *path, const char *name) {
     char dir[4096], other[64] = "";
     const char *base = esp__path_split(path, dir, sizeof dir);

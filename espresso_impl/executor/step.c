@@ -1,5 +1,5 @@
-/* step.c: what a trainer calls in every step: push, wait, end; and the exact helpers between steps. Allocates nothing on
- * the way through, except for a tensor that was never pushed (an error). */
+/* step.c: the calls of a trainer in every step (push, wait, end) and the helpers between steps. A step allocates nothing, unless
+ * a tensor is never pushed, which is an error. */
 #include "espresso_impl/executor/executor.h"
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ ESP__FN esp_status esp__dead(const esp_ctx *ctx) {
     return esp__fail(ctx, ctx->health.fatal, "%s", ctx->health.fatal_text);
 }
 
-/* The programs of tensor `id`'s units begin, or go on where a group waited for it. Lock held. */
+/* Starts the chains of tensor `id`'s units, or continues that of a group that waited for this tensor. Lock held. */
 static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now) {
     esp__tensor *t = &ctx->model.tensors[id];
     t->grad = grad;
@@ -40,7 +40,7 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
         u->phase = ESP__PUSHED;
         if (!esp__unit_is_group(u))
             u->data = (uint8_t *)grad + u->place.begin * (t->dtype == ESP_F32 ? 4u : 2u);
-        else if (u->pc != id - u->place.first) /* its first ops pack its tensors one after another */
+        else if (u->pc != id - u->place.first) /* a group's first ops pack its tensors one after another */
             continue;
         ctx->lanes.dispatcher->unit_ready(ctx, i, now, 0);
     }
@@ -50,7 +50,7 @@ static float esp__half_get(esp_dtype d, uint16_t h) {
     return d == ESP_F16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
 }
 
-/* Feedback that lost its place in a change of strategy joins this gradient. */
+/* Adds the tensor's pending residual to the gradient. */
 static void esp__carry_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
     uint64_t fp = esp__fp_default();
     if (t->dtype == ESP_F32) {
@@ -71,13 +71,13 @@ static void esp__carry_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
     t->carry = NULL;
 }
 
-/* What the last step's push added can no longer be taken back. */
+/* From here on esp_discard_step cannot take back the pending residual that the last push added. */
 ESP__FN void esp__spent_free(esp_ctx *ctx, esp__tensor *t) {
     if (t->spent) esp__free(ctx, t->spent);
     t->spent = NULL;
 }
 
-/* From here on the tensor is this call's alone, and nobody else may push it. Lock held. */
+/* Reserves the tensor for this call: a second push of it fails. Lock held. */
 static esp_status esp__claim(esp_ctx *ctx, esp__tensor *t) {
     if (ctx->health.fatal) return esp__dead(ctx);
     if (t->phase != ESP__IDLE)
@@ -94,7 +94,7 @@ static esp_status esp__claim(esp_ctx *ctx, esp__tensor *t) {
 
 static uint64_t esp__tensor_bytes(const esp__tensor *t) { return t->count * (t->dtype == ESP_F32 ? 4u : 2u); }
 
-/* zero: `grad` is to be zeros. What takes time over many elements is done without the lock. */
+/* zero: fills `grad` with zeros. Loops over elements run without the lock. */
 static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream, int zero) {
     esp__tensor *t = &ctx->model.tensors[id];
     if (stream.dev.kind > ESP_CPU || stream.native)
@@ -140,11 +140,11 @@ ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_
 ESP__FN void esp__wait_begin(esp_ctx *ctx) {
     if (!ctx->lanes.waiters++) {
         ctx->lanes.wait_since_ns = esp__now_ns();
-        pthread_cond_signal(&ctx->lanes.link_cv); /* an idle link thread must watch the time now */
+        pthread_cond_signal(&ctx->lanes.link_cv); /* an idle link thread must check for late ranks from now on */
     }
 }
 
-/* One look at the condition was negative: sleeps. After an error, until no lane touches the caller's memory any more. */
+/* Sleeps until something changed. 0: the context has failed, and no lane touches the caller's memory any more. */
 static int esp__wait_more(esp_ctx *ctx) {
     if (ctx->health.fatal && !ctx->lanes.link_busy && !ctx->lanes.cpu_busy) return 0;
     pthread_cond_wait(&ctx->lanes.done_cv, &ctx->lanes.lock);
@@ -196,7 +196,7 @@ ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id) {
     return s;
 }
 
-/* Tensors that nobody pushed take part with zeros, so that peers go on. Lock held. */
+/* Tensors that were not pushed contribute zeros, so that the other ranks' collectives complete. Lock held. */
 static esp_status esp__push_missing(esp_ctx *ctx) {
     uint64_t now = esp__now_ns();
     ctx->steps.missing_text[0] = 0;
@@ -292,7 +292,7 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     }
     pthread_mutex_unlock(&ctx->lanes.lock);
     if (ctx->health.fatal) return s;
-    /* what comes after a step is the same on all ranks, whether this one forgot a tensor or not */
+    /* observers exchange with other ranks, so they are called even if this rank missed a push; its error is kept for later */
     char text[ESP__ERROR_MAX];
     snprintf(text, sizeof text, "%s", s ? esp_last_error(ctx) : "");
     esp_status after = esp__observers_step(ctx);
@@ -337,14 +337,13 @@ ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor) {
     uint64_t fp = esp__fp_default();
     for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++)
         for (uint64_t k = 0; k < ctx->in_force.feedback[i].count; k++) ctx->in_force.feedback[i].residual[k] *= factor;
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) /* feedback that is on its way is feedback */
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) /* pending residuals are feedback too */
         for (uint64_t k = 0; ctx->model.tensors[i].carry && k < ctx->model.tensors[i].count; k++)
             ctx->model.tensors[i].carry[k] *= factor;
     esp__fp_restore(fp);
     return ESP_OK;
 }
 
-/* Hands a collective on the ranks of one level to the communication thread and waits for it. */
 ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what) {
     esp_status s = esp__between_steps(ctx, what);
     if (s) return s;
