@@ -2,9 +2,9 @@
  *
  *     decode(code(x)) = x (1 + d), |d| <= 2^-8, over f32's whole range. 16 bits an element.
  *
- * Body: count x bf16. REDUCIBLE in bf16. Values that would round up to Inf do so without feedback; with feedback they
- * are sent as the largest finite value and the rest stays in the residual. A part with a NaN or Inf sends a body of
- * NaN. */
+ * Body: count x bf16. REDUCIBLE in bf16. Without feedback, a value that would round up to Inf does so. With
+ * feedback, it is sent as the largest finite value and the rest stays in the residual. A part with a NaN or Inf
+ * sends a body of NaN. */
 #include "codecs/common/dense.h"
 #include "codecs/common/half.h"
 

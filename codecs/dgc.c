@@ -2,21 +2,21 @@
  * Knows nothing of where gradients come from or payloads go. Selection is in select.h, the body in sparse.h.
  *
  * Source: Lin, Han, Mao, Wang and Dally, "Deep gradient compression", ICLR 2018.
- * Maths, at a Comp that reads the rank's own gradient (ESP_ARG_OWN_MEMORY), u in state, v in residual:
+ * Maths of a Comp that reads the rank's own gradient (ESP_ARG_OWN_MEMORY); u is in state, v in residual:
  *     u = m u + g              nesterov=1:  u = m (u + g)
  *     v = v + u                             v = v + u + g
  *     send (i, v_i) for the k largest |v_i|, ties to the lower index; v_i = 0 there, and u_i = 0 (masking=1)
- * so that what goes into v is what is sent plus what stays in v. Every later Comp on the path is top-k with plain
- * feedback, phi = beta e + gamma g; a momentum there would count twice. Without feedback memory: top-k of g.
- * k = max(1, ceil(r d)). warmup=W: r = 0.25 (ratio / 0.25)^(step / W) for step < W, the paper's 75%, 93.75%, ... 99.9% of
- * zeros at every quarter of W for ratio=0.001; r = ratio after, and where ratio >= 0.25.
- * The threshold is first taken from a sample (sample=0.01 of the elements, whole cache lines at a stride from a place
- * drawn by step); then exactly k are kept. The sample decides the speed, never the bytes, so that the codec is
- * deterministic. The trainer's own momentum must be off (plain SGD), since it is here. Gradients that are to be clipped
- * are clipped before the push (in the paper each rank to 1 / sqrt(ranks) of the bound on the global norm).
- * Wire: sparse.h; 48 r or 32 r + 1 bits/element, whichever is less. aux: k, from which the decoder learns r.
- * Memory traffic: 12 bytes/element to select, 20 to update u and v; the first writes nothing, since u and v must stay as
- * they were where anything is not finite. */
+ * so all that is added to v is either sent or stays in v. Every later Comp on the path is top-k with plain feedback,
+ * phi = beta e + gamma g; momentum there would count twice. Without feedback memory: top-k of g.
+ * k = max(1, ceil(r d)). warmup=W: r = 0.25 (ratio / 0.25)^(step / W) for step < W. With ratio=0.001 this gives the
+ * paper's 75%, 93.75%, ... 99.9% of zeros at every quarter of W. From step W on, and where ratio >= 0.25, r = ratio.
+ * A first threshold comes from a sample (sample=0.01 of the elements: whole cache lines at a fixed stride, from a
+ * start drawn for the step); then exactly k elements are kept. The sample decides the speed, never the bytes, so the
+ * codec is deterministic. The trainer's own momentum must be off (plain SGD), since the codec applies it. Gradients
+ * that are to be clipped are clipped before the push (in the paper each rank to 1 / sqrt(ranks) of the bound on the
+ * global norm). Wire: sparse.h; 48 r or 32 r + 1 bits/element, whichever is less. aux: k, from which the decoder
+ * learns r. Memory traffic: 12 bytes/element to select, 20 to update u and v. Selecting writes nothing, since u and
+ * v must stay unchanged where an element is not finite. */
 #include "espresso.h"
 #include "codecs/common/rng.h"
 #include "codecs/common/sparse.h"
@@ -51,7 +51,7 @@ static esp_status dgc_open(const esp_host *h, const char *params, void **self) {
 }
 static void dgc_close(void *self) { esp_codec_self_free(((dgc_self *)self)->host, self, sizeof(dgc_self)); }
 
-/* The share sent in this step. */
+/* The share of elements that this step sends. */
 static double dgc_ratio(const dgc_self *t, uint64_t step) {
     if ((double)step >= t->warmup || t->ratio >= DGC_WARM_START) return t->ratio;
     return DGC_WARM_START * pow(t->ratio / DGC_WARM_START, (double)step / t->warmup);
@@ -96,7 +96,7 @@ ESP_INLINE uint64_t dgc_keep_body(const float *restrict g, float *restrict u, fl
 }
 ESP_KERNEL(dgc_keep, (const float *g, float *u, float *v, float m, int nesterov, uint64_t n), (g, u, v, m, nesterov, n))
 
-/* The method's own memory, and what is being compressed. */
+/* One compress: the gradient g, the method's memory u and v, and the selection. */
 typedef struct dgc_memory {
     const float *g;
     float *u, *v, m;
@@ -182,14 +182,14 @@ static esp_status dgc_cost(void *self, const esp_tensor *like, esp_device d, dou
 static const esp_codec dgc_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = DGC_WIRE,
-    /* not FIXED_SIZE: in the warm-up, payloads shrink from step to step */
+    /* not FIXED_SIZE: payloads shrink from step to step during warm-up */
     .caps = ESP_CODEC_HAS_STATE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = dgc_name,
     .summary = "deep gradient compression: top-k, momentum correction, factor masking, warm-up",
     .params = dgc_params,
-    /* the rank's own gradient must meet the momentum, so nothing is summed before the first comp */
+    /* momentum applies to the rank's own gradient, so the first comp comes before any sum */
     .default_option = "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
                       "intra.allgather",
     .n_rounds = 1,

@@ -4,10 +4,10 @@
  *     phi = beta e + gamma g;   s = |phi|_1 / d;   send s and sign(phi);   e = phi - s sign(phi)
  *     where sign(0) = sign(-0) = +1
  *
- * The paper compresses p = lr g + e and subtracts what was sent from the weights. Divided by lr that is gradient
- * units: phi = g + e, beta = gamma = 1, and the optimiser applies lr as always. While lr stays the same the two agree
- * to rounding; when it changes from lr0 to lr1, what is owed, lr0 e, must stay the same amount of weight: call
- * esp_feedback_scale(ctx, lr0 / lr1). (Left out, the owed part is applied at the new rate; it still arrives.)
+ * The paper compresses p = lr g + e and subtracts what was sent from the weights. Here all is divided by lr:
+ * phi = g + e, beta = gamma = 1, and the optimiser applies lr as always. While lr stays the same, both agree to
+ * rounding. When lr changes from lr0 to lr1, the residual must still stand for the same change of weights, lr0 e: call
+ * esp_feedback_scale(ctx, lr0 / lr1). (Without this call the residual is applied at the new rate; nothing is lost.)
  *
  * Body: f32 s, then count bits, 1 for negative (bits.h). 1 + 32/d bits an element. s is computed in norm.h's order.
  * A sum of |phi| that overflows f32 within a block of 4096 counts as non-finite. count 0: no body. */
@@ -41,7 +41,7 @@ typedef struct efsign_job {
 
 static uint64_t efsign_body(uint64_t count) { return count ? EFSIGN_SCALE_BYTES + bits_bytes(count) : 0; }
 
-/* First pass: signs and the blocks' norms. Leaves the residual alone. */
+/* First pass: signs and the blocks' norms. Does not write the residual. */
 static void efsign_measure(void *arg, uint64_t begin, uint64_t end) {
     const efsign_job *j = (const efsign_job *)arg;
     float tmp[DENSE_BLOCK], part[NORM_LANES] = {0};
@@ -56,7 +56,7 @@ static void efsign_measure(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Second pass: what the signs do not carry. */
+/* Second pass: the residual, which is phi minus what the signs and the scale decode to. */
 static void efsign_keep(void *arg, uint64_t begin, uint64_t end) {
     const efsign_job *j = (const efsign_job *)arg;
     float tmp[DENSE_BLOCK];

@@ -2,8 +2,9 @@
  *
  *     decode(code(x)) = x (1 + d), |d| <= 2^-11, between 2^-14 and 65504; below, steps of 2^-24. 16 bits an element.
  *
- * Body: count x f16. REDUCIBLE in f16. Where a collective will sum n bodies, values are sent times 2^-a, where
- * a = ceil(log2 n), so that numbers of f16's range cannot overflow in the sum; header.aux is a, and decoding undoes it.
+ * Body: count x f16. REDUCIBLE in f16. Where a collective will sum n bodies, values are sent times 2^-a with
+ * a = ceil(log2 n), so that the sum of values within f16's range cannot overflow. header.aux is a; decoding multiplies
+ * by 2^a.
  * A value beyond the range becomes Inf without feedback; with feedback 65504 is sent and the rest stays in the
  * residual. A part with a NaN or Inf sends a body of NaN. */
 #include "codecs/common/dense.h"

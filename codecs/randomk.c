@@ -2,14 +2,15 @@
  * Knows nothing of where gradients come from or payloads go.
  *
  * Maths: phi = beta e + gamma g; send phi_i for i in S, |S| = k = max(1, ceil(ratio d)), drawn without replacement;
- * e = phi where not sent, 0 where sent. Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
- * unbiased=1: sends phi_i d/k, so that the decoded mean over draws is phi; nothing is left to feed back, e = 0
+ * e = phi where not sent, 0 where sent. Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS
+ * 2018. unbiased=1: sends phi_i d/k, so that the decoded value is phi on average over draws; e = 0
  * (Konecny et al., "Federated learning: strategies for improving communication efficiency", 2016).
- * S is {P(0), ..., P(k - 1)} of a permutation P of [0, d): a generalised Feistel network on pairs with a b >= d, walked
- * until the result is below d (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Its round keys
- * come from (seed, step, tensor, Comp, part), never from the rank.
+ * S is {P(0), ..., P(k - 1)} of a permutation P of [0, d): a generalised Feistel network on pairs below (a, b) with
+ * a b >= d, applied again until the result is below d, which is called walking (Black and Rogaway, "Ciphers with
+ * arbitrary finite domains", CT-RSA 2002). Its round keys come from (seed, step, tensor, Comp, part), never from the rank.
  * Wire: f32[k], value j belongs to element P(j); 32 ratio bits/element. aux: the 64-bit draw key, from which P follows.
- * A sum of bodies in which something is not finite decodes to NaN everywhere, on all ranks, as the header flag does. */
+ * A sum of bodies that is not finite in one place decodes to NaN in every element, on all ranks, as with the header's flag
+ * for non-finite input. */
 #include "espresso.h"
 #include "codecs/common/rng.h"
 #include "codecs/common/sparse.h"
@@ -18,7 +19,7 @@ enum { RANDOMK_WIRE = 1, RANDOMK_ROUNDS = 6, RANDOMK_BATCH = 256, RANDOMK_GRAIN 
 
 typedef struct randomk_perm {
     uint64_t count;
-    uint32_t a, b; /* a b >= count, and so little more that walking is rare, but for small counts */
+    uint32_t a, b; /* a b >= count, only a little more, so that walking is rare (small counts excepted) */
     uint32_t key[RANDOMK_ROUNDS];
 } randomk_perm;
 
@@ -39,7 +40,7 @@ static randomk_perm randomk_perm_of(uint64_t draw, uint64_t count) {
     return p;
 }
 
-/* A number below n from x: 32 well-mixed bits scaled down. */
+/* The round function: mixes x and key to 32 bits and scales them to a number below n. */
 ESP_INLINE uint32_t randomk_mix(uint32_t x, uint32_t key, uint32_t n) {
     x = (x + key) * 0x9E3779B1u;
     x = (x ^ x >> 15) * 0x85EBCA77u;
@@ -48,7 +49,7 @@ ESP_INLINE uint32_t randomk_mix(uint32_t x, uint32_t key, uint32_t n) {
     return (uint32_t)((uint64_t)x * n >> 32);
 }
 
-/* One application to n pairs: left below a, right below b. */
+/* Applies the network once to n pairs: left below a, right below b. */
 ESP_INLINE uint64_t randomk_apply_body(const randomk_perm *p, uint32_t *restrict left, uint32_t *restrict right,
                                        uint64_t n) {
     const uint32_t a = p->a, b = p->b;
@@ -156,10 +157,10 @@ static void randomk_clear(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* The draw is for one part of one Comp in one step, and not for a rank: all must choose alike. */
+/* The draw's key. It depends on step, tensor, Comp and part, but not on the rank, so that all ranks choose alike. */
 static uint64_t randomk_key(const esp_codec_args *a) {
     uint64_t key = esp_rng_key(a->seed, a->step, a->tensor->key, a->comp_index, 0);
-    esp_philox_t w = esp_philox(key, a->offset, 0x6b6d6f646e6172ull /* a stream of its own: "randomk" */);
+    esp_philox_t w = esp_philox(key, a->offset, 0x6b6d6f646e6172ull /* "randomk": this use of the key */);
     return (uint64_t)w.w[1] << 32 | w.w[0];
 }
 
@@ -190,7 +191,7 @@ static esp_status randomk_compress(void *self, const esp_codec_args *a) {
 }
 
 /* ---- decompress ---------------------------------------------------------------------------------------------------------------- */
-/* Payloads of one draw, added together. */
+/* Adds payloads of the same draw. */
 typedef struct randomk_adder {
     const esp_payload *payload;
     uint32_t n;
@@ -216,7 +217,7 @@ static void randomk_zero(void *arg, uint64_t begin, uint64_t end) {
     memset((float *)arg + begin, 0, (end - begin) * sizeof(float));
 }
 
-/* 1: fine; 0: corrupt; *nan is set where it stands for something not finite. */
+/* Returns 1 where the payload is valid, 0 where it is corrupt. *nan is set where it stands for non-finite input. */
 static int randomk_check(const esp_payload *p, uint64_t count, uint64_t k, esp_payload_header *h, int *nan) {
     if (esp_payload_read(p, esp_name_hash(randomk_name), RANDOMK_WIRE, count, h) != ESP_OK) return 0;
     if (h->flags & ESP_PAYLOAD_EMPTY) return h->flags == ESP_PAYLOAD_EMPTY;
@@ -244,7 +245,7 @@ static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
     for (uint32_t p = 0; p < a->n_payloads; p += r.n) {
         memcpy(&h, a->payload[p].data.ptr, sizeof h);
         r.payload = &a->payload[p];
-        for (r.n = 1; p + r.n < a->n_payloads; r.n++) { /* those drawn alike: one walk through the permutation */
+        for (r.n = 1; p + r.n < a->n_payloads; r.n++) { /* payloads of one draw share a pass through P */
             memcpy(&next, a->payload[p + r.n].data.ptr, sizeof next);
             if (next.aux != h.aux || next.flags != h.flags) break;
         }

@@ -6,8 +6,8 @@
  * Source: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017; with memory as in
  * Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
  * Wire: sparse.h; 48 ratio or 32 ratio + 1 bits/element, whichever is less; ratio=0.01: 0.48. aux: k.
- * Memory traffic with feedback: 8 bytes/element to select, 12 to update e; phi is computed twice rather than stored in
- * between, since e must stay as it was where anything is not finite, which is known only at the end of the first pass. */
+ * Memory traffic with feedback: 8 bytes/element to select, 12 to update e. phi is computed twice and not stored in e by
+ * the first pass: e must stay unchanged where an element is not finite, and this is known only after the first pass. */
 #include "espresso.h"
 #include "codecs/common/sparse.h"
 

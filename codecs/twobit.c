@@ -5,22 +5,22 @@
  *     r += g;   r >= t: send 11, r -= t;   r <= -t: send 10, r += t;   else send 00          (here r is phi)
  *
  * Body, as MXNet packs it: four elements a byte, element 0 in the two highest bits; padded with 00 to whole words of 16
- * elements: 4 ceil(d/16) bytes, 2 bits an element. header.aux holds the bits of t (f32), which MXNet sends apart.
- * 01 and a padding that is not 00 are corrupt. */
+ * elements: 4 ceil(d/16) bytes, 2 bits an element. header.aux holds the bits of t (f32), which MXNet sends separately.
+ * Code 01 and padding other than 00 are corrupt. */
 #include "codecs/common/dense.h"
 
 ESP_INLINE uint64_t twobit_body(uint64_t count) { return (count + 15) / 16 * 4; }
-/* Where element i of a word of 16 lies in the little-endian word. */
+/* First bit of element i in its little-endian word of 16 elements. */
 ESP_INLINE uint32_t twobit_shift(uint32_t i) { return i / 4 * 8 + 6 - i % 4 * 2; }
 
 /* ---- packing and the residual ------------------------------------------------------------------------------ */
-ESP_INLINE uint32_t twobit_code(float phi, float t) { /* no branches: they would be mispredicted */
+ESP_INLINE uint32_t twobit_code(float phi, float t) { /* without branches, which would be mispredicted */
     return (uint32_t)(phi >= t) * 3u | (uint32_t)(phi <= -t) << 1;
 }
 ESP_INLINE uint32_t twobit_value(uint32_t code, uint32_t t) { /* bits of the f32: 11: t, 10: -t, 00: 0 */
     return (0u - (code >> 1)) & (t | (~code & 1u) << 31);
 }
-/* Elements [at, n); `residual` may be NULL. */
+/* Packs elements [at, n); `residual` may be NULL. */
 ESP_INLINE void twobit_pack_tail(unsigned char *out, const float *phi, float *residual, float t, uint64_t at,
                                  uint64_t n) {
     for (; at < n; at += 16) {
@@ -39,7 +39,8 @@ static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float *
     return 0;
 }
 #ifdef ESP_SIMD_X86
-/* 32 elements from masks, where each four elements' bits are in reverse order; `up`: code 11, `down`: code 10. */
+/* Packs 32 elements from two masks, in which the bits of every four elements are in reverse order. `up`: elements with
+ * code 11, `down`: with code 10. */
 ESP_TARGET_AVX2 static inline void twobit_word(unsigned char *out, uint32_t up, uint32_t down) {
     const uint64_t w = _pdep_u64(up | down, 0xAAAAAAAAAAAAAAAAu) | _pdep_u64(up, 0x5555555555555555u);
     memcpy(out, &w, sizeof w);
@@ -108,7 +109,7 @@ static uint64_t twobit_add_scalar(float *out, const unsigned char *in, float t, 
     return 0;
 }
 #ifdef ESP_SIMD_X86
-/* permutevar picks one of four numbers by a lane's two lowest bits: shifting the code there is all that is to do */
+/* permutevar picks one of four numbers by a lane's two lowest bits, so it is enough to shift each code there. */
 ESP_TARGET_AVX2 static uint64_t twobit_add_avx2(float *out, const unsigned char *in, float t, int set, uint64_t n) {
     const __m256i shift = _mm256_setr_epi32(6, 4, 2, 0, 14, 12, 10, 8), high = _mm256_set1_epi32(16);
     const __m256 value = _mm256_setr_ps(0, 0, -t, t, 0, 0, -t, t);
@@ -144,7 +145,7 @@ ESP_TARGET_AVX512 static uint64_t twobit_add_avx512(float *out, const unsigned c
 #endif
 ESP_KERNEL_PICK(twobit_add, (float *out, const unsigned char *in, float t, int set, uint64_t n))
 
-/* Not 0 if a code of the body is 01. */
+/* Returns nonzero if a code of the body is 01. */
 ESP_INLINE uint64_t twobit_bad_body(const unsigned char *in, uint64_t bytes) {
     uint32_t bad = 0, w;
     for (uint64_t i = 0; i < bytes; i += sizeof w) {

@@ -1,14 +1,14 @@
 /* bits.h: one bit an element, packed and unpacked. Knows nothing of codecs.
  *
  * Bit i of a stream is bit i % 8 of byte i / 8 (the least significant first), which in 32-bit little-endian words is
- * bit i % 32 of word i / 32. Streams are whole words; the bits behind the last element are 0. */
+ * bit i % 32 of word i / 32. A stream is whole words; the bits after the last element are 0. */
 #ifndef ESP_BITS_H
 #define ESP_BITS_H
 #include "codecs/common/simd.h"
 
 ESP_INLINE uint64_t bits_bytes(uint64_t count) { return (count + 31) / 32 * 4; }
 
-/* bit = x < 0, so 0, -0 and NaN count as not negative (the sign bit would say otherwise) */
+/* Each bit is x < 0, so 0, -0 and NaN count as not negative (their sign bits may be set) */
 ESP_INLINE uint32_t bits_negative_word(const float *x, uint64_t n) {
     uint32_t w = 0;
     for (uint64_t j = 0; j < n; j++) w |= (uint32_t)(x[j] < 0) << j;
@@ -20,7 +20,7 @@ ESP_INLINE void bits_negative_tail(unsigned char *out, const float *x, uint64_t 
         memcpy(out + at / 8, &w, sizeof w);
     }
 }
-/* Writes bits_bytes(n) bytes; `out` of a later block continues at a multiple of 32 elements. */
+/* Writes bits_bytes(n) bytes. A caller that works block by block cuts blocks at multiples of 32 elements. */
 static uint64_t bits_negative_scalar(unsigned char *out, const float *x, uint64_t n) {
     bits_negative_tail(out, x, 0, n);
     return 0;
@@ -82,7 +82,7 @@ ESP_INLINE uint64_t bits_signs_body(float *out, const unsigned char *in, float s
 }
 ESP_KERNEL(bits_signs, (float *out, const unsigned char *in, float s, int set, uint64_t n), (out, in, s, set, n))
 
-/* 1 if the bits behind the last element are 0, as they must be. */
+/* 1 if the bits after the last element are 0, as they must be. */
 static inline int bits_padding_ok(const unsigned char *in, uint64_t count) {
     uint32_t w;
     if (count % 32 == 0) return 1;

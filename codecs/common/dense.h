@@ -1,17 +1,17 @@
-/* dense.h: what the codecs share that send every element: blocks over all workers, the feedback's input phi, the check
- * for NaN and Inf, and decoding of many payloads. Knows no codec's format.
+/* dense.h: shared by the codecs that send every element: work in blocks over all workers, the compensated gradient phi,
+ * the check for NaN and Inf, and decoding of many payloads. Knows no codec's format.
  *
- * phi = beta * residual + gamma * gradient is what a payload stands for. A part with a NaN or Inf in it must leave the
- * residual as it was, so with feedback a first pass over the whole part checks phi before a second one writes. */
+ * phi = beta * residual + gamma * gradient is what a codec encodes. A part with a NaN or Inf must leave the residual
+ * unchanged, so with feedback a first pass checks phi of the whole part before a second pass writes. */
 #ifndef ESP_DENSE_H
 #define ESP_DENSE_H
 #include "espresso.h"
 #include "codecs/common/simd.h"
 #include "codecs/common/params.h"
 
-/* A block and what is computed from it stay in the first-level cache. Workers get whole norm blocks (norm.h). */
+/* A block and its results fit the first-level cache. A worker gets whole norm blocks (norm.h). */
 enum { DENSE_BLOCK = 1024, DENSE_GRAIN = 32 * DENSE_BLOCK };
-/* a payload's body may lie anywhere in memory */
+/* a payload's body may have any alignment */
 typedef float dense_f32 __attribute__((aligned(1), may_alias));
 typedef uint16_t dense_u16 __attribute__((aligned(1), may_alias));
 
@@ -25,8 +25,8 @@ ESP_INLINE float dense_float(uint32_t u) {
     memcpy(&x, &u, sizeof x);
     return x;
 }
-/* Bit 31 is set for NaN and Inf: the exponent of ones carries into it. The other bits mean nothing; the or of many
- * numbers' tells whether one of them is not finite. */
+/* Bit 31 of the result is set for NaN and Inf, because their exponent of all ones carries into it. The other bits mean
+ * nothing. Bit 31 of the OR of many results tells whether one of the numbers is not finite. */
 ESP_INLINE uint32_t dense_nonfinite(float x) { return (dense_bits(x) & 0x7FFFFFFFu) + 0x00800000u; }
 ESP_INLINE int dense_bad(float x) { return dense_nonfinite(x) >> 31 != 0; }
 
@@ -35,7 +35,7 @@ ESP_INLINE uint64_t dense_check_body(const float *g, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(g[i]);
     return any >> 31;
 }
-/* beta and gamma are nearly always 1: the same numbers without products */
+/* beta and gamma are nearly always 1; then the products are left out, with the same result */
 ESP_INLINE uint64_t dense_check_phi_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
     uint32_t any = 0;
     if (beta == 1 && gamma == 1)
@@ -82,7 +82,7 @@ static inline void dense_open(dense_self *s, const esp_host *h) {
     s->fill = dense_fill_for(s->level);
 }
 
-/* Runs body over [0, n), on all workers where n is worth it; piece borders are multiples of DENSE_BLOCK. */
+/* Runs body over [0, n), on all workers where n is large. Pieces begin at multiples of DENSE_BLOCK. */
 static inline void dense_run(const dense_self *s, uint64_t n, void (*body)(void *arg, uint64_t begin, uint64_t end),
                              void *arg) {
     if (n >= 2 * DENSE_GRAIN && ESP_HAS(esp_host, s->host, parallel_for))
@@ -94,7 +94,7 @@ static inline void dense_run(const dense_self *s, uint64_t n, void (*body)(void 
 static inline const float *dense_in(const esp_codec_args *a) { return (const float *)a->tensor->data.ptr; }
 static inline float *dense_out(const esp_codec_args *a) { return (float *)a->tensor->data.ptr; }
 
-/* phi of one block: the gradient itself without feedback, else computed into `tmp`. */
+/* phi of one block: without feedback the gradient itself, else computed in `tmp`. */
 static inline const float *dense_block_phi(const dense_self *s, const esp_codec_args *a, uint64_t at, uint64_t n,
                                            float *tmp) {
     if (!a->residual) return dense_in(a) + at;
@@ -107,7 +107,7 @@ typedef struct dense_job {
     const dense_self *self;
     const esp_codec_args *args;
     void *user;
-    /* One block: write its part of the body and, with feedback, of the residual. */
+    /* Writes one block of the body and, with feedback, of the residual. */
     void (*encode)(void *user, const float *phi, float *residual, uint64_t at, uint64_t n);
     uint32_t bad;
 } dense_job;
@@ -134,7 +134,7 @@ static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Encodes all blocks; 0 if there is a NaN or Inf: the residual is then untouched, the body is not valid. */
+/* Encodes all blocks. Returns 0 if an element is NaN or Inf: the residual is then unchanged, the body not valid. */
 static inline int dense_encode(const dense_self *s, const esp_codec_args *a, void *user,
                                void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
     dense_job j = {s, a, user, encode, 0};
@@ -144,11 +144,11 @@ static inline int dense_encode(const dense_self *s, const esp_codec_args *a, voi
 }
 
 /* ---- decompress ---------------------------------------------------------------------------------------- */
-/* What decoding needs to know of a format. */
+/* A codec's format, as decoding needs it. */
 typedef struct dense_format {
     const char *name;
     uint32_t wire_version;
-    int nan_body; /* a payload with the flag NONFINITE has a body all the same (REDUCIBLE) */
+    int nan_body; /* 1: a payload with the flag NONFINITE has a body too (REDUCIBLE codecs) */
     /* 1 if header and body are valid; NULL: every body of the right size is. */
     int (*valid)(const void *self, const esp_payload_header *h, const unsigned char *body);
     /* out := (set ? 0 : out) + scale * decoded, for one block. */
@@ -188,7 +188,7 @@ static inline void dense_sum_piece(void *arg, uint64_t begin, uint64_t end) {
         dense_sum_block(d, out + at, at, end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK, scale);
 }
 
-/* decompress of a dense codec: `body` is the size of a full body. Checks all payloads, then writes. */
+/* decompress() of a dense codec; `body` is the size of a full body. Checks all payloads before it writes. */
 static inline esp_status dense_decompress(const dense_self *s, const dense_format *f, const esp_codec_args *a,
                                           uint64_t body) {
     dense_sum d = {f, s, a, 0};
@@ -208,7 +208,7 @@ static inline esp_status dense_decompress(const dense_self *s, const dense_forma
     return ESP_OK;
 }
 
-/* Planning figures before anything was measured: bytes moved at 8 GB/s, and a microsecond to begin. */
+/* Cost estimates for planning without measurements: 8 GB/s for the bytes moved, and 1 us to begin. */
 static inline esp_status dense_cost(const esp_tensor *like, double compress_bytes, double decompress_bytes,
                                     double *compress_ns, double *decompress_ns) {
     *compress_ns = 1000 + (double)like->count * compress_bytes / 8;

@@ -4,7 +4,7 @@
 #define ESP_HALF_H
 #include "codecs/common/simd.h"
 
-typedef uint16_t half_u16 __attribute__((aligned(1), may_alias)); /* lies anywhere in memory */
+typedef uint16_t half_u16 __attribute__((aligned(1), may_alias)); /* may have any alignment */
 #define HALF_F16_NAN 0x7E00u
 #define HALF_BF16_NAN 0x7FC0u
 #define HALF_F16_MAX 65504.0f
@@ -29,7 +29,8 @@ ESP_INLINE uint32_t half_to_bf16(float x) {
     const uint32_t u = half_bits(x);
     return (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
 }
-/* With a residual, what would become Inf is sent as the largest finite value, so that the residual is finite. */
+/* With a residual, a value that would become Inf is sent as the largest finite value, so that the residual is
+ * finite. */
 ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, uint64_t n) {
     if (!residual) {
         for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_to_bf16(phi[i]);
@@ -55,10 +56,11 @@ ESP_KERNEL(half_bf16_encode, (half_u16 * out, const float *phi, float *residual,
 ESP_KERNEL(half_bf16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))
 
 /* ---- f16 -------------------------------------------------------------------------------------------------- */
-/* In integers, except that adding 0.5, whose last place is f16's smallest step 2^-24, rounds the subnormal ones. */
+/* Integer arithmetic for normal results. For subnormal ones, adding 0.5f rounds: the last place of 0.5f is 2^-24, the
+ * smallest step of f16. */
 ESP_INLINE uint32_t half_to_f16(float x) {
     const uint32_t u = half_bits(x);
-    const int32_t a = (int32_t)(u & 0x7FFFFFFFu); /* signed: the comparisons vectorise everywhere */
+    const int32_t a = (int32_t)(u & 0x7FFFFFFFu); /* signed: all instruction sets compare signed vectors */
     const int32_t small = (int32_t)half_bits(half_float((uint32_t)a) + 0.5f) - 0x3F000000;
     int32_t large = (a - 0x38000000 + 0xFFF + (a >> 13 & 1)) >> 13;
     large = large > 0x7C00 ? 0x7C00 : large;
@@ -74,7 +76,7 @@ ESP_INLINE float half_from_f16(uint32_t h) {
 }
 
 /* out = f16(down * clamp(phi)), and with a residual: residual = phi - up * out, where up * down == 1. Without a
- * residual nothing is clamped and what is too large becomes Inf. */
+ * residual, phi is not clamped and a value beyond the range becomes Inf. */
 ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
                                          uint64_t n) {
     if (!residual) {
@@ -104,7 +106,7 @@ ESP_KERNEL_OPT static uint64_t half_f16_encode_scalar(half_u16 *out, const float
 ESP_KERNEL_OPT static uint64_t half_f16_add_scalar(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
     return half_f16_add_body(out, in, scale, set, n);
 }
-#ifdef ESP_SIMD_X86 /* the conversion instructions round and keep subnormals just as the code above */
+#ifdef ESP_SIMD_X86 /* the conversion instructions round, and keep subnormals, as the code above does */
 ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float *phi, float *residual, float down,
                                                      float up, uint64_t n) {
     const __m256 lim = _mm256_set1_ps(HALF_F16_MAX), neg = _mm256_set1_ps(-HALF_F16_MAX);

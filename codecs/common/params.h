@@ -1,5 +1,5 @@
-/* params.h: what every codec's open does: read "key=val,key=val", say what is wrong, take memory for itself.
- * Knows no codec; the caller gives the names. */
+/* params.h: what every codec's open() does: reads "key=val,key=val", reports errors, allocates the codec's self.
+ * Also fills the answer of bound(). Knows no codec; the caller gives the names. */
 #ifndef ESP_PARAMS_H
 #define ESP_PARAMS_H
 #include <math.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include "espresso.h"
 
-/* One parameter that is a number; `takes` says in words what is allowed ("> 0"). */
+/* One numeric parameter. `takes` says in words what is allowed ("> 0"). */
 typedef struct esp_param {
     const char *key;
     double *value; /* holds the default at the start */
@@ -24,7 +24,7 @@ static inline esp_status esp_codec_fail(const esp_host *h, const char *codec, es
     return s;
 }
 
-/* A decimal number, the whole of `text`: 1 if it is one. strtod would read "0.5" by the user's locale. */
+/* Returns 1 if all of `text` is one decimal number. Not strtod, which reads "0.5" by the user's locale. */
 static inline int esp_params_number(const char *text, double *out) {
     double sign = 1, value = 0;
     long digits = 0, exponent = 0, point = 0, e = 0, e_sign = 1;
@@ -49,7 +49,7 @@ static inline int esp_params_number(const char *text, double *out) {
     return *text == 0;
 }
 
-/* Parses `params` into the `n` entries of `p`; `all` is the codec's own list of parameters, for the error's text. */
+/* Parses `params` into the `n` entries of `p`. `all` lists the codec's parameters, for the error text. */
 static inline esp_status esp_params_parse(const esp_host *h, const char *codec, const char *params, esp_param *p, int n,
                                           const char *all) {
     char key[64], val[128], text[512];
@@ -79,7 +79,7 @@ static inline esp_status esp_params_parse(const esp_host *h, const char *codec, 
     return esp_codec_fail(h, codec, ESP_E_ARG, text);
 }
 
-/* Memory for `self` through the host, zeroed; NULL when there is none. */
+/* Zeroed memory for `self` from the host; NULL when memory is short. */
 static inline void *esp_codec_self(const esp_host *h, size_t bytes) {
     void *p = h->alloc(h->user, (esp_device){ESP_CPU, 0}, bytes, 64);
     return p ? memset(p, 0, bytes) : NULL;
@@ -89,7 +89,7 @@ static inline void esp_codec_self_free(const esp_host *h, void *self, size_t byt
     h->free_(h->user, (esp_device){ESP_CPU, 0}, self, bytes);
 }
 
-/* Answers bound(), as far as the caller's struct goes. */
+/* Fills the answer of bound(), only the members that the caller's struct has. */
 static inline esp_status esp_bound_fill(esp_bound *out, uint64_t body, uint64_t scratch, uint64_t state) {
     esp_bound b = {out->struct_size, 32, esp_payload_capacity(body), scratch, state};
     memcpy(out, &b, out->struct_size < sizeof b ? out->struct_size : sizeof b);

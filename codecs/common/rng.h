@@ -1,11 +1,12 @@
-/* rng.h: random numbers by counter, so that a draw depends on what it is for and not on who draws it or in which order.
- * Knows nothing of codecs. Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+/* rng.h: counter-based random numbers: a draw depends on its key and counter only, not on which thread or rank draws
+ * or when. Knows nothing of codecs. Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+ * SC 2011.
  *
  *     uint64_t key = esp_rng_key(seed, step, tensor_key, comp_index, source);
  *     esp_philox_t r = esp_philox(key, i, 0);      // 128 random bits, r.w[0..3], for the counter i
  *
- * Per-element noise: the counter is the element's index in the whole tensor divided by 8, 16 bits an element (see
- * esp_rng_u16). The same bits then come from any partition, thread count, vector width or device. */
+ * Noise for each element: the counter is the element's index in the whole tensor divided by 8, with 16 bits an
+ * element (see esp_rng_u16). Every partition, thread count, vector width and device then draws the same bits. */
 #ifndef ESP_RNG_H
 #define ESP_RNG_H
 #include <stdint.h>
@@ -30,7 +31,7 @@ static inline esp_philox_t esp_philox(uint64_t key, uint64_t lo, uint64_t hi) {
     return (esp_philox_t){{a, b, c, d}};
 }
 
-/* The key of one Comp's draws. Where ranks must draw the same numbers (shared selections), pass source 0 on all. */
+/* The key of one Comp's draws. Where all ranks must draw the same numbers (shared selections), all pass source 0. */
 static inline uint64_t esp_rng_key(uint64_t seed, uint64_t step, uint64_t tensor_key, uint32_t comp_index,
                                    uint32_t source) {
     esp_philox_t r = esp_philox(seed, step, tensor_key);
@@ -39,7 +40,7 @@ static inline uint64_t esp_rng_key(uint64_t seed, uint64_t step, uint64_t tensor
     return (uint64_t)r.w[1] << 32 | r.w[0];
 }
 
-/* 16 random bits for element `index` of the whole tensor. Loops over many elements take a whole block at once. */
+/* 16 random bits for element `index` of the whole tensor. A loop over many elements calls esp_philox once for eight. */
 static inline uint32_t esp_rng_u16(uint64_t key, uint64_t index) {
     const esp_philox_t r = esp_philox(key, index / 8, 0);
     return r.w[index % 8 / 2] >> (index % 2 * 16) & 0xFFFFu;

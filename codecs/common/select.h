@@ -1,22 +1,23 @@
-/* select.h: the k numbers of largest magnitude among many, exactly, for little more than one pass over memory.
- * Knows nothing of payloads or feedback: numbers come through a load function, which may compute them on the way.
+/* select.h: finds exactly the k numbers of largest magnitude among many, in little more than one pass over memory.
+ * Knows nothing of payloads or feedback: numbers come through a load function, which may compute them.
  *
  * Magnitudes are compared as the bit pattern of |x|, which orders like the number. Ties go to the lower index, so the
- * result is one set, whatever the threads, the instruction set or the sample.
+ * result is the same set for any thread count, instruction set and sample.
  *   1. guess   a threshold a little too low, from a sample of whole cache lines
- *   2. keep    one pass: everything at or above it goes to a pool, block by block, with its place in the block
- *   3. trim    radix select of the exact threshold on the pool alone, and the rest thrown out
- * Where the guess was too high, or so low that the pool ran over, radix histograms of all numbers replace it (edge).
- * Where more numbers tie than the pool holds (all equal, mostly zeros), the ties are taken in order at the end (ties). */
+ *   2. keep    one pass: numbers at or above it are appended to a pool, block by block, with their index in the span
+ *   3. trim    radix select of the exact threshold within the pool; numbers below it are dropped
+ * Where the guess was too high, or so low that the pool overflowed, radix histograms of all numbers give the threshold
+ * (edge). Where more numbers tie than the pool holds (all equal, mostly zeros), the ties are added in order at the end
+ * (ties). */
 #ifndef ESP_SELECT_H
 #define ESP_SELECT_H
 #include "espresso.h"
 #include "codecs/common/simd.h"
 
 enum {
-    SELECT_BLOCK = 4096,  /* numbers kept together: fits the first-level cache with room for the streams */
-    SELECT_SPAN = 65536,  /* places are counted from the last multiple of this; also the parallel grain */
-    SELECT_POOL = 16384,  /* room beyond 2 k */
+    SELECT_BLOCK = 4096,  /* numbers that the keep pass takes at once: fits the first-level cache */
+    SELECT_SPAN = 65536,  /* indices are 16 bits within a span of this size; also the parallel grain */
+    SELECT_POOL = 16384,  /* room of the pool beyond 2 k */
     SELECT_SAMPLE = 65536 /* a larger sample gains nothing */
 };
 #define SELECT_INF 0x7f800000u
@@ -44,7 +45,7 @@ static uint64_t select_keep_scalar(const float *x, uint64_t n, uint32_t lo, uint
 }
 
 #ifdef ESP_SIMD_X86
-/* AVX2 has no compress: the mask of 32 numbers is walked bit by bit. */
+/* AVX2 has no compress instruction: the set bits of a mask of 32 numbers are taken one by one. */
 ESP_TARGET_AVX2 static uint64_t select_keep_avx2(const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val,
                                                  uint16_t *idx) {
     const __m256i abs8 = _mm256_set1_epi32((int)SELECT_ABS), low = _mm256_set1_epi32((int)lo - 1);
@@ -54,7 +55,7 @@ ESP_TARGET_AVX2 static uint64_t select_keep_avx2(const float *x, uint64_t n, uin
         uint32_t mask = 0;
         for (int j = 0; j < 4; j++) {
             __m256i a = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(x + i + 8 * j)), abs8);
-            __m256i ge = _mm256_cmpgt_epi32(a, low); /* signed is right: both are below 2^31, and lo - 1 >= -1 */
+            __m256i ge = _mm256_cmpgt_epi32(a, low); /* signed is right: all are in [-1, 2^31) */
             top8 = _mm256_max_epu32(top8, a);
             mask |= (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(ge)) << (8 * j);
         }
@@ -72,8 +73,9 @@ ESP_TARGET_AVX2 static uint64_t select_keep_avx2(const float *x, uint64_t n, uin
     return (m + (uint32_t)rest) | (uint64_t)top << 32;
 }
 
-/* First a list of the vectors with something in them, without a branch that chance would decide; then vpcompressd on
- * those, to a register and a plain store: the form that writes memory is slow on some machines. n <= SELECT_BLOCK. */
+/* First lists the vectors that hold a number to keep, without an unpredictable branch; then compresses those.
+ * vpcompressd goes to a register, followed by a plain store: its form that writes memory is slow on some machines. n
+ * <= SELECT_BLOCK. */
 ESP_TARGET_AVX512 static uint64_t select_keep_avx512(const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val,
                                                      uint16_t *idx) {
     const __m512i abs16 = _mm512_set1_epi32((int)SELECT_ABS), low = _mm512_set1_epi32((int)lo);
@@ -104,7 +106,7 @@ ESP_TARGET_AVX512 static uint64_t select_keep_avx512(const float *x, uint64_t n,
 
 ESP_KERNEL_PICK(select_keep, (const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val, uint16_t *idx))
 
-/* ---- trim: of n kept numbers those above t, and those equal to t while *quota lasts, in place; returns how many ---- */
+/* ---- trim: keeps, in place, numbers above t, and the first *quota numbers equal to t; returns how many ------------ */
 static inline uint64_t select_trim_scalar(float *val, uint16_t *idx, uint64_t n, uint32_t t, uint64_t *quota) {
     uint64_t m = 0, left = *quota;
     for (uint64_t i = 0; i < n; i++) {
@@ -119,7 +121,7 @@ static inline uint64_t select_trim_scalar(float *val, uint16_t *idx, uint64_t n,
 }
 
 #ifdef ESP_SIMD_X86
-/* Stores end where the list ends: the next block's numbers lie behind. */
+/* Stores must not go beyond the list, since the next block's numbers follow it. */
 ESP_TARGET_AVX512 static uint64_t select_trim_avx512(float *val, uint16_t *idx, uint64_t n, uint32_t t,
                                                      uint64_t *quota) {
     const __m512i abs16 = _mm512_set1_epi32((int)SELECT_ABS), limit = _mm512_set1_epi32((int)t);
@@ -148,7 +150,7 @@ static inline select_trim_fn select_trim_for(int level) {
     return select_trim_scalar;
 }
 
-/* Kept numbers of one block: pool places [at, at + n). */
+/* The kept numbers of one block: [at, at + n) of the pool. */
 typedef struct select_block {
     uint64_t at, n;
 } select_block;
@@ -156,16 +158,17 @@ typedef struct select_block {
 typedef struct select_job {
     const esp_host *host;
     int simd;
-    /* numbers [at, at + n) as an array: `buf` filled with them (room for a block), or where they lie already */
+    /* Returns numbers [at, at + n) as an array: `buf` filled with them (it has room for a block), or their own
+     * memory. */
     const float *(*load)(const void *arg, uint64_t at, uint64_t n, float *buf);
     const void *arg;
     uint64_t count, k;
-    uint64_t n_sample, sample_from; /* how many to sample, and a number that says where to begin */
-    /* result: every block's numbers in order of index; all blocks together hold k */
+    uint64_t n_sample, sample_from; /* size of the sample; a random number that picks its start */
+    /* result: each block's numbers in order of index; all blocks together hold k */
     select_block *block;
     float *val;
     uint16_t *idx;
-    /* inside */
+    /* private to select.h */
     select_keep_fn keep;
     select_trim_fn trim;
     uint64_t cap, used;
@@ -174,7 +177,7 @@ typedef struct select_job {
     uint32_t shift, bits, prefix;
 } select_job;
 
-/* The host's workers where it offers them and the range is worth it. */
+/* Runs on the host's workers, where it has them and the range is large enough; else here. */
 static inline void select_parallel(const esp_host *h, uint64_t n, uint64_t grain,
                                    void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
     if (n > 2 * grain && ESP_HAS(esp_host, h, parallel_for))
@@ -184,20 +187,20 @@ static inline void select_parallel(const esp_host *h, uint64_t n, uint64_t grain
 }
 
 /* ---- radix select in memory ---------------------------------------------------------------------------------------- */
-/* The digit, at most d, in which the k-th from the top lies; *above grows by what lies in higher digits. */
+/* The digit, at most d, of the k-th largest number. *above grows by the count of numbers with higher digits. */
 static inline uint32_t select_digit(const uint64_t *hist, uint32_t d, uint64_t k, uint64_t *above) {
     for (; d > 0 && *above + hist[d] < k; d--) *above += hist[d];
     return d;
 }
 
-/* |x| of the k-th largest of n (1 <= k <= n), as bits, all within [lo, hi]; *above: how many are larger. */
+/* |x| of the k-th largest of n (1 <= k <= n), as bits. All are within [lo, hi]. *above: how many are larger. */
 static inline uint32_t select_kth(const float *x, uint64_t n, uint64_t k, uint32_t lo, uint32_t hi, uint64_t *above) {
     enum { FEW = 1024 };
     uint64_t hist[2048];
     float few[FEW];
     *above = 0;
     while (lo < hi) {
-        /* as many digits as are worth clearing and walking */
+        /* a larger histogram pays only for many numbers: it must be cleared and scanned */
         const uint32_t span = hi - lo, bits = n < 4096 ? 8 : 11, wide = 32 - (uint32_t)__builtin_clz(span);
         const uint32_t shift = wide > bits ? wide - bits : 0;
         memset(hist, 0, sizeof *hist * ((span >> shift) + 1));
@@ -225,7 +228,7 @@ static inline void select_raise(uint32_t *to, uint32_t value) {
     }
 }
 
-/* Keeps what is at least s->lo of one block. */
+/* Keeps the numbers of one block that are at least s->lo. */
 static inline uint32_t select_keep_block(select_job *s, uint64_t b) {
     float buf[SELECT_BLOCK], val[SELECT_BLOCK + 16];
     uint16_t idx[SELECT_BLOCK + 16];
@@ -253,7 +256,7 @@ static inline void select_keep_body(void *arg, uint64_t begin, uint64_t end) {
     select_raise(&s->top, top);
 }
 
-/* How many are at least lo; s->overflow where they did not fit. */
+/* Keeps all numbers that are at least lo, and returns how many. Sets s->overflow where the pool is too small. */
 static inline uint64_t select_keep_all(select_job *s, uint32_t lo) {
     s->lo = lo;
     s->used = 0;
@@ -283,8 +286,8 @@ static inline void select_hist_body(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* A threshold that at least k numbers reach, and, unless they tie in all bits, no more than the pool holds.
- * *reach: how many do. */
+/* A threshold that at least k numbers reach, and no more than the pool holds, unless ties in all bits exceed it.
+ * *reach: how many numbers reach it. */
 static inline uint32_t select_edge(select_job *s, uint64_t *reach) {
     static const uint8_t digit[] = {11, 11, 9};
     uint64_t hist[2048], above = 0;
@@ -306,7 +309,7 @@ static inline uint32_t select_edge(select_job *s, uint64_t *reach) {
     return s->prefix << s->shift;
 }
 
-/* A threshold that the k largest probably reach, and not many more; 1 where a sample would not pay. */
+/* A threshold that the k largest numbers probably reach, and few others. 1 where a sample would not pay. */
 static inline uint32_t select_guess(select_job *s) {
     uint64_t lines = (s->n_sample < s->cap ? s->n_sample : s->cap) / 16, all = s->count / 16, above;
     float buf[16];
@@ -314,7 +317,8 @@ static inline uint32_t select_guess(select_job *s) {
     uint64_t stride = all / lines, n = lines * 16, first = s->sample_from % stride;
     for (uint64_t i = 0; i < lines; i++)
         memcpy(s->val + 16 * i, s->load(s->arg, (first + i * stride) * 16, 16, buf), 16 * sizeof(float));
-    /* rank in the sample, four to five deviations to the safe side; sqrt by halving keeps libm out */
+    /* Rank in the sample, plus at least four standard deviations, so that k numbers very probably reach the
+     * threshold. The integer root keeps libm out. */
     uint64_t rank = (uint64_t)((double)s->k / (double)s->count * (double)n) + 1, root = 1;
     while (root * root < rank) root++;
     rank += 4 * root + 8;
@@ -324,7 +328,7 @@ static inline uint32_t select_guess(select_job *s) {
 }
 
 /* ---- exact finish -------------------------------------------------------------------------------------------------------- */
-/* The pool holds everything above t; adds the first `quota` numbers equal to t. */
+/* Adds the first `quota` numbers equal to t to a pool that holds all numbers above t. */
 static inline void select_ties(select_job *s, uint32_t t, uint64_t quota) {
     float buf[SELECT_BLOCK], val[SELECT_BLOCK + 16];
     uint16_t idx[SELECT_BLOCK + 16];
@@ -332,7 +336,7 @@ static inline void select_ties(select_job *s, uint32_t t, uint64_t quota) {
         uint64_t from = b * SELECT_BLOCK, len = s->count - from < SELECT_BLOCK ? s->count - from : SELECT_BLOCK;
         uint64_t r = s->keep(s->load(s->arg, from, len, buf), len, t, (uint32_t)(from % SELECT_SPAN), val, idx);
         uint64_t n = s->trim(val, idx, (uint32_t)r, t, &quota);
-        /* room: fewer than k lie above t, and what is added in all is at most k */
+        /* fits: the pool and all that is added are at most k numbers */
         memcpy(s->val + s->used, val, n * sizeof *val);
         memcpy(s->idx + s->used, idx, n * sizeof *idx);
         s->block[b].at = s->used;
@@ -353,7 +357,7 @@ static inline void select_trim(select_job *s, uint64_t n) {
 static inline uint64_t select_cap(uint64_t k) { return 2 * k + SELECT_POOL; }
 static inline uint64_t select_blocks(uint64_t count) { return (count + SELECT_BLOCK - 1) / SELECT_BLOCK; }
 
-/* A sample of this size costs little beside the pass and leaves few false candidates. */
+/* Sample size: costs little beside the pass over all numbers, and gives a threshold that keeps few too many. */
 static inline uint64_t select_sample(uint64_t count) {
     uint64_t n = count / 64 < 1024 ? 1024 : count / 64;
     return n < SELECT_SAMPLE ? n : SELECT_SAMPLE;
@@ -385,7 +389,7 @@ static inline int select_run(select_job *s, void *scratch) {
         n = select_keep_all(s, lo ? lo : 1);
     }
     if (n < s->k)
-        select_ties(s, 0, s->k - n); /* everything but zeros is in */
+        select_ties(s, 0, s->k - n); /* the pool holds all numbers but zeros */
     else if (n > s->k)
         select_trim(s, n);
     return 0;

@@ -1,13 +1,13 @@
-/* simd.h: one plain C kernel body, compiled for several instruction sets, chosen at run time.
- * Knows nothing of codecs. Bytes must not depend on the choice: bodies have independent lanes (or a fixed tree), and
- * a * b + c in one rounding is off in every kernel.
+/* simd.h: compiles a kernel body in plain C for several instruction sets and chooses one at run time.
+ * Knows nothing of codecs. Bytes must not depend on the choice: a body's lanes are independent (or sums form a fixed
+ * tree), and fused multiply-add (a * b + c with one rounding) is off in every kernel.
  *
  *     ESP_INLINE uint64_t foo_body(const float *g, float *e, uint64_t n) { ...plain C... }
  *     ESP_KERNEL(foo, (const float *g, float *e, uint64_t n), (g, e, n))
  *
- * defines foo_for(level), a pointer to the body compiled for that level; ask esp_simd_level() once, in open. Where
- * compilers fail (packing, compaction) write foo_avx2 and foo_avx512 by hand, foo_scalar in plain C, and
- * ESP_KERNEL_PICK in place of ESP_KERNEL. */
+ * defines foo_for(level), which returns the body compiled for that level. Ask esp_simd_level() once, in open().
+ * Where compilers do not vectorise a body (packing, compaction), write foo_avx2 and foo_avx512 by hand, foo_scalar
+ * in plain C, and ESP_KERNEL_PICK in place of ESP_KERNEL. */
 #ifndef ESP_SIMD_H
 #define ESP_SIMD_H
 #include <stdint.h>
@@ -22,8 +22,9 @@
 #ifdef __FAST_MATH__
 #error "espresso's codecs promise the same bytes everywhere: compile them with -fno-fast-math behind your flags"
 #endif
-/* A plugin is built by its author's compiler flags: switch contraction off here, not only there. Exception flags are
- * not looked at: without "no-trapping-math" gcc keeps a branch in every a ? b + c : d, and does not vectorise. */
+/* A plugin's author chooses the compiler flags, so contraction is switched off here too. No code reads
+ * floating-point exception flags. "no-trapping-math" tells gcc so; otherwise it keeps a branch in a ? b + c : d and
+ * does not vectorise. */
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #define ESP_KERNEL_OPT
@@ -35,11 +36,11 @@
 
 enum { ESP_SIMD_SCALAR = 0, ESP_SIMD_AVX2 = 1, ESP_SIMD_AVX512 = 2 };
 
-/* What the hardware and the system offer, of the sets below. */
+/* The best of the levels above that the processor and the operating system support. */
 static inline int esp_simd_best(void) {
 #ifdef ESP_SIMD_X86
     unsigned a, b, c, d;
-    __builtin_cpu_init(); /* also asks whether the system saves the wide registers */
+    __builtin_cpu_init(); /* also asks whether the operating system saves the wide registers */
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("popcnt"))
         return ESP_SIMD_SCALAR;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C)) return ESP_SIMD_SCALAR;
@@ -53,7 +54,7 @@ static inline int esp_simd_best(void) {
 #endif
 }
 
-/* Best level of this machine; ESPRESSO_SIMD=scalar|avx2|avx512 lowers it (tests compare the bytes). */
+/* This machine's best level, or a lower one that ESPRESSO_SIMD=scalar|avx2|avx512 names (tests compare the bytes). */
 static inline int esp_simd_level(void) {
     const char *want = getenv("ESPRESSO_SIMD");
     const int best = esp_simd_best();

@@ -1,10 +1,10 @@
-/* sparse.h: what codecs that send k of d elements share: k, phi = beta e + gamma g, and the body of topk and dgc.
+/* sparse.h: shared by codecs that send k of d elements: k, phi = beta e + gamma g, and the body of topk and dgc.
  * Knows how positions are written, not how they are chosen (select.h does that).
  *
  * Body, little-endian, n = ceil(d / 65536) spans:
  *     f32 value[k]      in ascending order of index
- *     u32 held[n]       how many of them lie in each span of 65536 elements
- *     then, of two forms, the smaller for this (d, k); the first where equal:
+ *     u32 held[n]       how many of the values lie in each span of 65536 elements
+ *     then the smaller of two forms for this (d, k); the first where they are equal:
  *     u16 place[k]      index in the span                                48 k/d + 32/65536 bits/element
  *     u32 bitmap[]      ceil(d / 32) words, bit i % 32 of word i / 32    32 k/d + 1 + 32/65536 bits/element
  * k travels in the header's aux. The bitmap pays from k = d/16 on. d = 0: no body. */
@@ -32,7 +32,8 @@ static inline uint64_t sparse_body_bytes(uint64_t count, uint64_t k) {
     return 4 * k + 4 * sparse_spans(count) + (sparse_is_map(count, k) ? sparse_map_bytes(count) : 2 * k);
 }
 
-/* Planning figures before anything was measured: bytes moved at 8 GB/s, two line fills for each of the k, 2 us to begin. */
+/* Cost estimates for planning without measurements: 8 GB/s for the bytes moved, two cache misses for each of the k
+ * elements, 2 us to begin. */
 static inline esp_status sparse_cost(uint64_t count, uint64_t k, double compress_bytes, double *compress_ns,
                                      double *decompress_ns) {
     *compress_ns = 2000 + (double)count * compress_bytes / 8 + (double)k * 3;
@@ -40,7 +41,7 @@ static inline esp_status sparse_cost(uint64_t count, uint64_t k, double compress
     return ESP_OK;
 }
 
-/* A body may lie at any address in a caller's buffer. */
+/* Reads a u32 of a body, which may have any alignment. */
 static inline uint32_t sparse_u32(const uint8_t *p) {
     uint32_t v;
     memcpy(&v, p, 4);
@@ -58,7 +59,7 @@ static inline float sparse_f32(const uint8_t *p) {
 }
 
 /* ---- phi --------------------------------------------------------------------------------------------------------------- */
-/* out = beta e + gamma g. Ones, the usual case, without products: the same numbers, sooner. */
+/* out = beta e + gamma g. Where both factors are 1, the usual case, products are left out, with the same result. */
 ESP_INLINE uint64_t sparse_phi_body(const float *restrict g, const float *restrict e, float beta, float gamma,
                                     float *restrict out, uint64_t n) {
     if (beta == 1.0f && gamma == 1.0f)
@@ -80,7 +81,7 @@ ESP_INLINE uint64_t sparse_keep_body(const float *restrict g, float *restrict e,
 }
 ESP_KERNEL(sparse_keep, (const float *g, float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
 
-/* Largest |g|, or |phi|, as bits. */
+/* Largest |phi| as bits; phi = g where e is NULL. */
 ESP_INLINE uint64_t sparse_top_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
     uint32_t top = 0;
     for (uint64_t i = 0; i < n; i++) {
@@ -91,7 +92,7 @@ ESP_INLINE uint64_t sparse_top_body(const float *g, const float *e, float beta, 
 }
 ESP_KERNEL(sparse_top, (const float *g, const float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
 
-/* What is being compressed. */
+/* The input of one compress. */
 typedef struct sparse_input {
     const float *g;
     float *e; /* NULL: phi = g */
@@ -141,7 +142,7 @@ static inline int sparse_finite(const esp_host *h, const sparse_input *in, uint6
     return s.largest < SELECT_INF;
 }
 
-/* Sets x to zero where the block's numbers were taken. */
+/* Sets x to zero at the elements that were selected from the block. */
 static inline void sparse_clear(const select_job *s, uint64_t b, float *x) {
     const uint16_t *idx = s->idx + s->block[b].at;
     float *span = x + b * SELECT_BLOCK / SELECT_SPAN * SELECT_SPAN;
@@ -157,14 +158,14 @@ static inline void sparse_residual_body(void *arg, uint64_t begin, uint64_t end)
     }
 }
 
-/* residual = phi, with zeros where it was sent */
+/* residual = phi, and 0 at the elements that were sent */
 static inline void sparse_residual(sparse_input *in, const select_job *s) {
     in->sel = s;
     if (in->e) select_parallel(s->host, s->count, SELECT_SPAN, sparse_residual_body, in);
 }
 
 /* ---- body, written --------------------------------------------------------------------------------------------------------- */
-/* Sets bits in zeroed words; each word is written once, for adding bits to memory one by one is slow. */
+/* Sets bits in zeroed words. Each word is collected in a register and written once, which is faster than bit by bit. */
 static inline void sparse_write_map(uint8_t *map, const uint16_t *idx, uint64_t n) {
     for (uint64_t i = 0; i < n;) {
         const uint32_t word = idx[i] / 32u;
@@ -204,8 +205,8 @@ static inline esp_payload_header sparse_header(const char *codec, uint16_t wire,
     return h;
 }
 
-/* Selects s->k of s->count and writes the payload. *sent: 0 where nothing is to be taken out of the feedback memory,
- * because there was nothing, or something not finite. */
+/* Selects s->k of s->count elements and writes the payload. *sent is 0 where the caller must leave the feedback memory
+ * unchanged: the tensor is empty, or an element is not finite. */
 static inline esp_status sparse_compress(select_job *s, const esp_codec_args *a, const char *codec, uint16_t wire,
                                          int *sent) {
     esp_payload_header h = sparse_header(codec, wire, s->count, s->k);
@@ -232,7 +233,7 @@ static inline uint64_t sparse_span_len(uint64_t count, uint64_t span) {
     return left < SELECT_SPAN ? left : SELECT_SPAN;
 }
 
-/* 1 where places are ascending and below len */
+/* 1 where the indices ascend and are below len */
 static inline int sparse_places_ok(const uint8_t *place, uint64_t n, uint64_t len) {
     uint32_t bad = n && sparse_u16(place + 2 * (n - 1)) >= len;
     for (uint64_t i = 1; i < n; i++) bad |= sparse_u16(place + 2 * i) <= sparse_u16(place + 2 * i - 2);
@@ -269,9 +270,9 @@ static inline int sparse_body_ok(const uint8_t *body, uint64_t count, uint64_t k
     return at == k && sparse_values_finite(body, k); /* no encoder sends NaN or Inf as a value */
 }
 
-/* Where one payload's next span begins. */
+/* Position in one payload: the begin of its next span. */
 typedef struct sparse_reader {
-    const uint8_t *val, *held, *place; /* held NULL: nothing in it */
+    const uint8_t *val, *held, *place; /* held NULL: the payload has no body */
     int map;
 } sparse_reader;
 
@@ -292,7 +293,7 @@ static inline sparse_reader sparse_reader_at(const esp_payload *p, uint64_t span
     return r;
 }
 
-/* Adds the reader's span to out and moves on. */
+/* Adds the reader's span to out and moves to the next span. */
 static inline void sparse_add_span(sparse_reader *r, float *out, uint64_t len, float scale) {
     if (!r->held) return;
     uint64_t n = sparse_u32(r->held);
@@ -316,7 +317,7 @@ static inline void sparse_decode_body(void *arg, uint64_t begin, uint64_t end) {
     const float scale = a->scale != 0.0f ? a->scale : 1.0f;
     sparse_reader r[AT_ONCE];
     uint32_t first = 0;
-    do { /* span by span, all payloads of a batch: the span stays in cache */
+    do { /* a span of all payloads of a batch before the next span, so that `out` stays in cache */
         uint32_t n = a->n_payloads - first < AT_ONCE ? a->n_payloads - first : AT_ONCE;
         for (uint32_t p = 0; p < n; p++) r[p] = sparse_reader_at(&a->payload[first + p], begin / SELECT_SPAN);
         for (uint64_t at = begin; at < end; at += SELECT_SPAN) {
@@ -333,7 +334,7 @@ static inline void sparse_fill_nan(uint8_t *out, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) memcpy(out + 4 * i, &nan, 4);
 }
 
-/* decompress, whole. Sent values must number k_min to k_max. */
+/* decompress() of a sparse codec. A payload must hold k_min to k_max values. */
 static inline esp_status sparse_decompress(const esp_host *host, const esp_codec_args *a, const char *codec,
                                            uint16_t wire, uint64_t k_min, uint64_t k_max) {
     const uint64_t count = a->tensor->count;
