@@ -1,5 +1,6 @@
 #!/bin/sh
 # check-docs.sh: links between the documents lead somewhere, and `make docs` runs without a warning.
+# Exit status 77: nothing is wrong, but doxygen is not there.
 set -u
 bad=0
 for file in README.md plugins/README.md docs/*.md; do
@@ -10,6 +11,10 @@ for file in README.md plugins/README.md docs/*.md; do
         fi
     done
 done
-command -v doxygen >/dev/null || { echo "doxygen is not there: only links were checked" && exit $bad; }
-make -s docs || bad=1
+if command -v doxygen >/dev/null; then
+    make -s docs || bad=1
+elif [ "$bad" -eq 0 ]; then
+    echo "skipped: doxygen is not there: only links were checked"
+    exit 77
+fi
 exit $bad

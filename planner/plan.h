@@ -241,6 +241,5 @@ ESP__FN const esp__scheme *const *esp__schemes(void); /* NULL-terminated, in the
 /* ---- search ------------------------------------------------------------------------------------------------------------------------ */
 ESP__FN void esp__algorithm1(esp__problem *p, esp__schedule *d); /* algorithm1.c: chooses paths for the units of d */
 ESP__FN void esp__algorithm2(esp__problem *p, esp__schedule *d); /* algorithm2.c: moves compression to the CPU */
-ESP__FN void esp__improve(esp__problem *p, esp__schedule *d); /* improve.c: changes single paths to a local optimum */
 ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d); /* search.c: the whole search */
 #endif

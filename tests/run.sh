@@ -1,18 +1,19 @@
 #!/bin/sh
-# run.sh: runs test programs and scripts, counts their test functions, prints what a failing one said.
-#   sh tests/run.sh PROGRAM|SCRIPT.sh ...        ends with "N passed, N failed"
+# run.sh: runs test programs and scripts, counts their test functions, prints what a failing one said and why one was skipped.
+#   sh tests/run.sh PROGRAM|SCRIPT.sh ...        ends with "N passed, N failed" or "N passed, N failed, N skipped"
 # A program uses cmocka; a script is one test: exit 0 passed, 77 skipped, else failed. Each ends within TEST_TIMEOUT seconds
-# (300), a script that says "time limit: N s" in a comment within those.
+# (300), a script that says "time limit: N s" in a comment within those. What is skipped says "skipped: REASON" or fails.
+# Tests that only compute run TEST_JOBS (the number of cores) at a time; all others run alone.
 BUILD=${BUILD:-build}
 ESPRESSO_COMMAND=${ESPRESSO_COMMAND:-$PWD/$BUILD/bin/espresso}
 ESPRESSO_BUILD=$PWD/$BUILD
 export BUILD ESPRESSO_COMMAND ESPRESSO_BUILD
-passed=0 failed=0 skipped=0
 
-for t in "$@"; do
+# Runs one test; "PASSED FAILED SKIPPED" goes to a file in $TEST_COUNTS.
+run_one() { # TEST
+    t=$1
     name=${t#"$BUILD"/}
     log=$BUILD/log/$(echo "$name" | tr / -).log
-    mkdir -p "$BUILD/log"
     start=$(date +%s) limit=${TEST_TIMEOUT:-300}
     case $t in
     *.sh)
@@ -23,7 +24,10 @@ for t in "$@"; do
         case $code in 0) p=1 ;; 77) s=1 ;; *) f=1 ;; esac
         ;;
     *)
-        timeout -k 5 "$limit" "./${t#./}" >"$log" 2>&1 </dev/null
+        # the sanitizers' tests start the command that was built with the same sanitizers
+        case $t in "$BUILD"/asan/*) ESPRESSO_COMMAND=$PWD/$BUILD/asan/bin/espresso ;; esac
+        rm -f "$log.threads"
+        TEST_THREADS=$log.threads timeout -k 5 "$limit" "./${t#./}" >"$log" 2>&1 </dev/null
         code=$?
         r=$(grep -c '\[ RUN      \]' "$log")
         p=$(grep -c '\[       OK \]' "$log")
@@ -34,16 +38,47 @@ for t in "$@"; do
         if [ "$f" -eq 0 ] && { [ "$code" -ne 0 ] || [ "$r" -eq 0 ]; }; then f=1; fi
         ;;
     esac
-    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    why=
+    if [ "$s" -gt "$(grep -c '^skipped: ' "$log")" ]; then
+        f=$((f + s)) s=0 why="a test was skipped without a line \"skipped: REASON\""
+    fi
+    if [ -e "$log.threads" ] && ! grep -q "^[a-z]* *${name#tests/}\( \|\$\)" tests/threads.list; then
+        f=$((f + 1)) why="the test starts threads: list it in tests/threads.list, for the thread sanitizer or with a reason"
+    fi
     word=ok
     if [ "$f" -gt 0 ]; then word=FAILED; fi
     if [ "$code" -eq 124 ]; then word="FAILED: ran longer than $limit s"; fi
-    echo "$name: $word ($p passed, $f failed$([ "$s" -eq 0 ] || echo ", $s skipped"); $(($(date +%s) - start)) s)"
-    if [ "$f" -gt 0 ]; then
-        tail -n 60 "$log" | sed 's/^/    /'
-        echo "    (exit status $code; all of it: $log)"
-    fi
-done
+    {
+        echo "$name: $word ($p passed, $f failed$([ "$s" -eq 0 ] || echo ", $s skipped"); $(($(date +%s) - start)) s)"
+        if [ "$s" -gt 0 ]; then grep '^skipped: ' "$log" | sed 's/^/    /'; fi
+        if [ "$f" -gt 0 ]; then
+            tail -n 60 "$log" | sed 's/^/    /'
+            echo "    (exit status $code; all of it: $log)"
+            [ -z "$why" ] || echo "    $why"
+        fi
+    } >"$log.said"
+    echo "$p $f $s" >"$TEST_COUNTS/$(basename "$log")"
+    cat "$log.said"
+}
+if [ "${1:-}" = --one ]; then
+    run_one "$2"
+    exit 0
+fi
 
-if [ "$skipped" -gt 0 ]; then echo "$passed passed, $failed failed, $skipped skipped"; else echo "$passed passed, $failed failed"; fi
+mkdir -p "$BUILD/log"
+TEST_COUNTS=$(mktemp -d)
+export TEST_COUNTS
+trap 'rm -rf "$TEST_COUNTS"' EXIT
+computes() { # TEST: must not depend on what runs beside it, on time, or on files that others use
+    case $1 in *.sh) return 1 ;; */planner/* | */files/* | */conformance/*) return 0 ;; esac
+    return 1
+}
+for t in "$@"; do if computes "$t"; then echo "$t"; fi; done |
+    xargs -r -n 1 -P "${TEST_JOBS:-$(getconf _NPROCESSORS_ONLN)}" sh "$0" --one
+for t in "$@"; do if ! computes "$t"; then run_one "$t"; fi; done
+
+set -- $(find "$TEST_COUNTS" -type f -exec cat {} + | awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0, NR }') $#
+# a test that left no count ended its runner
+failed=$(($2 + $5 - $4))
+if [ "$3" -gt 0 ]; then echo "$1 passed, $failed failed, $3 skipped"; else echo "$1 passed, $failed failed"; fi
 [ "$failed" -eq 0 ]

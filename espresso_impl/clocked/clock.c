@@ -119,14 +119,10 @@ static void esp__clocked_backward_over(esp_ctx *ctx, uint32_t tensor, uint64_t e
 /* Its deadline is over: its lanes and its unit go on. */
 static void esp__clocked_end(esp_ctx *ctx, esp__clocked_event *x) {
     esp__clocked *h = ctx->clocked;
-    uint64_t now = esp__now_ns(), deadline = esp__clocked_deadline(h, x);
+    const uint64_t now = esp__now_ns();
     int from_link = x->owner == ESP__CLOCKED_LINK;
     x->real.end_ns = now;
     x->state = ESP__CLOCKED_OVER;
-    if (x->due.end_ns >= h->last_due) {
-        h->last_due = x->due.end_ns;
-        h->late_ns = now > deadline ? now - deadline : 0;
-    }
     for (int lane = 0; lane < ESP__LANES; lane++) h->cursor[lane] += x->lanes >> lane & 1u;
     if (x->backward) {
         esp__clocked_backward_over(ctx, x->unit, x->due.end_ns);
@@ -235,7 +231,7 @@ ESP__FN void esp__clocked_begin(esp_ctx *ctx, uint64_t at_ns) {
         memset(h->at, 0, ctx->in_force.strategy.n_units * sizeof *h->at);
         memset(h->ready, 0, ctx->in_force.strategy.n_units * sizeof *h->ready);
         h->tensor = 0;
-        h->backward_end = h->last_due = h->late_ns = 0;
+        h->backward_end = 0;
         h->zero_ns = at_ns;
         h->step = ctx->steps.step;
     }
@@ -282,14 +278,6 @@ ESP__FN esp_status esp__clocked_backward(esp_ctx *ctx, uint32_t id) {
 }
 
 /* ---- questions --------------------------------------------------------------------------------------------------------------- */
-ESP__FN esp__span esp__clocked_event_time(const esp_ctx *ctx, uint32_t event) {
-    const esp__clocked *h = ctx->clocked;
-    esp__span none = {0, 0};
-    if (!h || event >= h->n) return none;
-    const esp__clocked_event *x = &h->event[event];
-    return (esp__span){esp__clocked_scaled(h, x->due.start_ns), esp__clocked_scaled(h, x->due.end_ns)};
-}
-
 ESP__FN esp__span esp__clocked_event_real(const esp_ctx *ctx, uint32_t event) {
     const esp__clocked *h = ctx->clocked;
     esp__span none = {0, 0};
@@ -298,15 +286,3 @@ ESP__FN esp__span esp__clocked_event_real(const esp_ctx *ctx, uint32_t event) {
     return (esp__span){r->start_ns > h->zero_ns ? r->start_ns - h->zero_ns : 0,
                        r->end_ns > h->zero_ns ? r->end_ns - h->zero_ns : 0};
 }
-
-ESP__FN esp__span esp__clocked_time(const esp_ctx *ctx, uint32_t op) {
-    uint32_t none = !ctx->clocked || op >= ctx->in_force.program.n_ops;
-    return esp__clocked_event_time(ctx, none ? ESP__CLOCKED_NONE : ctx->clocked->event_of_op[op]);
-}
-
-ESP__FN esp__span esp__clocked_backward_time(const esp_ctx *ctx, uint32_t tensor) {
-    uint32_t none = !ctx->clocked || tensor >= ctx->model.n_tensors;
-    return esp__clocked_event_time(ctx, none ? ESP__CLOCKED_NONE : ctx->clocked->event_of_tensor[tensor]);
-}
-
-ESP__FN uint64_t esp__clocked_late_ns(const esp_ctx *ctx) { return ctx->clocked ? ctx->clocked->late_ns : 0; }

@@ -19,16 +19,8 @@ ESP__FN void esp__clocked_begin(esp_ctx *ctx, uint64_t at_ns);
 ESP__FN esp_status esp__clocked_backward(esp_ctx *ctx, uint32_t id);
 
 /* ---- of the last step; nanoseconds since its esp__clocked_begin's at_ns ------------------------------------------------- */
-/* When the op (index in program.ops), or a tensor's backward, ran by the clock of deadlines: the plan's times, if every op came
- * in its order. {0, 0} for an op that the plan has not. */
-ESP__FN esp__span esp__clocked_time(const esp_ctx *ctx, uint32_t op);
-ESP__FN esp__span esp__clocked_backward_time(const esp_ctx *ctx, uint32_t tensor);
-/* The same for an event of the plan (index in esp_plan_events), with those of which this rank has no op; and when it really
- * began and ended. A real time before at_ns is 0. */
-ESP__FN esp__span esp__clocked_event_time(const esp_ctx *ctx, uint32_t event);
+/* When an event of the plan (index in esp_plan_events) really began and ended; a time before at_ns is 0. */
 ESP__FN esp__span esp__clocked_event_real(const esp_ctx *ctx, uint32_t event);
-/* How much later than its deadline the last op of the step really ended. */
-ESP__FN uint64_t esp__clocked_late_ns(const esp_ctx *ctx);
 
 /* ---- between match.c, clock.c and the executor -------------------------------------------------------------------- */
 enum { ESP__CLOCKED_WAITS = 0, ESP__CLOCKED_RUNS, ESP__CLOCKED_WORKED, ESP__CLOCKED_OVER };
@@ -62,7 +54,6 @@ typedef struct esp__clocked {
     uint32_t cursor[ESP__LANES], tensor; /* next of the lane; next backward */
     uint32_t *at;                        /* [n_units] next of the chain     */
     uint64_t *ready;                     /* [n_units] when that has its input */
-    uint64_t last_due, late_ns;
 } esp__clocked;
 
 /* Is the step under way a clocked one? Lock held. */

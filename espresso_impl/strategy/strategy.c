@@ -123,9 +123,9 @@ static void esp__no_strategy(const esp_ctx *ctx, const char *path, const char *w
     char hint[ESP__SPEC_MAX * 2] = "";
     unsigned best = 3;
     size_t n = strcspn(path, ":;");
-    for (uint32_t i = 0; i < esp__registry_of(ctx)->n_codecs; i++)
-        if (strlen(esp__registry_of(ctx)->codecs[i]->name) == n &&
-            !memcmp(esp__registry_of(ctx)->codecs[i]->name, path, n))
+    const esp__registry *known = ctx ? esp__registry_of(ctx) : NULL; /* the command reads files without a context */
+    for (uint32_t i = 0; known && i < known->n_codecs; i++)
+        if (strlen(known->codecs[i]->name) == n && !memcmp(known->codecs[i]->name, path, n))
             snprintf(hint, sizeof hint, " ('%.*s' is a codec: ESPRESSO_CODEC=%.200s, or esp_config.codec)", (int)n,
                      path, path);
     for (int i = 0; i < 3; i++)

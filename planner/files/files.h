@@ -82,8 +82,6 @@ ESP__FN esp_status esp__output_write(const char *path, const char *text, size_t 
 /* ---- reading from memory (`name` stands for the file in messages) and writing -------------------------------------- */
 ESP__FN esp_status esp__model_parse(const char *name, const char *text, size_t len, esp__model_file *out,
                                     const esp__files_log *log);
-ESP__FN void esp__model_print(const esp__model_file *f, esp__text *out);
-ESP__FN esp_status esp__model_write(const char *path, const esp__model_file *f);
 ESP__FN esp_status esp__gc_parse(const char *name, const char *text, size_t len, esp__gc_file *out,
                                  const esp__files_log *log);
 ESP__FN void esp__gc_print(const esp__gc_file *f, esp__text *out);

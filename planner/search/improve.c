@@ -71,8 +71,3 @@ static void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking)
                 better |= esp__improve_unit(k, ranking[i].unit, core);
         }
 }
-
-ESP__FN void esp__improve(esp__problem *p, esp__schedule *d) {
-    esp__incremental *k = esp__incremental_open(p, d);
-    esp__improve_passes(k, esp__ranking(p, d));
-}

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "espresso.h"
+#include "tests/common/skip.h"
 
 static const char golden[] = "tests/abi/layout.golden";
 
@@ -280,7 +281,7 @@ static void test_layout(void **state) {
     FILE *f;
     (void)state;
 #if !defined(__x86_64__)
-    skip(); /* the golden file is of 64-bit x86 */
+    test_skip("the golden file is of 64-bit x86");
 #endif
     f = fopen(golden, "r");
     if (!f) fail_msg("%s: run in the project's root", golden);

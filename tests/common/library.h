@@ -10,6 +10,7 @@
 #include "espresso.h"
 #include "espresso_impl/autopilot/autopilot.h"
 #include "espresso_impl/clocked/clocked.h"
+#include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/stats.h"
 #include "planner/search/search.h"
 #include "planner/builtin/builtin.h"

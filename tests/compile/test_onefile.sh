@@ -31,10 +31,14 @@ says_ok ./three
 if have g++; then
     try g++ -std=c++11 -x c++ use_api.c -x none code.o -o four -pthread -ldl -lm
     says_ok ./four
+else
+    leaves_out "g++ is not there"
 fi
 if have clang; then
     try clang one.c -o five -pthread -ldl -lm
     says_ok ./five
+else
+    leaves_out "clang is not there"
 fi
 
 try gcc -DESP_NO_BUILTIN one.c -o six -pthread -ldl -lm
@@ -44,3 +48,4 @@ if ESPRESSO_PLUGIN_PATH=/nowhere ./six >output 2>&1 || ! grep -q /nowhere/libesp
     cat output
     exit 1
 fi
+checked

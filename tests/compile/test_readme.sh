@@ -8,6 +8,5 @@ cd "$tmp"
 [ "$(wc -l <commands)" -eq 2 ]
 try sh -e commands
 try ./train
-[ -x "$root/$build/bin/espresso" ] || exit 0
 try timeout 60 "$root/$build/bin/espresso" run -n 4 -- ./train
 try timeout 60 env ESPRESSO_CODEC=topk:ratio=0.01 "$root/$build/bin/espresso" run -n 4 --machines 2 --inter 1gbit,50us -- ./train

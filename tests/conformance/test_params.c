@@ -4,7 +4,7 @@
 static void expect(const char *codec, const char *params, esp_status want, const char *part) {
     const esp_codec *c = cf_find(codec);
     void *self = NULL;
-    if (!c) return;
+    assert_non_null(c);
     cf_message[0] = 0;
     const esp_status st = c->open(&cf_plain, params, &self);
     if (st != want) fail_msg("%s:%s gives status %d: %s", codec, params, (int)st, cf_message);

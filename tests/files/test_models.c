@@ -5,24 +5,40 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/skip.h"
+#include <fnmatch.h>
+#include "tests/common/library.h"
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#include "planner/problem/tree.c"
+#include "planner/problem/cost.c"
+#include "planner/problem/templates.c"
+#include "planner/problem/candidates.c"
+#include "planner/problem/problem.c"
 #include "planner/files/files.c"
+#pragma GCC diagnostic pop
 #include <math.h>
 
 typedef struct published {
     const char *name;
     uint32_t tensors;
     uint64_t parameters;
-    double gmacs;  /* of one image's forward, as torchvision prints ("GFLOPS"); 0: not printed */
-    double traced; /* elements by which the published trace differs; NAN: there is none       */
+    double gmacs; /* of one image's forward, as torchvision prints ("GFLOPS"); 0: not printed */
+    /* FNV-1a of the lines "NAME ELEMENTS" of the trace that the Espresso authors published with their artifact (EuroSys
+     * 2023); 0: there is none. Their BERT-base has 4608 more elements in its word embeddings, and "dense_act" where this
+     * one has "dense". */
+    uint64_t trace;
 } published;
-static const published models[] = {{"vgg16", 32, 138357544, 15.47, 0},      {"resnet50", 161, 25557032, 4.09, 0},
-                                   {"resnet101", 314, 44549160, 7.80, 0},   {"ugatit", 148, 670761088, 0, 0},
-                                   {"bert-base", 199, 108893186, 0, 4608},  {"gpt2", 148, 124439808, 0, 0},
-                                   {"gpt2-medium", 292, 354823168, 0, NAN}, {"lstm", 10, 85974278, 0, 0},
-                                   {"vit-b-16", 152, 86567656, 17.56, NAN}, {"llama-1b", 201, 1100048384, 0, NAN}};
+static const published models[] = {{"vgg16", 32, 138357544, 15.47, 0x6b51e5876f1ac967u},
+                                   {"resnet50", 161, 25557032, 4.09, 0xa84ef3f89453d6cfu},
+                                   {"resnet101", 314, 44549160, 7.80, 0x8d684601747f4e76u},
+                                   {"ugatit", 148, 670761088, 0, 0x8a78d6d63159b7bbu},
+                                   {"bert-base", 199, 108893186, 0, 0x69b3ab9b905249adu},
+                                   {"gpt2", 148, 124439808, 0, 0x486d027b3c864754u},
+                                   {"gpt2-medium", 292, 354823168, 0, 0},
+                                   {"lstm", 10, 85974278, 0, 0x7e3658e0d40bff6du},
+                                   {"vit-b-16", 152, 86567656, 17.56, 0},
+                                   {"llama-1b", 201, 1100048384, 0, 0}};
 enum { MODELS = sizeof models / sizeof *models };
 
 static int warnings;
@@ -90,39 +106,36 @@ static void test_models_are_valid(void **state) {
     }
 }
 
-/* Tensor for tensor what the published traces have, where those are there. */
+/* The name and the elements of every tensor, in order, are those of the published traces. */
 static void test_published_traces_have_the_same_tensors(void **state) {
+    int traced = 0;
     (void)state;
-    if (access("../shared/models/vgg16.json", R_OK) != 0) {
-        print_message("../shared/models is not there: nothing to compare with\n");
-        skip();
-    }
     for (int k = 0; k < MODELS; k++) {
-        esp__model_file ours, theirs;
-        if (isnan(models[k].traced)) continue;
-        read_model("planner/models", models[k].name, &ours);
-        read_model("../shared/models", models[k].name, &theirs);
-        assert_int_equal(ours.model.n_tensors, theirs.model.n_tensors);
-        assert_int_equal(elements(&theirs) - elements(&ours), (uint64_t)models[k].traced);
-        for (uint32_t i = 0; i < ours.model.n_tensors; i++) {
-            const esp_plan_tensor *a = &ours.model.tensors[i], *b = &theirs.model.tensors[i];
-            const char *fused = strstr(b->name, "dense_act."); /* BERT-base: the same layer by another name */
-            const size_t same = fused ? (size_t)(fused - b->name) + strlen("dense") : strlen(b->name);
-            if (strncmp(a->name, b->name, same) != 0) fail_msg("%s: %s, %s", models[k].name, a->name, b->name);
-            if (strcmp(a->name, "bert.embeddings.word_embeddings.weight") != 0)
-                assert_int_equal(a->elements, b->elements);
+        const int bert = !strcmp(models[k].name, "bert-base");
+        esp__model_file f;
+        uint64_t hash = ESP__HASH0;
+        if (!models[k].trace) continue;
+        read_model("planner/models", models[k].name, &f);
+        for (uint32_t i = 0; i < f.model.n_tensors; i++) {
+            const char *name = f.model.tensors[i].name, *dense = bert ? strstr(name, "intermediate.dense.") : NULL;
+            const size_t head = dense ? (size_t)(dense - name) + strlen("intermediate.dense") : strlen(name);
+            const int words = bert && !strcmp(name, "bert.embeddings.word_embeddings.weight");
+            char line[256];
+            const int n = snprintf(line, sizeof line, "%.*s%s%s %llu\n", (int)head, name, dense ? "_act" : "",
+                                   name + head, (unsigned long long)f.model.tensors[i].elements + (words ? 4608 : 0));
+            hash = esp__hash64(hash, line, (uint64_t)n);
         }
-        esp__model_free(&ours);
-        esp__model_free(&theirs);
+        if (hash != models[k].trace) fail_msg("%s: other tensors than in the published trace", models[k].name);
+        traced++;
+        esp__model_free(&f);
     }
+    assert_int_equal(traced, 7);
 }
 
 static void test_generator_makes_these_files(void **state) {
     (void)state;
-    if (system("command -v python3 >/dev/null 2>&1") != 0) {
-        print_message("python3 is not there: the generator is not run\n");
-        skip();
-    }
+    if (system("command -v python3 >/dev/null 2>&1") != 0)
+        test_skip("python3 is not there: the generator of models is not run");
     assert_int_equal(system("python3 planner/models/generate.py --check"), 0);
     /* and --check would notice */
     assert_int_not_equal(system("python3 planner/models/generate.py --check --batch 3 lstm >/dev/null"), 0);

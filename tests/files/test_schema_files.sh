@@ -16,7 +16,7 @@ def say(text):
 
 build = os.environ.get("BUILD", "build")
 files = {
-    "model": ["tests/fuzz/corpus/model/*.json", "planner/models/*.json", "../shared/models/*.json"],
+    "model": ["tests/fuzz/corpus/model/*.json", "planner/models/*.json", "tests/files/published/*.json"],
     "codec": ["tests/fuzz/corpus/gc/*.json", build + "/share/espresso/costs/*.json"],
     "system": ["tests/fuzz/corpus/system/*.json", build + "/share/espresso/systems/*.json"],
     "strategy": ["tests/fuzz/corpus/strategy/*.json"],

@@ -4,6 +4,7 @@
 #ifndef ESPRESSO_TESTS_FUZZ_TARGETS_H
 #define ESPRESSO_TESTS_FUZZ_TARGETS_H
 #include "planner/files/files.h"
+#include "model_print.h"
 
 static inline void fuzz_check(int holds, const char *what) {
     if (holds) return;
@@ -34,10 +35,10 @@ static inline int fuzz_model(const char *data, size_t len) {
     esp__text once = {0}, twice = {0};
     esp__model_file f, again;
     if (fuzz_refused(esp__model_parse("fuzz", data, len, &f, &fuzz_log))) return 0;
-    esp__model_print(&f, &once);
+    model_print(&f, &once);
     fuzz_check(esp__model_parse("fuzz", once.data, once.len, &again, NULL) == ESP_OK,
                "a model that was written is refused");
-    esp__model_print(&again, &twice);
+    model_print(&again, &twice);
     for (uint32_t i = 0; i < f.model.n_tensors; i++)
         fuzz_check(f.model.tensors[i].compute_ns == again.model.tensors[i].compute_ns, "times differ");
     fuzz_same(&once, &twice);

@@ -4,13 +4,16 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include <errno.h>
+#include "tests/common/library.h"
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#include "espresso_impl/observe/profile.c"
+#include "planner/files/files.c"
+#pragma GCC diagnostic pop
 #include "tests/common/ranks.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "planner/files/files.c"
 #pragma GCC diagnostic pop
 
 static char path[128];

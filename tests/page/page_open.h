@@ -2,6 +2,7 @@
  * Chromium the test is skipped. Must not know what is on the page. Include after tools/page/page.c. */
 #ifndef ESPRESSO_TESTS_PAGE_OPEN_H
 #define ESPRESSO_TESTS_PAGE_OPEN_H
+#include "tests/common/skip.h"
 
 /* ---- files ---------------------------------------------------------------------------------------------------------- */
 static char page_folder[64];
@@ -65,10 +66,7 @@ static inline void page_with_checks(const char *page, const char *checks, const 
 static inline void page_open(const char *page, const char *checks, const char *flags, const char *first_tensor) {
     char path[128], command[1024], constants[128] = "const expectedName=";
     const char *name = page_browser();
-    if (!name) {
-        print_message("skipped: no chromium on this machine\n");
-        skip();
-    }
+    if (!name) test_skip("chromium is not there: pages are not opened");
     FILE *f = fmemopen(constants + strlen(constants), sizeof constants - strlen(constants), "w");
     page_text(f, first_tensor), fputs(";", f), fclose(f);
     snprintf(path, sizeof path, "%s/checked.html", page_folder);

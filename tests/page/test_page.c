@@ -155,7 +155,8 @@ static void runs_are_json(void **state) {
         if (i) assert_non_null(strstr(begin, ",-1,0"));
         fclose(f);
         free(html);
-        if (!(f = fopen("/dev/full", "w"))) continue;
+        f = fopen("/dev/full", "w");
+        assert_non_null(f);
         assert_int_equal(i ? page_runs_timeline(f, &runs, &info) : page_runs_compare(f, &runs, &info), -1);
         fclose(f);
     }
@@ -180,7 +181,7 @@ static void a_full_disk_is_noticed(void **state) {
     fake_plan plan;
     (void)state;
     FILE *f = fopen("/dev/full", "w");
-    if (!f) skip();
+    assert_non_null(f);
     fake_make(&plan, 300, 1, 1e9, NULL);
     assert_int_equal(page_timeline(f, NULL, &plan.page, &info), -1);
     assert_int_equal(page_trace(f, &plan.page, 1, &info), -1);

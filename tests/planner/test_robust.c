@@ -1,7 +1,18 @@
 /* test_robust.c: samples of a plan under errors of its inputs: without errors they give the plan's own time,
  * longer inputs never give a shorter step, and what is chosen for holding best does. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
+#include <math.h>
+#include "tests/common/library.h"
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#include "planner/problem/tree.c"
+#include "planner/problem/cost.c"
+#include "planner/problem/templates.c"
+#include "planner/problem/candidates.c"
+#include "planner/schedule/simulate.c"
+#include "planner/schedule/schedule.c"
+#include "planner/schedule/urgency.c"
+#include "planner/schedule/robust.c"
+#pragma GCC diagnostic pop
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,13 @@
 /* test_same_program.c: what the planner times is what the executor runs: for every option of the tree the ops of a op template are
  * those of the compiled program of the rank that is everywhere the root: kinds, lanes, steps, elements and payloads. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
+#include "tests/common/library.h"
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#include "planner/problem/tree.c"
+#include "planner/problem/cost.c"
+#include "planner/problem/templates.c"
+#include "planner/problem/candidates.c"
+#pragma GCC diagnostic pop
 #include "tests/common/ranks.h"
 #include <setjmp.h>
 #include <stdarg.h>

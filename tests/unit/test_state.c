@@ -1,7 +1,11 @@
 /* test_state.c: states saved and loaded by ranks that are threads over `loop`: a resumed run gives the same bits, and a
  * state that is damaged, foreign or missing changes nothing on any rank. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
+#include <unistd.h>
+#include "tests/common/library.h"
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#include "espresso_impl/executor/state.c"
+#pragma GCC diagnostic pop
 #include "tests/common/ranks.h"
 #include <setjmp.h>
 #include <stdarg.h>
