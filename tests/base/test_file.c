@@ -1,4 +1,4 @@
-/* test_base_file.c: files that are there whole or not at all: what a reader sees, and what is left in the folder, when all goes
+/* test_file.c: files that are there whole or not at all: what a reader sees, and what is left in the folder, when all goes
  * well, when the disk is full, when a writer dies, and when several write one path. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

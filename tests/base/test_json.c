@@ -1,4 +1,4 @@
-/* test_base_json.c: JSON's strings and numbers, and the text that they are written to. */
+/* test_json.c: JSON's strings and numbers, and the text that they are written to. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* test_base_machine.c: how many cores a process may use: those that it is bound to, and what its control groups give, of made-up
+/* test_machine.c: how many cores a process may use: those that it is bound to, and what its control groups give, of made-up
  * groups of both versions; and facts of this machine. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

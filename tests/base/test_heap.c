@@ -1,4 +1,4 @@
-/* test_base_heap.c: what waits comes out by time, and by key where times are equal, however it came in. */
+/* test_heap.c: what waits comes out by time, and by key where times are equal, however it came in. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
