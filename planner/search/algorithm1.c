@@ -1,7 +1,6 @@
-/* algorithm1.c: Espresso's Algorithm 1: which tensors to compress and how, on one kind of device (section 4.3).
- * Tensors are taken by size, the largest first, and among equals the one closest to the output, that is, latest in
- * backward order; a tensor in front of a bubble is passed over; each other gets the option that gives the shortest
- * step with all else as it is. */
+/* algorithm1.c: Espresso's Algorithm 1: which tensors to compress and how, on one kind of device (section 4.3). It takes the
+ * tensors by size, the largest first; of equal ones the latest in backward order. It skips a tensor in front of a bubble.
+ * Every other tensor gets the option with the shortest step while all other tensors keep theirs. */
 #include "planner/search/search.h"
 
 enum { ESP__SWEEPS = 8 };
@@ -26,7 +25,7 @@ static void esp__choices_fill(esp__problem *p, const esp__candidates *candidates
     out->paths = esp__arena_get(p->arena, candidates->n * sizeof *out->paths);
     for (uint32_t i = 0; i < candidates->n; i++)
         if (!wanted || wanted(p, &candidates->paths[i])) out->paths[out->n++] = &candidates->paths[i];
-    if (out->n) return; /* a `keep`, or a codec that runs elsewhere only: then all that there is */
+    if (out->n) return; /* a constraint, or a codec that runs only on other devices: then all candidates */
     for (uint32_t i = 0; i < candidates->n; i++) out->paths[out->n++] = &candidates->paths[i];
 }
 
@@ -51,7 +50,7 @@ ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, e
     return all;
 }
 
-/* ---- the order in which they are taken ---- */
+/* ---- the order of the units ---- */
 typedef struct esp__rank_by {
     uint64_t elements;
     uint32_t unit;
@@ -75,9 +74,9 @@ static uint32_t *esp__by_size(esp__problem *p, const esp__schedule *d) {
     return order;
 }
 
-/* ---- the start ---- */
-/* The option that everybody uses without compression: candidate options lack it where another has less to do on every lane, but
- * in one model's order of ops or another it may still be the shorter. */
+/* ---- initial solutions ---- */
+/* The usual option without compression; NULL: constraints may exclude it. Candidate options lack it if another path has less
+ * load on every lane; in some orders of ops it still makes the shorter step. */
 static const esp__path *esp__path_usual(esp__problem *p, const esp__unit *u) {
     static const char *const tree = "intra.reduce_scatter > inter.allreduce > intra.allgather", *const flat =
                                                                                                     "flat.allreduce";
@@ -85,7 +84,7 @@ static const esp__path *esp__path_usual(esp__problem *p, const esp__unit *u) {
     return esp__path_make(p, u, p->hierarchical ? tree : flat, ESP__NO_CODEC);
 }
 
-/* Without compression, where the choices have that: each unit's shortest by itself; or the usual option for all. */
+/* The start without compression, if the choices allow it: each unit's shortest path by itself, or the usual option for all. */
 static void esp__start_raw(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     esp__schedule usual;
     memset(&usual, 0, sizeof usual);
@@ -105,8 +104,8 @@ static void esp__start_raw(esp__problem *p, esp__schedule *d, const esp__choices
     esp__keep_better_allowed(p, d, &usual);
 }
 
-/* Where not compressing is beyond the limits: what holds least memory, or sends least (the error is for later to
- * find). */
+/* If the start without compression exceeds the limits: each unit's path with the least memory if memory is limited, else with the
+ * least volume. Ignores the limit on errors. */
 static void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     int by_memory = p->config.max_memory_bytes > 0;
     for (uint32_t u = 0; u < d->n_units; u++)
@@ -118,13 +117,13 @@ static void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choic
 }
 
 /* ---- Remove and GetBestOption ---- */
-/* Every path is tried for one unit, all else as it is and in its order; the best is taken if it makes the step
- * shorter. Where the step would be as long without the unit (it is in front of a bubble), there is nothing to try. */
+/* Tries every path of one unit, with all other paths and their order unchanged; takes the best if it makes the step shorter. If
+ * the step would be as long without the unit (it is in front of a bubble), no path can help. */
 static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices *c) {
     esp__swap *w = &k->swaps[0], *best_swap = &k->swaps[1];
     uint64_t before = k->d->makespan, best = before, without, ready;
     esp__incremental_lift(k, w, u, 1);
-    ready = k->end[w->from - 1]; /* of the backward before it */
+    ready = k->end[w->from - 1]; /* end of the backward that makes the unit ready */
     without = esp__incremental_without(k, w, before);
     for (uint32_t i = 0; i < c->n && without < best; i++) {
         if (ready + c->paths[i]->total >= best) continue;
@@ -139,7 +138,7 @@ static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices 
     return best < before && esp__incremental_take(k, best_swap);
 }
 
-/* The same paths in ready order, if that is shorter. */
+/* Changes to ready order if that is shorter; returns 1 if it did. */
 static int esp__ready_order(esp__incremental *k, esp__schedule *ready) {
     esp__schedule_copy(k->p, ready, k->d);
     if (esp__generate(k->p, ready) >= k->d->makespan) return 0;
@@ -148,7 +147,7 @@ static int esp__ready_order(esp__incremental *k, esp__schedule *ready) {
     return 1;
 }
 
-/* From where the schedule stands, tensor by tensor, over and over, until none has changed since it was looked at. */
+/* Improves unit by unit, in rounds over all units, until none has changed in a whole round. */
 static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *choices, const uint32_t *order) {
     esp__incremental *k = esp__incremental_open(p, d);
     esp__schedule ready;
@@ -161,7 +160,7 @@ static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *c
     }
 }
 
-/* The better of the start without compression and the priced one, each improved. */
+/* The better of the start without compression and the Lagrangian start, each improved. */
 ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     uint32_t *order = esp__by_size(p, d);
     esp__schedule priced;

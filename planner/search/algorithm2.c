@@ -1,7 +1,7 @@
-/* algorithm2.c: Espresso's Algorithm 2: which of the tensors that Algorithm 1 compresses on the GPU go to the CPU
- * (section 4.4). Tensors of one size with one option are a group, in which the earliest in backward order move first
- * (Lemma 1: an earlier one leaves more time to hide the slower CPU), so that a count a group says all. All
- * combinations of counts where they are few, else one group at a time. */
+/* algorithm2.c: Espresso's Algorithm 2: which of the tensors that Algorithm 1 compresses on the GPU move to the CPU
+ * (section 4.4). Here a group is all tensors of one size with one option. In a group the earliest in backward order move first
+ * (Lemma 1: an earlier one leaves more time to hide the slower CPU); so one count per group determines which tensors move.
+ * Tries all combinations of counts if they are few, else one group at a time. */
 #include "planner/search/search.h"
 
 enum { ESP__COMBINATIONS_MOST = 2000, ESP__VARIANTS_MOST = 16, ESP__COUNT_TRIALS = 8 };
@@ -11,7 +11,7 @@ typedef struct esp__offload {
     const esp__path *to[ESP__VARIANTS_MOST];
     uint32_t *members; /* units, earliest first */
     uint32_t n, n_to;
-    uint32_t count, variant; /* now; the best so far */
+    uint32_t count, variant; /* of the current combination; the best so far is below */
     uint32_t best_count, best_variant;
 } esp__offload;
 
@@ -21,7 +21,7 @@ typedef struct esp__offloading {
     esp__rerun *rerun;
     esp__offload *groups;
     esp__change *changes;
-    const esp__path **wanted; /* [n_units] while changes are put together */
+    const esp__path **wanted; /* [n_units] scratch of esp__offload_changes */
     uint32_t n;
     uint64_t best;
 } esp__offloading;
@@ -30,7 +30,7 @@ static int esp__path_has(const esp__problem *p, const esp__path *path, uint32_t 
     return !esp__path_on(p, path, 1u << (1u - device));
 }
 
-/* The same steps with the same codec, whatever the devices? */
+/* Have the paths the same steps and codec, on whichever devices? */
 static int esp__same_steps(const esp__path *a, const esp__path *b) {
     if (a->codec != b->codec || !a->option || !b->option || a->option->n != b->option->n) return 0;
     for (uint32_t i = 0; i < a->option->n; i++) {
@@ -40,8 +40,8 @@ static int esp__same_steps(const esp__path *a, const esp__path *b) {
     return 1;
 }
 
-/* Where a group may go: its option on other devices; if all of these are dominated, the shortest that is all on the
- * CPU. */
+/* The paths that a group may move to: its own steps on other devices; if all of these are dominated, the first path that compresses
+ * on the CPU alone. */
 static void esp__offload_variants(const esp__problem *p, const esp__choices *c, esp__offload *g) {
     for (uint32_t i = 0; i < c->n && g->n_to < ESP__VARIANTS_MOST; i++)
         if (esp__same_steps(c->paths[i], g->from) && esp__path_has(p, c->paths[i], ESP_PLAN_CPU))
@@ -59,7 +59,7 @@ static void esp__offload_groups(esp__offloading *o, const esp__choices *choices)
         uint32_t g = 0;
         if (d->paths[u]->codec == ESP__NO_CODEC || !esp__path_has(p, d->paths[u], ESP_PLAN_GPU)) continue;
         while (g < o->n && o->groups[g].from != d->paths[u])
-            g++; /* one candidate options, one path: the same size and option */
+            g++; /* equal path pointers mean the same size and option */
         esp__offload *group = &o->groups[g];
         if (g == o->n) {
             o->n++;
@@ -75,7 +75,7 @@ static void esp__offload_groups(esp__offloading *o, const esp__choices *choices)
     o->n = kept;
 }
 
-/* What has to change for the counts as they are now, by ascending unit. */
+/* Lists the changes that the current counts need, by ascending unit. */
 static uint32_t esp__offload_changes(esp__offloading *o) {
     uint32_t n = 0;
     for (uint32_t g = 0; g < o->n; g++) {
@@ -109,7 +109,7 @@ static void esp__offload_best(esp__offloading *o) {
     }
 }
 
-/* Every combination: counts as the digits of a number that counts up. */
+/* Tries every combination: the counts are the digits of a number that counts up. */
 static void esp__offload_all(esp__offloading *o) {
     for (;;) {
         uint32_t g = 0;
@@ -128,8 +128,8 @@ static void esp__offload_all(esp__offloading *o) {
     }
 }
 
-/* The best count of one group with the others as they are: some counts over the whole range, then between the best's
- * neighbours. */
+/* Finds the best count of one group while the others keep theirs: tries some counts over the whole range, then between the best
+ * one's neighbours, and so on. */
 static void esp__offload_group(esp__offloading *o, esp__offload *group) {
     for (uint32_t v = 0; v < group->n_to; v++) {
         uint32_t low = 0, high = group->n, step, best = 0;
@@ -175,7 +175,7 @@ ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__
         esp__offload_all(&o);
     else
         esp__offload_by_group(&o);
-    if (o.best == d->makespan) return; /* it keeps its order, which may not be ready order */
+    if (o.best == d->makespan) return; /* d keeps its order, which may differ from ready order */
     esp__offload_best(&o);
     for (uint32_t i = 0, n = esp__offload_changes(&o); i < n; i++) d->paths[o.changes[i].unit] = o.changes[i].path;
     esp__generate(p, d);

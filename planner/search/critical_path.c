@@ -1,12 +1,14 @@
-/* critical_path.c: a better order for the paths as they are: ops of the longest path change places with those that they
- * wait for on their lane (the neighbourhood of job shops: Van Laarhoven, Aarts, Lenstra 1992; Balas, Vazacopoulos
- * 1998). What is before and after the ops that move keeps its times and tails, so that a trial costs what lies
- * between them. */
+/* critical_path.c: critical-path swaps: a better order for given paths. Ops on the longest path change places with those that
+ * they wait for on their lane (the neighbourhood of job shops: Van Laarhoven, Aarts, Lenstra 1992; Balas, Vazacopoulos 1998).
+ * Ops before the ones that move keep their times, ops after them their tails; so a trial looks only at the ops between. */
 #include "planner/plan.h"
 
-enum { ESP__SHIFT_SPAN = 96, ESP__SHIFT_JUMPS = 6 }; /* ops between; ops of its lane that one may pass */
+enum {
+    ESP__SHIFT_SPAN = 96,
+    ESP__SHIFT_JUMPS = 6
+}; /* most ops between the two; most ops of its lanes that an op may pass */
 
-/* Places [from, from + n) of the sequence in another order. */
+/* A new order for the places [from, from + n) of the sequence. */
 typedef struct esp__shift {
     uint32_t from, n, order[ESP__SHIFT_SPAN + 1];
     uint8_t marked[ESP__SHIFT_SPAN + 1];
@@ -16,7 +18,7 @@ static int esp__shift_has(const esp__shift *s, uint32_t place) {
     return place - s->from < s->n && s->marked[place - s->from];
 }
 
-/* Op j, with all in between that must come before it, before op i. 0: i is one of these. */
+/* Moves op j before op i, together with the ops between that must precede j. 0: impossible, i itself must precede j. */
 static int esp__shift_pull(const esp__incremental *k, uint32_t i, uint32_t j, esp__shift *s) {
     uint32_t lanes = 0, n = 0;
     s->from = i, s->n = j - i + 1;
@@ -38,7 +40,7 @@ static int esp__shift_pull(const esp__incremental *k, uint32_t i, uint32_t j, es
     return 1;
 }
 
-/* Op i, with all in between that must come after it, after op j. 0: j is one of these. */
+/* Moves op i after op j, together with the ops between that must follow i. 0: impossible, j itself must follow i. */
 static int esp__shift_push(const esp__incremental *k, uint32_t i, uint32_t j, esp__shift *s) {
     uint32_t lanes = 0, n = 0;
     s->from = i, s->n = j - i + 1;
@@ -57,7 +59,7 @@ static int esp__shift_push(const esp__incremental *k, uint32_t i, uint32_t j, es
     return 1;
 }
 
-/* The longest path through what the shift changes; UINT64_MAX where it is not below `limit`. */
+/* The longest path through the ops that the shift changes; UINT64_MAX if it is not below `limit`. */
 static uint64_t esp__shift_try(esp__incremental *k, const esp__shift *s, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0;
     uint32_t end = s->from + s->n;
@@ -84,7 +86,7 @@ static uint64_t esp__shift_try(esp__incremental *k, const esp__shift *s, uint64_
     return longest < limit ? longest : UINT64_MAX;
 }
 
-/* Makes the shift if the step is then below `limit`: a path that passes it by may be as long as before. */
+/* Makes the shift if the step is then below `limit`; a longest path elsewhere may prevent that. Returns 1 if it did. */
 static int esp__shift_take(esp__incremental *k, const esp__shift *s, uint64_t limit) {
     uint32_t was[ESP__SHIFT_SPAN + 1], *sequence = &k->d->sequence[s->from];
     memcpy(was, sequence, s->n * sizeof *was);
@@ -100,7 +102,8 @@ static int esp__shift_critical(const esp__incremental *k, uint32_t i) {
     return k->end[i] - k->timed_ops[i].ns + k->tail[i] == k->d->makespan;
 }
 
-/* Does op j, on a longest path, wait for its lane? Then the ops that it waits for are tried behind it. */
+/* If op j, on a longest path, waits for its lane, tries to put it before the ops that it waits for. Returns 1 if the step became
+ * shorter. */
 static int esp__shift_op(esp__incremental *k, uint32_t j) {
     const esp__timed *timed = &k->timed_ops[j];
     uint64_t start = k->end[j] - timed->ns, best = k->d->makespan;
@@ -123,7 +126,7 @@ static int esp__shift_op(esp__incremental *k, uint32_t j) {
     return taken.n && esp__shift_take(k, &taken, k->d->makespan);
 }
 
-/* Shifts until none helps. */
+/* Shifts ops until no shift helps. Returns 1 if any did. */
 ESP__FN int esp__shift_passes(esp__incremental *k) {
     int any = 0;
     for (int better = 1; better && !esp__out_of_time(k->p);) {

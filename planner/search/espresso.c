@@ -1,13 +1,13 @@
-/* espresso.c: the strategy "espresso": Algorithms 1 and 2, which take units as given: over the tensors; over large
- * ones in chunks, as BytePS, on which the paper's system is built, cuts them; and over small neighbours in groups, as
- * everybody fuses them. The best. */
+/* espresso.c: the strategy "espresso". Algorithms 1 and 2 choose options for given units. They run three times: on whole
+ * tensors; with large tensors in chunks, as in BytePS, on which the paper's system is built; and with small neighbours in
+ * groups, as in common tensor fusion. The best result counts. */
 #include "planner/search/search.h"
 
-/* Large: from this part of the model on. Groups: of 4 MiB, the usual size of partitions and fusion buffers. */
+/* A tensor is large from 1/64 of the model's elements on. Groups have 4 MiB, the usual size of fusion buffers. */
 enum { ESP__CHUNKS_MOST = 8, ESP__LARGE_SHARE = 64, ESP__FUSED_ELEMENTS = 1 << 20 };
 
-/* Into how many chunks? As many as bring the tensor itself through soonest: the first passes through all lanes, the
- * others follow at the pace of the busiest. */
+/* The number of chunks with which the tensor alone is synchronised soonest: the first chunk passes through all lanes, the others
+ * follow at the pace of the busiest lane. */
 static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t elements) {
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;
@@ -25,12 +25,12 @@ static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t eleme
     return best;
 }
 
-/* Large tensors in chunks; 0: there are none. */
+/* Sets units with large tensors in chunks; 0: no tensor is cut, d is unchanged. */
 static int esp__cut_units(esp__problem *p, esp__schedule *d) {
     uint32_t n = 0, n_tensors = (uint32_t)p->n_tensors, cut = 0;
     uint64_t all = 0;
     esp__unit *units = esp__arena_get(p->arena, (uint64_t)n_tensors * ESP__CHUNKS_MOST * sizeof *units);
-    uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like); /* a tensor of this size, + 1 */
+    uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like); /* by size: a tensor of this size + 1 */
     uint32_t *chunks = esp__arena_get(p->arena, n_tensors * sizeof *chunks);
     for (uint32_t i = 0; i < n_tensors; i++) all += p->model->tensors[i].elements;
     for (uint32_t i = 0; i < n_tensors; i++) {
@@ -50,7 +50,7 @@ static int esp__cut_units(esp__problem *p, esp__schedule *d) {
     return cut != 0;
 }
 
-/* Neighbours in groups; 0: there are none. */
+/* Sets units with small neighbours in groups; 0: no two are grouped, d is unchanged. */
 static int esp__fuse_units(esp__problem *p, esp__schedule *d) {
     uint32_t n = 0, first = 0, n_tensors = (uint32_t)p->n_tensors;
     uint64_t elements = 0;

@@ -1,42 +1,42 @@
-/* exact.c: problems of a few units, solved by branch and bound: first over paths, with the certificate's rows
- * (bound/rows.c) as bounds; then, for paths that could still be better, over the orders of ops on lanes (Giffler,
- * Thompson 1960), with each lane alone as the bound (Carlier 1982). Ends after so many nodes; what it then has is
- * the best that it saw. */
+/* exact.c: exact branch and bound for problems of a few units. It branches over paths, with the lower bound's rows
+ * (bound/rows.c) as bounds. For paths that could still be better it branches over the orders of ops on lanes (Giffler,
+ * Thompson 1960), with each lane alone as a bound (Carlier 1982). It stops after a number of nodes, with the best so far. */
 #include "planner/plan.h"
 
-enum { ESP__SMALL_UNITS = 12, ESP__SMALL_USUAL = 6 }; /* units: where there is time; as usual */
+enum { ESP__SMALL_UNITS = 12, ESP__SMALL_USUAL = 6 }; /* most units: in thorough mode; else */
 enum { ESP__SMALL_BATCH = 2048, ESP__SMALL_LOOK = 64, ESP__SMALL_JOBS = ESP__SMALL_UNITS + 1 };
 enum { ESP__SMALL_OPS = ESP__SMALL_UNITS * (ESP__MAX_OPS + 1) };
 
-/* Paths for all units, with a bound on every order of their ops. */
+/* A path for each unit, and a bound on every order of their ops. */
 typedef struct esp__small_leaf {
     uint64_t bound;
     uint16_t path[ESP__SMALL_UNITS];
 } esp__small_leaf;
 
-/* What must be done one after the other: a unit's ops, or all of backward (job 0). */
+/* Ops that must run one after the other: a unit's ops, or all backwards (job 0). */
 typedef struct esp__small_job {
     const esp__plan_op *ops;
-    uint32_t n, next, after;                /* ops; the next one; backwards that must come first */
-    uint64_t ready, rest[ESP__MAX_OPS + 1]; /* rest: of the chain from an op on */
+    uint32_t n, next, after; /* number of ops; index of the next one; number of backwards that must come first */
+    uint64_t ready, rest[ESP__MAX_OPS + 1]; /* rest: time from an op to the job's end */
 } esp__small_job;
 
 typedef struct esp__small {
     esp__problem *p;
     esp__schedule *d; /* the best known */
     esp__bounding *b;
-    uint64_t nodes, nodes_end, nodes_max; /* end: of this leaf's; max: of all */
+    uint64_t nodes, nodes_end, nodes_max; /* searched so far; where this leaf's share ends; where all ends */
     uint32_t n, n_leaves, n_jobs, tries;
-    const double *order_cost[ESP__SMALL_UNITS]; /* of a path at the mixture's weights */
-    uint16_t *order[ESP__SMALL_UNITS];          /* paths by it */
-    double least[ESP__SMALL_UNITS + 1];         /* sums of the least costs from this unit on */
+    const double *order_cost[ESP__SMALL_UNITS]; /* price of each path in the mixture of rows */
+    uint16_t *order[ESP__SMALL_UNITS];          /* paths, ascending by it */
+    double least[ESP__SMALL_UNITS + 1];         /* sum of the least prices from this unit on */
     double row_least[ESP__SMALL_UNITS + 1][ESP__GAME_ROWS];
     double use_least[ESP__SMALL_UNITS + 1][ESP__LIMITS], may[ESP__LIMITS];
-    uint16_t path[ESP__SMALL_UNITS], base[ESP__SMALL_UNITS]; /* base: of the best known */
-    uint32_t reach;                                          /* in how many units paths may differ from it */
+    uint16_t path[ESP__SMALL_UNITS],
+        base[ESP__SMALL_UNITS]; /* path: of the current leaf; base: of the best known schedule */
+    uint32_t reach;             /* in how many units a leaf may differ from base */
     uint64_t looks;
     esp__small_leaf leaves[ESP__SMALL_BATCH];
-    /* one leaf's orders */
+    /* state for the orders of one leaf */
     esp__small_job jobs[ESP__SMALL_JOBS];
     esp__plan_op backward[ESP__SMALL_UNITS];
     uint64_t free_at[ESP__LANES];
@@ -52,11 +52,10 @@ typedef struct esp__small_op {
     uint64_t head, ns, tail;
 } esp__small_op;
 
-/* The longest that one lane needs for its ops: for some of them, the first start + all their work + the least that
- * must follow. */
+/* A lower bound from one lane: the maximum over subsets of its ops of earliest head + sum of times + least tail. */
 static uint64_t esp__small_lane(esp__small_op *ops, uint32_t n) {
     uint64_t most = 0;
-    for (uint32_t i = 1; i < n; i++) { /* by descending tail */
+    for (uint32_t i = 1; i < n; i++) { /* insertion sort by descending tail */
         esp__small_op x = ops[i];
         uint32_t k = i;
         for (; k && ops[k - 1].tail < x.tail; k--) ops[k] = ops[k - 1];
@@ -73,11 +72,11 @@ static uint64_t esp__small_lane(esp__small_op *ops, uint32_t n) {
     return most;
 }
 
-/* A bound on every order from here on; `limit`: enough is known. */
+/* A lower bound on every order that continues the current one; stops early at `limit`. */
 static uint64_t esp__small_bound(const esp__small *s, uint64_t limit) {
     esp__small_op ops[ESP__LANES][ESP__SMALL_OPS];
     uint32_t n[ESP__LANES] = {0};
-    uint64_t most = 0, backward[ESP__SMALL_UNITS + 1]; /* earliest ends */
+    uint64_t most = 0, backward[ESP__SMALL_UNITS + 1]; /* earliest end of each */
     uint64_t tails[ESP__SMALL_UNITS + 1] = {0}, after = 0;
     for (uint32_t j = 1; j < s->n_jobs; j++) {
         const esp__small_job *job = &s->jobs[j];
@@ -100,7 +99,7 @@ static uint64_t esp__small_bound(const esp__small *s, uint64_t limit) {
         }
         if (head > most) most = head;
     }
-    /* what must follow a backward is known only now */
+    /* the tails of backwards include the units that they make ready */
     for (uint32_t k = s->jobs[0].n; k-- > s->jobs[0].next;) {
         if (tails[k + 1] > after) after = tails[k + 1];
         ops[ESP__LANE_COMPUTE][k - s->jobs[0].next].tail = after;
@@ -121,12 +120,12 @@ static void esp__small_keep(esp__small *s, const uint64_t end) {
     d->makespan = end;
 }
 
-/* What one op's placing changes. */
+/* The state that placing one op changes, to undo it. */
 typedef struct esp__small_was {
     uint64_t free_at[ESP__LANES], ready;
 } esp__small_was;
 
-/* Job j's next op comes next. */
+/* Appends job j's next op to the sequence. */
 static void esp__small_place(esp__small *s, uint32_t j, uint64_t start, esp__small_was *was) {
     esp__small_job *job = &s->jobs[j];
     const esp__plan_op *op = &job->ops[job->next];
@@ -147,9 +146,9 @@ static void esp__small_unplace(esp__small *s, uint32_t j, const esp__small_was *
     memcpy(s->free_at, was->free_at, sizeof was->free_at);
 }
 
-/* The jobs one of which must come next, and when each would start; 0: all is placed. Of the ops that could come
- * next, one could end first. It comes before those that share a lane with it; or one of these that could start
- * before its end does. */
+/* The jobs to branch over, and when each one's next op would start; returns how many, 0 if all ops are placed. Of the ops that
+ * could come next, take the one that would end first. Either it comes next on its lanes, or an op that shares a lane with it and
+ * could start before that end. */
 static uint32_t esp__small_choices(const esp__small *s, uint32_t choice[ESP__SMALL_JOBS],
                                    uint64_t start[ESP__SMALL_JOBS]) {
     uint64_t soonest = UINT64_MAX;
@@ -173,7 +172,7 @@ static uint32_t esp__small_choices(const esp__small *s, uint32_t choice[ESP__SMA
     return n;
 }
 
-/* All orders from here on that could be better, the most promising first. */
+/* Searches all orders that continue the current one and could be better, the smallest bound first. */
 static void esp__small_orders(esp__small *s) {
     uint64_t start[ESP__SMALL_JOBS], bound[ESP__SMALL_JOBS], end = 0;
     uint32_t choice[ESP__SMALL_JOBS], n = esp__small_choices(s, choice, start), j;
@@ -213,7 +212,7 @@ static void esp__small_job_set(esp__small_job *job, const esp__plan_op *ops, uin
     for (uint32_t k = n; k-- > 0;) job->rest[k] = job->rest[k + 1] + ops[k].ns;
 }
 
-/* The jobs for the paths chosen. */
+/* Sets the jobs for the current leaf's paths. */
 static void esp__small_jobs(esp__small *s) {
     uint32_t tensors = (uint32_t)s->p->n_tensors;
     for (uint32_t t = 0; t < tensors; t++) {
@@ -237,8 +236,8 @@ static int esp__small_leaf_before(const void *a, const void *b) {
     return memcmp(x->path, y->path, sizeof x->path);
 }
 
-/* The orders of all leaves that could be better, the most promising first; not long for any before all have had
- * their turn. */
+/* Searches the orders of all leaves that could be better, the smallest bound first. Each leaf gets a small number of nodes, then
+ * in the next round four times as many. */
 static void esp__small_flush(esp__small *s) {
     qsort(s->leaves, s->n_leaves, sizeof *s->leaves, esp__small_leaf_before);
     for (uint64_t look = ESP__SMALL_LOOK; s->n_leaves && s->nodes < s->nodes_max && look <= s->looks; look *= 4) {
@@ -248,7 +247,8 @@ static void esp__small_flush(esp__small *s) {
             s->nodes_end = s->nodes + look < s->nodes_max ? s->nodes + look : s->nodes_max;
             esp__small_jobs(s);
             esp__small_orders(s);
-            if (s->nodes >= s->nodes_end) s->leaves[left++] = s->leaves[i]; /* there may be more in it */
+            if (s->nodes >= s->nodes_end)
+                s->leaves[left++] = s->leaves[i]; /* its search was cut short: keep it for the next round */
         }
         s->n_leaves = left;
     }
@@ -270,7 +270,7 @@ static void esp__small_leaf_add(esp__small *s) {
     }
 }
 
-/* Every path of units from u on; rows, cost, used: of those before. */
+/* Branches over the paths of units from u on. rows, cost, used, changes: sums over the units before. */
 static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, double cost, const double used[ESP__LIMITS],
                              uint32_t changes) {
     uint32_t n_rows = s->b->game.n_rows;
@@ -284,8 +284,8 @@ static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, doub
         const esp__path *path = esp__small_path(s, u, x);
         uint32_t now = changes + (x != s->base[u]);
         int out = now > s->reach || s->b->ready[u] + (double)path->total > best;
-        if (cost + s->order_cost[u][x] + s->least[u + 1] > best) break; /* the others cost more */
-        s->nodes += !(++s->tries & 15u); /* looking at a path costs that much less than at an order */
+        if (cost + s->order_cost[u][x] + s->least[u + 1] > best) break; /* so do all others: they have higher prices */
+        s->nodes += !(++s->tries & 15u); /* 16 paths count as one node: a path costs less time than an order */
         esp__uses(path, uses);
         for (uint32_t k = 0; k < ESP__LIMITS; k++) {
             uses[k] += used[k];
@@ -301,7 +301,7 @@ static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, doub
     }
 }
 
-/* What a path costs in the mixture of rows; paths by it; and the least of everything from each unit on. */
+/* Computes the prices of paths in the mixture of rows, sorts the paths by price, and sums the minima from each unit on. */
 static void esp__small_open(esp__small *s) {
     esp__bounding *b = s->b;
     esp__may_use(s->p, s->may);
@@ -337,8 +337,8 @@ static void esp__small_base(esp__small *s) {
     }
 }
 
-/* The optimum for the schedule's units, if they are few and it is found within so many nodes; else the schedule, or
- * better. */
+/* Improves the schedule, with its units as they are, if these are few. The result is optimal for them if the search ends within
+ * nodes_max. */
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max) {
     double rows[ESP__GAME_ROWS], cost = 0.0, used[ESP__LIMITS] = {0.0};
     uint64_t was = d->makespan;
@@ -352,7 +352,8 @@ ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_
         d->sequence = esp__arena_get(p->arena, d->room_sequence * sizeof *d->sequence);
         memcpy(d->sequence, copy.sequence, d->n_sequence * sizeof *d->sequence);
     }
-    esp__checkpoint mark = esp__arena_checkpoint(p->arena); /* candidate options and the sequence's room are there */
+    esp__checkpoint mark =
+        esp__arena_checkpoint(p->arena); /* after candidate options and the sequence's memory, which must outlive it */
     esp__small *s = esp__arena_get(p->arena, sizeof *s);
     s->p = p, s->d = d, s->n = d->n_units, s->nodes_max = nodes_max;
     s->b = esp__bounding_open(p, s->n);
@@ -360,7 +361,7 @@ ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_
     esp__bounding_candidates(s->b);
     esp__bounding_run(s->b);
     esp__small_open(s);
-    if (!esp__schedule_allowed(p, d)) d->makespan = UINT64_MAX; /* anything that is allowed is better */
+    if (!esp__schedule_allowed(p, d)) d->makespan = UINT64_MAX; /* so that every allowed schedule is better */
     for (uint32_t j = 0; j < s->b->game.n_rows; j++) {
         rows[j] = s->b->rows[j].base;
         cost += s->b->lambda[j] * rows[j];

@@ -1,11 +1,11 @@
-/* fewest_ops.c: of plans that are about as fast, one with few ops. Where starting an op costs something (dispatch_ns, measured), it
- * costs the cores something too, which no lane stands for: a plan of a thousand small ops that are all hidden behind backward is
- * as fast as one of ten until the cores are needed. How much slower a plan may be for that follows from how much starting it
- * saves. Built-in systems have no such cost, and their plans are left alone. */
+/* fewest_ops.c: of plans that are about equally fast, chooses one with few ops. Starting an op (dispatch_ns, measured) also takes
+ * time of cores that no lane represents: a plan of a thousand small ops hidden behind backward is as fast as one of ten only
+ * while these cores are idle. The less time a plan spends on starting ops, the slower it may be. Built-in systems have no
+ * dispatch time, so this file does not change their plans. */
 #include "planner/plan.h"
 
-static const double esp__as_fast = 0.005;    /* of the step: no more, whatever it saves */
-static const double esp__start_share = 0.02; /* of the time of starting ops that is saved */
+static const double esp__as_fast = 0.005;    /* share of the step: no plan may be slower by more */
+static const double esp__start_share = 0.02; /* share of the saved dispatch time by which a plan may be slower */
 
 static int esp__costs_dispatch(const esp__problem *p) {
     double sum = 0.0;
@@ -13,7 +13,7 @@ static int esp__costs_dispatch(const esp__problem *p) {
     return sum > 0.0;
 }
 
-/* Are its units what the configuration lets units be? */
+/* Does the configuration allow its units? */
 static int esp__units_allowed(const esp__problem *p, const esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__unit *x = &d->units[u];
@@ -24,7 +24,7 @@ static int esp__units_allowed(const esp__problem *p, const esp__schedule *d) {
     return 1;
 }
 
-/* The time of starting all of its ops. */
+/* The dispatch time of all its ops. */
 static double esp__starting_ns(const esp__problem *p, const esp__schedule *d) {
     double ns = 0.0;
     for (uint32_t u = 0; u < d->n_units; u++)
@@ -38,7 +38,7 @@ static double esp__starting_ns(const esp__problem *p, const esp__schedule *d) {
     return ns;
 }
 
-/* `score`: of the best so far; `limit`: no plan that takes longer. */
+/* Copies `d` to `best` if its score is lower than `score` and its makespan is at most `limit`. */
 static void esp__fewer(esp__problem *p, esp__schedule *best, const esp__schedule *d, uint64_t limit, double *score) {
     if (!d->n_units || d->makespan > limit) return;
     double own = (double)d->makespan + esp__start_share * esp__starting_ns(p, d);
@@ -47,7 +47,7 @@ static void esp__fewer(esp__problem *p, esp__schedule *best, const esp__schedule
     *score = own;
 }
 
-/* Looks at what the search found on its way (finalists) and at the comparison strategies. */
+/* Chooses from `best`, the search's finalists and, without constraints, the comparison strategies. */
 ESP__FN void esp__fewest_ops(esp__problem *p, esp__schedule *best) {
     double step = p->model->forward_ns + p->model->update_ns + (double)best->makespan;
     uint64_t limit = best->makespan + (uint64_t)(esp__as_fast * step);

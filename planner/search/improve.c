@@ -1,8 +1,8 @@
-/* improve.c: takes a schedule to a local optimum, units as given: for one unit after the other every other path is tried, in a
- * fixed sequence of all other ops (schedule/incremental.c). */
+/* improve.c: brings a schedule to a local optimum without changing its units: tries every other path for one unit after the
+ * other, while the sequence of all other ops stays fixed (schedule/incremental.c). */
 #include "planner/plan.h"
 
-/* The swap that puts one path in the place of unit u's. */
+/* Sets the swap to: unit u gets this path. */
 static void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path, uint32_t way) {
     w->n = 1;
     w->way = way;
@@ -11,7 +11,7 @@ static void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, 
     w->chains[0].after = w->from - 1;
 }
 
-/* Tries every path of the candidate options (or of its core) for unit u; takes the best if it makes the step shorter. */
+/* Tries every candidate option (core 1: of the core) for unit u; takes the best if it makes the step shorter. */
 static int esp__improve_unit(esp__incremental *k, uint32_t u, int core) {
     esp__schedule *d = k->d;
     const esp__candidates *candidates = esp__candidates_get(k->p, &d->units[u]);
@@ -25,7 +25,7 @@ static int esp__improve_unit(esp__incremental *k, uint32_t u, int core) {
     for (uint32_t i = 0; i < n && without < before; i++) {
         for (uint32_t way = 0; way < ESP__WAYS; way++) {
             if (way && &candidates->paths[i] != old && &candidates->paths[i] != best_path)
-                continue; /* for what looks good only */
+                continue; /* the other ways only for the old path and the best so far */
             esp__swap_path(k, w, u, &candidates->paths[i], way);
             if (!esp__incremental_allows(k, w)) continue;
             uint64_t t = esp__incremental_try(k, w, best);
@@ -62,7 +62,7 @@ static esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d) {
     return r;
 }
 
-/* Passes over all units until none helps: first with the cores of their candidate options, then with all. */
+/* Passes over all units until none improves: first with the cores of their candidate options, then with all of them. */
 static void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking) {
     for (int core = 1; core >= 0; core--)
         for (int better = 1; better && !esp__out_of_time(k->p);) {

@@ -1,20 +1,20 @@
-/* initial.c: schedules to start the search from. */
+/* initial.c: initial solutions of the search, chosen by prices of lanes. */
 #include "planner/plan.h"
 #include <math.h>
 
-/* Prices that the search may turn: of a nanosecond on each lane, and of a chain's on any. */
+/* The prices' factors: one for a nanosecond on each lane, and one for a nanosecond of a path on any lane (CHAIN). */
 enum { ESP__CHAIN = ESP__LANES, ESP__FACTORS };
 
-/* How paths are chosen by price: with each unit's own prices from the bound, or the same for all; and how far units with
- * equal prices are pulled apart. */
+/* Ways to price paths. even 0: each unit has its own prices from the bound, 1: all units have the same. jitter: how much the
+ * prices of equal units differ at random. */
 static const struct {
     int even;
-    double jitter, compute, cpu; /* times the prices of these lanes; large: they are left alone */
+    double jitter, compute, cpu; /* factors for these lanes' prices; large: paths avoid the lane */
 } esp__pricings[] = {{0, 0.0, 1.0, 1.0}, {1, 0.3, 1.0, 1.0}, {1, 0.3, 1.0, 1e3}, {1, 0.0, 1e3, 1e3},
                      {0, 0.3, 1.0, 1.0}, {1, 0.6, 1.0, 1.0}, {1, 0.6, 1.0, 1e3}};
 enum { ESP__PRICINGS = sizeof esp__pricings / sizeof *esp__pricings };
 
-/* Does it say something new on this system? Without a second device there is nothing to leave alone. */
+/* Does this pricing differ from the others on this system? With one device there is no other one to avoid. */
 static int esp__pricing_applies(const esp__problem *p, uint32_t pricing) {
     return esp__pricings[pricing].cpu < 2.0 || esp__pricings[pricing].compute > 2.0 || esp__devices(p) == 3u;
 }
@@ -25,8 +25,8 @@ static int esp__has_prices(const esp__bound *b) {
     return sum > 0.01;
 }
 
-/* Every unit's cheapest path at the bound's prices times `factor`: what an optimum would look like if lanes could be shared
- * out freely. */
+/* Gives every unit its cheapest path at the pricing's prices times `factor`, as in the relaxed problem, in which only lanes' loads
+ * count. */
 static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double factor[ESP__FACTORS],
                                  uint32_t pricing) {
     const esp__bound *bound = p->bound;
@@ -35,11 +35,11 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
         double best = 0.0, price[ESP__FACTORS];
-        uint32_t t = d->units[u].first + d->units[u].n - 1; /* the bound is of one unit a tensor */
+        uint32_t t = d->units[u].first + d->units[u].n - 1; /* the bound's prices are per tensor */
         for (uint32_t k = 0; k < ESP__LANES; k++) price[k] = (even ? 0.25 : bound->price[t][k]) * factor[k];
         price[ESP__LANE_COMPUTE] *= esp__pricings[pricing].compute;
         price[ESP__LANE_CPU] *= esp__pricings[pricing].cpu;
-        if (jitter > 0.0) /* so that equal units may get different paths: a mix is what a bound's prices stand for */
+        if (jitter > 0.0) /* so that equal units may get different paths: the bound's optimum is such a mixture */
             price[ESP__LANE_COMPUTE] *=
                 1.0 + jitter * ((double)((u + 1 + (uint32_t)p->seed * 97u) * 2654435769u >> 8) / (1u << 24) - 0.5);
         price[ESP__CHAIN] = (even ? 0.01 : bound->chain_price[t]) * factor[ESP__CHAIN] + 1e-9;
@@ -57,7 +57,7 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
     esp__generate(p, d);
 }
 
-/* Raises the prices of lanes that are busy nearly all the step long and lowers the others', a few times; the best. */
+/* Raises the prices of lanes with the most load and lowers the others', a few times; keeps the best schedule and its factors. */
 static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, double factor[ESP__FACTORS]) {
     double f[ESP__FACTORS] = {1.0, 1.0, 1.0, 1.0, 1.0};
     esp__schedule *other = &p->spare[0];
@@ -67,14 +67,15 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
         double load[ESP__LANES] = {(double)p->ready[p->n_tensors - 1]}, most = 1.0, pull = round < 6 ? 2.0 : 0.7;
         uint64_t last = other->makespan;
         esp__choose_by_price(p, other, f, pricing);
-        if (round && other->makespan == last) break; /* prices make no difference any more */
+        if (round && other->makespan == last) break; /* the new prices change nothing */
         if (other->makespan < d->makespan) {
             esp__schedule_copy(p, d, other);
             memcpy(factor, f, sizeof f);
         }
         for (uint32_t u = 0; u < other->n_units; u++)
             for (uint32_t k = 0; k < ESP__LANES; k++) load[k] += (double)other->paths[u]->load[k];
-        for (uint32_t k = 1; k < ESP__LANES; k++) load[k] += (double)p->compute[0]; /* no link is busy before */
+        for (uint32_t k = 1; k < ESP__LANES; k++)
+            load[k] += (double)p->compute[0]; /* no link or CPU is busy before the first tensor is ready */
         for (uint32_t k = 0; k < ESP__LANES; k++)
             if (load[k] > most) most = load[k];
         for (uint32_t k = 0; k < ESP__LANES; k++) f[k] *= pow(load[k] / most + 0.02, pull);
@@ -83,7 +84,8 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
     }
 }
 
-/* Balances prices, then turns one after the other up and down as long as the step gets shorter. `d` has units. */
+/* Balances the prices, then raises and lowers one after the other as long as the step gets shorter; coarse: only balances. `d`
+ * must have units. */
 static void esp__turn_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, int coarse) {
     static const double steps[] = {1.7, 1.3, 1.1};
     double factor[ESP__FACTORS] = {1.0, 1.0, 1.0, 1.0, 1.0};

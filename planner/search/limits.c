@@ -1,7 +1,6 @@
-/* limits.c: schedules within max_memory_bytes, max_volume and max_error. Time, memory, volume and error each get a
- * price; every unit takes its cheapest path; what is over its limit gets dearer until all fit (Lagrange
- * multipliers for a knapsack with a choice per unit: Sinha, Zoltners 1979). What is then left of the limits is
- * spent where it saves most time. */
+/* limits.c: schedules within max_memory_bytes, max_volume and max_error. Time, memory, volume and error each get a price, and
+ * every unit takes its cheapest path. The price of what exceeds its limit rises until all limits are kept (Lagrange multipliers
+ * for the multiple-choice knapsack: Sinha, Zoltners 1979). What the limits still allow is then used where it saves most time. */
 #include "planner/search/search.h"
 #include <math.h>
 
@@ -14,7 +13,7 @@ static void esp__uses(const esp__path *path, double uses[ESP__LIMITS]) {
     uses[ESP__ERROR] = path->error;
 }
 
-/* What a schedule may use in all; INFINITY: no limit. */
+/* The most that a schedule may use; INFINITY: no limit. */
 static void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
     const esp_plan_config *c = &p->config;
     double elements = 0.0;
@@ -24,18 +23,17 @@ static void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
     may[ESP__ERROR] = c->max_error > 0.0 ? c->max_error * elements : INFINITY;
 }
 
-/* A schedule on its way to the limits. */
+/* The state while a schedule is fitted to the limits. */
 typedef struct esp__fitting {
     esp__problem *p;
     const esp__schedule *from;
-    const esp__path **paths, **best,
-        **near; /* [n_units] chosen now; the cheapest that fits, if any `fits`; the nearest to it */
+    const esp__path **paths, **best, **near; /* [n_units] current; cheapest within limits, if `fits`; nearest */
     double may[ESP__LIMITS], used[ESP__LIMITS], price[ESP__LIMITS];
     double cost, best_cost, near_excess;
     int even, fits;
 } esp__fitting;
 
-/* What a path costs in time, at the bound's prices of lanes, or at even ones. */
+/* The price of a path's time, at the bound's prices of lanes or at even ones. */
 static double esp__fit_time(const esp__fitting *f, uint32_t u, const double core[ESP__LANES + 1]) {
     const esp__bound *bound = f->p->bound;
     const esp__unit *unit = &f->from->units[u];
@@ -56,7 +54,7 @@ static double esp__fit_dues(const esp__fitting *f, const esp__path *path) {
     return sum;
 }
 
-/* Every unit's cheapest path at today's prices; its own, if no other saves anything. */
+/* Chooses every unit's cheapest path at the current prices; of equally cheap ones the one with the least time. */
 static void esp__fit_choose(esp__fitting *f) {
     memset(f->used, 0, sizeof f->used);
     f->cost = 0.0;
@@ -77,7 +75,7 @@ static void esp__fit_choose(esp__fitting *f) {
     }
 }
 
-/* By how much the limits are passed, in parts of them; 0: all is within. */
+/* By how much the limits are exceeded, as a sum of shares of each limit; 0: all are kept. */
 static double esp__fit_excess(const esp__fitting *f, const double used[ESP__LIMITS]) {
     double excess = 0.0;
     for (uint32_t k = 0; k < ESP__LIMITS; k++)
@@ -97,14 +95,15 @@ static void esp__fit_keep(esp__fitting *f) {
     memcpy((void *)f->best, (const void *)f->paths, f->from->n_units * sizeof *f->best);
 }
 
-/* Prices that make all fit: in steps that get smaller, up where a limit is passed, down where it is not reached. */
+/* Searches prices at which all limits are kept: raises the prices of limits that are exceeded and lowers the others', in smaller
+ * and smaller steps. */
 static void esp__fit_prices(esp__fitting *f) {
     double unit[ESP__LIMITS], step = 16.0;
     for (uint32_t k = 0; k < ESP__LIMITS; k++) f->price[k] = 0.0;
     esp__fit_choose(f);
     esp__fit_keep(f);
     if (f->fits) return;
-    /* to begin with, all of a limit is worth a hundredth of the time */
+    /* first prices: a whole limit costs a hundredth of the time */
     for (uint32_t k = 0; k < ESP__LIMITS; k++) {
         unit[k] = f->may[k] < INFINITY && f->may[k] > 0.0 ? (f->cost + 1.0) * 0.01 / f->may[k] : 0.0;
         f->price[k] = f->used[k] > f->may[k] ? unit[k] : 0.0;
@@ -123,8 +122,8 @@ static void esp__fit_prices(esp__fitting *f) {
     }
 }
 
-/* What paths of least use in one respect give, for limits that are hardly to be kept: then as cheap as others
- * allow. */
+/* For limits that are hard to keep: chooses the paths that use least of one limit, and of equal ones those with the least
+ * time. */
 static void esp__fit_least(esp__fitting *f, uint32_t limit) {
     double worth = 0.0;
     if (!(f->may[limit] < INFINITY)) return;
@@ -133,12 +132,12 @@ static void esp__fit_least(esp__fitting *f, uint32_t limit) {
         const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
         for (uint32_t i = 0; i < candidates->n_core; i++) worth += esp__fit_time(f, u, candidates->core[i]);
     }
-    f->price[limit] = 1e9 * (worth + 1.0); /* a byte or a millionth of an element's error beats all time */
+    f->price[limit] = 1e9 * (worth + 1.0); /* a byte, or the error of a millionth of an element, outweighs all time */
     esp__fit_choose(f);
     esp__fit_keep(f);
 }
 
-/* Sets the sums for `paths`. */
+/* Computes `used` for `paths`. */
 static void esp__fit_sum(esp__fitting *f) {
     memset(f->used, 0, sizeof f->used);
     for (uint32_t u = 0; u < f->from->n_units; u++) {
@@ -148,8 +147,8 @@ static void esp__fit_sum(esp__fitting *f) {
     }
 }
 
-/* Several limits at once can be such that no prices give what keeps them all: from what was nearest, one unit's
- * path after the other changes to that which brings them nearest, until all fit or nothing helps. */
+/* With several limits there may be no prices at which all are kept. Then, beginning with the nearest choice, repeatedly changes the
+ * one path that reduces the excess most, until all limits are kept or no change helps. */
 static void esp__fit_repair(esp__fitting *f) {
     memcpy((void *)f->paths, (const void *)f->near, f->from->n_units * sizeof *f->near);
     esp__fit_sum(f);
@@ -179,7 +178,7 @@ static void esp__fit_repair(esp__fitting *f) {
     esp__fit_keep(f);
 }
 
-/* Spends what is left: the path that saves most time and still fits, unit by unit. */
+/* Uses what the limits still allow: unit by unit, the path with the least time that keeps them. */
 static void esp__fit_fill(esp__fitting *f) {
     memcpy((void *)f->paths, (const void *)f->best, f->from->n_units * sizeof *f->best);
     esp__fit_sum(f);
@@ -205,7 +204,7 @@ static void esp__fit_fill(esp__fitting *f) {
         }
 }
 
-/* One try; `even`: not at the bound's prices. Keeps the schedule in `out` if it is allowed and shorter. */
+/* One attempt, at even prices or at the bound's. Copies the result to `out` if it is allowed and shorter. */
 static void esp__fit_try(esp__problem *p, const esp__schedule *from, int even, esp__schedule *out) {
     esp__schedule d = {0};
     esp__fitting f = {0};
@@ -228,7 +227,7 @@ static void esp__fit_try(esp__problem *p, const esp__schedule *from, int even, e
     }
 }
 
-/* Brings a schedule within the limits; 0: its units have no paths that are. */
+/* Brings a schedule within the limits, with its units as they are; 0: found no such paths. */
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {
     esp__schedule best = {0};
     if (esp__schedule_allowed(p, d)) return 1;
@@ -239,7 +238,7 @@ ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {
     return 1;
 }
 
-/* Nothing was found: says the least that the tensors as given could do with, in each respect that is limited. */
+/* Reports that no strategy within the limits was found: for each limit, the least that whole tensors need. */
 ESP__FN esp_status esp__limits_fail(esp__problem *p) {
     const esp_plan_config *c = &p->config;
     double least[ESP__LIMITS] = {0.0}, elements = 0.0;

@@ -1,13 +1,13 @@
-/* regroup.c: merging neighbouring tensors and splitting large ones, chosen together with their paths (MergeComp, Wang et
- * al. 2021, merges for one codec only; BytePS and HiPress split). Starts are partitions by size; then neighbours are merged,
- * groups cut, borders moved and tensors split while that makes the step shorter. */
+/* regroup.c: merges neighbouring tensors and splits large ones, together with the choice of their paths (MergeComp, Wang et al.
+ * 2021, merges for one codec only; BytePS and HiPress split). It starts from partitions by size; then it merges neighbours, cuts
+ * groups, moves borders between groups and splits tensors while that makes the step shorter. */
 #include "planner/plan.h"
 
 enum { ESP__CHUNKS_MAX = ESP__NEW_MAX };
 static const uint64_t esp__chunk_least = 4096; /* elements: no chunk is smaller */
 
 /* ---- partitions by size ------------------------------------------------------------------------------------------------ */
-/* Neighbours together up to `merge` elements (0: none), tensors over `split` (0: none) in equal chunks. */
+/* Groups neighbours up to `merge` elements (0: no groups); divides tensors of more than `split` into equal chunks (0: none). */
 static void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split) {
     const esp_plan_tensor *t = p->model->tensors;
     uint32_t n = 0;
@@ -34,7 +34,7 @@ static void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, ui
     esp__schedule_set_units(p, d, units, n);
 }
 
-/* A partition to start from, and how long the step is with paths chosen by price. */
+/* A partition to start from, and its makespan with paths chosen by price. */
 typedef struct esp__cut_up {
     uint64_t merge, split, makespan;
     uint32_t pricing;
@@ -47,7 +47,7 @@ static int esp__cut_up_before(const void *a, const void *b) {
     return x->split != y->split ? (x->split < y->split ? -1 : 1) : (int)x->pricing - (int)y->pricing;
 }
 
-/* Looks at partitions of many sizes, coarse ones (which cost least) first; returns how many, shortest step first. */
+/* Evaluates partitions of many sizes, coarse ones first, which take the least work. Returns how many; sorts them by makespan. */
 static uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
     static const uint8_t merges[] = {25, 23, 22, 24, 21, 20, 26, 18, 16, 14, 0}; /* powers of two; 0: none */
     static const uint8_t splits[] = {0, 23, 22, 24, 25, 20};
@@ -77,13 +77,13 @@ static int esp__is_chunk(const esp__problem *p, const esp__unit *u) {
     return u->n == 1 && u->elements != p->model->tensors[u->first].elements;
 }
 
-/* The path of the candidate options with the same steps, or NULL. */
+/* The candidate option with the same codec and steps; NULL: there is no such one. */
 static const esp__path *esp__path_like(const esp__candidates *candidates, const esp__path *path) {
     for (uint32_t i = 0; i < candidates->n; i++) {
         const esp__path *x = &candidates->paths[i];
         uint32_t a = 0, b = 0;
         if (x->codec != path->codec) continue;
-        for (;;) { /* packing is no step */
+        for (;;) { /* pack and unpack are not steps */
             while (a < x->n && x->ops[a].kind == ESP_PLAN_PACK) a++;
             while (b < path->n && path->ops[b].kind == ESP_PLAN_PACK) b++;
             if (a == x->n || b == path->n || x->ops[a].op_template != path->ops[b].op_template) break;
@@ -101,7 +101,8 @@ static esp__chain *esp__swap_add(esp__incremental *k, esp__swap *w, const esp__u
     return c;
 }
 
-/* Tries the swap's units with every path of their common candidate options (or, where they differ, with paths like `like`). */
+/* Tries the swap's units with each core path of the first unit, or a similar one for the others; with `like`: only with paths
+ * like these. Keeps the best trial in k->swaps[1]. */
 static void esp__regroup_paths(esp__incremental *k, esp__swap *w, const esp__path *const *like, uint64_t *best) {
     const esp__candidates *candidates = esp__candidates_get(k->p, &w->chains[0].unit);
     uint32_t n = like ? 1 : candidates->n_core;
@@ -121,7 +122,7 @@ static void esp__regroup_paths(esp__incremental *k, esp__swap *w, const esp__pat
     }
 }
 
-/* Units [u, u + n) lifted; begins the new ones. */
+/* Removes units [u, u + n) and begins a swap for them; NULL: they are not on a longest path. */
 static esp__swap *esp__regroup_lift(esp__incremental *k, uint32_t u, uint32_t n) {
     esp__swap *w = &k->swaps[0];
     if (!esp__incremental_critical(k, u, n)) return NULL;
@@ -136,7 +137,7 @@ static int esp__regroup_take(esp__incremental *k, esp__swap *w, uint64_t best) {
     return best < k->d->makespan && esp__incremental_take(k, &k->swaps[1]);
 }
 
-/* Unit u and the next one in one. */
+/* Tries to merge unit u with the next one. */
 static int esp__try_merge(esp__incremental *k, uint32_t u) {
     const esp__schedule *d = k->d;
     uint64_t best = d->makespan;
@@ -155,7 +156,7 @@ static int esp__try_merge(esp__incremental *k, uint32_t u) {
     return esp__regroup_take(k, w, best);
 }
 
-/* A group with its last (first) members in a group of their own; `count`: how many stay in the first part. */
+/* Tries to cut a group in two; the first `count` tensors form the first part. */
 static int esp__try_cut(esp__incremental *k, uint32_t u, uint32_t count) {
     const esp_plan_tensor *t = k->p->model->tensors;
     const esp__schedule *d = k->d;
@@ -180,7 +181,7 @@ static int esp__try_cut(esp__incremental *k, uint32_t u, uint32_t count) {
     return esp__regroup_take(k, w, best);
 }
 
-/* One member over the border between units u and u + 1: the last of u (up 0) or the first of u + 1. */
+/* Tries to move one tensor between units u and u + 1: the last of u (up 0), or the first of u + 1 (up 1). */
 static int esp__try_border(esp__incremental *k, uint32_t u, int up) {
     const esp_plan_tensor *t = k->p->model->tensors;
     const esp__schedule *d = k->d;
@@ -205,7 +206,7 @@ static int esp__try_border(esp__incremental *k, uint32_t u, int up) {
     return esp__regroup_take(k, w, best);
 }
 
-/* The tensor of unit u, whole or in chunks today, in `chunks` equal ones. */
+/* Tries to divide the tensor of unit u, whole or in chunks so far, into `chunks` equal ones (1: whole). */
 static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
     const esp__schedule *d = k->d;
     const uint64_t e = k->p->model->tensors[d->units[u].first].elements;
@@ -243,7 +244,7 @@ static int esp__regroup_unit(esp__incremental *k, uint32_t u) {
     return 0;
 }
 
-/* Moves until none helps. */
+/* Makes moves until none helps. Returns 1 if any did. */
 static int esp__regroup_passes(esp__incremental *k) {
     int any = 0;
     for (int better = 1, rounds = 0; better && rounds < 8 && !esp__out_of_time(k->p); rounds++) {

@@ -1,10 +1,11 @@
-/* search.c: everything together: starts from prices, tensors as given and in partitions, each taken to a local optimum of
- * single changes, merging, splitting and order; the best of them. How long it looks is counted in ops, not in seconds, so that
- * the same inputs give the same plan on every machine; a budget in seconds ends it sooner, or lets it wander on. */
+/* search.c: the whole search of "espresso+". Initial solutions come from prices, for whole tensors and for partitions. Each is
+ * brought to a local optimum of path changes, merging, splitting and order; the best one counts. The effort is counted in ops,
+ * not in seconds, so that the same inputs give the same plan on every machine; a budget in seconds ends the search sooner, or
+ * repeats it with more effort. */
 #include "planner/search/search.h"
 
-/* The next stage may take this share of all work. Small models are to be planned in a millisecond, others in ten; with two
- * devices there is far more to choose from. */
+/* Lets the next stage take this share of all work. Planning should take about a millisecond for small models and ten for others; with
+ * two devices there is far more to search. */
 static void esp__stage(esp__problem *p, double share) {
     double n = (double)p->n_tensors, all = 1200.0 * n + 10000.0;
     if (esp__devices(p) == 3u)
@@ -22,7 +23,7 @@ static void esp__finalist(esp__problem *p, esp__schedule *best, const esp__sched
     if (p->finalists && p->n_finalists < 8) esp__schedule_copy(p, &p->finalists[p->n_finalists++], d);
 }
 
-/* Passes of every kind until none helps. */
+/* Runs passes of every kind until none helps. */
 static void esp__polish(esp__problem *p, esp__schedule *d, int regroup) {
     esp__incremental *k = esp__incremental_open(p, d);
     const esp__ranked *ranking;
@@ -37,7 +38,7 @@ static void esp__polish(esp__problem *p, esp__schedule *d, int regroup) {
     }
 }
 
-/* The units of `d` with paths from prices of several kinds; the best. */
+/* Gives the units of `d` the best paths from the first `pricings` ways of pricing. */
 static void esp__priced(esp__problem *p, esp__schedule *d, uint32_t pricings) {
     esp__schedule x = {0};
     for (uint32_t pricing = 0; pricing < pricings && !(pricing && esp__out_of_time(p)); pricing++) {
@@ -48,7 +49,7 @@ static void esp__priced(esp__problem *p, esp__schedule *d, uint32_t pricings) {
     }
 }
 
-/* Every unit's shortest path without compression (with, where it must): what is to be beaten. */
+/* Gives every unit its shortest path without compression; if constraints exclude that, its first candidate. */
 static void esp__plain(esp__problem *p, esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
@@ -62,7 +63,7 @@ static void esp__plain(esp__problem *p, esp__schedule *d) {
     esp__generate(p, d);
 }
 
-/* Tensors as given. */
+/* Searches with each tensor as one unit. */
 static void esp__search_units(esp__problem *p, esp__schedule *best, double share) {
     esp__schedule d = {0};
     esp__schedule_tensors(p, &d);
@@ -80,7 +81,7 @@ static void esp__search_units(esp__problem *p, esp__schedule *best, double share
     esp__finalist(p, best, &d);
 }
 
-/* Merged and split: of partitions by size the most promising, with prices turned; of these the best, polished. */
+/* Searches with merging and splitting: tunes prices for the best partitions by size, then polishes the results, the best first. */
 enum { ESP__TURNED = 6, ESP__POLISHED = 6 };
 static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
     esp__cut_up *cuts = esp__arena_get(p->arena, ESP__PARTITIONS_MAX * sizeof *cuts);
@@ -110,21 +111,22 @@ static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
     }
 }
 
-/* Comparison strategies know only some of the constraints. */
+/* Has the problem none of the constraints that comparison strategies ignore? */
 static int esp__unconstrained(const esp__problem *p) {
     const esp_plan_config *c = &p->config;
     return !(c->n_forbid || c->n_only || c->max_comp || c->devices || c->flags & ESP_PLAN_NO_COMP ||
              c->max_memory_bytes || c->max_volume > 0.0 || c->max_error > 0.0);
 }
 
-/* From Algorithms 1 and 2: with few tensors they take little time, with two devices it is to spare. */
+/* Searches from the result of Algorithms 1 and 2. Used with few tensors, for which they are fast, with two devices,
+ * and in thorough mode. */
 enum { ESP__FEW = 8, ESP__SEVERAL = 64, ESP__MODERATE = 320 };
 static void esp__search_paper(esp__problem *p, esp__schedule *best, int regroup) {
     esp__schedule d = {0};
     esp__stage(p, 1.0);
-    if (p->n_tensors <= ESP__MODERATE) p->work_end = 0; /* to their end: what is found here is never worse */
+    if (p->n_tensors <= ESP__MODERATE) p->work_end = 0; /* no limit: so "espresso+" is never worse than "espresso" */
     esp__espresso(p, &d);
-    if (p->n_tensors <= ESP__SEVERAL && esp__devices(p) == 3u && esp__unconstrained(p)) { /* and with the CPU alone */
+    if (p->n_tensors <= ESP__SEVERAL && esp__devices(p) == 3u && esp__unconstrained(p)) { /* also with the CPU alone */
         esp__schedule cpu = {0};
         esp__scheme_find("cpu-only")->make(p, &cpu);
         esp__schedule_keep_better(p, &d, &cpu);
@@ -134,7 +136,7 @@ static void esp__search_paper(esp__problem *p, esp__schedule *best, int regroup)
     esp__finalist(p, best, &d);
 }
 
-/* Looking for long: nothing that a comparison strategy finds shall be better. */
+/* Thorough mode also starts from every comparison strategy, so its result is never worse than any of them. */
 static void esp__search_schemes(esp__problem *p, esp__schedule *best) {
     if (!esp__unconstrained(p) || p->config.flags & (ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT)) return;
     p->work_end = 0;
@@ -161,9 +163,9 @@ static void esp__search_once(esp__problem *p, esp__schedule *d) {
     esp__polish(p, d, 1);
 }
 
-enum { ESP__NODES = 200000 }; /* of branch and bound, where there are few tensors */
+enum { ESP__NODES = 200000 }; /* of exact branch and bound */
 
-/* Searches, and keeps the better of what was there and what it finds. */
+/* Searches once more; d becomes the better of itself and the result. */
 static void esp__search_again(esp__problem *p, esp__schedule *d) {
     esp__schedule other = {0};
     esp__search_once(p, &other);
@@ -173,7 +175,7 @@ static void esp__search_again(esp__problem *p, esp__schedule *d) {
         esp__schedule_keep_better(p, d, &other);
 }
 
-/* Never longer than without compression, tensor by tensor. */
+/* Searches from the plan without compression if that is still better than `d`, so that the result is never worse than it. */
 static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
     const esp_plan_config *c = &p->config;
     esp__schedule fp32 = {0};
@@ -187,14 +189,14 @@ static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
 
 ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {
     double effort = p->effort;
-    if (effort > 4.0) { /* what the usual search finds is found as well */
+    if (effort > 4.0) { /* includes the usual search, so the result is never worse than its */
         p->effort = 1.0;
         esp__search_once(p, d);
         p->effort = effort;
     }
     esp__search_again(p, d);
     for (int round = 1; p->deadline_ns && esp__now_ns() < p->deadline_ns && round < 64; round++) {
-        p->effort *= 2.0; /* there is time left: look longer, and pull equal units apart in another way */
+        p->effort *= 2.0; /* time is left: search longer, with another random jitter */
         p->seed++;
         esp__search_again(p, d);
     }
