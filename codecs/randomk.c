@@ -7,10 +7,10 @@
  * (Konecny et al., "Federated learning: strategies for improving communication efficiency", 2016).
  * S is {P(0), ..., P(k - 1)} of a permutation P of [0, d): a generalised Feistel network on pairs below (a, b) with
  * a b >= d, applied again until the result is below d, which is called walking (Black and Rogaway, "Ciphers with
- * arbitrary finite domains", CT-RSA 2002). Its round keys come from (seed, step, tensor, Comp, part), never from the rank.
- * Wire: f32[k], value j belongs to element P(j); 32 ratio bits/element. aux: the 64-bit draw key, from which P follows.
- * A sum of bodies that is not finite in one place decodes to NaN in every element, on all ranks, as with the header's flag
- * for non-finite input. */
+ * arbitrary finite domains", CT-RSA 2002). Its round keys come from (seed, step, tensor, Comp, part), never from the
+ * rank. Wire: f32[k], value j belongs to element P(j); 32 ratio bits/element. aux: the 64-bit draw key, from which P
+ * follows. A sum of bodies that is not finite in one place decodes to NaN in every element, on all ranks, as with
+ * the header's flag for non-finite input. */
 #include "espresso.h"
 #include "codecs/common/rng.h"
 #include "codecs/common/sparse.h"

@@ -1,4 +1,4 @@
-/* espresso.c: the command `espresso`: its table of subcommands. Each subcommand is one file of this folder.
+/* espresso.c: the command `espresso` and its table of subcommands. Each subcommand is a file or a folder of tools/.
  * Includes the whole library, private parts too, so that the command shows exactly what the library does. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -142,7 +142,7 @@ static int help_main(const tool_command *self, int argc, char **argv) {
     return TOOL_OK;
 }
 
-/* Without this a file opened later would take the place of a standard stream that the caller closed. */
+/* Opens those of file descriptors 0 to 2 that the caller closed, so that no file opened later gets such a number. */
 static void espresso_open_standard_streams(void) {
     int fd;
     do fd = open("/dev/null", O_RDWR);

@@ -1,7 +1,7 @@
 /* args.c: flags, usage texts and "did you mean" of every subcommand, from one table per subcommand.
  * Must not know what any subcommand does. */
 
-/* One flag of a subcommand. `value` NULL: the flag takes none. */
+/* One flag of a subcommand. `value` NULL: the flag takes no value. */
 typedef struct tool_flag {
     const char *name, *value, *help;
 } tool_flag;
@@ -10,14 +10,14 @@ typedef struct tool_command {
     const char *name, *summary, *synopsis, *details;
     const tool_flag *flags;
     size_t n_flags;
-    const tool_flag *common; /* shown first, and numbered from 0, then `flags`; for what several subcommands take */
+    const tool_flag *common; /* flags shared with other subcommands: shown first, numbered from 0, before `flags` */
     size_t n_common;
     int (*run)(const struct tool_command *self, int argc, char **argv);
 } tool_command;
 
 enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 
-/* Says what is wrong with the command line; the exit status to return. */
+/* Says what is wrong with the command line. Returns the exit status. */
 static int tool_usage(const tool_command *c, const char *fmt, ...) ESP__PRINTF(2, 3);
 static int tool_usage(const tool_command *c, const char *fmt, ...) {
     va_list ap;
@@ -29,7 +29,7 @@ static int tool_usage(const tool_command *c, const char *fmt, ...) {
     return TOOL_USAGE;
 }
 
-/* Says why the work failed; the exit status to return. */
+/* Says why the work failed. Returns the exit status. */
 static int tool_fail(const tool_command *c, const char *fmt, ...) ESP__PRINTF(2, 3);
 static int tool_fail(const tool_command *c, const char *fmt, ...) {
     va_list ap;
@@ -41,7 +41,7 @@ static int tool_fail(const tool_command *c, const char *fmt, ...) {
     return TOOL_FAILED;
 }
 
-/* Memory or the end: a small tool has nothing better to do without it. */
+/* Returns memory, or ends the command with an error when memory is short. */
 static void *tool_realloc(void *p, size_t bytes) {
     void *q = realloc(p, bytes ? bytes : 1);
     if (!q) {
@@ -51,7 +51,7 @@ static void *tool_realloc(void *p, size_t bytes) {
     return q;
 }
 
-/* A number, whole and inside [low, high]; 0 when `text` is none. */
+/* Reads a whole number inside [low, high]. Returns 0 when `text` is something else. */
 static int tool_number(const char *text, long low, long high, long *out) {
     char *end;
     errno = 0;
@@ -66,8 +66,8 @@ static const tool_flag *tool_flag_at(const tool_command *c, size_t i) {
     return i < c->n_common ? &c->common[i] : &c->flags[i - c->n_common];
 }
 
-/* Walks the flags. Returns the flag's index with *value set; -1 at the first word that is no flag (*at is there, after
- * a "--"); -2 after an error, which was printed; -3 for -h and --help, which was answered. */
+/* Reads the next flag. Returns the flag's index with *value set; -1 at the first word that is no flag (*at is its
+ * index, after a "--"); -2 after an error, which is printed; -3 for -h and --help, after the help is printed. */
 static int tool_next(const tool_command *c, int argc, char **argv, int *at, const char **value);
 
 static void tool_help(const tool_command *c) {
@@ -97,7 +97,7 @@ static int tool_unknown_flag(const tool_command *c, const char *word) {
     return -2;
 }
 
-/* True when `word` is this flag: "--flag", "--flag=value", and for one-letter flags "-n8". *value points behind. */
+/* True when `word` is this flag: "--flag", "--flag=value", and for one-letter flags "-n8". *value: the value's text. */
 static int tool_is_flag(const tool_flag *f, const char *word, const char **value) {
     size_t n = strlen(f->name);
     *value = NULL;

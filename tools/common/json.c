@@ -1,14 +1,14 @@
-/* json.c: writes JSON to a text, piece by piece: commas and places are done here, strings by the library's.
+/* json.c: writes JSON to a text, piece by piece: this file puts commas and brackets, the library's json.h the strings.
  * Must not know what is written. */
 #include "espresso_impl/base/json.h"
 
 typedef struct tool_json {
     esp__text text;
-    int more; /* something stands before in this object or array: a comma comes first */
+    int more; /* this object or array has a value already: the next one needs a comma */
     int depth;
 } tool_json;
 
-/* The place for a value: `key` NULL in an array. */
+/* Writes what comes before a value: a comma and the key. `key` is NULL in an array. */
 static void json_key(tool_json *j, const char *key) {
     if (j->depth) esp__text_add(&j->text, "%s\n%*s", j->more ? "," : "", 2 * j->depth, "");
     if (key) {
@@ -40,7 +40,7 @@ static void json_text(tool_json *j, const char *key, const char *value) {
         esp__text_add(&j->text, "null");
 }
 
-/* Whole numbers as such; JSON has no NaN and no infinity: null. */
+/* Writes whole numbers without a fraction. NaN and infinity, which JSON lacks, become null. */
 static void json_number(tool_json *j, const char *key, double value) {
     json_key(j, key);
     if (!isfinite(value))
@@ -56,5 +56,5 @@ static void json_bool(tool_json *j, const char *key, int value) {
     esp__text_add(&j->text, value ? "true" : "false");
 }
 
-/* The planner's nanoseconds as microseconds, which is what keys that end in _us say. */
+/* Writes the planner's nanoseconds as microseconds, the unit of keys that end in _us. */
 static void json_us(tool_json *j, const char *key, double ns) { json_number(j, key, ns / 1000); }

@@ -1,6 +1,6 @@
-/* open.c: a context without peers for subcommands that look at the library's parts. */
+/* open.c: opens a context without peers, for subcommands that show parts of the library. */
 
-/* What the environment says is for training jobs; here it could only get in the way. */
+/* Opens the context after removing from the environment the variables that are meant for training jobs. */
 static int tool_open(const tool_command *c, esp_config *cfg, esp_ctx **out) {
     static const char *const unwanted[] = {
         "ESPRESSO_RANK",  "ESPRESSO_SIZE",     "ESPRESSO_MACHINE", "ESPRESSO_ROOT",       "ESPRESSO_BACKEND",

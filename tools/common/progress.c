@@ -1,5 +1,5 @@
-/* progress.c: a line on the terminal while something takes more than a second; nothing where stderr is no terminal.
- * Must not know what takes so long. */
+/* progress.c: shows a line on the terminal while work takes more than a second; shows nothing where stderr is no
+ * terminal. Must not know what the work is. */
 
 static struct {
     char text[160];
@@ -11,7 +11,7 @@ static void progress_tick(int signal) {
     int n = 0;
     (void)signal;
     if (!progress.length) return;
-    /* only what is safe in a signal's handler: no printf */
+    /* only async-signal-safe calls: no printf */
     line[n++] = '\r';
     for (int i = 0; i < progress.length; i++) line[n++] = progress.text[i];
     char digits[12];
@@ -27,7 +27,7 @@ static void progress_tick(int signal) {
     errno = saved;
 }
 
-/* Says what is being done, from the first second on. */
+/* Sets the line's text. The line shows after the first second. */
 static void progress_say(const char *fmt, ...) ESP__PRINTF(1, 2);
 static void progress_say(const char *fmt, ...) {
     static int ready;
@@ -40,7 +40,7 @@ static void progress_say(const char *fmt, ...) {
         setitimer(ITIMER_REAL, &each, NULL);
         ready = 1;
     }
-    progress.length = 0; /* the handler leaves the text alone while it changes */
+    progress.length = 0; /* the handler shows nothing while the text changes */
     if (progress.seconds) fputs("\r\033[K", stderr);
     va_start(ap, fmt);
     const int n = vsnprintf(progress.text, sizeof progress.text, fmt, ap);
@@ -48,7 +48,7 @@ static void progress_say(const char *fmt, ...) {
     progress.length = n < 0 ? 0 : n >= (int)sizeof progress.text ? (int)sizeof progress.text - 1 : n;
 }
 
-/* Takes the line away; before anything else is printed. */
+/* Clears the line. Call it before anything else is printed. */
 static void progress_done(void) {
     progress.length = 0;
     if (progress.seconds) fputs("\r\033[K", stderr);

@@ -1,4 +1,4 @@
-/* quantity.c: numbers with units, from the command line and for people: times, sizes, bandwidths, factors.
+/* quantity.c: reads numbers with units from the command line, and prints them: times, sizes, bandwidths, factors.
  * Must not know which flag takes what. */
 #include <math.h>
 #include <strings.h>
@@ -13,14 +13,14 @@ static const tool_unit tool_sizes[] = {
     {"TB", 1e12}, {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824.0}, {"K", 1e3},
     {"M", 1e6},   {"G", 1e9},    {NULL, 0}};
 static const tool_unit tool_parts[] = {{"", 1}, {"%", 0.01}, {NULL, 0}};
-/* in bytes a microsecond, as the planner has them */
+/* in bytes a microsecond, the planner's unit */
 static const tool_unit tool_bandwidths[] = {{"mbit", 0.125}, {"gbit", 125},  {"tbit", 125000},
                                             {"MB/s", 1},     {"GB/s", 1000}, {NULL, 0}};
 
-/* A number that is above 0 and finite, with one of these units; 0 when `text` is none. */
+/* Reads a finite number above 0 with one of these units. Returns 0 when `text` is something else. */
 static int tool_quantity(const char *text, const tool_unit *units, double *out) {
     char *end;
-    /* strtod takes more than people mean: blanks, hexadecimal, "nan" */
+    /* strtod also accepts blanks, hexadecimal and "nan": refuse these */
     if (!((text[0] >= '0' && text[0] <= '9') || text[0] == '.') || strpbrk(text, "xX")) return 0;
     const double v = strtod(text, &end);
     for (; units->name; units++)
@@ -31,7 +31,7 @@ static int tool_quantity(const char *text, const tool_unit *units, double *out) 
     return 0;
 }
 
-/* "2x" or "0.5x". */
+/* Reads "2x" or "0.5x". */
 static int tool_factor(const char *text, double *out) {
     char number[32];
     const size_t n = strlen(text);
@@ -41,14 +41,14 @@ static int tool_factor(const char *text, double *out) {
     return tool_quantity(number, tool_parts, out);
 }
 
-/* A short text that lives until the eighth call after this one: enough for the arguments of one printf. */
+/* A buffer for a short text, valid until the eighth call after this one: enough for the arguments of one printf. */
 static char *tool_scratch(void) {
     static __thread char text[8][32];
     static __thread unsigned at;
     return text[at++ % 8];
 }
 
-/* Four digits and the unit that suits. */
+/* A time with four digits and a unit chosen by its size. */
 static const char *tool_time(double ns) {
     static const char *const unit[] = {"ns", "us", "ms", "s"};
     char *out = tool_scratch();

@@ -1,7 +1,7 @@
-/* ranks.c: runs this command again as the ranks of a job, through the code of `espresso run`: for subcommands that measure.
- * Must not know what the ranks do: a subcommand knows by a flag of its own (--as-rank) that it is one. */
+/* ranks.c: runs this command again as the ranks of a job, with the code of `espresso run`, for subcommands that
+ * measure. Must not know what the ranks do. The flag --as-rank tells a subcommand that it is a rank. */
 
-/* What `espresso run` would refuse, said by the subcommand itself. */
+/* Refuses what `espresso run` would refuse, with the subcommand's name in the error. */
 static int ranks_check(const tool_command *self, long n, long machines, const char *inter) {
     const char *launcher = getenv("ESPRESSO_LAUNCHER");
     if (launcher && !strcmp(launcher, "espresso-run")) /* or ranks would start ranks without end */
@@ -14,8 +14,9 @@ static int ranks_check(const tool_command *self, long n, long machines, const ch
     return inter ? run_check_inter(self, inter) : TOOL_OK;
 }
 
-/* `argv` is what follows the command's name, and ends with NULL: {"profile", "links", "--as-rank", ..., NULL}. machines 0 is 1;
- * inter NULL: links are as they are. Lines of the ranks come through as they are. Returns the job's exit status. */
+/* `argv` is what follows the command's name and ends with NULL: {"profile", "links", "--as-rank", ..., NULL}.
+ * machines: 0 means 1. inter NULL: no link is emulated. The ranks' output is forwarded unchanged. Returns the job's
+ * exit status. */
 ESP__FN int tool_ranks(const tool_command *self, long n, long machines, const char *inter, char *const argv[]) {
     run_plan p = {.command = self, .prefix = 0, .inter = inter, .path = "/proc/self/exe"};
     size_t n_argv = 0;
@@ -27,7 +28,7 @@ ESP__FN int tool_ranks(const tool_command *self, long n, long machines, const ch
     p.argv = tool_realloc(NULL, (n_argv + 2) * sizeof *p.argv);
     p.argv[0] = (char[]){"espresso"};
     memcpy(p.argv + 1, argv, (n_argv + 1) * sizeof *p.argv);
-    sigprocmask(SIG_BLOCK, NULL, &mask); /* a job changes it, and there may be another one after this */
+    sigprocmask(SIG_BLOCK, NULL, &mask); /* a job changes the signal mask; another job may follow in this process */
     fflush(NULL);
     status = run_place(&p, NULL, n, machines);
     if (status == TOOL_OK && (status = run_make_root(&p)) == TOOL_OK) status = run_job_run(&p);

@@ -1,4 +1,4 @@
-/* plugins.c: `espresso plugins`: what codecs and backends there are, and what a plugin brings.
+/* plugins.c: `espresso plugins`: lists codecs and backends, and shows what a plugin file contains.
  * Must not know any codec: everything is read from the tables. */
 
 enum { PLUGINS_PATH, PLUGINS_LONG };
@@ -12,7 +12,7 @@ typedef struct plugins_word {
     const char *text;
 } plugins_word;
 
-/* Prints "  label: words of the bits that are set". */
+/* Prints "  label: " and a word for each bit that is set. */
 static void plugins_bits(const char *label, uint64_t bits, const plugins_word *words, size_t n) {
     int some = 0;
     for (size_t i = 0; i < n; i++)
@@ -70,7 +70,7 @@ static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char
     printf("  from:       %s\n", from);
 }
 
-/* One line each. */
+/* Prints one line for each codec and backend. */
 static void plugins_table(const esp_ctx *ctx) {
     const esp__registry *r = &ctx->registry;
     for (uint32_t i = 0; i < r->n_codecs; i++) {

@@ -1,5 +1,5 @@
-/* state.c: `espresso state`: what is in a state file, and whether it is whole. Needs neither the model nor the other ranks.
- * The format is that of espresso_impl/executor/state.c, whose structs it uses. */
+/* state.c: `espresso state`: shows what a state file holds, and checks that it is complete and undamaged. Needs neither
+ * the model nor the other ranks. Uses the structs of the file format's owner, espresso_impl/executor/state.c. */
 #include <glob.h>
 #include <math.h>
 
@@ -8,8 +8,8 @@ typedef struct state_reader {
     const char *path;
     FILE *file;
     esp__state_head head;
-    uint64_t left, sum; /* of the body */
-    double *pieces;     /* aligned room for one piece of a large array */
+    uint64_t left, sum; /* of the body: bytes not read yet; checksum so far */
+    double *pieces;     /* aligned buffer for one piece of a large array */
 } state_reader;
 
 enum { STATE_PIECE = 1 << 16, STATE_LINES = 12, STATE_WIDTH = 110 };
@@ -18,7 +18,8 @@ static int state_damaged(const state_reader *r, const char *what) {
     return tool_fail(r->command, "%s: %s", r->path, what);
 }
 
-/* Reads `n` bytes (at most STATE_PIECE) and the zeros behind them; 0 where the file is not as long as it says. */
+/* Reads `n` bytes (at most STATE_PIECE) and the padding after them. Returns 0 where the file is shorter than it
+ * says. */
 static int state_take(state_reader *r, void *out, uint64_t n) {
     uint64_t padded = esp__state_padded(n);
     if (padded > r->left || padded > STATE_PIECE) return 0;
@@ -29,7 +30,7 @@ static int state_take(state_reader *r, void *out, uint64_t n) {
     return 1;
 }
 
-/* Reads `count` floats and gives their Euclidean norm. */
+/* Reads `count` floats and computes their Euclidean norm. */
 static int state_norm(state_reader *r, uint64_t count, double *norm) {
     double sum = 0;
     while (count) {
@@ -68,7 +69,7 @@ static int state_read_head(state_reader *r) {
     return TOOL_OK;
 }
 
-/* The strategy's text: its first lines, without the order of collectives, and long ones cut. */
+/* Prints the first lines of the strategy's text, without the order of collectives. Cuts long lines. */
 static int state_print_text(state_reader *r) {
     const uint64_t n = r->head.version < 3 ? 0 : r->head.text_bytes;
     uint32_t lines = 0, left_out = 0;
@@ -113,7 +114,8 @@ static int state_print_tensor(state_reader *r, char **name, uint64_t *count) {
     return 1;
 }
 
-/* "fc.weight", or of chunks and groups which elements: "fc.weight (elements 100 to 199)", "fc.weight to fc.bias". */
+/* Prints a unit's tensors: "fc.weight"; for a chunk "fc.weight (elements 100 to 199)"; for a group "fc.weight to
+ * fc.bias". */
 static int state_print_extent(const state_reader *r, const esp__extent *e, char *const *names, const uint64_t *counts) {
     if (!e->n || e->first >= r->head.n_tensors || e->n > r->head.n_tensors - e->first) return 0;
     printf("%s", names[e->first]);
@@ -168,7 +170,8 @@ static int state_print(state_reader *r) {
     return TOOL_OK;
 }
 
-/* The name given to esp_state_save is not yet a file's. */
+/* Says why the file cannot be opened. The name given to esp_state_save is only the begin of the files' names: then
+ * the error names these files. */
 static int state_cannot_open(const tool_command *c, const char *path) {
     char pattern[4096];
     glob_t found;

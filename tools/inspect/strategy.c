@@ -1,10 +1,10 @@
-/* strategy.c: `espresso strategy`: checks a strategy file without the model that it is for, and prints it as the library
- * reads it. Must not know the format: espresso_impl/strategy/text.c does. */
+/* strategy.c: `espresso strategy`: checks a strategy file without its model, and prints it as the library reads it.
+ * Must not know the format: espresso_impl/strategy/text.c does. */
 
-/* A tensor of the file, which stands in for the model's. */
+/* Registers a tensor that the file names, in place of the model's. */
 static esp_status strategy_add_tensor(void *user, const char *where, const char *name, uint64_t count) {
     uint32_t id;
-    /* rows and cols: a strategy does not say which tensors are matrices, so any may be */
+    /* A strategy does not say which tensors are matrices; rows and cols make each one a matrix. */
     esp_tensor_desc d = {.name = name, .count = count, .rows = 1, .cols = count};
     esp_status s = esp_tensor_add((esp_ctx *)user, &d, &id);
     return s ? esp__fail((esp_ctx *)user, s, "%s: %s", where, esp_last_error((esp_ctx *)user)) : ESP_OK;

@@ -15,7 +15,7 @@ static const tool_flag tree_flags[] = {
 
 static int tree_print(void *user, const esp__option *o, const char *text) {
     (void)user, (void)o;
-    return puts(text) < 0; /* nobody reads any more: stop */
+    return puts(text) < 0; /* the reader is gone: stop */
 }
 
 static int tree_number(const tool_command *c, const char *text, int *out) {

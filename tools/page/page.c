@@ -1,5 +1,5 @@
-/* page.c: writes the timeline's page, the comparison's page and the trace. The pages' own sources are beside this
- * file; their data is JSON inside them. Must not know how a plan is made. */
+/* page.c: writes the timeline page, the comparison page and the trace. The pages' HTML, CSS and scripts are beside this
+ * file; a page's data is JSON inside the page. Must not know how a plan is made. */
 #include "espresso_impl/base/json.h"
 #include "tools/page/page.h"
 #include "tools/page/page.inc" /* make writes it, by embed.sh */
@@ -10,7 +10,7 @@
 static const char *const page_lanes[] = {"compute", "cpu", "intra", "inter"};
 enum { PAGE_LANES = 4 };
 
-/* ---- JSON that is safe inside <script>: no markup can begin or end in it ------------------------------------------- */
+/* ---- JSON that is safe inside <script>: no text in it can begin or end markup -------------------------------------- */
 static void page_text(FILE *to, const char *text) {
     char one[ESP__JSON_CHAR];
     fputc('"', to);
@@ -79,7 +79,7 @@ typedef struct page_content {
     double base_ns;
     const page_bounds *bounds;
     const page_info *info;
-    const page_runs *runs; /* NULL: predicted only */
+    const page_runs *runs; /* NULL: the page shows predictions only */
 } page_content;
 
 /* runs.c */
@@ -153,7 +153,7 @@ static void page_compare_json(FILE *to, const page_content *c) {
     fputc(']', to);
 }
 
-/* ---- a page: its file, with the files that it includes and the data put in their places ------------------------------ */
+/* ---- a page: its HTML file, with the included files and the data inserted -------------------------------------------- */
 static void page_put(FILE *to, const char *name, const page_content *content) {
     const char *const *line = NULL;
     for (size_t i = 0; i < sizeof page_files / sizeof *page_files; i++)

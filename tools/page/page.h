@@ -1,11 +1,11 @@
-/* page.h: a plan as something to look at: a page with its timeline, a page with strategies side by side, and a trace for
- * Perfetto. Takes the planner's public structs. Must not know how a plan is made, nor where files go. */
+/* page.h: shows plans: a page with a timeline, a page that compares strategies, and a trace for Perfetto. Takes the
+ * planner's public structs. Must not know how a plan is made, nor where files go. */
 #ifndef ESPRESSO_TOOLS_PAGE_H
 #define ESPRESSO_TOOLS_PAGE_H
 #include "espresso.h"
 #include <stdio.h>
 
-/* One strategy's predicted step: what esp_plan_events, esp_plan_units and esp_plan_report_read give. */
+/* One strategy's predicted step, from esp_plan_events, esp_plan_units and esp_plan_report_read. */
 typedef struct page_plan {
     const char *name; /* of the strategy: "fp32", "espresso+" */
     const esp_plan_model *model;
@@ -15,18 +15,18 @@ typedef struct page_plan {
     esp_plan_report report;
 } page_plan;
 
-/* What was planned for. Any text may be NULL; 0 machines: not shown. */
+/* The inputs of a plan. Any text may be NULL; 0 machines are not shown. */
 typedef struct page_info {
     const char *model, *codec, *system; /* codec: one spec, or several joined with ", " */
-    const char *command;                /* that makes this page again                   */
+    const char *command;                /* command line that makes this page again      */
     uint32_t machines, ranks_per_machine;
 } page_info;
 
 /* One row of a comparison. */
 typedef struct page_row {
     const char *name;    /* "hipress"                                          */
-    const char *summary; /* one line that says what it does, or NULL           */
-    const char *source;  /* where that is described, or NULL                   */
+    const char *summary; /* one line on what the strategy does, or NULL        */
+    const char *source;  /* where the strategy is described, or NULL           */
     int ours;            /* 1: drawn with emphasis                             */
     esp_plan_report report;
 } page_row;
@@ -36,35 +36,35 @@ typedef struct page_bounds {
     double bound_ns, bound_any_ns, free_compression_ns;
 } page_bounds;
 
-/* One strategy that was predicted and then run. */
+/* One strategy, predicted and then run. */
 typedef struct page_run {
-    const char *name, *summary; /* summary: one line that says what it does, or NULL  */
-    int ours, noisy;            /* noisy: the spread is too wide for a number         */
+    const char *name, *summary; /* summary: one line on what it does, or NULL         */
+    int ours, noisy;            /* noisy: the spread is too wide to report a number   */
     page_plan predicted;
-    page_plan measured; /* the same units and ops in the same order; start and end UINT64_MAX: not measured */
+    page_plan measured; /* same units and ops, same order; an op with start and end UINT64_MAX was not measured */
     double median_ns, p10_ns, p90_ns; /* measured steps                       */
     uint32_t n_steps;
 } page_run;
 
-/* Strategies that were run, and how. */
+/* The strategies that were run, and the conditions of the run. */
 typedef struct page_runs {
     const page_run *runs;
-    uint32_t n_runs, shown; /* shown: the one that the timeline begins with               */
-    double base_ns;         /* the model's forward, backward and update; 0: not known     */
+    uint32_t n_runs, shown; /* shown: index of the run that the timeline page shows first */
+    double base_ns;         /* time of the model's forward, backward and update; 0: unknown */
     const char *how;        /* "real mode, 100mbit,50us between machines"; or NULL         */
     const char *warning;    /* or NULL                                                    */
 } page_runs;
 
-/* Each writes one whole file and returns 0, or -1 where the stream has an error (errno says which). The pages are HTML
- * that needs nothing else: no network, no fonts, no other file. */
-/* The step as lanes over time: fp32 (may be NULL) above the plan, the same model, on one time scale. */
+/* Each function writes one complete file and returns 0, or -1 with errno where the stream has an error. The pages are
+ * HTML that needs nothing else: no network, no fonts, no other file. */
+/* The step as lanes over time: fp32 (may be NULL) above the plan for the same model, on one time scale. */
 static int page_timeline(FILE *to, const page_plan *fp32, const page_plan *plan, const page_info *info);
-/* Bars, one a row, in the order given. `base`: the model's forward, backward and update, in ns; 0: not known. */
+/* A bar for each row, in the given order. `base_ns`: time of the model's forward, backward and update; 0: unknown. */
 static int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double base_ns, const page_bounds *bounds,
                         const page_info *info);
 /* One strategy at a time: predicted above measured, on one time scale. */
 static int page_runs_timeline(FILE *to, const page_runs *runs, const page_info *info);
-/* Predicted beside measured, a row a strategy. */
+/* A row for each strategy, with predicted beside measured. */
 static int page_runs_compare(FILE *to, const page_runs *runs, const page_info *info);
 /* Chrome/Perfetto trace JSON: a process for each plan, a thread for each lane. */
 static int page_trace(FILE *to, const page_plan *plans, uint32_t n_plans, const page_info *info);

@@ -1,5 +1,5 @@
-/* runs.c: the two pages of strategies that were run: timelines, predicted above measured, and bars, predicted beside
- * measured. Part of page.c. */
+/* runs.c: the two pages of strategies that were run: one with timelines (predicted above measured), one with bars
+ * (predicted beside measured). Part of page.c. */
 
 static void page_run_json(FILE *to, const page_run *r) {
     fputs("\n{", to);
@@ -15,7 +15,8 @@ static void page_run_json(FILE *to, const page_run *r) {
     fputc('}', to);
 }
 
-/* With a timeline each run has two plans, in the order of the runs. */
+/* Writes the runs as JSON. On the timeline page each run has two plans, predicted and measured, in the order of
+ * runs. */
 static void page_runs_json(FILE *to, const page_content *c) {
     const page_runs *all = c->runs;
     fputs(",\n\"replay\":{", to);

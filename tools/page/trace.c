@@ -3,7 +3,7 @@
 
 enum { PAGE_STEP_MAX = 64 };
 
-/* Step `k` of an option's text. */
+/* Copies step `k` of an option's text to `out`. */
 static void page_step(const char *option, uint32_t k, char *out, size_t cap) {
     const char *at = option ? option : "", *end;
     for (; k > 0 && (end = strstr(at, " > ")); k--) at = end + 3;
@@ -20,7 +20,7 @@ static void page_trace_name(const page_plan *p, const esp_plan_event *e, char *o
     if (!out[0]) snprintf(out, cap, "%s", kind);
 }
 
-/* One op, on each lane that it holds; times in microseconds from the start of forward. */
+/* Writes one op, once for each lane that it occupies. Times are in microseconds from the start of forward. */
 static void page_trace_event(FILE *to, const page_plan *p, uint32_t pid, const esp_plan_event *e) {
     char name[PAGE_STEP_MAX];
     double start = ((double)e->start_ns + page_finite(p->model->forward_ns)) / 1e3;

@@ -1,5 +1,5 @@
-/* change.c: "inter=2x": the same inputs with something faster, slower, more or fewer. Must not know what is done with
- * them. */
+/* change.c: changes a plan's inputs by texts such as "inter=2x": links or codecs faster or slower, more or fewer
+ * machines. Must not know what the changed inputs are for. */
 
 enum {
     CHANGE_INTER,
@@ -18,15 +18,15 @@ static const char change_help[] =
     "inter, intra and host a bandwidth as well: 25gbit, 12.5GB/s; machines and ranks (of a machine) a number or a "
     "factor";
 
-/* Inputs that were changed, with the memory of what had to be copied. Everything else is the original's. */
+/* Changed inputs. Owns the memory of the copied parts; the rest belongs to the original inputs. */
 typedef struct plan_changed {
     plan_inputs in;
     esp_plan_tensor *tensors;
-    esp_cost_point *points; /* of all curves, one after the other */
+    esp_cost_point *points; /* points of all copied curves, one curve after the other */
     size_t n_points, room;
 } plan_changed;
 
-/* The same curve, `factor` times as fast. */
+/* Copies the curve, `factor` times as fast. */
 static void change_curve(plan_changed *c, esp_cost_curve *curve, double factor) {
     esp_cost_point *to = c->points + c->n_points;
     for (uint32_t i = 0; i < curve->n; i++)
@@ -35,7 +35,7 @@ static void change_curve(plan_changed *c, esp_cost_curve *curve, double factor) 
     curve->points = curve->n ? to : NULL;
 }
 
-/* Memory for every curve that `c` could change, twice: a codec's and a link's may be changed by turns. */
+/* Takes memory for copies of every curve, once for each of `changes`. */
 static void change_room(plan_changed *c, size_t changes) {
     size_t n = 1;
     const esp_plan_link *links[] = {&c->in.system.intra, &c->in.system.inter, &c->in.system.flat};
@@ -49,7 +49,7 @@ static void change_room(plan_changed *c, size_t changes) {
     c->in.model.tensors = c->tensors;
 }
 
-/* A table's times hold both latency and bandwidth, which cannot be told apart: all of it gets faster. */
+/* A table's times include both latency and bandwidth, which cannot be separated: all of the time is scaled. */
 static void change_tables(plan_changed *c, esp_plan_link *l, double factor) {
     for (int k = 0; k < ESP_PLAN_COLLS; k++) change_curve(c, &l->table[k], factor);
 }
@@ -60,7 +60,7 @@ static void change_apply(plan_changed *c, int what, double factor) {
     case CHANGE_INTER:
         s->inter.bytes_per_us *= factor;
         change_tables(c, &s->inter, factor);
-        if (s->machines > 1) change_tables(c, &s->flat, factor); /* the NIC is what they wait for */
+        if (s->machines > 1) change_tables(c, &s->flat, factor); /* flat collectives are bound by the NIC */
         break;
     case CHANGE_INTRA:
         s->intra.bytes_per_us *= factor;
@@ -85,7 +85,7 @@ static void change_apply(plan_changed *c, int what, double factor) {
     }
 }
 
-/* machines=16, machines=2x: whole numbers from 1. */
+/* Reads machines=16 or machines=2x. The result is a whole number of at least 1. */
 static int change_number(plan_changed *c, int what, const char *value) {
     uint32_t *n = what == CHANGE_MACHINES ? &c->in.system.machines : &c->in.system.ranks_per_machine;
     double factor;
@@ -116,7 +116,8 @@ static int change_one(plan_changed *c, int what, const char *value) {
     return 1;
 }
 
-/* `from` with "inter=2x,machines=16"; TOOL_USAGE after a message. The caller frees with change_free either way. */
+/* Fills `out` with `from`, changed by a text such as "inter=2x,machines=16". Returns TOOL_USAGE after a message. The
+ * caller calls change_free either way. */
 static int change_make(const plan_inputs *from, const char *flag, const char *text, plan_changed *out) {
     size_t changes = 1;
     memset(out, 0, sizeof *out);

@@ -1,4 +1,5 @@
-/* compare.c: `espresso compare`: strategies side by side for one model on one system. Must not know what any of them does. */
+/* compare.c: `espresso compare`: compares strategies for one model on one system. Must not know what any of them
+ * does. */
 
 enum { COMPARE_STRATEGIES = PLAN_COMMON, COMPARE_SORT, COMPARE_CSV, COMPARE_PAGE };
 static const tool_flag compare_flags[] = {
@@ -13,7 +14,7 @@ typedef struct compare_row {
     const char *name, *summary, *source;
     int ours, failed;
     esp_plan_report report;
-    char why[512]; /* where it failed */
+    char why[512]; /* the error, where planning failed */
 } compare_row;
 
 typedef struct compare_job {
@@ -23,7 +24,7 @@ typedef struct compare_job {
     compare_row rows[COMPARE_MAX];
     uint32_t n;
     char *command;
-    esp_plan_report bounds; /* of whichever plan they were worked out with */
+    esp_plan_report bounds; /* report of the plan that also computed the bounds */
 } compare_job;
 
 static const compare_row compare_ours[] = {
@@ -48,7 +49,7 @@ static void compare_all(compare_job *j) {
     for (size_t i = 0; i < sizeof compare_ours / sizeof *compare_ours; i++) compare_add(j, &compare_ours[i]);
 }
 
-/* Leaves only the strategies asked for, in the order asked for. */
+/* Selects the strategies that the user named, in the user's order. */
 static int compare_pick(compare_job *j) {
     const uint32_t n = j->n;
     compare_row *all = tool_realloc(NULL, sizeof j->rows);
@@ -73,7 +74,7 @@ static int compare_pick(compare_job *j) {
     return status;
 }
 
-/* Bounds are worked out once: with espresso+, or with the last. */
+/* Plans every strategy. Computes bounds once: with espresso+, or else with the last strategy. */
 static int compare_run(compare_job *j) {
     uint32_t with_bounds = j->n - 1, failed = 0;
     for (uint32_t i = 0; i < j->n; i++)
@@ -109,7 +110,7 @@ static double compare_fp32(const compare_job *j) {
     return 0;
 }
 
-/* ---- how it is shown -------------------------------------------------------------------------------------------------------- */
+/* ---- output -------------------------------------------------------------------------------------------------------- */
 static void compare_print(const compare_job *j) {
     const double fp32 = compare_fp32(j);
     plan_say_inputs(stdout, &j->in);

@@ -1,5 +1,5 @@
-/* explain.c: --explain: what each option of one tensor would make of the step, with everything else kept. The one part
- * of the command that works on the planner's own structs: candidate options and schedules. */
+/* explain.c: --explain: the step time with each option of one tensor, while the other tensors keep their options. The
+ * only part of the command that uses the planner's own structs: candidate options and schedules. */
 
 enum { EXPLAIN_ROWS = 10 };
 
@@ -14,18 +14,19 @@ typedef struct plan_explanation {
     const char *tensor;
     char what[256]; /* the unit: "chunk 1 of 4", "in a group of 3 tensors" */
     uint64_t elements;
-    double ready_ns, done_ns, end_ns, without_ns; /* from the start of backward; the step without its synchronisation */
+    double ready_ns, done_ns, end_ns,
+        without_ns; /* from the start of backward; without_ns: the step without the tensor's synchronisation */
     uint32_t n, tried;
-    plan_explained rows[EXPLAIN_ROWS + 1]; /* and the current one, where it is none of the best */
+    plan_explained rows[EXPLAIN_ROWS + 1]; /* the best, and last the current one where it is not among them */
 } plan_explanation;
 
-/* The plan as a schedule, and the units of the tensor: one, or all its chunks, which change together. */
+/* The plan as a schedule, and the tensor's units: one, or all its chunks, which change together. */
 typedef struct plan_explain_job {
     const plan_inputs *in;
     esp__problem p;
     esp__schedule kept, trial;
     uint32_t tensor, unit, n_units;
-    uint64_t around_ns; /* forward and update */
+    uint64_t around_ns; /* time of forward and update */
 } plan_explain_job;
 
 static int plan_find_tensor(const plan_inputs *in, const char *name, uint32_t *out) {
@@ -48,8 +49,9 @@ static int explain_on_link(const esp__plan_op *op) {
     return (op->lanes & (1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER)) != 0;
 }
 
-/* The order of the links as it is kept: the tensor's k-th op on a link takes the place of its k-th; where there were fewer,
- * the rest follows the last, where there were more, places fall away. */
+/* Fits the kept order of link ops to the trial's path: the tensor's k-th link op takes the place of its k-th link op
+ * in the kept path. Further ops of a longer path follow at the last place; places that a shorter path leaves are
+ * dropped. */
 static uint32_t explain_links(plan_explain_job *j, uint32_t *links) {
     const esp__schedule *kept = &j->kept, *trial = &j->trial;
     uint8_t *op = esp__arena_get(j->p.arena, kept->n_units);
@@ -75,7 +77,8 @@ static uint32_t explain_links(plan_explain_job *j, uint32_t *links) {
     return n;
 }
 
-/* The step with the trial's paths: in the order in which ops get ready, or in the kept one, whichever is shorter. */
+/* The step time with the trial's paths: the shorter of two, with ops in the order in which they get ready, and in the
+ * kept order. */
 static double explain_step(plan_explain_job *j) {
     esp__arena *arena = j->p.arena;
     const esp__checkpoint mark = esp__arena_checkpoint(arena);
@@ -90,7 +93,7 @@ static double explain_step(plan_explain_job *j) {
     return (double)(ns + j->around_ns);
 }
 
-/* Gives all of the tensor's units this path's option and codec; 0 where one of them cannot have it. */
+/* Gives all of the tensor's units this path's option and codec. Returns 0 where one of them has no such path. */
 static int explain_set(plan_explain_job *j, const esp__path *path) {
     for (uint32_t k = 0; k < j->n_units; k++) {
         const esp__path *mine = esp__path_of(&j->p, &j->kept.units[j->unit + k], path->option, path->codec);
@@ -129,7 +132,7 @@ static void explain_row(const plan_explain_job *j, const esp__path *path, plan_e
     row->ops = ops.data;
 }
 
-/* Keeps the best rows in order, and the current one last where it is none of them. */
+/* Adds a row. Keeps the best rows sorted, and the current one last where it is not among them. */
 static void explain_keep(plan_explanation *e, plan_explained *row) {
     uint32_t at = e->n < EXPLAIN_ROWS ? e->n : EXPLAIN_ROWS;
     while (at && (row->step_ns < e->rows[at - 1].step_ns ||
@@ -139,7 +142,7 @@ static void explain_keep(plan_explanation *e, plan_explained *row) {
         free(row->ops);
         return;
     }
-    /* the row that falls off; the current one stays, in the extra place */
+    /* the last row is dropped; if it is the current one it moves to the extra row */
     plan_explained *last = &e->rows[EXPLAIN_ROWS];
     if (e->n >= EXPLAIN_ROWS && at < EXPLAIN_ROWS) {
         plan_explained *off = &e->rows[EXPLAIN_ROWS - 1];
@@ -161,14 +164,14 @@ static void explain_keep(plan_explanation *e, plan_explained *row) {
 static void explain_try(plan_explain_job *j, plan_explanation *e, const esp__path *path, int current) {
     plan_explained row = {.current = current};
     if (!explain_set(j, path)) return;
-    /* the current one is the plan itself, whose order may be better than any that is tried here */
+    /* the current option's step is the plan's own, whose order may be better than those tried here */
     row.step_ns = current ? (double)(j->kept.makespan + j->around_ns) : explain_step(j);
     explain_row(j, path, &row);
     e->tried++;
     explain_keep(e, &row);
 }
 
-/* When the tensor's units are ready and done in the plan. */
+/* Finds when the tensor's units are ready and done in the plan. */
 static void explain_when(const plan_explain_job *j, const plan_made *m, plan_explanation *e) {
     e->end_ns = (double)j->kept.makespan;
     for (uint32_t i = 0; i < m->n_events; i++) {

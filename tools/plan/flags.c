@@ -1,5 +1,5 @@
-/* flags.c: the flags that `espresso plan` and `espresso compare` have in common: what is planned for, and what a plan
- * may be. Must not know how a plan is made or shown. */
+/* flags.c: the flags that `espresso plan` and `espresso compare` share: the inputs, and the limits of a plan. Must not
+ * know how a plan is made or shown. */
 #include "tools/plan/plan.h"
 
 enum {
@@ -65,7 +65,7 @@ static void plan_open(plan_inputs *in, const tool_command *c, int argc) {
     in->config.keep = in->keep;
 }
 
-/* One of `names` at the head of a list "a,b": its index, or -1. *at moves behind it and its comma. */
+/* Reads one of `names` at the begin of a list "a,b". Returns its index, or -1. *at moves past it and its comma. */
 static int plan_listed(const char **at, const char *const *names) {
     const size_t n = strcspn(*at, ",");
     for (int i = 0; names[i]; i++) {
@@ -150,7 +150,7 @@ static int plan_flag(plan_inputs *in, int flag, const char *value) {
     }
 }
 
-/* What must be there and is not. */
+/* Names a required input that is missing. */
 static int plan_complete(const plan_inputs *in) {
     if (!in->model_name) return tool_usage(in->command, "--model is missing: a JSON file, or a name such as vgg16");
     if (!in->n_codecs)

@@ -1,4 +1,5 @@
-/* json.c: a plan for scripts: one object whose keys stay. Must not know how it was made. */
+/* json.c: prints a plan as JSON for scripts: one object whose keys do not change. Must not know how the plan was
+ * made. */
 
 static void plan_json_times(tool_json *j, const char *key, const double ns[4]) {
     static const char *const lane[] = {"compute", "cpu", "intra", "inter"};
@@ -7,7 +8,7 @@ static void plan_json_times(tool_json *j, const char *key, const double ns[4]) {
     json_close(j, '}');
 }
 
-/* What is planned for. */
+/* The plan's inputs. */
 static void plan_json_inputs(tool_json *j, const plan_inputs *in) {
     json_text(j, "model", in->model.name);
     json_text(j, "codec", in->codec_text);
@@ -19,7 +20,7 @@ static void plan_json_inputs(tool_json *j, const plan_inputs *in) {
 
 static void plan_json_or_null(tool_json *j, const char *key, double ns) { json_us(j, key, ns > 0 ? ns : NAN); }
 
-/* The report; what was not worked out is null. */
+/* The report; values that were not computed are null. */
 static void plan_json_report(tool_json *j, const plan_inputs *in, const plan_made *m) {
     static const char *const lane[] = {"compute", "cpu", "intra", "inter"};
     const esp_plan_report *r = &m->report;
@@ -48,7 +49,7 @@ static void plan_json_report(tool_json *j, const plan_inputs *in, const plan_mad
     plan_json_or_null(j, "robust_p90_us", r->robust_p90_ns);
 }
 
-/* By tensor: what it does, and with which codec. */
+/* Each tensor's option and codec. */
 static void plan_json_options(tool_json *j, const plan_inputs *in, const plan_made *m) {
     uint32_t *first = plan_first_units(in, m);
     json_open(j, "options", '{');
@@ -86,7 +87,7 @@ static void plan_json_plan(tool_json *j, const plan_inputs *in, const plan_made 
     plan_json_units(j, in, m);
 }
 
-/* To stdout, whole. */
+/* Prints the JSON text to stdout. */
 static int plan_json_out(const plan_inputs *in, tool_json *j) {
     const int failed = j->text.failed || esp__output_write("-", j->text.data, j->text.len) != ESP_OK;
     if (failed) tool_fail(in->command, "%s", j->text.failed ? "out of memory" : esp_last_error(NULL));

@@ -1,11 +1,11 @@
-/* limits.c: what to say where no plan keeps within --max-memory, --max-volume or --max-error: the least that there is.
- * Works on the planner's own candidate options. */
+/* limits.c: where no plan keeps within --max-memory, --max-volume or --max-error, says what the least possible values
+ * are. Works on the planner's own candidate options. */
 
 typedef struct plan_least {
-    double memory, volume, error; /* bytes of a rank; parts as the flags have them */
+    double memory, volume, error; /* memory: bytes of a rank; volume, error: fractions, as in the flags */
 } plan_least;
 
-/* The least over all options of each tensor. Merging and splitting change little of it. */
+/* Finds the least over all options of each tensor. Merging and splitting would change it little. */
 static esp_status plan_find_least(const plan_inputs *in, esp__arena *arena, plan_least *out) {
     esp__problem *p = esp__arena_get(arena, sizeof *p);
     double elements = 0;
@@ -30,7 +30,7 @@ static esp_status plan_find_least(const plan_inputs *in, esp__arena *arena, plan
     return s;
 }
 
-/* After a plan that failed: its error, and what the limits would have to be. The exit status. */
+/* After planning failed: prints the error, and the limits that could be kept. Returns the exit status. */
 static int plan_say_limits(const plan_inputs *in) {
     const esp_plan_config *c = &in->config;
     char why[ESP__ERROR_MAX];
@@ -44,7 +44,7 @@ static int plan_say_limits(const plan_inputs *in) {
     if (setjmp(no_memory)) {
         tool_fail(in->command, "%s", why);
     } else if (plan_find_least(in, arena, &least) != ESP_OK) {
-        tool_fail(in->command, "%s", why); /* it was not about limits */
+        tool_fail(in->command, "%s", why); /* the error is not about limits */
     } else {
         tool_fail(in->command, "%s", why);
         if (c->max_memory_bytes)

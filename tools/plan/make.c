@@ -9,7 +9,7 @@ static esp_status plan_take(plan_made *m, const char *name) {
     return s;
 }
 
-/* `strategy` NULL: the best. `flags` go beside the inputs' own. */
+/* Makes a plan. `strategy` NULL: the planner's best. `flags` are added to the inputs' flags. */
 static esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out) {
     esp_plan_config config = in->config;
     memset(out, 0, sizeof *out);
@@ -36,13 +36,13 @@ static void plan_free(plan_made *m) {
     memset(m, 0, sizeof *m);
 }
 
-/* The bound that holds for what the plan was allowed to do. 0: none was made. */
+/* The bound that holds for the kinds of plan that the flags allow. 0: no bound was computed. */
 static double plan_bound(const plan_inputs *in, const esp_plan_report *r) {
     const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     return (in->config.flags & as_given) == as_given ? r->bound_ns : r->bound_any_ns;
 }
 
-/* At most so many percent above the optimum. */
+/* How many percent at most the plan is above the optimum. */
 static double plan_gap_percent(const plan_inputs *in, const esp_plan_report *r) {
     const double bound = plan_bound(in, r);
     return bound > 0 ? (r->iteration_ns / bound - 1) * 100 : NAN;

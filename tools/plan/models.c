@@ -7,8 +7,8 @@ static int plan_is_path(const char *name) {
     return strchr(name, '/') || (n > 5 && strcmp(name + n - 5, ".json") == 0);
 }
 
-/* Adds "DIR/NAME.json" for the folders of models: the user's, those installed beside the command, those of its sources,
- * and those of the prefix it was built for. Returns how many folders there are; `i` picks one. */
+/* Writes the path of folder `i` of models to `out`: the user's folders (ESPRESSO_MODELS), the one installed beside the
+ * command, the one in its sources, and the one of the prefix it was built for. Returns how many folders there are. */
 static int plan_model_dir(int i, char *out, size_t size) {
     static const char *const beside[] = {"../share/espresso/models", "../../planner/models"};
     const char *user = getenv("ESPRESSO_MODELS");
@@ -29,7 +29,7 @@ static int plan_model_dir(int i, char *out, size_t size) {
     return users + 3;
 }
 
-/* The names that a folder has, for an error. */
+/* Adds the names of a folder's models to `names`, for an error text. */
 static void plan_model_names(const char *dir, esp__text *names) {
     struct dirent **list;
     const int n = scandir(dir, &list, NULL, alphasort);
@@ -43,7 +43,7 @@ static void plan_model_names(const char *dir, esp__text *names) {
     if (n >= 0) free(list);
 }
 
-/* The file for `name`; 0 after a message with every path tried. */
+/* Finds the file for `name`. Returns 0 after a message that lists every path tried. */
 static int plan_find_model(const tool_command *c, const char *name, char *path, size_t size) {
     char dir[PATH_MAX + 64];
     esp__text tried = {NULL, 0, 0, 0}, names = {NULL, 0, 0, 0};

@@ -1,7 +1,7 @@
-/* names.c: what a plan does with each tensor, in words. Knows units, tensors and options; must not know where the words
- * go. */
+/* names.c: describes what a plan does with each tensor. Knows units, tensors and options; must not know where the text
+ * goes. */
 
-/* The first unit of each tensor: units are in the order of their tensors, so a tensor's are neighbours. */
+/* Finds the first unit of each tensor. Units are in the order of their tensors, so a tensor's units are neighbours. */
 static uint32_t *plan_first_units(const plan_inputs *in, const plan_made *m) {
     uint32_t *first = tool_realloc(NULL, ((size_t)in->model.n_tensors + 1) * sizeof *first), t = 0;
     for (uint32_t u = 0; u < m->n_units; u++)
@@ -14,7 +14,7 @@ static int plan_is_chunk(const plan_inputs *in, const esp_plan_unit *u) {
     return u->n_tensors == 1 && u->elements < in->model.tensors[u->first].elements;
 }
 
-/* Chunks of the tensor that unit u is of; 1 where it is whole or in a group. */
+/* The number of chunks of the tensor that unit u belongs to; 1 where the tensor is whole or in a group. */
 static uint32_t plan_chunks(const plan_inputs *in, const plan_made *m, uint32_t u) {
     uint32_t n = 1;
     if (!plan_is_chunk(in, &m->units[u])) return 1;
@@ -22,7 +22,7 @@ static uint32_t plan_chunks(const plan_inputs *in, const plan_made *m, uint32_t 
     return n;
 }
 
-/* The tensor's option; its chunks' options one after the other, joined with " | ", where they differ. */
+/* The tensor's option. Where its chunks have different options, all of them, joined with " | ". */
 static void plan_option_text(const plan_inputs *in, const plan_made *m, uint32_t u, esp__text *out) {
     const uint32_t n = plan_chunks(in, m, u);
     int same = 1;
@@ -30,9 +30,9 @@ static void plan_option_text(const plan_inputs *in, const plan_made *m, uint32_t
     for (uint32_t k = 0; k < (same ? 1 : n); k++) esp__text_add(out, "%s%s", k ? " | " : "", m->units[u + k].option);
 }
 
-/* How the units are made up. */
+/* How many units are groups and chunks. */
 typedef struct plan_shape {
-    uint32_t groups, grouped, split, chunks; /* groups, tensors in them; tensors that are split, their chunks */
+    uint32_t groups, grouped, split, chunks; /* groups; tensors in groups; split tensors; their chunks */
 } plan_shape;
 static plan_shape plan_shape_of(const plan_inputs *in, const plan_made *m) {
     plan_shape s = {0, 0, 0, 0};
@@ -63,7 +63,7 @@ static int plan_row_large(const void *a, const void *b) {
     return plan_row_same(a, b);
 }
 
-/* The rows, largest first; *n of them. The caller frees. */
+/* Makes the *n rows, largest first. The caller frees them. */
 static plan_row *plan_rows(const plan_made *m, uint32_t *n) {
     plan_row *rows = tool_realloc(NULL, (m->n_units + 1) * sizeof *rows);
     uint32_t out = 0;

@@ -1,7 +1,7 @@
-/* output.c: the files that a plan goes to: the strategy, its timeline as a page, and as a trace. Must not know how any
- * of them look. */
+/* output.c: writes a plan's files: the strategy, the timeline page and the trace. Must not know what is in these
+ * files. */
 
-/* Where everything goes; NULL: nowhere, "-": standard output. */
+/* Output paths; NULL: not written, "-": standard output. */
 typedef struct plan_files {
     const char *strategy, *timeline, *trace;
     char *command; /* the command line, for the page */
@@ -14,7 +14,7 @@ static int plan_to_stdout(const plan_files *f) {
     return n;
 }
 
-/* The command line as a shell would take it. The caller frees. */
+/* The command line, quoted for a shell. The caller frees it. */
 static char *plan_command_line(const tool_command *c, int argc, char **argv) {
     esp__text t = {NULL, 0, 0, 0};
     esp__text_add(&t, "espresso %s", c->name);
@@ -29,7 +29,7 @@ static char *plan_command_line(const tool_command *c, int argc, char **argv) {
         esp__text_add(&t, " '");
         for (; *word; word++) {
             if (*word == '\'')
-                esp__text_add(&t, "'\\''"); /* ends the quotes, one of its own, begins them again */
+                esp__text_add(&t, "'\\''"); /* closes the quotes, adds a quoted ', opens them again */
             else
                 esp__text_add(&t, "%c", *word);
         }
@@ -47,7 +47,7 @@ static page_info plan_page_info(const plan_inputs *in, const char *command) {
                        command,        in->system.machines, in->system.ranks_per_machine};
 }
 
-/* Made in memory, so that a file is there whole or not at all. */
+/* Makes the page in memory first, so that the file is complete or not there at all. */
 static int plan_write_page(const plan_inputs *in, const char *path, int (*print)(FILE *to, const void *what),
                            const void *what) {
     char *text = NULL;
@@ -78,7 +78,7 @@ static int plan_print_trace(FILE *to, const void *what) {
 static int plan_write_pages(const plan_inputs *in, const plan_made *m, const plan_files *f) {
     plan_made fp32;
     plan_inputs plain = *in;
-    /* fp32 is there to compare with, whatever the plan was held to */
+    /* fp32 is only compared with, so the plan's limits do not apply to it */
     plain.config = (esp_plan_config){.struct_size = sizeof plain.config};
     if (plan_make(&plain, "fp32", ESP_PLAN_NO_BOUND, &fp32) != ESP_OK)
         return tool_fail(in->command, "%s", esp_last_error(NULL));
@@ -90,7 +90,7 @@ static int plan_write_pages(const plan_inputs *in, const plan_made *m, const pla
     return status;
 }
 
-/* As JSON where the file's name says so. */
+/* Writes JSON where the file's name ends in .json, else text. */
 static int plan_write_strategy(const plan_inputs *in, const plan_made *m, const char *path) {
     const size_t n = strlen(path);
     const char *text = esp_plan_text(m->plan);

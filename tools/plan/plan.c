@@ -1,5 +1,5 @@
-/* plan.c: `espresso plan`: finds the fastest strategy for a model on a system, and shows it. The files plan_*.c are its
- * parts. Must not know how plans are found: planner/ does. */
+/* plan.c: `espresso plan`: finds the fastest strategy for a model on a system, and shows it. The other files of this
+ * folder are its parts. Must not know how plans are found: planner/ does. */
 
 enum { PLAN_OUT = PLAN_COMMON, PLAN_STRATEGY, PLAN_TIMELINE, PLAN_TRACE, PLAN_WHAT_IF, PLAN_SENSITIVITY, PLAN_EXPLAIN };
 static const tool_flag plan_flags[] = {
@@ -43,7 +43,7 @@ static int plan_own_flag(plan_job *j, int flag, const char *value) {
     return TOOL_OK;
 }
 
-/* -1: help was asked for and given. */
+/* Reads the command line. Returns an exit status, or -1 after it printed the help. */
 static int plan_parse(plan_job *j, int argc, char **argv) {
     const tool_command *c = j->in.command;
     const char *value;
@@ -71,9 +71,9 @@ static int plan_no_strategy(const tool_command *c, const char *name) {
     return TOOL_FAILED;
 }
 
-/* What a file's strategy takes. */
+/* Times the strategy of a file. */
 static int plan_from_file(plan_job *j, const char *path) {
-    static const char stands_for_it[] = "strategy:"; /* how the library calls a text that it knows no file of */
+    static const char stands_for_it[] = "strategy:"; /* the library's name for a text without a file */
     const size_t n = sizeof stands_for_it - 1;
     esp__text text = {NULL, 0, 0, 0};
     if (plan_read_strategy(j->in.command, path, &text) != TOOL_OK) return TOOL_FAILED;
@@ -86,7 +86,7 @@ static int plan_from_file(plan_job *j, const char *path) {
     return plan_say_limits(&j->in);
 }
 
-/* The plan itself: from a strategy's file, by a strategy's name, or the best. */
+/* Makes the plan: from a strategy file, by a strategy's name, or the best. */
 static int plan_main_plan(plan_job *j) {
     const char *s = j->strategy;
     const int known = !s || strcmp(s, "espresso") == 0 || strcmp(s, "espresso+") == 0 || esp__scheme_find(s);

@@ -1,5 +1,5 @@
-/* plan.h: what the files of `espresso plan` and `espresso compare` share: what is planned for, and a plan that was made.
- * Plans are made through the library's public calls only, but for --explain. */
+/* plan.h: shared by the files of `espresso plan` and `espresso compare`: a plan's inputs, and a finished plan.
+ * Except for --explain, plans are made through the library's public calls only. */
 #ifndef ESPRESSO_TOOLS_PLAN_H
 #define ESPRESSO_TOOLS_PLAN_H
 
@@ -11,15 +11,15 @@ typedef struct plan_codec {
     esp__costs costs;
 } plan_codec;
 
-/* What is planned for, from the flags that plan and compare have in common. */
+/* A plan's inputs, from the flags that plan and compare share. */
 typedef struct plan_inputs {
     const tool_command *command;
-    /* as said */
+    /* from the command line */
     const char *model_name, *system_name, *gc[PLAN_CODECS_MAX];
-    long machines;                       /* 0: the system's */
-    int simulated;                       /* the strategy came from a file */
-    const char **forbid, **only, **keep; /* room for a whole command line of each */
-    /* as read */
+    long machines;                       /* 0: as many as the system file says */
+    int simulated;                       /* 1: the strategy came from a file */
+    const char **forbid, **only, **keep; /* each has room for as many entries as the command line has words */
+    /* from the files */
     esp__model_file model_file;
     esp__system_file system_file;
     plan_codec codec_files[PLAN_CODECS_MAX];
@@ -31,7 +31,7 @@ typedef struct plan_inputs {
     char codec_text[ESP__SPEC_MAX * 2]; /* all specs, for people */
 } plan_inputs;
 
-/* A plan, and what can be read from it. */
+/* A plan, and its report, units and events. */
 typedef struct plan_made {
     esp_plan *plan; /* NULL: none */
     const char *name;

@@ -1,5 +1,5 @@
-/* read.c: the model, codecs and system that the flags name, from files or from what comes along. Must not know what
- * they are planned for. */
+/* read.c: reads the model, codecs and system that the flags name, from files or from the built-in ones. Must not
+ * know what they are used for. */
 #include "espresso_impl/base/file.h"
 #include <fnmatch.h>
 
@@ -50,7 +50,7 @@ static int plan_read_codec(plan_inputs *in, uint32_t i) {
     return TOOL_OK;
 }
 
-/* A pattern that fits nothing is most likely a slip. */
+/* Warns of a pattern that matches no tensor: most likely a typing error. */
 static void plan_check_keeps(const plan_inputs *in) {
     for (uint32_t k = 0; k < in->config.n_keep; k++) {
         char glob[ESP__SPEC_MAX];
@@ -63,7 +63,7 @@ static void plan_check_keeps(const plan_inputs *in) {
     }
 }
 
-/* Figures are for as many ranks, on as many cores, as they were measured with: they share the cores and the links. */
+/* Warns where costs were measured with another number of ranks: ranks share cores and links, so costs depend on it. */
 static void plan_check_measured(const plan_inputs *in) {
     const esp__measured *y = &in->system_file.measured;
     const uint32_t ranks = in->system.machines * in->system.ranks_per_machine;
@@ -75,7 +75,8 @@ static void plan_check_measured(const plan_inputs *in) {
                 name, in->system_name, y->ranks, ranks, ranks);
     for (uint32_t i = 0; i < in->n_codecs; i++) {
         const esp__measured *c = &in->codec_files[i].file.measured;
-        if (c->ranks && c->ranks != in->system.ranks_per_machine && c->ranks != ranks) /* all: machines are emulated */
+        /* the total of ranks is right too: all emulated machines are one real machine */
+        if (c->ranks && c->ranks != in->system.ranks_per_machine && c->ranks != ranks)
             fprintf(stderr,
                     "espresso %s: warning: %s was measured with %u rank(s) at once, and a machine of this plan has %u: "
                     "measure "
@@ -89,7 +90,7 @@ static void plan_check_measured(const plan_inputs *in) {
 
 static int plan_read(plan_inputs *in) {
     int status = plan_complete(in);
-    /* the system first: it says whose accelerator's costs are meant */
+    /* the system first: its accelerator decides which built-in codec costs apply */
     if (status == TOOL_OK) status = plan_read_system(in);
     for (uint32_t i = 0; status == TOOL_OK && i < in->n_codecs; i++) status = plan_read_codec(in, i);
     if (status == TOOL_OK) status = plan_read_model(in);
@@ -107,7 +108,7 @@ static void plan_close(plan_inputs *in) {
     free((void *)in->keep);
 }
 
-/* A strategy's file as the library's text, whether it is that or JSON. */
+/* Reads a strategy file, text or JSON, as the library's text. */
 static int plan_read_strategy(const tool_command *c, const char *path, esp__text *out) {
     const size_t n = strlen(path);
     struct stat st;

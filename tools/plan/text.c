@@ -1,4 +1,4 @@
-/* text.c: a plan for people. Must not know how it was made. */
+/* text.c: prints a plan for people. Must not know how it was made. */
 
 enum { PLAN_ROWS_MAX = 12 };
 

@@ -1,20 +1,20 @@
-/* what.c: --what-if and --sensitivity: the plan for changed inputs, beside the plan that was made, kept or made anew.
+/* what.c: --what-if and --sensitivity: what changed inputs mean: the step time of the same plan, and of a new one.
  * Must not know how inputs are changed. */
 
-/* One change: what the kept plan then takes, and the best. Times in ns; NAN: cannot be. */
+/* One change: the step time of the kept plan, and of the best plan, in ns. NAN: no such plan. */
 typedef struct plan_outcome {
     const char *change, *label;
     double fp32_ns, kept_ns, planned_ns, bound_ns;
 } plan_outcome;
 
-/* TOOL_OK with the outcome, or the exit status after a message. */
+/* Returns TOOL_OK with the outcome, or the exit status after a message. */
 static int plan_try(const plan_inputs *in, const plan_made *m, const char *strategy, const char *flag,
                     const char *change, plan_outcome *out) {
     plan_changed changed;
     plan_made kept = {0}, anew = {0};
     int status = change_make(in, flag, change, &changed);
     *out = (plan_outcome){change, change, NAN, NAN, NAN, NAN};
-    /* where one machine becomes several, or the other way round, the old options may not be there: then nothing is kept */
+    /* Where one machine becomes several, or several one, the old options may not exist: then there is no kept plan. */
     if (status == TOOL_OK && plan_simulate(&changed.in, esp_plan_text(m->plan), m->name, &kept) == ESP_OK)
         out->kept_ns = kept.report.iteration_ns;
     if (status == TOOL_OK && !in->simulated) {
@@ -22,7 +22,7 @@ static int plan_try(const plan_inputs *in, const plan_made *m, const char *strat
             status = tool_fail(in->command, "%s %s: %s", flag, change, esp_last_error(NULL));
         else
             out->planned_ns = anew.report.iteration_ns;
-        /* a search is no proof: where the kept plan is the better one, it is what one would run */
+        /* a search may miss the optimum: where the kept plan is better, it is the best one known */
         if (!strategy && out->kept_ns < out->planned_ns) out->planned_ns = out->kept_ns;
     }
     const plan_made *either = anew.plan ? &anew : &kept;
@@ -77,7 +77,7 @@ static void plan_json_outcomes(tool_json *j, const char *key, const plan_outcome
 /* ---- sensitivity -------------------------------------------------------------------------------------------------------------- */
 static const struct {
     const char *change, *label;
-    int needs; /* 1: several machines, 2: several ranks a machine, 0: nothing */
+    int needs; /* makes sense with 1: several machines, 2: several ranks a machine, 0: always */
 } sensitivity_changes[] = {
     {"inter=2x", "NIC twice as fast", 1},           {"intra=2x", "links in a machine twice as fast", 2},
     {"latency=2x", "half the latency of links", 0}, {"codec=2x", "codec twice as fast", 0},
@@ -85,7 +85,7 @@ static const struct {
 };
 enum { SENSITIVITY_CHANGES = sizeof sensitivity_changes / sizeof *sensitivity_changes };
 
-/* Fills `out`, with room for all changes; *n of them make sense here. */
+/* Fills `out`, which has room for all changes, with the *n that make sense for this system. */
 static int plan_sensitivity(const plan_inputs *in, const plan_made *m, const char *strategy, plan_outcome *out,
                             uint32_t *n) {
     const int have = (in->system.machines > 1) | (in->system.ranks_per_machine > 1) << 1;
@@ -99,7 +99,7 @@ static int plan_sensitivity(const plan_inputs *in, const plan_made *m, const cha
     return status;
 }
 
-/* Which lane binds: its share of the lower bound. */
+/* Prints which lane limits the step: each lane's share of the lower bound. */
 static void plan_print_prices(FILE *to, const esp_plan_report *r) {
     static const char *const lane[] = {"computing", "compression on the CPU", "links inside machines", "the NICs"};
     int most = 0;
