@@ -2,7 +2,7 @@
  *
  * Do this, in C or C++:
  *
- *     gcc -O3 -c espresso.c                      // once: the library, compiled as C (about 12 seconds)
+ *     gcc -O3 -I. -c espresso.c                  // once: the library, compiled as C (about 12 seconds)
  *
  *     #include "espresso.h"                      // in your files; link espresso.o -pthread -ldl -lm
  *

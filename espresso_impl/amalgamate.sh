@@ -41,5 +41,5 @@ function emit(file,    line, name, inner, indent) {
     }
     close(file)
 }
-BEGIN { emit("espresso.h"); exit failed }
+BEGIN { print "#define ESPRESSO_ONE_FILE 1"; emit("espresso.h"); exit failed }
 ' </dev/null

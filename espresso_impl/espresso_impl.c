@@ -12,6 +12,12 @@
 #error                                                                                                                 \
     "espresso promises the same bits on all ranks, and -Ofast or -ffast-math break that: compile espresso.c by itself with -fno-fast-math behind your flags, or link the library; your own files may keep theirs"
 #endif
+/* files of the tree name each other from its root; the one-file header needs no folder */
+#if !defined(ESPRESSO_ONE_FILE) && defined(__has_include)
+#if !__has_include("espresso_impl/base/base.h")
+#error "compile with -I and the folder that holds espresso.h (gcc -I. -c espresso.c there), or use the one file that `make dist` writes"
+#endif
+#endif
 /* The file that includes this one gets its own settings back at the end. Contraction (a * b + c in one rounding) would
  * make results depend on the instruction set; clang's -funsafe-math-optimizations defines nothing to refuse it by; what
  * C++ would not compile and where declarations stand means nothing in C. */

@@ -1,5 +1,11 @@
 # test_readme.sh: the program that README.md shows compiles by the lines that stand there, and runs, alone and as a job.
 . tests/compile/common.sh
+# the tree's own espresso.c, by README's flags; without them, the error says which are missing
+try gcc $(sed -n 's/^    gcc \(.*\) -c espresso\.c .*/\1/p' README.md) -O0 -fsyntax-only espresso.c
+if (cd / && gcc -fsyntax-only "$root/espresso.c") 2>"$tmp/said" || ! grep -q 'compile with -I' "$tmp/said"; then
+    cat "$tmp/said"
+    exit 1
+fi
 try make -s dist
 cp dist/espresso.h espresso.c "$tmp/"
 awk '/^```/ { on = /^```c/; next } on' README.md >"$tmp/train.c"
