@@ -1,7 +1,7 @@
-/* clock.c: the model's clock in the executor: whose turn it is on every lane, from when to when an op takes its lanes, and
- * when that is over. An op starts, by this clock, when the op before it in its unit's chain and those before it on its lanes
- * end: counted from their deadlines, so that waking late does not add up. Real work that takes longer than the plan says is
- * caught up with. Must not know how ops are done. Lock held everywhere but where it says. */
+/* clock.c: the dispatcher of clocked execution: which event is next on every lane, and from when to when it occupies its lanes.
+ * An event begins when the event before it in its unit's chain and those before it on its lanes end. Deadlines count, not real
+ * ends, so that delays in waking a thread do not add up, and a step catches up after real work that took longer than planned.
+ * Must not know what ops do. Lock held in all functions that do not say otherwise. */
 #include "espresso_impl/clocked/clocked.h"
 #include <errno.h>
 #include <sys/prctl.h>
@@ -14,19 +14,19 @@ static uint64_t esp__clocked_deadline(const esp__clocked *h, const esp__clocked_
     return h->zero_ns + esp__clocked_scaled(h, x->due.end_ns);
 }
 
-/* The calling thread sleeps to the nanosecond from now on: usually the system may wake it 50 us late. */
+/* Makes the calling thread's sleeps precise: by default the system may wake it 50 us late. */
 static void esp__clocked_sharpen(esp__clocked *h, uint32_t who) {
     if (h->sharp >> who & 1u) return;
     h->sharp |= 1u << who;
     prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);
 }
 
-/* ---- whose turn it is ---------------------------------------------------------------------------------------------------- */
+/* ---- which event is next ------------------------------------------------------------------------------------------------- */
 static uint32_t esp__clocked_head(const esp__clocked *h, int lane) {
     return h->cursor[lane] < h->lane_n[lane] ? h->lane[lane][h->cursor[lane]] : ESP__CLOCKED_NONE;
 }
 
-/* Has the unit come to this event? Copies of the executor's own go before one that this rank has no op for. */
+/* Is the event its unit's next one? If this rank has no op for it, the unit's copies that are not in the plan come first. */
 static int esp__clocked_unit_at(const esp_ctx *ctx, const esp__clocked_event *x) {
     const esp__clocked *h = ctx->clocked;
     const esp__work_unit *u = &ctx->in_force.strategy.units[x->unit];
@@ -48,7 +48,7 @@ static int esp__clocked_turn(const esp_ctx *ctx, const esp__op *op) {
     return esp__clocked_can_start(ctx, ctx->clocked->event_of_op[op - ctx->in_force.program.ops]);
 }
 
-/* Tells the threads for which there is something to start. */
+/* Wakes the threads that have something to start. */
 static void esp__clocked_wake(esp_ctx *ctx, int from_link) {
     const esp__clocked *h = ctx->clocked;
     for (int lane = 0; lane < ESP__LANES; lane++) {
@@ -105,7 +105,7 @@ static int esp__clocked_keep(esp_ctx *ctx, const esp__op *op) {
     return 1;
 }
 
-/* Units whose last tensor this is have their input. */
+/* The tensor's backward ends at `end`: units of which it is the last tensor have their input. */
 static void esp__clocked_backward_over(esp_ctx *ctx, uint32_t tensor, uint64_t end) {
     const esp__tensor_units *t = &ctx->in_force.strategy.of_tensor[tensor];
     for (uint32_t u = t->first; u < t->first + t->n; u++) {
@@ -116,7 +116,7 @@ static void esp__clocked_backward_over(esp_ctx *ctx, uint32_t tensor, uint64_t e
     ctx->clocked->tensor = tensor + 1;
 }
 
-/* Its deadline is over: its lanes and its unit go on. */
+/* The event's deadline has passed: frees its lanes, and lets its unit continue. */
 static void esp__clocked_end(esp_ctx *ctx, esp__clocked_event *x) {
     esp__clocked *h = ctx->clocked;
     const uint64_t now = esp__now_ns();
@@ -138,7 +138,7 @@ static void esp__clocked_end(esp_ctx *ctx, esp__clocked_event *x) {
 }
 
 /* ---- the executor's threads ------------------------------------------------------------------------------------------------ */
-/* One look at the head of a lane, for its thread. 1: the head has changed; *until: or its deadline is to come. */
+/* Looks at the first event of a lane, for the thread `owner`. 1: that event changed its state; 0: nothing to do before *until. */
 static int esp__clocked_look(esp_ctx *ctx, int lane, uint32_t owner, uint64_t *until) {
     esp__clocked *h = ctx->clocked;
     uint32_t event = esp__clocked_head(h, lane);
@@ -168,7 +168,7 @@ static const esp__op *esp__clocked_cpu(esp_ctx *ctx, uint64_t *until) {
         *until = 0;
     } while (esp__clocked_look(ctx, ESP__LANE_COMPUTE, ESP__CLOCKED_CPU, until) ||
              esp__clocked_look(ctx, ESP__LANE_CPU, ESP__CLOCKED_CPU, until));
-    const esp__op *untimed = esp__ready_pop(ctx); /* copies of the executor's own take no lane of the plan's */
+    const esp__op *untimed = esp__ready_pop(ctx); /* copies that are not in the plan occupy no lane */
     if (untimed) return untimed;
     for (int lane = ESP__LANE_COMPUTE; lane <= ESP__LANE_CPU; lane++) {
         uint32_t event = esp__clocked_head(h, lane);
@@ -189,7 +189,7 @@ static uint64_t esp__clocked_links(esp_ctx *ctx) {
     return until;
 }
 
-/* The link thread asks for the inter lane first: then both lanes' ops whose time is over end. */
+/* The link thread asks for the inter lane first: that call ends the ops of both lanes whose deadlines have passed. */
 static const esp__op *esp__clocked_link(esp_ctx *ctx, int lane, uint64_t *until) {
     if (!esp__clocked_on(ctx)) return NULL;
     if (lane == 1) *until = esp__clocked_links(ctx);
@@ -199,7 +199,7 @@ static const esp__op *esp__clocked_link(esp_ctx *ctx, int lane, uint64_t *until)
     return op;
 }
 
-/* An op of the plan goes on until its deadline; a copy of the executor's own is over. */
+/* An op of the plan occupies its lanes until its deadline. A copy that is not in the plan ends at once. */
 static void esp__clocked_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
     if (!esp__clocked_keep(ctx, op)) esp__ready_first()->ended(ctx, op, real);
 }
@@ -207,7 +207,6 @@ static void esp__clocked_ended(esp_ctx *ctx, const esp__op *op, esp__span real) 
 static const esp__dispatcher esp__clocked_dispatcher = {
     "clocked", 0, esp__clocked_unit_ready, esp__clocked_cpu, esp__clocked_link, esp__clocked_ended};
 
-/* The next step is no longer clocked, and the plan is forgotten. No lock held. */
 ESP__FN void esp__clocked_drop(esp_ctx *ctx) {
     if (!ctx->clocked) return;
     pthread_mutex_lock(&ctx->lanes.lock);

@@ -1,9 +1,9 @@
-/* match.c: which ops of a program are which events of a plan, and what the executor under a model's clock (clock.c) walks:
- * every event with its lanes and its time, in the plan's order. Runs nothing. */
+/* match.c: finds the plan's event of every op of a program, and builds what clock.c walks: all events with their lanes and times,
+ * in the plan's order. Runs nothing. */
 #include "espresso_impl/clocked/clocked.h"
 
 /* ---- events of a plan by what they are ------------------------------------------------------------------------------- */
-/* Where a unit's event stands in the table: its steps; packing and unpacking; copies to and from the host by step. */
+/* Columns of the table of a unit's events: steps, pack and unpack, copies to and from the host by step. */
 enum {
     ESP__EVENT_PACK = ESP__MAX_STEPS,
     ESP__EVENT_COPY = ESP__MAX_STEPS + 2,
@@ -15,8 +15,8 @@ static uint32_t esp__event_slot(const esp_plan_event *e) {
     return e->step + (e->kind == ESP_PLAN_COPY ? (uint32_t)ESP__EVENT_COPY : 0u);
 }
 
-/* Event + 1, 0: there is none: [n_units][ESP__EVENT_KINDS], then every tensor's backward. NULL: no memory. Freed with
- * esp__free. */
+/* Makes the table of events: [n_units][ESP__EVENT_KINDS], then every tensor's backward. An entry is the event's index + 1, 0: none.
+ * NULL: out of memory. Freed with esp__free. */
 static uint32_t *esp__event_table(esp_ctx *ctx, const esp_plan *plan) {
     uint64_t backward = (uint64_t)ctx->in_force.strategy.n_units * ESP__EVENT_KINDS;
     uint32_t n, *table = esp__alloc(ctx, (backward + ctx->model.n_tensors) * sizeof *table + 1);
@@ -65,8 +65,8 @@ static esp_status esp__clocked_check(const esp_ctx *ctx, const esp_plan *plan) {
     return ESP_OK;
 }
 
-/* The place of the op's event in the table, or ESP__EVENT_KINDS: a copy of the executor's own. The plan packs a group at
- * once when its last tensor is there. */
+/* The column of the op's event, or ESP__EVENT_KINDS for a copy that plans do not have. A plan packs a whole group when its last
+ * tensor is pushed. */
 static uint32_t esp__op_slot(const esp_ctx *ctx, const esp__op *op) {
     const esp__extent *place = &ctx->in_force.strategy.units[op->unit].place;
     if (op->kind != ESP__OP_COPY) return op->step;
@@ -153,19 +153,20 @@ static uint64_t esp__entry_slot(const esp_ctx *ctx, const esp__order_entry *e, u
     }
 }
 
-/* Every event in its place: of its lanes, and of its unit's chain. 0: the strategy in force has another order. */
+/* Enters every event into the lists of its lanes and into its unit's chain. 0: the strategy in force has another order. */
 static int esp__clocked_order(const esp_ctx *ctx, esp__clocked *h, const uint32_t *table) {
     const esp__strategy *y = &ctx->in_force.strategy;
     uint32_t tensor = 0;
     if (y->n_entries != h->n) return 0;
-    for (uint32_t i = 0; i < h->n; i++) /* how many each unit has, then where each unit's begin */
+    for (uint32_t i = 0; i < h->n;
+         i++) /* first[]: counts each unit's events, then becomes where they begin in chain[] */
         if (!h->event[i].backward) h->first[h->event[i].unit + 1]++;
     for (uint32_t u = 0; u < y->n_units; u++) h->first[u + 1] += h->first[u];
     for (uint32_t k = 0; k < y->n_entries; k++) {
         uint32_t event = table[esp__entry_slot(ctx, &y->entries[k], tensor)] - 1;
         if (event == ESP__CLOCKED_NONE) return 0;
         esp__clocked_event *x = &h->event[event];
-        if (x->state) return 0; /* stands there twice */
+        if (x->state) return 0; /* the order has it twice */
         x->state = 1;
         for (int lane = 0; lane < ESP__LANES; lane++)
             if (x->lanes >> lane & 1u) h->lane[lane][h->lane_n[lane]++] = event;
@@ -179,7 +180,7 @@ static int esp__clocked_order(const esp_ctx *ctx, esp__clocked *h, const uint32_
     return 1;
 }
 
-/* Ops of a unit must come in the order of their events, or it would wait for itself. */
+/* Checks that a unit's ops are in the order of their events: else the unit would wait for itself. */
 static int esp__clocked_ops(const esp_ctx *ctx, esp__clocked *h) {
     for (uint32_t u = 0; u < ctx->in_force.strategy.n_units; u++) {
         const esp__work_unit *unit = &ctx->in_force.strategy.units[u];
@@ -212,7 +213,6 @@ static esp_status esp__clocked_make(esp_ctx *ctx, const esp_plan *plan, double s
     return s;
 }
 
-/* From now on these, or none. */
 ESP__FN void esp__clocked_swap(esp_ctx *ctx, esp__clocked *now) {
     pthread_mutex_lock(&ctx->lanes.lock);
     esp__clocked *before = ctx->clocked;
@@ -237,7 +237,7 @@ ESP__FN esp_status esp__clocked_set(esp_ctx *ctx, const esp_plan *plan, double t
     return s;
 }
 
-/* The program changed: the plan is no longer its plan. */
+/* The observer exists to end clocked execution when another program is in force: the plan is not for that one. */
 static esp_status esp__clocked_open(esp_ctx *ctx, void **self) {
     *self = ctx;
     return ESP_OK;

@@ -1,10 +1,9 @@
-/* codecs.c: how long codecs take when all ranks of the job call them at once, as ops of a step do. Must not know what
- * the figures are for. */
+/* codecs.c: measures codecs while all ranks of the job call them at once, as in a step. Must not know what the figures are for. */
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/costs/costs.h"
 
-/* Where one call finds its memory: places for max_elements each, through which calls of fewer elements walk, so that what they
- * read is not what the call before left in the cache. */
+/* The memory of calls: arrays of max_elements each. Smaller calls use one place of an array after another, so that they do not
+ * read what the call before left in the cache. */
 typedef struct esp__survey_bench {
     esp_ctx *ctx;
     const esp__codec *codec;
@@ -17,13 +16,13 @@ typedef struct esp__survey_bench {
 
 static uint64_t esp__survey_round(uint64_t bytes) { return (bytes + 63u) / 64u * 64u; }
 
-/* Shares s->work among what codec `c` needs; with work NULL only adds up. */
+/* Divides s->work into the arrays that a codec with bound `b` needs, and returns their bytes in all. work NULL: only adds up. */
 static uint64_t esp__survey_share(const esp__survey *s, const esp_bound *b, esp__survey_bench *w) {
     uint64_t n = esp__survey_round(s->max_elements * 4u), at = 0;
     uint8_t *p = s->work;
     w->residual = p ? (float *)(void *)p : NULL;
     w->out = p ? (float *)(void *)(p + n) : NULL;
-    w->phi = p ? (float *)(void *)(p + 2 * n) : NULL; /* and what comes out again */
+    w->phi = p ? (float *)(void *)(p + 2 * n) : NULL; /* two arrays, as in esp__compress_unfused */
     at = 4 * n;
     w->payload = p ? p + at : NULL;
     w->payload_bytes = esp__survey_round(b->payload_bytes);
@@ -98,7 +97,7 @@ static uint64_t esp__survey_places(const esp__survey_bench *w) {
     return n > 256 ? 256 : n;
 }
 
-/* One call as an op of a step makes it, token and all. */
+/* One call as an op of a step makes it, with a token. */
 static esp_status esp__survey_call(esp__survey_bench *w, int decompress) {
     esp_codec_args a;
     esp_tensor x;
@@ -114,7 +113,7 @@ static esp_status esp__survey_call(esp__survey_bench *w, int decompress) {
         x.data.ptr = w->out + at;
         st = w->codec->table->decompress(w->codec->self, &a);
     } else {
-        memcpy(&x.data.ptr, &in, sizeof in); /* read only: the table has one struct for both ways */
+        memcpy(&x.data.ptr, &in, sizeof in); /* only read, though esp_tensor has no const: decompress writes to one */
         p.used = &w->used;
         a.residual = w->codec->feedback ? w->residual + at : NULL;
         if (a.residual && !(w->codec->table->caps & ESP_CODEC_FUSED_RESIDUAL))
@@ -126,7 +125,7 @@ static esp_status esp__survey_call(esp__survey_bench *w, int decompress) {
     return st;
 }
 
-/* What the first call, which starts without feedback, tells of the codec. */
+/* What this rank learns about the codec from its first call, which has no feedback yet. */
 typedef struct esp__survey_first {
     int32_t status;
     uint32_t reserved0;
@@ -142,7 +141,7 @@ static void esp__survey_try(esp__survey_bench *w, esp__survey_first *f) {
         w->calls = 0;
         for (int d = 0; d < 2 && !f->status; d++) {
             uint64_t start = esp__now_ns();
-            w->calls = 0; /* at the same place */
+            w->calls = 0; /* both calls use the same place */
             f->status = esp__survey_call(w, d);
             f->ns[d] = (double)(esp__now_ns() - start);
         }
@@ -156,7 +155,7 @@ static void esp__survey_try(esp__survey_bench *w, esp__survey_first *f) {
     f->error = whole > 0.0 ? off / whole : 0.0;
 }
 
-/* All ranks begin together; `calls` of them; what one took on this rank. */
+/* All ranks begin together and make `calls` calls each. *ns: the mean time of one call on this rank. */
 static esp_status esp__survey_run(esp__survey_bench *w, int decompress, uint32_t calls, int *failed, double *ns) {
     uint8_t one = 1, *all = esp__alloc(w->ctx, (uint64_t)w->ctx->job.size);
     esp_status st = all ? esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, &one, all, 1) : ESP_E_NOMEM;
@@ -168,7 +167,7 @@ static esp_status esp__survey_run(esp__survey_bench *w, int decompress, uint32_t
     return ESP_OK;
 }
 
-/* Of every run the slowest rank, and of these the median. */
+/* *ns: the median over the runs of the slowest rank's time. */
 static void esp__survey_runs(const esp_ctx *ctx, const double *all, uint32_t repeats, int which, double *ns,
                              double *spread) {
     double slowest[ESP__PROBE_REPEATS];
@@ -194,7 +193,7 @@ static void esp__survey_payload(esp__survey_codec *k, double elements, double us
     if (k->header_bytes < 0.0) k->header_bytes = 0.0;
 }
 
-/* Everybody's first calls: the worst error, the largest payload, and how many calls make a run long enough to be timed. */
+/* Combines all ranks' first calls: the largest error, the largest payload, and how many calls make a run long enough to time. */
 static esp_status esp__survey_meet(esp_ctx *ctx, esp__survey_codec *k, esp__survey_first *mine, uint64_t elements) {
     esp__survey_first *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *mine);
     esp_status st =
@@ -215,7 +214,7 @@ static esp_status esp__survey_meet(esp_ctx *ctx, esp__survey_codec *k, esp__surv
     return ESP_OK;
 }
 
-/* `runs` has room for [2][ESP__PROBE_REPEATS] of this rank, then of all ranks. */
+/* `runs`: room for this rank's [2][ESP__PROBE_REPEATS] times (compress, decompress), then for those of all ranks. */
 static esp_status esp__survey_measure(esp__survey_bench *w, const esp__survey_first *f, uint32_t repeats, double *runs,
                                       int *failed) {
     esp_status st = ESP_OK;
@@ -225,7 +224,7 @@ static esp_status esp__survey_measure(esp__survey_bench *w, const esp__survey_fi
         for (uint32_t i = 0; i < repeats && !st; i++)
             st = esp__survey_run(w, d, n, failed, &runs[(uint32_t)d * ESP__PROBE_REPEATS + i]);
     }
-    if (!st && *failed) runs[0] = -1.0; /* tells the others */
+    if (!st && *failed) runs[0] = -1.0; /* tells the other ranks that this one failed */
     double *all = runs + 2 * ESP__PROBE_REPEATS;
     if (!st)
         st = esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, runs, all, 2 * ESP__PROBE_REPEATS * 8u);

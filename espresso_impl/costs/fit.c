@@ -1,31 +1,32 @@
-/* fit.c: from points to what the planner reads: tables where there are points, and a latency and a rate for each level from
- * all of its points together. Must not know how the points were measured. */
+/* fit.c: makes the planner's input from measured points: cost tables where there are enough points, and for each level a latency
+ * and a rate fitted to all of its points. Must not know how the points were measured. */
 #include "espresso_impl/costs/costs.h"
 #include "planner/plan.h"
 
 enum { ESP__SURVEY_TABLE_LEAST = 3 };
 
-/* A time is hops x alpha + bytes / rate. */
+/* A collective's time is hops x alpha + bytes / rate. */
 typedef struct esp__survey_terms {
     double hops, bytes;
 } esp__survey_terms;
 typedef struct esp__survey_line {
     double alpha_ns, ns_per_byte;
-    uint32_t n; /* points; 0: nothing is known */
+    uint32_t n; /* points; 0: the line is unknown */
 } esp__survey_line;
 
-/* What the planner's formula says of a collective of `size` table bytes; which link it is charged to, in *intra. */
+/* Hops and bytes of a collective of `size` bytes (as tables count them) in the planner's formula. *intra: 1 if the formula uses
+ * the link inside machines, 0: that between machines. */
 static esp__survey_terms esp__survey_formula(const esp_ctx *ctx, uint8_t level, uint32_t coll, double size,
                                              int *intra) {
     double n = (double)esp__group_size(ctx, level), local = (double)esp__survey_locals(ctx);
     double piece = size / n, bytes = esp__traffic(coll, n, size, piece);
     *intra = level == ESP__INTRA || ctx->job.topo.n_machines < 2;
-    if (!*intra && level == ESP__INTER) bytes *= local; /* all ranks of a machine at once */
+    if (!*intra && level == ESP__INTER) bytes *= local; /* all ranks of a machine send at once */
     if (!*intra && level == ESP__FLAT && coll == ESP_COLL_ALLTOALL) bytes = piece * local * (n - local);
     return (esp__survey_terms){(double)esp__hops(coll, (uint32_t)n), bytes};
 }
 
-/* Least sum of squared relative errors; neither figure below zero. */
+/* The fit: the least sum of squared relative errors; neither latency nor time a byte is below zero. */
 typedef struct esp__survey_sums {
     double hh, hb, bb, h, b;
     uint32_t n;
@@ -46,7 +47,7 @@ static esp__survey_line esp__survey_solve(const esp__survey_sums *m) {
         l.alpha_ns = (m->h * m->bb - m->b * m->hb) / det;
         l.ns_per_byte = (m->b * m->hh - m->h * m->hb) / det;
     }
-    if (l.ns_per_byte <= 0.0) { /* latency alone, and a rate beyond what was seen */
+    if (l.ns_per_byte <= 0.0) { /* the points show no rate: latency alone, and a rate above any that was seen */
         l.alpha_ns = m->h / m->hh;
         l.ns_per_byte = 1e-6;
     }
@@ -54,7 +55,7 @@ static esp__survey_line esp__survey_solve(const esp__survey_sums *m) {
     return l;
 }
 
-/* All points of a level. Collectives over all ranks tell of the links between machines where nothing else does. */
+/* Fits all points of a level. Flat collectives count for the links between machines if these have no points of their own. */
 static esp__survey_line esp__survey_level(const esp_ctx *ctx, const esp__survey *s, int want_intra) {
     esp__survey_sums own, flat;
     memset(&own, 0, sizeof own);
@@ -72,8 +73,8 @@ static esp__survey_line esp__survey_level(const esp_ctx *ctx, const esp__survey 
     return esp__survey_solve(own.n ? &own : &flat);
 }
 
-/* Which of the level's measured collectives tells most of `coll`: itself if it has a table's points, else the one that has most.
- * 0: none. */
+/* The level's reference collective for `coll`: `coll` itself if it has points enough for a table, else the collective with most
+ * points. 0: none has enough. */
 static uint32_t esp__survey_reference(const esp__survey *s, uint8_t level, uint32_t coll) {
     uint32_t best = 0, most = 0;
     if (s->link[level][coll].n >= ESP__SURVEY_TABLE_LEAST) return coll;
@@ -82,7 +83,8 @@ static uint32_t esp__survey_reference(const esp__survey *s, uint8_t level, uint3
     return best;
 }
 
-/* The reference collective's points as points of `coll`: at sizes where both move as many bytes, the same time but for the hops. */
+/* Estimates points of `coll` from those of the reference collective: at a size at which both move as many bytes, the time differs
+ * only by the hops. Returns how many points `out` got. */
 static uint32_t esp__survey_tell(const esp_ctx *ctx, const esp__survey *s, const esp__survey_line line[2],
                                  uint8_t level, uint32_t coll, uint32_t reference, esp_cost_point *out) {
     const esp__survey_curve *c = &s->link[level][reference];
@@ -99,7 +101,8 @@ static uint32_t esp__survey_tell(const esp_ctx *ctx, const esp__survey *s, const
     return c->n;
 }
 
-/* Straight over size or over its logarithm: what tells each inner point better from its neighbours. */
+/* 0: interpolate times linearly over size; 1: over the logarithm of size. The one that predicts inner points better from their
+ * neighbours. */
 static uint32_t esp__survey_shape(const esp_cost_point *at, uint32_t n) {
     double off[2] = {0.0, 0.0};
     for (uint32_t i = 1; i + 1 < n; i++)
@@ -134,7 +137,7 @@ ESP__FN double esp__survey_guess(const esp_ctx *ctx, const esp__survey *s, uint8
     return t.hops * line[!!intra].alpha_ns + t.bytes * line[!!intra].ns_per_byte;
 }
 
-/* Where a level was not measured at all: memory's speed, a copy in and one out. */
+/* Sets a link from its line, or from the other level's. If neither was measured: the speed of memory, for two copies. */
 static void esp__survey_link_set(const esp__survey *s, esp_plan_link *out, const esp__survey_line *l,
                                  const esp__survey_line *other) {
     out->alpha_is = ESP_ALPHA_HOP;

@@ -1,5 +1,5 @@
-/* links.c: measures what a job's links and codecs cost, by all ranks at the same time, as points of time over size. Must not
- * know what the figures are for (fit.c makes the planner's input of them). */
+/* links.c: opens and closes a survey, and measures links as points of time over size, by all ranks at the same time. Must not
+ * know what the figures are for (fit.c makes the planner's input from them). */
 #include "codecs/common/rng.h"
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/base/cores.h"
@@ -17,8 +17,8 @@ static double esp__survey_seen_median(const esp__survey_seen *s) {
     return esp__median(v, n);
 }
 
-/* Numbers like a gradient's: normal, some tensors' rows far larger than others, so that the tail is heavy. A table from Philox,
- * read at places that a hash draws: a draw for each number would take longer than what is measured. */
+/* Fills `out` with numbers like a gradient's: normal, at scales that differ, so that the tail is heavy. Philox draws a table, and a
+ * hash picks a number from it for each element: drawing each element would take longer than the measurements. */
 static void esp__survey_fill(float *out, uint64_t n, uint64_t seed, uint32_t rank) {
     float table[ESP__SURVEY_TABLE];
     for (uint32_t i = 0; i < ESP__SURVEY_TABLE; i++) {
@@ -44,7 +44,7 @@ ESP__FN void esp__survey_close(esp_ctx *ctx, esp__survey *s) {
     memset(s, 0, sizeof *s);
 }
 
-/* Ranks of a machine: the most, where machines differ. */
+/* Ranks of the machine that has most. */
 static uint32_t esp__survey_locals(const esp_ctx *ctx) {
     uint32_t most = 0;
     if (ctx->job.topo.n_local) return (uint32_t)ctx->job.topo.n_local;
@@ -56,8 +56,8 @@ static uint32_t esp__survey_locals(const esp_ctx *ctx) {
     return most ? most : 1;
 }
 
-/* How fast this rank copies memory, while all do: from one half of the room to the other, at different places where there is room,
- * since gradients that are packed are not in the caches either. */
+/* Bytes a microsecond at which this rank copies memory, while all ranks do: from one half of the room to the other, each time at
+ * another place if the room allows, because gradients that are packed are not in the caches either. */
 static double esp__survey_copy_speed(uint8_t *room, uint64_t half) {
     uint64_t bytes = half < ESP__SURVEY_COPY ? half : ESP__SURVEY_COPY, places = half / bytes;
     double ns[5];
@@ -89,7 +89,9 @@ ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_b
     if (!mine.status) {
         esp__survey_fill(s->own_data, s->max_elements, ctx->config.seed, (uint32_t)ctx->job.rank);
         s->data = s->own_data;
-        memset(s->room, 0, s->room_bytes); /* pages that were never written would all be one page */
+        memset(
+            s->room, 0,
+            s->room_bytes); /* maps the pages: the kernel maps pages that were never written to one shared page of zeros */
         mine.speed = esp__survey_copy_speed(s->room, s->room_bytes / 2);
     }
     all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
@@ -107,8 +109,8 @@ ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_b
 }
 
 /* ---- points ---------------------------------------------------------------------------------------------------------- */
-/* The place of `size`, made where there is none and there is room; n_points where there is none. `near`: a size that is off by
- * no more than this share will do. */
+/* The index of the curve's point at `size`, within the share `near` of it. Adds a point without a time if there is none. Returns
+ * ESP__SURVEY_POINTS if the curve is full. */
 static uint32_t esp__survey_place(esp__survey_curve *c, double size, double near) {
     uint32_t i = 0;
     for (uint32_t k = 0; k < c->n; k++)

@@ -1,5 +1,5 @@
-/* probe.c: how long one collective takes, measured between steps by all ranks at once, through the communication thread like
- * every other collective. Must not know what the figures are for. */
+/* probe.c: times one collective, between steps, by all ranks at once. The link thread runs it like every other collective. Must not
+ * know what the figures are for. */
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/costs/costs.h"
 
@@ -14,12 +14,12 @@ static uint64_t esp__probe_count(uint64_t bytes) { return bytes < 4 ? 1 : bytes 
 
 ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes) {
     uint64_t n = (uint64_t)esp__group_size(ctx, level), count = esp__probe_count(bytes);
-    if (!n) return 0; /* machines that differ have no such group */
+    if (!n) return 0; /* machines with different numbers of ranks have no intra and inter groups */
     uint64_t whole = (count + n - 1) / n * n * 4;
     return coll == ESP_COLL_ALLTOALL || coll == ESP_COLL_GATHER ? 2 * whole : whole;
 }
 
-/* Buffers as the table in espresso.h has them; what may lie in place does. */
+/* Places src and dst in `room` as esp_coll's table in espresso.h says, in place where the table allows it. */
 static void esp__probe_coll(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, void *room, esp_coll *c) {
     uint64_t n = (uint64_t)esp__group_size(ctx, level), count = esp__probe_count(bytes), part = (count + n - 1) / n;
     uint64_t own = (uint64_t)esp__group_index(ctx, level) * part;
@@ -31,7 +31,7 @@ static void esp__probe_coll(const esp_ctx *ctx, uint8_t level, uint32_t coll, ui
     if (coll == ESP_COLL_ALLGATHER) c->src.ptr = data + (own < count ? own : 0) * 4;
 }
 
-/* With a root, ranks are done before the others begin: run after run would overlap, and seem to take no time. */
+/* A collective with a root may end on one rank before another begins: runs back to back would overlap and seem too fast. */
 static int esp__probe_rooted(uint32_t coll) {
     return coll == ESP_COLL_BROADCAST || coll == ESP_COLL_GATHER || coll == ESP_COLL_REDUCE;
 }
@@ -47,7 +47,7 @@ ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t c
     if (repeats > ESP__PROBE_REPEATS) repeats = ESP__PROBE_REPEATS;
     memset(out, 0, sizeof *out);
     if (!ctx->job.comms[level] || esp__group_size(ctx, level) < 2) return ESP_OK;
-    for (uint32_t i = 0; i <= repeats && !s; i++) { /* the first run meets the others, and is not counted */
+    for (uint32_t i = 0; i <= repeats && !s; i++) { /* the first run waits for the other ranks, and is not counted */
         esp__probe_coll(ctx, level, coll, bytes, (uint8_t *)room + i % places * each, &c);
         if (esp__probe_rooted(coll)) s = esp_barrier(ctx);
         if (!s) s = esp__request_run_at(ctx, level, &c, "measuring links");

@@ -1,21 +1,22 @@
-/* steps.c: what a step that was just made tells: times of its collectives, and the cost of starting an op on each lane.
- * Must not know what the figures are for. */
+/* steps.c: takes points from the step just made: the times of its collectives, and the dispatch time of each lane. Must not know
+ * what the figures are for. */
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/costs/costs.h"
 
-/* Every rank waits for the last one to start: the shortest time among the ranks is the collective's own. That holds where all
- * ranks do the same; with a root, ranks may be done early. */
+/* Does every rank of this collective wait for the last one to start? Then the shortest time of the ranks is the collective's own.
+ * With a root, a rank may end early. */
 static int esp__survey_even(uint32_t coll) {
     return coll == ESP_COLL_ALLREDUCE || coll == ESP_COLL_ALLGATHER || coll == ESP_COLL_ALLTOALL ||
            coll == ESP_COLL_REDUCE_SCATTER;
 }
 
-/* Bytes of the whole buffer, as tables count them. 0: payloads, of which only what is used travels: not the same everywhere. */
+/* Bytes of the whole buffer, as tables count them; 0 for payloads: only their used bytes travel, and ranks use different numbers
+ * of them. */
 static uint64_t esp__survey_op_bytes(const esp_coll *c) {
     return c->slot_bytes ? 0 : c->count * (c->dtype == ESP_F32 ? 4u : 2u);
 }
 
-/* The slowest group's own time of each collective of the order: all ranks' times in, [n] out; 0: not known. */
+/* The own time of each of the order's n collectives, in its slowest group: all[size][n] in, out[n]; 0: not known. */
 static void esp__survey_own_times(const esp_ctx *ctx, const float *all, uint32_t n, const uint8_t *level, float *out) {
     const esp__topology *t = &ctx->job.topo;
     for (uint32_t k = 0; k < n; k++) {
@@ -40,7 +41,7 @@ static void esp__survey_own_times(const esp_ctx *ctx, const float *all, uint32_t
 static void esp__survey_seen_at(esp__survey_curve *c, double size, double ns) {
     uint32_t i = esp__survey_place(c, size, 0.06);
     if (i >= ESP__SURVEY_POINTS) return;
-    ns *= c->at[i].size / size; /* as if it had been of the point's size */
+    ns *= c->at[i].size / size; /* the step's size is near the point's: scales the time to it */
     esp__survey_seen_add(&c->seen[i], ns);
     if (c->seen[i].n >= 3)
         c->at[i].ns = esp__survey_seen_median(&c->seen[i]);
@@ -48,8 +49,9 @@ static void esp__survey_seen_at(esp__survey_curve *c, double size, double ns) {
         c->at[i].ns = ns;
 }
 
-/* Between machines tables are of all ranks of a machine at once; after a reduce or gather to one of them, one rank has the link to
- * itself, and what it moves takes as long as a share of a table's size. */
+/* By how much to divide a collective's bytes for the tables. Tables between machines are for all ranks of a machine at once. After
+ * a reduce or gather to one rank of a machine, that rank has the link to itself: its bytes take as long as its share of them would
+ * with all ranks. */
 static uint64_t esp__survey_flows(const esp_ctx *ctx, const esp__option *o, uint32_t step) {
     int one = 0;
     if (o->steps[step].level != ESP__INTER) return 1;
@@ -59,7 +61,7 @@ static uint64_t esp__survey_flows(const esp_ctx *ctx, const esp__option *o, uint
     return one ? esp__survey_locals(ctx) : 1;
 }
 
-/* Times of the collectives, by their place in the order, which all ranks share. */
+/* Takes points from the step's collectives. All ranks list their times by the order, which is the same on all. */
 static esp_status esp__survey_collectives(esp_ctx *ctx, esp__survey *s) {
     uint32_t n = ctx->in_force.strategy.n_order;
     uint64_t each = (uint64_t)n * sizeof(float);
@@ -95,8 +97,8 @@ static esp_status esp__survey_collectives(esp_ctx *ctx, esp__survey *s) {
     return st;
 }
 
-/* ---- starting an op ------------------------------------------------------------------------------------------------------ */
-/* When the op's input was there: the end of the op before it in its chain, or the push of the tensor that it waits for. */
+/* ---- dispatch time ------------------------------------------------------------------------------------------------------ */
+/* When the op's input was ready: at the end of the op before it in its chain, or at the push of the tensor that it waits for. */
 static uint64_t esp__survey_input(const esp_ctx *ctx, uint32_t i) {
     const esp__op *op = &ctx->in_force.program.ops[i];
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
@@ -124,7 +126,8 @@ static int esp__survey_turn_order(const void *a, const void *b) {
     return (x->start_ns > y->start_ns) - (x->start_ns < y->start_ns);
 }
 
-/* The cpu lane's thread takes ops as they come: their order is that of their starts. Also runs what is on the compute lane. */
+/* The median gap of the cpu thread, which also runs the compute lane. It takes ops as they become ready: their starts give their
+ * order. */
 static double esp__survey_cpu_gap(const esp_ctx *ctx, esp__survey_turn *turns, double *gaps) {
     uint32_t n = 0;
     uint64_t free_at = 0;
@@ -139,7 +142,7 @@ static double esp__survey_cpu_gap(const esp_ctx *ctx, esp__survey_turn *turns, d
     return n ? esp__median(gaps, n) : -1.0;
 }
 
-/* A link's ops run in the strategy's order. One that holds both starts from the inter lane. */
+/* The median gap of link k, whose ops run in the strategy's order. An op on both links counts for the inter lane, which starts it. */
 static double esp__survey_link_gap(const esp_ctx *ctx, int k, double *gaps) {
     const esp__in_force *f = &ctx->in_force;
     const uint32_t *sequence = f->sequence[k], *intra = f->sequence[0];

@@ -1,5 +1,5 @@
-/* agree.c: before anything is sent, all ranks compare what they are about to do, line by line, and all of them learn of
- * the first difference. Knows what the lines say only as text. */
+/* agree.c: before any gradient is sent, all ranks compare what they are about to do, line by line, and all report the first
+ * difference. For this file a line is only a text. */
 #include "espresso_impl/job/job.h"
 
 typedef struct esp__digest {
@@ -7,7 +7,6 @@ typedef struct esp__digest {
 } esp__digest;
 _Static_assert(sizeof(esp__digest) <= ESP__JOB_ROOM, "a digest must fit into the room of a rank");
 
-/* All ranks learn whether one of them failed. */
 ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
     esp_status *all = esp__job_of(ctx)->room;
     esp_status s = esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, &mine, all, sizeof mine);
@@ -18,7 +17,7 @@ ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
 
 static size_t esp__line_length(const char *s) { return strcspn(s, "\n"); }
 
-/* The first line in which text `b` of rank `r` differs from rank 0's. */
+/* The error for texts[size][bytes] that differ: names the first line that differs from rank 0's, and the ranks. */
 static esp_status esp__agree_report(esp_ctx *ctx, const char *texts, uint64_t bytes) {
     const char *a = texts, *b = NULL;
     int32_t other = -1;

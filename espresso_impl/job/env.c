@@ -1,5 +1,5 @@
-/* env.c: rank, size, machine and meeting point from the launcher's environment, and the ESPRESSO_* overrides of
- * esp_config. Must not know how ranks talk to each other: it only reads variables. */
+/* env.c: reads rank, size, machine and meeting point from the launcher's environment, and the ESPRESSO_* variables that override
+ * esp_config. Must not know how ranks talk to each other. */
 #include "espresso_impl/job/job.h"
 #include "espresso_impl/base/machine.h"
 #include <unistd.h>
@@ -28,8 +28,8 @@ typedef struct esp__launcher {
     const char *proof; /* a further variable that must be set, or NULL */
 } esp__launcher;
 
-/* torchrun stands twice: inside an MPI or Slurm job that started it, its own mark tells that it is the innermost;
- * the bare RANK and WORLD_SIZE are too common as names to go before the others. */
+/* The first launcher whose variables are set counts. torchrun is here twice. With its own variable it goes first, since an MPI or
+ * Slurm job may have started it. Without, it goes last, since RANK and WORLD_SIZE are common names. */
 static const esp__launcher esp__launchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
@@ -39,7 +39,7 @@ static const esp__launcher esp__launchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"},
 };
 
-/* Slurm gives batch scripts and interactive shells step ids near 2^32 and a rank: nobody started n tasks there. */
+/* 1 if srun started this process. Slurm sets a rank in batch scripts and interactive shells too, with step ids near 2^32. */
 static int esp__env_slurm_step(void) {
     int64_t step = 0;
     const char *s = esp__env_get("SLURM_STEP_ID");
@@ -67,7 +67,7 @@ static esp_status esp__env_pair(const char *rank_name, const char *size_name, es
     return ESP_OK;
 }
 
-/* Rank and size. *found is the launcher's row where it is not ours or the config's. */
+/* Rank and size: from ESPRESSO_* variables, esp_config or a launcher. *found: the launcher's row, if it was a launcher. */
 static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const esp__launcher **found) {
     if (esp__env_get("ESPRESSO_RANK") || esp__env_get("ESPRESSO_SIZE")) {
         out->launcher = "ESPRESSO_RANK and ESPRESSO_SIZE";
@@ -119,7 +119,7 @@ static esp_status esp__env_machine(const esp_config *cfg, esp__where *out) {
         return esp__fail(NULL, ESP_E_ARG, "esp_config.machine is %d: use 0 for \"by host name\", or a number above 0",
                          (int)cfg->machine);
     gethostname(host, sizeof host - 1);
-    /* clones of one image may share a host name, and names may be empty: the boot id tells machines apart */
+    /* clones of one image may have the same host name, and a name may be empty: the boot id distinguishes machines */
     esp__boot_id(boot);
     snprintf(out->machine, sizeof out->machine, "%s/%s", host, boot);
     return ESP_OK;
@@ -141,8 +141,8 @@ static esp_status esp__env_check_root(const char *what, const char *root) {
     return ESP_OK;
 }
 
-/* MPICH gives its ranks no job id, but on one host they all come from one proxy: its pid and start time are one.
- * Other starters of PMI jobs are taken to be the direct parent. */
+/* A text that identifies an MPICH job on this host. MPICH sets no job id, but one proxy process starts all its ranks on a host:
+ * its pid and start time identify the job. If no proxy is found, the parent process stands for it. */
 static int esp__env_proxy(char *out, size_t cap) {
     long pid = (long)getppid(), parent = pid, first = pid;
     unsigned long long start = 0, first_start = 0;
@@ -153,7 +153,7 @@ static int esp__env_proxy(char *out, size_t cap) {
         if (!(f = fopen(path, "re"))) break;
         if (!fgets(line, (int)sizeof line, f)) line[0] = 0;
         fclose(f);
-        /* pid (name) state ppid, and the start time 18 fields further; the name may hold anything, even ')' */
+        /* pid (name) state ppid, and the start time 18 fields further; the name may contain any character, even ')' */
         if (!(end = strrchr(line, ')')) ||
             sscanf(end + 1, " %*c %ld %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
                    &parent, &start) != 2)
@@ -164,7 +164,7 @@ static int esp__env_proxy(char *out, size_t cap) {
     return first_start ? snprintf(out, cap, "pmi-%ld-%llu", first, first_start) : 0;
 }
 
-/* The job's name, the same on all of its ranks on one host and on no other job there; "" if there is none. */
+/* The job's name: the same on all of its ranks on this host, and different from other jobs' names there; "": unknown. */
 static void esp__env_job(const esp__launcher *l, char *out, size_t cap) {
     out[0] = 0;
     if (!strcmp(l->name, "Open MPI")) {
@@ -186,7 +186,7 @@ static int esp__env_one_host(const esp__launcher *l, int32_t size) {
     return nodes && atoi(nodes) == 1;
 }
 
-/* MASTER_PORT itself belongs to torchrun's store, so we meet one above it. */
+/* Meets at MASTER_ADDR and MASTER_PORT + 1: torchrun's store uses MASTER_PORT itself. */
 static esp_status esp__env_master(esp__where *out) {
     const char *host = esp__env_get("MASTER_ADDR");
     int64_t port = 0;
@@ -221,7 +221,7 @@ static esp_status esp__env_root(const esp_config *cfg, const esp__launcher *l, e
                          "rank %d of %d (from %s) does not know where the ranks meet: set ESPRESSO_ROOT=HOST:PORT, the "
                          "same on all ranks, with the host of rank 0 and a free port there",
                          (int)out->rank, (int)out->size, out->launcher);
-    if (strlen(job) > 64) /* long names come as a hash: an address holds about 100 characters */
+    if (strlen(job) > 64) /* a long name is replaced by its hash: an address has room for about 100 characters */
         snprintf(job, sizeof job, "%016llx", (unsigned long long)esp__hash64(ESP__HASH0, job, strlen(job)));
     snprintf(out->root, sizeof out->root, "unix:espresso-%u-%s", (unsigned)getuid(), job);
     return ESP_OK;
@@ -249,7 +249,7 @@ static esp_status esp__env_log(int32_t *level) {
              : ESP_OK;
 }
 
-/* Empty texts count as not set, as in the environment: programs pass their flags' values on. */
+/* Empty texts count as not set, as in the environment: a program may pass on the value of a flag that was not given. */
 static void esp__config_empty(esp_config *c) {
     const char **const texts[] = {&c->backend, &c->codec, &c->strategy, &c->plugin_path,
                                   &c->root,    &c->trace, &c->stats};
@@ -257,7 +257,7 @@ static void esp__config_empty(esp_config *c) {
         if (*texts[i] && !**texts[i]) *texts[i] = NULL;
 }
 
-/* What can be wrong with the program's own members. */
+/* Checks the members that the program set. */
 static esp_status esp__config_check(const esp_config *c) {
     const uint32_t known = ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE;
     if (c->flags & ~known)
@@ -276,7 +276,7 @@ static esp_status esp__config_check(const esp_config *c) {
     return ESP_OK;
 }
 
-/* ESPRESSO_PLUGIN_PATH is not among these: it adds directories after the config's (see loader.c). */
+/* ESPRESSO_PLUGIN_PATH overrides nothing: loader.c searches its directories after esp_config's. */
 ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
     const char *s;
     int64_t v = 0;

@@ -1,5 +1,5 @@
-/* env_names.c: every ESPRESSO_* variable that is read anywhere (tests/compile/test_env_names.sh compares), and a warning
- * where one is set whose name looks misspelt: it would be ignored without a word. */
+/* env_names.c: lists every ESPRESSO_* variable that is read anywhere (tests/compile/test_env_names.sh compares), and warns of a
+ * set variable whose name looks misspelt: otherwise it would be ignored silently. */
 #include "espresso_impl/job/job.h"
 extern char **environ;
 
@@ -33,8 +33,7 @@ static int esp__env_known(const char *name, size_t length) {
     return 0;
 }
 
-/* Warns of each misspelt variable. Names that resemble none are left alone: scripts and plugins have variables of their
- * own. */
+/* Warns of each misspelt variable. A name that resembles none is no error: scripts and plugins have variables of their own. */
 ESP__FN void esp__env_check_names(const esp_ctx *ctx) {
     for (char **v = environ; v && *v; v++) {
         size_t length = strcspn(*v, "=");

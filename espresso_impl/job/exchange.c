@@ -1,6 +1,6 @@
-/* exchange.c: allgather among any set of ranks, collected at rank 0, for peers.c. An exchange is known by its
- * set of members (`tag`) and how many exchanges that set had before (`seq`), so different sets never wait for each
- * other. Everything here runs under the lock of esp__peers. */
+/* exchange.c: allgather among any set of ranks, which rank 0 collects, for peers.c. An exchange is identified by its set of members
+ * (`tag`) and the number of exchanges that this set made before (`seq`), so that different sets do not wait for each other.
+ * Everything here runs under the lock of esp__peers. */
 #include "espresso_impl/job/job.h"
 
 static uint64_t esp__exchange_bytes(int32_t n) { return (uint64_t)n * (sizeof(int32_t) + 1); }
@@ -17,11 +17,11 @@ static esp__waiter *esp__waiter_find(esp__peers *p, uint64_t tag, uint64_t seq) 
     return NULL;
 }
 
-/* Ends the local wait, with everybody's data or (failed != -2) with a failure. */
+/* Ends this rank's wait for an exchange, with all members' data or (failed != -2) with a failure. */
 static void esp__waiter_finish(esp__peers *p, uint64_t tag, uint64_t seq, const void *data, uint64_t bytes,
                                int32_t failed) {
     esp__waiter *w = esp__waiter_find(p, tag, seq);
-    if (!w) return; /* it gave up */
+    if (!w) return; /* the wait ended by timeout */
     if (failed == -2 && bytes != w->bytes) failed = -1;
     if (failed == -2 && bytes) memcpy(w->out, data, bytes);
     w->failed = failed;
@@ -69,7 +69,7 @@ static void esp__exchange_end(esp__peers *p, esp__exchange *x) {
     esp__exchange_free(p, x);
 }
 
-/* Answers member i: the data, or why there is none. */
+/* Sends member i all data, or the reason of the failure. */
 static void esp__exchange_answer(esp__peers *p, const esp__exchange *x, int32_t i) {
     int32_t r = x->members[i];
     if (r == 0)
@@ -80,7 +80,7 @@ static void esp__exchange_answer(esp__peers *p, const esp__exchange *x, int32_t 
         esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_SHARED, 0, x->tag, x->seq, 0}, x->data, x->alloc);
 }
 
-/* One member's data has come (from rank `from`). 0: the message makes no sense, or memory is short. */
+/* Enters the data of member `from`. 0: the message is malformed, or memory is short. */
 static int esp__exchange_deposit(esp__peers *p, uint64_t tag, uint64_t seq, int32_t n, const int32_t *members,
                                  int32_t from, const void *data, uint64_t bytes) {
     esp__exchange *x = esp__exchange_find(p, tag, seq);
@@ -91,8 +91,9 @@ static int esp__exchange_deposit(esp__peers *p, uint64_t tag, uint64_t seq, int3
     if (at == x->n || x->got[at]) return 0;
     x->got[at] = 1;
     x->n_got++;
-    if (x->failed >= 0) esp__exchange_answer(p, x, at);       /* late to a failure */
-    if (x->failed == -2 && bytes != x->bytes) x->failed = -1; /* told to all at once, when all are here */
+    if (x->failed >= 0) esp__exchange_answer(p, x, at); /* the exchange failed before this data came */
+    if (x->failed == -2 && bytes != x->bytes)
+        x->failed = -1; /* sizes differ: all members learn it when all have come */
     if (x->failed == -2 && bytes) memcpy(x->data + (uint64_t)at * bytes, data, bytes);
     if (x->n_got < x->n) return 1;
     for (int32_t i = 0; x->failed < 0 && i < x->n; i++) esp__exchange_answer(p, x, i);
@@ -100,7 +101,7 @@ static int esp__exchange_deposit(esp__peers *p, uint64_t tag, uint64_t seq, int3
     return 1;
 }
 
-/* Rank `r` has left: exchanges that lack its data will never be whole. */
+/* Rank `r` has left: fails the exchanges that lack its data. */
 static void esp__exchange_left(esp__peers *p, int32_t r) {
     for (esp__exchange *x = p->exchanges; x; x = x->next) {
         int32_t at = 0;
@@ -112,7 +113,7 @@ static void esp__exchange_left(esp__peers *p, int32_t r) {
     }
 }
 
-/* The first member whose data is missing; -1: none, or nothing known. */
+/* The first member whose data is missing; -1: none, or the exchange is unknown. */
 static int32_t esp__exchange_missing(esp__peers *p, uint64_t tag, uint64_t seq) {
     esp__exchange *x = esp__exchange_find(p, tag, seq);
     for (int32_t i = 0; x && i < x->n; i++)
@@ -120,7 +121,7 @@ static int32_t esp__exchange_missing(esp__peers *p, uint64_t tag, uint64_t seq) 
     return -1;
 }
 
-/* A GATHER message, on rank 0. 0: it is malformed. */
+/* Handles a GATHER message, on rank 0. 0: it is malformed. */
 static int esp__exchange_message(esp__peers *p, const esp__conn *c) {
     int32_t n = 0, *members = NULL;
     uint64_t head = 0;
@@ -142,7 +143,7 @@ static uint64_t esp__exchange_seq(esp__peers *p, uint64_t tag) {
     return esp__bytes_add(p->ctx, &p->tags, &fresh, sizeof fresh) ? 0 : UINT64_MAX;
 }
 
-/* Sleeps until something changed or the deadline; 0 once it has passed. */
+/* Sleeps until something changed or the deadline has passed; 0: it has passed. */
 static int esp__peers_sleep(esp__peers *p, uint64_t deadline_ns) {
     struct timespec t = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
     return pthread_cond_timedwait(&p->changed, &p->lock, &t) == 0 || esp__now_ns() < deadline_ns;
@@ -154,13 +155,14 @@ static int esp__exchange_wait(esp__peers *p, const esp__waiter *w, uint64_t dead
     return 1;
 }
 
-/* Time is up: asks rank 0 who is missing. */
+/* The time is over: asks rank 0 which member is missing, and reports it. */
 static esp_status esp__exchange_late(esp__peers *p, esp__waiter *w, char *text, size_t cap) {
     if (p->rank == 0) {
         w->missing = esp__exchange_missing(p, w->tag, w->seq);
     } else {
         esp__conn_send(p->ctx, &p->conns[0], (esp__msg){ESP__MSG_WHO, p->rank, w->tag, w->seq, 0}, NULL, 0);
-        if (!esp__exchange_wait(p, w, esp__now_ns() + 300000000u)) w->missing = 0; /* not even rank 0 answers */
+        if (!esp__exchange_wait(p, w, esp__now_ns() + 300000000u))
+            w->missing = 0; /* rank 0 does not answer: it is the missing one */
     }
     if (w->done || p->dead >= 0 || p->hub_left) return ESP_PENDING;
     snprintf(text, cap,
@@ -169,10 +171,10 @@ static esp_status esp__exchange_late(esp__peers *p, esp__waiter *w, char *text, 
     return ESP_E_TIMEOUT;
 }
 
-/* What became of the wait, in words. */
+/* The status of a wait that ended, and the text of its error. */
 static esp_status esp__exchange_result(esp__peers *p, const esp__waiter *w, char *text, size_t cap) {
     if (w->done && w->failed == -2) return ESP_OK;
-    if (p->dead >= 0) { /* before all else: what others do after a death is only its consequence */
+    if (p->dead >= 0) { /* reported first: other failures follow from a death */
         snprintf(text, cap, "rank %d died (its connection closed without goodbye)", (int)p->dead);
         return ESP_E_PEER;
     }

@@ -1,4 +1,4 @@
-/* join.c: how a rank other than 0 joins the meeting, for peers.c: dials, says hello, waits for the welcome. */
+/* join.c: how a rank other than 0 joins the meeting, for peers.c: connects, sends hello, waits for the welcome. */
 #include "espresso_impl/job/job.h"
 
 /* One connected socket to `a`, or -1 and errno. */
@@ -19,7 +19,7 @@ static int esp__meet_dial(const esp__addr *a, uint64_t deadline_ns) {
                 error = errno;
         }
     }
-    /* with nobody listening, TCP on one host may connect a socket to itself */
+    /* TCP on one host may connect a socket to itself when nobody listens at the port */
     if (!error && a->sa.ss_family != AF_UNIX && getsockname(fd, (struct sockaddr *)&me, &me_len) == 0 &&
         getpeername(fd, (struct sockaddr *)&other, &other_len) == 0 && me_len == other_len &&
         memcmp(&me, &other, me_len) == 0)
@@ -30,10 +30,10 @@ static int esp__meet_dial(const esp__addr *a, uint64_t deadline_ns) {
     return fd;
 }
 
-/* Says hello on a fresh connection and waits for rank 0's word. ESP_PENDING: it ended without one, try again. */
+/* Sends hello on a new connection and waits for rank 0's answer. ESP_PENDING: the connection ended without one; try again. */
 static esp_status esp__meet_greet(esp__peers *p, esp__conn *c, uint64_t job) {
-    /* rank 0 gives up timeout_ms after its start, which lies behind us: so its answer, with the names of the
-     * missing, comes before this deadline */
+    /* rank 0 started before this moment, and gives up timeout_ms after its start: its answer, which names the missing
+     * ranks, comes before this deadline */
     uint64_t deadline = esp__now_ns() + (p->timeout_ms + 1000ull) * 1000000u;
     esp__hello h;
     memset(&h, 0, sizeof h);
@@ -65,7 +65,7 @@ static esp_status esp__meet_greet(esp__peers *p, esp__conn *c, uint64_t job) {
     }
 }
 
-/* Other ranks: until rank 0 says welcome. Tries the roots in turn, with growing pauses. */
+/* Joins the meeting: tries one root after another, with growing pauses, until rank 0 sends welcome. */
 static esp_status esp__meet_join(esp__peers *p, char roots[][ESP__SPEC_MAX], int32_t n_roots, uint64_t job) {
     uint64_t deadline = esp__now_ns() + p->timeout_ms * 1000000ull, pause_us = 500;
     const char *error = "";

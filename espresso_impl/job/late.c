@@ -1,9 +1,9 @@
-/* late.c: who is late, when a rank has waited too long, for peers.c. The rank that it waits for may itself be
- * waiting for a third one: rank 0 asks all ranks what they wait for, and follows the chain to one that does not wait, or
- * does not answer (it is stopped). Runs on the watch thread, under the lock, which callbacks are called without. */
+/* late.c: finds the rank that is late when a rank has waited too long, for peers.c. The rank that it waits for may itself wait for
+ * a third one. So rank 0 asks all ranks what they wait for, and follows the chain to a rank that does not wait, or does not answer
+ * because it is stopped. Runs on the watch thread, under the lock, but calls callbacks without it. */
 #include "espresso_impl/job/job.h"
 
-/* Generous: on a machine with more work than cores even a rank that is well may be slow to answer. */
+/* Long enough for a healthy rank on a machine that has more work than cores. */
 enum { ESP__NOT_WAITING = -2, ESP__ANSWER_MS = 300, ESP__VERDICT_MS = 800 };
 
 static void esp__late_tell(esp__peers *p, int32_t rank, uint64_t tensor) {
@@ -33,15 +33,15 @@ static int32_t esp__late_self(esp__peers *p, uint64_t *tensor) {
 /* ---- rank 0 ---- */
 static void esp__late_answer(esp__peers *p, int32_t from, int32_t waits_for, uint64_t tensor) {
     esp__conn *c = &p->conns[from];
-    /* the accuser did wait: that its wait has ended since does not take the accusation back */
+    /* the accusation stands, even if the accuser's wait has ended since */
     if (from == p->accuser && waits_for == ESP__NOT_WAITING) return;
     c->answered = 1;
     c->waits_for = waits_for < p->size ? waits_for : -1;
     c->waits_tensor = tensor;
 }
 
-/* Follows the waits from the accuser on, to a rank that does not wait, or has not answered (*silent). -1: they end
- * nowhere, or in a circle. */
+/* Follows the chain of waits from the accuser to a rank that does not wait, or has not answered (*silent). -1: a rank does not know
+ * what it waits for, or the chain is a circle. */
 static int32_t esp__late_chain(esp__peers *p, uint64_t *tensor, int *silent) {
     int32_t at = p->accuser;
     for (int32_t r = 0; r < p->size; r++) p->conns[r].seen = 0;
@@ -57,14 +57,14 @@ static int32_t esp__late_chain(esp__peers *p, uint64_t *tensor, int *silent) {
     }
 }
 
-/* Gives the verdict, unless it depends on a rank that has not answered and may still do so (`final`: it may not). */
+/* Gives the verdict, unless it depends on a rank that may still answer (`final`: no rank may). */
 static void esp__late_judge(esp__peers *p, int final) {
     uint64_t tensor = UINT32_MAX;
     int silent = 0;
     int32_t guilty = esp__late_chain(p, &tensor, &silent);
     if (!final && (silent || guilty < 0)) return;
     p->inquiring = 0;
-    for (int32_t r = 0; r < p->size && guilty < 0; r++) /* a silent rank is the likeliest end of a lost chain */
+    for (int32_t r = 0; r < p->size && guilty < 0; r++) /* the chain has no end: a silent rank is the likeliest */
         if (!p->conns[r].answered) guilty = r;
     p->judged = guilty >= 0;
     p->guilty = guilty;
@@ -74,7 +74,7 @@ static void esp__late_judge(esp__peers *p, int final) {
     esp__late_tell(p, guilty, tensor);
 }
 
-/* An accusation starts an inquiry; those that come while it runs get its verdict, later ones the same again. */
+/* An accusation starts an inquiry. Others that arrive while it runs, or later, get the same verdict. */
 static void esp__late_inquire(esp__peers *p, int32_t accuser, int32_t on_rank, uint64_t tensor) {
     uint64_t own_tensor = UINT32_MAX;
     int32_t own;
@@ -97,8 +97,8 @@ static void esp__late_inquire(esp__peers *p, int32_t accuser, int32_t on_rank, u
     esp__late_answer(p, 0, own, own_tensor);
 }
 
-/* Called by the watch thread on every turn: starts, ends and gives up what is due. `quiet`: nothing is left to read; what
- * is late may only be so because this thread did not get to run. */
+/* The watch thread calls it in every pass: starts an inquiry, judges it, or gives up waiting for a verdict, when it is time.
+ * `quiet`: no message is left to read. Only then is an answer late: otherwise this thread itself may have been slow. */
 static void esp__late_turn(esp__peers *p, int quiet) {
     uint64_t now = esp__now_ns();
     if (p->asking) {
@@ -110,7 +110,7 @@ static void esp__late_turn(esp__peers *p, int quiet) {
         for (int32_t r = 1; r < p->size; r++) open += p->conns[r].state == ESP__HERE && !p->conns[r].answered;
         esp__late_judge(p, !open || (quiet && now >= p->inquiry_ns));
     }
-    /* rank 0 asks at once and judges soon: if it does neither, it is the one that is stopped */
+    /* rank 0 asks at once and judges soon: if no verdict comes, rank 0 is the one that is stopped */
     if (p->accusing && quiet && now >= p->accuse_ns)
         esp__late_tell(p, p->rank && !p->hub_left ? 0 : p->accused, p->accuse_tensor);
 }

@@ -1,5 +1,5 @@
-/* meet.c: how rank 0 finds out that all ranks are there, for peers.c. Runs before the watch
- * thread exists, and always ends: with all ranks connected, or with an error on every rank that can be reached. */
+/* meet.c: how rank 0 waits for all other ranks to connect, for peers.c. Runs before the watch thread exists, and always ends: with
+ * all ranks connected, or with an error on every rank that can be reached. */
 #include "espresso_impl/job/job.h"
 
 enum { ESP__MEET_ROOTS = 8, ESP__MEET_PENDING = 64 };
@@ -8,17 +8,17 @@ static const char esp__meet_magic[8] = {'E', 'S', 'P', 'P', 'E', 'E', 'R', '1'};
 typedef struct esp__hello {
     char magic[8], version[24];
     int32_t rank, size;
-    uint64_t job; /* a random number where the ranks could agree on one beforehand, else 0 */
+    uint64_t job; /* a random number that the ranks agreed on before, or 0 */
 } esp__hello;
 
-/* What rank 0 tells the others through the caller's own exchange. */
+/* What rank 0 sends to the others through esp_config.oob_allgather. */
 typedef struct esp__invitation {
     uint64_t job;
     int32_t n_roots;
     char roots[ESP__MEET_ROOTS][ESP__SPEC_MAX]; /* roots[0] is an error text where n_roots is 0 */
 } esp__invitation;
 
-/* Somebody who connected and has not said yet who he is. */
+/* A connection whose hello has not come yet: it may be a rank, or any other program. */
 typedef struct esp__guest {
     esp__conn conn;
     uint64_t since_ns;
@@ -32,7 +32,7 @@ typedef struct esp__meeting {
     struct pollfd *polls;
 } esp__meeting;
 
-/* Tells a guest, or all who are here, that the meeting failed (with this thread's error text), and returns the failure. */
+/* Sends a guest (all: every rank and guest) this thread's error text, and returns `s`. */
 static esp_status esp__meet_refuse(esp__peers *p, esp__conn *guest, esp_status s, int all) {
     const char *text = esp_last_error(NULL);
     esp__msg m = {ESP__MSG_REFUSE, s, 0, 0, 0};
@@ -42,7 +42,7 @@ static esp_status esp__meet_refuse(esp__peers *p, esp__conn *guest, esp_status s
     return s;
 }
 
-/* Checks a guest's first words. ESP_PENDING: he is no rank of any job, and is dropped. */
+/* Checks a guest's hello. ESP_PENDING: it is no rank of this job; drop it. */
 static esp_status esp__meet_admit(esp__peers *p, esp__meeting *meet, esp__conn *c) {
     esp__hello h;
     if (c->head.type != ESP__MSG_HELLO || c->head.bytes != sizeof h) return ESP_PENDING;
@@ -74,7 +74,7 @@ static void esp__meet_accept(esp__peers *p, esp__meeting *meet) {
     for (;;) {
         esp__guest *g = &meet->guests[meet->n_guests];
         int fd, pidfd;
-        if (meet->n_guests == ESP__MEET_PENDING) return; /* the rest waits in the backlog */
+        if (meet->n_guests == ESP__MEET_PENDING) return; /* further connections wait in the socket's backlog */
         fd = (int)syscall(SYS_accept4, meet->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) return;
         esp__conn_init(&g->conn, fd, -1);
@@ -90,8 +90,8 @@ static void esp__meet_accept(esp__peers *p, esp__meeting *meet) {
     }
 }
 
-/* Hears every guest; those who are done (admitted, refused, gone, silent for 10 s) leave the list. Once `failed`, all
- * are refused. */
+/* Reads from every guest. One that was admitted or refused, is gone, or was silent for 10 s, leaves the list. failed: refuses all
+ * of them. */
 static esp_status esp__meet_hear(esp__peers *p, esp__meeting *meet, esp_status failed) {
     esp_status s = ESP_OK;
     for (int32_t i = 0; i < meet->n_guests && s == ESP_OK; i++) {
@@ -111,7 +111,7 @@ static esp_status esp__meet_hear(esp__peers *p, esp__meeting *meet, esp_status f
     return s;
 }
 
-/* A rank that connected must not end before the meeting does. */
+/* Fails if a rank that has joined ends before the meeting does. */
 static esp_status esp__meet_check_joined(esp__peers *p) {
     for (int32_t r = 1; r < p->size; r++) {
         esp__conn *c = &p->conns[r];
@@ -137,7 +137,7 @@ static esp_status esp__meet_missing(esp__peers *p, esp__meeting *meet) {
     return esp__meet_refuse(p, NULL, ESP_E_TIMEOUT, 1);
 }
 
-/* Sleeps until somebody comes, speaks or goes, at most `ms`, and lets newcomers in. */
+/* Sleeps until a connection is made, has data or ends, at most `ms` milliseconds, and accepts new connections. */
 static void esp__meet_poll(esp__peers *p, esp__meeting *meet, int ms) {
     nfds_t n = 0;
     meet->polls[n++] = (struct pollfd){meet->listen_fd, meet->n_guests < ESP__MEET_PENDING ? POLLIN : 0, 0};
@@ -148,20 +148,20 @@ static void esp__meet_poll(esp__peers *p, esp__meeting *meet, int ms) {
     esp__meet_accept(p, meet);
 }
 
-/* Rank 0: until all are here. */
+/* Rank 0: waits until all ranks have joined. */
 static esp_status esp__meet_serve(esp__peers *p, esp__meeting *meet) {
     uint64_t linger = 0;
     esp_status s = ESP_OK;
     meet->n_here = 1;
     while (s == ESP_OK && meet->n_here < p->size) {
-        uint64_t wake = esp__now_ns() + 1000000000u; /* silent guests are looked at once a second */
+        uint64_t wake = esp__now_ns() + 1000000000u; /* looks for silent guests once a second */
         if (esp__now_ns() >= meet->deadline_ns) return esp__meet_missing(p, meet);
         esp__meet_poll(p, meet, esp__poll_ms(wake < meet->deadline_ns ? wake : meet->deadline_ns));
         s = esp__meet_hear(p, meet, ESP_OK);
         if (s == ESP_OK) s = esp__meet_check_joined(p);
     }
     if (s == ESP_OK) return s;
-    /* ranks that come a little later should hear why there is no job, not wait for one until their time is up */
+    /* ranks that come a little later get the error too: otherwise they would wait for their whole timeout */
     for (int32_t r = 1; r < p->size; r++) esp__socket_close(&p->conns[r].fd);
     for (linger = esp__now_ns() + 500000000u; esp__now_ns() < linger;) {
         esp__meet_poll(p, meet, esp__poll_ms(linger));
@@ -184,7 +184,7 @@ static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
         if (meet->polls) esp__free(p->ctx, meet->polls);
         esp__free(p->ctx, meet);
     }
-    /* closed before the welcome: whoever connects from now on (for a next context) must find the next listener */
+    /* closed before the welcome: a rank that connects after it wants the next context's listener, not this one */
     close(listen_fd);
     for (int32_t r = 1; s == ESP_OK && r < p->size; r++)
         esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_WELCOME, 0, 0, 0, 0}, NULL, 0);

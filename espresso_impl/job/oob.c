@@ -1,5 +1,5 @@
-/* oob.c: with the caller's own allgather (esp_config.oob_allgather) ranks need no address to meet: rank 0 makes one
- * up, and tells it through that. Also here: how any meeting starts. For peers.c. */
+/* oob.c: how a meeting starts, for peers.c. With the caller's own allgather (esp_config.oob_allgather) ranks need no address to
+ * meet: rank 0 chooses one, and sends it through that allgather. */
 #include "espresso_impl/job/job.h"
 #include "espresso_impl/base/machine.h"
 
@@ -12,7 +12,7 @@ static uint64_t esp__random64(void) {
     return v ? v : 1;
 }
 
-/* What ranks tell first. Abstract names are seen inside one network namespace of one running kernel. */
+/* What ranks exchange first: they can meet at an abstract name only if all run in one network namespace of one kernel. */
 typedef struct esp__place {
     int32_t rank, size;
     char host[112];
@@ -29,7 +29,7 @@ static void esp__place_fill(const esp__peers *p, esp__place *out) {
     snprintf(out->host, sizeof out->host, "%s %s", boot, net);
 }
 
-/* Numeric addresses of this host with `port`, those that other hosts can reach first. */
+/* Writes this host's numeric addresses with `port`. Addresses that other hosts can reach come first. */
 static int32_t esp__own_addresses(char roots[][ESP__SPEC_MAX], int port) {
     struct ifaddrs *list = NULL;
     int32_t n = 0;

@@ -1,9 +1,9 @@
-/* peers.c: how ranks meet, exchange small messages and find out that one is gone. A star over rank 0: every other rank
- * keeps one socket to it, and one watch thread a rank reads all messages, so that end-of-file on a socket tells of a
- * death at once. Must not know what the exchanges mean, nor anything of tensors, shared memory or backends.
+/* peers.c: how ranks meet, exchange small messages and notice that one is gone. The connections are a star: every other rank has
+ * one socket to rank 0. One watch thread a rank reads all messages, so that it sees the end-of-file of a rank that dies at once.
+ * Must not know what the exchanges mean, nor anything of tensors, shared memory or backends.
  *
- * Parts: wire.c sockets and messages; meet.c, join.c and oob.c the meeting; exchange.c
- * allgather; late.c who is late; watch.c the watch thread; then opening and closing here. */
+ * Parts: wire.c has sockets and messages; meet.c, join.c and oob.c the meeting; exchange.c allgather; late.c finds the rank that
+ * is late; watch.c has the watch thread; this file opens and closes. */
 #include "espresso_impl/job/job.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -23,19 +23,19 @@
 #include <unistd.h>
 
 enum {
-    ESP__MSG_HELLO = 1,     /* to 0: first word of a rank                                                     */
+    ESP__MSG_HELLO = 1,     /* to 0: a rank's first message                                                   */
     ESP__MSG_WELCOME = 2,   /* from 0: all ranks are here                                                     */
     ESP__MSG_REFUSE = 3,    /* from 0: the meeting failed; rank = status, body = text                         */
     ESP__MSG_GATHER = 4,    /* to 0: tag, seq; body = n, members, data                                        */
-    ESP__MSG_SHARED = 5,    /* from 0: tag, seq; body = everybody's data                                      */
+    ESP__MSG_SHARED = 5,    /* from 0: tag, seq; body = all members' data                                     */
     ESP__MSG_FAILED = 6,    /* from 0: tag, seq; the exchange cannot succeed: rank left, or (-1) sizes differ */
     ESP__MSG_WHO = 7,       /* to 0: tag, seq; whose data is missing?                                         */
     ESP__MSG_MISSING = 8,   /* from 0: tag, seq; rank = the first missing one, -1: none                       */
     ESP__MSG_GONE = 9,      /* from 0: rank died (tag 0) or left (tag 1)                                      */
-    ESP__MSG_BYE = 10,      /* both ways: what follows is end-of-file, and no death                           */
-    ESP__MSG_FAREWELL = 11, /* to 0: body = last words                                                       */
-    ESP__MSG_ACCUSE = 12,   /* to 0: I wait for rank, at tensor tag                                           */
-    ESP__MSG_ASK = 13,      /* from 0: what are you waiting for? seq = inquiry                                */
+    ESP__MSG_BYE = 10,      /* both ways: end-of-file follows, and does not mean death                        */
+    ESP__MSG_FAREWELL = 11, /* to 0: body = the farewell's data                                               */
+    ESP__MSG_ACCUSE = 12,   /* to 0: the sender has waited too long, for rank, at tensor tag                  */
+    ESP__MSG_ASK = 13,      /* from 0: which rank do you wait for? seq = inquiry                              */
     ESP__MSG_ANSWER = 14,   /* to 0: rank, tag = tensor, seq = inquiry; rank -2: not waiting                  */
     ESP__MSG_VERDICT = 15   /* from 0: rank is late for tensor tag                                            */
 };
@@ -54,22 +54,22 @@ typedef struct esp__bytes {
     uint64_t len, cap;
 } esp__bytes;
 
-/* The other end of one socket. The watch thread reads; anybody may append to `out` under the lock. */
+/* One connection to another rank. Only the watch thread reads from it; any thread may append to `out` under the lock. */
 typedef struct esp__conn {
     int fd;    /* -1: none                                                     */
-    int pidfd; /* readable when the process has ended; -1: not on this machine */
+    int pidfd; /* readable when the other process has ended; -1: it is on another machine */
     int32_t rank;
     int state;  /* ESP__HERE ...                                                */
-    int broken; /* writing failed: nothing more is sent, reading tells why      */
-    int shut;   /* our side is closed for writing                               */
+    int broken; /* writing failed: nothing more is sent; reading finds out why  */
+    int shut;   /* this side is closed for writing                              */
     uint64_t got;
     esp__msg head;
     uint8_t *body;
     esp__bytes out;
     uint64_t out_at;
-    esp__bytes farewell; /* on rank 0, until closing */
+    esp__bytes farewell; /* rank 0: the other rank's, until this one closes */
     int farewell_done;
-    /* the running inquiry's answer; rank 0 keeps its own in conns[0] */
+    /* the answer to the inquiry that runs; rank 0 stores its own in conns[0] */
     int answered;
     int32_t waits_for;
     uint64_t waits_tensor;
@@ -86,7 +86,7 @@ typedef struct esp__exchange {
     uint8_t *got, *data;
 } esp__exchange;
 
-/* A thread of this rank inside an allgather. Lives on its stack. */
+/* A thread of this rank that waits in an allgather. Lives on that thread's stack. */
 typedef struct esp__waiter {
     struct esp__waiter *next;
     uint64_t tag, seq, bytes;
@@ -104,27 +104,27 @@ struct esp__peers {
     esp__peers_events ev;
     int32_t rank, size;
     uint32_t timeout_ms;
-    long pid; /* of the process that opened it: a forked child must keep quiet */
+    long pid; /* of the process that opened it: a forked child must send nothing */
     char where[ESP__SPEC_MAX];
     esp__conn *conns; /* rank 0: [size], own entry unused; else [1], rank 0 */
     int32_t n_conns;
     int wake_fd, has_thread, closing, quit, sent;
     uint64_t quit_ns;
     pthread_t thread;
-    pthread_mutex_t lock; /* guards everything below, and conns but for reading */
+    pthread_mutex_t lock; /* protects everything below, and of conns all but the fields for reading */
     pthread_cond_t changed;
     int32_t dead; /* first rank that died, -1: none */
     int told_left, told_late, hub_left;
-    uint8_t *left; /* [size] who said goodbye        */
+    uint8_t *left; /* [size] 1: the rank said goodbye */
     esp__exchange *exchanges;
     esp__waiter *waiters;
-    esp__bytes tags; /* of esp__tag */
+    esp__bytes tags; /* an array of esp__tag */
     struct pollfd *polls;
     /* late ranks */
-    int accusing; /* this rank's accusation waits for its verdict        */
+    int accusing; /* this rank has accused `accused` and waits for the verdict */
     int32_t accused;
-    uint64_t accuse_ns, accuse_tensor; /* its deadline; what it is about                      */
-    int asking, inquiring, judged;     /* rank 0: to be started; running; a verdict was given */
+    uint64_t accuse_ns, accuse_tensor; /* the verdict's deadline; the tensor that this rank waits for */
+    int asking, inquiring, judged;     /* rank 0: an inquiry is to be started; runs; has given a verdict */
     int32_t accuser, guilty;
     uint64_t inquiry, inquiry_ns, guilty_tensor;
 };
@@ -163,7 +163,7 @@ static void esp__peers_free(esp__peers *p) {
     esp__free(ctx, p);
 }
 
-/* Everything of esp__peers but its connections and its thread. */
+/* Makes an esp__peers without connections and thread. */
 static esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
                                   const esp__peers_events *ev) {
     esp__peers *p = (esp__peers *)esp__alloc(ctx, sizeof *p);
@@ -213,7 +213,7 @@ ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const es
     return s;
 }
 
-/* Rank 0: waits for the last words of all others. They come soon, except from ranks that are stopped. */
+/* Rank 0: waits for all other ranks' farewells. They come soon, except from ranks that are stopped. */
 static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, const void *, uint64_t), void *user) {
     uint64_t deadline = esp__now_ns() + (p->dead >= 0 ? 300000000u : 5000000000u);
     for (;;) {
@@ -231,8 +231,8 @@ static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, c
     }
 }
 
-/* Rank 0 says that it leaves, but serves the others' messages until they have left too, for a second at most: most runs
- * end on all ranks at once, and without it nobody would hear of anybody. */
+/* Rank 0 says goodbye, but passes on the others' messages until they have left too, for a second at most. Most jobs end on all ranks
+ * at about the same time, and ranks hear of each other only through rank 0. */
 static void esp__peers_linger(esp__peers *p) {
     uint64_t deadline = esp__now_ns() + 1000000000u;
     p->conns[0].state = ESP__LEFT;
@@ -247,13 +247,13 @@ static void esp__peers_linger(esp__peers *p) {
     }
 }
 
-/* In a forked child the sockets are shared with the parent, which goes on: the child closes its copies and is silent. */
+/* A forked child shares the sockets with its parent, which goes on: the child closes its copies and sends nothing. */
 ESP__FN void esp__peers_close(esp__peers *p, const void *farewell, uint64_t bytes,
                               void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes), void *user) {
     if (!p) return;
     if (p->has_thread && p->pid == (long)getpid()) {
         pthread_mutex_lock(&p->lock);
-        p->closing = 1; /* from here on nobody is told of anything */
+        p->closing = 1; /* from here on no callback is called */
         if (p->rank == 0 && collect && bytes) collect(user, 0, farewell, bytes);
         if (p->rank == 0 && collect) esp__peers_collect(p, collect, user);
         if (p->rank == 0) esp__peers_linger(p);

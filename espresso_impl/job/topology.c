@@ -1,7 +1,6 @@
-/* topology.c: which rank sits on which machine, and the groups that follow from it. Knows nothing of how ranks meet. */
+/* topology.c: the machine of each rank, and the groups that follow from it. Knows nothing of how ranks meet. */
 #include "espresso_impl/job/job.h"
 
-/* machine_of[] must be filled, by first appearance. Fills the rest. */
 ESP__FN void esp__topology_make(esp__topology *p) {
     int32_t equal = 1, first_size = 0;
     p->n_machines = 0;
@@ -23,7 +22,6 @@ ESP__FN void esp__topology_make(esp__topology *p) {
     p->local = p->local_of[p->rank];
 }
 
-/* The ranks of this rank's group at a level, in group order; *index gets this rank's place. Returns how many. */
 ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t level, int32_t *members, int32_t *index) {
     int32_t n = 0;
     *index = 0;
@@ -38,7 +36,6 @@ ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t level, int32_
     return n;
 }
 
-/* The rank in the job of rank `i` of this rank's group; -1 for -1. */
 ESP__FN int32_t esp__group_rank(const esp_ctx *ctx, uint8_t level, int32_t i) {
     const esp__topology *p = &esp__job_of(ctx)->topo;
     int32_t n = 0;

@@ -1,12 +1,12 @@
-/* watch.c: the thread that reads every message and notices every death, for peers.c. It alone reads sockets and
- * changes a connection's state; it holds the lock while it does, but never while it calls the context. */
+/* watch.c: the watch thread, which reads every message and notices every death, for peers.c. No other thread reads sockets or
+ * changes a connection's state. It has the lock while it does this, but never while it calls the context. */
 #include "espresso_impl/job/job.h"
 #include "espresso_impl/base/thread.h"
 #include <sys/prctl.h>
 
-/* Rank `rank` has died or left: wakes who waits, and tells the context. */
+/* Rank `rank` has died or left: wakes the threads that wait, and tells the context. */
 static void esp__watch_tell(esp__peers *p, int32_t rank, int state) {
-    /* the first death is told, and the first goodbye if no death came before (after one, all leave) */
+    /* the context learns of the first death, and of the first goodbye unless a death came before: after one, all ranks leave */
     int first = p->dead < 0 && (state == ESP__DIED || !p->told_left);
     if (state == ESP__DIED && first) p->dead = rank;
     if (state == ESP__LEFT) p->told_left = p->left[rank] = 1;
@@ -17,7 +17,7 @@ static void esp__watch_tell(esp__peers *p, int32_t rank, int state) {
     pthread_mutex_lock(&p->lock);
 }
 
-/* A connection has ended: `state` says how. On rank 0 all others are told. */
+/* A connection has ended: `state` says how. Rank 0 tells all other ranks. */
 static void esp__watch_gone(esp__peers *p, esp__conn *c, int state) {
     if (c->state != ESP__HERE) return;
     c->state = state;
@@ -30,7 +30,7 @@ static void esp__watch_gone(esp__peers *p, esp__conn *c, int state) {
     esp__watch_tell(p, c->rank, state);
 }
 
-/* A message from another rank, on rank 0. */
+/* Rank 0: handles a message from another rank. */
 static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
     switch (m->type) {
@@ -57,7 +57,7 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
     }
 }
 
-/* A message from rank 0. */
+/* Other ranks: handles a message from rank 0. */
 static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
     esp__waiter *w;
@@ -103,7 +103,8 @@ static uint64_t esp__watch_polls_bytes(const esp__peers *p) {
     return sizeof *p->polls * (2u * (uint64_t)(p->rank == 0 ? p->size : 1) + 1u);
 }
 
-/* What to poll for, under the lock. Two entries a connection, at fixed places: socket and process. */
+/* Fills the list for poll(), under the lock: two entries for each connection, its socket and its process. Returns the poll's
+ * timeout in milliseconds. */
 static int esp__watch_prepare(esp__peers *p) {
     uint64_t deadline = UINT64_MAX;
     p->polls[0] = (struct pollfd){p->wake_fd, POLLIN, 0};
@@ -120,8 +121,8 @@ static int esp__watch_prepare(esp__peers *p) {
     return esp__poll_ms(deadline);
 }
 
-/* While closing: says with end-of-file that all is sent, and is done when the other sides have closed too, or do not
- * within 200 ms (somebody is stopped). What others still have to read may take longer. */
+/* While closing: shuts down each socket for writing once all is sent. 1: done, because the other sides have closed too, or have not
+ * within 200 ms (a rank is stopped). Data that another rank has not yet read may take longer. */
 static int esp__watch_done(esp__peers *p) {
     int open = 0, unsent = 0;
     if (!p->quit) return 0;
@@ -165,7 +166,7 @@ static void *esp__watch_main(void *arg) {
             }
             if ((p->polls[1 + 2 * i].revents & ~POLLOUT) || p->polls[2 + 2 * i].revents) esp__watch_read(p, c);
             if (!p->polls[2 + 2 * i].revents || c->fd < 0) continue;
-            /* the process is gone, and all that it wrote is read; a child of its may still hold the socket open */
+            /* the process has ended and all that it wrote is read; no end-of-file comes if a child of it has the socket */
             pthread_mutex_lock(&p->lock);
             esp__watch_gone(p, c, ESP__DIED);
             pthread_mutex_unlock(&p->lock);

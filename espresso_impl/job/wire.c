@@ -1,5 +1,5 @@
-/* wire.c: addresses, sockets, and messages over them, for peers.c. No call here blocks: what a socket does not
- * take at once waits in the connection's buffer for the watch thread. Must not know what a message means. */
+/* wire.c: addresses, sockets, and messages over them, for peers.c. No call here blocks: bytes that a socket does not take at once
+ * stay in the connection's buffer for the watch thread. Must not know what a message means. */
 #include "espresso_impl/job/job.h"
 
 static int esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64_t n) {
@@ -39,7 +39,7 @@ static int esp__addr_unix(const char *name, esp__addr *out) {
     return 1;
 }
 
-/* Fills at most `cap` addresses; 0 and an error text if there is none. */
+/* Resolves `root` into at most `cap` addresses, and returns how many; 0, with an error text, if there is none. */
 static int esp__addr_resolve(const char *root, esp__addr *out, int cap, const char **error) {
     char host[ESP__SPEC_MAX];
     const char *colon = strrchr(root, ':');
@@ -57,7 +57,7 @@ static int esp__addr_resolve(const char *root, esp__addr *out, int cap, const ch
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
     rc = getaddrinfo(host, colon + 1, &hints, &list);
-    /* small machines have no /etc/hosts; what this name means is known all the same (RFC 6761) */
+    /* a small system may have no /etc/hosts, but "localhost" always means the loopback address (RFC 6761) */
     if (rc != 0 && !strcmp(host, "localhost")) rc = getaddrinfo("127.0.0.1", colon + 1, &hints, &list);
     if (rc != 0) *error = gai_strerror(rc);
     for (struct addrinfo *a = list; rc == 0 && a && n < cap; a = a->ai_next) {
@@ -84,7 +84,7 @@ static void esp__socket_close(int *fd) {
     *fd = -1;
 }
 
-/* Small messages go out at once, and a host that vanished (no reset, no end-of-file) is found within 20 s. */
+/* Sends small messages at once, and notices within 20 s a host that vanished without reset or end-of-file. */
 static void esp__socket_tune(int fd, int family) {
     int one = 1, idle = 5, interval = 5, count = 3, timeout_ms = 20000;
     if (family == AF_UNIX) return;
@@ -109,7 +109,7 @@ static int esp__listen_at(const esp__addr *a) {
     return -1;
 }
 
-/* On `port` of every address of this host. */
+/* A listening socket on `port` at all addresses of this host. */
 static int esp__listen_any(uint16_t port) {
     esp__addr a;
     struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&a.sa;
@@ -128,8 +128,8 @@ static int esp__listen_any(uint16_t port) {
     return esp__listen_at(&a);
 }
 
-/* A host name may stand for a loopback address in /etc/hosts, where other hosts cannot come: so names are taken as
- * "any address", and only a loopback asked for in so many words is kept to. */
+/* A listening socket for `root`. /etc/hosts may map this host's name to a loopback address, which other hosts cannot reach. So a
+ * name stands for all addresses; only an address that is a loopback, or the name localhost, restricts the socket to it. */
 static int esp__listen(const char *root, const char **error) {
     esp__addr a[1];
     int fd, local = !strncmp(root, "localhost:", 10) || !strncmp(root, "127.", 4) || !strncmp(root, "[::1]:", 6);
@@ -139,7 +139,8 @@ static int esp__listen(const char *root, const char **error) {
     return fd;
 }
 
-/* Both ends of a Unix socket must belong to one user: an abstract name is open to all. Also gives the process. */
+/* Checks that both ends of a Unix socket belong to one user, since any user can connect to an abstract name. *pidfd: the other
+ * process. */
 static int esp__socket_peer(int fd, int *pidfd) {
     struct {
         pid_t pid;
@@ -178,19 +179,19 @@ static void esp__conn_free(esp_ctx *ctx, esp__conn *c) {
     esp__bytes_free(ctx, &c->farewell);
 }
 
-/* Writes what the socket takes. */
+/* Writes as many bytes of the buffer as the socket takes. */
 static void esp__conn_flush(esp__conn *c) {
     while (c->fd >= 0 && !c->broken && c->out_at < c->out.len) {
         ssize_t n = send(c->fd, c->out.data + c->out_at, c->out.len - c->out_at, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n > 0) c->out_at += (uint64_t)n;
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-        if (n <= 0) c->broken = 1; /* reading will find out whether it left or died */
+        if (n <= 0) c->broken = 1; /* reading will find out whether the rank left or died */
     }
     if (c->out_at == c->out.len || c->broken) c->out_at = c->out.len = 0;
 }
 
-/* Queues one message with a body in two pieces (either may be empty) and writes what goes. Under the lock. */
+/* Queues one message with a body in two pieces (either may be empty), and writes as much as the socket takes. Under the lock. */
 static void esp__conn_send2(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *a, uint64_t a_bytes, const void *b,
                             uint64_t b_bytes) {
     uint64_t before = c->out.len;
@@ -257,7 +258,7 @@ static void esp__peers_wake(esp__peers *p) {
         esp__log(p->ctx, ESP_LOG_WARN, "peers", "cannot wake the watch thread: %s", strerror(errno));
 }
 
-/* After sending from another thread: what the sockets did not take is the watch thread's to write. */
+/* After another thread has sent: wakes the watch thread if it has to write the rest. */
 static void esp__peers_kick(esp__peers *p) {
     int left = 0;
     for (int32_t i = 0; i < p->n_conns && !left; i++) left = p->conns[i].fd >= 0 && p->conns[i].out.len > 0;

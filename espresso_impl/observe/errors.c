@@ -1,15 +1,15 @@
-/* errors.c: how far compressed gradients are from what they stand for: measured now and then on real payloads, where somebody
- * asked for it. Must not know what anybody does about it, nor change what is sent.
+/* errors.c: samples the compression error on real payloads, if config.sample_errors is set. Must not know what is done with the
+ * samples, nor change what is sent.
  *
- * One unit a step, in turn, and its first Comp only: the one on the rank's own gradient, or on what its machine summed. Right
- * after the Comp its payload is decoded, into memory that the cpu lane has anyway. Then
- *     input    = decoded + new residual (that is what a Comp promises; with DGC it has the momentum in it), or, without
+ * A step samples at most one unit, one unit after another, and only its first Comp: that on the rank's own gradient, or on its
+ * machine's sum. Right after that Comp the payload is decoded into the cpu lane's own memory. Then
+ *     input    = decoded + new residual (every Comp keeps this sum; with DGC the momentum is part of it), or, without
  *                feedback, the gradient itself
  *     error    = |input - decoded|^2 / |input|^2
  *     feedback = |new residual| / |gradient|, the gradient as the Comp read it
- * exact for ranges of up to 2^18 elements, of larger ones from every so many-th block. A step's parts with NaN or Inf are not
- * measured. A sample is put off until the time for it is under 1/256 of all the time since the strategy was set, but for the
- * first one of a small unit. */
+ * These are exact for ranges of up to 2^18 elements. A larger range is sampled: one block in every few. Parts with NaN or Inf
+ * are not measured. A sample waits until all samples together take under 1/256 of the time since the strategy was set. Only the
+ * first sample of a small unit does not wait. */
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 #include <math.h>
@@ -18,7 +18,7 @@ enum {
     ESP__ERRORS_SHARE = 256,
     ESP__ERRORS_LANES = 8,
     ESP__ERRORS_SMALL = 100000,  /* elements: 0.1 ms or less                      */
-    ESP__ERRORS_EXACT = 1 << 18, /* elements of a range of which every one counts */
+    ESP__ERRORS_EXACT = 1 << 18, /* elements: up to so many, all of a range are measured */
     ESP__ERRORS_BLOCK = 1 << 12
 };
 
@@ -28,14 +28,14 @@ typedef struct esp__errors_unit {
 } esp__errors_unit;
 
 struct esp__errors {
-    esp__errors_unit *units;                /* those with a Comp on this rank, by their op */
-    uint32_t n, next, now;                  /* now: the one under way */
-    uint64_t opened_ns, spent_ns, elements; /* elements: that were measured in spent_ns */
-    uint64_t last_step;                     /* one more than that of the last sample */
+    esp__errors_unit *units;                /* the units with a Comp on this rank, by rising op */
+    uint32_t n, next, now;                  /* indices: next to sample, and being sampled */
+    uint64_t opened_ns, spent_ns, elements; /* elements: measured in spent_ns */
+    uint64_t last_step;                     /* 1 + the step of the last sample */
     /* the sample under way */
-    double input, lost, gradient, residual; /* squares */
-    int sampling;                           /* one is                             */
-    int unfit;                              /* NaN, Inf, or it cannot be decoded */
+    double input, lost, gradient, residual; /* sums of squares */
+    int sampling;                           /* a sample is under way              */
+    int unfit;                              /* it has NaN or Inf, or a payload cannot be decoded */
 };
 
 static int esp__errors_measures(const esp__op *op) {
@@ -48,7 +48,7 @@ static esp_status esp__errors_open(esp_ctx *ctx, void **self) {
     return *self ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "out of memory for the measuring of errors");
 }
 
-/* Forgets what was measured: it was of another strategy. */
+/* Drops all samples: they belong to the strategy before. */
 static void esp__errors_installed(esp_ctx *ctx, void *self) {
     struct esp__errors *g = self;
     const esp__program *p = &ctx->in_force.program;
@@ -77,7 +77,7 @@ static void esp__errors_close(esp_ctx *ctx, void *self) {
     esp__free(ctx, self);
 }
 
-/* Units are measured in turn; but a small one that was never measured does not wait for a large one to have its turn. */
+/* Is the op's unit the next to sample? A small unit that was never sampled goes before the others. */
 static int esp__errors_turn(struct esp__errors *g, uint32_t op, int small) {
     uint32_t low = 0, high = g->n;
     while (low + 1 < high) { /* units are in the order of ops */
@@ -91,7 +91,7 @@ static int esp__errors_turn(struct esp__errors *g, uint32_t op, int small) {
     return g->units[low].op == op && (low == g->next || (small && !g->units[low].samples));
 }
 
-/* Is it the turn of this op, and time for it? */
+/* Begins a sample of this op if its unit is next and the samples' share of time allows it. 1: begun. */
 static int esp__errors_begin(esp_ctx *ctx, const esp__op *op) {
     struct esp__errors *g = esp__errors_of(ctx);
     if (g->last_step == ctx->steps.step + 1) return 0;
@@ -108,13 +108,13 @@ static int esp__errors_begin(esp_ctx *ctx, const esp__op *op) {
     return 1;
 }
 
-/* Sums of squares: of the input, of what of it is lost (the residual, if there is one), of the gradient. In lanes, so that
- * it vectorises. */
+/* Sums of squares: of the input, of input - decoded, of the gradient. Each is kept as several partial sums, so that the compiler
+ * vectorises the loop. */
 typedef struct esp__errors_sums {
     double of[3][ESP__ERRORS_LANES];
 } esp__errors_sums;
 
-/* Adds up to ESP__ERRORS_LANES elements: `x` was read, `y` is what the payload carries, `e` the residual or NULL. */
+/* Adds up to ESP__ERRORS_LANES elements: `x` is the gradient, `y` the decoded payload, `e` the residual or NULL. */
 static inline void esp__errors_few(esp__errors_sums *s, const float *x, const float *y, const float *e, uint64_t n) {
     for (uint64_t k = 0; k < n; k++) {
         double in = (double)x[k], out = (double)y[k], rest = e ? (double)e[k] : in - out;
@@ -126,7 +126,7 @@ static inline void esp__errors_few(esp__errors_sums *s, const float *x, const fl
 }
 
 static void esp__errors_add(struct esp__errors *g, const float *x, const float *y, const float *e, uint64_t n) {
-    /* of large ranges every so many-th block stands for the others */
+    /* a large range is sampled: one block of each `every` blocks */
     const uint64_t every = n / ESP__ERRORS_EXACT + 1;
     esp__errors_sums s;
     memset(&s, 0, sizeof s);
@@ -183,7 +183,7 @@ static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range 
     g->elements += r->length;
 }
 
-/* What is known of a tensor: of its unit, or of its chunks, each with the weight of its elements. Lock held. */
+/* Sets the tensor's statistics from its unit, or from its chunks, weighted by their elements. Lock held. */
 static void esp__errors_tensor(esp_ctx *ctx, uint32_t tensor) {
     const struct esp__errors *g = esp__errors_of(ctx);
     const esp__tensor_units *t = &ctx->in_force.strategy.of_tensor[tensor];

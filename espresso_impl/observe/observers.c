@@ -1,4 +1,4 @@
-/* observers.c: the one list of observers, and telling all of them. Must not know what any of them does. */
+/* observers.c: the list of observers, and the functions that call all of them. Must not know what any observer does. */
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 
@@ -32,7 +32,7 @@ ESP__FN esp_status esp__observers_open(esp_ctx *ctx) {
     esp_status s = ESP_OK;
     for (int i = 0; i < ESP__OBSERVERS; i++) {
         const esp__observer *o = esp__observer_at(i);
-        if (o->open && o->collective) s = esp__agree_ok(ctx, s); /* nobody may enter it alone */
+        if (o->open && o->collective) s = esp__agree_ok(ctx, s); /* no rank may enter a collective open alone */
         if (o->open && !s) s = o->open(ctx, &ctx->observers[i]);
     }
     if (!s) esp__observers_installed(ctx);

@@ -1,5 +1,6 @@
-/* profile.c: a trainer's own times over many steps, as a model file for the planner (ESPRESSO_PROFILE=FILE[,steps=100]). Every
- * rank keeps when its tensors were ready; at the end ranks compare. Must not know how the planner reads the file. */
+/* profile.c: the profile recorder: writes a trainer's ready times over many steps as a model file for the planner
+ * (ESPRESSO_PROFILE=FILE[,steps=100]). Every rank records when its tensors are ready; after the last step the ranks exchange
+ * their medians. Must not know how the planner reads the file. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
 #include "espresso_impl/base/machine.h"
@@ -11,26 +12,26 @@ enum { ESP__PROFILE_STEPS = 100, ESP__PROFILE_SKIP = 5, ESP__PROFILE_MAX_STEPS =
 #define ESP__PROFILE_MAX_BYTES (256ull << 20)
 static const double esp__profile_noisy_spread = 0.5, esp__profile_noisy_stolen = 0.02;
 
-/* What a rank found: then, for each tensor, one of esp__profile_tensor. */
+/* One rank's result: this struct, then an esp__profile_tensor for each tensor. */
 typedef struct esp__profile_rank {
     double forward_ns, stolen;
     uint32_t cores, reserved0;
 } esp__profile_rank;
 typedef struct esp__profile_tensor {
-    double ready_ns; /* after the forward pass began  */
-    double spread;   /* of the gap before: (p90 - p10) / median over steps */
+    double ready_ns; /* since the forward pass began  */
+    double spread;   /* (p90 - p10) / median over steps of the time since the tensor before was ready */
 } esp__profile_tensor;
 
 typedef struct esp__profile {
     char *path, *name;
-    uint32_t steps, skip; /* to keep, after some that are not counted */
+    uint32_t steps, skip; /* record `steps` steps after `skip` steps that are not recorded */
     uint64_t seen;
-    uint64_t *ready;   /* [steps][n_tensors], as esp__meter_ready says       */
-    uint64_t *forward; /* [steps] from the begin to the first push            */
-    double *sorted;    /* [steps] room */
+    uint64_t *ready;   /* [steps][n_tensors], from esp__meter_ready           */
+    uint64_t *forward; /* [steps] nanoseconds from the step's begin to its first push */
+    double *sorted;    /* [steps] for sorting */
     uint8_t *mine, *all;
-    uint64_t bytes;         /* of mine; all has as many a rank */
-    esp__machine_time time; /* of the machine, when the first step that counts began */
+    uint64_t bytes;         /* of `mine`; `all` has room for one from each rank */
+    esp__machine_time time; /* of the machine, when the first recorded step began */
     int done;
 } esp__profile;
 
@@ -111,7 +112,7 @@ static void esp__profile_free(esp_ctx *ctx, esp__profile *r) {
     esp__free(ctx, r);
 }
 
-/* Ranks exchange at the same step, so all must have been asked for the same. */
+/* Ranks exchange after the same step, so all must have the same settings. */
 static esp_status esp__profile_agree(esp_ctx *ctx, const esp__profile *r, esp_status mine) {
     struct {
         esp_status status;
@@ -153,23 +154,23 @@ static esp_status esp__profile_open(esp_ctx *ctx, void **self) {
     return s;
 }
 
-/* ---- from steps to one step ---------------------------------------------------------------------------------------------- */
-/* When tensor i was ready in the step, counted from the begin of the forward pass; i = -1: the first push. */
+/* ---- medians over the recorded steps ---------------------------------------------------------------------------------------------- */
+/* Nanoseconds from the begin of the step's forward pass until tensor i was ready; i = -1: until the first push. */
 static double esp__profile_at(const esp_ctx *ctx, const esp__profile *r, uint32_t step, int64_t i) {
     uint64_t first = r->forward[step],
              at = i < 0 ? first : r->ready[step * (uint64_t)ctx->model.n_tensors + (uint64_t)i];
     return (double)(at > first ? at : first);
 }
 
-/* Sorts (later - earlier) over the steps into r->sorted; the median. */
+/* The median over n steps of the time from tensor `earlier` to `later`. Leaves the times sorted in r->sorted. */
 static double esp__profile_gap(const esp_ctx *ctx, esp__profile *r, uint32_t n, int64_t earlier, int64_t later) {
     for (uint32_t k = 0; k < n; k++)
         r->sorted[k] = esp__profile_at(ctx, r, k, later) - (earlier < -1 ? 0 : esp__profile_at(ctx, r, k, earlier));
     return esp__median(r->sorted, n);
 }
 
-/* Medians of the n steps kept, into r->mine. Medians of parts sum to less than the whole's where single gaps are long now and
- * then: the gaps are scaled to the whole's. */
+/* Writes the medians of the n recorded steps into r->mine. Where a gap between tensors is long now and then, the gaps' medians
+ * sum to less than the median of the whole backward: they are scaled to that. */
 static void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) {
     esp__profile_rank *head = (esp__profile_rank *)r->mine;
     esp__profile_tensor *t = (esp__profile_tensor *)(head + 1);
@@ -192,7 +193,7 @@ static void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) {
     }
 }
 
-/* A tensor can be synchronised once it is ready on all ranks: the latest counts. Into the first rank's place. */
+/* A tensor can be synchronised once it is ready on all ranks: the latest time counts. The result replaces rank 0's. */
 static void esp__profile_combine(const esp_ctx *ctx, esp__profile *r, int32_t ranks) {
     esp__profile_rank *first = (esp__profile_rank *)r->all;
     esp__profile_tensor *t = (esp__profile_tensor *)(first + 1);
@@ -214,7 +215,7 @@ static int esp__profile_by_spread(const void *a, const void *b) {
     return (x->spread > y->spread) - (x->spread < y->spread);
 }
 
-/* The spread that half of the backward time has less than. A tensor of no time has no say. `room`: as many again. */
+/* The median of the tensors' spreads, each weighted by its part of the backward time. `room`: for n tensors. */
 static double esp__profile_spread(const esp__profile_tensor *t, uint32_t n, double forward_ns,
                                   esp__profile_tensor *room) {
     double whole = t[n - 1].ready_ns - forward_ns, sum = 0;
@@ -277,7 +278,7 @@ static void esp__profile_print(const esp_ctx *ctx, const esp__profile *r, uint32
     }
 }
 
-/* Rank 0: what is in r->all becomes the file. A file that cannot be written is no reason to end a training. */
+/* Rank 0 writes the file from r->all. If it cannot, it warns: training continues. */
 static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, int32_t ranks) {
     const esp__profile_rank *head = (const esp__profile_rank *)r->all;
     const esp__profile_tensor *x = (const esp__profile_tensor *)(head + 1);
@@ -305,7 +306,9 @@ static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, in
 static esp_status esp__profile_step(esp_ctx *ctx, void *self) {
     esp__profile *r = self;
     if (r->done) return ESP_OK;
-    if (r->seen == r->skip) r->time = esp__machine_time_now(); /* a step too late: nothing of it is missed */
+    if (r->seen == r->skip)
+        r->time =
+            esp__machine_time_now(); /* at the end of the last step that is not recorded: the next step is measured from its begin */
     if (++r->seen <= r->skip) return ESP_OK;
     uint64_t row = r->seen - r->skip - 1;
     esp__meter_ready(ctx, r->ready + row * ctx->model.n_tensors);
@@ -320,7 +323,8 @@ static esp_status esp__profile_step(esp_ctx *ctx, void *self) {
     return ESP_OK;
 }
 
-/* Fewer steps than asked for: rank 0's own are better than nothing. Others may be gone: nobody is asked. */
+/* The job ends after fewer steps than asked for. Rank 0 writes a file from its own steps. It cannot ask the other ranks, which
+ * may be gone. */
 static void esp__profile_close(esp_ctx *ctx, void *self) {
     esp__profile *r = self;
     if (!r->done && ctx->job.rank == 0 && r->seen > r->skip) {

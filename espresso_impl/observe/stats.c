@@ -1,6 +1,6 @@
-/* stats.c: statistics while training goes on, as JSON lines or in Prometheus' text format
- * (ESPRESSO_STATS=FILE[,FILE...][,every=1s]). A step only copies numbers; a thread looks at them once an interval and writes.
- * Must not know how they are printed. */
+/* stats.c: statistics while training runs, as JSON lines or in Prometheus' text format
+ * (ESPRESSO_STATS=FILE[,FILE...][,every=1s]). A step only copies numbers. The sampler's thread reads them once an interval and
+ * writes them. Must not know how they are printed. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/base/thread.h"
@@ -69,7 +69,9 @@ static esp_status esp__stats_parse(esp_ctx *ctx, esp__stats_file *f) {
                           "ESPRESSO_STATS: '%s' is not known: there is every=1s (for a file of that "
                           "name write ./%s)",
                           word, word);
-        else if (len && named++ == ESP__STATS_FILES) /* the same verdict on all ranks, whoever writes */
+        else if (len &&
+                 named++ ==
+                     ESP__STATS_FILES) /* counted on all ranks, also those that do not write, so that all fail alike */
             s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: at most %d files", ESP__STATS_FILES);
         else if (len)
             s = esp__stats_file_add(ctx, f, word);
@@ -88,18 +90,18 @@ static void esp__stats_failed(const esp_ctx *ctx, esp__stats_out *o, int error) 
              strerror(error));
 }
 
-/* Whole lines or nothing: what a full disk took only in part is taken back. The file is opened anew each time, so that one that
- * was moved away or cut off (logrotate) begins again. */
+/* Appends whole lines: if a full disk takes only a part of them, that part is cut off again. Opens the file each time, because
+ * logrotate may have moved or truncated it: then it begins again. */
 static int esp__stats_append(const esp__stats_file *f, esp__stats_out *o, const esp__text *lines) {
     struct stat st;
     char last = '\n';
-    int flags = O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK; /* a pipe that nobody reads holds nobody up */
+    int flags = O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK; /* a pipe without a reader must not block the thread */
     int fd = open(o->path, O_RDWR | flags, 0666);
     if (fd < 0) fd = open(o->path, O_WRONLY | flags, 0666);
     if (fd < 0) return errno;
     int regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode), error = 0;
     if (regular && st.st_size && pread(fd, &last, 1, st.st_size - 1) != 1) last = '\n';
-    if (last != '\n') error = esp__file_write_all(fd, "\n", 1); /* a job that was killed left half a line */
+    if (last != '\n') error = esp__file_write_all(fd, "\n", 1); /* ends the half line of a job that was killed */
     int begin = !o->begun || (regular && st.st_size == 0);
     if (!error && begin) error = esp__file_write_all(fd, f->header.data, f->header.len);
     if (!error) error = esp__file_write_all(fd, lines->data, lines->len);
@@ -109,7 +111,7 @@ static int esp__stats_append(const esp__stats_file *f, esp__stats_out *o, const 
     return error;
 }
 
-/* What a sample adds to a file of lines. `again`: the file begins, so that the strategy is said whether it changed or not. */
+/* Prints the lines that a sample adds to a JSON file. strategy: the strategy's line too, where it changed or the file is new. */
 static void esp__stats_lines(const esp__stats_file *f, const esp__stats_sample *s, const char *strategy, esp__text *t) {
     if (strategy)
         esp__text_add(t, "{\"kind\":\"strategy\",\"time\":%.0f,\"step\":%llu%s}\n", s->time_s,
@@ -144,7 +146,7 @@ static void esp__stats_write(esp__stats_file *f, const esp__stats_sample *s, con
     f->strategy_written = s->now.strategy;
 }
 
-/* The times of steps since the last sample, sorted. */
+/* Copies the step times since the last sample into `s`, sorted. */
 static void esp__stats_times(esp__stats_file *f, esp__stats_sample *s) {
     uint64_t end = __atomic_load_n(&f->n_times, __ATOMIC_ACQUIRE), at = f->times_read;
     if (end - at > ESP__STATS_TIMES) at = end - ESP__STATS_TIMES;
@@ -190,7 +192,7 @@ static void *esp__stats_main(void *arg) {
     pthread_mutex_lock(&f->lock);
     while (!f->stop) {
         uint64_t ns = (uint64_t)until.tv_sec * 1000000000u + (uint64_t)until.tv_nsec + f->every_ns, now = esp__now_ns();
-        if (ns < now) ns = now; /* the disk was slow: no samples are made up for */
+        if (ns < now) ns = now; /* writing took longer than an interval: the samples of that time are left out */
         until.tv_sec = (time_t)(ns / 1000000000u);
         until.tv_nsec = (long)(ns % 1000000000u);
         while (!f->stop && pthread_cond_timedwait(&f->cond, &f->lock, &until) != ETIMEDOUT) {
@@ -210,7 +212,7 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     esp_stats_read(ctx, &n->all);
     n->step = ctx->steps.step;
     n->phase = ctx->steps.phase;
-    if (n->strategy != ctx->in_force.strategy.hash) { /* rare, and memory was taken for the strategy itself too */
+    if (n->strategy != ctx->in_force.strategy.hash) { /* rare, and changing the strategy took memory too */
         if (n->strategy) n->changes++;
         n->since = n->strategy && n->step ? n->step - 1 : n->step;
         n->strategy = ctx->in_force.strategy.hash;
@@ -231,13 +233,13 @@ static esp_status esp__stats_step(esp_ctx *ctx, void *self) {
         __atomic_store_n(&f->n_times, f->n_times + 1, __ATOMIC_RELEASE);
     }
     if (pthread_mutex_trylock(&f->lock) != 0)
-        return ESP_OK; /* the sampler copies: the next step's numbers have these */
+        return ESP_OK; /* the sampler's thread copies just now: counters of the next step contain this one's */
     esp__stats_publish(ctx, f);
     pthread_mutex_unlock(&f->lock);
     return ESP_OK;
 }
 
-/* The thread takes no signals: a pipe whose reader went away does not end the training. */
+/* esp__thread_start blocks signals: a SIGPIPE from a pipe without a reader does not end the training. */
 static int esp__stats_start(esp__stats_file *f) {
     pthread_condattr_t attr;
     pthread_mutex_init(&f->lock, NULL);
@@ -284,7 +286,7 @@ static esp_status esp__stats_open(esp_ctx *ctx, void **self) {
     f->every_ns = 1000000000u;
     esp_status s = esp__stats_parse(ctx, f);
     if (s) return s;
-    if (!f->n_out) { /* rank 0 writes for all */
+    if (!f->n_out) { /* this rank writes no file */
         esp__stats_close(ctx, f);
         *self = NULL;
         return ESP_OK;

@@ -1,5 +1,5 @@
-/* stats.h: what the files of the statistics share: what a step hands to the sampler's thread, and what a sample is. Nothing
- * outside stats*.c sees it. */
+/* stats.h: shared by the statistics' files, stats*.c, only: the counters that a step hands to the sampler's thread, and a
+ * sample. */
 #ifndef ESP__STATS_H
 #define ESP__STATS_H
 #include "espresso_impl/executor/executor.h"
@@ -10,15 +10,15 @@ enum { ESP__STATS_FILES = 8, ESP__STATS_TIMES = 4096 };
 /* Counters after a step. */
 typedef struct esp__stats_now {
     esp_stats all;                           /* since esp_start, with the traffic      */
-    uint64_t step, strategy, changes, since; /* since: the step before the strategy's first */
-    const char *phase;                       /* the autopilot's, or NULL */
+    uint64_t step, strategy, changes, since; /* strategy: its hash; since: the step before its first */
+    const char *phase;                       /* the autopilot's; NULL: no autopilot */
 } esp__stats_now;
 
-/* What is written once an interval. */
+/* One sample: the statistics of one interval, which the sampler's thread writes. */
 typedef struct esp__stats_sample {
-    esp__stats_now now, before; /* at the end, and at the end of the one before  */
-    double time_s;              /* since 1970                                     */
-    const double *step_ns;      /* [n_times] sorted: of the steps in between (the last ESP__STATS_TIMES) */
+    esp__stats_now now, before; /* at the end of this interval, and of the one before */
+    double time_s;              /* seconds since 1970                             */
+    const double *step_ns;      /* [n_times] sorted: the interval's steps (the last ESP__STATS_TIMES of them) */
     uint32_t n_times;
     double last_ns;
     const esp_tensor_stats *tensors, *seen; /* [n_tensors] now, and as last written */
@@ -36,23 +36,23 @@ typedef struct esp__stats_file {
     uint32_t n_out;
     uint64_t every_ns;
     pthread_t thread;
-    pthread_mutex_t lock; /* a step only tries it */
+    pthread_mutex_t lock; /* a step only tries to take it, and never waits for it */
     pthread_cond_t cond;
     int running, stop;
     /* under lock */
     esp__stats_now now;
     esp_tensor_stats *tensors;
     int want_tensors;
-    esp__text strategy; /* what is in force, as members of a JSON object; of now.strategy */
-    /* one thread writes, one reads: step times, the newest ESP__STATS_TIMES */
+    esp__text strategy; /* the strategy with hash now.strategy, as members of a JSON object */
+    /* the newest ESP__STATS_TIMES step times, a ring: the trainer's thread writes, the sampler's reads, without the lock */
     uint64_t times[ESP__STATS_TIMES], n_times;
-    /* the sampler's own */
+    /* only the sampler's thread uses these */
     esp__stats_now before;
     esp_tensor_stats *taken, *seen;
     uint64_t times_read;
     double sorted[ESP__STATS_TIMES];
     uint64_t strategy_written;
-    esp__text header; /* a whole line; made at the start */
+    esp__text header; /* the first line of a JSON file, made at the start */
 } esp__stats_file;
 
 /* ---- stats_json.c ---- */

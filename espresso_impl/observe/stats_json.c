@@ -1,5 +1,5 @@
-/* stats_json.c: statistics as JSON lines: a header, the strategies in force, and one sample an interval. docs/stats.md says what
- * each member means. Must not know when they are written or where to. */
+/* stats_json.c: prints statistics as JSON lines: a header, a line for each strategy, one sample an interval. docs/stats.md says
+ * what each member means. Must not know when or to which file they are written. */
 #include "espresso_impl/base/json.h"
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/base/machine.h"
@@ -53,7 +53,7 @@ static int esp__stats_compresses(const esp__work_unit *u) {
     return u->codec && strcmp(u->codec->table->name, ESP__CODEC_NONE);
 }
 
-/* Is it the first unit with its codec, which compresses? */
+/* Is it the first unit with its codec, and does that compress? */
 static int esp__stats_first_with(const esp_ctx *ctx, uint32_t unit) {
     const esp__codec *codec = ctx->in_force.strategy.units[unit].codec;
     for (uint32_t i = 0; i < unit; i++)
@@ -92,7 +92,7 @@ static void esp__stats_us(esp__text *t, const char *key, double ns) {
     esp__json_us(t, ns);
 }
 
-/* What only an interval with steps has. */
+/* The members that a sample has only if its interval had a step. */
 static void esp__stats_json_steps(const esp__stats_sample *s, esp__text *t) {
     static const char *const lanes[] = {"compress", "decompress", "intra", "inter"};
     static const char *const levels[] = {"intra", "inter"};
@@ -118,7 +118,7 @@ static void esp__stats_json_steps(const esp__stats_sample *s, esp__text *t) {
     esp__stats_group(t, "step_bytes", levels, bytes, 2, steps);
 }
 
-/* Tensors whose error was sampled again. */
+/* The tensors whose compression error was sampled since the last line. */
 static void esp__stats_json_tensors(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {

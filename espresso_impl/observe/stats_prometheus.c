@@ -1,10 +1,10 @@
-/* stats_prometheus.c: statistics in Prometheus' text format (version 0.0.4): counters since the start, and the last interval's
- * step times. Must not know when they are written or where to. */
+/* stats_prometheus.c: prints statistics in Prometheus' text format (version 0.0.4): counters since the start, and the last
+ * interval's step times. Must not know when or to which file they are written. */
 #include "espresso_impl/base/json.h"
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/observe/stats.h"
 
-/* A label's value: backslash, quote and newline are escaped, all else is UTF-8 as it is. */
+/* Prints a label: escapes backslash, quote and newline in its value, and leaves other UTF-8 as it is. */
 static void esp__prom_label(esp__text *t, const char *name, const char *value) {
     esp__text_add(t, ",%s=\"", name);
     for (const unsigned char *p = (const unsigned char *)value; *p;) {
@@ -24,7 +24,7 @@ static void esp__prom_family(esp__text *t, const char *name, const char *type, c
     esp__text_add(t, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* One line; `label` NULL: only the rank. */
+/* Prints one line, labelled with the rank and, unless `label` is NULL, with label="is". */
 static void esp__prom_value(const esp_ctx *ctx, esp__text *t, const char *name, const char *label, const char *is,
                             double value) {
     esp__text_add(t, "%s{rank=\"%d\"", name, ctx->job.rank);
@@ -65,7 +65,7 @@ static void esp__prom_step_times(const esp_ctx *ctx, const esp__stats_sample *s,
     esp__prom_value(ctx, t, "espresso_step_seconds_count", NULL, NULL, (double)s->now.all.steps);
 }
 
-/* One family: a line for each tensor that was sampled. */
+/* Prints one metric, with a line for each tensor that was sampled. */
 static void esp__prom_tensors(const esp_ctx *ctx, const esp__stats_sample *s, const char *name, const char *help,
                               int feedback, esp__text *t) {
     int any = 0;

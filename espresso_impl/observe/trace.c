@@ -1,5 +1,5 @@
-/* trace.c: the measured timeline: events of one rank are kept in memory taken at the start, sent to rank 0 at the end, and
- * written as Chrome/Perfetto trace JSON. Must not know what the events mean: a lane, a label, a time. */
+/* trace.c: the measured timeline. A rank keeps its events in memory taken at the start, and sends them to rank 0 at the end, which
+ * writes them as Chrome/Perfetto trace JSON. An event is a lane, a label and a time: this file must not know what it means. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
 #include "espresso_impl/executor/executor.h"
@@ -11,7 +11,7 @@
 
 enum { ESP__TRACE_EVENTS = 1 << 20, ESP__TRACE_STEPS = 4096 };
 enum { ESP__LABEL_MAX = 104, ESP__LABELS_MIN = 1024, ESP__LABELS_MAX = 65536, ESP__TRACE_MAGIC = 0x54505345 };
-enum { ESP__TRACE_TEXT = 1 << 16 }; /* the file gets that much at a time */
+enum { ESP__TRACE_TEXT = 1 << 16 }; /* bytes: text is written to the file in pieces of this size */
 static const char *const esp__lane_names[ESP__LANES] = {"compute", "cpu", "intra", "inter"};
 
 /* Labels are copied, each once: a change of strategy frees the ops that they came from. */
@@ -27,12 +27,12 @@ typedef struct esp__event {
 
 struct esp__trace {
     uint64_t capacity, origin_ns;
-    uint32_t n_labels; /* places, a power of two */
-    atomic_ullong n;   /* events added, also those beyond the capacity */
+    uint32_t n_labels; /* places in labels[], a power of two */
+    atomic_ullong n;   /* events added, with those beyond the capacity */
     esp__event *events;
     esp__label *labels;
     esp__trace_file *file; /* rank 0's; NULL elsewhere */
-    /* when the last push of step `push_step` - 1 returned: what the caller computed since is the next one's backward */
+    /* the last push was in step push_step - 1 and returned at last_push_ns: from then to the step's next push is backward */
     uint64_t push_step, last_push_ns;
 };
 
@@ -41,7 +41,7 @@ typedef struct esp__trace_head {
     uint32_t magic;
     int32_t machine;
     uint64_t origin_ns, n_events, n_dropped;
-    int64_t wall_ns; /* to add to this rank's clock for the time of day */
+    int64_t wall_ns; /* this rank's clock plus wall_ns is the time of day */
     uint64_t n_labels;
 } esp__trace_head;
 
@@ -70,8 +70,8 @@ ESP__FN void esp__trace_free(esp_ctx *ctx, esp__trace *t) {
     esp__free(ctx, t);
 }
 
-/* The label's place in the table; n_labels if the table is full. Who takes a free place writes the text; nobody reads it
- * before the threads are gone. */
+/* The label's place in the table; n_labels if the table is full. The thread that takes a free place writes the text. Texts are
+ * only read after all threads have ended. */
 static uint32_t esp__trace_label(esp__trace *t, const char *text) {
     uint64_t key = esp__hash64(ESP__HASH0, text, strlen(text)) | 1u;
     for (uint32_t i = 0; i < 64; i++) {
@@ -122,9 +122,9 @@ struct esp__trace_file {
     esp_ctx *ctx;
     char *path;
     esp__file to;
-    esp__text text; /* what is not yet in the file */
+    esp__text text; /* not yet written to the file */
     int any, failed;
-    uint64_t origin_ns; /* of the first rank written: times count from there */
+    uint64_t origin_ns; /* the first rank's: the file's times count from it */
     int64_t wall_ns;
 };
 
@@ -136,7 +136,7 @@ static void esp__trace_file_free(esp__trace_file *f) {
     esp__free(ctx, f);
 }
 
-/* Says now, and not after hours of training, that the file cannot be written. Nothing stays on disk until it is. */
+/* Fails if the file cannot be written: the user learns it now and not after hours of training. Leaves nothing on the disk. */
 ESP__FN esp_status esp__trace_file_open(esp_ctx *ctx, const char *path, esp__trace_file **out) {
     esp__trace_file *f = (esp__trace_file *)esp__alloc(ctx, sizeof *f);
     *out = NULL;
@@ -158,7 +158,7 @@ ESP__FN esp_status esp__trace_file_open(esp_ctx *ctx, const char *path, esp__tra
                      strerror(error));
 }
 
-/* Hands the text over to the file. */
+/* Writes the text to the file. */
 static void esp__trace_file_flush(esp__trace_file *f) {
     esp__text *t = &f->text;
     if (t->failed && !f->failed) f->failed = ENOMEM;
@@ -173,7 +173,7 @@ static void esp__trace_put_us(esp__text *t, const char *key, int64_t ns) {
                   (unsigned)(u % 1000));
 }
 
-/* Ids count from 1: viewers take process 0 for the idle one. Thread ids differ over all ranks. */
+/* Process ids count from 1, because viewers take process 0 for the idle process. Thread ids are unique over all ranks. */
 static unsigned esp__trace_pid(int32_t rank) { return (unsigned)rank + 1; }
 static unsigned esp__trace_tid(int32_t rank, uint32_t lane) { return ((unsigned)rank + 1) * 10 + lane; }
 
@@ -212,7 +212,7 @@ static void esp__trace_file_event(esp__trace_file *f, int32_t rank, const esp__e
     esp__text_add(&f->text, ",\"bytes\":%llu}}", (unsigned long long)e->bytes);
 }
 
-/* One rank's events. Its clock may be another machine's: then the times of day are brought together. */
+/* Writes one rank's events. Ranks of other machines have other clocks: the times of day relate these to the first rank's. */
 ESP__FN void esp__trace_file_rank(void *file, int32_t rank, const void *data, uint64_t bytes) {
     esp__trace_file *f = (esp__trace_file *)file;
     const uint8_t *at = (const uint8_t *)data + sizeof(esp__trace_head), *events;
@@ -232,7 +232,8 @@ ESP__FN void esp__trace_file_rank(void *file, int32_t rank, const void *data, ui
         f->wall_ns = h.wall_ns;
     }
     shift = h.wall_ns - f->wall_ns;
-    if (shift > -1000000 && shift < 1000000) shift = 0; /* one clock: what differs is only how it was read */
+    if (shift > -1000000 && shift < 1000000)
+        shift = 0; /* under 1 ms: it is the same clock, read at slightly different times */
     esp__trace_file_names(f, rank, h.machine);
     for (uint64_t i = 0; i < h.n_events; i++) {
         esp__event e;
