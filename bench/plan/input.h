@@ -1,5 +1,5 @@
-/* input.h: what bench/plan plans for: the published traces as models, the paper's testbeds and codecs, and the line that says
- * on which machine. Reads models with a small scanner of its own, so that the bench builds without a JSON library. */
+/* input.h: the inputs of bench/plan: the published traces as models, the paper's testbeds and codecs; and the output line that
+ * names the machine. Reads models with a small scanner of its own, so that the bench builds without a JSON library. */
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/base/quantile.h"
 #include <math.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 enum { MODELS = 9, CODECS = 3, TESTBEDS = 2 };
-/* The paper's six first. */
+/* The paper's six models come first. */
 static const char *const model_names[MODELS] = {"vgg16", "resnet101",  "ugatit", "bert-base", "gpt2",
                                                 "lstm",  "bert-large", "ncf",    "resnet50"};
 static const char *const codec_specs[CODECS] = {"dgc:ratio=0.01", "randomk:ratio=0.01", "efsignsgd"};
@@ -22,7 +22,7 @@ static void die(const char *what, const char *name) {
     exit(1);
 }
 static double ms_since(uint64_t start) { return (double)(esp__now_ns() - start) / 1e6; }
-/* Sorts; the value below which this share lies. */
+/* Sorts x and returns its quantile. */
 static double quantile(double *x, uint32_t n, double share) {
     esp__sort(x, n);
     return esp__quantile_rank(x, n, share);
@@ -50,7 +50,7 @@ static char *file_text(const char *path) {
     return text;
 }
 
-/* The value behind "key": from `at` on, before `end`. */
+/* The value after the next "key": between `at` and `end`. */
 static char *value_of(char *at, const char *end, const char *key) {
     char quoted[64];
     snprintf(quoted, sizeof quoted, "\"%s\":", key);
@@ -76,7 +76,7 @@ static void model_tensors(bench_model *m, const char *path, char *at) {
     m->model.n_tensors = n;
 }
 
-/* 0: there is no such file. */
+/* Reads FOLDER/NAME.json; returns 0 if there is no such file. */
 static int model_file(bench_model *m, const char *folder, const char *name) {
     char path[1024];
     snprintf(path, sizeof path, "%s/%s.json", folder, name);
@@ -108,7 +108,7 @@ static void model_close(bench_model *m) {
 }
 
 /* ---- system and codec --------------------------------------------------------------------------------------------------- */
-/* Points into itself: do not copy. */
+/* Contains pointers into itself: do not copy. */
 typedef struct bench_case {
     esp_plan_system system;
     esp__costs costs;
@@ -121,7 +121,7 @@ static void case_open(bench_case *c, uint32_t codec, uint32_t testbed, uint32_t 
         die(esp_last_error(NULL), codec_specs[codec]);
 }
 
-/* A plan by name (NULL: espresso+) with these flags and devices (0: the system's). */
+/* Plans with this strategy (NULL: espresso+), flags and devices (0: the system's). */
 static esp_plan *plan_make(const bench_model *m, const bench_case *c, const char *strategy, uint32_t flags,
                            uint32_t devices, esp_plan_report *report) {
     esp_plan_config config;

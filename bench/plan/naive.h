@@ -1,5 +1,5 @@
-/* naive.h: what the planner's speed is compared with: one pass of the greedy choice of Algorithm 1 that, for every tensor, times
- * every option of the tree by simulating the whole step in ready order: nothing pruned, skipped or reused. */
+/* naive.h: the baseline for the planner's speed: one greedy pass of Algorithm 1 that, for every tensor, times every option of the
+ * tree by simulating the whole step in ready order. It prunes, skips and reuses nothing. */
 
 typedef struct tree_list {
     esp__option *options;
@@ -21,7 +21,7 @@ static const tree_list *tree_options(uint32_t devices) {
     return &every_option;
 }
 
-/* A problem of one's own, with the arena it lives in. */
+/* A problem with its own arena. */
 typedef struct bench_problem {
     jmp_buf no_memory;
     esp__arena arena;
@@ -42,7 +42,7 @@ static void problem_open(bench_problem *b, const esp_plan_model *model, const be
 }
 static void problem_close(bench_problem *b) { esp__arena_free(&b->arena); }
 
-/* Every option's path for this unit; NULL where the tree of this system lacks it. */
+/* Every option's path for this unit; NULL if the option cannot run on this system. */
 static const esp__path **paths_all(esp__problem *p, const esp__unit *u, const tree_list *tree) {
     const esp__path **paths = esp__arena_get(p->arena, tree->n * sizeof *paths);
     for (uint32_t i = 0; i < tree->n; i++) paths[i] = esp__path_of(p, u, &tree->options[i], 0);
@@ -50,8 +50,8 @@ static const esp__path **paths_all(esp__problem *p, const esp__unit *u, const tr
 }
 
 typedef struct naive_result {
-    double ms, step_ms; /* of the whole pass; of the step that it finds (0: it was not finished) */
-    uint32_t done, n;   /* tensors looked at; where fewer than all, ms is in proportion           */
+    double ms, step_ms; /* time of the whole pass; the step that it finds (0: it was not finished) */
+    uint32_t done, n;   /* tensors evaluated; of so many. If not all, ms is extrapolated in proportion */
     uint32_t options;
 } naive_result;
 
@@ -72,7 +72,7 @@ static naive_result naive_greedy(const esp_plan_model *model, const bench_case *
     const esp__ranked *by_size = esp__ranking(&b.p, &d);
     const esp__path **paths = NULL;
     for (r.n = d.n_units; r.done < r.n && ms_since(start) < most_ms; r.done++) {
-        uint32_t u = by_size[r.done].unit; /* equal sizes come together and share their paths */
+        uint32_t u = by_size[r.done].unit; /* tensors of equal size are neighbours here and share their paths */
         if (!r.done || by_size[r.done - 1].elements != by_size[r.done].elements)
             paths = paths_all(&b.p, &d.units[u], tree);
         const esp__path *chosen = d.paths[u];

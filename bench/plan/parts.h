@@ -1,8 +1,8 @@
-/* parts.h: what each part of the search brings, by doing the same without it: pruning, trials on a fixed sequence, the bound's
- * prices. Looks into the planner's private parts. */
+/* parts.h: measures what each part of the search saves, by a comparison without it: pruning, incremental evaluation, the bound's
+ * prices. Uses the planner's private functions. */
 
 /* ---- pruning --------------------------------------------------------------------------------------------------------------- */
-/* Candidate options of all distinct sizes at this width: the mean number of paths, and of those that come first. */
+/* Makes the candidate options of all distinct sizes at this width: the mean number of paths, and of those in the core. */
 static void parts_candidates(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t width, double *paths,
                              double *core, double *us) {
     double sum = 0.0, sum_core = 0.0;
@@ -26,7 +26,7 @@ static void parts_candidates(const bench_model *m, const bench_case *c, uint32_t
     problem_close(&b);
 }
 
-/* Every option's ops timed, for the first few distinct sizes; us a size. */
+/* Times the ops of every option for the first few distinct sizes; returns us per size. */
 static double parts_unpruned(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t *options) {
     bench_problem b;
     esp__schedule d = {0};
@@ -60,8 +60,8 @@ static void parts_pruning(const bench_model *m, const bench_case *c) {
     }
 }
 
-/* ---- trials on a fixed sequence -------------------------------------------------------------------------------------------- */
-/* The plan for tensors as given, for measuring on. */
+/* ---- incremental evaluation -------------------------------------------------------------------------------------------- */
+/* Makes the plan on which trials are measured, with each tensor as one unit. */
 static void parts_plan(bench_problem *b, esp__bound *bound, esp__schedule *d, const bench_model *m, const bench_case *c,
                        uint32_t devices) {
     esp__schedule units = {0};
@@ -81,7 +81,7 @@ static double parts_repeat_ns(esp__problem *p, esp__schedule *d, int replay) {
     return 1e6 * ms_since(start) / (double)n;
 }
 
-/* Trials of all paths of all units; a trial's mean ns, how many there were, how many units were passed over. */
+/* Tries all paths of all units; returns the mean ns of a trial, and counts trials and units that were skipped. */
 static double parts_trials(esp__problem *p, esp__schedule *d, uint64_t *trials, uint32_t *passed) {
     esp__incremental *k = esp__incremental_open(p, d);
     esp__swap *w = &k->swaps[0];

@@ -1,31 +1,31 @@
-/* quality.h: how good plans are: every comparison scheme, Algorithms 1 and 2, espresso+ and its bounds over 144 cases with the
- * published costs. Steps are predicted by the same simulator for all. */
+/* quality.h: how good plans are: every comparison strategy, Algorithms 1 and 2, espresso+ and its bounds in 144 cases with the
+ * published costs. The same simulator predicts all steps. */
 
 enum { PAPER_MODELS = 6, SIZES = 4, CASES = PAPER_MODELS * CODECS * TESTBEDS * SIZES, SCHEMES_MAX = 24, TEXT = 1200 };
-/* Limits of the issue, %: gaps of the median and of 90% of all cases, tensors as given and with any units. */
+/* Targets in %: the gap's median and 90th percentile over all cases, for whole tensors and for any units. */
 static const double gap_targets[2][2] = {{1.0, 7.0}, {2.0, 9.0}};
 
 typedef struct quality_case {
     uint32_t model, codec, testbed, machines;
-    double scheme[SCHEMES_MAX];        /* ms, by esp__schemes(); "espresso" is one of them             */
-    double espresso_given;             /* Algorithms 1 and 2 over the tensors as given                  */
-    double given[2], any[2];           /* espresso+: as usual; with ESP_PLAN_THOROUGH                    */
-    double upper_given, upper;         /* the paper's Upper Bound: compression free of cost              */
-    double bound_given, bound;         /* bound_us, bound_any_us                                         */
-    double p50, p90;                   /* of espresso+ under random errors; 0: not known                 */
-    double robust, robust50, robust90; /* the same of the plan made with ESP_PLAN_ROBUST              */
-    double plan_given[2], plan[2];     /* ms to plan                                                     */
-    double no_merge, no_split;         /* espresso+ thorough without merging, without splitting          */
-    double alone;                      /* computing only: what a step takes on one GPU                    */
+    double scheme[SCHEMES_MAX];        /* ms, by esp__schemes(); "espresso" is one of them */
+    double espresso_given;             /* Algorithms 1 and 2 with whole tensors */
+    double given[2], any[2];           /* espresso+: usual; with ESP_PLAN_THOROUGH. given: whole tensors */
+    double upper_given, upper;         /* the paper's Upper Bound: compression takes no time */
+    double bound_given, bound;         /* bound_us, bound_any_us */
+    double p50, p90;                   /* of espresso+ with random errors of inputs; 0: not known */
+    double robust, robust50, robust90; /* the same of the plan made with ESP_PLAN_ROBUST */
+    double plan_given[2], plan[2];     /* ms to plan */
+    double no_merge, no_split;         /* espresso+ thorough without merging, without splitting */
+    double alone;                      /* the step without synchronisation, on one GPU */
     uint32_t units, compressed, tensors;
-    char why_given[TEXT], why[TEXT]; /* the thorough plans' */
+    char why_given[TEXT], why[TEXT]; /* explanations of the thorough plans */
 } quality_case;
 
 static uint32_t n_schemes;
 
 static double gap(double step, double bound) { return 100.0 * (step / bound - 1.0); }
 
-/* The same strategy under random errors of all inputs. */
+/* Evaluates the plan with random errors of all inputs. */
 static void quality_errors(quality_case *q, const bench_model *m, const bench_case *c, const esp_plan *plan) {
     esp_plan_report r;
     esp_plan_config config;
@@ -129,10 +129,10 @@ static void quality_gaps(const quality_case *all, int any, int e) {
            gap_targets[any][0], p90, gap_targets[any][1], x[CASES - 1], over, gap_targets[any][1]);
 }
 
-/* Is `ours` more than a rounding of a nanosecond slower? */
+/* Is `ours` slower by more than rounding to nanoseconds explains? */
 static int slower(double ours, double other) { return ours > other + 1.5e-6; }
 
-/* What is faster than what should be the fastest. fp16 is counted apart: it has a codec of its own beside the case's. */
+/* How often another plan is faster than one that should be the fastest. fp16 counts apart: it has its own codec. */
 typedef struct slower_count {
     uint32_t schemes, fp16, given;
 } slower_count;
@@ -145,7 +145,7 @@ static void slower_than(slower_count *n, const char *name, const char *how, doub
     printf("  %s: %s %.3f is slower than %s %.3f%s\n", name, how, ours, other, theirs, fp16 ? " (another codec)" : "");
 }
 
-/* Of espresso+ with this effort; prints them. */
+/* Counts and prints plans that are faster than espresso+ with this effort (e 1: thorough). */
 static void quality_slower(const quality_case *q, int e, slower_count *n) {
     const char *how = e ? "espresso+ thorough" : "espresso+";
     char name[64];
@@ -248,11 +248,11 @@ static void quality_explained(const quality_case *all) {
     }
 }
 
-/* ---- beside the paper's own figures ----------------------------------------------------------------------------------------- */
+/* ---- comparison with the paper's own figures ----------------------------------------------------------------------------------------- */
 typedef struct paper_row {
     const char *model, *testbed, *codec;
     int over[4];    /* %, over fp32, byteps-compress, hitopkcomm, hipress; 0: not reported */
-    double scaling; /* with fp32: throughput over that without synchronising; 0: not reported */
+    double scaling; /* of fp32: throughput / throughput without synchronisation; 0: not reported */
 } paper_row;
 
 static void quality_paper(const quality_case *all) {

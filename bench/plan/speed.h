@@ -1,4 +1,4 @@
-/* speed.h: planning time, everything included: by model, by stage, against targets, naive evaluation and the published planner. */
+/* speed.h: total planning time by model and by stage, compared with targets, naive evaluation and the published planner. */
 
 enum { RUNS = 21, WORST_RUNS = 5 };
 enum { STAGE_OPEN = 0, STAGE_CANDIDATES, STAGE_BOUND, STAGE_ANY, STAGE_SEARCH, STAGE_FREE, STAGES };
@@ -32,7 +32,7 @@ static void speed_stages(const bench_model *m, const bench_case *c, uint32_t dev
 }
 
 typedef struct speed_row {
-    double best, median, stage[STAGES], worst; /* ms; stage: best of each; worst: best of 5, of the six cases */
+    double best, median, stage[STAGES], worst; /* ms; stage: best of each; worst: slowest of the six cases */
     const char *worst_case;
 } speed_row;
 
@@ -73,7 +73,7 @@ static double speed_target(const bench_model *m, uint32_t devices) {
     return m->model.n_tensors < 50 ? 1.0 : 10.0;
 }
 
-/* One table; keeps the rows for the tables that follow. */
+/* Prints one table; stores its rows for the tables that follow. */
 static void speed_table(bench_model *models, const bench_case *c, uint32_t devices, speed_row *rows) {
     uint32_t late = 0, late_worst = 0;
     printf("%s, dgc, paper-nvlink, 8 machines; ms. total: esp_plan_make, everything included, best and median of %d; "
@@ -103,7 +103,7 @@ static void speed_table(bench_model *models, const bench_case *c, uint32_t devic
     printf("above the target: %u of the models, %u in their slowest case\n\n", late, late_worst);
 }
 
-/* Time to choose a strategy of the published planner (Python, 4 options a tensor) on this kind of machine, ms. */
+/* Compares with the published planner (Python, 4 options per tensor): its time to choose a strategy on a similar machine, ms. */
 static void speed_published(const bench_model *models, const speed_row *rows) {
     static const double published[] = {15, 96, 62, 150, 264, 1}; /* in the order of model_names */
     printf("Beside the published planner (Python; 4 options a tensor; it computes no bound): ms\n");

@@ -1,15 +1,15 @@
-/* codecs.c: what is known of each codec by name: its payload, its work, its parameters and its error. Sees a codec as
- * sizes and times: must not know how one works, nor any machine. */
+/* codecs.c: facts about each codec by name: payload size, work, parameters and compression error. Must not know how a codec works,
+ * nor any machine. */
 #include "planner/builtin/builtin.h"
 #include <math.h>
 
 /* ---- error: |decoded - x|^2 / |x|^2 for x from a normal distribution of variance 1 --------------------------------------- */
-/* What of a spec's parameters the costs depend on. */
+/* The spec's parameters that costs depend on. */
 typedef struct esp__spec_values {
     double ratio, unbiased, threshold;
 } esp__spec_values;
 
-/* The x above which a share `ratio` of |x| lies. */
+/* The t for which |x| > t has probability `ratio`. */
 static double esp__normal_tail(double ratio) {
     double low = 0.0, high = 40.0;
     for (int i = 0; i < 100; i++) {
@@ -36,7 +36,7 @@ static double esp__error_sign(const esp__spec_values *v) {
     return 1.0 - 2.0 / esp__pi;
 }
 
-/* r^2 below the threshold, (|r| - t)^2 above: in gradients of variance 1. */
+/* The error is r^2 below the threshold t and (|r| - t)^2 above, for gradients of variance 1. */
 static double esp__error_twobit(const esp__spec_values *v) {
     double t = v->threshold, density = exp(-t * t / 2) / sqrt(2.0 * esp__pi);
     return fmin(1.0, 1.0 - 4.0 * t * density + t * t * erfc(t / sqrt(2.0)));
@@ -46,28 +46,28 @@ static double esp__error_rand(const esp__spec_values *v) {
     return v->unbiased > 0 ? fmin(1.0, 1.0 / v->ratio - 1.0) : 1.0 - v->ratio;
 }
 
-/* What the largest carry is ratio + 2 t density(t). */
+/* The largest elements, |x| > t, carry ratio + 2 t density(t) of |x|^2. */
 static double esp__error_largest(const esp__spec_values *v) {
     double t = esp__normal_tail(v->ratio);
     return fmax(0.0, 1.0 - v->ratio - 2.0 * t * exp(-t * t / 2) / sqrt(2.0 * esp__pi));
 }
 
-/* ---- what is known of each codec ----------------------------------------------------------------------------------- */
+/* ---- the codecs ----------------------------------------------------------------------------------- */
 typedef struct esp__known_codec {
     const char *name;
     double (*error)(const esp__spec_values *v);
     uint32_t caps;
-    /* 1: it sends a share of the elements, `ratio`, 0.01 where the spec does not say; 2: and with each its index, or
-     * a bit for every element where that is shorter */
+    /* 1: sends the share `ratio` of the elements (default 0.01). 2: sends an index with each too, or one bit for every
+     * element if that is shorter. */
     uint32_t sparse;
-    /* payload: header bytes and unit_bytes for each of ceil(units e); sparse: units counts in elements sent      */
+    /* payload: header + unit_bytes * ceil(units * e) bytes for e elements; sparse: for e elements sent */
     double header, unit_bytes, units;
-    double cpu_ns[2], cpu_bytes[2], cpu_sent_ns[2]; /* compress, decompress: to begin; an element; an element sent */
-    double launches[2], gpu_bytes[2], gpu_sent_bytes[2]; /* not used where the codec is in v100.c      */
+    double cpu_ns[2], cpu_bytes[2], cpu_sent_ns[2]; /* compress, decompress: fixed; per element; per element sent */
+    double launches[2], gpu_bytes[2], gpu_sent_bytes[2]; /* not used if the codec is in v100.c */
 } esp__known_codec;
-enum { ESP__WIRE_HEADER = 32 }; /* of espresso.h's payloads; the published figures have none */
-/* On a GPU top-k selects with four passes (histogram, filter, compact, update of the residual); a scattered element costs a
- * 32-byte sector read and written. */
+enum { ESP__WIRE_HEADER = 32 }; /* bytes of a payload's header in espresso.h; the published codecs have no header */
+/* On a GPU top-k selects with four passes (histogram, filter, compact, update of the residual); one scattered element
+ * reads and writes a sector of 32 bytes. */
 static const esp__known_codec esp__known_codecs[] = {
     {"fp16", esp__error_fp16, ESP_CODEC_REDUCIBLE, 0, 0, 2, 1, {1e3, 1e3}, {6, 10}, {0, 0}, {1, 1}, {6, 10}, {0, 0}},
     {"bf16", esp__error_bf16, ESP_CODEC_REDUCIBLE, 0, 0, 2, 1, {1e3, 1e3}, {6, 10}, {0, 0}, {1, 1}, {6, 10}, {0, 0}},
@@ -108,7 +108,7 @@ static int esp__has_word(const char *list, const char *word) {
     return 0;
 }
 
-/* A decimal number, the whole of `text`. strtod would read it by the user's locale. */
+/* Reads all of `text` as a decimal number. strtod would depend on the user's locale. */
 static int esp__decimal(const char *text, double *out) {
     double value = 0.0, sign = 1.0;
     long digits = 0, power = 0, point = 0, e = 0, e_sign = 1;

@@ -1,9 +1,8 @@
-/* costs.c: what the codecs cost on machines known by name: published times on the V100, and estimates elsewhere.
- * Must not know systems' links. README.md beside it explains the estimates.
- *
- * Estimate of a kernel: launches x 10 us + bytes moved / (8/9 of the memory's bandwidth), which is what streaming kernels
- * attain. Where times were published for the V100, their flat part is kept as launches, and the part in proportion to size
- * is scaled by the memory's bandwidth. On the CPU: the codec's own planning figures (its cost_ns), 8 GB/s a worker. */
+/* costs.c: what the codecs cost on accelerators known by name: published times on the V100, estimates on the others. Must not know
+ * systems' links. README.md beside it explains the estimates.
+ * Estimate of a kernel: launches * 10 us + bytes moved / (8/9 of the memory's bandwidth); streaming kernels attain this share. If
+ * times were published for the V100, their constant part stays as it is, and the part in proportion to size is scaled by the
+ * memory's bandwidth. On the CPU: the codec's own planning figures (its cost_ns), at 8 GB/s per worker. */
 #include "planner/builtin/builtin.h"
 #include "planner/builtin/codecs.c"
 #include "planner/builtin/v100.c"
@@ -13,18 +12,18 @@ typedef struct esp__known_accelerator {
     const char *name;
     double memory_bytes_per_us; /* data sheet */
     int published;              /* v100.c was measured on it */
-    double cpu_bytes_per_us;    /* its host's, all workers; 0: by their number */
+    double cpu_bytes_per_us;    /* of its host, all workers; 0: computed from their number */
 } esp__known_accelerator;
-/* The V100's host: what the published efsignsgd attains at 20.1 bytes an element. */
+/* The V100's host: the rate of the published efsignsgd, which moves 20.1 bytes per element. */
 static const esp__known_accelerator esp__known_accelerators[] = {
     {"V100", 900e3, 1, 19.3e3},  {"H100", 3350e3, 0, 0},    {"H200", 4800e3, 0, 0}, {"A100", 2039e3, 0, 0},
     {"A100-40GB", 1555e3, 0, 0}, {"P100", 732e3, 0, 0},     {"T4", 320e3, 0, 0},    {"L4", 300e3, 0, 0},
     {"RTX3090", 936e3, 0, 0},    {"RTX4090", 1008e3, 0, 0},
 };
-enum { ESP__COMMON_WORKERS = 16, ESP__WORKERS_FILL_MEMORY = 12 }; /* a server's memory carries about 100 GB/s */
+enum { ESP__COMMON_WORKERS = 16, ESP__WORKERS_FILL_MEMORY = 12 }; /* a server's memory attains about 100 GB/s */
 
 /* ---- curves --------------------------------------------------------------------------------------------------------------- */
-/* base + slope x elements, as two points: the second lies beyond every tensor. */
+/* base + slope * elements as a curve of two points; the second is beyond every tensor's size. */
 static esp_cost_curve esp__line(esp_cost_point *p, double base_ns, double slope_ns) {
     const double far = 1e12;
     p[0] = (esp_cost_point){1.0, base_ns + slope_ns};
@@ -50,7 +49,7 @@ static void esp__published_cpu(esp__costs *out, const esp__published *p) {
     }
 }
 
-/* One point: the same time up to its size, then in proportion. Faster memory moves the size, not the time. */
+/* A curve of one point: constant up to its size, then in proportion to size. Faster memory changes the size, not the time. */
 static esp_cost_curve esp__published_gpu(esp_cost_point *at, double us, double memory_bytes_per_us) {
     at[0] = (esp_cost_point){1048576.0 * memory_bytes_per_us / 900e3, us * 1000.0};
     return (esp_cost_curve){at, 1, 0};
@@ -74,13 +73,13 @@ static void esp__payload_costs(esp_plan_codec *out, const esp__known_codec *c, d
     if (c->sparse < 2) return;
     if (published) { /* value and index */
         out->unit_bytes = 8.0;
-    } else if (ratio > 0.0625) { /* a bit an element then takes less than 2 bytes an index */
+    } else if (ratio > 0.0625) { /* one bit per element is then shorter than 2 bytes per index */
         out->unit_bytes = 1.0;
         out->units = 4.0 * ratio + 0.125;
     }
 }
 
-/* ---- all of it --------------------------------------------------------------------------------------------------------------- */
+/* ---- a codec's costs --------------------------------------------------------------------------------------------------------------- */
 static esp_status esp__accelerator_find(const char *spec, const char *name, const esp__known_accelerator **out) {
     char list[ESP__SPEC_MAX] = "";
     size_t n = 0;
@@ -109,7 +108,7 @@ ESP__FN esp_status esp__builtin_costs_for(const char *spec, const char *accelera
     snprintf(out->spec, sizeof out->spec, "%s", spec);
     out->codec.struct_size = sizeof out->codec;
     out->codec.spec = out->spec;
-    out->codec.caps = published ? 0 : c->caps; /* what was published of randomk is not summed undecoded */
+    out->codec.caps = published ? 0 : c->caps; /* the published randomk cannot sum payloads without decoding */
     out->codec.error = c->error(&v);
     esp__payload_costs(&out->codec, c, v.ratio, published != NULL);
     if (workers > ESP__WORKERS_FILL_MEMORY) workers = ESP__WORKERS_FILL_MEMORY;

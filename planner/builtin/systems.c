@@ -1,17 +1,18 @@
-/* systems.c: systems known by name. Figures that somebody published say so; the others are estimates, and are
- * marked. Knows nothing of codecs.
+/* systems.c: systems known by name. Each source says which figures were published and which are estimates. Knows nothing of
+ * codecs.
  *
  *   paper-*       the two testbeds of Espresso (EuroSys 2023, section 5.1): 8 machines x 8 V100. Rates and the latency between
  *                 machines are those of the authors' artifact: 0.02 (NVLink) and 0.4 (PCIe) us per 1000 bytes within a machine;
- *                 0.8 us per 1000 bytes and rank between them, a NIC of 10 GB/s for 8 ranks. Ours: 30 us within a machine,
- *                 the 25 Gbit/s NIC at 80%, copies to the host at the rate within the machine, packing at the V100's memory.
+ *                 0.8 us per 1000 bytes and rank between them, a NIC of 10 GB/s for 8 ranks. Our estimates: 30 us
+ *                 within a machine, the 25 Gbit/s NIC at 80%, host copies at the rate within the machine, packing at the
+ *                 speed of the V100's memory.
  *   cloud-h100    8 x H100 SXM, NVLink 4 (450 GB/s each way), one 400 Gbit/s NIC a machine. 360 GB/s is the usual bus bandwidth of
- *                 nccl-tests' all_reduce_perf with rings (460 to 480 with NVLink SHARP, which the formulas do not have); the NIC
- *                 at 90%. Latencies a hop: NCCL's own constants (src/graph/tuning.cc, hwLat, Simple): NVLink 4, network 14 us.
- *   commodity-10g 4 GPUs (RTX 3090) a machine on PCIe without peer access, 10 Gbit/s Ethernet at 90%. PCIe 5.7 us a hop (the
- *                 same constants, ring); 40 us a hop is usual for TCP through the kernel.
- *   one-box       8 ranks that train on one machine's CPUs over shared memory, with its cores for compression too. Latency and
- *                 rate as bench/results/coll.txt has them for large buffers, halved for 8 ranks on one memory. */
+ *                 nccl-tests' all_reduce_perf with rings (460 to 480 with NVLink SHARP, which the formulas do not model); the NIC
+ *                 at 90%. Latencies per hop: NCCL's own constants (src/graph/tuning.cc, hwLat, Simple): NVLink 4, network 14 us.
+ *   commodity-10g 4 GPUs (RTX 3090) a machine on PCIe without peer access, 10 Gbit/s Ethernet at 90%. PCIe: 5.7 us per
+ *                 hop (the same constants, ring). TCP through the kernel usually takes 40 us per hop.
+ *   one-box       8 ranks that train on one machine's CPUs over shared memory; its cores also compress. Latency and rate are those of
+ *                 bench/results/coll.txt for large buffers, halved because 8 ranks share one memory. */
 #include "planner/builtin/builtin.h"
 
 #define ESP__SYSTEM .struct_size = sizeof(esp_plan_system)

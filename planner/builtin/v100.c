@@ -1,11 +1,11 @@
-/* v100.c: compression times as the Espresso authors published them with their artifact (EuroSys 2023): codecs of theirs
- * on a V100 and on its 48-core host (OpenMP, threads not stated), microseconds. Data only. */
+/* v100.c: compression times in microseconds that the Espresso authors published with their artifact (EuroSys 2023): their codecs on
+ * a V100 and on its 48-core host (OpenMP; the number of threads is not stated). Data only. */
 #include "planner/builtin/builtin.h"
 
-enum { ESP__V100_FIRST = 10, ESP__V100_SIZES = 17 }; /* CPU: 2^10 to 2^26 elements, straight over log(size) between */
+enum { ESP__V100_FIRST = 10, ESP__V100_SIZES = 17 }; /* CPU: 2^10 to 2^26 elements; between, straight over log(size) */
 typedef struct esp__published {
     const char *name;
-    uint16_t gpu[2]; /* compress, decompress: the same up to 2^20 elements, in proportion to size above */
+    uint16_t gpu[2]; /* compress, decompress: constant up to 2^20 elements, in proportion to size above */
     uint32_t cpu[ESP__V100_SIZES][2];
 } esp__published;
 

@@ -1,4 +1,4 @@
-/* curve.c: times over sizes, as lists [[size, microseconds], ...]. Must not know what is timed. */
+/* curve.c: time as a function of size, as lists [[size, microseconds], ...]. Must not know what was timed. */
 
 static const char *const files_curve_kinds[] = {"linear", "log", NULL};
 
@@ -22,7 +22,7 @@ static const esp_cost_point *files_get_points(files_input *in, const files_place
     return points;
 }
 
-/* "linear" where it is not said. */
+/* "linear" if the key is missing. */
 static uint32_t files_get_interpolate(files_input *in, const files_place *object) {
     const files_place p = files_at(object, "interpolate");
     return p.value ? files_get_choice(in, &p, files_curve_kinds, "\"linear\" or \"log\"") : 0;

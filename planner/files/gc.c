@@ -8,7 +8,7 @@ static const char *const files_devices_keys[] = {"cpu", "gpu", NULL}; /* by ESP_
 static const char *const files_device_keys[] = {"interpolate", "compress", "decompress", NULL};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
-/* What feedback says goes into the spec, because strategies carry specs only. */
+/* Adds the value of "feedback" to the spec, because strategies contain specs only. */
 static void files_gc_spec(files_input *in, const files_place *root, esp__gc_file *f) {
     const files_place codec = files_at(root, "codec"), feedback = files_at(root, "feedback");
     char name[ESP__NAME_MAX], joined[ESP__SPEC_MAX * 2];

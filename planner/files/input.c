@@ -1,39 +1,39 @@
-/* input.c: from a file to its values, with errors as "FILE:LINE: KEY: ...". An error jumps out to where reading began, so
- * that readers read straight on. Must not know which keys there are. */
+/* input.c: reads a file into values, with errors as "FILE:LINE: KEY: ...". An error jumps back to where reading began, so that
+ * readers need no checks. Must not know any key. */
 
 enum { FILES_INPUT_UNKNOWN = 16, FILES_INPUT_BYTES = 1 << 30, FILES_KEY_MAX = 256 };
 typedef struct files_unknown {
-    char *text;    /* the warning about the first of its kind */
-    uint64_t kind; /* hash of where it is, whatever the index */
+    char *text;    /* the warning about the first key of its kind */
+    uint64_t kind; /* hash of its path without list indices */
     uint64_t count;
 } files_unknown;
 typedef struct files_input {
     const char *name, *text;
     size_t len;
-    int plain; /* not JSON */
+    int plain; /* 1: the text is not JSON */
     json_t *root;
-    esp__arena *arena; /* of the struct that is read into */
+    esp__arena *arena; /* of the struct that the reader fills */
     const esp__files_log *log;
     jmp_buf fail;
     esp_status status;
     files_unknown unknown[FILES_INPUT_UNKNOWN];
     uint32_t n_unknown;
 } files_input;
-/* A value, and the way to it. */
+/* A value and its path. */
 typedef struct files_place {
     const struct files_place *in; /* NULL: the whole file */
     const char *key;              /* NULL: `index` in a list */
     size_t index;
-    json_t *value; /* NULL: not there */
+    json_t *value; /* NULL: missing */
 } files_place;
 
-/* ---- where ----------------------------------------------------------------------------------------------------- */
-/* "tensors[3].compute_us", or with `general` "tensors[].compute_us". The length that it would have. */
+/* ---- places ----------------------------------------------------------------------------------------------------- */
+/* Prints "tensors[3].compute_us", or with `general` "tensors[].compute_us". Returns the length, as snprintf does. */
 static size_t files_place_print(const files_place *p, int general, char *buf, size_t cap) {
     size_t n;
     int more;
     if (!p || !p->in) return *buf = 0, (size_t)0;
-    n = files_place_print(p->in, general, buf, cap); /* as deep as a reader goes: a handful */
+    n = files_place_print(p->in, general, buf, cap); /* recursion is as deep as a reader's path: a few levels */
     if (n >= cap) return n;
     if (p->key)
         more = snprintf(buf + n, cap - n, "%s%s", n ? "." : "", p->key);
@@ -54,7 +54,7 @@ static int files_place_is(const files_place *p, const files_json_walk *w) {
     return 1;
 }
 
-/* The line of a place; of what it would be in where it is not there. */
+/* The line of a place; if the value is missing, of the container that should have it. */
 static int files_place_line(const files_input *in, const files_place *p) {
     files_json_walk w;
     while (p && p->in && !p->value) p = p->in;
@@ -72,7 +72,7 @@ static void files_input_warn(const files_input *in, const char *text) {
         fprintf(stderr, "espresso: warning: %s\n", text);
 }
 
-/* All at the end: what is the same in each of many tensors is said once. */
+/* Warnings come at the end, so that one for many tensors appears once. */
 static void files_input_warnings(files_input *in) {
     for (uint32_t i = 0; i < in->n_unknown; i++) {
         files_unknown *u = &in->unknown[i];
@@ -85,7 +85,7 @@ static void files_input_warnings(files_input *in) {
     }
 }
 
-/* What a file holds must not steer the terminal that a message is shown on. */
+/* Replaces control characters: a file's text must not control the terminal that shows a message. */
 static char *files_printable(char *text) {
     for (char *p = text; *p; p++)
         if ((unsigned char)*p < ' ' || *p == 0x7f) *p = '?';
@@ -105,7 +105,7 @@ _Noreturn static void files_input_fail(files_input *in, const files_place *p, co
     longjmp(in->fail, 2);
 }
 
-/* What stands there, in few words. */
+/* Describes a value in a few words. */
 static const char *files_found(const json_t *v, char *buf, size_t cap) {
     switch (v ? json_typeof(v) : JSON_NULL) {
     case JSON_STRING:
@@ -153,7 +153,8 @@ static void files_unknown_key(files_input *in, const files_place *p, const char 
     in->n_unknown++;
 }
 
-/* An object with these keys (NULL-terminated); others are warned of, before what is missing becomes an error. */
+/* Checks that the value is an object, and warns of keys other than these (NULL-terminated). The warnings appear even if a missing key
+ * is an error later. */
 static void files_object(files_input *in, const files_place *p, const char *const *known, const char *expected) {
     const char *key;
     json_t *value;
@@ -180,7 +181,7 @@ static int files_is_blank(const char *text, size_t len) {
     return i == len;
 }
 
-/* The value at which the parser stopped, for "huge number" and the like. */
+/* Prints the path of the value at which the parser stopped, such as a number that is too large. */
 static void files_stopped_at(const files_input *in, const json_error_t *e, char *key, size_t cap) {
     files_json_walk w;
     int n = 0;
@@ -234,7 +235,7 @@ static void files_input_guarded(files_input *in, files_reader reader, void *out)
     reader(in, &root, out);
 }
 
-/* Reads what `in` holds into `out`; all memory is given back if it fails. */
+/* Reads `in` into `out`; frees all memory if that fails. */
 static esp_status files_input_run(files_input *in, files_reader reader, void *out) {
     files_input_guarded(in, reader, out);
     files_input_warnings(in);
@@ -244,7 +245,7 @@ static esp_status files_input_run(files_input *in, files_reader reader, void *ou
     return in->status;
 }
 
-/* JSON; `arena` is of `out`. */
+/* Reads JSON; `arena` is that of `out`. */
 static esp_status files_input_parse(const char *name, const char *text, size_t len, const esp__files_log *log,
                                     files_reader reader, void *out, esp__arena *arena) {
     files_input in;
@@ -257,7 +258,7 @@ static esp_status files_input_parse(const char *name, const char *text, size_t l
     return files_input_run(&in, reader, out);
 }
 
-/* Any other text. */
+/* The same for any other text. */
 static esp_status files_text_parse(const char *name, const char *text, size_t len, const esp__files_log *log,
                                    files_reader reader, void *out, esp__arena *arena) {
     files_input in;
@@ -271,7 +272,7 @@ static esp_status files_text_parse(const char *name, const char *text, size_t le
     return files_input_run(&in, reader, out);
 }
 
-/* The whole file; the text is freed by the caller. */
+/* Loads a whole file; the caller frees the text. */
 static esp_status files_input_load(const char *path, char **text, size_t *len) {
     size_t cap = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC), error = fd < 0 ? errno : 0;

@@ -1,18 +1,18 @@
-/* locate.c: where in a JSON text a value stands, and at which value a place in the text is: jansson keeps no lines of values.
- * Takes any text: what is not JSON only ends the walk early. Must not know what any key means. */
+/* locate.c: finds the place of a value in a JSON text, and the value at a place: jansson does not keep the lines of values. Accepts
+ * any text: invalid JSON only ends the walk early. Must not know what any key means. */
 
 enum { FILES_JSON_PATH = 32, FILES_JSON_DEPTH = 2200 }; /* jansson stops at a depth of 2048 */
 typedef struct files_json_step {
-    const char *key; /* as it stands in the text, escapes and all; NULL in a list */
+    const char *key; /* as in the text, with escapes; NULL in a list */
     size_t len, index;
 } files_json_step;
 /* A walk over all values in the order of the text. */
 typedef struct files_json_walk {
     const char *text;
     size_t len, at;
-    size_t value;                          /* where the value that was found last begins                */
-    uint32_t depth, value_depth;           /* open containers now, and around that value                */
-    files_json_step path[FILES_JSON_PATH]; /* of the value: [value_depth], as far as there is room      */
+    size_t value;                          /* where the value found last begins */
+    uint32_t depth, value_depth;           /* number of open containers: now; around that value */
+    files_json_step path[FILES_JSON_PATH]; /* [value_depth] path of the value, cut off at FILES_JSON_PATH */
     uint8_t object[FILES_JSON_DEPTH];      /* by level: 0 a list, 1 an object, 2 an object that expects a key */
 } files_json_walk;
 
@@ -22,7 +22,7 @@ static void files_json_walk_init(files_json_walk *w, const char *text, size_t le
     w->len = len;
 }
 
-/* From the quote at `at` to behind the closing one. */
+/* The place after the string whose opening quote is at `at`. */
 static size_t files_json_skip_string(const char *text, size_t len, size_t at) {
     for (at++; at < len && text[at] != '"'; at++)
         if (text[at] == '\\') at++;
@@ -35,7 +35,7 @@ static void files_json_open(files_json_walk *w, int object) {
     w->depth++;
 }
 
-/* Takes a key where one is due. */
+/* Reads a key if one is expected here; returns 1 if it did. */
 static int files_json_take_key(files_json_walk *w) {
     size_t from = w->at + 1;
     if (!w->depth || w->object[w->depth - 1] != 2) return 0;
@@ -55,12 +55,12 @@ static void files_json_comma(files_json_walk *w) {
         w->path[w->depth - 1].index++;
 }
 
-/* The next value, be it a container or a part of one; 0 at the end. */
+/* Finds the next value, which may be a container or in one; 0 at the end. */
 static int files_json_next(files_json_walk *w) {
     while (w->at < w->len) {
         char c = w->text[w->at];
         if (c == '"' && files_json_take_key(w)) continue;
-        if (strchr(" \t\r\n:,]}", c)) { /* NUL too: no JSON, but then this walk must end all the same */
+        if (strchr(" \t\r\n:,]}", c)) { /* strchr finds NUL too: invalid, but it must not stop the loop */
             if (c == ',') files_json_comma(w);
             if ((c == '}' || c == ']') && w->depth) w->depth--;
             w->at++;
@@ -94,7 +94,7 @@ static int32_t files_json_hex4(const char *p, const char *end) {
     return v;
 }
 
-/* Decodes one character of a string at *p into UTF-8; how many bytes it gave. */
+/* Decodes one character of a string at *p into UTF-8; returns its bytes. */
 static size_t files_json_char(const char **p, const char *end, char out[4]) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const char *named;
@@ -117,7 +117,7 @@ static size_t files_json_char(const char **p, const char *end, char out[4]) {
     return n;
 }
 
-/* Is this what the text means by a key? */
+/* Does the step's key, once decoded, equal `key`? */
 static int files_json_key_is(const files_json_step *s, const char *key) {
     const char *p = s->key, *end = p + s->len;
     size_t have = strlen(key), n;

@@ -1,9 +1,9 @@
-/* measured.c: how the figures of a file were measured: by how many ranks at once, on how many cores, and how steadily. Must not
- * know what the figures are. */
+/* measured.c: how a file's figures were measured: by how many ranks at once, on how many cores, and with which spread. Must not
+ * know what the figures mean. */
 
 static const files_range files_range_measured_spread = {0, 1e12, 0, "a spread >= 0, as a share of the median"};
 
-/* What is noisy is used, but not in silence. */
+/* Noisy figures are used, with a warning. */
 static void files_get_measured(files_input *in, const files_place *root, esp__measured *m) {
     const files_place ranks = files_at(root, "ranks"), cores = files_at(root, "cores"),
                       spread = files_at(root, "spread"), noisy = files_at(root, "noisy"),
@@ -21,7 +21,7 @@ static void files_get_measured(files_input *in, const files_place *root, esp__me
     files_input_warn(in, text);
 }
 
-/* Nothing where nothing is known. */
+/* Writes only what is known. */
 static void files_put_measured(esp__text *t, const esp__measured *m) {
     files_put_text_line(t, "  ", "device", m->device);
     if (m->ranks) esp__text_add(t, "  \"ranks\": %u,\n", m->ranks);

@@ -9,13 +9,13 @@ static const char *const files_tensor_keys[] = {"name",  "elements", "compute_us
 static const files_range files_range_model_spread = {0, 1e12, 0, "a spread >= 0, as a share of the median"};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
-/* Names seen so far, as a hash table of tensors' numbers + 1. */
+/* The names so far: a hash table of tensor numbers + 1. */
 typedef struct files_names {
     uint32_t *slots;
     uint64_t mask;
 } files_names;
 
-/* The number of an earlier tensor of that name, or `i`. */
+/* Adds tensor i. Returns the number of an earlier tensor with its name, else i. */
 static size_t files_names_add(files_names *names, const esp_plan_tensor *tensors, size_t i) {
     uint64_t h = esp__hash64(ESP__HASH0, tensors[i].name, strlen(tensors[i].name));
     for (h ^= h >> 29;; h++) {
@@ -44,7 +44,7 @@ static void files_read_shape(files_input *in, const files_place *tensor, uint64_
     more->n_shape = (uint32_t)n;
 }
 
-/* 1: it says more than the planner needs. */
+/* 1: it contains facts that the planner does not need. */
 static int files_read_tensor(files_input *in, const files_place *p, esp_plan_tensor *t, esp__model_more *more) {
     static const char keep_text[] = "\"fp32\", a codec or an option as text";
     files_object(in, p, files_tensor_keys, "an object { \"name\": ..., \"elements\": ..., \"compute_us\": ... }");
@@ -94,7 +94,7 @@ static void files_read_tensors(files_input *in, const files_place *p, esp__model
     f->more = any ? more : NULL;
 }
 
-/* Stated to be checked: a wrong sum means that tensors are missing. */
+/* Checks the stated sum of elements: a wrong sum means that tensors are missing. */
 static void files_check_parameters(files_input *in, const files_place *root, const esp__model_file *f) {
     const files_place p = files_at(root, "parameters");
     uint64_t stated, total = 0;
@@ -105,7 +105,7 @@ static void files_check_parameters(files_input *in, const files_place *root, con
                          (unsigned long long)total, (unsigned long long)stated);
 }
 
-/* How the times were measured. A noisy file is used, but not in silence. */
+/* Reads how the times were measured. A noisy file is used, with a warning. */
 static void files_read_measured(files_input *in, const files_place *root, esp__model_file *f) {
     const files_place steps = files_at(root, "steps"), ranks = files_at(root, "ranks"), cores = files_at(root, "cores"),
                       noisy = files_at(root, "noisy");

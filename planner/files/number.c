@@ -1,9 +1,9 @@
-/* number.c: values of a JSON file as C values, each within its limits. Knows no keys but "espresso". */
+/* number.c: reads values of a JSON file as C values and checks their ranges. Knows no key except "espresso". */
 
-/* What a number may be, and how to say it. Limits keep all sums that the planner makes far from overflow. */
+/* The range of a number, and the words for it in messages. The limits prevent overflow in the planner's sums. */
 typedef struct files_range {
     double least, most;
-    int above; /* more than `least`, not equal to it */
+    int above; /* 1: `least` itself is not allowed */
     const char *expected;
 } files_range;
 enum { FILES_NEEDED = 0, FILES_OPTIONAL = 1 };
@@ -23,7 +23,7 @@ static const files_range files_range_group = {1, 16777216, 0, "a whole number of
 static const files_range files_range_index = {0, 4294967295.0, 0, "a whole number from 0 to 4294967295"};
 static const files_range files_range_version = {1, 1e9, 0, "the version of the format, 1"};
 
-/* A number within the range; 0 and *out untouched where it may be missing and is. */
+/* Reads a number within the range and returns 1. 0: an optional one is missing; *out is unchanged. */
 static int files_get_number(files_input *in, const files_place *p, const files_range *range, int optional,
                             double *out) {
     double x;
@@ -32,11 +32,11 @@ static int files_get_number(files_input *in, const files_place *p, const files_r
     if (!json_is_number(p->value) || !(x >= range->least) || (range->above && x <= range->least))
         files_input_expected(in, p, range->expected);
     if (x > range->most) files_input_fail(in, p, "expected at most %.15g, found %.15g", range->most, x);
-    *out = x + 0.0; /* no -0 */
+    *out = x + 0.0; /* turns -0 into 0 */
     return 1;
 }
 
-/* A whole one. 3.0 is whole. */
+/* The same for a whole number; 3.0 is whole. */
 static int files_get_whole(files_input *in, const files_place *p, const files_range *range, int optional,
                            uint64_t *out) {
     double x;
@@ -52,7 +52,7 @@ static uint32_t files_get_count(files_input *in, const files_place *p, const fil
     return (uint32_t)n;
 }
 
-/* Microseconds of the file as nanoseconds; 0 where missing. */
+/* Reads microseconds, returns nanoseconds; 0 if missing. */
 static double files_get_us(files_input *in, const files_place *p, int optional) {
     double us = 0;
     files_get_number(in, p, &files_range_us, optional, &us);
@@ -65,14 +65,14 @@ static int files_get_flag(files_input *in, const files_place *p, int otherwise) 
     return json_is_true(p->value);
 }
 
-/* Any text, of the arena's memory; NULL where it may be missing and is. */
+/* Reads any text into the arena; NULL: an optional one is missing. */
 static const char *files_get_text(files_input *in, const files_place *p, const char *expected, int optional) {
     if (!p->value && optional) return NULL;
     if (!json_is_string(p->value)) files_input_expected(in, p, expected);
     return esp__arena_text(in->arena, json_string_value(p->value));
 }
 
-/* What is wrong with a word of a strategy file, or NULL: blanks end it, and '#' begins a comment. */
+/* What is wrong with this text as a word of a strategy file, in which blanks end a word and '#' begins a comment; NULL: nothing. */
 static const char *files_word_wrong(const char *word) {
     if (!*word) return "it is empty";
     if (strlen(word) >= ESP__SPEC_MAX) return "it has more than 255 bytes";
@@ -87,7 +87,7 @@ static const char *files_get_word(files_input *in, const files_place *p, const c
     return text;
 }
 
-/* One line, not empty. */
+/* Reads one line, which must not be empty. */
 static const char *files_get_line(files_input *in, const files_place *p, const char *expected) {
     const char *text = files_get_text(in, p, expected, FILES_NEEDED);
     if (!*text) files_input_expected(in, p, expected);
@@ -97,7 +97,7 @@ static const char *files_get_line(files_input *in, const files_place *p, const c
     return text;
 }
 
-/* One of these words (NULL-terminated); its index. */
+/* Reads one of these words (NULL-terminated list); returns its index. */
 static uint32_t files_get_choice(files_input *in, const files_place *p, const char *const *words,
                                  const char *expected) {
     const char *text = json_is_string(p->value) ? json_string_value(p->value) : "";
@@ -116,7 +116,8 @@ static files_place files_item(const files_place *list, size_t i) {
     return at;
 }
 
-/* The first check of every file: `kind` is the key that files of this kind have ("model", ...), and its text's meaning. */
+/* The first check of every file: is it of a known version and of this kind? `kind` ("model", ...) is also a key that every file of
+ * the kind has. */
 static void files_get_version(files_input *in, const files_place *root, const char *kind) {
     static const char *const kinds[] = {"model", "codec", "system", "strategy"};
     const files_place version = files_at(root, "espresso");

@@ -1,5 +1,5 @@
-/* output.c: what the command writes: to standard output, a pipe, or a file that is there whole or not at all. Knows nothing of
- * what is written. */
+/* output.c: writes text to standard output, a pipe, or a file, which is replaced as a whole or not at all. Knows nothing of the
+ * text. */
 #include "espresso_impl/base/file.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -1,10 +1,10 @@
-/* put.c: lines of JSON, written to a text. Knows nothing of what is written. */
+/* put.c: writes lines of JSON to a text. Knows nothing of what they mean. */
 #include "espresso_impl/base/json.h"
 
 static void files_put_number(esp__text *t, double x) { esp__json_scaled(t, x, 1.0); }
 static void files_put_us(esp__text *t, double ns) { esp__json_scaled(t, ns, 1000.0); }
 
-/* `indent`"key": "text",\n; nothing where there is no text */
+/* Adds the line `indent`"key": "text",; nothing if text is NULL. */
 static void files_put_text_line(esp__text *t, const char *indent, const char *key, const char *text) {
     if (!text) return;
     esp__text_add(t, "%s\"%s\": ", indent, key);
@@ -24,7 +24,7 @@ static void files_put_no_comma(esp__text *t) {
     esp__text_add(t, "\n");
 }
 
-/* Hands over what a printer wrote. */
+/* Writes the text to `path` and frees it. */
 static esp_status files_output_text(const char *path, esp__text *t) {
     esp_status s = t->failed ? esp__fail(NULL, ESP_E_NOMEM, "%s: out of memory", path)
                              : esp__output_write(path, t->data ? t->data : "", t->len);

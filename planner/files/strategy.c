@@ -1,4 +1,4 @@
-/* strategy.c: a strategy taken apart into tensors, units and order, from its text and to its text. Must not know the format:
+/* strategy.c: converts between a strategy's text and lists of its tensors, units and order entries. Must not know the format:
  * espresso_impl/strategy/text.c does. */
 #include "espresso_impl/base/json.h"
 
@@ -9,7 +9,7 @@ typedef struct files_tensor {
 typedef struct files_strategy {
     files_tensor *tensors;
     esp_plan_unit *units;
-    const char **comments; /* without "# "; all move to the head */
+    const char **comments; /* without "# "; written at the head of the text */
     esp__order_entry *order;
     uint32_t n_tensors, n_units, n_comments, n_order;
     uint32_t room_tensors, room_units, room_comments, room_order;

@@ -10,7 +10,7 @@ static void files_put_unit(esp__text *t, const esp_plan_unit *u) {
     esp__json_string(t, u->option);
 }
 
-/* What the plan expects of each unit: the first and the last op. */
+/* The predicted start of a unit's first op and end of its last. */
 static void files_put_unit_times(esp__text *t, const uint64_t times[2]) {
     if (!times[1]) return;
     esp__text_add(t, ", \"start_us\": ");
@@ -19,7 +19,7 @@ static void files_put_unit_times(esp__text *t, const uint64_t times[2]) {
     files_put_us(t, (double)times[1]);
 }
 
-/* [n] start and end of units' ops, from the events of a plan; zeros without one. */
+/* [n] start of each unit's first op and end of its last, from the plan's timeline; zeros without a plan. */
 static uint64_t (*files_unit_times(files_strategy *s, const esp_plan *plan))[2] {
     uint64_t(*times)[2] = esp__arena_get(&s->arena, (s->n_units + 1) * sizeof *times);
     uint32_t n = 0;
@@ -92,7 +92,7 @@ static void files_put_strategy(files_strategy *s, const esp_plan *plan, esp__tex
     esp__text_add(t, "}\n");
 }
 
-/* The plan travels beside the strategy, to where memory may run out. */
+/* The strategy and its plan, passed together to the function that may run out of memory. */
 typedef struct files_print_job {
     files_strategy s;
     const esp_plan *plan;
@@ -119,25 +119,25 @@ static const char *const files_strategy_tensor_keys[] = {"name", "elements", NUL
 static const char *const files_unit_keys[] = {"first",  "tensors",  "begin",  "elements", "codec",
                                               "option", "start_us", "end_us", NULL};
 
-/* It may be empty. */
+/* Reads a comment, which may be empty. */
 static const char *files_get_comment(files_input *in, const files_place *p) {
     return json_is_string(p->value) && !json_string_length(p->value) ? "" : files_get_line(in, p, "one line of text");
 }
 
-/* The limits are the text's. */
+/* Reads a word with the limits of the text format. */
 static const char *files_get_strategy_word(files_input *in, const files_place *p, const char *expected, size_t most) {
     const char *text = files_get_text(in, p, expected, FILES_NEEDED), *wrong = esp__strategy_word_wrong(text, most);
     if (wrong) files_input_fail(in, p, "expected %s, found \"%.60s\": %s", expected, text, wrong);
     return text;
 }
 
-/* Where the reader of units stands. */
+/* How far the units have been read. */
 typedef struct files_units_at {
-    uint32_t next; /* the tensor that the next unit begins with or is a chunk of */
-    uint64_t done; /* elements of it that chunks have taken                      */
+    uint32_t next; /* the tensor with which the next unit begins, or of which it is a chunk */
+    uint64_t done; /* its elements in chunks so far */
 } files_units_at;
 
-/* The next unit: `n` tensors, or a chunk of one. NULL, or what is wrong with it. */
+/* What is wrong with the next unit, of `n` tensors or a chunk of one; NULL: nothing. */
 static const char *files_unit_wrong(const files_strategy *s, const files_units_at *at, uint32_t n, uint64_t elements,
                                     const char *codec) {
     uint64_t all = 0;
@@ -207,7 +207,7 @@ static void files_read_json_order(files_input *in, files_strategy *s, const file
     }
 }
 
-/* Not part of the text, but numbers all the same. */
+/* Checks that predicted values are numbers, although the text does not contain them. */
 static void files_check_predicted(files_input *in, const files_place *p) {
     const char *key;
     json_t *value;

@@ -1,4 +1,4 @@
-/* system.c: system files: machines, their devices and links. Must not know how long anything takes on them. */
+/* system.c: system files: machines, their devices and links. Must not know how times are computed from them. */
 
 static const char *const files_system_keys[] = {"espresso",     "system",
                                                 "machines",     "ranks_per_machine",
@@ -158,7 +158,7 @@ static void files_put_tables(esp__text *t, const esp_plan_link *link) {
     esp__text_add(t, "    },\n");
 }
 
-/* A level without links is left out. */
+/* Writes nothing for a level without a speed. */
 static void files_put_link(esp__text *t, const char *key, const esp_plan_link *link) {
     if (!(link->bytes_per_us > 0)) return;
     esp__text_add(t, "  \"%s\": {\n", key);
@@ -172,7 +172,7 @@ static void files_put_link(esp__text *t, const char *key, const esp_plan_link *l
     esp__text_add(t, "  },\n");
 }
 
-/* Nothing where all are 0. */
+/* Writes nothing if all are 0. */
 static void files_put_dispatch(esp__text *t, const esp_plan_system *s) {
     int any = 0;
     for (int lane = 0; files_lane_keys[lane]; lane++) any |= s->dispatch_ns[lane] > 0;

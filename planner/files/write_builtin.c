@@ -1,5 +1,5 @@
-/* write_builtin.c: a program: writes the systems and codec costs that the planner knows by name as files, for users to
- * read and to change: FOLDER/systems/NAME.json, FOLDER/costs/CODEC-ACCELERATOR.json. Both folders must exist.
+/* write_builtin.c: a program that writes the built-in systems and codec costs as files, for users to read and to change:
+ * FOLDER/systems/NAME.json and FOLDER/costs/CODEC-ACCELERATOR.json. Both folders must exist.
  *   write_builtin FOLDER        (run by make; FOLDER: $(BUILD)/share/espresso) */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -22,7 +22,7 @@ static esp_status write_system(const char *folder, const esp__known_system *k) {
     return esp__system_write(path, &f);
 }
 
-/* One file serves every system with that accelerator: the first one's CPUs stand for all. */
+/* All systems with the same accelerator share one file, with the CPU times of the first such system. */
 static int is_first_with_accelerator(uint32_t system) {
     const char *wanted = esp__known_system_at(system)->accelerator;
     for (uint32_t i = 0; i < system; i++) {
@@ -34,7 +34,7 @@ static int is_first_with_accelerator(uint32_t system) {
 
 static esp_status write_costs(const char *folder, const char *codec, const esp__known_system *k) {
     char path[PATH_ROOM], spec[ESP__SPEC_MAX];
-    char name[64]; /* CODEC-ACCELERATOR in small letters */
+    char name[64]; /* CODEC-ACCELERATOR in lower case */
     esp__costs c;
     esp__gc_file f = {0};
     snprintf(spec, sizeof spec, "%s:ratio=0.01", codec);

@@ -10,7 +10,7 @@ static int esp__path_compresses_here(const esp__problem *p, const esp__path *pat
     return path->codec != ESP__NO_CODEC && esp__path_one_device(p, path);
 }
 
-/* Of small tensors every option that compresses is dominated, so their candidate options lack one: the common ones then. */
+/* For small tensors every option that compresses may be dominated, so that none is a candidate: these get the two common ones. */
 static void esp__all_amend(esp__problem *p, const esp__schedule *d, esp__choices *choices) {
     static const esp__form *const forms[] = {&esp__form_allgather, &esp__form_alltoall};
     uint32_t codec = esp__scheme_codec(p);

@@ -1,6 +1,6 @@
-/* byteps_compress.c: BytePS with gradient compression, its defaults: partitions of 4,096,000 bytes (rounded up to
- * whole pages of each rank), those of at least 64 KiB compressed on the CPU, between machines only, and two-way:
- * servers sum and compress again. Partitions follow each other through the lanes. */
+/* byteps_compress.c: BytePS with gradient compression and its defaults. It cuts tensors into partitions of 4,096,000 bytes
+ * (rounded up to whole pages of each rank), which follow each other through the lanes. It compresses tensors of at least 64 KiB,
+ * on the CPU and between machines only, in both directions: servers sum the gradients and compress the sum again. */
 #include "planner/plan.h"
 
 enum { ESP__BYTEPS_PARTITION_BYTES = 4096000, ESP__BYTEPS_LEAST_BYTES = 65536, ESP__BYTEPS_PAGE = 4096 };

@@ -1,9 +1,9 @@
-/* common.c: what the comparison strategies share: forms of options, units by borders, filling a schedule. They look at a
- * problem as the published system would; constraints on the search (forbid, only) do not touch them, but a tensor
- * with a `keep` keeps it. Knows nothing of how any one of them decides. */
+/* common.c: shared by the comparison strategies: forms of options, making units, filling a schedule. These strategies decide as the
+ * published systems do. They ignore constraints on the search (forbid, only), but respect a tensor's `keep`. Knows nothing of
+ * how any one of them decides. */
 #include "planner/plan.h"
 
-/* An option for several machines with several ranks, and its nearest flat form. Comp and Decomp without a device. */
+/* An option for several machines with several ranks each, and its nearest flat option. Comp and Decomp have no device yet. */
 typedef struct esp__form {
     const char *tree, *flat;
 } esp__form;
@@ -21,7 +21,7 @@ static int esp__codec_runs(const esp__problem *p, uint32_t codec, uint32_t devic
            (p->system.devices >> device & 1u);
 }
 
-/* The form's text for this system: every comp and decomp gets its device. */
+/* The option's text for this system, with a device for every comp and decomp. */
 static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t device, char text[ESP__TEXT_MAX]) {
     const char *from = p->hierarchical ? f->tree : f->flat;
     size_t n = 0;
@@ -37,7 +37,7 @@ static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t d
     text[n] = 0;
 }
 
-/* This form on `device`, or on the other where the codec or the system lacks it, or raw where both do. */
+/* The form's path on `device`; on the other device if the codec cannot run on this one; raw if it can run on neither. */
 static const esp__path *esp__form_path(esp__problem *p, const esp__unit *u, const esp__form *f, uint32_t device,
                                        uint32_t codec) {
     char text[ESP__TEXT_MAX];
@@ -50,10 +50,10 @@ static const esp__path *esp__form_path(esp__problem *p, const esp__unit *u, cons
     return esp__path_make(p, u, text, codec);
 }
 
-/* The codec that the schemes compress with: the first, as the published systems have one for a training run. */
+/* The codec of all comparison strategies: the first one given, because the published systems use one codec per training run. */
 static uint32_t esp__scheme_codec(const esp__problem *p) { return p->n_codecs ? 0u : (uint32_t)ESP__NO_CODEC; }
 
-/* Units that are alike have the same path: those before it are looked through by a small hash. */
+/* A small hash table: equal units with equal forms share a path. */
 typedef struct esp__scheme_memo {
     const esp__form *form[64];
     esp__unit unit[64];
@@ -77,7 +77,7 @@ static void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const
     d->paths[u] = memo->path[k];
 }
 
-/* Every unit of the schedule gets this form. */
+/* Gives every unit of the schedule this form, and makes its sequence. */
 static void esp__scheme_fill(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device, uint32_t codec) {
     esp__scheme_memo memo;
     memset(&memo, 0, sizeof memo);
@@ -85,14 +85,14 @@ static void esp__scheme_fill(esp__problem *p, esp__schedule *d, const esp__form 
     esp__generate(p, d);
 }
 
-/* Tensor by tensor. */
+/* The same with each tensor as one unit. */
 static void esp__scheme_tensors(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device,
                                 uint32_t codec) {
     esp__schedule_tensors(p, d);
     esp__scheme_fill(p, d, f, device, codec);
 }
 
-/* Adds tensors [first, end) as one unit, or as several where their keeps differ. Returns the new number of units. */
+/* Adds tensors [first, end) as one unit, or as several if their constraints differ. Returns the new number of units. */
 static uint32_t esp__units_group(const esp__problem *p, esp__unit *units, uint32_t n, uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end; i++) {
         if (i == first || p->keep[i] != p->keep[i - 1]) {

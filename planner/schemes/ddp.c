@@ -1,7 +1,6 @@
-/* ddp.c: PyTorch's DistributedDataParallel with its defaults: no compression, buckets filled in backward order. A
- * bucket is closed by the tensor that brings it to its limit: 1 MiB for the first, so that communication starts
- * early, then 25 MiB. Each is one NCCL allreduce over all ranks: a ring that passes each machine's NIC once
- * (flat.allreduce). */
+/* ddp.c: PyTorch's DistributedDataParallel with its defaults: no compression, and buckets that are filled in backward order. A
+ * bucket ends with the tensor that reaches its limit: 1 MiB for the first, so that communication starts early, then 25 MiB. Each
+ * bucket is one NCCL allreduce over all ranks (flat.allreduce): a ring that passes each machine's NIC once. */
 #include "planner/plan.h"
 
 static const uint64_t esp__ddp_first_bytes = 1u << 20, esp__ddp_bytes = 25u << 20;

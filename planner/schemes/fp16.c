@@ -1,14 +1,14 @@
-/* fp16.c: half the bits: PyTorch's fp16_compress_hook, that is, DDP's buckets, each cast to half, summed as such by
- * one ring allreduce, and cast back. With the times of a codec fp16 among the problem's, else with those of a cast at
- * memory speed. */
+/* fp16.c: PyTorch's fp16_compress_hook: DDP's buckets, each cast to half precision, summed in half precision by one ring
+ * allreduce, and cast back. Times are those of codec fp16 if the problem has it, else those of a cast at memory speed. */
 #include "planner/plan.h"
 
 static const char esp__fp16_name[] = "fp16"; /* of the scheme, and of its codec */
 
-/* A launch of 10 us, and 4 bytes read and 2 written an element at 800 GB/s (V100's memory at nine tenths). */
+/* A launch takes 10 us; 4 bytes read and 2 written per element move at 800 GB/s (8/9 of the V100's memory bandwidth). */
 static const esp_cost_point esp__fp16_points[] = {{1.0, 10e3}, {1048576.0, 17864.0}, {1073741824.0, 8063064.0}};
 
-/* Its number; where it is new it stands behind the codecs that the search knows, so that candidate options never offer it. */
+/* The codec's index. If its costs were not given, adds it after the codecs for which the search made candidate options, so that the
+ * search never uses it. */
 static uint32_t esp__fp16_codec(esp__problem *p) {
     uint32_t given = esp__codec_named(p, esp__fp16_name);
     if (given != ESP__NO_CODEC && p->codecs[given].caps & ESP_CODEC_REDUCIBLE) return given;

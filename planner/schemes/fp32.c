@@ -1,4 +1,4 @@
-/* fp32.c: no compression, tensor by tensor: the baseline of the paper's figures. */
+/* fp32.c: no compression, each tensor on its own: the baseline of the paper's figures. */
 #include "planner/plan.h"
 
 static void esp__fp32_make(esp__problem *p, esp__schedule *d) {

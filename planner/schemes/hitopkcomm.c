@@ -1,5 +1,5 @@
-/* hitopkcomm.c: HiTopKComm: gradients are summed inside the machine, each rank's shard is compressed on its GPU,
- * payloads are gathered between machines, decompressed, and the result is gathered inside the machine. Every tensor. */
+/* hitopkcomm.c: HiTopKComm. For every tensor: gradients are summed inside the machine; each rank compresses its shard on its GPU;
+ * payloads are gathered between machines and decompressed; the result is gathered inside the machine. */
 #include "planner/plan.h"
 
 static void esp__hitopkcomm_make(esp__problem *p, esp__schedule *d) {

@@ -1,4 +1,4 @@
-/* layerwise.c: every tensor compressed by itself, as soon as it is ready: what most codec libraries do. */
+/* layerwise.c: every tensor is compressed by itself as soon as it is ready, as most codec libraries do. */
 #include "planner/plan.h"
 
 static void esp__layerwise_make(esp__problem *p, esp__schedule *d) {

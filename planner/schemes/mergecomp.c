@@ -1,11 +1,10 @@
-/* mergecomp.c: MergeComp: the model is cut into Y groups of neighbours, and every group is compressed as one. Y grows
- * while that still brings something; for each Y the borders are searched one after the other, on the assumption that
- * the step falls and then rises with a border. Payloads are gathered over all ranks, or between machines, whichever
- * is faster. */
+/* mergecomp.c: MergeComp: cuts the model into Y groups of neighbours and compresses every group as one. Y grows while each new
+ * group saves enough time. For each Y it searches one border after the other, assuming that the step time first falls and then
+ * rises as a border moves. Payloads are gathered over all ranks or between machines, whichever is faster. */
 #include "planner/plan.h"
 
 enum { ESP__MERGE_MOST = 8 };
-static const double esp__merge_gain = 0.02; /* a further group must bring this share */
+static const double esp__merge_gain = 0.02; /* a new group must save this share of the step */
 
 typedef struct esp__merge {
     esp__problem *p;
@@ -23,8 +22,8 @@ static uint64_t esp__merge_time(esp__merge *m) {
     return m->schedule->makespan;
 }
 
-/* Puts border k where the step is shortest, by halving; returns the time. Where it does not fall and rise, what was
- * there may be better and stays. */
+/* Moves border k to where the step is shortest, by bisection; returns the makespan. The old border stays if the result is not
+ * better, which happens if the step time does not fall and then rise. */
 static uint64_t esp__merge_border(esp__merge *m, uint32_t k, uint64_t best) {
     uint32_t low = m->border[k - 1] + 1, high = m->border[k + 1] - 1, at = m->border[k];
     while (low < high) {
@@ -44,7 +43,7 @@ static uint64_t esp__merge_border(esp__merge *m, uint32_t k, uint64_t best) {
     return best;
 }
 
-/* One more group: the group with most elements is halved. 0 where it is one tensor. */
+/* Halves the group with most elements that has several tensors. 0: no group has. */
 static int esp__merge_split(esp__merge *m) {
     const esp_plan_tensor *t = m->p->model->tensors;
     uint64_t most = 0, half = 0;
@@ -79,7 +78,7 @@ static void esp__merge_search(esp__merge *m, esp__schedule *best) {
             last = time;
             for (uint32_t k = 1; k < m->n; k++) time = esp__merge_border(m, k, time);
         } while (time < last);
-        esp__merge_time(m); /* the schedule once more with the borders that were best */
+        esp__merge_time(m); /* makes the schedule for the best borders again */
         esp__schedule_keep_better(m->p, best, m->schedule);
     }
 }

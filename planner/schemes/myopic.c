@@ -1,4 +1,4 @@
-/* myopic.c: each tensor gets the option that is shortest for it alone: no thought of lanes and of the others (section
+/* myopic.c: each tensor gets the option that is shortest for it alone, regardless of other tensors on the same lanes (section
  * 5.3). */
 #include "planner/search/search.h"
 

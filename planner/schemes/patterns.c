@@ -1,11 +1,11 @@
-/* patterns.c: Espresso's search with one way only to communicate what is compressed: whether, and on which device, is
- * still searched (section 5.3, the three patterns of its Figure on communication). */
+/* patterns.c: Espresso's search with only one way to communicate compressed tensors. Whether to compress a tensor, and on which
+ * device, is still searched (section 5.3, the three patterns of its figure on communication). */
 #include "planner/search/search.h"
 
-/* [n_units] raw, this form on the GPU, and (cpu) on the CPU. */
+/* [n_units] the choices raw, this form on the GPU and, if `cpu`, this form on the CPU. */
 static esp__choices *esp__pattern_choices(esp__problem *p, const esp__schedule *d, const esp__form *form, int cpu) {
     esp__choices *all = esp__arena_get(p->arena, d->n_units * sizeof *all);
-    uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like); /* a unit of this size, + 1 */
+    uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like); /* by size: a unit of this size + 1 */
     uint32_t codec = esp__scheme_codec(p), gpu = p->system.devices >> ESP_PLAN_GPU & 1u;
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__unit *unit = &d->units[u];

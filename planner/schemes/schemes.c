@@ -1,4 +1,4 @@
-/* schemes.c: the comparison strategies, each a file in schemes/, in the order in which they are shown. */
+/* schemes.c: the list of comparison strategies, in the order in which they are shown. Each is a file in schemes/. */
 #include "planner/search/search.h"
 
 #include "planner/schemes/common.c"
@@ -23,7 +23,7 @@ static const esp__scheme esp__scheme_espresso = {
     .make = esp__espresso,
 };
 
-/* What goes beyond the paper ("espresso+") is search.c's. */
+/* "espresso+", which goes beyond the paper, is in search/search.c. */
 ESP__FN const esp__scheme *const *esp__schemes(void) {
     static const esp__scheme *const all[] = {&esp__scheme_fp32,
                                              &esp__scheme_ddp,
