@@ -1,5 +1,5 @@
-/* codecs.c: `espresso profile codecs`: what compressing and decompressing takes, over size, as codec files. Must not know
- * how one call is measured (espresso_impl/costs/codecs.c). */
+/* codecs.c: `espresso profile codecs`: measures compression and decompression times over size, and writes them as codec
+ * files. Must not know how one call is measured (espresso_impl/costs/codecs.c). */
 #include "tools/profile/profile.h"
 
 enum { CODECS_N, CODECS_MACHINES, CODECS_CODEC, CODECS_SIZES, CODECS_BUDGET, CODECS_O, CODECS_JSON, CODECS_AS_RANK };
@@ -69,7 +69,8 @@ static int codecs_parse(profile_job *j, int argc, char **argv) {
     return TOOL_OK;
 }
 
-/* The file of one codec: % is its text, without what names of files should not have. */
+/* The path of one codec's file: % stands for the codec's text, with '-' for every character other than letters,
+ * digits and dots. */
 static int codecs_path(const profile_job *j, const char *spec, char *out, size_t cap) {
     size_t n = 0;
     for (const char *p = j->out; *p && n + 1 < cap; p++) {
@@ -87,7 +88,8 @@ static int codecs_path(const profile_job *j, const char *spec, char *out, size_t
 }
 
 /* ---- before the ranks start ----------------------------------------------------------------------------------------------- */
-/* All codecs are there, and their parameters right; without --codec, all that there are. Names go to `more` as flags. */
+/* Checks that the codecs exist and their parameters are valid. Without --codec, takes all codecs and adds their
+ * names to `more` as flags for the ranks. */
 static int codecs_check(profile_job *j, char **more) {
     esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
@@ -152,7 +154,7 @@ static int codecs_start(profile_job *j, int argc, char **argv) {
 }
 
 /* ---- as a rank ---------------------------------------------------------------------------------------------------------------- */
-/* One size of all codecs. Large ones take few runs. */
+/* Measures one size with all codecs. Large sizes get few runs. */
 static esp_status codecs_measure_size(profile_job *j, uint32_t size, int pass) {
     const double all = (double)j->n_sizes * j->n_codecs;
     esp_status s = ESP_OK;
@@ -166,7 +168,7 @@ static esp_status codecs_measure_size(profile_job *j, uint32_t size, int pass) {
     return s;
 }
 
-/* Rounds over all sizes, so that what disturbs one of them does not disturb the others: the best counts. */
+/* Measures all sizes in several rounds and keeps the best of each, so that a disturbance of one round has no effect. */
 static esp_status codecs_measure(profile_job *j) {
     double left = 0, before = 0, took = 0, round = 0;
     esp_status s = esp__survey_open(j->ctx, j->survey, 4096, j->sizes[j->n_sizes - 1]);
@@ -178,7 +180,7 @@ static esp_status codecs_measure(profile_job *j) {
         const double begun = left;
         for (uint32_t i = 0; i < (pass ? j->n_done : j->n_sizes) && !s; i++) {
             before = left;
-            if (!pass && i && left < 2.2 * took) break; /* the next takes twice as long */
+            if (!pass && i && left < 2.2 * took) break; /* the next size takes twice as long */
             s = codecs_measure_size(j, i, pass);
             if (!s && !pass) j->n_done = i + 1;
             if (!s) s = profile_left(j, &left);

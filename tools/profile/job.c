@@ -1,5 +1,5 @@
-/* job.c: the parts of a profile that do not depend on what is measured: flags, starting the ranks, the time allowed,
- * what else the machine did meanwhile. */
+/* job.c: the parts of a profile that do not depend on what is measured: flags, starting the ranks, the time budget, and
+ * noise, which is what else the machine did meanwhile. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/machine.h"
 #include "tools/profile/profile.h"
@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 
 /* ---- command line --------------------------------------------------------------------------------------------------------- */
-/* "4096" or "2^12"; 0: neither. */
+/* Reads "4096" or "2^12". Returns 0 for other text. */
 static uint64_t profile_size(const char *text, size_t len) {
     char word[32], *end;
     if (!len || len >= sizeof word) return 0;
@@ -20,7 +20,7 @@ static uint64_t profile_size(const char *text, size_t len) {
     return *end || power > 40 ? 0 : (uint64_t)1 << power;
 }
 
-/* "2^10..2^26": from the first, doubled, to the second. */
+/* Reads "2^10..2^26": the first size, then its doubles up to the second. */
 static int profile_sizes(profile_job *j, const char *text, uint64_t least) {
     const char *dots = strstr(text, "..");
     const uint64_t from = profile_size(text, dots ? (size_t)(dots - text) : strlen(text));
@@ -45,20 +45,21 @@ static int profile_budget(profile_job *j, const char *text) {
     return TOOL_OK;
 }
 
-/* Never starts ranks, whatever it says: they would start more. */
+/* Reads --as-rank. A process with this flag never starts ranks, or ranks would start ranks without end. */
 static int profile_as_rank(profile_job *j, const char *text) {
     j->as_rank = 1;
     if (getenv("ESPRESSO_RANK") && sscanf(text, "%d,%d", &j->status_fd, &j->terminal_fd) == 2) return TOOL_OK;
     return tool_usage(j->command, "--as-rank is the command's own: leave it out, and it starts the ranks");
 }
 
-/* Before anything is measured. */
+/* Checks, before anything is measured, that the output file can be written. */
 static int profile_check_out(const profile_job *j, const char *path) {
     const int error = strcmp(path, "-") ? esp__file_check(path) : 0;
     return error ? tool_fail(j->command, "-o %s: cannot be written: %s", path, strerror(error)) : TOOL_OK;
 }
 
-/* Sizes that half of the memory has no room for are left out. `each`: bytes a rank needs for one of a size. */
+/* Leaves out sizes that do not fit into half of the memory. `each`: bytes that a rank needs, for each element or
+ * byte of a size. */
 static int profile_fit_memory(profile_job *j, double each) {
     const double there = esp__machine_memory(), room = there > 0 ? there / 2 : 1e18;
     const uint32_t asked = j->n_sizes;
@@ -73,7 +74,8 @@ static int profile_fit_memory(profile_job *j, double each) {
 }
 
 /* ---- starting ranks ---------------------------------------------------------------------------------------------------------- */
-/* `more`: words after those of the user, which count more; NULL at the end. Ranks say how it went by a byte in a nameless file. */
+/* Starts the ranks with the user's words, then `more` (which ends with NULL), which overrule the user's. Rank 0
+ * returns the exit status as a byte in an unnamed file. */
 static int profile_start(const profile_job *j, const char *what, int argc, char **argv, char *const *more) {
     char fds[32], said = -1;
     int n = 4, status;
@@ -88,7 +90,7 @@ static int profile_start(const profile_job *j, const char *what, int argc, char 
     while (more && *more && n < argc + 63) words[n++] = *more++;
     words[n] = NULL;
     status = tool_ranks(j->command, j->n, j->machines, j->inter, words);
-    if (status > TOOL_USAGE) status = TOOL_FAILED; /* a rank was killed: that was said */
+    if (status > TOOL_USAGE) status = TOOL_FAILED; /* a rank was killed: this is reported already */
     if (status == TOOL_OK) status = pread(out, &said, 1, 0) == 1 ? said : TOOL_FAILED;
     if (out >= 0) close(out);
     if (tty >= 0) close(tty);
@@ -97,7 +99,7 @@ static int profile_start(const profile_job *j, const char *what, int argc, char 
     return status;
 }
 
-/* ---- being one ----------------------------------------------------------------------------------------------------------------- */
+/* ---- as a rank ----------------------------------------------------------------------------------------------------------------- */
 static esp_status profile_open(profile_job *j) {
     static const char *const unwanted[] = {"ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_TRACE", "ESPRESSO_STATS",
                                            "ESPRESSO_PROFILE"};
@@ -105,7 +107,7 @@ static esp_status profile_open(profile_job *j) {
     for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++) unsetenv(unwanted[i]);
     if (j->backend) unsetenv("ESPRESSO_BACKEND");
     cfg.backend = j->backend;
-    cfg.codec = "fp16"; /* for the steps that tell what starting an op costs */
+    cfg.codec = "fp16"; /* for the steps that measure what starting an op costs */
     cfg.strategy = "fp32";
     if (j->terminal_fd >= 0 && atoi(getenv("ESPRESSO_RANK")) == 0) dup2(j->terminal_fd, 2);
     esp_status s = esp_open(&cfg, &j->ctx);
@@ -118,7 +120,7 @@ static esp_status profile_open(profile_job *j) {
     return ESP_OK;
 }
 
-/* Everybody gets rank 0's number. */
+/* All ranks get rank 0's number. */
 static esp_status profile_share(const profile_job *j, double *number) {
     double *all = tool_realloc(NULL, (size_t)j->ctx->job.size * sizeof *all);
     const esp_status s = esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, number, all, sizeof *number);
@@ -133,7 +135,7 @@ static esp_status profile_left(const profile_job *j, double *ns) {
     return profile_share(j, ns);
 }
 
-/* A bar on the terminal that the command was started from. */
+/* Shows a progress bar on the terminal that the command was started from. */
 static void profile_say(const profile_job *j, double done, const char *what) {
     char bar[21];
     if (j->ctx->job.rank || j->terminal_fd < 0) return;
@@ -142,7 +144,7 @@ static void profile_say(const profile_job *j, double done, const char *what) {
     progress_say("%s [%s] %.0f%%", what, bar, done < 1 ? done * 100 : 100.0);
 }
 
-/* What else the machine did meanwhile. Collective. */
+/* Finds what else the machine did during the measurement. Called by all ranks. */
 static esp_status profile_noise(profile_job *j) {
     esp__machine_time now = esp__machine_time_now();
     const esp__machine_time *then = &j->begun;
@@ -161,7 +163,7 @@ static esp_status profile_noise(profile_job *j) {
     return s;
 }
 
-/* On stderr, as is everything that a script should not read. */
+/* Warns of noise, on stderr, so that a script that reads stdout does not meet it. */
 static void profile_warn(const profile_job *j) {
     if (j->noisy)
         fprintf(stderr,
@@ -206,7 +208,7 @@ static void profile_json_curve(tool_json *t, const char *key, const esp__survey_
     json_close(t, ']');
 }
 
-/* The rank's last act. What went wrong, rank 0 says: the others know no more. */
+/* Ends a rank. Rank 0 gives the exit status to the command that started the ranks. */
 static int profile_end(profile_job *j, int status) {
     const int rank = j->ctx ? j->ctx->job.rank : atoi(getenv("ESPRESSO_RANK"));
     char said = (char)status;

@@ -1,5 +1,5 @@
-/* links.c: `espresso profile links`: what collectives take on a backend, by level, kind and size, as a system file. Must not
- * know how one collective is measured (espresso_impl/costs/costs.h). */
+/* links.c: `espresso profile links`: measures a backend's collectives by level, kind and size, and writes a system
+ * file. Must not know how one collective is measured (espresso_impl/costs/costs.h). */
 #include "tools/profile/profile.h"
 
 enum {
@@ -122,7 +122,7 @@ static int links_parse(profile_job *j, int argc, char **argv) {
     if (flag == -3) return -1;
     if (at < argc) return tool_usage(j->command, "'%s': takes flags only", argv[at]);
     if (!j->as_rank) return links_check(j);
-    j->n = 0; /* the job says */
+    j->n = 0; /* the running job decides */
     return TOOL_OK;
 }
 
@@ -152,7 +152,8 @@ static int links_start(profile_job *j, int argc, char **argv) {
 }
 
 /* ---- as a rank ---------------------------------------------------------------------------------------------------------------- */
-/* One size of every collective; those that the time left does not allow are left out. *all: none was. */
+/* Measures one size of every collective, and leaves out those for which too little time is left. *all: 1 if none was
+ * left out. */
 static esp_status links_measure_size(profile_job *j, uint32_t size, int pass, int *all) {
     const uint64_t bytes = j->sizes[size];
     esp_status s = ESP_OK;
@@ -194,7 +195,7 @@ static esp_status links_measure_all(profile_job *j) {
     return s;
 }
 
-/* Computes, or waits where a device would compute, for about as long as a layer takes. */
+/* Stands for a layer's backward, for about as long: busy on a core, or asleep where an accelerator would compute. */
 static void links_between(const profile_job *j) {
     const uint64_t until = esp__now_ns() + 200000u;
     const struct timespec pause = {0, 200000};
@@ -202,7 +203,7 @@ static void links_between(const profile_job *j) {
     while (j->shared_cores && esp__now_ns() < until) esp__cpu_relax();
 }
 
-/* Steps of a small model, without compression and with it: what starting an op costs. */
+/* Runs steps of a small model, without and with compression, to measure what starting an op costs. */
 static esp_status links_dispatch(profile_job *j) {
     enum { TENSORS = 16, COUNT = 16384, STEPS = 8 };
     const esp_stream cpu = ESP_ZERO;
@@ -262,7 +263,7 @@ static void links_table(const profile_job *j, uint8_t level) {
     for (uint32_t i = 0; i < j->n_sizes; i++) {
         double most = 0;
         int any = 0;
-        for (int pass = 0; pass < 2; pass++) { /* is there one; print it */
+        for (int pass = 0; pass < 2; pass++) { /* first: was this size measured? second: print its row */
             if (pass && !any) break;
             if (pass) printf("%10s", tool_bytes((double)j->sizes[i]));
             for (int coll = 1; coll < ESP_PLAN_COLLS; coll++) {

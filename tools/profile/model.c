@@ -1,5 +1,5 @@
-/* model.c: `espresso profile model`: runs the user's trainer until it has recorded its own times (ESPRESSO_PROFILE), ends
- * it, and shows them. Must not know how the library records. */
+/* model.c: `espresso profile model`: runs the user's trainer with ESPRESSO_PROFILE until the library in it has
+ * written a profile, ends the trainer, and shows the profile. Must not know how the library records. */
 #include "espresso_impl/base/file.h"
 
 enum { MODEL_GRACE_MS = 5000, MODEL_SILENCE_MS = 30000, MODEL_LOOK_MS = 100 };
@@ -36,13 +36,13 @@ typedef struct profile_model_job {
     long n, machines, steps, skip;
     const char *inter, *name, *out;
     int keep;
-    run_plan program; /* its argv, and where it is */
-    char file[4200];  /* written by the trainer; takes the name `out` when it is good */
-    char stats[4200]; /* likewise; "": the user has statistics of his own */
+    run_plan program; /* the trainer's argv and path */
+    char file[4200];  /* written by the trainer; renamed to `out` when it is valid */
+    char stats[4200]; /* written by the trainer; "": the user set ESPRESSO_STATS */
     pid_t pid;
-    int status, ended, asked; /* the trainer's, as waitpid says; asked: a signal to us */
+    int status, ended, asked; /* from waitpid; 2: ended by itself, without success; signal that we got */
     int64_t started_ms;
-    int heard, said_silence; /* esp_start was called */
+    int heard, said_silence; /* heard: the trainer called esp_start */
     long step;
 } profile_model_job;
 
@@ -83,7 +83,8 @@ static int profile_model_parse(profile_model_job *j, int argc, char **argv) {
     return j->n ? ranks_check(c, j->n, j->machines ? j->machines : 1, j->inter) : TOOL_OK;
 }
 
-/* Where the trainer writes: beside the file, as an absolute name, as the trainer may change its folder. */
+/* Makes the paths that the trainer writes to: beside the output file, and absolute, since the trainer may change its
+ * folder. */
 static int profile_model_paths(profile_model_job *j) {
     const tool_command *c = j->command;
     char folder[4096] = "/tmp";
@@ -110,9 +111,9 @@ static _Noreturn void profile_model_become(const profile_model_job *j, pid_t par
     while (j->program.argv[n]) n++;
     char **argv = tool_realloc(NULL, (n + 12) * sizeof *argv);
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* the guard of espresso run ends ranks, whatever becomes of it */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the trainer is `espresso run`, its watchdog process then ends the ranks */
     if (getppid() != parent) _exit(127);
-    if (isatty(0)) { /* it is not the terminal's foreground */
+    if (isatty(0)) { /* its process group is not the terminal's foreground one */
         int none = open("/dev/null", O_RDONLY);
         if (none >= 0) dup2(none, 0), close(none);
     }
@@ -151,7 +152,7 @@ static int profile_model_start(profile_model_job *j, const sigset_t *mask) {
     return TOOL_OK;
 }
 
-/* The last "step": of the trainer's statistics. */
+/* Reads the last "step" value of the trainer's statistics file. */
 static void profile_model_listen(profile_model_job *j) {
     char tail[8192];
     int fd = *j->stats ? open(j->stats, O_RDONLY | O_CLOEXEC) : -1;
@@ -180,7 +181,7 @@ static void profile_model_listen(profile_model_job *j) {
             MODEL_SILENCE_MS / 1000);
 }
 
-/* Sleeps until the trainer ended, we got a signal, or `ms` went by. */
+/* Sleeps until the trainer ends, a signal comes, or `ms` have passed. */
 static void profile_model_sleep(profile_model_job *j, const sigset_t *wanted, long ms) {
     struct timespec t = {ms / 1000, ms % 1000 * 1000000};
     int sig = sigtimedwait(wanted, NULL, &t);
@@ -188,7 +189,7 @@ static void profile_model_sleep(profile_model_job *j, const sigset_t *wanted, lo
     if (!j->ended && waitpid(j->pid, &j->status, WNOHANG) == j->pid) j->ended = 1;
 }
 
-/* SIGTERM to it and to what it started; SIGKILL after a while. */
+/* Ends the trainer and what it started: sends `sig`, and SIGKILL after a grace time. */
 static void profile_model_end(profile_model_job *j, const sigset_t *wanted, int sig) {
     int64_t end = run_now_ms() + MODEL_GRACE_MS;
     if (!j->ended) kill(-j->pid, sig), kill(-j->pid, SIGCONT);
@@ -197,7 +198,7 @@ static void profile_model_end(profile_model_job *j, const sigset_t *wanted, int 
     if (!j->ended) waitpid(j->pid, &j->status, 0), j->ended = 1;
 }
 
-/* Until there is a file or will be none. */
+/* Runs the trainer until the file is there, the trainer has ended, or a signal came. */
 static void profile_model_watch(profile_model_job *j) {
     sigset_t wanted, old;
     sigemptyset(&wanted);
@@ -214,14 +215,14 @@ static void profile_model_watch(profile_model_job *j) {
     if (status == TOOL_OK) {
         if (j->ended) profile_model_listen(j), progress_done();
         profile_model_end(j, &wanted, j->asked ? j->asked : SIGTERM);
-        if (!stop && WIFSIGNALED(j->status) && !j->asked) j->ended = 2; /* by itself */
+        if (!stop && WIFSIGNALED(j->status) && !j->asked) j->ended = 2; /* not ended by us */
         if (!stop && WIFEXITED(j->status) && WEXITSTATUS(j->status)) j->ended = 2;
     }
     sigprocmask(SIG_SETMASK, &old, NULL);
 }
 
-/* ---- what came of it ------------------------------------------------------------------------------------------------------- */
-/* "exited with status 3", or how it was killed. */
+/* ---- results --------------------------------------------------------------------------------------------------------------- */
+/* Writes how the trainer ended: "exited with status 3", or by which signal. */
 static const char *profile_model_fate(const profile_model_job *j, char *text, size_t cap) {
     if (WIFSIGNALED(j->status))
         snprintf(text, cap, "was killed by signal %d (%s)", WTERMSIG(j->status), strsignal(WTERMSIG(j->status)));
@@ -282,14 +283,14 @@ static void profile_model_table(const esp__model_file *f, FILE *to) {
             "communication cannot overlap with the backward pass.\n");
 }
 
-/* The file is there: shows it and gives it its name. */
+/* The file is there: checks and shows it, and renames it to `out`. */
 static int profile_model_finish(const profile_model_job *j) {
     const tool_command *c = j->command;
     esp__model_file f;
     char *text = NULL, fate[160];
     size_t len = 0;
     esp_status s = files_input_load(j->file, &text, &len);
-    if (!s) s = esp__model_parse(j->out, text, len, &f, NULL); /* says so if it is noisy */
+    if (!s) s = esp__model_parse(j->out, text, len, &f, NULL); /* warns if the profile is noisy */
     if (s) {
         free(text);
         return tool_fail(c, "%s", esp_last_error(NULL));

@@ -1,4 +1,4 @@
-/* profile.c: `espresso profile`: sends each kind of profile to its file. */
+/* profile.c: `espresso profile`: calls the function for the kind of profile that the first word names. */
 
 static int profile_main(const tool_command *self, int argc, char **argv);
 static const tool_command profile_command = {

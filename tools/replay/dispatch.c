@@ -1,19 +1,20 @@
-/* dispatch.c: what an op takes beyond its own time: starting it, waking threads, waiting until the last rank is there. From
- * a few steps under strategies that were predicted without it. Must not know how steps are run.
- * On a link, ops that queue decide: what each of them takes more adds up, while an op that finds the link idle is late once, and
- * mostly something else hides that. Of queued ops all sizes count: where ranks share a link, a small op waits for another
- * rank's large one, which then takes less than alone. */
+/* dispatch.c: measures per-op overhead: starting an op, waking threads, waiting for the last rank. Compares a few
+ * steps with predictions that leave this overhead out. Must not know how steps are run.
+ * Per-op overhead matters only on a busy link, where it accumulates. On an idle link it delays one op, and other
+ * work mostly hides the delay. So a link's overhead is that of ops that queued. Queued ops of all sizes count: where
+ * ranks share a link, a small op waits for another rank's large one, and the large one then takes less time than
+ * alone. */
 #include "espresso_impl/base/quantile.h"
 #include "tools/replay/replay.h"
 
-#define REPLAY_SMALL_OP_NS 1e6 /* of longer ops that did not queue the difference is mostly something else */
+#define REPLAY_SMALL_OP_NS 1e6 /* longer ops that did not queue are ignored: other effects hide their overhead */
 enum {
-    REPLAY_QUEUED_MIN = 4,        /* fewer queued ops than that say nothing        */
-    REPLAY_LARGE_BYTES = 64 << 10 /* their time inside a machine is that of memory */
+    REPLAY_QUEUED_MIN = 4,        /* with fewer queued ops the mean is unreliable   */
+    REPLAY_LARGE_BYTES = 64 << 10 /* from here on, memory decides an op's time inside a machine */
 };
 #define REPLAY_SLOWER_MOST 8.0
 
-/* The lane whose dispatch an event pays: of two the one between machines. */
+/* The lane to which an event's overhead counts. Of two lanes it is the one between machines. */
 static int replay_lane(const esp_plan_event *e) {
     int lane = 0;
     for (int l = 0; l < ESP__LANES; l++)
@@ -27,7 +28,8 @@ static int replay_is_large(const esp_plan_event *e) {
     return e->kind == ESP_PLAN_COLLECTIVE && e->lanes == 1u << ESP__LANE_INTRA && e->bytes >= REPLAY_LARGE_BYTES;
 }
 
-/* When the event could have begun, as it was measured: what its unit did before, and its lane. *queued: the lane was later. */
+/* When the event could have begun, by the measured times: when its unit's ops before it and its lane were done.
+ * *queued: the lane was the later of the two. */
 static uint64_t replay_could_begin(const plan_made *m, const esp_plan_event *at, uint32_t i, int *queued) {
     const esp_plan_unit *u = &m->units[m->events[i].unit];
     uint64_t ready = 0;
@@ -66,15 +68,16 @@ static void replay_dispatch_add(replay_dispatch *d, const replay_strategy *s) {
     free(at);
 }
 
-/* How much longer large ops inside a machine take in a step than in a row: then what they move is in no cache, and cores were asleep. */
+/* How much longer large ops inside a machine take in a step than in a microbenchmark. In a step their data is in no
+ * cache, and cores were asleep. */
 static double replay_slower(replay_dispatch *d) {
     const double x = d->n_slower >= REPLAY_QUEUED_MIN ? esp__median(d->slower, d->n_slower) : 1;
     return x < 1 ? 1 : x > REPLAY_SLOWER_MOST ? REPLAY_SLOWER_MOST : x;
 }
 
-/* The mean, so that many ops add up to what they took together. */
+/* Mean overhead by lane: mean times number of ops then gives the ops' total overhead. */
 static void replay_dispatch_take(replay_dispatch *d, double out[ESP__LANES]) {
-    const double slower = replay_slower(d) - 1; /* that is in the tables */
+    const double slower = replay_slower(d) - 1; /* this part is in the cost tables already */
     d->queued[ESP__LANE_INTRA] -= slower * d->queued_large;
     d->small[ESP__LANE_INTRA] -= slower * d->small_large;
     for (int l = 0; l < ESP__LANES; l++) {

@@ -1,8 +1,10 @@
-/* machine.c: what the machine has: cores, memory, and to whom it gave its time during the run. Must not know what is run. */
+/* machine.c: the machine's cores and memory, and which processes used its time during the run. Must not know what is
+ * run. */
 #include "espresso_impl/base/machine.h"
 #include "tools/replay/replay.h"
 
-/* Before anything is started: gradients, their source, feedback and payloads of all ranks. */
+/* Checks, before anything is started, that memory is enough for gradients, their source, feedback and payloads of all
+ * ranks. */
 static int replay_memory_fits(const replay_run *r) {
     double elements = 0;
     for (uint32_t t = 0; t < r->in.model.n_tensors; t++) elements += (double)r->in.model.tensors[t].elements;
@@ -14,7 +16,7 @@ static int replay_memory_fits(const replay_run *r) {
                      r->n, tool_count(elements), tool_bytes(need), tool_bytes(there), r->elements_scale);
 }
 
-/* All ranks together: what they used, and what the machine did meanwhile. */
+/* The machine's CPU times now, with the sum over all ranks as its own time. */
 static esp_status replay_cpu_now(const replay_run *r, esp__machine_time *out) {
     double all[RUN_RANKS_MAX > 1024 ? 1024 : RUN_RANKS_MAX];
     *out = esp__machine_time_now();
@@ -33,7 +35,7 @@ static double replay_stolen(const esp__machine_time *from, const esp__machine_ti
     return (others + to->stolen - from->stolen) / all;
 }
 
-/* What is being done, on the terminal that the command was started from; nothing where it was none. */
+/* Shows the progress on the terminal that the command was started from. Shows nothing without a terminal. */
 static void replay_say(const replay_run *r, const char *fmt, ...) {
     char text[200];
     va_list ap;
@@ -42,5 +44,5 @@ static void replay_say(const replay_run *r, const char *fmt, ...) {
     const int head = snprintf(text, sizeof text, "\r\033[K"), n = vsnprintf(text + head, sizeof text - 8, fmt, ap);
     va_end(ap);
     const ssize_t wrote = write(r->progress_fd, text, n < 0 ? 0 : strlen(text));
-    (void)wrote; /* nobody may look */
+    (void)wrote; /* an error is ignored: the terminal may be gone */
 }

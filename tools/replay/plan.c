@@ -1,5 +1,5 @@
-/* plan.c: which strategies run, their plans (rank 0), and what is refused before anything runs. Must not know how
- * strategies are run. */
+/* plan.c: selects the strategies, makes their plans (on rank 0), and refuses bad runs before anything runs. Must not
+ * know how strategies are run. */
 #include "tools/replay/replay.h"
 
 /* ---- which ------------------------------------------------------------------------------------------------------------ */
@@ -59,8 +59,8 @@ static void replay_drop(replay_run *r, uint32_t i) {
 }
 
 /* ---- plans -------------------------------------------------------------------------------------------------------------- */
-/* The plan that runs, and its text with the whole order. Limits are for finding a plan: what was found, or came from a file, is
- * taken as it is. */
+/* Makes the plan that runs, and its text with the complete order. The user's limits apply only to the search for a
+ * plan; a plan that was found, or came from a file, is taken without them. */
 static int replay_predict(replay_run *r, replay_strategy *s) {
     plan_inputs in = r->in;
     memset(&in.config, 0, sizeof in.config);
@@ -74,7 +74,7 @@ static int replay_predict(replay_run *r, replay_strategy *s) {
     return s->text.failed ? tool_fail(r->in.command, "out of memory") : TOOL_OK;
 }
 
-/* The text of one strategy; 0: it cannot be made here, and the error says why. */
+/* Makes the text of one strategy. Returns 0 where it cannot be made here; the error says why. */
 static int replay_plan_text(replay_run *r, replay_strategy *s) {
     plan_inputs in = r->in;
     plan_made m;
@@ -105,8 +105,8 @@ static int replay_plan_all(replay_run *r) {
 }
 
 /* ---- what is refused ------------------------------------------------------------------------------------------------------ */
-/* Share of all cores' time that computing (where it takes cores) and codecs take. The planner's cpu lane is one machine's pool;
- * it was measured with the ranks of all machines at work on all cores. */
+/* Share of all cores' time that codecs take, and computing where it uses cores. The planner's cpu lane stands for one
+ * machine's cores; it was measured while the ranks of all emulated machines worked on this machine's cores. */
 static double replay_load(const replay_run *r, const plan_made *m) {
     const double step = m->report.iteration_ns, cores = (double)r->job.cores;
     const double computing = r->compute == REPLAY_BUSY ? (double)r->n * replay_computing(&r->in.model) / cores : 0;
@@ -135,7 +135,7 @@ static int replay_check(replay_run *r) {
     const int all = strcmp(r->strategies, "all") == 0;
     int status = replay_check_gap(r);
     r->job.load = 0;
-    if (r->job.mode == REPLAY_MODEL) return status; /* what is held takes no core */
+    if (r->job.mode == REPLAY_MODEL) return status; /* ops only occupy their lanes, and take no core */
     for (uint32_t i = 0; i < r->n_list && status == TOOL_OK; i++) {
         const plan_made *m = &r->list[i].predicted;
         const double load = replay_load(r, m);
@@ -160,7 +160,7 @@ static int replay_check(replay_run *r) {
 }
 
 /* ---- from rank 0 to all ------------------------------------------------------------------------------------------------------ */
-/* Rank 0's text, or NULL, on all ranks. */
+/* Gives rank 0's text, or NULL, to all ranks. */
 static esp_status replay_share_text(replay_run *r, char **text) {
     uint32_t len = r->ctx->job.rank == 0 && *text ? (uint32_t)strlen(*text) + 1 : 0;
     esp_status s = esp_broadcast(r->ctx, &len, sizeof len, 0);
@@ -169,7 +169,7 @@ static esp_status replay_share_text(replay_run *r, char **text) {
     return esp_broadcast(r->ctx, *text, len, 0);
 }
 
-/* All ranks have the same list of texts. */
+/* Gives rank 0's list of strategies and texts to all ranks. */
 static esp_status replay_share_texts(replay_run *r) {
     uint32_t n = r->n_list;
     esp_status s = esp_broadcast(r->ctx, &n, sizeof n, 0);

@@ -1,5 +1,6 @@
-/* replay.c: `espresso replay`: runs a model's timing with real buffers on ranks of its own and holds what was predicted against
- * what was measured. The files replay_*.c are its parts. This one: flags, and the command that starts the ranks. */
+/* replay.c: `espresso replay`: runs steps with a model's timing and real buffers on ranks that it starts, and compares
+ * predicted with measured times. The other files of this folder are its parts. This file reads the flags and starts the
+ * ranks. */
 #include "espresso_impl/base/cores.h"
 #include "tools/replay/replay.h"
 
@@ -51,7 +52,7 @@ static int replay_whole(const replay_run *r, const char *flag, const char *value
     return tool_usage(r->in.command, "%s %s: expected a whole number from 1 to %ld", flag, value, high);
 }
 
-/* One of two words: 0 or 1. */
+/* Reads one of two words: `zero` gives 0, `one` gives 1. */
 static int replay_word(const replay_run *r, const char *flag, const char *value, const char *zero, const char *one,
                        int *out) {
     *out = strcmp(value, one) == 0;
@@ -77,7 +78,7 @@ static int replay_own_flag(replay_run *r, int flag, const char *value) {
     case REPLAY_TRACE: r->job.trace = value; break;
     case REPLAY_PAGE: r->job.page = value; break;
     case REPLAY_FORCE: r->force = 1; break;
-    case REPLAY_AS_RANK: /* never starts ranks, whatever it says: they would start more */
+    case REPLAY_AS_RANK: /* with this flag the process starts no ranks, or ranks would start ranks without end */
         r->as_rank = 1;
         if (getenv("ESPRESSO_RANK") && sscanf(value, "%d,%d", &r->status_fd, &r->progress_fd) == 2) break;
         return tool_usage(r->in.command, "--as-rank is the command's own: leave it out, and it starts the ranks");
@@ -93,7 +94,8 @@ static int replay_stdout_users(const replay_job *j) {
     return n;
 }
 
-/* A strategy such as fp16 brings a codec along, whatever --gc says: its costs are wanted as well. */
+/* A strategy such as fp16 uses a codec of its own, whatever --gc says: adds that codec, so that its costs are
+ * measured. */
 static void replay_add_codecs(replay_run *r) {
     const uint32_t most = r->job.mode == REPLAY_REAL ? (uint32_t)ESP__SURVEY_CODECS : (uint32_t)PLAN_CODECS_MAX;
     for (uint32_t i = 0; i < r->n_list; i++) {
@@ -104,7 +106,7 @@ static void replay_add_codecs(replay_run *r) {
     }
 }
 
-/* What the flags say together; defaults. */
+/* Checks combinations of flags, and sets defaults. */
 static int replay_complete(replay_run *r) {
     const tool_command *c = r->in.command;
     if (!r->as_rank && getenv("ESPRESSO_RANK"))
@@ -153,7 +155,7 @@ static int replay_parse(replay_run *r, int argc, char **argv) {
 }
 
 /* ---- what is replayed ---------------------------------------------------------------------------------------------------- */
-/* The modelled system: that many machines and ranks, and the link that --inter says. */
+/* The modelled system: its number of machines and ranks, and the link that --inter describes. */
 static int replay_read_system(replay_run *r) {
     esp_plan_system *s = &r->in.system;
     if (!r->in.system_name) r->in.system_name = "paper-pcie";
@@ -172,7 +174,7 @@ static int replay_read_system(replay_run *r) {
     return TOOL_OK;
 }
 
-/* In real mode only what a codec is called matters: its costs are measured. */
+/* Reads a codec. Real mode needs only its name and parameters, since the costs are measured. */
 static int replay_read_codec(replay_run *r, uint32_t i) {
     plan_inputs *in = &r->in;
     const char *name = in->gc[i];
@@ -213,7 +215,7 @@ static int replay_read(replay_run *r) {
     return small ? replay_choose(r) : TOOL_OK;
 }
 
-/* Before minutes go by: can files be made there? */
+/* Checks, before a run of minutes, that the output files can be written. */
 static int replay_check_outputs(const replay_job *j, const tool_command *c) {
     const char *const all[] = {j->csv, j->timeline, j->trace, j->page};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -236,7 +238,7 @@ static int replay_check_outputs(const replay_job *j, const tool_command *c) {
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------------------ */
-/* Starts the ranks with the same flags. Their last word is a byte in a nameless file: the exit status. */
+/* Starts the ranks with the same flags. Rank 0 returns the exit status as a byte in an unnamed file. */
 static int replay_start(replay_run *r, int argc, char **argv) {
     char fds[32], said = 0;
     const int out = (int)syscall(SYS_memfd_create, "espresso-replay", 0u), tty = isatty(2) ? dup(2) : -1;
@@ -249,7 +251,7 @@ static int replay_start(replay_run *r, int argc, char **argv) {
     words[3 + argc] = NULL;
     const char *inter = r->job.mode == REPLAY_REAL ? r->job.inter : NULL;
     int status = tool_ranks(r->in.command, r->n, r->machines, inter, words);
-    if (status > TOOL_USAGE) status = TOOL_FAILED; /* a rank was killed: that was said */
+    if (status > TOOL_USAGE) status = TOOL_FAILED; /* a rank was killed: this is reported already */
     if (status == TOOL_OK && pread(out, &said, 1, 0) == 1) status = said;
     if (out >= 0) close(out);
     if (tty >= 0) close(tty);

@@ -1,5 +1,5 @@
-/* report.c: what replay found, for people, and everything else that was asked for. Must not know how anything was
- * measured. */
+/* report.c: prints replay's results for people, and writes the other outputs that the user asked for. Must not know how
+ * anything was measured. */
 
 static void report_say_run(FILE *to, const replay_job *job) {
     char scales[96] = "";
@@ -14,7 +14,7 @@ static void report_say_run(FILE *to, const replay_job *job) {
     if (job->warning) plan_say(to, "warning", "%s", job->warning);
 }
 
-/* Measured time, or the word; where nothing ran, a dash. */
+/* The measured time, or "noisy", or a dash where nothing ran. */
 static const char *report_time(const replay_result *r, double ns) {
     return r->noisy ? "noisy" : r->n_steps ? tool_time(ns) : "-";
 }
@@ -38,7 +38,7 @@ static void report_say_results(FILE *to, const replay_job *job) {
     }
 }
 
-/* What the planner's choice is worth. */
+/* Says whether the planner chose the fastest strategy. */
 static void report_say_verdict(FILE *to, const replay_job *job) {
     const uint32_t fastest = report_fastest(job), chosen = report_chosen(job);
     fputs("\nerror: predicted over measured; exposed: measured, with no backward running; bytes: received by all ranks "

@@ -1,9 +1,9 @@
-/* report_json.c: what replay found, for scripts: one JSON object whose keys stay, and a table for spreadsheets.
+/* report_json.c: replay's results for scripts: one JSON object whose keys do not change, and a CSV table.
  * Must not know how anything was measured. */
 
 static const char *report_mode(const replay_job *job) { return job->mode == REPLAY_MODEL ? "model" : "real"; }
 
-/* What is too noisy for a number is none: null. */
+/* A value of a noisy result becomes NAN, which JSON prints as null. */
 static double report_number(const replay_result *r, double value) { return report_is_measured(r) ? value : NAN; }
 
 static void report_json_lanes(tool_json *j, const replay_result *r) {
@@ -17,7 +17,7 @@ static void report_json_lanes(tool_json *j, const replay_result *r) {
     json_close(j, '}');
 }
 
-/* Ops of the same lanes and name, together: where the prediction is wrong. */
+/* Sums of ops with the same lanes and name, which show where the prediction is wrong. */
 static void report_json_ops(tool_json *j, const plan_inputs *in, const replay_result *r) {
     uint32_t n;
     report_group *g = report_groups(in, r, &n);
@@ -93,7 +93,7 @@ static int report_json(const replay_job *job) {
     return failed ? TOOL_FAILED : TOOL_OK;
 }
 
-/* ---- a row a strategy ----------------------------------------------------------------------------------------------------- */
+/* ---- CSV: a row a strategy ------------------------------------------------------------------------------------------------ */
 static void report_csv_text(FILE *to, const char *s) {
     fputc('"', to);
     for (; s && *s; s++) {
@@ -102,7 +102,7 @@ static void report_csv_text(FILE *to, const char *s) {
     }
     fputs("\",", to);
 }
-/* Nothing where there is no number. */
+/* Prints a number, or nothing for NAN. */
 static void report_csv_number(FILE *to, double x) {
     if (isfinite(x)) fprintf(to, "%.15g", x);
     fputc(',', to);

@@ -1,14 +1,14 @@
-/* report_ops.c: what a run of strategies says: errors, which is fastest, and op by op where the prediction is wrong.
- * Works out and prints; must not know how anything was measured. */
+/* report_ops.c: evaluates a run of strategies: prediction errors, the fastest one, and op by op where a prediction is
+ * wrong. Computes and prints; must not know how anything was measured. */
 #include "tools/replay/replay.h"
 
 enum { REPORT_NAME = 48, REPORT_TOP = 12 };
 
 /* ---- strategies ------------------------------------------------------------------------------------------------------ */
-/* A measured step that can be told as a number. */
+/* 1: the measured step can be reported as a number. */
 static int report_is_measured(const replay_result *r) { return !r->noisy && r->n_steps > 0 && r->median_ns > 0; }
 
-/* Predicted over measured, as a share; NAN where nothing was measured. */
+/* Error of the prediction, as a share of the measured step; NAN where nothing was measured. */
 static double report_error(const replay_result *r) {
     return report_is_measured(r) ? r->predicted.report.iteration_ns / r->median_ns - 1 : NAN;
 }
@@ -23,7 +23,8 @@ static uint32_t report_fastest(const replay_job *job) {
     return best;
 }
 
-/* What the planner would take of those that ran: espresso+ is all of its search, else the least predicted. */
+/* The strategy that the planner would choose of those that ran: espresso+, its full search, or else the one with the
+ * shortest predicted step. */
 static uint32_t report_chosen(const replay_job *job) {
     uint32_t best = 0;
     for (uint32_t i = 0; i < job->n_results; i++) {
@@ -33,14 +34,14 @@ static uint32_t report_chosen(const replay_job *job) {
     return best;
 }
 
-/* 1: the choice is the fastest, or its median is inside the fastest one's spread; 0: it is not; -1: not known. */
+/* 1: the choice is the fastest, or its median is within the fastest one's spread; 0: neither; -1: unknown. */
 static int report_chosen_is_right(const replay_job *job) {
     const uint32_t fastest = report_fastest(job), chosen = report_chosen(job);
     if (fastest == job->n_results || !report_is_measured(&job->results[chosen])) return -1;
     return chosen == fastest || job->results[chosen].median_ns <= job->results[fastest].p90_ns;
 }
 
-/* The strategy that is shown op by op. */
+/* The strategy that is reported op by op. */
 static uint32_t report_shown(const replay_job *job) {
     for (uint32_t i = 0; job->strategy_shown && i < job->n_results; i++)
         if (strcmp(job->results[i].name, job->strategy_shown) == 0) return i;
@@ -54,7 +55,8 @@ static int report_has(const replay_result *r, uint32_t i) {
 }
 static double report_takes(const esp_plan_event *e) { return (double)(e->end_ns - e->start_ns); }
 
-/* Measured time with no backward running in which a link is busy, and in which only compression is: as the planner counts it. */
+/* Measured exposed time, as the planner counts it: while no backward runs, the time in which a link is busy, and the
+ * time in which only compression runs. */
 typedef struct report_exposed {
     double communication_ns, compression_ns;
 } report_exposed;
@@ -83,7 +85,7 @@ static report_exposed report_exposed_of(const replay_result *r) {
     return out;
 }
 
-/* Ops of the same lanes and name, together. */
+/* Ops of the same lanes and name, as sums. */
 typedef struct report_group {
     char name[REPORT_NAME];
     uint8_t lanes;
@@ -91,7 +93,7 @@ typedef struct report_group {
     double predicted_ns, measured_ns;
 } report_group;
 
-/* Busy time by lane, of the ops that have both. */
+/* Busy time by lane, of ops that were both predicted and measured. */
 static void report_lanes(const replay_result *r, report_group lane[4]) {
     memset(lane, 0, 4 * sizeof *lane);
     for (uint32_t i = 0; i < r->predicted.n_events; i++) {
@@ -110,7 +112,7 @@ static int report_group_order(const void *a, const void *b) {
     return x->lanes != y->lanes ? x->lanes - y->lanes : strcmp(x->name, y->name);
 }
 
-/* One group for each lane and name. The caller frees. */
+/* Makes one group for each lane and name. The caller frees them. */
 static report_group *report_groups(const plan_inputs *in, const replay_result *r, uint32_t *n) {
     const page_plan p = plan_as_page(in, &r->predicted);
     report_group *g = tool_realloc(NULL, ((size_t)p.n_events + 1) * sizeof *g);
@@ -134,7 +136,8 @@ static report_group *report_groups(const plan_inputs *in, const replay_result *r
     return g;
 }
 
-/* The ops whose times differ most from what was predicted, the largest first. Returns how many. */
+/* Finds the ops whose measured times differ most from the predicted ones, largest difference first. Returns how
+ * many. */
 static uint32_t report_largest(const replay_result *r, uint32_t top[REPORT_TOP]) {
     double off[REPORT_TOP];
     uint32_t n = 0;
@@ -182,7 +185,7 @@ static const char *report_lane_names(uint8_t lanes) {
     return lanes == 12 ? "intra+inter" : "several";
 }
 
-/* By how much measured is over predicted: "+3.1%"; "" where nothing was predicted. */
+/* How far the measured time is above the predicted one: "+3.1%"; "" where nothing was predicted. */
 static const char *report_over(double measured, double predicted) {
     char *out = tool_scratch();
     out[0] = 0;
@@ -230,7 +233,7 @@ static void report_print_largest(FILE *to, const plan_inputs *in, const replay_r
     }
 }
 
-/* Where the model is wrong, for one strategy. */
+/* Prints where the cost model is wrong, for one strategy. */
 static void report_print_ops(FILE *to, const plan_inputs *in, const replay_result *r) {
     uint32_t found = 0;
     for (uint32_t i = 0; i < r->predicted.n_events; i++) found += (uint32_t)report_has(r, i);

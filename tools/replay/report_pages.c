@@ -1,15 +1,15 @@
-/* report_pages.c: what replay found as pages and as a trace. Must not know how a page looks. */
+/* report_pages.c: writes replay's results as pages and as a trace. Must not know how a page looks. */
 
 typedef struct report_drawn {
     page_run *runs;
-    page_plan *traced; /* predicted and measured of each */
+    page_plan *traced; /* two for each strategy: predicted and measured */
     char (*names)[2][64];
     page_runs all;
     page_info info;
     char how[256];
 } report_drawn;
 
-/* The report of what was measured: times and traffic instead of what was predicted of them. */
+/* The plan's report with measured times and traffic in place of the predicted ones. */
 static esp_plan_report report_of_measured(const replay_job *job, const replay_result *r) {
     const report_exposed exposed = report_exposed_of(r);
     esp_plan_report m = r->predicted.report;
@@ -95,7 +95,7 @@ static int report_print_trace(FILE *to, const void *what) {
     return page_trace(to, d->traced, 2 * d->all.n_runs, &d->info);
 }
 
-/* The pages and the trace that were asked for. */
+/* Writes the pages and the trace that the user asked for. */
 static int report_pages(const replay_job *job) {
     report_drawn d;
     int status = TOOL_OK;

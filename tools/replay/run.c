@@ -1,11 +1,11 @@
-/* run.c: what one rank does from its start to its end: measures, waits for rank 0's plans, runs all strategies in turn,
- * round by round, and gives rank 0 what it measured. Must not know how results are shown. */
+/* run.c: one rank from start to end: takes part in the survey, gets rank 0's plans, runs all strategies round by
+ * round, and gives rank 0 its measurements. Must not know how results are shown. */
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/base/quantile.h"
 #include "tools/replay/replay.h"
 
 /* ---- rank 0 decides, all follow ---------------------------------------------------------------------------------------- */
-/* What rank 0's part came to, on all ranks. */
+/* Gives rank 0's status to all ranks. */
 static esp_status replay_share_status(replay_run *r, int *status) {
     int32_t v = *status;
     const esp_status s = esp_broadcast(r->ctx, &v, sizeof v, 0);
@@ -13,7 +13,7 @@ static esp_status replay_share_status(replay_run *r, int *status) {
     return s;
 }
 
-/* Rank 0 chose scales; the same on all ranks. */
+/* Gives the scales that rank 0 chose to all ranks. */
 static esp_status replay_share_scales(replay_run *r) {
     double v[2] = {r->elements_scale, r->time_scale};
     const esp_status s = esp_broadcast(r->ctx, v, sizeof v, 0);
@@ -35,7 +35,7 @@ static esp_status replay_add_tensors(replay_run *r) {
     return s ? s : replay_buffers(r);
 }
 
-/* Scales for --ratio by what the links are known to take so far. */
+/* Chooses scales for --ratio with the link times measured so far. */
 static esp_status replay_rescale(replay_run *r, int *status) {
     if (!(r->ratio > 0)) return ESP_OK;
     if (r->ctx->job.rank == 0) *status = replay_choose(r);
@@ -43,8 +43,8 @@ static esp_status replay_rescale(replay_run *r, int *status) {
     return s || *status != TOOL_OK ? s : replay_share_scales(r);
 }
 
-/* Real mode: what the planner needs is measured here and now. Scales are chosen twice: to know which sizes to measure, and by
- * what those took. */
+/* Real mode: measures the costs that the planner needs. Scales are chosen twice: first to know which sizes to
+ * measure, then with the measured times. */
 static esp_status replay_measure(replay_run *r, int *status) {
     esp_status s = r->ratio > 0 ? replay_survey_rough(r) : ESP_OK;
     if (!s) s = replay_rescale(r, status);
@@ -66,7 +66,7 @@ static esp_status replay_prepare(replay_run *r, int *status) {
     if (r->ctx->job.rank == 0 && *status == TOOL_OK) *status = replay_check(r);
     s = replay_share_status(r, status);
     if (!s && *status == TOOL_OK) s = replay_share_texts(r);
-    /* the same plan from the same text and figures on every rank */
+    /* every rank makes the same plan, from the same text and costs */
     for (uint32_t i = 0; i < r->n_list && !s && *status == TOOL_OK; i++)
         if (r->ctx->job.rank && replay_predict(r, &r->list[i]) != TOOL_OK) s = ESP_E_ARG;
     return s;
@@ -90,7 +90,7 @@ static esp_status replay_turn_begin(replay_run *r, replay_strategy *s) {
     return esp__clocked_match(r->ctx, s->predicted.plan, s->event_of_op);
 }
 
-/* A strategy's turn: one step that is not counted, then a few that are. */
+/* Runs one strategy in one round: a step that is not recorded, then a few that are. */
 static esp_status replay_turn(replay_run *r, replay_strategy *s, uint32_t steps) {
     esp_stats before = {.struct_size = sizeof before}, after = before;
     esp_status status = replay_turn_begin(r, s);
@@ -103,7 +103,7 @@ static esp_status replay_turn(replay_run *r, replay_strategy *s, uint32_t steps)
     return status;
 }
 
-/* All in turn, again and again, so that what the machine does meanwhile hits all alike. */
+/* Runs all strategies in every round, so that other work of the machine disturbs all of them alike. */
 static esp_status replay_rounds(replay_run *r) {
     const uint32_t rounds = ((uint32_t)r->steps + REPLAY_ROUND_STEPS - 1) / REPLAY_ROUND_STEPS;
     esp_status s = ESP_OK;
@@ -119,7 +119,7 @@ static esp_status replay_rounds(replay_run *r) {
 }
 
 /* ---- results ---------------------------------------------------------------------------------------------------------------------- */
-/* Medians over the steps of when each op began and ended. */
+/* Begin and end of each op, as medians over the steps. */
 static esp_plan_event *replay_medians(const replay_strategy *s) {
     esp_plan_event *out = tool_realloc(NULL, (s->n_events + 1) * sizeof *out);
     double *start = tool_realloc(NULL, s->n_steps * sizeof *start), *end = tool_realloc(NULL, s->n_steps * sizeof *end);
@@ -163,7 +163,8 @@ static void replay_result_make(replay_strategy *s, replay_result *out) {
     free(sorted);
 }
 
-/* An op is under way from when the last rank began until the last ended: what ranks before it wait is not its time. */
+/* An op lasts from when the last rank began until the last rank ended it. Earlier ranks' waiting for the last one
+ * does not count. */
 static esp_status replay_gather_spans(replay_run *r, replay_strategy *s) {
     const size_t each = s->n_events * sizeof *s->spans;
     esp__span *all = tool_realloc(NULL, (size_t)r->ctx->job.size * each);
@@ -173,7 +174,7 @@ static esp_status replay_gather_spans(replay_run *r, replay_strategy *s) {
         status = esp__peers_allgather(r->ctx->job.peers, NULL, r->ctx->job.size, mine, all, each);
         for (size_t i = 0; i < (size_t)r->ctx->job.size * s->n_events && !status; i++) {
             esp__span *to = &mine[i % s->n_events];
-            if (all[i].end_ns == UINT64_MAX) continue; /* takes no part in it */
+            if (all[i].end_ns == UINT64_MAX) continue; /* this rank has no such op */
             if (to->end_ns == UINT64_MAX) *to = all[i];
             if (all[i].start_ns > to->start_ns) to->start_ns = all[i].start_ns;
             if (all[i].end_ns > to->end_ns) to->end_ns = all[i].end_ns;
@@ -183,7 +184,7 @@ static esp_status replay_gather_spans(replay_run *r, replay_strategy *s) {
     return status;
 }
 
-/* Over all ranks: the slowest of each step, and bytes added up. */
+/* Gathers from all ranks: each step's time is that of the slowest rank; bytes are summed. */
 static esp_status replay_gather(replay_run *r) {
     const size_t n = (size_t)r->ctx->job.size;
     esp_status status = ESP_OK;
@@ -232,10 +233,10 @@ static esp_status replay_open(replay_run *r) {
                                            "ESPRESSO_PROFILE"};
     esp_config cfg = {.struct_size = sizeof cfg};
     for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++) unsetenv(unwanted[i]);
-    prctl(PR_SET_TIMERSLACK, 1); /* threads made from now on have it too */
+    prctl(PR_SET_TIMERSLACK, 1); /* threads inherit this when they are created */
     cfg.backend = getenv("ESPRESSO_BACKEND") ? NULL : "shm";
     cfg.strategy = "fp32";
-    /* that there is no GPU is known where one is modelled */
+    /* a modelled GPU needs no warning that this machine lacks one */
     if (r->job.mode == REPLAY_MODEL) cfg.log_level = ESP_LOG_ERROR;
     cfg.seed = 1;
     return esp_open(&cfg, &r->ctx);
@@ -258,10 +259,11 @@ static void replay_rank_close(replay_run *r) {
     free(r->ready_ns);
     if (r->survey) esp__survey_close(r->ctx, r->survey);
     esp_close(r->ctx);
-    free(r->survey); /* the inputs' curves point into it until here */
+    free(r->survey); /* freed last: the inputs' curves point into it */
 }
 
-/* What went wrong was said by rank 0, whose status goes to the command that started us: other ranks keep quiet. */
+/* Runs one rank. Rank 0's status goes to the command that started the ranks. Other ranks do not repeat a peer's
+ * error. */
 static int replay_as_rank(replay_run *r) {
     int status = TOOL_OK;
     esp_status s = replay_open(r);

@@ -1,10 +1,10 @@
-/* scale.c: how much smaller and slower than the model a replay is. Fewer elements: the real links move less; in model
- * mode links and codecs are made slower by as much, so that every op takes what it takes with all elements. Must not know
- * how anything is run. */
+/* scale.c: makes a replay smaller and slower than the model. With fewer elements real links move fewer bytes. In
+ * model mode links and codecs are slowed down by the same factor, so that every op takes as long as with all
+ * elements. Must not know how anything is run. */
 #include "espresso_impl/base/quantile.h"
 #include "tools/replay/replay.h"
 
-/* Room for the tensors as they are scaled. */
+/* Gives the run its own copy of the tensors, to be scaled. */
 static void replay_own_tensors(replay_run *r) {
     r->tensors = tool_realloc(NULL, r->in.model.n_tensors * sizeof *r->tensors);
     memcpy(r->tensors, r->in.model.tensors, r->in.model.n_tensors * sizeof *r->tensors);
@@ -30,14 +30,15 @@ static esp_cost_point *replay_scale_link(esp_plan_link *l, double sizes, double 
     return room;
 }
 
-/* Everything of `in` but the model: `sizes` smaller at the same time, `times` slower; links by `links` more. */
+/* Scales the costs in `in`, but not the model: a size times `sizes` takes the old time times `times`; links are
+ * slower by a further factor `links`. */
 static void replay_scale_machine(plan_inputs *in, double sizes, double times, double links, void **memory) {
     esp_plan_system *s = &in->system;
     uint32_t points = replay_link_points(&s->intra) + replay_link_points(&s->inter) + replay_link_points(&s->flat);
     for (uint32_t c = 0; c < in->n_codecs; c++)
         for (int d = 0; d < 2; d++) points += in->codecs[c].compress[d].n + in->codecs[c].decompress[d].n;
     esp_cost_point *room = tool_realloc(NULL, (points + 1) * sizeof *room);
-    void *old = *memory; /* what the curves point to now */
+    void *old = *memory; /* the curves point into it until they are scaled */
     *memory = room;
     room = replay_scale_link(&s->intra, sizes, times * links, room);
     room = replay_scale_link(&s->inter, sizes, times * links, room);
@@ -79,7 +80,7 @@ static double replay_computing(const esp_plan_model *m) {
     return ns;
 }
 
-/* Between one tensor's gradient and the next. */
+/* Median time between one tensor's gradient and the next. */
 static double replay_median_gap(const esp_plan_model *m) {
     double *gap = tool_realloc(NULL, m->n_tensors * sizeof *gap);
     for (uint32_t t = 0; t < m->n_tensors; t++) gap[t] = m->tensors[t].compute_ns;
@@ -99,11 +100,12 @@ static double replay_ratio(const plan_inputs *in) {
 }
 
 /* ---- --ratio ---------------------------------------------------------------------------------------------------------------- */
-/* The elements scale that gives the ratio, at this time scale; 0: even one element a tensor takes too long. */
+/* Finds the elements scale that gives the ratio at this time scale. Returns 0 where even one element a tensor takes too
+ * long. */
 static double replay_search_elements(replay_run *r, double times) {
     double low = 1e-7, high = 10;
     replay_scale(r, low, times);
-    if (replay_ratio(&r->in) > 0.7 * r->ratio) return 0; /* nearly all of it would be latency */
+    if (replay_ratio(&r->in) > 0.7 * r->ratio) return 0; /* nearly all of the link time would be latency */
     for (int i = 0; i < 30 && high / low > 1.001; i++) {
         const double middle = sqrt(low * high);
         replay_scale(r, middle, times);
@@ -137,9 +139,9 @@ static int replay_choose_real(replay_run *r) {
                      r->ratio);
 }
 
-/* The modelled links as a whole so much slower or faster. */
+/* Makes all modelled links slower or faster, by the factor that gives the ratio. */
 static int replay_choose_model(replay_run *r) {
-    for (int i = 0; i < 4; i++) { /* what is not a link's (dispatch) is not scaled: near after one, there after two */
+    for (int i = 0; i < 4; i++) { /* dispatch time does not scale, so the first factor is only close: repeat */
         const double ratio = replay_ratio(&r->in);
         if (!(ratio > 0))
             return tool_fail(r->in.command, "--ratio %g: one rank has nothing to communicate: use -n 4", r->ratio);

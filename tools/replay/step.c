@@ -1,5 +1,5 @@
-/* step.c: one step as a trainer with this model would make it: computing that takes its time, gradients that change,
- * and what of it is written down. Must not know which strategy runs, or why. */
+/* step.c: one step as a trainer with this model would run it: computing takes the model's time, gradients change,
+ * and times are recorded. Must not know which strategy runs, or why. */
 #include "tools/replay/replay.h"
 
 enum { REPLAY_POOL_EXTRA = 1 << 16 };
@@ -12,7 +12,7 @@ static uint64_t replay_random(uint64_t *state) { /* splitmix64 */
     return z ^ z >> 31;
 }
 
-/* Normal, and one in a hundred ten times as large: a heavy tail, as gradients have. */
+/* Fills `out` with normal numbers; one in a hundred is ten times as large: a heavy tail, as gradients have. */
 static void replay_fill(float *out, uint64_t n, uint64_t seed) {
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t x = replay_random(&seed);
@@ -40,7 +40,7 @@ static esp_status replay_buffers(replay_run *r) {
     return ESP_OK;
 }
 
-/* Other numbers in every step: copied from another place of the pool. */
+/* Gives gradients new numbers in every step: copies them from another place of the pool of random numbers. */
 static void replay_refresh(replay_run *r) {
     const esp_plan_model *m = &r->in.model;
     uint64_t state = r->ctx->steps.step + 1;
@@ -63,14 +63,14 @@ static uint64_t replay_thread_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Takes a core for that long, as computing on it would. */
+/* Keeps a core busy for that long, as computing on it would. */
 static void replay_burn(double ns) {
     const uint64_t until = replay_thread_ns() + (uint64_t)ns;
     while (replay_thread_ns() < until) {
     }
 }
 
-/* The same moment on all ranks, in a little while: they share a clock. */
+/* Agrees on a start time in the near future. The ranks are on one machine, so they share a clock. */
 static esp_status replay_agree_start(replay_run *r, uint64_t *start) {
     uint64_t now = esp__now_ns(), all[1024];
     const esp_status s = esp__peers_allgather(r->ctx->job.peers, NULL, r->ctx->job.size, &now, all, sizeof now);
@@ -82,7 +82,7 @@ static esp_status replay_agree_start(replay_run *r, uint64_t *start) {
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------------------------- */
-/* Backward, from *begin on. */
+/* Runs backward, which starts at *begin. */
 static esp_status replay_backward(replay_run *r, uint64_t *begin) {
     const esp_plan_model *m = &r->in.model;
     const esp_stream here = {{ESP_CPU, 0}, NULL};
@@ -106,7 +106,8 @@ static esp_status replay_backward(replay_run *r, uint64_t *begin) {
     return s;
 }
 
-/* Keeps the later of the ops that a plan has as one (a group's packs). */
+/* Records an op's span. Where several ops are one event of the plan (a group's packs), keeps the one that ended
+ * last. */
 static void replay_note(esp__span *span, uint64_t start, uint64_t end, uint64_t begin) {
     if (!end) return;
     start = start > begin ? start - begin : 0;
@@ -114,7 +115,7 @@ static void replay_note(esp__span *span, uint64_t start, uint64_t end, uint64_t 
     if (span->end_ns == UINT64_MAX || end > span->end_ns) *span = (esp__span){start, end};
 }
 
-/* When the plan's events really were, from the begin of backward. */
+/* Records when the plan's events really ran, counted from the begin of backward. */
 static void replay_note_events(const replay_run *r, replay_strategy *s, uint64_t begin) {
     const esp_ctx *ctx = r->ctx;
     esp__span *spans = s->spans + (size_t)s->n_steps * s->n_events;

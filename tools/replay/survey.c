@@ -1,20 +1,20 @@
-/* costs/links.c: real mode's inputs for the planner: links, codecs and the cost of starting an op, measured by all ranks at
- * once, in the processes that then run the strategies. Must not know how a survey measures. */
+/* survey.c: real mode's costs for the planner: links, codecs, and starting an op. All ranks measure them together,
+ * in the processes that later run the strategies. Must not know how a survey measures. */
 #include "tools/replay/replay.h"
 
 enum {
     REPLAY_ROUGH_BYTES = 8 << 20,
     REPLAY_FIRST_BYTES = 64,
     REPLAY_LEAST_BYTES = 2048,
-    REPLAY_ROOM = 128 << 20, /* of all ranks together: more than caches hold, so that what is measured is not in them */
-    REPLAY_AGAIN = 2,        /* a point that looks wrong is measured so often again */
+    REPLAY_ROOM = 128 << 20, /* of all ranks together: more than caches hold, so that measured data is not cached */
+    REPLAY_AGAIN = 2,        /* an outlier is measured again this many times */
     REPLAY_FIRST_ELEMENTS = 16,
     REPLAY_DISPATCH_STEPS = 4
 };
-#define REPLAY_LONGEST_NS 400e6 /* and no larger size is measured once one takes that long */
+#define REPLAY_LONGEST_NS 400e6 /* no larger size is measured after one that takes this long */
 
-/* Time over size bends upwards: the latency matters less and less. A point above the line of its neighbours, or a last one that is
- * more than in proportion to the one before, may have met something else that ran. */
+/* Returns 1 if a point is an outlier: above the line through its neighbours, or, for the last point, more than in
+ * proportion to the point before. Other work of the machine may have disturbed it. */
 static int replay_survey_outliers(const esp__survey_curve *c, uint32_t i) {
     const esp_cost_point *p = c->at;
     double most;
@@ -27,7 +27,7 @@ static int replay_survey_outliers(const esp__survey_curve *c, uint32_t i) {
     return p[i].ns > 1.05 * most;
 }
 
-/* The smaller time of each point counts. */
+/* Measures outliers again, and keeps the smaller time of each point. */
 static esp_status replay_survey_again(replay_run *r, uint8_t level, uint32_t coll) {
     const esp__survey_curve *c = &r->survey->link[level][coll];
     esp_status s = ESP_OK;
@@ -39,7 +39,7 @@ static esp_status replay_survey_again(replay_run *r, uint8_t level, uint32_t col
     return s;
 }
 
-/* One collective at every size, four times the one before, up to `most` bytes. */
+/* Measures one collective at sizes up to `most` bytes, each four times the size before. */
 static esp_status replay_survey_link(replay_run *r, uint8_t level, uint32_t coll, uint64_t most) {
     esp_status s = ESP_OK;
     double guess = 0;
@@ -59,19 +59,19 @@ static esp_status replay_survey_open(replay_run *r, uint64_t bytes, uint64_t ele
     return esp__survey_open(r->ctx, r->survey, bytes, elements);
 }
 
-/* What the planner is given from now on. */
+/* Gives the survey's costs to the planner. */
 static esp_status replay_survey_take(replay_run *r) {
     const esp_status s = esp__survey_finish(r->ctx, r->survey);
     if (s) return s;
     r->in.system = r->survey->system;
     r->in.system.name = "as measured";
     r->in.system.shared_cores = r->compute == REPLAY_BUSY;
-    /* before they were measured there are none, and the specs asked for stay */
+    /* before codecs are measured, n_codecs is 0 and the user's specs stay */
     memcpy(r->in.codecs, r->survey->plan_codecs, r->survey->n_codecs * sizeof *r->in.codecs);
     return ESP_OK;
 }
 
-/* What fp32 needs. */
+/* Measures what strategy fp32 needs. */
 static esp_status replay_survey_rough(replay_run *r) {
     static const struct {
         uint8_t level;
@@ -101,7 +101,7 @@ static esp_status replay_survey_links(replay_run *r) {
                    most = elements * 4 < REPLAY_LEAST_BYTES ? REPLAY_LEAST_BYTES : elements * 4;
     const int flat_only = !esp__survey_has(r->ctx, ESP__INTER);
     const uint64_t room = most < REPLAY_ROOM / (uint64_t)r->n ? REPLAY_ROOM / (uint64_t)r->n : most;
-    esp_status s = replay_survey_open(r, room, 4 * elements); /* the scale may still change a little */
+    esp_status s = replay_survey_open(r, room, 4 * elements); /* more than now needed: the scale may change */
     for (uint8_t level = ESP__FLAT; level <= (flat_only ? ESP__FLAT : ESP__INTER) && !s; level++)
         for (uint32_t c = 0; c < COLLS && !s; c++) {
             replay_say(r, "replay: measuring links, %u of %u", level * COLLS + c + 1, (flat_only ? 1 : 3) * COLLS);
@@ -126,7 +126,7 @@ static esp_status replay_survey_codecs(replay_run *r) {
     return s ? s : replay_survey_take(r);
 }
 
-/* A few steps under `text`, which is the same on all ranks. */
+/* Runs a few steps under strategy `text`, which is the same on all ranks. */
 static esp_status replay_survey_steps(replay_run *r, char *name, const char *text, replay_dispatch *d) {
     replay_strategy s = {.name = name};
     esp_status status = ESP_E_ARG;
@@ -142,7 +142,7 @@ static esp_status replay_survey_steps(replay_run *r, char *name, const char *tex
     return status;
 }
 
-/* Large sizes inside a machine take that many times as long. */
+/* Multiplies the costs of large sizes inside a machine by `times`. */
 static esp_status replay_survey_slower(replay_run *r, double times) {
     const uint8_t level = r->machines == 1 ? ESP__FLAT : ESP__INTRA;
     for (uint32_t c = 0; c < ESP_PLAN_COLLS; c++) {
@@ -153,7 +153,7 @@ static esp_status replay_survey_slower(replay_run *r, double times) {
     return replay_survey_take(r);
 }
 
-/* Without compression, and with all of it. */
+/* Measures dispatch under two strategies: without compression, and with every tensor compressed. */
 static esp_status replay_survey_dispatch(replay_run *r) {
     static const char *const names[] = {"fp32", "layerwise"};
     replay_dispatch d;
