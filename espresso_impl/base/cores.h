@@ -1,5 +1,5 @@
-/* cores.h: how many cores this process may use at the same time. Needs nothing of the library, so that backends built as
- * plugins count as the library does. */
+/* cores.h: how many cores this process may use at the same time. Needs nothing from the library, so that backends built as plugins
+ * count cores as the library does. */
 #ifndef ESP__CORES_H
 #define ESP__CORES_H
 #include <stdint.h>
@@ -17,7 +17,7 @@ static inline uint32_t esp__cores_bound(void) {
     return n;
 }
 
-/* The first one or two whole numbers of a file; how many there are. A missing file has none. */
+/* Reads the first two whole numbers of a file. Returns how many it found: 2, 1, or less for a missing file. */
 static inline int esp__cores_numbers(const char *folder, const char *name, long long out[2]) {
     char path[1200];
     if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path) return 0;
@@ -27,7 +27,7 @@ static inline int esp__cores_numbers(const char *folder, const char *name, long 
     return n;
 }
 
-/* Cores that one control group gives, rounded up; 0: no limit. Version 2 has one file, version 1 has two. */
+/* The limit of cores of one control group, rounded up; 0: no limit. Version 2 has it in one file, version 1 in two. */
 static inline uint32_t esp__cores_group(const char *folder) {
     long long x[2], period[2];
     int n = esp__cores_numbers(folder, "cpu.max", x);
@@ -39,7 +39,7 @@ static inline uint32_t esp__cores_group(const char *folder) {
     return x[0] > 0 && x[1] > 0 && x[0] / x[1] < 1 << 20 ? (uint32_t)((x[0] + x[1] - 1) / x[1]) : 0;
 }
 
-/* The least over the group `path` below `mount` and all groups above it; 0: no limit. */
+/* The lowest limit of the group `path` below `mount` and of all groups that contain it; 0: no limit. */
 static inline uint32_t esp__cores_groups(const char *mount, const char *path) {
     char folder[1100];
     uint32_t least = 0;
@@ -55,8 +55,8 @@ static inline uint32_t esp__cores_groups(const char *mount, const char *path) {
     }
 }
 
-/* What the groups of this process give: lines "0::/path" (version 2) and "4:cpu,cpuacct:/path" (version 1, mounted under that
- * name); 0: no limit. `root`: before every path, "" but in tests. */
+/* The lowest limit of this process' control groups; 0: no limit. /proc/self/cgroup lists them: "0::/path" (version 2), or
+ * "4:cpu,cpuacct:/path" (version 1, mounted under "cpu,cpuacct"). `root` is put before every path: "", except in tests. */
 static inline uint32_t esp__cores_given(const char *root) {
     char line[1024], mount[1100];
     uint32_t least = 0;
@@ -76,8 +76,8 @@ static inline uint32_t esp__cores_given(const char *root) {
     return least;
 }
 
-/* Cores that this process may use at the same time: those that the calling thread is bound to, and no more than a container's
- * share of their time. At least 1. */
+/* Cores that this process may use at the same time, at least 1: those that the calling thread may run on, or the control groups'
+ * limit if that is lower. */
 static inline uint32_t esp__cores(void) {
     uint32_t n = esp__cores_bound(), given = esp__cores_given("");
     if (!n) {

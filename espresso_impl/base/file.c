@@ -19,7 +19,7 @@ ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes) {
 }
 
 /* ---- temporary names -------------------------------------------------------------------------------------------------- */
-/* The writer of a temporary file holds a lock on it, which ends with its process. Removes a file that nobody holds. */
+/* Removes a temporary file of a process that has ended: a writer locks its file, and the lock ends with its process. */
 static int esp__file_remove_left(const char *name) {
     struct stat st;
     int fd = open(name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW), removed = 0;
@@ -29,19 +29,19 @@ static int esp__file_remove_left(const char *name) {
     return removed;
 }
 
-/* A new file, locked. 1: somebody took it for a left one between its making and its lock. */
+/* Makes a new file and locks it. 1: between the two another process removed it as left behind; try again. */
 static int esp__file_create(const char *name, int *fd) {
     struct stat st;
     *fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (*fd < 0) return errno;
     int held =
-        flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; /* other errors: no locks on this file system */
+        flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; /* other errors: the file system has no locks */
     if (!held && fstat(*fd, &st) == 0 && st.st_nlink > 0) return 0;
     close(*fd);
     return EEXIST;
 }
 
-/* A new file beside f->path. Its descriptor, or -1 and errno. */
+/* Makes a temporary file in the folder of f->path. Returns its descriptor, or -1 and errno. */
 static int esp__file_beside(esp__file *f) {
     for (int i = 0; i < ESP__FILE_NAMES; i++) {
         char number[16] = "";
@@ -62,7 +62,7 @@ static int esp__file_beside(esp__file *f) {
 }
 
 /* ---- writing ---------------------------------------------------------------------------------------------------------- */
-/* Resolves links; *special: a pipe or a device, which is written to and not replaced. */
+/* Sets f->path to `path` with links resolved. *special: it is a pipe or a device, which is not replaced. */
 static int esp__file_target(esp__file *f, const char *path, int *special) {
     struct stat st;
     int there = stat(path, &st) == 0;
@@ -101,13 +101,13 @@ ESP__FN void esp__file_drop(esp__file *f) {
 ESP__FN int esp__file_sync(esp__file *f) {
     int error = f->error;
     if (!error && fflush(f->to) != 0) error = errno;
-    /* EINVAL: the file system has nothing to do for it */
+    /* EINVAL: this file system cannot sync, which is no failure */
     if (!error && f->temporary[0] && fsync(fileno(f->to)) != 0 && errno != EINVAL) error = errno;
     if (error) esp__file_drop(f);
     return error;
 }
 
-/* The new name is in the folder: that must reach the disk too. Nothing is lost where it does not. */
+/* Brings the new name to the disk: it is data of the folder. Errors are ignored: the old or the new content is there, whole. */
 static void esp__file_sync_folder(char *path) {
     char *slash = strrchr(path, '/');
     if (slash) slash[slash == path] = 0;
@@ -127,7 +127,7 @@ ESP__FN int esp__file_rename(esp__file *f) {
         f->temporary[0] = 0;
         esp__file_sync_folder(f->path);
     }
-    fclose(f->to); /* only here: the lock keeps the temporary file from others until it has its name */
+    fclose(f->to); /* after the rename: until then the lock keeps other processes from removing the temporary file */
     f->to = NULL;
     return 0;
 }

@@ -1,39 +1,39 @@
 /* file.h: files that a reader sees whole or not at all. Must not know what is in them.
  * The content goes into a new file in the same folder, "PATH.tmp-espresso", which takes the name PATH when everything is on
- * the disk. A failure, a full disk among them, leaves PATH as it was and nothing beside it. What a process that was killed
- * left is removed by the next one that writes PATH. A link stays one: the file that it points to is replaced. A pipe or a
- * device is written to. Every function that returns an int returns 0, or an errno. */
+ * the disk. A failure, for example a full disk, leaves PATH as it was and no temporary file. If a process was killed, the next
+ * one that writes PATH removes its temporary file. A link stays a link: the file that it points to is replaced. A pipe or a
+ * device is written to directly. Every function that returns an int returns 0, or an errno. */
 #ifndef ESP__FILE_H
 #define ESP__FILE_H
 #include "espresso_impl/base/private.h"
 #include <limits.h>
 
-enum { ESP__FILE_NAMES = 16 }; /* that many may write one path at the same time */
+enum { ESP__FILE_NAMES = 16 }; /* so many processes may write one path at the same time */
 typedef struct esp__file {
     FILE *to;                                 /* NULL: not open                                   */
-    char path[PATH_MAX], temporary[PATH_MAX]; /* temporary "": `to` is the path itself, a pipe    */
-    int error;                                /* the first one of esp__file_put                   */
+    char path[PATH_MAX], temporary[PATH_MAX]; /* temporary "": `to` is the pipe or device `path`  */
+    int error;                                /* the first error of esp__file_put                 */
 } esp__file;
 
-/* After a failure there is nothing to close or to remove. */
+/* Opens the temporary file. After a failure nothing needs to be closed or removed. */
 ESP__FN int esp__file_open(esp__file *f, const char *path);
-/* An error is kept, and returned by what follows. */
+/* Keeps an error in f->error: esp__file_sync and esp__file_close return it. */
 ESP__FN void esp__file_put(esp__file *f, const void *data, size_t bytes);
-/* First half of the end: the content is on the disk, under the temporary name. */
+/* First half of closing: brings the content to the disk, under the temporary name. */
 ESP__FN int esp__file_sync(esp__file *f);
-/* Second half: the file takes its name, and the name is on the disk too. */
+/* Second half: gives the file its name, and brings that to the disk too. */
 ESP__FN int esp__file_rename(esp__file *f);
-/* Both. */
+/* Both halves. */
 ESP__FN int esp__file_close(esp__file *f);
-/* Instead of any of these: PATH stays as it was. Does nothing to a file that was closed, dropped, or zeroed. */
+/* Gives up: removes the temporary file, and PATH stays as it was. Does nothing to a file that was closed, dropped, or zeroed. */
 ESP__FN void esp__file_drop(esp__file *f);
 
-/* All at once. Waits for nobody: a pipe without a reader, or a full one, is an error. */
+/* Opens, writes and closes. Does not block: a pipe that is full or has no reader is an error. */
 ESP__FN int esp__file_replace(const char *path, const void *data, size_t bytes);
 /* Could a file of that path be written? Leaves nothing on the disk. */
 ESP__FN int esp__file_check(const char *path);
 /* Writes everything to an open descriptor. */
 ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes);
-/* `path` as seen from the root folder, so that a chdir of the program changes nothing. */
+/* The absolute form of `path`: it stays right after a chdir of the program. */
 ESP__FN int esp__path_absolute(const char *path, char out[PATH_MAX]);
 #endif

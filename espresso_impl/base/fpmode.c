@@ -1,6 +1,6 @@
 /* fpmode.c: the mode of floating-point arithmetic. A program linked with -ffast-math (-Ofast) starts with denormal numbers
- * flushed to zero, and may set another rounding. Threads inherit that, and sums and payloads would get other bits than on a
- * rank that was linked otherwise. So the library computes in the default mode, whatever the program's is. */
+ * flushed to zero, and a program may set another rounding. Threads inherit this mode, and their sums and payloads would differ
+ * from those of a rank in another mode. So the library computes in the default mode, whatever the program's mode is. */
 #include "espresso_impl/base/fpmode.h"
 #if defined(__SSE2__)
 #include <xmmintrin.h>
@@ -8,7 +8,8 @@
 
 ESP__FN uint64_t esp__fp_default(void) {
 #if defined(__SSE2__)
-    uint32_t before = _mm_getcsr(), wanted = (before & 0x3fu) | 0x1f80u; /* the low bits only tell what has happened */
+    uint32_t before = _mm_getcsr(),
+             wanted = (before & 0x3fu) | 0x1f80u; /* the low six bits are not modes: they record exceptions */
     if (before != wanted) _mm_setcsr(wanted);
     return before;
 #elif defined(__aarch64__) && defined(__GNUC__)

@@ -1,16 +1,16 @@
-/* heap.h: what waits, the earliest first. In the planner's hottest loops and under the executor's lock: inline, and without
- * memory of its own. Must not know what waits. */
+/* heap.h: a binary heap of waiting things, the earliest first. Inline, because the planner's hottest loops and the executor under
+ * its lock use it. The caller gives the memory. Must not know what waits. */
 #ifndef ESP__HEAP_H
 #define ESP__HEAP_H
 #include "espresso_impl/base/private.h"
 
-/* By `ready`, among equals by `key`. Keys differ, so that the order is the same on all ranks. */
+/* Ordered by `ready`, and by `key` where that is equal. No two keys are equal, so that the order is the same on all ranks. */
 typedef struct esp__waiting {
     uint64_t ready, key;
 } esp__waiting;
 
 typedef struct esp__heap {
-    esp__waiting *at; /* the caller's: room for all that ever wait at once; at[0] comes first */
+    esp__waiting *at; /* the caller's memory, for all that wait at once; at[0] is the earliest */
     uint32_t n;
 } esp__heap;
 
@@ -25,7 +25,7 @@ static inline void esp__heap_push(esp__heap *h, uint64_t ready, uint64_t key) {
     h->at[i] = w;
 }
 
-/* Not from an empty one. */
+/* Removes and returns the earliest. The heap must not be empty. */
 static inline esp__waiting esp__heap_pop(esp__heap *h) {
     esp__waiting top = h->at[0], last = h->at[--h->n];
     uint32_t i = 0, c;

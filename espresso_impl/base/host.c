@@ -1,12 +1,12 @@
-/* host.c: memory through the user's allocator, and the table of services that plugins get.
- * Must not know what the memory is for. */
+/* host.c: memory from the user's allocator, and the table of services that plugins get. Must not know what memory is for. */
 #include "espresso_impl/base/base.h"
 
 static void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     const esp_ctx *ctx = (const esp_ctx *)user;
     if (align < sizeof(void *)) align = sizeof(void *);
     if ((align & (align - 1)) || bytes > UINT64_MAX - align) return NULL;
-    bytes = bytes ? (bytes + align - 1) / align * align : align; /* as aligned_alloc wants it */
+    bytes =
+        bytes ? (bytes + align - 1) / align * align : align; /* aligned_alloc takes only multiples of the alignment */
     if (ctx && ESP_HAS(esp_host, esp__base_of(ctx).user_host, alloc))
         return esp__base_of(ctx).user_host->alloc(esp__base_of(ctx).user_host->user, d, bytes, align);
     if (d.kind > ESP_CPU || bytes > SIZE_MAX) return NULL;
@@ -47,7 +47,7 @@ ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx) {
 
 static const esp_device esp__cpu = {ESP_CPU, 0};
 
-/* The block's size stands in front of it, so that the user's allocator always gets it back. */
+/* A block's size is stored in front of it, because the user's free_ takes the size. */
 enum { ESP__ALLOC_HEAD = 64 };
 
 ESP__FN void *esp__alloc(esp_ctx *ctx, uint64_t bytes) {
@@ -67,7 +67,6 @@ ESP__FN void esp__free(esp_ctx *ctx, void *p) {
     esp__host_free(ctx, esp__cpu, start, whole);
 }
 
-/* A larger copy of an array; the rest is zero. NULL, and the old one untouched, when there is no memory. */
 ESP__FN void *esp__grow(esp_ctx *ctx, void *old, uint64_t *cap_bytes, uint64_t need_bytes) {
     if (need_bytes <= *cap_bytes) return old;
     uint64_t cap = need_bytes * 2;

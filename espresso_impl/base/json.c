@@ -1,4 +1,4 @@
-/* json.c: JSON's words for strings and numbers. Must not know what is written. */
+/* json.c: prints strings and numbers as JSON. Must not know what is written. */
 #include "espresso_impl/base/json.h"
 #include <math.h>
 
@@ -53,7 +53,7 @@ ESP__FN void esp__json_string(esp__text *t, const char *s) {
     esp__text_add(t, "%.*s\"", (int)n, part);
 }
 
-/* The program's locale is no concern of a file's. */
+/* Replaces the decimal comma of the program's locale by a point. */
 static void esp__json_number(esp__text *t, char *number) {
     for (char *p = number; *p; p++)
         if (*p == ',') *p = '.';
@@ -83,6 +83,6 @@ ESP__FN void esp__json_scaled(esp__text *t, double x, double unit) {
                 return;
             }
         }
-    snprintf(number, sizeof number, "%.17g", down); /* no number gives x: as near as it gets */
+    snprintf(number, sizeof number, "%.17g", down); /* no number gives x exactly: prints the nearest */
     esp__json_number(t, number);
 }

@@ -36,7 +36,6 @@ ESP__FN void esp__boot_id(char out[ESP__BOOT_ID]) {
     out[strcspn(out, "\n")] = 0;
 }
 
-/* The processor's name, or "". */
 ESP__FN void esp__cpu_name(char *out, size_t cap) {
     char line[256];
     FILE *f = fopen("/proc/cpuinfo", "re");
@@ -50,7 +49,6 @@ ESP__FN void esp__cpu_name(char *out, size_t cap) {
     if (f) fclose(f);
 }
 
-/* The running program's name, without the folders; a Python script's rather than Python's. */
 ESP__FN void esp__program_name(char *out, size_t cap) {
     char text[4096];
     FILE *f = fopen("/proc/self/cmdline", "re");

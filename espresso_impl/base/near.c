@@ -1,12 +1,12 @@
-/* near.c: which of the known names a wrong name was meant to be. The one owner of "did you mean". */
+/* near.c: finds the known name that a wrong name was probably meant to be. */
 #include "espresso_impl/base/near.h"
 #include <ctype.h>
 
-enum { ESP__NEAR_MAX = 64 }; /* longer names are no slips of each other */
+enum { ESP__NEAR_MAX = 64 }; /* longer names are not compared */
 
 static int esp__same_letter(char a, char b) { return tolower((unsigned char)a) == tolower((unsigned char)b); }
 
-/* Edits (insert, delete, replace one character, swap two neighbours) from a to b; both are names, so short. */
+/* The number of edits (insert, delete or replace a character, swap two neighbours) from a to b, which are short names. */
 static int esp__edits(const char *a, const char *b) {
     int rows[3][ESP__NEAR_MAX]; /* distances from the first i - 2, i - 1 and i characters of a */
     const int n = (int)strlen(b);

@@ -1,4 +1,4 @@
-/* private.h: how a private function is declared: all that the parts of base/ that need no context know of each other. */
+/* private.h: how a private function is declared. The headers of base/ that need no context include only this one. */
 #ifndef ESP__PRIVATE_H
 #define ESP__PRIVATE_H
 #include <pthread.h>

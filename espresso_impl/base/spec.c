@@ -1,11 +1,11 @@
-/* spec.c: takes "name:key=val,key=val" apart. Must not know which names or keys exist. */
+/* spec.c: splits "name:key=val,key=val". Must not know which names or keys exist. */
 
 ESP__FN int esp__spec_name_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
            c == '.';
 }
 
-/* Checks the form of the parameters only; returns what is wrong, and where. */
+/* Checks the form of parameters, not their meaning. Returns what is wrong, and where in *at; NULL: nothing. */
 static const char *esp__spec_check_params(const char *p, const char **at) {
     char key[ESP__NAME_MAX], val[ESP__SPEC_MAX];
     int more;

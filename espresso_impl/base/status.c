@@ -3,7 +3,7 @@
 #include "espresso_impl/base/base.h"
 #include <time.h>
 
-/* One text a thread and not a context: a failing call reports to the thread that made it, and needs no lock. */
+/* One text for each thread, not for each context: a failing call reports to the thread that made it, and needs no lock. */
 static __thread char esp__error_text[ESP__ERROR_MAX];
 static __thread const esp_ctx *esp__error_ctx;
 static __thread char esp__detail_text[ESP__ERROR_MAX];
@@ -29,11 +29,11 @@ ESPRESSO_API const char *esp_status_text(esp_status s) {
 ESPRESSO_API uint32_t esp_abi_version(void) { return ESP_ABI_MAJOR << 16 | ESP_ABI_MINOR; }
 
 ESPRESSO_API const char *esp_last_error(const esp_ctx *ctx) {
-    /* an error from before the context existed (or of no context) belongs to whoever asks */
+    /* an error without a context, such as one in esp_open, is returned for every context */
     return !ctx || !esp__error_ctx || esp__error_ctx == ctx ? esp__error_text : "";
 }
 
-/* The level in force; without a context (before esp_open is through) the environment's. */
+/* The context's log level; without a context (before esp_open has one) the environment's. */
 static int32_t esp__log_level(const esp_ctx *ctx) {
     static const char *const names[] = {"", "error", "warn", "info", "debug"};
     const char *env;
@@ -76,7 +76,7 @@ ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, 
 }
 
 ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, ...) {
-    char text[ESP__ERROR_MAX]; /* first here: the arguments may well point into the last error's text */
+    char text[ESP__ERROR_MAX]; /* not formatted in place: the arguments may point into the last error's text */
     esp_log_event ev = {sizeof ev, ESP_LOG_INFO, s, 0, "error", esp__error_text, NULL};
     va_list ap;
     va_start(ap, fmt);
@@ -92,8 +92,8 @@ ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, 
 ESP__FN const char *esp__plugin_detail(void) { return esp__detail_text; }
 ESP__FN void esp__plugin_detail_clear(void) { esp__detail_text[0] = 0; }
 
-/* A plugin's word to the host. An error's text is kept: the call that fails returns it to the caller, who decides
- * whether to print it, so that nothing is printed twice. */
+/* Passes a plugin's event to the log. Keeps an error's text, which the call that fails adds to its own error. Without a log of the
+ * user such an event is logged at INFO: the caller decides whether to print the error, and it is not printed twice. */
 static void esp__plugin_log(void *user, const esp_log_event *ev) {
     const esp_ctx *ctx = (const esp_ctx *)user;
     esp_log_event copy = {sizeof copy, 0, ESP_OK, 0, NULL, NULL, NULL};

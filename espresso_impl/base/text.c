@@ -3,7 +3,7 @@
 
 ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) {
     va_list ap;
-    va_start(ap, fmt); /* most pieces fit into what is there */
+    va_start(ap, fmt); /* first tries the room that is there: most pieces fit */
     int n = vsnprintf(t->data ? t->data + t->len : NULL, t->cap - t->len, fmt, ap);
     va_end(ap);
     if (n >= 0 && t->len + (size_t)n + 1 > t->cap) {
@@ -23,7 +23,7 @@ ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) {
         t->len += (size_t)n;
     } else {
         t->failed = 1;
-        if (t->data) t->data[t->len] = 0; /* without the part that did fit */
+        if (t->data) t->data[t->len] = 0; /* cuts off the part of the piece that fitted */
     }
 }
 

@@ -3,7 +3,7 @@
 #define ESP__TEXT_H
 #include "espresso_impl/base/private.h"
 
-/* Zero is empty. */
+/* All zero is an empty text. Free it with esp__text_free. */
 typedef struct esp__text {
     char *data; /* NUL-terminated, or NULL while empty */
     size_t len, cap;

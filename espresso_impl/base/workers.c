@@ -1,5 +1,5 @@
-/* workers.c: a pool that runs one loop at a time on several threads, the caller among them.
- * Must not know what the loop does. Nothing is allocated after esp__workers_open. */
+/* workers.c: worker threads that run one loop at a time together with the caller. Must not know what the loop does. Allocates
+ * nothing after esp__workers_open. */
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/base/thread.h"
 #include <stdatomic.h>
@@ -10,12 +10,12 @@ struct esp__workers {
     esp_ctx *ctx;
     int32_t n, n_threads; /* n counts the caller */
     pthread_t *threads;
-    pthread_mutex_t one_loop; /* held while a loop runs: a second caller works alone instead */
-    pthread_mutex_t lock;     /* guards what follows */
+    pthread_mutex_t one_loop; /* locked while a loop runs: a second caller runs its own loop alone */
+    pthread_mutex_t lock;     /* protects what follows */
     pthread_cond_t work, done;
-    int quit, open;    /* open: a loop still has pieces to give away */
-    atomic_uint loops; /* number of the loop; written under the lock, also read outside to spin */
-    atomic_int inside; /* threads in the loop, likewise */
+    int quit, open;    /* open: threads may still join the loop */
+    atomic_uint loops; /* number of the loop; written under the lock, but threads that spin read it without */
+    atomic_int inside; /* threads in the loop; written and read likewise */
     uint64_t end, piece;
     _Alignas(64) atomic_ullong next;
     void (*body)(void *arg, uint64_t begin, uint64_t end);
@@ -42,7 +42,7 @@ static void *esp__workers_main(void *arg) {
     pthread_mutex_lock(&w->lock);
     for (;;) {
         if (!w->quit && (!w->open || seen == atomic_load(&w->loops))) {
-            /* loops often follow each other closely: waking from sleep costs more than a short look */
+            /* the next loop often follows soon: spinning for a short time costs less than waking from sleep */
             unsigned now = atomic_load(&w->loops);
             pthread_mutex_unlock(&w->lock);
             for (int i = 0; i < ESP__WORKERS_SPIN && atomic_load(&w->loops) == now; i++) esp__cpu_relax();
@@ -109,7 +109,7 @@ ESP__FN void esp__workers_for(esp__workers *w, uint64_t n, uint64_t grain,
         body(arg, 0, n);
         return;
     }
-    /* a few pieces a thread: one that is late then holds up little */
+    /* a few pieces for each thread, so that a slow thread delays the loop little */
     pieces = (uint64_t)(w->n_threads + 1) * ESP__WORKERS_PIECES;
     grains = (n - 1) / grain + 1;
     pthread_mutex_lock(&w->lock);
