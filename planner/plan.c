@@ -1,4 +1,4 @@
-/* plan.c: esp_plan_make and esp_plan_simulate: turn the caller's structs into a strategy's text, a timeline and a report. */
+/* plan.c: esp_plan_make and esp_plan_simulate: convert the caller's structs into a strategy's text, a timeline and a report. */
 #include "planner/plan.h"
 
 struct esp_plan {

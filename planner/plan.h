@@ -95,7 +95,7 @@ enum { ESP__WIDTH_LOADS = 0, ESP__WIDTH_ENDS, ESP__WIDTH_EXACT };
 typedef struct esp__tree esp__tree; /* problem/templates.c: the options that remain, as a graph with shared ends */
 
 /* ---- schedules ------------------------------------------------------------------------------------------------------------- */
-/* A sync unit: a tensor, a chunk of one, or several neighbours. Units stand in backward order. */
+/* A sync unit: a tensor, a chunk of one, or several neighbours. Units are in backward order. */
 typedef struct esp__unit {
     uint32_t first, n;        /* its tensors; it is ready when the last of them is */
     uint64_t begin, elements; /* n == 1: the range in the tensor */

@@ -107,7 +107,7 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op) {
     return r;
 }
 
-/* The rate of a Comp or Decomp. On the CPU a machine's ranks take turns. */
+/* The rate of a Comp or Decomp. On the CPU those of a machine's ranks run one after the other. */
 static esp__rate esp__codec_rate(const esp__any *w, const esp__op_template *op) {
     const esp_cost_curve *curve = op->kind == ESP_PLAN_COMP ? w->codec->compress : w->codec->decompress;
     double slots = op->kind == ESP_PLAN_COMP ? 1.0 : esp__slots(w->p, op->slots);
@@ -138,9 +138,8 @@ static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
 static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const double each[ESP__LANES]) {
     esp__any_path path;
     uint32_t kept = 0;
-    for (
-        uint32_t l = 0; l < ESP__LANES;
-        l++) /* per element, a negative fixed part is largest in a unit of one element, a positive one smallest in a unit of all */
+    for (uint32_t l = 0; l < ESP__LANES;
+         l++) /* fixed cost per element: least in a single unit of all elements; if negative, in units of one element */
         path.each[l] = esp__max2(0.0, each[l] + fixed[l] / (fixed[l] < 0.0 ? 1.0 : w->elements));
     for (uint32_t i = 0; i < w->n; i++) {
         int less = 0, more = 0;

@@ -135,7 +135,7 @@ static void esp__columns_fit(esp__bounding *b) {
         }
 }
 
-/* Allows only paths that can end by `t`. Returns 0 if a unit then has none. */
+/* Allows only paths that can end by `t`. Returns 0 if a unit is left without a path. */
 static int esp__bound_limit(esp__bounding *b, double t) {
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];

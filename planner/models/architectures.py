@@ -42,8 +42,8 @@ class Net:
 
     # ---- operations ------------------------------------------------------------------------------------------------
     def dense(self, rows, n_in, n_out, name=None, shape=None, bias=None, first=False, per_weight=1, weights=None):
-        """`rows` products with an n_in x n_out matrix; per_weight: elements read from memory for one of the matrix's input
-        (a convolution reads each once for all of its window). first: no gradient of the input is wanted."""
+        """`rows` products with an n_in x n_out matrix. per_weight: how many of the matrix's inputs one element in memory serves
+        (a convolution reads each element once for its whole window). first: the gradient of the input is not needed."""
         weights = n_in * n_out if weights is None else weights
         flops, data = 2 * rows * n_in * n_out, 4 * (rows * n_in // per_weight + weights + rows * n_out)
         steps = [Step(Work(0, 4 * rows * n_out), bias, (n_out,))] if bias else []
@@ -81,10 +81,10 @@ class Net:
         self.add(Work(0, 8 * looked_up * width), Step(Work(0, 4 * rows * width + 12 * looked_up * width), name, (rows, width)))
 
     def lstm(self, name, batch, tokens, n_in, n_hidden):
-        """All steps in time in one go; the four parameters are ready together."""
+        """All time steps as one operation; the four parameters are ready together."""
         rows = batch * tokens
         flops, data = 2 * rows * 4 * n_hidden * (n_in + n_hidden), 4 * rows * (n_in + 9 * n_hidden)
-        # the recurrent matrix is read again in every step in time
+        # every time step reads the recurrent matrix again
         data += 4 * tokens * 4 * n_hidden * n_hidden
         steps = [Step(Work(2 * flops, 2 * data), name + ".weight_ih_l0", (4 * n_hidden, n_in)),
                  Step(Work(), name + ".weight_hh_l0", (4 * n_hidden, n_hidden)),
@@ -98,7 +98,7 @@ class Architecture:
         self.update_bytes, self.source = update_bytes, source
 
 
-SGD, ADAM = 20, 28  # bytes a parameter: SGD with momentum reads 3 and writes 2 numbers, Adam 4 and 3
+SGD, ADAM = 20, 28  # bytes per parameter: SGD with momentum reads 3 and writes 2 numbers, Adam 4 and 3
 
 
 # ---- images -----------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def gpt2(layers, width, tokens=1024, words=50257):
         for k in range(layers):
             name = "transformer.h.%d." % k
 
-            def conv1d(part, n_in, n_out):  # a linear layer whose weight is stored the other way round
+            def conv1d(part, n_in, n_out):  # a linear layer whose weight is stored transposed
                 net.dense(rows, n_in, n_out, name + part + ".weight", (n_in, n_out), name + part + ".bias")
 
             net.norm(name + "ln_1", rows * width, width)
@@ -220,7 +220,7 @@ def gpt2(layers, width, tokens=1024, words=50257):
             conv1d("mlp.c_proj", 4 * width, width)
             net.pointwise(rows * width, 2)
         net.norm("transformer.ln_f", rows * width, width)
-        net.dense(rows, width, words)  # the head shares wte, whose gradient is complete with the embedding's
+        net.dense(rows, width, words)  # the head shares wte, whose gradient is complete after the embedding's backward
         net.pointwise(rows * words)
         return net
     return build
@@ -267,7 +267,7 @@ def word_lstm(words, tied):
     return build
 
 
-# ---- two adversarial networks for two directions ------------------------------------------------------------------------
+# ---- image translation in two directions --------------------------------------------------------------------------------
 def ugatit_generator(net, name, batch):
     """The full model: its FC.0 sees every pixel of 64 x 64 x 256."""
     size, width = 256, 64
@@ -318,8 +318,8 @@ def ugatit_discriminator(net, name, batch, layers):
 
 
 class TwoPasses:
-    """One step of U-GAT-IT: the discriminators' forward and backward, then the generators'. A gradient is complete with the
-    last of its network's uses: 2 of each discriminator (real, fake), 3 of each generator (translation, cycle, identity)."""
+    """One step of U-GAT-IT: the discriminators' forward and backward, then the generators'. A gradient is complete after the
+    last use of its network: 2 of each discriminator (real, fake), 3 of each generator (translation, cycle, identity)."""
 
     def __init__(self, batch):
         self.nets = {}
@@ -342,7 +342,7 @@ class TwoPasses:
             return [Step(s.work) for n in nets for s in n.backward()]
         steps = passes(self.discriminators)
         steps += [s for d in self.discriminators for s in d.backward()]
-        # the generators' step: forward of three uses each and of the discriminators, then backward but for the last use
+        # the generators' step: forward of three uses each and of the discriminators, then backward of all uses but the last
         steps += [Step(w) for n in self.generators * 3 + self.discriminators for w in n.forward()]
         steps += passes(self.discriminators) + passes(self.generators * 2)
         return steps + [s for g in self.generators for s in g.backward()]

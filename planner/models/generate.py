@@ -3,7 +3,7 @@
 times estimated from the operations and bytes of a stated device. Standard library only; the same bytes on every machine.
 
     generate.py [--device V100] [--batch N] [--out DIR] [MODEL ...]      all models, V100, the batch of each architecture
-    generate.py --check                                                  writes nothing: exit 1 where a file would change
+    generate.py --check                                                  writes nothing: exit 1 if a file would change
 """
 import argparse
 import os
@@ -12,7 +12,7 @@ import sys
 sys.dont_write_bytecode = True  # no folder of compiled files beside the models
 import architectures
 
-# operations a second that dense kernels attain (peak x 65%), bytes a second that streaming kernels attain (peak x 8/9)
+# operations per second of dense kernels (65% of the peak), bytes per second of streaming kernels (8/9 of the peak)
 DEVICES = {
     "V100": ("V100, fp32 at 65% of 15.7 TFLOPS, memory at 8/9 of 900 GB/s, 5 us a kernel", 0.65 * 15.7e12, 800e9),
     "A100": ("A100, TF32 at 65% of 156 TFLOPS, memory at 8/9 of 2039 GB/s, 5 us a kernel", 0.65 * 156e12, 1812e9),
@@ -22,7 +22,7 @@ KERNEL_US = 5.0
 
 
 class Tensor:
-    """One parameter; us, flops: what backward does between the tensor before it and this one being ready."""
+    """One parameter. us, flops: backward's time and operations from the moment the previous one is ready until this one is."""
 
     def __init__(self, step, us, flops):
         self.name, self.shape, self.elements = step.name, step.shape, architectures.elements(step.shape)
@@ -30,7 +30,7 @@ class Tensor:
 
 
 def time_us(device, work):
-    """A kernel is bound by its operations or by its bytes."""
+    """A kernel takes the time of its operations or of its bytes, whichever is longer."""
     _, flops_a_second, bytes_a_second = DEVICES[device]
     return KERNEL_US + 1e6 * max(work.flops / flops_a_second, work.bytes / bytes_a_second)
 
@@ -44,7 +44,7 @@ def backward_of(net, device):
         if step.name:
             tensors.append(Tensor(step, us, flops))
             us, flops = 0.0, 0
-    if tensors:  # what runs after the last one counts as well
+    if tensors:  # the backward after the last one counts for it
         tensors[-1].us += us
         tensors[-1].flops += flops
     return tensors
@@ -89,7 +89,7 @@ def main():
             sys.exit("no model '%s'; there are: %s" % (name, ", ".join(known)))
     if args.batch < 0:
         sys.exit("--batch %d: expected at least 1" % args.batch)
-    # the LSTM's source prints 66M: with the words of PTB and no tied embeddings
+    # the LSTM's source states 66M parameters, with the words of PTB and without tied embeddings
     assert round(architectures.word_lstm(10000, False)(1).parameters(), -6) == 66000000
     stale = 0
     for name in args.models or known:

@@ -62,7 +62,8 @@ static double esp__link_ns(const esp__problem *p, const esp__op_template *op, co
                               op->flows == ESP__FLOWS_ONE ? 1 : p->system.ranks_per_machine);
 }
 
-/* A Comp or Decomp of `elements`. Each rank has its own GPU; on the CPU, which they share, a machine's ranks take turns. */
+/* A Comp or Decomp of `elements`. Each rank has its own GPU; on the CPU, those of a machine's ranks run one after the
+ * other. */
 static double esp__codec_ns(const esp__problem *p, const esp__op_template *op, const esp_cost_curve *curve,
                             double elements) {
     uint32_t k = p->system.ranks_per_machine, spread = (k + p->system.machines - 1) / p->system.machines;

@@ -200,7 +200,7 @@ static int esp__node_same(const esp__planting *w, const esp__tree *tree, uint32_
     return 1;
 }
 
-/* Turns the trie into the graph. Children have larger numbers than their parents in the trie; so in descending order every
+/* Converts the trie into the graph. Children have larger numbers than their parents in the trie; so in descending order every
  * node's children are already in the graph. */
 static void esp__share(esp__planting *w, esp__tree *tree) {
     uint32_t slots = 1, n_edges = 0;

@@ -394,8 +394,8 @@ static void esp__incremental_set(esp__incremental *k, const esp__swap *w) {
     esp__incremental_anew(k);
 }
 
-/* Makes the swap if the step is then below `limit`; returns 1 if it did. The step may be longer than the trial said, because of
- * paths that the trial ignores. Uses ready order if that is shorter still. */
+/* Makes the swap if the step is then below `limit`; returns 1 if it did. The step may be longer than the trial predicted, because of paths
+ * that the trial ignores. Uses ready order if that is shorter still. */
 static int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64_t limit) {
     esp__schedule_copy(k->p, &k->before, k->d);
     esp__incremental_set(k, w);
