@@ -76,7 +76,7 @@ typedef struct esp_plan_system {
 enum {
     ESP_PLAN_NO_MERGE = 1u << 0, /* do not merge tensors into groups */
     ESP_PLAN_NO_SPLIT = 1u << 1, /* do not split tensors into chunks */
-    ESP_PLAN_ROBUST = 1u << 2,   /* best 90th percentile when every input is off by up to 20% */
+    ESP_PLAN_ROBUST = 1u << 2,   /* minimise the step's 90th percentile when inputs are off by up to 20% */
     ESP_PLAN_NO_COMP = 1u << 3,  /* compress nothing */
     ESP_PLAN_THOROUGH = 1u << 5, /* search sixteen times as long */
     ESP_PLAN_NO_BOUND = 1u << 4  /* compute no bounds and no free_compression_ns (both 0) */
@@ -87,7 +87,7 @@ typedef struct esp_plan_config {
     const char *strategy; /* NULL: "espresso+"; or "espresso" (Algorithms 1 and 2), "fp32", "ddp", "hipress", ... */
     uint32_t devices;     /* that may compress (bits as in the system); 0: the system's */
     uint32_t max_comp;    /* Comps an option may have; 0: any number */
-    const char *const *forbid, *const *only; /* patterns for options' text: match none of `forbid`, and one of `only` */
+    const char *const *forbid, *const *only; /* patterns for options' text: none of `forbid`, one of `only` (if any) */
     const char *const *keep; /* "GLOB=fp32", "GLOB=CODEC" or "GLOB=OPTION" for tensor names; the first match counts */
     uint32_t n_forbid, n_only, n_keep;
     uint32_t reserved0;
@@ -113,7 +113,7 @@ typedef struct esp_plan_report {
     double lane_ns[4];           /* busy time of compute, cpu, intra, inter */
     double price[4];             /* weight of each lane in the bound; their sum is at most 1 */
     double exposed_communication_ns,
-        exposed_compression_ns;          /* while no backward runs: a link is busy; only compression runs */
+        exposed_compression_ns;          /* time without backward: a link is busy; only compression runs */
     double bubble_ns[4];                 /* idle time between a lane's first and last op */
     uint64_t intra_bytes, inter_bytes;   /* moved by one rank; by one machine's NIC */
     double robust_p50_ns, robust_p90_ns; /* of the step with each input off by up to 20%; ESP_PLAN_ROBUST */

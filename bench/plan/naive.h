@@ -5,7 +5,7 @@ typedef struct tree_list {
     esp__option *options;
     uint32_t n, room;
 } tree_list;
-static tree_list every_option; /* filled by the walk below, which takes no user data of this kind */
+static tree_list every_option; /* refilled by tree_options */
 
 static int option_add(void *user, const esp__option *o) {
     tree_list *l = user;

@@ -22,7 +22,7 @@ typedef struct esp__any {
     const esp__tree *tree;
     const esp_plan_codec *codec;
     double elements;          /* of all tensors: the largest unit */
-    uint64_t size[ESP__CUTS]; /* and its parts by ESP__CUT_* */
+    uint64_t size[ESP__CUTS]; /* `elements` divided by ESP__CUT_* */
     esp__rate *rates;         /* by op template; `least` < 0: the op cannot run */
     esp__any_path *paths;     /* [n] a Pareto set */
     uint32_t n, room;

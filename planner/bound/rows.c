@@ -23,7 +23,7 @@ typedef struct esp__lanes_candidates {
     uint32_t n;
     double *total;                /* [n] of the paths, ascending */
     uint32_t *first[ESP__LANES];  /* [n + 1] index of a path's first entry in stays */
-    esp__stay *stays[ESP__LANES]; /* by path */
+    esp__stay *stays[ESP__LANES]; /* ordered by path */
     double head[ESP__LANES];      /* the largest head + p of any path */
     uint32_t low, high, rows;     /* the last choice, for the units that share it */
     uint32_t best, call;

@@ -8,7 +8,7 @@
 /* The simulation's state. */
 typedef struct esp__clock {
     uint64_t free_at[ESP__LANES];
-    uint64_t *ready; /* [n_units] when the unit's next op has its input; UINT64_MAX: not yet known */
+    uint64_t *ready; /* [n_units] when the unit's next op has its input */
     uint8_t *op;     /* [n_units] the unit's next op */
     uint32_t tensor; /* of the next backward */
     uint32_t unit;   /* the first unit that no backward has made ready */
