@@ -5,9 +5,7 @@
 enum { ESP__PLAN_TENSORS_MAX = 32768 };
 
 static int esp__bad(double x) { return !(x >= 0.0) || x > 1e18; }
-static int esp__bad_time(double ns) {
-    return !(ns >= 0.0) || ns > 1e13;
-} /* 1e13 ns is over two hours, and no sum can overflow */
+static int esp__bad_time(double ns) { return !(ns >= 0.0) || ns > 1e13; } /* above two hours, sums could overflow */
 
 static esp_status esp__check_curve(const esp_cost_curve *c, const char *what, const char *which) {
     if (c->n && !c->points) return esp__fail(NULL, ESP_E_ARG, "%s: %s: points is NULL, but n is %u", what, which, c->n);
