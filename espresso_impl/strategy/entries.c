@@ -1,5 +1,5 @@
-/* entries.c: the entries of an order: as words, and what makes a whole order of them. Must not know what ops cost, nor who
- * runs them. */
+/* entries.c: order entries: reads and prints their words, and checks that an order is complete. Must not know what ops cost, nor
+ * how they are run. */
 #include "espresso_impl/strategy/text.h"
 #include <ctype.h>
 
@@ -49,7 +49,7 @@ ESP__FN int esp__order_entry_fits(const esp__order_entry *e, const esp__order_un
     return e->step < o->n && (e->what == ESP__ENTRY_STEP || o->steps[e->step].kind != ESP__COLL);
 }
 
-/* Steps from `at` on up to the next collective. */
+/* The first collective of the option at step `at` or after it; o->n: none. */
 static uint32_t esp__order_next(const esp__option *o, uint32_t at) {
     while (at < o->n && o->steps[at].kind != ESP__COLL) at++;
     return at;
@@ -85,7 +85,7 @@ static esp_status esp__order_check_collectives(const esp_ctx *ctx, const char *n
     return ESP_OK;
 }
 
-/* The other entries too: `at` is the place in the unit's chain. */
+/* Checks the sequence of all entries of each unit. units->at: how far a unit's entries have come. */
 static esp_status esp__order_check_chains(const esp_ctx *ctx, const char *name, const esp__order_entry *entries,
                                           uint32_t n, const esp__order_units *units) {
     static const uint32_t within[] = {1, 0, 2}; /* a step, after its copy down and before its copy up */

@@ -2,7 +2,7 @@
  * parsing an option, printing it, and enumerating the tree. Knows nothing of tensors, ranks or time. */
 #include "espresso_impl/strategy/option.h"
 
-/* Every rule of the grammar is a few symbols, then at most one sub-tree: so a table holds all of it. */
+/* Every rule of the grammar is a few symbols and then at most one sub-tree, so that one table has all rules. */
 enum esp__symbol {
     ESP__S_NONE = 0,
     ESP__S_COMM,   /* allreduce                                                        */
@@ -48,7 +48,7 @@ static const esp__rule esp__rules[] = {
     /* T5: second inter step, raw input */
     ESP__R(T5, INNER, 0, T1, ESP__S_COMM2),
     ESP__R(T5, INNER, 0, T2, ESP__S_COMP, ESP__S_COMM2C),
-    /* T4': inter, payloads that stay compressed at least for the first step */
+    /* T4': inter, payloads whose first step moves them compressed */
     ESP__R(T4C, INNER, 0, T2, ESP__S_COMMC),
     ESP__R(T4C, INNER, 0, T5, ESP__S_COMM1C, ESP__S_DECOMP),
     ESP__R(T4C, INNER, 0, T2, ESP__S_COMM1C, ESP__S_COMM2C),
@@ -81,7 +81,7 @@ static const char *const esp__coll_names[] = {
     [ESP_COLL_REDUCE] = "reduce"};
 static const char *const esp__level_names[] = {"flat", "intra", "inter"};
 
-/* A walk through the grammar: the steps so far and, per level, the open pair (0: cut and allgather, 1: rooted). */
+/* A walk through the grammar: the steps so far and, for each level, the kind of its open pair (0: cut and allgather, 1: rooted). */
 typedef struct esp__walk {
     esp__option option;
     uint8_t outer; /* ESP__FLAT or ESP__INTRA */
@@ -93,11 +93,11 @@ typedef struct esp__walk {
     void *user;
     uint64_t visited;
     int stop;
-    /* parsing: the option is compared with these as it grows */
+    /* parsing: the steps that the text has */
     const esp__step *want;
     uint32_t n_want;
-    uint32_t furthest;  /* steps that matched on the best path */
-    char expected[256]; /* what could follow them              */
+    uint32_t furthest;  /* most steps that matched on any path */
+    char expected[256]; /* the steps that could follow them    */
 } esp__walk;
 
 static void esp__walk_symbols(esp__walk *w, const esp__rule *r, uint32_t at);
@@ -136,7 +136,7 @@ static int esp__step_same(const esp__step *a, const esp__step *b) {
     return a->kind == ESP__COLL ? a->level == b->level && a->coll == b->coll : a->device == b->device;
 }
 
-/* Takes `s` as the next step if it is wanted there (always, when enumerating), and walks on. */
+/* Takes `s` as the next step and walks on. When parsing, only if the text has this step here. */
 static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t at, const esp__step *s) {
     uint32_t n = w->option.n;
     if (w->want && (n >= w->n_want || !esp__step_same(&w->want[n], s))) {
@@ -148,7 +148,7 @@ static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t at, const 
                      w->expected[0] ? ", " : "", text);
         return;
     }
-    if (n == ESP__MAX_STEPS) return; /* the grammar's longest path has exactly that many */
+    if (n == ESP__MAX_STEPS) return; /* cannot happen: the grammar's longest path has as many steps */
     w->option.steps[n] = *s;
     w->option.n = n + 1;
     esp__walk_symbols(w, r, at + 1);
@@ -178,7 +178,7 @@ static void esp__walk_coll(esp__walk *w, const esp__rule *r, uint32_t at, uint8_
         s.coll = w->pair[level] ? ESP_COLL_BROADCAST : ESP_COLL_ALLGATHER;
         esp__walk_step(w, r, at, &s);
         break;
-    default: { /* the first of a pair: both routines, or only the cutting one where bodies are summed */
+    default: { /* the first of a pair: cutting or rooted, but only cutting where bodies are summed */
         static const uint8_t colls[3][2] = {{ESP_COLL_REDUCE_SCATTER, ESP_COLL_REDUCE},
                                             {ESP_COLL_ALLTOALL, ESP_COLL_GATHER},
                                             {ESP_COLL_REDUCE_SCATTER, 0}};
@@ -238,7 +238,7 @@ ESP__FN size_t esp__option_print(const esp__option *o, char *buf, size_t cap) {
     return len;
 }
 
-/* One word of the text, as a step that the grammar can be asked for. */
+/* Reads one word of the text as a step. */
 static int esp__step_read(const char *word, size_t len, esp__step *s) {
     memset(s, 0, sizeof *s);
     for (uint8_t kind = ESP__COMP; kind <= ESP__DECOMP; kind++)

@@ -1,4 +1,4 @@
-/* read.c: the text of a strategy as sync units, codecs, options and order of a context. Must not know the format: text.c does. */
+/* read.c: makes a strategy's units, with codecs, options and order, from the lines that text.c reads. Must not know the format. */
 #include "espresso_impl/strategy/strategy.h"
 
 static const char *esp__text_tensor(const void *user, uint32_t i, uint64_t *elements) {
@@ -7,12 +7,11 @@ static const char *esp__text_tensor(const void *user, uint32_t i, uint64_t *elem
     return t->name;
 }
 
-/* The tensors of a context, for the reader and the printer of texts. */
 ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx) {
     return (esp__text_tensors){ctx, esp__model_of(ctx)->n_tensors, esp__text_tensor};
 }
 
-/* What cannot be synchronised as one cannot be in one group. */
+/* Fails if the tensors cannot be one group, for example because their dtypes differ. */
 static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, const esp__text_unit *u) {
     static const char *const dtypes[] = {"?", "f32", "f16", "bf16"};
     const esp__tensor *a = &esp__model_of(ctx)->tensors[u->first];
@@ -35,7 +34,7 @@ static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, c
     return ESP_OK;
 }
 
-/* Where what is read goes. */
+/* Where the callbacks below store what was read. */
 typedef struct esp__loading {
     esp_ctx *ctx;
     esp__strategy *y;

@@ -1,5 +1,5 @@
-/* region.c: the algebra of regions: how every step of an option changes what a rank holds. Pure functions: they know
- * neither memory nor backends, and every rank computes the same from its own place. */
+/* region.c: how every step of an option changes a rank's region. Pure functions: they know neither memory nor backends, and depend
+ * only on the rank's coordinates. */
 #include "espresso_impl/strategy/region.h"
 
 ESP__FN void esp__region_start(esp__region *r) { memset(r, 0, sizeof *r); }
@@ -49,7 +49,7 @@ ESP__FN int esp__region_takes_part(const esp__region *r, const esp__step *s) {
 ESP__FN int32_t esp__region_root(const esp__coordinates *at, const esp__step *s) {
     uint64_t turn = at->unit;
     if (s->kind != ESP__COLL || !esp__coll_rooted(s->coll)) return -1;
-    if (s->level == ESP__INTER) turn += (uint64_t)at->index[ESP__INTRA]; /* spread over machines as well */
+    if (s->level == ESP__INTER) turn += (uint64_t)at->index[ESP__INTRA]; /* spreads the roots over machines too */
     return (int32_t)(turn % (uint64_t)at->size[s->level]);
 }
 
@@ -78,7 +78,7 @@ static void esp__cut_push(esp__region *r, uint8_t level, uint8_t open) {
     r->n_cuts++;
 }
 
-/* A Comp cuts its region for every cutting collective that its payloads go through before they are decoded. */
+/* A Comp cuts its region in advance, once for each cutting collective that its payloads pass before they are decoded. */
 static void esp__region_comp(esp__region *r, const esp__option *o, uint32_t i) {
     r->compressed = 1;
     for (i++; i < o->n && o->steps[i].kind != ESP__DECOMP; i++) {
@@ -125,14 +125,14 @@ static void esp__region_payload_coll(esp__region *r, const esp__coordinates *at,
             esp__dims_prepend(r, ESP__DIM_SOURCE, s->level);
         }
         break;
-    default: break; /* allreduce of bodies, broadcast: the slots stay what they are */
+    default: break; /* allreduce of bodies, broadcast: the slots stay the same */
     }
 }
 
 static void esp__region_raw_coll(esp__region *r, const esp__coordinates *at, const esp__step *s) {
     switch (s->coll) {
     case ESP_COLL_REDUCE_SCATTER: esp__cut_push(r, s->level, 0); break;
-    case ESP_COLL_ALLGATHER: r->n_cuts--; break; /* the innermost cut is the one that was made last */
+    case ESP_COLL_ALLGATHER: r->n_cuts--; break; /* removes the innermost cut, which was made last */
     case ESP_COLL_REDUCE: r->idle[s->level] = at->index[s->level] != esp__region_root(at, s); break;
     default: break;
     }

@@ -1,23 +1,24 @@
-/* region.h: what a rank holds of one unit between two steps of an option. Pure values: no memory, no time, no codec. */
+/* region.h: which elements of a unit a rank has between two steps of an option. Pure values: no memory, no time, no codec. */
 #ifndef ESP__REGION_H
 #define ESP__REGION_H
 #include "espresso_impl/strategy/option.h"
 
-/* Where a rank sits: enough to walk any option for any unit. */
+/* A rank's coordinates and a unit: all that the regions of an option depend on. */
 typedef struct esp__coordinates {
     int32_t index[3], size[3]; /* this rank in the group of each level, and the group's size */
-    uint32_t unit;             /* index: turns the roots                                     */
+    uint32_t unit;             /* index: different units have different roots                */
 } esp__coordinates;
 
-/* A region is a nest of cuts of the unit, outermost first. A cut is *narrow* where the rank holds its own part of it
- * only, and *open* where it holds (as payloads) all of them. Payload slots are an array with one dimension per open cut
- * and per unsummed set of contributions, row-major. */
+/* A region results from up to two nested cuts of the unit into parts, the outermost first. In a *narrow* cut the rank has only its
+ * own part; in an *open* cut it has payloads of all parts. Payload slots form a row-major array. It has a dimension for each open
+ * cut, and one for each level whose contributions are side by side instead of summed. */
 typedef struct esp__cut {
     uint8_t level, open;
 } esp__cut;
 enum { ESP__DIM_PART = 1, ESP__DIM_SOURCE = 2 };
 typedef struct esp__dim {
-    uint8_t what, level; /* a part of the cut at `level`, or the rank of that group that it came from */
+    uint8_t what,
+        level; /* PART: the part of the cut at `level`; SOURCE: the rank of that group whose contribution it is */
 } esp__dim;
 
 typedef struct esp__region {
@@ -25,25 +26,25 @@ typedef struct esp__region {
     uint32_t n_cuts;
     uint8_t compressed;
     uint8_t idle[3];       /* a rooted step at this level left this rank without data                */
-    uint8_t summed[3];     /* contributions of all ranks of this level are in (as a sum or side by side) */
-    uint8_t replicated[3]; /* all ranks of this level hold the same                                  */
+    uint8_t summed[3];     /* has the contributions of all ranks of this level, summed or side by side */
+    uint8_t replicated[3]; /* all ranks of this level have the same                                  */
     esp__dim dims[4];      /* compressed: outermost first                                            */
     uint32_t n_dims;
 } esp__region;
 
-ESP__FN void esp__region_start(esp__region *r);
-/* Part `p` of `count` elements over `n`: [*begin, *begin + *length). */
+ESP__FN void esp__region_start(esp__region *r); /* the whole unit, as numbers */
+/* Part `p` of `count` elements cut into `n` parts: [*begin, *begin + *length). */
 ESP__FN void esp__part(uint64_t count, uint64_t n, uint64_t p, uint64_t *begin, uint64_t *length);
-/* The element range of a raw region (all cuts narrow), or of one payload slot: index[d] along dims[d]. */
+/* The elements of an uncompressed region, whose cuts are all narrow, or of the payload slot at index[d] along each dims[d]. */
 ESP__FN void esp__region_range(const esp__region *r, const esp__coordinates *at, uint64_t count, const uint32_t *index,
                                uint64_t *begin, uint64_t *length);
-/* How many slots the region holds, and how many of one part (unsummed contributions). */
+/* The number of payload slots in the region. */
 ESP__FN uint64_t esp__region_slots(const esp__region *r, const esp__coordinates *at);
-/* Does this rank take part in step `s` of option `o`, given the region before it? And who is its root (or -1)? */
+/* Does this rank take part in step `s`, given the region before it? And the step's root; -1: it has no root. */
 ESP__FN int esp__region_takes_part(const esp__region *r, const esp__step *s);
 ESP__FN int32_t esp__region_root(const esp__coordinates *at, const esp__step *s);
-/* The region after step `i` of `o`. Where an alltoall or a summing reduce_scatter needs its cut as the outermost
- * dimension and it is not, *swap gets the number of that dimension (move it to the front first); else 0. */
+/* Changes `r` into the region after step `i` of `o`. An alltoall, or a reduce_scatter that sums bodies, needs its cut as the
+ * outermost dimension: *swap is the dimension to move to the front before the step, 0: none. */
 ESP__FN void esp__region_step(esp__region *r, const esp__coordinates *at, const esp__option *o, uint32_t i,
                               uint32_t *swap);
 #endif

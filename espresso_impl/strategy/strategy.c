@@ -1,23 +1,22 @@
-/* strategy.c: which option and codec every unit gets: from a built-in name, or through read.c from the text of a
- * strategy file; and back to text. Knows nothing of memory and of how ops are executed. */
+/* strategy.c: gives every unit its codec and option, from a built-in name or, through read.c, from a strategy's text; and prints the
+ * strategy as text. Knows nothing of memory and of how ops are executed. */
 #include "espresso_impl/strategy/strategy.h"
 #include <errno.h>
 
-/* Only with the same number (over one) of ranks on each of several machines do intra and inter mean something. */
 ESP__FN int esp__hierarchical(const esp_ctx *ctx) {
     return esp__job_of(ctx)->topo.n_machines > 1 && esp__job_of(ctx)->topo.n_local > 1;
 }
 
-/* The best option without compression that moves each byte once over every link. */
+/* The option without compression: the flat allreduce, or the hierarchical one that sends each byte between machines only once. */
 static const char *esp__raw_option(const esp_ctx *ctx) {
     return esp__hierarchical(ctx) ? "intra.reduce_scatter > inter.allreduce > intra.allgather" : "flat.allreduce";
 }
 
-/* The codec's default option, or its like in the flat tree where there is only that. */
+/* The codec's default option. Where only the flat tree is allowed, a similar flat option. */
 static const char *esp__codec_option(const esp_ctx *ctx, const esp_codec *codec) {
     int reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0;
     const char *text = codec->default_option;
-    if (codec->caps & ESP_CODEC_NEEDS_MATRIX && !text) /* whole: a part of a matrix is none */
+    if (codec->caps & ESP_CODEC_NEEDS_MATRIX && !text) /* not cut, since a part of a matrix is no matrix */
         return esp__hierarchical(ctx) ? "intra.reduce > comp@cpu > inter.allgather > decomp@cpu > intra.broadcast"
                                       : "comp@cpu > flat.allgather > decomp@cpu";
     if (!esp__hierarchical(ctx))
@@ -26,7 +25,7 @@ static const char *esp__codec_option(const esp_ctx *ctx, const esp_codec *codec)
     return "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
 }
 
-/* Does a Comp of the unit's option get parts of it only? The same on every rank: cuts do not depend on who looks. */
+/* Does a Comp of the unit's option compress only parts of the unit? The same on all ranks, because cuts do not depend on the rank. */
 static int esp__compresses_parts(const esp_ctx *ctx, const esp__work_unit *u) {
     esp__coordinates at;
     esp__region r;
@@ -42,7 +41,7 @@ static int esp__compresses_parts(const esp_ctx *ctx, const esp__work_unit *u) {
     return 0;
 }
 
-/* Does this topology, the codec and the unit's shape allow its option? */
+/* Fails if the topology, the codec or the unit's shape does not allow its option. */
 static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const char *option, const char *where) {
     if (!esp__option_is_flat(&u->option) && !esp__hierarchical(ctx))
         return esp__fail(ctx, ESP_E_ARG,
@@ -79,8 +78,7 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
     return ESP_OK;
 }
 
-/* Gives a unit its codec and option. What the description of its tensor asks for comes first; groups have been checked
- * to hold no such tensor. `where` opens the message. */
+/* Groups are checked before: no tensor of a group has a codec or option in its description. */
 ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
                                     const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
@@ -116,7 +114,7 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const ch
     return esp__order_make(ctx, y);
 }
 
-/* `path` is neither a built-in strategy nor a file: what may have been meant? */
+/* The error if `path` is neither a built-in strategy nor a file, with a guess at what was meant. */
 static void esp__no_strategy(const esp_ctx *ctx, const char *path, const char *why) {
     static const char *const names[] = {"fp32", "layerwise", "auto"};
     const char *near = NULL;
@@ -137,7 +135,6 @@ static void esp__no_strategy(const esp_ctx *ctx, const char *path, const char *w
               path, hint, why);
 }
 
-/* Reads a whole small file; NULL (and the error) if it cannot be. Freed with free(). */
 ESP__FN char *esp__file_text(const esp_ctx *ctx, const char *path) {
     FILE *f = fopen(path, "rb");
     esp__text t = {0};
@@ -151,7 +148,7 @@ ESP__FN char *esp__file_text(const esp_ctx *ctx, const char *path) {
         buf[n] = 0;
         esp__text_add(&t, "%s", buf);
     }
-    int error = ferror(f) ? errno : 0; /* a folder can be opened */
+    int error = ferror(f) ? errno : 0; /* a folder can be opened, but not read */
     fclose(f);
     if (error || t.failed || !t.data) {
         esp__fail(ctx, t.failed ? ESP_E_NOMEM : ESP_E_ARG, "strategy '%s': %s", path,
@@ -190,7 +187,6 @@ static void esp__order_print(const esp__strategy *s, esp__text *t) {
     }
 }
 
-/* Writes the text and its hash from everything else. */
 ESP__FN esp_status esp__strategy_print(esp_ctx *ctx, esp__strategy *s) {
     esp__text t = {0};
     esp__strategy_put_head(&t, "");
@@ -207,8 +203,6 @@ ESP__FN esp_status esp__strategy_print(esp_ctx *ctx, esp__strategy *s) {
     return s->text ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
 }
 
-/* Units, options, codecs and order from `spec`: a built-in name, a strategy's text, or (if `files`) a path. Into `y`,
- * zeroed; free it in any case. */
 ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, esp__strategy *y, const char *spec, int files) {
     esp_status s;
     if (!spec) spec = esp__model_of(ctx)->codec_spec ? "layerwise" : "fp32";

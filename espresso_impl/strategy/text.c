@@ -1,25 +1,25 @@
-/* text.c: reads the text of a strategy line by line, and prints it: sync units with their codecs and options, and the order of
- * ops. The only reader and printer of that format. Every error says file, line and what was expected. Must not know what
- * options and codecs mean, nor who asks. */
+/* text.c: reads a strategy's text line by line, and prints it: sync units with their codecs and options, and the order of ops. The
+ * only reader and printer of that format. Every error says file, line and what was expected. Must not know what options and
+ * codecs mean, nor who calls. */
 #include "espresso_impl/strategy/text.h"
 #include <ctype.h>
 
 /* ---- lines and words --------------------------------------------------------------------------------------------- */
-/* At most one of a split and a group is open. */
+/* The state of reading. A split tensor whose chunks follow, or a group whose tensors are listed, may be open, but not both. */
 typedef struct esp__reading {
     const esp_ctx *ctx;
     const char *name;
     const esp__text_tensors *tensors; /* NULL: any */
     const esp__strategy_lines *to;
-    char *at;                      /* the lines that are left                                                    */
+    char *at;                      /* the rest of the text                                                       */
     char where[ESP__SPEC_MAX * 2]; /* "FILE:LINE"                                                                */
     int line;
-    uint32_t n_tensors, n_units; /* so far, an open group's tensors with them                                   */
+    uint32_t n_tensors, n_units; /* so far; n_tensors counts those of an open group too                         */
     uint64_t n_elements;
     const char *last; /* the last tensor's name, and its elements                                               */
     uint64_t count;
     uint32_t n_chunks, chunk; /* an open split: how many chunks it has, and how many were read; 0: none            */
-    uint64_t cut;             /* elements of those                                                               */
+    uint64_t cut;             /* elements of the chunks that were read                                           */
     uint32_t members;         /* tensors of the open group, and their elements                                   */
     uint64_t member_elements;
 } esp__reading;
@@ -30,7 +30,7 @@ static esp_status esp__reading_comment(esp__reading *r, char *text) {
     return r->to->comment ? r->to->comment(r->to->user, r->where, text + (*text == ' ')) : ESP_OK;
 }
 
-/* The next line that is more than a comment, without the blanks around it, in *out; NULL at the end. */
+/* *out: the next line that is neither empty nor a comment, without blanks around it; NULL at the end. */
 static esp_status esp__reading_next(esp__reading *r, char **out) {
     for (*out = NULL; *r->at;) {
         char *start = r->at, *end = start + strcspn(start, "\n"), *hash;
@@ -54,7 +54,7 @@ static esp_status esp__reading_next(esp__reading *r, char **out) {
     return ESP_OK;
 }
 
-/* Cuts the next word off *p. */
+/* Returns the next word of *p, NUL-terminated in place, and moves *p behind it. */
 static char *esp__word(char **p) {
     char *start = *p + strspn(*p, " \t"), *end = start + strcspn(start, " \t");
     *p = *end ? end + 1 : end;
@@ -62,7 +62,7 @@ static char *esp__word(char **p) {
     return start;
 }
 
-/* A decimal number, the whole of `word`. */
+/* Reads a decimal number, which must be the whole word. 0: it is none. */
 static int esp__number(const char *word, uint64_t *out) {
     uint64_t x = 0;
     if (!*word) return 0;
@@ -84,7 +84,7 @@ ESP__FN const char *esp__strategy_word_wrong(const char *word, size_t most) {
 }
 
 /* ---- units ---------------------------------------------------------------------------------------------------------- */
-/* A tensor's line: it must be the model's next one. */
+/* Takes a tensor's name and elements: it must be the model's next tensor. */
 static esp_status esp__read_name(esp__reading *r, const char *name, uint64_t count) {
     const esp__text_tensors *m = r->tensors;
     const char *wrong = esp__strategy_word_wrong(name, ESP__TENSOR_NAME_MAX);

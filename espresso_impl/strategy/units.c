@@ -1,5 +1,5 @@
-/* units.c: what is synchronised as one: tensors whole, chunks of them, groups of neighbours; and which elements of which
- * tensors they hold. Knows no text of strategies, no codecs and no time. */
+/* units.c: sync units: whole tensors, chunks of a tensor, groups of neighbours; and the elements of each. Knows no text of
+ * strategies and no time. */
 #include "espresso_impl/strategy/strategy.h"
 
 ESP__FN int esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint64_t from, uint64_t length,
@@ -21,7 +21,7 @@ ESP__FN int esp__unit_is_chunk(const esp_ctx *ctx, const esp__work_unit *u) {
     return u->place.n == 1 && u->place.count != esp__model_of(ctx)->tensors[u->place.first].count;
 }
 
-/* A group's key and name follow from those of its tensors: the same on all ranks and in every run. */
+/* Sets key and name. They follow from those of the unit's tensors, and so are the same on all ranks and in every run. */
 static void esp__unit_identity(const esp_ctx *ctx, esp__work_unit *u, uint32_t chunk, uint32_t n_chunks, char *name,
                                size_t cap) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
@@ -35,7 +35,6 @@ static void esp__unit_identity(const esp_ctx *ctx, esp__work_unit *u, uint32_t c
         snprintf(name, cap, "%s", t->name);
 }
 
-/* Adds a unit to `s`; chunk of n_chunks: 0 of 1 where the tensor is whole. NULL: out of memory. */
 ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__extent place, uint32_t chunk,
                                       uint32_t n_chunks) {
     char name[ESP__SPEC_MAX + 32];
@@ -76,7 +75,6 @@ ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s) {
     memset(s, 0, sizeof *s);
 }
 
-/* Sizes for a part of `count` elements; every member set. */
 ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__work_unit *u, uint64_t count,
                                     esp_bound *b) {
     esp_tensor like;
