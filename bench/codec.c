@@ -1,10 +1,11 @@
-/* codec.c: how fast every codec compresses (with feedback) and decompresses, by size and instruction set, one thread.
+/* codec.c: measures how fast every codec compresses (with feedback) and decompresses, by size and instruction set, with
+ * one thread.
  *
  *     build/bench/codec [SPEC...]        default: all built-in codecs
  *
- * GB/s counts the f32 input (4 bytes an element), so that 2x means half the time for the same tensor. Beside it the
- * ratio to memcpy and to triad (a = b + 3 c) of the same number of elements in the same run: 1.00 is the time that
- * copying takes. All of a size's measurements are interleaved and repeated, and the best of each is kept. */
+ * GB/s counts the f32 input (4 bytes an element), so twice the GB/s is half the time for the same tensor. Beside it are
+ * the ratios to memcpy and to triad (a = b + 3 c) of as many elements in the same run: 1.00 means as fast as these.
+ * All measurements of a size are interleaved and repeated, and the best of each is kept. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,10 +102,10 @@ static void one_step(bench_codec *c, int level, bench_memory *m, uint64_t n, uin
     c->used = used;
 }
 
-/* Best time of one compress and one decompress, over enough steps to time. */
+/* Keeps the best time of one compress and of one decompress, each averaged over `steps`. */
 static void measure(bench_codec *c, int level, bench_memory *m, uint64_t n, uint64_t steps) {
     double seconds[2] = {0, 0};
-    one_step(c, level, m, n, 0, seconds); /* warms the caches, and the residual becomes a usual one */
+    one_step(c, level, m, n, 0, seconds); /* warms the caches, and gives the residual typical values */
     seconds[0] = seconds[1] = 0;
     for (uint64_t s = 1; s <= steps; s++) one_step(c, level, m, n, s, seconds);
     seconds[0] /= (double)steps;

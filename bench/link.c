@@ -1,5 +1,6 @@
-/* link.c: does the emulated link between machines have the rate that was asked for? Every collective over machines of one
- * rank each; bytes by the textbook, over the time measured. Prints the rate and its error. */
+/* link.c: checks that the emulated link between machines has the requested rate. Runs every collective over machines
+ * with one rank each, and divides the bytes that the textbook algorithm sends by the measured time. Prints rate and
+ * error. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
@@ -14,7 +15,7 @@ static const row rows[] = {{ESP_COLL_ALLREDUCE, "allreduce"}, {ESP_COLL_REDUCE_S
                            {ESP_COLL_ALLGATHER, "allgather"}, {ESP_COLL_ALLTOALL, "alltoall"},
                            {ESP_COLL_BROADCAST, "broadcast"}, {ESP_COLL_GATHER, "gather"}};
 
-/* Bytes through the busiest link, one way, for a buffer of `e` bytes on `n` machines. */
+/* Bytes through the busiest link, in one direction, for a buffer of `e` bytes on `n` machines. */
 static double link_bytes(uint32_t op, double e, double n) {
     if (op == ESP_COLL_ALLREDUCE) return 2 * (n - 1) / n * e;
     if (op == ESP_COLL_BROADCAST) return e;

@@ -1,10 +1,11 @@
-/* plan.c: the planner measured: how fast it plans, and how good its plans are. One thread. Results go to standard output.
+/* plan.c: measures how fast the planner is and how good its plans are, with one thread. Results go to standard
+ * output.
  *
- *     build/bench/plan speed [growth.csv]      times against the targets, naive evaluation, growth, what each part brings
+ *     build/bench/plan speed [growth.csv]      times against targets, naive evaluation, growth with size, effect of each part
  *     build/bench/plan quality [cases.csv]     144 cases: 6 models x 3 codecs x 2 testbeds x 4 cluster sizes
  *
- * bench/plan.sh runs both, keeps the results and draws them. Models are the published traces in ESPRESSO_SHARED/models (or
- * ../shared/models); where these are not there, those of planner/models. */
+ * bench/plan.sh runs both, stores the results and plots them. Models are the published traces in
+ * ESPRESSO_SHARED/models (or ../shared/models); where these are missing, those of planner/models. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"

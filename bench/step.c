@@ -1,5 +1,6 @@
-/* step.c: what the library itself costs: one step of a model's tensors through the executor, against the same collectives
- * called on the backend directly. Ranks are forked processes over shm. Prints a table; ratios are of one run. */
+/* step.c: measures the library's own overhead: a step of a model's tensors through the executor, compared with the
+ * same collectives called directly on the backend. Ranks are forked processes over shm. Prints a table; the two
+ * times of a ratio are of the same run. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"

@@ -1,5 +1,5 @@
-/* codec.c: a codec alone, without other ranks: how small a gradient gets, and that nothing is lost in the end.
- * ./codec [SPEC], such as ./codec topk:ratio=0.05 */
+/* codec.c: uses a codec alone, without other ranks: shows how small a gradient gets, and that feedback in the end
+ * sends what compression left out. ./codec [SPEC], such as ./codec topk:ratio=0.05 */
 #include "espresso.h"
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* checkpoint.c: files of a checkpoint in one folder: stepN.model, stepN.espresso.rRofS, and `latest`, which holds N and is
- * renamed into place when all else is written. Must not know how the model computes. */
+/* checkpoint.c: a checkpoint's files in one folder: stepN.model, stepN.espresso.rRofS, and `latest`, which holds N
+ * and is written last, by a rename. Must not know how the model computes. */
 #include "checkpoint.h"
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ static const char *problem(const char *path, const char *what) {
     return why;
 }
 
-/* Writes a line and then `bytes` of data to a temporary name, and renames it: the file is whole or not there. */
+/* Writes a line and then `bytes` of data to a temporary file, and renames it: the file is complete or not there. */
 static const char *write_file(const char *path, const char *line, const void *data, size_t bytes) {
     char other[PATH + 8];
     snprintf(other, sizeof other, "%s.tmp", path);
@@ -30,7 +30,7 @@ static const char *write_file(const char *path, const char *line, const void *da
     return NULL;
 }
 
-/* Reads what write_file wrote: a line that must be `line` where that is not empty, and the data. */
+/* Reads what write_file wrote: a line, which must equal `line` unless that is empty, and the data. */
 static const char *read_file(const char *path, char *line, size_t room, void *data, size_t bytes) {
     char got[PATH];
     FILE *f = fopen(path, "rb");
@@ -74,7 +74,7 @@ const char *checkpoint_save(esp_ctx *ctx, const gpt *m, const char *folder, cons
     char path[PATH], number[32];
     size_t before = step;
     if (mkdir(folder, 0777) && errno != EEXIST) return problem(folder, strerror(errno));
-    if (read_latest(folder, &before)) before = step; /* none yet */
+    if (read_latest(folder, &before)) before = step; /* no checkpoint yet */
     path_of(path, folder, step, "model");
     const char *bad = esp_rank(ctx) ? NULL : write_file(path, run, m->value, 3 * m->n_values * sizeof *m->value);
     if (bad) return bad;
@@ -91,7 +91,7 @@ const char *checkpoint_load(esp_ctx *ctx, gpt *m, const char *folder, const char
     char path[PATH], line[PATH];
     uint64_t number = 0;
     const size_t bytes = 3 * m->n_values * sizeof *m->value;
-    if (esp_rank(ctx) == 0) { /* the others get it over the link, so they need not see these files */
+    if (esp_rank(ctx) == 0) { /* broadcast to the other ranks, which need not see these files */
         const char *bad = read_latest(folder, step);
         snprintf(line, sizeof line, "%s", run);
         path_of(path, folder, *step, "model");

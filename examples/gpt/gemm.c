@@ -1,2 +1,2 @@
-/* gemm.c: the matrix product of the other trainer, as it is. */
+/* gemm.c: the matrix product, shared with examples/train. */
 #include "../train/gemm.c"

@@ -1,6 +1,7 @@
-/* main.c: trains the GPT of model.h on many ranks at once. Beyond examples/train, it shows what larger trainers do: gradients
- * are accumulated over micro-batches and travel once a step; they are clipped after synchronisation; one tensor takes part in
- * every third step only; a run resumes from a checkpoint with the same bits as if it had never stopped. */
+/* main.c: trains the GPT of model.h on many ranks. Beyond examples/train, it shows what larger trainers do:
+ * gradients are accumulated over micro-batches and synchronised once a step; they are clipped after synchronisation;
+ * one tensor takes part only in some steps; a run that resumes from a checkpoint has the same bits as one that never
+ * stopped. */
 #include "espresso.h"
 #include "checkpoint.h"
 #include "model.h"
@@ -10,7 +11,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Flags, with their defaults; a flag's place in the list is its index. Those up to N_RUN decide what a run computes. */
+/* Flags, with their defaults. These names are indices into the list. The flags before N_RUN decide what a run
+ * computes. */
 enum { LAYERS, WIDTH, HEADS, CONTEXT, BATCH, ACCUMULATE, LR, DECAY, CLIP, SECOND, SEED, MAX_STEPS, N_RUN };
 enum { STOP_AT = N_RUN, SAVE_EVERY, SAMPLE, N_NUMBERS };
 enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, TEXT, CHECKPOINT, RESUME, JSON, CURVE, N_FLAGS };
@@ -46,13 +48,13 @@ static size_t count(int f) { return (size_t)flag[f].number; }
 
 typedef struct trainer {
     esp_ctx *ctx;
-    uint32_t id[MAX_PARAMS]; /* espresso's numbers of the parameters */
+    uint32_t id[MAX_PARAMS]; /* espresso's tensor ids of the parameters */
     gpt net;
     text text;
-    const uint8_t **seq; /* of one micro-batch                                                     */
-    double *step_ms, *wait_ms, *at_s, *loss; /* of each step of this process                       */
+    const uint8_t **seq; /* the texts of one micro-batch                                           */
+    double *step_ms, *wait_ms, *at_s, *loss; /* of each step that this process ran                 */
     size_t n_steps;
-    char run[900]; /* what it computes, as one line */
+    char run[900]; /* one line that describes what the run computes */
 } trainer;
 
 static void die(const char *what, const char *why) {
@@ -96,7 +98,7 @@ static double now_ms(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-/* Once: meet the other ranks, name the parameters in backward order, agree, and start from the same values. */
+/* At the start: opens the context, adds the parameters in backward order, starts, and broadcasts rank 0's values. */
 static void join_ranks(trainer *t) {
     esp_config cfg = ESP_ZERO;
     cfg.strategy = flag[STRATEGY].text, cfg.codec = flag[CODEC].text, cfg.backend = flag[BACKEND].text;
@@ -110,8 +112,8 @@ static void join_ranks(trainer *t) {
     check(t, esp_broadcast(t->ctx, t->net.value, t->net.n_values * sizeof(float), 0), "esp_broadcast");
 }
 
-/* The pieces of text of one micro-batch: they follow from the run's seed and from how many were drawn before, on any rank, so
- * that a resumed run needs no state of a random generator. */
+/* Draws the pieces of text of one micro-batch. They depend only on the run's seed and on how many pieces all ranks drew
+ * before, so a resumed run needs no saved state of a random generator. */
 static void draw(trainer *t, size_t step, size_t micro) {
     const size_t ranks = (size_t)esp_size(t->ctx), rank = (size_t)esp_rank(t->ctx), batch = count(BATCH);
     for (size_t b = 0; b < batch; b++) {
@@ -120,14 +122,14 @@ static void draw(trainer *t, size_t step, size_t micro) {
     }
 }
 
-/* Backward says that gradient i is done: it travels while backward goes on. */
+/* Backward calls this when gradient i is done. The gradient is synchronised while backward goes on. */
 static void push(void *user, int i) {
     trainer *t = user;
     check(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
-/* As push, in steps in which the second head (tensor 0) has no gradient: every rank takes part with zeros, as feedback may still
- * hold some of it. */
+/* As push, for steps in which the second head (tensor 0) has no gradient. Every rank then pushes zeros for it, since
+ * feedback may still have a residual of it to send. */
 static void push_without_second(void *user, int i) {
     trainer *t = user;
     if (i)
@@ -136,8 +138,8 @@ static void push_without_second(void *user, int i) {
         check(t, esp_push_zero(t->ctx, t->id[0], t->net.p[0].grad, (esp_stream){0}), t->net.p[0].name);
 }
 
-/* Adds the gradients of all micro-batches. Until the last one they stay on this rank: nothing is pushed (other libraries call
- * this a no-sync scope). Returns the mean loss. */
+/* Adds the gradients of all micro-batches. Nothing is pushed before the last one (other libraries call this a no-sync
+ * scope). Returns the mean loss. */
 static double accumulate(trainer *t, size_t step, int second) {
     const size_t n = count(ACCUMULATE), batch = count(BATCH);
     double loss = 0;
@@ -155,14 +157,15 @@ static double accumulate(trainer *t, size_t step, int second) {
     return loss;
 }
 
-/* Rises over the first twentieth of the steps, then falls to a tenth. */
+/* Learning rate: rises over the first twentieth of the steps, then falls to a tenth of its maximum. */
 static double lr_at(size_t s) {
     const double x = (double)(s + 1) / flag[MAX_STEPS].number;
     return flag[LR].number * (x < 0.05 ? 20 * x : 1.0 - 0.9 * (x - 0.05) / 0.95);
 }
 
-/* What feedback holds was computed at another learning rate than the one that it will be applied with. A little off does not
- * matter: it is told of changes by a tenth. Follows from the step alone, so that a resumed run does the same. */
+/* Residuals were computed at another learning rate than the one at which they will be applied, so they are scaled.
+ * Small changes do not matter: this waits until the rate has changed by a tenth. It depends on the step alone, so a
+ * resumed run does the same. */
 static void scale_feedback(const trainer *t, size_t s) {
     const double now = floor(log(lr_at(s)) / log(1.1)), before = s ? floor(log(lr_at(s - 1)) / log(1.1)) : now;
     if (now < before || now > before)
@@ -183,7 +186,7 @@ static void step(trainer *t, size_t s) {
     t->at_s[i] = t->step_ms[i] / 1e3 + (i ? t->at_s[i - 1] : 0);
 }
 
-/* Bits a character on the held-out part; each rank does a share. */
+/* Mean bits per character on the held-out part; each rank evaluates a share. */
 static double held_out_bits(trainer *t) {
     const size_t context = count(CONTEXT), batch = count(BATCH), first = t->text.n_train;
     const size_t pieces = (t->text.n - first - 1) / context, ranks = (size_t)esp_size(t->ctx);
@@ -198,7 +201,7 @@ static double held_out_bits(trainer *t) {
     return (double)(sum[0] / sum[1]) / log(2);
 }
 
-/* Writes text of the model's own: each character drawn by its probability, a little sharpened. */
+/* Writes text that the model generates: each character is drawn by its probability, a little sharpened. */
 static void write_sample(trainer *t, size_t length) {
     const size_t context = count(CONTEXT), vocab = t->text.vocab;
     uint8_t seen[1024] = {0};
@@ -238,9 +241,10 @@ static double inter_bytes(const trainer *t) {
     return (double)sum;
 }
 
-/* Replicas must have the same bits after any number of steps, whatever was compressed. */
+/* Checks that all ranks' parameters have the same bits, which must be so after any number of steps and with any
+ * codec. */
 static void compare_ranks(const trainer *t) {
-    const gpt *m = &t->net; /* the gradients' memory is free for rank 0's parameters */
+    const gpt *m = &t->net; /* rank 0's parameters are received in the gradients' memory */
     if (esp_rank(t->ctx) == 0) memcpy(m->grad, m->value, m->n_values * sizeof(float));
     check(t, esp_broadcast(t->ctx, m->grad, m->n_values * sizeof(float), 0), "esp_broadcast");
     if (memcmp(m->grad, m->value, m->n_values * sizeof(float))) die("parameters", "differ from rank 0's");
@@ -254,7 +258,7 @@ static void write_curve(const trainer *t, const char *path, size_t first) {
 }
 
 static void write_json(trainer *t, const char *path, double loss, double bits, double bytes) {
-    const size_t n = t->n_steps, settled = n / 2; /* in the first steps an autopilot measures */
+    const size_t n = t->n_steps, settled = n / 2; /* leaves out the first steps, in which an autopilot measures */
     FILE *f = strcmp(path, "-") ? fopen(path, "w") : stdout;
     if (!f) die(path, "cannot be written");
     fprintf(f, "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, ", esp_size(t->ctx), esp_machines(t->ctx), n);
@@ -295,7 +299,7 @@ static void train(trainer *t) {
 
 int main(int argc, char **argv) {
     static trainer t;
-    setvbuf(stdout, NULL, _IOLBF, 0); /* progress shows in a pipe too */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* line by line, so that a pipe shows progress too */
     parse(argc, argv);
     const char *why = text_open(&t.text, flag[TEXT].text);
     if (!why && t.text.n / 10 < count(CONTEXT) + 2) why = "is too short for this --context";
@@ -313,5 +317,5 @@ int main(int argc, char **argv) {
         at += snprintf(t.run + at, sizeof t.run - (size_t)at, " %s %g", flag[f].name + 2, flag[f].number);
     train(&t);
     esp_close(t.ctx);
-    return 0; /* the rest of the memory was for all of the run */
+    return 0; /* the rest of the memory ends with the process */
 }

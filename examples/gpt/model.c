@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DOWN, UP, NORM2, OUT, QKV, NORM1, PER_LAYER }; /* of a layer, in backward order */
-static const float second_weight = 0.5f;              /* of the second head's loss     */
+enum { DOWN, UP, NORM2, OUT, QKV, NORM1, PER_LAYER }; /* a layer's parameters, in backward order */
+static const float second_weight = 0.5f;              /* weight of the second head's loss */
 
 static param *second_head(gpt *m) { return &m->p[0]; }
 static param *last_norm(gpt *m) { return &m->p[1]; }
@@ -52,7 +52,8 @@ static float *take(float **at, size_t count) {
     return p;
 }
 
-/* Where all activations lie; at NULL nothing is set but *at: how many numbers there are. */
+/* Sets the addresses of all activations, from `base` on, and returns how many numbers they are. With base NULL only the
+ * number counts. */
 static size_t place(gpt *m, float *base) {
     const size_t n = m->s.batch * m->s.context, d = m->s.width,
                  square = m->s.batch * m->s.heads * m->s.context * m->s.context;
@@ -124,8 +125,8 @@ static void norm_back(size_t n, size_t d, const float *x, const param *gain, con
     }
 }
 
-/* Each row (of a character) mixes the values of the characters up to it. Rows of qkv hold query, key and value, each of them
- * all heads. */
+/* Each row, which belongs to a character, mixes the values of the characters up to it. A row of qkv holds query, key
+ * and value, each for all heads. */
 static void attention(const gpt *m, size_t batch, const layer *l) {
     const size_t c = m->s.context, d = m->s.width, size = d / m->s.heads, wide = 3 * d;
     memset(l->weight, 0, batch * m->s.heads * c * c * sizeof(float)),
@@ -140,7 +141,7 @@ static void attention(const gpt *m, size_t batch, const layer *l) {
             for (size_t j = 1; j <= t; j++) top = w[j] > top ? w[j] : top;
             for (size_t j = 0; j <= t; j++) sum += w[j] = expf((w[j] - top) / sqrtf((float)size));
             for (size_t j = 0; j <= t; j++) w[j] /= sum;
-            memset(w + t + 1, 0, (c - t - 1) * sizeof *w); /* nobody sees what comes */
+            memset(w + t + 1, 0, (c - t - 1) * sizeof *w); /* no weight on later characters */
         }
         gemm(c, size, c, weight, c, 1, v, wide, 1, l->mixed + b * c * d + head, d);
     }
@@ -192,7 +193,8 @@ const float *gpt_forward(gpt *m, const uint8_t *const *seq, size_t batch) {
     return m->score;
 }
 
-/* Cross entropy of the softmax of `score` against the character `shift` further on; d, if any, gets scale times its derivative. */
+/* Cross entropy of the softmax of `score` against the character `shift` further on. d, unless NULL, gets `scale`
+ * times its derivative. */
 static double cross_entropy(const gpt *m, const float *score, const uint8_t *const *seq, size_t n, size_t shift,
                             float scale, float *d) {
     const size_t vocab = m->s.vocab, c = m->s.context;
@@ -244,7 +246,7 @@ double gpt_backward(gpt *m, const uint8_t *const *seq, size_t batch, int second,
     if (ready) ready(user, 0);
     norm_back(n, d, l->x, last_norm(m), m->d_norm, m->dx);
     if (ready) ready(user, 1);
-    for (size_t at = m->s.layers; at-- > 0;) { /* dx is the derivative by the layer's output, then by its input */
+    for (size_t at = m->s.layers; at-- > 0;) { /* dx: the derivative by the layer's output, at the end by its input */
         param *p = of_layer(m, at, 0);
         const int first = (int)(p - m->p);
         l = &m->l[at];
@@ -282,7 +284,7 @@ double gpt_clip(gpt *m, double most) {
 }
 
 void gpt_update(gpt *m, size_t step, float lr, float decay) {
-    const float keep_mean = 0.3f, keep_square = 0.99f; /* 0.9 is usual, but it multiplies what feedback sends late */
+    const float keep_mean = 0.3f, keep_square = 0.99f; /* 0.9 is usual, but amplifies what feedback sends late */
     const float to_mean = 1.0f / (1.0f - powf(keep_mean, (float)step)),
                 to_square = 1.0f / (1.0f - powf(keep_square, (float)step));
     for (size_t p = 0; p < m->n_params; p++)

@@ -65,7 +65,7 @@ const char *text_open(text *t, const char *path) {
 
 double text_unigram_bits(const text *t) {
     double count[256], bits = 0;
-    for (size_t c = 0; c < t->vocab; c++) count[c] = 1; /* none is impossible */
+    for (size_t c = 0; c < t->vocab; c++) count[c] = 1; /* so that no character has probability 0 */
     for (size_t i = 0; i < t->n_train; i++) count[t->token[i]]++;
     for (size_t i = t->n_train; i < t->n; i++) bits -= log2(count[t->token[i]] / (double)(t->n_train + t->vocab));
     return bits / (double)(t->n - t->n_train);

@@ -1,10 +1,10 @@
-/* plan.c: plans a strategy from C: three tensors, one codec and a cluster as structs, the strategy's text out. A trainer would
- * give that text to esp_strategy_set, or write it to a file for ESPRESSO_STRATEGY. */
+/* plan.c: plans a strategy from C. The inputs are structs: three tensors, a codec and a cluster. The result is the
+ * strategy's text. A trainer would give it to esp_strategy_set, or write it to a file for ESPRESSO_STRATEGY. */
 #include "espresso.h"
 #include <stdio.h>
 
 int main(void) {
-    /* in backward order; times are what one machine measures */
+    /* in backward order; times as measured on one machine */
     static const esp_plan_tensor tensors[] = {
         {"head.weight", 4000000, 5e6, NULL}, {"body.weight", 30000000, 9e6, NULL}, {"embed.weight", 1000, 1e6, "fp32"}};
     static const esp_cost_point compress[] = {{1 << 20, 356e3}}, decompress[] = {{1 << 20, 34e3}};

@@ -18,14 +18,15 @@ static FILE *open_file(const char *dir, const char *part, const char *kind, char
     globfree(&g);
     const char *end = strrchr(path, '.');
     snprintf(command, sizeof command, "exec %s -- '%s'", end && !strcmp(end, ".gz") ? "gzip -dc" : "cat", path);
-    return strchr(path, '\'') ? NULL : popen(command, "r"); /* a quote would end the shell's */
+    return strchr(path, '\'') ? NULL : popen(command, "r"); /* a quote would end the quoted path */
 }
 
 static size_t big_endian(const unsigned char *h) {
     return (size_t)h[0] << 24 | (size_t)h[1] << 16 | (size_t)h[2] << 8 | h[3];
 }
 
-/* The bytes of one file of `n_dims` dimensions, at most `limit` items (0: all), or NULL and `why`. */
+/* Reads one file of `n_dims` dimensions, at most `limit` images or labels (0: all). Returns the bytes, or NULL with
+ * `why` set. */
 static uint8_t *read_idx(const char *dir, const char *part, const char *kind, size_t n_dims, size_t limit,
                          size_t *dim) {
     char path[1024];

@@ -9,8 +9,8 @@ typedef struct dataset {
     size_t n, rows, cols, classes;
 } dataset;
 
-/** Reads from DIR the files named *PART-images* and *PART-labels*, PART being "train" or "t10k": the first `limit`
- *  images, or all where it is 0. Returns NULL, or what is wrong. The memory is for all of the run. */
+/** Reads the files *PART-images* and *PART-labels* of folder `dir`, where PART is "train" or "t10k": the first `limit`
+ *  images, or all where it is 0. Returns NULL, or what is wrong. The memory is never freed. */
 const char *data_open(dataset *d, const char *dir, const char *part, size_t limit);
 /** Images pick[0..n-1] as numbers around 0, and their labels. */
 void data_batch(const dataset *d, const uint32_t *pick, size_t n, float *images, uint8_t *labels);

@@ -35,7 +35,7 @@ void gemm(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_c
             for (size_t p = 0; p < kc; p++)
                 for (size_t j = 0; j < nr; j++) panel[p * NR + j] = b[(p0 + p) * b_row + (j0 + j) * b_col];
             for (size_t i0 = 0; i0 < m; i0 += MR) {
-                const float *rows[MR]; /* behind the last row: the last one again, whose sums go nowhere */
+                const float *rows[MR]; /* past the last row: the last one again; these sums are dropped */
                 for (size_t i = 0; i < MR; i++) rows[i] = a + least(i0 + i, m - 1) * a_row + p0 * a_col;
                 tile(kc, rows, a_col, panel, sum);
                 for (size_t i = 0; i < least(MR, m - i0); i++)

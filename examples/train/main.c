@@ -1,5 +1,5 @@
-/* main.c: trains the network of model.h on many ranks at once. All that espresso asks of a trainer is here: open, add
- * the tensors, start, broadcast; in each step push during backward and wait before the update; close. */
+/* main.c: trains the network of model.h on many ranks. It does all that espresso needs of a trainer: open, add the
+ * tensors, start, broadcast; in each step push during backward and wait before the update; at the end close. */
 #include "espresso.h"
 #include "data.h"
 #include "model.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Flags, with their defaults; a flag's place in the list is its index. */
+/* Flags, with their defaults. These names are indices into the list. */
 enum { EPOCHS, BATCH, LR, MOMENTUM, SEED, MAX_STEPS, LIMIT_TRAIN, EVAL, N_NUMBERS };
 enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, DATA, JSON, CURVE, N_FLAGS };
 static struct flag {
@@ -33,14 +33,14 @@ static struct flag {
 
 typedef struct trainer {
     esp_ctx *ctx;
-    uint32_t id[N_PARAMS]; /* espresso's numbers of the parameters */
+    uint32_t id[N_PARAMS]; /* espresso's tensor ids of the parameters */
     model net;
     dataset train, test;
-    uint32_t *order;           /* of the training images in this epoch; the same on every rank */
-    uint8_t *labels;           /* of one batch */
-    double *step_ms, *wait_ms; /* of each step: all of it, and what it waited for gradients */
+    uint32_t *order;           /* order of the training images in this epoch; the same on every rank */
+    uint8_t *labels;           /* labels of one batch */
+    double *step_ms, *wait_ms; /* of each step: whole time, and time that it waited for gradients */
     double *loss;              /* of each step                                              */
-    double lr;                 /* that the feedback is scaled for                           */
+    double lr;                 /* learning rate for which residuals are scaled              */
     size_t n_steps;
 } trainer;
 
@@ -81,7 +81,7 @@ static double now_ms(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-/* Once: meet the other ranks, name the parameters in backward order, agree, and start from the same values. */
+/* At the start: opens the context, adds the parameters in backward order, starts, and broadcasts rank 0's values. */
 static void join_ranks(trainer *t) {
     esp_config cfg = ESP_ZERO;
     cfg.strategy = flag[STRATEGY].text, cfg.codec = flag[CODEC].text, cfg.backend = flag[BACKEND].text;
@@ -95,14 +95,14 @@ static void join_ranks(trainer *t) {
     check(t, esp_broadcast(t->ctx, t->net.p[0].value, t->net.n_values * sizeof(float), 0), "esp_broadcast");
 }
 
-/* Backward says that gradient i is done: it travels while backward goes on. */
+/* Backward calls this when gradient i is done. The gradient is synchronised while backward goes on. */
 static void push(void *user, int i) {
     trainer *t = user;
     check(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
-/* What feedback holds was computed at another learning rate than the one that it will be applied with. A little off does not
- * matter, so this is not done for every small change. */
+/* Residuals were computed at another learning rate than the one at which they will be applied, so they are scaled.
+ * Small changes do not matter, so this waits for a larger one. */
 static void scale_feedback(trainer *t, double lr) {
     if (t->lr > 0 && fabs(lr / t->lr - 1) < 0.1) return;
     if (t->lr > 0) check(t, esp_feedback_scale(t->ctx, (float)(t->lr / lr)), "esp_feedback_scale");
@@ -134,13 +134,13 @@ static void shuffle(uint32_t *order, size_t n, uint64_t seed) {
     }
 }
 
-/* Rises over the first tenth of the steps, then falls to a tenth. */
+/* Learning rate: rises over the first tenth of the steps, then falls to a tenth of its maximum. */
 static double lr_at(size_t s, size_t total) {
     const double x = (double)(s + 1) / (double)total;
     return flag[LR].number * (x < 0.1 ? 10 * x : 1.1 - x);
 }
 
-/* Share of the test images that the model gets right; each rank tests a part. */
+/* Share of the test images that the model classifies correctly; each rank tests a part. */
 static double accuracy(trainer *t, size_t batch) {
     const size_t classes = t->net.width[N_LAYERS], stride = (size_t)esp_size(t->ctx) * batch;
     float right = 0;
@@ -178,9 +178,10 @@ static double inter_bytes(const trainer *t) {
     return (double)sum;
 }
 
-/* Replicas must have the same bits after any number of steps, whatever was compressed. */
+/* Checks that all ranks' parameters have the same bits, which must be so after any number of steps and with any
+ * codec. */
 static void compare_ranks(const trainer *t) {
-    const param *p = &t->net.p[0]; /* the gradients' memory is free for rank 0's parameters */
+    const param *p = &t->net.p[0]; /* rank 0's parameters are received in the gradients' memory */
     if (esp_rank(t->ctx) == 0) memcpy(p->grad, p->value, t->net.n_values * sizeof(float));
     check(t, esp_broadcast(t->ctx, p->grad, t->net.n_values * sizeof(float), 0), "esp_broadcast");
     if (memcmp(p->grad, p->value, t->net.n_values * sizeof(float))) die("parameters", "differ from rank 0's");
@@ -195,7 +196,7 @@ static void write_curve(const trainer *t, const char *path) {
     if (fclose(f)) die(path, "cannot be written");
 }
 
-/* settled_step_ms: of the second half of the steps; in the first ones an autopilot measures. */
+/* settled_step_ms is the step time of the second half of the steps, since an autopilot measures in the first ones. */
 static void write_json(trainer *t, const char *path, double loss, double right, double bytes) {
     FILE *f = strcmp(path, "-") ? fopen(path, "w") : stdout;
     const size_t n = t->n_steps, first = n / 2;
@@ -237,7 +238,7 @@ static void train(trainer *t) {
 
 int main(int argc, char **argv) {
     static trainer t;
-    setvbuf(stdout, NULL, _IOLBF, 0); /* progress shows in a pipe too */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* line by line, so that a pipe shows progress too */
     parse(argc, argv);
     const char *why = data_open(&t.train, flag[DATA].text, "train", (size_t)flag[LIMIT_TRAIN].number);
     if (!why) why = data_open(&t.test, flag[DATA].text, "t10k", 0);
@@ -249,5 +250,5 @@ int main(int argc, char **argv) {
     join_ranks(&t);
     train(&t);
     esp_close(t.ctx);
-    return 0; /* the rest of the memory was for all of the run */
+    return 0; /* the rest of the memory ends with the process */
 }

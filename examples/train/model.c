@@ -15,7 +15,7 @@ uint64_t random_u64(uint64_t *state) {
     return z ^ (z >> 31);
 }
 
-/* The layer of parameter i, and its weight; its bias comes next. */
+/* The layer that parameter i belongs to. A layer's weight comes first, its bias next. */
 static size_t layer_of(size_t i) { return N_LAYERS - 1 - i / 2; }
 static param *weight_of(model *m, size_t layer) { return &m->p[2 * (N_LAYERS - 1 - layer)]; }
 
@@ -81,7 +81,7 @@ float model_backward(model *m, const uint8_t *labels, size_t n, void (*ready)(vo
         memset(bias->grad, 0, out * sizeof(float));
         for (size_t i = 0; i < n * out; i++) bias->grad[i % out] += dy[i];
         ready(user, (int)(bias - m->p));
-        if (l == 0) break; /* nobody wants the images' derivative */
+        if (l == 0) break; /* the derivative by the images is not needed */
         memset(dx, 0, n * in * sizeof *dx);
         gemm(n, in, out, dy, out, 1, weight->value, 1, out, dx, in);
         for (size_t i = 0; i < n * in; i++) dx[i] = x[i] > 0 ? dx[i] : 0.0f; /* ReLU */

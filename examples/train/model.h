@@ -1,18 +1,19 @@
-/* model.h: a small network for images, three dense layers with ReLU between. Knows nothing of ranks or of espresso:
- * backward only says which gradient has just become ready. */
+/* model.h: a small network for images: three dense layers with ReLU between. Knows nothing of ranks or of espresso:
+ * backward only tells which gradient is ready. */
 #ifndef TRAIN_MODEL_H
 #define TRAIN_MODEL_H
 #include <stddef.h>
 #include <stdint.h>
 
-/** c (m x n) += a * b. Element (i, p) of a is a[i * a_row + p * a_col], so that a transposed matrix is only other steps;
- *  the same for b (k x n). Rows of c are c_row apart. */
+/** c (m x n) += a * b. Element (i, p) of a is a[i * a_row + p * a_col], so a transposed matrix needs only other
+ *  strides; the same for b (k x n). Rows of c are c_row apart. */
 void gemm(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
           size_t b_col, float *c, size_t c_row);
 
 enum { N_LAYERS = 3, N_PARAMS = 2 * N_LAYERS };
 
-/** What the optimizer updates and espresso synchronises: `count` numbers; rows and cols are 0 for a bias. */
+/** A parameter, which the optimizer updates, and its gradient, which espresso synchronises: `count` numbers each.
+ *  rows and cols are 0 for a bias. */
 typedef struct param {
     const char *name;
     size_t count, rows, cols;
@@ -27,11 +28,12 @@ typedef struct model {
     float *dx[N_LAYERS + 1];    /* the loss's derivative by x                                          */
 } model;
 
-/** Takes memory, for all of the run, and draws the first values from `seed`. -1 when memory is short. */
+/** Allocates memory, which is never freed, and draws the initial values from `seed`. Returns -1 when memory is short. */
 int model_open(model *m, size_t pixels, size_t classes, size_t max_batch, uint64_t seed);
 /** Scores of the n images in x[0]: n x classes, valid until the next call. */
 const float *model_forward(model *m, size_t n);
-/** After forward: the mean loss, and all gradients (means over the images); ready(user, i) as p[i].grad is done. */
+/** After forward: computes all gradients (means over the images) and returns the mean loss. Calls ready(user, i) as
+ *  soon as p[i].grad is done. */
 float model_backward(model *m, const uint8_t *labels, size_t n, void (*ready)(void *user, int i), void *user);
 /** SGD with momentum. */
 void model_update(model *m, float lr, float momentum);

@@ -1,4 +1,5 @@
-/* main.c: the two shapes in which trainers have their gradients, wired. docs/wiring.md quotes this file.
+/* main.c: wires the two kinds of trainer: gradients that are final layer by layer, or all at once at the end of
+ * backward. docs/wiring.md quotes this file.
  * ./wiring layers   gradients are final layer by layer: each is pushed while backward goes on
  * ./wiring flat     gradients are final when backward is over: all are pushed then
  * Both print the same weights. Or: espresso run -n 4 -- ./wiring layers */
@@ -13,10 +14,10 @@ static const esp_stream cpu = ESP_ZERO;
 static void must(esp_status s) {
     if (s >= 0) return;
     fprintf(stderr, "wiring: %s\n", esp_last_error(NULL));
-    exit(1); /* the other ranks are told at once */
+    exit(1); /* the other ranks notice at once */
 }
 
-/* The layer whose backward is the last to add to a parameter: the first one that uses it. */
+/* The layer whose backward is the last to add to a parameter's gradient: the first layer that uses the parameter. */
 static int last_contribution(int param) {
     int layer = 0;
     while (param_of[layer] != param) layer++;

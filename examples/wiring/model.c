@@ -24,7 +24,7 @@ float model_forward(model *m, int sample) {
             for (int k = 0; k < WIDTH; k++) sum += m->weights[param_of[layer]][row * WIDTH + k] * m->input[layer][k];
             m->input[layer + 1][row] = sum;
         }
-    for (int i = 0; i < WIDTH; i++) { /* it learns to give back its input */
+    for (int i = 0; i < WIDTH; i++) { /* the model learns to return its input */
         m->back[i] = m->input[LAYERS][i] - m->input[0][i];
         loss += 0.5f * m->back[i] * m->back[i];
     }

@@ -9,15 +9,15 @@ extern const int param_of[LAYERS]; /* the parameter that a layer uses */
 
 typedef struct model {
     float weights[PARAMS][WEIGHTS]; /* one buffer, parameter by parameter */
-    float grads[PARAMS][WEIGHTS];   /* likewise; backward adds to it      */
+    float grads[PARAMS][WEIGHTS];   /* one buffer too; backward adds to it */
     float input[LAYERS + 1][WIDTH]; /* of each layer; the last is the output */
-    float back[WIDTH];              /* d loss / d output of the layer at hand */
+    float back[WIDTH];              /* derivative of the loss by the output of the present layer */
 } model;
 
 void model_init(model *m);
 /* One sample's forward pass; returns the loss. The gradients are zero afterwards. */
 float model_forward(model *m, int sample);
-/* Adds one layer's share to the gradient of its parameter. From the last layer to the first. */
+/* Adds one layer's share to the gradient of its parameter. Call it from the last layer to the first. */
 void model_backward(model *m, int layer);
 void model_update(model *m, float rate);
 #endif

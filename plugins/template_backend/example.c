@@ -1,10 +1,11 @@
-/* example.c: a backend to copy. Ranks exchange files in a directory that all of them see: slow, but true for any number
- * of ranks, and short. Put your network's calls into example_send and example_receive and you have a backend.
+/* example.c: a backend to copy. Ranks exchange files in a directory that all of them see: slow, but short, and
+ * correct for any number of ranks. Put your network's calls into example_send and example_receive and you have a
+ * backend.
  *
- * Every collective is the same here: each rank sends each rank (itself too) a range of its source, and adds or copies
- * what it gets, in rank order. A file is written under another name and renamed, so that it is there whole or not at
- * all; who has read it deletes it. (Opening files allocates: a real backend does all of that in open.) Must not know
- * what the numbers mean. */
+ * Every collective works the same way here: each rank sends each rank (also itself) a range of its source, and adds
+ * or copies what it gets, in rank order. A file is written under another name and renamed, so it is complete or not
+ * there; the rank that has read it deletes it. (Opening files allocates memory. A real backend allocates in open()
+ * only.) Must not know what the numbers mean. */
 #include "espresso.h"
 #include "halves.h"
 #include <stdatomic.h>
@@ -17,7 +18,7 @@ static const char example_name[] = "example";
 
 typedef struct example_request {
     esp_coll c;
-    uint64_t number; /* of the collective: the same on all ranks */
+    uint64_t number; /* counts collectives: the same on all ranks */
     int32_t next;    /* rank whose data comes next               */
     int busy;
 } example_request;
@@ -33,7 +34,7 @@ typedef struct example_comm {
 } example_comm;
 
 typedef struct range {
-    uint64_t begin, end; /* in units */
+    uint64_t begin, end; /* in items */
 } range;
 
 static esp_status example_fail(const esp_host *h, esp_status status, const char *message) {
@@ -61,13 +62,13 @@ static esp_status example_send(const example_comm *e, uint64_t number, int32_t t
     return example_fail(e->host, ESP_E_COMM, "cannot write into the directory of parameter dir= (is the disk full?)");
 }
 
-/* The data from one rank, or NULL while it is not there. */
+/* Opens the data from one rank. Returns NULL while it has not arrived. */
 static FILE *example_receive(const example_comm *e, uint64_t number, int32_t from) {
     char path[EXAMPLE_PATH + 64];
     FILE *f;
     example_file(e, number, from, e->rank, path, sizeof path);
     f = fopen(path, "rb");
-    if (f) unlink(path); /* it lives on until it is closed */
+    if (f) unlink(path); /* the open file can still be read */
     return f;
 }
 
@@ -99,7 +100,7 @@ static range example_range(const esp_coll *c, int32_t n, int32_t from, int32_t t
     }
 }
 
-/* Where it begins in the sender's source, and in the receiver's destination; in units. */
+/* Where a range begins in the sender's source, and in the receiver's destination, in items. */
 static uint64_t example_src_at(const esp_coll *c, range r) {
     return c->op == ESP_COLL_ALLGATHER || c->op == ESP_COLL_GATHER ? 0 : r.begin;
 }
@@ -123,7 +124,7 @@ static void example_store(esp_dtype t, unsigned char *p, float x) {
         memcpy(p, &half, 2);
 }
 
-/* Adds all ranks' numbers in rank order; halves are summed in f32 and rounded once. `f` are the ranks' files. */
+/* Adds all ranks' numbers in rank order. Halves are summed in f32 and rounded once. `f`: a file from each rank. */
 static esp_status example_sum(const esp_coll *c, FILE **f, int32_t n, uint64_t count) {
     const size_t unit = (size_t)example_unit(c);
     const float scale = c->scale == 0 ? 1.0f : c->scale;
@@ -147,7 +148,7 @@ static esp_status example_sum(const esp_coll *c, FILE **f, int32_t n, uint64_t c
 /* ---- the table's functions ------------------------------------------------------------------------------------------- */
 static esp_status example_probe(const esp_host *h, int32_t *score) {
     (void)h;
-    *score = 1; /* runs anywhere, but any other backend is better */
+    *score = 1; /* lowest: runs anywhere, but any other backend is better */
     return ESP_OK;
 }
 
@@ -180,7 +181,7 @@ static esp_status example_open(const esp_host *h, const esp_group *g, const char
     dirs = calloc((size_t)g->size, EXAMPLE_PATH);
     for (int32_t r = 0; e->other_machine && r < g->size; r++)
         e->other_machine[r] = g->machine && g->machine[r] != g->machine[g->rank];
-    /* rank 0 of the group makes the directory, and all learn its name */
+    /* rank 0 of the group makes the directory and tells all its name */
     snprintf(e->dir, sizeof e->dir, "%s/espresso-example-XXXXXX", val);
     if (g->rank == 0 && !mkdtemp(e->dir)) e->dir[0] = 0;
     if (dirs && g->size > 1 && g->oob_allgather(g->user, e->dir, dirs, EXAMPLE_PATH) == ESP_OK)
@@ -201,7 +202,7 @@ static esp_status example_start(void *comm, const esp_coll *c, esp_stream s, voi
     const uint64_t unit = example_unit(c);
     example_request *r = NULL;
     esp_status status = ESP_OK;
-    (void)s; /* a CPU stream is always drained */
+    (void)s; /* a CPU stream has no work queued */
     for (int i = 0; i < EXAMPLE_REQUESTS && !r; i++)
         if (!e->requests[i].busy) r = &e->requests[i];
     if (!r) return example_fail(e->host, ESP_E_STATE, "more than 64 collectives at once");
@@ -219,7 +220,7 @@ static esp_status example_start(void *comm, const esp_coll *c, esp_stream s, voi
     return status;
 }
 
-/* Takes what one rank sent to its place. ESP_PENDING while it is not there. */
+/* Copies what one rank sent to its place in the destination. Returns ESP_PENDING until it has arrived. */
 static esp_status example_take(example_comm *e, const example_request *r, int32_t from) {
     const range in = example_range(&r->c, e->size, from, e->rank);
     const uint64_t unit = example_unit(&r->c), n = in.end - in.begin;
@@ -228,12 +229,13 @@ static esp_status example_take(example_comm *e, const example_request *r, int32_
     int ok = 1;
     if (!n) return ESP_OK;
     if ((f = example_receive(e, r->number, from)) == NULL) return ESP_PENDING;
-    if (dst) ok = fread(dst + example_dst_at(&r->c, e->size, from, in) * unit, unit, n, f) == n; /* not: a root's own */
+    if (dst)
+        ok = fread(dst + example_dst_at(&r->c, e->size, from, in) * unit, unit, n, f) == n; /* NULL: no result here */
     fclose(f);
     return ok ? ESP_OK : example_fail(e->host, ESP_E_COMM, "a file is shorter than it should be");
 }
 
-/* Sums need every rank's file at the same place, so they wait until all are there. */
+/* A sum reads all ranks' files together, so it waits until all of them have arrived. */
 static esp_status example_take_sum(example_comm *e, example_request *r) {
     const range in = example_range(&r->c, e->size, 0, e->rank);
     char path[EXAMPLE_PATH + 64];

@@ -3,8 +3,8 @@
  *     s = gain * sum |x_i| / d          decoded: x_i < 0 ? -s : s            (Seide 2014, Karimireddy 2019)
  *
  * Body: s as f32, then ceil(d / 8) bytes of sign bits, element i in bit i % 8 of byte i / 8, 1 for negative.
- * What the payload does not carry is kept by the host and added to the next step (this codec does not say
- * ESP_CODEC_FUSED_RESIDUAL), so nothing here deals with feedback. */
+ * The host keeps what the payload does not carry and adds it to the next step's gradient, since this codec does not set
+ * ESP_CODEC_FUSED_RESIDUAL. So nothing here deals with feedback. */
 #include "espresso.h"
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ typedef struct example {
     float gain;
 } example;
 
-/* Every error says what is wrong, then returns the status: the caller sees both. */
+/* Logs what is wrong and returns the status. The caller gets both. */
 static esp_status example_fail(const esp_host *h, esp_status status, const char *message) {
     const esp_log_event ev = {sizeof ev, ESP_LOG_ERROR, status, 0, example_name, message, __FILE__};
     h->log(h->user, &ev);
@@ -73,9 +73,9 @@ static esp_status example_compress(void *self, const esp_codec_args *a) {
     double sum = 0;
     float s;
     if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes) return ESP_E_TOO_SMALL;
-    for (uint64_t i = 0; i < count; i++) sum += fabsf(x[i]); /* in one order, so every machine gets the same bytes */
+    for (uint64_t i = 0; i < count; i++) sum += fabsf(x[i]); /* in a fixed order: same bytes on every machine */
     s = count ? (float)(sum / (double)count) * c->gain : 0;
-    if (!isfinite(s)) { /* NaN or Inf among the values: say so, and carry nothing */
+    if (!isfinite(s)) { /* NaN or Inf among the values: set the flag, send no body */
         h.flags = ESP_PAYLOAD_NONFINITE;
         h.body_bytes = 0;
         return esp_payload_begin(a->payload, &h);
@@ -89,7 +89,7 @@ static esp_status example_compress(void *self, const esp_codec_args *a) {
     return ESP_OK;
 }
 
-/* What one payload adds to every element: `s`, and where the signs are (NULL: the same s for all). */
+/* Reads what one payload adds to each element: s, and its sign bit in `signs` (NULL: +s for all). */
 static esp_status example_read(const esp_payload *p, uint64_t count, float *s, const unsigned char **signs) {
     esp_payload_header h;
     *s = 0;
@@ -109,7 +109,7 @@ static esp_status example_decompress(void *self, const esp_codec_args *a) {
     const float scale = a->scale == 0 ? 1.0f : a->scale;
     const unsigned char *signs;
     (void)self;
-    for (uint32_t p = 0; p < a->n_payloads; p++) /* all are checked before anything is written */
+    for (uint32_t p = 0; p < a->n_payloads; p++) /* checks all before it writes */
         if (example_read(&a->payload[p], count, &s, &signs) != ESP_OK) return ESP_E_CORRUPT;
     if (a->mode == ESP_OUT_SET && count) memset(out, 0, count * sizeof *out);
     for (uint32_t p = 0; p < a->n_payloads; p++) {

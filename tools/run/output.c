@@ -1,5 +1,6 @@
-/* output.c: forwards what ranks print, whole line by whole line, each with its rank in front.
- * Must not know why a rank writes or ends. Never blocks: a slow reader of our output stops neither signals nor reaping. */
+/* output.c: forwards what ranks print, in complete lines, each with its rank in front. Must not know why a rank
+ * writes or ends. Never blocks, so that signals and ended ranks are handled even while the reader of our output is
+ * slow. */
 #include "tools/run/run.h"
 
 static void run_sink_open(run_sink *k, int fd) {
@@ -27,8 +28,8 @@ static void run_sink_add(run_sink *k, const char *data, size_t bytes) {
 
 static size_t run_sink_waiting(const run_sink *k) { return k->end - k->begin; }
 
-/* Writes what can be written now. Our stdout may be shared with a shell, so O_NONBLOCK is not ours to set: poll()
- * promises room for PIPE_BUF bytes instead. */
+/* Writes what can be written now. Our stdout may be shared with a shell, so we must not set O_NONBLOCK. Instead we
+ * write at most PIPE_BUF bytes after poll() says that there is room. */
 static void run_sink_flush(run_sink *k) {
     while (k->begin < k->end) {
         size_t bytes = k->end - k->begin;
@@ -38,7 +39,7 @@ static void run_sink_flush(run_sink *k) {
         ssize_t n = write(k->fd, k->data + k->begin, bytes);
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
         if (n < 0) {
-            k->broken = errno; /* nobody reads any more, or the disk is full */
+            k->broken = errno; /* the reader is gone, or the disk is full */
             n = (ssize_t)(k->end - k->begin);
         }
         k->begin += (size_t)n;
@@ -46,7 +47,7 @@ static void run_sink_flush(run_sink *k) {
     k->begin = k->end = 0;
 }
 
-/* A line of the launcher's own, in order with the forwarded ones. */
+/* Prints a line of the launcher itself, in order with the forwarded lines. */
 static void run_say(run_job *j, const char *fmt, ...) ESP__PRINTF(2, 3);
 static void run_say(run_job *j, const char *fmt, ...) {
     char text[1024];
@@ -82,7 +83,7 @@ static void run_stream_keep(run_stream *s, const char *data, size_t bytes) {
     s->len += bytes;
 }
 
-/* Sends the kept beginning and the `bytes` more that end the line. */
+/* Forwards a line: its begin, kept in the stream, and the `bytes` at `data` that end it. */
 static void run_stream_line(const run_job *j, run_stream *s, const char *data, size_t bytes) {
     run_prefix(j, s);
     run_sink_add(s->sink, s->line, s->len);
@@ -105,7 +106,7 @@ static void run_stream_take(const run_job *j, run_stream *s, const char *data, s
     }
 }
 
-/* The end of a stream: a line without its newline is still shown. */
+/* Ends a stream. A last line without a newline is forwarded too. */
 static void run_stream_end(const run_job *j, run_stream *s) {
     if (s->fd < 0) return;
     close(s->fd);
@@ -116,7 +117,8 @@ static void run_stream_end(const run_job *j, run_stream *s) {
     s->cap = 0;
 }
 
-/* Reads once. With a broken sink the pipe is closed, so that the rank meets the same SIGPIPE as without us. */
+/* Reads once. If the sink is broken, closes the pipe, so that the rank gets SIGPIPE as it would without the
+ * launcher. */
 static void run_stream_read(const run_job *j, run_stream *s) {
     char data[1 << 16];
     if (s->sink->broken) {

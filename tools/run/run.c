@@ -1,5 +1,5 @@
-/* run.c: `espresso run`: starts the ranks of a job on this machine, optionally as if they were on several.
- * Must not know the library: the environment variables are all that passes. */
+/* run.c: `espresso run`: starts the ranks of a job on this machine, optionally as if they were on several machines.
+ * Must not know the library: environment variables are all that it passes to ranks. */
 #include "tools/run/run.h"
 #include "tools/run/output.c"
 #include "tools/run/spawn.c"
@@ -16,7 +16,7 @@ static const tool_flag run_flags[] = {
     {"--no-prefix", NULL, "forward lines as they are, without the rank in front"},
 };
 
-/* A number with one of the units, all of the text up to `end`. */
+/* 1 if the text up to `end` is a number with one of the units. */
 static int run_quantity(const char *text, const char *end, const char *const *units) {
     char *unit;
     if (!(*text >= '0' && *text <= '9')) return 0;
@@ -28,14 +28,14 @@ static int run_quantity(const char *text, const char *end, const char *const *un
     return 0;
 }
 
-/* The next part of a link, up to one of `stops`; *at moves to its end. */
+/* The next part of a link's description, up to one of `stops`. *at moves to its end. */
 static const char *run_part(const char **at, const char *stops) {
     const char *begin = *at;
     *at += strcspn(begin, stops);
     return begin;
 }
 
-/* "1gbit,50us", and after each ';' one more with "@30s": from when on it holds. Or "file:PATH". */
+/* Checks "1gbit,50us", and after each ';' a further one with its begin, "@30s". Or "file:PATH". */
 static int run_check_inter(const tool_command *c, const char *text) {
     static const char *const rates[] = {"gbit", "mbit", "kbit", "bit", NULL}, *const times[] = {"us", "ms", "s", NULL};
     const char *part, *wrong = NULL;
@@ -73,7 +73,7 @@ static int run_check_env(const tool_command *c, const char *text) {
     return TOOL_OK;
 }
 
-/* machine_of and local_of from "3,1", or from n and machines. */
+/* Fills machine_of and local_of from "3,1" (ranks on each machine), or from n and machines. */
 static int run_place(run_plan *p, const char *uneven, long n, long machines) {
     const tool_command *c = p->command;
     int *counts = tool_realloc(NULL, RUN_RANKS_MAX * sizeof *counts), n_counts = 0;
@@ -149,7 +149,8 @@ static int run_parse(run_plan *p, int argc, char **argv) {
     return run_check(p, uneven, n, machines);
 }
 
-/* An abstract socket's name, unguessable so that runs do not meet each other. Nothing of it is on disk. */
+/* Makes the name of an abstract socket at which the ranks meet. It is random, so that runs do not meet each other. An
+ * abstract socket leaves no file. */
 static int run_make_root(run_plan *p) {
     unsigned char r[12];
     size_t at = (size_t)snprintf(p->root, sizeof p->root, "unix:espresso-");
@@ -170,7 +171,7 @@ static int run_job_run(const run_plan *p) {
     run_sink_open(&j.sinks[0], 1);
     run_sink_open(&j.sinks[1], 2);
     j.out = &j.sinks[0];
-    /* one queue where both go to the same place keeps lines whole there */
+    /* where stdout and stderr are the same file, one queue for both keeps lines complete */
     j.err = fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev && out.st_ino == err.st_ino
                 ? j.out
                 : &j.sinks[1];

@@ -1,5 +1,5 @@
-/* spawn.c: finds the program and starts one process a rank, and the guard that outlives a killed launcher.
- * Must not know what becomes of the ranks later. */
+/* spawn.c: finds the program, starts a process for each rank, and a watchdog process that ends the ranks if the
+ * launcher is killed. Must not know what happens to the ranks later. */
 #include "espresso_impl/base/cores.h"
 #include "tools/run/run.h"
 #include <sched.h>
@@ -9,7 +9,7 @@ static int run_is_program(const char *path) {
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
 }
 
-/* Finds the file of argv[0], as a shell would, before anything is started. */
+/* Finds the file of argv[0] as a shell would, before a process is started. */
 static int run_find_program(run_plan *p) {
     const char *name = p->argv[0], *path = getenv("PATH");
     struct stat st;
@@ -43,7 +43,7 @@ static void run_set_number(const char *name, int value) {
     setenv(name, text, 1);
 }
 
-/* What a rank is told. In the child. */
+/* Sets a rank's environment. Runs in the child. */
 static void run_set_environment(const run_plan *p, int rank) {
     for (int i = 0; i < p->n_env; i++) {
         char *name = strndup(p->env[i], strcspn(p->env[i], "="));
@@ -60,7 +60,8 @@ static void run_set_environment(const run_plan *p, int rank) {
     if (p->timeout) setenv("ESPRESSO_TIMEOUT_MS", p->timeout, 1);
 }
 
-/* Threads that one rank compresses with, as esp_open will see it: what the user said, else a share of the cores. */
+/* Number of threads with which a rank compresses, as esp_open computes it: the user's number, or else a share of
+ * cores. */
 static long run_workers(const run_plan *p, long cores) {
     const char *text = getenv("ESPRESSO_WORKERS");
     for (int i = 0; i < p->n_env; i++)
@@ -71,8 +72,8 @@ static long run_workers(const run_plan *p, long cores) {
     return n < 1 ? 1 : n;
 }
 
-/* More threads would compress at once than there are cores: a token for each that may. Ranks take them from a pipe, as make's
- * jobs do. ESPRESSO_TOKENS=off leaves them out. */
+/* If more threads may compress at once than there are cores, makes a token for each rank that may. Ranks take tokens
+ * from a pipe, as make's jobs do. ESPRESSO_TOKENS=off leaves tokens out. */
 static int run_tokens_open(run_job *j) {
     const char *said = getenv("ESPRESSO_TOKENS");
     const long cores = (long)esp__cores();
@@ -92,7 +93,8 @@ static void run_tokens_close(run_job *j) {
         if (j->tokens[i] >= 0) close(j->tokens[i]);
 }
 
-/* In the child: the ranks' own programs do not get them (see espresso_impl/executor/tokens.c). */
+/* Gives the tokens' pipe to a rank; runs in the child. Programs that a rank starts do not get the pipe (see
+ * espresso_impl/executor/tokens.c). */
 static void run_tokens_give(const run_job *j) {
     char text[64];
     struct stat st;
@@ -103,8 +105,8 @@ static void run_tokens_give(const run_job *j) {
     setenv("ESPRESSO_TOKENS", text, 1);
 }
 
-/* The child: a session of its own, so that its children can be ended with it and the terminal's Ctrl-C comes through
- * the launcher alone. `report` closes at exec, or carries errno. */
+/* Turns the child into the rank. It gets a session of its own, so that its children can be ended with it, and so
+ * that the terminal's Ctrl-C reaches only the launcher. `report` closes at exec, or carries errno. */
 static _Noreturn void run_become(const run_job *j, int rank, pid_t launcher, const int out[2], int report) {
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -153,14 +155,14 @@ static int run_start_rank(run_job *j, int rank) {
     return TOOL_OK;
 }
 
-/* The guard: waits until the launcher says 0 (all is over) or is gone, and then ends every rank with all that the rank
- * started. The parent-death signal does it for the ranks themselves, but not for their children. */
+/* The watchdog process: waits until the launcher writes 0 (the job is over) or is gone. If it is gone, ends every
+ * rank and all that the rank started. The parent-death signal would end the ranks, but not their children. */
 static _Noreturn void run_watchdog(int from, int n) {
     pid_t *pids = malloc((size_t)n * sizeof *pids), pid = 0;
     int have = 0;
     setsid();
     prctl(PR_SET_NAME, "espresso-guard");
-    dup2(from, 0); /* nothing else stays open: who reads our output must see its end */
+    dup2(from, 0); /* closes all else: the reader of our output must see its end */
     for (int fd = 1; fd < 64; fd++) close(fd);
     for (;;) {
         ssize_t got = read(0, &pid, sizeof pid);
@@ -186,7 +188,7 @@ static int run_start_watchdog(run_job *j) {
 static void run_end_watchdog(run_job *j) {
     pid_t none = 0;
     ssize_t n = write(j->guard, &none, sizeof none);
-    (void)n; /* a guard that is gone needs no telling */
+    (void)n; /* an error means that the watchdog process is gone: fine */
     close(j->guard);
     waitpid(j->watchdog_pid, NULL, 0);
 }

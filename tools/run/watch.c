@@ -1,4 +1,4 @@
-/* watch.c: the launcher's loop: output, signals, deaths, and how a job is ended.
+/* watch.c: the launcher's loop: handles output, signals and ended ranks, and ends the job.
  * Must not know how ranks were started. */
 #include "tools/run/run.h"
 
@@ -8,7 +8,7 @@ static int64_t run_now_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* To every rank that still runs, and to what it started. */
+/* Sends a signal to every rank that still runs, and to what it started. */
 static void run_signal_all(run_job *j, int sig) {
     for (int i = 0; i < j->started; i++)
         if (!j->ranks[i].ended) kill(-j->ranks[i].pid, sig);
@@ -35,7 +35,7 @@ static int run_is_follower(const run_job *j, const run_rank *r) { return r->fail
 
 static void run_report(run_job *j, const run_rank *r) {
     int rank = (int)(r - j->ranks);
-    if (r->signal && r->signal == j->asked) return;              /* the user knows */
+    if (r->signal && r->signal == j->asked) return;              /* the user's own signal */
     if (r->signal == SIGPIPE && j->out->broken == EPIPE) return; /* as in `espresso run ... | head` */
     if (r->signal)
         run_say(j, "rank %d (pid %d) was killed by signal %d (%s)", rank, (int)r->pid, r->signal, strsignal(r->signal));
@@ -43,8 +43,8 @@ static void run_report(run_job *j, const run_rank *r) {
         run_say(j, "rank %d (pid %d) exited with status %d", rank, (int)r->pid, r->status);
 }
 
-/* Has the process closed its files, or is about to, without being known as ended yet? The kernel says so from the moment that it
- * begins to end until it can be waited for; its peers may have seen their connections close by then. */
+/* 1: the process is ending, but cannot be waited for yet. Its files may be closed already, so its peers may have
+ * seen their connections close. */
 static int run_is_dying(const run_rank *r) {
     enum { FLAGS = 9, EXITING = 4 }; /* field of /proc/PID/stat (proc(5)), and PF_EXITING of the kernel */
     char path[64], text[512], *at;
@@ -53,14 +53,15 @@ static int run_is_dying(const run_rank *r) {
     size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
     if (f) fclose(f);
     text[n] = 0;
-    at = strrchr(text, ')'); /* the name, field 2, may hold anything */
+    at = strrchr(text, ')'); /* the program's name, field 2, may contain ')' and blanks */
     for (int field = 2; at && field < FLAGS; field++) at = strchr(at + 1, ' ');
     return at && strtoul(at + 1, NULL, 10) & EXITING;
 }
 
-/* Takes note of those that ended since the last time. Leaves a process unreaped: its id is also that of its group and must stay its
- * own. Returns the rank whose failure is the cause, or `first` where no better one is among them; *dying: some are about to follow.
- * Of several that ended at once, one killed by a signal is the cause more likely than one that exited. */
+/* Records the ranks that ended since the last call. Leaves their processes unreaped: a process id is also its
+ * group's id, and must not be reused. Returns the rank whose failure is most likely the cause, or `first` where none
+ * is more likely: of several that ended at once, one killed by a signal is more likely the cause than one that
+ * exited. *dying: how many more are ending. */
 static int run_note_new(run_job *j, int first, int *dying) {
     *dying = 0;
     for (int i = 0; i < j->started; i++) {
@@ -75,14 +76,15 @@ static int run_note_new(run_job *j, int first, int *dying) {
         j->alive--;
         if (info.si_code != CLD_EXITED) r->signal = info.si_status;
         r->status = r->signal ? 128 + r->signal : info.si_status;
-        r->failed = r->status != 0 && (j->first_failed < 0 || j->ending < 2); /* not those that we end */
+        r->failed =
+            r->status != 0 && (j->first_failed < 0 || j->ending < 2); /* ranks that we end do not count as failed */
         if (r->failed && (first < 0 || (r->signal && !j->ranks[first].signal))) first = i;
     }
     return first;
 }
 
-/* Notes who ended, and at the first failure says whose it was. A rank that exits because another one was killed can be seen to have
- * ended before that one: those that are ending are waited for. */
+/* Records which ranks ended, and reports the first failure. A rank that exits because another was killed can be
+ * reaped before the killed one: so ranks that are ending are waited for first. */
 static void run_note_ended(run_job *j) {
     int dying, first = run_note_new(j, -1, &dying);
     for (int ms = 0; first >= 0 && j->first_failed < 0 && !j->ranks[first].signal && dying && ms < RUN_DYING_MS; ms++) {
@@ -97,7 +99,7 @@ static void run_note_ended(run_job *j) {
     j->deadline_ms = run_now_ms() + (j->asked ? RUN_ASKED_MS : RUN_GRACE_MS);
 }
 
-/* The present stage of ending took its time: the next one. */
+/* Goes to the next stage of ending, when the present one has used its time. */
 static void run_escalate(run_job *j) {
     char text[256];
     int sig = j->ending == 1 && !j->asked ? SIGTERM : SIGKILL;
@@ -105,7 +107,7 @@ static void run_escalate(run_job *j) {
     run_say(j, "ending what still runs with %s: %s", sig == SIGTERM ? "SIGTERM" : "SIGKILL",
             run_list(j, run_is_alive, text, sizeof text));
     run_signal_all(j, sig);
-    run_signal_all(j, SIGCONT); /* a stopped rank could not end */
+    run_signal_all(j, SIGCONT); /* a stopped rank cannot end */
     j->ending = sig == SIGTERM ? 2 : 3;
     j->deadline_ms = run_now_ms() + RUN_TERM_MS;
 }
@@ -113,7 +115,7 @@ static void run_escalate(run_job *j) {
 static int run_is_end_signal(int sig) { return sig == SIGINT || sig == SIGTERM || sig == SIGHUP || sig == SIGQUIT; }
 
 static void run_pass_on(run_job *j, int sig) {
-    if (sig == SIGTSTP) { /* ranks have sessions of their own, where SIGTSTP itself does nothing */
+    if (sig == SIGTSTP) { /* ranks are in sessions of their own, where SIGTSTP has no effect */
         run_signal_all(j, SIGSTOP);
         raise(SIGSTOP);
         run_signal_all(j, SIGCONT);
@@ -135,7 +137,7 @@ static void run_pass_on(run_job *j, int sig) {
     run_signal_all(j, sig);
 }
 
-/* Which signals come through the loop: all of these that were not ignored when we were started (nohup). */
+/* Opens the signalfd for those of these signals that were not ignored at our start (nohup ignores SIGHUP). */
 static int run_signals_open(run_job *j) {
     static const int all[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
     signal(SIGCHLD, SIG_DFL);
@@ -165,7 +167,7 @@ static int run_streams_open(const run_job *j) {
     return n;
 }
 
-/* Ends what ranks left behind, and takes what is still in the pipes. */
+/* Ends processes that ranks left behind, and reads what is still in the pipes. */
 static void run_sweep(run_job *j) {
     for (int i = 0; i < j->started; i++) {
         kill(-j->ranks[i].pid, SIGKILL);
@@ -197,7 +199,7 @@ static void run_round(run_job *j, struct pollfd *p) {
     if (p[0].revents) run_take_signals(j);
 }
 
-/* Until every rank ended and all that they printed is out. */
+/* Runs the loop until every rank has ended and all its output is forwarded. */
 static void run_watch(run_job *j) {
     struct pollfd *p = tool_realloc(NULL, (size_t)(3 + 2 * j->started) * sizeof *p);
     int lingering = 0;
@@ -219,7 +221,7 @@ static void run_watch(run_job *j) {
     free(p);
 }
 
-/* Our own last lines; not for ever, as nobody may read. */
+/* Writes our own last lines, for a limited time, since the reader may not read. */
 static void run_drain(run_job *j) {
     for (int s = 0; s < 2; s++)
         for (run_sink *k = &j->sinks[s]; run_sink_waiting(k) && !j->drop; run_sink_flush(k)) {
@@ -228,7 +230,7 @@ static void run_drain(run_job *j) {
         }
 }
 
-/* What the whole job came to, for the user and as the exit status. */
+/* Prints the job's result and returns the exit status. */
 static int run_conclude(run_job *j) {
     char text[256];
     if (j->out->broken && j->out->broken != EPIPE) {
@@ -241,7 +243,7 @@ static int run_conclude(run_job *j) {
     return j->ranks[j->first_failed].status;
 }
 
-/* The end: nothing of the job stays, not even a zombie. The exit status of the whole. */
+/* Ends the job: no process of it remains, not even a zombie. Returns the job's exit status. */
 static int run_finish(run_job *j) {
     run_sweep(j);
     for (int i = 0; i < j->started; i++) waitpid(j->ranks[i].pid, NULL, 0);

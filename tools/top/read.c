@@ -1,5 +1,5 @@
-/* read.c: follows a statistics file as it grows, is cut off or is replaced, and keeps what its lines say. Must not know how
- * it is shown. */
+/* read.c: follows a statistics file that grows, is truncated or is replaced, and stores what its lines say. Must not
+ * know how this is shown. */
 #include "tools/top/top.h"
 
 /* ---- lines ------------------------------------------------------------------------------------------------------------- */
@@ -31,7 +31,7 @@ static void top_job_free(top_job *j) {
     memset(j, 0, sizeof *j);
 }
 
-/* A job begins: what was known of the one before in the same file is history. */
+/* A header begins a job: drops what was stored of the job before it in the same file. */
 static void top_take_header(top_job *j, json_t *line) {
     long garbage = j->garbage, lines = j->lines;
     json_t *list = json_object_get(line, "tensors");
@@ -120,7 +120,7 @@ static void top_file_open(top_file *f) {
     f->caught_up = st.st_size > TOP_CATCH_UP ? st.st_size - TOP_CATCH_UP : 0;
 }
 
-/* Whole lines of what is in `part`; the rest stays. */
+/* Takes the complete lines in `part`; the rest stays there. */
 static void top_file_lines(top_file *f, top_job *j) {
     static const char sample[] = "{\"kind\":\"sample\"";
     size_t done = 0;
@@ -133,7 +133,7 @@ static void top_file_lines(top_file *f, top_job *j) {
         done += len + 1;
     }
     memmove(f->part, f->part + done, f->len -= done);
-    if (f->len > TOP_LINE_MAX) f->len = 0, j->garbage++; /* no line of ours is that long */
+    if (f->len > TOP_LINE_MAX) f->len = 0, j->garbage++; /* the library writes no line this long */
 }
 
 static int top_file_read(top_file *f, top_job *j) {
@@ -150,7 +150,7 @@ static void top_follow(top_file *f, top_job *j) {
     struct stat st;
     if (f->fd < 0) top_file_open(f);
     for (int again = 0; f->fd >= 0 && again < 2; again++) {
-        if (fstat(f->fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size < f->at) { /* cut off: it begins anew */
+        if (fstat(f->fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size < f->at) { /* truncated: read from its start */
             lseek(f->fd, 0, SEEK_SET);
             f->at = f->caught_up = 0;
             f->len = 0;

@@ -1,5 +1,5 @@
-/* screen.c: what is known of a job as lines of text for a screen of any size, or for a pipe. Must not know where the facts
- * come from, nor terminals beyond bold text. */
+/* screen.c: lays out a job's statistics as lines of text for a screen of any size, or for a pipe. Must not know
+ * where the statistics come from, nor more of terminals than bold text. */
 #include "tools/top/top.h"
 
 /* Lines being laid out. */
@@ -9,7 +9,7 @@ typedef struct top_page {
     int rows;
 } top_page;
 
-/* What a file holds must not steer the terminal: control characters, C1's among them, are taken out. */
+/* Removes control characters, also those of C1, so that a file's text cannot control the terminal. */
 static void top_clean(char *text) {
     for (unsigned char *p = (unsigned char *)text; *p; p++) {
         if (*p < ' ' || *p == 0x7f) *p = '?';
@@ -17,7 +17,7 @@ static void top_clean(char *text) {
     }
 }
 
-/* The bytes of `text` that fill at most `columns`. */
+/* How many bytes of `text` fit into `columns`. */
 static size_t top_fitting(const char *text, int columns) {
     size_t n = 0;
     for (int used = 0; text[n]; n++) {
@@ -27,7 +27,7 @@ static size_t top_fitting(const char *text, int columns) {
     return n;
 }
 
-/* One line; what does not fit is cut. `bold`: on a terminal. */
+/* Adds one line, cut to the width. `bold` has an effect on a terminal only. */
 static void top_line(top_page *p, int bold, const char *fmt, ...) ESP__PRINTF(3, 4);
 static void top_line(top_page *p, int bold, const char *fmt, ...) {
     char text[1024];
@@ -46,13 +46,13 @@ static void top_line(top_page *p, int bold, const char *fmt, ...) {
     p->rows++;
 }
 
-/* "-" where there is no such number. */
+/* The time, or "-" where there is no number. */
 static const char *top_us(double us) { return isfinite(us) ? tool_time(us * 1000) : "-"; }
 static const char *top_size(double bytes) { return isfinite(bytes) ? tool_bytes(bytes) : "-"; }
 
 static const char *top_ago(double s) {
     char *out = tool_scratch();
-    if (s < 0) s = 0; /* the clocks of two machines */
+    if (s < 0) s = 0; /* the clocks of two machines may differ */
     if (s < 60)
         snprintf(out, 32, "%.0f s", s);
     else if (s < 7200)
@@ -62,7 +62,7 @@ static const char *top_ago(double s) {
     return out;
 }
 
-/* Eighths of a column, or what plain text has. */
+/* Draws numbers as bars of one character each, with Unicode blocks or with ASCII. */
 static void top_spark(const top_view *v, const double *x, int n, char *out, size_t cap) {
     static const char *const fine[] = {"\u2581", "\u2582", "\u2583", "\u2584", "\u2585", "\u2586", "\u2587", "\u2588"};
     static const char *const plain[] = {"_", ".", ",", "-", "~", "=", "*", "#"};
@@ -71,7 +71,7 @@ static void top_spark(const top_view *v, const double *x, int n, char *out, size
     for (int i = 0; i < n; i++) least = fmin(least, x[i]), most = fmax(most, x[i]);
     *out = 0;
     for (int i = 0; i < n && at + 4 < cap; i++) {
-        /* steps that differ by less than a tenth are to look alike */
+        /* a range of at least a tenth, so that nearly equal steps look alike */
         double range = fmax(most - least, least * 0.1), part = range > 0 ? (x[i] - least) / range : 0;
         int k = (int)(part * 7.999);
         at += (size_t)snprintf(out + at, cap - at, "%s", (v->utf8 ? fine : plain)[k < 0 ? 0 : k > 7 ? 7 : k]);
@@ -91,7 +91,7 @@ static void top_bar(const top_view *v, double part, int columns, char *out, size
 
 static int top_columns(const top_page *p) { return p->view->columns ? p->view->columns : 100; }
 
-/* What shares of a step are of: lanes and exposed parts are means too. */
+/* The step time of which shares are shown: the mean, since lanes and exposed times are means too. */
 static double top_mean(const json_t *sample) {
     double mean = top_number_in(sample, "step_us", "mean");
     return mean > 0 ? mean : top_number_in(sample, "step_us", "median");
@@ -106,7 +106,7 @@ static void top_title(top_page *p, const top_job *j) {
              top_number(h, "rank"), top_number(h, "pid"), top_text(h, "host"));
 }
 
-/* Is it alive? */
+/* Shows whether the job is running. */
 static void top_status(top_page *p, const top_job *j) {
     const json_t *s = j->sample;
     double every = top_number(j->header, "every_s"), age = p->view->now - top_number(s, "time"),
@@ -199,7 +199,7 @@ static int top_by_error(const void *a, const void *b) {
     return (x->error < y->error) - (x->error > y->error);
 }
 
-/* Those that lose most come first; as many as there is room for, ten without a screen. */
+/* Shows the tensors with the largest compression errors first: as many as fit the screen, or ten without one. */
 static void top_tensors(top_page *p, const top_job *j) {
     size_t n = 0, most = p->view->rows ? (size_t)p->view->rows : 10;
     const top_tensor **list = tool_realloc(NULL, j->n_tensors * sizeof *list);

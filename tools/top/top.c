@@ -1,5 +1,5 @@
-/* top.c: `espresso top`: shows the statistics of a running job (ESPRESSO_STATS) on a terminal, or once as text. Must not know
- * what the lines of the file say. */
+/* top.c: `espresso top`: shows the statistics of a running job (ESPRESSO_STATS) on a terminal, or once as text. Must
+ * not know what the lines of the file say. */
 #include "tools/top/top.h"
 #include <sys/ioctl.h>
 #include <termios.h>
@@ -12,10 +12,10 @@ static const tool_flag top_flags[] = {
 };
 
 /* ---- the terminal ----------------------------------------------------------------------------------------------------- */
-/* Signal handlers need it. */
+/* The terminal's state; global, since signal handlers use it. */
 static struct {
     struct termios before;
-    int keys; /* stdin's settings were changed */
+    int keys; /* 1: stdin's settings were changed */
     volatile sig_atomic_t shown, resized, ended;
 } top_terminal;
 
@@ -29,7 +29,7 @@ static void top_write(const char *text, size_t len) {
     }
 }
 
-/* Also called from signal handlers: only what is safe there. */
+/* Restores the terminal. Signal handlers call it, so it uses only async-signal-safe calls. */
 static void top_hide(void) {
     static const char back[] = "\033[?25h\033[?1049l";
     if (!top_terminal.shown) return;
@@ -60,7 +60,7 @@ static void top_on_crash(int sig) {
     signal(sig, SIG_DFL);
     raise(sig);
 }
-/* Ctrl-Z: the shell gets its screen back for as long. */
+/* Ctrl-Z: restores the shell's screen while this process is stopped. */
 static void top_on_stop(int sig) {
     const int saved = errno;
     (void)sig;
@@ -81,7 +81,7 @@ static void top_signals(void) {
     sigaction(SIGWINCH, &a, NULL);
     a.sa_handler = top_on_stop;
     sigaction(SIGTSTP, &a, NULL);
-    atexit(top_hide); /* out of memory, too */
+    atexit(top_hide); /* also when memory runs out */
 }
 
 /* ---- showing ------------------------------------------------------------------------------------------------------------ */
@@ -123,7 +123,7 @@ static void top_draw(const top_file *f, const top_job *j) {
     esp__text_free(&t);
 }
 
-/* A key, or time: 1 to go on. */
+/* Waits for a key, or `ms`. Returns 1 to go on, 0 to quit. */
 static int top_wait(int ms) {
     struct pollfd p = {.fd = top_terminal.keys ? 0 : -1, .events = POLLIN};
     char key[16];
@@ -195,7 +195,7 @@ static int top_main(const tool_command *self, int argc, char **argv) {
     top_file file = {.path = argv[at], .fd = -1};
     top_follow(&file, &job);
     int screen = !once && !json && isatty(1) && term && strcmp(term, "dumb") != 0;
-    /* a file that is not there yet will come; a folder will not become a file */
+    /* a missing file may still appear; a folder cannot become a file */
     int status =
         screen && (!file.error || file.error == ENOENT) ? top_watch(&file, &job) : top_once(self, &file, &job, json);
     top_file_close(&file);

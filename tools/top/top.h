@@ -1,43 +1,43 @@
-/* top.h: what the files of `espresso top` share: what is known of a job from its statistics file. */
+/* top.h: shared by the files of `espresso top`: the job that a statistics file describes. */
 #ifndef ESPRESSO_TOOLS_TOP_H
 #define ESPRESSO_TOOLS_TOP_H
 
 enum { TOP_HISTORY = 120, TOP_LINE_MAX = 64 << 20, TOP_CATCH_UP = 4 << 20 };
 
 typedef struct top_tensor {
-    const char *name; /* the header's, or of `own` */
+    const char *name; /* points into the header or into `own` */
     double elements, error, feedback;
     int sampled;
 } top_tensor;
 
-/* The job, as the file has told so far. Objects are NULL until there was one. */
+/* The job, from the lines read so far. A JSON object is NULL until the file has one. */
 typedef struct top_job {
     json_t *header, *strategy, *sample, *end;
-    char *sample_line; /* as it stands in the file */
-    json_t *index;     /* tensor's name: its number in `tensors` */
+    char *sample_line; /* the sample's line, unchanged */
+    json_t *index;     /* tensor's name to its index in `tensors` */
     top_tensor *tensors;
     size_t n_tensors;
     double history[TOP_HISTORY]; /* medians of step_us, the oldest first    */
     int n_history;
-    long strategies; /* how many there were    */
-    long garbage;    /* lines that are no JSON */
+    long strategies; /* strategies seen so far */
+    long garbage;    /* lines that are not JSON */
     long lines;
 } top_job;
 
 /* The file being followed. */
 typedef struct top_file {
     const char *path;
-    int fd; /* -1: not there */
+    int fd; /* -1: the file is not open */
     dev_t dev;
     ino_t ino;
-    off_t at, caught_up; /* samples before caught_up are not looked at: there are too many */
-    char *part;          /* of a line */
+    off_t at, caught_up; /* at: next byte; samples before caught_up are skipped, since they may be many */
+    char *part;          /* an incomplete line */
     size_t len, cap;
     int error; /* errno of the last try to open it, or 0 */
 } top_file;
 
 /* read.c */
-static void top_follow(top_file *f, top_job *j); /* takes all that is new */
+static void top_follow(top_file *f, top_job *j); /* reads all new lines */
 static void top_job_free(top_job *j);
 static void top_file_close(top_file *f);
 /* screen.c */
