@@ -17,7 +17,7 @@ static void must(esp_status s) {
     exit(1); /* the other ranks notice at once */
 }
 
-/* The layer whose backward is the last to add to a parameter's gradient: the first layer that uses the parameter. */
+/* The layer whose backward is the last to add to a parameter: the first one that uses it. */
 static int last_contribution(int param) {
     int layer = 0;
     while (param_of[layer] != param) layer++;
