@@ -6,7 +6,7 @@
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "espresso's wire format is little-endian and the code copies it as it is: this machine is not supported"
 #endif
-/* pragmas that take fast math back do not reach all of it (gcc declares sqrtf and the like by the command line alone) */
+/* pragmas cannot turn off all of fast math: gcc declares sqrtf and similar functions by the command line alone */
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) ||                               \
     defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__)
 #error                                                                                                                 \
@@ -18,9 +18,9 @@
 #error "compile with -I and the folder that holds espresso.h (gcc -I. -c espresso.c there), or use the one file that `make dist` writes"
 #endif
 #endif
-/* The file that includes this one gets its own settings back at the end. Contraction (a * b + c in one rounding) would
- * make results depend on the instruction set; clang's -funsafe-math-optimizations defines nothing to refuse it by; what
- * C++ would not compile and where declarations stand means nothing in C. */
+/* The pragmas at the end restore the settings of the file that includes this one. Contraction (a * b + c with one rounding) is off,
+ * because results would depend on the instruction set. clang's -funsafe-math-optimizations defines no macro to test, so precise
+ * arithmetic is turned on. The two warnings that are off concern C++ and C90, not C11. */
 #if defined(__clang__)
 #pragma float_control(push)
 #pragma float_control(precise, on)

@@ -1,6 +1,6 @@
 /* builtin.c: the codecs and backends that are part of the library, behind the same table as any plugin. */
 #ifndef ESP_NO_BUILTIN
-/* the plugin sources define their entries as private functions of this file */
+/* the plugins' sources are included below: their entries become private functions of this file */
 #undef ESPRESSO_PLUGIN_ENTRY
 #define ESPRESSO_PLUGIN_ENTRY(id) static const esp_plugin *espresso_plugin_v1_##id(const esp_host *h)
 #include "codecs/codecs.inc"

@@ -1,7 +1,7 @@
-/* codec_instance.c: from a codec's spec to an opened codec with its feedback settings. Units with the same spec share one. */
+/* codec_instance.c: opens the codec of a spec, with its feedback settings. Units with the same spec share one. */
 #include "espresso_impl/plugins/plugins.h"
 
-/* Splits params into those of the codec (to `own`) and the library's key "feedback" (to `feedback`, "" if absent). */
+/* Splits params into the codec's (into `own`) and the value of the library's key "feedback" (into `feedback`, "" if absent). */
 static esp_status esp__feedback_key(const esp_ctx *ctx, const char *spec, const char *params, char *own, size_t own_cap,
                                     char *feedback, size_t feedback_cap) {
     char key[ESP__NAME_MAX], val[ESP__SPEC_MAX];
@@ -19,7 +19,7 @@ static esp_status esp__feedback_key(const esp_ctx *ctx, const char *spec, const 
     return ESP_OK;
 }
 
-/* "", "none", "own", "residual", "residual:beta=1,gamma=1", with or without parentheses around. */
+/* Reads a feedback setting: "", "none", "own", "residual", "residual:beta=1,gamma=1", with or without parentheses around it. */
 static esp_status esp__feedback_parse(const esp_ctx *ctx, esp__codec *c, const char *text) {
     char buf[ESP__SPEC_MAX], name[ESP__NAME_MAX], key[ESP__NAME_MAX], val[ESP__NAME_MAX];
     const char *params;
@@ -104,10 +104,10 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
     return ESP_OK;
 }
 
-/* `feedback` NULL: what the spec says. */
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
     esp_status s = esp__codec_make_one(ctx, spec, feedback, out);
-    if (s && spec && strchr(spec, ';')) /* a codec's own values may hold one, so it is only a fault where that fails */
+    if (s && spec &&
+        strchr(spec, ';')) /* a codec's own values may contain ';', so it is an error only if the codec does not open */
         return esp__fail(ctx, ESP_E_ARG,
                          "codec '%s' is a list, but one codec is expected here: name one of them, or let strategy auto "
                          "choose from the list (ESPRESSO_STRATEGY=auto)",
@@ -115,7 +115,6 @@ ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *f
     return s;
 }
 
-/* The context's instance for `spec`, opened on first use. */
 ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **out) {
     esp__registry *r = esp__registry_of(ctx);
     for (uint32_t i = 0; i < r->n_opened; i++)

@@ -1,5 +1,5 @@
-/* loader.c: finds a plugin's file and takes in what it holds. Must not know codecs from backends.
- * A plugin that was accepted stays mapped until the process ends: its code may be in use anywhere. */
+/* loader.c: finds a plugin's file, loads it and registers it. Must not know codecs from backends. A plugin that was accepted is
+ * never unloaded: other contexts may use its code. */
 #include "espresso_impl/plugins/plugins.h"
 #include <dlfcn.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #define ESPRESSO_PREFIX "/usr/local"
 #endif
 
-/* The major in the entry's name, of a plugin made for another version of the library; 0: it is no plugin. */
+/* The ABI major of a plugin that was built for another one, from the name of its entry; 0: it is no plugin. */
 static int esp__plugin_other_major(void *so) {
     for (int major = 0; major < 10; major++) {
         char name[32];
@@ -30,7 +30,7 @@ static esp_status esp__plugin_no_entry(esp_ctx *ctx, void *so, const char *path)
                      ESP_ABI_MAJOR);
 }
 
-/* Loads exactly this file. A plugin that is refused is unloaded again: only its entry ran. */
+/* Loads exactly this file. Unloads a plugin that is refused: only its entry has run. */
 static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, int replaces) {
     void *so, *symbol;
     esp_plugin_fn entry;
@@ -40,7 +40,7 @@ static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, int replaces)
     if (access(path, F_OK) != 0) return esp__fail(ctx, ESP_E_NOT_FOUND, "%s: no such file", path);
     so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!so) {
-        why = dlerror(); /* most often begins with the path itself */
+        why = dlerror(); /* it usually begins with the path */
         return esp__fail(ctx, ESP_E_ABI, "%s%s%s", why && strstr(why, path) ? "" : path,
                          why && strstr(why, path) ? "" : ": ", why ? why : "dlopen failed");
     }
@@ -48,7 +48,7 @@ static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, int replaces)
     if (!symbol) {
         s = esp__plugin_no_entry(ctx, so, path);
     } else {
-        memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from an object to a function */
+        memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from an object pointer to a function pointer */
         esp__plugin_detail_clear();
         plugin = entry(esp__registry_of(ctx)->host);
         why = esp__plugin_detail();
@@ -63,7 +63,7 @@ static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, int replaces)
     return s;
 }
 
-/* The search for one name: what was tried, and the worst that came of it. */
+/* The search for one name: the paths tried, and the worst error so far. */
 typedef struct esp__search {
     esp_ctx *ctx;
     const char *name;
@@ -71,7 +71,7 @@ typedef struct esp__search {
     esp_status status;
 } esp__search;
 
-/* Tries `dir`; ESP_OK ends the search. A broken file is told about, but does not hide a good one further on. */
+/* Tries `dir`; ESP_OK ends the search. After a broken file the search goes on, and reports it only if no file is good. */
 static esp_status esp__search_dir(esp__search *s, const char *dir, size_t len) {
     esp__text path = {NULL, 0, 0, 0};
     esp_status got = ESP_E_NOMEM;
@@ -83,7 +83,7 @@ static esp_status esp__search_dir(esp__search *s, const char *dir, size_t len) {
     return got;
 }
 
-/* Tries each directory of a ':' list. */
+/* Tries each directory of a list with ':' between. */
 static esp_status esp__search_list(esp__search *s, const char *dirs) {
     while (dirs && *dirs) {
         const size_t len = strcspn(dirs, ":");

@@ -1,4 +1,4 @@
-/* plugins.h: codecs and backends: where they come from, and how one is opened. Knows nothing of tensors and ranks. */
+/* plugins.h: codecs and backends: the registry, the loader of plugins, and opened codecs. Knows nothing of tensors and ranks. */
 #ifndef ESP__PLUGINS_H
 #define ESP__PLUGINS_H
 #include "espresso_impl/base/base.h"
@@ -6,42 +6,42 @@
 /* ---- registry.c, loader.c: codecs and backends of one context ----------------------------------------------------- */
 /* One opened codec: all tensors with the same spec share it. */
 typedef struct esp__codec {
-    char *spec; /* as asked for: agreed on across ranks, printed in strategies        */
+    char *spec; /* as the user wrote it: compared between ranks, printed in strategies */
     const esp_codec *table;
     void *self;
     uint32_t id;    /* esp_name_hash(name)                                                */
-    int feedback;   /* this codec keeps residuals                                         */
-    int own_memory; /* and, on the rank's own gradient, the method's own                  */
+    int feedback;   /* 1: its Comps have residuals                                        */
+    int own_memory; /* 1: Comps on the rank's own gradient use the method's own feedback  */
     float beta, gamma;
 } esp__codec;
 
 typedef struct esp__registry {
-    const esp_host *host;    /* what plugins get                                  */
+    const esp_host *host;    /* the table that plugins get                        */
     const char *plugin_path; /* esp_config's: folders that are searched first      */
-    int may_override;        /* ESP_ALLOW_OVERRIDE: a later name replaces an earlier */
+    int may_override;        /* ESP_ALLOW_OVERRIDE: a later codec or backend replaces one of the same name */
     const esp_codec **codecs;
     const esp_backend **backends;
     uint32_t n_codecs, n_backends, cap_codecs, cap_backends;
     char **codec_from, **backend_from; /* "built in", or the plugin's path: for messages and `espresso plugins` */
-    int frozen;                        /* after esp_start */
-    esp__codec **opened;               /* one for each spec: units with the same spec share it */
+    int frozen;                        /* 1 after esp_start: no plugin may be added */
+    esp__codec **opened;               /* one for each spec, which units with this spec share */
     uint32_t n_opened;
 } esp__registry;
 ESP__FN esp__registry *esp__registry_of(const esp_ctx *ctx); /* executor/context.c */
 ESP__FN esp_status esp__registry_add(esp_ctx *ctx, const esp_plugin *plugin, const char *from);
-/* NULL, and an error that lists what there is, when there is none of that name. Tries to load the plugin
- * libespresso-<name>.so before it gives up. */
+/* The codec or backend of that name; if the registry has none, tries to load libespresso-<name>.so. NULL: not found, and the error
+ * lists the names that exist. */
 ESP__FN const esp_codec *esp__registry_codec(esp_ctx *ctx, const char *name);
 ESP__FN const esp_backend *esp__registry_backend(esp_ctx *ctx, const char *name);
 ESP__FN void esp__registry_free(esp_ctx *ctx);
-/* esp_plugin_load's body. */
+/* esp_plugin_load after its check of ctx. */
 ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name);
 /* The built-in plugins' entries (builtin.c), NULL-terminated. */
 ESP__FN const esp_plugin_fn *esp__builtin_entries(void);
 
-/* codec_instance.c: the codec for a spec, opened once for all units that ask for the same. */
+/* codec_instance.c: the opened codec for a spec, which all units with this spec share. The registry owns it. */
 ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **out);
-/* One that is not shared. feedback NULL: as the spec says. */
+/* Opens a codec that is not shared; free it with esp__codec_free. feedback NULL: as the spec says. */
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out);
 ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c);
 #endif

@@ -4,7 +4,7 @@
 
 static const char esp__from_builtin[] = "built in";
 
-/* A codec or a backend of a plugin: what the checks and lookups below need of it. */
+/* A codec or a backend of a plugin, with all that the checks and look-ups below use. */
 typedef enum esp__kind { ESP__CODEC = 0, ESP__BACKEND = 1 } esp__kind;
 static const char *const esp__kind_word[] = {"codec", "backend"};
 typedef struct esp__entry {
@@ -39,7 +39,7 @@ static const char *esp__backend_missing(const esp_backend *b) {
     return NULL;
 }
 
-/* Entry i of a plugin: its codecs, then its backends. */
+/* Entry i of a plugin. Entries are its codecs, then its backends. */
 static esp__entry esp__entry_at(const esp_plugin *p, uint32_t i) {
     esp__entry e = {ESP__CODEC, NULL, NULL, "struct_size"};
     if (i < p->n_codecs) {
@@ -65,14 +65,14 @@ static const char *esp__registry_name(const esp__registry *r, esp__kind kind, ui
     return kind == ESP__CODEC ? r->codecs[i]->name : r->backends[i]->name;
 }
 
-/* Index of that name, or the count. */
+/* The index of that name; the number of entries if there is none. */
 static uint32_t esp__registry_find(const esp__registry *r, esp__kind kind, const char *name) {
     uint32_t i = 0, n = esp__registry_count(r, kind);
     while (i < n && strcmp(esp__registry_name(r, kind, i), name)) i++;
     return i;
 }
 
-/* A table that is too short or has holes was built for another ABI; a bad name would make it unreachable. */
+/* Checks an entry. A table that is too short or lacks required members was built for another ABI. No spec could have a bad name. */
 static esp_status esp__entry_check(esp_ctx *ctx, const esp__entry *e, const char *from) {
     const char *p = e->name;
     if (e->missing)
@@ -88,7 +88,7 @@ static esp_status esp__entry_check(esp_ctx *ctx, const esp__entry *e, const char
     return ESP_OK;
 }
 
-/* Two of one name are refused, unless the caller asked for it. */
+/* Refuses a second codec or backend of one name, unless ESP_ALLOW_OVERRIDE or `replaces` allows it. */
 static esp_status esp__entry_unique(esp_ctx *ctx, const esp_plugin *p, uint32_t at, const char *from, int replaces) {
     const esp__registry *r = esp__registry_of(ctx);
     const esp__entry e = esp__entry_at(p, at);
@@ -113,7 +113,7 @@ static esp_status esp__entry_unique(esp_ctx *ctx, const esp_plugin *p, uint32_t 
                      esp__kind_word[e.kind], e.name, before, from);
 }
 
-/* Makes room for one more. All or nothing, so that the arrays always have the size that `cap` says. */
+/* Makes room for one more entry. 0: out of memory. Grows all arrays or none, so that `cap` is right for each. */
 static int esp__registry_grow(esp_ctx *ctx, esp__kind kind) {
     esp__registry *r = esp__registry_of(ctx);
     const int codec = kind == ESP__CODEC;
@@ -162,7 +162,7 @@ static esp_status esp__registry_put(esp_ctx *ctx, const esp__entry *e, const cha
     return ESP_OK;
 }
 
-/* Checks everything before it adds anything. `replaces`: may take the place of built-in ones. */
+/* Adds a plugin's entries after it has checked all of them. `replaces`: they may replace built-in ones. */
 static esp_status esp__registry_add_from(esp_ctx *ctx, const esp_plugin *p, const char *from, int replaces) {
     const size_t needed = offsetof(esp_plugin, backends) + sizeof p->backends;
     esp_status s = ESP_OK;
@@ -189,7 +189,7 @@ ESP__FN esp_status esp__registry_add(esp_ctx *ctx, const esp_plugin *plugin, con
     return esp__registry_add_from(ctx, plugin, from, 0);
 }
 
-/* Says what there is, and which of it the caller may have meant. `why`: what the loader found, or "". */
+/* The error for an unknown name: lists the names that exist, and the one that was probably meant. `why`: the loader's error, or "". */
 static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name, esp_status s, const char *why) {
     const esp__registry *r = esp__registry_of(ctx);
     const uint32_t n = esp__registry_count(r, kind);
@@ -206,7 +206,8 @@ static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name
     esp__text_free(&all);
 }
 
-/* The index of that name, after loading libespresso-<name>.so if need be; the count, with the error set, if none. */
+/* The index of that name. Loads libespresso-<name>.so if there is none. If that fails too, sets the error and returns the number of
+ * entries. */
 static uint32_t esp__registry_get(esp_ctx *ctx, esp__kind kind, const char *name) {
     esp__registry *r = esp__registry_of(ctx);
     esp_status s = ESP_E_NOT_FOUND;
