@@ -1,5 +1,5 @@
-/* plugin_newer.c: made with an espresso.h of the future: its tables are longer than the host knows. It looks for a host
- * service that this host lacks, by size, as every plugin should. */
+/* plugin_newer.c: made with a newer espresso.h: its tables are longer than the host's. It checks, by the table's
+ * size, for a host service that this host lacks, as every plugin should. */
 #define RAW_NAME "newer"
 #include "raw_codec.h"
 

@@ -1,5 +1,5 @@
 /* plugin_older.c: made with an espresso.h from before the optional members: its table ends after decompress. What lies
- * behind it in memory is not the host's to read: it would crash there. */
+ * behind it in memory must not be read: the host would crash there. */
 #define RAW_NAME "older"
 #include "raw_codec.h"
 

@@ -1,4 +1,5 @@
-/* plugin_twice.c: brings a codec whose name plugin_older has already, and one of its own: neither may be taken in. */
+/* plugin_twice.c: brings a codec with the name of plugin_older's codec, and a codec of its own. Neither may be
+ * accepted. */
 #define RAW_NAME "older"
 #include "raw_codec.h"
 

@@ -1,5 +1,5 @@
-/* test_collectives.c: every collective, over both backends and every way that data takes, against sums made by hand. Knows the
- * backend table only. Also runs under the thread sanitizer (and the address one), then with fewer ranks. */
+/* test_collectives.c: every collective, over both backends and every path of the data, against plain sums. Knows the
+ * backend table only. Also runs under the thread and address sanitizers, with fewer ranks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* test_schedule.c: the emulated link may change while a job runs: its text, what it costs at given times, its file, and that
- * collectives stay right while it changes. Also meant for the thread sanitizer. */
+/* test_schedule.c: an emulated link that changes while a job runs: its text, its costs at given times, its file, and
+ * that collectives stay correct while it changes. Also for the thread sanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* test_waiting.c: what is around the collectives: order of sums, requests, several comms at once, abort, death, wake, the
- * emulated link's volumes, and what bad calls get. Knows the backend table only. Also runs under the thread sanitizer. */
+/* test_waiting.c: a backend besides its results: order of sums, requests, several comms at once, abort, death, wake,
+ * the emulated link's volumes, and errors of bad calls. Knows the backend table only. Also runs under the thread
+ * sanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* test_heap.c: what waits comes out by time, and by key where times are equal, however it came in. */
+/* test_heap.c: entries come out by time, and by key where times are equal, whatever the order of insertion. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,8 @@ static int order(const void *a, const void *b) {
     return (x->key > y->key) - (x->key < y->key);
 }
 
-/* All in, then all out: every size, times that are mostly equal or mostly different, and so large that they need all bits. */
+/* All in, then all out: every size, times that are mostly equal or mostly different, and so large that they need all
+ * bits. */
 static void sorted(void **state) {
     esp__waiting at[MOST], want[MOST];
     uint64_t seed = 1;

@@ -1,4 +1,4 @@
-/* test_quantile.c: medians and quantiles, between neighbours and of the list's own numbers. */
+/* test_quantile.c: medians and quantiles, both interpolated between neighbours and as one of the list's own numbers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* test_workers.c: the pool runs every index once, in pieces at multiples of the grain, whoever calls. Also run under the
- * thread sanitizer. */
+/* test_workers.c: the worker threads run every index once, in pieces that begin at multiples of the grain, whichever
+ * thread calls. Also runs under the thread sanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

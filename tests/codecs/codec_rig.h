@@ -1,4 +1,4 @@
-/* codec_rig.h: one codec on a bench: opened straight from its table, with buffers of exactly the size it asks for.
+/* codec_rig.h: a codec under test: opened directly from its table, with buffers of exactly the size that it asks for.
  * Knows no codec. Include after cmocka.h. */
 #ifndef CODEC_RIG_H
 #define CODEC_RIG_H

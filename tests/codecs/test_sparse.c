@@ -1,4 +1,5 @@
-/* test_sparse.c: topk, and the body that it shares with dgc: what is sent, what stays, and what corrupt bytes get. */
+/* test_sparse.c: topk, and the body that it shares with dgc: what is sent, what stays in the residual, and that
+ * corrupt bytes are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* built.h: files that make writes into its build folder. */
+/* built.h: paths of files that make writes into its build folder. */
 #ifndef TEST_BUILT_H
 #define TEST_BUILT_H
 #include <stdio.h>

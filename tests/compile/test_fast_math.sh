@@ -1,5 +1,5 @@
-# test_fast_math.sh: the implementation under -Ofast and its parts is refused, with the way out in the message; the way out
-# works; and a program that was linked with -Ofast gets the same bits as one that was not.
+# test_fast_math.sh: the implementation does not compile under -Ofast or its parts; the message says what to do, and this works.
+# A program that was linked with -Ofast gets the same bits as one that was not.
 . tests/compile/common.sh
 cp tests/compile/use_denormals.c "$tmp/"
 done=0

@@ -1,4 +1,4 @@
-# test_left_out.sh: a header that is not installed: make leaves out what needs it, nothing else, and says what to install.
+# test_left_out.sh: where a header is not installed, make leaves out what needs it, and only that, and says what to install.
 # A compiler that cannot find the header is played by a script.
 . tests/compile/common.sh
 hide() { # HEADER: from now on $tmp/cc does not find it

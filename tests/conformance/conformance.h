@@ -1,4 +1,4 @@
-/* conformance.h: what the codec tests share: the list of codecs, a host, inputs, and one step of compression.
+/* conformance.h: shared by the codec tests: the list of codecs, a host, inputs, and one step of compression.
  * Codecs are driven through their tables, as the library does it; nothing else of the library is used. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H

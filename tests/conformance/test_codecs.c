@@ -1,4 +1,4 @@
-/* test_codecs.c: what holds for every codec, over all sizes and awkward inputs. */
+/* test_codecs.c: properties that every codec must have, over all sizes and difficult inputs. */
 #include "conformance.h"
 
 /* phi of every element, before the residual changes */
@@ -262,8 +262,8 @@ static void pieces_do_not_matter(void **unused) {
     }
 }
 
-/* ESP_CODEC_ROUNDING: every number comes back as near as half precision has it. A codec with default parameters that does
- * so says so: the autopilot takes any other for lossy. */
+/* ESP_CODEC_ROUNDING: every number comes back as near as half precision has it. A codec with default parameters that
+ * does so says so: the autopilot takes any other for lossy. */
 static void rounding(void **state) {
     (void)state;
     for (size_t i = 0; i < CF_COUNT(cf_specs); i++) {

@@ -1,4 +1,5 @@
-/* test_params.c: what a codec's open says to parameters that are wrong, and what every table must hold. */
+/* test_params.c: errors of a codec's open() for wrong parameters, and the members that every codec's table must
+ * have. */
 #include "conformance.h"
 
 static void expect(const char *codec, const char *params, esp_status want, const char *part) {

@@ -1,5 +1,5 @@
-/* files.h: what the tests of the planner's files share: full examples of each kind, and readers that take the kind as a
- * number. */
+/* files.h: shared by the tests of the planner's files: a full example of each kind of file, and readers that take
+ * the kind as a number. */
 #ifndef ESPRESSO_TESTS_PLANNER_FILES_H
 #define ESPRESSO_TESTS_PLANNER_FILES_H
 #pragma GCC diagnostic push

@@ -1,5 +1,5 @@
-/* test_builtin.c: the systems and codec costs known by name: the published figures exactly, estimates as the codecs
- * themselves say, errors as measured with our codecs, and the files that make writes of them. */
+/* test_builtin.c: the built-in systems and codec costs: published figures are exact, estimates equal the codecs'
+ * own, errors are as measured with our codecs, and make writes files of them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -133,8 +133,8 @@ static void test_published_payloads(void **state) {
     assert_true(us(&dgc.codec.compress[1], 1) == 356 && us(&dgc.codec.compress[0], 1048576) == 2312);
 }
 
-/* Sums of the published table (EuroSys 2023, the authors' artifact), over sizes and over sizes times their place: a figure
- * that is mistyped, or stands in another's place, shows. */
+/* Sums of the published table (EuroSys 2023, the authors' artifact), over sizes and over sizes times their place: a
+ * figure that is mistyped, or stands in another's place, shows. */
 static void test_published_figures(void **state) {
     static const struct {
         const char *name;

@@ -1,4 +1,5 @@
-/* test_files.c: the planner's JSON files: what is read, what comes back, where values are found, and that nothing breaks. */
+/* test_files.c: the planner's JSON files: reading, writing them back unchanged, the places of values, and that no input
+ * breaks a reader. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -128,7 +129,8 @@ static void reads_a_system(void **state) {
     esp__system_free(&f);
 }
 
-/* Two files of others: the smallest of the traces that the Espresso authors published with their artifact (EuroSys 2023). */
+/* Two files of others: the smallest of the traces that the Espresso authors published with their artifact (EuroSys
+ * 2023). */
 static void reads_published_traces(void **state) {
     (void)state;
     static const struct {

@@ -1,4 +1,4 @@
-/* test_files_errors.c: what the readers of the planner's JSON files say of every mistake. */
+/* test_files_errors.c: the errors of the readers of the planner's JSON files, for every kind of mistake. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

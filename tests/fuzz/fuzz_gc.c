@@ -1,4 +1,4 @@
-/* fuzz_gc.c: libFuzzer's way in to the reader of codec files; `make fuzz`. */
+/* fuzz_gc.c: libFuzzer's entry to the reader of codec files; `make fuzz`. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"

@@ -1,4 +1,4 @@
-/* fuzz_model.c: libFuzzer's way in to the reader of model files; `make fuzz`. */
+/* fuzz_model.c: libFuzzer's entry to the reader of model files; `make fuzz`. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"

@@ -1,4 +1,4 @@
-/* fuzz_strategy.c: libFuzzer's way in to the reader of strategy files; `make fuzz`. */
+/* fuzz_strategy.c: libFuzzer's entry to the reader of strategy files; `make fuzz`. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"

@@ -1,4 +1,4 @@
-/* fuzz_system.c: libFuzzer's way in to the reader of system files; `make fuzz`. */
+/* fuzz_system.c: libFuzzer's entry to the reader of system files; `make fuzz`. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"

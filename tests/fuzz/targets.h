@@ -1,6 +1,6 @@
-/* targets.h: what the readers of the planner's files owe to any input: an error with a text, or a value that comes back
- * equal from what is written of it. Used by the fuzzers and, with fewer inputs, by tests/files/test_files.c. Include
- * espresso.h with its implementation first. */
+/* targets.h: checks what the readers of the planner's files must do with any input: report an error with a text, or
+ * read a value that is equal after it is written and read again. Used by the fuzzers and, with fewer inputs, by
+ * tests/files/test_files.c. Include espresso.h with its implementation first. */
 #ifndef ESPRESSO_TESTS_FUZZ_TARGETS_H
 #define ESPRESSO_TESTS_FUZZ_TARGETS_H
 #include "planner/files/files.h"

@@ -1,5 +1,5 @@
-/* test_autopilot.c: strategy "auto" over its whole life, with step times and link figures that the test makes up: every
- * decision is made by all ranks at the same step, and whatever the strategies, what goes in comes out. */
+/* test_autopilot.c: strategy "auto" from start to end, with step times and link costs made up by the test. All ranks
+ * make every decision at the same step, and under every strategy no part of a gradient is lost. */
 #include "tests/common/library.h"
 
 #include <setjmp.h>
@@ -283,8 +283,8 @@ static int steps_tried(const world *w) { /* under another strategy than the firs
     return n;
 }
 
-/* A plan that is far slower than predicted costs two steps, not the whole comparison; and there is no second try until these are
- * paid for, however often steps take longer than they did. */
+/* A plan that is far slower than predicted costs two steps, not the whole comparison; and there is no second try
+ * until these are paid for, however often steps take longer than they did. */
 static void test_lost_try(void **state) {
     world *w = world_new();
     (void)state;
@@ -342,7 +342,8 @@ static void test_machine_freed(void **state) {
     free(w);
 }
 
-/* Where one rank computes for nearly all of the step, no plan can bring the least gain: none is made, and none after a drift. */
+/* Where one rank computes for nearly all of the step, no plan can bring the least gain: none is made, and none after
+ * a drift. */
 static void test_hidden(void **state) {
     static const double waiting[] = {0.04, 0.2};
     (void)state;
@@ -538,8 +539,8 @@ static void test_bad_input(void **state) {
     }
 }
 
-/* Nothing made up: probes between steps, the planner on what they say. What is decided is open; that all ranks do it, and that
- * nothing is lost, is not. */
+/* Nothing made up: probes between steps, the planner on what they say. What is decided is open; that all ranks do
+ * it, and that nothing is lost, is not. */
 static void test_real(void **state) {
     static const int32_t sizes[][2] = {{4, 2}, {3, 3}, {3, 2}};
     (void)state;

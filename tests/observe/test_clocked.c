@@ -1,6 +1,6 @@
-/* test_clocked.c: under a model's clock the executor runs every op from when to when the plan says, to the nanosecond, whatever
- * the units, options and orders; what it synchronises stays the same to the last bit. Sums of the plan's times, not wall time:
- * a loaded machine changes nothing. Runs under the thread sanitizer too. */
+/* test_clocked.c: in clocked execution every op begins and ends at the plan's times, to the nanosecond, for all
+ * units, options and orders, and results keep the same bits. The times are sums of the plan's times, not wall time,
+ * so a loaded machine changes nothing. Runs under the thread sanitizer too. */
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include <setjmp.h>

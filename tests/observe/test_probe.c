@@ -1,5 +1,5 @@
-/* test_probe.c: what is measured between steps and in them is there, plausible, and disturbs nothing. Also under the thread
- * sanitizer. */
+/* test_probe.c: measurements between and during steps exist, are plausible, and do not change results. Also under the
+ * thread sanitizer. */
 #include "tests/common/library.h"
 
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* test_profile.c: a trainer's recorded times: medians, spreads, the latest rank, the file, and every way to get none. */
+/* test_profile.c: the profile recorder: medians, spreads, the latest rank, the file, and every case in which no file is
+ * written. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* test_stats.c: statistics while training goes on: what JSON lines and Prometheus' format say, and that no trouble with a file
- * touches the training. A thread writes, so also for the thread sanitizer. */
+/* test_stats.c: statistics of a running training: their JSON lines and Prometheus format, and that errors with a
+ * file do not affect the training. A thread writes them, so also for the thread sanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -321,8 +321,8 @@ static const char *labels_end(const char *p) {
     return p + 1;
 }
 
-/* The format's rules: every sample belongs to the family whose TYPE came last, families come once, counters end in _total, no
- * series twice, every line ends. */
+/* The format's rules: every sample belongs to the family whose TYPE came last, families come once, counters end in
+ * _total, no series twice, every line ends. */
 static void check_prometheus(const char *text) {
     char family[128] = "", type[32] = "", seen[64][128];
     int n_seen = 0;

@@ -1,5 +1,5 @@
-/* test_survey.c: the survey's points are the same on all ranks, what it makes of them is what the planner can use, and made-up
- * points give back the figures that they were made from. Also under the thread sanitizer. */
+/* test_survey.c: the cost survey has the same points on all ranks, turns them into costs that the planner accepts,
+ * and finds, from points made up with known costs, these costs again. Also under the thread sanitizer. */
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */

@@ -1,5 +1,5 @@
-/* reference.h: a slow simulator that is easy to believe, to check the planner's fast ones with: it walks from one moment to
- * the next and at each starts what may start, one op at a time. Written from the rules of time (docs/planner.md), not from
+/* reference.h: a slow, simple simulator that checks the planner's fast ones: it goes from one moment to the next and
+ * at each starts the ops that may start, one at a time. Written from the rules of time (docs/planner.md), not from
  * simulate.c: it must use nothing of that file. */
 #ifndef TESTS_PLANNER_REFERENCE_H
 #define TESTS_PLANNER_REFERENCE_H
@@ -63,8 +63,8 @@ static inline void ref_close(ref_program *r) {
     free(r);
 }
 
-/* The key of two ops that wait for a lane: ready, then what was there first in backward order, then the op's index. A unit's
- * op goes before a backward that is ready at the same time. */
+/* The key of two ops that wait for a lane: ready, then what was there first in backward order, then the op's index.
+ * A unit's op goes before a backward that is ready at the same time. */
 static int ref_key_less(const ref_op *a, const ref_op *b) {
     if (a->ready != b->ready) return a->ready < b->ready;
     if (a->backward != b->backward) return b->backward;
@@ -98,7 +98,8 @@ static int ref_next(const ref_program *r, uint8_t ordered_lanes) {
     return next;
 }
 
-/* Ends what ends by now and makes ready what waited for it; ops that take no lane (there are none) would never start. */
+/* Ends what ends by now and makes ready what waited for it; ops that take no lane (there are none) would never
+ * start. */
 static void ref_settle(ref_program *r, uint64_t now) {
     for (int i = 0; i < r->n; i++)
         if (r->ops[i].state == REF_RUNNING && r->ops[i].end <= now) r->ops[i].state = REF_DONE;
@@ -139,7 +140,8 @@ static uint64_t ref_run(ref_program *r, uint8_t ordered_lanes) {
 static inline uint64_t ref_ready_order(ref_program *r) { return ref_run(r, 0); }
 
 enum { REF_LINKS = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER, REF_ALL_LANES = 15 };
-/* (b) The links follow `links` (units, each as often as it has ops on links); cpu and compute take what is ready first. */
+/* (b) The links follow `links` (units, each as often as it has ops on links); cpu and compute take what is ready
+ * first. */
 static inline uint64_t ref_link_order(ref_program *r, const uint32_t *links, uint32_t n) {
     int *next = calloc(r->n_units + 1u, sizeof *next);
     for (uint32_t u = 0; u < r->n_units; u++) next[u] = r->first[u];

@@ -1,6 +1,6 @@
-/* rig.h: one problem of the planner, opened and closed, for tests of strategies and algorithms; and what every
- * strategy must be: units that cover the model once, paths that are there, a makespan that its own sequence gives.
- * Judges nothing else. */
+/* rig.h: opens and closes a problem of the planner, for tests of strategies and algorithms. Checks what every
+ * strategy must have, and no more: units that cover the model once, paths that exist, and the makespan that its own
+ * sequence gives. */
 #ifndef TESTS_PLANNER_RIG_H
 #define TESTS_PLANNER_RIG_H
 #include "problems.h"

@@ -1,6 +1,6 @@
-/* test_algorithms.c: Espresso's Algorithms 1 and 2: against the optimum where all of it can be looked at, against the
- * baselines everywhere; the order in which tensors are taken, and Lemma 1; and the clock that is set back against the
- * clock itself. */
+/* test_algorithms.c: Espresso's Algorithms 1 and 2: against the optimum where exhaustive search is possible, against
+ * the baselines everywhere; the order in which tensors are taken, and Lemma 1; and a simulation that goes on from a
+ * saved state against a full one. */
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */

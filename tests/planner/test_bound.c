@@ -1,5 +1,5 @@
-/* test_bound.c: the certificate never claims too much: on small problems it is held against the optimum over all paths and
- * all orders, and on larger ones against plans. And it claims enough to be of use. */
+/* test_bound.c: the lower bound is never above the optimum (small problems: over all paths and orders) or above a
+ * plan (larger ones). And it is high enough to be useful. */
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
@@ -190,7 +190,8 @@ static void test_plans(void **state) {
                   100.0 * gap_any / n);
 }
 
-/* Every comparison strategy, and the search: whole tensors above both bounds, groups and chunks above that of any units. */
+/* Every comparison strategy, and the search: whole tensors above both bounds, groups and chunks above that of any
+ * units. */
 static void test_strategies(void **state) {
     static opened o;
     (void)state;

@@ -1,5 +1,5 @@
-/* test_candidates.c: which options the search looks at: the tree's counts, constraints, and that every option left out is
- * made needless by one that stayed, checked against all of the tree by brute force. */
+/* test_candidates.c: the search's candidate options: the tree's counts, constraints, and that for every option left
+ * out one that stays is at least as good, checked over the whole tree by brute force. */
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
@@ -204,7 +204,8 @@ static int no_more_load(const esp__path *a, const esp__path *b) {
     return less;
 }
 
-/* Of a path on one link: the time before its op number `skip` there, its load from that op on, the time after its last. */
+/* Of a path on one link: the time before its op number `skip` there, its load from that op on, the time after its
+ * last. */
 typedef struct link_use {
     uint64_t head, load, tail;
 } link_use;
@@ -235,8 +236,8 @@ static int no_longer_ends(const esp__path *a, const esp__path *b) {
     return less;
 }
 
-/* What a lower bound needs of what stayed: no more load, and on each link b, maybe from a later op on (as if what comes before
- * were on no lane), has as much to do as a, no earlier and with no less behind it. */
+/* What a lower bound needs of what stayed: no more load, and on each link b, maybe from a later op on (as if what
+ * comes before were on no lane), has as much to do as a, no earlier and with no less behind it. */
 static int no_longer_for_bounds(const esp__path *a, const esp__path *b) {
     int less = no_more_load(a, b);
     for (uint32_t lane = ESP__LANE_INTRA; lane <= ESP__LANE_INTER; lane++) {
@@ -350,7 +351,8 @@ static void test_random_candidates(void **state) {
 }
 
 /* ---- paths ----------------------------------------------------------------------------------------------------------------- */
-/* A path's option, made again from its text, takes the same; steps number those of the option. Whole tensors, chunks, groups. */
+/* A path's option, made again from its text, takes the same; steps number those of the option. Whole tensors,
+ * chunks, groups. */
 static void test_paths(void **state) {
     (void)state;
     static problem_input in;

@@ -1,5 +1,5 @@
-/* test_cost.c: what one op takes, against numbers worked by hand: curves, payloads, collectives at every level, and whole
- * options on the paper's testbeds. The sums are in the comments, so that a reader can redo them. */
+/* test_cost.c: an op's time, against numbers computed by hand: curves, payloads, collectives at every level, and
+ * whole options on the paper's testbeds. The comments show the sums, so that a reader can check them. */
 #include "tests/common/library.h"
 #include <math.h>
 #include <setjmp.h>
@@ -66,7 +66,8 @@ static void test_intra(void **state) {
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_BROADCAST, whole, whole, 8), 449430.4);
 }
 
-/* The same 1 MiB over 8 machines at 2.5 bytes/ns a NIC, 150 us: by one rank of each machine, and by all 8 (each its own). */
+/* The same 1 MiB over 8 machines at 2.5 bytes/ns a NIC, 150 us: by one rank of each machine, and by all 8 (each its
+ * own). */
 static void test_inter(void **state) {
     (void)state;
     esp_plan_system s;
@@ -85,7 +86,8 @@ static void test_inter(void **state) {
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE, whole, whole, 8), 3505443.2);
 }
 
-/* 1 MiB over all 64 ranks: parts of 16384 bytes, 63 of them 1032192. A ring passes each NIC once with what a rank sends. */
+/* 1 MiB over all 64 ranks: parts of 16384 bytes, 63 of them 1032192. A ring passes each NIC once with what a rank
+ * sends. */
 static void test_flat(void **state) {
     (void)state;
     esp_plan_system s;
@@ -116,8 +118,8 @@ static void test_flat(void **state) {
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLTOALL, whole, 131072, 1), 517001.6);
 }
 
-/* Latency by hop: no bytes, 1000 ns a hop. Trees and recursive halving: ceil(log2 n); both halves of an allreduce: twice that;
- * alltoall goes to each of the others in turn. */
+/* Latency by hop: no bytes, 1000 ns a hop. Trees and recursive halving: ceil(log2 n); both halves of an allreduce:
+ * twice that; alltoall goes to each of the others in turn. */
 static void test_hops(void **state) {
     (void)state;
     esp_plan_system s;
@@ -137,7 +139,8 @@ static void test_hops(void **state) {
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLTOALL, 0, 0, 8), 470000);
 }
 
-/* A table replaces the formula of its collective at its level, latency and all; its sizes are those of the whole buffer. */
+/* A table replaces the formula of its collective at its level, latency and all; its sizes are those of the whole
+ * buffer. */
 static void test_tables(void **state) {
     (void)state;
     const esp_cost_point reduce_scatter[] = {{1000, 500}, {3000, 900}}, gather[] = {{8000, 100}, {16000, 300}};
@@ -230,7 +233,8 @@ enum {
     PACK = ESP_PLAN_PACK
 };
 
-/* 262144 elements (1 MiB) on 8 x 8 with PCIe. A rank's shard is 32768 elements (131072 bytes), a machine's part of it 4096. */
+/* 262144 elements (1 MiB) on 8 x 8 with PCIe. A rank's shard is 32768 elements (131072 bytes), a machine's part of
+ * it 4096. */
 static void test_raw_options(void **state) {
     (void)state;
     rig g;
@@ -273,37 +277,38 @@ static void test_gpu_options(void **state) {
     paper_open(&g.paper, 0, 8);
     rig_model(&g, 262144);
     rig_problem(&g);
-    /* parts of 4096 elements: payloads of 41 * 8 = 328 bytes. 8 flows of 7 * 328: 150000 + 18368 / 2.5. Decomp works on 8 *
-     * 4096 = 32768 elements in one call; all sizes are below 2^20: 356 and 34 us. */
+    /* parts of 4096 elements: payloads of 41 * 8 = 328 bytes. 8 flows of 7 * 328: 150000 + 18368 / 2.5. Decomp works
+     * on 8 * 4096 = 32768 elements in one call; all sizes are below 2^20: 356 and 34 us. */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > decomp@gpu > "
         "intra.allgather",
         {COLL, A, 397002}, {COMP, C, 356000}, {COLL, E, 157347}, {DECOMP, C, 34000}, {COMP, C, 356000},
         {COLL, E, 157347}, {DECOMP, C, 34000}, {COLL, A, 397002});
-    /* nobody decodes on the way: Comp cuts for the intra alltoall only (inter.allgather takes whole payloads): 8 parts of
-     * 32768 elements, 328 * 8 = 2624 bytes each. intra: 30000 + 7 * 2624 / 2.5. Then each holds 8 payloads, 20992 bytes:
-     * inter: 150000 + 8 * 7 * 20992 / 2.5; then 64 payloads, 167936 bytes: 30000 + 7 * 167936 / 2.5. At the end 512
-     * payloads of 32768 elements are decoded: 16 times 2^20. */
+    /* nobody decodes on the way: Comp cuts for the intra alltoall only (inter.allgather takes whole payloads): 8
+     * parts of 32768 elements, 328 * 8 = 2624 bytes each. intra: 30000 + 7 * 2624 / 2.5. Then each holds 8 payloads,
+     * 20992 bytes: inter: 150000 + 8 * 7 * 20992 / 2.5; then 64 payloads, 167936 bytes: 30000 + 7 * 167936 / 2.5. At
+     * the end 512 payloads of 32768 elements are decoded: 16 times 2^20. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > intra.alltoall > inter.allgather > intra.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A, 37347}, {COLL, E, 620221}, {COLL, A, 500221}, {DECOMP, C, 544000});
-    /* the same with an inter pair that cuts too: 64 parts of 4096 elements, 328 bytes. intra alltoall: 7 * 8 * 328: as before;
-     * inter alltoall: of 8 * 8 payloads each machine gets 8: 150000 + 8 * 7 * 2624 / 2.5; inter.allgather of 64 payloads: 150000 +
-     * 8 * 7 * 20992 / 2.5; intra.allgather of 512 payloads, 167936 bytes. 4096 payloads of 4096 elements: 16 * 2^20. */
+    /* the same with an inter pair that cuts too: 64 parts of 4096 elements, 328 bytes. intra alltoall: 7 * 8 * 328:
+     * as before; inter alltoall: of 8 * 8 payloads each machine gets 8: 150000 + 8 * 7 * 2624 / 2.5; inter.allgather
+     * of 64 payloads: 150000 + 8 * 7 * 20992 / 2.5; intra.allgather of 512 payloads, 167936 bytes. 4096 payloads of
+     * 4096 elements: 16 * 2^20. */
     EXPECT_PATH(&g, 1, PAPER_DGC,
                 "comp@gpu > intra.alltoall > inter.alltoall > inter.allgather > intra.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A, 37347}, {COLL, E, 208778}, {COLL, E, 620221}, {COLL, A, 500221},
                 {DECOMP, C, 544000});
-    /* to a root: payloads of all 262144 elements, 2622 * 8 = 20976 bytes; 30000 + 7 * 20976 / 2.5; 8 * 262144 = 2^21 elements
-     * to decode; then one flow of raw data */
+    /* to a root: payloads of all 262144 elements, 2622 * 8 = 20976 bytes; 30000 + 7 * 20976 / 2.5; 8 * 262144 = 2^21
+     * elements to decode; then one flow of raw data */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > intra.gather > decomp@gpu > inter.allreduce > intra.broadcast",
                 {COMP, C, 356000}, {COLL, A, 88733}, {DECOMP, C, 68000}, {COLL, E, 884003}, {COLL, A, 449430});
     /* flat: 64 payloads everywhere. The ring brings 63 * 20976 bytes past the NIC: 150000 + 1321488 / 2.5; 64 * 262144
      * elements are 16 * 2^20 */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > flat.allgather > decomp@gpu", {COMP, C, 356000}, {COLL, A | E, 678595},
                 {DECOMP, C, 544000});
-    /* flat, cut: parts of 4096, 328 bytes; K (N - 1) = 56 parts from each of 8 ranks: 150000 + 448 * 328 / 2.5; allgather of
-     * the sum, compressed again: 150000 + 63 * 328 / 2.5 */
+    /* flat, cut: parts of 4096, 328 bytes; K (N - 1) = 56 parts from each of 8 ranks: 150000 + 448 * 328 / 2.5;
+     * allgather of the sum, compressed again: 150000 + 63 * 328 / 2.5 */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > flat.alltoall > decomp@gpu > comp@gpu > flat.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A | E, 208778}, {DECOMP, C, 34000}, {COMP, C, 356000}, {COLL, A | E, 158266},
                 {DECOMP, C, 34000});
@@ -317,18 +322,18 @@ static void test_cpu_options(void **state) {
     paper_open(&g.paper, 0, 8);
     rig_model(&g, 262144);
     rig_problem(&g);
-    /* 32768 elements: 79 and 9 us, 8 times. Payload 2624 bytes, 8 flows: 150000 + 8 * 7 * 2624 / 2.5. Decomp of 8 payloads
-     * is one call on 262144 elements: 52 us, 8 times. */
+    /* 32768 elements: 79 and 9 us, 8 times. Payload 2624 bytes, 8 flows: 150000 + 8 * 7 * 2624 / 2.5. Decomp of 8
+     * payloads is one call on 262144 elements: 52 us, 8 times. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COMP, P, 632000}, {COLL, E, 208778}, {DECOMP, P, 416000}, {COLL, A, 397002});
-    /* after an inter reduce each machine is root for one of its 8 ranks: 79 us; all decode: 8 * 9 us. 8 flows of 2624 bytes: 150000
-     * + 8 * 2624 / 2.5 */
+    /* after an inter reduce each machine is root for one of its 8 ranks: 79 us; all decode: 8 * 9 us. 8 flows of
+     * 2624 bytes: 150000 + 8 * 2624 / 2.5 */
     EXPECT_PATH(&g, 1, PAPER_DGC,
                 "intra.reduce_scatter > inter.reduce > comp@cpu > inter.broadcast > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COLL, E, 569430}, {COMP, P, 79000}, {COLL, E, 158397}, {DECOMP, P, 72000},
                 {COLL, A, 397002});
-    /* after an intra reduce one rank a machine has anything: 585 us for 262144 elements; payload 20976 bytes, one flow: 150000
-     * + 7 * 20976 / 2.5; Decomp of 2^21 elements: 424 us */
+    /* after an intra reduce one rank a machine has anything: 585 us for 262144 elements; payload 20976 bytes, one
+     * flow: 150000 + 7 * 20976 / 2.5; Decomp of 2^21 elements: 424 us */
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce > comp@cpu > inter.allgather > decomp@cpu > intra.broadcast",
                 {COLL, A, 449430}, {COMP, P, 585000}, {COLL, E, 208733}, {DECOMP, P, 424000}, {COLL, A, 449430});
     esp__arena_free(&g.arena);
@@ -349,8 +354,8 @@ static void test_roots_spread(void **state) {
     esp__arena_free(&g.arena);
 }
 
-/* Interpolated over the logarithm: 196608 elements in shards of 24576, which is 1.5 * 16384. 46 + 33 * log2(1.5) = 65.3037625 us;
- * Decomp of 8 * 24576 = 1.5 * 131072: 27 + 25 * log2(1.5) = 41.6240625. Both 8 times. */
+/* Interpolated over the logarithm: 196608 elements in shards of 24576, which is 1.5 * 16384. 46 + 33 * log2(1.5) =
+ * 65.3037625 us; Decomp of 8 * 24576 = 1.5 * 131072: 27 + 25 * log2(1.5) = 41.6240625. Both 8 times. */
 static void test_cpu_between_points(void **state) {
     (void)state;
     rig g;
@@ -364,8 +369,8 @@ static void test_cpu_between_points(void **state) {
     esp__arena_free(&g.arena);
 }
 
-/* Tensors on a GPU, codecs on the CPU: the raw data goes over the machine's inner links, 12 bytes/ns a rank, and back. Where a
- * Decomp is followed by a Comp, both on the CPU, it stays there. */
+/* Tensors on a GPU, codecs on the CPU: the raw data goes over the machine's inner links, 12 bytes/ns a rank, and
+ * back. Where a Decomp is followed by a Comp, both on the CPU, it stays there. */
 static void test_host_copies(void **state) {
     (void)state;
     rig g;
@@ -377,7 +382,8 @@ static void test_host_copies(void **state) {
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COPY, A, 10923}, {COMP, P, 632000}, {COLL, E, 208778}, {DECOMP, P, 416000},
                 {COPY, A, 10923}, {COLL, A, 397002});
-    /* Decomp of 8 parts, 32768 elements: 9 us for each rank; Comp of one part, 4096 elements: 19 us; the copies are of shards */
+    /* Decomp of 8 parts, 32768 elements: 9 us for each rank; Comp of one part, 4096 elements: 19 us; the copies are
+     * of shards */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
@@ -408,8 +414,8 @@ static void test_shared_cores(void **state) {
     esp__arena_free(&g.arena);
 }
 
-/* A group of two tensors of 131072 elements: packed at 100 bytes/ns, 5 us: 5000 + 1048576 / 100, and unpacked; a codec that takes a
- * list of pieces needs neither where it comes first or last. */
+/* A group of two tensors of 131072 elements: packed at 100 bytes/ns, 5 us: 5000 + 1048576 / 100, and unpacked; a
+ * codec that takes a list of pieces needs neither where it comes first or last. */
 static void test_groups(void **state) {
     (void)state;
     rig g;
@@ -432,8 +438,8 @@ static void test_groups(void **state) {
     esp__arena_free(&g.arena);
 }
 
-/* Payloads that can be summed undecoded travel as one: FP16, 2 bytes an element. 262144 elements are 524288 bytes in 64 parts of
- * 8192: 150000 + 126 * 8192 / 2.5; Decomp works on one payload. */
+/* Payloads that can be summed undecoded travel as one: FP16, 2 bytes an element. 262144 elements are 524288 bytes in
+ * 64 parts of 8192: 150000 + 126 * 8192 / 2.5; Decomp works on one payload. */
 static void test_summed_payloads(void **state) {
     (void)state;
     rig g;

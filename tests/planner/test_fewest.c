@@ -1,5 +1,5 @@
-/* test_fewest.c: where starting an op costs something, of plans that are as fast the one with the fewest ops is taken; limits that
- * the user sets hold for it as well. */
+/* test_fewest.c: where starting an op takes time, the planner chooses, of equally fast plans, the one with the
+ * fewest ops, and keeps the user's limits. */
 #include "tests/common/library.h"
 
 #include <setjmp.h>

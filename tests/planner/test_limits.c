@@ -1,5 +1,5 @@
-/* test_limits.c: max_memory_bytes, max_volume and max_error are kept wherever that can be done, at little cost in
- * time; where it cannot, the error says what could. */
+/* test_limits.c: max_memory_bytes, max_volume and max_error are kept wherever a plan can keep them, with little loss
+ * of speed; where none can, the error says which limit could be kept. */
 #include <math.h>
 #include "tests/common/library.h"
 #include <setjmp.h>

@@ -1,5 +1,6 @@
-/* test_optimum.c: on small problems, tensors as given, the search finds the optimum: held against trying every
- * path in every order (exact.h). Where that takes too long, what it has seen by then must not be better. */
+/* test_optimum.c: on small problems, with neither chunks nor groups, the search finds the optimum, which exact.h
+ * finds by trying every path in every order. Where that takes too long, the best that exact.h has found by then must
+ * not be better. */
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */

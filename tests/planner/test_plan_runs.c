@@ -1,5 +1,6 @@
-/* test_plan_runs.c: what the planner makes is what the executor runs: the text of a plan loads on ranks that are threads, all
- * ranks end with the same bits, and what is not compressed is exact. Chunks and groups are asked for by the costs. */
+/* test_plan_runs.c: the executor runs what the planner makes: a plan's text loads on ranks that are threads, all
+ * ranks end with the same bits, and tensors without compression are exact. Costs are chosen so that plans have
+ * chunks and groups. */
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include <math.h>
@@ -124,7 +125,8 @@ static void test_runs(void **state) {
     }
 }
 
-/* Units of every kind, whatever the planner would choose: each a random option of the tree, in a random order of its own. */
+/* Units of every kind, whatever the planner would choose: each a random option of the tree, in a random order of its
+ * own. */
 static void test_units_run(void **state) {
     static problem_input in;
     static char text[65536];

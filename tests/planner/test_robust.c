@@ -1,5 +1,5 @@
-/* test_robust.c: samples of a plan under errors of its inputs: without errors they give the plan's own time,
- * longer inputs never give a shorter step, and what is chosen for holding best does. */
+/* test_robust.c: step times of a plan when its inputs are wrong by random errors: without errors they equal the
+ * plan's own, longer times never give a shorter step, and the plan chosen as the most robust one is. */
 #include <math.h>
 #include "tests/common/library.h"
 #pragma GCC diagnostic push

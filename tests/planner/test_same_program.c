@@ -1,5 +1,6 @@
-/* test_same_program.c: what the planner times is what the executor runs: for every option of the tree the ops of a op template are
- * those of the compiled program of the rank that is everywhere the root: kinds, lanes, steps, elements and payloads. */
+/* test_same_program.c: the planner times what the executor runs: for every option of the tree, an op template has
+ * the ops of the compiled program of a rank that is root in every rooted collective: kinds, lanes, steps, elements
+ * and payloads. */
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */

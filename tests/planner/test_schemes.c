@@ -1,5 +1,5 @@
-/* test_schemes.c: the comparison strategies decide as the systems decide whose names they bear, in cases small enough
- * to work out by hand; and on random problems each of them is a whole strategy, the same every time. */
+/* test_schemes.c: each comparison strategy decides as the system of its name does, in cases small enough to compute
+ * by hand. On random problems each gives a complete strategy, the same every time. */
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */

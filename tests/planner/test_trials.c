@@ -1,5 +1,6 @@
-/* test_trials.c: the two fast ways to try a change of a schedule must give what simulating all of it gives: schedule/resimulate.c (ready order,
- * some paths changed) and schedule/incremental.c (a given sequence, some neighbouring units replaced). On random made-up programs. */
+/* test_trials.c: two fast ways to time a changed schedule must give the same as a full simulation:
+ * schedule/resimulate.c (ready order, some paths changed) and schedule/incremental.c (a given sequence, some
+ * neighbouring units replaced). On random programs. */
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
@@ -104,8 +105,8 @@ static void check_laid(const problem_program *g, const esp__incremental *k) {
     ref_close(ref);
 }
 
-/* Units that could stand in for units [gone, gone + n_gone): the same with another path; two whole neighbours as one group; one
- * unit as two chunks. Returns how many are gone. */
+/* Units that could stand in for units [gone, gone + n_gone): the same with another path; two whole neighbours as one
+ * group; one unit as two chunks. Returns how many are gone. */
 static uint32_t swap_random(rng *r, const problem_program *g, const esp__incremental *k, const spares *s, esp__swap *w,
                             uint32_t *gone) {
     const esp__schedule *d = k->d;
@@ -137,8 +138,8 @@ static uint32_t swap_random(rng *r, const problem_program *g, const esp__increme
     return n_gone;
 }
 
-/* A trial says no more than the step will be; what is taken away and put back leaves no trace; and a swap that is made gives a
- * whole sequence whose time is the reference's. */
+/* A trial says no more than the step will be; what is taken away and put back leaves no trace; and a swap that is
+ * made gives a whole sequence whose time is the reference's. */
 static void test_incremental(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < PROGRAMS; seed++) {

@@ -1,5 +1,6 @@
-/* test_replay_survey.c: what real mode of `espresso replay` makes of the steps it measures first: the cost of starting an op, how
- * much longer large ops take than in a row, and which points of a table are doubted. Steps are made up. */
+/* test_replay_survey.c: what real mode of `espresso replay` computes from its first measured steps: the cost of
+ * starting an op, how much longer large ops take than in a microbenchmark, and which points of a table are outliers.
+ * Steps are made up. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -44,7 +45,8 @@ static void add(replay_dispatch *d, made_step *m) {
     replay_dispatch_add(d, &s);
 }
 
-/* Small ops that wait for another rank's large ones, which take less in return: together they took 20 us more a pair. */
+/* Small ops that wait for another rank's large ones, which take less in return: together they took 20 us more a
+ * pair. */
 static void queued(void **state) {
     static made_step m;
     replay_dispatch d = {0};
@@ -96,7 +98,8 @@ static void never_negative(void **state) {
     assert_true(out[ESP__LANE_INTER] == 0);
 }
 
-/* Large ops inside a machine, three times as long as predicted: that belongs to the tables, and not to starting as well. */
+/* Large ops inside a machine, three times as long as predicted: that belongs to the tables, and not to starting as
+ * well. */
 static void slower(void **state) {
     static made_step m;
     replay_dispatch d = {0};

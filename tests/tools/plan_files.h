@@ -1,5 +1,5 @@
-/* plan_files.h: what the tests of `espresso plan` and `espresso compare` share: a folder with a small model, calls of the
- * command, and its JSON. */
+/* plan_files.h: shared by the tests of `espresso plan` and `espresso compare`: a folder with a small model, calls of
+ * the command, and its JSON. */
 #ifndef ESPRESSO_TESTS_PLAN_FILES_H
 #define ESPRESSO_TESTS_PLAN_FILES_H
 #include <setjmp.h>

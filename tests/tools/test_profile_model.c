@@ -1,5 +1,5 @@
-/* test_profile_model.c: `espresso profile model`: a trainer (this program itself) is measured and ended; what is no trainer, ends
- * too early or crashes is said to be so. */
+/* test_profile_model.c: `espresso profile model`: a trainer (this program itself) is measured and ended. A program
+ * that is no trainer, ends too early or crashes gets an error that says so. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

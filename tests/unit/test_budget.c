@@ -1,5 +1,6 @@
-/* test_budget.c: what the autopilot may spend on trying, on made-up figures: what is paid in, what is taken out, when a try ends,
- * when the next one may begin, and what a lost try changes for the next. */
+/* test_budget.c: the time that the autopilot may spend on trials of strategies, with made-up times: what adds to the
+ * budget and what a trial takes from it, when a trial ends, when the next may begin, and what a failed trial changes
+ * for the next. */
 #include "tests/common/library.h"
 
 #include <setjmp.h>

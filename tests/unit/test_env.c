@@ -1,4 +1,4 @@
-/* test_env.c: what the launchers' variables mean, and what wrong ones get. */
+/* test_env.c: the meaning of the launchers' environment variables, and the errors of wrong values. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

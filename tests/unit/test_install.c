@@ -1,5 +1,5 @@
-/* test_install.c: a change of strategy happens whole or not at all, wherever memory ends; and a push owns its tensor from the
- * first moment. Ranks are threads; runs under the thread sanitizer too. */
+/* test_install.c: a change of strategy happens completely or not at all, wherever an allocation fails; and a push
+ * owns its tensor from its start. Ranks are threads; runs under the thread sanitizer too. */
 #include "tests/common/library.h"
 #include "units_rig.h"
 #include <math.h>
@@ -10,8 +10,8 @@
 static esp_stream here;
 
 /* ---- memory that ends ------------------------------------------------------------------------------------------------- */
-/* The allocations that rank 1's trainer thread makes in the library: `left` more succeed, -1: all. `live`: taken by rank 1 and
- * not given back. */
+/* The allocations that rank 1's trainer thread makes in the library: `left` more succeed, -1: all. `live`: taken by
+ * rank 1 and not given back. */
 static _Thread_local long left = -1;
 static atomic_long live;
 
@@ -69,7 +69,8 @@ static void check_books(esp_ctx *ctx, const book *b) {
     CHECK(worst < 2e-2);
 }
 
-/* Rank 1's memory ends at the first allocation of a change, then at the second, and so on, until the change succeeds. */
+/* Rank 1's memory ends at the first allocation of a change, then at the second, and so on, until the change
+ * succeeds. */
 static void body_memory_ends(esp_ctx *ctx, void *user) {
     const task *k = user;
     book *b = calloc(1, sizeof *b);

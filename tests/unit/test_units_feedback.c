@@ -1,5 +1,5 @@
-/* test_units_feedback.c: what feedback holds is not lost when tensors are cut and joined in another way, by a change of
- * strategy or by loading a state. Ranks are threads; runs under the thread sanitizer too. */
+/* test_units_feedback.c: residuals are not lost when a change of strategy, or loading a state, makes other chunks
+ * and groups of the tensors. Ranks are threads; runs under the thread sanitizer too. */
 #include "tests/common/library.h"
 #include "units_rig.h"
 #include <math.h>
@@ -34,8 +34,8 @@ static void train(esp_ctx *ctx, book *b, int steps) {
     free(g);
 }
 
-/* What this rank holds of every element: `own` residuals of its own gradient only, else also its part of the others' and
- * what waits for the next push. */
+/* What this rank holds of every element: `own` residuals of its own gradient only, else also its part of the others'
+ * and what waits for the next push. */
 static void held_by(const esp_ctx *ctx, float *held, int own) {
     memset(held, 0, TOTAL * sizeof *held);
     for (uint32_t k = 0; k < ctx->in_force.n_feedback; k++) {

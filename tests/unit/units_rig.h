@@ -1,5 +1,5 @@
-/* units_rig.h: a small model, strategies that cut and join its tensors in several ways, and ranks to run them. For the tests
- * of units; the test asserts on `failures` because bodies run on many threads. */
+/* units_rig.h: a small model, strategies with several kinds of chunks and groups, and ranks that run them. For the
+ * tests of units. Ranks run on many threads, so they count `failures`, and the test asserts on the count. */
 #ifndef UNITS_RIG_H
 #define UNITS_RIG_H
 #include "tests/common/ranks.h"

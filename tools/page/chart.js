@@ -1,5 +1,5 @@
-// chart.js: what pages with bars share: parts of a step, steps of an axis, lines across. Must not know either page.
-// A step's parts, which add up to it.
+// chart.js: shared by the two pages with bars: parts of a step, ticks of an axis, lines across. Must not know either page.
+// A step's parts, whose times add up to the step.
 function partsOf(time, report) {
     const { exposed_communication_ns: communication, exposed_compression_ns: compression } = report;
     const base = data.replay ? data.replay.base_ns : data.base_ns;
@@ -9,7 +9,7 @@ function partsOf(time, report) {
         ["block", "Waiting", Math.max(0, time - compute - communication - compression)]];
 }
 
-// Round steps over an axis that is `end` long, about six.
+// About six ticks, at round numbers, for an axis of length `end`.
 function axisSteps(end) {
     const power = 10 ** Math.floor(Math.log10(end / 6));
     const step = [1, 2, 5, 10].map((m) => m * power).find((s) => end / s <= 7);
@@ -21,7 +21,7 @@ function placed(made, left) {
     return made;
 }
 
-// Bars (made already) with an axis below, its steps behind them, and lines before them.
+// Places the given bars, with an axis below, its tick lines behind the bars, and bound lines in front of them.
 function layChart(bars, longest, shortest, place, over) {
     const steps = axisSteps(longest), [by, unit] = timeUnit(shortest);
     const decimals = steps.length > 1 ? Math.max(0, Math.ceil(-Math.log10(steps[1] / by) - 1e-9)) : 0;

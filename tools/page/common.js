@@ -1,5 +1,5 @@
 "use strict";
-// common.js: what both pages share: the data, numbers as text, small pieces of the document. Must not know either page.
+// common.js: shared by all pages: the data, numbers as text, small elements. Must not know any page.
 const data = JSON.parse(document.getElementById("data").textContent);
 const lanes = ["compute", "cpu", "intra", "inter"];
 
@@ -9,17 +9,17 @@ function timeUnit(ns) {
 }
 
 const format = {
-    // As many decimals as give a number of the size of `scale` four digits.
+    // With as many decimals as a number of the size of `scale` needs for four digits.
     digits(x, scale = x) {
         const size = Math.abs(scale), n = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : 3;
         return x.toLocaleString("en", { minimumFractionDigits: n, maximumFractionDigits: n });
     },
-    // Nanoseconds, in the unit that suits them or that suits `scale`.
+    // Nanoseconds, in the time unit for their size, or for the size of `scale`.
     time(ns, scale = ns) {
         const [by, unit] = timeUnit(scale);
         return by === 1 ? `${Math.round(ns)} ns` : `${format.digits(ns / by, scale / by)} ${unit}`;
     },
-    // A moment, in the unit that suits `end`, as exact as a stretch of `length` needs.
+    // A moment, in the time unit for `end`, with the decimals that tell moments within `length` apart.
     moment(ns, end, length) {
         const [by, unit] = timeUnit(end), n = Math.max(0, Math.min(6, Math.ceil(2 - Math.log10(Math.max(length, 1) / by))));
         return `${(ns / by).toLocaleString("en", { minimumFractionDigits: n, maximumFractionDigits: n })} ${unit}`;
@@ -77,7 +77,7 @@ function heading(title) {
     find("footer").textContent = command ? `Made by: ${command}` : "";
 }
 
-// The heading of a page of strategies that were run: how they were, and what to be warned of.
+// The heading of a page of strategies that were run: the conditions of the run, and a warning if there is one.
 function runHeading(title) {
     heading(title);
     const subtitle = find("subtitle");
@@ -85,7 +85,7 @@ function runHeading(title) {
     if (data.replay.warning && !find("warning")) subtitle.after(element("p", { id: "warning", class: "warning" }, `Warning: ${data.replay.warning}`));
 }
 
-// How far a plan is from the best there could be; "" where no bound is known.
+// How far a plan is at most from the optimum; "" where no bound is known.
 function certificate(report) {
     const bound = report.bound_any_ns || report.bound_ns;
     if (!bound) return "";
@@ -93,7 +93,8 @@ function certificate(report) {
     return gap < 5e-5 ? "the optimum" : `at most ${format.percent(gap)} above the optimum`;
 }
 
-// A table sorted by a click on its heads. columns: {name, number, value(row), cell(row)}; value sorts, cell (or value) shows.
+// A table that a click on a column's head sorts. columns: {name, number, value(row), cell(row)}: rows sort by value; cell, or else
+// value, is shown.
 // Returns {rows: Map from row to tr, show(accepts)}.
 function sortedTable(table, columns, rows, attributes = () => ({})) {
     const body = element("tbody");

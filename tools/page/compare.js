@@ -12,7 +12,7 @@ const longest = Math.max(...rows.map((row) => row.time), ...lines.map((line) => 
 
 const parts = (row) => partsOf(row.time, row.report);
 
-// The bars, with what they are measured against.
+// The bars, with the lines of the bounds.
 function chart(order) {
     const share = 0.78; // the rest of the width is for labels
     const place = (ns) => `${100 * share * ns / longest}%`;
@@ -57,7 +57,7 @@ function numbers() {
     ], rows, (row) => ({ class: row.ours ? "ours" : null, "data-name": row.name }));
 }
 
-// What each strategy does, and where that is described.
+// What each strategy does, and where it is described.
 function sources() {
     const told = rows.filter((row) => row.summary || row.source);
     find("sources").hidden = told.length === 0;

@@ -1,5 +1,5 @@
-// lanes.js: the picture: plans one above the other, lanes as rows, one time scale; zoom, pan, what is under the pointer.
-// Must not know of the tables and the tooltip around it: it says what is hovered and selected.
+// lanes.js: the picture of lanes: plans one above the other, a row for each lane, one time scale. Handles zoom, pan and the
+// pointer. Must not know the tables and the tooltip around it: callbacks tell them what is hovered and selected.
 const shape = { gutter: 92, right: 14, axis: 30, title: 26, lane: 26, gap: 5, strip: 13, between: 20 };
 
 class Lanes {
@@ -13,7 +13,7 @@ class Lanes {
         this.resize();
     }
 
-    // Other plans in place of those that are shown; paints nothing yet.
+    // Replaces the plans; does not paint.
     take(plans) {
         Object.assign(this, { plans, selected: null, hovered: null, drag: null });
         this.total = Math.max(...plans.map((plan) => plan.total)) || 1;
@@ -56,7 +56,7 @@ class Lanes {
     x(time) { return shape.gutter + (time - this.view.from) / (this.view.to - this.view.from) * this.span; }
     time(x) { return this.view.from + (x - shape.gutter) / this.span * (this.view.to - this.view.from); }
 
-    // ---- what is seen -----------------------------------------------------------------------------------------------
+    // ---- zoom and pan -----------------------------------------------------------------------------------------------
     show(from, to) {
         const least = Math.min(this.total, Math.max(100, this.total / 1e6));
         const length = Math.min(this.total, Math.max(least, to - from));

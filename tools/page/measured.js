@@ -1,4 +1,4 @@
-// measured.js: the page of strategies that were run: of each a bar as predicted and one as measured, the numbers below.
+// measured.js: the page of strategies that were run: for each a predicted and a measured bar, and the numbers below.
 const rows = data.replay.runs.map((row, number) => ({
     ...row, number, time: row.predicted.iteration_ns, known: !row.noisy && row.steps > 0 && row.median_ns > 0,
 }));

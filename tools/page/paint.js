@@ -1,7 +1,7 @@
-// paint.js: how the picture is painted. Changes nothing but the canvas.
+// paint.js: paints the picture of lanes. Changes nothing but the canvas.
 const colorNames = ["panel", "text", "muted", "rule", "lane", "accent", "hatch", "backward", "block", "raw", "payload", "comp",
     "decomp", "copy", "pack", "exposed", "on-op", "on-light"];
-// An op's text: dark on light colours in both modes, else what suits the mode.
+// Colour of an op's text: dark on light colours, in dark mode too; else the mode's own.
 const textColor = { comp: "on-light", decomp: "on-light", copy: "on-light", backward: "on-light", pack: "on-light", block: "text" };
 const exposedColor = { communication: "exposed", compression: "comp", idle: "hatch" };
 
@@ -78,7 +78,7 @@ Object.assign(Lanes.prototype, {
         pen.fillText("exposed", 8, band.strip + shape.strip / 2);
     },
 
-    // Ops of a lane that can be seen; of those under a pixel wide one a pixel.
+    // The visible ops of a lane. Of ops narrower than a pixel, only one for each pixel.
     paintLane(pen, { plan, lane, y }) {
         const { colors, selected } = this;
         this.paintBubbles(pen, plan, lane, y);
@@ -120,7 +120,7 @@ Object.assign(Lanes.prototype, {
         }
     },
 
-    // Exposed time: shaded behind the lanes; below them a strip with what it is and how long.
+    // Exposed time: shaded behind the lanes, and below them a strip that names its kind and length.
     exposedSeen(pen, plan, each) {
         const { exposed } = plan;
         for (let i = firstFrom(exposed, this.view.from); i < exposed.length && exposed[i].start < this.view.to; i++) {
@@ -158,7 +158,7 @@ Object.assign(Lanes.prototype, {
         pen.setLineDash([]);
     },
 
-    // Where the step ends, and where backward does.
+    // Lines at the end of backward and at the end of the step.
     paintEnd(pen, { plan, title, bottom }) {
         this.font(pen, 12, 600);
         const label = `step ${format.time(plan.total)}`, x = this.x(plan.total);
@@ -182,7 +182,7 @@ Object.assign(Lanes.prototype, {
         pen.fillText(says, at, title + 13);
     },
 
-    // An op, and where there are two plans of the same ops, the other one of it.
+    // An op, and the same op in the other plan, where two plans of the same ops are shown.
     paintHovered(pen, { plan, op }) {
         this.outline(pen, plan, op, this.colors.text);
         const other = op.twin && this.plans.find((p) => p !== plan);
@@ -201,7 +201,7 @@ Object.assign(Lanes.prototype, {
     },
 });
 
-// Does an op work for one of these tensors?
+// Is an op part of synchronising one of these tensors?
 function touches(plan, op, { first, n }) {
     if (op.unit < 0) return false;
     if (op.kind === kinds.backward) return op.unit >= first && op.unit < first + n;

@@ -1,7 +1,7 @@
 // plan.js: one plan as the page needs it: ops with names, lanes as sorted lists, bubbles, exposed time. Draws nothing.
 const kinds = { backward: 0, collective: 1, comp: 2, decomp: 3, copy: 4, pack: 5, forward: 6, update: 7 };
 
-// "comp@gpu > inter.alltoall > ..." as steps, each with what travels through it.
+// Splits "comp@gpu > inter.alltoall > ..." into steps, and marks those that move payloads.
 function parseOption(text) {
     let payload = false;
     return text.split(" > ").map((name) => {
@@ -90,7 +90,7 @@ class Plan {
         });
     }
 
-    // Stretches with no backward running: a link is busy, else only compression is (or nothing).
+    // Finds exposed time: stretches without backward in which a link is busy, or only compression runs.
     readExposed() {
         const points = [];
         for (const op of this.ops) {
@@ -119,7 +119,7 @@ class Plan {
         return unit.chunks > 1 ? `${first} (chunk ${unit.chunk + 1} of ${unit.chunks})` : first;
     }
 
-    // What an op belongs to: a range of tensors.
+    // The range of tensors that an op belongs to.
     range(op) {
         if (op.unit < 0) return null;
         if (op.kind === kinds.backward) return { first: op.unit, n: 1, unit: this.units.find((u) => op.unit >= u.first && op.unit < u.first + u.n) };

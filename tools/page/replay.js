@@ -1,10 +1,11 @@
-// replay.js: what the timeline has more where plans were run: predicted above measured, a strategy at a time, and what is off.
+// replay.js: what the timeline page adds for strategies that were run: predicted above measured, one strategy at a time, and marks
+// on ops whose prediction is wrong.
 const replay = data.replay || null;
 const much = 0.2; // off by more than this part is marked
 const replayHides = ["Ready", "Done", "Ops take", "Waits"];
 let run = null; // the one that is shown
 
-// The two plans of a run, their ops joined: op.twin is the same op in the other plan.
+// The two plans of a run, predicted and measured. op.twin is the same op in the other plan.
 function replayPlans(which) {
     run = replay.runs[which];
     const [predicted, measured] = [0, 1].map((k) => new Plan(data.plans[2 * which + k], data.model.tensors, data.model));
@@ -18,7 +19,7 @@ function replayPlans(which) {
     return [predicted, measured];
 }
 
-// Starts or takes a fifth more or less than predicted, and by enough to be seen: a thousandth of the step.
+// Is an op's start or duration off by a fifth of the prediction, and by at least a thousandth of the step, so that it is visible?
 function isOff(op, was, { total, forward }) {
     const takes = Math.abs(was.end - was.start - (op.end - op.start)), starts = Math.abs(was.start - op.start);
     return (takes > much * (op.end - op.start) && takes > total / 1000) ||
@@ -72,7 +73,7 @@ function replaySummary() {
     sides(measured.report, predicted.report);
 }
 
-// The op of the plan whose length is furthest from what was predicted.
+// Shows the op whose duration differs most from the prediction.
 function largest(seen, predicted) {
     const off = (op) => op.twin.end - op.twin.start - (op.end - op.start);
     const most = seen.reduce((a, b) => (a && Math.abs(off(a)) >= Math.abs(off(b)) ? a : b), null);
@@ -82,7 +83,7 @@ function largest(seen, predicted) {
     find("summary").lastElementChild.classList.add("wide");
 }
 
-// Which strategy, and what to mark.
+// Controls to choose a strategy, and to mark wrong predictions.
 function replayControls() {
     document.body.classList.add("runs");
     const bar = find("timeline").querySelector(".bar"), buttons = bar.querySelector(".buttons");

@@ -1,5 +1,5 @@
 // timeline.js: the timeline page: summary, picture, tooltip, the selected tensor, the table.
-// What is shown: fp32 and the plan, or a run's plan as predicted and as measured; the last one is what the table tells of.
+// It shows two plans: fp32 and the plan, or a run's predicted and measured plan. The table is of the second one.
 let plans, plan, base, table;
 
 function take(shown) {
@@ -111,14 +111,14 @@ function select(unit, { reveal = false, scroll = false } = {}) {
     if (reveal && unit.ops.length) view.reveal(unit.ops[0].start, unit.done);
 }
 
-// The units of a strategy that share tensors with a unit: the first dozen in full.
+// The units of a strategy that share tensors with a unit. Shows the first dozen, and how many more there are.
 function relatives(of, unit) {
     const own = of.units.filter((u) => u.first < unit.first + unit.n && unit.first < u.first + u.n);
     const more = own.length > 12 ? element("p", { class: "muted" }, `and ${own.length - 12} more`) : null;
     return [own.slice(0, 12).map((u) => chain(of, u)), more];
 }
 
-// What happens to one unit, op by op.
+// A table of one unit's ops.
 function chain(of, unit) {
     const cells = (op) => [of.opName(op), lanes.filter((_, lane) => op.lanes >> lane & 1).join(" and "), format.bytes(op.bytes),
         format.time(op.start - unit.ready), format.time(op.wait), format.time(op.end - op.start)];
@@ -131,7 +131,7 @@ function chain(of, unit) {
             i ? cell : [element("i", { class: "key", color: of.color(op) }), " ", cell]))))))];
 }
 
-// Up and down: the next unit of the plan.
+// Arrow keys up and down: selects the previous or next unit of the plan.
 function step(by) {
     const at = selected ? selected.number + by : by > 0 ? 0 : plan.units.length - 1;
     if (plan.units[at]) select(plan.units[at], { reveal: true, scroll: true });
@@ -171,13 +171,14 @@ const view = new Lanes(find("lanes"), plans, {
     step,
     view: (from, to) => { find("range").textContent = `${format.time(from, to)} to ${format.time(to)}`; },
 });
-// The unit that a click means: the very unit where an op of the plan was hit, else the first that holds the tensor.
+// Does a click on an op with this range select the unit? An op of the plan selects its own unit, another op the first unit with
+// its tensors.
 function touchesUnit(unit, range) {
     if (replay && range.unit) return unit.number === range.unit.number;
     return plan.units.includes(range.unit) ? unit === range.unit : unit.first < range.first + range.n && range.first < unit.first + unit.n;
 }
 
-// Everything around the picture, for what is shown now.
+// Fills everything around the picture for the plans that are shown.
 function show() {
     for (const id of ["summary", "legend", "unit-table"]) find(id).replaceChildren();
     table = unitTable();
