@@ -1,5 +1,5 @@
-/* autopilot.c: strategy "auto": measures while the first steps run, plans, switches, and keeps watching. This file is its life
- * and its phases; what happens in them is in autopilot_*.c. */
+/* autopilot.c: strategy "auto": measures during the first steps, plans, changes the strategy, and watches it afterwards. This file
+ * opens and closes the autopilot and changes its phases; the folder's other files do what each phase needs. */
 #include "espresso_impl/autopilot/autopilot.h"
 
 #include "espresso_impl/autopilot/options.c"
@@ -42,14 +42,14 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
     if (phase == ESP__AUTO_WATCH) a->interval = 0;
 }
 
-/* Puts a strategy in force, and remembers that it was not the program that did. */
+/* Puts a strategy in force, and stores its hash: another strategy in force means that the program set one itself. */
 ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
     esp_status s = esp_strategy_set(ctx, text);
     esp__autopilot_of(ctx)->in_force = ctx->in_force.strategy.hash;
     return s;
 }
 
-/* In a word, for statistics. */
+/* The phase as a text, for statistics. */
 static const char *esp__auto_phase(const esp__autopilot *a) {
     static const char *const words[] = {"warming up", "measuring", "planning", "flushing",
                                         "checking",   "checking",  "watching", "off"};
@@ -57,7 +57,7 @@ static const char *esp__auto_phase(const esp__autopilot *a) {
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------------------------- */
-/* "auto" or "auto:key=val,...": takes it apart; the first steps run with fp32. */
+/* Reads "auto" or "auto:key=val,...". The first steps run with fp32. */
 static esp_status esp__auto_strategy(esp_ctx *ctx, void **self, const char **spec) {
     if (!*spec || strncmp(*spec, "auto", 4) || ((*spec)[4] && (*spec)[4] != ':')) return ESP_OK;
     esp__autopilot *a = esp__alloc(ctx, sizeof *a);
@@ -92,7 +92,8 @@ static esp_status esp__auto_memory(esp_ctx *ctx) {
                : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
 }
 
-/* Who has an autopilot waits for the others' after steps; where there is none, what was asked for may have any name. */
+/* Ranks with an autopilot exchange after steps, so all must have one with the same options. Without one, ranks may name the same
+ * strategy differently. */
 static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lines) {
     if (self)
         esp__text_add(lines, "strategy %s, codecs %s\n", ctx->config.strategy_spec ? ctx->config.strategy_spec : "auto",
@@ -155,7 +156,7 @@ static int esp__auto_chose(const esp_ctx *ctx, const void *self) {
     return a->phase != ESP__AUTO_OFF && a->in_force == ctx->in_force.strategy.hash;
 }
 
-/* A state was loaded, and with it the strategy that was in force when it was saved: that one is watched, if it compresses. */
+/* A state was loaded, and the strategy saved with it is in force: watches it if it compresses, else begins anew. */
 static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
     if (a->phase == ESP__AUTO_OFF) return;
@@ -170,7 +171,7 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
             ctx->steps.phase = esp__auto_phase(a);
             return;
         }
-    esp__auto_enter(ctx, ESP__AUTO_WARM); /* it may have been saved before anything was chosen */
+    esp__auto_enter(ctx, ESP__AUTO_WARM); /* the state may have been saved before a plan was chosen */
     ctx->steps.phase = esp__auto_phase(a);
 }
 

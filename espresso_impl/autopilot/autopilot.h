@@ -1,5 +1,5 @@
-/* autopilot.h: what the files of the autopilot share: its options, where it stands, what ranks tell each other, and what the
- * planner's thread is given. Nothing outside autopilot*.c and tests sees it. */
+/* autopilot.h: shared by the autopilot's files: its options, its state, the words that ranks exchange, and the planning thread's
+ * job. Only the autopilot and tests include it. */
 #ifndef ESP__AUTOPILOT_H
 #define ESP__AUTOPILOT_H
 #include "espresso_impl/executor/executor.h"
@@ -8,16 +8,16 @@
 #include "planner/builtin/builtin.h"
 #include "planner/plan.h"
 
-/* Where it stands. All ranks are in the same phase after the same step. */
+/* Phases. All ranks are in the same phase after the same step. */
 enum {
-    ESP__AUTO_WARM,    /* first steps: caches and pages fill, nothing is counted                   */
+    ESP__AUTO_WARM,    /* first steps: caches and pages fill, no step time is counted              */
     ESP__AUTO_MEASURE, /* steps are timed, links and codecs probed between them                    */
     ESP__AUTO_PLAN,    /* rank 0 plans on a thread, training goes on                               */
-    ESP__AUTO_FLUSH,   /* one uncompressed step: feedback that has no place in what comes next     */
+    ESP__AUTO_FLUSH,   /* one uncompressed step sends pending residuals                            */
     ESP__AUTO_CHECK,   /* the new strategy is timed against the one before                         */
     ESP__AUTO_BACK,    /* the one before is timed again, because the new one is not clearly faster */
     ESP__AUTO_WATCH,   /* now and then a look at step times and errors                             */
-    ESP__AUTO_OFF      /* the program took over, or there is nothing to choose                     */
+    ESP__AUTO_OFF      /* the program set a strategy itself, or there is no choice                 */
 };
 enum { ESP__AUTO_TIMES = 1024, ESP__AUTO_READY = 32, ESP__AUTO_PROBES = 256, ESP__AUTO_TEXT = 256 };
 
@@ -26,29 +26,29 @@ typedef struct esp__auto_options {
     uint64_t warmup; /* no lossy codec before this step                             */
     double min_gain, drift, max_error;
     char file[ESP__SPEC_MAX * 4], plan[ESP__NAME_MAX];
-    int no_codec;                                   /* "none": only merging and order */
-    char codecs[ESP__SURVEY_CODECS][ESP__SPEC_MAX]; /* allowed, fp16 and bf16 among them */
+    int no_codec;                                   /* "none": plans never compress   */
+    char codecs[ESP__SURVEY_CODECS][ESP__SPEC_MAX]; /* the allowed codecs; fp16 and bf16 are always allowed */
     uint32_t n_codecs;
 } esp__auto_options;
 
-/* One probe that measuring may make. */
+/* One microbenchmark that the measuring phase may make. */
 typedef struct esp__auto_probe {
-    uint8_t codec, level, done, pass; /* codec: 1 + its index, or 0: a link's; pass: from coarse to fine */
+    uint8_t codec, level, done, pass; /* codec: 1 + its index; 0: a collective. pass: coarse probes come first */
     uint32_t coll;
-    uint64_t size; /* bytes, or elements */
+    uint64_t size; /* bytes of a collective, or elements of a codec call */
 } esp__auto_probe;
 
-/* What each rank says in an exchange. Decisions come from all ranks' words alone, so that all ranks make the same. */
+/* What each rank sends in an exchange. Decisions use only what all ranks received, so that all ranks decide alike. */
 typedef struct esp__auto_word {
-    uint64_t step_ns, spread_ns; /* median and distance of the quartiles since the phase began */
+    uint64_t step_ns, spread_ns; /* step times since the phase began: median and quartile distance */
     uint64_t spent_ns;           /* by the autopilot since the exchange before                 */
     uint64_t exchange_ns;        /* shortest exchange so far                                   */
-    uint64_t cpu_ns, compute_ns; /* burnt while computing; time of computing                   */
-    double over_ns, first_ns;    /* of a try: what its steps, and the first one, took longer than the strategy before */
-    double waiting;              /* share of the step after the last push                                             */
+    uint64_t cpu_ns, compute_ns; /* of the trainer's computing: processor time; real time      */
+    double over_ns, first_ns;    /* of a try: how much longer than before all its steps took, and its first step */
+    double waiting;              /* share of the step time that lies after the last push                              */
     int64_t pid;
     uint32_t excess; /* tensors whose error or feedback is too large */
-    /* rank 0's */
+    /* only rank 0 sets these */
     uint32_t done, verdict, compresses;
     uint64_t text_bytes;
     double gain, predicted_ns;
@@ -56,43 +56,44 @@ typedef struct esp__auto_word {
 
 enum { ESP__VERDICT_STAY = 1, ESP__VERDICT_SWITCH = 2 };
 
-/* What trying may cost: the same on all ranks. */
+/* The account of what trying may cost, in steps: the same on all ranks. */
 typedef struct esp__budget {
     int open;
-    uint64_t step;       /* up to which was paid in                                                          */
-    double step_ns;      /* of training, as last measured                                                    */
-    double credit;       /* steps; below 0: a try cost more than there was                                   */
+    uint64_t step;       /* credit was added up to this step                                                 */
+    double step_ns;      /* of one training step, as last measured                                           */
+    double credit;       /* steps; below 0: a try cost more than the credit                                  */
     double measure;      /* steps that measuring and planning cost the last time                             */
-    double misjudged[2]; /* measured / predicted of the last try, where it lost; [1]: of plans that compress */
-    double spent, lost;  /* steps, of all the time so far: by the autopilot itself, and by tries             */
+    double misjudged[2]; /* measured / predicted step time of the last try that lost; [1]: of plans that compress */
+    double spent, lost;  /* steps so far: spent by the autopilot itself, lost by tries                       */
 } esp__budget;
 
-/* What the planner's thread reads, and what it found. Nobody else touches it until `done`. */
+/* The planning thread's input and result. No other thread touches it until `done`. */
 typedef struct esp__auto_job {
     /* in */
     esp_plan_model model;
-    esp_plan_tensor *tensors, *free_tensors; /* free: nothing kept, for what is in force now */
+    esp_plan_tensor *tensors, *free_tensors; /* free: without `keep`, to predict the strategy in force */
     esp_plan_system system;
-    esp_plan_codec codecs[ESP__SURVEY_CODECS], all_codecs[ESP__SURVEY_CODECS]; /* allowed now; measured */
+    esp_plan_codec codecs[ESP__SURVEY_CODECS],
+        all_codecs[ESP__SURVEY_CODECS]; /* those allowed now; all that were measured */
     uint32_t n_codecs, n_all_codecs;
-    int kept; /* some tensor must have a codec */
+    int kept; /* some tensor's codec is prescribed */
     esp_plan_config config;
-    char *in_force; /* text */
-    double base_ns; /* what it takes, measured */
+    char *in_force; /* text of the strategy in force */
+    double base_ns; /* its measured step time */
     double min_gain;
-    int forced;          /* the strategy in force must go, whatever comes next      */
+    int forced;          /* the strategy in force must be replaced, even by a slower one */
     uint64_t refuse;     /* hash of a plan that was tried and was slower; 0: none */
-    double exposed;      /* communication, share of a measured step                                  */
-    double misjudged[2]; /* as in the budget: the gain must be larger by this */
+    double exposed;      /* exposed communication as a share of a measured step                      */
+    double misjudged[2]; /* the budget's: the predicted gain must be larger by this factor */
     /* out */
     uint32_t verdict;
     esp_plan *plan;
     uint64_t text_hash;
-    double need;                      /* least gain for which the plan is worth a change: 1.05 */
-    double gain, predicted_ns, ratio; /* ratio: measured / predicted of the strategy in force */
+    double need;                      /* the gain that makes the plan worth a change, such as 1.05 */
+    double gain, predicted_ns, ratio; /* ratio: measured / predicted step time of the strategy in force */
     int compresses;
-    uint64_t cpu_ns;       /* processor time that planning took */
-    double bound, plan_ns; /* bound: the plan is at most this share above it; < 0: not known */
+    uint64_t cpu_ns;       /* processor time of planning */
+    double bound, plan_ns; /* bound: the gap, how far the plan is above the bound at most; < 0: not known */
     char chosen[ESP__AUTO_TEXT * 2], reason[ESP__AUTO_TEXT * 2];
     /* the thread */
     pthread_t thread;
@@ -100,23 +101,23 @@ typedef struct esp__auto_job {
     int running, done;
 } esp__auto_job;
 
-/* Where figures come from. Tests put others in their place; NULL: the real ones. */
+/* The source of figures. Tests set functions of their own; NULL: the real figures. */
 typedef struct esp__auto_source {
     void *user;
     uint64_t (*step_ns)(void *user, esp_ctx *ctx);          /* of the step just made         */
-    void (*ready)(void *user, esp_ctx *ctx, uint64_t *out); /* likewise, per tensor          */
+    void (*ready)(void *user, esp_ctx *ctx, uint64_t *out); /* the step's ready times, [n_tensors] */
     esp_status (*figures)(void *user, esp_ctx *ctx, esp_plan_system *system, esp_plan_codec *codecs, uint32_t *n);
-    int (*excess)(void *user, esp_ctx *ctx, uint32_t tensor); /* its error or feedback is too large */
-    double (*waiting)(void *user, esp_ctx *ctx); /* share of the step after the last push; NULL: not known */
+    int (*excess)(void *user, esp_ctx *ctx, uint32_t tensor); /* 1: the tensor's error or feedback is too large */
+    double (*waiting)(void *user, esp_ctx *ctx); /* share of the step time after the last push; NULL: not known */
 } esp__auto_source;
 
 typedef struct esp__autopilot {
     esp__auto_options opt;
     esp__auto_source source;
-    int phase, stays;        /* stays: the verdict was that nothing wins */
-    uint64_t in_force, fp32; /* hashes: of the strategy that the autopilot, and not the program, chose; of fp32 */
+    int phase, stays;        /* stays: the verdict was that no plan wins */
+    uint64_t in_force, fp32; /* hashes: of the strategy that the autopilot last put in force; of fp32 */
     uint32_t phase_steps;
-    /* times of steps since the phase began: the last ESP__AUTO_TIMES */
+    /* step times since the phase began: the last ESP__AUTO_TIMES */
     uint64_t *times;
     double *sorted;
     uint32_t n_times;
@@ -128,41 +129,41 @@ typedef struct esp__autopilot {
     /* measuring */
     esp__survey survey;
     int survey_open, have_figures;
-    uint8_t stale[ESP__SURVEY_CODECS]; /* a codec's points are from before */
+    uint8_t stale[ESP__SURVEY_CODECS]; /* 1: the codec's points are from an earlier measuring phase */
     esp__auto_probe *probes;
     uint32_t n_probes;
-    uint8_t pass;       /* of the probes that are being listed */
-    uint64_t spent_ns;  /* of the measuring phase so far: agreed */
-    uint64_t waited_ns; /* for ranks that came later, in the exchanges of this step */
+    uint8_t pass;       /* of the probes that are listed next */
+    uint64_t spent_ns;  /* by the autopilot in this measuring phase, as agreed by all ranks */
+    uint64_t waited_ns; /* in this step's exchanges, for ranks that came later */
     uint64_t cpu_since, stats_step, stats_exposed;
-    uint64_t steps_ns, waiting_ns; /* since the phase began: of steps, and of them after the last push */
-    uint64_t *ready_max;           /* rank 0: [n_tensors], the slowest rank's */
+    uint64_t steps_ns, waiting_ns; /* since the phase began: all step times; the part of them after the last push */
+    uint64_t *ready_max;           /* rank 0: [n_tensors] the slowest rank's ready times */
     /* planning: rank 0 */
     esp__auto_job *job;
-    /* what is in force, and what was before */
+    /* the strategy in force, and the one before: step times */
     double base_ns, base_spread_ns; /* of the strategy before, measured         */
     double predicted_ns;            /* of the new one                           */
     double gain;
-    double tried_ns;     /* what the new one took, while the one before is timed again */
-    double again_ns;     /* what the one before took then; 0: not timed again yet      */
+    double tried_ns;     /* of the new one, measured before the one before is timed again */
+    double again_ns;     /* of the one before, timed again; 0: not yet                    */
     char *before, *next; /* texts */
     uint32_t check_steps;
-    uint64_t tries_ns, first_try_ns, tries; /* steps of the try under way: all, the first, how many */
-    int compresses;                         /* the strategy that is tried does */
+    uint64_t tries_ns, first_try_ns, tries; /* the try under way: time of its steps, of the first, their number */
+    int compresses;                         /* 1: the strategy that is tried compresses */
     esp__budget budget;
-    int forced, lossy; /* lossy: codecs that lose something may be chosen */
+    int forced, lossy; /* forced: as in the job; lossy: lossy codecs may be chosen */
     uint64_t refuse;   /* rank 0: hash of a plan that was tried and was slower */
     /* watching */
     double reference_ns;
     uint32_t interval, over, under;
     uint64_t settled_step; /* ctx->steps.step when the last decision was made */
     int said_waiting;
-    /* guard */
-    uint8_t *level; /* [n_tensors]: how often it fell back; the ladder's rung */
-    uint8_t *bits, *all_bits;
-    double *feedback_seen;  /* [n_tensors] the largest of earlier looks, 0: none */
-    uint32_t *samples_seen; /* how many there were */
-    uint8_t *strikes;
+    /* fallback */
+    uint8_t *level;           /* [n_tensors]: how often the tensor fell back to a gentler codec */
+    uint8_t *bits, *all_bits; /* a bit for each tensor whose error is too large: on this rank; on all ranks */
+    double *feedback_seen;    /* [n_tensors] the largest feedback in samples so far, 0: none */
+    uint32_t *samples_seen;   /* [n_tensors] esp_tensor_stats.samples at the last look */
+    uint8_t *strikes;         /* [n_tensors] how often in a row a sample was suspicious */
 } esp__autopilot;
 
 /* NULL: the strategy is not auto. */
@@ -173,7 +174,7 @@ ESP__UNUSED static inline esp__autopilot *esp__autopilot_of(const esp_ctx *ctx) 
 /* ---- options.c ---- */
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o);
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o);
-/* What the table of an opened codec says (ESP_CODEC_*); 0: no codec with this spec is open. */
+/* The caps of an opened codec (ESP_CODEC_*); 0: no codec with this spec is open. */
 ESP__FN uint64_t esp__auto_caps(const esp_ctx *ctx, const char *spec);
 /* ---- budget.c ---- */
 ESP__FN void esp__budget_open(esp__budget *b, uint64_t step, double step_ns);
@@ -188,8 +189,8 @@ ESP__FN void esp__budget_drifted(esp__budget *b);
 /* ---- measure.c ---- */
 ESP__FN uint64_t esp__auto_median(const esp__autopilot *a, uint64_t *spread);
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
-ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx); /* agreed: the largest of the ranks' medians */
-ESP__FN int esp__auto_hidden(const esp_ctx *ctx);       /* too little of the step is waiting for the least gain */
+ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx); /* the largest of the ranks' medians, after an exchange */
+ESP__FN int esp__auto_hidden(const esp_ctx *ctx);       /* 1: steps wait too little for the least gain */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again);
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);
@@ -214,6 +215,6 @@ ESP__FN esp_status esp__auto_reuse(esp_ctx *ctx);
 /* ---- autopilot.c ---- */
 ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase);
 ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text);
-/* A line that a user sees without asking, on rank 0. */
+/* Logs a line on rank 0, at a level that users see by default. */
 ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) ESP__PRINTF(2, 3);
 #endif

@@ -1,13 +1,13 @@
-/* fallback.c: tensors whose compression goes wrong fall back to a gentler codec, or to none. Looks at the errors that
- * observe/errors.c sampled. Must not know how a strategy is planned. */
+/* fallback.c: tensors whose compression error or feedback is too large fall back to a codec that loses less, or to none. Reads the
+ * samples of observe/errors.c. Must not know how a strategy is planned. */
 #include "espresso_impl/autopilot/autopilot.h"
 #include <math.h>
 
 enum { ESP__AUTO_STRIKES = 3 };
-/* Feedback this many times the gradient is suspicious where it still grows, and wrong where it is ten times as much. */
+/* Feedback of this many times the gradient is suspicious if it still grows by the factor below, and of ten times as many always. */
 static const double esp__auto_feedback_ratio = 30.0, esp__auto_feedback_growth = 1.2;
 
-/* The codec that compresses tensor i now; NULL: none does. */
+/* The spec of the codec that compresses tensor i now; NULL: it is not compressed. */
 static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
     const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[i];
     for (uint32_t k = 0; k < of->n; k++) {
@@ -17,7 +17,7 @@ static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
     return NULL;
 }
 
-/* One look at one tensor's last sample. */
+/* Judges a tensor's last sample: 0: good; else how many strikes it counts. */
 static int esp__auto_suspicious(esp__autopilot *a, uint32_t i, const esp_tensor_stats *x) {
     if (!isfinite(x->error) || !isfinite(x->feedback)) return ESP__AUTO_STRIKES;
     if (a->opt.max_error > 0.0 && x->error > a->opt.max_error) return 1;
@@ -28,7 +28,7 @@ static int esp__auto_suspicious(esp__autopilot *a, uint32_t i, const esp_tensor_
     return seen > 0.0 && x->feedback > esp__auto_feedback_growth * seen;
 }
 
-/* Marks, in a->bits, the tensors with too large an error on this rank, and returns how many they are. */
+/* Marks in a->bits the tensors whose error or feedback is too large on this rank, and returns how many they are. */
 ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t n = 0;
@@ -42,7 +42,7 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
         if (a->source.excess)
             bad = a->source.excess(a->source.user, ctx, i) * ESP__AUTO_STRIKES;
         else if (!x.samples || x.samples == a->samples_seen[i])
-            continue; /* nothing new: strikes stay */
+            continue; /* no new sample: the strikes stay as they are */
         else
             bad = esp__auto_suspicious(a, i, &x);
         a->samples_seen[i] = x.samples;
@@ -54,7 +54,7 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
     return n;
 }
 
-/* How much a codec loses: of one that only rounds, what the planner knows; of others what the survey measured. */
+/* A codec's compression error: the planner's figure for one that only rounds, else the survey's. */
 static double esp__auto_loss(const esp_ctx *ctx, const char *spec) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     double known = esp__auto_caps(ctx, spec) & ESP_CODEC_ROUNDING ? esp__builtin_error(spec) : -1.0;
@@ -64,7 +64,7 @@ static double esp__auto_loss(const esp_ctx *ctx, const char *spec) {
     return 1.0;
 }
 
-/* The rung below: of the allowed codecs that lose less than the one now, the one that loses most; 255: none is left. */
+/* The next gentler codec: of the allowed codecs that lose less than tensor i's, the one that loses most; 255: there is none. */
 static uint8_t esp__auto_gentler(const esp_ctx *ctx, uint32_t i) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const char *now = esp__auto_codec_now(ctx, i);
@@ -77,13 +77,13 @@ static uint8_t esp__auto_gentler(const esp_ctx *ctx, uint32_t i) {
     return best;
 }
 
-/* What tensor i must have, for the planner: NULL: nothing in particular. */
+/* What the planner must keep for tensor i (esp_plan_tensor.keep); NULL: it may choose. */
 ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t i) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     return !a->level[i] ? NULL : a->level[i] == 255 ? "fp32" : a->opt.codecs[a->level[i] - 1];
 }
 
-/* All ranks' tensors with too large an error step down. *changed: there were some. */
+/* Collective: every tensor that a rank marked falls back to its next gentler codec. *changed: 1 if a tensor was marked. */
 ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = (ctx->model.n_tensors + 7u) / 8u;

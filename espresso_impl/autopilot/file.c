@@ -1,11 +1,11 @@
-/* file.c: the chosen strategy in a file, and back: with what it was made for, so that it is used only there. Rank 0
- * reads and writes. Must not know how the strategy was found. */
+/* file.c: saves the chosen strategy in a file, with the model, machines and codecs that it was made for, and reads it back if these
+ * still fit. Rank 0 reads and writes. Must not know how the strategy was found. */
 #include "espresso_impl/autopilot/autopilot.h"
 #include "espresso_impl/base/file.h"
 #include <errno.h>
 #include <unistd.h>
 
-/* What a strategy is tied to; each part is compared on its own, so that a mismatch can be named. */
+/* What a saved strategy was made for. Each part is compared on its own, so that a message can name the one that differs. */
 typedef struct esp__auto_tie {
     unsigned long long tensors, machines;
     int ranks;
@@ -53,7 +53,7 @@ ESP__FN void esp__auto_save(esp_ctx *ctx) {
                  path, strerror(error));
 }
 
-/* Which part of the tie does not fit; NULL: all do. */
+/* The part of the tie that does not fit; NULL: all fit. */
 static const char *esp__auto_tie_differs(const esp_ctx *ctx, const char *text) {
     const char *line = strstr(text, esp__auto_mark);
     esp__auto_tie now;
@@ -82,10 +82,10 @@ static const char *esp__auto_tie_differs(const esp_ctx *ctx, const char *text) {
     return NULL;
 }
 
-/* Rank 0: the file's text, if it fits; NULL: measure. Freed with free(). */
+/* Rank 0: the file's text if it fits; NULL: no file, or it does not fit, so measure. Freed with free(). */
 static char *esp__auto_file_read(esp_ctx *ctx) {
     const char *path = esp__autopilot_of(ctx)->opt.file, *why;
-    if (access(path, F_OK)) return NULL; /* written once the choice is made */
+    if (access(path, F_OK)) return NULL; /* no file yet: it is written after the choice */
     char *text = esp__file_text(ctx, path);
     if (!text) {
         esp__auto_say(ctx, "'%s' cannot be used: %s; measuring", path, esp_last_error(ctx));
@@ -98,7 +98,7 @@ static char *esp__auto_file_read(esp_ctx *ctx) {
     return NULL;
 }
 
-/* A file that fits is put in force at once. All ranks. */
+/* Collective: puts the file's strategy in force if it fits. */
 ESP__FN esp_status esp__auto_reuse(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     char *text = ctx->job.rank == 0 ? esp__auto_file_read(ctx) : NULL, *all = NULL, *own = NULL;
@@ -114,7 +114,7 @@ ESP__FN esp_status esp__auto_reuse(esp_ctx *ctx) {
         if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, own, all, bytes);
         if (!s) {
             pthread_mutex_lock(&ctx->lanes.lock);
-            ctx->started = 1; /* for esp_strategy_set; esp_start goes on after this */
+            ctx->started = 1; /* esp_strategy_set needs it; esp_start has not ended yet */
             pthread_mutex_unlock(&ctx->lanes.lock);
             s = esp__auto_set(ctx, all);
             pthread_mutex_lock(&ctx->lanes.lock);

@@ -1,5 +1,5 @@
-/* measure.c: times steps while training goes on, and probes links and codecs between steps, within 4% of the step's
- * time. Every choice of what to probe follows from figures that all ranks share. Must not know what is planned from them. */
+/* measure.c: times steps while training runs, and measures links and codecs between steps, within 4% of the steps' time. All ranks
+ * choose the same probes, because the choice uses only figures that they exchanged. Must not know what is planned from them. */
 #include "espresso_impl/autopilot/autopilot.h"
 #include "espresso_impl/base/quantile.h"
 #include <time.h>
@@ -9,7 +9,7 @@ enum { ESP__AUTO_REPEATS = 3, ESP__AUTO_BYTES = 1 << 23 };
 static const double esp__auto_share = 0.04; /* of the time of the measured steps, for probes and exchanges */
 
 /* ---- step times ---------------------------------------------------------------------------------------------------- */
-/* Of the steps since the phase began; `spread`, if given, gets the distance of the quartiles. 0: no step. */
+/* The median step time since the phase began; `spread`, if given, gets the quartile distance. 0: no step yet. */
 ESP__FN uint64_t esp__auto_median(const esp__autopilot *a, uint64_t *spread) {
     uint32_t n = a->n_times < ESP__AUTO_TIMES ? a->n_times : ESP__AUTO_TIMES;
     for (uint32_t k = 0; k < n; k++) a->sorted[k] = (double)a->times[k];
@@ -25,8 +25,8 @@ ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx) {
     return most;
 }
 
-/* Whatever is done about communication, a step still takes what comes before its last push: on no rank can it become faster
- * than that. Same on all ranks, after an exchange. */
+/* 1: no plan can bring the least gain. A plan can only shorten the part of a step after its last push, and on some rank that part is
+ * too short. Same on all ranks, after an exchange. */
 ESP__FN int esp__auto_hidden(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     double least = 1.0;
@@ -47,7 +47,7 @@ static void esp__auto_word_make(esp_ctx *ctx) {
 }
 
 /* ---- exchange -------------------------------------------------------------------------------------------------------- */
-/* All ranks' words. The caller filled what rank 0 alone says. */
+/* Exchanges all ranks' words. On rank 0 the caller has set the members that only rank 0 sets. */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t start = esp__now_ns();
@@ -63,7 +63,7 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     a->mine.spent_ns = 0;
     uint64_t step = esp__auto_step_ns(ctx);
     esp__budget_update(&a->budget, ctx->steps.step, a->phase == ESP__AUTO_CHECK ? 0.0 : (double)step, (double)most);
-    /* short steps: the exchange itself must not cost much of them */
+    /* after short steps ranks exchange less often, because the exchange itself takes time */
     a->every = step && step < 10000000u ? (uint32_t)(10000000u / step) : 1;
     if (a->every > a->opt.steps / 4) a->every = a->opt.steps / 4;
     return ESP_OK;
@@ -81,7 +81,7 @@ static void esp__auto_probe_add(esp__autopilot *a, uint8_t codec, uint8_t level,
     if (a->n_probes < ESP__AUTO_PROBES) a->probes[a->n_probes++] = p;
 }
 
-/* The links' collectives at one size, those that plans use most first. */
+/* Lists probes of the links' collectives at one size, those that plans use most first. */
 static void esp__auto_probe_links(const esp_ctx *ctx, uint64_t bytes) {
     static const struct {
         uint8_t level, coll;
@@ -102,7 +102,7 @@ static void esp__auto_probe_links(const esp_ctx *ctx, uint64_t bytes) {
             esp__auto_probe_add(esp__autopilot_of(ctx), 0, flat[i].level, flat[i].coll, bytes);
 }
 
-/* Passes from coarse to fine: what is left out at the end is worth least. */
+/* Lists the probes in passes from coarse to fine: if time is short, the probes that are left out matter least. */
 static void esp__auto_probes_make(const esp_ctx *ctx, int again) {
     static const struct {
         uint8_t bytes_log, elements_log;
@@ -110,7 +110,9 @@ static void esp__auto_probes_make(const esp_ctx *ctx, int again) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->n_probes = 0;
     for (size_t p = 0; p < sizeof passes / sizeof *passes; p++) {
-        size_t at = again && p < 2 ? 1 - p : p; /* one new point of a codec takes the place of all: not the smallest */
+        size_t at = again && p < 2
+                        ? 1 - p
+                        : p; /* one new point replaces all earlier ones of a codec: it should not be the smallest */
         uint64_t bytes = (uint64_t)1 << passes[at].bytes_log, n = (uint64_t)1 << passes[at].elements_log;
         a->pass = (uint8_t)p;
         for (uint32_t c = 0; c < a->survey.n_codecs; c++)
@@ -119,7 +121,7 @@ static void esp__auto_probes_make(const esp_ctx *ctx, int again) {
     }
 }
 
-static int32_t esp__auto_locals(const esp_ctx *ctx) { /* of the machine with most ranks */
+static int32_t esp__auto_locals(const esp_ctx *ctx) { /* ranks of the machine that has most */
     int32_t most = 1;
     for (int32_t m = 0, n; m<ctx->job.topo.n_machines; m++, most = n> most ? n : most) {
         n = 0;
@@ -128,7 +130,7 @@ static int32_t esp__auto_locals(const esp_ctx *ctx) { /* of the machine with mos
     return most;
 }
 
-/* Nanoseconds that a probe will about take; from agreed figures only. */
+/* Estimated nanoseconds of a probe; the same on all ranks. */
 static double esp__auto_probe_cost(const esp_ctx *ctx, const esp__auto_probe *p) {
     const esp__survey *s = &esp__autopilot_of(ctx)->survey;
     double once, around = 200e3 + 2.0 * (double)esp__autopilot_of(ctx)->all[0].exchange_ns;
@@ -161,7 +163,8 @@ static esp_status esp__auto_probe_run(esp_ctx *ctx, const esp__auto_probe *p) {
     return esp__survey_link(ctx, s, p->level, p->coll, p->size, ESP__AUTO_REPEATS);
 }
 
-/* Probes for which there is time now. What costs more than a quarter of the whole measuring's share is left to the fit. */
+/* Runs the probes for which there is time now. Skips a probe that costs more than a quarter of all time for probes: the fit has to
+ * do without it. */
 static esp_status esp__auto_probes_run(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t steps = a->phase_steps > a->opt.steps ? a->phase_steps : a->opt.steps;
@@ -171,7 +174,7 @@ static esp_status esp__auto_probes_run(esp_ctx *ctx) {
         esp__auto_probe *p = &a->probes[i];
         if (p->done) continue;
         double cost = esp__auto_probe_cost(ctx, p);
-        if (cost > 0.25 * whole) continue; /* perhaps later, when more is known */
+        if (cost > 0.25 * whole) continue; /* may run later, if other points lower its estimate */
         if (used + cost > have) break;
         esp_status s = esp__auto_probe_run(ctx, p);
         if (s) return s;
@@ -182,7 +185,7 @@ static esp_status esp__auto_probes_run(esp_ctx *ctx) {
 }
 
 /* ---- the phase ------------------------------------------------------------------------------------------------------- */
-/* Processor time that this process burnt, the lanes' threads left out: what the trainer computes with. */
+/* Processor time of this process without the lanes' threads: the trainer's. */
 static uint64_t esp__auto_cpu(const esp_ctx *ctx) {
     struct timespec t;
     uint64_t own = 0, all;
@@ -197,7 +200,7 @@ static uint64_t esp__auto_cpu(const esp_ctx *ctx) {
     return all > own ? all - own : 0;
 }
 
-/* Memory for probes, and the coarse ones, before training begins: what a few short steps have no time for. All ranks. */
+/* Collective, before training begins: takes memory for probes, and runs the coarse ones, for which a few short steps have no time. */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = esp__auto_elements(ctx) * 4;
@@ -219,7 +222,7 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     return s;
 }
 
-/* Links' points from before count no more; a codec's do until there are new ones. */
+/* Drops the links' points. A codec's points stay until there are new ones. */
 static void esp__auto_survey_renew(esp__autopilot *a) {
     memset(a->survey.link, 0, sizeof a->survey.link);
     memset(a->survey.gaps, 0, sizeof a->survey.gaps);
@@ -238,8 +241,8 @@ ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again) {
     esp__auto_enter(ctx, ESP__AUTO_MEASURE);
 }
 
-/* The trainer's computing in the step just made: from its begin to the last push. The processor time of a whole step stands
- * for that of its computing: apart from the lanes' threads nobody works while gradients are waited for. */
+/* Adds up the trainer's computing in the step just made, which lasts from the step's begin to its last push. Its processor time is
+ * that of the whole step: while the trainer waits for gradients, only the lanes' threads work, which are not counted. */
 static void esp__auto_note_cpu(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t now = esp__auto_cpu(ctx);
@@ -250,7 +253,7 @@ static void esp__auto_note_cpu(esp_ctx *ctx) {
     }
 }
 
-/* Ready times of the slowest rank, on all ranks: the median of each tensor's over steps. */
+/* Exchanges each tensor's median ready time over steps; a->ready_max gets the slowest rank's, on all ranks. */
 static esp_status esp__auto_ready_share(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t n = ctx->model.n_tensors, steps = a->n_ready < ESP__AUTO_READY ? a->n_ready : ESP__AUTO_READY;
@@ -269,7 +272,7 @@ static esp_status esp__auto_ready_share(esp_ctx *ctx) {
     return s;
 }
 
-/* Enough steps: on to the plan. */
+/* Enough steps are measured: begins the planning phase. */
 static esp_status esp__auto_measured(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp_status s = esp__auto_ready_share(ctx);
@@ -291,8 +294,8 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
     return esp__auto_plan_begin(ctx);
 }
 
-/* Nothing is known of the links that matter: short steps had no time for a probe, and those of a strategy that compresses all
- * tell nothing. Same on all ranks. */
+/* 1: the links that matter have no point. Short steps had no time for a probe, and a strategy that compresses everything gives no
+ * points. Same on all ranks. */
 static int esp__auto_blind(const esp_ctx *ctx) {
     const esp__survey_curve *c =
         esp__autopilot_of(ctx)->survey.link[esp__survey_has(ctx, ESP__INTER) ? ESP__INTER : ESP__FLAT];
@@ -316,7 +319,8 @@ ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
     uint32_t every = a->opt.steps / 10 > a->every ? a->opt.steps / 10 : a->every;
     if (a->phase_steps == 1 || a->phase_steps % every == 0 || last) {
         s = esp__auto_exchange(ctx);
-        int points = a->phase_steps / every % 2 == 0 || last; /* steps' own collectives, now and then */
+        int points =
+            a->phase_steps / every % 2 == 0 || last; /* takes points from the step's own collectives in some steps */
         if (!s && points && !a->source.figures) s = esp__survey_step(ctx, &a->survey);
         if (!s && last) return esp__auto_measured(ctx);
         if (!s) s = esp__auto_probes_run(ctx);

@@ -1,18 +1,18 @@
-/* options.c: takes "auto:key=value,..." and the list of allowed codecs apart. Must not know what is done with them. */
+/* options.c: reads "auto:key=value,..." and the list of allowed codecs. Must not know what is done with them. */
 #include "espresso_impl/autopilot/autopilot.h"
 #include <ctype.h>
 
 static const char esp__auto_keys[] =
     "steps=20, min_gain=0.05, drift=0.2, window=50, cooldown=200, warmup=0, max_error=X, file=PATH, plan=espresso+";
 
-/* A number in [low, high]; `whole`: without a fraction. */
+/* Reads a number in [low, high]; `whole`: without a fraction. 0: it is none. */
 static int esp__auto_number(const char *text, double low, double high, int whole, double *out) {
     char *end;
     *out = strtod(text, &end);
     return end != text && !*end && *out >= low && *out <= high && (!whole || *out == (double)(uint64_t)*out);
 }
 
-/* One key. NULL: taken; else what was expected. */
+/* Sets one key. NULL: done; else what was expected. */
 static const char *esp__auto_key(esp__auto_options *o, const char *key, const char *val) {
     static const char share[] = "a number from 0 to 10";
     double x;
@@ -95,7 +95,7 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
     return ESP_OK;
 }
 
-/* "efsignsgd;dgc:ratio=0.01"; NULL: only fp16 and bf16, which are always allowed; "none": no codec at all. */
+/* Reads a list such as "efsignsgd;dgc:ratio=0.01". NULL: only fp16 and bf16, which are always allowed; "none": no codec at all. */
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o) {
     const char *at = list ? list : "";
     esp_status s = ESP_OK;
@@ -130,10 +130,10 @@ ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__au
                          "it: leave one of them out",
                          list);
     if (o->no_codec) return ESP_OK;
-    static const char *const always[] = {"fp16", "bf16"}; /* named, so that they are also found as plugins */
+    static const char *const always[] = {"fp16", "bf16"}; /* by name, so that a plugin may bring them */
     for (int i = 0; i < 2 && !s; i++) {
         s = esp__auto_codec_add(ctx, o, always[i], list ? list : "");
-        if (s == ESP_E_NOT_FOUND) s = ESP_OK; /* a library without built-in codecs */
+        if (s == ESP_E_NOT_FOUND) s = ESP_OK; /* the library was built without codecs */
     }
     return s;
 }

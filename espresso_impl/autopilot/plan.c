@@ -1,5 +1,5 @@
-/* plan.c: from what was measured to the planner's input; rank 0's planning thread; its verdict. Must not know how the
- * figures were measured, nor how a verdict is put in force. */
+/* plan.c: makes the planner's input from the measured figures, runs the planner on a thread of rank 0, and reaches a verdict. Must
+ * not know how the figures were measured, nor how a verdict is carried out. */
 #include "espresso_impl/autopilot/autopilot.h"
 #include "espresso_impl/base/thread.h"
 #include <sys/resource.h>
@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 /* ---- the planner's input --------------------------------------------------------------------------------------------- */
-/* Every codec counts as lossy unless its own table says that it only rounds. */
+/* A codec is lossy unless its table says that it only rounds. */
 static int esp__auto_lossy(const esp_plan_codec *c) { return !(c->caps & ESP_CODEC_ROUNDING); }
 
-/* Does computing fill the cores of the busiest machine, so that compression takes time away from it? Ranks that are threads of
- * one process burn that process' time together, and count once. */
+/* 1: computing uses three quarters or more of the busiest machine's cores, so that compression slows it down. Ranks that are threads
+ * of one process report that process' processor time, which counts once. */
 static uint32_t esp__auto_shared_cores(const esp_ctx *ctx, uint32_t cores) {
     const esp__auto_word *w = esp__autopilot_of(ctx)->all;
     double busiest = 0.0;
@@ -32,7 +32,7 @@ static int esp__auto_own_wish(const esp__tensor *t) { return t->want_codec || t-
 
 static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    int plain = 1; /* all alike, so that any neighbours may be one group */
+    int plain = 1; /* 1: all tensors are alike, so that any neighbours may form a group */
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         esp_plan_tensor *x = &job->tensors[i];
@@ -43,13 +43,14 @@ static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
         plain &= t->dtype == ctx->model.tensors[0].dtype && !((t->flags ^ ctx->model.tensors[0].flags) & ESP_SUM) &&
                  !esp__auto_own_wish(t);
     }
-    for (uint32_t i = 1; i < ctx->model.n_tensors; i++) /* the largest of ranks' need not ascend */
+    for (uint32_t i = 1; i < ctx->model.n_tensors;
+         i++) /* the largest of the ranks' ready times may fall from one tensor to the next */
         if (a->ready_max[i] < a->ready_max[i - 1]) job->tensors[i].compute_ns = 0.0;
     job->model.struct_size = sizeof job->model;
     job->model.n_tensors = ctx->model.n_tensors;
     job->model.name = "measured";
     job->model.tensors = job->tensors;
-    job->model.forward_ns = (double)a->ready_max[0]; /* up to the first gradient */
+    job->model.forward_ns = (double)a->ready_max[0]; /* the time to the first gradient */
     if (!plain) job->config.flags |= ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
 }
 
@@ -93,7 +94,7 @@ static void esp__auto_log_curve(const esp_ctx *ctx, const char *what, const char
     if (c->n) esp__log(ctx, ESP_LOG_DEBUG, "autopilot", "%s %s (size:us)%s", what, which, text);
 }
 
-/* What the planner is given, for whoever wants to know why it chose what it chose. */
+/* Logs the planner's input, so that a user can find out why it chose a plan. */
 static void esp__auto_log_figures(const esp_ctx *ctx, const esp__auto_job *job) {
     static const char *const levels[] = {"flat", "intra", "inter"};
     const esp_plan_link *links[] = {&job->system.flat, &job->system.intra, &job->system.inter};
@@ -170,7 +171,7 @@ static void esp__auto_no_gain(esp__auto_job *job) {
             job->gain, 100.0 * (job->need - 1.0), 100.0 * job->exposed);
 }
 
-/* Hash of the lines after the comments: what is planned twice is planned alike. */
+/* The hash of a plan's text without its comments: the same plan, made twice, has the same hash. */
 static uint64_t esp__auto_text_hash(const char *text) {
     uint64_t h = ESP__HASH0;
     while (*text) {
@@ -193,9 +194,10 @@ static int esp__auto_plan_lossy(const esp__auto_job *job, const esp_plan *plan) 
     return 0;
 }
 
-/* Is now_ns worth leaving for plan_ns? By the ratio of the two predictions; and by what was measured, of which only the predicted
- * difference goes away: what no prediction explains, such as waiting for cores, is there after the change too. Both are corrected
- * by how wrong the last prediction was that lost. */
+/* Is a plan with predicted time plan_ns worth leaving the strategy in force, whose predicted time is now_ns? The ratio of the two must
+ * reach `need`. If steps take longer than predicted, the measured time must also exceed itself less the predicted difference by the
+ * least gain: the time that no prediction explains, such as waiting for cores, remains after the change. Both ratios are corrected
+ * by the misjudgement of the last try that lost. */
 ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan_ns, int compresses, double need) {
     double wrong = job->misjudged[compresses != 0], saved = now_ns - plan_ns;
     if (now_ns < need * wrong * plan_ns) return 0;
@@ -203,8 +205,8 @@ ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan
     return job->base_ns >= (1.0 + job->min_gain) * wrong * (job->base_ns - saved);
 }
 
-/* What loses something, where nothing did before, must bring twice the least gain; where it does not, the best plan that loses
- * nothing takes its place, if that brings the least gain. Returns what the plan must bring. */
+/* A lossy plan must bring twice the least gain if the strategy in force is not lossy. If it brings less, the best plan without lossy
+ * codecs replaces it, provided that this one brings the least gain. Returns the gain that the plan must bring. */
 static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double now_ns, int now_lossy) {
     esp_plan_codec codecs[ESP__SURVEY_CODECS];
     esp_plan_config config = job->config;
@@ -231,7 +233,8 @@ static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double 
     return 1.0 + job->min_gain;
 }
 
-/* The best plan; without compression, where that is as good or better, each as far as predictions of its kind held. */
+/* The best plan. Plans without compression are preferred if they are as good. Predictions count with the misjudgement of their
+ * kind. */
 static esp_status esp__auto_best(esp__auto_job *job, esp_plan_report *best) {
     esp_plan_config plain = job->config;
     esp_plan_report r;
@@ -301,7 +304,7 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
 static void *esp__auto_plan_main(void *arg) {
     esp__auto_job *job = arg;
     struct timespec cpu;
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* training comes first */
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* lower than the trainer's priority */
     if (esp__auto_plan_run(job)) {
         job->verdict = ESP__VERDICT_STAY;
         snprintf(job->reason, sizeof job->reason, "planning failed: %.400s", esp_last_error(NULL));
@@ -345,7 +348,8 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
         if (t->keep && strcmp(t->keep, "fp32") && !esp__auto_job_has(job, t->keep)) t->keep = "fp32";
         job->kept |= t->keep && strcmp(t->keep, "fp32");
         job->free_tensors[i] = *t;
-        job->free_tensors[i].keep = NULL; /* what it must keep from now on need not be what it has */
+        job->free_tensors[i].keep =
+            NULL; /* the strategy in force may have another codec than the tensor must keep from now on */
     }
     job->base_ns = a->base_ns;
     job->min_gain = a->opt.min_gain;
@@ -356,8 +360,8 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     return ESP_OK;
 }
 
-/* All ranks enter the phase; rank 0 starts its thread. What goes wrong there is a verdict: training goes on. Where no plan can
- * bring the least gain, none is made. */
+/* All ranks enter the planning phase, and rank 0 starts its thread. If planning fails, the verdict is to stay, and training goes on.
+ * If no plan can bring the least gain, none is made. */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (!a->forced && ctx->in_force.strategy.hash == a->fp32 && esp__auto_hidden(ctx)) {
@@ -374,7 +378,7 @@ ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     if (ctx->job.rank) return ESP_OK;
     esp__auto_job *job = esp__alloc(ctx, sizeof *job);
     esp__auto_job_free(ctx, a->job);
-    a->job = job; /* NULL: out of memory, and the strategy in force stays */
+    a->job = job; /* NULL: out of memory: the strategy in force stays */
     if (!job) return ESP_OK;
     pthread_mutex_init(&job->lock, NULL);
     job->tensors = esp__alloc(ctx, 2ull * ctx->model.n_tensors * sizeof *job->tensors);

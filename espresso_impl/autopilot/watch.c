@@ -1,13 +1,13 @@
-/* watch.c: what happens once there is a verdict: the switch at the same step on all ranks, the comparison with the
- * strategy before, and the watch for drift afterwards. Must not know how plans are made. */
+/* watch.c: what follows a verdict: the change of strategy at the same step on all ranks, its comparison with the strategy before,
+ * and afterwards the watch for drift. Must not know how plans are made. */
 #include "espresso_impl/autopilot/autopilot.h"
 #include <math.h>
 
 enum { ESP__AUTO_CHECK_STEPS = 12, ESP__AUTO_AGAIN_STEPS = 24, ESP__AUTO_SKIP = 1 };
-static const double esp__auto_clear = 0.85; /* of the time before: faster than any machine's moods explain */
+static const double esp__auto_clear = 0.85; /* of the time before: a gain larger than a machine's noise */
 
 /* ---- settling ---------------------------------------------------------------------------------------------------------- */
-/* A decision stands: from now on only watched. */
+/* The decision stands: begins to watch the strategy in force. */
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->reference_ns = reference_ns;
@@ -23,7 +23,7 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
 }
 
 /* ---- planning is over -------------------------------------------------------------------------------------------------- */
-/* Rank 0's word on what its thread found. */
+/* Rank 0: logs the planning thread's verdict and puts it into its word. */
 static void esp__auto_tell(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__auto_job *job = a->job;
@@ -62,7 +62,7 @@ static void esp__auto_say_plan(const esp_ctx *ctx) {
                   job->base_ns / 1e6, bound);
 }
 
-/* Feedback that the strategy just set has no place for, and that would be compressed on its way: on any rank? */
+/* *yes: does any rank have a pending residual that the strategy just set would compress? */
 static esp_status esp__auto_pending(esp_ctx *ctx, int *yes) {
     int32_t mine = 0, *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
@@ -79,7 +79,7 @@ static esp_status esp__auto_pending(esp_ctx *ctx, int *yes) {
     return s;
 }
 
-/* All ranks get rank 0's text and put it in force. */
+/* All ranks receive rank 0's text and put it in force. */
 static esp_status esp__auto_switch(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = a->all[0].text_bytes;
@@ -92,7 +92,7 @@ static esp_status esp__auto_switch(esp_ctx *ctx) {
     if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, own, all, bytes);
     if (!s) s = esp__auto_set(ctx, all);
     if (!s) s = esp__auto_pending(ctx, &pending);
-    if (!s && pending) { /* the feedback goes with one uncompressed step, then the new strategy begins */
+    if (!s && pending) { /* one uncompressed step sends the pending residuals, then the new strategy begins */
         a->next = esp__strdup(ctx, ctx->in_force.strategy.text);
         s = esp__agree_ok(ctx, a->next ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
         if (!s) s = esp__auto_set(ctx, "fp32");
@@ -123,7 +123,7 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
     esp__auto_say_plan(ctx);
     if (a->all[0].verdict == ESP__VERDICT_SWITCH) {
         s = esp__auto_switch(ctx);
-        if (s && !ctx->health.fatal && s != ESP_E_PEER && s != ESP_E_TIMEOUT) { /* all ranks refused the text alike */
+        if (s && !ctx->health.fatal && s != ESP_E_PEER && s != ESP_E_TIMEOUT) { /* all ranks refused the text */
             if (ctx->job.rank == 0)
                 esp__log(ctx, ESP_LOG_WARN, "autopilot",
                          "the plan could not be put in force, the strategy before stays: %s", esp_last_error(ctx));
@@ -153,17 +153,17 @@ static double esp__auto_spread(const esp_ctx *ctx) {
     return most;
 }
 
-/* Twice the standard error of a median, from the quartiles' distance. */
+/* Twice the standard error of a median, from the quartile distance of n times. */
 static double esp__auto_error(double spread, double n) { return 2.0 * 0.93 * spread / sqrt(n > 1.0 ? n : 1.0); }
 
-/* The first steps after a switch touch new memory, and are not counted. Returns 1 when enough steps are in. */
+/* 1: enough steps were timed after a change of strategy. The first ones touch new memory and are not counted. */
 static int esp__auto_enough(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (a->phase_steps <= ESP__AUTO_SKIP) a->n_times = 0;
     return a->phase_steps >= ESP__AUTO_SKIP + a->check_steps;
 }
 
-/* The prediction is what steps are watched against; what was measured, where the prediction was wrong. */
+/* The step time against which drift is watched: the prediction, or the measured time if the prediction was wrong. */
 static double esp__auto_reference(const esp_ctx *ctx, double measured) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     if (fabs(measured - a->predicted_ns) <= 0.5 * a->opt.drift * a->predicted_ns) return a->predicted_ns;
@@ -197,7 +197,7 @@ static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
     return ESP_OK;
 }
 
-/* Back to the strategy before, to be timed once more: the machine may have changed since it was, and not the strategy. */
+/* Puts the strategy before in force and times it again: the machine may have become faster or slower since it was timed. */
 static esp_status esp__auto_return(esp_ctx *ctx, double measured) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (!a->next) a->next = esp__strdup(ctx, ctx->in_force.strategy.text);
@@ -209,7 +209,7 @@ static esp_status esp__auto_return(esp_ctx *ctx, double measured) {
     return s;
 }
 
-/* What the try's steps took longer than the strategy before: the largest of the ranks'. */
+/* How much longer the try's steps took than those of the strategy before: the largest of the ranks' figures. */
 static double esp__auto_over(const esp_ctx *ctx, double *first) {
     const esp__auto_word *w = esp__autopilot_of(ctx)->all;
     double over = w[0].over_ns;
@@ -221,7 +221,7 @@ static double esp__auto_over(const esp_ctx *ctx, double *first) {
     return over;
 }
 
-/* The try lost all that it may: at once back to the strategy before. */
+/* The try has used up the budget: puts the strategy before in force at once. */
 static esp_status esp__auto_abort(esp_ctx *ctx, double over) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     double before = a->again_ns > 0.0 ? a->again_ns : a->base_ns;
@@ -232,9 +232,9 @@ static esp_status esp__auto_abort(esp_ctx *ctx, double over) {
     return s ? s : esp__auto_give_up(ctx, before, before + over / (double)a->tries);
 }
 
-/* Clearly faster, and predicted so: it stays. (Where a small gain was predicted and a large one is measured, the machine became
- * faster, and not the strategy.) Else the two take turns, new, before, new, and it stays where it was faster by the least gain on
- * the whole, and the second time too. */
+/* The new strategy stays if it is clearly faster, as predicted. If a large gain is measured where a small one was predicted, the
+ * machine may have become faster. Then, or without a clear gain, the strategy before is timed again, and then the new one. The new
+ * one stays if the second time is shorter than that of the one before, and the mean of both is so by the least gain. */
 static esp_status esp__auto_check_end(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp_status s;
@@ -254,7 +254,7 @@ static esp_status esp__auto_check_end(esp_ctx *ctx) {
     return s ? s : esp__auto_give_up(ctx, a->again_ns, mean);
 }
 
-/* The strategy before, timed again: it stays, unless the new one was faster by the least gain; then that is tried once more. */
+/* The strategy before was timed again. It stays, unless the new one was faster by the least gain: then that is tried once more. */
 static esp_status esp__auto_back_end(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp_status s = esp__auto_exchange(ctx);
@@ -266,7 +266,7 @@ static esp_status esp__auto_back_end(esp_ctx *ctx) {
     return s;
 }
 
-/* Ranks compare what the try cost after every step, or after so many that comparing itself does not cost much. */
+/* Ranks exchange what the try has cost after every step, or less often if steps are so short that the exchange would cost much. */
 ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     int enough = esp__auto_enough(ctx);
@@ -283,7 +283,7 @@ ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx) {
 }
 
 /* ---- drift ----------------------------------------------------------------------------------------------------------------- */
-/* Steps between two looks: half a window, and more where steps are so short that looking would cost over a thousandth. */
+/* Steps between two looks at step times: half a window, or more if a look would take over a thousandth of the time. */
 static uint32_t esp__auto_interval(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t n = a->opt.window / 2;
@@ -295,7 +295,7 @@ static uint32_t esp__auto_interval(const esp_ctx *ctx) {
     return n > least ? n : (uint32_t)least;
 }
 
-/* Counts looks in a row at which steps took too long, or were too short. 1: for a whole window. */
+/* Counts looks in a row at which steps were too long, or too short. 1: they were so for a whole window. */
 static int esp__auto_drifts(esp__autopilot *a, double now) {
     uint32_t looks = (a->opt.window + a->interval - 1) / a->interval;
     a->over = now > a->reference_ns * (1.0 + a->opt.drift) ? a->over + 1 : 0;
@@ -304,7 +304,7 @@ static int esp__auto_drifts(esp__autopilot *a, double now) {
     return a->over >= looks || a->under >= looks;
 }
 
-/* A new look at what the allowed codecs are worth: errors forced it, or the warm-up is over. */
+/* Plans again with the codecs allowed now: errors forced it, or the warm-up is over. */
 static esp_status esp__auto_plan_again(esp_ctx *ctx, double now) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->base_ns = now;
@@ -328,7 +328,7 @@ static esp_status esp__auto_look(esp_ctx *ctx) {
         a->lossy = 1;
         if (a->opt.n_codecs > 2) return esp__auto_plan_again(ctx, now);
     }
-    if (!(was > 0.0)) { /* a strategy that came from a file or a state */
+    if (!(was > 0.0)) { /* the strategy came from a file or a state: it has no reference yet */
         a->reference_ns = now;
         return ESP_OK;
     }
@@ -352,7 +352,7 @@ static esp_status esp__auto_look(esp_ctx *ctx) {
     }
     esp__auto_say(ctx, "step %llu: steps take %.3f ms instead of %.3f ms: measuring again",
                   (unsigned long long)ctx->steps.step, now / 1e6, was / 1e6);
-    a->refuse = 0; /* what was slower then may be faster now */
+    a->refuse = 0; /* a plan that was slower then may be faster now */
     esp__budget_drifted(&a->budget);
     esp__auto_measure_begin(ctx, 1);
     return ESP_OK;
@@ -365,7 +365,9 @@ ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx) {
     a->mine.excess = esp__auto_excess(ctx);
     esp_status s = esp__auto_exchange(ctx);
     if (s) return s;
-    esp__budget_open(&a->budget, ctx->steps.step, (double)esp__auto_step_ns(ctx)); /* from a file or a state: not yet */
+    esp__budget_open(
+        &a->budget, ctx->steps.step,
+        (double)esp__auto_step_ns(ctx)); /* the account is not open if the strategy came from a file or a state */
     a->phase_steps = 0;
     a->steps_ns = a->waiting_ns = 0;
     a->interval = esp__auto_interval(ctx);
