@@ -291,7 +291,7 @@ typedef struct esp_group {
  *
  *  Sums: f32; halves are summed in f32 and rounded once. shm and loop sum in rank order, except in a flat collective over
  *  an emulated link: there a ring sums in ring order and rounds halves at every hop, as rings on real links do. Every
- *  backend gives the same bits on all ranks. Until the request is done, src must not change and stays the caller's. */
+ *  backend gives the same bits on all ranks. Until the request is done, src must not change; afterwards nobody reads it. */
 typedef struct esp_coll {
     uint32_t struct_size, op;
     esp_dtype dtype; /* of sums and raw copies; 0 with slots                                            */
@@ -325,7 +325,7 @@ typedef struct esp_backend {
     void (*close)(void *comm); /* never blocks for a peer that is gone                                  */
     /** Begins a collective. All ranks of the group start the same collectives in the same order. `c` is copied. */
     esp_status (*start)(void *comm, const esp_coll *c, esp_stream s, void **req);
-    /** Moves data and says ESP_OK (req is then gone), ESP_PENDING, or an error. Returns within about 0.2 ms. */
+    /** Moves data. Returns ESP_OK (done, and `req` is freed), ESP_PENDING or an error, within about 0.2 ms. */
     esp_status (*test)(void *comm, void *req);
     /* optional from here: test with ESP_HAS */
     /** Sleeps until this comm, or one with the same parent, may have changed; until wake(); or for timeout_us. */
@@ -333,7 +333,7 @@ typedef struct esp_backend {
     void (*wake)(void *comm);
     /** Makes every pending and later call on this comm return ESP_E_PEER soon. */
     esp_status (*abort)(void *comm);
-    /** The rank (of the group) that `req` is waiting for, or -1. */
+    /** The rank in the group for which `req` waits; -1: not known. */
     int32_t (*late)(void *comm, void *req);
     esp_status (*traffic)(void *comm, esp_traffic *out);
     esp_status (*reg)(void *comm, const esp_buf *b, void **mh); /* reserved, as dereg: neither is called yet */
@@ -450,11 +450,11 @@ typedef struct esp_config {
     const char *strategy;         /* "fp32", "layerwise", "auto" (docs/autopilot.md) or a strategy file; NULL: layerwise
                                      with a codec, else fp32                                                     */
     const char *plugin_path;      /* directories, ':' between                                      */
-    const esp_plugin_fn *builtin; /* entry functions linked into the program, besides our own      */
+    const esp_plugin_fn *builtin; /* [n_builtin] entries of plugins that are linked into the program */
     uint32_t n_builtin;
     int32_t log_level;   /* ESP_LOG_*; 0: ESP_LOG_WARN                                    */
     int32_t rank, size;  /* size 0: from the launcher's environment                       */
-    int32_t machine;     /* 0: by host name; else a number > 0 that ranks of one machine share */
+    int32_t machine;     /* 0: by host name and boot; else a number > 0, the same on all ranks of a machine */
     uint32_t timeout_ms; /* how many milliseconds a wait may take; 0: 300000              */
     esp_status (*oob_allgather)(void *user, const void *in, void *out, uint64_t bytes);
     void *oob_user;       /* passed to oob_allgather. Ranks that give one (as in esp_group) need no address to meet */
@@ -531,7 +531,7 @@ ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id);
 ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream);
 /** No more pushes in this step: a tensor never pushed contributes zeros, and this rank gets ESP_E_STATE naming it. */
 ESPRESSO_API esp_status esp_step_end(esp_ctx *ctx);
-/** esp_step_end if not yet called, then waits for every tensor. The step is over. */
+/** Ends the step: calls esp_step_end if the caller did not, and waits for every tensor. */
 ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx);
 /** Takes back the last step's change of the feedback, for example when a loss scaler discards the step. After
  *  esp_wait_all, on all ranks or none. Needs ESP_DISCARDABLE in esp_config.flags. */
