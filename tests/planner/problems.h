@@ -1,5 +1,5 @@
-/* problems.h: random things to plan, shared by the planner's tests: models, codecs and systems as a user gives them, and
- * programs of made-up ops for the simulator. The same seed gives the same problem. Judges nothing. */
+/* problems.h: random problems, shared by the planner's tests: models, codecs and systems as a user gives them, and
+ * programs of random ops for the simulator. The same seed gives the same problem. Checks no result. */
 #ifndef TESTS_PLANNER_PROBLEMS_H
 #define TESTS_PLANNER_PROBLEMS_H
 #include <stdint.h>
@@ -110,7 +110,8 @@ static inline void problem_random(uint64_t seed, uint32_t max_tensors, uint32_t 
     problem_model(&r, in, 1 + rng_below(&r, max_tensors));
 }
 
-/* Units for n tensors: some cut into chunks, some neighbours in groups, the others whole. Returns how many; room for 4 n. */
+/* Units for n tensors: some cut into chunks, some neighbours in groups, the others whole. Returns how many; room for
+ * 4 n. */
 static inline uint32_t problem_units(rng *r, const esp_plan_tensor *tensors, uint32_t n, esp__unit *units) {
     uint32_t n_units = 0;
     for (uint32_t t = 0; t < n;) {
@@ -137,7 +138,8 @@ static inline uint32_t problem_units(rng *r, const esp_plan_tensor *tensors, uin
 
 /* ---- programs of made-up ops ---------------------------------------------------------------------------------------- */
 enum { PROGRAM_TENSORS = 8, PROGRAM_UNITS = 4 * PROGRAM_TENSORS, PROGRAM_OPS = 6 };
-/* A problem and a schedule as the simulator sees them; ops and lanes are random, no option gives them. Points into itself. */
+/* A problem and a schedule as the simulator sees them; ops and lanes are random, no option gives them. Points into
+ * itself. */
 typedef struct problem_program {
     jmp_buf on_failure;
     esp__arena arena;

@@ -1,5 +1,6 @@
-/* test_tree.c: the decision tree's counts, and every path of it for real: as many tensors of a few contexts over `loop`.
- * Codec none must give the exact mean; lossy codecs the same bits on all ranks, and feedback must lose nothing. */
+/* test_tree.c: the decision tree's counts, and every option of it executed over `loop`: in a few contexts, each with
+ * a tensor for every option. Codec none must give the exact mean, lossy codecs the same bits on all ranks, and
+ * feedback must lose nothing. */
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include <math.h>
