@@ -9,14 +9,14 @@
 
 enum { ESP__NAME_MAX = 64, ESP__SPEC_MAX = 256, ESP__ERROR_MAX = 2048 };
 
-/* The parts of a context that base uses. executor/context.c defines esp__base_of. */
-typedef struct esp__workers esp__workers;
+/* The parts of a context that base uses. executor/context.c defines the functions that return them. */
 typedef struct esp__base {
     const esp_host *user_host;
-    esp__workers *workers;
     int32_t log_level, rank, size;
 } esp__base;
-ESP__FN esp__base esp__base_of(const esp_ctx *ctx);
+ESP__FN esp__base esp__base_of(const esp_ctx *ctx); /* any thread: none of these changes once threads run */
+typedef struct esp__workers esp__workers;
+ESP__FN esp__workers *esp__workers_of(const esp_ctx *ctx); /* opened after the watch thread, which must not ask */
 
 /* ---- status.c: errors and log --------------------------------------------------------------------------- */
 /* Formats the error's text, keeps it for this thread's esp_last_error, logs it at INFO, and returns `s`. ctx may be NULL. */

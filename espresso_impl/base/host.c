@@ -30,7 +30,7 @@ static void esp__host_parallel_for(void *user, uint64_t n, uint64_t grain,
     if (ctx && ESP_HAS(esp_host, esp__base_of(ctx).user_host, parallel_for))
         esp__base_of(ctx).user_host->parallel_for(esp__base_of(ctx).user_host->user, n, grain, body, arg);
     else
-        esp__workers_for(ctx ? esp__base_of(ctx).workers : NULL, n, grain, body, arg);
+        esp__workers_for(ctx ? esp__workers_of(ctx) : NULL, n, grain, body, arg);
 }
 
 ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx) {

@@ -8,8 +8,9 @@ enum { ESP__TIMEOUT_DEFAULT_MS = 300000 };
 
 /* ---- what the folders below ask of a context ------------------------------------------------------------------------- */
 ESP__FN esp__base esp__base_of(const esp_ctx *ctx) {
-    return (esp__base){ctx->config.user_host, ctx->workers, ctx->config.log_level, ctx->job.rank, ctx->job.size};
+    return (esp__base){ctx->config.user_host, ctx->config.log_level, ctx->job.rank, ctx->job.size};
 }
+ESP__FN esp__workers *esp__workers_of(const esp_ctx *ctx) { return ctx->workers; }
 ESP__FN esp__registry *esp__registry_of(const esp_ctx *ctx) { return (esp__registry *)(uintptr_t)&ctx->registry; }
 ESP__FN const esp__job *esp__job_of(const esp_ctx *ctx) { return &ctx->job; }
 ESP__FN const esp__model *esp__model_of(const esp_ctx *ctx) { return &ctx->model; }

@@ -200,10 +200,10 @@ static void body_raw_group(esp_ctx *ctx, void *user) {
 }
 
 /* A codec that works on matrices finds none in a group, a chunk or a part; what it is given is whole. */
-static const esp_codec *matrix_real;
+static _Atomic(const esp_codec *) matrix_real; /* all ranks write the same */
 static esp_status matrix_compress(void *self, const esp_codec_args *a) {
     CHECK(a->tensor->rows == 4 && a->tensor->cols == 5 && a->tensor->count == 20);
-    return matrix_real->compress(self, a);
+    return atomic_load(&matrix_real)->compress(self, a);
 }
 static void matrix_step(esp_ctx *ctx) {
     float m[20] = {1}, n[20] = {2};
@@ -222,7 +222,8 @@ static void body_matrix(esp_ctx *ctx, void *user) {
     esp__codec *c;
     CHECK(esp__codec_get(ctx, "topk:ratio=0.5", &c) == ESP_OK);
     esp_codec table = *c->table; /* as if it did */
-    const esp_codec *real = matrix_real = c->table;
+    const esp_codec *real = c->table;
+    atomic_store(&matrix_real, real);
     table.caps |= ESP_CODEC_NEEDS_MATRIX;
     table.compress = matrix_compress;
     c->table = &table;
