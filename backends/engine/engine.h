@@ -205,7 +205,7 @@ typedef struct engine_comm {
     uint64_t scratch_bytes;
     void *scratch;
     uint32_t aborted;
-    esp_status error, trouble; /* status of the comm; of the last read                                    */
+    esp_status error, read_error; /* of the comm; of the last read */
     int32_t waits_for;
     uint64_t intra_bytes, inter_bytes;
 } engine_comm;

@@ -92,8 +92,8 @@ ENGINE_FN const uint8_t *engine_input(engine_comm *m, int32_t rank, uint64_t fro
     if (o->in_window) return engine_cell(m, rank, o->sum_i, o->by_destination ? (uint64_t)m->rank : 0);
     uint64_t address = __atomic_load_n(&m->lines[rank].src, __ATOMIC_RELAXED) + from;
     if (m->reach == ENGINE_REACH_POINTER) return engine_enter(m, rank) ? (const uint8_t *)(uintptr_t)address : NULL;
-    m->trouble = m->pull(m, rank, address, room, len);
-    return m->trouble ? NULL : room;
+    m->read_error = m->pull(m, rank, address, room, len);
+    return m->read_error ? NULL : room;
 }
 /* Adds a column of every rank's input, in rank order, into `out`, which may be this rank's own input. */
 ENGINE_FN int engine_sum_column(engine_comm *m, uint8_t *out, uint64_t from, uint64_t len) {
@@ -114,7 +114,7 @@ ENGINE_FN int engine_sum_column(engine_comm *m, uint8_t *out, uint64_t from, uin
     }
     engine_leave(m);
     if (q == m->size) return 0;
-    return m->trouble ? m->trouble : engine_lost(m, a ? q : 0);
+    return m->read_error ? m->read_error : engine_lost(m, a ? q : 0);
 }
 /* Shows how many columns this rank has finished. Peers wait for this at the end, and before they reuse a window
  * cell. */

@@ -83,7 +83,7 @@ static void speed_table(bench_model *models, const bench_case *c, uint32_t devic
            "one pass (~: measured on part of the tensors)\n",
            devices == ONE_DEVICE ? "One device (GPU)" : "Two devices (GPU and CPU)", RUNS);
     printf("%-11s %7s %5s | %7s %7s %6s | %5s %6s %6s %6s %7s %7s | %7s %-24s | %11s %9s\n", "model", "tensors",
-           "sizes", "total", "median", "target", "open", "menus", "bound", "any", "search", "free", "worst", "",
+           "sizes", "total", "median", "target", "open", "paths", "bound", "any", "search", "free", "worst", "",
            "naive", "ratio");
     for (int i = 0; i < MODELS; i++) {
         const bench_model *m = &models[i];
@@ -116,7 +116,7 @@ static void speed_published(const bench_model *models, const speed_row *rows) {
                published[i] / rows[i].best, search, published[i] / search);
     }
     printf("ours: all 174 options of one device; all: with both bounds and the Upper Bound's own search; search only: "
-           "menus, "
+           "candidates, "
            "bound_us (its prices start the search) and search\n");
 }
 

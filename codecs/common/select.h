@@ -4,10 +4,10 @@
  * Magnitudes are compared as the bit pattern of |x|, which orders like the number. Ties go to the lower index, so the
  * result is the same set for any thread count, instruction set and sample.
  *   1. guess   a threshold a little too low, from a sample of whole cache lines
- *   2. keep    one pass: numbers at or above it are appended to a pool, block by block, with their index in the span
- *   3. trim    radix select of the exact threshold within the pool; numbers below it are dropped
- * Where the guess was too high, or so low that the pool overflowed, radix histograms of all numbers give the threshold
- * (edge). Where more numbers tie than the pool holds (all equal, mostly zeros), the ties are added in order at the end
+ *   2. keep    one pass: numbers at or above it are copied to a list, block by block, with their index in the span
+ *   3. trim    radix select of the exact threshold within the list; numbers below it are dropped
+ * Where the guess was too high, or so low that the list overflowed, radix histograms of all numbers give the threshold
+ * (edge). Where more numbers tie than the list holds (all equal, mostly zeros), the ties are added in order at the end
  * (ties). */
 #ifndef ESP_SELECT_H
 #define ESP_SELECT_H
@@ -17,7 +17,7 @@
 enum {
     SELECT_BLOCK = 4096,  /* numbers that the keep pass takes at once: fits the first-level cache */
     SELECT_SPAN = 65536,  /* indices are 16 bits within a span of this size; also the parallel grain */
-    SELECT_POOL = 16384,  /* room of the pool beyond 2 k */
+    SELECT_ROOM = 16384,  /* room of the list beyond 2 k */
     SELECT_SAMPLE = 65536 /* a larger sample gains nothing */
 };
 #define SELECT_INF 0x7f800000u
@@ -150,7 +150,7 @@ static inline select_trim_fn select_trim_for(int level) {
     return select_trim_scalar;
 }
 
-/* The kept numbers of one block: [at, at + n) of the pool. */
+/* The kept numbers of one block: [at, at + n) of the list. */
 typedef struct select_block {
     uint64_t at, n;
 } select_block;
@@ -256,7 +256,7 @@ static inline void select_keep_body(void *arg, uint64_t begin, uint64_t end) {
     select_raise(&s->top, top);
 }
 
-/* Keeps all numbers that are at least lo, and returns how many. Sets s->overflow where the pool is too small. */
+/* Keeps all numbers that are at least lo, and returns how many. Sets s->overflow where the list is too small. */
 static inline uint64_t select_keep_all(select_job *s, uint32_t lo) {
     s->lo = lo;
     s->used = 0;
@@ -286,7 +286,7 @@ static inline void select_hist_body(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* A threshold that at least k numbers reach, and no more than the pool holds, unless ties in all bits exceed it.
+/* A threshold that at least k numbers reach, and no more than the list holds, unless ties in all bits exceed it.
  * *reach: how many numbers reach it. */
 static inline uint32_t select_edge(select_job *s, uint64_t *reach) {
     static const uint8_t digit[] = {11, 11, 9};
@@ -328,7 +328,7 @@ static inline uint32_t select_guess(select_job *s) {
 }
 
 /* ---- exact finish -------------------------------------------------------------------------------------------------------- */
-/* Adds the first `quota` numbers equal to t to a pool that holds all numbers above t. */
+/* Adds the first `quota` numbers equal to t to a list that holds all numbers above t. */
 static inline void select_ties(select_job *s, uint32_t t, uint64_t quota) {
     float buf[SELECT_BLOCK], val[SELECT_BLOCK + 16];
     uint16_t idx[SELECT_BLOCK + 16];
@@ -336,7 +336,7 @@ static inline void select_ties(select_job *s, uint32_t t, uint64_t quota) {
         uint64_t from = b * SELECT_BLOCK, len = s->count - from < SELECT_BLOCK ? s->count - from : SELECT_BLOCK;
         uint64_t r = s->keep(s->load(s->arg, from, len, buf), len, t, (uint32_t)(from % SELECT_SPAN), val, idx);
         uint64_t n = s->trim(val, idx, (uint32_t)r, t, &quota);
-        /* fits: the pool and all that is added are at most k numbers */
+        /* fits: the list and all that is added are at most k numbers */
         memcpy(s->val + s->used, val, n * sizeof *val);
         memcpy(s->idx + s->used, idx, n * sizeof *idx);
         s->block[b].at = s->used;
@@ -354,7 +354,7 @@ static inline void select_trim(select_job *s, uint64_t n) {
 }
 
 /* ---- what callers use ------------------------------------------------------------------------------------------------------ */
-static inline uint64_t select_cap(uint64_t k) { return 2 * k + SELECT_POOL; }
+static inline uint64_t select_cap(uint64_t k) { return 2 * k + SELECT_ROOM; }
 static inline uint64_t select_blocks(uint64_t count) { return (count + SELECT_BLOCK - 1) / SELECT_BLOCK; }
 
 /* Sample size: costs little beside the pass over all numbers, and gives a threshold that keeps few too many. */
@@ -389,7 +389,7 @@ static inline int select_run(select_job *s, void *scratch) {
         n = select_keep_all(s, lo ? lo : 1);
     }
     if (n < s->k)
-        select_ties(s, 0, s->k - n); /* the pool holds all numbers but zeros */
+        select_ties(s, 0, s->k - n); /* the list holds all numbers but zeros */
     else if (n > s->k)
         select_trim(s, n);
     return 0;

@@ -69,8 +69,7 @@ static void esp__clocked_unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, i
     uint32_t op = u->first_op + u->pc,
              last = u->place.n > u->pc ? u->place.first + u->pc : u->place.first + u->place.n - 1;
     if (h->tensor <= last && ctx->model.tensors[last].phase >= ESP__PUSHED) {
-        esp__fatal_locked(ctx, ESP_E_STATE,
-                          "a tensor was pushed in a step with holds before its esp__clocked_backward");
+        esp__fatal_locked(ctx, ESP_E_STATE, "a tensor was pushed in a clocked step before its esp__clocked_backward");
     } else if (u->pc < u->n_ops && h->event_of_op[op] == ESP__CLOCKED_NONE) { /* takes no lane and no time */
         if (esp__op_awaits_push(ctx, &ctx->in_force.program.ops[op])) return;
         esp__ready_push(ctx, unit, now);
@@ -249,7 +248,7 @@ ESP__FN esp_status esp__clocked_backward(esp_ctx *ctx, uint32_t id) {
     pthread_mutex_lock(&ctx->lanes.lock);
     if (!esp__clocked_on(ctx)) {
         s = esp__fail(ctx, ESP_E_STATE,
-                      "clocked execution: no step with holds was begun (esp__clocked_set, then esp__clocked_begin)");
+                      "clocked execution: no clocked step was begun (esp__clocked_set, then esp__clocked_begin)");
     } else if (id != ctx->clocked->tensor) {
         s = esp__fail(ctx, ESP_E_ARG, "clocked execution: backward of tensor %u, but the next in order is %u of %u", id,
                       ctx->clocked->tensor, ctx->model.n_tensors);

@@ -116,28 +116,28 @@ static double esp__survey_gap(const esp_ctx *ctx, uint32_t i, uint64_t free_at) 
     return start > input ? (double)(start - input) : 0.0;
 }
 
-typedef struct esp__survey_turn {
+typedef struct esp__survey_start {
     uint64_t start_ns;
     uint32_t op;
-} esp__survey_turn;
+} esp__survey_start;
 
-static int esp__survey_turn_order(const void *a, const void *b) {
-    const esp__survey_turn *x = a, *y = b;
+static int esp__survey_start_order(const void *a, const void *b) {
+    const esp__survey_start *x = a, *y = b;
     return (x->start_ns > y->start_ns) - (x->start_ns < y->start_ns);
 }
 
 /* The median gap of the cpu thread, which also runs the compute lane. It takes ops as they become ready: their starts give their
  * order. */
-static double esp__survey_cpu_gap(const esp_ctx *ctx, esp__survey_turn *turns, double *gaps) {
+static double esp__survey_cpu_gap(const esp_ctx *ctx, esp__survey_start *starts, double *gaps) {
     uint32_t n = 0;
     uint64_t free_at = 0;
     for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++)
         if (ctx->in_force.program.ops[i].kind != ESP__OP_COLLECTIVE)
-            turns[n++] = (esp__survey_turn){ctx->in_force.op_time[i].start_ns, i};
-    if (n) qsort(turns, n, sizeof *turns, esp__survey_turn_order);
+            starts[n++] = (esp__survey_start){ctx->in_force.op_time[i].start_ns, i};
+    if (n) qsort(starts, n, sizeof *starts, esp__survey_start_order);
     for (uint32_t k = 0; k < n; k++) {
-        gaps[k] = esp__survey_gap(ctx, turns[k].op, free_at);
-        free_at = ctx->in_force.op_time[turns[k].op].end_ns;
+        gaps[k] = esp__survey_gap(ctx, starts[k].op, free_at);
+        free_at = ctx->in_force.op_time[starts[k].op].end_ns;
     }
     return n ? esp__median(gaps, n) : -1.0;
 }
@@ -164,11 +164,11 @@ static double esp__survey_link_gap(const esp_ctx *ctx, int k, double *gaps) {
 static esp_status esp__survey_dispatch(esp_ctx *ctx, esp__survey *s) {
     double mine[ESP__LANES] = {-1.0, -1.0, -1.0, -1.0};
     double *gaps = esp__alloc(ctx, ((uint64_t)ctx->in_force.program.n_ops + 1) * sizeof *gaps);
-    esp__survey_turn *turns = esp__alloc(ctx, ((uint64_t)ctx->in_force.program.n_ops + 1) * sizeof *turns);
+    esp__survey_start *starts = esp__alloc(ctx, ((uint64_t)ctx->in_force.program.n_ops + 1) * sizeof *starts);
     double *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
-    esp_status st = gaps && turns && all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
+    esp_status st = gaps && starts && all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
     if (!st) {
-        mine[ESP__LANE_CPU] = esp__survey_cpu_gap(ctx, turns, gaps);
+        mine[ESP__LANE_CPU] = esp__survey_cpu_gap(ctx, starts, gaps);
         for (int k = 0; k < 2; k++) mine[ESP__LANE_INTRA + k] = esp__survey_link_gap(ctx, k, gaps);
         st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof mine);
     }
@@ -180,7 +180,7 @@ static esp_status esp__survey_dispatch(esp_ctx *ctx, esp__survey *s) {
         s->dispatch_ns[lane] = esp__survey_seen_median(&s->gaps[lane]);
     }
     esp__free(ctx, gaps);
-    esp__free(ctx, turns);
+    esp__free(ctx, starts);
     esp__free(ctx, all);
     return st;
 }

@@ -222,7 +222,7 @@ _Noreturn static void files_input_syntax(files_input *in, const json_error_t *e)
 
 typedef void (*files_reader)(files_input *in, const files_place *root, void *out);
 
-static void files_input_guarded(files_input *in, files_reader reader, void *out) {
+static void files_input_catching(files_input *in, files_reader reader, void *out) {
     json_error_t e;
     if (setjmp(in->fail)) {
         if (!in->status) in->status = esp__fail(NULL, ESP_E_NOMEM, "%s: out of memory", in->name);
@@ -237,7 +237,7 @@ static void files_input_guarded(files_input *in, files_reader reader, void *out)
 
 /* Reads `in` into `out`; frees all memory if that fails. */
 static esp_status files_input_run(files_input *in, files_reader reader, void *out) {
-    files_input_guarded(in, reader, out);
+    files_input_catching(in, reader, out);
     files_input_warnings(in);
     json_decref(in->root);
     in->arena->on_failure = NULL;

@@ -8,7 +8,7 @@
 
 #include "ranks.h"
 
-enum { GUARD = 64 };
+enum { FENCE = 64 };
 
 static uint32_t mix(uint64_t x) {
     x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15ull;
@@ -54,13 +54,13 @@ static int sums(uint32_t op) {
 static int rooted(uint32_t op) { return op == ESP_COLL_BROADCAST || op == ESP_COLL_GATHER || op == ESP_COLL_REDUCE; }
 
 /* Bytes beyond the end of a result must stay. */
-static uint8_t *guarded(uint64_t bytes) {
-    uint8_t *p = (uint8_t *)malloc(bytes + GUARD);
-    memset(p, 0x5a, bytes + GUARD);
+static uint8_t *fenced(uint64_t bytes) {
+    uint8_t *p = (uint8_t *)malloc(bytes + FENCE);
+    memset(p, 0x5a, bytes + FENCE);
     return p;
 }
-static int guard_ok(const uint8_t *p, uint64_t bytes) {
-    for (int i = 0; i < GUARD; i++)
+static int fence_ok(const uint8_t *p, uint64_t bytes) {
+    for (int i = 0; i < FENCE; i++)
         if (p[bytes + (uint64_t)i] != 0x5a) return 0;
     return 1;
 }
@@ -93,10 +93,10 @@ static int numbers(ranks_me *me, void *comm, uint32_t op, esp_dtype type, uint64
     uint64_t e = esize(type), bytes;
     if (op == ESP_COLL_ALLTOALL) count = count / (uint64_t)n * (uint64_t)n;
     bytes = count * e;
-    uint8_t *src = guarded(bytes), *dst = guarded(bytes), *keep = (uint8_t *)malloc(bytes + GUARD);
+    uint8_t *src = fenced(bytes), *dst = fenced(bytes), *keep = (uint8_t *)malloc(bytes + FENCE);
     int alias = in_place && op != ESP_COLL_GATHER && op != ESP_COLL_ALLTOALL, bad = 0;
     for (uint64_t i = 0; i < count; i++) store(type, src, i, value(r, i, op));
-    memcpy(keep, src, bytes + GUARD);
+    memcpy(keep, src, bytes + FENCE);
     esp_coll c = ESP_ZERO;
     c.struct_size = sizeof c, c.op = op, c.dtype = type, c.root = root, c.count = count, c.scale = scale;
     place(&c, r, n, e, src, dst, alias);
@@ -110,7 +110,7 @@ static int numbers(ranks_me *me, void *comm, uint32_t op, esp_dtype type, uint64
         if (!same(type, out, i - first, expected(op, r, n, root, count, i, scale != 0 ? scale : 1)))
             bad = ranks_fail(me, "op %u dtype %u count %llu root %d in_place %d: element %llu is wrong", op, type,
                              (unsigned long long)count, (int)root, in_place, (unsigned long long)i);
-    if (!guard_ok(src, bytes) || !guard_ok(dst, bytes)) bad = ranks_fail(me, "op %u wrote past the end", op);
+    if (!fence_ok(src, bytes) || !fence_ok(dst, bytes)) bad = ranks_fail(me, "op %u wrote past the end", op);
     if (!alias && memcmp(src, keep, bytes)) bad = ranks_fail(me, "op %u changed its source", op);
     free(src), free(dst), free(keep);
     return bad;
@@ -147,7 +147,7 @@ static int slots(ranks_me *me, void *comm, uint32_t op, uint64_t slot_bytes, uin
     int32_t n = me->size, r = me->rank;
     if (op == ESP_COLL_ALLTOALL) count = count / (uint64_t)n * (uint64_t)n;
     uint64_t bytes = count * slot_bytes, c1 = part_size(count, n), came = 0;
-    uint8_t *src = guarded(bytes), *dst = guarded(bytes), *want = (uint8_t *)malloc(slot_bytes);
+    uint8_t *src = fenced(bytes), *dst = fenced(bytes), *want = (uint8_t *)malloc(slot_bytes);
     int alias = in_place && op != ESP_COLL_GATHER && op != ESP_COLL_ALLTOALL, bad = 0;
     for (uint64_t i = 0; i < count; i++) slot_fill(src + i * slot_bytes, r, i, slot_bytes);
     esp_coll c = ESP_ZERO;
@@ -173,7 +173,7 @@ static int slots(ranks_me *me, void *comm, uint32_t op, uint64_t slot_bytes, uin
     if (!bad && (op == ESP_COLL_BROADCAST && r == root ? moved != 0 : moved != came))
         bad = ranks_fail(me, "op %u slots of %llu: %llu bytes were used, %llu counted", op,
                          (unsigned long long)slot_bytes, (unsigned long long)came, (unsigned long long)moved);
-    if (!guard_ok(src, bytes) || !guard_ok(dst, bytes)) bad = ranks_fail(me, "slots, op %u wrote past the end", op);
+    if (!fence_ok(src, bytes) || !fence_ok(dst, bytes)) bad = ranks_fail(me, "slots, op %u wrote past the end", op);
     free(src), free(dst), free(want);
     return bad;
 }

@@ -13,7 +13,7 @@ typedef struct count {
     uint64_t n, grain;
     atomic_int bad;
     atomic_uchar hits[1000];
-    esp__workers *pool;
+    esp__workers *workers;
 } count;
 
 static void hit(void *arg, uint64_t begin, uint64_t end) {
@@ -22,10 +22,10 @@ static void hit(void *arg, uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; i++) atomic_fetch_add(&c->hits[i], 1);
 }
 
-static void check(esp__workers *pool, uint64_t n, uint64_t grain) {
+static void check(esp__workers *workers, uint64_t n, uint64_t grain) {
     count *c = (count *)calloc(1, sizeof *c);
     c->n = n, c->grain = grain;
-    esp__workers_for(pool, n, grain, hit, c);
+    esp__workers_for(workers, n, grain, hit, c);
     assert_int_equal(atomic_load(&c->bad), 0);
     for (uint64_t i = 0; i < 1000; i++) assert_int_equal(atomic_load(&c->hits[i]), i < n);
     free(c);
@@ -34,13 +34,13 @@ static void check(esp__workers *pool, uint64_t n, uint64_t grain) {
 static void test_every_index_once(void **state) {
     (void)state;
     for (int threads = 0; threads <= 5; threads++) {
-        esp__workers *pool = NULL;
-        if (threads) assert_int_equal(esp__workers_open(NULL, threads, &pool), ESP_OK);
+        esp__workers *workers = NULL;
+        if (threads) assert_int_equal(esp__workers_open(NULL, threads, &workers), ESP_OK);
         for (uint64_t n = 0; n <= 1000; n = n * 3 + 1)
-            for (uint64_t grain = 1; grain <= 1000; grain = grain * 4 + 1) check(pool, n, grain);
-        check(pool, 1000, 64);
-        check(pool, 999, 1000);
-        esp__workers_close(pool);
+            for (uint64_t grain = 1; grain <= 1000; grain = grain * 4 + 1) check(workers, n, grain);
+        check(workers, 1000, 64);
+        check(workers, 999, 1000);
+        esp__workers_close(workers);
     }
     esp__workers_close(NULL);
 }
@@ -51,7 +51,7 @@ static void nested(void *arg, uint64_t begin, uint64_t end) {
         count inner;
         memset(&inner, 0, sizeof inner);
         inner.n = 10, inner.grain = 1;
-        esp__workers_for(c->pool, 10, 1, hit, &inner);
+        esp__workers_for(c->workers, 10, 1, hit, &inner);
         for (int j = 0; j < 10; j++) atomic_fetch_add(&c->hits[j], atomic_load(&inner.hits[j]));
     }
 }
@@ -59,10 +59,10 @@ static void nested(void *arg, uint64_t begin, uint64_t end) {
 static void test_nested_call(void **state) {
     count *c = (count *)calloc(1, sizeof *c);
     (void)state;
-    assert_int_equal(esp__workers_open(NULL, 3, &c->pool), ESP_OK);
-    esp__workers_for(c->pool, 20, 1, nested, c);
+    assert_int_equal(esp__workers_open(NULL, 3, &c->workers), ESP_OK);
+    esp__workers_for(c->workers, 20, 1, nested, c);
     for (int j = 0; j < 10; j++) assert_int_equal(atomic_load(&c->hits[j]), 20);
-    esp__workers_close(c->pool);
+    esp__workers_close(c->workers);
     free(c);
 }
 
@@ -72,15 +72,15 @@ static void *caller(void *arg) {
 }
 
 static void test_two_callers(void **state) {
-    esp__workers *pool;
+    esp__workers *workers;
     pthread_t a, b;
     (void)state;
-    assert_int_equal(esp__workers_open(NULL, 3, &pool), ESP_OK);
-    assert_int_equal(pthread_create(&a, NULL, caller, pool), 0);
-    assert_int_equal(pthread_create(&b, NULL, caller, pool), 0);
+    assert_int_equal(esp__workers_open(NULL, 3, &workers), ESP_OK);
+    assert_int_equal(pthread_create(&a, NULL, caller, workers), 0);
+    assert_int_equal(pthread_create(&b, NULL, caller, workers), 0);
     pthread_join(a, NULL);
     pthread_join(b, NULL);
-    esp__workers_close(pool);
+    esp__workers_close(workers);
 }
 
 int main(void) {

@@ -21,7 +21,7 @@ static float *random_array(uint64_t n) {
     for (uint64_t i = 0; i < n; i++) x[i] = rig_uniform() * rig_uniform() * rig_uniform();
     return x;
 }
-static esp_payload exact(const void *data, uint64_t bytes) { /* a copy that a sanitizer guards to the byte */
+static esp_payload exact(const void *data, uint64_t bytes) { /* a copy that a sanitizer watches to the byte */
     esp_payload p = {{malloc(bytes), bytes, {ESP_CPU, 0}}, NULL};
     memcpy(p.data.ptr, data, bytes);
     return p;

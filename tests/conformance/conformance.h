@@ -111,15 +111,15 @@ CF_UNUSED static void cf_close(cf_codec *c) { c->table->close(c->self); }
 CF_UNUSED static int cf_has(const cf_codec *c, uint64_t cap) { return (c->table->caps & cap) != 0; }
 
 /* ---- memory that faults right behind its end ----------------------------------------------------------------- */
-typedef struct cf_guard {
+typedef struct cf_fenced {
     unsigned char *map, *data;
     size_t mapped;
-} cf_guard;
+} cf_fenced;
 
 /* `bytes` that end (as closely as `align` allows) at a page which may not be touched. */
-CF_UNUSED static cf_guard cf_guard_make(uint64_t bytes, uint64_t align) {
+CF_UNUSED static cf_fenced cf_fenced_make(uint64_t bytes, uint64_t align) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (bytes + align - 1) / align * align;
-    cf_guard g;
+    cf_fenced g;
     g.mapped = (room + page - 1) / page * page + page;
     g.map = mmap(NULL, g.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(g.map, MAP_FAILED);
@@ -127,14 +127,14 @@ CF_UNUSED static cf_guard cf_guard_make(uint64_t bytes, uint64_t align) {
     g.data = g.map + g.mapped - page - room;
     return g;
 }
-CF_UNUSED static void cf_guard_free(cf_guard *g) { assert_int_equal(munmap(g->map, g->mapped), 0); }
+CF_UNUSED static void cf_fenced_free(cf_fenced *g) { assert_int_equal(munmap(g->map, g->mapped), 0); }
 
 /* ---- one part: all the memory that a codec needs for `count` elements ------------------------------------------- */
 typedef struct cf_part {
     cf_codec *codec;
     uint64_t count, used;
     esp_bound bound;
-    cf_guard payload, scratch, state, in, out, residual;
+    cf_fenced payload, scratch, state, in, out, residual;
     float *g, *o, *e; /* input, output, residual */
     int feedback;
     float beta, gamma;
@@ -146,20 +146,20 @@ CF_UNUSED static cf_part cf_part_make(cf_codec *c, uint64_t count, int feedback)
     esp_tensor like = {sizeof like, ESP_F32, 7, count, {NULL, 0, {0, 0}}, 0, 0};
     p.bound.struct_size = sizeof p.bound;
     assert_int_equal(c->table->bound(c->self, &like, &p.bound), ESP_OK);
-    p.payload = cf_guard_make(p.bound.payload_bytes, 1);
-    p.scratch = cf_guard_make(p.bound.scratch_bytes, 64);
-    p.state = cf_guard_make(p.bound.state_bytes, 64);
-    p.in = cf_guard_make(count * 4, 4);
-    p.out = cf_guard_make(count * 4, 4);
-    p.residual = cf_guard_make(count * 4, 4);
+    p.payload = cf_fenced_make(p.bound.payload_bytes, 1);
+    p.scratch = cf_fenced_make(p.bound.scratch_bytes, 64);
+    p.state = cf_fenced_make(p.bound.state_bytes, 64);
+    p.in = cf_fenced_make(count * 4, 4);
+    p.out = cf_fenced_make(count * 4, 4);
+    p.residual = cf_fenced_make(count * 4, 4);
     p.g = (float *)(void *)p.in.data;
     p.o = (float *)(void *)p.out.data;
     p.e = (float *)(void *)p.residual.data;
     return p;
 }
 CF_UNUSED static void cf_part_free(cf_part *p) {
-    cf_guard *const all[] = {&p->payload, &p->scratch, &p->state, &p->in, &p->out, &p->residual};
-    for (size_t i = 0; i < CF_COUNT(all); i++) cf_guard_free(all[i]);
+    cf_fenced *const all[] = {&p->payload, &p->scratch, &p->state, &p->in, &p->out, &p->residual};
+    for (size_t i = 0; i < CF_COUNT(all); i++) cf_fenced_free(all[i]);
 }
 
 /* Compresses p->g with the capacity given; p->used gets what was written. */

@@ -161,7 +161,7 @@ static void too_small(void **unused) {
             memcpy(p.e, before, p.count * 4);
             const uint64_t tries[] = {0, 1, ESP_PAYLOAD_HEADER - 1, need - 1};
             for (size_t t = 0; t < CF_COUNT(tries); t++) {
-                cf_guard small = cf_guard_make(tries[t], 1);
+                cf_fenced small = cf_fenced_make(tries[t], 1);
                 memset(small.data, 0x5A, tries[t]);
                 p.used = 99;
                 assert_int_equal(cf_compress_into(&p, small.data, tries[t]), ESP_E_TOO_SMALL);
@@ -169,7 +169,7 @@ static void too_small(void **unused) {
                 assert_int_equal(p.used, 99);
                 assert_memory_equal(p.e, before, p.count * 4);
                 for (uint64_t i = 0; i < p.bound.state_bytes; i++) assert_int_equal(p.state.data[i], 0);
-                cf_guard_free(&small);
+                cf_fenced_free(&small);
             }
             free(before);
             cf_part_free(&p);
@@ -183,9 +183,9 @@ static void check_many(cf_codec *c, uint64_t n) {
     enum { M = 5 };
     cf_part p = cf_part_make(c, n, 0);
     esp_payload pay[M];
-    cf_guard mem[M];
+    cf_fenced mem[M];
     for (int m = 0; m < M; m++) {
-        mem[m] = cf_guard_make(p.bound.payload_bytes, 1);
+        mem[m] = cf_fenced_make(p.bound.payload_bytes, 1);
         cf_fill(p.g, n, CF_RANDOM);
         assert_int_equal(cf_compress_into(&p, mem[m].data, p.bound.payload_bytes), ESP_OK);
         pay[m] = (esp_payload){{mem[m].data, p.used, {0, 0}}, NULL};
@@ -218,7 +218,7 @@ static void check_many(cf_codec *c, uint64_t n) {
     pay[3].data.bytes = p.used;
     assert_int_equal(cf_decompress_all(&p, pay, M, ESP_OUT_SUM, 0), ESP_OK);
     for (uint64_t i = 0; i < n; i++) assert_true(isnan(p.o[i]));
-    for (int m = 0; m < M; m++) cf_guard_free(&mem[m]);
+    for (int m = 0; m < M; m++) cf_fenced_free(&mem[m]);
     free(expect);
     free(start);
     cf_part_free(&p);

@@ -6,12 +6,12 @@ enum { N = 1000, ROUNDS = 3000 };
 
 /* Decodes `bytes` of `data`, from memory that ends right there. Returns the status. */
 static esp_status try_decode(cf_part *p, const unsigned char *data, uint64_t bytes) {
-    cf_guard g = cf_guard_make(bytes, 1);
+    cf_fenced g = cf_fenced_make(bytes, 1);
     memcpy(g.data, data, bytes);
     for (uint64_t i = 0; i < p->count; i++) p->o[i] = 77.0f;
     esp_payload in = {{g.data, bytes, {0, 0}}, NULL};
     const esp_status st = cf_decompress_all(p, &in, 1, ESP_OUT_SET, 0);
-    cf_guard_free(&g);
+    cf_fenced_free(&g);
     if (st == ESP_OK) return st;
     if (st != ESP_E_CORRUPT) fail_msg("%s: status %d for a damaged payload", p->codec->spec, (int)st);
     for (uint64_t i = 0; i < p->count; i++)

@@ -432,7 +432,7 @@ static void test_max_error(void **state) {
 }
 
 /* A tensor with too large an error on one rank falls back on all; the others keep their codec. */
-static void test_guard(void **state) {
+static void test_max_error_of_one_rank(void **state) {
     world *w = world_new();
     (void)state;
     w->steps = 200;
@@ -584,7 +584,7 @@ int main(void) {
                                        cmocka_unit_test(test_opt_in),     cmocka_unit_test(test_return),
                                        cmocka_unit_test(test_drift),      cmocka_unit_test(test_cooldown),
                                        cmocka_unit_test(test_warmup),     cmocka_unit_test(test_rounding),
-                                       cmocka_unit_test(test_max_error),  cmocka_unit_test(test_guard),
+                                       cmocka_unit_test(test_max_error),  cmocka_unit_test(test_max_error_of_one_rank),
                                        cmocka_unit_test(test_file),       cmocka_unit_test(test_program_takes_over),
                                        cmocka_unit_test(test_real),       cmocka_unit_test(test_planning_fails),
                                        cmocka_unit_test(test_bad_input),  cmocka_unit_test(test_close_anywhere)};

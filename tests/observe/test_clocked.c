@@ -294,7 +294,7 @@ static void refusals(esp_ctx *ctx, void *user) {
     says(r, esp__clocked_set(ctx, r->plan, -1.0), ESP_E_ARG, "time scale");
     says(r, esp__clocked_match(ctx, NULL, event), ESP_E_ARG, "NULL");
     check(r, esp__clocked_set(ctx, r->plan, r->scale) == ESP_OK, "esp__clocked_set");
-    /* a step that was not begun with holds, and a change of strategy */
+    /* a step that was not begun as clocked, and a change of strategy */
     step_run(r, ctx, id, 0);
     check(r, esp_strategy_set(ctx, "fp32") == ESP_OK && !ctx->clocked, "a change of strategy ends it");
     step_run(r, ctx, id, 0);

@@ -378,8 +378,8 @@ static void prometheus_reads_it(void **state) {
     assert_int_equal(system(command), 0);
 }
 
-/* ---- trouble -------------------------------------------------------------------------------------------------------------------------- */
-static void trouble_with_a_file_is_said_once(void **state) {
+/* ---- mistakes -------------------------------------------------------------------------------------------------------------------------- */
+static void a_file_error_is_said_once(void **state) {
     (void)state;
     static const char *const paths[] = {"/no/such/folder/a.jsonl", "/no/such/folder/a.prom", "/tmp", "/dev/full"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
@@ -443,7 +443,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(every_rank_writes_with_its_number, setup, teardown),
         cmocka_unit_test_setup_teardown(a_moved_file_begins_anew, setup, teardown),
         cmocka_unit_test_setup_teardown(prometheus_reads_it, setup, teardown),
-        cmocka_unit_test_setup_teardown(trouble_with_a_file_is_said_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_file_error_is_said_once, setup, teardown),
         cmocka_unit_test_setup_teardown(nobody_reads_the_pipe, setup, teardown),
         cmocka_unit_test_setup_teardown(steps_take_no_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(wrong_words_are_refused, setup, teardown),

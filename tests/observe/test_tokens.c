@@ -129,7 +129,7 @@ static void test_limit(void **state) {
     assert_true(fcntl(ends[0], F_GETFD) & FD_CLOEXEC);
     close(ends[0]);
     close(ends[1]);
-    int crowd = 0; /* the pipe is gone: no tokens, no trouble, and sooner or later more at once */
+    int crowd = 0; /* the pipe is gone: no tokens, no error, and sooner or later more at once */
     for (int i = 0; i < 20 && crowd <= TOKENS; i++) {
         run_steps();
         crowd = most;

@@ -289,7 +289,7 @@ static void check_candidates(esp__problem *p, const esp__unit *u, uint32_t width
         if (i && i != candidates->n_core) assert_true(a[-1].total <= a->total);
         for (uint32_t k = 0; k < candidates->n; k++)
             if (k != i && a->codec == candidates->paths[k].codec && needless[width](&candidates->paths[k], a))
-                fail_msg("%s %llu: path %u makes path %u of a menu of %u needless", what, (unsigned long long)seed, k,
+                fail_msg("%s %llu: path %u makes path %u of %u candidates needless", what, (unsigned long long)seed, k,
                          i, candidates->n);
     }
     for (uint32_t i = candidates->n_core; i < candidates->n;
@@ -307,7 +307,7 @@ static void check_candidates(esp__problem *p, const esp__unit *u, uint32_t width
     for (s.codec = 0; s.codec < p->n_codecs; s.codec++)
         esp__option_each(p->hierarchical ? BOTH_PARTS : ESP__TREE_FLAT, devices, extended, sweep_option, &s);
     if (s.left_out)
-        fail_msg("%s %llu: %u of %u options are left out of a menu of %u (width %u) without one that is as good", what,
+        fail_msg("%s %llu: %u of %u options are left out of %u candidates (width %u) without one that is as good", what,
                  (unsigned long long)seed, s.left_out, s.n, candidates->n, width);
 }
 

@@ -38,7 +38,7 @@ static void one_generate(uint64_t seed, double zeros) {
     ref_program *r = ref_open(&g.problem, &g.schedule);
     uint64_t want = ref_ready_order(r);
     expect_same(esp__generate(&g.problem, &g.schedule), want, "the generated order", seed);
-    expect_same(g.schedule.makespan, want, "the draft", seed);
+    expect_same(g.schedule.makespan, want, "the schedule", seed);
     assert_int_equal(g.schedule.n_sequence, r->n);
     assert_int_equal(esp__sequence_length(&g.problem, &g.schedule), r->n);
     check_timeline(&g, r, seed);

@@ -186,12 +186,12 @@ static void a_killed_rank(void **state) {
                                 "1mbit",  "--csv",   in_dir("killed.csv"), NULL};
     spawned s = spawn_start(args);
     int children[8], n = 0;
-    for (int tries = 0; tries < 500 && n < 5; tries++) { /* the guard and four ranks */
+    for (int tries = 0; tries < 500 && n < 5; tries++) { /* the watchdog and four ranks */
         const struct timespec pause = {0, 10000000};
         nanosleep(&pause, NULL);
         n = children_of(s.pid, children, 8);
     }
-    if (n < 5) fail_msg("%d processes were started, not the guard and four ranks", n);
+    if (n < 5) fail_msg("%d processes were started, not the watchdog and four ranks", n);
     assert_int_equal(kill(children[3], SIGKILL), 0);
     spawn_end(&s);
     assert_true(spawn_nobody_left(&s));

@@ -141,7 +141,7 @@ static void slower(void **state) {
     assert_true(replay_slower(&d) == 1);
 }
 
-static void doubts(void **state) {
+static void outliers(void **state) {
     static esp__survey_curve c;
     (void)state;
     c.n = 6;
@@ -162,6 +162,6 @@ static void doubts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(queued), cmocka_unit_test(alone),
                                        cmocka_unit_test(never_negative), cmocka_unit_test(slower),
-                                       cmocka_unit_test(doubts)};
+                                       cmocka_unit_test(outliers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,7 +64,7 @@ typedef struct run_job {
     int64_t deadline_ms; /* of the present stage of ending, or of lingering output; 0: none                 */
     int tokens[2];       /* pipe with a byte for each rank that may compress at the same time; -1: no limit */
     int signals;         /* signalfd                                                                           */
-    int guard;           /* pipe to the watchdog process                                                       */
+    int watchdog;        /* pipe to the watchdog process                                                       */
     pid_t watchdog_pid;
     sigset_t mask, old_mask;
     run_sink sinks[2];

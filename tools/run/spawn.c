@@ -144,7 +144,7 @@ static int run_start_rank(run_job *j, int rank) {
     r->pid = pid;
     j->started++;
     j->alive++;
-    if (write(j->guard, &pid, sizeof pid) < 0) tool_fail(c, "the guard process is gone: %s", strerror(errno));
+    if (write(j->watchdog, &pid, sizeof pid) < 0) tool_fail(c, "the watchdog process is gone: %s", strerror(errno));
     for (int s = 0; s < 2; s++) {
         fcntl(pipes[s][0], F_SETFL, O_NONBLOCK);
         r->out[s] = (run_stream){.fd = pipes[s][0], .rank = rank, .sink = s ? j->err : j->out};
@@ -161,7 +161,7 @@ static _Noreturn void run_watchdog(int from, int n) {
     pid_t *pids = malloc((size_t)n * sizeof *pids), pid = 0;
     int have = 0;
     setsid();
-    prctl(PR_SET_NAME, "espresso-guard");
+    prctl(PR_SET_NAME, "esp-watchdog");
     dup2(from, 0); /* closes all else: the reader of our output must see its end */
     for (int fd = 1; fd < 64; fd++) close(fd);
     for (;;) {
@@ -181,14 +181,14 @@ static int run_start_watchdog(run_job *j) {
         return tool_fail(j->plan->command, "cannot start a process: %s", strerror(errno));
     if (j->watchdog_pid == 0) run_watchdog(ends[0], j->plan->n);
     close(ends[0]);
-    j->guard = ends[1];
+    j->watchdog = ends[1];
     return TOOL_OK;
 }
 
 static void run_end_watchdog(run_job *j) {
     pid_t none = 0;
-    ssize_t n = write(j->guard, &none, sizeof none);
+    ssize_t n = write(j->watchdog, &none, sizeof none);
     (void)n; /* an error means that the watchdog process is gone: fine */
-    close(j->guard);
+    close(j->watchdog);
     waitpid(j->watchdog_pid, NULL, 0);
 }
