@@ -3,7 +3,7 @@
 #   sh tests/run.sh PROGRAM|SCRIPT.sh ...        ends with "N passed, N failed" or "N passed, N failed, N skipped"
 # A program uses cmocka; a script is one test: exit 0 passed, 77 skipped, else failed. Each ends within TEST_TIMEOUT seconds
 # (300), a script that says "time limit: N s" in a comment within those. What is skipped says "skipped: REASON" or fails.
-# Tests that only compute run TEST_JOBS (the number of cores) at a time; all others run alone.
+# Tests that only compute or compile run TEST_JOBS (the number of cores) at a time; all others run alone.
 BUILD=${BUILD:-build}
 ESPRESSO_COMMAND=${ESPRESSO_COMMAND:-$PWD/$BUILD/bin/espresso}
 ESPRESSO_BUILD=$PWD/$BUILD
@@ -69,8 +69,12 @@ mkdir -p "$BUILD/log"
 TEST_COUNTS=$(mktemp -d)
 export TEST_COUNTS
 trap 'rm -rf "$TEST_COUNTS"' EXIT
-computes() { # TEST: must not depend on what runs beside it, on time, or on files that others use
-    case $1 in *.sh) return 1 ;; */planner/* | */files/* | */conformance/*) return 0 ;; esac
+computes() { # TEST: must not depend on what runs beside it, on time, or on files that others change
+    case $1 in
+    tests/bare/* | tests/compile/* | .ci/*) return 0 ;;
+    *.sh) return 1 ;;
+    */planner/* | */files/* | */conformance/* | */codecs/* | */tree/* | */test_collectives) return 0 ;;
+    esac
     return 1
 }
 for t in "$@"; do if computes "$t"; then echo "$t"; fi; done |

@@ -4,8 +4,8 @@ $(BUILD)/tests/abi/libespresso-%.so: tests/abi/plugin_%.c $(STAMP) | $(BUILD)/te
 	$(PLUGIN_LINK)
 
 # three ways to build them: plain, with the address and undefined-behaviour sanitizers, with the thread sanitizer
-SAN         := -O1 -g -fno-omit-frame-pointer
-TEST_tests  := -O2 -g
+SAN         := -O1 -g1 -fno-omit-frame-pointer
+TEST_tests  := -O2 -g1
 TEST_asan   := $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined
 TEST_tsan   := $(SAN) -fsanitize=thread
 TEST_WARN   := -Wall -Wextra -Wno-format-truncation
@@ -39,13 +39,15 @@ $(foreach t,$(THREADS),$(if $(wildcard tests/$(t).c),,$(error tests/threads.list
 TSAN := $(if $(TESTS),$(patsubst %,$(BUILD)/tsan/%,$(shell sed -n 's/^tsan *\([^ ]*\).*/\1/p' tests/threads.list)))
 
 RUN_TESTS := BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
-test: all $(FIXTURES) $(TESTS)
+test: all dist $(FIXTURES) $(TESTS)
 	@$(RUN_TESTS) $(TESTS) $(TEST_SH)
 test-san: all $(FIXTURES) $(ASAN) $(ASAN_COMMAND) $(TSAN)
 	@$(RUN_TESTS) $(ASAN) $(TSAN)
-# everything, with one total at the end; what does not build counts as failed
-CI := $(TESTS) $(TEST_SH) $(ASAN) $(TSAN) .ci/check-style.sh .ci/check-parts.sh .ci/check-docs.sh
-ci-programs: all $(BENCHES) $(FIXTURES) $(TESTS) $(ASAN) $(ASAN_COMMAND) $(TSAN)
+# everything, with one total at the end; what does not build counts as failed. The longest begin first, beside others.
+# Benches are compiled by check-style.sh.
+LONG := tests/bare/test_bare.sh .ci/check-style.sh $(filter %/tree/test_tree %/test_collectives,$(TSAN) $(ASAN))
+CI   := $(LONG) $(filter-out $(LONG),$(TESTS) $(TEST_SH) $(ASAN) $(TSAN) .ci/check-parts.sh .ci/check-docs.sh)
+ci-programs: all dist $(FIXTURES) $(TESTS) $(ASAN) $(ASAN_COMMAND) $(TSAN)
 ci: ci-programs
 	@$(RUN_TESTS) $(CI)
 ci-list:

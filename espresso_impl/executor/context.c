@@ -356,8 +356,9 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
         if ((unsigned char)*p <= ' ' || *p == '#')
             return esp__fail(ctx, ESP_E_ARG, "tensor '%s': a name must not contain blanks, '#' or control characters",
                              d->name);
+    const uint64_t key = esp__hash64(ESP__HASH0, d->name, strlen(d->name));
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
-        if (!strcmp(ctx->model.tensors[i].name, d->name))
+        if (ctx->model.tensors[i].key == key && !strcmp(ctx->model.tensors[i].name, d->name))
             return esp__fail(ctx, ESP_E_ARG, "tensor '%s' was already added, as tensor %u: names must be unique",
                              d->name, i);
     if (!d->count)

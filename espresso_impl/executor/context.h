@@ -69,6 +69,7 @@ typedef struct esp__in_force {
     esp__program program;
     esp__feedback *feedback;
     uint32_t n_feedback;
+    uint64_t cap_feedback; /* bytes */
     uint8_t *arena;
     uint64_t arena_bytes, memory_bytes;
     uint8_t *scratch;

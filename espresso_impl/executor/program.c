@@ -160,8 +160,8 @@ static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op)
 
 static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t begin, uint64_t length, uint64_t state) {
     esp__in_force *now = c->f;
-    uint64_t cap = (uint64_t)now->n_feedback * sizeof *now->feedback;
-    esp__feedback *grown = esp__grow(c->ctx, now->feedback, &cap, ((uint64_t)now->n_feedback + 1) * sizeof *grown);
+    esp__feedback *grown =
+        esp__grow(c->ctx, now->feedback, &now->cap_feedback, ((uint64_t)now->n_feedback + 1) * sizeof *grown);
     if (!grown) return c->status = ESP_E_NOMEM, -1;
     now->feedback = grown;
     esp__feedback *f = &grown[now->n_feedback];

@@ -1,5 +1,5 @@
-/* test_install.c: a change of strategy happens completely or not at all, wherever an allocation fails; and a push
- * owns its tensor from its start. Ranks are threads; runs under the thread sanitizer too. */
+/* test_install.c: a change of strategy happens completely or not at all, wherever an allocation fails; memory is
+ * proportional to the tensors; and a push owns its tensor from its start. Ranks are threads; runs under the thread sanitizer too. */
 #include "tests/common/library.h"
 #include "units_rig.h"
 #include <math.h>
@@ -135,6 +135,51 @@ static void a_change_without_memory_changes_nothing(void **state) {
     assert_int_equal(atomic_load(&failures), 0);
 }
 
+/* ---- many tensors ---------------------------------------------------------------------------------------------------------- */
+static atomic_ulong taken; /* bytes, also of blocks that were given back */
+static void *take_counted(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    void *p = NULL;
+    (void)user, (void)d;
+    atomic_fetch_add(&taken, bytes);
+    return posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes ? bytes : 1) ? NULL : p;
+}
+static void give_counted(void *user, esp_device d, void *p, uint64_t bytes) {
+    (void)user, (void)d, (void)bytes;
+    free(p);
+}
+static const esp_host counting = {.struct_size = sizeof counting, .alloc = take_counted, .free_ = give_counted};
+
+static void body_start(esp_ctx *ctx, void *user) {
+    char name[16];
+    esp_tensor_desc d = {.name = name, .count = 64};
+    for (int i = 0; i < *(int *)user; i++) {
+        snprintf(name, sizeof name, "t%d", i);
+        CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    }
+    unsigned long before = atomic_load(&taken);
+    CHECK(esp_start(ctx) == ESP_OK);
+    atomic_store(&taken, atomic_load(&taken) - before);
+}
+
+/* Twice the tensors take twice the memory, blocks that were given back included: no table is copied for each of its entries. */
+static void memory_of_a_start_is_linear(void **state) {
+    unsigned long bytes[2];
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        int n = 1000 << k;
+        test_job j = {.size = 1, .body = body_start, .user = &n};
+        atomic_store(&failures, 0);
+        atomic_store(&taken, 0);
+        j.config.host = &counting;
+        j.config.codec = "topk:ratio=0.1";
+        j.config.log_level = ESP_LOG_ERROR;
+        test_run(&j);
+        assert_int_equal(atomic_load(&failures), 0);
+        bytes[k] = atomic_load(&taken);
+    }
+    if (bytes[1] > bytes[0] * 5 / 2) fail_msg("1000 tensors: %lu bytes, 2000: %lu", bytes[0], bytes[1]);
+}
+
 /* ---- two calls for one tensor --------------------------------------------------------------------------------------------- */
 enum { LARGE = 1 << 20 };
 typedef struct pusher {
@@ -192,6 +237,7 @@ static void one_of_two_pushes_takes_part(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_change_without_memory_changes_nothing),
+        cmocka_unit_test(memory_of_a_start_is_linear),
         cmocka_unit_test(one_of_two_pushes_takes_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
