@@ -1,5 +1,5 @@
 #!/bin/sh
-# check-docs.sh: links between the documents lead somewhere, and `make docs` runs without a warning.
+# check-docs.sh: links between the documents lead somewhere, the README is short, and `make docs` runs without a warning.
 # Exit status 77: nothing is wrong, but doxygen is not there.
 set -u
 bad=0
@@ -11,6 +11,10 @@ for file in README.md plugins/README.md docs/*.md; do
         fi
     done
 done
+if [ "$(wc -l <README.md)" -ge 150 ]; then
+    echo "README.md has 150 lines or more: deep material belongs in docs/"
+    bad=1
+fi
 if command -v doxygen >/dev/null; then
     make -s docs || bad=1
 elif [ "$bad" -eq 0 ]; then

@@ -41,8 +41,8 @@ TSAN := $(if $(TESTS),$(patsubst %,$(BUILD)/tsan/%,$(shell sed -n 's/^tsan *\([^
 RUN_TESTS := BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
 test: all dist $(FIXTURES) $(TESTS)
 	@$(RUN_TESTS) $(TESTS) $(TEST_SH)
-test-san: all $(FIXTURES) $(ASAN) $(ASAN_COMMAND) $(TSAN)
-	@$(RUN_TESTS) $(ASAN) $(TSAN)
+test-san: all $(FIXTURES) $(ASAN) $(ASAN_COMMAND) $(TSAN) # with all repetitions: see repeats.h
+	@TEST_ALL=1 $(RUN_TESTS) $(ASAN) $(TSAN)
 # everything, with one total at the end; what does not build counts as failed. The longest begin first, beside others.
 # Benches are compiled by check-style.sh.
 LONG := tests/bare/test_bare.sh .ci/check-style.sh $(filter %/tree/test_tree %/test_collectives,$(TSAN) $(ASAN))

@@ -36,17 +36,10 @@ typedef struct bench_model {
 } bench_model;
 
 static char *file_text(const char *path) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return NULL;
-    size_t room = 1u << 20, n = 0, got;
-    char *text = malloc(room + 1);
-    while (text && (got = fread(text + n, 1, room - n, f)) > 0) {
-        n += got;
-        if (n == room) text = realloc(text, (room *= 2) + 1);
-    }
-    fclose(f);
-    if (!text) die("out of memory", path);
-    text[n] = 0;
+    char *text;
+    size_t bytes;
+    int error = esp__file_read(path, SIZE_MAX, &text, &bytes);
+    if (error == ENOMEM) die("out of memory", path);
     return text;
 }
 

@@ -1,10 +1,40 @@
-/* file.c: files that a reader sees whole or not at all. Must not know what is in them. */
+/* file.c: reads whole files, and writes files that a reader sees whole or not at all. Must not know what is in them. */
 #include "espresso_impl/base/file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+ESP__FN int esp__file_read(const char *path, size_t most, char **text, size_t *bytes) {
+    size_t cap = 0, have = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), error = fd < 0 ? errno : 0;
+    *text = NULL;
+    while (!error) {
+        if (cap - have < 2) { /* a byte is left for the NUL */
+            char *grown = (char *)realloc(*text, cap = cap ? cap * 2 : 16384);
+            if (!grown) {
+                error = ENOMEM;
+                break;
+            }
+            *text = grown;
+        }
+        ssize_t n = read(fd, *text + have, cap - have - 1);
+        if (n == 0) break;
+        if (n < 0 && errno != EINTR) error = errno;
+        if (n > 0) have += (size_t)n;
+        if (have > most) error = EFBIG;
+    }
+    if (fd >= 0) close(fd);
+    if (error) {
+        free(*text);
+        *text = NULL;
+        return error;
+    }
+    (*text)[have] = 0;
+    *bytes = have;
+    return 0;
+}
 
 ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes) {
     const char *at = (const char *)data;

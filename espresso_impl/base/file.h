@@ -1,5 +1,5 @@
-/* file.h: files that a reader sees whole or not at all. Must not know what is in them.
- * The content goes into a new file in the same folder, "PATH.tmp-espresso", which takes the name PATH when everything is on
+/* file.h: reads whole files, and writes files that a reader sees whole or not at all. Must not know what is in them.
+ * The content of a written file goes into a new file in the same folder, "PATH.tmp-espresso", which takes the name PATH when everything is on
  * the disk. A failure, for example a full disk, leaves PATH as it was and no temporary file. If a process was killed, the next
  * one that writes PATH removes its temporary file. A link stays a link: the file that it points to is replaced. A pipe or a
  * device is written to directly. Every function that returns an int returns 0, or an errno. */
@@ -32,6 +32,9 @@ ESP__FN void esp__file_drop(esp__file *f);
 ESP__FN int esp__file_replace(const char *path, const void *data, size_t bytes);
 /* Could a file of that path be written? Leaves nothing on the disk. */
 ESP__FN int esp__file_check(const char *path);
+/* Reads a whole file, pipe or device into *text, which the caller frees and which ends with a NUL behind the *bytes that were
+ * read. EFBIG: it has more than `most`. After an error *text is NULL. */
+ESP__FN int esp__file_read(const char *path, size_t most, char **text, size_t *bytes);
 /* Writes everything to an open descriptor. */
 ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes);
 /* The absolute form of `path`: it stays right after a chdir of the program. */

@@ -1,7 +1,10 @@
 /* strategy.c: gives every unit its codec and option, from a built-in name or, through read.c, from a strategy's text; and prints the
  * strategy as text. Knows nothing of memory and of how ops are executed. */
+#include "espresso_impl/base/file.h"
 #include "espresso_impl/strategy/strategy.h"
 #include <errno.h>
+
+enum { ESP__STRATEGY_BYTES = 1 << 30 };
 
 ESP__FN int esp__hierarchical(const esp_ctx *ctx) {
     return esp__job_of(ctx)->topo.n_machines > 1 && esp__job_of(ctx)->topo.n_local > 1;
@@ -136,29 +139,20 @@ static void esp__no_strategy(const esp_ctx *ctx, const char *path, const char *w
 }
 
 ESP__FN char *esp__file_text(const esp_ctx *ctx, const char *path) {
-    FILE *f = fopen(path, "rb");
-    esp__text t = {0};
-    char buf[4096];
-    size_t n;
-    if (!f) {
-        esp__no_strategy(ctx, path, strerror(errno));
-        return NULL;
+    char *text;
+    size_t bytes = 0;
+    int error = esp__file_read(path, ESP__STRATEGY_BYTES, &text, &bytes);
+    if (!error && bytes) return text;
+    if (!error) {
+        free(text);
+        esp__fail(ctx, ESP_E_ARG, "strategy '%s': the file is empty: espresso plan -o FILE writes one", path);
+    } else if (error == ENOENT || error == EACCES || error == ENOTDIR || error == ENAMETOOLONG) {
+        esp__no_strategy(ctx, path, strerror(error));
+    } else {
+        esp__fail(ctx, error == ENOMEM ? ESP_E_NOMEM : ESP_E_ARG, "strategy '%s': %s", path,
+                  error == EFBIG ? "the file is larger than 1 GiB: this is no strategy" : strerror(error));
     }
-    while ((n = fread(buf, 1, sizeof buf - 1, f)) > 0) {
-        buf[n] = 0;
-        esp__text_add(&t, "%s", buf);
-    }
-    int error = ferror(f) ? errno : 0; /* a folder can be opened, but not read */
-    fclose(f);
-    if (error || t.failed || !t.data) {
-        esp__fail(ctx, t.failed ? ESP_E_NOMEM : ESP_E_ARG, "strategy '%s': %s", path,
-                  error      ? strerror(error)
-                  : t.failed ? "out of memory"
-                             : "the file is empty: espresso plan -o FILE writes one");
-        esp__text_free(&t);
-        return NULL;
-    }
-    return t.data;
+    return NULL;
 }
 
 /* ---- back to text ------------------------------------------------------------------------------------------------ */

@@ -274,29 +274,10 @@ static esp_status files_text_parse(const char *name, const char *text, size_t le
 
 /* Loads a whole file; the caller frees the text. */
 static esp_status files_input_load(const char *path, char **text, size_t *len) {
-    size_t cap = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), error = fd < 0 ? errno : 0;
-    const char *why = NULL;
-    *text = NULL;
-    *len = 0;
-    while (!error && !why) {
-        if (*len == cap) {
-            char *grown = realloc(*text, cap = cap ? cap * 2 : 65536);
-            if (grown) *text = grown;
-            error = grown ? 0 : ENOMEM;
-            if (error) break;
-        }
-        ssize_t n = read(fd, *text + *len, cap - *len);
-        if (n == 0) break;
-        if (n < 0 && errno != EINTR) error = errno;
-        if (n > 0) *len += (size_t)n;
-        if (*len > FILES_INPUT_BYTES) why = "it is larger than 1 GiB: this is no file of the planner";
-    }
-    if (fd >= 0) close(fd);
-    if (!error && !why) return ESP_OK;
-    if (error == EISDIR) why = "it is a directory: give a file in it";
-    free(*text);
-    *text = NULL;
-    return esp__fail(NULL, error == ENOENT ? ESP_E_NOT_FOUND : ESP_E_ARG, "%s: cannot be read: %s", path,
-                     why ? why : strerror(error));
+    int error = esp__file_read(path, FILES_INPUT_BYTES, text, len);
+    if (!error) return ESP_OK;
+    const char *why = error == EFBIG    ? "it is larger than 1 GiB: this is no file of the planner"
+                      : error == EISDIR ? "it is a directory: give a file in it"
+                                        : strerror(error);
+    return esp__fail(NULL, error == ENOENT ? ESP_E_NOT_FOUND : ESP_E_ARG, "%s: cannot be read: %s", path, why);
 }

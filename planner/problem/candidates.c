@@ -72,10 +72,11 @@ static double esp__codec_ns(const esp__problem *p, const esp__op_template *op, c
     return one * (op->flows == ESP__FLOWS_SPREAD ? spread : k);
 }
 
-static double esp__dispatch_ns(const esp__problem *p, const esp__op_template *op) {
+/* Time to start an op on these lanes. */
+static double esp__dispatch_ns(const esp__problem *p, uint32_t lanes) {
     double most = 0.0;
     for (uint32_t k = 0; k < ESP__LANES; k++)
-        if (op->lanes >> k & 1u && p->system.dispatch_ns[k] > most) most = p->system.dispatch_ns[k];
+        if (lanes >> k & 1u && p->system.dispatch_ns[k] > most) most = p->system.dispatch_ns[k];
     return most;
 }
 
@@ -101,7 +102,7 @@ static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *
         ns = p->system.pack_ns;
         if (p->system.pack_bytes_per_us > 0.0) ns += 4.0 * (double)size[0] * 1000.0 / p->system.pack_bytes_per_us;
     }
-    ns += esp__dispatch_ns(p, op);
+    ns += esp__dispatch_ns(p, op->lanes);
     return ns < esp__op_longest ? (uint64_t)(ns + 0.5) : (uint64_t)esp__op_longest;
 }
 

@@ -50,30 +50,6 @@ ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, e
     return all;
 }
 
-/* ---- the order of the units ---- */
-typedef struct esp__rank_by {
-    uint64_t elements;
-    uint32_t unit;
-} esp__rank_by;
-
-static int esp__larger(const void *a, const void *b) {
-    const esp__rank_by *x = a, *y = b;
-    if (x->elements != y->elements) return x->elements > y->elements ? -1 : 1;
-    return x->unit > y->unit ? -1 : x->unit < y->unit;
-}
-
-static uint32_t *esp__by_size(esp__problem *p, const esp__schedule *d) {
-    uint32_t *order = esp__arena_get(p->arena, d->n_units * sizeof *order);
-    esp__rank_by *rank = esp__arena_get(p->arena, d->n_units * sizeof *rank);
-    for (uint32_t u = 0; u < d->n_units; u++) {
-        rank[u].elements = d->units[u].elements;
-        rank[u].unit = u;
-    }
-    qsort(rank, d->n_units, sizeof *rank, esp__larger);
-    for (uint32_t i = 0; i < d->n_units; i++) order[i] = rank[i].unit;
-    return order;
-}
-
 /* ---- initial solutions ---- */
 /* The usual option without compression; NULL: constraints may exclude it. Candidate options lack it if another path has less
  * load on every lane; in some orders of ops it still makes the shorter step. */
@@ -148,13 +124,13 @@ static int esp__ready_order(esp__incremental *k, esp__schedule *ready) {
 }
 
 /* Improves unit by unit, in rounds over all units, until none has changed in a whole round. */
-static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *choices, const uint32_t *order) {
+static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *choices, const esp__ranked *order) {
     esp__incremental *k = esp__incremental_open(p, d);
     esp__schedule ready;
     uint32_t unchanged = 0, n = d->n_units;
     memset(&ready, 0, sizeof ready);
     for (uint32_t visit = 0; visit < ESP__SWEEPS * n && unchanged < n && !esp__out_of_time(p); visit++) {
-        uint32_t u = order[visit % n];
+        uint32_t u = order[visit % n].unit;
         unchanged = esp__best_option(k, u, &choices[u]) ? 0 : unchanged + 1;
         if ((visit % n == n - 1 || unchanged == n) && esp__ready_order(k, &ready)) unchanged = 0;
     }
@@ -162,7 +138,7 @@ static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *c
 
 /* The better of the start without compression and the Lagrangian start, each improved. */
 ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
-    uint32_t *order = esp__by_size(p, d);
+    const esp__ranked *order = esp__ranking(p, d);
     esp__schedule priced;
     esp__start_raw(p, d, choices);
     if (!esp__schedule_allowed(p, d)) esp__start_least(p, d, choices);

@@ -28,13 +28,7 @@ static int esp__units_allowed(const esp__problem *p, const esp__schedule *d) {
 static double esp__starting_ns(const esp__problem *p, const esp__schedule *d) {
     double ns = 0.0;
     for (uint32_t u = 0; u < d->n_units; u++)
-        for (uint32_t k = 0; k < d->paths[u]->n; k++) {
-            double most = 0.0;
-            for (uint32_t l = 0; l < ESP__LANES; l++)
-                if (d->paths[u]->ops[k].lanes >> l & 1u && p->system.dispatch_ns[l] > most)
-                    most = p->system.dispatch_ns[l];
-            ns += most;
-        }
+        for (uint32_t k = 0; k < d->paths[u]->n; k++) ns += esp__dispatch_ns(p, d->paths[u]->ops[k].lanes);
     return ns;
 }
 

@@ -11,10 +11,8 @@
 
 /* ---- helpers ----------------------------------------------------------------------------------------------------- */
 static inline char *slurp(const char *path, size_t *len) {
-    char *text;
+    char *text = NULL;
     if (files_input_load(path, &text, len) != ESP_OK) fail_msg("%s", esp_last_error(NULL));
-    text = realloc(text, *len + 1);
-    text[*len] = 0;
     return text;
 }
 

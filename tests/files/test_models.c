@@ -89,21 +89,23 @@ static void test_sizes_are_as_published(void **state) {
 }
 
 /* The planner takes them as they are. */
+static void check_model(const char *name) {
+    esp__arena arena = {0};
+    esp__problem p = {0};
+    jmp_buf failed;
+    esp__model_file f;
+    read_model("planner/models", name, &f);
+    if (setjmp(failed)) fail_msg("out of memory");
+    arena.on_failure = &failed;
+    p.arena = &arena, p.model = &f.model, p.n_tensors = f.model.n_tensors;
+    if (esp__check_model(&p) != ESP_OK) fail_msg("%s", esp_last_error(NULL));
+    esp__arena_free(&arena);
+    esp__model_free(&f);
+}
+
 static void test_models_are_valid(void **state) {
     (void)state;
-    for (int k = 0; k < MODELS; k++) {
-        esp__arena arena = {0};
-        esp__problem p = {0};
-        jmp_buf failed;
-        esp__model_file f;
-        read_model("planner/models", models[k].name, &f);
-        if (setjmp(failed)) fail_msg("out of memory");
-        arena.on_failure = &failed;
-        p.arena = &arena, p.model = &f.model, p.n_tensors = f.model.n_tensors;
-        if (esp__check_model(&p) != ESP_OK) fail_msg("%s", esp_last_error(NULL));
-        esp__arena_free(&arena);
-        esp__model_free(&f);
-    }
+    for (int k = 0; k < MODELS; k++) check_model(models[k].name);
 }
 
 /* The name and the elements of every tensor, in order, are those of the published traces. */

@@ -1,5 +1,6 @@
 /* test_errors.c: the sampled errors of compression are the exact ones, and sampling changes nothing that is sent. Ranks are
  * threads over `loop`; runs under the thread sanitizer too. */
+#include "tests/common/allocations.h"
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
@@ -21,23 +22,6 @@ static esp_stream here;
         if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
             fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
     } while (0)
-
-/* ---- counting allocations: glibc's own functions behind ours ---- */
-static atomic_int counting, allocations;
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define COUNTS_ALLOCATIONS 1
-extern void *__libc_malloc(size_t);
-extern void *__libc_calloc(size_t, size_t);
-extern void *__libc_memalign(size_t, size_t);
-static void seen(void) {
-    if (atomic_load(&counting)) atomic_fetch_add(&allocations, 1);
-}
-void *malloc(size_t n) { return seen(), __libc_malloc(n); }
-void *calloc(size_t n, size_t m) { return seen(), __libc_calloc(n, m); }
-void *aligned_alloc(size_t a, size_t n) { return seen(), __libc_memalign(a, n); }
-#else
-#define COUNTS_ALLOCATIONS 0
-#endif
 
 static void run(int32_t size, int32_t per_machine, void (*body)(esp_ctx *, void *), void *user, const char *codec) {
     test_job j;
@@ -361,6 +345,7 @@ static void test_bytes_are_the_same(void **state) {
 }
 
 /* ---- and the step still takes no memory ---- */
+#if COUNTS_ALLOCATIONS
 static void body_allocations(esp_ctx *ctx, void *user) {
     static float all[4][TENSORS * 2 * N];
     float *g = all[esp_rank(ctx)];
@@ -380,7 +365,6 @@ static void body_allocations(esp_ctx *ctx, void *user) {
     CHECK(esp_barrier(ctx) == ESP_OK);
     CHECK(stats(ctx, TENSORS - 1).samples >= 1);
 }
-#if COUNTS_ALLOCATIONS
 static void test_no_allocation(void **state) {
     (void)state;
     atomic_store(&allocations, 0);

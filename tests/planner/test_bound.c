@@ -1,5 +1,6 @@
 /* test_bound.c: the lower bound is never above the optimum (small problems: over all paths and orders) or above a
  * plan (larger ones). And it is high enough to be useful. */
+#include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
@@ -98,7 +99,7 @@ static void test_small(void **state) {
     double gap = 0.0;
     uint32_t n = 0, tight = 0;
     (void)state;
-    for (uint64_t seed = 0; seed < 3000; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(3000); seed++) {
         esp__bound b;
         uint64_t ready, best;
         small_random(seed, &s);
@@ -160,7 +161,7 @@ static void test_plans(void **state) {
     double gap = 0.0, gap_any = 0.0;
     uint32_t n = 0;
     (void)state;
-    for (uint64_t seed = 0; seed < 160; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(160); seed++) {
         rng r = {seed + 99};
         assert_true(open_random(seed, 12, seed % 4 == 3, &o));
         esp__problem *p = &o.problem;
@@ -195,7 +196,7 @@ static void test_plans(void **state) {
 static void test_strategies(void **state) {
     static opened o;
     (void)state;
-    for (uint64_t seed = 3000; seed < 3060; seed++) {
+    for (uint64_t seed = 3000; seed < 3000 + test_repeats(60); seed++) {
         esp__schedule whole = {0};
         esp__bound b;
         if (seed % 3 == 0) continue; /* no compression: these strategies do not look at what is asked for */
@@ -225,7 +226,7 @@ static void test_optimum(void **state) {
     double gap = 0.0;
     uint32_t n = 0, tight = 0;
     (void)state;
-    for (uint64_t seed = 5000; seed < 5250; seed++) {
+    for (uint64_t seed = 5000; seed < 5000 + test_repeats(250); seed++) {
         rng r = {seed};
         double combinations = 1.0;
         esp__schedule d = {0};
@@ -247,14 +248,14 @@ static void test_optimum(void **state) {
         esp__arena_free(&o.arena);
     }
     print_message("%u problems: mean gap to the optimum %.2f%%, within 1%% in %u\n", n, 100.0 * gap / n, tight);
-    assert_true(n >= 120 && tight >= n / 2); /* or the bound is of no use */
+    assert_true(n >= test_repeats(120) && tight >= n / 2); /* or the bound is of no use */
 }
 
 /* No path of any size is below all of the rates that the bound of any units uses. */
 static void test_rates(void **state) {
     static opened o;
     (void)state;
-    for (uint64_t seed = 1000; seed < 1120; seed++) {
+    for (uint64_t seed = 1000; seed < 1000 + test_repeats(120); seed++) {
         rng r = {seed};
         uint64_t all = 0;
         assert_true(open_random(seed, 8, seed % 4 == 3, &o));

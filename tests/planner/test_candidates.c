@@ -1,5 +1,6 @@
 /* test_candidates.c: the search's candidate options: the tree's counts, constraints, and that for every option left
  * out one that stays is at least as good, checked over the whole tree by brute force. */
+#include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
@@ -339,7 +340,7 @@ static void test_paper_candidates(void **state) {
 static void test_random_candidates(void **state) {
     (void)state;
     static problem_input in;
-    for (uint64_t seed = 0; seed < 150; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
         rig g;
         problem_random(seed, 2, seed % 8 ? 1u << seed % 2 : 3, &in);
         if (rig_open(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
@@ -356,7 +357,7 @@ static void test_random_candidates(void **state) {
 static void test_paths(void **state) {
     (void)state;
     static problem_input in;
-    for (uint64_t seed = 0; seed < 100; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(100); seed++) {
         rig g;
         problem_random(seed, 2, 0, &in);
         if (rig_open(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
@@ -404,7 +405,7 @@ static void test_paths(void **state) {
 static void test_free_compression(void **state) {
     (void)state;
     static problem_input in;
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(50); seed++) {
         rig g, free_rig;
         problem_random(seed, 1, 0, &in);
         if (rig_open(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))

@@ -1,6 +1,7 @@
 /* test_limits.c: max_memory_bytes, max_volume and max_error are kept wherever a plan can keep them, with little loss
  * of speed; where none can, the error says which limit could be kept. */
 #include <math.h>
+#include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -105,7 +106,7 @@ static void test_optimum(void **state) {
     uint32_t n = 0, equal = 0, none = 0;
     double worst = 0.0;
     (void)state;
-    for (uint64_t seed = 0; seed < 500; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(500); seed++) {
         esp__schedule tensors, d;
         uint64_t best;
         memset(&g, 0, sizeof g);
@@ -135,7 +136,7 @@ static void test_optimum(void **state) {
     }
     print_message("%u of %u are the optimum, the worst is %.3f%% above; %u have none\n", equal, n, worst, none);
     assert_true(worst <= 1.0);
-    assert_true(none > 50 && n > 200); /* or this shows too little */
+    assert_true(none > test_repeats(50) && n > test_repeats(200)); /* or this shows too little */
 }
 
 /* ---- as users ask --- */
@@ -190,7 +191,7 @@ static void test_any(void **state) {
     double sum = 0.0;
     uint32_t n = 0;
     (void)state;
-    for (uint64_t seed = 0; seed < 60; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
         uses_of least;
         esp_plan *free_plan, *plan;
         problem_random(seed, 24, 0, &in);
@@ -225,7 +226,7 @@ static void test_any(void **state) {
 static void test_impossible(void **state) {
     static problem_input in;
     (void)state;
-    for (uint64_t seed = 100; seed < 120; seed++) {
+    for (uint64_t seed = 100; seed < 100 + test_repeats(20); seed++) {
         uses_of least;
         esp_plan *plan;
         problem_random(seed, 8, 0, &in);

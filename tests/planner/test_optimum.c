@@ -1,6 +1,7 @@
 /* test_optimum.c: on small problems, with neither chunks nor groups, the search finds the optimum, which exact.h
  * finds by trying every path in every order. Where that takes too long, the best that exact.h has found by then must
  * not be better. */
+#include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
@@ -52,7 +53,7 @@ static void test_random(void **state) {
     uint32_t n = 0, equal = 0, unknown = 0;
     double worst = 0.0;
     (void)state;
-    for (uint64_t seed = 0; n < CASES; seed++) {
+    for (uint64_t seed = 0; n < test_repeats(CASES); seed++) {
         esp__bound bound;
         esp__schedule tensors, d;
         uint64_t best;
@@ -83,7 +84,7 @@ static void test_random(void **state) {
 static void test_branch_and_bound(void **state) {
     static rig g;
     (void)state;
-    for (uint64_t seed = 5000; seed < 5060; seed++) {
+    for (uint64_t seed = 5000; seed < 5000 + test_repeats(60); seed++) {
         esp__bound bound;
         esp__schedule tensors, a, b;
         uint64_t best;
@@ -107,7 +108,7 @@ static void test_branch_and_bound(void **state) {
 static void test_few_nodes(void **state) {
     static rig g;
     (void)state;
-    for (uint64_t seed = 6000; seed < 6040; seed++) {
+    for (uint64_t seed = 6000; seed < 6000 + test_repeats(40); seed++) {
         esp__bound bound;
         esp__schedule tensors, d;
         uint64_t last = UINT64_MAX;

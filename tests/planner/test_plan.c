@@ -1,5 +1,6 @@
 /* test_plan.c: esp_plan_make and esp_plan_simulate as a user sees them: the text gives back the same plan, the report is what
  * the timeline says, the same seed gives the same plan, no comparison strategy wins, bounds hold. */
+#include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include <math.h>
 #include <setjmp.h>
@@ -68,7 +69,7 @@ static void expect_same_plan(const esp_plan *a, const esp_plan *b) {
 static void test_round_trip(void **state) {
     static problem_input in;
     (void)state;
-    for (uint64_t seed = 0; seed < 60; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
         problem_random(seed, 10, 0, &in);
         esp_plan *plan = make(&in, NULL), *again = simulate(&in, esp_plan_text(plan));
         expect_same_plan(plan, again);
@@ -113,7 +114,7 @@ static void test_units(void **state) {
     static problem_input in;
     static char text[65536];
     (void)state;
-    for (uint64_t seed = 0; seed < 100; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(100); seed++) {
         rng r = {seed};
         esp__unit units[4 * PROBLEM_TENSORS];
         uint32_t n, m;
@@ -137,7 +138,7 @@ static void test_units(void **state) {
 static void test_same_seed(void **state) {
     static problem_input in;
     (void)state;
-    for (uint64_t seed = 0; seed < 20; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(20); seed++) {
         problem_random(seed, 12, 0, &in);
         esp_plan_config config = {.seed = seed};
         esp_plan *a = make(&in, &config), *b = make(&in, &config);
@@ -238,7 +239,7 @@ static void check_units(const problem_input *in, const esp_plan *plan) {
 static void test_report(void **state) {
     static problem_input in;
     (void)state;
-    for (uint64_t seed = 100; seed < 150; seed++) {
+    for (uint64_t seed = 100; seed < 100 + test_repeats(50); seed++) {
         problem_random(seed, 12, 0, &in);
         esp_plan *plan = make(&in, NULL);
         check_report(&in, plan);
@@ -271,7 +272,7 @@ static void test_short_report(void **state) {
 static void test_schemes(void **state) {
     static problem_input in;
     (void)state;
-    for (uint64_t seed = 200; seed < 240; seed++) {
+    for (uint64_t seed = 200; seed < 200 + test_repeats(40); seed++) {
         problem_random(seed, 12, 0, &in);
         esp_plan_config thorough = {.flags = ESP_PLAN_THOROUGH};
         esp_plan *best = make(&in, &thorough);
@@ -303,7 +304,7 @@ static void test_bounds(void **state) {
     static problem_input in;
     static char text[65536];
     (void)state;
-    for (uint64_t seed = 300; seed < 340; seed++) {
+    for (uint64_t seed = 300; seed < 300 + test_repeats(40); seed++) {
         esp__unit units[4 * PROBLEM_TENSORS];
         rng r = {seed};
         problem_random(seed, 8, 0, &in);
@@ -332,7 +333,7 @@ static void test_bounds(void **state) {
 static void test_flags(void **state) {
     static problem_input in;
     (void)state;
-    for (uint64_t seed = 400; seed < 420; seed++) {
+    for (uint64_t seed = 400; seed < 400 + test_repeats(20); seed++) {
         problem_random(seed, 12, 0, &in);
         esp_plan_config config = {.flags = ESP_PLAN_NO_COMP | ESP_PLAN_NO_BOUND};
         esp_plan *raw = make(&in, &config);

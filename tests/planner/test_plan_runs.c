@@ -1,6 +1,7 @@
 /* test_plan_runs.c: the executor runs what the planner makes: a plan's text loads on ranks that are threads, all
  * ranks end with the same bits, and tensors without compression are exact. Costs are chosen so that plans have
  * chunks and groups. */
+#include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include <math.h>
@@ -117,7 +118,7 @@ static esp_plan *make(const problem_input *in, const esp_plan_config *config) {
 static void test_runs(void **state) {
     static problem_input in;
     (void)state;
-    for (uint64_t seed = 0; seed < 25; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(25); seed++) {
         small_problem(seed, &in);
         esp_plan *plan = make(&in, NULL);
         run_plan(&in, plan);
@@ -131,7 +132,7 @@ static void test_units_run(void **state) {
     static problem_input in;
     static char text[65536];
     (void)state;
-    for (uint64_t seed = 50; seed < 75; seed++) {
+    for (uint64_t seed = 50; seed < 50 + test_repeats(25); seed++) {
         rng r = {seed};
         esp__unit units[4 * PROBLEM_TENSORS];
         esp_plan *plan;

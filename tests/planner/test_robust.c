@@ -1,6 +1,7 @@
 /* test_robust.c: step times of a plan when its inputs are wrong by random errors: without errors they equal the
  * plan's own, longer times never give a shorter step, and the plan chosen as the most robust one is. */
 #include <math.h>
+#include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
@@ -47,7 +48,7 @@ static double step_now(const rig *g, const esp__schedule *d) {
 static void test_no_error(void **state) {
     static rig g;
     (void)state;
-    for (uint64_t seed = 0; seed < 300; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(300); seed++) {
         esp__schedule d = open_random(seed, &g);
         esp__robust_run r;
         memset(&r, 0, sizeof r);
@@ -63,7 +64,7 @@ static void test_monotone(void **state) {
     static rig g;
     uint32_t counts = 0;
     (void)state;
-    for (uint64_t seed = 0; seed < 200; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(200); seed++) {
         esp__schedule d = open_random(seed, &g);
         esp__robust_run r;
         uint64_t dice = seed;
@@ -142,7 +143,7 @@ static void test_flat(void **state) {
 static void test_percentiles(void **state) {
     static rig g;
     (void)state;
-    for (uint64_t seed = 0; seed < 60; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
         esp__schedule d = open_random(seed, &g);
         double a50, a90, b50, b90, step = step_now(&g, &d);
         esp__robust(&g.p, &d, seed, &a50, &a90);
@@ -159,7 +160,7 @@ static void test_percentiles(void **state) {
 static void test_pick(void **state) {
     static rig g;
     (void)state;
-    for (uint64_t seed = 0; seed < 60; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
         esp__schedule d[4];
         double p50, p90[4];
         rng r = {seed};
@@ -186,7 +187,7 @@ static void test_plan(void **state) {
     static problem_input in;
     uint32_t better = 0;
     (void)state;
-    for (uint64_t seed = 0; seed < 40; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(40); seed++) {
         esp_plan *usual, *robust, *again;
         esp_plan_report a = {.struct_size = sizeof a}, b = {.struct_size = sizeof b}, c = {.struct_size = sizeof c};
         problem_random(seed, 16, 0, &in);

@@ -1,5 +1,6 @@
 /* test_schemes.c: each comparison strategy decides as the system of its name does, in cases small enough to compute
  * by hand. On random problems each gives a complete strategy, the same every time. */
+#include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
@@ -257,7 +258,7 @@ static void fp16_times(void **state) {
 
 static void crippled(void **state) {
     (void)state;
-    for (uint64_t seed = 0; seed < 60; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
         static rig g;
         memset(&g, 0, sizeof g);
         problem_random(seed, 10, 3, &g.in);
@@ -283,7 +284,7 @@ static void crippled(void **state) {
 
 static void whole_and_deterministic(void **state) {
     (void)state;
-    for (uint64_t seed = 100; seed < 220; seed++) {
+    for (uint64_t seed = 100; seed < 100 + test_repeats(120); seed++) {
         static rig g, h;
         memset(&g, 0, sizeof g);
         memset(&h, 0, sizeof h);

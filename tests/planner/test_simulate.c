@@ -1,5 +1,6 @@
 /* test_simulate.c: the planner's simulator against the reference, and what must hold for any program: fixed sequences are
  * monotone, lanes never overlap, nothing is lost. Programs are random, short and full of ties. */
+#include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include "reference.h"
 #include "problems.h"
@@ -50,7 +51,7 @@ static void one_generate(uint64_t seed, double zeros) {
 
 static void test_generate(void **state) {
     (void)state;
-    for (uint64_t seed = 0; seed < PROGRAMS; seed++) one_generate(seed, (double)(seed % 4) * 0.25);
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) one_generate(seed, (double)(seed % 4) * 0.25);
 }
 
 /* Any order in which the ops could start: what is ready, in random turn. */
@@ -127,7 +128,7 @@ static void one_generate_with(uint64_t seed, int instant) {
 
 static void test_generate_with(void **state) {
     (void)state;
-    for (uint64_t seed = 0; seed < PROGRAMS; seed++) one_generate_with(seed, seed % 8 == 7);
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) one_generate_with(seed, seed % 8 == 7);
 }
 
 static void set_sequence(problem_program *g, rng *r) {
@@ -138,7 +139,7 @@ static void set_sequence(problem_program *g, rng *r) {
 /* (c) any sequence. */
 static void test_replay(void **state) {
     (void)state;
-    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
         rng r = {seed + 5};
         program_random(seed, (double)(seed % 4) * 0.25, &g);
@@ -155,7 +156,7 @@ static void test_replay(void **state) {
 /* With the sequence fixed no op can become shorter to the harm of the step, nor longer to its good; one op less neither. */
 static void test_monotone(void **state) {
     (void)state;
-    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
         rng r = {seed + 17};
         program_random(seed, 0.1, &g);
@@ -182,7 +183,7 @@ static void test_monotone(void **state) {
 /* One op more at the end of a unit's path, anywhere behind the unit's last in the sequence. */
 static void test_an_op_more(void **state) {
     (void)state;
-    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
         rng r = {seed + 3};
         program_random(seed, 0.1, &g);
@@ -210,7 +211,7 @@ static void test_an_op_more(void **state) {
 /* No step is shorter than what a lane has to do, or than a unit's chain behind its backward. */
 static void test_at_least(void **state) {
     (void)state;
-    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
         program_random(seed, 0.1, &g);
         uint64_t makespan = esp__generate(&g.problem, &g.schedule), load[ESP__LANES] = {0};
@@ -235,7 +236,7 @@ static uint64_t overlap(const esp_plan_event *a, const esp_plan_event *b) {
 static void test_timeline(void **state) {
     (void)state;
     esp_plan_event events[PROGRAM_TENSORS + PROGRAM_UNITS * PROGRAM_OPS];
-    for (uint64_t seed = 0; seed < 1000; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(1000); seed++) {
         problem_program g;
         program_random(seed, 0.1, &g);
         uint64_t makespan = esp__generate(&g.problem, &g.schedule), end[PROGRAM_UNITS], backward = 0, last = 0;

@@ -1,6 +1,7 @@
 /* test_trials.c: two fast ways to time a changed schedule must give the same as a full simulation:
  * schedule/resimulate.c (ready order, some paths changed) and schedule/incremental.c (a given sequence, some
  * neighbouring units replaced). On random programs. */
+#include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
@@ -36,7 +37,7 @@ static void spares_random(rng *r, spares *s) {
 /* rerun: one to three units with other paths, in ready order. */
 static void test_rerun(void **state) {
     (void)state;
-    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
         spares s;
         rng r = {seed + 31};
@@ -142,7 +143,7 @@ static uint32_t swap_random(rng *r, const problem_program *g, const esp__increme
  * made gives a whole sequence whose time is the reference's. */
 static void test_incremental(void **state) {
     (void)state;
-    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         static esp__swap w;
         problem_program g;
         spares s;
@@ -179,7 +180,7 @@ static void test_incremental(void **state) {
 /* A move is made only where it brings the step below the limit, and then it is there. */
 static void test_incremental_move(void **state) {
     (void)state;
-    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         static esp__swap w;
         problem_program g;
         spares s;

@@ -1,6 +1,7 @@
 /* test_tree.c: the decision tree's counts, and every option of it executed over `loop`: in a few contexts, each with
  * a tensor for every option. Codec none must give the exact mean, lossy codecs the same bits on all ranks, and
  * feedback must lose nothing. */
+#include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include <math.h>
@@ -280,7 +281,12 @@ static void test_none_is_exact(void **state) {
 
 static void test_lossy(void **state) {
     int k = (int)(intptr_t)*state / 3, c = (int)(intptr_t)*state % 3;
-    plan p = {.devices = 1, .codecs = lossy, .count = sizes[c], .steps = STEPS, .extended = 1, .dtype = ESP_F32};
+    plan p = {.devices = 1,
+              .codecs = lossy,
+              .count = sizes[c],
+              .steps = test_repeats(STEPS),
+              .extended = 1,
+              .dtype = ESP_F32};
     run_plan(shapes[k][0], shapes[k][1], &p);
 }
 

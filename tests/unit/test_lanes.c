@@ -1,5 +1,6 @@
 /* test_lanes.c: lanes run at the same time, collectives keep the strategy's order on every rank, and a step allocates
  * nothing. Shown by the intervals of the measured timeline over an emulated link, not by wall time. Runs under the thread sanitizer too. */
+#include "tests/common/allocations.h"
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
@@ -22,25 +23,6 @@ static esp_stream here;
         if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
             fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
     } while (0)
-
-/* ---- counting allocations: glibc's own functions behind ours -------------------------------------------------------- */
-static atomic_int counting, allocations;
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define COUNTS_ALLOCATIONS 1
-extern void *__libc_malloc(size_t);
-extern void *__libc_calloc(size_t, size_t);
-extern void *__libc_realloc(void *, size_t);
-extern void *__libc_memalign(size_t, size_t);
-static void seen(void) {
-    if (atomic_load(&counting)) atomic_fetch_add(&allocations, 1);
-}
-void *malloc(size_t n) { return seen(), __libc_malloc(n); }
-void *calloc(size_t n, size_t m) { return seen(), __libc_calloc(n, m); }
-void *realloc(void *p, size_t n) { return seen(), __libc_realloc(p, n); }
-void *aligned_alloc(size_t a, size_t n) { return seen(), __libc_memalign(a, n); }
-#else
-#define COUNTS_ALLOCATIONS 0
-#endif
 
 static void add_tensors(esp_ctx *ctx, const char *option) {
     static const char *const codecs[] = {"topk:ratio=0.02", "efsignsgd", "twobit",
@@ -67,6 +49,7 @@ static void step(esp_ctx *ctx, float *g, long pause_ns) {
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
 
+#if COUNTS_ALLOCATIONS
 /* Whole tensors, then the same in chunks and groups. */
 static const char in_units[] =
     "espresso-strategy 1\n"
@@ -108,7 +91,6 @@ static void body_allocations(esp_ctx *ctx, void *user) {
     free(g);
 }
 
-#if COUNTS_ALLOCATIONS
 static void test_no_allocation(void **state) {
     static const char *const backends[] = {"loop", "shm"};
     (void)state;
