@@ -57,7 +57,7 @@ mean() { # NAME FIRST: milliseconds a step, of the steps after FIRST
     echo "# fp32 and auto in pairs: mean step after auto's first measurement; examples/train, 4 ranks on 2 emulated machines,"
     echo "# link ${LINK:-not emulated}, $STEPS steps, $BUSY busy processes beside, auto may use $CODECS"
     awk -F: '/model name/ { cpu = $2 } END { printf "# machine:%s, ", cpu ? cpu : " unknown CPU" }' /proc/cpuinfo
-    echo "$(nproc) cores, $(uname -sr), load before: $(cut -d' ' -f1 /proc/loadavg)"
+    echo "$(nproc) cores, $(uname -s) $(uname -r | cut -d. -f1,2), load before: $(cut -d' ' -f1 /proc/loadavg)"
     echo "pair,first,fp32_ms,auto_ms,ratio,spent_steps,lost_steps,tried,what"
 } >"$RESULT.tmp"
 
