@@ -226,16 +226,23 @@ ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, int extended
     return w.visited;
 }
 
+/* Adds a word at `len`, as far as it fits, and returns the length with it. */
+static size_t esp__word_put(char *buf, size_t cap, size_t len, const char *before, const char *word) {
+    size_t at = len < cap ? len : cap;
+    int n = snprintf(buf + at, cap - at, "%s%s", before, word);
+    return len + (n > 0 ? (size_t)n : 0);
+}
+
 ESP__FN size_t esp__option_print(const esp__option *o, char *buf, size_t cap) {
     size_t len = 0;
+    char word[40];
     if (cap) buf[0] = 0;
     for (uint32_t i = 0; i < o->n; i++) {
-        char step[40];
-        esp__step_print(&o->steps[i], step, sizeof step);
-        int n = snprintf(buf + (len < cap ? len : cap), len < cap ? cap - len : 0, "%s%s", i ? " > " : "", step);
-        len += n > 0 ? (size_t)n : 0;
+        esp__step_print(&o->steps[i], word, sizeof word);
+        len = esp__word_put(buf, cap, len, i ? " > " : "", word);
     }
-    return len;
+    snprintf(word, sizeof word, "%u", o->later);
+    return o->later ? esp__word_put(buf, cap, len, " +", word) : len;
 }
 
 /* Reads one word of the text as a step. */
@@ -265,54 +272,97 @@ static int esp__option_found(void *user, const esp__option *o) {
     return 1;
 }
 
-ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__option *out) {
-    esp__step want[ESP__MAX_STEPS];
-    size_t position[ESP__MAX_STEPS + 1];
-    uint32_t n = 0;
+/* An option's text, cut into steps. */
+typedef struct esp__option_words {
+    esp__step steps[ESP__MAX_STEPS];
+    size_t position[ESP__MAX_STEPS + 1]; /* where each step begins, and where the text behind the last does */
+    uint32_t n, later;
+} esp__option_words;
+
+/* Reads "+N", which must be the end of the text. */
+static esp_status esp__later_read(const esp_ctx *ctx, const char *text, const char *p, uint32_t *later) {
+    size_t column = (size_t)(p - text) + 1, len = strcspn(p + 1, " \t>+"), digits = strspn(p + 1, "0123456789");
+    const char *rest = p + 1 + len + strspn(p + 1 + len, " \t");
+    uint32_t x = 0;
+    for (size_t i = 1; i <= digits && i <= 3; i++) x = x * 10 + (uint32_t)(p[i] - '0');
+    if (!len || digits != len || len > 3 || p[1] == '0' || x > ESP__LATER_MAX)
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "option: position %zu: '%.*s': expected +1 to +%d, without leading zeros: how many steps later "
+            "the ops may end; leave it out where they end in their own step",
+            column, (int)(len > 40 ? 40 : len) + 1, p, (int)ESP__LATER_MAX);
+    if (*rest)
+        return esp__fail(ctx, ESP_E_ARG, "option: position %zu: expected the end behind '+%u'",
+                         (size_t)(rest - text) + 1, x);
+    *later = x;
+    return ESP_OK;
+}
+
+static esp_status esp__option_words_read(const esp_ctx *ctx, const char *text, esp__option_words *w) {
     const char *p = text + strspn(text, " \t");
+    w->n = w->later = 0;
     if (!*p) return esp__fail(ctx, ESP_E_ARG, "option: empty; expected steps like 'flat.allreduce' with ' > ' between");
     for (;;) {
-        size_t len = strcspn(p, " \t>");
+        size_t len = strcspn(p, " \t>+");
         size_t column = (size_t)(p - text) + 1;
-        if (n == ESP__MAX_STEPS)
+        if (w->n == ESP__MAX_STEPS)
             return esp__fail(ctx, ESP_E_ARG, "option: position %zu: more than %d steps", column, (int)ESP__MAX_STEPS);
-        if (!esp__step_read(p, len, &want[n]))
+        if (!esp__step_read(p, len, &w->steps[w->n]))
             return esp__fail(
                 ctx, ESP_E_ARG,
                 "option: position %zu: '%.*s' is no step; expected comp@cpu, comp@gpu, decomp@cpu, decomp@gpu, "
                 "or flat., intra. or inter. with allreduce, reduce_scatter, reduce, allgather, broadcast, "
                 "alltoall or gather",
                 column, (int)(len > 40 ? 40 : len), p);
-        position[n++] = column;
+        w->position[w->n++] = column;
         p += len;
         p += strspn(p, " \t");
-        position[n] = (size_t)(p - text) + 1;
-        if (!*p) break;
+        w->position[w->n] = (size_t)(p - text) + 1;
+        if (!*p) return ESP_OK;
+        if (*p == '+') return esp__later_read(ctx, text, p, &w->later);
         if (*p != '>')
-            return esp__fail(ctx, ESP_E_ARG, "option: position %zu: expected '>' between two steps",
+            return esp__fail(ctx, ESP_E_ARG,
+                             "option: position %zu: expected '>' between two steps, or '+N' behind the last",
                              (size_t)(p - text) + 1);
         p++;
         p += strspn(p, " \t");
     }
+}
+
+ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__option *out) {
+    esp__option_words words;
+    esp_status s = esp__option_words_read(ctx, text, &words);
+    if (s) return s;
     esp__walk w;
     memset(&w, 0, sizeof w);
     w.devices = 3;
     w.extended = 1;
-    w.want = want;
-    w.n_want = n;
+    w.want = words.steps;
+    w.n_want = words.n;
     w.each = esp__option_found;
     w.user = out;
     w.outer = ESP__FLAT;
     esp__walk_subtree(&w, ESP__N_FLAT);
     w.outer = ESP__INTRA;
     if (!w.visited) esp__walk_subtree(&w, ESP__N_HIER);
-    if (w.visited) return ESP_OK;
-    if (w.furthest >= n)
-        return esp__fail(ctx, ESP_E_ARG, "option: position %zu: ends too soon; expected %s", position[n], w.expected);
+    if (w.visited) return out->later = words.later, ESP_OK;
+    if (w.furthest >= words.n)
+        return esp__fail(ctx, ESP_E_ARG, "option: position %zu: ends too soon; expected %s", words.position[words.n],
+                         w.expected);
     char found[40];
-    esp__step_print(&want[w.furthest], found, sizeof found);
-    return esp__fail(ctx, ESP_E_ARG, "option: position %zu: '%s' cannot stand here; expected %s", position[w.furthest],
-                     found, w.expected);
+    esp__step_print(&words.steps[w.furthest], found, sizeof found);
+    return esp__fail(ctx, ESP_E_ARG, "option: position %zu: '%s' cannot stand here; expected %s",
+                     words.position[w.furthest], found, w.expected);
+}
+
+ESP__FN esp_status esp__option_later_check(const esp_ctx *ctx, const char *where, const char *tensor,
+                                           const esp__option *o) {
+    char option[ESP__TEXT_MAX];
+    if (!o->later) return ESP_OK;
+    esp__option_print(o, option, sizeof option);
+    return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                     "%s: tensor '%s': option '%s': this version ends every op in its own step: remove '+%u'", where,
+                     tensor, option, o->later);
 }
 
 ESP__FN int esp__option_is_flat(const esp__option *o) {

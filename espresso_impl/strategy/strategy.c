@@ -82,8 +82,8 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
 }
 
 /* Groups are checked before: no tensor of a group has a codec or option in its description. */
-ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
-                                    const char *where) {
+ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_unit *u, const char *spec,
+                                    const char *option, const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
     int single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;
     esp_status s;
@@ -96,9 +96,13 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char 
     s = esp__option_parse(ctx, option, &u->option);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
     if (raw && esp__option_uses(&u->option, ESP__COMP)) {
+        uint32_t later = u->option.later;
         s = esp__option_parse(ctx, esp__raw_option(ctx), &u->option);
         if (s) return s;
+        u->option.later = later;
     }
+    if (u->option.later && !y->later && !(y->later = esp__strdup(ctx, where)))
+        return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
     return esp__unit_check(ctx, u, option, where);
 }
 
@@ -110,7 +114,7 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const ch
         esp__extent whole = {i, 1, 0, esp__model_of(ctx)->tensors[i].count};
         esp__work_unit *u = esp__unit_add(ctx, y, whole, 0, 1);
         if (!u) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
-        esp_status s = esp__unit_assign(ctx, u, raw ? ESP__CODEC_NONE : esp__model_of(ctx)->codec_spec,
+        esp_status s = esp__unit_assign(ctx, y, u, raw ? ESP__CODEC_NONE : esp__model_of(ctx)->codec_spec,
                                         raw ? esp__raw_option(ctx) : NULL, where);
         if (s) return s;
     }

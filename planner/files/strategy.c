@@ -62,8 +62,11 @@ static esp_status files_text_tensor(void *user, const char *where, const char *n
 }
 
 static esp_status files_text_unit(void *user, const char *where, const esp__text_unit *u) {
-    (void)where;
-    files_add_unit((files_strategy *)user, u->first, u->n, u->begin, u->elements, u->codec, u->option);
+    files_strategy *to = (files_strategy *)user;
+    esp__option o;
+    esp_status s = esp__option_parse(NULL, u->option, &o);
+    if (s) return esp__fail(NULL, s, "%s: tensor '%s': %s", where, to->tensors[u->first].name, esp_last_error(NULL));
+    files_add_unit(to, u->first, u->n, u->begin, u->elements, u->codec, u->option);
     return ESP_OK;
 }
 

@@ -173,6 +173,8 @@ static void files_read_json_unit(files_input *in, files_strategy *s, const files
     if (strchr(option_text, '#') || isspace((unsigned char)*option_text) ||
         isspace((unsigned char)option_text[strlen(option_text) - 1]))
         files_input_expected(in, &option, "an option such as \"flat.allreduce\"");
+    if (esp__option_parse(NULL, option_text, &(esp__option){0}))
+        files_input_fail(in, &option, "%s", esp_last_error(NULL));
     const char *wrong = files_unit_wrong(s, at, (uint32_t)n, count, codec_text);
     if (wrong) files_input_fail(in, &elements, "%s", wrong);
     files_add_unit(s, at->next, (uint32_t)n, at->done, count, codec_text, option_text);

@@ -160,27 +160,36 @@ static uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
     return ESP__NO_CODEC;
 }
 
+/* The tree with the one option `o`. */
+static esp_status esp__keep_option(esp__problem *p, const esp__option *o, const char *tensor, esp__tree **out) {
+    char option[ESP__TEXT_MAX];
+    esp_status s = esp__option_later_check(NULL, "keep", tensor, o);
+    if (s) return s;
+    esp__option_print(o, option, sizeof option);
+    *out = esp__tree_make(p, option, ESP__NO_CODEC, 0);
+    return ESP_OK;
+}
+
 static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *tensor, esp__tree **out) {
     esp__option o;
-    char option[ESP__TEXT_MAX];
+    esp_status s = ESP_OK;
     uint32_t codec;
     if (!strcmp(text, "fp32") || !strcmp(text, ESP__CODEC_NONE)) {
         *out = esp__tree_make(p, NULL, ESP__NO_CODEC, 1);
     } else if ((codec = esp__codec_named(p, text)) != ESP__NO_CODEC) {
         *out = esp__tree_make(p, NULL, codec, 0);
     } else if (strchr(text, '.') && !strchr(text, ':') && strpbrk(text, "> @")) {
-        esp_status s = esp__option_parse(NULL, text, &o);
+        s = esp__option_parse(NULL, text, &o);
         if (s) return esp__fail(NULL, s, "tensor '%s': keep: %s", tensor, esp_last_error(NULL));
-        esp__option_print(&o, option, sizeof option);
-        *out = esp__tree_make(p, option, ESP__NO_CODEC, 0);
+        s = esp__keep_option(p, &o, tensor, out);
     } else if (!esp__option_parse(NULL, text, &o)) {
-        esp__option_print(&o, option, sizeof option);
-        *out = esp__tree_make(p, option, ESP__NO_CODEC, 0);
+        s = esp__keep_option(p, &o, tensor, out);
     } else {
         return esp__fail(NULL, ESP_E_ARG,
                          "tensor '%s': keep '%s': expected fp32, one of the codecs given, or an option's text", tensor,
                          text);
     }
+    if (s) return s;
     if (!(*out)->n_options)
         return esp__fail(
             NULL, ESP_E_ARG, "tensor '%s': keep '%s' leaves no option%s: look at forbid, only, max_comp and devices",

@@ -88,8 +88,11 @@ static esp_status esp__read_path(esp__problem *p, const char *where, const esp__
                                  const esp__path **out) {
     esp__option o;
     uint32_t c = ESP__NO_CODEC;
+    const char *tensor = p->model->tensors[x->first].name;
     if (esp__option_parse(NULL, x->option, &o))
-        return esp__fail(NULL, ESP_E_ARG, "%s: %s", where, esp_last_error(NULL));
+        return esp__fail(NULL, ESP_E_ARG, "%s: tensor '%s': %s", where, tensor, esp_last_error(NULL));
+    esp_status s = esp__option_later_check(NULL, where, tensor, &o);
+    if (s) return s;
     if (esp__option_uses(&o, ESP__COMP) && (c = esp__codec_named(p, x->codec)) == ESP__NO_CODEC)
         return esp__fail(NULL, ESP_E_ARG, "%s: codec '%s': no costs were given for it%s%s", where, x->codec,
                          p->n_codecs ? "; there are some for " : "", p->n_codecs ? p->codecs[0].spec : "");

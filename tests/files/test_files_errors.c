@@ -81,6 +81,14 @@ static const mistake mistakes[] = {
      "f:9: units[1].first: expected 1, the tensor that the units before this one leave, found 0"},
     {STRATEGY, "\"1:u\"", "\"2:u\"",
      "f:11: order[6]: expected b, UNIT:STEP, UNIT:STEPd, UNIT:STEPu, UNIT:p or UNIT:u, found \"2:u\""},
+    {STRATEGY, "flat.allreduce +199", "flat.allreduce +256",
+     "f:9: units[1].option: option: position 16: '+256': expected +1 to +255, without leading zeros: how many steps "
+     "later "
+     "the ops may end; leave it out where they end in their own step"},
+    {STRATEGY, "flat.allreduce +199", "flat.allredoce",
+     "f:9: units[1].option: option: position 1: 'flat.allredoce' is no step; expected comp@cpu, comp@gpu, decomp@cpu, "
+     "decomp@gpu, or flat., intra. or inter. with allreduce, reduce_scatter, reduce, allgather, broadcast, alltoall or "
+     "gather"},
     {STRATEGY, "\"strategy\": 1", "\"strategy\": 2", "f:3: strategy: expected at most 1, found 2"},
     {STRATEGY, ", {\"name\": \"c\", \"elements\": 4}", "",
      "f:9: units[1].elements: expected a tensor that no unit before it has taken"},
@@ -120,30 +128,35 @@ static void wrong_strategies_are_named(void **state) {
          "16777216 tensors"},
         {"espresso-strategy 1\ntensor a 5 none",
          "s:2: expected 'tensor NAME ELEMENTS CODEC OPTION' (or split N, or group)"},
-        {"espresso-strategy 1\ntensor a 5 split 1\nchunk 5 none x",
+        {"espresso-strategy 1\ntensor a 5 split 1\nchunk 5 none flat.allreduce",
          "s:2: tensor 'a': 'split 1': expected a number of chunks from 2 to its 5 elements"},
-        {"espresso-strategy 1\ntensor a 5 split 2\nchunk 5 none x",
+        {"espresso-strategy 1\ntensor a 5 split 2\nchunk 5 none flat.allreduce",
          "s:3: tensor 'a' has no elements left after chunk 1 of 2"},
-        {"espresso-strategy 1\ntensor a 5 split 2\nchunk 3 none x\nchunk 1 none x",
+        {"espresso-strategy 1\ntensor a 5 split 2\nchunk 3 none flat.allreduce\nchunk 1 none flat.allreduce",
          "s:4: the chunks of tensor 'a' add up to 4 elements with this one, but it has 5"},
-        {"espresso-strategy 1\ntensor a 5 split 2\nchunk 3 none x\n",
+        {"espresso-strategy 1\ntensor a 5 split 2\nchunk 3 none flat.allreduce\n",
          "s:3: the text ends after 1 of 2 chunks of tensor 'a'"},
-        {"espresso-strategy 1\ntensor a 5 group\ngroup 5 none x\n",
+        {"espresso-strategy 1\ntensor a 5 group\ngroup 5 none flat.allreduce\n",
          "s:3: tensor 'a' is alone in its group: expected at least two 'tensor NAME ELEMENTS group' lines before it, "
          "or "
          "'tensor a 5 CODEC OPTION' without a group"},
-        {"espresso-strategy 1\ntensor a 5 group\ntensor b 5 group\ngroup 9 none x\n",
+        {"espresso-strategy 1\ntensor a 5 group\ntensor b 5 group\ngroup 9 none flat.allreduce\n",
          "s:4: the group has 9 elements, but its 2 tensors add up to 10"},
-        {"espresso-strategy 1\ntensor a 5 group\ntensor b 5 none x\n",
+        {"espresso-strategy 1\ntensor a 5 group\ntensor b 5 none flat.allreduce\n",
          "s:3: the group of tensor 'a' is not closed: expected 'group ELEMENTS CODEC OPTION', or another 'tensor NAME "
          "ELEMENTS group'"},
         {"espresso-strategy 1\ntensor a 5 group\ntensor b 5 group\n",
          "s:3: the text ends before the group of tensor 'b' is closed: expected 'group ELEMENTS CODEC OPTION'"},
-        {"espresso-strategy 1\ntensor a 5 none x\norder b 1:0",
+        {"espresso-strategy 1\ntensor a 5 none flat.allreduce\norder b 1:0",
          "s:3: order: '1:0' names no collective or other op; expected UNIT:STEP, both from 0, or b, UNIT:STEPd, "
          "UNIT:STEPu, UNIT:p, UNIT:u"},
-        {"espresso-strategy 1\nsensor a 5 none x", "s:2: 'sensor': expected 'tensor', 'chunk', 'group' or 'order'"},
-        {"espresso-strategy 1\ntensor \xff 5 none x", "s:2: expected UTF-8: JSON knows no other text"},
+        {"espresso-strategy 1\ntensor a 5 split 2\nchunk 3 none flat.allreduce\nchunk 2 none flat.allreduce +0",
+         "s:4: tensor 'a': option: position 16: '+0': expected +1 to +255, without leading zeros: how many steps later "
+         "the "
+         "ops may end; leave it out where they end in their own step"},
+        {"espresso-strategy 1\nsensor a 5 none flat.allreduce",
+         "s:2: 'sensor': expected 'tensor', 'chunk', 'group' or 'order'"},
+        {"espresso-strategy 1\ntensor \xff 5 none flat.allreduce", "s:2: expected UTF-8: JSON knows no other text"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         esp__text json = {0};
