@@ -19,8 +19,8 @@
  *     esp_close(ctx);
  *
  * Defines, all optional, set before the include:
- *     ESPRESSO_IMPLEMENTATION   this file also carries the code, and needs no espresso.c (C only, and each compilation of
- *                               this file then takes those 12 seconds; not with -ffast-math)
+ *     ESPRESSO_IMPLEMENTATION   this file also carries the code, and takes those 12 seconds (C only; not with -ffast-math)
+ *     ESP_NO_PLANNER            leave planner and autopilot out: no esp_plan_*, no strategy auto, and half the time
  *     ESPRESSO_STATIC           everything is private to this file
  *     ESP_NO_BUILTIN            leave the built-in codecs and backends out; they come as plugins
  *

@@ -1,5 +1,6 @@
 #!/bin/sh
-# amalgamate.sh: writes the one-file espresso.h to stdout: every #include "..." is replaced by the file, headers once.
+# amalgamate.sh: writes the one-file espresso.h to stdout: every #include "..." is replaced by the file, headers once. A header that
+# is first included in a part that a define may leave out is there once in that part, and again where it is needed next.
 # Run in the project's root. Needs sh and awk. Must not know what the files hold.
 set -eu
 cd "$(dirname "$0")/.."
@@ -26,20 +27,33 @@ function find(from, name,    file) {
     print "amalgamate.sh: " from " includes \"" name "\", which is not there" > "/dev/stderr"
     exit failed = 1
 }
-function emit(file,    line, name, inner, indent) {
+# the condition of an #if of a source is over, or its other branch begins: what headers it had need not be there any more.
+# (An #if in a header does not count: most are include guards.)
+function forget(least,    header) {
+    for (header in level_of) if (level_of[header] >= least) delete level_of[header]
+}
+function condition(file, line) {
+    if (file ~ /\.h$/) return
+    if (line ~ /^[ \t]*#[ \t]*(endif|else|elif)/) forget(level)
+    if (line ~ /^[ \t]*#[ \t]*endif/) level--
+    if (line ~ /^[ \t]*#[ \t]*if/) level++
+}
+function emit(file,    line, name, inner) {
     done[file] = 1
     while ((getline line < file) > 0) {
+        condition(file, line)
         if (line !~ /^[ \t]*#[ \t]*include[ \t]*"/) { print line; continue }
         name = line
         sub(/^[^"]*"/, "", name)
         sub(/".*$/, "", name)
         inner = find(file, name)
-        if (inner ~ /\.h$/ && (inner in done)) continue
+        if (inner ~ /\.h$/ && (inner in level_of)) continue
+        if (inner ~ /\.h$/) level_of[inner] = level
         print "/* ---- " inner " ---- */"
         emit(inner)
         print "/* ---- back in " file " ---- */"
     }
     close(file)
 }
-BEGIN { print "#define ESPRESSO_ONE_FILE 1"; emit("espresso.h"); exit failed }
+BEGIN { print "#define ESPRESSO_ONE_FILE 1"; level_of["espresso.h"] = level = 0; emit("espresso.h"); exit failed }
 ' </dev/null

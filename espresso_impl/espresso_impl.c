@@ -77,28 +77,35 @@
 #include "espresso_impl/executor/late.c"
 #include "espresso_impl/executor/executor.c"
 #include "espresso_impl/executor/step.c"
-#include "espresso_impl/clocked/match.c"
-#include "espresso_impl/clocked/clock.c"
 #include "espresso_impl/executor/state.c"
 #include "espresso_impl/executor/codec_handle.c"
-#include "planner/planner.c"
-
-#include "espresso_impl/costs/probe.c"
-#include "espresso_impl/costs/links.c"
-#include "espresso_impl/costs/codecs.c"
-#include "espresso_impl/costs/steps.c"
-#include "espresso_impl/costs/fit.c"
 #include "espresso_impl/observe/trace.c"
 #include "espresso_impl/observe/profile.c"
 #include "espresso_impl/observe/stats_json.c"
 #include "espresso_impl/observe/stats_prometheus.c"
 #include "espresso_impl/observe/stats.c"
 #include "espresso_impl/observe/errors.c"
-#include "espresso_impl/autopilot/autopilot.c"
 #include "espresso_impl/observe/observers.c"
 #include "espresso_impl/executor/install.c"
 #include "espresso_impl/executor/context.c"
 #include "espresso_impl/plugins/builtin.c"
+
+/* What ESP_NO_PLANNER leaves out. It comes last: the one-file header has each header only once, where it is first included, and what
+ * is above needs its headers in both builds. */
+#ifndef ESP_NO_PLANNER
+#include "planner/planner.c"
+
+#include "espresso_impl/clocked/match.c"
+#include "espresso_impl/clocked/clock.c"
+#include "espresso_impl/costs/probe.c"
+#include "espresso_impl/costs/links.c"
+#include "espresso_impl/costs/codecs.c"
+#include "espresso_impl/costs/steps.c"
+#include "espresso_impl/costs/fit.c"
+#include "espresso_impl/autopilot/autopilot.c"
+#else
+#include "espresso_impl/observe/no_autopilot.c"
+#endif
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop

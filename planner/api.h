@@ -1,7 +1,7 @@
 /* api.h: the planner's public API. The caller gives the model, the codecs' costs and the system as structs; the planner
  * returns a strategy's text and a report. Part of espresso.h (section 9), inside its extern "C". Needs no context, no ranks
- * and no files. */
-
+ * and no files. ESP_NO_PLANNER leaves it out. */
+#ifndef ESP_NO_PLANNER
 /* ---- 9. Planner ------------------------------------------------------------------------------------------------ */
 /** One measured time: nanoseconds for `size` (elements for codecs, bytes for collectives). */
 typedef struct esp_cost_point {
@@ -153,3 +153,4 @@ ESPRESSO_API esp_status esp_plan_report_read(const esp_plan *plan, esp_plan_repo
 ESPRESSO_API const esp_plan_event *esp_plan_events(const esp_plan *plan, uint32_t *n);
 ESPRESSO_API const esp_plan_unit *esp_plan_units(const esp_plan *plan, uint32_t *n);
 ESPRESSO_API void esp_plan_free(esp_plan *plan);
+#endif

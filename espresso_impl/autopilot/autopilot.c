@@ -59,7 +59,7 @@ static const char *esp__auto_phase(const esp__autopilot *a) {
 /* ---- life ---------------------------------------------------------------------------------------------------------------- */
 /* Reads "auto" or "auto:key=val,...". The first steps run with fp32. */
 static esp_status esp__auto_strategy(esp_ctx *ctx, void **self, const char **spec) {
-    if (!*spec || strncmp(*spec, "auto", 4) || ((*spec)[4] && (*spec)[4] != ':')) return ESP_OK;
+    if (!esp__auto_asked(*spec)) return ESP_OK;
     esp__autopilot *a = esp__alloc(ctx, sizeof *a);
     if (!a) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     *self = a;
@@ -99,7 +99,7 @@ static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lin
         esp__text_add(lines, "strategy %s, codecs %s\n", ctx->config.strategy_spec ? ctx->config.strategy_spec : "auto",
                       ctx->model.codec_spec ? ctx->model.codec_spec : "none named");
     else
-        esp__text_add(lines, "a strategy that is not auto\n");
+        esp__text_add(lines, ESP__NOT_AUTO);
 }
 
 static esp_status esp__auto_start(esp_ctx *ctx, void **self) {

@@ -36,4 +36,11 @@ ESP__UNUSED static inline struct esp__errors *esp__errors_of(const esp_ctx *ctx)
     return ctx->observers[ESP__OBSERVE_errors];
 }
 
+/* ---- strategy auto: autopilot/, or no_autopilot.c ------------------------------------------------------------------------- */
+/* Is it "auto" or "auto:key=val,..."? spec may be NULL. */
+ESP__UNUSED static inline int esp__auto_asked(const char *spec) {
+    return spec && !strncmp(spec, "auto", 4) && (!spec[4] || spec[4] == ':');
+}
+#define ESP__NOT_AUTO "a strategy that is not auto\n" /* what ranks without an autopilot must agree on */
+
 #endif

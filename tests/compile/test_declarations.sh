@@ -1,5 +1,5 @@
 # test_declarations.sh: the header's declarations as C99, C11 and C++11 to 20, under the strictest warnings, from the
-# source tree and from the one-file header; and the same file with declarations twice.
+# source tree and from the one-file header, with the planner and without; and the same file with declarations twice.
 . tests/compile/common.sh
 try make -s dist
 mkdir "$tmp/onefile"
@@ -8,7 +8,7 @@ printf '#include "declarations.h"\n#include "espresso.h"\nint main(void) { retur
 cp "$tmp/use.c" "$tmp/use.cc"
 warn="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
 done=0
-for include in "$root" "$tmp/onefile"; do
+for include in "$root" "$root -DESP_NO_PLANNER" "$tmp/onefile" "$tmp/onefile -DESP_NO_PLANNER"; do
     flags="-I$include -Itests/compile $warn"
     for cc in gcc clang; do
         have $cc || { leaves_out "$cc is not there"; continue; }
