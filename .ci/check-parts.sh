@@ -47,6 +47,7 @@ printf '%s' "$parts" | while IFS=: read -r part known; do
     rm -rf "$tmp/root" && mkdir -p "$tmp/root"
     ln -s "$root/espresso.h" "$tmp/root/espresso.h"
     mkdir -p "$tmp/root/planner" && ln -sf "$root/planner/api.h" "$tmp/root/planner/api.h"
+    mkdir -p "$tmp/root/plugins" && ln -sf "$root/plugins/abi.h" "$tmp/root/plugins/abi.h"
     for folder in $part $known; do
         mkdir -p "$tmp/root/$folder"
         ln -sf "$root/$folder"/*.h "$root/$folder"/*.inc "$tmp/root/$folder/" 2>/dev/null

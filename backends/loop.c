@@ -93,6 +93,8 @@ static const esp_backend loop_backend = {
     .caps = ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_PACED,
     .colls = ENGINE_COLLS,
     .devices = ESP_BIT(ESP_CPU),
+    .dtypes = ENGINE_DTYPES,
+    .reduces = ESP_BIT(ESP_REDUCE_SUM),
     .name = "loop",
     .summary = "ranks are threads of one process",
     .params = "inter=,latency=,link=",

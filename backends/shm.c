@@ -147,6 +147,8 @@ static const esp_backend shm_backend = {
     .caps = ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_PACED,
     .colls = ENGINE_COLLS,
     .devices = ESP_BIT(ESP_CPU),
+    .dtypes = ENGINE_DTYPES,
+    .reduces = ESP_BIT(ESP_REDUCE_SUM),
     .name = "shm",
     .summary = "ranks are processes of one machine, sharing memory",
     .params = "inter=,latency=,link=,cma=0",

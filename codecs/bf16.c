@@ -44,14 +44,14 @@ static esp_status bf16_open(const esp_host *h, const char *params, void **self) 
 }
 static void bf16_close(void *self) { esp_codec_self_free(((bf16_self *)self)->dense.host, self, sizeof(bf16_self)); }
 
-static esp_status bf16_bound(void *self, const esp_tensor *like, esp_bound *out) {
-    (void)self;
+static esp_status bf16_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
+    (void)self, (void)round, (void)n_reduced;
     return esp_bound_fill(out, 2 * like->count, 0, 0);
 }
 
 static esp_status bf16_compress(void *self, const esp_codec_args *a) {
-    const uint64_t n = a->tensor->count;
-    esp_payload_header h = {esp_name_hash("bf16"), 1, 0, n, 2 * n, 0};
+    const uint64_t n = a->tensor[0]->count;
+    esp_payload_header h = esp_payload_header_of(esp_name_hash("bf16"), 1, 0, n, 2 * n, 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK) return st;
     bf16_job j = {(const bf16_self *)self, (unsigned char *)esp_payload_body(a->payload)};
@@ -62,36 +62,45 @@ static esp_status bf16_compress(void *self, const esp_codec_args *a) {
 }
 
 static esp_status bf16_decompress(void *self, const esp_codec_args *a) {
-    return dense_decompress((const dense_self *)self, &bf16_format, a, 2 * a->tensor->count);
+    return dense_decompress((const dense_self *)self, &bf16_format, a, 2 * a->tensor[0]->count);
 }
 
-static esp_status bf16_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
-                            double *decompress_ns) {
-    (void)self, (void)d;
-    return dense_cost(like, 6, 10, compress_ns, decompress_ns);
+static esp_status bf16_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                             esp_codec_model *out) {
+    (void)self;
+    const esp_facts f = {0,
+                         1,
+                         {0, 0, 2, 0, 0},
+                         2.77e-6 /* 64 times that of f16: three bits less */,
+                         {1000, 1000},
+                         {esp_model_stream(6), esp_model_stream(10)}};
+    (void)like, (void)n_reduced, (void)d;
+    return esp_model_fill(out, &f);
 }
 
+static const esp_round bf16_rounds[] = {{ESP_REDUCE_SUM, ESP_BF16, 0, 0}};
 static const esp_codec bf16_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = 1,
     .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |
-            ESP_CODEC_NO_FEEDBACK | ESP_CODEC_ROUNDING,
+            ESP_CODEC_NO_FEEDBACK,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = "bf16",
     .summary = "bfloat16, rounded to nearest: 16 bits an element",
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    .reduce_dtype = ESP_BF16,
+    .rounds = bf16_rounds,
     .open = bf16_open,
     .close = bf16_close,
     .bound = bf16_bound,
     .compress = bf16_compress,
     .decompress = bf16_decompress,
-    .cost_ns = bf16_cost,
+    .model = bf16_model,
 };
 static const esp_codec *const bf16_list[] = {&bf16_codec};
-static const esp_plugin bf16_plugin = {sizeof(esp_plugin), 1, 0, 0, "bf16", ESPRESSO_VERSION, "MIT", bf16_list, NULL};
+static const esp_plugin bf16_plugin = {sizeof(esp_plugin), 1,     0,         0,    "bf16",
+                                       ESPRESSO_VERSION,   "MIT", bf16_list, NULL, NULL};
 
 ESPRESSO_PLUGIN_ENTRY(bf16) {
     (void)h;

@@ -57,7 +57,8 @@ static double dgc_ratio(const dgc_self *t, uint64_t step) {
     return DGC_WARM_START * pow(t->ratio / DGC_WARM_START, (double)step / t->warmup);
 }
 
-static esp_status dgc_bound(void *self, const esp_tensor *like, esp_bound *out) {
+static esp_status dgc_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
+    (void)round, (void)n_reduced;
     const uint64_t d = like->count, k = sparse_k(dgc_ratio((const dgc_self *)self, 0), d);
     return esp_bound_fill(out, sparse_body_bytes(d, k), select_scratch_bytes(d, k), d * sizeof(float));
 }
@@ -125,13 +126,13 @@ static void dgc_update(void *arg, uint64_t begin, uint64_t end) {
 /* ---- codec ------------------------------------------------------------------------------------------------------------ */
 static select_job dgc_select(const dgc_self *t, const esp_codec_args *a) {
     select_job s = {0};
-    double n = t->sample * (double)a->tensor->count;
+    double n = t->sample * (double)a->tensor[0]->count;
     s.host = t->host;
     s.simd = t->simd;
-    s.count = a->tensor->count;
+    s.count = a->tensor[0]->count;
     s.k = sparse_k(dgc_ratio(t, a->step), s.count);
     s.n_sample = n < 1024 ? 1024 : (uint64_t)n;
-    s.sample_from = esp_rng_key(a->seed, a->step, a->tensor->key, a->comp_index, a->source);
+    s.sample_from = esp_rng_key(a->seed, a->step, a->tensor[0]->key, a->comp_index, a->source);
     return s;
 }
 
@@ -140,7 +141,7 @@ static esp_status dgc_compress(void *self, const esp_codec_args *a) {
     select_job s = dgc_select(t, a);
     esp_status st;
     int sent;
-    if (!(a->flags & ESP_ARG_OWN_MEMORY) || !a->residual || !a->state) {
+    if (!(a->flags & ESP_ARG_OWN_MEMORY) || !esp_residual_of(a, 0) || !a->state) {
         sparse_input in = sparse_input_of(a, t->simd);
         s.load = sparse_load;
         s.arg = &in;
@@ -151,9 +152,9 @@ static esp_status dgc_compress(void *self, const esp_codec_args *a) {
     if (a->state->bytes < s.count * sizeof(float))
         return esp_codec_fail(t->host, dgc_name, ESP_E_ARG, "state memory is less than bound() says");
     dgc_memory d = {0};
-    d.g = (const float *)a->tensor->data.ptr;
+    d.g = (const float *)a->tensor[0]->data.ptr;
     d.u = (float *)a->state->ptr;
-    d.v = a->residual;
+    d.v = esp_residual_of(a, 0);
     d.m = (float)t->momentum;
     d.nesterov = t->nesterov > 0;
     d.masking = t->masking > 0;
@@ -169,14 +170,18 @@ static esp_status dgc_compress(void *self, const esp_codec_args *a) {
 
 static esp_status dgc_decompress(void *self, const esp_codec_args *a) {
     const dgc_self *t = (const dgc_self *)self;
-    const uint64_t d = a->tensor->count;
+    const uint64_t d = a->tensor[0]->count;
     return sparse_decompress(t->host, a, dgc_name, DGC_WIRE, sparse_k(t->ratio, d), sparse_k(dgc_ratio(t, 0), d));
 }
 
-static esp_status dgc_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
-                           double *decompress_ns) {
-    (void)d;
-    return sparse_cost(like->count, sparse_k(((dgc_self *)self)->ratio, like->count), 32, compress_ns, decompress_ns);
+static esp_status dgc_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                            esp_codec_model *out) {
+    const double r = ((const dgc_self *)self)->ratio;
+    const esp_facts f = {ESP_MODEL_LOSSY,      0,
+                         sparse_model_size(r), esp_model_error_largest(r),
+                         {2000, 1000},         {esp_model_stream(32) + 3 * r, esp_model_stream(4) + 2 * r}};
+    (void)like, (void)n_reduced, (void)d;
+    return esp_model_fill(out, &f);
 }
 
 static const esp_codec dgc_codec = {
@@ -198,7 +203,7 @@ static const esp_codec dgc_codec = {
     .bound = dgc_bound,
     .compress = dgc_compress,
     .decompress = dgc_decompress,
-    .cost_ns = dgc_cost,
+    .model = dgc_model,
 };
 static const esp_codec *const dgc_codecs[] = {&dgc_codec};
 static const esp_plugin dgc_plugin = {.struct_size = sizeof(esp_plugin),

@@ -63,13 +63,13 @@ static void efsign_keep(void *arg, uint64_t begin, uint64_t end) {
     for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
         const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
         const float *phi = dense_block_phi(&j->self->dense, j->args, at, n, tmp);
-        j->self->residual(j->args->residual + at, phi, j->scale, n);
+        j->self->residual(esp_residual_of(j->args, 0) + at, phi, j->scale, n);
     }
 }
 
 static esp_status efsign_compress(void *self, const esp_codec_args *a) {
-    const uint64_t n = a->tensor->count;
-    esp_payload_header h = {esp_name_hash("efsignsgd"), 1, 0, n, efsign_body(n), 0};
+    const uint64_t n = a->tensor[0]->count;
+    esp_payload_header h = esp_payload_header_of(esp_name_hash("efsignsgd"), 1, 0, n, efsign_body(n), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK || n == 0) return st;
     unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
@@ -104,7 +104,7 @@ static void efsign_add(const void *self, const esp_payload_header *h, const unsi
 static const dense_format efsign_format = {"efsignsgd", 1, 0, efsign_valid, efsign_add};
 
 static esp_status efsign_decompress(void *self, const esp_codec_args *a) {
-    return dense_decompress((const dense_self *)self, &efsign_format, a, efsign_body(a->tensor->count));
+    return dense_decompress((const dense_self *)self, &efsign_format, a, efsign_body(a->tensor[0]->count));
 }
 
 static esp_status efsign_open(const esp_host *h, const char *params, void **self) {
@@ -124,16 +124,24 @@ static void efsign_close(void *self) {
     esp_codec_self_free(((efsign_self *)self)->dense.host, self, sizeof(efsign_self));
 }
 
-static esp_status efsign_bound(void *self, const esp_tensor *like, esp_bound *out) {
+static esp_status efsign_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
+    (void)round, (void)n_reduced;
     const uint64_t blocks = (like->count + NORM_BLOCK - 1) / NORM_BLOCK;
     (void)self;
     return esp_bound_fill(out, efsign_body(like->count), blocks * sizeof(float), 0);
 }
 
-static esp_status efsign_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
-                              double *decompress_ns) {
-    (void)self, (void)d;
-    return dense_cost(like, 20.1, 8.1, compress_ns, decompress_ns);
+static esp_status efsign_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                               esp_codec_model *out) {
+    (void)self;
+    const esp_facts f = {ESP_MODEL_LOSSY,
+                         0,
+                         {EFSIGN_SCALE_BYTES, 0, 0.125, 0, 0},
+                         1 - 2 / 3.14159265358979323846,
+                         {1000, 1000},
+                         {esp_model_stream(20.1), esp_model_stream(8.1)}};
+    (void)like, (void)n_reduced, (void)d;
+    return esp_model_fill(out, &f);
 }
 
 static const esp_codec efsign_codec = {
@@ -151,11 +159,11 @@ static const esp_codec efsign_codec = {
     .bound = efsign_bound,
     .compress = efsign_compress,
     .decompress = efsign_decompress,
-    .cost_ns = efsign_cost,
+    .model = efsign_model,
 };
 static const esp_codec *const efsign_list[] = {&efsign_codec};
-static const esp_plugin efsign_plugin = {sizeof(esp_plugin), 1,     0,           0,   "efsignsgd",
-                                         ESPRESSO_VERSION,   "MIT", efsign_list, NULL};
+static const esp_plugin efsign_plugin = {sizeof(esp_plugin), 1,     0,           0,    "efsignsgd",
+                                         ESPRESSO_VERSION,   "MIT", efsign_list, NULL, NULL};
 
 ESPRESSO_PLUGIN_ENTRY(efsignsgd) {
     (void)h;

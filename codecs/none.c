@@ -41,14 +41,14 @@ static esp_status none_open(const esp_host *h, const char *params, void **self) 
 }
 static void none_close(void *self) { esp_codec_self_free(((dense_self *)self)->host, self, sizeof(dense_self)); }
 
-static esp_status none_bound(void *self, const esp_tensor *like, esp_bound *out) {
-    (void)self;
+static esp_status none_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
+    (void)self, (void)round, (void)n_reduced;
     return esp_bound_fill(out, like->count * sizeof(float), 0, 0);
 }
 
 static esp_status none_compress(void *self, const esp_codec_args *a) {
-    const uint64_t n = a->tensor->count;
-    esp_payload_header h = {esp_name_hash("none"), 1, 0, n, n * sizeof(float), 0};
+    const uint64_t n = a->tensor[0]->count;
+    esp_payload_header h = esp_payload_header_of(esp_name_hash("none"), 1, 0, n, n * sizeof(float), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK) return st;
     unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
@@ -60,36 +60,40 @@ static esp_status none_compress(void *self, const esp_codec_args *a) {
 }
 
 static esp_status none_decompress(void *self, const esp_codec_args *a) {
-    return dense_decompress((const dense_self *)self, &none_format, a, a->tensor->count * sizeof(float));
+    return dense_decompress((const dense_self *)self, &none_format, a, a->tensor[0]->count * sizeof(float));
 }
 
-static esp_status none_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
-                            double *decompress_ns) {
-    (void)self, (void)d;
-    return dense_cost(like, 8, 12, compress_ns, decompress_ns);
+static esp_status none_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                             esp_codec_model *out) {
+    (void)self;
+    const esp_facts f = {0, 1, {0, 0, 4, 0, 0}, 0, {1000, 1000}, {esp_model_stream(8), esp_model_stream(12)}};
+    (void)like, (void)n_reduced, (void)d;
+    return esp_model_fill(out, &f);
 }
 
+static const esp_round none_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}};
 static const esp_codec none_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = 1,
     .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |
-            ESP_CODEC_NO_FEEDBACK | ESP_CODEC_ROUNDING,
+            ESP_CODEC_NO_FEEDBACK,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = "none",
     .summary = "no compression",
     .default_option = "intra.reduce_scatter > inter.allreduce > intra.allgather",
     .n_rounds = 1,
-    .reduce_dtype = ESP_F32,
+    .rounds = none_rounds,
     .open = none_open,
     .close = none_close,
     .bound = none_bound,
     .compress = none_compress,
     .decompress = none_decompress,
-    .cost_ns = none_cost,
+    .model = none_model,
 };
 static const esp_codec *const none_list[] = {&none_codec};
-static const esp_plugin none_plugin = {sizeof(esp_plugin), 1, 0, 0, "none", ESPRESSO_VERSION, "MIT", none_list, NULL};
+static const esp_plugin none_plugin = {sizeof(esp_plugin), 1,     0,         0,    "none",
+                                       ESPRESSO_VERSION,   "MIT", none_list, NULL, NULL};
 
 ESPRESSO_PLUGIN_ENTRY(none) {
     (void)h;

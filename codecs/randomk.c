@@ -110,7 +110,9 @@ static esp_status randomk_open(const esp_host *h, const char *params, void **sel
 }
 static void randomk_close(void *self) { esp_codec_self_free(((randomk_self *)self)->host, self, sizeof(randomk_self)); }
 
-static esp_status randomk_bound(void *self, const esp_tensor *like, esp_bound *out) {
+static esp_status randomk_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                esp_bound *out) {
+    (void)round, (void)n_reduced;
     return esp_bound_fill(out, 4 * sparse_k(((randomk_self *)self)->ratio, like->count), 0, 0);
 }
 
@@ -159,15 +161,16 @@ static void randomk_clear(void *arg, uint64_t begin, uint64_t end) {
 
 /* The draw's key. It depends on step, tensor, Comp and part, but not on the rank, so that all ranks choose alike. */
 static uint64_t randomk_key(const esp_codec_args *a) {
-    uint64_t key = esp_rng_key(a->seed, a->step, a->tensor->key, a->comp_index, 0);
-    esp_philox_t w = esp_philox(key, a->offset, 0x6b6d6f646e6172ull /* "randomk": this use of the key */);
+    uint64_t key = esp_rng_key(a->seed, a->step, a->tensor[0]->key, a->comp_index, 0);
+    esp_philox_t w = esp_philox(key, a->offset[0], 0x6b6d6f646e6172ull /* "randomk": this use of the key */);
     return (uint64_t)w.w[1] << 32 | w.w[0];
 }
 
 static esp_status randomk_compress(void *self, const esp_codec_args *a) {
     const randomk_self *t = (const randomk_self *)self;
-    const uint64_t count = a->tensor->count, k = sparse_k(t->ratio, count);
-    esp_payload_header h = {esp_name_hash(randomk_name), RANDOMK_WIRE, 0, count, 4 * k, count ? randomk_key(a) : 0};
+    const uint64_t count = a->tensor[0]->count, k = sparse_k(t->ratio, count);
+    esp_payload_header h =
+        esp_payload_header_of(esp_name_hash(randomk_name), RANDOMK_WIRE, 0, count, 4 * k, count ? randomk_key(a) : 0);
     randomk_job r = {sparse_input_of(a, t->simd), {0}, randomk_apply_for(t->simd), NULL, 1.0f};
     if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes)
         return esp_codec_fail(t->host, randomk_name, ESP_E_TOO_SMALL,
@@ -228,8 +231,8 @@ static int randomk_check(const esp_payload *p, uint64_t count, uint64_t k, esp_p
 
 static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
     const randomk_self *t = (const randomk_self *)self;
-    const uint64_t count = a->tensor->count, k = sparse_k(t->ratio, count);
-    randomk_adder r = {NULL, 0, {0}, randomk_apply_for(t->simd), (float *)a->tensor->data.ptr, a->scale};
+    const uint64_t count = a->tensor[0]->count, k = sparse_k(t->ratio, count);
+    randomk_adder r = {NULL, 0, {0}, randomk_apply_for(t->simd), (float *)a->tensor[0]->data.ptr, a->scale};
     esp_payload_header h, next;
     int nan = 0;
     for (uint32_t p = 0; p < a->n_payloads; p++)
@@ -237,7 +240,7 @@ static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
             return esp_codec_fail(t->host, randomk_name, ESP_E_CORRUPT,
                                   "the payload is corrupt, or of another codec, size or ratio");
     if (nan) {
-        sparse_fill_nan((uint8_t *)a->tensor->data.ptr, count);
+        sparse_fill_nan((uint8_t *)a->tensor[0]->data.ptr, count);
         return ESP_OK;
     }
     if (r.scale == 0.0f) r.scale = 1.0f;
@@ -256,13 +259,18 @@ static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
     return ESP_OK;
 }
 
-static esp_status randomk_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
-                               double *decompress_ns) {
-    (void)d;
-    return sparse_cost(like->count, sparse_k(((randomk_self *)self)->ratio, like->count), 20, compress_ns,
-                       decompress_ns);
+static esp_status randomk_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                                esp_codec_model *out) {
+    const randomk_self *t = (const randomk_self *)self;
+    const double r = t->ratio;
+    const esp_facts f = {ESP_MODEL_LOSSY,     1,
+                         {0, 4, 4 * r, 0, 0}, t->unbiased > 0 ? fmin(1.0, 1 / r - 1) : 1 - r,
+                         {2000, 1000},        {esp_model_stream(20) + 3 * r, esp_model_stream(4) + 2 * r}};
+    (void)like, (void)n_reduced, (void)d;
+    return esp_model_fill(out, &f);
 }
 
+static const esp_round randomk_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}};
 static const esp_codec randomk_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = RANDOMK_WIRE,
@@ -274,13 +282,13 @@ static const esp_codec randomk_codec = {
     .params = randomk_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    .reduce_dtype = ESP_F32,
+    .rounds = randomk_rounds,
     .open = randomk_open,
     .close = randomk_close,
     .bound = randomk_bound,
     .compress = randomk_compress,
     .decompress = randomk_decompress,
-    .cost_ns = randomk_cost,
+    .model = randomk_model,
 };
 static const esp_codec *const randomk_codecs[] = {&randomk_codec};
 static const esp_plugin randomk_plugin = {.struct_size = sizeof(esp_plugin),

@@ -37,7 +37,8 @@ static esp_status topk_open(const esp_host *h, const char *params, void **self) 
 
 static void topk_close(void *self) { esp_codec_self_free(((topk_self *)self)->host, self, sizeof(topk_self)); }
 
-static esp_status topk_bound(void *self, const esp_tensor *like, esp_bound *out) {
+static esp_status topk_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
+    (void)round, (void)n_reduced;
     uint64_t k = sparse_k(((topk_self *)self)->ratio, like->count);
     return esp_bound_fill(out, sparse_body_bytes(like->count, k), select_scratch_bytes(like->count, k), 0);
 }
@@ -51,7 +52,7 @@ static esp_status topk_compress(void *self, const esp_codec_args *a) {
     s.simd = t->simd;
     s.load = sparse_load;
     s.arg = &in;
-    s.count = a->tensor->count;
+    s.count = a->tensor[0]->count;
     s.k = sparse_k(t->ratio, s.count);
     s.n_sample = select_sample(s.count);
     esp_status st = sparse_compress(&s, a, topk_name, TOPK_WIRE, &sent);
@@ -61,14 +62,18 @@ static esp_status topk_compress(void *self, const esp_codec_args *a) {
 
 static esp_status topk_decompress(void *self, const esp_codec_args *a) {
     const topk_self *t = (const topk_self *)self;
-    uint64_t k = sparse_k(t->ratio, a->tensor->count);
+    uint64_t k = sparse_k(t->ratio, a->tensor[0]->count);
     return sparse_decompress(t->host, a, topk_name, TOPK_WIRE, k, k);
 }
 
-static esp_status topk_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
-                            double *decompress_ns) {
-    (void)d;
-    return sparse_cost(like->count, sparse_k(((topk_self *)self)->ratio, like->count), 20, compress_ns, decompress_ns);
+static esp_status topk_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                             esp_codec_model *out) {
+    const double r = ((const topk_self *)self)->ratio;
+    const esp_facts f = {ESP_MODEL_LOSSY,      0,
+                         sparse_model_size(r), esp_model_error_largest(r),
+                         {2000, 1000},         {esp_model_stream(20) + 3 * r, esp_model_stream(4) + 2 * r}};
+    (void)like, (void)n_reduced, (void)d;
+    return esp_model_fill(out, &f);
 }
 
 static const esp_codec topk_codec = {
@@ -87,7 +92,7 @@ static const esp_codec topk_codec = {
     .bound = topk_bound,
     .compress = topk_compress,
     .decompress = topk_decompress,
-    .cost_ns = topk_cost,
+    .model = topk_model,
 };
 
 static const esp_codec *const topk_codecs[] = {&topk_codec};

@@ -209,15 +209,16 @@ static void twobit_close(void *self) {
     esp_codec_self_free(((twobit_self *)self)->dense.host, self, sizeof(twobit_self));
 }
 
-static esp_status twobit_bound(void *self, const esp_tensor *like, esp_bound *out) {
-    (void)self;
+static esp_status twobit_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
+    (void)self, (void)round, (void)n_reduced;
     return esp_bound_fill(out, twobit_body(like->count), 0, 0);
 }
 
 static esp_status twobit_compress(void *self, const esp_codec_args *a) {
-    const uint64_t n = a->tensor->count;
+    const uint64_t n = a->tensor[0]->count;
     twobit_job j = {(const twobit_self *)self, (unsigned char *)esp_payload_body(a->payload)};
-    esp_payload_header h = {esp_name_hash("twobit"), 1, 0, n, twobit_body(n), dense_bits(j.self->threshold)};
+    esp_payload_header h =
+        esp_payload_header_of(esp_name_hash("twobit"), 1, 0, n, twobit_body(n), dense_bits(j.self->threshold));
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK || dense_encode(&j.self->dense, a, &j, twobit_encode)) return st;
     h.flags = ESP_PAYLOAD_NONFINITE;
@@ -226,13 +227,22 @@ static esp_status twobit_compress(void *self, const esp_codec_args *a) {
 }
 
 static esp_status twobit_decompress(void *self, const esp_codec_args *a) {
-    return dense_decompress((const dense_self *)self, &twobit_format, a, twobit_body(a->tensor->count));
+    return dense_decompress((const dense_self *)self, &twobit_format, a, twobit_body(a->tensor[0]->count));
 }
 
-static esp_status twobit_cost(void *self, const esp_tensor *like, esp_device d, double *compress_ns,
-                              double *decompress_ns) {
-    (void)self, (void)d;
-    return dense_cost(like, 20.3, 8.3, compress_ns, decompress_ns);
+/* For numbers of variance 1 the error is x^2 below the threshold t and (|x| - t)^2 above. */
+static double twobit_error(double t) {
+    const double pi = 3.14159265358979323846, density = exp(-t * t / 2) / sqrt(2 * pi);
+    return fmin(1.0, 1 - 4 * t * density + t * t * erfc(t / sqrt(2.0)));
+}
+
+static esp_status twobit_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                               esp_codec_model *out) {
+    const esp_facts f = {ESP_MODEL_LOSSY,    0,
+                         {0, 4, 0.25, 0, 0}, twobit_error((double)((const twobit_self *)self)->threshold),
+                         {1000, 1000},       {esp_model_stream(20.3), esp_model_stream(8.3)}};
+    (void)like, (void)n_reduced, (void)d;
+    return esp_model_fill(out, &f);
 }
 
 static const esp_codec twobit_codec = {
@@ -251,11 +261,11 @@ static const esp_codec twobit_codec = {
     .bound = twobit_bound,
     .compress = twobit_compress,
     .decompress = twobit_decompress,
-    .cost_ns = twobit_cost,
+    .model = twobit_model,
 };
 static const esp_codec *const twobit_list[] = {&twobit_codec};
-static const esp_plugin twobit_plugin = {sizeof(esp_plugin), 1,     0,           0,   "twobit",
-                                         ESPRESSO_VERSION,   "MIT", twobit_list, NULL};
+static const esp_plugin twobit_plugin = {sizeof(esp_plugin), 1,     0,           0,    "twobit",
+                                         ESPRESSO_VERSION,   "MIT", twobit_list, NULL, NULL};
 
 ESPRESSO_PLUGIN_ENTRY(twobit) {
     (void)h;

@@ -43,7 +43,7 @@ typedef struct esp_plan_codec {
     esp_cost_curve compress[2], decompress[2];
     double error;        /* compression error, |decoded - input|^2 / |input|^2, 0 to 1; for max_error */
     uint32_t takes_list; /* 1: accepts a list of pieces, so that a group of tensors need not be packed first */
-    uint32_t reserved0;
+    uint32_t lossy;      /* 1: strategy "auto" watches training with it; 0: it only rounds */
 } esp_plan_codec;
 
 enum { ESP_ALPHA_COLLECTIVE = 0, ESP_ALPHA_HOP = 1 };

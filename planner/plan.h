@@ -174,7 +174,6 @@ ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const es
                              double *intra, double *inter);
 
 /* ---- cost.c ----------------------------------------------------------------------------------------------------------------- */
-ESP__FN const char *esp__coll_word(uint32_t coll);     /* ESP_COLL_* */
 ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n); /* sequential hops of n ranks */
 /* Bytes that one of n ranks sends over its link. before, piece: as below. */
 ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece);

@@ -95,7 +95,9 @@ ENGINE_FN esp_status engine_check(engine_comm *m, const esp_coll *c) {
         return engine_say(h, m->name, ESP_E_ARG, "%s: root %d is not in 0..%d", what, (int)c->root, (int)m->size - 1);
     if (c->slot_bytes ? sums || c->slot_bytes < ESP_PAYLOAD_HEADER : c->dtype < ESP_F32 || c->dtype > ESP_BF16)
         return engine_say(h, m->name, ESP_E_ARG, "%s: needs dtype f32, f16 or bf16%s", what,
-                          sums ? " and no slots" : ", or slots of 32 bytes and more");
+                          sums ? " and no slots" : ", or slots of 64 bytes and more");
+    if (c->hops || c->width > 1 || c->reduce > ESP_REDUCE_SUM)
+        return engine_say(h, m->name, ESP_E_UNSUPPORTED, "%s: only sums of single numbers, without hops", what);
     if (c->op == ESP_COLL_ALLTOALL && c->count % (uint64_t)m->size)
         return engine_say(h, m->name, ESP_E_ARG, "alltoall: count %llu must be a multiple of the %d ranks",
                           (unsigned long long)c->count, (int)m->size);

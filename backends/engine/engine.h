@@ -49,6 +49,8 @@ enum {
      ESP_BIT(ESP_COLL_REDUCE_SCATTER) | ESP_BIT(ESP_COLL_BROADCAST) | ESP_BIT(ESP_COLL_GATHER) |                       \
      ESP_BIT(ESP_COLL_REDUCE))
 
+#define ENGINE_DTYPES (ESP_BIT(ESP_F32) | ESP_BIT(ESP_F16) | ESP_BIT(ESP_BF16))
+
 /* How a rank reads a peer's own buffers. */
 enum {
     ENGINE_REACH_WINDOW = 0, /* not at all: everything passes through windows                             */
@@ -67,7 +69,7 @@ typedef struct engine_line {
 } engine_line;
 
 /* A bell wakes one rank's thread; a nic is the emulated link of one machine. Both lie in the region of the comm of
- * scope 0. */
+ * level 0. */
 typedef struct engine_bell {
     uint32_t word, asleep;
     uint64_t reserved0[7];
@@ -156,7 +158,7 @@ typedef struct engine_req {
 /* Shared by all comms of one rank: its thread drives all of them, and sleeps for all of them together. */
 typedef struct engine_job {
     struct engine_comm *comms; /* linked list                                                             */
-    struct engine_comm *owner; /* the comm of scope 0                                                     */
+    struct engine_comm *owner; /* the comm of level 0                                                     */
     engine_bell *bell;         /* this rank's                                                             */
     uint32_t woken;            /* wake() came since the last progress()                                   */
     uint32_t refs;

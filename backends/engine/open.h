@@ -97,7 +97,7 @@ ENGINE_FN void engine_free(engine_comm *m) {
     engine_release(h, m->hello, n * sizeof *m->hello);
     engine_release(h, m, sizeof *m);
 }
-/* The comm of scope 0 owns the bells and links of all comms, so its memory stays until the last comm of the job is
+/* The comm of level 0 owns the bells and links of all comms, so its memory stays until the last comm of the job is
  * closed. */
 ENGINE_FN void engine_close(void *comm) {
     engine_comm *m = (engine_comm *)comm;

@@ -7,6 +7,7 @@
 #define ESP_DENSE_H
 #include "espresso.h"
 #include "codecs/common/simd.h"
+#include "codecs/common/model.h"
 #include "codecs/common/params.h"
 
 /* A block and its results fit the first-level cache. A worker gets whole norm blocks (norm.h). */
@@ -91,14 +92,15 @@ static inline void dense_run(const dense_self *s, uint64_t n, void (*body)(void 
         body(arg, 0, n);
 }
 
-static inline const float *dense_in(const esp_codec_args *a) { return (const float *)a->tensor->data.ptr; }
-static inline float *dense_out(const esp_codec_args *a) { return (float *)a->tensor->data.ptr; }
+static inline const float *dense_in(const esp_codec_args *a) { return (const float *)a->tensor[0]->data.ptr; }
+static inline float *dense_out(const esp_codec_args *a) { return (float *)a->tensor[0]->data.ptr; }
 
 /* phi of one block: without feedback the gradient itself, else computed in `tmp`. */
 static inline const float *dense_block_phi(const dense_self *s, const esp_codec_args *a, uint64_t at, uint64_t n,
                                            float *tmp) {
-    if (!a->residual) return dense_in(a) + at;
-    s->phi(tmp, dense_in(a) + at, a->residual + at, a->beta, a->gamma, n);
+    const float *e = esp_residual_of(a, 0);
+    if (!e) return dense_in(a) + at;
+    s->phi(tmp, dense_in(a) + at, e + at, a->beta, a->gamma, n);
     return tmp;
 }
 
@@ -115,22 +117,22 @@ typedef struct dense_job {
 static inline void dense_check_piece(void *arg, uint64_t begin, uint64_t end) {
     dense_job *j = (dense_job *)arg;
     const esp_codec_args *a = j->args;
-    if (j->self->check_phi(dense_in(a) + begin, a->residual + begin, a->beta, a->gamma, end - begin))
+    if (j->self->check_phi(dense_in(a) + begin, esp_residual_of(a, 0) + begin, a->beta, a->gamma, end - begin))
         __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
 }
 
 static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
     dense_job *j = (dense_job *)arg;
     const esp_codec_args *a = j->args;
-    float tmp[DENSE_BLOCK];
+    float tmp[DENSE_BLOCK], *e = esp_residual_of(a, 0);
     for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
         const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
         const float *phi = dense_block_phi(j->self, a, at, n, tmp);
-        if (!a->residual && j->self->check(phi, n)) {
+        if (!e && j->self->check(phi, n)) {
             __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
             return;
         }
-        j->encode(j->user, phi, a->residual ? a->residual + at : NULL, at, n);
+        j->encode(j->user, phi, e ? e + at : NULL, at, n);
     }
 }
 
@@ -138,8 +140,8 @@ static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
 static inline int dense_encode(const dense_self *s, const esp_codec_args *a, void *user,
                                void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
     dense_job j = {s, a, user, encode, 0};
-    if (a->residual) dense_run(s, a->tensor->count, dense_check_piece, &j);
-    if (!j.bad) dense_run(s, a->tensor->count, dense_encode_piece, &j);
+    if (a->residual) dense_run(s, a->tensor[0]->count, dense_check_piece, &j);
+    if (!j.bad) dense_run(s, a->tensor[0]->count, dense_encode_piece, &j);
     return !j.bad;
 }
 
@@ -193,9 +195,10 @@ static inline esp_status dense_decompress(const dense_self *s, const dense_forma
                                           uint64_t body) {
     dense_sum d = {f, s, a, 0};
     for (uint32_t p = 0; p < a->n_payloads; p++) {
-        esp_payload_header h = {0, 0, 0, 0, 0, 0};
+        esp_payload_header h;
+        memset(&h, 0, sizeof h);
         const esp_status st =
-            esp_payload_read(&a->payload[p], esp_name_hash(f->name), f->wire_version, a->tensor->count, &h);
+            esp_payload_read(&a->payload[p], esp_name_hash(f->name), f->wire_version, a->tensor[0]->count, &h);
         const int nan = h.flags & ESP_PAYLOAD_NONFINITE, empty = h.flags & ESP_PAYLOAD_EMPTY;
         if (st != ESP_OK || (nan && empty)) return ESP_E_CORRUPT;
         if (h.body_bytes != (empty || (nan && !f->nan_body) ? 0 : body)) return ESP_E_CORRUPT;
@@ -204,15 +207,8 @@ static inline esp_status dense_decompress(const dense_self *s, const dense_forma
             return ESP_E_CORRUPT;
         d.nan |= nan;
     }
-    dense_run(s, a->tensor->count, dense_sum_piece, &d);
+    dense_run(s, a->tensor[0]->count, dense_sum_piece, &d);
     return ESP_OK;
 }
 
-/* Cost estimates for planning without measurements: 8 GB/s for the bytes moved, and 1 us to begin. */
-static inline esp_status dense_cost(const esp_tensor *like, double compress_bytes, double decompress_bytes,
-                                    double *compress_ns, double *decompress_ns) {
-    *compress_ns = 1000 + (double)like->count * compress_bytes / 8;
-    *decompress_ns = 1000 + (double)like->count * decompress_bytes / 8;
-    return ESP_OK;
-}
 #endif

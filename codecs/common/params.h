@@ -91,7 +91,7 @@ static inline void esp_codec_self_free(const esp_host *h, void *self, size_t byt
 
 /* Fills the answer of bound(), only the members that the caller's struct has. */
 static inline esp_status esp_bound_fill(esp_bound *out, uint64_t body, uint64_t scratch, uint64_t state) {
-    esp_bound b = {out->struct_size, 32, esp_payload_capacity(body), scratch, state};
+    esp_bound b = {out->struct_size, 0, esp_payload_capacity(body), scratch, state};
     memcpy(out, &b, out->struct_size < sizeof b ? out->struct_size : sizeof b);
     return ESP_OK;
 }

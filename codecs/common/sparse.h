@@ -11,6 +11,7 @@
 #ifndef ESP_SPARSE_H
 #define ESP_SPARSE_H
 #include "espresso.h"
+#include "codecs/common/model.h"
 #include "codecs/common/params.h"
 #include "codecs/common/select.h"
 
@@ -32,13 +33,11 @@ static inline uint64_t sparse_body_bytes(uint64_t count, uint64_t k) {
     return 4 * k + 4 * sparse_spans(count) + (sparse_is_map(count, k) ? sparse_map_bytes(count) : 2 * k);
 }
 
-/* Cost estimates for planning without measurements: 8 GB/s for the bytes moved, two cache misses for each of the k
- * elements, 2 us to begin. */
-static inline esp_status sparse_cost(uint64_t count, uint64_t k, double compress_bytes, double *compress_ns,
-                                     double *decompress_ns) {
-    *compress_ns = 2000 + (double)count * compress_bytes / 8 + (double)k * 3;
-    *decompress_ns = 1000 + (double)count * 4 / 8 + (double)k * 2;
-    return ESP_OK;
+/* Payload size for the planner: a value and a 16-bit place for each element sent, or one bit for every element where that is
+ * shorter. The few bytes for each span are left out. */
+static inline esp_payload_size sparse_model_size(double ratio) {
+    const esp_payload_size places = {0, 6, 6 * ratio, 0, 0}, map = {0, 0, 4 * ratio + 0.125, 0, 0};
+    return ratio > 0.0625 ? map : places;
 }
 
 /* Reads a u32 of a body, which may have any alignment. */
@@ -105,8 +104,8 @@ typedef struct sparse_input {
 
 static inline sparse_input sparse_input_of(const esp_codec_args *a, int simd) {
     sparse_input in = {0};
-    in.g = (const float *)a->tensor->data.ptr;
-    in.e = a->residual;
+    in.g = (const float *)a->tensor[0]->data.ptr;
+    in.e = esp_residual_of(a, 0);
     in.beta = a->beta;
     in.gamma = a->gamma;
     in.phi = sparse_phi_for(simd);
@@ -196,7 +195,8 @@ static inline void sparse_write(const select_job *s, uint8_t *body) {
 
 /* ---- compress -------------------------------------------------------------------------------------------------------------- */
 static inline esp_payload_header sparse_header(const char *codec, uint16_t wire, uint64_t count, uint64_t k) {
-    esp_payload_header h = {0};
+    esp_payload_header h;
+    memset(&h, 0, sizeof h);
     h.codec = esp_name_hash(codec);
     h.wire_version = wire;
     h.count = count;
@@ -313,7 +313,7 @@ static inline void sparse_add_span(sparse_reader *r, float *out, uint64_t len, f
 static inline void sparse_decode_body(void *arg, uint64_t begin, uint64_t end) {
     enum { AT_ONCE = 32 };
     const esp_codec_args *a = (const esp_codec_args *)arg;
-    float *out = (float *)a->tensor->data.ptr;
+    float *out = (float *)a->tensor[0]->data.ptr;
     const float scale = a->scale != 0.0f ? a->scale : 1.0f;
     sparse_reader r[AT_ONCE];
     uint32_t first = 0;
@@ -337,7 +337,7 @@ static inline void sparse_fill_nan(uint8_t *out, uint64_t n) {
 /* decompress() of a sparse codec. A payload must hold k_min to k_max values. */
 static inline esp_status sparse_decompress(const esp_host *host, const esp_codec_args *a, const char *codec,
                                            uint16_t wire, uint64_t k_min, uint64_t k_max) {
-    const uint64_t count = a->tensor->count;
+    const uint64_t count = a->tensor[0]->count;
     const uint32_t id = esp_name_hash(codec);
     int nan = 0;
     for (uint32_t p = 0; p < a->n_payloads; p++) {
@@ -352,7 +352,7 @@ static inline esp_status sparse_decompress(const esp_host *host, const esp_codec
         nan |= h.flags & ESP_PAYLOAD_NONFINITE;
     }
     if (nan)
-        sparse_fill_nan((uint8_t *)a->tensor->data.ptr, count);
+        sparse_fill_nan((uint8_t *)a->tensor[0]->data.ptr, count);
     else
         select_parallel(host, count, SELECT_SPAN, sparse_decode_body, (void *)(uintptr_t)a);
     return ESP_OK;

@@ -175,7 +175,7 @@ ESP__UNUSED static inline esp__autopilot *esp__autopilot_of(const esp_ctx *ctx) 
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o);
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o);
 /* The caps of an opened codec (ESP_CODEC_*); 0: no codec with this spec is open. */
-ESP__FN uint64_t esp__auto_caps(const esp_ctx *ctx, const char *spec);
+ESP__FN const esp__codec *esp__auto_codec_of(const esp_ctx *ctx, const char *spec);
 /* ---- budget.c ---- */
 ESP__FN void esp__budget_open(esp__budget *b, uint64_t step, double step_ns);
 ESP__FN void esp__budget_update(esp__budget *b, uint64_t step, double step_ns, double spent_ns);

@@ -54,11 +54,11 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
     return n;
 }
 
-/* A codec's compression error: the planner's figure for one that only rounds, else the survey's. */
+/* A codec's compression error: its own figure if it only rounds, else the survey's. */
 static double esp__auto_loss(const esp_ctx *ctx, const char *spec) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
-    double known = esp__auto_caps(ctx, spec) & ESP_CODEC_ROUNDING ? esp__builtin_error(spec) : -1.0;
-    if (known >= 0.0) return known;
+    const esp__codec *c = esp__auto_codec_of(ctx, spec);
+    if (c && !esp__codec_lossy(c) && c->model.error >= 0.0) return c->model.error;
     for (uint32_t k = 0; k < a->survey.n_codecs; k++)
         if (!strcmp(a->survey.codecs[k].spec, spec)) return a->survey.codecs[k].error;
     return 1.0;

@@ -86,7 +86,7 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
     if (s)
         return esp__fail(ctx, s, "strategy auto, codec list \"%s\": %s%s", list, esp_last_error(ctx),
                          strchr(spec, ',') ? " (codecs stand with ';' between, a codec's parameters with ',')" : "");
-    if (c->table->caps & ESP_CODEC_NEEDS_MATRIX)
+    if (c->traits.caps & ESP_CODEC_NEEDS_MATRIX)
         return esp__fail(ctx, ESP_E_UNSUPPORTED,
                          "strategy auto: codec '%s' compresses matrices only, and groups and chunks are none: leave it "
                          "out, or give it to single tensors by esp_tensor_desc.codec",
@@ -138,8 +138,8 @@ ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__au
     return s;
 }
 
-ESP__FN uint64_t esp__auto_caps(const esp_ctx *ctx, const char *spec) {
+ESP__FN const esp__codec *esp__auto_codec_of(const esp_ctx *ctx, const char *spec) {
     for (uint32_t i = 0; i < ctx->registry.n_opened; i++)
-        if (!strcmp(ctx->registry.opened[i]->spec, spec)) return ctx->registry.opened[i]->table->caps;
-    return 0;
+        if (!strcmp(ctx->registry.opened[i]->spec, spec)) return ctx->registry.opened[i];
+    return NULL;
 }

@@ -7,8 +7,6 @@
 #include <unistd.h>
 
 /* ---- the planner's input --------------------------------------------------------------------------------------------- */
-/* A codec is lossy unless its table says that it only rounds. */
-static int esp__auto_lossy(const esp_plan_codec *c) { return !(c->caps & ESP_CODEC_ROUNDING); }
 
 /* 1: computing uses three quarters or more of the busiest machine's cores, so that compression slows it down. Ranks that are threads
  * of one process report that process' processor time, which counts once. */
@@ -74,12 +72,14 @@ static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
         memcpy(codecs, a->survey.plan_codecs, n * sizeof *codecs);
         if (!s) job->system.shared_cores = esp__auto_shared_cores(ctx, a->survey.cores);
     }
-    for (uint32_t i = 0; i < n && !s; i++)
-        codecs[i].caps |= (uint32_t)esp__auto_caps(ctx, codecs[i].spec) & ESP_CODEC_ROUNDING;
+    for (uint32_t i = 0; i < n && !s; i++) {
+        const esp__codec *c = esp__auto_codec_of(ctx, codecs[i].spec);
+        codecs[i].lossy = !c || esp__codec_lossy(c);
+    }
     job->n_all_codecs = s ? 0 : n;
     memcpy(job->all_codecs, codecs, job->n_all_codecs * sizeof *codecs);
     for (uint32_t i = 0; i < n && !s; i++) {
-        int allowed = esp__auto_allowed(&a->opt, codecs[i].spec) && (a->lossy || !esp__auto_lossy(&codecs[i])) &&
+        int allowed = esp__auto_allowed(&a->opt, codecs[i].spec) && (a->lossy || !codecs[i].lossy) &&
                       !(a->opt.max_error > 0.0 && codecs[i].error > a->opt.max_error);
         if (allowed) job->codecs[job->n_codecs++] = codecs[i];
     }
@@ -188,7 +188,7 @@ static int esp__auto_plan_lossy(const esp__auto_job *job, const esp_plan *plan) 
     for (uint32_t i = 0; i < n; i++) {
         int lossy = strcmp(u[i].codec, ESP__CODEC_NONE) != 0;
         for (uint32_t c = 0; c < job->n_all_codecs && lossy; c++)
-            if (!strcmp(job->all_codecs[c].spec, u[i].codec)) lossy = esp__auto_lossy(&job->all_codecs[c]);
+            if (!strcmp(job->all_codecs[c].spec, u[i].codec)) lossy = job->all_codecs[c].lossy != 0;
         if (lossy) return 1;
     }
     return 0;
@@ -217,7 +217,7 @@ static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double 
     double need = 1.0 + 2.0 * job->min_gain;
     if (job->kept || esp__auto_worth(job, now_ns, best->iteration_ns, 1, need)) return need;
     for (uint32_t i = 0; i < job->n_codecs; i++)
-        if (!esp__auto_lossy(&job->codecs[i])) codecs[n++] = job->codecs[i];
+        if (!job->codecs[i].lossy) codecs[n++] = job->codecs[i];
     if (!n) config.flags |= ESP_PLAN_NO_COMP;
     memset(&r, 0, sizeof r);
     r.struct_size = sizeof r;

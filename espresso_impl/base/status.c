@@ -120,3 +120,8 @@ ESP__FN uint64_t esp__hash64(uint64_t h, const void *data, uint64_t bytes) {
     for (uint64_t i = 0; i < bytes; i++) h = (h ^ p[i]) * 1099511628211ull;
     return h;
 }
+
+ESP__FN const char *esp__dtype_word(esp_dtype d) {
+    static const char *const words[] = {"?", "f32", "f16", "bf16", "i8", "i16", "i32"};
+    return words[d <= ESP_I32 ? d : 0];
+}

@@ -43,10 +43,10 @@ ESP__FN esp_status esp__survey_codec_add(esp_ctx *ctx, esp__survey *s, const cha
                          ESP__SURVEY_CODECS);
     if (strlen(spec) >= ESP__SPEC_MAX) return esp__fail(ctx, ESP_E_ARG, "codec '%.40s...': too long", spec);
     esp_status st = esp__codec_get(ctx, spec, &c);
-    if (!st && c->table->caps & ESP_CODEC_NEEDS_MATRIX)
+    if (!st && c->traits.caps & ESP_CODEC_NEEDS_MATRIX)
         st = esp__fail(ctx, ESP_E_UNSUPPORTED,
                        "codec '%s' compresses matrices only, and is measured on flat arrays: leave it out", spec);
-    if (!st) st = esp__codec_bound(ctx, c, NULL, s->max_elements, &b);
+    if (!st) st = esp__codec_bound(ctx, c, NULL, s->max_elements, 0, 1, &b);
     if (st) return st;
     memset(&w, 0, sizeof w);
     uint8_t *work = s->work;
@@ -68,30 +68,6 @@ ESP__FN esp_status esp__survey_codec_add(esp_ctx *ctx, esp__survey *s, const cha
     return ESP_OK;
 }
 
-static void esp__survey_args(esp__survey_bench *w, esp_codec_args *a, esp_tensor *x, esp_payload *p) {
-    memset(a, 0, sizeof *a);
-    memset(x, 0, sizeof *x);
-    memset(p, 0, sizeof *p);
-    a->struct_size = sizeof *a;
-    a->step = w->calls;
-    a->seed = w->ctx->config.seed;
-    a->source = (uint32_t)w->ctx->job.rank;
-    a->n_reduced = a->n_payloads = 1;
-    a->beta = w->codec->beta, a->gamma = w->codec->gamma;
-    a->scale = 1.0f;
-    a->flags = w->codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
-    a->state = w->state.bytes ? &w->state : NULL;
-    a->scratch = w->scratch.bytes ? &w->scratch : NULL;
-    a->tensor = x;
-    a->payload = p;
-    x->struct_size = sizeof *x;
-    x->dtype = ESP_F32;
-    x->count = w->elements;
-    x->data.bytes = w->elements * 4u;
-    p->data.ptr = w->payload;
-    p->data.bytes = w->payload_bytes;
-}
-
 static uint64_t esp__survey_places(const esp__survey_bench *w) {
     uint64_t n = w->max / w->elements;
     return n > 256 ? 256 : n;
@@ -99,28 +75,20 @@ static uint64_t esp__survey_places(const esp__survey_bench *w) {
 
 /* One call as an op of a step makes it, with a token. */
 static esp_status esp__survey_call(esp__survey_bench *w, int decompress) {
-    esp_codec_args a;
-    esp_tensor x;
-    esp_payload p;
+    esp__codec_call c;
     uint64_t n = w->elements, at = w->calls % esp__survey_places(w) * n / 16u * 16u;
-    const float *in = w->data + at;
     esp_status st;
-    esp__survey_args(w, &a, &x, &p);
-    w->calls++;
+    esp__call_begin(&c, w->codec, decompress ? w->out + at : w->data + at, n);
+    c.args.step = w->calls++;
+    c.args.seed = w->ctx->config.seed;
+    c.args.source = (uint32_t)w->ctx->job.rank;
+    c.args.flags = w->codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
+    esp__call_state(&c, w->state.ptr, w->state.bytes);
+    esp__call_scratch(&c, w->scratch.ptr, w->scratch.bytes);
+    esp__call_payload(&c, w->payload, w->payload_bytes, &w->used);
+    if (!decompress) esp__call_residual(&c, w->codec->feedback ? w->residual + at : NULL);
     int token = esp__token_take(w->ctx, n);
-    if (decompress) {
-        a.mode = ESP_OUT_SET;
-        x.data.ptr = w->out + at;
-        st = w->codec->table->decompress(w->codec->self, &a);
-    } else {
-        memcpy(&x.data.ptr, &in, sizeof in); /* only read, though esp_tensor has no const: decompress writes to one */
-        p.used = &w->used;
-        a.residual = w->codec->feedback ? w->residual + at : NULL;
-        if (a.residual && !(w->codec->table->caps & ESP_CODEC_FUSED_RESIDUAL))
-            st = esp__compress_unfused(w->codec, &a, w->phi, w->phi + w->max);
-        else
-            st = w->codec->table->compress(w->codec->self, &a);
-    }
+    st = decompress ? esp__call_decompress(&c) : esp__call_compress(&c, w->phi, w->phi + w->max);
     esp__token_put(w->ctx, token);
     return st;
 }
@@ -244,13 +212,13 @@ ESP__FN esp_status esp__survey_codec_at(esp_ctx *ctx, esp__survey *s, uint32_t c
                          codec, (unsigned long long)elements, s->n_codecs, (unsigned long long)s->max_elements);
     if (repeats < 1) repeats = 1;
     if (repeats > ESP__PROBE_REPEATS) repeats = ESP__PROBE_REPEATS;
-    esp_status st = esp__codec_bound(ctx, k->codec, NULL, s->max_elements, &b);
+    esp_status st = esp__codec_bound(ctx, k->codec, NULL, s->max_elements, 0, 1, &b);
     if (st) return st;
     memset(&w, 0, sizeof w);
     w.ctx = ctx, w.codec = k->codec, w.data = s->data;
     w.elements = elements, w.max = s->max_elements;
     esp__survey_share(s, &b, &w);
-    st = esp__codec_bound(ctx, k->codec, NULL, elements, &b);
+    st = esp__codec_bound(ctx, k->codec, NULL, elements, 0, 1, &b);
     if (st) return st;
     w.state.bytes = b.state_bytes;
     w.scratch.bytes = b.scratch_bytes;

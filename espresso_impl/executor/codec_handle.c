@@ -32,15 +32,14 @@ ESPRESSO_API esp_status esp_codec_open(esp_ctx *ctx, const char *spec, uint64_t 
     h->ctx = ctx;
     h->count = count;
     s = esp__codec_make(ctx, spec, feedback, &h->codec);
-    if (!s && h->codec->table->caps & ESP_CODEC_NEEDS_MATRIX)
+    if (!s && h->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX)
         s = esp__fail(ctx, ESP_E_UNSUPPORTED,
                       "codec '%s' needs rows and cols, which esp_codec_open has not: give it to a tensor with rows and "
                       "cols by esp_tensor_desc.codec or a strategy file",
                       spec);
-    if (!s) s = esp__codec_bound(ctx, h->codec, NULL, count, &h->bound);
+    if (!s) s = esp__codec_bound(ctx, h->codec, NULL, count, 0, 1, &h->bound);
     if (!s) {
-        const esp_codec *table = h->codec->table;
-        int unfused = h->codec->feedback && !(table->caps & ESP_CODEC_FUSED_RESIDUAL);
+        int unfused = h->codec->feedback && !(h->codec->traits.caps & ESP_CODEC_FUSED_RESIDUAL);
         if (h->codec->feedback) h->residual = esp__alloc(ctx, count * 4u + 4u);
         if (unfused) h->temp = esp__alloc(ctx, count * 8u + 8u);
         if (h->bound.state_bytes) h->state = esp__alloc(ctx, h->bound.state_bytes);
@@ -60,35 +59,19 @@ ESPRESSO_API esp_status esp_codec_open(esp_ctx *ctx, const char *spec, uint64_t 
 ESPRESSO_API uint64_t esp_compress_bound(const esp_codec_handle *h) { return h ? h->bound.payload_bytes : 0; }
 ESPRESSO_API const float *esp_codec_residual(const esp_codec_handle *h) { return h ? h->residual : NULL; }
 
-static void esp__handle_args(esp_codec_handle *h, esp_codec_args *a, esp_tensor *x, esp_buf *state, esp_buf *scratch) {
-    esp_buf none = {NULL, 0, {ESP_CPU, 0}};
-    memset(a, 0, sizeof *a);
-    memset(x, 0, sizeof *x);
-    *state = *scratch = none;
-    state->ptr = h->state, state->bytes = h->bound.state_bytes;
-    scratch->ptr = h->scratch, scratch->bytes = h->bound.scratch_bytes;
-    a->struct_size = sizeof *a;
-    a->step = h->step;
-    a->seed = h->ctx->config.seed;
-    a->source = (uint32_t)h->ctx->job.rank;
-    a->n_reduced = a->n_payloads = 1;
-    a->beta = h->codec->beta, a->gamma = h->codec->gamma;
-    a->flags = h->codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
-    a->state = h->state ? state : NULL;
-    a->scratch = h->scratch ? scratch : NULL;
-    a->tensor = x;
-    x->struct_size = sizeof *x;
-    x->dtype = ESP_F32;
-    x->count = h->count;
-    x->data.bytes = h->count * 4u;
+static void esp__handle_call(esp_codec_handle *h, const float *data, esp__codec_call *c) {
+    esp__call_begin(c, h->codec, data, h->count);
+    c->args.step = h->step;
+    c->args.seed = h->ctx->config.seed;
+    c->args.source = (uint32_t)h->ctx->job.rank;
+    c->args.flags = h->codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
+    esp__call_state(c, h->state, h->bound.state_bytes);
+    esp__call_scratch(c, h->scratch, h->bound.scratch_bytes);
 }
 
 ESPRESSO_API esp_status esp_compress(esp_codec_handle *h, const float *in, uint64_t count, void *out, uint64_t capacity,
                                      uint64_t *used) {
-    esp_codec_args a;
-    esp_tensor x;
-    esp_buf state, scratch;
-    esp_payload p;
+    esp__codec_call c;
     uint64_t wrote = 0;
     esp_status s;
     if (!h || (!in && count) || !out)
@@ -96,18 +79,11 @@ ESPRESSO_API esp_status esp_compress(esp_codec_handle *h, const float *in, uint6
     if (count != h->count)
         return esp__fail(h->ctx, ESP_E_ARG, "esp_compress: %llu elements, but the handle was opened for %llu",
                          (unsigned long long)count, (unsigned long long)h->count);
-    esp__handle_args(h, &a, &x, &state, &scratch);
-    memset(&p, 0, sizeof p);
-    p.data.ptr = out, p.data.bytes = capacity;
-    p.used = &wrote;
-    a.payload = &p;
-    memcpy(&x.data.ptr, &in, sizeof in); /* only read, though esp_tensor has no const: decompress writes to one */
-    a.residual = h->residual;
+    esp__handle_call(h, in, &c);
+    esp__call_payload(&c, out, capacity, &wrote);
+    esp__call_residual(&c, h->residual);
     uint64_t fp = esp__fp_default();
-    if (h->residual && !(h->codec->table->caps & ESP_CODEC_FUSED_RESIDUAL))
-        s = esp__compress_unfused(h->codec, &a, h->temp, h->temp + h->count);
-    else
-        s = h->codec->table->compress(h->codec->self, &a);
+    s = esp__call_compress(&c, h->temp, h->temp + h->count);
     esp__fp_restore(fp);
     if (s == ESP_E_TOO_SMALL)
         return esp__fail(h->ctx, s,
@@ -121,10 +97,7 @@ ESPRESSO_API esp_status esp_compress(esp_codec_handle *h, const float *in, uint6
 
 ESPRESSO_API esp_status esp_decompress(esp_codec_handle *h, const void *in, uint64_t bytes, float *out, uint64_t count,
                                        uint32_t mode) {
-    esp_codec_args a;
-    esp_tensor x;
-    esp_buf state, scratch;
-    esp_payload p;
+    esp__codec_call c;
     if (!h || !in || (!out && count))
         return esp__fail(NULL, ESP_E_ARG, "esp_decompress: handle, in and out must not be NULL");
     if (count != h->count)
@@ -132,15 +105,11 @@ ESPRESSO_API esp_status esp_decompress(esp_codec_handle *h, const void *in, uint
                          (unsigned long long)count, (unsigned long long)h->count);
     if (mode > ESP_OUT_SUM)
         return esp__fail(h->ctx, ESP_E_ARG, "esp_decompress: mode %u is neither ESP_OUT_SET nor ESP_OUT_SUM", mode);
-    esp__handle_args(h, &a, &x, &state, &scratch);
-    memset(&p, 0, sizeof p);
-    memcpy(&p.data.ptr, &in, sizeof in);
-    p.data.bytes = bytes;
-    a.payload = &p;
-    a.mode = mode;
-    x.data.ptr = out;
+    esp__handle_call(h, out, &c);
+    esp__call_payload(&c, in, bytes, NULL);
+    c.args.mode = mode;
     uint64_t fp = esp__fp_default();
-    esp_status s = h->codec->table->decompress(h->codec->self, &a);
+    esp_status s = esp__call_decompress(&c);
     esp__fp_restore(fp);
     return s ? esp__fail(h->ctx, s, "esp_decompress: codec '%s': %s", h->codec->spec,
                          s == ESP_E_CORRUPT ? "the payload is corrupt, of another codec or for another count"

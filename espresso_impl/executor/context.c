@@ -2,6 +2,7 @@
  * close. Calls the other files of the library for each of these. */
 #include "espresso_impl/base/cores.h"
 #include "espresso_impl/executor/executor.h"
+#include <unistd.h>
 
 enum { ESP__TIMEOUT_DEFAULT_MS = 300000 };
 
@@ -155,17 +156,24 @@ static esp_status esp__oob_allgather(void *user, const void *in, void *out, uint
 static esp_status esp__comm_open(esp_ctx *ctx, uint8_t level, const char *params) {
     uint64_t bytes = (uint64_t)ctx->job.size * 4u;
     esp__oob oob = {ctx, esp__alloc(ctx, bytes), 0};
-    int32_t index = 0, *machine = esp__alloc(ctx, bytes);
+    int32_t index = 0, *machine = esp__alloc(ctx, bytes), *place = esp__alloc(ctx, 2 * bytes);
     esp_group g;
     esp_status s = ESP_E_NOMEM;
     memset(&g, 0, sizeof g);
-    if (oob.members && machine) {
+    if (oob.members && machine && place) {
         oob.n = esp__group_members(&ctx->job.topo, level, oob.members, &index);
-        for (int32_t i = 0; i < oob.n; i++) machine[i] = ctx->job.topo.machine_of[oob.members[i]];
+        for (int32_t i = 0; i < oob.n; i++) {
+            machine[i] = ctx->job.topo.machine_of[oob.members[i]];
+            place[2 * i] = ctx->job.topo.local_of[oob.members[i]];
+            place[2 * i + 1] = machine[i];
+        }
         g.struct_size = sizeof g;
         g.rank = index;
         g.size = oob.n;
-        g.scope = level;
+        g.level = level;
+        g.n_levels = 2;
+        g.level_name = level == ESP__FLAT ? "flat" : level == ESP__INTRA ? "intra" : "inter";
+        g.place = place;
         g.machine = machine;
         g.parent = level == ESP__FLAT ? NULL : ctx->job.comms[ESP__FLAT];
         g.oob_allgather = esp__oob_allgather;
@@ -180,6 +188,7 @@ static esp_status esp__comm_open(esp_ctx *ctx, uint8_t level, const char *params
     }
     esp__free(ctx, oob.members);
     esp__free(ctx, machine);
+    esp__free(ctx, place);
     return s;
 }
 
@@ -268,7 +277,7 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
     if (s) return s;
     ctx = calloc(1, sizeof *ctx);
     if (!ctx) return esp__fail(NULL, ESP_E_NOMEM, "out of memory");
-    esp__process_open(&ctx->config.opened_by);
+    ctx->config.owner_pid = (int32_t)getpid();
     ctx->health.left_rank = -1;
     ctx->job.size = 1;
     ctx->lanes.dispatcher = esp__ready_first();
@@ -282,6 +291,8 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
     pthread_cond_init(&ctx->lanes.link_cv, &monotonic);
     pthread_condattr_destroy(&monotonic);
     esp__host_init(&ctx->host, ctx);
+    ctx->host.codec_open = esp__host_codec_open;
+    ctx->host.codec_close = esp__host_codec_close;
     ctx->registry.host = &ctx->host;
     s = esp__open_all(ctx, &c);
     if (s) {
@@ -318,7 +329,7 @@ static void esp__tensors_free(esp_ctx *ctx) {
 
 ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (!ctx) return;
-    if (!esp__process_same(&ctx->config.opened_by)) return; /* a forked child has none of the threads */
+    if (ctx->config.owner_pid != (int32_t)getpid()) return; /* a forked child has none of the threads */
     if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__observers_close(ctx);
     esp__goodbye(ctx);
@@ -343,7 +354,6 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     pthread_cond_destroy(&ctx->lanes.done_cv);
     pthread_cond_destroy(&ctx->lanes.cpu_cv);
     pthread_cond_destroy(&ctx->lanes.link_cv);
-    esp__process_close(&ctx->config.opened_by);
     free(ctx);
 }
 

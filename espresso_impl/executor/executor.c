@@ -86,6 +86,7 @@ static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     c.src.dev.kind = c.dst.dev.kind = ESP_CPU;
     l->comm = ctx->job.comms[op->level];
     l->started_ns = esp__now_ns();
+    if (op->rebuild) esp__headers_hide(ctx, op);
     return ctx->job.backend->start(l->comm, &c, here, &l->req);
 }
 
@@ -97,7 +98,7 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     if (s == ESP_PENDING) return s;
     l->req = NULL;
     if (s) return s;
-    if (op->rebuild) esp__headers_rebuild(ctx, op);
+    if (op->rebuild) esp__headers_show(ctx, op);
     uint64_t end = esp__now_ns();
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->lanes.dispatcher->ended(ctx, op, (esp__span){l->started_ns, end});

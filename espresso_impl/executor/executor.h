@@ -2,6 +2,7 @@
 #ifndef ESP__EXECUTOR_H
 #define ESP__EXECUTOR_H
 #include "espresso_impl/executor/context.h"
+#include "espresso_impl/plugins/codec_call.h"
 
 /* ---- dispatch.c: which op is next ---------------------------------------------------------------------------------- */
 /* Decides which op runs next on a lane, and when its lane is free again. Lock held in every call. */
@@ -60,14 +61,14 @@ ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out);
 /* ---- ops.c, tokens.c: one compress, decompress or copy op ----------------------------------------------------------------- */
 ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op);
 ESP__FN uint8_t *esp__at(const esp_ctx *ctx, const esp__op *op, esp__ref r); /* the address of `r` in this step */
-ESP__FN void esp__args_init(const esp_ctx *ctx, const esp__op *op, esp_codec_args *a, esp_tensor *x, esp_buf *scratch);
-ESP__FN void esp__args_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp_tensor *x);
-/* Residual feedback for a codec without ESP_CODEC_FUSED_RESIDUAL: phi = beta * residual + gamma * tensor; the payload is phi
- * compressed; residual = phi - decode(payload). phi and back have room for the part's elements. */
-ESP__FN esp_status esp__compress_unfused(const esp__codec *c, esp_codec_args *a, float *phi, float *back);
-/* A collective summed payload bodies, and the headers with them: writes the headers again, copied from this rank's own payloads
- * of the same parts. */
-ESP__FN void esp__headers_rebuild(const esp_ctx *ctx, const esp__op *op);
+/* The arguments for one part of a compress or decompress op: numbers, randomness and scratch; the caller adds payloads, and for
+ * compress the residual and the state. */
+ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__codec_call *c);
+/* Around a collective that reduces payload bodies. Its numbers begin at the first slot's header, because slots lie one behind the
+ * other. No header may be summed: `hide` keeps this rank's headers aside, and puts in place of each one number that is not 0 where
+ * the payload has NaN or Inf, and zeros. `show` puts the headers back, with the flag that all ranks' numbers give. */
+ESP__FN void esp__headers_hide(const esp_ctx *ctx, const esp__op *op);
+ESP__FN void esp__headers_show(const esp_ctx *ctx, const esp__op *op);
 ESP__FN void esp__tokens_open(esp_ctx *ctx);
 ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements); /* 1: a token was taken; put it back */
 ESP__FN void esp__token_put(esp_ctx *ctx, int token);

@@ -3,17 +3,16 @@
 #include "espresso_impl/executor/executor.h"
 
 static void esp__agree_tensor(const esp_ctx *ctx, uint32_t i, esp__text *t) {
-    static const char *const dtypes[] = {"?", "f32", "f16", "bf16"};
     const esp__tensor *x = &ctx->model.tensors[i];
     esp__text_add(t, "tensor %u: name %s, dtype %s, %llu elements, %llu x %llu, flags %u", i, x->name,
-                  dtypes[x->dtype & 3u], (unsigned long long)x->count, (unsigned long long)x->rows,
+                  esp__dtype_word(x->dtype), (unsigned long long)x->count, (unsigned long long)x->rows,
                   (unsigned long long)x->cols, x->flags);
 }
 
 static void esp__agree_unit(const esp__work_unit *u, esp__text *t) {
     char option[ESP__TEXT_MAX];
     esp__option_print(&u->option, option, sizeof option);
-    esp__text_add(t, ", codec %s (wire version %u), option %s\n", u->codec->spec, u->codec->table->wire_version,
+    esp__text_add(t, ", codec %s (wire version %u), option %s\n", u->codec->spec, u->codec->traits.wire_version,
                   option);
 }
 

@@ -14,89 +14,35 @@ static float *esp__numbers(const esp_ctx *ctx, const esp__op *op, uint64_t begin
     return (float *)(void *)esp__at(ctx, op, op->data) + begin;
 }
 
-ESP__FN void esp__args_init(const esp_ctx *ctx, const esp__op *op, esp_codec_args *a, esp_tensor *x, esp_buf *scratch) {
-    memset(a, 0, sizeof *a);
-    memset(x, 0, sizeof *x);
-    a->struct_size = sizeof *a;
-    a->step = ctx->steps.step;
-    a->seed = ctx->config.seed;
-    a->source = op->source;
-    a->comp_index = op->comp_index;
-    a->n_reduced = op->n_reduced ? op->n_reduced : 1;
-    a->beta = a->gamma = 1.0f;
-    x->struct_size = sizeof *x;
-    x->dtype = ESP_F32;
-    x->key = ctx->in_force.strategy.units[op->unit].key;
-    scratch->ptr = ctx->in_force.scratch;
-    scratch->bytes = ctx->in_force.scratch_bytes;
-    scratch->dev.kind = ESP_CPU;
-    scratch->dev.ordinal = 0;
-    if (ctx->in_force.scratch_bytes) a->scratch = scratch;
-    a->tensor = x;
-}
-
-ESP__FN void esp__args_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp_tensor *x) {
+ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__codec_call *c) {
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
-    x->count = r->length;
-    x->rows = r->length == u->place.count ? u->rows : 0;
-    x->cols = r->length == u->place.count ? u->cols : 0;
-    x->data.ptr = esp__numbers(ctx, op, r->begin);
-    x->data.bytes = r->length * 4u;
+    esp__call_begin(c, u->codec, esp__numbers(ctx, op, r->begin), r->length);
+    c->args.step = ctx->steps.step;
+    c->args.seed = ctx->config.seed;
+    c->args.source = op->source;
+    c->args.comp_index = op->comp_index;
+    c->args.n_reduced = op->n_reduced ? op->n_reduced : 1;
+    c->part.key = u->key;
+    c->part.rows = r->length == u->place.count ? u->rows : 0;
+    c->part.cols = r->length == u->place.count ? u->cols : 0;
+    c->offset = u->place.begin + r->begin;
+    esp__call_scratch(c, ctx->in_force.scratch, ctx->in_force.scratch_bytes);
 }
 
-ESP__FN esp_status esp__compress_unfused(const esp__codec *c, esp_codec_args *a, float *phi, float *back) {
-    uint64_t n = a->tensor->count;
-    float *e = a->residual;
-    const float *g = a->tensor->data.ptr;
-    esp_tensor x = *a->tensor;
-    esp_payload_header h;
-    esp_status s;
-    for (uint64_t i = 0; i < n; i++) phi[i] = a->beta * e[i] + a->gamma * g[i];
-    a->residual = NULL;
-    x.data.ptr = phi;
-    a->tensor = &x;
-    s = c->table->compress(c->self, a);
-    if (s) return s;
-    memcpy(&h, a->payload->data.ptr, sizeof h);
-    if (h.flags & ESP_PAYLOAD_NONFINITE) return ESP_OK; /* NaN or Inf: the residual stays as it was */
-    x.data.ptr = back;
-    a->mode = ESP_OUT_SET;
-    a->n_payloads = 1;
-    a->scale = 1.0f;
-    s = c->table->decompress(c->self, a);
-    for (uint64_t i = 0; i < n && !s; i++) e[i] = phi[i] - back[i];
-    return s;
-}
-
-static esp_status esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__feedback *f,
-                                      esp_codec_args *a) {
-    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
-    const esp__codec *c = u->codec;
+static esp_status esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__feedback *f) {
+    const esp__codec *codec = ctx->in_force.strategy.units[op->unit].codec;
     uint64_t used = 0;
-    esp_payload p;
-    esp_buf state;
+    esp__codec_call c;
     esp_payload_header h;
-    esp_status s;
-    memset(&p, 0, sizeof p);
-    p.data.ptr = esp__at(ctx, op, op->slots) + ctx->in_force.program.slots[r->first_slot] * op->slot_bytes;
-    p.data.bytes = op->slot_bytes;
-    p.used = &used;
-    a->payload = &p;
-    a->offset = u->place.begin + r->begin;
-    a->residual = f && f->residual ? f->residual + (r->begin - f->offset) : NULL;
-    a->beta = c->beta, a->gamma = c->gamma;
-    a->flags = op->raw && c->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
-    state.ptr = f && f->state ? f->state + r->state_offset : NULL;
-    state.bytes = r->state_bytes;
-    state.dev.kind = ESP_CPU;
-    state.dev.ordinal = 0;
-    a->state = state.ptr && state.bytes ? &state : NULL;
-    if (a->residual && !(c->table->caps & ESP_CODEC_FUSED_RESIDUAL))
-        s = esp__compress_unfused(c, a, ctx->in_force.phi, ctx->in_force.phi + ctx->in_force.phi_count);
-    else
-        s = c->table->compress(c->self, a);
+    esp__call_range(ctx, op, r, &c);
+    esp__call_payload(&c, esp__at(ctx, op, op->slots) + ctx->in_force.program.slots[r->first_slot] * op->slot_bytes,
+                      op->slot_bytes, &used);
+    esp__call_residual(&c, f && f->residual ? f->residual + (r->begin - f->offset) : NULL);
+    esp__call_state(&c, f && f->state ? f->state + r->state_offset : NULL, r->state_bytes);
+    c.args.flags = op->raw && codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
+    esp_status s = esp__call_compress(&c, ctx->in_force.phi, ctx->in_force.phi + ctx->in_force.phi_count);
     if (s) return s;
-    memcpy(&h, p.data.ptr, sizeof h);
+    memcpy(&h, c.payload.data.ptr, sizeof h);
     if (h.flags & ESP_PAYLOAD_NONFINITE) ctx->steps.stats.nonfinite++;
     return ESP_OK;
 }
@@ -104,17 +50,11 @@ static esp_status esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp
 static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
-    esp_codec_args a;
-    esp_tensor x;
-    esp_buf scratch;
-    esp__args_init(ctx, op, &a, &x, &scratch);
     if (f && f->residual_before) memcpy(f->residual_before, f->residual, f->count * 4u);
     if (f && f->state_before) memcpy(f->state_before, f->state, f->state_bytes);
     for (uint32_t i = 0; i < op->n_ranges; i++) {
         const esp__range *r = &ctx->in_force.program.ranges[op->first_range + i];
-        esp__args_range(ctx, op, r, &x);
-        a.tensor = &x;
-        esp_status s = esp__compress_range(ctx, op, r, f, &a);
+        esp_status s = esp__compress_range(ctx, op, r, f);
         if (s)
             return esp__fail(ctx, s, "tensor '%s': codec '%s' failed to compress %llu elements: %s", u->name,
                              u->codec->spec, (unsigned long long)r->length, esp_status_text(s));
@@ -126,25 +66,21 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
 static esp_status esp__run_decompress(esp_ctx *ctx, const esp__op *op) {
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     uint8_t *slots = esp__at(ctx, op, op->slots);
-    esp_codec_args a;
-    esp_tensor x;
-    esp_buf scratch;
-    esp__args_init(ctx, op, &a, &x, &scratch);
-    a.mode = ESP_OUT_SET;
-    a.n_payloads = op->n_sources;
-    a.payload = ctx->in_force.payloads;
-    a.scale = op->scale;
     for (uint32_t i = 0; i < op->n_ranges; i++) {
         const esp__range *r = &ctx->in_force.program.ranges[op->first_range + i];
+        esp__codec_call c;
+        esp__call_range(ctx, op, r, &c);
         for (uint32_t q = 0; q < op->n_sources; q++) {
             esp_payload *p = &ctx->in_force.payloads[q];
             memset(p, 0, sizeof *p);
             p->data.ptr = slots + ctx->in_force.program.slots[r->first_slot + q] * op->slot_bytes;
             p->data.bytes = op->slot_bytes;
         }
-        a.offset = u->place.begin + r->begin;
-        esp__args_range(ctx, op, r, &x);
-        esp_status s = u->codec->table->decompress(u->codec->self, &a);
+        c.args.mode = ESP_OUT_SET;
+        c.args.n_payloads = op->n_sources;
+        c.args.payload = ctx->in_force.payloads;
+        c.args.scale = op->scale;
+        esp_status s = esp__call_decompress(&c);
         if (s)
             return esp__fail(ctx, s, "tensor '%s': codec '%s' cannot decode what arrived: %s", u->name, u->codec->spec,
                              esp_status_text(s));
@@ -275,21 +211,46 @@ ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op) {
     return s;
 }
 
-ESP__FN void esp__headers_rebuild(const esp_ctx *ctx, const esp__op *op) {
-    const uint8_t *own = esp__at(ctx, op, op->src) + op->own_slot * op->slot_bytes;
+/* The number that stands for "NaN or Inf" in a reduction: 1, or -1 where the least counts. */
+static void esp__flag_number(uint8_t *at, esp_dtype dtype, esp_reduce op) {
+    const int minus = op == ESP_REDUCE_MIN;
+    const float f = minus ? -1.0f : 1.0f;
+    const uint16_t f16 = minus ? 0xBC00u : 0x3C00u, bf16 = minus ? 0xBF80u : 0x3F80u;
+    const int32_t i = minus ? -1 : 1; /* little-endian: its first bytes are the narrower integers */
+    if (dtype == ESP_F32)
+        memcpy(at, &f, sizeof f);
+    else if (dtype == ESP_F16 || dtype == ESP_BF16)
+        memcpy(at, dtype == ESP_F16 ? &f16 : &bf16, sizeof f16);
+    else
+        memcpy(at, &i, esp_dtype_bytes(dtype));
+}
+
+ESP__FN void esp__headers_hide(const esp_ctx *ctx, const esp__op *op) {
+    uint8_t *sent = esp__at(ctx, op, op->src), *kept = esp__at(ctx, op, op->headers);
+    /* a sum of bytes wraps at 256: ranks use different numbers of the header's place, which has 64 of them */
+    const uint64_t width = esp_dtype_bytes(op->coll.dtype), places = ESP_PAYLOAD_HEADER / width;
+    const uint64_t place = (uint64_t)ctx->job.rank % places * width;
+    for (uint64_t i = 0; i < op->n_sent; i++) {
+        uint8_t *slot = sent + i * op->slot_bytes;
+        esp_payload_header h;
+        memcpy(&h, slot, sizeof h);
+        if (i >= op->own_slot && i < op->own_slot + op->n_slots)
+            memcpy(kept + (i - op->own_slot) * sizeof h, &h, sizeof h);
+        memset(slot, 0, sizeof h);
+        if (h.flags & ESP_PAYLOAD_NONFINITE) esp__flag_number(slot + place, op->coll.dtype, op->coll.reduce);
+    }
+}
+
+ESP__FN void esp__headers_show(const esp_ctx *ctx, const esp__op *op) {
+    const uint8_t *kept = esp__at(ctx, op, op->headers);
     uint8_t *out = esp__at(ctx, op, op->dst);
     for (uint64_t i = 0; i < op->n_slots; i++) {
         uint8_t *slot = out + i * op->slot_bytes;
         esp_payload_header h;
-        uint32_t first = 0;
-        memcpy(&h, own + i * op->slot_bytes, sizeof h);
-        /* a rank with NaN or Inf fills its body with NaN, which makes the sum NaN */
-        if (h.body_bytes >= 4 || h.body_bytes == 2)
-            memcpy(&first, slot + ESP_PAYLOAD_HEADER, h.body_bytes == 2 ? 2 : 4);
-        int nan = op->coll.dtype == ESP_F32   ? (first & 0x7FFFFFFFu) > 0x7F800000u
-                  : op->coll.dtype == ESP_F16 ? (first & 0x7FFFu) > 0x7C00u
-                                              : (first & 0x7FFFu) > 0x7F80u;
-        h.flags = (uint16_t)(nan ? ESP_PAYLOAD_NONFINITE : 0);
+        int flagged = 0;
+        for (uint32_t k = 0; k < sizeof h; k++) flagged |= slot[k];
+        memcpy(&h, kept + i * sizeof h, sizeof h);
+        h.flags = (uint16_t)(flagged ? ESP_PAYLOAD_NONFINITE : 0);
         memcpy(slot, &h, sizeof h);
     }
 }

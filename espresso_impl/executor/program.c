@@ -24,7 +24,8 @@ typedef struct esp__compile {
     double share; /* half: the gradient is the sum so far times `share`, so that no sum overflows */
     esp__ref work, slots;
     uint64_t slot_bytes;
-    uint32_t last_value; /* the last step that changes numbers; after it the sum becomes the mean  */
+    esp_dtype body_dtype; /* of the numbers of bodies that a collective reduces */
+    uint32_t last_value;  /* the last step that changes numbers; after it the sum becomes the mean  */
     int finalized;
     esp_status status;
     esp__op nowhere; /* esp__op_new returns it when memory is short, so that its callers need no check */
@@ -203,7 +204,7 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
     uint32_t swap;
     int active = esp__active(c),
         raw = esp__contributions(c) == 1 && !c->region.summed[0] && !c->region.summed[1] && !c->region.summed[2];
-    uint32_t source = esp__lowest_replica(c);
+    uint32_t source = esp__lowest_replica(c), n_reduced = esp__bodies_reduced(c, i);
     esp__to_f32(c, i);
     esp__region_now(c, &begin, &length);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
@@ -214,9 +215,10 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
         largest = len;
     }
     esp_bound b;
-    esp_status status = esp__codec_bound(c->ctx, c->u->codec, c->u, largest, &b);
+    esp_status status = esp__codec_bound(c->ctx, c->u->codec, c->u, largest, 0, n_reduced, &b);
     if (status) c->status = status;
     c->slot_bytes = b.payload_bytes;
+    c->body_dtype = b.dtype;
     if (b.scratch_bytes > p->scratch_bytes) p->scratch_bytes = b.scratch_bytes;
     if (!active || c->status) return;
     c->slots = esp__arena_place(c, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
@@ -225,14 +227,14 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
     op->comp_index = (uint8_t)c->comps;
     op->raw = (uint8_t)raw;
     op->source = source;
-    op->n_reduced = esp__bodies_reduced(c, i);
+    op->n_reduced = n_reduced;
     op->data = c->work;
     op->slots = c->slots;
     op->slot_bytes = c->slot_bytes;
     esp__ranges_make(c, &c->region, op);
     for (uint32_t k = 0; k < op->n_ranges && !c->status; k++) {
         esp__range *r = &p->ranges[op->first_range + k];
-        status = esp__codec_bound(c->ctx, c->u->codec, c->u, r->length, &b);
+        status = esp__codec_bound(c->ctx, c->u->codec, c->u, r->length, 0, n_reduced, &b);
         if (status) c->status = status;
         r->state_offset = state;
         r->state_bytes = b.state_bytes;
@@ -302,7 +304,17 @@ static void esp__op_links(esp__compile *c, esp__op *op, const esp__step *s) {
     if (op->coll.root < 0) op->coll.root = 0;
 }
 
-static uint64_t esp__dtype_bytes(esp_dtype d) { return d == ESP_F32 ? 4u : 2u; }
+/* Fails if the backend cannot reduce what the op reduces. */
+static void esp__check_reduces(esp__compile *c, const esp__op *op) {
+    static const char *const ops[] = {"?", "sum", "max", "min"};
+    const esp_backend *b = c->ctx->job.backend;
+    if (c->status || (b->dtypes & ESP_BIT(op->coll.dtype) && b->reduces & ESP_BIT(op->coll.reduce))) return;
+    c->status =
+        esp__fail(c->ctx, ESP_E_UNSUPPORTED,
+                  "tensor '%s': codec '%s' needs a %s of %s, which backend '%s' does not do: use an option "
+                  "without summed payloads (allgather or alltoall), or another backend",
+                  c->u->name, c->u->codec->spec, ops[op->coll.reduce & 3u], esp__dtype_word(op->coll.dtype), b->name);
+}
 
 /* A collective on payload slots. It receives into a new buffer, except at a broadcast's root. */
 static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
@@ -337,13 +349,17 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     op->coll.count = s->coll == ESP_COLL_ALLGATHER || s->coll == ESP_COLL_GATHER ? have * n : have;
     if (s->coll == ESP_COLL_BROADCAST) op->coll.count = want;
     if (s->summed) {
-        op->coll.dtype = c->u->codec->table->reduce_dtype;
-        op->coll.count = have * (c->slot_bytes / esp__dtype_bytes(op->coll.dtype));
+        op->coll.dtype = c->body_dtype;
+        op->coll.reduce = esp__codec_round(c->u->codec, 0).op;
+        op->coll.count = have * (c->slot_bytes / esp_dtype_bytes(op->coll.dtype));
         op->coll.slot_bytes = 0;
         op->rebuild = 1;
         op->slot_bytes = c->slot_bytes;
         op->n_slots = want;
         op->own_slot = s->coll == ESP_COLL_REDUCE_SCATTER ? (uint64_t)me * want : 0;
+        op->n_sent = have;
+        op->headers = esp__arena_place(c, want * ESP_PAYLOAD_HEADER);
+        esp__check_reduces(c, op);
     }
     op->src = src;
     op->dst = dst;
@@ -355,7 +371,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
 /* A collective on numbers, in place. */
 static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
-    uint64_t before, n_before, after, n_after, e = esp__dtype_bytes(c->u->dtype);
+    uint64_t before, n_before, after, n_after, e = esp_dtype_bytes(c->u->dtype);
     int sums = s->role != ESP__SECOND, scales = (c->ctx->job.backend->caps & ESP_BACKEND_SCALE) != 0;
     uint64_t n = (uint64_t)c->at.size[s->level];
     uint32_t swap;
@@ -399,7 +415,7 @@ static uint32_t esp__last_value(const esp__option *o) {
 /* Copies a group's tensors into the arena, each as soon as it is pushed, so that copies overlap backward. */
 static void esp__compile_pack(esp__compile *c) {
     if (!esp__unit_is_group(c->u)) return;
-    c->u->packed = esp__arena_place(c, c->u->place.count * esp__dtype_bytes(c->u->dtype)).offset;
+    c->u->packed = esp__arena_place(c, c->u->place.count * esp_dtype_bytes(c->u->dtype)).offset;
     uint64_t begin = 0;
     for (uint32_t k = 0; k < c->u->place.n; k++) {
         esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, 0);

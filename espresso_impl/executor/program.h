@@ -39,15 +39,16 @@ typedef struct esp__op {
     uint8_t device;
     uint8_t comp_index;
     uint8_t raw;     /* a Comp that reads the rank's own gradient                        */
-    uint8_t rebuild; /* the collective sums bodies: headers are written again after it   */
+    uint8_t rebuild; /* the collective reduces bodies: headers stay here, see headers_hide */
     uint32_t unit;
     uint32_t member; /* PACK: the tensor; the op waits for its push                      */
     char *label;
     /* collective */
     esp_coll coll; /* without its pointers, which src and dst below stand for                */
     esp__ref src, dst;
-    uint64_t n_slots;  /* rebuild: slots at dst                                              */
-    uint64_t own_slot; /* rebuild: the first slot at src from which headers are copied to dst */
+    uint64_t n_sent, n_slots; /* rebuild: slots at src, at dst                               */
+    uint64_t own_slot;        /* rebuild: the slot at src whose header belongs to the first at dst */
+    esp__ref headers;         /* rebuild: room for n_slots headers                           */
     /* compress, decompress */
     uint32_t first_range, n_ranges, n_sources;
     int32_t feedback; /* index in ctx->in_force.feedback, or -1                                      */

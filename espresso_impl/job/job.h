@@ -71,13 +71,13 @@ typedef struct esp__job {
     esp__peers *peers;
     esp__topology topo;
     const esp_backend *backend;
-    void *comms[3]; /* by scope: all, intra, inter */
+    void *comms[3]; /* by level: flat, intra, inter */
     void *room;     /* [size][ESP__JOB_ROOM] bytes, taken early: ranks can agree even when memory is short */
     esp__farewell farewell;
 } esp__job;
 ESP__FN const esp__job *esp__job_of(const esp_ctx *ctx); /* executor/context.c */
 
-/* The ranks of this rank's group at `level` (values as in esp_group.scope), in group order; *index: this rank's place among them.
+/* The ranks of this rank's group at `level` (ESP__FLAT, ESP__INTRA or ESP__INTER), in group order; *index: this rank's place among them.
  * Returns how many they are. */
 ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t level, int32_t *members, int32_t *index);
 /* The rank in the job of member `i` of this rank's group at `level`; -1 for -1. */

@@ -150,30 +150,19 @@ static void esp__errors_add(struct esp__errors *g, const float *x, const float *
 
 static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range *r) {
     struct esp__errors *g = esp__errors_of(ctx);
-    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
     uint64_t begin = esp__now_ns();
-    esp_codec_args a;
-    esp_tensor x;
-    esp_buf scratch;
-    esp_payload p;
+    const uint8_t *payload = esp__at(ctx, op, op->slots) + ctx->in_force.program.slots[r->first_slot] * op->slot_bytes;
+    esp__codec_call c;
     esp_payload_header h;
-    memset(&p, 0, sizeof p);
-    p.data.ptr = esp__at(ctx, op, op->slots) + ctx->in_force.program.slots[r->first_slot] * op->slot_bytes;
-    p.data.bytes = op->slot_bytes;
-    memcpy(&h, p.data.ptr, sizeof h);
+    memcpy(&h, payload, sizeof h);
     if (h.flags & ESP_PAYLOAD_NONFINITE) g->unfit = 1;
     if (g->unfit) return;
-    esp__args_init(ctx, op, &a, &x, &scratch);
-    esp__args_range(ctx, op, r, &x);
-    a.mode = ESP_OUT_SET;
-    a.n_payloads = 1;
-    a.payload = &p;
-    a.scale = 1.0f;
-    a.offset = u->place.begin + r->begin;
-    const float *in = x.data.ptr;
-    x.data.ptr = ctx->in_force.phi;
-    if (u->codec->table->decompress(u->codec->self, &a) != ESP_OK) {
+    esp__call_range(ctx, op, r, &c);
+    esp__call_payload(&c, payload, op->slot_bytes, NULL);
+    const float *in = c.part.data.ptr;
+    c.part.data.ptr = ctx->in_force.phi;
+    if (esp__call_decompress(&c) != ESP_OK) {
         g->unfit = 1;
         return;
     }

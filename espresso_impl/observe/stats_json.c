@@ -18,7 +18,6 @@ static void esp__stats_begin(esp__text *t, const char *kind, double time_s) {
 }
 
 ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f, double time_s, esp__text *t) {
-    static const char *const dtypes[] = {"", "f32", "f16", "bf16"};
     char text[ESP__SPEC_MAX];
     esp__stats_begin(t, "header", time_s);
     esp__text_add(t, ",\"version\":1");
@@ -44,7 +43,7 @@ ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f
         esp__text_add(t, "%s{\"name\":", i ? "," : "");
         esp__json_string(t, ctx->model.tensors[i].name);
         esp__text_add(t, ",\"elements\":%llu,\"dtype\":\"%s\"}", (unsigned long long)ctx->model.tensors[i].count,
-                      dtypes[ctx->model.tensors[i].dtype & 3]);
+                      esp__dtype_word(ctx->model.tensors[i].dtype));
     }
     esp__text_add(t, "]}\n");
 }

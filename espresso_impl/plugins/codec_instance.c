@@ -26,8 +26,8 @@ static esp_status esp__feedback_parse(const esp_ctx *ctx, esp__codec *c, const c
     size_t len = strlen(text);
     esp_status s;
     int more;
-    c->feedback = !(c->table->caps & ESP_CODEC_NO_FEEDBACK);
-    c->own_memory = c->feedback && c->table->caps & ESP_CODEC_OWN_FEEDBACK;
+    c->feedback = !(c->traits.caps & ESP_CODEC_NO_FEEDBACK);
+    c->own_memory = c->feedback && c->traits.caps & ESP_CODEC_OWN_FEEDBACK;
     c->beta = c->gamma = 1.0f;
     if (!len) return ESP_OK;
     if (text[0] == '(' && text[len - 1] == ')') text++, len -= 2;
@@ -37,7 +37,7 @@ static esp_status esp__feedback_parse(const esp_ctx *ctx, esp__codec *c, const c
     if (!strcmp(name, "none")) {
         c->feedback = c->own_memory = 0;
     } else if (!strcmp(name, "own")) {
-        if (!(c->table->caps & ESP_CODEC_OWN_FEEDBACK))
+        if (!(c->traits.caps & ESP_CODEC_OWN_FEEDBACK))
             return esp__fail(ctx, ESP_E_ARG, "codec '%s' has no memory of its own: use feedback=residual or none",
                              c->spec);
     } else if (!strcmp(name, "residual")) {
@@ -68,6 +68,44 @@ ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c) {
     esp__free(ctx, c);
 }
 
+ESP__FN int esp__codec_lossy(const esp__codec *c) {
+    return !ESP_HAS(esp_codec, c->table, model) || c->model.flags & ESP_MODEL_LOSSY;
+}
+
+ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round) {
+    static const esp_round none = {0, 0, 0, 0};
+    return c->traits.rounds && round < c->traits.n_rounds ? c->traits.rounds[round] : none;
+}
+
+/* Asks the opened codec what it is, and how it describes itself. */
+static esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c) {
+    const esp_codec *t = c->table;
+    esp_tensor like;
+    esp_status s = ESP_OK;
+    c->traits.struct_size = sizeof c->traits;
+    c->traits.wire_version = t->wire_version;
+    c->traits.caps = t->caps;
+    c->traits.n_rounds = t->n_rounds;
+    c->traits.rounds = t->rounds;
+    c->traits.default_option = t->default_option;
+    if (ESP_HAS(esp_codec, t, traits)) s = t->traits(c->self, &c->traits);
+    if (s) return esp__fail(ctx, s, "codec '%s': traits() failed: %s", c->spec, esp_status_text(s));
+    if (c->traits.caps & ~t->caps || c->traits.n_rounds < 1 || c->traits.n_rounds > t->n_rounds)
+        return esp__fail(
+            ctx, ESP_E_ABI,
+            "codec '%s': traits() gives capabilities 0x%llx and %u rounds, more than its table has (0x%llx, "
+            "%u): the table must list all that an instance may have",
+            c->spec, (unsigned long long)c->traits.caps, c->traits.n_rounds, (unsigned long long)t->caps, t->n_rounds);
+    memset(&like, 0, sizeof like);
+    like.struct_size = sizeof like;
+    like.dtype = ESP_F32;
+    like.count = 1u << 20;
+    c->model.struct_size = sizeof c->model;
+    if (ESP_HAS(esp_codec, t, model)) s = t->model(c->self, &like, 1, (esp_device){ESP_CPU, 0}, &c->model);
+    if (s) return esp__fail(ctx, s, "codec '%s': model() failed: %s", c->spec, esp_status_text(s));
+    return ESP_OK;
+}
+
 static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
     char name[ESP__NAME_MAX], own[ESP__SPEC_MAX], key[ESP__SPEC_MAX];
     const char *params;
@@ -85,18 +123,18 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
     }
     c->table = table;
     c->id = esp_name_hash(table->name);
-    s = esp__feedback_parse(ctx, c, feedback ? feedback : key);
-    if (!s) {
-        esp__plugin_detail_clear();
-        s = table->open(esp__registry_of(ctx)->host, own, &c->self);
+    esp__plugin_detail_clear();
+    s = table->open(esp__registry_of(ctx)->host, own, &c->self);
+    if (s) {
         const char *detail = esp__plugin_detail();
         int hint = table->params && !strstr(detail, table->params);
-        if (s)
-            s = esp__fail(ctx, s, "codec '%s': %s%s%s", spec, *detail ? detail : esp_status_text(s),
-                          hint ? "; its parameters: " : "", hint ? table->params : "");
-    }
-    if (s) {
+        s = esp__fail(ctx, s, "codec '%s': %s%s%s", spec, *detail ? detail : esp_status_text(s),
+                      hint ? "; its parameters: " : "", hint ? table->params : "");
         c->self = NULL;
+    }
+    if (!s) s = esp__codec_describe(ctx, c);
+    if (!s) s = esp__feedback_parse(ctx, c, feedback ? feedback : key);
+    if (s) {
         esp__codec_free(ctx, c);
         return s;
     }
@@ -132,4 +170,40 @@ ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **o
     r->opened[r->n_opened++] = c;
     *out = c;
     return ESP_OK;
+}
+
+/* ---- for wrappers ---------------------------------------------------------------------------------------------------- */
+enum { ESP__WRAP_DEPTH = 4 };
+
+/* How deep a spec nests: 1 for "topk", 2 for "fp16:of=(topk:ratio=0.01)". */
+static int esp__spec_depth(const char *spec) {
+    int depth = 1, most = 1;
+    for (; *spec; spec++) {
+        depth += (*spec == '(') - (*spec == ')');
+        if (depth > most) most = depth;
+    }
+    return most;
+}
+
+ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_codec **table, void **self) {
+    esp_ctx *ctx = user;
+    char name[ESP__NAME_MAX], inner[ESP__SPEC_MAX];
+    const char *params;
+    size_t n = strlen(spec);
+    *self = NULL;
+    if (n >= sizeof inner) return esp__fail(ctx, ESP_E_ARG, "codec '%.60s...': the spec is too long", spec);
+    int wrapped = n > 1 && spec[0] == '(' && spec[n - 1] == ')';
+    snprintf(inner, sizeof inner, "%.*s", (int)(wrapped ? n - 2 : n), spec + wrapped);
+    if (esp__spec_depth(inner) > ESP__WRAP_DEPTH)
+        return esp__fail(ctx, ESP_E_ARG, "codec '%s': codecs may nest %d deep", inner, (int)ESP__WRAP_DEPTH);
+    esp_status s = esp__spec_split(ctx, inner, name, &params);
+    if (s) return s;
+    *table = esp__registry_codec(ctx, name);
+    if (!*table) return ESP_E_NOT_FOUND;
+    return (*table)->open(esp__registry_of(ctx)->host, params, self);
+}
+
+ESP__FN void esp__host_codec_close(void *user, const esp_codec *table, void *self) {
+    (void)user;
+    if (self) table->close(self);
 }

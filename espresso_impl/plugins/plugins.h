@@ -9,9 +9,11 @@ typedef struct esp__codec {
     char *spec; /* as the user wrote it: compared between ranks, printed in strategies */
     const esp_codec *table;
     void *self;
-    uint32_t id;    /* esp_name_hash(name)                                                */
-    int feedback;   /* 1: its Comps have residuals                                        */
-    int own_memory; /* 1: Comps on the rank's own gradient use the method's own feedback  */
+    esp_traits traits;     /* what this instance is: the table's, or narrower              */
+    esp_codec_model model; /* for tensors that are no matrix; zero but lossy if the codec has no model() */
+    uint32_t id;           /* esp_name_hash(name)                                          */
+    int feedback;          /* 1: its Comps have residuals                                        */
+    int own_memory;        /* 1: Comps on the rank's own gradient use the method's own feedback  */
     float beta, gamma;
 } esp__codec;
 
@@ -39,9 +41,20 @@ ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name);
 /* The built-in plugins' entries (builtin.c), NULL-terminated. */
 ESP__FN const esp_plugin_fn *esp__builtin_entries(void);
 
+/* refuse.c: ESP_OK, or the error that names what this library cannot do, or what the table says wrongly. */
+ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const char *from);
+ESP__FN esp_status esp__backend_refuse(esp_ctx *ctx, const esp_backend *b, const char *from);
+
 /* codec_instance.c: the opened codec for a spec, which all units with this spec share. The registry owns it. */
 ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **out);
 /* Opens a codec that is not shared; free it with esp__codec_free. feedback NULL: as the spec says. */
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out);
 ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c);
+/* The host's codec_open and codec_close, for wrappers. */
+ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_codec **table, void **self);
+ESP__FN void esp__host_codec_close(void *user, const esp_codec *table, void *self);
+/* Does training need to be watched with this codec? Not if it only rounds numbers, or changes nothing. */
+ESP__FN int esp__codec_lossy(const esp__codec *c);
+/* How bodies of round `round` are reduced; its op is 0 where they are not. */
+ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round);
 #endif

@@ -18,12 +18,12 @@ static const char *esp__codec_missing(const esp_codec *c) {
     if (!ESP_HAS(esp_codec, c, name)) return "name";
     if (!ESP_HAS(esp_codec, c, dtypes)) return "dtypes";
     if (!ESP_HAS(esp_codec, c, devices)) return "devices";
+    if (!ESP_HAS(esp_codec, c, n_rounds)) return "n_rounds";
     if (!ESP_HAS(esp_codec, c, open)) return "open";
     if (!ESP_HAS(esp_codec, c, close)) return "close";
     if (!ESP_HAS(esp_codec, c, bound)) return "bound";
     if (!ESP_HAS(esp_codec, c, compress)) return "compress";
     if (!ESP_HAS(esp_codec, c, decompress)) return "decompress";
-    if ((c->caps & ESP_CODEC_REDUCIBLE) && !c->reduce_dtype) return "reduce_dtype (it says ESP_CODEC_REDUCIBLE)";
     return NULL;
 }
 
@@ -31,6 +31,8 @@ static const char *esp__backend_missing(const esp_backend *b) {
     if (!ESP_HAS(esp_backend, b, name)) return "name";
     if (!ESP_HAS(esp_backend, b, colls)) return "colls";
     if (!ESP_HAS(esp_backend, b, devices)) return "devices";
+    if (!ESP_HAS(esp_backend, b, dtypes)) return "dtypes";
+    if (!ESP_HAS(esp_backend, b, reduces)) return "reduces";
     if (!ESP_HAS(esp_backend, b, probe)) return "probe";
     if (!ESP_HAS(esp_backend, b, open)) return "open";
     if (!ESP_HAS(esp_backend, b, close)) return "close";
@@ -85,7 +87,7 @@ static esp_status esp__entry_check(esp_ctx *ctx, const esp__entry *e, const char
         return esp__fail(ctx, ESP_E_ARG,
                          "%s: \"%.*s\" cannot be a %s's name: use 1 to %d letters, digits, '_', '-', '.'", from,
                          ESP__NAME_MAX, e->name, esp__kind_word[e->kind], ESP__NAME_MAX - 1);
-    return ESP_OK;
+    return e->kind == ESP__CODEC ? esp__codec_refuse(ctx, e->table, from) : esp__backend_refuse(ctx, e->table, from);
 }
 
 /* Refuses a second codec or backend of one name, unless ESP_ALLOW_OVERRIDE or `replaces` allows it. */
@@ -173,6 +175,9 @@ static esp_status esp__registry_add_from(esp_ctx *ctx, const esp_plugin *p, cons
                          "%s: its esp_plugin table is incomplete: struct_size is %u, at least %zu are needed, and "
                          "codecs and backends must be set where they are counted",
                          from, p ? (unsigned)p->struct_size : 0u, needed);
+    if (p->n_devices)
+        return esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: n_devices: %u: this library loads no device plugins", from,
+                         (unsigned)p->n_devices);
     for (uint32_t i = 0; i < p->n_codecs + p->n_backends && s == ESP_OK; i++) {
         const esp__entry e = esp__entry_at(p, i);
         s = esp__entry_check(ctx, &e, from);

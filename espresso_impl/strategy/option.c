@@ -123,6 +123,10 @@ static void esp__walk_subtree(esp__walk *w, uint8_t subtree) {
             esp__walk_symbols(w, &esp__rules[i], 0);
 }
 
+ESP__FN const char *esp__coll_word(uint32_t coll) {
+    return coll <= ESP_COLL_REDUCE && coll ? esp__coll_names[coll] : "?";
+}
+
 ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap) {
     if (s->kind == ESP__COLL)
         snprintf(buf, cap, "%s.%s", esp__level_names[s->level], esp__coll_names[s->coll]);

@@ -43,6 +43,7 @@ ESP__FN esp_status esp__option_later_check(const esp_ctx *ctx, const char *where
                                            const esp__option *o);
 /* Writes the text form (at most ESP__TEXT_MAX with the NUL) and returns its length. */
 ESP__FN size_t esp__option_print(const esp__option *o, char *buf, size_t cap);
+ESP__FN const char *esp__coll_word(uint32_t coll);                       /* "allreduce", ...; coll is an ESP_COLL_* */
 ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap); /* the text of one step */
 ESP__FN int esp__option_is_flat(const esp__option *o);
 ESP__FN int esp__option_uses(const esp__option *o, uint8_t kind);

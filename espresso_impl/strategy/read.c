@@ -13,13 +13,12 @@ ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx) {
 
 /* Fails if the tensors cannot be one group, for example because their dtypes differ. */
 static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, const esp__text_unit *u) {
-    static const char *const dtypes[] = {"?", "f32", "f16", "bf16"};
     const esp__tensor *a = &esp__model_of(ctx)->tensors[u->first];
     for (const esp__tensor *t = a; t < a + u->n; t++) {
         if (t->dtype != a->dtype)
             return esp__fail(ctx, ESP_E_ARG,
                              "%s: tensor '%s' is %s but '%s' is %s: a group's tensors have one type of numbers", where,
-                             a->name, dtypes[a->dtype & 3u], t->name, dtypes[t->dtype & 3u]);
+                             a->name, esp__dtype_word(a->dtype), t->name, esp__dtype_word(t->dtype));
         if ((t->flags ^ a->flags) & ESP_SUM)
             return esp__fail(ctx, ESP_E_ARG,
                              "%s: of tensors '%s' and '%s' only one wants the sum (ESP_SUM), the other the mean: they "

@@ -16,7 +16,7 @@ static const char *esp__raw_option(const esp_ctx *ctx) {
 }
 
 /* The codec's default option. Where only the flat tree is allowed, a similar flat option. */
-static const char *esp__codec_option(const esp_ctx *ctx, const esp_codec *codec) {
+static const char *esp__codec_option(const esp_ctx *ctx, const esp_traits *codec) {
     int reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0;
     const char *text = codec->default_option;
     if (codec->caps & ESP_CODEC_NEEDS_MATRIX && !text) /* not cut, since a part of a matrix is no matrix */
@@ -51,20 +51,27 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
                          "%s: tensor '%s': option '%s' needs several machines with the same number (over one) of ranks "
                          "each; here are %d ranks on %d machine(s): use a flat option such as flat.allreduce",
                          where, u->name, option, esp__job_of(ctx)->size, esp__job_of(ctx)->topo.n_machines);
+    const esp_backend *b = esp__job_of(ctx)->backend;
+    for (uint32_t i = 0; b && i < u->option.n; i++)
+        if (u->option.steps[i].kind == ESP__COLL && !(b->colls & ESP_BIT(u->option.steps[i].coll)))
+            return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                             "%s: tensor '%s': option '%s' uses a collective that backend '%s' does not have (%s): use "
+                             "another option, or another backend",
+                             where, u->name, option, b->name, esp__coll_word(u->option.steps[i].coll));
     for (uint32_t i = 0; i < u->option.n; i++)
-        if (u->option.steps[i].summed && !(u->codec->table->caps & ESP_CODEC_REDUCIBLE))
+        if (u->option.steps[i].summed && !(u->codec->traits.caps & ESP_CODEC_REDUCIBLE))
             return esp__fail(ctx, ESP_E_ARG,
                              "%s: tensor '%s': codec '%s' has no payloads that can be summed undecoded, so '%s' cannot "
                              "be used with it: use allgather or alltoall there",
                              where, u->name, u->codec->spec, option);
     if (!esp__option_uses(&u->option, ESP__COMP)) return ESP_OK;
-    if (u->codec->table->caps & ESP_CODEC_NEEDS_MATRIX && !u->rows)
+    if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && !u->rows)
         return esp__fail(
             ctx, ESP_E_ARG, "%s: tensor '%s': codec '%s' needs rows and cols%s", where, u->name, u->codec->spec,
             esp__unit_is_group(u)        ? ", which a group has not: take the matrices out of it, or use another codec"
             : esp__unit_is_chunk(ctx, u) ? ", which a chunk has not: leave the tensor whole, or use another codec"
                                          : " in its description");
-    if (u->codec->table->caps & ESP_CODEC_NEEDS_MATRIX && esp__compresses_parts(ctx, u))
+    if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && esp__compresses_parts(ctx, u))
         return esp__fail(
             ctx, ESP_E_ARG,
             "%s: tensor '%s': codec '%s' needs rows and cols, but '%s' compresses parts of the matrix, which "
@@ -92,7 +99,7 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_un
     s = esp__codec_get(ctx, codec_spec, &u->codec);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
     if (single && t->want_option) option = t->want_option;
-    if (!option) option = esp__codec_option(ctx, u->codec->table);
+    if (!option) option = esp__codec_option(ctx, &u->codec->traits);
     s = esp__option_parse(ctx, option, &u->option);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
     if (raw && esp__option_uses(&u->option, ESP__COMP)) {

@@ -98,9 +98,10 @@ ESP__FN int esp__unit_is_chunk(const esp_ctx *ctx, const esp__work_unit *u);
 /* Adds a unit to `s`. chunk, n_chunks: 0 and 1 unless it is a chunk. NULL: out of memory. */
 ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__extent place, uint32_t chunk,
                                       uint32_t n_chunks);
-/* The codec's sizes for a part of `count` elements of unit `u` (NULL: of no unit). Sets every member. */
+/* The codec's sizes for a part of `count` elements of unit `u` (NULL: of no unit), in one round, with its body reduced over
+ * n_reduced ranks (1: sent as it is). Sets every member. */
 ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__work_unit *u, uint64_t count,
-                                    esp_bound *b);
+                                    uint32_t round, uint32_t n_reduced, esp_bound *b);
 ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s); /* zeroed is fine */
 
 /* ---- strategy.c, read.c, order.c ------------------------------------------------------------------------------------------- */

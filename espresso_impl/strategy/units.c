@@ -77,7 +77,7 @@ ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s) {
 }
 
 ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__work_unit *u, uint64_t count,
-                                    esp_bound *b) {
+                                    uint32_t round, uint32_t n_reduced, esp_bound *b) {
     esp_tensor like;
     memset(&like, 0, sizeof like);
     memset(b, 0, sizeof *b);
@@ -87,10 +87,12 @@ ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, con
     like.count = count;
     if (u && count == u->place.count) like.rows = u->rows, like.cols = u->cols;
     b->struct_size = sizeof *b;
-    esp_status s = c->table->bound(c->self, &like, b);
+    esp__plugin_detail_clear();
+    esp_status s = c->table->bound(c->self, &like, round, n_reduced, b);
     if (!s && b->payload_bytes < ESP_PAYLOAD_HEADER) s = ESP_E_ABI;
     b->payload_bytes = (b->payload_bytes + 31u) / 32u * 32u;
-    return s ? esp__fail(ctx, s, "codec '%s': its bound for %llu elements is not usable", c->spec,
-                         (unsigned long long)count)
+    if (!b->dtype) b->dtype = esp__codec_round(c, round).dtype;
+    return s ? esp__fail(ctx, s, "codec '%s': its bound for %llu elements is not usable%s%s", c->spec,
+                         (unsigned long long)count, *esp__plugin_detail() ? ": " : "", esp__plugin_detail())
              : ESP_OK;
 }

@@ -65,7 +65,9 @@ typedef struct esp__known_codec {
     double cpu_ns[2], cpu_bytes[2], cpu_sent_ns[2]; /* compress, decompress: fixed; per element; per element sent */
     double launches[2], gpu_bytes[2], gpu_sent_bytes[2]; /* not used if the codec is in v100.c */
 } esp__known_codec;
-enum { ESP__WIRE_HEADER = 32 }; /* bytes of a payload's header in espresso.h; the published codecs have no header */
+enum {
+    ESP__WIRE_HEADER = ESP_PAYLOAD_HEADER
+}; /* bytes of a payload's header in espresso.h; the published codecs have no header */
 /* On a GPU top-k selects with four passes (histogram, filter, compact, update of the residual); one scattered element
  * reads and writes a sector of 32 bytes. */
 static const esp__known_codec esp__known_codecs[] = {

@@ -21,12 +21,6 @@ static esp_status esp__check_curve(const esp_cost_curve *c, const char *what, co
     return ESP_OK;
 }
 
-ESP__FN const char *esp__coll_word(uint32_t coll) {
-    static const char *const words[ESP_PLAN_COLLS] = {
-        "", "allreduce", "allgather", "alltoall", "reduce_scatter", "broadcast", "gather", "reduce"};
-    return words[coll];
-}
-
 static esp_status esp__check_link(const esp_plan_link *l, const char *system, const char *level, int used) {
     char what[ESP__SPEC_MAX];
     snprintf(what, sizeof what, "system '%s': %s", system, level);

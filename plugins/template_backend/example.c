@@ -303,6 +303,8 @@ static const esp_backend example_backend = {
              ESP_BIT(ESP_COLL_REDUCE_SCATTER) | ESP_BIT(ESP_COLL_BROADCAST) | ESP_BIT(ESP_COLL_GATHER) |
              ESP_BIT(ESP_COLL_REDUCE),
     .devices = ESP_BIT(ESP_CPU),
+    .dtypes = ESP_BIT(ESP_F32) | ESP_BIT(ESP_F16) | ESP_BIT(ESP_BF16),
+    .reduces = ESP_BIT(ESP_REDUCE_SUM),
     .name = example_name,
     .summary = "files in a directory that all ranks see",
     .params = "dir=/tmp",

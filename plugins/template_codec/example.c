@@ -55,9 +55,10 @@ static void example_close(void *self) {
 
 static uint64_t example_body_bytes(uint64_t count) { return count ? 4 + (count + 7) / 8 : 0; }
 
-static esp_status example_bound(void *self, const esp_tensor *like, esp_bound *out) {
+static esp_status example_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                esp_bound *out) {
     (void)self;
-    out->align = 32;
+    (void)round, (void)n_reduced; /* one round, whose body nobody reduces */
     out->payload_bytes = esp_payload_capacity(example_body_bytes(like->count));
     out->scratch_bytes = 0;
     out->state_bytes = 0;
@@ -66,9 +67,10 @@ static esp_status example_bound(void *self, const esp_tensor *like, esp_bound *o
 
 static esp_status example_compress(void *self, const esp_codec_args *a) {
     const example *c = self;
-    const float *x = a->tensor->data.ptr;
-    const uint64_t count = a->tensor->count;
-    esp_payload_header h = {esp_name_hash(example_name), EXAMPLE_WIRE, 0, count, example_body_bytes(count), 0};
+    const float *x = a->tensor[0]->data.ptr;
+    const uint64_t count = a->tensor[0]->count;
+    esp_payload_header h =
+        esp_payload_header_of(esp_name_hash(example_name), EXAMPLE_WIRE, 0, count, example_body_bytes(count), 0);
     unsigned char *body;
     double sum = 0;
     float s;
@@ -104,8 +106,8 @@ static esp_status example_read(const esp_payload *p, uint64_t count, float *s, c
 }
 
 static esp_status example_decompress(void *self, const esp_codec_args *a) {
-    float *out = a->tensor->data.ptr, s;
-    const uint64_t count = a->tensor->count;
+    float *out = a->tensor[0]->data.ptr, s;
+    const uint64_t count = a->tensor[0]->count;
     const float scale = a->scale == 0 ? 1.0f : a->scale;
     const unsigned char *signs;
     (void)self;

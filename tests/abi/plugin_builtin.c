@@ -6,7 +6,7 @@ static const esp_codec codec = RAW_TABLE(sizeof codec);
 static const esp_codec *const codecs[] = {&codec};
 
 ESPRESSO_PLUGIN_ENTRY(builtin) {
-    static const esp_plugin plugin = {sizeof plugin, 1, 0, 0, "builtin", "1", "MIT", codecs, NULL};
+    static const esp_plugin plugin = {sizeof plugin, 1, 0, 0, "builtin", "1", "MIT", codecs, NULL, NULL};
     (void)h;
     return &plugin;
 }

@@ -4,16 +4,16 @@
 #include "raw_codec.h"
 
 static const struct {
-    esp_codec codec; /* only the part up to `finalize` is the table */
-} older = {RAW_TABLE(offsetof(esp_codec, finalize))};
+    esp_codec codec; /* only the part up to `traits` is the table */
+} older = {RAW_TABLE(offsetof(esp_codec, traits))};
 static unsigned char memory[sizeof(esp_codec) + 64];
 static const esp_codec *codecs[1];
 
 ESPRESSO_PLUGIN_ENTRY(older) {
-    static const esp_plugin plugin = {sizeof plugin, 1, 0, 0, "older", "1", "MIT", codecs, NULL};
+    static const esp_plugin plugin = {sizeof plugin, 1, 0, 0, "older", "1", "MIT", codecs, NULL, NULL};
     (void)h;
     memset(memory, 0x5a, sizeof memory);
-    memcpy(memory, &older, offsetof(esp_codec, finalize));
+    memcpy(memory, &older, offsetof(esp_codec, traits));
     codecs[0] = (const esp_codec *)(const void *)memory;
     return &plugin;
 }

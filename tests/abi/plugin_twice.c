@@ -10,7 +10,7 @@ static const esp_codec own = RAW_TABLE(sizeof own);
 static const esp_codec *const codecs[] = {&own, &same};
 
 ESPRESSO_PLUGIN_ENTRY(twice) {
-    static const esp_plugin plugin = {sizeof plugin, 2, 0, 0, "twice", "1", "MIT", codecs, NULL};
+    static const esp_plugin plugin = {sizeof plugin, 2, 0, 0, "twice", "1", "MIT", codecs, NULL, NULL};
     (void)h;
     return &plugin;
 }

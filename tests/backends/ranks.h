@@ -112,7 +112,7 @@ static void *ranks_open(ranks_me *me, int32_t scope, void *parent) {
         pthread_barrier_wait(&me->shared->barrier[0]);
     }
     eg.struct_size = sizeof eg;
-    eg.rank = g.me, eg.size = g.n, eg.scope = scope, eg.machine = g.machine, eg.parent = parent;
+    eg.rank = g.me, eg.size = g.n, eg.level = scope, eg.n_levels = 2, eg.machine = g.machine, eg.parent = parent;
     eg.oob_allgather = ranks_oob, eg.user = &g;
     esp_status s = me->b->open(&ranks_host, &eg, me->params, &comm);
     if (s != ESP_OK) ranks_fail(me, "open: status %d: %s", (int)s, ranks_said);

@@ -143,7 +143,7 @@ static uint64_t body_of(int32_t rank, uint64_t slot, uint64_t slot_bytes) {
     return pick % 5 == 0 ? 0 : pick % 5 == 1 ? most : pick % (most + 1);
 }
 static void slot_fill(uint8_t *p, int32_t rank, uint64_t slot, uint64_t slot_bytes) {
-    esp_payload_header h = {7, 1, 0, slot, body_of(rank, slot, slot_bytes), (uint64_t)rank};
+    esp_payload_header h = esp_payload_header_of(7, 1, 0, slot, body_of(rank, slot, slot_bytes), (uint64_t)rank);
     memset(p, 0xee, slot_bytes);
     memcpy(p, &h, sizeof h);
     for (uint64_t i = 0; i < h.body_bytes; i++) p[ESP_PAYLOAD_HEADER + i] = (uint8_t)(mix(slot + i) + (uint32_t)rank);
@@ -184,7 +184,7 @@ static int slots(ranks_me *me, void *comm, uint32_t op, uint64_t slot_bytes, uin
     return bad;
 }
 static void all_slots(ranks_me *me) {
-    static const uint64_t sizes[] = {32, 96, 4128, 300032, 700000};
+    static const uint64_t sizes[] = {64, 96, 4128, 300032, 700000};
     static const uint32_t ops[] = {ESP_COLL_ALLGATHER, ESP_COLL_ALLTOALL, ESP_COLL_BROADCAST, ESP_COLL_GATHER};
     void *comm = ranks_open(me, 0, NULL);
     int bad = comm == NULL;

@@ -37,13 +37,17 @@ static void rig_parallel(void *user, uint64_t n, uint64_t grain, void (*body)(vo
     for (uint64_t p = (n + grain - 1) / grain; p-- > 0;)
         body(arg, p * grain, (p + 1) * grain < n ? (p + 1) * grain : n);
 }
-static esp_host rig_host = {sizeof(esp_host), ESP_ABI_MAJOR, ESP_ABI_MINOR, 0,           NULL,
-                            rig_alloc,        rig_free,      rig_log,       rig_parallel};
+static esp_host rig_host = {.struct_size = sizeof(esp_host),
+                            .abi_major = ESP_ABI_MAJOR,
+                            .alloc = rig_alloc,
+                            .free_ = rig_free,
+                            .log = rig_log,
+                            .parallel_for = rig_parallel};
 
 typedef struct rig {
     const esp_codec *codec;
     void *self;
-    uint64_t count, used;
+    uint64_t count, used, offset;
     esp_tensor tensor;
     esp_buf state, scratch;
     esp_payload payload;
@@ -65,13 +69,13 @@ static inline rig rig_open(esp_plugin_fn entry, const char *params, uint64_t cou
     assert_int_equal(r.codec->open(&rig_host, params, &r.self), ESP_OK);
     r.count = count;
     r.tensor = (esp_tensor){sizeof(esp_tensor), ESP_F32, 4711, count, {NULL, count * 4, {ESP_CPU, 0}}, 0, 0};
-    assert_int_equal(r.codec->bound(r.self, &r.tensor, &b), ESP_OK);
+    assert_int_equal(r.codec->bound(r.self, &r.tensor, 0, 1, &b), ESP_OK);
     r.state = (esp_buf){calloc(1, b.state_bytes + 1), b.state_bytes, {ESP_CPU, 0}};
     r.scratch = (esp_buf){malloc(b.scratch_bytes + 1), b.scratch_bytes, {ESP_CPU, 0}};
     r.payload = (esp_payload){{malloc(b.payload_bytes), b.payload_bytes, {ESP_CPU, 0}}, NULL};
     r.residual = calloc(count + 1, 4);
     r.args.struct_size = sizeof r.args;
-    r.args.n_payloads = r.args.n_reduced = 1;
+    r.args.n_payloads = r.args.n_reduced = r.args.n_tensors = 1;
     r.args.beta = r.args.gamma = r.args.scale = 1.0f;
     return r;
 }
@@ -82,26 +86,30 @@ static inline void rig_close(rig *r) {
 
 static inline esp_status rig_compress(rig *r, const float *g, int feedback) {
     esp_codec_args a = r->args;
+    esp_tensor *one = &r->tensor;
+    const esp_buf residual = {r->residual, r->count * 4, {ESP_CPU, 0}};
     r->payload.used = &r->used;
     r->tensor.data.ptr = (void *)(uintptr_t)g;
-    a.residual = feedback ? r->residual : NULL;
+    a.residual = feedback ? &residual : NULL;
     a.state = r->state.bytes ? &r->state : NULL;
     a.scratch = r->scratch.bytes ? &r->scratch : NULL;
-    a.tensor = &r->tensor;
+    a.tensor = &one;
+    a.offset = &r->offset;
     a.payload = &r->payload;
     return r->codec->compress(r->self, &a);
 }
 /* Decodes n payloads; NULL: the rig's own. */
 static inline esp_status rig_decompress(rig *r, esp_payload *p, uint32_t n, float *out, uint32_t mode) {
     esp_codec_args a = r->args;
-    esp_tensor t = r->tensor;
+    esp_tensor t = r->tensor, *one = &t;
     esp_payload own = r->payload;
     own.data.bytes = r->used;
     t.data.ptr = out;
     a.mode = mode;
     a.n_payloads = n;
     a.scratch = r->scratch.bytes ? &r->scratch : NULL;
-    a.tensor = &t;
+    a.tensor = &one;
+    a.offset = &r->offset;
     a.payload = p ? p : &own;
     return r->codec->decompress(r->self, &a);
 }

@@ -116,7 +116,7 @@ static void draw_key(void **state) {
     for (int i = 0; i < 7; i++) {
         r.args = plain;
         r.tensor.key = 4711 + (i == 1);
-        r.args.seed = i == 2, r.args.step = i == 3, r.args.comp_index = i == 4, r.args.offset = i == 5;
+        r.args.seed = i == 2, r.args.step = i == 3, r.args.comp_index = i == 4, r.offset = i == 5;
         r.args.source = i == 6; /* the rank: left out */
         assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
         keys[i] = rig_header(&r).aux;

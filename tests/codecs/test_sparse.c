@@ -122,13 +122,13 @@ static void golden(void **state) {
     assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
     assert_int_equal(rig_header(&r).codec, esp_name_hash("topk"));
     assert_int_equal(rig_header(&r).aux, 1);
-    assert_int_equal(r.used, 32 + sizeof places);
-    assert_memory_equal((char *)r.payload.data.ptr + 32, places, sizeof places);
+    assert_int_equal(r.used, ESP_PAYLOAD_HEADER + sizeof places);
+    assert_memory_equal((char *)r.payload.data.ptr + ESP_PAYLOAD_HEADER, places, sizeof places);
     rig_close(&r);
     r = rig_open(espresso_plugin_v1_topk, "ratio=0.15", 20, NULL, 0);
     assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
-    assert_int_equal(r.used, 32 + sizeof map);
-    assert_memory_equal((char *)r.payload.data.ptr + 32, map, sizeof map);
+    assert_int_equal(r.used, ESP_PAYLOAD_HEADER + sizeof map);
+    assert_memory_equal((char *)r.payload.data.ptr + ESP_PAYLOAD_HEADER, map, sizeof map);
     rig_close(&r);
 }
 
@@ -217,16 +217,17 @@ static void corrupt_fields(void **state) {
     rig r = rig_open(espresso_plugin_v1_topk, "ratio=0.01", n, NULL, 1);
     assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
     esp_payload_header h = rig_header(&r);
-    const uint64_t k = h.aux, held = 32 + 4 * k, place = held + 8;
+    const uint64_t k = h.aux, held = ESP_PAYLOAD_HEADER + 4 * k, place = held + 8;
     uint32_t inf = 0x7f800000u, zero32 = 0, two[2];
     uint16_t zero = 0, high = 65535;
     memcpy(two, (uint8_t *)r.payload.data.ptr + held, 8);
-    for (uint64_t at = 0; at < 32; at += 8) expect_corrupt(&r, at, &huge, 8); /* every header field */
+    for (uint64_t at = 0; at < offsetof(esp_payload_header, epoch); at += 8)
+        expect_corrupt(&r, at, &huge, 8); /* every header field of the codec */
     for (uint64_t d = 0; d < 3; d++)
         for (uint64_t *f = (uint64_t[]){h.aux - 1 + d, h.body_bytes - 1 + d, h.count - 1 + d}, i = 0; i < 3 && d != 1;
              i++)
             expect_corrupt(&r, i == 0 ? 24 : i == 1 ? 16 : 8, &f[i], 8);
-    expect_corrupt(&r, 32 + 4 * (k - 1), &inf, 4);
+    expect_corrupt(&r, ESP_PAYLOAD_HEADER + 4 * (k - 1), &inf, 4);
     expect_corrupt(&r, place + 2, (uint8_t *)r.payload.data.ptr + place, 2); /* the same place twice */
     expect_corrupt(&r, place + 2 * 5, &zero, 2);                             /* not ascending */
     expect_corrupt(&r, place + 2 * (k - 1), &high, 2);                       /* past the end of the last span */
@@ -240,7 +241,7 @@ static void corrupt_fields(void **state) {
     rig_close(&r);
     r = rig_open(espresso_plugin_v1_topk, "ratio=0.3", n, NULL, 1);
     assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
-    uint64_t map = 32 + 4 * rig_header(&r).aux + 8;
+    uint64_t map = ESP_PAYLOAD_HEADER + 4 * rig_header(&r).aux + 8;
     uint8_t full = 0xff, none = 0;
     uint32_t word = 0x80000000u;
     expect_corrupt(&r, map + 100, &full, 1);
@@ -265,7 +266,7 @@ static void corrupt_bytes(void **state) {
                 for (uint32_t i = rig_random() % 4; i < 4; i++)
                     b[rig_random() % r.used] ^= (uint8_t)(1u << rig_random() % 8);
                 if (t % 3 == 0)
-                    for (uint64_t i = 32; i < r.used; i++) b[i] = (uint8_t)rig_random();
+                    for (uint64_t i = ESP_PAYLOAD_HEADER; i < r.used; i++) b[i] = (uint8_t)rig_random();
                 if (t % 5 == 0) p.data.bytes = rig_random() % r.used;
                 esp_status st = rig_decompress(&r, &p, 1, out, ESP_OUT_SET);
                 assert_true(st == ESP_OK || st == ESP_E_CORRUPT);

@@ -28,7 +28,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < N; i++) sent[i] += out[i];
     }
     for (int i = 0; i < N; i++) worst = fmax(worst, fabs((double)sent[i] + esp_codec_residual(h)[i] - given[i]));
-    if (used > 32 + 4 + (N + 7) / 8 || worst > 1e-5)
+    if (used > ESP_PAYLOAD_HEADER + 4 + (N + 7) / 8 || worst > 1e-5)
         return fprintf(stderr, "%llu bytes, off by %g\n", (unsigned long long)used, worst), 1;
     data[8] ^= 1; /* another count */
     if (esp_decompress(h, data, used, out, N, ESP_OUT_SET) != ESP_E_CORRUPT) return fprintf(stderr, "not refused\n"), 1;

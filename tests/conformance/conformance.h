@@ -79,10 +79,14 @@ static void cf_two_threads(void *user, uint64_t n, uint64_t grain, void (*body)(
     cf_half_run(&even);
     assert_int_equal(pthread_join(t, NULL), 0);
 }
-static const esp_host cf_plain = {sizeof(esp_host), 1, 0, 0, NULL, cf_alloc, cf_free, cf_log, NULL};
-CF_UNUSED static const esp_host cf_pieces = {sizeof(esp_host), 1, 0, 0, NULL, cf_alloc, cf_free, cf_log, cf_backwards};
-CF_UNUSED static const esp_host cf_threads = {sizeof(esp_host), 1, 0, 0, NULL, cf_alloc, cf_free, cf_log,
-                                              cf_two_threads};
+#define CF_HOST(loop)                                                                                                  \
+    {                                                                                                                  \
+        .struct_size = sizeof(esp_host), .abi_major = 1, .alloc = cf_alloc, .free_ = cf_free, .log = cf_log,           \
+        .parallel_for = loop                                                                                           \
+    }
+static const esp_host cf_plain = CF_HOST(NULL);
+CF_UNUSED static const esp_host cf_pieces = CF_HOST(cf_backwards);
+CF_UNUSED static const esp_host cf_threads = CF_HOST(cf_two_threads);
 
 /* ---- codecs ------------------------------------------------------------------------------------------------ */
 typedef struct cf_codec {
@@ -145,7 +149,7 @@ CF_UNUSED static cf_part cf_part_make(cf_codec *c, uint64_t count, int feedback)
     cf_part p = {.codec = c, .count = count, .feedback = feedback, .beta = 1, .gamma = 1};
     esp_tensor like = {sizeof like, ESP_F32, 7, count, {NULL, 0, {0, 0}}, 0, 0};
     p.bound.struct_size = sizeof p.bound;
-    assert_int_equal(c->table->bound(c->self, &like, &p.bound), ESP_OK);
+    assert_int_equal(c->table->bound(c->self, &like, 0, 1, &p.bound), ESP_OK);
     p.payload = cf_fenced_make(p.bound.payload_bytes, 1);
     p.scratch = cf_fenced_make(p.bound.scratch_bytes, 64);
     p.state = cf_fenced_make(p.bound.state_bytes, 64);
@@ -165,16 +169,20 @@ CF_UNUSED static void cf_part_free(cf_part *p) {
 /* Compresses p->g with the capacity given; p->used gets what was written. */
 CF_UNUSED static esp_status cf_compress_into(cf_part *p, void *data, uint64_t capacity) {
     esp_payload out = {{data, capacity, {0, 0}}, &p->used};
-    esp_tensor t = {sizeof t, ESP_F32, 7, p->count, {p->g, p->count * 4, {0, 0}}, 0, 0};
+    esp_tensor t = {sizeof t, ESP_F32, 7, p->count, {p->g, p->count * 4, {0, 0}}, 0, 0}, *one = &t;
+    const esp_buf residual = {p->e, p->count * 4, {0, 0}};
+    const uint64_t offset = 0;
     esp_buf state = {p->state.data, p->bound.state_bytes, {0, 0}};
     esp_buf scratch = {p->scratch.data, p->bound.scratch_bytes, {0, 0}};
     esp_codec_args a = {.struct_size = sizeof a, .step = p->step, .seed = 42, .n_payloads = 1, .n_reduced = 1};
     a.beta = p->beta;
     a.gamma = p->gamma;
-    a.residual = p->feedback ? p->e : NULL;
+    a.residual = p->feedback ? &residual : NULL;
     a.state = p->bound.state_bytes ? &state : NULL;
     a.scratch = p->bound.scratch_bytes ? &scratch : NULL;
-    a.tensor = &t;
+    a.tensor = &one;
+    a.offset = &offset;
+    a.n_tensors = 1;
     a.payload = &out;
     return p->codec->table->compress(p->codec->self, &a);
 }
@@ -185,13 +193,16 @@ CF_UNUSED static esp_status cf_compress(cf_part *p) {
 /* Decodes `n` payloads into p->o. */
 CF_UNUSED static esp_status cf_decompress_all(cf_part *p, esp_payload *payload, uint32_t n, uint32_t mode,
                                               float scale) {
-    esp_tensor t = {sizeof t, ESP_F32, 7, p->count, {p->o, p->count * 4, {0, 0}}, 0, 0};
+    esp_tensor t = {sizeof t, ESP_F32, 7, p->count, {p->o, p->count * 4, {0, 0}}, 0, 0}, *one = &t;
+    const uint64_t offset = 0;
     esp_buf scratch = {p->scratch.data, p->bound.scratch_bytes, {0, 0}};
     esp_codec_args a = {
         .struct_size = sizeof a, .mode = mode, .step = p->step, .seed = 42, .n_payloads = n, .n_reduced = 1};
     a.scale = scale;
     a.scratch = p->bound.scratch_bytes ? &scratch : NULL;
-    a.tensor = &t;
+    a.tensor = &one;
+    a.offset = &offset;
+    a.n_tensors = 1;
     a.payload = payload;
     return p->codec->table->decompress(p->codec->self, &a);
 }

@@ -130,7 +130,7 @@ static void bound_is_monotone(void **unused) {
         for (uint64_t n = 0; n < 1u << 22; n += 1 + n / 300) {
             esp_tensor like = {sizeof like, ESP_F32, 7, n, {NULL, 0, {0, 0}}, 0, 0};
             esp_bound b = {sizeof b, 0, 0, 0, 0};
-            assert_int_equal(c.table->bound(c.self, &like, &b), ESP_OK);
+            assert_int_equal(c.table->bound(c.self, &like, 0, 1, &b), ESP_OK);
             assert_true(b.payload_bytes >= last.payload_bytes && b.payload_bytes >= ESP_PAYLOAD_HEADER);
             last = b;
         }
@@ -139,7 +139,7 @@ static void bound_is_monotone(void **unused) {
             esp_bound b;
         } old = {{offsetof(esp_bound, state_bytes), 0, 0, 0, 0x1234}};
         esp_tensor like = {sizeof like, ESP_F32, 7, 1000, {NULL, 0, {0, 0}}, 0, 0};
-        assert_int_equal(c.table->bound(c.self, &like, &old.b), ESP_OK);
+        assert_int_equal(c.table->bound(c.self, &like, 0, 1, &old.b), ESP_OK);
         assert_int_equal(old.b.state_bytes, 0x1234);
         cf_close(&c);
     }
@@ -262,8 +262,8 @@ static void pieces_do_not_matter(void **unused) {
     }
 }
 
-/* ESP_CODEC_ROUNDING: every number comes back as near as half precision has it. A codec with default parameters that
- * does so says so: the autopilot takes any other for lossy. */
+/* A codec whose model is not lossy brings every number back as near as half precision has it. A codec with default parameters
+ * that does so says so: the autopilot watches training with any other. */
 static void rounding(void **state) {
     (void)state;
     for (size_t i = 0; i < CF_COUNT(cf_specs); i++) {
@@ -276,8 +276,11 @@ static void rounding(void **state) {
         int rounds = 1;
         for (uint64_t k = 0; k < p.count; k++)
             rounds &= fabs((double)p.o[k] - (double)p.g[k]) <= fabs((double)p.g[k]) * 0x1p-8 + 0x1p-24;
-        if (cf_has(&c, ESP_CODEC_ROUNDING) ? !rounds : rounds && !strchr(cf_specs[i], ':'))
-            fail_msg("%s %s every number, but its table says otherwise", cf_specs[i],
+        esp_tensor like = {sizeof like, ESP_F32, 7, 4096, {NULL, 0, {0, 0}}, 0, 0};
+        esp_codec_model m = {.struct_size = sizeof m};
+        assert_int_equal(c.table->model(c.self, &like, 1, (esp_device){ESP_CPU, 0}, &m), ESP_OK);
+        if (!(m.flags & ESP_MODEL_LOSSY) ? !rounds : rounds && !strchr(cf_specs[i], ':'))
+            fail_msg("%s %s every number, but its model says otherwise", cf_specs[i],
                      rounds ? "rounds" : "does not round");
         cf_part_free(&p);
         cf_close(&c);

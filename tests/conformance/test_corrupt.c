@@ -124,14 +124,14 @@ static void bad_fields(void **unused) {
     cf_part p = cf_part_make(&c, 17, 0);
     assert_int_equal(cf_compress(&p), ESP_OK);
     unsigned char *d = p.payload.data;
-    assert_int_equal(p.used, 32 + 8);
-    d[32] = 0x40; /* code 01 */
+    assert_int_equal(p.used, ESP_PAYLOAD_HEADER + 8);
+    d[ESP_PAYLOAD_HEADER] = 0x40; /* code 01 */
     must_fail(&p, d, p.used, "code 01");
-    d[32] = 0xC0;
+    d[ESP_PAYLOAD_HEADER] = 0xC0;
     assert_int_equal(try_decode(&p, d, p.used), ESP_OK);
-    d[36] = 0x30; /* element 17 of 17 */
+    d[ESP_PAYLOAD_HEADER + 4] = 0x30; /* element 17 of 17 */
     must_fail(&p, d, p.used, "a code behind the last element");
-    d[36] = 0;
+    d[ESP_PAYLOAD_HEADER + 4] = 0;
     const uint64_t thresholds[] = {0, 0x80000000u, 0xBF000000u, 0x7F800000u, 0x7FC00000u, 0x100000000ull};
     for (size_t i = 0; i < CF_COUNT(thresholds); i++) {
         memcpy(d + offsetof(esp_payload_header, aux), &thresholds[i], 8);
@@ -144,14 +144,14 @@ static void bad_fields(void **unused) {
     p = cf_part_make(&c, 33, 0);
     assert_int_equal(cf_compress(&p), ESP_OK);
     d = p.payload.data;
-    assert_int_equal(p.used, 32 + 4 + 8);
+    assert_int_equal(p.used, ESP_PAYLOAD_HEADER + 4 + 8);
     const uint32_t scales[] = {0x7F800000u, 0x7FC00000u, 0xBF000000u, 0x80000000u};
     for (size_t i = 0; i < CF_COUNT(scales); i++) {
-        memcpy(d + 32, &scales[i], 4);
+        memcpy(d + ESP_PAYLOAD_HEADER, &scales[i], 4);
         must_fail(&p, d, p.used, "a scale that is not finite and >= 0");
     }
-    memset(d + 32, 0, 4);
-    d[32 + 4 + 4] = 2;
+    memset(d + ESP_PAYLOAD_HEADER, 0, 4);
+    d[ESP_PAYLOAD_HEADER + 4 + 4] = 2;
     must_fail(&p, d, p.used, "a sign behind the last element");
     cf_part_free(&p);
     cf_close(&c);

@@ -220,7 +220,7 @@ static void test_later(void **state) {
 /* A codec that works on matrices finds none in a group, a chunk or a part; what it is given is whole. */
 static _Atomic(const esp_codec *) matrix_real; /* all ranks write the same */
 static esp_status matrix_compress(void *self, const esp_codec_args *a) {
-    CHECK(a->tensor->rows == 4 && a->tensor->cols == 5 && a->tensor->count == 20);
+    CHECK(a->tensor[0]->rows == 4 && a->tensor[0]->cols == 5 && a->tensor[0]->count == 20);
     return atomic_load(&matrix_real)->compress(self, a);
 }
 static void matrix_step(esp_ctx *ctx) {
@@ -243,6 +243,7 @@ static void body_matrix(esp_ctx *ctx, void *user) {
     const esp_codec *real = c->table;
     atomic_store(&matrix_real, real);
     table.caps |= ESP_CODEC_NEEDS_MATRIX;
+    c->traits.caps |= ESP_CODEC_NEEDS_MATRIX;
     table.compress = matrix_compress;
     c->table = &table;
     CHECK(esp_strategy_set(ctx, HEAD "tensor m 20 topk:ratio=0.5 " FLAT_COMP
@@ -263,10 +264,11 @@ static void body_matrix(esp_ctx *ctx, void *user) {
         CHECK(esp_strategy_set(ctx, t.data) == ESP_E_ARG && says(ctx, "strategy:3: tensor 'n'") &&
               says(ctx, "compresses parts of the matrix"));
     }
-    table.default_option = NULL; /* the library's choice keeps it whole */
+    c->traits.default_option = NULL; /* the library's choice keeps it whole */
     ctx->model.codec_spec = esp__strdup(ctx, "topk:ratio=0.5");
     CHECK(esp_strategy_set(ctx, "layerwise") == ESP_OK);
     matrix_step(ctx);
+    table.default_option = NULL;
     c->table = real;
     esp_codec_handle *h;
     for (uint32_t i = 0; i < ctx->registry.n_codecs; i++)

@@ -32,7 +32,8 @@ static void plugins_codec(const esp_codec *c, const char *from) {
         {ESP_CODEC_DETERMINISTIC, "draws no random numbers"},
         {ESP_CODEC_NEEDS_MATRIX, "needs rows and cols"},
         {ESP_CODEC_NO_FEEDBACK, "without feedback by default"},
-        {ESP_CODEC_ROUNDING, "only rounds: not lossy"},
+        {ESP_CODEC_LISTS, "takes several parts in one call"},
+        {ESP_CODEC_WRAPPER, "wraps another codec"},
     };
     printf("%s\n  %s\n", c->name, ESP_HAS(esp_codec, c, summary) ? c->summary : "(no summary)");
     printf("  parameters: %s\n", ESP_HAS(esp_codec, c, params) ? c->params : "none");

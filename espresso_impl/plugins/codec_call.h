@@ -1,0 +1,29 @@
+/* codec_call.h: one call of a codec for one part: the arguments, and everything that their lists point to. */
+#ifndef ESP__CODEC_CALL_H
+#define ESP__CODEC_CALL_H
+#include "espresso_impl/plugins/plugins.h"
+
+/* Its members point into it: do not copy it. */
+typedef struct esp__codec_call {
+    const esp__codec *codec;
+    esp_codec_args args;
+    esp_tensor part, *tensor;
+    uint64_t offset;
+    esp_buf residual, state, scratch;
+    esp_payload payload, reduced;
+} esp__codec_call;
+
+/* A call with one f32 part of `count` numbers at `data` (only read by compress), no feedback, no state, no scratch. */
+ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const float *data, uint64_t count);
+/* NULL: none, in all three. */
+ESP__FN void esp__call_residual(esp__codec_call *c, float *residual);
+ESP__FN void esp__call_state(esp__codec_call *c, void *state, uint64_t bytes);
+ESP__FN void esp__call_scratch(esp__codec_call *c, void *scratch, uint64_t bytes);
+ESP__FN void esp__call_payload(esp__codec_call *c, const void *payload, uint64_t bytes, uint64_t *used);
+ESP__FN void esp__call_reduced(esp__codec_call *c, const void *payload, uint64_t bytes);
+/* Compresses. If the call has a residual and the codec does not write it (ESP_CODEC_FUSED_RESIDUAL), this function does: phi =
+ * beta * residual + gamma * part; the payload is phi compressed; residual = phi - decode(payload). phi and back then have room
+ * for the part's numbers. */
+ESP__FN esp_status esp__call_compress(esp__codec_call *c, float *phi, float *back);
+ESP__FN esp_status esp__call_decompress(esp__codec_call *c);
+#endif
