@@ -1,6 +1,7 @@
 #!/bin/sh
-# check-parts.sh: each folder compiles (syntax only) with the headers of the folders that it may know, and no others: layers are
-# checked, not promised. A folder may know those named behind it, which all stand above it here: so there is no cycle.
+# check-parts.sh: each folder compiles with the headers of the folders that it may know, and no others, and calls only functions that
+# it or one of them defines: layers are checked, not promised. A folder may know those named behind it, which all stand above it
+# here: so there is no cycle. Codecs and backends call nobody by name: as plugins they are linked alone.
 #   make check-parts        (run in the project's root)
 set -u
 build=${BUILD:-build}
@@ -23,6 +24,15 @@ espresso_impl/clocked: espresso_impl/base espresso_impl/plugins espresso_impl/jo
 espresso_impl/costs: espresso_impl/base espresso_impl/plugins espresso_impl/job espresso_impl/strategy espresso_impl/executor codecs/common planner
 espresso_impl/autopilot: espresso_impl/base espresso_impl/plugins espresso_impl/job espresso_impl/strategy espresso_impl/executor espresso_impl/observe espresso_impl/costs codecs/common planner planner/builtin
 '
+# FOLDER FUNCTION (a pattern): calls of what stands below, each with its reason
+upward='
+espresso_impl/executor esp__observers_[a-z_]*
+espresso_impl/observe esp__[a-z]*_observer
+espresso_impl/strategy esp__coordinates_of
+'
+# the executor tells the observers, of which observe/observers.c has the one list (executor/observer.h);
+# observe/observers.inc lists every observer, in whatever folder;
+# coordinates_of: defined in executor/program.c
 root=$PWD
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT INT TERM
@@ -34,10 +44,22 @@ sources() { # FOLDER
     *) sed -n "s|^#include \"\($1/[^/]*\.c\)\"|\1|p" espresso_impl/espresso_impl.c planner/planner.c ;;
     esac
 }
-compiles() { # FILE ...: together, in $tmp/root
+compiles() { # HOW FILE ...: together, in $tmp/root
+    how=$1 && shift
     { echo '#include "espresso.h"'; for f in "$@"; do echo "#include \"$f\""; done; } >"$tmp/root/part.c"
     (cd "$tmp/root" && $cc -std=gnu11 -ffp-contract=off -I. -pthread -DESP__FN= -Wall -Wextra -Wno-unused -Werror \
-        -Wno-sign-compare -fsyntax-only part.c) >>"$tmp/log" 2>&1
+        -Wno-sign-compare $how part.c) >>"$tmp/log" 2>&1
+}
+# $tmp/part.o is $part: keeps the names that it defines; those that it needs must be among them and those of the folders in $known
+calls() {
+    names=$tmp/names && mkdir -p "$names"
+    nm "$tmp/part.o" | awk 'NF == 3 && $2 ~ /[A-Z]/ { print $3 }' >"$names/$(echo "$part" | tr / -)"
+    for folder in $part $known; do cat "$names/$(echo "$folder" | tr / -)" 2>/dev/null; done >"$tmp/defined"
+    echo "$upward" | sed -n "s|^$part ||p" >"$tmp/upward"
+    nm "$tmp/part.o" | sed -n 's/^ *U \(\(esp\|files\)_.*\)/\1/p' | grep -vxFf "$tmp/defined" | grep -vxf "$tmp/upward" |
+        sed "s|^|error: calls |; s|\$|, which no folder that it may know defines|" >"$tmp/called"
+    cat "$tmp/called" >>"$tmp/log"
+    [ ! -s "$tmp/called" ]
 }
 # no folder may name one that has not been named before
 printf '%s' "$parts" | awk -F: 'NF == 2 { n = split($2, k, " "); for (i = 1; i <= n; i++) if (!(k[i] in seen) && k[i] !~ "^" $1 "/") {
@@ -60,10 +82,10 @@ printf '%s' "$parts" | while IFS=: read -r part known; do
     list=$(sources "$part")
     for f in "$part"/*.c; do [ ! -f "$f" ] || ln -sf "$root/$f" "$tmp/root/$f"; done
     if [ -n "$list" ]; then
-        compiles $list || ok=0
+        compiles "-c -o $tmp/part.o" $list && calls || ok=0
     else
-        for f in "$part"/*.[ch]; do [ "$part" = backends/engine ] || compiles "$f" || ok=0; done
-        [ "$part" != backends/engine ] || compiles backends/engine/engine.h || ok=0
+        for f in "$part"/*.[ch]; do [ "$part" = backends/engine ] || compiles -fsyntax-only "$f" || ok=0; done
+        [ "$part" != backends/engine ] || compiles -fsyntax-only backends/engine/engine.h || ok=0
     fi
     [ "$ok" -eq 1 ] || {
         echo "check-parts: $part needs more than it may know (${known:-nothing else}):"

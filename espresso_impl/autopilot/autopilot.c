@@ -17,12 +17,12 @@ ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
     char text[ESP__ERROR_MAX];
     esp_log_event ev = {sizeof ev, ESP_LOG_INFO, ESP_OK, 0, "autopilot", text, NULL};
     va_list ap;
-    if (ctx->job.rank || ctx->config.log_level < ESP_LOG_WARN) return;
+    if (ctx->job.rank || ctx->base.log_level < ESP_LOG_WARN) return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (ESP_HAS(esp_host, ctx->config.user_host, log)) {
-        ctx->config.user_host->log(ctx->config.user_host->user, &ev);
+    if (ESP_HAS(esp_host, ctx->base.user_host, log)) {
+        ctx->base.user_host->log(ctx->base.user_host->user, &ev);
         return;
     }
     fprintf(stderr, "espresso: autopilot: %s\n", text);

@@ -98,7 +98,7 @@ static void esp__auto_log_curve(const esp_ctx *ctx, const char *what, const char
 static void esp__auto_log_figures(const esp_ctx *ctx, const esp__auto_job *job) {
     static const char *const levels[] = {"flat", "intra", "inter"};
     const esp_plan_link *links[] = {&job->system.flat, &job->system.intra, &job->system.inter};
-    if (ctx->config.log_level < ESP_LOG_DEBUG) return;
+    if (ctx->base.log_level < ESP_LOG_DEBUG) return;
     for (int l = 0; l < 3; l++)
         for (uint32_t k = 1; k < ESP_PLAN_COLLS; k++)
             esp__auto_log_curve(ctx, levels[l], esp__coll_word(k), &links[l]->table[k]);

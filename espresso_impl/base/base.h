@@ -9,14 +9,20 @@
 
 enum { ESP__NAME_MAX = 64, ESP__SPEC_MAX = 256, ESP__ERROR_MAX = 2048 };
 
-/* The parts of a context that base uses. executor/context.c defines the functions that return them. */
+/* A context begins with this: what base uses of it, and where the parts are that belong to the folders between base and the
+ * executor. The header of each such folder has the function that returns its part (esp__job_of and the like). */
+typedef struct esp__workers esp__workers;
 typedef struct esp__base {
     const esp_host *user_host;
-    int32_t log_level, rank, size;
+    int32_t log_level, rank, size;  /* rank and size: copies of the job's                        */
+    esp__workers *workers;          /* opened after the watch thread, which must not ask for it  */
+    struct esp__registry *registry; /* plugins/                                                  */
+    const struct esp__job *job;     /* job/                                                      */
+    const struct esp__model *model; /* strategy/                                                 */
 } esp__base;
-ESP__FN esp__base esp__base_of(const esp_ctx *ctx); /* any thread: none of these changes once threads run */
-typedef struct esp__workers esp__workers;
-ESP__FN esp__workers *esp__workers_of(const esp_ctx *ctx); /* opened after the watch thread, which must not ask */
+/* Any thread: apart from `workers`, nothing changes once threads run. ctx must not be NULL. */
+static inline const esp__base *esp__base_of(const esp_ctx *ctx) { return (const esp__base *)(const void *)ctx; }
+static inline esp__workers *esp__workers_of(const esp_ctx *ctx) { return esp__base_of(ctx)->workers; }
 
 /* ---- status.c: errors and log --------------------------------------------------------------------------- */
 /* Formats the error's text, keeps it for this thread's esp_last_error, logs it at INFO, and returns `s`. ctx may be NULL. */

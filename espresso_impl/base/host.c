@@ -7,8 +7,8 @@ static void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t 
     if ((align & (align - 1)) || bytes > UINT64_MAX - align) return NULL;
     bytes =
         bytes ? (bytes + align - 1) / align * align : align; /* aligned_alloc takes only multiples of the alignment */
-    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx).user_host, alloc))
-        return esp__base_of(ctx).user_host->alloc(esp__base_of(ctx).user_host->user, d, bytes, align);
+    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, alloc))
+        return esp__base_of(ctx)->user_host->alloc(esp__base_of(ctx)->user_host->user, d, bytes, align);
     if (d.kind > ESP_CPU || bytes > SIZE_MAX) return NULL;
     return aligned_alloc((size_t)align, (size_t)bytes);
 }
@@ -16,9 +16,9 @@ static void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t 
 static void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes) {
     const esp_ctx *ctx = (const esp_ctx *)user;
     if (!p) return;
-    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx).user_host, alloc)) {
-        if (ESP_HAS(esp_host, esp__base_of(ctx).user_host, free_))
-            esp__base_of(ctx).user_host->free_(esp__base_of(ctx).user_host->user, d, p, bytes);
+    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, alloc)) {
+        if (ESP_HAS(esp_host, esp__base_of(ctx)->user_host, free_))
+            esp__base_of(ctx)->user_host->free_(esp__base_of(ctx)->user_host->user, d, p, bytes);
     } else {
         free(p);
     }
@@ -27,8 +27,8 @@ static void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes) {
 static void esp__host_parallel_for(void *user, uint64_t n, uint64_t grain,
                                    void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
     const esp_ctx *ctx = (const esp_ctx *)user;
-    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx).user_host, parallel_for))
-        esp__base_of(ctx).user_host->parallel_for(esp__base_of(ctx).user_host->user, n, grain, body, arg);
+    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, parallel_for))
+        esp__base_of(ctx)->user_host->parallel_for(esp__base_of(ctx)->user_host->user, n, grain, body, arg);
     else
         esp__workers_for(ctx ? esp__workers_of(ctx) : NULL, n, grain, body, arg);
 }

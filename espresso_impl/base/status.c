@@ -37,7 +37,7 @@ ESPRESSO_API const char *esp_last_error(const esp_ctx *ctx) {
 static int32_t esp__log_level(const esp_ctx *ctx) {
     static const char *const names[] = {"", "error", "warn", "info", "debug"};
     const char *env;
-    if (ctx && esp__base_of(ctx).log_level > 0) return esp__base_of(ctx).log_level;
+    if (ctx && esp__base_of(ctx)->log_level > 0) return esp__base_of(ctx)->log_level;
     env = ctx ? NULL : getenv("ESPRESSO_LOG");
     for (int32_t i = 1; env && i <= 4; i++)
         if (!strcmp(env, names[i]) || (env[0] == '0' + i && !env[1])) return i;
@@ -50,12 +50,12 @@ static void esp__log_event(const esp_ctx *ctx, const esp_log_event *ev) {
     char line[ESP__ERROR_MAX + 128];
     int n = 0;
     if (ev->level < ESP_LOG_ERROR || ev->level > ESP_LOG_DEBUG || ev->level > esp__log_level(ctx)) return;
-    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx).user_host, log)) {
-        esp__base_of(ctx).user_host->log(esp__base_of(ctx).user_host->user, ev);
+    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, log)) {
+        esp__base_of(ctx)->user_host->log(esp__base_of(ctx)->user_host->user, ev);
         return;
     }
-    if (ctx && esp__base_of(ctx).size > 1)
-        n = snprintf(line, sizeof line, "espresso: rank %d: ", (int)esp__base_of(ctx).rank);
+    if (ctx && esp__base_of(ctx)->size > 1)
+        n = snprintf(line, sizeof line, "espresso: rank %d: ", (int)esp__base_of(ctx)->rank);
     else
         n = snprintf(line, sizeof line, "espresso: ");
     snprintf(line + n, sizeof line - (size_t)n - 1, "%s: %s%s%s", words[ev->level], ev->component ? ev->component : "",
@@ -104,7 +104,7 @@ static void esp__plugin_log(void *user, const esp_log_event *ev) {
         char text[ESP__ERROR_MAX];
         snprintf(text, sizeof text, "%s", copy.message);
         memcpy(esp__detail_text, text, sizeof text);
-        if (!ctx || !ESP_HAS(esp_host, esp__base_of(ctx).user_host, log)) copy.level = ESP_LOG_INFO;
+        if (!ctx || !ESP_HAS(esp_host, esp__base_of(ctx)->user_host, log)) copy.level = ESP_LOG_INFO;
     }
     esp__log_event(ctx, &copy);
 }

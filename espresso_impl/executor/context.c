@@ -7,13 +7,11 @@
 enum { ESP__TIMEOUT_DEFAULT_MS = 300000 };
 
 /* ---- what the folders below ask of a context ------------------------------------------------------------------------- */
-ESP__FN esp__base esp__base_of(const esp_ctx *ctx) {
-    return (esp__base){ctx->config.user_host, ctx->config.log_level, ctx->job.rank, ctx->job.size};
+ESP__FN void esp__base_parts(esp_ctx *ctx) {
+    ctx->base.registry = &ctx->registry;
+    ctx->base.job = &ctx->job;
+    ctx->base.model = &ctx->model;
 }
-ESP__FN esp__workers *esp__workers_of(const esp_ctx *ctx) { return ctx->workers; }
-ESP__FN esp__registry *esp__registry_of(const esp_ctx *ctx) { return (esp__registry *)(uintptr_t)&ctx->registry; }
-ESP__FN const esp__job *esp__job_of(const esp_ctx *ctx) { return &ctx->job; }
-ESP__FN const esp__model *esp__model_of(const esp_ctx *ctx) { return &ctx->model; }
 
 /* What ranks tell each other when they meet. */
 typedef struct esp__intro {
@@ -210,9 +208,9 @@ static esp_status esp__builtins_add(esp_ctx *ctx, const esp_config *cfg) {
 }
 
 static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
-    ctx->config.user_host = c->host;
+    ctx->base.user_host = c->host;
     ctx->config.flags = c->flags;
-    ctx->config.log_level = c->log_level ? c->log_level : ESP_LOG_WARN;
+    ctx->base.log_level = c->log_level ? c->log_level : ESP_LOG_WARN;
     ctx->config.timeout_ms = c->timeout_ms ? c->timeout_ms : ESP__TIMEOUT_DEFAULT_MS;
     ctx->config.seed = c->seed;
     ctx->config.plugin_path = esp__strdup(ctx, c->plugin_path);
@@ -238,8 +236,8 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     esp_status s = esp__open_config(ctx, c);
     if (!s) s = esp__env_where(c, &w);
     if (s) return s;
-    ctx->job.rank = w.rank;
-    ctx->job.size = w.size;
+    ctx->job.rank = ctx->base.rank = w.rank;
+    ctx->job.size = ctx->base.size = w.size;
     static int names_checked; /* one process of a job warns, and only once */
     if (ctx->job.rank == 0 && !__atomic_exchange_n(&names_checked, 1, __ATOMIC_RELAXED)) esp__env_check_names(ctx);
     esp__tokens_open(ctx);
@@ -253,7 +251,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     int32_t locals = 0;
     for (int32_t r = 0; r < ctx->job.size; r++) locals += ctx->job.topo.machine_of[r] == ctx->job.topo.machine;
     int32_t workers = c->cpu_workers ? (int32_t)c->cpu_workers : (int32_t)esp__cores() / locals;
-    s = esp__workers_open(ctx, workers > 0 ? workers : 1, &ctx->workers);
+    s = esp__workers_open(ctx, workers > 0 ? workers : 1, &ctx->base.workers);
     if (!s) s = esp__comms_open(ctx, full);
     if (!s) s = esp__executor_open(ctx);
     if (!s)
@@ -279,7 +277,8 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
     if (!ctx) return esp__fail(NULL, ESP_E_NOMEM, "out of memory");
     ctx->config.owner_pid = (int32_t)getpid();
     ctx->health.left_rank = -1;
-    ctx->job.size = 1;
+    ctx->job.size = ctx->base.size = 1;
+    esp__base_parts(ctx);
     ctx->lanes.dispatcher = esp__ready_first();
     ctx->config.simd = esp_simd_level();
     pthread_mutex_init(&ctx->lanes.lock, NULL);
@@ -339,7 +338,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__tensors_free(ctx);
     for (uint32_t i = 0; i < ctx->registry.n_opened; i++) esp__codec_free(ctx, ctx->registry.opened[i]);
     esp__free(ctx, ctx->registry.opened);
-    esp__workers_close(ctx->workers);
+    esp__workers_close(ctx->base.workers);
     esp__free(ctx, ctx->job.topo.machine_of);
     esp__free(ctx, ctx->job.topo.local_of);
     esp__free(ctx, ctx->job.topo.ranks);

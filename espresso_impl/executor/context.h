@@ -38,8 +38,6 @@ typedef struct esp__step_clock {
 
 /* Settings from esp_config and the environment. */
 typedef struct esp__config {
-    const esp_host *user_host;
-    int32_t log_level;
     uint32_t flags, timeout_ms;
     uint64_t seed;
     char *plugin_path, *strategy_spec, *trace_path, *stats_spec;
@@ -122,10 +120,10 @@ typedef struct esp__health {
 } esp__health;
 
 struct esp_ctx {
-    esp_host host; /* the table given to plugins; host.user = ctx */
+    esp__base base; /* first: the folders below find it there */
+    esp_host host;  /* the table given to plugins; host.user = ctx */
     esp__config config;
     esp__registry registry;
-    esp__workers *workers;
     esp__job job;
     esp__model model;
     esp__in_force in_force;
@@ -137,5 +135,8 @@ struct esp_ctx {
     void *observers[ESP__OBSERVERS_MAX]; /* each one's `self`; NULL: not asked for. observe/observe.h numbers them */
     struct esp__clocked *clocked;        /* clocked/: the plan whose times the ops take; NULL: none */
 };
+_Static_assert(offsetof(esp_ctx, base) == 0, "esp__base_of takes a context for its first member");
+/* Sets where base's parts are. For esp_open, and for tests that fill a context themselves. */
+ESP__FN void esp__base_parts(esp_ctx *ctx);
 
 #endif

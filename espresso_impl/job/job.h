@@ -75,7 +75,7 @@ typedef struct esp__job {
     void *room;     /* [size][ESP__JOB_ROOM] bytes, taken early: ranks can agree even when memory is short */
     esp__farewell farewell;
 } esp__job;
-ESP__FN const esp__job *esp__job_of(const esp_ctx *ctx); /* executor/context.c */
+static inline const esp__job *esp__job_of(const esp_ctx *ctx) { return esp__base_of(ctx)->job; }
 
 /* The ranks of this rank's group at `level` (ESP__FLAT, ESP__INTRA or ESP__INTER), in group order; *index: this rank's place among them.
  * Returns how many they are. */

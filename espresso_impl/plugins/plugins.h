@@ -29,7 +29,7 @@ typedef struct esp__registry {
     esp__codec **opened;               /* one for each spec, which units with this spec share */
     uint32_t n_opened;
 } esp__registry;
-ESP__FN esp__registry *esp__registry_of(const esp_ctx *ctx); /* executor/context.c */
+static inline esp__registry *esp__registry_of(const esp_ctx *ctx) { return esp__base_of(ctx)->registry; }
 ESP__FN esp_status esp__registry_add(esp_ctx *ctx, const esp_plugin *plugin, const char *from);
 /* The codec or backend of that name; if the registry has none, tries to load libespresso-<name>.so. NULL: not found, and the error
  * lists the names that exist. */

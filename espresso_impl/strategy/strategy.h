@@ -90,7 +90,7 @@ typedef struct esp__model {
     uint32_t n_tensors, cap_tensors;
     char *codec_spec; /* esp_config.codec, for tensors that name none; NULL: no codec */
 } esp__model;
-ESP__FN const esp__model *esp__model_of(const esp_ctx *ctx); /* executor/context.c */
+static inline const esp__model *esp__model_of(const esp_ctx *ctx) { return esp__base_of(ctx)->model; }
 
 /* ---- units.c ------------------------------------------------------------------------------------------------------------- */
 ESP__FN int esp__unit_is_group(const esp__work_unit *u);

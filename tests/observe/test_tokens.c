@@ -169,7 +169,7 @@ static void test_lost(void **state) {
     assert_int_equal(esp__token_take(&ctx, 1 << 20), 0);
     assert_int_equal(ctx.lanes.tokens[0], ends[0]);
     ctx.health.fatal = ESP_OK;
-    ctx.config.log_level = ESP_LOG_ERROR;
+    ctx.base.log_level = ESP_LOG_ERROR;
     assert_int_equal(esp__token_wait(&ctx, 30), 0);
     assert_int_equal(ctx.lanes.tokens[0], -1); /* and is not tried again */
     pthread_mutex_destroy(&ctx.lanes.lock);

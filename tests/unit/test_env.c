@@ -298,7 +298,7 @@ static void test_misspelt_names(void **state) {
         char expected[256] = "";
         warned[0] = 0;
         setenv(cases[i].set, "scalar", 1);
-        esp_ctx fake = {.config = {.user_host = &host, .log_level = ESP_LOG_WARN}};
+        esp_ctx fake = {.base = {.user_host = &host, .log_level = ESP_LOG_WARN}};
         esp__env_check_names(&fake);
         if (cases[i].meant)
             snprintf(expected, sizeof expected, "%s is set, but no variable of that name is read: did you mean %s?\n",

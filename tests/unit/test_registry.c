@@ -46,9 +46,10 @@ static esp_plugin fake_plugin(const esp_codec *const *codecs, uint32_t n) {
 /* A context that has a registry and nothing else. */
 static esp_ctx *ctx_new(const esp_host *user_host) {
     esp_ctx *ctx = (esp_ctx *)calloc(1, sizeof *ctx);
-    ctx->config.user_host = user_host;
-    ctx->config.log_level = ESP_LOG_ERROR;
+    ctx->base.user_host = user_host;
+    ctx->base.log_level = ESP_LOG_ERROR;
     ctx->job.size = 1;
+    esp__base_parts(ctx);
     esp__host_init(&ctx->host, ctx);
     return ctx;
 }
@@ -295,7 +296,7 @@ static void test_log(void **state) {
     esp_ctx *ctx = ctx_new(&host);
     esp_log_event ev = {sizeof ev, ESP_LOG_ERROR, ESP_E_ARG, 1, "plugin", "bad key", "file.c"};
     (void)state;
-    ctx->config.log_level = ESP_LOG_WARN;
+    ctx->base.log_level = ESP_LOG_WARN;
     esp__log(ctx, ESP_LOG_INFO, "core", "not wanted");
     assert_int_equal(s.n, 0);
     esp__log(ctx, ESP_LOG_WARN, "core", "%d ranks", 4);
