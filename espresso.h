@@ -20,7 +20,7 @@
  *
  * Defines, all optional, set before the include:
  *     ESPRESSO_IMPLEMENTATION   this file also carries the code, and takes those 12 seconds (C only; not with -ffast-math)
- *     ESP_NO_PLANNER            leave planner and autopilot out: no esp_plan_*, no strategy auto, and half the time
+ *     ESP_NO_PLANNER            leave planner and autopilot out: no esp_plan_*, no strategy auto; about 8 seconds
  *     ESPRESSO_STATIC           everything is private to this file
  *     ESP_NO_BUILTIN            leave the built-in codecs and backends out; they come as plugins
  *
