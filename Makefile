@@ -133,7 +133,7 @@ docs:
 	   echo "USE_MDFILE_AS_MAINPAGE = $(CURDIR)/README.md"; } | doxygen -
 	@echo "open $(BUILD)/docs/html/index.html"
 dist: dist/espresso.h
-dist/espresso.h: espresso_impl/amalgamate.sh espresso.h $(shell find espresso_impl codecs backends planner -name '*.[ch]' -o -name '*.inc')
+dist/espresso.h: espresso_impl/amalgamate.sh espresso.h plugins/abi.h $(shell find espresso_impl codecs backends planner -name '*.[ch]' -o -name '*.inc')
 	@mkdir -p dist
 	sh espresso_impl/amalgamate.sh >$@.tmp && mv $@.tmp $@
 install: all dist
