@@ -97,7 +97,8 @@ static void add(const esp_codec *c, const esp_backend *b, uint32_t n_devices, es
                           .name = "p",
                           .codecs = &c,
                           .backends = &b};
-    ctx->config.log_level = ESP_LOG_ERROR;
+    ctx->base.log_level = ESP_LOG_ERROR;
+    esp__base_parts(ctx);
     ctx->job.size = 1;
     esp__host_init(&ctx->host, ctx);
     const esp_status s = esp__registry_add(ctx, &p, "bad.so");
