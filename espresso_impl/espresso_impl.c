@@ -58,6 +58,7 @@
 #include "espresso_impl/plugins/loader.c"
 #include "espresso_impl/base/workers.c"
 #include "espresso_impl/strategy/option.c"
+#include "espresso_impl/strategy/rounds.c"
 #include "espresso_impl/strategy/region.c"
 #include "espresso_impl/job/topology.c"
 #include "espresso_impl/job/agree.c"

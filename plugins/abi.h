@@ -139,7 +139,8 @@ enum {
 };
 
 /** One round of a codec. A codec of n rounds compresses n times: the bodies of every round but the last are reduced over all
- *  ranks, and the next round reads the result (args->reduced). Frozen. */
+ *  ranks that the last round's payloads reach undecoded, and the next round reads the result (args->reduced). Such a codec has
+ *  ESP_CODEC_FUSED_RESIDUAL. Frozen. */
 enum { ESP_ROUNDS_MAX = 4 };
 enum {
     ESP_ROUND_ALLREDUCE = 1u << 0 /* last round: only an allreduce of bodies serves; the codec is REDUCIBLE */
@@ -155,7 +156,10 @@ typedef struct esp_round {
 typedef struct esp_bound {
     uint32_t struct_size;
     esp_dtype dtype; /* of the reduced body's numbers; 0: as the round's. May depend on n_reduced, so that sums fit */
-    uint64_t payload_bytes; /* header + body, at most; never falls as count rises                          */
+    uint64_t
+        payload_bytes; /* header + body, at most; never falls as count rises. 0 in a round before the last: a tensor
+                               of this shape begins with a later round. Where it is a part of one that does not, its
+                               payload has a header alone                                              */
     uint64_t scratch_bytes; /* needed by one compress or decompress call; lost when it returns             */
     uint64_t state_bytes;   /* kept between steps, zero at the start; saved in state files. Round 0's counts */
 } esp_bound;
@@ -197,7 +201,7 @@ typedef struct esp_codec_model {
 
 /** Everything one compress or decompress call may need. Growable.
  *  compress: payload[t] := code(beta * residual + gamma * tensor); residual := what the payload does not carry. With several
- *  rounds, the residual is read and written in the last one.
+ *  rounds, every round may read the residual, and only the last one writes it.
  *  decompress: tensor := (mode SUM: tensor; SET: 0) + scale * payload[0] + scale * payload[1] ..., added in that order. */
 typedef struct esp_codec_args {
     uint32_t struct_size;

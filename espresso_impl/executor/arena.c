@@ -24,26 +24,38 @@ static esp_status esp__feedback_take(esp_ctx *ctx, esp__in_force *f) {
     return s;
 }
 
+/* Makes each link lane's sequence: this rank's part of the strategy's order. at[unit]: how far the order has come in the unit's
+ * chain; op_of[unit * ESP__CHAIN_MAX + place]: this rank's op there, from 1. */
+static void esp__links_sequence(esp__in_force *f, uint32_t *at, uint32_t *op_of) {
+    const esp__strategy *y = &f->strategy;
+    esp__chain_step chain[ESP__CHAIN_MAX];
+    for (uint32_t i = 0; i < f->program.n_ops; i++) {
+        const esp__op *op = &f->program.ops[i];
+        if (op->kind != ESP__OP_COLLECTIVE) continue;
+        const uint32_t n = esp__unit_chain(&y->units[op->unit], chain);
+        for (uint32_t k = 0; k < n; k++)
+            if (chain[k].step == op->step && chain[k].round == op->round) op_of[op->unit * ESP__CHAIN_MAX + k] = i + 1;
+    }
+    for (uint32_t k = 0; k < y->n_order; k++) {
+        const uint32_t unit = y->order[k] >> 8, n = esp__unit_chain(&y->units[unit], chain);
+        const uint32_t place = esp__chain_collective(&y->units[unit].option, chain, n, at[unit]);
+        at[unit] = place + 1;
+        if (place == n || !op_of[unit * ESP__CHAIN_MAX + place]) continue;
+        const uint32_t i = op_of[unit * ESP__CHAIN_MAX + place] - 1;
+        const esp__op *op = &f->program.ops[i];
+        for (int l = 0; l < 2; l++)
+            if (op->both_links || op->lane == ESP__LANE_INTRA + l) f->sequence[l][f->n_sequence[l]++] = i;
+    }
+}
+
 static esp_status esp__links_take(esp_ctx *ctx, esp__in_force *f) {
     esp_status s = ESP_OK;
-    uint32_t *op_of = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * ESP__MAX_STEPS * sizeof *op_of, &s);
+    const uint64_t bytes = ((uint64_t)f->strategy.n_units + 1) * (ESP__CHAIN_MAX + 1) * sizeof(uint32_t);
+    uint32_t *at = esp__take(ctx, f, bytes, &s);
     for (int k = 0; k < 2; k++) f->sequence[k] = esp__take(ctx, f, (uint64_t)f->program.n_ops * 4u + 4u, &s);
-    if (!s) {
-        for (uint32_t i = 0; i < f->program.n_ops; i++) {
-            const esp__op *op = &f->program.ops[i];
-            if (op->kind == ESP__OP_COLLECTIVE) op_of[op->unit * ESP__MAX_STEPS + op->step] = i + 1;
-        }
-        const uint32_t *order = f->strategy.order;
-        for (uint32_t k = 0; k < f->strategy.n_order; k++) { /* this rank's part of the strategy's order */
-            uint32_t i = op_of[(order[k] >> 8) * ESP__MAX_STEPS + (order[k] & 255u)];
-            if (!i--) continue;
-            const esp__op *op = &f->program.ops[i];
-            for (int l = 0; l < 2; l++)
-                if (op->both_links || op->lane == ESP__LANE_INTRA + l) f->sequence[l][f->n_sequence[l]++] = i;
-        }
-    }
-    if (op_of) f->memory_bytes -= ((uint64_t)f->strategy.n_units + 1) * ESP__MAX_STEPS * sizeof *op_of;
-    esp__free(ctx, op_of);
+    if (!s) esp__links_sequence(f, at, at + f->strategy.n_units + 1);
+    if (at) f->memory_bytes -= bytes;
+    esp__free(ctx, at);
     return s;
 }
 

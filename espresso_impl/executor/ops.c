@@ -25,7 +25,10 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
     c->part.key = u->key;
     c->part.rows = r->length == u->place.count ? u->rows : 0;
     c->part.cols = r->length == u->place.count ? u->cols : 0;
+    c->args.round = op->round;
     c->offset = u->place.begin + r->begin;
+    if (op->reduced.at)
+        esp__call_reduced(c, esp__at(ctx, op, op->reduced) + r->reduced_slot * op->reduced_bytes, op->reduced_bytes);
     esp__call_scratch(c, ctx->in_force.scratch, ctx->in_force.scratch_bytes);
 }
 
@@ -43,22 +46,23 @@ static esp_status esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp
     esp_status s = esp__call_compress(&c, ctx->in_force.phi, ctx->in_force.phi + ctx->in_force.phi_count);
     if (s) return s;
     memcpy(&h, c.payload.data.ptr, sizeof h);
-    if (h.flags & ESP_PAYLOAD_NONFINITE) ctx->steps.stats.nonfinite++;
+    if (h.flags & ESP_PAYLOAD_NONFINITE && op->round + 1u == op->n_rounds) ctx->steps.stats.nonfinite++;
     return ESP_OK;
 }
 
 static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
-    if (f && f->residual_before) memcpy(f->residual_before, f->residual, f->count * 4u);
-    if (f && f->state_before) memcpy(f->state_before, f->state, f->state_bytes);
+    const int first = op->round == u->first_round; /* later rounds read the residual that the first one read */
+    if (first && f && f->residual_before) memcpy(f->residual_before, f->residual, f->count * 4u);
+    if (first && f && f->state_before) memcpy(f->state_before, f->state, f->state_bytes);
     for (uint32_t i = 0; i < op->n_ranges; i++) {
         const esp__range *r = &ctx->in_force.program.ranges[op->first_range + i];
         esp_status s = esp__compress_range(ctx, op, r, f);
         if (s)
             return esp__fail(ctx, s, "tensor '%s': codec '%s' failed to compress %llu elements: %s", u->name,
                              u->codec->spec, (unsigned long long)r->length, esp_status_text(s));
-        esp__observers_compressed(ctx, op, r);
+        if (op->round + 1u == op->n_rounds) esp__observers_compressed(ctx, op, r);
     }
     return ESP_OK;
 }
@@ -66,6 +70,7 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
 static esp_status esp__run_decompress(esp_ctx *ctx, const esp__op *op) {
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     uint8_t *slots = esp__at(ctx, op, op->slots);
+    const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
     for (uint32_t i = 0; i < op->n_ranges; i++) {
         const esp__range *r = &ctx->in_force.program.ranges[op->first_range + i];
         esp__codec_call c;
@@ -76,6 +81,7 @@ static esp_status esp__run_decompress(esp_ctx *ctx, const esp__op *op) {
             p->data.ptr = slots + ctx->in_force.program.slots[r->first_slot + q] * op->slot_bytes;
             p->data.bytes = op->slot_bytes;
         }
+        esp__call_state(&c, f && f->state ? f->state + r->state_offset : NULL, r->state_bytes);
         c.args.mode = ESP_OUT_SET;
         c.args.n_payloads = op->n_sources;
         c.args.payload = ctx->in_force.payloads;

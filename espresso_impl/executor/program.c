@@ -25,7 +25,14 @@ typedef struct esp__compile {
     esp__ref work, slots;
     uint64_t slot_bytes;
     esp_dtype body_dtype; /* of the numbers of bodies that a collective reduces */
-    uint32_t last_value;  /* the last step that changes numbers; after it the sum becomes the mean  */
+    /* since the last Comp */
+    esp__region comp_region;    /* right after it */
+    esp__region reduced_region; /* of the slots that its rounds before the last leave */
+    uint32_t comp_range, comp_ranges;
+    int32_t comp_feedback;
+    esp__ref reduced; /* slots of the round before */
+    uint64_t reduced_bytes;
+    uint32_t last_value; /* the last step that changes numbers; after it the sum becomes the mean  */
     int finalized;
     esp_status status;
     esp__op nowhere; /* esp__op_new returns it when memory is short, so that its callers need no check */
@@ -45,6 +52,8 @@ static esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32_
     op->lane = lane;
     op->unit = c->unit;
     op->step = (uint8_t)step;
+    op->n_rounds = (uint8_t)c->u->codec->traits.n_rounds;
+    op->round = (uint8_t)(op->n_rounds - 1);
     op->feedback = -1;
     return op;
 }
@@ -110,143 +119,7 @@ static uint32_t *esp__slots_new(esp__compile *c, uint64_t n) {
     return p->slots + p->n_slots - n;
 }
 
-/* The ranges of a Comp or Decomp, one for each part of the open cuts of `r`. A range's slots are in the order of the sum. */
-static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op) {
-    esp__program *p = c->p;
-    uint64_t n_slots = esp__region_slots(r, &c->at), n_parts = 1, stride[4] = {0}, s = 1;
-    uint32_t size[4] = {0};
-    for (uint32_t d = r->n_dims; d-- > 0;) {
-        size[d] = (uint32_t)c->at.size[r->dims[d].level];
-        stride[d] = s;
-        s *= size[d];
-        if (r->dims[d].what == ESP__DIM_PART) n_parts *= size[d];
-    }
-    op->first_range = p->n_ranges;
-    op->n_ranges = (uint32_t)n_parts;
-    op->n_sources = (uint32_t)(n_slots / n_parts);
-    if (op->n_sources > p->max_payloads) p->max_payloads = op->n_sources;
-    esp__range *grown = esp__grow(c->ctx, p->ranges, &p->cap_ranges, (p->n_ranges + n_parts) * sizeof *p->ranges);
-    if (grown) p->ranges = grown; /* at once: esp__grow has freed the old array */
-    uint32_t first = p->n_slots, *slots = esp__slots_new(c, n_slots);
-    if (!grown || !slots) {
-        c->status = ESP_E_NOMEM;
-        return;
-    }
-    for (uint64_t part = 0; part < n_parts; part++) {
-        esp__range *range = &p->ranges[p->n_ranges++];
-        uint32_t index[4] = {0};
-        uint64_t rest = part, base = 0;
-        memset(range, 0, sizeof *range);
-        /* parts in element order: the outermost cut varies slowest, even where the slots' dimensions have another order */
-        for (uint32_t k = r->n_cuts; k-- > 0;)
-            for (uint32_t d = 0; d < r->n_dims; d++)
-                if (r->cuts[k].open && r->dims[d].what == ESP__DIM_PART && r->dims[d].level == r->cuts[k].level) {
-                    index[d] = (uint32_t)(rest % size[d]);
-                    rest /= size[d];
-                    base += index[d] * stride[d];
-                }
-        esp__region_range(r, &c->at, c->u->place.count, index, &range->begin, &range->length);
-        range->first_slot = first + (uint32_t)(part * op->n_sources);
-        for (uint64_t q = 0; q < op->n_sources; q++) {
-            uint64_t left = q, slot = base;
-            for (uint32_t d = r->n_dims; d-- > 0;)
-                if (r->dims[d].what == ESP__DIM_SOURCE) {
-                    slot += left % size[d] * stride[d];
-                    left /= size[d];
-                }
-            slots[part * op->n_sources + q] = (uint32_t)slot;
-        }
-    }
-}
-
-static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t begin, uint64_t length, uint64_t state) {
-    esp__in_force *now = c->f;
-    esp__feedback *grown =
-        esp__grow(c->ctx, now->feedback, &now->cap_feedback, ((uint64_t)now->n_feedback + 1) * sizeof *grown);
-    if (!grown) return c->status = ESP_E_NOMEM, -1;
-    now->feedback = grown;
-    esp__feedback *f = &grown[now->n_feedback];
-    memset(f, 0, sizeof *f);
-    f->place = c->u->place;
-    f->codec = esp__hash64(ESP__HASH0, c->u->codec->spec, strlen(c->u->codec->spec));
-    f->option = esp__hash64(ESP__HASH0, c->u->option.steps, c->u->option.n * sizeof *c->u->option.steps);
-    f->comp_index = op->comp_index;
-    f->n_ranges = op->n_ranges;
-    f->raw = op->raw;
-    f->owner_replica = (uint32_t)((int32_t)op->source == c->ctx->job.rank);
-    f->offset = begin;
-    f->count = c->u->codec->feedback ? length : 0;
-    f->state_bytes = state;
-    if (f->raw) c->u->raw_feedback = (int32_t)now->n_feedback;
-    return (int32_t)now->n_feedback++;
-}
-
-/* The lowest rank with the same region: such ranks must draw the same random numbers. */
-static uint32_t esp__lowest_replica(const esp__compile *c) {
-    const esp__topology *p = &c->ctx->job.topo;
-    if (c->region.replicated[ESP__FLAT]) return 0;
-    int32_t m = c->region.replicated[ESP__INTER] ? 0 : p->machine, l = c->region.replicated[ESP__INTRA] ? 0 : p->local;
-    return (uint32_t)(p->n_local ? p->ranks[m * p->n_local + l] : p->rank);
-}
-
-/* How many ranks' bodies the collectives after the Comp at step `i` will sum. */
-static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i) {
-    uint32_t n = 1;
-    for (i++; i < c->u->option.n && c->u->option.steps[i].kind != ESP__DECOMP; i++)
-        if (c->u->option.steps[i].summed) n *= (uint32_t)c->at.size[c->u->option.steps[i].level];
-    return n;
-}
-
-static void esp__compile_comp(esp__compile *c, uint32_t i) {
-    const esp__step *s = &c->u->option.steps[i];
-    esp__program *p = c->p;
-    uint64_t begin, length, state = 0;
-    uint32_t swap;
-    int active = esp__active(c),
-        raw = esp__contributions(c) == 1 && !c->region.summed[0] && !c->region.summed[1] && !c->region.summed[2];
-    uint32_t source = esp__lowest_replica(c), n_reduced = esp__bodies_reduced(c, i);
-    esp__to_f32(c, i);
-    esp__region_now(c, &begin, &length);
-    esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
-    /* slots fit the largest part of the whole unit, so that their size is the same on every rank, whichever is root */
-    uint64_t largest = c->u->place.count, off, len;
-    for (uint32_t k = 0; k < c->region.n_cuts; k++) {
-        esp__part(largest, (uint64_t)c->at.size[c->region.cuts[k].level], 0, &off, &len);
-        largest = len;
-    }
-    esp_bound b;
-    esp_status status = esp__codec_bound(c->ctx, c->u->codec, c->u, largest, 0, n_reduced, &b);
-    if (status) c->status = status;
-    c->slot_bytes = b.payload_bytes;
-    c->body_dtype = b.dtype;
-    if (b.scratch_bytes > p->scratch_bytes) p->scratch_bytes = b.scratch_bytes;
-    if (!active || c->status) return;
-    c->slots = esp__arena_place(c, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
-    esp__op *op = esp__op_new(c, ESP__OP_COMPRESS, s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
-    op->device = s->device;
-    op->comp_index = (uint8_t)c->comps;
-    op->raw = (uint8_t)raw;
-    op->source = source;
-    op->n_reduced = n_reduced;
-    op->data = c->work;
-    op->slots = c->slots;
-    op->slot_bytes = c->slot_bytes;
-    esp__ranges_make(c, &c->region, op);
-    for (uint32_t k = 0; k < op->n_ranges && !c->status; k++) {
-        esp__range *r = &p->ranges[op->first_range + k];
-        status = esp__codec_bound(c->ctx, c->u->codec, c->u, r->length, 0, n_reduced, &b);
-        if (status) c->status = status;
-        r->state_offset = state;
-        r->state_bytes = b.state_bytes;
-        state += (b.state_bytes + 63u) / 64u * 64u;
-        if (b.scratch_bytes > p->scratch_bytes) p->scratch_bytes = b.scratch_bytes;
-        if (r->length > p->phi_count) p->phi_count = r->length;
-    }
-    if (!c->status && (c->u->codec->feedback || state)) {
-        int32_t f = esp__feedback_new(c, op, begin, length, state);
-        p->ops[p->n_ops - 1].feedback = f;
-    }
-}
+#include "espresso_impl/executor/program_comp.c"
 
 /* After the last step that changes numbers: the sum becomes the mean. Halves are scaled when they go back to the gradient. */
 static void esp__compile_mean(esp__compile *c, uint32_t i) {
@@ -271,6 +144,20 @@ static void esp__compile_finalize(esp__compile *c, uint32_t i) {
     c->finalized = 1;
 }
 
+/* A Decomp of parts that this rank has compressed gets the codec's state for them. */
+static void esp__decomp_state(esp__compile *c, esp__op *op) {
+    op->feedback = c->comp_ranges ? c->comp_feedback : -1;
+    for (uint32_t k = 0; k < op->n_ranges && op->feedback >= 0; k++) {
+        esp__range *r = &c->p->ranges[op->first_range + k];
+        for (uint32_t j = 0; j < c->comp_ranges; j++) {
+            const esp__range *x = &c->p->ranges[c->comp_range + j];
+            if (x->begin != r->begin || x->length != r->length) continue;
+            r->state_offset = x->state_offset;
+            r->state_bytes = x->state_bytes;
+        }
+    }
+}
+
 static void esp__compile_decomp(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     esp__region before = c->region;
@@ -286,34 +173,14 @@ static void esp__compile_decomp(esp__compile *c, uint32_t i) {
         op->data = c->work;
         op->slots = c->slots;
         op->slot_bytes = c->slot_bytes;
+        op->reduced = c->reduced;
+        op->reduced_bytes = c->reduced_bytes;
         esp__ranges_make(c, &before, op);
+        if (!c->status) esp__decomp_state(c, op);
     }
     c->comps++;
     esp__compile_finalize(c, i);
     esp__compile_mean(c, i);
-}
-
-static void esp__op_links(esp__compile *c, esp__op *op, const esp__step *s) {
-    int several = c->ctx->job.topo.n_machines > 1;
-    op->level = s->level;
-    op->both_links = s->level == ESP__FLAT && several;
-    op->lane = s->level == ESP__INTRA || (s->level == ESP__FLAT && !several) ? ESP__LANE_INTRA : ESP__LANE_INTER;
-    op->coll.struct_size = sizeof op->coll;
-    op->coll.op = s->coll;
-    op->coll.root = esp__region_root(&c->at, s);
-    if (op->coll.root < 0) op->coll.root = 0;
-}
-
-/* Fails if the backend cannot reduce what the op reduces. */
-static void esp__check_reduces(esp__compile *c, const esp__op *op) {
-    static const char *const ops[] = {"?", "sum", "max", "min"};
-    const esp_backend *b = c->ctx->job.backend;
-    if (c->status || (b->dtypes & ESP_BIT(op->coll.dtype) && b->reduces & ESP_BIT(op->coll.reduce))) return;
-    c->status =
-        esp__fail(c->ctx, ESP_E_UNSUPPORTED,
-                  "tensor '%s': codec '%s' needs a %s of %s, which backend '%s' does not do: use an option "
-                  "without summed payloads (allgather or alltoall), or another backend",
-                  c->u->name, c->u->codec->spec, ops[op->coll.reduce & 3u], esp__dtype_word(op->coll.dtype), b->name);
 }
 
 /* A collective on payload slots. It receives into a new buffer, except at a broadcast's root. */
@@ -348,19 +215,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     op->coll.slot_bytes = c->slot_bytes;
     op->coll.count = s->coll == ESP_COLL_ALLGATHER || s->coll == ESP_COLL_GATHER ? have * n : have;
     if (s->coll == ESP_COLL_BROADCAST) op->coll.count = want;
-    if (s->summed) {
-        op->coll.dtype = c->body_dtype;
-        op->coll.reduce = esp__codec_round(c->u->codec, 0).op;
-        op->coll.count = have * (c->slot_bytes / esp_dtype_bytes(op->coll.dtype));
-        op->coll.slot_bytes = 0;
-        op->rebuild = 1;
-        op->slot_bytes = c->slot_bytes;
-        op->n_slots = want;
-        op->own_slot = s->coll == ESP_COLL_REDUCE_SCATTER ? (uint64_t)me * want : 0;
-        op->n_sent = have;
-        op->headers = esp__arena_place(c, want * ESP_PAYLOAD_HEADER);
-        esp__check_reduces(c, op);
-    }
+    if (s->summed) esp__op_reduces(c, op, have, want, s->coll == ESP_COLL_REDUCE_SCATTER ? (uint64_t)me * want : 0);
     op->src = src;
     op->dst = dst;
     op->coll.src.bytes = (held ? have : want) * c->slot_bytes;
@@ -486,13 +341,23 @@ static const char *esp__op_word(const esp__op *op) {
     return copies[op->copy];
 }
 
-/* Ops' names for the timeline: "inter.allgather fc1.weight". */
+/* Is the op one of several rounds: a Comp, or a collective of its payloads? */
+static int esp__op_of_rounds(const esp__work_unit *u, const esp__op *op) {
+    const esp__step *s = &u->option.steps[op->step];
+    return op->n_rounds > 1 && op->kind != ESP__OP_COPY && (s->kind == ESP__COMP || s->compressed);
+}
+
+/* Ops' names for the timeline: "inter.allgather fc1.weight", with several rounds "comp@cpu[1/2] fc1.weight". */
 static esp_status esp__labels_make(esp_ctx *ctx, esp__in_force *f) {
     for (uint32_t i = 0; i < f->program.n_ops; i++) {
         esp__op *op = &f->program.ops[i];
         const esp__work_unit *u = &f->strategy.units[op->unit];
-        char step[40], text[72 + ESP__SPEC_MAX];
+        char step[64], text[96 + ESP__SPEC_MAX];
         esp__step_print(&u->option.steps[op->step], step, sizeof step);
+        if (esp__op_of_rounds(u, op)) {
+            const size_t n = strlen(step);
+            snprintf(step + n, sizeof step - n, "[%u/%u]", op->round + 1u, (unsigned)op->n_rounds);
+        }
         snprintf(text, sizeof text, "%s %s", op->kind == ESP__OP_COPY ? esp__op_word(op) : step, u->name);
         op->label = esp__strdup(ctx, text);
         if (!op->label) return esp__fail(ctx, ESP_E_NOMEM, "program: out of memory");

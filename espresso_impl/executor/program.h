@@ -27,6 +27,8 @@ typedef struct esp__ref {
 typedef struct esp__range {
     uint64_t begin, length; /* elements of the unit                                        */
     uint32_t first_slot;    /* in program.slots: one slot number per payload, summed in order */
+    uint32_t reduced_slot;  /* of the round before: the slot number of this part           */
+    uint32_t reserved0;
     uint64_t state_offset, state_bytes;
 } esp__range;
 
@@ -38,8 +40,10 @@ typedef struct esp__op {
     uint8_t step;  /* of the option                                                    */
     uint8_t device;
     uint8_t comp_index;
-    uint8_t raw;     /* a Comp that reads the rank's own gradient                        */
-    uint8_t rebuild; /* the collective reduces bodies: headers stay here, see headers_hide */
+    uint8_t round;    /* of the codec                                                    */
+    uint8_t n_rounds; /* compress: of the codec                                          */
+    uint8_t raw;      /* a Comp that reads the rank's own gradient                        */
+    uint8_t rebuild;  /* the collective reduces bodies: headers stay here, see headers_hide */
     uint32_t unit;
     uint32_t member; /* PACK: the tensor; the op waits for its push                      */
     char *label;
@@ -55,6 +59,8 @@ typedef struct esp__op {
     uint32_t source, n_reduced;
     esp__ref data, slots; /* where element 0 of the unit (f32) and payload slot 0 lie     */
     uint64_t slot_bytes;
+    esp__ref reduced;       /* payload slot 0 of the round before, with reduced bodies; nothing in the first round */
+    uint64_t reduced_bytes; /* of one such slot                                                */
     float scale;
     /* copy */
     uint64_t begin, length;     /* elements                                                  */

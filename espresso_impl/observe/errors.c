@@ -39,7 +39,7 @@ struct esp__errors {
 };
 
 static int esp__errors_measures(const esp__op *op) {
-    return op->kind == ESP__OP_COMPRESS && op->comp_index == 0 && op->n_ranges > 0;
+    return op->kind == ESP__OP_COMPRESS && op->comp_index == 0 && op->n_ranges > 0 && op->round + 1u == op->n_rounds;
 }
 
 static esp_status esp__errors_open(esp_ctx *ctx, void **self) {

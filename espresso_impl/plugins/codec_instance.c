@@ -96,6 +96,10 @@ static esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c) {
             "codec '%s': traits() gives capabilities 0x%llx and %u rounds, more than its table has (0x%llx, "
             "%u): the table must list all that an instance may have",
             c->spec, (unsigned long long)c->traits.caps, c->traits.n_rounds, (unsigned long long)t->caps, t->n_rounds);
+    if (c->traits.n_rounds > 1 && (!c->traits.rounds || !(c->traits.caps & ESP_CODEC_FUSED_RESIDUAL)))
+        return esp__fail(ctx, ESP_E_ABI,
+                         "codec '%s': traits() gives %u rounds, but no list of them or no ESP_CODEC_FUSED_RESIDUAL",
+                         c->spec, c->traits.n_rounds);
     memset(&like, 0, sizeof like);
     like.struct_size = sizeof like;
     like.dtype = ESP_F32;

@@ -70,9 +70,15 @@ static esp_status esp__refuse_rounds(const esp__suspect *x, const esp_codec *c) 
     if (c->n_rounds < 1 || c->n_rounds > ESP_ROUNDS_MAX)
         return esp__refuse(x, ESP_E_UNSUPPORTED, "n_rounds", "%u: it must be 1 to %d", (unsigned)c->n_rounds,
                            (int)ESP_ROUNDS_MAX);
-    if (c->n_rounds > 1)
-        return esp__refuse(x, ESP_E_UNSUPPORTED, "n_rounds", "%u: this library runs codecs of one round only",
+    if (c->n_rounds > 1 && !c->rounds)
+        return esp__refuse(x, ESP_E_ABI, "rounds", "NULL, but n_rounds is %u: give [n_rounds] of them",
                            (unsigned)c->n_rounds);
+    if (c->n_rounds > 1 && !(c->caps & ESP_CODEC_FUSED_RESIDUAL))
+        return esp__refuse(
+            x, ESP_E_ABI, "caps",
+            "lacks ESP_CODEC_FUSED_RESIDUAL, but n_rounds is %u: what such a codec loses is known only to "
+            "itself, so it must read and write args->residual",
+            (unsigned)c->n_rounds);
     if (!c->rounds && c->caps & ESP_CODEC_REDUCIBLE)
         return esp__refuse(x, ESP_E_ABI, "rounds", "NULL, but caps has ESP_CODEC_REDUCIBLE: give [n_rounds] of them");
     for (uint32_t i = 0; c->rounds && i < c->n_rounds && !s; i++) s = esp__refuse_round(x, c, i);

@@ -49,46 +49,76 @@ ESP__FN int esp__order_entry_fits(const esp__order_entry *e, const esp__order_un
     return e->step < o->n && (e->what == ESP__ENTRY_STEP || o->steps[e->step].kind != ESP__COLL);
 }
 
-/* The first collective of the option at step `at` or after it; o->n: none. */
-static uint32_t esp__order_next(const esp__option *o, uint32_t at) {
-    while (at < o->n && o->steps[at].kind != ESP__COLL) at++;
-    return at;
+/* What a unit runs, in sequence: the steps of its option, once for each round. */
+typedef struct esp__order_chain {
+    const esp__option *option;
+    uint32_t n;
+    esp__chain_step step[ESP__CHAIN_MAX];
+} esp__order_chain;
+
+static void esp__order_chain_of(const esp__order_units *units, uint32_t unit, esp__order_chain *out) {
+    int group;
+    out->option = units->option(units->user, unit, &group);
+    out->n = esp__option_chain(out->option, 0, units->rounds ? units->rounds(units->user, unit) : 1, out->step);
+}
+
+/* The first collective of the chain at place `at` or after it; its length: none. */
+static uint32_t esp__order_next(const esp__order_chain *c, uint32_t at) {
+    return esp__chain_collective(c->option, c->step, c->n, at);
 }
 
 static esp_status esp__order_check_collectives(const esp_ctx *ctx, const char *name, const esp__order_entry *entries,
                                                uint32_t n, const esp__order_units *units) {
     uint32_t *at = units->at;
-    int group;
+    esp__order_chain c;
     memset(at, 0, units->n_units * sizeof *at);
     for (uint32_t k = 0; k < n; k++) {
         const esp__order_entry *e = &entries[k];
         if (e->what != ESP__ENTRY_STEP) continue;
-        const esp__option *o = units->option(units->user, e->unit, &group);
-        if (o->steps[e->step].kind != ESP__COLL) continue;
-        at[e->unit] = esp__order_next(o, at[e->unit]);
-        if (at[e->unit] == o->n)
+        esp__order_chain_of(units, e->unit, &c);
+        if (c.option->steps[e->step].kind != ESP__COLL) continue;
+        at[e->unit] = esp__order_next(&c, at[e->unit]);
+        if (at[e->unit] == c.n)
             return esp__fail(ctx, ESP_E_ARG,
-                             "%s: order: %u:%u stands where unit %u has no collective left: it comes twice", name,
-                             e->unit, (unsigned)e->step, e->unit);
-        if (at[e->unit] != e->step)
+                             "%s: order: %u:%u stands where unit %u has no collective left: it comes %s", name, e->unit,
+                             (unsigned)e->step, e->unit,
+                             units->rounds && units->rounds(units->user, e->unit) > 1 ? "too often" : "twice");
+        if (c.step[at[e->unit]].step != e->step)
             return esp__fail(ctx, ESP_E_ARG, "%s: order: %u:%u stands where %u:%u must come first", name, e->unit,
-                             (unsigned)e->step, e->unit, at[e->unit]);
+                             (unsigned)e->step, e->unit, (unsigned)c.step[at[e->unit]].step);
         at[e->unit]++;
     }
     for (uint32_t i = 0; i < units->n_units; i++) {
-        const esp__option *o = units->option(units->user, i, &group);
-        at[i] = esp__order_next(o, at[i]);
-        if (at[i] < o->n)
-            return esp__fail(ctx, ESP_E_ARG, "%s: order: %u:%u is missing: unit %u is '%s'", name, i, at[i], i,
-                             units->name(units->user, i));
+        esp__order_chain_of(units, i, &c);
+        at[i] = esp__order_next(&c, at[i]);
+        uint32_t rounds = units->rounds ? units->rounds(units->user, i) : 1;
+        char round[64] = "";
+        if (at[i] == c.n) continue;
+        if (rounds > 1)
+            snprintf(round, sizeof round, " in round %u of its codec's %u", c.step[at[i]].round + 1u, rounds);
+        return esp__fail(ctx, ESP_E_ARG, "%s: order: %u:%u is missing%s: unit %u is '%s'", name, i,
+                         (unsigned)c.step[at[i]].step, round, i, units->name(units->user, i));
     }
     return ESP_OK;
+}
+
+/* The place of an entry behind place `from` in the sequence of its unit's entries; 0: none. */
+static uint32_t esp__order_place(const esp__order_units *units, const esp__order_entry *e, uint32_t from) {
+    static const uint32_t within[] = {1, 0, 2}; /* a step, after its copy down and before its copy up */
+    esp__order_chain c;
+    if (e->what == ESP__ENTRY_PACK) return from ? 0 : 1;
+    if (e->what == ESP__ENTRY_UNPACK) return from < UINT32_MAX ? UINT32_MAX : 0;
+    esp__order_chain_of(units, e->unit, &c);
+    for (uint32_t k = 0; k < c.n; k++) {
+        uint32_t place = 2 + 3 * k + within[e->what];
+        if (c.step[k].step == e->step && place > from) return place;
+    }
+    return 0;
 }
 
 /* Checks the sequence of all entries of each unit. units->at: how far a unit's entries have come. */
 static esp_status esp__order_check_chains(const esp_ctx *ctx, const char *name, const esp__order_entry *entries,
                                           uint32_t n, const esp__order_units *units) {
-    static const uint32_t within[] = {1, 0, 2}; /* a step, after its copy down and before its copy up */
     uint32_t backwards = 0;
     char word[ESP__ENTRY_MAX];
     memset(units->at, 0, units->n_units * sizeof *units->at);
@@ -98,10 +128,8 @@ static esp_status esp__order_check_chains(const esp_ctx *ctx, const char *name, 
             backwards++;
             continue;
         }
-        uint32_t place = e->what == ESP__ENTRY_PACK     ? 1u
-                         : e->what == ESP__ENTRY_UNPACK ? 255u
-                                                        : 2u + 3u * e->step + within[e->what];
-        if (place <= units->at[e->unit])
+        uint32_t place = esp__order_place(units, e, units->at[e->unit]);
+        if (!place)
             return esp__fail(ctx, ESP_E_ARG, "%s: order: %s comes twice, or too late", name,
                              esp__order_entry_word(e, word));
         units->at[e->unit] = place;

@@ -47,6 +47,21 @@ ESP__FN const char *esp__coll_word(uint32_t coll);                       /* "all
 ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap); /* the text of one step */
 ESP__FN int esp__option_is_flat(const esp__option *o);
 ESP__FN int esp__option_uses(const esp__option *o, uint8_t kind);
+/* ---- rounds.c ---- */
+/* A step in one round of the unit's codec. Collectives of numbers count to the last round. */
+typedef struct esp__chain_step {
+    uint8_t step, round;
+} esp__chain_step;
+enum { ESP__CHAIN_MAX = ESP__MAX_STEPS * ESP_ROUNDS_MAX };
+/* The steps in the sequence in which they run, with a codec that begins with round `first_round` of n_rounds. Returns how many. */
+ESP__FN uint32_t esp__option_chain(const esp__option *o, uint32_t first_round, uint32_t n_rounds,
+                                   esp__chain_step out[ESP__CHAIN_MAX]);
+/* The first collective among chain[at] to chain[n - 1]; n: none. */
+ESP__FN uint32_t esp__chain_collective(const esp__option *o, const esp__chain_step *chain, uint32_t n, uint32_t at);
+/* Does step `i` also run in the rounds before the last of the Comp at step `comp`? Then the first or only collective of a group
+ * is an allreduce; one that only spreads stays what it is. */
+ESP__FN int esp__early_step(const esp__option *o, uint32_t comp, uint32_t i);
+
 /* Calls `each` for the options of some parts of the tree (ESP__TREE_*) until it returns non-zero. devices: bit 0 cpu, bit 1 gpu,
  * for Comps and Decomps. extended: also options with collectives that sum payload bodies. Returns the number of calls. */
 enum { ESP__TREE_FLAT = 1, ESP__TREE_HIERARCHICAL = 2 };

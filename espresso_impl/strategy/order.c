@@ -5,7 +5,7 @@
 #include "espresso_impl/strategy/strategy.h"
 
 typedef struct esp__sim_lane {
-    esp__heap waiting; /* key: unit << 32 | step */
+    esp__heap waiting; /* key: unit << 32 | place in the unit's chain */
     uint64_t free_at;
 } esp__sim_lane;
 
@@ -36,10 +36,12 @@ static double esp__share_after(const esp_ctx *ctx, const esp__step *s, double sh
 }
 
 static void esp__sim_enter(const esp_ctx *ctx, const esp__strategy *y, esp__sim_lane *lanes, uint32_t unit,
-                           uint32_t step, uint64_t ready) {
-    const esp__option *o = &y->units[unit].option;
-    if (step < o->n)
-        esp__heap_push(&lanes[esp__step_lane(ctx, &o->steps[step])].waiting, ready, (uint64_t)unit << 32 | step);
+                           uint32_t place, uint64_t ready) {
+    const esp__work_unit *u = &y->units[unit];
+    esp__chain_step chain[ESP__CHAIN_MAX];
+    if (place < esp__unit_chain(u, chain))
+        esp__heap_push(&lanes[esp__step_lane(ctx, &u->option.steps[chain[place].step])].waiting, ready,
+                       (uint64_t)unit << 32 | place);
 }
 
 /* Runs the op that can start first. 0: no op is left. */
@@ -53,8 +55,12 @@ static int esp__sim_run_one(const esp_ctx *ctx, esp__strategy *y, esp__sim_lane 
     }
     if (lane == ESP__LANES) return 0;
     uint64_t key = esp__heap_pop(&lanes[lane].waiting).key;
-    uint32_t unit = (uint32_t)(key >> 32), step = (uint32_t)key;
+    uint32_t unit = (uint32_t)(key >> 32), place = (uint32_t)key;
     const esp__work_unit *u = &y->units[unit];
+    esp__chain_step chain[ESP__CHAIN_MAX];
+    esp__unit_chain(u, chain);
+    const uint32_t step = chain[place].step;
+    const int early = u->option.steps[step].compressed && chain[place].round + 1u < u->codec->traits.n_rounds;
     const esp__step *s = &u->option.steps[step];
     uint64_t end = best + esp__nominal_ns(ctx, u, s, share[unit]);
     lanes[lane].free_at = end;
@@ -62,8 +68,8 @@ static int esp__sim_run_one(const esp_ctx *ctx, esp__strategy *y, esp__sim_lane 
         if (s->level == ESP__FLAT && lanes[ESP__LANE_INTRA].free_at < end) lanes[ESP__LANE_INTRA].free_at = end;
         y->order[y->n_order++] = unit << 8 | step;
     }
-    share[unit] = esp__share_after(ctx, s, share[unit]);
-    esp__sim_enter(ctx, y, lanes, unit, step + 1, end);
+    if (!early) share[unit] = esp__share_after(ctx, s, share[unit]);
+    esp__sim_enter(ctx, y, lanes, unit, place + 1, end);
     return 1;
 }
 
@@ -84,8 +90,11 @@ ESP__FN esp_status esp__order_make(esp_ctx *ctx, esp__strategy *y) {
     uint64_t n_colls = 0, heap_bytes = (uint64_t)y->n_units * sizeof(esp__waiting);
     double *share = esp__alloc(ctx, (uint64_t)y->n_units * sizeof *share + 1);
     uint8_t *heaps = esp__alloc(ctx, heap_bytes * ESP__LANES + 1);
-    for (uint32_t i = 0; i < y->n_units; i++)
-        for (uint32_t k = 0; k < y->units[i].option.n; k++) n_colls += y->units[i].option.steps[k].kind == ESP__COLL;
+    for (uint32_t i = 0; i < y->n_units; i++) {
+        esp__chain_step chain[ESP__CHAIN_MAX];
+        const uint32_t n = esp__unit_chain(&y->units[i], chain);
+        for (uint32_t k = 0; k < n; k++) n_colls += y->units[i].option.steps[chain[k].step].kind == ESP__COLL;
+    }
     esp__free(ctx, y->order);
     y->cap_order = n_colls * sizeof *y->order + 1;
     y->order = esp__alloc(ctx, y->cap_order);

@@ -61,9 +61,15 @@ static const char *esp__order_unit_name(const void *user, uint32_t unit) {
     return ((const esp__strategy *)user)->units[unit].name;
 }
 
+static uint32_t esp__order_unit_rounds(const void *user, uint32_t unit) {
+    const esp__work_unit *u = &((const esp__strategy *)user)->units[unit];
+    return u->codec->traits.n_rounds - u->first_round;
+}
+
 static esp__order_units esp__order_units_of(const esp_ctx *ctx, const esp__strategy *y, uint32_t *at) {
-    return (esp__order_units){y, y->n_units, esp__model_of(ctx)->n_tensors, esp__order_option, esp__order_unit_name,
-                              at};
+    return (esp__order_units){
+        y, y->n_units, esp__model_of(ctx)->n_tensors, esp__order_option, esp__order_unit_name, esp__order_unit_rounds,
+        at};
 }
 
 static esp_status esp__load_entry(void *user, const char *where, const esp__order_entry *e) {

@@ -65,6 +65,17 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
                              "be used with it: use allgather or alltoall there",
                              where, u->name, u->codec->spec, option);
     if (!esp__option_uses(&u->option, ESP__COMP)) return ESP_OK;
+    const uint32_t last = u->codec->traits.n_rounds - 1;
+    for (uint32_t i = 0; esp__codec_round(u->codec, last).flags & ESP_ROUND_ALLREDUCE && i < u->option.n; i++)
+        if (u->option.steps[i].compressed && u->option.steps[i].coll != ESP_COLL_ALLREDUCE)
+            return esp__fail(
+                ctx, ESP_E_ARG,
+                "%s: tensor '%s': every rank must get the sum of all payloads of codec '%s', so '%s' cannot "
+                "be used with it: use allreduce between comp and decomp, as in '%s'",
+                where, u->name, u->codec->spec, option,
+                esp__hierarchical(ctx)
+                    ? "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather"
+                    : "comp@cpu > flat.allreduce > decomp@cpu");
     if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && !u->rows)
         return esp__fail(
             ctx, ESP_E_ARG, "%s: tensor '%s': codec '%s' needs rows and cols%s", where, u->name, u->codec->spec,
@@ -85,6 +96,18 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
                 "%s: tensor '%s' must not be compressed (ESP_RAW), but the group '%s' compresses: take the "
                 "tensor out of the group, or give the group an option without comp",
                 where, esp__model_of(ctx)->tensors[u->place.first + k].name, u->name);
+    return ESP_OK;
+}
+
+/* Sets the round that the unit's codec begins with: earlier ones have no body for parts of its shape. */
+static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__work_unit *u) {
+    const uint32_t last = u->codec->traits.n_rounds - 1;
+    for (u->first_round = 0; u->first_round < last; u->first_round++) {
+        esp_bound b;
+        esp_status s =
+            esp__codec_bound(ctx, u->codec, u, u->place.count, u->first_round, (uint32_t)esp__job_of(ctx)->size, &b);
+        if (s || b.payload_bytes) return s;
+    }
     return ESP_OK;
 }
 
@@ -110,7 +133,9 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_un
     }
     if (u->option.later && !y->later && !(y->later = esp__strdup(ctx, where)))
         return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
-    return esp__unit_check(ctx, u, option, where);
+    s = esp__unit_check(ctx, u, option, where);
+    if (!s) s = esp__unit_rounds(ctx, u);
+    return s;
 }
 
 static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const char *name) {

@@ -55,6 +55,7 @@ typedef struct esp__work_unit {
     uint32_t flags; /* ESP_SUM, if its tensors have it                            */
     esp__option option;
     esp__codec *codec;
+    uint32_t first_round;     /* of the codec, for this unit: those before it have no body         */
     uint32_t first_op, n_ops; /* this rank's chain in ctx->in_force.program.ops                      */
     uint64_t packed;          /* a group: where its elements begin in the arena             */
     int32_t raw_feedback;     /* index of the feedback of the Comp on the rank's own gradient; -1: none */
@@ -102,6 +103,8 @@ ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__exten
  * n_reduced ranks (1: sent as it is). Sets every member. */
 ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__work_unit *u, uint64_t count,
                                     uint32_t round, uint32_t n_reduced, esp_bound *b);
+/* The steps of the unit's option, once for each round of its codec; returns how many. */
+ESP__FN uint32_t esp__unit_chain(const esp__work_unit *u, esp__chain_step out[ESP__CHAIN_MAX]);
 ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s); /* zeroed is fine */
 
 /* ---- strategy.c, read.c, order.c ------------------------------------------------------------------------------------------- */

@@ -37,12 +37,15 @@ typedef struct esp__order_units {
     uint32_t n_units, n_tensors;
     const esp__option *(*option)(const void *user, uint32_t unit, int *group);
     const char *(*name)(const void *user, uint32_t unit);
+    /* how many rounds the unit's codec runs; NULL: every codec has one */
+    uint32_t (*rounds)(const void *user, uint32_t unit);
     uint32_t *at; /* [n_units] memory for the check */
 } esp__order_units;
 /* Does the entry's unit have such an op? */
 ESP__FN int esp__order_entry_fits(const esp__order_entry *e, const esp__order_units *units);
-/* Checks an order whose entries all fit. It must have every collective once, a unit's entries in the sequence of its option and
- * each at most once, and as many backwards as tensors, or none. Messages begin with `name`. */
+/* Checks an order whose entries all fit. It must have every collective once (in each round that it runs in), a unit's entries in
+ * the sequence of its option and rounds and each at most once, and as many backwards as tensors, or none. Messages begin with
+ * `name`. */
 ESP__FN esp_status esp__order_check(const esp_ctx *ctx, const char *name, const esp__order_entry *entries, uint32_t n,
                                     const esp__order_units *units);
 

@@ -65,6 +65,10 @@ ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__exten
     return u;
 }
 
+ESP__FN uint32_t esp__unit_chain(const esp__work_unit *u, esp__chain_step out[ESP__CHAIN_MAX]) {
+    return esp__option_chain(&u->option, u->first_round, u->codec->traits.n_rounds, out);
+}
+
 ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s) {
     for (uint32_t i = 0; i < s->n_units; i++) esp__strfree(ctx, s->units[i].name);
     esp__free(ctx, s->units);
@@ -89,7 +93,8 @@ ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, con
     b->struct_size = sizeof *b;
     esp__plugin_detail_clear();
     esp_status s = c->table->bound(c->self, &like, round, n_reduced, b);
-    if (!s && b->payload_bytes < ESP_PAYLOAD_HEADER) s = ESP_E_ABI;
+    const int skipped = !b->payload_bytes && round + 1 < c->traits.n_rounds;
+    if (!s && b->payload_bytes < ESP_PAYLOAD_HEADER && !skipped) s = ESP_E_ABI;
     b->payload_bytes = (b->payload_bytes + 31u) / 32u * 32u;
     if (!b->dtype) b->dtype = esp__codec_round(c, round).dtype;
     return s ? esp__fail(ctx, s, "codec '%s': its bound for %llu elements is not usable%s%s", c->spec,

@@ -80,7 +80,7 @@ static const char *esp__schedule_unit_name(const void *user, uint32_t unit) {
 
 static esp__order_units esp__schedule_order_units(const esp__schedule_reading *r) {
     return (esp__order_units){
-        r, r->d->n_units, (uint32_t)r->p->n_tensors, esp__schedule_option, esp__schedule_unit_name, NULL};
+        r, r->d->n_units, (uint32_t)r->p->n_tensors, esp__schedule_option, esp__schedule_unit_name, NULL, NULL};
 }
 
 /* The path of a unit's codec and option. */

@@ -139,6 +139,8 @@ static void good_tables(void **state) {
 static void codec_members(void **state) {
     static const esp_round max_then_none[] = {{0, 0, 0, 0}};
     static const esp_round odd_op[] = {{9, ESP_F32, 0, 0}}, odd_dtype[] = {{ESP_REDUCE_SUM, 77, 0, 0}};
+    static const esp_round two[] = {{ESP_REDUCE_MAX, ESP_F32, 0, 0}, {ESP_REDUCE_SUM, ESP_F32, ESP_ROUND_ALLREDUCE, 0}};
+    static const esp_round first_none[] = {{0, 0, 0, 0}, {ESP_REDUCE_SUM, ESP_F32, 0, 0}};
     static const esp_round odd_flags[] = {{ESP_REDUCE_SUM, ESP_F32, 8, 0}};
     (void)state;
     CODEC(c.wire_version = 0, ESP_E_ABI, "wire_version");
@@ -150,7 +152,12 @@ static void codec_members(void **state) {
     CODEC(c.devices = ESP_BIT(ESP_CUDA), ESP_E_UNSUPPORTED, "devices");
     CODEC(c.reserved0 = 1, ESP_E_UNSUPPORTED, "reserved0");
     CODEC(c.n_rounds = 0, ESP_E_ABI, "n_rounds");
-    CODEC(c.n_rounds = 2, ESP_E_UNSUPPORTED, "n_rounds");
+    CODEC((c.n_rounds = 2, c.caps |= ESP_CODEC_FUSED_RESIDUAL, c.rounds = two), ESP_OK, "");
+    CODEC((c.n_rounds = 2, c.rounds = two), ESP_E_ABI, "caps: lacks ESP_CODEC_FUSED_RESIDUAL, but n_rounds is 2");
+    CODEC((c.n_rounds = 2, c.caps = ESP_CODEC_FUSED_RESIDUAL, c.rounds = NULL), ESP_E_ABI,
+          "rounds: NULL, but n_rounds");
+    CODEC((c.n_rounds = 2, c.caps |= ESP_CODEC_FUSED_RESIDUAL, c.rounds = first_none), ESP_E_ABI,
+          "rounds[0]: op is 0: every round but the last must be reduced");
     CODEC(c.n_rounds = 5, ESP_E_UNSUPPORTED, "n_rounds");
     CODEC(c.rounds = NULL, ESP_E_ABI, "rounds: NULL");
     CODEC(c.rounds = max_then_none, ESP_E_ABI, "rounds[0]: op is 0, but caps has ESP_CODEC_REDUCIBLE");

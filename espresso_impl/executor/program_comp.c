@@ -1,0 +1,273 @@
+/* program_comp.c: compiles a Comp: its parts, its rounds with the collectives between them, its payload slots, state and feedback.
+ * Part of program.c. */
+/* The slot in which the rounds before the last have the part at index[d] along each dims[d] of `r`. */
+static uint32_t esp__slot_reduced(const esp__compile *c, const esp__region *r, const uint32_t *index) {
+    uint32_t slot = 0;
+    for (uint32_t k = 0; k < c->reduced_region.n_dims; k++) {
+        const uint8_t level = c->reduced_region.dims[k].level;
+        uint32_t part = (uint32_t)c->at.index[level];
+        for (uint32_t d = 0; d < r->n_dims; d++)
+            if (r->dims[d].what == ESP__DIM_PART && r->dims[d].level == level) part = index[d];
+        slot = slot * (uint32_t)c->at.size[level] + part;
+    }
+    return slot;
+}
+
+/* The ranges of a Comp or Decomp, one for each part of the open cuts of `r`. A range's slots are in the order of the sum. */
+static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op) {
+    esp__program *p = c->p;
+    uint64_t n_slots = esp__region_slots(r, &c->at), n_parts = 1, stride[4] = {0}, s = 1;
+    uint32_t size[4] = {0};
+    for (uint32_t d = r->n_dims; d-- > 0;) {
+        size[d] = (uint32_t)c->at.size[r->dims[d].level];
+        stride[d] = s;
+        s *= size[d];
+        if (r->dims[d].what == ESP__DIM_PART) n_parts *= size[d];
+    }
+    op->first_range = p->n_ranges;
+    op->n_ranges = (uint32_t)n_parts;
+    op->n_sources = (uint32_t)(n_slots / n_parts);
+    if (op->n_sources > p->max_payloads) p->max_payloads = op->n_sources;
+    esp__range *grown = esp__grow(c->ctx, p->ranges, &p->cap_ranges, (p->n_ranges + n_parts) * sizeof *p->ranges);
+    if (grown) p->ranges = grown; /* at once: esp__grow has freed the old array */
+    uint32_t first = p->n_slots, *slots = esp__slots_new(c, n_slots);
+    if (!grown || !slots) {
+        c->status = ESP_E_NOMEM;
+        return;
+    }
+    for (uint64_t part = 0; part < n_parts; part++) {
+        esp__range *range = &p->ranges[p->n_ranges++];
+        uint32_t index[4] = {0};
+        uint64_t rest = part, base = 0;
+        memset(range, 0, sizeof *range);
+        /* parts in element order: the outermost cut varies slowest, even where the slots' dimensions have another order */
+        for (uint32_t k = r->n_cuts; k-- > 0;)
+            for (uint32_t d = 0; d < r->n_dims; d++)
+                if (r->cuts[k].open && r->dims[d].what == ESP__DIM_PART && r->dims[d].level == r->cuts[k].level) {
+                    index[d] = (uint32_t)(rest % size[d]);
+                    rest /= size[d];
+                    base += index[d] * stride[d];
+                }
+        esp__region_range(r, &c->at, c->u->place.count, index, &range->begin, &range->length);
+        range->first_slot = first + (uint32_t)(part * op->n_sources);
+        range->reduced_slot = esp__slot_reduced(c, r, index);
+        for (uint64_t q = 0; q < op->n_sources; q++) {
+            uint64_t left = q, slot = base;
+            for (uint32_t d = r->n_dims; d-- > 0;)
+                if (r->dims[d].what == ESP__DIM_SOURCE) {
+                    slot += left % size[d] * stride[d];
+                    left /= size[d];
+                }
+            slots[part * op->n_sources + q] = (uint32_t)slot;
+        }
+    }
+}
+
+static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t begin, uint64_t length, uint64_t state) {
+    esp__in_force *now = c->f;
+    esp__feedback *grown =
+        esp__grow(c->ctx, now->feedback, &now->cap_feedback, ((uint64_t)now->n_feedback + 1) * sizeof *grown);
+    if (!grown) return c->status = ESP_E_NOMEM, -1;
+    now->feedback = grown;
+    esp__feedback *f = &grown[now->n_feedback];
+    memset(f, 0, sizeof *f);
+    f->place = c->u->place;
+    f->codec = esp__hash64(ESP__HASH0, c->u->codec->spec, strlen(c->u->codec->spec));
+    f->option = esp__hash64(ESP__HASH0, c->u->option.steps, c->u->option.n * sizeof *c->u->option.steps);
+    f->comp_index = op->comp_index;
+    f->n_ranges = op->n_ranges;
+    f->raw = op->raw;
+    f->owner_replica = (uint32_t)((int32_t)op->source == c->ctx->job.rank);
+    f->offset = begin;
+    f->count = c->u->codec->feedback ? length : 0;
+    f->state_bytes = state;
+    if (f->raw) c->u->raw_feedback = (int32_t)now->n_feedback;
+    return (int32_t)now->n_feedback++;
+}
+
+/* The lowest rank with the same region: such ranks must draw the same random numbers. */
+static uint32_t esp__lowest_replica(const esp__compile *c) {
+    const esp__topology *p = &c->ctx->job.topo;
+    if (c->region.replicated[ESP__FLAT]) return 0;
+    int32_t m = c->region.replicated[ESP__INTER] ? 0 : p->machine, l = c->region.replicated[ESP__INTRA] ? 0 : p->local;
+    return (uint32_t)(p->n_local ? p->ranks[m * p->n_local + l] : p->rank);
+}
+
+/* Does the round's step spread what one rank of the group has, as the last round's does? Else it reduces. */
+static int esp__early_spreads(const esp__step *s) { return s->role == ESP__SECOND; }
+
+/* Fails if the backend cannot reduce what the op reduces. */
+static void esp__check_reduces(esp__compile *c, const esp__op *op) {
+    static const char *const ops[] = {"?", "sum", "max", "min"};
+    const esp_backend *b = c->ctx->job.backend;
+    if (c->status || (b->dtypes & ESP_BIT(op->coll.dtype) && b->reduces & ESP_BIT(op->coll.reduce))) return;
+    c->status = esp__fail(
+        c->ctx, ESP_E_UNSUPPORTED, "tensor '%s': codec '%s' needs a %s of %s, which backend '%s' does not do: use %s",
+        c->u->name, c->u->codec->spec, ops[op->coll.reduce & 3u], esp__dtype_word(op->coll.dtype), b->name,
+        op->round + 1u < op->n_rounds
+            ? "another codec or another backend"
+            : "an option without summed payloads (allgather or alltoall), or another backend");
+}
+
+static void esp__op_links(esp__compile *c, esp__op *op, const esp__step *s) {
+    int several = c->ctx->job.topo.n_machines > 1;
+    op->level = s->level;
+    op->both_links = s->level == ESP__FLAT && several;
+    op->lane = s->level == ESP__INTRA || (s->level == ESP__FLAT && !several) ? ESP__LANE_INTRA : ESP__LANE_INTER;
+    op->coll.struct_size = sizeof op->coll;
+    op->coll.op = s->coll;
+    op->coll.root = esp__region_root(&c->at, s);
+    if (op->coll.root < 0) op->coll.root = 0;
+}
+
+/* Makes the op reduce the bodies of `have` slots: their numbers lie one behind the other. */
+static void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64_t want, uint64_t own_slot) {
+    op->coll.dtype = c->body_dtype;
+    op->coll.reduce = esp__codec_round(c->u->codec, op->round).op;
+    op->coll.count = have * (c->slot_bytes / esp_dtype_bytes(op->coll.dtype));
+    op->coll.slot_bytes = 0;
+    op->rebuild = 1;
+    op->slot_bytes = c->slot_bytes;
+    op->n_slots = want;
+    op->own_slot = own_slot;
+    op->n_sent = have;
+    op->headers = esp__arena_place(c, want * ESP_PAYLOAD_HEADER);
+    esp__check_reduces(c, op);
+}
+
+/* The collectives of a round before the last, over each group that the Comp's payloads will pass: an allreduce of the bodies where
+ * the ranks have the same parts; the step's own allgather or broadcast where each part is with one rank. */
+static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
+    const esp__option *o = &c->u->option;
+    esp__region r = c->comp_region;
+    uint32_t swap;
+    for (uint32_t i = comp + 1; i < o->n && o->steps[i].kind != ESP__DECOMP && !c->status; i++) {
+        const esp__step *s = &o->steps[i];
+        const int held = !r.idle[0] && !r.idle[1] && !r.idle[2], root = s->coll == ESP_COLL_BROADCAST && held;
+        const uint64_t have = esp__region_slots(&r, &c->at);
+        if (!esp__early_step(o, comp, i)) continue;
+        const int part = esp__region_takes_part(&r, s);
+        if (esp__early_spreads(s)) esp__region_step(&r, &c->at, o, i, &swap);
+        if (!part) continue;
+        const uint64_t want = esp__region_slots(&r, &c->at);
+        esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
+        esp__op_links(c, op, s);
+        op->round = (uint8_t)round;
+        op->dst = root ? c->slots : esp__arena_place(c, want * c->slot_bytes);
+        op->src = held ? c->slots : op->dst;
+        op->coll.src.bytes = (held ? have : want) * c->slot_bytes;
+        op->coll.dst.bytes = want * c->slot_bytes;
+        op->coll.slot_bytes = c->slot_bytes;
+        op->coll.count = want;
+        c->slots = op->dst;
+        if (esp__early_spreads(s)) continue;
+        op->coll.op = ESP_COLL_ALLREDUCE;
+        op->coll.root = 0;
+        esp__op_reduces(c, op, have, want, 0);
+    }
+    c->reduced = c->slots;
+    c->reduced_bytes = c->slot_bytes;
+}
+
+/* Over how many ranks the bodies of a round of the Comp at step `i` are reduced. */
+static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i, int last) {
+    const esp__option *o = &c->u->option;
+    uint32_t n = 1;
+    for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__DECOMP; k++)
+        if (last ? o->steps[k].summed : esp__early_step(o, i, k) && !esp__early_spreads(&o->steps[k]))
+            n *= (uint32_t)c->at.size[o->steps[k].level];
+    return n;
+}
+
+/* The ranges of a Comp's first round, with the codec's state and the feedback. Later rounds have the same. */
+static void esp__comp_ranges(esp__compile *c, esp__op *op, uint64_t begin, uint64_t length) {
+    esp__program *p = c->p;
+    uint64_t state = 0;
+    esp__ranges_make(c, &c->region, op);
+    for (uint32_t k = 0; k < op->n_ranges && !c->status; k++) {
+        esp__range *r = &p->ranges[op->first_range + k];
+        esp_bound b;
+        esp_status status = esp__codec_bound(c->ctx, c->u->codec, c->u, r->length, 0,
+                                             esp__bodies_reduced(c, op->step, op->n_rounds == 1), &b);
+        if (status) c->status = status;
+        r->state_offset = state;
+        r->state_bytes = b.state_bytes;
+        state += (b.state_bytes + 63u) / 64u * 64u;
+        if (r->length > p->phi_count) p->phi_count = r->length;
+    }
+    if (!c->status && (c->u->codec->feedback || state)) op->feedback = esp__feedback_new(c, op, begin, length, state);
+    c->comp_range = op->first_range;
+    c->comp_ranges = op->n_ranges;
+    c->comp_feedback = op->feedback;
+}
+
+static void esp__comp_scratch(esp__compile *c, const esp__op *op) {
+    for (uint32_t k = 0; k < op->n_ranges && !c->status; k++) {
+        esp_bound b;
+        c->status = esp__codec_bound(c->ctx, c->u->codec, c->u, c->p->ranges[op->first_range + k].length, op->round,
+                                     op->n_reduced, &b);
+        if (b.scratch_bytes > c->p->scratch_bytes) c->p->scratch_bytes = b.scratch_bytes;
+    }
+}
+
+/* Sets the sizes of a round's slots. They fit the largest part of the whole unit, so that they are the same on every rank,
+ * whichever is root. */
+static void esp__comp_sizes(esp__compile *c, uint32_t round, uint32_t n_reduced) {
+    uint64_t largest = c->u->place.count, off, len;
+    for (uint32_t k = 0; k < c->region.n_cuts; k++) {
+        esp__part(largest, (uint64_t)c->at.size[c->region.cuts[k].level], 0, &off, &len);
+        largest = len;
+    }
+    esp_bound b;
+    esp_status status = esp__codec_bound(c->ctx, c->u->codec, c->u, largest, round, n_reduced, &b);
+    if (status) c->status = status;
+    c->slot_bytes = b.payload_bytes < ESP_PAYLOAD_HEADER ? ESP_PAYLOAD_HEADER : b.payload_bytes;
+    c->body_dtype = b.dtype;
+    if (b.scratch_bytes > c->p->scratch_bytes) c->p->scratch_bytes = b.scratch_bytes;
+}
+
+static void esp__compile_comp(esp__compile *c, uint32_t i) {
+    const esp__step *s = &c->u->option.steps[i];
+    const uint32_t n_rounds = c->u->codec->traits.n_rounds;
+    uint64_t begin, length;
+    uint32_t swap;
+    const int active = esp__active(c),
+              raw = esp__contributions(c) == 1 && !c->region.summed[0] && !c->region.summed[1] && !c->region.summed[2];
+    const uint32_t source = esp__lowest_replica(c);
+    esp__to_f32(c, i);
+    esp__region_now(c, &begin, &length);
+    esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
+    c->comp_region = c->reduced_region = c->region;
+    for (uint32_t k = i + 1; k < c->u->option.n && c->u->option.steps[k].kind != ESP__DECOMP; k++)
+        if (esp__early_step(&c->u->option, i, k) && esp__early_spreads(&c->u->option.steps[k]))
+            esp__region_step(&c->reduced_region, &c->at, &c->u->option, k, &swap);
+    c->comp_ranges = 0;
+    memset(&c->reduced, 0, sizeof c->reduced);
+    for (uint32_t round = c->u->first_round; round < n_rounds && !c->status; round++) {
+        const uint32_t n_reduced = esp__bodies_reduced(c, i, round + 1 == n_rounds);
+        esp__comp_sizes(c, round, n_reduced);
+        if (active && !c->status) {
+            c->slots = esp__arena_place(c, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
+            esp__op *op =
+                esp__op_new(c, ESP__OP_COMPRESS, s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
+            op->device = s->device;
+            op->comp_index = (uint8_t)c->comps;
+            op->round = (uint8_t)round;
+            op->raw = (uint8_t)raw;
+            op->source = source;
+            op->n_reduced = n_reduced;
+            op->data = c->work;
+            op->slots = c->slots;
+            op->slot_bytes = c->slot_bytes;
+            op->reduced = c->reduced;
+            op->reduced_bytes = c->reduced_bytes;
+            if (round == c->u->first_round) esp__comp_ranges(c, op, begin, length);
+            op->first_range = c->comp_range;
+            op->n_ranges = c->comp_ranges;
+            op->n_sources = 1;
+            op->feedback = c->comp_feedback;
+            esp__comp_scratch(c, op);
+        }
+        if (round + 1 < n_rounds) esp__compile_early(c, i, round);
+    }
+}
