@@ -56,6 +56,8 @@
 #include "espresso_impl/plugins/refuse.c"
 #include "espresso_impl/plugins/registry.c"
 #include "espresso_impl/plugins/loader.c"
+#include "espresso_impl/device/device_cpu.c"
+#include "espresso_impl/device/device.c"
 #include "espresso_impl/base/workers.c"
 #include "espresso_impl/strategy/option.c"
 #include "espresso_impl/strategy/rounds.c"

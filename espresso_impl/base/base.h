@@ -14,11 +14,12 @@ enum { ESP__NAME_MAX = 64, ESP__SPEC_MAX = 256, ESP__ERROR_MAX = 2048 };
 typedef struct esp__workers esp__workers;
 typedef struct esp__base {
     const esp_host *user_host;
-    int32_t log_level, rank, size;  /* rank and size: copies of the job's                        */
-    esp__workers *workers;          /* opened after the watch thread, which must not ask for it  */
-    struct esp__registry *registry; /* plugins/                                                  */
-    const struct esp__job *job;     /* job/                                                      */
-    const struct esp__model *model; /* strategy/                                                 */
+    int32_t log_level, rank, size;    /* rank and size: copies of the job's                        */
+    esp__workers *workers;            /* opened after the watch thread, which must not ask for it  */
+    struct esp__registry *registry;   /* plugins/                                                  */
+    struct esp__device_list *devices; /* device/                                                   */
+    const struct esp__job *job;       /* job/                                                      */
+    const struct esp__model *model;   /* strategy/                                                 */
 } esp__base;
 /* Any thread: apart from `workers`, nothing changes once threads run. ctx must not be NULL. */
 static inline const esp__base *esp__base_of(const esp_ctx *ctx) { return (const esp__base *)(const void *)ctx; }
@@ -44,6 +45,9 @@ ESP__FN void *esp__grow(esp_ctx *ctx, void *old, uint64_t *cap_bytes, uint64_t n
 ESP__FN char *esp__strdup(esp_ctx *ctx, const char *s); /* NULL for NULL */
 ESP__FN void esp__strfree(esp_ctx *ctx, char *s);
 
+/* As in esp_host, for the CPU. */
+ESP__FN void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align);
+ESP__FN void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes);
 /* Fills the table that plugins get; its `user` is ctx. */
 ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx);
 

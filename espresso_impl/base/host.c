@@ -1,7 +1,7 @@
 /* host.c: memory from the user's allocator, and the table of services that plugins get. Must not know what memory is for. */
 #include "espresso_impl/base/base.h"
 
-static void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+ESP__FN void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     const esp_ctx *ctx = (const esp_ctx *)user;
     if (align < sizeof(void *)) align = sizeof(void *);
     if ((align & (align - 1)) || bytes > UINT64_MAX - align) return NULL;
@@ -13,7 +13,7 @@ static void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t 
     return aligned_alloc((size_t)align, (size_t)bytes);
 }
 
-static void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes) {
+ESP__FN void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes) {
     const esp_ctx *ctx = (const esp_ctx *)user;
     if (!p) return;
     if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, alloc)) {

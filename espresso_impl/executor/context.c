@@ -9,6 +9,7 @@ enum { ESP__TIMEOUT_DEFAULT_MS = 300000 };
 /* ---- what the folders below ask of a context ------------------------------------------------------------------------- */
 ESP__FN void esp__base_parts(esp_ctx *ctx) {
     ctx->base.registry = &ctx->registry;
+    ctx->base.devices = &ctx->devices;
     ctx->base.job = &ctx->job;
     ctx->base.model = &ctx->model;
 }
@@ -292,8 +293,12 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
     esp__host_init(&ctx->host, ctx);
     ctx->host.codec_open = esp__host_codec_open;
     ctx->host.codec_close = esp__host_codec_close;
+    ctx->host.device = esp__host_device;
+    ctx->host.alloc = esp__host_alloc_on;
+    ctx->host.free_ = esp__host_free_on;
     ctx->registry.host = &ctx->host;
-    s = esp__open_all(ctx, &c);
+    s = esp__devices_init(ctx);
+    if (!s) s = esp__open_all(ctx, &c);
     if (s) {
         char text[ESP__ERROR_MAX]; /* outlives the context */
         snprintf(text, sizeof text, "%s", esp_last_error(ctx));
@@ -348,6 +353,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__strfree(ctx, ctx->config.strategy_spec);
     esp__strfree(ctx, ctx->config.trace_path);
     esp__strfree(ctx, ctx->config.stats_spec);
+    esp__devices_close(ctx);
     esp__registry_free(ctx);
     pthread_mutex_destroy(&ctx->lanes.lock);
     pthread_cond_destroy(&ctx->lanes.done_cv);

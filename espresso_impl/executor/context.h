@@ -4,6 +4,7 @@
 #define ESP__CONTEXT_H
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/base/heap.h"
+#include "espresso_impl/device/device.h"
 #include "espresso_impl/job/job.h"
 #include "espresso_impl/plugins/plugins.h"
 #include "espresso_impl/strategy/strategy.h"
@@ -124,6 +125,7 @@ struct esp_ctx {
     esp_host host;  /* the table given to plugins; host.user = ctx */
     esp__config config;
     esp__registry registry;
+    esp__device_list devices;
     esp__job job;
     esp__model model;
     esp__in_force in_force;

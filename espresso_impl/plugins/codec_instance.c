@@ -63,6 +63,7 @@ static esp_status esp__feedback_parse(const esp_ctx *ctx, esp__codec *c, const c
 
 ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c) {
     if (!c) return;
+    esp__codec_free(ctx, c->twin);
     if (c->self && ESP_HAS(esp_codec, c->table, close)) c->table->close(c->self);
     esp__strfree(ctx, c->spec);
     esp__free(ctx, c);
@@ -78,7 +79,7 @@ ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round) {
 }
 
 /* Asks the opened codec what it is, and how it describes itself. */
-static esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c) {
+static esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind kind) {
     const esp_codec *t = c->table;
     esp_tensor like;
     esp_status s = ESP_OK;
@@ -105,20 +106,22 @@ static esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c) {
     like.dtype = ESP_F32;
     like.count = 1u << 20;
     c->model.struct_size = sizeof c->model;
-    if (ESP_HAS(esp_codec, t, model)) s = t->model(c->self, &like, 1, (esp_device){ESP_CPU, 0}, &c->model);
+    if (ESP_HAS(esp_codec, t, model)) s = t->model(c->self, &like, 1, (esp_device){kind, 0}, &c->model);
     if (s) return esp__fail(ctx, s, "codec '%s': model() failed: %s", c->spec, esp_status_text(s));
     return ESP_OK;
 }
 
-static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
+/* Opens the codec's table for devices of one kind. *out stays NULL, without an error, if it has none for them. */
+static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char *feedback, esp_devkind kind,
+                                      esp__codec **out) {
     char name[ESP__NAME_MAX], own[ESP__SPEC_MAX], key[ESP__SPEC_MAX];
     const char *params;
     esp__codec *c;
     esp_status s = esp__spec_split(ctx, spec, name, &params);
     if (!s) s = esp__feedback_key(ctx, spec, params, own, sizeof own, key, sizeof key);
     if (s) return s;
-    const esp_codec *table = esp__registry_codec(ctx, name);
-    if (!table) return ESP_E_NOT_FOUND;
+    const esp_codec *table = kind == ESP_CPU ? esp__registry_codec(ctx, name) : esp__registry_codec_on(ctx, name, kind);
+    if (!table) return kind == ESP_CPU ? ESP_E_NOT_FOUND : ESP_OK;
     c = esp__alloc(ctx, sizeof *c);
     if (c) c->spec = esp__strdup(ctx, spec);
     if (!c || !c->spec) {
@@ -128,7 +131,9 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
     c->table = table;
     c->id = esp_name_hash(table->name);
     esp__plugin_detail_clear();
+    esp__registry_of(ctx)->opening = kind;
     s = table->open(esp__registry_of(ctx)->host, own, &c->self);
+    esp__registry_of(ctx)->opening = 0;
     if (s) {
         const char *detail = esp__plugin_detail();
         int hint = table->params && !strstr(detail, table->params);
@@ -136,7 +141,7 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
                       hint ? "; its parameters: " : "", hint ? table->params : "");
         c->self = NULL;
     }
-    if (!s) s = esp__codec_describe(ctx, c);
+    if (!s) s = esp__codec_describe(ctx, c, kind);
     if (!s) s = esp__feedback_parse(ctx, c, feedback ? feedback : key);
     if (s) {
         esp__codec_free(ctx, c);
@@ -147,7 +152,7 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
 }
 
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
-    esp_status s = esp__codec_make_one(ctx, spec, feedback, out);
+    esp_status s = esp__codec_make_one(ctx, spec, feedback, ESP_CPU, out);
     if (s && spec &&
         strchr(spec, ';')) /* a codec's own values may contain ';', so it is an error only if the codec does not open */
         return esp__fail(ctx, ESP_E_ARG,
@@ -155,6 +160,16 @@ ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *f
                          "choose from the list (ESPRESSO_STRATEGY=auto)",
                          spec);
     return s;
+}
+
+ESP__FN esp_status esp__codec_on(esp_ctx *ctx, esp__codec *c, esp_devkind kind, esp__codec **out) {
+    for (*out = c; *out; *out = (*out)->twin)
+        if ((*out)->table->devices & ESP_BIT(kind)) return ESP_OK;
+    esp_status s = esp__codec_make_one(ctx, c->spec, NULL, kind, out);
+    if (s || !*out) return s;
+    (*out)->twin = c->twin;
+    c->twin = *out;
+    return ESP_OK;
 }
 
 ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **out) {
@@ -202,8 +217,13 @@ ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_
         return esp__fail(ctx, ESP_E_ARG, "codec '%s': codecs may nest %d deep", inner, (int)ESP__WRAP_DEPTH);
     esp_status s = esp__spec_split(ctx, inner, name, &params);
     if (s) return s;
+    const esp_devkind kind = esp__registry_of(ctx)->opening;
     *table = esp__registry_codec(ctx, name);
     if (!*table) return ESP_E_NOT_FOUND;
+    if (kind > ESP_CPU) *table = esp__registry_codec_on(ctx, name, kind);
+    if (!*table)
+        return esp__fail(ctx, ESP_E_UNSUPPORTED, "codec '%s' has no table for devices of kind %u", inner,
+                         (unsigned)kind);
     return (*table)->open(esp__registry_of(ctx)->host, params, self);
 }
 

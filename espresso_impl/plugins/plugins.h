@@ -1,11 +1,13 @@
-/* plugins.h: codecs and backends: the registry, the loader of plugins, and opened codecs. Knows nothing of tensors and ranks. */
+/* plugins.h: codecs, backends and devices: the registry, the loader of plugins, and opened codecs. Knows nothing of tensors and
+ * ranks. */
 #ifndef ESP__PLUGINS_H
 #define ESP__PLUGINS_H
 #include "espresso_impl/base/base.h"
 
-/* ---- registry.c, loader.c: codecs and backends of one context ----------------------------------------------------- */
+/* ---- registry.c, loader.c: codecs, backends and devices of one context -------------------------------------------- */
 /* One opened codec: all tensors with the same spec share it. */
-typedef struct esp__codec {
+typedef struct esp__codec esp__codec;
+struct esp__codec {
     char *spec; /* as the user wrote it: compared between ranks, printed in strategies */
     const esp_codec *table;
     void *self;
@@ -15,7 +17,8 @@ typedef struct esp__codec {
     int feedback;          /* 1: its Comps have residuals                                        */
     int own_memory;        /* 1: Comps on the rank's own gradient use the method's own feedback  */
     float beta, gamma;
-} esp__codec;
+    esp__codec *twin; /* the same spec opened with a table for another device, or NULL; this one frees it */
+};
 
 typedef struct esp__registry {
     const esp_host *host;    /* the table that plugins get                        */
@@ -23,11 +26,14 @@ typedef struct esp__registry {
     int may_override;        /* ESP_ALLOW_OVERRIDE: a later codec or backend replaces one of the same name */
     const esp_codec **codecs;
     const esp_backend **backends;
-    uint32_t n_codecs, n_backends, cap_codecs, cap_backends;
-    char **codec_from, **backend_from; /* "built in", or the plugin's path: for messages and `espresso plugins` */
-    int frozen;                        /* 1 after esp_start: no plugin may be added */
-    esp__codec **opened;               /* one for each spec, which units with this spec share */
+    const esp_device_table **devices; /* without the CPU */
+    uint32_t n_codecs, n_backends, n_devices, cap_codecs, cap_backends, cap_devices;
+    /* "built in", or the plugin's path: for messages and `espresso plugins` */
+    char **codec_from, **backend_from, **device_from;
+    int frozen;          /* 1 after esp_start: no plugin may be added */
+    esp__codec **opened; /* one for each spec, which units with this spec share */
     uint32_t n_opened;
+    esp_devkind opening; /* the kind of device for which a codec's open() runs; 0: the CPU */
 } esp__registry;
 static inline esp__registry *esp__registry_of(const esp_ctx *ctx) { return esp__base_of(ctx)->registry; }
 ESP__FN esp_status esp__registry_add(esp_ctx *ctx, const esp_plugin *plugin, const char *from);
@@ -35,6 +41,9 @@ ESP__FN esp_status esp__registry_add(esp_ctx *ctx, const esp_plugin *plugin, con
  * lists the names that exist. */
 ESP__FN const esp_codec *esp__registry_codec(esp_ctx *ctx, const char *name);
 ESP__FN const esp_backend *esp__registry_backend(esp_ctx *ctx, const char *name);
+/* The table of a codec that was found, for devices of one kind; esp__registry_codec gives the CPU's. NULL: there is none. */
+ESP__FN const esp_codec *esp__registry_codec_on(esp_ctx *ctx, const char *name, esp_devkind kind);
+ESP__FN const esp_device_table *esp__registry_device(esp_ctx *ctx, esp_devkind kind); /* NULL: no plugin brought it */
 ESP__FN void esp__registry_free(esp_ctx *ctx);
 /* esp_plugin_load after its check of ctx. */
 ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name);
@@ -44,12 +53,18 @@ ESP__FN const esp_plugin_fn *esp__builtin_entries(void);
 /* refuse.c: ESP_OK, or the error that names what this library cannot do, or what the table says wrongly. */
 ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const char *from);
 ESP__FN esp_status esp__backend_refuse(esp_ctx *ctx, const esp_backend *b, const char *from);
+ESP__FN esp_status esp__device_refuse(esp_ctx *ctx, const esp_device_table *d, const char *from);
+/* Two tables of one codec, for different devices: do they agree in all that ranks and users see? */
+ESP__FN esp_status esp__twins_refuse(esp_ctx *ctx, const esp_codec *c, const char *from, const esp_codec *other,
+                                     const char *other_from);
 
 /* codec_instance.c: the opened codec for a spec, which all units with this spec share. The registry owns it. */
 ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **out);
 /* Opens a codec that is not shared; free it with esp__codec_free. feedback NULL: as the spec says. */
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out);
 ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c);
+/* *out: the same codec, opened for devices of a kind; NULL: it has no table for them. `c` owns it. */
+ESP__FN esp_status esp__codec_on(esp_ctx *ctx, esp__codec *c, esp_devkind kind, esp__codec **out);
 /* The host's codec_open and codec_close, for wrappers. */
 ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_codec **table, void **self);
 ESP__FN void esp__host_codec_close(void *user, const esp_codec *table, void *self);

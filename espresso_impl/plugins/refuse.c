@@ -1,4 +1,4 @@
-/* refuse.c: reads every member of a codec's or backend's table that says how the host must call it, and refuses what this library
+/* refuse.c: reads every member of a codec's, backend's or device's table that says how the host must call it, and refuses what this library
  * cannot do or what contradicts itself. Each message names the member. Knows nothing of specs and instances. */
 #include "espresso_impl/plugins/plugins.h"
 
@@ -93,9 +93,13 @@ ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const cha
     if (!s)
         s = esp__refuse_bits(&x, "dtypes", c->dtypes, esp__all_dtypes, ESP_BIT(ESP_F32),
                              "the library calls codecs with f32: set ESP_BIT(ESP_F32)");
-    if (!s)
-        s = esp__refuse_bits(&x, "devices", c->devices, UINT32_MAX, ESP_BIT(ESP_CPU),
-                             "the library has no other device than the CPU here: set ESP_BIT(ESP_CPU)");
+    /* the host's own feedback reads the payload's header, which it cannot on another device */
+    if (!s && c->devices & ~ESP_BIT(ESP_CPU) && !(c->caps & ESP_CODEC_FUSED_RESIDUAL))
+        s = esp__refuse(
+            &x, ESP_E_UNSUPPORTED, "caps",
+            "lacks ESP_CODEC_FUSED_RESIDUAL, and devices is 0x%x: on other devices than the CPU a codec must "
+            "read and write the residual itself",
+            (unsigned)c->devices);
     if (!s && c->reserved0) s = esp__refuse(&x, ESP_E_UNSUPPORTED, "reserved0", "%u: it must be 0", c->reserved0);
     if (!s) s = esp__refuse_rounds(&x, c);
     if (!s && c->caps & ESP_CODEC_OWN_FEEDBACK && c->caps & ESP_CODEC_NO_FEEDBACK)
@@ -104,6 +108,39 @@ ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const cha
     if (!s && c->caps & ESP_CODEC_WRAPPER && !ESP_HAS(esp_codec, c, traits))
         s = esp__refuse(&x, ESP_E_ABI, "traits",
                         "NULL, but caps has ESP_CODEC_WRAPPER: a wrapper is what its codec is");
+    return s;
+}
+
+ESP__FN esp_status esp__twins_refuse(esp_ctx *ctx, const esp_codec *c, const char *from, const esp_codec *other,
+                                     const char *other_from) {
+    const esp__suspect x = {ctx, from, "codec", c->name};
+    const char *const a = c->params ? c->params : "", *const b = other->params ? other->params : "";
+    const uint64_t seen = ~(uint64_t)(ESP_CODEC_LISTS | ESP_CODEC_FUSED_RESIDUAL); /* the others ranks and files see */
+    const char *member = NULL;
+    if (c->wire_version != other->wire_version) member = "wire_version";
+    if (c->n_rounds != other->n_rounds) member = "n_rounds";
+    if (!member && (!c->rounds != !other->rounds ||
+                    (c->rounds && memcmp(c->rounds, other->rounds, c->n_rounds * sizeof *c->rounds))))
+        member = "rounds";
+    if (strcmp(a, b)) member = "params";
+    if ((c->caps & seen) != (other->caps & seen)) member = "caps";
+    if (!ESP_HAS(esp_codec, c, finalize) != !ESP_HAS(esp_codec, other, finalize)) member = "finalize";
+    return member ? esp__refuse(&x, ESP_E_ABI, member,
+                                "it differs from the table for other devices, of %s: tables of one codec must agree in "
+                                "wire_version, rounds, params, caps and finalize",
+                                other_from)
+                  : ESP_OK;
+}
+
+/* ---- devices --------------------------------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__device_refuse(esp_ctx *ctx, const esp_device_table *d, const char *from) {
+    const esp__suspect x = {ctx, from, "device", d->name};
+    esp_status s = esp__refuse_caps(&x, d->caps, ESP_DEVICE_HOST_ACCESS);
+    if (!s && d->kind == ESP_CPU)
+        s = esp__refuse(&x, ESP_E_UNSUPPORTED, "kind", "1 is the CPU, which is part of the library");
+    if (!s && d->kind != ESP_CUDA && (d->kind < ESP_DEVKIND_OWN || d->kind > 31))
+        s = esp__refuse(&x, ESP_E_UNSUPPORTED, "kind", "%u: use ESP_CUDA, or %d to 31 for a kind of your own",
+                        (unsigned)d->kind, (int)ESP_DEVKIND_OWN);
     return s;
 }
 
