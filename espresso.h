@@ -120,7 +120,7 @@ typedef struct esp_tensor_desc {
     esp_dtype dtype; /* 0: ESP_F32                                                                      */
     const char *name;
     uint64_t count, rows, cols; /* elements; rows and cols 0: not a matrix                              */
-    esp_device device;
+    esp_device device;          /* where gradients lie; its plugin must be loaded. All zero: the CPU                 */
     uint32_t flags, reserved0;
     const char *codec, *option; /* NULL: the strategy decides                                           */
 } esp_tensor_desc;
@@ -160,8 +160,9 @@ ESPRESSO_API int32_t esp_machines(const esp_ctx *ctx); /* number of machines    
 ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc, uint32_t *id);
 /** Collective. Compares tensors, codecs and strategy (ESP_E_MISMATCH on all ranks where they differ) and takes memory. */
 ESPRESSO_API esp_status esp_start(esp_ctx *ctx);
-/** Lends `grad` (`count` elements of the tensor's dtype) to the library until the tensor's wait returns, which leaves the
- *  mean in it. Returns at once. Push each tensor once a step, from any thread; `grad` may differ from step to step. */
+/** Lends `grad` (`count` elements of the tensor's dtype, on its device) to the library until the tensor's wait returns, which leaves
+ *  the mean in it. Returns at once: the library reads it after the work that is on `stream` now. Push each tensor once a step,
+ *  from any thread; `grad` may differ from step to step. */
 ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream);
 /** As esp_push, for a rank without a gradient: it contributes zeros, and `out` gets the mean. */
 ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_stream stream);
@@ -170,7 +171,8 @@ ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_
 ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id);
 /** Does not wait: ESP_OK where esp_wait would return at once, ESP_PENDING, or the error. */
 ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id);
-/** Lets later work on `stream` wait for the tensor without blocking the caller. A CPU stream: the same as esp_wait. */
+/** Lets later work on `stream` wait for the tensor. Blocks the caller only until all of the tensor's work is enqueued, not until it
+ *  is done. A CPU stream: the same as esp_wait. */
 ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream);
 /** No more pushes in this step: a tensor never pushed contributes zeros, and this rank gets ESP_E_STATE naming it. */
 ESPRESSO_API esp_status esp_step_end(esp_ctx *ctx);
@@ -183,6 +185,9 @@ ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx);
 /* Uncompressed helpers. All ranks call them in the same order, between steps. They block. `data` is in and out. */
 ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, int32_t root);
 ESPRESSO_API esp_status esp_allreduce(esp_ctx *ctx, float *data, uint64_t count); /* the sum */
+/** The same for memory of the stream's device, after the work that is on the stream now. */
+ESPRESSO_API esp_status esp_broadcast_on(esp_ctx *ctx, esp_stream stream, void *data, uint64_t bytes, int32_t root);
+ESPRESSO_API esp_status esp_allreduce_on(esp_ctx *ctx, esp_stream stream, float *data, uint64_t count);
 ESPRESSO_API esp_status esp_barrier(esp_ctx *ctx);
 /** Changes the strategy between steps, on all ranks: a built-in name or the text of a strategy file. No feedback is
  *  lost: a residual that has no place in the new strategy is added to the next push of its tensor. */

@@ -255,9 +255,11 @@ typedef struct esp_codec {
     /** Sizes of round `round` for a part like `like` (its data is not read), whose body is reduced over n_reduced ranks (1:
      *  sent as it is). ESP_E_UNSUPPORTED: the codec cannot compress such a part. */
     esp_status (*bound)(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out);
-    /** Enqueues on args->stream. ESP_E_TOO_SMALL (nothing written past the end) if the payload's capacity is short. */
+    /** Enqueues on args->stream. The lists of `a` are gone when the call returns; the memory that they name stays until the
+     *  stream has passed it. ESP_E_TOO_SMALL (nothing written past the end) if the payload's capacity is short. */
     esp_status (*compress)(void *self, const esp_codec_args *a);
-    /** Checks everything in the payloads before it writes: ESP_E_CORRUPT, and no write out of bounds. */
+    /** Checks everything in the payloads before it writes: ESP_E_CORRUPT, and no write out of bounds. What a kernel on a device
+     *  finds later is an error of that device's events. */
     esp_status (*decompress)(void *self, const esp_codec_args *a);
     /* optional from here: test with ESP_HAS */
     /** Changes *out where this instance differs from the table. It may have fewer capabilities, not more. */
@@ -415,7 +417,7 @@ enum {
 };
 /** One kind of device. Calls that take a stream enqueue, and return before the work is done; their arguments stay valid until
  *  the stream has passed them. Any thread may call; calls on one stream come from one thread at a time. `dst` and `src` are
- *  memory of the device, or host memory (which should be PINNED). Growable. */
+ *  memory of the device, or PINNED memory of the host. Growable. */
 typedef struct esp_device_table {
     uint32_t struct_size;
     esp_devkind kind;
@@ -430,7 +432,8 @@ typedef struct esp_device_table {
     void (*free_)(void *self, void *p, uint64_t bytes, uint32_t where);
     esp_status (*stream_create)(void *self, esp_stream *out);
     void (*stream_destroy)(void *self, esp_stream s);
-    /** An event marks a place in a stream. query: ESP_OK or ESP_PENDING. sync blocks the caller. */
+    /** An event marks a place in a stream. query: ESP_OK or ESP_PENDING. sync blocks the caller. Both return the error of work
+     *  on this device that failed. */
     esp_status (*event_create)(void *self, void **event);
     void (*event_destroy)(void *self, void *event);
     esp_status (*event_record)(void *self, void *event, esp_stream s);

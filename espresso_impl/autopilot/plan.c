@@ -38,8 +38,8 @@ static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
         x->elements = t->count;
         x->compute_ns = i ? (double)(a->ready_max[i] - a->ready_max[i - 1]) : 0.0;
         x->keep = t->flags & ESP_RAW || esp__auto_own_wish(t) ? "fp32" : esp__auto_keep(ctx, i);
-        plain &= t->dtype == ctx->model.tensors[0].dtype && !((t->flags ^ ctx->model.tensors[0].flags) & ESP_SUM) &&
-                 !esp__auto_own_wish(t);
+        plain &= t->dtype == ctx->model.tensors[0].dtype && t->device == ctx->model.tensors[0].device &&
+                 !((t->flags ^ ctx->model.tensors[0].flags) & ESP_SUM) && !esp__auto_own_wish(t);
     }
     for (uint32_t i = 1; i < ctx->model.n_tensors;
          i++) /* the largest of the ranks' ready times may fall from one tensor to the next */
@@ -303,14 +303,13 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
 
 static void *esp__auto_plan_main(void *arg) {
     esp__auto_job *job = arg;
-    struct timespec cpu;
+    uint64_t ns;
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* lower than the trainer's priority */
     if (esp__auto_plan_run(job)) {
         job->verdict = ESP__VERDICT_STAY;
         snprintf(job->reason, sizeof job->reason, "planning failed: %.400s", esp_last_error(NULL));
     }
-    if (!clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu))
-        job->cpu_ns = (uint64_t)cpu.tv_sec * 1000000000u + (uint64_t)cpu.tv_nsec;
+    if (!esp__device_cpu()->core_time(NULL, &ns)) job->cpu_ns = ns;
     pthread_mutex_lock(&job->lock);
     job->done = 1;
     pthread_mutex_unlock(&job->lock);

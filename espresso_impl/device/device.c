@@ -13,7 +13,7 @@ static const char *esp__device_why(esp_status s) {
 }
 
 /* Opens `d` as the next of the context's devices. The lock is held. */
-static esp_status esp__device_add(esp_ctx *ctx, esp_device d, const char *who) {
+static esp_status esp__device_open_next(esp_ctx *ctx, esp_device d, const char *who) {
     esp__device_list *all = esp__device_list_of(ctx);
     const esp_host *host = esp__registry_of(ctx)->host;
     const esp_device_table *t = d.kind == ESP_CPU ? esp__device_cpu() : esp__registry_device(ctx, d.kind);
@@ -49,11 +49,122 @@ ESP__FN esp_status esp__device_open(esp_ctx *ctx, esp_device d, const char *who,
     if (!d.kind) d.kind = ESP_CPU; /* all zero is the CPU */
     pthread_mutex_lock(&all->lock);
     for (*index = 0; *index < all->n && !esp__device_same(all->open[*index].id, d);) ++*index;
-    if (*index == all->n) s = esp__device_add(ctx, d, who);
+    if (*index == all->n) s = esp__device_open_next(ctx, d, who);
     pthread_mutex_unlock(&all->lock);
     return s;
 }
 
+/* ---- memory and work on devices with tensors ------------------------------------------------------------------------------ */
+static void esp__device_unuse(esp__device *d) {
+    for (int k = 0; k < d->used; k++) d->table->stream_destroy(d->self, d->stream[k]);
+    if (d->settled) d->table->event_destroy(d->self, d->settled);
+    if (d->bounce) d->table->free_(d->self, d->bounce, ESP__BOUNCE_BYTES, ESP_MEM_PINNED);
+    d->used = 0;
+    d->settled = d->bounce = NULL;
+}
+
+ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_status s, const char *what) {
+    const esp__device *d = esp__device_at(ctx, index);
+    return esp__fail(ctx, s, "device %s:%d: %s failed: %s", d->table->name, (int)d->id.ordinal, what,
+                     esp__device_why(s));
+}
+
+ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, const char *who) {
+    esp__device *d = esp__device_at(ctx, index);
+    esp_status s = ESP_OK;
+    if (d->used || index == ESP__DEVICE_CPU) return ESP_OK;
+    esp__plugin_detail_clear();
+    for (; d->used < ESP__ON_STREAMS && !s; d->used += !s) s = d->table->stream_create(d->self, &d->stream[d->used]);
+    if (!s) s = d->table->event_create(d->self, &d->settled);
+    if (!s) s = d->table->alloc(d->self, ESP__BOUNCE_BYTES, ESP_MEM_PINNED, &d->bounce);
+    if (!s) return ESP_OK;
+    esp__device_unuse(d);
+    return esp__fail(ctx, s, "%s: device %s:%d gives no streams, event or pinned memory: %s", who, d->table->name,
+                     (int)d->id.ordinal, esp__device_why(s));
+}
+
+ESP__FN void *esp__device_take(esp_ctx *ctx, uint32_t index, uint64_t bytes, uint32_t where) {
+    const esp__device *d = esp__device_at(ctx, index);
+    void *p = NULL;
+    if (!bytes) return NULL;
+    if (index == ESP__DEVICE_CPU) return esp__alloc(ctx, bytes);
+    return d->table->alloc(d->self, bytes, where, &p) ? NULL : p;
+}
+
+ESP__FN void esp__device_give(esp_ctx *ctx, uint32_t index, void *p, uint64_t bytes, uint32_t where) {
+    const esp__device *d = esp__device_at(ctx, index);
+    if (index == ESP__DEVICE_CPU)
+        esp__free(ctx, p);
+    else if (p)
+        d->table->free_(d->self, p, bytes, where);
+}
+
+/* Blocks until all that was enqueued on one stream is done. */
+static esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int stream) {
+    const esp__device *d = esp__device_at(ctx, index);
+    esp__plugin_detail_clear();
+    esp_status s = d->table->event_record(d->self, d->settled, d->stream[stream]);
+    if (!s) s = d->table->event_sync(d->self, d->settled);
+    return s ? esp__device_failed(ctx, index, s, "work") : ESP_OK;
+}
+
+ESP__FN esp_status esp__device_settle(const esp_ctx *ctx, uint32_t index) {
+    esp_status first = ESP_OK;
+    for (int k = 0; k < ESP__ON_STREAMS && index != ESP__DEVICE_CPU; k++) {
+        const esp_status s = esp__device_drain(ctx, index, k);
+        if (s && !first) first = s;
+    }
+    return first;
+}
+
+static esp_status esp__device_copy_some(const esp_ctx *ctx, uint32_t on, void *dst, const void *src, uint64_t bytes) {
+    const esp__device *d = esp__device_at(ctx, on);
+    const esp_status s = d->table->copy(d->self, dst, src, bytes, d->stream[ESP__ON_COMPUTE]);
+    return s ? esp__device_failed(ctx, on, s, "copy") : esp__device_drain(ctx, on, ESP__ON_COMPUTE);
+}
+
+ESP__FN esp_status esp__device_copy(const esp_ctx *ctx, uint32_t to, void *dst, uint32_t from, const void *src,
+                                    uint64_t bytes) {
+    uint8_t *bounce = esp__device_at(ctx, to ? to : from)->bounce;
+    esp_status s = ESP_OK;
+    if (!bytes) return ESP_OK;
+    if (!to && !from) return memcpy(dst, src, bytes), ESP_OK;
+    if (to == from) return esp__device_copy_some(ctx, to, dst, src, bytes);
+    for (uint64_t at = 0, n; at < bytes && !s; at += n) {
+        uint8_t *out = (uint8_t *)dst + at;
+        const uint8_t *in = (const uint8_t *)src + at;
+        n = bytes - at < ESP__BOUNCE_BYTES ? bytes - at : ESP__BOUNCE_BYTES;
+        if (from)
+            s = esp__device_copy_some(ctx, from, bounce, in, n);
+        else
+            memcpy(bounce, in, n);
+        if (!s && to)
+            s = esp__device_copy_some(ctx, to, out, bounce, n);
+        else if (!s)
+            memcpy(out, bounce, n);
+    }
+    return s;
+}
+
+ESP__FN esp_status esp__device_add(const esp_ctx *ctx, uint32_t on, float *dst, const float *src, float scale, int sum,
+                                   uint64_t count) {
+    const esp__device *d = esp__device_at(ctx, on);
+    if (!count) return ESP_OK;
+    const esp_status s =
+        d->table->convert(d->self, dst, ESP_F32, src, ESP_F32, scale, (uint32_t)sum, count, d->stream[ESP__ON_COMPUTE]);
+    if (s) return esp__device_failed(ctx, on, s, "convert");
+    return on ? esp__device_drain(ctx, on, ESP__ON_COMPUTE) : ESP_OK;
+}
+
+ESP__FN esp_status esp__device_zero(const esp_ctx *ctx, uint32_t on, void *dst, uint64_t bytes) {
+    const esp__device *d = esp__device_at(ctx, on);
+    if (!bytes) return ESP_OK;
+    const esp_status s = d->table->fill(d->self, dst, 0, bytes, d->stream[ESP__ON_COMPUTE]);
+    if (s) return esp__device_failed(ctx, on, s, "fill");
+    return on ? esp__device_drain(ctx, on, ESP__ON_COMPUTE) : ESP_OK;
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__devices_init(esp_ctx *ctx) {
     uint32_t index;
     pthread_mutex_init(&esp__device_list_of(ctx)->lock, NULL);
@@ -64,6 +175,7 @@ ESP__FN void esp__devices_close(esp_ctx *ctx) {
     esp__device_list *all = esp__device_list_of(ctx);
     while (all->n > 0) {
         esp__device *d = &all->open[--all->n];
+        esp__device_unuse(d);
         d->table->close(d->self);
     }
     pthread_mutex_destroy(&all->lock);

@@ -6,16 +6,19 @@
 #include "espresso_impl/plugins/plugins.h"
 
 /* The streams of a device, by what runs on them, so that copies overlap with kernels and with each other. */
-enum { ESP__ON_COMPUTE = 0, ESP__ON_DOWN, ESP__ON_UP, ESP__ON_INTRA, ESP__ON_INTER, ESP__ON_STREAMS };
+enum { ESP__ON_COMPUTE = 0, ESP__ON_DOWN, ESP__ON_UP, ESP__ON_INTRA, ESP__ON_INTER, ESP__ON_PUSH, ESP__ON_STREAMS };
 
 typedef struct esp__device {
     esp_device id;
     const esp_device_table *table;
     void *self;
-    esp_stream stream[ESP__ON_STREAMS]; /* made by esp__device_streams; on the CPU all zero */
-    void *settle;                       /* an event, for esp__device_settle                 */
-    int streams;                        /* 1: `stream` and `settle` are made                */
+    /* made by esp__device_use */
+    esp_stream stream[ESP__ON_STREAMS];
+    void *settled; /* an event                                                       */
+    void *bounce;  /* ESP__BOUNCE_BYTES of pinned memory, for copies from and to any memory of the host */
+    int used;
 } esp__device;
+enum { ESP__BOUNCE_BYTES = 1 << 20 };
 
 /* Device 0 is the CPU. A device that lets the host touch its memory is used as the CPU, too. */
 enum { ESP__DEVICES_MAX = 16, ESP__DEVICE_CPU = 0 };
@@ -32,6 +35,22 @@ ESP__FN void esp__devices_close(esp_ctx *ctx);
 /* *index: of the device, which is opened if nobody did before. `who` begins the error's text. */
 ESP__FN esp_status esp__device_open(esp_ctx *ctx, esp_device d, const char *who, uint32_t *index);
 ESP__FN esp__device *esp__device_at(const esp_ctx *ctx, uint32_t index);
+/* Makes the streams of a device that has tensors. */
+ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, const char *who);
+/* Memory, zeroed; NULL: none left. where: ESP_MEM_*. Give takes the same bytes. */
+ESP__FN void *esp__device_take(esp_ctx *ctx, uint32_t index, uint64_t bytes, uint32_t where);
+ESP__FN void esp__device_give(esp_ctx *ctx, uint32_t index, void *p, uint64_t bytes, uint32_t where);
+/* The error of a device's call that failed. */
+ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_status s, const char *what);
+/* Blocks until all that was enqueued on the streams above is done. */
+ESP__FN esp_status esp__device_settle(const esp_ctx *ctx, uint32_t index);
+/* These block until they are done. From one thread at a time; `to` and `from` are devices, 0 any memory of the host. */
+ESP__FN esp_status esp__device_copy(const esp_ctx *ctx, uint32_t to, void *dst, uint32_t from, const void *src,
+                                    uint64_t bytes);
+/* dst := (sum: dst) + scale * src; both on device `on`, f32 */
+ESP__FN esp_status esp__device_add(const esp_ctx *ctx, uint32_t on, float *dst, const float *src, float scale, int sum,
+                                   uint64_t count);
+ESP__FN esp_status esp__device_zero(const esp_ctx *ctx, uint32_t on, void *dst, uint64_t bytes);
 /* The host's services for plugins. */
 ESP__FN esp_status esp__host_device(void *user, esp_device d, const esp_device_table **table, void **self);
 ESP__FN void *esp__host_alloc_on(void *user, esp_device d, uint64_t bytes, uint64_t align);

@@ -11,15 +11,29 @@ static void *esp__take(esp_ctx *ctx, esp__in_force *f, uint64_t bytes, esp_statu
     return p;
 }
 
+/* Memory of a device, or pinned for it. */
+static void *esp__take_on(esp_ctx *ctx, esp__in_force *f, uint32_t device, uint64_t bytes, uint32_t where,
+                          esp_status *s) {
+    if (device == ESP__DEVICE_CPU) return esp__take(ctx, f, bytes, s);
+    const esp__device *d = esp__device_at(ctx, device);
+    void *p = esp__device_take(ctx, device, bytes, where);
+    if (bytes && !p && !*s)
+        *s = esp__fail(ctx, ESP_E_NOMEM, "out of memory: the strategy needs %llu bytes more %s device %s:%d",
+                       (unsigned long long)bytes, where == ESP_MEM_PINNED ? "of pinned memory for" : "on",
+                       d->table->name, (int)d->id.ordinal);
+    f->memory_bytes += p ? bytes : 0;
+    return p;
+}
+
 static esp_status esp__feedback_take(esp_ctx *ctx, esp__in_force *f) {
     esp_status s = ESP_OK;
     for (uint32_t i = 0; i < f->n_feedback; i++) {
         esp__feedback *one = &f->feedback[i];
-        one->residual = esp__take(ctx, f, one->count * 4u, &s);
-        one->state = esp__take(ctx, f, one->state_bytes, &s);
+        one->residual = esp__take_on(ctx, f, one->device, one->count * 4u, ESP_MEM_DEVICE, &s);
+        one->state = esp__take_on(ctx, f, one->device, one->state_bytes, ESP_MEM_DEVICE, &s);
         if (!(ctx->config.flags & ESP_DISCARDABLE)) continue;
-        one->residual_before = esp__take(ctx, f, one->count * 4u, &s);
-        one->state_before = esp__take(ctx, f, one->state_bytes, &s);
+        one->residual_before = esp__take_on(ctx, f, one->device, one->count * 4u, ESP_MEM_DEVICE, &s);
+        one->state_before = esp__take_on(ctx, f, one->device, one->state_bytes, ESP_MEM_DEVICE, &s);
     }
     return s;
 }
@@ -59,6 +73,44 @@ static esp_status esp__links_take(esp_ctx *ctx, esp__in_force *f) {
     return s;
 }
 
+/* What the units on one device need. */
+static esp_status esp__memory_on_take(esp_ctx *ctx, esp__in_force *f, uint32_t device) {
+    const esp__program_on *p = &f->program.on[device];
+    const esp__device *d = esp__device_at(ctx, device);
+    esp__memory_on *m = &f->on[device];
+    const uint64_t headers = (uint64_t)p->n_headers * ESP_PAYLOAD_HEADER;
+    esp_status s = ESP_OK;
+    m->has = *p;
+    m->arena = esp__take_on(ctx, f, device, p->arena_bytes, ESP_MEM_DEVICE, &s);
+    m->pinned = esp__take_on(ctx, f, device, p->pinned_bytes, ESP_MEM_PINNED, &s);
+    m->scratch = esp__take_on(ctx, f, device, p->scratch_bytes, ESP_MEM_DEVICE, &s);
+    m->phi = esp__take_on(ctx, f, device, p->phi_count * 4u, ESP_MEM_DEVICE, &s);
+    m->used = esp__take_on(ctx, f, device, sizeof *m->used, ESP_MEM_DEVICE, &s);
+    m->headers = esp__take_on(ctx, f, device, headers, ESP_MEM_DEVICE, &s);
+    m->flags = esp__take_on(ctx, f, device, headers, ESP_MEM_PINNED, &s);
+    m->events = esp__take(ctx, f, p->n_events * sizeof *m->events, &s);
+    for (uint32_t i = 0; i < p->n_events && !s; i++) {
+        s = d->table->event_create(d->self, &m->events[i]);
+        if (s) return esp__device_failed(ctx, device, s, "event_create");
+    }
+    return s;
+}
+
+static void esp__memory_on_give(esp_ctx *ctx, uint32_t device, esp__memory_on *m) {
+    const esp__device *d = esp__device_at(ctx, device);
+    const uint64_t headers = (uint64_t)m->has.n_headers * ESP_PAYLOAD_HEADER;
+    for (uint32_t i = 0; m->events && i < m->has.n_events; i++)
+        if (m->events[i]) d->table->event_destroy(d->self, m->events[i]);
+    esp__free(ctx, m->events);
+    esp__device_give(ctx, device, m->arena, m->has.arena_bytes, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->pinned, m->has.pinned_bytes, ESP_MEM_PINNED);
+    esp__device_give(ctx, device, m->scratch, m->has.scratch_bytes, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->phi, m->has.phi_count * 4u, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->used, sizeof *m->used, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->headers, headers, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->flags, headers, ESP_MEM_PINNED);
+}
+
 ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     esp_status s = ESP_OK;
     const esp__program *p = &f->program;
@@ -72,10 +124,13 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     f->payloads = esp__take(ctx, f, ((uint64_t)p->max_payloads + 1) * sizeof *f->payloads, &s);
     f->ready.at = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->ready.at, &s);
     f->op_time = esp__take(ctx, f, ((uint64_t)p->n_ops + 1) * sizeof *f->op_time, &s);
+    f->pending = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->pending, &s);
+    for (uint32_t k = 1; k < ctx->devices.n && !s; k++)
+        if (p->on[k].n_events) s = esp__memory_on_take(ctx, f, k);
     for (uint32_t i = 0; i < f->strategy.n_units && !s;
          i++) { /* a group's elements lie at a fixed place of the arena */
         esp__work_unit *u = &f->strategy.units[i];
-        u->data = esp__unit_is_group(u) ? f->arena + u->packed : NULL;
+        u->data = esp__unit_is_group(u) ? (u->device ? f->on[u->device].arena : f->arena) + u->packed : NULL;
     }
     if (!s) s = esp__feedback_take(ctx, f);
     if (!s) s = esp__links_take(ctx, f);
@@ -89,12 +144,15 @@ ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
     esp__free(ctx, f->payloads);
     esp__free(ctx, f->ready.at);
     esp__free(ctx, f->op_time);
+    esp__free(ctx, f->pending);
+    for (uint32_t k = 1; k < ctx->devices.n; k++) esp__memory_on_give(ctx, k, &f->on[k]);
     for (int k = 0; k < 2; k++) esp__free(ctx, f->sequence[k]);
     for (uint32_t i = 0; i < f->n_feedback; i++) {
-        esp__free(ctx, f->feedback[i].residual);
-        esp__free(ctx, f->feedback[i].state);
-        esp__free(ctx, f->feedback[i].residual_before);
-        esp__free(ctx, f->feedback[i].state_before);
+        const esp__feedback *one = &f->feedback[i];
+        esp__device_give(ctx, one->device, one->residual, one->count * 4u, ESP_MEM_DEVICE);
+        esp__device_give(ctx, one->device, one->state, one->state_bytes, ESP_MEM_DEVICE);
+        esp__device_give(ctx, one->device, one->residual_before, one->count * 4u, ESP_MEM_DEVICE);
+        esp__device_give(ctx, one->device, one->state_before, one->state_bytes, ESP_MEM_DEVICE);
     }
     esp__free(ctx, f->feedback);
     esp__program_free(ctx, &f->program);

@@ -321,9 +321,11 @@ static void esp__goodbye(esp_ctx *ctx) {
 static void esp__tensors_free(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
-        esp__free(ctx, t->carry);
-        esp__free(ctx, t->spent);
-        esp__free(ctx, t->zeros);
+        const esp__device *d = esp__device_at(ctx, t->device);
+        esp__device_give(ctx, t->device, t->carry, t->count * 4u, ESP_MEM_DEVICE);
+        esp__device_give(ctx, t->device, t->spent, t->count * 4u, ESP_MEM_DEVICE);
+        esp__device_give(ctx, t->device, t->zeros, t->count * esp_dtype_bytes(t->dtype), ESP_MEM_DEVICE);
+        if (t->pushed) d->table->event_destroy(d->self, t->pushed);
         esp__strfree(ctx, t->name);
         esp__strfree(ctx, t->want_codec);
         esp__strfree(ctx, t->want_option);
@@ -383,9 +385,6 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
     if (d->dtype > ESP_BF16)
         return esp__fail(ctx, ESP_E_ARG, "tensor '%s': dtype %u is none of ESP_F32, ESP_F16, ESP_BF16", d->name,
                          d->dtype);
-    if (d->device.kind > ESP_CPU)
-        return esp__fail(ctx, ESP_E_UNSUPPORTED, "tensor '%s': only CPU memory is supported: use a zeroed device",
-                         d->name);
     if ((d->rows || d->cols) && (!d->cols || d->count % d->cols || d->count / d->cols != d->rows))
         return esp__fail(
             ctx, ESP_E_ARG,
@@ -398,6 +397,21 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
                          "(esp_tensor_desc desc = ESP_ZERO)?",
                          d->name, (unsigned)d->flags, (unsigned)ESP_SUM, (unsigned)ESP_RAW);
     return ESP_OK;
+}
+
+/* Opens the tensor's device, unless the host may touch its memory: then it is used as the CPU is. */
+static esp_status esp__tensor_device(esp_ctx *ctx, esp__tensor *t) {
+    char who[ESP__SPEC_MAX + 16];
+    uint32_t index;
+    snprintf(who, sizeof who, "tensor '%s'", t->name);
+    esp_status s = esp__device_open(ctx, t->where, who, &index);
+    if (s || esp__device_at(ctx, index)->table->caps & ESP_DEVICE_HOST_ACCESS) return s;
+    const esp__device *d = esp__device_at(ctx, index);
+    t->device = index;
+    s = esp__device_use(ctx, index, who);
+    if (!s) s = d->table->event_create(d->self, &t->pushed);
+    return s ? esp__fail(ctx, s, "%s: device %s:%d gives no streams or events", who, d->table->name, (int)d->id.ordinal)
+             : ESP_OK;
 }
 
 ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc, uint32_t *id) {
@@ -432,6 +446,12 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
     t->count = d.count, t->rows = d.rows, t->cols = d.cols;
     t->dtype = d.dtype;
     t->flags = d.flags;
+    t->where = d.device;
+    if (d.device.kind > ESP_CPU) s = esp__tensor_device(ctx, t);
+    if (s) {
+        esp__strfree(ctx, t->name), esp__strfree(ctx, t->want_codec), esp__strfree(ctx, t->want_option);
+        return s;
+    }
     if (id) *id = ctx->model.n_tensors;
     ctx->model.n_tensors++;
     return ESP_OK;

@@ -54,6 +54,7 @@ typedef struct esp__feedback {
     uint32_t comp_index, n_ranges;
     uint32_t raw;           /* the Comp reads the rank's own gradient: a change of strategy keeps the residual */
     uint32_t owner_replica; /* this rank is the lowest with this residual                          */
+    uint32_t device;        /* where the arrays below lie                                          */
     uint64_t offset, count; /* element range in the unit                                           */
     float *residual;        /* count floats, or NULL                                               */
     uint8_t *state;         /* the codec's, or NULL                                                */
@@ -61,6 +62,17 @@ typedef struct esp__feedback {
     float *residual_before; /* ESP_DISCARDABLE: copies from before the step                        */
     uint8_t *state_before;
 } esp__feedback;
+
+/* A program's memory on one device, and in the host's memory for copies to and from it. */
+typedef struct esp__memory_on {
+    uint8_t *arena, *pinned, *scratch;
+    float *phi;          /* for sampling errors: a decoded payload                               */
+    uint64_t *used;      /* where compress writes the bytes used, which nobody reads             */
+    uint8_t *headers;    /* of all payloads that were compressed in this step                    */
+    uint8_t *flags;      /* pinned: `headers` at the end of the step                             */
+    void **events;       /* [n_events]                                                           */
+    esp__program_on has; /* what was taken                                                      */
+} esp__memory_on;
 
 /* The strategy in force, its program, and all of its memory. */
 typedef struct esp__in_force {
@@ -79,6 +91,8 @@ typedef struct esp__in_force {
     esp__heap ready;                      /* units whose next op is on the cpu or compute lane; key: unit */
     uint32_t *sequence[2], n_sequence[2]; /* ops of the intra and inter lane, in the strategy's order  */
     esp__span *op_time;                   /* [program.n_ops] of the step under way, or of the last one              */
+    esp__memory_on on[ESP__DEVICES_MAX];
+    uint32_t *pending, n_pending; /* units whose next op must not begin before their device has done the op before it */
 } esp__in_force;
 
 /* The threads that run ops, and the callers that wait. `lock` protects every field but those that only one thread uses. */

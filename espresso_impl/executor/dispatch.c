@@ -4,6 +4,8 @@
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/executor/observer.h"
 
+enum { ESP__PENDING_LOOK_NS = 20000 }; /* a look at an event costs about 1 us */
+
 /* ---- units whose next op is on the cpu or compute lane ----------------------------------------------------------------- */
 ESP__FN void esp__ready_push(esp_ctx *ctx, uint32_t unit, uint64_t now) {
     esp__heap_push(&ctx->in_force.ready, now, unit);
@@ -25,7 +27,7 @@ ESP__FN const esp__op *esp__link_head(const esp_ctx *ctx, int lane) {
 
 static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
-    return u->phase == ESP__PUSHED && &ctx->in_force.program.ops[u->first_op + u->pc] == op;
+    return u->phase == ESP__PUSHED && &ctx->in_force.program.ops[u->first_op + u->pc] == op && !esp__unit_waits(ctx, u);
 }
 
 ESP__FN const esp__op *esp__link_startable(const esp_ctx *ctx, int lane) {
@@ -80,6 +82,9 @@ static void esp__ready_first_unit(esp_ctx *ctx, uint32_t unit, uint64_t now, int
     const esp__op *op = &ctx->in_force.program.ops[u->first_op + u->pc];
     if (u->pc == u->n_ops) {
         esp__unit_done(ctx, u);
+    } else if (esp__unit_waits(ctx, u)) {
+        ctx->in_force.pending[ctx->in_force.n_pending++] = unit;
+        pthread_cond_signal(&ctx->lanes.cpu_cv);
     } else if (op->kind == ESP__OP_COLLECTIVE) {
         if (!from_link && (esp__link_startable(ctx, 0) || esp__link_startable(ctx, 1))) esp__link_wake(ctx);
     } else if (!esp__op_awaits_push(ctx, op)) {
@@ -87,8 +92,28 @@ static void esp__ready_first_unit(esp_ctx *ctx, uint32_t unit, uint64_t now, int
     }
 }
 
+/* Lets those units go on whose devices have done the op before. */
+static void esp__pending_poll(esp_ctx *ctx) {
+    esp__in_force *f = &ctx->in_force;
+    for (uint32_t i = 0; i < f->n_pending;) {
+        const uint32_t unit = f->pending[i];
+        const esp_status s = esp__unit_passed(ctx, &f->strategy.units[unit]);
+        if (s == ESP_PENDING) {
+            i++;
+            continue;
+        }
+        f->pending[i] = f->pending[--f->n_pending];
+        f->strategy.units[unit].after = NULL;
+        if (s)
+            esp__fatal_locked(ctx, s, esp_last_error(ctx));
+        else
+            esp__ready_first_unit(ctx, unit, esp__now_ns(), 0);
+    }
+}
+
 static const esp__op *esp__ready_first_cpu(esp_ctx *ctx, uint64_t *until) {
-    *until = 0;
+    if (ctx->in_force.n_pending) esp__pending_poll(ctx);
+    *until = ctx->in_force.n_pending ? esp__now_ns() + ESP__PENDING_LOOK_NS : 0;
     return esp__ready_pop(ctx);
 }
 

@@ -54,7 +54,7 @@ static void *esp__cpu_main(void *arg) {
     pthread_mutex_lock(&ctx->lanes.lock);
     while ((op = esp__cpu_next(ctx)) != NULL) {
         ctx->lanes.cpu_busy = 1;
-        if (op->device == ESP__DEV_GPU && !ctx->health.said_no_gpu) {
+        if (op->device == ESP__DEV_GPU && !op->on && !ctx->health.said_no_gpu) {
             ctx->health.said_no_gpu = 1;
             esp__log(ctx, ESP_LOG_WARN, "executor",
                      "this machine has no GPU that the library can use: comp@gpu and "
@@ -83,9 +83,14 @@ static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     esp_stream here = {{ESP_CPU, 0}, NULL};
     c.src.ptr = esp__at(ctx, op, op->src);
     c.dst.ptr = esp__at(ctx, op, op->dst);
-    c.src.dev.kind = c.dst.dev.kind = ESP_CPU;
+    c.src.dev = c.dst.dev = esp__device_at(ctx, op->on)->id;
     l->comm = ctx->job.comms[op->level];
     l->started_ns = esp__now_ns();
+    if (op->on || ctx->in_force.strategy.units[op->unit].after) {
+        esp_status s = esp__op_begin(ctx, op, ESP__ON_INTRA + k);
+        if (s) return s;
+        if (op->on) here = esp__device_at(ctx, op->on)->stream[ESP__ON_INTRA + k];
+    }
     if (op->rebuild) esp__headers_hide(ctx, op);
     return ctx->job.backend->start(l->comm, &c, here, &l->req);
 }
@@ -99,6 +104,11 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     l->req = NULL;
     if (s) return s;
     if (op->rebuild) esp__headers_show(ctx, op);
+    if (op->on) {
+        ctx->in_force.strategy.units[op->unit].after = NULL;
+        if (ctx->job.backend->caps & ESP_BACKEND_STREAM_ORDERED) s = esp__op_issued(ctx, op, ESP__ON_INTRA + k);
+        if (s) return s;
+    }
     uint64_t end = esp__now_ns();
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->lanes.dispatcher->ended(ctx, op, (esp__span){l->started_ns, end});

@@ -58,7 +58,7 @@ ESP__FN void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, 
  * inside esp_push. They never fall from one tensor to the next. */
 ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out);
 
-/* ---- ops.c, tokens.c: one compress, decompress or copy op ----------------------------------------------------------------- */
+/* ---- ops.c: one compress, decompress or copy op ----------------------------------------------------------------------------- */
 ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op);
 ESP__FN uint8_t *esp__at(const esp_ctx *ctx, const esp__op *op, esp__ref r); /* the address of `r` in this step */
 /* The arguments for one part of a compress or decompress op: numbers, randomness and scratch; the caller adds payloads, and for
@@ -69,6 +69,25 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
  * the payload has NaN or Inf, and zeros. `show` puts the headers back, with the flag that all ranks' numbers give. */
 ESP__FN void esp__headers_hide(const esp_ctx *ctx, const esp__op *op);
 ESP__FN void esp__headers_show(const esp_ctx *ctx, const esp__op *op);
+
+/* ---- ops_device.c: ops on the memory of a device, which are enqueued on its streams -------------------------------------------- */
+/* Before the op's work: lets `stream` wait for the op before, or, where the op is the host's, waits for it. */
+ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream);
+ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op);
+/* The op's work is enqueued: marks its end with its event, for which the unit's next op waits. */
+ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream);
+/* Must the unit's next op wait until the host has seen the event of the op before? */
+ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u);
+ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx,
+                                    const esp__work_unit *u);         /* that event: ESP_OK or ESP_PENDING */
+ESP__FN esp_status esp__unit_settle(esp_ctx *ctx, esp__work_unit *u); /* blocks until it has passed */
+/* A tensor on a device is pushed: its chain begins after what is on the stream `user` now, and after the gradient was filled with
+ * zeros (`zero`) and its pending residual added. Lock held. */
+ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user, void *grad, int zero);
+/* Waits until the devices have done all of the step, and counts the parts with NaN or Inf. */
+ESP__FN esp_status esp__devices_step_end(esp_ctx *ctx);
+
+/* ---- tokens.c -------------------------------------------------------------------------------------------------------------------- */
 ESP__FN void esp__tokens_open(esp_ctx *ctx);
 ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements); /* 1: a token was taken; put it back */
 ESP__FN void esp__token_put(esp_ctx *ctx, int token);
@@ -86,9 +105,10 @@ ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f); /* strategy and
 /* Takes memory, carry[tensor] (n_tensors pointers, NULL: none yet), for those residuals of all[n] that have no place in `to`. */
 ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
                                             float **carry);
-/* Adds these residuals to carry, and moves the others of all[n] to their place in `to`. Cannot fail. */
-ESP__FN void esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
-                                float **carry);
+/* Adds these residuals to carry, and moves the others of all[n] to their place in `to`. Fails only where a device does: then
+ * feedback is lost, and the job cannot go on. */
+ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
+                                      float **carry);
 
 /* ---- install.c: strategies ---------------------------------------------------------------------------------------------------- */
 /* Collective, between steps. Builds the strategy of `spec` beside the one in force. If every rank succeeds, all ranks put the

@@ -3,10 +3,10 @@
  * its owner replica adds it once, to its next push. Must not know how strategies are chosen. */
 #include "espresso_impl/executor/executor.h"
 
-/* *out: where the residual of element `begin` of a tensor goes: into the residual of a Comp on the rank's own gradient, or NULL:
- * the new strategy has no such Comp. Returns how many of the `length` elements from there on go to the same place. */
+/* *out, on device *device: where the residual of element `begin` of a tensor goes: into the residual of a Comp on the rank's own
+ * gradient, or NULL: the new strategy has no such Comp. Returns how many of the `length` elements from there on go to the same place. */
 static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__in_force *to, uint32_t tensor, uint64_t begin,
-                                    uint64_t length, float **out) {
+                                    uint64_t length, float **out, uint32_t *device) {
     const esp__tensor *t = &ctx->model.tensors[tensor];
     const esp__strategy *y = &to->strategy;
     const esp__tensor_units *of = &y->of_tensor[tensor];
@@ -18,7 +18,7 @@ static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__in_force *to,
     for (uint32_t k = u->place.first; k < tensor; k++) skip += ctx->model.tensors[k].count;
     uint64_t end = u->place.n > 1 ? t->count : u->place.begin + u->place.count;
     const esp__feedback *f = u->raw_feedback >= 0 ? &to->feedback[u->raw_feedback] : NULL;
-    if (f && f->residual) *out = f->residual + (skip + begin - u->place.begin);
+    if (f && f->residual) *out = f->residual + (skip + begin - u->place.begin), *device = f->device;
     return length < end - begin ? length : end - begin;
 }
 
@@ -27,7 +27,8 @@ static int esp__feedback_same_place(const esp__feedback *a, const esp__feedback 
 }
 
 /* A codec's state cannot be cut: it moves only if the same codec has the same elements in the same parts. */
-static void esp__feedback_move_state(const esp__in_force *to, const esp__feedback *was) {
+static esp_status esp__feedback_move_state(const esp_ctx *ctx, const esp__in_force *to, const esp__feedback *was) {
+    esp_status s = ESP_OK;
     const esp__tensor_units *of = &to->strategy.of_tensor[was->place.first];
     for (uint32_t i = of->first; was->state && i < of->first + of->n; i++) {
         int32_t k = to->strategy.units[i].raw_feedback;
@@ -35,8 +36,10 @@ static void esp__feedback_move_state(const esp__in_force *to, const esp__feedbac
         if (!now || !now->state || now->state_bytes != was->state_bytes || now->codec != was->codec) continue;
         if (!esp__feedback_same_place(now, was)) continue;
         if (now->option == was->option || (now->n_ranges == 1 && was->n_ranges == 1))
-            memcpy(now->state, was->state, was->state_bytes);
+            s = esp__device_copy(ctx, now->device, now->state, was->device, was->state, was->state_bytes);
+        if (s) break;
     }
+    return s;
 }
 
 /* A piece of an old residual, and where it goes in the new strategy (NULL: it becomes pending). */
@@ -44,6 +47,7 @@ typedef struct esp__pending {
     uint32_t tensor;
     uint64_t begin, length; /* in the tensor */
     float *to;
+    uint32_t to_device;
     const float *from;
 } esp__pending;
 typedef struct esp__pending_at {
@@ -65,7 +69,7 @@ static int esp__pending_next(const esp_ctx *ctx, const esp__in_force *to, const 
     p->length = s->length - at->done;
     p->from = was->residual + s->at + at->done;
     p->to = NULL;
-    if (was->raw) p->length = esp__feedback_place(ctx, to, p->tensor, p->begin, p->length, &p->to);
+    if (was->raw) p->length = esp__feedback_place(ctx, to, p->tensor, p->begin, p->length, &p->to, &p->to_device);
     at->done += p->length;
     return 1;
 }
@@ -78,7 +82,7 @@ ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *t
         while (all[i].owner_replica && esp__pending_next(ctx, to, &all[i], &at, &p)) {
             const esp__tensor *t = &ctx->model.tensors[p.tensor];
             if (p.to || carry[p.tensor]) continue;
-            carry[p.tensor] = esp__alloc(ctx, t->count * 4u);
+            carry[p.tensor] = esp__device_take(ctx, t->device, t->count * 4u, ESP_MEM_DEVICE);
             if (!carry[p.tensor])
                 return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory for the feedback of '%s'", t->name);
         }
@@ -86,25 +90,51 @@ ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *t
     return ESP_OK;
 }
 
-ESP__FN void esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
-                                float **carry) {
-    uint64_t fp = esp__fp_default();
-    for (uint32_t i = 0; i < n; i++) {
-        esp__pending_at at = {0};
-        esp__pending p;
-        while (esp__pending_next(ctx, to, &all[i], &at, &p)) {
-            if (p.to)
-                memcpy(p.to, p.from, p.length * 4u);
-            else if (all[i].owner_replica)
-                for (uint64_t k = 0; k < p.length; k++) carry[p.tensor][p.begin + k] += p.from[k];
-        }
-        if (all[i].raw && all[i].residual) esp__feedback_move_state(to, &all[i]);
+/* Adds a piece of a residual, which lies on device `from`, to what its tensor has pending. */
+static esp_status esp__pending_add(esp_ctx *ctx, const esp__pending *p, uint32_t from, float *carry, float *room) {
+    const uint32_t to = ctx->model.tensors[p->tensor].device;
+    float *out = carry + p->begin;
+    const float *in = p->from;
+    if (from != to) { /* through room on the tensor's device */
+        const esp_status s = esp__device_copy(ctx, to, room, from, p->from, p->length * 4u);
+        if (s) return s;
+        in = room;
     }
-    esp__fp_restore(fp);
-    for (uint32_t i = 0; i < to->n_feedback;
+    return esp__device_add(ctx, to, out, in, 1.0f, 1, p->length);
+}
+
+static esp_status esp__feedback_move_one(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *was,
+                                         float **carry) {
+    esp__pending_at at = {0};
+    esp__pending p;
+    esp_status s = ESP_OK;
+    while (!s && esp__pending_next(ctx, to, was, &at, &p)) {
+        if (p.to) {
+            s = esp__device_copy(ctx, p.to_device, p.to, was->device, p.from, p.length * 4u);
+        } else if (was->owner_replica) {
+            const uint32_t device = ctx->model.tensors[p.tensor].device;
+            float *room = NULL;
+            if (device != was->device) room = esp__device_take(ctx, device, p.length * 4u, ESP_MEM_DEVICE);
+            if (device != was->device && !room) return esp__fail(ctx, ESP_E_NOMEM, "no memory to move feedback");
+            s = esp__pending_add(ctx, &p, was->device, carry[p.tensor], room);
+            esp__device_give(ctx, device, room, p.length * 4u, ESP_MEM_DEVICE);
+        }
+    }
+    if (!s && was->raw && was->residual) s = esp__feedback_move_state(ctx, to, was);
+    return s;
+}
+
+ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
+                                      float **carry) {
+    esp_status s = ESP_OK;
+    for (uint32_t i = 0; i < n && !s; i++) s = esp__feedback_move_one(ctx, to, &all[i], carry);
+    for (uint32_t i = 0; i < to->n_feedback && !s;
          i++) { /* esp_discard_step right after the change restores these values: it changes nothing */
         esp__feedback *f = &to->feedback[i];
-        if (f->residual_before) memcpy(f->residual_before, f->residual, f->count * 4u);
-        if (f->state_before) memcpy(f->state_before, f->state, f->state_bytes);
+        if (f->residual_before)
+            s = esp__device_copy(ctx, f->device, f->residual_before, f->device, f->residual, f->count * 4u);
+        if (f->state_before && !s)
+            s = esp__device_copy(ctx, f->device, f->state_before, f->device, f->state, f->state_bytes);
     }
+    return s;
 }

@@ -60,13 +60,16 @@ static esp_status esp__install_build(esp_ctx *ctx, esp__in_force *next, float **
 /* Frees everything that esp__install_build took. */
 static void esp__install_undo(esp_ctx *ctx, esp__in_force *next, float **carry) {
     for (uint32_t i = 0; carry && i < ctx->model.n_tensors; i++)
-        if (carry[i] != ctx->model.tensors[i].carry) esp__free(ctx, carry[i]);
+        if (carry[i] != ctx->model.tensors[i].carry)
+            esp__device_give(ctx, ctx->model.tensors[i].device, carry[i], ctx->model.tensors[i].count * 4u,
+                             ESP_MEM_DEVICE);
     esp__in_force_free(ctx, next);
 }
 
 static void esp__install_swap(esp_ctx *ctx, esp__in_force *next, float **carry) {
     esp__in_force before = ctx->in_force;
-    esp__feedback_move(ctx, next, before.feedback, before.n_feedback, carry);
+    const esp_status s = esp__feedback_move(ctx, next, before.feedback, before.n_feedback, carry);
+    if (s) esp__fatal(ctx, s, esp_last_error(ctx));
     pthread_mutex_lock(&ctx->lanes.lock);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         ctx->model.tensors[i].carry = carry[i];

@@ -6,7 +6,9 @@ enum { ESP__OP_GRAIN = 65536, ESP__HALF_BLOCK = 1024 };
 
 ESP__FN uint8_t *esp__at(const esp_ctx *ctx, const esp__op *op, esp__ref r) {
     if (r.at == ESP__AT_DATA) return (uint8_t *)ctx->in_force.strategy.units[op->unit].data + r.offset;
-    return r.at == ESP__AT_ARENA ? ctx->in_force.arena + r.offset : NULL;
+    if (r.at == ESP__AT_ARENA) return ctx->in_force.arena + r.offset;
+    const esp__memory_on *m = &ctx->in_force.on[ctx->in_force.strategy.units[op->unit].device];
+    return r.at == ESP__AT_DEVICE ? m->arena + r.offset : r.at == ESP__AT_PINNED ? m->pinned + r.offset : NULL;
 }
 
 /* The address of element `begin` of the unit, as f32. */
@@ -14,9 +16,15 @@ static float *esp__numbers(const esp_ctx *ctx, const esp__op *op, uint64_t begin
     return (float *)(void *)esp__at(ctx, op, op->data) + begin;
 }
 
+static esp_status esp__copy_on(const esp_ctx *ctx, const esp__op *op, void *dst, const void *src, uint64_t bytes) {
+    const esp__device *d = esp__device_at(ctx, op->on);
+    return d->table->copy(d->self, dst, src, bytes, d->stream[op->stream]);
+}
+
 ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__codec_call *c) {
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
-    esp__call_begin(c, u->codec, esp__numbers(ctx, op, r->begin), r->length);
+    esp__call_begin(c, op->on ? u->twin : u->codec, esp__numbers(ctx, op, r->begin), r->length);
+    if (op->on) esp__call_on(c, esp__device_at(ctx, op->on)->stream[op->stream]);
     c->args.step = ctx->steps.step;
     c->args.seed = ctx->config.seed;
     c->args.source = op->source;
@@ -29,7 +37,10 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
     c->offset = u->place.begin + r->begin;
     if (op->reduced.at)
         esp__call_reduced(c, esp__at(ctx, op, op->reduced) + r->reduced_slot * op->reduced_bytes, op->reduced_bytes);
-    esp__call_scratch(c, ctx->in_force.scratch, ctx->in_force.scratch_bytes);
+    if (op->on)
+        esp__call_scratch(c, ctx->in_force.on[op->on].scratch, ctx->in_force.on[op->on].has.scratch_bytes);
+    else
+        esp__call_scratch(c, ctx->in_force.scratch, ctx->in_force.scratch_bytes);
 }
 
 static esp_status esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__feedback *f) {
@@ -39,12 +50,12 @@ static esp_status esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp
     esp_payload_header h;
     esp__call_range(ctx, op, r, &c);
     esp__call_payload(&c, esp__at(ctx, op, op->slots) + ctx->in_force.program.slots[r->first_slot] * op->slot_bytes,
-                      op->slot_bytes, &used);
+                      op->slot_bytes, op->on ? ctx->in_force.on[op->on].used : &used);
     esp__call_residual(&c, f && f->residual ? f->residual + (r->begin - f->offset) : NULL);
     esp__call_state(&c, f && f->state ? f->state + r->state_offset : NULL, r->state_bytes);
     c.args.flags = op->raw && codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
     esp_status s = esp__call_compress(&c, ctx->in_force.phi, ctx->in_force.phi + ctx->in_force.phi_count);
-    if (s) return s;
+    if (s || op->on) return s; /* headers on a device are read at the end of the step */
     memcpy(&h, c.payload.data.ptr, sizeof h);
     if (h.flags & ESP_PAYLOAD_NONFINITE && op->round + 1u == op->n_rounds) ctx->steps.stats.nonfinite++;
     return ESP_OK;
@@ -54,8 +65,8 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
     const int first = op->round == u->first_round; /* later rounds read the residual that the first one read */
-    if (first && f && f->residual_before) memcpy(f->residual_before, f->residual, f->count * 4u);
-    if (first && f && f->state_before) memcpy(f->state_before, f->state, f->state_bytes);
+    if (first && f && f->residual_before) esp__copy_on(ctx, op, f->residual_before, f->residual, f->count * 4u);
+    if (first && f && f->state_before) esp__copy_on(ctx, op, f->state_before, f->state, f->state_bytes);
     for (uint32_t i = 0; i < op->n_ranges; i++) {
         const esp__range *r = &ctx->in_force.program.ranges[op->first_range + i];
         esp_status s = esp__compress_range(ctx, op, r, f);
@@ -80,8 +91,9 @@ static esp_status esp__run_decompress(esp_ctx *ctx, const esp__op *op) {
             memset(p, 0, sizeof *p);
             p->data.ptr = slots + ctx->in_force.program.slots[r->first_slot + q] * op->slot_bytes;
             p->data.bytes = op->slot_bytes;
+            p->data.dev = c.part.data.dev;
         }
-        esp__call_state(&c, f && f->state ? f->state + r->state_offset : NULL, r->state_bytes);
+        esp__call_state(&c, f && f->state && f->device == op->on ? f->state + r->state_offset : NULL, r->state_bytes);
         c.args.mode = ESP_OUT_SET;
         c.args.n_payloads = op->n_sources;
         c.args.payload = ctx->in_force.payloads;
@@ -196,8 +208,8 @@ static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
     p.dtype = u->dtype;
     p.copy = op->copy;
     p.scale = op->scale;
-    p.grad = (uint8_t *)u->data + op->begin * (u->dtype == ESP_F32 ? 4u : 2u);
-    p.work = op->data.at == ESP__AT_ARENA ? esp__numbers(ctx, op, op->begin) : NULL;
+    p.grad = esp__at(ctx, op, op->grad) + op->begin * (u->dtype == ESP_F32 ? 4u : 2u);
+    p.work = op->copy == ESP__COPY_SCALE ? NULL : esp__numbers(ctx, op, op->begin);
     ctx->host.parallel_for(ctx->host.user, op->length, ESP__OP_GRAIN, esp__piece_run, &p);
     return ESP_OK;
 }
@@ -210,11 +222,17 @@ static uint64_t esp__op_elements(const esp_ctx *ctx, const esp__op *op) {
 }
 
 ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op) {
-    if (op->kind != ESP__OP_COMPRESS && op->kind != ESP__OP_DECOMPRESS) return esp__run_copy(ctx, op);
-    int token = esp__token_take(ctx, esp__op_elements(ctx, op));
-    esp_status s = op->kind == ESP__OP_COMPRESS ? esp__run_compress(ctx, op) : esp__run_decompress(ctx, op);
+    const int codec = op->kind == ESP__OP_COMPRESS || op->kind == ESP__OP_DECOMPRESS;
+    esp_status s = ESP_OK;
+    if (op->on || ctx->in_force.strategy.units[op->unit].after) s = esp__op_begin(ctx, op, op->stream);
+    if (s) return s;
+    int token = codec && !op->on ? esp__token_take(ctx, esp__op_elements(ctx, op)) : 0;
+    if (codec)
+        s = op->kind == ESP__OP_COMPRESS ? esp__run_compress(ctx, op) : esp__run_decompress(ctx, op);
+    else
+        s = op->on ? esp__copy_enqueue(ctx, op) : esp__run_copy(ctx, op);
     esp__token_put(ctx, token);
-    return s;
+    return s || !op->on ? s : esp__op_issued(ctx, op, op->stream);
 }
 
 /* The number that stands for "NaN or Inf" in a reduction: 1, or -1 where the least counts. */

@@ -32,8 +32,14 @@ typedef struct esp__compile {
     int32_t comp_feedback;
     esp__ref reduced; /* slots of the round before */
     uint64_t reduced_bytes;
+    int reduced_side;
     uint32_t last_value; /* the last step that changes numbers; after it the sum becomes the mean  */
     int finalized;
+    /* a unit on a device; both sides are the host's on the CPU */
+    uint32_t device;
+    esp__codec *twin;            /* the codec for this device; NULL: Comps and Decomps run on the CPU */
+    int side, slots_side;        /* where the numbers and the payloads are: 0 host, 1 device */
+    esp__ref grads[2], works[2]; /* for each side, once it is used: the unit's elements, and `work` */
     esp_status status;
     esp__op nowhere; /* esp__op_new returns it when memory is short, so that its callers need no check */
 } esp__compile;
@@ -58,10 +64,26 @@ static esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32_
     return op;
 }
 
-static esp__ref esp__arena_place(esp__compile *c, uint64_t bytes) {
-    esp__ref r = {ESP__AT_ARENA, c->p->arena_bytes};
-    c->p->arena_bytes += (bytes + 63u) / 64u * 64u;
+/* Memory on a side of the unit. */
+static esp__ref esp__arena_place(esp__compile *c, int side, uint64_t bytes) {
+    esp__program_on *on = &c->p->on[c->device];
+    esp__ref r = {ESP__AT_ARENA, 0};
+    uint64_t *arena = &c->p->arena_bytes;
+    if (c->device) {
+        r.at = side ? ESP__AT_DEVICE : ESP__AT_PINNED;
+        arena = side ? &on->arena_bytes : &on->pinned_bytes;
+    }
+    r.offset = *arena;
+    *arena += (bytes + 63u) / 64u * 64u;
     return r;
+}
+
+/* The op works on this side's memory, in a stream of its device. */
+static void esp__op_place(esp__compile *c, esp__op *op, int side) {
+    if (!side) return;
+    op->on = (uint8_t)c->device;
+    op->stream = ESP__ON_COMPUTE;
+    op->event = c->p->on[c->device].n_events++;
 }
 
 static uint64_t esp__contributions(const esp__compile *c) {
@@ -84,10 +106,14 @@ static esp__op *esp__copy_op(esp__compile *c, uint8_t copy, uint32_t step, float
     esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, step);
     op->copy = copy;
     op->data = c->work;
+    op->grad = c->grads[c->side];
     op->scale = scale;
     esp__region_now(c, &op->begin, &op->length);
+    esp__op_place(c, op, c->side);
     return op;
 }
+
+#include "espresso_impl/executor/program_sides.c"
 
 static void esp__to_f32(esp__compile *c, uint32_t step) {
     if (!c->half || !c->in_grad) return;
@@ -139,6 +165,7 @@ static void esp__compile_finalize(esp__compile *c, uint32_t i) {
     if (c->finalized || !ESP_HAS(esp_codec, c->u->codec->table, finalize) ||
         !esp__option_uses(&c->u->option, ESP__COMP) || esp__contributions(c) != (uint64_t)c->ctx->job.size)
         return;
+    if (!c->twin) esp__numbers_to(c, 0, i);
     esp__to_f32(c, i);
     esp__copy_op(c, ESP__COPY_FINALIZE, i, 1.0f);
     c->finalized = 1;
@@ -163,11 +190,16 @@ static void esp__compile_decomp(esp__compile *c, uint32_t i) {
     esp__region before = c->region;
     uint32_t swap;
     int active = esp__active(c);
+    const int side = esp__codec_side(c, s);
+    esp__payloads_to(c, side, i, active ? esp__region_slots(&c->region, &c->at) : 0);
+    esp__reduced_to(c, side, i, active);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
+    esp__numbers_begin(c, side);
     c->in_grad = 0;
     if (active) {
         esp__op *op =
             esp__op_new(c, ESP__OP_DECOMPRESS, s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
+        esp__op_place(c, op, side);
         op->device = s->device;
         op->comp_index = (uint8_t)c->comps;
         op->data = c->work;
@@ -191,6 +223,8 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     int part = esp__region_takes_part(&c->region, s), held = esp__active(c);
     uint64_t have = esp__region_slots(&c->region, &c->at), n = (uint64_t)c->at.size[s->level];
     int32_t root = esp__region_root(&c->at, s), me = c->at.index[s->level];
+    const int side = s->summed ? 0 : esp__link_side(c); /* the host keeps the headers of bodies that are summed */
+    esp__payloads_to(c, side, i, part && held ? have : 0);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     if (!part || c->status) return;
     uint64_t want = esp__region_slots(&c->region, &c->at), outer = 1, mid = 1;
@@ -203,15 +237,17 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
         op->outer = outer, op->mid = mid, op->inner = have / (outer * mid);
         op->slot_bytes = c->slot_bytes;
         op->src = src;
-        op->dst = src = esp__arena_place(c, have * c->slot_bytes);
+        op->dst = src = esp__arena_place(c, side, have * c->slot_bytes);
+        esp__op_place(c, op, side);
     }
     if (s->coll == ESP_COLL_BROADCAST && me == root)
         dst = src;
     else if (s->coll != ESP_COLL_GATHER || me == root)
-        dst = esp__arena_place(c, want * c->slot_bytes);
+        dst = esp__arena_place(c, side, want * c->slot_bytes);
     if (!held) src = dst; /* a broadcast's receivers hold nothing yet */
     esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
     esp__op_links(c, op, s);
+    esp__op_place(c, op, side);
     op->coll.slot_bytes = c->slot_bytes;
     op->coll.count = s->coll == ESP_COLL_ALLGATHER || s->coll == ESP_COLL_GATHER ? have * n : have;
     if (s->coll == ESP_COLL_BROADCAST) op->coll.count = want;
@@ -235,6 +271,8 @@ static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
         esp__copy_op(c, ESP__COPY_SCALE, i, (float)(1.0 / (double)n));
         c->share /= (double)n;
     }
+    const int side = esp__link_side(c);
+    esp__numbers_to(c, side, i);
     int part = esp__region_takes_part(&c->region, s);
     esp__region_now(c, &before, &n_before);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
@@ -246,9 +284,10 @@ static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
         op->coll.count = n_before > n_after ? n_before : n_after;
         if (s->coll == ESP_COLL_REDUCE_SCATTER) op->coll.count = n_before;
         if (s->coll == ESP_COLL_ALLGATHER) op->coll.count = n_after;
-        op->src.at = op->dst.at = ESP__AT_DATA;
-        op->src.offset = before * e;
-        op->dst.offset = after * e;
+        esp__op_place(c, op, side);
+        op->src = op->dst = c->grads[side];
+        op->src.offset += before * e;
+        op->dst.offset += after * e;
         op->coll.src.bytes = n_before * e;
         op->coll.dst.bytes = n_after * e;
         if (c->half && sums && scales && n > 1) op->coll.scale = (float)(1.0 / (double)n);
@@ -270,7 +309,7 @@ static uint32_t esp__last_value(const esp__option *o) {
 /* Copies a group's tensors into the arena, each as soon as it is pushed, so that copies overlap backward. */
 static void esp__compile_pack(esp__compile *c) {
     if (!esp__unit_is_group(c->u)) return;
-    c->u->packed = esp__arena_place(c, c->u->place.count * esp_dtype_bytes(c->u->dtype)).offset;
+    c->u->packed = esp__arena_place(c, c->side, c->u->place.count * esp_dtype_bytes(c->u->dtype)).offset;
     uint64_t begin = 0;
     for (uint32_t k = 0; k < c->u->place.n; k++) {
         esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, 0);
@@ -278,6 +317,7 @@ static void esp__compile_pack(esp__compile *c) {
         op->member = c->u->place.first + k;
         op->begin = begin;
         op->length = c->ctx->model.tensors[op->member].count;
+        esp__op_place(c, op, c->side);
         begin += op->length;
     }
 }
@@ -286,6 +326,7 @@ static void esp__compile_unpack(esp__compile *c) {
     if (!esp__unit_is_group(c->u)) return;
     esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, c->u->option.n - 1);
     op->copy = ESP__COPY_UNPACK;
+    esp__op_place(c, op, c->side);
 }
 
 static void esp__compile_step(esp__compile *c, uint32_t i) {
@@ -321,15 +362,15 @@ static esp_status esp__compile_unit(esp_ctx *ctx, esp__in_force *f, uint32_t uni
     c.in_grad = 1;
     c.share = 1.0;
     c.last_value = esp__last_value(&c.u->option);
-    c.work.at = ESP__AT_DATA;
+    esp__sides_start(&c);
     esp__coordinates_of(ctx, unit, &c.at);
     esp__region_start(&c.region);
     c.u->first_op = c.p->n_ops;
     c.u->raw_feedback = -1;
     esp__compile_pack(&c);
-    if (c.half && esp__option_uses(&c.u->option, ESP__COMP)) c.work = esp__arena_place(&c, c.u->place.count * 4u);
     for (uint32_t i = 0; i < c.u->option.n && !c.status; i++) esp__compile_step(&c, i);
     if (c.half && !c.status) esp__compile_half_end(&c);
+    esp__numbers_to(&c, c.device != 0, c.u->option.n - 1);
     esp__compile_unpack(&c);
     c.u->n_ops = c.p->n_ops - c.u->first_op;
     if (c.status == ESP_E_NOMEM) return esp__fail(ctx, c.status, "program: out of memory");
@@ -337,7 +378,8 @@ static esp_status esp__compile_unit(esp_ctx *ctx, esp__in_force *f, uint32_t uni
 }
 
 static const char *esp__op_word(const esp__op *op) {
-    static const char *const copies[] = {"", "swap", "to f32", "from f32", "scale", "finalize", "pack", "unpack"};
+    static const char *const copies[] = {"",         "swap", "to f32", "from f32", "scale",
+                                         "finalize", "pack", "unpack", "to host",  "to device"};
     return copies[op->copy];
 }
 

@@ -3,6 +3,7 @@
  * strategy's order. */
 #ifndef ESP__PROGRAM_H
 #define ESP__PROGRAM_H
+#include "espresso_impl/device/device.h"
 #include "espresso_impl/strategy/region.h"
 
 enum { ESP__OP_COMPRESS = 1, ESP__OP_DECOMPRESS, ESP__OP_COLLECTIVE, ESP__OP_COPY };
@@ -13,11 +14,14 @@ enum {
     ESP__COPY_SCALE,    /* multiplies the region in place                               */
     ESP__COPY_FINALIZE, /* the codec's finalize() on the final sum (majority vote)      */
     ESP__COPY_PACK,     /* one tensor of a group into the group's memory                */
-    ESP__COPY_UNPACK    /* the group's memory back into all its tensors                 */
+    ESP__COPY_UNPACK,   /* the group's memory back into all its tensors                 */
+    ESP__COPY_DOWN,     /* numbers or payloads from the unit's device to the host        */
+    ESP__COPY_UP        /* and back                                                     */
 };
 
-/* Memory of an op, relative to a base whose address is known only in the step: the gradient, or the arena. */
-enum { ESP__AT_NOTHING = 0, ESP__AT_DATA = 1, ESP__AT_ARENA = 2 };
+/* Memory of an op, relative to a base whose address is known only in the step: the gradient, or an arena. A unit on the CPU has
+ * ARENA. A unit on a device has DEVICE, an arena there, and PINNED, one in host memory. */
+enum { ESP__AT_NOTHING = 0, ESP__AT_DATA = 1, ESP__AT_ARENA = 2, ESP__AT_DEVICE = 3, ESP__AT_PINNED = 4 };
 typedef struct esp__ref {
     uint8_t at;
     uint64_t offset; /* bytes */
@@ -44,6 +48,9 @@ typedef struct esp__op {
     uint8_t n_rounds; /* compress: of the codec                                          */
     uint8_t raw;      /* a Comp that reads the rank's own gradient                        */
     uint8_t rebuild;  /* the collective reduces bodies: headers stay here, see headers_hide */
+    uint8_t on;       /* the device on whose memory the op works; 0: the host's           */
+    uint8_t stream;   /* on a device: which of its streams                                 */
+    uint32_t event;   /* on a device: of its events, that of the op's end                  */
     uint32_t unit;
     uint32_t member; /* PACK: the tensor; the op waits for its push                      */
     char *label;
@@ -61,11 +68,19 @@ typedef struct esp__op {
     uint64_t slot_bytes;
     esp__ref reduced;       /* payload slot 0 of the round before, with reduced bodies; nothing in the first round */
     uint64_t reduced_bytes; /* of one such slot                                                */
+    uint32_t first_header;  /* compress on a device: of its headers, the first of this op             */
     float scale;
     /* copy */
+    esp__ref grad;              /* where element 0 of the unit lies, in the unit's dtype      */
     uint64_t begin, length;     /* elements                                                  */
     uint64_t outer, mid, inner; /* SWAP: [outer][mid][inner] slots -> [mid][outer][inner]   */
 } esp__op;
+
+/* What a program needs on one device. */
+typedef struct esp__program_on {
+    uint64_t arena_bytes, pinned_bytes, scratch_bytes, phi_count;
+    uint32_t n_events, n_headers;
+} esp__program_on;
 
 typedef struct esp__program {
     esp__op *ops;
@@ -76,5 +91,6 @@ typedef struct esp__program {
     uint64_t arena_bytes;
     uint64_t scratch_bytes, phi_count; /* for the codec call that needs most */
     uint32_t max_payloads;             /* of one range of a decompress */
+    esp__program_on on[ESP__DEVICES_MAX];
 } esp__program;
 #endif

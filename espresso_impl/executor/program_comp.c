@@ -77,6 +77,7 @@ static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t be
     f->comp_index = op->comp_index;
     f->n_ranges = op->n_ranges;
     f->raw = op->raw;
+    f->device = op->on;
     f->owner_replica = (uint32_t)((int32_t)op->source == c->ctx->job.rank);
     f->offset = begin;
     f->count = c->u->codec->feedback ? length : 0;
@@ -131,7 +132,7 @@ static void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64_
     op->n_slots = want;
     op->own_slot = own_slot;
     op->n_sent = have;
-    op->headers = esp__arena_place(c, want * ESP_PAYLOAD_HEADER);
+    op->headers = esp__arena_place(c, 0, want * ESP_PAYLOAD_HEADER);
     esp__check_reduces(c, op);
 }
 
@@ -147,13 +148,17 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
         const uint64_t have = esp__region_slots(&r, &c->at);
         if (!esp__early_step(o, comp, i)) continue;
         const int part = esp__region_takes_part(&r, s);
+        const int side =
+            esp__early_spreads(s) ? esp__link_side(c) : 0; /* the host keeps the headers of summed bodies */
+        esp__payloads_to(c, side, i, part && held ? have : 0);
         if (esp__early_spreads(s)) esp__region_step(&r, &c->at, o, i, &swap);
         if (!part) continue;
         const uint64_t want = esp__region_slots(&r, &c->at);
         esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
         esp__op_links(c, op, s);
+        esp__op_place(c, op, side);
         op->round = (uint8_t)round;
-        op->dst = root ? c->slots : esp__arena_place(c, want * c->slot_bytes);
+        op->dst = root ? c->slots : esp__arena_place(c, side, want * c->slot_bytes);
         op->src = held ? c->slots : op->dst;
         op->coll.src.bytes = (held ? have : want) * c->slot_bytes;
         op->coll.dst.bytes = want * c->slot_bytes;
@@ -166,6 +171,7 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
         esp__op_reduces(c, op, have, want, 0);
     }
     c->reduced = c->slots;
+    c->reduced_side = c->slots_side;
     c->reduced_bytes = c->slot_bytes;
 }
 
@@ -193,7 +199,7 @@ static void esp__comp_ranges(esp__compile *c, esp__op *op, uint64_t begin, uint6
         r->state_offset = state;
         r->state_bytes = b.state_bytes;
         state += (b.state_bytes + 63u) / 64u * 64u;
-        if (r->length > p->phi_count) p->phi_count = r->length;
+        esp__room_for_phi(c, op->on != 0, r->length);
     }
     if (!c->status && (c->u->codec->feedback || state)) op->feedback = esp__feedback_new(c, op, begin, length, state);
     c->comp_range = op->first_range;
@@ -206,13 +212,14 @@ static void esp__comp_scratch(esp__compile *c, const esp__op *op) {
         esp_bound b;
         c->status = esp__codec_bound(c->ctx, c->u->codec, c->u, c->p->ranges[op->first_range + k].length, op->round,
                                      op->n_reduced, &b);
-        if (b.scratch_bytes > c->p->scratch_bytes) c->p->scratch_bytes = b.scratch_bytes;
+        if (!c->status)
+            esp__room_for_codec(c, op->on != 0, c->p->ranges[op->first_range + k].length, op->round, op->n_reduced, &b);
     }
 }
 
 /* Sets the sizes of a round's slots. They fit the largest part of the whole unit, so that they are the same on every rank,
  * whichever is root. */
-static void esp__comp_sizes(esp__compile *c, uint32_t round, uint32_t n_reduced) {
+static void esp__comp_sizes(esp__compile *c, int side, uint32_t round, uint32_t n_reduced) {
     uint64_t largest = c->u->place.count, off, len;
     for (uint32_t k = 0; k < c->region.n_cuts; k++) {
         esp__part(largest, (uint64_t)c->at.size[c->region.cuts[k].level], 0, &off, &len);
@@ -223,7 +230,7 @@ static void esp__comp_sizes(esp__compile *c, uint32_t round, uint32_t n_reduced)
     if (status) c->status = status;
     c->slot_bytes = b.payload_bytes < ESP_PAYLOAD_HEADER ? ESP_PAYLOAD_HEADER : b.payload_bytes;
     c->body_dtype = b.dtype;
-    if (b.scratch_bytes > c->p->scratch_bytes) c->p->scratch_bytes = b.scratch_bytes;
+    if (!status) esp__room_for_codec(c, side, largest, round, n_reduced, &b);
 }
 
 static void esp__compile_comp(esp__compile *c, uint32_t i) {
@@ -234,6 +241,8 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
     const int active = esp__active(c),
               raw = esp__contributions(c) == 1 && !c->region.summed[0] && !c->region.summed[1] && !c->region.summed[2];
     const uint32_t source = esp__lowest_replica(c);
+    const int side = esp__codec_side(c, s);
+    esp__numbers_to(c, side, i);
     esp__to_f32(c, i);
     esp__region_now(c, &begin, &length);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
@@ -243,13 +252,17 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
             esp__region_step(&c->reduced_region, &c->at, &c->u->option, k, &swap);
     c->comp_ranges = 0;
     memset(&c->reduced, 0, sizeof c->reduced);
+    c->reduced_side = side;
     for (uint32_t round = c->u->first_round; round < n_rounds && !c->status; round++) {
         const uint32_t n_reduced = esp__bodies_reduced(c, i, round + 1 == n_rounds);
-        esp__comp_sizes(c, round, n_reduced);
+        esp__reduced_to(c, side, i, active);
+        esp__comp_sizes(c, side, round, n_reduced);
+        c->slots_side = side;
         if (active && !c->status) {
-            c->slots = esp__arena_place(c, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
+            c->slots = esp__arena_place(c, side, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
             esp__op *op =
                 esp__op_new(c, ESP__OP_COMPRESS, s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
+            esp__op_place(c, op, side);
             op->device = s->device;
             op->comp_index = (uint8_t)c->comps;
             op->round = (uint8_t)round;
@@ -266,6 +279,10 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
             op->n_ranges = c->comp_ranges;
             op->n_sources = 1;
             op->feedback = c->comp_feedback;
+            if (side && round + 1 == n_rounds) {
+                op->first_header = c->p->on[c->device].n_headers;
+                c->p->on[c->device].n_headers += op->n_ranges;
+            }
             esp__comp_scratch(c, op);
         }
         if (round + 1 < n_rounds) esp__compile_early(c, i, round);

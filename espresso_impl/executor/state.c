@@ -82,6 +82,20 @@ static void esp__state_put(esp__state_out *o, const void *data, uint64_t n) {
     if (o->status == ESP_OK && padding) o->status = o->write(o->user, zeros, padding);
 }
 
+/* The same for memory of a device. */
+static void esp__state_put_on(const esp_ctx *ctx, esp__state_out *o, uint32_t device, const void *data, uint64_t n) {
+    uint8_t some[1 << 15]; /* a multiple of 8: pieces in the middle need no padding */
+    if (device == ESP__DEVICE_CPU || !o->write) {
+        esp__state_put(o, data, n);
+        return;
+    }
+    for (uint64_t at = 0, m; at < n && o->status == ESP_OK; at += m) {
+        m = n - at < sizeof some ? n - at : sizeof some;
+        o->status = esp__device_copy(ctx, ESP__DEVICE_CPU, some, device, (const uint8_t *)data + at, m);
+        esp__state_put(o, some, m);
+    }
+}
+
 static void esp__state_put_body(const esp_ctx *ctx, esp__state_out *o) {
     esp__state_put(o, ctx->in_force.strategy.text, strlen(ctx->in_force.strategy.text));
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
@@ -89,14 +103,14 @@ static void esp__state_put_body(const esp_ctx *ctx, esp__state_out *o) {
         esp__state_tensor x = {t->count, (uint32_t)strlen(t->name), t->carry != NULL};
         esp__state_put(o, &x, sizeof x);
         esp__state_put(o, t->name, x.name_bytes);
-        if (t->carry) esp__state_put(o, t->carry, t->count * sizeof(float));
+        if (t->carry) esp__state_put_on(ctx, o, t->device, t->carry, t->count * sizeof(float));
     }
     for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
         const esp__feedback *f = &ctx->in_force.feedback[i];
         esp__state_comp x = esp__state_comp_of(f);
         esp__state_put(o, &x, sizeof x);
-        if (f->residual) esp__state_put(o, f->residual, f->count * sizeof(float));
-        if (f->state) esp__state_put(o, f->state, f->state_bytes);
+        if (f->residual) esp__state_put_on(ctx, o, f->device, f->residual, f->count * sizeof(float));
+        if (f->state) esp__state_put_on(ctx, o, f->device, f->state, f->state_bytes);
     }
 }
 
@@ -156,7 +170,8 @@ static const void *esp__state_take(esp__state_in *in, uint64_t n) {
 
 static void esp__state_in_free(esp_ctx *ctx, esp__state_in *in) {
     for (uint32_t i = 0; in->carry && i < ctx->model.n_tensors; i++)
-        if (in->carry[i]) esp__free(ctx, in->carry[i]);
+        esp__device_give(ctx, ctx->model.tensors[i].device, in->carry[i], ctx->model.tensors[i].count * sizeof(float),
+                         ESP_MEM_DEVICE);
     if (in->carry) esp__free(ctx, in->carry);
     if (in->body) esp__free(ctx, in->body);
     if (in->feedback) esp__free(ctx, in->feedback);
@@ -225,9 +240,11 @@ static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
         if (!x.has_carry) continue;
         carry = esp__state_take(in, t->count * sizeof(float));
         if (!carry) return esp__state_corrupt(ctx, "the state ends too early");
-        in->carry[i] = (float *)esp__alloc(ctx, t->count * sizeof(float));
+        in->carry[i] = (float *)esp__device_take(ctx, t->device, t->count * sizeof(float), ESP_MEM_DEVICE);
         if (!in->carry[i]) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state of %s", t->name);
-        memcpy(in->carry[i], carry, t->count * sizeof(float));
+        const esp_status s =
+            esp__device_copy(ctx, t->device, in->carry[i], ESP__DEVICE_CPU, carry, t->count * sizeof(float));
+        if (s) return s;
     }
     return ESP_OK;
 }
@@ -310,17 +327,26 @@ static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
                        : s;
 }
 
-/* Copies the Comps' residuals and states into the context. Cannot fail. */
-static void esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) {
-    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
-        esp__feedback *f = &ctx->in_force.feedback[i];
-        const esp__feedback *was = in->same ? &in->feedback[i] : NULL;
-        if (f->residual) memset(f->residual, 0, f->count * sizeof(float));
-        if (f->state) memset(f->state, 0, f->state_bytes);
-        if (was && f->residual) memcpy(f->residual, was->residual, f->count * sizeof(float));
-        if (was && f->state) memcpy(f->state, was->state, f->state_bytes);
-    }
-    esp__feedback_move(ctx, &ctx->in_force, in->feedback, in->same ? 0 : in->head.n_feedback, in->carry);
+/* Zeros the feedback of one Comp, or copies it from `was`. */
+static esp_status esp__state_apply_comp(const esp_ctx *ctx, const esp__feedback *f, const esp__feedback *was) {
+    const uint64_t bytes = f->count * sizeof(float);
+    esp_status s = ESP_OK;
+    if (f->residual)
+        s = was ? esp__device_copy(ctx, f->device, f->residual, ESP__DEVICE_CPU, was->residual, bytes)
+                : esp__device_zero(ctx, f->device, f->residual, bytes);
+    if (f->state && !s)
+        s = was ? esp__device_copy(ctx, f->device, f->state, ESP__DEVICE_CPU, was->state, f->state_bytes)
+                : esp__device_zero(ctx, f->device, f->state, f->state_bytes);
+    return s;
+}
+
+/* Copies the Comps' residuals and states into the context. Fails only where a device does. */
+static esp_status esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) {
+    esp_status s = ESP_OK;
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback && !s; i++)
+        s = esp__state_apply_comp(ctx, &ctx->in_force.feedback[i], in->same ? &in->feedback[i] : NULL);
+    if (s) return s;
+    return esp__feedback_move(ctx, &ctx->in_force, in->feedback, in->same ? 0 : in->head.n_feedback, in->carry);
 }
 
 /* Reads and checks this rank's state; changes nothing in the context. */
@@ -392,10 +418,11 @@ static void esp__state_apply(esp_ctx *ctx, esp__state_in *in) {
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->steps.step = in->head.step;
     ctx->config.seed = in->head.seed;
-    esp__state_apply_comps(ctx, in);
+    const esp_status s = esp__state_apply_comps(ctx, in);
+    if (s) esp__fatal_locked(ctx, s, esp_last_error(ctx));
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
-        if (t->carry) esp__free(ctx, t->carry);
+        esp__device_give(ctx, t->device, t->carry, t->count * sizeof(float), ESP_MEM_DEVICE);
         esp__spent_free(ctx, t);
         t->carry = in->carry[i];
         in->carry[i] = NULL;

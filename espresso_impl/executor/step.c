@@ -38,9 +38,11 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
     for (uint32_t i = of->first; i < of->first + of->n; i++) {
         esp__work_unit *u = &ctx->in_force.strategy.units[i];
         u->phase = ESP__PUSHED;
-        if (!esp__unit_is_group(u))
+        if (!esp__unit_is_group(u)) {
             u->data = (uint8_t *)grad + u->place.begin * (t->dtype == ESP_F32 ? 4u : 2u);
-        else if (u->pc != id - u->place.first) /* a group's first ops pack its tensors one after another */
+            u->after = t->ordered ? t->pushed : NULL;
+            u->after_on = -1;
+        } else if (u->pc != id - u->place.first) /* a group's first ops pack its tensors one after another */
             continue;
         ctx->lanes.dispatcher->unit_ready(ctx, i, now, 0);
     }
@@ -73,7 +75,7 @@ static void esp__carry_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
 
 /* From here on esp_discard_step cannot take back the pending residual that the last push added. */
 ESP__FN void esp__spent_free(esp_ctx *ctx, esp__tensor *t) {
-    if (t->spent) esp__free(ctx, t->spent);
+    esp__device_give(ctx, t->device, t->spent, t->count * 4u, ESP_MEM_DEVICE);
     t->spent = NULL;
 }
 
@@ -94,16 +96,30 @@ static esp_status esp__claim(esp_ctx *ctx, esp__tensor *t) {
 
 static uint64_t esp__tensor_bytes(const esp__tensor *t) { return t->count * (t->dtype == ESP_F32 ? 4u : 2u); }
 
+/* Is `stream` one of the tensor's device, or a CPU stream, on which everything is done? */
+static esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, esp_stream stream, const char *what) {
+    const esp_device *d = &stream.dev;
+    if (d->kind <= ESP_CPU && !stream.native) return ESP_OK;
+    if (d->kind > ESP_CPU && d->kind == t->where.kind && d->ordinal == t->where.ordinal) return ESP_OK;
+    return esp__fail(
+        ctx, ESP_E_UNSUPPORTED,
+        "%s: tensor '%s' lies on device %u:%d, and the stream belongs to device %u:%d: pass a stream of the "
+        "tensor's device, or a zeroed esp_stream",
+        what, t->name, (unsigned)t->where.kind, (int)t->where.ordinal, (unsigned)d->kind, (int)d->ordinal);
+}
+
 /* zero: fills `grad` with zeros. Loops over elements run without the lock. */
 static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream, int zero) {
     esp__tensor *t = &ctx->model.tensors[id];
-    if (stream.dev.kind > ESP_CPU || stream.native)
-        return esp__fail(ctx, ESP_E_UNSUPPORTED,
-                         "tensor '%s': only CPU streams are supported: pass a zeroed esp_stream", t->name);
+    esp_status s = esp__stream_check(ctx, t, stream, "esp_push");
+    if (s) return s;
     uint64_t now = esp__now_ns();
     pthread_mutex_lock(&ctx->lanes.lock);
-    esp_status s = esp__claim(ctx, t);
-    if (!s && (zero || t->carry)) {
+    s = esp__claim(ctx, t);
+    if (!s && t->device) {
+        s = esp__push_order(ctx, t, stream, grad, zero);
+        if (s) esp__fatal_locked(ctx, s, esp_last_error(ctx));
+    } else if (!s && (zero || t->carry)) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         if (zero) memset(grad, 0, (size_t)esp__tensor_bytes(t));
         if (t->carry) esp__carry_in(ctx, t, grad);
@@ -151,7 +167,8 @@ static int esp__wait_more(esp_ctx *ctx) {
     return 1;
 }
 
-ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
+/* Waits until all ops of the tensor have run, or are enqueued on its device. */
+static esp_status esp__wait_issued(esp_ctx *ctx, uint32_t id) {
     esp_status s = esp__usable_id(ctx, id);
     if (s) return s;
     esp__tensor *t = &ctx->model.tensors[id];
@@ -173,10 +190,39 @@ ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
     return s;
 }
 
+/* What the units of a tensor whose ops are all issued still do on their device: `on` NULL: blocks until it is done; else lets that
+ * stream wait for it. */
+static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_stream *on) {
+    const esp__tensor *t = &ctx->model.tensors[id];
+    const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[id];
+    const esp__device *d = esp__device_at(ctx, t->device);
+    esp_status s = ESP_OK;
+    for (uint32_t i = of->first; t->device && i < of->first + of->n && !s; i++) {
+        void *after = ctx->in_force.strategy.units[i].after;
+        if (after) s = on ? d->table->event_wait(d->self, after, *on) : d->table->event_sync(d->self, after);
+    }
+    return s ? esp__device_failed(ctx, t->device, s, "work") : ESP_OK;
+}
+
+ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
+    const esp_status s = esp__wait_issued(ctx, id);
+    return s ? s : esp__tensor_after(ctx, id, NULL);
+}
+
 ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream) {
-    if (stream.dev.kind > ESP_CPU || stream.native)
-        return esp__fail(ctx, ESP_E_UNSUPPORTED, "esp_wait_on: only CPU streams are supported");
-    return esp_wait(ctx, id);
+    esp_status s = esp__usable_id(ctx, id);
+    if (!s) s = esp__stream_check(ctx, &ctx->model.tensors[id], stream, "esp_wait_on");
+    if (!s) s = esp__wait_issued(ctx, id);
+    return s ? s : esp__tensor_after(ctx, id, stream.dev.kind > ESP_CPU ? &stream : NULL);
+}
+
+/* Has the device done all that was issued for the tensor? Lock held. */
+static esp_status esp__tensor_test(const esp_ctx *ctx, uint32_t id) {
+    const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[id];
+    esp_status s = ESP_OK;
+    for (uint32_t i = of->first; i < of->first + of->n && !s; i++)
+        s = esp__unit_passed(ctx, &ctx->in_force.strategy.units[i]);
+    return s;
 }
 
 ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id) {
@@ -185,7 +231,7 @@ ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id) {
     esp__tensor *t = &ctx->model.tensors[id];
     pthread_mutex_lock(&ctx->lanes.lock);
     if (t->phase == ESP__DONE)
-        s = ESP_OK;
+        s = esp__tensor_test(ctx, id);
     else if (ctx->health.fatal)
         s = esp__dead(ctx);
     else if (t->phase == ESP__IDLE)
@@ -206,7 +252,7 @@ static esp_status esp__push_missing(esp_ctx *ctx) {
         if (t->phase != ESP__IDLE) continue;
         snprintf(ctx->steps.missing_text + len, sizeof ctx->steps.missing_text - len, "%s'%s'", len ? ", " : "",
                  t->name);
-        t->zeros = esp__alloc(ctx, esp__tensor_bytes(t));
+        t->zeros = esp__device_take(ctx, t->device, esp__tensor_bytes(t), ESP_MEM_DEVICE);
         if (!t->zeros) {
             char text[ESP__ERROR_MAX];
             snprintf(text, sizeof text, "tensor '%s' was never pushed, and there is no memory to stand in for it",
@@ -215,6 +261,11 @@ static esp_status esp__push_missing(esp_ctx *ctx) {
             return ESP_E_NOMEM;
         }
         esp__spent_free(ctx, t);
+        const esp_stream none = {{0, 0}, NULL};
+        if (t->device && esp__push_order(ctx, t, none, t->zeros, 0)) {
+            esp__fatal_locked(ctx, ESP_E_DEVICE, esp_last_error(ctx));
+            return ESP_E_DEVICE;
+        }
         if (t->carry) esp__carry_in(ctx, t, t->zeros);
         esp__push_locked(ctx, i, t->zeros, now);
     }
@@ -256,7 +307,7 @@ static void esp__next_step(esp_ctx *ctx) {
         esp__tensor *t = &ctx->model.tensors[i];
         t->phase = ESP__IDLE;
         t->grad = NULL;
-        if (t->zeros) esp__free(ctx, t->zeros);
+        esp__device_give(ctx, t->device, t->zeros, esp__tensor_bytes(t), ESP_MEM_DEVICE);
         t->zeros = NULL;
     }
     for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
@@ -272,6 +323,16 @@ static void esp__next_step(esp_ctx *ctx) {
     ctx->steps.stats.steps++;
 }
 
+/* Waits for the devices, also after an error: they may still use the caller's memory. Lock held, but released meanwhile: nothing
+ * else runs now. */
+static esp_status esp__devices_end(esp_ctx *ctx) {
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    const esp_status s = esp__devices_step_end(ctx);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    if (s) esp__fatal_locked(ctx, s, esp_last_error(ctx));
+    return s;
+}
+
 ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     esp_status s = esp__usable(ctx), missing;
     if (s) return s;
@@ -282,9 +343,10 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     while (ctx->steps.n_done < ctx->model.n_tensors && esp__wait_more(ctx)) {
     }
     ctx->lanes.waiters--;
+    if (ctx->devices.n > 1) s = esp__devices_end(ctx);
     if (ctx->steps.n_done < ctx->model.n_tensors) {
         s = esp__dead(ctx);
-    } else {
+    } else if (!s) {
         missing = ctx->steps.missing_text[0] ? esp__missing_error(ctx) : ESP_OK;
         esp__meter_step(ctx);
         esp__next_step(ctx);
@@ -317,8 +379,10 @@ ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx) {
     if (!ctx->steps.stats.steps) return esp__fail(ctx, ESP_E_STATE, "esp_discard_step: no step was made yet");
     for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
         esp__feedback *f = &ctx->in_force.feedback[i];
-        if (f->residual) memcpy(f->residual, f->residual_before, f->count * 4u);
-        if (f->state) memcpy(f->state, f->state_before, f->state_bytes);
+        if (f->residual)
+            s = esp__device_copy(ctx, f->device, f->residual, f->device, f->residual_before, f->count * 4u);
+        if (f->state && !s) s = esp__device_copy(ctx, f->device, f->state, f->device, f->state_before, f->state_bytes);
+        if (s) return s;
     }
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
@@ -334,14 +398,15 @@ ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor) {
     if (s) return s;
     if (!(factor > 0.0f && factor < 1e30f))
         return esp__fail(ctx, ESP_E_ARG, "esp_feedback_scale: the factor must be a number > 0, not %g", (double)factor);
-    uint64_t fp = esp__fp_default();
-    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++)
-        for (uint64_t k = 0; k < ctx->in_force.feedback[i].count; k++) ctx->in_force.feedback[i].residual[k] *= factor;
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) /* pending residuals are feedback too */
-        for (uint64_t k = 0; ctx->model.tensors[i].carry && k < ctx->model.tensors[i].count; k++)
-            ctx->model.tensors[i].carry[k] *= factor;
-    esp__fp_restore(fp);
-    return ESP_OK;
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback && !s; i++) {
+        const esp__feedback *f = &ctx->in_force.feedback[i];
+        s = esp__device_add(ctx, f->device, f->residual, f->residual, factor, 0, f->count);
+    }
+    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) { /* pending residuals are feedback too */
+        const esp__tensor *t = &ctx->model.tensors[i];
+        if (t->carry) s = esp__device_add(ctx, t->device, t->carry, t->carry, factor, 0, t->count);
+    }
+    return s;
 }
 
 ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what) {

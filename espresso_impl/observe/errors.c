@@ -125,20 +125,50 @@ static inline void esp__errors_few(esp__errors_sums *s, const float *x, const fl
     }
 }
 
-static void esp__errors_add(struct esp__errors *g, const float *x, const float *y, const float *e, uint64_t n) {
+/* Adds a block. */
+static void esp__errors_block(esp__errors_sums *s, const float *x, const float *y, const float *e, uint64_t n) {
+    uint64_t i = 0;
+    if (e)
+        for (; n - i >= ESP__ERRORS_LANES; i += ESP__ERRORS_LANES)
+            esp__errors_few(s, x + i, y + i, e + i, ESP__ERRORS_LANES);
+    else
+        for (; n - i >= ESP__ERRORS_LANES; i += ESP__ERRORS_LANES)
+            esp__errors_few(s, x + i, y + i, NULL, ESP__ERRORS_LANES);
+    esp__errors_few(s, x + i, y + i, e ? e + i : NULL, n - i);
+}
+
+/* A range's arrays: gradient, decoded payload, and residual or NULL, on one device. */
+typedef struct esp__errors_arrays {
+    uint32_t device;
+    const float *of[3];
+} esp__errors_arrays;
+
+/* Adds one block of arrays that the host must not touch. */
+static esp_status esp__errors_block_on(const esp_ctx *ctx, esp__errors_sums *s, const esp__errors_arrays *a,
+                                       uint64_t begin, uint64_t n) {
+    float here[3][ESP__ERRORS_BLOCK];
+    for (int k = 0; k < 3; k++) {
+        if (!a->of[k]) continue;
+        const esp_status st = esp__device_copy(ctx, ESP__DEVICE_CPU, here[k], a->device, a->of[k] + begin, n * 4u);
+        if (st) return st;
+    }
+    esp__errors_block(s, here[0], here[1], a->of[2] ? here[2] : NULL, n);
+    return ESP_OK;
+}
+
+static esp_status esp__errors_add(const esp_ctx *ctx, struct esp__errors *g, const esp__errors_arrays *a, uint64_t n) {
     /* a large range is sampled: one block of each `every` blocks */
     const uint64_t every = n / ESP__ERRORS_EXACT + 1;
+    const float *e = a->of[2];
+    esp_status st = ESP_OK;
     esp__errors_sums s;
     memset(&s, 0, sizeof s);
-    for (uint64_t begin = 0; begin < n; begin += every * ESP__ERRORS_BLOCK) {
-        uint64_t end = n - begin < ESP__ERRORS_BLOCK ? n : begin + ESP__ERRORS_BLOCK, i = begin;
-        if (e)
-            for (; end - i >= ESP__ERRORS_LANES; i += ESP__ERRORS_LANES)
-                esp__errors_few(&s, x + i, y + i, e + i, ESP__ERRORS_LANES);
+    for (uint64_t begin = 0; begin < n && !st; begin += every * ESP__ERRORS_BLOCK) {
+        const uint64_t length = n - begin < ESP__ERRORS_BLOCK ? n - begin : ESP__ERRORS_BLOCK;
+        if (a->device)
+            st = esp__errors_block_on(ctx, &s, a, begin, length);
         else
-            for (; end - i >= ESP__ERRORS_LANES; i += ESP__ERRORS_LANES)
-                esp__errors_few(&s, x + i, y + i, NULL, ESP__ERRORS_LANES);
-        esp__errors_few(&s, x + i, y + i, e ? e + i : NULL, end - i);
+            esp__errors_block(&s, a->of[0] + begin, a->of[1] + begin, e ? e + begin : NULL, length);
     }
     for (int k = 0; k < ESP__ERRORS_LANES; k++) {
         g->input += (double)every * s.of[0][k];
@@ -146,6 +176,7 @@ static void esp__errors_add(struct esp__errors *g, const float *x, const float *
         g->gradient += (double)every * s.of[2][k];
         g->residual += e ? (double)every * s.of[1][k] : 0.0;
     }
+    return st;
 }
 
 static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range *r) {
@@ -153,21 +184,21 @@ static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range 
     const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
     uint64_t begin = esp__now_ns();
     const uint8_t *payload = esp__at(ctx, op, op->slots) + ctx->in_force.program.slots[r->first_slot] * op->slot_bytes;
+    esp__errors_arrays a = {op->on, {NULL, op->on ? ctx->in_force.on[op->on].phi : ctx->in_force.phi, NULL}};
     esp__codec_call c;
     esp_payload_header h;
-    memcpy(&h, payload, sizeof h);
-    if (h.flags & ESP_PAYLOAD_NONFINITE) g->unfit = 1;
+    if (esp__device_copy(ctx, ESP__DEVICE_CPU, &h, op->on, payload, sizeof h) || h.flags & ESP_PAYLOAD_NONFINITE)
+        g->unfit = 1;
     if (g->unfit) return;
     esp__call_range(ctx, op, r, &c);
     esp__call_payload(&c, payload, op->slot_bytes, NULL);
-    const float *in = c.part.data.ptr;
-    c.part.data.ptr = ctx->in_force.phi;
-    if (esp__call_decompress(&c) != ESP_OK) {
+    a.of[0] = c.part.data.ptr;
+    memcpy(&c.part.data.ptr, &a.of[1], sizeof a.of[1]);
+    if (f && f->residual) a.of[2] = f->residual + (r->begin - f->offset);
+    if (esp__call_decompress(&c) != ESP_OK || esp__errors_add(ctx, g, &a, r->length) != ESP_OK) {
         g->unfit = 1;
         return;
     }
-    esp__errors_add(g, in, ctx->in_force.phi, f && f->residual ? f->residual + (r->begin - f->offset) : NULL,
-                    r->length);
     g->spent_ns += esp__now_ns() - begin;
     g->elements += r->length;
 }

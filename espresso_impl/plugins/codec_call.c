@@ -22,30 +22,34 @@ ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const 
     c->part.data.dev.kind = ESP_CPU;
 }
 
+ESP__FN void esp__call_on(esp__codec_call *c, esp_stream stream) {
+    c->args.stream = stream;
+    c->part.data.dev = stream.dev;
+}
+
 /* Sets one of the lists' buffers, and returns what the argument points to. */
-static const esp_buf *esp__call_buf(esp_buf *b, const void *p, uint64_t bytes) {
+static const esp_buf *esp__call_buf(esp_buf *b, esp_device dev, const void *p, uint64_t bytes) {
     memcpy(&b->ptr, &p, sizeof p);
     b->bytes = bytes;
-    b->dev.kind = ESP_CPU;
-    b->dev.ordinal = 0;
+    b->dev = dev;
     return p && bytes ? b : NULL;
 }
 
 ESP__FN void esp__call_residual(esp__codec_call *c, float *residual) {
-    c->args.residual = esp__call_buf(&c->residual, residual, c->part.count * 4u);
+    c->args.residual = esp__call_buf(&c->residual, c->args.stream.dev, residual, c->part.count * 4u);
 }
 ESP__FN void esp__call_state(esp__codec_call *c, void *state, uint64_t bytes) {
-    c->args.state = esp__call_buf(&c->state, state, bytes);
+    c->args.state = esp__call_buf(&c->state, c->args.stream.dev, state, bytes);
 }
 ESP__FN void esp__call_scratch(esp__codec_call *c, void *scratch, uint64_t bytes) {
-    c->args.scratch = esp__call_buf(&c->scratch, scratch, bytes);
+    c->args.scratch = esp__call_buf(&c->scratch, c->args.stream.dev, scratch, bytes);
 }
 ESP__FN void esp__call_payload(esp__codec_call *c, const void *payload, uint64_t bytes, uint64_t *used) {
-    esp__call_buf(&c->payload.data, payload, bytes);
+    esp__call_buf(&c->payload.data, c->args.stream.dev, payload, bytes);
     c->payload.used = used;
 }
 ESP__FN void esp__call_reduced(esp__codec_call *c, const void *payload, uint64_t bytes) {
-    c->args.reduced = esp__call_buf(&c->reduced.data, payload, bytes) ? &c->reduced : NULL;
+    c->args.reduced = esp__call_buf(&c->reduced.data, c->args.stream.dev, payload, bytes) ? &c->reduced : NULL;
 }
 
 static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back) {

@@ -15,6 +15,8 @@ typedef struct esp__codec_call {
 
 /* A call with one f32 part of `count` numbers at `data` (only read by compress), no feedback, no state, no scratch. */
 ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const float *data, uint64_t count);
+/* The call is enqueued on `stream`, and all of its memory lies on that stream's device. Before the calls below. */
+ESP__FN void esp__call_on(esp__codec_call *c, esp_stream stream);
 /* NULL: none, in all three. */
 ESP__FN void esp__call_residual(esp__codec_call *c, float *residual);
 ESP__FN void esp__call_state(esp__codec_call *c, void *state, uint64_t bytes);

@@ -19,6 +19,10 @@ static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, c
             return esp__fail(ctx, ESP_E_ARG,
                              "%s: tensor '%s' is %s but '%s' is %s: a group's tensors have one type of numbers", where,
                              a->name, esp__dtype_word(a->dtype), t->name, esp__dtype_word(t->dtype));
+        if (t->device != a->device)
+            return esp__fail(ctx, ESP_E_ARG,
+                             "%s: tensors '%s' and '%s' lie on different devices: they cannot be in one group", where,
+                             a->name, t->name);
         if ((t->flags ^ a->flags) & ESP_SUM)
             return esp__fail(ctx, ESP_E_ARG,
                              "%s: of tensors '%s' and '%s' only one wants the sum (ESP_SUM), the other the mean: they "

@@ -34,6 +34,8 @@ typedef struct esp__tensor {
     esp_dtype dtype;
     uint32_t flags;
     char *want_codec, *want_option; /* from esp_tensor_desc: they replace any strategy's          */
+    esp_device where;               /* the gradient's device                                        */
+    uint32_t device;                /* its index in the context; 0: the host may touch its memory   */
     float *carry;                   /* the pending residual, `count` floats; NULL: none             */
     float *spent;                   /* ESP_DISCARDABLE: the pending residual that the last push added */
     /* the step */
@@ -42,7 +44,9 @@ typedef struct esp__tensor {
     uint64_t enter_ns, leave_ns; /* when esp_push was called for it, and when it returned      */
     esp_tensor_stats sampled;    /* written by observe/errors.c                                         */
     void *grad;
-    void *zeros; /* memory in place of a gradient that was never pushed        */
+    void *zeros;  /* memory in place of a gradient that was never pushed        */
+    void *pushed; /* on a device: the event after which the gradient is there   */
+    int ordered;  /* 1: wait for `pushed`                                       */
 } esp__tensor;
 
 /* A sync unit: a tensor, a chunk of one, or a group of neighbours. */
@@ -56,13 +60,17 @@ typedef struct esp__work_unit {
     esp__option option;
     esp__codec *codec;
     uint32_t first_round;     /* of the codec, for this unit: those before it have no body         */
+    uint32_t device;          /* of its tensors' gradients                          */
+    esp__codec *twin;         /* the codec on that device; NULL: it has no table for it */
     uint32_t first_op, n_ops; /* this rank's chain in ctx->in_force.program.ops                      */
     uint64_t packed;          /* a group: where its elements begin in the arena             */
     int32_t raw_feedback;     /* index of the feedback of the Comp on the rank's own gradient; -1: none */
     /* the step */
     int phase;
-    uint32_t pc; /* next op of the chain                                       */
-    void *data;  /* its elements: in the gradient, or for a group in the arena */
+    uint32_t pc;  /* next op of the chain                                       */
+    void *data;   /* its elements: in the gradient, or for a group in the arena */
+    void *after;  /* on a device: the event of the op before, for which the next one waits; NULL: none */
+    int after_on; /* the stream in which `after` is; -1: another                  */
     uint64_t ready_ns;
 } esp__work_unit;
 

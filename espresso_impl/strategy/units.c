@@ -55,6 +55,7 @@ ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__exten
         of->n = chunk + 1;
         if (place.n == 1 && place.count == t->count) u->rows = t->rows, u->cols = t->cols;
         u->dtype = t->dtype;
+        u->device = t->device;
         u->flags = t->flags & ESP_SUM;
     }
     esp__unit_identity(ctx, u, chunk, n_chunks, name, sizeof name);

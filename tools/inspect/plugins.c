@@ -1,4 +1,4 @@
-/* plugins.c: `espresso plugins`: lists codecs and backends, and shows what a plugin file contains.
+/* plugins.c: `espresso plugins`: lists codecs, backends and devices, and shows what a plugin file contains.
  * Must not know any codec: everything is read from the tables. */
 
 enum { PLUGINS_PATH, PLUGINS_LONG };
@@ -71,7 +71,22 @@ static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char
     printf("  from:       %s\n", from);
 }
 
-/* Prints one line for each codec and backend. */
+/* How many devices of the table can be used here. */
+static int plugins_count(const esp_ctx *ctx, const esp_device_table *d) {
+    int32_t count = 0;
+    return d->probe(&ctx->host, &count) == ESP_OK ? (int)count : 0;
+}
+
+static void plugins_device(const esp_ctx *ctx, const esp_device_table *d, const char *from) {
+    static const plugins_word caps[] = {{ESP_DEVICE_HOST_ACCESS, "the host may read and write its memory"}};
+    printf("%s\n  %s\n", d->name, ESP_HAS(esp_device_table, d, summary) ? d->summary : "(no summary)");
+    printf("  kind:       %u\n", (unsigned)d->kind);
+    PLUGINS_BITS("  properties: ", d->caps, caps);
+    printf("  here:       %d\n", plugins_count(ctx, d));
+    printf("  from:       %s\n", from);
+}
+
+/* Prints one line for each codec, backend and device. */
 static void plugins_table(const esp_ctx *ctx) {
     const esp__registry *r = &ctx->registry;
     for (uint32_t i = 0; i < r->n_codecs; i++) {
@@ -84,6 +99,11 @@ static void plugins_table(const esp_ctx *ctx) {
         const esp_backend *b = r->backends[i];
         printf("backend  %-10s %s; score here %d\n", b->name, ESP_HAS(esp_backend, b, summary) ? b->summary : "",
                plugins_score(ctx, b));
+    }
+    for (uint32_t i = 0; i < r->n_devices; i++) {
+        const esp_device_table *d = r->devices[i];
+        printf("device   %-10s %s; kind %u, %d here\n", d->name,
+               ESP_HAS(esp_device_table, d, summary) ? d->summary : "", (unsigned)d->kind, plugins_count(ctx, d));
     }
     puts("\nMore of one: espresso plugins NAME. The backend with the highest score is the default.");
 }
@@ -108,6 +128,11 @@ static void plugins_print(const esp_ctx *ctx, char *const *names, int n_names) {
             printf("%sbackend ", n++ ? "\n" : "");
             plugins_backend(ctx, r->backends[i], r->backend_from[i]);
         }
+    for (uint32_t i = 0; i < r->n_devices; i++)
+        if (plugins_wanted(r->devices[i]->name, r->device_from[i], names, n_names)) {
+            printf("%sdevice ", n++ ? "\n" : "");
+            plugins_device(ctx, r->devices[i], r->device_from[i]);
+        }
 }
 
 static int plugins_known(const esp_ctx *ctx, const char *name) {
@@ -116,6 +141,8 @@ static int plugins_known(const esp_ctx *ctx, const char *name) {
         if (strcmp(r->codecs[i]->name, name) == 0) return 1;
     for (uint32_t i = 0; i < r->n_backends; i++)
         if (strcmp(r->backends[i]->name, name) == 0) return 1;
+    for (uint32_t i = 0; i < r->n_devices; i++)
+        if (strcmp(r->devices[i]->name, name) == 0) return 1;
     return 0;
 }
 
@@ -144,7 +171,7 @@ static int plugins_main(const tool_command *self, int argc, char **argv) {
 
 static const tool_command plugins_command = {
     .name = "plugins",
-    .summary = "Lists codecs and backends; with names, loads these plugins and shows what they bring.",
+    .summary = "Lists codecs, backends and devices; with names, loads these plugins and shows what they bring.",
     .synopsis = "[--path DIR] [--long] [NAME|FILE.so...]",
     .flags = plugins_flags,
     .n_flags = sizeof plugins_flags / sizeof *plugins_flags,

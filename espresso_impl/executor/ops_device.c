@@ -1,0 +1,160 @@
+/* ops_device.c: ops on the memory of a device: enqueues them on its streams, and chains the ops of a unit by events. The host waits
+ * for an event only where it touches the data itself. Knows nothing of lanes and peers. */
+#include "espresso_impl/executor/executor.h"
+
+static esp__work_unit *esp__unit_of(esp_ctx *ctx, const esp__op *op) { return &ctx->in_force.strategy.units[op->unit]; }
+
+/* The call of a device's table that failed, as an error. */
+static esp_status esp__checked(const esp_ctx *ctx, uint32_t device, esp_status s, const char *what) {
+    return s ? esp__device_failed(ctx, device, s, what) : ESP_OK;
+}
+
+ESP__FN esp_status esp__unit_settle(esp_ctx *ctx, esp__work_unit *u) {
+    const esp__device *d = esp__device_at(ctx, u->device);
+    void *event = u->after;
+    u->after = NULL;
+    return event ? esp__checked(ctx, u->device, d->table->event_sync(d->self, event), "work") : ESP_OK;
+}
+
+ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
+    esp__work_unit *u = esp__unit_of(ctx, op);
+    const esp__device *d = esp__device_at(ctx, u->device);
+    esp_status s = ESP_OK;
+    if (!op->on) return esp__unit_settle(ctx, u);
+    if (u->after && u->after_on != stream) s = d->table->event_wait(d->self, u->after, d->stream[stream]);
+    if (!s && op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK && ctx->model.tensors[op->member].ordered)
+        s = d->table->event_wait(d->self, ctx->model.tensors[op->member].pushed, d->stream[stream]);
+    return esp__checked(ctx, u->device, s, "event_wait");
+}
+
+ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
+    esp__work_unit *u = esp__unit_of(ctx, op);
+    const esp__device *d = esp__device_at(ctx, op->on);
+    const esp__memory_on *m = &ctx->in_force.on[op->on];
+    esp_status s = ESP_OK;
+    if (op->kind == ESP__OP_COMPRESS && op->round + 1u == op->n_rounds)
+        s = d->table->copy2d(d->self, m->headers + (uint64_t)op->first_header * ESP_PAYLOAD_HEADER, ESP_PAYLOAD_HEADER,
+                             esp__at(ctx, op, op->slots), op->slot_bytes, ESP_PAYLOAD_HEADER, op->n_ranges,
+                             d->stream[stream]);
+    if (!s) s = d->table->event_record(d->self, m->events[op->event], d->stream[stream]);
+    u->after = m->events[op->event];
+    u->after_on = stream;
+    return esp__checked(ctx, op->on, s, "event_record");
+}
+
+/* Between the tensors of a group and its memory. */
+static esp_status esp__group_enqueue(esp_ctx *ctx, const esp__op *op, const esp__device *d) {
+    const esp__work_unit *u = esp__unit_of(ctx, op);
+    const esp_stream on = d->stream[op->stream];
+    const uint64_t e = esp_dtype_bytes(u->dtype);
+    const esp__tensor *t = &ctx->model.tensors[op->member];
+    uint8_t *at = u->data;
+    esp_status s = ESP_OK;
+    if (op->copy == ESP__COPY_PACK) return d->table->copy(d->self, at + op->begin * e, t->grad, t->count * e, on);
+    t = &ctx->model.tensors[u->place.first];
+    for (uint32_t k = 0; k < u->place.n && !s; at += t[k].count * e, k++)
+        s = d->table->copy(d->self, t[k].grad, at, t[k].count * e, on);
+    return s;
+}
+
+/* [outer][mid][inner] -> [mid][outer][inner] */
+static esp_status esp__swap_enqueue(esp_ctx *ctx, const esp__op *op, const esp__device *d) {
+    const uint64_t run = op->inner * op->slot_bytes;
+    esp_status s = ESP_OK;
+    for (uint64_t m = 0; m < op->mid && !s; m++)
+        s = d->table->copy2d(d->self, esp__at(ctx, op, op->dst) + m * op->outer * run, run,
+                             esp__at(ctx, op, op->src) + m * run, op->mid * run, run, op->outer, d->stream[op->stream]);
+    return s;
+}
+
+ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op) {
+    const esp__work_unit *u = esp__unit_of(ctx, op);
+    const esp__device *d = esp__device_at(ctx, op->on);
+    const esp_stream on = d->stream[op->stream];
+    const uint64_t e = esp_dtype_bytes(u->dtype);
+    uint8_t *grad = esp__at(ctx, op, op->grad), *work = esp__at(ctx, op, op->data);
+    esp_status s = ESP_E_UNSUPPORTED;
+    if (grad) grad += op->begin * e;
+    if (work) work += op->begin * 4u;
+    switch (op->copy) {
+    case ESP__COPY_DOWN:
+    case ESP__COPY_UP:
+        s = d->table->copy(d->self, esp__at(ctx, op, op->dst), esp__at(ctx, op, op->src), op->length, on);
+        break;
+    case ESP__COPY_SWAP: s = esp__swap_enqueue(ctx, op, d); break;
+    case ESP__COPY_PACK:
+    case ESP__COPY_UNPACK: s = esp__group_enqueue(ctx, op, d); break;
+    case ESP__COPY_TO_F32:
+        s = d->table->convert(d->self, work, ESP_F32, grad, u->dtype, op->scale, 0, op->length, on);
+        break;
+    case ESP__COPY_FROM_F32:
+        s = d->table->convert(d->self, grad, u->dtype, work, ESP_F32, op->scale, 0, op->length, on);
+        break;
+    case ESP__COPY_SCALE:
+        s = d->table->convert(d->self, grad, u->dtype, grad, u->dtype, op->scale, 0, op->length, on);
+        break;
+    case ESP__COPY_FINALIZE:
+        s = u->twin->table->finalize(u->twin->self, (float *)(void *)work, op->length, (uint32_t)ctx->job.size, on);
+        break;
+    default: break;
+    }
+    return esp__checked(ctx, op->on, s, op->label);
+}
+
+ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u) {
+    const esp__op *op = &ctx->in_force.program.ops[u->first_op + u->pc];
+    if (!u->after || u->pc == u->n_ops) return 0;
+    return !op->on || (op->kind == ESP__OP_COLLECTIVE && !(ctx->job.backend->caps & ESP_BACKEND_STREAM_ORDERED));
+}
+
+ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__work_unit *u) {
+    const esp__device *d = esp__device_at(ctx, u->device);
+    const esp_status s = u->after ? d->table->event_query(d->self, u->after) : ESP_OK;
+    return s == ESP_PENDING ? s : esp__checked(ctx, u->device, s, "work");
+}
+
+/* ---- pushes --------------------------------------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user, void *grad, int zero) {
+    const esp__device *d = esp__device_at(ctx, t->device);
+    const esp_stream on = d->stream[ESP__ON_PUSH];
+    const uint64_t bytes = t->count * esp_dtype_bytes(t->dtype);
+    const int work = zero || t->carry;
+    esp_status s = ESP_OK;
+    t->ordered = user.dev.kind > ESP_CPU || work; /* on a CPU stream the gradient is there now */
+    if (user.dev.kind > ESP_CPU) s = d->table->event_record(d->self, t->pushed, user);
+    if (!s && work && user.dev.kind > ESP_CPU) s = d->table->event_wait(d->self, t->pushed, on);
+    if (!s && zero) s = d->table->fill(d->self, grad, 0, bytes, on);
+    if (!s && t->carry) s = d->table->convert(d->self, grad, t->dtype, t->carry, ESP_F32, 1.0f, 1, t->count, on);
+    if (!s && work) s = d->table->event_record(d->self, t->pushed, on);
+    if (t->carry) { /* freed when the tensor is pushed again: the device may read it until the step ends */
+        t->spent = t->carry;
+        t->carry = NULL;
+    }
+    return esp__checked(ctx, t->device, s, "esp_push");
+}
+
+/* ---- the end of a step ------------------------------------------------------------------------------------------------------- */
+/* Counts the parts with NaN or Inf that were compressed on the device. */
+static esp_status esp__headers_count(esp_ctx *ctx, uint32_t device) {
+    const esp__memory_on *m = &ctx->in_force.on[device];
+    const esp__device *d = esp__device_at(ctx, device);
+    esp_status s = d->table->copy(d->self, m->flags, m->headers, (uint64_t)m->has.n_headers * ESP_PAYLOAD_HEADER,
+                                  d->stream[ESP__ON_COMPUTE]);
+    if (!s) s = esp__device_settle(ctx, device);
+    for (uint32_t i = 0; i < m->has.n_headers && !s; i++) {
+        esp_payload_header h;
+        memcpy(&h, m->flags + (uint64_t)i * sizeof h, sizeof h);
+        if (h.flags & ESP_PAYLOAD_NONFINITE) ctx->steps.stats.nonfinite++;
+    }
+    return s;
+}
+
+ESP__FN esp_status esp__devices_step_end(esp_ctx *ctx) {
+    esp_status s = ESP_OK;
+    for (uint32_t k = 1; k < ctx->devices.n && !s; k++) {
+        if (!ctx->devices.open[k].used) continue;
+        s = ctx->in_force.on[k].has.n_headers ? esp__headers_count(ctx, k) : esp__device_settle(ctx, k);
+    }
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) ctx->in_force.strategy.units[i].after = NULL;
+    return s;
+}

@@ -1,0 +1,199 @@
+/* device_rig.h: one job, run on the CPU's memory and on the fake device's: results and statistics must be the same, bit by bit. */
+#ifndef DEVICE_RIG_H
+#define DEVICE_RIG_H
+#include "tests/unit/units_rig.h"
+#include "tests/device/fake.c"
+
+enum { RANKS = 4, STEPS = 3 };
+
+/* What one rank of a job got. */
+typedef struct outcome {
+    uint32_t value[STEPS][TOTAL]; /* bits */
+    uint64_t nonfinite;
+} outcome;
+
+typedef struct device_job {
+    task task;
+    int devices;            /* 0: the CPU's memory; 1: a device's; 2: tensors take turns on the CPU and two devices */
+    int nonfinite;          /* step 1 has NaN and Inf in it                       */
+    int wait;               /* how a step ends: see end_step                      */
+    esp_plugin_fn plugin;   /* NULL: fake_plugin                                   */
+    const char *backend;    /* NULL: loop                                          */
+    esp_plugin_fn backends; /* NULL: none but the built-in ones                    */
+    void (*between)(esp_ctx *ctx, struct device_job *j, int step); /* NULL, or called after each step but the last */
+    outcome *out;                                                  /* [RANKS] */
+} device_job;
+
+/* A tensor's memory: on the CPU, or on a device with a stream and pinned memory for what the test writes and reads. */
+typedef struct place {
+    const esp_device_table *table;
+    void *self, *grad, *pinned;
+    esp_stream stream;
+    esp_device device;
+    uint64_t bytes;
+} place;
+
+static inline void place_open(esp_ctx *ctx, place *p, esp_device d, uint64_t bytes) {
+    memset(p, 0, sizeof *p);
+    p->device = d;
+    p->bytes = bytes;
+    if (ctx->host.device(ctx->host.user, d, &p->table, &p->self)) abort();
+    p->grad = d.kind ? fake_take(bytes, 0) : malloc(bytes);
+    p->pinned = d.kind ? fake_take(bytes, 1) : p->grad;
+    if (d.kind) p->table->stream_create(p->self, &p->stream);
+}
+static inline void place_close(place *p) {
+    if (!p->device.kind) {
+        free(p->grad);
+        return;
+    }
+    p->table->stream_destroy(p->self, p->stream);
+    fake_give(p->grad);
+    fake_give(p->pinned);
+}
+
+static inline esp_device device_of(const device_job *j, int t) {
+    static const esp_device all[] = {{FAKE_KIND, 0}, {0, 0}, {FAKE_KIND, 1}};
+    return j->devices == 2 ? all[t % 3] : j->devices ? all[0] : all[1];
+}
+
+static inline float input(int32_t rank, int step, uint64_t i) {
+    const uint64_t x = (i * 2654435761u + (uint64_t)rank * 97u + (uint64_t)step * 31u) % 2003u;
+    return ((float)x - 1001.0f) / 64.0f;
+}
+
+/* The gradient is written late, by a copy on the trainer's stream: the library must not read it before. */
+static inline void write_late(place *p) {
+    if (p->device.kind) CHECK(p->table->copy(p->self, p->grad, p->pinned, p->bytes, p->stream) == ESP_OK);
+}
+
+/* 0: wait_all; 1: wait for each tensor, the last first; 2: the trainer's streams wait, and read the result; 3: test, and wait */
+static inline void end_step(esp_ctx *ctx, const device_job *j, place *p) {
+    for (int t = TENSORS - 1; t >= 0; t--) {
+        if (j->wait == 1) CHECK(esp_wait(ctx, (uint32_t)t) == ESP_OK);
+        if (j->wait == 2) CHECK(esp_wait_on(ctx, (uint32_t)t, p[t].stream) == ESP_OK);
+        while (j->wait == 3 && esp_test(ctx, (uint32_t)t) == ESP_PENDING) usleep(50);
+        if (j->wait == 2 && p[t].device.kind)
+            CHECK(p[t].table->copy(p[t].self, p[t].pinned, p[t].grad, p[t].bytes, p[t].stream) == ESP_OK);
+        if ((j->wait == 1 || j->wait == 3) && p[t].device.kind) fake_get(p[t].pinned, p[t].grad, p[t].bytes);
+    }
+    CHECK(esp_wait_all(ctx) == ESP_OK);
+    for (int t = 0; t < TENSORS; t++) {
+        void *event;
+        if (!p[t].device.kind) continue;
+        p[t].table->event_create(p[t].self, &event);
+        p[t].table->event_record(p[t].self, event, p[t].stream);
+        p[t].table->event_sync(p[t].self, event);
+        p[t].table->event_destroy(p[t].self, event);
+        if (!j->wait) fake_get(p[t].pinned, p[t].grad, p[t].bytes);
+    }
+}
+
+static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int step) {
+    const esp_dtype d = j->task.dtype;
+    outcome *out = &j->out[esp_rank(ctx)];
+    for (int t = 0; t < TENSORS; t++) {
+        for (uint64_t i = 0; i < counts[t]; i++)
+            value_set(d, p[t].pinned, i, input(esp_rank(ctx), step, begins[t] + i));
+        if (j->nonfinite && step == 1 && esp_rank(ctx) == 1 && t % 2 == 0) {
+            value_set(d, p[t].pinned, counts[t] / 2, t ? NAN : INFINITY);
+        }
+    }
+    for (int k = 0; k < TENSORS; k++) {
+        const int t = (k + step + esp_rank(ctx)) % TENSORS; /* another order on every rank */
+        write_late(&p[t]);
+        CHECK(esp_push(ctx, (uint32_t)t, p[t].grad, p[t].stream) == ESP_OK);
+    }
+    end_step(ctx, j, p);
+    for (int t = 0; t < TENSORS; t++)
+        for (uint64_t i = 0; i < counts[t]; i++)
+            memcpy(&out->value[step][begins[t] + i], (uint8_t *)p[t].pinned + i * esp_dtype_bytes(d),
+                   esp_dtype_bytes(d));
+}
+
+static inline void device_body(esp_ctx *ctx, void *user) {
+    device_job *j = user;
+    place p[TENSORS];
+    for (int t = 0; t < TENSORS; t++) {
+        esp_tensor_desc d = ESP_ZERO;
+        d.name = names[t];
+        d.count = counts[t];
+        d.dtype = j->task.dtype;
+        d.flags = j->task.tensor_flags;
+        d.device = device_of(j, t);
+        CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+        place_open(ctx, &p[t], d.device, d.count * esp_dtype_bytes(d.dtype));
+    }
+    const esp_status s = esp_start(ctx);
+    CHECK(s == ESP_OK);
+    if (s) fprintf(stderr, "%s %s\n", j->task.codec, j->task.option);
+    for (int step = 0; step < STEPS && !s; step++) {
+        device_step(ctx, j, p, step);
+        if (j->between && step + 1 < STEPS) j->between(ctx, j, step);
+    }
+    esp_stats stats = ESP_ZERO;
+    stats.struct_size = sizeof stats;
+    CHECK(esp_stats_read(ctx, &stats) == ESP_OK);
+    j->out[esp_rank(ctx)].nonfinite = stats.nonfinite;
+    for (int t = 0; t < TENSORS; t++) place_close(&p[t]);
+}
+
+static inline int run_devices(device_job *j, int32_t size, int32_t per_machine, uint32_t flags) {
+    static _Thread_local text strategy;
+    esp_plugin_fn entries[2] = {j->plugin ? j->plugin : fake_plugin, j->backends};
+    test_job x;
+    memset(&x, 0, sizeof x);
+    strategy = strategy_of(j->task.kind, j->task.codec, j->task.option);
+    x.size = size;
+    x.per_machine = per_machine;
+    x.body = device_body;
+    x.user = j;
+    x.config.backend = j->backend;
+    x.config.strategy = strategy.data;
+    x.config.flags = flags;
+    x.config.timeout_ms = 30000;
+    x.config.log_level = ESP_LOG_ERROR;
+    x.config.builtin = entries;
+    x.config.n_builtin = j->backends ? 2 : 1;
+    atomic_store(&failures, 0);
+    test_run(&x);
+    for (int32_t r = 0; r < size; r++)
+        if (x.open_status[r]) atomic_fetch_add(&failures, 1);
+    return atomic_load(&failures);
+}
+
+/* Runs the job on the CPU's memory and on a device's, and compares. */
+static inline int same_on_device(const device_job *like, int32_t size, int32_t per_machine, uint32_t flags) {
+    device_job j = *like;
+    outcome *cpu = calloc(RANKS, sizeof *cpu), *dev = calloc(RANKS, sizeof *dev);
+    int bad;
+    j.devices = 0, j.out = cpu;
+    bad = run_devices(&j, size, per_machine, flags);
+    j.devices = like->devices ? like->devices : 1, j.out = dev;
+    bad += run_devices(&j, size, per_machine, flags);
+    for (int32_t r = 0; r < size; r++)
+        for (int s = 0; s < STEPS; s++)
+            for (uint64_t i = 0; i < TOTAL; i++)
+                if (cpu[r].value[s][i] != dev[r].value[s][i]) {
+                    if (bad++ < 5)
+                        fprintf(stderr, "rank %d, step %d, element %d: %08x on the CPU, %08x on the device\n", (int)r,
+                                s, (int)i, cpu[r].value[s][i], dev[r].value[s][i]);
+                    i = TOTAL;
+                }
+    for (int32_t r = 0; r < size; r++)
+        if (cpu[r].nonfinite != dev[r].nonfinite && bad++ < 5)
+            fprintf(stderr, "rank %d: %d parts with NaN or Inf on the CPU, %d on the device\n", (int)r,
+                    (int)cpu[r].nonfinite, (int)dev[r].nonfinite);
+    if (fake_live || fake_refused) {
+        fprintf(stderr, "%d blocks, streams or events are left, %d copies were refused\n", fake_live, fake_refused);
+        bad++;
+    }
+    fake_refused = 0;
+    if (bad)
+        fprintf(stderr, "%d ranks, %d a machine, %s, kind %d, dtype %u, wait %d: %s\n", (int)size, (int)per_machine,
+                like->task.codec, like->task.kind, (unsigned)like->task.dtype, like->wait, like->task.option);
+    free(cpu);
+    free(dev);
+    return bad;
+}
+#endif

@@ -1,0 +1,549 @@
+/* fake.c: a device without hardware, of kind ESP_DEVKIND_OWN, for tests: every place of the library that assumes host memory or host
+ * order crashes here, or gives wrong sums.
+ *   - Its memory is mapped twice. The address that others see may not be read or written (PROT_NONE); only the device's thread
+ *     knows the other one.
+ *   - Copies and kernels run late, on that thread, in the order of their stream; streams take turns at random. Events fire then.
+ *   - Copies from and to host memory that is not pinned fail.
+ * It brings tables of the codecs none and topk, which run the CPU's kernels on its thread. Tests include this file. */
+#ifndef TEST_FAKE_C
+#define TEST_FAKE_C
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "tests/common/library.h"
+
+enum { FAKE_KIND = ESP_DEVKIND_OWN, FAKE_ORDINALS = 2 };
+
+/* ---- memory: of the whole process, as that of a real device ------------------------------------------------------------ */
+typedef struct fake_block {
+    uint8_t *seen, *own; /* the address that others see, and the device's own; pinned: the same */
+    uint64_t bytes;
+    int pinned;
+    struct fake_block *next;
+} fake_block;
+static fake_block *fake_blocks;
+static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER; /* of the blocks and the counters */
+static int fake_live;                                         /* blocks, streams and events that are not freed */
+static int fake_refused;                                      /* copies that were refused                     */
+static int fake_syncs;                                        /* calls of event_sync that had to wait         */
+
+static uint64_t fake_round(uint64_t bytes) { return (bytes + 4095u) / 4096u * 4096u; }
+
+static void *fake_take(uint64_t bytes, int pinned) {
+    fake_block *b = calloc(1, sizeof *b);
+    const uint64_t size = fake_round(bytes + 1);
+    b->bytes = bytes;
+    b->pinned = pinned;
+    if (pinned) {
+        b->seen = b->own = aligned_alloc(4096, size);
+        memset(b->own, 0, size);
+    } else {
+        const int fd = (int)syscall(SYS_memfd_create, "fake", 0u);
+        if (fd < 0 || ftruncate(fd, (off_t)size)) abort();
+        b->own = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        b->seen = mmap(NULL, size, PROT_NONE, MAP_SHARED, fd, 0);
+        if (b->own == MAP_FAILED || b->seen == MAP_FAILED) abort();
+        close(fd);
+    }
+    pthread_mutex_lock(&fake_lock);
+    b->next = fake_blocks;
+    fake_blocks = b;
+    fake_live++;
+    pthread_mutex_unlock(&fake_lock);
+    return b->seen;
+}
+
+static void fake_give(void *p) {
+    fake_block **at = &fake_blocks, *b;
+    if (!p) return;
+    pthread_mutex_lock(&fake_lock);
+    while (*at && (*at)->seen != p) at = &(*at)->next;
+    b = *at;
+    if (!b) abort(); /* not the device's memory */
+    *at = b->next;
+    fake_live--;
+    pthread_mutex_unlock(&fake_lock);
+    if (b->pinned) {
+        free(b->own);
+    } else {
+        munmap(b->own, fake_round(b->bytes + 1));
+        munmap(b->seen, fake_round(b->bytes + 1));
+    }
+    free(b);
+}
+
+/* The device's own address of `p`; NULL: the device cannot reach these bytes. */
+static void *fake_own(const void *p, uint64_t bytes) {
+    const uint8_t *at = p;
+    void *own = NULL;
+    pthread_mutex_lock(&fake_lock);
+    for (const fake_block *b = fake_blocks; b && !own; b = b->next)
+        if (at >= b->seen && bytes <= b->bytes && at - b->seen <= (int64_t)(b->bytes - bytes))
+            own = b->own + (at - b->seen);
+    fake_refused += !own;
+    pthread_mutex_unlock(&fake_lock);
+    return own;
+}
+
+/* What a test writes and reads: at once, in no order with any stream. */
+static ESP__UNUSED void fake_put(void *device, const void *from, uint64_t bytes) {
+    memcpy(fake_own(device, bytes), from, bytes);
+}
+static ESP__UNUSED void fake_get(void *to, const void *device, uint64_t bytes) {
+    memcpy(to, fake_own(device, bytes), bytes);
+}
+
+/* ---- streams and events --------------------------------------------------------------------------------------------------- */
+typedef struct fake_event {
+    uint64_t recorded, passed; /* how often */
+} fake_event;
+
+typedef struct fake_item {
+    struct fake_item *next;
+    fake_event *wait, *signal; /* one of them, or a kernel; `number`: for which recording */
+    uint64_t number;
+    int (*ready)(
+        void *arg); /* NULL, or: may the kernel run now? It is asked again and again, while other streams go on */
+    esp_status (*run)(void *arg);
+    void *arg; /* freed afterwards */
+} fake_item;
+
+typedef struct fake_stream {
+    struct fake_device *device;
+    struct fake_stream *next;
+    fake_item *first, **last;
+} fake_stream;
+
+typedef struct fake_device {
+    int32_t ordinal;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t more, passed;
+    fake_stream *streams;
+    int quit;
+    unsigned random;
+    esp_status error; /* the first kernel that failed: stays */
+} fake_device;
+
+static int fake_held; /* 1: no device does anything */
+static ESP__UNUSED void fake_hold(int held) { __atomic_store_n(&fake_held, held, __ATOMIC_SEQ_CST); }
+
+static unsigned fake_random(fake_device *d) { return (d->random = d->random * 1664525u + 1013904223u) >> 8; }
+
+/* A stream whose first item can run. *ask: one may become ready without notice. */
+static fake_stream *fake_runnable(fake_device *d, int *ask) {
+    fake_stream *found = NULL;
+    unsigned n = 0;
+    *ask = __atomic_load_n(&fake_held, __ATOMIC_SEQ_CST);
+    if (*ask) return NULL;
+    for (fake_stream *s = d->streams; s; s = s->next) {
+        const fake_item *i = s->first;
+        if (!i || (i->wait && i->wait->passed < i->number)) continue;
+        if (i->ready && !i->ready(i->arg)) {
+            *ask = 1;
+            continue;
+        }
+        if (fake_random(d) % ++n == 0) found = s;
+    }
+    return found;
+}
+
+static void *fake_main(void *arg) {
+    fake_device *d = arg;
+    pthread_mutex_lock(&d->lock);
+    for (;;) {
+        int ask;
+        fake_stream *s = fake_runnable(d, &ask);
+        if (!s && d->quit) break;
+        if (!s && ask) {
+            pthread_mutex_unlock(&d->lock);
+            usleep(50);
+            pthread_mutex_lock(&d->lock);
+            continue;
+        }
+        if (!s) {
+            pthread_cond_wait(&d->more, &d->lock);
+            continue;
+        }
+        fake_item *i = s->first;
+        const unsigned late = fake_random(d) % 4 ? 0 : fake_random(d) % 100;
+        pthread_mutex_unlock(&d->lock);
+        if (late) usleep(late);
+        const esp_status st = i->run ? i->run(i->arg) : ESP_OK;
+        pthread_mutex_lock(&d->lock);
+        if (st && !d->error) d->error = st;
+        if (i->signal && i->signal->passed < i->number) i->signal->passed = i->number;
+        s->first = i->next;
+        if (!s->first) s->last = &s->first;
+        free(i->arg);
+        free(i);
+        pthread_cond_broadcast(&d->passed);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+static void fake_enqueue(fake_stream *s, fake_item i) {
+    fake_item *copy = malloc(sizeof i);
+    *copy = i;
+    *s->last = copy;
+    s->last = &copy->next;
+    pthread_cond_signal(&s->device->more);
+}
+
+/* A kernel with its arguments, which are copied. */
+static esp_status fake_launch_when(esp_stream to, int (*ready)(void *arg), esp_status (*run)(void *arg),
+                                   const void *arg, size_t bytes) {
+    fake_stream *s = to.native;
+    fake_item i = {0};
+    if (!s || to.dev.kind != FAKE_KIND) return ESP_E_ARG;
+    i.ready = ready;
+    i.run = run;
+    i.arg = malloc(bytes);
+    memcpy(i.arg, arg, bytes);
+    pthread_mutex_lock(&s->device->lock);
+    fake_enqueue(s, i);
+    const esp_status st = s->device->error;
+    pthread_mutex_unlock(&s->device->lock);
+    return st;
+}
+
+static esp_status fake_launch(esp_stream to, esp_status (*run)(void *arg), const void *arg, size_t bytes) {
+    return fake_launch_when(to, NULL, run, arg, bytes);
+}
+
+static void fake_count(int n) {
+    pthread_mutex_lock(&fake_lock);
+    fake_live += n;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+/* ---- the table -------------------------------------------------------------------------------------------------------------- */
+static esp_status fake_probe(const esp_host *h, int32_t *count) { return (void)h, *count = FAKE_ORDINALS, ESP_OK; }
+static esp_status fake_open(const esp_host *h, int32_t ordinal, void **self) {
+    fake_device *d = calloc(1, sizeof *d);
+    (void)h;
+    d->ordinal = ordinal;
+    d->random = (unsigned)(uintptr_t)d ^ (unsigned)getpid();
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->more, NULL);
+    pthread_cond_init(&d->passed, NULL);
+    if (pthread_create(&d->thread, NULL, fake_main, d)) abort();
+    fake_count(1);
+    *self = d;
+    return ESP_OK;
+}
+static void fake_close(void *self) {
+    fake_device *d = self;
+    pthread_mutex_lock(&d->lock);
+    d->quit = 1;
+    pthread_cond_signal(&d->more);
+    pthread_mutex_unlock(&d->lock);
+    pthread_join(d->thread, NULL);
+    if (d->streams) abort();
+    pthread_mutex_destroy(&d->lock);
+    pthread_cond_destroy(&d->more);
+    pthread_cond_destroy(&d->passed);
+    free(d);
+    fake_count(-1);
+}
+
+static esp_status fake_alloc(void *self, uint64_t bytes, uint32_t where, void **out) {
+    return (void)self, *out = fake_take(bytes, where == ESP_MEM_PINNED), ESP_OK;
+}
+static void fake_free(void *self, void *p, uint64_t bytes, uint32_t where) {
+    (void)self, (void)bytes, (void)where;
+    fake_give(p);
+}
+
+static esp_status fake_stream_create(void *self, esp_stream *out) {
+    fake_device *d = self;
+    fake_stream *s = calloc(1, sizeof *s);
+    s->device = d;
+    s->last = &s->first;
+    pthread_mutex_lock(&d->lock);
+    s->next = d->streams;
+    d->streams = s;
+    pthread_mutex_unlock(&d->lock);
+    fake_count(1);
+    *out = (esp_stream){{FAKE_KIND, d->ordinal}, s};
+    return ESP_OK;
+}
+static void fake_stream_destroy(void *self, esp_stream x) {
+    fake_device *d = self;
+    fake_stream *s = x.native, **at = &d->streams;
+    pthread_mutex_lock(&d->lock);
+    if (s->first) abort(); /* work is left behind */
+    while (*at != s) at = &(*at)->next;
+    *at = s->next;
+    pthread_mutex_unlock(&d->lock);
+    free(s);
+    fake_count(-1);
+}
+
+static esp_status fake_event_create(void *self, void **event) {
+    (void)self;
+    *event = calloc(1, sizeof(fake_event));
+    fake_count(1);
+    return ESP_OK;
+}
+static void fake_event_destroy(void *self, void *event) {
+    (void)self;
+    free(event);
+    fake_count(-1);
+}
+static esp_status fake_mark(fake_device *d, void *event, esp_stream x, int record) {
+    fake_stream *s = x.native;
+    fake_event *e = event;
+    fake_item i = {0};
+    if (!s || s->device != d) return ESP_E_ARG;
+    pthread_mutex_lock(&d->lock);
+    if (record)
+        i.signal = e, i.number = ++e->recorded;
+    else
+        i.wait = e, i.number = e->recorded;
+    fake_enqueue(s, i);
+    const esp_status st = d->error;
+    pthread_mutex_unlock(&d->lock);
+    return st;
+}
+static esp_status fake_event_record(void *self, void *event, esp_stream s) { return fake_mark(self, event, s, 1); }
+static esp_status fake_event_wait(void *self, void *event, esp_stream s) { return fake_mark(self, event, s, 0); }
+static esp_status fake_event_query(void *self, void *event) {
+    fake_device *d = self;
+    const fake_event *e = event;
+    pthread_mutex_lock(&d->lock);
+    const esp_status s = d->error ? d->error : e->passed < e->recorded ? ESP_PENDING : ESP_OK;
+    pthread_mutex_unlock(&d->lock);
+    return s;
+}
+static esp_status fake_event_sync(void *self, void *event) {
+    fake_device *d = self;
+    const fake_event *e = event;
+    pthread_mutex_lock(&d->lock);
+    const int waits = e->passed < e->recorded;
+    while (e->passed < e->recorded) pthread_cond_wait(&d->passed, &d->lock);
+    const esp_status s = d->error;
+    pthread_mutex_unlock(&d->lock);
+    pthread_mutex_lock(&fake_lock);
+    fake_syncs += waits;
+    pthread_mutex_unlock(&fake_lock);
+    return s;
+}
+
+/* ---- copies and arithmetic: the CPU's, on the device's addresses ----------------------------------------------------------- */
+typedef struct fake_move {
+    void *dst;
+    const void *src;
+    uint64_t dst_pitch, src_pitch, bytes, rows;
+    esp_dtype to, from;
+    float scale;
+    uint32_t sum;
+    uint8_t byte;
+} fake_move;
+static const esp_stream fake_here;
+
+static esp_status fake_run_copy(void *arg) {
+    const fake_move *m = arg;
+    return esp__device_cpu()->copy2d(NULL, m->dst, m->dst_pitch, m->src, m->src_pitch, m->bytes, m->rows, fake_here);
+}
+static esp_status fake_copy2d(void *self, void *dst, uint64_t dst_pitch, const void *src, uint64_t src_pitch,
+                              uint64_t bytes, uint64_t rows, esp_stream s) {
+    fake_move m = {0};
+    (void)self;
+    if (!bytes || !rows) return ESP_OK;
+    m.dst = fake_own(dst, dst_pitch * (rows - 1) + bytes);
+    m.src = fake_own(src, src_pitch * (rows - 1) + bytes);
+    m.dst_pitch = dst_pitch, m.src_pitch = src_pitch, m.bytes = bytes, m.rows = rows;
+    return m.dst && m.src ? fake_launch(s, fake_run_copy, &m, sizeof m) : ESP_E_ARG;
+}
+static esp_status fake_copy(void *self, void *dst, const void *src, uint64_t bytes, esp_stream s) {
+    return fake_copy2d(self, dst, bytes, src, bytes, bytes, 1, s);
+}
+
+static esp_status fake_run_fill(void *arg) {
+    const fake_move *m = arg;
+    return memset(m->dst, m->byte, m->bytes), ESP_OK;
+}
+static esp_status fake_fill(void *self, void *dst, uint8_t byte, uint64_t bytes, esp_stream s) {
+    fake_move m = {0};
+    (void)self;
+    m.dst = fake_own(dst, bytes);
+    m.byte = byte, m.bytes = bytes;
+    return m.dst ? fake_launch(s, fake_run_fill, &m, sizeof m) : ESP_E_ARG;
+}
+
+static esp_status fake_run_convert(void *arg) {
+    const fake_move *m = arg;
+    return esp__device_cpu()->convert(NULL, m->dst, m->to, m->src, m->from, m->scale, m->sum, m->rows, fake_here);
+}
+static esp_status fake_convert(void *self, void *dst, esp_dtype to, const void *src, esp_dtype from, float scale,
+                               uint32_t sum, uint64_t count, esp_stream s) {
+    fake_move m = {0};
+    (void)self;
+    m.dst = fake_own(dst, count * esp_dtype_bytes(to));
+    m.src = fake_own(src, count * esp_dtype_bytes(from));
+    m.to = to, m.from = from, m.scale = scale, m.sum = sum, m.rows = count;
+    return m.dst && m.src ? fake_launch(s, fake_run_convert, &m, sizeof m) : ESP_E_ARG;
+}
+
+static const esp_device_table fake_table = {.struct_size = sizeof(esp_device_table),
+                                            .kind = FAKE_KIND,
+                                            .name = "fake",
+                                            .summary = "memory that the host may not touch, and work that runs late",
+                                            .probe = fake_probe,
+                                            .open = fake_open,
+                                            .close = fake_close,
+                                            .alloc = fake_alloc,
+                                            .free_ = fake_free,
+                                            .stream_create = fake_stream_create,
+                                            .stream_destroy = fake_stream_destroy,
+                                            .event_create = fake_event_create,
+                                            .event_destroy = fake_event_destroy,
+                                            .event_record = fake_event_record,
+                                            .event_wait = fake_event_wait,
+                                            .event_query = fake_event_query,
+                                            .event_sync = fake_event_sync,
+                                            .copy = fake_copy,
+                                            .copy2d = fake_copy2d,
+                                            .fill = fake_fill,
+                                            .convert = fake_convert};
+
+/* ---- codecs: the CPU's kernels, on the device's thread ------------------------------------------------------------------------ */
+typedef struct fake_codec {
+    const esp_codec *cpu;
+    void *self;
+} fake_codec;
+
+static esp_status fake_codec_open(const esp_host *h, const char *name, const char *params, void **self) {
+    fake_codec *c = calloc(1, sizeof *c);
+    c->cpu = esp__registry_codec_on(h->user, name, ESP_CPU);
+    const esp_status s = c->cpu->open(h, params, &c->self);
+    *self = c;
+    if (s) free(c), *self = NULL;
+    return s;
+}
+static esp_status fake_none_open(const esp_host *h, const char *params, void **self) {
+    return fake_codec_open(h, "none", params, self);
+}
+static esp_status fake_topk_open(const esp_host *h, const char *params, void **self) {
+    return fake_codec_open(h, "topk", params, self);
+}
+static void fake_codec_close(void *self) {
+    fake_codec *c = self;
+    c->cpu->close(c->self);
+    free(c);
+}
+static esp_status fake_codec_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                   esp_bound *out) {
+    const fake_codec *c = self;
+    return c->cpu->bound(c->self, like, round, n_reduced, out);
+}
+static esp_status fake_codec_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                                   esp_codec_model *out) {
+    const fake_codec *c = self;
+    return c->cpu->model(c->self, like, n_reduced, d, out);
+}
+
+/* One call: the host's arguments are gone when it runs. */
+enum { FAKE_PAYLOADS = 16 };
+typedef struct fake_call {
+    const fake_codec *codec;
+    int compress;
+    esp_codec_args args;
+    esp_tensor tensor;
+    uint64_t offset;
+    esp_buf residual, state, scratch;
+    esp_payload payload[FAKE_PAYLOADS];
+} fake_call;
+
+static esp_status fake_codec_run(void *arg) {
+    fake_call *c = arg;
+    esp_tensor *tensor = &c->tensor;
+    c->args.tensor = &tensor;
+    c->args.offset = &c->offset;
+    c->args.payload = c->payload;
+    if (c->args.residual) c->args.residual = &c->residual;
+    if (c->args.state) c->args.state = &c->state;
+    if (c->args.scratch) c->args.scratch = &c->scratch;
+    return c->compress ? c->codec->cpu->compress(c->codec->self, &c->args)
+                       : c->codec->cpu->decompress(c->codec->self, &c->args);
+}
+
+/* The buffer at the device's own address. A buffer of another device is refused. */
+static esp_status fake_buf(esp_buf *to, const esp_buf *from) {
+    if (!from || !from->bytes) return ESP_OK;
+    if (from->dev.kind != FAKE_KIND) return ESP_E_ARG;
+    *to = *from;
+    to->ptr = fake_own(from->ptr, from->bytes);
+    return to->ptr ? ESP_OK : ESP_E_ARG;
+}
+
+static esp_status fake_codec_call(void *self, const esp_codec_args *a, int compress) {
+    fake_call c;
+    esp_status s;
+    memset(&c, 0, sizeof c);
+    if (a->n_payloads > FAKE_PAYLOADS) abort();
+    c.codec = self;
+    c.compress = compress;
+    c.args = *a;
+    c.tensor = *a->tensor[0];
+    c.offset = a->offset[0];
+    s = fake_buf(&c.tensor.data, &a->tensor[0]->data);
+    if (!s) s = fake_buf(&c.residual, a->residual);
+    if (!s) s = fake_buf(&c.state, a->state);
+    if (!s) s = fake_buf(&c.scratch, a->scratch);
+    for (uint32_t p = 0; p < a->n_payloads && !s; p++) {
+        s = fake_buf(&c.payload[p].data, &a->payload[p].data);
+        if (a->payload[p].used) c.payload[p].used = fake_own(a->payload[p].used, sizeof(uint64_t));
+        if (a->payload[p].used && !c.payload[p].used) s = ESP_E_ARG;
+    }
+    return s ? s : fake_launch(a->stream, fake_codec_run, &c, sizeof c);
+}
+static esp_status fake_compress(void *self, const esp_codec_args *a) { return fake_codec_call(self, a, 1); }
+static esp_status fake_decompress(void *self, const esp_codec_args *a) { return fake_codec_call(self, a, 0); }
+
+static esp_codec fake_none, fake_topk;
+static const esp_codec *const fake_codecs[] = {&fake_none, &fake_topk};
+static const esp_device_table *const fake_devices[] = {&fake_table};
+static esp_plugin fake_plugin_table;
+static pthread_mutex_t fake_once = PTHREAD_MUTEX_INITIALIZER;
+
+/* Like the CPU's table, but for what runs elsewhere. */
+static void fake_codec_like(esp_codec *c, const esp_codec *cpu,
+                            esp_status (*open)(const esp_host *, const char *, void **)) {
+    *c = *cpu;
+    c->devices = ESP_BIT(FAKE_KIND);
+    c->open = open;
+    c->close = fake_codec_close;
+    c->bound = fake_codec_bound;
+    c->compress = fake_compress;
+    c->decompress = fake_decompress;
+    c->model = fake_codec_model;
+}
+
+/* The plugin's entry, for esp_config.builtin: the built-in codecs are registered before. */
+static ESP__UNUSED const esp_plugin *fake_plugin(const esp_host *h) {
+    pthread_mutex_lock(&fake_once);
+    if (!fake_plugin_table.struct_size) {
+        fake_codec_like(&fake_none, esp__registry_codec_on(h->user, "none", ESP_CPU), fake_none_open);
+        fake_codec_like(&fake_topk, esp__registry_codec_on(h->user, "topk", ESP_CPU), fake_topk_open);
+        fake_plugin_table.name = "fake";
+        fake_plugin_table.n_codecs = 2;
+        fake_plugin_table.codecs = fake_codecs;
+        fake_plugin_table.n_devices = 1;
+        fake_plugin_table.devices = fake_devices;
+        fake_plugin_table.struct_size = sizeof fake_plugin_table;
+    }
+    pthread_mutex_unlock(&fake_once);
+    return &fake_plugin_table;
+}
+/* Without its codecs: they run on the CPU. */
+static ESP__UNUSED const esp_plugin *fake_plugin_bare(const esp_host *h) {
+    static const esp_plugin p = {.struct_size = sizeof p, .name = "fake", .n_devices = 1, .devices = fake_devices};
+    (void)h;
+    return &p;
+}
+#endif

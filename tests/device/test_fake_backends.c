@@ -1,0 +1,137 @@
+/* test_fake_backends.c: backends that move the device's memory: one that is done when test() says so, and a stream-ordered one. The
+ * results are those of the CPU, and with the second the host does not wait for the device between two ops. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include "tests/device/device_rig.h"
+#include "tests/device/backend_fake.c"
+
+#define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"
+#define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"
+#define TREE_MIXED                                                                                                     \
+    "comp@gpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > "  \
+    "decomp@gpu > intra.allgather"
+#define TREE_SWAP                                                                                                      \
+    "comp@gpu > intra.alltoall > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > intra.allgather > "        \
+    "decomp@gpu"
+
+static void run_options(const char *backend) {
+    static const char *const options[] = {
+        FLAT_RAW,  FLAT_GPU,      TREE_RAW,   TREE_ROOT, TREE_GPU,
+        TREE_COMP, TREE_REPLICAS, TREE_MIXED, TREE_SWAP, "comp@gpu > flat.allreduce > decomp@gpu"};
+    const int before = moved_done;
+    for (size_t o = 0; o < sizeof options / sizeof *options; o++)
+        for (int k = 0; k < 2; k++) {
+            const int summed = strstr(options[o], "comp@gpu > flat.allreduce") != NULL;
+            device_job j;
+            memset(&j, 0, sizeof j);
+            j.task.codec = k && !summed ? "topk:ratio=0.1" : "none";
+            j.task.option = options[o];
+            j.task.dtype = (esp_dtype)(ESP_F32 + (o + (size_t)k) % 3);
+            j.task.kind = (int)((o * 2 + (size_t)k) % KINDS);
+            j.wait = (int)(o + (size_t)k) % 4;
+            j.nonfinite = k;
+            j.backend = backend;
+            j.backends = moved_plugin;
+            assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+        }
+    assert_true(moved_done > before + 100); /* device memory was moved */
+    assert_int_equal(moved_done, moved_issued);
+}
+
+static void test_served(void **state) {
+    (void)state;
+    run_options("served");
+}
+static void test_ordered(void **state) {
+    (void)state;
+    run_options("ordered");
+}
+
+/* While the device does nothing, a whole step is pushed, and the trainer's streams wait for it: the host never does. */
+static pthread_barrier_t together;
+static void held_body(esp_ctx *ctx, void *user) {
+    const char *const option = user;
+    const esp_device fake = {FAKE_KIND, 0};
+    place p[TENSORS];
+    for (int t = 0; t < TENSORS; t++) {
+        esp_tensor_desc d = ESP_ZERO;
+        d.name = names[t];
+        d.count = counts[t];
+        d.codec = "none";
+        d.option = option;
+        d.device = fake;
+        CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+        place_open(ctx, &p[t], fake, counts[t] * 4);
+        for (uint64_t i = 0; i < counts[t]; i++) ((float *)p[t].pinned)[i] = (float)(1 + esp_rank(ctx));
+    }
+    CHECK(esp_start(ctx) == ESP_OK);
+    pthread_barrier_wait(&together);
+    const int done = __atomic_load_n(&moved_done, __ATOMIC_SEQ_CST),
+              issued = __atomic_load_n(&moved_issued, __ATOMIC_SEQ_CST);
+    pthread_barrier_wait(&together);
+    fake_hold(1);
+    for (int t = 0; t < TENSORS; t++) {
+        write_late(&p[t]);
+        CHECK(esp_push(ctx, (uint32_t)t, p[t].grad, p[t].stream) == ESP_OK);
+    }
+    for (int t = 0; t < TENSORS; t++) {
+        CHECK(esp_wait_on(ctx, (uint32_t)t, p[t].stream) == ESP_OK);
+        CHECK(esp_test(ctx, (uint32_t)t) == ESP_PENDING);
+        CHECK(p[t].table->copy(p[t].self, p[t].pinned, p[t].grad, p[t].bytes, p[t].stream) == ESP_OK);
+    }
+    pthread_barrier_wait(&together); /* all ranks are here: all is enqueued, and nothing has moved */
+    CHECK(__atomic_load_n(&moved_done, __ATOMIC_SEQ_CST) == done);
+    CHECK(__atomic_load_n(&moved_issued, __ATOMIC_SEQ_CST) >= issued + 2 * TENSORS);
+    for (int t = 0; t < TENSORS; t++) CHECK(((float *)p[t].pinned)[0] == (float)(1 + esp_rank(ctx)));
+    pthread_barrier_wait(&together);
+    fake_hold(0);
+    CHECK(esp_wait_all(ctx) == ESP_OK);
+    for (int t = 0; t < TENSORS; t++) {
+        void *event;
+        p[t].table->event_create(p[t].self, &event);
+        p[t].table->event_record(p[t].self, event, p[t].stream);
+        CHECK(p[t].table->event_sync(p[t].self, event) == ESP_OK);
+        p[t].table->event_destroy(p[t].self, event);
+        for (uint64_t i = 0; i < counts[t]; i++) CHECK(((float *)p[t].pinned)[i] == 2.5f);
+        place_close(&p[t]);
+    }
+}
+
+static void test_host_does_not_wait(void **state) {
+    static char options[][128] = {FLAT_RAW, FLAT_GPU, TREE_GPU, TREE_RAW};
+    static const esp_plugin_fn entries[2] = {fake_plugin, moved_plugin};
+    (void)state;
+    for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
+        test_job x;
+        memset(&x, 0, sizeof x);
+        x.size = 4;
+        x.per_machine = 2;
+        x.body = held_body;
+        x.user = options[o];
+        x.config.backend = "ordered";
+        x.config.timeout_ms = 30000;
+        x.config.builtin = entries;
+        x.config.n_builtin = 2;
+        x.config.log_level = ESP_LOG_ERROR;
+        atomic_store(&failures, 0);
+        pthread_barrier_init(&together, NULL, 4);
+        test_run(&x);
+        pthread_barrier_destroy(&together);
+        for (int32_t r = 0; r < 4; r++) assert_int_equal(x.open_status[r], ESP_OK);
+        assert_int_equal(atomic_load(&failures), 0);
+        assert_int_equal(fake_live + fake_refused, 0);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_served),
+        cmocka_unit_test(test_ordered),
+        cmocka_unit_test(test_host_does_not_wait),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

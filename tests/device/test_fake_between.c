@@ -1,0 +1,297 @@
+/* test_fake_between.c: what happens between steps, with gradients on the fake device: change of strategy, discarded steps, scaled
+ * feedback, state files, broadcast and allreduce, tensors that are not pushed, sampled compression errors. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include "tests/device/device_rig.h"
+
+#define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"
+#define OWN_GPU "comp@gpu > flat.allgather > decomp@gpu"
+#define OWN_CPU "comp@cpu > flat.allgather > decomp@cpu"
+
+static device_job job(const char *codec, const char *option, int kind) {
+    device_job j;
+    memset(&j, 0, sizeof j);
+    j.task.codec = codec;
+    j.task.option = option;
+    j.task.dtype = ESP_F32;
+    j.task.kind = kind;
+    return j;
+}
+
+/* Residuals move between units, between the sides, and into what is pending. */
+static void change(esp_ctx *ctx, device_job *j, int step) {
+    static const struct {
+        int kind;
+        const char *codec, *option;
+    } to[] = {{CHUNKS, "topk:ratio=0.2", OWN_CPU},
+              {WHOLE, "none", FLAT_RAW},
+              {MIXED, "topk:ratio=0.1", OWN_GPU},
+              {GROUPS, "topk:ratio=0.1", TREE_GPU}};
+    const int n = (step + j->task.kind) % 4;
+    const text t = strategy_of(to[n].kind, to[n].codec, to[n].option);
+    CHECK(esp_strategy_set(ctx, t.data) == ESP_OK);
+}
+
+/* The same with tensors on several devices, which cannot be one group. */
+static void change_sides(esp_ctx *ctx, device_job *j, int step) {
+    const text t =
+        step ? strategy_of(WHOLE, "topk:ratio=0.1", TREE_GPU) : strategy_of(WHOLE, "topk:ratio=0.1", OWN_CPU);
+    const text bad = strategy_of(GROUPS, "topk:ratio=0.1", OWN_CPU);
+    CHECK(esp_strategy_set(ctx, t.data) == ESP_OK);
+    if (j->devices == 2)
+        CHECK(esp_strategy_set(ctx, bad.data) == ESP_E_ARG &&
+              says(ctx, "tensors 'a' and 'b' lie on different devices"));
+}
+
+static void test_change_of_strategy(void **state) {
+    static const char *const options[] = {OWN_GPU, OWN_CPU, TREE_GPU};
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        device_job j = job("topk:ratio=0.1", options[kind % 3], kind);
+        j.between = change;
+        j.wait = kind % 4;
+        assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+    }
+    device_job j = job("topk:ratio=0.1", OWN_GPU, WHOLE);
+    j.task.dtype = ESP_F16;
+    j.between = change;
+    assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+    j = job("topk:ratio=0.1", OWN_GPU, CHUNKS); /* from one device to others */
+    j.devices = 2;
+    j.between = change_sides;
+    assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+}
+
+static void discard(esp_ctx *ctx, device_job *j, int step) {
+    if (step == 0) CHECK(esp_discard_step(ctx) == ESP_OK);
+    if (step == 1 && j->task.kind == WHOLE) {
+        change(ctx, j, 1);
+        CHECK(esp_discard_step(ctx) == ESP_OK);
+    }
+}
+
+static void scale(esp_ctx *ctx, device_job *j, int step) {
+    if (step == 0) change(ctx, j, 1); /* residuals become pending */
+    CHECK(esp_feedback_scale(ctx, 0.3f) == ESP_OK);
+}
+
+static void test_discard_and_scale(void **state) {
+    device_job j = job("topk:ratio=0.1", OWN_GPU, CHUNKS);
+    (void)state;
+    j.between = discard;
+    assert_int_equal(same_on_device(&j, 4, 2, ESP_DISCARDABLE), 0);
+    j.task.kind = WHOLE;
+    assert_int_equal(same_on_device(&j, 2, 2, ESP_DISCARDABLE), 0);
+    j.task.option = OWN_CPU;
+    assert_int_equal(same_on_device(&j, 2, 2, ESP_DISCARDABLE), 0);
+    j = job("topk:ratio=0.1", OWN_GPU, WHOLE);
+    j.between = scale;
+    assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+}
+
+/* ---- state files ---------------------------------------------------------------------------------------------------------- */
+static char folder[] = "/tmp/espresso-fake-XXXXXX";
+
+static int same_files(const char *a, const char *b) {
+    FILE *f = fopen(a, "rb"), *g = fopen(b, "rb");
+    int x = 0, same = f && g;
+    while (same && x != EOF) same = (x = getc(f)) == getc(g);
+    if (f) fclose(f);
+    if (g) fclose(g);
+    return same;
+}
+
+/* After step 0, the CPU's job saves its state; the device's job saves the same bytes, changes its feedback, and loads the CPU's. */
+static void save_and_load(esp_ctx *ctx, device_job *j, int step) {
+    char cpu[128], device[128], a[160], b[160];
+    if (step == 0 && j->task.kind == WHOLE) change(ctx, j, 1); /* pending residuals are saved, too */
+    if (step) return;
+    snprintf(cpu, sizeof cpu, "%s/cpu", folder);
+    snprintf(device, sizeof device, "%s/device", folder);
+    CHECK(esp_state_save(ctx, j->devices ? device : cpu) == ESP_OK);
+    if (!j->devices) return;
+    snprintf(a, sizeof a, "%s.r%dof4", cpu, (int)esp_rank(ctx));
+    snprintf(b, sizeof b, "%s.r%dof4", device, (int)esp_rank(ctx));
+    CHECK(same_files(a, b));
+    CHECK(esp_feedback_scale(ctx, 0.5f) == ESP_OK);
+    CHECK(esp_state_load(ctx, cpu) == ESP_OK);
+}
+
+static void test_state_files(void **state) {
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    for (int kind = 0; kind < KINDS; kind++) {
+        device_job j = job("topk:ratio=0.1", kind % 2 ? TREE_GPU : OWN_GPU, kind);
+        j.between = save_and_load;
+        assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+    }
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* ---- helpers, and tensors that are not pushed ---------------------------------------------------------------------------------- */
+enum { LARGE = 300001 };
+static void helpers_body(esp_ctx *ctx, void *user) {
+    place p;
+    float *x;
+    (void)user;
+    place_open(ctx, &p, (esp_device){FAKE_KIND, 0}, LARGE * 4);
+    x = p.pinned;
+    for (uint64_t i = 0; i < LARGE; i++) x[i] = esp_rank(ctx) == 1 ? (float)i : -1.0f;
+    write_late(&p);
+    CHECK(esp_broadcast_on(ctx, p.stream, p.grad, LARGE * 4 - 1, 1) == ESP_OK);
+    fake_get(x, p.grad, LARGE * 4);
+    for (uint64_t i = 0; i + 1 < LARGE; i++) CHECK(x[i] == (float)i);
+    for (uint64_t i = 0; i < LARGE; i++) x[i] = (float)(i % 1000) * (float)(1 + esp_rank(ctx));
+    write_late(&p);
+    CHECK(esp_allreduce_on(ctx, p.stream, p.grad, LARGE) == ESP_OK);
+    fake_get(x, p.grad, LARGE * 4);
+    for (uint64_t i = 0; i < LARGE; i++) CHECK(x[i] == (float)(i % 1000) * 6.0f);
+    CHECK(esp_broadcast_on(ctx, p.stream, NULL, 4, 0) == ESP_E_ARG && says(ctx, "data is NULL"));
+    place_close(&p);
+}
+
+static void zeros_body(esp_ctx *ctx, void *user) {
+    const esp_device fake = {FAKE_KIND, 0};
+    place p[2];
+    uint32_t id[2];
+    (void)user;
+    for (int t = 0; t < 2; t++) {
+        esp_tensor_desc d = ESP_ZERO;
+        d.name = names[t];
+        d.count = 100;
+        d.device = fake;
+        CHECK(esp_tensor_add(ctx, &d, &id[t]) == ESP_OK);
+        place_open(ctx, &p[t], fake, 400);
+    }
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (int step = 0; step < 2; step++) {
+        for (int t = 0; t < 2; t++) {
+            for (int i = 0; i < 100; i++) ((float *)p[t].pinned)[i] = 6.0f;
+            write_late(&p[t]);
+        }
+        if (esp_rank(ctx) == 0)
+            CHECK(esp_push_zero(ctx, id[0], p[0].grad, p[0].stream) == ESP_OK);
+        else
+            CHECK(esp_push(ctx, id[0], p[0].grad, p[0].stream) == ESP_OK);
+        if (step == 0 || esp_rank(ctx) == 1) CHECK(esp_push(ctx, id[1], p[1].grad, p[1].stream) == ESP_OK);
+        const esp_status s = esp_wait_all(ctx);
+        CHECK(s == (step == 0 || esp_rank(ctx) == 1 ? ESP_OK : ESP_E_STATE));
+        if (s) CHECK(says(ctx, "never pushed in this step: 'b'"));
+        for (int t = 0; t < 2; t++) {
+            fake_get(p[t].pinned, p[t].grad, 400);
+            if (t && step && esp_rank(ctx) == 0) continue;
+            for (int i = 0; i < 100; i++) CHECK(((float *)p[t].pinned)[i] == (t == 0 || step ? 3.0f : 6.0f));
+        }
+    }
+    esp_stream other = p[0].stream;
+    other.dev.ordinal = 1;
+    CHECK(esp_push(ctx, id[0], p[0].grad, other) == ESP_E_UNSUPPORTED &&
+          says(ctx, "tensor 'a' lies on device 16:0, and the stream belongs to device 16:1"));
+    CHECK(esp_wait_on(ctx, id[0], other) == ESP_E_UNSUPPORTED);
+    for (int t = 0; t < 2; t++) place_close(&p[t]);
+}
+
+static int run_plain(void (*body)(esp_ctx *, void *), int32_t size) {
+    static const esp_plugin_fn entry = fake_plugin;
+    test_job x;
+    memset(&x, 0, sizeof x);
+    x.size = size;
+    x.body = body;
+    x.config.timeout_ms = 30000;
+    x.config.builtin = &entry;
+    x.config.n_builtin = 1;
+    x.config.log_level = ESP_LOG_ERROR;
+    atomic_store(&failures, 0);
+    test_run(&x);
+    for (int32_t r = 0; r < size; r++)
+        if (x.open_status[r]) atomic_fetch_add(&failures, 1);
+    return atomic_load(&failures) + (fake_live != 0) + fake_refused;
+}
+
+static void test_helpers(void **state) {
+    (void)state;
+    assert_int_equal(run_plain(helpers_body, 3), 0);
+}
+static void test_zeros(void **state) {
+    (void)state;
+    assert_int_equal(run_plain(zeros_body, 2), 0);
+}
+
+/* ---- compression errors ----------------------------------------------------------------------------------------------------------- */
+typedef struct errors {
+    int on_device;
+    esp_tensor_stats of[2]; /* with and without feedback */
+} errors;
+
+static void errors_body(esp_ctx *ctx, void *user) {
+    errors *e = user;
+    place p[2];
+    ctx->config.sample_errors = 1;
+    for (uint32_t t = 0; t < 2; t++) {
+        esp_tensor_desc d = ESP_ZERO;
+        d.name = names[t];
+        d.count = 20000;
+        d.codec = t ? "topk:ratio=0.1,feedback=none" : "topk:ratio=0.1";
+        d.option = OWN_GPU;
+        if (e->on_device) d.device.kind = FAKE_KIND;
+        CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+        place_open(ctx, &p[t], d.device, 80000);
+    }
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (int step = 0; step < 2; step++) { /* one unit a step, the other in the next */
+        for (uint32_t t = 0; t < 2; t++) {
+            for (uint64_t i = 0; i < 20000; i++) ((float *)p[t].pinned)[i] = input(0, 0, i);
+            write_late(&p[t]);
+            CHECK(esp_push(ctx, t, p[t].grad, p[t].stream) == ESP_OK);
+            CHECK(esp_wait(ctx, t) == ESP_OK);
+        }
+        CHECK(esp_wait_all(ctx) == ESP_OK);
+        e->of[step].struct_size = sizeof *e->of;
+        CHECK(esp_tensor_stats_read(ctx, (uint32_t)step, &e->of[step]) == ESP_OK);
+    }
+    for (uint32_t t = 0; t < 2; t++) place_close(&p[t]);
+}
+
+static void test_errors(void **state) {
+    static const esp_plugin_fn entry = fake_plugin;
+    errors e[2] = {{0}};
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        test_job x;
+        memset(&x, 0, sizeof x);
+        x.size = 1;
+        x.body = errors_body;
+        x.user = &e[k];
+        x.config.builtin = &entry;
+        x.config.n_builtin = 1;
+        x.config.log_level = ESP_LOG_ERROR;
+        e[k].on_device = k;
+        atomic_store(&failures, 0);
+        test_run(&x);
+        assert_int_equal(atomic_load(&failures), 0);
+    }
+    for (int t = 0; t < 2; t++) {
+        assert_int_equal(e[0].of[t].samples, 1);
+        assert_int_equal(e[1].of[t].samples, 1);
+        assert_true(e[0].of[t].error > 0.1 && e[0].of[t].error < 1.0);
+        assert_memory_equal(&e[0].of[t], &e[1].of[t], sizeof e[0].of[t]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_change_of_strategy),
+        cmocka_unit_test(test_discard_and_scale),
+        cmocka_unit_test(test_state_files),
+        cmocka_unit_test(test_helpers),
+        cmocka_unit_test(test_zeros),
+        cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,110 @@
+/* test_fake_steps.c: steps with gradients on the fake device give the same bits as on the CPU: flat and hierarchical options, raw and
+ * compressed on either side, chunks and groups, halves, every way to wait. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include "tests/device/device_rig.h"
+
+#define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"
+#define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"
+#define TREE_MIXED                                                                                                     \
+    "comp@gpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > "  \
+    "decomp@gpu > intra.allgather"
+
+static device_job job(const char *codec, const char *option, esp_dtype dtype, int kind) {
+    device_job j;
+    memset(&j, 0, sizeof j);
+    j.task.codec = codec;
+    j.task.option = option;
+    j.task.dtype = dtype;
+    j.task.kind = kind;
+    return j;
+}
+
+static void test_raw(void **state) {
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int wait = 0; wait < 4; wait++) {
+            device_job j = job("none", FLAT_RAW, wait == 1 ? ESP_F16 : wait == 2 ? ESP_BF16 : ESP_F32, kind);
+            j.wait = wait;
+            assert_int_equal(same_on_device(&j, 2, 2, 0), 0);
+        }
+    for (esp_dtype d = ESP_F32; d <= ESP_BF16; d++) {
+        device_job j = job("none", TREE_RAW, d, MIXED);
+        assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+        j = job("none", TREE_ROOT, d, CHUNKS);
+        assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+        j = job("none", FLAT_RAW, d, MIXED);
+        assert_int_equal(same_on_device(&j, 1, 1, 0), 0);
+        assert_int_equal(same_on_device(&j, 3, 3, 0), 0);
+    }
+}
+
+static void test_codecs(void **state) {
+    static const char *const options[] = {
+        FLAT_COMP,     FLAT_GPU,   TREE_COMP,  TREE_GPU,
+        TREE_REPLICAS, TREE_THREE, TREE_MIXED, "comp@gpu > flat.allreduce > decomp@gpu"};
+    static const char *const codecs[] = {"none", "topk:ratio=0.1", "none:feedback=residual"};
+    int n = 0;
+    (void)state;
+    for (size_t o = 0; o < sizeof options / sizeof *options; o++)
+        for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
+            device_job j = job(codecs[c], options[o], (esp_dtype)(ESP_F32 + n % 3), n % KINDS);
+            if (c == 1 && o == 7) continue; /* topk's bodies cannot be summed */
+            j.wait = n % 4;
+            j.nonfinite = n % 2;
+            assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+            n++;
+        }
+}
+
+/* Where the device has no tables of codecs, they run on the CPU. */
+static void test_codecs_elsewhere(void **state) {
+    device_job j = job("topk:ratio=0.1", TREE_MIXED, ESP_F32, MIXED);
+    (void)state;
+    j.plugin = fake_plugin_bare;
+    assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+}
+
+/* Tensors on the CPU and on two devices in one job. */
+static void test_devices_together(void **state) {
+    device_job j = job("topk:ratio=0.1", TREE_GPU, ESP_F32, CHUNKS);
+    (void)state;
+    j.devices = 2;
+    for (j.wait = 0; j.wait < 4; j.wait++) assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+}
+
+/* The device's memory is out of the host's reach: this is what every mistake above would run into. */
+static void test_out_of_reach(void **state) {
+    (void)state;
+    for (int writes = 0; writes < 2; writes++) {
+        int status;
+        const pid_t child = fork();
+        if (!child) {
+            volatile uint8_t *p = fake_take(100, 0);
+            signal(SIGSEGV, SIG_DFL); /* neither the test's frame nor a sanitizer has a say */
+            signal(SIGBUS, SIG_DFL);
+            if (writes)
+                p[5] = 1;
+            else
+                (void)p[5];
+            _exit(0);
+        }
+        assert_true(child > 0 && waitpid(child, &status, 0) == child);
+        assert_true(WIFSIGNALED(status));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_out_of_reach),     cmocka_unit_test(test_raw),
+        cmocka_unit_test(test_codecs),           cmocka_unit_test(test_codecs_elsewhere),
+        cmocka_unit_test(test_devices_together),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
