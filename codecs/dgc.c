@@ -77,23 +77,31 @@ ESP_INLINE dgc_sum dgc_step(float g, float u, float v, float m, int nesterov) {
 
 ESP_INLINE uint64_t dgc_phi_body(const float *restrict g, const float *restrict u, const float *restrict v, float m,
                                  int nesterov, float *restrict out, uint64_t n) {
-    if (nesterov)
+    if (nesterov) {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = dgc_step(g[i], u[i], v[i], m, 1).v;
-    else
+    } else {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = dgc_step(g[i], u[i], v[i], m, 0).v;
+    }
     return 0;
 }
 ESP_KERNEL(dgc_phi, (const float *g, const float *u, const float *v, float m, int nesterov, float *out, uint64_t n),
            (g, u, v, m, nesterov, out, n))
 
-ESP_INLINE uint64_t dgc_keep_body(const float *restrict g, float *restrict u, float *restrict v, float m, int nesterov,
-                                  uint64_t n) {
+ESP_INLINE uint64_t dgc_keep_as(const float *restrict g, float *restrict u, float *restrict v, float m, int nesterov,
+                                uint64_t n) {
+    ESP_SIMD
     for (uint64_t i = 0; i < n; i++) {
-        dgc_sum s = nesterov ? dgc_step(g[i], u[i], v[i], m, 1) : dgc_step(g[i], u[i], v[i], m, 0);
+        dgc_sum s = dgc_step(g[i], u[i], v[i], m, nesterov);
         u[i] = s.u;
         v[i] = s.v;
     }
     return 0;
+}
+ESP_INLINE uint64_t dgc_keep_body(const float *restrict g, float *restrict u, float *restrict v, float m, int nesterov,
+                                  uint64_t n) {
+    return nesterov ? dgc_keep_as(g, u, v, m, 1, n) : dgc_keep_as(g, u, v, m, 0, n);
 }
 ESP_KERNEL(dgc_keep, (const float *g, float *u, float *v, float m, int nesterov, uint64_t n), (g, u, v, m, nesterov, n))
 

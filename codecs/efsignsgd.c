@@ -18,6 +18,7 @@
 enum { EFSIGN_SCALE_BYTES = 4 };
 
 ESP_INLINE uint64_t efsign_residual_body(float *e, const float *phi, float s, uint64_t n) {
+    ESP_SIMD
     for (uint64_t i = 0; i < n; i++) e[i] = phi[i] < 0 ? phi[i] + s : phi[i] - s;
     return 0;
 }

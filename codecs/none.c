@@ -5,10 +5,13 @@
 #include "codecs/common/dense.h"
 
 ESP_INLINE uint64_t none_add_body(float *out, const dense_f32 *in, float scale, int set, uint64_t n) {
-    if (set)
+    if (set) {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = scale * in[i];
-    else
+    } else {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] += scale * in[i];
+    }
     return 0;
 }
 ESP_KERNEL(none_add, (float *out, const dense_f32 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))

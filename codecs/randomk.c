@@ -55,6 +55,7 @@ ESP_INLINE uint64_t randomk_apply_body(const randomk_perm *p, uint32_t *restrict
     const uint32_t a = p->a, b = p->b;
     for (int r = 0; r < RANDOMK_ROUNDS; r += 2) {
         const uint32_t k0 = p->key[r], k1 = p->key[r + 1];
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) {
             uint64_t l = (uint64_t)left[i] + randomk_mix(right[i], k0, a);
             l -= l >= a ? a : 0;
@@ -76,6 +77,7 @@ static void randomk_draw(const randomk_perm *p, randomk_apply_fn apply, uint64_t
         if (++r == p->b) r = 0, l++;
     }
     apply(p, left, right, n);
+    ESP_SIMD
     for (uint64_t i = 0; i < n; i++) out[i] = (uint64_t)left[i] * p->b + right[i];
     for (uint64_t i = 0; i < n; i++)
         while (out[i] >= p->count) {
@@ -139,6 +141,7 @@ static void randomk_gather(void *arg, uint64_t begin, uint64_t end) {
             for (uint64_t i = 0; i < n; i++) e[i] = in->e[at[i]];
             in->phi(g, e, in->beta, in->gamma, v, n);
         }
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) v[i] *= r->factor;
         memcpy(r->body + 4 * begin, v, 4 * n);
     }

@@ -33,27 +33,35 @@ ESP_INLINE int dense_bad(float x) { return dense_nonfinite(x) >> 31 != 0; }
 
 ESP_INLINE uint64_t dense_check_body(const float *g, uint64_t n) {
     uint32_t any = 0;
+    ESP_SIMD_REDUCE(|, any)
     for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(g[i]);
     return any >> 31;
 }
 /* beta and gamma are nearly always 1; then the products are left out, with the same result */
 ESP_INLINE uint64_t dense_check_phi_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
     uint32_t any = 0;
-    if (beta == 1 && gamma == 1)
+    if (beta == 1 && gamma == 1) {
+        ESP_SIMD_REDUCE(|, any)
         for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(e[i] + g[i]);
-    else
+    } else {
+        ESP_SIMD_REDUCE(|, any)
         for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(beta * e[i] + gamma * g[i]);
+    }
     return any >> 31;
 }
 ESP_INLINE uint64_t dense_phi_body(float *restrict phi, const float *g, const float *e, float beta, float gamma,
                                    uint64_t n) {
-    if (beta == 1 && gamma == 1)
+    if (beta == 1 && gamma == 1) {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) phi[i] = e[i] + g[i];
-    else
+    } else {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) phi[i] = beta * e[i] + gamma * g[i];
+    }
     return 0;
 }
 ESP_INLINE uint64_t dense_fill_body(float *out, float x, uint64_t n) {
+    ESP_SIMD
     for (uint64_t i = 0; i < n; i++) out[i] = x;
     return 0;
 }

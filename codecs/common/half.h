@@ -33,9 +33,11 @@ ESP_INLINE uint32_t half_to_bf16(float x) {
  * finite. */
 ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, uint64_t n) {
     if (!residual) {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_to_bf16(phi[i]);
         return 0;
     }
+    ESP_SIMD
     for (uint64_t i = 0; i < n; i++) {
         uint32_t v = half_to_bf16(phi[i]);
         v -= (v & 0x7FFFu) == 0x7F80u;
@@ -46,10 +48,13 @@ ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float
 }
 /* out := (set ? 0 : out) + scale * in */
 ESP_INLINE uint64_t half_bf16_add_body(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
-    if (set)
+    if (set) {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = scale * half_float((uint32_t)in[i] << 16);
-    else
+    } else {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] += scale * half_float((uint32_t)in[i] << 16);
+    }
     return 0;
 }
 ESP_KERNEL(half_bf16_encode, (half_u16 * out, const float *phi, float *residual, uint64_t n), (out, phi, residual, n))
@@ -80,9 +85,11 @@ ESP_INLINE float half_from_f16(uint32_t h) {
 ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
                                          uint64_t n) {
     if (!residual) {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_to_f16(down * phi[i]);
         return 0;
     }
+    ESP_SIMD
     for (uint64_t i = 0; i < n; i++) {
         float c = phi[i] > HALF_F16_MAX ? HALF_F16_MAX : phi[i];
         c = c < -HALF_F16_MAX ? -HALF_F16_MAX : c;
@@ -93,10 +100,13 @@ ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float 
     return 0;
 }
 ESP_INLINE uint64_t half_f16_add_body(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
-    if (set)
+    if (set) {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = scale * half_from_f16(in[i]);
-    else
+    } else {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] += scale * half_from_f16(in[i]);
+    }
     return 0;
 }
 ESP_KERNEL_OPT static uint64_t half_f16_encode_scalar(half_u16 *out, const float *phi, float *residual, float down,

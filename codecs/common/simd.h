@@ -34,6 +34,19 @@
 #define ESP_KERNEL_OPT
 #endif
 
+/* Before a loop whose iterations are independent: the compiler may run several at once, whatever its optimisation level. Each
+ * result is computed as before, to the bit. ESP_SIMD_REDUCE: also where they meet in one integer, for which every order gives the
+ * same (|, max); never in a floating-point sum. Without OpenMP both are nothing (-fopenmp-simd -DESP_OPENMP_SIMD turns them on
+ * alone, without a runtime). */
+#if defined(_OPENMP) || defined(ESP_OPENMP_SIMD)
+#define ESP__PRAGMA(text) _Pragma(#text)
+#define ESP_SIMD ESP__PRAGMA(omp simd)
+#define ESP_SIMD_REDUCE(op, to) ESP__PRAGMA(omp simd reduction(op : to))
+#else
+#define ESP_SIMD
+#define ESP_SIMD_REDUCE(op, to)
+#endif
+
 enum { ESP_SIMD_SCALAR = 0, ESP_SIMD_AVX2 = 1, ESP_SIMD_AVX512 = 2 };
 
 /* The best of the levels above that the processor and the operating system support. */

@@ -61,10 +61,13 @@ static inline float sparse_f32(const uint8_t *p) {
 /* out = beta e + gamma g. Where both factors are 1, the usual case, products are left out, with the same result. */
 ESP_INLINE uint64_t sparse_phi_body(const float *restrict g, const float *restrict e, float beta, float gamma,
                                     float *restrict out, uint64_t n) {
-    if (beta == 1.0f && gamma == 1.0f)
+    if (beta == 1.0f && gamma == 1.0f) {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = e[i] + g[i];
-    else
+    } else {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = beta * e[i] + gamma * g[i];
+    }
     return 0;
 }
 ESP_KERNEL(sparse_phi, (const float *g, const float *e, float beta, float gamma, float *out, uint64_t n),
@@ -72,10 +75,13 @@ ESP_KERNEL(sparse_phi, (const float *g, const float *e, float beta, float gamma,
 
 /* e = beta e + gamma g */
 ESP_INLINE uint64_t sparse_keep_body(const float *restrict g, float *restrict e, float beta, float gamma, uint64_t n) {
-    if (beta == 1.0f && gamma == 1.0f)
+    if (beta == 1.0f && gamma == 1.0f) {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) e[i] = e[i] + g[i];
-    else
+    } else {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) e[i] = beta * e[i] + gamma * g[i];
+    }
     return 0;
 }
 ESP_KERNEL(sparse_keep, (const float *g, float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
@@ -83,6 +89,7 @@ ESP_KERNEL(sparse_keep, (const float *g, float *e, float beta, float gamma, uint
 /* Largest |phi| as bits; phi = g where e is NULL. */
 ESP_INLINE uint64_t sparse_top_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
     uint32_t top = 0;
+    ESP_SIMD_REDUCE(max, top)
     for (uint64_t i = 0; i < n; i++) {
         uint32_t b = select_bits(!e ? g[i] : beta == 1.0f && gamma == 1.0f ? e[i] + g[i] : beta * e[i] + gamma * g[i]);
         top = b > top ? b : top;

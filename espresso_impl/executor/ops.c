@@ -134,6 +134,7 @@ static void esp__piece_run(void *arg, uint64_t begin, uint64_t end) {
     float block[ESP__HALF_BLOCK];
     if (p->dtype == ESP_F32) { /* no conversion, only scaling */
         float *g = p->grad;
+        ESP_SIMD
         for (uint64_t i = begin; i < end; i++) g[i] *= p->scale;
         return;
     }
@@ -143,6 +144,7 @@ static void esp__piece_run(void *arg, uint64_t begin, uint64_t end) {
         if (p->copy == ESP__COPY_TO_F32) {
             esp__half_decode(p, p->work + i, h + i, p->scale, n);
         } else if (p->copy == ESP__COPY_FROM_F32) {
+            ESP_SIMD
             for (uint64_t k = 0; k < n; k++) block[k] = p->work[i + k] * p->scale;
             esp__half_encode(p, h + i, block, n);
         } else {
