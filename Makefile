@@ -5,6 +5,7 @@
 #   make fuzz FUZZ_SECONDS=600          fuzzes the readers of files
 #   make bare       bootstrap in a minimal Debian root      make demo DEMO_FLAGS=--quick
 #   make results    pictures and tables of bench/results, into $(BUILD)/results (python3)
+#   make OPENMP=1   the same with -fopenmp, for ESPRESSO_WORKERS=openmp
 #   make install PREFIX=/usr/local DESTDIR=                 make docs, check-style, check-parts, plugins, clean
 ifeq ($(origin CC),default)
 CC := gcc
@@ -16,10 +17,12 @@ CFLAGS ?= -g
 WARN   := -Wall -Wextra -Wpedantic -Wconversion -Wshadow
 # what make writes as source is under $(GEN), at the place that it would have in the tree
 GEN    := $(BUILD)/gen
-BASE   := -std=gnu11 -ffp-contract=off -I. -I$(GEN) -pthread
+# OPENMP=1: the library too is compiled with -fopenmp, and programs that link libespresso.a then need it as well
+OPENMP ?= 0
+BASE   := -std=gnu11 -ffp-contract=off -I. -I$(GEN) -pthread $(if $(filter-out 0,$(OPENMP)),-fopenmp)
 DEP     = -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d
 FLAGS   = $(BASE) $(OPT) $(CFLAGS) $(WARN) $(DEP)
-LIBS   := -pthread -ldl -lm
+LIBS   := -pthread -ldl -lm $(if $(filter-out 0,$(OPENMP)),-fopenmp)
 VERSION := $(shell sed -n 's/^.define ESPRESSO_VERSION "\(.*\)"/\1/p' espresso.h)
 SOVER   := $(word 1,$(subst ., ,$(VERSION)))
 have = $(shell command -v $(1) 2>/dev/null)
@@ -35,6 +38,11 @@ BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
 HASH := \#
 have_headers = $(shell printf '$(HASH)include <%s>\n' $(1) | $(CC) $(BASE) $(CFLAGS) -E - >/dev/null 2>&1 && echo yes)
 HAVE_CMOCKA  := $(call have_headers,stdarg.h stddef.h setjmp.h stdint.h cmocka.h)
+# does the compiler have OpenMP, its header and its runtime? The example trainers and the tests' library are compiled with it
+HAVE_OPENMP := $(shell mkdir -p $(BUILD) && printf '$(HASH)include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n' | \
+                       $(CC) $(BASE) $(CFLAGS) -fopenmp -x c - -o $(BUILD)/has-openmp >/dev/null 2>&1 && echo yes)
+OPENMP_FLAG := $(if $(HAVE_OPENMP),-fopenmp)
+$(if $(filter-out 0,$(OPENMP)),$(if $(HAVE_OPENMP),,$(error OPENMP=$(OPENMP): $(CC) has no OpenMP (Debian: gcc has it, clang needs libomp-dev))))
 # jansson reads the planner's JSON files: the command and tests need it, the library never does
 HAVE_JANSSON := $(call have_headers,jansson.h)
 JSON_LIBS    := -ljansson
@@ -92,7 +100,7 @@ $(BUILD)/lib/espresso/libespresso-%.so: backends/%.c $(STAMP) | $(BUILD)/lib/esp
 
 define EXAMPLE
 $(BUILD)/bin/$(1): $(wildcard examples/$(1)/*.c examples/$(1)/*.h) $(LIB) espresso.h $(STAMP) | $(BUILD)/bin/
-	$$(CC) $$(BASE) $$(OPT) $$(CFLAGS) $$(WARN) $(wildcard examples/$(1)/*.c) -o $$@ $(LIB) $$(LIBS)
+	$$(CC) $$(BASE) $$(OPT) $$(CFLAGS) $$(WARN) $$(OPENMP_FLAG) $(wildcard examples/$(1)/*.c) -o $$@ $(LIB) $$(LIBS)
 endef
 $(foreach e,$(EXAMPLE_NAMES),$(eval $(call EXAMPLE,$(e))))
 
@@ -143,6 +151,7 @@ clean:
 report:
 	@$(if $(HAVE_JANSSON),:,echo "left out: the command, demo and tests (jansson.h not found; Debian: libjansson-dev)")
 	@$(if $(HAVE_CMOCKA),:,echo "left out: tests (cmocka.h not found; Debian: libcmocka-dev)")
+	@$(if $(HAVE_OPENMP),:,echo "left out: OpenMP in the example trainers ($(CC) does not find it; Debian: gcc has it, clang needs libomp-dev)")
 	@$(if $(wildcard codecs/cuda/*.cu),$(if $(call have,nvcc),:,echo "left out: CUDA codecs (nvcc not found)"),:)
 	@$(if $(wildcard backends/mpi.c),$(if $(call have,mpicc),:,echo "left out: backend mpi (mpicc not found)"),:)
 	@$(if $(call have,doxygen),:,echo "left out: make docs (doxygen not found)")

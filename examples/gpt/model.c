@@ -1,11 +1,13 @@
 /* model.c: forward, backward and update of the GPT in model.h. Must not know of ranks or of espresso. */
 #include "model.h"
+#include "../train/parallel.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { DOWN, UP, NORM2, OUT, QKV, NORM1, PER_LAYER }; /* a layer's parameters, in backward order */
+enum { ENOUGH = 10000 };                              /* numbers for which starting threads pays */
 static const float second_weight = 0.5f;              /* weight of the second head's loss */
 
 static param *second_head(gpt *m) { return &m->p[0]; }
@@ -67,8 +69,8 @@ static size_t place(gpt *m, float *base) {
     m->l[m->s.layers].x = take(&at, n * d), m->l[m->s.layers].norm1 = take(&at, n * d), m->ahead = take(&at, n * d);
     m->dx = take(&at, n * d), m->d_norm = take(&at, n * d), m->score = take(&at, n * m->s.vocab);
     m->d_score = take(&at, n * m->s.vocab), m->d_wide = take(&at, wide);
-    m->d_weight = take(&at, m->s.context * m->s.context);
-    return m->s.layers * (per_layer + n * d) + 5 * n * d + 2 * n * m->s.vocab + wide + m->s.context * m->s.context;
+    m->d_weight = take(&at, square);
+    return m->s.layers * (per_layer + n * d) + 5 * n * d + 2 * n * m->s.vocab + wide + square;
 }
 
 int gpt_open(gpt *m, shape s, uint64_t seed) {
@@ -109,9 +111,10 @@ static float scale_of(const float *x, size_t d) {
     return 1.0f / sqrtf(sum / (float)d + 1e-5f);
 }
 static void norm(size_t n, size_t d, const float *x, const param *gain, float *y) {
-    for (size_t r = 0; r < n; r++, x += d, y += d) {
-        const float scale = scale_of(x, d);
-        for (size_t i = 0; i < d; i++) y[i] = gain->value[i] * x[i] * scale;
+    PARALLEL_IF(n * d > ENOUGH)
+    for (size_t r = 0; r < n; r++) {
+        const float scale = scale_of(x + r * d, d);
+        for (size_t i = 0; i < d; i++) y[r * d + i] = gain->value[i] * x[r * d + i] * scale;
     }
 }
 static void norm_back(size_t n, size_t d, const float *x, const param *gain, const float *dy, float *dx) {
@@ -131,6 +134,7 @@ static void attention(const gpt *m, size_t batch, const layer *l) {
     const size_t c = m->s.context, d = m->s.width, size = d / m->s.heads, wide = 3 * d;
     memset(l->weight, 0, batch * m->s.heads * c * c * sizeof(float)),
         memset(l->mixed, 0, batch * c * d * sizeof(float));
+    PARALLEL_IF(batch * m->s.heads * c * c > ENOUGH)
     for (size_t i = 0; i < batch * m->s.heads; i++) {
         const size_t b = i / m->s.heads, head = i % m->s.heads * size;
         const float *q = l->qkv + b * c * wide + head, *k = q + d, *v = k + d;
@@ -149,11 +153,12 @@ static void attention(const gpt *m, size_t batch, const layer *l) {
 static void attention_back(const gpt *m, size_t batch, const layer *l, const float *d_mixed, float *d_qkv) {
     const size_t c = m->s.context, d = m->s.width, size = d / m->s.heads, wide = 3 * d;
     memset(d_qkv, 0, batch * c * wide * sizeof(float));
+    PARALLEL_IF(batch * m->s.heads * c * c > ENOUGH)
     for (size_t i = 0; i < batch * m->s.heads; i++) {
         const size_t b = i / m->s.heads, head = i % m->s.heads * size, at = b * c * wide + head;
         const float *q = l->qkv + at, *k = q + d, *v = k + d, *dy = d_mixed + b * c * d + head,
                     *w = l->weight + i * c * c;
-        float *dw = m->d_weight, *dq = d_qkv + at;
+        float *d_weight = m->d_weight + i * c * c, *dw = d_weight, *dq = d_qkv + at;
         memset(dw, 0, c * c * sizeof *dw);
         gemm(c, c, size, dy, d, 1, v, 1, wide, dw, c);
         gemm(c, size, c, w, 1, c, dy, d, 1, dq + 2 * d, wide);
@@ -162,8 +167,8 @@ static void attention_back(const gpt *m, size_t batch, const layer *l, const flo
             for (size_t j = 0; j <= t; j++) dot += w[j] * dw[j];
             for (size_t j = 0; j < c; j++) dw[j] = w[j] * (dw[j] - dot) / sqrtf((float)size);
         }
-        gemm(c, size, c, m->d_weight, c, 1, k, wide, 1, dq, wide);
-        gemm(c, size, c, m->d_weight, 1, c, q, wide, 1, dq + d, wide);
+        gemm(c, size, c, d_weight, c, 1, k, wide, 1, dq, wide);
+        gemm(c, size, c, d_weight, 1, c, q, wide, 1, dq + d, wide);
     }
 }
 
@@ -182,6 +187,7 @@ const float *gpt_forward(gpt *m, const uint8_t *const *seq, size_t batch) {
         linear(n, d, d, l->mixed, of_layer(m, at, OUT)->value, l->mid);
         norm(n, d, l->mid, of_layer(m, at, NORM2), l->norm2);
         linear(n, d, 4 * d, l->norm2, of_layer(m, at, UP)->value, l->up);
+        PARALLEL_IF(n * d > ENOUGH)
         for (size_t i = 0; i < 4 * n * d; i++) l->act[i] = l->up[i] > 0 ? l->up[i] * l->up[i] : 0.0f; /* ReLU squared */
         memcpy(l[1].x, l->mid, n * d * sizeof(float));
         linear(n, 4 * d, d, l->act, of_layer(m, at, DOWN)->value, l[1].x);
@@ -253,6 +259,7 @@ double gpt_backward(gpt *m, const uint8_t *const *seq, size_t batch, int second,
         memset(wide, 0, 4 * bytes), memset(m->d_norm, 0, bytes);
         linear_back(n, 4 * d, d, l->act, &p[DOWN], m->dx, wide);
         if (ready) ready(user, first + DOWN);
+        PARALLEL_IF(n * d > ENOUGH)
         for (size_t i = 0; i < 4 * n * d; i++) wide[i] *= l->up[i] > 0 ? 2 * l->up[i] : 0.0f;
         linear_back(n, d, 4 * d, l->norm2, &p[UP], wide, m->d_norm);
         if (ready) ready(user, first + UP);
@@ -287,12 +294,15 @@ void gpt_update(gpt *m, size_t step, float lr, float decay) {
     const float keep_mean = 0.3f, keep_square = 0.99f; /* 0.9 is usual, but amplifies what feedback sends late */
     const float to_mean = 1.0f / (1.0f - powf(keep_mean, (float)step)),
                 to_square = 1.0f / (1.0f - powf(keep_square, (float)step));
-    for (size_t p = 0; p < m->n_params; p++)
-        for (size_t i = (size_t)(m->p[p].value - m->value), end = i + m->p[p].count; i < end; i++) {
+    for (size_t p = 0; p < m->n_params; p++) {
+        const size_t first = (size_t)(m->p[p].value - m->value), count = m->p[p].count;
+        PARALLEL_IF(count > ENOUGH)
+        for (size_t i = first; i < first + count; i++) {
             const float g = m->grad[i];
             m->mean[i] += (1.0f - keep_mean) * (g - m->mean[i]);
             m->square[i] += (1.0f - keep_square) * (g * g - m->square[i]);
             m->value[i] -= lr * (m->mean[i] * to_mean / (sqrtf(m->square[i] * to_square) + 1e-8f) +
                                  (m->p[p].rows ? decay * m->value[i] : 0.0f));
         }
+    }
 }

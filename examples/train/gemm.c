@@ -1,9 +1,12 @@
 /* gemm.c: one matrix product in plain C, fast enough that a step waits for the link and not for arithmetic.
  * Knows nothing of layers. */
 #include "model.h"
+#include "../train/parallel.h"
 #include <string.h>
 
 enum { MR = 6, NR = 16, KC = 256 }; /* a tile of MR x NR sums stays in registers, a panel of KC x NR of b in cache */
+enum { ROWS = 40 * MR };            /* rows of c that one thread computes with a panel */
+enum { LEAST = 1 << 15 }; /* with fewer multiplications than these, starting threads takes longer than the product */
 typedef float row __attribute__((vector_size(NR * sizeof(float)), aligned(sizeof(float))));
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -26,20 +29,30 @@ GEMM_KERNEL static void tile(size_t k, const float *const a[MR], size_t a_col, c
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
+/* c's columns [j0, j0 + nr) and rows [first, end). Every element is a sum of its own, always in the same order. */
+static void gemm_part(size_t first, size_t end, size_t j0, size_t nr, size_t k, const float *a, size_t a_row,
+                      size_t a_col, const float *b, size_t b_row, size_t b_col, float *c, size_t c_row) {
+    float panel[KC * NR] = {0}, sum[MR * NR];
+    for (size_t p0 = 0; p0 < k; p0 += KC) {
+        const size_t kc = least(KC, k - p0);
+        for (size_t p = 0; p < kc; p++)
+            for (size_t j = 0; j < nr; j++) panel[p * NR + j] = b[(p0 + p) * b_row + (j0 + j) * b_col];
+        for (size_t i0 = first; i0 < end; i0 += MR) {
+            const float *rows[MR]; /* past the last row: the last one again; these sums are dropped */
+            for (size_t i = 0; i < MR; i++) rows[i] = a + least(i0 + i, end - 1) * a_row + p0 * a_col;
+            tile(kc, rows, a_col, panel, sum);
+            for (size_t i = 0; i < least(MR, end - i0); i++)
+                for (size_t j = 0; j < nr; j++) c[(i0 + i) * c_row + j0 + j] += sum[i * NR + j];
+        }
+    }
+}
+
 void gemm(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
           size_t b_col, float *c, size_t c_row) {
-    float panel[KC * NR] = {0}, sum[MR * NR];
-    for (size_t p0 = 0; p0 < k; p0 += KC)
-        for (size_t j0 = 0; j0 < n; j0 += NR) {
-            const size_t kc = least(KC, k - p0), nr = least(NR, n - j0);
-            for (size_t p = 0; p < kc; p++)
-                for (size_t j = 0; j < nr; j++) panel[p * NR + j] = b[(p0 + p) * b_row + (j0 + j) * b_col];
-            for (size_t i0 = 0; i0 < m; i0 += MR) {
-                const float *rows[MR]; /* past the last row: the last one again; these sums are dropped */
-                for (size_t i = 0; i < MR; i++) rows[i] = a + least(i0 + i, m - 1) * a_row + p0 * a_col;
-                tile(kc, rows, a_col, panel, sum);
-                for (size_t i = 0; i < least(MR, m - i0); i++)
-                    for (size_t j = 0; j < nr; j++) c[(i0 + i) * c_row + j0 + j] += sum[i * NR + j];
-            }
-        }
+    const size_t columns = (n + NR - 1) / NR, slices = (m + ROWS - 1) / ROWS;
+    PARALLEL_IF(m * n * k > LEAST)
+    for (size_t x = 0; x < columns * slices; x++) {
+        const size_t j0 = x % columns * NR, first = x / columns * ROWS;
+        gemm_part(first, least(first + ROWS, m), j0, least(NR, n - j0), k, a, a_row, a_col, b, b_row, b_col, c, c_row);
+    }
 }

@@ -1,5 +1,6 @@
 /* model.c: forward, backward and update of the network in model.h. Must not know of ranks or of espresso. */
 #include "model.h"
+#include "parallel.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +93,7 @@ float model_backward(model *m, const uint8_t *labels, size_t n, void (*ready)(vo
 void model_update(model *m, float lr, float momentum) {
     float *value = m->p[0].value, *v = m->p[0].momentum;
     const float *grad = m->p[0].grad;
+    PARALLEL_IF(1)
     for (size_t i = 0; i < m->n_values; i++) {
         v[i] = momentum * v[i] + grad[i];
         value[i] -= lr * v[i];

@@ -1,5 +1,5 @@
 # test_gpt.sh: the small GPT learns on four ranks of two machines, compressed and not, all ranks end with the same bits (it
-# compares them itself); a run that was stopped, or killed, and resumed ends with the same bits as one that never stopped; a
+# compares them itself); OpenMP threads change no bit; a run that was stopped, or killed, and resumed ends with the same bits as one that never stopped; a
 # head that takes part in some steps only learns in these; bad input is refused in words.
 BUILD=${BUILD:-build}
 gpt=$BUILD/bin/gpt
@@ -36,6 +36,13 @@ learns topk 0.85 --codec topk:ratio=0.05
 [ "$(wc -l <"$tmp/curve")" -eq 60 ] || fail "--curve: $(wc -l <"$tmp/curve") lines for 60 steps"
 [ $(($(number "$tmp/topk" inter_bytes_per_step) * 4)) -lt "$(number "$tmp/fp32" inter_bytes_per_step)" ] || fail "topk: bytes"
 [ "$(number "$tmp/topk" inter_bytes_per_step)" -gt 0 ] || fail "topk: nothing crossed between the machines"
+
+# the number of OpenMP threads changes no bit of the losses
+losses() { OMP_NUM_THREADS=$1 ranks 2 --width 64 --context 64 --max-steps 8 --strategy fp32 --curve "$tmp/losses$1" >"$tmp/out" 2>&1 || fail "losses: $(cat "$tmp/out")"
+    cut -d, -f1,3 "$tmp/losses$1" >"$tmp/of$1"; }
+losses 1
+losses 3
+[ "$(wc -l <"$tmp/of1")" -eq 8 ] && cmp "$tmp/of1" "$tmp/of3" || fail "other losses with three threads: $(cat "$tmp/of1" "$tmp/of3")"
 
 # resume: the last checkpoint of a whole run, of one stopped and resumed, and of one killed and resumed are the same
 same() { # NAME: its final model is that of "whole", and no older files are left
