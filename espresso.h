@@ -82,9 +82,8 @@ enum {
     ESP_DISCARDABLE = 1u << 1     /* keep a copy of the feedback state so that esp_discard_step works    */
 };
 
-/** Everything is optional: all-zero is valid, and so are empty strings. Strings are copied. The environment overrides: ESPRESSO_BACKEND,
- *  ESPRESSO_CODEC, ESPRESSO_STRATEGY, ESPRESSO_PLUGIN_PATH, ESPRESSO_LOG, ESPRESSO_TRACE, ESPRESSO_STATS, ESPRESSO_TIMEOUT_MS,
- *  ESPRESSO_WORKERS, ESPRESSO_ROOT, ESPRESSO_RANK, ESPRESSO_SIZE, ESPRESSO_MACHINE. Growable. */
+/** Everything is optional: all-zero is valid, and so are empty strings. Strings are copied. The ESPRESSO_* variables, which docs/using.md
+ *  lists, override members. Growable. */
 typedef struct esp_config {
     uint32_t struct_size;         /* 0 means "this header's size"                                               */
     uint32_t flags;               /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE                                       */
@@ -108,6 +107,7 @@ typedef struct esp_config {
     uint64_t seed;        /* of all random draws; the same on all ranks                    */
     const esp_host *host; /* the caller's memory and log, valid until esp_close; NULL: libc and stderr */
     const char *stats;    /* file for statistics while training; NULL: none. See docs/stats.md   */
+    const char *workers;  /* "pthreads", "openmp", "openmp:4" (docs/using.md); NULL: pthreads                */
 } esp_config;
 
 enum {

@@ -59,6 +59,7 @@
 #include "espresso_impl/device/device_cpu.c"
 #include "espresso_impl/device/device.c"
 #include "espresso_impl/base/workers.c"
+#include "espresso_impl/base/workers_omp.c"
 #include "espresso_impl/strategy/option.c"
 #include "espresso_impl/strategy/rounds.c"
 #include "espresso_impl/strategy/region.c"

@@ -6,6 +6,9 @@ set -eu
 build=$1 prefix=$2 version=$3
 root=${DESTDIR:-}$prefix
 major=${version%%.*}
+# a static library that was compiled with OpenMP needs its runtime
+openmp=
+if nm "$build/lib/libespresso.a" | grep -q ' U \(GOMP_\|__kmpc_\)'; then openmp=-fopenmp; fi
 
 install -d "$root/include" "$root/lib/espresso" "$root/lib/pkgconfig" "$root/lib/cmake/espresso" "$root/bin"
 install -m 644 dist/espresso.h "$root/include/espresso.h"
@@ -32,7 +35,7 @@ Description: Compresses and synchronises gradients, tensor by tensor
 Version: $version
 Cflags: -I\${includedir}
 Libs: -L\${libdir} -lespresso
-Libs.private: -pthread -ldl -lm
+Libs.private: -pthread -ldl -lm $openmp
 END
 
 cat >"$root/lib/cmake/espresso/espressoConfig.cmake" <<'END'
@@ -54,6 +57,10 @@ if(NOT TARGET espresso::espresso)
 endif()
 unset(_espresso_prefix)
 END
+if [ -n "$openmp" ]; then
+    echo 'set_property(TARGET espresso::static APPEND PROPERTY INTERFACE_LINK_LIBRARIES -fopenmp)' \
+        >>"$root/lib/cmake/espresso/espressoConfig.cmake"
+fi
 
 cat >"$root/lib/cmake/espresso/espressoConfigVersion.cmake" <<END
 set(PACKAGE_VERSION "$version")

@@ -8,6 +8,8 @@ BUILD=${BUILD:-build}
 ESPRESSO_COMMAND=${ESPRESSO_COMMAND:-$PWD/$BUILD/bin/espresso}
 ESPRESSO_BUILD=$PWD/$BUILD
 export BUILD ESPRESSO_COMMAND ESPRESSO_BUILD
+# OpenMP threads that wait must not burn the cores of the tests beside: barriers would then take a hundred times as long
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 # Runs one test; "PASSED FAILED SKIPPED" goes to a file in $TEST_COUNTS.
 run_one() { # TEST

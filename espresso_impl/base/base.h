@@ -51,7 +51,7 @@ ESP__FN void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes);
 /* Fills the table that plugins get; its `user` is ctx. */
 ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx);
 
-/* ---- workers.c: runs one loop at a time on several threads ------------------------------------------------------ */
+/* ---- workers.c: runs one loop at a time on several threads; with threads of its own ------------------------------- */
 /* `n` threads in all: the caller of esp__workers_for is one of them. */
 ESP__FN esp_status esp__workers_open(esp_ctx *ctx, int32_t n, esp__workers **out);
 ESP__FN void esp__workers_close(esp__workers *w);
@@ -59,6 +59,16 @@ ESP__FN void esp__workers_close(esp__workers *w);
  * as one piece, if w is NULL, another caller's loop runs, or the call is nested. Allocates nothing. */
 ESP__FN void esp__workers_for(esp__workers *w, uint64_t n, uint64_t grain,
                               void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg);
+
+/* ---- workers_omp.c: the same loops on the trainer's OpenMP team -------------------------------------------------- */
+/* At most `most` threads run a loop (0: as many as the team has). `offer` wakes the threads that wait, so that each can ask
+ * esp__workers_offered. ESP_E_UNSUPPORTED: compiled without OpenMP. */
+ESP__FN esp_status esp__workers_open_omp(esp_ctx *ctx, int32_t most, void (*offer)(esp_ctx *ctx), esp__workers **out);
+ESP__FN void esp__workers_never_lend(void); /* the calling thread is the library's: its loops are offered to others */
+/* May the calling thread, which waits, help with the loop under way? Then esp__workers_help runs pieces of it, on the thread's team
+ * or, inside a parallel region, on this thread alone. */
+ESP__FN int esp__workers_offered(esp__workers *w); /* w may be NULL */
+ESP__FN void esp__workers_help(esp__workers *w);
 
 /* ---- spec.c: "name:key=val,key=val" ------------------------------------------------------------------------------ */
 ESP__FN int esp__spec_name_char(char c); /* may a name contain it? */

@@ -1,26 +1,9 @@
 /* workers.c: worker threads that run one loop at a time together with the caller. Must not know what the loop does. Allocates
  * nothing after esp__workers_open. */
-#include "espresso_impl/base/base.h"
+#include "espresso_impl/base/workers.h"
 #include "espresso_impl/base/thread.h"
-#include <stdatomic.h>
 
 enum { ESP__WORKERS_SPIN = 400, ESP__WORKERS_PIECES = 4 };
-
-struct esp__workers {
-    esp_ctx *ctx;
-    int32_t n, n_threads; /* n counts the caller */
-    pthread_t *threads;
-    pthread_mutex_t one_loop; /* locked while a loop runs: a second caller runs its own loop alone */
-    pthread_mutex_t lock;     /* protects what follows */
-    pthread_cond_t work, done;
-    int quit, open;    /* open: threads may still join the loop */
-    atomic_uint loops; /* number of the loop; written under the lock, but threads that spin read it without */
-    atomic_int inside; /* threads in the loop; written and read likewise */
-    uint64_t end, piece;
-    _Alignas(64) atomic_ullong next;
-    void (*body)(void *arg, uint64_t begin, uint64_t end);
-    void *arg;
-};
 
 static inline void esp__cpu_relax(void) {
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -28,12 +11,21 @@ static inline void esp__cpu_relax(void) {
 #endif
 }
 
-static void esp__workers_pieces(esp__workers *w) {
+static void esp__workers_piece(const esp__workers *w, uint64_t begin) {
+    uint64_t end = w->end - begin < w->piece ? w->end : begin + w->piece;
+    w->body(w->arg, begin, end);
+}
+
+ESP__FN void esp__workers_pieces(esp__workers *w) {
     uint64_t begin;
-    while ((begin = atomic_fetch_add(&w->next, w->piece)) < w->end) {
-        uint64_t end = w->end - begin < w->piece ? w->end : begin + w->piece;
-        w->body(w->arg, begin, end);
-    }
+    while ((begin = atomic_fetch_add(&w->next, w->piece)) < w->end) esp__workers_piece(w, begin);
+}
+
+/* The same, until a team has taken the loop over. */
+static void esp__workers_pieces_untaken(esp__workers *w) {
+    uint64_t begin;
+    while (!atomic_load(&w->taken) && (begin = atomic_fetch_add(&w->next, w->piece)) < w->end)
+        esp__workers_piece(w, begin);
 }
 
 static void *esp__workers_main(void *arg) {
@@ -61,16 +53,22 @@ static void *esp__workers_main(void *arg) {
     return NULL;
 }
 
-ESP__FN esp_status esp__workers_open(esp_ctx *ctx, int32_t n, esp__workers **out) {
+ESP__FN esp__workers *esp__workers_new(esp_ctx *ctx, int32_t n) {
     esp__workers *w = (esp__workers *)esp__alloc(ctx, sizeof *w);
-    *out = NULL;
-    if (!w) return esp__fail(ctx, ESP_E_NOMEM, "out of memory for the compression workers");
+    if (!w) return NULL;
     w->ctx = ctx;
     w->n = n < 1 ? 1 : n;
     pthread_mutex_init(&w->one_loop, NULL);
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->work, NULL);
     pthread_cond_init(&w->done, NULL);
+    return w;
+}
+
+ESP__FN esp_status esp__workers_open(esp_ctx *ctx, int32_t n, esp__workers **out) {
+    esp__workers *w = esp__workers_new(ctx, n);
+    *out = NULL;
+    if (!w) return esp__fail(ctx, ESP_E_NOMEM, "out of memory for the compression workers");
     w->threads = (pthread_t *)esp__alloc(ctx, (uint64_t)w->n * sizeof *w->threads);
     if (!w->threads) {
         esp__workers_close(w);
@@ -100,33 +98,54 @@ ESP__FN void esp__workers_close(esp__workers *w) {
     esp__free(w->ctx, w);
 }
 
-ESP__FN void esp__workers_for(esp__workers *w, uint64_t n, uint64_t grain,
-                              void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
-    uint64_t pieces, grains;
-    if (grain == 0) grain = 1;
-    if (n == 0) return;
-    if (!w || w->n_threads == 0 || n <= grain || pthread_mutex_trylock(&w->one_loop) != 0) {
-        body(arg, 0, n);
-        return;
-    }
+/* How many threads may take part in a loop of the caller, the caller included. */
+static int32_t esp__workers_most(esp__workers *w) {
+    if (!w) return 1;
+    return w->offer ? esp__workers_team(w) : w->n_threads + 1;
+}
+
+/* Publishes the loop, so that threads may join it. w->one_loop held. */
+static void esp__workers_begin(esp__workers *w, int32_t threads, uint64_t n, uint64_t grain,
+                               void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
     /* a few pieces for each thread, so that a slow thread delays the loop little */
-    pieces = (uint64_t)(w->n_threads + 1) * ESP__WORKERS_PIECES;
-    grains = (n - 1) / grain + 1;
+    uint64_t pieces = (uint64_t)threads * ESP__WORKERS_PIECES, grains = (n - 1) / grain + 1;
     pthread_mutex_lock(&w->lock);
     w->body = body;
     w->arg = arg;
     w->end = n;
     w->piece = ((grains - 1) / pieces + 1) * grain;
     atomic_store(&w->next, 0);
+    atomic_store(&w->taken, 0);
     w->open = 1;
     atomic_fetch_add(&w->loops, 1);
     pthread_cond_broadcast(&w->work);
     pthread_mutex_unlock(&w->lock);
-    esp__workers_pieces(w);
+}
+
+static void esp__workers_end(esp__workers *w) {
     for (int i = 0; i < ESP__WORKERS_SPIN && atomic_load(&w->inside); i++) esp__cpu_relax();
     pthread_mutex_lock(&w->lock);
     w->open = 0; /* a thread that wakes only now finds nothing to do and is not waited for */
     while (atomic_load(&w->inside)) pthread_cond_wait(&w->done, &w->lock);
     pthread_mutex_unlock(&w->lock);
+}
+
+ESP__FN void esp__workers_for(esp__workers *w, uint64_t n, uint64_t grain,
+                              void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
+    int32_t threads = esp__workers_most(w);
+    if (grain == 0) grain = 1;
+    if (n == 0) return;
+    if (threads == 1 || n <= grain || pthread_mutex_trylock(&w->one_loop) != 0) {
+        body(arg, 0, n);
+        return;
+    }
+    esp__workers_begin(w, threads, n, grain, body, arg);
+    if (!w->offer) {
+        esp__workers_pieces(w);
+    } else {
+        esp__workers_call(w);
+        esp__workers_pieces_untaken(w);
+    }
+    esp__workers_end(w);
     pthread_mutex_unlock(&w->one_loop);
 }

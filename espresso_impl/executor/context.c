@@ -229,6 +229,20 @@ static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
     return ESP_OK;
 }
 
+/* The threads that compress: the library's own, or the team of the trainer's thread that waits. */
+static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t locals) {
+    int32_t n = (int32_t)c->cpu_workers, share = (int32_t)esp__cores() / locals;
+    char most[32] = "";
+    if (c->workers) { /* env.c leaves only "openmp" here */
+        if (n) snprintf(most, sizeof most, "at most %d of ", (int)n);
+        esp__log(ctx, ESP_LOG_INFO, "context", "%sthe OpenMP threads of a thread that waits compress", most);
+        return esp__workers_open_omp(ctx, n, esp__executor_offer, &ctx->base.workers);
+    }
+    if (!n) n = share > 0 ? share : 1;
+    esp__log(ctx, ESP_LOG_INFO, "context", "%d compression worker(s)", (int)n);
+    return esp__workers_open(ctx, n, &ctx->base.workers);
+}
+
 static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     const char *link = getenv("ESPRESSO_INTER_LINK"), *params;
     char name[ESP__NAME_MAX], full[ESP__SPEC_MAX * 2];
@@ -251,15 +265,13 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     if (s) return s;
     int32_t locals = 0;
     for (int32_t r = 0; r < ctx->job.size; r++) locals += ctx->job.topo.machine_of[r] == ctx->job.topo.machine;
-    int32_t workers = c->cpu_workers ? (int32_t)c->cpu_workers : (int32_t)esp__cores() / locals;
-    s = esp__workers_open(ctx, workers > 0 ? workers : 1, &ctx->base.workers);
+    s = esp__open_workers(ctx, c, locals);
     if (!s) s = esp__comms_open(ctx, full);
     if (!s) s = esp__executor_open(ctx);
     if (!s)
-        esp__log(ctx, ESP_LOG_INFO, "context",
-                 "rank %d of %d (from %s), machine %d of %d, backend %s, %d compression worker(s)", ctx->job.rank,
+        esp__log(ctx, ESP_LOG_INFO, "context", "rank %d of %d (from %s), machine %d of %d, backend %s", ctx->job.rank,
                  ctx->job.size, w.launcher ? w.launcher : "?", ctx->job.topo.machine, ctx->job.topo.n_machines,
-                 ctx->job.backend->name, workers > 0 ? workers : 1);
+                 ctx->job.backend->name);
     return s;
 }
 

@@ -51,6 +51,7 @@ static const esp__op *esp__cpu_next(esp_ctx *ctx) {
 static void *esp__cpu_main(void *arg) {
     esp_ctx *ctx = arg;
     const esp__op *op;
+    esp__workers_never_lend();
     pthread_mutex_lock(&ctx->lanes.lock);
     while ((op = esp__cpu_next(ctx)) != NULL) {
         ctx->lanes.cpu_busy = 1;
@@ -275,6 +276,12 @@ static void *esp__link_main(void *arg) {
     }
     pthread_mutex_unlock(&ctx->lanes.lock);
     return NULL;
+}
+
+ESP__FN void esp__executor_offer(esp_ctx *ctx) {
+    pthread_mutex_lock(&ctx->lanes.lock);
+    if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
+    pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
 ESP__FN esp_status esp__executor_open(esp_ctx *ctx) {

@@ -35,6 +35,7 @@ ESP__FN void esp__link_advance(esp_ctx *ctx, const esp__op *op); /* a collective
 ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real);
 
 /* ---- executor.c: the lanes' threads ---------------------------------------------------------------------------------- */
+ESP__FN void esp__executor_offer(esp_ctx *ctx); /* wakes the threads that wait: a loop of the cpu thread began */
 ESP__FN esp_status esp__executor_open(esp_ctx *ctx);
 ESP__FN void esp__executor_close(esp_ctx *ctx);
 /* The context is dead from here on: the first error stays. */

@@ -160,9 +160,16 @@ ESP__FN void esp__wait_begin(esp_ctx *ctx) {
     }
 }
 
-/* Sleeps until something changed. 0: the context has failed, and no lane touches the caller's memory any more. */
+/* Sleeps until something changed, or helps with a loop of the cpu thread. 0: the context has failed, and no lane touches the
+ * caller's memory any more. */
 static int esp__wait_more(esp_ctx *ctx) {
     if (ctx->health.fatal && !ctx->lanes.link_busy && !ctx->lanes.cpu_busy) return 0;
+    if (esp__workers_offered(ctx->base.workers)) {
+        pthread_mutex_unlock(&ctx->lanes.lock);
+        esp__workers_help(ctx->base.workers);
+        pthread_mutex_lock(&ctx->lanes.lock);
+        return 1;
+    }
     pthread_cond_wait(&ctx->lanes.done_cv, &ctx->lanes.lock);
     return 1;
 }

@@ -252,7 +252,7 @@ static esp_status esp__env_log(int32_t *level) {
 /* Empty texts count as not set, as in the environment: a program may pass on the value of a flag that was not given. */
 static void esp__config_empty(esp_config *c) {
     const char **const texts[] = {&c->backend, &c->codec, &c->strategy, &c->plugin_path,
-                                  &c->root,    &c->trace, &c->stats};
+                                  &c->root,    &c->trace, &c->stats,    &c->workers};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (*texts[i] && !**texts[i]) *texts[i] = NULL;
 }
@@ -273,6 +273,31 @@ static esp_status esp__config_check(const esp_config *c) {
     if (c->n_builtin && !c->builtin)
         return esp__fail(NULL, ESP_E_ARG, "esp_config.n_builtin is %u, but builtin is NULL: set both, or neither",
                          (unsigned)c->n_builtin);
+    return ESP_OK;
+}
+
+/* Reads "pthreads" or "openmp", each with ":N" behind it or not; from the environment also "N". Afterwards out->workers is
+ * "openmp" or NULL. */
+static esp_status esp__env_workers(const char *what, const char *text, int bare, esp_config *out) {
+    static const char *const names[] = {"pthreads", "openmp"};
+    const char *number = bare ? text : NULL;
+    char *end = NULL;
+    int omp = 0, known = bare;
+    for (int i = 0; i < 2; i++) {
+        size_t n = strlen(names[i]);
+        if (strncmp(text, names[i], n) || (text[n] && text[n] != ':')) continue;
+        omp = i, known = 1;
+        number = text[n] ? text + n + 1 : NULL;
+    }
+    long v = number ? strtol(number, &end, 10) : 0;
+    if (!known || (number && (end == number || *end || v < 1 || v > 4096)))
+        return esp__fail(
+            NULL, ESP_E_ARG,
+            "%s is \"%s\": it must be %s\"pthreads\" or \"openmp\", also with a number of threads from 1 to "
+            "4096 behind it (\"openmp:4\")",
+            what, text, bare ? "a number of threads from 1 to 4096, " : "");
+    out->workers = omp ? "openmp" : NULL;
+    if (number) out->cpu_workers = (uint32_t)v;
     return ESP_OK;
 }
 
@@ -307,9 +332,9 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
         if ((status = esp__env_int("ESPRESSO_TIMEOUT_MS", 1, UINT32_MAX, &v)) != ESP_OK) return status;
         out->timeout_ms = (uint32_t)v;
     }
-    if (esp__env_get("ESPRESSO_WORKERS")) {
-        if ((status = esp__env_int("ESPRESSO_WORKERS", 1, 4096, &v)) != ESP_OK) return status;
-        out->cpu_workers = (uint32_t)v;
-    }
+    if (out->workers && (status = esp__env_workers("esp_config.workers", out->workers, 0, out)) != ESP_OK)
+        return status;
+    if ((s = esp__env_get("ESPRESSO_WORKERS")) && (status = esp__env_workers("ESPRESSO_WORKERS", s, 1, out)) != ESP_OK)
+        return status;
     return esp__env_log(&out->log_level);
 }

@@ -1,6 +1,7 @@
 /* codec_call.c: fills the arguments of a codec's compress and decompress for one part, and does the feedback of codecs that do not
  * do it themselves. Must not know where memory comes from. */
 #include "espresso_impl/plugins/codec_call.h"
+#include "codecs/common/simd.h"
 
 ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const float *data, uint64_t count) {
     memset(c, 0, sizeof *c);
@@ -60,6 +61,7 @@ static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back)
     const float *g = c->part.data.ptr;
     void *data = c->part.data.ptr;
     esp_payload_header h;
+    ESP_SIMD
     for (uint64_t i = 0; i < n; i++) phi[i] = saved.beta * e[i] + saved.gamma * g[i];
     c->args.residual = NULL;
     c->part.data.ptr = phi;
@@ -70,7 +72,9 @@ static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back)
         c->args.mode = ESP_OUT_SET;
         c->args.scale = 1.0f;
         s = t->decompress(c->codec->self, &c->args);
-        for (uint64_t i = 0; i < n && !s; i++) e[i] = phi[i] - back[i];
+        const uint64_t kept = s ? 0 : n;
+        ESP_SIMD
+        for (uint64_t i = 0; i < kept; i++) e[i] = phi[i] - back[i];
     }
     c->part.data.ptr = data;
     c->args = saved;

@@ -327,6 +327,7 @@ static const row rows[] = {
     M1(seed),
     M1(host),
     M1(stats),
+    M1(workers),
 #undef M1
 #define M1(f) M(esp_tensor_desc, f)
     S(esp_tensor_desc),

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "spawn.h"
+#include "espresso_impl/base/cores.h"
 
 #define RUN(n, ...) SPAWN("run", "-n", n, __VA_ARGS__)
 #define START(...) spawn_start((const char *const[]){"run", __VA_ARGS__, NULL})
@@ -26,6 +27,29 @@ static void environment(void **state) {
     check_said(&s, 0, "[2] 2 4 1 0 espresso-run 1gbit,50us b=c 1234\n");
     check_said(&s, 0, "[3] 3 4 1 1 espresso-run 1gbit,50us b=c 1234\n");
     spawn_free(&s);
+}
+
+/* Each rank has an OpenMP team of its own: together no more threads than cores, unless somebody said a number. */
+static void openmp_threads(void **state) {
+    char own[32];
+    (void)state;
+    unsetenv("OMP_NUM_THREADS"), unsetenv("OMP_WAIT_POLICY");
+    snprintf(own, sizeof own, "[0] %d passive\n", (int)esp__cores());
+    spawned s = RUN("1", "--", "sh", "-c", "echo $OMP_NUM_THREADS $OMP_WAIT_POLICY");
+    check_said(&s, 0, own);
+    spawn_free(&s);
+    s = RUN("64", "--machines", "8", "--", "sh", "-c", "echo $OMP_NUM_THREADS");
+    if (esp__cores() < 128) check_said(&s, 0, "[63] 1\n");
+    spawn_free(&s);
+    s = RUN("4", "--env", "OMP_NUM_THREADS=7", "--env", "OMP_WAIT_POLICY=active", "--", "sh", "-c",
+            "echo $OMP_NUM_THREADS $OMP_WAIT_POLICY");
+    check_said(&s, 0, "[3] 7 active\n");
+    spawn_free(&s);
+    setenv("OMP_NUM_THREADS", "3", 1);
+    s = RUN("4", "--", "sh", "-c", "echo $OMP_NUM_THREADS");
+    check_said(&s, 0, "[2] 3\n");
+    spawn_free(&s);
+    unsetenv("OMP_NUM_THREADS");
 }
 
 static void uneven_machines(void **state) {
@@ -378,6 +402,7 @@ static void help(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(environment),
+        cmocka_unit_test(openmp_threads),
         cmocka_unit_test(uneven_machines),
         cmocka_unit_test(meeting_point),
         cmocka_unit_test(no_line_is_lost),

@@ -225,6 +225,35 @@ static void test_overrides(void **state) {
     assert_null(out.codec);
 }
 
+static void test_workers(void **state) {
+    static const struct {
+        const char *member;
+        uint32_t number;
+        const char *environment, *workers;
+        uint32_t n;
+    } cases[] = {
+        {NULL, 0, "", NULL, 0},
+        {"pthreads", 2, "", NULL, 2},
+        {"pthreads:3", 2, "", NULL, 3},
+        {"openmp", 0, "", "openmp", 0},
+        {"openmp:4096", 2, "", "openmp", 4096},
+        {"", 2, "ESPRESSO_WORKERS=openmp", "openmp", 2},
+        {NULL, 0, "ESPRESSO_WORKERS=openmp:5", "openmp", 5},
+        {"openmp", 2, "ESPRESSO_WORKERS=4", NULL, 4},
+        {"openmp:2", 0, "ESPRESSO_WORKERS=pthreads:1", NULL, 1},
+        {"openmp", 0, "ESPRESSO_WORKERS=", "openmp", 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        esp_config cfg = {.workers = cases[i].member, .cpu_workers = cases[i].number}, out;
+        set(cases[i].environment);
+        assert_int_equal(esp__env_config(&cfg, &out), ESP_OK);
+        assert_int_equal(out.cpu_workers, cases[i].n);
+        assert_int_equal(out.workers != NULL, cases[i].workers != NULL);
+        if (out.workers) assert_string_equal(out.workers, cases[i].workers);
+    }
+}
+
 /* A caller built against an older header has a shorter struct: what lies behind it must not be read. */
 static void test_short_config(void **state) {
     esp_config cfg = ESP_ZERO, out;
@@ -241,17 +270,25 @@ static void test_short_config(void **state) {
     assert_int_equal(out.struct_size, sizeof out);
     cfg.struct_size = 3;
     assert_int_equal(esp__env_config(&cfg, &out), ESP_E_ARG);
-    esp_config empty = {
-        .backend = "", .codec = "", .strategy = "", .plugin_path = "", .root = "", .trace = "", .stats = ""};
+    esp_config empty = {.backend = "",
+                        .codec = "",
+                        .strategy = "",
+                        .plugin_path = "",
+                        .root = "",
+                        .trace = "",
+                        .stats = "",
+                        .workers = ""};
     assert_int_equal(esp__env_config(&empty, &out), ESP_OK); /* as if they were not set */
     assert_true(!out.backend && !out.codec && !out.strategy && !out.plugin_path && !out.root && !out.trace &&
-                !out.stats);
+                !out.stats && !out.workers);
 }
 
 static void test_wrong_overrides_are_named(void **state) {
-    static const char *const cases[] = {"ESPRESSO_TIMEOUT_MS=0", "ESPRESSO_TIMEOUT_MS=5s", "ESPRESSO_WORKERS=-2",
-                                        "ESPRESSO_LOG=loud",     "ESPRESSO_LOG=5",         "ESPRESSO_ROOT=nowhere",
-                                        "ESPRESSO_SIMD=avx"};
+    static const char *const cases[] = {
+        "ESPRESSO_TIMEOUT_MS=0",    "ESPRESSO_TIMEOUT_MS=5s",  "ESPRESSO_WORKERS=-2",      "ESPRESSO_WORKERS=4097",
+        "ESPRESSO_WORKERS=4x",      "ESPRESSO_WORKERS=OpenMP", "ESPRESSO_WORKERS=openmp:", "ESPRESSO_WORKERS=openmp:0",
+        "ESPRESSO_WORKERS=openmpi", "ESPRESSO_LOG=loud",       "ESPRESSO_LOG=5",           "ESPRESSO_ROOT=nowhere",
+        "ESPRESSO_SIMD=avx"};
     esp_config out;
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -332,6 +369,8 @@ static void test_wrong_members_are_named(void **state) {
         {{.log_level = 7}, "esp_config.log_level is 7"},
         {{.log_level = -1}, "esp_config.log_level is -1"},
         {{.n_builtin = 2}, "esp_config.n_builtin is 2, but builtin is NULL"},
+        {{.workers = "threads"}, "esp_config.workers is \"threads\": it must be \"pthreads\" or \"openmp\""},
+        {{.workers = "4"}, "esp_config.workers is \"4\": it must be"},
         {{.rank = 1}, "esp_config.rank is 1, but size is 0: set both, or neither"},
     };
     (void)state;
@@ -351,6 +390,7 @@ int main(void) {
         cmocka_unit_test_setup(test_config_and_environment, clean),
         cmocka_unit_test_setup(test_machine, clean),
         cmocka_unit_test_setup(test_overrides, clean),
+        cmocka_unit_test_setup(test_workers, clean),
         cmocka_unit_test_setup(test_short_config, clean),
         cmocka_unit_test_setup(test_wrong_overrides_are_named, clean),
         cmocka_unit_test_setup(test_misspelt_names, clean),

@@ -55,6 +55,11 @@ static void run_set_environment(const run_plan *p, int rank) {
     run_set_number("ESPRESSO_MACHINE", p->machine_of[rank]);
     run_set_number("ESPRESSO_LOCAL_RANK", p->local_of[rank]);
     setenv("ESPRESSO_LAUNCHER", "espresso-run", 1);
+    if (!getenv("OMP_NUM_THREADS")) { /* all ranks share this machine's cores, and each has an OpenMP team of its own */
+        int share = (int)esp__cores() / p->n;
+        run_set_number("OMP_NUM_THREADS", share > 0 ? share : 1);
+    }
+    setenv("OMP_WAIT_POLICY", "passive", 0); /* a team that waits leaves its cores to the rank's other threads */
     setenv("ESPRESSO_ROOT", p->root, 1);
     if (p->inter) setenv("ESPRESSO_INTER_LINK", p->inter, 1);
     if (p->timeout) setenv("ESPRESSO_TIMEOUT_MS", p->timeout, 1);
@@ -66,7 +71,8 @@ static long run_workers(const run_plan *p, long cores) {
     const char *text = getenv("ESPRESSO_WORKERS");
     for (int i = 0; i < p->n_env; i++)
         if (!strncmp(p->env[i], "ESPRESSO_WORKERS=", 17)) text = p->env[i] + 17;
-    long n = text ? strtol(text, NULL, 10) : 0;
+    const char *number = text ? strchr(text, ':') : NULL; /* "openmp:4" */
+    long n = text ? strtol(number ? number + 1 : text, NULL, 10) : 0;
     long locals = (p->n + p->machines - 1) / p->machines;
     if (n < 1) n = cores / locals;
     return n < 1 ? 1 : n;
