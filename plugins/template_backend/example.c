@@ -73,7 +73,11 @@ static FILE *example_receive(const example_comm *e, uint64_t number, int32_t fro
 }
 
 /* ---- what goes where ------------------------------------------------------------------------------------------------ */
-static uint64_t example_unit(const esp_coll *c) { return c->slot_bytes ? c->slot_bytes : c->dtype == ESP_F32 ? 4 : 2; }
+static uint64_t example_width(const esp_coll *c) { return c->width ? c->width : 1; }
+/* Bytes of an item: a payload slot, or `width` numbers. */
+static uint64_t example_unit(const esp_coll *c) {
+    return c->slot_bytes ? c->slot_bytes : esp_dtype_bytes(c->dtype) * example_width(c);
+}
 
 static int example_sums(const esp_coll *c) {
     return c->op == ESP_COLL_ALLREDUCE || c->op == ESP_COLL_REDUCE_SCATTER || c->op == ESP_COLL_REDUCE;
@@ -124,9 +128,10 @@ static void example_store(esp_dtype t, unsigned char *p, float x) {
         memcpy(p, &half, 2);
 }
 
-/* Adds all ranks' numbers in rank order. Halves are summed in f32 and rounded once. `f`: a file from each rank. */
+/* Adds all ranks' numbers in rank order. Halves are summed in f32 and rounded once. `f`: a file from each rank;
+ * `count`: numbers, not items. */
 static esp_status example_sum(const esp_coll *c, FILE **f, int32_t n, uint64_t count) {
-    const size_t unit = (size_t)example_unit(c);
+    const size_t unit = (size_t)esp_dtype_bytes(c->dtype);
     const float scale = c->scale == 0 ? 1.0f : c->scale;
     unsigned char in[EXAMPLE_CHUNK], *out = c->dst.ptr;
     float sum[EXAMPLE_CHUNK / 2];
@@ -197,16 +202,33 @@ static esp_status example_open(const esp_host *h, const esp_group *g, const char
     return ESP_OK;
 }
 
-static esp_status example_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
+/* Refuses what the table below does not promise. The library asks for nothing else; other callers may. */
+static esp_status example_check(const example_comm *e, const esp_coll *c) {
+    if (c->op < ESP_COLL_ALLREDUCE || c->op > ESP_COLL_REDUCE)
+        return example_fail(e->host, ESP_E_ARG, "there is no such collective: use ESP_COLL_*");
+    if (c->hops) return example_fail(e->host, ESP_E_UNSUPPORTED, "does not compress at every hop");
+    if (c->slot_bytes ? c->width > 1 || example_sums(c) : !esp_dtype_bytes(c->dtype))
+        return example_fail(e->host, ESP_E_ARG, "needs a dtype, or payload slots without width and reduction");
+    if (example_sums(c) && (c->dtype > ESP_BF16 || c->reduce > ESP_REDUCE_SUM))
+        return example_fail(e->host, ESP_E_UNSUPPORTED, "reduces f32, f16 and bf16 by ESP_REDUCE_SUM only");
+    return ESP_OK;
+}
+
+static esp_status example_start(void *comm, const esp_coll *call, esp_stream s, void **req) {
     example_comm *e = comm;
-    const uint64_t unit = example_unit(c);
     example_request *r = NULL;
-    esp_status status = ESP_OK;
+    const esp_coll *c;
+    uint64_t unit;
+    esp_status status;
     (void)s; /* a CPU stream has no work queued */
     for (int i = 0; i < EXAMPLE_REQUESTS && !r; i++)
         if (!e->requests[i].busy) r = &e->requests[i];
     if (!r) return example_fail(e->host, ESP_E_STATE, "more than 64 collectives at once");
-    memcpy(&r->c, c, c->struct_size < sizeof r->c ? c->struct_size : sizeof r->c);
+    memset(&r->c, 0, sizeof r->c); /* a caller of an older version has a shorter struct */
+    memcpy(&r->c, call, call->struct_size < sizeof r->c ? call->struct_size : sizeof r->c);
+    c = &r->c;
+    unit = example_unit(c);
+    if ((status = example_check(e, c)) != ESP_OK) return status;
     r->number = e->started++;
     r->next = 0;
     for (int32_t to = 0; to < e->size && status == ESP_OK; to++) {
@@ -252,7 +274,7 @@ static esp_status example_take_sum(example_comm *e, example_request *r) {
             while (i--) fclose(files[i]);
             return example_fail(e->host, ESP_E_COMM, "a file disappeared, or too many are open");
         }
-    s = example_sum(&r->c, files, e->size, in.end - in.begin);
+    s = example_sum(&r->c, files, e->size, (in.end - in.begin) * example_width(&r->c));
     for (int32_t i = 0; i < e->size; i++) fclose(files[i]);
     return s;
 }
