@@ -86,7 +86,7 @@ static void *shm_share(engine_comm *m, int *fd, int listener) {
 
 static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far, const char *params, int cma) {
     int fd = -1, listener = -1;
-    uint64_t secret = shm_random();
+    uint64_t secret = engine_local_random();
     engine_hello mine;
     void *region = NULL;
     memset(&mine, 0, sizeof mine);
@@ -148,7 +148,7 @@ static const esp_backend shm_backend = {
     .colls = ENGINE_COLLS,
     .devices = ESP_BIT(ESP_CPU),
     .dtypes = ENGINE_DTYPES,
-    .reduces = ESP_BIT(ESP_REDUCE_SUM),
+    .reduces = ENGINE_REDUCTIONS,
     .name = "shm",
     .summary = "ranks are processes of one machine, sharing memory",
     .params = "inter=,latency=,link=,cma=0",
@@ -159,6 +159,7 @@ static const esp_backend shm_backend = {
     .test = engine_test,
     .progress = engine_progress,
     .wake = engine_wake,
+    .wait_fd = engine_wait_fd,
     .abort = engine_abort,
     .late = engine_late,
     .traffic = engine_traffic,

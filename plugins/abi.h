@@ -345,8 +345,9 @@ typedef struct esp_hops {
  *
  *  Sums: f32; halves are summed in f32 and rounded once; integers wrap. shm and loop sum in rank order, except in a flat
  *  collective over an emulated link: there a ring sums in ring order and rounds halves at every hop, as rings on real links
- *  do. MAX and MIN: a NaN in any rank gives NaN. Every backend gives the same bits on all ranks. Until the request is done,
- *  src must not change; afterwards nobody reads it. */
+ *  do. MAX and MIN: a NaN in any rank gives the quiet NaN without sign (a single rank keeps its own); -0 is less than +0.
+ *  Every backend gives the same bits on all ranks. Until the request is done, src must not change; afterwards nobody reads
+ *  it. */
 typedef struct esp_coll {
     uint32_t struct_size, op;
     esp_dtype dtype; /* of reductions and raw copies; 0 with slots                                      */
@@ -392,8 +393,9 @@ typedef struct esp_backend {
     /** Sleeps until this comm, or one with the same parent, may have changed; until wake(); or for timeout_us. */
     esp_status (*progress)(void *comm, uint64_t timeout_us);
     void (*wake)(void *comm);
-    /** A file descriptor that becomes readable when this comm, or one with the same parent, may have changed, or wake() was
-     *  called: so a thread can sleep on several backends. -1: none. Calling test() or progress(comm, 0) makes it unreadable. */
+    /** A file descriptor, the same for all comms of one parent, so that a thread can sleep on several backends; -1: none. It is
+     *  readable from when one of these comms may have changed, or wake() was called, until progress(comm, 0). Call that
+     *  first, then look at everything that you wait for (test() every request), and then sleep: no change is missed. */
     int32_t (*wait_fd)(void *comm);
     /** Makes every pending and later call on this comm return ESP_E_PEER soon. */
     esp_status (*abort)(void *comm);

@@ -14,9 +14,11 @@
  * written when every peer has finished column x - cells. A rank writes its own counters only, so a rank that dies
  * leaves nothing locked.
  *
- * Reading order: this file, sum.h, pace.h, wait.h, plan.h, flow.h, move.h, ring.h, comm.h, open.h. */
+ * Reading order: this file, sum.h, reduce.h, pace.h, wait.h, plan.h, flow.h, move.h, ring.h, check.h,
+ * drive.h, wait_fd.h, comm.h, open.h. */
 #ifndef ENGINE_H
 #define ENGINE_H
+#include "backends/engine/local_socket.h"
 #include "espresso_impl/base/cores.h"
 #include <errno.h>
 #include <linux/futex.h>
@@ -25,9 +27,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,6 +39,7 @@
 
 enum {
     ENGINE_CELL = 512 * 1024,  /* bytes of a window for one column: inputs and result                     */
+    ENGINE_RANKS = 4096,       /* of one group, at most                                                   */
     ENGINE_CHUNK = 256 * 1024, /* widest column (measured: narrower ones cost more in waiting)           */
     ENGINE_BUDGET = 1 << 20,   /* bytes moved by one call of test(): about 0.1 ms                         */
     ENGINE_STAMPS = 64,        /* logical times kept of the last columns                                  */
@@ -49,7 +54,9 @@ enum {
      ESP_BIT(ESP_COLL_REDUCE_SCATTER) | ESP_BIT(ESP_COLL_BROADCAST) | ESP_BIT(ESP_COLL_GATHER) |                       \
      ESP_BIT(ESP_COLL_REDUCE))
 
-#define ENGINE_DTYPES (ESP_BIT(ESP_F32) | ESP_BIT(ESP_F16) | ESP_BIT(ESP_BF16))
+#define ENGINE_DTYPES                                                                                                  \
+    (ESP_BIT(ESP_F32) | ESP_BIT(ESP_F16) | ESP_BIT(ESP_BF16) | ESP_BIT(ESP_I8) | ESP_BIT(ESP_I16) | ESP_BIT(ESP_I32))
+#define ENGINE_REDUCTIONS (ESP_BIT(ESP_REDUCE_SUM) | ESP_BIT(ESP_REDUCE_MAX) | ESP_BIT(ESP_REDUCE_MIN))
 
 /* How a rank reads a peer's own buffers. */
 enum {
@@ -70,9 +77,15 @@ typedef struct engine_line {
 
 /* A bell wakes one rank's thread; a nic is the emulated link of one machine. Both lie in the region of the comm of
  * level 0. */
+enum {
+    ENGINE_AWAKE = 0,
+    ENGINE_ASLEEP, /* in progress(): woken through a futex on `word`                                      */
+    ENGINE_POLLED  /* its thread may sleep in poll(): see wait_fd.h                                       */
+};
 typedef struct engine_bell {
     uint32_t word, asleep;
-    uint64_t reserved0[7];
+    char socket[ENGINE_LOCAL_NAME]; /* of the rank's wait_fd; written before `asleep` is POLLED               */
+    uint64_t reserved0[2];
 } engine_bell;
 typedef struct engine_nic {
     uint64_t tx_free_ns, rx_free_ns; /* when the link will have sent, received all that it was given      */
@@ -91,11 +104,12 @@ typedef struct engine_head {
 typedef struct engine_hello {
     int32_t status; /* of this rank so far: where one rank failed, all give up                          */
     int32_t pid, job_rank;
-    uint32_t params;    /* hash of the parameters: must be the same on all ranks                            */
-    uint64_t address;   /* loop: rank 0's region. shm: a word that peers read to test CMA                   */
-    uint64_t secret;    /* shm: the value of that word                                                      */
-    char socket[40];    /* shm: where rank 0 gives the memory away                                          */
-    uint64_t opened_ns; /* the times of a changing link count from rank 0's                               */
+    uint32_t params;  /* hash of the parameters: must be the same on all ranks                            */
+    uint64_t address; /* loop: rank 0's region. shm: a word that peers read to test CMA                   */
+    uint64_t secret;  /* shm: the value of that word                                                      */
+    char socket
+        [ENGINE_LOCAL_NAME]; /* shm: where rank 0 gives the memory away                                          */
+    uint64_t opened_ns;      /* the times of a changing link count from rank 0's                               */
 } engine_hello;
 
 typedef struct engine_pace {
@@ -119,6 +133,7 @@ typedef struct engine_link {
 } engine_link;
 
 #include "backends/engine/sum.h"
+#include "backends/engine/reduce.h"
 
 /* Columns of one peer on their way over the emulated link, for one stage. */
 typedef struct engine_flow {
@@ -130,7 +145,7 @@ typedef struct engine_flow {
 /* The collective that moves now. */
 typedef struct engine_op {
     esp_coll c;
-    uint64_t unit, part;          /* bytes of an item, items of a part                                      */
+    uint64_t unit, part;          /* bytes of an item (a number, a row or a slot), items of a part          */
     uint64_t width, cols, base;   /* bytes of a column; columns; number of the first column in this comm     */
     uint64_t per_slot;            /* columns of one payload slot that is wider than a column, else 0         */
     uint64_t put_i, sum_i, get_i; /* next column of each stage                                            */
@@ -140,7 +155,7 @@ typedef struct engine_op {
     uint8_t stream, ring, chain, begun;    /* ring: see ring.h                       */
     int32_t place, prev, next;             /* this rank's place in the ring, and its neighbours */
     uint64_t steps, group, lag, slots;     /* of the ring: see ring.h                       */
-    uint32_t esize;
+    uint32_t esize;                        /* bytes of a number */
     float scale;
     engine_sums sum;
     uint64_t start_ns;               /* logical begin                                                     */
@@ -163,6 +178,8 @@ typedef struct engine_job {
     uint32_t woken;            /* wake() came since the last progress()                                   */
     uint32_t refs;
     int32_t spin; /* the ranks fit the cores, so spinning takes no other rank's time         */
+    /* see wait_fd.h; -1: none */
+    int32_t wait_fd, socket, timer, sender;
 } engine_job;
 
 typedef struct engine_comm {
@@ -251,6 +268,9 @@ __attribute__((format(printf, 4, 5))) ENGINE_FN esp_status engine_say(const esp_
 #include "backends/engine/flow.h"
 #include "backends/engine/move.h"
 #include "backends/engine/ring.h"
+#include "backends/engine/check.h"
+#include "backends/engine/drive.h"
+#include "backends/engine/wait_fd.h"
 #include "backends/engine/comm.h"
 #include "backends/engine/open.h"
 #endif

@@ -109,6 +109,7 @@ ENGINE_FN void engine_close(void *comm) {
         if (m != j->owner) engine_free(m);
         if (--j->refs) return;
         m = j->owner;
+        engine_wait_close(j);
         engine_release(m->host, j, sizeof *j);
     }
     engine_free(m);
@@ -117,9 +118,9 @@ ENGINE_FN void engine_close(void *comm) {
 /* Makes a comm that has no region yet. */
 ENGINE_FN esp_status engine_new(const esp_host *h, const esp_group *g, const char *name, engine_comm **out) {
     *out = NULL;
-    if (g->size < 1 || g->rank < 0 || g->rank >= g->size || (uint64_t)g->size > ENGINE_CELL / 128)
+    if (g->size < 1 || g->rank < 0 || g->rank >= g->size || g->size > ENGINE_RANKS)
         return engine_say(h, name, ESP_E_ARG, "rank %d of %d: the group is malformed (at most %d ranks)", (int)g->rank,
-                          (int)g->size, ENGINE_CELL / 128);
+                          (int)g->size, (int)ENGINE_RANKS);
     uint64_t n = (uint64_t)g->size;
     engine_comm *m = (engine_comm *)engine_alloc(h, sizeof *m);
     if (!m) return engine_say(h, name, ESP_E_NOMEM, "no memory for a communicator");
@@ -202,6 +203,7 @@ ENGINE_FN esp_status engine_join(engine_comm *m, const esp_group *g, void *regio
         m->job = (engine_job *)engine_alloc(m->host, sizeof *m->job);
         if (!m->job) return engine_say(m->host, m->name, ESP_E_NOMEM, "no memory for a communicator");
         m->job->owner = m;
+        m->job->wait_fd = m->job->socket = m->job->timer = m->job->sender = -1;
         m->job->bell = engine_bells(m->head) + m->rank;
         m->job->spin = m->size <= (int32_t)esp__cores();
     }

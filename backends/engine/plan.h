@@ -49,7 +49,10 @@ ENGINE_FN uint64_t engine_piece(const engine_op *o, int32_t p, uint64_t i, uint6
     *at = i * o->width;
     return *at < len ? engine_min(o->width, len - *at) : 0;
 }
-/* Used bytes of a payload slot: its header and the body that the header names. */
+/* Used bytes of a payload slot: its header and the body that the header names. The narrowest column is as wide as a header. */
+_Static_assert(sizeof(esp_payload_header) == ESP_PAYLOAD_HEADER &&
+                   ENGINE_CELL / (ENGINE_RANKS + 1) >= ESP_PAYLOAD_HEADER,
+               "the first column of a slot holds its header");
 ENGINE_FN uint64_t engine_slot_used(const void *slot, uint64_t slot_bytes) {
     esp_payload_header h;
     memcpy(&h, slot, sizeof h);
@@ -91,9 +94,9 @@ ENGINE_FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o
     memset(o, 0, sizeof *o);
     o->c = *c;
     o->scale = c->scale != 0 ? c->scale : 1.0f;
-    o->esize = engine_op_sums(c->op) || !c->slot_bytes ? engine_type_bytes(c->dtype) : 1;
-    o->unit = c->slot_bytes ? c->slot_bytes : o->esize;
-    o->sum = engine_sums_for(c->dtype, m->simd);
+    o->esize = (uint32_t)(c->slot_bytes ? 1 : esp_dtype_bytes(c->dtype));
+    o->unit = c->slot_bytes ? c->slot_bytes : o->esize * engine_max(c->width, 1);
+    o->sum = engine_kernels_for(c->dtype, c->reduce, m->simd);
     uint64_t n = (uint64_t)m->size, bytes = c->count * o->unit;
     o->stream = bytes >= ENGINE_STREAM;
     int root = m->rank == c->root, reach = m->reach != ENGINE_REACH_WINDOW, sums = engine_op_sums(c->op);

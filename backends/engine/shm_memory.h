@@ -1,61 +1,28 @@
 /* shm_memory.h: memory that several processes share. Rank 0 makes it as a memfd, which has no name and ends with the
- * last process that has it open. Rank 0 sends its descriptor over a Unix socket with a random abstract name. Knows
- * no engine. */
+ * last process that has it open. Rank 0 sends its descriptor over a local socket. Knows no engine. */
 #ifndef SHM_MEMORY_H
 #define SHM_MEMORY_H
-#include <errno.h>
+#include "backends/engine/local_socket.h"
 #include <fcntl.h>
 #include <poll.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-enum { SHM_NAME = 40, SHM_WAIT_MS = 30000 };
-
-/* Fills the address and returns its length. An abstract name begins with a zero byte and has no end mark: the length
- * ends it. */
-static socklen_t shm_address(const char *name, struct sockaddr_un *a) {
-    memset(a, 0, sizeof *a);
-    a->sun_family = AF_UNIX;
-    size_t n = strnlen(name, SHM_NAME - 1);
-    memcpy(a->sun_path + 1, name, n);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
-}
-static uint64_t shm_random(void) {
-    uint64_t x = 0;
-    if (syscall(SYS_getrandom, &x, sizeof x, 0) != (long)sizeof x)
-        x = (uint64_t)(uintptr_t)&x ^ (uint64_t)getpid() << 32;
-    return x;
-}
-/* close() that keeps errno, for cleaning up after an error */
-static void shm_shut(int fd) {
-    int e = errno;
-    if (fd >= 0) close(fd);
-    errno = e;
-}
+enum { SHM_WAIT_MS = 30000 };
 
 /* Makes memory of `bytes` zeros. Returns its descriptor, or -1 with errno. */
 static int shm_make(uint64_t bytes) {
     int fd = (int)syscall(SYS_memfd_create, "espresso", 1u /* MFD_CLOEXEC */);
     if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
-        shm_shut(fd);
+        engine_local_shut(fd);
         fd = -1;
     }
     return fd;
 }
 /* Opens a socket at which others ask for the memory, with a random `name`. Returns -1 with errno on error. */
-static int shm_listen(char name[SHM_NAME], int backlog) {
-    struct sockaddr_un a;
-    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    snprintf(name, SHM_NAME, "espresso.%08x%016llx", (unsigned)(shm_random() >> 32), (unsigned long long)shm_random());
-    if (s >= 0 && (bind(s, (struct sockaddr *)&a, shm_address(name, &a)) || listen(s, backlog))) {
-        shm_shut(s);
+static int shm_listen(char name[ENGINE_LOCAL_NAME], int backlog) {
+    int s = engine_local_bound(SOCK_STREAM, name);
+    if (s >= 0 && listen(s, backlog)) {
+        engine_local_shut(s);
         s = -1;
     }
     return s;
@@ -103,7 +70,7 @@ static int shm_give(int listener, int fd) {
         c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof fd);
         memcpy(CMSG_DATA(c), &fd, sizeof fd);
         int ok = sendmsg(s, &msg, MSG_NOSIGNAL) == 1;
-        shm_shut(s);
+        engine_local_shut(s);
         return ok ? 0 : -1;
     }
 }
@@ -114,7 +81,7 @@ static int shm_take(const char *name) {
     int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = -1;
     if (s < 0) return -1;
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    if (connect(s, (struct sockaddr *)&a, shm_address(name, &a)) == 0 && shm_is_us(s)) {
+    if (connect(s, (struct sockaddr *)&a, engine_local_address(name, &a)) == 0 && shm_is_us(s)) {
         char byte;
         struct iovec io = {&byte, 1};
         shm_control control;
@@ -129,7 +96,7 @@ static int shm_take(const char *name) {
         else if (n >= 0)
             errno = ECONNRESET;
     }
-    shm_shut(s);
+    engine_local_shut(s);
     return fd;
 }
 #endif

@@ -160,6 +160,9 @@ static esp_status esp__refuse_halves(const esp__suspect *x, const esp_backend *b
     if (progress != wake)
         return esp__refuse(x, ESP_E_ABI, progress ? "wake" : "progress",
                            "NULL: progress() sleeps and wake() ends the sleep, so set both or none");
+    if (ESP_HAS(esp_backend, b, wait_fd) && !progress)
+        return esp__refuse(x, ESP_E_ABI, "progress",
+                           "NULL: progress() makes the descriptor of wait_fd() unreadable, so set both, or no wait_fd");
     if (reg != dereg)
         return esp__refuse(x, ESP_E_ABI, reg ? "dereg" : "reg",
                            "NULL: reg() announces memory and dereg() takes it back, so set both or none");

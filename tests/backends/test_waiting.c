@@ -391,22 +391,47 @@ static void bad_calls(ranks_me *me) {
     float x[8] = {0};
     void *comm = ranks_open(me, 0, NULL), *req;
     esp_stream none = ESP_ZERO;
-    esp_coll c[6];
-    if (!comm) return;
-    for (int i = 0; i < 6; i++) c[i] = coll(ESP_COLL_ALLREDUCE, ESP_F32, 8, x, x);
-    c[0].op = 9;
-    c[1].op = ESP_COLL_BROADCAST, c[1].root = me->size;
-    c[2].dtype = 77;
-    c[3].op = ESP_COLL_ALLTOALL, c[3].count = 7;
-    c[4].src.ptr = NULL;
-    c[5].slot_bytes = 64; /* a sum of slots */
-    for (int i = 0; i < 6; i++) {
+    static const struct {
+        esp_coll c; /* what differs from a good call: 0 is "as it was" */
+        const char *says;
+        int null_src;
+    } bad[] = {
+        {{.op = 9}, "there is no collective 9", 0},
+        {{.op = ESP_COLL_BROADCAST, .root = 7}, "root 7 is not in 0..", 0},
+        {{.dtype = 77}, "there is no dtype 77", 0},
+        {{.op = ESP_COLL_ALLTOALL, .count = 7}, "multiple of", 0},
+        {{.op = 0}, "src is NULL", 1},
+        {{.slot_bytes = 64}, "slots cannot be reduced", 0},
+        {{.op = ESP_COLL_ALLGATHER, .slot_bytes = 63}, "header alone has 64 bytes", 0},
+        {{.op = ESP_COLL_ALLGATHER, .slot_bytes = 64, .width = 2}, "width 2 is for plain numbers", 0},
+        {{.reduce = 4}, "there is no reduction 4", 0},
+        {{.reduce = ESP_REDUCE_MAX, .scale = 0.5f}, "scale 0.5 is for sums of f32", 0},
+        {{.dtype = ESP_I8, .scale = 2}, "scale 2 is for sums of f32", 0},
+        {{.width = UINT64_MAX / 4}, "is too large", 0},
+        {{.count = UINT64_MAX / 64, .width = 3}, "is too large", 0},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const esp_coll *w = &bad[i].c;
+        esp_coll c = coll(ESP_COLL_ALLREDUCE, ESP_F32, 8, x, x);
+        if (w->op) c.op = w->op;
+        if (w->dtype) c.dtype = w->dtype;
+        if (w->count) c.count = w->count;
+        c.root = w->root, c.slot_bytes = w->slot_bytes, c.scale = w->scale, c.reduce = w->reduce, c.width = w->width;
+        if (bad[i].null_src) c.src.ptr = NULL;
         ranks_said[0] = 0;
-        if (me->b->start(comm, &c[i], none, &req) != ESP_E_ARG || !ranks_said[0])
-            ranks_fail(me, "bad call %d was taken", i);
+        if (me->b->start(comm, &c, none, &req) != ESP_E_ARG || !strstr(ranks_said, bad[i].says))
+            ranks_fail(me, "bad call %d: \"%s\", not \"%s\"", (int)i, ranks_said, bad[i].says);
     }
-    c[0] = coll(ESP_COLL_ALLREDUCE, ESP_F32, 8, x, x); /* the comm still works */
-    if (ranks_coll(me, comm, &c[0]) != ESP_OK) ranks_fail(me, "broken after bad calls");
+    esp_coll c = coll(ESP_COLL_ALLREDUCE, ESP_F32, 8, x, x), hopping = c;
+    esp_hops hops = ESP_ZERO;
+    hopping.hops = &hops;
+    if (me->b->start(comm, &hopping, none, &req) != ESP_E_UNSUPPORTED || !strstr(ranks_said, "ESP_BACKEND_HOPS"))
+        ranks_fail(me, "hops: \"%s\"", ranks_said);
+    /* a caller of an older version: what its struct lacks is not read */
+    esp_coll old = c;
+    old.struct_size = (uint32_t)offsetof(esp_coll, reduce), old.reduce = 99, old.width = 1 << 20, old.hops = &hops;
+    if (ranks_coll(me, comm, &old) != ESP_OK) ranks_fail(me, "an older struct: %s", ranks_said);
+    if (ranks_coll(me, comm, &c) != ESP_OK) ranks_fail(me, "broken after bad calls");
     me->b->close(comm);
 }
 static void bad_open(ranks_me *me) {

@@ -60,6 +60,10 @@ static esp_status backend_test(void *comm, void *req) {
     (void)comm, (void)req;
     return ESP_E_UNSUPPORTED;
 }
+static int32_t backend_wait_fd(void *comm) {
+    (void)comm;
+    return -1;
+}
 static esp_status backend_progress(void *comm, uint64_t us) {
     (void)comm, (void)us;
     return ESP_OK;
@@ -192,6 +196,7 @@ static void backend_members(void **state) {
     BACKEND(b.reserved0 = 1, ESP_E_UNSUPPORTED, "reserved0");
     BACKEND(b.progress = backend_progress, ESP_E_ABI, "wake: NULL");
     BACKEND(b.wake = any_close, ESP_E_ABI, "progress: NULL");
+    BACKEND(b.wait_fd = backend_wait_fd, ESP_E_ABI, "progress: NULL: progress() makes the descriptor");
     BACKEND(b.reg = backend_reg, ESP_E_ABI, "dereg: NULL");
     BACKEND(b.dereg = backend_dereg, ESP_E_ABI, "reg: NULL");
 }
