@@ -104,7 +104,8 @@ static esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int stre
     const esp__device *d = esp__device_at(ctx, index);
     esp__plugin_detail_clear();
     esp_status s = d->table->event_record(d->self, d->settled, d->stream[stream]);
-    if (!s) s = d->table->event_sync(d->self, d->settled);
+    const esp_status after = d->table->event_sync(d->self, d->settled); /* also where work has failed */
+    if (!s) s = after;
     return s ? esp__device_failed(ctx, index, s, "work") : ESP_OK;
 }
 

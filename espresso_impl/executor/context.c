@@ -353,6 +353,8 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__goodbye(ctx);
     for (int k = 2; k >= 0; k--)
         if (ctx->job.comms[k]) ctx->job.backend->close(ctx->job.comms[k]);
+    for (uint32_t k = 1; k < ctx->devices.n; k++) /* a step that nobody waited for may still be under way there */
+        if (ctx->devices.open[k].used) esp__device_settle(ctx, k);
     esp__in_force_free(ctx, &ctx->in_force);
     esp__tensors_free(ctx);
     for (uint32_t i = 0; i < ctx->registry.n_opened; i++) esp__codec_free(ctx, ctx->registry.opened[i]);

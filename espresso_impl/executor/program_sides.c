@@ -89,9 +89,9 @@ static void esp__payloads_to(esp__compile *c, int side, uint32_t step, uint64_t 
 
 /* The same for the slots that the round before left, where this rank uses them (`active`). */
 static void esp__reduced_to(esp__compile *c, int side, uint32_t step, int active) {
-    if (c->reduced_side == side) return;
+    if (c->reduced_side == side || !active || !c->reduced.at) return;
     c->reduced_side = side;
-    if (active && c->reduced.at && !c->status)
+    if (!c->status)
         c->reduced =
             esp__slots_on(c, side, step, c->reduced, esp__region_slots(&c->reduced_region, &c->at) * c->reduced_bytes);
 }

@@ -213,6 +213,10 @@ static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_s
 
 ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
     const esp_status s = esp__wait_issued(ctx, id);
+    if (s && ctx && ctx->health.fatal && ctx->devices.n > 1) { /* no device may use the caller's memory any more */
+        esp__devices_step_end(ctx);
+        return esp__dead(ctx);
+    }
     return s ? s : esp__tensor_after(ctx, id, NULL);
 }
 

@@ -256,10 +256,12 @@ static ESP__UNUSED const esp_plugin *moved_plugin(const esp_host *h) {
         b->late = NULL;
         b->traffic = NULL;
     }
-    moved_plugin_table.name = "moved";
-    moved_plugin_table.n_backends = 2;
-    moved_plugin_table.backends = moved_list;
-    moved_plugin_table.struct_size = sizeof moved_plugin_table;
+    if (!moved_plugin_table.struct_size) {
+        moved_plugin_table.name = "moved";
+        moved_plugin_table.n_backends = 2;
+        moved_plugin_table.backends = moved_list;
+        moved_plugin_table.struct_size = sizeof moved_plugin_table;
+    }
     pthread_mutex_unlock(&fake_once);
     return &moved_plugin_table;
 }

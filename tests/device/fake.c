@@ -27,7 +27,8 @@ static fake_block *fake_blocks;
 static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER; /* of the blocks and the counters */
 static int fake_live;                                         /* blocks, streams and events that are not freed */
 static int fake_refused;                                      /* copies that were refused                     */
-static int fake_syncs;                                        /* calls of event_sync that had to wait         */
+static uint64_t fake_left = UINT64_MAX;                       /* bytes that alloc still gives                  */
+static int fake_broken;                                       /* 1: kernels fail                               */
 
 static uint64_t fake_round(uint64_t bytes) { return (bytes + 4095u) / 4096u * 4096u; }
 
@@ -171,7 +172,8 @@ static void *fake_main(void *arg) {
         const unsigned late = fake_random(d) % 4 ? 0 : fake_random(d) % 100;
         pthread_mutex_unlock(&d->lock);
         if (late) usleep(late);
-        const esp_status st = i->run ? i->run(i->arg) : ESP_OK;
+        const int broken = __atomic_load_n(&fake_broken, __ATOMIC_SEQ_CST);
+        const esp_status st = !i->run ? ESP_OK : broken ? ESP_E_DEVICE : i->run(i->arg);
         pthread_mutex_lock(&d->lock);
         if (st && !d->error) d->error = st;
         if (i->signal && i->signal->passed < i->number) i->signal->passed = i->number;
@@ -251,7 +253,13 @@ static void fake_close(void *self) {
 }
 
 static esp_status fake_alloc(void *self, uint64_t bytes, uint32_t where, void **out) {
-    return (void)self, *out = fake_take(bytes, where == ESP_MEM_PINNED), ESP_OK;
+    (void)self;
+    pthread_mutex_lock(&fake_lock);
+    const int fits = bytes <= fake_left;
+    if (fits && fake_left != UINT64_MAX) fake_left -= bytes;
+    pthread_mutex_unlock(&fake_lock);
+    *out = fits ? fake_take(bytes, where == ESP_MEM_PINNED) : NULL;
+    return fits ? ESP_OK : ESP_E_NOMEM;
 }
 static void fake_free(void *self, void *p, uint64_t bytes, uint32_t where) {
     (void)self, (void)bytes, (void)where;
@@ -323,13 +331,9 @@ static esp_status fake_event_sync(void *self, void *event) {
     fake_device *d = self;
     const fake_event *e = event;
     pthread_mutex_lock(&d->lock);
-    const int waits = e->passed < e->recorded;
     while (e->passed < e->recorded) pthread_cond_wait(&d->passed, &d->lock);
     const esp_status s = d->error;
     pthread_mutex_unlock(&d->lock);
-    pthread_mutex_lock(&fake_lock);
-    fake_syncs += waits;
-    pthread_mutex_unlock(&fake_lock);
     return s;
 }
 
@@ -456,7 +460,7 @@ typedef struct fake_call {
     esp_tensor tensor;
     uint64_t offset;
     esp_buf residual, state, scratch;
-    esp_payload payload[FAKE_PAYLOADS];
+    esp_payload reduced, payload[FAKE_PAYLOADS];
 } fake_call;
 
 static esp_status fake_codec_run(void *arg) {
@@ -468,6 +472,7 @@ static esp_status fake_codec_run(void *arg) {
     if (c->args.residual) c->args.residual = &c->residual;
     if (c->args.state) c->args.state = &c->state;
     if (c->args.scratch) c->args.scratch = &c->scratch;
+    if (c->args.reduced) c->args.reduced = &c->reduced;
     return c->compress ? c->codec->cpu->compress(c->codec->self, &c->args)
                        : c->codec->cpu->decompress(c->codec->self, &c->args);
 }
@@ -495,6 +500,7 @@ static esp_status fake_codec_call(void *self, const esp_codec_args *a, int compr
     if (!s) s = fake_buf(&c.residual, a->residual);
     if (!s) s = fake_buf(&c.state, a->state);
     if (!s) s = fake_buf(&c.scratch, a->scratch);
+    if (!s && a->reduced) s = fake_buf(&c.reduced.data, &a->reduced->data);
     for (uint32_t p = 0; p < a->n_payloads && !s; p++) {
         s = fake_buf(&c.payload[p].data, &a->payload[p].data);
         if (a->payload[p].used) c.payload[p].used = fake_own(a->payload[p].used, sizeof(uint64_t));
@@ -521,7 +527,7 @@ static void fake_codec_like(esp_codec *c, const esp_codec *cpu,
     c->bound = fake_codec_bound;
     c->compress = fake_compress;
     c->decompress = fake_decompress;
-    c->model = fake_codec_model;
+    c->model = cpu->model ? fake_codec_model : NULL;
 }
 
 /* The plugin's entry, for esp_config.builtin: the built-in codecs are registered before. */
@@ -539,6 +545,29 @@ static ESP__UNUSED const esp_plugin *fake_plugin(const esp_host *h) {
     }
     pthread_mutex_unlock(&fake_once);
     return &fake_plugin_table;
+}
+/* The codecs of several rounds, for jobs that have tests/common/rounds_codec.h. */
+static esp_status fake_shared2_open(const esp_host *h, const char *params, void **self) {
+    return fake_codec_open(h, "shared2", params, self);
+}
+static esp_status fake_shared3_open(const esp_host *h, const char *params, void **self) {
+    return fake_codec_open(h, "shared3", params, self);
+}
+static esp_codec fake_shared[2];
+static const esp_codec *const fake_shared_list[] = {&fake_shared[0], &fake_shared[1]};
+static esp_plugin fake_shared_table;
+static ESP__UNUSED const esp_plugin *fake_rounds_plugin(const esp_host *h) {
+    pthread_mutex_lock(&fake_once);
+    if (!fake_shared_table.struct_size) {
+        fake_codec_like(&fake_shared[0], esp__registry_codec_on(h->user, "shared2", ESP_CPU), fake_shared2_open);
+        fake_codec_like(&fake_shared[1], esp__registry_codec_on(h->user, "shared3", ESP_CPU), fake_shared3_open);
+        fake_shared_table.name = "fake rounds";
+        fake_shared_table.n_codecs = 2;
+        fake_shared_table.codecs = fake_shared_list;
+        fake_shared_table.struct_size = sizeof fake_shared_table;
+    }
+    pthread_mutex_unlock(&fake_once);
+    return &fake_shared_table;
 }
 /* Without its codecs: they run on the CPU. */
 static ESP__UNUSED const esp_plugin *fake_plugin_bare(const esp_host *h) {

@@ -9,6 +9,7 @@
 #include <math.h>
 #include "tests/device/device_rig.h"
 #include "tests/device/backend_fake.c"
+#include "tests/common/rounds_codec.h"
 
 enum { ELEMENTS = 67, MOST = 700, TREE_STEPS = 2, TREE_RANKS = 4 };
 
@@ -69,7 +70,7 @@ static void tree_body(esp_ctx *ctx, void *user) {
 }
 
 static void run_tree(const char *codec, const char *backend) {
-    static const esp_plugin_fn entries[2] = {fake_plugin, moved_plugin};
+    static const esp_plugin_fn entries[4] = {fake_plugin, moved_plugin, rounds_entry, fake_rounds_plugin};
     const uint64_t floats = (uint64_t)TREE_RANKS * TREE_STEPS * MOST * ELEMENTS;
     float *out[2];
     uint32_t n = 0;
@@ -84,7 +85,7 @@ static void run_tree(const char *codec, const char *backend) {
         x.config.backend = backend;
         x.config.timeout_ms = 60000;
         x.config.builtin = entries;
-        x.config.n_builtin = 2;
+        x.config.n_builtin = 4;
         x.config.log_level = ESP_LOG_ERROR;
         atomic_store(&failures, 0);
         test_run(&x);
@@ -115,11 +116,19 @@ static void test_none(void **state) {
     run_tree("none", "loop");
 }
 
+/* Codecs of several rounds: reduced payloads go to the side of the next round, and of the Decomp. */
+static void test_rounds(void **state) {
+    (void)state;
+    run_tree("shared2", "loop");
+    run_tree("shared3", "ordered");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loop),
         cmocka_unit_test(test_ordered),
         cmocka_unit_test(test_none),
+        cmocka_unit_test(test_rounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

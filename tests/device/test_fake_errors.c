@@ -1,0 +1,161 @@
+/* test_fake_errors.c: a device that fails, or has no memory left: errors name it, nothing hangs, and all of its memory is given back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include "tests/device/device_rig.h"
+
+static const char option[] = "comp@gpu > flat.allgather > decomp@gpu";
+enum { COUNT = 5000 };
+typedef struct one {
+    place p;
+    uint32_t id;
+} one;
+
+static esp_ctx *open_one(one *x) {
+    static const esp_plugin_fn entry = fake_plugin;
+    esp_config c = ESP_ZERO;
+    esp_tensor_desc d = ESP_ZERO;
+    esp_ctx *ctx;
+    c.backend = "loop";
+    c.size = 1;
+    c.builtin = &entry;
+    c.n_builtin = 1;
+    c.log_level = ESP_LOG_ERROR;
+    assert_int_equal(esp_open(&c, &ctx), ESP_OK);
+    d.name = "w";
+    d.count = COUNT;
+    d.device.kind = FAKE_KIND;
+    d.codec = "topk:ratio=0.1";
+    d.option = option;
+    assert_int_equal(esp_tensor_add(ctx, &d, &x->id), ESP_OK);
+    place_open(ctx, &x->p, d.device, COUNT * 4);
+    return ctx;
+}
+
+static void close_one(esp_ctx *ctx, one *x) {
+    place_close(&x->p);
+    esp_close(ctx);
+    assert_int_equal(fake_live + fake_refused, 0);
+}
+
+static void one_step(esp_ctx *ctx, one *x) {
+    write_late(&x->p);
+    assert_int_equal(esp_push(ctx, x->id, x->p.grad, x->p.stream), ESP_OK);
+    assert_int_equal(esp_wait_all(ctx), ESP_OK);
+}
+static void assert_error(const esp_ctx *ctx, const char *part) {
+    if (!strstr(esp_last_error(ctx), part)) fail_msg("\"%s\" lacks \"%s\"", esp_last_error(ctx), part);
+}
+
+/* No memory, at every allocation once: the start fails, a later one succeeds. */
+static void test_no_memory(void **state) {
+    int failed = 0;
+    (void)state;
+    for (uint64_t left = 0; left < 1u << 20; left = left * 2 + 1000) {
+        one x;
+        esp_ctx *ctx = open_one(&x);
+        fake_left = left;
+        const esp_status s = esp_start(ctx);
+        fake_left = UINT64_MAX;
+        if (s) {
+            assert_int_equal(s, ESP_E_NOMEM);
+            assert_error(ctx, "device fake:0");
+            failed++;
+            assert_int_equal(esp_start(ctx), ESP_OK);
+        }
+        one_step(ctx, &x);
+        fake_left = 100; /* the strategy in force stays */
+        assert_int_equal(esp_strategy_set(ctx,
+                                          "espresso-strategy 1\ntensor w 5000 split 2\nchunk 2500 topk comp@gpu > "
+                                          "flat.allgather > decomp@gpu\nchunk 2500 topk comp@gpu > flat.allgather > "
+                                          "decomp@gpu\n"),
+                         ESP_E_NOMEM);
+        fake_left = UINT64_MAX;
+        one_step(ctx, &x);
+        close_one(ctx, &x);
+    }
+    assert_true(failed > 2);
+}
+
+/* Work that fails: every wait says so. */
+static void test_broken(void **state) {
+    (void)state;
+    for (int wait = 0; wait < 4; wait++) {
+        one x;
+        esp_ctx *ctx = open_one(&x);
+        assert_int_equal(esp_start(ctx), ESP_OK);
+        one_step(ctx, &x);
+        write_late(&x.p);
+        fake_hold(1);
+        __atomic_store_n(&fake_broken, 1, __ATOMIC_SEQ_CST);
+        assert_int_equal(esp_push(ctx, x.id, x.p.grad, x.p.stream), ESP_OK);
+        fake_hold(0);
+        esp_status s = ESP_PENDING;
+        if (wait == 1) s = esp_wait(ctx, x.id);
+        if (wait == 2) s = esp_wait_on(ctx, x.id, x.p.stream);
+        while (wait == 3 && s == ESP_PENDING) s = esp_test(ctx, x.id);
+        if (wait) assert_int_equal(s, ESP_E_DEVICE);
+        if (wait) assert_error(ctx, "device fake:0");
+        assert_int_equal(esp_wait_all(ctx), ESP_E_DEVICE);
+        assert_error(ctx, "device fake:0: work failed: the device failed");
+        assert_int_equal(esp_push(ctx, x.id, x.p.grad, x.p.stream), ESP_E_DEVICE); /* it stays so */
+        close_one(ctx, &x);
+        __atomic_store_n(&fake_broken, 0, __ATOMIC_SEQ_CST);
+    }
+}
+
+/* Closed in the middle of a step: the device's work ends before its memory goes. */
+static void test_closed_early(void **state) {
+    (void)state;
+    for (int k = 0; k < 20; k++) {
+        one x;
+        esp_ctx *ctx = open_one(&x);
+        assert_int_equal(esp_start(ctx), ESP_OK);
+        write_late(&x.p);
+        assert_int_equal(esp_push(ctx, x.id, x.p.grad, x.p.stream), ESP_OK);
+        const place p = x.p;
+        usleep((unsigned)k * 100);
+        void *event;
+        p.table->event_create(p.self, &event); /* the test's own stream must be empty before it goes */
+        p.table->event_record(p.self, event, p.stream);
+        p.table->event_sync(p.self, event);
+        p.table->event_destroy(p.self, event);
+        p.table->stream_destroy(p.self, p.stream);
+        esp_close(ctx);
+        fake_give(p.grad);
+        fake_give(p.pinned);
+        assert_int_equal(fake_live + fake_refused, 0);
+    }
+}
+
+/* Devices that are not there. */
+static void test_absent(void **state) {
+    one x;
+    esp_ctx *ctx = open_one(&x);
+    esp_tensor_desc d = ESP_ZERO;
+    (void)state;
+    d.name = "v";
+    d.count = 10;
+    d.device = (esp_device){FAKE_KIND, 7};
+    assert_int_equal(esp_tensor_add(ctx, &d, NULL), ESP_E_UNSUPPORTED);
+    assert_error(ctx, "tensor 'v': there is no device fake:7 here: 2 can be used, from 0 on");
+    d.device.kind = ESP_CUDA;
+    assert_int_equal(esp_tensor_add(ctx, &d, NULL), ESP_E_UNSUPPORTED);
+    assert_error(ctx, "tensor 'v': there is no device of kind 2 here: load the plugin that brings it");
+    assert_int_equal(esp_start(ctx), ESP_OK);
+    one_step(ctx, &x);
+    close_one(ctx, &x);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_closed_early),
+        cmocka_unit_test(test_absent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
