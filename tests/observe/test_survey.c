@@ -87,7 +87,7 @@ static void survey(esp_ctx *ctx, void *user) {
     }
     CHECK(esp__survey_codec_at(ctx, s, 0, 1 << 20, 3) == ESP_E_ARG);
     CHECK(s->codecs[0].error < 1e-5 && s->codecs[1].error > 0.1);
-    CHECK(fabs(s->codecs[0].units - 2.0) < 1e-9 && fabs(s->codecs[0].header_bytes - 32.0) < 1e-6);
+    CHECK(fabs(s->codecs[0].units - 2.0) < 1e-9 && fabs(s->codecs[0].header_bytes - ESP_PAYLOAD_HEADER) < 1e-6);
     CHECK(fabs(s->codecs[1].units - 0.06) < 0.03 && s->codecs[1].header_bytes < 80.0);
     for (int step = 0; step < 4; step++) {
         float *g = grads[esp_rank(ctx)];
