@@ -48,6 +48,7 @@
 #include "espresso_impl/base/file.c"
 #include "espresso_impl/base/machine.c"
 #include "espresso_impl/base/fpmode.c"
+#include "espresso_impl/base/process.c"
 #include "espresso_impl/base/thread.c"
 #include "espresso_impl/base/quantile.c"
 #include "espresso_impl/job/env.c"

@@ -2,7 +2,6 @@
  * close. Calls the other files of the library for each of these. */
 #include "espresso_impl/base/cores.h"
 #include "espresso_impl/executor/executor.h"
-#include <unistd.h>
 
 enum { ESP__TIMEOUT_DEFAULT_MS = 300000 };
 
@@ -288,7 +287,7 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
     if (s) return s;
     ctx = calloc(1, sizeof *ctx);
     if (!ctx) return esp__fail(NULL, ESP_E_NOMEM, "out of memory");
-    ctx->config.owner_pid = (int32_t)getpid();
+    esp__process_open(&ctx->config.opened_by);
     ctx->health.left_rank = -1;
     ctx->job.size = ctx->base.size = 1;
     esp__base_parts(ctx);
@@ -347,7 +346,7 @@ static void esp__tensors_free(esp_ctx *ctx) {
 
 ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (!ctx) return;
-    if (ctx->config.owner_pid != (int32_t)getpid()) return; /* a forked child has none of the threads */
+    if (!esp__process_same(&ctx->config.opened_by)) return; /* a forked child has none of the threads */
     if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__observers_close(ctx);
     esp__goodbye(ctx);
@@ -375,6 +374,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     pthread_cond_destroy(&ctx->lanes.done_cv);
     pthread_cond_destroy(&ctx->lanes.cpu_cv);
     pthread_cond_destroy(&ctx->lanes.link_cv);
+    esp__process_close(&ctx->config.opened_by);
     free(ctx);
 }
 

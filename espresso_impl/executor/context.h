@@ -4,6 +4,7 @@
 #define ESP__CONTEXT_H
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/base/heap.h"
+#include "espresso_impl/base/process.h"
 #include "espresso_impl/device/device.h"
 #include "espresso_impl/job/job.h"
 #include "espresso_impl/plugins/plugins.h"
@@ -42,9 +43,9 @@ typedef struct esp__config {
     uint32_t flags, timeout_ms;
     uint64_t seed;
     char *plugin_path, *strategy_spec, *trace_path, *stats_spec;
-    int32_t owner_pid; /* a forked child must not use the context             */
-    int simd;          /* instruction set for conversions between halves and floats */
-    int sample_errors; /* an observer reads compression errors                */
+    esp__process opened_by; /* a forked child must not use the context        */
+    int simd;               /* instruction set for conversions between halves and floats */
+    int sample_errors;      /* an observer reads compression errors                */
 } esp__config;
 
 /* The feedback of one Comp of one unit on this rank. Memory belongs to the context. */

@@ -1,13 +1,12 @@
 /* step.c: the calls of a trainer in every step (push, wait, end) and the helpers between steps. A step allocates nothing, unless
  * a tensor is never pushed, which is an error. */
 #include "espresso_impl/executor/executor.h"
-#include <unistd.h>
 
 ESP__FN esp_status esp__usable(const esp_ctx *ctx) {
     if (!ctx)
         return esp__fail(NULL, ESP_E_ARG,
                          "the context is NULL: esp_open makes one, and says why it could not (esp_last_error)");
-    if (ctx->config.owner_pid != (int32_t)getpid())
+    if (!esp__process_same(&ctx->config.opened_by))
         return esp__fail(ctx, ESP_E_STATE, "the context was opened before fork(): open a new one in the child");
     return ESP_OK;
 }

@@ -1,0 +1,80 @@
+/* test_process.c: a forked child is told from the process that opened a context, whatever way it was forked, and without asking
+ * for the pid. */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/common/library.h"
+#include "tests/common/skip.h"
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+/* What a child's _exit gave. */
+static int ended(pid_t child) {
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* The child's answers as bits: of its parent's context; of one that it opens itself; of that in its own child. */
+static int child_says(const esp__process *parent) {
+    esp__process mine;
+    esp__process_open(&mine);
+    int says = esp__process_same(parent) | esp__process_same(&mine) << 1, status = 0;
+    pid_t child = fork();
+    if (!child) _exit(esp__process_same(parent) | esp__process_same(&mine) << 1);
+    waitpid(child, &status, 0);
+    says |= WEXITSTATUS(status) << 2;
+    esp__process_close(&mine);
+    return says;
+}
+
+static void children_are_others(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 4;
+         kind++) { /* with the page, and where the kernel has none; by fork, and past the C library */
+        esp__process p;
+        esp__process_open(&p);
+        void *page = p.page;
+        if (kind & 1) p.page = NULL;
+        assert_int_equal(esp__process_same(&p), 1);
+        pid_t child = kind & 2 ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
+        assert_true(child >= 0);
+        if (!child) _exit(child_says(&p));
+        assert_int_equal(ended(child), 2);
+        assert_int_equal(esp__process_same(&p), 1);
+        p.page = page;
+        esp__process_close(&p);
+    }
+}
+
+/* Only the page is read: with a wrong pid the answer is the same. And closing leaves nothing mapped. */
+static void asks_no_kernel(void **state) {
+    (void)state;
+    esp__process p;
+    esp__process_open(&p);
+    if (!p.page) test_skip("this kernel cannot wipe a page in forked children");
+    p.pid = 0;
+    assert_int_equal(esp__process_same(&p), 1);
+    void *page = p.page;
+    const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+    assert_int_equal(msync(page, bytes, MS_ASYNC), 0);
+    esp__process_close(&p);
+    assert_null(p.page);
+    errno = 0;
+    assert_int_equal(msync(page, bytes, MS_ASYNC), -1);
+    assert_int_equal(errno, ENOMEM);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(children_are_others),
+        cmocka_unit_test(asks_no_kernel),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
