@@ -108,6 +108,9 @@ typedef struct esp_config {
     const esp_host *host; /* the caller's memory and log, valid until esp_close; NULL: libc and stderr */
     const char *stats;    /* file for statistics while training; NULL: none. See docs/stats.md   */
     const char *workers;  /* "pthreads", "openmp", "openmp:4" (docs/using.md); NULL: pthreads                */
+    /** Where this rank is, the outermost unit first: "rack1/machine0"; ranks with the same text are on one machine. The job then
+     *  has a level more than the text has parts. NULL: see `machine`. */
+    const char *place;
 } esp_config;
 
 enum {
@@ -136,7 +139,9 @@ typedef struct esp_stats {
     /* sums over all steps; a step goes from esp_wait_all's return to the next one's */
     uint64_t step_ns, backward_ns; /* backward: first to last push       */
     uint64_t exposed_communication_ns,
-        exposed_compression_ns; /* after the last push: a link is busy; no link is, but compression runs */
+        exposed_compression_ns;       /* after the last push: a link is busy; no link is, but compression runs */
+    uint64_t level_bytes[ESP_LEVELS]; /* of intra_bytes and inter_bytes: over the links of level 1, 2, ...   */
+    uint64_t level_ns[ESP_LEVELS];    /* time in which ops occupied the lane of level 1, 2, ...             */
 } esp_stats;
 /** The compression error and the feedback of one tensor. Growable: set struct_size. */
 typedef struct esp_tensor_stats {

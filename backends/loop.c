@@ -79,7 +79,8 @@ static esp_status loop_open(const esp_host *h, const esp_group *g, const char *p
     if (s != ESP_OK) return s;
     m->reach = ENGINE_REACH_POINTER;
     m->drop_region = loop_drop_region;
-    s = engine_params(m, params, "inter=1gbit,latency=50us,link=(1gbit,50us;100mbit,50us@30s)", NULL);
+    s = engine_params(m, params, "inter=1gbit,latency=50us,link=(1gbit,50us;100mbit,50us@30s),outer=(100mbit,1ms)",
+                      NULL);
     s = loop_meet(m, g, s, esp_name_hash(params));
     if (s == ESP_OK)
         *comm = m;
@@ -97,7 +98,7 @@ static const esp_backend loop_backend = {
     .reduces = ENGINE_REDUCTIONS,
     .name = "loop",
     .summary = "ranks are threads of one process",
-    .params = "inter=,latency=,link=",
+    .params = "inter=,latency=,link=,outer=,top=",
     .probe = loop_probe,
     .open = loop_open,
     .close = engine_close,

@@ -132,7 +132,8 @@ static esp_status shm_comm_open(const esp_host *h, const esp_group *g, const cha
     if (s != ESP_OK) return s;
     m->drop_region = shm_drop_region;
     m->pull = shm_pull;
-    s = engine_params(m, params, "inter=1gbit,latency=50us,link=(1gbit,50us;100mbit,50us@30s),cma=1", &cma);
+    s = engine_params(m, params,
+                      "inter=1gbit,latency=50us,link=(1gbit,50us;100mbit,50us@30s),outer=(100mbit,1ms),cma=1", &cma);
     if (env && (env[0] == '0' || env[0] == '1')) cma = env[0] == '1';
     s = shm_meet(m, g, s, params, cma);
     if (s == ESP_OK)
@@ -151,7 +152,7 @@ static const esp_backend shm_backend = {
     .reduces = ENGINE_REDUCTIONS,
     .name = "shm",
     .summary = "ranks are processes of one machine, sharing memory",
-    .params = "inter=,latency=,link=,cma=0",
+    .params = "inter=,latency=,link=,outer=,top=,cma=0",
     .probe = shm_probe,
     .open = shm_comm_open,
     .close = engine_close,

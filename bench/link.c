@@ -32,12 +32,12 @@ static double run_us(esp_ctx *ctx, const row *r, uint64_t count, float *a, float
     c.dst.ptr = r->op == ESP_COLL_ALLREDUCE || r->op == ESP_COLL_BROADCAST ? a : b;
     if (r->op == ESP_COLL_ALLGATHER || r->op == ESP_COLL_GATHER) c.src.ptr = a + c1 * (uint64_t)ctx->job.rank;
     uint64_t start = esp__now_ns();
-    if (ctx->job.backend->start(ctx->job.comms[0], &c, here, &req)) exit(1);
+    if (ctx->job.backend->start(ctx->job.comms[0].handle, &c, here, &req)) exit(1);
     for (;;) {
-        esp_status s = ctx->job.backend->test(ctx->job.comms[0], req);
+        esp_status s = ctx->job.backend->test(ctx->job.comms[0].handle, req);
         if (s < 0) exit(1);
         if (s == ESP_OK) break;
-        ctx->job.backend->progress(ctx->job.comms[0], 1000);
+        ctx->job.backend->progress(ctx->job.comms[0].handle, 1000);
     }
     double us = (double)(esp__now_ns() - start) / 1e3;
     float most = (float)us; /* the slowest rank's time */

@@ -39,12 +39,12 @@ static double direct_us(esp_ctx *ctx, const row *r, float *g) {
         esp_stream here = ESP_ZERO;
         esp__coll_init(&c, ESP_COLL_ALLREDUCE, ESP_F32, r->count, g + t * r->count, 0);
         c.scale = 1.0f / (float)ctx->job.size;
-        if (ctx->job.backend->start(ctx->job.comms[0], &c, here, &req)) exit(1);
+        if (ctx->job.backend->start(ctx->job.comms[0].handle, &c, here, &req)) exit(1);
         for (;;) {
-            esp_status s = ctx->job.backend->test(ctx->job.comms[0], req);
+            esp_status s = ctx->job.backend->test(ctx->job.comms[0].handle, req);
             if (s == ESP_OK) break;
             if (s < 0) exit(1);
-            ctx->job.backend->progress(ctx->job.comms[0], 1000);
+            ctx->job.backend->progress(ctx->job.comms[0].handle, 1000);
         }
     }
     return (double)(esp__now_ns() - start) / 1e3;

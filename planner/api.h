@@ -58,19 +58,30 @@ typedef struct esp_plan_link {
     uint32_t reserved0;
     esp_cost_curve table[ESP_PLAN_COLLS]; /* index ESP_COLL_* */
 } esp_plan_link;
+/** A level further out than machines, such as racks: how many units of the level before it joins, and their links. */
+typedef struct esp_plan_level {
+    uint32_t size, reserved0;
+    esp_plan_link link; /* bytes_per_us: of such a unit's uplink, which its ranks share */
+} esp_plan_level;
+enum {
+    ESP_PLAN_OUTER = 1,
+    ESP_PLAN_LANES = 2 + ESP_LEVELS
+}; /* levels beyond machines that can be planned; lanes of a report */
 /** The machines and their links. Growable. */
 typedef struct esp_plan_system {
     uint32_t struct_size;
-    uint32_t machines, ranks_per_machine;
-    uint32_t devices; /* that can compress: bits 1 << ESP_PLAN_CPU, 1 << ESP_PLAN_GPU */
+    uint32_t machines, ranks_per_machine; /* machines: of one rack, where there are levels further out */
+    uint32_t devices;                     /* that can compress: bits 1 << ESP_PLAN_CPU, 1 << ESP_PLAN_GPU */
     const char *name;
     esp_plan_link intra, inter;
     esp_plan_link flat;       /* collectives over all ranks; only its tables are used */
     double host_bytes_per_us; /* device to host and back, per rank, on lane intra; 0: tensors are in host memory */
     double pack_ns, pack_bytes_per_us; /* packing a group into one buffer: fixed time, and speed; 0: free */
     uint32_t shared_cores; /* 1: compression on the CPU also occupies lane compute (training runs on the CPU) */
-    uint32_t reserved0;
-    double dispatch_ns[4]; /* time to start an op on compute, cpu, intra, inter; added to it; on two lanes the longer */
+    uint32_t n_outer;      /* levels beyond machines: 0, or 1 */
+    esp_plan_level outer[ESP_PLAN_OUTER]; /* the innermost first */
+    double
+        dispatch_ns[ESP_PLAN_LANES]; /* time to start an op on each lane; added to it; on several lanes the longest */
 } esp_plan_system;
 
 enum {
@@ -101,22 +112,23 @@ typedef struct esp_plan_config {
 /** What the planner predicts for a plan. All times are of one step. Growable: set struct_size. */
 typedef struct esp_plan_report {
     uint32_t struct_size;
-    uint32_t n_tensors, n_units; /* sync units: tensors, chunks and groups */
-    uint32_t compressed;         /* number of tensors that are compressed */
-    double fp32_ns;              /* the step without compression, each tensor on its own */
-    double iteration_ns;         /* forward + backward and synchronisation + update */
-    double bound_ns;             /* no strategy is faster that neither merges nor splits tensors */
-    double bound_any_ns;         /* no strategy at all is faster */
-    double free_compression_ns;  /* best plan found if compression took no time (the paper's Upper Bound) */
-    double plan_ns;              /* how long planning took */
-    uint64_t memory_bytes;       /* residuals and payload buffers of the rank that needs most */
-    double lane_ns[4];           /* busy time of compute, cpu, intra, inter */
-    double price[4];             /* weight of each lane in the bound; their sum is at most 1 */
+    uint32_t n_tensors, n_units;    /* sync units: tensors, chunks and groups */
+    uint32_t compressed;            /* number of tensors that are compressed */
+    double fp32_ns;                 /* the step without compression, each tensor on its own */
+    double iteration_ns;            /* forward + backward and synchronisation + update */
+    double bound_ns;                /* no strategy is faster that neither merges nor splits tensors */
+    double bound_any_ns;            /* no strategy at all is faster */
+    double free_compression_ns;     /* best plan found if compression took no time (the paper's Upper Bound) */
+    double plan_ns;                 /* how long planning took */
+    uint64_t memory_bytes;          /* residuals and payload buffers of the rank that needs most */
+    double lane_ns[ESP_PLAN_LANES]; /* busy time of compute, cpu, intra, inter, ... */
+    double price[ESP_PLAN_LANES];   /* weight of each lane in the bound; their sum is at most 1 */
     double exposed_communication_ns,
         exposed_compression_ns;          /* time without backward: a link is busy; only compression runs */
-    double bubble_ns[4];                 /* idle time between a lane's first and last op */
+    double bubble_ns[ESP_PLAN_LANES];    /* idle time between a lane's first and last op */
     uint64_t intra_bytes, inter_bytes;   /* moved by one rank; by one machine's NIC */
     double robust_p50_ns, robust_p90_ns; /* of the step with each input off by up to 20%; ESP_PLAN_ROBUST */
+    uint64_t level_bytes[ESP_LEVELS]; /* intra_bytes, inter_bytes, and moved by one uplink of each level further out */
 } esp_plan_report;
 
 enum { ESP_PLAN_BACKWARD = 0, ESP_PLAN_COLLECTIVE, ESP_PLAN_COMP, ESP_PLAN_DECOMP, ESP_PLAN_COPY, ESP_PLAN_PACK };
@@ -125,7 +137,7 @@ typedef struct esp_plan_event {
     uint32_t unit;  /* number of the sync unit; for a backward: of the tensor */
     uint16_t step;  /* number of the step in the unit's option */
     uint8_t kind;   /* ESP_PLAN_* */
-    uint8_t lanes;  /* bits: 1 compute, 2 cpu, 4 intra, 8 inter */
+    uint8_t lanes;  /* bits: 1 compute, 2 cpu, 4 intra, 8 inter, 16 and 32 the levels further out */
     uint64_t bytes; /* moved by one rank, or read by a codec */
     uint64_t start_ns, end_ns;
 } esp_plan_event;

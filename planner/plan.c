@@ -82,7 +82,7 @@ static void esp__report_schedule(esp_plan *plan) {
     esp__problem *p = &plan->problem;
     const esp__schedule *d = &plan->schedule;
     esp_plan_report *r = &plan->report;
-    double intra = 0.0, inter = 0.0;
+    double sent[ESP__LEVELS] = {0.0};
     plan->events = esp__arena_get(p->arena, d->n_sequence * sizeof *plan->events);
     esp__timeline(p, d, plan->events);
     qsort(plan->events, d->n_sequence, sizeof *plan->events, esp__event_before);
@@ -104,12 +104,13 @@ static void esp__report_schedule(esp_plan *plan) {
             counted = x->first;
         }
         r->memory_bytes += path->memory;
-        for (uint32_t k = 0; k < path->n; k++) esp__op_traffic(p, x, path, k, &intra, &inter);
+        for (uint32_t k = 0; k < path->n; k++) esp__op_traffic(p, x, path, k, sent);
     }
     r->n_tensors = (uint32_t)p->n_tensors;
     r->n_units = d->n_units;
-    r->intra_bytes = (uint64_t)intra;
-    r->inter_bytes = (uint64_t)inter;
+    r->intra_bytes = (uint64_t)sent[0];
+    r->inter_bytes = (uint64_t)sent[1];
+    for (uint32_t k = 0; k < ESP__LEVELS; k++) r->level_bytes[k] = (uint64_t)sent[k];
     r->iteration_ns = p->model->forward_ns + (double)d->makespan + p->model->update_ns;
     esp__report_lanes(plan, d->n_sequence);
     esp__exposed(plan, d->n_sequence);

@@ -32,10 +32,17 @@ ESP__FN void esp__arena_free(esp__arena *arena);
 ESP__FN char *esp__arena_text(esp__arena *arena, const char *text); /* a copy */
 
 /* ---- problem/templates.c: the tree for one system; the sizes of its ops are symbols --------------------------------------------- */
-enum { ESP__MAX_OPS = 24 }; /* 12 steps, a copy to or from the host for each Comp and Decomp, pack and unpack */
-/* How a region was divided among ranks. A size is a quotient rounded up; BOTH divides by INTRA first, then by INTER. */
-enum { ESP__CUT_NONE = 0, ESP__CUT_FLAT, ESP__CUT_INTRA, ESP__CUT_INTER, ESP__CUT_BOTH, ESP__CUTS };
-enum { ESP__FLOWS_ALL = 0, ESP__FLOWS_ONE, ESP__FLOWS_SPREAD }; /* of a machine's ranks: all; one; 1/machines */
+enum {
+    ESP__MAX_OPS = 2 * ESP__MAX_STEPS
+}; /* steps; a copy to or from the host for Comps and Decomps; pack and unpack */
+/* How a region was divided among ranks: a set of scopes without a level in common. A size is a quotient rounded up, by the inner
+ * scope first. Sets are numbered; 0 is the whole unit. */
+enum { ESP__CUT_NONE = 0, ESP__CUTS = 16 };
+enum {
+    ESP__FLOWS_ALL = 0,
+    ESP__FLOWS_ONE,
+    ESP__FLOWS_SPREAD
+}; /* of a machine's ranks: all; one; those that are roots */
 /* One op of an option, without the unit's size and the codec. Its step is the number of Comps, Decomps and collectives before
  * it. */
 typedef struct esp__op_template {
@@ -43,12 +50,14 @@ typedef struct esp__op_template {
     uint8_t lanes;                                 /* bits 1 << ESP__LANE_* */
     uint8_t device;                                /* of a Comp or Decomp */
     uint8_t coll, level, role, compressed, summed; /* of a collective */
-    uint8_t cut;            /* ESP__CUT_* before the op: of a rank's numbers; of payloads: of the part in each */
-    uint8_t slots[3];       /* payloads held before it: ranks of flat, intra, inter to these powers */
-    uint8_t slots_after[3]; /* payloads held after it */
-    uint8_t parts;          /* ESP__CUT_* after the op: of the part in each payload */
-    uint8_t flows;          /* ESP__FLOWS_* */
-    uint8_t up;             /* copy: 0 to the host, 1 from it; PACK: 0 pack, 1 unpack */
+    uint8_t cut;                /* ESP__CUT_* before the op: of a rank's numbers; of payloads: of the part in each */
+    uint8_t slots[ESP__SCOPES]; /* payloads held before it: ranks of each scope to these powers */
+    uint8_t slots_after[ESP__SCOPES]; /* payloads held after it */
+    uint8_t parts;                    /* ESP__CUT_* after the op: of the part in each payload */
+    uint8_t flows;                    /* ESP__FLOWS_* */
+    uint32_t on_cpu;                  /* ranks of a machine that run it: codecs take turns on its CPU */
+    uint32_t on_link;                 /* collective: ranks that share the link of its innermost level */
+    uint8_t up;                       /* copy: 0 to the host, 1 from it; PACK: 0 pack, 1 unpack */
 } esp__op_template;
 
 /* ---- problem/candidates.c ---------------------------------------------------------------------------------------------------------- */
@@ -126,8 +135,11 @@ typedef struct esp__problem {
     const uint64_t *compute; /* [n_tensors] backward, ns */
     const uint64_t *ready; /* [n_tensors] sum of compute up to and including it: when a unit that ends there is ready */
     const uint32_t *keep;  /* [n_tensors] number of its constraint; 0: none */
-    uint32_t size[3];      /* ranks in a collective, by ESP__FLAT, ESP__INTRA, ESP__INTER */
-    int hierarchical;      /* 1: several machines with several ranks each, the whole tree; 0: its flat part */
+    uint32_t n_levels, n_lanes;
+    uint32_t size[ESP__SCOPES]; /* ranks in a collective, by scope; 0: the system has no such groups */
+    uint16_t cuts[ESP__CUTS];   /* by number: the cut's scopes, as bits */
+    uint32_t n_cuts;
+    int hierarchical; /* 1: several machines with several ranks each, the whole tree; 0: its flat part */
     int roughly; /* 1: too many sizes for candidate options each: near sizes share a set, no bound for whole tensors */
     int free_compression; /* 1: Comp, Decomp and host copies take no time and are left out */
     const esp__op_template *op_templates;
@@ -169,18 +181,27 @@ ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const
 /* Bytes that one rank holds before collective `k`, or that a codec, copy or pack reads or writes as f32. */
 ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k);
 
-/* Adds the bytes that op `k` sends by its algorithm: one rank's to `intra`, one machine's NIC's to `inter`. */
+/* Adds the bytes that op `k` sends by its algorithm: one rank's to out[0], one machine's NIC's to out[1], one rack's uplink's to
+ * out[2]. */
 ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k,
-                             double *intra, double *inter);
+                             double out[ESP__LEVELS]);
+/* Is the option for the system's levels, with several ranks in each of its scopes? */
+ESP__FN int esp__option_fits_system(const esp__problem *p, const esp__option *o);
 
 /* ---- cost.c ----------------------------------------------------------------------------------------------------------------- */
 ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n); /* sequential hops of n ranks */
 /* Bytes that one of n ranks sends over its link. before, piece: as below. */
 ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece);
 ESP__FN double esp__curve_at(const esp_cost_curve *c, double size);
+ESP__FN uint32_t esp__system_levels(const esp_plan_system *s);
+ESP__FN uint32_t esp__system_size(const esp_plan_system *s, uint32_t level);
+ESP__FN const esp_plan_link *esp__system_link(const esp_plan_system *s, uint32_t level);
+/* The link whose tables are of this scope's collectives; NULL: none is. And the level whose links decide on latency. */
+ESP__FN const esp_plan_link *esp__system_tables(const esp_plan_system *s, uint32_t scope);
+ESP__FN uint32_t esp__system_outermost(const esp_plan_system *s, uint32_t scope);
 /* Time of one collective. before: bytes that a rank holds before it; piece: bytes of one of the n pieces into which the
- * buffer is divided, or that each rank contributes; flows: ranks of a machine that do it at the same time. */
-ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t level, uint32_t coll, double before, double piece,
+ * buffer is divided, or that each rank contributes; flows: groups that do it at the same time over the same links. */
+ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t scope, uint32_t coll, double before, double piece,
                                   uint32_t flows);
 ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements);
 

@@ -299,17 +299,19 @@ enum {
 
 /** Who takes part. Growable. Valid during open() only, except `parent`.
  *  Level 0 has all ranks. Levels 1 to n_levels go from the innermost (ranks of one machine, or the GPUs of one) to the
- *  outermost; a group of level k has one rank of each group of level k - 1 that it joins: those of the same index. */
+ *  outermost; a group of level k has one rank of each group of level k - 1 that it joins: those of the same index. A group of
+ *  several levels has all ranks whose indices in the other levels are the same. */
+enum { ESP_LEVELS = 4 }; /* most levels of a job */
 typedef struct esp_group {
     uint32_t struct_size;
-    int32_t rank, size; /* inside this group                                                        */
-    int32_t level;      /* 0: all                                                                   */
-    int32_t n_levels;   /* of the job, without level 0: 2 for intra and inter                       */
-    int32_t reserved0;
-    const char *level_name; /* "flat", "intra", "inter", ...                                            */
+    int32_t rank, size;     /* inside this group                                                        */
+    int32_t level;          /* 0: all                                                                   */
+    int32_t n_levels;       /* of the job, without level 0: 2 for intra and inter                       */
+    int32_t last_level;     /* the group joins levels `level` to last_level: mostly one. Level 0: all, so n_levels */
+    const char *level_name; /* "flat", "intra", "inter", "intra-inter", ...                             */
     const int32_t *place;   /* [size][n_levels]: each member's index in its group of level 1, 2, ...    */
     const int32_t *machine; /* [size]: machine of each member                                           */
-    void *parent;           /* this backend's comm that was opened first in the same job; NULL: this is it */
+    void *parent;           /* the job's first comm of this backend that has all ranks of this group; NULL: none yet */
     /** Blocking exchange on this group: `bytes` from each rank, out is [size][bytes] in rank order. */
     esp_status (*oob_allgather)(void *user, const void *in, void *out, uint64_t bytes);
     void *user;
@@ -367,6 +369,7 @@ typedef struct esp_coll {
 typedef struct esp_traffic {
     uint32_t struct_size, reserved0;
     uint64_t intra_bytes, inter_bytes; /* from ranks of its own machine, and of others                  */
+    uint64_t level_bytes[ESP_LEVELS]; /* the same bytes, by the outermost level at which the two ranks' places differ */
 } esp_traffic;
 
 /** One backend. Threads: all calls on one comm (and on comms with the same parent) come from one thread at a time,

@@ -102,6 +102,7 @@ ENGINE_FN esp_status engine_traffic(void *comm, esp_traffic *out) {
     t.struct_size = out->struct_size;
     t.intra_bytes = m->intra_bytes;
     t.inter_bytes = m->inter_bytes;
+    memcpy(t.level_bytes, m->outer.bytes, sizeof t.level_bytes);
     memcpy(out, &t, engine_min(out->struct_size, sizeof t));
     return ESP_OK;
 }

@@ -14,7 +14,7 @@
  * written when every peer has finished column x - cells. A rank writes its own counters only, so a rank that dies
  * leaves nothing locked.
  *
- * Reading order: this file, sum.h, reduce.h, pace.h, wait.h, plan.h, flow.h, move.h, ring.h, check.h,
+ * Reading order: this file, sum.h, reduce.h, pace.h, outer.h, wait.h, plan.h, flow.h, move.h, ring.h, check.h,
  * drive.h, wait_fd.h, comm.h, open.h. */
 #ifndef ENGINE_H
 #define ENGINE_H
@@ -38,15 +38,17 @@
 #define ENGINE_FN __attribute__((unused)) static
 
 enum {
-    ENGINE_CELL = 512 * 1024,  /* bytes of a window for one column: inputs and result                     */
-    ENGINE_RANKS = 4096,       /* of one group, at most                                                   */
-    ENGINE_CHUNK = 256 * 1024, /* widest column (measured: narrower ones cost more in waiting)           */
-    ENGINE_BUDGET = 1 << 20,   /* bytes moved by one call of test(): about 0.1 ms                         */
-    ENGINE_STAMPS = 64,        /* logical times kept of the last columns                                  */
-    ENGINE_AHEAD = 8,          /* columns of a flow on the link at the same time                          */
-    ENGINE_QUEUE = 64,         /* requests open at the same time on one comm                              */
-    ENGINE_PHASES = 16,        /* changes of a link while a job runs                                      */
-    ENGINE_LINK_MAX = 256      /* characters of a link's description                                      */
+    ENGINE_CELL = 512 * 1024,     /* bytes of a window for one column: inputs and result                     */
+    ENGINE_RANKS = 4096,          /* of one group, at most                                                   */
+    ENGINE_CHUNK = 256 * 1024,    /* widest column (measured: narrower ones cost more in waiting)           */
+    ENGINE_BUDGET = 1 << 20,      /* bytes moved by one call of test(): about 0.1 ms                         */
+    ENGINE_STAMPS = 64,           /* logical times kept of the last columns                                  */
+    ENGINE_AHEAD = 8,             /* columns of a flow on the link at the same time                          */
+    ENGINE_QUEUE = 64,            /* requests open at the same time on one comm                              */
+    ENGINE_PHASES = 16,           /* changes of a link while a job runs                                      */
+    ENGINE_LINK_MAX = 256,        /* characters of a link's description                                      */
+    ENGINE_NICS = ESP_LEVELS - 1, /* links that data may pass: its machine's, its rack's, ...             */
+    ENGINE_OUTER = ENGINE_NICS - 1
 };
 
 #define ENGINE_COLLS                                                                                                   \
@@ -75,7 +77,7 @@ typedef struct engine_line {
     uint64_t stamp[ENGINE_STAMPS]; /* logical time at which a column's result was ready                   */
 } engine_line;
 
-/* A bell wakes one rank's thread; a nic is the emulated link of one machine. Both lie in the region of the comm of
+/* A bell wakes one rank's thread; a nic is the emulated link of one machine, or of one rack. Both lie in the region of the comm of
  * level 0. */
 enum {
     ENGINE_AWAKE = 0,
@@ -92,7 +94,7 @@ typedef struct engine_nic {
     uint64_t reserved0[6];
 } engine_nic;
 
-/* Start of a region; bells[n], nics[n], lines[n] and the windows follow. */
+/* Start of a region; bells[n], nics[ENGINE_NICS][n], lines[n] and the windows follow. */
 typedef struct engine_head {
     uint64_t magic, bytes;
     uint32_t refs;   /* loop: comms that still use the memory                                             */
@@ -131,6 +133,15 @@ typedef struct engine_link {
     char file[ENGINE_LINK_MAX];    /* "": the link has no file                                             */
     int warned;
 } engine_link;
+
+/* What a job of more than two levels has besides: see outer.h. */
+typedef struct engine_outer {
+    uint32_t n;                     /* levels beyond machines, 0 in a job of two levels                   */
+    uint8_t *level;                 /* per rank: the outermost level at which its place differs from ours */
+    engine_nic **nics;              /* [n][size]: link of the rank's rack, ...                            */
+    engine_link link[ENGINE_OUTER]; /* n phases 0: not emulated                                          */
+    uint64_t bytes[ESP_LEVELS];     /* received, by level                                                 */
+} engine_outer;
 
 #include "backends/engine/sum.h"
 #include "backends/engine/reduce.h"
@@ -207,8 +218,9 @@ typedef struct engine_comm {
     engine_hello *hello;
     int reach;
     int (*pull)(struct engine_comm *m, int32_t rank, uint64_t address, void *to, uint64_t bytes);
-    engine_pace pace;   /* the link as it was opened: all ranks plan with it, so their plans agree */
-    engine_link link;   /* the link as it is now: transfer times follow it                                  */
+    engine_pace pace; /* the link as it was opened: all ranks plan with it, so their plans agree */
+    engine_link link; /* the link as it is now: transfer times follow it                                  */
+    engine_outer outer;
     engine_flow *flows; /* [2][size]: for sum, then for get                                     */
     /* the collectives that run */
     engine_op op;
@@ -262,7 +274,19 @@ __attribute__((format(printf, 4, 5))) ENGINE_FN esp_status engine_say(const esp_
     return s;
 }
 
+ENGINE_FN void *engine_alloc(const esp_host *h, uint64_t bytes) {
+    esp_device cpu = {ESP_CPU, 0};
+    void *p = h->alloc(h->user, cpu, bytes, 64);
+    if (p) memset(p, 0, bytes);
+    return p;
+}
+ENGINE_FN void engine_release(const esp_host *h, void *p, uint64_t bytes) {
+    esp_device cpu = {ESP_CPU, 0};
+    if (p) h->free_(h->user, cpu, p, bytes);
+}
+
 #include "backends/engine/pace.h"
+#include "backends/engine/outer.h"
 #include "backends/engine/wait.h"
 #include "backends/engine/plan.h"
 #include "backends/engine/flow.h"

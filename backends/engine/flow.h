@@ -34,11 +34,11 @@ ENGINE_FN void engine_flow_ahead(engine_comm *m, int get, int32_t rank) {
         uint64_t i = f->next, *due = &f->due[i % ENGINE_AHEAD];
         uint64_t from = __atomic_load_n(get && o->gets_result ? &l->stamp[(o->base + i) % ENGINE_STAMPS] : &l->start_ns,
                                         __ATOMIC_RELAXED);
-        if (i >= ENGINE_AHEAD) from = engine_max(from, *due - engine_link_at(m, *due)->latency_ns);
+        if (i >= ENGINE_AHEAD) from = engine_max(from, *due - engine_latency(m, rank, *due));
         from = engine_max(from, o->start_ns);
         uint64_t bytes = engine_flow_bytes(m, get, rank, i, f);
         uint64_t through = bytes ? engine_transfer(m, rank, from, bytes) : from;
-        *due = bytes ? through + engine_link_at(m, through)->latency_ns : from;
+        *due = bytes ? through + engine_latency(m, rank, through) : from;
     }
 }
 /* Logical time at which column `i` of `rank` arrives here. The column must be ready at its sender. */

@@ -7,27 +7,29 @@
 #define ENGINE_MAGIC 0x656e67696e653031ull
 
 ENGINE_FN uint64_t engine_region_bytes(int32_t n) {
-    uint64_t each =
-        sizeof(engine_bell) + sizeof(engine_nic) + sizeof(engine_line) + engine_cells(n) * (uint64_t)ENGINE_CELL;
+    uint64_t each = sizeof(engine_bell) + ENGINE_NICS * sizeof(engine_nic) + sizeof(engine_line) +
+                    engine_cells(n) * (uint64_t)ENGINE_CELL;
     return (sizeof(engine_head) + (uint64_t)n * each + 8191) / 4096 * 4096;
 }
 ENGINE_FN engine_bell *engine_bells(engine_head *h) { return (engine_bell *)(void *)(h + 1); }
 ENGINE_FN engine_nic *engine_nics(engine_head *h, int32_t n) { return (engine_nic *)(void *)(engine_bells(h) + n); }
 
-ENGINE_FN void *engine_alloc(const esp_host *h, uint64_t bytes) {
-    esp_device cpu = {ESP_CPU, 0};
-    void *p = h->alloc(h->user, cpu, bytes, 64);
-    if (p) memset(p, 0, bytes);
-    return p;
+/* Reads (RATE,LATENCY;RATE,LATENCY@TIME;...): a link at the start, and its changes. */
+ENGINE_FN esp_status engine_link_text(engine_comm *m, char *text, engine_link *link) {
+    const char *where, *wrong = engine_parse_phases(text, link, &where);
+    if (!wrong && !*where) return ESP_OK;
+    return engine_say(m->host, m->name, ESP_E_ARG, "link '%s': at character %d ('%.20s') expected %s", text,
+                      (int)(where - text) + 1, where, wrong ? wrong : "the end");
 }
-ENGINE_FN void engine_release(const esp_host *h, void *p, uint64_t bytes) {
-    esp_device cpu = {ESP_CPU, 0};
-    if (p) h->free_(h->user, cpu, p, bytes);
+/* Reads outer=(RATE,LATENCY;...) or top=(...), for the level of that name. */
+ENGINE_FN esp_status engine_outer_param(engine_comm *m, uint32_t k, char *text) {
+    size_t n = strlen(text);
+    if (n >= 2 && text[0] == '(' && text[n - 1] == ')') text[n - 1] = 0, text++;
+    return engine_link_text(m, text, &m->outer.link[k]);
 }
-
-/* Reads link=(RATE,LATENCY;RATE,LATENCY@TIME;...) or link=(file:PATH): the link at the start, and its changes. */
+/* The same for machines, link=(...), or link=(file:PATH). */
 ENGINE_FN esp_status engine_link_param(engine_comm *m, char *text) {
-    const char *where, *wrong;
+    const char *wrong;
     size_t n = strlen(text);
     if (n >= 2 && text[0] == '(' && text[n - 1] == ')') text[n - 1] = 0, text++;
     if (!strncmp(text, "file:", 5)) {
@@ -36,9 +38,8 @@ ENGINE_FN esp_status engine_link_param(engine_comm *m, char *text) {
         if (wrong)
             return engine_say(m->host, m->name, ESP_E_ARG,
                               "the link's file %s: %s: write one line into it, as in 1gbit,50us", m->link.file, wrong);
-    } else if ((wrong = engine_parse_phases(text, &m->link, &where)) != NULL || *where) {
-        return engine_say(m->host, m->name, ESP_E_ARG, "link '%s': at character %d ('%.20s') expected %s", text,
-                          (int)(where - text) + 1, where, wrong ? wrong : "the end");
+    } else if (engine_link_text(m, text, &m->link)) {
+        return ESP_E_ARG;
     }
     m->pace.ns_per_byte = m->link.phases[0].ns_per_byte;
     m->pace.latency_ns = m->link.phases[0].latency_ns;
@@ -63,6 +64,9 @@ ENGINE_FN esp_status engine_params(engine_comm *m, const char *params, const cha
             m->pace.latency_ns = (uint64_t)ns;
         } else if (!strcmp(key, "link")) {
             esp_status s = engine_link_param(m, val);
+            if (s != ESP_OK) return s;
+        } else if (!strcmp(key, "outer") || !strcmp(key, "top")) {
+            esp_status s = engine_outer_param(m, key[0] == 't', val);
             if (s != ESP_OK) return s;
         } else if (!strcmp(key, "cma") && cma && (val[0] == '0' || val[0] == '1') && !val[1]) {
             *cma = val[0] == '1';
@@ -95,6 +99,7 @@ ENGINE_FN void engine_free(engine_comm *m) {
     engine_release(h, m->used, n * sizeof *m->used);
     engine_release(h, m->flows, 2 * n * sizeof *m->flows);
     engine_release(h, m->hello, n * sizeof *m->hello);
+    engine_outer_free(m);
     engine_release(h, m, sizeof *m);
 }
 /* The comm of level 0 owns the bells and links of all comms, so its memory stays until the last comm of the job is
@@ -140,8 +145,10 @@ ENGINE_FN esp_status engine_new(const esp_host *h, const esp_group *g, const cha
         m->scratch) {
         m->sum_acc = (uint8_t *)m->scratch; /* halves are summed as f32: twice the bytes */
         m->sum_in = m->sum_acc + 2 * ENGINE_CHUNK;
-        *out = m;
-        return ESP_OK;
+        if (engine_outer_open(m, g) == ESP_OK) {
+            *out = m;
+            return ESP_OK;
+        }
     }
     engine_free(m);
     return engine_say(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)n);
@@ -170,20 +177,15 @@ ENGINE_FN esp_status engine_same_params(engine_comm *m) {
     return ESP_OK;
 }
 
-/* Orders ranks so that those of one machine are side by side, machines in the order of their first rank. A ring in
- * this order enters and leaves each machine once. */
-ENGINE_FN void engine_ring_order(engine_comm *m, const int32_t *machine) {
-    int32_t at = 0;
+/* Orders ranks so that those of one machine, and of one rack, are side by side, machines in the order of their first rank. A ring
+ * in this order enters and leaves each machine once. */
+ENGINE_FN void engine_ring_order(engine_comm *m, const esp_group *g) {
     for (int32_t a = 0; a < m->size; a++) {
-        int first = 1;
-        for (int32_t b = 0; b < a; b++)
-            if (!machine || machine[b] == machine[a]) first = 0;
-        if (!first) continue;
-        m->machines++;
-        for (int32_t b = a; b < m->size; b++)
-            if (!machine || machine[b] == machine[a]) {
-                m->ring_rank[at++] = b;
-            }
+        int32_t at = a;
+        m->machines += engine_unit(g, 1, a) == a;
+        for (; at > 0 && engine_ring_before(m, g, a, m->ring_rank[at - 1]); at--)
+            m->ring_rank[at] = m->ring_rank[at - 1];
+        m->ring_rank[at] = a;
     }
 }
 
@@ -193,10 +195,10 @@ ENGINE_FN esp_status engine_join(engine_comm *m, const esp_group *g, void *regio
     uint64_t n = (uint64_t)m->size;
     m->head = (engine_head *)region;
     m->region_bytes = engine_region_bytes(m->size);
-    m->lines = (engine_line *)(void *)(engine_nics(m->head, m->size) + n);
+    m->lines = (engine_line *)(void *)(engine_nics(m->head, m->size) + ENGINE_NICS * n);
     m->windows = (uint8_t *)(m->lines + n);
     m->cells = engine_cells(m->size);
-    engine_ring_order(m, g->machine);
+    engine_ring_order(m, g);
     if (parent) {
         m->job = parent->job;
     } else {
@@ -208,13 +210,12 @@ ENGINE_FN esp_status engine_join(engine_comm *m, const esp_group *g, void *regio
         m->job->spin = m->size <= (int32_t)esp__cores();
     }
     for (int32_t q = 0; q < m->size; q++) {
-        int32_t link = 0;
-        while (!parent && g->machine && g->machine[link] != g->machine[q]) link++;
         m->bells[q] = parent ? parent->bells[m->job_rank[q]] : engine_bells(m->head) + q;
-        m->nics[q] = parent ? parent->nics[m->job_rank[q]] : engine_nics(m->head, m->size) + link;
+        m->nics[q] = parent ? parent->nics[m->job_rank[q]] : engine_nics(m->head, m->size) + engine_unit(g, 1, q);
     }
     m->link.opened_ns = parent ? parent->link.opened_ns : m->hello[0].opened_ns;
     if (m->machines < 2) m->pace.on = 0;
+    engine_outer_join(m, g, parent, engine_nics(m->head, m->size));
     if (m->pace.on) m->reach = ENGINE_REACH_WINDOW; /* the emulated link is slower than any copy, so windows do */
     m->job->refs++;
     m->next = m->job->comms;

@@ -92,12 +92,14 @@ ENGINE_FN void engine_link_look(engine_comm *m, uint64_t now) {
                    l->file, wrong);
     l->warned = wrong != NULL;
 }
-/* The link at a logical time. */
-ENGINE_FN const engine_phase *engine_link_at(const engine_comm *m, uint64_t ns) {
-    const engine_link *l = &m->link;
+/* A link at a logical time. */
+ENGINE_FN const engine_phase *engine_phase_at(const engine_link *l, uint64_t opened_ns, uint64_t ns) {
     int k = l->n - 1;
-    while (k > 0 && ns < l->opened_ns + l->phases[k].from_ns) k--;
+    while (k > 0 && ns < opened_ns + l->phases[k].from_ns) k--;
     return &l->phases[k];
+}
+ENGINE_FN const engine_phase *engine_link_at(const engine_comm *m, uint64_t ns) {
+    return engine_phase_at(&m->link, m->link.opened_ns, ns);
 }
 
 /* Gives the link `ns` of work that may begin at `from`. Returns when the work ends. */
@@ -108,19 +110,13 @@ ENGINE_FN uint64_t engine_reserve(uint64_t *free_ns, uint64_t from, uint64_t ns)
     return end;
 }
 
-/* Gives `bytes` of `rank`, ready at `from`, to the sender's and the receiver's link. Returns when both are done,
- * without the latency. */
-ENGINE_FN uint64_t engine_transfer(engine_comm *m, int32_t rank, uint64_t from, uint64_t bytes) {
-    uint64_t start = engine_max(from, ENGINE_LOAD(&m->nics[rank]->tx_free_ns));
-    uint64_t ns = (uint64_t)((double)bytes * engine_link_at(m, start)->ns_per_byte + 0.5);
-    uint64_t sent = engine_reserve(&m->nics[rank]->tx_free_ns, from, ns);
-    uint64_t received = engine_reserve(&m->nics[m->rank]->rx_free_ns, from, ns);
+/* Gives `bytes`, ready at `from`, to the links of a sender and a receiver. Returns when both are done, without the latency. */
+ENGINE_FN uint64_t engine_pass(engine_nic *tx, engine_nic *rx, const engine_link *l, uint64_t opened_ns, uint64_t from,
+                               uint64_t bytes) {
+    uint64_t start = engine_max(from, ENGINE_LOAD(&tx->tx_free_ns));
+    uint64_t ns = (uint64_t)((double)bytes * engine_phase_at(l, opened_ns, start)->ns_per_byte + 0.5);
+    uint64_t sent = engine_reserve(&tx->tx_free_ns, from, ns);
+    uint64_t received = engine_reserve(&rx->rx_free_ns, from, ns);
     return engine_max(sent, received);
-}
-ENGINE_FN void engine_count(engine_comm *m, int32_t rank, uint64_t bytes) {
-    if (m->nics[rank] == m->nics[m->rank])
-        m->intra_bytes += bytes;
-    else
-        m->inter_bytes += bytes;
 }
 #endif

@@ -155,7 +155,7 @@ ENGINE_FN int engine_ring(engine_comm *m) {
         return engine_ring_shown(m);
     }
     o->clock_ns = engine_transfer(m, prev, engine_max(o->clock_ns, ready), came);
-    o->sum_due_ns = o->clock_ns + engine_link_at(m, o->clock_ns)->latency_ns;
+    o->sum_due_ns = o->clock_ns + engine_latency(m, prev, o->clock_ns);
     o->end_ns = engine_max(o->end_ns, o->sum_due_ns);
     return m->waits_for = -1, 1;
 }

@@ -76,9 +76,6 @@ ESP__FN int esp__spec_name_char(char c); /* may a name contain it? */
  * text says where. */
 ESP__FN esp_status esp__spec_split(const esp_ctx *ctx, const char *spec, char name[ESP__NAME_MAX], const char **params);
 
-/* Who takes part in a collective; the values are those of esp_group.level. */
-enum { ESP__FLAT = 0, ESP__INTRA = 1, ESP__INTER = 2 };
-
 ESP__FN const char *esp__dtype_word(esp_dtype d); /* "f32"; "?" for others */
 
 /* A time span, in nanoseconds of esp__now_ns. */

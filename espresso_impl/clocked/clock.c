@@ -180,18 +180,20 @@ static const esp__op *esp__clocked_cpu(esp_ctx *ctx, uint64_t *until) {
 
 static uint64_t esp__clocked_links(esp_ctx *ctx) {
     uint64_t until;
+    int lane;
     esp__clocked_sharpen(ctx->clocked, ESP__CLOCKED_LINK);
     do {
         until = 0;
-    } while (esp__clocked_look(ctx, ESP__LANE_INTRA, ESP__CLOCKED_LINK, &until) ||
-             esp__clocked_look(ctx, ESP__LANE_INTER, ESP__CLOCKED_LINK, &until));
+        for (lane = ESP__LANE_INTRA; lane < ESP__LANES && !esp__clocked_look(ctx, lane, ESP__CLOCKED_LINK, &until);)
+            lane++;
+    } while (lane < ESP__LANES);
     return until;
 }
 
-/* The link thread asks for the inter lane first: that call ends the ops of both lanes whose deadlines have passed. */
+/* The link thread asks for the outermost lane first: that call ends the ops of all lanes whose deadlines have passed. */
 static const esp__op *esp__clocked_link(esp_ctx *ctx, int lane, uint64_t *until) {
     if (!esp__clocked_on(ctx)) return NULL;
-    if (lane == 1) *until = esp__clocked_links(ctx);
+    if (lane + 1 == (int)ctx->job.topo.n_levels) *until = esp__clocked_links(ctx);
     const esp__op *op = esp__link_startable(ctx, lane);
     if (!op || !esp__clocked_turn(ctx, op)) return NULL;
     esp__clocked_start(ctx, op);

@@ -133,7 +133,7 @@ static esp__clocked *esp__clocked_new(esp_ctx *ctx, uint32_t n_events) {
 }
 
 static void esp__clocked_event_init(esp__clocked_event *x, const esp_plan_event *e) {
-    const uint32_t links = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER;
+    const uint32_t links = (1u << ESP__LANES) - (1u << ESP__LANE_INTRA);
     x->unit = e->unit;
     x->op = ESP__CLOCKED_NONE;
     x->lanes = e->lanes;

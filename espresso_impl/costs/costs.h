@@ -14,8 +14,6 @@ typedef struct esp__probe {
     uint64_t spread_ns; /* from the first quartile to the third */
 } esp__probe;
 enum { ESP__PROBE_REPEATS = 64 };
-ESP__FN int32_t esp__group_size(const esp_ctx *ctx,
-                                uint8_t level); /* ranks in one collective of the level; 0: it has no group */
 ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes);
 ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, uint32_t repeats,
                                          void *room, uint64_t room_bytes, esp__probe *out);

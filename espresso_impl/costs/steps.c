@@ -25,9 +25,7 @@ static void esp__survey_own_times(const esp_ctx *ctx, const float *all, uint32_t
             float least = 0.0f;
             int first = 1;
             for (int32_t r = 0; r < ctx->job.size; r++) {
-                int same = level[k] == ESP__FLAT    ? 1
-                           : level[k] == ESP__INTRA ? t->machine_of[r] == t->machine_of[a]
-                                                    : t->local_of[r] == t->local_of[a];
+                int same = level[k] == ESP__FLAT || esp__group_same(t, level[k], r, a);
                 float ns = all[(uint32_t)r * n + k];
                 if (!same) continue;
                 if (r < a) first = 0;
@@ -142,19 +140,20 @@ static double esp__survey_cpu_gap(const esp_ctx *ctx, esp__survey_start *starts,
     return n ? esp__median(gaps, n) : -1.0;
 }
 
-/* The median gap of link k, whose ops run in the strategy's order. An op on both links counts for the inter lane, which starts it. */
+/* The median gap of link k, whose ops run in the strategy's order. An op on several links counts for the outermost one, which starts it. */
 static double esp__survey_link_gap(const esp_ctx *ctx, int k, double *gaps) {
     const esp__in_force *f = &ctx->in_force;
-    const uint32_t *sequence = f->sequence[k], *intra = f->sequence[0];
-    uint32_t n = 0, other = 0;
+    const uint32_t *sequence = f->sequence[k];
+    uint32_t n = 0, other[ESP__LEVELS] = {0};
     for (uint32_t j = 0; j < f->n_sequence[k]; j++) {
         const esp__op *op = &f->program.ops[sequence[j]];
         uint64_t free_at = j ? f->op_time[sequence[j - 1]].end_ns : 0;
-        if (op->both_links && k == 0) continue;
-        if (op->both_links) {
-            while (other < f->n_sequence[0] && intra[other] != sequence[j]) other++;
-            if (other && other < f->n_sequence[0] && f->op_time[intra[other - 1]].end_ns > free_at)
-                free_at = f->op_time[intra[other - 1]].end_ns;
+        if (op->lane != ESP__LANE_INTRA + k) continue;
+        for (int l = 0; l < k; l++) {
+            if (!(op->links >> l & 1u)) continue;
+            while (other[l] < f->n_sequence[l] && f->sequence[l][other[l]] != sequence[j]) other[l]++;
+            if (other[l] && other[l] < f->n_sequence[l] && f->op_time[f->sequence[l][other[l] - 1]].end_ns > free_at)
+                free_at = f->op_time[f->sequence[l][other[l] - 1]].end_ns;
         }
         gaps[n++] = esp__survey_gap(ctx, sequence[j], free_at);
     }
@@ -162,14 +161,15 @@ static double esp__survey_link_gap(const esp_ctx *ctx, int k, double *gaps) {
 }
 
 static esp_status esp__survey_dispatch(esp_ctx *ctx, esp__survey *s) {
-    double mine[ESP__LANES] = {-1.0, -1.0, -1.0, -1.0};
+    double mine[ESP__LANES];
     double *gaps = esp__alloc(ctx, ((uint64_t)ctx->in_force.program.n_ops + 1) * sizeof *gaps);
     esp__survey_start *starts = esp__alloc(ctx, ((uint64_t)ctx->in_force.program.n_ops + 1) * sizeof *starts);
     double *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
     esp_status st = gaps && starts && all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
+    for (int lane = 0; lane < ESP__LANES; lane++) mine[lane] = -1.0;
     if (!st) {
         mine[ESP__LANE_CPU] = esp__survey_cpu_gap(ctx, starts, gaps);
-        for (int k = 0; k < 2; k++) mine[ESP__LANE_INTRA + k] = esp__survey_link_gap(ctx, k, gaps);
+        for (int k = 0; k < ESP__LEVELS; k++) mine[ESP__LANE_INTRA + k] = esp__survey_link_gap(ctx, k, gaps);
         st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof mine);
     }
     for (int lane = 0; lane < ESP__LANES && !st; lane++) {

@@ -3,10 +3,19 @@
 #ifndef ESP__DEVICE_H
 #define ESP__DEVICE_H
 #include "espresso_impl/base/base.h"
+#include "espresso_impl/base/levels.h"
 #include "espresso_impl/plugins/plugins.h"
 
-/* The streams of a device, by what runs on them, so that copies overlap with kernels and with each other. */
-enum { ESP__ON_COMPUTE = 0, ESP__ON_DOWN, ESP__ON_UP, ESP__ON_INTRA, ESP__ON_INTER, ESP__ON_PUSH, ESP__ON_STREAMS };
+/* The streams of a device, by what runs on them, so that copies overlap with kernels and with each other. From INTRA on one for each
+ * level's links. */
+enum {
+    ESP__ON_COMPUTE = 0,
+    ESP__ON_DOWN,
+    ESP__ON_UP,
+    ESP__ON_INTRA,
+    ESP__ON_PUSH = ESP__ON_INTRA + ESP__LEVELS,
+    ESP__ON_STREAMS
+};
 
 typedef struct esp__device {
     esp_device id;

@@ -57,8 +57,8 @@ static void esp__links_sequence(esp__in_force *f, uint32_t *at, uint32_t *op_of)
         if (place == n || !op_of[unit * ESP__CHAIN_MAX + place]) continue;
         const uint32_t i = op_of[unit * ESP__CHAIN_MAX + place] - 1;
         const esp__op *op = &f->program.ops[i];
-        for (int l = 0; l < 2; l++)
-            if (op->both_links || op->lane == ESP__LANE_INTRA + l) f->sequence[l][f->n_sequence[l]++] = i;
+        for (int l = 0; l < ESP__LEVELS; l++)
+            if (op->links >> l & 1u) f->sequence[l][f->n_sequence[l]++] = i;
     }
 }
 
@@ -66,7 +66,7 @@ static esp_status esp__links_take(esp_ctx *ctx, esp__in_force *f) {
     esp_status s = ESP_OK;
     const uint64_t bytes = ((uint64_t)f->strategy.n_units + 1) * (ESP__CHAIN_MAX + 1) * sizeof(uint32_t);
     uint32_t *at = esp__take(ctx, f, bytes, &s);
-    for (int k = 0; k < 2; k++) f->sequence[k] = esp__take(ctx, f, (uint64_t)f->program.n_ops * 4u + 4u, &s);
+    for (int k = 0; k < ESP__LEVELS; k++) f->sequence[k] = esp__take(ctx, f, (uint64_t)f->program.n_ops * 4u + 4u, &s);
     if (!s) esp__links_sequence(f, at, at + f->strategy.n_units + 1);
     if (at) f->memory_bytes -= bytes;
     esp__free(ctx, at);
@@ -146,7 +146,7 @@ ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
     esp__free(ctx, f->op_time);
     esp__free(ctx, f->pending);
     for (uint32_t k = 1; k < ctx->devices.n; k++) esp__memory_on_give(ctx, k, &f->on[k]);
-    for (int k = 0; k < 2; k++) esp__free(ctx, f->sequence[k]);
+    for (int k = 0; k < ESP__LEVELS; k++) esp__free(ctx, f->sequence[k]);
     for (uint32_t i = 0; i < f->n_feedback; i++) {
         const esp__feedback *one = &f->feedback[i];
         esp__device_give(ctx, one->device, one->residual, one->count * 4u, ESP_MEM_DEVICE);

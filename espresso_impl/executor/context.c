@@ -15,8 +15,8 @@ ESP__FN void esp__base_parts(esp_ctx *ctx) {
 
 /* What ranks tell each other when they meet. */
 typedef struct esp__intro {
-    char machine[ESP__NAME_MAX * 2], backend[ESP__SPEC_MAX], link[ESP__SPEC_MAX];
-    uint32_t abi;
+    char machine[ESP__NAME_MAX * 2], backend[ESP__SPEC_MAX * 2], link[ESP__SPEC_MAX * 2];
+    uint32_t abi, n_levels; /* n_levels: `machine` is a place of n_levels - 1 parts */
 } esp__intro;
 
 /* ---- what the watch thread reports -------------------------------------------------------------------------------- */
@@ -61,8 +61,48 @@ static int esp__on_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------------------- */
-/* Ranks exchange their machines, backends and links. Machines are numbered in the order of the ranks in which they first occur. */
-static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *backend, const char *link) {
+/* The lowest rank whose place agrees with rank r's in the first `parts` parts. A machine's text is compared as a whole: it may be
+ * no place. */
+static int32_t esp__place_first(const esp__intro *all, int32_t r, uint32_t parts, int whole) {
+    const char *text = all[r].machine;
+    size_t n = whole ? strlen(text) : 0;
+    for (; !whole && text[n] && (text[n] != '/' || --parts); n++) {
+    }
+    for (int32_t k = 0; k < r; k++)
+        if (!strncmp(all[k].machine, text, n) && all[k].machine[n] == text[n]) return k;
+    return r;
+}
+
+/* How many levels the places have: their parts and the ranks inside. Without places, or where their depths differ, 2. */
+static uint32_t esp__place_levels(esp_ctx *ctx, const esp__intro *all) {
+    for (int32_t r = 1; r < ctx->job.size; r++)
+        if (all[r].n_levels != all[0].n_levels) {
+            if (!ctx->job.rank)
+                esp__log(ctx, ESP_LOG_WARN, "context",
+                         "the place of rank 0 has %u parts, that of rank %d %u: the job has two levels, ranks and "
+                         "machines",
+                         all[0].n_levels - 1, r, all[r].n_levels - 1);
+            return 2;
+        }
+    return all[0].n_levels;
+}
+
+static void esp__introduced(esp_ctx *ctx, const esp__intro *all) {
+    esp__topology *p = &ctx->job.topo;
+    uint32_t n_levels = esp__place_levels(ctx, all);
+    for (int32_t r = 0; r < p->size; r++)
+        for (uint32_t level = 1; level < n_levels; level++)
+            p->unit_of[(level - 1) * (uint32_t)p->size + (uint32_t)r] =
+                esp__place_first(all, r, n_levels - level, level == 1);
+    uint32_t unequal = esp__topology_make(p, n_levels);
+    if (unequal && !ctx->job.rank)
+        esp__log(ctx, ESP_LOG_INFO, "context", "not every group of level '%s' has as many members: the job has %s",
+                 esp__scope_word(unequal),
+                 p->n_local ? "two levels, ranks and machines" : "only options over all ranks");
+}
+
+/* Ranks exchange their places, backends and links. Machines are numbered in the order of the ranks in which they first occur. */
+static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *backend, const esp__env_links *links) {
     esp__topology *p = &ctx->job.topo;
     uint64_t n = (uint64_t)w->size;
     esp__intro mine, *all = esp__alloc(ctx, n * sizeof mine);
@@ -70,131 +110,29 @@ static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *
     p->size = w->size;
     p->machine_of = esp__alloc(ctx, n * 4u);
     p->local_of = esp__alloc(ctx, n * 4u);
+    p->unit_of = esp__alloc(ctx, n * 4u * (ESP__LEVELS - 1));
+    p->place = esp__alloc(ctx, n * 4u * ESP__LEVELS);
     p->ranks = esp__alloc(ctx, n * 4u);
     ctx->job.room = esp__alloc(ctx, n * ESP__JOB_ROOM);
-    esp_status s = all && p->machine_of && p->local_of && p->ranks && ctx->job.room
+    esp_status s = all && p->machine_of && p->local_of && p->unit_of && p->place && p->ranks && ctx->job.room
                        ? ESP_OK
                        : esp__fail(ctx, ESP_E_NOMEM, "out of memory");
     memset(&mine, 0, sizeof mine);
     snprintf(mine.machine, sizeof mine.machine, "%s", w->machine);
     snprintf(mine.backend, sizeof mine.backend, "%s", backend);
-    snprintf(mine.link, sizeof mine.link, "%s", link);
+    snprintf(mine.link, sizeof mine.link, "%s%s%s", links->inter, *links->outer ? " and " : "", links->outer);
     mine.abi = esp_abi_version();
+    mine.n_levels = w->n_levels;
     if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, w->size, &mine, all, sizeof mine);
-    for (int32_t r = 0; r < w->size && !s; r++) {
-        int32_t first = 0, machines = 0;
+    for (int32_t r = 0; r < w->size && !s; r++)
         if (strcmp(all[r].backend, all[0].backend) || strcmp(all[r].link, all[0].link) || all[r].abi != all[0].abi)
             s = esp__fail(
                 ctx, ESP_E_MISMATCH,
                 "ranks disagree: rank 0 has backend '%s', link '%s', ABI %u.%u; rank %d has '%s', '%s', %u.%u",
                 all[0].backend, all[0].link, all[0].abi >> 16, all[0].abi & 65535u, r, all[r].backend, all[r].link,
                 all[r].abi >> 16, all[r].abi & 65535u);
-        for (; strcmp(all[first].machine, all[r].machine); first++) {
-        }
-        for (int32_t k = 0; k < r; k++)
-            if (p->machine_of[k] >= machines) machines = p->machine_of[k] + 1;
-        p->machine_of[r] = first < r ? p->machine_of[first] : machines;
-    }
+    if (!s) esp__introduced(ctx, all);
     esp__free(ctx, all);
-    if (!s) esp__topology_make(p);
-    return s;
-}
-
-/* The backend asked for, or the one with the best score. */
-static esp_status esp__backend_choose(esp_ctx *ctx, const char *spec, char *name, const char **params) {
-    const esp_backend *best = NULL;
-    int32_t best_score = 0;
-    *params = "";
-    if (spec && *spec) {
-        esp_status s = esp__spec_split(ctx, spec, name, params);
-        if (!s) ctx->job.backend = esp__registry_backend(ctx, name);
-        return s ? s : ctx->job.backend ? ESP_OK : ESP_E_NOT_FOUND;
-    }
-    for (uint32_t i = 0; i < ctx->registry.n_backends; i++) {
-        const esp_backend *b = ctx->registry.backends[i];
-        int32_t score = 0;
-        if (!b->probe(&ctx->host, &score) && score > best_score) best = b, best_score = score;
-    }
-    ctx->job.backend = best;
-    return best ? ESP_OK
-                : esp__fail(ctx, ESP_E_NOT_FOUND,
-                            "no backend can run here: name one in esp_config.backend or ESPRESSO_BACKEND");
-}
-
-/* Adds the launcher's link, such as "1gbit,50us" or one that changes with time, to the backend's parameters. */
-static esp_status esp__link_params(esp_ctx *ctx, const esp_backend *b, const char *params, const char *link, char *out,
-                                   size_t cap) {
-    const char *comma = strchr(link, ',');
-    if (*link && !(b->caps & ESP_BACKEND_PACED))
-        return esp__fail(ctx, ESP_E_UNSUPPORTED, "backend '%s' has no emulated link: leave --inter out, or use shm",
-                         b->name);
-    if (strlen(link) >= ESP__SPEC_MAX || strlen(params) >= ESP__SPEC_MAX - 32)
-        return esp__fail(ctx, ESP_E_ARG, "the link (ESPRESSO_INTER_LINK) or the backend's parameters are too long");
-    if (!*link)
-        snprintf(out, cap, "%s", params);
-    else if (strchr(link, ';') || !strncmp(link, "file:", 5))
-        snprintf(out, cap, "%s%slink=(%s)", params, *params ? "," : "", link);
-    else if (comma)
-        snprintf(out, cap, "%s%sinter=%.*s,latency=%s", params, *params ? "," : "", (int)(comma - link), link,
-                 comma + 1);
-    else
-        snprintf(out, cap, "%s%sinter=%s", params, *params ? "," : "", link);
-    return ESP_OK;
-}
-
-typedef struct esp__oob {
-    esp_ctx *ctx;
-    int32_t *members, n;
-} esp__oob;
-static esp_status esp__oob_allgather(void *user, const void *in, void *out, uint64_t bytes) {
-    esp__oob *o = user;
-    return esp__peers_allgather(o->ctx->job.peers, o->n == o->ctx->job.size ? NULL : o->members, o->n, in, out, bytes);
-}
-
-static esp_status esp__comm_open(esp_ctx *ctx, uint8_t level, const char *params) {
-    uint64_t bytes = (uint64_t)ctx->job.size * 4u;
-    esp__oob oob = {ctx, esp__alloc(ctx, bytes), 0};
-    int32_t index = 0, *machine = esp__alloc(ctx, bytes), *place = esp__alloc(ctx, 2 * bytes);
-    esp_group g;
-    esp_status s = ESP_E_NOMEM;
-    memset(&g, 0, sizeof g);
-    if (oob.members && machine && place) {
-        oob.n = esp__group_members(&ctx->job.topo, level, oob.members, &index);
-        for (int32_t i = 0; i < oob.n; i++) {
-            machine[i] = ctx->job.topo.machine_of[oob.members[i]];
-            place[2 * i] = ctx->job.topo.local_of[oob.members[i]];
-            place[2 * i + 1] = machine[i];
-        }
-        g.struct_size = sizeof g;
-        g.rank = index;
-        g.size = oob.n;
-        g.level = level;
-        g.n_levels = 2;
-        g.level_name = level == ESP__FLAT ? "flat" : level == ESP__INTRA ? "intra" : "inter";
-        g.place = place;
-        g.machine = machine;
-        g.parent = level == ESP__FLAT ? NULL : ctx->job.comms[ESP__FLAT];
-        g.oob_allgather = esp__oob_allgather;
-        g.user = &oob;
-        esp__plugin_detail_clear();
-        s = ctx->job.backend->open(&ctx->host, &g, params, &ctx->job.comms[level]);
-        if (s) {
-            ctx->job.comms[level] = NULL;
-            s = esp__fail(ctx, s, "backend '%s' cannot open: %s", ctx->job.backend->name,
-                          *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
-        }
-    }
-    esp__free(ctx, oob.members);
-    esp__free(ctx, machine);
-    esp__free(ctx, place);
-    return s;
-}
-
-static esp_status esp__comms_open(esp_ctx *ctx, const char *params) {
-    esp_status s = esp__comm_open(ctx, ESP__FLAT, params);
-    /* machines with different numbers of ranks have only the flat tree, which needs only the group of all ranks */
-    if (!s && ctx->job.topo.n_local) s = esp__comm_open(ctx, ESP__INTRA, params);
-    if (!s && ctx->job.topo.n_local) s = esp__comm_open(ctx, ESP__INTER, params);
     return s;
 }
 
@@ -243,8 +181,8 @@ static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t l
 }
 
 static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
-    const char *link = getenv("ESPRESSO_INTER_LINK"), *params;
-    char name[ESP__NAME_MAX], full[ESP__SPEC_MAX * 2];
+    const esp__env_links links = esp__env_links_get();
+    esp__comm_plan plans[ESP__SCOPES];
     esp__where w;
     esp__peers_events ev = {esp__on_lost, esp__on_late, esp__on_waiting, ctx};
     esp_status s = esp__open_config(ctx, c);
@@ -256,16 +194,14 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     if (ctx->job.rank == 0 && !__atomic_exchange_n(&names_checked, 1, __ATOMIC_RELAXED)) esp__env_check_names(ctx);
     esp__tokens_open(ctx);
     s = esp__builtins_add(ctx, c);
-    if (!s) s = esp__backend_choose(ctx, c->backend, name, &params);
-    if (s) return s;
-    s = esp__link_params(ctx, ctx->job.backend, params, link ? link : "", full, sizeof full);
+    if (!s) s = esp__backends_choose(ctx, c->backend, &links, plans);
     if (!s) s = esp__peers_open(ctx, c, &w, &ev, &ctx->job.peers);
-    if (!s) s = esp__introduce(ctx, &w, c->backend ? c->backend : ctx->job.backend->name, link ? link : "");
+    if (!s) s = esp__introduce(ctx, &w, c->backend ? c->backend : plans[ESP__FLAT].backend->name, &links);
     if (s) return s;
     int32_t locals = 0;
     for (int32_t r = 0; r < ctx->job.size; r++) locals += ctx->job.topo.machine_of[r] == ctx->job.topo.machine;
     s = esp__open_workers(ctx, c, locals);
-    if (!s) s = esp__comms_open(ctx, full);
+    if (!s) s = esp__comms_open(ctx, plans);
     if (!s) s = esp__executor_open(ctx);
     if (!s)
         esp__log(ctx, ESP_LOG_INFO, "context", "rank %d of %d (from %s), machine %d of %d, backend %s", ctx->job.rank,
@@ -350,8 +286,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__observers_close(ctx);
     esp__goodbye(ctx);
-    for (int k = 2; k >= 0; k--)
-        if (ctx->job.comms[k]) ctx->job.backend->close(ctx->job.comms[k]);
+    esp__comms_close(ctx);
     for (uint32_t k = 1; k < ctx->devices.n; k++) /* a step that nobody waited for may still be under way there */
         if (ctx->devices.open[k].used) esp__device_settle(ctx, k);
     esp__in_force_free(ctx, &ctx->in_force);
@@ -361,6 +296,8 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__workers_close(ctx->base.workers);
     esp__free(ctx, ctx->job.topo.machine_of);
     esp__free(ctx, ctx->job.topo.local_of);
+    esp__free(ctx, ctx->job.topo.unit_of);
+    esp__free(ctx, ctx->job.topo.place);
     esp__free(ctx, ctx->job.topo.ranks);
     esp__free(ctx, ctx->job.room);
     esp__strfree(ctx, ctx->config.plugin_path);
@@ -535,16 +472,7 @@ ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out) {
     pthread_mutex_lock(&ctx->lanes.lock);
     esp_stats all = ctx->steps.stats;
     pthread_mutex_unlock(&ctx->lanes.lock);
-    for (int k = 0; k < 3; k++) {
-        esp_traffic t;
-        memset(&t, 0, sizeof t);
-        t.struct_size = sizeof t;
-        if (!ctx->job.comms[k] || !ESP_HAS(esp_backend, ctx->job.backend, traffic) ||
-            ctx->job.backend->traffic(ctx->job.comms[k], &t))
-            continue;
-        all.intra_bytes += t.intra_bytes;
-        all.inter_bytes += t.inter_bytes;
-    }
+    esp__comms_traffic(ctx, &all);
     all.struct_size = out->struct_size < sizeof all ? out->struct_size : (uint32_t)sizeof all;
     memcpy(out, &all, all.struct_size);
     return ESP_OK;

@@ -14,16 +14,17 @@
 
 /* One link lane of the communication thread. */
 typedef struct esp__link {
-    uint32_t cursor;  /* in in_force.sequence                    */
-    void *comm, *req; /* of the op in flight; only the link thread touches them               */
-    int busy;         /* an op is in flight here, or a flat op that runs from the other lane occupies this one */
+    uint32_t cursor;       /* in in_force.sequence                    */
+    const esp__comm *comm; /* of the op in flight; only the link thread touches it and req                     */
+    void *req;
+    int busy; /* an op is in flight here, or an op that runs from a lane further out occupies this one */
     uint64_t started_ns;
 } esp__link;
 
 /* A collective outside a program (esp_broadcast, esp_allreduce, a probe), handed to the link thread. */
 typedef struct esp__request {
     esp_coll coll;
-    uint8_t level; /* of the comm: ESP__FLAT, ESP__INTRA or ESP__INTER */
+    uint8_t level; /* the comm's scope */
     int wanted, done;
     void *req;
     esp_status status;
@@ -88,10 +89,10 @@ typedef struct esp__in_force {
     uint64_t scratch_bytes;
     float *phi; /* compensated gradient and its decoded payload, for codecs without ESP_CODEC_FUSED_RESIDUAL */
     uint64_t phi_count;
-    esp_payload *payloads;                /* room for the payloads of the decompress that has most                 */
-    esp__heap ready;                      /* units whose next op is on the cpu or compute lane; key: unit */
-    uint32_t *sequence[2], n_sequence[2]; /* ops of the intra and inter lane, in the strategy's order  */
-    esp__span *op_time;                   /* [program.n_ops] of the step under way, or of the last one              */
+    esp_payload *payloads; /* room for the payloads of the decompress that has most                 */
+    esp__heap ready;       /* units whose next op is on the cpu or compute lane; key: unit */
+    uint32_t *sequence[ESP__LEVELS], n_sequence[ESP__LEVELS]; /* ops of each link lane, in the strategy's order */
+    esp__span *op_time; /* [program.n_ops] of the step under way, or of the last one              */
     esp__memory_on on[ESP__DEVICES_MAX];
     uint32_t *pending, n_pending; /* units whose next op must not begin before their device has done the op before it */
 } esp__in_force;
@@ -103,7 +104,7 @@ typedef struct esp__lanes {
     pthread_t cpu_thread, link_thread;
     int threads, stopping;
     const struct esp__dispatcher *dispatcher; /* of the step under way; never NULL after esp_open */
-    esp__link links[2];                       /* intra, inter                                        */
+    esp__link links[ESP__LEVELS];             /* intra, inter, ...                                   */
     esp__request request;
     int link_busy;                 /* the link thread has requests in flight              */
     int cpu_busy;                  /* the cpu thread is inside an op                      */

@@ -33,8 +33,17 @@ static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
 ESP__FN const esp__op *esp__link_startable(const esp_ctx *ctx, int lane) {
     const esp__op *op = esp__link_head(ctx, lane);
     if (!op || ctx->lanes.links[lane].busy || !esp__op_is_next(ctx, op)) return NULL;
-    if (!op->both_links) return op;
-    return lane == 1 && !ctx->lanes.links[0].busy && esp__link_head(ctx, 0) == op ? op : NULL;
+    if (op->lane != ESP__LANE_INTRA + lane) return NULL;
+    for (int k = 0; k < lane; k++)
+        if (op->links >> k & 1u && (ctx->lanes.links[k].busy || esp__link_head(ctx, k) != op)) return NULL;
+    return op;
+}
+
+/* Has any link lane an op that can start? */
+static int esp__link_any(const esp_ctx *ctx) {
+    for (int k = 0; k < (int)ctx->job.topo.n_levels; k++)
+        if (esp__link_startable(ctx, k)) return 1;
+    return 0;
 }
 
 ESP__FN int esp__op_awaits_push(const esp_ctx *ctx, const esp__op *op) {
@@ -42,13 +51,13 @@ ESP__FN int esp__op_awaits_push(const esp_ctx *ctx, const esp__op *op) {
 }
 
 ESP__FN void esp__link_wake(esp_ctx *ctx) {
-    if (ctx->lanes.link_busy && ESP_HAS(esp_backend, ctx->job.backend, wake)) ctx->job.backend->wake(ctx->job.comms[0]);
+    if (ctx->lanes.link_busy) esp__comms_wake(ctx);
     pthread_cond_signal(&ctx->lanes.link_cv);
 }
 
 ESP__FN void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
-    for (int k = 0; k < 2; k++) {
-        if (!op->both_links && op->lane != ESP__LANE_INTRA + k) continue;
+    for (int k = 0; k < ESP__LEVELS; k++) {
+        if (!(op->links >> k & 1u)) continue;
         ctx->lanes.links[k].cursor++;
         ctx->lanes.links[k].busy = 0;
     }
@@ -86,7 +95,7 @@ static void esp__ready_first_unit(esp_ctx *ctx, uint32_t unit, uint64_t now, int
         ctx->in_force.pending[ctx->in_force.n_pending++] = unit;
         pthread_cond_signal(&ctx->lanes.cpu_cv);
     } else if (op->kind == ESP__OP_COLLECTIVE) {
-        if (!from_link && (esp__link_startable(ctx, 0) || esp__link_startable(ctx, 1))) esp__link_wake(ctx);
+        if (!from_link && esp__link_any(ctx)) esp__link_wake(ctx);
     } else if (!esp__op_awaits_push(ctx, op)) {
         esp__ready_push(ctx, unit, now);
     }

@@ -16,9 +16,7 @@ ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text) {
     ctx->health.fatal = s;
     snprintf(ctx->health.fatal_text, sizeof ctx->health.fatal_text, "%.*s", (int)sizeof ctx->health.fatal_text - 1,
              text);
-    for (int k = 0; k < 3; k++)
-        if (ctx->job.comms[k] && ESP_HAS(esp_backend, ctx->job.backend, abort))
-            ctx->job.backend->abort(ctx->job.comms[k]);
+    esp__comms_abort(ctx);
     pthread_cond_broadcast(&ctx->lanes.done_cv);
     pthread_cond_broadcast(&ctx->lanes.cpu_cv);
     pthread_cond_broadcast(&ctx->lanes.link_cv);
@@ -85,7 +83,7 @@ static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     c.src.ptr = esp__at(ctx, op, op->src);
     c.dst.ptr = esp__at(ctx, op, op->dst);
     c.src.dev = c.dst.dev = esp__device_at(ctx, op->on)->id;
-    l->comm = ctx->job.comms[op->level];
+    l->comm = &ctx->job.comms[op->level];
     l->started_ns = esp__now_ns();
     if (op->on || ctx->in_force.strategy.units[op->unit].after) {
         esp_status s = esp__op_begin(ctx, op, ESP__ON_INTRA + k);
@@ -93,21 +91,21 @@ static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
         if (op->on) here = esp__device_at(ctx, op->on)->stream[ESP__ON_INTRA + k];
     }
     if (op->rebuild) esp__headers_hide(ctx, op);
-    return ctx->job.backend->start(l->comm, &c, here, &l->req);
+    return l->comm->backend->start(l->comm->handle, &c, here, &l->req);
 }
 
 /* Tests lane `k`'s request, and ends its op if it is complete. Lock not held. */
 static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     esp__link *l = &ctx->lanes.links[k];
     const esp__op *op = esp__link_head(ctx, k);
-    esp_status s = ctx->job.backend->test(l->comm, l->req);
+    esp_status s = l->comm->backend->test(l->comm->handle, l->req);
     if (s == ESP_PENDING) return s;
     l->req = NULL;
     if (s) return s;
     if (op->rebuild) esp__headers_show(ctx, op);
     if (op->on) {
         ctx->in_force.strategy.units[op->unit].after = NULL;
-        if (ctx->job.backend->caps & ESP_BACKEND_STREAM_ORDERED) s = esp__op_issued(ctx, op, ESP__ON_INTRA + k);
+        if (l->comm->backend->caps & ESP_BACKEND_STREAM_ORDERED) s = esp__op_issued(ctx, op, ESP__ON_INTRA + k);
         if (s) return s;
     }
     uint64_t end = esp__now_ns();
@@ -118,7 +116,7 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
 }
 
 /* The backend failed. Usually a peer is gone, and the watch thread is about to report which. */
-static void esp__link_failed(esp_ctx *ctx, esp_status s, const char *what) {
+static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, const char *what) {
     char text[ESP__ERROR_MAX], detail[ESP__ERROR_MAX / 2];
     struct timespec pause = {0, 1000000};
     int known = 0;
@@ -134,20 +132,25 @@ static void esp__link_failed(esp_ctx *ctx, esp_status s, const char *what) {
     if (left >= 0)
         snprintf(text, sizeof text, "rank %d left (it closed its context) while this rank waits for it", left);
     else
-        snprintf(text, sizeof text, "%.200s: backend '%s': %s", what, ctx->job.backend->name, detail);
+        snprintf(text, sizeof text, "%.200s: backend '%s': %s", what, comm->backend->name, detail);
     if (!known) esp__fatal(ctx, s, text);
+}
+
+static void esp__request_failed(esp_ctx *ctx, esp_status s) {
+    esp__link_failed(ctx, &ctx->job.comms[ctx->lanes.request.level], s, "esp_broadcast or esp_allreduce");
 }
 
 static esp_status esp__request_start(esp_ctx *ctx) {
     esp_stream here = {{ESP_CPU, 0}, NULL};
+    const esp__comm *comm = &ctx->job.comms[ctx->lanes.request.level];
     ctx->lanes.request.wanted = 0;
     ctx->lanes.request.started_ns = esp__now_ns();
-    return ctx->job.backend->start(ctx->job.comms[ctx->lanes.request.level], &ctx->lanes.request.coll, here,
-                                   &ctx->lanes.request.req);
+    return comm->backend->start(comm->handle, &ctx->lanes.request.coll, here, &ctx->lanes.request.req);
 }
 
 static esp_status esp__request_poll(esp_ctx *ctx) {
-    esp_status s = ctx->job.backend->test(ctx->job.comms[ctx->lanes.request.level], ctx->lanes.request.req);
+    const esp__comm *comm = &ctx->job.comms[ctx->lanes.request.level];
+    esp_status s = comm->backend->test(comm->handle, ctx->lanes.request.req);
     if (s == ESP_PENDING) return s;
     uint64_t now = esp__now_ns();
     pthread_mutex_lock(&ctx->lanes.lock);
@@ -165,17 +168,17 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
 static int esp__links_start_some(esp_ctx *ctx, uint64_t *until) {
     int started = 0;
     *until = 0;
-    for (int k = 1; k >= 0 && !ctx->health.fatal; k--) {
+    for (int k = (int)ctx->job.topo.n_levels - 1; k >= 0 && !ctx->health.fatal; k--) {
         const esp__op *op = ctx->lanes.dispatcher->next_link(ctx, k, until);
         if (!op) continue;
         started = 1;
-        ctx->lanes.links[k].busy = 1;
-        if (op->both_links) ctx->lanes.links[0].busy = 1;
+        for (int l = 0; l <= k; l++)
+            if (op->links >> l & 1u) ctx->lanes.links[l].busy = 1;
         pthread_mutex_unlock(&ctx->lanes.lock);
         esp__plugin_detail_clear();
         esp_status s = esp__link_start(ctx, k, op);
         if (s) ctx->lanes.links[k].req = NULL;
-        if (s) esp__link_failed(ctx, s, op->label);
+        if (s) esp__link_failed(ctx, ctx->lanes.links[k].comm, s, op->label);
         pthread_mutex_lock(&ctx->lanes.lock);
     }
     if (ctx->lanes.request.wanted && !ctx->health.fatal) {
@@ -183,7 +186,7 @@ static int esp__links_start_some(esp_ctx *ctx, uint64_t *until) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         esp_status s = esp__request_start(ctx);
         if (s) ctx->lanes.request.req = NULL;
-        if (s) esp__link_failed(ctx, s, "esp_broadcast or esp_allreduce");
+        if (s) esp__request_failed(ctx, s);
         pthread_mutex_lock(&ctx->lanes.lock);
     }
     return started;
@@ -193,24 +196,26 @@ static int esp__links_start_some(esp_ctx *ctx, uint64_t *until) {
 static int esp__links_start(esp_ctx *ctx, uint64_t *until) {
     while (esp__links_start_some(ctx, until)) {
     }
-    return ctx->lanes.links[0].req || ctx->lanes.links[1].req || ctx->lanes.request.req;
+    for (int k = 0; k < ESP__LEVELS; k++)
+        if (ctx->lanes.links[k].req) return 1;
+    return ctx->lanes.request.req != NULL;
 }
 
 /* Tests all requests. 1 if one of them completed or failed. Lock not held. */
 static int esp__links_poll(esp_ctx *ctx) {
     int progressed = 0;
     esp__plugin_detail_clear();
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < ESP__LEVELS; k++) {
         if (!ctx->lanes.links[k].req) continue;
         const char *label = esp__link_head(ctx, k)->label;
         esp_status s = esp__link_poll(ctx, k);
         progressed |= s != ESP_PENDING;
-        if (s < 0) esp__link_failed(ctx, s, label);
+        if (s < 0) esp__link_failed(ctx, ctx->lanes.links[k].comm, s, label);
     }
     if (ctx->lanes.request.req) {
         esp_status s = esp__request_poll(ctx);
         progressed |= s != ESP_PENDING;
-        if (s < 0) esp__link_failed(ctx, s, "esp_broadcast or esp_allreduce");
+        if (s < 0) esp__request_failed(ctx, s);
     }
     return progressed;
 }
@@ -248,8 +253,9 @@ static void *esp__link_main(void *arg) {
     while (!ctx->lanes.stopping) {
         ctx->lanes.link_busy = esp__links_start(ctx, &until);
         if (ctx->health.fatal) { /* the backend was told to abort, and requests in flight are dropped */
-            ctx->lanes.links[0].req = ctx->lanes.links[1].req = ctx->lanes.request.req =
-                NULL; /* the lanes stay busy: nothing starts */
+            for (int k = 0; k < ESP__LEVELS; k++)
+                ctx->lanes.links[k].req = NULL; /* the lanes stay busy: nothing starts */
+            ctx->lanes.request.req = NULL;
             ctx->lanes.link_busy = 0;
             pthread_cond_broadcast(&ctx->lanes.done_cv);
             if (!ctx->lanes.stopping) pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
@@ -261,16 +267,13 @@ static void *esp__link_main(void *arg) {
         }
         yields = 0;
         pthread_mutex_unlock(&ctx->lanes.lock);
-        if (!esp__links_poll(ctx)) {
+        if (!esp__links_poll(ctx) && !(esp__comms_arm(ctx) && esp__links_poll(ctx))) {
             uint64_t now = esp__now_ns();
             if (now - looked > 10000000u) {
                 looked = now;
                 esp__late_update(ctx, now);
             }
-            if (ESP_HAS(esp_backend, ctx->job.backend, progress))
-                ctx->job.backend->progress(ctx->job.comms[0], esp__links_pause(now, until));
-            else
-                sched_yield();
+            esp__comms_sleep(ctx, esp__links_pause(now, until));
         }
         pthread_mutex_lock(&ctx->lanes.lock);
     }
@@ -297,7 +300,7 @@ ESP__FN void esp__executor_close(esp_ctx *ctx) {
     ctx->lanes.stopping = 1;
     pthread_cond_broadcast(&ctx->lanes.cpu_cv);
     pthread_cond_broadcast(&ctx->lanes.link_cv);
-    if (ctx->lanes.link_busy && ESP_HAS(esp_backend, ctx->job.backend, wake)) ctx->job.backend->wake(ctx->job.comms[0]);
+    if (ctx->lanes.link_busy) esp__comms_wake(ctx);
     pthread_mutex_unlock(&ctx->lanes.lock);
     if (ctx->lanes.threads > 0) pthread_join(ctx->lanes.cpu_thread, NULL);
     if (ctx->lanes.threads > 1) pthread_join(ctx->lanes.link_thread, NULL);

@@ -93,6 +93,25 @@ ESP__FN void esp__tokens_open(esp_ctx *ctx);
 ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements); /* 1: a token was taken; put it back */
 ESP__FN void esp__token_put(esp_ctx *ctx, int token);
 
+/* ---- comms.c: one comm for each scope of the job ----------------------------------------------------------------------- */
+/* The backend of one scope, and its parameters; no backend: not said. */
+typedef struct esp__comm_plan {
+    const esp_backend *backend;
+    char params[ESP__SPEC_MAX * 2];
+} esp__comm_plan;
+/* Reads a backend's spec (NULL: the best one), and adds the launcher's link to those that emulate one. */
+ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char *spec, const esp__env_links *links,
+                                        esp__comm_plan plans[ESP__SCOPES]);
+ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPES]); /* collective */
+ESP__FN void esp__comms_close(esp_ctx *ctx);
+ESP__FN void esp__comms_abort(esp_ctx *ctx); /* every comm */
+ESP__FN void esp__comms_wake(esp_ctx *ctx);  /* ends esp__comms_sleep; from any thread */
+/* With several backends: makes the descriptors unreadable on which esp__comms_sleep sleeps. Requests must be tested in between. 0:
+ * one backend, nothing to arm. */
+ESP__FN int esp__comms_arm(esp_ctx *ctx);
+ESP__FN void esp__comms_sleep(esp_ctx *ctx, uint64_t us);            /* until a comm may have changed */
+ESP__FN void esp__comms_traffic(const esp_ctx *ctx, esp_stats *all); /* adds what all comms received */
+
 /* ---- program.c ------------------------------------------------------------------------------------------------------------- */
 /* Compiles all units of f->strategy into f->program, and sets the sizes of f->feedback. Takes no memory for feedback. */
 ESP__FN esp_status esp__program_make(esp_ctx *ctx, esp__in_force *f);

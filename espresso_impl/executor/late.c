@@ -16,7 +16,7 @@ static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__work_un
 static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, int late) {
     const esp__tensor *unpushed = NULL;
     char text[ESP__ERROR_MAX];
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < (int)ctx->job.topo.n_levels; k++) {
         const esp__op *op = esp__link_head(ctx, k);
         if (op && esp__unit_lacks(ctx, &ctx->in_force.strategy.units[op->unit]))
             unpushed = esp__unit_lacks(ctx, &ctx->in_force.strategy.units[op->unit]);
@@ -40,17 +40,18 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
     uint32_t tensor = UINT32_MAX;
     uint64_t oldest = UINT64_MAX;
     int waiting = 0;
-    for (int k = 0; k < 3; k++) {
-        void *req = k < 2 ? ctx->lanes.links[k].req : ctx->lanes.request.req;
-        uint64_t since = k < 2 ? ctx->lanes.links[k].started_ns : ctx->lanes.request.started_ns;
+    for (int k = 0, n = (int)ctx->job.topo.n_levels; k <= n; k++) {
+        void *req = k < n ? ctx->lanes.links[k].req : ctx->lanes.request.req;
+        uint64_t since = k < n ? ctx->lanes.links[k].started_ns : ctx->lanes.request.started_ns;
         if (!req || now - since < ESP__LATE_AFTER_MS * 1000000ull || since >= oldest) continue;
-        const esp__op *op = k < 2 ? esp__link_head(ctx, k) : NULL;
+        const esp__op *op = k < n ? esp__link_head(ctx, k) : NULL;
         uint8_t level = op ? op->level : ctx->lanes.request.level;
         oldest = since;
         waiting = 1;
         tensor = op ? ctx->in_force.strategy.units[op->unit].place.first : UINT32_MAX;
-        if (ESP_HAS(esp_backend, ctx->job.backend, late))
-            rank = esp__group_rank(ctx, level, ctx->job.backend->late(ctx->job.comms[level], req));
+        const esp__comm *comm = &ctx->job.comms[level];
+        if (ESP_HAS(esp_backend, comm->backend, late))
+            rank = esp__group_rank(ctx, level, comm->backend->late(comm->handle, req));
     }
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->health.late_waiting = waiting;

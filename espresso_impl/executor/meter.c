@@ -16,7 +16,10 @@ ESP__FN void esp__meter_op(esp_ctx *ctx, const esp__op *op, esp__span real) {
     uint64_t took = real.end_ns - real.start_ns;
     if (op->kind == ESP__OP_COMPRESS) t->compress_ns += took;
     if (op->kind == ESP__OP_DECOMPRESS) t->decompress_ns += took;
-    if (op->kind == ESP__OP_COLLECTIVE) *(op->lane == ESP__LANE_INTRA ? &t->intra_ns : &t->inter_ns) += took;
+    if (op->kind != ESP__OP_COLLECTIVE) return;
+    *(op->lane == ESP__LANE_INTRA ? &t->intra_ns : &t->inter_ns) += took;
+    for (int k = 0; k < ESP__LEVELS; k++)
+        if (op->links >> k & 1u) t->level_ns[k] += took;
 }
 
 /* Nanoseconds of `s` that lie in [*from, to); moves *from to where they end. */
@@ -30,16 +33,19 @@ static uint64_t esp__span_take(esp__span s, uint64_t *from, uint64_t to) {
 ESP__FN void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, uint64_t *communication,
                                 uint64_t *compression) {
     uint64_t at = from, busy = 0;
-    uint32_t k[2] = {0, 0};
+    uint32_t k[ESP__LEVELS] = {0};
     *communication = 0;
-    for (;;) { /* ops of one link do not overlap: merges the two links by start time */
-        const esp__span *s[2];
-        for (int l = 0; l < 2; l++)
-            s[l] = k[l] < ctx->in_force.n_sequence[l] ? &ctx->in_force.op_time[ctx->in_force.sequence[l][k[l]]] : NULL;
-        int l = !s[0] || (s[1] && s[1]->start_ns < s[0]->start_ns);
-        if (!s[l]) break;
-        *communication += esp__span_take(*s[l], &at, to);
-        k[l]++;
+    for (;;) { /* ops of one link do not overlap: merges the links by start time */
+        const esp__span *first = NULL;
+        int lane = 0;
+        for (int l = 0; l < ESP__LEVELS; l++) {
+            if (k[l] >= ctx->in_force.n_sequence[l]) continue;
+            const esp__span *s = &ctx->in_force.op_time[ctx->in_force.sequence[l][k[l]]];
+            if (!first || s->start_ns < first->start_ns) first = s, lane = l;
+        }
+        if (!first) break;
+        *communication += esp__span_take(*first, &at, to);
+        k[lane]++;
     }
     for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
         uint64_t begin = from;

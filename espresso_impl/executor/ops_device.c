@@ -104,7 +104,8 @@ ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op) {
 ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u) {
     const esp__op *op = &ctx->in_force.program.ops[u->first_op + u->pc];
     if (!u->after || u->pc == u->n_ops) return 0;
-    return !op->on || (op->kind == ESP__OP_COLLECTIVE && !(ctx->job.backend->caps & ESP_BACKEND_STREAM_ORDERED));
+    return !op->on || (op->kind == ESP__OP_COLLECTIVE &&
+                       !(esp__backend_of(&ctx->job, op->level)->caps & ESP_BACKEND_STREAM_ORDERED));
 }
 
 ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__work_unit *u) {

@@ -4,9 +4,11 @@
 
 ESP__FN void esp__coordinates_of(const esp_ctx *ctx, uint32_t unit, esp__coordinates *at) {
     const esp__topology *p = &ctx->job.topo;
-    at->index[ESP__FLAT] = p->rank, at->size[ESP__FLAT] = p->size;
-    at->index[ESP__INTRA] = p->local, at->size[ESP__INTRA] = p->n_local ? p->n_local : 1;
-    at->index[ESP__INTER] = p->machine, at->size[ESP__INTER] = p->n_local ? p->n_machines : 1;
+    for (uint8_t scope = 0; scope < ESP__SCOPES; scope++) {
+        int32_t size = esp__group_size(p, scope);
+        at->index[scope] = size ? esp__group_index(p, scope) : 0;
+        at->size[scope] = size ? size : 1;
+    }
     at->unit = unit;
 }
 
@@ -88,17 +90,17 @@ static void esp__op_place(esp__compile *c, esp__op *op, int side) {
 
 static uint64_t esp__contributions(const esp__compile *c) {
     uint64_t n = 1;
-    for (uint32_t level = 0; level < 3; level++)
-        if (c->region.summed[level]) n *= (uint64_t)c->at.size[level];
+    for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
+        if (c->region.summed[scope]) n *= (uint64_t)c->at.size[scope];
     return n;
 }
 
 static void esp__region_now(const esp__compile *c, uint64_t *begin, uint64_t *length) {
-    uint32_t none[4] = {0};
+    uint32_t none[ESP__DIMS] = {0};
     esp__region_range(&c->region, &c->at, c->u->place.count, none, begin, length);
 }
 
-static int esp__active(const esp__compile *c) { return !c->region.idle[0] && !c->region.idle[1] && !c->region.idle[2]; }
+static int esp__active(const esp__compile *c) { return esp__region_active(&c->region); }
 
 /* A copy op over the numbers of the current region; NULL if this rank has no data there. */
 static esp__op *esp__copy_op(esp__compile *c, uint8_t copy, uint32_t step, float scale) {
@@ -153,7 +155,8 @@ static void esp__compile_mean(esp__compile *c, uint32_t i) {
     esp__op *op = c->p->n_ops > c->u->first_op ? &c->p->ops[c->p->n_ops - 1] : NULL;
     if (i != c->last_value || c->half || !esp__wants_mean(c) || !op) return;
     float scale = (float)(1.0 / (double)n);
-    if (op->step == i && op->kind == ESP__OP_COLLECTIVE && c->ctx->job.backend->caps & ESP_BACKEND_SCALE)
+    if (op->step == i && op->kind == ESP__OP_COLLECTIVE &&
+        esp__backend_of(&c->ctx->job, op->level)->caps & ESP_BACKEND_SCALE)
         op->coll.scale = scale;
     else if (op->step == i && op->kind == ESP__OP_DECOMPRESS && esp__power_of_two(n))
         op->scale = scale; /* a power of two is exact: a codec may scale before or after it sums */
@@ -223,7 +226,8 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     int part = esp__region_takes_part(&c->region, s), held = esp__active(c);
     uint64_t have = esp__region_slots(&c->region, &c->at), n = (uint64_t)c->at.size[s->level];
     int32_t root = esp__region_root(&c->at, s), me = c->at.index[s->level];
-    const int side = s->summed ? 0 : esp__link_side(c); /* the host keeps the headers of bodies that are summed */
+    const int side =
+        s->summed ? 0 : esp__link_side(c, s->level); /* the host keeps the headers of bodies that are summed */
     esp__payloads_to(c, side, i, part && held ? have : 0);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     if (!part || c->status) return;
@@ -263,7 +267,8 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
 static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     uint64_t before, n_before, after, n_after, e = esp_dtype_bytes(c->u->dtype);
-    int sums = s->role != ESP__SECOND, scales = (c->ctx->job.backend->caps & ESP_BACKEND_SCALE) != 0;
+    int sums = s->role != ESP__SECOND,
+        scales = (esp__backend_of(&c->ctx->job, s->level)->caps & ESP_BACKEND_SCALE) != 0;
     uint64_t n = (uint64_t)c->at.size[s->level];
     uint32_t swap;
     esp__from_f32(c, i, 1.0 / (double)esp__contributions(c));
@@ -271,7 +276,7 @@ static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
         esp__copy_op(c, ESP__COPY_SCALE, i, (float)(1.0 / (double)n));
         c->share /= (double)n;
     }
-    const int side = esp__link_side(c);
+    const int side = esp__link_side(c, s->level);
     esp__numbers_to(c, side, i);
     int part = esp__region_takes_part(&c->region, s);
     esp__region_now(c, &before, &n_before);

@@ -38,9 +38,9 @@ typedef struct esp__range {
 
 typedef struct esp__op {
     uint8_t kind, lane;
-    uint8_t both_links; /* a flat collective over several machines occupies intra and inter */
+    uint8_t links; /* collectives: the link lanes that it occupies, bit 0 for intra; `lane` is the outermost */
     uint8_t copy;
-    uint8_t level; /* collectives: which comm                                          */
+    uint8_t level; /* collectives: the scope, which says the comm                      */
     uint8_t step;  /* of the option                                                    */
     uint8_t device;
     uint8_t comp_index;

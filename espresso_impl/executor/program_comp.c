@@ -16,8 +16,8 @@ static uint32_t esp__slot_reduced(const esp__compile *c, const esp__region *r, c
 /* The ranges of a Comp or Decomp, one for each part of the open cuts of `r`. A range's slots are in the order of the sum. */
 static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op) {
     esp__program *p = c->p;
-    uint64_t n_slots = esp__region_slots(r, &c->at), n_parts = 1, stride[4] = {0}, s = 1;
-    uint32_t size[4] = {0};
+    uint64_t n_slots = esp__region_slots(r, &c->at), n_parts = 1, stride[ESP__DIMS] = {0}, s = 1;
+    uint32_t size[ESP__DIMS] = {0};
     for (uint32_t d = r->n_dims; d-- > 0;) {
         size[d] = (uint32_t)c->at.size[r->dims[d].level];
         stride[d] = s;
@@ -37,7 +37,7 @@ static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op)
     }
     for (uint64_t part = 0; part < n_parts; part++) {
         esp__range *range = &p->ranges[p->n_ranges++];
-        uint32_t index[4] = {0};
+        uint32_t index[ESP__DIMS] = {0};
         uint64_t rest = part, base = 0;
         memset(range, 0, sizeof *range);
         /* parts in element order: the outermost cut varies slowest, even where the slots' dimensions have another order */
@@ -89,9 +89,16 @@ static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t be
 /* The lowest rank with the same region: such ranks must draw the same random numbers. */
 static uint32_t esp__lowest_replica(const esp__compile *c) {
     const esp__topology *p = &c->ctx->job.topo;
+    int32_t place[ESP__LEVELS];
     if (c->region.replicated[ESP__FLAT]) return 0;
-    int32_t m = c->region.replicated[ESP__INTER] ? 0 : p->machine, l = c->region.replicated[ESP__INTRA] ? 0 : p->local;
-    return (uint32_t)(p->n_local ? p->ranks[m * p->n_local + l] : p->rank);
+    if (!p->n_local) return (uint32_t)p->rank;
+    for (uint32_t level = 1; level <= p->n_levels; level++) place[level - 1] = esp__place_at(p, p->rank, level);
+    for (uint32_t scope = 1, first, last; scope < ESP__SCOPES; scope++) {
+        if (!c->region.replicated[scope]) continue;
+        esp__scope_levels(scope, p->n_levels, &first, &last);
+        for (uint32_t level = first; level <= last; level++) place[level - 1] = 0;
+    }
+    return (uint32_t)esp__rank_at(p, place);
 }
 
 /* Does the round's step spread what one rank of the group has, as the last round's does? Else it reduces. */
@@ -100,7 +107,7 @@ static int esp__early_spreads(const esp__step *s) { return s->role == ESP__SECON
 /* Fails if the backend cannot reduce what the op reduces. */
 static void esp__check_reduces(esp__compile *c, const esp__op *op) {
     static const char *const ops[] = {"?", "sum", "max", "min"};
-    const esp_backend *b = c->ctx->job.backend;
+    const esp_backend *b = esp__backend_of(&c->ctx->job, op->level);
     if (c->status || (b->dtypes & ESP_BIT(op->coll.dtype) && b->reduces & ESP_BIT(op->coll.reduce))) return;
     c->status = esp__fail(
         c->ctx, ESP_E_UNSUPPORTED, "tensor '%s': codec '%s' needs a %s of %s, which backend '%s' does not do: use %s",
@@ -111,10 +118,11 @@ static void esp__check_reduces(esp__compile *c, const esp__op *op) {
 }
 
 static void esp__op_links(esp__compile *c, esp__op *op, const esp__step *s) {
-    int several = c->ctx->job.topo.n_machines > 1;
+    uint32_t first, last;
     op->level = s->level;
-    op->both_links = s->level == ESP__FLAT && several;
-    op->lane = s->level == ESP__INTRA || (s->level == ESP__FLAT && !several) ? ESP__LANE_INTRA : ESP__LANE_INTER;
+    esp__scope_lanes(&c->ctx->job.topo, s->level, &first, &last);
+    op->links = (uint8_t)((2u << (last - ESP__LANE_INTRA)) - (1u << (first - ESP__LANE_INTRA)));
+    op->lane = (uint8_t)last;
     op->coll.struct_size = sizeof op->coll;
     op->coll.op = s->coll;
     op->coll.root = esp__region_root(&c->at, s);
@@ -144,12 +152,12 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
     uint32_t swap;
     for (uint32_t i = comp + 1; i < o->n && o->steps[i].kind != ESP__DECOMP && !c->status; i++) {
         const esp__step *s = &o->steps[i];
-        const int held = !r.idle[0] && !r.idle[1] && !r.idle[2], root = s->coll == ESP_COLL_BROADCAST && held;
+        const int held = esp__region_active(&r), root = s->coll == ESP_COLL_BROADCAST && held;
         const uint64_t have = esp__region_slots(&r, &c->at);
         if (!esp__early_step(o, comp, i)) continue;
         const int part = esp__region_takes_part(&r, s);
         const int side =
-            esp__early_spreads(s) ? esp__link_side(c) : 0; /* the host keeps the headers of summed bodies */
+            esp__early_spreads(s) ? esp__link_side(c, s->level) : 0; /* the host keeps the headers of summed bodies */
         esp__payloads_to(c, side, i, part && held ? have : 0);
         if (esp__early_spreads(s)) esp__region_step(&r, &c->at, o, i, &swap);
         if (!part) continue;
@@ -233,13 +241,18 @@ static void esp__comp_sizes(esp__compile *c, int side, uint32_t round, uint32_t 
     if (!status) esp__room_for_codec(c, side, largest, round, n_reduced, &b);
 }
 
+static int esp__summed_any(const esp__region *r) {
+    for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
+        if (r->summed[scope]) return 1;
+    return 0;
+}
+
 static void esp__compile_comp(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     const uint32_t n_rounds = c->u->codec->traits.n_rounds;
     uint64_t begin, length;
     uint32_t swap;
-    const int active = esp__active(c),
-              raw = esp__contributions(c) == 1 && !c->region.summed[0] && !c->region.summed[1] && !c->region.summed[2];
+    const int active = esp__active(c), raw = esp__contributions(c) == 1 && !esp__summed_any(&c->region);
     const uint32_t source = esp__lowest_replica(c);
     const int side = esp__codec_side(c, s);
     esp__numbers_to(c, side, i);

@@ -40,10 +40,10 @@ static int esp__codec_side(esp__compile *c, const esp__step *s) {
     return c->twin != NULL;
 }
 
-/* Where collectives work. */
-static int esp__link_side(const esp__compile *c) {
+/* Where collectives of the scope work. */
+static int esp__link_side(const esp__compile *c, uint8_t scope) {
     const esp_devkind kind = esp__device_at(c->ctx, c->device)->id.kind;
-    return c->device && c->ctx->job.backend->devices & ESP_BIT(kind);
+    return c->device && esp__backend_of(&c->ctx->job, scope)->devices & ESP_BIT(kind);
 }
 
 /* A copy of `bytes` bytes between the sides. */

@@ -104,9 +104,28 @@ static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const es
     return ESP_OK;
 }
 
+/* Reads a place, "rack1/machine0": names of units, the outermost first. `what` names where the text comes from. */
+static esp_status esp__env_place(const char *what, const char *place, esp__where *out) {
+    uint32_t parts = 1;
+    size_t n = strlen(place);
+    for (const char *p = place; *p; p++) parts += *p == '/';
+    if (n >= sizeof out->machine || place[0] == '/' || place[n - 1] == '/' || strstr(place, "//") ||
+        parts >= ESP__LEVELS)
+        return esp__fail(NULL, ESP_E_ARG,
+                         "%s is \"%s\": it must be one to %d names with '/' between, the outermost first, as in "
+                         "rack1/machine0, at most %zu characters",
+                         what, place, (int)ESP__LEVELS - 1, sizeof out->machine - 1);
+    snprintf(out->machine, sizeof out->machine, "%s", place);
+    out->n_levels = parts + 1;
+    return ESP_OK;
+}
+
 static esp_status esp__env_machine(const esp_config *cfg, esp__where *out) {
-    const char *s = esp__env_get("ESPRESSO_MACHINE");
+    const char *s = esp__env_get("ESPRESSO_MACHINE"), *place = esp__env_get("ESPRESSO_PLACE");
     char host[64] = "", boot[ESP__BOOT_ID];
+    out->n_levels = 2;
+    if (place) return esp__env_place("ESPRESSO_PLACE", place, out);
+    if (!s && cfg && cfg->place && *cfg->place) return esp__env_place("esp_config.place", cfg->place, out);
     if (s && strlen(s) + 2 > sizeof out->machine)
         return esp__fail(NULL, ESP_E_ARG, "ESPRESSO_MACHINE is %zu characters long: at most %zu are allowed", strlen(s),
                          sizeof out->machine - 2);
@@ -235,6 +254,11 @@ ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
     if (s == ESP_OK) s = esp__env_machine(cfg, out);
     if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, l, out);
     return s;
+}
+
+ESP__FN esp__env_links esp__env_links_get(void) {
+    const char *inter = esp__env_get("ESPRESSO_INTER_LINK"), *outer = esp__env_get("ESPRESSO_OUTER_LINK");
+    return (esp__env_links){inter ? inter : "", outer ? outer : ""};
 }
 
 static esp_status esp__env_log(int32_t *level) {

@@ -2,15 +2,22 @@
 #ifndef ESP__JOB_H
 #define ESP__JOB_H
 #include "espresso_impl/base/base.h"
+#include "espresso_impl/base/levels.h"
 
 /* ---- env.c: rank, size, machine and meeting point from the launcher's environment --------------------------- */
 typedef struct esp__where {
     int32_t rank, size;
     char machine[ESP__NAME_MAX * 2]; /* ranks with the same text are on one machine: "m<id>" or host name + boot id */
     char root[ESP__SPEC_MAX];        /* "unix:NAME", "HOST:PORT", or "" where size is 1 */
+    uint32_t n_levels;               /* 2; with a place, one more than its parts; `machine` is then the place */
     const char *launcher;            /* "config", "espresso run", "Open MPI", ... for messages */
 } esp__where;
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out);
+/* The launcher's emulated links, ESPRESSO_INTER_LINK and ESPRESSO_OUTER_LINK; "": none. */
+typedef struct esp__env_links {
+    const char *inter, *outer;
+} esp__env_links;
+ESP__FN esp__env_links esp__env_links_get(void);
 /* Copies cfg and applies the environment's overrides. Strings point into the environment or are those of cfg. */
 ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out);
 /* Warns of variables whose names look like a misspelt ESPRESSO_* (env_names.c). */
@@ -49,10 +56,14 @@ ESP__FN void esp__peers_accuse(esp__peers *p, int32_t on_rank, uint32_t tensor);
 /* ---- topology.c ------------------------------------------------------------------------------------------------------------ */
 typedef struct esp__topology {
     int32_t size, n_machines;
-    int32_t n_local;                /* ranks on each machine; 0: machines differ, which leaves only the flat tree */
-    int32_t rank, machine, local;   /* this rank                                                       */
-    int32_t *machine_of, *local_of; /* [size]                                                        */
-    int32_t *ranks; /* machine-major: ranks[m * n_local + l]; with unequal machines, grouped by machine */
+    int32_t n_local;   /* ranks on each machine; 0: machines differ, which leaves only the flat tree             */
+    uint32_t n_levels; /* 2: ranks of a machine, and machines; or more                                          */
+    int32_t level_size[ESP__LEVELS + 1]; /* by level; if n_local is not 0                                      */
+    int32_t rank, machine, local;        /* this rank                                                       */
+    int32_t *machine_of, *local_of;      /* [size]; machines are numbered by their first rank                 */
+    int32_t *unit_of; /* [ESP__LEVELS - 1][size]: the lowest rank on the same machine; in the same rack; ...      */
+    int32_t *place;   /* [size][ESP__LEVELS]: each rank's index at level 1, 2, ...                              */
+    int32_t *ranks;   /* ordered by place, the outermost level first: ranks[m * n_local + l] with two levels    */
 } esp__topology;
 
 /* What this rank sends to rank 0 when it closes, and what rank 0 does with all ranks' farewells. */
@@ -64,26 +75,45 @@ typedef struct esp__farewell {
     void *user;
 } esp__farewell;
 
+/* A group's connection: its backend, and what that opened. */
+typedef struct esp__comm {
+    const esp_backend *backend;
+    void *handle;
+} esp__comm;
+
 /* The ranks, and the connections to them. Lives from esp_open to esp_close. */
 enum { ESP__JOB_ROOM = 16 };
 typedef struct esp__job {
     int32_t rank, size;
     esp__peers *peers;
     esp__topology topo;
-    const esp_backend *backend;
-    void *comms[3]; /* by level: flat, intra, inter */
-    void *room;     /* [size][ESP__JOB_ROOM] bytes, taken early: ranks can agree even when memory is short */
+    const esp_backend *backend;   /* of scope flat                                                        */
+    esp__comm comms[ESP__SCOPES]; /* no backend: the job has no such groups                               */
+    uint8_t parents[ESP__SCOPES]; /* scopes of the comms without a parent: sleeping on them is sleeping on all */
+    uint32_t n_parents, woken;    /* woken: since the link thread slept last; atomic                        */
+    void *room; /* [size][ESP__JOB_ROOM] bytes, taken early: ranks can agree even when memory is short */
     esp__farewell farewell;
 } esp__job;
 static inline const esp__job *esp__job_of(const esp_ctx *ctx) { return esp__base_of(ctx)->job; }
 
-/* The ranks of this rank's group at `level` (ESP__FLAT, ESP__INTRA or ESP__INTER), in group order; *index: this rank's place among them.
- * Returns how many they are. */
-ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t level, int32_t *members, int32_t *index);
-/* The rank in the job of member `i` of this rank's group at `level`; -1 for -1. */
-ESP__FN int32_t esp__group_rank(const esp_ctx *ctx, uint8_t level, int32_t i);
-/* Fills everything else from size, rank and machine_of, which numbers machines by first appearance. */
-ESP__FN void esp__topology_make(esp__topology *p);
+/* The ranks of this rank's group of a scope, in group order; *index: this rank's place among them. Returns how many they are. */
+ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t scope, int32_t *members, int32_t *index);
+ESP__FN int esp__group_same(const esp__topology *p, uint8_t scope, int32_t a,
+                            int32_t b); /* are a and b in one group? */
+/* The rank in the job of member `i` of this rank's group; -1 for -1. */
+ESP__FN int32_t esp__group_rank(const esp_ctx *ctx, uint8_t scope, int32_t i);
+/* Ranks of a group; 0: the job has no such groups. And this rank's index in it. */
+ESP__FN int32_t esp__group_size(const esp__topology *p, uint8_t scope);
+ESP__FN int32_t esp__group_index(const esp__topology *p, uint8_t scope);
+/* The index of `rank` among the units of level - 1 in its unit of `level`. */
+ESP__FN int32_t esp__place_at(const esp__topology *p, int32_t rank, uint32_t level);
+/* The backend of the scope's comm. A context without comms (a tool's) has one for all. */
+ESP__FN const esp_backend *esp__backend_of(const esp__job *j, uint8_t scope);
+/* The rank with these indices at levels 1, 2, ... */
+ESP__FN int32_t esp__rank_at(const esp__topology *p, const int32_t *place);
+/* Fills everything else from size, rank and unit_of. Where units of a level differ in size, the job has fewer levels: two, or only
+ * the flat tree. Returns the level that differs; 0: none. */
+ESP__FN uint32_t esp__topology_make(esp__topology *p, uint32_t n_levels);
 
 /* ---- agree.c ------------------------------------------------------------------------------------------------------------ */
 /* Collective. `lines`: a line for each thing that must be the same on all ranks; frees them. `mine`: this rank's status so far.

@@ -1,50 +1,130 @@
-/* topology.c: the machine of each rank, and the groups that follow from it. Knows nothing of how ranks meet. */
+/* topology.c: the place of each rank in the levels of the job, and the groups that follow from it. Knows nothing of how ranks
+ * meet. */
 #include "espresso_impl/job/job.h"
 
-ESP__FN void esp__topology_make(esp__topology *p) {
-    int32_t equal = 1, first_size = 0;
-    p->n_machines = 0;
-    for (int32_t r = 0; r < p->size; r++)
-        if (p->machine_of[r] >= p->n_machines) p->n_machines = p->machine_of[r] + 1;
-    int32_t at = 0;
-    for (int32_t m = 0; m < p->n_machines; m++) {
-        int32_t n = 0;
-        for (int32_t r = 0; r < p->size; r++)
-            if (p->machine_of[r] == m) {
-                p->local_of[r] = n++;
-                p->ranks[at++] = r;
-            }
-        if (m == 0) first_size = n;
-        equal &= n == first_size;
-    }
-    p->n_local = equal ? first_size : 0;
-    p->machine = p->machine_of[p->rank];
-    p->local = p->local_of[p->rank];
+/* The lowest rank of the unit of level `level` that has rank r: a unit of level 0 is a rank, of level 1 a machine, of the outermost
+ * level the job. */
+static int32_t esp__place_unit(const esp__topology *p, uint32_t level, int32_t r) {
+    return level == 0             ? r
+           : level >= p->n_levels ? 0
+                                  : p->unit_of[(uint64_t)(level - 1) * (uint64_t)p->size + (uint64_t)r];
 }
 
-ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t level, int32_t *members, int32_t *index) {
+/* Units of level - 1 inside r's unit of `level` whose lowest rank is below `below`. */
+static int32_t esp__units_below(const esp__topology *p, uint32_t level, int32_t r, int32_t below) {
+    int32_t n = 0, whole = esp__place_unit(p, level, r);
+    for (int32_t q = whole; q < below; q++)
+        n += esp__place_unit(p, level - 1, q) == q && esp__place_unit(p, level, q) == whole;
+    return n;
+}
+
+/* Fills place and level_size for n_levels. Returns the first level whose units differ in size; 0: none does. */
+static uint32_t esp__places_fill(esp__topology *p, uint32_t n_levels) {
+    uint32_t unequal = 0;
+    p->n_levels = n_levels;
+    for (uint32_t level = 1; level <= n_levels; level++) {
+        p->level_size[level] = esp__units_below(p, level, 0, p->size);
+        for (int32_t r = 0; r < p->size; r++) {
+            p->place[(uint64_t)r * ESP__LEVELS + level - 1] =
+                esp__units_below(p, level, r, esp__place_unit(p, level - 1, r));
+            if (esp__place_unit(p, level, r) == r && esp__units_below(p, level, r, p->size) != p->level_size[level] &&
+                !unequal)
+                unequal = level;
+        }
+    }
+    return unequal;
+}
+
+/* Does rank a come before rank b in the order of places, the outermost level first? */
+static int esp__place_before(const esp__topology *p, int32_t a, int32_t b) {
+    for (uint32_t level = p->n_levels; level >= 1; level--) {
+        int32_t x = esp__place_at(p, a, level), y = esp__place_at(p, b, level);
+        if (x != y) return x < y;
+    }
+    return a < b;
+}
+
+ESP__FN uint32_t esp__topology_make(esp__topology *p, uint32_t n_levels) {
+    uint32_t unequal = esp__places_fill(p, n_levels), dropped = 0;
+    if (unequal && n_levels > 2) dropped = unequal, unequal = esp__places_fill(p, 2);
+    p->n_machines = 0;
+    for (int32_t r = 0; r < p->size; r++) {
+        int32_t first = esp__place_unit(p, 1, r);
+        p->machine_of[r] = first == r ? p->n_machines++ : p->machine_of[first];
+        p->local_of[r] = esp__place_at(p, r, 1);
+    }
+    for (int32_t r = 0; r < p->size; r++) { /* by insertion: places mostly rise with ranks already */
+        int32_t at = r;
+        for (; at > 0 && esp__place_before(p, r, p->ranks[at - 1]); at--) p->ranks[at] = p->ranks[at - 1];
+        p->ranks[at] = r;
+    }
+    p->n_local = unequal ? 0 : p->level_size[1];
+    p->machine = p->machine_of[p->rank];
+    p->local = p->local_of[p->rank];
+    return dropped ? dropped : unequal;
+}
+
+ESP__FN int32_t esp__place_at(const esp__topology *p, int32_t rank, uint32_t level) {
+    return p->place[(uint64_t)rank * ESP__LEVELS + level - 1];
+}
+
+ESP__FN int esp__group_same(const esp__topology *p, uint8_t scope, int32_t a, int32_t b) {
+    uint32_t first, last;
+    esp__scope_levels(scope, p->n_levels, &first, &last);
+    for (uint32_t level = 1; level <= p->n_levels && scope != ESP__FLAT; level++)
+        if ((level < first || level > last) && esp__place_at(p, a, level) != esp__place_at(p, b, level)) return 0;
+    return 1;
+}
+
+ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t scope, int32_t *members, int32_t *index) {
     int32_t n = 0;
     *index = 0;
     for (int32_t k = 0; k < p->size; k++) {
-        int32_t r = level == ESP__FLAT ? k : p->ranks[k];
-        int in = level == ESP__FLAT || (level == ESP__INTRA && p->machine_of[r] == p->machine) ||
-                 (level == ESP__INTER && p->local_of[r] == p->local);
-        if (!in) continue;
+        int32_t r = scope == ESP__FLAT ? k : p->ranks[k];
+        if (!esp__group_same(p, scope, r, p->rank)) continue;
         if (r == p->rank) *index = n;
         members[n++] = r;
     }
     return n;
 }
 
-ESP__FN int32_t esp__group_rank(const esp_ctx *ctx, uint8_t level, int32_t i) {
+ESP__FN int32_t esp__group_rank(const esp_ctx *ctx, uint8_t scope, int32_t i) {
     const esp__topology *p = &esp__job_of(ctx)->topo;
     int32_t n = 0;
     for (int32_t k = 0; k < p->size && i >= 0; k++) {
-        int32_t r = level == ESP__FLAT ? k : p->ranks[k];
-        if ((level == ESP__INTRA && p->machine_of[r] != p->machine) ||
-            (level == ESP__INTER && p->local_of[r] != p->local))
-            continue;
-        if (n++ == i) return r;
+        int32_t r = scope == ESP__FLAT ? k : p->ranks[k];
+        if (esp__group_same(p, scope, r, p->rank) && n++ == i) return r;
     }
     return -1;
+}
+
+ESP__FN int32_t esp__group_size(const esp__topology *p, uint8_t scope) {
+    uint32_t first, last;
+    int32_t n = 1;
+    if (scope == ESP__FLAT) return p->size;
+    if (!p->n_local || !esp__scope_exists(scope, p->n_levels)) return 0;
+    esp__scope_levels(scope, p->n_levels, &first, &last);
+    for (uint32_t level = first; level <= last; level++) n *= p->level_size[level];
+    return n;
+}
+
+ESP__FN int32_t esp__group_index(const esp__topology *p, uint8_t scope) {
+    uint32_t first, last;
+    int32_t index = 0;
+    if (scope == ESP__FLAT) return p->rank;
+    if (!esp__group_size(p, scope)) return 0;
+    esp__scope_levels(scope, p->n_levels, &first, &last);
+    for (uint32_t level = last; level >= first; level--)
+        index = index * p->level_size[level] + esp__place_at(p, p->rank, level);
+    return index;
+}
+
+ESP__FN const esp_backend *esp__backend_of(const esp__job *j, uint8_t scope) {
+    return j->comms[scope].backend ? j->comms[scope].backend : j->backend;
+}
+
+ESP__FN int32_t esp__rank_at(const esp__topology *p, const int32_t *place) {
+    int32_t k = 0;
+    for (uint32_t level = p->n_levels; level >= 1; level--) k = k * p->level_size[level] + place[level - 1];
+    return p->ranks[k];
 }

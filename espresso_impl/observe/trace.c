@@ -12,7 +12,6 @@
 enum { ESP__TRACE_EVENTS = 1 << 20, ESP__TRACE_STEPS = 4096 };
 enum { ESP__LABEL_MAX = 104, ESP__LABELS_MIN = 1024, ESP__LABELS_MAX = 65536, ESP__TRACE_MAGIC = 0x54505345 };
 enum { ESP__TRACE_TEXT = 1 << 16 }; /* bytes: text is written to the file in pieces of this size */
-static const char *const esp__lane_names[ESP__LANES] = {"compute", "cpu", "intra", "inter"};
 
 /* Labels are copied, each once: a change of strategy frees the ops that they came from. */
 typedef struct esp__label {
@@ -43,6 +42,7 @@ typedef struct esp__trace_head {
     uint64_t origin_ns, n_events, n_dropped;
     int64_t wall_ns; /* this rank's clock plus wall_ns is the time of day */
     uint64_t n_labels;
+    uint32_t n_lanes, reserved0;
 } esp__trace_head;
 
 ESP__FN esp_status esp__trace_open(esp_ctx *ctx, uint64_t capacity, esp__trace **out) {
@@ -97,7 +97,15 @@ ESP__FN void esp__trace_add(esp__trace *t, uint32_t lane, const char *label, uin
 ESP__FN esp_status esp__trace_pack(esp_ctx *ctx, esp__trace *t, void **data, uint64_t *bytes) {
     struct timespec wall;
     uint64_t added = atomic_load(&t->n), label_bytes = t->n_labels * (uint64_t)ESP__LABEL_MAX;
-    esp__trace_head h = {ESP__TRACE_MAGIC, ctx ? ctx->job.topo.machine : 0, t->origin_ns, added, 0, 0, t->n_labels};
+    esp__trace_head h = {ESP__TRACE_MAGIC,
+                         ctx ? ctx->job.topo.machine : 0,
+                         t->origin_ns,
+                         added,
+                         0,
+                         0,
+                         t->n_labels,
+                         ESP__LANE_INTRA + (ctx && ctx->job.topo.n_levels ? ctx->job.topo.n_levels : 2),
+                         0};
     uint8_t *out;
     if (added > t->capacity) {
         h.n_events = t->capacity;
@@ -177,19 +185,19 @@ static void esp__trace_put_us(esp__text *t, const char *key, int64_t ns) {
 static unsigned esp__trace_pid(int32_t rank) { return (unsigned)rank + 1; }
 static unsigned esp__trace_tid(int32_t rank, uint32_t lane) { return ((unsigned)rank + 1) * 10 + lane; }
 
-static void esp__trace_file_names(esp__trace_file *f, int32_t rank, int32_t machine) {
+static void esp__trace_file_names(esp__trace_file *f, int32_t rank, const esp__trace_head *h) {
     unsigned pid = esp__trace_pid(rank);
     esp__text_add(
         &f->text,
         "%s\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,\"args\":{\"name\":\"rank %d (machine %d)\"}}",
-        f->any ? "," : "", pid, (int)rank, (int)machine);
+        f->any ? "," : "", pid, (int)rank, (int)h->machine);
     esp__text_add(&f->text, ",\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%u,\"args\":{\"sort_index\":%d}}",
                   pid, (int)rank);
-    for (uint32_t lane = 0; lane < ESP__LANES; lane++) {
+    for (uint32_t lane = 0; lane < h->n_lanes && lane < ESP__LANES; lane++) {
         unsigned tid = esp__trace_tid(rank, lane);
         esp__text_add(&f->text,
                       ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"%s\"}}",
-                      pid, tid, esp__lane_names[lane]);
+                      pid, tid, esp__lane_word(lane));
         esp__text_add(
             &f->text,
             ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,\"args\":{\"sort_index\":%u}}", pid,
@@ -201,7 +209,7 @@ static void esp__trace_file_names(esp__trace_file *f, int32_t rank, int32_t mach
 static void esp__trace_file_event(esp__trace_file *f, int32_t rank, const esp__event *e, const char *label,
                                   int64_t shift) {
     uint32_t lane = e->lane < ESP__LANES ? e->lane : 0;
-    esp__text_add(&f->text, ",\n{\"ph\":\"X\",\"cat\":\"%s\",\"pid\":%u,\"tid\":%u", esp__lane_names[lane],
+    esp__text_add(&f->text, ",\n{\"ph\":\"X\",\"cat\":\"%s\",\"pid\":%u,\"tid\":%u", esp__lane_word(lane),
                   esp__trace_pid(rank), esp__trace_tid(rank, lane));
     esp__trace_put_us(&f->text, "ts", (int64_t)(e->start_ns - f->origin_ns) + shift);
     esp__trace_put_us(&f->text, "dur", e->end_ns > e->start_ns ? (int64_t)(e->end_ns - e->start_ns) : 0);
@@ -234,7 +242,7 @@ ESP__FN void esp__trace_file_rank(void *file, int32_t rank, const void *data, ui
     shift = h.wall_ns - f->wall_ns;
     if (shift > -1000000 && shift < 1000000)
         shift = 0; /* under 1 ms: it is the same clock, read at slightly different times */
-    esp__trace_file_names(f, rank, h.machine);
+    esp__trace_file_names(f, rank, &h);
     for (uint64_t i = 0; i < h.n_events; i++) {
         esp__event e;
         char label[ESP__LABEL_MAX] = "op";
@@ -293,8 +301,9 @@ static void esp__trace_op(esp_ctx *ctx, void *self, const esp__op *op, esp__span
     uint64_t bytes = esp__op_moves(op), step = ctx->steps.step;
     uint32_t tensor = ctx->in_force.strategy.units[op->unit].place.first;
     esp__trace_add(self, op->lane, op->label, tensor, step, when.start_ns, when.end_ns, bytes);
-    if (op->both_links)
-        esp__trace_add(self, ESP__LANE_INTRA, op->label, tensor, step, when.start_ns, when.end_ns, bytes);
+    for (uint32_t lane = ESP__LANE_INTRA; lane < op->lane; lane++)
+        if (op->kind == ESP__OP_COLLECTIVE && op->links >> (lane - ESP__LANE_INTRA) & 1u)
+            esp__trace_add(self, lane, op->label, tensor, step, when.start_ns, when.end_ns, bytes);
 }
 
 static void esp__trace_done(void *user) { esp__trace_file_close(user); }

@@ -1,5 +1,7 @@
 /* option.c: the grammar of the decision tree (Espresso, section 4.2, Tables 2 and 3), and the three things done with it:
- * parsing an option, printing it, and enumerating the tree. Knows nothing of tensors, ranks or time. */
+ * parsing an option, printing it, and enumerating the tree. The paper's tables are about two levels. For more, the levels are
+ * divided into blocks of neighbours, each block with its own scope, and the tables are applied to each pair of neighbouring
+ * blocks: where they have the inner level's steps, the pair further out is nested. Knows nothing of tensors, ranks or time. */
 #include "espresso_impl/strategy/option.h"
 
 /* Every rule of the grammar is a few symbols and then at most one sub-tree, so that one table has all rules. */
@@ -20,58 +22,75 @@ enum esp__subtree {
     ESP__N_END = 0,
     ESP__N_FLAT,
     ESP__N_HIER,
+    ESP__N_MID,
     ESP__N_T1,
     ESP__N_T2,
     ESP__N_T3,
     ESP__N_T4,
     ESP__N_T4C,
-    ESP__N_T5
+    ESP__N_T5,
+    ESP__N_T6,
+    /* what follows depends on the block: raw or compressed input for the block further out, or for this block's second step */
+    ESP__N_OUT_RAW,
+    ESP__N_OUT_COMP,
+    ESP__N_BACK_RAW,
+    ESP__N_BACK_COMP
 };
-enum { ESP__OUTER = 0, ESP__INNER = 1 }; /* flat or intra; inter */
+/* The sub-tree that follows is for the same block, for the next one further out, or for the one before. */
+enum { ESP__SAME = 0, ESP__OUTWARD = 1, ESP__BACK = -1 };
 
 typedef struct esp__rule {
-    uint8_t subtree, level, extended, next;
+    uint8_t subtree;
+    int8_t move;
+    uint8_t extended, next;
     uint8_t symbols[3];
 } esp__rule;
 
-#define ESP__R(sub, level, ext, next, ...)                                                                             \
+#define ESP__R(sub, move, ext, next, ...)                                                                              \
     {                                                                                                                  \
-        ESP__N_##sub, ESP__##level, ext, ESP__N_##next, { __VA_ARGS__ }                                                \
+        ESP__N_##sub, ESP__##move, ext, ESP__N_##next, { __VA_ARGS__ }                                                 \
     }
+/* Comments name the levels of a job that has two. */
 static const esp__rule esp__rules[] = {
-    /* T1: second outer step, raw input */
-    ESP__R(T1, OUTER, 0, END, ESP__S_COMM2),
-    ESP__R(T1, OUTER, 0, END, ESP__S_COMP, ESP__S_COMM2C, ESP__S_DECOMP),
-    /* T2: second outer step, compressed input */
-    ESP__R(T2, OUTER, 0, END, ESP__S_COMM2C, ESP__S_DECOMP),
-    ESP__R(T2, OUTER, 0, T1, ESP__S_DECOMP),
+    /* T1: second intra step, raw input */
+    ESP__R(T1, SAME, 0, END, ESP__S_COMM2),
+    ESP__R(T1, SAME, 0, END, ESP__S_COMP, ESP__S_COMM2C, ESP__S_DECOMP),
+    /* T2: second intra step, compressed input */
+    ESP__R(T2, SAME, 0, END, ESP__S_COMM2C, ESP__S_DECOMP),
+    ESP__R(T2, SAME, 0, T1, ESP__S_DECOMP),
     /* T5: second inter step, raw input */
-    ESP__R(T5, INNER, 0, T1, ESP__S_COMM2),
-    ESP__R(T5, INNER, 0, T2, ESP__S_COMP, ESP__S_COMM2C),
+    ESP__R(T5, BACK, 0, BACK_RAW, ESP__S_COMM2),
+    ESP__R(T5, BACK, 0, BACK_COMP, ESP__S_COMP, ESP__S_COMM2C),
+    /* T6: second step of a middle block, compressed input */
+    ESP__R(T6, BACK, 0, BACK_COMP, ESP__S_COMM2C),
+    ESP__R(T6, SAME, 0, T5, ESP__S_DECOMP),
     /* T4': inter, payloads whose first step moves them compressed */
-    ESP__R(T4C, INNER, 0, T2, ESP__S_COMMC),
-    ESP__R(T4C, INNER, 0, T5, ESP__S_COMM1C, ESP__S_DECOMP),
-    ESP__R(T4C, INNER, 0, T2, ESP__S_COMM1C, ESP__S_COMM2C),
-    ESP__R(T4C, INNER, 1, T2, ESP__S_SUMC),
-    ESP__R(T4C, INNER, 1, T5, ESP__S_SUM1C, ESP__S_DECOMP),
-    ESP__R(T4C, INNER, 1, T2, ESP__S_SUM1C, ESP__S_COMM2C),
+    ESP__R(T4C, BACK, 0, BACK_COMP, ESP__S_COMMC),
+    ESP__R(T4C, SAME, 0, T5, ESP__S_COMM1C, ESP__S_DECOMP),
+    ESP__R(T4C, BACK, 0, BACK_COMP, ESP__S_COMM1C, ESP__S_COMM2C),
+    ESP__R(T4C, BACK, 1, BACK_COMP, ESP__S_SUMC),
+    ESP__R(T4C, SAME, 1, T5, ESP__S_SUM1C, ESP__S_DECOMP),
+    ESP__R(T4C, BACK, 1, BACK_COMP, ESP__S_SUM1C, ESP__S_COMM2C),
     /* T3: inter, raw input */
-    ESP__R(T3, INNER, 0, T1, ESP__S_COMM),
-    ESP__R(T3, INNER, 0, T5, ESP__S_COMM1),
-    ESP__R(T3, INNER, 0, T4C, ESP__S_COMP),
+    ESP__R(T3, BACK, 0, BACK_RAW, ESP__S_COMM),
+    ESP__R(T3, SAME, 0, T5, ESP__S_COMM1),
+    ESP__R(T3, SAME, 0, T4C, ESP__S_COMP),
     /* T4: inter, compressed input */
-    ESP__R(T4, INNER, 0, T4C, ESP__S_NONE),
-    ESP__R(T4, INNER, 0, T3, ESP__S_DECOMP),
-    /* roots */
-    ESP__R(HIER, OUTER, 0, T3, ESP__S_COMM1),
-    ESP__R(HIER, OUTER, 0, T4, ESP__S_COMP, ESP__S_COMM1C),
-    ESP__R(HIER, OUTER, 1, T4, ESP__S_COMP, ESP__S_SUM1C),
-    ESP__R(FLAT, OUTER, 0, END, ESP__S_COMM),
-    ESP__R(FLAT, OUTER, 0, T1, ESP__S_COMM1),
-    ESP__R(FLAT, OUTER, 0, END, ESP__S_COMP, ESP__S_COMMC, ESP__S_DECOMP),
-    ESP__R(FLAT, OUTER, 0, T2, ESP__S_COMP, ESP__S_COMM1C),
-    ESP__R(FLAT, OUTER, 1, END, ESP__S_COMP, ESP__S_SUMC, ESP__S_DECOMP),
-    ESP__R(FLAT, OUTER, 1, T2, ESP__S_COMP, ESP__S_SUM1C),
+    ESP__R(T4, SAME, 0, T4C, ESP__S_NONE),
+    ESP__R(T4, SAME, 0, T3, ESP__S_DECOMP),
+    /* first steps: of a root, or of a middle block with raw input; then of a middle block with compressed input */
+    ESP__R(HIER, OUTWARD, 0, OUT_RAW, ESP__S_COMM1),
+    ESP__R(HIER, OUTWARD, 0, OUT_COMP, ESP__S_COMP, ESP__S_COMM1C),
+    ESP__R(HIER, OUTWARD, 1, OUT_COMP, ESP__S_COMP, ESP__S_SUM1C),
+    ESP__R(MID, OUTWARD, 0, OUT_COMP, ESP__S_COMM1C),
+    ESP__R(MID, OUTWARD, 1, OUT_COMP, ESP__S_SUM1C),
+    ESP__R(MID, SAME, 0, HIER, ESP__S_DECOMP),
+    ESP__R(FLAT, SAME, 0, END, ESP__S_COMM),
+    ESP__R(FLAT, SAME, 0, T1, ESP__S_COMM1),
+    ESP__R(FLAT, SAME, 0, END, ESP__S_COMP, ESP__S_COMMC, ESP__S_DECOMP),
+    ESP__R(FLAT, SAME, 0, T2, ESP__S_COMP, ESP__S_COMM1C),
+    ESP__R(FLAT, SAME, 1, END, ESP__S_COMP, ESP__S_SUMC, ESP__S_DECOMP),
+    ESP__R(FLAT, SAME, 1, T2, ESP__S_COMP, ESP__S_SUM1C),
 };
 
 static const char *const esp__coll_names[] = {
@@ -79,13 +98,12 @@ static const char *const esp__coll_names[] = {
     [ESP_COLL_ALLTOALL] = "alltoall",   [ESP_COLL_REDUCE_SCATTER] = "reduce_scatter",
     [ESP_COLL_BROADCAST] = "broadcast", [ESP_COLL_GATHER] = "gather",
     [ESP_COLL_REDUCE] = "reduce"};
-static const char *const esp__level_names[] = {"flat", "intra", "inter"};
 
-/* A walk through the grammar: the steps so far and, for each level, the kind of its open pair (0: cut and allgather, 1: rooted). */
+/* A walk through the grammar: the blocks and, for each, the kind of its open pair (0: cut and allgather, 1: rooted). */
 typedef struct esp__walk {
     esp__option option;
-    uint8_t outer; /* ESP__FLAT or ESP__INTRA */
-    uint8_t pair[3];
+    uint8_t scope[ESP__LEVELS], pair[ESP__LEVELS]; /* [n_blocks], the innermost first */
+    uint32_t n_blocks;
     uint32_t devices;
     int extended;
     /* enumerating */
@@ -100,9 +118,21 @@ typedef struct esp__walk {
     char expected[256]; /* the steps that could follow them    */
 } esp__walk;
 
-static void esp__walk_symbols(esp__walk *w, const esp__rule *r, uint32_t at);
+static void esp__walk_symbols(esp__walk *w, const esp__rule *r, uint32_t block, uint32_t at);
 
-static void esp__walk_subtree(esp__walk *w, uint8_t subtree) {
+/* The sub-tree for block `block` that a rule's `next` stands for. */
+static uint8_t esp__walk_next(const esp__walk *w, uint8_t next, uint32_t block) {
+    int outermost = block + 1 == w->n_blocks;
+    switch (next) {
+    case ESP__N_OUT_RAW: return outermost ? ESP__N_T3 : ESP__N_HIER;
+    case ESP__N_OUT_COMP: return outermost ? ESP__N_T4 : ESP__N_MID;
+    case ESP__N_BACK_RAW: return block ? ESP__N_T5 : ESP__N_T1;
+    case ESP__N_BACK_COMP: return block ? ESP__N_T6 : ESP__N_T2;
+    default: return next;
+    }
+}
+
+static void esp__walk_subtree(esp__walk *w, uint8_t subtree, uint32_t block) {
     if (subtree == ESP__N_END) {
         if (w->want && w->option.n != w->n_want) {
             if (w->option.n >= w->furthest) {
@@ -120,16 +150,22 @@ static void esp__walk_subtree(esp__walk *w, uint8_t subtree) {
     }
     for (size_t i = 0; i < sizeof esp__rules / sizeof *esp__rules && !w->stop; i++)
         if (esp__rules[i].subtree == subtree && (w->extended || !esp__rules[i].extended))
-            esp__walk_symbols(w, &esp__rules[i], 0);
+            esp__walk_symbols(w, &esp__rules[i], block, 0);
 }
 
 ESP__FN const char *esp__coll_word(uint32_t coll) {
     return coll <= ESP_COLL_REDUCE && coll ? esp__coll_names[coll] : "?";
 }
 
+ESP__FN const char *esp__lane_word(uint32_t lane) {
+    return lane == ESP__LANE_COMPUTE ? "compute"
+           : lane == ESP__LANE_CPU   ? "cpu"
+                                     : esp__scope_word(lane - ESP__LANE_CPU);
+}
+
 ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap) {
     if (s->kind == ESP__COLL)
-        snprintf(buf, cap, "%s.%s", esp__level_names[s->level], esp__coll_names[s->coll]);
+        snprintf(buf, cap, "%s.%s", esp__scope_word(s->level), esp__coll_names[s->coll]);
     else
         snprintf(buf, cap, "%s@%s", s->kind == ESP__COMP ? "comp" : "decomp",
                  s->device == ESP__DEV_GPU ? "gpu" : "cpu");
@@ -141,7 +177,7 @@ static int esp__step_same(const esp__step *a, const esp__step *b) {
 }
 
 /* Takes `s` as the next step and walks on. When parsing, only if the text has this step here. */
-static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t at, const esp__step *s) {
+static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t block, uint32_t at, const esp__step *s) {
     uint32_t n = w->option.n;
     if (w->want && (n >= w->n_want || !esp__step_same(&w->want[n], s))) {
         char text[40];
@@ -155,32 +191,31 @@ static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t at, const 
     if (n == ESP__MAX_STEPS) return; /* cannot happen: the grammar's longest path has as many steps */
     w->option.steps[n] = *s;
     w->option.n = n + 1;
-    esp__walk_symbols(w, r, at + 1);
+    esp__walk_symbols(w, r, block, at + 1);
     w->option.n = n;
 }
 
-static void esp__walk_coll(esp__walk *w, const esp__rule *r, uint32_t at, uint8_t symbol) {
-    uint8_t level = r->level == ESP__INNER ? (uint8_t)ESP__INTER : w->outer;
-    esp__step s = {.kind = ESP__COLL, .level = level};
+static void esp__walk_coll(esp__walk *w, const esp__rule *r, uint32_t block, uint32_t at, uint8_t symbol) {
+    esp__step s = {.kind = ESP__COLL, .level = w->scope[block]};
     s.compressed = symbol == ESP__S_COMMC || symbol == ESP__S_COMM1C || symbol == ESP__S_COMM2C ||
                    symbol == ESP__S_SUMC || symbol == ESP__S_SUM1C;
     s.summed = symbol == ESP__S_SUMC || symbol == ESP__S_SUM1C;
-    uint8_t saved = w->pair[level];
+    uint8_t saved = w->pair[block];
     switch (symbol) {
     case ESP__S_COMM:
     case ESP__S_SUMC:
         s.coll = ESP_COLL_ALLREDUCE;
-        esp__walk_step(w, r, at, &s);
+        esp__walk_step(w, r, block, at, &s);
         break;
     case ESP__S_COMMC:
         s.coll = ESP_COLL_ALLGATHER;
-        esp__walk_step(w, r, at, &s);
+        esp__walk_step(w, r, block, at, &s);
         break;
     case ESP__S_COMM2:
     case ESP__S_COMM2C:
         s.role = ESP__SECOND;
-        s.coll = w->pair[level] ? ESP_COLL_BROADCAST : ESP_COLL_ALLGATHER;
-        esp__walk_step(w, r, at, &s);
+        s.coll = w->pair[block] ? ESP_COLL_BROADCAST : ESP_COLL_ALLGATHER;
+        esp__walk_step(w, r, block, at, &s);
         break;
     default: { /* the first of a pair: cutting or rooted, but only cutting where bodies are summed */
         static const uint8_t colls[3][2] = {{ESP_COLL_REDUCE_SCATTER, ESP_COLL_REDUCE},
@@ -190,28 +225,50 @@ static void esp__walk_coll(esp__walk *w, const esp__rule *r, uint32_t at, uint8_
         s.role = ESP__FIRST;
         for (uint8_t i = 0; i < 2 && c[i] && !w->stop; i++) {
             s.coll = c[i];
-            w->pair[level] = i;
-            esp__walk_step(w, r, at, &s);
+            w->pair[block] = i;
+            esp__walk_step(w, r, block, at, &s);
         }
-        w->pair[level] = saved;
+        w->pair[block] = saved;
     }
     }
 }
 
-static void esp__walk_symbols(esp__walk *w, const esp__rule *r, uint32_t at) {
+static void esp__walk_symbols(esp__walk *w, const esp__rule *r, uint32_t block, uint32_t at) {
     uint8_t symbol = at < 3 ? r->symbols[at] : (uint8_t)ESP__S_NONE;
     if (w->stop) return;
     if (symbol == ESP__S_NONE) {
-        esp__walk_subtree(w, r->next);
+        uint32_t then = (uint32_t)((int32_t)block + r->move);
+        esp__walk_subtree(w, esp__walk_next(w, r->next, then), then);
     } else if (symbol == ESP__S_COMP || symbol == ESP__S_DECOMP) {
         esp__step s = {.kind = symbol == ESP__S_COMP ? ESP__COMP : ESP__DECOMP};
         for (uint8_t d = 0; d < 2 && !w->stop; d++) {
             if (!(w->devices >> d & 1u)) continue;
             s.device = d;
-            esp__walk_step(w, r, at, &s);
+            esp__walk_step(w, r, block, at, &s);
         }
     } else {
-        esp__walk_coll(w, r, at, symbol);
+        esp__walk_coll(w, r, block, at, symbol);
+    }
+}
+
+static void esp__walk_flat(esp__walk *w) {
+    w->scope[0] = ESP__FLAT;
+    w->n_blocks = 1;
+    esp__walk_subtree(w, ESP__N_FLAT, 0);
+}
+
+/* Every way to divide the levels into two blocks or more. Bit k of `ends`: a block ends with level k + 1. The finest one comes
+ * last. */
+static void esp__walk_blocks(esp__walk *w, uint32_t n_levels) {
+    for (uint32_t ends = 1; ends < 1u << (n_levels - 1) && !w->stop; ends++) {
+        uint32_t first = 1;
+        w->n_blocks = 0;
+        for (uint32_t level = 1; level <= n_levels; level++) {
+            if (level < n_levels && !(ends >> (level - 1) & 1u)) continue;
+            w->scope[w->n_blocks++] = esp__scope_of(first, level, n_levels);
+            first = level + 1;
+        }
+        esp__walk_subtree(w, ESP__N_HIER, 0);
     }
 }
 
@@ -223,10 +280,9 @@ ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, int extended
     w.extended = extended;
     w.each = each;
     w.user = user;
-    w.outer = ESP__FLAT;
-    if (parts & ESP__TREE_FLAT) esp__walk_subtree(&w, ESP__N_FLAT);
-    w.outer = ESP__INTRA;
-    if (parts & ESP__TREE_HIERARCHICAL && !w.stop) esp__walk_subtree(&w, ESP__N_HIER);
+    uint32_t n_levels = parts >> 8 ? parts >> 8 : 2;
+    if (parts & ESP__TREE_FLAT) esp__walk_flat(&w);
+    if (parts & ESP__TREE_HIERARCHICAL) esp__walk_blocks(&w, n_levels);
     return w.visited;
 }
 
@@ -261,7 +317,7 @@ static int esp__step_read(const char *word, size_t len, esp__step *s) {
         }
     memset(s, 0, sizeof *s);
     s->kind = ESP__COLL;
-    for (uint8_t level = 0; level < 3; level++)
+    for (uint8_t level = 0; level < ESP__SCOPES; level++)
         for (uint8_t c = ESP_COLL_ALLREDUCE; c <= ESP_COLL_REDUCE; c++) {
             char text[40];
             s->level = level, s->coll = c;
@@ -274,6 +330,39 @@ static int esp__step_read(const char *word, size_t len, esp__step *s) {
 static int esp__option_found(void *user, const esp__option *o) {
     *(esp__option *)user = *o;
     return 1;
+}
+
+/* The blocks of the wanted steps: the scopes that they name, which must follow each other from level 1. Steps that name only flat,
+ * intra or inter stand for two levels. */
+static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
+    uint8_t at[ESP__LEVELS + 2] = {0}; /* by first level: the scope */
+    uint32_t first, last, next = 1;
+    at[1] = ESP__INTRA, at[2] = ESP__INTER;
+    for (uint32_t i = 0; i < w->n_want; i++)
+        if (w->want[i].kind == ESP__COLL && w->want[i].level > ESP__INTER) at[1] = at[2] = 0;
+    for (uint32_t i = 0; i < w->n_want; i++) {
+        if (w->want[i].kind != ESP__COLL || !w->want[i].level) continue;
+        esp__scope_levels(w->want[i].level, 0, &first, &last);
+        if (at[first] && at[first] != w->want[i].level)
+            return esp__fail(ctx, ESP_E_ARG,
+                             "option: '%s' and '%s' share a level: each level may be in one of them only",
+                             esp__scope_word(at[first]), esp__scope_word(w->want[i].level));
+        at[first] = w->want[i].level;
+    }
+    for (w->n_blocks = 0; next <= ESP__LEVELS && at[next]; next = last + 1) {
+        w->scope[w->n_blocks++] = at[next];
+        esp__scope_levels(at[next], 0, &first, &last);
+    }
+    for (uint32_t level = 1; level <= ESP__LEVELS; level++) {
+        int found = 0;
+        for (uint32_t k = 0; k < w->n_blocks; k++) found |= w->scope[k] == at[level];
+        if (at[level] && !found)
+            return esp__fail(ctx, ESP_E_ARG,
+                             "option: has steps at '%s', but level '%s' inside it is in none: the levels of an option "
+                             "follow each other from intra",
+                             esp__scope_word(at[level]), esp__scope_word(next));
+    }
+    return ESP_OK;
 }
 
 /* An option's text, cut into steps. */
@@ -315,7 +404,8 @@ static esp_status esp__option_words_read(const esp_ctx *ctx, const char *text, e
             return esp__fail(
                 ctx, ESP_E_ARG,
                 "option: position %zu: '%.*s' is no step; expected comp@cpu, comp@gpu, decomp@cpu, decomp@gpu, "
-                "or flat., intra. or inter. with allreduce, reduce_scatter, reduce, allgather, broadcast, "
+                "or flat., intra. or inter. with allreduce, "
+                "reduce_scatter, reduce, allgather, broadcast, "
                 "alltoall or gather",
                 column, (int)(len > 40 ? 40 : len), p);
         w->position[w->n++] = column;
@@ -345,10 +435,12 @@ ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__
     w.n_want = words.n;
     w.each = esp__option_found;
     w.user = out;
-    w.outer = ESP__FLAT;
-    esp__walk_subtree(&w, ESP__N_FLAT);
-    w.outer = ESP__INTRA;
-    if (!w.visited) esp__walk_subtree(&w, ESP__N_HIER);
+    esp__walk_flat(&w);
+    if (!w.visited) {
+        s = esp__walk_wanted(ctx, &w);
+        if (s) return s;
+        esp__walk_subtree(&w, ESP__N_HIER, 0);
+    }
     if (w.visited) return out->later = words.later, ESP_OK;
     if (w.furthest >= words.n)
         return esp__fail(ctx, ESP_E_ARG, "option: position %zu: ends too soon; expected %s", words.position[words.n],

@@ -2,13 +2,22 @@
 #ifndef ESP__OPTION_H
 #define ESP__OPTION_H
 #include "espresso_impl/base/base.h"
+#include "espresso_impl/base/levels.h"
 
 /* Stands for no compression where strategies and lists of codecs name a codec. */
 #define ESP__CODEC_NONE "none"
 
-/* Lanes: the device that runs backward propagation, the compression workers, the links inside machines, the links between
- * machines. */
-enum { ESP__LANE_COMPUTE = 0, ESP__LANE_CPU = 1, ESP__LANE_INTRA = 2, ESP__LANE_INTER = 3, ESP__LANES = 4 };
+/* Lanes: the device that runs backward propagation, the compression workers, and the links of each level: inside machines, between
+ * machines, and further out. */
+enum {
+    ESP__LANE_COMPUTE = 0,
+    ESP__LANE_CPU = 1,
+    ESP__LANE_INTRA = 2,
+    ESP__LANE_INTER = 3,
+    ESP__LANES = 2 + ESP__LEVELS /* of the job with most levels */
+};
+
+ESP__FN const char *esp__lane_word(uint32_t lane); /* "compute", "cpu", "intra", ... */
 
 enum { ESP__COLL = 1, ESP__COMP = 2, ESP__DECOMP = 3 };
 enum { ESP__DEV_CPU = 0, ESP__DEV_GPU = 1 };
@@ -19,7 +28,7 @@ enum { ESP__WHOLE = 0, ESP__FIRST = 1, ESP__SECOND = 2 };
 typedef struct esp__step {
     uint8_t kind;       /* ESP__COLL, ESP__COMP, ESP__DECOMP */
     uint8_t device;     /* of Comp and Decomp                */
-    uint8_t level;      /* of a collective                   */
+    uint8_t level;      /* of a collective: its scope        */
     uint8_t coll;       /* ESP_COLL_*                        */
     uint8_t role;       /* ESP__WHOLE, ESP__FIRST, ESP__SECOND; of a collective */
     uint8_t compressed; /* the collective moves payloads     */
@@ -27,7 +36,8 @@ typedef struct esp__step {
     uint8_t pad;
 } esp__step;
 
-enum { ESP__MAX_STEPS = 12, ESP__MAX_COMPS = 4, ESP__LATER_MAX = 255 };
+enum { ESP__MAX_STEPS = 24, ESP__MAX_COMPS = 8 }; /* with ESP__LEVELS levels; with two, 12 and 4 */
+enum { ESP__LATER_MAX = 255 };
 typedef struct esp__option {
     uint32_t n;
     uint32_t later; /* "+N": the ops may end so many training steps after that of the push; 0: they end in the same */
@@ -63,8 +73,10 @@ ESP__FN uint32_t esp__chain_collective(const esp__option *o, const esp__chain_st
 ESP__FN int esp__early_step(const esp__option *o, uint32_t comp, uint32_t i);
 
 /* Calls `each` for the options of some parts of the tree (ESP__TREE_*) until it returns non-zero. devices: bit 0 cpu, bit 1 gpu,
- * for Comps and Decomps. extended: also options with collectives that sum payload bodies. Returns the number of calls. */
+ * for Comps and Decomps. extended: also options with collectives that sum payload bodies. Returns the number of calls. The tree is
+ * that of two levels, or of ESP__TREE_OF(n_levels). */
 enum { ESP__TREE_FLAT = 1, ESP__TREE_HIERARCHICAL = 2 };
+#define ESP__TREE_OF(n_levels) ((uint32_t)(n_levels) << 8)
 ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, int extended,
                                   int (*each)(void *user, const esp__option *o), void *user);
 #endif

@@ -9,10 +9,18 @@ typedef struct esp__sim_lane {
     uint64_t free_at;
 } esp__sim_lane;
 
+ESP__FN void esp__scope_lanes(const esp__topology *t, uint8_t scope, uint32_t *first, uint32_t *last) {
+    esp__scope_levels(scope, t->n_levels, first, last);
+    if (scope == ESP__FLAT && t->n_machines == 1) *last = 1;
+    *first += ESP__LANE_CPU;
+    *last += ESP__LANE_CPU;
+}
+
 static uint32_t esp__step_lane(const esp_ctx *ctx, const esp__step *s) {
     if (s->kind != ESP__COLL) return s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU;
-    if (s->level == ESP__FLAT) return esp__job_of(ctx)->topo.n_machines > 1 ? ESP__LANE_INTER : ESP__LANE_INTRA;
-    return s->level == ESP__INTRA ? ESP__LANE_INTRA : ESP__LANE_INTER;
+    uint32_t first, last;
+    esp__scope_lanes(&esp__job_of(ctx)->topo, s->level, &first, &last);
+    return last;
 }
 
 /* Nominal nanoseconds of one step, with 10 Gbit/s between machines and 100 Gbit/s inside. Only the ratios of costs matter: they
@@ -21,15 +29,13 @@ static uint64_t esp__nominal_ns(const esp_ctx *ctx, const esp__work_unit *u, con
     double bytes = (double)u->place.count * share * 4.0;
     uint32_t lane = esp__step_lane(ctx, s);
     if (s->compressed) bytes /= 16.0;
-    if (lane == ESP__LANE_INTER) return 20000u + (uint64_t)(bytes * 0.8);
+    if (lane >= ESP__LANE_INTER) return 20000u + (uint64_t)(bytes * 0.8);
     if (lane == ESP__LANE_INTRA) return 5000u + (uint64_t)(bytes * 0.08);
     return 5000u + (uint64_t)(bytes * 0.2);
 }
 
 static double esp__share_after(const esp_ctx *ctx, const esp__step *s, double share) {
-    double n = s->level == ESP__FLAT    ? (double)esp__job_of(ctx)->size
-               : s->level == ESP__INTRA ? (double)esp__job_of(ctx)->topo.n_local
-                                        : (double)esp__job_of(ctx)->topo.n_machines;
+    double n = (double)esp__group_size(&esp__job_of(ctx)->topo, s->level);
     if (s->kind != ESP__COLL) return share;
     if (s->coll == ESP_COLL_REDUCE_SCATTER || s->coll == ESP_COLL_ALLTOALL) return share / n;
     return s->coll == ESP_COLL_ALLGATHER && s->role == ESP__SECOND ? share * n : share;
@@ -65,7 +71,10 @@ static int esp__sim_run_one(const esp_ctx *ctx, esp__strategy *y, esp__sim_lane 
     uint64_t end = best + esp__nominal_ns(ctx, u, s, share[unit]);
     lanes[lane].free_at = end;
     if (s->kind == ESP__COLL) {
-        if (s->level == ESP__FLAT && lanes[ESP__LANE_INTRA].free_at < end) lanes[ESP__LANE_INTRA].free_at = end;
+        uint32_t first, last;
+        esp__scope_lanes(&esp__job_of(ctx)->topo, s->level, &first, &last);
+        for (; first < last; first++)
+            if (lanes[first].free_at < end) lanes[first].free_at = end;
         y->order[y->n_order++] = unit << 8 | step;
     }
     if (!early) share[unit] = esp__share_after(ctx, s, share[unit]);

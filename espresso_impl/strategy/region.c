@@ -39,17 +39,24 @@ static int esp__coll_rooted(uint8_t coll) {
     return coll == ESP_COLL_REDUCE || coll == ESP_COLL_GATHER || coll == ESP_COLL_BROADCAST;
 }
 
+ESP__FN int esp__region_active(const esp__region *r) {
+    for (uint32_t k = 0; k < ESP__SCOPES; k++)
+        if (r->idle[k]) return 0;
+    return 1;
+}
+
 ESP__FN int esp__region_takes_part(const esp__region *r, const esp__step *s) {
-    if (s->kind != ESP__COLL) return !r->idle[ESP__FLAT] && !r->idle[ESP__INTRA] && !r->idle[ESP__INTER];
-    if (s->level == ESP__INTER) return !r->idle[ESP__INTRA];
-    if (s->level == ESP__INTRA) return !r->idle[ESP__INTER];
+    for (uint32_t k = 0; k < ESP__SCOPES; k++)
+        if (r->idle[k] && (s->kind != ESP__COLL || s->level != k)) return 0;
     return 1;
 }
 
 ESP__FN int32_t esp__region_root(const esp__coordinates *at, const esp__step *s) {
     uint64_t turn = at->unit;
+    uint32_t first, last;
     if (s->kind != ESP__COLL || !esp__coll_rooted(s->coll)) return -1;
-    if (s->level == ESP__INTER) turn += (uint64_t)at->index[ESP__INTRA]; /* spreads the roots over machines too */
+    esp__scope_levels(s->level, 0, &first, &last);
+    for (uint32_t level = 1; level < first; level++) turn += (uint64_t)at->index[level]; /* spreads the roots further */
     return (int32_t)(turn % (uint64_t)at->size[s->level]);
 }
 

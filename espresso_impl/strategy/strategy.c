@@ -7,12 +7,50 @@
 enum { ESP__STRATEGY_BYTES = 1 << 30 };
 
 ESP__FN int esp__hierarchical(const esp_ctx *ctx) {
-    return esp__job_of(ctx)->topo.n_machines > 1 && esp__job_of(ctx)->topo.n_local > 1;
+    const esp__topology *t = &esp__job_of(ctx)->topo;
+    uint32_t n = 0;
+    for (uint32_t level = 1; level <= t->n_levels && t->n_local; level++) n += t->level_size[level] > 1;
+    return n > 1;
 }
 
-/* The option without compression: the flat allreduce, or the hierarchical one that sends each byte between machines only once. */
-static const char *esp__raw_option(const esp_ctx *ctx) {
-    return esp__hierarchical(ctx) ? "intra.reduce_scatter > inter.allreduce > intra.allgather" : "flat.allreduce";
+/* The job's levels as blocks of neighbours, each with more than one rank where possible. Returns how many. The job is hierarchical. */
+static uint32_t esp__blocks(const esp__topology *t, uint8_t scope[ESP__LEVELS]) {
+    uint32_t first = 1, n = 0, ends[ESP__LEVELS] = {0};
+    for (uint32_t level = 1; level <= t->n_levels; level++)
+        if (t->level_size[level] > 1) ends[n++] = level;
+    ends[n - 1] = t->n_levels;
+    for (uint32_t k = 0; k < n; first = ends[k++] + 1) scope[k] = esp__scope_of(first, ends[k], t->n_levels);
+    return n;
+}
+
+/* A two-level option for a job of more levels: its innermost block, and all further out as one. */
+static void esp__option_spread(const esp_ctx *ctx, esp__option *o) {
+    const esp__topology *t = &esp__job_of(ctx)->topo;
+    uint8_t scope[ESP__LEVELS];
+    uint32_t first, last;
+    if (t->n_levels == 2 || esp__option_is_flat(o) || !esp__hierarchical(ctx)) return;
+    esp__blocks(t, scope);
+    esp__scope_levels(scope[0], t->n_levels, &first, &last);
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->steps[i].kind == ESP__COLL)
+            o->steps[i].level =
+                o->steps[i].level == ESP__INTRA ? scope[0] : esp__scope_of(last + 1, t->n_levels, t->n_levels);
+}
+
+/* The option without compression: the flat allreduce, or the hierarchical one that sends each byte over an outer link only once. */
+static void esp__raw_option(const esp_ctx *ctx, esp__option *o) {
+    uint8_t scope[ESP__LEVELS] = {ESP__FLAT};
+    uint32_t n = esp__hierarchical(ctx) ? esp__blocks(&esp__job_of(ctx)->topo, scope) : 1;
+    memset(o, 0, sizeof *o);
+    o->n = 2 * n - 1;
+    for (uint32_t k = 0; k < n; k++) {
+        esp__step *s = &o->steps[k], *back = &o->steps[o->n - 1 - k];
+        s->kind = back->kind = ESP__COLL;
+        s->level = back->level = scope[k];
+        back->coll = ESP_COLL_ALLGATHER, back->role = ESP__SECOND;
+        s->coll = ESP_COLL_REDUCE_SCATTER, s->role = ESP__FIRST;
+        if (k == n - 1) s->coll = ESP_COLL_ALLREDUCE, s->role = ESP__WHOLE;
+    }
 }
 
 /* The codec's default option. Where only the flat tree is allowed, a similar flat option. */
@@ -44,6 +82,19 @@ static int esp__compresses_parts(const esp_ctx *ctx, const esp__work_unit *u) {
     return 0;
 }
 
+/* Do the option's steps name every level of the job, and each once? The grammar has seen to it that they follow each other. */
+static int esp__option_fits(const esp_ctx *ctx, const esp__option *o) {
+    const esp__topology *t = &esp__job_of(ctx)->topo;
+    uint32_t outermost = 0, first, last;
+    for (uint32_t i = 0; i < o->n; i++) {
+        if (o->steps[i].kind != ESP__COLL) continue;
+        if (!esp__scope_exists(o->steps[i].level, t->n_levels) || esp__group_size(t, o->steps[i].level) < 2) return 0;
+        esp__scope_levels(o->steps[i].level, t->n_levels, &first, &last);
+        if (last > outermost) outermost = last;
+    }
+    return outermost == t->n_levels;
+}
+
 /* Fails if the topology, the codec or the unit's shape does not allow its option. */
 static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const char *option, const char *where) {
     if (!esp__option_is_flat(&u->option) && !esp__hierarchical(ctx))
@@ -51,13 +102,21 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
                          "%s: tensor '%s': option '%s' needs several machines with the same number (over one) of ranks "
                          "each; here are %d ranks on %d machine(s): use a flat option such as flat.allreduce",
                          where, u->name, option, esp__job_of(ctx)->size, esp__job_of(ctx)->topo.n_machines);
-    const esp_backend *b = esp__job_of(ctx)->backend;
-    for (uint32_t i = 0; b && i < u->option.n; i++)
-        if (u->option.steps[i].kind == ESP__COLL && !(b->colls & ESP_BIT(u->option.steps[i].coll)))
+    if (!esp__option_is_flat(&u->option) && !esp__option_fits(ctx, &u->option))
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "%s: tensor '%s': option '%s' is not for a job of %u levels: its steps must name each of them once, "
+            "from '%s' to '%s' (or '%s' and the like for several at once)",
+            where, u->name, option, esp__job_of(ctx)->topo.n_levels, esp__scope_word(1),
+            esp__scope_word(esp__job_of(ctx)->topo.n_levels), esp__scope_word(esp__scope_of(1, 2, ESP__LEVELS)));
+    for (uint32_t i = 0; i < u->option.n; i++) {
+        const esp_backend *b = esp__backend_of(esp__job_of(ctx), u->option.steps[i].level);
+        if (b && u->option.steps[i].kind == ESP__COLL && !(b->colls & ESP_BIT(u->option.steps[i].coll)))
             return esp__fail(ctx, ESP_E_UNSUPPORTED,
                              "%s: tensor '%s': option '%s' uses a collective that backend '%s' does not have (%s): use "
                              "another option, or another backend",
                              where, u->name, option, b->name, esp__coll_word(u->option.steps[i].coll));
+    }
     for (uint32_t i = 0; i < u->option.n; i++)
         if (u->option.steps[i].summed && !(u->codec->traits.caps & ESP_CODEC_REDUCIBLE))
             return esp__fail(ctx, ESP_E_ARG,
@@ -122,13 +181,14 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_un
     s = esp__codec_get(ctx, codec_spec, &u->codec);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
     if (single && t->want_option) option = t->want_option;
-    if (!option) option = esp__codec_option(ctx, &u->codec->traits);
+    int own = !option; /* the library's choice */
+    if (own) option = esp__codec_option(ctx, &u->codec->traits);
     s = esp__option_parse(ctx, option, &u->option);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
+    if (own) esp__option_spread(ctx, &u->option);
     if (raw && esp__option_uses(&u->option, ESP__COMP)) {
         uint32_t later = u->option.later;
-        s = esp__option_parse(ctx, esp__raw_option(ctx), &u->option);
-        if (s) return s;
+        esp__raw_option(ctx, &u->option);
         u->option.later = later;
     }
     if (u->option.later && !y->later && !(y->later = esp__strdup(ctx, where)))
@@ -142,12 +202,16 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const ch
     int raw = !strcmp(name, "fp32");
     char where[ESP__NAME_MAX];
     snprintf(where, sizeof where, "strategy %s", name);
+    char raw_option[ESP__TEXT_MAX];
+    esp__option o;
+    esp__raw_option(ctx, &o);
+    esp__option_print(&o, raw_option, sizeof raw_option);
     for (uint32_t i = 0; i < esp__model_of(ctx)->n_tensors; i++) {
         esp__extent whole = {i, 1, 0, esp__model_of(ctx)->tensors[i].count};
         esp__work_unit *u = esp__unit_add(ctx, y, whole, 0, 1);
         if (!u) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
         esp_status s = esp__unit_assign(ctx, y, u, raw ? ESP__CODEC_NONE : esp__model_of(ctx)->codec_spec,
-                                        raw ? esp__raw_option(ctx) : NULL, where);
+                                        raw ? raw_option : NULL, where);
         if (s) return s;
     }
     return esp__order_make(ctx, y);

@@ -133,6 +133,8 @@ ESP__FN esp_status esp__strategy_print(esp_ctx *ctx,
 ESP__FN char *esp__file_text(const esp_ctx *ctx, const char *path);
 /* Generates the order of collectives from nominal costs; the same on all ranks. */
 ESP__FN esp_status esp__order_make(esp_ctx *ctx, esp__strategy *y);
+/* The link lanes that a collective of the scope occupies: *first to *last. */
+ESP__FN void esp__scope_lanes(const esp__topology *t, uint8_t scope, uint32_t *first, uint32_t *last);
 /* The tensors of the context, for the reader and the printer of texts. */
 ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx);
 /* This rank's coordinates, for one unit. */

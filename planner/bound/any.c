@@ -49,13 +49,10 @@ static double esp__curve_rate(const esp_cost_curve *c, double times, double high
 
 /* How many parts a region is cut into. */
 static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
-    switch (cut) {
-    case ESP__CUT_FLAT: return p->size[ESP__FLAT];
-    case ESP__CUT_INTRA: return p->size[ESP__INTRA];
-    case ESP__CUT_INTER: return p->size[ESP__INTER];
-    case ESP__CUT_BOTH: return (double)p->size[ESP__INTRA] * p->size[ESP__INTER];
-    default: return 1.0;
-    }
+    double parts = 1.0;
+    for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
+        if (p->cuts[cut] >> scope & 1u) parts *= p->size[scope];
+    return parts;
 }
 
 /* A collective's time if sizes were not rounded up. It is at most the real time, and its ratio to e falls as e grows. */
@@ -68,16 +65,12 @@ static double esp__link_smooth(const esp__any *w, const esp__op_template *op, do
     double piece = before;
     if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
         piece = before / n;
-    return esp__collective_ns(&p->system, op->level, op->coll, before, piece,
-                              op->flows == ESP__FLOWS_ONE ? 1 : p->system.ranks_per_machine);
+    return esp__collective_ns(&p->system, op->level, op->coll, before, piece, op->on_link);
 }
 
 static const esp_cost_curve *esp__link_table(const esp__problem *p, const esp__op_template *op) {
-    const esp_plan_system *s = &p->system;
-    const esp_plan_link *link = op->level == ESP__FLAT                        ? &s->flat
-                                : op->level == ESP__INTRA || s->machines == 1 ? &s->intra
-                                                                              : &s->inter;
-    return link->table[op->coll].n ? &link->table[op->coll] : NULL;
+    const esp_plan_link *link = esp__system_tables(&p->system, op->level);
+    return link && link->table[op->coll].n ? &link->table[op->coll] : NULL;
 }
 
 static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op) {
@@ -184,7 +177,7 @@ static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LA
 
 /* The options of one constraint, with every codec. */
 static void esp__any_options(esp__any *w, uint32_t keep) {
-    const double zero[ESP__LANES] = {0.0, 0.0, 0.0, 0.0};
+    const double zero[ESP__LANES] = {0.0};
     esp__problem *p = w->p;
     w->tree = p->trees[keep];
     w->n = 0;
@@ -199,10 +192,9 @@ static void esp__any_options(esp__any *w, uint32_t keep) {
 
 /* The candidate options of a tensor of e elements: for each path its load on each lane. */
 static void esp__any_candidates(const esp__any *w, double e, esp__lanes_candidates *m) {
-    const uint32_t n[ESP__LANES] = {w->n, w->n, w->n, w->n};
-    esp__lanes_candidates_open(w->p, m, w->n, n);
+    esp__lanes_candidates_open(w->p, m, w->n);
     for (uint32_t x = 0; x < w->n; x++)
-        for (uint32_t l = 0; l < ESP__LANES; l++) {
+        for (uint32_t l = 0; l < w->p->n_lanes; l++) {
             double p = floor(e * w->paths[x].each[l]);
             m->total[x] = floor(w->least);
             m->first[l][x + 1] = m->first[l][x];

@@ -239,9 +239,9 @@ static esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
 /* First columns: the paths with the least load on one lane, for each lane; and the shortest paths. First rows: the ones that
  * bound these columns best. */
 static void esp__bounding_start(esp__bounding *b) {
-    for (uint32_t l = 0; l <= ESP__LANES; l++) {
+    for (uint32_t l = 0; l <= b->p->n_lanes; l++) {
         uint32_t place = esp__column_place(b);
-        for (uint32_t u = 0; u < b->n && l < ESP__LANES; u++) {
+        for (uint32_t u = 0; u < b->n && l < b->p->n_lanes; u++) {
             const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
             double least = 1e300;
             for (uint32_t x = 0; x < m->n; x++) {

@@ -46,14 +46,13 @@ static double esp__must(double a, double p, double tail, double s, double q, int
     return esp__max2(0.0, p - esp__max2(0.0, s - a) - esp__max2(0.0, q - tail));
 }
 
-/* Allocates n paths and, on each lane, n_stays entries. */
-static void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *m, uint32_t n,
-                                       const uint32_t n_stays[ESP__LANES]) {
+/* Allocates n paths and, on each lane, n entries. */
+static void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *m, uint32_t n) {
     m->n = n;
     m->total = esp__arena_get(p->arena, n * sizeof *m->total);
-    for (uint32_t l = 0; l < ESP__LANES; l++) {
+    for (uint32_t l = 0; l < p->n_lanes; l++) {
         m->first[l] = esp__arena_get(p->arena, (n + 1u) * sizeof **m->first);
-        m->stays[l] = esp__arena_get(p->arena, n_stays[l] * sizeof **m->stays);
+        m->stays[l] = esp__arena_get(p->arena, n * sizeof **m->stays);
     }
 }
 
@@ -90,15 +89,14 @@ static int esp__shorter(const void *a, const void *b) {
 }
 
 static void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *candidates, esp__lanes_candidates *out) {
-    const uint32_t n[ESP__LANES] = {candidates->n, candidates->n, candidates->n, candidates->n};
     out->candidates = candidates;
     out->paths = esp__arena_get(p->arena, candidates->n * sizeof *out->paths);
     for (uint32_t x = 0; x < candidates->n; x++) out->paths[x] = &candidates->paths[x];
     qsort((void *)out->paths, candidates->n, sizeof *out->paths, esp__shorter);
-    esp__lanes_candidates_open(p, out, candidates->n, n);
+    esp__lanes_candidates_open(p, out, candidates->n);
     for (uint32_t x = 0; x < candidates->n; x++) {
         out->total[x] = (double)out->paths[x]->total;
-        for (uint32_t l = 0; l < ESP__LANES; l++) esp__lanes_candidates_path(out, out->paths[x], l, x);
+        for (uint32_t l = 0; l < p->n_lanes; l++) esp__lanes_candidates_path(out, out->paths[x], l, x);
     }
 }
 
@@ -301,7 +299,7 @@ static void esp__weigh(const esp__bounding *b, esp__weighed *at[ESP__LANES], uin
         const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
         uint32_t n_paths = esp__mixture(columns, weights, n_columns, u, path, weight);
         for (uint32_t i = 0; i < n_paths; i++)
-            for (uint32_t l = 0; l < ESP__LANES; l++)
+            for (uint32_t l = 0; l < b->p->n_lanes; l++)
                 for (uint32_t k = m->first[l][path[i]]; k < m->first[l][path[i] + 1]; k++) {
                     const esp__stay *stay = &m->stays[l][k];
                     esp__weighed w = {b->ready[u] + stay->head + stay->p, stay->p, stay->tail + stay->p, weight[i]};
@@ -330,14 +328,15 @@ static uint32_t esp__rows_find(esp__bounding *b, double above) {
     double found[ESP__LANES][3];
     esp__weighed *at[ESP__LANES];
     esp__checkpoint mark = esp__arena_checkpoint(b->p->arena);
-    for (uint32_t l = 0; l < ESP__LANES; l++) at[l] = esp__arena_get(b->p->arena, esp__weigh_room(b, l) * sizeof **at);
+    for (uint32_t l = 0; l < b->p->n_lanes; l++)
+        at[l] = esp__arena_get(b->p->arena, esp__weigh_room(b, l) * sizeof **at);
     esp__weigh(b, at, n);
-    for (uint32_t l = 0; l < ESP__LANES; l++) {
+    for (uint32_t l = 0; l < b->p->n_lanes; l++) {
         found[l][0] = b->pieces ? esp__row_look_pieces(at[l], n[l], l, &found[l][1], &found[l][2])
                                 : esp__row_look(at[l], n[l], &found[l][1], &found[l][2]);
     }
     esp__arena_rewind(b->p->arena, mark); /* before adding rows, which must outlive it */
-    for (uint32_t l = 0; l < ESP__LANES; l++)
+    for (uint32_t l = 0; l < b->p->n_lanes; l++)
         if (found[l][0] > above) added += (uint32_t)esp__row_add(b, l, found[l][1], found[l][2]);
     return added;
 }

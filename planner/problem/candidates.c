@@ -8,10 +8,10 @@ typedef struct esp__prefix { /* the beginning of a path, up to some node of the 
     struct esp__prefix *next, *spare;
     const struct esp__prefix *before; /* the prefix without the last op; NULL: it has no ops */
     uint64_t sum, total, load[ESP__LANES], memory;
-    uint64_t head[2], tail[2];         /* time before the first and after the last op on intra; on inter */
-    double error, volume;              /* of whole paths only: to compare codecs under limits */
-    uint32_t n, comps, codec, unpacks; /* unpacks: 1 if it needed an unpack to end here */
-    uint16_t op;                       /* its last op: index in problem.op_templates */
+    uint64_t head[ESP__LEVELS], tail[ESP__LEVELS]; /* time before the first and after the last op on each link lane */
+    double error, volume;                          /* of whole paths only: to compare codecs under limits */
+    uint32_t n, comps, codec, unpacks;             /* unpacks: 1 if it needed an unpack to end here */
+    uint16_t op;                                   /* its last op: index in problem.op_templates */
 } esp__prefix;
 
 /* State while the candidate options of one unit are made. */
@@ -32,17 +32,21 @@ static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
 static uint64_t esp__part_of(uint64_t e, uint64_t n) { return (e + n - 1) / n; }
 
 static void esp__sizes(const esp__problem *p, uint64_t e, uint64_t size[ESP__CUTS]) {
-    size[ESP__CUT_NONE] = e;
-    size[ESP__CUT_FLAT] = esp__part_of(e, p->size[ESP__FLAT]);
-    size[ESP__CUT_INTRA] = esp__part_of(e, p->size[ESP__INTRA]);
-    size[ESP__CUT_INTER] = esp__part_of(e, p->size[ESP__INTER]);
-    size[ESP__CUT_BOTH] = esp__part_of(size[ESP__CUT_INTRA], p->size[ESP__INTER]);
+    for (uint32_t k = 0; k < p->n_cuts; k++) {
+        size[k] = e;
+        for (uint32_t level = 1; level <= p->n_levels && p->cuts[k]; level++)
+            for (uint32_t scope = 0, first, last; scope < ESP__SCOPES; scope++) {
+                if (!(p->cuts[k] >> scope & 1u)) continue;
+                esp__scope_levels(scope, p->n_levels, &first, &last);
+                if (first == level) size[k] = esp__part_of(size[k], p->size[scope]);
+            }
+    }
 }
 
-static double esp__slots(const esp__problem *p, const uint8_t slots[3]) {
+static double esp__slots(const esp__problem *p, const uint8_t slots[ESP__SCOPES]) {
     double n = 1.0;
-    for (uint32_t level = 0; level < 3; level++)
-        for (uint32_t k = 0; k < slots[level]; k++) n *= p->size[level];
+    for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
+        for (uint32_t k = 0; k < slots[scope]; k++) n *= p->size[scope];
     return n;
 }
 
@@ -58,18 +62,16 @@ static double esp__link_ns(const esp__problem *p, const esp__op_template *op, co
     uint32_t n = p->size[op->level];
     if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
         piece = op->compressed ? before / n : 4.0 * (double)esp__part_of(size[op->cut], n);
-    return esp__collective_ns(&p->system, op->level, op->coll, before, piece,
-                              op->flows == ESP__FLOWS_ONE ? 1 : p->system.ranks_per_machine);
+    return esp__collective_ns(&p->system, op->level, op->coll, before, piece, op->on_link);
 }
 
 /* A Comp or Decomp of `elements`. Each rank has its own GPU; on the CPU, those of a machine's ranks run one after the
  * other. */
 static double esp__codec_ns(const esp__problem *p, const esp__op_template *op, const esp_cost_curve *curve,
                             double elements) {
-    uint32_t k = p->system.ranks_per_machine, spread = (k + p->system.machines - 1) / p->system.machines;
     double one = esp__curve_at(&curve[op->device], elements);
-    if (op->device == ESP__DEV_GPU || op->flows == ESP__FLOWS_ONE) return one;
-    return one * (op->flows == ESP__FLOWS_SPREAD ? spread : k);
+    (void)p;
+    return op->device == ESP__DEV_GPU ? one : one * op->on_cpu;
 }
 
 /* Time to start an op on these lanes. */
@@ -131,9 +133,9 @@ static int esp__embeds(const esp__timing *t, const esp__prefix *a, const esp__pr
 /* With EXACT, a prefix dominates only prefixes of its own codec: op times depend on the codec. */
 static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     if (a->total > b->total || a->unpacks > b->unpacks) return 0;
-    for (uint32_t k = 0; k < ESP__LANES; k++)
+    for (uint32_t k = 0; k < t->p->n_lanes; k++)
         if (a->load[k] > b->load[k]) return 0;
-    for (uint32_t k = 0; k < 2 && t->width == ESP__WIDTH_ENDS; k++)
+    for (uint32_t k = 0; k < t->p->n_levels && t->width == ESP__WIDTH_ENDS; k++)
         if (a->head[k] > b->head[k] || a->tail[k] > b->tail[k]) return 0;
     if (t->limits && (a->comps > b->comps || a->memory > b->memory || a->error > b->error || a->volume > b->volume))
         return 0;
@@ -143,8 +145,10 @@ static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp_
 
 /* A prefix never dominates one with a smaller sum: so lists are ordered by it. */
 static uint64_t esp__prefix_sum(const esp__timing *t, const esp__prefix *l) {
-    uint64_t sum = l->total + l->load[0] + l->load[1] + l->load[2] + l->load[3];
-    return t->width == ESP__WIDTH_ENDS ? sum + l->head[0] + l->head[1] + l->tail[0] + l->tail[1] : sum;
+    uint64_t sum = l->total;
+    for (uint32_t k = 0; k < t->p->n_lanes; k++) sum += l->load[k];
+    for (uint32_t k = 0; k < t->p->n_levels && t->width == ESP__WIDTH_ENDS; k++) sum += l->head[k] + l->tail[k];
+    return sum;
 }
 
 /* Adds `l` to the list unless a prefix in it dominates `l`; removes those that `l` dominates. */
@@ -190,7 +194,7 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
     l->before = from;
     l->op = op;
     l->n++;
-    for (uint32_t k = 0; k < 2; k++) {
+    for (uint32_t k = 0; k < t->p->n_levels; k++) {
         if (r->lanes >> (ESP__LANE_INTRA + k) & 1u) {
             if (!l->load[ESP__LANE_INTRA + k]) l->head[k] = l->total;
             l->tail[k] = 0;
@@ -484,7 +488,7 @@ ESP__FN const esp__candidates *esp__candidates_get(esp__problem *p, const esp__u
 ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const esp__option *o, uint32_t codec) {
     esp__op_template ops[ESP__MAX_OPS];
     uint32_t n;
-    if (!esp__option_is_flat(o) && !p->hierarchical) return NULL;
+    if (!esp__option_is_flat(o) && (!p->hierarchical || !esp__option_fits_system(p, o))) return NULL;
     esp__timing *t = esp__timing_of(p, u);
     t->codec_index = codec;
     t->codec = codec == ESP__NO_CODEC || !esp__option_uses(o, ESP__COMP) ? NULL : &p->codecs[codec];
@@ -506,9 +510,23 @@ ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const
     return path;
 }
 
+/* An option for two levels, on a system of more: the innermost level with several ranks, and all further out as one. */
+static void esp__option_spread_system(const esp__problem *p, esp__option *o) {
+    uint32_t last = 1;
+    if (p->n_levels == 2 || esp__option_is_flat(o) || !p->hierarchical) return;
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->steps[i].level > ESP__INTER) return;
+    while (esp__system_size(&p->system, last) == 1) last++;
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->steps[i].kind == ESP__COLL)
+            o->steps[i].level = o->steps[i].level == ESP__INTRA ? esp__scope_of(1, last, p->n_levels)
+                                                                : esp__scope_of(last + 1, p->n_levels, p->n_levels);
+}
+
 ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__unit *u, const char *option, uint32_t codec) {
     esp__option o;
     if (esp__option_parse(NULL, option, &o)) return NULL;
+    esp__option_spread_system(p, &o);
     return esp__path_of(p, u, &o, codec);
 }
 
@@ -523,22 +541,22 @@ ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__unit *u, const 
 }
 
 ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k,
-                             double *intra, double *inter) {
+                             double out[ESP__LEVELS]) {
     const esp__op_template *op = &p->op_templates[path->ops[k].op_template];
     uint64_t size[ESP__CUTS];
-    double piece, traffic, before, local = p->system.ranks_per_machine;
-    uint32_t n = p->size[op->level];
+    double piece, traffic, before;
+    uint32_t n = p->size[op->level], first, last;
     if (op->kind != ESP_PLAN_COLLECTIVE || n < 2) return;
     esp__sizes(p, u->elements, size);
     before = piece = esp__op_bytes_before(p, op, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]);
     if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
         piece /= n;
     traffic = esp__traffic(op->coll, n, before, piece);
-    if (op->level == ESP__INTER) {
-        *inter += op->flows == ESP__FLOWS_ONE ? traffic : traffic * local;
-    } else {
-        *intra += traffic;
-        if (op->level == ESP__FLAT && p->system.machines > 1)
-            *inter += op->coll == ESP_COLL_ALLTOALL ? piece * local * (n - local) : traffic;
+    esp__scope_levels(op->level, p->n_levels, &first, &last);
+    for (uint32_t level = first; level <= last; level++) {
+        double inside = esp__system_ranks(&p->system, first, level - 1), bytes = traffic;
+        if (level > first && esp__system_size(&p->system, level) == 1) continue;
+        if (level > first && op->coll == ESP_COLL_ALLTOALL) bytes = piece * inside * (n - inside);
+        out[level - 1] += first > 1 ? bytes * op->on_link : bytes;
     }
 }

@@ -67,25 +67,60 @@ static double esp__table_size(uint32_t coll, double n, double before, double pie
     return coll == ESP_COLL_ALLGATHER || coll == ESP_COLL_GATHER ? n * piece : before;
 }
 
-ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t level, uint32_t coll, double before, double piece,
+/* ---- levels ------------------------------------------------------------------------------------------------------------ */
+ESP__FN uint32_t esp__system_levels(const esp_plan_system *s) { return 2 + s->n_outer; }
+
+ESP__FN uint32_t esp__system_size(const esp_plan_system *s, uint32_t level) {
+    return level == 1 ? s->ranks_per_machine : level == 2 ? s->machines : s->outer[level - 3].size;
+}
+
+ESP__FN const esp_plan_link *esp__system_link(const esp_plan_system *s, uint32_t level) {
+    return level == 1 ? &s->intra : level == 2 ? &s->inter : &s->outer[level - 3].link;
+}
+
+ESP__FN uint32_t esp__system_outermost(const esp_plan_system *s, uint32_t scope) {
+    uint32_t first, last;
+    esp__scope_levels(scope, esp__system_levels(s), &first, &last);
+    while (last > first && esp__system_size(s, last) == 1) last--;
+    return last;
+}
+
+ESP__FN const esp_plan_link *esp__system_tables(const esp_plan_system *s, uint32_t scope) {
+    uint32_t first, last;
+    if (scope == ESP__FLAT) return &s->flat;
+    esp__scope_levels(scope, esp__system_levels(s), &first, &last);
+    return first == last ? esp__system_link(s, first) : NULL;
+}
+
+/* Ranks in a unit of `level`: of a machine, of a rack. */
+static uint32_t esp__system_ranks(const esp_plan_system *s, uint32_t first, uint32_t last) {
+    uint32_t n = 1;
+    for (uint32_t level = first; level <= last; level++) n *= esp__system_size(s, level);
+    return n;
+}
+
+ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t scope, uint32_t coll, double before, double piece,
                                   uint32_t flows) {
-    uint32_t local = s->ranks_per_machine, ranks = local * s->machines;
-    uint32_t n = level == ESP__INTRA ? local : level == ESP__INTER ? s->machines : ranks;
-    const esp_plan_link *link = level == ESP__INTRA || s->machines == 1 ? &s->intra : &s->inter;
-    const esp_plan_link *tables = level == ESP__FLAT ? &s->flat : link;
-    double traffic = esp__traffic(coll, n, before, piece), nic;
+    uint32_t first, last, outermost = esp__system_outermost(s, scope), n;
+    esp__scope_levels(scope, esp__system_levels(s), &first, &last);
+    n = esp__system_ranks(s, first, last);
+    const esp_plan_link *tables = esp__system_tables(s, scope);
+    double traffic = esp__traffic(coll, n, before, piece), most = 0.0;
     if (n < 2) return 0.0;
-    if (tables->table[coll].n) {
-        /* tables are measured with all ranks of a machine active: fewer ranks send that much less through its NIC */
-        double share = level == ESP__INTER ? (double)flows / local : 1.0;
+    if (tables && tables->table[coll].n) {
+        /* tables are measured with all ranks of a unit active: fewer ranks send that much less over its link */
+        double share = first > 1 ? (double)flows / esp__system_ranks(s, 1, first - 1) : 1.0;
         return esp__curve_at(&tables->table[coll], esp__table_size(coll, n, before, piece) * share);
     }
-    double alpha = esp__alpha(link, coll, n);
-    if (level == ESP__INTRA || s->machines == 1) return alpha + traffic * 1000.0 / s->intra.bytes_per_us;
-    if (level == ESP__INTER) return alpha + traffic * flows * 1000.0 / s->inter.bytes_per_us;
-    /* flat: a ring enters and leaves a machine once; alltoall sends every part for another machine through the NIC */
-    nic = coll == ESP_COLL_ALLTOALL ? piece * local * (double)(ranks - local) : traffic;
-    nic = nic * 1000.0 / s->inter.bytes_per_us;
-    traffic = traffic * 1000.0 / s->intra.bytes_per_us;
-    return alpha + (local > 1 && traffic > nic ? traffic : nic);
+    /* A ring enters and leaves every unit once; alltoall sends each part for another unit over the link. The slowest link
+     * counts. */
+    for (uint32_t level = first; level <= outermost; level++) {
+        double inside = esp__system_ranks(s, first, level - 1), bytes = traffic;
+        if (esp__system_size(s, level) == 1) continue;
+        if (level > first && coll == ESP_COLL_ALLTOALL) bytes = piece * inside * (n - inside);
+        if (first > 1) bytes *= flows;
+        bytes = bytes * 1000.0 / esp__system_link(s, level)->bytes_per_us;
+        if (bytes > most) most = bytes;
+    }
+    return esp__alpha(esp__system_link(s, outermost), coll, n) + most;
 }

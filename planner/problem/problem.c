@@ -47,6 +47,16 @@ static esp_status esp__check_system(const esp_plan_system *s) {
         return esp__fail(NULL, ESP_E_ARG, "system '%s': devices: expected cpu, gpu or both", name);
     if ((e = esp__check_link(&s->intra, name, "intra", s->ranks_per_machine > 1)) != ESP_OK) return e;
     if ((e = esp__check_link(&s->inter, name, "inter", s->machines > 1)) != ESP_OK) return e;
+    if (s->n_outer > ESP_PLAN_OUTER)
+        return esp__fail(NULL, ESP_E_ARG, "system '%s': n_outer is %u: at most %d level beyond machines can be planned",
+                         name, s->n_outer, (int)ESP_PLAN_OUTER);
+    for (uint32_t k = 0; k < s->n_outer; k++) {
+        if (!s->outer[k].size || (uint64_t)s->machines * s->ranks_per_machine * s->outer[k].size > 1u << 20)
+            return esp__fail(NULL, ESP_E_ARG, "system '%s': level '%s' has size %u: expected 1 to 1048576 ranks in all",
+                             name, esp__scope_word(k + 3), s->outer[k].size);
+        if ((e = esp__check_link(&s->outer[k].link, name, esp__scope_word(k + 3), s->outer[k].size > 1)) != ESP_OK)
+            return e;
+    }
     if ((e = esp__check_link(&s->flat, name, "flat", 0)) != ESP_OK) return e;
     if (esp__bad(s->host_bytes_per_us) || esp__bad_time(s->pack_ns) || esp__bad(s->pack_bytes_per_us))
         return esp__fail(NULL, ESP_E_ARG, "system '%s': host_bytes_per_us, pack_ns and pack_bytes_per_us must be >= 0",
@@ -300,6 +310,19 @@ static void esp__times_open(esp__problem *p) {
     p->ready = ready;
 }
 
+static void esp__levels_open(esp__problem *p) {
+    uint32_t many = 0;
+    p->n_levels = esp__system_levels(&p->system);
+    p->n_lanes = (uint32_t)ESP__LANE_INTRA + p->n_levels;
+    for (uint32_t scope = 0, first, last; scope < ESP__SCOPES; scope++) {
+        if (!esp__scope_exists(scope, p->n_levels)) continue;
+        esp__scope_levels(scope, p->n_levels, &first, &last);
+        p->size[scope] = esp__system_ranks(&p->system, first, last);
+    }
+    for (uint32_t level = 1; level <= p->n_levels; level++) many += esp__system_size(&p->system, level) > 1;
+    p->hierarchical = many > 1;
+}
+
 ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const esp_plan_model *model,
                                      const esp_plan_codec *codecs, uint32_t n_codecs, const esp_plan_system *system,
                                      const esp_plan_config *config, int free_compression) {
@@ -332,10 +355,7 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const e
     }
     p->codecs = own;
     p->n_codecs = n_codecs;
-    p->size[ESP__INTRA] = p->system.ranks_per_machine;
-    p->size[ESP__INTER] = p->system.machines;
-    p->size[ESP__FLAT] = p->system.ranks_per_machine * p->system.machines;
-    p->hierarchical = p->system.machines > 1 && p->system.ranks_per_machine > 1;
+    esp__levels_open(p);
     if ((s = esp__check_config(&p->config)) != ESP_OK) return s;
     if (p->config.devices && !(p->config.devices & p->system.devices))
         return esp__fail(NULL, ESP_E_ARG, "devices: system '%s' has none of those asked for",

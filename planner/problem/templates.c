@@ -21,20 +21,36 @@ struct esp__tree {
 enum {
     ESP__OP_PACK = 0,
     ESP__OP_UNPACK = 1,
-    ESP__TEMPLATE_ROOM = 2048,
+    ESP__TEMPLATE_ROOM = 8192,
     ESP__OP_END = 0xffff
 }; /* END: no op; the option ends here */
 
-static uint8_t esp__cut_of(const esp__region *r) {
-    if (r->n_cuts == 0) return ESP__CUT_NONE;
-    if (r->n_cuts == 2) return ESP__CUT_BOTH;
-    return r->cuts[0].level == ESP__FLAT    ? (uint8_t)ESP__CUT_FLAT
-           : r->cuts[0].level == ESP__INTRA ? (uint8_t)ESP__CUT_INTRA
-                                            : (uint8_t)ESP__CUT_INTER;
+/* Numbers every set of the system's scopes without a level in common. */
+static void esp__cuts_open(esp__problem *p) {
+    p->n_cuts = 0;
+    for (uint32_t set = 0; set < 1u << ESP__SCOPES; set++) {
+        uint32_t levels = 0, first, last, good = 1;
+        for (uint32_t scope = 0; scope < ESP__SCOPES; scope++) {
+            if (!(set >> scope & 1u)) continue;
+            esp__scope_levels(scope, p->n_levels, &first, &last);
+            uint32_t own = (2u << last) - (1u << first);
+            good &= p->size[scope] && !(levels & own);
+            levels |= own;
+        }
+        if (good) p->cuts[p->n_cuts++] = (uint16_t)set;
+    }
 }
 
-static void esp__slots_of(const esp__region *r, uint8_t slots[3]) {
-    memset(slots, 0, 3);
+static uint8_t esp__cut_of(const esp__problem *p, const esp__region *r) {
+    uint32_t set = 0;
+    uint8_t number = 0;
+    for (uint32_t c = 0; c < r->n_cuts; c++) set |= 1u << r->cuts[c].level;
+    while (p->cuts[number] != set) number++;
+    return number;
+}
+
+static void esp__slots_of(const esp__region *r, uint8_t slots[ESP__SCOPES]) {
+    memset(slots, 0, ESP__SCOPES);
     for (uint32_t d = 0; d < r->n_dims; d++) slots[r->dims[d].level]++;
 }
 
@@ -43,27 +59,48 @@ static uint8_t esp__lane_mask(const esp__problem *p, const esp__step *s) {
         if (s->device == ESP__DEV_GPU) return 1u << ESP__LANE_COMPUTE;
         return (uint8_t)(1u << ESP__LANE_CPU | (p->system.shared_cores ? 1u << ESP__LANE_COMPUTE : 0u));
     }
-    if (s->level == ESP__INTRA || p->system.machines == 1) return 1u << ESP__LANE_INTRA;
-    if (s->level == ESP__INTER || p->system.ranks_per_machine == 1) return 1u << ESP__LANE_INTER;
-    return 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER;
+    uint32_t first, last, lanes = 0;
+    esp__scope_levels(s->level, p->n_levels, &first, &last);
+    for (uint32_t level = first; level <= last; level++)
+        if (esp__system_size(&p->system, level) > 1) lanes |= 1u << (ESP__LANE_CPU + level);
+    return (uint8_t)(lanes ? lanes : 1u << (ESP__LANE_CPU + first));
 }
 
-/* Which ranks of a machine take part: from a reduce or gather to a root until the broadcast, only the root of each group. */
-static uint8_t esp__flows_of(const uint8_t rooted[3]) {
-    if (rooted[ESP__INTRA] || rooted[ESP__FLAT]) return ESP__FLOWS_ONE;
-    return rooted[ESP__INTER] ? ESP__FLOWS_SPREAD : ESP__FLOWS_ALL;
+/* Which ranks take part: from a reduce or gather to a root until the broadcast, only the root of each group. The roots of a machine's
+ * ranks are spread over the other machines. rooted: scopes, as bits. */
+static void esp__flows_of(const esp__problem *p, uint32_t rooted, esp__op_template *op) {
+    uint32_t first, last, from, to, roots = 1, k = p->system.ranks_per_machine;
+    op->flows = ESP__FLOWS_ALL;
+    op->on_link = 0;
+    for (uint32_t scope = 0; scope < ESP__SCOPES; scope++) {
+        if (!(rooted >> scope & 1u)) continue;
+        esp__scope_levels(scope, p->n_levels, &first, &last);
+        if (first == 1) op->flows = ESP__FLOWS_ONE;
+        if (first > 1 && op->flows == ESP__FLOWS_ALL) op->flows = ESP__FLOWS_SPREAD;
+        roots *= p->size[scope];
+    }
+    op->on_cpu = op->flows == ESP__FLOWS_ONE ? 1 : (k + roots - 1) / roots;
+    if (op->kind != ESP_PLAN_COLLECTIVE) return;
+    esp__scope_levels(op->level, p->n_levels, &first, &last);
+    op->on_link = 1;
+    for (uint32_t level = 1; level < first; level++) op->on_link *= esp__system_size(&p->system, level);
+    for (uint32_t scope = 1; scope < ESP__SCOPES; scope++) {
+        esp__scope_levels(scope, p->n_levels, &from, &to);
+        if (rooted >> scope & 1u && to < first) op->on_link /= p->size[scope];
+    }
 }
 
 static int esp__step_on_cpu(const esp__option *o, uint32_t i, uint8_t kind) {
     return i < o->n && o->steps[i].kind == kind && o->steps[i].device == ESP__DEV_CPU;
 }
 
-static void esp__template_copy(const esp__region *r, uint8_t flows, uint8_t up, esp__op_template *op) {
+static void esp__template_copy(const esp__problem *p, const esp__region *r, uint32_t rooted, uint8_t up,
+                               esp__op_template *op) {
     memset(op, 0, sizeof *op);
     op->kind = ESP_PLAN_COPY;
     op->lanes = 1u << ESP__LANE_INTRA;
-    op->cut = esp__cut_of(r);
-    op->flows = flows;
+    op->cut = esp__cut_of(p, r);
+    esp__flows_of(p, rooted, op);
     op->up = up;
 }
 
@@ -72,11 +109,10 @@ static void esp__template_copy(const esp__region *r, uint8_t flows, uint8_t up, 
 static uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, esp__op_template *out) {
     esp__coordinates at;
     esp__region r;
-    uint8_t rooted[3] = {0, 0, 0};
-    uint32_t n = 0, swap;
+    uint32_t rooted = 0, n = 0, swap;
     int copies = p->system.host_bytes_per_us > 0.0 && !p->free_compression;
     memset(&at, 0, sizeof at);
-    for (int level = 0; level < 3; level++) at.size[level] = (int32_t)p->size[level];
+    for (uint32_t scope = 0; scope < ESP__SCOPES; scope++) at.size[scope] = (int32_t)p->size[scope];
     esp__region_start(&r);
     for (uint32_t i = 0; i < o->n; i++) {
         const esp__step *s = &o->steps[i];
@@ -88,19 +124,19 @@ static uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, e
         op.lanes = esp__lane_mask(p, s);
         op.device = s->device, op.coll = s->coll, op.level = s->level, op.role = s->role;
         op.compressed = s->compressed, op.summed = s->summed;
-        op.cut = esp__cut_of(&r);
-        op.flows = esp__flows_of(rooted);
+        op.cut = esp__cut_of(p, &r);
+        esp__flows_of(p, rooted, &op);
         esp__slots_of(&r, op.slots);
         if (copies && esp__step_on_cpu(o, i, ESP__COMP) && !(i && esp__step_on_cpu(o, i - 1, ESP__DECOMP)))
-            esp__template_copy(&r, op.flows, 0, &out[n++]);
+            esp__template_copy(p, &r, rooted, 0, &out[n++]);
         esp__region_step(&r, &at, o, i, &swap);
-        op.parts = esp__cut_of(&r);
+        op.parts = esp__cut_of(p, &r);
         esp__slots_of(&r, op.slots_after);
         if (s->kind == ESP__COLL || !p->free_compression) out[n++] = op;
         if (copies && esp__step_on_cpu(o, i, ESP__DECOMP) && !esp__step_on_cpu(o, i + 1, ESP__COMP))
-            esp__template_copy(&r, op.flows, 1, &out[n++]);
-        if (s->coll == ESP_COLL_REDUCE || s->coll == ESP_COLL_GATHER) rooted[s->level] = 1;
-        if (s->coll == ESP_COLL_BROADCAST) rooted[s->level] = 0;
+            esp__template_copy(p, &r, rooted, 1, &out[n++]);
+        if (s->coll == ESP_COLL_REDUCE || s->coll == ESP_COLL_GATHER) rooted |= 1u << s->level;
+        if (s->coll == ESP_COLL_BROADCAST) rooted &= ~(1u << s->level);
     }
     return n;
 }
@@ -111,7 +147,7 @@ static uint16_t esp__template_intern(esp__problem *p, const esp__op_template *op
     uint32_t i = 0;
     while (i < p->n_op_templates && memcmp(&all[i], op, sizeof *op)) i++;
     if (i == p->n_op_templates) {
-        all[i] = *op; /* always fits: there are a few hundred, ESP__TEMPLATE_ROOM is 2048 */
+        all[i] = *op; /* always fits: there are a few hundred with two levels, and below 2000 with three */
         p->n_op_templates++;
     }
     return (uint16_t)i;
@@ -139,11 +175,24 @@ static int esp__pattern_in(const char *text, const char *const *patterns, uint32
     return 0;
 }
 
+/* Is the option for the system's levels, with several ranks in each of its scopes? */
+ESP__FN int esp__option_fits_system(const esp__problem *p, const esp__option *o) {
+    uint32_t outermost = 0, first, last;
+    for (uint32_t i = 0; i < o->n; i++) {
+        if (o->steps[i].kind != ESP__COLL || o->steps[i].level == ESP__FLAT) continue;
+        if (p->size[o->steps[i].level] < 2) return 0;
+        esp__scope_levels(o->steps[i].level, p->n_levels, &first, &last);
+        if (last > outermost) outermost = last;
+    }
+    return esp__option_is_flat(o) || outermost == p->n_levels;
+}
+
 static int esp__option_wanted(esp__planting *w, const esp__option *o) {
     const esp_plan_config *c = &w->p->config;
     char text[ESP__TEXT_MAX];
     uint32_t comps = 0;
     for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP;
+    if (w->p->n_levels > 2 && !esp__option_fits_system(w->p, o)) return 0;
     if (w->only_option) {
         esp__option_print(o, text, sizeof text);
         return !strcmp(text, w->only_option);
@@ -241,7 +290,8 @@ static esp__tree *esp__tree_make(esp__problem *p, const char *only_option, uint3
     esp__tree *tree = esp__arena_get(p->arena, sizeof *tree);
     esp__planting *w = esp__arena_get(p->arena, sizeof *w);
     uint32_t devices = p->system.devices,
-             parts = p->hierarchical ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT;
+             parts = (p->hierarchical ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT) |
+                     ESP__TREE_OF(p->n_levels);
     int extended = 0;
     for (uint32_t i = 0; i < p->n_codecs; i++) extended |= (p->codecs[i].caps & ESP_CODEC_REDUCIBLE) != 0;
     if (p->config.devices && !only_option) devices &= p->config.devices;
@@ -266,4 +316,5 @@ static void esp__templates_open(esp__problem *p) {
     ops[ESP__OP_UNPACK].up = 1;
     p->op_templates = ops;
     p->n_op_templates = 2;
+    esp__cuts_open(p);
 }

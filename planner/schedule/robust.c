@@ -50,12 +50,15 @@ static uint64_t esp__robust_dice(uint64_t *state) { /* splitmix64 */
 static void esp__robust_collective(const esp__problem *p, const esp__unit *u, const esp__path *path,
                                    const esp__op_template *r, esp__robust_op *op) {
     const esp_plan_system *s = &p->system;
-    int inside = r->level == ESP__INTRA || s->machines == 1;
-    const esp_plan_link *link = inside ? &s->intra : &s->inter;
+    uint32_t outermost = esp__system_outermost(s, r->level), first, last;
+    int inside = outermost == 1; /* links further out than machines vary as those between machines do */
+    const esp_plan_link *link = esp__system_link(s, outermost), *tables = esp__system_tables(s, r->level);
+    esp__scope_levels(r->level, p->n_levels, &first, &last);
     double all = op->one;
     uint64_t size[ESP__CUTS];
-    if ((r->level == ESP__FLAT ? &s->flat : link)->table[r->coll].n) {
-        op->in_one = (uint32_t)ESP__IN_TABLES + r->level * (uint32_t)ESP_PLAN_COLLS + r->coll;
+    if (tables && tables->table[r->coll].n) {
+        op->in_one = (uint32_t)ESP__IN_TABLES +
+                     (r->level > ESP__INTER ? ESP__INTER : r->level) * (uint32_t)ESP_PLAN_COLLS + r->coll;
         return;
     }
     if (p->size[r->level] < 2) return;
@@ -63,9 +66,10 @@ static void esp__robust_collective(const esp__problem *p, const esp__unit *u, co
     op->in_fixed = inside ? ESP__IN_INTRA_ALPHA : ESP__IN_INTER_ALPHA;
     op->one = all - op->fixed;
     op->in_one = inside ? ESP__IN_INTRA_SPEED : ESP__IN_INTER_SPEED;
-    if (inside || r->level == ESP__INTER || s->ranks_per_machine == 1) return;
+    if (inside || first > 1 || s->ranks_per_machine == 1) return;
     esp__problem other = *p; /* a flat one takes as long as its slower part: how long is the part inside a machine? */
     other.system.inter.bytes_per_us = 1e300;
+    for (uint32_t k = 0; k < s->n_outer; k++) other.system.outer[k].link.bytes_per_us = 1e300;
     esp__sizes(p, u->elements, size);
     op->other =
         (double)esp__template_ns(&other, r, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]) -

@@ -20,6 +20,8 @@ ESP__FN uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64
     if (lanes & 2u && free_at[1] > ready) ready = free_at[1];
     if (lanes & 4u && free_at[2] > ready) ready = free_at[2];
     if (lanes & 8u && free_at[3] > ready) ready = free_at[3];
+    for (uint32_t k = 4; lanes >> k; k++) /* jobs of more than two levels */
+        if (lanes >> k & 1u && free_at[k] > ready) ready = free_at[k];
     return ready;
 }
 
@@ -28,6 +30,8 @@ ESP__FN void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t end) {
     if (lanes & 2u) free_at[1] = end;
     if (lanes & 4u) free_at[2] = end;
     if (lanes & 8u) free_at[3] = end;
+    for (uint32_t k = 4; lanes >> k; k++)
+        if (lanes >> k & 1u) free_at[k] = end;
 }
 
 static void esp__clock_open(esp__clock *c, const esp__problem *p, const esp__schedule *d) {
@@ -63,7 +67,7 @@ static uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t 
 
 /* ---- generating ------------------------------------------------------------------------------------------------------ */
 /* Ops that are ready wait in a heap. Key: unit << 8 | op + 1; of a backward: next unit << 8. */
-static const uint32_t esp__link_lanes = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER;
+static const uint32_t esp__link_lanes = (1u << ESP__LANES) - (1u << ESP__LANE_INTRA);
 
 /* Puts the unit's next op into the heap, if there is one and it is not on a link whose order is given. */
 static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__schedule *d, uint32_t u, int fixed_links) {
@@ -119,17 +123,18 @@ ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d) {
 }
 
 /* ---- links in a given order --------------------------------------------------------------------------------------------- */
-/* Runs the first op in the queue of link `lane`, if it is its unit's next op and, when it needs both links, first in the other
- * queue too. Returns its unit; -1: it cannot run yet. */
-static int esp__links_run(esp__clock *c, const esp__schedule *d, uint32_t *const queue[2], uint32_t cursor[2],
-                          const uint32_t length[2], uint32_t lane) {
+/* Runs the first op in the queue of link `lane`, if it is its unit's next op and, when it needs several links, first in their
+ * queues too. Returns its unit; -1: it cannot run yet. */
+static int esp__links_run(esp__clock *c, const esp__schedule *d, uint32_t *const queue[ESP__LEVELS],
+                          uint32_t cursor[ESP__LEVELS], const uint32_t length[ESP__LEVELS], uint32_t lane) {
     if (cursor[lane] == length[lane]) return -1;
     uint32_t u = queue[lane][cursor[lane]], lanes;
     if (u >= c->unit || c->op[u] == d->paths[u]->n) return -1; /* no backward has made it ready */
-    lanes = d->paths[u]->ops[c->op[u]].lanes >> ESP__LANE_INTRA & 3u;
-    if (!(lanes >> lane & 1u)) return -1; /* its Comp or a step on the other link comes first */
-    if (lanes == 3u && (cursor[1 - lane] == length[1 - lane] || queue[1 - lane][cursor[1 - lane]] != u)) return -1;
-    for (uint32_t k = 0; k < 2; k++) cursor[k] += lanes >> k & 1u;
+    lanes = (uint32_t)d->paths[u]->ops[c->op[u]].lanes >> ESP__LANE_INTRA;
+    if (!(lanes >> lane & 1u)) return -1; /* its Comp or a step on another link comes first */
+    for (uint32_t k = 0; lanes >> k; k++)
+        if (lanes >> k & 1u && (cursor[k] == length[k] || queue[k][cursor[k]] != u)) return -1;
+    for (uint32_t k = 0; lanes >> k; k++) cursor[k] += lanes >> k & 1u;
     esp__clock_unit(c, d, u);
     return (int)u;
 }
@@ -139,9 +144,8 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uin
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__clock c;
     esp__heap h = {esp__arena_get(p->arena, (d->n_units + 1u) * sizeof *h.at), 0};
-    uint32_t *queue[2] = {esp__arena_get(p->arena, n_links * sizeof **queue + 4),
-                          esp__arena_get(p->arena, n_links * sizeof **queue + 4)};
-    uint32_t cursor[2] = {0, 0}, length[2] = {0, 0}, n = 0;
+    uint32_t *queue[ESP__LEVELS], cursor[ESP__LEVELS] = {0}, length[ESP__LEVELS] = {0}, n = 0;
+    for (uint32_t k = 0; k < p->n_levels; k++) queue[k] = esp__arena_get(p->arena, n_links * sizeof **queue + 4);
     uint8_t *at = esp__arena_get(p->arena, d->n_units);
     esp__clock_open(&c, p, d);
     for (uint32_t i = 0; i < n_links; i++) { /* into the queues of the lanes of the unit's next op on a link */
@@ -149,14 +153,14 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uin
         const esp__path *path = d->paths[u];
         while (at[u] < path->n && !(path->ops[at[u]].lanes & esp__link_lanes)) at[u]++;
         if (at[u] == path->n) continue;
-        uint32_t lanes = path->ops[at[u]++].lanes >> ESP__LANE_INTRA & 3u;
-        for (uint32_t k = 0; k < 2; k++)
+        uint32_t lanes = (uint32_t)path->ops[at[u]++].lanes >> ESP__LANE_INTRA;
+        for (uint32_t k = 0; lanes >> k; k++)
             if (lanes >> k & 1u) queue[k][length[k]++] = u;
     }
     esp__heap_push(&h, 0, 0);
     for (;;) {
-        int u = esp__links_run(&c, d, queue, cursor, length, 0);
-        if (u < 0) u = esp__links_run(&c, d, queue, cursor, length, 1);
+        int u = -1;
+        for (uint32_t k = 0; k < p->n_levels && u < 0; k++) u = esp__links_run(&c, d, queue, cursor, length, k);
         if (u >= 0)
             esp__queue_unit(&h, &c, d, (uint32_t)u, 1);
         else if (h.n)

@@ -27,12 +27,11 @@ typedef struct esp__ordering {
     uint32_t rule;
 } esp__ordering;
 
-/* The lane in whose queue an op waits. On both links: inter; on cpu and compute: cpu. */
+/* The lane in whose queue an op waits: the last of its lanes, so of several links the outermost, and of cpu and compute cpu. */
 static uint32_t esp__lane_of(uint32_t lanes) {
-    return lanes >> ESP__LANE_INTER & 1u   ? (uint32_t)ESP__LANE_INTER
-           : lanes >> ESP__LANE_INTRA & 1u ? (uint32_t)ESP__LANE_INTRA
-           : lanes >> ESP__LANE_CPU & 1u   ? (uint32_t)ESP__LANE_CPU
-                                           : (uint32_t)ESP__LANE_COMPUTE;
+    uint32_t lane = 0;
+    while (lanes >> (lane + 1)) lane++;
+    return lane;
 }
 
 static uint64_t esp__urgency(const esp__ordering *o, uint64_t key) {
@@ -92,7 +91,7 @@ static uint64_t esp__generate_by(esp__problem *p, esp__schedule *d, uint32_t rul
     o->p = p, o->d = d, o->rule = rule;
     o->rest = esp__arena_get(p->arena, d->n_units * sizeof *o->rest);
     for (uint32_t u = 0; u < d->n_units; u++) o->rest[u] = d->paths[u]->total;
-    for (uint32_t lane = 0; lane < ESP__LANES; lane++) {
+    for (uint32_t lane = 0; lane < p->n_lanes; lane++) {
         o->lanes[lane].coming.at = esp__arena_get(p->arena, (d->n_units + 1u) * sizeof(esp__waiting));
         o->lanes[lane].waiting.at = esp__arena_get(p->arena, (d->n_units + 1u) * sizeof(esp__waiting));
     }
@@ -101,7 +100,7 @@ static uint64_t esp__generate_by(esp__problem *p, esp__schedule *d, uint32_t rul
     for (;;) {
         uint64_t now = UINT64_MAX;
         uint32_t best = 0;
-        for (uint32_t lane = 0; lane < ESP__LANES; lane++) {
+        for (uint32_t lane = 0; lane < p->n_lanes; lane++) {
             uint64_t start = esp__lane_start(o, lane);
             if (start < now) now = start, best = lane;
         }

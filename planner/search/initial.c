@@ -59,8 +59,9 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
 
 /* Raises the prices of lanes with the most load and lowers the others', a few times; keeps the best schedule and its factors. */
 static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, double factor[ESP__FACTORS]) {
-    double f[ESP__FACTORS] = {1.0, 1.0, 1.0, 1.0, 1.0};
+    double f[ESP__FACTORS];
     esp__schedule *other = &p->spare[0];
+    for (uint32_t k = 0; k < ESP__FACTORS; k++) f[k] = 1.0;
     esp__schedule_set_units(p, other, d->units, d->n_units);
     d->makespan = UINT64_MAX;
     for (int round = 0; round < 12 && !(round && esp__out_of_time(p)); round++) {
@@ -74,13 +75,13 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
         }
         for (uint32_t u = 0; u < other->n_units; u++)
             for (uint32_t k = 0; k < ESP__LANES; k++) load[k] += (double)other->paths[u]->load[k];
-        for (uint32_t k = 1; k < ESP__LANES; k++)
+        for (uint32_t k = 1; k < p->n_lanes; k++)
             load[k] += (double)p->compute[0]; /* no link or CPU is busy before the first tensor is ready */
-        for (uint32_t k = 0; k < ESP__LANES; k++)
+        double sum = 0.0;
+        for (uint32_t k = 0; k < p->n_lanes; k++)
             if (load[k] > most) most = load[k];
-        for (uint32_t k = 0; k < ESP__LANES; k++) f[k] *= pow(load[k] / most + 0.02, pull);
-        double sum = f[0] + f[1] + f[2] + f[3];
-        for (uint32_t k = 0; k < ESP__LANES; k++) f[k] = f[k] / sum * ESP__LANES + 1e-3;
+        for (uint32_t k = 0; k < p->n_lanes; k++) sum += f[k] *= pow(load[k] / most + 0.02, pull);
+        for (uint32_t k = 0; k < p->n_lanes; k++) f[k] = f[k] / sum * p->n_lanes + 1e-3;
     }
 }
 
@@ -88,8 +89,9 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
  * must have units. */
 static void esp__turn_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, int coarse) {
     static const double steps[] = {1.7, 1.3, 1.1};
-    double factor[ESP__FACTORS] = {1.0, 1.0, 1.0, 1.0, 1.0};
+    double factor[ESP__FACTORS];
     esp__schedule *other = &p->spare[1];
+    for (uint32_t k = 0; k < ESP__FACTORS; k++) factor[k] = 1.0;
     esp__schedule_set_units(p, other, d->units, d->n_units);
     esp__balance_prices(p, d, pricing, factor);
     for (uint32_t s = 0; s < sizeof steps / sizeof *steps && !coarse; s++)
@@ -97,6 +99,7 @@ static void esp__turn_prices(esp__problem *p, esp__schedule *d, uint32_t pricing
             better = 0;
             for (uint32_t k = 0; k < 2 * ESP__FACTORS; k++) {
                 double old = factor[k / 2];
+                if (k / 2 >= p->n_lanes && k / 2 != ESP__CHAIN) continue;
                 if (k / 2 == ESP__LANE_CPU && !(p->system.devices & 1u << ESP_PLAN_CPU)) continue;
                 factor[k / 2] = k % 2 ? old / steps[s] : old * steps[s];
                 esp__choose_by_price(p, other, factor, pricing);

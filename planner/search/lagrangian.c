@@ -46,24 +46,25 @@ ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const 
 }
 
 ESP__FN void esp__start_priced(esp__problem *p, esp__schedule *best, const esp__choices *choices) {
-    double price[ESP__LANES] = {0.25, 0.25, 0.25, 0.25};
+    double price[ESP__LANES] = {0};
     uint64_t load[ESP__LANES];
     const esp__path **cheapest = esp__arena_get(p->arena, best->n_units * sizeof *cheapest);
     esp__schedule d;
     memset(&d, 0, sizeof d);
     esp__schedule_copy(p, &d, best);
+    for (uint32_t k = 0; k < p->n_lanes; k++) price[k] = 0.25;
     for (uint32_t round = 0; round < ESP__PRICE_ROUNDS && !esp__out_of_time(p); round++) {
         double most = 1.0, sum = 0.0;
         if (esp__price_round(p, &d, choices, price, cheapest, load)) {
             esp__generate(p, &d);
             esp__keep_better_allowed(p, best, &d);
         }
-        for (uint32_t k = 0; k < ESP__LANES; k++)
+        for (uint32_t k = 0; k < p->n_lanes; k++)
             if ((double)load[k] > most) most = (double)load[k];
-        for (uint32_t k = 0; k < ESP__LANES; k++) {
+        for (uint32_t k = 0; k < p->n_lanes; k++) {
             price[k] *= exp(2.0 * ((double)load[k] / most - 1.0) / (1.0 + 0.1 * round));
             sum += price[k];
         }
-        for (uint32_t k = 0; k < ESP__LANES; k++) price[k] = price[k] / sum + 1e-6;
+        for (uint32_t k = 0; k < p->n_lanes; k++) price[k] = price[k] / sum + 1e-6;
     }
 }

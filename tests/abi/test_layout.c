@@ -185,7 +185,7 @@ static const row rows[] = {
     M1(size),
     M1(level),
     M1(n_levels),
-    M1(reserved0),
+    M1(last_level),
     M1(level_name),
     M1(place),
     M1(machine),
@@ -224,6 +224,7 @@ static const row rows[] = {
     M1(reserved0),
     M1(intra_bytes),
     M1(inter_bytes),
+    M1(level_bytes),
 #undef M1
 #define M1(f) M(esp_backend, f)
     S(esp_backend),
@@ -328,6 +329,7 @@ static const row rows[] = {
     M1(host),
     M1(stats),
     M1(workers),
+    M1(place),
 #undef M1
 #define M1(f) M(esp_tensor_desc, f)
     S(esp_tensor_desc),
@@ -360,6 +362,8 @@ static const row rows[] = {
     M1(backward_ns),
     M1(exposed_communication_ns),
     M1(exposed_compression_ns),
+    M1(level_bytes),
+    M1(level_ns),
 #undef M1
 #define M1(f) M(esp_tensor_stats, f)
     S(esp_tensor_stats),

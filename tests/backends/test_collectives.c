@@ -145,7 +145,7 @@ static int slots(ranks_me *me, void *comm, uint32_t op, uint64_t slot_bytes, uin
     esp_coll c = ESP_ZERO;
     c.struct_size = sizeof c, c.op = op, c.root = root, c.count = count, c.slot_bytes = slot_bytes;
     place(&c, r, n, slot_bytes, src, dst, alias);
-    esp_traffic before = {sizeof before, 0, 0, 0}, after = before;
+    esp_traffic before = {.struct_size = sizeof before}, after = before;
     me->b->traffic(comm, &before);
     const uint8_t *out = (const uint8_t *)c.dst.ptr;
     esp_status s = ranks_coll(me, comm, &c);

@@ -359,7 +359,7 @@ static void volumes(ranks_me *me) {
     for (int k = 0; comm && k < 7; k++) {
         esp_coll c = coll(table[k].op, ESP_F32, N, x, y),
                  d = coll(ESP_COLL_ALLGATHER, ESP_F32, (uint64_t)me->size * 2, NULL, all);
-        esp_traffic a = {sizeof a, 0, 0, 0}, b = a;
+        esp_traffic a = {.struct_size = sizeof a}, b = a;
         me->b->traffic(comm, &a);
         double begin = ranks_now(), took;
         if (ranks_coll(me, comm, &c) != ESP_OK) break;

@@ -10,6 +10,7 @@
 typedef struct test_job {
     int32_t size, per_machine; /* ranks, and ranks a machine                         */
     const int32_t *machines;   /* or each rank's machine, from 1                     */
+    const char *const *places; /* or each rank's place                               */
     esp_config config;         /* what all ranks open with, but for rank and machine */
     void (*body)(esp_ctx *ctx, void *user);
     void *user;
@@ -47,6 +48,7 @@ static inline void *test_rank_main(void *arg) {
     c.rank = r->rank;
     c.size = j->size;
     c.machine = j->machines ? j->machines[r->rank] : 1 + r->rank / (j->per_machine ? j->per_machine : j->size);
+    if (j->places) c.place = j->places[r->rank];
     if (!c.backend) c.backend = "loop";
     c.oob_allgather = test_oob;
     c.oob_user = r;

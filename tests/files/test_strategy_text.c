@@ -93,7 +93,7 @@ static void all_say_the_same(void **state) {
         HEAD A B C "nonsense\n",
         HEAD A B C "order 0:0 1:0 7:0 2:0\n",
         HEAD A B C "order 0:0 1:0 -1:0 2:0\n",
-        HEAD A B C "order 0:0 1:0 2:12\n",
+        HEAD A B C "order 0:0 1:0 2:24\n",
         HEAD A B C "order 0:0 1:0 2:0x\n",
         HEAD A B C "order 0:0 1:0 2:0dd\n",
         HEAD A B C "order 0:0 1:0 2:\n",

@@ -152,12 +152,14 @@ static void test_fit(void **state) {
     static esp__survey s;
     esp_ctx ctx;
     int32_t machine_of[4] = {0, 0, 1, 1}, local_of[4] = {0, 1, 0, 1};
+    int32_t place[4 * ESP__LEVELS] = {0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 1, 1};
     (void)state;
     memset(&ctx, 0, sizeof ctx);
     memset(&s, 0, sizeof s);
     ctx.job.size = 4;
     ctx.job.topo.size = 4, ctx.job.topo.n_machines = 2, ctx.job.topo.n_local = 2;
-    ctx.job.topo.machine_of = machine_of, ctx.job.topo.local_of = local_of;
+    ctx.job.topo.n_levels = 2, ctx.job.topo.level_size[1] = ctx.job.topo.level_size[2] = 2;
+    ctx.job.topo.machine_of = machine_of, ctx.job.topo.local_of = local_of, ctx.job.topo.place = place;
     s.pack_bytes_per_us = 1e4;
     for (uint64_t bytes = 1 << 10; bytes <= 1 << 24; bytes <<= 2) {
         double b = (double)bytes; /* 2 ranks: allreduce 2 hops, b bytes; alltoall 1 hop, b / 2 */

@@ -186,6 +186,7 @@ static inline void program_random(uint64_t seed, double zeros, problem_program *
     esp__problem *p = &g->problem;
     p->arena = &g->arena, p->model = &g->model, p->n_tensors = n, p->compute = g->compute, p->ready = g->ready;
     p->size[0] = p->size[1] = p->size[2] = 1;
+    p->n_levels = 2, p->n_lanes = 4;
     p->op_templates = &g->op_template, p->n_op_templates = 1;
     p->system.machines = p->system.ranks_per_machine = 1;
     uint32_t n_units = problem_units(&r, g->tensors, n, g->units);

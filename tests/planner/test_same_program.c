@@ -71,7 +71,7 @@ static int same(const esp__problem *p, const esp__program *program, const esp__o
                 uint8_t step) {
     uint64_t size[ESP__CUTS], elements = 0, largest = 0;
     esp__sizes(p, ELEMENTS, size);
-    uint32_t mask = 1u << op->lane | (op->both_links ? 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER : 0u);
+    uint32_t mask = 1u << op->lane | (uint32_t)op->links << ESP__LANE_INTRA;
     if (p->system.ranks_per_machine == 1) mask &= ~(1u << ESP__LANE_INTRA); /* a link that nobody uses */
     if (op->step != step || mask != r->lanes) return 0;
     for (uint32_t k = 0; op->kind != ESP__OP_COLLECTIVE && k < op->n_ranges; k++) {

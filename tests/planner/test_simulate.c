@@ -296,6 +296,7 @@ static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const 
     esp__problem *p = &g->problem;
     p->arena = &g->arena, p->model = &g->model, p->n_tensors = n, p->compute = g->compute, p->ready = g->ready;
     p->size[0] = p->size[1] = p->size[2] = 1;
+    p->n_levels = 2, p->n_lanes = 4;
     p->op_templates = &g->op_template, p->n_op_templates = 1;
     for (uint32_t u = 0; u < n; u++) {
         g->tensors[u].elements = 1;

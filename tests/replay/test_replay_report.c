@@ -268,7 +268,7 @@ static void json_has_everything(void **state) {
         const json_t *op;
         json_array_foreach(json_object_get(row, "ops"), k, op) by_op +=
             number_at(op, "measured_us") *
-            (strcmp(json_string_value(json_object_get(op, "lane")), "intra+inter") == 0 ? 2 : 1);
+            (strcmp(json_string_value(json_object_get(op, "lane")), "intra-inter") == 0 ? 2 : 1);
         static const char *const lane[] = {"compute", "cpu", "intra", "inter"};
         for (int l = 0; l < 4; l++) by_lane += number_at(json_object_get(lanes, "measured"), lane[l]);
         assert_true(by_op > 0 && fabs(by_op - by_lane) < 1e-6 * by_lane);

@@ -11,7 +11,7 @@ static int ranks_check(const tool_command *self, long n, long machines, const ch
     if (machines < 1) return tool_usage(self, "--machines %ld: write a number of machines, 1 or more", machines);
     if (n % machines) return tool_usage(self, "%ld ranks do not divide by %ld machines", n, machines);
     if (inter && machines == 1) return tool_usage(self, "--inter has no effect with one machine: add --machines");
-    return inter ? run_check_inter(self, inter) : TOOL_OK;
+    return inter ? run_check_link(self, "--inter", inter) : TOOL_OK;
 }
 
 /* `argv` is what follows the command's name and ends with NULL: {"profile", "links", "--as-rank", ..., NULL}.

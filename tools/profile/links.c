@@ -77,7 +77,7 @@ static int links_flag(profile_job *j, int flag, const char *value) {
         if (!tool_number(value, 1, 1024, &j->machines))
             return tool_usage(c, "--machines %s: write a number of machines from 1 to 1024", value);
         break;
-    case LINKS_INTER: j->inter = value; return run_check_inter(c, value);
+    case LINKS_INTER: j->inter = value; return run_check_link(c, "--inter", value);
     case LINKS_BACKEND: j->backend = value; break;
     case LINKS_RANKS: return links_ranks(j, value);
     case LINKS_SIZES: return profile_sizes(j, value, 4);

@@ -66,7 +66,7 @@ static int replay_own_flag(replay_run *r, int flag, const char *value) {
     case PLAN_MACHINES: return replay_whole(r, "--machines", value, 1024, &r->machines);
     case REPLAY_STRATEGY: r->strategies = value; break;
     case REPLAY_N: return replay_whole(r, "-n", value, 1024, &r->n);
-    case REPLAY_INTER: r->job.inter = value; return run_check_inter(r->in.command, value);
+    case REPLAY_INTER: r->job.inter = value; return run_check_link(r->in.command, "--inter", value);
     case REPLAY_MODE: return replay_word(r, "--mode", value, "model", "real", &r->job.mode);
     case REPLAY_ELEMENTS: return replay_part(r, "--elements-scale", value, 1e-7, 10, &r->elements_scale);
     case REPLAY_TIMES: return replay_part(r, "--time-scale", value, 0.01, 1000, &r->time_scale);

@@ -182,7 +182,7 @@ static const char *report_lane_names(uint8_t lanes) {
     static const char *const names[] = {"compute", "cpu", "intra", "inter"};
     for (int l = 0; l < 4; l++)
         if (lanes == 1u << l) return names[l];
-    return lanes == 12 ? "intra+inter" : "several";
+    return lanes == 12 ? "intra-inter" : "several";
 }
 
 /* How far the measured time is above the predicted one: "+3.1%"; "" where nothing was predicted. */

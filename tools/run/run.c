@@ -5,12 +5,14 @@
 #include "tools/run/spawn.c"
 #include "tools/run/watch.c"
 
-enum { RUN_N, RUN_MACHINES, RUN_UNEVEN, RUN_INTER, RUN_ENV, RUN_TIMEOUT, RUN_NO_PREFIX };
+enum { RUN_N, RUN_MACHINES, RUN_UNEVEN, RUN_RACKS, RUN_INTER, RUN_OUTER, RUN_ENV, RUN_TIMEOUT, RUN_NO_PREFIX };
 static const tool_flag run_flags[] = {
     {"-n", "N", "how many ranks"},
     {"--machines", "M", "spread them over M emulated machines (default 1), the first N/M on the first"},
     {"--ranks-per-machine", "3,1,...", "the same, with uneven numbers; instead of -n and --machines"},
+    {"--racks", "R", "put the machines into R emulated racks: the job then has three levels"},
     {"--inter", "RATE[,LATENCY]", "emulate this link between machines, as in 1gbit,50us; it may change: see below"},
+    {"--outer", "RATE[,LATENCY]", "emulate this link between racks"},
     {"--env", "NAME=VALUE", "set a variable for every rank; may be repeated"},
     {"--timeout", "MS", "how long a rank may be late before the others give up (ESPRESSO_TIMEOUT_MS)"},
     {"--no-prefix", NULL, "forward lines as they are, without the rank in front"},
@@ -36,11 +38,11 @@ static const char *run_part(const char **at, const char *stops) {
 }
 
 /* Checks "1gbit,50us", and after each ';' a further one with its begin, "@30s". Or "file:PATH". */
-static int run_check_inter(const tool_command *c, const char *text) {
+static int run_check_link(const tool_command *c, const char *flag, const char *text) {
     static const char *const rates[] = {"gbit", "mbit", "kbit", "bit", NULL}, *const times[] = {"us", "ms", "s", NULL};
     const char *part, *wrong = NULL;
-    if (strlen(text) > 240) return tool_usage(c, "--inter: the link's text is longer than 240 characters");
-    if (strncmp(text, "file:", 5) == 0)
+    if (strlen(text) > 240) return tool_usage(c, "%s: the link's text is longer than 240 characters", flag);
+    if (strncmp(text, "file:", 5) == 0 && !strcmp(flag, "--inter"))
         return text[5] ? TOOL_OK : tool_usage(c, "--inter file: write the file's name behind it, as in file:link.txt");
     for (const char *at = text;; at++) {
         int first = at == text;
@@ -56,15 +58,15 @@ static int run_check_inter(const tool_command *c, const char *text) {
         else if (*at && *at != ';')
             part = at, wrong = "is too much: write ';' before the next link";
         if (wrong)
-            return tool_usage(c, "--inter %s: at character %d, '%.*s' %s", text, (int)(part - text) + 1,
+            return tool_usage(c, "%s %s: at character %d, '%.*s' %s", flag, text, (int)(part - text) + 1,
                               (int)(at > part ? at - part : 1), part, wrong);
         if (!*at) return TOOL_OK;
     }
 }
 
 static int run_check_env(const tool_command *c, const char *text) {
-    static const char *const ours[] = {"ESPRESSO_RANK",       "ESPRESSO_SIZE",     "ESPRESSO_MACHINE",
-                                       "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_ROOT"};
+    static const char *const ours[] = {"ESPRESSO_RANK",     "ESPRESSO_SIZE", "ESPRESSO_MACHINE", "ESPRESSO_LOCAL_RANK",
+                                       "ESPRESSO_LAUNCHER", "ESPRESSO_ROOT", "ESPRESSO_PLACE"};
     size_t n = strcspn(text, "=");
     if (!n || !text[n]) return tool_usage(c, "--env %s: write NAME=VALUE", text);
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
@@ -114,6 +116,9 @@ static int run_check(run_plan *p, const char *uneven, long n, long machines) {
         return tool_usage(c, "%ld ranks do not divide by %ld machines: use --ranks-per-machine to place them unevenly",
                           n, machines);
     int status = run_place(p, uneven, n, uneven || machines ? machines : 1);
+    if (status == TOOL_OK && p->racks && p->machines % p->racks)
+        return tool_usage(c, "%d machines do not divide by %d racks", p->machines, p->racks);
+    if (status == TOOL_OK && p->outer && !p->racks) return tool_usage(c, "--outer needs --racks");
     if (status == TOOL_OK && p->inter && p->machines == 1)
         fprintf(stderr, "espresso run: --inter has no effect with one machine (add --machines)\n");
     return status;
@@ -122,7 +127,7 @@ static int run_check(run_plan *p, const char *uneven, long n, long machines) {
 static int run_parse(run_plan *p, int argc, char **argv) {
     const tool_command *c = p->command;
     const char *value, *uneven = NULL;
-    long n = 0, machines = 0, ms;
+    long n = 0, machines = 0, racks, ms;
     int at = 0, flag, bad = 0;
     while ((flag = tool_next(c, argc, argv, &at, &value)) >= 0 && !bad) {
         if (flag == RUN_N && !tool_number(value, 1, RUN_RANKS_MAX, &n))
@@ -131,8 +136,14 @@ static int run_parse(run_plan *p, int argc, char **argv) {
             bad = tool_usage(c, "--machines %s: write a number of machines from 1 to %d", value, RUN_RANKS_MAX);
         else if (flag == RUN_UNEVEN)
             uneven = value;
-        else if (flag == RUN_INTER && !(bad = run_check_inter(c, value)))
+        else if (flag == RUN_RACKS && !tool_number(value, 1, RUN_RANKS_MAX, &racks))
+            bad = tool_usage(c, "--racks %s: write a number of racks from 1 to %d", value, RUN_RANKS_MAX);
+        else if (flag == RUN_RACKS)
+            p->racks = (int)racks;
+        else if (flag == RUN_INTER && !(bad = run_check_link(c, "--inter", value)))
             p->inter = value;
+        else if (flag == RUN_OUTER && !(bad = run_check_link(c, "--outer", value)))
+            p->outer = value;
         else if (flag == RUN_ENV && !(bad = run_check_env(c, value)))
             p->env[p->n_env++] = value;
         else if (flag == RUN_TIMEOUT && !tool_number(value, 1, 1000000000, &ms))
@@ -204,13 +215,14 @@ static int run_main(const tool_command *self, int argc, char **argv) {
 static const tool_command run_command = {
     .name = "run",
     .summary = "Starts the ranks of a job on this machine and shows what they print.",
-    .synopsis = "-n N [--machines M] [--inter RATE[,LATENCY]] [flags] -- PROGRAM [ARG...]",
+    .synopsis = "-n N [--machines M [--racks R]] [--inter RATE[,LATENCY]] [flags] -- PROGRAM [ARG...]",
     .flags = run_flags,
     .n_flags = sizeof run_flags / sizeof *run_flags,
     .run = run_main,
     .details =
         "Each rank finds in its environment: ESPRESSO_RANK, ESPRESSO_SIZE, ESPRESSO_MACHINE, ESPRESSO_LOCAL_RANK,\n"
-        "ESPRESSO_ROOT (where the ranks meet), and ESPRESSO_INTER_LINK with --inter. esp_open reads them.\n"
+        "ESPRESSO_ROOT (where the ranks meet), ESPRESSO_INTER_LINK with --inter, ESPRESSO_PLACE with --racks and\n"
+        "ESPRESSO_OUTER_LINK with --outer. esp_open reads them.\n"
         "\n"
         "The link may change while the job runs: --inter '1gbit,50us;100mbit,50us@30s' is slower from 30 seconds "
         "after\n"
@@ -226,5 +238,6 @@ static const tool_command run_command = {
         "examples:\n"
         "  espresso run -n 4 -- ./train\n"
         "  espresso run -n 8 --machines 4 --inter 1gbit,50us -- ./train --epochs 3\n"
+        "  espresso run -n 8 --machines 4 --racks 2 --inter 10gbit,10us --outer 1gbit,50us -- ./train\n"
         "  espresso run --ranks-per-machine 3,1 --env ESPRESSO_LOG=info -- ./train",
 };

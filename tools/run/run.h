@@ -18,9 +18,9 @@ enum {
 /* What to start, from the command line. */
 typedef struct run_plan {
     const tool_command *command;
-    int n, machines, prefix;
-    int *machine_of, *local_of; /* [n]                                                                     */
-    const char *inter, *timeout;
+    int n, machines, racks, prefix; /* racks: 0: not asked for                                             */
+    int *machine_of, *local_of;     /* [n]                                                                     */
+    const char *inter, *outer, *timeout;
     const char **env; /* "K=V"                                                                              */
     int n_env;
     char **argv;

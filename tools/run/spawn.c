@@ -54,6 +54,13 @@ static void run_set_environment(const run_plan *p, int rank) {
     run_set_number("ESPRESSO_SIZE", p->n);
     run_set_number("ESPRESSO_MACHINE", p->machine_of[rank]);
     run_set_number("ESPRESSO_LOCAL_RANK", p->local_of[rank]);
+    unsetenv("ESPRESSO_PLACE");
+    if (p->racks) {
+        char place[64];
+        int m = p->machine_of[rank], each = p->machines / p->racks;
+        snprintf(place, sizeof place, "rack%d/machine%d", m / each, m % each);
+        setenv("ESPRESSO_PLACE", place, 1);
+    }
     setenv("ESPRESSO_LAUNCHER", "espresso-run", 1);
     if (!getenv("OMP_NUM_THREADS")) { /* all ranks share this machine's cores, and each has an OpenMP team of its own */
         int share = (int)esp__cores() / p->n;
@@ -62,6 +69,7 @@ static void run_set_environment(const run_plan *p, int rank) {
     setenv("OMP_WAIT_POLICY", "passive", 0); /* a team that waits leaves its cores to the rank's other threads */
     setenv("ESPRESSO_ROOT", p->root, 1);
     if (p->inter) setenv("ESPRESSO_INTER_LINK", p->inter, 1);
+    if (p->outer) setenv("ESPRESSO_OUTER_LINK", p->outer, 1);
     if (p->timeout) setenv("ESPRESSO_TIMEOUT_MS", p->timeout, 1);
 }
 

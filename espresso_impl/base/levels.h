@@ -1,0 +1,20 @@
+/* levels.h: who takes part in a collective. A job has levels, numbered from 1, the innermost (the ranks of one machine), outwards
+ * (machines, racks). A *scope* is a run of neighbouring levels: each of its groups has the ranks that differ in these levels only.
+ * The scope of all levels is number 0, "flat". Knows no ranks. */
+#ifndef ESP__LEVELS_H
+#define ESP__LEVELS_H
+#include "espresso_impl/base/private.h"
+
+enum { ESP__LEVELS = ESP_LEVELS }; /* most levels of a job */
+/* Scopes of one level have the level's number; those of several levels follow. */
+enum { ESP__FLAT = 0, ESP__INTRA = 1, ESP__INTER = 2, ESP__OUTER = 3, ESP__TOP = 4, ESP__SCOPES = 10 };
+
+/* The levels of a scope in a job of n_levels: *first to *last. */
+ESP__FN void esp__scope_levels(uint32_t scope, uint32_t n_levels, uint32_t *first, uint32_t *last);
+/* The scope of levels first to last in a job of n_levels. */
+ESP__FN uint8_t esp__scope_of(uint32_t first, uint32_t last, uint32_t n_levels);
+/* 1: a job of n_levels has the scope. */
+ESP__FN int esp__scope_exists(uint32_t scope, uint32_t n_levels);
+/* "flat", "intra", "inter", "outer", "top"; of several levels: "intra-inter". */
+ESP__FN const char *esp__scope_word(uint32_t scope);
+#endif

@@ -1,0 +1,261 @@
+/* test_levels.c: jobs of more than two levels: the counts of their tree, its options' text, and options executed over `loop`, by
+ * eight ranks in two racks of two machines, and by sixteen with a level more. */
+#include "tests/common/repeats.h"
+#include "tests/tree/run_options.h"
+
+static const char *const none[] = {"none", NULL};
+static const char *const lossy[] = {"fp16:feedback=residual", "topk:ratio=0.1", "randomk:ratio=0.1", NULL};
+/* neighbouring ranks are in different racks, so that no order of ranks happens to be that of places */
+static const char *const places[] = {"r0/m0", "r1/m0", "r0/m1", "r1/m1", "r1/m0", "r0/m0", "r1/m1", "r0/m1"};
+
+static int count_one(void *user, const esp__option *o) {
+    uint32_t *longest = user;
+    if (o->n > *longest) *longest = o->n;
+    return 0;
+}
+
+static void test_counts(void **state) {
+    uint32_t longest = 0;
+    (void)state;
+    assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(2), 3, 0, count_one, &longest), 4278);
+    assert_int_equal(longest, 12);
+    /* three levels: each of the two ways to join two of them gives the tree of two levels once more */
+    assert_int_equal(esp__option_each(ESP__TREE_FLAT | ESP__TREE_OF(3), 3, 0, count_one, &longest), 63);
+    assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 1, 0, count_one, &longest), 2556 - 12);
+    assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 3, 0, count_one, &longest),
+                     299271 - 63);
+    assert_int_equal(longest, 18);
+    assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(4), 1, 0, count_one, &longest), 37590 - 12);
+    assert_true(longest <= ESP__MAX_STEPS);
+}
+
+static int round_trip(void *user, const esp__option *o) {
+    char text[ESP__TEXT_MAX], again[ESP__TEXT_MAX];
+    esp__option parsed;
+    assert_true(esp__option_print(o, text, sizeof text) < sizeof text);
+    if (esp__option_parse(NULL, text, &parsed)) fail_msg("%s: %s", text, esp_last_error(NULL));
+    assert_int_equal(parsed.n, o->n);
+    assert_memory_equal(parsed.steps, o->steps, o->n * sizeof *o->steps);
+    esp__option_print(&parsed, again, sizeof again);
+    assert_string_equal(text, again);
+    ++*(int *)user;
+    return 0;
+}
+
+static void test_text_one_to_one(void **state) {
+    int n = 0;
+    (void)state;
+    esp__option_each(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 1, 1, round_trip, &n);
+    assert_int_equal(n, 6252);
+}
+
+static void test_bad_text(void **state) {
+    static const char *const bad[][2] = {
+        {"intra.reduce_scatter > outer.allreduce > intra.allgather", "level 'inter' inside it is in none"},
+        {"inter.reduce_scatter > outer.allreduce > inter.allgather", "level 'intra' inside it is in none"},
+        {"intra.reduce_scatter > intra-inter.allreduce > intra.allgather", "share a level"},
+        {"intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > intra.allgather",
+         "position 65: 'intra.allgather' cannot stand here; expected inter.allgather"},
+        {"intra.reduce_scatter > inter.allreduce > outer.allreduce",
+         "cannot stand here; expected inter.reduce_scatter"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        esp__option o;
+        assert_int_equal(esp__option_parse(NULL, bad[i][0], &o), ESP_E_ARG);
+        if (!strstr(esp_last_error(NULL), bad[i][1])) fail_msg("'%s' gave: %s", bad[i][0], esp_last_error(NULL));
+    }
+}
+
+/* Every option of three levels, and their extension. */
+static void test_none_is_exact(void **state) {
+    plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 1, .exact = 1, .extended = 1, .levels = 3};
+    (void)state;
+    p.dtype = ESP_F32;
+    p.every = (uint32_t)(10 / test_repeats(10));
+    run_plan_at(8, 0, places, &p);
+}
+
+static void test_lossy(void **state) {
+    plan p = {.devices = 1, .codecs = lossy, .count = 131, .steps = 10, .extended = 1, .levels = 3, .every = 31};
+    (void)state;
+    p.dtype = ESP_F32;
+    run_plan_at(8, 0, places, &p);
+}
+
+static void test_halves(void **state) {
+    plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 2, .exact = 1, .levels = 3, .every = 17};
+    (void)state;
+    p.dtype = ESP_BF16;
+    run_plan_at(8, 0, places, &p);
+}
+
+/* Three machines in a rack: parts are cut unevenly at every level. */
+static void test_uneven_parts(void **state) {
+    static const char *const of_18[] = {"a/0", "a/0", "a/0", "a/1", "a/1", "a/1", "a/2", "a/2", "a/2",
+                                        "b/0", "b/0", "b/0", "b/1", "b/1", "b/1", "b/2", "b/2", "b/2"};
+    plan p = {.devices = 1, .codecs = none, .count = 43, .steps = 1, .exact = 1, .levels = 3, .every = 23};
+    (void)state;
+    p.dtype = ESP_F32;
+    run_plan_at(18, 0, of_18, &p);
+}
+
+static void test_four_levels(void **state) {
+    static const char *const of_16[] = {"A/a/0", "A/a/0", "A/a/1", "A/a/1", "A/b/0", "A/b/0", "A/b/1", "A/b/1",
+                                        "B/a/0", "B/a/0", "B/a/1", "B/a/1", "B/b/0", "B/b/0", "B/b/1", "B/b/1"};
+    plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 1, .exact = 1, .levels = 4, .every = 701};
+    (void)state;
+    p.dtype = ESP_F32;
+    run_plan_at(16, 0, of_16, &p);
+}
+
+/* ---- links, one for each level ---------------------------------------------------------------------------------- */
+enum { LINK_COUNT = 4096 };
+typedef struct linked {
+    const char *option;
+    uint64_t bytes[3]; /* that a rank receives from ranks at levels 1, 2 and 3 */
+    uint64_t outer_ns; /* the least time of the outer lane */
+} linked;
+
+/* N floats in 2 x 2 x 2 ranks. Part of N / 2: 2 N bytes. */
+static const linked links[] = {
+    {"intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather",
+     {4 * LINK_COUNT, 2 * LINK_COUNT, LINK_COUNT},
+     0},
+    {"intra.reduce_scatter > inter-outer.allreduce > intra.allgather", {4 * LINK_COUNT, 2 * LINK_COUNT / 4 * 2, 0}, 0},
+    {"intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather", {0, 0, LINK_COUNT}, 0},
+    {"flat.allreduce", {0, 0, 0}, 0},
+};
+
+static void linked_body(esp_ctx *ctx, void *user) {
+    const linked *l = user;
+    static float grads[8][LINK_COUNT];
+    float *g = grads[ctx->job.rank];
+    esp_tensor_desc d = ESP_ZERO;
+    esp_stream here = ESP_ZERO;
+    esp_stats s = ESP_ZERO;
+    d.name = "w", d.count = LINK_COUNT, d.option = l->option, d.flags = ESP_SUM;
+    for (int i = 0; i < LINK_COUNT; i++) g[i] = (float)((i * 3 + ctx->job.rank) % 17);
+    int failed = esp_tensor_add(ctx, &d, NULL) || esp_start(ctx) || esp_push(ctx, 0, g, here) || esp_wait_all(ctx);
+    if (failed) fprintf(stderr, "%s: %s\n", l->option, esp_last_error(ctx));
+    assert_false(failed);
+    for (int i = 0; i < LINK_COUNT; i++) {
+        float want = 0;
+        for (int r = 0; r < 8; r++) want += (float)((i * 3 + r) % 17);
+        assert_true(g[i] == want);
+    }
+    s.struct_size = sizeof s;
+    assert_int_equal(esp_stats_read(ctx, &s), ESP_OK);
+    assert_int_equal(s.intra_bytes, s.level_bytes[0]);
+    assert_int_equal(s.inter_bytes, s.level_bytes[1] + s.level_bytes[2]);
+    for (int k = 0; k < 3; k++)
+        if (l->bytes[k]) assert_int_equal(s.level_bytes[k], l->bytes[k]);
+    assert_true(s.level_ns[2] > 0); /* every option occupies the outermost lane */
+}
+
+/* Options of every way to divide three levels, over links of their own: exact sums, and every byte counted at its level. */
+static void test_links(void **state) {
+    (void)state;
+    for (size_t k = 0; k < sizeof links / sizeof *links; k++) {
+        test_job j;
+        linked l = links[k];
+        memset(&j, 0, sizeof j);
+        j.size = 8;
+        j.places = places;
+        j.body = linked_body;
+        j.user = &l;
+        j.config.backend = "loop:inter=2gbit,latency=10us,outer=(500mbit,100us)";
+        test_run(&j);
+        for (int r = 0; r < 8; r++) assert_int_equal(j.open_status[r], ESP_OK);
+    }
+}
+
+/* ---- shapes -------------------------------------------------------------------------------------------------------- */
+typedef struct shape {
+    int32_t size;
+    const char *places[8];
+    uint32_t n_levels;
+    int32_t n_local;
+    const char *raw; /* the option of strategy fp32 */
+} shape;
+
+static const shape shapes[] = {
+    {8,
+     {"a/0", "a/0", "a/1", "a/1", "b/0", "b/0", "b/1", "b/1"},
+     3,
+     2,
+     "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather"},
+    {8, {"0", "0", "1", "1", "2", "2", "3", "3"}, 2, 2, "intra.reduce_scatter > inter.allreduce > intra.allgather"},
+    /* racks of three machines and of one: machines are equal, so two levels remain */
+    {8,
+     {"a/0", "a/0", "a/1", "a/1", "a/2", "a/2", "b/0", "b/0"},
+     2,
+     2,
+     "intra.reduce_scatter > inter.allreduce > intra.allgather"},
+    {4, {"a/0", "a/0", "a/1", "b/0"}, 2, 0, "flat.allreduce"}, /* machines of two ranks and of one */
+    {4, {"a/0", "a/1", "b/0", "b/1"}, 3, 1, "intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather"},
+    {4, {"a/0", "a/0", "b/0", "b/0"}, 3, 2, "intra.reduce_scatter > inter-outer.allreduce > intra.allgather"},
+    {4, {"a/0", "a/0", "a/0", "a/0"}, 3, 4, "flat.allreduce"},
+    {2, {"a/0", "1"}, 2, 1, "flat.allreduce"}, /* places of different depths */
+};
+
+static void shape_body(esp_ctx *ctx, void *user) {
+    const shape *s = user;
+    esp_tensor_desc d = ESP_ZERO;
+    char option[ESP__TEXT_MAX];
+    d.name = "w", d.count = 8;
+    assert_int_equal(ctx->job.topo.n_levels, s->n_levels);
+    assert_int_equal(ctx->job.topo.n_local, s->n_local);
+    assert_int_equal(esp_tensor_add(ctx, &d, NULL), ESP_OK);
+    if (esp_start(ctx)) fail_msg("%s", esp_last_error(ctx));
+    esp__option_print(&ctx->in_force.strategy.units[0].option, option, sizeof option);
+    assert_string_equal(option, s->raw);
+    for (uint8_t scope = 1; scope < ESP__SCOPES;
+         scope++) { /* a group has a rank for each index, and this rank at its own */
+        int32_t index, members[8], n = esp__group_members(&ctx->job.topo, scope, members, &index);
+        if (!esp__group_size(&ctx->job.topo, scope)) continue;
+        assert_int_equal(n, esp__group_size(&ctx->job.topo, scope));
+        assert_int_equal(index, esp__group_index(&ctx->job.topo, scope));
+        assert_int_equal(members[index], ctx->job.rank);
+        for (int32_t i = 0; i < n; i++) assert_int_equal(esp__group_rank(ctx, scope, i), members[i]);
+    }
+}
+
+static void test_shapes(void **state) {
+    (void)state;
+    for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+        test_job j;
+        shape s = shapes[k];
+        memset(&j, 0, sizeof j);
+        j.size = s.size;
+        j.places = s.places;
+        j.body = shape_body;
+        j.user = &s;
+        j.config.strategy = "fp32";
+        j.config.log_level = ESP_LOG_ERROR;
+        test_run(&j);
+        for (int r = 0; r < s.size; r++) assert_int_equal(j.open_status[r], ESP_OK);
+    }
+}
+
+static void test_bad_places(void **state) {
+    static const char *const bad[] = {"/a", "a/", "a//b", "a/b/c/d"};
+    (void)state;
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
+        esp_config c = ESP_ZERO;
+        esp_ctx *ctx = NULL;
+        c.place = bad[k];
+        assert_int_equal(esp_open(&c, &ctx), ESP_E_ARG);
+        if (!strstr(esp_last_error(NULL), "esp_config.place")) fail_msg("%s", esp_last_error(NULL));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_counts),        cmocka_unit_test(test_text_one_to_one), cmocka_unit_test(test_bad_text),
+        cmocka_unit_test(test_none_is_exact), cmocka_unit_test(test_lossy),           cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_uneven_parts),  cmocka_unit_test(test_four_levels),     cmocka_unit_test(test_links),
+        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_bad_places),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
