@@ -218,8 +218,11 @@ ESPRESSO_API esp_status esp_state_read(esp_ctx *ctx, esp_io_fn read, void *user)
 typedef struct esp_codec_handle esp_codec_handle;
 ESPRESSO_API esp_status esp_codec_open(esp_ctx *ctx, const char *spec, uint64_t count, const char *feedback,
                                        esp_codec_handle **out);
+/** The same for rows x cols floats, for codecs that use rows and columns. */
+ESPRESSO_API esp_status esp_codec_open_matrix(esp_ctx *ctx, const char *spec, uint64_t rows, uint64_t cols,
+                                              const char *feedback, esp_codec_handle **out);
 ESPRESSO_API void esp_codec_close(esp_codec_handle *h);
-/** Bytes that esp_compress may need for `count` elements. */
+/** Bytes that esp_compress may need for `count` elements; with a codec of several rounds, for all of them. */
 ESPRESSO_API uint64_t esp_compress_bound(const esp_codec_handle *h);
 /** Compresses one step's `count` floats; *used gets the bytes written. Counts as one step for random draws. */
 ESPRESSO_API esp_status esp_compress(esp_codec_handle *h, const float *in, uint64_t count, void *out, uint64_t capacity,

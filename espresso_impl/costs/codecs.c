@@ -12,7 +12,17 @@ typedef struct esp__survey_bench {
     uint8_t *payload;
     esp_buf state, scratch;
     uint64_t payload_bytes, used, elements, max, calls;
+    uint32_t first_round;
+    esp_tensor like; /* what is compressed: for codecs that use rows and columns a matrix of about `elements` */
 } esp__survey_bench;
+
+/* An array of `elements` numbers, or for a codec of matrices the one of nearly as many that is closest to a square. */
+static esp_tensor esp__survey_like(const esp__codec *c, uint64_t elements) {
+    uint64_t rows = 1;
+    if (!(c->traits.caps & ESP_CODEC_NEEDS_MATRIX) || !elements) return esp__codec_like(elements, 0, 0);
+    while (rows * rows * 4 <= elements) rows *= 2;
+    return esp__codec_like(elements / rows * rows, rows, elements / rows);
+}
 
 static uint64_t esp__survey_round(uint64_t bytes) { return (bytes + 63u) / 64u * 64u; }
 
@@ -43,12 +53,10 @@ ESP__FN esp_status esp__survey_codec_add(esp_ctx *ctx, esp__survey *s, const cha
                          ESP__SURVEY_CODECS);
     if (strlen(spec) >= ESP__SPEC_MAX) return esp__fail(ctx, ESP_E_ARG, "codec '%.40s...': too long", spec);
     esp_status st = esp__codec_get(ctx, spec, &c);
-    if (!st && c->traits.caps & ESP_CODEC_NEEDS_MATRIX)
-        st = esp__fail(ctx, ESP_E_UNSUPPORTED,
-                       "codec '%s' compresses matrices only, and is measured on flat arrays: leave it out", spec);
-    if (!st) st = esp__codec_bound(ctx, c, NULL, s->max_elements, 0, 1, &b);
-    if (st) return st;
     memset(&w, 0, sizeof w);
+    if (!st) w.like = esp__survey_like(c, s->max_elements);
+    if (!st) st = esp__alone_bound(ctx, c, &w.like, &b, &w.first_round);
+    if (st) return st;
     uint8_t *work = s->work;
     s->work = NULL;
     uint64_t need = esp__survey_share(s, &b, &w);
@@ -76,7 +84,7 @@ static uint64_t esp__survey_places(const esp__survey_bench *w) {
 /* One call as an op of a step makes it, with a token. */
 static esp_status esp__survey_call(esp__survey_bench *w, int decompress) {
     esp__codec_call c;
-    uint64_t n = w->elements, at = w->calls % esp__survey_places(w) * n / 16u * 16u;
+    uint64_t n = w->like.count, at = w->calls % esp__survey_places(w) * w->elements / 16u * 16u;
     esp_status st;
     esp__call_begin(&c, w->codec, decompress ? w->out + at : w->data + at, n);
     c.args.step = w->calls++;
@@ -85,10 +93,12 @@ static esp_status esp__survey_call(esp__survey_bench *w, int decompress) {
     c.args.flags = w->codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
     esp__call_state(&c, w->state.ptr, w->state.bytes);
     esp__call_scratch(&c, w->scratch.ptr, w->scratch.bytes);
-    esp__call_payload(&c, w->payload, w->payload_bytes, &w->used);
+    c.part.rows = w->like.rows, c.part.cols = w->like.cols;
     if (!decompress) esp__call_residual(&c, w->codec->feedback ? w->residual + at : NULL);
     int token = esp__token_take(w->ctx, n);
-    st = decompress ? esp__call_decompress(&c) : esp__call_compress(&c, w->phi, w->phi + w->max);
+    st = decompress
+             ? esp__alone_decompress(&c, w->first_round, w->payload, w->payload_bytes)
+             : esp__alone_compress(&c, w->first_round, w->payload, w->payload_bytes, &w->used, w->phi, w->phi + w->max);
     esp__token_put(w->ctx, token);
     return st;
 }
@@ -113,7 +123,7 @@ static void esp__survey_try(esp__survey_bench *w, esp__survey_first *f) {
             f->status = esp__survey_call(w, d);
             f->ns[d] = (double)(esp__now_ns() - start);
         }
-        for (uint64_t i = 0; i < w->elements && !again; i++) {
+        for (uint64_t i = 0; i < w->like.count && !again; i++) {
             double x = (double)w->data[i], e = (double)w->out[i] - x;
             whole += x * x;
             off += e * e;
@@ -212,13 +222,15 @@ ESP__FN esp_status esp__survey_codec_at(esp_ctx *ctx, esp__survey *s, uint32_t c
                          codec, (unsigned long long)elements, s->n_codecs, (unsigned long long)s->max_elements);
     if (repeats < 1) repeats = 1;
     if (repeats > ESP__PROBE_REPEATS) repeats = ESP__PROBE_REPEATS;
-    esp_status st = esp__codec_bound(ctx, k->codec, NULL, s->max_elements, 0, 1, &b);
-    if (st) return st;
     memset(&w, 0, sizeof w);
+    w.like = esp__survey_like(k->codec, s->max_elements);
+    esp_status st = esp__alone_bound(ctx, k->codec, &w.like, &b, &w.first_round);
+    if (st) return st;
     w.ctx = ctx, w.codec = k->codec, w.data = s->data;
     w.elements = elements, w.max = s->max_elements;
     esp__survey_share(s, &b, &w);
-    st = esp__codec_bound(ctx, k->codec, NULL, elements, 0, 1, &b);
+    w.like = esp__survey_like(k->codec, elements);
+    st = esp__alone_bound(ctx, k->codec, &w.like, &b, &w.first_round);
     if (st) return st;
     w.state.bytes = b.state_bytes;
     w.scratch.bytes = b.scratch_bytes;

@@ -4,8 +4,9 @@
 struct esp_codec_handle {
     esp_ctx *ctx;
     esp__codec *codec;
-    uint64_t count, step;
-    esp_bound bound;
+    uint64_t count, rows, cols, step;
+    uint32_t first_round;
+    esp_bound bound; /* of all rounds together */
     float *residual, *temp;
     uint8_t *state, *scratch;
     uint64_t nonfinite;
@@ -21,23 +22,19 @@ ESPRESSO_API void esp_codec_close(esp_codec_handle *h) {
     esp__free(h->ctx, h);
 }
 
-ESPRESSO_API esp_status esp_codec_open(esp_ctx *ctx, const char *spec, uint64_t count, const char *feedback,
-                                       esp_codec_handle **out) {
-    esp_status s = esp__usable(ctx);
-    if (s) return s;
-    if (!out || !spec) return esp__fail(ctx, ESP_E_ARG, "esp_codec_open: spec and out must not be NULL");
+static esp_status esp__handle_open(esp_ctx *ctx, const char *spec, const esp_tensor *like, const char *feedback,
+                                   esp_codec_handle **out) {
+    const uint64_t count = like->count;
+    esp_status s = ESP_OK;
     *out = NULL;
     esp_codec_handle *h = esp__alloc(ctx, sizeof *h);
     if (!h) return esp__fail(ctx, ESP_E_NOMEM, "codec '%s': out of memory", spec);
     h->ctx = ctx;
-    h->count = count;
+    h->count = count, h->rows = like->rows, h->cols = like->cols;
     s = esp__codec_make(ctx, spec, feedback, &h->codec);
-    if (!s && h->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX)
-        s = esp__fail(ctx, ESP_E_UNSUPPORTED,
-                      "codec '%s' needs rows and cols, which esp_codec_open has not: give it to a tensor with rows and "
-                      "cols by esp_tensor_desc.codec or a strategy file",
-                      spec);
-    if (!s) s = esp__codec_bound(ctx, h->codec, NULL, count, 0, 1, &h->bound);
+    if (!s) s = esp__alone_bound(ctx, h->codec, like, &h->bound, &h->first_round);
+    if (s == ESP_E_UNSUPPORTED && h->codec && h->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && !like->rows)
+        s = esp__fail(ctx, s, "codec '%s' needs rows and cols: open it by esp_codec_open_matrix", spec);
     if (!s) {
         int unfused = h->codec->feedback && !(h->codec->traits.caps & ESP_CODEC_FUSED_RESIDUAL);
         if (h->codec->feedback) h->residual = esp__alloc(ctx, count * 4u + 4u);
@@ -56,6 +53,27 @@ ESPRESSO_API esp_status esp_codec_open(esp_ctx *ctx, const char *spec, uint64_t 
     return s;
 }
 
+ESPRESSO_API esp_status esp_codec_open(esp_ctx *ctx, const char *spec, uint64_t count, const char *feedback,
+                                       esp_codec_handle **out) {
+    const esp_tensor like = esp__codec_like(count, 0, 0);
+    esp_status s = esp__usable(ctx);
+    if (s) return s;
+    if (!out || !spec) return esp__fail(ctx, ESP_E_ARG, "esp_codec_open: spec and out must not be NULL");
+    return esp__handle_open(ctx, spec, &like, feedback, out);
+}
+
+ESPRESSO_API esp_status esp_codec_open_matrix(esp_ctx *ctx, const char *spec, uint64_t rows, uint64_t cols,
+                                              const char *feedback, esp_codec_handle **out) {
+    esp_status s = esp__usable(ctx);
+    if (s) return s;
+    if (!out || !spec) return esp__fail(ctx, ESP_E_ARG, "esp_codec_open_matrix: spec and out must not be NULL");
+    if (!rows || !cols || rows > ESP__ELEMENTS_MAX / cols)
+        return esp__fail(ctx, ESP_E_ARG, "esp_codec_open_matrix: %llu x %llu: expected 1 to 2^58 elements",
+                         (unsigned long long)rows, (unsigned long long)cols);
+    const esp_tensor like = esp__codec_like(rows * cols, rows, cols);
+    return esp__handle_open(ctx, spec, &like, feedback, out);
+}
+
 ESPRESSO_API uint64_t esp_compress_bound(const esp_codec_handle *h) { return h ? h->bound.payload_bytes : 0; }
 ESPRESSO_API const float *esp_codec_residual(const esp_codec_handle *h) { return h ? h->residual : NULL; }
 
@@ -63,6 +81,7 @@ static void esp__handle_call(esp_codec_handle *h, const float *data, esp__codec_
     esp__call_begin(c, h->codec, data, h->count);
     c->args.step = h->step;
     c->args.seed = h->ctx->config.seed;
+    c->part.rows = h->rows, c->part.cols = h->cols;
     c->args.source = (uint32_t)h->ctx->job.rank;
     c->args.flags = h->codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
     esp__call_state(c, h->state, h->bound.state_bytes);
@@ -80,10 +99,9 @@ ESPRESSO_API esp_status esp_compress(esp_codec_handle *h, const float *in, uint6
         return esp__fail(h->ctx, ESP_E_ARG, "esp_compress: %llu elements, but the handle was opened for %llu",
                          (unsigned long long)count, (unsigned long long)h->count);
     esp__handle_call(h, in, &c);
-    esp__call_payload(&c, out, capacity, &wrote);
     esp__call_residual(&c, h->residual);
     uint64_t fp = esp__fp_default();
-    s = esp__call_compress(&c, h->temp, h->temp + h->count);
+    s = esp__alone_compress(&c, h->first_round, out, capacity, &wrote, h->temp, h->temp + h->count);
     esp__fp_restore(fp);
     if (s == ESP_E_TOO_SMALL)
         return esp__fail(h->ctx, s,
@@ -106,10 +124,9 @@ ESPRESSO_API esp_status esp_decompress(esp_codec_handle *h, const void *in, uint
     if (mode > ESP_OUT_SUM)
         return esp__fail(h->ctx, ESP_E_ARG, "esp_decompress: mode %u is neither ESP_OUT_SET nor ESP_OUT_SUM", mode);
     esp__handle_call(h, out, &c);
-    esp__call_payload(&c, in, bytes, NULL);
     c.args.mode = mode;
     uint64_t fp = esp__fp_default();
-    esp_status s = esp__call_decompress(&c);
+    esp_status s = esp__alone_decompress(&c, h->first_round, in, bytes);
     esp__fp_restore(fp);
     return s ? esp__fail(h->ctx, s, "esp_decompress: codec '%s': %s", h->codec->spec,
                          s == ESP_E_CORRUPT ? "the payload is corrupt, of another codec or for another count"

@@ -31,8 +31,7 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
     c->args.comp_index = op->comp_index;
     c->args.n_reduced = op->n_reduced ? op->n_reduced : 1;
     c->part.key = u->key;
-    c->part.rows = r->length == u->place.count ? u->rows : 0;
-    c->part.cols = r->length == u->place.count ? u->cols : 0;
+    esp__unit_shape(u, r->length, &c->part.rows, &c->part.cols);
     c->args.round = op->round;
     c->offset = u->place.begin + r->begin;
     if (op->reduced.at)

@@ -289,6 +289,10 @@ static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
         op->coll.count = n_before > n_after ? n_before : n_after;
         if (s->coll == ESP_COLL_REDUCE_SCATTER) op->coll.count = n_before;
         if (s->coll == ESP_COLL_ALLGATHER) op->coll.count = n_after;
+        if (c->u->width > 1 && (s->coll == ESP_COLL_REDUCE_SCATTER || s->coll == ESP_COLL_ALLGATHER)) {
+            op->coll.width = c->u->width;
+            op->coll.count /= c->u->width;
+        }
         esp__op_place(c, op, side);
         op->src = op->dst = c->grads[side];
         op->src.offset += before * e;
@@ -369,6 +373,7 @@ static esp_status esp__compile_unit(esp_ctx *ctx, esp__in_force *f, uint32_t uni
     c.last_value = esp__last_value(&c.u->option);
     esp__sides_start(&c);
     esp__coordinates_of(ctx, unit, &c.at);
+    c.at.width = c.u->width;
     esp__region_start(&c.region);
     c.u->first_op = c.p->n_ops;
     c.u->raw_feedback = -1;

@@ -228,11 +228,12 @@ static void esp__comp_scratch(esp__compile *c, const esp__op *op) {
 /* Sets the sizes of a round's slots. They fit the largest part of the whole unit, so that they are the same on every rank,
  * whichever is root. */
 static void esp__comp_sizes(esp__compile *c, int side, uint32_t round, uint32_t n_reduced) {
-    uint64_t largest = c->u->place.count, off, len;
+    uint64_t largest = c->u->place.count / c->u->width, off, len;
     for (uint32_t k = 0; k < c->region.n_cuts; k++) {
         esp__part(largest, (uint64_t)c->at.size[c->region.cuts[k].level], 0, &off, &len);
         largest = len;
     }
+    largest *= c->u->width;
     esp_bound b;
     esp_status status = esp__codec_bound(c->ctx, c->u->codec, c->u, largest, round, n_reduced, &b);
     if (status) c->status = status;

@@ -89,3 +89,56 @@ ESP__FN esp_status esp__call_compress(esp__codec_call *c, float *phi, float *bac
 ESP__FN esp_status esp__call_decompress(esp__codec_call *c) {
     return c->codec->table->decompress(c->codec->self, &c->args);
 }
+
+/* ---- alone ------------------------------------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__alone_bound(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, esp_bound *b,
+                                    uint32_t *first_round) {
+    const uint32_t n = c->traits.n_rounds;
+    esp_status s = esp__codec_bound_of(ctx, c, like, 0, 1, b);
+    *first_round = s || b->payload_bytes ? 0 : 1;
+    for (uint32_t r = 1; r < n && !s; r++) {
+        esp_bound one;
+        s = esp__codec_bound_of(ctx, c, like, r, 1, &one);
+        if (!one.payload_bytes && *first_round == r) ++*first_round;
+        b->payload_bytes += one.payload_bytes;
+        if (one.scratch_bytes > b->scratch_bytes) b->scratch_bytes = one.scratch_bytes;
+    }
+    return s;
+}
+
+ESP__FN esp_status esp__alone_compress(esp__codec_call *c, uint32_t first_round, void *out, uint64_t capacity,
+                                       uint64_t *used, float *phi, float *back) {
+    uint64_t at = 0, wrote = 0;
+    esp_status s = ESP_OK;
+    esp__call_reduced(c, NULL, 0);
+    for (uint32_t r = first_round; r < c->codec->traits.n_rounds && !s; r++) {
+        at += (wrote + 31u) / 32u * 32u;
+        if (at >= capacity && r > first_round) return ESP_E_TOO_SMALL;
+        wrote = 0;
+        c->args.round = r;
+        esp__call_payload(c, (uint8_t *)out + at, capacity - at, &wrote);
+        s = esp__call_compress(c, phi, back);
+        esp__call_reduced(c, (uint8_t *)out + at, wrote);
+    }
+    *used = at + wrote;
+    return s;
+}
+
+ESP__FN esp_status esp__alone_decompress(esp__codec_call *c, uint32_t first_round, const void *in, uint64_t bytes) {
+    const uint32_t last = c->codec->traits.n_rounds - 1;
+    uint64_t at = 0;
+    esp__call_reduced(c, NULL, 0);
+    for (uint32_t r = first_round; r < last; r++) {
+        esp_payload_header h;
+        if (bytes - at < sizeof h) return ESP_E_CORRUPT;
+        memcpy(&h, (const uint8_t *)in + at, sizeof h);
+        if (h.body_bytes > bytes - at - sizeof h) return ESP_E_CORRUPT;
+        const uint64_t size = sizeof h + h.body_bytes, next = (size + 31u) / 32u * 32u;
+        esp__call_reduced(c, (const uint8_t *)in + at, size);
+        if (next > bytes - at) return ESP_E_CORRUPT;
+        at += next;
+    }
+    c->args.round = last;
+    esp__call_payload(c, (const uint8_t *)in + at, bytes - at, NULL);
+    return esp__call_decompress(c);
+}

@@ -28,4 +28,14 @@ ESP__FN void esp__call_reduced(esp__codec_call *c, const void *payload, uint64_t
  * for the part's numbers. */
 ESP__FN esp_status esp__call_compress(esp__codec_call *c, float *phi, float *back);
 ESP__FN esp_status esp__call_decompress(esp__codec_call *c);
+
+/* A codec alone, without peers: each round's own body stands for the reduced one. Its payload is those of the rounds one behind
+ * the other, each from a multiple of 32 bytes on; with one round, this is the payload. */
+/* The sizes of all rounds together, and the first of them for such a part. */
+ESP__FN esp_status esp__alone_bound(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, esp_bound *b,
+                                    uint32_t *first_round);
+/* As esp__call_compress, for all rounds. *used: bytes written. */
+ESP__FN esp_status esp__alone_compress(esp__codec_call *c, uint32_t first_round, void *out, uint64_t capacity,
+                                       uint64_t *used, float *phi, float *back);
+ESP__FN esp_status esp__alone_decompress(esp__codec_call *c, uint32_t first_round, const void *in, uint64_t bytes);
 #endif

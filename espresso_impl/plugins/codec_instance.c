@@ -78,10 +78,35 @@ ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round) {
     return c->traits.rounds && round < c->traits.n_rounds ? c->traits.rounds[round] : none;
 }
 
+ESP__FN esp_tensor esp__codec_like(uint64_t count, uint64_t rows, uint64_t cols) {
+    esp_tensor like;
+    memset(&like, 0, sizeof like);
+    like.struct_size = sizeof like;
+    like.dtype = ESP_F32;
+    like.count = count;
+    like.rows = rows, like.cols = cols;
+    return like;
+}
+
+ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, uint32_t round,
+                                       uint32_t n_reduced, esp_bound *b) {
+    memset(b, 0, sizeof *b);
+    b->struct_size = sizeof *b;
+    esp__plugin_detail_clear();
+    esp_status s = c->table->bound(c->self, like, round, n_reduced, b);
+    const int skipped = !b->payload_bytes && round + 1 < c->traits.n_rounds;
+    if (!s && b->payload_bytes < ESP_PAYLOAD_HEADER && !skipped) s = ESP_E_ABI;
+    b->payload_bytes = (b->payload_bytes + 31u) / 32u * 32u;
+    if (!b->dtype) b->dtype = esp__codec_round(c, round).dtype;
+    return s ? esp__fail(ctx, s, "codec '%s': its bound for %llu elements is not usable%s%s", c->spec,
+                         (unsigned long long)like->count, *esp__plugin_detail() ? ": " : "", esp__plugin_detail())
+             : ESP_OK;
+}
+
 /* Asks the opened codec what it is, and how it describes itself. */
 static esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind kind) {
     const esp_codec *t = c->table;
-    esp_tensor like;
+    const esp_tensor like = esp__codec_like(1u << 20, 0, 0);
     esp_status s = ESP_OK;
     c->traits.struct_size = sizeof c->traits;
     c->traits.wire_version = t->wire_version;
@@ -101,10 +126,6 @@ static esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind k
         return esp__fail(ctx, ESP_E_ABI,
                          "codec '%s': traits() gives %u rounds, but no list of them or no ESP_CODEC_FUSED_RESIDUAL",
                          c->spec, c->traits.n_rounds);
-    memset(&like, 0, sizeof like);
-    like.struct_size = sizeof like;
-    like.dtype = ESP_F32;
-    like.count = 1u << 20;
     c->model.struct_size = sizeof c->model;
     if (ESP_HAS(esp_codec, t, model)) s = t->model(c->self, &like, 1, (esp_device){kind, 0}, &c->model);
     if (s) return esp__fail(ctx, s, "codec '%s': model() failed: %s", c->spec, esp_status_text(s));

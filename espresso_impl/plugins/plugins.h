@@ -70,6 +70,11 @@ ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_
 ESP__FN void esp__host_codec_close(void *user, const esp_codec *table, void *self);
 /* Does training need to be watched with this codec? Not if it only rounds numbers, or changes nothing. */
 ESP__FN int esp__codec_lossy(const esp__codec *c);
+/* A part of `count` elements, rows x cols (0 and 0: no matrix), without data. */
+ESP__FN esp_tensor esp__codec_like(uint64_t count, uint64_t rows, uint64_t cols);
+/* The codec's sizes for a part, in one round, with its body reduced over n_reduced ranks (1: sent as it is). Sets every member. */
+ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, uint32_t round,
+                                       uint32_t n_reduced, esp_bound *b);
 /* How bodies of round `round` are reduced; its op is 0 where they are not. */
 ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round);
 #endif

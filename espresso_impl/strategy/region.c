@@ -14,6 +14,7 @@ ESP__FN void esp__part(uint64_t count, uint64_t n, uint64_t p, uint64_t *begin, 
 
 ESP__FN void esp__region_range(const esp__region *r, const esp__coordinates *at, uint64_t count, const uint32_t *index,
                                uint64_t *begin, uint64_t *length) {
+    const uint64_t width = at->width ? at->width : 1;
     uint64_t b = 0, len = count;
     for (uint32_t c = 0; c < r->n_cuts; c++) {
         uint8_t level = r->cuts[c].level;
@@ -21,9 +22,9 @@ ESP__FN void esp__region_range(const esp__region *r, const esp__coordinates *at,
         if (r->cuts[c].open)
             for (uint32_t d = 0; d < r->n_dims; d++)
                 if (r->dims[d].what == ESP__DIM_PART && r->dims[d].level == level) p = index[d];
-        esp__part(len, (uint64_t)at->size[level], p, &off, &part);
-        b += off;
-        len = part;
+        esp__part(len / width, (uint64_t)at->size[level], p, &off, &part);
+        b += off * width;
+        len = part * width;
     }
     *begin = b;
     *length = len;

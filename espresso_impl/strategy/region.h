@@ -7,6 +7,7 @@
 typedef struct esp__coordinates {
     int32_t index[ESP__SCOPES], size[ESP__SCOPES]; /* this rank in its group of each scope, and the group's size */
     uint32_t unit;                                 /* index: different units have different roots                */
+    uint64_t width; /* cuts lie at multiples of it: a matrix's columns where it is cut between rows; 0 means 1 */
 } esp__coordinates;
 
 /* A region results from nested cuts of the unit into parts, at most one a level, the outermost first. In a *narrow* cut the rank has only its

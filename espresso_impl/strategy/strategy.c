@@ -57,29 +57,12 @@ static void esp__raw_option(const esp_ctx *ctx, esp__option *o) {
 static const char *esp__codec_option(const esp_ctx *ctx, const esp_traits *codec) {
     int reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0;
     const char *text = codec->default_option;
-    if (codec->caps & ESP_CODEC_NEEDS_MATRIX && !text) /* not cut, since a part of a matrix is no matrix */
-        return esp__hierarchical(ctx) ? "intra.reduce > comp@cpu > inter.allgather > decomp@cpu > intra.broadcast"
-                                      : "comp@cpu > flat.allgather > decomp@cpu";
     if (!esp__hierarchical(ctx))
         return reducible ? "comp@cpu > flat.allreduce > decomp@cpu" : "comp@cpu > flat.allgather > decomp@cpu";
     if (text && strncmp(text, "flat.", 5) && !strstr(text, " flat.")) return text;
-    return "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
-}
-
-/* Does a Comp of the unit's option compress only parts of the unit? The same on all ranks, because cuts do not depend on the rank. */
-static int esp__compresses_parts(const esp_ctx *ctx, const esp__work_unit *u) {
-    esp__coordinates at;
-    esp__region r;
-    uint32_t swap;
-    esp__coordinates_of(ctx, 0, &at);
-    esp__region_start(&r);
-    for (uint32_t i = 0; i < u->option.n; i++) {
-        esp__region_step(&r, &at, &u->option, i, &swap);
-        if (u->option.steps[i].kind != ESP__COMP) continue;
-        for (uint32_t k = 0; k < r.n_cuts; k++)
-            if (at.size[r.cuts[k].level] > 1) return 1;
-    }
-    return 0;
+    return codec->rounds && codec->rounds[codec->n_rounds - 1].flags & ESP_ROUND_ALLREDUCE
+               ? "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather"
+               : "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
 }
 
 /* Do the option's steps name every level of the job, and each once? The grammar has seen to it that they follow each other. */
@@ -135,19 +118,16 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
                 esp__hierarchical(ctx)
                     ? "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather"
                     : "comp@cpu > flat.allreduce > decomp@cpu");
-    if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && !u->rows)
+    esp_bound bound;
+    if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && !u->rows &&
+        esp__codec_bound(ctx, u->codec, u, u->place.count, last, 1, &bound) == ESP_E_UNSUPPORTED)
         return esp__fail(
             ctx, ESP_E_ARG, "%s: tensor '%s': codec '%s' needs rows and cols%s", where, u->name, u->codec->spec,
-            esp__unit_is_group(u)        ? ", which a group has not: take the matrices out of it, or use another codec"
-            : esp__unit_is_chunk(ctx, u) ? ", which a chunk has not: leave the tensor whole, or use another codec"
-                                         : " in its description");
-    if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && esp__compresses_parts(ctx, u))
-        return esp__fail(
-            ctx, ESP_E_ARG,
-            "%s: tensor '%s': codec '%s' needs rows and cols, but '%s' compresses parts of the matrix, which "
-            "have none: use an option that compresses it whole, such as 'comp@cpu > flat.allgather > "
-            "decomp@cpu'",
-            where, u->name, u->codec->spec, option);
+            esp__unit_is_group(u) ? ", which a group has not: take the matrices out of it, or use another codec"
+            : esp__unit_is_chunk(ctx, u)
+                ? ", which a chunk has only if it consists of whole rows: leave the tensor whole, make its chunks "
+                  "multiples of cols, or use another codec"
+                : " in its description");
     for (uint32_t k = 0; esp__unit_is_group(u) && k < u->place.n; k++)
         if (esp__model_of(ctx)->tensors[u->place.first + k].flags & ESP_RAW)
             return esp__fail(
@@ -193,6 +173,8 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_un
     }
     if (u->option.later && !y->later && !(y->later = esp__strdup(ctx, where)))
         return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
+    if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && esp__option_uses(&u->option, ESP__COMP) && u->rows)
+        u->width = u->cols;
     s = esp__unit_check(ctx, u, option, where);
     if (!s) s = esp__unit_rounds(ctx, u);
     return s;

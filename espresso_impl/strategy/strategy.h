@@ -54,7 +54,8 @@ typedef struct esp__work_unit {
     char *name; /* "fc1.weight", its second chunk "fc1.weight[2/4]", with seven neighbours "fc1.weight+7" */
     uint64_t key;
     esp__extent place;
-    uint64_t rows, cols; /* 0: not a matrix; always 0 for chunks and groups            */
+    uint64_t rows, cols; /* 0: not a matrix. A chunk of whole rows is one, a group is none */
+    uint64_t width;      /* cuts lie at multiples of it: cols if the codec needs matrices, else 1 */
     esp_dtype dtype;
     uint32_t flags; /* ESP_SUM, if its tensors have it                            */
     esp__option option;
@@ -107,8 +108,9 @@ ESP__FN int esp__unit_is_chunk(const esp_ctx *ctx, const esp__work_unit *u);
 /* Adds a unit to `s`. chunk, n_chunks: 0 and 1 unless it is a chunk. NULL: out of memory. */
 ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__extent place, uint32_t chunk,
                                       uint32_t n_chunks);
-/* The codec's sizes for a part of `count` elements of unit `u` (NULL: of no unit), in one round, with its body reduced over
- * n_reduced ranks (1: sent as it is). Sets every member. */
+/* The rows and columns of a part of `count` elements; 0 and 0 if it is no matrix. */
+ESP__FN void esp__unit_shape(const esp__work_unit *u, uint64_t count, uint64_t *rows, uint64_t *cols);
+/* esp__codec_bound_of for a part of `count` elements of unit `u`. */
 ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__work_unit *u, uint64_t count,
                                     uint32_t round, uint32_t n_reduced, esp_bound *b);
 /* The steps of the unit's option, once for each round of its codec; returns how many. */

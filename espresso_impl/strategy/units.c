@@ -53,12 +53,14 @@ ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__exten
         esp__tensor_units *of = &s->of_tensor[place.first + k];
         if (chunk == 0) of->first = s->n_units;
         of->n = chunk + 1;
-        if (place.n == 1 && place.count == t->count) u->rows = t->rows, u->cols = t->cols;
+        if (place.n == 1 && t->cols && !(place.begin % t->cols) && !(place.count % t->cols))
+            u->rows = place.count / t->cols, u->cols = t->cols;
         u->dtype = t->dtype;
         u->device = t->device;
         u->flags = t->flags & ESP_SUM;
     }
     esp__unit_identity(ctx, u, chunk, n_chunks, name, sizeof name);
+    u->width = 1;
     u->raw_feedback = -1;
     u->name = esp__strdup(ctx, name);
     if (!u->name) return NULL;
@@ -81,24 +83,16 @@ ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s) {
     memset(s, 0, sizeof *s);
 }
 
+ESP__FN void esp__unit_shape(const esp__work_unit *u, uint64_t count, uint64_t *rows, uint64_t *cols) {
+    const int matrix = u->rows && count && (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX || count == u->place.count);
+    *rows = matrix ? count / u->cols : 0;
+    *cols = matrix ? u->cols : 0;
+}
+
 ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__work_unit *u, uint64_t count,
                                     uint32_t round, uint32_t n_reduced, esp_bound *b) {
-    esp_tensor like;
-    memset(&like, 0, sizeof like);
-    memset(b, 0, sizeof *b);
-    like.struct_size = sizeof like;
-    like.dtype = ESP_F32;
-    like.key = u ? u->key : 0;
-    like.count = count;
-    if (u && count == u->place.count) like.rows = u->rows, like.cols = u->cols;
-    b->struct_size = sizeof *b;
-    esp__plugin_detail_clear();
-    esp_status s = c->table->bound(c->self, &like, round, n_reduced, b);
-    const int skipped = !b->payload_bytes && round + 1 < c->traits.n_rounds;
-    if (!s && b->payload_bytes < ESP_PAYLOAD_HEADER && !skipped) s = ESP_E_ABI;
-    b->payload_bytes = (b->payload_bytes + 31u) / 32u * 32u;
-    if (!b->dtype) b->dtype = esp__codec_round(c, round).dtype;
-    return s ? esp__fail(ctx, s, "codec '%s': its bound for %llu elements is not usable%s%s", c->spec,
-                         (unsigned long long)count, *esp__plugin_detail() ? ": " : "", esp__plugin_detail())
-             : ESP_OK;
+    esp_tensor like = esp__codec_like(count, 0, 0);
+    like.key = u->key;
+    esp__unit_shape(u, count, &like.rows, &like.cols);
+    return esp__codec_bound_of(ctx, c, &like, round, n_reduced, b);
 }

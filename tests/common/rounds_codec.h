@@ -11,7 +11,8 @@ enum { ROUNDS_ALONE = 3 }; /* parts with fewer elements need no range: they begi
 
 /* What the codec keeps of a part from round to round, and from step to step. */
 typedef struct rounds_state {
-    float range, decoded; /* the sum of ranges of round 0; the range of the last decompress of this part */
+    float range,
+        decoded; /* the largest range of all ranks, from round 0; the range of the last decompress of this part */
     uint32_t steps, next; /* finished steps; the round that must come next */
 } rounds_state;
 
@@ -72,7 +73,7 @@ static inline float rounds_reduced(const esp_codec_args *a) {
     return x;
 }
 
-/* A round before the last: the part's range, or after it twice the sum of ranges that all ranks have. */
+/* A round before the last: the part's range, or after it twice the range that all ranks have. */
 static inline esp_status rounds_early(const rounds_self *s, const esp_codec_args *a, rounds_state *state) {
     const uint64_t n = a->tensor[0]->count, alone = n < ROUNDS_ALONE;
     esp_payload_header h = esp_payload_header_of(s->id, 1, 0, n, alone ? 0 : 4, 0), got;
@@ -120,7 +121,7 @@ static inline esp_status rounds_compress(void *self, const esp_codec_args *a) {
     if (a->round + 1 < s->n_rounds) return rounds_early(s, a, state);
     float range = rounds_range(s, a, &nan), *e = esp_residual_of(a, 0);
     if (range < 0) return rounds_wrong(s, "compress: reduced payload of another part");
-    if (s->n_rounds == 3 && a->reduced && !nan && range < 2 * state->range)
+    if (s->n_rounds == 3 && n >= ROUNDS_ALONE && !nan && range != 2 * state->range)
         return rounds_wrong(s, "compress: rounds mixed");
     esp_payload_header h = esp_payload_header_of(s->id, 1, (uint16_t)(nan ? ESP_PAYLOAD_NONFINITE : 0), n, n * 4, 0);
     for (uint64_t i = 0; i < n && n < ROUNDS_ALONE; i++)
@@ -179,12 +180,13 @@ static inline esp_status rounds_decompress(void *self, const esp_codec_args *a) 
                                  .compress = rounds_compress,                                                          \
                                  .decompress = rounds_decompress};
 
-static const esp_round rounds_sums[] = {
-    {ESP_REDUCE_SUM, ESP_F32, 0, 0}, {ESP_REDUCE_SUM, ESP_F32, 0, 0}, {ESP_REDUCE_SUM, ESP_F32, 0, 0}};
+static const esp_round rounds_two[] = {{ESP_REDUCE_MAX, ESP_F32, 0, 0}, {ESP_REDUCE_SUM, ESP_F32, 0, 0}};
+static const esp_round rounds_three[] = {
+    {ESP_REDUCE_MAX, ESP_F32, 0, 0}, {ESP_REDUCE_MIN, ESP_F32, 0, 0}, {ESP_REDUCE_SUM, ESP_F32, 0, 0}};
 static const esp_round rounds_only_allreduce[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0},
                                                   {ESP_REDUCE_SUM, ESP_F32, ESP_ROUND_ALLREDUCE, 0}};
-ROUNDS_CODEC(rounds_shared2, "shared2", 2, rounds_sums, rounds_open2, 0)
-ROUNDS_CODEC(rounds_shared3, "shared3", 3, rounds_sums, rounds_open3, 0)
+ROUNDS_CODEC(rounds_shared2, "shared2", 2, rounds_two, rounds_open2, 0)
+ROUNDS_CODEC(rounds_shared3, "shared3", 3, rounds_three, rounds_open3, 0)
 ROUNDS_CODEC(rounds_sharedall, "sharedall", 2, rounds_only_allreduce, rounds_open_all, 0)
 
 /* The entry of a plugin with all of them, for esp_config.builtin. */

@@ -1,0 +1,267 @@
+/* lowrank.h: products of a matrix with a few vectors, for low-rank codecs: phi Q, phi^T P, and what P Q leaves of phi. Each result
+ * has one order of additions, so that its bits depend neither on threads nor on the instruction set. Knows no codec's format.
+ *
+ * phi = beta residual + gamma gradient is row-major, m x n, and never stored. P is m x r, row-major. Q is n x r and stored
+ * transposed: r rows of n numbers. */
+#ifndef ESP_LOWRANK_H
+#define ESP_LOWRANK_H
+#include "codecs/common/dense.h"
+
+enum {
+    LOWRANK_BLOCK = 1024,   /* columns at a time: a block of four rows and its partial sums fit the first-level cache */
+    LOWRANK_ROWS = 256,     /* at least so many rows in a partial sum of phi^T P                             */
+    LOWRANK_SUMS = 16,      /* and at most so many partial sums                                              */
+    LOWRANK_GRAIN = 1 << 16 /* elements of phi that a worker takes at least                                  */
+};
+typedef float lowrank_v __attribute__((vector_size(64), aligned(4), may_alias));
+typedef float lowrank_q __attribute__((vector_size(64), aligned(1), may_alias)); /* a payload's numbers */
+
+/* ---- kernels: one block of columns ------------------------------------------------------------------------------------ */
+/* acc[k] += x[j] * q[k][j], the lane j % 16 of it, for K columns of Q. */
+ESP_INLINE void lowrank_dots(const float *x, const float *q, uint64_t ld, uint64_t n, lowrank_v *acc, const int K) {
+    lowrank_v s[4];
+    uint64_t j = 0;
+    for (int k = 0; k < K; k++) s[k] = acc[k];
+    for (; j + 16 <= n; j += 16) {
+        const lowrank_v v = *(const lowrank_v *)(x + j);
+        for (int k = 0; k < K; k++) s[k] += v * *(const lowrank_v *)(q + (uint64_t)k * ld + j);
+    }
+    if (j < n) {
+        lowrank_v v = {0}, w = {0};
+        memcpy(&v, x + j, (n - j) * sizeof(float));
+        for (int k = 0; k < K; k++) {
+            memcpy(&w, q + (uint64_t)k * ld + j, (n - j) * sizeof(float));
+            s[k] += v * w;
+        }
+    }
+    for (int k = 0; k < K; k++) acc[k] = s[k];
+}
+ESP_INLINE uint64_t lowrank_dot_body(const float *x, const float *q, uint64_t ld, uint64_t n, lowrank_v *acc,
+                                     uint64_t r) {
+    uint64_t k = 0;
+    for (; k + 4 <= r; k += 4) lowrank_dots(x, q + k * ld, ld, n, acc + k, 4);
+    if (r - k == 3) lowrank_dots(x, q + k * ld, ld, n, acc + k, 3);
+    if (r - k == 2) lowrank_dots(x, q + k * ld, ld, n, acc + k, 2);
+    if (r - k == 1) lowrank_dots(x, q + k * ld, ld, n, acc + k, 1);
+    return 0;
+}
+ESP_KERNEL(lowrank_dot, (const float *x, const float *q, uint64_t ld, uint64_t n, lowrank_v *acc, uint64_t r),
+           (x, q, ld, n, acc, r))
+
+/* sum[k][j] += p[0][k] * x[0][j], then the same with each further row: `rows` of them, at most 4, ldx apart. */
+ESP_INLINE void lowrank_add_rows(float *restrict sum, uint64_t ld, const float *x, uint64_t ldx, const float *p,
+                                 uint64_t n, uint64_t r, const int rows) {
+    for (uint64_t k = 0; k < r; k++) {
+        float *restrict s = sum + k * ld;
+        float c[4];
+        for (int i = 0; i < rows; i++) c[i] = p[(uint64_t)i * r + k];
+        for (uint64_t j = 0; j < n; j++) {
+            float a = s[j];
+            for (int i = 0; i < rows; i++) a += c[i] * x[(uint64_t)i * ldx + j];
+            s[j] = a;
+        }
+    }
+}
+ESP_INLINE uint64_t lowrank_add_body(float *restrict sum, uint64_t ld, const float *x, uint64_t ldx, const float *p,
+                                     uint64_t n, uint64_t r, uint64_t rows) {
+    if (rows == 4)
+        lowrank_add_rows(sum, ld, x, ldx, p, n, r, 4);
+    else
+        for (uint64_t i = 0; i < rows; i++) lowrank_add_rows(sum, ld, x + i * ldx, ldx, p + i * r, n, r, 1);
+    return 0;
+}
+ESP_KERNEL(lowrank_add,
+           (float *restrict sum, uint64_t ld, const float *x, uint64_t ldx, const float *p, uint64_t n, uint64_t r,
+            uint64_t rows),
+           (sum, ld, x, ldx, p, n, r, rows))
+
+/* One row of P Q: y = p[0] q[0][j] + p[1] q[1][j] + ..., added in that order. */
+ESP_INLINE void lowrank_row16(lowrank_v *y, const float *p, const float *q, uint64_t ld, uint64_t j, uint64_t r) {
+    lowrank_v sum = p[0] * *(const lowrank_q *)(q + j);
+    for (uint64_t k = 1; k < r; k++) sum += p[k] * *(const lowrank_q *)(q + k * ld + j);
+    *y = sum;
+}
+ESP_INLINE float lowrank_row1(const float *p, const float *q, uint64_t ld, uint64_t j, uint64_t r) {
+    float x, y;
+    memcpy(&x, q + j, sizeof x);
+    y = p[0] * x;
+    for (uint64_t k = 1; k < r; k++) {
+        memcpy(&x, (const unsigned char *)q + (k * ld + j) * sizeof x, sizeof x);
+        y += p[k] * x;
+    }
+    return y;
+}
+/* residual = beta * residual + gamma * g - p Q */
+ESP_INLINE uint64_t lowrank_rest_body(float *restrict e, const float *g, float beta, float gamma, const float *p,
+                                      const float *q, uint64_t ld, uint64_t n, uint64_t r) {
+    uint64_t j = 0;
+    for (; j + 16 <= n; j += 16) {
+        lowrank_v *at = (lowrank_v *)(e + j), y;
+        lowrank_row16(&y, p, q, ld, j, r);
+        *at = beta * *at + gamma * *(const lowrank_v *)(g + j) - y;
+    }
+    for (; j < n; j++) e[j] = beta * e[j] + gamma * g[j] - lowrank_row1(p, q, ld, j, r);
+    return 0;
+}
+ESP_KERNEL(lowrank_rest,
+           (float *restrict e, const float *g, float beta, float gamma, const float *p, const float *q, uint64_t ld,
+            uint64_t n, uint64_t r),
+           (e, g, beta, gamma, p, q, ld, n, r))
+/* out = (set ? 0 : out) + scale * p Q */
+ESP_INLINE uint64_t lowrank_put_body(float *restrict out, int set, float scale, const float *p, const float *q,
+                                     uint64_t ld, uint64_t n, uint64_t r) {
+    uint64_t j = 0;
+    for (; j + 16 <= n; j += 16) {
+        lowrank_v *at = (lowrank_v *)(out + j), y;
+        lowrank_row16(&y, p, q, ld, j, r);
+        if (set)
+            *at = scale * y;
+        else
+            *at += scale * y;
+    }
+    for (; j < n; j++) {
+        const float y = scale * lowrank_row1(p, q, ld, j, r);
+        out[j] = set ? y : out[j] + y;
+    }
+    return 0;
+}
+ESP_KERNEL(lowrank_put,
+           (float *restrict out, int set, float scale, const float *p, const float *q, uint64_t ld, uint64_t n,
+            uint64_t r),
+           (out, set, scale, p, q, ld, n, r))
+
+/* ---- whole products ----------------------------------------------------------------------------------------------------- */
+/* A matrix to multiply, and where results go. Which members a product uses is said with it. */
+typedef struct lowrank_job {
+    const dense_self *self;
+    uint64_t m, n, r;
+    const float *g, *e; /* e NULL: phi is g */
+    float beta, gamma;
+    float *p;
+    const float *q;
+    float *sums; /* [n_sums][r][n] */
+    uint64_t n_sums, rows_each;
+    float *out;
+    float scale;
+    int set;
+} lowrank_job;
+
+static inline void lowrank_run(const lowrank_job *l, uint64_t tasks, uint64_t elements_each,
+                               void (*body)(void *arg, uint64_t begin, uint64_t end)) {
+    uint64_t grain = elements_each ? (LOWRANK_GRAIN + elements_each - 1) / elements_each : 1;
+    void *arg;
+    memcpy(&arg, &l, sizeof arg); /* parallel_for's argument is not const */
+    if (tasks > grain && ESP_HAS(esp_host, l->self->host, parallel_for))
+        l->self->host->parallel_for(l->self->host->user, tasks, grain, body, arg);
+    else if (tasks)
+        body(arg, 0, tasks);
+}
+
+static inline void lowrank_p_rows(void *arg, uint64_t begin, uint64_t end) {
+    const lowrank_job *l = (const lowrank_job *)arg;
+    const lowrank_dot_fn dot = lowrank_dot_for(l->self->level);
+    float phi[LOWRANK_BLOCK];
+    lowrank_v acc[64];
+    for (uint64_t i = begin; i < end; i++) {
+        memset(acc, 0, l->r * sizeof *acc);
+        for (uint64_t j = 0; j < l->n; j += LOWRANK_BLOCK) {
+            const uint64_t n = l->n - j < LOWRANK_BLOCK ? l->n - j : LOWRANK_BLOCK, at = i * l->n + j;
+            if (l->e) l->self->phi(phi, l->g + at, l->e + at, l->beta, l->gamma, n);
+            dot(l->e ? phi : l->g + at, l->q + j, l->n, n, acc, l->r);
+        }
+        for (uint64_t k = 0; k < l->r; k++) {
+            float t[16];
+            memcpy(t, &acc[k], sizeof t);
+            for (int width = 8; width; width /= 2)
+                for (int j = 0; j < width; j++) t[j] += t[j + width];
+            l->p[i * l->r + k] = t[0];
+        }
+    }
+}
+/* p = phi Q */
+static inline void lowrank_p(const lowrank_job *l) { lowrank_run(l, l->m, l->n, lowrank_p_rows); }
+
+/* The partial sums of phi^T P: their number depends on the shape alone. */
+static inline uint64_t lowrank_n_sums(uint64_t m) {
+    const uint64_t n = (m + LOWRANK_ROWS - 1) / LOWRANK_ROWS;
+    return n < 1 ? 1 : n > LOWRANK_SUMS ? LOWRANK_SUMS : n;
+}
+
+static inline void lowrank_q_task(const lowrank_job *l, uint64_t part, uint64_t at, uint64_t n, float *phi) {
+    const lowrank_add_fn add = lowrank_add_for(l->self->level);
+    const uint64_t begin = part * l->rows_each, end = begin + l->rows_each < l->m ? begin + l->rows_each : l->m;
+    float *sum = l->sums + part * l->r * l->n + at;
+    for (uint64_t k = 0; k < l->r; k++) memset(sum + k * l->n, 0, n * sizeof *sum);
+    for (uint64_t i = begin; i < end; i += 4) {
+        const uint64_t rows = end - i < 4 ? end - i : 4;
+        for (uint64_t x = 0; l->e && x < rows; x++)
+            l->self->phi(phi + x * LOWRANK_BLOCK, l->g + (i + x) * l->n + at, l->e + (i + x) * l->n + at, l->beta,
+                         l->gamma, n);
+        add(sum, l->n, l->e ? phi : l->g + i * l->n + at, l->e ? (uint64_t)LOWRANK_BLOCK : l->n, l->p + i * l->r, n,
+            l->r, rows);
+    }
+}
+static inline void lowrank_q_tasks(void *arg, uint64_t begin, uint64_t end) {
+    const lowrank_job *l = (const lowrank_job *)arg;
+    const uint64_t blocks = (l->n + LOWRANK_BLOCK - 1) / LOWRANK_BLOCK;
+    float phi[4 * LOWRANK_BLOCK];
+    for (uint64_t t = begin; t < end; t++) {
+        const uint64_t at = t % blocks * LOWRANK_BLOCK;
+        lowrank_q_task(l, t / blocks, at, l->n - at < LOWRANK_BLOCK ? l->n - at : LOWRANK_BLOCK, phi);
+    }
+}
+/* The first of `sums` = (phi^T p)^T, r x n. `sums` has room for lowrank_n_sums(m) such results. */
+static inline void lowrank_qt(lowrank_job *l) {
+    const uint64_t blocks = (l->n + LOWRANK_BLOCK - 1) / LOWRANK_BLOCK, each = l->r * l->n;
+    l->n_sums = lowrank_n_sums(l->m);
+    l->rows_each = (l->m + l->n_sums - 1) / l->n_sums;
+    lowrank_run(l, l->n_sums * blocks, l->rows_each * (l->n < LOWRANK_BLOCK ? l->n : LOWRANK_BLOCK), lowrank_q_tasks);
+    for (uint64_t s = 1; s < l->n_sums; s++)
+        for (uint64_t x = 0; x < each; x++) l->sums[x] += l->sums[s * each + x];
+}
+
+static inline void lowrank_rest_rows(void *arg, uint64_t begin, uint64_t end) {
+    const lowrank_job *l = (const lowrank_job *)arg;
+    const lowrank_rest_fn rest = lowrank_rest_for(l->self->level);
+    for (uint64_t i = begin; i < end; i++)
+        rest(l->out + i * l->n, l->g + i * l->n, l->beta, l->gamma, l->p + i * l->r, l->q, l->n, l->n, l->r);
+}
+/* out = beta * out + gamma * g - p q */
+static inline void lowrank_rest_of(const lowrank_job *l) { lowrank_run(l, l->m, l->n, lowrank_rest_rows); }
+
+static inline void lowrank_put_rows(void *arg, uint64_t begin, uint64_t end) {
+    const lowrank_job *l = (const lowrank_job *)arg;
+    const lowrank_put_fn put = lowrank_put_for(l->self->level);
+    for (uint64_t i = begin; i < end; i++)
+        put(l->out + i * l->n, l->set, l->scale, l->p + i * l->r, l->q, l->n, l->n, l->r);
+}
+/* out = (set ? 0 : out) + scale * p q; q may have any alignment */
+static inline void lowrank_put_of(const lowrank_job *l) { lowrank_run(l, l->m, l->n, lowrank_put_rows); }
+
+/* ---- an orthonormal basis ------------------------------------------------------------------------------------------------ */
+static inline double lowrank_inner(const double *a, const double *b, uint64_t n) {
+    double s[4] = {0, 0, 0, 0};
+    uint64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int k = 0; k < 4; k++) s[k] += a[i + (uint64_t)k] * b[i + (uint64_t)k];
+    for (; i < n; i++) s[0] += a[i] * b[i];
+    return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
+/* Makes the r columns of `v` (each m numbers) orthonormal: modified Gram-Schmidt, twice for each column. A column that depends on
+ * those before it, and so keeps less than 1e-6 of its length, becomes zero. */
+static inline void lowrank_orthonormal(double *v, uint64_t m, uint64_t r) {
+    for (uint64_t k = 0; k < r; k++) {
+        double *a = v + k * m;
+        const double before = lowrank_inner(a, a, m);
+        for (int again = 0; again < 2; again++)
+            for (uint64_t j = 0; j < k; j++) {
+                const double d = lowrank_inner(a, v + j * m, m);
+                for (uint64_t i = 0; i < m; i++) a[i] -= d * v[j * m + i];
+            }
+        const double now = lowrank_inner(a, a, m);
+        const double scale = now > 1e-12 * before && now > 0 ? 1 / sqrt(now) : 0;
+        for (uint64_t i = 0; i < m; i++) a[i] *= scale;
+    }
+}
+#endif

@@ -1,0 +1,395 @@
+/* powersgd.c: a matrix as the product of two thin ones, both of which are summed undecoded: two rounds. Knows nothing of where
+ * gradients come from or payloads go.
+ *
+ * Maths, for phi = beta e + gamma g, m x n, and a start Q, n x r, that all ranks share:
+ *     round 0   P = phi Q                          summed over all ranks
+ *     round 1   P^ = the orthonormal basis of P's columns; Q = phi^T P^        summed over all ranks
+ *     result    P^ Q^T, which is the sum of all phi, projected on the columns of P^
+ *     residual  e = phi - P^ Q_own^T
+ * Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
+ * NeurIPS 2019. One power iteration; with start=warm the sum of Q, each column divided by its length, is the next step's start,
+ * so that the iteration goes on from step to step. With start=cold, in the first step, and for a column of Q that is zero, the
+ * start is drawn: from step, seed and tensor, the same on all ranks. r = min(rank, m, n) for each matrix, or part of one.
+ *
+ * A tensor that is no matrix, or one with at most `rank` columns, is sent as it is, in one round.
+ * Zeros: a column of P that depends on the others becomes a zero column of P^, and so of Q: it carries nothing.
+ *
+ * Wire: round 0: P, f32[m][r]. Round 1: Q transposed, f32[r][n]; without a matrix f32[count]. aux: r, 0 without a matrix.
+ * 32 r (m + n) / (m n) bits an element. Input with NaN or Inf: header flag, every number NaN, residual unchanged. Parts without
+ * elements: header alone. */
+#include "codecs/common/lowrank.h"
+#include "codecs/common/rng.h"
+
+enum { POWERSGD_RANK_MAX = 64, POWERSGD_STATE = 64 };
+
+typedef struct powersgd_self {
+    dense_self dense; /* first */
+    uint64_t rank;
+    int warm;
+} powersgd_self;
+
+static const char powersgd_params[] = "rank=1,start=warm";
+
+/* Takes start=warm or start=cold out of the parameters; `rest` gets the others. 0: neither of the two. */
+static int powersgd_start(const char *params, int *warm, char *rest, size_t cap) {
+    char key[64], val[128];
+    const char *item = params;
+    size_t n = 0;
+    *rest = 0;
+    for (int more; (more = esp_params_next(&params, key, sizeof key, val, sizeof val)) != 0; item = params) {
+        if (more > 0 && !strcmp(key, "start")) {
+            if (strcmp(val, "warm") != 0 && strcmp(val, "cold") != 0) return 0;
+            *warm = val[0] == 'w';
+            continue;
+        }
+        /* what is malformed goes on to the common parser, for its error */
+        n += (size_t)snprintf(rest + n, cap - n, "%s%s%s%s", n ? "," : "", more > 0 ? key : item, more > 0 ? "=" : "",
+                              more > 0 ? val : "");
+        if (n >= cap || more < 0) break;
+    }
+    return 1;
+}
+
+static esp_status powersgd_open(const esp_host *h, const char *params, void **self) {
+    double rank = 1;
+    int warm = 1;
+    char rest[256];
+    esp_param p[] = {{"rank", &rank, 1, POWERSGD_RANK_MAX, 0, 1, "a whole number from 1 to 64"}};
+    if (!powersgd_start(params, &warm, rest, sizeof rest))
+        return esp_codec_fail(h, "powersgd", ESP_E_ARG,
+                              "powersgd: start must be warm or cold (parameters: rank=1,start=warm)");
+    const esp_status st = esp_params_parse(h, "powersgd", rest, p, 1, powersgd_params);
+    if (st != ESP_OK) return st;
+    powersgd_self *s = (powersgd_self *)esp_codec_self(h, sizeof *s);
+    if (!s) return ESP_E_NOMEM;
+    dense_open(&s->dense, h);
+    s->rank = (uint64_t)rank;
+    s->warm = warm;
+    *self = s;
+    return ESP_OK;
+}
+static void powersgd_close(void *self) {
+    esp_codec_self_free(((powersgd_self *)self)->dense.host, self, sizeof(powersgd_self));
+}
+
+/* The rank for one part; 0: it is sent as it is. */
+static uint64_t powersgd_rank(const powersgd_self *s, const esp_tensor *t) {
+    if (!t->count || !t->rows || t->cols <= s->rank) return 0;
+    return t->rows < s->rank ? t->rows : s->rank;
+}
+
+/* Where a call keeps what it needs: orthonormal columns in f64, P^ in f32, Q and its partial sums. */
+typedef struct powersgd_room {
+    double *columns;
+    float *p, *q;
+    uint64_t bytes;
+} powersgd_room;
+
+static powersgd_room powersgd_room_of(unsigned char *scratch, uint64_t m, uint64_t n, uint64_t r) {
+    powersgd_room x = {0};
+    const uint64_t columns = (m * r * sizeof(double) + 63) / 64 * 64, p = (m * r * sizeof(float) + 63) / 64 * 64;
+    if (scratch) {
+        x.columns = (double *)(void *)scratch;
+        x.p = (float *)(void *)(scratch + columns);
+        x.q = (float *)(void *)(scratch + columns + p);
+    }
+    x.bytes = columns + p + lowrank_n_sums(m) * r * n * sizeof(float);
+    return x;
+}
+
+static esp_status powersgd_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                 esp_bound *out) {
+    const powersgd_self *s = (const powersgd_self *)self;
+    const uint64_t r = powersgd_rank(s, like);
+    (void)n_reduced;
+    if (r) {
+        const uint64_t state = s->warm ? POWERSGD_STATE + r * like->cols * sizeof(float) : 0;
+        return esp_bound_fill(out, r * (round ? like->cols : like->rows) * sizeof(float),
+                              powersgd_room_of(NULL, like->rows, like->cols, r).bytes, state);
+    }
+    const esp_status st = esp_bound_fill(out, round ? like->count * sizeof(float) : 0, 0, 0);
+    if (!round) out->payload_bytes = 0; /* one round is enough */
+    return st;
+}
+
+/* ---- the start ------------------------------------------------------------------------------------------------------ */
+/* Draws column k of Q: numbers in (-1, 1). */
+static void powersgd_draw(const esp_codec_args *a, uint32_t t, uint64_t k, float *q, uint64_t n) {
+    const uint64_t key = esp_rng_key(a->seed, a->step, a->tensor[t]->key, a->comp_index, 0);
+    for (uint64_t j = 0; j < n; j += 4) {
+        const esp_philox_t x = esp_philox(key, a->offset[t], k << 32 | j / 4);
+        for (uint64_t i = 0; i < 4 && j + i < n; i++)
+            q[j + i] = (float)((int32_t)(x.w[i] >> 8) - 0x800000) * 0x1p-23f + 0x1p-24f;
+    }
+}
+
+/* The state: Q of the last step, r rows of n, behind a place for what later versions may need. Zero at the start. */
+static float *powersgd_state(const esp_codec_args *a, uint32_t t) {
+    if (!a->state || !a->state[t].ptr || a->state[t].bytes <= POWERSGD_STATE) return NULL;
+    return (float *)(void *)((unsigned char *)a->state[t].ptr + POWERSGD_STATE);
+}
+
+static const float *powersgd_first(const esp_codec_args *a, uint32_t t, uint64_t r, float *room) {
+    const uint64_t n = a->tensor[t]->cols;
+    float *state = powersgd_state(a, t), *q = state ? state : room;
+    for (uint64_t k = 0; k < r; k++) {
+        uint32_t any = 0;
+        for (uint64_t j = 0; state && j < n; j++) any |= dense_bits(q[k * n + j]) << 1;
+        if (!any) powersgd_draw(a, t, k, q + k * n, n);
+    }
+    return q;
+}
+
+/* Keeps the sum of Q for the next step, each column with length 1. */
+static void powersgd_keep(float *state, const dense_f32 *q, uint64_t n, uint64_t r) {
+    for (uint64_t k = 0; k < r; k++) {
+        double s[4] = {0, 0, 0, 0};
+        for (uint64_t j = 0; j < n; j++) s[j % 4] += (double)q[k * n + j] * (double)q[k * n + j];
+        const double length = sqrt((s[0] + s[2]) + (s[1] + s[3]));
+        for (uint64_t j = 0; j < n; j++) state[k * n + j] = length > 0 ? (float)((double)q[k * n + j] / length) : 0;
+    }
+}
+
+/* ---- compress --------------------------------------------------------------------------------------------------------- */
+static lowrank_job powersgd_job(const powersgd_self *s, const esp_codec_args *a, uint32_t t, uint64_t r) {
+    lowrank_job l;
+    memset(&l, 0, sizeof l);
+    l.self = &s->dense;
+    l.m = a->tensor[t]->rows, l.n = a->tensor[t]->cols, l.r = r;
+    l.g = (const float *)a->tensor[t]->data.ptr;
+    l.e = esp_residual_of(a, t);
+    l.beta = a->beta, l.gamma = a->gamma;
+    return l;
+}
+
+static esp_payload_header powersgd_header(const esp_codec_args *a, uint32_t t, uint64_t r, uint64_t body) {
+    return esp_payload_header_of(esp_name_hash("powersgd"), 1, 0, a->tensor[t]->count, body * sizeof(float), r);
+}
+
+/* Marks the payload: the input has NaN or Inf. */
+static esp_status powersgd_nan(esp_payload *p, esp_payload_header *h) {
+    const float nan = dense_float(0x7FC00000u);
+    for (uint64_t i = 0; i < h->body_bytes; i += sizeof nan)
+        memcpy((unsigned char *)esp_payload_body(p) + i, &nan, sizeof nan);
+    h->flags = ESP_PAYLOAD_NONFINITE;
+    return esp_payload_begin(p, h);
+}
+
+static void powersgd_copy(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
+    memcpy((unsigned char *)user + at * sizeof(float), phi, n * sizeof(float));
+    if (residual) memset(residual, 0, n * sizeof(float));
+}
+
+/* The numbers themselves. */
+static esp_status powersgd_plain(const powersgd_self *s, const esp_codec_args *a, uint32_t t) {
+    const int last = a->round == 1;
+    esp_payload_header h = powersgd_header(a, t, 0, last ? a->tensor[t]->count : 0);
+    const esp_status st = esp_payload_begin(&a->payload[t], &h);
+    if (st != ESP_OK || !last) return st;
+    esp_codec_args one = *a; /* dense.h looks at the first of a list */
+    const esp_buf *e = a->residual ? &a->residual[t] : NULL;
+    one.tensor = &a->tensor[t];
+    one.residual = e;
+    if (dense_encode(&s->dense, &one, esp_payload_body(&a->payload[t]), powersgd_copy)) return ESP_OK;
+    return powersgd_nan(&a->payload[t], &h);
+}
+
+static esp_status powersgd_round0(const powersgd_self *s, const esp_codec_args *a, uint32_t t, uint64_t r) {
+    lowrank_job l = powersgd_job(s, a, t, r);
+    const powersgd_room room = powersgd_room_of((unsigned char *)a->scratch->ptr, l.m, l.n, r);
+    esp_payload_header h = powersgd_header(a, t, r, l.m * r);
+    const esp_status st = esp_payload_begin(&a->payload[t], &h);
+    if (st != ESP_OK) return st;
+    l.p = room.p;
+    l.q = powersgd_first(a, t, r, room.q);
+    lowrank_p(&l);
+    memcpy(esp_payload_body(&a->payload[t]), l.p, h.body_bytes);
+    /* a NaN or Inf in a row of phi makes the row's products NaN or Inf */
+    return s->dense.check(l.p, l.m * r) ? powersgd_nan(&a->payload[t], &h) : ESP_OK;
+}
+
+/* Reads the sum of P and makes it orthonormal. ESP_OK: room.p has it. *nan: some rank's input, or the sum, is not finite. */
+static esp_status powersgd_basis(const powersgd_self *s, const esp_codec_args *a, uint32_t t, uint64_t r,
+                                 const powersgd_room *room, int *nan) {
+    const uint64_t m = a->tensor[t]->rows;
+    esp_payload_header h;
+    *nan = 0;
+    if (!a->reduced) return ESP_E_CORRUPT;
+    const esp_status st = esp_payload_read(&a->reduced[t], esp_name_hash("powersgd"), 1, a->tensor[t]->count, &h);
+    if (st != ESP_OK || h.body_bytes != m * r * sizeof(float)) return ESP_E_CORRUPT;
+    memcpy(room->p, esp_payload_body(&a->reduced[t]), h.body_bytes);
+    *nan = (h.flags & ESP_PAYLOAD_NONFINITE) || s->dense.check(room->p, m * r);
+    if (*nan) return ESP_OK;
+    for (uint64_t k = 0; k < r; k++)
+        for (uint64_t i = 0; i < m; i++) room->columns[k * m + i] = (double)room->p[i * r + k];
+    lowrank_orthonormal(room->columns, m, r);
+    for (uint64_t k = 0; k < r; k++)
+        for (uint64_t i = 0; i < m; i++) room->p[i * r + k] = (float)room->columns[k * m + i];
+    return ESP_OK;
+}
+
+static esp_status powersgd_round1(const powersgd_self *s, const esp_codec_args *a, uint32_t t, uint64_t r) {
+    lowrank_job l = powersgd_job(s, a, t, r);
+    const powersgd_room room = powersgd_room_of((unsigned char *)a->scratch->ptr, l.m, l.n, r);
+    esp_payload_header h = powersgd_header(a, t, r, l.n * r);
+    int nan;
+    esp_status st = esp_payload_begin(&a->payload[t], &h);
+    if (st == ESP_OK) st = powersgd_basis(s, a, t, r, &room, &nan);
+    if (st != ESP_OK) return st;
+    if (nan) return powersgd_nan(&a->payload[t], &h);
+    l.p = room.p;
+    l.sums = room.q;
+    lowrank_qt(&l);
+    if (s->dense.check(room.q, l.n * r)) return powersgd_nan(&a->payload[t], &h);
+    memcpy(esp_payload_body(&a->payload[t]), room.q, h.body_bytes);
+    if (!l.e) return ESP_OK;
+    l.q = room.q;
+    l.out = esp_residual_of(a, t);
+    lowrank_rest_of(&l);
+    return ESP_OK;
+}
+
+static esp_status powersgd_compress(void *self, const esp_codec_args *a) {
+    const powersgd_self *s = (const powersgd_self *)self;
+    for (uint32_t t = 0; t < a->n_tensors; t++) {
+        const uint64_t r = powersgd_rank(s, a->tensor[t]);
+        const esp_status st = !r         ? powersgd_plain(s, a, t)
+                              : a->round ? powersgd_round1(s, a, t, r)
+                                         : powersgd_round0(s, a, t, r);
+        if (st != ESP_OK) return st;
+    }
+    return ESP_OK;
+}
+
+/* ---- decompress ------------------------------------------------------------------------------------------------------- */
+ESP_INLINE uint64_t powersgd_add_body(float *out, const dense_f32 *in, float scale, int set, uint64_t n) {
+    if (set)
+        for (uint64_t i = 0; i < n; i++) out[i] = scale * in[i];
+    else
+        for (uint64_t i = 0; i < n; i++) out[i] += scale * in[i];
+    return 0;
+}
+ESP_KERNEL(powersgd_add, (float *out, const dense_f32 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))
+
+/* Checks the payloads of tensor t. *nan: one of them says that its input was not finite. */
+static esp_status powersgd_check(const esp_codec_args *a, uint32_t t, uint64_t r, int *nan) {
+    const uint64_t body = (r ? r * a->tensor[t]->cols : a->tensor[t]->count) * sizeof(float);
+    for (uint32_t k = 0; k < a->n_payloads; k++) {
+        esp_payload_header h;
+        memset(&h, 0, sizeof h);
+        const esp_status st =
+            esp_payload_read(&a->payload[t * a->n_payloads + k], esp_name_hash("powersgd"), 1, a->tensor[t]->count, &h);
+        if (st != ESP_OK || h.flags & ESP_PAYLOAD_EMPTY || h.body_bytes != body || h.aux != r) return ESP_E_CORRUPT;
+        *nan |= (h.flags & ESP_PAYLOAD_NONFINITE) != 0;
+    }
+    return ESP_OK;
+}
+
+static void powersgd_decode(const powersgd_self *s, const esp_codec_args *a, uint32_t t, uint64_t r,
+                            const powersgd_room *room) {
+    lowrank_job l = powersgd_job(s, a, t, r);
+    l.p = room->p;
+    l.out = (float *)a->tensor[t]->data.ptr;
+    l.scale = a->scale == 0 ? 1 : a->scale;
+    for (uint32_t k = 0; k < a->n_payloads; k++) {
+        const void *body = esp_payload_body(&a->payload[t * a->n_payloads + k]);
+        l.set = a->mode == ESP_OUT_SET && !k;
+        if (r) {
+            l.q = (const float *)body;
+            lowrank_put_of(&l);
+        } else {
+            powersgd_add_for(s->dense.level)(l.out, (const dense_f32 *)body, l.scale, l.set, a->tensor[t]->count);
+        }
+    }
+    float *state = powersgd_state(a, t);
+    if (r && state && a->n_payloads == 1)
+        powersgd_keep(state, (const dense_f32 *)esp_payload_body(&a->payload[t]), l.n, r);
+}
+
+static esp_status powersgd_decompress(void *self, const esp_codec_args *a) {
+    const powersgd_self *s = (const powersgd_self *)self;
+    for (uint32_t t = 0; t < a->n_tensors; t++) { /* everything is checked before anything is written */
+        int nan = 0;
+        const uint64_t r = powersgd_rank(s, a->tensor[t]);
+        esp_payload_header h;
+        esp_status st = powersgd_check(a, t, r, &nan);
+        if (st == ESP_OK && r)
+            st = a->reduced ? esp_payload_read(&a->reduced[t], esp_name_hash("powersgd"), 1, a->tensor[t]->count, &h)
+                            : (esp_status)ESP_E_CORRUPT;
+        if (st == ESP_OK && r && (h.body_bytes != r * a->tensor[t]->rows * sizeof(float) || h.aux != r))
+            st = ESP_E_CORRUPT;
+        if (st != ESP_OK) return st;
+    }
+    for (uint32_t t = 0; t < a->n_tensors; t++) {
+        const uint64_t r = powersgd_rank(s, a->tensor[t]);
+        powersgd_room room = {0};
+        int nan = 0, sum_nan = 0;
+        (void)powersgd_check(a, t, r, &nan);
+        if (r) {
+            room = powersgd_room_of((unsigned char *)a->scratch->ptr, a->tensor[t]->rows, a->tensor[t]->cols, r);
+            (void)powersgd_basis(s, a, t, r, &room, &sum_nan);
+        }
+        if (nan || sum_nan)
+            s->dense.fill((float *)a->tensor[t]->data.ptr, dense_float(0x7FC00000u), a->tensor[t]->count);
+        else
+            powersgd_decode(s, a, t, r, &room);
+    }
+    return ESP_OK;
+}
+
+/* ---- what it is --------------------------------------------------------------------------------------------------------- */
+static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                                 esp_codec_model *out) {
+    const powersgd_self *s = (const powersgd_self *)self;
+    const int matrix = like->rows != 0;
+    const double bytes = 4 * (double)s->rank, passes = matrix ? esp_model_stream(28) : esp_model_stream(12);
+    esp_facts f = {ESP_MODEL_LOSSY, 1, {0, 0, 4, 0, 0}, 0, {2000, 1000}, {passes, esp_model_stream(8)}};
+    esp_codec_model m;
+    (void)n_reduced, (void)d;
+    memset(&m, 0, sizeof m);
+    m.struct_size = sizeof m;
+    if (matrix) f.error = -1;
+    const esp_status st = esp_model_fill(&m, &f);
+    m.reduced[1] = m.reduced[0];
+    memset(&m.reduced[0], 0, sizeof m.reduced[0]);
+    if (matrix) {
+        const esp_payload_size p = {ESP_PAYLOAD_HEADER, 0, 0, bytes, 0}, q = {ESP_PAYLOAD_HEADER, 0, 0, 0, bytes};
+        m.reduced[0] = p;
+        m.reduced[1] = m.sent = q;
+    }
+    m.struct_size = out->struct_size;
+    memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);
+    return st;
+}
+
+/* Only an allreduce serves in the last round: with a warm start every rank must get the sum of all parts that it compresses. */
+static const esp_round powersgd_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0},
+                                            {ESP_REDUCE_SUM, ESP_F32, ESP_ROUND_ALLREDUCE, 0}};
+static const esp_codec powersgd_codec = {
+    .struct_size = sizeof(esp_codec),
+    .wire_version = 1,
+    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_HAS_STATE | ESP_CODEC_REDUCIBLE | ESP_CODEC_NEEDS_MATRIX |
+            ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS,
+    .dtypes = ESP_BIT(ESP_F32),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = "powersgd",
+    .summary = "matrices as products of two thin ones, both summed undecoded",
+    .params = powersgd_params,
+    .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
+    .n_rounds = 2,
+    .rounds = powersgd_rounds,
+    .open = powersgd_open,
+    .close = powersgd_close,
+    .bound = powersgd_bound,
+    .compress = powersgd_compress,
+    .decompress = powersgd_decompress,
+    .model = powersgd_model,
+};
+static const esp_codec *const powersgd_list[] = {&powersgd_codec};
+static const esp_plugin powersgd_plugin = {sizeof(esp_plugin), 1,    0,   0, "powersgd", ESPRESSO_VERSION, "MIT",
+                                           powersgd_list,      NULL, NULL};
+
+ESPRESSO_PLUGIN_ENTRY(powersgd) {
+    (void)h;
+    return &powersgd_plugin;
+}
