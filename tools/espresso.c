@@ -13,6 +13,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
@@ -27,6 +28,7 @@
 #include "tools/run/run.c"
 #include "tools/common/ranks.c"
 #include "tools/inspect/tree.c"
+#include "tools/check/check.c"
 #include "tools/inspect/plugins.c"
 #include "tools/inspect/strategy.c"
 #include "tools/inspect/state.c"

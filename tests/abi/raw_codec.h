@@ -3,7 +3,7 @@
 
 static const esp_host *raw_host;
 
-static esp_status raw_open(const esp_host *h, const char *params, void **self) {
+__attribute__((unused)) static esp_status raw_open(const esp_host *h, const char *params, void **self) {
     static char one;
     raw_host = h;
     *self = &one;
@@ -16,14 +16,15 @@ static esp_status raw_open(const esp_host *h, const char *params, void **self) {
     return ESP_OK;
 }
 static void raw_close(void *self) { (void)self; }
-static esp_status raw_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
+__attribute__((unused)) static esp_status raw_bound(void *self, const esp_tensor *like, uint32_t round,
+                                                    uint32_t n_reduced, esp_bound *out) {
     (void)self;
     (void)round, (void)n_reduced;
     out->payload_bytes = esp_payload_capacity(like->count * 4);
     out->scratch_bytes = out->state_bytes = 0;
     return ESP_OK;
 }
-static esp_status raw_compress(void *self, const esp_codec_args *a) {
+__attribute__((unused)) static esp_status raw_compress(void *self, const esp_codec_args *a) {
     const uint64_t count = a->tensor[0]->count;
     const esp_payload_header h = esp_payload_header_of(esp_name_hash(RAW_NAME), 1, 0, count, count * 4, 0);
     (void)self;
@@ -31,7 +32,7 @@ static esp_status raw_compress(void *self, const esp_codec_args *a) {
     if (count) memcpy(esp_payload_body(a->payload), a->tensor[0]->data.ptr, count * 4);
     return ESP_OK;
 }
-static esp_status raw_decompress(void *self, const esp_codec_args *a) {
+__attribute__((unused)) static esp_status raw_decompress(void *self, const esp_codec_args *a) {
     float *out = (float *)a->tensor[0]->data.ptr;
     const float scale = a->scale == 0 ? 1 : a->scale;
     esp_payload_header h;

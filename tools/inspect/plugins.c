@@ -1,10 +1,11 @@
 /* plugins.c: `espresso plugins`: lists codecs, backends and devices, and shows what a plugin file contains.
  * Must not know any codec: everything is read from the tables. */
 
-enum { PLUGINS_PATH, PLUGINS_LONG };
+enum { PLUGINS_PATH, PLUGINS_LONG, PLUGINS_CHECK };
 static const tool_flag plugins_flags[] = {
     {"--path", "DIR[:DIR...]", "look for plugins there first"},
     {"--long", NULL, "say all of each, as with names"},
+    {"--check", NULL, "run the conformance checks over each, and say what fails and what to do"},
 };
 
 typedef struct plugins_word {
@@ -150,14 +151,20 @@ static int plugins_main(const tool_command *self, int argc, char **argv) {
     esp_config cfg = ESP_ZERO;
     esp_ctx *ctx;
     const char *value;
-    int at = 0, flag, status = TOOL_OK, all = 0;
+    int at = 0, flag, status = TOOL_OK, all = 0, checks = 0;
     while ((flag = tool_next(self, argc, argv, &at, &value)) != -1) {
         if (flag == -2) return TOOL_USAGE;
         if (flag == -3) return TOOL_OK;
         if (flag == PLUGINS_PATH) cfg.plugin_path = value;
         if (flag == PLUGINS_LONG) all = 1;
+        if (flag == PLUGINS_CHECK) checks = 1;
     }
     if (tool_open(self, &cfg, &ctx) != TOOL_OK) return TOOL_FAILED;
+    if (checks) {
+        status = check_main(self, ctx, argv + at, argc - at);
+        esp_close(ctx);
+        return status;
+    }
     for (int i = at; i < argc && status == TOOL_OK; i++)
         if (!plugins_known(ctx, argv[i]) && esp_plugin_load(ctx, argv[i]) != ESP_OK)
             status = tool_fail(self, "%s", esp_last_error(ctx));
@@ -172,7 +179,7 @@ static int plugins_main(const tool_command *self, int argc, char **argv) {
 static const tool_command plugins_command = {
     .name = "plugins",
     .summary = "Lists codecs, backends and devices; with names, loads these plugins and shows what they bring.",
-    .synopsis = "[--path DIR] [--long] [NAME|FILE.so...]",
+    .synopsis = "[--path DIR] [--long | --check] [NAME|SPEC|FILE.so...]",
     .flags = plugins_flags,
     .n_flags = sizeof plugins_flags / sizeof *plugins_flags,
     .run = plugins_main,
@@ -182,5 +189,7 @@ static const tool_command plugins_command = {
                "examples:\n"
                "  espresso plugins\n"
                "  espresso plugins topk\n"
-               "  espresso plugins ./libespresso-mine.so",
+               "  espresso plugins ./libespresso-mine.so\n"
+               "  espresso plugins --check ./libespresso-mine.so\n"
+               "  espresso plugins --check topk:ratio=0.3 shm",
 };

@@ -1,0 +1,312 @@
+/* backend.c: what every backend must do, for any backend that the registry has: collectives against plain sums, in order, and leaving
+ * in peace. The rules are those of espresso.h, section 5. Knows no backend by name. */
+
+/* A small integer, so that sums are exact in every number type: rank's element i of collective `op`. */
+static int check_value(int32_t rank, uint64_t i, uint32_t op) {
+    uint64_t x = (i * 131 + (uint64_t)rank * 7 + op + 1) * 0x9e3779b97f4a7c15ull;
+    return (int)(x >> 33) % 15 - 7;
+}
+
+static void check_store(esp_dtype t, void *p, uint64_t i, int v) {
+    const float f = (float)v;
+    switch (t) {
+    case ESP_F32: memcpy((uint8_t *)p + 4 * i, &f, 4); break;
+    case ESP_F16:
+    case ESP_BF16: {
+        const uint16_t h = (uint16_t)(t == ESP_F16 ? half_to_f16(f) : half_to_bf16(f));
+        memcpy((uint8_t *)p + 2 * i, &h, 2);
+        break;
+    }
+    default: { /* integers: little-endian, so the first bytes are the narrower number */
+        const int32_t w = v;
+        memcpy((uint8_t *)p + esp_dtype_bytes(t) * i, &w, esp_dtype_bytes(t));
+    }
+    }
+}
+
+static int check_sums(uint32_t op) {
+    return op == ESP_COLL_ALLREDUCE || op == ESP_COLL_REDUCE_SCATTER || op == ESP_COLL_REDUCE;
+}
+static int check_rooted(uint32_t op) {
+    return op == ESP_COLL_BROADCAST || op == ESP_COLL_GATHER || op == ESP_COLL_REDUCE;
+}
+
+/* What element i of the result is, over the whole buffer. */
+static int check_expected(const check_rank *r, const esp_coll *c, uint64_t i) {
+    const uint64_t part = (c->count + (uint64_t)r->size - 1) / (uint64_t)r->size;
+    if (c->op == ESP_COLL_BROADCAST) return check_value(c->root, i, c->op);
+    if (c->op == ESP_COLL_ALLTOALL) return check_value((int32_t)(i / part), (uint64_t)r->rank * part + i % part, c->op);
+    if (!check_sums(c->op)) return check_value((int32_t)(i / part), i, c->op);
+    int v = check_value(0, i, c->op);
+    for (int32_t q = 1; q < r->size; q++) {
+        const int x = check_value(q, i, c->op);
+        v = c->reduce == ESP_REDUCE_MAX ? (x > v ? x : v) : c->reduce == ESP_REDUCE_MIN ? (x < v ? x : v) : v + x;
+    }
+    return v;
+}
+
+/* One collective on fenced memory, compared with what it must give. */
+static void check_one_coll(check_rank *r, uint32_t op, esp_dtype dtype, esp_reduce reduce, uint64_t count,
+                           int in_place) {
+    enum { FENCE = 64 };
+    const uint64_t n = (uint64_t)r->size, e = esp_dtype_bytes(dtype);
+    if (op == ESP_COLL_ALLTOALL) count = count / n * n;
+    const uint64_t part = (count + n - 1) / n,
+                   begin = (uint64_t)r->rank * part < count ? (uint64_t)r->rank * part : count;
+    const uint64_t end = begin + part < count ? begin + part : count, bytes = count * e;
+    uint8_t *src = malloc((size_t)bytes + FENCE), *dst = malloc((size_t)bytes + FENCE);
+    esp_coll c;
+    memset(src, 0x5A, (size_t)bytes + FENCE);
+    memset(dst, 0x5A, (size_t)bytes + FENCE);
+    for (uint64_t i = 0; i < count; i++) check_store(dtype, src, i, check_value(r->rank, i, op));
+    memset(&c, 0, sizeof c);
+    c.struct_size = sizeof c, c.op = op, c.dtype = dtype, c.reduce = reduce, c.count = count, c.root = r->size - 1;
+    const int from_part = op == ESP_COLL_ALLGATHER || op == ESP_COLL_GATHER, to_part = op == ESP_COLL_REDUCE_SCATTER;
+    const int root = r->rank == c.root;
+    c.src.ptr = src + (from_part ? begin * e : 0);
+    c.dst.ptr = in_place ? src + (to_part ? begin * e : 0) : dst;
+    if (check_rooted(op) && (op == ESP_COLL_BROADCAST ? root && !in_place : !root)) c.dst.ptr = NULL;
+    if (op == ESP_COLL_BROADCAST && !root && !in_place) c.src.ptr = NULL;
+    c.src.bytes = from_part ? (end - begin) * e : bytes;
+    c.dst.bytes = to_part ? (end - begin) * e : bytes;
+    const uint8_t *out = c.dst.ptr;
+    const esp_status s = check_rank_coll(r, &c);
+    if (s && s != ESP_E_TIMEOUT)
+        check_rank_fail(r, "%s of %llu %s%s: status %d: %s", esp__coll_word(op), (check_u)count, esp__dtype_word(dtype),
+                        in_place ? " in place" : "", (int)s, esp__plugin_detail());
+    for (uint64_t i = to_part ? begin : 0; out && i < (to_part ? end : count) && !check_failed(r); i++) {
+        uint8_t want[4] = {0};
+        check_store(dtype, want, 0, check_expected(r, &c, i));
+        if (memcmp(out + (i - (to_part ? begin : 0)) * e, want, (size_t)e))
+            check_rank_fail(r, "%s of %llu %s%s: element %llu is not %d", esp__coll_word(op), (check_u)count,
+                            esp__dtype_word(dtype), in_place ? " in place" : "", (check_u)i, check_expected(r, &c, i));
+    }
+    for (int i = 0; i < FENCE && !check_failed(r); i++)
+        if (src[bytes + (uint64_t)i] != 0x5A || dst[bytes + (uint64_t)i] != 0x5A)
+            check_rank_fail(r, "%s of %llu %s wrote behind the end", esp__coll_word(op), (check_u)count,
+                            esp__dtype_word(dtype));
+    free(src);
+    free(dst);
+}
+
+static void check_numbers(check_rank *r) {
+    static const uint64_t counts[] = {0, 1, 7, 1000, 65537};
+    const esp_backend *b = r->t->table;
+    for (uint32_t op = ESP_COLL_ALLREDUCE; op <= ESP_COLL_REDUCE; op++)
+        for (int k = 0; k < 5 && b->colls & ESP_BIT(op); k++)
+            for (esp_dtype t = ESP_F32; t <= ESP_I32; t++)
+                for (esp_reduce o = ESP_REDUCE_SUM; o <= ESP_REDUCE_MIN; o++)
+                    for (int in_place = 0; in_place < 2; in_place++) {
+                        const int alias = in_place && op != ESP_COLL_GATHER && op != ESP_COLL_ALLTOALL;
+                        if (check_failed(r) || !(b->dtypes & ESP_BIT(t))) continue;
+                        if (check_sums(op) ? !(b->reduces & ESP_BIT(o)) : o != ESP_REDUCE_SUM) continue;
+                        check_one_coll(r, op, t, o, counts[k], alias);
+                    }
+}
+static void check_numbers_run(void *target) {
+    const check_backend_target *t = target;
+    for (int32_t n = 1; n <= CHECK_RANKS; n++) {
+        check_say("running all collectives on %d ranks", (int)n);
+        check_ranks(t, n, check_numbers);
+    }
+}
+
+static void check_open_only(check_rank *r) { (void)r; }
+static void check_open_run(void *target) {
+    for (int32_t n = 1; n <= CHECK_RANKS; n++) {
+        check_say("opening a comm of %d ranks", (int)n);
+        check_ranks(target, n, check_open_only);
+    }
+}
+
+/* Slots: only the used bytes of each must come, and all of them. */
+static void check_slots(check_rank *r) {
+    enum { SLOT = 4128, SLOTS = 5 };
+    const uint64_t n = (uint64_t)r->size;
+    uint8_t *src = calloc(SLOTS, SLOT), *dst = calloc((size_t)n * SLOTS, SLOT);
+    esp_coll c;
+    for (uint64_t k = 0; k < SLOTS; k++) {
+        esp_payload_header h = esp_payload_header_of(7, 1, 0, k, (k * 997 + (uint64_t)r->rank * 13) % (SLOT - 64), k);
+        memcpy(src + k * SLOT, &h, sizeof h);
+        memset(src + k * SLOT + sizeof h, (int)(k + 16 * (uint64_t)r->rank), (size_t)h.body_bytes);
+    }
+    memset(&c, 0, sizeof c);
+    c.struct_size = sizeof c, c.op = ESP_COLL_ALLGATHER, c.slot_bytes = SLOT, c.count = n * SLOTS;
+    c.src.ptr = src, c.src.bytes = SLOTS * SLOT;
+    c.dst.ptr = dst, c.dst.bytes = n * SLOTS * SLOT;
+    const esp_status s = check_rank_coll(r, &c);
+    if (s && s != ESP_E_TIMEOUT) check_rank_fail(r, "allgather of slots: status %d: %s", (int)s, esp__plugin_detail());
+    for (uint64_t i = 0; i < n * SLOTS && !check_failed(r); i++) {
+        const uint64_t q = i / SLOTS, k = i % SLOTS, body = (k * 997 + q * 13) % (SLOT - 64);
+        esp_payload_header h;
+        memcpy(&h, dst + i * SLOT, sizeof h);
+        if (h.count != k || h.body_bytes != body)
+            check_rank_fail(r, "allgather of slots: the header of slot %llu is wrong", (check_u)i);
+        for (uint64_t at = 0; at < body && !check_failed(r); at++)
+            if (dst[i * SLOT + sizeof h + at] != (uint8_t)(k + 16 * q))
+                check_rank_fail(r, "allgather of slots: byte %llu of slot %llu is wrong", (check_u)at, (check_u)i);
+    }
+    free(src);
+    free(dst);
+}
+static void check_slots_run(void *target) {
+    const check_backend_target *t = target;
+    if (!(t->table->colls & ESP_BIT(ESP_COLL_ALLGATHER))) check_skip("the backend has no allgather");
+    check_say("gathering payload slots");
+    for (int32_t n = 1; n <= CHECK_RANKS; n++) check_ranks(t, n, check_slots);
+}
+
+/* Sums of numbers that round: all ranks must have the same bits. */
+static void check_bits(check_rank *r) {
+    enum { N = 30011 };
+    float *x = malloc(N * sizeof *x);
+    esp_coll c;
+    check_seed = (uint64_t)r->rank + 1;
+    for (int i = 0; i < N; i++) x[i] = check_normal() * 3.3f;
+    esp__coll_init(&c, ESP_COLL_ALLREDUCE, ESP_F32, N, x, 0);
+    const esp_status s = check_rank_coll(r, &c);
+    if (s && s != ESP_E_TIMEOUT) check_rank_fail(r, "allreduce: status %d", (int)s);
+    r->meet->hash[r->rank] = check_hash(ESP__HASH0, x, N * sizeof *x);
+    pthread_barrier_wait(&r->meet->barrier);
+    if (r->meet->hash[r->rank] != r->meet->hash[0])
+        check_rank_fail(r,
+                        "the sum differs from rank 0's in some bits: replicas of a model would drift apart: sum in the "
+                        "same order on all ranks");
+    free(x);
+}
+static void check_bits_run(void *target) {
+    check_say("comparing the bits of a sum");
+    for (int32_t n = 2; n <= CHECK_RANKS; n++) check_ranks(target, n, check_bits);
+}
+
+/* Several requests open at once, tested in another order than they were started. */
+static void check_queue(check_rank *r) {
+    enum { OPEN = 4, N = 1000 };
+    const esp_stream cpu = {{ESP_CPU, 0}, NULL};
+    float *x = malloc(OPEN * N * sizeof *x);
+    void *req[OPEN];
+    for (int k = 0; k < OPEN && !check_failed(r); k++) {
+        esp_coll c;
+        for (int i = 0; i < N; i++) x[k * N + i] = (float)(k + r->rank);
+        esp__coll_init(&c, ESP_COLL_ALLREDUCE, ESP_F32, N, x + k * N, 0);
+        if (r->t->table->start(r->comm, &c, cpu, &req[k])) check_rank_fail(r, "start of request %d failed", k);
+    }
+    for (int k = OPEN; k-- > 0 && !check_failed(r);)
+        if (check_rank_wait(r, req[k]) && !check_failed(r)) check_rank_fail(r, "request %d failed", k);
+    for (int k = 0; k < OPEN && !check_failed(r); k++)
+        for (int i = 0; i < N; i++) {
+            const float want = (float)(k * r->size + r->size * (r->size - 1) / 2);
+            if (!(x[k * N + i] == want) &&
+                check_rank_fail(r, "request %d gives %g, not %g", k, (double)x[k * N + i], (double)want))
+                break;
+        }
+    free(x);
+}
+static void check_queue_run(void *target) {
+    check_say("running several requests at once");
+    check_ranks(target, 3, check_queue);
+}
+
+/* Rank 0 waits for ranks that never come, until it aborts. */
+static void check_abort(check_rank *r) {
+    float x[8] = {0};
+    const esp_stream cpu = {{ESP_CPU, 0}, NULL};
+    void *req = NULL;
+    esp_coll c;
+    esp__coll_init(&c, ESP_COLL_ALLREDUCE, ESP_F32, 8, x, 0);
+    if (r->rank == 0) {
+        esp_status s = r->t->table->start(r->comm, &c, cpu, &req);
+        if (!s) s = r->t->table->test(r->comm, req);
+        if (s != ESP_PENDING)
+            check_rank_fail(r, "a collective in which no other rank takes part gives status %d, not ESP_PENDING",
+                            (int)s);
+        r->t->table->abort(r->comm);
+        const uint64_t end = esp__now_ns() + 5000000000u;
+        while (!check_failed(r) && (s = r->t->table->test(r->comm, req)) == ESP_PENDING)
+            if (esp__now_ns() > end) check_rank_fail(r, "abort() was called 5 s ago, and the request is still pending");
+        if (s != ESP_E_PEER) check_rank_fail(r, "after abort() a request gives status %d, not ESP_E_PEER", (int)s);
+    }
+    pthread_barrier_wait(&r->meet->barrier);
+}
+static void check_abort_run(void *target) {
+    const check_backend_target *t = target;
+    if (!ESP_HAS(esp_backend, t->table, abort))
+        check_skip("the table has no abort(): a rank that waits for a dead one waits for the timeout");
+    check_say("aborting a collective");
+    check_ranks(t, 2, check_abort);
+}
+
+static void *check_waker(void *arg) {
+    check_rank *r = arg;
+    const struct timespec soon = {0, 20000000};
+    nanosleep(&soon, NULL);
+    r->t->table->wake(r->comm);
+    return NULL;
+}
+static void check_sleep(check_rank *r) {
+    pthread_t waker;
+    const uint64_t begin = esp__now_ns();
+    if (r->t->table->progress(r->comm, 1000)) check_rank_fail(r, "progress() with nothing to do failed");
+    if (esp__now_ns() - begin > 2000000000u) check_rank_fail(r, "progress(1000 us) slept over 2 s");
+    if (pthread_create(&waker, NULL, check_waker, r)) return;
+    /* wake() may come before the sleep, and progress may end early: but not 6 s late */
+    if (r->t->table->progress(r->comm, 8000000)) check_rank_fail(r, "progress() failed");
+    if (esp__now_ns() - begin > 6000000000u) check_rank_fail(r, "wake() did not end progress()");
+    pthread_join(waker, NULL);
+    pthread_barrier_wait(&r->meet->barrier);
+}
+static void check_sleep_run(void *target) {
+    const check_backend_target *t = target;
+    if (!ESP_HAS(esp_backend, t->table, progress)) check_skip("the table has no progress(): the library polls");
+    check_say("sleeping in progress() and being woken");
+    check_ranks(t, 2, check_sleep);
+}
+
+static void check_traffic(check_rank *r) {
+    enum { N = 100000 };
+    float *x = calloc(N, sizeof *x);
+    esp_traffic t;
+    esp_coll c;
+    esp__coll_init(&c, ESP_COLL_BROADCAST, ESP_F32, N, x, 0);
+    if (check_rank_coll(r, &c)) check_rank_fail(r, "broadcast failed");
+    memset(&t, 0, sizeof t);
+    t.struct_size = sizeof t;
+    if (r->t->table->traffic(r->comm, &t)) check_rank_fail(r, "traffic() failed");
+    if (r->rank && t.intra_bytes + t.inter_bytes < N * sizeof *x)
+        check_rank_fail(r, "%llu bytes were broadcast, traffic() says %llu came", (check_u)(N * sizeof *x),
+                        (check_u)(t.intra_bytes + t.inter_bytes));
+    pthread_barrier_wait(&r->meet->barrier);
+    free(x);
+}
+static void check_traffic_run(void *target) {
+    const check_backend_target *t = target;
+    if (!ESP_HAS(esp_backend, t->table, traffic)) check_skip("the table has no traffic(): statistics show no bytes");
+    check_ranks(t, 2, check_traffic);
+}
+
+static const check check_backend_list[] = {
+    {"open", "comms of 1 to 4 ranks open and close", check_open_run},
+    {"numbers", "all collectives, number types and reductions of the table, in place and not", check_numbers_run},
+    {"slots", "payload slots arrive whole, whatever their used bytes", check_slots_run},
+    {"same bits", "all ranks get the same bits", check_bits_run},
+    {"requests", "several requests at once, tested in any order", check_queue_run},
+    {"abort", "abort() ends a wait with ESP_E_PEER", check_abort_run},
+    {"sleep", "progress() sleeps and wake() ends the sleep", check_sleep_run},
+    {"traffic", "received bytes are counted", check_traffic_run},
+};
+
+/* Checks the backend, with ranks as processes; as threads if it cannot connect processes. */
+static void check_backend(esp_ctx *ctx, const esp_backend *b, const char *params, check_report *r) {
+    check_backend_target t = {b, &ctx->host, params, 0};
+    check_report trial = {0, 0, 0};
+    fflush(stdout);
+    const int keep = dup(1), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (keep >= 0 && null >= 0) dup2(null, 1); /* the trial is no part of the report */
+    check_one(&trial, &check_backend_list[0], &t);
+    fflush(stdout);
+    if (keep >= 0) dup2(keep, 1), close(keep);
+    if (null >= 0) close(null);
+    if (trial.failed) t.threads = 1;
+    printf("  ranks are %s\n", t.threads ? "threads: the backend does not connect processes" : "processes");
+    check_all(r, check_backend_list, sizeof check_backend_list / sizeof *check_backend_list, &t);
+}

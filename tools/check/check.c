@@ -1,0 +1,75 @@
+/* check.c: `espresso plugins --check`: runs the rules of a kind over each codec and backend that was asked for, and prints what they
+ * found. */
+#include "codecs/common/half.h"
+#include "tools/check/report.c"
+#include "tools/check/part.c"
+#include "tools/check/codec.c"
+#include "tools/check/ranks.c"
+#include "tools/check/backend.c"
+
+static void check_title(const char *kind, const char *spec, const char *from) {
+    printf("%s %s (%s)\n", kind, spec, from);
+}
+
+static void check_codec_spec(const tool_command *self, esp_ctx *ctx, const char *spec, const char *from,
+                             check_report *r) {
+    esp__codec *c = NULL;
+    check_title("codec", spec, from);
+    if (esp__codec_make(ctx, spec, NULL, &c)) {
+        tool_fail(self, "%s", esp_last_error(ctx));
+        r->failed++;
+        return;
+    }
+    check_codec(ctx, c, r);
+    esp__codec_free(ctx, c);
+}
+
+/* Checks what a name, a spec, or (from index `codecs` and `backends` on) a loaded file means. Returns how many tables it found. */
+static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec, uint32_t codecs, uint32_t backends,
+                       check_report *r) {
+    const esp__registry *g = &ctx->registry;
+    const size_t n = spec ? strcspn(spec, ":") : 0;
+    int found = 0;
+    for (uint32_t i = codecs; i < g->n_codecs; i++) {
+        const char *name = g->codecs[i]->name;
+        if (spec && (strlen(name) != n || strncmp(name, spec, n))) continue;
+        found++;
+        check_codec_spec(self, ctx, spec ? spec : name, g->codec_from[i], r);
+    }
+    for (uint32_t i = backends; i < g->n_backends; i++) {
+        const esp_backend *b = g->backends[i];
+        int32_t score = 0;
+        if (spec && (strlen(b->name) != n || strncmp(b->name, spec, n))) continue;
+        found++;
+        check_title("backend", spec ? spec : b->name, g->backend_from[i]);
+        if (b->probe(&ctx->host, &score) || score <= 0) {
+            puts("  skipped  its probe() says that it cannot run here");
+            r->skipped++;
+        } else {
+            check_backend(ctx, b, spec && spec[n] ? spec + n + 1 : "", r);
+        }
+    }
+    return found;
+}
+
+/* One argument: a file, whose tables are all checked, or the name or spec of a codec or backend. */
+static int check_argument(const tool_command *self, esp_ctx *ctx, const char *what, check_report *r) {
+    const uint32_t codecs = ctx->registry.n_codecs, backends = ctx->registry.n_backends;
+    const int file = strchr(what, '/') != NULL;
+    char name[ESP__SPEC_MAX];
+    if (!file && check_found(self, ctx, what, 0, 0, r)) return TOOL_OK;
+    snprintf(name, sizeof name, "%.*s", file ? (int)sizeof name - 1 : (int)strcspn(what, ":"), what);
+    if (esp_plugin_load(ctx, name) != ESP_OK) return tool_fail(self, "%s", esp_last_error(ctx));
+    if (check_found(self, ctx, file ? NULL : what, file ? codecs : 0, file ? backends : 0, r)) return TOOL_OK;
+    return tool_fail(self, "%s brings no codec and no backend that is new here", name);
+}
+
+static int check_main(const tool_command *self, esp_ctx *ctx, char *const *names, int n_names) {
+    check_report r = {0, 0, 0};
+    int status = TOOL_OK;
+    if (!n_names) check_found(self, ctx, NULL, 0, 0, &r);
+    for (int i = 0; i < n_names && status == TOOL_OK; i++) status = check_argument(self, ctx, names[i], &r);
+    if (status != TOOL_OK) return status;
+    printf("%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped);
+    return r.failed ? TOOL_FAILED : TOOL_OK;
+}

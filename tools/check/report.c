@@ -1,0 +1,108 @@
+/* report.c: runs checks, each in a process of its own, so that a crash or a hang of a plugin is a line of the report and not the
+ * command's end. Knows neither codecs nor backends. */
+
+enum { CHECK_SECONDS = 120, CHECK_SAID = 1000 };
+enum { CHECK_PASSED = 0, CHECK_FAILED = 1, CHECK_SKIPPED = 77 };
+
+typedef struct check_report {
+    int passed, failed, skipped;
+} check_report;
+
+/* One thing that every plugin of a kind must do. */
+typedef struct check {
+    const char *name, *demands; /* demands: the rule, in a few words, shown beside the name */
+    void (*run)(void *target);  /* returns: passed; else ends by check_fail or check_skip */
+} check;
+
+static int check_pipe = -1; /* the child's way to the parent */
+static char check_at[256];  /* what the check is doing now, for a crash */
+
+/* Says where the check is. The text outlives a crash. */
+static void check_say(const char *fmt, ...) ESP__PRINTF(1, 2);
+static void check_say(const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(check_at, sizeof check_at, fmt, args);
+    va_end(args);
+}
+
+static void check_end(int code, const char *fmt, va_list args) {
+    char text[CHECK_SAID];
+    int n = vsnprintf(text, sizeof text, fmt, args);
+    if (check_pipe >= 0 && write(check_pipe, text, n < CHECK_SAID ? (size_t)n : CHECK_SAID - 1) < 0) _exit(code);
+    _exit(code);
+}
+/* End the check. The text says what was expected, what came, and what to do. */
+static void check_fail(const char *fmt, ...) ESP__PRINTF(1, 2);
+static void check_fail(const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    check_end(CHECK_FAILED, fmt, args);
+    va_end(args);
+}
+static void check_skip(const char *fmt, ...) ESP__PRINTF(1, 2);
+static void check_skip(const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    check_end(CHECK_SKIPPED, fmt, args);
+    va_end(args);
+}
+
+/* A signal's handler may only write: it sends what the check was doing. */
+static void check_crashed(int signal_number) {
+    static const char crash[] = "crashed";
+    static const char late[] = "did not come back";
+    const char *what = signal_number == SIGALRM ? late : crash;
+    if (write(check_pipe, what, strlen(what)) < 0 || write(check_pipe, " while ", 7) < 0 ||
+        write(check_pipe, check_at, strlen(check_at)) < 0)
+        _exit(CHECK_FAILED);
+    _exit(CHECK_FAILED);
+}
+
+static void check_child(const check *c, void *target) {
+    static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) signal(signals[i], check_crashed);
+    alarm(CHECK_SECONDS);
+    check_say("beginning");
+    c->run(target);
+    _exit(CHECK_PASSED);
+}
+
+static void check_one(check_report *r, const check *c, void *target) {
+    int ends[2], status = 0;
+    char said[CHECK_SAID + 1];
+    size_t n = 0;
+    if (pipe(ends)) {
+        perror("espresso plugins: pipe");
+        exit(TOOL_FAILED);
+    }
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        close(ends[0]);
+        check_pipe = ends[1];
+        check_child(c, target);
+    }
+    close(ends[1]);
+    for (ssize_t got; n < CHECK_SAID && (got = read(ends[0], said + n, CHECK_SAID - n)) > 0;) n += (size_t)got;
+    said[n] = 0;
+    close(ends[0]);
+    if (child < 0 || waitpid(child, &status, 0) < 0) {
+        snprintf(said, sizeof said, "the check could not be started: %s", strerror(errno));
+        status = CHECK_FAILED << 8;
+    }
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : CHECK_FAILED;
+    const char *word = code == CHECK_PASSED ? "ok     " : code == CHECK_SKIPPED ? "skipped" : "FAILED ";
+    if (code == CHECK_PASSED)
+        r->passed++;
+    else if (code == CHECK_SKIPPED)
+        r->skipped++;
+    else
+        r->failed++;
+    printf("  %s  %-12s %s\n", word, c->name, c->demands);
+    if (code != CHECK_PASSED) printf("           %s\n", *said ? said : "(it said nothing)");
+}
+
+static void check_all(check_report *r, const check *checks, size_t n, void *target) {
+    for (size_t i = 0; i < n; i++) check_one(r, &checks[i], target);
+}
