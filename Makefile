@@ -104,6 +104,7 @@ $(BUILD)/bin/$(1): $(wildcard examples/$(1)/*.c examples/$(1)/*.h) $(LIB) espres
 endef
 $(foreach e,$(EXAMPLE_NAMES),$(eval $(call EXAMPLE,$(e))))
 
+$(BUILD)/bench/workers: FLAGS += $(OPENMP_FLAG)
 $(BUILD)/bench/%: bench/%.c $(LIB) $(STAMP) | $(BUILD)/bench/
 	$(CC) $(FLAGS) $< -o $@ $(LIB) $(LIBS)
 $(BUILD)/%/:
