@@ -29,11 +29,9 @@ espresso_impl/autopilot: espresso_impl/base espresso_impl/plugins espresso_impl/
 upward='
 espresso_impl/executor esp__observers_[a-z_]*
 espresso_impl/observe esp__[a-z]*_observer
-espresso_impl/strategy esp__coordinates_of
 '
 # the executor tells the observers, of which observe/observers.c has the one list (executor/observer.h);
-# observe/observers.inc lists every observer, in whatever folder;
-# coordinates_of: defined in executor/program.c
+# observe/observers.inc lists every observer, in whatever folder
 root=$PWD
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT INT TERM

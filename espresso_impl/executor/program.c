@@ -2,7 +2,8 @@
  * region.c says which elements the rank has after each step; this file adds memory, lanes and number formats. Runs nothing. */
 #include "espresso_impl/executor/executor.h"
 
-ESP__FN void esp__coordinates_of(const esp_ctx *ctx, uint32_t unit, esp__coordinates *at) {
+/* This rank's coordinates, for one unit. */
+static void esp__coordinates_of(const esp_ctx *ctx, uint32_t unit, esp__coordinates *at) {
     const esp__topology *p = &ctx->job.topo;
     for (uint8_t scope = 0; scope < ESP__SCOPES; scope++) {
         int32_t size = esp__group_size(p, scope);

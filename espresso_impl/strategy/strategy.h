@@ -139,6 +139,4 @@ ESP__FN esp_status esp__order_make(esp_ctx *ctx, esp__strategy *y);
 ESP__FN void esp__scope_lanes(const esp__topology *t, uint8_t scope, uint32_t *first, uint32_t *last);
 /* The tensors of the context, for the reader and the printer of texts. */
 ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx);
-/* This rank's coordinates, for one unit. */
-ESP__FN void esp__coordinates_of(const esp_ctx *ctx, uint32_t unit, esp__coordinates *at);
 #endif
