@@ -88,8 +88,8 @@ static esp_status esp__memory_on_take(esp_ctx *ctx, esp__in_force *f, uint32_t d
     m->used = esp__take_on(ctx, f, device, sizeof *m->used, ESP_MEM_DEVICE, &s);
     m->headers = esp__take_on(ctx, f, device, headers, ESP_MEM_DEVICE, &s);
     m->flags = esp__take_on(ctx, f, device, headers, ESP_MEM_PINNED, &s);
-    m->events = esp__take(ctx, f, p->n_events * sizeof *m->events, &s);
-    for (uint32_t i = 0; i < p->n_events && !s; i++) {
+    m->events = esp__take(ctx, f, (uint64_t)p->n_events * 2u * sizeof *m->events, &s);
+    for (uint32_t i = 0; i < 2 * p->n_events && !s; i++) {
         s = d->table->event_create(d->self, &m->events[i]);
         if (s) return esp__device_failed(ctx, device, s, "event_create");
     }
@@ -99,7 +99,7 @@ static esp_status esp__memory_on_take(esp_ctx *ctx, esp__in_force *f, uint32_t d
 static void esp__memory_on_give(esp_ctx *ctx, uint32_t device, esp__memory_on *m) {
     const esp__device *d = esp__device_at(ctx, device);
     const uint64_t headers = (uint64_t)m->has.n_headers * ESP_PAYLOAD_HEADER;
-    for (uint32_t i = 0; m->events && i < m->has.n_events; i++)
+    for (uint32_t i = 0; m->events && i < 2 * m->has.n_events; i++)
         if (m->events[i]) d->table->event_destroy(d->self, m->events[i]);
     esp__free(ctx, m->events);
     esp__device_give(ctx, device, m->arena, m->has.arena_bytes, ESP_MEM_DEVICE);

@@ -72,7 +72,8 @@ typedef struct esp__memory_on {
     uint64_t *used;      /* where compress writes the bytes used, which nobody reads             */
     uint8_t *headers;    /* of all payloads that were compressed in this step                    */
     uint8_t *flags;      /* pinned: `headers` at the end of the step                             */
-    void **events;       /* [n_events]                                                           */
+    uint64_t settled_ns; /* when the device had done the last step */
+    void **events;       /* [2 n_events]: of the begin and the end of each op */
     esp__program_on has; /* what was taken                                                      */
 } esp__memory_on;
 

@@ -76,10 +76,14 @@ ESP__FN void esp__unit_done(esp_ctx *ctx, esp__work_unit *u) {
         pthread_cond_broadcast(&ctx->lanes.done_cv);
 }
 
-ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
+ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real) {
     ctx->in_force.op_time[op - ctx->in_force.program.ops] = real;
     esp__meter_op(ctx, op, real);
     esp__observers_op_done(ctx, op, real);
+}
+
+ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
+    if (!op->on || !esp__op_timed_later(ctx, op)) esp__op_took(ctx, op, real);
     ctx->in_force.strategy.units[op->unit].pc++;
     ctx->lanes.dispatcher->unit_ready(ctx, op->unit, real.end_ns, op->kind == ESP__OP_COLLECTIVE);
 }

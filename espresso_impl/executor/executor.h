@@ -33,6 +33,7 @@ ESP__FN void esp__link_wake(esp_ctx *ctx);
 ESP__FN void esp__unit_done(esp_ctx *ctx, esp__work_unit *u);    /* all ops of the unit have run */
 ESP__FN void esp__link_advance(esp_ctx *ctx, const esp__op *op); /* a collective has ended: frees its lanes */
 ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real);
+ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real); /* the op's time is known */
 
 /* ---- executor.c: the lanes' threads ---------------------------------------------------------------------------------- */
 ESP__FN void esp__executor_offer(esp_ctx *ctx); /* wakes the threads that wait: a loop of the cpu thread began */
@@ -87,6 +88,9 @@ ESP__FN esp_status esp__unit_settle(esp_ctx *ctx, esp__work_unit *u); /* blocks 
 ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user, void *grad, int zero);
 /* Waits until the devices have done all of the step, and counts the parts with NaN or Inf. */
 ESP__FN esp_status esp__devices_step_end(esp_ctx *ctx);
+/* Is the op's time known only at the end of the step, from its device's events? */
+ESP__FN int esp__op_timed_later(const esp_ctx *ctx, const esp__op *op);
+ESP__FN void esp__devices_times(esp_ctx *ctx); /* after devices_step_end: the times of these ops. Lock held */
 
 /* ---- tokens.c -------------------------------------------------------------------------------------------------------------------- */
 ESP__FN void esp__tokens_open(esp_ctx *ctx);

@@ -24,6 +24,8 @@ ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
     if (u->after && u->after_on != stream) s = d->table->event_wait(d->self, u->after, d->stream[stream]);
     if (!s && op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK && ctx->model.tensors[op->member].ordered)
         s = d->table->event_wait(d->self, ctx->model.tensors[op->member].pushed, d->stream[stream]);
+    if (!s && esp__op_timed_later(ctx, op))
+        s = d->table->event_record(d->self, ctx->in_force.on[op->on].events[2 * op->event], d->stream[stream]);
     return esp__checked(ctx, u->device, s, "event_wait");
 }
 
@@ -36,8 +38,8 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
         s = d->table->copy2d(d->self, m->headers + (uint64_t)op->first_header * ESP_PAYLOAD_HEADER, ESP_PAYLOAD_HEADER,
                              esp__at(ctx, op, op->slots), op->slot_bytes, ESP_PAYLOAD_HEADER, op->n_ranges,
                              d->stream[stream]);
-    if (!s) s = d->table->event_record(d->self, m->events[op->event], d->stream[stream]);
-    u->after = m->events[op->event];
+    u->after = m->events[2 * op->event + 1];
+    if (!s) s = d->table->event_record(d->self, u->after, d->stream[stream]);
     u->after_on = stream;
     return esp__checked(ctx, op->on, s, "event_record");
 }
@@ -134,6 +136,29 @@ ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user
     return esp__checked(ctx, t->device, s, "esp_push");
 }
 
+/* ---- times ------------------------------------------------------------------------------------------------------------------ */
+ESP__FN int esp__op_timed_later(const esp_ctx *ctx, const esp__op *op) {
+    const esp_device_table *t = esp__device_at(ctx, op->on)->table;
+    /* the host sees the end of a collective that is not stream-ordered */
+    const int seen = op->kind == ESP__OP_COLLECTIVE && !(ctx->job.backend->caps & ESP_BACKEND_STREAM_ORDERED);
+    return op->on && ESP_HAS(esp_device_table, t, elapsed) && !seen;
+}
+
+ESP__FN void esp__devices_times(esp_ctx *ctx) {
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        const esp__op *op = &ctx->in_force.program.ops[i];
+        if (!op->on || !esp__op_timed_later(ctx, op)) continue;
+        const esp__device *d = esp__device_at(ctx, op->on);
+        const esp__memory_on *m = &ctx->in_force.on[op->on];
+        void *const *event = &m->events[2 * op->event];
+        uint64_t took = 0, ago = 0; /* settled: the last event of the step */
+        if (d->table->elapsed(d->self, event[0], event[1], &took) ||
+            d->table->elapsed(d->self, event[1], d->settled, &ago))
+            took = ago = 0;
+        esp__op_took(ctx, op, (esp__span){m->settled_ns - ago - took, m->settled_ns - ago});
+    }
+}
+
 /* ---- the end of a step ------------------------------------------------------------------------------------------------------- */
 /* Counts the parts with NaN or Inf that were compressed on the device. */
 static esp_status esp__headers_count(esp_ctx *ctx, uint32_t device) {
@@ -155,6 +180,7 @@ ESP__FN esp_status esp__devices_step_end(esp_ctx *ctx) {
     for (uint32_t k = 1; k < ctx->devices.n && !s; k++) {
         if (!ctx->devices.open[k].used) continue;
         s = ctx->in_force.on[k].has.n_headers ? esp__headers_count(ctx, k) : esp__device_settle(ctx, k);
+        ctx->in_force.on[k].settled_ns = esp__now_ns();
     }
     for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) ctx->in_force.strategy.units[i].after = NULL;
     return s;

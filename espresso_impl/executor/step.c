@@ -339,7 +339,10 @@ static esp_status esp__devices_end(esp_ctx *ctx) {
     pthread_mutex_unlock(&ctx->lanes.lock);
     const esp_status s = esp__devices_step_end(ctx);
     pthread_mutex_lock(&ctx->lanes.lock);
-    if (s) esp__fatal_locked(ctx, s, esp_last_error(ctx));
+    if (s)
+        esp__fatal_locked(ctx, s, esp_last_error(ctx));
+    else if (!ctx->health.fatal && ctx->steps.n_done == ctx->model.n_tensors)
+        esp__devices_times(ctx);
     return s;
 }
 

@@ -42,11 +42,20 @@ static inline void place_open(esp_ctx *ctx, place *p, esp_device d, uint64_t byt
     p->pinned = d.kind ? fake_take(bytes, 1) : p->grad;
     if (d.kind) p->table->stream_create(p->self, &p->stream);
 }
+/* Waits for the trainer's stream. */
+static inline void place_sync(place *p) {
+    void *event;
+    p->table->event_create(p->self, &event);
+    p->table->event_record(p->self, event, p->stream);
+    p->table->event_sync(p->self, event);
+    p->table->event_destroy(p->self, event);
+}
 static inline void place_close(place *p) {
     if (!p->device.kind) {
         free(p->grad);
         return;
     }
+    place_sync(p);
     p->table->stream_destroy(p->self, p->stream);
     fake_give(p->grad);
     fake_give(p->pinned);
@@ -79,19 +88,28 @@ static inline void end_step(esp_ctx *ctx, const device_job *j, place *p) {
     }
     CHECK(esp_wait_all(ctx) == ESP_OK);
     for (int t = 0; t < TENSORS; t++) {
-        void *event;
         if (!p[t].device.kind) continue;
-        p[t].table->event_create(p[t].self, &event);
-        p[t].table->event_record(p[t].self, event, p[t].stream);
-        p[t].table->event_sync(p[t].self, event);
-        p[t].table->event_destroy(p[t].self, event);
+        place_sync(&p[t]);
         if (!j->wait) fake_get(p[t].pinned, p[t].grad, p[t].bytes);
+    }
+}
+
+/* The times of a unit's ops on its device are in the order of the chain, and inside the step. */
+static inline void check_times(const esp_ctx *ctx, uint64_t begin) {
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        const esp__op *op = &ctx->in_force.program.ops[i], *next = op + 1;
+        const esp__span *t = &ctx->in_force.op_time[i];
+        const int last = i + 1 == ctx->in_force.program.n_ops || next->unit != op->unit;
+        CHECK(t->start_ns >= begin && t->end_ns >= t->start_ns && t->end_ns <= esp__now_ns());
+        if (!last && op->on && next->on && esp__op_timed_later(ctx, op) && esp__op_timed_later(ctx, next))
+            CHECK(t[1].start_ns >= t->end_ns);
     }
 }
 
 static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int step) {
     const esp_dtype d = j->task.dtype;
     outcome *out = &j->out[esp_rank(ctx)];
+    const uint64_t begin = esp__now_ns();
     for (int t = 0; t < TENSORS; t++) {
         for (uint64_t i = 0; i < counts[t]; i++)
             value_set(d, p[t].pinned, i, input(esp_rank(ctx), step, begins[t] + i));
@@ -105,6 +123,7 @@ static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int 
         CHECK(esp_push(ctx, (uint32_t)t, p[t].grad, p[t].stream) == ESP_OK);
     }
     end_step(ctx, j, p);
+    check_times(ctx, begin);
     for (int t = 0; t < TENSORS; t++)
         for (uint64_t i = 0; i < counts[t]; i++)
             memcpy(&out->value[step][begins[t] + i], (uint8_t *)p[t].pinned + i * esp_dtype_bytes(d),

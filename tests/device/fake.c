@@ -99,6 +99,7 @@ static ESP__UNUSED void fake_get(void *to, const void *device, uint64_t bytes) {
 /* ---- streams and events --------------------------------------------------------------------------------------------------- */
 typedef struct fake_event {
     uint64_t recorded, passed; /* how often */
+    uint64_t ns;               /* when it passed */
 } fake_event;
 
 typedef struct fake_item {
@@ -176,7 +177,7 @@ static void *fake_main(void *arg) {
         const esp_status st = !i->run ? ESP_OK : broken ? ESP_E_DEVICE : i->run(i->arg);
         pthread_mutex_lock(&d->lock);
         if (st && !d->error) d->error = st;
-        if (i->signal && i->signal->passed < i->number) i->signal->passed = i->number;
+        if (i->signal && i->signal->passed < i->number) i->signal->passed = i->number, i->signal->ns = esp__now_ns();
         s->first = i->next;
         if (!s->first) s->last = &s->first;
         free(i->arg);
@@ -337,6 +338,16 @@ static esp_status fake_event_sync(void *self, void *event) {
     return s;
 }
 
+static esp_status fake_elapsed(void *self, void *from, void *to, uint64_t *ns) {
+    fake_device *d = self;
+    const fake_event *a = from, *b = to;
+    pthread_mutex_lock(&d->lock);
+    const int passed = a->recorded && b->recorded && a->passed == a->recorded && b->passed == b->recorded;
+    *ns = b->ns - a->ns;
+    pthread_mutex_unlock(&d->lock);
+    return passed && b->ns >= a->ns ? ESP_OK : ESP_E_STATE;
+}
+
 /* ---- copies and arithmetic: the CPU's, on the device's addresses ----------------------------------------------------------- */
 typedef struct fake_move {
     void *dst;
@@ -413,7 +424,8 @@ static const esp_device_table fake_table = {.struct_size = sizeof(esp_device_tab
                                             .copy = fake_copy,
                                             .copy2d = fake_copy2d,
                                             .fill = fake_fill,
-                                            .convert = fake_convert};
+                                            .convert = fake_convert,
+                                            .elapsed = fake_elapsed};
 
 /* ---- codecs: the CPU's kernels, on the device's thread ------------------------------------------------------------------------ */
 typedef struct fake_codec {

@@ -85,6 +85,40 @@ static void test_opens_once(void **state) {
     assert_int_equal(closed, 2);
 }
 
+/* A device whose memory the host may touch is used as the CPU: streams of it are drained, and no memory of it is taken. */
+static void test_host_access(void **state) {
+    esp_ctx *ctx = open_one();
+    const esp_device_table t = two_table("two", 16);
+    const esp_stream stream = {{16, 1}, &opened}, other = {{16, 0}, &opened};
+    esp_tensor_desc d = ESP_ZERO;
+    float g[40];
+    (void)state;
+    opened = closed = 0;
+    for (int i = 0; i < 40; i++) g[i] = (float)i;
+    assert_int_equal(add(ctx, &t), ESP_OK);
+    d.name = "w";
+    d.count = 40;
+    d.device = stream.dev;
+    d.codec = "topk:ratio=1";
+    d.option = "comp@gpu > flat.allgather > decomp@gpu";
+    ctx->health.said_no_gpu = 1; /* it has none */
+    assert_int_equal(esp_tensor_add(ctx, &d, NULL), ESP_OK);
+    assert_int_equal(opened, 1);
+    assert_int_equal(ctx->model.tensors[0].device, ESP__DEVICE_CPU);
+    assert_int_equal(esp_start(ctx), ESP_OK);
+    assert_int_equal(esp_push(ctx, 0, g, other), ESP_E_UNSUPPORTED);
+    assert_error("the stream belongs to device 16:0");
+    assert_int_equal(esp_push(ctx, 0, g, stream), ESP_OK);
+    assert_int_equal(esp_wait_on(ctx, 0, stream), ESP_OK);
+    assert_int_equal(esp_wait_all(ctx), ESP_OK);
+    for (int i = 0; i < 40; i++) assert_true(g[i] == (float)i);
+    assert_int_equal(esp_broadcast_on(ctx, stream, g, sizeof g, 0), ESP_OK);
+    assert_int_equal(esp_allreduce_on(ctx, stream, g, 40), ESP_OK);
+    for (int i = 0; i < 40; i++) assert_true(g[i] == (float)i);
+    esp_close(ctx);
+    assert_int_equal(closed, 1);
+}
+
 static void test_unique(void **state) {
     esp_ctx *ctx = open_one();
     const esp_device_table a = two_table("two", 16), b = two_table("two", 17), c = two_table("three", 16);
@@ -300,8 +334,9 @@ static void test_cpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_opens_once), cmocka_unit_test(test_unique),  cmocka_unit_test(test_members),
-        cmocka_unit_test(test_twins),      cmocka_unit_test(test_convert), cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_opens_once), cmocka_unit_test(test_host_access), cmocka_unit_test(test_unique),
+        cmocka_unit_test(test_members),    cmocka_unit_test(test_twins),       cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,11 +91,7 @@ static void held_body(esp_ctx *ctx, void *user) {
     fake_hold(0);
     CHECK(esp_wait_all(ctx) == ESP_OK);
     for (int t = 0; t < TENSORS; t++) {
-        void *event;
-        p[t].table->event_create(p[t].self, &event);
-        p[t].table->event_record(p[t].self, event, p[t].stream);
-        CHECK(p[t].table->event_sync(p[t].self, event) == ESP_OK);
-        p[t].table->event_destroy(p[t].self, event);
+        place_sync(&p[t]);
         for (uint64_t i = 0; i < counts[t]; i++) CHECK(((float *)p[t].pinned)[i] == 2.5f);
         place_close(&p[t]);
     }
