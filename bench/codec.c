@@ -34,7 +34,8 @@ static void bench_log(void *user, const esp_log_event *ev) {
     (void)user;
     fprintf(stderr, "%s\n", ev->message);
 }
-static const esp_host bench_host = {sizeof(esp_host), 1, 0, 0, NULL, bench_alloc, bench_free, bench_log, NULL};
+static const esp_host bench_host = {
+    .struct_size = sizeof(esp_host), .abi_major = 1, .alloc = bench_alloc, .free_ = bench_free, .log = bench_log};
 
 typedef struct bench_codec {
     const esp_codec *table;
@@ -81,14 +82,18 @@ static void open_codec(bench_codec *c, const char *spec, int best) {
 static void one_step(bench_codec *c, int level, bench_memory *m, uint64_t n, uint64_t step, double seconds[2]) {
     uint64_t used = 0;
     const uint64_t capacity = ESP_PAYLOAD_HEADER + 8 * n + 4096;
-    esp_tensor t = {sizeof t, ESP_F32, 1, n, {m->g, 4 * n, {ESP_CPU, 0}}, 0, 0};
+    esp_tensor t = {sizeof t, ESP_F32, 1, n, {m->g, 4 * n, {ESP_CPU, 0}}, 0, 0}, *one = &t;
+    const esp_buf residual = {m->e, 4 * n, {ESP_CPU, 0}};
+    const uint64_t offset = 0;
     esp_payload p = {{m->payload, capacity, {ESP_CPU, 0}}, &used};
     esp_codec_args a = {.struct_size = sizeof a, .step = step, .n_payloads = 1, .n_reduced = 1, .beta = 1, .gamma = 1};
     a.flags = ESP_ARG_OWN_MEMORY;
-    a.residual = m->e;
+    a.residual = &residual;
+    a.offset = &offset;
+    a.n_tensors = 1;
     a.scratch = &m->scratch;
     a.state = &m->state;
-    a.tensor = &t;
+    a.tensor = &one;
     a.payload = &p;
     const double start = now();
     if (c->table->compress(c->self[level], &a) != ESP_OK) die("compress failed", c->table->name);
@@ -149,7 +154,7 @@ static void bench_size(bench_codec *codecs, int n_codecs, const char *const *spe
     for (int c = 0; c < n_codecs; c++) {
         esp_tensor like = {sizeof like, ESP_F32, 1, n, {NULL, 0, {0, 0}}, 0, 0};
         esp_bound b = {sizeof b, 0, 0, 0, 0};
-        if (codecs[c].table->bound(codecs[c].self[0], &like, &b) != ESP_OK) die("bound failed", specs[c]);
+        if (codecs[c].table->bound(codecs[c].self[0], &like, 0, 1, &b) != ESP_OK) die("bound failed", specs[c]);
         scratch = b.scratch_bytes > scratch ? b.scratch_bytes : scratch;
         state = b.state_bytes > state ? b.state_bytes : state;
         memset(codecs[c].to, 0, sizeof codecs[c].to);
