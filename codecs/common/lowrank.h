@@ -1,6 +1,9 @@
 /* lowrank.h: products of a matrix with a few vectors, for low-rank codecs: phi Q, phi^T P, and what P Q leaves of phi. Each result
  * has one order of additions, so that its bits depend neither on threads nor on the instruction set. Knows no codec's format.
  *
+ * Own loops rather than BLAS: up to rank 4 they are faster (bench/results/matrix.txt), since phi is not stored, and BLAS gives other
+ * bits on other machines.
+ *
  * phi = beta residual + gamma gradient is row-major, m x n, and never stored. P is m x r, row-major. Q is n x r and stored
  * transposed: r rows of n numbers. */
 #ifndef ESP_LOWRANK_H
@@ -81,6 +84,16 @@ ESP_INLINE void lowrank_row16(lowrank_v *y, const float *p, const float *q, uint
     for (uint64_t k = 1; k < r; k++) sum += p[k] * *(const lowrank_q *)(q + k * ld + j);
     *y = sum;
 }
+/* Four times as many columns: their additions do not wait for each other. */
+ESP_INLINE void lowrank_row64(lowrank_v y[4], const float *p, const float *q, uint64_t ld, uint64_t j, uint64_t r) {
+    const lowrank_q *at = (const lowrank_q *)(q + j);
+    lowrank_v a = p[0] * at[0], b = p[0] * at[1], c = p[0] * at[2], d = p[0] * at[3];
+    for (uint64_t k = 1; k < r; k++) {
+        at = (const lowrank_q *)(q + k * ld + j);
+        a += p[k] * at[0], b += p[k] * at[1], c += p[k] * at[2], d += p[k] * at[3];
+    }
+    y[0] = a, y[1] = b, y[2] = c, y[3] = d;
+}
 ESP_INLINE float lowrank_row1(const float *p, const float *q, uint64_t ld, uint64_t j, uint64_t r) {
     float x, y;
     memcpy(&x, q + j, sizeof x);
@@ -95,6 +108,12 @@ ESP_INLINE float lowrank_row1(const float *p, const float *q, uint64_t ld, uint6
 ESP_INLINE uint64_t lowrank_rest_body(float *restrict e, const float *g, float beta, float gamma, const float *p,
                                       const float *q, uint64_t ld, uint64_t n, uint64_t r) {
     uint64_t j = 0;
+    for (; j + 64 <= n; j += 64) {
+        lowrank_v *at = (lowrank_v *)(e + j), y[4];
+        const lowrank_v *in = (const lowrank_v *)(g + j);
+        lowrank_row64(y, p, q, ld, j, r);
+        for (int i = 0; i < 4; i++) at[i] = beta * at[i] + gamma * in[i] - y[i];
+    }
     for (; j + 16 <= n; j += 16) {
         lowrank_v *at = (lowrank_v *)(e + j), y;
         lowrank_row16(&y, p, q, ld, j, r);
@@ -111,6 +130,14 @@ ESP_KERNEL(lowrank_rest,
 ESP_INLINE uint64_t lowrank_put_body(float *restrict out, int set, float scale, const float *p, const float *q,
                                      uint64_t ld, uint64_t n, uint64_t r) {
     uint64_t j = 0;
+    for (; j + 64 <= n; j += 64) {
+        lowrank_v *at = (lowrank_v *)(out + j), y[4];
+        lowrank_row64(y, p, q, ld, j, r);
+        if (set)
+            for (int i = 0; i < 4; i++) at[i] = scale * y[i];
+        else
+            for (int i = 0; i < 4; i++) at[i] += scale * y[i];
+    }
     for (; j + 16 <= n; j += 16) {
         lowrank_v *at = (lowrank_v *)(out + j), y;
         lowrank_row16(&y, p, q, ld, j, r);
