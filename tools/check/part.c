@@ -69,6 +69,7 @@ typedef struct check_part {
     uint32_t n_reduced;
     int feedback;
     float beta, gamma;
+    uint32_t first; /* round of such a part */
     esp_bound bound[ESP_ROUNDS_MAX];
     check_fenced payload[ESP_ROUNDS_MAX], scratch, state, in, out, residual, phi;
     uint64_t used[ESP_ROUNDS_MAX];
@@ -104,7 +105,8 @@ static check_part check_part_make(const esp__codec *c, uint64_t count, uint64_t 
         const uint32_t n = r + 1 < c->traits.n_rounds ? (n_reduced > 1 ? n_reduced : 2) : n_reduced;
         if (check_bound(c, p.count, p.rows, p.cols, r, n, &p.bound[r]) != ESP_OK)
             check_fail("bound() failed for %llu elements in round %u", (unsigned long long)count, (unsigned)r);
-        if (p.bound[r].payload_bytes < ESP_PAYLOAD_HEADER)
+        if (!p.bound[r].payload_bytes && r == p.first && r + 1 < c->traits.n_rounds) p.first++; /* not for this shape */
+        if (p.bound[r].payload_bytes < ESP_PAYLOAD_HEADER && r >= p.first)
             check_fail(
                 "bound() gives %llu payload bytes for %llu elements: a payload has at least its header, %u bytes",
                 (unsigned long long)p.bound[r].payload_bytes, (unsigned long long)count, ESP_PAYLOAD_HEADER);
@@ -145,15 +147,15 @@ static esp_status check_round(check_part *p, uint32_t round, void *data, uint64_
     c.args.round = round;
     c.args.n_reduced = round < check_last(p) ? (p->n_reduced > 1 ? p->n_reduced : 2) : p->n_reduced;
     esp__call_payload(&c, data, capacity, &p->used[round]);
-    if (round) esp__call_reduced(&c, p->payload[round - 1].data, p->used[round - 1]);
-    if (p->feedback && round == check_last(p)) esp__call_residual(&c, p->e);
+    if (round > p->first) esp__call_reduced(&c, p->payload[round - 1].data, p->used[round - 1]);
+    if (p->feedback) esp__call_residual(&c, p->e);
     return esp__call_compress(&c, (float *)(void *)p->phi.data, (float *)(void *)p->phi.data + p->count);
 }
 
 /* All rounds; each round's own body stands for the reduced one. */
 static esp_status check_compress(check_part *p) {
     esp_status s = ESP_OK;
-    for (uint32_t r = 0; r <= check_last(p) && !s; r++) {
+    for (uint32_t r = p->first; r <= check_last(p) && !s; r++) {
         memset(p->payload[r].data, 0xA5, (size_t)p->bound[r].payload_bytes);
         s = check_round(p, r, p->payload[r].data, p->bound[r].payload_bytes);
     }
@@ -168,7 +170,7 @@ static esp_status check_decompress(check_part *p, esp_payload *payloads, uint32_
     c.args.n_payloads = n;
     c.args.payload = payloads;
     c.args.n_reduced = p->n_reduced;
-    if (check_last(p)) esp__call_reduced(&c, p->payload[check_last(p) - 1].data, p->used[check_last(p) - 1]);
+    if (check_last(p) > p->first) esp__call_reduced(&c, p->payload[check_last(p) - 1].data, p->used[check_last(p) - 1]);
     return esp__call_decompress(&c);
 }
 static esp_status check_decode(check_part *p, const void *data, uint64_t bytes) {
