@@ -73,9 +73,9 @@ $(call stamp,$(PREFIX_STAMP),$(PREFIX))
 PAGES := $(GEN)/tools/page/page.inc
 $(PAGES): $(wildcard tools/page/*.sh tools/page/*.html tools/page/*.css tools/page/*.js) | $(GEN)/tools/page/
 	sh tools/page/embed.sh >$@
-# systems and codec costs known by name as files, for users to copy; only these sources decide what is in them
+# systems and codec costs known by name as files, for users to copy; these sources decide what is in them
 SHARE := $(BUILD)/share/espresso
-$(GEN)/write_builtin: planner/files/write_builtin.c $(wildcard planner/builtin/*.[ch] planner/files/*.[ch]) $(STAMP) | $(GEN)/
+$(GEN)/write_builtin: planner/files/write_builtin.c $(wildcard planner/builtin/*.[ch] planner/files/*.[ch] codecs/*.c codecs/*.inc codecs/common/*.h) $(STAMP) | $(GEN)/
 	$(CC) $(BASE) -O0 $(WARN) $< -o $@ $(JSON_LIBS) $(LIBS)
 $(GEN)/builtin-files: $(GEN)/write_builtin
 	rm -rf $(SHARE)/systems $(SHARE)/costs && mkdir -p $(SHARE)/systems $(SHARE)/costs

@@ -17,13 +17,14 @@ espresso_impl/plugins: espresso_impl/base codecs codecs/common backends backends
 espresso_impl/device: espresso_impl/base espresso_impl/plugins codecs/common
 espresso_impl/job: espresso_impl/base
 espresso_impl/strategy: espresso_impl/base espresso_impl/plugins espresso_impl/job
-planner: espresso_impl/base espresso_impl/strategy planner/problem planner/schedule planner/bound planner/search planner/schemes planner/builtin
+planner: espresso_impl/base espresso_impl/strategy planner/problem planner/schedule planner/bound planner/search planner/schemes
+planner/builtin: planner espresso_impl/base espresso_impl/plugins espresso_impl/strategy
 planner/files: planner espresso_impl/base espresso_impl/strategy
 espresso_impl/executor: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy codecs/common
 espresso_impl/observe: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor codecs/common
 espresso_impl/clocked: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor espresso_impl/observe planner
 espresso_impl/costs: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor codecs/common planner
-espresso_impl/autopilot: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor espresso_impl/observe espresso_impl/costs codecs/common planner planner/builtin
+espresso_impl/autopilot: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor espresso_impl/observe espresso_impl/costs codecs/common planner
 '
 # FOLDER FUNCTION (a pattern): calls of what stands below, each with its reason
 upward='

@@ -68,14 +68,17 @@ static esp_status bf16_decompress(void *self, const esp_codec_args *a) {
 static esp_status bf16_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                              esp_codec_model *out) {
     (void)self;
-    const esp_facts f = {0,
-                         1,
-                         {0, 0, 2, 0, 0},
-                         2.77e-6 /* 64 times that of f16: three bits less */,
-                         {1000, 1000},
-                         {esp_model_stream(6), esp_model_stream(10)}};
-    (void)like, (void)n_reduced, (void)d;
-    return esp_model_fill(out, &f);
+    const esp_facts f = {
+        .reducible = 1,
+        .size = {0, 0, 2, 0, 0},
+        .error = 2.77e-6, /* 64 times that of f16: three bits less */
+        .begin_ns = {1000, 1000},
+        .ns = {esp_model_stream(6), esp_model_stream(10)},
+        .launches = {1, 1},
+        .bytes = {6, 10},
+    };
+    (void)like, (void)n_reduced;
+    return esp_model_fill(out, &f, d);
 }
 
 static const esp_round bf16_rounds[] = {{ESP_REDUCE_SUM, ESP_BF16, 0, 0}};

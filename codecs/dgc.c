@@ -185,11 +185,15 @@ static esp_status dgc_decompress(void *self, const esp_codec_args *a) {
 static esp_status dgc_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                             esp_codec_model *out) {
     const double r = ((const dgc_self *)self)->ratio;
-    const esp_facts f = {ESP_MODEL_LOSSY,      0,
-                         sparse_model_size(r), esp_model_error_largest(r),
-                         {2000, 1000},         {esp_model_stream(32) + 3 * r, esp_model_stream(4) + 2 * r}};
-    (void)like, (void)n_reduced, (void)d;
-    return esp_model_fill(out, &f);
+    const esp_facts f = {
+        .flags = ESP_MODEL_LOSSY,
+        .size = sparse_model_size(r),
+        .error = esp_model_error_largest(r),
+        .begin_ns = {2000, 1000},
+        .ns = {esp_model_stream(32) + 3 * r, esp_model_stream(4) + 2 * r},
+    };
+    (void)like, (void)n_reduced;
+    return esp_model_fill(out, &f, d);
 }
 
 static const esp_codec dgc_codec = {

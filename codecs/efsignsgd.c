@@ -135,14 +135,15 @@ static esp_status efsign_bound(void *self, const esp_tensor *like, uint32_t roun
 static esp_status efsign_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                esp_codec_model *out) {
     (void)self;
-    const esp_facts f = {ESP_MODEL_LOSSY,
-                         0,
-                         {EFSIGN_SCALE_BYTES, 0, 0.125, 0, 0},
-                         1 - 2 / 3.14159265358979323846,
-                         {1000, 1000},
-                         {esp_model_stream(20.1), esp_model_stream(8.1)}};
-    (void)like, (void)n_reduced, (void)d;
-    return esp_model_fill(out, &f);
+    const esp_facts f = {
+        .flags = ESP_MODEL_LOSSY,
+        .size = {EFSIGN_SCALE_BYTES, 0, 0.125, 0, 0},
+        .error = 1 - 2 / 3.14159265358979323846,
+        .begin_ns = {1000, 1000},
+        .ns = {esp_model_stream(20.1), esp_model_stream(8.1)},
+    };
+    (void)like, (void)n_reduced;
+    return esp_model_fill(out, &f, d);
 }
 
 static const esp_codec efsign_codec = {

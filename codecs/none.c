@@ -69,9 +69,16 @@ static esp_status none_decompress(void *self, const esp_codec_args *a) {
 static esp_status none_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                              esp_codec_model *out) {
     (void)self;
-    const esp_facts f = {0, 1, {0, 0, 4, 0, 0}, 0, {1000, 1000}, {esp_model_stream(8), esp_model_stream(12)}};
-    (void)like, (void)n_reduced, (void)d;
-    return esp_model_fill(out, &f);
+    const esp_facts f = {
+        .reducible = 1,
+        .size = {0, 0, 4, 0, 0},
+        .begin_ns = {1000, 1000},
+        .ns = {esp_model_stream(8), esp_model_stream(12)},
+        .launches = {1, 1},
+        .bytes = {8, 12},
+    };
+    (void)like, (void)n_reduced;
+    return esp_model_fill(out, &f, d);
 }
 
 static const esp_round none_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}};

@@ -345,11 +345,11 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
     const double bytes = 4 * (double)s->rank, passes = matrix ? esp_model_stream(28) : esp_model_stream(12);
     esp_facts f = {ESP_MODEL_LOSSY, 1, {0, 0, 4, 0, 0}, 0, {2000, 1000}, {passes, esp_model_stream(8)}};
     esp_codec_model m;
-    (void)n_reduced, (void)d;
+    (void)n_reduced;
     memset(&m, 0, sizeof m);
     m.struct_size = sizeof m;
     if (matrix) f.error = -1;
-    const esp_status st = esp_model_fill(&m, &f);
+    const esp_status st = esp_model_fill(&m, &f, d);
     m.reduced[1] = m.reduced[0];
     memset(&m.reduced[0], 0, sizeof m.reduced[0]);
     if (matrix) {

@@ -266,11 +266,16 @@ static esp_status randomk_model(void *self, const esp_tensor *like, uint32_t n_r
                                 esp_codec_model *out) {
     const randomk_self *t = (const randomk_self *)self;
     const double r = t->ratio;
-    const esp_facts f = {ESP_MODEL_LOSSY,     1,
-                         {0, 4, 4 * r, 0, 0}, t->unbiased > 0 ? fmin(1.0, 1 / r - 1) : 1 - r,
-                         {2000, 1000},        {esp_model_stream(20) + 3 * r, esp_model_stream(4) + 2 * r}};
-    (void)like, (void)n_reduced, (void)d;
-    return esp_model_fill(out, &f);
+    const esp_facts f = {
+        .flags = ESP_MODEL_LOSSY,
+        .reducible = 1,
+        .size = {0, 4, 4 * r, 0, 0},
+        .error = t->unbiased > 0 ? fmin(1.0, 1 / r - 1) : 1 - r,
+        .begin_ns = {2000, 1000},
+        .ns = {esp_model_stream(20) + 3 * r, esp_model_stream(4) + 2 * r},
+    };
+    (void)like, (void)n_reduced;
+    return esp_model_fill(out, &f, d);
 }
 
 static const esp_round randomk_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}};

@@ -238,11 +238,17 @@ static double twobit_error(double t) {
 
 static esp_status twobit_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                esp_codec_model *out) {
-    const esp_facts f = {ESP_MODEL_LOSSY,    0,
-                         {0, 4, 0.25, 0, 0}, twobit_error((double)((const twobit_self *)self)->threshold),
-                         {1000, 1000},       {esp_model_stream(20.3), esp_model_stream(8.3)}};
-    (void)like, (void)n_reduced, (void)d;
-    return esp_model_fill(out, &f);
+    const esp_facts f = {
+        .flags = ESP_MODEL_LOSSY,
+        .size = {0, 4, 0.25, 0, 0},
+        .error = twobit_error((double)((const twobit_self *)self)->threshold),
+        .begin_ns = {1000, 1000},
+        .ns = {esp_model_stream(20.3), esp_model_stream(8.3)},
+        .launches = {1, 1},
+        .bytes = {12.3, 8.3},
+    };
+    (void)like, (void)n_reduced;
+    return esp_model_fill(out, &f, d);
 }
 
 static const esp_codec twobit_codec = {

@@ -67,6 +67,7 @@
 #include "espresso_impl/strategy/region.c"
 #include "espresso_impl/job/topology.c"
 #include "espresso_impl/job/agree.c"
+#include "espresso_impl/plugins/codec_model.c"
 #include "espresso_impl/plugins/codec_instance.c"
 #include "espresso_impl/plugins/codec_call.c"
 #include "espresso_impl/strategy/units.c"
@@ -105,6 +106,8 @@
  * is above needs its headers in both builds. */
 #ifndef ESP_NO_PLANNER
 #include "planner/planner.c"
+#include "planner/builtin/systems.c"
+#include "planner/builtin/costs.c"
 
 #include "espresso_impl/clocked/match.c"
 #include "espresso_impl/clocked/clock.c"

@@ -26,9 +26,6 @@
 #include "planner/search/limits.c"
 #include "planner/search/exact.c"
 
-#include "planner/builtin/systems.c"
-#include "planner/builtin/costs.c"
-
 #include "planner/search/initial.c"
 #include "planner/search/regroup.c"
 #include "planner/search/search.c"

@@ -183,6 +183,10 @@ typedef struct esp_payload_size {
 typedef struct esp_codec_time {
     double elements, compress_ns, decompress_ns;
 } esp_codec_time;
+/* The device that times are for: a core, or a CUDA device, on which a kernel that only streams memory moves so many bytes in a
+ * nanosecond. On one with k times the rate, the host takes the time of e elements for that of k e: what takes time whatever the
+ * size stays, and what grows with the size is divided by k. */
+enum { ESP_MODEL_CORE_RATE = 8, ESP_MODEL_CUDA_RATE = 800 };
 enum { ESP_MODEL_TIMES = 8 };
 enum {
     ESP_MODEL_LOSSY =
@@ -194,9 +198,9 @@ typedef struct esp_codec_model {
     uint32_t struct_size, flags;              /* ESP_MODEL_*                                               */
     esp_payload_size sent;                    /* the payload where bodies are not reduced                  */
     esp_payload_size reduced[ESP_ROUNDS_MAX]; /* each round's payload where its body is reduced            */
-    double error; /* E |decoded - x|^2 / E |x|^2 for normal x without feedback; negative: not known        */
-    uint32_t n_times, reserved0;
-    esp_codec_time times[ESP_MODEL_TIMES]; /* by rising elements; on one core or one device; straight lines between */
+    double error; /* E |decoded - x|^2 / E |x|^2 for normal x of variance 1, without feedback; negative: not known */
+    uint32_t n_times, reserved0;           /* n_times 0: not known, or the codec cannot run on the device  */
+    esp_codec_time times[ESP_MODEL_TIMES]; /* by rising elements; straight lines between                   */
 } esp_codec_model;
 
 /** Everything one compress or decompress call may need. Growable.

@@ -110,8 +110,11 @@ typedef struct bench_case {
 static void case_open(bench_case *c, uint32_t codec, uint32_t testbed, uint32_t machines) {
     c->system = *esp__builtin_system(testbed_names[testbed]);
     c->system.machines = machines;
-    if (esp__builtin_costs(codec_specs[codec], &c->system, NULL, &c->costs))
-        die(esp_last_error(NULL), codec_specs[codec]);
+    esp_ctx *ctx = NULL; /* only to open the codec, which describes itself */
+    if (esp__open_alone(&ctx)) die(esp_last_error(NULL), "codecs");
+    if (esp__builtin_costs(ctx, codec_specs[codec], &c->system, NULL, &c->costs))
+        die(esp_last_error(ctx), codec_specs[codec]);
+    esp_close(ctx);
 }
 
 /* Plans with this strategy (NULL: espresso+), flags and devices (0: the system's). */

@@ -6,21 +6,33 @@
 #include <string.h>
 #include "espresso.h"
 
-/* What a codec knows of itself. Time of a call on `e` elements: begin_ns + ns * e. */
+/* What a codec knows of itself. */
 typedef struct esp_facts {
-    uint32_t flags;            /* ESP_MODEL_*                                     */
+    uint32_t flags;            /* ESP_MODEL_*                                                          */
     int reducible;             /* 1: bodies that are reduced have the same size as those that are sent */
-    esp_payload_size size;     /* `fixed` without the header: esp_model_fill adds it */
-    double error;              /* as in esp_codec_model                           */
-    double begin_ns[2], ns[2]; /* compress, decompress                         */
+    esp_payload_size size;     /* `fixed` without the header: esp_model_fill adds it                   */
+    double error;              /* as in esp_codec_model                                                */
+    double begin_ns[2], ns[2]; /* on the CPU: compress and decompress of e elements take begin_ns + ns * e */
+    /* on CUDA: kernels that are launched, and bytes an element that they move; no launches: not known */
+    double launches[2], bytes[2];
 } esp_facts;
 
-/* Nanoseconds an element for a kernel that moves `bytes` bytes an element, at 8 GB/s a core. */
-static inline double esp_model_stream(double bytes) { return bytes / 8; }
+/* Nanoseconds an element for a kernel that moves `bytes` bytes an element, on one core. */
+static inline double esp_model_stream(double bytes) { return bytes / ESP_MODEL_CORE_RATE; }
 
-/* Fills the answer of model(), only the members that the caller's struct has. */
-static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f) {
+/* Times on a straight line: base[] + slope[] * e, for compress and decompress. */
+static inline void esp_model_line(esp_codec_model *m, const double base[2], const double slope[2]) {
     const double far = 1e12; /* elements; more than any tensor has */
+    m->n_times = 2;
+    for (int i = 0; i < 2; i++) {
+        m->times[i].elements = i ? far : 1;
+        m->times[i].compress_ns = base[0] + slope[0] * m->times[i].elements;
+        m->times[i].decompress_ns = base[1] + slope[1] * m->times[i].elements;
+    }
+}
+
+/* Fills the answer of model(), only the members that the caller's struct has. A launch takes 10 us. */
+static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f, esp_device d) {
     esp_codec_model m;
     memset(&m, 0, sizeof m);
     m.struct_size = out->struct_size;
@@ -29,11 +41,12 @@ static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f
     m.sent.fixed += ESP_PAYLOAD_HEADER;
     if (f->reducible) m.reduced[0] = m.sent;
     m.error = f->error;
-    m.n_times = 2;
-    for (int i = 0; i < 2; i++) {
-        m.times[i].elements = i ? far : 1;
-        m.times[i].compress_ns = f->begin_ns[0] + f->ns[0] * m.times[i].elements;
-        m.times[i].decompress_ns = f->begin_ns[1] + f->ns[1] * m.times[i].elements;
+    if (d.kind <= ESP_CPU) {
+        esp_model_line(&m, f->begin_ns, f->ns);
+    } else if (d.kind == ESP_CUDA && f->launches[0] > 0) {
+        const double base[2] = {1e4 * f->launches[0], 1e4 * f->launches[1]};
+        const double slope[2] = {f->bytes[0] / ESP_MODEL_CUDA_RATE, f->bytes[1] / ESP_MODEL_CUDA_RATE};
+        esp_model_line(&m, base, slope);
     }
     memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);
     return ESP_OK;

@@ -5,7 +5,6 @@
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 #include "espresso_impl/costs/costs.h"
-#include "planner/builtin/builtin.h"
 #include "planner/plan.h"
 
 /* Phases. All ranks are in the same phase after the same step. */
@@ -26,8 +25,9 @@ typedef struct esp__auto_options {
     uint64_t warmup; /* no lossy codec before this step                             */
     double min_gain, drift, max_error;
     char file[ESP__SPEC_MAX * 4], plan[ESP__NAME_MAX];
-    int no_codec;                                   /* "none": plans never compress   */
-    char codecs[ESP__SURVEY_CODECS][ESP__SPEC_MAX]; /* the allowed codecs; fp16 and bf16 are always allowed */
+    int no_codec; /* "none": plans never compress   */
+    char codecs[ESP__SURVEY_CODECS]
+               [ESP__SPEC_MAX]; /* the allowed codecs: the user's, and those that only round numbers */
     uint32_t n_codecs;
 } esp__auto_options;
 

@@ -78,9 +78,7 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
     for (uint32_t i = 0; i < o->n_codecs; i++)
         if (!strcmp(o->codecs[i], spec)) return ESP_OK;
     if (o->n_codecs == ESP__SURVEY_CODECS)
-        return esp__fail(ctx, ESP_E_ARG,
-                         "codec list \"%s\": at most %d codecs can be chosen from, fp16 and bf16 among "
-                         "them: leave some out",
+        return esp__fail(ctx, ESP_E_ARG, "codec list \"%s\": at most %d codecs can be chosen from: leave some out",
                          list, (int)ESP__SURVEY_CODECS);
     esp_status s = esp__codec_get(ctx, spec, &c);
     if (s)
@@ -101,14 +99,37 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
     return ESP_OK;
 }
 
-/* Reads a list such as "efsignsgd;dgc:ratio=0.01". NULL: only fp16 and bf16, which are always allowed; "none": no codec at all. */
+/* Adds the codecs that are always allowed, as far as there is room: those that make gradients smaller and only round numbers, as
+ * they say of themselves, with their default parameters. */
+static esp_status esp__auto_codecs_always(esp_ctx *ctx, esp__auto_options *o, const char *list) {
+    esp_status s = ESP_OK;
+    int lossy;
+    for (uint32_t i = 0; i < ctx->registry.n_codecs && !s; i++) {
+        if (!esp__codec_opens(ctx, i, &lossy) || lossy) continue;
+        if (o->n_codecs == ESP__SURVEY_CODECS)
+            esp__log(ctx, ESP_LOG_INFO, "autopilot", "codec '%s' is not considered: the list is full",
+                     ctx->registry.codecs[i]->name);
+        else
+            s = esp__auto_codec_add(ctx, o, ctx->registry.codecs[i]->name, list);
+    }
+    return s;
+}
+
+/* Where the codec that begins at `at` ends: at the next ';' outside parentheses. */
+static size_t esp__auto_codec_end(const char *at) {
+    size_t n = 0;
+    for (int depth = 0; at[n] && (at[n] != ';' || depth > 0); n++) depth += (at[n] == '(') - (at[n] == ')');
+    return n;
+}
+
+/* Reads a list such as "efsignsgd;dgc:ratio=0.01". NULL: only those that are always allowed; "none": no codec at all. */
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o) {
     const char *at = list ? list : "";
     esp_status s = ESP_OK;
     int others = 0;
     while (*at && !s) {
         char spec[ESP__SPEC_MAX];
-        size_t len = strcspn(at, ";"), n = len;
+        size_t len = esp__auto_codec_end(at), n = len;
         const char *start = at;
         at += len + (at[len] == ';');
         while (n && isspace((unsigned char)*start)) start++, n--;
@@ -136,12 +157,7 @@ ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__au
                          "it: leave one of them out",
                          list);
     if (o->no_codec) return ESP_OK;
-    static const char *const always[] = {"fp16", "bf16"}; /* by name, so that a plugin may bring them */
-    for (int i = 0; i < 2 && !s; i++) {
-        s = esp__auto_codec_add(ctx, o, always[i], list ? list : "");
-        if (s == ESP_E_NOT_FOUND) s = ESP_OK; /* the library was built without codecs */
-    }
-    return s;
+    return esp__auto_codecs_always(ctx, o, list ? list : "");
 }
 
 ESP__FN const esp__codec *esp__auto_codec_of(const esp_ctx *ctx, const char *spec) {

@@ -210,19 +210,9 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     return s;
 }
 
-ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
-    esp_config copy, c;
-    esp_ctx *ctx;
-    esp_status s;
-    if (!out) return esp__fail(NULL, ESP_E_ARG, "esp_open: out is NULL");
-    *out = NULL;
-    memset(&copy, 0, sizeof copy);
-    if (cfg) memcpy(&copy, cfg, cfg->struct_size && cfg->struct_size < sizeof copy ? cfg->struct_size : sizeof copy);
-    copy.struct_size = sizeof copy;
-    s = esp__env_config(&copy, &c);
-    if (s) return s;
-    ctx = calloc(1, sizeof *ctx);
-    if (!ctx) return esp__fail(NULL, ESP_E_NOMEM, "out of memory");
+static esp_ctx *esp__ctx_new(void) {
+    esp_ctx *ctx = calloc(1, sizeof *ctx);
+    if (!ctx) return NULL;
     esp__process_open(&ctx->config.opened_by);
     ctx->health.left_rank = -1;
     ctx->job.size = ctx->base.size = 1;
@@ -244,8 +234,20 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
     ctx->host.alloc = esp__host_alloc_on;
     ctx->host.free_ = esp__host_free_on;
     ctx->registry.host = &ctx->host;
+    return ctx;
+}
+
+/* alone: without ranks and backend. */
+static esp_status esp__open_config_copy(esp_config *copy, int alone, esp_ctx **out) {
+    esp_config c;
+    esp_status s = esp__env_config(copy, &c);
+    *out = NULL;
+    if (s) return s;
+    esp_ctx *ctx = esp__ctx_new();
+    if (!ctx) return esp__fail(NULL, ESP_E_NOMEM, "out of memory");
     s = esp__devices_init(ctx);
-    if (!s) s = esp__open_all(ctx, &c);
+    if (!s) s = alone ? esp__open_config(ctx, &c) : esp__open_all(ctx, &c);
+    if (!s && alone) s = esp__builtins_add(ctx, &c);
     if (s) {
         char text[ESP__ERROR_MAX]; /* outlives the context */
         snprintf(text, sizeof text, "%s", esp_last_error(ctx));
@@ -254,6 +256,22 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
     }
     *out = ctx;
     return ESP_OK;
+}
+
+ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
+    esp_config copy;
+    if (!out) return esp__fail(NULL, ESP_E_ARG, "esp_open: out is NULL");
+    memset(&copy, 0, sizeof copy);
+    if (cfg) memcpy(&copy, cfg, cfg->struct_size && cfg->struct_size < sizeof copy ? cfg->struct_size : sizeof copy);
+    copy.struct_size = sizeof copy;
+    return esp__open_config_copy(&copy, 0, out);
+}
+
+ESP__FN esp_status esp__open_alone(esp_ctx **out) {
+    esp_config c;
+    memset(&c, 0, sizeof c);
+    c.struct_size = sizeof c;
+    return esp__open_config_copy(&c, 1, out);
 }
 
 /* ---- closing ------------------------------------------------------------------------------------------------------------ */

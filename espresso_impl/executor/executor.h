@@ -146,6 +146,8 @@ ESP__FN esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user);
 ESP__FN esp_status esp__state_read(esp_ctx *ctx, esp_io_fn read, void *user);
 
 /* ---- step.c ------------------------------------------------------------------------------------------------------------------- */
+/* A context without ranks and backend, whose codecs can be opened. esp_close frees it. */
+ESP__FN esp_status esp__open_alone(esp_ctx **out);
 ESP__FN esp_status esp__usable(const esp_ctx *ctx);
 ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id);
 ESP__FN esp_status esp__between_steps(const esp_ctx *ctx, const char *what);

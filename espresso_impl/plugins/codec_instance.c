@@ -69,10 +69,6 @@ ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c) {
     esp__free(ctx, c);
 }
 
-ESP__FN int esp__codec_lossy(const esp__codec *c) {
-    return !ESP_HAS(esp_codec, c->table, model) || c->model.flags & ESP_MODEL_LOSSY;
-}
-
 ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round) {
     static const esp_round none = {0, 0, 0, 0};
     return c->traits.rounds && round < c->traits.n_rounds ? c->traits.rounds[round] : none;
@@ -101,35 +97,6 @@ ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, 
     return s ? esp__fail(ctx, s, "codec '%s': its bound for %llu elements is not usable%s%s", c->spec,
                          (unsigned long long)like->count, *esp__plugin_detail() ? ": " : "", esp__plugin_detail())
              : ESP_OK;
-}
-
-/* Asks the opened codec what it is, and how it describes itself. */
-static esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind kind) {
-    const esp_codec *t = c->table;
-    const esp_tensor like = esp__codec_like(1u << 20, 0, 0);
-    esp_status s = ESP_OK;
-    c->traits.struct_size = sizeof c->traits;
-    c->traits.wire_version = t->wire_version;
-    c->traits.caps = t->caps;
-    c->traits.n_rounds = t->n_rounds;
-    c->traits.rounds = t->rounds;
-    c->traits.default_option = t->default_option;
-    if (ESP_HAS(esp_codec, t, traits)) s = t->traits(c->self, &c->traits);
-    if (s) return esp__fail(ctx, s, "codec '%s': traits() failed: %s", c->spec, esp_status_text(s));
-    if (c->traits.caps & ~t->caps || c->traits.n_rounds < 1 || c->traits.n_rounds > t->n_rounds)
-        return esp__fail(
-            ctx, ESP_E_ABI,
-            "codec '%s': traits() gives capabilities 0x%llx and %u rounds, more than its table has (0x%llx, "
-            "%u): the table must list all that an instance may have",
-            c->spec, (unsigned long long)c->traits.caps, c->traits.n_rounds, (unsigned long long)t->caps, t->n_rounds);
-    if (c->traits.n_rounds > 1 && (!c->traits.rounds || !(c->traits.caps & ESP_CODEC_FUSED_RESIDUAL)))
-        return esp__fail(ctx, ESP_E_ABI,
-                         "codec '%s': traits() gives %u rounds, but no list of them or no ESP_CODEC_FUSED_RESIDUAL",
-                         c->spec, c->traits.n_rounds);
-    c->model.struct_size = sizeof c->model;
-    if (ESP_HAS(esp_codec, t, model)) s = t->model(c->self, &like, 1, (esp_device){kind, 0}, &c->model);
-    if (s) return esp__fail(ctx, s, "codec '%s': model() failed: %s", c->spec, esp_status_text(s));
-    return ESP_OK;
 }
 
 /* Opens the codec's table for devices of one kind. *out stays NULL, without an error, if it has none for them. */

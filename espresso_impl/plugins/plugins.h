@@ -11,11 +11,12 @@ struct esp__codec {
     char *spec; /* as the user wrote it: compared between ranks, printed in strategies */
     const esp_codec *table;
     void *self;
-    esp_traits traits;     /* what this instance is: the table's, or narrower              */
-    esp_codec_model model; /* for tensors that are no matrix; zero but lossy if the codec has no model() */
-    uint32_t id;           /* esp_name_hash(name)                                          */
-    int feedback;          /* 1: its Comps have residuals                                        */
-    int own_memory;        /* 1: Comps on the rank's own gradient use the method's own feedback  */
+    esp_traits traits; /* what this instance is: the table's, or narrower              */
+    esp_codec_model
+        model;    /* on its device, for tensors that are no matrix; without model(): zero, and its error is not known */
+    uint32_t id;  /* esp_name_hash(name)                                          */
+    int feedback; /* 1: its Comps have residuals                                        */
+    int own_memory; /* 1: Comps on the rank's own gradient use the method's own feedback  */
     float beta, gamma;
     esp__codec *twin; /* the same spec opened with a table for another device, or NULL; this one frees it */
 };
@@ -68,6 +69,13 @@ ESP__FN esp_status esp__codec_on(esp_ctx *ctx, esp__codec *c, esp_devkind kind, 
 /* The host's codec_open and codec_close, for wrappers. */
 ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_codec **table, void **self);
 ESP__FN void esp__host_codec_close(void *user, const esp_codec *table, void *self);
+
+/* codec_model.c: what an opened codec says of itself. Fills c->traits and c->model. */
+ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind kind);
+ESP__FN int esp__codec_has_model(const esp__codec *c);
+/* The codec's model on one kind of device. */
+ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, uint32_t n_reduced, esp_devkind kind,
+                                    esp_codec_model *out);
 /* Does training need to be watched with this codec? Not if it only rounds numbers, or changes nothing. */
 ESP__FN int esp__codec_lossy(const esp__codec *c);
 /* A part of `count` elements, rows x cols (0 and 0: no matrix), without data. */
@@ -75,6 +83,13 @@ ESP__FN esp_tensor esp__codec_like(uint64_t count, uint64_t rows, uint64_t cols)
 /* The codec's sizes for a part, in one round, with its body reduced over n_reduced ranks (1: sent as it is). Sets every member. */
 ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, uint32_t round,
                                        uint32_t n_reduced, esp_bound *b);
+/* Are its payloads smaller than the gradient? Yes, if it has no model. */
+ESP__FN int esp__codec_shrinks(const esp__codec *c);
+/* Bytes of a payload of a size that a model gives. */
+ESP__FN double esp__payload_size(const esp_payload_size *s, uint64_t count, uint64_t rows, uint64_t cols);
+/* Can the registry's i-th codec compress any tensor by its name alone, without parameters? *lossy: as above; NULL: not wanted.
+ * 0 may leave an error behind. */
+ESP__FN int esp__codec_opens(esp_ctx *ctx, uint32_t i, int *lossy);
 /* How bodies of round `round` are reduced; its op is 0 where they are not. */
 ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round);
 #endif

@@ -1,7 +1,8 @@
-/* builtin.h: systems and codec costs that the planner knows by name, so that a plan needs no files.
+/* builtin.h: systems known by name, and what a codec costs by its own model, so that a plan needs no files.
  * planner/files/write_builtin.c writes the same data as files. Must not know how plans are made. */
 #ifndef ESP__BUILTIN_H
 #define ESP__BUILTIN_H
+#include "espresso_impl/plugins/plugins.h"
 #include "planner/plan.h"
 
 /* ---- systems.c ------------------------------------------------------------------------------------------ */
@@ -27,15 +28,16 @@ typedef struct esp__costs {
     char spec[ESP__SPEC_MAX];
     esp_cost_point points[2][2][17]; /* by device; compress, decompress */
 } esp__costs;
-/* The costs of `spec` on `system`'s machines. accelerator: the GPU on which its ranks compute; NULL: that of the built-in system
- * with the system's name, else none. ESP_E_ARG: unknown codec or accelerator, or a wrong parameter. */
-ESP__FN esp_status esp__builtin_costs(const char *spec, const esp_plan_system *system, const char *accelerator,
-                                      esp__costs *out);
+/* The costs of `spec` on `system`'s machines, as the codec of the context's registry describes itself, or as they were published
+ * (v100.c). accelerator: the GPU on which its ranks compute; NULL: that of the built-in system with the system's name, else none.
+ * ESP_E_NOT_FOUND: unknown codec; ESP_E_ARG: unknown accelerator, or a wrong parameter; ESP_E_UNSUPPORTED: the codec does not say
+ * what it costs. */
+ESP__FN esp_status esp__builtin_costs(esp_ctx *ctx, const char *spec, const esp_plan_system *system,
+                                      const char *accelerator, esp__costs *out);
 /* The same for a kind of machine. accelerator NULL: none; cpu_workers 0: the number of a common server. */
-ESP__FN esp_status esp__builtin_costs_for(const char *spec, const char *accelerator, uint32_t cpu_workers,
+ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const char *accelerator, uint32_t cpu_workers,
                                           esp__costs *out);
-/* A codec's compression error, |decoded - input|^2 / |input|^2, for normally distributed inputs; -1: not known. */
-ESP__FN double esp__builtin_error(const char *spec);
-/* The i-th codec's name; NULL after the last. */
-ESP__FN const char *esp__builtin_codec_at(uint32_t i);
+/* The i-th codec with built-in costs: first those of the registry that open without parameters, then those that are only
+ * published; NULL after the last. */
+ESP__FN const char *esp__builtin_codec_at(esp_ctx *ctx, uint32_t i);
 #endif

@@ -1,10 +1,9 @@
-/* costs.c: what the codecs cost on accelerators known by name: published times on the V100, estimates on the others. Must not know
- * systems' links. README.md beside it explains the estimates.
- * Estimate of a kernel: launches * 10 us + bytes moved / (8/9 of the memory's bandwidth); streaming kernels attain this share. If
- * times were published for the V100, their constant part stays as it is, and the part in proportion to size is scaled by the
- * memory's bandwidth. On the CPU: the codec's own planning figures (its cost_ns), at 8 GB/s per worker. */
+/* costs.c: what codecs cost on accelerators known by name: by their own models, or published times on the V100. Must not know
+ * systems' links, nor any codec. README.md beside it explains the estimates.
+ * A codec's model gives its times on a device whose memory has a known rate; other rates stretch its curve. Streaming kernels attain
+ * 8/9 of a GPU memory's bandwidth. Published times stretch alike: their constant part stays, the part in proportion to size is
+ * scaled by the memory's bandwidth. */
 #include "planner/builtin/builtin.h"
-#include "planner/builtin/codecs.c"
 #include "planner/builtin/v100.c"
 
 /* ---- machines --------------------------------------------------------------------------------------------------- */
@@ -14,73 +13,53 @@ typedef struct esp__known_accelerator {
     int published;              /* v100.c was measured on it */
     double cpu_bytes_per_us;    /* of its host, all workers; 0: computed from their number */
 } esp__known_accelerator;
-/* The V100's host: the rate of the published efsignsgd, which moves 20.1 bytes per element. */
+/* The V100's host: the rate of published sign compression, which moves 20.1 bytes an element. */
 static const esp__known_accelerator esp__known_accelerators[] = {
     {"V100", 900e3, 1, 19.3e3},  {"H100", 3350e3, 0, 0},    {"H200", 4800e3, 0, 0}, {"A100", 2039e3, 0, 0},
     {"A100-40GB", 1555e3, 0, 0}, {"P100", 732e3, 0, 0},     {"T4", 320e3, 0, 0},    {"L4", 300e3, 0, 0},
     {"RTX3090", 936e3, 0, 0},    {"RTX4090", 1008e3, 0, 0},
 };
+static const double esp__published_memory = 900e3, esp__published_core = 19.3e3; /* the V100's row */
 enum { ESP__COMMON_WORKERS = 16, ESP__WORKERS_FILL_MEMORY = 12 }; /* a server's memory attains about 100 GB/s */
 
 /* ---- curves --------------------------------------------------------------------------------------------------------------- */
-/* base + slope * elements as a curve of two points; the second is beyond every tensor's size. */
-static esp_cost_curve esp__line(esp_cost_point *p, double base_ns, double slope_ns) {
-    const double far = 1e12;
-    p[0] = (esp_cost_point){1.0, base_ns + slope_ns};
-    p[1] = (esp_cost_point){far, base_ns + slope_ns * far};
-    return (esp_cost_curve){p, 2, 0};
+/* Curve d (0: compress, 1: decompress) of a device. */
+static esp_cost_curve *esp__costs_curve(esp__costs *out, int device, int d) {
+    return d ? &out->codec.decompress[device] : &out->codec.compress[device];
 }
 
-static void esp__cpu_costs(esp__costs *out, const esp__known_codec *c, double ratio, double bytes_per_us) {
+/* The times of a model, on a device whose memory is `faster` times as fast as the one that they are for. */
+static void esp__model_curves(esp__costs *out, int device, const esp_codec_model *m, double faster) {
     for (int d = 0; d < 2; d++) {
-        double slope = c->cpu_bytes[d] * 1000.0 / bytes_per_us + c->cpu_sent_ns[d] * ratio * 8000.0 / bytes_per_us;
-        esp_cost_curve curve = esp__line(out->points[ESP_PLAN_CPU][d], c->cpu_ns[d], slope);
-        *(d ? &out->codec.decompress[ESP_PLAN_CPU] : &out->codec.compress[ESP_PLAN_CPU]) = curve;
+        esp_cost_point *at = out->points[device][d];
+        for (uint32_t i = 0; i < m->n_times; i++)
+            at[i] = (esp_cost_point){m->times[i].elements * faster,
+                                     d ? m->times[i].decompress_ns : m->times[i].compress_ns};
+        if (m->n_times) *esp__costs_curve(out, device, d) = (esp_cost_curve){at, m->n_times, 0};
     }
 }
 
-static void esp__published_cpu(esp__costs *out, const esp__published *p) {
+static void esp__published_cpu(esp__costs *out, const esp__published *p, double faster) {
     for (int d = 0; d < 2; d++) {
         esp_cost_point *at = out->points[ESP_PLAN_CPU][d];
         for (int i = 0; i < ESP__V100_SIZES; i++)
-            at[i] = (esp_cost_point){(double)(1u << (ESP__V100_FIRST + i)), 1000.0 * p->cpu[i][d]};
-        *(d ? &out->codec.decompress[ESP_PLAN_CPU] : &out->codec.compress[ESP_PLAN_CPU]) =
-            (esp_cost_curve){at, ESP__V100_SIZES, 1};
+            at[i] = (esp_cost_point){(double)(1u << (ESP__V100_FIRST + i)) * faster, 1000.0 * p->cpu[i][d]};
+        *esp__costs_curve(out, ESP_PLAN_CPU, d) = (esp_cost_curve){at, ESP__V100_SIZES, 1};
     }
 }
 
-/* A curve of one point: constant up to its size, then in proportion to size. Faster memory changes the size, not the time. */
-static esp_cost_curve esp__published_gpu(esp_cost_point *at, double us, double memory_bytes_per_us) {
-    at[0] = (esp_cost_point){1048576.0 * memory_bytes_per_us / 900e3, us * 1000.0};
-    return (esp_cost_curve){at, 1, 0};
-}
-
-static void esp__gpu_costs(esp__costs *out, const esp__known_codec *c, double ratio, double memory_bytes_per_us) {
-    const esp__published *p = esp__published_find(c->name);
+/* A curve of one point: constant up to its size, then in proportion to size. */
+static void esp__published_gpu(esp__costs *out, const esp__published *p, double faster) {
     for (int d = 0; d < 2; d++) {
         esp_cost_point *at = out->points[ESP_PLAN_GPU][d];
-        double bytes = c->gpu_bytes[d] + c->gpu_sent_bytes[d] * ratio;
-        *(d ? &out->codec.decompress[ESP_PLAN_GPU] : &out->codec.compress[ESP_PLAN_GPU]) =
-            p ? esp__published_gpu(at, p->gpu[d], memory_bytes_per_us)
-              : esp__line(at, 10e3 * c->launches[d], bytes * 1000.0 / (memory_bytes_per_us * 8.0 / 9.0));
-    }
-}
-
-static void esp__payload_costs(esp_plan_codec *out, const esp__known_codec *c, double ratio, int published) {
-    out->header_bytes = c->header + (published ? 0 : ESP__WIRE_HEADER);
-    out->unit_bytes = c->unit_bytes;
-    out->units = c->units * (c->sparse ? ratio : 1.0);
-    if (c->sparse < 2) return;
-    if (published) { /* value and index */
-        out->unit_bytes = 8.0;
-    } else if (ratio > 0.0625) { /* one bit per element is then shorter than 2 bytes per index */
-        out->unit_bytes = 1.0;
-        out->units = 4.0 * ratio + 0.125;
+        at[0] = (esp_cost_point){1048576.0 * faster, p->gpu[d] * 1000.0};
+        *esp__costs_curve(out, ESP_PLAN_GPU, d) = (esp_cost_curve){at, 1, 0};
     }
 }
 
 /* ---- a codec's costs --------------------------------------------------------------------------------------------------------------- */
-static esp_status esp__accelerator_find(const char *spec, const char *name, const esp__known_accelerator **out) {
+static esp_status esp__accelerator_find(esp_ctx *ctx, const char *spec, const char *name,
+                                        const esp__known_accelerator **out) {
     char list[ESP__SPEC_MAX] = "";
     size_t n = 0;
     for (size_t i = 0; i < sizeof esp__known_accelerators / sizeof *esp__known_accelerators; i++) {
@@ -88,52 +67,144 @@ static esp_status esp__accelerator_find(const char *spec, const char *name, cons
         if (!strcmp((*out)->name, name)) return ESP_OK;
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", (*out)->name);
     }
-    return esp__fail(NULL, ESP_E_ARG,
+    return esp__fail(ctx, ESP_E_ARG,
                      "codec '%s': no costs are known for accelerator '%s'. Known: %s; for another, give a file of the "
                      "codec's costs",
                      spec, name, list);
 }
 
-ESP__FN esp_status esp__builtin_costs_for(const char *spec, const char *accelerator, uint32_t cpu_workers,
-                                          esp__costs *out) {
-    const esp__known_codec *c = NULL;
-    const esp__known_accelerator *a = NULL;
-    esp__spec_values v = esp__spec_defaults;
-    double workers = cpu_workers ? cpu_workers : ESP__COMMON_WORKERS;
-    memset(out, 0, sizeof *out);
-    esp_status s = esp__spec_read(spec, &c, &v);
-    if (!s && accelerator && *accelerator) s = esp__accelerator_find(spec, accelerator, &a);
-    if (s) return s;
-    const esp__published *published = a && a->published ? esp__published_find(c->name) : NULL;
-    snprintf(out->spec, sizeof out->spec, "%s", spec);
-    out->codec.struct_size = sizeof out->codec;
-    out->codec.spec = out->spec;
-    out->codec.caps = published ? 0 : c->caps; /* the published randomk cannot sum payloads without decoding */
-    out->codec.error = c->error(&v);
-    esp__payload_costs(&out->codec, c, v.ratio, published != NULL);
-    if (workers > ESP__WORKERS_FILL_MEMORY) workers = ESP__WORKERS_FILL_MEMORY;
-    if (published)
-        esp__published_cpu(out, published);
-    else
-        esp__cpu_costs(out, c, v.ratio, a && a->cpu_bytes_per_us > 0 ? a->cpu_bytes_per_us : 8000.0 * workers);
-    if (a) esp__gpu_costs(out, c, v.ratio, a->memory_bytes_per_us);
-    out->source =
-        published ? "times published with the Espresso artifact (EuroSys 2023), V100 and its host"
-        : !a      ? "estimate: the codec's own planning figures, 8 GB/s a worker"
-        : esp__published_find(c->name)
-            ? "estimate: GPU: the published V100 times, scaled by memory bandwidth; CPU: the codec's planning figures"
-            : "estimate: GPU: launches and bytes at memory bandwidth; CPU: the codec's planning figures";
+/* The published payload: its share of elements is the spec's own parameter, which the codec has checked when it was opened. */
+static esp_status esp__published_payload(esp_ctx *ctx, const char *spec, const char *params, const esp__published *p,
+                                         esp_plan_codec *out) {
+    char key[ESP__NAME_MAX], value[ESP__SPEC_MAX];
+    double ratio = 0.01;
+    while (esp_params_next(&params, key, sizeof key, value, sizeof value) == 1) {
+        if (!p->ratio || strcmp(key, "ratio") != 0) continue;
+        char *end;
+        ratio = strtod(value, &end);
+        if (*end || !(ratio > 0.0 && ratio <= 1.0))
+            return esp__fail(ctx, ESP_E_ARG, "codec '%s': ratio=%s: expected a number above 0 and at most 1", spec,
+                             value);
+    }
+    out->header_bytes = p->header_bytes;
+    out->unit_bytes = p->unit_bytes;
+    out->units = p->units * (p->ratio ? ratio : 1.0);
+    out->caps = 0; /* published payloads cannot be summed without decoding */
     return ESP_OK;
 }
 
-ESP__FN esp_status esp__builtin_costs(const char *spec, const esp_plan_system *system, const char *accelerator,
-                                      esp__costs *out) {
+/* The costs of an opened codec by its own model. */
+static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_faster, double gpu_faster,
+                                   esp__costs *out) {
+    const esp_payload_size *size = &c->model.sent;
+    esp_codec_model gpu;
+    esp__codec *on_gpu = NULL; /* a table of its own, or an estimate of the one for CPUs */
+    if (!esp__codec_has_model(c) || !c->model.n_times)
+        return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                         "codec '%s' does not say what it costs (it has no model()): measure it with espresso profile "
+                         "codecs, and give the file",
+                         c->spec);
+    if (c->traits.caps & ESP_CODEC_NEEDS_MATRIX || size->per_row > 0.0 || size->per_col > 0.0)
+        return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                         "codec '%s' compresses matrices only, and plans know no rows and columns: leave it out",
+                         c->spec);
+    if (!esp__codec_shrinks(c))
+        return esp__fail(ctx, ESP_E_ARG,
+                         "codec '%s' makes nothing smaller: leave it out, plans always may send gradients as they are",
+                         c->spec);
+    const double quantum = size->quantum > 0.0 ? size->quantum : 1.0;
+    out->codec.caps = (uint32_t)(c->traits.caps & ESP_CODEC_REDUCIBLE);
+    out->codec.takes_list = (c->traits.caps & ESP_CODEC_LISTS) != 0;
+    out->codec.lossy = esp__codec_lossy(c) != 0;
+    out->codec.error = c->model.error >= 0.0 && c->model.error <= 1.0 ? c->model.error : 1.0;
+    out->codec.header_bytes = size->fixed;
+    out->codec.unit_bytes = quantum;
+    out->codec.units = size->per_element / quantum;
+    esp__model_curves(out, ESP_PLAN_CPU, &c->model, core_faster);
+    if (gpu_faster <= 0.0) return ESP_OK;
+    esp_status s = esp__codec_on(ctx, c, ESP_CUDA, &on_gpu);
+    if (!s) s = esp__codec_model(ctx, on_gpu ? on_gpu : c, 1, ESP_CUDA, &gpu);
+    if (!s) esp__model_curves(out, ESP_PLAN_GPU, &gpu, gpu_faster);
+    return s;
+}
+
+/* A codec that was published, and that the library does not have. */
+static esp_status esp__published_only(esp_ctx *ctx, const char *spec, const char *params, const esp__published *p,
+                                      double faster, esp__costs *out) {
+    char key[ESP__NAME_MAX], value[ESP__SPEC_MAX];
+    while (esp_params_next(&params, key, sizeof key, value, sizeof value) == 1)
+        if (strcmp(key, "feedback") != 0 && !(p->ratio && !strcmp(key, "ratio")))
+            return esp__fail(ctx, ESP_E_ARG, "codec '%s': unknown parameter '%s': expected %sfeedback", spec, key,
+                             p->ratio ? "ratio or " : "");
+    out->codec.error = p->error;
+    out->codec.lossy = 1;
+    esp__published_cpu(out, p, faster);
+    return ESP_OK;
+}
+
+static const char *esp__costs_source(const esp__known_accelerator *a, int published, int has_codec) {
+    if (a && a->published && published)
+        return "times published with the Espresso artifact (EuroSys 2023), V100 and its host";
+    if (!has_codec) return "estimate: the published times on V100 and its host, scaled by memory bandwidth";
+    if (!a) return "estimate: the codec's own model, 8 GB/s a worker";
+    return published ? "estimate: GPU: the published V100 times, scaled by memory bandwidth; CPU: the codec's own model"
+                     : "estimate: the codec's own model; GPU: scaled by memory bandwidth";
+}
+
+ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const char *accelerator, uint32_t cpu_workers,
+                                          esp__costs *out) {
+    char name[ESP__NAME_MAX];
+    const char *params;
+    const esp__known_accelerator *a = NULL;
+    esp__codec *c = NULL;
+    double workers = cpu_workers ? cpu_workers : ESP__COMMON_WORKERS;
+    memset(out, 0, sizeof *out);
+    esp_status s = esp__spec_split(ctx, spec, name, &params);
+    if (!s && (strlen(spec) >= ESP__SPEC_MAX || strpbrk(spec, " \t\r\n")))
+        s = esp__fail(ctx, ESP_E_ARG, "codec '%.40s...': a spec has no blanks and at most %d characters", spec,
+                      (int)ESP__SPEC_MAX - 1);
+    if (!s && accelerator && *accelerator) s = esp__accelerator_find(ctx, spec, accelerator, &a);
+    if (s) return s;
+    if (workers > ESP__WORKERS_FILL_MEMORY) workers = ESP__WORKERS_FILL_MEMORY;
+    const esp__published *p = esp__published_find(name);
+    const double core = a && a->cpu_bytes_per_us > 0 ? a->cpu_bytes_per_us : 1000.0 * ESP_MODEL_CORE_RATE * workers;
+    const double gpu = a ? a->memory_bytes_per_us * 8.0 / 9.0 : 0.0;
+    snprintf(out->spec, sizeof out->spec, "%s", spec);
+    out->codec.struct_size = sizeof out->codec;
+    out->codec.spec = out->spec;
+    s = esp__codec_make(ctx, spec, NULL, &c);
+    if (!s)
+        s = esp__model_costs(ctx, c, core / (1000.0 * ESP_MODEL_CORE_RATE), gpu / (1000.0 * ESP_MODEL_CUDA_RATE), out);
+    else if (s == ESP_E_NOT_FOUND && p)
+        s = esp__published_only(ctx, spec, params, p, core / esp__published_core, out);
+    if (!s && p && a) esp__published_gpu(out, p, a->memory_bytes_per_us / esp__published_memory);
+    if (!s && p && ((a && a->published) || !c)) s = esp__published_payload(ctx, spec, params, p, &out->codec);
+    if (!s && p && a && a->published) esp__published_cpu(out, p, 1.0);
+    out->source = esp__costs_source(a, p != NULL, c != NULL);
+    esp__codec_free(ctx, c);
+    return s;
+}
+
+ESP__FN const char *esp__builtin_codec_at(esp_ctx *ctx, uint32_t i) {
+    const esp__registry *r = esp__registry_of(ctx);
+    for (uint32_t k = 0; k < r->n_codecs; k++)
+        if (esp__codec_opens(ctx, k, NULL) && i-- == 0) return r->codecs[k]->name;
+    for (size_t k = 0; k < sizeof esp__v100 / sizeof *esp__v100; k++) {
+        uint32_t known = 0;
+        while (known < r->n_codecs && strcmp(r->codecs[known]->name, esp__v100[k].name)) known++;
+        if (known == r->n_codecs && i-- == 0) return esp__v100[k].name;
+    }
+    return NULL;
+}
+
+ESP__FN esp_status esp__builtin_costs(esp_ctx *ctx, const char *spec, const esp_plan_system *system,
+                                      const char *accelerator, esp__costs *out) {
     const esp__known_system *k = esp__known_system_find(system ? system->name : NULL);
     if (!accelerator && k) accelerator = k->accelerator;
     if (!accelerator && system && system->devices & 1u << ESP_PLAN_GPU)
-        return esp__fail(NULL, ESP_E_ARG,
+        return esp__fail(ctx, ESP_E_ARG,
                          "codec '%s': system '%s' can compress on its GPUs but does not say what they are: name its "
                          "\"accelerator\" (such as \"V100\"), or give a file of the codec's costs",
                          spec ? spec : "", system->name ? system->name : "");
-    return esp__builtin_costs_for(spec, accelerator, k ? k->cpu_workers : 0, out);
+    return esp__builtin_costs_for(ctx, spec, accelerator, k ? k->cpu_workers : 0, out);
 }

@@ -32,14 +32,14 @@ static int is_first_with_accelerator(uint32_t system) {
     return 1;
 }
 
-static esp_status write_costs(const char *folder, const char *codec, const esp__known_system *k) {
+static esp_status write_costs(esp_ctx *ctx, const char *folder, const char *codec, const esp__known_system *k) {
     char path[PATH_ROOM], spec[ESP__SPEC_MAX];
     char name[64]; /* CODEC-ACCELERATOR in lower case */
     esp__costs c;
     esp__gc_file f = {0};
     snprintf(spec, sizeof spec, "%s:ratio=0.01", codec);
-    if (esp__builtin_costs_for(spec, k->accelerator, k->cpu_workers, &c)) snprintf(spec, sizeof spec, "%s", codec);
-    const esp_status s = esp__builtin_costs(spec, &k->system, k->accelerator, &c);
+    if (esp__builtin_costs_for(ctx, spec, k->accelerator, k->cpu_workers, &c)) snprintf(spec, sizeof spec, "%s", codec);
+    const esp_status s = esp__builtin_costs(ctx, spec, &k->system, k->accelerator, &c);
     if (s) return s;
     f.codec = c.codec, f.spec = c.codec.spec, f.source = c.source;
     snprintf(name, sizeof name, "%s-%s", codec, k->accelerator ? k->accelerator : "cpu");
@@ -49,17 +49,19 @@ static esp_status write_costs(const char *folder, const char *codec, const esp__
 }
 
 int main(int argc, char **argv) {
-    esp_status s = ESP_OK;
+    esp_ctx *ctx = NULL;
     if (argc != 2) {
         fprintf(stderr, "usage: write_builtin FOLDER\n");
         return 2;
     }
+    esp_status s = esp__open_alone(&ctx);
     for (uint32_t i = 0; !s && esp__known_system_at(i); i++) {
         s = write_system(argv[1], esp__known_system_at(i));
         if (!is_first_with_accelerator(i)) continue;
-        for (uint32_t k = 0; !s && esp__builtin_codec_at(k); k++)
-            s = write_costs(argv[1], esp__builtin_codec_at(k), esp__known_system_at(i));
+        for (uint32_t k = 0; !s && esp__builtin_codec_at(ctx, k); k++)
+            s = write_costs(ctx, argv[1], esp__builtin_codec_at(ctx, k), esp__known_system_at(i));
     }
-    if (s) fprintf(stderr, "write_builtin: %s\n", esp_last_error(NULL));
+    if (s) fprintf(stderr, "write_builtin: %s\n", esp_last_error(ctx));
+    esp_close(ctx);
     return s ? 1 : 0;
 }

@@ -24,8 +24,8 @@ static void plugins_bits(const char *label, uint64_t bits, const plugins_word *w
 
 static const plugins_word plugins_devices[] = {{ESP_BIT(ESP_CPU), "cpu"}, {ESP_BIT(ESP_CUDA), "cuda"}};
 
-static void plugins_codec(const esp_codec *c, const char *from) {
-    static const plugins_word caps[] = {
+static void plugins_caps(uint64_t caps) {
+    static const plugins_word words[] = {
         {ESP_CODEC_FIXED_SIZE, "size follows from the count"},
         {ESP_CODEC_HAS_STATE, "keeps state of its own"},
         {ESP_CODEC_REDUCIBLE, "payloads can be summed undecoded"},
@@ -34,14 +34,79 @@ static void plugins_codec(const esp_codec *c, const char *from) {
         {ESP_CODEC_NEEDS_MATRIX, "needs rows and cols"},
         {ESP_CODEC_NO_FEEDBACK, "without feedback by default"},
         {ESP_CODEC_LISTS, "takes several parts in one call"},
-        {ESP_CODEC_WRAPPER, "wraps another codec"},
+        {ESP_CODEC_WRAPPER, "can wrap another codec"},
     };
-    printf("%s\n  %s\n", c->name, ESP_HAS(esp_codec, c, summary) ? c->summary : "(no summary)");
-    printf("  parameters: %s\n", ESP_HAS(esp_codec, c, params) ? c->params : "none");
-    PLUGINS_BITS("  properties: ", c->caps, caps);
-    PLUGINS_BITS("  devices:    ", c->devices, plugins_devices);
-    if (ESP_HAS(esp_codec, c, default_option)) printf("  layerwise:  %s\n", c->default_option);
+    PLUGINS_BITS("  properties: ", caps, words);
+}
+
+/* A payload's size as bits an element, at 2^20 elements; of a matrix with as many rows as columns. */
+static double plugins_bits_each(const esp_payload_size *s) {
+    return 8 * esp__payload_size(s, 1u << 20, 1u << 10, 1u << 10) / (1u << 20);
+}
+
+static const char *plugins_time(double ns, char out[32]) {
+    snprintf(out, 32, "%.3g %s", ns >= 1e6 ? ns / 1e6 : ns / 1e3, ns >= 1e6 ? "ms" : "us");
+    return out;
+}
+
+/* Time at 2^20 elements. */
+static double plugins_time_at(const esp_codec_model *m, int decompress) {
+    esp_cost_point p[ESP_MODEL_TIMES];
+    for (uint32_t i = 0; i < m->n_times; i++)
+        p[i] = (esp_cost_point){m->times[i].elements, decompress ? m->times[i].decompress_ns : m->times[i].compress_ns};
+    const esp_cost_curve c = {p, m->n_times, 0};
+    return esp__curve_at(&c, 1u << 20);
+}
+
+/* What an opened codec says of itself. */
+static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
+    static const char *const ops[] = {"not reduced", "sum", "max", "min"};
+    const esp_codec_model *m = &c->model;
+    esp_codec_model two;
+    char a[32], b[32];
+    if (!esp__codec_has_model(c)) {
+        puts("  model:      none: it takes part in no plan until it is measured (espresso profile codecs)");
+        return;
+    }
+    printf("  payload:    %.4g bits an element (2^20 elements)\n", plugins_bits_each(&m->sent));
+    for (uint32_t r = 0; r < c->traits.n_rounds; r++) {
+        const esp_round round = esp__codec_round(c, r);
+        if (round.op && !esp__codec_model(ctx, c, 2, ESP_CPU, &two))
+            printf("  round %u:    %s of %s: %.4g bits an element\n", r + 1, ops[round.op & 3u],
+                   esp__dtype_word(round.dtype), plugins_bits_each(&two.reduced[r]));
+    }
+    if (m->n_times)
+        printf("  times:      compress %s, decompress %s (2^20 elements, one core)\n",
+               plugins_time(plugins_time_at(m, 0), a), plugins_time(plugins_time_at(m, 1), b));
+    if (m->error >= 0)
+        printf("  error:      %.4g of |x|^2, for normal x without feedback\n", m->error);
+    else
+        puts("  error:      not known");
+    printf("  lossy:      %s\n", m->flags & ESP_MODEL_LOSSY ? "yes: strategy auto watches training with it"
+                                                            : "no: it only rounds, or changes nothing");
+}
+
+/* spec: with these parameters; NULL: with the default ones. */
+static int plugins_codec(esp_ctx *ctx, const esp_codec *t, const char *from, const char *spec) {
+    esp__codec *c = NULL;
+    const int here = (t->devices & ESP_BIT(ESP_CPU)) != 0; /* a codec may have a table for each kind of device */
+    const esp_status s = here ? esp__codec_make(ctx, spec ? spec : t->name, NULL, &c) : ESP_OK;
+    if (s && spec) return 0;
+    printf("codec %s\n  %s\n", spec ? spec : t->name, ESP_HAS(esp_codec, t, summary) ? t->summary : "(no summary)");
+    printf("  parameters: %s\n", ESP_HAS(esp_codec, t, params) ? t->params : "none");
+    plugins_caps(c ? c->traits.caps : t->caps);
+    PLUGINS_BITS("  devices:    ", t->devices, plugins_devices);
+    const char *option = c                                       ? c->traits.default_option
+                         : ESP_HAS(esp_codec, t, default_option) ? t->default_option
+                                                                 : NULL;
+    if (option) printf("  layerwise:  %s\n", option);
+    if (c)
+        plugins_model(ctx, c);
+    else if (here)
+        printf("  model:      depends on its parameters: espresso plugins '%s:...'\n", t->name);
     printf("  from:       %s\n", from);
+    esp__codec_free(ctx, c);
+    return 1;
 }
 
 static int plugins_score(const esp_ctx *ctx, const esp_backend *b) {
@@ -109,6 +174,15 @@ static void plugins_table(const esp_ctx *ctx) {
     puts("\nMore of one: espresso plugins NAME. The backend with the highest score is the default.");
 }
 
+/* Is there a codec in the registry for this spec, such as "topk:ratio=0.01"? *at: its index. */
+static int plugins_spec(const esp_ctx *ctx, const char *spec, uint32_t *at) {
+    const size_t n = strcspn(spec, ":");
+    for (*at = 0; *at < ctx->registry.n_codecs; ++*at)
+        if (strlen(ctx->registry.codecs[*at]->name) == n && !strncmp(ctx->registry.codecs[*at]->name, spec, n))
+            return 1;
+    return 0;
+}
+
 static int plugins_wanted(const char *name, const char *from, char *const *names, int n_names) {
     if (!n_names || strcmp(from, "built in") != 0) return 1;
     for (int i = 0; i < n_names; i++)
@@ -116,13 +190,13 @@ static int plugins_wanted(const char *name, const char *from, char *const *names
     return 0;
 }
 
-static void plugins_print(const esp_ctx *ctx, char *const *names, int n_names) {
+static void plugins_print(esp_ctx *ctx, char *const *names, int n_names) {
     const esp__registry *r = &ctx->registry;
     int n = 0;
     for (uint32_t i = 0; i < r->n_codecs; i++)
         if (plugins_wanted(r->codecs[i]->name, r->codec_from[i], names, n_names)) {
-            printf("%scodec ", n++ ? "\n" : "");
-            plugins_codec(r->codecs[i], r->codec_from[i]);
+            printf("%s", n++ ? "\n" : "");
+            plugins_codec(ctx, r->codecs[i], r->codec_from[i], NULL);
         }
     for (uint32_t i = 0; i < r->n_backends; i++)
         if (plugins_wanted(r->backends[i]->name, r->backend_from[i], names, n_names)) {
@@ -134,6 +208,29 @@ static void plugins_print(const esp_ctx *ctx, char *const *names, int n_names) {
             printf("%sdevice ", n++ ? "\n" : "");
             plugins_device(ctx, r->devices[i], r->device_from[i]);
         }
+}
+
+/* The names with parameters: shows each codec as these make it. */
+static int plugins_print_specs(const tool_command *self, esp_ctx *ctx, char **names, int *n_names) {
+    int kept = 0, status = TOOL_OK;
+    for (int i = 0; i < *n_names && status == TOOL_OK; i++) {
+        char name[ESP__NAME_MAX];
+        uint32_t at;
+        if (!strchr(names[i], ':') || strchr(names[i], '/')) {
+            names[kept++] = names[i];
+            continue;
+        }
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(names[i], ":"), names[i]);
+        if (!plugins_spec(ctx, names[i], &at) && esp_plugin_load(ctx, name) != ESP_OK)
+            status = tool_fail(self, "%s", esp_last_error(ctx));
+        else if (!plugins_spec(ctx, names[i], &at) ||
+                 !plugins_codec(ctx, ctx->registry.codecs[at], ctx->registry.codec_from[at], names[i]))
+            status = tool_fail(self, "%s", esp_last_error(ctx));
+        else if (i + 1 < *n_names)
+            putchar('\n');
+    }
+    *n_names = kept;
+    return status;
 }
 
 static int plugins_known(const esp_ctx *ctx, const char *name) {
@@ -165,13 +262,16 @@ static int plugins_main(const tool_command *self, int argc, char **argv) {
         esp_close(ctx);
         return status;
     }
-    for (int i = at; i < argc && status == TOOL_OK; i++)
+    int n_names = argc - at;
+    const int given = n_names;
+    status = plugins_print_specs(self, ctx, argv + at, &n_names);
+    for (int i = at; i < at + n_names && status == TOOL_OK; i++)
         if (!plugins_known(ctx, argv[i]) && esp_plugin_load(ctx, argv[i]) != ESP_OK)
             status = tool_fail(self, "%s", esp_last_error(ctx));
-    if (status == TOOL_OK && at == argc && !all)
+    if (status == TOOL_OK && !given && !all)
         plugins_table(ctx);
-    else if (status == TOOL_OK)
-        plugins_print(ctx, argv + at, argc - at);
+    else if (status == TOOL_OK && (n_names || all))
+        plugins_print(ctx, argv + at, n_names);
     esp_close(ctx);
     return status;
 }
@@ -189,6 +289,7 @@ static const tool_command plugins_command = {
                "examples:\n"
                "  espresso plugins\n"
                "  espresso plugins topk\n"
+               "  espresso plugins topk:ratio=0.001\n"
                "  espresso plugins ./libespresso-mine.so\n"
                "  espresso plugins --check ./libespresso-mine.so\n"
                "  espresso plugins --check topk:ratio=0.3 shm",

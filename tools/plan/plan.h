@@ -5,7 +5,7 @@
 
 enum { PLAN_CODECS_MAX = 16, PLAN_SCENARIOS_MAX = 16 };
 
-/* Where one codec's costs came from: a file, or the built-in ones. */
+/* Where one codec's costs came from: a file, or the codec itself. */
 typedef struct plan_codec {
     esp__gc_file file;
     esp__costs costs;
@@ -23,6 +23,7 @@ typedef struct plan_inputs {
     esp__model_file model_file;
     esp__system_file system_file;
     plan_codec codec_files[PLAN_CODECS_MAX];
+    esp_ctx *registry; /* opened for codecs that are named, whose models tell their costs; NULL: not yet */
     uint32_t n_codecs;
     esp_plan_model model;
     esp_plan_codec codecs[PLAN_CODECS_MAX];

@@ -41,8 +41,10 @@ static int plan_read_codec(plan_inputs *in, uint32_t i) {
         in->codecs[i] = c->file.codec;
     } else {
         const char *accelerator = in->system_file.accelerator;
-        if (esp__builtin_costs(name, &in->system, accelerator, &c->costs) != ESP_OK)
-            return tool_fail(in->command, "--gc %s: %s", name, esp_last_error(NULL));
+        if (!in->registry && esp__open_alone(&in->registry) != ESP_OK)
+            return tool_fail(in->command, "%s", esp_last_error(NULL));
+        if (esp__builtin_costs(in->registry, name, &in->system, accelerator, &c->costs) != ESP_OK)
+            return tool_fail(in->command, "--gc %s: %s", name, esp_last_error(in->registry));
         in->codecs[i] = c->costs.codec;
     }
     const size_t len = strlen(in->codec_text);
@@ -100,6 +102,7 @@ static int plan_read(plan_inputs *in) {
 }
 
 static void plan_close(plan_inputs *in) {
+    esp_close(in->registry);
     esp__model_free(&in->model_file);
     esp__system_free(&in->system_file);
     for (uint32_t i = 0; i < PLAN_CODECS_MAX; i++) esp__gc_free(&in->codec_files[i].file);

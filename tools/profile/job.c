@@ -100,6 +100,18 @@ static int profile_start(const profile_job *j, const char *what, int argc, char 
 }
 
 /* ---- as a rank ----------------------------------------------------------------------------------------------------------------- */
+/* A codec that costs next to nothing: the first that only rounds. NULL: there is none, and ops that compress stay unmeasured. */
+static esp_status profile_rounding_codec(const char **name) {
+    esp_ctx *ctx;
+    int lossy;
+    esp_status s = esp__open_alone(&ctx);
+    *name = NULL;
+    for (uint32_t i = 0; !s && i < ctx->registry.n_codecs && !*name; i++)
+        if (esp__codec_opens(ctx, i, &lossy) && !lossy) *name = ctx->registry.codecs[i]->name; /* static storage */
+    if (!s) esp_close(ctx);
+    return s;
+}
+
 static esp_status profile_open(profile_job *j) {
     static const char *const unwanted[] = {"ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_TRACE", "ESPRESSO_STATS",
                                            "ESPRESSO_PROFILE"};
@@ -107,10 +119,11 @@ static esp_status profile_open(profile_job *j) {
     for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++) unsetenv(unwanted[i]);
     if (j->backend) unsetenv("ESPRESSO_BACKEND");
     cfg.backend = j->backend;
-    cfg.codec = "fp16"; /* for the steps that measure what starting an op costs */
+    esp_status s = profile_rounding_codec(&cfg.codec); /* for the steps that measure what starting an op costs */
+    if (s) return s;
     cfg.strategy = "fp32";
     if (j->terminal_fd >= 0 && atoi(getenv("ESPRESSO_RANK")) == 0) dup2(j->terminal_fd, 2);
-    esp_status s = esp_open(&cfg, &j->ctx);
+    s = esp_open(&cfg, &j->ctx);
     if (s) return s;
     j->survey = tool_realloc(NULL, sizeof *j->survey);
     memset(j->survey, 0, sizeof *j->survey);
