@@ -54,6 +54,15 @@ owner '\<rename\(' espresso_impl/base/file.c
 owner '\<(fsync|mkstemp)\(' espresso_impl/base/file.c
 owner '_SC_NPROCESSORS|sched_getaffinity' espresso_impl/base/cores.h
 
+# codecs describe themselves: no codec's name decides anything outside its own file. Exceptions: figures and schemes that were
+# published under a name, the default of a flag, words for dtypes, an option's key "warmup", and "none", with which strategies say "not
+# compressed"
+names=$(for f in codecs/*.c; do basename "$f" .c; done | grep -vx none | tr '\n' '|')
+named=$(grep -rnE "[^\\]\"(${names%|})[\":;]" espresso_impl planner tools --include='*.[ch]' | sed 's|/\*.*||' |
+    grep -E "[^\\]\"(${names%|})[\":;]" | grep -vE '^[^:]*:[0-9]+: \*|strcmp\(key, "warmup"\)' |
+    grep -vE '^(planner/builtin/v100.c|planner/schemes/fp16.c|tools/replay/replay.c|espresso_impl/base/status.c):')
+[ -z "$named" ] || wrong "a codec's name in code that should ask the codec:" "$named"
+
 # private functions that neither the library, nor the command, nor the writer of files calls: as plain statics they are warned of
 unused() { # FILE: the functions that this program does not use, by name
     dead=$(command -v clang) && dead="$dead -fsyntax-only" || dead="gcc -c -o $build/style.o"

@@ -196,6 +196,12 @@ static esp_status dgc_model(void *self, const esp_tensor *like, uint32_t n_reduc
     return esp_model_fill(out, &f, d);
 }
 
+static esp_status dgc_values(void *self, const esp_tensor *like, const esp_payload_header *h, esp_values *out) {
+    const uint64_t k = h ? h->aux : sparse_k(dgc_ratio((const dgc_self *)self, 0), like->count);
+    *out = (esp_values){0, k, sparse_body_bytes(like->count, k) - 4 * k};
+    return ESP_OK;
+}
+
 static const esp_codec dgc_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = DGC_WIRE,
@@ -216,6 +222,7 @@ static const esp_codec dgc_codec = {
     .compress = dgc_compress,
     .decompress = dgc_decompress,
     .model = dgc_model,
+    .values = dgc_values,
 };
 static const esp_codec *const dgc_codecs[] = {&dgc_codec};
 static const esp_plugin dgc_plugin = {.struct_size = sizeof(esp_plugin),

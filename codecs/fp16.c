@@ -6,14 +6,18 @@
  * a = ceil(log2 n), so that the sum of values within f16's range cannot overflow. header.aux is a; decoding multiplies
  * by 2^a.
  * A value beyond the range becomes Inf without feedback; with feedback 65504 is sent and the rest stays in the
- * residual. A part with a NaN or Inf sends a body of NaN. */
+ * residual. A part with a NaN or Inf sends a body of NaN.
+ * of=(SPEC), for example of=(topk:ratio=0.01): another codec compresses, and the f32 values in its body travel as f16 (recode.h). */
 #include "codecs/common/dense.h"
 #include "codecs/common/half.h"
+#include "codecs/common/recode.h"
 
 enum { FP16_AUX_MAX = 31 };
+#define FP16_ERROR 4.33e-8 /* measured: about 2^-22 / 5.5 */
 
 typedef struct fp16_self {
     dense_self dense;
+    recode wrap; /* with of= */
     half_f16_encode_fn encode;
     half_f16_add_fn add;
 } fp16_self;
@@ -46,25 +50,58 @@ static void fp16_add(const void *self, const esp_payload_header *h, const unsign
 }
 static const dense_format fp16_format = {"fp16", 1, 1, fp16_valid, fp16_add};
 
+static void fp16_shorten(int simd, half_u16 *out, const float *in, float down, float up, uint64_t n) {
+    half_f16_encode_for(simd)(out, in, NULL, down, up, n);
+}
+static void fp16_restore(int simd, float *out, const half_u16 *in, float up, uint64_t n) {
+    half_f16_add_for(simd)(out, in, up, 1, n);
+}
+static const esp_round fp16_rounds[] = {{ESP_REDUCE_SUM, ESP_F16, 0, 0}};
+static const recode_format fp16_recode = {
+    "fp16", 1, HALF_F16_MAX, HALF_F16_NAN, FP16_ERROR, fp16_exponent, fp16_shorten, fp16_restore, fp16_rounds};
+static const char fp16_params[] = "of=(SPEC)";
+
 static esp_status fp16_open(const esp_host *h, const char *params, void **self) {
-    const esp_status st = esp_params_parse(h, "fp16", params, NULL, 0, "");
+    char own[WRAP_SPEC], of[WRAP_SPEC];
+    esp_status st = wrap_params(h, "fp16", params, own, of);
+    if (st == ESP_OK) st = esp_params_parse(h, "fp16", own, NULL, 0, fp16_params);
     if (st != ESP_OK) return st;
     fp16_self *s = (fp16_self *)esp_codec_self(h, sizeof *s);
     if (!s) return ESP_E_NOMEM;
     dense_open(&s->dense, h);
     s->encode = half_f16_encode_for(s->dense.level);
     s->add = half_f16_add_for(s->dense.level);
-    *self = s;
+    if (*of) st = recode_open(&s->wrap, &fp16_recode, h, of);
+    if (st != ESP_OK)
+        esp_codec_self_free(h, s, sizeof *s);
+    else
+        *self = s;
+    return st;
+}
+static const recode *fp16_wrap(const void *self) {
+    const recode *r = &((const fp16_self *)self)->wrap;
+    return r->inner.table ? r : NULL;
+}
+static void fp16_close(void *self) {
+    fp16_self *s = (fp16_self *)self;
+    wrap_close(&s->wrap.inner);
+    esp_codec_self_free(s->dense.host, s, sizeof *s);
+}
+
+static esp_status fp16_traits(void *self, esp_traits *out) {
+    if (fp16_wrap(self)) return recode_traits(fp16_wrap(self), out);
+    out->caps &= ~(uint64_t)RECODE_CAPS;
     return ESP_OK;
 }
-static void fp16_close(void *self) { esp_codec_self_free(((fp16_self *)self)->dense.host, self, sizeof(fp16_self)); }
 
 static esp_status fp16_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
-    (void)self, (void)round, (void)n_reduced;
+    (void)round;
+    if (fp16_wrap(self)) return recode_bound(fp16_wrap(self), like, n_reduced, out);
     return esp_bound_fill(out, 2 * like->count, 0, 0);
 }
 
 static esp_status fp16_compress(void *self, const esp_codec_args *a) {
+    if (fp16_wrap(self)) return recode_compress(fp16_wrap(self), a);
     const uint64_t n = a->tensor[0]->count, exponent = fp16_exponent(a->n_reduced);
     esp_payload_header h = esp_payload_header_of(esp_name_hash("fp16"), 1, 0, n, 2 * n, exponent);
     const esp_status st = esp_payload_begin(a->payload, &h);
@@ -78,16 +115,17 @@ static esp_status fp16_compress(void *self, const esp_codec_args *a) {
 }
 
 static esp_status fp16_decompress(void *self, const esp_codec_args *a) {
+    if (fp16_wrap(self)) return recode_decompress(fp16_wrap(self), a);
     return dense_decompress((const dense_self *)self, &fp16_format, a, 2 * a->tensor[0]->count);
 }
 
 static esp_status fp16_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                              esp_codec_model *out) {
-    (void)self;
+    if (fp16_wrap(self)) return recode_model(fp16_wrap(self), like, n_reduced, d, out);
     const esp_facts f = {
         .reducible = 1,
         .size = {0, 0, 2, 0, 0},
-        .error = 4.33e-8, /* measured: about 2^-22 / 5.5 */
+        .error = FP16_ERROR,
         .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(6), esp_model_stream(10)},
         .launches = {1, 1},
@@ -97,16 +135,16 @@ static esp_status fp16_model(void *self, const esp_tensor *like, uint32_t n_redu
     return esp_model_fill(out, &f, d);
 }
 
-static const esp_round fp16_rounds[] = {{ESP_REDUCE_SUM, ESP_F16, 0, 0}};
 static const esp_codec fp16_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = 1,
     .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |
-            ESP_CODEC_NO_FEEDBACK,
+            ESP_CODEC_NO_FEEDBACK | RECODE_CAPS,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = "fp16",
-    .summary = "half precision, rounded to nearest: 16 bits an element",
+    .summary = "half precision, rounded to nearest: 16 bits an element, or 16 bits a value of another codec",
+    .params = fp16_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     .rounds = fp16_rounds,
@@ -115,6 +153,7 @@ static const esp_codec fp16_codec = {
     .bound = fp16_bound,
     .compress = fp16_compress,
     .decompress = fp16_decompress,
+    .traits = fp16_traits,
     .model = fp16_model,
 };
 static const esp_codec *const fp16_list[] = {&fp16_codec};

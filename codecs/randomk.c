@@ -278,6 +278,12 @@ static esp_status randomk_model(void *self, const esp_tensor *like, uint32_t n_r
     return esp_model_fill(out, &f, d);
 }
 
+static esp_status randomk_values(void *self, const esp_tensor *like, const esp_payload_header *h, esp_values *out) {
+    (void)h;
+    *out = (esp_values){0, sparse_k(((const randomk_self *)self)->ratio, like->count), 0};
+    return ESP_OK;
+}
+
 static const esp_round randomk_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}};
 static const esp_codec randomk_codec = {
     .struct_size = sizeof(esp_codec),
@@ -297,6 +303,7 @@ static const esp_codec randomk_codec = {
     .compress = randomk_compress,
     .decompress = randomk_decompress,
     .model = randomk_model,
+    .values = randomk_values,
 };
 static const esp_codec *const randomk_codecs[] = {&randomk_codec};
 static const esp_plugin randomk_plugin = {.struct_size = sizeof(esp_plugin),

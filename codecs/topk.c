@@ -83,6 +83,12 @@ static esp_status topk_model(void *self, const esp_tensor *like, uint32_t n_redu
     return esp_model_fill(out, &f, d);
 }
 
+static esp_status topk_values(void *self, const esp_tensor *like, const esp_payload_header *h, esp_values *out) {
+    const uint64_t k = h ? h->aux : sparse_k(((const topk_self *)self)->ratio, like->count);
+    *out = (esp_values){0, k, sparse_body_bytes(like->count, k) - 4 * k};
+    return ESP_OK;
+}
+
 static const esp_codec topk_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = TOPK_WIRE,
@@ -100,6 +106,7 @@ static const esp_codec topk_codec = {
     .compress = topk_compress,
     .decompress = topk_decompress,
     .model = topk_model,
+    .values = topk_values,
 };
 
 static const esp_codec *const topk_codecs[] = {&topk_codec};

@@ -111,7 +111,7 @@ typedef struct esp_host {
     void (*parallel_for)(void *user, uint64_t n, uint64_t grain, void (*body)(void *arg, uint64_t begin, uint64_t end),
                          void *arg);
     /** For wrappers, in their open(): opens the codec of a spec ("topk:ratio=0.01"). The caller closes it with codec_close
-     *  in its own close(). On an error the detail is logged. A spec may nest at most 4 deep. */
+     *  in its own close(). On an error the host keeps the detail: return the status as it is. A spec may nest at most 4 deep. */
     esp_status (*codec_open)(void *user, const char *spec, const struct esp_codec **table, void **self);
     void (*codec_close)(void *user, const struct esp_codec *table, void *self);
     /** The open device `d` (a zeroed `d`: the CPU), for codecs and backends that enqueue work there. ESP_E_UNSUPPORTED: no
@@ -167,7 +167,7 @@ typedef struct esp_bound {
 /** What one opened codec is, where its parameters decide that. The host fills it from the table before traits(). Growable. */
 typedef struct esp_traits {
     uint32_t struct_size;
-    uint32_t wire_version; /* a wrapper's includes the inner codec's                                       */
+    uint32_t wire_version; /* a wrapper's tells the inner codec's too                                      */
     uint64_t caps;
     uint32_t n_rounds, reserved0;
     const esp_round *rounds;
@@ -203,6 +203,11 @@ typedef struct esp_codec_model {
     esp_codec_time times[ESP_MODEL_TIMES]; /* by rising elements; straight lines between                   */
 } esp_codec_model;
 
+/** The parts of a body: `offset` bytes (a multiple of 4), `count` f32 values, `rest` bytes. Frozen. */
+typedef struct esp_values {
+    uint64_t offset, count, rest;
+} esp_values;
+
 /** Everything one compress or decompress call may need. Growable.
  *  compress: payload[t] := code(beta * residual + gamma * tensor); residual := what the payload does not carry. With several
  *  rounds, every round may read the residual, and only the last one writes it.
@@ -215,7 +220,8 @@ typedef struct esp_codec_args {
     uint32_t comp_index; /* which Comp of the option, from 0                                         */
     uint32_t flags;      /* ESP_ARG_*                                                                */
     uint32_t round;      /* compress: from 0                                                         */
-    uint32_t n_reduced;  /* over how many ranks a collective reduces this round's body; 1: none      */
+    uint32_t
+        n_reduced; /* over how many ranks a collective reduces this round's body; 1: none. decompress: of the last */
     uint32_t n_tensors;  /* length of the lists below; 1 without ESP_CODEC_LISTS                     */
     uint32_t n_payloads; /* decompress: how many payloads of each tensor are summed (compress: 1)    */
     float beta, gamma;   /* compress, with a residual: see above                                     */
@@ -263,7 +269,7 @@ typedef struct esp_codec {
      *  stream has passed it. ESP_E_TOO_SMALL (nothing written past the end) if the payload's capacity is short. */
     esp_status (*compress)(void *self, const esp_codec_args *a);
     /** Checks everything in the payloads before it writes: ESP_E_CORRUPT, and no write out of bounds. What a kernel on a device
-     *  finds later is an error of that device's events. */
+     *  finds later is an error of that device's events. A wrapper may have added the payloads before the corrupt one. */
     esp_status (*decompress)(void *self, const esp_codec_args *a);
     /* optional from here: test with ESP_HAS */
     /** Changes *out where this instance differs from the table. It may have fewer capabilities, not more. */
@@ -272,8 +278,9 @@ typedef struct esp_codec {
     esp_status (*model)(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d, esp_codec_model *out);
     /** Runs once on the final sum of `ranks` contributions, for example a majority vote. `count` floats, in place. */
     esp_status (*finalize)(void *self, float *sum, uint64_t count, uint32_t ranks, esp_stream s);
-    /** Where the body holds plain f32 values, which a wrapper may recode: `count` of them from byte `offset` of the body. */
-    esp_status (*values)(void *self, const struct esp_payload_header *h, uint64_t *offset, uint64_t *count);
+    /** Where the body of a part like `like` holds plain f32 values, which a wrapper may recode. `h`: the payload's header, but for
+     *  body_bytes, which the wrapper does not know yet; NULL: the largest payload. */
+    esp_status (*values)(void *self, const esp_tensor *like, const struct esp_payload_header *h, esp_values *out);
     /** One hop of a collective that compresses at every hop: payload := code(decode(reduced) + beta * residual + gamma *
      *  tensor), in one pass; residual := what the payload does not carry. The tensor is only read. */
     esp_status (*forward)(void *self, const esp_codec_args *a);

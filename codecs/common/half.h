@@ -8,6 +8,7 @@ typedef uint16_t half_u16 __attribute__((aligned(1), may_alias)); /* may have an
 #define HALF_F16_NAN 0x7E00u
 #define HALF_BF16_NAN 0x7FC0u
 #define HALF_F16_MAX 65504.0f
+#define HALF_BF16_MAX 0x1.FEp127f
 
 ESP_INLINE uint32_t half_bits(float x) {
     uint32_t u;

@@ -60,7 +60,7 @@ static inline esp_status esp_params_parse(const esp_host *h, const char *codec, 
         while (i < n && strcmp(p[i].key, key) != 0) i++;
         if (i == n) {
             (void)snprintf(text, sizeof text, "%s: unknown parameter '%s'; %s %s", codec, key,
-                           n ? "its parameters are" : "it takes", n ? all : "none");
+                           *all ? "its parameters are" : "it takes", *all ? all : "none");
             return esp_codec_fail(h, codec, ESP_E_ARG, text);
         }
         double x = 0;
@@ -75,7 +75,7 @@ static inline esp_status esp_params_parse(const esp_host *h, const char *codec, 
     if (more == 0) return ESP_OK;
     (void)snprintf(text, sizeof text,
                    "%s: malformed parameters near '%.100s': write key=value,key=value (parameters: %s)", codec, item,
-                   n ? all : "none");
+                   *all ? all : "none");
     return esp_codec_fail(h, codec, ESP_E_ARG, text);
 }
 

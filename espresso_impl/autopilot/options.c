@@ -115,13 +115,6 @@ static esp_status esp__auto_codecs_always(esp_ctx *ctx, esp__auto_options *o, co
     return s;
 }
 
-/* Where the codec that begins at `at` ends: at the next ';' outside parentheses. */
-static size_t esp__auto_codec_end(const char *at) {
-    size_t n = 0;
-    for (int depth = 0; at[n] && (at[n] != ';' || depth > 0); n++) depth += (at[n] == '(') - (at[n] == ')');
-    return n;
-}
-
 /* Reads a list such as "efsignsgd;dgc:ratio=0.01". NULL: only those that are always allowed; "none": no codec at all. */
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o) {
     const char *at = list ? list : "";
@@ -129,7 +122,7 @@ ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__au
     int others = 0;
     while (*at && !s) {
         char spec[ESP__SPEC_MAX];
-        size_t len = esp__auto_codec_end(at), n = len;
+        size_t len = esp__spec_length(at), n = len;
         const char *start = at;
         at += len + (at[len] == ';');
         while (n && isspace((unsigned char)*start)) start++, n--;

@@ -30,6 +30,7 @@ static inline esp__workers *esp__workers_of(const esp_ctx *ctx) { return esp__ba
 ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, ...) ESP__PRINTF(3, 4);
 /* The last text that a plugin logged at ERROR on this thread, or "". Callers append it to their own error. */
 ESP__FN const char *esp__plugin_detail(void);
+ESP__FN void esp__plugin_detail_set(const char *text);
 ESP__FN void esp__plugin_detail_clear(void); /* call it before the plugin whose text is wanted */
 ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, const char *fmt, ...) ESP__PRINTF(4, 5);
 ESP__FN uint64_t esp__now_ns(void); /* CLOCK_MONOTONIC: one clock for all processes of a machine */
@@ -72,6 +73,8 @@ ESP__FN void esp__workers_help(esp__workers *w);
 
 /* ---- spec.c: "name:key=val,key=val" ------------------------------------------------------------------------------ */
 ESP__FN int esp__spec_name_char(char c); /* may a name contain it? */
+/* The length of a list's first spec: up to the next ';' outside parentheses. */
+ESP__FN size_t esp__spec_length(const char *list);
 /* Splits a spec into its name and *params, which points behind the colon in `spec`, or to "". ESP_E_ARG: it is malformed, and the
  * text says where. */
 ESP__FN esp_status esp__spec_split(const esp_ctx *ctx, const char *spec, char name[ESP__NAME_MAX], const char **params);

@@ -5,6 +5,12 @@ ESP__FN int esp__spec_name_char(char c) {
            c == '.';
 }
 
+ESP__FN size_t esp__spec_length(const char *list) {
+    size_t n = 0;
+    for (int depth = 0; list[n] && (list[n] != ';' || depth > 0); n++) depth += (list[n] == '(') - (list[n] == ')');
+    return n;
+}
+
 /* Checks the form of parameters, not their meaning. Returns what is wrong, and where in *at; NULL: nothing. */
 static const char *esp__spec_check_params(const char *p, const char **at) {
     char key[ESP__NAME_MAX], val[ESP__SPEC_MAX];

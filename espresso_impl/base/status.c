@@ -91,6 +91,9 @@ ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, 
 
 ESP__FN const char *esp__plugin_detail(void) { return esp__detail_text; }
 ESP__FN void esp__plugin_detail_clear(void) { esp__detail_text[0] = 0; }
+ESP__FN void esp__plugin_detail_set(const char *text) {
+    snprintf(esp__detail_text, sizeof esp__detail_text, "%s", text);
+}
 
 /* Passes a plugin's event to the log. Keeps an error's text, which the call that fails adds to its own error. Without a log of the
  * user such an event is logged at INFO: the caller decides whether to print the error, and it is not printed twice. */

@@ -32,6 +32,7 @@ typedef struct esp__compile {
     esp__region comp_region;    /* right after it */
     esp__region reduced_region; /* of the slots that its rounds before the last leave */
     uint32_t comp_range, comp_ranges;
+    uint32_t n_reduced; /* over how many ranks the bodies of its last round are reduced */
     int32_t comp_feedback;
     esp__ref reduced; /* slots of the round before */
     uint64_t reduced_bytes;
@@ -206,6 +207,7 @@ static void esp__compile_decomp(esp__compile *c, uint32_t i) {
         esp__op_place(c, op, side);
         op->device = s->device;
         op->comp_index = (uint8_t)c->comps;
+        op->n_reduced = c->n_reduced;
         op->data = c->work;
         op->slots = c->slots;
         op->slot_bytes = c->slot_bytes;

@@ -268,7 +268,7 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
     memset(&c->reduced, 0, sizeof c->reduced);
     c->reduced_side = side;
     for (uint32_t round = c->u->first_round; round < n_rounds && !c->status; round++) {
-        const uint32_t n_reduced = esp__bodies_reduced(c, i, round + 1 == n_rounds);
+        const uint32_t n_reduced = c->n_reduced = esp__bodies_reduced(c, i, round + 1 == n_rounds);
         esp__reduced_to(c, side, i, active);
         esp__comp_sizes(c, side, round, n_reduced);
         c->slots_side = side;

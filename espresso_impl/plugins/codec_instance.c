@@ -124,7 +124,8 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
     esp__registry_of(ctx)->opening = 0;
     if (s) {
         const char *detail = esp__plugin_detail();
-        int hint = table->params && !strstr(detail, table->params);
+        int hint =
+            table->params && !strstr(detail, table->params) && strncmp(detail, "of=(", 4); /* of=(: not its own */
         s = esp__fail(ctx, s, "codec '%s': %s%s%s", spec, *detail ? detail : esp_status_text(s),
                       hint ? "; its parameters: " : "", hint ? table->params : "");
         c->self = NULL;
@@ -142,7 +143,7 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
     esp_status s = esp__codec_make_one(ctx, spec, feedback, ESP_CPU, out);
     if (s && spec &&
-        strchr(spec, ';')) /* a codec's own values may contain ';', so it is an error only if the codec does not open */
+        spec[esp__spec_length(spec)]) /* values may contain ';', so it is an error only if the codec does not open */
         return esp__fail(ctx, ESP_E_ARG,
                          "codec '%s' is a list, but one codec is expected here: name one of them, or let strategy auto "
                          "choose from the list (ESPRESSO_STRATEGY=auto)",
@@ -192,27 +193,46 @@ static int esp__spec_depth(const char *spec) {
     return most;
 }
 
-ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_codec **table, void **self) {
-    esp_ctx *ctx = user;
-    char name[ESP__NAME_MAX], inner[ESP__SPEC_MAX];
+static int esp__feedback_is_key(const char *params) {
+    char key[ESP__NAME_MAX], val[ESP__SPEC_MAX];
+    while (esp_params_next(&params, key, sizeof key, val, sizeof val) == 1)
+        if (!strcmp(key, "feedback")) return 1;
+    return 0;
+}
+
+static esp_status esp__inner_open(esp_ctx *ctx, const char *spec, const esp_codec **table, void **self) {
+    char name[ESP__NAME_MAX];
     const char *params;
-    size_t n = strlen(spec);
-    *self = NULL;
-    if (n >= sizeof inner) return esp__fail(ctx, ESP_E_ARG, "codec '%.60s...': the spec is too long", spec);
-    int wrapped = n > 1 && spec[0] == '(' && spec[n - 1] == ')';
-    snprintf(inner, sizeof inner, "%.*s", (int)(wrapped ? n - 2 : n), spec + wrapped);
-    if (esp__spec_depth(inner) > ESP__WRAP_DEPTH)
-        return esp__fail(ctx, ESP_E_ARG, "codec '%s': codecs may nest %d deep", inner, (int)ESP__WRAP_DEPTH);
-    esp_status s = esp__spec_split(ctx, inner, name, &params);
+    if (esp__spec_depth(spec) >= ESP__WRAP_DEPTH)
+        return esp__fail(ctx, ESP_E_ARG, "codecs may nest %d deep", (int)ESP__WRAP_DEPTH);
+    esp_status s = esp__spec_split(ctx, spec, name, &params);
     if (s) return s;
+    if (esp__feedback_is_key(params))
+        return esp__fail(ctx, ESP_E_ARG, "feedback= belongs to the outermost codec, outside all parentheses");
     const esp_devkind kind = esp__registry_of(ctx)->opening;
     *table = esp__registry_codec(ctx, name);
     if (!*table) return ESP_E_NOT_FOUND;
     if (kind > ESP_CPU) *table = esp__registry_codec_on(ctx, name, kind);
-    if (!*table)
-        return esp__fail(ctx, ESP_E_UNSUPPORTED, "codec '%s' has no table for devices of kind %u", inner,
-                         (unsigned)kind);
-    return (*table)->open(esp__registry_of(ctx)->host, params, self);
+    if (!*table) return esp__fail(ctx, ESP_E_UNSUPPORTED, "it has no table for devices of kind %u", (unsigned)kind);
+    esp__plugin_detail_clear();
+    s = (*table)->open(esp__registry_of(ctx)->host, params, self);
+    return s ? esp__fail(ctx, s, "%s", *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s)) : ESP_OK;
+}
+
+ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_codec **table, void **self) {
+    esp_ctx *ctx = user;
+    char inner[ESP__SPEC_MAX], text[ESP__ERROR_MAX];
+    const size_t n = strlen(spec);
+    *self = NULL;
+    if (n >= sizeof inner) return esp__fail(ctx, ESP_E_ARG, "codec '%.60s...': the spec is too long", spec);
+    const int wrapped = n > 1 && spec[0] == '(' && spec[n - 1] == ')';
+    snprintf(inner, sizeof inner, "%.*s", (int)(wrapped ? n - 2 : n), spec + wrapped);
+    esp_status s = esp__inner_open(ctx, inner, table, self);
+    if (!s) return ESP_OK;
+    snprintf(text, sizeof text, "of=(%s): %.1500s", inner,
+             esp_last_error(ctx)); /* the outer codec's error begins with its spec */
+    esp__plugin_detail_set(text);
+    return s;
 }
 
 ESP__FN void esp__host_codec_close(void *user, const esp_codec *table, void *self) {

@@ -48,6 +48,17 @@ ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind 
         return esp__fail(ctx, ESP_E_ABI,
                          "codec '%s': traits() gives %u rounds, but no list of them or no ESP_CODEC_FUSED_RESIDUAL",
                          c->spec, c->traits.n_rounds);
+    if (c->traits.caps & ESP_CODEC_OWN_FEEDBACK && c->traits.caps & ESP_CODEC_NO_FEEDBACK)
+        return esp__fail(ctx, ESP_E_ABI,
+                         "codec '%s': traits() gives both ESP_CODEC_OWN_FEEDBACK and ESP_CODEC_NO_FEEDBACK, which "
+                         "contradict each other",
+                         c->spec);
+    const esp_round last = esp__codec_round(c, c->traits.n_rounds - 1);
+    if (!last.op != !(c->traits.caps & ESP_CODEC_REDUCIBLE))
+        return esp__fail(ctx, ESP_E_ABI,
+                         "codec '%s': traits() %s ESP_CODEC_REDUCIBLE, but the op of its last round is %u: set both or "
+                         "none",
+                         c->spec, last.op ? "lacks" : "gives", (unsigned)last.op);
     return esp__codec_model(ctx, c, 1, kind, &c->model);
 }
 

@@ -102,7 +102,7 @@ ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const cha
             (unsigned)c->devices);
     if (!s && c->reserved0) s = esp__refuse(&x, ESP_E_UNSUPPORTED, "reserved0", "%u: it must be 0", c->reserved0);
     if (!s) s = esp__refuse_rounds(&x, c);
-    if (!s && c->caps & ESP_CODEC_OWN_FEEDBACK && c->caps & ESP_CODEC_NO_FEEDBACK)
+    if (!s && c->caps & ESP_CODEC_OWN_FEEDBACK && c->caps & ESP_CODEC_NO_FEEDBACK && !(c->caps & ESP_CODEC_WRAPPER))
         s = esp__refuse(&x, ESP_E_ABI, "caps",
                         "ESP_CODEC_OWN_FEEDBACK and ESP_CODEC_NO_FEEDBACK contradict each other");
     if (!s && c->caps & ESP_CODEC_WRAPPER && !ESP_HAS(esp_codec, c, traits))

@@ -292,6 +292,12 @@ static const row rows[] = {
     M1(backends),
     M1(devices),
 #undef M1
+#define M1(f) M(esp_values, f)
+    S(esp_values),
+    M1(offset),
+    M1(count),
+    M1(rest),
+#undef M1
 #define M1(f) M(esp_payload_header, f)
     S(esp_payload_header),
     M1(codec),

@@ -31,7 +31,13 @@ static const char *const cf_specs[] = {"none",
                                        "topk:ratio=0.01",
                                        "topk:ratio=0.3",
                                        "randomk:ratio=0.01",
-                                       "dgc:ratio=0.01"};
+                                       "dgc:ratio=0.01",
+                                       "fp16:of=(topk:ratio=0.01)",
+                                       "fp16:of=(none)",
+                                       "bf16:of=(randomk:ratio=0.1)",
+                                       "warmup:steps=2,of=(topk:ratio=0.01)",
+                                       "warmup:steps=2,of=(dgc:ratio=0.01)",
+                                       "warmup:steps=2,of=(fp16:of=(randomk:ratio=0.1))"};
 static const uint64_t cf_sizes[] = {0, 1, 7, 8, 9, 31, 32, 33, 4095, 4096, 4097, (1u << 20) + 1};
 
 /* ---- hosts ------------------------------------------------------------------------------------------------ */
@@ -79,20 +85,29 @@ static void cf_two_threads(void *user, uint64_t n, uint64_t grain, void (*body)(
     cf_half_run(&even);
     assert_int_equal(pthread_join(t, NULL), 0);
 }
-#define CF_HOST(loop)                                                                                                  \
-    {                                                                                                                  \
-        .struct_size = sizeof(esp_host), .abi_major = 1, .alloc = cf_alloc, .free_ = cf_free, .log = cf_log,           \
-        .parallel_for = loop                                                                                           \
-    }
-static const esp_host cf_plain = CF_HOST(NULL);
-CF_UNUSED static const esp_host cf_pieces = CF_HOST(cf_backwards);
-CF_UNUSED static const esp_host cf_threads = CF_HOST(cf_two_threads);
+static esp_status cf_inner_open(void *user, const char *spec, const esp_codec **table, void **self);
+static void cf_inner_close(void *user, const esp_codec *table, void *self);
+/* `user` is the host itself, so that inner codecs get the same one */
+#define CF_HOST(name, loop)                                                                                            \
+    CF_UNUSED static const esp_host name = {.struct_size = sizeof(esp_host),                                           \
+                                            .abi_major = 1,                                                            \
+                                            .user = (void *)(uintptr_t)&name,                                          \
+                                            .alloc = cf_alloc,                                                         \
+                                            .free_ = cf_free,                                                          \
+                                            .log = cf_log,                                                             \
+                                            .parallel_for = loop,                                                      \
+                                            .codec_open = cf_inner_open,                                               \
+                                            .codec_close = cf_inner_close}
+CF_HOST(cf_plain, NULL);
+CF_HOST(cf_pieces, cf_backwards);
+CF_HOST(cf_threads, cf_two_threads);
 
 /* ---- codecs ------------------------------------------------------------------------------------------------ */
 typedef struct cf_codec {
     const esp_codec *table;
     void *self;
     const char *spec;
+    esp_traits traits; /* of this instance */
 } cf_codec;
 
 /* NULL if no codec of that name is built in (yet). */
@@ -106,13 +121,33 @@ CF_UNUSED static const esp_codec *cf_find(const char *spec) {
 }
 CF_UNUSED static int cf_open(const char *spec, const esp_host *h, cf_codec *out) {
     const char *params = strchr(spec, ':');
-    *out = (cf_codec){cf_find(spec), NULL, spec};
+    *out = (cf_codec){.table = cf_find(spec), .spec = spec};
     if (!out->table) return 0;
     assert_int_equal(out->table->open(h, params ? params + 1 : "", &out->self), ESP_OK);
+    out->traits = (esp_traits){.struct_size = sizeof out->traits,
+                               .wire_version = out->table->wire_version,
+                               .caps = out->table->caps,
+                               .n_rounds = out->table->n_rounds,
+                               .rounds = out->table->rounds,
+                               .default_option = out->table->default_option};
+    if (out->table->traits) assert_int_equal(out->table->traits(out->self, &out->traits), ESP_OK);
     return 1;
 }
 CF_UNUSED static void cf_close(cf_codec *c) { c->table->close(c->self); }
-CF_UNUSED static int cf_has(const cf_codec *c, uint64_t cap) { return (c->table->caps & cap) != 0; }
+CF_UNUSED static int cf_has(const cf_codec *c, uint64_t cap) { return (c->traits.caps & cap) != 0; }
+/* The host's part for wrappers: a spec with or without parentheses around it. */
+static esp_status cf_inner_open(void *user, const char *spec, const esp_codec **table, void **self) {
+    char inner[256];
+    const size_t n = strlen(spec);
+    (void)snprintf(inner, sizeof inner, "%.*s", (int)(*spec == '(' ? n - 2 : n), spec + (*spec == '('));
+    *table = cf_find(inner);
+    return *table ? (*table)->open((const esp_host *)user, strchr(inner, ':') ? strchr(inner, ':') + 1 : "", self)
+                  : ESP_E_NOT_FOUND;
+}
+static void cf_inner_close(void *user, const esp_codec *table, void *self) {
+    (void)user;
+    table->close(self);
+}
 
 /* ---- memory that faults right behind its end ----------------------------------------------------------------- */
 typedef struct cf_fenced {
@@ -166,8 +201,8 @@ CF_UNUSED static void cf_part_free(cf_part *p) {
     for (size_t i = 0; i < CF_COUNT(all); i++) cf_fenced_free(all[i]);
 }
 
-/* Compresses p->g with the capacity given; p->used gets what was written. */
-CF_UNUSED static esp_status cf_compress_into(cf_part *p, void *data, uint64_t capacity) {
+/* Compresses p->g, with p->e if the codec takes the residual itself. */
+static esp_status cf_compress_call(cf_part *p, void *data, uint64_t capacity) {
     esp_payload out = {{data, capacity, {0, 0}}, &p->used};
     esp_tensor t = {sizeof t, ESP_F32, 7, p->count, {p->g, p->count * 4, {0, 0}}, 0, 0}, *one = &t;
     const esp_buf residual = {p->e, p->count * 4, {0, 0}};
@@ -177,7 +212,7 @@ CF_UNUSED static esp_status cf_compress_into(cf_part *p, void *data, uint64_t ca
     esp_codec_args a = {.struct_size = sizeof a, .step = p->step, .seed = 42, .n_payloads = 1, .n_reduced = 1};
     a.beta = p->beta;
     a.gamma = p->gamma;
-    a.residual = p->feedback ? &residual : NULL;
+    a.residual = p->feedback && cf_has(p->codec, ESP_CODEC_FUSED_RESIDUAL) ? &residual : NULL;
     a.state = p->bound.state_bytes ? &state : NULL;
     a.scratch = p->bound.scratch_bytes ? &scratch : NULL;
     a.tensor = &one;
@@ -185,6 +220,31 @@ CF_UNUSED static esp_status cf_compress_into(cf_part *p, void *data, uint64_t ca
     a.n_tensors = 1;
     a.payload = &out;
     return p->codec->table->compress(p->codec->self, &a);
+}
+static esp_status cf_decompress_all(cf_part *p, esp_payload *payload, uint32_t n, uint32_t mode, float scale);
+
+/* Compresses p->g with the capacity given; p->used gets what was written. The residual of a codec that does not take it is kept as
+ * the host does. */
+CF_UNUSED static esp_status cf_compress_into(cf_part *p, void *data, uint64_t capacity) {
+    float *g = p->g, *o = p->o, *phi, *back;
+    esp_payload_header h;
+    if (!p->feedback || cf_has(p->codec, ESP_CODEC_FUSED_RESIDUAL)) return cf_compress_call(p, data, capacity);
+    phi = malloc(p->count * 8 + 8), back = phi + p->count;
+    for (uint64_t i = 0; i < p->count; i++) {
+        const float a = p->gamma * g[i], b = p->beta * p->e[i];
+        phi[i] = b + a;
+    }
+    p->g = phi, p->o = back;
+    esp_status st = cf_compress_call(p, data, capacity);
+    if (st == ESP_OK) memcpy(&h, data, sizeof h);
+    if (st == ESP_OK && !(h.flags & ESP_PAYLOAD_NONFINITE)) {
+        esp_payload in = {{data, p->used, {0, 0}}, NULL};
+        st = cf_decompress_all(p, &in, 1, ESP_OUT_SET, 0);
+        for (uint64_t i = 0; i < p->count; i++) p->e[i] = phi[i] - back[i];
+    }
+    p->g = g, p->o = o;
+    free(phi);
+    return st;
 }
 CF_UNUSED static esp_status cf_compress(cf_part *p) {
     return cf_compress_into(p, p->payload.data, p->bound.payload_bytes);

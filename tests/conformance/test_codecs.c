@@ -262,40 +262,10 @@ static void pieces_do_not_matter(void **unused) {
     }
 }
 
-/* A codec whose model is not lossy brings every number back as near as half precision has it. A codec with default parameters
- * that does so says so: the autopilot watches training with any other. */
-static void rounding(void **state) {
-    (void)state;
-    for (size_t i = 0; i < CF_COUNT(cf_specs); i++) {
-        cf_codec c;
-        if (!cf_open(cf_specs[i], &cf_plain, &c)) continue;
-        cf_part p = cf_part_make(&c, 4096, 0);
-        for (uint64_t k = 0; k < p.count; k++) p.g[k] = cf_normal();
-        assert_int_equal(cf_compress(&p), ESP_OK);
-        assert_int_equal(cf_decompress(&p), ESP_OK);
-        int rounds = 1;
-        for (uint64_t k = 0; k < p.count; k++)
-            rounds &= fabs((double)p.o[k] - (double)p.g[k]) <= fabs((double)p.g[k]) * 0x1p-8 + 0x1p-24;
-        esp_tensor like = {sizeof like, ESP_F32, 7, 4096, {NULL, 0, {0, 0}}, 0, 0};
-        esp_codec_model m = {.struct_size = sizeof m};
-        assert_int_equal(c.table->model(c.self, &like, 1, (esp_device){ESP_CPU, 0}, &m), ESP_OK);
-        if (!(m.flags & ESP_MODEL_LOSSY) ? !rounds : rounds && !strchr(cf_specs[i], ':'))
-            fail_msg("%s %s every number, but its model says otherwise", cf_specs[i],
-                     rounds ? "rounds" : "does not round");
-        cf_part_free(&p);
-        cf_close(&c);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounding),
-        cmocka_unit_test(sizes_and_inputs),
-        cmocka_unit_test(conservation),
-        cmocka_unit_test(bound_is_monotone),
-        cmocka_unit_test(too_small),
-        cmocka_unit_test(many_payloads),
-        cmocka_unit_test(pieces_do_not_matter),
+        cmocka_unit_test(sizes_and_inputs), cmocka_unit_test(conservation),  cmocka_unit_test(bound_is_monotone),
+        cmocka_unit_test(too_small),        cmocka_unit_test(many_payloads), cmocka_unit_test(pieces_do_not_matter),
     };
 #ifdef __SANITIZE_THREAD__ /* the others have one thread */
     const struct CMUnitTest threads[] = {cmocka_unit_test(pieces_do_not_matter)};

@@ -27,8 +27,11 @@ typedef struct world {
     int steps;
     int slow_from, slow_to;              /* steps in which the link between machines is slow */
     double fp32_ms[2], compressed_ms[2]; /* a step takes, with the link [fast, slow] */
-    double gentle_ms;                    /* and this much more with fp16 in place of topk */
-    int32_t excess;                      /* this tensor's error is too large while topk compresses it; -1: none's */
+    double gentle_ms;                    /* and this much more with specs[1] in place of specs[0] */
+    int32_t excess;                      /* this tensor's error is too large while specs[0] compresses it; -1: none's */
+    const char *specs[2];                /* the codecs that figures are for: a lossy one that wins, and a gentle one */
+    double errors[2];                    /* that the figures claim */
+    const char *plugin;                  /* file to load first; NULL: none */
     const char *codec_ends;              /* what must not be in the last strategy; NULL: nothing */
     int real;                            /* nothing is made up */
     int figures_fail;                    /* what was measured is of no use */
@@ -56,7 +59,7 @@ static int compresses(const esp_ctx *ctx) {
 static uint64_t world_step(void *user, esp_ctx *ctx) {
     const world *w = user;
     const double *ms = compresses(ctx) ? w->compressed_ms : w->fp32_ms;
-    double more = compresses(ctx) && !strstr(ctx->in_force.strategy.text, "topk") ? w->gentle_ms : 0.0;
+    double more = compresses(ctx) && !strstr(ctx->in_force.strategy.text, w->specs[0]) ? w->gentle_ms : 0.0;
     double busy = (int)ctx->steps.step >= w->busy_from && (int)ctx->steps.step < w->busy_to ? w->busy : 1.0;
     return (uint64_t)((ms[slow(w, ctx)] + more) * busy * 1e6) + (uint64_t)(ctx->job.rank * 1000);
 }
@@ -67,7 +70,7 @@ static void world_ready(void *user, esp_ctx *ctx, uint64_t *out) {
 static int world_excess(void *user, esp_ctx *ctx, uint32_t tensor) {
     const world *w = user;
     const esp__work_unit *u = &ctx->in_force.strategy.units[ctx->in_force.strategy.of_tensor[tensor].first];
-    return (int32_t)tensor == w->excess && ctx->job.rank == 1 && strstr(u->codec->spec, "topk") != NULL;
+    return (int32_t)tensor == w->excess && ctx->job.rank == 1 && strstr(u->codec->spec, w->specs[0]) != NULL;
 }
 
 static double world_waiting(void *user, esp_ctx *ctx) {
@@ -78,8 +81,8 @@ static double world_waiting(void *user, esp_ctx *ctx) {
 /* Links of 1 byte/us (slow) or so fast that nothing is worth compressing. */
 static esp_status world_figures(void *user, esp_ctx *ctx, esp_plan_system *s, esp_plan_codec *codecs, uint32_t *n) {
     static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}}, slower[] = {{1, 2000}, {1000, 3000}};
-    static const char *const specs[] = {"topk:ratio=0.25", "fp16"};
-    if (((const world *)user)->figures_fail) return esp__fail(ctx, ESP_E_NOMEM, "no figures today");
+    const world *w = user;
+    if (w->figures_fail) return esp__fail(ctx, ESP_E_NOMEM, "no figures today");
     memset(s, 0, sizeof *s);
     memset(codecs, 0, 2 * sizeof *codecs);
     s->struct_size = sizeof *s;
@@ -92,11 +95,11 @@ static esp_status world_figures(void *user, esp_ctx *ctx, esp_plan_system *s, es
     for (*n = 0; *n < 2; ++*n) {
         esp_plan_codec *c = &codecs[*n];
         c->struct_size = sizeof *c;
-        c->spec = specs[*n];
+        c->spec = w->specs[*n];
         c->header_bytes = 32;
         c->unit_bytes = 1;
-        c->units = *n ? 2 : 0.5; /* as if topk sent next to nothing */
-        c->error = *n ? 1e-7 : 0.5;
+        c->units = *n ? 2 : 0.5; /* as if the lossy one sent next to nothing */
+        c->error = w->errors[*n];
         c->compress[0].points = c->decompress[0].points = *n ? slower : quick;
         c->compress[0].n = c->decompress[0].n = 2;
     }
@@ -130,6 +133,7 @@ static void live(esp_ctx *ctx, void *user) {
         d.flags = ESP_SUM;
         CHECK(!esp_tensor_add(ctx, &d, NULL));
     }
+    if (w->plugin) CHECK(!esp_plugin_load(ctx, w->plugin));
     CHECK(!esp_start(ctx));
     if (esp__autopilot_of(ctx) && !w->real) {
         esp__auto_source source = {
@@ -158,6 +162,8 @@ static world *world_new(void) {
     w->slow_to = 1 << 30;
     w->excess = w->waits_less = -1;
     w->busy = 3.0;
+    w->specs[0] = "topk:ratio=0.25", w->specs[1] = "fp16";
+    w->errors[0] = 0.5, w->errors[1] = 1e-7;
     w->fp32_ms[0] = 6.0, w->fp32_ms[1] = 20.0;
     w->compressed_ms[0] = 6.5, w->compressed_ms[1] = 7.0;
     return w;
@@ -234,7 +240,7 @@ static void test_one_rank(void **state) {
     free(w);
 }
 
-/* No lossy codec unless it is named: fp16 and bf16 alone; and none at all where that is asked for. */
+/* No lossy codec unless it is named, only those that round; and none at all where that is asked for. */
 static void test_opt_in(void **state) {
     world *w = world_new();
     (void)state;
@@ -413,7 +419,7 @@ static void test_warmup(void **state) {
     free(w);
 }
 
-/* A codec whose table says that it only rounds is not lossy: it may come before the warmup ends. */
+/* A codec whose model says that it only rounds is not lossy: it may come before the warmup ends. */
 static void test_rounding(void **state) {
     world *w = world_new();
     (void)state;
@@ -446,6 +452,53 @@ static void test_max_error_of_one_rank(void **state) {
     char one[512];
     snprintf(one, sizeof one, "%.*s", (int)strcspn(line, "\n"), line);
     assert_null(strstr(one, "topk"));
+    free(w);
+}
+
+/* A world in which an outside plugin's two codecs are measured, and nothing else. */
+static world *world_outside(void) {
+    static char path[4096];
+    const char *build = getenv("ESPRESSO_BUILD");
+    world *w = world_new();
+    snprintf(path, sizeof path, "%s/tests/abi/libespresso-everysecond.so", build ? build : "./build");
+    w->plugin = path;
+    w->specs[0] = "everysecond", w->specs[1] = "upperhalf";
+    return w;
+}
+
+/* A plugin's codec that nothing here knows is chosen where it wins: a lossy one if it is named, one that only rounds always. */
+static void test_outside_codec(void **state) {
+    world *w = world_outside();
+    (void)state;
+    run(w, "auto:steps=6,window=8", "everysecond", 4, 2);
+    assert_int_equal(switches(w), 1);
+    assert_non_null(strstr(w->last[0], " everysecond "));
+    free(w);
+    w = world_outside();
+    run(w, "auto:steps=6,window=8", NULL, 4, 2);
+    assert_null(strstr(w->last[0], " everysecond "));
+    assert_non_null(strstr(w->last[0], " upperhalf "));
+    free(w);
+    w = world_outside(); /* lossy, so not in the warm-up */
+    run(w, "auto:steps=6,window=8,warmup=1000", "everysecond", 4, 2);
+    assert_null(strstr(w->last[0], " everysecond "));
+    assert_non_null(strstr(w->last[0], " upperhalf "));
+    free(w);
+}
+
+/* It is guarded too: a tensor that loses too much with it falls back to the next gentler codec, which is the plugin's other one. */
+static void test_outside_codec_falls_back(void **state) {
+    world *w = world_outside();
+    char one[512];
+    (void)state;
+    w->steps = 200;
+    w->excess = 2;
+    run(w, "auto:steps=6,window=8", "everysecond", 4, 2);
+    const char *line = strstr(w->last[0], "tensor t2 ");
+    assert_non_null(line);
+    assert_non_null(strstr(w->last[0], " everysecond "));
+    snprintf(one, sizeof one, "%.*s", (int)strcspn(line, "\n"), line);
+    assert_non_null(strstr(one, " upperhalf "));
     free(w);
 }
 
@@ -524,8 +577,12 @@ static void test_bad_input(void **state) {
         {"auto", "topk:ratio=0.1;;topk:rato=2", "rato"},
         {"auto", "none;topk", "'none' allows no codec"},
         {"auto", "top k", "without blanks"},
-        {"auto", "topk:ratio=0.1;topk:ratio=0.2;topk:ratio=0.3;topk:ratio=0.4;topk:ratio=0.5;topk:ratio=0.6;dgc",
+        {"auto",
+         "topk:ratio=0.1;topk:ratio=0.2;topk:ratio=0.3;topk:ratio=0.4;topk:ratio=0.5;topk:ratio=0.6;dgc;topk;"
+         "randomk",
          "at most 8 codecs"},
+        {"auto", "warmup:of=(topk;dgc)", "of=(topk;dgc): \"topk;dgc\", position 5: expected a name"},
+        {"auto", "dgc;warmup:of=(topk:ratio=7)", "of=(topk:ratio=7): topk: parameter ratio=7"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -577,16 +634,18 @@ static void test_close_anywhere(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_switch),     cmocka_unit_test(test_no_gain),
-                                       cmocka_unit_test(test_turns),      cmocka_unit_test(test_lost_try),
-                                       cmocka_unit_test(test_lost_twice), cmocka_unit_test(test_machine_freed),
-                                       cmocka_unit_test(test_hidden),     cmocka_unit_test(test_one_rank),
-                                       cmocka_unit_test(test_opt_in),     cmocka_unit_test(test_return),
-                                       cmocka_unit_test(test_drift),      cmocka_unit_test(test_cooldown),
-                                       cmocka_unit_test(test_warmup),     cmocka_unit_test(test_rounding),
-                                       cmocka_unit_test(test_max_error),  cmocka_unit_test(test_max_error_of_one_rank),
-                                       cmocka_unit_test(test_file),       cmocka_unit_test(test_program_takes_over),
-                                       cmocka_unit_test(test_real),       cmocka_unit_test(test_planning_fails),
-                                       cmocka_unit_test(test_bad_input),  cmocka_unit_test(test_close_anywhere)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_switch),        cmocka_unit_test(test_no_gain),
+        cmocka_unit_test(test_turns),         cmocka_unit_test(test_lost_try),
+        cmocka_unit_test(test_lost_twice),    cmocka_unit_test(test_machine_freed),
+        cmocka_unit_test(test_hidden),        cmocka_unit_test(test_one_rank),
+        cmocka_unit_test(test_opt_in),        cmocka_unit_test(test_return),
+        cmocka_unit_test(test_drift),         cmocka_unit_test(test_cooldown),
+        cmocka_unit_test(test_warmup),        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_max_error),     cmocka_unit_test(test_max_error_of_one_rank),
+        cmocka_unit_test(test_outside_codec), cmocka_unit_test(test_outside_codec_falls_back),
+        cmocka_unit_test(test_file),          cmocka_unit_test(test_program_takes_over),
+        cmocka_unit_test(test_real),          cmocka_unit_test(test_planning_fails),
+        cmocka_unit_test(test_bad_input),     cmocka_unit_test(test_close_anywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -195,6 +195,23 @@ static void names_and_several_codecs(void **state) {
     json_decref(j);
 }
 
+/* A codec that nothing here knows is planned by what it says of itself; a wrapper by what it and its inner codec say. */
+static void codecs_describe_themselves(void **state) {
+    (void)state;
+    char folder[4096];
+    const char *build = getenv("ESPRESSO_BUILD");
+    snprintf(folder, sizeof folder, "%s/tests/abi", build ? build : "./build");
+    setenv("ESPRESSO_PLUGIN_PATH", folder, 1);
+    check(SPAWN("plan", "--model", in_dir("m.json"), "--gc", "everysecond", "--system", "commodity-10g", "-o", "-"), 0,
+          0, " everysecond ");
+    unsetenv("ESPRESSO_PLUGIN_PATH");
+    check(SPAWN("plan", "--model", in_dir("m.json"), "--gc", "fp16:of=(topk:ratio=0.01)", "--system", "commodity-10g",
+                "-o", "-"),
+          0, 0, " fp16:of=(topk:ratio=0.01) ");
+    check(SPAWN("plan", "--model", in_dir("m.json"), "--gc", "everysecond", "--system", "commodity-10g"), 1, 1,
+          "there is no codec \"everysecond\"");
+}
+
 /* ---- bad input ----------------------------------------------------------------------------------------------------------------- */
 static void wrong_usage(void **state) {
     (void)state;
@@ -224,7 +241,8 @@ static void unknown_names(void **state) {
     check(PLAN("--model", "vgg17"), 1, 1, " vgg16 ");
     check(PLAN("--model", "nix.json"), 1, 1, "nix.json: ");
     check(PLAN("--model", "/tmp"), 1, 1, "/tmp: ");
-    check(PLAN("--gc", "zip"), 1, 1, "Known: fp16");
+    check(PLAN("--gc", "zip"), 1, 1, "there is no codec \"zip\"; known: none, fp16");
+    check(PLAN("--gc", "warmup:of=(topk:ratio=7)"), 1, 1, "of=(topk:ratio=7): topk: parameter ratio=7");
     check(PLAN("--gc", "dgc:ratio=7"), 1, 1, "ratio=7");
     check(PLAN("--gc", "nix.json"), 1, 1, "nix.json: ");
     check(PLAN("--gc", "dgc", "--gc", "dgc"), 1, 1, "both 'dgc'");
@@ -350,6 +368,7 @@ int main(void) {
         cmocka_unit_test(explain),
         cmocka_unit_test(constraints),
         cmocka_unit_test(names_and_several_codecs),
+        cmocka_unit_test(codecs_describe_themselves),
         cmocka_unit_test(wrong_usage),
         cmocka_unit_test(unknown_names),
         cmocka_unit_test(bad_models),

@@ -84,10 +84,46 @@ static void missing(void **state) {
     spawn_free(&s);
 }
 
+/* What a codec says of itself; with parameters; of a wrapper; and of a codec that nothing here knows. */
+static void models(void **state) {
+    (void)state;
+    char folder[4096];
+    const char *build = getenv("ESPRESSO_BUILD");
+    spawned s = SPAWN("plugins", "fp16", "topk:ratio=0.001");
+    assert_int_equal(s.status, 0);
+    check_said(&s, 0, "codec fp16\n");
+    check_said(&s, 0, "  round 1:    sum of f16: 16 bits an element\n");
+    check_said(&s, 0, "  lossy:      no");
+    check_said(&s, 0, "codec topk:ratio=0.001\n");
+    check_said(&s, 0, "  payload:    0.04851 bits an element");
+    check_said(&s, 0, "  times:      compress 2.63 ms, ");
+    check_said(&s, 0, "  lossy:      yes");
+    spawn_free(&s);
+    s = SPAWN("plugins", "warmup:steps=3,of=(fp16:of=(topk:ratio=0.01))", "warmup");
+    assert_int_equal(s.status, 0);
+    check_said(&s, 0, "codec warmup:steps=3,of=(fp16:of=(topk:ratio=0.01))\n");
+    check_said(&s, 0, "  payload:    0.3205 bits an element");
+    check_said(&s, 0, "  error:      0.9155 of |x|^2");
+    check_said(&s, 0, "  model:      depends on its parameters");
+    spawn_free(&s);
+    s = SPAWN("plugins", "warmup:steps=3,of=(topk:ratio=7)");
+    assert_int_equal(s.status, 1);
+    check_said(&s, 1, "codec 'warmup:steps=3,of=(topk:ratio=7)': of=(topk:ratio=7): topk: parameter ratio=7");
+    spawn_free(&s);
+    snprintf(folder, sizeof folder, "%s/tests/abi", build ? build : "./build");
+    s = SPAWN("plugins", "--path", folder, "everysecond");
+    assert_int_equal(s.status, 0);
+    check_said(&s, 0, "codec everysecond\n");
+    check_said(&s, 0, "  error:      0.5 of |x|^2");
+    check_said(&s, 0, "codec upperhalf\n");
+    check_said(&s, 0, "  lossy:      no");
+    spawn_free(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(built_in),    cmocka_unit_test(by_name), cmocka_unit_test(inside_a_job),
-        cmocka_unit_test(from_a_file), cmocka_unit_test(missing),
+        cmocka_unit_test(from_a_file), cmocka_unit_test(missing), cmocka_unit_test(models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -300,6 +300,7 @@ static void test_discard(void **state) {
     (void)state;
     run(2, 2, body_discard, &failures, "topk:ratio=0.1", ESP_DISCARDABLE);
     run(2, 2, body_discard, NULL, "topk:ratio=0.1", 0);
+    run(2, 2, body_discard, &failures, "warmup:steps=1,of=(fp16:of=(topk:ratio=0.1))", ESP_DISCARDABLE);
 }
 
 static void body_helpers(esp_ctx *ctx, void *user) {

@@ -47,8 +47,10 @@ static void body_lossless(esp_ctx *ctx, void *user) {
     /* without an order one is generated, and it is printed; comments are no part of it */
     CHECK(esp_strategy_set(ctx, HEAD "# predicted 12 us\n# hash 0123\n" UNITS "# end\n") == ESP_OK);
     CHECK(strstr(esp_strategy_text(ctx), UNITS "order ") && !strchr(esp_strategy_text(ctx), '#'));
-    for (int kind = 0; kind < KINDS; kind++) {
-        text s = strategy_of(kind, "topk:ratio=0.5", FLAT_COMP);
+    static const char *const codecs[] = {"topk:ratio=0.5",
+                                         "warmup:steps=9,of=(fp16:of=(topk:ratio=0.5)),feedback=(residual:beta=0.9)"};
+    for (int kind = 0; kind < 2 * KINDS; kind++) {
+        text s = strategy_of(kind / 2, codecs[kind % 2], FLAT_COMP);
         CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
         CHECK(!strncmp(esp_strategy_text(ctx), s.data, strlen(s.data)));
     }

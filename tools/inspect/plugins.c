@@ -226,8 +226,8 @@ static int plugins_print_specs(const tool_command *self, esp_ctx *ctx, char **na
         else if (!plugins_spec(ctx, names[i], &at) ||
                  !plugins_codec(ctx, ctx->registry.codecs[at], ctx->registry.codec_from[at], names[i]))
             status = tool_fail(self, "%s", esp_last_error(ctx));
-        else if (i + 1 < *n_names)
-            putchar('\n');
+        else if (kept || i + 1 < *n_names)
+            putchar('\n'); /* more follow */
     }
     *n_names = kept;
     return status;

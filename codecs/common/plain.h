@@ -1,0 +1,50 @@
+/* plain.h: shared by codecs that send plain f32 numbers (none, and warmup at first): body, encoding and decoding.
+ *
+ * Body: count x f32. A part with a NaN or Inf sends a body of NaN, if bodies may be summed (the format's nan_body), else none. */
+#ifndef ESP_PLAIN_H
+#define ESP_PLAIN_H
+#include "codecs/common/dense.h"
+
+ESP_INLINE uint64_t plain_add_body(float *out, const dense_f32 *in, float scale, int set, uint64_t n) {
+    if (set) {
+        ESP_SIMD
+        for (uint64_t i = 0; i < n; i++) out[i] = scale * in[i];
+    } else {
+        ESP_SIMD
+        for (uint64_t i = 0; i < n; i++) out[i] += scale * in[i];
+    }
+    return 0;
+}
+ESP_KERNEL(plain_add, (float *out, const dense_f32 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))
+
+static inline void plain_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
+    memcpy((unsigned char *)user + at * sizeof(float), phi, n * sizeof(float));
+    if (residual) memset(residual, 0, n * sizeof(float));
+}
+
+/* add() of a dense_format; `self` begins with a dense_self. */
+static inline void plain_decode(const void *self, const esp_payload_header *h, const unsigned char *body, float *out,
+                                uint64_t at, uint64_t n, float scale, int set) {
+    (void)h;
+    if (set && scale == 1)
+        memcpy(out, body + at * sizeof(float), n * sizeof(float));
+    else
+        plain_add_for(((const dense_self *)self)->level)(out, (const dense_f32 *)(body + at * sizeof(float)), scale,
+                                                         set, n);
+}
+
+static inline esp_status plain_compress(const dense_self *s, const dense_format *f, const esp_codec_args *a) {
+    const uint64_t n = a->tensor[0]->count;
+    esp_payload_header h =
+        esp_payload_header_of(esp_name_hash(f->name), (uint16_t)f->wire_version, 0, n, n * sizeof(float), 0);
+    const esp_status st = esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK) return st;
+    unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
+    if (dense_encode(s, a, body, plain_encode)) return ESP_OK;
+    const float nan = dense_float(0x7FC00000u);
+    for (uint64_t i = 0; f->nan_body && i < n; i++) memcpy(body + i * sizeof nan, &nan, sizeof nan);
+    if (!f->nan_body) h.body_bytes = 0;
+    h.flags = ESP_PAYLOAD_NONFINITE;
+    return esp_payload_begin(a->payload, &h);
+}
+#endif

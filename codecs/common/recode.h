@@ -1,0 +1,272 @@
+/* recode.h: shared by the codecs that shorten each number (fp16, bf16), for of=(SPEC): the inner codec compresses, and the f32 values in
+ * its body travel in the shorter format. Knows neither the inner codec nor the format.
+ *
+ * Body: the inner codec's, with its f32 values (the table's values()) as 16-bit numbers; what lies before and after them stays.
+ * aux and flags: the inner codec's. Where bodies are summed, values are sent times 2^-a, a = exponent(n_reduced); the decoder
+ * knows n_reduced. Values beyond the format's range are cut to it. The host keeps the residual, so what is cut is not lost. */
+#ifndef ESP_RECODE_H
+#define ESP_RECODE_H
+#include "codecs/common/dense.h"
+#include "codecs/common/half.h"
+#include "codecs/common/wrap.h"
+
+enum { RECODE_TRIAL = 1 << 20, RECODE_GRAIN = 32768 }; /* elements */
+
+/* Capabilities that a table must list for instances that wrap another codec, and that others do not have. */
+#define RECODE_CAPS (ESP_CODEC_WRAPPER | ESP_CODEC_HAS_STATE | ESP_CODEC_NEEDS_MATRIX)
+
+/* The outer format. encode: down * value, which lies within the range. decode: up * number. */
+typedef struct recode_format {
+    const char *name;
+    uint32_t wire_version;
+    float largest;
+    uint16_t nan;
+    double error; /* of rounding, as in esp_codec_model */
+    uint64_t (*exponent)(uint32_t n_reduced);
+    void (*encode)(int simd, half_u16 *out, const float *in, float down, float up, uint64_t n);
+    void (*decode)(int simd, float *out, const half_u16 *in, float up, uint64_t n);
+    const esp_round *rounds; /* [1] */
+} recode_format;
+
+typedef struct recode {
+    const recode_format *format;
+    wrap_inner inner; /* table NULL: this codec wraps nothing */
+    int simd;
+    int reducible; /* 1: bodies are values only, and the inner codec sums them */
+} recode;
+
+/* Where the inner body holds values. 0: values() failed, or the inner body would have more than `most` bytes. */
+static inline int recode_values(const recode *r, const esp_tensor *like, const esp_payload_header *h, uint64_t most,
+                                esp_values *v) {
+    memset(v, 0, sizeof *v);
+    return r->inner.table->values(r->inner.self, like, h, v) == ESP_OK && v->offset % 4 == 0 && v->offset <= most &&
+           v->count <= (most - v->offset) / 4 && v->rest <= most - v->offset - 4 * v->count;
+}
+
+static inline esp_status recode_open(recode *r, const recode_format *f, const esp_host *h, const char *of) {
+    r->format = f;
+    r->simd = esp_simd_level();
+    esp_status s = wrap_open(h, f->name, of, &r->inner);
+    if (s != ESP_OK) return s;
+    esp_tensor like;
+    esp_bound b;
+    esp_values v;
+    memset(&like, 0, sizeof like);
+    like.struct_size = sizeof like;
+    like.dtype = ESP_F32;
+    like.count = RECODE_TRIAL;
+    const esp_traits *t = &r->inner.traits;
+    if (!ESP_HAS(esp_codec, r->inner.table, values)) {
+        s = wrap_fail(h, f->name, of, ESP_E_UNSUPPORTED, "its payloads hold no plain numbers that could be shortened");
+    } else if (t->caps & ESP_CODEC_REDUCIBLE && t->rounds && t->rounds[0].op == ESP_REDUCE_SUM &&
+               t->rounds[0].dtype == ESP_F32 && wrap_bound(&r->inner, &like, 0, 2, &b) == ESP_OK) {
+        r->reducible = recode_values(r, &like, NULL, b.payload_bytes - ESP_PAYLOAD_HEADER, &v) && !v.offset && !v.rest;
+    }
+    if (s != ESP_OK) wrap_close(&r->inner);
+    return s;
+}
+
+static inline esp_status recode_traits(const recode *r, esp_traits *out) {
+    const esp_traits *t = &r->inner.traits;
+    const uint64_t kept = ESP_CODEC_FIXED_SIZE | ESP_CODEC_HAS_STATE | ESP_CODEC_DETERMINISTIC |
+                          ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_NO_FEEDBACK;
+    out->wire_version = wrap_wire_version(r->format->wire_version, &r->inner);
+    out->caps = ESP_CODEC_WRAPPER | (t->caps & kept) | (r->reducible ? (uint64_t)ESP_CODEC_REDUCIBLE : 0);
+    out->rounds = r->reducible ? r->format->rounds : NULL;
+    out->default_option = t->caps & ESP_CODEC_REDUCIBLE && !r->reducible ? NULL : t->default_option;
+    return ESP_OK;
+}
+
+/* The largest outer body has the largest inner body's values at half their size. */
+static inline esp_status recode_bound(const recode *r, const esp_tensor *like, uint32_t n_reduced, esp_bound *out) {
+    esp_bound b;
+    esp_values v;
+    const esp_status s = wrap_bound(&r->inner, like, 0, n_reduced, &b);
+    if (s != ESP_OK) return s;
+    if (b.payload_bytes < ESP_PAYLOAD_HEADER || !recode_values(r, like, NULL, b.payload_bytes - ESP_PAYLOAD_HEADER, &v))
+        return ESP_E_ABI;
+    return esp_bound_fill(out, v.offset + 2 * v.count + v.rest, wrap_round(b.payload_bytes) + b.scratch_bytes,
+                          b.state_bytes);
+}
+
+/* ---- the values of one body ---------------------------------------------------------------------------------------------------- */
+typedef struct recode_job {
+    const recode *r;
+    float *values;
+    half_u16 *halves;
+    float down, up;
+} recode_job;
+
+static inline void recode_to_halves(void *arg, uint64_t begin, uint64_t end) {
+    const recode_job *j = (const recode_job *)arg;
+    const float most = j->r->format->largest;
+    float *v = j->values;
+    for (uint64_t i = begin; i < end; i++) {
+        const float c = v[i] > most ? most : v[i];
+        v[i] = c < -most ? -most : c;
+    }
+    j->r->format->encode(j->r->simd, j->halves + begin, v + begin, j->down, j->up, end - begin);
+}
+static inline void recode_from_halves(void *arg, uint64_t begin, uint64_t end) {
+    const recode_job *j = (const recode_job *)arg;
+    j->r->format->decode(j->r->simd, j->values + begin, j->halves + begin, j->up, end - begin);
+}
+static inline void recode_run(const recode *r, uint64_t n, void (*body)(void *, uint64_t, uint64_t), recode_job *j) {
+    const esp_host *h = r->inner.host;
+    if (n >= 2 * RECODE_GRAIN && ESP_HAS(esp_host, h, parallel_for))
+        h->parallel_for(h->user, n, RECODE_GRAIN, body, j);
+    else if (n)
+        body(j, 0, n);
+}
+static inline recode_job recode_job_of(const recode *r, const esp_codec_args *a) {
+    const float up = (float)((uint64_t)1 << (r->reducible ? r->format->exponent(a->n_reduced) : 0));
+    const recode_job j = {r, NULL, NULL, 1 / up, up};
+    return j;
+}
+
+/* ---- compress ------------------------------------------------------------------------------------------------------------------- */
+/* Divides scratch memory into the inner payload and the inner codec's own scratch memory. `body`: at most so many bytes. */
+static inline esp_status recode_scratch(const recode *r, const esp_codec_args *a, esp_payload *inner, esp_buf *left,
+                                        uint64_t *body) {
+    esp_bound b;
+    const esp_status s = wrap_bound(&r->inner, a->tensor[0], 0, a->n_reduced, &b);
+    if (s != ESP_OK) return s;
+    memset(inner, 0, sizeof *inner);
+    memset(left, 0, sizeof *left);
+    if (a->scratch) *left = *a->scratch;
+    inner->data.bytes = b.payload_bytes;
+    inner->data.ptr = wrap_take(left, b.payload_bytes);
+    *body = b.payload_bytes - ESP_PAYLOAD_HEADER;
+    if (!inner->data.ptr || left->bytes < b.scratch_bytes)
+        return esp_codec_fail(r->inner.host, r->format->name, ESP_E_ARG, "scratch memory is less than bound() says");
+    return ESP_OK;
+}
+
+static inline esp_status recode_compress(const recode *r, const esp_codec_args *a) {
+    esp_codec_args in = wrap_args(a);
+    esp_payload inner;
+    esp_payload_header h;
+    esp_buf left;
+    esp_values v = {0, 0, 0};
+    uint64_t used = 0, most;
+    esp_status s = recode_scratch(r, a, &inner, &left, &most);
+    if (s != ESP_OK) return s;
+    inner.used = &used;
+    in.payload = &inner;
+    in.scratch = left.bytes ? &left : NULL;
+    in.residual = NULL; /* the host keeps it */
+    in.flags &= ~(uint32_t)ESP_ARG_OWN_MEMORY;
+    s = r->inner.table->compress(r->inner.self, &in);
+    if (s != ESP_OK) return s;
+    memcpy(&h, inner.data.ptr, sizeof h);
+    if (h.body_bytes && (h.body_bytes > most || !recode_values(r, a->tensor[0], &h, h.body_bytes, &v) ||
+                         h.body_bytes != v.offset + 4 * v.count + v.rest))
+        return esp_codec_fail(r->inner.host, r->format->name, ESP_E_ABI,
+                              "the inner codec's values() does not say what its body holds");
+    h.codec = esp_name_hash(r->format->name);
+    h.wire_version = (uint16_t)wrap_wire_version(r->format->wire_version, &r->inner);
+    h.body_bytes = v.offset + 2 * v.count + v.rest;
+    s = esp_payload_begin(a->payload, &h);
+    if (s != ESP_OK) return s;
+    unsigned char *from = (unsigned char *)esp_payload_body(&inner);
+    unsigned char *out = (unsigned char *)esp_payload_body(a->payload);
+    recode_job j = recode_job_of(r, a);
+    memcpy(out, from, v.offset);
+    j.values = (float *)(void *)(from + v.offset);
+    j.halves = (half_u16 *)(void *)(out + v.offset);
+    if (h.flags & ESP_PAYLOAD_NONFINITE)
+        half_fill(out + v.offset, r->format->nan, v.count);
+    else
+        recode_run(r, v.count, recode_to_halves, &j);
+    memcpy(out + v.offset + 2 * v.count, from + v.offset + 4 * v.count, v.rest);
+    return ESP_OK;
+}
+
+/* ---- decompress ----------------------------------------------------------------------------------------------------------------- */
+/* Reads and checks the header, and the size of the body. The inner body may have `most` bytes. */
+static inline esp_status recode_look(const recode *r, const esp_codec_args *a, const esp_payload *p, uint64_t most,
+                                     esp_payload_header *h, esp_values *v) {
+    const uint32_t wire = wrap_wire_version(r->format->wire_version, &r->inner);
+    memset(v, 0, sizeof *v);
+    const esp_status s = esp_payload_read(p, esp_name_hash(r->format->name), wire, a->tensor[0]->count, h);
+    if (s != ESP_OK || !h->body_bytes) return s;
+    return recode_values(r, a->tensor[0], h, most, v) && h->body_bytes == v->offset + 2 * v->count + v->rest
+               ? ESP_OK
+               : ESP_E_CORRUPT;
+}
+
+/* Writes the inner payload of `p` to `inner`. */
+static inline void recode_expand(const recode *r, const esp_codec_args *a, const esp_payload *p,
+                                 const esp_payload_header *outer, const esp_values *v, esp_payload *inner) {
+    unsigned char *from = (unsigned char *)esp_payload_body(p); /* only read */
+    unsigned char *to = (unsigned char *)esp_payload_body(inner);
+    const uint16_t flags = outer->flags & (ESP_PAYLOAD_NONFINITE | ESP_PAYLOAD_EMPTY);
+    const esp_payload_header h =
+        esp_payload_header_of(esp_name_hash(r->inner.table->name), (uint16_t)r->inner.traits.wire_version, flags,
+                              outer->count, outer->body_bytes + 2 * v->count, outer->aux);
+    recode_job j = recode_job_of(r, a);
+    memcpy(to, from, v->offset);
+    j.values = (float *)(void *)(to + v->offset);
+    j.halves = (half_u16 *)(void *)(from + v->offset);
+    recode_run(r, v->count, recode_from_halves, &j);
+    memcpy(to + v->offset + 4 * v->count, from + v->offset + 2 * v->count, v->rest);
+    memcpy(inner->data.ptr, &h, sizeof h);
+    inner->data.bytes = ESP_PAYLOAD_HEADER + h.body_bytes;
+}
+
+/* One payload after another, since scratch memory has room for one. All headers are checked first; where an inner body is corrupt,
+ * the payloads before it have been added. */
+static inline esp_status recode_decompress(const recode *r, const esp_codec_args *a) {
+    esp_codec_args in = wrap_args(a);
+    esp_payload inner;
+    esp_payload_header h;
+    esp_buf left;
+    esp_values v;
+    uint64_t most = 0;
+    esp_status s = recode_scratch(r, a, &inner, &left, &most);
+    in.scratch = left.bytes ? &left : NULL;
+    in.payload = &inner;
+    in.n_payloads = 1;
+    for (uint32_t p = 0; p < a->n_payloads && s == ESP_OK; p++) s = recode_look(r, a, &a->payload[p], most, &h, &v);
+    for (uint32_t p = 0; p < a->n_payloads && s == ESP_OK; p++) {
+        s = recode_look(r, a, &a->payload[p], most, &h, &v);
+        if (s != ESP_OK) break;
+        recode_expand(r, a, &a->payload[p], &h, &v, &inner);
+        s = r->inner.table->decompress(r->inner.self, &in);
+        in.mode = ESP_OUT_SUM;
+    }
+    return s;
+}
+
+/* ---- model ------------------------------------------------------------------------------------------------------------------------ */
+static inline void recode_shorten(esp_payload_size *s, double values) {
+    s->per_element -= 2 * values;
+    s->quantum = 0; /* a value and what belongs to it: no longer one size */
+}
+
+/* The inner codec's model with values of 2 bytes, and the time to shorten and to restore them. */
+static inline esp_status recode_model(const recode *r, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                                      esp_codec_model *out) {
+    esp_codec_model m;
+    esp_bound b;
+    esp_values v;
+    esp_status s = wrap_model(&r->inner, like, n_reduced, d, &m);
+    if (s == ESP_OK) s = wrap_bound(&r->inner, like, 0, n_reduced, &b);
+    if (s != ESP_OK) return s;
+    if (!recode_values(r, like, NULL, b.payload_bytes - ESP_PAYLOAD_HEADER, &v) || !like->count) return ESP_E_ABI;
+    const double values = (double)v.count / (double)like->count, moved = 6 * values; /* bytes an element */
+    recode_shorten(&m.sent, values);
+    memset(m.reduced, 0, sizeof m.reduced);
+    if (r->reducible) m.reduced[0] = m.sent;
+    if (m.error >= 0) m.error += (1 - fmin(1.0, m.error)) * r->format->error;
+    for (uint32_t i = 0; i < m.n_times; i++) {
+        const double e = m.times[i].elements;
+        const double ns = d.kind == ESP_CUDA ? 1e4 + moved / ESP_MODEL_CUDA_RATE * e : esp_model_stream(moved) * e;
+        m.times[i].compress_ns += ns;
+        m.times[i].decompress_ns += ns;
+    }
+    m.struct_size = out->struct_size;
+    memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);
+    return ESP_OK;
+}
+#endif
