@@ -248,7 +248,7 @@ static void check_sleep(check_rank *r) {
     const uint64_t begin = esp__now_ns();
     if (r->t->table->progress(r->comm, 1000)) check_rank_fail(r, "progress() with nothing to do failed");
     if (esp__now_ns() - begin > 2000000000u) check_rank_fail(r, "progress(1000 us) slept over 2 s");
-    if (pthread_create(&waker, NULL, check_waker, r)) return;
+    if (esp__thread_start(&waker, check_waker, r)) return;
     /* wake() may come before the sleep, and progress may end early: but not 6 s late */
     if (r->t->table->progress(r->comm, 8000000)) check_rank_fail(r, "progress() failed");
     if (esp__now_ns() - begin > 6000000000u) check_rank_fail(r, "wake() did not end progress()");

@@ -1,6 +1,7 @@
 /* check.c: `espresso plugins --check`: runs the rules of a kind over each codec and backend that was asked for, and prints what they
  * found. */
 #include "codecs/common/half.h"
+#include "espresso_impl/base/thread.h"
 #include "tools/check/report.c"
 #include "tools/check/part.c"
 #include "tools/check/codec.c"

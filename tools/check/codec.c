@@ -434,7 +434,7 @@ static void check_threads_run(void *target) {
     check_say("compressing two tensors at the same time");
     for (int i = 0; i < 2; i++) check_thread_main(&t[i]);
     for (int i = 0; i < 2; i++)
-        if (pthread_create(&thread[i], NULL, check_thread_main, &t[2 + i])) check_fail("no thread could be started");
+        if (esp__thread_start(&thread[i], check_thread_main, &t[2 + i])) check_fail("no thread could be started");
     for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
     for (int i = 0; i < 2; i++)
         if (t[i].hash != t[2 + i].hash)

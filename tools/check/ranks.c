@@ -118,7 +118,7 @@ static void check_ranks(const check_backend_target *t, int32_t n, void (*run)(ch
     for (int32_t q = 0; q < n; q++) {
         r[q] = (check_rank){t, meet, q, n, NULL, run};
         if (t->threads) {
-            if (pthread_create(&thread[q], NULL, check_rank_main, &r[q])) check_fail("no thread could be started");
+            if (esp__thread_start(&thread[q], check_rank_main, &r[q])) check_fail("no thread could be started");
         } else if ((child[q] = fork()) == 0) {
             check_rank_main(&r[q]);
             _exit(0);
