@@ -14,6 +14,7 @@ enum {
     ESP__LANE_CPU = 1,
     ESP__LANE_INTRA = 2,
     ESP__LANE_INTER = 3,
+    ESP__LANE_OUTER = 4,
     ESP__LANES = 2 + ESP__LEVELS /* of the job with most levels */
 };
 

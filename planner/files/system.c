@@ -10,8 +10,9 @@ static const char *const files_system_keys[] = {"espresso",     "system",
                                                 "source",       "dispatch_us",
                                                 "device",       "ranks",
                                                 "cores",        "spread",
-                                                "noisy",        NULL};
-static const char *const files_lane_keys[] = {"compute", "cpu", "intra", "inter", NULL}; /* by lane */
+                                                "noisy",        "racks",
+                                                "outer",        NULL};
+static const char *const files_lane_keys[] = {"compute", "cpu", "intra", "inter", "outer", NULL}; /* by lane */
 static const char *const files_link_keys[] = {"alpha_us", "alpha_is", "bytes_per_us", "tables", NULL};
 static const char *const files_flat_keys[] = {"tables", NULL};
 static const char *const files_table_keys[] = {"interpolate", "points", NULL};
@@ -76,6 +77,19 @@ static void files_read_dispatch(files_input *in, const files_place *root, esp_pl
     }
 }
 
+/* "racks", of so many machines each, have links of their own. */
+static void files_read_racks(files_input *in, const files_place *root, esp_plan_system *s) {
+    const files_place racks = files_at(root, "racks");
+    if (!racks.value) return;
+    uint32_t n = files_get_count(in, &racks, &files_range_count, FILES_NEEDED);
+    if ((uint64_t)s->machines * s->ranks_per_machine * n > 1u << 24)
+        files_input_fail(in, root, "expected at most 16777216 ranks, found %u racks of %u machines of %u", n,
+                         s->machines, s->ranks_per_machine);
+    s->n_outer = 1;
+    s->outer[0].size = n;
+    files_read_link(in, root, "outer", n, "racks", &s->outer[0].link);
+}
+
 static void files_read_system(files_input *in, const files_place *root, void *out) {
     esp__system_file *f = (esp__system_file *)out;
     esp_plan_system *s = &f->system;
@@ -99,6 +113,7 @@ static void files_read_system(files_input *in, const files_place *root, void *ou
     s->devices = files_read_devices(in, &devices);
     files_read_link(in, root, "intra", s->ranks_per_machine, "the ranks of a machine", &s->intra);
     files_read_link(in, root, "inter", s->machines, "machines", &s->inter);
+    files_read_racks(in, root, s);
     if (flat.value) {
         files_object(in, &flat, files_flat_keys, "an object { \"tables\": { ... } }");
         files_read_tables(in, &flat, &s->flat);
@@ -175,10 +190,11 @@ static void files_put_link(esp__text *t, const char *key, const esp_plan_link *l
 /* Writes nothing if all are 0. */
 static void files_put_dispatch(esp__text *t, const esp_plan_system *s) {
     int any = 0;
-    for (int lane = 0; files_lane_keys[lane]; lane++) any |= s->dispatch_ns[lane] > 0;
+    const int lanes = ESP__LANE_OUTER + (int)s->n_outer;
+    for (int lane = 0; lane < lanes; lane++) any |= s->dispatch_ns[lane] > 0;
     if (!any) return;
     esp__text_add(t, "  \"dispatch_us\": {");
-    for (int lane = 0; files_lane_keys[lane]; lane++) {
+    for (int lane = 0; lane < lanes; lane++) {
         esp__text_add(t, "%s\"%s\": ", lane ? ", " : "", files_lane_keys[lane]);
         files_put_us(t, s->dispatch_ns[lane]);
     }
@@ -197,6 +213,10 @@ ESP__FN void esp__system_print(const esp__system_file *f, esp__text *t) {
     files_put_text_line(t, "  ", "accelerator", f->accelerator);
     files_put_link(t, "intra", &s->intra);
     files_put_link(t, "inter", &s->inter);
+    if (s->n_outer) {
+        files_put_link(t, "outer", &s->outer[0].link);
+        esp__text_add(t, "  \"racks\": %u,\n", s->outer[0].size);
+    }
     if (files_has_tables(&s->flat)) {
         esp__text_add(t, "  \"flat\": {\n");
         files_put_tables(t, &s->flat);

@@ -15,6 +15,7 @@
 
 #define ESPRESSO_STATIC_PLUGINS
 #include "../../backends/loop.c"
+#include "../../backends/file.c"
 #include "../../backends/shm.c"
 
 enum { RANKS_MAX = 16, RANKS_OOB = 65536 };
@@ -158,8 +159,9 @@ static void *ranks_main(void *arg) {
     return NULL;
 }
 static const esp_backend *ranks_backend(const char *name) {
-    const esp_plugin *p =
-        !strcmp(name, "loop") ? espresso_plugin_v1_loop(&ranks_host) : espresso_plugin_v1_shm(&ranks_host);
+    const esp_plugin *p = !strcmp(name, "loop")   ? espresso_plugin_v1_loop(&ranks_host)
+                          : !strcmp(name, "file") ? espresso_plugin_v1_file(&ranks_host)
+                                                  : espresso_plugin_v1_shm(&ranks_host);
     return p->backends[0];
 }
 /* Returns "" or why it failed (valid until the next run). killed: a rank that is expected to die, or -1. */

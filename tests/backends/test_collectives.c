@@ -213,6 +213,15 @@ static void shm_by_pull(void **s) { (void)s, run_both("shm", "cma=1", 0); }
 static void loop_linked(void **s) { (void)s, run_both("loop", "inter=100gbit,latency=1us", 1); }
 static void loop_ring(void **s) { (void)s, run_both("loop", "inter=100gbit", 2); }
 static void shm_ring(void **s) { (void)s, run_both("shm", "inter=100gbit", 2); }
+/* leaves nothing behind: its directory can be removed, so it is empty */
+static void by_files(void **s) {
+    char dir[] = "/tmp/espresso-test-XXXXXX", params[64];
+    (void)s;
+    assert_non_null(mkdtemp(dir));
+    snprintf(params, sizeof params, "dir=%s", dir);
+    run_both("file", params, 2);
+    assert_int_equal(rmdir(dir), 0);
+}
 
 /* The backend to copy: slow, but it does what its table says, and refuses the rest. */
 static void template_by_files(void **s) {
@@ -225,7 +234,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loop_direct),       cmocka_unit_test(shm_by_window), cmocka_unit_test(shm_by_pull),
         cmocka_unit_test(loop_linked),       cmocka_unit_test(loop_ring),     cmocka_unit_test(shm_ring),
-        cmocka_unit_test(template_by_files),
+        cmocka_unit_test(template_by_files), cmocka_unit_test(by_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,7 +72,7 @@ static const mistake mistakes[] = {
     {SYSTEM, "\"bytes_per_us\": 10000", "\"bytes_per_us\": 0",
      "f:11: inter.bytes_per_us: expected a number of bytes per microsecond > 0, found 0"},
     {SYSTEM, "\"hop\"", "\"jump\"", "f:9: intra.alpha_is: expected \"collective\" or \"hop\", found \"jump\""},
-    {SYSTEM, "\"inter\"", "\"outer\"",
+    {SYSTEM, "\"inter\"", "\"innter\"",
      "f:1: inter: missing: expected the links between machines, { \"alpha_us\": ..., \"bytes_per_us\": ... }"},
     {SYSTEM, "true", "1", "f:17: shared_cores: expected true or false, found 1"},
     {STRATEGY, "\"elements\": 14", "\"elements\": 13",

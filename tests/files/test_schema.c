@@ -11,7 +11,7 @@
 static const char *const schemas[] = {"docs/schema/model.schema.json", "docs/schema/codec.schema.json",
                                       "docs/schema/system.schema.json", "docs/schema/strategy.schema.json"};
 /* Keys that a schema requires only because of others in the example. */
-static const char *const required_here[][3] = {{NULL}, {NULL}, {"intra", "inter", NULL}, {NULL}};
+static const char *const required_here[][4] = {{NULL}, {NULL}, {"intra", "inter", "outer", NULL}, {NULL}};
 
 typedef struct walk {
     int kind, tried, wrong;

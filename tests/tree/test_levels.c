@@ -2,6 +2,7 @@
  * eight ranks in two racks of two machines, and by sixteen with a level more. */
 #include "tests/common/repeats.h"
 #include "tests/tree/run_options.h"
+#include <unistd.h>
 
 static const char *const none[] = {"none", NULL};
 static const char *const lossy[] = {"fp16:feedback=residual", "topk:ratio=0.1", "randomk:ratio=0.1", NULL};
@@ -170,6 +171,118 @@ static void test_links(void **state) {
     }
 }
 
+/* ---- a backend for each level -------------------------------------------------------------------------------------- */
+enum { PATIENCE_S = 60 };
+typedef struct mixed {
+    atomic_int failures;
+} mixed;
+#define EXPECT(ctx, x)                                                                                                 \
+    do {                                                                                                               \
+        if (!(x)) atomic_fetch_add(&m->failures, 1), fprintf(stderr, "%s: %s\n", #x, esp_last_error(ctx));             \
+    } while (0)
+
+/* Runs a collective on each of the two comms. Rank 0 sleeps on both backends at once, until the others come, late. */
+static void sleeps_on_both(esp_ctx *ctx, mixed *m) {
+    const uint8_t scope[2] = {ESP__INTRA, ESP__INTER};
+    float in[2] = {1, 2}, out[2] = {0, 0};
+    void *req[2] = {NULL, NULL};
+    esp_stream here = ESP_ZERO;
+    int sleeps = 0;
+    if (ctx->job.rank) usleep(50000);
+    for (int k = 0; k < 2; k++) {
+        const esp__comm *c = &ctx->job.comms[scope[k]];
+        esp_coll coll = ESP_ZERO;
+        coll.struct_size = sizeof coll, coll.op = ESP_COLL_ALLREDUCE, coll.dtype = ESP_F32, coll.count = 1;
+        coll.src.ptr = &in[k], coll.dst.ptr = &out[k], coll.src.bytes = coll.dst.bytes = 4;
+        EXPECT(ctx, c->backend->start(c->handle, &coll, here, &req[k]) == ESP_OK);
+    }
+    for (uint64_t end = esp__now_ns() + PATIENCE_S * 1000000000ull / 2; (req[0] || req[1]) && esp__now_ns() < end;
+         sleeps++) {
+        for (int turn = 0; turn < 2; turn++) { /* before and after arming */
+            for (int k = 0; k < 2; k++) {
+                const esp__comm *c = &ctx->job.comms[scope[k]];
+                if (req[k] && c->backend->test(c->handle, req[k]) == ESP_OK) req[k] = NULL;
+            }
+            if (!turn) EXPECT(ctx, esp__comms_arm(ctx));
+        }
+        if (req[0] || req[1]) esp__comms_sleep(ctx, PATIENCE_S * 1000000ull);
+    }
+    EXPECT(ctx, !req[0] && !req[1]);
+    EXPECT(ctx, out[0] == 2.0f && out[1] == 4.0f);
+    EXPECT(ctx, sleeps < 1000); /* it slept, and did not look over and over */
+}
+
+static void mixed_body(esp_ctx *ctx, void *user) {
+    mixed *m = user;
+    static float grads[4][2][1000];
+    static const char *const options[] = {
+        "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
+        "intra.reduce > inter.allreduce > intra.broadcast"};
+    esp_stream here = ESP_ZERO;
+    EXPECT(ctx, !strcmp(ctx->job.comms[ESP__INTRA].backend->name, "loop"));
+    EXPECT(ctx, !strcmp(ctx->job.comms[ESP__INTER].backend->name, "file"));
+    EXPECT(ctx, !strcmp(ctx->job.comms[ESP__FLAT].backend->name, "file"));
+    EXPECT(ctx, ctx->job.n_parents == 2);
+    esp_barrier(ctx);
+    sleeps_on_both(ctx, m);
+    for (uint32_t t = 0; t < 2; t++) {
+        esp_tensor_desc d = ESP_ZERO;
+        d.name = t ? "b" : "a", d.count = 1000, d.option = options[t], d.flags = ESP_SUM;
+        EXPECT(ctx, esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    }
+    EXPECT(ctx, esp_start(ctx) == ESP_OK);
+    for (int step = 0; step < 5 && !atomic_load(&m->failures); step++) {
+        for (uint32_t t = 0; t < 2; t++) {
+            for (int i = 0; i < 1000; i++) grads[ctx->job.rank][t][i] = (float)((i + step + ctx->job.rank) % 9);
+            EXPECT(ctx, esp_push(ctx, t, grads[ctx->job.rank][t], here) == ESP_OK);
+        }
+        EXPECT(ctx, esp_wait_all(ctx) == ESP_OK);
+        for (int i = 0; i < 1000; i++) {
+            float want = 0;
+            for (int r = 0; r < 4; r++) want += (float)((i + step + r) % 9);
+            if (grads[ctx->job.rank][0][i] != want || grads[ctx->job.rank][1][i] != want) {
+                EXPECT(ctx, !"the sum is wrong");
+                break;
+            }
+        }
+    }
+}
+
+static void test_two_backends(void **state) {
+    char dir[] = "/tmp/espresso-levels-XXXXXX", spec[128];
+    mixed m;
+    test_job j;
+    (void)state;
+    atomic_init(&m.failures, 0);
+    memset(&j, 0, sizeof j);
+    assert_non_null(mkdtemp(dir));
+    snprintf(spec, sizeof spec, "levels:intra=(loop),inter=(file:dir=%s)", dir);
+    j.size = 4, j.per_machine = 2, j.body = mixed_body, j.user = &m;
+    j.config.backend = spec;
+    test_run(&j);
+    for (int r = 0; r < 4; r++) assert_int_equal(j.open_status[r], ESP_OK);
+    assert_int_equal(atomic_load(&m.failures), 0);
+    assert_int_equal(rmdir(dir), 0); /* the file backend has removed what it made */
+}
+
+static void test_bad_levels(void **state) {
+    static const char *const bad[][2] = {
+        {"levels:intra=(loop)", "has none for level 'inter'"},
+        {"levels:intra=(loop),inter=(loop),outer=(loop)", "has one for level 'outer', but this job has 2 levels"},
+        {"levels:rack=(loop)", "'rack' is no level: expected intra, inter, outer, top or flat"},
+        {"levels:intra=loop,inter=(loop)", "write the level's backend in parentheses: intra=(loop)"},
+        {"levels:intra=(lop),inter=(loop)", "lop"},
+    };
+    (void)state;
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
+        esp_config c = ESP_ZERO;
+        esp_ctx *ctx = NULL;
+        c.backend = bad[k][0], c.size = 1;
+        assert_true(esp_open(&c, &ctx) < 0);
+        if (!strstr(esp_last_error(NULL), bad[k][1])) fail_msg("%s: %s", bad[k][0], esp_last_error(NULL));
+    }
+}
+
 /* ---- shapes -------------------------------------------------------------------------------------------------------- */
 typedef struct shape {
     int32_t size;
@@ -252,10 +365,13 @@ static void test_bad_places(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),        cmocka_unit_test(test_text_one_to_one), cmocka_unit_test(test_bad_text),
-        cmocka_unit_test(test_none_is_exact), cmocka_unit_test(test_lossy),           cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_uneven_parts),  cmocka_unit_test(test_four_levels),     cmocka_unit_test(test_links),
-        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_bad_places),
+        cmocka_unit_test(test_counts),       cmocka_unit_test(test_text_one_to_one),
+        cmocka_unit_test(test_bad_text),     cmocka_unit_test(test_none_is_exact),
+        cmocka_unit_test(test_lossy),        cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_uneven_parts), cmocka_unit_test(test_four_levels),
+        cmocka_unit_test(test_links),        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_bad_places),   cmocka_unit_test(test_two_backends),
+        cmocka_unit_test(test_bad_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,17 @@
 /* tree.c: `espresso tree`: prints or counts the options of the decision tree.
  * Must not know the grammar: espresso_impl/strategy/option.c enumerates, planner/problem/tree.c filters. */
 
-enum { TREE_DEVICES, TREE_COUNT, TREE_FLAT, TREE_HIERARCHICAL, TREE_MATCH, TREE_FORBID, TREE_MAX_COMP, TREE_EXTENDED };
+enum {
+    TREE_DEVICES,
+    TREE_COUNT,
+    TREE_FLAT,
+    TREE_HIERARCHICAL,
+    TREE_MATCH,
+    TREE_FORBID,
+    TREE_MAX_COMP,
+    TREE_LEVELS,
+    TREE_EXTENDED
+};
 static const tool_flag tree_flags[] = {
     {"--devices", "cpu,gpu", "devices that may compress (default cpu,gpu)"},
     {"--count", NULL, "print how many there are instead"},
@@ -10,6 +20,7 @@ static const tool_flag tree_flags[] = {
     {"--match", "PATTERN", "only options with PATTERN in them (* is anything); repeated: with all of them"},
     {"--forbid", "PATTERN", "no options with PATTERN in them; repeated: with none of them"},
     {"--max-comp", "N", "only options that compress at most N times"},
+    {"--levels", "N", "of a job of N levels, 2 to 4 (default 2): ranks, machines, racks, ..."},
     {"--extended", NULL, "also options that sum payloads undecoded (fp16, shared-seed randomk)"},
 };
 
@@ -25,6 +36,13 @@ static int tree_number(const tool_command *c, const char *text, int *out) {
     return *text && !*end && n >= 0 && n <= ESP__MAX_COMPS
                ? TOOL_OK
                : tool_usage(c, "--max-comp %s: expected 0 to %d", text, (int)ESP__MAX_COMPS);
+}
+
+static int tree_levels(const tool_command *c, const char *text, uint32_t *out) {
+    *out = (uint32_t)(text[0] - '0');
+    return *out >= 2 && *out <= ESP__LEVELS && !text[1]
+               ? TOOL_OK
+               : tool_usage(c, "--levels %s: expected 2 to %d", text, (int)ESP__LEVELS);
 }
 
 static int tree_devices(const tool_command *c, const char *text, uint32_t *out) {
@@ -48,6 +66,7 @@ static int tree_main(const tool_command *self, int argc, char **argv) {
     esp__tree_filter f = {.devices = 3, .max_comp = -1, .match = match, .forbid = forbid};
     esp__tree_counts n;
     const char *value;
+    uint32_t levels = 2;
     int at = 0, flag, status = TOOL_OK, count = 0;
     while (status == TOOL_OK && (flag = tool_next(self, argc, argv, &at, &value)) != -1) {
         switch (flag) {
@@ -59,6 +78,7 @@ static int tree_main(const tool_command *self, int argc, char **argv) {
         case TREE_HIERARCHICAL: f.parts |= ESP__TREE_HIERARCHICAL; break;
         case TREE_MATCH: match[f.n_match++] = value; break;
         case TREE_FORBID: forbid[f.n_forbid++] = value; break;
+        case TREE_LEVELS: status = tree_levels(self, value, &levels); break;
         case TREE_MAX_COMP: status = tree_number(self, value, &f.max_comp); break;
         default: f.extended = 1;
         }
@@ -67,6 +87,7 @@ static int tree_main(const tool_command *self, int argc, char **argv) {
         status = tool_usage(self, "'%s': takes flags only; to search for it: --match '%s'", argv[at], argv[at]);
     if (status == TOOL_OK) {
         if (!f.parts) f.parts = ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL;
+        f.parts |= ESP__TREE_OF(levels);
         esp__tree_each(&f, &n, count ? NULL : tree_print, NULL);
         if (count)
             printf("%llu options: %llu flat, %llu hierarchical; %llu without compression\n",
@@ -83,15 +104,18 @@ static const tool_command tree_command = {
     .name = "tree",
     .summary = "Prints every way in which one tensor can be synchronised, one option a line.",
     .synopsis =
-        "[--devices cpu,gpu] [--count] [--flat|--hierarchical] [--match PATTERN] [--forbid PATTERN] [--max-comp N]",
+        "[--devices cpu,gpu] [--count] [--flat|--hierarchical] [--match PATTERN] [--forbid PATTERN] [--max-comp N] "
+        "[--levels N]",
     .flags = tree_flags,
     .n_flags = sizeof tree_flags / sizeof *tree_flags,
     .run = tree_main,
-    .details = "A strategy file takes options in this form. With one device there are 174, with two 4341.\n"
+    .details = "A strategy file takes options in this form. With one device there are 174, with two 4341;\n"
+               "for jobs of three levels 2556 and 299271.\n"
                "\n"
                "examples:\n"
                "  espresso tree --count\n"
                "  espresso tree --devices cpu --flat\n"
                "  espresso tree --match 'inter.alltoall' --match 'comp@gpu*decomp@cpu'\n"
-               "  espresso tree --devices cpu --forbid gather --max-comp 1",
+               "  espresso tree --devices cpu --forbid gather --max-comp 1\n"
+               "  espresso tree --devices cpu --levels 3 --match outer.allreduce",
 };

@@ -1,10 +1,10 @@
 /* json.c: prints a plan as JSON for scripts: one object whose keys do not change. Must not know how the plan was
  * made. */
 
-static void plan_json_times(tool_json *j, const char *key, const double ns[4]) {
-    static const char *const lane[] = {"compute", "cpu", "intra", "inter"};
+static void plan_json_times(tool_json *j, const char *key, const double *ns) {
     json_open(j, key, '{');
-    for (int k = 0; k < 4; k++) json_us(j, lane[k], ns[k]);
+    for (uint32_t k = 0; k < ESP__LANE_OUTER || (k < ESP__LANES && ns[k] > 0); k++)
+        json_us(j, esp__lane_word(k), ns[k]);
     json_close(j, '}');
 }
 
@@ -22,7 +22,6 @@ static void plan_json_or_null(tool_json *j, const char *key, double ns) { json_u
 
 /* The report; values that were not computed are null. */
 static void plan_json_report(tool_json *j, const plan_inputs *in, const plan_made *m) {
-    static const char *const lane[] = {"compute", "cpu", "intra", "inter"};
     const esp_plan_report *r = &m->report;
     json_text(j, "strategy", m->name);
     json_us(j, "fp32_us", r->fp32_ns);
@@ -43,7 +42,8 @@ static void plan_json_report(tool_json *j, const plan_inputs *in, const plan_mad
     plan_json_times(j, "lanes_us", r->lane_ns);
     plan_json_times(j, "bubbles_us", r->bubble_ns);
     json_open(j, "prices", '{');
-    for (int k = 0; k < 4; k++) json_number(j, lane[k], r->price[k]);
+    for (uint32_t k = 0; k < ESP__LANE_OUTER || (k < ESP__LANES && r->price[k] > 0); k++)
+        json_number(j, esp__lane_word(k), r->price[k]);
     json_close(j, '}');
     plan_json_or_null(j, "robust_p50_us", r->robust_p50_ns);
     plan_json_or_null(j, "robust_p90_us", r->robust_p90_ns);
