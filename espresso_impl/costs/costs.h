@@ -14,6 +14,8 @@ typedef struct esp__probe {
     uint64_t spread_ns; /* from the first quartile to the third */
 } esp__probe;
 enum { ESP__PROBE_REPEATS = 64 };
+/* Costs are known of two levels: in a job of more, inter is everything beyond the innermost level. Ranks of a group there; 0: none. */
+ESP__FN int32_t esp__survey_ranks(const esp_ctx *ctx, uint8_t level);
 ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes);
 ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, uint32_t repeats,
                                          void *room, uint64_t room_bytes, esp__probe *out);

@@ -18,7 +18,7 @@ typedef struct esp__survey_line {
  * the link inside machines, 0: that between machines. */
 static esp__survey_terms esp__survey_formula(const esp_ctx *ctx, uint8_t level, uint32_t coll, double size,
                                              int *intra) {
-    double n = (double)esp__group_size(&ctx->job.topo, level), local = (double)esp__survey_locals(ctx);
+    double n = (double)esp__survey_ranks(ctx, level), local = (double)esp__survey_locals(ctx);
     double piece = size / n, bytes = esp__traffic(coll, n, size, piece);
     *intra = level == ESP__INTRA || ctx->job.topo.n_machines < 2;
     if (!*intra && level == ESP__INTER) bytes *= local; /* all ranks of a machine send at once */
@@ -125,7 +125,7 @@ ESP__FN double esp__survey_guess(const esp_ctx *ctx, const esp__survey *s, uint8
     uint32_t reference = esp__survey_reference(s, level, coll);
     int intra;
     esp__survey_terms t = esp__survey_formula(ctx, level, coll, (double)bytes, &intra);
-    if (esp__group_size(&ctx->job.topo, level) < 2) return 0.0;
+    if (esp__survey_ranks(ctx, level) < 2) return 0.0;
     if (reference) {
         uint32_t n = esp__survey_tell(ctx, s, line, level, coll, reference, told);
         double last = told[n - 1].size, size = (double)bytes < last ? (double)bytes : last;

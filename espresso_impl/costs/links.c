@@ -156,7 +156,7 @@ static void esp__survey_noise(esp__survey *s) {
 ESP__FN esp_status esp__survey_link(esp_ctx *ctx, esp__survey *s, uint8_t level, uint32_t coll, uint64_t bytes,
                                     uint32_t repeats) {
     esp__probe p;
-    if (esp__group_size(&ctx->job.topo, level) < 2 || !ctx->job.comms[level].handle) return ESP_OK;
+    if (esp__survey_ranks(ctx, level) < 2 || !ctx->job.comms[esp__two_levels(ctx, level)].handle) return ESP_OK;
     if (bytes < 4 || bytes > s->max_bytes)
         return esp__fail(ctx, ESP_E_ARG, "measuring links: %llu bytes, but there is room for 4 to %llu",
                          (unsigned long long)bytes, (unsigned long long)s->max_bytes);

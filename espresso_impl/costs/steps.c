@@ -59,6 +59,13 @@ static uint64_t esp__survey_flows(const esp_ctx *ctx, const esp__option *o, uint
     return one ? esp__survey_locals(ctx) : 1;
 }
 
+/* The survey's level of a scope; 255: it has none. */
+static uint8_t esp__survey_of(const esp_ctx *ctx, uint8_t scope) {
+    for (uint8_t level = ESP__FLAT; level <= ESP__INTER; level++)
+        if (esp__two_levels(ctx, level) == scope) return level;
+    return 255;
+}
+
 /* Takes points from the step's collectives. All ranks list their times by the order, which is the same on all. */
 static esp_status esp__survey_collectives(esp_ctx *ctx, esp__survey *s) {
     uint32_t n = ctx->in_force.strategy.n_order;
@@ -86,7 +93,8 @@ static esp_status esp__survey_collectives(esp_ctx *ctx, esp__survey *s) {
         const esp__op *op = &ctx->in_force.program.ops[op_at[k]];
         uint64_t bytes = esp__survey_even(op->coll.op) ? esp__survey_op_bytes(&op->coll) : 0;
         bytes /= esp__survey_flows(ctx, &ctx->in_force.strategy.units[op->unit].option, op->step);
-        if (bytes >= 4) esp__survey_seen_at(&s->link[level[k]][op->coll.op], (double)bytes, (double)mine[k]);
+        const uint8_t at = esp__survey_of(ctx, level[k]);
+        if (bytes >= 4 && at != 255) esp__survey_seen_at(&s->link[at][op->coll.op], (double)bytes, (double)mine[k]);
     }
     esp__free(ctx, mine);
     esp__free(ctx, all);

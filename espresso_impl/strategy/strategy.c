@@ -23,18 +23,22 @@ static uint32_t esp__blocks(const esp__topology *t, uint8_t scope[ESP__LEVELS]) 
     return n;
 }
 
-/* A two-level option for a job of more levels: its innermost block, and all further out as one. */
-static void esp__option_spread(const esp_ctx *ctx, esp__option *o) {
+ESP__FN uint8_t esp__two_levels(const esp_ctx *ctx, uint8_t level) {
     const esp__topology *t = &esp__job_of(ctx)->topo;
     uint8_t scope[ESP__LEVELS];
     uint32_t first, last;
-    if (t->n_levels == 2 || esp__option_is_flat(o) || !esp__hierarchical(ctx)) return;
+    if (level == ESP__FLAT || t->n_levels == 2 || !esp__hierarchical(ctx)) return level;
     esp__blocks(t, scope);
     esp__scope_levels(scope[0], t->n_levels, &first, &last);
+    return level == ESP__INTRA ? scope[0] : esp__scope_of(last + 1, t->n_levels, t->n_levels);
+}
+
+/* An option that names intra and inter only, in a job of more levels. */
+static void esp__option_spread(const esp_ctx *ctx, esp__option *o) {
     for (uint32_t i = 0; i < o->n; i++)
-        if (o->steps[i].kind == ESP__COLL)
-            o->steps[i].level =
-                o->steps[i].level == ESP__INTRA ? scope[0] : esp__scope_of(last + 1, t->n_levels, t->n_levels);
+        if (o->steps[i].level > ESP__INTER) return;
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->steps[i].kind == ESP__COLL) o->steps[i].level = esp__two_levels(ctx, o->steps[i].level);
 }
 
 /* The option without compression: the flat allreduce, or the hierarchical one that sends each byte over an outer link only once. */
@@ -161,11 +165,10 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_un
     s = esp__codec_get(ctx, codec_spec, &u->codec);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
     if (single && t->want_option) option = t->want_option;
-    int own = !option; /* the library's choice */
-    if (own) option = esp__codec_option(ctx, &u->codec->traits);
+    if (!option) option = esp__codec_option(ctx, &u->codec->traits);
     s = esp__option_parse(ctx, option, &u->option);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
-    if (own) esp__option_spread(ctx, &u->option);
+    esp__option_spread(ctx, &u->option);
     if (raw && esp__option_uses(&u->option, ESP__COMP)) {
         uint32_t later = u->option.later;
         esp__raw_option(ctx, &u->option);

@@ -157,6 +157,7 @@ static void test_fit(void **state) {
     memset(&ctx, 0, sizeof ctx);
     memset(&s, 0, sizeof s);
     ctx.job.size = 4;
+    ctx.base.job = &ctx.job;
     ctx.job.topo.size = 4, ctx.job.topo.n_machines = 2, ctx.job.topo.n_local = 2;
     ctx.job.topo.n_levels = 2, ctx.job.topo.level_size[1] = ctx.job.topo.level_size[2] = 2;
     ctx.job.topo.machine_of = machine_of, ctx.job.topo.local_of = local_of, ctx.job.topo.place = place;

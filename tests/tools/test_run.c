@@ -29,6 +29,29 @@ static void environment(void **state) {
     spawn_free(&s);
 }
 
+static void racks(void **state) {
+    (void)state;
+    spawned s = RUN("8", "--machines", "4", "--racks", "2", "--outer", "100mbit,1ms", "--", "sh", "-c",
+                    "echo $ESPRESSO_MACHINE $ESPRESSO_PLACE $ESPRESSO_OUTER_LINK");
+    check_said(&s, 0, "[1] 0 rack0/machine0 100mbit,1ms\n");
+    check_said(&s, 0, "[3] 1 rack0/machine1 100mbit,1ms\n");
+    check_said(&s, 0, "[7] 3 rack1/machine1 100mbit,1ms\n");
+    spawn_free(&s);
+    setenv("ESPRESSO_PLACE", "elsewhere", 1); /* of a job around this one */
+    s = RUN("1", "--", "sh", "-c", "echo \"<$ESPRESSO_PLACE>\"");
+    unsetenv("ESPRESSO_PLACE");
+    check_said(&s, 0, "[0] <>\n");
+    spawn_free(&s);
+    s = RUN("4", "--machines", "4", "--racks", "3", "--", "true");
+    assert_int_equal(s.status, 2);
+    check_said(&s, 1, "4 machines do not divide by 3 racks");
+    spawn_free(&s);
+    s = RUN("4", "--machines", "4", "--outer", "1gbit", "--", "true");
+    assert_int_equal(s.status, 2);
+    check_said(&s, 1, "--outer needs --racks");
+    spawn_free(&s);
+}
+
 /* Each rank has an OpenMP team of its own: together no more threads than cores, unless somebody said a number. */
 static void openmp_threads(void **state) {
     char own[32];
@@ -402,6 +425,7 @@ static void help(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(environment),
+        cmocka_unit_test(racks),
         cmocka_unit_test(openmp_threads),
         cmocka_unit_test(uneven_machines),
         cmocka_unit_test(meeting_point),

@@ -124,6 +124,8 @@ static const linked links[] = {
      {4 * LINK_COUNT, 2 * LINK_COUNT, LINK_COUNT},
      0},
     {"intra.reduce_scatter > inter-outer.allreduce > intra.allgather", {4 * LINK_COUNT, 2 * LINK_COUNT / 4 * 2, 0}, 0},
+    /* of two levels: inter is everything between machines */
+    {"intra.reduce_scatter > inter.allreduce > intra.allgather", {4 * LINK_COUNT, 2 * LINK_COUNT / 4 * 2, 0}, 0},
     {"intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather", {0, 0, LINK_COUNT}, 0},
     {"flat.allreduce", {0, 0, 0}, 0},
 };
@@ -169,6 +171,42 @@ static void test_links(void **state) {
         test_run(&j);
         for (int r = 0; r < 8; r++) assert_int_equal(j.open_status[r], ESP_OK);
     }
+}
+
+/* Strategy "auto" measures and plans such a job as one of two levels. */
+static void auto_body(esp_ctx *ctx, void *user) {
+    atomic_int *failures = user;
+    static float grads[8][3][20000];
+    esp_stream here = ESP_ZERO;
+    int bad = 0;
+    for (uint32_t t = 0; t < 3; t++) {
+        static const char *const names[] = {"a", "b", "c"};
+        esp_tensor_desc d = ESP_ZERO;
+        d.name = names[t], d.count = 20000;
+        bad |= esp_tensor_add(ctx, &d, NULL) != ESP_OK;
+    }
+    bad |= esp_start(ctx) != ESP_OK;
+    for (int step = 0; step < 60 && !bad; step++) {
+        for (uint32_t t = 0; t < 3; t++) {
+            for (int i = 0; i < 20000; i++) grads[ctx->job.rank][t][i] = (float)((i + step) % 3 - 1);
+            bad |= esp_push(ctx, t, grads[ctx->job.rank][t], here) != ESP_OK;
+        }
+        bad |= esp_wait_all(ctx) != ESP_OK;
+    }
+    if (bad) atomic_fetch_add(failures, 1), fprintf(stderr, "rank %d: %s\n", ctx->job.rank, esp_last_error(ctx));
+}
+
+static void test_auto(void **state) {
+    atomic_int failures;
+    test_job j;
+    (void)state;
+    atomic_init(&failures, 0);
+    memset(&j, 0, sizeof j);
+    j.size = 8, j.places = places, j.body = auto_body, j.user = &failures;
+    j.config.backend = "loop:inter=10gbit,latency=10us,outer=(2gbit,50us)";
+    j.config.strategy = "auto", j.config.codec = "fp16", j.config.log_level = ESP_LOG_ERROR;
+    test_run(&j);
+    assert_int_equal(atomic_load(&failures), 0);
 }
 
 /* ---- a backend for each level -------------------------------------------------------------------------------------- */
@@ -365,13 +403,11 @@ static void test_bad_places(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),       cmocka_unit_test(test_text_one_to_one),
-        cmocka_unit_test(test_bad_text),     cmocka_unit_test(test_none_is_exact),
-        cmocka_unit_test(test_lossy),        cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_uneven_parts), cmocka_unit_test(test_four_levels),
-        cmocka_unit_test(test_links),        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_bad_places),   cmocka_unit_test(test_two_backends),
-        cmocka_unit_test(test_bad_levels),
+        cmocka_unit_test(test_counts),        cmocka_unit_test(test_text_one_to_one), cmocka_unit_test(test_bad_text),
+        cmocka_unit_test(test_none_is_exact), cmocka_unit_test(test_lossy),           cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_uneven_parts),  cmocka_unit_test(test_four_levels),     cmocka_unit_test(test_links),
+        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_bad_places),      cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_two_backends),  cmocka_unit_test(test_bad_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
