@@ -110,6 +110,15 @@ static void test_four_levels(void **state) {
     run_plan_at(16, 0, of_16, &p);
 }
 
+/* Ranks are threads, where cmocka's assertions cannot be used. */
+static atomic_int wrong;
+#define MUST(x)                                                                                                        \
+    do {                                                                                                               \
+        if (!(x) && atomic_fetch_add(&wrong, 1) < 5)                                                                   \
+            fprintf(stderr, "%s:%d: rank %d: not %s: %s\n", __FILE__, __LINE__, ctx->job.rank, #x,                     \
+                    esp_last_error(ctx));                                                                              \
+    } while (0)
+
 /* ---- links, one for each level ---------------------------------------------------------------------------------- */
 enum { LINK_COUNT = 4096 };
 typedef struct linked {
@@ -141,19 +150,19 @@ static void linked_body(esp_ctx *ctx, void *user) {
     for (int i = 0; i < LINK_COUNT; i++) g[i] = (float)((i * 3 + ctx->job.rank) % 17);
     int failed = esp_tensor_add(ctx, &d, NULL) || esp_start(ctx) || esp_push(ctx, 0, g, here) || esp_wait_all(ctx);
     if (failed) fprintf(stderr, "%s: %s\n", l->option, esp_last_error(ctx));
-    assert_false(failed);
+    MUST(!failed);
     for (int i = 0; i < LINK_COUNT; i++) {
         float want = 0;
         for (int r = 0; r < 8; r++) want += (float)((i * 3 + r) % 17);
-        assert_true(g[i] == want);
+        MUST(g[i] == want);
     }
     s.struct_size = sizeof s;
-    assert_int_equal(esp_stats_read(ctx, &s), ESP_OK);
-    assert_int_equal(s.intra_bytes, s.level_bytes[0]);
-    assert_int_equal(s.inter_bytes, s.level_bytes[1] + s.level_bytes[2]);
+    MUST(esp_stats_read(ctx, &s) == ESP_OK);
+    MUST(s.intra_bytes == s.level_bytes[0]);
+    MUST(s.inter_bytes == s.level_bytes[1] + s.level_bytes[2]);
     for (int k = 0; k < 3; k++)
-        if (l->bytes[k]) assert_int_equal(s.level_bytes[k], l->bytes[k]);
-    assert_true(s.level_ns[2] > 0); /* every option occupies the outermost lane */
+        if (l->bytes[k]) MUST(s.level_bytes[k] == l->bytes[k]);
+    MUST(s.level_ns[2] > 0); /* every option occupies the outermost lane */
 }
 
 /* Options of every way to divide three levels, over links of their own: exact sums, and every byte counted at its level. */
@@ -171,6 +180,7 @@ static void test_links(void **state) {
         test_run(&j);
         for (int r = 0; r < 8; r++) assert_int_equal(j.open_status[r], ESP_OK);
     }
+    assert_int_equal(atomic_load(&wrong), 0);
 }
 
 /* Strategy "auto" measures and plans such a job as one of two levels. */
@@ -355,20 +365,20 @@ static void shape_body(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = ESP_ZERO;
     char option[ESP__TEXT_MAX];
     d.name = "w", d.count = 8;
-    assert_int_equal(ctx->job.topo.n_levels, s->n_levels);
-    assert_int_equal(ctx->job.topo.n_local, s->n_local);
-    assert_int_equal(esp_tensor_add(ctx, &d, NULL), ESP_OK);
-    if (esp_start(ctx)) fail_msg("%s", esp_last_error(ctx));
+    MUST(ctx->job.topo.n_levels == s->n_levels);
+    MUST(ctx->job.topo.n_local == s->n_local);
+    MUST(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    MUST(esp_start(ctx) == ESP_OK);
     esp__option_print(&ctx->in_force.strategy.units[0].option, option, sizeof option);
-    assert_string_equal(option, s->raw);
+    MUST(!strcmp(option, s->raw));
     for (uint8_t scope = 1; scope < ESP__SCOPES;
          scope++) { /* a group has a rank for each index, and this rank at its own */
         int32_t index, members[8], n = esp__group_members(&ctx->job.topo, scope, members, &index);
         if (!esp__group_size(&ctx->job.topo, scope)) continue;
-        assert_int_equal(n, esp__group_size(&ctx->job.topo, scope));
-        assert_int_equal(index, esp__group_index(&ctx->job.topo, scope));
-        assert_int_equal(members[index], ctx->job.rank);
-        for (int32_t i = 0; i < n; i++) assert_int_equal(esp__group_rank(ctx, scope, i), members[i]);
+        MUST(n == esp__group_size(&ctx->job.topo, scope));
+        MUST(index == esp__group_index(&ctx->job.topo, scope));
+        MUST(members[index] == ctx->job.rank);
+        for (int32_t i = 0; i < n; i++) MUST(esp__group_rank(ctx, scope, i) == members[i]);
     }
 }
 
@@ -387,6 +397,7 @@ static void test_shapes(void **state) {
         test_run(&j);
         for (int r = 0; r < s.size; r++) assert_int_equal(j.open_status[r], ESP_OK);
     }
+    assert_int_equal(atomic_load(&wrong), 0);
 }
 
 static void test_bad_places(void **state) {
