@@ -28,6 +28,8 @@ static int strategy_check(const tool_command *c, esp_ctx *ctx, const char *path)
     esp__topology before = ctx->job.topo;
     ctx->job.topo.n_machines = 2;
     ctx->job.topo.n_local = 2;
+    ctx->job.topo.n_levels = 2;
+    for (uint32_t level = 1; level <= 2; level++) ctx->job.topo.level_size[level] = 2;
     int status = TOOL_OK;
     if (strategy_add_tensors(ctx, path, text) != ESP_OK || esp__strategy_parse(ctx, &y, path, text) != ESP_OK ||
         esp__strategy_print(ctx, &y) != ESP_OK)

@@ -8,7 +8,7 @@ static double report_number(const replay_result *r, double value) { return repor
 
 static void report_json_lanes(tool_json *j, const replay_result *r) {
     report_group lane[4];
-    double predicted[4], measured[4];
+    double predicted[ESP__LANES] = {0}, measured[ESP__LANES] = {0};
     report_lanes(r, lane);
     for (int l = 0; l < 4; l++) predicted[l] = lane[l].predicted_ns, measured[l] = lane[l].measured_ns;
     json_open(j, "lanes_us", '{');
