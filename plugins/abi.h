@@ -416,8 +416,8 @@ typedef struct esp_backend {
     /** The rank in the group for which `req` waits; -1: not known. */
     int32_t (*late)(void *comm, void *req);
     esp_status (*traffic)(void *comm, esp_traffic *out);
-    /** Announces memory from which collectives will send and into which they will receive, until dereg. Called on the first
-     *  comm of the job, between steps. reg without dereg is refused. */
+    /** Announces memory on which collectives will often work, until dereg: a strategy's payload slots and work arrays, on the CPU.
+     *  Gradients are not announced. Called between steps, on comms without a parent. reg without dereg is refused. */
     esp_status (*reg)(void *comm, const esp_buf *b, void **mh);
     esp_status (*dereg)(void *comm, void *mh);
 } esp_backend;

@@ -134,10 +134,11 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     }
     if (!s) s = esp__feedback_take(ctx, f);
     if (!s) s = esp__links_take(ctx, f);
-    return s;
+    return s ? s : esp__comms_reg(ctx, f);
 }
 
 ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
+    esp__comms_dereg(ctx, f);
     esp__free(ctx, f->arena);
     esp__free(ctx, f->scratch);
     esp__free(ctx, f->phi);

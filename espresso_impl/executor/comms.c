@@ -278,6 +278,31 @@ ESP__FN void esp__comms_sleep(esp_ctx *ctx, uint64_t us) {
         esp__comms_sleep_on(ctx, us);
 }
 
+/* ---- memory -------------------------------------------------------------------------------------------------------------- */
+ESP__FN void esp__comms_dereg(esp_ctx *ctx, esp__in_force *f) {
+    for (uint32_t p = 0; p < ctx->job.n_parents; p++) {
+        const esp__comm *c = &ctx->job.comms[ctx->job.parents[p]];
+        if (f->announced >> p & 1u && c->handle) c->backend->dereg(c->handle, f->announcement[p]);
+    }
+    f->announced = 0;
+}
+
+ESP__FN esp_status esp__comms_reg(esp_ctx *ctx, esp__in_force *f) {
+    const esp_buf arena = {f->arena, f->arena_bytes, {ESP_CPU, 0}};
+    for (uint32_t p = 0; p < ctx->job.n_parents && f->arena_bytes; p++) {
+        const esp__comm *c = &ctx->job.comms[ctx->job.parents[p]];
+        if (!ESP_HAS(esp_backend, c->backend, reg)) continue;
+        esp__plugin_detail_clear();
+        const esp_status s = c->backend->reg(c->handle, &arena, &f->announcement[p]);
+        if (s)
+            return esp__fail(ctx, s, "backend '%s' cannot use the strategy's %llu bytes of memory: reg(): %s",
+                             c->backend->name, (unsigned long long)f->arena_bytes,
+                             *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
+        f->announced |= 1u << p;
+    }
+    return ESP_OK;
+}
+
 ESP__FN void esp__comms_traffic(const esp_ctx *ctx, esp_stats *all) {
     for (uint32_t k = 0; k < ESP__SCOPES; k++) {
         const esp__comm *c = &ctx->job.comms[k];

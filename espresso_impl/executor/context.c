@@ -304,6 +304,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__observers_close(ctx);
     esp__goodbye(ctx);
+    esp__comms_dereg(ctx, &ctx->in_force);
     esp__comms_close(ctx);
     for (uint32_t k = 1; k < ctx->devices.n; k++) /* a step that nobody waited for may still be under way there */
         if (ctx->devices.open[k].used) esp__device_settle(ctx, k);

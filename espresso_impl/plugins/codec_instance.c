@@ -92,6 +92,10 @@ ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, 
     esp_status s = c->table->bound(c->self, like, round, n_reduced, b);
     const int skipped = !b->payload_bytes && round + 1 < c->traits.n_rounds;
     if (!s && b->payload_bytes < ESP_PAYLOAD_HEADER && !skipped) s = ESP_E_ABI;
+    if (!s && b->state_bytes && !(c->traits.caps & ESP_CODEC_HAS_STATE))
+        return esp__fail(ctx, ESP_E_ABI,
+                         "codec '%s': bound() asks for %llu bytes of state, but its caps lack ESP_CODEC_HAS_STATE",
+                         c->spec, (unsigned long long)b->state_bytes);
     b->payload_bytes = (b->payload_bytes + 31u) / 32u * 32u;
     if (!b->dtype) b->dtype = esp__codec_round(c, round).dtype;
     return s ? esp__fail(ctx, s, "codec '%s': its bound for %llu elements is not usable%s%s", c->spec,

@@ -105,6 +105,9 @@ ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const cha
     if (!s && c->caps & ESP_CODEC_OWN_FEEDBACK && c->caps & ESP_CODEC_NO_FEEDBACK && !(c->caps & ESP_CODEC_WRAPPER))
         s = esp__refuse(&x, ESP_E_ABI, "caps",
                         "ESP_CODEC_OWN_FEEDBACK and ESP_CODEC_NO_FEEDBACK contradict each other");
+    if (!s && ESP_HAS(esp_codec, c, forward))
+        s = esp__refuse(&x, ESP_E_UNSUPPORTED, "forward",
+                        "this library has no collective that compresses at every hop: leave it NULL");
     if (!s && c->caps & ESP_CODEC_WRAPPER && !ESP_HAS(esp_codec, c, traits))
         s = esp__refuse(&x, ESP_E_ABI, "traits",
                         "NULL, but caps has ESP_CODEC_WRAPPER: a wrapper is what its codec is");

@@ -234,8 +234,58 @@ static void one_of_two_pushes_takes_part(void **state) {
     assert_int_equal(atomic_load(&failures), 0);
 }
 
+/* ---- memory that is announced to the backend ------------------------------------------------------------------------------ */
+static int announced, announcements, refusing; /* live; in all; the next is refused */
+static esp_status announce(void *comm, const esp_buf *b, void **mh) {
+    assert_true(comm && b->ptr && b->bytes);
+    if (refusing) return ESP_E_NOMEM;
+    *mh = b->ptr;
+    announced++, announcements++;
+    return ESP_OK;
+}
+static esp_status take_back(void *comm, void *mh) {
+    assert_true(comm && mh);
+    memset(mh, 0x5A, 1); /* not freed before */
+    announced--;
+    return ESP_OK;
+}
+
+/* Each strategy's arena is announced before it is in force, and taken back before it is freed. */
+static void the_arena_is_announced(void **state) {
+    const esp_config cfg = {.size = 1, .backend = "loop"};
+    const esp_tensor_desc d = {.name = "w", .count = 1000};
+    esp_ctx *ctx;
+    (void)state;
+    assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
+    esp_backend table = *ctx->job.backend; /* as if it had both functions */
+    table.reg = announce;
+    table.dereg = take_back;
+    for (uint32_t k = 0; k < ESP__SCOPES; k++)
+        if (ctx->job.comms[k].handle) ctx->job.comms[k].backend = &table;
+    ctx->job.backend = &table;
+    assert_int_equal(esp_tensor_add(ctx, &d, NULL), ESP_OK);
+    ctx->model.codec_spec = esp__strdup(ctx, "topk:ratio=0.1");
+    assert_int_equal(esp_start(ctx), ESP_OK);
+    assert_true(announced == 1 && announcements == 1);
+    char *before = strdup(esp_strategy_text(ctx));
+    static const char other[] =
+        "espresso-strategy 1\ntensor w 1000 topk:ratio=0.2 comp@cpu > flat.allgather > decomp@cpu\n";
+    refusing = 1;
+    assert_int_equal(esp_strategy_set(ctx, other), ESP_E_NOMEM);
+    assert_non_null(strstr(esp_last_error(ctx), "backend 'loop' cannot use the strategy's"));
+    assert_string_equal(esp_strategy_text(ctx), before);
+    assert_int_equal(announced, 1);
+    refusing = 0;
+    assert_int_equal(esp_strategy_set(ctx, other), ESP_OK);
+    assert_true(announced == 1 && announcements == 2);
+    esp_close(ctx);
+    assert_int_equal(announced, 0);
+    free(before);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_arena_is_announced),
         cmocka_unit_test(a_change_without_memory_changes_nothing),
         cmocka_unit_test(memory_of_a_start_is_linear),
         cmocka_unit_test(one_of_two_pushes_takes_part),

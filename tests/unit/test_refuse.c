@@ -151,6 +151,7 @@ static void codec_members(void **state) {
     CODEC(c.caps |= 1u << 30, ESP_E_UNSUPPORTED, "caps: this library does not know the capability 0x40000000");
     CODEC(c.caps |= ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_NO_FEEDBACK, ESP_E_ABI, "caps: ESP_CODEC_OWN_FEEDBACK");
     CODEC(c.caps |= ESP_CODEC_WRAPPER, ESP_E_ABI, "traits: NULL");
+    CODEC(c.forward = codec_run, ESP_E_UNSUPPORTED, "forward");
     CODEC(c.dtypes = ESP_BIT(ESP_F16), ESP_E_UNSUPPORTED, "dtypes");
     CODEC(c.dtypes |= 1u << 20, ESP_E_UNSUPPORTED, "dtypes");
     CODEC(c.devices = ESP_BIT(ESP_CUDA), ESP_E_UNSUPPORTED, "caps: lacks ESP_CODEC_FUSED_RESIDUAL");
@@ -201,6 +202,29 @@ static void backend_members(void **state) {
     BACKEND(b.dereg = backend_dereg, ESP_E_ABI, "reg: NULL");
 }
 
+static esp_status state_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
+    (void)self, (void)like, (void)round, (void)n_reduced;
+    out->payload_bytes = 128;
+    out->state_bytes = 8;
+    return ESP_OK;
+}
+
+/* Not in the table, but in what its function says. */
+static void state_without_the_capability(void **state) {
+    static char spec[] = "x";
+    esp_codec t = good_codec();
+    esp__codec c = {.spec = spec, .table = &t};
+    const esp_tensor like = {.struct_size = sizeof like, .dtype = ESP_F32, .count = 1};
+    esp_bound b;
+    (void)state;
+    t.bound = state_bound;
+    c.traits.n_rounds = 1;
+    assert_int_equal(esp__codec_bound_of(NULL, &c, &like, 0, 1, &b), ESP_E_ABI);
+    assert_non_null(strstr(esp_last_error(NULL), "lack ESP_CODEC_HAS_STATE"));
+    c.traits.caps = ESP_CODEC_HAS_STATE;
+    assert_int_equal(esp__codec_bound_of(NULL, &c, &like, 0, 1, &b), ESP_OK);
+}
+
 static void device_tables(void **state) {
     const esp_codec c = good_codec();
     (void)state;
@@ -209,9 +233,8 @@ static void device_tables(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_tables),
-        cmocka_unit_test(codec_members),
-        cmocka_unit_test(backend_members),
+        cmocka_unit_test(good_tables),     cmocka_unit_test(codec_members),
+        cmocka_unit_test(backend_members), cmocka_unit_test(state_without_the_capability),
         cmocka_unit_test(device_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
