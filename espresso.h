@@ -114,8 +114,9 @@ typedef struct esp_config {
 } esp_config;
 
 enum {
-    ESP_SUM = 1u << 0, /* the result is the sum, not the mean                                           */
-    ESP_RAW = 1u << 1  /* the tensor is never compressed                                                */
+    ESP_SUM = 1u << 0,  /* the result is the sum, not the mean                                           */
+    ESP_RAW = 1u << 1,  /* the tensor is never compressed                                                */
+    ESP_SHARD = 1u << 2 /* after the wait a rank has its part of the result only: see esp_part          */
 };
 /** One tensor. Strings are copied. Growable; struct_size 0 means "this header's size". */
 typedef struct esp_tensor_desc {
@@ -126,6 +127,7 @@ typedef struct esp_tensor_desc {
     esp_device device;          /* where gradients lie; its plugin must be loaded. All zero: the CPU                 */
     uint32_t flags, reserved0;
     const char *codec, *option; /* NULL: the strategy decides                                           */
+    const char *gather;         /* ESP_SHARD: the codec of esp_gather, such as "bf16"; NULL: parameters stay exact */
 } esp_tensor_desc;
 
 /** Counters since esp_start. Growable: set struct_size, members beyond it are not written. */
@@ -194,6 +196,18 @@ ESPRESSO_API esp_status esp_allreduce(esp_ctx *ctx, float *data, uint64_t count)
 ESPRESSO_API esp_status esp_broadcast_on(esp_ctx *ctx, esp_stream stream, void *data, uint64_t bytes, int32_t root);
 ESPRESSO_API esp_status esp_allreduce_on(esp_ctx *ctx, esp_stream stream, float *data, uint64_t count);
 ESPRESSO_API esp_status esp_barrier(esp_ctx *ctx);
+
+/* Sharded tensors (ESP_SHARD), for trainers that keep each part of the optimizer's state on one rank only. The gradient that was
+ * pushed then has the mean in this rank's part; its other elements are undefined. */
+/** Which elements of the tensor rank `rank` has after the wait: [*begin, *begin + *count), the same on all ranks and from esp_start
+ *  until esp_close; *count may be 0. A tensor that is not sharded: all of it. begin or count may be NULL. */
+ESPRESSO_API esp_status esp_part(const esp_ctx *ctx, uint32_t id, int32_t rank, uint64_t *begin, uint64_t *count);
+/** Gives every rank all ranks' parts of `params`, the parameters of the tensor: `count` floats on its device, in which this rank has
+ *  written its own part. With esp_tensor_desc.gather the parts travel compressed, and every rank has the decoded values, in
+ *  its own part too: so that ranks stay the same, keep the exact part elsewhere. Blocks. All ranks call it in the same
+ *  order, between steps. A tensor that is not sharded stays as it is. */
+ESPRESSO_API esp_status esp_gather(esp_ctx *ctx, uint32_t id, float *params, esp_stream stream);
+
 /** Changes the strategy between steps, on all ranks: a built-in name or the text of a strategy file. No feedback is
  *  lost: a residual that has no place in the new strategy is added to the next push of its tensor. */
 ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text);

@@ -283,6 +283,13 @@ static void esp__goodbye(esp_ctx *ctx) {
     esp__free(ctx, f->data);
 }
 
+static void esp__tensor_texts_free(esp_ctx *ctx, esp__tensor *t) {
+    esp__strfree(ctx, t->name);
+    esp__strfree(ctx, t->want_codec);
+    esp__strfree(ctx, t->want_option);
+    esp__strfree(ctx, t->want_gather);
+}
+
 static void esp__tensors_free(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
@@ -291,9 +298,7 @@ static void esp__tensors_free(esp_ctx *ctx) {
         esp__device_give(ctx, t->device, t->spent, t->count * 4u, ESP_MEM_DEVICE);
         esp__device_give(ctx, t->device, t->zeros, t->count * esp_dtype_bytes(t->dtype), ESP_MEM_DEVICE);
         if (t->pushed) d->table->event_destroy(d->self, t->pushed);
-        esp__strfree(ctx, t->name);
-        esp__strfree(ctx, t->want_codec);
-        esp__strfree(ctx, t->want_option);
+        esp__tensor_texts_free(ctx, t);
     }
     esp__free(ctx, ctx->model.tensors);
 }
@@ -309,6 +314,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     for (uint32_t k = 1; k < ctx->devices.n; k++) /* a step that nobody waited for may still be under way there */
         if (ctx->devices.open[k].used) esp__device_settle(ctx, k);
     esp__in_force_free(ctx, &ctx->in_force);
+    esp__gather_close(ctx);
     esp__tensors_free(ctx);
     for (uint32_t i = 0; i < ctx->registry.n_opened; i++) esp__codec_free(ctx, ctx->registry.opened[i]);
     esp__free(ctx, ctx->registry.opened);
@@ -361,11 +367,22 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
             "tensor '%s': rows x cols is %llu x %llu, but count is %llu: the product must be count, or both "
             "0 where it is no matrix",
             d->name, (unsigned long long)d->rows, (unsigned long long)d->cols, (unsigned long long)d->count);
-    if (d->flags & ~(uint32_t)(ESP_SUM | ESP_RAW))
+    if (d->flags & ~(uint32_t)(ESP_SUM | ESP_RAW | ESP_SHARD))
         return esp__fail(ctx, ESP_E_ARG,
-                         "tensor '%s': flags is %u: known are ESP_SUM (%u) and ESP_RAW (%u); was the struct zeroed "
-                         "(esp_tensor_desc desc = ESP_ZERO)?",
-                         d->name, (unsigned)d->flags, (unsigned)ESP_SUM, (unsigned)ESP_RAW);
+                         "tensor '%s': flags is %u: known are ESP_SUM (%u), ESP_RAW (%u) and ESP_SHARD (%u); was the "
+                         "struct zeroed (esp_tensor_desc desc = ESP_ZERO)?",
+                         d->name, (unsigned)d->flags, (unsigned)ESP_SUM, (unsigned)ESP_RAW, (unsigned)ESP_SHARD);
+    if (d->gather && *d->gather && !(d->flags & ESP_SHARD))
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "tensor '%s': gather is '%s', but the tensor is not sharded: set ESP_SHARD in its flags, or leave "
+            "gather NULL",
+            d->name, d->gather);
+    if (d->flags & ESP_SHARD && d->dtype != ESP_F32)
+        return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                         "tensor '%s': a sharded tensor (ESP_SHARD) has gradients of ESP_F32, not %s: push floats, and "
+                         "choose a codec such as fp16 for the link",
+                         d->name, esp__dtype_word(d->dtype));
     return ESP_OK;
 }
 
@@ -408,8 +425,10 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
     t->name = esp__strdup(ctx, d.name);
     t->want_codec = esp__strdup(ctx, d.codec);
     t->want_option = esp__strdup(ctx, d.option);
-    if (!t->name || (d.codec && !t->want_codec) || (d.option && !t->want_option)) {
-        esp__strfree(ctx, t->name), esp__strfree(ctx, t->want_codec), esp__strfree(ctx, t->want_option);
+    t->want_gather = esp__strdup(ctx, d.gather && *d.gather ? d.gather : NULL);
+    if (!t->name || (d.codec && !t->want_codec) || (d.option && !t->want_option) ||
+        (d.gather && *d.gather && !t->want_gather)) {
+        esp__tensor_texts_free(ctx, t);
         return esp__fail(ctx, ESP_E_NOMEM, "tensor '%s': out of memory", d.name);
     }
     t->key = esp__hash64(ESP__HASH0, d.name, strlen(d.name));
@@ -419,7 +438,7 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
     t->where = d.device;
     if (d.device.kind > ESP_CPU) s = esp__tensor_device(ctx, t);
     if (s) {
-        esp__strfree(ctx, t->name), esp__strfree(ctx, t->want_codec), esp__strfree(ctx, t->want_option);
+        esp__tensor_texts_free(ctx, t);
         return s;
     }
     if (id) *id = ctx->model.n_tensors;
@@ -438,6 +457,7 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     const char *spec = ctx->config.strategy_spec;
     if (!s) s = esp__observers_strategy(ctx, &spec);
     s = esp__install(ctx, s, spec, 1);
+    if (!s) s = esp__agree_ok(ctx, esp__gather_open(ctx));
     if (!s) s = esp__agree_ok(ctx, esp__observers_open(ctx));
     if (s) {
         esp__observers_close(ctx);

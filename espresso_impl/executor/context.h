@@ -127,6 +127,12 @@ typedef struct esp__steps {
     const char *phase; /* the autopilot's phase as a static text; NULL: no autopilot */
 } esp__steps;
 
+/* What esp_gather works with: one call at a time. */
+typedef struct esp__gather {
+    uint8_t *slots, *scratch, *host; /* payloads of all ranks' parts; of the codec; of a tensor on a device */
+    uint64_t slots_bytes, scratch_bytes, host_bytes;
+} esp__gather;
+
 /* Errors, and waits that may become errors. Under lanes.lock. */
 typedef struct esp__health {
     int late_waiting;     /* a request is in flight for ESP__LATE_AFTER_MS or more */
@@ -148,6 +154,7 @@ struct esp_ctx {
     esp__job job;
     esp__model model;
     esp__in_force in_force;
+    esp__gather gather;
     esp__lanes lanes;
     esp__steps steps;
     esp__health health;

@@ -159,6 +159,15 @@ ESP__FN void esp__spent_free(esp_ctx *ctx, esp__tensor *t);
 ESP__FN void
 esp__wait_begin(esp_ctx *ctx); /* lock held; the caller subtracts itself from lanes.waiters when it has waited */
 ESP__FN void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t count, void *data, int32_t root);
+/* Is `stream` one of the tensor's device, or a CPU stream, on which everything is done? `what` begins the message. */
+ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, esp_stream stream, const char *what);
 /* Hands a collective of one level's ranks to the link thread and waits for its end. `what` names the caller in errors. */
 ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what);
+
+/* ---- request_on.c, gather.c ------------------------------------------------------------------------------------------------ */
+/* Waits for the work that is on the device's stream now. */
+ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream stream);
+/* Opens the codecs of sharded tensors' parameters, and takes memory. After the first strategy is in force. */
+ESP__FN esp_status esp__gather_open(esp_ctx *ctx);
+ESP__FN void esp__gather_close(esp_ctx *ctx);
 #endif

@@ -4,9 +4,10 @@
 
 static void esp__agree_tensor(const esp_ctx *ctx, uint32_t i, esp__text *t) {
     const esp__tensor *x = &ctx->model.tensors[i];
-    esp__text_add(t, "tensor %u: name %s, dtype %s, %llu elements, %llu x %llu, flags %u", i, x->name,
+    esp__text_add(t, "tensor %u: name %s, dtype %s, %llu elements, %llu x %llu, flags %u%s%s", i, x->name,
                   esp__dtype_word(x->dtype), (unsigned long long)x->count, (unsigned long long)x->rows,
-                  (unsigned long long)x->cols, x->flags);
+                  (unsigned long long)x->cols, x->flags, x->want_gather ? ", gather " : "",
+                  x->want_gather ? x->want_gather : "");
 }
 
 static void esp__agree_unit(const esp__work_unit *u, esp__text *t) {
@@ -75,6 +76,7 @@ static void esp__install_swap(esp_ctx *ctx, esp__in_force *next, float **carry) 
         ctx->model.tensors[i].carry = carry[i];
         esp__spent_free(ctx, &ctx->model.tensors[i]);
     }
+    esp__shards_set(&next->strategy, ctx->model.tensors, ctx->model.n_tensors);
     ctx->in_force = *next;
     ctx->lanes.dispatcher = esp__ready_first();
     for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].cursor = 0;
@@ -89,6 +91,7 @@ ESP__FN esp_status esp__install(esp_ctx *ctx, esp_status mine, const char *spec,
     esp_status s = mine ? mine : esp__strategy_load(ctx, &next.strategy, spec, files);
     esp__text lines = {0};
     if (!s) s = esp__install_later(ctx, &next.strategy);
+    if (!s) s = esp__shards_check(ctx, &next.strategy);
     if (!s) esp__agree_text(ctx, &next.strategy, &lines);
     s = esp__agree_lines(ctx, &lines, s);
     float **carry = s ? NULL : esp__alloc(ctx, (uint64_t)ctx->model.n_tensors * sizeof *carry + 1);

@@ -1,6 +1,13 @@
 /* request_on.c: the uncompressed helpers for memory of a device: through pinned memory of the host, a piece at a time. */
 #include "espresso_impl/executor/executor.h"
 
+ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream stream) {
+    const esp__device *d = esp__device_at(ctx, device);
+    esp_status s = d->table->event_record(d->self, d->settled, stream);
+    if (!s) s = d->table->event_sync(d->self, d->settled);
+    return s ? esp__device_failed(ctx, device, s, "work") : ESP_OK;
+}
+
 /* *index: the device of `stream`, whose work the call has waited for; 0: the host may touch the memory. */
 static esp_status esp__helper_begin(esp_ctx *ctx, esp_stream stream, const char *what, uint32_t *index) {
     esp_status s = esp__between_steps(ctx, what);
@@ -11,10 +18,7 @@ static esp_status esp__helper_begin(esp_ctx *ctx, esp_stream stream, const char 
     const esp__device *d = esp__device_at(ctx, *index);
     if (d->table->caps & ESP_DEVICE_HOST_ACCESS) return *index = ESP__DEVICE_CPU, ESP_OK;
     s = esp__device_use(ctx, *index, what);
-    if (s) return s;
-    s = d->table->event_record(d->self, d->settled, stream);
-    if (!s) s = d->table->event_sync(d->self, d->settled);
-    return s ? esp__device_failed(ctx, *index, s, "work") : ESP_OK;
+    return s ? s : esp__stream_settle(ctx, *index, stream);
 }
 
 /* Where all of a collective's ranks use the device, its pieces are the same on all of them; ranks may also use their CPU. */

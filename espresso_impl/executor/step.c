@@ -95,8 +95,7 @@ static esp_status esp__claim(esp_ctx *ctx, esp__tensor *t) {
 
 static uint64_t esp__tensor_bytes(const esp__tensor *t) { return t->count * (t->dtype == ESP_F32 ? 4u : 2u); }
 
-/* Is `stream` one of the tensor's device, or a CPU stream, on which everything is done? */
-static esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, esp_stream stream, const char *what) {
+ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, esp_stream stream, const char *what) {
     const esp_device *d = &stream.dev;
     if (d->kind <= ESP_CPU && !stream.native) return ESP_OK;
     if (d->kind > ESP_CPU && d->kind == t->where.kind && d->ordinal == t->where.ordinal) return ESP_OK;

@@ -34,7 +34,14 @@ enum esp__subtree {
     ESP__N_OUT_RAW,
     ESP__N_OUT_COMP,
     ESP__N_BACK_RAW,
-    ESP__N_BACK_COMP
+    ESP__N_BACK_COMP,
+    /* options that end narrow: nothing spreads the result */
+    ESP__N_SHARD,      /* a block with raw input           */
+    ESP__N_SHARD_COMP, /* a block with compressed input    */
+    ESP__N_SHARD_LAST, /* the outermost block, or the flat tree */
+    ESP__N_SHARD_LAST_COMP,
+    ESP__N_SHARD_OUT_RAW, /* the block further out, by its input */
+    ESP__N_SHARD_OUT_COMP
 };
 /* The sub-tree that follows is for the same block, for the next one further out, or for the one before. */
 enum { ESP__SAME = 0, ESP__OUTWARD = 1, ESP__BACK = -1 };
@@ -91,6 +98,19 @@ static const esp__rule esp__rules[] = {
     ESP__R(FLAT, SAME, 0, T2, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(FLAT, SAME, 1, END, ESP__S_COMP, ESP__S_SUMC, ESP__S_DECOMP),
     ESP__R(FLAT, SAME, 1, T2, ESP__S_COMP, ESP__S_SUM1C),
+    /* options that end narrow: the first steps of all blocks, and no second ones */
+    ESP__R(SHARD, OUTWARD, 0, SHARD_OUT_RAW, ESP__S_COMM1),
+    ESP__R(SHARD, OUTWARD, 0, SHARD_OUT_COMP, ESP__S_COMP, ESP__S_COMM1C),
+    ESP__R(SHARD, OUTWARD, 1, SHARD_OUT_COMP, ESP__S_COMP, ESP__S_SUM1C),
+    ESP__R(SHARD_COMP, OUTWARD, 0, SHARD_OUT_COMP, ESP__S_COMM1C),
+    ESP__R(SHARD_COMP, OUTWARD, 1, SHARD_OUT_COMP, ESP__S_SUM1C),
+    ESP__R(SHARD_COMP, SAME, 0, SHARD, ESP__S_DECOMP),
+    ESP__R(SHARD_LAST, SAME, 0, END, ESP__S_COMM1),
+    ESP__R(SHARD_LAST, SAME, 0, END, ESP__S_COMP, ESP__S_COMM1C, ESP__S_DECOMP),
+    ESP__R(SHARD_LAST, SAME, 1, END, ESP__S_COMP, ESP__S_SUM1C, ESP__S_DECOMP),
+    ESP__R(SHARD_LAST_COMP, SAME, 0, END, ESP__S_COMM1C, ESP__S_DECOMP),
+    ESP__R(SHARD_LAST_COMP, SAME, 1, END, ESP__S_SUM1C, ESP__S_DECOMP),
+    ESP__R(SHARD_LAST_COMP, SAME, 0, SHARD_LAST, ESP__S_DECOMP),
 };
 
 static const char *const esp__coll_names[] = {
@@ -106,6 +126,7 @@ typedef struct esp__walk {
     uint32_t n_blocks;
     uint32_t devices;
     int extended;
+    int narrow; /* options that end narrow: pairs are never rooted, so that each rank has a part */
     /* enumerating */
     int (*each)(void *user, const esp__option *o);
     void *user;
@@ -128,6 +149,8 @@ static uint8_t esp__walk_next(const esp__walk *w, uint8_t next, uint32_t block) 
     case ESP__N_OUT_COMP: return outermost ? ESP__N_T4 : ESP__N_MID;
     case ESP__N_BACK_RAW: return block ? ESP__N_T5 : ESP__N_T1;
     case ESP__N_BACK_COMP: return block ? ESP__N_T6 : ESP__N_T2;
+    case ESP__N_SHARD_OUT_RAW: return outermost ? ESP__N_SHARD_LAST : ESP__N_SHARD;
+    case ESP__N_SHARD_OUT_COMP: return outermost ? ESP__N_SHARD_LAST_COMP : ESP__N_SHARD_COMP;
     default: return next;
     }
 }
@@ -223,7 +246,7 @@ static void esp__walk_coll(esp__walk *w, const esp__rule *r, uint32_t block, uin
                                             {ESP_COLL_REDUCE_SCATTER, 0}};
         const uint8_t *c = colls[symbol == ESP__S_COMM1 ? 0 : symbol == ESP__S_COMM1C ? 1 : 2];
         s.role = ESP__FIRST;
-        for (uint8_t i = 0; i < 2 && c[i] && !w->stop; i++) {
+        for (uint8_t i = 0; i < 2 && c[i] && !w->stop && !(i && w->narrow); i++) {
             s.coll = c[i];
             w->pair[block] = i;
             esp__walk_step(w, r, block, at, &s);
@@ -254,8 +277,10 @@ static void esp__walk_symbols(esp__walk *w, const esp__rule *r, uint32_t block, 
 static void esp__walk_flat(esp__walk *w) {
     w->scope[0] = ESP__FLAT;
     w->n_blocks = 1;
-    esp__walk_subtree(w, ESP__N_FLAT, 0);
+    esp__walk_subtree(w, w->narrow ? ESP__N_SHARD_LAST : ESP__N_FLAT, 0);
 }
+
+static void esp__walk_hierarchical(esp__walk *w) { esp__walk_subtree(w, w->narrow ? ESP__N_SHARD : ESP__N_HIER, 0); }
 
 /* Every way to divide the levels into two blocks or more. Bit k of `ends`: a block ends with level k + 1. The finest one comes
  * last. */
@@ -268,7 +293,7 @@ static void esp__walk_blocks(esp__walk *w, uint32_t n_levels) {
             w->scope[w->n_blocks++] = esp__scope_of(first, level, n_levels);
             first = level + 1;
         }
-        esp__walk_subtree(w, ESP__N_HIER, 0);
+        esp__walk_hierarchical(w);
     }
 }
 
@@ -280,6 +305,7 @@ ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, int extended
     w.extended = extended;
     w.each = each;
     w.user = user;
+    w.narrow = (parts & ESP__TREE_NARROW) != 0;
     uint32_t n_levels = parts >> 8 ? parts >> 8 : 2;
     if (parts & ESP__TREE_FLAT) esp__walk_flat(&w);
     if (parts & ESP__TREE_HIERARCHICAL) esp__walk_blocks(&w, n_levels);
@@ -435,11 +461,13 @@ ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__
     w.n_want = words.n;
     w.each = esp__option_found;
     w.user = out;
-    esp__walk_flat(&w);
-    if (!w.visited) {
+    for (w.narrow = 0; w.narrow < 2 && !w.visited; w.narrow++) {
+        w.stop = 0;
+        esp__walk_flat(&w);
+        if (w.visited) break;
         s = esp__walk_wanted(ctx, &w);
         if (s) return s;
-        esp__walk_subtree(&w, ESP__N_HIER, 0);
+        esp__walk_hierarchical(&w);
     }
     if (w.visited) return out->later = words.later, ESP_OK;
     if (w.furthest >= words.n)
@@ -465,6 +493,13 @@ ESP__FN int esp__option_is_flat(const esp__option *o) {
     for (uint32_t i = 0; i < o->n; i++)
         if (o->steps[i].kind == ESP__COLL) return o->steps[i].level == ESP__FLAT;
     return 1;
+}
+
+ESP__FN int esp__option_narrow(const esp__option *o) {
+    int open = 0;
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->steps[i].kind == ESP__COLL) open += (o->steps[i].role == ESP__FIRST) - (o->steps[i].role == ESP__SECOND);
+    return open > 0;
 }
 
 ESP__FN int esp__option_uses(const esp__option *o, uint8_t kind) {

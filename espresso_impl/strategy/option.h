@@ -57,6 +57,8 @@ ESP__FN size_t esp__option_print(const esp__option *o, char *buf, size_t cap);
 ESP__FN const char *esp__coll_word(uint32_t coll);                       /* "allreduce", ...; coll is an ESP_COLL_* */
 ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap); /* the text of one step */
 ESP__FN int esp__option_is_flat(const esp__option *o);
+/* Does the option end narrow, with each rank holding only its part of the result? */
+ESP__FN int esp__option_narrow(const esp__option *o);
 ESP__FN int esp__option_uses(const esp__option *o, uint8_t kind);
 /* ---- rounds.c ---- */
 /* A step in one round of the unit's codec. Collectives of numbers count to the last round. */
@@ -75,8 +77,8 @@ ESP__FN int esp__early_step(const esp__option *o, uint32_t comp, uint32_t i);
 
 /* Calls `each` for the options of some parts of the tree (ESP__TREE_*) until it returns non-zero. devices: bit 0 cpu, bit 1 gpu,
  * for Comps and Decomps. extended: also options with collectives that sum payload bodies. Returns the number of calls. The tree is
- * that of two levels, or of ESP__TREE_OF(n_levels). */
-enum { ESP__TREE_FLAT = 1, ESP__TREE_HIERARCHICAL = 2 };
+ * that of two levels, or of ESP__TREE_OF(n_levels). NARROW: instead of those, the options of the parts that end narrow. */
+enum { ESP__TREE_FLAT = 1, ESP__TREE_HIERARCHICAL = 2, ESP__TREE_NARROW = 4 };
 #define ESP__TREE_OF(n_levels) ((uint32_t)(n_levels) << 8)
 ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, int extended,
                                   int (*each)(void *user, const esp__option *o), void *user);

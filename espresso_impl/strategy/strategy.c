@@ -41,19 +41,20 @@ static void esp__option_spread(const esp_ctx *ctx, esp__option *o) {
         if (o->steps[i].kind == ESP__COLL) o->steps[i].level = esp__two_levels(ctx, o->steps[i].level);
 }
 
-/* The option without compression: the flat allreduce, or the hierarchical one that sends each byte over an outer link only once. */
-static void esp__raw_option(const esp_ctx *ctx, esp__option *o) {
+/* The option without compression: the flat allreduce, or the hierarchical one that sends each byte over an outer link only once.
+ * shard: its first half. */
+static void esp__raw_option(const esp_ctx *ctx, int shard, esp__option *o) {
     uint8_t scope[ESP__LEVELS] = {ESP__FLAT};
     uint32_t n = esp__hierarchical(ctx) ? esp__blocks(&esp__job_of(ctx)->topo, scope) : 1;
     memset(o, 0, sizeof *o);
-    o->n = 2 * n - 1;
+    o->n = shard ? n : 2 * n - 1;
     for (uint32_t k = 0; k < n; k++) {
-        esp__step *s = &o->steps[k], *back = &o->steps[o->n - 1 - k];
+        esp__step *s = &o->steps[k], *back = shard ? s : &o->steps[o->n - 1 - k];
         s->kind = back->kind = ESP__COLL;
         s->level = back->level = scope[k];
         back->coll = ESP_COLL_ALLGATHER, back->role = ESP__SECOND;
         s->coll = ESP_COLL_REDUCE_SCATTER, s->role = ESP__FIRST;
-        if (k == n - 1) s->coll = ESP_COLL_ALLREDUCE, s->role = ESP__WHOLE;
+        if (k == n - 1 && !shard) s->coll = ESP_COLL_ALLREDUCE, s->role = ESP__WHOLE;
     }
 }
 
@@ -159,26 +160,29 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_un
                                     const char *option, const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
     int single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;
+    const int shard = single && t->flags & ESP_SHARD;
     esp_status s;
     const char *codec_spec = single && t->want_codec ? t->want_codec : spec ? spec : ESP__CODEC_NONE;
     if (raw) codec_spec = ESP__CODEC_NONE;
     s = esp__codec_get(ctx, codec_spec, &u->codec);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
     if (single && t->want_option) option = t->want_option;
-    if (!option) option = esp__codec_option(ctx, &u->codec->traits);
+    if (!option)
+        option = shard ? esp__shard_option(ctx, &u->codec->traits, raw) : esp__codec_option(ctx, &u->codec->traits);
     s = esp__option_parse(ctx, option, &u->option);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
     esp__option_spread(ctx, &u->option);
     if (raw && esp__option_uses(&u->option, ESP__COMP)) {
         uint32_t later = u->option.later;
-        esp__raw_option(ctx, &u->option);
+        esp__raw_option(ctx, shard, &u->option);
         u->option.later = later;
     }
     if (u->option.later && !y->later && !(y->later = esp__strdup(ctx, where)))
         return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
     if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && esp__option_uses(&u->option, ESP__COMP) && u->rows)
         u->width = u->cols;
-    s = esp__unit_check(ctx, u, option, where);
+    s = esp__shard_check(ctx, u, option, where);
+    if (!s) s = esp__unit_check(ctx, u, option, where);
     if (!s) s = esp__unit_rounds(ctx, u);
     return s;
 }
@@ -187,12 +191,12 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const ch
     int raw = !strcmp(name, "fp32");
     char where[ESP__NAME_MAX];
     snprintf(where, sizeof where, "strategy %s", name);
-    char raw_option[ESP__TEXT_MAX];
-    esp__option o;
-    esp__raw_option(ctx, &o);
-    esp__option_print(&o, raw_option, sizeof raw_option);
     for (uint32_t i = 0; i < esp__model_of(ctx)->n_tensors; i++) {
         esp__extent whole = {i, 1, 0, esp__model_of(ctx)->tensors[i].count};
+        char raw_option[ESP__TEXT_MAX];
+        esp__option o;
+        esp__raw_option(ctx, (esp__model_of(ctx)->tensors[i].flags & ESP_SHARD) != 0, &o);
+        esp__option_print(&o, raw_option, sizeof raw_option);
         esp__work_unit *u = esp__unit_add(ctx, y, whole, 0, 1);
         if (!u) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
         esp_status s = esp__unit_assign(ctx, y, u, raw ? ESP__CODEC_NONE : esp__model_of(ctx)->codec_spec,

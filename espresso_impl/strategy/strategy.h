@@ -28,14 +28,25 @@ ESP__FN int esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint
 /* Phases of a tensor, and of a unit, in a step. Claimed: esp_push has begun, but the executor may not use the gradient yet. */
 enum { ESP__IDLE = 0, ESP__CLAIMED, ESP__PUSHED, ESP__DONE };
 
+/* How a sharded tensor is cut into the ranks' parts: in these scopes, the first outermost, between numbers or rows of `width`. */
+typedef struct esp__shard {
+    uint8_t scopes[ESP__LEVELS];
+    uint32_t n; /* 0: not cut */
+    uint64_t width;
+} esp__shard;
+
 typedef struct esp__tensor {
     char *name;
     uint64_t key, count, rows, cols;
     esp_dtype dtype;
     uint32_t flags;
     char *want_codec, *want_option; /* from esp_tensor_desc: they replace any strategy's          */
+    char *want_gather;              /* ESP_SHARD: the codec of the parameters; NULL: exact          */
+    esp__codec *gather;             /* that codec, opened by esp_start                              */
+    uint64_t gather_slot;           /* bytes of a slot for its payloads                             */
     esp_device where;               /* the gradient's device                                        */
     uint32_t device;                /* its index in the context; 0: the host may touch its memory   */
+    esp__shard shard;               /* ESP_SHARD: its parts, from esp_start on                      */
     float *carry;                   /* the pending residual, `count` floats; NULL: none             */
     float *spent;                   /* ESP_DISCARDABLE: the pending residual that the last push added */
     /* the step */
@@ -116,6 +127,19 @@ ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, con
 /* The steps of the unit's option, once for each round of its codec; returns how many. */
 ESP__FN uint32_t esp__unit_chain(const esp__work_unit *u, esp__chain_step out[ESP__CHAIN_MAX]);
 ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s); /* zeroed is fine */
+
+/* ---- shard.c --------------------------------------------------------------------------------------------------------------- */
+/* The default option of a sharded tensor. raw: without compression. */
+ESP__FN const char *esp__shard_option(const esp_ctx *ctx, const esp_traits *codec, int raw);
+/* Fails unless the unit ends narrow where its tensor is sharded, and only there. `where` begins the message. */
+ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__work_unit *u, const char *option, const char *where);
+/* Fails if `y` would give ranks other parts of a sharded tensor than they have since esp_start. */
+ESP__FN esp_status esp__shards_check(const esp_ctx *ctx, const esp__strategy *y);
+ESP__FN void esp__shards_set(const esp__strategy *y, esp__tensor *tensors, uint32_t n);
+/* The elements of a rank's part. */
+ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t count, int32_t rank, uint64_t *begin,
+                              uint64_t *length);
+ESP__FN void esp__shard_text(const esp__shard *s, char *buf, size_t cap); /* "intra,inter" */
 
 /* ---- strategy.c, read.c, order.c ------------------------------------------------------------------------------------------- */
 /* Fills `y`, which must be zeroed, from `spec`: a built-in name, a strategy's text, or (if `files`) a path. Free `y` even after an

@@ -350,6 +350,7 @@ static const row rows[] = {
     M1(reserved0),
     M1(codec),
     M1(option),
+    M1(gather),
 #undef M1
 #define M1(f) M(esp_stats, f)
     S(esp_stats),

@@ -13,9 +13,9 @@
 typedef struct plan {
     uint32_t devices;
     const char *const *codecs;
-    uint64_t count; /* elements of every tensor */
-    int steps, exact, extended;
-    uint32_t every, levels; /* every: only each such option; levels: of the job; 0: 2 */
+    uint64_t count;                     /* elements of every tensor */
+    int steps, exact, extended, narrow; /* narrow: options that end narrow, of sharded tensors            */
+    uint32_t every, levels;             /* every: only each such option; levels: of the job; 0: 2 */
     esp_dtype dtype;
     atomic_int failures;
 } plan;
@@ -44,6 +44,7 @@ static int add_option(void *user, const esp__option *o) {
     d.dtype = a->p->dtype;
     d.codec = a->codec;
     d.option = text;
+    if (a->p->narrow) d.flags = ESP_SHARD;
     if (esp_tensor_add(a->ctx, &d, NULL)) a->failed = 1;
     return 0;
 }
@@ -137,6 +138,18 @@ static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
     free(held);
 }
 
+/* Overwrites all but this rank's part of a sharded result, and gathers it. */
+static void gather_all(esp_ctx *ctx, plan *p, float *grads) {
+    esp_stream here = ESP_ZERO;
+    for (uint32_t t = 0; t < ctx->model.n_tensors; t++, grads += p->count) {
+        uint64_t begin, n;
+        if (esp_part(ctx, t, ctx->job.rank, &begin, &n)) REPORT(ctx, p, "part: %s", esp_last_error(ctx));
+        for (uint64_t i = 0; i < p->count; i++)
+            if (i - begin >= n) grads[i] = NAN;
+        if (esp_gather(ctx, t, grads, here)) REPORT(ctx, p, "gather: %s", esp_last_error(ctx));
+    }
+}
+
 static void run_steps(esp_ctx *ctx, plan *p) {
     uint64_t e = p->dtype == ESP_F32 ? 4 : 2, n = ctx->model.n_tensors * p->count;
     void *grads = malloc(n * e);
@@ -153,6 +166,7 @@ static void run_steps(esp_ctx *ctx, plan *p) {
             REPORT(ctx, p, "wait: %s", esp_last_error(ctx));
             break;
         }
+        if (p->narrow) gather_all(ctx, p, grads);
         for (uint64_t i = 0; i < n; i++) out[i] += (double)from_bits(p->dtype, grads, i);
         if (p->exact) check_exact(ctx, p, grads, step);
         if (step % 5 == 0 || step + 1 == p->steps) check_same(ctx, p, grads);
@@ -168,7 +182,8 @@ static void run_body(esp_ctx *ctx, void *user) {
     adding a = {ctx, p, NULL, 0, 0};
     for (const char *const *c = p->codecs; *c; c++) {
         a.codec = *c;
-        esp__option_each((flat ? ESP__TREE_FLAT : ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL) | ESP__TREE_OF(p->levels),
+        esp__option_each((flat ? ESP__TREE_FLAT : ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL) |
+                             (p->narrow ? ESP__TREE_NARROW : 0) | ESP__TREE_OF(p->levels),
                          p->devices, p->extended, add_option, &a);
     }
     if (a.failed || esp_start(ctx))

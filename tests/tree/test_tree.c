@@ -76,7 +76,7 @@ static void test_bad_text(void **state) {
         {"flat.allreduce +1 +1", "position 19: expected the end behind '+1'"},
         {"flat.allreduce +1 > flat.allgather", "position 19: expected the end behind '+1'"},
         {"flat.reduce_scatter +1 > flat.allgather", "position 24: expected the end behind '+1'"},
-        {"flat.reduce_scatter +1", "position 21: ends too soon; expected flat.allgather"},
+        {"flat.reduce +1", "position 13: ends too soon; expected flat.broadcast"},
         {"+1", "position 1: '' is no step"},
         {"comp@cpu > flat.alltoall > comp@cpu", "expected flat.allgather, decomp@cpu, decomp@gpu"},
     };

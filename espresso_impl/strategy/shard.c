@@ -1,0 +1,105 @@
+/* shard.c: sharded tensors (ESP_SHARD): which options they may have, and which elements each rank gets. Knows no memory. */
+#include "espresso_impl/strategy/strategy.h"
+
+ESP__FN const char *esp__shard_option(const esp_ctx *ctx, const esp_traits *codec, int raw) {
+    const int reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0, levels = esp__hierarchical(ctx);
+    if (raw) return levels ? "intra.reduce_scatter > inter.reduce_scatter" : "flat.reduce_scatter";
+    if (reducible)
+        return levels ? "intra.reduce_scatter > comp@cpu > inter.reduce_scatter > decomp@cpu"
+                      : "comp@cpu > flat.reduce_scatter > decomp@cpu";
+    return levels ? "intra.reduce_scatter > comp@cpu > inter.alltoall > decomp@cpu"
+                  : "comp@cpu > flat.alltoall > decomp@cpu";
+}
+
+ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__work_unit *u, const char *option,
+                                    const char *where) {
+    const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
+    const int narrow = esp__option_narrow(&u->option);
+    for (uint32_t k = 0; k < u->place.n; k++) {
+        const esp__tensor *x = t + k;
+        if (!(x->flags & ESP_SHARD)) continue;
+        if (esp__unit_is_group(u) || u->place.count != x->count)
+            return esp__fail(
+                ctx, ESP_E_ARG,
+                "%s: tensor '%s' is sharded (ESP_SHARD), so it cannot be %s: give it a line of its own, whole", where,
+                x->name, esp__unit_is_group(u) ? "in a group" : "cut into chunks");
+        if (!narrow)
+            return esp__fail(
+                ctx, ESP_E_ARG,
+                "%s: tensor '%s' is sharded (ESP_SHARD), but option '%s' gives every rank all of it: end it "
+                "with a reduce_scatter or an alltoall, as in '%s'",
+                where, x->name, option,
+                esp__shard_option(ctx, &u->codec->traits, !esp__option_uses(&u->option, ESP__COMP)));
+        return ESP_OK;
+    }
+    if (!narrow) return ESP_OK;
+    return esp__fail(
+        ctx, ESP_E_ARG,
+        "%s: tensor '%s': option '%s' leaves each rank with a part of the result only: set ESP_SHARD in the "
+        "tensor's flags if that is what you want, or spread the result, for example with an allgather",
+        where, u->name, option);
+}
+
+/* The same wherever the ranks lie: the cuts in which an option leaves its unit. */
+static esp__shard esp__shard_of(const esp__work_unit *u) {
+    esp__coordinates at;
+    esp__region r;
+    esp__shard out;
+    uint32_t swap;
+    memset(&at, 0, sizeof at);
+    memset(&out, 0, sizeof out);
+    for (uint32_t k = 0; k < ESP__SCOPES; k++) at.size[k] = 1;
+    esp__region_start(&r);
+    for (uint32_t i = 0; i < u->option.n; i++) esp__region_step(&r, &at, &u->option, i, &swap);
+    for (uint32_t c = 0; c < r.n_cuts; c++) out.scopes[out.n++] = r.cuts[c].level;
+    out.width = u->width;
+    return out;
+}
+
+ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t count, int32_t rank, uint64_t *begin,
+                              uint64_t *length) {
+    esp__coordinates at;
+    esp__region r;
+    const uint32_t none[ESP__DIMS] = {0};
+    esp__topology t = esp__job_of(ctx)->topo;
+    t.rank = rank;
+    memset(&at, 0, sizeof at);
+    esp__region_start(&r);
+    for (uint32_t k = 0; k < s->n; k++) {
+        const uint8_t scope = s->scopes[k];
+        at.size[scope] = esp__group_size(&t, scope);
+        at.index[scope] = esp__group_index(&t, scope);
+        r.cuts[r.n_cuts++].level = scope;
+    }
+    at.width = s->width;
+    esp__region_range(&r, &at, count, none, begin, length);
+}
+
+ESP__FN void esp__shard_text(const esp__shard *s, char *buf, size_t cap) {
+    size_t len = 0;
+    if (cap) *buf = 0;
+    for (uint32_t k = 0; k < s->n && len < cap; k++)
+        len += (size_t)snprintf(buf + len, cap - len, "%s%s", k ? "," : "", esp__scope_word(s->scopes[k]));
+}
+
+ESP__FN esp_status esp__shards_check(const esp_ctx *ctx, const esp__strategy *y) {
+    for (uint32_t i = 0; i < esp__model_of(ctx)->n_tensors; i++) {
+        const esp__tensor *t = &esp__model_of(ctx)->tensors[i];
+        char has[64], wants[64];
+        if (!t->shard.n) continue;
+        const esp__shard next = esp__shard_of(&y->units[y->of_tensor[i].first]);
+        if (!memcmp(&t->shard, &next, sizeof next)) continue;
+        esp__shard_text(&t->shard, has, sizeof has);
+        esp__shard_text(&next, wants, sizeof wants);
+        return esp__fail(ctx, ESP_E_ARG,
+                         "tensor '%s': since esp_start its parts are cut by '%s', and this strategy cuts them by '%s': "
+                         "ranks keep their parts while they train, so give it an option that cuts by '%s'",
+                         t->name, has, wants, has);
+    }
+    return ESP_OK;
+}
+
+ESP__FN void esp__shards_set(const esp__strategy *y, esp__tensor *tensors, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (tensors[i].flags & ESP_SHARD) tensors[i].shard = esp__shard_of(&y->units[y->of_tensor[i].first]);
+}
