@@ -295,7 +295,8 @@ enum {
     ESP_BACKEND_SCALE = 1u << 3,          /* honours esp_coll.scale                                        */
     ESP_BACKEND_PACED = 1u << 4,          /* emulates a link: takes the params inter= and latency=         */
     ESP_BACKEND_CHECKSUM = 1u << 5,       /* data may be damaged on the way: the host adds a CRC32C to payloads */
-    ESP_BACKEND_EPOCH = 1u << 6,          /* payloads may outlive a change of members: the host checks epochs */
+    ESP_BACKEND_EPOCH = 1u << 6,          /* payloads may outlive a change of members: the host checks epochs.
+                                             Neither covers reduced bodies and raw numbers                  */
     ESP_BACKEND_HOPS = 1u << 7            /* honours esp_coll.hops                                         */
 };
 enum {

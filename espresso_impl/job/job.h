@@ -85,6 +85,7 @@ typedef struct esp__comm {
 enum { ESP__JOB_ROOM = 16 };
 typedef struct esp__job {
     int32_t rank, size;
+    uint32_t epoch; /* of the job's members: 1, until ranks may be lost and join */
     esp__peers *peers;
     esp__topology topo;
     const esp_backend *backend;   /* of scope flat                                                        */
