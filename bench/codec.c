@@ -4,7 +4,9 @@
  *     build/bench/codec [SPEC...]        default: all built-in codecs
  *
  * GB/s counts the f32 input (4 bytes an element), so twice the GB/s is half the time for the same tensor. Beside it are
- * the ratios to memcpy and to triad (a = b + 3 c) of as many elements in the same run: 1.00 means as fast as these.
+ * the ratios to memcpy and to triad (a = b + 3 c) of as many elements in the same run: 1.00 means as fast as these. "/stream" is
+ * the ratio to a loop that moves the bytes of a compress with feedback: it reads gradient and residual (a codec must look for NaN
+ * and Inf before it changes the residual), reads them again, writes the residual, and writes as many bytes as the payload has.
  * All measurements of a size are interleaved and repeated, and the best of each is kept. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +19,8 @@
 #include "codecs/codecs.inc"
 
 enum { REPEATS = 7, LEVELS = 3, MAX_SPECS = 16, LOG_MIN = 12, LOG_MAX = 24, LOG_STEP = 2 };
-static const char *const default_specs[] = {"none", "fp16",           "bf16",    "efsignsgd", "twobit",
-                                            "topk", "topk:ratio=0.1", "randomk", "dgc"};
+static const char *const default_specs[] = {"none",          "fp16", "bf16",           "efsignsgd", "twobit", "int8",
+                                            "int8:shared=1", "topk", "topk:ratio=0.1", "randomk",   "dgc"};
 static const char *const level_names[LEVELS] = {"scalar", "avx2", "avx512"};
 static const esp_plugin_fn entries[] = {ESP_CODEC_ENTRIES, NULL};
 
@@ -40,7 +42,8 @@ static const esp_host bench_host = {
 typedef struct bench_codec {
     const esp_codec *table;
     void *self[LEVELS];
-    double to[LEVELS], from[LEVELS]; /* best seconds */
+    esp_traits traits;
+    double to[LEVELS], from[LEVELS], stream; /* best seconds */
     uint64_t used;
 } bench_codec;
 
@@ -77,15 +80,34 @@ static void open_codec(bench_codec *c, const char *spec, int best) {
         setenv("ESPRESSO_SIMD", level_names[l], 1);
         if (c->table->open(&bench_host, spec[n] ? spec + n + 1 : "", &c->self[l]) != ESP_OK) exit(2);
     }
+    c->traits.struct_size = sizeof c->traits;
+    c->traits.n_rounds = c->table->n_rounds;
+    if (c->table->traits && c->table->traits(c->self[0], &c->traits) != ESP_OK) die("traits failed", spec);
+}
+
+/* All rounds of a compress; a round's own payload is what the next one gets as reduced. The payload of the last one remains in `p`. */
+static void compress_rounds(bench_codec *c, int level, esp_codec_args *a, esp_payload *p, esp_payload *early) {
+    for (a->round = 0; a->round < c->traits.n_rounds; a->round++) {
+        esp_bound b = {sizeof b, 0, 0, 0, 0};
+        const int last = a->round + 1 == c->traits.n_rounds;
+        if (!last && c->table->bound(c->self[level], a->tensor[0], a->round, 1, &b) != ESP_OK)
+            die("bound failed", c->table->name);
+        if (!last && !b.payload_bytes) continue; /* a part of this shape begins with a later round */
+        a->payload = last ? p : early;
+        if (c->table->compress(c->self[level], a) != ESP_OK) die("compress failed", c->table->name);
+        a->reduced = early;
+    }
 }
 
 static void one_step(bench_codec *c, int level, bench_memory *m, uint64_t n, uint64_t step, double seconds[2]) {
-    uint64_t used = 0;
+    uint64_t used = 0, used_early = 0;
     const uint64_t capacity = ESP_PAYLOAD_HEADER + 8 * n + 4096;
+    unsigned char first[ESP_PAYLOAD_HEADER + 64] = {0};
     esp_tensor t = {sizeof t, ESP_F32, 1, n, {m->g, 4 * n, {ESP_CPU, 0}}, 0, 0}, *one = &t;
     const esp_buf residual = {m->e, 4 * n, {ESP_CPU, 0}};
     const uint64_t offset = 0;
     esp_payload p = {{m->payload, capacity, {ESP_CPU, 0}}, &used};
+    esp_payload early = {{first, sizeof first, {ESP_CPU, 0}}, &used_early};
     esp_codec_args a = {.struct_size = sizeof a, .step = step, .n_payloads = 1, .n_reduced = 1, .beta = 1, .gamma = 1};
     a.flags = ESP_ARG_OWN_MEMORY;
     a.residual = &residual;
@@ -94,9 +116,8 @@ static void one_step(bench_codec *c, int level, bench_memory *m, uint64_t n, uin
     a.scratch = &m->scratch;
     a.state = &m->state;
     a.tensor = &one;
-    a.payload = &p;
     const double start = now();
-    if (c->table->compress(c->self[level], &a) != ESP_OK) die("compress failed", c->table->name);
+    compress_rounds(c, level, &a, &p, &early);
     const double middle = now();
     p.data.bytes = used;
     t.data.ptr = m->out;
@@ -137,6 +158,30 @@ static void measure_memory(bench_memory *m, uint64_t n, uint64_t steps, double b
     if (best[1] == 0 || t < best[1]) best[1] = t;
 }
 
+ESP_INLINE uint64_t bench_update_body(float *restrict e, const float *restrict g, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) e[i] = 0.5f * (g[i] - e[i]);
+    return 0;
+}
+ESP_KERNEL(bench_update, (float *restrict e, const float *restrict g, uint64_t n), (e, g, n))
+
+/* The loop that "/stream" compares with. */
+static void measure_stream(bench_codec *c, bench_memory *m, uint64_t n, uint64_t steps) {
+    const dense_check_phi_fn look = dense_check_phi_for(esp_simd_best());
+    const bench_update_fn update = bench_update_for(esp_simd_best());
+    const uint64_t body = c->used * DENSE_BLOCK / n;
+    const double start = now();
+    for (uint64_t s = 0; s < steps; s++) {
+        if (look(m->g, m->e, 1, 1, n)) die("the residual is not finite", "stream");
+        for (uint64_t at = 0; at < n; at += DENSE_BLOCK) {
+            update(m->e + at, m->g + at, DENSE_BLOCK);
+            memset(m->payload + at / DENSE_BLOCK * body, (int)s, body);
+        }
+        __asm__ volatile("" ::"r"(m->payload) : "memory");
+    }
+    const double t = (now() - start) / (double)steps;
+    if (c->stream == 0 || t < c->stream) c->stream = t;
+}
+
 static void bench_size(bench_codec *codecs, int n_codecs, const char *const *specs, int best_level, uint64_t n) {
     bench_memory m = {zeroed(4 * n),        zeroed(4 * n),     zeroed(4 * n),
                       zeroed(8 * n + 8192), {NULL, 0, {0, 0}}, {NULL, 0, {0, 0}}};
@@ -159,29 +204,33 @@ static void bench_size(bench_codec *codecs, int n_codecs, const char *const *spe
         state = b.state_bytes > state ? b.state_bytes : state;
         memset(codecs[c].to, 0, sizeof codecs[c].to);
         memset(codecs[c].from, 0, sizeof codecs[c].from);
+        codecs[c].stream = 0;
     }
     m.scratch = (esp_buf){zeroed(scratch), scratch, {ESP_CPU, 0}};
     m.state = (esp_buf){zeroed(state), state, {ESP_CPU, 0}};
     for (int r = 0; r < REPEATS; r++) {
         measure_memory(&m, n, steps, best);
-        for (int c = 0; c < n_codecs; c++)
+        for (int c = 0; c < n_codecs; c++) {
             for (int l = 0; l <= best_level; l++) {
                 memset(m.e, 0, 4 * n);
                 memset(m.state.ptr, 0, state);
                 measure(&codecs[c], l, &m, n, steps);
             }
+            measure_stream(&codecs[c], &m, n, steps);
+        }
     }
     const double gb = 4e-9 * (double)n;
     printf("\n2^%d elements (%.3g MB): memcpy %.1f GB/s, triad %.1f GB/s (12 bytes an element)\n", __builtin_ctzll(n),
            4e-6 * (double)n, gb / best[0], 3 * gb / best[1]);
-    printf("%-16s %-7s %9s | %8s %8s %8s | %8s %8s %8s\n", "codec", "level", "bits/elem", "compress", "/memcpy",
-           "/triad", "decomp.", "/memcpy", "/triad");
+    printf("%-16s %-7s %9s | %8s %8s %8s %8s | %8s %8s %8s\n", "codec", "level", "bits/elem", "compress", "/memcpy",
+           "/triad", "/stream", "decomp.", "/memcpy", "/triad");
     for (int c = 0; c < n_codecs; c++)
         for (int l = 0; l <= best_level; l++) {
             const bench_codec *k = &codecs[c];
-            printf("%-16s %-7s %9.3f | %8.2f %8.2f %8.2f | %8.2f %8.2f %8.2f\n", specs[c], level_names[l],
+            printf("%-16s %-7s %9.3f | %8.2f %8.2f %8.2f %8.2f | %8.2f %8.2f %8.2f\n", specs[c], level_names[l],
                    8.0 * (double)(k->used - ESP_PAYLOAD_HEADER) / (double)n, gb / k->to[l], best[0] / k->to[l],
-                   best[1] / k->to[l], gb / k->from[l], best[0] / k->from[l], best[1] / k->from[l]);
+                   best[1] / k->to[l], k->stream / k->to[l], gb / k->from[l], best[0] / k->from[l],
+                   best[1] / k->from[l]);
         }
     fflush(stdout);
     free(m.g);
@@ -197,9 +246,9 @@ static void describe_machine(int best) {
     esp__cpu_name(name, sizeof name);
     printf("machine: %s, %u cores, best instruction set %s; compiler %s; one thread; best of %d, interleaved\n",
            *name ? name : "unknown", esp__cores(), level_names[best], __VERSION__, REPEATS);
-    printf("compress: with feedback, GB/s of f32 input. decomp.: one payload, mode SET. ratios: memcpy's or triad's "
-           "time over the "
-           "codec's, same elements\n");
+    printf("compress: with feedback, all rounds, GB/s of f32 input. decomp.: one payload, mode SET. ratios: memcpy's, "
+           "triad's or "
+           "the stream loop's time over the codec's, same elements\n");
 }
 
 int main(int argc, char **argv) {

@@ -187,15 +187,16 @@ static void test_faster_memory_moves_the_knee(void **state) {
 /* A codec costs what its model says, divided by the workers; and its model says how many bytes it may write. */
 static void test_estimates_are_the_codecs_models(void **state) {
     (void)state;
-    static const char *const specs[] = {"fp16", "bf16",           "efsignsgd",          "twobit",
-                                        "topk", "topk:ratio=0.2", "randomk:ratio=0.05", "dgc:ratio=0.001"};
+    static const char *const specs[] = {
+        "fp16", "bf16",           "efsignsgd",          "twobit",         "int8", "int8:block=64",
+        "topk", "topk:ratio=0.2", "randomk:ratio=0.05", "dgc:ratio=0.001"};
     esp__costs one, four;
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         esp__codec *c = NULL;
         assert_int_equal(esp__codec_make(ctx, specs[i], NULL, &c), ESP_OK);
         assert_int_equal(esp__builtin_costs_for(ctx, specs[i], NULL, 1, &one), ESP_OK);
         assert_int_equal(esp__builtin_costs_for(ctx, specs[i], NULL, 4, &four), ESP_OK);
-        assert_true(!(one.codec.caps & ESP_CODEC_REDUCIBLE) == !(c->table->caps & ESP_CODEC_REDUCIBLE));
+        assert_true(!(one.codec.caps & ESP_CODEC_REDUCIBLE) == !(c->traits.caps & ESP_CODEC_REDUCIBLE));
         assert_int_equal(one.codec.lossy, (c->model.flags & ESP_MODEL_LOSSY) != 0);
         assert_true(one.codec.error == c->model.error && one.codec.error >= 0);
         const esp_codec_time *t = c->model.times; /* a line through two points */

@@ -88,10 +88,15 @@ static void test_bad_text(void **state) {
     }
 }
 
-static const char *const lossy[] = {"fp16:feedback=residual",   "bf16:feedback=residual",
-                                    "topk:ratio=0.1",           "randomk:ratio=0.1",
-                                    "dgc:ratio=0.1,momentum=0", "efsignsgd",
-                                    "twobit:threshold=1.5",     NULL};
+static const char *const lossy[] = {"fp16:feedback=residual",
+                                    "bf16:feedback=residual",
+                                    "topk:ratio=0.1",
+                                    "randomk:ratio=0.1",
+                                    "dgc:ratio=0.1,momentum=0",
+                                    "efsignsgd",
+                                    "twobit:threshold=1.5",
+                                    "int8",
+                                    NULL};
 static const char *const none[] = {"none", NULL};
 static const char *const topk[] = {"topk:ratio=0.05", NULL};
 static const int32_t shapes[3][2] = {{4, 2}, {6, 2}, {3, 3}};

@@ -153,9 +153,9 @@ static void options_body(esp_ctx *ctx, void *user) {
 static void test_options(void **state) {
     static const int32_t shapes[][2] = {{4, 2}, {6, 2}, {3, 3}, {2, 2}, {6, 3}};
     static const uint64_t counts[] = {5, 515, 1, 37};
-    static const char *const codecs[] = {"shared2", "shared3"};
+    static const char *const codecs[] = {"shared2", "shared3", "int8:shared=1"};
     (void)state;
-    for (size_t c = 0; c < 2; c++)
+    for (size_t c = 0; c < 3; c++)
         for (size_t s = 0; s < 5; s++)
             for (size_t n = 0; n < (s ? 2 : 4); n++) {
                 task k = {.codec = codecs[c], .count = counts[n], .steps = 2};
@@ -330,14 +330,19 @@ static void test_state(void **state) {
 /* Changes of strategy lose nothing. */
 static void change_body(esp_ctx *ctx, void *user) {
     task *k = user;
-    static const char *const lines[] = {"shared2 " FLAT, "shared3 " TREE, "shared2 " TREE_ALL, "none flat.allreduce",
+    static const char *const lines[] = {"shared2 " FLAT,
+                                        "int8:shared=1 " TREE,
+                                        "shared3 " TREE,
+                                        "shared2 " TREE_ALL,
+                                        "int8:shared=1 " FLAT,
+                                        "none flat.allreduce",
                                         "shared3 comp@cpu > flat.alltoall > decomp@cpu > flat.allgather"};
     float g[37];
     double out[37] = {0};
     char text[256];
     CHECK(!add_tensor(ctx, k, NULL) && esp_start(ctx) == ESP_OK);
     for (int step = 0; step < k->steps; step++) {
-        snprintf(text, sizeof text, "espresso-strategy 1\ntensor t0 37 %s\n", lines[step % 5]);
+        snprintf(text, sizeof text, "espresso-strategy 1\ntensor t0 37 %s\n", lines[step % 7]);
         CHECK(esp_strategy_set(ctx, text) == ESP_OK);
         fill(ctx, k, g, step);
         step_run(ctx, k, g);
@@ -347,7 +352,7 @@ static void change_body(esp_ctx *ctx, void *user) {
     check_conserved(ctx, k, out);
 }
 static void test_change(void **state) {
-    task k = {.count = 37, .steps = 8};
+    task k = {.count = 37, .steps = 10};
     (void)state;
     run(4, 2, 0, change_body, &k);
 }
@@ -373,12 +378,57 @@ static void nan_body(esp_ctx *ctx, void *user) {
 }
 static void test_nan(void **state) {
     static const char *const options[] = {FLAT, TREE, TREE_ALL, "comp@cpu > flat.allgather > decomp@cpu"};
+    static const char *const codecs[] = {"shared2", "shared3", "int8:shared=1"};
     (void)state;
     for (int i = 0; i < 4; i++)
-        for (int c = 2; c <= 3; c++) {
-            task k = {.codec = c == 2 ? "shared2" : "shared3", .option = options[i], .count = 37};
+        for (int c = 0; c < 3; c++) {
+            task k = {.codec = codecs[c], .option = options[i], .count = 37};
             run(4, 2, 0, nan_body, &k);
         }
+}
+
+/* ---- int8:shared=1 at its ends ------------------------------------------------------------------------------------------ */
+/* All ranks at the largest level, so that sums are as large as they can be; then unequal ranges, where the result is off by at most
+ * half a unit; then zeros. */
+static void full_body(esp_ctx *ctx, void *user) {
+    const task *k = user;
+    const int32_t size = ctx->job.size;
+    float *g = malloc(k->count * 4);
+    CHECK(!add_tensor(ctx, k, k->option) && esp_start(ctx) == ESP_OK);
+    for (int step = 0; step < 3; step++) {
+        for (uint64_t i = 0; i < k->count; i++)
+            g[i] = step == 0 ? (i % 2 ? -127.0f : 127.0f) : step == 1 ? gradient(ctx->job.rank, 0, 1, i) : 0;
+        step_run(ctx, k, g);
+        check_same(ctx, k, g);
+        for (uint64_t i = 0; i < k->count && !atomic_load(&failures); i++) {
+            double mean = 0;
+            for (int32_t r = 0; r < size && step == 1; r++) mean += (double)gradient(r, 0, 1, i) / size;
+            /* inputs of step 1 are at most 2.22 for a rank; where ranks are summed first, as many times that */
+            if (step == 0)
+                CHECK(fabsf(g[i] - (i % 2 ? -127.0f : 127.0f)) < 2e-5f); /* the division by the ranks rounds */
+            if (step == 1) CHECK(fabs((double)g[i] - mean) <= 2.22 / 127 / 2 + 1e-6);
+            if (step == 2) CHECK(fabs((double)g[i]) <= 2.22 / 127);
+        }
+    }
+    free(g);
+}
+static void test_int8_full(void **state) {
+    static const char *const flat[] = {FLAT, "comp@cpu > flat.reduce_scatter > flat.allgather > decomp@cpu",
+                                       "comp@cpu > flat.reduce_scatter > decomp@cpu > flat.allgather",
+                                       "comp@cpu > flat.allgather > decomp@cpu"};
+    static const char *const tree[] = {TREE, TREE_ALL,
+                                       "intra.reduce > comp@cpu > inter.allreduce > decomp@cpu > intra.broadcast"};
+    (void)state;
+    for (int32_t size = 2; size <= 8; size++) {
+        for (int i = 0; i < 4; i++) {
+            task k = {.codec = "int8:shared=1", .option = flat[i], .count = 515};
+            run(size, size, 0, full_body, &k);
+        }
+        for (int i = 0; i < 3 && size % 2 == 0 && size > 2; i++) {
+            task k = {.codec = "int8:shared=1", .option = tree[i], .count = 515};
+            run(size, size / 2, 0, full_body, &k);
+        }
+    }
 }
 
 /* Halves are compressed as f32. */
@@ -401,9 +451,9 @@ static void test_halves(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_options), cmocka_unit_test(test_order),  cmocka_unit_test(test_only_allreduce),
-        cmocka_unit_test(test_discard), cmocka_unit_test(test_state),  cmocka_unit_test(test_change),
-        cmocka_unit_test(test_nan),     cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_options), cmocka_unit_test(test_order),     cmocka_unit_test(test_only_allreduce),
+        cmocka_unit_test(test_discard), cmocka_unit_test(test_state),     cmocka_unit_test(test_change),
+        cmocka_unit_test(test_nan),     cmocka_unit_test(test_int8_full), cmocka_unit_test(test_halves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,248 @@
+/* quant.h: f32 numbers as small whole multiples (levels) of a unit, rounded to nearest. Knows no codec's format.
+ *
+ * Numbers within [-top, top] have unit = top / most and levels from -most to most: top itself is not cut. A top below 2^-100 counts
+ * as zero (unit 0, all levels 0), so that 1 / unit is finite.
+ *
+ * The residual phi - unit * level is exact in f32, so level * unit + residual == phi: a level is not 0 only where phi is at least half
+ * of the unit (below it phi / unit, with its two roundings, is at most 0.5), and then phi and unit * level are within a factor of two.
+ */
+#ifndef ESP_QUANT_H
+#define ESP_QUANT_H
+#include "codecs/common/dense.h"
+
+typedef int16_t quant_i16 __attribute__((aligned(1), may_alias)); /* a body may have any alignment */
+typedef int32_t quant_i32 __attribute__((aligned(1), may_alias));
+#define QUANT_LEAST 0x0D800000u /* bits of 2^-100 */
+
+typedef struct quant_range {
+    float unit, inverse;
+} quant_range;
+
+/* `top`: the bits of the largest |x|, which is finite; `most`: the highest level. */
+ESP_INLINE quant_range quant_range_of(uint32_t top, float most) {
+    quant_range r = {0, 0};
+    if (top < QUANT_LEAST) return r;
+    r.unit = dense_float(top) / most;
+    if (dense_bad(r.unit * most)) r.unit = dense_float(dense_bits(r.unit) - 1);
+    r.inverse = 1 / r.unit;
+    return r;
+}
+
+/* The bits of the largest |x|; at least 0x7F800000 if one is NaN or Inf. */
+ESP_INLINE uint64_t quant_largest(const float *x, uint64_t n) {
+    int32_t top = 0; /* signed: all instruction sets compare signed vectors */
+    ESP_SIMD_REDUCE(max, top)
+    for (uint64_t i = 0; i < n; i++) {
+        const int32_t a = (int32_t)(dense_bits(x[i]) & 0x7FFFFFFFu);
+        top = a > top ? a : top;
+    }
+    return (uint32_t)top;
+}
+/* The same for phi = beta e + gamma g, or for g where e is NULL. */
+ESP_INLINE uint64_t quant_top_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
+    int32_t top = 0;
+    if (!e) return quant_largest(g, n);
+    ESP_SIMD_REDUCE(max, top)
+    for (uint64_t i = 0; i < n; i++) {
+        const int32_t a = (int32_t)(dense_bits(beta * e[i] + gamma * g[i]) & 0x7FFFFFFFu);
+        top = a > top ? a : top;
+    }
+    return (uint32_t)top;
+}
+
+ESP_KERNEL(quant_top, (const float *g, const float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
+
+/* ---- levels of phi = beta e + gamma g, or of g where e is NULL; e becomes the residual ------------------------------------- */
+/* Adding 1.5 * 2^23 leaves the nearest whole number in the lowest bits of the sum. */
+#define QUANT_ROUND 12582912.0f
+#define QUANT_ROUND_BITS 0x4B400000
+ESP_INLINE uint64_t quant_encode_body(int8_t *restrict out, float *restrict e, const float *restrict g, float beta,
+                                      float gamma, quant_range r, uint64_t n) {
+    if (!e) {
+        ESP_SIMD
+        for (uint64_t i = 0; i < n; i++)
+            out[i] = (int8_t)((int32_t)dense_bits(g[i] * r.inverse + QUANT_ROUND) - QUANT_ROUND_BITS);
+        return 0;
+    }
+    ESP_SIMD
+    for (uint64_t i = 0; i < n; i++) {
+        const float phi = beta * e[i] + gamma * g[i], sum = phi * r.inverse + QUANT_ROUND;
+        out[i] = (int8_t)((int32_t)dense_bits(sum) - QUANT_ROUND_BITS);
+        e[i] = phi - r.unit * (sum - QUANT_ROUND);
+    }
+    return 0;
+}
+ESP_KERNEL_OPT static uint64_t quant_encode_scalar(int8_t *restrict out, float *restrict e, const float *restrict g,
+                                                   float beta, float gamma, quant_range r, uint64_t n) {
+    return quant_encode_body(out, e, g, beta, gamma, r, n);
+}
+#ifdef ESP_SIMD_X86 /* the conversion rounds as the code above; compilers narrow 32 bits to 8 in more steps than needed */
+ESP_TARGET_AVX2 static inline __m256i quant_eight(float *e, const float *g, __m256 beta, __m256 gamma, __m256 unit,
+                                                  __m256 inverse) {
+    __m256 phi = _mm256_loadu_ps(g);
+    if (e) phi = _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(e), beta), _mm256_mul_ps(phi, gamma));
+    const __m256i q = _mm256_cvtps_epi32(_mm256_mul_ps(phi, inverse));
+    if (e) _mm256_storeu_ps(e, _mm256_sub_ps(phi, _mm256_mul_ps(_mm256_cvtepi32_ps(q), unit)));
+    return q;
+}
+ESP_TARGET_AVX2 static uint64_t quant_encode_avx2(int8_t *restrict out, float *restrict e, const float *restrict g,
+                                                  float beta, float gamma, quant_range r, uint64_t n) {
+    const __m256 b = _mm256_set1_ps(beta), c = _mm256_set1_ps(gamma);
+    const __m256 u = _mm256_set1_ps(r.unit), v = _mm256_set1_ps(r.inverse);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packing works on each half alone */
+    uint64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m256i q[4];
+        for (uint64_t k = 0; k < 4; k++) q[k] = quant_eight(e ? e + i + 8 * k : NULL, g + i + 8 * k, b, c, u, v);
+        const __m256i lo = _mm256_packs_epi32(q[0], q[1]), hi = _mm256_packs_epi32(q[2], q[3]);
+        const __m256i all = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(lo, hi), order);
+        _mm256_storeu_si256((__m256i *)(void *)(out + i), all);
+    }
+    return quant_encode_body(out + i, e ? e + i : NULL, g + i, beta, gamma, r, n - i);
+}
+ESP_TARGET_AVX512 static uint64_t quant_encode_avx512(int8_t *restrict out, float *restrict e, const float *restrict g,
+                                                      float beta, float gamma, quant_range r, uint64_t n) {
+    const __m512 b = _mm512_set1_ps(beta), c = _mm512_set1_ps(gamma);
+    const __m512 u = _mm512_set1_ps(r.unit), v = _mm512_set1_ps(r.inverse);
+    uint64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m512 phi = _mm512_loadu_ps(g + i);
+        if (e) phi = _mm512_add_ps(_mm512_mul_ps(_mm512_loadu_ps(e + i), b), _mm512_mul_ps(phi, c));
+        const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(phi, v));
+        if (e) _mm512_storeu_ps(e + i, _mm512_sub_ps(phi, _mm512_mul_ps(_mm512_cvtepi32_ps(q), u)));
+        _mm_storeu_si128((__m128i *)(void *)(out + i), _mm512_cvtepi32_epi8(q));
+    }
+    return quant_encode_body(out + i, e ? e + i : NULL, g + i, beta, gamma, r, n - i);
+}
+#endif
+ESP_KERNEL_PICK(quant_encode, (int8_t *restrict out, float *restrict e, const float *restrict g, float beta,
+                               float gamma, quant_range r, uint64_t n))
+
+/* out := (set ? 0 : out) + unit * level, for levels of 1, 2 or 4 bytes */
+#define QUANT_ADD(name, type)                                                                                          \
+    ESP_INLINE uint64_t name##_body(float *restrict out, const type *restrict in, float unit, int set, uint64_t n) {   \
+        if (set) {                                                                                                     \
+            ESP_SIMD                                                                                                   \
+            for (uint64_t i = 0; i < n; i++) out[i] = unit * (float)in[i];                                             \
+        } else {                                                                                                       \
+            ESP_SIMD                                                                                                   \
+            for (uint64_t i = 0; i < n; i++) out[i] += unit * (float)in[i];                                            \
+        }                                                                                                              \
+        return 0;                                                                                                      \
+    }                                                                                                                  \
+    ESP_KERNEL(name, (float *restrict out, const type *restrict in, float unit, int set, uint64_t n),                  \
+               (out, in, unit, set, n))
+QUANT_ADD(quant_add8, int8_t)
+QUANT_ADD(quant_add16, quant_i16)
+QUANT_ADD(quant_add32, quant_i32)
+
+/* Levels with more bytes, so that sums of many fit. */
+ESP_INLINE uint64_t quant_widen_body(unsigned char *restrict out, const int8_t *restrict in, uint64_t width,
+                                     uint64_t n) {
+    if (width == 2) {
+        ESP_SIMD
+        for (uint64_t i = 0; i < n; i++) ((quant_i16 *)(void *)out)[i] = in[i];
+    } else {
+        ESP_SIMD
+        for (uint64_t i = 0; i < n; i++) ((quant_i32 *)(void *)out)[i] = in[i];
+    }
+    return 0;
+}
+ESP_KERNEL(quant_widen, (unsigned char *restrict out, const int8_t *restrict in, uint64_t width, uint64_t n),
+           (out, in, width, n))
+
+/* ---- block codecs: units, then levels --------------------------------------------------------------------------------- */
+enum { QUANT_BLOCK_MIN = 32 }; /* a block lies within one of dense.h's */
+static inline uint64_t quant_units(uint64_t count, uint64_t block) { return (count + block - 1) / block; }
+
+/* 1 if all units are finite and not negative. */
+static inline int quant_units_ok(const unsigned char *units, uint64_t n) {
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, units + 4 * i, sizeof u);
+        bad |= (uint32_t)(u > 0x7F7FFFFFu);
+    }
+    return !bad;
+}
+
+/* One compress with a unit for each block. Levels go to `levels` or, two in a byte, through `pack` to `halves`. */
+typedef struct quant_job {
+    const dense_self *self;
+    const esp_codec_args *args;
+    quant_top_fn top;
+    quant_encode_fn encode;
+    uint64_t block;
+    float most;
+    dense_f32 *units;
+    int8_t *levels;
+    unsigned char *halves;
+    uint64_t (*pack)(unsigned char *restrict out, const int8_t *restrict in, uint64_t n);
+    uint32_t bad;
+} quant_job;
+
+static inline uint32_t quant_top_at(const quant_job *j, uint64_t at, uint64_t n) {
+    const float *e = esp_residual_of(j->args, 0);
+    return (uint32_t)j->top(dense_in(j->args) + at, e ? e + at : NULL, j->args->beta, j->args->gamma, n);
+}
+/* First, into the place of a block's unit: the bits of its largest |phi|. Pieces begin at multiples of a block. */
+static inline void quant_tops_piece(void *arg, uint64_t begin, uint64_t end) {
+    quant_job *j = (quant_job *)arg;
+    uint32_t largest = 0;
+    for (uint64_t at = begin; at < end; at += j->block) {
+        const uint32_t top = quant_top_at(j, at, end - at < j->block ? end - at : j->block);
+        j->units[at / j->block] = dense_float(top);
+        largest = top > largest ? top : largest;
+    }
+    if (largest >= 0x7F800000u) __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
+}
+/* Then units and levels. */
+static inline void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
+    const quant_job *j = (const quant_job *)arg;
+    const esp_codec_args *a = j->args;
+    float *e = esp_residual_of(a, 0);
+    int8_t tmp[DENSE_BLOCK];
+    for (uint64_t at = begin; at < end; at += j->block) {
+        const uint64_t n = end - at < j->block ? end - at : j->block;
+        const quant_range r = quant_range_of(dense_bits(j->units[at / j->block]), j->most);
+        j->units[at / j->block] = r.unit;
+        j->encode(j->levels ? j->levels + at : tmp, e ? e + at : NULL, dense_in(a) + at, a->beta, a->gamma, r, n);
+        if (!j->levels) j->pack(j->halves + at / 2, tmp, n);
+    }
+}
+/* Without feedback nothing is lost if an element is not finite, and one pass over memory is enough. */
+static inline void quant_both_piece(void *arg, uint64_t begin, uint64_t end) {
+    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
+        const uint64_t stop = end - at < DENSE_BLOCK ? end : at + DENSE_BLOCK;
+        quant_tops_piece(arg, at, stop);
+        quant_levels_piece(arg, at, stop);
+    }
+}
+/* Fills units and levels. Returns 0 if an element is NaN or Inf: the residual is then unchanged, the body not valid. */
+static inline int quant_blocks(quant_job *j) {
+    const uint64_t n = j->args->tensor[0]->count;
+    j->bad = 0;
+    dense_run(j->self, n, j->args->residual ? quant_tops_piece : quant_both_piece, j);
+    if (!j->bad && j->args->residual) dense_run(j->self, n, quant_levels_piece, j);
+    return !j->bad;
+}
+
+/* Fails with a text unless `block` is a power of two that dense.h's blocks hold. */
+static inline esp_status quant_block_check(const esp_host *h, const char *codec, uint64_t block) {
+    char text[160];
+    if (block >= QUANT_BLOCK_MIN && block <= DENSE_BLOCK && !(block & (block - 1))) return ESP_OK;
+    (void)snprintf(text, sizeof text,
+                   "%s: parameter block=%llu is not allowed: it must be a power of two from %d to %d", codec,
+                   (unsigned long long)block, (int)QUANT_BLOCK_MIN, (int)DENSE_BLOCK);
+    return esp_codec_fail(h, codec, ESP_E_ARG, text);
+}
+
+/* The error, as in esp_codec_model, of numbers whose unit comes from the largest of n: E unit^2 / 12, but for the largest itself,
+ * which is exact. E top^2 is the integral of 2 x P(top > x). */
+static inline double quant_error(double n, double most) {
+    double square = 0;
+    const double step = 1.0 / 64;
+    for (double x = step / 2; x < 12; x += step) square += 2 * x * step * -expm1(n * log1p(-erfc(x / sqrt(2.0))));
+    return square / (most * most) / 12 * (1 - 1 / n);
+}
+#endif
