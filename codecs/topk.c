@@ -9,6 +9,7 @@
  * Memory traffic with feedback: 8 bytes/element to select, 12 to update e. phi is computed twice and not stored in e by
  * the first pass: e must stay unchanged where an element is not finite, and this is known only after the first pass. */
 #include "espresso.h"
+#include "codecs/common/parts.h"
 #include "codecs/common/sparse.h"
 
 enum { TOPK_WIRE = 1 };
@@ -43,12 +44,12 @@ static esp_status topk_bound(void *self, const esp_tensor *like, uint32_t round,
     return esp_bound_fill(out, sparse_body_bytes(like->count, k), select_scratch_bytes(like->count, k), 0);
 }
 
-static esp_status topk_compress(void *self, const esp_codec_args *a) {
+static esp_status topk_compress_one(const void *self, const esp_host *h, const esp_codec_args *a) {
     const topk_self *t = (const topk_self *)self;
     sparse_input in = sparse_input_of(a, t->simd);
     select_job s = {0};
     int sent;
-    s.host = t->host;
+    s.host = h;
     s.simd = t->simd;
     s.load = sparse_load;
     s.arg = &in;
@@ -60,10 +61,18 @@ static esp_status topk_compress(void *self, const esp_codec_args *a) {
     return st;
 }
 
+static esp_status topk_decompress_one(const void *self, const esp_host *h, const esp_codec_args *a) {
+    const uint64_t k = sparse_k(((const topk_self *)self)->ratio, a->tensor[0]->count);
+    return sparse_decompress(h, a, topk_name, TOPK_WIRE, k, k);
+}
+
+/* Lists: an option that cuts leaves a part for each rank, of which one alone may be too small for several workers. */
+enum { TOPK_LARGE = 2 * SELECT_SPAN };
+static esp_status topk_compress(void *self, const esp_codec_args *a) {
+    return parts_run(self, ((const topk_self *)self)->host, a, TOPK_LARGE, topk_compress_one);
+}
 static esp_status topk_decompress(void *self, const esp_codec_args *a) {
-    const topk_self *t = (const topk_self *)self;
-    uint64_t k = sparse_k(t->ratio, a->tensor[0]->count);
-    return sparse_decompress(t->host, a, topk_name, TOPK_WIRE, k, k);
+    return parts_run(self, ((const topk_self *)self)->host, a, TOPK_LARGE, topk_decompress_one);
 }
 
 static esp_status topk_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
@@ -92,7 +101,7 @@ static esp_status topk_values(void *self, const esp_tensor *like, const esp_payl
 static const esp_codec topk_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = TOPK_WIRE,
-    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
+    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = topk_name,

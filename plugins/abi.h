@@ -129,7 +129,8 @@ enum {
     ESP_CODEC_NEEDS_MATRIX = 1u << 5,   /* uses rows and columns: the host cuts matrices between rows      */
     ESP_CODEC_FUSED_RESIDUAL = 1u << 6, /* reads and writes args->residual itself; otherwise the host does */
     ESP_CODEC_NO_FEEDBACK = 1u << 7,    /* default feedback is "none" (fp16, unbiased methods)             */
-    ESP_CODEC_LISTS = 1u << 8,          /* compress and decompress take lists: n_tensors may exceed 1      */
+    ESP_CODEC_LISTS = 1u << 8,          /* compress and decompress take lists: all parts of a Comp or Decomp
+                                           come in one call                                                */
     ESP_CODEC_WRAPPER = 1u << 9         /* opens another codec: takes the parameter of=(SPEC); set traits  */
 };
 enum { ESP_OUT_SET = 0, ESP_OUT_SUM = 1 };
@@ -226,7 +227,7 @@ typedef struct esp_codec_args {
     uint32_t n_payloads; /* decompress: how many payloads of each tensor are summed (compress: 1)    */
     float beta, gamma;   /* compress, with a residual: see above                                     */
     float scale;         /* decompress: see above; always a power of two; 0 means 1                  */
-    /* lists of n_tensors */
+    /* lists of n_tensors. In a residual or state of several parts, an entry of 0 bytes means NULL */
     esp_tensor *const *tensor;  /* compress: in; decompress: out. f32                                 */
     const uint64_t *offset;     /* index of each part's first element in the whole tensor, or group   */
     esp_payload *payload;       /* compress: out; decompress: [n_tensors][n_payloads]                 */
@@ -234,7 +235,8 @@ typedef struct esp_codec_args {
     const esp_buf *residual;    /* count floats each; NULL: no feedback                              */
     const esp_buf *state;   /* host-owned, sized by bound(); NULL where 0 bytes were asked for. decompress: the state
                                    of the Comp where this rank compressed the same parts, else NULL  */
-    const esp_buf *scratch; /* one for the whole list; NULL where 0 bytes were asked for             */
+    const esp_buf *scratch; /* one for the whole list: n_tensors times what the part that needs most asked for, which
+                               is rounded up to 64 bytes. NULL where 0 bytes were asked for          */
     esp_stream stream;
 } esp_codec_args;
 
@@ -269,7 +271,8 @@ typedef struct esp_codec {
      *  stream has passed it. ESP_E_TOO_SMALL (nothing written past the end) if the payload's capacity is short. */
     esp_status (*compress)(void *self, const esp_codec_args *a);
     /** Checks everything in the payloads before it writes: ESP_E_CORRUPT, and no write out of bounds. What a kernel on a device
-     *  finds later is an error of that device's events. A wrapper may have added the payloads before the corrupt one. */
+     *  finds later is an error of that device's events. A wrapper may have added the payloads before the corrupt one, and of a list
+     *  other parts may have been written. */
     esp_status (*decompress)(void *self, const esp_codec_args *a);
     /* optional from here: test with ESP_HAS */
     /** Changes *out where this instance differs from the table. It may have fewer capabilities, not more. */

@@ -122,6 +122,8 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     f->phi_count = p->phi_count;
     f->phi = esp__take(ctx, f, f->phi_count * 8u, &s); /* two arrays: compensated gradient, decoded payload */
     f->payloads = esp__take(ctx, f, ((uint64_t)p->max_payloads + 1) * sizeof *f->payloads, &s);
+    f->list_room = esp__take(ctx, f, esp__call_list_bytes(p->max_list), &s);
+    if (f->list_room) esp__call_list_place(&f->list, f->list_room, p->max_list);
     f->ready.at = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->ready.at, &s);
     f->op_time = esp__take(ctx, f, ((uint64_t)p->n_ops + 1) * sizeof *f->op_time, &s);
     f->pending = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->pending, &s);
@@ -143,6 +145,7 @@ ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
     esp__free(ctx, f->scratch);
     esp__free(ctx, f->phi);
     esp__free(ctx, f->payloads);
+    esp__free(ctx, f->list_room);
     esp__free(ctx, f->ready.at);
     esp__free(ctx, f->op_time);
     esp__free(ctx, f->pending);

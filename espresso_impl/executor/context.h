@@ -7,7 +7,7 @@
 #include "espresso_impl/base/process.h"
 #include "espresso_impl/device/device.h"
 #include "espresso_impl/job/job.h"
-#include "espresso_impl/plugins/plugins.h"
+#include "espresso_impl/plugins/codec_call.h"
 #include "espresso_impl/strategy/strategy.h"
 #include "espresso_impl/executor/observer.h"
 #include "espresso_impl/executor/program.h"
@@ -92,8 +92,10 @@ typedef struct esp__in_force {
     uint64_t scratch_bytes;
     float *phi; /* compensated gradient and its decoded payload, for codecs without ESP_CODEC_FUSED_RESIDUAL */
     uint64_t phi_count;
-    esp_payload *payloads; /* room for the payloads of the decompress that has most                 */
-    esp__heap ready;       /* units whose next op is on the cpu or compute lane; key: unit */
+    esp_payload *payloads; /* room for the payloads of the call of a decompress that has most       */
+    void *list_room;
+    esp__codec_list list; /* in list_room, for the call that has most parts                        */
+    esp__heap ready;      /* units whose next op is on the cpu or compute lane; key: unit */
     uint32_t *sequence[ESP__LEVELS], n_sequence[ESP__LEVELS]; /* ops of each link lane, in the strategy's order */
     esp__span *op_time; /* [program.n_ops] of the step under way, or of the last one              */
     esp__memory_on on[ESP__DEVICES_MAX];

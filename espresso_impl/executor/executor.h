@@ -60,6 +60,12 @@ ESP__FN void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, 
  * inside esp_push. They never fall from one tensor to the next. */
 ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out);
 
+/* How many ranges of a compress or decompress op go into one call of the codec: all of them, where it takes lists. */
+static inline uint32_t esp__op_list(const esp__work_unit *u, const esp__op *op) {
+    const esp__codec *c = op->on ? u->twin : u->codec;
+    return c->traits.caps & ESP_CODEC_LISTS && op->n_ranges ? op->n_ranges : 1;
+}
+
 /* ---- ops.c: one compress, decompress or copy op ----------------------------------------------------------------------------- */
 ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op);
 ESP__FN uint8_t *esp__at(const esp_ctx *ctx, const esp__op *op, esp__ref r); /* the address of `r` in this step */

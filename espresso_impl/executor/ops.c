@@ -42,61 +42,88 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
         esp__call_scratch(c, ctx->in_force.scratch, ctx->in_force.scratch_bytes);
 }
 
-static esp_status esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__feedback *f) {
-    const esp__codec *codec = ctx->in_force.strategy.units[op->unit].codec;
-    uint64_t used = 0;
-    esp__codec_call c;
-    esp_payload_header h;
-    esp__call_range(ctx, op, r, &c);
-    esp__call_payload(&c, esp__at(ctx, op, op->slots) + ctx->in_force.program.slots[r->first_slot] * op->slot_bytes,
-                      op->slot_bytes, op->on ? ctx->in_force.on[op->on].used : &used);
-    esp__call_residual(&c, f && f->residual ? f->residual + (r->begin - f->offset) : NULL);
-    esp__call_state(&c, f && f->state ? f->state + r->state_offset : NULL, r->state_bytes);
-    c.args.flags = op->raw && codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
-    esp_status s = esp__call_compress(&c, ctx->in_force.phi, ctx->in_force.phi + ctx->in_force.phi_count);
-    if (s || op->on) return s; /* headers on a device are read at the end of the step */
-    memcpy(&h, c.payload.data.ptr, sizeof h);
-    if (h.flags & ESP_PAYLOAD_NONFINITE && op->round + 1u == op->n_rounds) ctx->steps.stats.nonfinite++;
-    return ESP_OK;
+static void esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, uint64_t *used,
+                                esp__codec_call *c) {
+    const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
+    esp__call_range(ctx, op, r, c);
+    esp__call_payload(c, esp__at(ctx, op, op->slots) + ctx->in_force.program.slots[r->first_slot] * op->slot_bytes,
+                      op->slot_bytes, op->on ? ctx->in_force.on[op->on].used : used);
+    esp__call_residual(c, f && f->residual ? f->residual + (r->begin - f->offset) : NULL);
+    esp__call_state(c, f && f->state ? f->state + r->state_offset : NULL, r->state_bytes);
+    c->args.flags = op->raw && ctx->in_force.strategy.units[op->unit].codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
+}
+
+/* What comes after the call for these ranges. */
+static void esp__compressed(esp_ctx *ctx, const esp__op *op, const esp__range *r, const esp__codec_call *c) {
+    if (op->round + 1u != op->n_rounds) return;
+    for (uint32_t k = 0; k < c->args.n_tensors; k++) {
+        /* headers on a device are read at the end of the step */
+        if (!op->on && esp__payload_nonfinite(&c->args.payload[k])) ctx->steps.stats.nonfinite++;
+        esp__observers_compressed(ctx, op, r + k);
+    }
 }
 
 static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
-    esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
+    const esp__range *ranges = &ctx->in_force.program.ranges[op->first_range];
+    const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
     const int first = op->round == u->first_round; /* later rounds read the residual that the first one read */
+    const uint32_t each = esp__op_list(u, op);
+    esp__codec_list *l = &ctx->in_force.list;
     if (first && f && f->residual_before) esp__copy_on(ctx, op, f->residual_before, f->residual, f->count * 4u);
     if (first && f && f->state_before) esp__copy_on(ctx, op, f->state_before, f->state, f->state_bytes);
-    for (uint32_t i = 0; i < op->n_ranges; i++) {
-        const esp__range *r = &ctx->in_force.program.ranges[op->first_range + i];
-        esp_status s = esp__compress_range(ctx, op, r, f);
+    for (uint32_t i = 0; i < op->n_ranges; i += each) {
+        esp__codec_call c;
+        uint64_t used = 0;
+        l->n = 0;
+        for (uint32_t k = 0; k < each; k++) {
+            esp__compress_range(ctx, op, &ranges[i + k], each > 1 ? &l->used[k] : &used, &c);
+            if (each > 1) esp__call_list_add(l, &c);
+        }
+        if (each > 1) esp__call_list_take(&c, l);
+        esp_status s = esp__call_compress(&c, ctx->in_force.phi, ctx->in_force.phi + ctx->in_force.phi_count);
         if (s)
-            return esp__fail(ctx, s, "tensor '%s': codec '%s' failed to compress %llu elements: %s", u->name,
-                             u->codec->spec, (unsigned long long)r->length, esp_status_text(s));
-        if (op->round + 1u == op->n_rounds) esp__observers_compressed(ctx, op, r);
+            return esp__fail(ctx, s, "tensor '%s': codec '%s' failed to compress %llu elements%s: %s", u->name,
+                             u->codec->spec, (unsigned long long)ranges[i].length,
+                             each > 1 ? " or one of the parts in the same call" : "", esp_status_text(s));
+        esp__compressed(ctx, op, &ranges[i], &c);
     }
     return ESP_OK;
 }
 
-static esp_status esp__run_decompress(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+/* Fills the call for one range, and the payloads that are summed into it. */
+static void esp__decompress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, esp_payload *payloads,
+                                  esp__codec_call *c) {
     uint8_t *slots = esp__at(ctx, op, op->slots);
     const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
-    for (uint32_t i = 0; i < op->n_ranges; i++) {
-        const esp__range *r = &ctx->in_force.program.ranges[op->first_range + i];
+    esp__call_range(ctx, op, r, c);
+    for (uint32_t q = 0; q < op->n_sources; q++) {
+        esp_payload *p = &payloads[q];
+        memset(p, 0, sizeof *p);
+        p->data.ptr = slots + ctx->in_force.program.slots[r->first_slot + q] * op->slot_bytes;
+        p->data.bytes = op->slot_bytes;
+        p->data.dev = c->part.data.dev;
+    }
+    esp__call_state(c, f && f->state && f->device == op->on ? f->state + r->state_offset : NULL, r->state_bytes);
+    c->args.mode = ESP_OUT_SET;
+    c->args.n_payloads = op->n_sources;
+    c->args.scale = op->scale;
+}
+
+static esp_status esp__run_decompress(esp_ctx *ctx, const esp__op *op) {
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    const esp__range *ranges = &ctx->in_force.program.ranges[op->first_range];
+    const uint32_t each = esp__op_list(u, op);
+    esp__codec_list *l = &ctx->in_force.list;
+    for (uint32_t i = 0; i < op->n_ranges; i += each) {
         esp__codec_call c;
-        esp__call_range(ctx, op, r, &c);
-        for (uint32_t q = 0; q < op->n_sources; q++) {
-            esp_payload *p = &ctx->in_force.payloads[q];
-            memset(p, 0, sizeof *p);
-            p->data.ptr = slots + ctx->in_force.program.slots[r->first_slot + q] * op->slot_bytes;
-            p->data.bytes = op->slot_bytes;
-            p->data.dev = c.part.data.dev;
+        l->n = 0;
+        for (uint32_t k = 0; k < each; k++) {
+            esp__decompress_range(ctx, op, &ranges[i + k], ctx->in_force.payloads + k * op->n_sources, &c);
+            if (each > 1) esp__call_list_add(l, &c);
         }
-        esp__call_state(&c, f && f->state && f->device == op->on ? f->state + r->state_offset : NULL, r->state_bytes);
-        c.args.mode = ESP_OUT_SET;
-        c.args.n_payloads = op->n_sources;
         c.args.payload = ctx->in_force.payloads;
-        c.args.scale = op->scale;
+        if (each > 1) esp__call_list_take(&c, l);
         esp_status s = esp__call_decompress(&c);
         if (s)
             return esp__fail(ctx, s, "tensor '%s': codec '%s' cannot decode what arrived: %s", u->name, u->codec->spec,

@@ -216,6 +216,7 @@ static void esp__compile_decomp(esp__compile *c, uint32_t i) {
         op->reduced_bytes = c->reduced_bytes;
         esp__ranges_make(c, &before, op);
         if (!c->status) esp__decomp_state(c, op);
+        if (esp__op_list(c->u, op) > 1) esp__op_scratch(c, op); /* else those of the Comp are as large */
     }
     c->comps++;
     esp__compile_finalize(c, i);

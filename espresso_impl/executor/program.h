@@ -92,7 +92,7 @@ typedef struct esp__program {
     uint64_t cap_ops, cap_ranges, cap_slots; /* bytes allocated for the arrays */
     uint64_t arena_bytes;
     uint64_t scratch_bytes, phi_count; /* for the codec call that needs most */
-    uint32_t max_payloads;             /* of one range of a decompress */
+    uint32_t max_payloads, max_list;   /* of one call: payloads of a decompress; parts, where they are more than 1 */
     esp__program_on on[ESP__DEVICES_MAX];
 } esp__program;
 #endif

@@ -27,7 +27,9 @@ static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op)
     op->first_range = p->n_ranges;
     op->n_ranges = (uint32_t)n_parts;
     op->n_sources = (uint32_t)(n_slots / n_parts);
-    if (op->n_sources > p->max_payloads) p->max_payloads = op->n_sources;
+    const uint32_t list = esp__op_list(c->u, op);
+    if (list * op->n_sources > p->max_payloads) p->max_payloads = list * op->n_sources;
+    if (list > 1 && list > p->max_list) p->max_list = list;
     esp__range *grown = esp__grow(c->ctx, p->ranges, &p->cap_ranges, (p->n_ranges + n_parts) * sizeof *p->ranges);
     if (grown) p->ranges = grown; /* at once: esp__grow has freed the old array */
     uint32_t first = p->n_slots, *slots = esp__slots_new(c, n_slots);
@@ -201,7 +203,7 @@ static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i, int last)
 /* The ranges of a Comp's first round, with the codec's state and the feedback. Later rounds have the same. */
 static void esp__comp_ranges(esp__compile *c, esp__op *op, uint64_t begin, uint64_t length) {
     esp__program *p = c->p;
-    uint64_t state = 0;
+    uint64_t state = 0, phi = 0;
     esp__ranges_make(c, &c->region, op);
     for (uint32_t k = 0; k < op->n_ranges && !c->status; k++) {
         esp__range *r = &p->ranges[op->first_range + k];
@@ -212,7 +214,8 @@ static void esp__comp_ranges(esp__compile *c, esp__op *op, uint64_t begin, uint6
         r->state_offset = state;
         r->state_bytes = b.state_bytes;
         state += (b.state_bytes + 63u) / 64u * 64u;
-        esp__room_for_phi(c, op->on != 0, r->length);
+        phi = esp__op_list(c->u, op) > 1 ? phi + r->length : r->length;
+        esp__room_for_phi(c, op->on != 0, phi);
     }
     if (!c->status && (c->u->codec->feedback || state)) op->feedback = esp__feedback_new(c, op, begin, length, state);
     c->comp_range = op->first_range;
@@ -220,13 +223,13 @@ static void esp__comp_ranges(esp__compile *c, esp__op *op, uint64_t begin, uint6
     c->comp_feedback = op->feedback;
 }
 
-static void esp__comp_scratch(esp__compile *c, const esp__op *op) {
+/* Room for the calls of a compress or decompress op. */
+static void esp__op_scratch(esp__compile *c, const esp__op *op) {
     for (uint32_t k = 0; k < op->n_ranges && !c->status; k++) {
+        const uint64_t n = c->p->ranges[op->first_range + k].length;
         esp_bound b;
-        c->status = esp__codec_bound(c->ctx, c->u->codec, c->u, c->p->ranges[op->first_range + k].length, op->round,
-                                     op->n_reduced, &b);
-        if (!c->status)
-            esp__room_for_codec(c, op->on != 0, c->p->ranges[op->first_range + k].length, op->round, op->n_reduced, &b);
+        c->status = esp__codec_bound(c->ctx, c->u->codec, c->u, n, op->round, op->n_reduced, &b);
+        if (!c->status) esp__room_for_codec(c, op->on != 0, n, op->round, op->n_reduced, esp__op_list(c->u, op), &b);
     }
 }
 
@@ -244,7 +247,7 @@ static void esp__comp_sizes(esp__compile *c, int side, uint32_t round, uint32_t 
     if (status) c->status = status;
     c->slot_bytes = b.payload_bytes < ESP_PAYLOAD_HEADER ? ESP_PAYLOAD_HEADER : b.payload_bytes;
     c->body_dtype = b.dtype;
-    if (!status) esp__room_for_codec(c, side, largest, round, n_reduced, &b);
+    if (!status) esp__room_for_codec(c, side, largest, round, n_reduced, 1, &b);
 }
 
 static int esp__summed_any(const esp__region *r) {
@@ -302,7 +305,7 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
                 op->first_header = c->p->on[c->device].n_headers;
                 c->p->on[c->device].n_headers += op->n_ranges;
             }
-            esp__comp_scratch(c, op);
+            esp__op_scratch(c, op);
         }
         if (round + 1 < n_rounds) esp__compile_early(c, i, round);
     }

@@ -96,12 +96,19 @@ static void esp__reduced_to(esp__compile *c, int side, uint32_t step, int active
             esp__slots_on(c, side, step, c->reduced, esp__region_slots(&c->reduced_region, &c->at) * c->reduced_bytes);
 }
 
-/* Makes room for the codec's calls in one round, with a part of `count` numbers, for which the CPU's table wants `b`. */
+/* The scratch of a call for n parts: each has its own. */
+static void esp__room_for_scratch(uint64_t *room, uint64_t each, uint32_t n) {
+    const uint64_t all = n > 1 ? n * ((each + 63u) / 64u * 64u) : each;
+    if (all > *room) *room = all;
+}
+
+/* Makes room for the codec's calls in one round, with n_parts parts of `count` numbers, for each of which the CPU's table wants
+ * `b`. */
 static void esp__room_for_codec(esp__compile *c, int side, uint64_t count, uint32_t round, uint32_t n_reduced,
-                                const esp_bound *b) {
+                                uint32_t n_parts, const esp_bound *b) {
     esp_bound t;
     if (!side) {
-        if (b->scratch_bytes > c->p->scratch_bytes) c->p->scratch_bytes = b->scratch_bytes;
+        esp__room_for_scratch(&c->p->scratch_bytes, b->scratch_bytes, n_parts);
         return;
     }
     esp_status s = esp__codec_bound(c->ctx, c->twin, c->u, count, round, n_reduced, &t);
@@ -115,8 +122,8 @@ static void esp__room_for_codec(esp__compile *c, int side, uint64_t count, uint3
             esp__device_at(c->ctx, c->device)->table->name);
     if (s)
         c->status = s;
-    else if (t.scratch_bytes > c->p->on[c->device].scratch_bytes)
-        c->p->on[c->device].scratch_bytes = t.scratch_bytes;
+    else
+        esp__room_for_scratch(&c->p->on[c->device].scratch_bytes, t.scratch_bytes, n_parts);
 }
 
 /* The work arrays for parts of `count` numbers. On a device they only serve to measure errors. */

@@ -1,4 +1,4 @@
-/* codec_call.c: fills the arguments of a codec's compress and decompress for one part, and does the feedback of codecs that do not
+/* codec_call.c: fills the arguments of a codec's compress and decompress, and does the feedback of codecs that do not
  * do it themselves. Must not know where memory comes from. */
 #include "espresso_impl/plugins/codec_call.h"
 #include "codecs/common/simd.h"
@@ -53,30 +53,95 @@ ESP__FN void esp__call_reduced(esp__codec_call *c, const void *payload, uint64_t
     c->args.reduced = esp__call_buf(&c->reduced.data, c->args.stream.dev, payload, bytes) ? &c->reduced : NULL;
 }
 
+ESP__FN int esp__payload_nonfinite(const esp_payload *p) {
+    esp_payload_header h;
+    memcpy(&h, p->data.ptr, sizeof h);
+    return (h.flags & ESP_PAYLOAD_NONFINITE) != 0;
+}
+
+/* ---- lists ------------------------------------------------------------------------------------------------------------- */
+ESP__FN uint64_t esp__call_list_bytes(uint64_t n) {
+    const esp__codec_list *l = NULL;
+    return n * (sizeof *l->part + sizeof *l->tensor + sizeof *l->offset + sizeof *l->used + sizeof *l->residual +
+                sizeof *l->state + sizeof *l->payload + sizeof *l->reduced);
+}
+
+ESP__FN void esp__call_list_place(esp__codec_list *l, void *memory, uint64_t n) { /* all sizes are multiples of 8 */
+    l->part = memory;
+    l->tensor = (esp_tensor **)(void *)(l->part + n);
+    l->offset = (uint64_t *)(void *)(l->tensor + n);
+    l->used = l->offset + n;
+    l->residual = (esp_buf *)(void *)(l->used + n);
+    l->state = l->residual + n;
+    l->payload = (esp_payload *)(void *)(l->state + n);
+    l->reduced = l->payload + n;
+    l->n = 0;
+}
+
+ESP__FN void esp__call_list_add(esp__codec_list *l, const esp__codec_call *c) {
+    const uint32_t i = l->n++;
+    l->part[i] = c->part;
+    l->tensor[i] = &l->part[i];
+    l->offset[i] = c->offset;
+    l->residual[i] = c->residual;
+    l->state[i] = c->state;
+    l->payload[i] = c->payload;
+    l->reduced[i] = c->reduced;
+}
+
+ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l) {
+    c->args.n_tensors = l->n;
+    c->args.tensor = l->tensor;
+    c->args.offset = l->offset;
+    c->args.residual = c->args.state = NULL;
+    for (uint32_t i = 0; i < l->n; i++) { /* an empty part has neither */
+        if (l->residual[i].ptr && l->residual[i].bytes) c->args.residual = l->residual;
+        if (l->state[i].ptr && l->state[i].bytes) c->args.state = l->state;
+    }
+    if (c->args.payload == &c->payload) c->args.payload = l->payload;
+    if (c->args.reduced) c->args.reduced = l->reduced;
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------------------------- */
+/* Makes memory behind `at` the numbers of the parts, one part behind the other. */
+static void esp__call_numbers(const esp__codec_call *c, float *at) {
+    for (uint32_t t = 0; t < c->args.n_tensors; t++) {
+        c->args.tensor[t]->data.ptr = at;
+        at += c->args.tensor[t]->count;
+    }
+}
+
 static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back) {
     const esp_codec *t = c->codec->table;
     const esp_codec_args saved = c->args;
-    const uint64_t n = c->part.count;
-    float *e = c->residual.ptr;
-    const float *g = c->part.data.ptr;
-    void *data = c->part.data.ptr;
-    esp_payload_header h;
-    ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) phi[i] = saved.beta * e[i] + saved.gamma * g[i];
+    uint64_t at = 0;
+    uint32_t finite = 0;
+    for (uint32_t k = 0; k < saved.n_tensors; k++) {
+        const uint64_t n = saved.tensor[k]->count;
+        const float *e = saved.residual[k].ptr, *g = saved.tensor[k]->data.ptr;
+        ESP_SIMD
+        for (uint64_t i = 0; i < n; i++) phi[at + i] = saved.beta * e[i] + saved.gamma * g[i];
+        at += n;
+    }
     c->args.residual = NULL;
-    c->part.data.ptr = phi;
+    esp__call_numbers(c, phi);
     esp_status s = t->compress(c->codec->self, &c->args);
-    if (!s) memcpy(&h, c->payload.data.ptr, sizeof h);
-    if (!s && !(h.flags & ESP_PAYLOAD_NONFINITE)) { /* NaN or Inf: the residual stays as it was */
-        c->part.data.ptr = back;
+    for (uint32_t k = 0; k < saved.n_tensors && !s; k++) finite += !esp__payload_nonfinite(&saved.payload[k]);
+    if (finite) {
+        esp__call_numbers(c, back);
         c->args.mode = ESP_OUT_SET;
         c->args.scale = 1.0f;
         s = t->decompress(c->codec->self, &c->args);
-        const uint64_t kept = s ? 0 : n;
+    }
+    for (uint32_t k = 0; k < saved.n_tensors; k++) {
+        const uint64_t n = saved.tensor[k]->count;
+        /* NaN or Inf: the residual stays as it was */
+        const uint64_t kept = !s && finite && !esp__payload_nonfinite(&saved.payload[k]) ? n : 0;
+        float *e = saved.residual[k].ptr;
         ESP_SIMD
         for (uint64_t i = 0; i < kept; i++) e[i] = phi[i] - back[i];
+        phi += n, back += n;
     }
-    c->part.data.ptr = data;
     c->args = saved;
     return s;
 }

@@ -498,7 +498,9 @@ static esp_status fake_buf(esp_buf *to, const esp_buf *from) {
     return to->ptr ? ESP_OK : ESP_E_ARG;
 }
 
-static esp_status fake_codec_call(void *self, const esp_codec_args *a, int compress) {
+/* Launches part t of the call's list. */
+static esp_status fake_codec_part(void *self, const esp_codec_args *a, uint32_t t, int compress) {
+    const esp_payload *payload = a->payload + (size_t)t * a->n_payloads;
     fake_call c;
     esp_status s;
     memset(&c, 0, sizeof c);
@@ -506,19 +508,25 @@ static esp_status fake_codec_call(void *self, const esp_codec_args *a, int compr
     c.codec = self;
     c.compress = compress;
     c.args = *a;
-    c.tensor = *a->tensor[0];
-    c.offset = a->offset[0];
-    s = fake_buf(&c.tensor.data, &a->tensor[0]->data);
-    if (!s) s = fake_buf(&c.residual, a->residual);
-    if (!s) s = fake_buf(&c.state, a->state);
-    if (!s) s = fake_buf(&c.scratch, a->scratch);
-    if (!s && a->reduced) s = fake_buf(&c.reduced.data, &a->reduced->data);
+    c.args.n_tensors = 1;
+    c.tensor = *a->tensor[t];
+    c.offset = a->offset[t];
+    s = fake_buf(&c.tensor.data, &a->tensor[t]->data);
+    if (!s && a->residual) s = fake_buf(&c.residual, a->residual + t);
+    if (!s && a->state) s = fake_buf(&c.state, a->state + t);
+    if (!s) s = fake_buf(&c.scratch, a->scratch); /* launches run one after the other */
+    if (!s && a->reduced) s = fake_buf(&c.reduced.data, &a->reduced[t].data);
     for (uint32_t p = 0; p < a->n_payloads && !s; p++) {
-        s = fake_buf(&c.payload[p].data, &a->payload[p].data);
-        if (a->payload[p].used) c.payload[p].used = fake_own(a->payload[p].used, sizeof(uint64_t));
-        if (a->payload[p].used && !c.payload[p].used) s = ESP_E_ARG;
+        s = fake_buf(&c.payload[p].data, &payload[p].data);
+        if (payload[p].used) c.payload[p].used = fake_own(payload[p].used, sizeof(uint64_t));
+        if (payload[p].used && !c.payload[p].used) s = ESP_E_ARG;
     }
     return s ? s : fake_launch(a->stream, fake_codec_run, &c, sizeof c);
+}
+static esp_status fake_codec_call(void *self, const esp_codec_args *a, int compress) {
+    esp_status s = ESP_OK;
+    for (uint32_t t = 0; t < a->n_tensors && !s; t++) s = fake_codec_part(self, a, t, compress);
+    return s;
 }
 static esp_status fake_compress(void *self, const esp_codec_args *a) { return fake_codec_call(self, a, 1); }
 static esp_status fake_decompress(void *self, const esp_codec_args *a) { return fake_codec_call(self, a, 0); }

@@ -1,0 +1,78 @@
+/* parts.h: shared by codecs that take lists (ESP_CODEC_LISTS): runs a call for many parts as calls for one part each. Small parts run
+ * side by side on the workers; a large one uses all of them itself. Knows no codec. */
+#ifndef ESP_PARTS_H
+#define ESP_PARTS_H
+#include "espresso.h"
+
+/* Compress or decompress of one part, with this host in place of that of open(). */
+typedef esp_status (*parts_fn)(const void *self, const esp_host *h, const esp_codec_args *a);
+
+typedef struct parts_job {
+    const esp_codec_args *args;
+    const void *self;
+    const esp_host *host;
+    parts_fn run;
+    uint32_t bad; /* the first part that failed; atomic */
+} parts_job;
+
+/* The call of part t. An entry of 0 bytes means that the part has no such memory. */
+static inline esp_status parts_one(const parts_job *j, uint32_t t) {
+    const esp_codec_args *a = j->args;
+    const uint64_t known = a->struct_size < sizeof *a ? a->struct_size : sizeof *a;
+    esp_codec_args one;
+    esp_buf scratch;
+    memset(&one, 0, sizeof one);
+    memcpy(&one, a, known);
+    one.n_tensors = 1;
+    one.tensor = a->tensor + t;
+    one.offset = a->offset ? a->offset + t : NULL;
+    one.payload = a->payload + (size_t)t * (a->n_payloads ? a->n_payloads : 1);
+    one.reduced = a->reduced ? a->reduced + t : NULL;
+    one.residual = a->residual && a->residual[t].bytes ? a->residual + t : NULL;
+    one.state = a->state && a->state[t].bytes ? a->state + t : NULL;
+    if (a->scratch) {
+        scratch = *a->scratch;
+        scratch.bytes = scratch.bytes / a->n_tensors / 64 * 64;
+        scratch.ptr = ESP__CAST(unsigned char *, a->scratch->ptr) + t * scratch.bytes;
+        one.scratch = &scratch;
+    }
+    return j->run(j->self, j->host, &one);
+}
+
+static inline void parts_some(void *arg, uint64_t begin, uint64_t end) {
+    parts_job *j = ESP__CAST(parts_job *, arg);
+    for (uint32_t t = ESP__CAST(uint32_t, begin); t < end; t++) {
+        if (parts_one(j, t) == ESP_OK) continue;
+        uint32_t bad = __atomic_load_n(&j->bad, __ATOMIC_RELAXED);
+        while (t < bad && !__atomic_compare_exchange_n(&j->bad, &bad, t, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        }
+    }
+}
+
+/* Runs a call for any number of parts. `large`: elements from which on one part keeps all workers busy. */
+static inline esp_status parts_run(const void *self, const esp_host *h, const esp_codec_args *a, uint64_t large,
+                                   parts_fn run) {
+    parts_job j = {a, self, h, run, UINT32_MAX};
+    uint64_t all = 0, most = 0;
+    esp_host alone; /* a body of parallel_for must not call it */
+    esp_status s = ESP_OK;
+    if (a->n_tensors <= 1) return run(self, h, a);
+    for (uint32_t t = 0; t < a->n_tensors; t++) {
+        const uint64_t n = a->tensor[t]->count;
+        all += n;
+        most = n > most ? n : most;
+    }
+    if (most >= large || all < large || !ESP_HAS(esp_host, h, parallel_for)) {
+        for (uint32_t t = 0; t < a->n_tensors && s == ESP_OK; t++) s = parts_one(&j, t);
+        return s;
+    }
+    memset(&alone, 0, sizeof alone);
+    memcpy(&alone, h, h->struct_size < sizeof alone ? h->struct_size : sizeof alone);
+    alone.parallel_for = NULL;
+    j.host = &alone;
+    h->parallel_for(h->user, a->n_tensors, 1, parts_some, &j);
+    if (j.bad == UINT32_MAX) return ESP_OK;
+    s = parts_one(&j, j.bad); /* again, so that this thread's log has the reason */
+    return s == ESP_OK ? ESP_E_CORRUPT : s;
+}
+#endif
