@@ -131,7 +131,8 @@ enum {
     ESP_CODEC_NO_FEEDBACK = 1u << 7,    /* default feedback is "none" (fp16, unbiased methods)             */
     ESP_CODEC_LISTS = 1u << 8,          /* compress and decompress take lists: all parts of a Comp or Decomp
                                            come in one call                                                */
-    ESP_CODEC_WRAPPER = 1u << 9         /* opens another codec: takes the parameter of=(SPEC); set traits  */
+    ESP_CODEC_WRAPPER = 1u << 9,        /* opens another codec: takes the parameter of=(SPEC); set traits  */
+    ESP_CODEC_FORWARD = 1u << 10        /* has forward(): one round, no state, FUSED_RESIDUAL              */
 };
 enum { ESP_OUT_SET = 0, ESP_OUT_SUM = 1 };
 enum {
@@ -285,7 +286,9 @@ typedef struct esp_codec {
      *  body_bytes, which the wrapper does not know yet; NULL: the largest payload. */
     esp_status (*values)(void *self, const esp_tensor *like, const struct esp_payload_header *h, esp_values *out);
     /** One hop of a collective that compresses at every hop: payload := code(decode(reduced) + beta * residual + gamma *
-     *  tensor), in one pass; residual := what the payload does not carry. The tensor is only read. */
+     *  tensor), in one pass; residual := what the payload does not carry. The tensor is only read. `reduced` is what another
+     *  rank's compress or forward wrote, and is checked as in decompress. Without forward() the host calls decompress and
+     *  compress. */
     esp_status (*forward)(void *self, const esp_codec_args *a);
 } esp_codec;
 
@@ -332,19 +335,27 @@ typedef struct esp_group {
     void *user;
 } esp_group;
 
-/** The codec's part in a collective that compresses at every hop. Elements are those of the collective's buffer. All calls
- *  come from inside test() or progress(). Growable; valid until the request is done. */
+/** The codec's part in a collective that compresses at every hop. The backend cuts the buffer into pieces of at most `most`
+ *  elements, and calls these functions from inside test() or progress(). Each element of a rank's own passes encode or forward
+ *  once, however it travels; every rank decodes the same last payload of a piece, so that all ranks get the same bits. An error of
+ *  a call ends the collective. Growable; valid until the request is done. */
+enum {
+    ESP_HOPS_RING = 1,   /* a part passes every rank: n - 1 forwards                                       */
+    ESP_HOPS_HALVING = 2 /* recursive halving, for a power of two of ranks: log2 n forwards                */
+};
 typedef struct esp_hops {
-    uint32_t struct_size, reserved0;
+    uint32_t struct_size;
+    uint32_t route; /* ESP_HOPS_*                                                                          */
     void *user;
-    /** Bytes that a payload of `count` elements may need. */
+    uint64_t most;
+    /** Bytes that a payload of `count` elements may need; never falls as count rises. */
     uint64_t (*bound)(void *user, uint64_t count);
-    /** out := code(own elements [begin, begin + count)). */
+    /** out := code(own elements [begin, begin + count)). Writes *out->used. */
     esp_status (*encode)(void *user, uint64_t begin, uint64_t count, esp_payload *out);
-    /** out := code(decode(in) + own elements). */
+    /** out := code(decode(in) + own elements). Own elements are the buffer's, with what decode has added to them. */
     esp_status (*forward)(void *user, uint64_t begin, uint64_t count, const esp_payload *in, esp_payload *out);
-    /** dst := decode(in), or (mode ESP_OUT_SUM) dst += decode(in). */
-    esp_status (*decode)(void *user, uint64_t begin, uint64_t count, uint32_t mode, const esp_payload *in, float *dst);
+    /** Elements := decode(in), the result; or (mode ESP_OUT_SUM, before their forward) elements += decode(in). */
+    esp_status (*decode)(void *user, uint64_t begin, uint64_t count, uint32_t mode, const esp_payload *in);
 } esp_hops;
 
 /** One collective. Growable. An *item* is `width` numbers of `dtype`, or one payload slot of `slot_bytes` bytes where
@@ -376,8 +387,8 @@ typedef struct esp_coll {
     float scale;          /* sums of f32, f16 and bf16: the result is multiplied by it; 0 means 1        */
     esp_reduce reduce;    /* 0 means ESP_REDUCE_SUM                                                      */
     uint64_t width;       /* numbers of an item: the columns of a matrix that is cut between rows; 0 means 1 */
-    const esp_hops *hops; /* NULL, or ALLREDUCE of f32: payloads travel, and are decoded, summed and compressed again at
-                             every hop. Only with ESP_BACKEND_HOPS                                      */
+    const esp_hops *hops; /* NULL, or a sum of f32 by ALLREDUCE, with src == dst and scale 0: payloads travel, and are
+                             decoded, summed and compressed again at every hop. Only with ESP_BACKEND_HOPS */
 } esp_coll;
 
 /** Bytes that this rank received from others so far. Growable. */

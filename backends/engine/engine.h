@@ -14,7 +14,7 @@
  * written when every peer has finished column x - cells. A rank writes its own counters only, so a rank that dies
  * leaves nothing locked.
  *
- * Reading order: this file, sum.h, reduce.h, pace.h, outer.h, wait.h, plan.h, flow.h, move.h, ring.h, check.h,
+ * Reading order: this file, sum.h, reduce.h, pace.h, outer.h, wait.h, plan.h, flow.h, move.h, ring.h, hops.h, check.h,
  * drive.h, wait_fd.h, comm.h, open.h. */
 #ifndef ENGINE_H
 #define ENGINE_H
@@ -166,6 +166,7 @@ typedef struct engine_op {
     uint8_t stream, ring, chain, begun;    /* ring: see ring.h                       */
     int32_t place, prev, next;             /* this rank's place in the ring, and its neighbours */
     uint64_t steps, group, lag, slots;     /* of the ring: see ring.h                       */
+    uint64_t piece, core_ns;               /* hops: elements of a payload; logical time until which codecs run */
     uint32_t esize;                        /* bytes of a number */
     float scale;
     engine_sums sum;
@@ -292,6 +293,7 @@ ENGINE_FN void engine_release(const esp_host *h, void *p, uint64_t bytes) {
 #include "backends/engine/flow.h"
 #include "backends/engine/move.h"
 #include "backends/engine/ring.h"
+#include "backends/engine/hops.h"
 #include "backends/engine/check.h"
 #include "backends/engine/drive.h"
 #include "backends/engine/wait_fd.h"

@@ -166,7 +166,7 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     a->lossy = ctx->steps.step >= a->opt.warmup;
     a->stays = 0;
     for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
-        if (esp__option_uses(&ctx->in_force.strategy.units[i].option, ESP__COMP)) {
+        if (esp__option_compresses(&ctx->in_force.strategy.units[i].option)) {
             esp__auto_settle(ctx, 0.0);
             ctx->steps.phase = esp__auto_phase(a);
             return;

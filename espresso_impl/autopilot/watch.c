@@ -69,7 +69,7 @@ static esp_status esp__auto_pending(esp_ctx *ctx, int *yes) {
         const esp__tensor *t = &ctx->model.tensors[i];
         const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[i];
         for (uint32_t k = 0; t->carry && k < of->n; k++)
-            mine |= esp__option_uses(&ctx->in_force.strategy.units[of->first + k].option, ESP__COMP);
+            mine |= esp__option_compresses(&ctx->in_force.strategy.units[of->first + k].option);
     }
     esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
     if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);

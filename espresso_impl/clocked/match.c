@@ -55,7 +55,7 @@ static esp_status esp__clocked_check(const esp_ctx *ctx, const esp_plan *plan) {
                              "strategy to the plan's text first",
                              i, u->name);
         if (strcmp(option, units[i].option) ||
-            (esp__option_uses(&u->option, ESP__COMP) && strcmp(u->codec->spec, units[i].codec)))
+            (esp__option_compresses(&u->option) && strcmp(u->codec->spec, units[i].codec)))
             return esp__fail(ctx, ESP_E_ARG,
                              "clocked execution: unit '%s' has codec %s, option '%s' in the plan, but %s, '%s' in the "
                              "strategy in force: "

@@ -91,6 +91,7 @@ static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
         if (op->on) here = esp__device_at(ctx, op->on)->stream[ESP__ON_INTRA + k];
     }
     if (op->rebuild) esp__headers_hide(ctx, op);
+    if (op->hops) c.hops = esp__hops_begin(ctx, l, op);
     return l->comm->backend->start(l->comm->handle, &c, here, &l->req);
 }
 
@@ -249,6 +250,7 @@ static void *esp__link_main(void *arg) {
     esp_ctx *ctx = arg;
     uint64_t looked = 0, until;
     int yields = 0;
+    esp__workers_never_lend();
     pthread_mutex_lock(&ctx->lanes.lock);
     while (!ctx->lanes.stopping) {
         ctx->lanes.link_busy = esp__links_start(ctx, &until);

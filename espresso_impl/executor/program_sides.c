@@ -5,7 +5,7 @@
 /* From here on the region's numbers are on `side`. */
 static void esp__numbers_begin(esp__compile *c, int side) {
     const uint64_t count = c->u->place.count;
-    const int work = c->half && esp__option_uses(&c->u->option, ESP__COMP);
+    const int work = c->half && esp__option_compresses(&c->u->option);
     c->side = side;
     if (!c->grads[side].at) c->grads[side] = esp__arena_place(c, side, count * esp_dtype_bytes(c->u->dtype));
     if (work && !c->works[side].at) c->works[side] = esp__arena_place(c, side, count * 4u);
@@ -17,7 +17,7 @@ static void esp__sides_start(esp__compile *c) {
     const esp_ctx *ctx = c->ctx;
     c->device = c->u->device;
     const esp__device *d = esp__device_at(ctx, c->device);
-    if (c->device && esp__option_uses(&c->u->option, ESP__COMP)) {
+    if (c->device && esp__option_compresses(&c->u->option)) {
         const esp_status s = esp__codec_on(c->ctx, c->u->codec, d->id.kind, &c->twin);
         if (s) c->status = s;
     }

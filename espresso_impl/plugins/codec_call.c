@@ -111,33 +111,39 @@ static void esp__call_numbers(const esp__codec_call *c, float *at) {
     }
 }
 
-static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back) {
+/* phi := beta * residual + gamma * number of all parts, one part behind the other. */
+static void esp__call_compensate(const esp__codec_call *c, float *phi) {
+    const float beta = c->args.beta, gamma = c->args.gamma;
+    for (uint32_t k = 0; k < c->args.n_tensors; k++) {
+        const uint64_t n = c->args.tensor[k]->count;
+        const float *e = c->args.residual[k].ptr, *g = c->args.tensor[k]->data.ptr;
+        ESP_SIMD
+        for (uint64_t i = 0; i < n; i++) phi[i] = beta * e[i] + gamma * g[i];
+        phi += n;
+    }
+}
+
+/* The payloads := phi compressed; residuals (NULL: none) := phi - decode(payload). */
+static esp_status esp__call_phi(esp__codec_call *c, const esp_buf *residual, float *phi, float *back) {
     const esp_codec *t = c->codec->table;
     const esp_codec_args saved = c->args;
-    uint64_t at = 0;
     uint32_t finite = 0;
-    for (uint32_t k = 0; k < saved.n_tensors; k++) {
-        const uint64_t n = saved.tensor[k]->count;
-        const float *e = saved.residual[k].ptr, *g = saved.tensor[k]->data.ptr;
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) phi[at + i] = saved.beta * e[i] + saved.gamma * g[i];
-        at += n;
-    }
     c->args.residual = NULL;
     esp__call_numbers(c, phi);
     esp_status s = t->compress(c->codec->self, &c->args);
-    for (uint32_t k = 0; k < saved.n_tensors && !s; k++) finite += !esp__payload_nonfinite(&saved.payload[k]);
+    for (uint32_t k = 0; k < saved.n_tensors && residual && !s; k++)
+        finite += !esp__payload_nonfinite(&saved.payload[k]);
     if (finite) {
         esp__call_numbers(c, back);
         c->args.mode = ESP_OUT_SET;
         c->args.scale = 1.0f;
         s = t->decompress(c->codec->self, &c->args);
     }
-    for (uint32_t k = 0; k < saved.n_tensors; k++) {
+    for (uint32_t k = 0; k < saved.n_tensors && finite && !s; k++) {
         const uint64_t n = saved.tensor[k]->count;
         /* NaN or Inf: the residual stays as it was */
-        const uint64_t kept = !s && finite && !esp__payload_nonfinite(&saved.payload[k]) ? n : 0;
-        float *e = saved.residual[k].ptr;
+        const uint64_t kept = esp__payload_nonfinite(&saved.payload[k]) ? 0 : n;
+        float *e = residual[k].ptr;
         ESP_SIMD
         for (uint64_t i = 0; i < kept; i++) e[i] = phi[i] - back[i];
         phi += n, back += n;
@@ -147,12 +153,38 @@ static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back)
 }
 
 ESP__FN esp_status esp__call_compress(esp__codec_call *c, float *phi, float *back) {
-    if (c->args.residual && !(c->codec->traits.caps & ESP_CODEC_FUSED_RESIDUAL)) return esp__call_unfused(c, phi, back);
-    return c->codec->table->compress(c->codec->self, &c->args);
+    if (!c->args.residual || c->codec->traits.caps & ESP_CODEC_FUSED_RESIDUAL)
+        return c->codec->table->compress(c->codec->self, &c->args);
+    esp__call_compensate(c, phi);
+    return esp__call_phi(c, c->args.residual, phi, back);
 }
 
 ESP__FN esp_status esp__call_decompress(esp__codec_call *c) {
     return c->codec->table->decompress(c->codec->self, &c->args);
+}
+
+ESP__FN esp_status esp__call_forward(esp__codec_call *c, const esp_payload *in, float *phi, float *back) {
+    const esp_codec *t = c->codec->table;
+    const esp_codec_args saved = c->args;
+    esp_payload one = *in;
+    if (c->codec->traits.caps & ESP_CODEC_FORWARD) {
+        c->args.reduced = &one;
+        const esp_status s = t->forward(c->codec->self, &c->args);
+        c->args.reduced = NULL;
+        return s;
+    }
+    if (c->args.residual)
+        esp__call_compensate(c, phi);
+    else if (c->part.count)
+        memcpy(phi, c->part.data.ptr, c->part.count * sizeof *phi);
+    esp__call_numbers(c, phi);
+    c->args.payload = &one;
+    c->args.residual = NULL;
+    c->args.mode = ESP_OUT_SUM;
+    c->args.scale = 1.0f;
+    const esp_status s = t->decompress(c->codec->self, &c->args);
+    c->args = saved;
+    return s ? s : esp__call_phi(c, saved.residual, phi, back);
 }
 
 /* ---- alone ------------------------------------------------------------------------------------------------------------- */

@@ -44,7 +44,7 @@ static const uint32_t esp__all_reduces = ESP_BIT(ESP_REDUCE_SUM) | ESP_BIT(ESP_R
 enum {
     ESP__CODEC_CAPS = ESP_CODEC_FIXED_SIZE | ESP_CODEC_HAS_STATE | ESP_CODEC_REDUCIBLE | ESP_CODEC_OWN_FEEDBACK |
                       ESP_CODEC_DETERMINISTIC | ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_FUSED_RESIDUAL |
-                      ESP_CODEC_NO_FEEDBACK | ESP_CODEC_LISTS | ESP_CODEC_WRAPPER
+                      ESP_CODEC_NO_FEEDBACK | ESP_CODEC_LISTS | ESP_CODEC_WRAPPER | ESP_CODEC_FORWARD
 };
 
 static esp_status esp__refuse_round(const esp__suspect *x, const esp_codec *c, uint32_t i) {
@@ -85,6 +85,27 @@ static esp_status esp__refuse_rounds(const esp__suspect *x, const esp_codec *c) 
     return s;
 }
 
+/* A hop is one call for one piece: it has no other rounds, and no state from the step before. Its residual is known to forward()
+ * alone. A wrapper's table may list what only some of its instances are. */
+static esp_status esp__refuse_forward(const esp__suspect *x, const esp_codec *c) {
+    const int has = ESP_HAS(esp_codec, c, forward) != 0, says = (c->caps & ESP_CODEC_FORWARD) != 0;
+    if (has != says)
+        return esp__refuse(x, ESP_E_ABI, "forward", "%s, but caps %s ESP_CODEC_FORWARD: set both or none",
+                           has ? "set" : "NULL", says ? "has" : "lacks");
+    if (!has) return ESP_OK;
+    if (c->n_rounds > 1)
+        return esp__refuse(x, ESP_E_ABI, "forward", "set, but n_rounds is %u: a hop has one round",
+                           (unsigned)c->n_rounds);
+    if (!(c->caps & ESP_CODEC_FUSED_RESIDUAL))
+        return esp__refuse(
+            x, ESP_E_ABI, "forward",
+            "set, but caps lacks ESP_CODEC_FUSED_RESIDUAL: only forward() knows what its payload does not "
+            "carry");
+    if (c->caps & ESP_CODEC_HAS_STATE && !(c->caps & ESP_CODEC_WRAPPER))
+        return esp__refuse(x, ESP_E_ABI, "forward", "set, but caps has ESP_CODEC_HAS_STATE: a hop has no state");
+    return ESP_OK;
+}
+
 ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const char *from) {
     const esp__suspect x = {ctx, from, "codec", c->name};
     esp_status s = esp__refuse_caps(&x, c->caps, ESP__CODEC_CAPS);
@@ -105,9 +126,7 @@ ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const cha
     if (!s && c->caps & ESP_CODEC_OWN_FEEDBACK && c->caps & ESP_CODEC_NO_FEEDBACK && !(c->caps & ESP_CODEC_WRAPPER))
         s = esp__refuse(&x, ESP_E_ABI, "caps",
                         "ESP_CODEC_OWN_FEEDBACK and ESP_CODEC_NO_FEEDBACK contradict each other");
-    if (!s && ESP_HAS(esp_codec, c, forward))
-        s = esp__refuse(&x, ESP_E_UNSUPPORTED, "forward",
-                        "this library has no collective that compresses at every hop: leave it NULL");
+    if (!s) s = esp__refuse_forward(&x, c);
     if (!s && c->caps & ESP_CODEC_WRAPPER && !ESP_HAS(esp_codec, c, traits))
         s = esp__refuse(&x, ESP_E_ABI, "traits",
                         "NULL, but caps has ESP_CODEC_WRAPPER: a wrapper is what its codec is");
@@ -118,7 +137,8 @@ ESP__FN esp_status esp__twins_refuse(esp_ctx *ctx, const esp_codec *c, const cha
                                      const char *other_from) {
     const esp__suspect x = {ctx, from, "codec", c->name};
     const char *const a = c->params ? c->params : "", *const b = other->params ? other->params : "";
-    const uint64_t seen = ~(uint64_t)(ESP_CODEC_LISTS | ESP_CODEC_FUSED_RESIDUAL); /* the others ranks and files see */
+    const uint64_t seen = ~(uint64_t)(ESP_CODEC_LISTS | ESP_CODEC_FUSED_RESIDUAL |
+                                      ESP_CODEC_FORWARD); /* the others ranks and files see */
     const char *member = NULL;
     if (c->wire_version != other->wire_version) member = "wire_version";
     if (c->n_rounds != other->n_rounds) member = "n_rounds";
@@ -150,7 +170,8 @@ ESP__FN esp_status esp__device_refuse(esp_ctx *ctx, const esp_device_table *d, c
 /* ---- backends -------------------------------------------------------------------------------------------------------- */
 enum {
     ESP__BACKEND_CAPS = ESP_BACKEND_STREAM_ORDERED | ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN |
-                        ESP_BACKEND_SCALE | ESP_BACKEND_PACED | ESP_BACKEND_CHECKSUM | ESP_BACKEND_EPOCH,
+                        ESP_BACKEND_SCALE | ESP_BACKEND_PACED | ESP_BACKEND_CHECKSUM | ESP_BACKEND_EPOCH |
+                        ESP_BACKEND_HOPS,
     ESP__ALL_COLLS = ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_ALLGATHER) | ESP_BIT(ESP_COLL_ALLTOALL) |
                      ESP_BIT(ESP_COLL_REDUCE_SCATTER) | ESP_BIT(ESP_COLL_BROADCAST) | ESP_BIT(ESP_COLL_GATHER) |
                      ESP_BIT(ESP_COLL_REDUCE)
@@ -175,6 +196,11 @@ static esp_status esp__refuse_halves(const esp__suspect *x, const esp_backend *b
 ESP__FN esp_status esp__backend_refuse(esp_ctx *ctx, const esp_backend *b, const char *from) {
     const esp__suspect x = {ctx, from, "backend", b->name};
     esp_status s = esp__refuse_caps(&x, b->caps, ESP__BACKEND_CAPS);
+    if (!s && b->caps & ESP_BACKEND_HOPS && b->caps & (ESP_BACKEND_CHECKSUM | ESP_BACKEND_EPOCH))
+        s = esp__refuse(
+            &x, ESP_E_UNSUPPORTED, "caps",
+            "ESP_BACKEND_HOPS with ESP_BACKEND_CHECKSUM or ESP_BACKEND_EPOCH: payloads that are made at a hop "
+            "carry neither: leave out the one or the other");
     if (!s)
         s = esp__refuse_bits(&x, "colls", b->colls, ESP__ALL_COLLS,
                              ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_BROADCAST),

@@ -111,7 +111,7 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
                              "%s: tensor '%s': codec '%s' has no payloads that can be summed undecoded, so '%s' cannot "
                              "be used with it: use allgather or alltoall there",
                              where, u->name, u->codec->spec, option);
-    if (!esp__option_uses(&u->option, ESP__COMP)) return ESP_OK;
+    if (!esp__option_compresses(&u->option)) return ESP_OK;
     const uint32_t last = u->codec->traits.n_rounds - 1;
     for (uint32_t i = 0; esp__codec_round(u->codec, last).flags & ESP_ROUND_ALLREDUCE && i < u->option.n; i++)
         if (u->option.steps[i].compressed && u->option.steps[i].coll != ESP_COLL_ALLREDUCE)
@@ -140,6 +140,47 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
                 "%s: tensor '%s' must not be compressed (ESP_RAW), but the group '%s' compresses: take the "
                 "tensor out of the group, or give the group an option without comp",
                 where, esp__model_of(ctx)->tensors[u->place.first + k].name, u->name);
+    return ESP_OK;
+}
+
+/* Fails if the backend, the ranks or the codec cannot compress at every hop. */
+static esp_status esp__hops_check(const esp_ctx *ctx, const esp__work_unit *u, const char *option, const char *where) {
+    const esp_traits *t = &u->codec->traits;
+    for (uint32_t i = 0; i < u->option.n; i++) {
+        const esp__step *s = &u->option.steps[i];
+        const esp_backend *b = esp__backend_of(esp__job_of(ctx), s->level);
+        const int32_t n = esp__group_size(&esp__job_of(ctx)->topo, s->level);
+        char step[40];
+        esp__step_print(s, step, sizeof step);
+        if (!s->hops) continue;
+        if (b && !(b->caps & ESP_BACKEND_HOPS))
+            return esp__fail(
+                ctx, ESP_E_UNSUPPORTED,
+                "%s: tensor '%s': option '%s': backend '%s' cannot compress at every hop, as %s does: use an "
+                "option with comp and decomp, or backend shm or loop",
+                where, u->name, option, b->name, step);
+        if (s->hops == ESP_HOPS_HALVING && n & (n - 1))
+            return esp__fail(
+                ctx, ESP_E_ARG,
+                "%s: tensor '%s': option '%s': %s is for 2, 4, 8, ... ranks, and here are %d: use ring_hops", where,
+                u->name, option, step, (int)n);
+        if (s->hops == ESP_HOPS_HALVING && u->codec->feedback && (u->codec->gamma < 1.0f || u->codec->gamma > 1.0f))
+            return esp__fail(ctx, ESP_E_ARG,
+                             "%s: tensor '%s': option '%s': %s adds other ranks' gradients to this rank's before it "
+                             "compresses them, so feedback's gamma must be 1 there: use ring_hops",
+                             where, u->name, option, step);
+        const char *why = t->n_rounds > 1                    ? "it has several rounds"
+                          : t->caps & ESP_CODEC_HAS_STATE    ? "it keeps state from step to step"
+                          : t->caps & ESP_CODEC_NEEDS_MATRIX ? "it needs whole rows of a matrix"
+                          : esp__codec_round(u->codec, 0).flags & ESP_ROUND_ALLREDUCE
+                              ? "every rank must get the sum of all its payloads"
+                              : NULL;
+        if (why)
+            return esp__fail(ctx, ESP_E_ARG,
+                             "%s: tensor '%s': option '%s': codec '%s' cannot compress at every hop: %s; use an option "
+                             "with comp and decomp, or another codec",
+                             where, u->name, option, u->codec->spec, why);
+    }
     return ESP_OK;
 }
 
@@ -172,7 +213,7 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_un
     s = esp__option_parse(ctx, option, &u->option);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
     esp__option_spread(ctx, &u->option);
-    if (raw && esp__option_uses(&u->option, ESP__COMP)) {
+    if (raw && esp__option_compresses(&u->option)) {
         uint32_t later = u->option.later;
         esp__raw_option(ctx, shard, &u->option);
         u->option.later = later;
@@ -183,6 +224,7 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_un
         u->width = u->cols;
     s = esp__shard_check(ctx, u, option, where);
     if (!s) s = esp__unit_check(ctx, u, option, where);
+    if (!s) s = esp__hops_check(ctx, u, option, where);
     if (!s) s = esp__unit_rounds(ctx, u);
     return s;
 }

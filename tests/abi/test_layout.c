@@ -196,8 +196,9 @@ static const row rows[] = {
 #define M1(f) M(esp_hops, f)
     S(esp_hops),
     M1(struct_size),
-    M1(reserved0),
+    M1(route),
     M1(user),
+    M1(most),
     M1(bound),
     M1(encode),
     M1(forward),

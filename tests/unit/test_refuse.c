@@ -151,7 +151,16 @@ static void codec_members(void **state) {
     CODEC(c.caps |= 1u << 30, ESP_E_UNSUPPORTED, "caps: this library does not know the capability 0x40000000");
     CODEC(c.caps |= ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_NO_FEEDBACK, ESP_E_ABI, "caps: ESP_CODEC_OWN_FEEDBACK");
     CODEC(c.caps |= ESP_CODEC_WRAPPER, ESP_E_ABI, "traits: NULL");
-    CODEC(c.forward = codec_run, ESP_E_UNSUPPORTED, "forward");
+    CODEC(c.forward = codec_run, ESP_E_ABI, "forward: set, but caps lacks ESP_CODEC_FORWARD");
+    CODEC(c.caps |= ESP_CODEC_FORWARD, ESP_E_ABI, "forward: NULL, but caps has ESP_CODEC_FORWARD");
+    CODEC((c.forward = codec_run, c.caps |= ESP_CODEC_FORWARD), ESP_E_ABI,
+          "forward: set, but caps lacks ESP_CODEC_FUSED");
+    CODEC((c.forward = codec_run, c.caps |= ESP_CODEC_FORWARD | ESP_CODEC_FUSED_RESIDUAL), ESP_OK, "");
+    CODEC((c.forward = codec_run, c.caps |= ESP_CODEC_FORWARD | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_HAS_STATE),
+          ESP_E_ABI, "forward: set, but caps has ESP_CODEC_HAS_STATE");
+    CODEC(
+        (c.forward = codec_run, c.caps |= ESP_CODEC_FORWARD | ESP_CODEC_FUSED_RESIDUAL, c.n_rounds = 2, c.rounds = two),
+        ESP_E_ABI, "forward: set, but n_rounds is 2");
     CODEC(c.dtypes = ESP_BIT(ESP_F16), ESP_E_UNSUPPORTED, "dtypes");
     CODEC(c.dtypes |= 1u << 20, ESP_E_UNSUPPORTED, "dtypes");
     CODEC(c.devices = ESP_BIT(ESP_CUDA), ESP_E_UNSUPPORTED, "caps: lacks ESP_CODEC_FUSED_RESIDUAL");
@@ -186,7 +195,9 @@ static void backend_members(void **state) {
     BACKEND(b.caps |= ESP_BACKEND_STREAM_ORDERED, ESP_OK, "");
     BACKEND(b.caps |= ESP_BACKEND_CHECKSUM, ESP_OK, ""); /* unit/test_seal.c: obeyed */
     BACKEND(b.caps |= ESP_BACKEND_EPOCH, ESP_OK, "");
-    BACKEND(b.caps |= ESP_BACKEND_HOPS, ESP_E_UNSUPPORTED, "caps");
+    BACKEND(b.caps |= ESP_BACKEND_HOPS, ESP_OK, "");
+    BACKEND(b.caps |= ESP_BACKEND_HOPS | ESP_BACKEND_CHECKSUM, ESP_E_UNSUPPORTED, "caps: ESP_BACKEND_HOPS with");
+    BACKEND(b.caps |= ESP_BACKEND_HOPS | ESP_BACKEND_EPOCH, ESP_E_UNSUPPORTED, "caps: ESP_BACKEND_HOPS with");
     BACKEND(b.colls = ESP_BIT(ESP_COLL_ALLREDUCE), ESP_E_UNSUPPORTED, "colls");
     BACKEND(b.colls |= 1u << 31, ESP_E_UNSUPPORTED, "colls");
     BACKEND(b.devices = ESP_BIT(ESP_CUDA), ESP_E_UNSUPPORTED, "devices");

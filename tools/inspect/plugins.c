@@ -35,6 +35,7 @@ static void plugins_caps(uint64_t caps) {
         {ESP_CODEC_NO_FEEDBACK, "without feedback by default"},
         {ESP_CODEC_LISTS, "takes several parts in one call"},
         {ESP_CODEC_WRAPPER, "can wrap another codec"},
+        {ESP_CODEC_FORWARD, "compresses again at a hop in one pass"},
     };
     PLUGINS_BITS("  properties: ", caps, words);
 }
@@ -127,6 +128,7 @@ static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char
         {ESP_BACKEND_VARLEN, "moves only the used bytes of payloads"},
         {ESP_BACKEND_SCALE, "scales sums"},
         {ESP_BACKEND_PACED, "can emulate a link"},
+        {ESP_BACKEND_HOPS, "can compress at every hop"},
     };
     printf("%s\n  %s\n", b->name, ESP_HAS(esp_backend, b, summary) ? b->summary : "(no summary)");
     printf("  parameters: %s\n", ESP_HAS(esp_backend, b, params) ? b->params : "none");
