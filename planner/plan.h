@@ -50,6 +50,7 @@ typedef struct esp__op_template {
     uint8_t lanes;                                 /* bits 1 << ESP__LANE_* */
     uint8_t device;                                /* of a Comp or Decomp */
     uint8_t coll, level, role, compressed, summed; /* of a collective */
+    uint8_t hops;                                  /* a collective that compresses at every hop: ESP_HOPS_* */
     uint8_t cut;                /* ESP__CUT_* before the op: of a rank's numbers; of payloads: of the part in each */
     uint8_t slots[ESP__SCOPES]; /* payloads held before it: ranks of each scope to these powers */
     uint8_t slots_after[ESP__SCOPES]; /* payloads held after it */
@@ -100,6 +101,8 @@ typedef struct esp__candidates {
  *   ENDS   and neither is its time before the first and after the last op on each link: what lower bounds depend on
  *   EXACT  and its ops are found among the other's, in order, none longer: replacing the other by it never lengthens a step */
 enum { ESP__WIDTH_LOADS = 0, ESP__WIDTH_ENDS, ESP__WIDTH_EXACT };
+
+static inline uint64_t esp__part_of(uint64_t e, uint64_t n) { return (e + n - 1) / n; } /* the largest of n parts */
 
 typedef struct esp__tree esp__tree; /* problem/templates.c: the options that remain, as a graph with shared ends */
 
@@ -193,6 +196,12 @@ ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n); /* sequential hops of n r
 /* Bytes that one of n ranks sends over its link. before, piece: as below. */
 ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece);
 ESP__FN double esp__curve_at(const esp_cost_curve *c, double size);
+/* One that compresses at every hop (`route`: ESP_HOPS_*): the bytes of a level's link, in payloads of a part; and the time of its
+ * wires, for payloads of `piece` bytes. */
+ESP__FN double esp__hops_traffic(const esp_plan_system *s, uint32_t scope, uint32_t route, uint32_t level);
+ESP__FN double esp__hops_ns(const esp_plan_system *s, uint32_t scope, uint32_t route, double piece, uint32_t flows);
+/* How many times the error of one compression its result has, for independent gradients of equal size. */
+ESP__FN double esp__hops_error(uint32_t route, uint32_t n);
 ESP__FN uint32_t esp__system_levels(const esp_plan_system *s);
 ESP__FN uint32_t esp__system_size(const esp_plan_system *s, uint32_t level);
 ESP__FN const esp_plan_link *esp__system_link(const esp_plan_system *s, uint32_t level);

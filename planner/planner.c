@@ -4,6 +4,7 @@
 #include "planner/problem/tree.c"
 #include "planner/problem/arena.c"
 #include "planner/problem/cost.c"
+#include "planner/problem/hops.c"
 #include "planner/problem/templates.c"
 #include "planner/problem/candidates.c"
 #include "planner/problem/problem.c"

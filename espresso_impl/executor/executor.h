@@ -96,7 +96,6 @@ ESP__FN esp_status esp__payloads_check(esp_ctx *ctx,
 ESP__FN esp_status esp__op_seal(esp_ctx *ctx, const esp__op *op); /* a SEAL or CHECK of a program */
 
 /* ---- hops.c: the codec's part in a collective that compresses at every hop; the backend calls it on the link thread ---------------- */
-enum { ESP__HOP_ELEMENTS = 65536 }; /* of one call, at most: about 0.1 ms */
 ESP__FN const esp_hops *esp__hops_begin(esp_ctx *ctx, esp__link *l,
                                         const esp__op *op); /* valid until the link's next op */
 

@@ -62,6 +62,9 @@ ESP__FN int esp__option_narrow(const esp__option *o);
 ESP__FN int esp__option_uses(const esp__option *o, uint8_t kind);
 ESP__FN int
 esp__option_hops(const esp__option *o); /* ESP_HOPS_* of the step that compresses at every hop; 0: no step does */
+enum {
+    ESP__HOP_ELEMENTS = 65536
+}; /* that one payload of such a step carries, at most: a codec takes about 0.1 ms for them */
 ESP__FN int esp__option_compresses(const esp__option *o); /* in a Comp, or at every hop */
 /* ---- rounds.c ---- */
 /* A step in one round of the unit's codec. Collectives of numbers count to the last round. */

@@ -28,8 +28,7 @@ ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__work_unit *u,
                 ctx, ESP_E_ARG,
                 "%s: tensor '%s' is sharded (ESP_SHARD), but option '%s' gives every rank all of it: end it "
                 "with a reduce_scatter or an alltoall, as in '%s'",
-                where, x->name, option,
-                esp__shard_option(ctx, &u->codec->traits, !esp__option_uses(&u->option, ESP__COMP)));
+                where, x->name, option, esp__shard_option(ctx, &u->codec->traits, !esp__option_compresses(&u->option)));
         return ESP_OK;
     }
     if (!narrow) return ESP_OK;

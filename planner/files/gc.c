@@ -1,8 +1,8 @@
 /* gc.c: codec files: what one codec costs in bytes and in time. Must not know any codec. */
 
-static const char *const files_gc_keys[] = {"espresso", "codec",    "reducible", "takes_list", "error",
-                                            "payload",  "feedback", "devices",   "source",     "device",
-                                            "ranks",    "cores",    "spread",    "noisy",      NULL};
+static const char *const files_gc_keys[] = {"espresso", "codec",   "reducible", "takes_list", "error", "payload",
+                                            "feedback", "devices", "source",    "device",     "ranks", "cores",
+                                            "spread",   "noisy",   "state",     NULL};
 static const char *const files_payload_keys[] = {"header_bytes", "unit_bytes", "units_per_element", NULL};
 static const char *const files_devices_keys[] = {"cpu", "gpu", NULL}; /* by ESP_PLAN_CPU, ESP_PLAN_GPU */
 static const char *const files_device_keys[] = {"interpolate", "compress", "decompress", NULL};
@@ -57,14 +57,15 @@ static void files_read_gc(files_input *in, const files_place *root, void *out) {
     esp_plan_codec *c = &f->codec;
     files_get_version(in, root, "codec");
     files_object(in, root, files_gc_keys, "an object");
-    const files_place reducible = files_at(root, "reducible"), list = files_at(root, "takes_list"),
-                      error = files_at(root, "error"), devices = files_at(root, "devices"),
-                      source = files_at(root, "source");
+    const files_place reducible = files_at(root, "reducible"), state = files_at(root, "state"),
+                      list = files_at(root, "takes_list"), error = files_at(root, "error"),
+                      devices = files_at(root, "devices"), source = files_at(root, "source");
     c->struct_size = sizeof *c;
     files_gc_spec(in, root, f);
     f->source = files_get_text(in, &source, "text", FILES_OPTIONAL);
     files_get_measured(in, root, &f->measured);
     if (files_get_flag(in, &reducible, 0)) c->caps |= ESP_CODEC_REDUCIBLE;
+    if (files_get_flag(in, &state, 0)) c->caps |= ESP_CODEC_HAS_STATE;
     c->takes_list = (uint32_t)files_get_flag(in, &list, 0);
     files_get_number(in, &error, &files_range_error, FILES_OPTIONAL, &c->error);
     files_read_payload(in, root, c);
@@ -120,6 +121,7 @@ ESP__FN void esp__gc_print(const esp__gc_file *f, esp__text *t) {
     files_put_text_line(t, "  ", "source", f->source);
     files_put_measured(t, &f->measured);
     esp__text_add(t, "  \"reducible\": %s,\n", c->caps & ESP_CODEC_REDUCIBLE ? "true" : "false");
+    if (c->caps & ESP_CODEC_HAS_STATE) esp__text_add(t, "  \"state\": true,\n");
     esp__text_add(t, "  \"takes_list\": %s,\n  \"error\": ", c->takes_list ? "true" : "false");
     files_put_number(t, c->error);
     esp__text_add(t, ",\n  \"payload\": {\"header_bytes\": ");

@@ -11,7 +11,8 @@ typedef struct esp__prefix { /* the beginning of a path, up to some node of the 
     uint64_t head[ESP__LEVELS], tail[ESP__LEVELS]; /* time before the first and after the last op on each link lane */
     double error, volume;                          /* of whole paths only: to compare codecs under limits */
     uint32_t n, comps, codec, unpacks;             /* unpacks: 1 if it needed an unpack to end here */
-    uint16_t op;                                   /* its last op: index in problem.op_templates */
+    double errors; /* of one compression that its result has, where it passes hops; else 0 */
+    uint16_t op;   /* its last op: index in problem.op_templates */
 } esp__prefix;
 
 /* State while the candidate options of one unit are made. */
@@ -28,8 +29,6 @@ typedef struct esp__timing {
 } esp__timing;
 static const double esp__op_longest = 5e12; /* ns; no op is longer, so that no sum overflows */
 static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
-
-static uint64_t esp__part_of(uint64_t e, uint64_t n) { return (e + n - 1) / n; }
 
 static void esp__sizes(const esp__problem *p, uint64_t e, uint64_t size[ESP__CUTS]) {
     for (uint32_t k = 0; k < p->n_cuts; k++) {
@@ -89,7 +88,8 @@ static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *
     case ESP_PLAN_COLLECTIVE:
         if (op->compressed && !codec) return esp__cannot;
         if (op->summed && !(codec->caps & ESP_CODEC_REDUCIBLE)) return esp__cannot;
-        ns = esp__link_ns(p, op, size, codec);
+        if (op->hops && !esp__hops_possible(p, op, codec)) return esp__cannot;
+        ns = op->hops ? esp__hop_op_ns(p, op, size, codec) : esp__link_ns(p, op, size, codec);
         break;
     case ESP_PLAN_COMP:
         if (!codec || !codec->compress[op->device].n) return esp__cannot;
@@ -114,7 +114,7 @@ static uint64_t esp__template_memory(const esp__problem *p, const esp__op_templa
     double bytes = 0.0;
     if (op->kind == ESP_PLAN_COMP || (op->kind == ESP_PLAN_COLLECTIVE && op->compressed))
         bytes = esp__slots(p, op->slots_after) * esp__payload_bytes(codec, size[op->parts]);
-    if (op->kind == ESP_PLAN_COMP) bytes += 4.0 * (double)size[op->cut];
+    if (op->kind == ESP_PLAN_COMP || op->hops) bytes += 4.0 * (double)size[op->cut];
     if (op->kind == ESP_PLAN_PACK && !op->up) bytes = 4.0 * (double)size[0];
     return (uint64_t)bytes;
 }
@@ -207,7 +207,8 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (r->lanes >> k & 1u) l->load[k] += ns;
     l->total += ns;
-    l->comps += r->kind == ESP_PLAN_COMP;
+    l->comps += r->kind == ESP_PLAN_COMP || r->hops;
+    if (r->hops) l->errors = esp__hops_error(r->hops, t->p->size[r->level]);
     l->unpacks = op != ESP__OP_UNPACK && esp__needs_pack(t, op, ESP_PLAN_DECOMP);
     if (t->limits) l->memory += esp__template_memory(t->p, r, t->size, t->codec);
     return l;
@@ -261,7 +262,7 @@ static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, u
                   : r->kind == ESP_PLAN_COMP     ? (uint8_t)ESP__COMP
                                                  : (uint8_t)ESP__DECOMP;
         s->device = r->device, s->level = r->level, s->coll = r->coll, s->role = r->role;
-        s->compressed = r->compressed, s->summed = r->summed;
+        s->compressed = r->compressed, s->summed = r->summed, s->hops = r->hops;
     }
     return o;
 }
@@ -271,12 +272,15 @@ static void esp__path_time(const esp__timing *t, const uint16_t *op_template, ui
     esp__plan_op *ops = esp__arena_get(p->arena, n * sizeof *ops);
     uint8_t step = 0;
     uint64_t e = t->unit->elements;
+    double errors = 1.0;
     path->ops = ops;
     path->n = n;
     path->codec = ESP__NO_CODEC;
     for (uint32_t i = 0; i < n; i++) {
         const esp__op_template *r = &p->op_templates[op_template[i]];
-        if (r->kind == ESP_PLAN_COMP || (r->kind == ESP_PLAN_COLLECTIVE && r->compressed)) path->codec = t->codec_index;
+        if (r->kind == ESP_PLAN_COMP || (r->kind == ESP_PLAN_COLLECTIVE && (r->compressed || r->hops)))
+            path->codec = t->codec_index;
+        if (r->hops) errors = esp__hops_error(r->hops, p->size[r->level]);
         ops[i].ns = esp__template_ns(p, r, t->size, t->codec);
         ops[i].lanes = r->lanes;
         ops[i].kind = r->kind;
@@ -291,7 +295,7 @@ static void esp__path_time(const esp__timing *t, const uint16_t *op_template, ui
         path->memory += esp__template_memory(p, r, t->size, t->codec);
     }
     path->volume = path->codec == ESP__NO_CODEC ? 4 * e : (uint64_t)esp__payload_bytes(t->codec, e);
-    path->error = path->codec == ESP__NO_CODEC ? 0.0 : t->codec->error * (double)e;
+    path->error = path->codec == ESP__NO_CODEC ? 0.0 : errors * t->codec->error * (double)e;
 }
 
 static void esp__path_fill(const esp__timing *t, const esp__prefix *l, esp__path *path) {
@@ -391,7 +395,7 @@ static void esp__candidates_make(esp__problem *p, const esp__unit *u, esp__candi
             t->heads[0] = l->next;
             if (!l->comps && c && tree->codec == ESP__NO_CODEC && !p->free_compression)
                 continue; /* without a Comp the codec does not matter: the first codec's pass added it */
-            l->error = l->comps ? t->codec->error : 0.0;
+            l->error = l->comps ? (l->errors > 0.0 ? l->errors : 1.0) * t->codec->error : 0.0;
             l->volume = l->comps ? esp__payload_bytes(t->codec, u->elements) : 4.0 * (double)u->elements;
             esp__prefix_add(t, &all, l);
         }
@@ -491,7 +495,7 @@ ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const
     if (!esp__option_is_flat(o) && (!p->hierarchical || !esp__option_fits_system(p, o))) return NULL;
     esp__timing *t = esp__timing_of(p, u);
     t->codec_index = codec;
-    t->codec = codec == ESP__NO_CODEC || !esp__option_uses(o, ESP__COMP) ? NULL : &p->codecs[codec];
+    t->codec = codec == ESP__NO_CODEC || !esp__option_compresses(o) ? NULL : &p->codecs[codec];
     const esp__prefix *l = esp__prefix_new(t);
     esp__path *path = NULL;
     n = esp__op_templates(p, o, ops);
@@ -551,12 +555,14 @@ ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const es
     before = piece = esp__op_bytes_before(p, op, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]);
     if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
         piece /= n;
+    if (op->hops) piece = esp__hop_bytes(p, op, size, &p->codecs[path->codec]);
     traffic = esp__traffic(op->coll, n, before, piece);
     esp__scope_levels(op->level, p->n_levels, &first, &last);
     for (uint32_t level = first; level <= last; level++) {
         double inside = esp__system_ranks(&p->system, first, level - 1), bytes = traffic;
         if (level > first && esp__system_size(&p->system, level) == 1) continue;
         if (level > first && op->coll == ESP_COLL_ALLTOALL) bytes = piece * inside * (n - inside);
+        if (op->hops) bytes = piece * esp__hops_traffic(&p->system, op->level, op->hops, level);
         out[level - 1] += first > 1 ? bytes * op->on_link : bytes;
     }
 }

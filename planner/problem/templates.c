@@ -90,8 +90,9 @@ static void esp__flows_of(const esp__problem *p, uint32_t rooted, esp__op_templa
     }
 }
 
+/* Hops compress and decompress on the CPU. */
 static int esp__step_on_cpu(const esp__option *o, uint32_t i, uint8_t kind) {
-    return i < o->n && o->steps[i].kind == kind && o->steps[i].device == ESP__DEV_CPU;
+    return i < o->n && (o->steps[i].hops || (o->steps[i].kind == kind && o->steps[i].device == ESP__DEV_CPU));
 }
 
 static void esp__template_copy(const esp__problem *p, const esp__region *r, uint32_t rooted, uint8_t up,
@@ -123,7 +124,7 @@ static uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, e
                                          : (uint8_t)ESP_PLAN_DECOMP;
         op.lanes = esp__lane_mask(p, s);
         op.device = s->device, op.coll = s->coll, op.level = s->level, op.role = s->role;
-        op.compressed = s->compressed, op.summed = s->summed;
+        op.compressed = s->compressed, op.summed = s->summed, op.hops = s->hops;
         op.cut = esp__cut_of(p, &r);
         esp__flows_of(p, rooted, &op);
         esp__slots_of(&r, op.slots);
@@ -191,13 +192,15 @@ static int esp__option_wanted(esp__planting *w, const esp__option *o) {
     const esp_plan_config *c = &w->p->config;
     char text[ESP__TEXT_MAX];
     uint32_t comps = 0;
-    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP;
+    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP || o->steps[i].hops;
     if (w->p->n_levels > 2 && !esp__option_fits_system(w->p, o)) return 0;
     if (w->only_option) {
         esp__option_print(o, text, sizeof text);
         return !strcmp(text, w->only_option);
     }
     if (comps && (w->no_comp || !w->p->n_codecs)) return 0;
+    const uint32_t devices = c->devices ? w->p->system.devices & c->devices : w->p->system.devices;
+    if (esp__option_hops(o) && !(devices & 1u << ESP_PLAN_CPU)) return 0;
     if (c->max_comp && comps > c->max_comp) return 0;
     if (!c->n_forbid && !c->n_only) return 1;
     esp__option_print(o, text, sizeof text);
@@ -292,8 +295,10 @@ static esp__tree *esp__tree_make(esp__problem *p, const char *only_option, uint3
     uint32_t devices = p->system.devices,
              parts = (p->hierarchical ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT) |
                      ESP__TREE_OF(p->n_levels);
-    int extended = 0;
-    for (uint32_t i = 0; i < p->n_codecs; i++) extended |= (p->codecs[i].caps & ESP_CODEC_REDUCIBLE) != 0;
+    int extended = only_option ? ESP__WITH_SUMS | ESP__WITH_HOPS : 0;
+    for (uint32_t i = 0; i < p->n_codecs; i++)
+        if (p->codecs[i].caps & ESP_CODEC_REDUCIBLE) extended |= ESP__WITH_SUMS;
+    if (p->config.flags & ESP_PLAN_HOPS) extended |= ESP__WITH_HOPS;
     if (p->config.devices && !only_option) devices &= p->config.devices;
     w->p = p;
     w->room = 1024;
@@ -301,7 +306,7 @@ static esp__tree *esp__tree_make(esp__problem *p, const char *only_option, uint3
     w->n = 1;
     w->only_option = only_option;
     w->no_comp = no_comp || (p->config.flags & ESP_PLAN_NO_COMP) != 0;
-    esp__option_each(parts, only_option ? 3u : devices, extended || only_option, esp__plant, w);
+    esp__option_each(parts, only_option ? 3u : devices, extended, esp__plant, w);
     tree->n_options = w->n_options;
     tree->codec = codec;
     if (w->n_options) esp__share(w, tree);

@@ -2,8 +2,9 @@
 #include <fnmatch.h>
 
 typedef struct esp__tree_filter {
-    uint32_t parts, devices;                  /* bits ESP__TREE_*; bit 0 cpu, bit 1 gpu */
-    int extended;                             /* 1: also options that sum payloads without decoding */
+    uint32_t parts, devices; /* bits ESP__TREE_*; bit 0 cpu, bit 1 gpu */
+    int extended,
+        hops; /* extended: also options outside the tree, ESP__WITH_*; hops: only those that compress at every hop */
     const char *const *match, *const *forbid; /* globs: the text must contain all of `match` and none of `forbid` */
     uint32_t n_match, n_forbid;
     int max_comp; /* most Comps in an option; -1: any number */
@@ -28,7 +29,8 @@ static int esp__tree_has(const char *text, const char *pattern) {
 
 static int esp__tree_allows(const esp__tree_filter *f, const esp__option *o, const char *text) {
     int comps = 0;
-    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP;
+    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP || o->steps[i].hops;
+    if (f->hops && !esp__option_hops(o)) return 0;
     if (f->max_comp >= 0 && comps > f->max_comp) return 0;
     for (uint32_t i = 0; i < f->n_match; i++)
         if (!esp__tree_has(text, f->match[i])) return 0;
@@ -43,7 +45,7 @@ static int esp__tree_visit(void *user, const esp__option *o) {
     esp__option_print(o, text, sizeof text);
     if (!esp__tree_allows(w->filter, o, text)) return 0;
     *(esp__option_is_flat(o) ? &w->counts->flat : &w->counts->hierarchical) += 1;
-    w->counts->raw += !esp__option_uses(o, ESP__COMP);
+    w->counts->raw += !esp__option_compresses(o);
     return w->each ? w->each(w->user, o, text) : 0;
 }
 

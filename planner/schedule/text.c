@@ -93,7 +93,7 @@ static esp_status esp__read_path(esp__problem *p, const char *where, const esp__
         return esp__fail(NULL, ESP_E_ARG, "%s: tensor '%s': %s", where, tensor, esp_last_error(NULL));
     esp_status s = esp__option_later_check(NULL, where, tensor, &o);
     if (s) return s;
-    if (esp__option_uses(&o, ESP__COMP) && (c = esp__codec_named(p, x->codec)) == ESP__NO_CODEC)
+    if (esp__option_compresses(&o) && (c = esp__codec_named(p, x->codec)) == ESP__NO_CODEC)
         return esp__fail(NULL, ESP_E_ARG, "%s: codec '%s': no costs were given for it%s%s", where, x->codec,
                          p->n_codecs ? "; there are some for " : "", p->n_codecs ? p->codecs[0].spec : "");
     if ((*out = esp__path_of(p, u, &o, c)) != NULL) return ESP_OK;

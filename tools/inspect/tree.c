@@ -10,6 +10,7 @@ enum {
     TREE_FORBID,
     TREE_MAX_COMP,
     TREE_LEVELS,
+    TREE_HOPS,
     TREE_EXTENDED
 };
 static const tool_flag tree_flags[] = {
@@ -21,6 +22,7 @@ static const tool_flag tree_flags[] = {
     {"--forbid", "PATTERN", "no options with PATTERN in them; repeated: with none of them"},
     {"--max-comp", "N", "only options that compress at most N times"},
     {"--levels", "N", "of a job of N levels, 2 to 4 (default 2): ranks, machines, racks, ..."},
+    {"--hops", NULL, "the options outside the tree that compress at every hop instead (ring_hops, halving_hops)"},
     {"--extended", NULL, "also options that sum payloads undecoded (fp16, shared-seed randomk)"},
 };
 
@@ -80,7 +82,8 @@ static int tree_main(const tool_command *self, int argc, char **argv) {
         case TREE_FORBID: forbid[f.n_forbid++] = value; break;
         case TREE_LEVELS: status = tree_levels(self, value, &levels); break;
         case TREE_MAX_COMP: status = tree_number(self, value, &f.max_comp); break;
-        default: f.extended = 1;
+        case TREE_HOPS: f.extended |= ESP__WITH_HOPS, f.hops = 1; break;
+        default: f.extended |= ESP__WITH_SUMS;
         }
     }
     if (status == TOOL_OK && at < argc)
@@ -105,7 +108,7 @@ static const tool_command tree_command = {
     .summary = "Prints every way in which one tensor can be synchronised, one option a line.",
     .synopsis =
         "[--devices cpu,gpu] [--count] [--flat|--hierarchical] [--match PATTERN] [--forbid PATTERN] [--max-comp N] "
-        "[--levels N]",
+        "[--levels N] [--hops]",
     .flags = tree_flags,
     .n_flags = sizeof tree_flags / sizeof *tree_flags,
     .run = tree_main,
@@ -117,5 +120,6 @@ static const tool_command tree_command = {
                "  espresso tree --devices cpu --flat\n"
                "  espresso tree --match 'inter.alltoall' --match 'comp@gpu*decomp@cpu'\n"
                "  espresso tree --devices cpu --forbid gather --max-comp 1\n"
-               "  espresso tree --devices cpu --levels 3 --match outer.allreduce",
+               "  espresso tree --devices cpu --levels 3 --match outer.allreduce\n"
+               "  espresso tree --hops --devices cpu",
 };
