@@ -245,7 +245,8 @@ static void body_nan(esp_ctx *ctx, void *user) {
 }
 static void test_nan(void **state) {
     static const char *const codecs[] = {
-        "topk:ratio=0.1", "efsignsgd", "twobit", "dgc:ratio=0.1", "randomk:ratio=0.1", "fp16:feedback=residual", "int8",
+        "topk:ratio=0.1",         "efsignsgd", "twobit", "dgc:ratio=0.1", "randomk:ratio=0.1",
+        "fp16:feedback=residual", "int8",      "int4",
     };
     (void)state;
     for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) run(3, 3, body_nan, NULL, codecs[i], 0);
