@@ -21,6 +21,9 @@ typedef struct esp_plan_tensor {
     uint64_t elements;
     double compute_ns; /* backward time from the moment the previous tensor is ready until this one is */
     const char *keep; /* NULL: no constraint; else "fp32", or the only codec (spec) or option (text) that it may have */
+    /** NULL: every rank gets the result. Else the tensor is sharded (ESP_SHARD), and this says how its parts are cut: "flat",
+     *  "intra,inter", or "any". Such a tensor is neither merged nor split. What esp_gather takes is not in the plan. */
+    const char *shard;
 } esp_plan_tensor;
 /** Tensors in backward order. Growable: set struct_size; 0 means the size in this header. */
 typedef struct esp_plan_model {

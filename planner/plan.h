@@ -104,6 +104,7 @@ enum { ESP__WIDTH_LOADS = 0, ESP__WIDTH_ENDS, ESP__WIDTH_EXACT };
 
 static inline uint64_t esp__part_of(uint64_t e, uint64_t n) { return (e + n - 1) / n; } /* the largest of n parts */
 
+#define ESP__SHARD_ANY "any"        /* esp_plan_tensor.shard: parts may be cut in any way */
 typedef struct esp__tree esp__tree; /* problem/templates.c: the options that remain, as a graph with shared ends */
 
 /* ---- schedules ------------------------------------------------------------------------------------------------------------- */

@@ -38,6 +38,7 @@ static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
         x->elements = t->count;
         x->compute_ns = i ? (double)(a->ready_max[i] - a->ready_max[i - 1]) : 0.0;
         x->keep = t->flags & ESP_RAW || esp__auto_own_wish(t) ? "fp32" : esp__auto_keep(ctx, i);
+        if (t->flags & ESP_SHARD) x->shard = t->shard.n == 1 ? "flat" : "intra,inter"; /* two levels */
         plain &= t->dtype == ctx->model.tensors[0].dtype && t->device == ctx->model.tensors[0].device &&
                  !((t->flags ^ ctx->model.tensors[0].flags) & ESP_SUM) && !esp__auto_own_wish(t);
     }
@@ -338,6 +339,13 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     job->config.struct_size = sizeof job->config;
     job->config.strategy = a->opt.plan;
     if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        if (ctx->model.tensors[i].flags & ESP_SHARD && ctx->job.topo.n_levels > 2)
+            return esp__fail(
+                ctx, ESP_E_UNSUPPORTED,
+                "auto plans sharded tensors (ESP_SHARD), such as '%s', in jobs of two levels only; this job has "
+                "%u: give it a strategy file",
+                ctx->model.tensors[i].name, ctx->job.topo.n_levels);
     esp_status s = esp__auto_figures(ctx, job);
     if (s) return s;
     if (!job->n_codecs) job->config.flags |= ESP_PLAN_NO_COMP;

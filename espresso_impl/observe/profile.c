@@ -240,6 +240,11 @@ static void esp__profile_print_tensor(esp__text *t, const esp__tensor *x, double
         esp__text_add(t, ", \"keep\": ");
         esp__json_string(t, keep);
     }
+    if (x->flags & ESP_SHARD) {
+        char cuts[ESP__CUTS_TEXT];
+        esp__scopes_print(x->shard.scopes, x->shard.n, cuts, sizeof cuts);
+        esp__text_add(t, ", \"shard\": \"%s\"", cuts);
+    }
     if (x->rows && x->cols)
         esp__text_add(t, ", \"shape\": [%llu, %llu]", (unsigned long long)x->rows, (unsigned long long)x->cols);
     if (ns > 0) {

@@ -528,6 +528,19 @@ ESP__FN int esp__option_compresses(const esp__option *o) {
     return esp__option_uses(o, ESP__COMP) || esp__option_hops(o);
 }
 
+ESP__FN uint32_t esp__option_cuts(const esp__option *o, uint8_t scopes[ESP__LEVELS]) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->steps[i].kind == ESP__COLL && o->steps[i].role == ESP__FIRST) scopes[n++] = o->steps[i].level;
+    return n;
+}
+
+ESP__FN void esp__scopes_print(const uint8_t *scopes, uint32_t n, char *buf, size_t cap) {
+    size_t len = 0;
+    if (cap) *buf = 0;
+    for (uint32_t k = 0; k < n; k++) len = esp__word_put(buf, cap, len, k ? "," : "", esp__scope_word(scopes[k]));
+}
+
 ESP__FN int esp__option_uses(const esp__option *o, uint8_t kind) {
     for (uint32_t i = 0; i < o->n; i++)
         if (o->steps[i].kind == kind) return 1;

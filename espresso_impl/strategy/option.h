@@ -59,6 +59,10 @@ ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap); /* the 
 ESP__FN int esp__option_is_flat(const esp__option *o);
 /* Does the option end narrow, with each rank holding only its part of the result? */
 ESP__FN int esp__option_narrow(const esp__option *o);
+/* The scopes in which an option that ends narrow cuts its unit, the outermost cut first. Returns how many. */
+ESP__FN uint32_t esp__option_cuts(const esp__option *o, uint8_t scopes[ESP__LEVELS]);
+enum { ESP__CUTS_TEXT = 96 };
+ESP__FN void esp__scopes_print(const uint8_t *scopes, uint32_t n, char *buf, size_t cap); /* "intra,inter" */
 ESP__FN int esp__option_uses(const esp__option *o, uint8_t kind);
 ESP__FN int
 esp__option_hops(const esp__option *o); /* ESP_HOPS_* of the step that compresses at every hop; 0: no step does */

@@ -39,18 +39,10 @@ ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__work_unit *u,
         where, u->name, option);
 }
 
-/* The same wherever the ranks lie: the cuts in which an option leaves its unit. */
 static esp__shard esp__shard_of(const esp__work_unit *u) {
-    esp__coordinates at;
-    esp__region r;
     esp__shard out;
-    uint32_t swap;
-    memset(&at, 0, sizeof at);
     memset(&out, 0, sizeof out);
-    for (uint32_t k = 0; k < ESP__SCOPES; k++) at.size[k] = 1;
-    esp__region_start(&r);
-    for (uint32_t i = 0; i < u->option.n; i++) esp__region_step(&r, &at, &u->option, i, &swap);
-    for (uint32_t c = 0; c < r.n_cuts; c++) out.scopes[out.n++] = r.cuts[c].level;
+    out.n = esp__option_cuts(&u->option, out.scopes);
     out.width = u->width;
     return out;
 }
@@ -74,22 +66,15 @@ ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t 
     esp__region_range(&r, &at, count, none, begin, length);
 }
 
-ESP__FN void esp__shard_text(const esp__shard *s, char *buf, size_t cap) {
-    size_t len = 0;
-    if (cap) *buf = 0;
-    for (uint32_t k = 0; k < s->n && len < cap; k++)
-        len += (size_t)snprintf(buf + len, cap - len, "%s%s", k ? "," : "", esp__scope_word(s->scopes[k]));
-}
-
 ESP__FN esp_status esp__shards_check(const esp_ctx *ctx, const esp__strategy *y) {
     for (uint32_t i = 0; i < esp__model_of(ctx)->n_tensors; i++) {
         const esp__tensor *t = &esp__model_of(ctx)->tensors[i];
-        char has[64], wants[64];
+        char has[ESP__CUTS_TEXT], wants[ESP__CUTS_TEXT];
         if (!t->shard.n) continue;
         const esp__shard next = esp__shard_of(&y->units[y->of_tensor[i].first]);
         if (!memcmp(&t->shard, &next, sizeof next)) continue;
-        esp__shard_text(&t->shard, has, sizeof has);
-        esp__shard_text(&next, wants, sizeof wants);
+        esp__scopes_print(t->shard.scopes, t->shard.n, has, sizeof has);
+        esp__scopes_print(next.scopes, next.n, wants, sizeof wants);
         return esp__fail(ctx, ESP_E_ARG,
                          "tensor '%s': since esp_start its parts are cut by '%s', and this strategy cuts them by '%s': "
                          "ranks keep their parts while they train, so give it an option that cuts by '%s'",

@@ -139,7 +139,6 @@ ESP__FN void esp__shards_set(const esp__strategy *y, esp__tensor *tensors, uint3
 /* The elements of a rank's part. */
 ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t count, int32_t rank, uint64_t *begin,
                               uint64_t *length);
-ESP__FN void esp__shard_text(const esp__shard *s, char *buf, size_t cap); /* "intra,inter" */
 
 /* ---- strategy.c, read.c, order.c ------------------------------------------------------------------------------------------- */
 /* Fills `y`, which must be zeroed, from `spec`: a built-in name, a strategy's text, or (if `files`) a path. Free `y` even after an

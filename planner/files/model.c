@@ -4,7 +4,7 @@
 static const char *const files_model_keys[] = {
     "espresso",   "model",  "source", "forward_us", "forward_is", "update_us", "dtype",   "batch",
     "parameters", "device", "steps",  "ranks",      "cores",      "noisy",     "tensors", NULL};
-static const char *const files_tensor_keys[] = {"name",  "elements", "compute_us", "keep",
+static const char *const files_tensor_keys[] = {"name",  "elements", "compute_us", "keep", "shard",
                                                 "shape", "flops",    "spread",     NULL};
 static const files_range files_range_model_spread = {0, 1e12, 0, "a spread >= 0, as a share of the median"};
 
@@ -44,6 +44,15 @@ static void files_read_shape(files_input *in, const files_place *tensor, uint64_
     more->n_shape = (uint32_t)n;
 }
 
+/* Whether such cuts exist depends on the system: the planner checks it. */
+static void files_read_shard(files_input *in, const files_place *tensor, esp_plan_tensor *t) {
+    static const char expected[] = "\"any\", \"flat\" or levels such as \"intra,inter\"";
+    const files_place p = files_at(tensor, "shard");
+    t->shard = files_get_text(in, &p, expected, FILES_OPTIONAL);
+    if (t->shard && (!*t->shard || strspn(t->shard, "abcdefghijklmnopqrstuvwxyz+-,") != strlen(t->shard)))
+        files_input_expected(in, &p, expected);
+}
+
 /* 1: it contains facts that the planner does not need. */
 static int files_read_tensor(files_input *in, const files_place *p, esp_plan_tensor *t, esp__model_more *more) {
     static const char keep_text[] = "\"fp32\", a codec or an option as text";
@@ -55,6 +64,7 @@ static int files_read_tensor(files_input *in, const files_place *p, esp_plan_ten
     t->compute_ns = files_get_us(in, &us, FILES_NEEDED);
     t->keep = files_get_text(in, &keep, keep_text, FILES_OPTIONAL);
     if (t->keep && (!*t->keep || strpbrk(t->keep, "\n\r#"))) files_input_expected(in, &keep, keep_text);
+    files_read_shard(in, p, t);
     more->flops = more->spread = -1;
     files_get_number(in, &spread, &files_range_model_spread, FILES_OPTIONAL, &more->spread);
     files_get_number(in, &flops, &files_range_flops, FILES_OPTIONAL, &more->flops);

@@ -165,29 +165,42 @@ static uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
 }
 
 /* The tree with the one option `o`. */
-static esp_status esp__keep_option(esp__problem *p, const esp__option *o, const char *tensor, esp__tree **out) {
+static esp_status esp__keep_option(esp__problem *p, const esp__option *o, const char *shard, const char *tensor,
+                                   esp__tree **out) {
     char option[ESP__TEXT_MAX];
     esp_status s = esp__option_later_check(NULL, "keep", tensor, o);
     if (s) return s;
     esp__option_print(o, option, sizeof option);
-    *out = esp__tree_make(p, option, ESP__NO_CODEC, 0);
+    *out = esp__tree_make(p, shard, option, ESP__NO_CODEC, 0);
     return ESP_OK;
 }
 
-static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *tensor, esp__tree **out) {
+static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *shard, const char *tensor,
+                                 esp__tree **out) {
     esp__option o;
     esp_status s = ESP_OK;
     uint32_t codec;
+    if (!text) {
+        *out = esp__tree_make(p, shard, NULL, ESP__NO_CODEC, 0);
+        if ((*out)->n_options) return ESP_OK;
+        return esp__fail(
+            NULL, ESP_E_ARG,
+            "tensor '%s': shard '%s' leaves no option: expected any, flat%s; look at forbid, only, max_comp "
+            "and devices too",
+            tensor, shard,
+            p->hierarchical ? " or the levels from intra on, such as intra,inter"
+                            : " (one machine, or one rank a machine, has only flat options)");
+    }
     if (!strcmp(text, "fp32") || !strcmp(text, ESP__CODEC_NONE)) {
-        *out = esp__tree_make(p, NULL, ESP__NO_CODEC, 1);
+        *out = esp__tree_make(p, shard, NULL, ESP__NO_CODEC, 1);
     } else if ((codec = esp__codec_named(p, text)) != ESP__NO_CODEC) {
-        *out = esp__tree_make(p, NULL, codec, 0);
+        *out = esp__tree_make(p, shard, NULL, codec, 0);
     } else if (strchr(text, '.') && !strchr(text, ':') && strpbrk(text, "> @")) {
         s = esp__option_parse(NULL, text, &o);
         if (s) return esp__fail(NULL, s, "tensor '%s': keep: %s", tensor, esp_last_error(NULL));
-        s = esp__keep_option(p, &o, tensor, out);
+        s = esp__keep_option(p, &o, shard, tensor, out);
     } else if (!esp__option_parse(NULL, text, &o)) {
-        s = esp__keep_option(p, &o, tensor, out);
+        s = esp__keep_option(p, &o, shard, tensor, out);
     } else {
         return esp__fail(NULL, ESP_E_ARG,
                          "tensor '%s': keep '%s': expected fp32, one of the codecs given, or an option's text", tensor,
@@ -195,9 +208,10 @@ static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *
     }
     if (s) return s;
     if (!(*out)->n_options)
-        return esp__fail(
-            NULL, ESP_E_ARG, "tensor '%s': keep '%s' leaves no option%s: look at forbid, only, max_comp and devices",
-            tensor, text, p->hierarchical ? "" : " (one machine, or one rank a machine, has only flat options)");
+        return esp__fail(NULL, ESP_E_ARG,
+                         "tensor '%s': keep '%s'%s leaves no option%s: look at forbid, only, max_comp and devices",
+                         tensor, text, shard ? " of a sharded tensor" : "",
+                         p->hierarchical ? "" : " (one machine, or one rank a machine, has only flat options)");
     return ESP_OK;
 }
 
@@ -211,11 +225,56 @@ static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *
                      text ? text : "");
 }
 
+/* The constraints while they are numbered. */
+typedef struct esp__keeping {
+    const char **texts, **shards; /* [room] */
+    uint32_t room;
+} esp__keeping;
+
+static int esp__text_same(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
+
+static void esp__keeping_grow(esp__problem *p, esp__keeping *w) {
+    const uint32_t room = 2 * w->room;
+    const char **texts = esp__arena_get(p->arena, room * sizeof *texts),
+               **shards = esp__arena_get(p->arena, room * sizeof *shards);
+    esp__tree **trees = esp__arena_get(p->arena, room * sizeof *trees);
+    memcpy((void *)texts, (void *)w->texts, w->room * sizeof *texts);
+    memcpy((void *)shards, (void *)w->shards, w->room * sizeof *shards);
+    memcpy(trees, p->trees, w->room * sizeof *trees);
+    w->texts = texts, w->shards = shards, p->trees = trees, w->room = room;
+}
+
+/* Tensor i's constraint as a number. A sharded tensor has a number of its own, so that no neighbour forms a group with it. */
+static esp_status esp__keep_number(esp__problem *p, esp__keeping *w, uint32_t i, uint32_t *number) {
+    const char *text = esp__keep_text(p, i), *shard = p->model->tensors[i].shard;
+    uint32_t k = 0;
+    if (text || shard)
+        for (k = 1; k < p->n_keeps && !(esp__text_same(w->texts[k], text) && esp__text_same(w->shards[k], shard));
+             k++) {
+        }
+    *number = k;
+    if (k < p->n_keeps && !shard) return ESP_OK;
+    if (p->n_keeps == w->room) esp__keeping_grow(p, w);
+    const uint32_t next = p->n_keeps;
+    w->texts[next] = text, w->shards[next] = shard;
+    if (k < next) {
+        p->trees[next] = p->trees[k];
+    } else {
+        esp_status s = esp__keep_tree(p, text, shard, p->model->tensors[i].name, &p->trees[next]);
+        if (s) return s;
+    }
+    *number = next;
+    p->n_keeps++;
+    return ESP_OK;
+}
+
 static esp_status esp__keeps_open(esp__problem *p) {
-    uint32_t *keep = esp__arena_get(p->arena, p->n_tensors * sizeof *keep), room = 8, nodes = 0;
-    const char **texts = esp__arena_get(p->arena, room * sizeof *texts);
-    p->trees = esp__arena_get(p->arena, room * sizeof *p->trees);
-    p->trees[0] = esp__tree_make(p, NULL, ESP__NO_CODEC, 0);
+    uint32_t *keep = esp__arena_get(p->arena, p->n_tensors * sizeof *keep), nodes = 0;
+    esp__keeping w = {NULL, NULL, 8};
+    w.texts = esp__arena_get(p->arena, w.room * sizeof *w.texts);
+    w.shards = esp__arena_get(p->arena, w.room * sizeof *w.shards);
+    p->trees = esp__arena_get(p->arena, w.room * sizeof *p->trees);
+    p->trees[0] = esp__tree_make(p, NULL, NULL, ESP__NO_CODEC, 0);
     p->n_keeps = 1;
     p->keep = keep;
     for (uint32_t k = 0; k < p->config.n_keep; k++)
@@ -223,25 +282,8 @@ static esp_status esp__keeps_open(esp__problem *p) {
             return esp__fail(NULL, ESP_E_ARG, "keep '%s': expected GLOB=fp32, GLOB=CODEC or GLOB=OPTION",
                              p->config.keep[k] ? p->config.keep[k] : "");
     for (uint32_t i = 0; i < p->n_tensors; i++) {
-        const char *text = esp__keep_text(p, i);
-        uint32_t k = 0;
-        if (text) {
-            for (k = 1; k < p->n_keeps && strcmp(texts[k], text) != 0; k++) {
-            }
-        }
-        keep[i] = k;
-        if (k < p->n_keeps) continue;
-        if (p->n_keeps == room) {
-            const char **more = esp__arena_get(p->arena, 2 * room * sizeof *more);
-            esp__tree **trees = esp__arena_get(p->arena, 2 * room * sizeof *trees);
-            memcpy((void *)more, (void *)texts, room * sizeof *more);
-            memcpy(trees, p->trees, room * sizeof *trees);
-            texts = more, p->trees = trees, room *= 2;
-        }
-        texts[k] = text;
-        esp_status s = esp__keep_tree(p, text, p->model->tensors[i].name, &p->trees[k]);
+        esp_status s = esp__keep_number(p, &w, i, &keep[i]);
         if (s) return s;
-        p->n_keeps++;
     }
     for (uint32_t k = 0; k < p->n_keeps; k++)
         if (p->trees[k]->n_nodes > nodes) nodes = p->trees[k]->n_nodes;
@@ -251,7 +293,7 @@ static esp_status esp__keeps_open(esp__problem *p) {
         if (!p->trees[keep[i]]->n_options)
             return esp__fail(NULL, ESP_E_ARG, "no option is left: look at forbid, only, max_comp and devices%s",
                              p->hierarchical ? "" : " (one machine, or one rank a machine, has only flat options)");
-        esp_status s = esp__keep_check(p, i, keep[i] ? texts[keep[i]] : NULL);
+        esp_status s = esp__keep_check(p, i, keep[i] ? w.texts[keep[i]] : NULL);
         if (s) return s;
         if (keep[i] == done) done++;
     }

@@ -166,6 +166,7 @@ typedef struct esp__planting {
     esp__trie_node *nodes;
     uint32_t n, room, n_options, n_checked;
     const char *only_option; /* text, or NULL */
+    const char *shard;       /* as in esp_plan_tensor */
     int no_comp;
     uint32_t memo[8192]; /* by an op template's hash: its index + 1 */
 } esp__planting;
@@ -194,6 +195,11 @@ static int esp__option_wanted(esp__planting *w, const esp__option *o) {
     uint32_t comps = 0;
     for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP || o->steps[i].hops;
     if (w->p->n_levels > 2 && !esp__option_fits_system(w->p, o)) return 0;
+    if (w->shard && strcmp(w->shard, ESP__SHARD_ANY) != 0) {
+        uint8_t scopes[ESP__LEVELS];
+        esp__scopes_print(scopes, esp__option_cuts(o, scopes), text, sizeof text);
+        if (strcmp(text, w->shard) != 0) return 0;
+    }
     if (w->only_option) {
         esp__option_print(o, text, sizeof text);
         return !strcmp(text, w->only_option);
@@ -287,14 +293,15 @@ static void esp__share(esp__planting *w, esp__tree *tree) {
     tree->root = w->nodes[0].same;
 }
 
-/* The options for one constraint. only_option: the text of the only option, or NULL; codec: the only codec, or ESP__NO_CODEC
- * for any; no_comp: 1 allows no Comp. */
-static esp__tree *esp__tree_make(esp__problem *p, const char *only_option, uint32_t codec, int no_comp) {
+/* The options for one constraint. shard: as in esp_plan_tensor; only_option: the text of the only option, or NULL; codec: the only
+ * codec, or ESP__NO_CODEC for any; no_comp: 1 allows no Comp. */
+static esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char *only_option, uint32_t codec,
+                                 int no_comp) {
     esp__tree *tree = esp__arena_get(p->arena, sizeof *tree);
     esp__planting *w = esp__arena_get(p->arena, sizeof *w);
     uint32_t devices = p->system.devices,
              parts = (p->hierarchical ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT) |
-                     ESP__TREE_OF(p->n_levels);
+                     (shard ? ESP__TREE_NARROW : 0) | ESP__TREE_OF(p->n_levels);
     int extended = only_option ? ESP__WITH_SUMS | ESP__WITH_HOPS : 0;
     for (uint32_t i = 0; i < p->n_codecs; i++)
         if (p->codecs[i].caps & ESP_CODEC_REDUCIBLE) extended |= ESP__WITH_SUMS;
@@ -305,6 +312,7 @@ static esp__tree *esp__tree_make(esp__problem *p, const char *only_option, uint3
     w->nodes = esp__arena_get(p->arena, w->room * sizeof *w->nodes);
     w->n = 1;
     w->only_option = only_option;
+    w->shard = shard;
     w->no_comp = no_comp || (p->config.flags & ESP_PLAN_NO_COMP) != 0;
     esp__option_each(parts, only_option ? 3u : devices, extended, esp__plant, w);
     tree->n_options = w->n_options;

@@ -83,6 +83,22 @@ static esp__order_units esp__schedule_order_units(const esp__schedule_reading *r
         r, r->d->n_units, (uint32_t)r->p->n_tensors, esp__schedule_option, esp__schedule_unit_name, NULL, NULL};
 }
 
+/* Only a sharded tensor's option ends narrow. */
+static esp_status esp__read_narrow(const esp__problem *p, const char *where, const esp__text_unit *x,
+                                   const esp__option *o) {
+    for (uint32_t i = x->first; i < x->first + x->n; i++) {
+        const esp_plan_tensor *t = &p->model->tensors[i];
+        if (!t->shard == !esp__option_narrow(o)) continue;
+        return esp__fail(NULL, ESP_E_ARG,
+                         t->shard
+                             ? "%s: tensor '%s' is sharded, but option '%s' gives every rank all of it"
+                             : "%s: tensor '%s': option '%s' leaves each rank with a part only, and the model does not "
+                               "say that the tensor is sharded (shard, --shard)",
+                         where, t->name, x->option);
+    }
+    return ESP_OK;
+}
+
 /* The path of a unit's codec and option. */
 static esp_status esp__read_path(esp__problem *p, const char *where, const esp__text_unit *x, const esp__unit *u,
                                  const esp__path **out) {
@@ -92,6 +108,7 @@ static esp_status esp__read_path(esp__problem *p, const char *where, const esp__
     if (esp__option_parse(NULL, x->option, &o))
         return esp__fail(NULL, ESP_E_ARG, "%s: tensor '%s': %s", where, tensor, esp_last_error(NULL));
     esp_status s = esp__option_later_check(NULL, where, tensor, &o);
+    if (!s) s = esp__read_narrow(p, where, x, &o);
     if (s) return s;
     if (esp__option_compresses(&o) && (c = esp__codec_named(p, x->codec)) == ESP__NO_CODEC)
         return esp__fail(NULL, ESP_E_ARG, "%s: codec '%s': no costs were given for it%s%s", where, x->codec,

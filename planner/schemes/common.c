@@ -16,14 +16,20 @@ static const esp__form esp__form_alltoall = {
     "intra.reduce_scatter > comp > inter.alltoall > decomp > comp > inter.allgather > decomp > intra.allgather",
     "comp > flat.alltoall > decomp > comp > flat.allgather > decomp"};
 
+/* Of sharded tensors, whatever the strategy: none of the published ones has them. */
+static const esp__form esp__form_shard_raw = {"intra.reduce_scatter > inter.reduce_scatter", "flat.reduce_scatter"};
+static const esp__form esp__form_shard = {"intra.reduce_scatter > comp > inter.alltoall > decomp",
+                                          "comp > flat.alltoall > decomp"};
+
 static int esp__codec_runs(const esp__problem *p, uint32_t codec, uint32_t device) {
     return p->codecs[codec].compress[device].n && p->codecs[codec].decompress[device].n &&
            (p->system.devices >> device & 1u);
 }
 
 /* The option's text for this system, with a device for every comp and decomp. */
-static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t device, char text[ESP__TEXT_MAX]) {
-    const char *from = p->hierarchical ? f->tree : f->flat;
+static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t device, int flat,
+                           char text[ESP__TEXT_MAX]) {
+    const char *from = p->hierarchical && !flat ? f->tree : f->flat;
     size_t n = 0;
     while (*from && n + 8 < ESP__TEXT_MAX) {
         if (strncmp(from, "comp", 4)) {
@@ -41,12 +47,14 @@ static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t d
 static const esp__path *esp__form_path(esp__problem *p, const esp__unit *u, const esp__form *f, uint32_t device,
                                        uint32_t codec) {
     char text[ESP__TEXT_MAX];
+    const char *shard = p->model->tensors[u->first].shard;
+    if (shard) f = strstr(f->tree, "comp") ? &esp__form_shard : &esp__form_shard_raw;
     if (codec != ESP__NO_CODEC && !esp__codec_runs(p, codec, device)) device = 1u - device;
     if (codec == ESP__NO_CODEC || !esp__codec_runs(p, codec, device)) {
-        if (strstr(f->tree, "comp")) f = &esp__form_raw;
+        if (strstr(f->tree, "comp")) f = shard ? &esp__form_shard_raw : &esp__form_raw;
         codec = ESP__NO_CODEC;
     }
-    esp__form_text(p, f, device, text);
+    esp__form_text(p, f, device, shard && !strcmp(shard, "flat"), text);
     return esp__path_make(p, u, text, codec);
 }
 
@@ -65,6 +73,10 @@ static void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const
     const esp__unit *unit = &d->units[u];
     uint64_t key = (unit->elements * 2 + (unit->n > 1)) * 0x9E3779B97F4A7C15ull;
     uint32_t k = (uint32_t)(key >> 58);
+    if (p->model->tensors[unit->first].shard && !p->model->tensors[unit->first].keep) {
+        d->paths[u] = esp__form_path(p, unit, f, device, codec);
+        return;
+    }
     if (p->keep[unit->first]) {
         d->paths[u] = esp__candidates_get(p, unit)->paths;
         return;

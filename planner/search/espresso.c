@@ -36,7 +36,7 @@ static int esp__cut_units(esp__problem *p, esp__schedule *d) {
     for (uint32_t i = 0; i < n_tensors; i++) {
         uint64_t elements = p->model->tensors[i].elements;
         uint32_t *slot = &like[(elements * 64 + p->keep[i]) * 0x9E3779B97F4A7C15ull >> 54], j = *slot - 1u;
-        if (elements < all / ESP__LARGE_SHARE)
+        if (elements < all / ESP__LARGE_SHARE || p->model->tensors[i].shard)
             chunks[i] = 1;
         else if (*slot && p->model->tensors[j].elements == elements && p->keep[j] == p->keep[i])
             chunks[i] = chunks[j];

@@ -23,7 +23,7 @@ static void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, ui
             continue;
         }
         if (chunks > ESP__CHUNKS_MAX) chunks = ESP__CHUNKS_MAX;
-        if (e / chunks < esp__chunk_least) chunks = 1;
+        if (e / chunks < esp__chunk_least || t[i].shard) chunks = 1;
         for (uint64_t c = 0; c < chunks; c++) {
             units[n].first = i;
             units[n].n = 1;
@@ -213,6 +213,7 @@ static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
     uint64_t best = d->makespan;
     uint32_t n = 1;
     if (d->units[u].n > 1 || (chunks > 1 && e / chunks < esp__chunk_least)) return 0;
+    if (k->p->model->tensors[d->units[u].first].shard) return 0;
     while (u + n < d->n_units && d->units[u + n].first == d->units[u].first) n++;
     if (n == chunks || n > ESP__NEW_MAX) return 0;
     esp__swap *w = esp__regroup_lift(k, u, n);

@@ -73,7 +73,7 @@ static double planned(const esp_plan_tensor *t, const char *strategy, const char
 /* Figure 2: three tensors; compressing all of them makes the step longer, compressing the right ones on the right device makes
  * it shorter. Backward 10 each; communication 10, 16, 10 in FP32, 2.5, 4, 2.5 compressed. */
 static const esp_plan_tensor figure2[] = {
-    {"T0", 2500, 10000, NULL}, {"T1", 4000, 10000, NULL}, {"T2", 2500, 10000, NULL}};
+    {"T0", 2500, 10000, NULL, NULL}, {"T1", 4000, 10000, NULL, NULL}, {"T2", 2500, 10000, NULL, NULL}};
 
 static void test_figure2(void **state) {
     (void)state;
@@ -116,7 +116,7 @@ static const esp_plan_codec onebit = {.spec = "onebit",
                                       .decompress = {{NULL, 0, 0}, {&five, 1, 0}}};
 
 static double one_tensor(const esp_plan_system *s, uint64_t elements, const char *option, char chosen[512]) {
-    esp_plan_tensor t = {"T", elements, 1000, NULL};
+    esp_plan_tensor t = {"T", elements, 1000, NULL, NULL};
     esp_plan_model model = {.n_tensors = 1, .name = "one", .tensors = &t};
     esp_plan_config config = {.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT};
     esp_plan_report r = {.struct_size = sizeof r};

@@ -25,9 +25,9 @@ static const char right[] =
 
 static void input_open(input *in) {
     memset(in, 0, sizeof *in);
-    in->tensors[0] = (esp_plan_tensor){"a", 1000, 5000, NULL};
-    in->tensors[1] = (esp_plan_tensor){"b", 2000, 5000, NULL};
-    in->tensors[2] = (esp_plan_tensor){"c", 3000, 5000, NULL};
+    in->tensors[0] = (esp_plan_tensor){"a", 1000, 5000, NULL, NULL};
+    in->tensors[1] = (esp_plan_tensor){"b", 2000, 5000, NULL, NULL};
+    in->tensors[2] = (esp_plan_tensor){"c", 3000, 5000, NULL, NULL};
     in->model = (esp_plan_model){.n_tensors = 3, .name = "abc", .tensors = in->tensors};
     in->points[0] = (esp_cost_point){1000, 2000};
     in->points[1] = (esp_cost_point){2000, 3000};
@@ -290,7 +290,7 @@ static void test_too_many(void **state) {
     assert_true(tensors && names);
     for (int i = 0; i < MANY; i++) {
         snprintf(names[i], sizeof names[i], "t%d", i);
-        tensors[i] = (esp_plan_tensor){names[i], 100, 10, NULL};
+        tensors[i] = (esp_plan_tensor){names[i], 100, 10, NULL, NULL};
     }
     in.model.tensors = tensors, in.model.n_tensors = MANY;
     refused_line(&in, "1000000 tensors", __LINE__);

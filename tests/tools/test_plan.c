@@ -326,6 +326,23 @@ static void bad_strategies(void **state) {
     free(text);
 }
 
+static void sharded(void **state) {
+    (void)state;
+    check(PLAN("--shard", "*", "-o", in_dir("shard.strategy")), 0, 0, "times as fast");
+    char *text = get_file("shard.strategy");
+    assert_null(strstr(text, "allgather")); /* nothing spreads a result */
+    assert_null(strstr(text, "allreduce"));
+    assert_null(strstr(text, "\ngroup "));
+    assert_non_null(strstr(text, "reduce_scatter"));
+    free(text);
+    check(PLAN("--shard", "*=inter"), 1, 1,
+          "shard 'inter' leaves no option: expected any, flat or the levels from intra on");
+    check(PLAN("--shard", "*", "--strategy", in_dir("shard.strategy")), 0, 0, "times as fast");
+    check(PLAN("--strategy", in_dir("shard.strategy")), 1, 1, "leaves each rank with a part only");
+    check(PLAN("--shard", "*", "--strategy", "fp32", "-o", in_dir("fp32.strategy")), 0, 0, "step");
+    check(PLAN("--shard", "no_such*"), 0, 1, "--shard no_such*: no tensor of model");
+}
+
 static void a_million_tensors(void **state) {
     (void)state;
     FILE *f = fopen(in_dir("million.json"), "wb");
@@ -374,6 +391,7 @@ int main(void) {
         cmocka_unit_test(bad_models),
         cmocka_unit_test(truncated_files),
         cmocka_unit_test(bad_strategies),
+        cmocka_unit_test(sharded),
         cmocka_unit_test(a_million_tensors),
         cmocka_unit_test(outputs_are_whole),
     };

@@ -27,6 +27,13 @@ static void counts(void **state) {
     check(SPAWN("tree", "--count", "--hierarchical"), 0, 0, "4278 options: 0 flat, 4278 hierarchical; 6 without");
 }
 
+static void narrow(void **state) {
+    (void)state;
+    check(SPAWN("tree", "--narrow", "--count"), 0, 0, "34 options: 5 flat, 29 hierarchical; 2 without compression\n");
+    check(SPAWN("tree", "--narrow", "--devices", "cpu", "--flat"), 0, 0,
+          "flat.reduce_scatter\ncomp@cpu > flat.alltoall > decomp@cpu\n");
+}
+
 static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 static void one_option_a_line(void **state) {
@@ -66,10 +73,8 @@ static void wrong_usage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts),
-        cmocka_unit_test(one_option_a_line),
-        cmocka_unit_test(matching),
-        cmocka_unit_test(wrong_usage),
+        cmocka_unit_test(counts),   cmocka_unit_test(narrow),      cmocka_unit_test(one_option_a_line),
+        cmocka_unit_test(matching), cmocka_unit_test(wrong_usage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

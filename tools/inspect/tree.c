@@ -11,6 +11,7 @@ enum {
     TREE_MAX_COMP,
     TREE_LEVELS,
     TREE_HOPS,
+    TREE_NARROW,
     TREE_EXTENDED
 };
 static const tool_flag tree_flags[] = {
@@ -23,6 +24,7 @@ static const tool_flag tree_flags[] = {
     {"--max-comp", "N", "only options that compress at most N times"},
     {"--levels", "N", "of a job of N levels, 2 to 4 (default 2): ranks, machines, racks, ..."},
     {"--hops", NULL, "the options outside the tree that compress at every hop instead (ring_hops, halving_hops)"},
+    {"--narrow", NULL, "the options that end narrow instead, for sharded tensors: each rank gets its part"},
     {"--extended", NULL, "also options that sum payloads undecoded (fp16, shared-seed randomk)"},
 };
 
@@ -68,7 +70,7 @@ static int tree_main(const tool_command *self, int argc, char **argv) {
     esp__tree_filter f = {.devices = 3, .max_comp = -1, .match = match, .forbid = forbid};
     esp__tree_counts n;
     const char *value;
-    uint32_t levels = 2;
+    uint32_t levels = 2, narrow = 0;
     int at = 0, flag, status = TOOL_OK, count = 0;
     while (status == TOOL_OK && (flag = tool_next(self, argc, argv, &at, &value)) != -1) {
         switch (flag) {
@@ -81,6 +83,7 @@ static int tree_main(const tool_command *self, int argc, char **argv) {
         case TREE_MATCH: match[f.n_match++] = value; break;
         case TREE_FORBID: forbid[f.n_forbid++] = value; break;
         case TREE_LEVELS: status = tree_levels(self, value, &levels); break;
+        case TREE_NARROW: narrow = ESP__TREE_NARROW; break;
         case TREE_MAX_COMP: status = tree_number(self, value, &f.max_comp); break;
         case TREE_HOPS: f.extended |= ESP__WITH_HOPS, f.hops = 1; break;
         default: f.extended |= ESP__WITH_SUMS;
@@ -90,7 +93,7 @@ static int tree_main(const tool_command *self, int argc, char **argv) {
         status = tool_usage(self, "'%s': takes flags only; to search for it: --match '%s'", argv[at], argv[at]);
     if (status == TOOL_OK) {
         if (!f.parts) f.parts = ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL;
-        f.parts |= ESP__TREE_OF(levels);
+        f.parts |= narrow | ESP__TREE_OF(levels);
         esp__tree_each(&f, &n, count ? NULL : tree_print, NULL);
         if (count)
             printf("%llu options: %llu flat, %llu hierarchical; %llu without compression\n",
@@ -108,12 +111,13 @@ static const tool_command tree_command = {
     .summary = "Prints every way in which one tensor can be synchronised, one option a line.",
     .synopsis =
         "[--devices cpu,gpu] [--count] [--flat|--hierarchical] [--match PATTERN] [--forbid PATTERN] [--max-comp N] "
-        "[--levels N] [--hops]",
+        "[--levels N] [--hops] [--narrow]",
     .flags = tree_flags,
     .n_flags = sizeof tree_flags / sizeof *tree_flags,
     .run = tree_main,
     .details = "A strategy file takes options in this form. With one device there are 174, with two 4341;\n"
                "for jobs of three levels 2556 and 299271.\n"
+               "They give every rank the result; those that end narrow, of sharded tensors, come on top.\n"
                "\n"
                "examples:\n"
                "  espresso tree --count\n"

@@ -11,6 +11,7 @@ enum {
     PLAN_FORBID,
     PLAN_ONLY,
     PLAN_KEEP,
+    PLAN_SHARD,
     PLAN_MAX_COMP,
     PLAN_MAX_MEMORY,
     PLAN_MAX_VOLUME,
@@ -38,6 +39,9 @@ static const tool_flag plan_common[PLAN_COMMON] = {
     [PLAN_ONLY] = {"--only", "PATTERN", "only options with PATTERN in them; repeated: with at least one of them"},
     [PLAN_KEEP] = {"--keep", "GLOB=WHAT",
                    "tensors named like GLOB get fp32, this codec, or this option; the first that fits counts"},
+    [PLAN_SHARD] =
+        {"--shard", "GLOB[=CUTS]",
+         "tensors named like GLOB are sharded, and cut any way, or by CUTS: flat, or levels such as intra,inter"},
     [PLAN_MAX_COMP] = {"--max-comp", "N", "options compress at most N times"},
     [PLAN_MAX_MEMORY] = {"--max-memory", "SIZE",
                          "residuals and payload buffers of a rank take at most that, such as 2GB"},
@@ -61,6 +65,7 @@ static void plan_open(plan_inputs *in, const tool_command *c, int argc) {
     in->forbid = tool_realloc(NULL, bytes);
     in->only = tool_realloc(NULL, bytes);
     in->keep = tool_realloc(NULL, bytes);
+    in->shard = tool_realloc(NULL, bytes);
     in->config.struct_size = sizeof in->config;
     in->config.forbid = in->forbid;
     in->config.only = in->only;
@@ -141,6 +146,7 @@ static int plan_flag(plan_inputs *in, int flag, const char *value) {
             return tool_usage(in->command, "--keep %s: expected GLOB=fp32, GLOB=CODEC or GLOB=OPTION", value);
         in->keep[in->config.n_keep++] = value;
         return TOOL_OK;
+    case PLAN_SHARD: in->shard[in->n_shard++] = value; return TOOL_OK;
     case PLAN_NO_MERGE: in->config.flags |= ESP_PLAN_NO_MERGE; return TOOL_OK;
     case PLAN_NO_SPLIT: in->config.flags |= ESP_PLAN_NO_SPLIT; return TOOL_OK;
     case PLAN_HOPS: in->config.flags |= ESP_PLAN_HOPS; return TOOL_OK;

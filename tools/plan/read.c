@@ -3,12 +3,35 @@
 #include "espresso_impl/base/file.h"
 #include <fnmatch.h>
 
+/* Tensor i's cuts by the first --shard that fits its name; NULL: none does. */
+static const char *plan_shard_of(const plan_inputs *in, uint32_t i) {
+    for (uint32_t k = 0; k < in->n_shard; k++) {
+        char glob[ESP__SPEC_MAX];
+        const char *equals = strchr(in->shard[k], '=');
+        snprintf(glob, sizeof glob, "%.*s", (int)strcspn(in->shard[k], "="), in->shard[k]);
+        if (fnmatch(glob, in->model.tensors[i].name, 0) == 0) return equals ? equals + 1 : ESP__SHARD_ANY;
+    }
+    return NULL;
+}
+
+static void plan_shard(plan_inputs *in) {
+    if (!in->n_shard) return;
+    in->sharded = tool_realloc(NULL, in->model.n_tensors * sizeof *in->sharded);
+    memcpy(in->sharded, in->model.tensors, in->model.n_tensors * sizeof *in->sharded);
+    for (uint32_t i = 0; i < in->model.n_tensors; i++) {
+        const char *cuts = plan_shard_of(in, i);
+        if (cuts) in->sharded[i].shard = cuts;
+    }
+    in->model.tensors = in->sharded;
+}
+
 static int plan_read_model(plan_inputs *in) {
     char path[PATH_MAX + 512];
     if (!plan_find_model(in->command, in->model_name, path, sizeof path)) return TOOL_FAILED;
     if (esp__model_read(path, &in->model_file, NULL) != ESP_OK)
         return tool_fail(in->command, "%s", esp_last_error(NULL));
     in->model = in->model_file.model;
+    plan_shard(in);
     return TOOL_OK;
 }
 
@@ -53,16 +76,21 @@ static int plan_read_codec(plan_inputs *in, uint32_t i) {
 }
 
 /* Warns of a pattern that matches no tensor: most likely a typing error. */
-static void plan_check_keeps(const plan_inputs *in) {
-    for (uint32_t k = 0; k < in->config.n_keep; k++) {
+static void plan_check_globs(const plan_inputs *in, const char *flag, const char *const *globs, uint32_t n) {
+    for (uint32_t k = 0; k < n; k++) {
         char glob[ESP__SPEC_MAX];
         uint32_t t = 0;
-        snprintf(glob, sizeof glob, "%.*s", (int)strcspn(in->keep[k], "="), in->keep[k]);
+        snprintf(glob, sizeof glob, "%.*s", (int)strcspn(globs[k], "="), globs[k]);
         while (t < in->model.n_tensors && fnmatch(glob, in->model.tensors[t].name, 0) != 0) t++;
         if (t == in->model.n_tensors)
-            fprintf(stderr, "espresso %s: warning: --keep %s: no tensor of model '%s' has such a name\n",
-                    in->command->name, in->keep[k], in->model.name);
+            fprintf(stderr, "espresso %s: warning: %s %s: no tensor of model '%s' has such a name\n", in->command->name,
+                    flag, globs[k], in->model.name);
     }
+}
+
+static void plan_check_keeps(const plan_inputs *in) {
+    plan_check_globs(in, "--keep", in->keep, in->config.n_keep);
+    plan_check_globs(in, "--shard", in->shard, in->n_shard);
 }
 
 /* Warns where costs were measured with another number of ranks: ranks share cores and links, so costs depend on it. */
@@ -109,6 +137,8 @@ static void plan_close(plan_inputs *in) {
     free((void *)in->forbid);
     free((void *)in->only);
     free((void *)in->keep);
+    free((void *)in->shard);
+    free(in->sharded);
 }
 
 /* Reads a strategy file, text or JSON, as the library's text. */
