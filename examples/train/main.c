@@ -9,8 +9,8 @@
 #include <time.h>
 
 /* Flags, with their defaults. These names are indices into the list. */
-enum { EPOCHS, BATCH, LR, MOMENTUM, SEED, MAX_STEPS, LIMIT_TRAIN, EVAL, N_NUMBERS };
-enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, DATA, JSON, CURVE, N_FLAGS };
+enum { EPOCHS, BATCH, LR, MOMENTUM, SEED, MAX_STEPS, LIMIT_TRAIN, EVAL, SHARD, N_NUMBERS };
+enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, GATHER, DATA, JSON, CURVE, N_FLAGS };
 static struct flag {
     const char *name, *text, *help;
     double number;
@@ -23,9 +23,11 @@ static struct flag {
     {"--max-steps", "0", "stop after so many steps; 0: do not", 0},
     {"--limit-train", "0", "use the first N training images; 0: all", 0},
     {"--eval", "1", "1: test after every epoch, 0: at the end only", 0},
+    {"--shard", "0", "1: each rank keeps the optimizer's state for a part of the parameters only", 0},
     {"--strategy", NULL, "fp32, layerwise, auto, or a strategy file", 0},
     {"--codec", NULL, "such as topk:ratio=0.01; for auto several, ';' between", 0},
     {"--backend", NULL, "such as shm", 0},
+    {"--gather", NULL, "with --shard 1: codec of the parameters, such as bf16", 0},
     {"--data", "/usr/share/datasets/fashion-mnist", "folder of IDX files, plain or .gz", 0},
     {"--json", NULL, "file for the result as one line of JSON; - is the standard output", 0},
     {"--curve", NULL, "file for a line a step: step, seconds, loss", 0},
@@ -36,12 +38,12 @@ typedef struct trainer {
     uint32_t id[N_PARAMS]; /* espresso's tensor ids of the parameters */
     model net;
     dataset train, test;
-    uint32_t *order;           /* order of the training images in this epoch; the same on every rank */
-    uint8_t *labels;           /* labels of one batch */
-    double *step_ms, *wait_ms; /* of each step: whole time, and time that it waited for gradients */
-    double *loss;              /* of each step                                              */
-    double lr;                 /* learning rate for which residuals are scaled              */
-    size_t n_steps;
+    uint32_t *order;             /* order of the training images in this epoch; the same on every rank */
+    uint8_t *labels;             /* labels of one batch */
+    double *step_ms, *wait_ms;   /* of each step: whole time, and time that it waited for gradients */
+    double *loss;                /* of each step                                              */
+    double lr;                   /* learning rate for which residuals are scaled              */
+    size_t n_steps, state_bytes; /* of the optimizer's state on this rank                     */
 } trainer;
 
 static void die(const char *what, const char *why) {
@@ -81,6 +83,17 @@ static double now_ms(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
+/* The optimizer's state: for all parameters, or with --shard 1 for this rank's parts. */
+static void open_state(trainer *t) {
+    for (int i = 0; i < N_PARAMS; i++) {
+        uint64_t begin, n;
+        check(t, esp_part(t->ctx, t->id[i], esp_rank(t->ctx), &begin, &n), "esp_part");
+        t->net.p[i].begin = (size_t)begin, t->net.p[i].n = (size_t)n;
+    }
+    t->state_bytes = model_state(&t->net, flag[GATHER].text != NULL);
+    if (!t->state_bytes) die("model", "out of memory");
+}
+
 /* At the start: opens the context, adds the parameters in backward order, starts, and broadcasts rank 0's values. */
 static void join_ranks(trainer *t) {
     esp_config cfg = ESP_ZERO;
@@ -89,10 +102,13 @@ static void join_ranks(trainer *t) {
     for (int i = 0; i < N_PARAMS; i++) {
         const param *p = &t->net.p[i];
         esp_tensor_desc desc = {.name = p->name, .count = p->count, .rows = p->rows, .cols = p->cols};
+        if (flag[SHARD].number > 0) desc.flags = ESP_SHARD;
+        desc.gather = flag[GATHER].text;
         check(t, esp_tensor_add(t->ctx, &desc, &t->id[i]), p->name);
     }
     check(t, esp_start(t->ctx), "esp_start");
     check(t, esp_broadcast(t->ctx, t->net.p[0].value, t->net.n_values * sizeof(float), 0), "esp_broadcast");
+    open_state(t);
 }
 
 /* Backward calls this when gradient i is done. The gradient is synchronised while backward goes on. */
@@ -120,6 +136,8 @@ static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
     check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->wait_ms[t->n_steps] = now_ms() - wait;
     model_update(&t->net, (float)lr, (float)flag[MOMENTUM].number);
+    for (int i = N_PARAMS - 1; i >= 0 && flag[SHARD].number > 0; i--) /* the next forward's first layer first */
+        check(t, esp_gather(t->ctx, t->id[i], t->net.p[i].value, (esp_stream){0}), "esp_gather");
     t->loss[t->n_steps] = (double)loss;
     t->step_ms[t->n_steps++] = now_ms() - start;
     return (double)loss;
@@ -192,7 +210,7 @@ static void write_curve(const trainer *t, const char *path) {
     double at = 0;
     if (!f) die(path, "cannot be written");
     for (size_t i = 0; i < t->n_steps; i++)
-        fprintf(f, "%zu,%.4f,%.5f\n", i + 1, (at += t->step_ms[i]) / 1e3, t->loss[i]);
+        fprintf(f, "%zu,%.4f,%.9g\n", i + 1, (at += t->step_ms[i]) / 1e3, t->loss[i]);
     if (fclose(f)) die(path, "cannot be written");
 }
 
@@ -204,7 +222,8 @@ static void write_json(trainer *t, const char *path, double loss, double right, 
     fprintf(f, "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, ", esp_size(t->ctx), esp_machines(t->ctx), n);
     fprintf(f, "\"settled_step_ms\": %.2f, ", median(t->step_ms + first, n - first));
     fprintf(f, "\"step_ms\": %.2f, \"wait_ms\": %.2f, ", median(t->step_ms, n), median(t->wait_ms, n));
-    fprintf(f, "\"inter_bytes_per_step\": %.0f, \"loss\": %.4f, \"accuracy\": %.4f}\n", bytes, loss, right);
+    fprintf(f, "\"inter_bytes_per_step\": %.0f, \"loss\": %.4f, \"accuracy\": %.4f, ", bytes, loss, right);
+    fprintf(f, "\"state_bytes\": %zu}\n", t->state_bytes);
     if (fflush(f) || (f != stdout && fclose(f))) die(path, "cannot be written");
 }
 

@@ -31,15 +31,15 @@ int model_open(model *m, size_t pixels, size_t classes, size_t max_batch, uint64
         if (i % 2 == 0) m->p[i].rows = m->width[l], m->p[i].cols = m->width[l + 1];
         m->n_values += m->p[i].count;
     }
-    float *at = calloc(3 * m->n_values + 2 * n_inputs, sizeof *at);
+    float *at = calloc(2 * m->n_values + 2 * n_inputs, sizeof *at);
     if (!at) return -1;
     for (size_t i = 0; i < N_PARAMS; at += m->p[i++].count) {
-        m->p[i].value = at, m->p[i].grad = at + m->n_values, m->p[i].momentum = at + 2 * m->n_values;
+        m->p[i].value = at, m->p[i].grad = at + m->n_values, m->p[i].n = m->p[i].count;
         const float bound = sqrtf(6.0f / (float)m->width[layer_of(i)]); /* He; biases stay zero */
         for (size_t j = 0; i % 2 == 0 && j < m->p[i].count; j++)
             at[j] = bound * ((float)(random_u64(&seed) >> 40) * 0x1p-23f - 1.0f);
     }
-    at += 2 * m->n_values;
+    at += m->n_values;
     for (size_t l = 0; l <= N_LAYERS; at += max_batch * m->width[l++]) m->x[l] = at, m->dx[l] = at + n_inputs;
     return 0;
 }
@@ -90,12 +90,31 @@ float model_backward(model *m, const uint8_t *labels, size_t n, void (*ready)(vo
     return loss;
 }
 
+size_t model_state(model *m, int rounded) {
+    size_t n = 0;
+    for (size_t i = 0; i < N_PARAMS; i++) n += m->p[i].n * (rounded ? 2 : 1);
+    float *at = calloc(n + 1, sizeof *at);
+    if (!at) return 0;
+    for (size_t i = 0; i < N_PARAMS; i++) {
+        param *p = &m->p[i];
+        p->momentum = at, at += p->n;
+        if (!rounded) continue;
+        p->exact = at, at += p->n;
+        memcpy(p->exact, p->value + p->begin, p->n * sizeof *p->exact);
+    }
+    return (n + 1) * sizeof *at;
+}
+
 void model_update(model *m, float lr, float momentum) {
-    float *value = m->p[0].value, *v = m->p[0].momentum;
-    const float *grad = m->p[0].grad;
-    PARALLEL_IF(1)
-    for (size_t i = 0; i < m->n_values; i++) {
-        v[i] = momentum * v[i] + grad[i];
-        value[i] -= lr * v[i];
+    for (size_t k = 0; k < N_PARAMS; k++) {
+        const param *p = &m->p[k];
+        float *value = p->value + p->begin, *v = p->momentum, *exact = p->exact ? p->exact : value;
+        const float *grad = p->grad + p->begin;
+        PARALLEL_IF(p->n > 4096)
+        for (size_t i = 0; i < p->n; i++) {
+            v[i] = momentum * v[i] + grad[i];
+            exact[i] -= lr * v[i];
+            value[i] = exact[i];
+        }
     }
 }

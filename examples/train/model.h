@@ -13,11 +13,12 @@ void gemm(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_c
 enum { N_LAYERS = 3, N_PARAMS = 2 * N_LAYERS };
 
 /** A parameter, which the optimizer updates, and its gradient, which espresso synchronises: `count` numbers each.
- *  rows and cols are 0 for a bias. */
+ *  rows and cols are 0 for a bias. This rank's optimizer updates value[begin] to value[begin + n - 1] only, and has state for them. */
 typedef struct param {
     const char *name;
-    size_t count, rows, cols;
-    float *value, *grad, *momentum;
+    size_t count, rows, cols, begin, n;
+    float *value, *grad;
+    float *momentum, *exact; /* n each; exact: the values themselves, where `value` may be rounded; NULL: it is not */
 } param;
 
 typedef struct model {
@@ -35,6 +36,9 @@ const float *model_forward(model *m, size_t n);
 /** After forward: computes all gradients (means over the images) and returns the mean loss. Calls ready(user, i) as
  *  soon as p[i].grad is done. */
 float model_backward(model *m, const uint8_t *labels, size_t n, void (*ready)(void *user, int i), void *user);
+/** Allocates the optimizer's state for each parameter's begin and n, which the caller has set. rounded: 1 keeps exact values in it too.
+ *  Returns its bytes; 0 when memory is short. */
+size_t model_state(model *m, int rounded);
 /** SGD with momentum. */
 void model_update(model *m, float lr, float momentum);
 /** 64 random bits (splitmix64). */

@@ -25,6 +25,18 @@ for name in layerwise strategy; do
     [ $(($(bytes $name) * 10)) -lt "$(bytes fp32)" ] || fail "$name: $(bytes $name) bytes, fp32 $(bytes fp32)"
 done
 
+# sharded: the same losses, digit by digit, with a quarter of the optimizer's state; and with gradients and parameters compressed
+state() { sed 's/.*"state_bytes": \([0-9]*\).*/\1/' "$tmp/$1"; }
+learns whole --curve "$tmp/whole.curve"
+learns shard --shard 1 --curve "$tmp/shard.curve"
+learns halves --shard 1 --codec fp16 --gather bf16
+cut -d, -f1,3 "$tmp/whole.curve" >"$tmp/whole.loss"
+cut -d, -f1,3 "$tmp/shard.curve" >"$tmp/shard.loss"
+[ "$(wc -l <"$tmp/shard.loss")" -eq 40 ] || fail "--curve: $(wc -l <"$tmp/shard.loss") lines for 40 steps"
+cmp -s "$tmp/whole.loss" "$tmp/shard.loss" || fail "sharded: other losses: $(diff "$tmp/whole.loss" "$tmp/shard.loss" | head -n 4)"
+[ $(($(state shard) * 4)) -lt $(($(state whole) + 64)) ] || fail "state: $(state shard) bytes sharded, $(state whole) whole"
+[ $(($(bytes halves) * 10)) -lt $(($(bytes shard) * 6)) ] || fail "halves: $(bytes halves) bytes, exact $(bytes shard)"
+
 # what auto chooses depends on how busy this machine is; that it comes to a decision, tells it, and learns, does not
 "$BUILD/bin/espresso" run -n 4 --machines 2 --inter 400mbit,50us -- "$train" --batch 32 --max-steps 70 --limit-train 8960 --eval 0 \
     --strategy auto --codec "efsignsgd;topk:ratio=0.01" --json "$tmp/auto" --curve "$tmp/curve" >"$tmp/out" 2>&1 || fail "auto: $(cat "$tmp/out")"
@@ -43,6 +55,7 @@ refuses "--batch" --batch 0
 refuses "more than there are images" --limit-train 100
 refuses "not found" --data "$tmp"
 refuses 'no codec "nonsense"' --codec nonsense
+refuses "gather is 'bf16', but the tensor is not sharded" --gather bf16
 refuses "nonsense" --strategy auto --codec "efsignsgd;nonsense"
 printf '\0\0\010\003\0\0\0\002\0\0\0\002\0\0\0\002ab' >"$tmp/train-images-idx3-ubyte"
 refuses "ends too early" --data "$tmp"
