@@ -59,9 +59,9 @@ static esp_status example_bound(void *self, const esp_tensor *like, uint32_t rou
                                 esp_bound *out) {
     (void)self;
     (void)round, (void)n_reduced; /* one round, whose body nobody reduces */
-    out->payload_bytes = esp_payload_capacity(example_body_bytes(like->count));
-    out->scratch_bytes = 0;
-    out->state_bytes = 0;
+    const esp_bound b = {out->struct_size, 0, esp_payload_capacity(example_body_bytes(like->count)), 0,
+                         0};                                                    /* no scratch, no state */
+    memcpy(out, &b, out->struct_size < sizeof b ? out->struct_size : sizeof b); /* no more than the caller knows */
     return ESP_OK;
 }
 

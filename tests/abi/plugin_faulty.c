@@ -6,9 +6,10 @@
 #define ESPRESSO_PLUGIN_ENTRY(id) static const esp_plugin *unused_##id(const esp_host *h)
 #include "backends/loop.c"
 
-static const char *const faults[] = {"none",  "unknown",  "shrinks", "longer", "count",  "nan",
-                                     "loses", "capacity", "ignores", "order",  "header", "crash",
-                                     "clock", "shared",   "vary",    "linear", "size",   "round"};
+static const char *const faults[] = {"none",     "unknown", "shrinks", "longer", "count", "nan",   "loses",
+                                     "capacity", "ignores", "order",   "header", "crash", "clock", "shared",
+                                     "vary",     "linear",  "size",    "round",  "seed",  "leak",  "lists",
+                                     "error",    "params",  "among",   "poor"};
 enum {
     NONE,
     UNKNOWN,
@@ -28,8 +29,16 @@ enum {
     LINEAR,
     SIZE,
     ROUND,
+    SEED,
+    LEAK,
+    LISTS,
+    ERRS,
+    PARAMS,
+    AMONG,
+    POOR,
     FAULTS
 };
+static const esp_device cpu = {ESP_CPU, 0};
 static int fault_of(const char *params) {
     for (int i = 0; i < FAULTS; i++)
         if (!strncmp(params, "fault=", 6) && !strcmp(params + 6, faults[i])) return i;
@@ -38,10 +47,21 @@ static int fault_of(const char *params) {
 
 /* ---- the codec ------------------------------------------------------------------------------------------------------------- */
 static int selves[FAULTS], shared_word, last_fault, calls;
+static esp_status faulty_refuse(const esp_host *h, const char *params) {
+    char text[128] = "these parameters are wrong: ";
+    const esp_log_event ev = {sizeof ev, ESP_LOG_ERROR, ESP_E_ARG, __LINE__, RAW_NAME, text, __FILE__};
+    strncat(text, params, 64);
+    h->log(h->user, &ev);
+    return ESP_E_ARG;
+}
 static esp_status faulty_open(const esp_host *h, const char *params, void **self) {
     int fault = fault_of(params);
+    void *room;
     if (fault < 0 && last_fault == UNKNOWN) fault = UNKNOWN;
-    if (fault < 0) return raw_open(h, "x", self);
+    if (fault < 0 || (last_fault == PARAMS && fault == NONE)) return faulty_refuse(h, params);
+    room = h->alloc(h->user, cpu, 64, 64);
+    if (!room) return fault == POOR ? ESP_E_ARG : ESP_E_NOMEM;
+    if (fault != LEAK) h->free_(h->user, cpu, room, 64);
     raw_host = h;
     last_fault = selves[fault] = fault;
     *self = &selves[fault];
@@ -81,6 +101,7 @@ static esp_status faulty_compress(void *self, const esp_codec_args *a) {
     if (!h.body_bytes) return ESP_OK;
     unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
     memcpy(body, a->tensor[0]->data.ptr, n * 4);
+    if (f == SEED) body[0] ^= (unsigned char)(a->seed >> 2 & 1);
     if (f == CLOCK) body[0] ^= (++calls % 3 ? 1 : 0);
     if (f == SHARED) { /* another thread's call changes it meanwhile */
         __atomic_store_n(&shared_word, (int)body[0], __ATOMIC_SEQ_CST);
@@ -107,7 +128,8 @@ static esp_status faulty_decompress(void *self, const esp_codec_args *a) {
         if (f == HEADER && s && there == ESP_PAYLOAD_HEADER + n * 4 && h.codec != esp_name_hash(RAW_NAME)) s = ESP_OK;
         if (f == CRASH && s && there >= sizeof h && h.body_bytes > n * 4) /* believes the header */
             out[0] = ((const volatile float *)a->payload[p].data.ptr)[(ESP_PAYLOAD_HEADER + h.body_bytes) / 4];
-        if (f == ORDER && s && n) out[0] = 0;
+        if (f == ORDER && s && n && a->n_payloads == 1) out[0] = 0;
+        if (f == AMONG && s && p) out[0] = 0;
         if (s || h.body_bytes != (h.flags ? 0 : n * 4)) return ESP_E_CORRUPT;
         nan |= h.flags & ESP_PAYLOAD_NONFINITE;
     }
@@ -165,10 +187,19 @@ static esp_status faulty_model(void *self, const esp_tensor *like, uint32_t n_re
                                esp_codec_model *out) {
     const esp_codec_model m = {.struct_size = out->struct_size,
                                .sent = {64, 0, fault_in(self) == SIZE ? 1 : 4, 0, 0},
+                               .reduced = {{n_reduced > 1 ? 64 : 0, 0, n_reduced > 1 ? 4 : 0, 0, 0}},
+                               .error = fault_in(self) == ERRS    ? 0.5
+                                        : fault_in(self) == ROUND ? 0.0625
+                                                                  : 0, /* of 1.25 x */
                                .n_times = 1,
                                .times = {{1, 1000, 1000}}};
-    (void)like, (void)n_reduced, (void)d;
+    (void)like, (void)d;
     memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);
+    return ESP_OK;
+}
+
+static esp_status faulty_traits(void *self, esp_traits *out) {
+    if (fault_in(self) != LISTS) out->caps &= ~(uint64_t)ESP_CODEC_LISTS;
     return ESP_OK;
 }
 
@@ -176,7 +207,8 @@ static const esp_round sum_of_f32[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}};
 static const esp_codec faulty_codec = {.struct_size = sizeof(esp_codec),
                                        .wire_version = 1,
                                        .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_REDUCIBLE |
-                                               ESP_CODEC_FUSED_RESIDUAL,
+                                               ESP_CODEC_FUSED_RESIDUAL |
+                                               ESP_CODEC_LISTS, /* wrong: the first part only */
                                        .dtypes = ESP_BIT(ESP_F32),
                                        .devices = ESP_BIT(ESP_CPU),
                                        .name = RAW_NAME,
@@ -189,31 +221,55 @@ static const esp_codec faulty_codec = {.struct_size = sizeof(esp_codec),
                                        .bound = faulty_bound,
                                        .compress = faulty_compress_all,
                                        .decompress = faulty_decompress,
+                                       .traits = faulty_traits,
                                        .model = faulty_model};
 static const esp_codec *const faulty_codecs[] = {&faulty_codec};
 
 /* ---- the backend: loop, with one thing wrong --------------------------------------------------------------------------------- */
-static const char *const net_faults[] = {"none", "sum", "slots", "bits", "abort", "sleep", "traffic"};
-enum { NET_NONE, NET_SUM, NET_SLOTS, NET_BITS, NET_ABORT, NET_SLEEP, NET_TRAFFIC, NET_FAULTS };
+static const char *const net_faults[] = {"none",  "sum",     "slots",  "bits",  "abort",
+                                         "sleep", "traffic", "varlen", "scale", "paced"};
+enum {
+    NET_NONE,
+    NET_SUM,
+    NET_SLOTS,
+    NET_BITS,
+    NET_ABORT,
+    NET_SLEEP,
+    NET_TRAFFIC,
+    NET_VARLEN,
+    NET_SCALE,
+    NET_PACED,
+    NET_FAULTS
+};
 static int net_fault;
 static __thread esp_coll net_last;
 static __thread int net_rank;
 
 static esp_status net_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
     for (int i = 0; i < NET_FAULTS; i++)
-        if (!strncmp(params, "fault=", 6) && !strcmp(params + 6, net_faults[i])) net_fault = i;
+        if (!strncmp(params, "fault=", 6) && strcspn(params + 6, ",") == strlen(net_faults[i]) &&
+            !strncmp(params + 6, net_faults[i], strlen(net_faults[i])))
+            net_fault = i;
+    if (net_fault == NET_PACED && strstr(params, "inter=")) return faulty_refuse(h, params);
     net_rank = g->rank;
     return loop_open(h, g, "", comm);
 }
 static esp_status net_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
+    esp_coll other = *c;
     net_last = *c;
-    return engine_start(comm, c, s, req);
+    if (net_fault == NET_SCALE) other.scale = 0;
+    return engine_start(comm, &other, s, req);
 }
 static esp_status net_test(void *comm, void *req) {
     const esp_status s = engine_test(comm, req);
     const esp_coll *c = &net_last;
     float *out = (float *)c->dst.ptr;
     if (s || !out || !c->count || c->dtype != (c->slot_bytes ? 0 : ESP_F32)) return s;
+    for (uint64_t at = 0; net_fault == NET_VARLEN && at < (c->slot_bytes ? c->dst.bytes : 0); at += c->slot_bytes) {
+        esp_payload_header h;
+        memcpy(&h, (char *)out + at, sizeof h);
+        memset((char *)out + at + sizeof h + h.body_bytes, 0, c->slot_bytes - sizeof h - h.body_bytes);
+    }
     if (net_fault == NET_SUM && c->op == ESP_COLL_ALLREDUCE) out[c->count - 1] += 1;
     if (net_fault == NET_SLOTS && c->slot_bytes) ((unsigned char *)out)[c->slot_bytes + 70] ^= 1;
     if (net_fault == NET_BITS && c->op == ESP_COLL_ALLREDUCE && c->count == 30011 && net_rank == 1)

@@ -463,7 +463,7 @@ static void parameters(void **unused) {
     }
 }
 
-/* The shared instance's model against payloads, and against the error of normal numbers. (test_model.c does the same for blocks.) */
+/* The shared instance's model against payloads, and against the error of normal numbers. (`espresso plugins --check` does the same for blocks.) */
 static void shared_model(void **unused) {
     enum { N = 1 << 20 };
     (void)unused;

@@ -1,4 +1,4 @@
-/* conformance.h: shared by the codec tests: the list of codecs, a host, inputs, and one step of compression.
+/* conformance.h: shared by tests of single codecs (what all must do is in `espresso plugins --check`): codecs, a host, inputs, one step.
  * Codecs are driven through their tables, as the library does it; nothing else of the library is used. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
@@ -41,7 +41,6 @@ static const char *const cf_specs[] = {"none",
                                        "warmup:steps=2,of=(topk:ratio=0.01)",
                                        "warmup:steps=2,of=(dgc:ratio=0.01)",
                                        "warmup:steps=2,of=(fp16:of=(randomk:ratio=0.1))"};
-static const uint64_t cf_sizes[] = {0, 1, 7, 8, 9, 31, 32, 33, 4095, 4096, 4097, (1u << 20) + 1};
 
 /* ---- hosts ------------------------------------------------------------------------------------------------ */
 static char cf_message[1024]; /* the last error that a codec logged */
@@ -60,12 +59,6 @@ static void cf_free(void *user, esp_device d, void *p, uint64_t bytes) {
 static void cf_log(void *user, const esp_log_event *ev) {
     (void)user;
     if (ev->level == ESP_LOG_ERROR) (void)snprintf(cf_message, sizeof cf_message, "%s", ev->message);
-}
-/* Many small pieces, last first: whatever depends on the order or the cut shows. */
-static void cf_backwards(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t), void *arg) {
-    (void)user;
-    for (uint64_t piece = (n + grain - 1) / grain; piece-- > 0;)
-        body(arg, piece * grain, (piece + 1) * grain < n ? (piece + 1) * grain : n);
 }
 /* Two threads, for the thread sanitizer; the caller takes the even pieces. */
 typedef struct cf_half {
@@ -102,7 +95,6 @@ static void cf_inner_close(void *user, const esp_codec *table, void *self);
                                             .codec_open = cf_inner_open,                                               \
                                             .codec_close = cf_inner_close}
 CF_HOST(cf_plain, NULL);
-CF_HOST(cf_pieces, cf_backwards);
 CF_HOST(cf_threads, cf_two_threads);
 
 /* ---- codecs ------------------------------------------------------------------------------------------------ */

@@ -206,12 +206,37 @@ static void unbiased(void **unused) {
     cf_close(&c);
 }
 
+/* Where bodies may be summed undecoded, that of a part with NaN or Inf is NaN. */
+static void bodies_of_nan(void **unused) {
+    static const char *const specs[] = {"none", "fp16", "bf16", "randomk:ratio=0.3", "fp16:of=(none)"};
+    (void)unused;
+    for (size_t s = 0; s < CF_COUNT(specs); s++)
+        for (int kind = CF_NAN; kind <= CF_INF; kind++) {
+            cf_codec c;
+            uint64_t nans = 0;
+            assert_true(cf_open(specs[s], &cf_plain, &c));
+            cf_part p = cf_part_make(&c, 1000, 0);
+            cf_fill(p.g, p.count, kind);
+            assert_int_equal(cf_compress(&p), ESP_OK);
+            esp_payload_header h = cf_header(&p);
+            assert_int_equal(h.flags, ESP_PAYLOAD_NONFINITE);
+            h.flags = 0;
+            memcpy(p.payload.data, &h, sizeof h);
+            assert_int_equal(cf_decompress(&p), ESP_OK);
+            for (uint64_t i = 0; i < p.count; i++) nans += isnan(p.o[i]) != 0;
+            assert_true(nans * 4 >= h.body_bytes || nans == p.count);
+            cf_part_free(&p);
+            cf_close(&c);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(header_bytes),   cmocka_unit_test(halves),
         cmocka_unit_test(fp16_reduced),   cmocka_unit_test(efsignsgd_vectors),
         cmocka_unit_test(twobit_vectors), cmocka_unit_test(hashes),
         cmocka_unit_test(philox),         cmocka_unit_test(unbiased),
+        cmocka_unit_test(bodies_of_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,20 +16,10 @@ static void expect(const char *codec, const char *params, esp_status want, const
     assert_int_equal(cf_live, 0);
 }
 
-/* Parameters with which the codec opens: none, or the least that it needs. */
-static const char *least(const esp_codec *c) { return strcmp(c->name, "warmup") ? "" : "of=(none)"; }
-
-static void unknown_and_malformed(void **unused) {
+static void missing_and_unknown(void **unused) {
     (void)unused;
-    for (const esp_plugin_fn *e = cf_entries; *e; e++) {
-        const esp_codec *c = (*e)(&cf_plain)->codecs[0];
-        expect(c->name, least(c), ESP_OK, "");
-        expect(c->name, "nosuch=1", ESP_E_ARG, "nosuch");
-        expect(c->name, "=1", ESP_E_ARG, "=1");
-        expect(c->name, "word", ESP_E_ARG, "word");
-        expect(c->name, "a=(", ESP_E_ARG, "a=(");
-        if (c->params && !strstr(c->params, "SPEC")) expect(c->name, c->params, ESP_OK, "");
-    }
+    for (const esp_plugin_fn *e = cf_entries; *e; e++) /* what others must refuse too is in plugins --check */
+        expect((*e)(&cf_plain)->codecs[0]->name, "nosuch=1", ESP_E_ARG, "nosuch");
     expect("none", "ratio=1", ESP_E_ARG, "takes none");
     expect("warmup", "steps=3", ESP_E_ARG, "of= is missing");
 }
@@ -67,38 +57,23 @@ static void numbers(void **unused) {
     }
 }
 
-static void *no_memory(void *user, esp_device d, uint64_t bytes, uint64_t align) {
-    (void)user, (void)d, (void)bytes, (void)align;
-    return NULL;
-}
-
 static void tables(void **unused) {
     (void)unused;
-    esp_host poor = cf_plain;
-    poor.alloc = no_memory;
     for (const esp_plugin_fn *e = cf_entries; *e; e++) {
         const esp_plugin *p = (*e)(&cf_plain);
         assert_int_equal(p->struct_size, sizeof(esp_plugin));
         assert_int_equal(p->n_codecs, 1);
         const esp_codec *c = p->codecs[0];
-        void *self = NULL;
         assert_int_equal(c->struct_size, sizeof(esp_codec));
         assert_true(c->wire_version > 0 && c->name && c->summary && c->default_option && c->n_rounds >= 1);
         assert_true((c->dtypes & ESP_BIT(ESP_F32)) && (c->devices & ESP_BIT(ESP_CPU)));
         assert_int_equal((c->caps & ESP_CODEC_REDUCIBLE) != 0, c->rounds != NULL && c->rounds[c->n_rounds - 1].op != 0);
-        assert_int_equal(c->open(&poor, least(c), &self), ESP_E_NOMEM);
-        esp_tensor like = {sizeof like, ESP_F32, 7, 1 << 20, {NULL, 0, {0, 0}}, 0, 0};
-        esp_codec_model m = {.struct_size = sizeof m};
-        assert_int_equal(c->open(&cf_plain, least(c), &self), ESP_OK);
-        assert_int_equal(c->model(self, &like, 1, (esp_device){ESP_CPU, 0}, &m), ESP_OK);
-        assert_true(m.n_times >= 1 && m.times[0].compress_ns > 0 && m.times[0].decompress_ns > 0);
-        c->close(self);
     }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(unknown_and_malformed),
+        cmocka_unit_test(missing_and_unknown),
         cmocka_unit_test(values),
         cmocka_unit_test(numbers),
         cmocka_unit_test(tables),

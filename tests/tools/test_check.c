@@ -20,11 +20,10 @@ static void said(const spawned *s, int k, const char *text) {
 
 static void built_in(void **state) {
     static const char *const specs[][2] = {{"none", "codec none (built in)\n"},
-                                           {"topk:ratio=0.3", "codec topk:ratio=0.3 (built in)\n"},
                                            {"loop", "backend loop (built in)\n  ranks are threads"},
                                            {"shm", "backend shm (built in)\n  ranks are processes\n"}};
-    (void)state;
-    for (int i = 0; i < 4; i++) {
+    (void)state; /* all of them: conformance/test_codecs.c, backends/test_rules.c */
+    for (int i = 0; i < 3; i++) {
         spawned s = SPAWN("plugins", "--check", specs[i][0]);
         said(&s, 0, specs[i][1]);
         said(&s, 0, " 0 failed,");
@@ -60,6 +59,13 @@ static void codec_faults(void **state) {
     expect("faulty:fault=linear", "reduce", "bodies must be linear");
     expect("faulty:fault=size", "model", "model() says");
     expect("faulty:fault=round", "lossy", "set ESP_MODEL_LOSSY");
+    expect("faulty:fault=seed", "seed", "leave ESP_CODEC_DETERMINISTIC out");
+    expect("faulty:fault=leak", "memory", "leaves 1 of the allocations of open()");
+    expect("faulty:fault=poor", "memory", "not ESP_E_NOMEM");
+    expect("faulty:fault=lists", "lists", "part 1 of a list has another payload than alone");
+    expect("faulty:fault=error", "error", "model() says that the error is 0.5");
+    expect("faulty:fault=params", "parameters", "which the table's params give as its defaults");
+    expect("faulty:fault=among", "one of many", "check all payloads first");
 }
 
 /* These break several rules at once. */
@@ -87,6 +93,15 @@ static void backend_faults(void **state) {
     expect("faultynet:fault=abort", "abort", "the request is still pending");
     expect("faultynet:fault=sleep", "sleep", "wake() did not end progress()");
     expect("faultynet:fault=traffic", "traffic", "traffic() says 0 came");
+    expect("faultynet:fault=varlen", "varlen", "leave ESP_BACKEND_VARLEN out");
+    expect("faultynet:fault=scale", "scale", "leave ESP_BACKEND_SCALE out");
+    expect("faultynet:fault=paced", "paced", "these parameters are wrong");
+    spawned lazy = SPAWN("plugins", "--check", "--path", folder(), "lazy");
+    assert_int_equal(lazy.status, 1);
+    said(&lazy, 0, "FAILED   alone ");
+    said(&lazy, 0, "set ESP_BACKEND_NEEDS_PROGRESS");
+    said(&lazy, 0, " 1 failed,");
+    spawn_free(&lazy);
     spawned s = SPAWN("plugins", "--check", "--path", folder(), "faulty", "faultynet:fault=sum");
     assert_int_equal(s.status, 1);
     said(&s, 0, "FAILED   numbers ");

@@ -284,6 +284,124 @@ static void check_traffic_run(void *target) {
     check_ranks(t, 2, check_traffic);
 }
 
+/* ---- what capabilities promise ----------------------------------------------------------------------------------------- */
+/* Used bytes of slot k; the slot itself is much larger. */
+static uint64_t check_short_body(uint64_t k, int32_t rank) { return 32 * ((k + (uint64_t)rank) % 3); }
+
+/* ESP_BACKEND_VARLEN: what lies behind a slot's used bytes does not travel. */
+static void check_varlen(check_rank *r) {
+    enum { SLOT = 65536, SLOTS = 8 };
+    const uint64_t n = (uint64_t)r->size;
+    uint8_t *src = malloc(SLOTS * SLOT), *dst = malloc((size_t)n * SLOTS * SLOT);
+    esp_coll c;
+    memset(src, 0x11, SLOTS * SLOT);
+    memset(dst, 0x5A, (size_t)n * SLOTS * SLOT);
+    for (uint64_t k = 0; k < SLOTS; k++) {
+        esp_payload_header h = esp_payload_header_of(7, 1, 0, k, check_short_body(k, r->rank), k);
+        memcpy(src + k * SLOT, &h, sizeof h);
+    }
+    memset(&c, 0, sizeof c);
+    c.struct_size = sizeof c, c.op = ESP_COLL_ALLGATHER, c.slot_bytes = SLOT, c.count = n * SLOTS;
+    c.src.ptr = src, c.src.bytes = SLOTS * SLOT;
+    c.dst.ptr = dst, c.dst.bytes = n * SLOTS * SLOT;
+    const esp_status s = check_rank_coll(r, &c);
+    if (s && s != ESP_E_TIMEOUT) check_rank_fail(r, "allgather of slots: status %d: %s", (int)s, esp__plugin_detail());
+    for (uint64_t i = 0; i < n * SLOTS && !check_failed(r); i++) {
+        const uint64_t used = ESP_PAYLOAD_HEADER + check_short_body(i % SLOTS, (int32_t)(i / SLOTS));
+        uint64_t written = 0; /* rounding up is fine */
+        for (uint64_t at = used; at < SLOT; at++) written += dst[i * SLOT + at] != 0x5A;
+        if (written > 4096)
+            check_rank_fail(r,
+                            "of a slot of %llu bytes, %llu are used, but %llu more were written: leave "
+                            "ESP_BACKEND_VARLEN out, or move only header and body",
+                            (check_u)SLOT, (check_u)used, (check_u)written);
+    }
+    free(src);
+    free(dst);
+}
+static void check_varlen_run(void *target) {
+    const check_backend_target *t = target;
+    if (!(t->table->caps & ESP_BACKEND_VARLEN)) check_skip("the backend does not say ESP_BACKEND_VARLEN");
+    if (!(t->table->colls & ESP_BIT(ESP_COLL_ALLGATHER))) check_skip("the backend has no allgather");
+    check_say("gathering slots of which little is used");
+    for (int32_t n = 2; n <= CHECK_RANKS; n++) check_ranks(t, n, check_varlen);
+}
+
+/* ESP_BACKEND_SCALE: sums of each kind of float, times 1/4. */
+static void check_scale(check_rank *r) {
+    static const esp_dtype types[] = {ESP_F32, ESP_F16, ESP_BF16};
+    enum { N = 1000 };
+    for (int k = 0; k < 3 && !check_failed(r); k++) {
+        float x[N];
+        esp_coll c;
+        if (!(r->t->table->dtypes & ESP_BIT(types[k]))) continue;
+        for (uint64_t i = 0; i < N; i++) check_store(types[k], x, i, 4 * check_value(r->rank, i, 1));
+        esp__coll_init(&c, ESP_COLL_ALLREDUCE, types[k], N, x, 0);
+        c.scale = 0.25f;
+        const esp_status s = check_rank_coll(r, &c);
+        if (s && s != ESP_E_TIMEOUT) check_rank_fail(r, "allreduce with scale: status %d", (int)s);
+        for (uint64_t i = 0; i < N && !check_failed(r); i++) {
+            uint8_t want[4] = {0};
+            int sum = 0;
+            for (int32_t q = 0; q < r->size; q++) sum += check_value(q, i, 1);
+            check_store(types[k], want, 0, sum);
+            if (memcmp((uint8_t *)x + i * esp_dtype_bytes(types[k]), want, (size_t)esp_dtype_bytes(types[k])))
+                check_rank_fail(r,
+                                "allreduce of %s with scale 0.25: element %llu is not %d: multiply the sum, or leave "
+                                "ESP_BACKEND_SCALE out",
+                                esp__dtype_word(types[k]), (check_u)i, sum);
+        }
+    }
+}
+static void check_scale_run(void *target) {
+    const check_backend_target *t = target;
+    if (!(t->table->caps & ESP_BACKEND_SCALE)) check_skip("the backend does not say ESP_BACKEND_SCALE");
+    check_say("summing with a scale");
+    for (int32_t n = 1; n <= CHECK_RANKS; n++) check_ranks(t, n, check_scale);
+}
+
+/* Without ESP_BACKEND_NEEDS_PROGRESS data arrives although nobody calls the backend. */
+static void check_alone(check_rank *r) {
+    enum { N = 4096 };
+    static const struct timespec moment = {0, 1000000};
+    const esp_stream cpu = {{ESP_CPU, 0}, NULL};
+    volatile float *x = calloc(N, sizeof *x);
+    void *req = NULL;
+    esp_coll c;
+    for (int i = 0; i < N; i++) x[i] = 1;
+    esp__coll_init(&c, ESP_COLL_ALLREDUCE, ESP_F32, N, (void *)(uintptr_t)x, 0);
+    if (r->t->table->start(r->comm, &c, cpu, &req)) check_rank_fail(r, "start failed");
+    const uint64_t end = esp__now_ns() + 5000000000u;
+    while (!check_failed(r) && !(x[N - 1] == (float)r->size))
+        if (esp__now_ns() > end)
+            check_rank_fail(r, "5 s after all ranks called start(), nothing has arrived, and nobody called test() or "
+                               "progress(): set ESP_BACKEND_NEEDS_PROGRESS");
+        else
+            nanosleep(&moment, NULL);
+    pthread_barrier_wait(&r->meet->barrier);
+    if (!check_failed(r) && check_rank_wait(r, req)) check_rank_fail(r, "the collective failed");
+    free((void *)(uintptr_t)x);
+}
+static void check_alone_run(void *target) {
+    const check_backend_target *t = target;
+    if (t->table->caps & ESP_BACKEND_NEEDS_PROGRESS) check_skip("the backend says ESP_BACKEND_NEEDS_PROGRESS");
+    check_say("waiting for data without a call");
+    check_ranks(t, 2, check_alone);
+}
+
+/* ESP_BACKEND_PACED: takes an emulated link. */
+static void check_paced_run(void *target) {
+    const check_backend_target *t = target;
+    check_backend_target paced = *t;
+    char params[ESP__SPEC_MAX];
+    if (!(t->table->caps & ESP_BACKEND_PACED)) check_skip("the backend does not say ESP_BACKEND_PACED");
+    if (strstr(t->params, "inter=") || strstr(t->params, "link=")) check_skip("the parameters have a link already");
+    snprintf(params, sizeof params, "%s%sinter=1gbit,latency=50us", t->params, *t->params ? "," : "");
+    paced.params = params;
+    check_say("opening with an emulated link: %s", params);
+    check_ranks(&paced, 2, check_open_only);
+}
+
 static const check check_backend_list[] = {
     {"open", "comms of 1 to 4 ranks open and close", check_open_run},
     {"numbers", "all collectives, number types and reductions of the table, in place and not", check_numbers_run},
@@ -293,6 +411,10 @@ static const check check_backend_list[] = {
     {"abort", "abort() ends a wait with ESP_E_PEER", check_abort_run},
     {"sleep", "progress() sleeps and wake() ends the sleep", check_sleep_run},
     {"traffic", "received bytes are counted", check_traffic_run},
+    {"varlen", "ESP_BACKEND_VARLEN: only used bytes of slots move", check_varlen_run},
+    {"scale", "ESP_BACKEND_SCALE: sums are scaled", check_scale_run},
+    {"alone", "without ESP_BACKEND_NEEDS_PROGRESS data moves by itself", check_alone_run},
+    {"paced", "ESP_BACKEND_PACED: opens with an emulated link", check_paced_run},
 };
 
 /* Checks the backend, with ranks as processes; as threads if it cannot connect processes. */

@@ -39,12 +39,15 @@ enum {
     IN_NEGATIVE,
     IN_SPIKE,
     IN_LARGE,
+    IN_WIDE, /* every exponent */
+    IN_FEW,  /* few values, many of them equal, some on a threshold */
     IN_NAN,
     IN_INF,
     IN_KINDS
 };
-static const char *const check_inputs[] = {"normal",       "zero",  "-0",         "denormal", "all equal",
-                                           "all negative", "spike", "up to 1e30", "NaN",      "Inf"};
+static const char *const check_inputs[] = {"normal",           "zero",         "-0",    "denormal",
+                                           "all equal",        "all negative", "spike", "up to 1e30",
+                                           "of all exponents", "few values",   "NaN",   "Inf"};
 static void check_fill(float *x, uint64_t n, int kind) {
     for (uint64_t i = 0; i < n; i++) {
         const float z = check_normal();
@@ -54,6 +57,8 @@ static void check_fill(float *x, uint64_t n, int kind) {
                : kind == IN_EQUAL                  ? 0.375f
                : kind == IN_NEGATIVE               ? -fabsf(z) - 1e-3f
                : kind == IN_LARGE                  ? z * 1e30f
+               : kind == IN_WIDE                   ? ldexpf(z, (int)(check_random() % 120) - 90)
+               : kind == IN_FEW                    ? 0.25f * (float)((int)(check_random() % 7) - 3)
                                                    : z;
     }
     if (!n) return;
@@ -65,7 +70,7 @@ static void check_fill(float *x, uint64_t n, int kind) {
 /* ---- a part ----------------------------------------------------------------------------------------------------------- */
 typedef struct check_part {
     const esp__codec *codec;
-    uint64_t count, rows, cols, step;
+    uint64_t count, rows, cols, step, seed;
     uint32_t n_reduced;
     int feedback;
     float beta, gamma;
@@ -92,6 +97,9 @@ static esp_status check_bound(const esp__codec *c, uint64_t count, uint64_t rows
     return c->table->bound(c->self, &like, round, n_reduced, b);
 }
 
+/* A spec may say that its codec keeps nothing: randomk:unbiased=1,feedback=none. */
+static int check_feedback(const esp__codec *c) { return !strstr(c->spec, "feedback=none"); }
+
 /* rows 0: no matrix; else count is rows * cols. */
 static check_part check_part_make(const esp__codec *c, uint64_t count, uint64_t rows, uint32_t n_reduced) {
     uint64_t scratch = 0;
@@ -99,7 +107,8 @@ static check_part check_part_make(const esp__codec *c, uint64_t count, uint64_t 
     memset(&p, 0, sizeof p);
     p.codec = c, p.count = count, p.rows = rows, p.cols = rows ? count / rows : 0;
     p.n_reduced = n_reduced;
-    p.feedback = 1;
+    p.feedback = check_feedback(c);
+    p.seed = 42;
     p.beta = p.gamma = 1.0f;
     for (uint32_t r = 0; r < c->traits.n_rounds; r++) {
         const uint32_t n = r + 1 < c->traits.n_rounds ? (n_reduced > 1 ? n_reduced : 2) : n_reduced;
@@ -111,6 +120,8 @@ static check_part check_part_make(const esp__codec *c, uint64_t count, uint64_t 
                 "bound() gives %llu payload bytes for %llu elements: a payload has at least its header, %u bytes",
                 (unsigned long long)p.bound[r].payload_bytes, (unsigned long long)count, ESP_PAYLOAD_HEADER);
         p.payload[r] = check_fence(p.bound[r].payload_bytes, 1);
+        if (p.bound[r].state_bytes && !(c->traits.caps & ESP_CODEC_HAS_STATE))
+            check_fail("bound() asks for state in round %u, but caps lack ESP_CODEC_HAS_STATE", (unsigned)r);
         if (p.bound[r].scratch_bytes > scratch) scratch = p.bound[r].scratch_bytes;
     }
     p.bound[0].scratch_bytes = scratch;
@@ -133,7 +144,7 @@ static void check_call(check_part *p, const float *data, esp__codec_call *c) {
     esp__call_begin(c, p->codec, data, p->count);
     c->part.key = 7, c->part.rows = p->rows, c->part.cols = p->cols;
     c->args.step = p->step;
-    c->args.seed = 42;
+    c->args.seed = p->seed;
     c->args.beta = p->beta, c->args.gamma = p->gamma;
     memset(p->scratch.data, 0xC3, (size_t)p->bound[0].scratch_bytes); /* scratch holds anything before a call */
     esp__call_scratch(c, p->scratch.data, p->bound[0].scratch_bytes);

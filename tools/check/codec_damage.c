@@ -1,0 +1,128 @@
+/* codec_damage.c: damaged payloads are refused, or decode to something; nothing is read or written out of bounds. */
+
+static void check_refused(check_part *p, const uint8_t *data, uint64_t bytes, const char *what) {
+    check_fenced f = check_fence(bytes, 1);
+    memcpy(f.data, data, (size_t)bytes);
+    for (uint64_t i = 0; i < p->count; i++) p->o[i] = 77.0f;
+    check_say("decoding %s", what);
+    const esp_status s = check_decode(p, f.data, bytes);
+    if (s != ESP_E_CORRUPT)
+        check_fail("%s: status %d, expected ESP_E_CORRUPT: call esp_payload_read and check the body's size", what,
+                   (int)s);
+    for (uint64_t i = 0; i < p->count; i++)
+        if (!(p->o[i] == 77.0f))
+            check_fail("%s: refused, but element %llu was written before: check all payloads first", what, (check_u)i);
+    check_unfence(&f);
+}
+
+/* Every field of the header, and every length. */
+static void check_headers(check_part *p) {
+    const uint64_t used = check_used(p);
+    uint8_t *bad = malloc((size_t)used);
+    const esp_payload_header h = check_header(p);
+    const struct {
+        const char *what;
+        esp_payload_header h;
+    } headers[] = {
+#define CHECK_HEADER(codec, wire, flags, count, body)                                                                  \
+    esp_payload_header_of(codec, (uint16_t)(wire), flags, count, body, h.aux)
+        {"a payload of another codec", CHECK_HEADER(h.codec ^ 1, h.wire_version, 0, h.count, h.body_bytes)},
+        {"a payload of another wire version", CHECK_HEADER(h.codec, h.wire_version + 1, 0, h.count, h.body_bytes)},
+        {"a payload of one element more", CHECK_HEADER(h.codec, h.wire_version, 0, h.count + 1, h.body_bytes)},
+        {"a payload of one element less", CHECK_HEADER(h.codec, h.wire_version, 0, h.count - 1, h.body_bytes)},
+        {"a payload with a body longer than its buffer",
+         CHECK_HEADER(h.codec, h.wire_version, 0, h.count, h.body_bytes + 1)},
+        {"a payload with a body of 2^64 - 1 bytes", CHECK_HEADER(h.codec, h.wire_version, 0, h.count, UINT64_MAX)},
+        {"a payload with a body shorter than its count needs",
+         CHECK_HEADER(h.codec, h.wire_version, 0, h.count, h.body_bytes - 1)},
+        {"a payload without a body", CHECK_HEADER(h.codec, h.wire_version, 0, h.count, 0)},
+        {"a payload with a flag that does not exist",
+         CHECK_HEADER(h.codec, h.wire_version, 0x4000, h.count, h.body_bytes)},
+        {"a payload with the flag of a checksum, which the library clears",
+         CHECK_HEADER(h.codec, h.wire_version, ESP_PAYLOAD_CRC, h.count, h.body_bytes)},
+#undef CHECK_HEADER
+    };
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        memcpy(bad, check_payload(p), (size_t)used);
+        memcpy(bad, &headers[i].h, sizeof h);
+        check_refused(p, bad, used, headers[i].what);
+    }
+    for (uint64_t n = 0; n < used; n++) check_refused(p, check_payload(p), n, "a payload that was cut off");
+    for (int k = 0; k < 200; k++) {
+        for (uint64_t i = 0; i < used; i++) bad[i] = (uint8_t)check_random();
+        check_refused(p, bad, used, "noise");
+    }
+    free(bad);
+}
+
+/* Any result is right that neither crashes nor writes out of bounds; what is refused writes nothing. */
+static void check_survived(check_part *p, const uint8_t *data, const char *what) {
+    const uint64_t used = check_used(p);
+    check_fenced f = check_fence(used, 1);
+    memcpy(f.data, data, (size_t)used);
+    for (uint64_t i = 0; i < p->count; i++) p->o[i] = 77.0f;
+    check_say("decoding a payload with %s", what);
+    const esp_status s = check_decode(p, f.data, used);
+    if (s != ESP_OK && s != ESP_E_CORRUPT)
+        check_fail("a payload with %s gives status %d, not ESP_E_CORRUPT", what, (int)s);
+    for (uint64_t i = 0; s && i < p->count; i++)
+        if (!(p->o[i] == 77.0f))
+            check_fail("a payload with %s is refused, but element %llu was written before: check all payloads first",
+                       what, (check_u)i);
+    check_unfence(&f);
+}
+
+static void check_corrupt_run(void *target) {
+    enum { N = 1000, TIMES = 3000 };
+    const esp__codec *c = target;
+    check_part p = check_part_make(c, N, check_rows(c, N, 1), 1);
+    p.feedback = 0;
+    check_fill(p.g, N, IN_NORMAL);
+    if (check_compress(&p) != ESP_OK) check_fail("compress failed");
+    check_headers(&p);
+    const uint64_t used = check_used(&p);
+    uint8_t *bad = malloc((size_t)used);
+    for (int k = 0; k < TIMES; k++) {
+        char what[64];
+        memcpy(bad, check_payload(&p), (size_t)used);
+        for (uint32_t n = check_random() % 4 + 1; n; n--) { /* every other time in the header, where it hurts most */
+            const uint64_t at = check_random() % (k % 2 ? ESP_PAYLOAD_HEADER : used);
+            const uint32_t bit = check_random() % 8;
+            bad[at] ^= (uint8_t)(1u << bit);
+            snprintf(what, sizeof what, "bit %u of byte %llu flipped", bit, (check_u)at);
+        }
+        check_survived(&p, bad, what);
+    }
+    for (int k = 0; k < TIMES && used > ESP_PAYLOAD_HEADER; k++) {
+        memcpy(bad, check_payload(&p), (size_t)used);
+        for (uint64_t i = ESP_PAYLOAD_HEADER + (k % 2 ? 0 : check_random() % (used - ESP_PAYLOAD_HEADER)); i < used;
+             i++)
+            bad[i] = (uint8_t)check_random();
+        check_survived(&p, bad, "random numbers for a body");
+    }
+    free(bad);
+}
+
+/* One bad payload among good ones: nothing is written. A wrapper may have added those before it. */
+static void check_among_run(void *target) {
+    enum { N = 1000 };
+    const esp__codec *c = target;
+    if (c->traits.n_rounds > 1 || esp__codec_round(c, 0).flags & ESP_ROUND_ALLREDUCE)
+        check_skip("payloads of a codec of several rounds are reduced, not collected");
+    if (c->traits.caps & ESP_CODEC_WRAPPER) check_skip("a wrapper may have added the payloads before the damaged one");
+    check_part p = check_part_make(c, N, 0, 1);
+    p.feedback = 0;
+    check_fill(p.g, N, IN_NORMAL);
+    if (check_compress(&p) != ESP_OK) check_fail("compress failed");
+    esp_payload all[3];
+    memset(all, 0, sizeof all);
+    for (int m = 0; m < 3; m++) all[m].data.ptr = p.payload[0].data, all[m].data.bytes = p.used[0] - (m == 2);
+    for (int i = 0; i < N; i++) p.o[i] = 77.0f;
+    if (check_decompress(&p, all, 3, ESP_OUT_SUM, 0) != ESP_E_CORRUPT)
+        check_fail("the last of three payloads was cut off, but the call does not return ESP_E_CORRUPT");
+    for (int i = 0; i < N; i++)
+        if (!(p.o[i] == 77.0f))
+            check_fail("the last of three payloads was cut off: refused, but element %d was written before: check all "
+                       "payloads first",
+                       i);
+}
