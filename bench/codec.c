@@ -19,8 +19,9 @@
 #include "codecs/codecs.inc"
 
 enum { REPEATS = 7, LEVELS = 3, MAX_SPECS = 16, LOG_MIN = 12, LOG_MAX = 24, LOG_STEP = 2 };
-static const char *const default_specs[] = {"none",          "fp16", "bf16", "efsignsgd",      "twobit",  "int8",
-                                            "int8:shared=1", "int4", "topk", "topk:ratio=0.1", "randomk", "dgc"};
+static const char *const default_specs[] = {"none",      "fp16",          "bf16", "efsignsgd", "twobit",
+                                            "int8",      "int8:shared=1", "int4", "topk",      "topk:ratio=0.1",
+                                            "chunktopk", "randomk",       "dgc"};
 static const char *const level_names[LEVELS] = {"scalar", "avx2", "avx512"};
 static const esp_plugin_fn entries[] = {ESP_CODEC_ENTRIES, NULL};
 

@@ -144,12 +144,19 @@ static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
+/* 1 if all of phi is finite. Without feedback always 1: the pass that encodes looks. */
+static inline int dense_finite(const dense_self *s, const esp_codec_args *a) {
+    dense_job j = {s, a, NULL, NULL, 0};
+    if (a->residual) dense_run(s, a->tensor[0]->count, dense_check_piece, &j);
+    return !j.bad;
+}
+
 /* Encodes all blocks. Returns 0 if an element is NaN or Inf: the residual is then unchanged, the body not valid. */
 static inline int dense_encode(const dense_self *s, const esp_codec_args *a, void *user,
                                void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
     dense_job j = {s, a, user, encode, 0};
-    if (a->residual) dense_run(s, a->tensor[0]->count, dense_check_piece, &j);
-    if (!j.bad) dense_run(s, a->tensor[0]->count, dense_encode_piece, &j);
+    if (!dense_finite(s, a)) return 0;
+    dense_run(s, a->tensor[0]->count, dense_encode_piece, &j);
     return !j.bad;
 }
 
@@ -171,6 +178,7 @@ typedef struct dense_sum {
     const dense_self *self;
     const esp_codec_args *args;
     int nan;
+    uint64_t block;
 } dense_sum;
 
 static inline void dense_sum_block(const dense_sum *d, float *out, uint64_t at, uint64_t n, float scale) {
@@ -194,8 +202,8 @@ static inline void dense_sum_piece(void *arg, uint64_t begin, uint64_t end) {
         d->self->fill(out + begin, dense_float(0x7FC00000u), end - begin);
         return;
     }
-    for (uint64_t at = begin; at < end; at += DENSE_BLOCK)
-        dense_sum_block(d, out + at, at, end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK, scale);
+    for (uint64_t at = begin; at < end; at += d->block)
+        dense_sum_block(d, out + at, at, end - at < d->block ? end - at : d->block, scale);
 }
 
 /* Reads the header of a payload whose full body has `body` bytes, and checks the whole payload. */
@@ -211,10 +219,11 @@ static inline esp_status dense_look(const dense_self *s, const dense_format *f, 
     return ESP_OK;
 }
 
-/* decompress() of a dense codec; `body` is the size of a full body. Checks all payloads before it writes. */
-static inline esp_status dense_decompress(const dense_self *s, const dense_format *f, const esp_codec_args *a,
-                                          uint64_t body) {
-    dense_sum d = {f, s, a, 0};
+/* decompress() of a dense codec; `body` is the size of a full body. Checks all payloads before it writes. The format's add() gets
+ * blocks of `block` elements, a power of two up to DENSE_GRAIN. */
+static inline esp_status dense_decompress_by(const dense_self *s, const dense_format *f, const esp_codec_args *a,
+                                             uint64_t body, uint64_t block) {
+    dense_sum d = {f, s, a, 0, block};
     for (uint32_t p = 0; p < a->n_payloads; p++) {
         esp_payload_header h;
         const esp_status st = dense_look(s, f, &a->payload[p], a->tensor[0]->count, body, &h);
@@ -223,6 +232,10 @@ static inline esp_status dense_decompress(const dense_self *s, const dense_forma
     }
     dense_run(s, a->tensor[0]->count, dense_sum_piece, &d);
     return ESP_OK;
+}
+static inline esp_status dense_decompress(const dense_self *s, const dense_format *f, const esp_codec_args *a,
+                                          uint64_t body) {
+    return dense_decompress_by(s, f, a, body, DENSE_BLOCK);
 }
 
 /* ---- forward --------------------------------------------------------------------------------------------- */

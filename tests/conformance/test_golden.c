@@ -141,6 +141,7 @@ static void hashes(void **unused) {
         {"efsignsgd", 0x85665ac7774624cdull, 0x5a86d055ad0d9d0bull},
         {"twobit:threshold=0.5", 0xe624d1801c0b9cfcull, 0xf8bf9816f18dabe4ull},
         {"int8", 0xab3a35764ee5ee05ull, 0x3a8fab986cab1802ull},
+        {"chunktopk", 0x0a94bc27c0689ce5ull, 0xe6dfaf6b672f9507ull},
         {"int4", 0x623a6133a6df4d94ull, 0x4751a7f334ddccecull},
     };
     enum { N = 10007 };

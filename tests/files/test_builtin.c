@@ -11,6 +11,7 @@
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
 #include "planner/problem/tree.c"
 #include "planner/problem/cost.c"
+#include "planner/problem/hops.c"
 #include "planner/problem/templates.c"
 #include "planner/problem/candidates.c"
 #include "planner/problem/problem.c"
@@ -187,9 +188,9 @@ static void test_faster_memory_moves_the_knee(void **state) {
 /* A codec costs what its model says, divided by the workers; and its model says how many bytes it may write. */
 static void test_estimates_are_the_codecs_models(void **state) {
     (void)state;
-    static const char *const specs[] = {"fp16",           "bf16", "efsignsgd", "twobit",         "int8",
-                                        "int8:block=64",  "int4", "topk",      "topk:ratio=0.2", "randomk:ratio=0.05",
-                                        "dgc:ratio=0.001"};
+    static const char *const specs[] = {
+        "fp16", "bf16",           "efsignsgd",          "twobit",         "int8", "int8:block=64", "int4", "chunktopk",
+        "topk", "topk:ratio=0.2", "randomk:ratio=0.05", "dgc:ratio=0.001"};
     esp__costs one, four;
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         esp__codec *c = NULL;

@@ -96,6 +96,7 @@ static const char *const lossy[] = {"fp16:feedback=residual",
                                     "efsignsgd",
                                     "twobit:threshold=1.5",
                                     "int8",
+                                    "chunktopk:chunk=64,k=8,decay=1",
                                     NULL};
 static const char *const none[] = {"none", NULL};
 static const char *const topk[] = {"topk:ratio=0.05", NULL};

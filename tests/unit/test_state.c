@@ -95,11 +95,11 @@ static void body_second_half(esp_ctx *ctx, void *user) {
 
 /* Codecs with residuals, with momenta and masks, with random draws; the second run has another seed of its own. */
 static void test_resumed_run_is_bit_identical(void **state) {
-    static const char *const codecs[] = {"topk:ratio=0.05", "dgc:ratio=0.05", "randomk:ratio=0.1", "efsignsgd",
-                                         "twobit", "int8", "int8:shared=1", "int4", "fp16:of=(topk:ratio=0.05)",
-                                         /* saved in the last step of the warm-up, and right behind it */
-                                         "warmup:steps=4,of=(dgc:ratio=0.05)",
-                                         "warmup:steps=3,of=(fp16:of=(topk:ratio=0.05))"};
+    static const char *const codecs[] = {
+        "topk:ratio=0.05", "dgc:ratio=0.05", "randomk:ratio=0.1", "efsignsgd", "twobit", "int8", "int8:shared=1",
+        "int4", "chunktopk:chunk=64,k=8", "fp16:of=(topk:ratio=0.05)",
+        /* saved in the last step of the warm-up, and right behind it */
+        "warmup:steps=4,of=(dgc:ratio=0.05)", "warmup:steps=3,of=(fp16:of=(topk:ratio=0.05))"};
     (void)state;
     for (size_t c = 0; c < 2 * sizeof codecs / sizeof *codecs; c++) {
         /* several Comps a tensor; and one on the rank's own gradient, where a method keeps its own memory */

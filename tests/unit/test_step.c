@@ -135,7 +135,7 @@ static void body_descriptions(esp_ctx *ctx, void *user) {
     d.rows = 3, d.cols = 4;
     d.flags = 12;
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG &&
-          says(ctx, "flags is 12: known are ESP_SUM (1) and ESP_RAW (2)"));
+          says(ctx, "flags is 12: known are ESP_SUM (1), ESP_RAW (2) and ESP_SHARD (4)"));
     d.flags = 0;
     d.device.kind = ESP_CUDA;
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_UNSUPPORTED && says(ctx, "there is no device of kind 2 here"));
@@ -245,8 +245,8 @@ static void body_nan(esp_ctx *ctx, void *user) {
 }
 static void test_nan(void **state) {
     static const char *const codecs[] = {
-        "topk:ratio=0.1",         "efsignsgd", "twobit", "dgc:ratio=0.1", "randomk:ratio=0.1",
-        "fp16:feedback=residual", "int8",      "int4",
+        "topk:ratio=0.1",         "efsignsgd", "twobit", "dgc:ratio=0.1",          "randomk:ratio=0.1",
+        "fp16:feedback=residual", "int8",      "int4",   "chunktopk:chunk=64,k=8",
     };
     (void)state;
     for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) run(3, 3, body_nan, NULL, codecs[i], 0);

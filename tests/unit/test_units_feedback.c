@@ -92,8 +92,14 @@ static void body_conserved(esp_ctx *ctx, void *user) {
     free(b);
 }
 static void test_conserved(void **state) {
-    static const char *const codecs[] = {
-        "topk:ratio=0.05", "efsignsgd", "twobit", "dgc:ratio=0.05,feedback=residual", "int8", "int8:shared=1", "int4"};
+    static const char *const codecs[] = {"topk:ratio=0.05",
+                                         "efsignsgd",
+                                         "twobit",
+                                         "dgc:ratio=0.05,feedback=residual",
+                                         "int8",
+                                         "int8:shared=1",
+                                         "int4",
+                                         "chunktopk:chunk=64,k=8,feedback=residual"};
     (void)state;
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
         task k = {codecs[c], TREE_THREE, ESP_F32, 0, 0, NULL};

@@ -1,0 +1,532 @@
+/* chunktopk.c: the k elements of largest magnitude in each chunk, with two bits for a value: sign, and one of two magnitudes.
+ * Sarfi, Therien, Lidin, Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025 (arXiv 2508.15706): chunks of
+ * 4096, k = 64, 2 bits, error feedback that decays by 0.95 a step.
+ *
+ *     phi = decay e + g                     on the rank's own gradient, where it stands for an outer momentum;
+ *     phi = beta e + gamma g                in every other Comp, and with feedback=residual: plain error feedback
+ *     of each chunk: S = the k largest |phi_i|, ties to the lower index;   m = mean of |phi_i| in S
+ *     high = mean of the |phi_i| >= m in S, low = mean of the others, both as bf16;   send i, sign and high or low;   e = phi - sent
+ *
+ * SparseLoCo quantises the values of a whole tensor with four bins, found from mean and deviation. Here a chunk has its own
+ * magnitudes, so that no pass over the tensor comes first, and every value keeps its sign. A chunk is selected and written while it
+ * is in the cache: memory is read twice, since NaN and Inf must be found before the residual changes. The selection is exact:
+ * thresholds found for one chunk only tell where to look first in the next.
+ *
+ * Wire: a record for each chunk: bf16 low, bf16 high; then k codes of log2(chunk) + 2 bits, by ascending index, the least significant bit
+ * first: index in the chunk, sign (1: negative), magnitude (1: high); padded with 0 to a whole byte. The last chunk, of m elements, has
+ * ceil(k m / chunk) codes. aux 0. With the defaults a record has 4 + 64 * 14 / 8 = 116 bytes: 0.2266 bits an element, 0.0078 of them for the
+ * magnitudes. Input with NaN or Inf: header flag, no body; the residual stays. */
+#include "codecs/common/dense.h"
+#include "codecs/common/half.h"
+#include "codecs/common/select.h"
+
+enum { CHUNKTOPK_WIRE = 1, CHUNKTOPK_MOST = 4096, CHUNKTOPK_HEAD = 4 };
+
+typedef struct chunktopk_self chunktopk_self;
+
+/* ---- kernels ------------------------------------------------------------------------------------------------------------ */
+/* With e: e := phi. Bit i of `map`, which has a word for every 32 elements, says whether |phi_i| (without e: |g_i|) has bits of at
+ * least t. */
+ESP_INLINE uint64_t chunktopk_scan_body(float *restrict e, const float *restrict g, float beta, float gamma, uint32_t t,
+                                        uint32_t *restrict map, uint64_t n) {
+    for (uint64_t at = 0; at < n; at += 32) {
+        const uint64_t m = n - at < 32 ? n - at : 32;
+        uint32_t word = 0;
+        for (uint64_t i = 0; i < m; i++) {
+            const float x = e ? beta * e[at + i] + gamma * g[at + i] : g[at + i];
+            if (e) e[at + i] = x;
+            word |= (uint32_t)(select_bits(x) >= t) << i;
+        }
+        map[at / 32] = word;
+    }
+    return 0;
+}
+ESP_KERNEL_OPT static uint64_t chunktopk_scan_scalar(float *restrict e, const float *restrict g, float beta,
+                                                     float gamma, uint32_t t, uint32_t *restrict map, uint64_t n) {
+    return chunktopk_scan_body(e, g, beta, gamma, t, map, n);
+}
+#ifdef ESP_SIMD_X86
+ESP_TARGET_AVX2 static uint64_t chunktopk_scan_avx2(float *restrict e, const float *restrict g, float beta, float gamma,
+                                                    uint32_t t, uint32_t *restrict map, uint64_t n) {
+    const __m256 b = _mm256_set1_ps(beta), c = _mm256_set1_ps(gamma);
+    const __m256i mask = _mm256_set1_epi32((int)SELECT_ABS), low = _mm256_set1_epi32((int)t - 1);
+    uint64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        uint32_t word = 0;
+        for (uint64_t k = 0; k < 4; k++) {
+            const uint64_t at = i + 8 * k;
+            __m256 x = _mm256_loadu_ps(g + at);
+            if (e) {
+                x = _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(e + at), b), _mm256_mul_ps(x, c));
+                _mm256_storeu_ps(e + at, x);
+            }
+            const __m256i ge = _mm256_cmpgt_epi32(_mm256_and_si256(_mm256_castps_si256(x), mask), low);
+            word |= (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(ge)) << 8 * k;
+        }
+        map[i / 32] = word;
+    }
+    return chunktopk_scan_body(e ? e + i : NULL, g + i, beta, gamma, t, map + i / 32, n - i);
+}
+ESP_TARGET_AVX512 static uint64_t chunktopk_scan_avx512(float *restrict e, const float *restrict g, float beta,
+                                                        float gamma, uint32_t t, uint32_t *restrict map, uint64_t n) {
+    const __m512 b = _mm512_set1_ps(beta), c = _mm512_set1_ps(gamma);
+    const __m512i mask = _mm512_set1_epi32((int)SELECT_ABS), low = _mm512_set1_epi32((int)t);
+    uint64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __mmask16 ge[2];
+        for (uint64_t k = 0; k < 2; k++) {
+            const uint64_t at = i + 16 * k;
+            __m512 x = _mm512_loadu_ps(g + at);
+            if (e) {
+                x = _mm512_add_ps(_mm512_mul_ps(_mm512_loadu_ps(e + at), b), _mm512_mul_ps(x, c));
+                _mm512_storeu_ps(e + at, x);
+            }
+            ge[k] = _mm512_cmpge_epu32_mask(_mm512_and_si512(_mm512_castps_si512(x), mask), low);
+        }
+        map[i / 32] = (uint32_t)ge[0] | (uint32_t)ge[1] << 16;
+    }
+    return chunktopk_scan_body(e ? e + i : NULL, g + i, beta, gamma, t, map + i / 32, n - i);
+}
+#endif
+ESP_KERNEL_PICK(chunktopk_scan, (float *restrict e, const float *restrict g, float beta, float gamma, uint32_t t,
+                                 uint32_t *restrict map, uint64_t n))
+
+/* The places of the map's bits. Room for 4 more is needed: a word's first four come without a branch, which would be mispredicted. */
+ESP_INLINE uint64_t chunktopk_places_body(uint16_t *restrict idx, const uint32_t *restrict map, uint64_t words) {
+    uint64_t n = 0;
+    for (uint64_t w = 0; w < words; w += 2) {
+        uint64_t bits = map[w] | (w + 1 < words ? (uint64_t)map[w + 1] << 32 : 0);
+        const uint64_t end = n + (uint64_t)__builtin_popcountll(bits), last = 1ull << 63;
+        uint64_t four = 32 * w * 0x0001000100010001u;
+        four += (uint64_t)__builtin_ctzll(bits | last);
+        bits &= bits - 1;
+        four += (uint64_t)__builtin_ctzll(bits | last) << 16;
+        bits &= bits - 1;
+        four += (uint64_t)__builtin_ctzll(bits | last) << 32;
+        bits &= bits - 1;
+        four += (uint64_t)__builtin_ctzll(bits | last) << 48;
+        bits &= bits - 1;
+        memcpy(idx + n, &four, sizeof four);
+        for (n += 4; n < end; n++, bits &= bits - 1) idx[n] = (uint16_t)(32 * w + (uint64_t)__builtin_ctzll(bits));
+        n = end;
+    }
+    return n;
+}
+/* How many |x| have bits of at least t. */
+ESP_INLINE uint64_t chunktopk_count(const float *x, uint64_t n, uint32_t t) {
+    int32_t count = 0;
+    const int32_t least = (int32_t)t; /* signed: all instruction sets compare signed vectors */
+    for (uint64_t i = 0; i < n; i++) count += (int32_t)select_bits(x[i]) >= least;
+    return (uint64_t)count;
+}
+/* The largest t in [lo, hi] that at least k of the n magnitudes reach, or one that at most `enough` reach. lo is reached by all; no
+ * magnitude is above hi. Each pass tries four at once, since few elements are counted fast, but a pass takes long to begin. */
+ESP_INLINE uint64_t chunktopk_threshold_body(const float *x, uint64_t n, uint64_t k, uint64_t enough, uint32_t lo,
+                                             uint32_t hi) {
+    if (lo == 0 && chunktopk_count(x, n, 1) < k) return 0;
+    for (uint64_t reached = n; lo < hi && reached > enough;) {
+        const int32_t step = (int32_t)((hi - lo) / 5 + 1),
+                      a = (int32_t)lo + step; /* tries above hi are reached by none */
+        const int32_t b = a + step, c = b + step, d = c + step;
+        int32_t at_a = 0, at_b = 0, at_c = 0, at_d = 0;
+        for (uint64_t i = 0; i < n; i++) {
+            const int32_t bits = (int32_t)select_bits(x[i]);
+            at_a += bits >= a;
+            at_b += bits >= b;
+            at_c += bits >= c;
+            at_d += bits >= d;
+        }
+        const int32_t want = (int32_t)k, above = (at_a >= want) + (at_b >= want) + (at_c >= want) + (at_d >= want);
+        const int32_t at[5] = {(int32_t)reached, at_a, at_b, at_c, at_d};
+        const uint32_t next = lo + (uint32_t)(above + 1) * (uint32_t)step - 1;
+        lo += (uint32_t)(above * step);
+        hi = above < 4 && next < hi ? next : hi;
+        reached = (uint64_t)at[above];
+    }
+    return lo;
+}
+ESP_INLINE uint64_t chunktopk_reach_body(const float *x, uint64_t n, uint32_t t) { return chunktopk_count(x, n, t); }
+ESP_KERNEL(chunktopk_reach, (const float *x, uint64_t n, uint32_t t), (x, n, t))
+ESP_KERNEL(chunktopk_places, (uint16_t *restrict idx, const uint32_t *restrict map, uint64_t words), (idx, map, words))
+ESP_KERNEL(chunktopk_threshold, (const float *x, uint64_t n, uint64_t k, uint64_t enough, uint32_t lo, uint32_t hi),
+           (x, n, k, enough, lo, hi))
+
+/* Sums of magnitudes with bits of at least `from`, and their number, in 8 lanes: lane j adds j, j + 8, and so on, and the lanes are added
+ * as a tree. In f64, which holds every sum of 4096 equal f32 numbers exactly. n is a multiple of 8. */
+ESP_INLINE uint64_t chunktopk_sum_body(const float *val, uint64_t n, uint32_t from, double result[2]) {
+    double sum[8] = {0};
+    int32_t many[8] = {0};
+    for (uint64_t i = 0; i < n; i += 8)
+        for (int j = 0; j < 8; j++) {
+            const uint32_t a = select_bits(val[i + (uint64_t)j]);
+            const int32_t is = (int32_t)a >= (int32_t)from;
+            sum[j] += (double)dense_float(a & (0u - (uint32_t)is));
+            many[j] += is;
+        }
+    for (int w = 4; w; w /= 2)
+        for (int j = 0; j < w; j++) sum[j] += sum[j + w], many[j] += many[j + w];
+    result[0] = sum[0];
+    result[1] = (double)many[0];
+    return 0;
+}
+/* Codes and what they leave, for n values; n is a multiple of 8. `magnitude`: low and high. */
+ESP_INLINE uint64_t chunktopk_code_body(uint16_t *restrict code, float *restrict rest, const float *restrict val,
+                                        const uint16_t *restrict idx, float split, const float magnitude[2],
+                                        uint64_t width, uint64_t n) {
+    const float low = magnitude[0], high = magnitude[1];
+    for (uint64_t i = 0; i < n; i++) {
+        const float a = __builtin_fabsf(val[i]), sent = a >= split ? high : low;
+        const uint32_t sign = val[i] < 0, big = a >= split;
+        code[i] = (uint16_t)(idx[i] | sign << (width - 2) | big << (width - 1));
+        rest[i] = val[i] - (val[i] < 0 ? -sent : sent);
+    }
+    return 0;
+}
+ESP_KERNEL(chunktopk_sum, (const float *val, uint64_t n, uint32_t from, double result[2]), (val, n, from, result))
+ESP_KERNEL(chunktopk_code,
+           (uint16_t *restrict code, float *restrict rest, const float *restrict val, const uint16_t *restrict idx,
+            float split, const float magnitude[2], uint64_t width, uint64_t n),
+           (code, rest, val, idx, split, magnitude, width, n))
+
+/* ---- the codec's numbers -------------------------------------------------------------------------------------------------- */
+struct chunktopk_self {
+    dense_self dense;         /* first */
+    uint64_t chunk, k, width; /* width: bits of a code */
+    float decay;
+    chunktopk_scan_fn scan;
+    chunktopk_places_fn places;
+    chunktopk_threshold_fn threshold;
+    chunktopk_reach_fn reach;
+    select_trim_fn trim;
+    chunktopk_sum_fn sum;
+    chunktopk_code_fn code;
+};
+
+static const char chunktopk_params[] = "chunk=4096,k=64,bits=2,decay=0.95";
+
+static esp_status chunktopk_open(const esp_host *h, const char *params, void **self) {
+    double chunk = CHUNKTOPK_MOST, k = 64, bits = 2, decay = 0.95;
+    char text[192];
+    esp_param p[] = {{"chunk", &chunk, 16, CHUNKTOPK_MOST, 0, 1, "a power of two from 16 to 4096"},
+                     {"k", &k, 1, CHUNKTOPK_MOST, 0, 1, "a whole number from 1 to the chunk's size"},
+                     {"bits", &bits, 2, 2, 0, 1, "2: sign and magnitude"},
+                     {"decay", &decay, 0, 1, 0, 0, "from 0 to 1"}};
+    esp_status st = esp_params_parse(h, "chunktopk", params, p, 4, chunktopk_params);
+    if (st != ESP_OK) return st;
+    const uint64_t size = (uint64_t)chunk;
+    if (size & (size - 1) || k > chunk) {
+        const int of_k = !(size & (size - 1));
+        (void)snprintf(text, sizeof text, "chunktopk: %s=%.0f is not allowed: %s (parameters: %s)",
+                       of_k ? "k" : "chunk", of_k ? k : chunk,
+                       of_k ? "a chunk has fewer elements; k is at most chunk"
+                            : "it must be a power of two from 16 to 4096",
+                       chunktopk_params);
+        return esp_codec_fail(h, "chunktopk", ESP_E_ARG, text);
+    }
+    chunktopk_self *s = (chunktopk_self *)esp_codec_self(h, sizeof *s);
+    if (!s) return ESP_E_NOMEM;
+    dense_open(&s->dense, h);
+    s->chunk = size;
+    s->k = (uint64_t)k;
+    s->width = 2 + (uint64_t)__builtin_ctzll(size);
+    s->decay = (float)decay;
+    s->scan = chunktopk_scan_for(s->dense.level);
+    s->places = chunktopk_places_for(s->dense.level);
+    s->threshold = chunktopk_threshold_for(s->dense.level);
+    s->reach = chunktopk_reach_for(s->dense.level);
+    s->trim = select_trim_for(s->dense.level);
+    s->sum = chunktopk_sum_for(s->dense.level);
+    s->code = chunktopk_code_for(s->dense.level);
+    *self = s;
+    return ESP_OK;
+}
+static void chunktopk_close(void *self) {
+    esp_codec_self_free(((chunktopk_self *)self)->dense.host, self, sizeof(chunktopk_self));
+}
+
+/* Codes, and bytes of the record, of a chunk of n elements. */
+static uint64_t chunktopk_k(const chunktopk_self *s, uint64_t n) { return (s->k * n + s->chunk - 1) / s->chunk; }
+static uint64_t chunktopk_record(const chunktopk_self *s, uint64_t n) {
+    return n ? CHUNKTOPK_HEAD + (chunktopk_k(s, n) * s->width + 7) / 8 : 0;
+}
+static uint64_t chunktopk_body(const chunktopk_self *s, uint64_t count) {
+    return count / s->chunk * chunktopk_record(s, s->chunk) + chunktopk_record(s, count % s->chunk);
+}
+static esp_status chunktopk_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                  esp_bound *out) {
+    (void)round, (void)n_reduced;
+    return esp_bound_fill(out, chunktopk_body((const chunktopk_self *)self, like->count), 0, 0);
+}
+
+/* ---- one chunk: selection --------------------------------------------------------------------------------------------------- */
+enum { CHUNKTOPK_ROOM = CHUNKTOPK_MOST + 16 };
+/* The selected elements of a chunk, by ascending index. */
+typedef struct chunktopk_chosen {
+    float val[CHUNKTOPK_ROOM];
+    uint16_t idx[CHUNKTOPK_ROOM];
+    float usual;  /* threshold of the chunks before; 0: not known */
+    float margin; /* a part of it that more than k elements of a chunk probably reach */
+} chunktopk_chosen;
+
+/* Lists the elements of the map; returns their number. *top: the bits of the largest magnitude. */
+static uint64_t chunktopk_list(const chunktopk_self *s, const float *x, const uint32_t *map, uint64_t n,
+                               chunktopk_chosen *c, uint32_t *top) {
+    const uint64_t kept = s->places(c->idx, map, (n + 31) / 32);
+    *top = 0;
+    for (uint64_t i = 0; i < kept; i++) {
+        c->val[i] = x[c->idx[i]];
+        const uint32_t a = select_bits(c->val[i]);
+        *top = a > *top ? a : *top;
+    }
+    return kept;
+}
+
+/* Chooses k of n elements: of phi, which is left in e, or of g without e. A bit pattern that more than k magnitudes of a chunk
+ * probably reach is known from the chunks before; of those that reach it the k largest are taken. 0: an element is NaN or Inf. */
+static int chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, float *e, const float *g, uint64_t n,
+                            uint64_t k, chunktopk_chosen *c) {
+    uint32_t map[CHUNKTOPK_MOST / 32], top, lo = c->usual > 0 ? dense_bits(c->margin * c->usual) : SELECT_INF;
+    const float *x = e ? e : g;
+    s->scan(e, g, a->beta, a->gamma, lo, map, n);
+    uint64_t kept = chunktopk_list(s, x, map, n, c, &top);
+    if (kept < k && top < SELECT_INF) {
+        lo = (uint32_t)s->threshold(x, n, k, 2 * k, 0, SELECT_INF - 1);
+        s->scan(NULL, x, 1, 1, lo, map, n);
+        kept = chunktopk_list(s, x, map, n, c, &top);
+        c->usual = 0;
+        c->margin = 1 - 1.5f * (1 - c->margin);
+        c->margin = c->margin < 0.5f ? 0.5f : c->margin;
+    } else if (kept > 2 * k) {
+        c->margin = 1 - 0.95f * (1 - c->margin);
+    }
+    if (top >= SELECT_INF) return 0;
+    if (kept > k) {
+        const uint64_t room = (kept + 15) / 16 * 16;
+        memset(c->val + kept, 0, (room - kept) * sizeof *c->val);
+        lo = (uint32_t)s->threshold(c->val, room, k, k, lo, top);
+        uint64_t ties = k - s->reach(c->val, room, lo + 1);
+        (void)s->trim(c->val, c->idx, kept, lo, &ties);
+    }
+    c->usual = c->usual > 0 ? 0.5f * (c->usual + dense_float(lo)) : dense_float(lo);
+    return 1;
+}
+
+/* ---- one chunk: values ------------------------------------------------------------------------------------------------------- */
+static uint32_t chunktopk_bf16(double x) {
+    const uint32_t v = half_to_bf16((float)x);
+    return v == 0x7F80u ? 0x7F7Fu : v;
+}
+/* low in the lower half of the result, high in the upper one; *split: from where on a magnitude is high. val has zeros up to `room`. */
+static uint32_t chunktopk_magnitudes(const chunktopk_self *s, const float *val, uint64_t k, uint64_t room,
+                                     float *split) {
+    double all[2], high[2];
+    s->sum(val, room, 0, all);
+    *split = (float)(all[0] / (double)k);
+    s->sum(val, room, dense_bits(*split), high);
+    const double n_low =
+        (double)k - high[1]; /* negative if split is 0, where zeros behind the values are counted, too */
+    const uint32_t h = high[1] > 0 ? chunktopk_bf16(high[0] / high[1]) : 0;
+    const uint32_t l = n_low > 0 ? chunktopk_bf16((all[0] - high[0]) / n_low) : h;
+    return h << 16 | l;
+}
+
+/* Writes the record, and takes from `e` what it carries. e may be NULL. */
+static void chunktopk_write(const chunktopk_self *s, chunktopk_chosen *c, uint64_t k, float *e, unsigned char *out) {
+    enum { AT_ONCE = 256 };
+    const uint64_t room = (k + 7) / 8 * 8, bytes = (k * s->width + 7) / 8;
+    float split, rest[AT_ONCE];
+    uint16_t code[AT_ONCE];
+    unsigned char packed[CHUNKTOPK_MOST * 14 / 8 + 8], *to = packed; /* 8 bytes are written at a time */
+    uint64_t bits = 0, filled = 0;
+    memset(c->val + k, 0, (room - k) * sizeof *c->val);
+    memset(c->idx + k, 0, (room - k) * sizeof *c->idx);
+    const uint32_t head = chunktopk_magnitudes(s, c->val, k, room, &split);
+    const float magnitude[2] = {dense_float(head << 16), dense_float(head & 0xFFFF0000u)};
+    for (uint64_t at = 0; at < k; at += AT_ONCE) {
+        const uint64_t n = k - at < AT_ONCE ? k - at : AT_ONCE;
+        s->code(code, rest, c->val + at, c->idx + at, split, magnitude, s->width, (n + 7) / 8 * 8);
+        for (uint64_t i = 0; i < n && e; i++) e[c->idx[at + i]] = rest[i];
+        for (uint64_t i = 0; i < n; i += 4) {
+            for (uint64_t q = 0; q < 4 && i + q < n; q++, filled += s->width) bits |= (uint64_t)code[i + q] << filled;
+            memcpy(to, &bits, sizeof bits);
+            to += filled / 8;
+            bits >>= filled / 8 * 8;
+            filled %= 8;
+        }
+    }
+    memcpy(out, &head, sizeof head);
+    memcpy(out + CHUNKTOPK_HEAD, packed, bytes);
+}
+
+/* ---- compress ------------------------------------------------------------------------------------------------------------------ */
+typedef struct chunktopk_job {
+    const chunktopk_self *self;
+    const esp_codec_args *args; /* with the beta and gamma that apply */
+    unsigned char *body;
+    uint32_t bad;
+} chunktopk_job;
+
+static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
+    chunktopk_job *j = (chunktopk_job *)arg;
+    const chunktopk_self *s = j->self;
+    chunktopk_chosen chosen;
+    chosen.usual = 0;
+    chosen.margin = 0.93f;
+    for (uint64_t at = begin; at < end; at += s->chunk) {
+        const uint64_t n = end - at < s->chunk ? end - at : s->chunk, k = chunktopk_k(s, n);
+        const float *g = dense_in(j->args) + at;
+        float *e = esp_residual_of(j->args, 0);
+        if (e) e += at;
+        if (!chunktopk_choose(s, j->args, e, g, n, k, &chosen)) { /* without feedback: no pass has looked for it */
+            __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
+            return;
+        }
+        chunktopk_write(s, &chosen, k, e, j->body + at / s->chunk * chunktopk_record(s, s->chunk));
+    }
+}
+
+static esp_status chunktopk_compress(void *self, const esp_codec_args *a) {
+    const chunktopk_self *s = (const chunktopk_self *)self;
+    const uint64_t n = a->tensor[0]->count;
+    esp_payload_header h =
+        esp_payload_header_of(esp_name_hash("chunktopk"), CHUNKTOPK_WIRE, 0, n, chunktopk_body(s, n), 0);
+    const esp_status st = esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK) return st;
+    esp_codec_args own = *a;
+    if (a->flags & ESP_ARG_OWN_MEMORY) own.beta = s->decay, own.gamma = 1;
+    chunktopk_job j = {s, &own, (unsigned char *)esp_payload_body(a->payload), 0};
+    if (dense_finite(&s->dense, &own)) {
+        dense_run(&s->dense, n, chunktopk_piece, &j);
+        if (!j.bad) return ESP_OK;
+    }
+    h.flags = ESP_PAYLOAD_NONFINITE;
+    h.body_bytes = 0;
+    return esp_payload_begin(a->payload, &h);
+}
+
+/* ---- decompress ---------------------------------------------------------------------------------------------------------------- */
+/* Codes, one after the other. */
+typedef struct chunktopk_reader {
+    const unsigned char *in;
+    uint64_t bits, filled, width;
+} chunktopk_reader;
+/* What a code stands for. `magnitude`: low and high. */
+ESP_INLINE float chunktopk_value(uint32_t code, uint64_t width, const float magnitude[2]) {
+    const uint32_t sign = code >> (width - 2) & 1u;
+    return dense_float(dense_bits(magnitude[code >> (width - 1)]) ^ sign << 31);
+}
+ESP_INLINE uint32_t chunktopk_next(chunktopk_reader *r) {
+    for (; r->filled < r->width; r->filled += 8) r->bits |= (uint64_t)*r->in++ << r->filled;
+    const uint32_t code = (uint32_t)(r->bits & ((1u << r->width) - 1));
+    r->bits >>= r->width;
+    r->filled -= r->width;
+    return code;
+}
+
+static int chunktopk_valid_record(const chunktopk_self *s, const unsigned char *record, uint64_t n) {
+    const uint32_t mask = (uint32_t)s->chunk - 1;
+    chunktopk_reader r = {record + CHUNKTOPK_HEAD, 0, 0, s->width};
+    uint32_t head;
+    int64_t last = -1, bad = 0;
+    memcpy(&head, record, sizeof head);
+    for (uint64_t i = 0; i < chunktopk_k(s, n); i++) {
+        const int64_t at = chunktopk_next(&r) & mask;
+        bad |= at <= last;
+        last = at;
+    }
+    return !bad && last < (int64_t)n && !r.bits && (head & 0xFFFFu) <= 0x7F7Fu && head >> 16 <= 0x7F7Fu;
+}
+static int chunktopk_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
+    const chunktopk_self *s = (const chunktopk_self *)self;
+    if (h->aux != 0) return 0;
+    for (uint64_t at = 0; at < h->count; at += s->chunk, body += chunktopk_record(s, s->chunk))
+        if (!chunktopk_valid_record(s, body, h->count - at < s->chunk ? h->count - at : s->chunk)) return 0;
+    return 1;
+}
+
+static void chunktopk_add(const void *self, const esp_payload_header *h, const unsigned char *body, float *out,
+                          uint64_t at, uint64_t n, float scale, int set) {
+    const chunktopk_self *s = (const chunktopk_self *)self;
+    const unsigned char *record = body + at / s->chunk * chunktopk_record(s, s->chunk);
+    const uint64_t k = chunktopk_k(s, n);
+    const uint32_t mask = (uint32_t)s->chunk - 1;
+    chunktopk_reader r = {record + CHUNKTOPK_HEAD, 0, 0, s->width};
+    uint32_t head;
+    (void)h;
+    memcpy(&head, record, sizeof head);
+    const float magnitude[2] = {dense_float(head << 16) * scale, dense_float(head & 0xFFFF0000u) * scale};
+    if (set) memset(out, 0, n * sizeof *out);
+    for (uint64_t i = 0; i < k; i++) {
+        const uint32_t code = chunktopk_next(&r);
+        out[code & mask] += chunktopk_value(code, s->width, magnitude);
+    }
+}
+static const dense_format chunktopk_format = {"chunktopk", CHUNKTOPK_WIRE, 0, chunktopk_valid, chunktopk_add};
+
+static esp_status chunktopk_decompress(void *self, const esp_codec_args *a) {
+    const chunktopk_self *s = (const chunktopk_self *)self;
+    return dense_decompress_by(&s->dense, &chunktopk_format, a, chunktopk_body(s, a->tensor[0]->count), s->chunk);
+}
+
+/* ---- model ------------------------------------------------------------------------------------------------------------------------ */
+/* Of normal numbers of variance 1, those with |x| > t are sent, as the mean m of those up to m, or of those above; with P(|x| > a) = p and
+ * mean of them 2 density(a) / p. What is sent carries p_low low^2 + p_high high^2. */
+static double chunktopk_error(double ratio) {
+    const double root = sqrt(2 * 3.14159265358979323846);
+    double low = 0, high = 40;
+    for (int i = 0; i < 100; i++) {
+        const double middle = (low + high) / 2;
+        if (erfc(middle / sqrt(2.0)) > ratio)
+            low = middle;
+        else
+            high = middle;
+    }
+    const double all = 2 * exp(-low * low / 2) / root, m = all / ratio;
+    const double p = erfc(m / sqrt(2.0)), above = 2 * exp(-m * m / 2) / root, below = all - above;
+    return 1 - above * above / p - (ratio > p ? below * below / (ratio - p) : 0);
+}
+
+static esp_status chunktopk_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                                  esp_codec_model *out) {
+    const chunktopk_self *s = (const chunktopk_self *)self;
+    const double ratio = (double)s->k / (double)s->chunk;
+    const esp_facts f = {
+        .flags = ESP_MODEL_LOSSY,
+        .size = {0, 0, (double)chunktopk_record(s, s->chunk) / (double)s->chunk, 0, 0},
+        .error = chunktopk_error(ratio),
+        .begin_ns = {1000, 1000},
+        .ns = {esp_model_stream(22) + 3 * ratio, esp_model_stream(4) + 3 * ratio},
+        .launches = {2, 1},
+        .bytes = {20.1, 4 + 64 * ratio},
+    };
+    (void)like, (void)n_reduced;
+    return esp_model_fill(out, &f, d);
+}
+
+static const esp_codec chunktopk_codec = {
+    .struct_size = sizeof(esp_codec),
+    .wire_version = CHUNKTOPK_WIRE,
+    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
+    .dtypes = ESP_BIT(ESP_F32),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = "chunktopk",
+    .summary = "the largest elements of each chunk, with 2 bits for a value, and feedback that decays (SparseLoCo)",
+    .params = chunktopk_params,
+    /* decay applies to the rank's own gradient, and payloads are small: as SparseLoCo, every rank gets all of them */
+    .default_option = "comp@cpu > flat.allgather > decomp@cpu",
+    .n_rounds = 1,
+    .open = chunktopk_open,
+    .close = chunktopk_close,
+    .bound = chunktopk_bound,
+    .compress = chunktopk_compress,
+    .decompress = chunktopk_decompress,
+    .model = chunktopk_model,
+};
+static const esp_codec *const chunktopk_codecs[] = {&chunktopk_codec};
+static const esp_plugin chunktopk_plugin = {sizeof(esp_plugin), 1,    0,   0, "chunktopk", ESPRESSO_VERSION, "MIT",
+                                            chunktopk_codecs,   NULL, NULL};
+
+ESPRESSO_PLUGIN_ENTRY(chunktopk) {
+    (void)h;
+    return &chunktopk_plugin;
+}
