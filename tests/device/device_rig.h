@@ -19,6 +19,7 @@ typedef struct device_job {
     int wait;               /* how a step ends: see end_step                      */
     esp_plugin_fn plugin;   /* NULL: fake_plugin                                   */
     const char *backend;    /* NULL: loop                                          */
+    const char *gather;     /* of sharded tensors                                  */
     esp_plugin_fn backends; /* NULL: none but the built-in ones                    */
     void (*between)(esp_ctx *ctx, struct device_job *j, int step); /* NULL, or called after each step but the last */
     outcome *out;                                                  /* [RANKS] */
@@ -124,6 +125,14 @@ static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int 
     }
     end_step(ctx, j, p);
     check_times(ctx, begin);
+    for (int t = 0; t < TENSORS && j->task.tensor_flags & ESP_SHARD;
+         t++) { /* parameters are made late, from the result */
+        float *params = p[t].pinned;
+        for (uint64_t i = 0; i < counts[t]; i++) params[i] *= -1.0f;
+        write_late(&p[t]);
+        CHECK(esp_gather(ctx, (uint32_t)t, p[t].grad, p[t].stream) == ESP_OK);
+        if (p[t].device.kind) fake_get(p[t].pinned, p[t].grad, p[t].bytes);
+    }
     for (int t = 0; t < TENSORS; t++)
         for (uint64_t i = 0; i < counts[t]; i++)
             memcpy(&out->value[step][begins[t] + i], (uint8_t *)p[t].pinned + i * esp_dtype_bytes(d),
@@ -139,6 +148,7 @@ static inline void device_body(esp_ctx *ctx, void *user) {
         d.count = counts[t];
         d.dtype = j->task.dtype;
         d.flags = j->task.tensor_flags;
+        d.gather = j->gather;
         d.device = device_of(j, t);
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
         place_open(ctx, &p[t], d.device, d.count * esp_dtype_bytes(d.dtype));

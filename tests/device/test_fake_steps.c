@@ -63,6 +63,22 @@ static void test_codecs(void **state) {
         }
 }
 
+/* Each rank gets its part, and the parts are gathered again: exactly, and as halves. */
+static void test_sharded(void **state) {
+    static const char *const options[] = {
+        "flat.reduce_scatter", "intra.reduce_scatter > inter.reduce_scatter", "comp@gpu > flat.alltoall > decomp@gpu",
+        "comp@gpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@gpu"};
+    (void)state;
+    for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
+        device_job j = job("topk:ratio=0.1", options[o], ESP_F32, WHOLE);
+        j.task.tensor_flags = ESP_SHARD;
+        j.gather = o % 2 ? "fp16" : NULL;
+        j.devices = o == 1 ? 2 : 1;
+        j.wait = (int)o;
+        assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+    }
+}
+
 /* Where the device has no tables of codecs, they run on the CPU. */
 static void test_codecs_elsewhere(void **state) {
     device_job j = job("topk:ratio=0.1", TREE_MIXED, ESP_F32, MIXED);
@@ -102,9 +118,9 @@ static void test_out_of_reach(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_out_of_reach),     cmocka_unit_test(test_raw),
-        cmocka_unit_test(test_codecs),           cmocka_unit_test(test_codecs_elsewhere),
-        cmocka_unit_test(test_devices_together),
+        cmocka_unit_test(test_out_of_reach), cmocka_unit_test(test_raw),
+        cmocka_unit_test(test_codecs),       cmocka_unit_test(test_codecs_elsewhere),
+        cmocka_unit_test(test_sharded),      cmocka_unit_test(test_devices_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
