@@ -35,7 +35,10 @@ static void built_in(void **state) {
 /* Checks a spec of the faulty plugin: one check fails, and says so; or none. */
 static void expect(const char *spec, const char *check, const char *advice) {
     char line[64];
-    spawned s = SPAWN("plugins", "--check", "--path", folder(), "faulty", spec);
+    const int codec =
+        !strncmp(spec, "faulty:", 7); /* of which the file has the name; the backend is found in it once it is loaded */
+    spawned s = codec ? SPAWN("plugins", "--check", "--path", folder(), spec)
+                      : SPAWN("plugins", "--check", "--path", folder(), "faulty", spec);
     snprintf(line, sizeof line, "FAILED   %-12s", check);
     assert_int_equal(s.status, 1);
     said(&s, 0, line);
@@ -65,6 +68,7 @@ static void codec_faults(void **state) {
     expect("faulty:fault=lists", "lists", "part 1 of a list has another payload than alone");
     expect("faulty:fault=error", "error", "model() says that the error is 0.5");
     expect("faulty:fault=params", "parameters", "which the table's params give as its defaults");
+    expect("faulty:fault=forward", "forward", "is the rank's own, but decoded");
     expect("faulty:fault=among", "one of many", "check all payloads first");
 }
 
@@ -117,6 +121,10 @@ static void a_file(void **state) {
     said(&s, 0, "codec faulty (");
     said(&s, 0, "backend faultynet (");
     said(&s, 0, " 0 failed,");
+    assert_int_equal(s.status, 0);
+    spawn_free(&s);
+    s = SPAWN("plugins", "--check", "file:dir=/tmp"); /* a spec, although it has a path in it */
+    said(&s, 0, "backend file:dir=/tmp (built in)");
     assert_int_equal(s.status, 0);
     spawn_free(&s);
     s = SPAWN("plugins", "--check", "no_such_codec");

@@ -128,6 +128,8 @@ static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char
         {ESP_BACKEND_VARLEN, "moves only the used bytes of payloads"},
         {ESP_BACKEND_SCALE, "scales sums"},
         {ESP_BACKEND_PACED, "can emulate a link"},
+        {ESP_BACKEND_CHECKSUM, "wants checksums in payloads"},
+        {ESP_BACKEND_EPOCH, "wants epochs in payloads"},
         {ESP_BACKEND_HOPS, "can compress at every hop"},
     };
     printf("%s\n  %s\n", b->name, ESP_HAS(esp_backend, b, summary) ? b->summary : "(no summary)");

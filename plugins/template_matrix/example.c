@@ -1,0 +1,115 @@
+/* example.c: a codec of matrices to copy. Of every row it sends the mean.
+ *
+ *     m_i = sum_j x_ij / cols          decoded: x_ij = m_i
+ *
+ * Body: rows means as f32. A part that is no matrix is sent as it is: count numbers as f32. Both are linear, so that a collective can sum
+ * bodies undecoded. Because of ESP_CODEC_NEEDS_MATRIX the host cuts matrices between rows, and rows * cols is always count.
+ * The host keeps what the payload does not carry, since this codec does not set ESP_CODEC_FUSED_RESIDUAL. */
+#include "espresso.h"
+#include <math.h>
+
+enum { EXAMPLE_WIRE = 1 }; /* raise it whenever the body changes: ranks refuse to mix versions */
+static const char example_name[] = "example";
+static char example_self; /* this codec has no parameters */
+
+static esp_status example_open(const esp_host *h, const char *params, void **self) {
+    const esp_log_event ev = {sizeof ev, ESP_LOG_ERROR, ESP_E_ARG, 0, example_name, params, __FILE__};
+    *self = &example_self;
+    if (!*params) return ESP_OK;
+    h->log(h->user, &ev); /* names the parameter that should not be there */
+    return ESP_E_ARG;
+}
+static void example_close(void *self) { (void)self; }
+
+/* Numbers in the body. */
+static uint64_t example_numbers(const esp_tensor *t) { return t->rows ? t->rows : t->count; }
+
+static esp_status example_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                esp_bound *out) {
+    (void)self;
+    (void)round, (void)n_reduced; /* one round, and sums of f32 have room enough */
+    const esp_bound b = {out->struct_size, 0, esp_payload_capacity(example_numbers(like) * 4), 0,
+                         0};                                                    /* no scratch, no state */
+    memcpy(out, &b, out->struct_size < sizeof b ? out->struct_size : sizeof b); /* no more than the caller knows */
+    return ESP_OK;
+}
+
+static esp_status example_compress(void *self, const esp_codec_args *a) {
+    const esp_tensor *t = a->tensor[0];
+    const float *x = t->data.ptr;
+    const uint64_t n = example_numbers(t), cols = t->rows ? t->cols : 1;
+    esp_payload_header h = esp_payload_header_of(esp_name_hash(example_name), EXAMPLE_WIRE, 0, t->count, n * 4, 0);
+    (void)self;
+    if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes) return ESP_E_TOO_SMALL;
+    for (uint64_t i = 0; i < t->count; i++)
+        if (!isfinite(x[i])) h.flags = ESP_PAYLOAD_NONFINITE; /* the body comes all the same: it is summed */
+    esp_payload_begin(a->payload, &h);
+    for (uint64_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (uint64_t j = 0; j < cols; j++) sum += x[i * cols + j]; /* in a fixed order */
+        const float mean = (float)(sum / (double)cols);
+        memcpy((unsigned char *)esp_payload_body(a->payload) + i * 4, &mean, 4);
+    }
+    return ESP_OK;
+}
+
+/* Reads and checks one payload's header. */
+static esp_status example_read(const esp_payload *p, const esp_tensor *t, esp_payload_header *h) {
+    if (esp_payload_read(p, esp_name_hash(example_name), EXAMPLE_WIRE, t->count, h) != ESP_OK) return ESP_E_CORRUPT;
+    return h->body_bytes == (h->flags & ESP_PAYLOAD_EMPTY ? 0 : example_numbers(t) * 4) ? ESP_OK : ESP_E_CORRUPT;
+}
+
+static esp_status example_decompress(void *self, const esp_codec_args *a) {
+    const esp_tensor *t = a->tensor[0];
+    float *out = t->data.ptr;
+    const float scale = a->scale == 0 ? 1.0f : a->scale;
+    const uint64_t cols = t->rows ? t->cols : 1;
+    esp_payload_header h;
+    (void)self;
+    for (uint32_t p = 0; p < a->n_payloads; p++) /* checks all before it writes */
+        if (example_read(&a->payload[p], t, &h) != ESP_OK) return ESP_E_CORRUPT;
+    if (a->mode == ESP_OUT_SET && t->count) memset(out, 0, t->count * sizeof *out);
+    for (uint32_t p = 0; p < a->n_payloads; p++) {
+        example_read(&a->payload[p], t, &h);
+        if (h.flags & ESP_PAYLOAD_EMPTY) continue;
+        for (uint64_t i = 0; i < t->count; i++) {
+            float mean;
+            memcpy(&mean, (const unsigned char *)esp_payload_body(&a->payload[p]) + i / cols * 4, 4);
+            out[i] += h.flags & ESP_PAYLOAD_NONFINITE ? NAN : scale * mean;
+        }
+    }
+    return ESP_OK;
+}
+
+static const esp_round example_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}};
+static const esp_codec example_codec = {
+    .struct_size = sizeof example_codec,
+    .wire_version = EXAMPLE_WIRE,
+    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_REDUCIBLE | ESP_CODEC_NEEDS_MATRIX,
+    .dtypes = ESP_BIT(ESP_F32),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = example_name,
+    .summary = "the mean of each row of a matrix",
+    .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
+    .n_rounds = 1,
+    .rounds = example_rounds,
+    .open = example_open,
+    .close = example_close,
+    .bound = example_bound,
+    .compress = example_compress,
+    .decompress = example_decompress,
+};
+static const esp_codec *const example_codecs[] = {&example_codec};
+static const esp_plugin example_plugin = {
+    .struct_size = sizeof example_plugin,
+    .n_codecs = 1,
+    .name = example_name,
+    .version = "1",
+    .license = "MIT",
+    .codecs = example_codecs,
+};
+
+ESPRESSO_PLUGIN_ENTRY(example) {
+    (void)h;
+    return &example_plugin;
+}
