@@ -65,8 +65,9 @@ static const esp_round int8_rounds[] = {{ESP_REDUCE_MAX, ESP_F32, 0, 0}, {ESP_RE
 static const char int8_gathers[] = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
 
 static esp_status int8_traits(void *self, esp_traits *out) {
-    if (!((const int8_self *)self)->block) return ESP_OK;
-    out->caps &= ~(uint64_t)ESP_CODEC_REDUCIBLE;
+    const int blocks = ((const int8_self *)self)->block > 0;
+    out->caps &= ~(uint64_t)(blocks ? ESP_CODEC_REDUCIBLE : ESP_CODEC_FORWARD);
+    if (!blocks) return ESP_OK;
     out->n_rounds = 1;
     out->rounds = NULL;
     out->default_option = int8_gathers;
@@ -90,12 +91,27 @@ static esp_status int8_bound(void *self, const esp_tensor *like, uint32_t round,
     return st;
 }
 
+/* ---- blocks: decode --------------------------------------------------------------------------------------------------- */
+static int int8_valid_blocks(const void *self, const esp_payload_header *h, const unsigned char *body) {
+    return h->aux == 0 && quant_units_ok(body, quant_units(h->count, ((const int8_self *)self)->block));
+}
+static void int8_add_blocks(const void *self, const esp_payload_header *h, const unsigned char *body, float *out,
+                            uint64_t at, uint64_t n, float scale, int set) {
+    const int8_self *s = (const int8_self *)self;
+    const dense_f32 *units = (const dense_f32 *)(const void *)body + at / s->block;
+    const int8_t *levels = (const int8_t *)body + quant_units(h->count, s->block) * sizeof(float) + at;
+    for (uint64_t i = 0; i < n; i += s->block)
+        s->add8(out + i, levels + i, units[i / s->block] * scale, set, n - i < s->block ? n - i : s->block);
+}
+static const dense_format int8_blocks_format = {"int8", INT8_WIRE, 0, int8_valid_blocks, int8_add_blocks};
+
 /* ---- compress: blocks -------------------------------------------------------------------------------------------------- */
 static esp_payload_header int8_header(const esp_codec_args *a, uint64_t body, uint32_t aux) {
     return esp_payload_header_of(esp_name_hash("int8"), INT8_WIRE, 0, a->tensor[0]->count, body, aux);
 }
 
-static esp_status int8_compress_blocks(const int8_self *s, const esp_codec_args *a) {
+/* in: NULL, or of forward(), the header of the payload that came. */
+static esp_status int8_write_blocks(const int8_self *s, const esp_codec_args *a, const esp_payload_header *in) {
     const uint64_t n = a->tensor[0]->count;
     esp_payload_header h = int8_header(a, int8_body(s, n, 1), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
@@ -109,7 +125,7 @@ static esp_status int8_compress_blocks(const int8_self *s, const esp_codec_args 
                    .most = INT8_MOST,
                    .units = (dense_f32 *)(void *)body,
                    .levels = (int8_t *)(body + quant_units(n, s->block) * sizeof(float))};
-    if (quant_blocks(&j)) return ESP_OK;
+    if (in ? dense_forward(&s->dense, &int8_blocks_format, a, in, &j, quant_hop) : quant_blocks(&j)) return ESP_OK;
     h.flags = ESP_PAYLOAD_NONFINITE;
     h.body_bytes = 0;
     return esp_payload_begin(a->payload, &h);
@@ -201,21 +217,10 @@ static esp_status int8_round1(const int8_self *s, const esp_codec_args *a) {
 
 static esp_status int8_compress(void *self, const esp_codec_args *a) {
     const int8_self *s = (const int8_self *)self;
-    return s->block ? int8_compress_blocks(s, a) : a->round ? int8_round1(s, a) : int8_round0(s, a);
+    return s->block ? int8_write_blocks(s, a, NULL) : a->round ? int8_round1(s, a) : int8_round0(s, a);
 }
 
 /* ---- decompress ---------------------------------------------------------------------------------------------------------- */
-static int int8_valid_blocks(const void *self, const esp_payload_header *h, const unsigned char *body) {
-    return h->aux == 0 && quant_units_ok(body, quant_units(h->count, ((const int8_self *)self)->block));
-}
-static void int8_add_blocks(const void *self, const esp_payload_header *h, const unsigned char *body, float *out,
-                            uint64_t at, uint64_t n, float scale, int set) {
-    const int8_self *s = (const int8_self *)self;
-    const dense_f32 *units = (const dense_f32 *)(const void *)body + at / s->block;
-    const int8_t *levels = (const int8_t *)body + quant_units(h->count, s->block) * sizeof(float) + at;
-    for (uint64_t i = 0; i < n; i += s->block)
-        s->add8(out + i, levels + i, units[i / s->block] * scale, set, n - i < s->block ? n - i : s->block);
-}
 static void int8_add_shared(const void *self, const esp_payload_header *h, const unsigned char *body, float *out,
                             uint64_t at, uint64_t n, float scale, int set) {
     const int8_self *s = (const int8_self *)self;
@@ -229,7 +234,6 @@ static void int8_add_shared(const void *self, const esp_payload_header *h, const
     else
         s->add32(out, (const quant_i32 *)(const void *)in, unit, set, n);
 }
-static const dense_format int8_blocks_format = {"int8", INT8_WIRE, 0, int8_valid_blocks, int8_add_blocks};
 static const dense_format int8_shared_format = {"int8", INT8_WIRE, 1, NULL, int8_add_shared};
 
 /* Every payload must have been made with the range that this rank knows. */
@@ -253,6 +257,15 @@ static esp_status int8_decompress(void *self, const esp_codec_args *a) {
     esp_status st = int8_shared(a, &top, &nan);
     if (st == ESP_OK) st = int8_check_range(a, top, nan);
     return st == ESP_OK ? dense_decompress(&s->dense, &int8_shared_format, a, body) : st;
+}
+
+/* Blocks alone: of a shared range the ranks must agree before. */
+static esp_status int8_forward(void *self, const esp_codec_args *a) {
+    const int8_self *s = (const int8_self *)self;
+    const uint64_t n = a->tensor[0]->count;
+    esp_payload_header in;
+    const esp_status st = dense_look(&s->dense, &int8_blocks_format, a->reduced, n, int8_body(s, n, 1), &in);
+    return st == ESP_OK ? int8_write_blocks(s, a, &in) : st;
 }
 
 /* ---- model ----------------------------------------------------------------------------------------------------------------- */
@@ -288,7 +301,8 @@ static esp_status int8_model(void *self, const esp_tensor *like, uint32_t n_redu
 static const esp_codec int8_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = INT8_WIRE,
-    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
+    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |
+            ESP_CODEC_FORWARD,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = "int8",
@@ -305,6 +319,7 @@ static const esp_codec int8_codec = {
     .decompress = int8_decompress,
     .traits = int8_traits,
     .model = int8_model,
+    .forward = int8_forward,
 };
 static const esp_codec *const int8_list[] = {&int8_codec};
 static const esp_plugin int8_plugin = {sizeof(esp_plugin), 1,     0,         0,    "int8",

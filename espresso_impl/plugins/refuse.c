@@ -86,14 +86,14 @@ static esp_status esp__refuse_rounds(const esp__suspect *x, const esp_codec *c) 
 }
 
 /* A hop is one call for one piece: it has no other rounds, and no state from the step before. Its residual is known to forward()
- * alone. A wrapper's table may list what only some of its instances are. */
+ * alone. A wrapper's table may list what only some of its instances are, and so may one with traits() list rounds. */
 static esp_status esp__refuse_forward(const esp__suspect *x, const esp_codec *c) {
     const int has = ESP_HAS(esp_codec, c, forward) != 0, says = (c->caps & ESP_CODEC_FORWARD) != 0;
     if (has != says)
         return esp__refuse(x, ESP_E_ABI, "forward", "%s, but caps %s ESP_CODEC_FORWARD: set both or none",
                            has ? "set" : "NULL", says ? "has" : "lacks");
     if (!has) return ESP_OK;
-    if (c->n_rounds > 1)
+    if (c->n_rounds > 1 && !ESP_HAS(esp_codec, c, traits))
         return esp__refuse(x, ESP_E_ABI, "forward", "set, but n_rounds is %u: a hop has one round",
                            (unsigned)c->n_rounds);
     if (!(c->caps & ESP_CODEC_FUSED_RESIDUAL))

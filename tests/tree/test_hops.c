@@ -66,6 +66,9 @@ static const char *const lossy[] = {"none:feedback=residual",
                                     "randomk:ratio=0.1",
                                     "efsignsgd",
                                     "twobit:threshold=1.5",
+                                    "int8",
+                                    "int4",
+                                    "chunktopk:chunk=64,k=8,decay=1",
                                     "fp16:of=(topk:ratio=0.1)",
                                     NULL};
 static const int32_t shapes[][2] = {{4, 2}, {6, 2}, {3, 3}, {5, 5}, {8, 8}, {8, 2}, {2, 2}, {1, 1}};

@@ -161,6 +161,9 @@ static void codec_members(void **state) {
     CODEC(
         (c.forward = codec_run, c.caps |= ESP_CODEC_FORWARD | ESP_CODEC_FUSED_RESIDUAL, c.n_rounds = 2, c.rounds = two),
         ESP_E_ABI, "forward: set, but n_rounds is 2");
+    CODEC((c.forward = codec_run, c.caps |= ESP_CODEC_FORWARD | ESP_CODEC_FUSED_RESIDUAL, c.n_rounds = 2,
+           c.rounds = two, c.traits = codec_traits),
+          ESP_OK, ""); /* an instance may have one round */
     CODEC(c.dtypes = ESP_BIT(ESP_F16), ESP_E_UNSUPPORTED, "dtypes");
     CODEC(c.dtypes |= 1u << 20, ESP_E_UNSUPPORTED, "dtypes");
     CODEC(c.devices = ESP_BIT(ESP_CUDA), ESP_E_UNSUPPORTED, "caps: lacks ESP_CODEC_FUSED_RESIDUAL");
