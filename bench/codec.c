@@ -1,7 +1,7 @@
 /* codec.c: measures how fast every codec compresses (with feedback) and decompresses, by size and instruction set, with
  * one thread.
  *
- *     build/bench/codec [SPEC...]        default: all built-in codecs
+ *     build/bench/codec [-n REPEATS] [SPEC...]        default: 7 repeats of all built-in codecs
  *
  * GB/s counts the f32 input (4 bytes an element), so twice the GB/s is half the time for the same tensor. Beside it are
  * the ratios to memcpy and to triad (a = b + 3 c) of as many elements in the same run: 1.00 means as fast as these. "/stream" is
@@ -18,11 +18,12 @@
 #define ESPRESSO_PLUGIN_ENTRY(id) static const esp_plugin *espresso_plugin_v1_##id(const esp_host *h)
 #include "codecs/codecs.inc"
 
-enum { REPEATS = 7, LEVELS = 3, MAX_SPECS = 16, LOG_MIN = 12, LOG_MAX = 24, LOG_STEP = 2 };
+enum { LEVELS = 3, MAX_SPECS = 16, LOG_MIN = 12, LOG_MAX = 24, LOG_STEP = 2 };
 static const char *const default_specs[] = {"none",      "fp16",          "bf16", "efsignsgd", "twobit",
                                             "int8",      "int8:shared=1", "int4", "topk",      "topk:ratio=0.1",
                                             "chunktopk", "randomk",       "dgc"};
 static const char *const level_names[LEVELS] = {"scalar", "avx2", "avx512"};
+static int repeats = 7;
 static const esp_plugin_fn entries[] = {ESP_CODEC_ENTRIES, NULL};
 
 static void *bench_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
@@ -209,7 +210,7 @@ static void bench_size(bench_codec *codecs, int n_codecs, const char *const *spe
     }
     m.scratch = (esp_buf){zeroed(scratch), scratch, {ESP_CPU, 0}};
     m.state = (esp_buf){zeroed(state), state, {ESP_CPU, 0}};
-    for (int r = 0; r < REPEATS; r++) {
+    for (int r = 0; r < repeats; r++) {
         measure_memory(&m, n, steps, best);
         for (int c = 0; c < n_codecs; c++) {
             for (int l = 0; l <= best_level; l++) {
@@ -246,7 +247,7 @@ static void describe_machine(int best) {
     char name[256];
     esp__cpu_name(name, sizeof name);
     printf("machine: %s, %u cores, best instruction set %s; compiler %s; one thread; best of %d, interleaved\n",
-           *name ? name : "unknown", esp__cores(), level_names[best], __VERSION__, REPEATS);
+           *name ? name : "unknown", esp__cores(), level_names[best], __VERSION__, repeats);
     printf("compress: with feedback, all rounds, GB/s of f32 input. decomp.: one payload, mode SET. ratios: memcpy's, "
            "triad's or "
            "the stream loop's time over the codec's, same elements\n");
@@ -254,11 +255,15 @@ static void describe_machine(int best) {
 
 int main(int argc, char **argv) {
     bench_codec codecs[MAX_SPECS];
+    if (argc > 2 && !strcmp(argv[1], "-n")) {
+        repeats = atoi(argv[2]);
+        argc -= 2, argv += 2;
+    }
     const char *const *specs = argc > 1 ? (const char *const *)(argv + 1) : default_specs;
     const int n = argc > 1 ? argc - 1 : (int)(sizeof default_specs / sizeof *default_specs);
     const int best = esp_simd_best();
-    if (n > MAX_SPECS || (argc > 1 && argv[1][0] == '-')) {
-        fprintf(stderr, "usage: codec [SPEC...]   (at most %d, like topk:ratio=0.01)\n", MAX_SPECS);
+    if (n > MAX_SPECS || repeats < 1 || (argc > 1 && argv[1][0] == '-')) {
+        fprintf(stderr, "usage: codec [-n REPEATS] [SPEC...]   (at most %d, like topk:ratio=0.01)\n", MAX_SPECS);
         return 2;
     }
     for (int c = 0; c < n; c++) open_codec(&codecs[c], specs[c], best);

@@ -542,7 +542,7 @@ static esp_status chunktopk_model(void *self, const esp_tensor *like, uint32_t n
         .size = {0, 0, (double)chunktopk_record(s, s->chunk) / (double)s->chunk, 0, 0},
         .error = chunktopk_error(ratio),
         .begin_ns = {1000, 1000},
-        .ns = {esp_model_stream(22) + 3 * ratio, esp_model_stream(4) + 3 * ratio},
+        .ns = {esp_model_stream(23) + 3 * ratio, esp_model_stream(4) + 3 * ratio},
         .launches = {2, 1},
         .bytes = {20.1, 4 + 64 * ratio},
     };
