@@ -203,6 +203,14 @@ ESP__FN double esp__hops_traffic(const esp_plan_system *s, uint32_t scope, uint3
 ESP__FN double esp__hops_ns(const esp_plan_system *s, uint32_t scope, uint32_t route, double piece, uint32_t flows);
 /* How many times the error of one compression its result has, for independent gradients of equal size. */
 ESP__FN double esp__hops_error(uint32_t route, uint32_t n);
+ESP__FN double esp__error_times(double times,
+                                double one); /* so many times the error `one`, but not more than everything */
+ESP__FN int esp__hops_possible(const esp__problem *p, const esp__op_template *op, const esp_plan_codec *codec);
+/* Time of such an op for a unit whose sizes by cut are `size`; and the bytes of a part's payloads. */
+ESP__FN double esp__hop_op_ns(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
+                              const esp_plan_codec *codec);
+ESP__FN double esp__hop_bytes(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
+                              const esp_plan_codec *codec);
 ESP__FN uint32_t esp__system_levels(const esp_plan_system *s);
 ESP__FN uint32_t esp__system_size(const esp_plan_system *s, uint32_t level);
 ESP__FN const esp_plan_link *esp__system_link(const esp_plan_system *s, uint32_t level);

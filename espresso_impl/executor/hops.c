@@ -22,6 +22,7 @@ static void esp__hop_compresses(const esp__link *l, esp__codec_call *c, uint64_t
     const esp__feedback *f = l->hops_op->feedback >= 0 ? &l->hops_ctx->in_force.feedback[l->hops_op->feedback] : NULL;
     esp__call_payload(c, out->data.ptr, out->data.bytes, out->used);
     esp__call_residual(c, f && f->residual ? f->residual + begin : NULL);
+    c->args.flags = l->hops_op->raw && c->codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
 }
 
 static esp_status esp__hop_done(const esp__link *l, esp_status s, const char *what, uint64_t count) {

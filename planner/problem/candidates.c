@@ -295,7 +295,7 @@ static void esp__path_time(const esp__timing *t, const uint16_t *op_template, ui
         path->memory += esp__template_memory(p, r, t->size, t->codec);
     }
     path->volume = path->codec == ESP__NO_CODEC ? 4 * e : (uint64_t)esp__payload_bytes(t->codec, e);
-    path->error = path->codec == ESP__NO_CODEC ? 0.0 : errors * t->codec->error * (double)e;
+    path->error = path->codec == ESP__NO_CODEC ? 0.0 : esp__error_times(errors, t->codec->error) * (double)e;
 }
 
 static void esp__path_fill(const esp__timing *t, const esp__prefix *l, esp__path *path) {
@@ -395,7 +395,7 @@ static void esp__candidates_make(esp__problem *p, const esp__unit *u, esp__candi
             t->heads[0] = l->next;
             if (!l->comps && c && tree->codec == ESP__NO_CODEC && !p->free_compression)
                 continue; /* without a Comp the codec does not matter: the first codec's pass added it */
-            l->error = l->comps ? (l->errors > 0.0 ? l->errors : 1.0) * t->codec->error : 0.0;
+            l->error = l->comps ? esp__error_times(l->errors > 0.0 ? l->errors : 1.0, t->codec->error) : 0.0;
             l->volume = l->comps ? esp__payload_bytes(t->codec, u->elements) : 4.0 * (double)u->elements;
             esp__prefix_add(t, &all, l);
         }

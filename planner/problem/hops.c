@@ -33,8 +33,11 @@ ESP__FN double esp__hops_ns(const esp_plan_system *s, uint32_t scope, uint32_t r
 }
 
 ESP__FN double esp__hops_error(uint32_t route, uint32_t n) {
-    return route == ESP_HOPS_RING ? (n + 1.0) / 2.0 : esp__log2_ceil(n) + 1.0;
+    return route == ESP_HOPS_RING ? (n + 1.0) / 2.0 : esp__log2_ceil(n) / 2.0 + 1.0;
 }
+
+/* So many times the error `one`, but not more than everything. */
+ESP__FN double esp__error_times(double times, double one) { return times * one < 1.0 ? times * one : 1.0; }
 
 /* ---- an op ---------------------------------------------------------------------------------------------------------------- */
 /* The elements of one payload of a collective that compresses at every hop, and how many payloads a part has. */
@@ -47,14 +50,14 @@ static uint64_t esp__hop_piece(const esp__problem *p, const esp__op_template *op
 }
 
 /* Bytes of a part's payloads. */
-static double esp__hop_bytes(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
-                             const esp_plan_codec *codec) {
+ESP__FN double esp__hop_bytes(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
+                              const esp_plan_codec *codec) {
     double pieces;
     const uint64_t e = esp__hop_piece(p, op, size, &pieces);
     return pieces * esp__payload_bytes(codec, e);
 }
 
-static int esp__hops_possible(const esp__problem *p, const esp__op_template *op, const esp_plan_codec *codec) {
+ESP__FN int esp__hops_possible(const esp__problem *p, const esp__op_template *op, const esp_plan_codec *codec) {
     const uint32_t n = p->size[op->level];
     return codec && codec->compress[ESP_PLAN_CPU].n && codec->decompress[ESP_PLAN_CPU].n &&
            !(codec->caps & ESP_CODEC_HAS_STATE) && (op->hops == ESP_HOPS_RING || !(n & (n - 1)));
@@ -62,8 +65,8 @@ static int esp__hops_possible(const esp__problem *p, const esp__op_template *op,
 
 /* A rank compresses each of its n parts once, decompresses n - 1 of them on the way, and n results. The codecs' time and that of the
  * wires add up: a hop's payload cannot be sent before it is made. */
-static double esp__hop_op_ns(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
-                             const esp_plan_codec *codec) {
+ESP__FN double esp__hop_op_ns(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
+                              const esp_plan_codec *codec) {
     const double n = p->size[op->level];
     double pieces;
     const double e = (double)esp__hop_piece(p, op, size, &pieces);

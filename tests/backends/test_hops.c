@@ -18,6 +18,8 @@ typedef struct hopper {
     int rounds, faults; /* rounds: to multiples of 1/8 */
     int fails_at;       /* the call that fails; 0: none */
     int calls;
+    uint64_t most; /* elements of a call; 0: 65536 */
+    int slow;      /* decodes late */
 } hopper;
 
 static uint64_t hopper_bound(void *user, uint64_t count) {
@@ -28,7 +30,7 @@ static float hopper_kept(const hopper *h, float v) { return h->rounds ? floorf(v
 static esp_status hopper_out(hopper *h, uint64_t begin, uint64_t count, const float *add, esp_payload *out) {
     esp_payload_header head = esp_payload_header_of(7, 1, 0, count, 4 * count, begin);
     if (h->fails_at && ++h->calls == h->fails_at) return ESP_E_CORRUPT;
-    if (!count || begin + count > h->count) return h->faults++, ESP_E_ARG;
+    if (!count || begin + count > h->count || (h->most && count > h->most)) return h->faults++, ESP_E_ARG;
     if (esp_payload_begin(out, &head)) return h->faults++, ESP_E_TOO_SMALL;
     float *to = esp_payload_body(out);
     for (uint64_t i = 0; i < count; i++) {
@@ -52,6 +54,7 @@ static esp_status hopper_forward(void *user, uint64_t begin, uint64_t count, con
 }
 static esp_status hopper_decode(void *user, uint64_t begin, uint64_t count, uint32_t mode, const esp_payload *in) {
     hopper *h = user;
+    if (h->slow) usleep(1000);
     const float *from = hopper_in(h, begin, count, in);
     for (uint64_t i = 0; i < count; i++) {
         h->faults += mode == ESP_OUT_SUM ? h->passed[begin + i] != 0 : h->passed[begin + i] != 1;
@@ -60,7 +63,8 @@ static esp_status hopper_decode(void *user, uint64_t begin, uint64_t count, uint
     return ESP_OK;
 }
 static esp_hops hopper_hops(hopper *h, uint32_t route) {
-    const esp_hops x = {sizeof x, route, h, 65536, hopper_bound, hopper_encode, hopper_forward, hopper_decode};
+    const uint64_t most = h->most ? h->most : 65536;
+    const esp_hops x = {sizeof x, route, h, most, hopper_bound, hopper_encode, hopper_forward, hopper_decode};
     return x;
 }
 
@@ -68,7 +72,8 @@ static esp_hops hopper_hops(hopper *h, uint32_t route) {
 typedef struct hop_case {
     uint32_t route;
     int rounds;
-    const uint64_t *counts; /* 0 ends with UINT64_MAX */
+    const uint64_t *counts; /* ends with UINT64_MAX */
+    uint64_t most;
 } hop_case;
 
 static float brought(const hop_case *c, int32_t rank, uint64_t i) {
@@ -96,7 +101,7 @@ static int same_bits(ranks_me *me, void *comm, const float *x, uint64_t count) {
 }
 
 static void hop_once(ranks_me *me, void *comm, const hop_case *c, uint64_t count) {
-    hopper h = {malloc(4 * count + 4), calloc(count + 1, 1), count, c->rounds, 0, 0, 0};
+    hopper h = {malloc(4 * count + 4), calloc(count + 1, 1), count, c->rounds, 0, 0, 0, c->most, 0};
     const esp_hops hops = hopper_hops(&h, c->route);
     double lost = 0;
     for (uint64_t i = 0; i < count; i++) h.x[i] = brought(c, me->rank, i);
@@ -141,7 +146,7 @@ static void every_size(void **state) {
         for (int32_t n = 1; n <= 8; n++)
             for (uint32_t route = ESP_HOPS_RING; route <= ESP_HOPS_HALVING; route++)
                 for (int rounds = 0; rounds < 2; rounds++) {
-                    hop_case c = {route, rounds, n == 4 || n == 3 ? many : few};
+                    hop_case c = {route, rounds, n == 4 || n == 3 ? many : few, 0};
                     if (route == ESP_HOPS_HALVING && n & (n - 1)) continue;
                     assert_string_equal(ranks_run(ranks_backend(b ? "shm" : "loop"), "", n, 0, hop_rank, &c, -1), "");
                 }
@@ -151,10 +156,46 @@ static void over_a_link(void **state) {
     (void)state;
     for (int b = 0; b < 2; b++)
         for (uint32_t route = ESP_HOPS_RING; route <= ESP_HOPS_HALVING; route++) {
-            hop_case c = {route, 0, few};
+            hop_case c = {route, 0, few, 0};
             assert_string_equal(
                 ranks_run(ranks_backend(b ? "shm" : "loop"), "inter=10gbit,latency=20us", 4, 2, hop_rank, &c, -1), "");
         }
+}
+
+/* The host takes few elements in a call. */
+static void short_calls(void **state) {
+    (void)state;
+    for (uint32_t route = ESP_HOPS_RING; route <= ESP_HOPS_HALVING; route++) {
+        hop_case c = {route, 0, few, 1000};
+        assert_string_equal(ranks_run(ranks_backend("loop"), "", 4, 0, hop_rank, &c, -1), "");
+    }
+}
+
+/* What follows must not overwrite what a slow rank still decodes. */
+static void slow_rank(ranks_me *me) {
+    void *comm = ranks_open(me, 0, NULL);
+    hop_case c = {0, 0, NULL, 0};
+    for (int k = 0; comm && k < 24; k++) {
+        enum { N = 8 };
+        float x[N], y[N];
+        uint8_t passed[N] = {0};
+        hopper h = {x, passed, N, 0, 0, 0, 0, 0, me->rank == me->size - 1};
+        const esp_hops hops = hopper_hops(&h, k % 2 ? ESP_HOPS_RING : ESP_HOPS_HALVING);
+        const esp_coll hopping = summing(x, N, &hops), plain = summing(y, N, NULL);
+        for (uint64_t i = 0; i < N; i++) x[i] = y[i] = brought(&c, me->rank, i);
+        esp_status s = ranks_coll(me, comm, &hopping);
+        for (int more = 0; more <= k % 5 && !s; more++) s = ranks_coll(me, comm, &plain);
+        float want = 0;
+        for (int32_t r = 0; r < me->size; r++) want += brought(&c, r, N - 1);
+        if (s || h.faults || x[N - 1] != want)
+            ranks_fail(me, "run %d: status %d, %d faults, %g", k, (int)s, h.faults, (double)x[N - 1]);
+    }
+    if (comm) me->b->close(comm);
+}
+static void slow_ranks(void **state) {
+    (void)state;
+    assert_string_equal(ranks_run(ranks_backend("loop"), "", 2, 0, slow_rank, NULL, -1), "");
+    assert_string_equal(ranks_run(ranks_backend("shm"), "", 4, 0, slow_rank, NULL, -1), "");
 }
 
 /* Hops take the whole window: collectives before and after them must not meet them there. */
@@ -162,9 +203,9 @@ static void between_rank(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *req[3];
     enum { N = 50000 };
     static const uint32_t routes[] = {ESP_HOPS_RING, ESP_HOPS_HALVING, ESP_HOPS_RING};
-    hop_case c = {ESP_HOPS_RING, 0, NULL};
+    hop_case c = {ESP_HOPS_RING, 0, NULL, 0};
     float *x = malloc(4 * N), *y = malloc(4 * N * (size_t)me->size);
-    hopper h = {malloc(4 * N), malloc(N), N, 0, 0, 0, 0};
+    hopper h = {malloc(4 * N), malloc(N), N, 0, 0, 0, 0, 0, 0};
     esp_stream none = ESP_ZERO;
     for (int k = 0; comm && k < 30; k++) {
         const esp_hops hops = hopper_hops(&h, routes[k % 3]);
@@ -202,7 +243,7 @@ static void between_others(void **state) {
 /* A codec's error ends the collective on its rank; the others learn of it. */
 static void error_rank(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL);
-    hopper h = {calloc(1000, 4), calloc(1000, 1), 1000, 0, 0, me->rank == 1 ? 2 : 0, 0};
+    hopper h = {calloc(1000, 4), calloc(1000, 1), 1000, 0, 0, me->rank == 1 ? 2 : 0, 0, 0, 0};
     const esp_hops hops = hopper_hops(&h, ESP_HOPS_RING);
     const esp_coll c = summing(h.x, 1000, &hops);
     const esp_status s = comm ? ranks_coll(me, comm, &c) : ESP_E_ARG;
@@ -229,7 +270,7 @@ static uint64_t huge_bound(void *user, uint64_t count) { return (void)user, coun
 static void refused_rank(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *req = NULL;
     float x[8] = {0}, y[8];
-    hopper h = {x, NULL, 8, 0, 0, 0, 0};
+    hopper h = {x, NULL, 8, 0, 0, 0, 0, 0, 0};
     esp_stream none = ESP_ZERO;
     if (!comm) return;
     REFUSED(c.op = ESP_COLL_REDUCE, "an allreduce that sums f32");
@@ -253,7 +294,8 @@ static void refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_size),    cmocka_unit_test(over_a_link), cmocka_unit_test(between_others),
-        cmocka_unit_test(errors_end_it), cmocka_unit_test(refusals),
+        cmocka_unit_test(errors_end_it), cmocka_unit_test(short_calls), cmocka_unit_test(slow_ranks),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ static void wires(void **state) {
     s.inter.table[ESP_COLL_ALLREDUCE] = (esp_cost_curve){points, 2, 0};
     near(esp__hops_ns(&s, ESP__INTER, ESP_HOPS_RING, 12500, 2), 90000);
     near(esp__hops_error(ESP_HOPS_RING, 8), 4.5);
-    near(esp__hops_error(ESP_HOPS_HALVING, 8), 4);
+    near(esp__hops_error(ESP_HOPS_HALVING, 8), 2.5);
 }
 
 enum { TENSORS = 4 };
