@@ -176,13 +176,13 @@ static void slow_rank(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL);
     hop_case c = {0, 0, NULL, 0};
     for (int k = 0; comm && k < 24; k++) {
-        enum { N = 8 };
-        float x[N], y[N];
+        enum { N = 8, OVER = 1000 };
+        float x[N], y[OVER] = {0};
         uint8_t passed[N] = {0};
         hopper h = {x, passed, N, 0, 0, 0, 0, 0, me->rank == me->size - 1};
         const esp_hops hops = hopper_hops(&h, k % 2 ? ESP_HOPS_RING : ESP_HOPS_HALVING);
-        const esp_coll hopping = summing(x, N, &hops), plain = summing(y, N, NULL);
-        for (uint64_t i = 0; i < N; i++) x[i] = y[i] = brought(&c, me->rank, i);
+        const esp_coll hopping = summing(x, N, &hops), plain = summing(y, OVER, NULL);
+        for (uint64_t i = 0; i < N; i++) x[i] = brought(&c, me->rank, i);
         esp_status s = ranks_coll(me, comm, &hopping);
         for (int more = 0; more <= k % 5 && !s; more++) s = ranks_coll(me, comm, &plain);
         float want = 0;

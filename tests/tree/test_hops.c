@@ -1,6 +1,7 @@
 /* test_hops.c: options that compress at every hop, over `loop`: their text and number, every one of them executed with codecs that
  * have forward() and others, what a step does with NaN, and what is refused. Codec none must give the exact mean, and with feedback
  * the result and all ranks' residuals must hold everything that went in. */
+#include "tests/common/allocations.h"
 #include "tests/common/repeats.h"
 #include "tests/tree/run_options.h"
 
@@ -166,6 +167,52 @@ static void test_nan(void **state) {
     }
 }
 
+static void allocating_body(esp_ctx *ctx, void *user) {
+    single *x = user;
+    enum { N = 100003 };
+    static const char *const codecs[] = {"fp16", "int8", "topk"};
+    float *g = malloc(3 * N * 4);
+    esp_stream here = ESP_ZERO;
+    int bad = 0;
+    for (int k = 0; k < 3; k++) {
+        static const char *const names[] = {"a", "b", "c"};
+        esp_tensor_desc d = ESP_ZERO;
+        d.name = names[k], d.count = N, d.codec = codecs[k], d.option = k % 2 ? "flat.halving_hops" : "flat.ring_hops";
+        bad |= esp_tensor_add(ctx, &d, NULL) != ESP_OK;
+    }
+    bad |= esp_start(ctx) != ESP_OK;
+    for (int step = 0; step < 6 && !bad; step++) {
+#if COUNTS_ALLOCATIONS
+        if (step == 2) bad |= esp_barrier(ctx) != ESP_OK, atomic_store(&counting, 1);
+#endif
+        for (uint32_t k = 0; k < 3; k++) {
+            for (int i = 0; i < N; i++) g[k * N + (uint32_t)i] = (float)(i % 17);
+            bad |= esp_push(ctx, k, g + k * N, here) != ESP_OK;
+        }
+        bad |= esp_wait_all(ctx) != ESP_OK;
+    }
+    bad |= esp_barrier(ctx) != ESP_OK;
+#if COUNTS_ALLOCATIONS
+    atomic_store(&counting, 0);
+#endif
+    if (bad) atomic_fetch_add(&x->faults, 1);
+    free(g);
+}
+
+static void test_allocates_nothing(void **state) {
+    single x = {NULL, NULL, NULL, 0};
+    test_job j;
+    (void)state;
+    memset(&j, 0, sizeof j);
+    j.size = j.per_machine = 4;
+    j.body = allocating_body, j.user = &x;
+    test_run(&j);
+    assert_int_equal(atomic_load(&x.faults), 0);
+#if COUNTS_ALLOCATIONS
+    assert_int_equal(atomic_load(&allocations), 0);
+#endif
+}
+
 static void refused_body(esp_ctx *ctx, void *user) {
     single *x = user;
     esp_tensor_desc d = ESP_ZERO;
@@ -214,8 +261,14 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),   cmocka_unit_test(test_text), cmocka_unit_test(test_none_is_exact),
-        cmocka_unit_test(test_lossy),    cmocka_unit_test(test_long), cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_none_is_exact),
+
+        cmocka_unit_test(test_allocates_nothing),
+        cmocka_unit_test(test_lossy),
+        cmocka_unit_test(test_long),
+        cmocka_unit_test(test_nan),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
