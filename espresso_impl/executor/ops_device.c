@@ -103,9 +103,13 @@ ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op) {
     return esp__checked(ctx, op->on, s, op->label);
 }
 
+/* An op behind a stream-ordered collective waits here and not in its stream. There, ops of other units would wait behind it; and as
+ * units come in another sequence on every rank, ranks could wait for each other in a circle: one whose Comp stands behind a Decomp
+ * that waits for the other's Comp, and so on. Collectives may wait in their lane's stream: their sequence is the same on all ranks. */
 ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u) {
     const esp__op *op = &ctx->in_force.program.ops[u->first_op + u->pc];
     if (!u->after || u->pc == u->n_ops) return 0;
+    if (op->on && op->kind != ESP__OP_COLLECTIVE) return u->pc && op[-1].kind == ESP__OP_COLLECTIVE;
     return !op->on || (op->kind == ESP__OP_COLLECTIVE &&
                        !(esp__backend_of(&ctx->job, op->level)->caps & ESP_BACKEND_STREAM_ORDERED));
 }
