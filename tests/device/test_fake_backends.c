@@ -56,7 +56,7 @@ static void test_checked(void **state) {
     run_options("checked", 50);
 }
 
-/* While the device does nothing, a whole step is pushed, and the trainer's streams wait for it: the host never does. */
+/* While the device does nothing, a whole step without compression is pushed, and the trainer's streams wait for it: the host never does. */
 static pthread_barrier_t together;
 static void held_body(esp_ctx *ctx, void *user) {
     const char *const option = user;
