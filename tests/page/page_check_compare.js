@@ -29,6 +29,9 @@ window.addEventListener("load", () => runChecks(async () => {
     const names = () => [...document.querySelectorAll("#row-table tbody tr")].map((tr) => tr.dataset.name);
     document.querySelectorAll("#row-table th button")[1].click();
     check("the table sorts", names().join() === rows.slice().sort((a, b) => a.time - b.time).map((r) => r.name).join());
+    const outer = [...document.querySelectorAll("#row-table th")].findIndex((th) => th.textContent === "Outer");
+    check("traffic between racks has a column", outer > 0 && document.querySelector('#row-table tr[data-name="hipress"]').cells[outer].textContent === format.bytes(rows.find((r) => r.name === "hipress").report.level_bytes[2]));
+    check("a level without traffic has none", ![...document.querySelectorAll("#row-table th")].some((th) => th.textContent === "Top"));
     check("each is explained", [...document.querySelectorAll("#source-list dt")].map((dt) => dt.textContent).join() === rows.map((r) => r.name).join());
     check("names are text", document.querySelector("main b") === null && names().includes("<b>odd</b>"));
 }));

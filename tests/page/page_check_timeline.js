@@ -38,6 +38,11 @@ function checkNumbers() {
             check(`${p.name}: no two ops at once on lane ${lane}`, own.every((op, i) => i === 0 || op.start >= own[i - 1].end));
         });
     }
+    const used = lanes.map((_, lane) => lane).filter((lane) => plans.some((p) => p.ops.some((op) => op.lanes >> lane & 1)));
+    check("a row for each lane that is used", view.shown.join() === used.join(), view.shown, used);
+    for (const lane of used) check(`lane ${lanes[lane]} has a name and its share`, card("sides").includes(`lane ${lanes[lane]} busy`), card("sides"));
+    for (const lane of used.filter((l) => l > 3))
+        check(`the bytes of level ${lanes[lane]}`, card(lanes[lane]).includes(format.bytes(plan.report.level_bytes[lane - 2])), card(lanes[lane]));
     check("the step's time is in the summary", card("step").includes(format.time(plan.report.iteration_ns)));
     check("how far from the optimum", card("step").includes(`at most ${format.percent(plan.report.iteration_ns / plan.report.bound_any_ns - 1)} above the optimum`), card("step"));
     check("the bound", card("bound").includes(format.time(plan.report.bound_any_ns)));

@@ -53,6 +53,19 @@ static inline void fake_model(fake_plan *f, uint32_t n, const char *first_name) 
     f->model.update_ns = 500e3;
 }
 
+static int fake_racks; /* 1: jobs of three levels */
+
+/* The lanes of a collective: those of its scope's levels. */
+static inline uint8_t fake_lanes(const char *step) {
+    static const char *const levels[] = {"intra", "inter", "outer"};
+    uint8_t lanes = 0;
+    for (int k = 0; k < 3; k++) {
+        const char *at = strstr(step, levels[k]);
+        if (at && at < strchr(step, '.')) lanes |= (uint8_t)(4 << k);
+    }
+    return lanes ? lanes : fake_racks ? 28 : 12;
+}
+
 /* The ops of an option, with a copy to the host before and after compression on the CPU. */
 static inline void fake_ops(fake_unit *u, const char *option, uint64_t elements, int group) {
     double bytes = 4.0 * (double)elements;
@@ -70,9 +83,8 @@ static inline void fake_ops(fake_unit *u, const char *option, uint64_t elements,
             op.kind = ESP_PLAN_DECOMP, op.lanes = cpu ? 2 : 1;
             op.ns = 4000 + (uint64_t)((double)elements * (cpu ? 0.3 : 0.01));
         } else {
-            int intra = strncmp(s, "intra", 5) == 0, flat = strncmp(s, "flat", 4) == 0;
-            op.kind = ESP_PLAN_COLLECTIVE, op.lanes = flat ? 12 : intra ? 4 : 8;
-            op.ns = 20000 + (uint64_t)(bytes / (intra ? 60 : 2.2));
+            op.kind = ESP_PLAN_COLLECTIVE, op.lanes = fake_lanes(s);
+            op.ns = 20000 + (uint64_t)(bytes / (op.lanes == 4 ? 60 : 2.2));
         }
         op.bytes = (uint64_t)bytes;
         if (cpu && op.kind == ESP_PLAN_COMP)
@@ -86,9 +98,12 @@ static inline void fake_ops(fake_unit *u, const char *option, uint64_t elements,
 
 /* Units: tensors as given, or with every 16th cut in two and small neighbours in pairs. */
 static inline void fake_units(fake_plan *f, int planned) {
-    static const char *const none = "intra.reduce_scatter > inter.allreduce > intra.allgather";
-    static const char *const gpu = "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > "
-                                   "inter.allgather > decomp@gpu > intra.allgather";
+    const char *const none = fake_racks ? "intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather"
+                                        : "intra.reduce_scatter > inter.allreduce > intra.allgather";
+    const char *const gpu = fake_racks ? "intra.reduce_scatter > inter.reduce_scatter > comp@gpu > outer.allgather > "
+                                         "decomp@gpu > inter.allgather > intra.allgather"
+                                       : "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > "
+                                         "inter.allgather > decomp@gpu > intra.allgather";
     static const char *const cpu = "comp@cpu > flat.allgather > decomp@cpu";
     uint32_t n = f->model.n_tensors, k = 0;
     f->units = calloc(2 * (size_t)n, sizeof *f->units);
@@ -112,7 +127,7 @@ static inline void fake_units(fake_plan *f, int planned) {
 
 /* Runs every op as soon as its input and lanes allow, the earliest first. */
 static inline void fake_schedule(fake_plan *f) {
-    uint64_t lane[4] = {0};
+    uint64_t lane[ESP_PLAN_LANES] = {0};
     uint32_t n_units = f->page.n_units, n_tensors = f->model.n_tensors, tensor = 0, out = 0;
     fake_unit *units = calloc(n_units, sizeof *units);
     f->events = calloc((size_t)n_units * FAKE_STEPS + n_tensors, sizeof *f->events);
@@ -127,7 +142,7 @@ static inline void fake_schedule(fake_plan *f) {
         for (uint32_t i = 0; i < n_units; i++) {
             if (units[i].ready == UINT64_MAX || units[i].next == units[i].n) continue;
             uint64_t at = units[i].ready;
-            for (int l = 0; l < 4; l++)
+            for (int l = 0; l < ESP_PLAN_LANES; l++)
                 if (units[i].ops[units[i].next].lanes >> l & 1 && lane[l] > at) at = lane[l];
             if (at < best) best = at, who = i;
         }
@@ -153,7 +168,7 @@ static inline void fake_schedule(fake_plan *f) {
         } else {
             break;
         }
-        for (int l = 0; l < 4; l++)
+        for (int l = 0; l < ESP_PLAN_LANES; l++)
             if (e.lanes >> l & 1) lane[l] = e.end_ns;
         f->events[out++] = e;
     }
@@ -180,7 +195,7 @@ static inline void fake_exposed(fake_plan *f, esp_plan_report *r) {
             if (e->start_ns > at[i] || e->end_ns <= at[i]) continue;
             if (e->kind == ESP_PLAN_BACKWARD)
                 backward = 1;
-            else if (e->lanes & 12)
+            else if (e->lanes >> 2)
                 link = 1;
             else
                 other = 1;
@@ -202,10 +217,12 @@ static inline void fake_report(fake_plan *f, double fp32_ns, int exposed) {
     for (uint32_t i = 0; i < f->page.n_events; i++) {
         const esp_plan_event *e = &f->events[i];
         if (e->end_ns > end) end = e->end_ns;
-        for (int l = 0; l < 4; l++)
+        for (int l = 0; l < ESP_PLAN_LANES; l++)
             if (e->lanes >> l & 1) r->lane_ns[l] += (double)(e->end_ns - e->start_ns);
         if (e->lanes & 4) r->intra_bytes += e->bytes;
         if (e->lanes & 8) r->inter_bytes += e->bytes;
+        for (int k = 0; k < ESP_LEVELS; k++)
+            if (e->lanes >> k & 4) r->level_bytes[k] += e->bytes;
     }
     r->iteration_ns = f->model.forward_ns + (double)end + f->model.update_ns;
     r->fp32_ns = fp32_ns > 0 ? fp32_ns : r->iteration_ns;

@@ -131,6 +131,29 @@ static void trace_is_json(void **state) {
     for (int i = 0; i < 2; i++) fake_free(&plans[i]);
 }
 
+/* Ops of all levels are in the trace, each in the lane of its level. */
+static void a_trace_of_racks(void **state) {
+    fake_plan plan;
+    uint32_t lanes = 0, found = 0;
+    (void)state;
+    fake_racks = 1;
+    fake_make(&plan, 40, 1, 1e9, odd_name);
+    fake_racks = 0;
+    FILE *f = tmpfile();
+    assert_int_equal(page_trace(f, &plan.page, 1, &info), 0);
+    rewind(f);
+    char *text = page_read_stream(f);
+    for (uint32_t k = 0; k < plan.page.n_events; k++) lanes += (uint32_t)__builtin_popcount(plan.page.events[k].lanes);
+    for (const char *at = text; (at = strstr(at, "\"ph\":\"X\"")); at++) found++;
+    assert_int_equal(found, lanes + 2); /* forward and update */
+    assert_non_null(strstr(text, "\"thread_name\",\"pid\":1,\"tid\":4,\"args\":{\"name\":\"outer\"}"));
+    assert_non_null(strstr(text, "{\"ph\":\"X\",\"name\":\"outer.allgather\",\"pid\":1,\"tid\":4,"));
+    assert_null(strstr(text, "{\"name\":\"top\"}"));
+    fclose(f);
+    free(text);
+    fake_free(&plan);
+}
+
 /* Both pages of strategies that were run, with one op that was not measured, and a number that JSON lacks. */
 static void runs_are_json(void **state) {
     fake_plan plan;
@@ -221,6 +244,12 @@ static void timeline_of_400_tensors(void **state) { (void)state, timeline_page(4
 static void timeline_of_a_few(void **state) { (void)state, timeline_page(9, 1, "--window-size=900,700"); }
 static void timeline_of_one_plan_alone(void **state) { (void)state, timeline_page(12, 0, "--window-size=2000,1200"); }
 static void timeline_of_2000_tensors(void **state) { (void)state, timeline_page(2000, 1, "--window-size=1500,1100"); }
+static void timeline_of_racks(void **state) {
+    (void)state;
+    fake_racks = 1;
+    timeline_page(40, 1, "--window-size=1500,1100");
+    fake_racks = 0;
+}
 static void timeline_on_a_fine_screen(void **state) {
     (void)state, timeline_page(60, 1, "--window-size=1200,900 --force-device-scale-factor=2 --force-dark-mode");
 }
@@ -252,6 +281,7 @@ static void comparison(void **state) {
         esp_plan_report r = {.n_tensors = 161, .n_units = 161, .compressed = (uint32_t)i, .fp32_ns = 200e6};
         r.iteration_ns = 200e6 - 21e6 * i + (i == 2 ? 40e6 : 0);
         r.exposed_compression_ns = 3e6 * i;
+        r.level_bytes[2] = (uint64_t)i * 1000;
         r.exposed_communication_ns = r.iteration_ns - 70e6 - r.exposed_compression_ns - (i == 3 ? 1e6 : 0);
         rows[i] = (page_row){.name = names[i], .summary = "one line", .ours = i > 3, .report = r};
     }
@@ -266,6 +296,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_is_json),
         cmocka_unit_test(trace_is_json),
+        cmocka_unit_test(a_trace_of_racks),
         cmocka_unit_test(runs_are_json),
         cmocka_unit_test(numbers_that_json_lacks),
         cmocka_unit_test(a_full_disk_is_noticed),
@@ -274,6 +305,7 @@ int main(void) {
         cmocka_unit_test(timeline_of_a_few),
         cmocka_unit_test(timeline_of_one_plan_alone),
         cmocka_unit_test(timeline_of_2000_tensors),
+        cmocka_unit_test(timeline_of_racks),
         cmocka_unit_test(timeline_on_a_fine_screen),
         cmocka_unit_test(timeline_of_a_real_plan),
         cmocka_unit_test(comparison),

@@ -91,6 +91,28 @@ static void a_page_and_a_trace(void **state) {
     free(trace);
 }
 
+/* A system of racks has one more lane: it is named in the text, in the explanation, on the page and in the trace. */
+static void racks_have_a_lane(void **state) {
+    (void)state;
+    put_file("racks.json",
+             "{\"espresso\": 1, \"system\": \"two-racks\", \"racks\": 2, \"machines\": 2, \"ranks_per_machine\": 2, "
+             "\"devices\": [\"cpu\"], \"intra\": {\"alpha_us\": 1, \"bytes_per_us\": 20000}, "
+             "\"inter\": {\"alpha_us\": 10, \"bytes_per_us\": 3000}, "
+             "\"outer\": {\"alpha_us\": 50, \"bytes_per_us\": 125}}");
+#define RACKS(...)                                                                                                     \
+    SPAWN("plan", "--model", in_dir("m.json"), "--gc", "dgc:ratio=0.01", "--system", in_dir("racks.json"), __VA_ARGS__)
+    check(RACKS("--timeline", in_dir("r.html"), "--trace", in_dir("r.json")), 0, 0, ", outer ");
+    char *page = get_file("r.html"), *trace = get_file("r.json");
+    assert_non_null(strstr(page, "\"racks\":2,\"machines\":2,\"ranks\":2}"));
+    assert_non_null(strstr(trace, "\"tid\":4,\"args\":{\"name\":\"outer\"}"));
+    assert_non_null(strstr(trace, "\"name\":\"outer.allgather\",\"pid\":2,\"tid\":4,"));
+    free(page);
+    free(trace);
+    check(RACKS("--explain", "head.weight"), 0, 0, ", outer ");
+    check(RACKS("--explain", "head.weight"), 0, 0, "us, outer ");
+#undef RACKS
+}
+
 static void what_if(void **state) {
     (void)state;
     json_t *j = json_of(PLAN("--json", "--what-if", "nic=100gbit", "--what-if", "inter=4x,codec=2x", "--what-if",
@@ -382,6 +404,7 @@ int main(void) {
         cmocka_unit_test(a_page_and_a_trace),
         cmocka_unit_test(what_if),
         cmocka_unit_test(sensitivity),
+        cmocka_unit_test(racks_have_a_lane),
         cmocka_unit_test(explain),
         cmocka_unit_test(constraints),
         cmocka_unit_test(names_and_several_codecs),

@@ -1,7 +1,7 @@
 "use strict";
 // common.js: shared by all pages: the data, numbers as text, small elements. Must not know any page.
 const data = JSON.parse(document.getElementById("data").textContent);
-const lanes = ["compute", "cpu", "intra", "inter"];
+const { lanes } = data; // their names; lane k + 2 is that of level k
 
 function timeUnit(ns) {
     const size = Math.abs(ns);
@@ -69,8 +69,9 @@ function legend(entries) {
 
 // Model, codec, system, ranks, as one line; the command that made the page.
 function heading(title) {
-    const { model, codec, system, machines, ranks, command } = data.info;
-    const where = machines ? `${machines} machine${machines === 1 ? "" : "s"} \u00d7 ${ranks} rank${ranks === 1 ? "" : "s"}` : "";
+    const { model, codec, system, racks, machines, ranks, command } = data.info;
+    const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+    const where = machines ? [racks && many(racks, "rack"), many(machines, "machine"), many(ranks, "rank")].filter(Boolean).join(" \u00d7 ") : "";
     find("title").textContent = model ? `${title}: ${model}` : title;
     document.title = find("title").textContent;
     find("subtitle").textContent = [codec && `codec ${codec}`, system && `system ${system}`, where].filter(Boolean).join(" \u00b7 ");
@@ -83,6 +84,11 @@ function runHeading(title) {
     const subtitle = find("subtitle");
     subtitle.textContent += `${subtitle.textContent && data.replay.how ? " \u00b7 " : ""}${data.replay.how}`;
     if (data.replay.warning && !find("warning")) subtitle.after(element("p", { id: "warning", class: "warning" }, `Warning: ${data.replay.warning}`));
+}
+
+// The levels beyond machines over which one of the reports moves bytes: [index in level_bytes, name].
+function outerLevels(reports) {
+    return lanes.slice(2).map((name, k) => [k, name]).filter(([k]) => k > 1 && reports.some((report) => report.level_bytes[k] > 0));
 }
 
 // How far a plan is at most from the optimum; "" where no bound is known.

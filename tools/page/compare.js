@@ -51,6 +51,8 @@ function numbers() {
         cost("Exposed comp.", "exposed_compression_ns", (ns) => format.time(ns, shortest), "time in which only compression runs"),
         cost("Compressed", "compressed", format.count, "tensors"),
         cost("Units", "n_units", format.count, "what is synchronised as one: a tensor, a chunk, a group"),
+        ...outerLevels(rows.map((row) => row.report)).reverse().map(([k, name]) => ({ name: `${name[0].toUpperCase()}${name.slice(1)}`, title: "bytes by an uplink", number: true,
+            value: (row) => row.report.level_bytes[k], cell: (row) => format.bytes(row.report.level_bytes[k]) })),
         cost("Inter", "inter_bytes", format.bytes, "bytes by a machine"),
         cost("Intra", "intra_bytes", format.bytes, "bytes by a rank"),
         cost("Memory", "memory_bytes", format.bytes, "residuals and payload buffers of a rank"),

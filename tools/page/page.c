@@ -7,8 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const page_lanes[] = {"compute", "cpu", "intra", "inter"};
-enum { PAGE_LANES = 4 };
+/* Lanes of the jobs with most levels. Pages show those that a plan uses. */
+static const char *const page_lanes[ESP_PLAN_LANES] = {"compute", "cpu", "intra", "inter", "outer", "top"};
+enum { PAGE_LANES = ESP_PLAN_LANES };
 
 /* ---- JSON that is safe inside <script>: no text in it can begin or end markup -------------------------------------- */
 static void page_text(FILE *to, const char *text) {
@@ -25,6 +26,12 @@ static void page_key(FILE *to, const char *key, const char *text) {
 
 /* JSON has no infinities and no NaN. */
 static double page_finite(double x) { return isfinite(x) ? x : 0; }
+
+static void page_lanes_json(FILE *to) {
+    fputs(",\n\"lanes\":", to);
+    for (uint32_t lane = 0; lane < PAGE_LANES; lane++) fputc(lane ? ',' : '[', to), page_text(to, page_lanes[lane]);
+    fputc(']', to);
+}
 
 static void page_numbers(FILE *to, const char *key, const double *x, uint32_t n) {
     fprintf(to, "\"%s\":[", key);
@@ -54,8 +61,10 @@ static void page_report(FILE *to, const esp_plan_report *r) {
     page_numbers(to, "lane_ns", r->lane_ns, PAGE_LANES), fputc(',', to);
     page_numbers(to, "price", r->price, PAGE_LANES), fputc(',', to);
     page_numbers(to, "bubble_ns", r->bubble_ns, PAGE_LANES);
+    fputs(",\"level_bytes\":", to);
+    for (int k = 0; k < ESP_LEVELS; k++) fprintf(to, "%c%" PRIu64, k ? ',' : '[', r->level_bytes[k]);
     fprintf(to,
-            ",\"memory_bytes\":%" PRIu64 ",\"intra_bytes\":%" PRIu64 ",\"inter_bytes\":%" PRIu64
+            "],\"memory_bytes\":%" PRIu64 ",\"intra_bytes\":%" PRIu64 ",\"inter_bytes\":%" PRIu64
             ",\"n_tensors\":%u,\"n_units\":%u,\"compressed\":%u}",
             r->memory_bytes, r->intra_bytes, r->inter_bytes, r->n_tensors, r->n_units, r->compressed);
 }
@@ -68,7 +77,7 @@ static void page_info_json(FILE *to, const page_info *info) {
     page_key(to, "codec", info->codec), fputc(',', to);
     page_key(to, "system", info->system), fputc(',', to);
     page_key(to, "command", info->command);
-    fprintf(to, ",\"machines\":%u,\"ranks\":%u}", info->machines, info->ranks_per_machine);
+    fprintf(to, ",\"racks\":%u,\"machines\":%u,\"ranks\":%u}", info->racks, info->machines, info->ranks_per_machine);
 }
 
 /* ---- the pages' data ----------------------------------------------------------------------------------------------------- */
@@ -164,6 +173,7 @@ static void page_put(FILE *to, const char *name, const page_content *content) {
         } else if (strcmp(*line, "@data") == 0) {
             fputc('{', to);
             page_info_json(to, content->info);
+            page_lanes_json(to);
             if (content->runs)
                 page_runs_json(to, content);
             else if (content->n_plans)

@@ -17,9 +17,9 @@ typedef struct page_plan {
 
 /* The inputs of a plan. Any text may be NULL; 0 machines are not shown. */
 typedef struct page_info {
-    const char *model, *codec, *system; /* codec: one spec, or several joined with ", " */
-    const char *command;                /* command line that makes this page again      */
-    uint32_t machines, ranks_per_machine;
+    const char *model, *codec, *system;          /* codec: one spec, or several joined with ", " */
+    const char *command;                         /* command line that makes this page again      */
+    uint32_t racks, machines, ranks_per_machine; /* racks 0: not shown; machines: of one rack */
 } page_info;
 
 /* One row of a comparison. */

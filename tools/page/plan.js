@@ -95,7 +95,7 @@ class Plan {
         const points = [];
         for (const op of this.ops) {
             if (op.kind >= kinds.forward || op.end === op.start) continue;
-            const what = op.kind === kinds.backward ? 0 : op.lanes & 12 ? 1 : 2;
+            const what = op.kind === kinds.backward ? 0 : op.lanes >> 2 ? 1 : 2;
             points.push([op.start, what, 1], [op.end, what, -1]);
         }
         points.sort((a, b) => a[0] - b[0]);

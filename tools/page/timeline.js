@@ -37,6 +37,7 @@ function sides(report, other) {
     const of = (key, show) => (r) => show(r[key]);
     const rows = [["exposed-communication", "exposed communication", of("exposed_communication_ns", format.time)],
         ["exposed-compression", "exposed compression", of("exposed_compression_ns", format.time)],
+        ...outerLevels([report, other].filter(Boolean)).reverse().map(([k, name]) => [name, `traffic of an uplink, ${name}`, (r) => format.bytes(r.level_bytes[k])]),
         ["inter", "traffic of a machine, inter", of("inter_bytes", format.bytes)],
         ["intra", "traffic of a rank, intra", of("intra_bytes", format.bytes)],
         ...view.shown.map((lane) => [`busy-${lanes[lane]}`, `lane ${lanes[lane]} busy`, (r) => format.percent(r.lane_ns[lane] / r.iteration_ns), lane])];

@@ -50,13 +50,21 @@ static void page_trace_block(FILE *to, const char *name, uint32_t pid, double st
                 pid, start_ns / 1e3, ns / 1e3);
 }
 
+/* Jobs of two levels have four lanes; each level further out that the plan uses adds one. */
+static uint32_t page_trace_lanes(const page_plan *p) {
+    uint32_t n = 4;
+    for (uint32_t i = 0; i < p->n_events; i++)
+        while (p->events[i].lanes >> n) n++;
+    return n;
+}
+
 static void page_trace_plan(FILE *to, const page_plan *p, uint32_t pid) {
     double forward = page_finite(p->model->forward_ns), end = 0;
     fprintf(to, "%s\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,\"args\":{", pid > 1 ? "," : "", pid);
     page_key(to, "name", p->name);
     fprintf(to, "}},\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%u,\"args\":{\"sort_index\":%u}}", pid,
             pid);
-    for (uint32_t lane = 0; lane < PAGE_LANES; lane++)
+    for (uint32_t lane = 0; lane < page_trace_lanes(p); lane++)
         fprintf(to,
                 ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"%s\"}}"
                 ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,\"args\":{\"sort_index\":%u}}",

@@ -247,7 +247,6 @@ static void plan_explanation_free(plan_explanation *e) {
 }
 
 static void plan_print_explanation(FILE *to, const plan_explanation *e) {
-    static const char *const lane[] = {"compute", "cpu", "intra", "inter"};
     double now = 0;
     for (uint32_t i = 0; i < e->n; i++) now = e->rows[i].current ? e->rows[i].step_ns : now;
     fprintf(to,
@@ -259,8 +258,8 @@ static void plan_print_explanation(FILE *to, const plan_explanation *e) {
         const plan_explained *r = &e->rows[i];
         fprintf(to, "%c %10s  %8s  %s: ", r->current ? '*' : ' ', tool_time(r->step_ns),
                 r->current ? "the plan" : plan_change_of(r->step_ns, now), r->codec);
-        for (int l = 0; l < ESP__LANES; l++)
-            if (r->load_ns[l] > 0) fprintf(to, "%s %s, ", lane[l], tool_time(r->load_ns[l]));
+        for (uint32_t l = 0; l < ESP__LANES; l++)
+            if (r->load_ns[l] > 0) fprintf(to, "%s %s, ", esp__lane_word(l), tool_time(r->load_ns[l]));
         fprintf(to, "%s alone, %s of memory\n    %s\n", tool_time(r->chain_ns), tool_bytes(r->memory), r->ops);
     }
 }

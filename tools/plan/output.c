@@ -43,8 +43,13 @@ static page_plan plan_as_page(const plan_inputs *in, const plan_made *m) {
 }
 
 static page_info plan_page_info(const plan_inputs *in, const char *command) {
-    return (page_info){in->model.name, in->codec_text,      in->system.name,
-                       command,        in->system.machines, in->system.ranks_per_machine};
+    return (page_info){.model = in->model.name,
+                       .codec = in->codec_text,
+                       .system = in->system.name,
+                       .command = command,
+                       .racks = in->system.n_outer ? in->system.outer[0].size : 0,
+                       .machines = in->system.machines,
+                       .ranks_per_machine = in->system.ranks_per_machine};
 }
 
 /* Makes the page in memory first, so that the file is complete or not there at all. */

@@ -179,9 +179,8 @@ static void report_unit_name(const plan_inputs *in, const plan_made *m, const es
 
 /* ---- for people ---------------------------------------------------------------------------------------------------------- */
 static const char *report_lane_names(uint8_t lanes) {
-    static const char *const names[] = {"compute", "cpu", "intra", "inter"};
-    for (int l = 0; l < 4; l++)
-        if (lanes == 1u << l) return names[l];
+    for (uint32_t l = 0; l < ESP__LANES; l++)
+        if (lanes == 1u << l) return esp__lane_word(l);
     return lanes == 12 ? "intra-inter" : "several";
 }
 
