@@ -15,6 +15,17 @@ ESP__FN void esp__scope_levels(uint32_t scope, uint32_t n_levels, uint32_t *firs
 ESP__FN uint8_t esp__scope_of(uint32_t first, uint32_t last, uint32_t n_levels);
 /* 1: a job of n_levels has the scope. */
 ESP__FN int esp__scope_exists(uint32_t scope, uint32_t n_levels);
-/* "flat", "intra", "inter", "outer", "top"; of several levels: "intra-inter". */
+/* "flat", "intra", "inter", "outer", "top"; of several levels: "intra-inter". Strategies are written with these words. */
 ESP__FN const char *esp__scope_word(uint32_t scope);
+
+/* The names that a user gives to a job's levels, for people to read: "gpu", "machine", "rack"; of several levels "gpu-machine". */
+enum { ESP__LEVEL_NAME = 16 }; /* bytes of one, with the NUL */
+typedef struct esp__level_names {
+    uint32_t n; /* levels that have one: all or, 0, none */
+    char of[ESP__SCOPES][2 * ESP__LEVEL_NAME];
+} esp__level_names;
+/* Gives the next level, from the innermost outwards, a name. Returns NULL, or what is wrong with it. */
+ESP__FN const char *esp__level_name_add(esp__level_names *names, const char *name);
+/* The scope's name, or its word. */
+ESP__FN const char *esp__scope_name(const esp__level_names *names, uint32_t scope);
 #endif

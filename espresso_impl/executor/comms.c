@@ -60,27 +60,45 @@ static esp_status esp__backend_one(esp_ctx *ctx, const char *spec, const esp__en
     return s;
 }
 
+/* The scope that a key of "levels:" stands for: one of the words, or a name for the next level. *words: keys so far that are words of
+ * levels, bit by bit. */
+static esp_status esp__level_key(esp_ctx *ctx, const char *key, uint32_t *words, uint32_t *out) {
+    uint32_t scope = 0;
+    while (scope < ESP__SCOPES && strcmp(esp__scope_word(scope), key) != 0) scope++;
+    if (scope < ESP__SCOPES && *words >> scope & 1u)
+        return esp__fail(ctx, ESP_E_ARG, "backend 'levels': '%s' is there twice: give each level one backend", key);
+    if (scope < ESP__SCOPES) *words |= 1u << scope;
+    if (*words & ~1u && (scope == ESP__SCOPES || ctx->job.names.n))
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "backend 'levels': '%s' is no level: expected intra, inter, outer, top or flat, as in "
+            "levels:intra=(shm),inter=(mpi), or names of your own for all levels, the innermost first, as in "
+            "levels:gpu=(shm),machine=(mpi)",
+            scope == ESP__SCOPES ? key : ctx->job.names.of[1]);
+    *out = scope;
+    if (scope < ESP__SCOPES) return ESP_OK;
+    const char *wrong = esp__level_name_add(&ctx->job.names, key);
+    *out = ctx->job.names.n;
+    return wrong ? esp__fail(ctx, ESP_E_ARG, "backend 'levels': '%s' cannot name a level: %s", key, wrong) : ESP_OK;
+}
+
 /* "levels:intra=(shm),inter=(file:dir=/tmp)": a backend for each level. */
 static esp_status esp__backend_levels(esp_ctx *ctx, const char *params, const esp__env_links *links,
                                       esp__comm_plan plans[ESP__SCOPES]) {
     char key[ESP__NAME_MAX], spec[ESP__SPEC_MAX];
+    uint32_t words = 0;
     int more;
     while ((more = esp_params_next(&params, key, sizeof key, spec, sizeof spec)) > 0) {
         size_t n = strlen(spec);
         uint32_t scope = 0;
-        while (scope < ESP__SCOPES && strcmp(esp__scope_word(scope), key) != 0) scope++;
-        if (scope == ESP__SCOPES)
-            return esp__fail(ctx, ESP_E_ARG,
-                             "backend 'levels': '%s' is no level: expected intra, inter, outer, top or flat, as in "
-                             "levels:intra=(shm),inter=(mpi)",
-                             key);
+        esp_status s = esp__level_key(ctx, key, &words, &scope);
+        if (s) return s;
         if (n < 3 || spec[0] != '(' || spec[n - 1] != ')')
             return esp__fail(ctx, ESP_E_ARG,
                              "backend 'levels': %s=%s: write the level's backend in parentheses: %s=(%s)", key, spec,
                              key, n ? spec : "shm");
         spec[n - 1] = 0;
-        esp_status s = esp__backend_one(ctx, spec + 1, links, &plans[scope]);
-        if (s) return s;
+        if ((s = esp__backend_one(ctx, spec + 1, links, &plans[scope])) != ESP_OK) return s;
     }
     if (more < 0)
         return esp__fail(ctx, ESP_E_ARG,
@@ -110,12 +128,18 @@ ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char *spec, const es
 static esp_status esp__plans_spread(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPES]) {
     const uint32_t n_levels = ctx->job.topo.n_levels;
     int by_level = 0;
+    const esp__level_names *names = &ctx->job.names;
+    if (names->n && names->n != n_levels)
+        return esp__fail(ctx, ESP_E_ARG,
+                         "backend 'levels' names %u level%s, '%s'%s%s%s, but this job has %u levels: name each of them",
+                         names->n, names->n == 1 ? "" : "s", names->of[1], names->n > 1 ? " to '" : "",
+                         names->n > 1 ? names->of[names->n] : "", names->n > 1 ? "'" : "", n_levels);
     for (uint32_t k = 1; k < ESP__SCOPES; k++) by_level |= plans[k].backend != NULL;
     for (uint32_t level = 1; by_level && level <= ESP__LEVELS; level++) {
         if ((plans[level].backend != NULL) == (level <= n_levels)) continue;
         return esp__fail(
             ctx, ESP_E_ARG, "backend 'levels' %s '%s', but this job has %u levels: give each of them a backend",
-            level <= n_levels ? "has none for level" : "has one for level", esp__scope_word(level), n_levels);
+            level <= n_levels ? "has none for level" : "has one for level", esp__scope_name(names, level), n_levels);
     }
     for (uint32_t k = 0; k < ESP__SCOPES; k++) {
         uint32_t first, last;
@@ -171,7 +195,7 @@ static esp_status esp__comm_open(esp_ctx *ctx, uint8_t scope, const esp__comm_pl
         g.level = scope ? (int32_t)first : 0;
         g.last_level = (int32_t)last;
         g.n_levels = (int32_t)t->n_levels;
-        g.level_name = esp__scope_word(scope);
+        g.level_name = esp__scope_name(&ctx->job.names, scope);
         g.place = place;
         g.machine = machine;
         g.parent = esp__comm_parent(ctx, scope, plan->backend);

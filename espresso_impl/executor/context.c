@@ -97,7 +97,7 @@ static void esp__introduced(esp_ctx *ctx, const esp__intro *all) {
     uint32_t unequal = esp__topology_make(p, n_levels);
     if (unequal && !ctx->job.rank)
         esp__log(ctx, ESP_LOG_INFO, "context", "not every group of level '%s' has as many members: the job has %s",
-                 esp__scope_word(unequal),
+                 esp__scope_name(&ctx->job.names, unequal),
                  p->n_local ? "two levels, ranks and machines" : "only options over all ranks");
 }
 

@@ -124,6 +124,10 @@ ESP__FN void esp__tokens_open(esp_ctx *ctx);
 ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements); /* 1: a token was taken; put it back */
 ESP__FN void esp__token_put(esp_ctx *ctx, int token);
 
+/* With the names of the job's levels: a lane, "machine"; a step, "machine.allgather". For people: strategies have words. */
+ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane);
+ESP__FN void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, size_t cap);
+
 /* ---- comms.c: one comm for each scope of the job ----------------------------------------------------------------------- */
 /* The backend of one scope, and its parameters; no backend: not said. */
 typedef struct esp__comm_plan {

@@ -410,13 +410,26 @@ static int esp__op_of_rounds(const esp__work_unit *u, const esp__op *op) {
     return op->n_rounds > 1 && op->kind != ESP__OP_COPY && (s->kind == ESP__COMP || s->compressed);
 }
 
+ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane) {
+    return lane < ESP__LANE_INTRA ? esp__lane_word(lane) : esp__scope_name(&ctx->job.names, lane - ESP__LANE_CPU);
+}
+
+ESP__FN void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, size_t cap) {
+    char text[40];
+    esp__step_print(s, text, sizeof text);
+    if (s->kind == ESP__COLL)
+        snprintf(buf, cap, "%s%s", esp__scope_name(&ctx->job.names, s->level), strchr(text, '.'));
+    else
+        snprintf(buf, cap, "%s", text);
+}
+
 /* Ops' names for the timeline: "inter.allgather fc1.weight", with several rounds "comp@cpu[1/2] fc1.weight". */
 static esp_status esp__labels_make(esp_ctx *ctx, esp__in_force *f) {
     for (uint32_t i = 0; i < f->program.n_ops; i++) {
         esp__op *op = &f->program.ops[i];
         const esp__work_unit *u = &f->strategy.units[op->unit];
         char step[64], text[96 + ESP__SPEC_MAX];
-        esp__step_print(&u->option.steps[op->step], step, sizeof step);
+        esp__step_name(ctx, &u->option.steps[op->step], step, sizeof step);
         if (esp__op_of_rounds(u, op)) {
             const size_t n = strlen(step);
             snprintf(step + n, sizeof step - n, "[%u/%u]", op->round + 1u, (unsigned)op->n_rounds);

@@ -84,7 +84,7 @@ static esp_status esp__check_failed(const esp__seals *s, uint64_t i) {
     char step[64] = "esp_gather", sums[96] = "its header has changed";
     esp_payload_header h;
     const uint8_t *slot = esp__seals_read(s, i, &h);
-    if (s->on->step) esp__step_print(s->on->step, step, sizeof step);
+    if (s->on->step) esp__step_name(ctx, s->on->step, step, sizeof step);
     if (!(s->caps & ESP_BACKEND_CHECKSUM) || esp__seal_whole(s, slot, &h))
         return esp__fail(ctx, ESP_E_MISMATCH,
                          "tensor '%s': %s: the payload that rank %d sent is of epoch %u, but rank %d is in epoch %u: "

@@ -58,6 +58,8 @@ typedef struct esp__stats_file {
 /* ---- stats_json.c ---- */
 ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f, double time_s, esp__text *t);
 ESP__FN void esp__stats_json_strategy(const esp_ctx *ctx, esp__text *t); /* without braces */
+/* Bytes that this rank received at each level. With two levels those of intra and inter, which every backend counts. */
+ESP__FN void esp__stats_bytes(const esp_ctx *ctx, const esp_stats *a, uint64_t bytes[ESP_LEVELS]);
 ESP__FN void esp__stats_json_sample(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t);
 ESP__FN void esp__stats_json_end(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t);
 /* ---- stats_prometheus.c ---- */

@@ -28,6 +28,9 @@ ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f
     esp__text_add(t, ",\"pid\":%ld,\"rank\":%d,\"ranks\":%d,\"machines\":%d,\"cores\":%u", (long)getpid(),
                   ctx->job.rank, ctx->job.size, ctx->job.topo.n_machines, esp__cores());
     esp__stats_member(t, "backend", ctx->job.backend ? ctx->job.backend->name : NULL);
+    for (uint32_t k = 1; k <= ctx->job.topo.n_levels; k++)
+        esp__text_add(t, "%s\"%s\"", k > 1 ? "," : ",\"levels\":[", esp__scope_name(&ctx->job.names, k));
+    esp__text_add(t, "]");
     esp__stats_member(t, "link", getenv("ESPRESSO_INTER_LINK"));
     esp__stats_member(t, "asked_strategy", ctx->config.strategy_spec);
     esp__stats_member(t, "asked_codec", ctx->model.codec_spec);
@@ -75,15 +78,29 @@ ESP__FN void esp__stats_json_strategy(const esp_ctx *ctx, esp__text *t) {
     esp__stats_member(t, "text", s->text);
 }
 
-/* ,"key":{"name":value / divide,...} */
-static void esp__stats_group(esp__text *t, const char *key, const char *const *names, const uint64_t *values,
-                             uint32_t n, double divide) {
-    esp__text_add(t, ",\"%s\":{", key);
-    for (uint32_t i = 0; i < n; i++) {
-        esp__text_add(t, "%s\"%s\":", i ? "," : "", names[i]);
-        esp__json_double(t, (double)values[i] / divide, 12);
+/* "gpu":value / divide,"machine":...: a value for each level. */
+static void esp__stats_levels(const esp_ctx *ctx, esp__text *t, const uint64_t *values, double divide) {
+    for (uint32_t k = 1; k <= ctx->job.topo.n_levels; k++) {
+        esp__text_add(t, "%s\"%s\":", k > 1 ? "," : "", esp__scope_name(&ctx->job.names, k));
+        esp__json_double(t, (double)values[k - 1] / divide, 12);
     }
+}
+
+static void esp__stats_lanes(const esp_ctx *ctx, const esp_stats *a, const esp_stats *b, double steps, esp__text *t) {
+    uint64_t ns[ESP_LEVELS];
+    for (int k = 0; k < ESP_LEVELS; k++) ns[k] = a->level_ns[k] - b->level_ns[k];
+    esp__text_add(t, ",\"lane_us\":{\"compress\":");
+    esp__json_double(t, (double)(a->compress_ns - b->compress_ns) / (steps * 1000.0), 12);
+    esp__text_add(t, ",\"decompress\":");
+    esp__json_double(t, (double)(a->decompress_ns - b->decompress_ns) / (steps * 1000.0), 12);
+    esp__text_add(t, ",");
+    esp__stats_levels(ctx, t, ns, steps * 1000.0);
     esp__text_add(t, "}");
+}
+
+ESP__FN void esp__stats_bytes(const esp_ctx *ctx, const esp_stats *a, uint64_t bytes[ESP_LEVELS]) {
+    memcpy(bytes, a->level_bytes, sizeof a->level_bytes);
+    if (ctx->job.topo.n_levels == 2) bytes[0] = a->intra_bytes, bytes[1] = a->inter_bytes;
 }
 
 static void esp__stats_us(esp__text *t, const char *key, double ns) {
@@ -92,14 +109,13 @@ static void esp__stats_us(esp__text *t, const char *key, double ns) {
 }
 
 /* The members that a sample has only if its interval had a step. */
-static void esp__stats_json_steps(const esp__stats_sample *s, esp__text *t) {
-    static const char *const lanes[] = {"compress", "decompress", "intra", "inter"};
-    static const char *const levels[] = {"intra", "inter"};
+static void esp__stats_json_steps(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
     const esp_stats *a = &s->now.all, *b = &s->before.all;
     const double steps = (double)(a->steps - b->steps);
-    const uint64_t lane[] = {a->compress_ns - b->compress_ns, a->decompress_ns - b->decompress_ns,
-                             a->intra_ns - b->intra_ns, a->inter_ns - b->inter_ns};
-    const uint64_t bytes[] = {a->intra_bytes - b->intra_bytes, a->inter_bytes - b->inter_bytes};
+    uint64_t bytes[ESP_LEVELS], before[ESP_LEVELS];
+    esp__stats_bytes(ctx, a, bytes);
+    esp__stats_bytes(ctx, b, before);
+    for (int k = 0; k < ESP_LEVELS; k++) bytes[k] -= before[k];
     esp__text_add(t, ",\"step_us\":{\"mean\":");
     esp__json_us(t, (double)(a->step_ns - b->step_ns) / steps);
     esp__text_add(t, ",\"median\":");
@@ -113,8 +129,10 @@ static void esp__stats_json_steps(const esp__stats_sample *s, esp__text *t) {
     esp__stats_us(t, "exposed_communication_us",
                   (double)(a->exposed_communication_ns - b->exposed_communication_ns) / steps);
     esp__stats_us(t, "exposed_compression_us", (double)(a->exposed_compression_ns - b->exposed_compression_ns) / steps);
-    esp__stats_group(t, "lane_us", lanes, lane, 4, steps * 1000.0);
-    esp__stats_group(t, "step_bytes", levels, bytes, 2, steps);
+    esp__stats_lanes(ctx, a, b, steps, t);
+    esp__text_add(t, ",\"step_bytes\":{");
+    esp__stats_levels(ctx, t, bytes, steps);
+    esp__text_add(t, "}");
 }
 
 /* The tensors whose compression error was sampled since the last line. */
@@ -135,14 +153,15 @@ static void esp__stats_json_tensors(const esp_ctx *ctx, const esp__stats_sample 
 }
 
 ESP__FN void esp__stats_json_sample(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
-    static const char *const levels[] = {"intra", "inter"};
-    const uint64_t bytes[] = {s->now.all.intra_bytes, s->now.all.inter_bytes};
+    uint64_t bytes[ESP_LEVELS];
+    esp__stats_bytes(ctx, &s->now.all, bytes);
     const uint64_t steps = s->now.all.steps - s->before.all.steps;
     esp__stats_begin(t, "sample", s->time_s);
     esp__text_add(t, ",\"step\":%llu,\"steps\":%llu", (unsigned long long)s->now.step, (unsigned long long)steps);
-    if (steps) esp__stats_json_steps(s, t);
-    esp__stats_group(t, "bytes", levels, bytes, 2, 1);
-    esp__text_add(t, ",\"nonfinite\":%llu,\"memory_bytes\":%llu,\"strategy\":\"%016llx\"",
+    if (steps) esp__stats_json_steps(ctx, s, t);
+    esp__text_add(t, ",\"bytes\":{");
+    esp__stats_levels(ctx, t, bytes, 1);
+    esp__text_add(t, "},\"nonfinite\":%llu,\"memory_bytes\":%llu,\"strategy\":\"%016llx\"",
                   (unsigned long long)s->now.all.nonfinite, (unsigned long long)s->now.all.memory_bytes,
                   (unsigned long long)s->now.strategy);
     esp__stats_member(t, "phase", s->now.phase);

@@ -77,23 +77,31 @@ static void esp__prom_tensors(const esp_ctx *ctx, const esp__stats_sample *s, co
     }
 }
 
+/* Bytes of each level; time of the lanes: compression, and each level's link. */
+static void esp__prom_levels(const esp_ctx *ctx, const esp_stats *a, esp__text *t) {
+    static const char bytes_name[] = "espresso_bytes_total", lane_name[] = "espresso_lane_seconds_total";
+    uint64_t bytes[ESP_LEVELS];
+    esp__stats_bytes(ctx, a, bytes);
+    esp__prom_family(t, bytes_name, "counter", "Bytes received by this rank.");
+    for (uint32_t k = 1; k <= ctx->job.topo.n_levels; k++)
+        esp__prom_value(ctx, t, bytes_name, "level", esp__scope_name(&ctx->job.names, k), (double)bytes[k - 1]);
+    esp__prom_family(t, lane_name, "counter", "Time in which a lane was busy.");
+    esp__prom_value(ctx, t, lane_name, "lane", "compress", (double)a->compress_ns / 1e9);
+    esp__prom_value(ctx, t, lane_name, "lane", "decompress", (double)a->decompress_ns / 1e9);
+    for (uint32_t k = 1; k <= ctx->job.topo.n_levels; k++)
+        esp__prom_value(ctx, t, lane_name, "lane", esp__scope_name(&ctx->job.names, k),
+                        (double)a->level_ns[k - 1] / 1e9);
+}
+
+static void esp__prom_exposed(const esp_ctx *ctx, const esp_stats *a, esp__text *t) {
+    static const char name[] = "espresso_exposed_seconds_total";
+    esp__prom_family(t, name, "counter", "Time after a step's last push: a link busy, else compression only.");
+    esp__prom_value(ctx, t, name, "kind", "communication", (double)a->exposed_communication_ns / 1e9);
+    esp__prom_value(ctx, t, name, "kind", "compression", (double)a->exposed_compression_ns / 1e9);
+}
+
 ESP__FN void esp__stats_prometheus(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
     const esp_stats *a = &s->now.all;
-    const struct {
-        const char *family, *help, *label, *is;
-        double value;
-    } rows[] = {
-        {"espresso_bytes_total", "Bytes received by this rank.", "level", "intra", (double)a->intra_bytes},
-        {"espresso_bytes_total", NULL, "level", "inter", (double)a->inter_bytes},
-        {"espresso_lane_seconds_total", "Time in which a lane was busy.", "lane", "compress",
-         (double)a->compress_ns / 1e9},
-        {"espresso_lane_seconds_total", NULL, "lane", "decompress", (double)a->decompress_ns / 1e9},
-        {"espresso_lane_seconds_total", NULL, "lane", "intra", (double)a->intra_ns / 1e9},
-        {"espresso_lane_seconds_total", NULL, "lane", "inter", (double)a->inter_ns / 1e9},
-        {"espresso_exposed_seconds_total", "Time after a step's last push: a link busy, else compression only.", "kind",
-         "communication", (double)a->exposed_communication_ns / 1e9},
-        {"espresso_exposed_seconds_total", NULL, "kind", "compression", (double)a->exposed_compression_ns / 1e9},
-    };
     esp__prom_info(ctx, s, t);
     esp__prom_one(ctx, t, "espresso_running", "gauge", "1 while the job trains, 0 after esp_close.", !s->ended);
     esp__prom_one(ctx, t, "espresso_update_time_seconds", "gauge", "When these figures were written, since 1970.",
@@ -104,10 +112,8 @@ ESP__FN void esp__stats_prometheus(const esp_ctx *ctx, const esp__stats_sample *
     esp__prom_step_times(ctx, s, t);
     esp__prom_one(ctx, t, "espresso_backward_seconds_total", "counter", "From a step's first push to its last.",
                   (double)a->backward_ns / 1e9);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (rows[i].help) esp__prom_family(t, rows[i].family, "counter", rows[i].help);
-        esp__prom_value(ctx, t, rows[i].family, rows[i].label, rows[i].is, rows[i].value);
-    }
+    esp__prom_levels(ctx, a, t);
+    esp__prom_exposed(ctx, a, t);
     esp__prom_one(ctx, t, "espresso_nonfinite_total", "counter",
                   "Updates of the feedback state that were dropped: NaN or infinity.", (double)a->nonfinite);
     esp__prom_one(ctx, t, "espresso_memory_bytes", "gauge", "Memory taken by esp_start.", (double)a->memory_bytes);

@@ -197,7 +197,7 @@ static void esp__trace_file_names(esp__trace_file *f, int32_t rank, const esp__t
         unsigned tid = esp__trace_tid(rank, lane);
         esp__text_add(&f->text,
                       ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"%s\"}}",
-                      pid, tid, esp__lane_word(lane));
+                      pid, tid, esp__lane_name(f->ctx, lane));
         esp__text_add(
             &f->text,
             ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,\"args\":{\"sort_index\":%u}}", pid,
@@ -209,7 +209,7 @@ static void esp__trace_file_names(esp__trace_file *f, int32_t rank, const esp__t
 static void esp__trace_file_event(esp__trace_file *f, int32_t rank, const esp__event *e, const char *label,
                                   int64_t shift) {
     uint32_t lane = e->lane < ESP__LANES ? e->lane : 0;
-    esp__text_add(&f->text, ",\n{\"ph\":\"X\",\"cat\":\"%s\",\"pid\":%u,\"tid\":%u", esp__lane_word(lane),
+    esp__text_add(&f->text, ",\n{\"ph\":\"X\",\"cat\":\"%s\",\"pid\":%u,\"tid\":%u", esp__lane_name(f->ctx, lane),
                   esp__trace_pid(rank), esp__trace_tid(rank, lane));
     esp__trace_put_us(&f->text, "ts", (int64_t)(e->start_ns - f->origin_ns) + shift);
     esp__trace_put_us(&f->text, "dur", e->end_ns > e->start_ns ? (int64_t)(e->end_ns - e->start_ns) : 0);

@@ -94,6 +94,35 @@ static void a_snapshot(void **state) {
     }
 }
 
+/* A lane and a row of bytes for each level that the header names; without a step, bars are empty. */
+static void levels_with_names(void **state) {
+    static const char named[] =
+        "{\"kind\":\"header\",\"levels\":[\"gpu\",\"machine\",\"rack_of_machines\"],\"tensors\":[]}\n",
+                      odd[] = "{\"kind\":\"header\",\"levels\":[\"gpu\",7,\"rack\"],\"tensors\":[]}\n",
+                      stepless[] = "{\"kind\":\"sample\",\"time\":1,\"step\":2,\"steps\":0,\"bytes\":{\"gpu\":5}}\n";
+    (void)state;
+    put("w", named);
+    put("a",
+        "{\"kind\":\"sample\",\"time\":1,\"step\":2,\"steps\":2,\"step_us\":{\"mean\":4000,\"median\":4000},\"lane_"
+        "us\":{"
+        "\"gpu\":1000,\"machine\":2000,\"rack_of_machines\":3000},\"step_bytes\":{\"rack_of_machines\":8},\"bytes\":{"
+        "\"rack_of_machines\":16}}\n");
+    spawned s = SPAWN("top", "--once", path);
+    shows(&s, "  gpu                1.000 ms   25% ##########");
+    shows(&s, "  machine            2.000 ms   50% ####################");
+    shows(&s, "  rack_of_machines   3.000 ms   75% ##############################");
+    shows(&s, "  rack_of_machines        8 B a step, 16 B in all\n");
+    assert_null(strstr(s.text[0], "inter"));
+    spawn_free(&s);
+    put("w", odd); /* up to the first that is no name */
+    put("a", stepless);
+    s = SPAWN("top", "--once", path);
+    shows(&s, "  gpu                 -    0% .");
+    assert_null(strstr(s.text[0], "#"));
+    assert_null(strstr(s.text[0], "rack"));
+    spawn_free(&s);
+}
+
 static void the_last_record(void **state) {
     (void)state;
     put("w", header);
@@ -337,6 +366,7 @@ static void interrupted(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_snapshot, setup, teardown),
+        cmocka_unit_test_setup_teardown(levels_with_names, setup, teardown),
         cmocka_unit_test_setup_teardown(the_last_record, setup, teardown),
         cmocka_unit_test_setup_teardown(a_job_that_ended, setup, teardown),
         cmocka_unit_test_setup_teardown(garbage_is_counted, setup, teardown),

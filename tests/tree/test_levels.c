@@ -313,11 +313,84 @@ static void test_two_backends(void **state) {
     assert_int_equal(rmdir(dir), 0); /* the file backend has removed what it made */
 }
 
+/* Levels that the user names, the innermost first: backends, messages and the trace say the names, strategies the words. */
+static void named_body(esp_ctx *ctx, void *user) {
+    static float grads[8][4];
+    (void)user;
+    float *w = grads[ctx->job.rank];
+    esp_tensor_desc d = ESP_ZERO;
+    esp_stream here = ESP_ZERO;
+    const esp__work_unit *u;
+    char step[64];
+    for (int i = 0; i < 4; i++) w[i] = 1.0f;
+    MUST(!strcmp(esp__scope_name(&ctx->job.names, 1), "gpu") && !strcmp(esp__lane_name(ctx, ESP__LANE_OUTER), "rack"));
+    MUST(!strcmp(esp__scope_name(&ctx->job.names, esp__scope_of(2, 3, 3)), "machine-rack"));
+    MUST(!strcmp(esp__scope_name(&ctx->job.names, ESP__FLAT), "flat"));
+    d.name = "w", d.count = 4;
+    MUST(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    MUST(esp_start(ctx) == ESP_OK);
+    MUST(esp_push(ctx, 0, w, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK && w[3] == 1.0f);
+    u = &ctx->in_force.strategy.units[0];
+    esp__step_name(ctx, &u->option.steps[0], step, sizeof step);
+    MUST(!strcmp(step, "gpu.reduce_scatter"));
+    MUST(strstr(ctx->in_force.strategy.text, "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce"));
+}
+
+static void test_named_levels(void **state) {
+    static const char *const places[] = {"a/0", "a/0", "a/1", "a/1", "b/0", "b/0", "b/1", "b/1"};
+    char dir[] = "/tmp/espresso-levels-XXXXXX", spec[160], trace[64], *text = calloc(1, 1 << 20);
+    test_job j;
+    (void)state;
+    atomic_store(&wrong, 0);
+    memset(&j, 0, sizeof j);
+    assert_non_null(mkdtemp(dir));
+    snprintf(trace, sizeof trace, "%s.json", dir);
+    snprintf(spec, sizeof spec, "levels:flat=(loop),gpu=(loop),machine=(loop),rack=(file:dir=%s)", dir);
+    j.size = 8, j.places = places, j.body = named_body;
+    j.config.backend = spec, j.config.trace = trace;
+    test_run(&j);
+    for (int r = 0; r < 8; r++) assert_int_equal(j.open_status[r], ESP_OK);
+    assert_int_equal(atomic_load(&wrong), 0);
+    FILE *f = fopen(trace, "r");
+    assert_non_null(f);
+    assert_non_null(text);
+    assert_true(fread(text, 1, (1 << 20) - 1, f) > 0);
+    fclose(f);
+    for (int r = 0; r < 8; r++) { /* every rank has the lanes of all levels, and each op is in the lane of its own */
+        static const char *const names[] = {"gpu", "machine", "rack"};
+        char want[128];
+        for (int k = 0; k < 3; k++) {
+            snprintf(want, sizeof want, "\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", r + 1,
+                     10 * (r + 1) + ESP__LANE_INTRA + k, names[k]);
+            if (!strstr(text, want)) fail_msg("%s is not in the trace", want);
+        }
+        snprintf(want, sizeof want, "\"cat\":\"rack\",\"pid\":%d,\"tid\":%d,", r + 1, 10 * (r + 1) + ESP__LANE_OUTER);
+        const char *at = strstr(text, want);
+        if (!at) fail_msg("%s is not in the trace", want);
+        assert_int_equal(strncmp(strstr(at, "\"name\":"), "\"name\":\"rack.allreduce ", 23), 0);
+    }
+    assert_null(strstr(text, "outer"));
+    free(text);
+    unlink(trace);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 static void test_bad_levels(void **state) {
     static const char *const bad[][2] = {
         {"levels:intra=(loop)", "has none for level 'inter'"},
         {"levels:intra=(loop),inter=(loop),outer=(loop)", "has one for level 'outer', but this job has 2 levels"},
-        {"levels:rack=(loop)", "'rack' is no level: expected intra, inter, outer, top or flat"},
+        {"levels:rack=(loop)", "names 1 level, 'rack', but this job has 2 levels: name each of them"},
+        {"levels:gpu=(loop),machine=(loop),rack=(loop)", "names 3 levels, 'gpu' to 'rack', but this job has 2 levels"},
+        {"levels:intra=(loop),rack=(loop)", "'rack' is no level: expected intra, inter, outer, top or flat"},
+        {"levels:intar=(loop),inter=(loop)", "'intar' is no level: expected intra, inter, outer, top or flat"},
+        {"levels:gpu=(loop),inter-outer=(loop)", "'gpu' is no level"},
+        {"levels:intra=(loop),intra=(loop)", "'intra' is there twice"},
+        {"levels:gpu=(loop),gpu=(loop)", "'gpu' cannot name a level: two levels have this name"},
+        {"levels:cpu=(loop),node=(loop)", "'cpu' cannot name a level: a lane that is no link has this name"},
+        {"levels:gpu=(loop),my-node=(loop)", "'my-node' cannot name a level: a name has letters, digits and '_'"},
+        {"levels:gpu=(loop),2nd=(loop)", "'2nd' cannot name a level: a name has letters, digits and '_'"},
+        {"levels:gpu=(loop),machine_of_racks=(loop)", "'machine_of_racks' cannot name a level: a name has at most 15"},
+        {"levels:a=(loop),b=(loop),c=(loop),d=(loop),e=(loop)", "'e' cannot name a level: a job has at most 4 levels"},
         {"levels:intra=loop,inter=(loop)", "write the level's backend in parentheses: intra=(loop)"},
         {"levels:intra=(lop),inter=(loop)", "lop"},
     };
@@ -418,7 +491,7 @@ int main(void) {
         cmocka_unit_test(test_none_is_exact), cmocka_unit_test(test_lossy),           cmocka_unit_test(test_halves),
         cmocka_unit_test(test_uneven_parts),  cmocka_unit_test(test_four_levels),     cmocka_unit_test(test_links),
         cmocka_unit_test(test_shapes),        cmocka_unit_test(test_bad_places),      cmocka_unit_test(test_auto),
-        cmocka_unit_test(test_two_backends),  cmocka_unit_test(test_bad_levels),
+        cmocka_unit_test(test_two_backends),  cmocka_unit_test(test_named_levels),    cmocka_unit_test(test_bad_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -169,27 +169,48 @@ static void top_times(top_page *p, const top_job *j) {
              isfinite(comp / mean) ? 100 * comp / mean : 0);
 }
 
+/* The name of level `k`, from 0, the innermost; NULL: the job has fewer. Headers of old have no names: such jobs have two levels. */
+static const char *top_level(const top_job *j, size_t k) {
+    static const char *const two[] = {"intra", "inter"};
+    const json_t *levels = json_object_get(j->header, "levels");
+    if (!json_is_array(levels)) return k < 2 ? two[k] : NULL;
+    return k < ESP_LEVELS ? json_string_value(json_array_get(levels, k)) : NULL;
+}
+
+/* The column of names: ten wide, or as wide as the longest. */
+static int top_level_width(const top_job *j) {
+    int width = 10;
+    for (size_t k = 0; top_level(j, k); k++)
+        if (strlen(top_level(j, k)) > (size_t)width)
+            width = strlen(top_level(j, k)) < 16 ? (int)strlen(top_level(j, k)) : 16;
+    return width;
+}
+
 static void top_lanes(top_page *p, const top_job *j) {
-    static const char *const lanes[] = {"compress", "decompress", "intra", "inter"};
+    static const char *const codec[] = {"compress", "decompress"};
     double mean = top_mean(j->sample);
-    int columns = top_columns(p) - 34;
+    const int width = top_level_width(j), columns = top_columns(p) - width - 24;
     char bar[512];
     top_line(p, 1, "lanes, busy in a step");
-    for (int i = 0; i < 4; i++) {
-        double us = top_number_in(j->sample, "lane_us", lanes[i]), part = us / mean;
-        top_bar(p->view, part < 1 ? part : 1, columns > 40 ? 40 : columns > 5 ? columns : 0, bar, sizeof bar);
-        top_line(p, 0, "  %-10s %10s %4.0f%% %s", lanes[i], top_us(us), isfinite(part) ? 100 * part : 0, bar);
+    for (size_t i = 0; i < 2 || top_level(j, i - 2); i++) {
+        const char *lane = i < 2 ? codec[i] : top_level(j, i - 2);
+        double us = top_number_in(j->sample, "lane_us", lane), part = us / mean;
+        top_bar(p->view, isfinite(part) ? fmin(part, 1) : 0,
+                columns > 40  ? 40
+                : columns > 5 ? columns
+                              : 0,
+                bar, sizeof bar);
+        top_line(p, 0, "  %-*.16s %10s %4.0f%% %s", width, lane, top_us(us), isfinite(part) ? 100 * part : 0, bar);
     }
 }
 
 static void top_bytes(top_page *p, const top_job *j) {
-    static const char *const levels[] = {"intra", "inter"};
     double dropped = top_number(j->sample, "nonfinite");
     top_line(p, 1, "bytes received by this rank");
-    for (int i = 0; i < 2; i++)
-        top_line(p, 0, "  %-10s %10s a step, %s in all", levels[i],
-                 top_size(top_number_in(j->sample, "step_bytes", levels[i])),
-                 top_size(top_number_in(j->sample, "bytes", levels[i])));
+    for (size_t i = 0; top_level(j, i); i++)
+        top_line(p, 0, "  %-*.16s %10s a step, %s in all", top_level_width(j), top_level(j, i),
+                 top_size(top_number_in(j->sample, "step_bytes", top_level(j, i))),
+                 top_size(top_number_in(j->sample, "bytes", top_level(j, i))));
     top_line(p, 0, "memory       %s", top_size(top_number(j->sample, "memory_bytes")));
     if (dropped > 0) top_line(p, 1, "dropped      %.0f updates of the feedback: NaN or infinity in gradients", dropped);
 }
