@@ -23,7 +23,7 @@ ENGINE_FN void engine_alone(engine_comm *m) {
     o->cols = 0;
     if (!bytes || o->c.op == ESP_COLL_BROADCAST) return;
     if (engine_op_sums(o->c.op) && (o->scale < 1.0f || o->scale > 1.0f))
-        o->sum.two(dst, src, NULL, bytes / o->esize, o->scale);
+        engine_reduce(&o->sum, (uint8_t *)dst, (const uint8_t *)src, NULL, bytes / o->esize, o->scale);
     else if (o->c.slot_bytes)
         engine_copy_slots(o, (uint8_t *)dst, (const uint8_t *)src, bytes);
     else if (dst != src)

@@ -100,17 +100,18 @@ ENGINE_FN int engine_sum_column(engine_comm *m, uint8_t *out, uint64_t from, uin
     engine_op *o = &m->op;
     uint64_t count = len / o->esize;
     const uint8_t *a = engine_input(m, 0, from, len, m->sum_in), *b;
+    float *acc = (float *)(void *)m->sum_acc;
     int32_t q = 0;
     for (q = 1; a && q < m->size; q++) {
         if (!(b = engine_input(m, q, from, len, m->sum_in + ENGINE_CHUNK))) break;
+        const int first = q == 1, last = q == m->size - 1;
         if (m->size == 2)
-            o->sum.two(out, a, b, count, o->scale);
-        else if (q == 1)
-            o->sum.first(m->sum_acc, a, b, count, 1.0f);
-        else if (q < m->size - 1)
-            o->sum.next(m->sum_acc, m->sum_acc, b, count, 1.0f);
+            engine_reduce(&o->sum, out, a, b, count, o->scale);
+        else if (engine_sums_halves(&o->sum))
+            engine_sum_halves(&o->sum, last ? out : NULL, acc, first ? a : NULL, b, count, o->scale);
         else
-            o->sum.last(out, m->sum_acc, b, count, o->scale);
+            engine_reduce_same(&o->sum, last ? out : m->sum_acc, first ? a : m->sum_acc, b, count,
+                               last ? o->scale : 1.0f);
     }
     engine_leave(m);
     if (q == m->size) return 0;

@@ -96,7 +96,7 @@ ENGINE_FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o
     o->scale = c->scale != 0 ? c->scale : 1.0f;
     o->esize = (uint32_t)(c->slot_bytes ? 1 : esp_dtype_bytes(c->dtype));
     o->unit = c->slot_bytes ? c->slot_bytes : o->esize * engine_max(c->width, 1);
-    o->sum = engine_kernels_for(c->dtype, c->reduce, m->simd);
+    o->sum = (engine_sums){c->dtype, c->reduce ? c->reduce : ESP_REDUCE_SUM, m->simd};
     uint64_t n = (uint64_t)m->size, bytes = c->count * o->unit;
     o->stream = bytes >= ENGINE_STREAM;
     int root = m->rank == c->root, reach = m->reach != ENGINE_REACH_WINDOW, sums = engine_op_sums(c->op);

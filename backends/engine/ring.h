@@ -107,7 +107,7 @@ ENGINE_FN uint64_t engine_ring_move(engine_comm *m, const engine_item *t, uint64
     if (sums) {
         uint8_t *out = !last ? keep : dst + (o->c.op == ESP_COLL_REDUCE_SCATTER ? 0 : part_at) + at;
         if (in)
-            o->sum.two(out, in, src + part_at + at, count, last ? o->scale : 1.0f);
+            engine_reduce(&o->sum, out, in, src + part_at + at, count, last ? o->scale : 1.0f);
         else
             memcpy(out, src + part_at + at, len);
         if (last && keep) memcpy(keep, out, len);
