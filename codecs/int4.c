@@ -66,7 +66,7 @@ ESP_TARGET_AVX2 static uint64_t int4_add_avx2(float *restrict out, const unsigne
         _mm256_storeu_ps(out + i, x);
         _mm256_storeu_ps(out + i + 8, y);
     }
-    return int4_add_body(out + i, in + i / 2, unit, set, n - i);
+    return int4_add_scalar(out + i, in + i / 2, unit, set, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t int4_add_avx512(float *restrict out, const unsigned char *restrict in, float unit,
                                                   int set, uint64_t n) {
@@ -77,7 +77,7 @@ ESP_TARGET_AVX512 static uint64_t int4_add_avx512(float *restrict out, const uns
         const __m512 x = _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(int4_sixteen(in + i / 2)), value);
         _mm512_storeu_ps(out + i, set ? x : _mm512_add_ps(_mm512_loadu_ps(out + i), x));
     }
-    return int4_add_body(out + i, in + i / 2, unit, set, n - i);
+    return int4_add_scalar(out + i, in + i / 2, unit, set, n - i);
 }
 #endif
 ESP_KERNEL_PICK(int4_add, (float *restrict out, const unsigned char *restrict in, float unit, int set, uint64_t n))

@@ -20,10 +20,9 @@ ESP_INLINE uint32_t twobit_code(float phi, float t) { /* without branches, which
 ESP_INLINE uint32_t twobit_value(uint32_t code, uint32_t t) { /* bits of the f32: 11: t, 10: -t, 00: 0 */
     return (0u - (code >> 1)) & (t | (~code & 1u) << 31);
 }
-/* Packs elements [at, n); `residual` may be NULL. */
-ESP_INLINE void twobit_pack_tail(unsigned char *out, const float *phi, float *residual, float t, uint64_t at,
-                                 uint64_t n) {
-    for (; at < n; at += 16) {
+/* `residual` may be NULL. */
+static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float *residual, float t, uint64_t n) {
+    for (uint64_t at = 0; at < n; at += 16) {
         uint32_t w = 0;
         const uint32_t m = n - at < 16 ? (uint32_t)(n - at) : 16;
         for (uint32_t i = 0; i < m; i++) {
@@ -33,9 +32,6 @@ ESP_INLINE void twobit_pack_tail(unsigned char *out, const float *phi, float *re
         }
         memcpy(out + at / 4, &w, sizeof w);
     }
-}
-static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float *residual, float t, uint64_t n) {
-    twobit_pack_tail(out, phi, residual, t, 0, n);
     return 0;
 }
 #ifdef ESP_SIMD_X86
@@ -62,8 +58,7 @@ ESP_TARGET_AVX2 static uint64_t twobit_pack_avx2(unsigned char *out, const float
         }
         twobit_word(out + i / 4, up, down);
     }
-    twobit_pack_tail(out, phi, residual, t, i, n);
-    return 0;
+    return twobit_pack_scalar(out + i / 4, phi + i, residual ? residual + i : NULL, t, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t twobit_pack_avx512(unsigned char *out, const float *phi, float *residual, float t,
                                                      uint64_t n) {
@@ -82,8 +77,7 @@ ESP_TARGET_AVX512 static uint64_t twobit_pack_avx512(unsigned char *out, const f
         }
         twobit_word(out + i / 4, up, down);
     }
-    twobit_pack_tail(out, phi, residual, t, i, n);
-    return 0;
+    return twobit_pack_scalar(out + i / 4, phi + i, residual ? residual + i : NULL, t, n - i);
 }
 #endif
 ESP_KERNEL_PICK(twobit_pack, (unsigned char *out, const float *phi, float *residual, float t, uint64_t n))
@@ -97,15 +91,12 @@ ESP_INLINE void twobit_add_word(float *out, uint32_t w, uint32_t t, int set, uin
         out[i] = set ? dense_float(bits) : out[i] + dense_float(bits);
     }
 }
-ESP_INLINE void twobit_add_tail(float *out, const unsigned char *in, float t, int set, uint64_t at, uint64_t n) {
+static uint64_t twobit_add_scalar(float *out, const unsigned char *in, float t, int set, uint64_t n) {
     uint32_t w;
-    for (; at < n; at += 16) {
+    for (uint64_t at = 0; at < n; at += 16) {
         memcpy(&w, in + at / 4, sizeof w);
         twobit_add_word(out + at, w, dense_bits(t), set, n - at < 16 ? (uint32_t)(n - at) : 16);
     }
-}
-static uint64_t twobit_add_scalar(float *out, const unsigned char *in, float t, int set, uint64_t n) {
-    twobit_add_tail(out, in, t, set, 0, n);
     return 0;
 }
 #ifdef ESP_SIMD_X86
@@ -126,8 +117,7 @@ ESP_TARGET_AVX2 static uint64_t twobit_add_avx2(float *out, const unsigned char 
         _mm256_storeu_ps(out + i, x);
         _mm256_storeu_ps(out + i + 8, y);
     }
-    twobit_add_tail(out, in, t, set, i, n);
-    return 0;
+    return twobit_add_scalar(out + i, in + i / 4, t, set, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t twobit_add_avx512(float *out, const unsigned char *in, float t, int set, uint64_t n) {
     const __m512i shift = _mm512_setr_epi32(6, 4, 2, 0, 14, 12, 10, 8, 22, 20, 18, 16, 30, 28, 26, 24);
@@ -139,8 +129,7 @@ ESP_TARGET_AVX512 static uint64_t twobit_add_avx512(float *out, const unsigned c
         const __m512 x = _mm512_permutevar_ps(value, _mm512_srlv_epi32(_mm512_set1_epi32((int32_t)w), shift));
         _mm512_storeu_ps(out + i, set ? x : _mm512_add_ps(_mm512_loadu_ps(out + i), x));
     }
-    twobit_add_tail(out, in, t, set, i, n);
-    return 0;
+    return twobit_add_scalar(out + i, in + i / 4, t, set, n - i);
 }
 #endif
 ESP_KERNEL_PICK(twobit_add, (float *out, const unsigned char *in, float t, int set, uint64_t n))
