@@ -81,6 +81,15 @@ static void esp__auto_probe_add(esp__autopilot *a, uint8_t codec, uint8_t level,
     if (a->n_probes < ESP__AUTO_PROBES) a->probes[a->n_probes++] = p;
 }
 
+/* What holds for inter in jobs of two levels holds for the outermost level in others; what holds for intra, for all others. */
+static void esp__auto_probe_levels(const esp_ctx *ctx, uint8_t of_two, uint32_t coll, uint64_t bytes) {
+    const uint8_t outermost = esp__survey_outermost(ctx);
+    if (of_two != ESP__INTRA)
+        esp__auto_probe_add(esp__autopilot_of(ctx), 0, of_two == ESP__INTER ? outermost : of_two, coll, bytes);
+    for (uint8_t level = ESP__INTRA; of_two == ESP__INTRA && level < outermost; level++)
+        esp__auto_probe_add(esp__autopilot_of(ctx), 0, level, coll, bytes);
+}
+
 /* Lists probes of the links' collectives at one size, those that plans use most first. */
 static void esp__auto_probe_links(const esp_ctx *ctx, uint64_t bytes) {
     static const struct {
@@ -96,7 +105,7 @@ static void esp__auto_probe_links(const esp_ctx *ctx, uint64_t bytes) {
                 {ESP__FLAT, ESP_COLL_REDUCE_SCATTER}};
     if (esp__survey_has(ctx, ESP__INTER))
         for (size_t i = 0; i < sizeof hierarchical / sizeof *hierarchical; i++)
-            esp__auto_probe_add(esp__autopilot_of(ctx), 0, hierarchical[i].level, hierarchical[i].coll, bytes);
+            esp__auto_probe_levels(ctx, hierarchical[i].level, hierarchical[i].coll, bytes);
     else
         for (size_t i = 0; i < sizeof flat / sizeof *flat; i++)
             esp__auto_probe_add(esp__autopilot_of(ctx), 0, flat[i].level, flat[i].coll, bytes);
@@ -298,7 +307,7 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
  * points. Same on all ranks. */
 static int esp__auto_blind(const esp_ctx *ctx) {
     const esp__survey_curve *c =
-        esp__autopilot_of(ctx)->survey.link[esp__survey_has(ctx, ESP__INTER) ? ESP__INTER : ESP__FLAT];
+        esp__autopilot_of(ctx)->survey.link[esp__survey_has(ctx, ESP__INTER) ? esp__survey_outermost(ctx) : ESP__FLAT];
     uint32_t points = 0;
     for (uint32_t k = 0; k < ESP_PLAN_COLLS; k++) points += c[k].n;
     return !points && !esp__autopilot_of(ctx)->source.figures;

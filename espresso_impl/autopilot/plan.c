@@ -97,12 +97,12 @@ static void esp__auto_log_curve(const esp_ctx *ctx, const char *what, const char
 
 /* Logs the planner's input, so that a user can find out why it chose a plan. */
 static void esp__auto_log_figures(const esp_ctx *ctx, const esp__auto_job *job) {
-    static const char *const levels[] = {"flat", "intra", "inter"};
-    const esp_plan_link *links[] = {&job->system.flat, &job->system.intra, &job->system.inter};
+    const esp_plan_link *links[] = {&job->system.flat, &job->system.intra, &job->system.inter,
+                                    &job->system.outer[0].link};
     if (ctx->base.log_level < ESP_LOG_DEBUG) return;
-    for (int l = 0; l < 3; l++)
+    for (uint32_t l = 0; l < 3 + job->system.n_outer; l++)
         for (uint32_t k = 1; k < ESP_PLAN_COLLS; k++)
-            esp__auto_log_curve(ctx, levels[l], esp__coll_word(k), &links[l]->table[k]);
+            esp__auto_log_curve(ctx, esp__scope_name(&ctx->job.names, l), esp__coll_word(k), &links[l]->table[k]);
     for (uint32_t c = 0; c < job->n_codecs; c++) {
         esp__auto_log_curve(ctx, job->codecs[c].spec, "compress", &job->codecs[c].compress[ESP_PLAN_CPU]);
         esp__auto_log_curve(ctx, job->codecs[c].spec, "decompress", &job->codecs[c].decompress[ESP_PLAN_CPU]);

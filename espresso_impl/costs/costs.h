@@ -14,14 +14,19 @@ typedef struct esp__probe {
     uint64_t spread_ns; /* from the first quartile to the third */
 } esp__probe;
 enum { ESP__PROBE_REPEATS = 64 };
-/* Costs are known of two levels: in a job of more, inter is everything beyond the innermost level. Ranks of a group there; 0: none. */
+/* Costs are known of two levels, or of three where each level of a job of three has several units. In other jobs of more than two
+ * levels inter is everything beyond the innermost one. */
+ESP__FN uint8_t esp__survey_outermost(const esp_ctx *ctx); /* ESP__INTER or ESP__OUTER */
+/* The scope of a level here; ESP__SCOPES: there is no such level. And the ranks of its groups; 0: none. */
+ESP__FN uint8_t esp__survey_scope(const esp_ctx *ctx, uint8_t level);
 ESP__FN int32_t esp__survey_ranks(const esp_ctx *ctx, uint8_t level);
 ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes);
 ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, uint32_t repeats,
                                          void *room, uint64_t room_bytes, esp__probe *out);
 
 /* ---- the survey ----------------------------------------------------------------------------------------------------------- */
-enum { ESP__SURVEY_ROUND_NS = 500000 }; /* a short codec call is repeated for about so long */
+enum { ESP__SURVEY_ROUND_NS = 500000 };       /* a short codec call is repeated for about so long */
+enum { ESP__SURVEY_LEVELS = ESP__OUTER + 1 }; /* ESP__FLAT, ESP__INTRA, ESP__INTER, ESP__OUTER */
 enum { ESP__SURVEY_POINTS = 32, ESP__SURVEY_CODECS = 8, ESP__SURVEY_SEEN = 9 };
 
 /* The last ESP__SURVEY_SEEN times of one point in steps; their median counts. */
@@ -51,9 +56,9 @@ typedef struct esp__survey_codec {
 } esp__survey_codec;
 
 typedef struct esp__survey {
-    esp__survey_curve link
-        [3]
-        [ESP_PLAN_COLLS]; /* [ESP__FLAT, ESP__INTRA or ESP__INTER][ESP_COLL_*]; sizes in bytes, as the planner's tables count them */
+    esp__survey_curve
+        link[ESP__SURVEY_LEVELS]
+            [ESP_PLAN_COLLS]; /* [level][ESP_COLL_*]; sizes in bytes, as the planner's tables count them */
     double dispatch_ns[ESP__LANES];
     esp__survey_codec codecs[ESP__SURVEY_CODECS];
     uint32_t n_codecs;
@@ -69,7 +74,7 @@ typedef struct esp__survey {
     double pack_bytes_per_us;
     esp__survey_seen gaps[ESP__LANES]; /* dispatch times, from steps */
     esp_cost_point told
-        [3][ESP_PLAN_COLLS]
+        [ESP__SURVEY_LEVELS][ESP_PLAN_COLLS]
         [ESP__SURVEY_POINTS]; /* points of collectives that were not measured, estimated from a reference collective */
     /* made by esp__survey_finish; their points belong to the survey */
     esp_plan_system system;

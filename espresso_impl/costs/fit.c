@@ -14,15 +14,23 @@ typedef struct esp__survey_line {
     uint32_t n; /* points; 0: the line is unknown */
 } esp__survey_line;
 
-/* Hops and bytes of a collective of `size` bytes (as tables count them) in the planner's formula. *intra: 1 if the formula uses
- * the link inside machines, 0: that between machines. */
+/* Ranks that share an uplink of a level: those of a machine, those of a rack. */
+static double esp__survey_sharing(const esp_ctx *ctx, uint8_t level) {
+    double n = (double)esp__survey_locals(ctx);
+    return level == ESP__OUTER ? n * (double)esp__survey_ranks(ctx, ESP__INTER) : n;
+}
+
+/* Hops and bytes of a collective of `size` bytes (as tables count them) in the planner's formula. *link: the level whose link the
+ * formula uses; for flat collectives the outermost. */
 static esp__survey_terms esp__survey_formula(const esp_ctx *ctx, uint8_t level, uint32_t coll, double size,
-                                             int *intra) {
-    double n = (double)esp__survey_ranks(ctx, level), local = (double)esp__survey_locals(ctx);
+                                             uint8_t *link) {
+    double n = (double)esp__survey_ranks(ctx, level);
     double piece = size / n, bytes = esp__traffic(coll, n, size, piece);
-    *intra = level == ESP__INTRA || ctx->job.topo.n_machines < 2;
-    if (!*intra && level == ESP__INTER) bytes *= local; /* all ranks of a machine send at once */
-    if (!*intra && level == ESP__FLAT && coll == ESP_COLL_ALLTOALL) bytes = piece * local * (n - local);
+    *link = level != ESP__FLAT ? level : esp__survey_outermost(ctx);
+    if (ctx->job.topo.n_machines < 2) *link = ESP__INTRA;
+    const double sharing = esp__survey_sharing(ctx, *link);
+    if (*link != ESP__INTRA && level != ESP__FLAT) bytes *= sharing; /* all ranks of a unit send at once */
+    if (*link != ESP__INTRA && level == ESP__FLAT && coll == ESP_COLL_ALLTOALL) bytes = piece * sharing * (n - sharing);
     return (esp__survey_terms){(double)esp__hops(coll, (uint32_t)n), bytes};
 }
 
@@ -55,22 +63,34 @@ static esp__survey_line esp__survey_solve(const esp__survey_sums *m) {
     return l;
 }
 
-/* Fits all points of a level. Flat collectives count for the links between machines if these have no points of their own. */
-static esp__survey_line esp__survey_level(const esp_ctx *ctx, const esp__survey *s, int want_intra) {
+/* Fits all points of a level's link. Flat collectives count for the outermost links if these have no points of their own. */
+static esp__survey_line esp__survey_level(const esp_ctx *ctx, const esp__survey *s, uint8_t want) {
     esp__survey_sums own, flat;
     memset(&own, 0, sizeof own);
     memset(&flat, 0, sizeof flat);
-    for (uint8_t level = 0; level < 3; level++)
+    for (uint8_t level = 0; level < ESP__SURVEY_LEVELS; level++)
         for (uint32_t coll = 1; coll < ESP_PLAN_COLLS; coll++) {
             const esp__survey_curve *c = &s->link[level][coll];
             for (uint32_t i = 0; i < c->n; i++) {
-                int intra;
-                esp__survey_terms t = esp__survey_formula(ctx, level, coll, c->at[i].size, &intra);
-                if (intra != want_intra || c->at[i].ns <= 0.0) continue;
+                uint8_t link;
+                esp__survey_terms t = esp__survey_formula(ctx, level, coll, c->at[i].size, &link);
+                if (link != want || c->at[i].ns <= 0.0) continue;
                 esp__survey_sum(level == ESP__FLAT && ctx->job.topo.n_machines > 1 ? &flat : &own, t, c->at[i].ns);
             }
         }
     return esp__survey_solve(own.n ? &own : &flat);
+}
+
+/* The lines of all levels' links, by level. */
+typedef struct esp__survey_lines {
+    esp__survey_line of[ESP__SURVEY_LEVELS];
+} esp__survey_lines;
+static esp__survey_lines esp__survey_levels(const esp_ctx *ctx, const esp__survey *s) {
+    esp__survey_lines lines;
+    memset(&lines, 0, sizeof lines);
+    for (uint8_t level = ESP__INTRA; level < ESP__SURVEY_LEVELS; level++)
+        lines.of[level] = esp__survey_level(ctx, s, level);
+    return lines;
 }
 
 /* The level's reference collective for `coll`: `coll` itself if it has points enough for a table, else the collective with most
@@ -85,16 +105,16 @@ static uint32_t esp__survey_reference(const esp__survey *s, uint8_t level, uint3
 
 /* Estimates points of `coll` from those of the reference collective: at a size at which both move as many bytes, the time differs
  * only by the hops. Returns how many points `out` got. */
-static uint32_t esp__survey_tell(const esp_ctx *ctx, const esp__survey *s, const esp__survey_line line[2],
+static uint32_t esp__survey_tell(const esp_ctx *ctx, const esp__survey *s, const esp__survey_lines *lines,
                                  uint8_t level, uint32_t coll, uint32_t reference, esp_cost_point *out) {
     const esp__survey_curve *c = &s->link[level][reference];
     for (uint32_t i = 0; i < c->n; i++) {
-        int intra;
+        uint8_t link;
         double size = c->at[i].size;
-        esp__survey_terms was = esp__survey_formula(ctx, level, reference, size, &intra);
-        esp__survey_terms is = esp__survey_formula(ctx, level, coll, size, &intra);
+        esp__survey_terms was = esp__survey_formula(ctx, level, reference, size, &link);
+        esp__survey_terms is = esp__survey_formula(ctx, level, coll, size, &link);
         double scale = is.bytes > 0.0 ? was.bytes / is.bytes : 1.0,
-               hops = (is.hops - was.hops) * line[!!intra].alpha_ns;
+               hops = (is.hops - was.hops) * lines->of[link].alpha_ns;
         double ns = c->at[i].ns + hops;
         out[i] = (esp_cost_point){size * scale, ns > 0.25 * c->at[i].ns ? ns : 0.25 * c->at[i].ns};
     }
@@ -121,20 +141,20 @@ static esp_cost_curve esp__survey_table(const esp_cost_point *at, uint32_t n) {
 ESP__FN double esp__survey_guess(const esp_ctx *ctx, const esp__survey *s, uint8_t level, uint32_t coll,
                                  uint64_t bytes) {
     esp_cost_point told[ESP__SURVEY_POINTS];
-    esp__survey_line line[2] = {esp__survey_level(ctx, s, 0), esp__survey_level(ctx, s, 1)};
+    const esp__survey_lines lines = esp__survey_levels(ctx, s);
     uint32_t reference = esp__survey_reference(s, level, coll);
-    int intra;
-    esp__survey_terms t = esp__survey_formula(ctx, level, coll, (double)bytes, &intra);
+    uint8_t link;
     if (esp__survey_ranks(ctx, level) < 2) return 0.0;
+    esp__survey_terms t = esp__survey_formula(ctx, level, coll, (double)bytes, &link);
     if (reference) {
-        uint32_t n = esp__survey_tell(ctx, s, line, level, coll, reference, told);
+        uint32_t n = esp__survey_tell(ctx, s, &lines, level, coll, reference, told);
         double last = told[n - 1].size, size = (double)bytes < last ? (double)bytes : last;
         esp_cost_curve c = {told, n, 0};
-        double beyond = ((double)bytes - size) * (t.bytes / (double)bytes) * line[!!intra].ns_per_byte;
+        double beyond = ((double)bytes - size) * (t.bytes / (double)bytes) * lines.of[link].ns_per_byte;
         return esp__curve_at(&c, size) + beyond;
     }
-    if (!line[!!intra].n) return 0.0;
-    return t.hops * line[!!intra].alpha_ns + t.bytes * line[!!intra].ns_per_byte;
+    if (!lines.of[link].n) return 0.0;
+    return t.hops * lines.of[link].alpha_ns + t.bytes * lines.of[link].ns_per_byte;
 }
 
 /* Sets a link from its line, or from the other level's. If neither was measured: the speed of memory, for two copies. */
@@ -148,30 +168,39 @@ static void esp__survey_link_set(const esp__survey *s, esp_plan_link *out, const
     if (out->bytes_per_us > 1e9) out->bytes_per_us = 1e9;
 }
 
-static void esp__survey_tables(const esp_ctx *ctx, esp__survey *s, const esp__survey_line line[2], uint8_t level,
+static void esp__survey_tables(const esp_ctx *ctx, esp__survey *s, const esp__survey_lines *lines, uint8_t level,
                                esp_plan_link *out) {
     for (uint32_t coll = 1; coll < ESP_PLAN_COLLS; coll++) {
         uint32_t reference = esp__survey_reference(s, level, coll);
         if (!reference || s->link[level][reference].n < ESP__SURVEY_TABLE_LEAST) continue;
-        uint32_t n = esp__survey_tell(ctx, s, line, level, coll, reference, s->told[level][coll]);
+        uint32_t n = esp__survey_tell(ctx, s, lines, level, coll, reference, s->told[level][coll]);
         out->table[coll] = esp__survey_table(s->told[level][coll], n);
     }
 }
 
 ESP__FN esp_status esp__survey_finish(const esp_ctx *ctx, esp__survey *s) {
     esp_plan_system *y = &s->system;
-    esp__survey_line line[2] = {esp__survey_level(ctx, s, 0), esp__survey_level(ctx, s, 1)};
+    const esp__survey_lines lines = esp__survey_levels(ctx, s);
+    const esp__survey_line *line = lines.of;
     memset(y, 0, sizeof *y);
     y->struct_size = sizeof *y;
     y->name = "measured";
     y->machines = (uint32_t)ctx->job.topo.n_machines;
     y->ranks_per_machine = esp__survey_locals(ctx);
     y->devices = 1u << ESP_PLAN_CPU;
-    esp__survey_link_set(s, &y->intra, &line[1], &line[1]);
-    esp__survey_link_set(s, &y->inter, &line[0], &line[1]);
-    if (ctx->job.topo.n_local > 1) esp__survey_tables(ctx, s, line, ESP__INTRA, &y->intra);
-    if (ctx->job.topo.n_machines > 1 && ctx->job.topo.n_local) esp__survey_tables(ctx, s, line, ESP__INTER, &y->inter);
-    if (ctx->job.size > 1) esp__survey_tables(ctx, s, line, ESP__FLAT, &y->flat);
+    esp__survey_link_set(s, &y->intra, &line[ESP__INTRA], &line[ESP__INTRA]);
+    esp__survey_link_set(s, &y->inter, &line[ESP__INTER], &line[ESP__INTRA]);
+    if (ctx->job.topo.n_local > 1) esp__survey_tables(ctx, s, &lines, ESP__INTRA, &y->intra);
+    if (ctx->job.topo.n_machines > 1 && ctx->job.topo.n_local)
+        esp__survey_tables(ctx, s, &lines, ESP__INTER, &y->inter);
+    if (ctx->job.size > 1) esp__survey_tables(ctx, s, &lines, ESP__FLAT, &y->flat);
+    if (esp__survey_outermost(ctx) == ESP__OUTER) {
+        y->n_outer = 1;
+        y->outer[0].size = (uint32_t)esp__survey_ranks(ctx, ESP__OUTER);
+        y->machines /= y->outer[0].size;
+        esp__survey_link_set(s, &y->outer[0].link, &line[ESP__OUTER], &line[ESP__INTER]);
+        esp__survey_tables(ctx, s, &lines, ESP__OUTER, &y->outer[0].link);
+    }
     y->pack_ns = 1000.0;
     y->pack_bytes_per_us = s->pack_bytes_per_us;
     for (int lane = 0; lane < ESP__LANES; lane++) y->dispatch_ns[lane] = s->dispatch_ns[lane];

@@ -74,7 +74,7 @@ ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_b
     memset(s, 0, sizeof *s);
     s->max_bytes = max_bytes < 4096 ? 4096 : max_bytes;
     s->max_elements = max_elements < 1024 ? 1024 : max_elements;
-    for (uint8_t level = 0; level < 3; level++)
+    for (uint8_t level = 0; level < ESP__SURVEY_LEVELS; level++)
         for (uint32_t coll = 1; coll < ESP_PLAN_COLLS; coll++) {
             uint64_t need = esp__probe_room(ctx, level, coll, s->max_bytes);
             if (need > s->room_bytes) s->room_bytes = need;
@@ -142,9 +142,9 @@ static uint32_t esp__survey_spreads(const esp__survey_curve *c, double *out, uin
 }
 
 static void esp__survey_noise(esp__survey *s) {
-    double v[(3 * ESP_PLAN_COLLS + 2 * ESP__SURVEY_CODECS) * ESP__SURVEY_POINTS];
+    double v[(ESP__SURVEY_LEVELS * ESP_PLAN_COLLS + 2 * ESP__SURVEY_CODECS) * ESP__SURVEY_POINTS];
     uint32_t n = 0;
-    for (int level = 0; level < 3; level++)
+    for (int level = 0; level < ESP__SURVEY_LEVELS; level++)
         for (int k = 0; k < ESP_PLAN_COLLS; k++) n = esp__survey_spreads(&s->link[level][k], v, n);
     for (uint32_t k = 0; k < s->n_codecs; k++) {
         n = esp__survey_spreads(&s->codecs[k].compress, v, n);
@@ -156,7 +156,7 @@ static void esp__survey_noise(esp__survey *s) {
 ESP__FN esp_status esp__survey_link(esp_ctx *ctx, esp__survey *s, uint8_t level, uint32_t coll, uint64_t bytes,
                                     uint32_t repeats) {
     esp__probe p;
-    if (esp__survey_ranks(ctx, level) < 2 || !ctx->job.comms[esp__two_levels(ctx, level)].handle) return ESP_OK;
+    if (esp__survey_ranks(ctx, level) < 2 || !ctx->job.comms[esp__survey_scope(ctx, level)].handle) return ESP_OK;
     if (bytes < 4 || bytes > s->max_bytes)
         return esp__fail(ctx, ESP_E_ARG, "measuring links: %llu bytes, but there is room for 4 to %llu",
                          (unsigned long long)bytes, (unsigned long long)s->max_bytes);

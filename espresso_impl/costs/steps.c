@@ -47,23 +47,27 @@ static void esp__survey_seen_at(esp__survey_curve *c, double size, double ns) {
         c->at[i].ns = ns;
 }
 
-/* By how much to divide a collective's bytes for the tables. Tables between machines are for all ranks of a machine at once. After
- * a reduce or gather to one rank of a machine, that rank has the link to itself: its bytes take as long as its share of them would
- * with all ranks. */
-static uint64_t esp__survey_flows(const esp_ctx *ctx, const esp__option *o, uint32_t step) {
-    int one = 0;
-    if (o->steps[step].level != ESP__INTER) return 1;
-    for (uint32_t i = 0; i < step; i++)
-        one |= o->steps[i].kind == ESP__COLL && o->steps[i].level == ESP__INTRA &&
-               (o->steps[i].coll == ESP_COLL_REDUCE || o->steps[i].coll == ESP_COLL_GATHER);
-    return one ? esp__survey_locals(ctx) : 1;
-}
-
 /* The survey's level of a scope; 255: it has none. */
 static uint8_t esp__survey_of(const esp_ctx *ctx, uint8_t scope) {
-    for (uint8_t level = ESP__FLAT; level <= ESP__INTER; level++)
-        if (esp__two_levels(ctx, level) == scope) return level;
+    for (uint8_t level = ESP__FLAT; level <= esp__survey_outermost(ctx); level++)
+        if (esp__survey_scope(ctx, level) == scope) return level;
     return 255;
+}
+
+/* By how much to divide a collective's bytes for the tables. A level's tables are for all ranks of a unit at once, of a machine or a
+ * rack. After a reduce or gather to one rank of a unit, that rank has the link to itself: its bytes take as long as its share of
+ * them would with all ranks. */
+static uint64_t esp__survey_flows(const esp_ctx *ctx, const esp__option *o, uint32_t step) {
+    const uint8_t level = esp__survey_of(ctx, o->steps[step].level);
+    uint64_t flows = 1;
+    for (uint32_t i = 0; i < step && level != ESP__FLAT && level != 255; i++) {
+        if (o->steps[i].kind != ESP__COLL ||
+            (o->steps[i].coll != ESP_COLL_REDUCE && o->steps[i].coll != ESP_COLL_GATHER))
+            continue;
+        const uint8_t inside = esp__survey_of(ctx, o->steps[i].level);
+        if (inside != ESP__FLAT && inside < level) flows *= (uint64_t)esp__survey_ranks(ctx, inside);
+    }
+    return flows;
 }
 
 /* Takes points from the step's collectives. All ranks list their times by the order, which is the same on all. */

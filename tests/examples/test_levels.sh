@@ -47,3 +47,10 @@ has four.json '"cat":"pod","pid":8,"tid":85,'
 has four.json '"cat":"rack","pid":8,"tid":84,'
 "$espresso" top --once four.jsonl >said || fail "top: $(cat said)"
 has said '^  pod  .*%'
+
+# auto measures all three levels and plans with them; all ranks end with the same bits, which the trainer compares
+ESPRESSO_BACKEND='levels:gpu=(shm),machine=(shm),rack=(shm)' ESPRESSO_LOG=debug \
+    timeout -k 5 120 "$espresso" run -n 8 --machines 4 --racks 2 --inter 10gbit,10us --outer 20mbit,1ms -- \
+    ${train%--max-steps*} --max-steps 60 --strategy auto --codec "topk:ratio=0.01" >said 2>&1 || fail "auto: $(tail -n 20 said)"
+has said 'espresso: autopilot: '
+for level in gpu machine rack; do has said "autopilot: $level [a-z_]* (size:us) [0-9]"; done

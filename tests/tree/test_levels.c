@@ -183,7 +183,7 @@ static void test_links(void **state) {
     assert_int_equal(atomic_load(&wrong), 0);
 }
 
-/* Strategy "auto" measures and plans such a job as one of two levels. */
+/* Strategy "auto" measures three levels, and plans for them. */
 static void auto_body(esp_ctx *ctx, void *user) {
     atomic_int *failures = user;
     static float grads[8][3][20000];
@@ -203,7 +203,27 @@ static void auto_body(esp_ctx *ctx, void *user) {
         }
         bad |= esp_wait_all(ctx) != ESP_OK;
     }
+    for (uint32_t t = 0; t < 3 && !bad; t++) { /* the same bits on all ranks */
+        static float roots[8][20000];
+        float *root = roots[ctx->job.rank];
+        memcpy(root, grads[ctx->job.rank][t], sizeof roots[0]);
+        bad |= esp_broadcast(ctx, root, sizeof roots[0], 0) != ESP_OK;
+        bad |= memcmp(root, grads[ctx->job.rank][t], sizeof roots[0]) != 0;
+    }
     if (bad) atomic_fetch_add(failures, 1), fprintf(stderr, "rank %d: %s\n", ctx->job.rank, esp_last_error(ctx));
+    if (ctx->job.rank == 0) {
+        const esp__survey *v = &esp__autopilot_of(ctx)->survey;
+        const esp_plan_system *y = &v->system;
+        uint32_t points[ESP__SURVEY_LEVELS] = {0};
+        MUST(y->n_outer == 1 && y->outer[0].size == 2 && y->machines == 2 && y->ranks_per_machine == 2);
+        for (int level = 0; level < ESP__SURVEY_LEVELS; level++)
+            for (int k = 0; k < ESP_PLAN_COLLS; k++) {
+                const esp__survey_curve *c = &v->link[level][k];
+                points[level] += c->n;
+                for (uint32_t i = 0; i < c->n && level == ESP__OUTER; i++) MUST(c->at[i].ns >= 1e6); /* its latency */
+            }
+        MUST(points[ESP__INTRA] && points[ESP__INTER] && points[ESP__OUTER]);
+    }
 }
 
 static void test_auto(void **state) {
@@ -211,12 +231,14 @@ static void test_auto(void **state) {
     test_job j;
     (void)state;
     atomic_init(&failures, 0);
+    atomic_store(&wrong, 0);
     memset(&j, 0, sizeof j);
     j.size = 8, j.places = places, j.body = auto_body, j.user = &failures;
-    j.config.backend = "loop:inter=10gbit,latency=10us,outer=(2gbit,50us)";
+    j.config.backend = "loop:inter=10gbit,latency=10us,outer=(200mbit,1ms)";
     j.config.strategy = "auto", j.config.codec = "fp16", j.config.log_level = ESP_LOG_ERROR;
     test_run(&j);
     assert_int_equal(atomic_load(&failures), 0);
+    assert_int_equal(atomic_load(&wrong), 0);
 }
 
 /* ---- a backend for each level -------------------------------------------------------------------------------------- */
