@@ -24,6 +24,7 @@ typedef struct esp_plan_tensor {
     /** NULL: every rank gets the result. Else the tensor is sharded (ESP_SHARD), and this says how its parts are cut: "flat",
      *  "intra,inter", or "any". Such a tensor is neither merged nor split. What esp_gather takes is not in the plan. */
     const char *shard;
+    uint64_t rows, cols; /* row-major: rows * cols is elements; 0: not a matrix */
 } esp_plan_tensor;
 /** Tensors in backward order. Growable: set struct_size; 0 means the size in this header. */
 typedef struct esp_plan_model {
@@ -47,6 +48,15 @@ typedef struct esp_plan_codec {
     double error;        /* compression error, |decoded - input|^2 / |input|^2, 0 to 1; for max_error */
     uint32_t takes_list; /* 1: accepts a list of pieces, so that a group of tensors need not be packed first */
     uint32_t lossy;      /* 1: strategy "auto" watches training with it; 0: it only rounds */
+    /* For a codec of several rounds or of matrices (ESP_CODEC_NEEDS_MATRIX in caps); else all 0. Its payloads take what bound()
+     * says, as in esp_codec, which may be called from any thread and must always give the same answer. A round takes an equal
+     * share of a compress. */
+    esp_status (*bound)(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out);
+    void *self;                     /* bound's */
+    uint32_t n_rounds, round_flags; /* 0 and 1: one round; ESP_ROUND_* of the last round */
+    /* of units that are no matrices, with a codec of matrices: groups, most chunks. No points: as above */
+    esp_cost_curve vector_compress[2], vector_decompress[2];
+    double vector_error;
 } esp_plan_codec;
 
 enum { ESP_ALPHA_COLLECTIVE = 0, ESP_ALPHA_HOP = 1 };
@@ -139,7 +149,8 @@ enum { ESP_PLAN_BACKWARD = 0, ESP_PLAN_COLLECTIVE, ESP_PLAN_COMP, ESP_PLAN_DECOM
 /** One op of the predicted timeline. Time 0 is the start of backward. */
 typedef struct esp_plan_event {
     uint32_t unit;  /* number of the sync unit; for a backward: of the tensor */
-    uint16_t step;  /* number of the step in the unit's option */
+    uint8_t step;   /* number of the step in the unit's option */
+    uint8_t round;  /* of the unit's codec, where it has several; ops that are in no round count to the last */
     uint8_t kind;   /* ESP_PLAN_* */
     uint8_t lanes;  /* bits: 1 compute, 2 cpu, 4 intra, 8 inter, 16 and 32 the levels further out */
     uint64_t bytes; /* moved by one rank, or read by a codec */

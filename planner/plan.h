@@ -14,6 +14,8 @@
 #include "espresso_impl/strategy/region.h"
 #include <setjmp.h>
 
+typedef struct esp__problem esp__problem;
+
 /* ---- problem/arena.c: memory that is freed all at once ------------------------------------------------------------- */
 typedef struct esp__block esp__block;
 typedef struct esp__arena {
@@ -32,9 +34,8 @@ ESP__FN void esp__arena_free(esp__arena *arena);
 ESP__FN char *esp__arena_text(esp__arena *arena, const char *text); /* a copy */
 
 /* ---- problem/templates.c: the tree for one system; the sizes of its ops are symbols --------------------------------------------- */
-enum {
-    ESP__MAX_OPS = 2 * ESP__MAX_STEPS
-}; /* steps; a copy to or from the host for Comps and Decomps; pack and unpack */
+/* steps in each round; a copy to or from the host for Comps and Decomps; pack and unpack */
+enum { ESP__MAX_OPS = ESP__CHAIN_MAX + ESP__MAX_STEPS };
 /* How a region was divided among ranks: a set of scopes without a level in common. A size is a quotient rounded up, by the inner
  * scope first. Sets are numbered; 0 is the whole unit. */
 enum { ESP__CUT_NONE = 0, ESP__CUTS = 16 };
@@ -59,7 +60,21 @@ typedef struct esp__op_template {
     uint32_t on_cpu;                  /* ranks of a machine that run it: codecs take turns on its CPU */
     uint32_t on_link;                 /* collective: ranks that share the link of its innermost level */
     uint8_t up;                       /* copy: 0 to the host, 1 from it; PACK: 0 pack, 1 unpack */
+    /* of Comps and payloads of a codec with bound(): the rounds that its units run; else 0. And the rounds that follow this op's */
+    uint8_t n_rounds, early;
+    uint8_t
+        ahead; /* of a collective in such an earlier round: how many steps it stands behind its Comp in the option */
+    uint16_t reduced; /* scopes over which the bodies of this round are reduced, as bits */
 } esp__op_template;
+
+/* How a unit's numbers are divided with one codec. */
+typedef struct esp__shape {
+    uint64_t size[ESP__CUTS]; /* elements of the largest part, by ESP__CUT_* */
+    uint64_t elements, cols;  /* of the whole unit; cols 0: it is not a matrix */
+} esp__shape;
+/* codec NULL: none. cols: the unit's. */
+ESP__FN void esp__shape_make(const esp__problem *p, uint64_t elements, uint64_t cols, const esp_plan_codec *codec,
+                             esp__shape *out);
 
 /* ---- problem/candidates.c ---------------------------------------------------------------------------------------------------------- */
 typedef struct esp__plan_op {
@@ -68,6 +83,7 @@ typedef struct esp__plan_op {
     uint8_t kind;         /* ESP_PLAN_* */
     uint8_t step;         /* number of the step in the option */
     uint8_t up;           /* as in its op template */
+    uint8_t round;        /* as in esp_plan_event */
     uint32_t op_template; /* index in problem.op_templates */
 } esp__plan_op;
 /* One option for one size and codec, with the times of its ops. */
@@ -75,6 +91,7 @@ typedef struct esp__path {
     const esp__plan_op *ops;
     uint32_t n;
     uint32_t codec;            /* index in problem.codecs; ESP__NO_CODEC: the path does not compress */
+    uint32_t rounds;           /* that its codec runs, at least 1 */
     uint64_t total;            /* ns, all ops */
     uint64_t load[ESP__LANES]; /* ns, the ops of each lane */
     uint64_t memory;           /* bytes of residuals and payload buffers */
@@ -84,11 +101,11 @@ typedef struct esp__path {
 } esp__path;
 #define ESP__NO_CODEC 0xffffffffu
 typedef struct esp__candidates {
-    uint64_t elements;
-    uint32_t n_pieces;    /* tensors in the unit: two or more are packed */
-    uint32_t keep;        /* number of the constraint; 0: none */
-    uint32_t width, near; /* ESP__WIDTH_*; 1: the paths were selected for a near size */
-    int limits;           /* 1: selected by memory, volume and error too */
+    uint64_t elements, cols; /* cols 0: not a matrix, or no codec asks for it */
+    uint32_t n_pieces;       /* tensors in the unit: two or more are packed */
+    uint32_t keep;           /* number of the constraint; 0: none */
+    uint32_t width, near;    /* ESP__WIDTH_*; 1: the paths were selected for a near size */
+    int limits;              /* 1: selected by memory, volume and error too */
     uint32_t n;
     double (*core)[ESP__LANES + 1]; /* [n_core] loads and total of the core's paths */
     uint32_t n_core;                /* paths that no other dominates in loads and total: the core; they come first */
@@ -127,7 +144,7 @@ typedef struct esp__schedule {
 } esp__schedule;
 
 /* ---- problem.c ---------------------------------------------------------------------------------------------------------- */
-typedef struct esp__problem {
+struct esp__problem {
     esp__arena *arena;
     const esp_plan_model *model;
     const char *model_name; /* without line breaks; never NULL */
@@ -167,7 +184,8 @@ typedef struct esp__problem {
     esp__schedule *finalists; /* [8] schedules that the search found, for robust.c and fewest_ops.c; else NULL */
     uint32_t n_finalists;
     uint64_t deadline_ns; /* on the clock of esp__now_ns(); 0: none */
-} esp__problem;
+    uint32_t most_rounds; /* of the codecs with bound(); 0: there is none */
+};
 /* Checks the inputs and makes the problem; refuses constraints that leave no option. Memory comes from `arena`, whose
  * on_failure must be set. The inputs must outlive the problem. */
 ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const esp_plan_model *model,
@@ -222,6 +240,26 @@ ESP__FN uint32_t esp__system_outermost(const esp_plan_system *s, uint32_t scope)
 ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t scope, uint32_t coll, double before, double piece,
                                   uint32_t flows);
 ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements);
+/* ---- problem/rounds.c: codecs whose payloads take what their bound() says ---- */
+/* The columns of a unit that is a matrix, where a codec may use them; else 0. */
+ESP__FN uint64_t esp__unit_cols(const esp__problem *p, const esp__unit *u);
+/* How many rounds such a unit runs with the codec; 0: the codec cannot compress it. */
+ESP__FN uint32_t esp__unit_rounds_run(const esp__problem *p, const esp_plan_codec *c, uint64_t elements, uint64_t cols);
+/* The payload of a part, as the executor sizes it; negative: the codec cannot compress such a part. state: NULL, or its state. */
+ESP__FN double esp__round_bytes(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                                const esp_plan_codec *c, uint64_t part, uint64_t *state);
+/* Bytes of all payloads of a unit with a codec, if it is compressed whole. */
+ESP__FN double esp__unit_volume(const esp__problem *p, const esp_plan_codec *c, uint64_t elements, uint64_t cols);
+/* Gives the planner an opened codec's rounds and sizes, where they are not those of one payload in proportion to its elements. */
+ESP__FN void esp__plan_codec_rounds(esp_plan_codec *out, const esp_codec *table, const esp_traits *traits, void *self);
+ESP__FN uint32_t esp__rounds_of(const esp_plan_codec *c); /* at least 1 */
+/* Is it a codec of matrices, and the unit none? */
+ESP__FN int esp__codec_vector(const esp_plan_codec *c, uint64_t cols);
+/* The error of one compression of such a unit, and its times on a device. */
+ESP__FN double esp__codec_error(const esp_plan_codec *c, uint64_t cols);
+ESP__FN const esp_cost_curve *esp__codec_curve(const esp_plan_codec *c, uint64_t cols, int decompress, int device);
+/* What the executor refuses: a collective that the codec's payloads cannot pass. */
+ESP__FN int esp__payloads_pass(const esp_plan_codec *c, const esp__op_template *op);
 
 /* ---- simulate.c ---------------------------------------------------------------------------------------------------------------- */
 /* Orders the ops of every lane by ready time (docs/planner.md, "Rules of time"): writes sequence and makespan. */

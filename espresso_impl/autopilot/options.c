@@ -84,17 +84,6 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
     if (s)
         return esp__fail(ctx, s, "strategy auto, codec list \"%s\": %s%s", list, esp_last_error(ctx),
                          strchr(spec, ',') ? " (codecs stand with ';' between, a codec's parameters with ',')" : "");
-    if (c->traits.n_rounds > 1)
-        return esp__fail(
-            ctx, ESP_E_UNSUPPORTED,
-            "strategy auto: codec '%s' compresses in %u rounds, which the planner cannot plan: leave it out, use "
-            "it by ESPRESSO_STRATEGY=layerwise, or give it to single tensors by esp_tensor_desc.codec",
-            spec, c->traits.n_rounds);
-    if (c->traits.caps & ESP_CODEC_NEEDS_MATRIX)
-        return esp__fail(ctx, ESP_E_UNSUPPORTED,
-                         "strategy auto: codec '%s' compresses matrices only, and groups and chunks are none: leave it "
-                         "out, or give it to single tensors by esp_tensor_desc.codec",
-                         spec);
     snprintf(o->codecs[o->n_codecs++], ESP__SPEC_MAX, "%s", spec);
     return ESP_OK;
 }

@@ -36,6 +36,7 @@ static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
         esp_plan_tensor *x = &job->tensors[i];
         x->name = t->name;
         x->elements = t->count;
+        x->rows = t->rows, x->cols = t->cols;
         x->compute_ns = i ? (double)(a->ready_max[i] - a->ready_max[i - 1]) : 0.0;
         x->keep = t->flags & ESP_RAW || esp__auto_own_wish(t) ? "fp32" : esp__auto_keep(ctx, i);
         if (t->flags & ESP_SHARD) x->shard = t->shard.n == 1 ? "flat" : "intra,inter"; /* two levels */
@@ -59,6 +60,25 @@ static int esp__auto_allowed(const esp__auto_options *o, const char *spec) {
     return 0;
 }
 
+/* Can the job's backends reduce the bodies of a codec of several rounds? Those of one round can always be gathered instead. */
+static int esp__auto_reduces(const esp_ctx *ctx, const esp__codec *c) {
+    const uint64_t side = c && c->traits.caps & ESP_CODEC_NEEDS_MATRIX ? 32 : 0;
+    const esp_tensor like = esp__codec_like(1024, side, side);
+    for (uint32_t i = 0; c && c->traits.n_rounds > 1 && i < c->traits.n_rounds; i++) {
+        const esp_round round = esp__codec_round(c, i);
+        esp_bound bound;
+        if (!round.op || esp__codec_bound_of(ctx, c, &like, i, (uint32_t)ctx->job.size, &bound)) continue;
+        for (uint8_t scope = 0; scope < ESP__SCOPES; scope++) {
+            const esp_backend *b = esp__backend_of(&ctx->job, scope);
+            if (!b || (b->dtypes & ESP_BIT(bound.dtype) && b->reduces & ESP_BIT(round.op))) continue;
+            esp__log(ctx, ESP_LOG_WARN, "autopilot", "codec '%s' is left out: backend '%s' cannot reduce its payloads",
+                     c->spec, b->name);
+            return 0;
+        }
+    }
+    return 1;
+}
+
 static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp_plan_codec codecs[ESP__SURVEY_CODECS];
@@ -80,8 +100,9 @@ static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
     job->n_all_codecs = s ? 0 : n;
     memcpy(job->all_codecs, codecs, job->n_all_codecs * sizeof *codecs);
     for (uint32_t i = 0; i < n && !s; i++) {
-        int allowed = esp__auto_allowed(&a->opt, codecs[i].spec) && (a->lossy || !codecs[i].lossy) &&
-                      !(a->opt.max_error > 0.0 && codecs[i].error > a->opt.max_error);
+        int allowed = esp__auto_allowed(&a->opt, codecs[i].spec) &&
+                      esp__auto_reduces(ctx, esp__auto_codec_of(ctx, codecs[i].spec)) &&
+                      (a->lossy || !codecs[i].lossy) && !(a->opt.max_error > 0.0 && codecs[i].error > a->opt.max_error);
         if (allowed) job->codecs[job->n_codecs++] = codecs[i];
     }
     return s;

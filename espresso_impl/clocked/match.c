@@ -3,16 +3,17 @@
 #include "espresso_impl/clocked/clocked.h"
 
 /* ---- events of a plan by what they are ------------------------------------------------------------------------------- */
-/* Columns of the table of a unit's events: steps, pack and unpack, copies to and from the host by step. */
+/* Columns of the table of a unit's events: steps by round, pack and unpack, copies to and from the host by step. */
 enum {
-    ESP__EVENT_PACK = ESP__MAX_STEPS,
-    ESP__EVENT_COPY = ESP__MAX_STEPS + 2,
-    ESP__EVENT_KINDS = 2 * ESP__MAX_STEPS + 2
+    ESP__EVENT_PACK = ESP__CHAIN_MAX,
+    ESP__EVENT_COPY = ESP__EVENT_PACK + 2,
+    ESP__EVENT_KINDS = ESP__EVENT_COPY + ESP__MAX_STEPS
 };
 
 static uint32_t esp__event_slot(const esp_plan_event *e) {
     if (e->kind == ESP_PLAN_PACK) return (uint32_t)ESP__EVENT_PACK + (e->step > 0);
-    return e->step + (e->kind == ESP_PLAN_COPY ? (uint32_t)ESP__EVENT_COPY : 0u);
+    if (e->kind == ESP_PLAN_COPY) return (uint32_t)ESP__EVENT_COPY + e->step;
+    return e->round * (uint32_t)ESP__MAX_STEPS + e->step;
 }
 
 /* Makes the table of events: [n_units][ESP__EVENT_KINDS], then every tensor's backward. An entry is the event's index + 1, 0: none.
@@ -69,7 +70,7 @@ static esp_status esp__clocked_check(const esp_ctx *ctx, const esp_plan *plan) {
  * tensor is pushed. */
 static uint32_t esp__op_slot(const esp_ctx *ctx, const esp__op *op) {
     const esp__extent *place = &ctx->in_force.strategy.units[op->unit].place;
-    if (op->kind != ESP__OP_COPY) return op->step;
+    if (op->kind != ESP__OP_COPY) return op->round * (uint32_t)ESP__MAX_STEPS + op->step;
     if (op->copy == ESP__COPY_UNPACK) return ESP__EVENT_PACK + 1;
     return op->copy == ESP__COPY_PACK && op->member == place->first + place->n - 1 ? ESP__EVENT_PACK : ESP__EVENT_KINDS;
 }

@@ -215,6 +215,8 @@ ESP__FN esp_status esp__survey_finish(const esp_ctx *ctx, esp__survey *s) {
         p->unit_bytes = c->unit_bytes;
         p->units = c->units;
         p->error = c->error;
+        esp__plan_codec_rounds(p, c->codec->table, &c->codec->traits, c->codec->self);
+        p->vector_error = c->codec->model.error >= 0.0 ? c->codec->model.error : c->error;
         p->compress[ESP_PLAN_CPU] = esp__survey_table(c->compress.at, c->compress.n);
         p->decompress[ESP_PLAN_CPU] = esp__survey_table(c->decompress.at, c->decompress.n);
     }

@@ -246,7 +246,7 @@ static void esp__profile_print_tensor(esp__text *t, const esp__tensor *x, double
         esp__text_add(t, ", \"shard\": \"%s\"", cuts);
     }
     if (x->rows && x->cols)
-        esp__text_add(t, ", \"shape\": [%llu, %llu]", (unsigned long long)x->rows, (unsigned long long)x->cols);
+        esp__text_add(t, ", \"rows\": %llu, \"cols\": %llu", (unsigned long long)x->rows, (unsigned long long)x->cols);
     if (ns > 0) {
         esp__text_add(t, ", \"spread\": ");
         esp__json_double(t, spread, 3);

@@ -3,11 +3,15 @@
 #include "espresso_impl/plugins/plugins.h"
 #include <math.h>
 
-enum { ESP__MODEL_ELEMENTS = 1 << 20 }; /* of the part that a codec describes: large, so that constants hardly count */
+enum {
+    ESP__MODEL_SIDE = 1 << 10,
+    ESP__MODEL_ELEMENTS = ESP__MODEL_SIDE * ESP__MODEL_SIDE
+}; /* of the part that a codec describes: large, so that constants hardly count */
 
-ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, uint32_t n_reduced, esp_devkind kind,
+ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, int matrix, uint32_t n_reduced, esp_devkind kind,
                                     esp_codec_model *out) {
-    const esp_tensor like = esp__codec_like(ESP__MODEL_ELEMENTS, 0, 0);
+    const uint64_t side = matrix ? ESP__MODEL_SIDE : 0;
+    const esp_tensor like = esp__codec_like(ESP__MODEL_ELEMENTS, side, side);
     memset(out, 0, sizeof *out);
     out->struct_size = sizeof *out;
     out->error = -1.0;
@@ -66,7 +70,7 @@ ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind 
                          "codec '%s': traits() %s ESP_CODEC_REDUCIBLE, but the op of its last round is %u: set both or "
                          "none",
                          c->spec, last.op ? "lacks" : "gives", (unsigned)last.op);
-    return esp__codec_model(ctx, c, 1, kind, &c->model);
+    return esp__codec_model(ctx, c, 0, 1, kind, &c->model);
 }
 
 ESP__FN int esp__codec_has_model(const esp__codec *c) { return ESP_HAS(esp_codec, c->table, model) != 0; }

@@ -73,8 +73,8 @@ ESP__FN void esp__host_codec_close(void *user, const esp_codec *table, void *sel
 /* codec_model.c: what an opened codec says of itself. Fills c->traits and c->model. */
 ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind kind);
 ESP__FN int esp__codec_has_model(const esp__codec *c);
-/* The codec's model on one kind of device. */
-ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, uint32_t n_reduced, esp_devkind kind,
+/* The codec's model on one kind of device: of matrices, or of parts that are none. */
+ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, int matrix, uint32_t n_reduced, esp_devkind kind,
                                     esp_codec_model *out);
 /* Does training need to be watched with this codec? Not if it only rounds numbers, or changes nothing. */
 ESP__FN int esp__codec_lossy(const esp__codec *c);

@@ -5,9 +5,9 @@
 
 int main(void) {
     /* in backward order; times as measured on one machine */
-    static const esp_plan_tensor tensors[] = {{"head.weight", 4000000, 5e6, NULL, NULL},
-                                              {"body.weight", 30000000, 9e6, NULL, NULL},
-                                              {"embed.weight", 1000, 1e6, "fp32", NULL}};
+    static const esp_plan_tensor tensors[] = {{"head.weight", 4000000, 5e6, NULL, NULL, 0, 0},
+                                              {"body.weight", 30000000, 9e6, NULL, NULL, 0, 0},
+                                              {"embed.weight", 1000, 1e6, "fp32", NULL, 0, 0}};
     static const esp_cost_point compress[] = {{1 << 20, 356e3}}, decompress[] = {{1 << 20, 34e3}};
     esp_plan_model model = ESP_ZERO;
     esp_plan_codec codec = ESP_ZERO;

@@ -21,10 +21,10 @@ typedef struct esp__any {
     esp__problem *p;
     const esp__tree *tree;
     const esp_plan_codec *codec;
-    double elements;          /* of all tensors: the largest unit */
-    uint64_t size[ESP__CUTS]; /* `elements` divided by ESP__CUT_* */
-    esp__rate *rates;         /* by op template; `least` < 0: the op cannot run */
-    esp__any_path *paths;     /* [n] a Pareto set */
+    double elements;      /* of all tensors: the largest unit */
+    esp__shape shape;     /* of a unit of all `elements` */
+    esp__rate *rates;     /* by op template; `least` < 0: the op cannot run */
+    esp__any_path *paths; /* [n] a Pareto set */
     uint32_t n, room;
     double least; /* ns that every option takes at least, even for the smallest unit */
 } esp__any;
@@ -59,9 +59,11 @@ static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
 static double esp__link_smooth(const esp__any *w, const esp__op_template *op, double elements) {
     const esp__problem *p = w->p;
     double part = elements / esp__cut_parts(p, op->cut), n = p->size[op->level];
-    double before = op->compressed ? esp__slots(p, op->slots) *
-                                         (w->codec->header_bytes + w->codec->unit_bytes * w->codec->units * part)
-                                   : 4.0 * part;
+    /* payloads whose size only the codec's bound() knows may be as small as a header */
+    double before = !op->compressed   ? 4.0 * part
+                    : w->codec->bound ? esp__slots(p, op->slots) * ESP_PAYLOAD_HEADER
+                                      : esp__slots(p, op->slots) *
+                                            (w->codec->header_bytes + w->codec->unit_bytes * w->codec->units * part);
     double piece = before;
     if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
         piece = before / n;
@@ -79,8 +81,14 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op) {
     esp__rate r = {0.0, 0.0, 0.0};
     double n = p->size[op->level], all;
     if (n < 2.0) return r;
+    if (table && op->compressed && w->codec->bound) {
+        r.least = table->points[0].ns;
+        for (uint32_t i = 1; i < table->n; i++) r.least = esp__min2(r.least, table->points[i].ns);
+        r.least = esp__max2(0.0, r.least - esp__rounding);
+        return r;
+    }
     if (table) {
-        double high = esp__op_bytes_before(p, op, w->size, w->codec);
+        double high = esp__op_bytes_before(p, op, &w->shape, w->codec);
         double low = op->compressed ? esp__slots(p, op->slots) * w->codec->unit_bytes * w->codec->units : 4.0;
         double gathers = op->coll == ESP_COLL_ALLGATHER || op->coll == ESP_COLL_GATHER ? n : 1.0;
         if (high > 0.0) r.each = esp__curve_rate(table, 1.0, gathers * high, &r.least);
@@ -100,29 +108,39 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op) {
     return r;
 }
 
-/* The rate of a Comp or Decomp. On the CPU those of a machine's ranks run one after the other. */
-static esp__rate esp__codec_rate(const esp__any *w, const esp__op_template *op) {
-    const esp_cost_curve *curve = op->kind == ESP_PLAN_COMP ? w->codec->compress : w->codec->decompress;
+/* The rate of a Comp or Decomp by one of the codec's curves. On the CPU those of a machine's ranks run one after the other. A
+ * matrix that is cut between rows has parts of up to all elements. */
+static esp__rate esp__curve_rates(const esp__any *w, const esp__op_template *op, const esp_cost_curve *curve) {
     double slots = op->kind == ESP_PLAN_COMP ? 1.0 : esp__slots(w->p, op->slots);
-    double times = esp__codec_ns(w->p, op, curve, 1.0) / esp__max2(esp__curve_at(&curve[op->device], 1.0), 1e-300);
+    double times = op->device == ESP__DEV_GPU ? 1.0 : (double)op->on_cpu;
+    uint64_t most = w->codec->bound ? w->shape.elements : w->shape.size[op->cut];
     esp__rate r = {0.0, 0.0, 0.0};
-    if (!(times >= 1.0)) times = 1.0; /* the curve begins with time 0 */
-    r.each = esp__curve_rate(&curve[op->device], times, slots * (double)w->size[op->cut], &r.least);
+    if (op->n_rounds > 1) times /= op->n_rounds;
+    r.each = esp__curve_rate(curve, times, slots * (double)most, &r.least);
     r.each *= slots / esp__cut_parts(w->p, op->cut);
+    return r;
+}
+
+static esp__rate esp__codec_rate(const esp__any *w, const esp__op_template *op) {
+    const int decompress = op->kind == ESP_PLAN_DECOMP;
+    esp__rate r = esp__curve_rates(w, op, esp__codec_curve(w->codec, 1, decompress, op->device));
+    if (!esp__codec_vector(w->codec, 0)) return r;
+    const esp__rate v = esp__curve_rates(w, op, esp__codec_curve(w->codec, 0, decompress, op->device));
+    r.each = esp__min2(r.each, v.each), r.least = esp__min2(r.least, v.least);
     return r;
 }
 
 /* The rate of a collective that compresses at every hop: of its wires, and of all its calls of the codec. */
 static esp__rate esp__hops_rate(const esp__any *w, const esp__op_template *op) {
     const esp__problem *p = w->p;
-    const double n = p->size[op->level], part = (double)esp__part_of(w->size[op->cut], p->size[op->level]);
+    const double n = p->size[op->level], part = (double)esp__part_of(w->shape.size[op->cut], p->size[op->level]);
     const double bytes = w->codec->unit_bytes * w->codec->units; /* of a payload, at least, for each element */
     const esp_cost_curve *table = esp__link_table(p, op);
     double none;
     esp__rate r = {-esp__rounding, 0.0, 0.0};
     if (n < 2.0) return r.fixed = 0.0, r;
     if (table && part > 0.0)
-        r.each = bytes * n * esp__curve_rate(table, 1.0, n * esp__hop_bytes(p, op, w->size, w->codec), &none);
+        r.each = bytes * n * esp__curve_rate(table, 1.0, n * esp__hop_bytes(p, op, w->shape.size, w->codec), &none);
     else if (!table)
         r.each = (esp__hops_ns(&p->system, op->level, op->hops, bytes * part, op->on_link) -
                   esp__hops_ns(&p->system, op->level, op->hops, 0.0, op->on_link)) /
@@ -137,7 +155,7 @@ static esp__rate esp__hops_rate(const esp__any *w, const esp__op_template *op) {
 
 static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
     esp__rate r = {0.0, 0.0, 0.0};
-    if (esp__template_ns(w->p, op, w->size, w->codec) == esp__cannot) {
+    if (!esp__template_possible(w->p, op, w->codec)) {
         r.least = -1.0;
     } else if (op->kind == ESP_PLAN_COLLECTIVE) {
         r = op->hops ? esp__hops_rate(w, op) : esp__link_rate(w, op);
@@ -198,19 +216,31 @@ static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LA
     }
 }
 
+/* The options of one of a constraint's trees with a codec; NULL: none. */
+static void esp__any_tree(esp__any *w, const esp__tree *tree, const esp_plan_codec *codec) {
+    const double zero[ESP__LANES] = {0.0};
+    w->tree = tree;
+    w->codec = codec;
+    if (!tree->n_options) return;
+    for (uint32_t i = 0; i < w->p->n_op_templates; i++) w->rates[i] = esp__rate_of(w, &w->p->op_templates[i]);
+    esp__any_walk(w, tree->root, zero, zero, 0.0);
+}
+
 /* The options of one constraint, with every codec. */
 static void esp__any_options(esp__any *w, uint32_t keep) {
-    const double zero[ESP__LANES] = {0.0};
     esp__problem *p = w->p;
-    w->tree = p->trees[keep];
+    const esp__tree *tree = p->trees[keep];
+    int raw = 1; /* as in esp__candidates_make */
     w->n = 0;
     w->least = 1e300;
-    for (uint32_t c = 0; c < (p->n_codecs ? p->n_codecs : 1); c++) {
-        if (w->tree->codec != ESP__NO_CODEC && w->tree->codec != c) continue;
-        w->codec = p->n_codecs ? &p->codecs[c] : NULL;
-        for (uint32_t i = 0; i < p->n_op_templates; i++) w->rates[i] = esp__rate_of(w, &p->op_templates[i]);
-        esp__any_walk(w, w->tree->root, zero, zero, 0.0);
+    for (uint32_t c = 0; c < p->n_codecs; c++) {
+        const esp_plan_codec *codec = &p->codecs[c];
+        if (tree->codec != ESP__NO_CODEC && tree->codec != c) continue;
+        if (!codec->bound) esp__any_tree(w, tree, codec), raw = 0;
+        for (uint32_t k = 0; codec->bound && k < esp__rounds_of(codec) && tree->rounds[k]; k++)
+            esp__any_tree(w, tree->rounds[k], codec);
     }
+    if (raw) esp__any_tree(w, tree, NULL);
 }
 
 /* The candidate options of a tensor of e elements: for each path its load on each lane. */
@@ -260,7 +290,7 @@ ESP__FN uint64_t esp__bound_any(esp__problem *p) {
         w[k].room = 64;
         w[k].paths = esp__arena_get(p->arena, w[k].room * sizeof *w->paths);
         w[k].rates = esp__arena_get(p->arena, p->n_op_templates * sizeof *w->rates);
-        esp__sizes(p, all, w[k].size);
+        esp__shape_make(p, all, 0, NULL, &w[k].shape);
         esp__any_options(&w[k], k);
     }
     esp__any_candidate_sets(b, w);

@@ -21,12 +21,14 @@ ESP__FN const esp_plan_system *esp__builtin_system(const char *name);
 ESP__FN const esp_plan_system *esp__builtin_system_at(uint32_t i);
 
 /* ---- costs.c -------------------------------------------------------------------------------------------- */
-/* What a codec costs. `codec` points into this struct, so it must not be moved or copied. */
+/* What a codec costs. `codec` points into this struct, so it must not be moved or copied; and to the codec that the context has
+ * open. */
 typedef struct esp__costs {
     esp_plan_codec codec; /* for esp_plan_make */
     const char *source;   /* origin of the figures; contains "estimate" if nobody measured them */
     char spec[ESP__SPEC_MAX];
     esp_cost_point points[2][2][17]; /* by device; compress, decompress */
+    esp_cost_point vector_points[2][17];
 } esp__costs;
 /* The costs of `spec` on `system`'s machines, as the codec of the context's registry describes itself, or as they were published
  * (v100.c). accelerator: the GPU on which its ranks compute; NULL: that of the built-in system with the system's name, else none.

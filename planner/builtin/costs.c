@@ -39,6 +39,24 @@ static void esp__model_curves(esp__costs *out, int device, const esp_codec_model
     }
 }
 
+/* A codec of matrices: its curves are those of matrices, and those of `m` go where units are none. */
+static esp_status esp__matrix_curves(esp_ctx *ctx, const esp__codec *c, double core_faster, esp__costs *out) {
+    esp_codec_model matrix;
+    esp_status s = esp__codec_model(ctx, c, 1, 1, ESP_CPU, &matrix);
+    if (s) return s;
+    memcpy(out->vector_points, out->points[ESP_PLAN_CPU], sizeof out->vector_points);
+    for (int d = 0; d < 2; d++) {
+        esp_cost_curve *to =
+            d ? &out->codec.vector_decompress[ESP_PLAN_CPU] : &out->codec.vector_compress[ESP_PLAN_CPU];
+        *to = *esp__costs_curve(out, ESP_PLAN_CPU, d);
+        to->points = out->vector_points[d];
+    }
+    out->codec.vector_error = out->codec.error;
+    out->codec.error = matrix.error >= 0.0 && matrix.error <= 1.0 ? matrix.error : 1.0;
+    esp__model_curves(out, ESP_PLAN_CPU, &matrix, core_faster);
+    return ESP_OK;
+}
+
 static void esp__published_cpu(esp__costs *out, const esp__published *p, double faster) {
     for (int d = 0; d < 2; d++) {
         esp_cost_point *at = out->points[ESP_PLAN_CPU][d];
@@ -104,11 +122,8 @@ static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_fast
                          "codec '%s' does not say what it costs (it has no model()): measure it with espresso profile "
                          "codecs, and give the file",
                          c->spec);
-    if (c->traits.caps & ESP_CODEC_NEEDS_MATRIX || size->per_row > 0.0 || size->per_col > 0.0)
-        return esp__fail(ctx, ESP_E_UNSUPPORTED,
-                         "codec '%s' compresses matrices only, and plans know no rows and columns: leave it out",
-                         c->spec);
-    if (!esp__codec_shrinks(c))
+    const int matrices = (c->traits.caps & ESP_CODEC_NEEDS_MATRIX) != 0;
+    if (!matrices && !esp__codec_shrinks(c))
         return esp__fail(ctx, ESP_E_ARG,
                          "codec '%s' makes nothing smaller: leave it out, plans always may send gradients as they are",
                          c->spec);
@@ -121,9 +136,11 @@ static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_fast
     out->codec.unit_bytes = quantum;
     out->codec.units = size->per_element / quantum;
     esp__model_curves(out, ESP_PLAN_CPU, &c->model, core_faster);
-    if (gpu_faster <= 0.0) return ESP_OK;
-    esp_status s = esp__codec_on(ctx, c, ESP_CUDA, &on_gpu);
-    if (!s) s = esp__codec_model(ctx, on_gpu ? on_gpu : c, 1, ESP_CUDA, &gpu);
+    esp__plan_codec_rounds(&out->codec, c->table, &c->traits, c->self);
+    esp_status s = matrices ? esp__matrix_curves(ctx, c, core_faster, out) : ESP_OK;
+    if (s || gpu_faster <= 0.0) return s;
+    s = esp__codec_on(ctx, c, ESP_CUDA, &on_gpu);
+    if (!s) s = esp__codec_model(ctx, on_gpu ? on_gpu : c, matrices, 1, ESP_CUDA, &gpu);
     if (!s) esp__model_curves(out, ESP_PLAN_GPU, &gpu, gpu_faster);
     return s;
 }
@@ -172,7 +189,7 @@ ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const 
     snprintf(out->spec, sizeof out->spec, "%s", spec);
     out->codec.struct_size = sizeof out->codec;
     out->codec.spec = out->spec;
-    s = esp__codec_make(ctx, spec, NULL, &c);
+    s = esp__codec_get(ctx, spec, &c); /* it stays open with the context: its bound() may be called */
     if (!s)
         s = esp__model_costs(ctx, c, core / (1000.0 * ESP_MODEL_CORE_RATE), gpu / (1000.0 * ESP_MODEL_CUDA_RATE), out);
     else if (s == ESP_E_NOT_FOUND && p)
@@ -181,7 +198,6 @@ ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const 
     if (!s && p && ((a && a->published) || !c)) s = esp__published_payload(ctx, spec, params, p, &out->codec);
     if (!s && p && a && a->published) esp__published_cpu(out, p, 1.0);
     out->source = esp__costs_source(a, p != NULL, c != NULL);
-    esp__codec_free(ctx, c);
     return s;
 }
 

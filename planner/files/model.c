@@ -4,8 +4,8 @@
 static const char *const files_model_keys[] = {
     "espresso",   "model",  "source", "forward_us", "forward_is", "update_us", "dtype",   "batch",
     "parameters", "device", "steps",  "ranks",      "cores",      "noisy",     "tensors", NULL};
-static const char *const files_tensor_keys[] = {"name",  "elements", "compute_us", "keep", "shard",
-                                                "shape", "flops",    "spread",     NULL};
+static const char *const files_tensor_keys[] = {"name",  "elements", "compute_us", "keep", "shard", "shape",
+                                                "flops", "spread",   "rows",       "cols", NULL};
 static const files_range files_range_model_spread = {0, 1e12, 0, "a spread >= 0, as a share of the median"};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
@@ -44,6 +44,18 @@ static void files_read_shape(files_input *in, const files_place *tensor, uint64_
     more->n_shape = (uint32_t)n;
 }
 
+static void files_read_matrix(files_input *in, const files_place *tensor, esp_plan_tensor *t) {
+    const files_place rows = files_at(tensor, "rows"), cols = files_at(tensor, "cols");
+    files_get_whole(in, &rows, &files_range_elements, FILES_OPTIONAL, &t->rows);
+    files_get_whole(in, &cols, &files_range_elements, FILES_OPTIONAL, &t->cols);
+    if (!t->rows != !t->cols)
+        files_input_fail(in, t->rows ? &rows : &cols, "expected \"rows\" and \"cols\" together: \"%s\" is missing",
+                         t->rows ? "cols" : "rows");
+    if (t->rows && (double)t->rows * (double)t->cols != (double)t->elements)
+        files_input_fail(in, &rows, "expected rows * cols to be the tensor's %llu elements, found %llu * %llu",
+                         (unsigned long long)t->elements, (unsigned long long)t->rows, (unsigned long long)t->cols);
+}
+
 /* Whether such cuts exist depends on the system: the planner checks it. */
 static void files_read_shard(files_input *in, const files_place *tensor, esp_plan_tensor *t) {
     static const char expected[] = "\"any\", \"flat\" or levels such as \"intra,inter\"";
@@ -65,6 +77,7 @@ static int files_read_tensor(files_input *in, const files_place *p, esp_plan_ten
     t->keep = files_get_text(in, &keep, keep_text, FILES_OPTIONAL);
     if (t->keep && (!*t->keep || strpbrk(t->keep, "\n\r#"))) files_input_expected(in, &keep, keep_text);
     files_read_shard(in, p, t);
+    files_read_matrix(in, p, t);
     more->flops = more->spread = -1;
     files_get_number(in, &spread, &files_range_model_spread, FILES_OPTIONAL, &more->spread);
     files_get_number(in, &flops, &files_range_flops, FILES_OPTIONAL, &more->flops);

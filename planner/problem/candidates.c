@@ -21,103 +21,13 @@ typedef struct esp__timing {
     const esp__unit *unit;
     const esp_plan_codec *codec; /* NULL: none */
     uint32_t codec_index, width;
-    uint64_t size[ESP__CUTS];          /* elements, by ESP__CUT_* */
+    uint64_t cols;                     /* of the unit; 0: not a matrix */
+    esp__shape shape;                  /* with `codec` */
     uint64_t cost[ESP__TEMPLATE_ROOM]; /* ns by op template; or esp__cannot, esp__unknown */
     esp__prefix **heads;
     esp__prefix *used, *spare; /* a used one stays until the set is made: others may extend it */
     int limits; /* 1: memory, volume and error count too: a path that compresses then never dominates one that does not */
 } esp__timing;
-static const double esp__op_longest = 5e12; /* ns; no op is longer, so that no sum overflows */
-static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
-
-static void esp__sizes(const esp__problem *p, uint64_t e, uint64_t size[ESP__CUTS]) {
-    for (uint32_t k = 0; k < p->n_cuts; k++) {
-        size[k] = e;
-        for (uint32_t level = 1; level <= p->n_levels && p->cuts[k]; level++)
-            for (uint32_t scope = 0, first, last; scope < ESP__SCOPES; scope++) {
-                if (!(p->cuts[k] >> scope & 1u)) continue;
-                esp__scope_levels(scope, p->n_levels, &first, &last);
-                if (first == level) size[k] = esp__part_of(size[k], p->size[scope]);
-            }
-    }
-}
-
-static double esp__slots(const esp__problem *p, const uint8_t slots[ESP__SCOPES]) {
-    double n = 1.0;
-    for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
-        for (uint32_t k = 0; k < slots[scope]; k++) n *= p->size[scope];
-    return n;
-}
-
-static double esp__op_bytes_before(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
-                                   const esp_plan_codec *codec) {
-    if (!op->compressed) return 4.0 * (double)size[op->cut];
-    return esp__slots(p, op->slots) * esp__payload_bytes(codec, size[op->cut]);
-}
-
-static double esp__link_ns(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
-                           const esp_plan_codec *codec) {
-    double before = esp__op_bytes_before(p, op, size, codec), piece = before;
-    uint32_t n = p->size[op->level];
-    if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
-        piece = op->compressed ? before / n : 4.0 * (double)esp__part_of(size[op->cut], n);
-    return esp__collective_ns(&p->system, op->level, op->coll, before, piece, op->on_link);
-}
-
-/* A Comp or Decomp of `elements`. Each rank has its own GPU; on the CPU, those of a machine's ranks run one after the
- * other. */
-static double esp__codec_ns(const esp__problem *p, const esp__op_template *op, const esp_cost_curve *curve,
-                            double elements) {
-    double one = esp__curve_at(&curve[op->device], elements);
-    (void)p;
-    return op->device == ESP__DEV_GPU ? one : one * op->on_cpu;
-}
-
-/* Time to start an op on these lanes. */
-static double esp__dispatch_ns(const esp__problem *p, uint32_t lanes) {
-    double most = 0.0;
-    for (uint32_t k = 0; k < ESP__LANES; k++)
-        if (lanes >> k & 1u && p->system.dispatch_ns[k] > most) most = p->system.dispatch_ns[k];
-    return most;
-}
-
-static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
-                                 const esp_plan_codec *codec) {
-    double ns = 0.0;
-    switch (op->kind) {
-    case ESP_PLAN_COLLECTIVE:
-        if (op->compressed && !codec) return esp__cannot;
-        if (op->summed && !(codec->caps & ESP_CODEC_REDUCIBLE)) return esp__cannot;
-        if (op->hops && !esp__hops_possible(p, op, codec)) return esp__cannot;
-        ns = op->hops ? esp__hop_op_ns(p, op, size, codec) : esp__link_ns(p, op, size, codec);
-        break;
-    case ESP_PLAN_COMP:
-        if (!codec || !codec->compress[op->device].n) return esp__cannot;
-        ns = esp__codec_ns(p, op, codec->compress, (double)size[op->cut]);
-        break;
-    case ESP_PLAN_DECOMP:
-        if (!codec || !codec->decompress[op->device].n) return esp__cannot;
-        ns = esp__codec_ns(p, op, codec->decompress, esp__slots(p, op->slots) * (double)size[op->cut]);
-        break;
-    case ESP_PLAN_COPY: ns = 4.0 * (double)size[op->cut] * 1000.0 / p->system.host_bytes_per_us; break;
-    default:
-        ns = p->system.pack_ns;
-        if (p->system.pack_bytes_per_us > 0.0) ns += 4.0 * (double)size[0] * 1000.0 / p->system.pack_bytes_per_us;
-    }
-    ns += esp__dispatch_ns(p, op->lanes);
-    return ns < esp__op_longest ? (uint64_t)(ns + 0.5) : (uint64_t)esp__op_longest;
-}
-
-/* Bytes of a residual, and of buffers for payloads that the op makes or receives. */
-static uint64_t esp__template_memory(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
-                                     const esp_plan_codec *codec) {
-    double bytes = 0.0;
-    if (op->kind == ESP_PLAN_COMP || (op->kind == ESP_PLAN_COLLECTIVE && op->compressed))
-        bytes = esp__slots(p, op->slots_after) * esp__payload_bytes(codec, size[op->parts]);
-    if (op->kind == ESP_PLAN_COMP || op->hops) bytes += 4.0 * (double)size[op->cut];
-    if (op->kind == ESP_PLAN_PACK && !op->up) bytes = 4.0 * (double)size[0];
-    return (uint64_t)bytes;
-}
 
 /* ---- pruning ---------------------------------------------------------------------------------------------------------- */
 /* Are a's ops found among b's, in order, on the same lanes, none longer? Compares from the last op backwards. */
@@ -207,15 +117,15 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (r->lanes >> k & 1u) l->load[k] += ns;
     l->total += ns;
-    l->comps += r->kind == ESP_PLAN_COMP || r->hops;
+    l->comps += (r->kind == ESP_PLAN_COMP && !r->early) || r->hops;
     if (r->hops) l->errors = esp__hops_error(r->hops, t->p->size[r->level]);
     l->unpacks = op != ESP__OP_UNPACK && esp__needs_pack(t, op, ESP_PLAN_DECOMP);
-    if (t->limits) l->memory += esp__template_memory(t->p, r, t->size, t->codec);
+    if (t->limits) l->memory += esp__template_memory(t->p, r, &t->shape, t->codec);
     return l;
 }
 
 static const esp__prefix *esp__prefix_pack(esp__timing *t, const esp__prefix *l, uint16_t op) {
-    t->cost[op] = esp__template_ns(t->p, &t->p->op_templates[op], t->size, NULL);
+    t->cost[op] = esp__template_ns(t->p, &t->p->op_templates[op], &t->shape, NULL);
     return esp__prefix_op(t, l, op);
 }
 
@@ -234,7 +144,7 @@ static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const es
         return;
     }
     if (t->cost[e->op] == esp__unknown)
-        t->cost[e->op] = esp__template_ns(t->p, &t->p->op_templates[e->op], t->size, t->codec);
+        t->cost[e->op] = esp__template_ns(t->p, &t->p->op_templates[e->op], &t->shape, t->codec);
     if (t->cost[e->op] == esp__cannot) return;
     if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMP)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
     esp__prefix_add(t, &t->heads[e->to], esp__prefix_op(t, start, e->op));
@@ -256,7 +166,7 @@ static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, u
     esp__option *o = esp__arena_get(p->arena, sizeof *o);
     for (uint32_t i = 0; i < n; i++) {
         const esp__op_template *r = &p->op_templates[ops[i]];
-        if (r->kind == ESP_PLAN_COPY || r->kind == ESP_PLAN_PACK) continue;
+        if (r->kind == ESP_PLAN_COPY || r->kind == ESP_PLAN_PACK || r->early) continue;
         esp__step *s = &o->steps[o->n++];
         s->kind = r->kind == ESP_PLAN_COLLECTIVE ? (uint8_t)ESP__COLL
                   : r->kind == ESP_PLAN_COMP     ? (uint8_t)ESP__COMP
@@ -267,35 +177,48 @@ static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, u
     return o;
 }
 
+/* Sets each op's step and round. Rounds before the last run steps that are counted in the last. */
+static void esp__path_steps(const esp__problem *p, const uint16_t *op_template, uint32_t n, uint32_t last_round,
+                            esp__plan_op *ops) {
+    uint8_t step = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const esp__op_template *r = &p->op_templates[op_template[i]];
+        /* a copy to the host belongs to the next step, a copy from it to the step before */
+        ops[i].step = r->kind == ESP_PLAN_COPY && r->up ? (uint8_t)(step - 1) : (uint8_t)(step + r->ahead);
+        ops[i].round = (uint8_t)(last_round - r->early);
+        if (r->kind != ESP_PLAN_COPY && r->kind != ESP_PLAN_PACK && !r->early) step++;
+    }
+}
+
 static void esp__path_time(const esp__timing *t, const uint16_t *op_template, uint32_t n, esp__path *path) {
     esp__problem *p = t->p;
     esp__plan_op *ops = esp__arena_get(p->arena, n * sizeof *ops);
-    uint8_t step = 0;
     uint64_t e = t->unit->elements;
     double errors = 1.0;
     path->ops = ops;
     path->n = n;
+    path->rounds = 1;
     path->codec = ESP__NO_CODEC;
     for (uint32_t i = 0; i < n; i++) {
         const esp__op_template *r = &p->op_templates[op_template[i]];
         if (r->kind == ESP_PLAN_COMP || (r->kind == ESP_PLAN_COLLECTIVE && (r->compressed || r->hops)))
             path->codec = t->codec_index;
         if (r->hops) errors = esp__hops_error(r->hops, p->size[r->level]);
-        ops[i].ns = esp__template_ns(p, r, t->size, t->codec);
+        if (r->n_rounds > path->rounds) path->rounds = r->n_rounds;
+        ops[i].ns = esp__template_ns(p, r, &t->shape, t->codec);
         ops[i].lanes = r->lanes;
         ops[i].kind = r->kind;
         ops[i].up = r->up;
         ops[i].op_template = op_template[i];
-        /* a copy to the host belongs to the next step, a copy from it to the step before */
-        ops[i].step = r->kind == ESP_PLAN_COPY && r->up ? (uint8_t)(step - 1) : step;
-        if (r->kind != ESP_PLAN_COPY && r->kind != ESP_PLAN_PACK) step++;
         path->total += ops[i].ns;
         for (uint32_t lane = 0; lane < ESP__LANES; lane++)
             if (r->lanes >> lane & 1u) path->load[lane] += ops[i].ns;
-        path->memory += esp__template_memory(p, r, t->size, t->codec);
+        path->memory += esp__template_memory(p, r, &t->shape, t->codec);
     }
-    path->volume = path->codec == ESP__NO_CODEC ? 4 * e : (uint64_t)esp__payload_bytes(t->codec, e);
-    path->error = path->codec == ESP__NO_CODEC ? 0.0 : esp__error_times(errors, t->codec->error) * (double)e;
+    esp__path_steps(p, op_template, n, path->codec == ESP__NO_CODEC ? 0 : esp__rounds_of(t->codec) - 1, ops);
+    path->volume = path->codec == ESP__NO_CODEC ? 4 * e : (uint64_t)esp__unit_volume(p, t->codec, e, t->cols);
+    path->error =
+        path->codec == ESP__NO_CODEC ? 0.0 : esp__error_times(errors, esp__codec_error(t->codec, t->cols)) * (double)e;
 }
 
 static void esp__path_fill(const esp__timing *t, const esp__prefix *l, esp__path *path) {
@@ -316,12 +239,20 @@ static int esp__path_before(const void *a, const void *b) {
     return x->codec < y->codec ? -1 : x->codec > y->codec;
 }
 
-static void esp__timing_open(esp__timing *t, esp__problem *p, const esp__unit *u) {
+/* Sets the codec for what is timed from now on; NULL: none. */
+static void esp__timing_codec(esp__timing *t, uint32_t codec) {
+    t->codec_index = codec;
+    t->codec = codec == ESP__NO_CODEC ? NULL : &t->p->codecs[codec];
+    esp__shape_make(t->p, t->unit->elements, t->cols, t->codec, &t->shape);
+}
+
+static void esp__timing_open(esp__timing *t, esp__problem *p, const esp__unit *u, uint64_t cols) {
     t->p = p;
     t->unit = u;
     t->limits = p->config.max_memory_bytes || p->config.max_volume > 0.0 || p->config.max_error > 0.0;
     t->width = p->width;
-    esp__sizes(p, u->elements, t->size);
+    t->cols = cols;
+    esp__timing_codec(t, ESP__NO_CODEC);
 }
 
 static void esp__candidates_core_loads(esp__problem *p, esp__candidates *candidates) {
@@ -374,39 +305,52 @@ static void esp__timing_close(esp__timing *t) {
     }
 }
 
-static esp__timing *esp__timing_of(esp__problem *p, const esp__unit *u) {
+static esp__timing *esp__timing_of(esp__problem *p, const esp__unit *u, uint64_t cols) {
     if (!p->timing) p->timing = esp__arena_get(p->arena, sizeof *p->timing);
-    esp__timing_open(p->timing, p, u);
+    esp__timing_open(p->timing, p, u, cols);
     return p->timing;
 }
 
-static void esp__candidates_make(esp__problem *p, const esp__unit *u, esp__candidates *candidates) {
-    const esp__tree *tree = p->trees[candidates->keep];
-    esp__timing *t = esp__timing_of(p, u);
-    esp__prefix *all = NULL, *l;
-    uint32_t n = 0, runs = p->n_codecs ? p->n_codecs : 1;
-    t->heads = p->heads;
-    for (uint32_t c = 0; c < runs; c++) {
-        if (tree->codec != ESP__NO_CODEC && tree->codec != c) continue;
-        t->codec_index = c;
-        t->codec = p->n_codecs ? &p->codecs[c] : NULL;
-        esp__time_options(t, tree);
-        while ((l = t->heads[0]) != NULL) { /* add to `all`: paths of other codecs may dominate it, or be dominated */
-            t->heads[0] = l->next;
-            if (!l->comps && c && tree->codec == ESP__NO_CODEC && !p->free_compression)
-                continue; /* without a Comp the codec does not matter: the first codec's pass added it */
-            l->error = l->comps ? esp__error_times(l->errors > 0.0 ? l->errors : 1.0, t->codec->error) : 0.0;
-            l->volume = l->comps ? esp__payload_bytes(t->codec, u->elements) : 4.0 * (double)u->elements;
-            esp__prefix_add(t, &all, l);
-        }
+/* Adds the paths of one codec (index; ESP__NO_CODEC: only those that do not compress) to `all`, which has those of other codecs: they
+ * may dominate each other. raw: also paths that do not compress. */
+static void esp__candidates_of(esp__timing *t, const esp__tree *tree, uint32_t codec, int raw, esp__prefix **all) {
+    esp__problem *p = t->p;
+    esp__prefix *l;
+    esp__timing_codec(t, codec);
+    const uint32_t n_rounds = t->codec ? esp__unit_rounds_run(p, t->codec, t->unit->elements, t->cols) : 1;
+    tree = n_rounds ? esp__tree_for(tree, t->codec, n_rounds) : NULL;
+    if (!tree || !tree->n_options) return;
+    esp__time_options(t, tree);
+    while ((l = t->heads[0]) != NULL) {
+        t->heads[0] = l->next;
+        if (!l->comps && !raw && tree->codec == ESP__NO_CODEC && !p->free_compression) continue;
+        l->error =
+            l->comps ? esp__error_times(l->errors > 0.0 ? l->errors : 1.0, esp__codec_error(t->codec, t->cols)) : 0.0;
+        l->volume =
+            l->comps ? esp__unit_volume(p, t->codec, t->unit->elements, t->cols) : 4.0 * (double)t->unit->elements;
+        esp__prefix_add(t, all, l);
     }
+}
+
+static void esp__candidates_make(esp__problem *p, const esp__unit *u, uint64_t cols, esp__candidates *candidates) {
+    const esp__tree *tree = p->trees[candidates->keep];
+    esp__timing *t = esp__timing_of(p, u, cols);
+    esp__prefix *all = NULL, *l;
+    uint32_t n = 0;
+    int raw = 1; /* without a Comp the codec does not matter: the first codec's pass adds such paths */
+    t->heads = p->heads;
+    for (uint32_t c = 0; c < p->n_codecs; c++) {
+        if (tree->codec != ESP__NO_CODEC && tree->codec != c) continue;
+        esp__candidates_of(t, tree, c, raw, &all);
+        if (!p->codecs[c].bound) raw = 0;
+    }
+    if (raw) esp__candidates_of(t, tree, ESP__NO_CODEC, 1, &all);
     for (l = all; l; l = l->next) n++;
     esp__path *paths = esp__arena_get(p->arena, n * sizeof *paths);
     candidates->n = n;
     candidates->paths = paths;
     for (l = all; l; l = l->next) {
-        t->codec_index = l->codec;
-        t->codec = p->n_codecs ? &p->codecs[l->codec] : NULL;
+        esp__timing_codec(t, l->codec);
         esp__path_fill(t, l, paths++);
     }
     esp__timing_close(t);
@@ -418,16 +362,15 @@ static void esp__candidates_make(esp__problem *p, const esp__unit *u, esp__candi
 
 /* The core of `like` with times for this unit. Pruning for every size that a group or chunk may have costs more than it saves:
  * the Pareto set changes slowly with size. */
-static void esp__candidates_retime(esp__problem *p, const esp__unit *u, const esp__candidates *like,
+static void esp__candidates_retime(esp__problem *p, const esp__unit *u, uint64_t cols, const esp__candidates *like,
                                    esp__candidates *candidates) {
-    esp__timing *t = esp__timing_of(p, u);
+    esp__timing *t = esp__timing_of(p, u, cols);
     esp__path *paths = esp__arena_get(p->arena, like->n_core * sizeof *paths);
     for (uint32_t i = 0; i < like->n_core; i++) {
         const esp__path *from = &like->paths[i];
         uint16_t op_template[ESP__MAX_OPS];
         for (uint32_t k = 0; k < from->n; k++) op_template[k] = (uint16_t)from->ops[k].op_template;
-        t->codec = from->codec == ESP__NO_CODEC ? NULL : &p->codecs[from->codec];
-        t->codec_index = from->codec;
+        esp__timing_codec(t, from->codec);
         esp__path_time(t, op_template, from->n, &paths[i]);
         paths[i].codec = from->codec;
         paths[i].option = from->option;
@@ -449,16 +392,19 @@ static uint64_t esp__size_near(uint64_t elements) {
 }
 
 /* The entry in the problem's hash table, new if there was none. near 0: made for exactly this size; 1: for a near one. */
-static esp__candidates *esp__candidates_find(esp__problem *p, const esp__unit *u, uint32_t near, uint32_t width) {
+static esp__candidates *esp__candidates_find(esp__problem *p, const esp__unit *u, uint64_t cols, uint32_t near,
+                                             uint32_t width) {
     uint32_t keep = p->keep[u->first], packed = u->n > 1;
-    uint64_t h = (u->elements * 4 + packed * 2 + near) * 0x9E3779B97F4A7C15ull + keep * 0xD1B54A32D192ED03ull;
+    uint64_t h =
+        (u->elements * 4 + packed * 2 + near) * 0x9E3779B97F4A7C15ull + keep * 0xD1B54A32D192ED03ull + (cols << 32);
     esp__candidates **slot = &p->candidate_sets[(h >> 32) & (p->n_candidate_slots - 1)], *m;
     for (m = *slot; m; m = m->next)
-        if (m->elements == u->elements && m->keep == keep && (m->n_pieces > 1) == packed && m->near == near &&
-            m->width == width)
+        if (m->elements == u->elements && m->cols == cols && m->keep == keep && (m->n_pieces > 1) == packed &&
+            m->near == near && m->width == width)
             return m;
     m = esp__arena_get(p->arena, sizeof *m);
     m->elements = u->elements;
+    m->cols = cols;
     m->n_pieces = u->n;
     m->keep = keep;
     m->width = width;
@@ -469,39 +415,54 @@ static esp__candidates *esp__candidates_find(esp__problem *p, const esp__unit *u
     return m;
 }
 
-ESP__FN const esp__candidates *esp__candidates_get(esp__problem *p, const esp__unit *u) {
+/* Do units of both sizes run the same rounds of every codec? */
+static int esp__rounds_alike(const esp__problem *p, uint64_t a, uint64_t b, uint64_t cols) {
+    for (uint32_t c = 0; c < p->n_codecs; c++)
+        if (esp__unit_rounds_run(p, &p->codecs[c], a, cols) != esp__unit_rounds_run(p, &p->codecs[c], b, cols))
+            return 0;
+    return 1;
+}
+
+/* The candidate options of a unit, as a matrix of so many columns, or as none. */
+static const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__unit *u, uint64_t cols) {
     uint32_t width = p->width, near = p->roughly || !esp__unit_whole(p, u);
-    esp__candidates *candidates = esp__candidates_find(p, u, near, width), *like;
+    esp__candidates *candidates = esp__candidates_find(p, u, cols, near, width), *like;
     esp__unit other = *u;
     if (candidates->paths) return candidates;
-    if (!near) {
-        esp__candidates_make(p, u, candidates);
+    other.elements = cols ? esp__size_near(u->elements / cols) * cols : esp__size_near(u->elements);
+    if (!near || !esp__rounds_alike(p, u->elements, other.elements, cols)) {
+        esp__candidates_make(p, u, cols, candidates);
         return candidates;
     }
-    other.elements = esp__size_near(u->elements);
-    like = esp__candidates_find(p, &other, 0, ESP__WIDTH_LOADS);
+    like = esp__candidates_find(p, &other, cols, 0, ESP__WIDTH_LOADS);
     if (!like->paths) {
         p->width = ESP__WIDTH_LOADS;
-        esp__candidates_make(p, &other, like);
+        esp__candidates_make(p, &other, cols, like);
         p->width = width;
     }
-    esp__candidates_retime(p, u, like, candidates);
+    esp__candidates_retime(p, u, cols, like, candidates);
     return candidates;
+}
+
+ESP__FN const esp__candidates *esp__candidates_get(esp__problem *p, const esp__unit *u) {
+    return esp__candidates_of_shape(p, u, esp__unit_cols(p, u));
 }
 
 ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const esp__option *o, uint32_t codec) {
     esp__op_template ops[ESP__MAX_OPS];
-    uint32_t n;
+    uint32_t n, n_rounds = 0;
     if (!esp__option_is_flat(o) && (!p->hierarchical || !esp__option_fits_system(p, o))) return NULL;
-    esp__timing *t = esp__timing_of(p, u);
+    esp__timing *t = esp__timing_of(p, u, esp__unit_cols(p, u));
+    esp__timing_codec(t, esp__option_compresses(o) ? codec : ESP__NO_CODEC);
     t->codec_index = codec;
-    t->codec = codec == ESP__NO_CODEC || !esp__option_compresses(o) ? NULL : &p->codecs[codec];
+    if (t->codec && t->codec->bound && !(n_rounds = esp__unit_rounds_run(p, t->codec, u->elements, t->cols)))
+        return NULL;
     const esp__prefix *l = esp__prefix_new(t);
     esp__path *path = NULL;
-    n = esp__op_templates(p, o, ops);
+    n = esp__op_templates(p, o, n_rounds, ops);
     for (uint32_t i = 0; i < n; i++) {
         uint16_t op = esp__template_intern(p, &ops[i]);
-        t->cost[op] = esp__template_ns(p, &ops[i], t->size, t->codec);
+        t->cost[op] = esp__template_ns(p, &ops[i], &t->shape, t->codec);
         if (t->cost[op] == esp__cannot) break;
         if (!i && esp__needs_pack(t, op, ESP_PLAN_COMP)) l = esp__prefix_pack(t, l, ESP__OP_PACK);
         l = esp__prefix_op(t, l, op);
@@ -537,25 +498,26 @@ ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__unit *u, con
 ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k) {
     const esp__op_template *op = &p->op_templates[path->ops[k].op_template];
     const esp_plan_codec *codec = path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec];
-    uint64_t size[ESP__CUTS];
-    esp__sizes(p, u->elements, size);
-    if (op->kind == ESP_PLAN_COLLECTIVE) return (uint64_t)esp__op_bytes_before(p, op, size, codec);
-    if (op->kind == ESP_PLAN_DECOMP) return (uint64_t)(4.0 * esp__slots(p, op->slots) * (double)size[op->cut]);
-    return 4 * size[op->cut];
+    esp__shape shape;
+    esp__shape_make(p, u->elements, esp__unit_cols(p, u), codec, &shape);
+    if (op->kind == ESP_PLAN_COLLECTIVE) return (uint64_t)esp__op_bytes_before(p, op, &shape, codec);
+    if (op->kind == ESP_PLAN_DECOMP) return (uint64_t)(4.0 * esp__slots(p, op->slots) * (double)shape.size[op->cut]);
+    return 4 * shape.size[op->cut];
 }
 
 ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k,
                              double out[ESP__LEVELS]) {
     const esp__op_template *op = &p->op_templates[path->ops[k].op_template];
-    uint64_t size[ESP__CUTS];
+    const esp_plan_codec *codec = path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec];
+    esp__shape shape;
     double piece, traffic, before;
     uint32_t n = p->size[op->level], first, last;
     if (op->kind != ESP_PLAN_COLLECTIVE || n < 2) return;
-    esp__sizes(p, u->elements, size);
-    before = piece = esp__op_bytes_before(p, op, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]);
+    esp__shape_make(p, u->elements, esp__unit_cols(p, u), codec, &shape);
+    before = piece = esp__op_bytes_before(p, op, &shape, codec);
     if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
         piece /= n;
-    if (op->hops) piece = esp__hop_bytes(p, op, size, &p->codecs[path->codec]);
+    if (op->hops) piece = esp__hop_bytes(p, op, shape.size, codec);
     traffic = esp__traffic(op->coll, n, before, piece);
     esp__scope_levels(op->level, p->n_levels, &first, &last);
     for (uint32_t level = first; level <= last; level++) {

@@ -59,6 +59,7 @@ ESP__FN double esp__hop_bytes(const esp__problem *p, const esp__op_template *op,
 
 ESP__FN int esp__hops_possible(const esp__problem *p, const esp__op_template *op, const esp_plan_codec *codec) {
     const uint32_t n = p->size[op->level];
+    if (codec && (codec->bound || codec->round_flags & ESP_ROUND_ALLREDUCE)) return 0;
     return codec && codec->compress[ESP_PLAN_CPU].n && codec->decompress[ESP_PLAN_CPU].n &&
            !(codec->caps & ESP_CODEC_HAS_STATE) && (op->hops == ESP_HOPS_RING || !(n & (n - 1)));
 }

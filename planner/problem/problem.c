@@ -77,9 +77,20 @@ static esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i) {
     if (esp__bad(c->header_bytes) || esp__bad(c->unit_bytes) || esp__bad(c->units) || c->units > 1e6)
         return esp__fail(NULL, ESP_E_ARG, "%s: header_bytes, unit_bytes and units must be >= 0", what);
     if (!(c->error >= 0.0 && c->error <= 1e6)) return esp__fail(NULL, ESP_E_ARG, "%s: error must be >= 0", what);
+    if (c->n_rounds > ESP_ROUNDS_MAX)
+        return esp__fail(NULL, ESP_E_ARG, "%s: n_rounds is %u: at most %d", what, c->n_rounds, (int)ESP_ROUNDS_MAX);
+    if (!c->bound && (c->n_rounds > 1 || c->caps & ESP_CODEC_NEEDS_MATRIX))
+        return esp__fail(NULL, ESP_E_ARG,
+                         "%s: a codec of several rounds or of matrices needs bound and self: set them as in its table "
+                         "and as its open() gave it",
+                         what);
+    if (!(c->vector_error >= 0.0 && c->vector_error <= 1e6))
+        return esp__fail(NULL, ESP_E_ARG, "%s: vector_error must be >= 0", what);
     for (int d = 0; d < 2; d++) {
         esp_status s = esp__check_curve(&c->compress[d], what, d ? "compress on gpu" : "compress on cpu");
         if (!s) s = esp__check_curve(&c->decompress[d], what, d ? "decompress on gpu" : "decompress on cpu");
+        if (!s) s = esp__check_curve(&c->vector_compress[d], what, "compress of a vector");
+        if (!s) s = esp__check_curve(&c->vector_decompress[d], what, "decompress of a vector");
         if (s) return s;
         if (!c->compress[d].n != !c->decompress[d].n)
             return esp__fail(NULL, ESP_E_ARG, "%s: on %s it has times for only one of compress and decompress", what,
@@ -131,6 +142,14 @@ static esp_status esp__check_model(esp__problem *p) {
         if (!t->elements || t->elements > (uint64_t)1 << 50)
             return esp__fail(NULL, ESP_E_ARG, "model '%s': tensor '%s': elements must be 1 to 2^50, not %llu", name,
                              t->name, (unsigned long long)t->elements);
+        if (!t->rows != !t->cols ||
+            (t->rows && (t->cols > t->elements || t->elements % t->cols || t->rows != t->elements / t->cols)))
+            return esp__fail(
+                NULL, ESP_E_ARG,
+                "model '%s': tensor '%s': %llu rows and %llu cols are not its %llu elements: give both, or "
+                "0 and 0 if it is not a matrix",
+                name, t->name, (unsigned long long)t->rows, (unsigned long long)t->cols,
+                (unsigned long long)t->elements);
         if (esp__bad_time(t->compute_ns))
             return esp__fail(NULL, ESP_E_ARG,
                              "model '%s': tensor '%s': its compute time must be 0 to 1e13 ns, not %g ns", name, t->name,
@@ -215,14 +234,22 @@ static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *
     return ESP_OK;
 }
 
-/* Checks that a unit with this constraint has candidate options. One tensor is enough: whether an op can run does not depend on
- * its size. */
+/* Checks that units with this constraint have candidate options. Whether an op can run depends on a unit's shape at most: chunks and
+ * groups are no matrices. */
 static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *text) {
-    esp__unit u = {tensor, 1, 0, p->model->tensors[tensor].elements};
-    if (esp__candidates_get(p, &u)->n) return ESP_OK;
-    return esp__fail(NULL, ESP_E_ARG, "tensor '%s': %s%s leaves no option that a codec can run on these devices",
-                     p->model->tensors[tensor].name, text ? "keep " : "what is forbidden or asked for",
-                     text ? text : "");
+    const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
+    const esp_plan_tensor *t = &p->model->tensors[tensor];
+    esp__unit u = {tensor, 1, 0, t->elements};
+    if (!esp__candidates_get(p, &u)->n)
+        return esp__fail(NULL, ESP_E_ARG, "tensor '%s': %s%s leaves no option that a codec can run on these devices",
+                         t->name, text ? "keep " : "what is forbidden or asked for", text ? text : "");
+    if (!esp__unit_cols(p, &u) || t->shard || (p->config.flags & as_given) == as_given) return ESP_OK;
+    if (esp__candidates_of_shape(p, &u, 0)->n) return ESP_OK;
+    return esp__fail(
+        NULL, ESP_E_ARG,
+        "tensor '%s': %s%s leaves no option for its chunks and groups, which are no matrices: allow options "
+        "without compression, give a codec that takes any tensor, or neither merge nor split",
+        t->name, text ? "keep " : "what is forbidden or asked for", text ? text : "");
 }
 
 /* The constraints while they are numbered. */
@@ -286,10 +313,13 @@ static esp_status esp__keeps_open(esp__problem *p) {
         if (s) return s;
     }
     for (uint32_t k = 0; k < p->n_keeps; k++)
-        if (p->trees[k]->n_nodes > nodes) nodes = p->trees[k]->n_nodes;
+        for (uint32_t r = 0; r <= p->most_rounds; r++) {
+            const esp__tree *tree = r ? p->trees[k]->rounds[r - 1] : p->trees[k];
+            if (tree && tree->n_nodes > nodes) nodes = tree->n_nodes;
+        }
     p->heads = esp__arena_get(p->arena, (nodes + 1) * sizeof *p->heads);
     for (uint32_t i = 0, done = 0; i < p->n_tensors; i++) {
-        if (keep[i] < done) continue;
+        if (keep[i] < done && !p->most_rounds) continue; /* one tensor is enough, where no codec looks at shapes */
         if (!p->trees[keep[i]]->n_options)
             return esp__fail(NULL, ESP_E_ARG, "no option is left: look at forbid, only, max_comp and devices%s",
                              p->hierarchical ? "" : " (one machine, or one rank a machine, has only flat options)");
@@ -333,7 +363,8 @@ static int esp__too_many_sizes(esp__problem *p) {
     uint32_t most = (p->system.devices & 3u) == 3u ? (uint32_t)ESP__SIZES_TWO : (uint32_t)ESP__SIZES_ONE, n = 0;
     uint64_t seen[4 * ESP__SIZES_ONE] = {0};
     for (uint64_t i = 0; i < p->n_tensors && n <= most; i++) {
-        uint64_t e = p->model->tensors[i].elements, at = e * 0x9E3779B97F4A7C15ull >> 54;
+        const esp_plan_tensor *t = &p->model->tensors[i];
+        uint64_t e = t->elements ^ (p->most_rounds ? t->cols << 20 : 0), at = e * 0x9E3779B97F4A7C15ull >> 54;
         while (seen[at] && seen[at] != e) at = (at + 1) & (4 * ESP__SIZES_ONE - 1);
         n += !seen[at];
         seen[at] = e;
@@ -391,6 +422,7 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const e
         uint32_t size = codecs->struct_size ? codecs->struct_size : (uint32_t)sizeof *codecs;
         esp__copy_struct(&own[c], sizeof *own, at + (size_t)c * size, size);
         if ((s = esp__check_codec(&own[c], c)) != ESP_OK) return s;
+        if (own[c].bound && p->most_rounds < esp__rounds_of(&own[c])) p->most_rounds = esp__rounds_of(&own[c]);
         for (uint32_t b = 0; b < c; b++)
             if (!strcmp(own[b].spec, own[c].spec))
                 return esp__fail(NULL, ESP_E_ARG, "codecs %u and %u are both '%s'", b, c, own[c].spec);

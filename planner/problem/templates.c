@@ -16,12 +16,14 @@ struct esp__tree {
     esp__edge *edges;
     uint32_t n_nodes, root, n_options;
     uint32_t codec; /* the only one allowed, or ESP__NO_CODEC for any */
+    /* the options that compress, for units that run 1, 2, ... rounds of a codec with bound(); NULL: no codec runs so many */
+    struct esp__tree *rounds[ESP_ROUNDS_MAX];
 };
 
 enum {
     ESP__OP_PACK = 0,
     ESP__OP_UNPACK = 1,
-    ESP__TEMPLATE_ROOM = 8192,
+    ESP__TEMPLATE_ROOM = 16384, /* with codecs that have bound(); else half of them are enough */
     ESP__OP_END = 0xffff
 }; /* END: no op; the option ends here */
 
@@ -105,12 +107,54 @@ static void esp__template_copy(const esp__problem *p, const esp__region *r, uint
     op->up = up;
 }
 
+/* The scopes over which the bodies of a Comp at step `i` are reduced: in the last round, or in those before it. */
+static uint16_t esp__scopes_reduced(const esp__option *o, uint32_t i, int early) {
+    uint32_t scopes = 0;
+    for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__DECOMP; k++)
+        if (early ? esp__early_step(o, i, k) && o->steps[k].role != ESP__SECOND : o->steps[k].summed)
+            scopes |= 1u << o->steps[k].level;
+    return (uint16_t)scopes;
+}
+
+/* The collectives of a round before the last of the Comp at step `i` (`comp`: its template), whose payloads have the region r:
+ * allreduces of bodies; the step's own collective where it only spreads what one rank has. */
+static uint32_t esp__early_templates(const esp__problem *p, const esp__option *o, uint32_t i, esp__region r,
+                                     const esp__coordinates *at, uint32_t rooted, const esp__op_template *comp,
+                                     esp__op_template *out) {
+    uint32_t n = 0, swap;
+    for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__DECOMP; k++) {
+        const esp__step *s = &o->steps[k];
+        const int spreads = s->role == ESP__SECOND;
+        esp__op_template *op = &out[n];
+        if (!esp__early_step(o, i, k)) continue;
+        memset(op, 0, sizeof *op);
+        op->kind = ESP_PLAN_COLLECTIVE;
+        op->lanes = esp__lane_mask(p, s);
+        op->coll = spreads ? s->coll : (uint8_t)ESP_COLL_ALLREDUCE;
+        op->level = s->level, op->role = s->role;
+        op->compressed = 1, op->summed = !spreads;
+        op->n_rounds = comp->n_rounds, op->early = comp->early, op->reduced = comp->reduced;
+        op->ahead = (uint8_t)(k - i);
+        op->cut = esp__cut_of(p, &r);
+        esp__flows_of(p, rooted, op);
+        esp__slots_of(&r, op->slots);
+        if (spreads) esp__region_step(&r, at, o, k, &swap);
+        if (spreads && s->coll == ESP_COLL_BROADCAST) rooted &= ~(1u << s->level);
+        op->parts = esp__cut_of(p, &r);
+        esp__slots_of(&r, op->slots_after);
+        n++;
+    }
+    return n;
+}
+
 /* Writes the ops of one option and returns how many there are. Sizes are those of a rank that is root in every rooted
- * collective (the largest case). */
-static uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, esp__op_template *out) {
+ * collective (the largest case). n_rounds: that a unit runs of a codec with bound(); 0: of another codec. */
+static uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, uint32_t n_rounds,
+                                  esp__op_template *out) {
     esp__coordinates at;
     esp__region r;
     uint32_t rooted = 0, n = 0, swap;
+    uint16_t reduced = 0; /* of the last Comp's last round */
     int copies = p->system.host_bytes_per_us > 0.0 && !p->free_compression;
     memset(&at, 0, sizeof at);
     for (uint32_t scope = 0; scope < ESP__SCOPES; scope++) at.size[scope] = (int32_t)p->size[scope];
@@ -133,6 +177,15 @@ static uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, e
         esp__region_step(&r, &at, o, i, &swap);
         op.parts = esp__cut_of(p, &r);
         esp__slots_of(&r, op.slots_after);
+        if (n_rounds && s->kind == ESP__COMP) reduced = esp__scopes_reduced(o, i, 0);
+        if (n_rounds && (s->kind == ESP__COMP || op.compressed)) op.n_rounds = (uint8_t)n_rounds, op.reduced = reduced;
+        for (uint32_t early = n_rounds; s->kind == ESP__COMP && early-- > 1;) {
+            esp__op_template comp = op;
+            comp.early = (uint8_t)early;
+            comp.reduced = esp__scopes_reduced(o, i, 1);
+            if (!p->free_compression) out[n++] = comp;
+            n += esp__early_templates(p, o, i, r, &at, rooted, &comp, out + n);
+        }
         if (s->kind == ESP__COLL || !p->free_compression) out[n++] = op;
         if (copies && esp__step_on_cpu(o, i, ESP__DECOMP) && !esp__step_on_cpu(o, i + 1, ESP__COMP))
             esp__template_copy(p, &r, rooted, 1, &out[n++]);
@@ -148,7 +201,8 @@ static uint16_t esp__template_intern(esp__problem *p, const esp__op_template *op
     uint32_t i = 0;
     while (i < p->n_op_templates && memcmp(&all[i], op, sizeof *op)) i++;
     if (i == p->n_op_templates) {
-        all[i] = *op; /* always fits: there are a few hundred with two levels, and below 2000 with three */
+        all[i] =
+            *op; /* always fits: there are a few hundred with two levels, below 2000 with three, and 7000 with four rounds */
         p->n_op_templates++;
     }
     return (uint16_t)i;
@@ -168,6 +222,9 @@ typedef struct esp__planting {
     const char *only_option; /* text, or NULL */
     const char *shard;       /* as in esp_plan_tensor */
     int no_comp;
+    uint32_t
+        n_rounds; /* as in esp__op_templates. Not 0: only options that compress and that a codec with bound() can have */
+    uint32_t codec;      /* as in esp__tree */
     uint32_t memo[8192]; /* by an op template's hash: its index + 1 */
 } esp__planting;
 
@@ -213,6 +270,22 @@ static int esp__option_wanted(esp__planting *w, const esp__option *o) {
     return !esp__pattern_in(text, c->forbid, c->n_forbid) && (!c->n_only || esp__pattern_in(text, c->only, c->n_only));
 }
 
+/* Can any codec with bound() have the option? */
+static int esp__option_of_rounds(const esp__planting *w, const esp__option *o) {
+    if (!esp__option_uses(o, ESP__COMP) || esp__option_hops(o)) return 0;
+    for (uint32_t c = 0; c < w->p->n_codecs; c++) {
+        const esp_plan_codec *codec = &w->p->codecs[c];
+        uint32_t i = 0;
+        if (!codec->bound || (w->codec != ESP__NO_CODEC && w->codec != c)) continue;
+        for (; i < o->n; i++) {
+            const esp__op_template op = {.coll = o->steps[i].coll, .summed = o->steps[i].summed};
+            if (o->steps[i].kind == ESP__COLL && o->steps[i].compressed && !esp__payloads_pass(codec, &op)) break;
+        }
+        if (i == o->n) return 1;
+    }
+    return 0;
+}
+
 static uint16_t esp__template_number(esp__planting *w, const esp__op_template *op) {
     uint32_t *slot = &w->memo[esp__hash64(ESP__HASH0, op, sizeof *op) & 8191u];
     if (!*slot || memcmp(&w->p->op_templates[*slot - 1], op, sizeof *op)) *slot = esp__template_intern(w->p, op) + 1u;
@@ -241,8 +314,8 @@ static int esp__plant(void *user, const esp__option *o) {
     esp__planting *w = user;
     esp__op_template ops[ESP__MAX_OPS];
     uint32_t at = 0;
-    if (!esp__option_wanted(w, o)) return 0;
-    uint32_t n = esp__op_templates(w->p, o, ops);
+    if (!esp__option_wanted(w, o) || (w->n_rounds && !esp__option_of_rounds(w, o))) return 0;
+    uint32_t n = esp__op_templates(w->p, o, w->n_rounds, ops);
     for (uint32_t i = 0; i < n; i++) at = esp__trie_child(w, at, esp__template_number(w, &ops[i]));
     esp__trie_child(w, at, ESP__OP_END); /* so that one option may begin with all ops of another */
     w->n_options++;
@@ -293,11 +366,24 @@ static void esp__share(esp__planting *w, esp__tree *tree) {
     tree->root = w->nodes[0].same;
 }
 
+/* One of a constraint's trees: w says which. */
+static esp__tree *esp__tree_plant(esp__planting *w, uint32_t parts, uint32_t devices, int extended) {
+    esp__tree *tree = esp__arena_get(w->p->arena, sizeof *tree);
+    w->room = 1024;
+    w->nodes = esp__arena_get(w->p->arena, w->room * sizeof *w->nodes);
+    w->n = 1;
+    w->n_options = 0;
+    esp__option_each(parts, devices, extended, esp__plant, w);
+    tree->n_options = w->n_options;
+    tree->codec = w->codec;
+    if (w->n_options) esp__share(w, tree);
+    return tree;
+}
+
 /* The options for one constraint. shard: as in esp_plan_tensor; only_option: the text of the only option, or NULL; codec: the only
  * codec, or ESP__NO_CODEC for any; no_comp: 1 allows no Comp. */
 static esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char *only_option, uint32_t codec,
                                  int no_comp) {
-    esp__tree *tree = esp__arena_get(p->arena, sizeof *tree);
     esp__planting *w = esp__arena_get(p->arena, sizeof *w);
     uint32_t devices = p->system.devices,
              parts = (p->hierarchical ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT) |
@@ -307,22 +393,26 @@ static esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char 
         if (p->codecs[i].caps & ESP_CODEC_REDUCIBLE) extended |= ESP__WITH_SUMS;
     if (p->config.flags & ESP_PLAN_HOPS) extended |= ESP__WITH_HOPS;
     if (p->config.devices && !only_option) devices &= p->config.devices;
+    if (only_option) devices = 3u;
     w->p = p;
-    w->room = 1024;
-    w->nodes = esp__arena_get(p->arena, w->room * sizeof *w->nodes);
-    w->n = 1;
     w->only_option = only_option;
     w->shard = shard;
+    w->codec = codec;
     w->no_comp = no_comp || (p->config.flags & ESP_PLAN_NO_COMP) != 0;
-    esp__option_each(parts, only_option ? 3u : devices, extended, esp__plant, w);
-    tree->n_options = w->n_options;
-    tree->codec = codec;
-    if (w->n_options) esp__share(w, tree);
+    esp__tree *tree = esp__tree_plant(w, parts, devices, extended);
+    for (w->n_rounds = 1; !w->no_comp && w->n_rounds <= p->most_rounds; w->n_rounds++)
+        tree->rounds[w->n_rounds - 1] = esp__tree_plant(w, parts, devices, extended);
     return tree;
 }
 
+/* The tree for the codec (NULL: none) and a unit that runs so many rounds of it. NULL: nothing may compress. */
+static const esp__tree *esp__tree_for(const esp__tree *tree, const esp_plan_codec *codec, uint32_t n_rounds) {
+    return codec && codec->bound ? tree->rounds[n_rounds - 1] : tree;
+}
+
 static void esp__templates_open(esp__problem *p) {
-    esp__op_template *ops = esp__arena_get(p->arena, ESP__TEMPLATE_ROOM * sizeof *ops);
+    const uint32_t room = (uint32_t)ESP__TEMPLATE_ROOM / (p->most_rounds ? 1 : 2);
+    esp__op_template *ops = esp__arena_get(p->arena, room * sizeof *ops);
     uint8_t lane = (p->system.devices & 1u << ESP_PLAN_GPU) ? 1u << ESP__LANE_COMPUTE : 1u << ESP__LANE_CPU;
     ops[ESP__OP_PACK].kind = ops[ESP__OP_UNPACK].kind = ESP_PLAN_PACK;
     ops[ESP__OP_PACK].lanes = ops[ESP__OP_UNPACK].lanes = lane;

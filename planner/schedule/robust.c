@@ -55,7 +55,8 @@ static void esp__robust_collective(const esp__problem *p, const esp__unit *u, co
     const esp_plan_link *link = esp__system_link(s, outermost), *tables = esp__system_tables(s, r->level);
     esp__scope_levels(r->level, p->n_levels, &first, &last);
     double all = op->one;
-    uint64_t size[ESP__CUTS];
+    const esp_plan_codec *codec = path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec];
+    esp__shape shape;
     if (tables && tables->table[r->coll].n) {
         op->in_one = (uint32_t)ESP__IN_TABLES +
                      (r->level > ESP__INTER ? ESP__INTER : r->level) * (uint32_t)ESP_PLAN_COLLS + r->coll;
@@ -70,17 +71,14 @@ static void esp__robust_collective(const esp__problem *p, const esp__unit *u, co
     esp__problem other = *p; /* a flat one takes as long as its slower part: how long is the part inside a machine? */
     other.system.inter.bytes_per_us = 1e300;
     for (uint32_t k = 0; k < s->n_outer; k++) other.system.outer[k].link.bytes_per_us = 1e300;
-    esp__sizes(p, u->elements, size);
-    op->other =
-        (double)esp__template_ns(&other, r, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]) -
-        op->fixed;
+    esp__shape_make(p, u->elements, esp__unit_cols(p, u), codec, &shape);
+    op->other = (double)esp__template_ns(&other, r, &shape, codec) - op->fixed;
     op->in_other = ESP__IN_INTRA_SPEED;
     if (op->other < op->one) return;
     op->other = op->one; /* that part is the slower one: how long is the part between machines? */
     other = *p;
     other.system.intra.bytes_per_us = 1e300;
-    op->one = (double)esp__template_ns(&other, r, size, path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec]) -
-              op->fixed;
+    op->one = (double)esp__template_ns(&other, r, &shape, codec) - op->fixed;
 }
 
 static void esp__robust_unit(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k,

@@ -207,6 +207,7 @@ ESP__FN void esp__timeline(const esp__problem *p, const esp__schedule *d, esp_pl
         const esp__plan_op *op = &d->paths[u]->ops[c.op[u]];
         out->unit = u;
         out->step = op->step;
+        out->round = op->round;
         out->kind = op->kind;
         out->lanes = op->lanes;
         out->bytes = esp__op_bytes(p, &d->units[u], d->paths[u], c.op[u]);

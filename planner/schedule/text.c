@@ -78,9 +78,17 @@ static const char *esp__schedule_unit_name(const void *user, uint32_t unit) {
     return r->p->model->tensors[r->d->units[unit].first].name;
 }
 
+static uint32_t esp__schedule_rounds(const void *user, uint32_t unit) {
+    return ((const esp__schedule_reading *)user)->d->paths[unit]->rounds;
+}
+
 static esp__order_units esp__schedule_order_units(const esp__schedule_reading *r) {
-    return (esp__order_units){
-        r, r->d->n_units, (uint32_t)r->p->n_tensors, esp__schedule_option, esp__schedule_unit_name, NULL, NULL};
+    return (esp__order_units){.user = r,
+                              .n_units = r->d->n_units,
+                              .n_tensors = (uint32_t)r->p->n_tensors,
+                              .option = esp__schedule_option,
+                              .name = esp__schedule_unit_name,
+                              .rounds = esp__schedule_rounds};
 }
 
 /* Only a sharded tensor's option ends narrow. */

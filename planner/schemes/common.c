@@ -16,6 +16,10 @@ static const esp__form esp__form_alltoall = {
     "intra.reduce_scatter > comp > inter.alltoall > decomp > comp > inter.allgather > decomp > intra.allgather",
     "comp > flat.alltoall > decomp > comp > flat.allgather > decomp"};
 
+/* For codecs whose payloads only an allreduce can sum, and that therefore fit none of the forms of published strategies. */
+static const esp__form esp__form_sum = {"intra.reduce_scatter > comp > inter.allreduce > decomp > intra.allgather",
+                                        "comp > flat.allreduce > decomp"};
+
 /* Of sharded tensors, whatever the strategy: none of the published ones has them. */
 static const esp__form esp__form_shard_raw = {"intra.reduce_scatter > inter.reduce_scatter", "flat.reduce_scatter"};
 static const esp__form esp__form_shard = {"intra.reduce_scatter > comp > inter.alltoall > decomp",
@@ -55,7 +59,13 @@ static const esp__path *esp__form_path(esp__problem *p, const esp__unit *u, cons
         codec = ESP__NO_CODEC;
     }
     esp__form_text(p, f, device, shard && !strcmp(shard, "flat"), text);
-    return esp__path_make(p, u, text, codec);
+    const esp__path *path = esp__path_make(p, u, text, codec);
+    if (path || codec == ESP__NO_CODEC) return path;
+    /* the codec's payloads cannot go that way: a sum of them serves, if the codec takes such a unit at all */
+    if (!shard) esp__form_text(p, &esp__form_sum, device, 0, text);
+    if (!shard && (path = esp__path_make(p, u, text, codec)) != NULL) return path;
+    esp__form_text(p, shard ? &esp__form_shard_raw : &esp__form_raw, device, shard && !strcmp(shard, "flat"), text);
+    return esp__path_make(p, u, text, ESP__NO_CODEC);
 }
 
 /* The codec of all comparison strategies: the first one given, because the published systems use one codec per training run. */
@@ -65,6 +75,7 @@ static uint32_t esp__scheme_codec(const esp__problem *p) { return p->n_codecs ? 
 typedef struct esp__scheme_memo {
     const esp__form *form[64];
     esp__unit unit[64];
+    uint64_t cols[64];
     const esp__path *path[64];
 } esp__scheme_memo;
 
@@ -73,6 +84,7 @@ static void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const
     const esp__unit *unit = &d->units[u];
     uint64_t key = (unit->elements * 2 + (unit->n > 1)) * 0x9E3779B97F4A7C15ull;
     uint32_t k = (uint32_t)(key >> 58);
+    const uint64_t cols = esp__unit_cols(p, unit);
     if (p->model->tensors[unit->first].shard && !p->model->tensors[unit->first].keep) {
         d->paths[u] = esp__form_path(p, unit, f, device, codec);
         return;
@@ -81,9 +93,11 @@ static void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const
         d->paths[u] = esp__candidates_get(p, unit)->paths;
         return;
     }
-    if (memo->form[k] != f || memo->unit[k].elements != unit->elements || (memo->unit[k].n > 1) != (unit->n > 1)) {
+    if (memo->form[k] != f || memo->unit[k].elements != unit->elements || memo->cols[k] != cols ||
+        (memo->unit[k].n > 1) != (unit->n > 1)) {
         memo->form[k] = f;
         memo->unit[k] = *unit;
+        memo->cols[k] = cols;
         memo->path[k] = esp__form_path(p, unit, f, device, codec);
     }
     d->paths[u] = memo->path[k];

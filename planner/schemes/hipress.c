@@ -46,7 +46,8 @@ static void esp__hipress_make(esp__problem *p, esp__schedule *d) {
         if (p->keep[i]) {
             forms[i] = &esp__form_raw;
             chunk[i] = elements;
-        } else if (*slot && p->model->tensors[*slot - 1].elements == elements) {
+        } else if (*slot && p->model->tensors[*slot - 1].elements == elements &&
+                   p->model->tensors[*slot - 1].cols == p->model->tensors[i].cols) {
             forms[i] = forms[*slot - 1];
             chunk[i] = chunk[*slot - 1];
         } else {

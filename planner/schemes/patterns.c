@@ -10,7 +10,8 @@ static esp__choices *esp__pattern_choices(esp__problem *p, const esp__schedule *
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__unit *unit = &d->units[u];
         uint32_t *slot = &like[unit->elements * 0x9E3779B97F4A7C15ull >> 54];
-        if (*slot && d->units[*slot - 1].elements == unit->elements && !p->keep[unit->first]) {
+        if (*slot && d->units[*slot - 1].elements == unit->elements &&
+            esp__unit_cols(p, &d->units[*slot - 1]) == esp__unit_cols(p, unit) && !p->keep[unit->first]) {
             all[u] = all[*slot - 1];
             continue;
         }

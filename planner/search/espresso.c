@@ -38,7 +38,8 @@ static int esp__cut_units(esp__problem *p, esp__schedule *d) {
         uint32_t *slot = &like[(elements * 64 + p->keep[i]) * 0x9E3779B97F4A7C15ull >> 54], j = *slot - 1u;
         if (elements < all / ESP__LARGE_SHARE || p->model->tensors[i].shard)
             chunks[i] = 1;
-        else if (*slot && p->model->tensors[j].elements == elements && p->keep[j] == p->keep[i])
+        else if (*slot && p->model->tensors[j].elements == elements &&
+                 p->model->tensors[j].cols == p->model->tensors[i].cols && p->keep[j] == p->keep[i])
             chunks[i] = chunks[j];
         else
             chunks[i] = esp__chunks_for(p, i, elements);

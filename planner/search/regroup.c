@@ -7,6 +7,14 @@ enum { ESP__CHUNKS_MAX = ESP__NEW_MAX };
 static const uint64_t esp__chunk_least = 4096; /* elements: no chunk is smaller */
 
 /* ---- partitions by size ------------------------------------------------------------------------------------------------ */
+/* Makes `u` chunk c of so many of a tensor. Chunks of a matrix have whole rows, where a codec may use that. */
+static void esp__chunk_part(const esp__problem *p, uint32_t tensor, uint64_t chunks, uint64_t c, esp__unit *u) {
+    const esp_plan_tensor *t = &p->model->tensors[tensor];
+    const uint64_t width = p->most_rounds && t->cols && t->rows >= chunks ? t->cols : 1;
+    esp__part(t->elements / width, chunks, c, &u->begin, &u->elements);
+    u->begin *= width, u->elements *= width;
+}
+
 /* Groups neighbours up to `merge` elements (0: no groups); divides tensors of more than `split` into equal chunks (0: none). */
 static void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split) {
     const esp_plan_tensor *t = p->model->tensors;
@@ -27,7 +35,7 @@ static void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, ui
         for (uint64_t c = 0; c < chunks; c++) {
             units[n].first = i;
             units[n].n = 1;
-            esp__part(e, chunks, c, &units[n].begin, &units[n].elements);
+            esp__chunk_part(p, i, chunks, c, &units[n]);
             n++;
         }
     }
@@ -221,7 +229,7 @@ static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
     if (esp__incremental_without(k, w, best) < best) {
         for (uint32_t c = 0; c < chunks; c++) {
             esp__unit x = {d->units[u].first, 1, 0, 0};
-            esp__part(e, chunks, c, &x.begin, &x.elements);
+            esp__chunk_part(k->p, x.first, chunks, c, &x);
             esp__swap_add(k, w, &x);
         }
         esp__regroup_paths(k, w, NULL, &best);

@@ -13,6 +13,7 @@
 #include "planner/problem/cost.c"
 #include "planner/problem/hops.c"
 #include "planner/problem/templates.c"
+#include "planner/problem/op_time.c"
 #include "planner/problem/candidates.c"
 #include "planner/problem/problem.c"
 #include "planner/builtin/v100.c"

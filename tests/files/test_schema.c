@@ -60,7 +60,7 @@ static void expect_refused(walk *w, json_t *object, const char *key, json_t *val
 
 /* A limit itself is not beyond it: if it is refused, then for what it does not fit to elsewhere. */
 static void expect_limit(walk *w, json_t *object, const char *key, json_t *limit) {
-    static const char *const fit_others[] = {"parameters", "first", "tensors", "begin"};
+    static const char *const fit_others[] = {"parameters", "first", "tensors", "begin", "rows", "cols"};
     char named[64];
     for (size_t i = 0; i < sizeof fit_others / sizeof *fit_others; i++)
         if (!strcmp(fit_others[i], key)) return;
@@ -116,11 +116,15 @@ static void check_value(walk *w, json_t *object, const char *key, json_t *s) {
 }
 
 static int is_required(const walk *w, json_t *s, const char *key, int top) {
+    const char *name_of;
+    json_t *list;
     json_t *required = json_object_get(s, "required"), *name;
     size_t i;
     json_array_foreach(required, i, name) if (!strcmp(json_string_value(name), key)) return 1;
     for (i = 0; top && required_here[w->kind][i]; i++)
         if (!strcmp(required_here[w->kind][i], key)) return 1;
+    json_object_foreach(json_object_get(s, "dependentRequired"), name_of, list) /* the example has all keys */
+        json_array_foreach(list, i, name) if (!strcmp(json_string_value(name), key)) return 1;
     return 0;
 }
 

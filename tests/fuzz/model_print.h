@@ -13,6 +13,8 @@ static void model_put_tensor(esp__text *t, const esp_plan_tensor *x, const esp__
         esp__text_add(t, ", \"keep\": ");
         esp__json_string(t, x->keep);
     }
+    if (x->rows)
+        esp__text_add(t, ", \"rows\": %llu, \"cols\": %llu", (unsigned long long)x->rows, (unsigned long long)x->cols);
     for (uint32_t k = 0; more && k < more->n_shape; k++)
         esp__text_add(t, "%s%llu%s", k ? ", " : ", \"shape\": [", (unsigned long long)more->shape[k],
                       k + 1 == more->n_shape ? "]" : "");

@@ -394,6 +394,40 @@ static void test_bad_input(void **state) {
     }
 }
 
+/* Codecs of several rounds, with and without matrices: planned, chosen where they win, and guarded. */
+static void test_rounds(void **state) {
+    static const char *const specs[] = {"powersgd:rank=1", "int8:shared=1"};
+    char word[64], one[512];
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        world *w = world_new();
+        w->specs[0] = specs[i % 2];
+        w->matrices = 1;
+        w->tolerance = 0.05; /* feedback is rounded in every step */
+        if (i > 1) w->steps = 200, w->excess = 2;
+        run(w, "auto:steps=6,window=8", specs[i % 2], 4, 2);
+        snprintf(word, sizeof word, " %s ", specs[i % 2]);
+        assert_true(switches(w) >= 1 + (i > 1));
+        const char *line = strstr(w->last[0], "tensor t2 ");
+        assert_non_null(line);
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(line, "\n"), line);
+        assert_true(!strstr(one, word) == (i > 1)); /* where its error is too large, the tensor falls back */
+        free(w);
+    }
+}
+
+/* The same, with nothing made up: the codec is measured between steps. */
+static void test_rounds_real(void **state) {
+    (void)state;
+    world *w = world_new();
+    w->real = w->matrices = 1;
+    w->steps = 150;
+    w->tolerance = 0.05;
+    run(w, "auto:steps=40,window=4,cooldown=0", "powersgd:rank=1;int8:shared=1", 4, 2);
+    assert_int_equal(first_in(w, "planning", 0), 41);
+    free(w);
+}
+
 /* Nothing made up: probes between steps, the planner on what they say. What is decided is open; that all ranks do
  * it, and that nothing is lost, is not. */
 static void test_real(void **state) {
@@ -443,6 +477,7 @@ int main(void) {
         cmocka_unit_test(test_max_error),     cmocka_unit_test(test_max_error_of_one_rank),
         cmocka_unit_test(test_outside_codec), cmocka_unit_test(test_outside_codec_falls_back),
         cmocka_unit_test(test_file),          cmocka_unit_test(test_program_takes_over),
+        cmocka_unit_test(test_rounds),        cmocka_unit_test(test_rounds_real),
         cmocka_unit_test(test_real),          cmocka_unit_test(test_planning_fails),
         cmocka_unit_test(test_bad_input),     cmocka_unit_test(test_close_anywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -184,6 +184,7 @@ static void run_plan(const problem_input *in, const esp_plan *plan, int compare)
 /* A random problem on one to four machines, of 2 to 6 ranks. */
 static void small_problem(uint64_t seed, uint32_t tensors, problem_input *in) {
     rng r = {seed};
+    problem_plain = 1;
     problem_random(seed, tensors, 0, in);
     in->system.machines = 1 + rng_below(&r, 3);
     in->system.ranks_per_machine = 1 + rng_below(&r, 2);

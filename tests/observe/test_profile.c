@@ -225,7 +225,7 @@ static void the_file_is_a_model(void **state) {
     assert_string_equal(f.model.tensors[0].keep, "fp32");
     assert_null(f.model.tensors[1].keep);
     assert_string_equal(f.model.tensors[2].keep, "fp16");
-    assert_true(f.more[1].n_shape == 2 && f.more[1].shape[0] == 8 && f.more[1].shape[1] == 8);
+    assert_true(f.model.tensors[1].rows == 8 && f.model.tensors[1].cols == 8 && !f.model.tensors[0].rows);
     assert_true(f.model.forward_ns > 0);
     esp__model_free(&f);
 }

@@ -81,6 +81,70 @@ static inline void problem_codec(rng *r, problem_input *in, uint32_t c, uint32_t
     }
 }
 
+/* ---- codecs of several rounds ---- */
+static inline uint64_t problem_body(esp_bound *out, uint64_t body) {
+    return out->payload_bytes = 64 + (body + 31) / 32 * 32;
+}
+
+/* A matrix as two thin ones of at most *self columns: two rounds; of a vector all numbers, in one. */
+static inline esp_status problem_thin(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                      esp_bound *out) {
+    uint64_t rank = *(const uint64_t *)self;
+    (void)n_reduced;
+    if (like->rows && like->cols > rank) {
+        if (like->rows < rank) rank = like->rows;
+        problem_body(out, 4 * rank * (round ? like->cols : like->rows));
+        out->state_bytes = 4 * rank * like->cols;
+    } else {
+        problem_body(out, 4 * like->count);
+        if (!round) out->payload_bytes = 0;
+    }
+    return ESP_OK;
+}
+
+/* A shared range, then bits that say which numbers are zero, then numbers that are the wider the more of them are summed. */
+static inline esp_status problem_range(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                       esp_bound *out) {
+    (void)self;
+    problem_body(out, round == 0   ? 4
+                      : round == 1 ? like->count / 8 + 1
+                                   : like->count * (n_reduced < 2   ? 1
+                                                    : n_reduced < 5 ? 2
+                                                                    : 4));
+    return ESP_OK;
+}
+
+/* Only matrices, in one round. */
+static inline esp_status problem_matrix(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                        esp_bound *out) {
+    (void)self, (void)round, (void)n_reduced;
+    if (!like->rows) return ESP_E_UNSUPPORTED;
+    problem_body(out, 4 * (like->rows + like->cols));
+    return ESP_OK;
+}
+
+/* Makes the last codec one whose payloads do not grow with elements alone, and most tensors matrices. */
+static inline void problem_rounds(uint64_t seed, problem_input *in) {
+    static uint64_t rank[] = {1, 3};
+    rng r = {seed * 40503u + 11};
+    esp_plan_codec *k = &in->codecs[in->n_codecs - 1];
+    uint32_t kind = rng_below(&r, 3);
+    for (uint32_t t = 0; t < in->model.n_tensors; t++) {
+        uint64_t e = in->tensors[t].elements, cols = 1 + e % 61;
+        if (e % 4 == 0 || cols > e) continue;
+        in->tensors[t].cols = cols, in->tensors[t].rows = e / cols;
+        in->tensors[t].elements = e / cols * cols;
+    }
+    k->self = &rank[seed % 2];
+    k->bound = kind == 0 ? problem_thin : kind == 1 ? problem_range : problem_matrix;
+    k->spec = kind == 0 ? "thin" : kind == 1 ? "range" : "matrix";
+    k->n_rounds = kind == 0 ? 2 : kind == 1 ? 3 : 1;
+    k->caps = kind == 1 ? ESP_CODEC_REDUCIBLE : ESP_CODEC_REDUCIBLE | ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_HAS_STATE;
+    k->round_flags = kind == 0 && rng_chance(&r, 0.5) ? ESP_ROUND_ALLREDUCE : 0;
+    for (int d = 0; d < 2 && kind == 0; d++)
+        if (k->compress[d].n) k->vector_compress[d] = k->decompress[d], k->vector_decompress[d] = k->decompress[d];
+}
+
 static inline void problem_system(rng *r, problem_input *in, uint32_t devices) {
     esp_plan_system *s = &in->system;
     memset(s, 0, sizeof *s);
@@ -99,6 +163,8 @@ static inline void problem_system(rng *r, problem_input *in, uint32_t devices) {
     s->shared_cores = !(s->devices >> ESP_PLAN_GPU & 1u) && rng_below(r, 2);
 }
 
+static int problem_plain; /* 1: only codecs that exist */
+
 /* A problem of 1 to max_tensors tensors, 1 to 3 codecs, any system. devices: mask, 0 for any. */
 static inline void problem_random(uint64_t seed, uint32_t max_tensors, uint32_t devices, problem_input *in) {
     rng r = {seed * 2654435761u + 1};
@@ -108,6 +174,7 @@ static inline void problem_random(uint64_t seed, uint32_t max_tensors, uint32_t 
     in->n_codecs = 1 + (rng_chance(&r, 0.3) ? rng_below(&r, PROBLEM_CODECS) : 0);
     for (uint32_t c = 0; c < in->n_codecs; c++) problem_codec(&r, in, c, (first + c) % 3);
     problem_model(&r, in, 1 + rng_below(&r, max_tensors));
+    if (seed % 5 == 2 && !problem_plain) problem_rounds(seed, in);
 }
 
 /* Units for n tensors: some cut into chunks, some neighbours in groups, the others whole. Returns how many; room for

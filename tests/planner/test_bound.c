@@ -7,6 +7,7 @@
 #include "planner/problem/tree.c"
 #include "planner/problem/cost.c"
 #include "planner/problem/templates.c"
+#include "planner/problem/op_time.c"
 #include "planner/problem/candidates.c"
 #include "planner/bound/game.c"
 #include "planner/bound/rows.c"
@@ -267,12 +268,14 @@ static void test_rates(void **state) {
         w.p = p, w.elements = (double)all, w.room = 1;
         w.paths = esp__arena_get(p->arena, sizeof *w.paths);
         w.rates = esp__arena_get(p->arena, p->n_op_templates * sizeof *w.rates);
-        esp__sizes(p, all, w.size);
+        esp__shape_make(p, all, 0, NULL, &w.shape);
         esp__any_options(&w, 0);
         p->width = ESP__WIDTH_EXACT;
         for (int k = 0; k < 12; k++) {
             uint64_t e = k < 3 ? (uint64_t)k + 1 : 1 + (rng_next(&r) >> rng_below(&r, 60)) % all;
             esp__unit unit = {0, 1, 0, k == 3 ? all : e < all ? e : all};
+            const uint64_t cols = o.in.tensors[0].cols;
+            if (cols && k % 2 && unit.elements >= cols) unit.elements -= unit.elements % cols; /* some rows of it */
             const esp__candidates *m = esp__candidates_get(p, &unit);
             for (uint32_t x = 0; x < m->n; x++) {
                 uint32_t i = 0;

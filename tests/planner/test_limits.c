@@ -150,13 +150,18 @@ static void check_within(const problem_input *in, const esp_plan *plan) {
     esp_plan_report r = {.struct_size = sizeof r};
     double elements = elements_of(in), volume = 0.0, error = 0.0;
     uint32_t n;
+    esp__problem p; /* only for shapes and sizes */
+    memset(&p, 0, sizeof p);
+    p.model = &in->model, p.most_rounds = 1, p.size[ESP__FLAT] = in->system.machines * in->system.ranks_per_machine;
     const esp_plan_unit *units = esp_plan_units(plan, &n);
     for (uint32_t u = 0; u < n; u++) {
         const esp_plan_codec *codec = NULL;
         for (uint32_t k = 0; k < in->n_codecs; k++)
             if (!strcmp(units[u].codec, in->codecs[k].spec)) codec = &in->codecs[k];
-        volume += codec ? floor(esp__payload_bytes(codec, units[u].elements)) : 4.0 * (double)units[u].elements;
-        error += codec ? codec->error * (double)units[u].elements : 0.0;
+        const esp__unit unit = {units[u].first, units[u].n_tensors, units[u].begin, units[u].elements};
+        const uint64_t cols = esp__unit_cols(&p, &unit);
+        volume += codec ? floor(esp__unit_volume(&p, codec, unit.elements, cols)) : 4.0 * (double)unit.elements;
+        error += codec ? esp__codec_error(codec, cols) * (double)unit.elements : 0.0;
     }
     assert_int_equal(esp_plan_report_read(plan, &r), ESP_OK);
     if (c->max_memory_bytes) assert_true(r.memory_bytes <= c->max_memory_bytes);

@@ -8,6 +8,7 @@
 #include "planner/problem/tree.c"
 #include "planner/problem/cost.c"
 #include "planner/problem/templates.c"
+#include "planner/problem/op_time.c"
 #include "planner/problem/candidates.c"
 #include "planner/bound/game.c"
 #include "planner/bound/rows.c"

@@ -25,9 +25,9 @@ static const char right[] =
 
 static void input_open(input *in) {
     memset(in, 0, sizeof *in);
-    in->tensors[0] = (esp_plan_tensor){"a", 1000, 5000, NULL, NULL};
-    in->tensors[1] = (esp_plan_tensor){"b", 2000, 5000, NULL, NULL};
-    in->tensors[2] = (esp_plan_tensor){"c", 3000, 5000, NULL, NULL};
+    in->tensors[0] = (esp_plan_tensor){"a", 1000, 5000, NULL, NULL, 0, 0};
+    in->tensors[1] = (esp_plan_tensor){"b", 2000, 5000, NULL, NULL, 0, 0};
+    in->tensors[2] = (esp_plan_tensor){"c", 3000, 5000, NULL, NULL, 0, 0};
     in->model = (esp_plan_model){.n_tensors = 3, .name = "abc", .tensors = in->tensors};
     in->points[0] = (esp_cost_point){1000, 2000};
     in->points[1] = (esp_cost_point){2000, 3000};
@@ -102,6 +102,31 @@ static void test_null(void **state) {
     assert_null(esp_plan_events(NULL, &n));
     assert_int_equal(n, 0);
     assert_null(esp_plan_units(NULL, NULL));
+}
+
+static esp_status any_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
+    (void)self, (void)round, (void)n_reduced;
+    out->payload_bytes = 64;
+    return like->rows ? ESP_OK : ESP_E_UNSUPPORTED;
+}
+
+/* Codecs of several rounds and of matrices, and tensors that are matrices. */
+static void test_rounds(void **state) {
+    static const char *only[] = {"comp"};
+    (void)state;
+    REFUSED(in.tensors[1].rows = 20, "tensor 'b': 20 rows and 0 cols are not its 2000 elements");
+    REFUSED((in.tensors[1].rows = 20, in.tensors[1].cols = 99), "20 rows and 99 cols are not its 2000 elements");
+    REFUSED((in.tensors[1].rows = 1, in.tensors[1].cols = 4000), "1 rows and 4000 cols");
+    REFUSED(in.codecs[0].n_rounds = 2, "needs bound and self");
+    REFUSED(in.codecs[0].caps = ESP_CODEC_NEEDS_MATRIX, "needs bound and self");
+    REFUSED((in.codecs[0].n_rounds = 5, in.codecs[0].bound = any_bound), "n_rounds is 5: at most 4");
+    REFUSED(in.codecs[0].vector_error = -1, "vector_error must be >= 0");
+    /* nothing but a codec that takes matrices only: tensors that are none, then chunks of one */
+    REFUSED((in.codecs[0].bound = in.codecs[1].bound = any_bound, in.config.only = only, in.config.n_only = 1),
+            "tensor 'a': what is forbidden or asked for leaves no option that a codec can run");
+    REFUSED((in.codecs[0].bound = in.codecs[1].bound = any_bound, in.config.only = only, in.config.n_only = 1,
+             in.model.n_tensors = 1, in.tensors[0].rows = 10, in.tensors[0].cols = 100),
+            "leaves no option for its chunks and groups, which are no matrices");
 }
 
 static void test_model(void **state) {
@@ -290,7 +315,7 @@ static void test_too_many(void **state) {
     assert_true(tensors && names);
     for (int i = 0; i < MANY; i++) {
         snprintf(names[i], sizeof names[i], "t%d", i);
-        tensors[i] = (esp_plan_tensor){names[i], 100, 10, NULL, NULL};
+        tensors[i] = (esp_plan_tensor){names[i], 100, 10, NULL, NULL, 0, 0};
     }
     in.model.tensors = tensors, in.model.n_tensors = MANY;
     refused_line(&in, "1000000 tensors", __LINE__);
@@ -365,11 +390,11 @@ static void test_budget(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_right),          cmocka_unit_test(test_null),     cmocka_unit_test(test_model),
-        cmocka_unit_test(test_system),         cmocka_unit_test(test_codec),    cmocka_unit_test(test_config),
-        cmocka_unit_test(test_later),          cmocka_unit_test(test_strategy), cmocka_unit_test(test_strategy_units),
-        cmocka_unit_test(test_strategy_order), cmocka_unit_test(test_too_many), cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_names),          cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_right),          cmocka_unit_test(test_null),           cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_model),          cmocka_unit_test(test_system),         cmocka_unit_test(test_codec),
+        cmocka_unit_test(test_config),         cmocka_unit_test(test_later),          cmocka_unit_test(test_strategy),
+        cmocka_unit_test(test_strategy_units), cmocka_unit_test(test_strategy_order), cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_extremes),       cmocka_unit_test(test_names),          cmocka_unit_test(test_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,6 +44,7 @@ static void body(esp_ctx *ctx, void *user) {
         esp_tensor_desc d = ESP_ZERO;
         d.name = r->in->names[t];
         d.count = r->in->tensors[t].elements;
+        d.rows = r->in->tensors[t].rows, d.cols = r->in->tensors[t].cols;
         check(r, esp_tensor_add(ctx, &d, &id[t]) == ESP_OK, "esp_tensor_add");
     }
     check(r, esp_start(ctx) == ESP_OK, "esp_start");
@@ -100,6 +101,7 @@ static void run_plan(const problem_input *in, const esp_plan *plan) {
 /* A random problem that a few threads can run. */
 static void small_problem(uint64_t seed, problem_input *in) {
     rng r = {seed};
+    problem_plain = 1;
     problem_random(seed, 6, 0, in);
     in->system.machines = 1 + rng_below(&r, 3);
     in->system.ranks_per_machine = 1 + rng_below(&r, 2);
@@ -160,6 +162,60 @@ static void test_units_run(void **state) {
     }
 }
 
+/* Codecs of several rounds that the library has, by their own models, on a slow link: the planner's best, and every comparison
+ * strategy that compresses with them. */
+static void rounds_problem(uint64_t seed, esp_ctx *ctx, esp__costs *costs, problem_input *in) {
+    static const char *const specs[] = {"powersgd:rank=2", "int8:shared=1"};
+    rng r = {seed};
+    small_problem(seed, in);
+    in->system.machines = in->system.ranks_per_machine = 2;
+    in->system.devices = 1;
+    in->system.intra.bytes_per_us = 1000, in->system.inter.bytes_per_us = 0.5;
+    in->system.intra.alpha_ns = in->system.inter.alpha_ns = 1000;
+    in->n_codecs = 1;
+    if (esp__builtin_costs(ctx, specs[seed % 2], &in->system, NULL, costs)) fail_msg("%s", esp_last_error(ctx));
+    in->codecs[0] = costs->codec;
+    for (uint32_t t = 0; t < in->model.n_tensors; t++) {
+        esp_plan_tensor *x = &in->tensors[t];
+        x->rows = 1 + rng_below(&r, 60), x->cols = 1 + rng_below(&r, 60);
+        x->elements = x->rows * x->cols;
+        if (rng_chance(&r, 0.3)) x->rows = x->cols = 0;
+    }
+}
+
+static void test_rounds_run(void **state) {
+    static problem_input in;
+    uint32_t compressed = 0;
+    esp_ctx *ctx;
+    (void)state;
+    assert_int_equal(esp__open_alone(&ctx), ESP_OK);
+    for (uint64_t seed = 0; seed < test_repeats(12); seed++) {
+        esp__costs costs;
+        rounds_problem(seed, ctx, &costs, &in);
+        esp_plan *plan = make(&in, NULL);
+        uint32_t n;
+        const esp_plan_unit *u = esp_plan_units(plan, &n);
+        for (uint32_t i = 0; i < n; i++) compressed += strcmp(u[i].codec, "none") != 0;
+        run_plan(&in, plan);
+        esp_plan *again = NULL; /* its text says the same */
+        if (esp_plan_simulate(&in.model, in.codecs, 1, &in.system, NULL, esp_plan_text(plan), &again))
+            fail_msg("%s", esp_last_error(NULL));
+        esp_plan_report r = {.struct_size = sizeof r}, x = r;
+        assert_int_equal(esp_plan_report_read(plan, &r) | esp_plan_report_read(again, &x), ESP_OK);
+        assert_true(!(r.iteration_ns > x.iteration_ns) && !(r.iteration_ns < x.iteration_ns));
+        esp_plan_free(again);
+        esp_plan_free(plan);
+        const esp__scheme *const *s = esp__schemes();
+        for (uint64_t k = seed % 5; k-- && s[1];) s++;
+        esp_plan_config config = {.strategy = (*s)->name, .flags = ESP_PLAN_NO_BOUND};
+        plan = make(&in, &config);
+        run_plan(&in, plan);
+        esp_plan_free(plan);
+    }
+    assert_true(compressed > 20);
+    esp_close(ctx);
+}
+
 /* Every comparison strategy runs. */
 static void test_schemes_run(void **state) {
     static problem_input in;
@@ -176,6 +232,6 @@ static void test_schemes_run(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs), cmocka_unit_test(test_units_run),
-                                       cmocka_unit_test(test_schemes_run)};
+                                       cmocka_unit_test(test_schemes_run), cmocka_unit_test(test_rounds_run)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

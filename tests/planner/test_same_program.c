@@ -1,12 +1,14 @@
-/* test_same_program.c: the planner times what the executor runs: for every option of the tree, an op template has
- * the ops of the compiled program of a rank that is root in every rooted collective: kinds, lanes, steps, elements
- * and payloads. */
+/* test_same_program.c: the planner times what the executor runs: for every option of the tree, a path has the ops of the compiled
+ * program of a rank that is root in every rooted collective: kinds, lanes, steps, rounds, elements and payloads. The same with
+ * codecs of several rounds: also each round's payload bytes, dtype and reduction; and the planner has a path for exactly those
+ * options that the executor does not refuse. */
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
 #include "planner/problem/tree.c"
 #include "planner/problem/cost.c"
 #include "planner/problem/templates.c"
+#include "planner/problem/op_time.c"
 #include "planner/problem/candidates.c"
 #pragma GCC diagnostic pop
 #include "tests/common/ranks.h"
@@ -17,11 +19,15 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-enum { OPTIONS_MAX = 5000, ELEMENTS = 1003 };
+enum { OPTIONS_MAX = 5000, ROWS = 59, COLS = 17, ELEMENTS = ROWS * COLS };
 
 typedef struct tree {
     char (*text)[ESP__TEXT_MAX];
     uint32_t n;
+    const char *codec;
+    int matrix;                  /* the tensors have rows and cols */
+    char (*kept)[ESP__TEXT_MAX]; /* options that planner and executor take */
+    uint32_t n_kept;
     int32_t machines, local; /* any option's unit turns the roots by this many: rank 0 is the root again */
     atomic_int compared, wrong;
 } tree;
@@ -37,18 +43,27 @@ typedef struct side {
     esp__arena arena;
     jmp_buf no_memory;
     esp__problem problem;
+    const esp__codec *codec;
 } side;
 
-static void side_open(side *s, const tree *t) {
+static void side_open(side *s, const tree *t, esp_ctx *ctx) {
     static esp_cost_point one = {1.0, 1.0};
-    static esp_plan_tensor tensor = {"t", ELEMENTS, 1.0, NULL};
+    static esp_plan_tensor tensor;
     static esp_plan_model model;
     static esp_plan_codec codec;
     esp_plan_system system;
+    esp__codec *opened;
     memset(s, 0, sizeof *s);
     memset(&system, 0, sizeof system);
+    memset(&codec, 0, sizeof codec);
+    tensor.name = "t", tensor.elements = ELEMENTS, tensor.compute_ns = 1.0;
+    tensor.rows = t->matrix ? ROWS : 0, tensor.cols = t->matrix ? COLS : 0;
     model.name = "m", model.n_tensors = 1, model.tensors = &tensor;
-    codec.spec = "topk:ratio=0.1", codec.unit_bytes = 1, codec.units = 1;
+    codec.spec = t->codec, codec.unit_bytes = 1, codec.units = 1;
+    assert_int_equal(esp__codec_get(ctx, t->codec, &opened), ESP_OK);
+    codec.caps = opened->traits.caps & ESP_CODEC_REDUCIBLE;
+    esp__plan_codec_rounds(&codec, opened->table, &opened->traits, opened->self);
+    s->codec = opened;
     for (int d = 0; d < 2; d++) {
         codec.compress[d].points = codec.decompress[d].points = &one;
         codec.compress[d].n = codec.decompress[d].n = 1;
@@ -66,54 +81,94 @@ static uint64_t power(const esp__problem *p, const uint8_t slots[3]) {
     return n;
 }
 
-/* Is this op of the program that op of the op template? The largest part stands for all (the last may be smaller). */
-static int same(const esp__problem *p, const esp__program *program, const esp__op *op, const esp__op_template *r,
-                uint8_t step) {
-    uint64_t size[ESP__CUTS], elements = 0, largest = 0;
-    esp__sizes(p, ELEMENTS, size);
+/* What the codec says of such an op's payload. */
+static esp_bound bound_of(const esp__problem *p, const esp__op_template *r, const esp__shape *shape, uint32_t round) {
+    const esp_plan_codec *c = &p->codecs[0];
+    uint64_t n = shape->size[r->cut];
+    uint32_t n_reduced = 1;
+    esp_tensor like =
+        esp__codec_like(n, shape->cols && c->caps & ESP_CODEC_NEEDS_MATRIX ? n / shape->cols : 0, shape->cols);
+    esp_bound b = {.struct_size = sizeof b};
+    for (uint32_t scope = 0; scope < 3; scope++)
+        if (r->reduced >> scope & 1u) n_reduced *= p->size[scope];
+    assert_int_equal(c->bound(c->self, &like, round, n_reduced, &b), ESP_OK);
+    return b;
+}
+
+/* Does the op reduce the bodies that the planner sizes? */
+static int same_sum(const side *s, const esp__op *op, const esp__op_template *r, const esp__shape *shape) {
+    const esp__problem *p = &s->problem;
+    const esp_bound b = bound_of(p, r, shape, op->round);
+    const esp_round round = esp__codec_round(s->codec, op->round);
+    return op->coll.reduce == round.op && op->coll.dtype == (b.dtype ? b.dtype : round.dtype) &&
+           (double)(op->coll.count * esp_dtype_bytes(op->coll.dtype)) ==
+               esp__op_bytes_before(p, r, shape, &p->codecs[0]);
+}
+
+/* Is this op of the program that op of the path? The largest part stands for all (the last may be smaller). */
+static int same(const side *s, const esp__program *program, const esp__op *op, const esp__plan_op *x,
+                const esp__shape *shape) {
+    const esp__problem *p = &s->problem;
+    const esp__op_template *r = &p->op_templates[x->op_template];
+    const uint64_t *size = shape->size;
+    uint64_t elements = 0, largest = 0;
     uint32_t mask = 1u << op->lane | (uint32_t)op->links << ESP__LANE_INTRA;
     if (p->system.ranks_per_machine == 1) mask &= ~(1u << ESP__LANE_INTRA); /* a link that nobody uses */
-    if (op->step != step || mask != r->lanes) return 0;
+    if (op->step != x->step || op->round != x->round || mask != r->lanes) return 0;
     for (uint32_t k = 0; op->kind != ESP__OP_COLLECTIVE && k < op->n_ranges; k++) {
-        const esp__range *x = &program->ranges[op->first_range + k];
-        elements += x->length;
-        if (x->length > largest) largest = x->length;
+        const esp__range *y = &program->ranges[op->first_range + k];
+        elements += y->length;
+        if (y->length > largest) largest = y->length;
     }
     switch (op->kind) {
     case ESP__OP_COMPRESS:
         return r->kind == ESP_PLAN_COMP && elements == size[r->cut] && largest == size[r->parts] &&
-               op->n_ranges == power(p, r->slots_after);
+               op->n_ranges == power(p, r->slots_after) &&
+               (!r->n_rounds || (double)op->slot_bytes == esp__template_payload(p, r, shape, &p->codecs[0], r->parts));
     case ESP__OP_DECOMPRESS:
         return r->kind == ESP_PLAN_DECOMP && largest == size[r->cut] &&
                op->n_ranges * op->n_sources == power(p, r->slots);
     default: break;
     }
     if (r->kind != ESP_PLAN_COLLECTIVE || op->level != r->level || op->coll.op != r->coll) return 0;
+    if (r->summed) return same_sum(s, op, r, shape);
+    if (r->n_rounds && (double)op->coll.slot_bytes != esp__template_payload(p, r, shape, &p->codecs[0], r->cut))
+        return 0;
     uint64_t n = p->size[r->level], have = r->compressed ? power(p, r->slots) : size[r->cut], want = have;
     if (r->coll == ESP_COLL_BROADCAST && r->compressed) want = power(p, r->slots_after);
     if (r->coll == ESP_COLL_ALLGATHER || (r->coll == ESP_COLL_GATHER && r->compressed)) want = have * n;
     if (r->coll == ESP_COLL_ALLGATHER && !r->compressed)
         want = size[r->parts]; /* not n times a part that was rounded up */
-    return op->coll.count == want;
+    return op->coll.count * (op->coll.width > 1 ? op->coll.width : 1) == want; /* width: elements of a row */
 }
 
-static void compare(tree *t, const esp_ctx *ctx, uint32_t unit, const char *text, const side *s) {
-    const esp__program *program = &ctx->in_force.program;
-    esp__op_template op_template[ESP__MAX_OPS];
+/* The planner's path for an option; NULL: none. */
+static const esp__path *path_of(side *s, const char *text) {
+    const esp__unit whole = {0, 1, 0, ELEMENTS};
     esp__option option;
-    uint32_t at = 0, n;
-    uint8_t step = 0;
-    int good = esp__option_parse(NULL, text, &option) == ESP_OK;
-    n = esp__op_templates(&s->problem, &option, op_template);
-    for (uint32_t i = 0; i < program->n_ops; i++) {
+    assert_int_equal(esp__option_parse(NULL, text, &option), ESP_OK);
+    return esp__path_of(&s->problem, &whole, &option, 0);
+}
+
+static void compare(tree *t, const esp_ctx *ctx, uint32_t unit, const char *text, side *s) {
+    const esp__program *program = &ctx->in_force.program;
+    const esp__path *path = path_of(s, text);
+    const esp_plan_codec *codec = path && path->codec != ESP__NO_CODEC ? &s->problem.codecs[0] : NULL;
+    esp__shape shape;
+    uint32_t at = 0;
+    int good = path != NULL;
+    esp__shape_make(&s->problem, ELEMENTS, t->matrix ? COLS : 0, codec, &shape);
+    for (uint32_t i = 0; i < program->n_ops && good; i++) {
         const esp__op *op = &program->ops[i];
         if (op->unit != unit || op->kind == ESP__OP_COPY) continue;
-        good &= at < n && same(&s->problem, program, op, &op_template[at], step);
-        at++, step++;
+        esp__plan_op x = at < path->n ? path->ops[at] : (esp__plan_op){0};
+        if (!codec) x.round = op->round; /* of an option that compresses nothing the unit's codec is not asked */
+        good &= at < path->n && same(s, program, op, &x, &shape);
+        at++;
     }
-    good &= at == n;
+    good &= path && at == path->n;
     atomic_fetch_add(&t->compared, 1);
-    if (!good && atomic_fetch_add(&t->wrong, 1) < 5) fprintf(stderr, "%s: the program and the recipe differ\n", text);
+    if (!good && atomic_fetch_add(&t->wrong, 1) < 5) fprintf(stderr, "%s: the program and the path differ\n", text);
 }
 
 static void body(esp_ctx *ctx, void *user) {
@@ -126,7 +181,9 @@ static void body(esp_ctx *ctx, void *user) {
         snprintf(name, sizeof name, "t%u", i);
         d.name = name;
         d.count = i % turn ? 1 : ELEMENTS;
-        d.codec = i % turn ? "none" : "topk:ratio=0.1";
+        d.rows = i % turn || !t->matrix ? 0 : ROWS;
+        d.cols = i % turn || !t->matrix ? 0 : COLS;
+        d.codec = i % turn ? "none" : t->codec;
         d.option = i % turn ? "flat.allreduce" : t->text[i / turn];
         s = esp_tensor_add(ctx, &d, &id);
     }
@@ -138,7 +195,7 @@ static void body(esp_ctx *ctx, void *user) {
     }
     if (esp_rank(ctx)) return;
     side planner;
-    side_open(&planner, t);
+    side_open(&planner, t, ctx);
     uint32_t first = 0; /* ops of a unit are neighbours: look only there */
     esp__program part = ctx->in_force.program;
     esp_ctx view = *ctx;
@@ -154,23 +211,28 @@ static void body(esp_ctx *ctx, void *user) {
     esp__arena_free(&planner.arena);
 }
 
+static void run_job(tree *t, void (*ranks)(esp_ctx *ctx, void *user)) {
+    static test_job job;
+    memset(&job, 0, sizeof job);
+    job.size = t->machines * t->local;
+    job.per_machine = t->local;
+    job.body = ranks;
+    job.user = t;
+    test_run(&job);
+    assert_int_equal(t->compared, t->n);
+    assert_int_equal(t->wrong, 0);
+    free(t->text);
+}
+
 static void run(uint32_t parts, uint32_t devices, int32_t machines, int32_t local, uint32_t want) {
     static tree t;
-    static test_job job;
     memset(&t, 0, sizeof t);
     t.text = calloc(OPTIONS_MAX, sizeof *t.text);
+    t.codec = "topk:ratio=0.1";
     t.machines = machines, t.local = local;
     esp__option_each(parts, devices, 0, add_option, &t);
     assert_int_equal(t.n, want);
-    memset(&job, 0, sizeof job);
-    job.size = machines * local;
-    job.per_machine = local;
-    job.body = body;
-    job.user = &t;
-    test_run(&job);
-    assert_int_equal(t.compared, want);
-    assert_int_equal(t.wrong, 0);
-    free(t.text);
+    run_job(&t, body);
 }
 
 static void test_all_4341(void **state) {
@@ -190,8 +252,76 @@ static void test_one_level(void **state) {
     run(ESP__TREE_FLAT, 3, 4, 1, 63);
 }
 
+/* ---- codecs of several rounds ------------------------------------------------------------------------------------------ */
+/* Every rank puts each option in force: the executor refuses those that the planner has no path for, and no others. Options that
+ * both take stay in the list. */
+static void body_refused(esp_ctx *ctx, void *user) {
+    tree *t = user;
+    esp_tensor_desc d = ESP_ZERO;
+    char text[2 * ESP__TEXT_MAX];
+    uint32_t id, kept = 0;
+    side planner;
+    d.name = "t", d.count = ELEMENTS;
+    d.rows = t->matrix ? ROWS : 0, d.cols = t->matrix ? COLS : 0;
+    if (esp_tensor_add(ctx, &d, &id) || esp_start(ctx)) {
+        fprintf(stderr, "%s\n", esp_last_error(ctx));
+        atomic_fetch_add(&t->wrong, 1);
+        return;
+    }
+    if (!esp_rank(ctx)) side_open(&planner, t, ctx);
+    for (uint32_t i = 0; i < t->n; i++) {
+        snprintf(text, sizeof text, "espresso-strategy 1\ntensor t %d %s %s\n", (int)ELEMENTS, t->codec, t->text[i]);
+        const int taken = esp_strategy_set(ctx, text) == ESP_OK;
+        if (esp_rank(ctx)) continue;
+        const int planned = path_of(&planner, t->text[i]) != NULL;
+        atomic_fetch_add(&t->compared, 1);
+        if (planned != taken && atomic_fetch_add(&t->wrong, 1) < 5)
+            fprintf(stderr, "%s with %s: planned: %d, executed: %d (%s)\n", t->text[i], t->codec, planned, taken,
+                    esp_last_error(ctx));
+        if (planned && taken) memmove(t->kept[kept++], t->text[i], sizeof *t->kept);
+    }
+    if (esp_rank(ctx)) return;
+    t->n_kept = kept;
+    esp__arena_free(&planner.arena);
+}
+
+/* All options of the tree, and those that sum payloads, on machines x local ranks. wanted: options that the codec can have; 0: all. */
+static void run_rounds(const char *codec, int matrix, int32_t machines, int32_t local, uint32_t wanted) {
+    static tree t;
+    memset(&t, 0, sizeof t);
+    t.text = calloc(OPTIONS_MAX, sizeof *t.text);
+    t.kept = calloc(OPTIONS_MAX, sizeof *t.kept);
+    t.codec = codec, t.matrix = matrix, t.machines = machines, t.local = local;
+    esp__option_each(machines > 1 && local > 1 ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT, 1,
+                     ESP__WITH_SUMS, add_option, &t);
+    run_job(&t, body_refused);
+    if (wanted)
+        assert_int_equal(t.n_kept, wanted);
+    else
+        assert_int_equal(t.n_kept, t.n);
+    t.text = t.kept, t.n = t.n_kept;
+    t.compared = t.wrong = 0;
+    run_job(&t, body);
+}
+
+static void test_powersgd(void **state) {
+    (void)state;
+    run_rounds("powersgd:rank=4", 1, 2, 2, 12);
+    run_rounds("powersgd:rank=4", 1, 3, 2, 12);
+    run_rounds("powersgd:rank=4,start=cold", 0, 2, 2, 12); /* no matrix: one round of plain numbers */
+    run_rounds("powersgd:rank=17", 1, 1, 4, 4);            /* as many columns: sent as it is */
+}
+
+static void test_int8_shared(void **state) {
+    (void)state;
+    run_rounds("int8:shared=1", 0, 2, 2, 0);
+    run_rounds("int8:shared=1", 1, 2, 3, 0);
+    run_rounds("int8:shared=1", 0, 4, 1, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_4341), cmocka_unit_test(test_unequal_fanouts),
-                                       cmocka_unit_test(test_one_level)};
+                                       cmocka_unit_test(test_one_level), cmocka_unit_test(test_powersgd),
+                                       cmocka_unit_test(test_int8_shared)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,6 +101,32 @@ static int one_option(void *user, const esp__option *o) {
     return 0;
 }
 
+static esp_status four_rounds(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
+    (void)self, (void)round;
+    out->payload_bytes = 64 + like->count * n_reduced;
+    return ESP_OK;
+}
+
+/* The op templates of all rounds that a codec may have fit into their table, with all options on both devices. */
+static void templates_of_rounds_fit(void **state) {
+    inputs in;
+    esp__problem p;
+    jmp_buf out_of_memory;
+    esp__arena arena = {.on_failure = &out_of_memory};
+    (void)state;
+    make_inputs(&in, 1, 1000);
+    in.codec.bound = four_rounds, in.codec.n_rounds = ESP_ROUNDS_MAX, in.codec.caps = ESP_CODEC_REDUCIBLE;
+    in.codec.compress[ESP_PLAN_GPU] = in.codec.compress[ESP_PLAN_CPU];
+    in.codec.decompress[ESP_PLAN_GPU] = in.codec.decompress[ESP_PLAN_CPU];
+    in.config.flags = ESP_PLAN_HOPS;
+    in.system.devices = 3, in.system.host_bytes_per_us = 1000;
+    if (setjmp(out_of_memory)) fail_msg("out of memory");
+    if (esp__problem_open(&p, &arena, &in.model, &in.codec, 1, &in.system, &in.config, 0))
+        fail_msg("%s", esp_last_error(NULL));
+    assert_true(p.n_op_templates > 100 && p.n_op_templates < 12000);
+    esp__arena_free(&arena);
+}
+
 static void candidates_dominate_every_option(void **state) {
     static const uint64_t sizes[] = {1000, 300000, 20000000};
     (void)state;
@@ -247,6 +273,7 @@ static void wrong_levels_are_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_take_the_slowest_link),
+        cmocka_unit_test(templates_of_rounds_fit),
         cmocka_unit_test(candidates_dominate_every_option),
         cmocka_unit_test(plans_are_near_their_bound),
         cmocka_unit_test(plans_run),

@@ -234,6 +234,43 @@ static void codecs_describe_themselves(void **state) {
           "there is no codec \"everysecond\"");
 }
 
+static void write_text(const char *path, const char *said) {
+    FILE *to = fopen(path, "w");
+    assert_non_null(to);
+    assert_true(fputs(said, to) >= 0);
+    assert_int_equal(fclose(to), 0);
+}
+
+/* Codecs of several rounds: of matrices, where the model says which tensors are some; and from a file of measured costs. */
+static void several_rounds(void **state) {
+    static const char
+        model[] = "{\"espresso\": 1, \"model\": \"m\", \"forward_us\": 100, \"tensors\": [{\"name\": \"w\", "
+                  "\"elements\": 1048576, \"compute_us\": 100%s}]}\n",
+        codec[] = "{\"espresso\": 1, \"codec\": \"%s\", \"rounds\": 2, \"reducible\": true, \"payload\": "
+                  "{\"unit_bytes\": 1, \"units_per_element\": 0.1}, \"devices\": {\"cpu\": {\"compress\": [[1000, "
+                  "1]], \"decompress\": [[1000, 1]]}}}\n";
+    char said[512];
+    (void)state;
+    for (int matrix = 0; matrix < 2; matrix++) {
+        snprintf(said, sizeof said, model, matrix ? ", \"rows\": 1024, \"cols\": 1024" : "");
+        write_text(in_dir("rounds.json"), said);
+        spawned s = SPAWN("plan", "--model", in_dir("rounds.json"), "--gc", "powersgd:rank=4", "--system",
+                          "commodity-10g", "-o", "-");
+        if (s.status) fail_msg("%s", s.text[1]);
+        assert_true(spawn_said(&s, 0, " powersgd:rank=4 ") == matrix);
+        spawn_free(&s);
+    }
+    for (int known = 0; known < 2; known++) {
+        snprintf(said, sizeof said, codec, known ? "int8:shared=1" : "nosuch");
+        write_text(in_dir("gc.json"), said);
+        check(SPAWN("plan", "--model", in_dir("rounds.json"), "--gc", in_dir("gc.json"), "--system", "commodity-10g",
+                    "-o", "-"),
+              !known, !known, known ? " int8:shared=1 " : "planning with it needs the codec itself");
+    }
+    unlink(in_dir("rounds.json"));
+    unlink(in_dir("gc.json"));
+}
+
 /* ---- bad input ----------------------------------------------------------------------------------------------------------------- */
 static void wrong_usage(void **state) {
     (void)state;
@@ -409,6 +446,7 @@ int main(void) {
         cmocka_unit_test(constraints),
         cmocka_unit_test(names_and_several_codecs),
         cmocka_unit_test(codecs_describe_themselves),
+        cmocka_unit_test(several_rounds),
         cmocka_unit_test(wrong_usage),
         cmocka_unit_test(unknown_names),
         cmocka_unit_test(bad_models),

@@ -236,24 +236,6 @@ static void test_refused(void **state) {
     assert_int_equal(run_failures(2, 2, 0, refused_body, &k), 0);
 }
 
-/* Strategy auto says that it does not plan such codecs. */
-static void auto_body(esp_ctx *ctx, void *user) {
-    (void)user;
-    esp_tensor_desc d = ESP_ZERO;
-    d.name = "m", d.count = 200, d.rows = 10, d.cols = 20;
-    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
-    CHECK(esp_start(ctx) == ESP_E_UNSUPPORTED);
-    CHECK(strstr(esp_last_error(ctx), "codec 'powersgd:rank=2' compresses in 2 rounds, which the planner cannot plan"));
-}
-static void test_auto(void **state) {
-    static const esp_config config = {.strategy = "auto", .codec = "powersgd:rank=2", .log_level = ESP_LOG_ERROR};
-    test_job j = {.size = 1, .per_machine = 1, .config = config, .body = auto_body};
-    (void)state;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    assert_int_equal(atomic_load(&failures), 0);
-}
-
 /* ---- what lasts ------------------------------------------------------------------------------------------------------------ */
 static void discard_body(esp_ctx *ctx, void *user) {
     const task *k = user;
@@ -378,8 +360,7 @@ static void test_alone(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model),   cmocka_unit_test(test_parts), cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_auto),  cmocka_unit_test(test_lasts),
-        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_lasts), cmocka_unit_test(test_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,7 +72,7 @@ static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
     printf("  payload:    %.4g bits an element (2^20 elements)\n", plugins_bits_each(&m->sent));
     for (uint32_t r = 0; r < c->traits.n_rounds; r++) {
         const esp_round round = esp__codec_round(c, r);
-        if (round.op && !esp__codec_model(ctx, c, 2, ESP_CPU, &two))
+        if (round.op && !esp__codec_model(ctx, c, 0, 2, ESP_CPU, &two))
             printf("  round %u:    %s of %s: %.4g bits an element\n", r + 1, ops[round.op & 3u],
                    esp__dtype_word(round.dtype), plugins_bits_each(&two.reduced[r]));
     }

@@ -56,12 +56,29 @@ static int plan_read_system(plan_inputs *in) {
     return TOOL_OK;
 }
 
+/* Opens the codec of a file whose payloads do not grow with elements alone: its own bound() says what they take. */
+static int plan_open_codec(plan_inputs *in, const char *path, esp_plan_codec *out) {
+    esp__codec *c;
+    if (out->n_rounds < 2 && !(out->caps & ESP_CODEC_NEEDS_MATRIX)) return TOOL_OK;
+    if (!in->registry && esp__open_alone(&in->registry) != ESP_OK)
+        return tool_fail(in->command, "%s", esp_last_error(NULL));
+    if (esp__codec_get(in->registry, out->spec, &c) != ESP_OK)
+        return tool_fail(in->command,
+                         "%s: codec '%s' has several rounds or is one of matrices, so that planning with it needs the "
+                         "codec itself: %s",
+                         path, out->spec, esp_last_error(in->registry));
+    out->vector_error = c->model.error >= 0.0 ? c->model.error : out->error;
+    esp__plan_codec_rounds(out, c->table, &c->traits, c->self);
+    return TOOL_OK;
+}
+
 static int plan_read_codec(plan_inputs *in, uint32_t i) {
     const char *name = in->gc[i];
     plan_codec *c = &in->codec_files[i];
     if (plan_is_path(name) || (!strchr(name, ':') && access(name, F_OK) == 0)) {
         if (esp__gc_read(name, &c->file, NULL) != ESP_OK) return tool_fail(in->command, "%s", esp_last_error(NULL));
         in->codecs[i] = c->file.codec;
+        if (plan_open_codec(in, name, &in->codecs[i]) != TOOL_OK) return TOOL_FAILED;
     } else {
         const char *accelerator = in->system_file.accelerator;
         if (!in->registry && esp__open_alone(&in->registry) != ESP_OK)

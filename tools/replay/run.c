@@ -29,6 +29,7 @@ static esp_status replay_add_tensors(replay_run *r) {
         uint32_t id;
         d.name = r->in.model.tensors[t].name;
         d.count = r->in.model.tensors[t].elements;
+        d.rows = r->in.model.tensors[t].rows, d.cols = r->in.model.tensors[t].cols;
         s = esp_tensor_add(r->ctx, &d, &id);
     }
     if (!s) s = esp_start(r->ctx);

@@ -1,0 +1,131 @@
+/* op_time.c: what the op of a template takes for a unit of a size and shape: time, bytes and memory. Knows no options. */
+#include "planner/plan.h"
+
+static const double esp__op_longest = 5e12; /* ns; no op is longer, so that no sum overflows */
+static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
+
+static void esp__sizes(const esp__problem *p, uint64_t e, uint64_t size[ESP__CUTS]) {
+    for (uint32_t k = 0; k < p->n_cuts; k++) {
+        size[k] = e;
+        for (uint32_t level = 1; level <= p->n_levels && p->cuts[k]; level++)
+            for (uint32_t scope = 0, first, last; scope < ESP__SCOPES; scope++) {
+                if (!(p->cuts[k] >> scope & 1u)) continue;
+                esp__scope_levels(scope, p->n_levels, &first, &last);
+                if (first == level) size[k] = esp__part_of(size[k], p->size[scope]);
+            }
+    }
+}
+
+ESP__FN void esp__shape_make(const esp__problem *p, uint64_t elements, uint64_t cols, const esp_plan_codec *codec,
+                             esp__shape *out) {
+    const uint64_t width = cols && codec && codec->caps & ESP_CODEC_NEEDS_MATRIX ? cols : 1; /* cut between rows */
+    esp__sizes(p, elements / width, out->size);
+    for (uint32_t k = 0; k < p->n_cuts; k++) out->size[k] *= width;
+    out->elements = elements, out->cols = cols;
+}
+
+static double esp__slots(const esp__problem *p, const uint8_t slots[ESP__SCOPES]) {
+    double n = 1.0;
+    for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
+        for (uint32_t k = 0; k < slots[scope]; k++) n *= p->size[scope];
+    return n;
+}
+
+/* The payload of a part of the cut. */
+static double esp__template_payload(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                                    const esp_plan_codec *codec, uint8_t cut) {
+    if (!codec->bound) return esp__payload_bytes(codec, shape->size[cut]);
+    return esp__round_bytes(p, op, shape, codec, shape->size[cut], NULL);
+}
+
+static double esp__op_bytes_before(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                                   const esp_plan_codec *codec) {
+    if (!op->compressed) return 4.0 * (double)shape->size[op->cut];
+    return esp__slots(p, op->slots) * esp__template_payload(p, op, shape, codec, op->cut);
+}
+
+/* Bytes of one of the n pieces of a collective of numbers. */
+static double esp__piece_bytes(const esp__op_template *op, const esp__shape *shape, const esp_plan_codec *codec,
+                               uint32_t n) {
+    const uint64_t width = shape->cols && codec && codec->caps & ESP_CODEC_NEEDS_MATRIX ? shape->cols : 1;
+    return 4.0 * (double)(esp__part_of(shape->size[op->cut] / width, n) * width);
+}
+
+static double esp__link_ns(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                           const esp_plan_codec *codec) {
+    double before = esp__op_bytes_before(p, op, shape, codec), piece = before;
+    uint32_t n = p->size[op->level];
+    if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
+        piece = op->compressed ? before / n : esp__piece_bytes(op, shape, codec, n);
+    return esp__collective_ns(&p->system, op->level, op->coll, before, piece, op->on_link);
+}
+
+/* A Comp, in one of its rounds, or a Decomp of `elements`. Each rank has its own GPU; on the CPU, those of a machine's ranks run one
+ * after the other. */
+static double esp__codec_ns(const esp__op_template *op, const esp_cost_curve *curve, double elements) {
+    const double one = esp__curve_at(curve, elements) / (op->n_rounds > 1 ? op->n_rounds : 1);
+    return op->device == ESP__DEV_GPU ? one : one * op->on_cpu;
+}
+
+/* Time to start an op on these lanes. */
+static double esp__dispatch_ns(const esp__problem *p, uint32_t lanes) {
+    double most = 0.0;
+    for (uint32_t k = 0; k < ESP__LANES; k++)
+        if (lanes >> k & 1u && p->system.dispatch_ns[k] > most) most = p->system.dispatch_ns[k];
+    return most;
+}
+
+/* Can an op of this kind run with the codec, whatever its size? NULL: no codec. */
+static int esp__template_possible(const esp__problem *p, const esp__op_template *op, const esp_plan_codec *codec) {
+    switch (op->kind) {
+    case ESP_PLAN_COLLECTIVE:
+        if (op->hops) return esp__hops_possible(p, op, codec);
+        return !op->compressed || (codec && esp__payloads_pass(codec, op));
+    case ESP_PLAN_COMP: return codec && codec->compress[op->device].n;
+    case ESP_PLAN_DECOMP: return codec && codec->decompress[op->device].n;
+    default: return 1;
+    }
+}
+
+static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                                 const esp_plan_codec *codec) {
+    const double elements = (double)shape->size[op->cut];
+    double ns = 0.0;
+    if (!esp__template_possible(p, op, codec)) return esp__cannot;
+    if (op->n_rounds && esp__template_payload(p, op, shape, codec, op->kind == ESP_PLAN_COMP ? op->parts : op->cut) < 0)
+        return esp__cannot;
+    switch (op->kind) {
+    case ESP_PLAN_COLLECTIVE:
+        ns = op->hops ? esp__hop_op_ns(p, op, shape->size, codec) : esp__link_ns(p, op, shape, codec);
+        break;
+    case ESP_PLAN_COMP: ns = esp__codec_ns(op, esp__codec_curve(codec, shape->cols, 0, op->device), elements); break;
+    case ESP_PLAN_DECOMP:
+        ns =
+            esp__codec_ns(op, esp__codec_curve(codec, shape->cols, 1, op->device), esp__slots(p, op->slots) * elements);
+        break;
+    case ESP_PLAN_COPY: ns = 4.0 * elements * 1000.0 / p->system.host_bytes_per_us; break;
+    default:
+        ns = p->system.pack_ns;
+        if (p->system.pack_bytes_per_us > 0.0)
+            ns += 4.0 * (double)shape->size[0] * 1000.0 / p->system.pack_bytes_per_us;
+    }
+    ns += esp__dispatch_ns(p, op->lanes);
+    return ns < esp__op_longest ? (uint64_t)(ns + 0.5) : (uint64_t)esp__op_longest;
+}
+
+/* Bytes of a residual and a codec's state, and of buffers for payloads that the op makes or receives. */
+static uint64_t esp__template_memory(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                                     const esp_plan_codec *codec) {
+    const int first = op->early + 1u >= op->n_rounds; /* later rounds have the same residual and state */
+    double bytes = 0.0;
+    uint64_t state = 0;
+    if (op->kind == ESP_PLAN_COMP || (op->kind == ESP_PLAN_COLLECTIVE && op->compressed))
+        bytes = esp__slots(p, op->slots_after) * esp__template_payload(p, op, shape, codec, op->parts);
+    if ((op->kind == ESP_PLAN_COMP && first) || op->hops) bytes += 4.0 * (double)shape->size[op->cut];
+    if (op->kind == ESP_PLAN_COMP && first && codec->bound && codec->caps & ESP_CODEC_HAS_STATE) {
+        esp__round_bytes(p, op, shape, codec, shape->size[op->parts], &state);
+        bytes += esp__slots(p, op->slots_after) * (double)state;
+    }
+    if (op->kind == ESP_PLAN_PACK && !op->up) bytes = 4.0 * (double)shape->size[0];
+    return (uint64_t)bytes;
+}
