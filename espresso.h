@@ -111,6 +111,9 @@ typedef struct esp_config {
     /** Where this rank is, the outermost unit first: "rack1/machine0"; ranks with the same text are on one machine. The job then
      *  has a level more than the text has parts. NULL: see `machine`. */
     const char *place;
+    /** Who runs the ops: "threads" of the library, or the "caller" inside esp_push, esp_test and the waits. NULL: threads if each rank
+     *  has two cores or more, else the caller (docs/using.md) */
+    const char *progress;
 } esp_config;
 
 enum {

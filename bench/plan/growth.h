@@ -15,7 +15,8 @@ static esp_plan_model growth_model(uint32_t n, int distinct) {
         double width = distinct ? 600.0 + 7.0 * (double)((uint64_t)i * 2654435769u % 101u) + i * 0.01 : 768.0;
         double e = width * width * parts[i % 12];
         snprintf(names + 16 * i, 16, "t%u", i);
-        t[i] = (esp_plan_tensor){names + 16 * i, (uint64_t)e + 1 + (distinct ? i : 0), 1500.0 + 0.35 * e, NULL, NULL};
+        t[i] = (esp_plan_tensor){
+            .name = names + 16 * i, .elements = (uint64_t)e + 1 + (distinct ? i : 0), .compute_ns = 1500.0 + 0.35 * e};
     }
     esp_plan_model m;
     memset(&m, 0, sizeof m);

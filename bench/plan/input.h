@@ -60,7 +60,8 @@ static void model_tensors(bench_model *m, const char *path, char *at) {
         if (!name || !elements || !us || !(name = strchr(name, '"')))
             die("not a model file that this bench reads", path);
         if (n == room && !(t = realloc(t, (room *= 2) * sizeof *t))) break;
-        t[n] = (esp_plan_tensor){name + 1, strtoull(elements, NULL, 10), 1000.0 * strtod(us, NULL), NULL, NULL};
+        t[n] = (esp_plan_tensor){
+            .name = name + 1, .elements = strtoull(elements, NULL, 10), .compute_ns = 1000.0 * strtod(us, NULL)};
         *strchr(name + 1, '"') = 0;
         at = end + 1;
     }

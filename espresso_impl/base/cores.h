@@ -8,10 +8,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* The cores that the calling thread may run on, as bits. Returns how many bytes of `mask` were set; 0: not known. */
+static inline long esp__cores_mask(unsigned long mask[128]) {
+    const long bytes = syscall(SYS_sched_getaffinity, 0, 128 * sizeof *mask, mask);
+    return bytes > 0 ? bytes : 0;
+}
+
 /* Cores that the calling thread may run on; 0: not known. */
 static inline uint32_t esp__cores_bound(void) {
     unsigned long mask[128];
-    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
+    const long bytes = esp__cores_mask(mask);
     uint32_t n = 0;
     for (long i = 0; i < bytes / (long)sizeof *mask; i++) n += (uint32_t)__builtin_popcountl(mask[i]);
     return n;

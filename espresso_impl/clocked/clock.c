@@ -206,7 +206,7 @@ static void esp__clocked_ended(esp_ctx *ctx, const esp__op *op, esp__span real) 
 }
 
 static const esp__dispatcher esp__clocked_dispatcher = {
-    "clocked", 0, esp__clocked_unit_ready, esp__clocked_cpu, esp__clocked_link, esp__clocked_ended};
+    "clocked", 0, 0, esp__clocked_unit_ready, esp__clocked_cpu, esp__clocked_link, esp__clocked_ended};
 
 ESP__FN void esp__clocked_drop(esp_ctx *ctx) {
     if (!ctx->clocked) return;

@@ -17,6 +17,7 @@ ESP__FN void esp__base_parts(esp_ctx *ctx) {
 typedef struct esp__intro {
     char machine[ESP__NAME_MAX * 2], backend[ESP__SPEC_MAX * 2], link[ESP__SPEC_MAX * 2];
     uint32_t abi, n_levels; /* n_levels: `machine` is a place of n_levels - 1 parts */
+    uint64_t host, cores;
 } esp__intro;
 
 /* ---- what the watch thread reports -------------------------------------------------------------------------------- */
@@ -89,6 +90,9 @@ static uint32_t esp__place_levels(esp_ctx *ctx, const esp__intro *all) {
 
 static void esp__introduced(esp_ctx *ctx, const esp__intro *all) {
     esp__topology *p = &ctx->job.topo;
+    const esp__intro *mine = &all[ctx->job.rank];
+    ctx->job.cores = (uint32_t)mine->cores;
+    for (int32_t r = 0; r < p->size; r++) ctx->job.sharing += all[r].host == mine->host;
     uint32_t n_levels = esp__place_levels(ctx, all);
     for (int32_t r = 0; r < p->size; r++)
         for (uint32_t level = 1; level < n_levels; level++)
@@ -123,6 +127,8 @@ static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *
     snprintf(mine.link, sizeof mine.link, "%s%s%s", links->inter, *links->outer ? " and " : "", links->outer);
     mine.abi = esp_abi_version();
     mine.n_levels = w->n_levels;
+    mine.host = esp__env_host();
+    mine.cores = esp__cores();
     if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, w->size, &mine, all, sizeof mine);
     for (int32_t r = 0; r < w->size && !s; r++)
         if (strcmp(all[r].backend, all[0].backend) || strcmp(all[r].link, all[0].link) || all[r].abi != all[0].abi)
@@ -180,6 +186,21 @@ static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t l
     return esp__workers_open(ctx, n, &ctx->base.workers);
 }
 
+/* Who runs the ops: with less than two cores for each rank the trainer's threads, since computing needs them all. */
+static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
+    const int openmp = c->workers != NULL, few = ctx->job.cores < 2 * ctx->job.sharing;
+    const int caller = c->progress ? !strcmp(c->progress, "caller") : few && !openmp;
+    if (caller && openmp)
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "progress \"caller\" does not work with workers \"openmp\", whose loops run on a thread that waits: "
+            "leave one of them out");
+    ctx->lanes.caller_drives = caller;
+    esp__log(ctx, ESP_LOG_INFO, "context", "%s run the ops: %u rank(s) share %u core(s)",
+             caller ? "the trainer's calls" : "threads of the library", ctx->job.sharing, ctx->job.cores);
+    return ESP_OK;
+}
+
 static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     const esp__env_links links = esp__env_links_get();
     esp__comm_plan plans[ESP__SCOPES];
@@ -203,6 +224,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     for (int32_t r = 0; r < ctx->job.size; r++) locals += ctx->job.topo.machine_of[r] == ctx->job.topo.machine;
     s = esp__open_workers(ctx, c, locals);
     if (!s) s = esp__comms_open(ctx, plans);
+    if (!s) s = esp__open_progress(ctx, c);
     if (!s) s = esp__executor_open(ctx);
     if (!s)
         esp__log(ctx, ESP_LOG_INFO, "context", "rank %d of %d (from %s), machine %d of %d, backend %s", ctx->job.rank,
@@ -224,7 +246,7 @@ static esp_ctx *esp__ctx_new(void) {
     pthread_condattr_t monotonic; /* esp__now_ns has this clock, and the lanes' threads sleep until times of it */
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&ctx->lanes.done_cv, NULL);
+    pthread_cond_init(&ctx->lanes.done_cv, &monotonic);
     pthread_cond_init(&ctx->lanes.cpu_cv, &monotonic);
     pthread_cond_init(&ctx->lanes.link_cv, &monotonic);
     pthread_condattr_destroy(&monotonic);

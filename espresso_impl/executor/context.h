@@ -119,7 +119,11 @@ typedef struct esp__lanes {
     esp__link links[ESP__LEVELS];             /* intra, inter, ...                                   */
     esp__request request;
     int link_busy;                 /* the link thread has requests in flight              */
-    int cpu_busy;                  /* the cpu thread is inside an op                      */
+    int cpu_busy;                  /* a thread is inside an op of the cpu or compute lane */
+    int caller_drives;             /* the trainer's threads run the ops: it has no core for others     */
+    int driving;                   /* a thread is inside the backends: starts, tests or sleeps there   */
+    int helped;                    /* a thread of the trainer is inside a long op: the link thread drives */
+    uint64_t drove_ns, looked_ns;  /* when ops, and late ranks, were last looked for      */
     uint32_t waiters, waiters_one; /* threads in any wait; those of them in esp_wait      */
     uint64_t wait_since_ns;        /* when the first of the waiters began to wait */
     int tokens[2];                 /* tokens.c: the pipe's ends; -1: no tokens, so all ranks may compress at once */

@@ -9,7 +9,7 @@ enum { ESP__PENDING_LOOK_NS = 20000 }; /* a look at an event costs about 1 us */
 /* ---- units whose next op is on the cpu or compute lane ----------------------------------------------------------------- */
 ESP__FN void esp__ready_push(esp_ctx *ctx, uint32_t unit, uint64_t now) {
     esp__heap_push(&ctx->in_force.ready, now, unit);
-    pthread_cond_signal(&ctx->lanes.cpu_cv);
+    if (!esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.cpu_cv);
 }
 
 ESP__FN const esp__op *esp__ready_pop(esp_ctx *ctx) {
@@ -51,8 +51,9 @@ ESP__FN int esp__op_awaits_push(const esp_ctx *ctx, const esp__op *op) {
 }
 
 ESP__FN void esp__link_wake(esp_ctx *ctx) {
-    if (ctx->lanes.link_busy) esp__comms_wake(ctx);
-    pthread_cond_signal(&ctx->lanes.link_cv);
+    const int caller = esp__caller_drives(ctx);
+    if (ctx->lanes.link_busy && (!caller || ctx->lanes.driving)) esp__comms_wake(ctx);
+    if (!caller) pthread_cond_signal(&ctx->lanes.link_cv);
 }
 
 ESP__FN void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
@@ -97,7 +98,7 @@ static void esp__ready_first_unit(esp_ctx *ctx, uint32_t unit, uint64_t now, int
         esp__unit_done(ctx, u);
     } else if (esp__unit_waits(ctx, u)) {
         ctx->in_force.pending[ctx->in_force.n_pending++] = unit;
-        pthread_cond_signal(&ctx->lanes.cpu_cv);
+        if (!esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.cpu_cv);
     } else if (op->kind == ESP__OP_COLLECTIVE) {
         if (!from_link && esp__link_any(ctx)) esp__link_wake(ctx);
     } else if (!esp__op_awaits_push(ctx, op)) {
@@ -142,6 +143,7 @@ static void esp__ready_first_ended(esp_ctx *ctx, const esp__op *op, esp__span re
 
 ESP__FN const esp__dispatcher *esp__ready_first(void) {
     static const esp__dispatcher d = {
-        "ready-first", 1, esp__ready_first_unit, esp__ready_first_cpu, esp__ready_first_link, esp__ready_first_ended};
+        "ready-first",         1, 1, esp__ready_first_unit, esp__ready_first_cpu, esp__ready_first_link,
+        esp__ready_first_ended};
     return &d;
 }

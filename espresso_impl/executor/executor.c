@@ -1,6 +1,10 @@
 /* executor.c: runs the program. Three threads take part: the caller pushes and waits, the cpu thread runs the cpu and compute
- * lanes, and the link thread runs both link lanes. ctx->lanes.lock protects all shared state. A unit's memory belongs to the op
- * of its chain that is running. Allocates nothing. The dispatcher decides which op is next, and when its lane is free again. */
+ * lanes, and the link thread runs all link lanes. ctx->lanes.lock protects all shared state. A unit's memory belongs to the op
+ * of its chain that is running. Allocates nothing. The dispatcher decides which op is next, and when its lane is free again.
+ *
+ * Where a rank has no core for these two threads, the caller does their work (caller_drives): a thread that wakes while backward
+ * fills the cores waits for a tick of the scheduler, up to 4 ms. Then esp_push, esp_test and esp_wait run what can run, and the link
+ * thread looks now and then, for trainers that compute for long between two calls. */
 #include "espresso_impl/base/thread.h"
 #include "espresso_impl/executor/executor.h"
 #include <errno.h>
@@ -8,7 +12,8 @@
 #include <time.h>
 
 enum { ESP__IDLE_YIELDS = 30, ESP__IDLE_LOOK_MS = 50 };
-enum { ESP__PROGRESS_US = 5000 };
+enum { ESP__LONG_ELEMENTS = 1 << 17 }; /* of an op that takes about as long as waking a thread, or longer */
+enum { ESP__PROGRESS_US = 5000, ESP__LATE_LOOK_NS = 10000000, ESP__SPARE_LOOK_NS = 2000000 };
 
 /* ---- failing --------------------------------------------------------------------------------------------------- */
 ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text) {
@@ -39,11 +44,40 @@ static int esp__sleep(esp_ctx *ctx, pthread_cond_t *cv, uint64_t until) {
 static const esp__op *esp__cpu_next(esp_ctx *ctx) {
     while (!ctx->lanes.stopping) {
         uint64_t until = 0;
-        const esp__op *op = ctx->health.fatal ? NULL : ctx->lanes.dispatcher->next_cpu(ctx, &until);
+        const int mine = !ctx->health.fatal && !ctx->lanes.cpu_busy && !esp__caller_drives(ctx);
+        const esp__op *op = mine ? ctx->lanes.dispatcher->next_cpu(ctx, &until) : NULL;
         if (op) return op;
         if (!ctx->lanes.stopping) esp__sleep(ctx, &ctx->lanes.cpu_cv, until);
     }
     return NULL;
+}
+
+/* Runs an op of the cpu or compute lane. Lock held, but released meanwhile. */
+static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
+    ctx->lanes.cpu_busy = 1;
+    if (op->device == ESP__DEV_GPU && !op->on && !ctx->health.said_no_gpu) {
+        ctx->health.said_no_gpu = 1;
+        esp__log(ctx, ESP_LOG_WARN, "executor",
+                 "this machine has no GPU that the library can use: comp@gpu and "
+                 "decomp@gpu run on the CPU workers");
+    }
+    const int help = esp__caller_drives(ctx) && esp__op_elements(ctx, op) >= ESP__LONG_ELEMENTS;
+    if (help) { /* meanwhile the link thread drives the links */
+        ctx->lanes.helped = 1;
+        pthread_cond_signal(&ctx->lanes.link_cv);
+    }
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    uint64_t start = esp__now_ns();
+    esp_status s = esp__op_run(ctx, op);
+    uint64_t end = esp__now_ns();
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->lanes.cpu_busy = ctx->lanes.helped = 0;
+    if (help && ctx->lanes.driving) esp__comms_wake(ctx);
+    if (s)
+        esp__fatal_locked(ctx, s, esp_last_error(ctx));
+    else
+        ctx->lanes.dispatcher->ended(ctx, op, (esp__span){start, end});
+    if (ctx->health.fatal) pthread_cond_broadcast(&ctx->lanes.done_cv);
 }
 
 static void *esp__cpu_main(void *arg) {
@@ -51,26 +85,7 @@ static void *esp__cpu_main(void *arg) {
     const esp__op *op;
     esp__workers_never_lend();
     pthread_mutex_lock(&ctx->lanes.lock);
-    while ((op = esp__cpu_next(ctx)) != NULL) {
-        ctx->lanes.cpu_busy = 1;
-        if (op->device == ESP__DEV_GPU && !op->on && !ctx->health.said_no_gpu) {
-            ctx->health.said_no_gpu = 1;
-            esp__log(ctx, ESP_LOG_WARN, "executor",
-                     "this machine has no GPU that the library can use: comp@gpu and "
-                     "decomp@gpu run on the CPU workers");
-        }
-        pthread_mutex_unlock(&ctx->lanes.lock);
-        uint64_t start = esp__now_ns();
-        esp_status s = esp__op_run(ctx, op);
-        uint64_t end = esp__now_ns();
-        pthread_mutex_lock(&ctx->lanes.lock);
-        ctx->lanes.cpu_busy = 0;
-        if (s)
-            esp__fatal_locked(ctx, s, esp_last_error(ctx));
-        else
-            ctx->lanes.dispatcher->ended(ctx, op, (esp__span){start, end});
-        if (ctx->health.fatal) pthread_cond_broadcast(&ctx->lanes.done_cv);
-    }
+    while ((op = esp__cpu_next(ctx)) != NULL) esp__cpu_run(ctx, op);
     pthread_mutex_unlock(&ctx->lanes.lock);
     return NULL;
 }
@@ -246,6 +261,116 @@ static uint64_t esp__links_pause(uint64_t now, uint64_t until) {
     return !until || left > ESP__PROGRESS_US ? ESP__PROGRESS_US : left;
 }
 
+/* The context failed: the backend was told to abort, and requests in flight are dropped. Lock held. */
+static void esp__links_drop(esp_ctx *ctx) {
+    for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].req = NULL; /* the lanes stay busy: nothing starts */
+    ctx->lanes.request.req = NULL;
+    ctx->lanes.link_busy = 0;
+    pthread_cond_broadcast(&ctx->lanes.done_cv);
+}
+
+/* ---- the trainer's threads run the ops ---------------------------------------------------------------------------------- */
+/* Runs an op of the cpu or compute lane, if one is ready and no thread runs one. Lock held, but released meanwhile. */
+static int esp__drive_cpu(esp_ctx *ctx, uint64_t *until) {
+    const int mine = !ctx->health.fatal && !ctx->lanes.cpu_busy;
+    const esp__op *op = mine ? ctx->lanes.dispatcher->next_cpu(ctx, until) : NULL;
+    if (op) esp__cpu_run(ctx, op);
+    return op != NULL;
+}
+
+/* Starts what can start, and tests what is in flight, if no other thread does. 1: something has ended. Lock held, but released
+ * meanwhile. */
+static int esp__drive_links(esp_ctx *ctx, uint64_t *until) {
+    int progressed = 0;
+    if (ctx->lanes.driving) return 0;
+    ctx->lanes.driving = 1;
+    ctx->lanes.link_busy = esp__links_start(ctx, until);
+    if (ctx->lanes.link_busy && !ctx->health.fatal) {
+        pthread_mutex_unlock(&ctx->lanes.lock);
+        progressed = esp__links_poll(ctx);
+        pthread_mutex_lock(&ctx->lanes.lock);
+    }
+    ctx->lanes.driving = 0;
+    if (ctx->health.fatal) esp__links_drop(ctx);
+    return progressed;
+}
+
+/* Runs all that can run now. 1: something ran. Lock held, but released meanwhile. */
+static int esp__drive_all(esp_ctx *ctx, uint64_t *until) {
+    const uint64_t fp = esp__fp_default(); /* the thread is the trainer's, and so is its floating-point mode */
+    uint64_t cpu = 0, link = 0;
+    int any = 0;
+    for (int more = 1; more && !ctx->health.fatal; any |= more) {
+        more = esp__drive_cpu(ctx, &cpu);
+        more |= esp__drive_links(ctx, &link);
+    }
+    ctx->lanes.drove_ns = esp__now_ns();
+    *until = cpu && (!link || cpu < link) ? cpu : link;
+    esp__fp_restore(fp);
+    return any;
+}
+
+ESP__FN void esp__drive(esp_ctx *ctx) {
+    uint64_t until;
+    if (!esp__caller_drives(ctx)) return;
+    esp__drive_all(ctx, &until);
+    if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* what is in flight now is theirs to test */
+}
+
+/* Sleeps in the backends, or looks for late ranks. Lock held, but released meanwhile. */
+static void esp__drive_sleep(esp_ctx *ctx, uint64_t until, int look) {
+    const uint64_t fp = esp__fp_default(), now = esp__now_ns();
+    ctx->lanes.driving = 1;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (look) esp__late_update(ctx, now);
+    if (!look && !(esp__comms_arm(ctx) && esp__links_poll(ctx))) esp__comms_sleep(ctx, esp__links_pause(now, until));
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->lanes.driving = 0;
+    esp__fp_restore(fp);
+}
+
+ESP__FN int esp__drive_wait(esp_ctx *ctx) {
+    esp__lanes *l = &ctx->lanes;
+    uint64_t until = 0;
+    if (ctx->health.fatal && !l->driving) esp__links_drop(ctx);
+    if (ctx->health.fatal && !l->link_busy && !l->cpu_busy) return 0;
+    if (esp__drive_all(ctx, &until)) return 1;
+    const uint64_t now = esp__now_ns();
+    if (!l->driving && !ctx->health.fatal && now - l->looked_ns > ESP__LATE_LOOK_NS) {
+        l->looked_ns = now;
+        esp__drive_sleep(ctx, 0, 1);
+    } else if (!l->driving && !ctx->health.fatal && l->link_busy) {
+        esp__drive_sleep(ctx, until, 0);
+    } else {
+        const uint64_t look = now + ESP__IDLE_LOOK_MS * 1000000ull;
+        esp__sleep(ctx, &l->done_cv, until && until < look ? until : look);
+    }
+    return 1;
+}
+
+/* The link thread's part: while a step is open and nobody has looked for ops for a while, it does. Lock held, but released
+ * meanwhile. */
+static void esp__drive_spare(esp_ctx *ctx) {
+    const uint64_t now = esp__now_ns(), pause = ctx->lanes.waiters ? ESP__LATE_LOOK_NS : ESP__SPARE_LOOK_NS;
+    uint64_t until;
+    if (ctx->health.fatal && !ctx->lanes.driving) esp__links_drop(ctx);
+    if (ctx->health.fatal || !ctx->steps.open) {
+        pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
+    } else if (ctx->lanes.helped && !ctx->lanes.driving) {
+        if (esp__drive_links(ctx, &until)) return;
+        if (ctx->lanes.helped && ctx->lanes.link_busy && !ctx->health.fatal) esp__drive_sleep(ctx, until, 0);
+        if (ctx->lanes.helped && !ctx->lanes.link_busy) esp__sleep(ctx, &ctx->lanes.link_cv, now + pause);
+        if (!ctx->lanes.helped && ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
+    } else if (ctx->lanes.waiters || now < ctx->lanes.drove_ns + pause) {
+        esp__sleep(ctx, &ctx->lanes.link_cv, ctx->lanes.waiters ? now + pause : ctx->lanes.drove_ns + pause);
+    } else {
+        esp__drive_all(ctx, &until);
+        if (!ctx->lanes.driving) esp__drive_sleep(ctx, 0, 1);
+        if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
+    }
+}
+
+/* ---- the link thread ------------------------------------------------------------------------------------------------------ */
 static void *esp__link_main(void *arg) {
     esp_ctx *ctx = arg;
     uint64_t looked = 0, until;
@@ -253,13 +378,13 @@ static void *esp__link_main(void *arg) {
     esp__workers_never_lend();
     pthread_mutex_lock(&ctx->lanes.lock);
     while (!ctx->lanes.stopping) {
+        if (esp__caller_drives(ctx)) {
+            esp__drive_spare(ctx);
+            continue;
+        }
         ctx->lanes.link_busy = esp__links_start(ctx, &until);
-        if (ctx->health.fatal) { /* the backend was told to abort, and requests in flight are dropped */
-            for (int k = 0; k < ESP__LEVELS; k++)
-                ctx->lanes.links[k].req = NULL; /* the lanes stay busy: nothing starts */
-            ctx->lanes.request.req = NULL;
-            ctx->lanes.link_busy = 0;
-            pthread_cond_broadcast(&ctx->lanes.done_cv);
+        if (ctx->health.fatal) {
+            esp__links_drop(ctx);
             if (!ctx->lanes.stopping) pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
             continue;
         }

@@ -9,6 +9,7 @@
 typedef struct esp__dispatcher {
     const char *name;
     int yields; /* an idle link thread yields a few times before it sleeps, because a push often follows soon */
+    int caller; /* 1: the trainer's threads may run ops, inside esp_push, esp_wait and esp_test */
     /* The input of the unit's next op is there: wakes the thread that can start the op now. */
     void (*unit_ready)(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link);
     /* The op that the cpu thread runs next; NULL: the thread sleeps until *until (0: until it is woken). */
@@ -36,6 +37,15 @@ ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real);
 ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real); /* the op's time is known */
 
 /* ---- executor.c: the lanes' threads ---------------------------------------------------------------------------------- */
+/* Do the trainer's threads run the ops? */
+static inline int esp__caller_drives(const esp_ctx *ctx) {
+    return ctx->lanes.caller_drives && ctx->lanes.dispatcher->caller;
+}
+/* Runs what can run now, if the trainer's threads run the ops: after a push, in a test. Lock held, but released meanwhile. */
+ESP__FN void esp__drive(esp_ctx *ctx);
+/* A waiting thread's part: runs what can run now, or else sleeps until something may have changed. 0: the context has failed, and
+ * nothing touches the caller's memory any more. Lock held, but released meanwhile. */
+ESP__FN int esp__drive_wait(esp_ctx *ctx);
 ESP__FN void esp__executor_offer(esp_ctx *ctx); /* wakes the threads that wait: a loop of the cpu thread began */
 ESP__FN esp_status esp__executor_open(esp_ctx *ctx);
 ESP__FN void esp__executor_close(esp_ctx *ctx);

@@ -129,6 +129,8 @@ static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream st
         esp__span in_push = {now, esp__now_ns()};
         esp__meter_push(ctx, t, in_push);
         esp__observers_pushed(ctx, id, in_push);
+        if (ctx->steps.n_pushed == 1 && esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.link_cv);
+        esp__drive(ctx);
     }
     pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
@@ -154,13 +156,15 @@ ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_
 ESP__FN void esp__wait_begin(esp_ctx *ctx) {
     if (!ctx->lanes.waiters++) {
         ctx->lanes.wait_since_ns = esp__now_ns();
-        pthread_cond_signal(&ctx->lanes.link_cv); /* an idle link thread must check for late ranks from now on */
+        /* an idle link thread must check for late ranks from now on */
+        if (!esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.link_cv);
     }
 }
 
 /* Sleeps until something changed, or helps with a loop of the cpu thread. 0: the context has failed, and no lane touches the
  * caller's memory any more. */
 static int esp__wait_more(esp_ctx *ctx) {
+    if (esp__caller_drives(ctx)) return esp__drive_wait(ctx);
     if (ctx->health.fatal && !ctx->lanes.link_busy && !ctx->lanes.cpu_busy) return 0;
     if (esp__workers_offered(ctx->base.workers)) {
         pthread_mutex_unlock(&ctx->lanes.lock);
@@ -239,6 +243,7 @@ ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id) {
     if (s) return s;
     esp__tensor *t = &ctx->model.tensors[id];
     pthread_mutex_lock(&ctx->lanes.lock);
+    if (t->phase != ESP__DONE) esp__drive(ctx);
     if (t->phase == ESP__DONE)
         s = esp__tensor_test(ctx, id);
     else if (ctx->health.fatal)
@@ -430,7 +435,7 @@ ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_co
     ctx->lanes.request.level = level;
     ctx->lanes.request.wanted = 1;
     esp__wait_begin(ctx);
-    pthread_cond_signal(&ctx->lanes.link_cv);
+    if (!esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.link_cv);
     while (!ctx->lanes.request.done && esp__wait_more(ctx)) {
     }
     ctx->lanes.waiters--;

@@ -144,6 +144,17 @@ static esp_status esp__env_machine(const esp_config *cfg, esp__where *out) {
     return ESP_OK;
 }
 
+ESP__FN uint64_t esp__env_host(void) {
+    char boot[ESP__BOOT_ID] = "", space[64] = "";
+    unsigned long cores[128] = {0};
+    esp__boot_id(boot);
+    if (!*boot) gethostname(boot, sizeof boot - 1);
+    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) *space = 0; /* containers differ in it */
+    esp__cores_mask(cores);
+    return esp__hash64(esp__hash64(esp__hash64(ESP__HASH0, boot, strlen(boot)), space, strlen(space)), cores,
+                       sizeof cores);
+}
+
 /* Checks "unix:NAME" or "HOST:PORT". `what` names where the text comes from. */
 static esp_status esp__env_check_root(const char *what, const char *root) {
     const char *colon = strrchr(root, ':');
@@ -275,8 +286,8 @@ static esp_status esp__env_log(int32_t *level) {
 
 /* Empty texts count as not set, as in the environment: a program may pass on the value of a flag that was not given. */
 static void esp__config_empty(esp_config *c) {
-    const char **const texts[] = {&c->backend, &c->codec, &c->strategy, &c->plugin_path,
-                                  &c->root,    &c->trace, &c->stats,    &c->workers};
+    const char **const texts[] = {&c->backend, &c->codec, &c->strategy, &c->plugin_path, &c->root,
+                                  &c->trace,   &c->stats, &c->workers,  &c->progress};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (*texts[i] && !**texts[i]) *texts[i] = NULL;
 }
@@ -325,6 +336,11 @@ static esp_status esp__env_workers(const char *what, const char *text, int bare,
     return ESP_OK;
 }
 
+static esp_status esp__env_progress(const char *what, const char *text) {
+    if (!strcmp(text, "caller") || !strcmp(text, "threads")) return ESP_OK;
+    return esp__fail(NULL, ESP_E_ARG, "%s is \"%s\": it must be \"caller\" or \"threads\"", what, text);
+}
+
 /* ESPRESSO_PLUGIN_PATH overrides nothing: loader.c searches its directories after esp_config's. */
 ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
     const char *s;
@@ -360,5 +376,8 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
         return status;
     if ((s = esp__env_get("ESPRESSO_WORKERS")) && (status = esp__env_workers("ESPRESSO_WORKERS", s, 1, out)) != ESP_OK)
         return status;
+    if (out->progress && (status = esp__env_progress("esp_config.progress", out->progress)) != ESP_OK) return status;
+    if ((s = esp__env_get("ESPRESSO_PROGRESS"))) out->progress = s;
+    if (s && (status = esp__env_progress("ESPRESSO_PROGRESS", s)) != ESP_OK) return status;
     return esp__env_log(&out->log_level);
 }

@@ -17,6 +17,8 @@ ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out);
 typedef struct esp__env_links {
     const char *inter, *outer;
 } esp__env_links;
+/* Differs between hosts, and between sets of cores of one host: ranks with the same number share their cores. */
+ESP__FN uint64_t esp__env_host(void);
 ESP__FN esp__env_links esp__env_links_get(void);
 /* Copies cfg and applies the environment's overrides. Strings point into the environment or are those of cfg. */
 ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out);
@@ -85,7 +87,8 @@ typedef struct esp__comm {
 enum { ESP__JOB_ROOM = 16 };
 typedef struct esp__job {
     int32_t rank, size;
-    uint32_t epoch; /* of the job's members: 1, until ranks may be lost and join */
+    uint32_t epoch;          /* of the job's members: 1, until ranks may be lost and join */
+    uint32_t cores, sharing; /* cores that this rank may use; ranks that use the same ones, this one included */
     esp__peers *peers;
     esp__topology topo;
     const esp_backend *backend;   /* of scope flat                                                        */

@@ -121,7 +121,7 @@ static files_place files_item(const files_place *list, size_t i) {
 static void files_get_version(files_input *in, const files_place *root, const char *kind) {
     static const char *const kinds[] = {"model", "codec", "system", "strategy"};
     const files_place version = files_at(root, "espresso");
-    uint64_t v;
+    uint64_t v = 0;
     if (!json_is_object(root->value)) files_input_expected(in, root, "an object { \"espresso\": 1, ... }");
     if (!version.value)
         files_input_fail(in, &version, "missing: expected the version of the format, 1; is this a %s file?", kind);

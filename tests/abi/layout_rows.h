@@ -334,6 +334,7 @@ static const row rows[] = {
     M1(stats),
     M1(workers),
     M1(place),
+    M1(progress),
 #undef M1
 #define M1(f) M(esp_tensor_desc, f)
     S(esp_tensor_desc),

@@ -18,6 +18,7 @@ static const char *const names[] = {"ESPRESSO_RANK",
                                     "ESPRESSO_TRACE",
                                     "ESPRESSO_TIMEOUT_MS",
                                     "ESPRESSO_WORKERS",
+                                    "ESPRESSO_PROGRESS",
                                     "ESPRESSO_SIMD",
                                     "OMPI_COMM_WORLD_RANK",
                                     "OMPI_COMM_WORLD_SIZE",
@@ -254,6 +255,25 @@ static void test_workers(void **state) {
     }
 }
 
+static void test_progress(void **state) {
+    esp_config cfg = {.progress = "threads"}, out;
+    (void)state;
+    set("");
+    assert_int_equal(esp__env_config(&cfg, &out), ESP_OK);
+    assert_string_equal(out.progress, "threads");
+    set("ESPRESSO_PROGRESS=caller");
+    assert_int_equal(esp__env_config(&cfg, &out), ESP_OK);
+    assert_string_equal(out.progress, "caller");
+    assert_int_equal(esp__env_config(NULL, &out), ESP_OK);
+    assert_string_equal(out.progress, "caller");
+    set("");
+    assert_int_equal(esp__env_config(NULL, &out), ESP_OK);
+    assert_null(out.progress);
+    cfg.progress = "thread";
+    assert_int_equal(esp__env_config(&cfg, &out), ESP_E_ARG);
+    assert_non_null(strstr(esp_last_error(NULL), "esp_config.progress is \"thread\""));
+}
+
 /* A caller built against an older header has a shorter struct: what lies behind it must not be read. */
 static void test_short_config(void **state) {
     esp_config cfg = ESP_ZERO, out;
@@ -285,10 +305,10 @@ static void test_short_config(void **state) {
 
 static void test_wrong_overrides_are_named(void **state) {
     static const char *const cases[] = {
-        "ESPRESSO_TIMEOUT_MS=0",    "ESPRESSO_TIMEOUT_MS=5s",  "ESPRESSO_WORKERS=-2",      "ESPRESSO_WORKERS=4097",
-        "ESPRESSO_WORKERS=4x",      "ESPRESSO_WORKERS=OpenMP", "ESPRESSO_WORKERS=openmp:", "ESPRESSO_WORKERS=openmp:0",
-        "ESPRESSO_WORKERS=openmpi", "ESPRESSO_LOG=loud",       "ESPRESSO_LOG=5",           "ESPRESSO_ROOT=nowhere",
-        "ESPRESSO_SIMD=avx"};
+        "ESPRESSO_TIMEOUT_MS=0",    "ESPRESSO_TIMEOUT_MS=5s",   "ESPRESSO_WORKERS=-2",      "ESPRESSO_WORKERS=4097",
+        "ESPRESSO_WORKERS=4x",      "ESPRESSO_WORKERS=OpenMP",  "ESPRESSO_WORKERS=openmp:", "ESPRESSO_WORKERS=openmp:0",
+        "ESPRESSO_WORKERS=openmpi", "ESPRESSO_PROGRESS=thread", "ESPRESSO_LOG=loud",        "ESPRESSO_LOG=5",
+        "ESPRESSO_ROOT=nowhere",    "ESPRESSO_SIMD=avx"};
     esp_config out;
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -390,6 +410,7 @@ int main(void) {
         cmocka_unit_test_setup(test_config_and_environment, clean),
         cmocka_unit_test_setup(test_machine, clean),
         cmocka_unit_test_setup(test_overrides, clean),
+        cmocka_unit_test_setup(test_progress, clean),
         cmocka_unit_test_setup(test_workers, clean),
         cmocka_unit_test_setup(test_short_config, clean),
         cmocka_unit_test_setup(test_wrong_overrides_are_named, clean),
