@@ -135,7 +135,7 @@ ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements); /* 1: a token was 
 ESP__FN void esp__token_put(esp_ctx *ctx, int token);
 
 /* With the names of the job's levels: a lane, "machine"; a step, "machine.allgather". For people: strategies have words. */
-ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane);
+ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane); /* ctx NULL: the standard word */
 ESP__FN void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, size_t cap);
 
 /* ---- comms.c: one comm for each scope of the job ----------------------------------------------------------------------- */

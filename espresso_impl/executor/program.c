@@ -411,7 +411,8 @@ static int esp__op_of_rounds(const esp__work_unit *u, const esp__op *op) {
 }
 
 ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane) {
-    return lane < ESP__LANE_INTRA ? esp__lane_word(lane) : esp__scope_name(&ctx->job.names, lane - ESP__LANE_CPU);
+    if (!ctx || lane < ESP__LANE_INTRA) return esp__lane_word(lane);
+    return esp__scope_name(&ctx->job.names, lane - ESP__LANE_CPU);
 }
 
 ESP__FN void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, size_t cap) {

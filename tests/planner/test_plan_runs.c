@@ -212,7 +212,7 @@ static void test_rounds_run(void **state) {
         run_plan(&in, plan);
         esp_plan_free(plan);
     }
-    assert_true(compressed > 20);
+    assert_true(compressed > (test_repeats(12) < 12 ? 0 : 20));
     esp_close(ctx);
 }
 
