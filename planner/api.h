@@ -69,7 +69,10 @@ typedef struct esp_plan_link {
     double bytes_per_us; /* intra: of one rank; inter: of a machine's NIC, which its ranks share */
     uint32_t alpha_is;   /* ESP_ALPHA_* */
     uint32_t reserved0;
-    esp_cost_curve table[ESP_PLAN_COLLS]; /* index ESP_COLL_* */
+    esp_cost_curve table[ESP_PLAN_COLLS]; /* index ESP_COLL_*: from a collective's start until its result is there */
+    esp_cost_curve gap[ESP_PLAN_COLLS]; /* for how long it keeps the link, where that is less; sizes as in table      */
+    esp_cost_curve
+        core[ESP_PLAN_COLLS]; /* core time that it takes of a rank; counts where cores_per_rank is not 0    */
 } esp_plan_link;
 /** A level further out than machines, such as racks: how many units of the level before it joins, and their links. */
 typedef struct esp_plan_level {
@@ -78,7 +81,7 @@ typedef struct esp_plan_level {
 } esp_plan_level;
 enum {
     ESP_PLAN_OUTER = 1,
-    ESP_PLAN_LANES = 2 + ESP_LEVELS
+    ESP_PLAN_LANES = 3 + ESP_LEVELS
 }; /* levels beyond machines that can be planned; lanes of a report */
 /** The machines and their links. Growable. */
 typedef struct esp_plan_system {
@@ -90,8 +93,11 @@ typedef struct esp_plan_system {
     esp_plan_link flat;       /* collectives over all ranks; only its tables are used */
     double host_bytes_per_us; /* device to host and back, per rank, on lane intra; 0: tensors are in host memory */
     double pack_ns, pack_bytes_per_us; /* packing a group into one buffer: fixed time, and speed; 0: free */
-    uint32_t shared_cores; /* 1: compression on the CPU also occupies lane compute (training runs on the CPU) */
-    uint32_t n_outer;      /* levels beyond machines: 0, or 1 */
+    /* Cores that a rank has where training runs on the CPU. 1: computing, compression, and the cores' part of collectives share it.
+     * 2: computing has one, all else the other. 3: computing, compression and collectives have one each. 0: computing is elsewhere,
+     * and collectives need no core. */
+    uint32_t cores_per_rank;
+    uint32_t n_outer;                     /* levels beyond machines: 0, or 1 */
     esp_plan_level outer[ESP_PLAN_OUTER]; /* the innermost first */
     double
         dispatch_ns[ESP_PLAN_LANES]; /* time to start an op on each lane; added to it; on several lanes the longest */
@@ -152,9 +158,10 @@ typedef struct esp_plan_event {
     uint8_t step;   /* number of the step in the unit's option */
     uint8_t round;  /* of the unit's codec, where it has several; ops that are in no round count to the last */
     uint8_t kind;   /* ESP_PLAN_* */
-    uint8_t lanes;  /* bits: 1 compute, 2 cpu, 4 intra, 8 inter, 16 and 32 the levels further out */
+    uint8_t lanes;  /* bits: 1 compute, 2 cpu, 4 intra, 8 inter, 16 and 32 the levels further out, 64 comm */
     uint64_t bytes; /* moved by one rank, or read by a codec */
     uint64_t start_ns, end_ns;
+    uint64_t core_ns, link_ns; /* it keeps its core lane (compute, cpu, comm) and its links so long from start_ns on */
 } esp_plan_event;
 /** A sync unit. */
 typedef struct esp_plan_unit {

@@ -39,7 +39,7 @@ static void esp__exposed(esp_plan *plan, uint32_t n_events) {
     uint64_t communication = 0, compression = 0;
     for (uint32_t i = 0; i < n_events; i++) {
         const esp_plan_event *e = &plan->events[i];
-        uint32_t what = e->kind == ESP_PLAN_BACKWARD ? 0 : e->lanes & esp__link_lanes ? 1 : 2;
+        uint32_t what = e->kind == ESP_PLAN_BACKWARD ? 0 : e->lanes & ESP__LINK_LANES ? 1 : 2;
         edges[n].at = e->start_ns, edges[n].delta = 1, edges[n++].what = what;
         edges[n].at = e->end_ns, edges[n].delta = -1, edges[n++].what = what;
     }
@@ -67,9 +67,10 @@ static void esp__report_lanes(esp_plan *plan, uint32_t n_events) {
         const esp_plan_event *e = &plan->events[i];
         for (uint32_t k = 0; k < ESP__LANES; k++) {
             if (!(e->lanes >> k & 1u)) continue;
-            busy[k] += e->end_ns - e->start_ns;
+            const uint64_t kept = ESP__CORE_LANES >> k & 1 ? e->core_ns : e->link_ns;
+            busy[k] += kept;
             if (e->start_ns < first[k]) first[k] = e->start_ns;
-            if (e->end_ns > last[k]) last[k] = e->end_ns;
+            if (e->start_ns + kept > last[k]) last[k] = e->start_ns + kept;
         }
     }
     for (uint32_t k = 0; k < ESP__LANES; k++) {
@@ -130,7 +131,7 @@ static uint64_t esp__plan_hash(const esp__problem *p) {
     const double numbers[] = {
         s->machines,       s->ranks_per_machine,  s->devices,           s->intra.alpha_ns, s->intra.bytes_per_us,
         s->inter.alpha_ns, s->inter.bytes_per_us, s->host_bytes_per_us, s->pack_ns,        s->pack_bytes_per_us,
-        s->shared_cores,   s->dispatch_ns[0],     s->dispatch_ns[1],    s->dispatch_ns[2], s->dispatch_ns[3]};
+        s->cores_per_rank, s->dispatch_ns[0],     s->dispatch_ns[1],    s->dispatch_ns[2], s->dispatch_ns[3]};
     uint64_t h = esp__hash64(ESP__HASH0, numbers, sizeof numbers);
     for (uint64_t i = 0; i < p->n_tensors; i++) {
         const esp_plan_tensor *t = &p->model->tensors[i];

@@ -77,9 +77,16 @@ ESP__FN void esp__shape_make(const esp__problem *p, uint64_t elements, uint64_t 
                              esp__shape *out);
 
 /* ---- problem/candidates.c ---------------------------------------------------------------------------------------------------------- */
+/* How long an op takes and keeps its lanes (LogGP: Alexandrov, Ionescu, Schauser, Scheiman 1995). An op on a core and on links
+ * needs both when it starts, and may give up one before the other. */
+typedef struct esp__op_time {
+    uint64_t ns;   /* from its start until its unit goes on: at least core and link */
+    uint64_t core; /* it keeps its core lane (overhead, o) */
+    uint64_t link; /* it keeps its links (gap, g); ns - link is their latency, L */
+} esp__op_time;
 typedef struct esp__plan_op {
-    uint64_t ns;
-    uint8_t lanes;        /* bits: the lanes that it occupies while it runs */
+    esp__op_time time;
+    uint8_t lanes;        /* bits: the lanes that it needs */
     uint8_t kind;         /* ESP_PLAN_* */
     uint8_t step;         /* number of the step in the option */
     uint8_t up;           /* as in its op template */
@@ -239,6 +246,9 @@ ESP__FN uint32_t esp__system_outermost(const esp_plan_system *s, uint32_t scope)
  * buffer is divided, or that each rank contributes; flows: groups that do it at the same time over the same links. */
 ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t scope, uint32_t coll, double before, double piece,
                                   uint32_t flows);
+/* The same from one of its level's measured curves: time, gap or core time. */
+ESP__FN double esp__measured_ns(const esp_plan_system *s, const esp_cost_curve *curve, uint32_t scope, uint32_t coll,
+                                double before, double piece, uint32_t flows);
 ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements);
 /* ---- problem/rounds.c: codecs whose payloads take what their bound() says ---- */
 /* The columns of a unit that is a matrix, where a codec may use them; else 0. */
@@ -271,9 +281,16 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uin
 ESP__FN uint64_t esp__replay(const esp__problem *p, const esp__schedule *d);
 ESP__FN uint32_t esp__sequence_length(const esp__problem *p, const esp__schedule *d);
 ESP__FN void esp__sequence_room(esp__problem *p, esp__schedule *d); /* makes room for it and sets n_sequence */
-/* The first time from `ready` on at which all of an op's lanes (bits) are free; and: occupies them until `end`. */
+/* The first time from `ready` on at which all of an op's lanes (bits) are free; and: keeps them from `start` on. */
 ESP__FN uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64_t ready);
-ESP__FN void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t end);
+ESP__FN void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t start, const esp__op_time *time);
+static inline esp__op_time esp__backward_time(uint64_t ns) {
+    const esp__op_time time = {ns, ns, 0};
+    return time;
+}
+static inline uint64_t esp__kept(const esp__op_time *time, uint32_t lane) { /* how long an op keeps this lane of its */
+    return ESP__CORE_LANES >> lane & 1u ? time->core : time->link;
+}
 /* Every op with its times, in the order of the sequence; out[n_sequence]. */
 ESP__FN void esp__timeline(const esp__problem *p, const esp__schedule *d, esp_plan_event *out);
 

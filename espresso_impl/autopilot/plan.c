@@ -91,7 +91,7 @@ static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
         job->system = a->survey.system;
         n = a->survey.n_codecs;
         memcpy(codecs, a->survey.plan_codecs, n * sizeof *codecs);
-        if (!s) job->system.shared_cores = esp__auto_shared_cores(ctx, a->survey.cores);
+        if (!s) job->system.cores_per_rank = esp__auto_shared_cores(ctx, a->survey.cores);
     }
     for (uint32_t i = 0; i < n && !s; i++) {
         const esp__codec *c = esp__auto_codec_of(ctx, codecs[i].spec);
@@ -130,8 +130,8 @@ static void esp__auto_log_figures(const esp_ctx *ctx, const esp__auto_job *job) 
     }
     esp__log(
         ctx, ESP_LOG_DEBUG, "autopilot",
-        "system: shared_cores %u, dispatch %.1f %.1f %.1f %.1f us; forward %.3f ms, backward %.3f ms",
-        job->system.shared_cores, job->system.dispatch_ns[0] / 1e3, job->system.dispatch_ns[1] / 1e3,
+        "system: cores_per_rank %u, dispatch %.1f %.1f %.1f %.1f us; forward %.3f ms, backward %.3f ms",
+        job->system.cores_per_rank, job->system.dispatch_ns[0] / 1e3, job->system.dispatch_ns[1] / 1e3,
         job->system.dispatch_ns[2] / 1e3, job->system.dispatch_ns[3] / 1e3, job->model.forward_ns / 1e6,
         (double)(esp__autopilot_of(ctx)->ready_max[ctx->model.n_tensors - 1] - esp__autopilot_of(ctx)->ready_max[0]) /
             1e6);

@@ -184,9 +184,9 @@ static uint64_t esp__clocked_links(esp_ctx *ctx) {
     esp__clocked_sharpen(ctx->clocked, ESP__CLOCKED_LINK);
     do {
         until = 0;
-        for (lane = ESP__LANE_INTRA; lane < ESP__LANES && !esp__clocked_look(ctx, lane, ESP__CLOCKED_LINK, &until);)
+        for (lane = ESP__LANE_INTRA; lane < ESP__LANE_COMM && !esp__clocked_look(ctx, lane, ESP__CLOCKED_LINK, &until);)
             lane++;
-    } while (lane < ESP__LANES);
+    } while (lane < ESP__LANE_COMM);
     return until;
 }
 

@@ -134,13 +134,18 @@ static esp__clocked *esp__clocked_new(esp_ctx *ctx, uint32_t n_events) {
 }
 
 static void esp__clocked_event_init(esp__clocked_event *x, const esp_plan_event *e) {
-    const uint32_t links = (1u << ESP__LANES) - (1u << ESP__LANE_INTRA);
     x->unit = e->unit;
     x->op = ESP__CLOCKED_NONE;
     x->lanes = e->lanes;
     x->backward = e->kind == ESP_PLAN_BACKWARD;
-    x->owner = x->backward ? ESP__CLOCKED_CALLER : e->lanes & links ? ESP__CLOCKED_LINK : ESP__CLOCKED_CPU;
+    x->owner = x->backward ? ESP__CLOCKED_CALLER : e->lanes & ESP__LINK_LANES ? ESP__CLOCKED_LINK : ESP__CLOCKED_CPU;
     x->ns = e->end_ns - e->start_ns;
+}
+
+/* Does the op keep all of its lanes to its end? */
+static int esp__clocked_keeps_all(const esp_plan_event *e) {
+    const uint64_t ns = e->end_ns - e->start_ns;
+    return (!(e->lanes & ESP__CORE_LANES) || e->core_ns == ns) && (!(e->lanes & ESP__LINK_LANES) || e->link_ns == ns);
 }
 
 static uint64_t esp__entry_slot(const esp_ctx *ctx, const esp__order_entry *e, uint32_t tensor) {
@@ -203,7 +208,13 @@ static esp_status esp__clocked_make(esp_ctx *ctx, const esp_plan *plan, double s
     esp__clocked *h = *out = esp__clocked_new(ctx, n);
     esp_status s = table && h ? esp__clocked_match_with(ctx, table, h->event_of_op)
                               : esp__fail(ctx, ESP_E_NOMEM, "clocked execution: out of memory");
-    for (uint32_t i = 0; !s && i < n; i++) esp__clocked_event_init(&h->event[i], &events[i]);
+    for (uint32_t i = 0; !s && i < n; i++) {
+        esp__clocked_event_init(&h->event[i], &events[i]);
+        if (!esp__clocked_keeps_all(&events[i]))
+            s = esp__fail(ctx, ESP_E_UNSUPPORTED,
+                          "clocked execution: the plan has ops that give up a core or a link before they end "
+                          "(cores_per_rank, or a collective's gap), which the clock cannot run: plan without them");
+    }
     if (!s && (!esp__clocked_order(ctx, h, table) || !esp__clocked_ops(ctx, h)))
         s = esp__fail(ctx, ESP_E_ARG,
                       "clocked execution: the strategy in force has not the plan's order of all ops: set it to the "

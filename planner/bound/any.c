@@ -24,6 +24,7 @@ typedef struct esp__any {
     double elements;      /* of all tensors: the largest unit */
     esp__shape shape;     /* of a unit of all `elements` */
     esp__rate *rates;     /* by op template; `least` < 0: the op cannot run */
+    esp__rate *cores;     /* by op template: of the core that a collective needs */
     esp__any_path *paths; /* [n] a Pareto set */
     uint32_t n, room;
     double least; /* ns that every option takes at least, even for the smallest unit */
@@ -75,11 +76,12 @@ static const esp_cost_curve *esp__link_table(const esp__problem *p, const esp__o
     return link && link->table[op->coll].n ? &link->table[op->coll] : NULL;
 }
 
-static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op) {
+/* kept: for how long it keeps a lane; NULL: for its whole time. */
+static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, const esp_cost_curve *kept) {
     const esp__problem *p = w->p;
     const esp_cost_curve *table = esp__link_table(p, op);
     esp__rate r = {0.0, 0.0, 0.0};
-    double n = p->size[op->level], all;
+    double n = p->size[op->level], all, none;
     if (n < 2.0) return r;
     if (table && op->compressed && w->codec->bound) {
         r.least = table->points[0].ns;
@@ -92,7 +94,10 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op) {
         double low = op->compressed ? esp__slots(p, op->slots) * w->codec->unit_bytes * w->codec->units : 4.0;
         double gathers = op->coll == ESP_COLL_ALLGATHER || op->coll == ESP_COLL_GATHER ? n : 1.0;
         if (high > 0.0) r.each = esp__curve_rate(table, 1.0, gathers * high, &r.least);
-        r.each *= gathers * low / esp__cut_parts(p, op->cut); /* times bytes per element, at least */
+        if (high > 0.0 && kept && kept->n)
+            r.each = esp__min2(r.each, esp__curve_rate(kept, 1.0, gathers * high, &none));
+        /* times bytes per element, at least; fewer ranks at a link look up a smaller size */
+        r.each *= gathers * low * esp__table_share(&p->system, op->level, op->on_link) / esp__cut_parts(p, op->cut);
         return r;
     }
     r.least = esp__max2(0.0, esp__link_smooth(w, op, 0.0) - esp__rounding);
@@ -153,12 +158,26 @@ static esp__rate esp__hops_rate(const esp__any *w, const esp__op_template *op) {
     return r;
 }
 
+/* A collective's measured curve of its gap (core 0) or core time (1); NULL: none. */
+static const esp_cost_curve *esp__kept_curve(const esp__problem *p, const esp__op_template *op, int core) {
+    const esp_plan_link *link = esp__system_tables(&p->system, op->level);
+    return !link ? NULL : core ? &link->core[op->coll] : &link->gap[op->coll];
+}
+
+static esp__rate esp__core_rate(const esp__any *w, const esp__op_template *op) {
+    esp__rate r = {0.0, 0.0, 0.0};
+    if (op->kind != ESP_PLAN_COLLECTIVE || op->hops || !(op->lanes & ESP__CORE_LANES)) return r;
+    if (!esp__template_possible(w->p, op, w->codec)) return r;
+    r.each = esp__link_rate(w, op, esp__kept_curve(w->p, op, 1)).each * (1.0 - 1e-7);
+    return r;
+}
+
 static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
     esp__rate r = {0.0, 0.0, 0.0};
     if (!esp__template_possible(w->p, op, w->codec)) {
         r.least = -1.0;
     } else if (op->kind == ESP_PLAN_COLLECTIVE) {
-        r = op->hops ? esp__hops_rate(w, op) : esp__link_rate(w, op);
+        r = op->hops ? esp__hops_rate(w, op) : esp__link_rate(w, op, esp__kept_curve(w->p, op, 0));
     } else if (op->kind == ESP_PLAN_COMP || op->kind == ESP_PLAN_DECOMP) {
         r = esp__codec_rate(w, op);
     } else if (op->kind == ESP_PLAN_COPY) {
@@ -208,9 +227,12 @@ static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LA
         const esp__rate none = {0.0, 0.0, 0.0}, *r = e->op == ESP__OP_END ? &none : &w->rates[e->op];
         if (r->least < 0.0) continue;
         for (uint32_t l = 0; l < ESP__LANES; l++) {
-            int on = e->op != ESP__OP_END && w->p->op_templates[e->op].lanes >> l & 1u;
-            f[l] = fixed[l] + (on ? r->fixed : 0.0);
-            x[l] = each[l] + (on ? r->each : 0.0);
+            const esp__op_template *op = e->op == ESP__OP_END ? NULL : &w->p->op_templates[e->op];
+            const int on = op && op->lanes >> l & 1u;
+            const int core = on && op->kind == ESP_PLAN_COLLECTIVE && ESP__CORE_LANES >> l & 1;
+            const esp__rate *own = core ? &w->cores[e->op] : r;
+            f[l] = fixed[l] + (on ? own->fixed : 0.0);
+            x[l] = each[l] + (on ? own->each : 0.0);
         }
         esp__any_walk(w, e->to, f, x, least + r->least);
     }
@@ -222,7 +244,10 @@ static void esp__any_tree(esp__any *w, const esp__tree *tree, const esp_plan_cod
     w->tree = tree;
     w->codec = codec;
     if (!tree->n_options) return;
-    for (uint32_t i = 0; i < w->p->n_op_templates; i++) w->rates[i] = esp__rate_of(w, &w->p->op_templates[i]);
+    for (uint32_t i = 0; i < w->p->n_op_templates; i++) {
+        w->rates[i] = esp__rate_of(w, &w->p->op_templates[i]);
+        w->cores[i] = esp__core_rate(w, &w->p->op_templates[i]);
+    }
     esp__any_walk(w, tree->root, zero, zero, 0.0);
 }
 
@@ -290,6 +315,7 @@ ESP__FN uint64_t esp__bound_any(esp__problem *p) {
         w[k].room = 64;
         w[k].paths = esp__arena_get(p->arena, w[k].room * sizeof *w->paths);
         w[k].rates = esp__arena_get(p->arena, p->n_op_templates * sizeof *w->rates);
+        w[k].cores = esp__arena_get(p->arena, p->n_op_templates * sizeof *w->cores);
         esp__shape_make(p, all, 0, NULL, &w[k].shape);
         esp__any_options(&w[k], k);
     }

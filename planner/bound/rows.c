@@ -70,10 +70,11 @@ static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path
     m->first[lane][x + 1] = m->first[lane][x];
     if (!path->load[lane]) return;
     for (uint32_t k = 0; k < path->n; k++) {
-        int on = path->ops[k].lanes >> lane & 1u && path->ops[k].ns;
+        const esp__op_time *time = &path->ops[k].time;
+        int on = path->ops[k].lanes >> lane & 1u && esp__kept(time, lane);
         if (on && end == 0.0) head = done;
-        done += (double)path->ops[k].ns;
-        if (on) end = done;
+        if (on) end = done + (double)esp__kept(time, lane);
+        done += (double)time->ns;
     }
     /* no head and tail on compute and cpu: the Pareto set does not keep the best of these */
     if (lane == ESP__LANE_COMPUTE || lane == ESP__LANE_CPU)

@@ -54,7 +54,7 @@ static const esp__known_system esp__known_systems[] = {
     {{ESP__SYSTEM, .machines = 1, .ranks_per_machine = 8, .devices = 1u << ESP_PLAN_CPU, .name = "one-box",
       .intra = {.alpha_ns = 2e3, .bytes_per_us = 4000.0, .alpha_is = ESP_ALPHA_HOP},
       .inter = {.alpha_ns = 2e3, .bytes_per_us = 4000.0, .alpha_is = ESP_ALPHA_HOP}, .pack_ns = 1e3,
-      .pack_bytes_per_us = 4000.0, .shared_cores = 1},
+      .pack_bytes_per_us = 4000.0, .cores_per_rank = 1},
      NULL,
      16,
      "8 ranks that train on one machine's CPUs over shared memory (bench/results/coll.txt, halved): estimate"},

@@ -1,27 +1,36 @@
 /* system.c: system files: machines, their devices and links. Must not know how times are computed from them. */
 
-static const char *const files_system_keys[] = {"espresso",     "system",
-                                                "machines",     "ranks_per_machine",
-                                                "devices",      "accelerator",
-                                                "intra",        "inter",
-                                                "flat",         "host_bytes_per_us",
-                                                "pack_us",      "pack_bytes_per_us",
-                                                "shared_cores", "cpu_workers",
-                                                "source",       "dispatch_us",
-                                                "device",       "ranks",
-                                                "cores",        "spread",
-                                                "noisy",        "racks",
-                                                "outer",        NULL};
+static const char *const files_system_keys[] = {"espresso",       "system",
+                                                "machines",       "ranks_per_machine",
+                                                "devices",        "accelerator",
+                                                "intra",          "inter",
+                                                "flat",           "host_bytes_per_us",
+                                                "pack_us",        "pack_bytes_per_us",
+                                                "cores_per_rank", "cpu_workers",
+                                                "source",         "dispatch_us",
+                                                "device",         "ranks",
+                                                "cores",          "spread",
+                                                "noisy",          "racks",
+                                                "outer",          NULL};
 static const char *const files_lane_keys[] = {"compute", "cpu", "intra", "inter", "outer", NULL}; /* by lane */
 static const char *const files_link_keys[] = {"alpha_us", "alpha_is", "bytes_per_us", "tables", NULL};
 static const char *const files_flat_keys[] = {"tables", NULL};
-static const char *const files_table_keys[] = {"interpolate", "points", NULL};
+static const char *const files_table_keys[] = {"interpolate", "points", "gap", "core", NULL};
 static const char *const files_alpha_kinds[] = {"collective", "hop", NULL}; /* by ESP_ALPHA_* */
 /* by ESP_COLL_* - 1 */
 static const char *const files_coll_keys[] = {"allreduce", "allgather", "alltoall", "reduce_scatter",
                                               "broadcast", "gather",    "reduce",   NULL};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
+/* For how long a collective keeps its link or a core. */
+static void files_read_kept(files_input *in, const files_place *table, const char *key, uint32_t log_size,
+                            esp_cost_curve *curve) {
+    const files_place p = files_at(table, key);
+    if (!p.value) return;
+    curve->log_size = log_size;
+    curve->points = files_get_points(in, &p, &curve->n);
+}
+
 static void files_read_tables(files_input *in, const files_place *object, esp_plan_link *link) {
     const files_place p = files_at(object, "tables");
     if (!p.value) return;
@@ -34,6 +43,8 @@ static void files_read_tables(files_input *in, const files_place *object, esp_pl
         esp_cost_curve *curve = &link->table[c + 1];
         curve->log_size = files_get_interpolate(in, &table);
         curve->points = files_get_points(in, &points, &curve->n);
+        files_read_kept(in, &table, "gap", curve->log_size, &link->gap[c + 1]);
+        files_read_kept(in, &table, "core", curve->log_size, &link->core[c + 1]);
     }
 }
 
@@ -100,7 +111,7 @@ static void files_read_system(files_input *in, const files_place *root, void *ou
                       ranks = files_at(root, "ranks_per_machine"), devices = files_at(root, "devices"),
                       flat = files_at(root, "flat"), host = files_at(root, "host_bytes_per_us"),
                       pack = files_at(root, "pack_us"), pack_speed = files_at(root, "pack_bytes_per_us"),
-                      shared = files_at(root, "shared_cores"), workers = files_at(root, "cpu_workers");
+                      per_rank = files_at(root, "cores_per_rank"), workers = files_at(root, "cpu_workers");
     s->struct_size = sizeof *s;
     s->name = files_get_line(in, &name, "the system's name");
     f->source = files_get_text(in, &source, "text", FILES_OPTIONAL);
@@ -123,7 +134,8 @@ static void files_read_system(files_input *in, const files_place *root, void *ou
     files_get_number(in, &pack_speed, &files_range_host, FILES_OPTIONAL, &s->pack_bytes_per_us);
     files_get_measured(in, root, &f->measured);
     files_read_dispatch(in, root, s);
-    s->shared_cores = (uint32_t)files_get_flag(in, &shared, 0);
+    s->cores_per_rank = files_get_count(in, &per_rank, &files_range_index, FILES_OPTIONAL);
+    if (s->cores_per_rank > 3) files_input_fail(in, &per_rank, "expected 0 to 3, found %u", s->cores_per_rank);
     f->cpu_workers = files_get_count(in, &workers, &files_range_index, FILES_OPTIONAL);
 }
 
@@ -158,6 +170,12 @@ static int files_has_tables(const esp_plan_link *link) {
     return 0;
 }
 
+static void files_put_kept(esp__text *t, const char *key, const esp_cost_curve *curve) {
+    if (!curve->n) return;
+    esp__text_add(t, ", \"%s\": ", key);
+    files_put_points(t, curve);
+}
+
 static void files_put_tables(esp__text *t, const esp_plan_link *link) {
     if (!files_has_tables(link)) return;
     esp__text_add(t, "    \"tables\": {\n");
@@ -167,6 +185,8 @@ static void files_put_tables(esp__text *t, const esp_plan_link *link) {
         esp__text_add(t, "      \"%s\": {\"interpolate\": \"%s\", \"points\": ", files_coll_keys[c],
                       files_curve_kinds[curve->log_size != 0]);
         files_put_points(t, curve);
+        files_put_kept(t, "gap", &link->gap[c + 1]);
+        files_put_kept(t, "core", &link->core[c + 1]);
         esp__text_add(t, "},\n");
     }
     files_put_no_comma(t);
@@ -230,7 +250,7 @@ ESP__FN void esp__system_print(const esp__system_file *f, esp__text *t) {
     files_put_us_line(t, "  ", "pack_us", s->pack_ns);
     esp__text_add(t, "  \"pack_bytes_per_us\": ");
     files_put_number(t, s->pack_bytes_per_us);
-    esp__text_add(t, ",\n  \"shared_cores\": %s", s->shared_cores ? "true" : "false");
+    esp__text_add(t, ",\n  \"cores_per_rank\": %u", s->cores_per_rank);
     if (f->cpu_workers) esp__text_add(t, ",\n  \"cpu_workers\": %u", f->cpu_workers);
     esp__text_add(t, "\n}\n");
 }

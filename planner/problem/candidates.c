@@ -21,20 +21,25 @@ typedef struct esp__timing {
     const esp__unit *unit;
     const esp_plan_codec *codec; /* NULL: none */
     uint32_t codec_index, width;
-    uint64_t cols;                     /* of the unit; 0: not a matrix */
-    esp__shape shape;                  /* with `codec` */
-    uint64_t cost[ESP__TEMPLATE_ROOM]; /* ns by op template; or esp__cannot, esp__unknown */
+    uint64_t cols;                         /* of the unit; 0: not a matrix */
+    esp__shape shape;                      /* with `codec` */
+    esp__op_time cost[ESP__TEMPLATE_ROOM]; /* by op template; ns: or esp__cannot, esp__unknown */
     esp__prefix **heads;
     esp__prefix *used, *spare; /* a used one stays until the set is made: others may extend it */
     int limits; /* 1: memory, volume and error count too: a path that compresses then never dominates one that does not */
 } esp__timing;
 
 /* ---- pruning ---------------------------------------------------------------------------------------------------------- */
+static int esp__longer(const esp__op_time *a, const esp__op_time *b) {
+    return a->ns > b->ns || a->core > b->core || a->link > b->link;
+}
+
 /* Are a's ops found among b's, in order, on the same lanes, none longer? Compares from the last op backwards. */
 static int esp__embeds(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     const esp__op_template *ops = t->p->op_templates;
     for (; a->before; a = a->before, b = b->before) {
-        while (b->before && (ops[a->op].lanes != ops[b->op].lanes || t->cost[a->op] > t->cost[b->op])) b = b->before;
+        while (b->before && (ops[a->op].lanes != ops[b->op].lanes || esp__longer(&t->cost[a->op], &t->cost[b->op])))
+            b = b->before;
         if (!b->before) return 0;
     }
     return 1;
@@ -98,7 +103,7 @@ static int esp__needs_pack(const esp__timing *t, uint16_t op, uint8_t kind) {
 static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint16_t op) {
     esp__prefix *l = esp__prefix_new(t), *spare = l->spare;
     const esp__op_template *r = &t->p->op_templates[op];
-    uint64_t ns = t->cost[op];
+    const esp__op_time *time = &t->cost[op];
     *l = *from;
     l->spare = spare;
     l->before = from;
@@ -107,16 +112,16 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
     for (uint32_t k = 0; k < t->p->n_levels; k++) {
         if (r->lanes >> (ESP__LANE_INTRA + k) & 1u) {
             if (!l->load[ESP__LANE_INTRA + k]) l->head[k] = l->total;
-            l->tail[k] = 0;
+            l->tail[k] = time->ns - time->link;
         } else {
             if (!l->load[ESP__LANE_INTRA + k])
-                l->head[k] = l->total + ns; /* a lower bound so far, computed alike for all prefixes of a node */
-            l->tail[k] += ns;
+                l->head[k] = l->total + time->ns; /* a lower bound so far, computed alike for all prefixes of a node */
+            l->tail[k] += time->ns;
         }
     }
     for (uint32_t k = 0; k < ESP__LANES; k++)
-        if (r->lanes >> k & 1u) l->load[k] += ns;
-    l->total += ns;
+        if (r->lanes >> k & 1u) l->load[k] += esp__kept(time, k);
+    l->total += time->ns;
     l->comps += (r->kind == ESP_PLAN_COMP && !r->early) || r->hops;
     if (r->hops) l->errors = esp__hops_error(r->hops, t->p->size[r->level]);
     l->unpacks = op != ESP__OP_UNPACK && esp__needs_pack(t, op, ESP_PLAN_DECOMP);
@@ -125,7 +130,7 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
 }
 
 static const esp__prefix *esp__prefix_pack(esp__timing *t, const esp__prefix *l, uint16_t op) {
-    t->cost[op] = esp__template_ns(t->p, &t->p->op_templates[op], &t->shape, NULL);
+    t->cost[op] = esp__template_time(t->p, &t->p->op_templates[op], &t->shape, NULL);
     return esp__prefix_op(t, l, op);
 }
 
@@ -143,15 +148,15 @@ static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const es
         esp__prefix_add(t, &t->heads[e->to], whole);
         return;
     }
-    if (t->cost[e->op] == esp__unknown)
-        t->cost[e->op] = esp__template_ns(t->p, &t->p->op_templates[e->op], &t->shape, t->codec);
-    if (t->cost[e->op] == esp__cannot) return;
+    if (t->cost[e->op].ns == esp__unknown)
+        t->cost[e->op] = esp__template_time(t->p, &t->p->op_templates[e->op], &t->shape, t->codec);
+    if (t->cost[e->op].ns == esp__cannot) return;
     if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMP)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
     esp__prefix_add(t, &t->heads[e->to], esp__prefix_op(t, start, e->op));
 }
 
 static void esp__time_options(esp__timing *t, const esp__tree *tree) {
-    for (uint32_t i = 0; i < t->p->n_op_templates; i++) t->cost[i] = esp__unknown;
+    for (uint32_t i = 0; i < t->p->n_op_templates; i++) t->cost[i].ns = esp__unknown;
     t->heads[tree->root] = esp__prefix_new(t);
     for (uint32_t node = tree->n_nodes; node-- > 1;) {
         const esp__edge *edges = &tree->edges[tree->nodes[node].first];
@@ -205,14 +210,14 @@ static void esp__path_time(const esp__timing *t, const uint16_t *op_template, ui
             path->codec = t->codec_index;
         if (r->hops) errors = esp__hops_error(r->hops, p->size[r->level]);
         if (r->n_rounds > path->rounds) path->rounds = r->n_rounds;
-        ops[i].ns = esp__template_ns(p, r, &t->shape, t->codec);
+        ops[i].time = esp__template_time(p, r, &t->shape, t->codec);
         ops[i].lanes = r->lanes;
         ops[i].kind = r->kind;
         ops[i].up = r->up;
         ops[i].op_template = op_template[i];
-        path->total += ops[i].ns;
+        path->total += ops[i].time.ns;
         for (uint32_t lane = 0; lane < ESP__LANES; lane++)
-            if (r->lanes >> lane & 1u) path->load[lane] += ops[i].ns;
+            if (r->lanes >> lane & 1u) path->load[lane] += esp__kept(&ops[i].time, lane);
         path->memory += esp__template_memory(p, r, &t->shape, t->codec);
     }
     esp__path_steps(p, op_template, n, path->codec == ESP__NO_CODEC ? 0 : esp__rounds_of(t->codec) - 1, ops);
@@ -462,8 +467,8 @@ ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const
     n = esp__op_templates(p, o, n_rounds, ops);
     for (uint32_t i = 0; i < n; i++) {
         uint16_t op = esp__template_intern(p, &ops[i]);
-        t->cost[op] = esp__template_ns(p, &ops[i], &t->shape, t->codec);
-        if (t->cost[op] == esp__cannot) break;
+        t->cost[op] = esp__template_time(p, &ops[i], &t->shape, t->codec);
+        if (t->cost[op].ns == esp__cannot) break;
         if (!i && esp__needs_pack(t, op, ESP_PLAN_COMP)) l = esp__prefix_pack(t, l, ESP__OP_PACK);
         l = esp__prefix_op(t, l, op);
         if (i + 1 < n) continue;

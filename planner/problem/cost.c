@@ -99,6 +99,21 @@ static uint32_t esp__system_ranks(const esp_plan_system *s, uint32_t first, uint
     return n;
 }
 
+/* Tables are measured with all ranks of a unit active: fewer ranks send that much less over its link. */
+static double esp__table_share(const esp_plan_system *s, uint32_t scope, uint32_t flows) {
+    uint32_t first, last;
+    esp__scope_levels(scope, esp__system_levels(s), &first, &last);
+    return first > 1 ? (double)flows / esp__system_ranks(s, 1, first - 1) : 1.0;
+}
+
+ESP__FN double esp__measured_ns(const esp_plan_system *s, const esp_cost_curve *curve, uint32_t scope, uint32_t coll,
+                                double before, double piece, uint32_t flows) {
+    uint32_t first, last;
+    esp__scope_levels(scope, esp__system_levels(s), &first, &last);
+    const double share = esp__table_share(s, scope, flows);
+    return esp__curve_at(curve, esp__table_size(coll, esp__system_ranks(s, first, last), before, piece) * share);
+}
+
 ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t scope, uint32_t coll, double before, double piece,
                                   uint32_t flows) {
     uint32_t first, last, outermost = esp__system_outermost(s, scope), n;
@@ -107,11 +122,8 @@ ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t scope, uint
     const esp_plan_link *tables = esp__system_tables(s, scope);
     double traffic = esp__traffic(coll, n, before, piece), most = 0.0;
     if (n < 2) return 0.0;
-    if (tables && tables->table[coll].n) {
-        /* tables are measured with all ranks of a unit active: fewer ranks send that much less over its link */
-        double share = first > 1 ? (double)flows / esp__system_ranks(s, 1, first - 1) : 1.0;
-        return esp__curve_at(&tables->table[coll], esp__table_size(coll, n, before, piece) * share);
-    }
+    if (tables && tables->table[coll].n)
+        return esp__measured_ns(s, &tables->table[coll], scope, coll, before, piece, flows);
     /* A ring enters and leaves every unit once; alltoall sends each part for another unit over the link. The slowest link
      * counts. */
     for (uint32_t level = first; level <= outermost; level++) {

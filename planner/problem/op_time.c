@@ -51,12 +51,14 @@ static double esp__piece_bytes(const esp__op_template *op, const esp__shape *sha
     return 4.0 * (double)(esp__part_of(shape->size[op->cut] / width, n) * width);
 }
 
+/* curve: one of the level's measured ones; NULL: the collective's time. */
 static double esp__link_ns(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
-                           const esp_plan_codec *codec) {
+                           const esp_plan_codec *codec, const esp_cost_curve *curve) {
     double before = esp__op_bytes_before(p, op, shape, codec), piece = before;
     uint32_t n = p->size[op->level];
     if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
         piece = op->compressed ? before / n : esp__piece_bytes(op, shape, codec, n);
+    if (curve) return esp__measured_ns(&p->system, curve, op->level, op->coll, before, piece, op->on_link);
     return esp__collective_ns(&p->system, op->level, op->coll, before, piece, op->on_link);
 }
 
@@ -96,7 +98,7 @@ static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *
         return esp__cannot;
     switch (op->kind) {
     case ESP_PLAN_COLLECTIVE:
-        ns = op->hops ? esp__hop_op_ns(p, op, shape->size, codec) : esp__link_ns(p, op, shape, codec);
+        ns = op->hops ? esp__hop_op_ns(p, op, shape->size, codec) : esp__link_ns(p, op, shape, codec, NULL);
         break;
     case ESP_PLAN_COMP: ns = esp__codec_ns(op, esp__codec_curve(codec, shape->cols, 0, op->device), elements); break;
     case ESP_PLAN_DECOMP:
@@ -111,6 +113,22 @@ static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *
     }
     ns += esp__dispatch_ns(p, op->lanes);
     return ns < esp__op_longest ? (uint64_t)(ns + 0.5) : (uint64_t)esp__op_longest;
+}
+
+static uint64_t esp__at_most(double ns, uint64_t most) { return ns < (double)most ? (uint64_t)(ns + 0.5) : most; }
+
+/* What an op takes, and how long it keeps each of its lanes. */
+static esp__op_time esp__template_time(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                                       const esp_plan_codec *codec) {
+    const uint64_t ns = esp__template_ns(p, op, shape, codec);
+    const esp_plan_link *link = op->kind == ESP_PLAN_COLLECTIVE ? esp__system_tables(&p->system, op->level) : NULL;
+    esp__op_time time = {ns, 0, 0};
+    *(op->lanes & ESP__LINK_LANES ? &time.link : &time.core) = ns;
+    if (ns == esp__cannot || !link || op->hops || p->size[op->level] < 2) return time;
+    if (link->gap[op->coll].n) time.link = esp__at_most(esp__link_ns(p, op, shape, codec, &link->gap[op->coll]), ns);
+    if (op->lanes & ESP__CORE_LANES)
+        time.core = esp__at_most(esp__link_ns(p, op, shape, codec, &link->core[op->coll]), ns);
+    return time;
 }
 
 /* Bytes of a residual and a codec's state, and of buffers for payloads that the op makes or receives. */

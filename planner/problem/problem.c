@@ -31,7 +31,12 @@ static esp_status esp__check_link(const esp_plan_link *l, const char *system, co
     if (l->alpha_is > ESP_ALPHA_HOP) return esp__fail(NULL, ESP_E_ARG, "%s: alpha_is must be ESP_ALPHA_*", what);
     for (uint32_t k = 0; k < ESP_PLAN_COLLS; k++) {
         esp_status s = esp__check_curve(&l->table[k], what, esp__coll_word(k));
+        if (!s) s = esp__check_curve(&l->gap[k], what, esp__coll_word(k));
+        if (!s) s = esp__check_curve(&l->core[k], what, esp__coll_word(k));
         if (s) return s;
+        if (!l->table[k].n && (l->gap[k].n || l->core[k].n))
+            return esp__fail(NULL, ESP_E_ARG, "%s: %s has a gap or core time, but no times: measure its table too",
+                             what, esp__coll_word(k));
     }
     return ESP_OK;
 }
@@ -58,6 +63,9 @@ static esp_status esp__check_system(const esp_plan_system *s) {
             return e;
     }
     if ((e = esp__check_link(&s->flat, name, "flat", 0)) != ESP_OK) return e;
+    if (s->cores_per_rank > 3)
+        return esp__fail(NULL, ESP_E_ARG, "system '%s': cores_per_rank is %u: expected 0 to 3", name,
+                         s->cores_per_rank);
     if (esp__bad(s->host_bytes_per_us) || esp__bad_time(s->pack_ns) || esp__bad(s->pack_bytes_per_us))
         return esp__fail(NULL, ESP_E_ARG, "system '%s': host_bytes_per_us, pack_ns and pack_bytes_per_us must be >= 0",
                          name);
@@ -386,7 +394,7 @@ static void esp__times_open(esp__problem *p) {
 static void esp__levels_open(esp__problem *p) {
     uint32_t many = 0;
     p->n_levels = esp__system_levels(&p->system);
-    p->n_lanes = (uint32_t)ESP__LANE_INTRA + p->n_levels;
+    p->n_lanes = p->system.cores_per_rank == 3 ? (uint32_t)ESP__LANES : (uint32_t)ESP__LANE_INTRA + p->n_levels;
     for (uint32_t scope = 0, first, last; scope < ESP__SCOPES; scope++) {
         if (!esp__scope_exists(scope, p->n_levels)) continue;
         esp__scope_levels(scope, p->n_levels, &first, &last);

@@ -56,16 +56,25 @@ static void esp__slots_of(const esp__region *r, uint8_t slots[ESP__SCOPES]) {
     for (uint32_t d = 0; d < r->n_dims; d++) slots[r->dims[d].level]++;
 }
 
+/* The lane of the core that a collective needs, as a bit; 0: it needs none, or how long it needs one is not known. */
+static uint32_t esp__core_lane(const esp__problem *p, const esp__step *s) {
+    static const uint8_t lane[] = {ESP__LANE_COMPUTE, ESP__LANE_CPU, ESP__LANE_COMM};
+    const uint32_t cores = p->system.cores_per_rank;
+    const esp_plan_link *link = esp__system_tables(&p->system, s->level);
+    return cores && link && link->core[s->coll].n ? 1u << lane[cores - 1] : 0;
+}
+
 static uint8_t esp__lane_mask(const esp__problem *p, const esp__step *s) {
     if (s->kind != ESP__COLL) {
         if (s->device == ESP__DEV_GPU) return 1u << ESP__LANE_COMPUTE;
-        return (uint8_t)(1u << ESP__LANE_CPU | (p->system.shared_cores ? 1u << ESP__LANE_COMPUTE : 0u));
+        return (uint8_t)(1u << ESP__LANE_CPU | (p->system.cores_per_rank == 1 ? 1u << ESP__LANE_COMPUTE : 0u));
     }
     uint32_t first, last, lanes = 0;
     esp__scope_levels(s->level, p->n_levels, &first, &last);
     for (uint32_t level = first; level <= last; level++)
         if (esp__system_size(&p->system, level) > 1) lanes |= 1u << (ESP__LANE_CPU + level);
-    return (uint8_t)(lanes ? lanes : 1u << (ESP__LANE_CPU + first));
+    if (!lanes) lanes = 1u << (ESP__LANE_CPU + first);
+    return (uint8_t)(lanes | esp__core_lane(p, s));
 }
 
 /* Which ranks take part: from a reduce or gather to a root until the broadcast, only the root of each group. The roots of a machine's

@@ -8,7 +8,7 @@
 #include "planner/plan.h"
 
 typedef struct esp__timed { /* one op of the sequence */
-    uint64_t ns;
+    esp__op_time time;
     uint32_t unit;          /* or ESP__NEXT_BACKWARD */
     uint32_t before, after; /* places of its unit's op before and after; of a backward: of its neighbours */
     uint32_t tensor;        /* of a backward: its tensor */
@@ -68,9 +68,16 @@ typedef struct esp__incremental {
     uint64_t trials;
 } esp__incremental;
 
-/* The largest of the lanes' values, or `least`. */
-static uint64_t esp__lanes_max(const uint64_t *value, uint32_t lanes, uint64_t least) {
-    return esp__lanes_free(value, lanes, least);
+/* The longest path from an op's start through its lanes, on which `next` is the tail of the op that follows; or `least`. */
+static uint64_t esp__lanes_rest(const uint64_t *next, uint32_t lanes, const esp__op_time *time, uint64_t least) {
+    const uint64_t core = time->core, link = time->link;
+    if (lanes & 1u && core + next[0] > least) least = core + next[0];
+    if (lanes & 2u && core + next[1] > least) least = core + next[1];
+    if (lanes & 4u && link + next[2] > least) least = link + next[2];
+    if (lanes & 8u && link + next[3] > least) least = link + next[3];
+    for (uint32_t k = 4; lanes >> k; k++) /* jobs of more than two levels; lane comm */
+        if (lanes >> k & 1u && esp__kept(time, k) + next[k] > least) least = esp__kept(time, k) + next[k];
+    return least;
 }
 
 /* ---- preparing ------------------------------------------------------------------------------------------------------ */
@@ -107,7 +114,7 @@ static void esp__incremental_ops(esp__incremental *k) {
         s->unit = d->sequence[i];
         s->after = ESP__NOWHERE;
         if (s->unit == ESP__NEXT_BACKWARD) {
-            s->ns = k->p->compute[tensor];
+            s->time = esp__backward_time(k->p->compute[tensor]);
             s->lanes = 1u << ESP__LANE_COMPUTE;
             s->tensor = tensor;
             s->before = tensor ? k->backward[tensor - 1] : ESP__NOWHERE;
@@ -115,7 +122,7 @@ static void esp__incremental_ops(esp__incremental *k) {
         } else {
             const esp__plan_op *op = &d->paths[s->unit]->ops[k->fill[s->unit]++];
             uint32_t *last = &k->last[s->unit];
-            s->ns = op->ns;
+            s->time = op->time;
             s->lanes = op->lanes;
             if (*last == ESP__NOWHERE) {
                 k->first[s->unit] = i;
@@ -136,8 +143,8 @@ static void esp__incremental_forward(esp__incremental *k) {
         const esp__timed *s = &k->timed_ops[i];
         memcpy(k->free_at[i].lane, free_at, sizeof free_at);
         uint64_t start = esp__lanes_free(free_at, s->lanes, s->before == ESP__NOWHERE ? 0 : k->end[s->before]);
-        k->end[i] = k->now[i] = start + s->ns;
-        esp__lanes_take(free_at, s->lanes, k->end[i]);
+        k->end[i] = k->now[i] = start + s->time.ns;
+        esp__lanes_take(free_at, s->lanes, start, &s->time);
         if (k->end[i] > makespan) makespan = k->end[i];
     }
     memcpy(k->free_at[k->n].lane, free_at, sizeof free_at);
@@ -146,6 +153,7 @@ static void esp__incremental_forward(esp__incremental *k) {
 
 /* Computes the tails of the places [from, to) as if units [gone, gone + n_gone) did not exist. */
 static void esp__incremental_tails(esp__incremental *k, uint32_t from, uint32_t to, uint32_t gone, uint32_t n_gone) {
+    const esp__op_time none = {0, 0, 0};
     for (uint32_t i = to; i-- > from;) {
         const esp__timed *s = &k->timed_ops[i];
         k->next[i] = k->next[i + 1];
@@ -155,8 +163,8 @@ static void esp__incremental_tails(esp__incremental *k, uint32_t from, uint32_t 
             for (uint32_t u = k->attached[s->tensor]; u < k->attached[s->tensor + 1]; u++)
                 if (u - gone >= n_gone && k->first[u] != ESP__NOWHERE && k->tail[k->first[u]] > rest)
                     rest = k->tail[k->first[u]];
-        k->tail[i] = s->ns + esp__lanes_max(k->next[i + 1].lane, s->lanes, rest);
-        esp__lanes_take(k->next[i].lane, s->lanes, k->tail[i]);
+        k->tail[i] = esp__lanes_rest(k->next[i + 1].lane, s->lanes, &s->time, s->time.ns + rest);
+        esp__lanes_take(k->next[i].lane, s->lanes, k->tail[i], &none);
     }
 }
 
@@ -221,7 +229,7 @@ static esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d
 static int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n) {
     for (uint32_t u = unit; u < unit + n; u++)
         for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->timed_ops[i].after)
-            if (k->end[i] - k->timed_ops[i].ns + k->tail[i] == k->d->makespan) return 1;
+            if (k->end[i] - k->timed_ops[i].time.ns + k->tail[i] == k->d->makespan) return 1;
     return 0;
 }
 
@@ -256,8 +264,8 @@ static uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *w
         const esp__timed *s = &k->timed_ops[i];
         if (s->unit - w->gone < w->n_gone) continue;
         uint64_t start = esp__lanes_free(free_at, s->lanes, k->now[s->before]);
-        k->now[i] = start + s->ns;
-        esp__lanes_take(free_at, s->lanes, k->now[i]);
+        k->now[i] = start + s->time.ns;
+        esp__lanes_take(free_at, s->lanes, start, &s->time);
         if (start + k->tail[i] > longest) longest = start + k->tail[i];
     }
     for (uint32_t lane = 0; lane < ESP__LANES; lane++)
@@ -311,8 +319,8 @@ static uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t
                 k->now[s->before]; /* every op from `from` on has an op before it, because a backward precedes `from` */
             uint64_t start = esp__lanes_free(free_at, s->lanes, other);
             if (!c || !esp__goes_first(c, w->gone, could, s, other, start, w->way)) {
-                k->now[i] = start + s->ns;
-                esp__lanes_take(free_at, s->lanes, k->now[i]);
+                k->now[i] = start + s->time.ns;
+                esp__lanes_take(free_at, s->lanes, start, &s->time);
                 if (start + k->tail[i] > longest) longest = start + k->tail[i];
                 if (s->unit == ESP__NEXT_BACKWARD)
                     for (uint32_t x = 0; x < w->n; x++)
@@ -322,10 +330,10 @@ static uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t
             }
         }
         const esp__plan_op *op = &c->path->ops[c->op++];
-        c->ready = could + op->ns;
-        uint64_t through = c->ready + esp__lanes_max(k->next[i].lane, op->lanes, 0);
+        c->ready = could + op->time.ns;
+        uint64_t through = could + esp__lanes_rest(k->next[i].lane, op->lanes, &op->time, op->time.ns);
         if (through > longest) longest = through;
-        esp__lanes_take(free_at, op->lanes, c->ready);
+        esp__lanes_take(free_at, op->lanes, could, &op->time);
         w->places[w->n_places].before = i;
         w->places[w->n_places++].chain = (uint32_t)(c - w->chains);
         left--;

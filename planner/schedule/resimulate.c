@@ -30,10 +30,11 @@ static void esp__save_copy(esp__save *to, const esp__save *from) {
 }
 
 /* Runs an op; returns its end. */
-static uint64_t esp__rerun_op(esp__save *s, uint32_t lanes, uint64_t ready, uint64_t ns) {
-    uint64_t end = esp__lanes_free(s->free_at, lanes, ready) + ns;
+static uint64_t esp__rerun_op(esp__save *s, uint32_t lanes, uint64_t ready, const esp__op_time *time) {
+    uint64_t start = esp__lanes_free(s->free_at, lanes, ready), end = start + time->ns;
+    esp__lanes_take(s->free_at, lanes, start, time);
     for (uint32_t k = 0; k < ESP__LANES; k++)
-        if (lanes >> k & 1u) s->free_at[k] = end, s->left[k] -= ns;
+        if (lanes >> k & 1u) s->left[k] -= esp__kept(time, k);
     if (end > s->makespan) s->makespan = end;
     return end;
 }
@@ -49,7 +50,8 @@ static void esp__rerun_push(esp__save *s, const esp__path *path, uint32_t u, uin
 }
 
 static void esp__rerun_backward(esp__rerun *r, esp__save *s) {
-    uint64_t end = esp__rerun_op(s, 1u << ESP__LANE_COMPUTE, s->backward_ready, r->p->compute[s->tensor]);
+    const esp__op_time time = esp__backward_time(r->p->compute[s->tensor]);
+    uint64_t end = esp__rerun_op(s, 1u << ESP__LANE_COMPUTE, s->backward_ready, &time);
     s->backward_ready = end;
     for (; s->unit < r->d->n_units; s->unit++) {
         const esp__unit *u = &r->d->units[s->unit];
@@ -79,7 +81,7 @@ static uint64_t esp__rerun_go(esp__rerun *r, uint64_t limit, int save) {
         uint32_t u = (uint32_t)(w.key >> 8), k = (uint32_t)(w.key & 255u);
         if (k) {
             const esp__plan_op *op = &r->d->paths[u]->ops[k - 1];
-            esp__rerun_push(s, r->d->paths[u], u, k, esp__rerun_op(s, op->lanes, w.ready, op->ns));
+            esp__rerun_push(s, r->d->paths[u], u, k, esp__rerun_op(s, op->lanes, w.ready, &op->time));
         } else {
             esp__rerun_backward(r, s);
         }

@@ -25,6 +25,7 @@ enum {
 /* An op of the sequence. Its time is fixed + max(one, other), each multiplied by its input's factor. */
 typedef struct esp__robust_op {
     double fixed, one, other; /* ns */
+    double core, link;        /* the shares of this time for which it keeps its core lane and its links */
     uint32_t in_fixed, in_one, in_other;
     uint32_t unit; /* or ESP__NEXT_BACKWARD */
     uint32_t lanes;
@@ -81,11 +82,17 @@ static void esp__robust_collective(const esp__problem *p, const esp__unit *u, co
     op->one = (double)esp__template_ns(&other, r, &shape, codec) - op->fixed;
 }
 
+static void esp__robust_kept(const esp__op_time *time, esp__robust_op *op) {
+    op->one = (double)time->ns;
+    op->core = time->ns ? (double)time->core / op->one : 0.0;
+    op->link = time->ns ? (double)time->link / op->one : 0.0;
+}
+
 static void esp__robust_unit(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k,
                              esp__robust_op *op) {
     const esp__op_template *r = &p->op_templates[path->ops[k].op_template];
     uint32_t curves = (uint32_t)ESP__IN_CODECS + 4 * path->codec;
-    op->one = (double)path->ops[k].ns;
+    esp__robust_kept(&path->ops[k].time, op);
     op->lanes = path->ops[k].lanes;
     switch (path->ops[k].kind) {
     case ESP_PLAN_COLLECTIVE: esp__robust_collective(p, u, path, r, op); break;
@@ -113,7 +120,8 @@ static void esp__robust_open(esp__robust_run *r, esp__problem *p, const esp__sch
         esp__robust_op *op = &r->ops[i];
         op->unit = d->sequence[i];
         if (op->unit == ESP__NEXT_BACKWARD) {
-            op->one = (double)p->compute[tensor];
+            const esp__op_time time = esp__backward_time(p->compute[tensor]);
+            esp__robust_kept(&time, op);
             op->in_one = ESP__IN_CODECS + 4 * p->n_codecs + tensor++;
             op->lanes = 1u << ESP__LANE_COMPUTE;
         } else {
@@ -145,10 +153,13 @@ static double esp__robust_step(esp__robust_run *r) {
     for (uint32_t i = 0; i < d->n_sequence; i++) {
         const esp__robust_op *op = &r->ops[i];
         double one = op->one * f[op->in_one], other = op->other * f[op->in_other];
-        uint64_t ns = (uint64_t)(op->fixed * f[op->in_fixed] + (one > other ? one : other) + 0.5);
+        const uint64_t ns = (uint64_t)(op->fixed * f[op->in_fixed] + (one > other ? one : other) + 0.5);
+        const esp__op_time time = {ns, (uint64_t)(op->core * (double)ns + 0.5),
+                                   (uint64_t)(op->link * (double)ns + 0.5)};
         uint64_t *ready = op->unit == ESP__NEXT_BACKWARD ? &backward : &r->ready[op->unit];
-        *ready = esp__lanes_free(free_at, op->lanes, *ready) + ns;
-        esp__lanes_take(free_at, op->lanes, *ready);
+        const uint64_t start = esp__lanes_free(free_at, op->lanes, *ready);
+        *ready = start + ns;
+        esp__lanes_take(free_at, op->lanes, start, &time);
         if (*ready > makespan) makespan = *ready;
         if (op->unit != ESP__NEXT_BACKWARD) continue;
         for (; unit < d->n_units && d->units[unit].first + d->units[unit].n - 1 == tensor; unit++)

@@ -1,7 +1,7 @@
 /* simulate.c: the clock (docs/planner.md, "Rules of time"): when every op of a schedule starts and ends. An op starts when the
  * op before it in its unit (for the first: the backward that makes the unit ready) has ended and all its lanes are free. Which
- * op comes first on a lane follows from ready times (generating a sequence) or from the sequence (replaying it). An op on two
- * lanes occupies both for its whole time. */
+ * op comes first on a lane follows from ready times (generating a sequence) or from the sequence (replaying it). An op on several
+ * lanes starts on all of them at once, and gives each up when it no longer needs it (esp__op_time). */
 #include "espresso_impl/base/heap.h"
 #include "planner/plan.h"
 
@@ -20,18 +20,19 @@ ESP__FN uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64
     if (lanes & 2u && free_at[1] > ready) ready = free_at[1];
     if (lanes & 4u && free_at[2] > ready) ready = free_at[2];
     if (lanes & 8u && free_at[3] > ready) ready = free_at[3];
-    for (uint32_t k = 4; lanes >> k; k++) /* jobs of more than two levels */
+    for (uint32_t k = 4; lanes >> k; k++) /* jobs of more than two levels; lane comm */
         if (lanes >> k & 1u && free_at[k] > ready) ready = free_at[k];
     return ready;
 }
 
-ESP__FN void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t end) {
-    if (lanes & 1u) free_at[0] = end;
-    if (lanes & 2u) free_at[1] = end;
-    if (lanes & 4u) free_at[2] = end;
-    if (lanes & 8u) free_at[3] = end;
+ESP__FN void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t start, const esp__op_time *time) {
+    const uint64_t core = start + time->core, link = start + time->link;
+    if (lanes & 1u) free_at[0] = core;
+    if (lanes & 2u) free_at[1] = core;
+    if (lanes & 4u) free_at[2] = link;
+    if (lanes & 8u) free_at[3] = link;
     for (uint32_t k = 4; lanes >> k; k++)
-        if (lanes >> k & 1u) free_at[k] = end;
+        if (lanes >> k & 1u) free_at[k] = k == ESP__LANE_COMM ? core : link;
 }
 
 static void esp__clock_open(esp__clock *c, const esp__problem *p, const esp__schedule *d) {
@@ -40,17 +41,18 @@ static void esp__clock_open(esp__clock *c, const esp__problem *p, const esp__sch
     c->op = esp__arena_get(p->arena, d->n_units);
 }
 
-static uint64_t esp__clock_run(esp__clock *c, uint32_t lanes, uint64_t ready, uint64_t ns) {
-    uint64_t start = esp__lanes_free(c->free_at, lanes, ready), end = start + ns;
-    esp__lanes_take(c->free_at, lanes, end);
+static uint64_t esp__clock_run(esp__clock *c, uint32_t lanes, uint64_t ready, const esp__op_time *time) {
+    uint64_t start = esp__lanes_free(c->free_at, lanes, ready), end = start + time->ns;
+    esp__lanes_take(c->free_at, lanes, start, time);
     if (end > c->makespan) c->makespan = end;
     return start;
 }
 
 /* Runs the next tensor's backward; units that end with this tensor become ready. Returns its start. */
 static uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const esp__schedule *d) {
-    uint64_t start = esp__clock_run(c, 1u << ESP__LANE_COMPUTE, c->backward_ready, p->compute[c->tensor]);
-    c->backward_ready = start + p->compute[c->tensor];
+    const esp__op_time time = esp__backward_time(p->compute[c->tensor]);
+    uint64_t start = esp__clock_run(c, 1u << ESP__LANE_COMPUTE, c->backward_ready, &time);
+    c->backward_ready = start + time.ns;
     for (; c->unit < d->n_units && d->units[c->unit].first + d->units[c->unit].n - 1 == c->tensor; c->unit++)
         c->ready[c->unit] = c->backward_ready;
     c->tensor++;
@@ -60,20 +62,19 @@ static uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const 
 /* Runs the next op of unit `u`. Returns its start. */
 static uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t u) {
     const esp__plan_op *op = &d->paths[u]->ops[c->op[u]++];
-    uint64_t start = esp__clock_run(c, op->lanes, c->ready[u], op->ns);
-    c->ready[u] = start + op->ns;
+    uint64_t start = esp__clock_run(c, op->lanes, c->ready[u], &op->time);
+    c->ready[u] = start + op->time.ns;
     return start;
 }
 
 /* ---- generating ------------------------------------------------------------------------------------------------------ */
 /* Ops that are ready wait in a heap. Key: unit << 8 | op + 1; of a backward: next unit << 8. */
-static const uint32_t esp__link_lanes = (1u << ESP__LANES) - (1u << ESP__LANE_INTRA);
 
 /* Puts the unit's next op into the heap, if there is one and it is not on a link whose order is given. */
 static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__schedule *d, uint32_t u, int fixed_links) {
     const esp__path *path = d->paths[u];
     if (c->op[u] == path->n) return;
-    if (fixed_links && path->ops[c->op[u]].lanes & esp__link_lanes) return;
+    if (fixed_links && path->ops[c->op[u]].lanes & ESP__LINK_LANES) return;
     esp__heap_push(h, c->ready[u], (uint64_t)u << 8 | (c->op[u] + 1u));
 }
 
@@ -123,20 +124,53 @@ ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d) {
 }
 
 /* ---- links in a given order --------------------------------------------------------------------------------------------- */
-/* Runs the first op in the queue of link `lane`, if it is its unit's next op and, when it needs several links, first in their
- * queues too. Returns its unit; -1: it cannot run yet. */
-static int esp__links_run(esp__clock *c, const esp__schedule *d, uint32_t *const queue[ESP__LEVELS],
-                          uint32_t cursor[ESP__LEVELS], const uint32_t length[ESP__LEVELS], uint32_t lane) {
-    if (cursor[lane] == length[lane]) return -1;
-    uint32_t u = queue[lane][cursor[lane]], lanes;
+/* The links' ops in their order, by lane. */
+typedef struct esp__link_queues {
+    uint32_t *unit[ESP__LEVELS], next[ESP__LEVELS], n[ESP__LEVELS];
+} esp__link_queues;
+
+/* The unit of the first op in the queue of link `lane`, if it is its unit's next op and, when it needs several links, first in their
+ * queues too; -1: it cannot run yet. */
+static int esp__links_first(const esp__clock *c, const esp__schedule *d, const esp__link_queues *q, uint32_t lane) {
+    if (q->next[lane] == q->n[lane]) return -1;
+    uint32_t u = q->unit[lane][q->next[lane]], lanes;
     if (u >= c->unit || c->op[u] == d->paths[u]->n) return -1; /* no backward has made it ready */
-    lanes = (uint32_t)d->paths[u]->ops[c->op[u]].lanes >> ESP__LANE_INTRA;
+    lanes = (d->paths[u]->ops[c->op[u]].lanes & ESP__LINK_LANES) >> ESP__LANE_INTRA;
     if (!(lanes >> lane & 1u)) return -1; /* its Comp or a step on another link comes first */
     for (uint32_t k = 0; lanes >> k; k++)
-        if (lanes >> k & 1u && (cursor[k] == length[k] || queue[k][cursor[k]] != u)) return -1;
-    for (uint32_t k = 0; lanes >> k; k++) cursor[k] += lanes >> k & 1u;
-    esp__clock_unit(c, d, u);
+        if (lanes >> k & 1u && (q->next[k] == q->n[k] || q->unit[k][q->next[k]] != u)) return -1;
     return (int)u;
+}
+
+/* Does the unit's op on links need no core, or take its links before the heap's first op is ready? Otherwise that one comes first:
+ * both may need the same core. */
+static int esp__links_before(const esp__clock *c, const esp__schedule *d, uint32_t u, const esp__heap *h) {
+    const uint32_t lanes = d->paths[u]->ops[c->op[u]].lanes;
+    if (!(lanes & ESP__CORE_LANES) || !h->n) return 1;
+    const uint64_t at = esp__lanes_free(c->free_at, lanes & ESP__LINK_LANES, c->ready[u]);
+    return at < h->at[0].ready || (at == h->at[0].ready && ((uint64_t)u << 8 | (c->op[u] + 1u)) < h->at[0].key);
+}
+
+/* Runs an op on links whose turn it is. Returns its unit; -1: there is none, or the heap's first op comes before. Of several the one
+ * that takes its links first. */
+static int esp__links_run(esp__clock *c, const esp__problem *p, const esp__schedule *d, esp__link_queues *q,
+                          const esp__heap *h) {
+    uint64_t soonest = UINT64_MAX;
+    int best = -1;
+    for (uint32_t lane = 0; lane < p->n_levels; lane++) {
+        const int u = esp__links_first(c, d, q, lane);
+        if (u < 0 || u == best || !esp__links_before(c, d, (uint32_t)u, h)) continue;
+        const uint32_t lanes = d->paths[u]->ops[c->op[u]].lanes;
+        const uint64_t at = esp__lanes_free(c->free_at, lanes & ESP__LINK_LANES, c->ready[u]);
+        if (at > soonest || (at == soonest && u > best)) continue;
+        soonest = at;
+        best = u;
+    }
+    if (best < 0) return -1;
+    const uint32_t lanes = (d->paths[best]->ops[c->op[best]].lanes & ESP__LINK_LANES) >> ESP__LANE_INTRA;
+    for (uint32_t k = 0; lanes >> k; k++) q->next[k] += lanes >> k & 1u;
+    esp__clock_unit(c, d, (uint32_t)best);
+    return best;
 }
 
 ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uint32_t *links, uint32_t n_links) {
@@ -144,23 +178,24 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uin
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__clock c;
     esp__heap h = {esp__arena_get(p->arena, (d->n_units + 1u) * sizeof *h.at), 0};
-    uint32_t *queue[ESP__LEVELS], cursor[ESP__LEVELS] = {0}, length[ESP__LEVELS] = {0}, n = 0;
-    for (uint32_t k = 0; k < p->n_levels; k++) queue[k] = esp__arena_get(p->arena, n_links * sizeof **queue + 4);
+    esp__link_queues q;
+    uint32_t n = 0;
+    memset(&q, 0, sizeof q);
+    for (uint32_t k = 0; k < p->n_levels; k++) q.unit[k] = esp__arena_get(p->arena, n_links * sizeof **q.unit + 4);
     uint8_t *at = esp__arena_get(p->arena, d->n_units);
     esp__clock_open(&c, p, d);
     for (uint32_t i = 0; i < n_links; i++) { /* into the queues of the lanes of the unit's next op on a link */
         uint32_t u = links[i];
         const esp__path *path = d->paths[u];
-        while (at[u] < path->n && !(path->ops[at[u]].lanes & esp__link_lanes)) at[u]++;
+        while (at[u] < path->n && !(path->ops[at[u]].lanes & ESP__LINK_LANES)) at[u]++;
         if (at[u] == path->n) continue;
-        uint32_t lanes = (uint32_t)path->ops[at[u]++].lanes >> ESP__LANE_INTRA;
+        uint32_t lanes = (path->ops[at[u]++].lanes & ESP__LINK_LANES) >> ESP__LANE_INTRA;
         for (uint32_t k = 0; lanes >> k; k++)
-            if (lanes >> k & 1u) queue[k][length[k]++] = u;
+            if (lanes >> k & 1u) q.unit[k][q.n[k]++] = u;
     }
     esp__heap_push(&h, 0, 0);
     for (;;) {
-        int u = -1;
-        for (uint32_t k = 0; k < p->n_levels && u < 0; k++) u = esp__links_run(&c, d, queue, cursor, length, k);
+        int u = esp__links_run(&c, p, d, &q, &h);
         if (u >= 0)
             esp__queue_unit(&h, &c, d, (uint32_t)u, 1);
         else if (h.n)
@@ -202,6 +237,7 @@ ESP__FN void esp__timeline(const esp__problem *p, const esp__schedule *d, esp_pl
             out->bytes = 4 * p->model->tensors[c.tensor].elements;
             out->start_ns = esp__clock_backward(&c, p, d);
             out->end_ns = c.backward_ready;
+            out->core_ns = out->end_ns - out->start_ns;
             continue;
         }
         const esp__plan_op *op = &d->paths[u]->ops[c.op[u]];
@@ -213,6 +249,8 @@ ESP__FN void esp__timeline(const esp__problem *p, const esp__schedule *d, esp_pl
         out->bytes = esp__op_bytes(p, &d->units[u], d->paths[u], c.op[u]);
         out->start_ns = esp__clock_unit(&c, d, u);
         out->end_ns = c.ready[u];
+        out->core_ns = op->time.core;
+        out->link_ns = op->time.link;
     }
     esp__arena_rewind(p->arena, mark);
 }

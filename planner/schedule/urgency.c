@@ -70,7 +70,7 @@ static uint32_t esp__ordering_run(esp__ordering *o, uint32_t lane, uint64_t now)
     esp__waiting w = esp__heap_pop(&q->waiting);
     uint32_t u = (uint32_t)(w.key >> 8), first = o->clock.unit;
     if (w.key & 255u) {
-        o->rest[u] -= o->d->paths[u]->ops[o->clock.op[u]].ns;
+        o->rest[u] -= o->d->paths[u]->ops[o->clock.op[u]].time.ns;
         esp__clock_unit(&o->clock, o->d, u);
         esp__ordering_unit(o, u);
         return u;

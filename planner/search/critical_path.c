@@ -71,8 +71,9 @@ static uint64_t esp__shift_try(esp__incremental *k, const esp__shift *s, uint64_
         uint64_t ready = timed->before == ESP__NOWHERE ? 0
                          : timed->before >= s->from    ? k->now[timed->before]
                                                        : k->end[timed->before];
-        uint64_t at = k->now[i] = esp__lanes_free(free_at, timed->lanes, ready) + timed->ns, rest = 0;
-        esp__lanes_take(free_at, timed->lanes, at);
+        uint64_t start = esp__lanes_free(free_at, timed->lanes, ready), at = k->now[i] = start + timed->time.ns,
+                 rest = 0;
+        esp__lanes_take(free_at, timed->lanes, start, &timed->time);
         if (timed->after != ESP__NOWHERE && timed->after >= end) rest = k->tail[timed->after];
         if (timed->unit == ESP__NEXT_BACKWARD)
             for (uint32_t u = k->attached[timed->tensor]; u < k->attached[timed->tensor + 1]; u++)
@@ -99,14 +100,23 @@ static int esp__shift_take(esp__incremental *k, const esp__shift *s, uint64_t li
 }
 
 static int esp__shift_critical(const esp__incremental *k, uint32_t i) {
-    return k->end[i] - k->timed_ops[i].ns + k->tail[i] == k->d->makespan;
+    return k->end[i] - k->timed_ops[i].time.ns + k->tail[i] == k->d->makespan;
+}
+
+/* Does op i give up one of these lanes at `start`? */
+static int esp__shift_adjacent(const esp__incremental *k, uint32_t i, uint32_t lanes, uint64_t start) {
+    const esp__timed *timed = &k->timed_ops[i];
+    for (uint32_t lane = 0; lanes >> lane; lane++)
+        if ((lanes & timed->lanes) >> lane & 1u && k->end[i] - timed->time.ns + esp__kept(&timed->time, lane) == start)
+            return 1;
+    return 0;
 }
 
 /* If op j, on a longest path, waits for its lane, tries to put it before the ops that it waits for. Returns 1 if the step became
  * shorter. */
 static int esp__shift_op(esp__incremental *k, uint32_t j) {
     const esp__timed *timed = &k->timed_ops[j];
-    uint64_t start = k->end[j] - timed->ns, best = k->d->makespan;
+    uint64_t start = k->end[j] - timed->time.ns, best = k->d->makespan;
     uint32_t jumps = 0;
     esp__shift s, taken;
     if (timed->before != ESP__NOWHERE && k->end[timed->before] == start) return 0;
@@ -114,7 +124,9 @@ static int esp__shift_op(esp__incremental *k, uint32_t j) {
     for (uint32_t i = j; i-- > 0 && j - i < ESP__SHIFT_SPAN && jumps < ESP__SHIFT_JUMPS;) {
         if (i == timed->before) break;
         if (!(k->timed_ops[i].lanes & timed->lanes)) continue;
-        if (!jumps++ && k->end[i] != start && !(k->timed_ops[i].lanes & (k->timed_ops[i].lanes - 1u))) continue;
+        if (!jumps++ && !esp__shift_adjacent(k, i, timed->lanes, start) &&
+            !(k->timed_ops[i].lanes & (k->timed_ops[i].lanes - 1u)))
+            continue;
         for (int push = 0; push < 2; push++) {
             if (!(push ? esp__shift_push(k, i, j, &s) : esp__shift_pull(k, i, j, &s))) continue;
             uint64_t t = esp__shift_try(k, &s, best);

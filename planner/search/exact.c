@@ -91,10 +91,11 @@ static uint64_t esp__small_bound(const esp__small *s, uint64_t limit) {
             head = k == job->next ? esp__lanes_free(s->free_at, job->ops[k].lanes, head) : head;
             for (uint32_t l = 0; l < ESP__LANES; l++) {
                 if (!(job->ops[k].lanes >> l & 1u)) continue;
-                esp__small_op op = {head, job->ops[k].ns, job->rest[k + 1]};
+                const uint64_t kept = esp__kept(&job->ops[k].time, l); /* then its unit goes on, with the rest */
+                esp__small_op op = {head, kept, job->ops[k].time.ns - kept + job->rest[k + 1]};
                 ops[l][n[l]++] = op;
             }
-            head += job->ops[k].ns;
+            head += job->ops[k].time.ns;
             if (!j) backward[k + 1] = head;
         }
         if (head > most) most = head;
@@ -103,7 +104,7 @@ static uint64_t esp__small_bound(const esp__small *s, uint64_t limit) {
     for (uint32_t k = s->jobs[0].n; k-- > s->jobs[0].next;) {
         if (tails[k + 1] > after) after = tails[k + 1];
         ops[ESP__LANE_COMPUTE][k - s->jobs[0].next].tail = after;
-        after += s->jobs[0].ops[k].ns;
+        after += s->jobs[0].ops[k].time.ns;
     }
     for (uint32_t l = 0; l < ESP__LANES && most < limit; l++) {
         uint64_t lane = esp__small_lane(ops[l], n[l]);
@@ -131,8 +132,8 @@ static void esp__small_place(esp__small *s, uint32_t j, uint64_t start, esp__sma
     const esp__plan_op *op = &job->ops[job->next];
     memcpy(was->free_at, s->free_at, sizeof was->free_at);
     was->ready = job->ready;
-    esp__lanes_take(s->free_at, op->lanes, start + op->ns);
-    job->ready = start + op->ns;
+    esp__lanes_take(s->free_at, op->lanes, start, &op->time);
+    job->ready = start + op->time.ns;
     job->next++;
     for (uint32_t u = 1; !j && u < s->n_jobs; u++)
         if (s->jobs[u].after == job->next) s->jobs[u].ready = job->ready;
@@ -158,8 +159,8 @@ static uint32_t esp__small_choices(const esp__small *s, uint32_t choice[ESP__SMA
         start[j] = UINT64_MAX;
         if (job->next == job->n || s->jobs[0].next < job->after) continue;
         start[j] = esp__lanes_free(s->free_at, job->ops[job->next].lanes, job->ready);
-        if (start[j] + job->ops[job->next].ns >= soonest) continue;
-        soonest = start[j] + job->ops[job->next].ns;
+        if (start[j] + job->ops[job->next].time.ns >= soonest) continue;
+        soonest = start[j] + job->ops[job->next].time.ns;
         first = j;
     }
     if (soonest == UINT64_MAX) return 0;
@@ -209,14 +210,14 @@ static void esp__small_job_set(esp__small_job *job, const esp__plan_op *ops, uin
     job->next = 0;
     job->ready = 0;
     job->rest[n] = 0;
-    for (uint32_t k = n; k-- > 0;) job->rest[k] = job->rest[k + 1] + ops[k].ns;
+    for (uint32_t k = n; k-- > 0;) job->rest[k] = job->rest[k + 1] + ops[k].time.ns;
 }
 
 /* Sets the jobs for the current leaf's paths. */
 static void esp__small_jobs(esp__small *s) {
     uint32_t tensors = (uint32_t)s->p->n_tensors;
     for (uint32_t t = 0; t < tensors; t++) {
-        s->backward[t].ns = s->p->compute[t];
+        s->backward[t].time = esp__backward_time(s->p->compute[t]);
         s->backward[t].lanes = 1u << ESP__LANE_COMPUTE;
     }
     esp__small_job_set(&s->jobs[0], s->backward, tensors, 0);

@@ -304,7 +304,7 @@ static void test_system_files(void **state) {
         assert_int_equal(s->machines, t->machines);
         assert_int_equal(s->ranks_per_machine, t->ranks_per_machine);
         assert_int_equal(s->devices, t->devices);
-        assert_int_equal(s->shared_cores, t->shared_cores);
+        assert_int_equal(s->cores_per_rank, t->cores_per_rank);
         assert_true(s->intra.alpha_ns == t->intra.alpha_ns && s->inter.alpha_ns == t->inter.alpha_ns);
         assert_true(s->intra.alpha_is == t->intra.alpha_is && s->inter.alpha_is == t->inter.alpha_is);
         assert_true(s->intra.bytes_per_us == t->intra.bytes_per_us && s->inter.bytes_per_us == t->inter.bytes_per_us);

@@ -116,7 +116,7 @@ static void reads_a_system(void **state) {
     assert_int_equal(esp__system_read(full[SYSTEM], &f, NULL), ESP_OK);
     const esp_plan_system *s = &f.system;
     assert_string_equal(s->name, "two boxes");
-    assert_true(s->machines == 2 && s->ranks_per_machine == 4 && s->devices == 3 && s->shared_cores == 1);
+    assert_true(s->machines == 2 && s->ranks_per_machine == 4 && s->devices == 3 && s->cores_per_rank == 1);
     assert_true(s->intra.alpha_ns == 30000 && s->intra.alpha_is == ESP_ALPHA_HOP && s->intra.bytes_per_us == 2500);
     assert_true(s->inter.alpha_ns == 150000 && s->inter.alpha_is == ESP_ALPHA_COLLECTIVE);
     const esp_cost_curve *c = &s->intra.table[ESP_COLL_ALLREDUCE];

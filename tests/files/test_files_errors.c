@@ -80,7 +80,7 @@ static const mistake mistakes[] = {
     {SYSTEM, "\"hop\"", "\"jump\"", "f:9: intra.alpha_is: expected \"collective\" or \"hop\", found \"jump\""},
     {SYSTEM, "\"inter\"", "\"innter\"",
      "f:1: inter: missing: expected the links between machines, { \"alpha_us\": ..., \"bytes_per_us\": ... }"},
-    {SYSTEM, "true", "1", "f:17: shared_cores: expected true or false, found 1"},
+    {SYSTEM, "\"cores_per_rank\": 1", "\"cores_per_rank\": 4", "f:17: cores_per_rank: expected 0 to 3, found 4"},
     {STRATEGY, "\"elements\": 14", "\"elements\": 13",
      "f:9: units[1].elements: expected the sum of the elements of the group's tensors"},
     {STRATEGY, "\"first\": 1", "\"first\": 0",

@@ -34,7 +34,10 @@ static inline uint32_t exact_lanes(const exact_job *j) {
     return j->path ? j->path->ops[j->next].lanes : 1u << ESP__LANE_COMPUTE;
 }
 static inline uint64_t exact_ns(const exact *e, const exact_job *j) {
-    return j->path ? j->path->ops[j->next].ns : e->p->compute[j->next];
+    return j->path ? j->path->ops[j->next].time.ns : e->p->compute[j->next];
+}
+static inline uint64_t exact_kept(const exact *e, const exact_job *j, uint32_t lane) {
+    return j->path ? esp__kept(&j->path->ops[j->next].time, lane) : e->p->compute[j->next];
 }
 /* Can the job's next op be placed; if so, when does it start? */
 static inline int exact_start(const exact *e, const exact_job *j, uint64_t *start) {
@@ -86,7 +89,10 @@ static inline void exact_orders(exact *e) {
         exact_job *j = &e->jobs[i];
         uint64_t ns = exact_ns(e, j);
         for (uint32_t l = 0; l < ESP__LANES; l++)
-            if (exact_lanes(j) >> l & 1u) e->free_at[l] = start[i] + ns, e->left[l] -= ns;
+            if (exact_lanes(j) >> l & 1u) {
+                e->free_at[l] = start[i] + exact_kept(e, j, l);
+                e->left[l] -= exact_kept(e, j, l);
+            }
         j->ready = start[i] + ns;
         j->left -= ns;
         j->next++;

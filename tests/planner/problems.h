@@ -20,6 +20,8 @@ static inline uint32_t rng_below(rng *r, uint32_t n) { return (uint32_t)(rng_nex
 static inline double rng_unit(rng *r) { return (double)(rng_next(r) >> 11) / 9007199254740992.0; }
 static inline int rng_chance(rng *r, double p) { return rng_unit(r) < p; }
 
+static int problem_plain; /* 1: only codecs that exist, and no op gives up a lane before its end */
+
 /* ---- problems as a user gives them --------------------------------------------------------------------------------- */
 enum { PROBLEM_TENSORS = 64, PROBLEM_CODECS = 3 };
 /* Points into itself: do not copy. */
@@ -30,6 +32,7 @@ typedef struct problem_input {
     esp_plan_codec codecs[PROBLEM_CODECS];
     uint32_t n_codecs;
     esp_cost_point points[PROBLEM_CODECS][4][3];
+    esp_cost_point tables[3][ESP_PLAN_COLLS][3][3];
     esp_plan_system system;
     esp_plan_config config;
 } problem_input;
@@ -145,6 +148,22 @@ static inline void problem_rounds(uint64_t seed, problem_input *in) {
         if (k->compress[d].n) k->vector_compress[d] = k->decompress[d], k->vector_decompress[d] = k->decompress[d];
 }
 
+/* Measured tables of collectives, some of which give up their link early; all need a core. */
+static inline void problem_tables(rng *r, problem_input *in) {
+    esp_plan_link *const links[] = {&in->system.intra, &in->system.inter, &in->system.flat};
+    for (int l = 0; l < 3; l++)
+        for (uint32_t c = ESP_COLL_ALLREDUCE; c <= ESP_COLL_REDUCE; c++) {
+            esp_cost_point(*points)[3] = in->tables[l][c];
+            links[l]->table[c] = problem_curve(r, points[0]);
+            links[l]->core[c] = (esp_cost_curve){points[1], 3, 0};
+            if (rng_chance(r, 0.5)) links[l]->gap[c] = (esp_cost_curve){points[2], 3, 0};
+            for (int k = 0; k < 3; k++) {
+                points[1][k] = points[2][k] = points[0][k];
+                points[1][k].ns *= 0.6 * rng_unit(r), points[2][k].ns *= rng_unit(r);
+            }
+        }
+}
+
 static inline void problem_system(rng *r, problem_input *in, uint32_t devices) {
     esp_plan_system *s = &in->system;
     memset(s, 0, sizeof *s);
@@ -160,10 +179,9 @@ static inline void problem_system(rng *r, problem_input *in, uint32_t devices) {
     s->intra.bytes_per_us = s->inter.bytes_per_us * (1 + rng_below(r, 8));
     if (rng_chance(r, 0.5)) s->host_bytes_per_us = 12000;
     if (rng_chance(r, 0.5)) s->pack_ns = 5e3, s->pack_bytes_per_us = 100000;
-    s->shared_cores = !(s->devices >> ESP_PLAN_GPU & 1u) && rng_below(r, 2);
+    if (!(s->devices >> ESP_PLAN_GPU & 1u)) s->cores_per_rank = rng_below(r, 4);
+    if (s->cores_per_rank && !problem_plain && rng_chance(r, 0.7)) problem_tables(r, in);
 }
-
-static int problem_plain; /* 1: only codecs that exist */
 
 /* A problem of 1 to max_tensors tensors, 1 to 3 codecs, any system. devices: mask, 0 for any. */
 static inline void problem_random(uint64_t seed, uint32_t max_tensors, uint32_t devices, problem_input *in) {
@@ -225,11 +243,27 @@ typedef struct problem_program {
 /* Short whole times, so that ties are the rule: `zeros` of them are 0 (but none where it is 0). */
 static inline uint64_t program_ns(rng *r, double zeros) { return rng_chance(r, zeros) ? 0 : 1 + rng_below(r, 7); }
 
+/* An op of `ns`: it keeps each kind of its lanes to its end, or gives it up before. */
+static inline esp__op_time program_time(rng *r, uint8_t lanes, uint64_t ns) {
+    esp__op_time time = {ns, lanes & ESP__CORE_LANES ? ns : 0, lanes & ESP__LINK_LANES ? ns : 0};
+    if (rng_chance(r, 0.4)) time.core = rng_below(r, (uint32_t)time.core + 1);
+    if (rng_chance(r, 0.4)) time.link = rng_below(r, (uint32_t)time.link + 1);
+    return time;
+}
+
+static inline void program_add(esp__path *path, const esp__plan_op *op) {
+    path->total += op->time.ns;
+    for (uint32_t l = 0; l < ESP__LANES; l++) path->load[l] += op->lanes >> l & 1u ? esp__kept(&op->time, l) : 0;
+}
+
+/* A collective may need a core beside its link: that of backward, of the codecs, or one of its own. */
 static inline uint8_t program_lanes(rng *r, int shared_cores) {
+    static const uint8_t core[] = {0, 0, 1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_COMM};
     static const uint8_t one[] = {1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_INTRA,
                                   1u << ESP__LANE_INTER};
-    if (rng_chance(r, 0.15)) return one[2] | one[3]; /* a flat collective */
+    if (rng_chance(r, 0.15)) return one[2] | one[3] | core[rng_below(r, 5)]; /* a flat collective */
     uint8_t lanes = one[rng_below(r, 4)];
+    if (lanes & ESP__LINK_LANES) return lanes | core[rng_below(r, 5)];
     return shared_cores && lanes == one[1] ? (uint8_t)(one[0] | one[1]) : lanes;
 }
 
@@ -253,7 +287,7 @@ static inline void program_random(uint64_t seed, double zeros, problem_program *
     esp__problem *p = &g->problem;
     p->arena = &g->arena, p->model = &g->model, p->n_tensors = n, p->compute = g->compute, p->ready = g->ready;
     p->size[0] = p->size[1] = p->size[2] = 1;
-    p->n_levels = 2, p->n_lanes = 4;
+    p->n_levels = 2, p->n_lanes = ESP__LANES;
     p->op_templates = &g->op_template, p->n_op_templates = 1;
     p->system.machines = p->system.ranks_per_machine = 1;
     uint32_t n_units = problem_units(&r, g->tensors, n, g->units);
@@ -264,11 +298,10 @@ static inline void program_random(uint64_t seed, double zeros, problem_program *
         path->n = rng_chance(&r, 0.1) ? 0 : 1 + rng_below(&r, PROGRAM_OPS); /* some have nothing to do */
         for (uint32_t k = 0; k < path->n; k++) {
             esp__plan_op *op = &g->ops[u][k];
-            op->ns = program_ns(&r, zeros);
             op->lanes = program_lanes(&r, shared_cores);
+            op->time = program_time(&r, op->lanes, program_ns(&r, zeros));
             op->kind = ESP_PLAN_COMP, op->step = (uint8_t)k;
-            path->total += op->ns;
-            for (uint32_t l = 0; l < ESP__LANES; l++) path->load[l] += op->lanes >> l & 1u ? op->ns : 0;
+            program_add(path, op);
         }
         g->path_of[u] = path;
     }

@@ -16,7 +16,9 @@ typedef struct ref_op {
     uint32_t unit, index; /* of a backward: the tensor, 0                                        */
     int backward, before; /* before: the op that must be done first, or REF_NONE                 */
     uint8_t lanes;
-    uint64_t ns, ready, start, end;
+    uint64_t ns, core, link, ready, start, end; /* core, link: how long it keeps these lanes */
+    uint64_t since; /* it waits for its other lanes: from when its turn on lanes with a given order has come */
+    int turn;       /* it has */
     int state;
     uint32_t place; /* in the order of the lanes that follow one                           */
 } ref_op;
@@ -25,7 +27,7 @@ typedef struct ref_program {
     int n, n_backward;
     int *first; /* by unit: its first op; its ops follow each other. One more than there are units */
     uint32_t n_units;
-    uint64_t makespan;
+    uint64_t now, makespan;
 } ref_program;
 
 /* Every op of a schedule: the backward of all tensors, then the units' ops. */
@@ -38,7 +40,7 @@ static inline ref_program *ref_open(const esp__problem *p, const esp__schedule *
     r->n_units = d->n_units;
     for (uint32_t t = 0; t < p->n_tensors; t++) {
         ref_op *o = &r->ops[r->n];
-        o->unit = t, o->backward = 1, o->lanes = 1u << ESP__LANE_COMPUTE, o->ns = p->compute[t];
+        o->unit = t, o->backward = 1, o->lanes = 1u << ESP__LANE_COMPUTE, o->ns = o->core = p->compute[t];
         o->before = t ? r->n - 1 : REF_NONE;
         r->n++;
     }
@@ -48,7 +50,8 @@ static inline ref_program *ref_open(const esp__problem *p, const esp__schedule *
         r->first[u] = r->n;
         for (uint32_t k = 0; k < path->n; k++) {
             ref_op *o = &r->ops[r->n];
-            o->unit = u, o->index = k, o->lanes = path->ops[k].lanes, o->ns = path->ops[k].ns;
+            o->unit = u, o->index = k, o->lanes = path->ops[k].lanes;
+            o->ns = path->ops[k].time.ns, o->core = path->ops[k].time.core, o->link = path->ops[k].time.link;
             o->before = k ? r->n - 1 : (int)(d->units[u].first + d->units[u].n - 1); /* ready at its last member */
             r->n++;
         }
@@ -66,29 +69,43 @@ static inline void ref_close(ref_program *r) {
 /* The key of two ops that wait for a lane: ready, then what was there first in backward order, then the op's index.
  * A unit's op goes before a backward that is ready at the same time. */
 static int ref_key_less(const ref_op *a, const ref_op *b) {
-    if (a->ready != b->ready) return a->ready < b->ready;
+    if (a->since != b->since) return a->since < b->since;
     if (a->backward != b->backward) return b->backward;
     if (a->unit != b->unit) return a->unit < b->unit;
     return a->index < b->index;
 }
 
+/* How long an op keeps a lane. */
+static uint64_t ref_kept(const ref_op *o, uint32_t lane) {
+    return lane >= ESP__LANE_INTRA && lane < ESP__LANE_COMM ? o->link : o->core;
+}
+
 /* The op whose turn it is on a lane, or REF_NONE: while one runs there, or where none is ready. */
-static int ref_head(const ref_program *r, uint8_t lane, int ordered) {
+static int ref_head(const ref_program *r, uint32_t lane, int ordered) {
     int head = REF_NONE;
     for (int i = 0; i < r->n; i++) {
         const ref_op *o = &r->ops[i];
-        if (!(o->lanes & lane) || o->state == REF_DONE) continue;
-        if (o->state == REF_RUNNING) return REF_NONE;
-        if (!ordered && o->state != REF_READY) continue;
+        if (!(o->lanes >> lane & 1u) || o->state == REF_DONE) continue;
+        if (o->state == REF_RUNNING && o->start + ref_kept(o, lane) > r->now) return REF_NONE;
+        if (o->state == REF_RUNNING) continue;
+        if (!ordered && !(o->state == REF_READY && o->turn)) continue;
         if (head == REF_NONE || (ordered ? o->place < r->ops[head].place : ref_key_less(o, &r->ops[head]))) head = i;
     }
     return head;
 }
 
 /* Of the ops that may start now (ready, and at the head of all of their lanes) the one with the least key. */
-static int ref_next(const ref_program *r, uint8_t ordered_lanes) {
+static int ref_next(ref_program *r, uint8_t ordered_lanes) {
     int head[ESP__LANES], next = REF_NONE;
-    for (uint8_t l = 0; l < ESP__LANES; l++) head[l] = ref_head(r, (uint8_t)(1u << l), ordered_lanes >> l & 1u);
+    for (uint8_t l = 0; l < ESP__LANES; l++) head[l] = ordered_lanes >> l & 1u ? ref_head(r, l, 1) : REF_NONE;
+    for (int i = 0; i < r->n; i++) {
+        ref_op *o = &r->ops[i];
+        int turn = o->state == REF_READY && !o->turn;
+        for (uint8_t l = 0; l < ESP__LANES; l++) turn &= !((o->lanes & ordered_lanes) >> l & 1u) || head[l] == i;
+        if (turn) o->turn = 1, o->since = r->now;
+    }
+    for (uint8_t l = 0; l < ESP__LANES; l++)
+        if (!(ordered_lanes >> l & 1u)) head[l] = ref_head(r, l, 0);
     for (uint8_t l = 0; l < ESP__LANES; l++) {
         int i = head[l], all = 1;
         if (i == REF_NONE || r->ops[i].state != REF_READY) continue;
@@ -100,9 +117,9 @@ static int ref_next(const ref_program *r, uint8_t ordered_lanes) {
 
 /* Ends what ends by now and makes ready what waited for it; ops that take no lane (there are none) would never
  * start. */
-static void ref_settle(ref_program *r, uint64_t now) {
+static void ref_settle(ref_program *r) {
     for (int i = 0; i < r->n; i++)
-        if (r->ops[i].state == REF_RUNNING && r->ops[i].end <= now) r->ops[i].state = REF_DONE;
+        if (r->ops[i].state == REF_RUNNING && r->ops[i].end <= r->now) r->ops[i].state = REF_DONE;
     for (int i = 0; i < r->n; i++) {
         ref_op *o = &r->ops[i];
         if (o->state != REF_WAITING || (o->before != REF_NONE && r->ops[o->before].state != REF_DONE)) continue;
@@ -113,24 +130,27 @@ static void ref_settle(ref_program *r, uint64_t now) {
 
 /* Runs the program. Lanes in `ordered_lanes` run their ops by `place`, the others by key. Returns the makespan. */
 static uint64_t ref_run(ref_program *r, uint8_t ordered_lanes) {
-    uint64_t now = 0;
-    for (int i = 0; i < r->n; i++) r->ops[i].state = REF_WAITING;
-    r->makespan = 0;
+    for (int i = 0; i < r->n; i++) r->ops[i].state = REF_WAITING, r->ops[i].turn = 0;
+    r->now = r->makespan = 0;
     for (;;) {
         uint64_t soonest = UINT64_MAX;
-        ref_settle(r, now);
+        ref_settle(r);
         int i = ref_next(r, ordered_lanes);
         if (i != REF_NONE) {
             ref_op *o = &r->ops[i];
             o->state = REF_RUNNING;
-            o->start = now, o->end = now + o->ns;
+            o->start = r->now, o->end = r->now + o->ns;
             if (o->end > r->makespan) r->makespan = o->end;
             continue;
         }
-        for (int k = 0; k < r->n; k++)
-            if (r->ops[k].state == REF_RUNNING && r->ops[k].end < soonest) soonest = r->ops[k].end;
+        for (int k = 0; k < r->n; k++) { /* the next end, or lane that becomes free */
+            const ref_op *o = &r->ops[k];
+            const uint64_t ends[] = {o->end, o->start + o->core, o->start + o->link};
+            for (int e = 0; e < 3 && o->state == REF_RUNNING; e++)
+                if (ends[e] > r->now && ends[e] < soonest) soonest = ends[e];
+        }
         if (soonest == UINT64_MAX) break;
-        now = soonest;
+        r->now = soonest;
     }
     for (int i = 0; i < r->n; i++) assert_int_equal(r->ops[i].state, REF_DONE); /* else the order is no order */
     return r->makespan;
@@ -139,7 +159,7 @@ static uint64_t ref_run(ref_program *r, uint8_t ordered_lanes) {
 /* (a) Every lane takes what is ready first. */
 static inline uint64_t ref_ready_order(ref_program *r) { return ref_run(r, 0); }
 
-enum { REF_LINKS = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER, REF_ALL_LANES = 15 };
+enum { REF_LINKS = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER, REF_ALL_LANES = REF_LINKS | ESP__CORE_LANES };
 /* (b) The links follow `links` (units, each as often as it has ops on links); cpu and compute take what is ready
  * first. */
 static inline uint64_t ref_link_order(ref_program *r, const uint32_t *links, uint32_t n) {

@@ -47,14 +47,13 @@ static int by_total(const void *a, const void *b) {
 }
 
 static void small_path(rng *r, uint32_t unit_time, esp__plan_op *ops, esp__path *path) {
-    static const uint8_t lanes[] = {1, 2, 4, 8, 4, 8, 12, 3};
+    static const uint8_t lanes[] = {1, 2, 4, 8, 5, 10, 12, 3, 64 | 4, 64 | 12};
     path->ops = ops;
     path->n = rng_chance(r, 0.05) ? 0 : 1 + rng_below(r, SMALL_OPS);
     for (uint32_t k = 0; k < path->n; k++) {
-        ops[k].lanes = lanes[rng_below(r, 8)];
-        ops[k].ns = rng_chance(r, 0.1) ? 0 : 1 + rng_below(r, unit_time);
-        path->total += ops[k].ns;
-        for (uint32_t l = 0; l < ESP__LANES; l++) path->load[l] += ops[k].lanes >> l & 1u ? ops[k].ns : 0;
+        ops[k].lanes = lanes[rng_below(r, 10)];
+        ops[k].time = program_time(r, ops[k].lanes, rng_chance(r, 0.1) ? 0 : 1 + rng_below(r, unit_time));
+        program_add(path, &ops[k]);
     }
 }
 
@@ -65,7 +64,7 @@ static void small_random(uint64_t seed, small *s) {
     s->arena.on_failure = &s->on_failure;
     esp__problem *p = &s->problem;
     p->model = &s->model;
-    p->n_levels = 2, p->n_lanes = 4;
+    p->n_levels = 2, p->n_lanes = ESP__LANES;
     s->model.tensors = s->tensors;
     s->n_units = n;
     for (uint32_t u = 0; u < n; u++) { /* some share a tensor, as chunks do; some are groups of two */
@@ -268,6 +267,7 @@ static void test_rates(void **state) {
         w.p = p, w.elements = (double)all, w.room = 1;
         w.paths = esp__arena_get(p->arena, sizeof *w.paths);
         w.rates = esp__arena_get(p->arena, p->n_op_templates * sizeof *w.rates);
+        w.cores = esp__arena_get(p->arena, p->n_op_templates * sizeof *w.cores);
         esp__shape_make(p, all, 0, NULL, &w.shape);
         esp__any_options(&w, 0);
         p->width = ESP__WIDTH_EXACT;

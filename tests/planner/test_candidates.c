@@ -196,7 +196,8 @@ static void test_nothing_left(void **state) {
 static int embeds(const esp__path *a, const esp__path *b) {
     uint32_t i = 0;
     for (uint32_t k = 0; k < b->n && i < a->n; k++)
-        i += a->ops[i].lanes == b->ops[k].lanes && a->ops[i].ns <= b->ops[k].ns;
+        i += a->ops[i].lanes == b->ops[k].lanes && a->ops[i].time.ns <= b->ops[k].time.ns &&
+             a->ops[i].time.core <= b->ops[k].time.core && a->ops[i].time.link <= b->ops[k].time.link;
     return i == a->n;
 }
 
@@ -218,12 +219,12 @@ static link_use use_of(const esp__path *a, uint32_t lane, uint32_t skip) {
     for (uint32_t k = 0; k < a->n; k++) {
         if (a->ops[k].lanes >> lane & 1u) {
             if (seen++ == skip) u.head = before;
-            if (seen > skip) u.load += a->ops[k].ns;
-            u.tail = 0;
+            if (seen > skip) u.load += a->ops[k].time.link;
+            u.tail = a->ops[k].time.ns - a->ops[k].time.link;
         } else {
-            u.tail += a->ops[k].ns;
+            u.tail += a->ops[k].time.ns;
         }
-        before += a->ops[k].ns;
+        before += a->ops[k].time.ns;
     }
     return u;
 }
@@ -383,10 +384,10 @@ static void test_paths(void **state) {
             assert_int_equal(a->memory, b->memory);
             for (uint32_t k = 0; k < a->n; k++) {
                 const esp__plan_op *op = &a->ops[k];
-                assert_int_equal(op->ns, b->ops[k].ns);
+                assert_int_equal(op->time.ns, b->ops[k].time.ns);
                 assert_int_equal(op->lanes, b->ops[k].lanes);
-                total += op->ns;
-                for (uint32_t l = 0; l < ESP__LANES; l++) load[l] += op->lanes >> l & 1u ? op->ns : 0;
+                total += op->time.ns;
+                for (uint32_t l = 0; l < ESP__LANES; l++) load[l] += op->lanes >> l & 1u ? esp__kept(&op->time, l) : 0;
                 if (op->kind == ESP_PLAN_COPY) {
                     const esp__step *s = &a->option->steps[op->step];
                     assert_true(s->kind == (op->up ? ESP__DECOMP : ESP__COMP) && s->device == ESP__DEV_CPU);

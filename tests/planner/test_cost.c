@@ -213,11 +213,11 @@ static void expect_path(rig *g, uint32_t n_pieces, uint32_t codec, const char *o
     uint64_t total = 0;
     for (uint32_t k = 0; k < path->n && k < n; k++) {
         const esp__plan_op *op = &path->ops[k];
-        if (op->kind != want[k].kind || op->lanes != want[k].lanes || op->ns != want[k].ns)
+        if (op->kind != want[k].kind || op->lanes != want[k].lanes || op->time.ns != want[k].ns)
             fail_msg("'%s': op %u is of kind %u on lanes %u and takes %llu ns, not kind %u, lanes %u, %llu ns", option,
-                     k, op->kind, op->lanes, (unsigned long long)op->ns, want[k].kind, want[k].lanes,
+                     k, op->kind, op->lanes, (unsigned long long)op->time.ns, want[k].kind, want[k].lanes,
                      (unsigned long long)want[k].ns);
-        total += op->ns;
+        total += op->time.ns;
     }
     assert_int_equal(path->n, n);
     assert_int_equal(path->total, total);
@@ -349,8 +349,8 @@ static void test_roots_spread(void **state) {
     const esp__path *path =
         rig_path(&g, 1, PAPER_DGC,
                  "intra.reduce_scatter > inter.reduce > comp@cpu > inter.broadcast > decomp@cpu > intra.allgather");
-    assert_int_equal(path->ops[2].ns, 3 * 79000);
-    assert_int_equal(path->ops[4].ns, 8 * 9000);
+    assert_int_equal(path->ops[2].time.ns, 3 * 79000);
+    assert_int_equal(path->ops[4].time.ns, 8 * 9000);
     esp__arena_free(&g.arena);
 }
 
@@ -364,8 +364,8 @@ static void test_cpu_between_points(void **state) {
     rig_problem(&g);
     const esp__path *path =
         rig_path(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather");
-    assert_int_equal(path->ops[1].ns, 522430);
-    assert_int_equal(path->ops[3].ns, 332993);
+    assert_int_equal(path->ops[1].time.ns, 522430);
+    assert_int_equal(path->ops[3].time.ns, 332993);
     esp__arena_free(&g.arena);
 }
 
@@ -406,12 +406,41 @@ static void test_shared_cores(void **state) {
     rig g;
     paper_open(&g.paper, 0, 8);
     rig_model(&g, 262144);
-    g.paper.system.shared_cores = 1;
+    g.paper.system.cores_per_rank = 1;
     rig_problem(&g);
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COMP, C | P, 632000}, {COLL, E, 208778}, {DECOMP, C | P, 416000},
                 {COLL, A, 397002});
     esp__arena_free(&g.arena);
+}
+
+/* A measured allreduce between machines: its time, the gap and the core time, by cores of a rank. */
+static void test_cores_per_rank(void **state) {
+    static const esp_cost_point time[] = {{1e6, 2e6}, {2e6, 3e6}}, gap[] = {{1e6, 1e6}, {2e6, 2e6}},
+                                core[] = {{1e6, 4e5}};
+    static const uint8_t lane[] = {0, 1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_COMM};
+    (void)state;
+    for (uint32_t cores = 0; cores <= 3; cores++) {
+        rig g;
+        paper_open(&g.paper, 0, 8);
+        rig_model(&g, 250000);
+        g.paper.system.ranks_per_machine = 1;
+        g.paper.system.cores_per_rank = cores;
+        g.paper.system.flat.table[ESP_COLL_ALLREDUCE] = (esp_cost_curve){time, 2, 0};
+        g.paper.system.flat.gap[ESP_COLL_ALLREDUCE] = (esp_cost_curve){gap, 2, 0};
+        g.paper.system.flat.core[ESP_COLL_ALLREDUCE] = (esp_cost_curve){core, 1, 0};
+        rig_problem(&g);
+        const esp__unit u = {0, 1, 0, 250000};
+        const esp__path *path = esp__path_make(&g.problem, &u, "flat.allreduce", ESP__NO_CODEC);
+        assert_non_null(path);
+        assert_int_equal(path->ops[0].lanes, lane[cores] | 1u << ESP__LANE_INTER);
+        assert_int_equal(path->ops[0].time.ns, 2000000);
+        assert_int_equal(path->ops[0].time.link, 1000000);
+        assert_int_equal(path->ops[0].time.core, cores ? 400000 : 0);
+        assert_int_equal(path->load[ESP__LANE_INTER], 1000000);
+        assert_int_equal(path->total, 2000000);
+        esp__arena_free(&g.arena);
+    }
 }
 
 /* A group of two tensors of 131072 elements: packed at 100 bytes/ns, 5 us: 5000 + 1048576 / 100, and unpacked; a
@@ -457,15 +486,25 @@ static void test_summed_payloads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_curve),        cmocka_unit_test(test_payload),
-        cmocka_unit_test(test_intra),        cmocka_unit_test(test_inter),
-        cmocka_unit_test(test_flat),         cmocka_unit_test(test_hops),
-        cmocka_unit_test(test_tables),       cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_raw_options),  cmocka_unit_test(test_uneven),
-        cmocka_unit_test(test_gpu_options),  cmocka_unit_test(test_cpu_options),
-        cmocka_unit_test(test_roots_spread), cmocka_unit_test(test_cpu_between_points),
-        cmocka_unit_test(test_host_copies),  cmocka_unit_test(test_shared_cores),
-        cmocka_unit_test(test_groups),       cmocka_unit_test(test_summed_payloads),
+        cmocka_unit_test(test_curve),
+        cmocka_unit_test(test_payload),
+        cmocka_unit_test(test_intra),
+        cmocka_unit_test(test_inter),
+        cmocka_unit_test(test_flat),
+        cmocka_unit_test(test_hops),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_raw_options),
+        cmocka_unit_test(test_uneven),
+        cmocka_unit_test(test_gpu_options),
+        cmocka_unit_test(test_cpu_options),
+        cmocka_unit_test(test_roots_spread),
+        cmocka_unit_test(test_cpu_between_points),
+        cmocka_unit_test(test_host_copies),
+        cmocka_unit_test(test_shared_cores),
+        cmocka_unit_test(test_cores_per_rank),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_summed_payloads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,7 +88,7 @@ static void one_op(void **state) {
     assert_int_equal(x->n, 3);
     assert_int_equal(x->codec, 0);
     const double payloads = 4 * (64 + 2.0 * 65536), codec = 4 * (8 + 15) * 6553.6;
-    near((double)x->ops[1].ns,
+    near((double)x->ops[1].time.ns,
          20000 + 2 * 14 * payloads * 8 + 2 * codec); /* both ranks of a machine share link and CPU */
     near(x->error, 4.5 * 0.01 * (double)unit.elements);
     assert_int_equal(x->volume, 64 + 2 * unit.elements);

@@ -191,9 +191,11 @@ static void check_report(const problem_input *in, const esp_plan *plan) {
         for (uint32_t i = 0; i < n; i++) {
             if (i) assert_true(e[i].start_ns >= e[i - 1].start_ns);
             if (!(e[i].lanes >> lane & 1u)) continue;
-            busy += e[i].end_ns - e[i].start_ns;
+            const uint64_t kept = ESP__CORE_LANES >> lane & 1 ? e[i].core_ns : e[i].link_ns;
+            assert_true(kept <= e[i].end_ns - e[i].start_ns);
+            busy += kept;
             if (e[i].start_ns < first) first = e[i].start_ns;
-            if (e[i].end_ns > last) last = e[i].end_ns;
+            if (e[i].start_ns + kept > last) last = e[i].start_ns + kept;
         }
         assert_true(r.lane_ns[lane] == (double)busy);
         assert_true(r.bubble_ns[lane] == (last ? (double)(last - first - busy) : 0.0) || first == UINT64_MAX);

@@ -103,7 +103,11 @@ static void one_generate_with(uint64_t seed, int instant) {
     program_random(seed, (double)(seed % 4) * 0.25, &g);
     for (uint32_t u = 0; u < g.schedule.n_units; u++)
         for (uint32_t k = 0; k < g.paths[u].n; k++)
-            if (!instant && g.ops[u][k].lanes & REF_LINKS && !g.ops[u][k].ns) g.ops[u][k].ns = 1;
+            if (!instant && g.ops[u][k].lanes & REF_LINKS && !g.ops[u][k].time.link) {
+                esp__op_time *time = &g.ops[u][k].time;
+                time->link = 1;
+                time->ns += !time->ns;
+            }
     n = random_links(&r, &g, links);
     ref_program *ref = ref_open(&g.problem, &g.schedule);
     uint64_t got = esp__generate_with(&g.problem, &g.schedule, links, n);
@@ -168,7 +172,11 @@ static void test_monotone(void **state) {
         for (int trial = 0; trial < 8; trial++) {
             uint32_t u = rng_below(&r, g.schedule.n_units);
             uint64_t *ns = &g.compute[rng_below(&r, (uint32_t)g.problem.n_tensors)], old;
-            if (rng_chance(&r, 0.8) && g.schedule.paths[u]->n) ns = &g.ops[u][rng_below(&r, g.schedule.paths[u]->n)].ns;
+            if (rng_chance(&r, 0.8) && g.schedule.paths[u]->n) { /* the op, or how long it keeps a core or its links */
+                esp__op_time *time = &g.ops[u][rng_below(&r, g.schedule.paths[u]->n)].time;
+                uint64_t *const parts[] = {&time->ns, &time->core, &time->link};
+                ns = parts[rng_below(&r, 3)];
+            }
             old = *ns;
             *ns = old ? rng_below(&r, (uint32_t)old) : 0;
             assert_true(esp__replay(&g.problem, &g.schedule) <= before);
@@ -201,7 +209,7 @@ static void test_an_op_more(void **state) {
         sequence[at] = u;
         memcpy(sequence + at + 1, g.schedule.sequence + at, (n - at) * sizeof *sequence);
         esp__plan_op *op = &g.ops[u][g.paths[u].n++];
-        op->ns = program_ns(&r, 0.1), op->lanes = program_lanes(&r, 0);
+        op->lanes = program_lanes(&r, 0), op->time = program_time(&r, op->lanes, program_ns(&r, 0.1));
         longer.sequence = sequence, longer.n_sequence = n + 1;
         assert_true(esp__replay(&g.problem, &longer) >= before);
         program_close(&g);
@@ -226,10 +234,18 @@ static void test_at_least(void **state) {
     }
 }
 
-static uint64_t overlap(const esp_plan_event *a, const esp_plan_event *b) {
-    uint64_t from = a->start_ns > b->start_ns ? a->start_ns : b->start_ns,
-             to = a->end_ns < b->end_ns ? a->end_ns : b->end_ns;
-    return to > from ? to - from : 0;
+static uint64_t kept(const esp_plan_event *e, uint32_t lane) {
+    return !(e->lanes >> lane & 1u) ? 0 : ESP__CORE_LANES >> lane & 1 ? e->core_ns : e->link_ns;
+}
+
+/* Do both keep a lane at the same time? */
+static int overlap(const esp_plan_event *a, const esp_plan_event *b) {
+    for (uint32_t l = 0; l < ESP__LANES; l++) {
+        const uint64_t from = a->start_ns > b->start_ns ? a->start_ns : b->start_ns, x = a->start_ns + kept(a, l),
+                       y = b->start_ns + kept(b, l);
+        if ((a->lanes & b->lanes) >> l & 1u && kept(a, l) && kept(b, l) && (x < y ? x : y) > from) return 1;
+    }
+    return 0;
 }
 
 /* The timeline: lanes never overlap, chains are in order, every op is there with its time. */
@@ -247,9 +263,8 @@ static void test_timeline(void **state) {
             const esp_plan_event *e = &events[i];
             assert_true(e->end_ns >= e->start_ns);
             if (e->end_ns > last) last = e->end_ns;
-            for (uint32_t l = 0; l < ESP__LANES; l++) load[l] += e->lanes >> l & 1u ? e->end_ns - e->start_ns : 0;
-            for (uint32_t k = 0; k < i; k++)
-                if (e->lanes & events[k].lanes) assert_int_equal(overlap(e, &events[k]), 0);
+            for (uint32_t l = 0; l < ESP__LANES; l++) load[l] += kept(e, l);
+            for (uint32_t k = 0; k < i; k++) assert_false(overlap(e, &events[k]));
             if (e->kind == ESP_PLAN_BACKWARD) {
                 assert_int_equal(e->unit, tensor++);
                 assert_true(e->start_ns >= backward);
@@ -263,7 +278,9 @@ static void test_timeline(void **state) {
             assert_true(g.units[e->unit].first + g.units[e->unit].n <= tensor);
             assert_true(e->start_ns >= end[e->unit]);
             end[e->unit] = e->end_ns;
-            assert_int_equal(e->end_ns - e->start_ns, op->ns);
+            assert_int_equal(e->end_ns - e->start_ns, op->time.ns);
+            assert_int_equal(e->core_ns, op->time.core);
+            assert_int_equal(e->link_ns, op->time.link);
             assert_int_equal(e->lanes, op->lanes);
             assert_int_equal(e->step, op->step);
             assert_int_equal(e->kind, op->kind);
@@ -305,7 +322,8 @@ static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const 
         g->paths[u].ops = g->ops[u];
         for (; g->paths[u].n < 3 && ops[u][g->paths[u].n].lanes; g->paths[u].n++) {
             g->ops[u][g->paths[u].n].lanes = ops[u][g->paths[u].n].lanes;
-            g->ops[u][g->paths[u].n].ns = ops[u][g->paths[u].n].ns;
+            const uint64_t ns = ops[u][g->paths[u].n].ns;
+            g->ops[u][g->paths[u].n].time = (esp__op_time){ns, ns, ns};
             g->ops[u][g->paths[u].n].kind = ESP_PLAN_COMP;
         }
     }
@@ -377,21 +395,40 @@ static void test_ready_order_is_not_monotone(void **state) {
     hand(&g, 2, (uint64_t[]){1, 1}, (const hand_op[][3]){{{P, 4}, {E, 10}, {C, 10}}, {{A, 2}, {E, 2}}});
     uint64_t fast = esp__generate(&g.problem, &g.schedule);
     assert_int_equal(fast, 26);
-    g.ops[1][0].ns = 4;
+    g.ops[1][0].time = (esp__op_time){4, 4, 4};
     assert_int_equal(esp__generate(&g.problem, &g.schedule), 25);
-    g.ops[1][0].ns = 2;
+    g.ops[1][0].time = (esp__op_time){2, 2, 2};
     assert_int_equal(esp__replay(&g.problem, &g.schedule), 25); /* the stored order: not longer */
+    program_close(&g);
+}
+
+/* docs/planner.md's example of a collective that gives up its core, then its link, before its result is there. */
+static void test_core_link_latency(void **state) {
+    (void)state;
+    problem_program g;
+    hand(&g, 2, (uint64_t[]){4, 4}, (const hand_op[][3]){{{C | E, 6}}, {{C | E, 6}}});
+    for (int u = 0; u < 2; u++) g.ops[u][0].time = (esp__op_time){6, 1, 3};
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 15);
+    for (int u = 0; u < 2; u++) g.ops[u][0].time = (esp__op_time){6, 6, 6};
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 20);
     program_close(&g);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_generate),     cmocka_unit_test(test_generate_with),
-        cmocka_unit_test(test_replay),       cmocka_unit_test(test_monotone),
-        cmocka_unit_test(test_an_op_more),   cmocka_unit_test(test_at_least),
-        cmocka_unit_test(test_timeline),     cmocka_unit_test(test_comp_before_backward),
-        cmocka_unit_test(test_no_back_fill), cmocka_unit_test(test_shared_cores),
-        cmocka_unit_test(test_links_wait),   cmocka_unit_test(test_ready_order_is_not_monotone),
+        cmocka_unit_test(test_generate),
+        cmocka_unit_test(test_generate_with),
+        cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_monotone),
+        cmocka_unit_test(test_an_op_more),
+        cmocka_unit_test(test_at_least),
+        cmocka_unit_test(test_timeline),
+        cmocka_unit_test(test_comp_before_backward),
+        cmocka_unit_test(test_no_back_fill),
+        cmocka_unit_test(test_shared_cores),
+        cmocka_unit_test(test_core_link_latency),
+        cmocka_unit_test(test_links_wait),
+        cmocka_unit_test(test_ready_order_is_not_monotone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

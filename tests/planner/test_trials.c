@@ -27,9 +27,9 @@ static void spares_random(rng *r, spares *s) {
         path->n = rng_below(r, PROGRAM_OPS + 1);
         for (uint32_t k = 0; k < path->n; k++) {
             esp__plan_op *op = &s->ops[i][k];
-            op->ns = program_ns(r, 0.1), op->lanes = program_lanes(r, 0), op->kind = ESP_PLAN_COMP;
-            path->total += op->ns;
-            for (uint32_t l = 0; l < ESP__LANES; l++) path->load[l] += op->lanes >> l & 1u ? op->ns : 0;
+            op->lanes = program_lanes(r, 0), op->time = program_time(r, op->lanes, program_ns(r, 0.1));
+            op->kind = ESP_PLAN_COMP;
+            program_add(path, op);
         }
     }
 }
@@ -68,12 +68,17 @@ static void test_rerun(void **state) {
 }
 
 /* ---- the incremental evaluation ------------------------------------------------------------------------------------------------------------ */
-/* Must op j (of the sequence) wait for op i, by chain or lane? The ops' numbers in the reference are given. */
-static int waits(const ref_program *ref, const esp__schedule *d, int i, int j) {
+/* How long op j (of the sequence) must wait for op i from i's start on, by chain or lane; -1: not at all. The ops' numbers in the
+ * reference are given. */
+static int64_t waits(const ref_program *ref, const esp__schedule *d, int i, int j) {
     const ref_op *a = &ref->ops[i], *b = &ref->ops[j];
-    if (a->lanes & b->lanes) return 1;
-    if (!a->backward) return !b->backward && a->unit == b->unit;
-    return !b->backward && d->units[b->unit].first + d->units[b->unit].n - 1 == a->unit;
+    int64_t longest = -1;
+    for (uint32_t l = 0; l < ESP__LANES; l++)
+        if ((a->lanes & b->lanes) >> l & 1u && (int64_t)ref_kept(a, l) > longest) longest = (int64_t)ref_kept(a, l);
+    if (!a->backward && !b->backward && a->unit == b->unit) return (int64_t)a->ns;
+    if (a->backward && !b->backward && d->units[b->unit].first + d->units[b->unit].n - 1 == a->unit)
+        return (int64_t)a->ns;
+    return longest;
 }
 
 /* Ends and tails are the sequence's: a tail is the longest path from the op's start on, over all ops behind it. */
@@ -92,10 +97,11 @@ static void check_laid(const problem_program *g, const esp__incremental *k) {
         assert_int_equal(k->end[i], ref->ops[number[i]].end);
     }
     for (uint32_t i = n; i-- > 0;) {
-        tail[i] = 0;
-        for (uint32_t j = i + 1; j < n; j++)
-            if (tail[j] > tail[i] && waits(ref, k->d, number[i], number[j])) tail[i] = tail[j];
-        tail[i] += ref->ops[number[i]].ns;
+        tail[i] = ref->ops[number[i]].ns;
+        for (uint32_t j = i + 1; j < n; j++) {
+            const int64_t wait = waits(ref, k->d, number[i], number[j]);
+            if (wait >= 0 && (uint64_t)wait + tail[j] > tail[i]) tail[i] = (uint64_t)wait + tail[j];
+        }
         assert_int_equal(k->tail[i], tail[i]);
         for (uint32_t lane = 0; lane < ESP__LANES; lane++) { /* and of the lane's next op from here on */
             uint32_t j = i;

@@ -75,7 +75,7 @@ static void test_json(void **state) {
     json_t *l =
         json_of(LINKS("-n", "2", "--sizes", "1024..2048", "--budget", "2s", "--json", "--compute-on", "device"));
     assert_int_equal(json_array_size(json_object_get(l, "links")), 7); /* one machine: flat only */
-    assert_true(json_is_false(json_object_get(l, "shared_cores")));
+    assert_int_equal(json_integer_value(json_object_get(l, "cores_per_rank")), 0);
     json_decref(c);
     json_decref(l);
 }
@@ -88,7 +88,7 @@ static void test_ranks(void **state) {
         0, 0, "3 ranks, 1 machine(s)");
     json_t *two = load("of-2.json"), *three = load("of-3.json");
     assert_true(number(two, "ranks_per_machine") == 2 && number(three, "ranks_per_machine") == 3);
-    assert_true(json_is_true(json_object_get(two, "shared_cores")));
+    assert_int_equal(json_integer_value(json_object_get(two, "cores_per_rank")), 1);
     json_t *out = json_of(LINKS("-n", "2", "--sizes", "1024", "--budget", "1s", "-o", "-"));
     assert_true(number(out, "ranks") == 2);
     json_decref(two);

@@ -113,7 +113,7 @@ static void explain_ops(const esp__path *path, esp__text *out) {
             snprintf(step, sizeof step, "copy %s the host", op->up ? "from" : "to");
         else
             esp__step_print(&path->option->steps[op->step], step, sizeof step);
-        esp__text_add(out, "%s%s %s", i ? " > " : "", step, tool_time((double)op->ns));
+        esp__text_add(out, "%s%s %s", i ? " > " : "", step, tool_time((double)op->time.ns));
     }
 }
 

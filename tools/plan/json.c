@@ -3,8 +3,8 @@
 
 static void plan_json_times(tool_json *j, const char *key, const double *ns) {
     json_open(j, key, '{');
-    for (uint32_t k = 0; k < ESP__LANE_OUTER || (k < ESP__LANES && ns[k] > 0); k++)
-        json_us(j, esp__lane_word(k), ns[k]);
+    for (uint32_t k = 0; k < ESP__LANES; k++)
+        if (k < ESP__LANE_OUTER || ns[k] > 0) json_us(j, esp__lane_word(k), ns[k]);
     json_close(j, '}');
 }
 
@@ -42,8 +42,8 @@ static void plan_json_report(tool_json *j, const plan_inputs *in, const plan_mad
     plan_json_times(j, "lanes_us", r->lane_ns);
     plan_json_times(j, "bubbles_us", r->bubble_ns);
     json_open(j, "prices", '{');
-    for (uint32_t k = 0; k < ESP__LANE_OUTER || (k < ESP__LANES && r->price[k] > 0); k++)
-        json_number(j, esp__lane_word(k), r->price[k]);
+    for (uint32_t k = 0; k < ESP__LANES; k++)
+        if (k < ESP__LANE_OUTER || r->price[k] > 0) json_number(j, esp__lane_word(k), r->price[k]);
     json_close(j, '}');
     plan_json_or_null(j, "robust_p50_us", r->robust_p50_ns);
     plan_json_or_null(j, "robust_p90_us", r->robust_p90_ns);

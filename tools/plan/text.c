@@ -42,9 +42,10 @@ static void plan_say_bounds(FILE *to, const plan_inputs *in, const esp_plan_repo
 
 static void plan_say_lanes(FILE *to, const esp_plan_report *r) {
     esp__text busy = {NULL, 0, 0, 0};
-    for (uint32_t k = 0; k < ESP__LANE_OUTER || (k < ESP__LANES && r->lane_ns[k] > 0); k++)
-        esp__text_add(&busy, "%s%s %s (%.0f%%)", k ? ", " : "", esp__lane_word(k), tool_time(r->lane_ns[k]),
-                      r->iteration_ns > 0 ? 100 * r->lane_ns[k] / r->iteration_ns : 0);
+    for (uint32_t k = 0; k < ESP__LANES; k++)
+        if (k < ESP__LANE_OUTER || r->lane_ns[k] > 0)
+            esp__text_add(&busy, "%s%s %s (%.0f%%)", k ? ", " : "", esp__lane_word(k), tool_time(r->lane_ns[k]),
+                          r->iteration_ns > 0 ? 100 * r->lane_ns[k] / r->iteration_ns : 0);
     plan_say(to, "lanes busy", "%s", busy.data ? busy.data : "");
     esp__text_free(&busy);
 }

@@ -250,7 +250,7 @@ static esp_status links_write(const profile_job *j) {
     snprintf(source, sizeof source, "measured by espresso profile links: %d ranks on %u core(s), backend %.40s",
              j->ctx->job.size, cores, j->ctx->job.backend->name);
     f.system.name = name;
-    f.system.shared_cores = (uint32_t)j->shared_cores;
+    f.system.cores_per_rank = (uint32_t)j->shared_cores;
     profile_measured(j, &f.measured);
     if (!links_path(j, j->ctx->job.size, path, sizeof path)) return ESP_E_ARG;
     return esp__system_write(path, &f);
@@ -308,7 +308,7 @@ static void links_json(const profile_job *j) {
     json_us(&t, "dispatch_cpu_us", y->dispatch_ns[1]);
     json_us(&t, "dispatch_intra_us", y->dispatch_ns[2]);
     json_us(&t, "dispatch_inter_us", y->dispatch_ns[3]);
-    json_bool(&t, "shared_cores", j->shared_cores);
+    json_number(&t, "cores_per_rank", j->shared_cores);
     json_open(&t, "links", '[');
     for (int level = 0; level < 3; level++)
         for (int coll = 1; coll < ESP_PLAN_COLLS; coll++) {

@@ -65,7 +65,7 @@ static esp_status replay_survey_take(replay_run *r) {
     if (s) return s;
     r->in.system = r->survey->system;
     r->in.system.name = "as measured";
-    r->in.system.shared_cores = r->compute == REPLAY_BUSY;
+    r->in.system.cores_per_rank = r->compute == REPLAY_BUSY;
     /* before codecs are measured, n_codecs is 0 and the user's specs stay */
     memcpy(r->in.codecs, r->survey->plan_codecs, r->survey->n_codecs * sizeof *r->in.codecs);
     return ESP_OK;
