@@ -357,9 +357,10 @@ static void esp__drive_spare(esp_ctx *ctx) {
     if (ctx->health.fatal || !ctx->steps.open) {
         pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
     } else if (ctx->lanes.helped && !ctx->lanes.driving) {
-        if (esp__drive_links(ctx, &until)) return;
-        if (ctx->lanes.helped && ctx->lanes.link_busy && !ctx->health.fatal) esp__drive_sleep(ctx, until, 0);
-        if (ctx->lanes.helped && !ctx->lanes.link_busy) esp__sleep(ctx, &ctx->lanes.link_cv, now + pause);
+        const int ran = esp__drive_links(ctx, &until);
+        if (!ran && ctx->lanes.helped && ctx->lanes.link_busy && !ctx->health.fatal) esp__drive_sleep(ctx, until, 0);
+        if (!ran && ctx->lanes.helped && !ctx->lanes.link_busy) esp__sleep(ctx, &ctx->lanes.link_cv, now + pause);
+        /* the op has ended meanwhile, and its thread found this one driving: now it must drive itself */
         if (!ctx->lanes.helped && ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
     } else if (ctx->lanes.waiters || now < ctx->lanes.drove_ns + pause) {
         esp__sleep(ctx, &ctx->lanes.link_cv, ctx->lanes.waiters ? now + pause : ctx->lanes.drove_ns + pause);
