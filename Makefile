@@ -33,7 +33,7 @@ PLUGIN_SRC := $(filter-out backends/mpi.c,$(wildcard codecs/*.c backends/*.c))
 PLUGINS := $(patsubst %.c,$(BUILD)/lib/espresso/libespresso-%.so,$(notdir $(PLUGIN_SRC)))
 EXAMPLE_NAMES := $(notdir $(patsubst %/,%,$(sort $(dir $(wildcard examples/*/*.c)))))
 EXAMPLES := $(EXAMPLE_NAMES:%=$(BUILD)/bin/%)
-BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
+BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c)) $(BUILD)/bench/trainer
 # the compiler says whether it finds headers; in a variable, as versions of make differ in what "\#" is within $(shell)
 HASH := \#
 have_headers = $(shell printf '$(HASH)include <%s>\n' $(1) | $(CC) $(BASE) $(CFLAGS) -E - >/dev/null 2>&1 && echo yes)
@@ -104,6 +104,10 @@ $(BUILD)/bin/$(1): $(wildcard examples/$(1)/*.c examples/$(1)/*.h) $(LIB) espres
 endef
 $(foreach e,$(EXAMPLE_NAMES),$(eval $(call EXAMPLE,$(e))))
 
+# the benches' own trainers, which use the product and the text of the examples
+TRAINER := $(wildcard bench/trainers/*.c) examples/train/gemm.c examples/gpt/text.c
+$(BUILD)/bench/trainer: $(TRAINER) bench/trainers/net.h $(LIB) espresso.h $(STAMP) | $(BUILD)/bench/
+	$(CC) $(BASE) $(OPT) $(CFLAGS) $(WARN) $(OPENMP_FLAG) $(TRAINER) -o $@ $(LIB) $(LIBS)
 $(BUILD)/bench/workers: FLAGS += $(OPENMP_FLAG)
 $(BUILD)/bench/%: bench/%.c $(LIB) $(STAMP) | $(BUILD)/bench/
 	$(CC) $(FLAGS) $< -o $@ $(LIB) $(LIBS)

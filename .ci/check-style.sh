@@ -33,7 +33,7 @@ done
 for cc in gcc clang; do
     command -v $cc >/dev/null || { leaves_out "$cc is not there: its warnings were not checked" && continue; }
     for file in espresso.c codecs/*.c backends/*.c tools/espresso.c \
-        planner/files/write_builtin.c bench/*.c examples/*/*.c plugins/*/*.c tests/abi/plugin_*.c; do
+        planner/files/write_builtin.c bench/*.c bench/trainers/*.c examples/*/*.c plugins/*/*.c tests/abi/plugin_*.c; do
         [ -f "$file" ] || continue
         # some of gcc's warnings come from its optimiser, none of clang's do
         case $cc$file in gccespresso.c | gcctools/espresso.c) how="-O1 -c -o $build/style.o" ;; *) how=-fsyntax-only ;; esac
