@@ -158,10 +158,11 @@ typedef struct esp_plan_event {
     uint8_t step;   /* number of the step in the unit's option */
     uint8_t round;  /* of the unit's codec, where it has several; ops that are in no round count to the last */
     uint8_t kind;   /* ESP_PLAN_* */
-    uint8_t lanes;  /* bits: 1 compute, 2 cpu, 4 intra, 8 inter, 16 and 32 the levels further out, 64 comm */
+    uint8_t lanes;  /* bits: 1 compute, 2 cpu, 4 intra, 8 inter, 16 and 32 the levels further out, 64 progress */
     uint64_t bytes; /* moved by one rank, or read by a codec */
     uint64_t start_ns, end_ns;
-    uint64_t core_ns, link_ns; /* it keeps its core lane (compute, cpu, comm) and its links so long from start_ns on */
+    uint64_t core_ns,
+        link_ns; /* it keeps its core lane (compute, cpu, progress) and its links so long from start_ns on */
 } esp_plan_event;
 /** A sync unit. */
 typedef struct esp_plan_unit {

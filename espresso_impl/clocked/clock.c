@@ -184,9 +184,10 @@ static uint64_t esp__clocked_links(esp_ctx *ctx) {
     esp__clocked_sharpen(ctx->clocked, ESP__CLOCKED_LINK);
     do {
         until = 0;
-        for (lane = ESP__LANE_INTRA; lane < ESP__LANE_COMM && !esp__clocked_look(ctx, lane, ESP__CLOCKED_LINK, &until);)
+        for (lane = ESP__LANE_INTRA;
+             lane < ESP__LANE_PROGRESS && !esp__clocked_look(ctx, lane, ESP__CLOCKED_LINK, &until);)
             lane++;
-    } while (lane < ESP__LANE_COMM);
+    } while (lane < ESP__LANE_PROGRESS);
     return until;
 }
 

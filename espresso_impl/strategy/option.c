@@ -186,10 +186,10 @@ ESP__FN const char *esp__coll_word(uint32_t coll) {
 }
 
 ESP__FN const char *esp__lane_word(uint32_t lane) {
-    return lane == ESP__LANE_COMPUTE ? "compute"
-           : lane == ESP__LANE_CPU   ? "cpu"
-           : lane == ESP__LANE_COMM  ? "comm"
-                                     : esp__scope_word(lane - ESP__LANE_CPU);
+    return lane == ESP__LANE_COMPUTE    ? "compute"
+           : lane == ESP__LANE_CPU      ? "cpu"
+           : lane == ESP__LANE_PROGRESS ? "progress"
+                                        : esp__scope_word(lane - ESP__LANE_CPU);
 }
 
 ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap) {

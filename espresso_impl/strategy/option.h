@@ -15,11 +15,11 @@ enum {
     ESP__LANE_INTRA = 2,
     ESP__LANE_INTER = 3,
     ESP__LANE_OUTER = 4,
-    ESP__LANE_COMM =
+    ESP__LANE_PROGRESS =
         2 + ESP__LEVELS,          /* the thread that drives collectives, where it has a core of its own: planner only */
     ESP__LANES = 3 + ESP__LEVELS, /* of the job with most levels */
-    ESP__CORE_LANES = 1 << ESP__LANE_COMPUTE | 1 << ESP__LANE_CPU | 1 << ESP__LANE_COMM,
-    ESP__LINK_LANES = (1 << ESP__LANE_COMM) - (1 << ESP__LANE_INTRA)
+    ESP__CORE_LANES = 1 << ESP__LANE_COMPUTE | 1 << ESP__LANE_CPU | 1 << ESP__LANE_PROGRESS,
+    ESP__LINK_LANES = (1 << ESP__LANE_PROGRESS) - (1 << ESP__LANE_INTRA)
 };
 
 ESP__FN const char *esp__lane_word(uint32_t lane); /* "compute", "cpu", "intra", ... */

@@ -58,7 +58,7 @@ static void esp__slots_of(const esp__region *r, uint8_t slots[ESP__SCOPES]) {
 
 /* The lane of the core that a collective needs, as a bit; 0: it needs none, or how long it needs one is not known. */
 static uint32_t esp__core_lane(const esp__problem *p, const esp__step *s) {
-    static const uint8_t lane[] = {ESP__LANE_COMPUTE, ESP__LANE_CPU, ESP__LANE_COMM};
+    static const uint8_t lane[] = {ESP__LANE_COMPUTE, ESP__LANE_CPU, ESP__LANE_PROGRESS};
     const uint32_t cores = p->system.cores_per_rank;
     const esp_plan_link *link = esp__system_tables(&p->system, s->level);
     return cores && link && link->core[s->coll].n ? 1u << lane[cores - 1] : 0;

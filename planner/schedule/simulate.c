@@ -32,7 +32,7 @@ ESP__FN void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t start, 
     if (lanes & 4u) free_at[2] = link;
     if (lanes & 8u) free_at[3] = link;
     for (uint32_t k = 4; lanes >> k; k++)
-        if (lanes >> k & 1u) free_at[k] = k == ESP__LANE_COMM ? core : link;
+        if (lanes >> k & 1u) free_at[k] = k == ESP__LANE_PROGRESS ? core : link;
 }
 
 static void esp__clock_open(esp__clock *c, const esp__problem *p, const esp__schedule *d) {

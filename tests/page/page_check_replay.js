@@ -26,23 +26,24 @@ function checkPairs(which) {
     check("two plans", plans.length === 2 && predicted.name === "predicted" && measured.name === "measured");
     check("one op for another", raw[0].length === raw[1].length);
     let off = 0, seen = 0;
-    for (let i = 0; i < raw[0].length; i += 7) {
-        const was = raw[0].slice(i, i + 7), is = raw[1].slice(i, i + 7), op = predicted.events[i / 7];
+    for (let i = 0; i < raw[0].length; i += 9) {
+        const was = raw[0].slice(i, i + 9), is = raw[1].slice(i, i + 9), op = predicted.events[i / 9];
         if (is[5] < 0) {
-            check("what was not measured has no other", op && !op.twin && measured.events[i / 7] === null);
+            check("what was not measured has no other", op && !op.twin && measured.events[i / 9] === null);
             continue;
         }
         seen++;
         if (!op.twin || !same(op.start - predicted.forward, was[5]) || !same(op.twin.start - measured.forward, is[5]) || !same(op.twin.end - op.twin.start, is[6]))
-            check("an op's other is the same op", false, i / 7);
+            check("an op's other is the same op", false, i / 9);
+        check("a measured op keeps its lanes to its end", early(op.twin) === false);
         const takes = Math.abs(is[6] - was[6]), starts = Math.abs(is[5] - was[5]), least = predicted.total / 1000;
         const expected = (takes > 0.2 * was[6] && takes > least) || (starts > 0.2 * was[5] && starts > least);
-        if (Boolean(op.off) !== expected) check("what is off is marked, no other", false, i / 7, op.off, expected);
+        if (Boolean(op.off) !== expected) check("what is off is marked, no other", false, i / 9, op.off, expected);
         off += expected;
     }
-    check("how many were measured", card("ops").includes(`${format.count(seen)} of ${format.count(raw[0].length / 7)}`), card("ops"));
+    check("how many were measured", card("ops").includes(`${format.count(seen)} of ${format.count(raw[0].length / 9)}`), card("ops"));
     check("how many are off", card("off").includes(format.count(off)), card("off"), off);
-    check("some are missing and some are off", seen < raw[0].length / 7 && off > 0, seen, off);
+    check("some are missing and some are off", seen < raw[0].length / 9 && off > 0, seen, off);
     const run = data.replay.runs[which];
     check("both steps are told", card("step").includes(format.time(predicted.report.iteration_ns)) &&
         card("step").includes(run.noisy ? "noisy" : format.time(run.median_ns)), card("step"));

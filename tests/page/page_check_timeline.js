@@ -33,15 +33,16 @@ function checkNumbers() {
         p.lanes.forEach((ops, lane) => {
             const own = ops.filter((op) => op.kind <= 5);
             if (!own.length) return;
-            const busy = own.reduce((a, op) => a + op.end - op.start, 0), idle = p.bubbles[lane].reduce((a, b) => a + b.end - b.start, 0);
-            check(`${p.name}: busy and bubbles fill lane ${lane}`, near(busy + idle, own[own.length - 1].end - own[0].start));
-            check(`${p.name}: no two ops at once on lane ${lane}`, own.every((op, i) => i === 0 || op.start >= own[i - 1].end));
+            const busy = own.reduce((a, op) => a + until(op, lane) - op.start, 0), idle = p.bubbles[lane].reduce((a, b) => a + b.end - b.start, 0);
+            check(`${p.name}: busy and bubbles fill lane ${lane}`, near(busy + idle, until(own[own.length - 1], lane) - own[0].start));
+            check(`${p.name}: lane ${lane} is as busy as the report says`, near(busy, p.report.lane_ns[lane]), busy, p.report.lane_ns[lane]);
+            check(`${p.name}: no two ops at once on lane ${lane}`, own.every((op, i) => i === 0 || op.start >= until(own[i - 1], lane)));
         });
     }
-    const used = lanes.map((_, lane) => lane).filter((lane) => plans.some((p) => p.ops.some((op) => op.lanes >> lane & 1)));
+    const used = laneOrder.filter((lane) => plans.some((p) => p.ops.some((op) => op.lanes >> lane & 1)));
     check("a row for each lane that is used", view.shown.join() === used.join(), view.shown, used);
-    for (const lane of used) check(`lane ${lanes[lane]} has a name and its share`, card("sides").includes(`lane ${lanes[lane]} busy`), card("sides"));
-    for (const lane of used.filter((l) => l > 3))
+    for (const lane of used) check(`lane ${lanes[lane]} has a name and its share`, card("sides").includes(`lane ${lanes[lane]}${data.info.cores ? ` (${laneKind(lane)})` : ""} busy`), card("sides"));
+    for (const lane of used.filter((l) => l > 3 && !isCore(l)))
         check(`the bytes of level ${lanes[lane]}`, card(lanes[lane]).includes(format.bytes(plan.report.level_bytes[lane - 2])), card(lanes[lane]));
     check("the step's time is in the summary", card("step").includes(format.time(plan.report.iteration_ns)));
     check("how far from the optimum", card("step").includes(`at most ${format.percent(plan.report.iteration_ns / plan.report.bound_any_ns - 1)} above the optimum`), card("step"));
@@ -51,6 +52,30 @@ function checkNumbers() {
     check("the picture has a name", canvas.getAttribute("aria-label").includes(format.time(plan.total)));
     check("names are text, not markup", document.querySelector("main b") === null);
     check("names come through whole", plan.tensors[0][0] === expectedName && cells(1)[0].startsWith(expectedName), cells(1)[0]);
+}
+
+// A collective keeps its core and its link for less than it takes: each row has what is kept, and the link's row the latency, light.
+function checkCores() {
+    const core = lanes.length - 1, link = 3;
+    const op = plan.lanes[link].find((o) => o.lanes >> core & 1 && plan.lanes[link].every((x) => x === o || x.start >= o.end || until(x, link) <= o.start));
+    check("an op on a core and a link", op && op.core < op.link && op.link < op.end - op.start, op);
+    check("cores come first", view.shown.indexOf(core) < view.shown.indexOf(link), view.shown);
+    const long = (op.end - op.start) * view.span / 600, at = (op.start + op.end) / 2;
+    view.show(at - long / 2, at + long / 2);
+    const row = (lane) => view.rows.find((r) => r.plan === plan && r.lane === lane).y;
+    const inside = (from, to) => view.x(from + 0.5 * (to - from)), full = painted(plan.color(op));
+    check("solid while the link is kept", pixel(inside(op.start, until(op, link)), row(link) + 22) === full);
+    const light = pixel(inside(until(op, link), op.end), row(link) + 22);
+    check("light until the result is there", light !== full && light !== painted("lane"), light, full);
+    check("low, too", pixel(inside(until(op, link), op.end), row(link) + 8) !== light);
+    check("solid while the core is kept", pixel(inside(op.start, until(op, core)), row(core) + 4) === full);
+    check("then the core is free", pixel(inside(until(op, core), op.end), row(core) + 4) !== full);
+    fire("pointermove", inside(until(op, link), op.end), row(link) + 20);
+    const tip = document.getElementById("tooltip").textContent;
+    for (const said of [`${lanes[core]} ${format.time(op.core)}`, `${lanes[link]} ${format.time(op.link)}`, format.time(op.end - until(op, link)), plan.opName(op)])
+        check("the light part has a tooltip, which says what is kept", tip.includes(said), said, tip);
+    fire("pointerleave", 0, 0);
+    check("the legend has it", document.getElementById("legend").textContent.includes("the result not there yet"));
 }
 
 // Zooms in on an op until it is at least `pixels` wide.
@@ -173,6 +198,7 @@ function checkTable() {
 
 window.addEventListener("load", () => runChecks(async () => {
     checkNumbers();
+    if (data.info.cores) checkCores();
     if (plan.units.some((u) => u.codec !== "none")) checkSelect(checkHover());
     checkZoom();
     checkTable();

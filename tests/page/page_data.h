@@ -54,6 +54,11 @@ static inline void fake_model(fake_plan *f, uint32_t n, const char *first_name) 
 }
 
 static int fake_racks; /* 1: jobs of three levels */
+static int fake_cores; /* 1: collectives keep a core for a tenth of their time, and their links for two thirds */
+
+static inline uint64_t fake_kept(const esp_plan_event *e, int lane) {
+    return lane < 2 || lane == ESP_PLAN_LANES - 1 ? e->core_ns : e->link_ns;
+}
 
 /* The lanes of a collective: those of its scope's levels. */
 static inline uint8_t fake_lanes(const char *step) {
@@ -85,6 +90,7 @@ static inline void fake_ops(fake_unit *u, const char *option, uint64_t elements,
         } else {
             op.kind = ESP_PLAN_COLLECTIVE, op.lanes = fake_lanes(s);
             op.ns = 20000 + (uint64_t)(bytes / (op.lanes == 4 ? 60 : 2.2));
+            if (fake_cores) op.lanes |= 1 << (ESP_PLAN_LANES - 1);
         }
         op.bytes = (uint64_t)bytes;
         if (cpu && op.kind == ESP_PLAN_COMP)
@@ -168,8 +174,10 @@ static inline void fake_schedule(fake_plan *f) {
         } else {
             break;
         }
+        e.core_ns = e.link_ns = e.end_ns - e.start_ns;
+        if (fake_cores && e.kind == ESP_PLAN_COLLECTIVE) e.core_ns /= 10, e.link_ns -= e.link_ns / 3;
         for (int l = 0; l < ESP_PLAN_LANES; l++)
-            if (e.lanes >> l & 1) lane[l] = e.end_ns;
+            if (e.lanes >> l & 1) lane[l] = e.start_ns + fake_kept(&e, l);
         f->events[out++] = e;
     }
     f->page.n_events = out;
@@ -195,7 +203,7 @@ static inline void fake_exposed(fake_plan *f, esp_plan_report *r) {
             if (e->start_ns > at[i] || e->end_ns <= at[i]) continue;
             if (e->kind == ESP_PLAN_BACKWARD)
                 backward = 1;
-            else if (e->lanes >> 2)
+            else if (e->lanes & 60)
                 link = 1;
             else
                 other = 1;
@@ -218,7 +226,7 @@ static inline void fake_report(fake_plan *f, double fp32_ns, int exposed) {
         const esp_plan_event *e = &f->events[i];
         if (e->end_ns > end) end = e->end_ns;
         for (int l = 0; l < ESP_PLAN_LANES; l++)
-            if (e->lanes >> l & 1) r->lane_ns[l] += (double)(e->end_ns - e->start_ns);
+            if (e->lanes >> l & 1) r->lane_ns[l] += (double)fake_kept(e, l);
         if (e->lanes & 4) r->intra_bytes += e->bytes;
         if (e->lanes & 8) r->inter_bytes += e->bytes;
         for (int k = 0; k < ESP_LEVELS; k++)

@@ -13,12 +13,12 @@
 #include "page_open.h"
 
 static const char odd_name[] = "</script><!--<b>\"q\"\\ \xe2\x82\xac";
-static const page_info info = {.model = "made-up & more",
-                               .codec = "dgc:ratio=0.01",
-                               .system = "paper-nvlink",
-                               .machines = 8,
-                               .ranks_per_machine = 8,
-                               .command = "espresso plan --model 'made up'"};
+static page_info info = {.model = "made-up & more",
+                         .codec = "dgc:ratio=0.01",
+                         .system = "paper-nvlink",
+                         .machines = 8,
+                         .ranks_per_machine = 8,
+                         .command = "espresso plan --model 'made up'"};
 
 /* ---- JSON: a reader that only says where it ends, or NULL ---------------------------------------------------------------- */
 static const char *json_blank(const char *s) { return s + strspn(s, " \t\r\n"); }
@@ -154,6 +154,42 @@ static void a_trace_of_racks(void **state) {
     fake_free(&plan);
 }
 
+/* An op is as long on a lane as it keeps it, and says how long it takes; the core that drives collectives comes before the links. */
+static void a_trace_of_cores(void **state) {
+    fake_plan plan;
+    char expected[3][160];
+    (void)state;
+    fake_cores = 1;
+    fake_make(&plan, 12, 1, 0, NULL);
+    fake_cores = 0;
+    FILE *f = tmpfile();
+    assert_int_equal(page_trace(f, &plan.page, 1, &info), 0);
+    rewind(f);
+    char *text = page_read_stream(f);
+    assert_non_null(json_value(text, 0));
+    assert_non_null(strstr(text, "\"tid\":6,\"args\":{\"name\":\"progress\"}"));
+    assert_non_null(strstr(text, "\"tid\":6,\"args\":{\"sort_index\":2}"));
+    assert_null(strstr(text, "\"name\":\"outer\""));
+    for (uint32_t i = 0; i < plan.page.n_events; i++) {
+        const esp_plan_event *e = &plan.events[i];
+        const double at = ((double)e->start_ns + plan.model.forward_ns) / 1e3;
+        const int split = e->kind == ESP_PLAN_COLLECTIVE;
+        snprintf(expected[0], sizeof *expected, "\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,",
+                 split ? 6 : __builtin_ctz(e->lanes), at, (double)(split ? e->core_ns : e->end_ns - e->start_ns) / 1e3);
+        assert_non_null(strstr(text, expected[0]));
+        if (!split) continue;
+        snprintf(expected[1], sizeof *expected, "\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,", __builtin_ctz(e->lanes), at,
+                 (double)e->link_ns / 1e3);
+        snprintf(expected[2], sizeof *expected, "\"takes_us\":%.3f,\"bytes\":%llu}",
+                 (double)(e->end_ns - e->start_ns) / 1e3, (unsigned long long)e->bytes);
+        assert_non_null(strstr(text, expected[1]));
+        assert_non_null(strstr(text, expected[2]));
+    }
+    fclose(f);
+    free(text);
+    fake_free(&plan);
+}
+
 /* Both pages of strategies that were run, with one op that was not measured, and a number that JSON lacks. */
 static void runs_are_json(void **state) {
     fake_plan plan;
@@ -250,6 +286,14 @@ static void timeline_of_racks(void **state) {
     timeline_page(40, 1, "--window-size=1500,1100");
     fake_racks = 0;
 }
+static void timeline_of_cores(void **state) {
+    (void)state;
+    fake_cores = 1;
+    info.cores_per_rank = 3;
+    timeline_page(40, 1, "--window-size=1500,1100");
+    fake_cores = 0;
+    info.cores_per_rank = 0;
+}
 static void timeline_on_a_fine_screen(void **state) {
     (void)state, timeline_page(60, 1, "--window-size=1200,900 --force-device-scale-factor=2 --force-dark-mode");
 }
@@ -297,6 +341,7 @@ int main(void) {
         cmocka_unit_test(data_is_json),
         cmocka_unit_test(trace_is_json),
         cmocka_unit_test(a_trace_of_racks),
+        cmocka_unit_test(a_trace_of_cores),
         cmocka_unit_test(runs_are_json),
         cmocka_unit_test(numbers_that_json_lacks),
         cmocka_unit_test(a_full_disk_is_noticed),
@@ -306,6 +351,7 @@ int main(void) {
         cmocka_unit_test(timeline_of_one_plan_alone),
         cmocka_unit_test(timeline_of_2000_tensors),
         cmocka_unit_test(timeline_of_racks),
+        cmocka_unit_test(timeline_of_cores),
         cmocka_unit_test(timeline_on_a_fine_screen),
         cmocka_unit_test(timeline_of_a_real_plan),
         cmocka_unit_test(comparison),

@@ -258,7 +258,7 @@ static inline void program_add(esp__path *path, const esp__plan_op *op) {
 
 /* A collective may need a core beside its link: that of backward, of the codecs, or one of its own. */
 static inline uint8_t program_lanes(rng *r, int shared_cores) {
-    static const uint8_t core[] = {0, 0, 1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_COMM};
+    static const uint8_t core[] = {0, 0, 1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_PROGRESS};
     static const uint8_t one[] = {1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_INTRA,
                                   1u << ESP__LANE_INTER};
     if (rng_chance(r, 0.15)) return one[2] | one[3] | core[rng_below(r, 5)]; /* a flat collective */

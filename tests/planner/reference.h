@@ -77,7 +77,7 @@ static int ref_key_less(const ref_op *a, const ref_op *b) {
 
 /* How long an op keeps a lane. */
 static uint64_t ref_kept(const ref_op *o, uint32_t lane) {
-    return lane >= ESP__LANE_INTRA && lane < ESP__LANE_COMM ? o->link : o->core;
+    return lane >= ESP__LANE_INTRA && lane < ESP__LANE_PROGRESS ? o->link : o->core;
 }
 
 /* The op whose turn it is on a lane, or REF_NONE: while one runs there, or where none is ready. */

@@ -418,7 +418,7 @@ static void test_shared_cores(void **state) {
 static void test_cores_per_rank(void **state) {
     static const esp_cost_point time[] = {{1e6, 2e6}, {2e6, 3e6}}, gap[] = {{1e6, 1e6}, {2e6, 2e6}},
                                 core[] = {{1e6, 4e5}};
-    static const uint8_t lane[] = {0, 1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_COMM};
+    static const uint8_t lane[] = {0, 1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_PROGRESS};
     (void)state;
     for (uint32_t cores = 0; cores <= 3; cores++) {
         rig g;

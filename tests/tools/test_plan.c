@@ -103,7 +103,7 @@ static void racks_have_a_lane(void **state) {
     SPAWN("plan", "--model", in_dir("m.json"), "--gc", "dgc:ratio=0.01", "--system", in_dir("racks.json"), __VA_ARGS__)
     check(RACKS("--timeline", in_dir("r.html"), "--trace", in_dir("r.json")), 0, 0, ", outer ");
     char *page = get_file("r.html"), *trace = get_file("r.json");
-    assert_non_null(strstr(page, "\"racks\":2,\"machines\":2,\"ranks\":2}"));
+    assert_non_null(strstr(page, "\"racks\":2,\"machines\":2,\"ranks\":2,\"cores\":0}"));
     assert_non_null(strstr(trace, "\"tid\":4,\"args\":{\"name\":\"outer\"}"));
     assert_non_null(strstr(trace, "\"name\":\"outer.allgather\",\"pid\":2,\"tid\":4,"));
     free(page);
@@ -111,6 +111,51 @@ static void racks_have_a_lane(void **state) {
     check(RACKS("--explain", "head.weight"), 0, 0, ", outer ");
     check(RACKS("--explain", "head.weight"), 0, 0, "us, outer ");
 #undef RACKS
+}
+
+/* A system whose collectives keep a core for a part of their time and give up their link early. */
+static const char *put_cores(int cores) {
+    static const char *const collectives[] = {"allreduce", "reduce_scatter", "allgather", "alltoall",
+                                              "gather",    "broadcast",      "reduce"};
+    static const char *const links[] = {"intra", "inter", "flat"};
+    char tables[2000] = "", all[8000];
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof collectives / sizeof *collectives; i++)
+        n += (size_t)snprintf(tables + n, sizeof tables - n,
+                              "%s\"%s\": {\"points\": [[1000, 300], [10000000, 20000]], "
+                              "\"gap\": [[1000, 100], [10000000, 15000]], \"core\": [[1000, 20], [10000000, 4000]]}",
+                              i ? ", " : "", collectives[i]);
+    n = (size_t)snprintf(all, sizeof all,
+                         "{\"espresso\": 1, \"system\": \"cores\", \"machines\": 2, \"ranks_per_machine\": 2, "
+                         "\"devices\": [\"cpu\"], \"cores_per_rank\": %d",
+                         cores);
+    for (int l = 0; l < 3; l++)
+        n += (size_t)snprintf(all + n, sizeof all - n, ", \"%s\": {%s\"tables\": {%s}}", links[l],
+                              l < 2 ? "\"alpha_us\": 100, \"bytes_per_us\": 500, " : "", tables);
+    snprintf(all + n, sizeof all - n, "}\n");
+    put_file("cores.json", all);
+    return in_dir("cores.json");
+}
+
+/* The text names the lanes that are cores; page and trace show for how long ops keep each. */
+static void cores_are_lanes(void **state) {
+    (void)state;
+    check(PLAN("--system", put_cores(3)), 0, 0, "progress ");
+    check(PLAN("--system", put_cores(3)), 0, 0, "\ncores busy  compute ");
+    check(PLAN("--system", put_cores(3)), 0, 0, "\nlinks busy  intra ");
+    check(PLAN("--system", put_cores(1)), 0, 0, "\ncore busy   compute ");
+    check(PLAN("--system", put_cores(0)), 0, 0, "\nlanes busy  compute ");
+    json_t *j =
+        json_of(PLAN("--json", "--system", put_cores(3), "--timeline", in_dir("c.html"), "--trace", in_dir("c.json")));
+    assert_true(number(json_object_get(j, "lanes_us"), "progress") > 0);
+    char *page = get_file("c.html"), *trace = get_file("c.json");
+    assert_non_null(strstr(page, "\"cores\":3}"));
+    assert_non_null(strstr(trace, "\"tid\":6,\"args\":{\"name\":\"progress\"}"));
+    assert_non_null(strstr(trace, "\"takes_us\":"));
+    assert_null(strstr(trace, "\"name\":\"outer\""));
+    free(page);
+    free(trace);
+    json_decref(j);
 }
 
 static void what_if(void **state) {
@@ -440,6 +485,7 @@ int main(void) {
         cmocka_unit_test(a_strategy_and_back),
         cmocka_unit_test(a_page_and_a_trace),
         cmocka_unit_test(what_if),
+        cmocka_unit_test(cores_are_lanes),
         cmocka_unit_test(sensitivity),
         cmocka_unit_test(racks_have_a_lane),
         cmocka_unit_test(explain),

@@ -1,7 +1,15 @@
 "use strict";
 // common.js: shared by all pages: the data, numbers as text, small elements. Must not know any page.
 const data = JSON.parse(document.getElementById("data").textContent);
-const { lanes } = data; // their names; lane k + 2 is that of level k
+const { lanes } = data; // their names; lane k + 2 is that of level k; the last is the core that drives collectives
+const isCore = (lane) => lane < 2 || lane === lanes.length - 1;
+const laneOrder = [0, 1, lanes.length - 1, ...lanes.keys()].filter((lane, i, all) => all.indexOf(lane) === i); // cores, then links
+// What kind of thing a lane is, where training runs on the host's cores.
+function laneKind(lane) {
+    const { cores } = data.info;
+    if (!isCore(lane)) return "link";
+    return cores === 1 ? (lane ? "same core" : "core") : cores ? `core ${1 + laneOrder.indexOf(lane)} of ${cores}` : "";
+}
 
 function timeUnit(ns) {
     const size = Math.abs(ns);
@@ -62,6 +70,7 @@ function legend(entries) {
         const key = color.startsWith("line-")
             ? element("i", { class: "key line" }) : element("i", { class: "key", color });
         if (color.startsWith("line-")) key.style.borderColor = `var(--${color.slice(5)})`;
+        if (color === "light") [key.style.background, key.style.opacity, key.style.height] = ["var(--raw)", 0.4, "6px"];
         if (color === "hatch") key.style.background = "repeating-linear-gradient(135deg,var(--hatch) 0 1.5px,transparent 1.5px 4px)";
         find("legend").append(element("li", {}, key, text));
     }

@@ -1,6 +1,6 @@
 // lanes.js: the picture of lanes: plans one above the other, a row for each lane, one time scale. Handles zoom, pan and the
 // pointer. Must not know the tables and the tooltip around it: callbacks tell them what is hovered and selected.
-const shape = { gutter: 92, right: 14, axis: 30, title: 26, lane: 26, gap: 5, strip: 13, between: 20 };
+const shape = { gutter: 92, right: 14, axis: 30, title: 26, lane: 26, low: 15, gap: 5, strip: 13, between: 20 };
 
 class Lanes {
     // on: {hover(plan, op, x, y), leave(), select(plan, op), view(from, to)}
@@ -17,7 +17,7 @@ class Lanes {
     take(plans) {
         Object.assign(this, { plans, selected: null, hovered: null, drag: null });
         this.total = Math.max(...plans.map((plan) => plan.total)) || 1;
-        this.shown = lanes.map((_, lane) => lane).filter((lane) => plans.some((plan) => plan.lanes[lane].length));
+        this.shown = laneOrder.filter((lane) => plans.some((plan) => plan.lanes[lane].length));
         this.view = { from: 0, to: this.total };
         this.layout();
     }
@@ -159,22 +159,24 @@ class Lanes {
     at(x, y) {
         const row = this.rows.find((r) => y >= r.y && y < r.y + shape.lane);
         if (!row || x < shape.gutter) return null;
-        const ops = row.plan.lanes[row.lane];
-        const i = firstFrom(ops, this.time(x));
+        const ops = row.plan.lanes[row.lane], time = this.time(x);
+        const i = firstFrom(ops, time, (op) => until(op, row.lane));
         let best = null, least = 3;
         for (const op of [ops[i - 1], ops[i], ops[i + 1]]) {
             if (!op) continue;
-            const off = Math.max(this.x(op.start) - x, x - this.x(op.end), 0);
+            const off = Math.max(this.x(op.start) - x, x - this.x(until(op, row.lane)), 0);
             if (off <= least && (!best || off < least)) [best, least] = [op, off];
         }
+        // where no op keeps the lane: the last one that gave it up and whose result is on its way
+        if (least > 0) best = row.plan.latencies[row.lane].filter((l) => l.start <= time && time < l.end).map((l) => l.op).pop() || best;
         return best && { plan: row.plan, op: best };
     }
 
     // Where an op is drawn now, in the canvas's pixels: {x, y, width, height}.
     box(plan, op) {
-        const lane = this.shown.find((l) => op.lanes >> l & 1);
+        const lane = this.shown.find((l) => plan.lanes[l].includes(op));
         const row = this.rows.find((r) => r.plan === plan && r.lane === lane);
-        return { x: this.x(op.start), y: row.y, width: this.x(op.end) - this.x(op.start), height: shape.lane };
+        return { x: this.x(op.start), y: row.y, width: this.x(until(op, lane)) - this.x(op.start), height: shape.lane };
     }
 
     select(range) {
@@ -199,11 +201,11 @@ class Lanes {
 }
 
 // The first op of a sorted lane that ends after `time`.
-function firstFrom(ops, time) {
+function firstFrom(ops, time, end = (op) => op.end) {
     let low = 0, high = ops.length;
     while (low < high) {
         const middle = (low + high) >> 1;
-        if (ops[middle].end <= time) low = middle + 1;
+        if (end(ops[middle]) <= time) low = middle + 1;
         else high = middle;
     }
     return low;

@@ -8,8 +8,8 @@
 #include <string.h>
 
 /* Lanes of the jobs with most levels. Pages show those that a plan uses. */
-static const char *const page_lanes[ESP_PLAN_LANES] = {"compute", "cpu", "intra", "inter", "outer", "top", "comm"};
-enum { PAGE_LANES = ESP_PLAN_LANES };
+static const char *const page_lanes[ESP_PLAN_LANES] = {"compute", "cpu", "intra", "inter", "outer", "top", "progress"};
+enum { PAGE_LANES = ESP_PLAN_LANES, PAGE_PROGRESS = ESP_PLAN_LANES - 1 };
 
 /* ---- JSON that is safe inside <script>: no text in it can begin or end markup -------------------------------------- */
 static void page_text(FILE *to, const char *text) {
@@ -77,7 +77,8 @@ static void page_info_json(FILE *to, const page_info *info) {
     page_key(to, "codec", info->codec), fputc(',', to);
     page_key(to, "system", info->system), fputc(',', to);
     page_key(to, "command", info->command);
-    fprintf(to, ",\"racks\":%u,\"machines\":%u,\"ranks\":%u}", info->racks, info->machines, info->ranks_per_machine);
+    fprintf(to, ",\"racks\":%u,\"machines\":%u,\"ranks\":%u,\"cores\":%u}", info->racks, info->machines,
+            info->ranks_per_machine, info->cores_per_rank);
 }
 
 /* ---- the pages' data ----------------------------------------------------------------------------------------------------- */
@@ -97,6 +98,12 @@ static void page_runs_json(FILE *to, const page_content *c);
 /* A measured op may be missing. */
 static int page_is_op(const esp_plan_event *e) { return e->end_ns != UINT64_MAX && e->start_ns <= e->end_ns; }
 
+/* How long an op keeps a lane of its: a core, or a link. */
+static uint64_t page_kept(const page_plan *p, const esp_plan_event *e, uint32_t lane) {
+    if (p->measured) return e->end_ns - e->start_ns;
+    return lane < 2 || lane == PAGE_PROGRESS ? e->core_ns : e->link_ns;
+}
+
 static void page_plan_json(FILE *to, const page_plan *p) {
     fputs("\n{", to);
     page_key(to, "name", p->name);
@@ -114,9 +121,10 @@ static void page_plan_json(FILE *to, const page_plan *p) {
         const esp_plan_event *e = &p->events[i];
         fprintf(to, "%s%u,%u,%u,%u,%" PRIu64 ",", i ? ",\n" : "", e->unit, e->step, e->kind, e->lanes, e->bytes);
         if (page_is_op(e))
-            fprintf(to, "%" PRIu64 ",%" PRIu64, e->start_ns, e->end_ns - e->start_ns);
+            fprintf(to, "%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64, e->start_ns, e->end_ns - e->start_ns,
+                    page_kept(p, e, 0), page_kept(p, e, 2));
         else
-            fputs("-1,0", to);
+            fputs("-1,0,0,0", to);
     }
     fputs("]}", to);
 }

@@ -13,6 +13,7 @@ typedef struct page_plan {
     const esp_plan_event *events;
     uint32_t n_units, n_events;
     esp_plan_report report;
+    int measured; /* 1: each op is taken to keep its lanes to its end; core_ns and link_ns do not count */
 } page_plan;
 
 /* The inputs of a plan. Any text may be NULL; 0 machines are not shown. */
@@ -20,6 +21,7 @@ typedef struct page_info {
     const char *model, *codec, *system;          /* codec: one spec, or several joined with ", " */
     const char *command;                         /* command line that makes this page again      */
     uint32_t racks, machines, ranks_per_machine; /* racks 0: not shown; machines: of one rack */
+    uint32_t cores_per_rank;                     /* as in esp_plan_system: how many lanes are cores of the host */
 } page_info;
 
 /* One row of a comparison. */

@@ -70,7 +70,11 @@ Object.assign(Lanes.prototype, {
         this.font(pen, 12);
         pen.fillStyle = colors.muted;
         for (const row of this.rows.filter((r) => r.plan === band.plan)) {
-            pen.fillText(lanes[row.lane], 8, row.y + shape.lane / 2);
+            const kind = data.info.cores ? laneKind(row.lane) : "";
+            pen.fillText(lanes[row.lane], 8, row.y + shape.lane / 2 - (kind ? 6 : 0));
+            this.font(pen, 10);
+            pen.fillText(kind, 8, row.y + shape.lane / 2 + 7);
+            this.font(pen, 12);
             pen.fillStyle = colors.lane;
             pen.fillRect(shape.gutter, row.y, this.span, shape.lane);
             pen.fillStyle = colors.muted;
@@ -82,10 +86,11 @@ Object.assign(Lanes.prototype, {
     paintLane(pen, { plan, lane, y }) {
         const { colors, selected } = this;
         this.paintBubbles(pen, plan, lane, y);
+        this.paintLatencies(pen, plan, lane, y);
         const ops = plan.lanes[lane];
         let painted = -Infinity;
-        for (let i = firstFrom(ops, this.view.from); i < ops.length && ops[i].start < this.view.to; i++) {
-            const op = ops[i], left = this.x(op.start), width = this.x(op.end) - left;
+        for (let i = firstFrom(ops, this.view.from, (op) => until(op, lane)); i < ops.length && ops[i].start < this.view.to; i++) {
+            const op = ops[i], left = this.x(op.start), width = this.x(until(op, lane)) - left;
             const own = selected && touches(plan, op, selected);
             if (left + width < painted && !own && !(this.marks && op.off)) continue;
             const drawn = Math.max(1, width > 3 ? width - 1 : width);
@@ -109,6 +114,22 @@ Object.assign(Lanes.prototype, {
         pen.textAlign = "left";
         const fits = fit(pen, text, to - from - 9);
         if (fits) pen.fillText(fits, from + 4, y + shape.lane / 2 + 0.5);
+    },
+
+    // Light and low: the lane is free again, the result is not there yet.
+    paintLatencies(pen, plan, lane, y) {
+        const late = plan.latencies[lane], { colors, selected } = this;
+        let painted = -Infinity;
+        for (let i = firstFrom(late, this.view.from, (l) => l.reach); i < late.length && late[i].start < this.view.to; i++) {
+            const { op, start, end } = late[i], left = this.x(start), right = this.x(end);
+            if (right < painted + 1) continue;
+            pen.globalAlpha = (selected && !touches(plan, op, selected)) || (this.marks && !op.off) ? 0.1 : 0.4;
+            pen.fillStyle = colors[plan.color(op)];
+            const from = Math.max(left, painted); // what overlaps is painted once
+            pen.fillRect(from, y + shape.low, Math.max(right - from, 1), shape.lane - shape.low);
+            painted = Math.max(painted, right);
+        }
+        pen.globalAlpha = 1;
     },
 
     paintBubbles(pen, plan, lane, y) {
@@ -190,13 +211,16 @@ Object.assign(Lanes.prototype, {
     },
     outline(pen, plan, op, color) {
         for (const row of this.rows)
-            if (row.plan === plan && op.lanes >> row.lane & 1)
-                this.outlineBox(pen, this.x(op.start), row.y, Math.max(this.x(op.end) - this.x(op.start), 2), color);
+            if (row.plan === plan && op.lanes >> row.lane & 1) {
+                this.outlineBox(pen, this.x(op.start), row.y, Math.max(this.x(until(op, row.lane)) - this.x(op.start), 2), color);
+                const late = plan.latencies[row.lane].find((l) => l.op === op);
+                if (late) this.outlineBox(pen, this.x(late.start), row.y + shape.low, this.x(late.end) - this.x(late.start), color, shape.lane - shape.low);
+            }
     },
-    outlineBox(pen, left, y, width, color) {
+    outlineBox(pen, left, y, width, color, height = shape.lane) {
         pen.strokeStyle = color;
         pen.lineWidth = 1.5;
-        pen.strokeRect(left - 0.5, y - 0.5, width + 1, shape.lane + 1);
+        pen.strokeRect(left - 0.5, y - 0.5, width + 1, height + 1);
         pen.lineWidth = 1;
     },
 });

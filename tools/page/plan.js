@@ -11,6 +11,21 @@ function parseOption(text) {
     });
 }
 
+// An op keeps a core for its core time and links for their gap; its result is there at its end. How long it keeps a lane; until when.
+const kept = (op, lane) => (isCore(lane) ? op.core : op.link);
+const until = (op, lane) => op.start + kept(op, lane);
+const linkLanes = lanes.reduce((bits, _, lane) => (isCore(lane) ? bits : bits | 1 << lane), 0);
+
+// The times in which a lane is free of an op again whose result is not there yet: on its links, or on its core where it has no link.
+// `reach` is the latest end of those before, so that they can be searched.
+function findLatencies(ops, lane) {
+    let reach = 0;
+    return ops.filter((op) => op.end > until(op, lane) && !(isCore(lane) && op.lanes & linkLanes)).map((op) => {
+        reach = Math.max(reach, op.end);
+        return { op, start: until(op, lane), end: op.end, reach };
+    });
+}
+
 class Plan {
     // tensors: [name, elements, compute ns]; raw: one of data.plans
     constructor(raw, tensors, model) {
@@ -35,36 +50,39 @@ class Plan {
         for (const unit of this.units) if (unit.n === 1) unit.chunks = chunks.get(unit.first).length;
     }
 
-    // Events are seven numbers each: unit, step, kind, lanes, bytes, start, duration. Time 0 becomes the start of the step.
+    // Events are nine numbers each: unit, step, kind, lanes, bytes, start, duration, and how long it keeps its core and its links.
+    // Time 0 becomes the start of the step.
     readOps(events, model) {
         this.ops = [];
         this.events = []; // in the order of the data; null: not measured
         this.forward = model.forward;
-        if (model.forward > 0) this.ops.push({ kind: kinds.forward, unit: -1, step: 0, lanes: 1, bytes: 0, start: 0, end: model.forward });
+        if (model.forward > 0) this.ops.push({ kind: kinds.forward, unit: -1, step: 0, lanes: 1, bytes: 0, start: 0, end: model.forward, core: model.forward, link: 0 });
         let last = 0;
-        for (let i = 0; i < events.length; i += 7) {
+        for (let i = 0; i < events.length; i += 9) {
             if (events[i + 5] < 0) {
                 this.events.push(null);
                 continue;
             }
             const start = model.forward + events[i + 5];
-            const op = { kind: events[i + 2], unit: events[i], step: events[i + 1], lanes: events[i + 3], bytes: events[i + 4], start, end: start + events[i + 6] };
+            const op = { kind: events[i + 2], unit: events[i], step: events[i + 1], lanes: events[i + 3], bytes: events[i + 4], start, end: start + events[i + 6],
+                core: events[i + 7], link: events[i + 8] };
             this.ops.push(op);
             this.events.push(op);
             if (op.kind !== kinds.backward) this.units[op.unit].ops.push(op);
             last = Math.max(last, op.end);
         }
         this.end = last;
-        if (model.update > 0) this.ops.push({ kind: kinds.update, unit: -1, step: 0, lanes: 1, bytes: 0, start: last, end: last + model.update });
+        if (model.update > 0) this.ops.push({ kind: kinds.update, unit: -1, step: 0, lanes: 1, bytes: 0, start: last, end: last + model.update, core: model.update, link: 0 });
         this.total = Math.max(last, model.forward) + model.update;
         this.ops.forEach((op, i) => { op.number = i; });
-        this.lanes = lanes.map((_, lane) => this.ops.filter((op) => op.lanes >> lane & 1).sort((a, b) => a.start - b.start));
-        this.bubbles = this.lanes.map((ops) => {
+        this.lanes = lanes.map((_, lane) => this.ops.filter((op) => op.lanes >> lane & 1 && (kept(op, lane) > 0 || op.end === op.start)).sort((a, b) => a.start - b.start));
+        this.bubbles = this.lanes.map((ops, lane) => {
             const own = ops.filter((op) => op.kind < kinds.forward), idle = [];
             for (let i = 1; i < own.length; i++)
-                if (own[i].start > own[i - 1].end) idle.push({ start: own[i - 1].end, end: own[i].start });
+                if (own[i].start > until(own[i - 1], lane)) idle.push({ start: until(own[i - 1], lane), end: own[i].start });
             return idle;
         });
+        this.latencies = this.lanes.map((ops, lane) => findLatencies(ops, lane));
         this.backwardEnd = model.forward;
         this.ready = this.tensors.map(() => model.forward);
         for (const op of this.ops) {
@@ -95,7 +113,7 @@ class Plan {
         const points = [];
         for (const op of this.ops) {
             if (op.kind >= kinds.forward || op.end === op.start) continue;
-            const what = op.kind === kinds.backward ? 0 : op.lanes >> 2 ? 1 : 2;
+            const what = op.kind === kinds.backward ? 0 : op.lanes & linkLanes ? 1 : 2;
             points.push([op.start, what, 1], [op.end, what, -1]);
         }
         points.sort((a, b) => a[0] - b[0]);

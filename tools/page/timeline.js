@@ -40,7 +40,7 @@ function sides(report, other) {
         ...outerLevels([report, other].filter(Boolean)).reverse().map(([k, name]) => [name, `traffic of an uplink, ${name}`, (r) => format.bytes(r.level_bytes[k])]),
         ["inter", "traffic of a machine, inter", of("inter_bytes", format.bytes)],
         ["intra", "traffic of a rank, intra", of("intra_bytes", format.bytes)],
-        ...view.shown.map((lane) => [`busy-${lanes[lane]}`, `lane ${lanes[lane]} busy`, (r) => format.percent(r.lane_ns[lane] / r.iteration_ns), lane])];
+        ...view.shown.map((lane) => [`busy-${lanes[lane]}`, `lane ${lanes[lane]}${data.info.cores ? ` (${laneKind(lane)})` : ""} busy`, (r) => format.percent(r.lane_ns[lane] / r.iteration_ns), lane])];
     const heads = ["", other && base.name, plan.name, priced && "share of the bound"].filter((head) => typeof head === "string");
     card("sides", "Where the time goes", null, element("table", {}, element("thead", {}, element("tr", {},
         heads.map((head, i) => element("th", { class: i ? "number" : null, scope: "col" }, head)))),
@@ -61,10 +61,15 @@ function facts(entries) {
     return element("dl", {}, entries.filter(Boolean).map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 }
 
+const lanesOf = (op) => laneOrder.filter((lane) => op.lanes >> lane & 1);
+// Does an op give up a lane before its end? And how long it keeps each.
+const early = (op) => lanesOf(op).some((lane) => until(op, lane) < op.end);
+const keeps = (op) => lanesOf(op).map((lane) => `${lanes[lane]} ${format.time(kept(op, lane))}`).join(", ");
+
 function tooltip(of, op) {
     const range = of.range(op), steps = op.kind !== kinds.backward && range;
     const title = element("div", { class: "name" }, element("i", { class: "key", color: of.color(op) }), of.opName(op));
-    const where = lanes.filter((_, lane) => op.lanes >> lane & 1).join(" and ");
+    const where = lanesOf(op).map((lane) => lanes[lane]).join(" and ");
     return [title, facts([
         range && op.kind === kinds.backward && ["tensor", of.tensors[op.unit][0]],
         steps && ["tensor", of.unitName(range.unit)],
@@ -75,6 +80,8 @@ function tooltip(of, op) {
         ["lane", where],
         ["from \u2013 to", [op.start, op.end].map((at) => format.moment(at, of.total, op.end - op.start)).join(" \u2013 ")],
         ["takes", format.time(op.end - op.start)],
+        early(op) && ["keeps", keeps(op)],
+        early(op) && ["latency", `${format.time(op.end - Math.max(...lanesOf(op).map((lane) => until(op, lane))))}: its lanes are free, its result is not there`],
         steps && ["waited", op.wait ? `${format.time(op.wait)} for the lane` : "no time for the lane"],
     ]), replay && op.twin && twinFacts(of, op)];
 }
@@ -121,7 +128,7 @@ function relatives(of, unit) {
 
 // A table of one unit's ops.
 function chain(of, unit) {
-    const cells = (op) => [of.opName(op), lanes.filter((_, lane) => op.lanes >> lane & 1).join(" and "), format.bytes(op.bytes),
+    const cells = (op) => [of.opName(op), early(op) ? keeps(op) : lanesOf(op).map((lane) => lanes[lane]).join(" and "), format.bytes(op.bytes),
         format.time(op.start - unit.ready), format.time(op.wait), format.time(op.end - op.start)];
     const heads = ["op", "lane", "bytes", "starts after ready", "waits for the lane", "takes"];
     const align = (i) => ({ class: i > 1 ? "number" : null });
@@ -194,6 +201,7 @@ const keys = () => legend([["backward", "Backward"], ["raw", "Collective"], ["pa
     ["decomp", "Decomp"],
     ...[["copy", "Copy to or from the host"], ["pack", "Pack, unpack"], ["block", "Forward, update"]].filter(([color]) =>
         plans.some((p) => p.ops.some((op) => p.color(op) === color))),
+    ...(plans.some((p) => p.latencies.some((late) => late.length)) ? [["light", "The lane is free, the result not there yet"]] : []),
     ["hatch", "Bubble"], ["exposed", "Exposed communication"]]);
 find("filter").addEventListener("input", filter);
 find("zoom-in").addEventListener("click", () => view.zoom(1.5));

@@ -20,7 +20,8 @@ static void page_trace_name(const page_plan *p, const esp_plan_event *e, char *o
     if (!out[0]) snprintf(out, cap, "%s", kind);
 }
 
-/* Writes one op, once for each lane that it occupies. Times are in microseconds from the start of forward. */
+/* Writes one op, once for each lane that it occupies, for as long as it keeps that lane. Times are in microseconds from the start
+ * of forward. */
 static void page_trace_event(FILE *to, const page_plan *p, uint32_t pid, const esp_plan_event *e) {
     char name[PAGE_STEP_MAX];
     double start = ((double)e->start_ns + page_finite(p->model->forward_ns)) / 1e3;
@@ -28,11 +29,11 @@ static void page_trace_event(FILE *to, const page_plan *p, uint32_t pid, const e
     uint32_t tensor = u ? u->first : e->unit;
     page_trace_name(p, e, name, sizeof name);
     for (uint32_t lane = 0; lane < PAGE_LANES; lane++) {
-        if (!(e->lanes >> lane & 1)) continue;
+        const uint64_t kept = page_kept(p, e, lane), whole = e->end_ns - e->start_ns;
+        if (!(e->lanes >> lane & 1) || (!kept && whole)) continue;
         fputs(",\n{\"ph\":\"X\",", to);
         page_key(to, "name", name);
-        fprintf(to, ",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"args\":{", pid, lane, start,
-                (double)(e->end_ns - e->start_ns) / 1e3);
+        fprintf(to, ",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"args\":{", pid, lane, start, (double)kept / 1e3);
         page_key(to, "tensor", tensor < p->model->n_tensors ? p->model->tensors[tensor].name : "");
         if (u) {
             fprintf(to, ",\"unit\":%u,\"tensors\":%u,\"elements\":%" PRIu64 ",", e->unit, u->n_tensors, u->elements);
@@ -40,6 +41,7 @@ static void page_trace_event(FILE *to, const page_plan *p, uint32_t pid, const e
             page_key(to, "option", u->option);
             fprintf(to, ",\"step\":%u", e->step);
         }
+        if (kept < whole) fprintf(to, ",\"takes_us\":%.3f", (double)whole / 1e3);
         fprintf(to, ",\"bytes\":%" PRIu64 "}}", e->bytes);
     }
 }
@@ -50,12 +52,11 @@ static void page_trace_block(FILE *to, const char *name, uint32_t pid, double st
                 pid, start_ns / 1e3, ns / 1e3);
 }
 
-/* Jobs of two levels have four lanes; each level further out that the plan uses adds one. */
+/* The lanes of jobs of two levels, and those that the plan uses beside them; as bits. */
 static uint32_t page_trace_lanes(const page_plan *p) {
-    uint32_t n = 4;
-    for (uint32_t i = 0; i < p->n_events; i++)
-        while (p->events[i].lanes >> n) n++;
-    return n;
+    uint32_t lanes = 15;
+    for (uint32_t i = 0; i < p->n_events; i++) lanes |= p->events[i].lanes;
+    return lanes;
 }
 
 static void page_trace_plan(FILE *to, const page_plan *p, uint32_t pid) {
@@ -64,11 +65,16 @@ static void page_trace_plan(FILE *to, const page_plan *p, uint32_t pid) {
     page_key(to, "name", p->name);
     fprintf(to, "}},\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%u,\"args\":{\"sort_index\":%u}}", pid,
             pid);
-    for (uint32_t lane = 0; lane < page_trace_lanes(p); lane++)
-        fprintf(to,
+    for (uint32_t lane = 0; lane < PAGE_LANES; lane++)
+        if (page_trace_lanes(p) >> lane & 1)
+            fprintf(
+                to,
                 ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"%s\"}}"
                 ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,\"args\":{\"sort_index\":%u}}",
-                pid, lane, page_lanes[lane], pid, lane, lane);
+                pid, lane, page_lanes[lane], pid, lane, /* cores first */
+                lane == PAGE_PROGRESS ? 2
+                : lane < 2            ? lane
+                                      : lane + 1);
     page_trace_block(to, "forward", pid, 0, forward);
     for (uint32_t i = 0; i < p->n_events; i++) {
         if (!page_is_op(&p->events[i])) continue;

@@ -45,9 +45,7 @@ static int plan_find_tensor(const plan_inputs *in, const char *name, uint32_t *o
 static int explain_is_mine(const plan_explain_job *j, uint32_t unit) {
     return unit != ESP__NEXT_BACKWARD && unit >= j->unit && unit < j->unit + j->n_units;
 }
-static int explain_on_link(const esp__plan_op *op) {
-    return (op->lanes & (1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER)) != 0;
-}
+static int explain_on_link(const esp__plan_op *op) { return (op->lanes & ESP__LINK_LANES) != 0; }
 
 /* Fits the kept order of link ops to the trial's path: the tensor's k-th link op takes the place of its k-th link op
  * in the kept path. Further ops of a longer path follow at the last place; places that a shorter path leaves are

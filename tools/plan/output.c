@@ -39,7 +39,7 @@ static char *plan_command_line(const tool_command *c, int argc, char **argv) {
 }
 
 static page_plan plan_as_page(const plan_inputs *in, const plan_made *m) {
-    return (page_plan){m->name, &in->model, m->units, m->events, m->n_units, m->n_events, m->report};
+    return (page_plan){m->name, &in->model, m->units, m->events, m->n_units, m->n_events, m->report, 0};
 }
 
 static page_info plan_page_info(const plan_inputs *in, const char *command) {
@@ -49,6 +49,7 @@ static page_info plan_page_info(const plan_inputs *in, const char *command) {
                        .command = command,
                        .racks = in->system.n_outer ? in->system.outer[0].size : 0,
                        .machines = in->system.machines,
+                       .cores_per_rank = in->system.cores_per_rank,
                        .ranks_per_machine = in->system.ranks_per_machine};
 }
 

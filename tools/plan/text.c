@@ -40,14 +40,33 @@ static void plan_say_bounds(FILE *to, const plan_inputs *in, const esp_plan_repo
         plan_say(to, "", "were compressing free, a step would take %s", tool_time(r->free_compression_ns));
 }
 
-static void plan_say_lanes(FILE *to, const esp_plan_report *r) {
+/* How busy the lanes of `which` (bits) are. */
+static void plan_say_busy(FILE *to, const char *label, const esp_plan_report *r, uint32_t which) {
     esp__text busy = {NULL, 0, 0, 0};
     for (uint32_t k = 0; k < ESP__LANES; k++)
-        if (k < ESP__LANE_OUTER || r->lane_ns[k] > 0)
-            esp__text_add(&busy, "%s%s %s (%.0f%%)", k ? ", " : "", esp__lane_word(k), tool_time(r->lane_ns[k]),
+        if (which >> k & 1)
+            esp__text_add(&busy, "%s%s %s (%.0f%%)", busy.len ? ", " : "", esp__lane_word(k), tool_time(r->lane_ns[k]),
                           r->iteration_ns > 0 ? 100 * r->lane_ns[k] / r->iteration_ns : 0);
-    plan_say(to, "lanes busy", "%s", busy.data ? busy.data : "");
+    plan_say(to, label, "%s", busy.data ? busy.data : "");
     esp__text_free(&busy);
+}
+
+static void plan_say_lanes(FILE *to, const plan_inputs *in, const esp_plan_report *r) {
+    static const uint32_t cores[] = {0, 1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_COMPUTE | 1u << ESP__LANE_CPU,
+                                     ESP__CORE_LANES};
+    const uint32_t n = in->system.cores_per_rank;
+    uint32_t which = 0;
+    for (uint32_t k = 0; k < ESP__LANES; k++)
+        if (k < ESP__LANE_OUTER || r->lane_ns[k] > 0) which |= 1u << k;
+    if (!n) {
+        plan_say_busy(to, "lanes busy", r, which);
+        return;
+    }
+    plan_say_busy(to, n > 1 ? "cores busy" : "core busy", r, cores[n]);
+    const double around = in->model.forward_ns + in->model.update_ns;
+    plan_say(to, "", "beside forward and update, which take compute %s (%.0f%%)", tool_time(around),
+             r->iteration_ns > 0 ? 100 * around / r->iteration_ns : 0);
+    plan_say_busy(to, "links busy", r, which & ESP__LINK_LANES);
 }
 
 static void plan_say_options(FILE *to, const plan_made *m) {
@@ -85,7 +104,7 @@ static void plan_print(FILE *to, const plan_inputs *in, const plan_made *m) {
     plan_say_units(to, in, m);
     plan_say(to, "exposed", "communication %s, compression %s", tool_time(r->exposed_communication_ns),
              tool_time(r->exposed_compression_ns));
-    plan_say_lanes(to, r);
+    plan_say_lanes(to, in, r);
     plan_say(to, "traffic", "a rank inside its machine %s, a machine's NIC %s", tool_bytes((double)r->intra_bytes),
              tool_bytes((double)r->inter_bytes));
     plan_say(to, "memory", "%s a rank, for residuals and payloads", tool_bytes((double)r->memory_bytes));

@@ -46,6 +46,7 @@ static void report_draw_run(const replay_job *job, uint32_t i, report_drawn *d) 
     run->predicted = run->measured = plan_as_page(job->in, &r->predicted);
     run->predicted.name = "predicted";
     run->measured.name = "measured";
+    run->measured.measured = 1;
     run->measured.events = r->measured;
     run->measured.n_events = r->measured ? r->predicted.n_events : 0;
     run->measured.report = report_of_measured(job, r);
