@@ -4,6 +4,7 @@
 #   make dist       one-file dist/espresso.h                make bench     benchmark programs
 #   make fuzz FUZZ_SECONDS=600          fuzzes the readers of files
 #   make bare       bootstrap in a minimal Debian root      make demo DEMO_FLAGS=--quick
+#   make truth TRUTH_FLAGS=             predicted against measured steps, with costs measured before (python3)
 #   make results    pictures and tables of bench/results, into $(BUILD)/results (python3)
 #   make OPENMP=1   the same with -fopenmp, for ESPRESSO_WORKERS=openmp
 #   make install PREFIX=/usr/local DESTDIR=                 make docs, check-style, check-parts, plugins, clean
@@ -52,7 +53,7 @@ TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list quick-programs quick-list fuzz bench results docs dist install demo clean check-style report bare check-parts
+.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list quick-programs quick-list fuzz bench results docs dist install demo clean check-style report bare check-parts truth
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/%/
 all: lib plugins tools examples report
@@ -131,6 +132,8 @@ fuzz: $(FUZZERS:%=$(BUILD)/fuzz/%)
 # ---- the rest ---------------------------------------------------------------------------------------
 bench: lib tools $(BENCHES)
 	@echo "benchmarks are in $(BUILD)/bench: $(notdir $(BENCHES))"
+truth: lib tools examples $(BUILD)/bench/trainer # TRUTH_FLAGS="gpt 4 1gbit", or --costs-only an hour before: see bench/truth --help
+	@BUILD=$(BUILD) bench/truth $(TRUTH_FLAGS)
 # pictures and tables of all cases, from the CSV of bench/results
 results:
 	@command -v python3 >/dev/null || { echo "make results: python3 is not there (Debian: python3)"; exit 1; }

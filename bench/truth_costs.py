@@ -1,0 +1,169 @@
+"""truth_costs.py: trainers, cases and the costs of bench/truth: cost files from `espresso profile`, each made in processes of its own.
+Knows nothing of strategies."""
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+
+CODECS = ["efsignsgd", "topk:ratio=0.01", "fp16"]
+LATENCY = "50us"
+
+
+class Problem(Exception):
+    """What the user must change; printed without a traceback."""
+
+
+class Tools:
+    """The command of a build, and where costs and runs are kept."""
+
+    def __init__(self, build, costs):
+        self.command, self.costs, self.work = os.path.join(build, "bin", "espresso"), costs, os.path.join(build, "truth")
+        if not os.access(self.command, os.X_OK):
+            raise Problem(f"{self.command} is not there: run make first, or name the build with --build")
+        os.makedirs(costs, exist_ok=True)
+        os.makedirs(self.work, exist_ok=True)
+
+    def call(self, *words, env=None, limit=300):
+        """Runs the command to its end and returns its output."""
+        return call([self.command, *words], env, limit)
+
+
+def clean_env(more=None):
+    """This environment without what would override a run's strategy or output."""
+    mine = {k: v for k, v in os.environ.items() if not k.startswith("ESPRESSO_") or k in ("ESPRESSO_BACKEND", "ESPRESSO_MODELS")}
+    mine["ESPRESSO_LOG"] = "error"
+    mine.update(more or {})
+    return mine
+
+
+def call(words, env=None, limit=300, watch=None):
+    """Runs a command; `watch`, called every 100 ms, returns True when it is to be ended. Raises Problem if it fails by itself."""
+    p = subprocess.Popen(words, env=clean_env(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    ended, end = False, time.monotonic() + limit
+    try:
+        while True:
+            try:
+                out, err = p.communicate(timeout=0.1 if watch else limit)
+                break
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > end:
+                    raise Problem(f"took over {limit} s: {' '.join(words)}")
+                if watch and not ended and watch():
+                    ended = True
+                    os.kill(p.pid, signal.SIGTERM)
+    finally:
+        if p.poll() is None:
+            os.killpg(p.pid, signal.SIGKILL)
+            p.wait()
+    if p.returncode and not ended:
+        tail = "\n".join((err + out).strip().splitlines()[-12:])
+        raise Problem(f"failed with status {p.returncode}: {' '.join(words)}\n{tail}")
+    return out
+
+
+class Others:
+    """How much of the machine's time other processes, and the host of a virtual machine, take while something runs."""
+
+    def __init__(self):
+        self.begin = self.now()
+
+    @staticmethod
+    def now():
+        with open("/proc/stat") as f:
+            t = [int(x) for x in f.readline().split()[1:9]] # user nice system idle iowait irq softirq steal
+        mine = [resource.getrusage(who) for who in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF)]
+        return sum(t), sum(t) - t[3] - t[4], sum(u.ru_utime + u.ru_stime for u in mine) * os.sysconf("SC_CLK_TCK")
+
+    def share(self):
+        total, busy, mine = (b - a for a, b in zip(self.begin, self.now()))
+        return max(0.0, (busy - mine) / total) if total else 0.0
+
+
+class Trainer:
+    """A command line. {steps} in it stands for the number of steps; without it, runs are ended when they have made enough."""
+
+    def __init__(self, name, command):
+        self.name, self.command = name, command
+        self.counts = any("{steps}" in word for word in command)
+
+    def words(self, steps):
+        return [word.replace("{steps}", str(steps)) for word in self.command]
+
+
+class Case:
+    """A trainer on so many ranks and machines, and a link between the machines: "none" or a rate."""
+
+    def __init__(self, trainer, ranks, machines, link):
+        self.trainer, self.ranks, self.machines, self.link, self.top = trainer, ranks, machines, link, 0
+
+    def __str__(self):
+        return f"{self.trainer.name}, {self.ranks} ranks, link {self.link}"
+
+    def place(self, link=None):
+        """The flags that say where ranks run."""
+        link = link or self.link
+        rate = link if "," in link else f"{link},{LATENCY}"
+        return ["-n", str(self.ranks), "--machines", str(self.machines)] + (["--inter", rate] if link != "none" else [])
+
+
+def plain(name):
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name)
+
+
+# ---- costs -------------------------------------------------------------------------------------------------------------------------
+def model_file(tools, case):
+    return os.path.join(tools.costs, f"model-{plain(case.trainer.name)}-{case.ranks}x{case.machines}.json")
+
+
+def cost_files(tools, case, link=None):
+    """The paths of the case's cost files: model, system, one for each codec. case.top: the logarithm of the largest size in them."""
+    at = f"{case.ranks}x{case.machines}"
+    return [model_file(tools, case)] + [os.path.join(tools.costs, f"{name}-{case.top}.json") for name in
+                                        [f"links-{at}-{plain(link or case.link)}"] + [f"codec-{at}-{plain(c)}" for c in CODECS]]
+
+
+def links_of(case):
+    """The case's link, and another one: a plan that was made for it is run too."""
+    return [case.link] + (["1gbit" if case.link.startswith("100mbit") else "100mbit"] if case.machines > 1 else [])
+
+
+def measure_costs(tools, cases, say, fresh):
+    """Measures what is not there yet, each in processes of its own."""
+    done = set()
+
+    def measure(path, what, *words, limit=300):
+        if path not in done and (fresh or not os.path.exists(path)):
+            say(what)
+            tools.call("profile", *words[:1], "-o", path, *words[1:], limit=limit)
+        done.add(path)
+
+    top = 14
+    for case in cases:
+        measure(model_file(tools, case), f"costs: when gradients are ready: {case.trainer.name}, {case.ranks} ranks", "model",
+                *case.place("none"), "--steps", "40", "--name", plain(case.trainer.name), "--", *case.trainer.words(10000))
+        with open(model_file(tools, case)) as f: # a group of tensors has at most all elements
+            top = max(sum(t["elements"] for t in json.load(f)["tensors"]).bit_length(), top)
+    for case in cases:
+        case.top = top
+        if case.ranks == 1:
+            continue
+        _, _, *codecs = cost_files(tools, case)
+        for path, codec in zip(codecs, CODECS):
+            measure(path, f"costs: codec {codec}, {case.ranks} ranks", "codecs", "-n", str(case.ranks), "--machines", str(case.machines),
+                    "--codec", codec, "--sizes", f"2^10..2^{top}", "--budget", "15s")
+        for link in links_of(case):
+            measure(cost_files(tools, case, link)[1], f"costs: {case.ranks} ranks on {case.machines} machines, link {link}", "links",
+                    *case.place(link), "--sizes", f"2^10..2^{top + 2}", "--budget", "30s")
+
+
+def costs_say(tools, case):
+    """(age of the youngest cost file in seconds, how many of them call themselves noisy)."""
+    paths = cost_files(tools, case) if case.ranks > 1 else [model_file(tools, case)]
+    bad = 0
+    for path in paths:
+        with open(path) as f:
+            bad += bool(json.load(f).get("noisy"))
+    return time.time() - max(os.path.getmtime(p) for p in paths), bad

@@ -1,0 +1,192 @@
+"""truth_runs.py: strategies and predictions of bench/truth, from `espresso plan`, and runs with statistics and a trace. Knows nothing of
+targets."""
+import json
+import os
+import random
+import re
+
+import truth_rows
+from truth_costs import CODECS, Others, Problem, call, cost_files, costs_say, links_of, model_file, plain
+
+WARM = 3 # first steps of a run that do not count
+
+
+# ---- strategies and predictions ----------------------------------------------------------------------------------------------------
+def plan(tools, case, codecs, strategy, out, link=None):
+    """Plans, or predicts a strategy: writes it to `out`, and returns the prediction."""
+    model, system, *files = cost_files(tools, case, link)
+    words = ["plan", "--model", os.path.abspath(model), "--system", os.path.abspath(system), "-o", out, "--json", "--trace", out + ".trace"]
+    for codec, path in zip(CODECS, files):
+        words += ["--gc", os.path.abspath(path)] if codec in codecs else []
+    report = json.loads(tools.call(*words, *(["--strategy", strategy] if strategy else [])))
+    with open(out + ".trace") as f:
+        events = [e for e in json.load(f)["traceEvents"] if e["pid"] == 2 and e["ph"] == "X"]
+    computing = sum(e["dur"] for e in events if e["name"] in ("forward", "backward", "update")) / 1e3
+    classes, seen = {}, set()
+    for e in events:
+        key = (e["name"], e["ts"], e["args"].get("unit"), e["args"].get("step"))
+        if e["name"] in ("forward", "backward", "update") or key in seen: # an op on several links is there once for each
+            continue
+        seen.add(key)
+        classes[e["name"]] = classes.get(e["name"], 0) + e["dur"] / 1e3
+    lanes = {name: us / 1e3 for name, us in report["lanes_us"].items() if name != "compute"}
+    return {"file": out, "predicted": report["iteration_us"] / 1e3, "lanes": lanes, "classes": classes, "computing": computing}
+
+
+def alone(tools, case):
+    """One rank has no links to be profiled: its step is its computing."""
+    with open(model_file(tools, case)) as f:
+        m = json.load(f)
+    ms = (m["forward_us"] + m.get("update_us", 0) + sum(t["compute_us"] for t in m["tensors"])) / 1e3
+    return {"file": "fp32", "predicted": ms, "lanes": {}, "classes": {}, "computing": ms}
+
+
+def random_strategy(tools, case, seed, out):
+    """Draws an option of the tree for each tensor, and a codec where the option compresses."""
+    draw = random.Random(f"{seed} {case.trainer.name} {case.ranks} {case.link}")
+    part = "--hierarchical" if 1 < case.machines < case.ranks else "--flat"
+    options = tools.call("tree", "--devices", "cpu", part).splitlines()
+    with open(cost_files(tools, case)[0]) as f:
+        tensors = json.load(f)["tensors"]
+    with open(out, "w") as f:
+        f.write("espresso-strategy 1\n")
+        for t in tensors:
+            option = draw.choice(options)
+            f.write(f"tensor {t['name']} {t['elements']} {draw.choice(CODECS) if 'comp@' in option else 'none'} {option}\n")
+    return out
+
+
+def strategies(tools, case, seed):
+    """What is run in a case: {name: prediction}."""
+    base = os.path.abspath(os.path.join(tools.work, plain(f"{case.trainer.name}-{case.ranks}-{case.link}")))
+    if case.ranks == 1:
+        return {"fp32": alone(tools, case)}
+    out = {"fp32": plan(tools, case, CODECS[:1], "fp32", base + "-fp32")}
+    for codec in CODECS:
+        out[f"layerwise {codec.split(':')[0]}"] = plan(tools, case, [codec], "layerwise", f"{base}-{plain(codec)}")
+    for i in (1, 2):
+        drawn = random_strategy(tools, case, seed * 2 + i, f"{base}-random{i}.in")
+        out[f"random {i}"] = plan(tools, case, CODECS, drawn, f"{base}-random{i}")
+    out["plan"] = plan(tools, case, CODECS, None, base + "-plan")
+    for link in links_of(case)[1:]:
+        other = plan(tools, case, CODECS, None, base + "-other.in", link)
+        out[f"plan for {link}"] = plan(tools, case, CODECS, other["file"], base + "-other")
+    return out
+
+
+# ---- runs --------------------------------------------------------------------------------------------------------------------------
+def read_stats(path):
+    """Steps from a statistics file: [(number of the last step, steps, their median in ms)]."""
+    out = []
+    try:
+        with open(path) as f:
+            for line in f:
+                if line.endswith("\n") and '"kind":"sample"' in line:
+                    s = json.loads(line)
+                    if s["steps"]:
+                        out.append((s["step"], s["steps"], s["step_us"]["median"] / 1e3))
+    except FileNotFoundError:
+        return None
+    return out
+
+
+def step_times(samples):
+    """The steps that count; a sample of several steps stands for each of them."""
+    return [ms for last, n, ms in samples for k in range(n) if last - k > WARM]
+
+
+def op_times(path, machines):
+    """From a trace: {step: {op class: ms}} and {step: {lane: ms}}. A collective runs from when its last rank began until its last rank
+    ended: before that ranks wait for each other. What ranks compress they do at the same time, so their mean counts."""
+    with open(path) as f:
+        events = json.load(f)["traceEvents"]
+    machine, index, count = {}, {}, {}
+    for e in events:
+        if e["ph"] == "M" and e["name"] == "process_name":
+            rank, m = map(int, re.match(r"rank (\d+) \(machine (\d+)\)", e["args"]["name"]).groups())
+            machine[e["pid"]], index[e["pid"]] = m, count.get(m, 0)
+            count[m] = count.get(m, 0) + 1
+    groups, times = {}, {}
+    for e in sorted((e for e in events if e["ph"] == "X" and e["cat"] != "compute"), key=lambda e: e["ts"]):
+        what, lane, pid, step = e["name"].split(" ")[0], e["cat"], e["pid"], e["args"]["step"]
+        who = {"intra": machine[pid], "inter": index[pid]}.get(what.split(".")[0], -1 if "." in what else -2)
+        nth = times.setdefault((pid, step, lane, e["name"]), [0])
+        groups.setdefault((step, lane, e["name"], who, nth[0]), []).append((e["ts"], e["ts"] + e["dur"]))
+        nth[0] += 1
+    classes, lanes, parts = {}, {}, {}
+    for (step, lane, name, who, nth), spans in groups.items():
+        if who == -2:
+            ms = sum(b - a for a, b in spans) / len(spans) / 1e3
+        else:
+            ms = max(max(b for _, b in spans) - max(a for a, _ in spans), 0) / 1e3
+        parts.setdefault((step, lane, name, nth), []).append(ms)
+    for (step, lane, name, nth), list_ in parts.items(): # groups of the same op run at the same time: their mean counts
+        ms, what = sum(list_) / len(list_), name.split(" ")[0]
+        flat = what.startswith("flat.") # it is there once for each lane; there is no intra link between machines of one rank
+        if not flat or lane != "intra" or max(count.values()) > 1:
+            lanes.setdefault(step, {}).setdefault(lane, 0)
+            lanes[step][lane] += ms
+        if not flat or lane == "inter" or machines == 1:
+            classes.setdefault(step, {}).setdefault(what, 0)
+            classes[step][what] += ms
+    return classes, lanes
+
+
+def medians(per_step):
+    """{step: {name: ms}} of the steps that count: {name: median}."""
+    count = [v for step, v in per_step.items() if step >= WARM]
+    names = {name for v in count for name in v}
+    return {name: truth_rows.middle([v.get(name, 0) for v in count]) for name in names}
+
+
+def run(tools, case, prediction, steps):
+    """One run under one strategy: (step times, {op class: ms}, {lane: ms})."""
+    stats, trace = (os.path.abspath(os.path.join(tools.work, f"run.{kind}")) for kind in ("stats.jsonl", "trace.json"))
+    for path in (stats, trace):
+        if os.path.exists(path):
+            os.remove(path)
+    enough = steps + WARM
+    made = lambda: (read_stats(stats) or [(0, 0, 0)])[-1][0] >= enough
+    call([tools.command, "run", *case.place(), "--no-prefix", "--", *case.trainer.words(enough)],
+         {"ESPRESSO_STRATEGY": prediction["file"], "ESPRESSO_STATS": f"{stats},every=100ms", "ESPRESSO_TRACE": trace}, 240,
+         None if case.trainer.counts else made)
+    samples = read_stats(stats)
+    if samples is None:
+        raise Problem(f"{case.trainer.command[0]} ended and never called esp_start: is it a program that uses espresso?")
+    times = step_times(samples)
+    if len(times) < 4:
+        raise Problem(f"{case.trainer.command[0]} made {samples[-1][0] if samples else 0} steps; {WARM + 4} or more are needed: "
+                      "let it train longer, or write {steps} where its command line has their number")
+    classes, lanes = op_times(trace, case.machines) if os.path.exists(trace) else ({}, {})
+    return times, medians(classes), medians(lanes)
+
+
+def pair_up(predicted, measured):
+    names = set(predicted) | set(measured)
+    return {name: [predicted.get(name, 0.0), measured.get(name, 0.0)] for name in names}
+
+
+def run_case(tools, case, asked, say):
+    """All strategies of a case, in turn, `asked.rounds` times: its rows."""
+    known = strategies(tools, case, asked.seed)
+    if asked.only:
+        known = {name: p for name, p in known.items() if name == "fp32" or any(word in name for word in asked.only.split(","))}
+    age, bad = costs_say(tools, case)
+    others = Others()
+    got, order = {name: [] for name in known}, list(known)
+    for r in range(asked.rounds):
+        for name in order[r % len(order):] + order[:r % len(order)]:
+            steps = int(min(max(asked.seconds * 1e3 / known[name]["predicted"], 6), 60))
+            say(f"{case}: {name}, round {r + 1} of {asked.rounds}")
+            got[name].append(run(tools, case, known[name], steps))
+    rows, busy = [], others.share()
+    for name, p in known.items():
+        times = [ms for run_ in got[name] for ms in run_[0]]
+        classes, lanes = ({n: truth_rows.middle([run_[k].get(n, 0.0) for run_ in got[name]]) for run_ in got[name] for n in run_[k]}
+                          for k in (1, 2))
+        rows.append({"trainer": case.trainer.name, "ranks": case.ranks, "link": case.link, "strategy": name, "predicted": p["predicted"],
+                     "measured": truth_rows.middle(times), "spread": truth_rows.spread(times), "steps": len(times),
+                     "computing": p["computing"], "lanes": pair_up(p["lanes"], lanes) if lanes else {},
+                     "classes": pair_up(p["classes"], classes) if classes else {}, "age_s": age, "noisy_costs": bad, "others": busy,
+                     "age": f"{age / 60:.0f} min" if age < 7200 else f"{age / 3600:.0f} h"})
+    return rows

@@ -1,0 +1,93 @@
+# test_truth.sh: the arithmetic of bench/truth with made-up rows: errors, quantiles, pairs, misses; it can come out well and badly.
+command -v python3 >/dev/null || {
+    echo "skipped: python3 is not there"
+    exit 77
+}
+python3 -B - <<'PYTHON' || exit 1
+import math
+import sys
+sys.path.insert(0, "bench")
+import truth_rows as t
+
+def row(strategy, predicted, measured, trainer="a", spread=0.01, lanes=None, classes=None):
+    return {"trainer": trainer, "ranks": 4, "link": "none", "strategy": strategy, "predicted": predicted, "measured": measured,
+            "spread": spread, "steps": 9, "computing": 50.0, "lanes": lanes or {}, "classes": classes or {}, "age_s": 60, "age": "1 min",
+            "noisy_costs": 0, "others": 0.0}
+
+def same(got, wanted):
+    assert got == wanted or math.isclose(got, wanted, rel_tol=1e-9), f"{got}, not {wanted}"
+
+# quantiles: a value that is there, the upper one in doubt; of ten, 90% is the ninth
+same(t.quantile([3, 1, 2], 0.5), 2)
+same(t.quantile([1, 2], 0.5), 1)
+same(t.quantile(range(1, 11), 0.9), 9)
+same(t.quantile(range(1, 12), 0.9), 10)
+same(t.quantile([1, 2, math.inf], 0.9), math.inf)
+same(t.middle([4, 1, 2, 3]), 2.5)
+same(t.spread([90, 100, 100, 110]), 0.0 + (100 - 90) / 100)
+assert math.isinf(t.spread([]))
+
+# errors: a side that is 0 is a miss, both are right
+same(t.error(90, 100), -0.1)
+assert math.isinf(t.error(1, 0)) and math.isinf(t.error(0, 1))
+same(t.error(0, 0), 0)
+assert math.isinf(t.step_error(row("x", 100, 100, spread=0.26))) and math.isinf(t.step_error(row("x", 100, 0)))
+
+# gains: of the same case; of nothing for fp32; a noisy fp32 spoils them
+rows = [row("fp32", 200, 220), row("x", 100, 100), row("fp32", 50, 50, "b"), row("x", 50, 100, "b")]
+same(t.gains(rows, rows[1])[0], 2.0)
+same(t.gains(rows, rows[1])[1], 2.2)
+same(t.gain_error(rows, rows[1]), 2.0 / 2.2 - 1)
+same(t.gain_error(rows, rows[3]), 1.0)
+assert t.gain_error(rows, rows[0]) is None
+rows[0]["spread"] = 0.5
+assert math.isinf(t.gain_error(rows, rows[1])) and not math.isinf(t.gain_error(rows, rows[3]))
+
+# pairs: within a case, more than 2% apart, in the same order; equal predictions and noisy rows are wrong
+same(t.pairs([row("x", 100, 100), row("y", 90, 101.9)]), (0, 0))
+same(t.pairs([row("x", 100, 100), row("y", 90, 102.1)]), (0, 1))
+same(t.pairs([row("x", 100, 100), row("y", 101, 102.1)]), (1, 1))
+same(t.pairs([row("x", 100, 100), row("y", 100, 110)]), (0, 1))
+same(t.pairs([row("x", 100, 100), row("y", 120, 120, spread=0.5)]), (0, 1))
+same(t.pairs([row("x", 100, 100), row("y", 120, 120, "b")]), (0, 0))
+
+# lanes and classes: what is under 1% of the step on both sides is left out
+r = row("x", 100, 100, lanes={"inter": [5, 10], "cpu": [0.2, 0.9]}, classes={"comp@cpu": [0, 2]})
+same(t.parts_of(r, "lanes"), [("inter", -0.5)])
+assert math.isinf(t.parts_of(r, "classes")[0][1])
+
+def said(rows, what):
+    line = next(l for l in t.summary(rows) if l.strip().startswith(what))
+    return "".join(c for c, word in (("m", "met"), ("M", "missed")) for w in line.split() if w == word), line
+
+# all as predicted: every target is met
+def good(i, share=1.0):
+    out = []
+    for strategy, ms in (("fp32", 200), ("x", 150), ("y", 100)):
+        out.append(row(strategy, ms * share, ms, f"t{i}", lanes={"inter": [ms / 2 * share, ms / 2]},
+                       classes={"inter.allreduce": [ms / 2 * share, ms / 2]}))
+    return out
+rows = [r for i in range(10) for r in good(i)]
+for what in ("step", "gain", "busy time", "op class", "inter.allreduce", "pairs"):
+    flags, line = said(rows, what)
+    assert "m" in flags and "M" not in flags, line
+# a fifth more everywhere: steps, lanes and classes are missed; gains and order are not
+rows = [r for i in range(10) for r in good(i, 1.2)]
+for what, wanted in (("step", "MM"), ("busy time", "mM"), ("op class", "M"), ("inter.allreduce", "M"), ("gain", "mm"), ("pairs", "m")):
+    flags, line = said(rows, what)
+    assert flags.count("M") == wanted.count("M"), line
+# one case of ten noisy: medians hold, 90% do too; two: they do not
+rows = [r for i in range(10) for r in good(i)]
+for r in rows[:3]: r["spread"] = 0.9
+assert said(rows, "step")[0] == "mm", said(rows, "step")[1]
+assert said(rows, "pairs")[0] == "M", said(rows, "pairs")[1]
+for r in rows[3:6]: r["spread"] = 0.9
+assert said(rows, "step")[0] == "mM", said(rows, "step")[1]
+# no rows with a number: nothing is met
+assert "m" not in said([row("fp32", 1, 0)], "op class")[0] and "m" not in said([], "pairs")[0]
+# the CSV is as wide everywhere; a noisy row says so
+widths = {len(l.split(",")) for l in t.csv_lines(rows)}
+assert len(widths) == 1 and ",miss," in t.csv_lines(rows)[1], t.csv_lines(rows)
+assert any("miss" in l for l in t.table(rows))
+PYTHON
+echo ok
