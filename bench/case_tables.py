@@ -44,10 +44,10 @@ def replay(rows):
            "all ranks in a step.\nWhy a strategy was refused: replay.txt.")
     case = None
     for r in rows:
-        now = [r[name] for name in ("model", "mode", "n", "ratio_asked")]
+        now = [r[name] for name in ("model", "n", "ratio_asked")]
         if now != case:
             case = now
-            title = "\n{}, {}, {} ranks, ratio {}".format(*case)
+            title = "\n{}, {} ranks, ratio {}".format(*case)
             if r["ratio"]:
                 title += (f": elements x {float(r['elements_scale']):.3g}, times x {float(r['time_scale']):.3g}, ratio {float(r['ratio']):.2f}, "
                           f"load {float(r['load_percent']):.0f}%, stolen {float(r['stolen_percent']):.1f}%\n"

@@ -1,8 +1,9 @@
 #!/bin/sh
-# replay.sh: is what the planner predicts what is measured? Runs `espresso replay` over models, ranks, ratios of communication to
-# computing, and modes; writes bench/results/replay.csv and replay.txt, and makes of them
-# $BUILD/results/replay.svg and replay-cases.txt. Builds nothing: make first.
-#   bench/replay.sh [MODEL...] [4|8] [model|real] [RATIO...]     (default: all; parts of it in any order: bench/replay.sh vgg16 4 real)
+# replay.sh: which strategy is fastest for the timing of a model, and is the planner's choice that one? Runs `espresso replay` over
+# models, ranks and ratios of communication to computing; writes bench/results/replay.csv and replay.txt, and makes of them
+# $BUILD/results/replay.svg and replay-cases.txt. Computing is a sleep here, and costs are measured by the same processes just before:
+# bench/truth says how well steps of trainers are predicted. Builds nothing: make first.
+#   bench/replay.sh [MODEL...] [4|8] [RATIO...]     (default: all; parts of it in any order: bench/replay.sh vgg16 4)
 #   QUICK=1: 3 models, 4 ranks, ratio 1 (5 minutes)   FRESH=1: run what was run before, too   PLAN=1: only say what would run
 # Environment: BUILD=build, RESULTS=bench/results, STRATEGIES=fp32,...|all, STEPS=9, INTER=100mbit,50us, GC=dgc:ratio=0.01, LIMIT=400
 # (seconds a case may take), ESPRESSO_SHARED (folder with models/; default ../shared). A case that was run is kept in $BUILD/replay and
@@ -16,13 +17,12 @@ INTER=${INTER:-100mbit,50us}
 GC=${GC:-dgc:ratio=0.01}
 RESULTS=${RESULTS:-bench/results}
 LIMIT=${LIMIT:-400}
-models= ranks= modes= ratios=
+models= ranks= ratios=
 for word in "$@"; do
     case $word in
     4 | 8) ranks="$ranks $word" ;; # ranks, not a ratio: write 4.0 for that
-    model | real) modes="$modes $word" ;;
     [0-9]*) ratios="$ratios $word" ;;
-    -*) sed -n '2,9s/^# *//p' "$0" && exit 2 ;;
+    -*) sed -n '2,10s/^# *//p' "$0" && exit 2 ;;
     *) models="$models $word" ;;
     esac
 done
@@ -31,7 +31,6 @@ if [ "${QUICK:-0}" = 1 ]; then
 fi
 models=${models:-vgg16 resnet101 ugatit bert-base gpt2 lstm}
 ranks=${ranks:-4 8}
-modes=${modes:-model real}
 ratios=${ratios:-0.3 1 3}
 # the published traces where they are, else what comes along
 [ ! -d "${ESPRESSO_SHARED:-../shared}/models" ] || export ESPRESSO_MODELS="${ESPRESSO_SHARED:-../shared}/models"
@@ -40,13 +39,11 @@ espresso=$BUILD/bin/espresso
 kept=$BUILD/replay
 mkdir -p "$kept"
 
-# What there is to do, as "MODEL MODE RANKS RATIO" lines.
+# What there is to do, as "MODEL RANKS RATIO" lines.
 cases() {
-    for mode in $modes; do for n in $ranks; do for ratio in $ratios; do for model in $models; do
-        echo "$model $mode $n $ratio"
-    done; done; done; done
+    for n in $ranks; do for ratio in $ratios; do for model in $models; do echo "$model $n $ratio"; done; done; done
 }
-name_of() { echo "$kept/$1-$2-$3-$4"; }
+name_of() { echo "$kept/$1-$2-$3"; }
 
 # Runs one case. A strategy that is refused is noted in .refused, and the others run without it.
 run_case() {
@@ -58,11 +55,9 @@ run_case() {
     [ "$1" != lstm ] || scale="--time-scale 1 --force"
     : >"$out.refused"
     while :; do
-        inter="--inter $INTER"
-        [ "$2" = real ] || inter=
-        status=0
+            status=0
         # shellcheck disable=SC2086
-        timeout -k 10 "$LIMIT" "$espresso" replay --model "$1" --mode "$2" -n "$3" --machines $(($3 / 2)) $inter --ratio "$4" $scale \
+        timeout -k 10 "$LIMIT" "$espresso" replay --model "$1" -n "$2" --machines $(($2 / 2)) --inter "$INTER" --ratio "$3" $scale \
             --gc "$GC" --strategy "$list" --steps "$STEPS" --json >"$out.tmp" 2>"$out.err" </dev/null || status=$?
         # with "all", what is refused is left out by the command itself
         sed -n 's/^espresso replay: left out: //p; s/^espresso replay: \(.*\) is left out: /\1: /p' "$out.err" >>"$out.refused"

@@ -19,8 +19,7 @@ COLOURS = {"fp32": "#8a8f96", "ddp": "#4b4f55", "fp16": "#0072b2", "layerwise": 
            "espresso": "#d55e00", "espresso+": "#a11313"}
 MODELS = ["vgg16", "resnet101", "ugatit", "bert-base", "gpt2", "lstm"]
 LEFT, WIDE = 84, 1180
-KINDS = {("model", "4"): ("#0072b2", "5 3"), ("model", "8"): ("#0072b2", ""),
-         ("real", "4"): ("#d55e00", "5 3"), ("real", "8"): ("#d55e00", "")}
+KINDS = {"4": ("#d55e00", "5 3"), "8": ("#d55e00", "")}
 
 
 def colour(name):
@@ -99,7 +98,7 @@ def errors_panel(svg, x, y, side, known, kinds):
         svg.text(x - 5, y + side - side * tick + 3, f"{tick:.0%}", 9, "end", "#555")
     for k, kind in enumerate(kinds):
         stroke, dash = KINDS.get(kind, ("#777", ""))
-        errors = sorted(abs(number(r, "error_percent")) for r in known if (r["mode"], r["n"]) == kind)
+        errors = sorted(abs(number(r, "error_percent")) for r in known if r["n"] == kind)
         points = [(x, y + side)]
         for i, error in enumerate(errors):
             px = x + side * min(most, error) / most
@@ -107,7 +106,7 @@ def errors_panel(svg, x, y, side, known, kinds):
         svg.line(points + [(x + side, points[-1][1])], stroke, 1.8, dash)
         ly = y + side - 16 * (len(kinds) - k) + 6
         svg.line([(x + side - 130, ly - 4), (x + side - 104, ly - 4)], stroke, 1.8, dash)
-        svg.text(x + side - 98, ly, f"{kind[0]}, {kind[1]} ranks", 11)
+        svg.text(x + side - 98, ly, f"{kind} ranks", 11)
     svg.text(x + side / 2, y + side + 30, "|predicted - measured| / measured", 11, "middle")
 
 
@@ -147,12 +146,12 @@ def speed_panel(svg, x, y, w, h, rows, top, title, labels):
             svg.text(middle, y + h - h * max(measured, predicted, base / number(r, "p10_us")) / top - 4, "*", 12, "middle")
 
 
-def speeds(svg, top, mode, n, rows):
+def speeds(svg, top, n, rows):
     """Rows of panels: ratios; columns: models."""
     ratios = sorted({r["ratio_asked"] for r in rows}, key=float)
     models = sorted({r["model"] for r in rows}, key=lambda m: (MODELS.index(m) if m in MODELS else 99, m))
     w, h, space = (WIDE - 8 * (max(len(models), 6) - 1)) / max(len(models), 6), 96, 8
-    svg.text(14, top, f"Speed over fp32, {mode} mode, {n} ranks: predicted (pale) beside measured, lines from the 10th to the 90th "
+    svg.text(14, top, f"Speed over fp32, {n} ranks: predicted (pale) beside measured, lines from the 10th to the 90th "
              "percentile; *: the planner's choice; ?: noisy; x: refused", 12.5, bold=True)
     for i, ratio in enumerate(ratios):
         of_ratio = [r for r in rows if r["ratio_asked"] == ratio]
@@ -179,10 +178,9 @@ def main():
     with open(path) as f:
         rows = list(csv.DictReader(f))
     known = [r for r in rows if r["outcome"] == "ok"]
-    kinds = [(mode, n) for mode in ("model", "real") for n in sorted({r["n"] for r in rows}, key=int)
-             if any((r["mode"], r["n"]) == (mode, n) for r in rows)]
-    ratios = {kind: len({r["ratio_asked"] for r in rows if (r["mode"], r["n"]) == kind}) for kind in kinds}
-    height = 500 + sum(14 + ratios[kind] * 104 + 30 for kind in kinds)
+    kinds = sorted({r["n"] for r in rows}, key=int)
+    ratios = {n: len({r["ratio_asked"] for r in rows if r["n"] == n}) for n in kinds}
+    height = 500 + sum(14 + ratios[n] * 104 + 30 for n in kinds)
     svg = Svg(LEFT + WIDE + 20, height, "Replay: predicted and measured steps")
     names = [name for name in COLOURS if any(r["strategy"] == name for r in rows)]
     names += sorted({r["strategy"] for r in known} - set(names))
@@ -195,12 +193,11 @@ def main():
         bar(svg, x, y, 11, 11, colour(name))
         svg.text(x + 15, y + 10, name, 11)
         x += wide
-    for k, mode in enumerate(("model", "real")):
-        scatter(svg, LEFT + k * 430, 84, 350, [r for r in known if r["mode"] == mode], f"{mode} mode")
-    errors_panel(svg, LEFT + 860, 84, 320, known, kinds)
+    scatter(svg, LEFT, 84, 350, known, "steps")
+    errors_panel(svg, LEFT + 430, 84, 320, known, kinds)
     top = 510.0
-    for mode, n in kinds:
-        top = speeds(svg, top, mode, n, [r for r in rows if (r["mode"], r["n"]) == (mode, n)])
+    for n in kinds:
+        top = speeds(svg, top, n, [r for r in rows if r["n"] == n])
     svg.save(os.path.join(to, "replay.svg"))
 
 

@@ -10,19 +10,19 @@ import re
 import sys
 
 MODELS = ["vgg16", "resnet101", "ugatit", "bert-base", "gpt2", "lstm"]
-COLUMNS = ["model", "mode", "n", "machines", "inter", "ratio_asked", "ratio", "elements_scale", "time_scale", "cores",
+COLUMNS = ["model", "n", "machines", "inter", "ratio_asked", "ratio", "elements_scale", "time_scale", "cores",
            "stolen_percent", "load_percent", "strategy", "outcome", "predicted_us", "measured_us", "p10_us", "p90_us",
            "error_percent", "intra_bytes", "inter_bytes", "exposed_communication_us", "exposed_compression_us",
            "fastest", "chosen", "chosen_within_spread"]
-TARGETS = {("model", 4): (2, 5), ("model", 8): (2, 5), ("real", 4): (10, 10), ("real", 8): (10, 20)}
+TARGETS = {4: (10, 10), 8: (10, 20)}
 
 
 class Case:
-    """One model, mode, number of ranks and ratio: what was measured, and what was refused, with the reason."""
+    """One model, number of ranks and ratio: what was measured, and what was refused, with the reason."""
 
     def __init__(self, folder, name):
         self.name = name
-        self.model, self.mode, ranks, self.ratio = re.match(r"(.+)-(model|real)-(\d+)-([\d.]+)$", name).groups()
+        self.model, ranks, self.ratio = re.match(r"(.+)-(\d+)-([\d.]+)$", name).groups()
         self.n = int(ranks)
         self.result, self.refused, self.failed = None, [], ""
         at = os.path.join(folder, name)
@@ -43,10 +43,10 @@ class Case:
 
     def key(self):
         order = MODELS.index(self.model) if self.model in MODELS else len(MODELS)
-        return (self.mode, self.n, float(self.ratio), order, self.model)
+        return (self.n, float(self.ratio), order, self.model)
 
     def title(self):
-        return f"{self.model}, {self.mode}, {self.n} ranks, ratio {self.ratio}"
+        return f"{self.model}, {self.n} ranks, ratio {self.ratio}"
 
     def outcome(self, s):
         if s["noisy"]:
@@ -56,7 +56,7 @@ class Case:
 
 def read_cases(folder):
     names = {re.sub(r"\.(json|refused|failed)$", "", f) for f in os.listdir(folder)
-             if re.match(r".+-(model|real)-\d+-[\d.]+\.(json|refused|failed)$", f)}
+             if re.match(r".+-\d+-[\d.]+\.(json|refused|failed)$", f)}
     cases = [Case(folder, name) for name in names]
     return sorted((c for c in cases if c.result or c.refused or c.failed), key=Case.key)
 
@@ -66,7 +66,7 @@ def write_csv(cases, path):
         out = csv.DictWriter(f, COLUMNS, restval="", lineterminator="\n")
         out.writeheader()
         for c in cases:
-            shared = {"model": c.model, "mode": c.mode, "n": c.n, "ratio_asked": c.ratio}
+            shared = {"model": c.model, "n": c.n, "ratio_asked": c.ratio}
             if c.result:
                 for key in ("machines", "inter", "ratio", "elements_scale", "time_scale", "cores", "stolen_percent",
                             "load_percent"):
@@ -143,19 +143,13 @@ def summary(cases, out):
             "longer; noisy:", "that spread is over a quarter of the median, no number counts",
             f"{'':24}{'cases':>6}{'run':>5}{'numbers':>9}{'noisy':>7}{'refused':>9}{'median':>10}{'90%':>10}{'most':>10}"
             f"{'choice':>12}{'':7}{'overlap':>9}{'1%':>9}   target: median, 90%"]
-    for mode in ("model", "real"):
-        for n in sorted({c.n for c in cases}):
-            some = [c for c in cases if (c.mode, c.n) == (mode, n)]
-            if some:
-                out.append(summary_line(f"{mode}, {n} ranks", some, TARGETS.get((mode, n))))
+    for n in sorted({c.n for c in cases}):
+        out.append(summary_line(f"{n} ranks", [c for c in cases if c.n == n], TARGETS.get(n)))
     for what in ("model", "ratio"):
         values = sorted({getattr(c, what) for c in cases},
                         key=lambda v: (MODELS.index(v) if v in MODELS else 99, v) if what == "model" else float(v))
-        for mode in ("model", "real"):
-            for value in values:
-                some = [c for c in cases if getattr(c, what) == value and c.mode == mode]
-                if some and len(values) > 1:
-                    out.append(summary_line(f"{mode}, {value if what == 'model' else 'ratio ' + value}", some))
+        for value in values if len(values) > 1 else []:
+            out.append(summary_line(value if what == "model" else "ratio " + value, [c for c in cases if getattr(c, what) == value]))
     wrong = [c for c in cases if c.result and c.result["chosen_within_spread"] is False]
     for c in wrong:
         by_name = {s["name"]: s["measured_us"]["median"] for s in c.strategies}
@@ -171,13 +165,13 @@ def summary(cases, out):
 
 
 def worst_ops(cases, out):
-    """Where the model is wrong: ops by lane and name, summed over all cases and strategies of a mode."""
+    """Where the model is wrong: ops by lane and name, summed over all cases and strategies with so many ranks."""
     out += ["", "Ops of all strategies, summed by lane and name: predicted over measured time, and what the difference is of all measured "
             "steps (computing, noisy", "strategies and what is below 0.05% of the steps are left out)"]
-    for mode, n in sorted({(c.mode, c.n) for c in cases}):
+    for n in sorted({c.n for c in cases}):
         ops, steps = {}, 0.0
         for c in cases:
-            for s in c.strategies if (c.mode, c.n) == (mode, n) else []:
+            for s in c.strategies if c.n == n else []:
                 if c.outcome(s) != "ok":
                     continue
                 steps += s["measured_us"]["median"]
@@ -189,7 +183,7 @@ def worst_ops(cases, out):
                         total[2] += op["measured_us"]
         for (lane, name), (count, predicted, measured) in sorted(ops.items(), key=lambda o: -abs(o[1][1] - o[1][2])):
             if abs(predicted - measured) >= 0.0005 * steps and measured > 0:
-                out.append(f"{f'{mode}, {n} ranks':17}{lane:13}{name:24}{count:8} ops{100 * (predicted / measured - 1):+9.1f}%"
+                out.append(f"{f'{n} ranks':17}{lane:13}{name:24}{count:8} ops{100 * (predicted / measured - 1):+9.1f}%"
                            f"{100 * (predicted - measured) / steps:+9.2f}% of the steps")
 
 
