@@ -48,6 +48,7 @@
 #include "tools/plan/json.c"
 #include "tools/plan/change.c"
 #include "tools/plan/what.c"
+#include "tools/plan/sensitivity.c"
 #include "tools/plan/explain.c"
 #include "tools/plan/output.c"
 #include "tools/plan/plan.c"

@@ -176,6 +176,63 @@ static void what_if(void **state) {
     check(PLAN("--what-if", "inter=2x"), 0, 0, "inter=2x");
 }
 
+/* Faster wires shorten the gap, and half the latency what the time has beyond the gap; both to the digit, for one tensor. */
+static void what_if_tables(void **state) {
+    (void)state;
+    put_file("one.json", "{\"espresso\": 1, \"model\": \"one\", \"forward_us\": 100, \"update_us\": 10, "
+                         "\"tensors\": [{\"name\": \"a\", \"elements\": 1250125, \"compute_us\": 500}]}\n");
+    /* 5000500 bytes are half-way between the points of the tables */
+    const double around = 610, time = 10150, gap = 7550;
+    json_t *j =
+        json_of(PLAN("--json", "--model", in_dir("one.json"), "--system", put_cores(0), "--no-split", "--only",
+                     "flat.allreduce", "--what-if", "inter=2x", "--what-if", "latency=2x", "--what-if", "intra=2x"));
+    const json_t *w = json_object_get(j, "what_if");
+    const double expected[] = {around + time - gap / 2, around + gap + (time - gap) / 2, around + time};
+    assert_true(fabs(number(j, "iteration_us") - around - time) < 0.01);
+    for (size_t i = 0; i < 3; i++) {
+        const double kept = number(json_array_get(w, i), "kept_us");
+        if (fabs(kept - expected[i]) > 0.01) fail_msg("change %zu: %f, expected %f", i, kept, expected[i]);
+    }
+    json_decref(j);
+    check(PLAN("--system", put_cores(0), "--what-if", "cores=2"), 2, 1, "where the system has cores_per_rank");
+    check(PLAN("--system", put_cores(1), "--what-if", "cores=4"), 2, 1, "expected NAME=CHANGE");
+    check(PLAN("--system", put_cores(1), "--what-if", "outer=2x"), 2, 1, "expected NAME=CHANGE");
+    unlink(in_dir("one.json"));
+}
+
+/* Would more cores help? Where all share one, yes, and the sentence says so; where a rank has three, nobody asks. */
+static void sensitivity_of_cores(void **state) {
+    static const char *const more[] = {NULL, "cores=2", "cores=3", NULL};
+    (void)state;
+    for (int cores = 0; cores < 4; cores++) {
+        json_t *j = json_of(PLAN("--json", "--sensitivity", "--system", put_cores(cores)));
+        const json_t *first = json_array_get(json_object_get(j, "sensitivity"), 0);
+        if (more[cores])
+            assert_string_equal(text(first, "change"), more[cores]);
+        else
+            assert_null(strstr(text(first, "change"), "cores"));
+        if (cores == 1) { /* computing, compression and collectives take turns: they no longer do */
+            assert_true(number(first, "iteration_us") < 0.98 * number(j, "iteration_us"));
+            assert_true(number(first, "iteration_us") <= number(first, "kept_us"));
+        }
+        assert_true(strlen(text(j, "conclusion")) > 20);
+        json_decref(j);
+    }
+    /* hardly any traffic: nothing but computing takes time */
+    put_file("busy.json",
+             "{\"espresso\": 1, \"model\": \"busy\", \"forward_us\": 1000000, \"tensors\": [{\"name\": \"a\", "
+             "\"elements\": 1000, \"compute_us\": 1000000}]}\n");
+    check(PLAN("--model", in_dir("busy.json"), "--system", put_cores(1), "--sensitivity"), 0, 0,
+          "Computing takes all cores (100% of the step): nothing to hide communication behind. Neither more cores, "
+          "faster links nor faster codecs bring 2%");
+    check(PLAN("--model", in_dir("busy.json"), "--system", put_cores(0), "--sensitivity"), 0, 0,
+          "\nNeither faster links nor faster codecs bring 2%: computing is 100% of the step.\n");
+    json_t *j = json_of(PLAN("--model", in_dir("busy.json"), "--system", put_cores(1), "--sensitivity", "--json"));
+    assert_true(json_is_null(json_object_get(j, "helps_most")));
+    json_decref(j);
+    unlink(in_dir("busy.json"));
+}
+
 static void sensitivity(void **state) {
     (void)state;
     json_t *j = json_of(PLAN("--json", "--sensitivity"));
@@ -187,6 +244,7 @@ static void sensitivity(void **state) {
     j = json_of(PLAN("--json", "--sensitivity", "--machines", "1")); /* no NIC to be faster */
     assert_int_equal(json_array_size(json_object_get(j, "sensitivity")), 5);
     json_decref(j);
+    check(PLAN("--sensitivity"), 0, 0, "\nMost helps: ");
     check(PLAN("--sensitivity"), 0, 0, "codec twice as fast");
 }
 
@@ -487,6 +545,8 @@ int main(void) {
         cmocka_unit_test(what_if),
         cmocka_unit_test(cores_are_lanes),
         cmocka_unit_test(sensitivity),
+        cmocka_unit_test(what_if_tables),
+        cmocka_unit_test(sensitivity_of_cores),
         cmocka_unit_test(racks_have_a_lane),
         cmocka_unit_test(explain),
         cmocka_unit_test(constraints),

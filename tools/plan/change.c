@@ -1,22 +1,24 @@
 /* change.c: changes a plan's inputs by texts such as "inter=2x": links or codecs faster or slower, more or fewer
- * machines. Must not know what the changed inputs are for. */
+ * machines or cores. Must not know what the changed inputs are for. */
 
 enum {
     CHANGE_INTER,
     CHANGE_INTRA,
+    CHANGE_OUTER,
     CHANGE_LATENCY,
     CHANGE_HOST,
     CHANGE_MACHINES,
     CHANGE_RANKS,
     CHANGE_CODEC,
-    CHANGE_COMPUTE
+    CHANGE_COMPUTE,
+    CHANGE_CORES
 };
-static const char *const change_names[] = {"inter", "intra", "latency", "host", "machines",
-                                           "ranks", "codec", "compute", NULL};
+static const char *const change_names[] = {"inter", "intra", "outer",   "latency", "host", "machines",
+                                           "ranks", "codec", "compute", "cores",   NULL};
 static const char change_help[] =
-    "inter (or nic), intra, latency, host, codec and compute take a factor: 2x is twice as fast, 0.5x half;\n"
-    "inter, intra and host a bandwidth as well: 25gbit, 12.5GB/s; machines and ranks (of a machine) a number or a "
-    "factor";
+    "inter (or nic), intra, outer, latency, host, codec and compute take a factor: 2x is twice as fast, 0.5x half;\n"
+    "inter, intra, outer and host a bandwidth as well: 25gbit, 12.5GB/s; machines and ranks (of a machine) a number or "
+    "a\nfactor; cores (of a rank) 1, 2 or 3, where the system has cores_per_rank";
 
 /* Changed inputs. Owns the memory of the copied parts; the rest belongs to the original inputs. */
 typedef struct plan_changed {
@@ -38,43 +40,80 @@ static void change_curve(plan_changed *c, esp_cost_curve *curve, double factor) 
 /* Takes memory for copies of every curve, once for each of `changes`. */
 static void change_room(plan_changed *c, size_t changes) {
     size_t n = 1;
-    const esp_plan_link *links[] = {&c->in.system.intra, &c->in.system.inter, &c->in.system.flat};
-    for (int l = 0; l < 3; l++)
-        for (int k = 0; k < ESP_PLAN_COLLS; k++) n += links[l]->table[k].n;
-    for (uint32_t i = 0; i < c->in.n_codecs; i++)
-        for (int d = 0; d < 2; d++) n += c->in.codecs[i].compress[d].n + c->in.codecs[i].decompress[d].n;
+    const esp_plan_system *s = &c->in.system;
+    const esp_plan_link *links[] = {&s->intra, &s->inter, &s->flat, &s->outer[0].link};
+    for (int l = 0; l < 4; l++)
+        for (int k = 0; k < ESP_PLAN_COLLS; k++) n += links[l]->table[k].n + links[l]->gap[k].n;
+    for (uint32_t i = 0; i < c->in.n_codecs; i++) {
+        const esp_plan_codec *one = &c->in.codecs[i];
+        for (int d = 0; d < 2; d++)
+            n += one->compress[d].n + one->decompress[d].n + one->vector_compress[d].n + one->vector_decompress[d].n;
+    }
     c->points = tool_realloc(NULL, n * changes * sizeof *c->points);
     c->tensors = tool_realloc(NULL, c->in.model.n_tensors * sizeof *c->tensors);
     memcpy(c->tensors, c->in.model.tensors, c->in.model.n_tensors * sizeof *c->tensors);
     c->in.model.tensors = c->tensors;
 }
 
-/* A table's times include both latency and bandwidth, which cannot be separated: all of the time is scaled. */
-static void change_tables(plan_changed *c, esp_plan_link *l, double factor) {
-    for (int k = 0; k < ESP_PLAN_COLLS; k++) change_curve(c, &l->table[k], factor);
+/* Tables of measured times, with the wires `wire` times as fast and the latency 1 / `latency`. A collective with a gap keeps the
+ * wires for that long, and the rest of its time is latency. Without a gap the two cannot be told apart: then all of its time counts as
+ * the wires'. It takes no less than its core time. */
+static void change_tables(plan_changed *c, esp_plan_link *l, double wire, double latency) {
+    for (int k = 0; k < ESP_PLAN_COLLS; k++) {
+        esp_cost_curve *const time = &l->table[k], *const gap = &l->gap[k], *const core = &l->core[k];
+        esp_cost_point *const to = c->points + c->n_points;
+        for (uint32_t i = 0; i < time->n; i++) {
+            const esp_cost_point p = time->points[i];
+            const double busy = gap->n ? fmin(esp__curve_at(gap, p.size), p.ns) : p.ns,
+                         least = core->n && c->in.system.cores_per_rank ? esp__curve_at(core, p.size) : 0;
+            to[i] = (esp_cost_point){p.size, fmax(busy / wire + (p.ns - busy) / latency, fmin(least, p.ns))};
+        }
+        c->n_points += time->n;
+        time->points = time->n ? to : NULL;
+        change_curve(c, gap, wire);
+    }
+}
+
+/* The link whose speed decides on collectives over all ranks. */
+static const esp_plan_link *change_slowest(const esp_plan_system *s) {
+    return s->n_outer && s->outer[0].size > 1 ? &s->outer[0].link : s->machines > 1 ? &s->inter : &s->intra;
+}
+
+static void change_link(plan_changed *c, esp_plan_link *l, double factor) {
+    l->bytes_per_us *= factor;
+    if (l == change_slowest(&c->in.system)) change_tables(c, &c->in.system.flat, factor, 1);
+    change_tables(c, l, factor, 1);
+}
+
+static void change_latency(plan_changed *c, esp_plan_link *l, double factor) {
+    l->alpha_ns /= factor;
+    change_tables(c, l, 1, factor);
+}
+
+static void change_codec(plan_changed *c, esp_plan_codec *codec, double factor) {
+    for (int d = 0; d < 2; d++) {
+        change_curve(c, &codec->compress[d], factor);
+        change_curve(c, &codec->decompress[d], factor);
+        change_curve(c, &codec->vector_compress[d], factor);
+        change_curve(c, &codec->vector_decompress[d], factor);
+    }
 }
 
 static void change_apply(plan_changed *c, int what, double factor) {
     esp_plan_system *s = &c->in.system;
     switch (what) {
-    case CHANGE_INTER:
-        s->inter.bytes_per_us *= factor;
-        change_tables(c, &s->inter, factor);
-        if (s->machines > 1) change_tables(c, &s->flat, factor); /* flat collectives are bound by the NIC */
+    case CHANGE_INTER: change_link(c, &s->inter, factor); break;
+    case CHANGE_INTRA: change_link(c, &s->intra, factor); break;
+    case CHANGE_OUTER: change_link(c, &s->outer[0].link, factor); break;
+    case CHANGE_LATENCY:
+        change_latency(c, &s->intra, factor);
+        change_latency(c, &s->inter, factor);
+        change_latency(c, &s->flat, factor);
+        change_latency(c, &s->outer[0].link, factor);
         break;
-    case CHANGE_INTRA:
-        s->intra.bytes_per_us *= factor;
-        change_tables(c, &s->intra, factor);
-        if (s->machines == 1) change_tables(c, &s->flat, factor);
-        break;
-    case CHANGE_LATENCY: s->intra.alpha_ns /= factor, s->inter.alpha_ns /= factor; break;
     case CHANGE_HOST: s->host_bytes_per_us *= factor; break;
     case CHANGE_CODEC:
-        for (uint32_t i = 0; i < c->in.n_codecs; i++)
-            for (int d = 0; d < 2; d++) {
-                change_curve(c, &c->in.codecs[i].compress[d], factor);
-                change_curve(c, &c->in.codecs[i].decompress[d], factor);
-            }
+        for (uint32_t i = 0; i < c->in.n_codecs; i++) change_codec(c, &c->in.codecs[i], factor);
         break;
     case CHANGE_COMPUTE:
         for (uint32_t i = 0; i < c->in.model.n_tensors; i++) c->tensors[i].compute_ns /= factor;
@@ -100,14 +139,25 @@ static int change_number(plan_changed *c, int what, const char *value) {
     return 1;
 }
 
+/* Reads cores=2. A system whose ranks compute elsewhere has no cores to give. */
+static int change_cores(plan_changed *c, const char *value) {
+    long whole;
+    if (!c->in.system.cores_per_rank || !tool_number(value, 1, 3, &whole)) return 0;
+    c->in.system.cores_per_rank = (uint32_t)whole;
+    return 1;
+}
+
 static int change_one(plan_changed *c, int what, const char *value) {
     const esp_plan_system *s = &c->in.system;
     const double now = what == CHANGE_INTER   ? s->inter.bytes_per_us
                        : what == CHANGE_INTRA ? s->intra.bytes_per_us
+                       : what == CHANGE_OUTER ? s->outer[0].link.bytes_per_us
                        : what == CHANGE_HOST  ? s->host_bytes_per_us
                                               : 0;
     double factor, bandwidth;
     if (what == CHANGE_MACHINES || what == CHANGE_RANKS) return change_number(c, what, value);
+    if (what == CHANGE_CORES) return change_cores(c, value);
+    if (what == CHANGE_OUTER && !s->n_outer) return 0;
     if (!tool_factor(value, &factor)) {
         if (!(now > 0) || !tool_quantity(value, tool_bandwidths, &bandwidth)) return 0;
         factor = bandwidth / now;

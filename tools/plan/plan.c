@@ -9,7 +9,7 @@ static const tool_flag plan_flags[] = {
     {"--timeline", "FILE", "write a page that shows the step, lane by lane"},
     {"--trace", "FILE", "write the step as a trace for Perfetto"},
     {"--what-if", "CHANGES", "plan for changed inputs as well, such as inter=2x,machines=16; repeated: a row each"},
-    {"--sensitivity", NULL, "what binds, and what faster or more hardware would bring"},
+    {"--sensitivity", NULL, "would more cores, faster links or faster codecs help? The step with each"},
     {"--explain", "TENSOR", "the best options for that tensor with all else kept, and what each would cost"},
 };
 
@@ -17,10 +17,11 @@ typedef struct plan_job {
     plan_inputs in;
     plan_files files;
     const char *strategy, *explain, *what_if[PLAN_SCENARIOS_MAX];
-    uint32_t n_what_if, n_outcomes, n_sensitivity;
-    int json, sensitivity;
+    uint32_t n_what_if, n_outcomes;
+    int json, ask_sensitivity;
     plan_made plan;
-    plan_outcome outcomes[PLAN_SCENARIOS_MAX], sensitivities[SENSITIVITY_CHANGES];
+    plan_outcome outcomes[PLAN_SCENARIOS_MAX];
+    plan_sensitivity sensitivity;
     plan_explanation explanation;
 } plan_job;
 
@@ -32,7 +33,7 @@ static int plan_own_flag(plan_job *j, int flag, const char *value) {
     case PLAN_TIMELINE: j->files.timeline = value; break;
     case PLAN_TRACE: j->files.trace = value; break;
     case PLAN_EXPLAIN: j->explain = value; break;
-    case PLAN_SENSITIVITY: j->sensitivity = 1; break;
+    case PLAN_SENSITIVITY: j->ask_sensitivity = 1; break;
     case PLAN_WHAT_IF:
         if (j->n_what_if == PLAN_SCENARIOS_MAX)
             return tool_usage(j->in.command, "--what-if %s: at most %d", value, (int)PLAN_SCENARIOS_MAX);
@@ -99,8 +100,8 @@ static int plan_more(plan_job *j) {
     int status = TOOL_OK;
     for (uint32_t i = 0; i < j->n_what_if && status == TOOL_OK; i++, j->n_outcomes++)
         status = plan_try(&j->in, &j->plan, j->strategy, "--what-if", j->what_if[i], &j->outcomes[i]);
-    if (j->sensitivity && status == TOOL_OK)
-        status = plan_sensitivity(&j->in, &j->plan, j->strategy, j->sensitivities, &j->n_sensitivity);
+    if (j->ask_sensitivity && status == TOOL_OK)
+        status = plan_sensitivity_try(&j->in, &j->plan, j->strategy, &j->sensitivity);
     if (j->explain && status == TOOL_OK) status = plan_explain(&j->in, &j->plan, j->explain, &j->explanation);
     return status;
 }
@@ -110,10 +111,7 @@ static void plan_show_text(const plan_job *j) {
     plan_print(to, &j->in, &j->plan);
     if (j->n_outcomes)
         plan_print_outcomes(to, &j->plan, plan_bound(&j->in, &j->plan.report), j->outcomes, j->n_outcomes);
-    if (j->sensitivity) {
-        plan_print_prices(to, &j->plan.report);
-        plan_print_outcomes(to, &j->plan, plan_bound(&j->in, &j->plan.report), j->sensitivities, j->n_sensitivity);
-    }
+    if (j->ask_sensitivity) plan_print_sensitivity(to, &j->in, &j->plan, &j->sensitivity);
     if (j->explain) plan_print_explanation(to, &j->explanation);
     if (j->files.strategy && strcmp(j->files.strategy, "-") != 0) fprintf(to, "\nwritten: %s\n", j->files.strategy);
 }
@@ -123,7 +121,7 @@ static int plan_show_json(const plan_job *j) {
     json_open(&json, NULL, '{');
     plan_json_plan(&json, &j->in, &j->plan);
     if (j->n_outcomes) plan_json_outcomes(&json, "what_if", j->outcomes, j->n_outcomes);
-    if (j->sensitivity) plan_json_outcomes(&json, "sensitivity", j->sensitivities, j->n_sensitivity);
+    if (j->ask_sensitivity) plan_json_sensitivity(&json, &j->sensitivity);
     if (j->explain) plan_json_explanation(&json, &j->explanation);
     json_close(&json, '}');
     return plan_json_out(&j->in, &json);
@@ -163,10 +161,13 @@ static const tool_command plan_command = {
     .details =
         "The strategy is for ESPRESSO_STRATEGY or esp_config.strategy. Options are written as 'espresso tree' prints "
         "them.\n"
-        "--what-if takes NAME=CHANGE, several with commas: inter (or nic), intra, latency, host, codec and compute a "
+        "--what-if takes NAME=CHANGE, several with commas: inter (or nic), intra, outer, latency, host, codec and "
+        "compute a "
         "factor\n"
-        "(2x is twice as fast), inter, intra and host also a bandwidth (25gbit), machines and ranks a number or a "
-        "factor.\n"
+        "(2x is twice as fast), inter, intra, outer and host also a bandwidth (25gbit), machines and ranks a number or "
+        "a "
+        "factor,\n"
+        "cores 1 to 3.\n"
         "\n"
         "examples:\n"
         "  espresso plan --model vgg16 --gc dgc:ratio=0.01 --system paper-pcie -o vgg16.strategy --timeline "

@@ -1,5 +1,5 @@
-/* what.c: --what-if and --sensitivity: what changed inputs mean: the step time of the same plan, and of a new one.
- * Must not know how inputs are changed. */
+/* what.c: what changed inputs mean: the step time of the same plan, and of a new one. Must not know how inputs are
+ * changed. */
 
 /* One change: the step time of the kept plan, and of the best plan, in ns. NAN: no such plan. */
 typedef struct plan_outcome {
@@ -41,7 +41,8 @@ static const char *plan_time_or_dash(double ns) { return isfinite(ns) && ns > 0 
 static const char *plan_change_of(double ns, double from) {
     char *out = tool_scratch();
     if (!isfinite(ns)) return "";
-    snprintf(out, 32, "%+.1f%%", (ns / from - 1) * 100);
+    const double percent = (ns / from - 1) * 100;
+    snprintf(out, 32, fabs(percent) < 0.05 ? "same" : "%+.1f%%", percent);
     return out;
 }
 
@@ -72,44 +73,4 @@ static void plan_json_outcomes(tool_json *j, const char *key, const plan_outcome
         json_close(j, '}');
     }
     json_close(j, ']');
-}
-
-/* ---- sensitivity -------------------------------------------------------------------------------------------------------------- */
-static const struct {
-    const char *change, *label;
-    int needs; /* makes sense with 1: several machines, 2: several ranks a machine, 0: always */
-} sensitivity_changes[] = {
-    {"inter=2x", "NIC twice as fast", 1},           {"intra=2x", "links in a machine twice as fast", 2},
-    {"latency=2x", "half the latency of links", 0}, {"codec=2x", "codec twice as fast", 0},
-    {"compute=2x", "computing twice as fast", 0},   {"machines=2x", "twice the machines", 0},
-};
-enum { SENSITIVITY_CHANGES = sizeof sensitivity_changes / sizeof *sensitivity_changes };
-
-/* Fills `out`, which has room for all changes, with the *n that make sense for this system. */
-static int plan_sensitivity(const plan_inputs *in, const plan_made *m, const char *strategy, plan_outcome *out,
-                            uint32_t *n) {
-    const int have = (in->system.machines > 1) | (in->system.ranks_per_machine > 1) << 1;
-    int status = TOOL_OK;
-    *n = 0;
-    for (int i = 0; i < SENSITIVITY_CHANGES && status == TOOL_OK; i++) {
-        if (sensitivity_changes[i].needs & ~have) continue;
-        status = plan_try(in, m, strategy, "--sensitivity", sensitivity_changes[i].change, &out[*n]);
-        out[(*n)++].label = sensitivity_changes[i].label;
-    }
-    return status;
-}
-
-/* Prints which lane limits the step: each lane's share of the lower bound. */
-static void plan_print_prices(FILE *to, const esp_plan_report *r) {
-    static const char *const lane[] = {"computing", "compression on the CPU", "links inside machines", "the NICs"};
-    int most = 0;
-    double sum = 0;
-    for (int k = 0; k < 4; k++) {
-        if (r->price[k] > r->price[most]) most = k;
-        sum += r->price[k];
-    }
-    if (!(sum > 0)) return;
-    fprintf(to, "\nWhat the bound rests on: compute %.0f%%, cpu %.0f%%, intra %.0f%%, inter %.0f%%: %s bind%s most.\n",
-            100 * r->price[0], 100 * r->price[1], 100 * r->price[2], 100 * r->price[3], lane[most],
-            most < 2 ? "s" : "");
 }
