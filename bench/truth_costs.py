@@ -115,7 +115,8 @@ def plain(name):
 
 # ---- costs -------------------------------------------------------------------------------------------------------------------------
 def model_file(tools, case):
-    return os.path.join(tools.costs, f"model-{plain(case.trainer.name)}-{case.ranks}x{case.machines}.json")
+    played = f"-{plain(case.link)}" if not case.trainer.command else "" # a model that is played has a scale for each link
+    return os.path.join(tools.costs, f"model-{plain(case.trainer.name)}-{case.ranks}x{case.machines}{played}.json")
 
 
 def cost_files(tools, case, link=None):
@@ -130,8 +131,8 @@ def links_of(case):
     return [case.link] + (["1gbit" if case.link.startswith("100mbit") else "100mbit"] if case.machines > 1 else [])
 
 
-def measure_costs(tools, cases, say, fresh):
-    """Measures what is not there yet, each in processes of its own."""
+def measure_costs(tools, cases, say, fresh, top):
+    """Measures what is not there yet, each in processes of its own. top: the logarithm of the most elements, unless a model has more."""
     done = set()
 
     def measure(path, what, *words, limit=300):
@@ -140,14 +141,14 @@ def measure_costs(tools, cases, say, fresh):
             tools.call("profile", *words[:1], "-o", path, *words[1:], limit=limit)
         done.add(path)
 
-    top = 14
     for case in cases:
+        if not case.trainer.command:
+            case.trainer.write_model(case, model_file(tools, case))
         measure(model_file(tools, case), f"costs: when gradients are ready: {case.trainer.name}, {case.ranks} ranks", "model",
                 *case.place("none"), "--steps", "40", "--name", plain(case.trainer.name), "--", *case.trainer.words(10000))
         with open(model_file(tools, case)) as f: # a group of tensors has at most all elements
-            top = max(sum(t["elements"] for t in json.load(f)["tensors"]).bit_length(), top)
+            case.top = max(sum(t["elements"] for t in json.load(f)["tensors"]).bit_length(), top)
     for case in cases:
-        case.top = top
         if case.ranks == 1:
             continue
         _, _, *codecs = cost_files(tools, case)
@@ -162,6 +163,7 @@ def measure_costs(tools, cases, say, fresh):
 def costs_say(tools, case):
     """(age of the youngest cost file in seconds, how many of them call themselves noisy)."""
     paths = cost_files(tools, case) if case.ranks > 1 else [model_file(tools, case)]
+    paths = paths if case.trainer.command else paths[1:] # the model is not measured there
     bad = 0
     for path in paths:
         with open(path) as f:

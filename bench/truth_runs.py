@@ -5,6 +5,7 @@ import os
 import random
 import re
 
+import truth_replay
 import truth_rows
 from truth_costs import CODECS, Others, Problem, call, cost_files, costs_say, links_of, model_file, plain
 
@@ -166,6 +167,27 @@ def pair_up(predicted, measured):
     return {name: [predicted.get(name, 0.0), measured.get(name, 0.0)] for name in names}
 
 
+def trainer_runs(tools, case, known, asked, say):
+    """Each strategy in turn, `asked.rounds` times: {name: (steps, spread, median, {op class: ms}, {lane: ms})}."""
+    got, order, out = {name: [] for name in known}, list(known), {}
+    for r in range(asked.rounds):
+        for name in order[r % len(order):] + order[:r % len(order)]:
+            steps = int(min(max(asked.seconds * 1e3 / known[name]["predicted"], 6), 60))
+            say(f"{case}: {name}, round {r + 1} of {asked.rounds}")
+            got[name].append(run(tools, case, known[name], steps))
+    for name in known:
+        times = [ms for run_ in got[name] for ms in run_[0]]
+        parts = ({n: truth_rows.middle([run_[k].get(n, 0.0) for run_ in got[name]]) for run_ in got[name] for n in run_[k]} for k in (1, 2))
+        out[name] = (len(times), truth_rows.spread(times), truth_rows.middle(times), *parts)
+    return out
+
+
+def replay_runs(tools, case, known, asked, say):
+    say(f"{case}: {len(known)} strategies in turn")
+    mean = sum(p["predicted"] for p in known.values()) / len(known)
+    return truth_replay.runs(tools, case, known, int(min(max(asked.rounds * asked.seconds * 1e3 / mean, 6), 30)), CODECS)
+
+
 def run_case(tools, case, asked, say):
     """All strategies of a case, in turn, `asked.rounds` times: its rows."""
     known = strategies(tools, case, asked.seed)
@@ -173,20 +195,12 @@ def run_case(tools, case, asked, say):
         known = {name: p for name, p in known.items() if name == "fp32" or any(word in name for word in asked.only.split(","))}
     age, bad = costs_say(tools, case)
     others = Others()
-    got, order = {name: [] for name in known}, list(known)
-    for r in range(asked.rounds):
-        for name in order[r % len(order):] + order[:r % len(order)]:
-            steps = int(min(max(asked.seconds * 1e3 / known[name]["predicted"], 6), 60))
-            say(f"{case}: {name}, round {r + 1} of {asked.rounds}")
-            got[name].append(run(tools, case, known[name], steps))
+    got = replay_runs(tools, case, known, asked, say) if not case.trainer.command else trainer_runs(tools, case, known, asked, say)
     rows, busy = [], others.share()
     for name, p in known.items():
-        times = [ms for run_ in got[name] for ms in run_[0]]
-        classes, lanes = ({n: truth_rows.middle([run_[k].get(n, 0.0) for run_ in got[name]]) for run_ in got[name] for n in run_[k]}
-                          for k in (1, 2))
+        steps, spread, measured, classes, lanes = got[name]
         rows.append({"trainer": case.trainer.name, "ranks": case.ranks, "link": case.link, "strategy": name, "predicted": p["predicted"],
-                     "measured": truth_rows.middle(times), "spread": truth_rows.spread(times), "steps": len(times),
-                     "computing": p["computing"], "lanes": pair_up(p["lanes"], lanes) if lanes else {},
-                     "classes": pair_up(p["classes"], classes) if classes else {}, "age_s": age, "noisy_costs": bad, "others": busy,
-                     "age": f"{age / 60:.0f} min" if age < 7200 else f"{age / 3600:.0f} h"})
+                     "measured": measured, "spread": spread, "steps": steps, "computing": p["computing"],
+                     "lanes": pair_up(p["lanes"], lanes) if lanes else {}, "classes": pair_up(p["classes"], classes) if classes else {},
+                     "age_s": age, "noisy_costs": bad, "others": busy, "age": f"{age / 60:.0f} min" if age < 7200 else f"{age / 3600:.0f} h"})
     return rows
