@@ -81,6 +81,9 @@ enum {
     ESP_ALLOW_OVERRIDE = 1u << 0, /* a later plugin may replace a codec or backend of the same name      */
     ESP_DISCARDABLE = 1u << 1     /* keep a copy of the feedback state so that esp_discard_step works    */
 };
+enum {
+    ESP_RAW_UP_TO = 4096
+}; /* elements: smaller tensors are a small part of all bytes, and lose most by compression */
 
 /** Everything is optional: all-zero is valid, and so are empty strings. Strings are copied. The ESPRESSO_* variables, which docs/using.md
  *  lists, override members. Growable. */
@@ -114,6 +117,9 @@ typedef struct esp_config {
     /** Who runs the ops: "threads" of the library, or the "caller" inside esp_push, esp_test and the waits. NULL: threads if each rank
      *  has two cores or more, else the caller (docs/using.md) */
     const char *progress;
+    /** Built-in strategies and auto leave tensors of so many elements or fewer uncompressed (docs/codecs.md). 0: ESP_RAW_UP_TO;
+     *  -1: they compress those too */
+    int64_t raw_up_to;
 } esp_config;
 
 enum {

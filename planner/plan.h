@@ -163,6 +163,9 @@ struct esp__problem {
     const uint64_t *compute; /* [n_tensors] backward, ns */
     const uint64_t *ready; /* [n_tensors] sum of compute up to and including it: when a unit that ends there is ready */
     const uint32_t *keep;  /* [n_tensors] number of its constraint; 0: none */
+    const uint32_t
+        *n_small; /* [n_tensors + 1] so many tensors before it must stay raw because they are small; NULL: none must */
+    uint32_t keep_raw; /* their constraint's number */
     uint32_t n_levels, n_lanes;
     uint32_t size[ESP__SCOPES]; /* ranks in a collective, by scope; 0: the system has no such groups */
     uint16_t cuts[ESP__CUTS];   /* by number: the cut's scopes, as bits */
@@ -253,6 +256,14 @@ ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements);
 /* ---- problem/rounds.c: codecs whose payloads take what their bound() says ---- */
 /* The columns of a unit that is a matrix, where a codec may use them; else 0. */
 ESP__FN uint64_t esp__unit_cols(const esp__problem *p, const esp__unit *u);
+/* Must neighbours [first, first + n) stay raw because one of them is small? */
+static inline int esp__has_small(const esp__problem *p, uint32_t first, uint32_t n) {
+    return p->n_small && p->n_small[first + n] > p->n_small[first];
+}
+/* The number of the constraint on a unit of these tensors. */
+static inline uint32_t esp__keep_of(const esp__problem *p, uint32_t first, uint32_t n) {
+    return esp__has_small(p, first, n) ? p->keep_raw : p->keep[first];
+}
 /* How many rounds such a unit runs with the codec; 0: the codec cannot compress it. */
 ESP__FN uint32_t esp__unit_rounds_run(const esp__problem *p, const esp_plan_codec *c, uint64_t elements, uint64_t cols);
 /* The payload of a part, as the executor sizes it; negative: the codec cannot compress such a part. state: NULL, or its state. */

@@ -359,6 +359,7 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     job->config.struct_size = sizeof job->config;
     job->config.strategy = a->opt.plan;
+    job->config.raw_up_to = ctx->model.raw_up_to;
     if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
         if (ctx->model.tensors[i].flags & ESP_SHARD && ctx->job.topo.n_levels > 2)

@@ -229,15 +229,21 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_un
     return s;
 }
 
+ESP__FN int esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t) {
+    return t->count <= esp__model_of(ctx)->raw_up_to && !t->want_codec && !t->want_option;
+}
+
 static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const char *name) {
-    int raw = !strcmp(name, "fp32");
+    const int fp32 = !strcmp(name, "fp32");
     char where[ESP__NAME_MAX];
     snprintf(where, sizeof where, "strategy %s", name);
     for (uint32_t i = 0; i < esp__model_of(ctx)->n_tensors; i++) {
-        esp__extent whole = {i, 1, 0, esp__model_of(ctx)->tensors[i].count};
+        const esp__tensor *t = &esp__model_of(ctx)->tensors[i];
+        const int raw = fp32 || esp__tensor_small(ctx, t);
+        esp__extent whole = {i, 1, 0, t->count};
         char raw_option[ESP__TEXT_MAX];
         esp__option o;
-        esp__raw_option(ctx, (esp__model_of(ctx)->tensors[i].flags & ESP_SHARD) != 0, &o);
+        esp__raw_option(ctx, (t->flags & ESP_SHARD) != 0, &o);
         esp__option_print(&o, raw_option, sizeof raw_option);
         esp__work_unit *u = esp__unit_add(ctx, y, whole, 0, 1);
         if (!u) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");

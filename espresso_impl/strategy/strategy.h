@@ -109,7 +109,8 @@ typedef struct esp__strategy {
 typedef struct esp__model {
     esp__tensor *tensors;
     uint32_t n_tensors, cap_tensors;
-    char *codec_spec; /* esp_config.codec, for tensors that name none; NULL: no codec */
+    char *codec_spec;   /* esp_config.codec, for tensors that name none; NULL: no codec */
+    uint64_t raw_up_to; /* elements: built-in strategies compress larger tensors only */
 } esp__model;
 static inline const esp__model *esp__model_of(const esp_ctx *ctx) { return esp__base_of(ctx)->model; }
 
@@ -143,6 +144,8 @@ ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t 
 /* ---- strategy.c, read.c, order.c ------------------------------------------------------------------------------------------- */
 /* Fills `y`, which must be zeroed, from `spec`: a built-in name, a strategy's text, or (if `files`) a path. Free `y` even after an
  * error. */
+/* 1: built-in strategies leave this tensor uncompressed because it is small. What its description asks for goes first. */
+ESP__FN int esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t);
 ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, esp__strategy *y, const char *spec, int files);
 /* Fills `y` from a strategy's text; messages call the text `name`. */
 ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, esp__strategy *y, const char *name, const char *text);

@@ -13,9 +13,9 @@
 
 /* Flags, with their defaults. These names are indices into the list. The flags before N_RUN decide what a run
  * computes. */
-enum { LAYERS, WIDTH, HEADS, CONTEXT, BATCH, ACCUMULATE, LR, DECAY, CLIP, SECOND, SEED, MAX_STEPS, N_RUN };
+enum { LAYERS, WIDTH, HEADS, CONTEXT, BATCH, ACCUMULATE, LR, MOMENTUM, DECAY, CLIP, SECOND, SEED, MAX_STEPS, N_RUN };
 enum { STOP_AT = N_RUN, SAVE_EVERY, SAMPLE, N_NUMBERS };
-enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, TEXT, CHECKPOINT, RESUME, JSON, CURVE, N_FLAGS };
+enum { OPTIMIZER = N_NUMBERS, STRATEGY, CODEC, BACKEND, TEXT, CHECKPOINT, RESUME, JSON, CURVE, N_FLAGS };
 static struct flag {
     const char *name, *text, *help;
     double least, number;
@@ -27,7 +27,8 @@ static struct flag {
     {"--batch", "4", "pieces of text a micro-batch", 1, 0},
     {"--accumulate", "2", "micro-batches a step and rank", 1, 0},
     {"--lr", "0.004", "learning rate at its highest", 0, 0},
-    {"--decay", "0.01", "of weights (AdamW)", 0, 0},
+    {"--momentum", "0.3", "share of the mean gradient that a step keeps", 0, 0},
+    {"--decay", "0.01", "of weights", 0, 0},
     {"--clip", "1", "gradients' norm at most; 0: any", 0, 0},
     {"--second", "3", "the second head learns in every such step; 0: in none", 0, 0},
     {"--seed", "1", "of the first parameters and of what text is seen", 0, 0},
@@ -35,6 +36,7 @@ static struct flag {
     {"--stop-at", "0", "stop after this step, to be resumed; 0: at the end", 0, 0},
     {"--save-every", "100", "steps between checkpoints", 1, 0},
     {"--sample", "300", "characters to write at the end", 0, 0},
+    {"--optimizer", "adamw", "adamw or sgd", 0, 0},
     {"--strategy", NULL, "fp32, layerwise, auto, or a strategy file", 0, 0},
     {"--codec", NULL, "such as topk:ratio=0.01", 0, 0},
     {"--backend", NULL, "such as shm", 0, 0},
@@ -44,6 +46,7 @@ static struct flag {
     {"--json", NULL, "file for the result as one line of JSON; - is the standard output", 0, 0},
     {"--curve", NULL, "file for a line a step: step, seconds, loss", 0, 0},
 };
+static int is_adam(void) { return !strcmp(flag[OPTIMIZER].text, "adamw"); }
 static size_t count(int f) { return (size_t)flag[f].number; }
 
 typedef struct trainer {
@@ -89,6 +92,9 @@ static void parse(int argc, char **argv) {
     }
     if (count(LAYERS) > MAX_LAYERS) die("--layers", "at most 12");
     if (count(WIDTH) % count(HEADS)) die("--heads", "must divide --width");
+    if (strcmp(flag[OPTIMIZER].text, "adamw") && strcmp(flag[OPTIMIZER].text, "sgd"))
+        die("--optimizer", "is adamw or sgd");
+    if (flag[MOMENTUM].number >= 1) die("--momentum", "must be below 1");
     if (flag[RESUME].text && !flag[CHECKPOINT].text) die("--resume", "needs --checkpoint DIR");
 }
 
@@ -181,7 +187,11 @@ static void step(trainer *t, size_t s) {
     check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->wait_ms[i] = now_ms() - wait;
     if (flag[CLIP].number > 0) gpt_clip(&t->net, flag[CLIP].number); /* all ranks hold the same mean: the same norm */
-    gpt_update(&t->net, s + 1, (float)lr_at(s), (float)flag[DECAY].number);
+    const float lr = (float)lr_at(s), momentum = (float)flag[MOMENTUM].number, decay = (float)flag[DECAY].number;
+    if (is_adam())
+        gpt_adamw(&t->net, s + 1, lr, momentum, decay);
+    else
+        gpt_sgd(&t->net, lr, momentum, decay);
     t->step_ms[i] = now_ms() - start;
     t->at_s[i] = t->step_ms[i] / 1e3 + (i ? t->at_s[i - 1] : 0);
 }
@@ -312,7 +322,7 @@ int main(int argc, char **argv) {
     t.wait_ms = t.step_ms + steps, t.at_s = t.wait_ms + steps, t.loss = t.at_s + steps;
     int at = snprintf(t.run, sizeof t.run, "gpt 1 text %016llx", (unsigned long long)t.text.hash);
     join_ranks(&t);
-    at += snprintf(t.run + at, sizeof t.run - (size_t)at, " ranks %d", esp_size(t.ctx));
+    at += snprintf(t.run + at, sizeof t.run - (size_t)at, " ranks %d %s", esp_size(t.ctx), flag[OPTIMIZER].text);
     for (int f = 0; f < N_RUN; f++)
         at += snprintf(t.run + at, sizeof t.run - (size_t)at, " %s %g", flag[f].name + 2, flag[f].number);
     train(&t);

@@ -290,8 +290,8 @@ double gpt_clip(gpt *m, double most) {
     return size;
 }
 
-void gpt_update(gpt *m, size_t step, float lr, float decay) {
-    const float keep_mean = 0.3f, keep_square = 0.99f; /* 0.9 is usual, but amplifies what feedback sends late */
+void gpt_adamw(gpt *m, size_t step, float lr, float momentum, float decay) {
+    const float keep_mean = momentum, keep_square = 0.99f;
     const float to_mean = 1.0f / (1.0f - powf(keep_mean, (float)step)),
                 to_square = 1.0f / (1.0f - powf(keep_square, (float)step));
     for (size_t p = 0; p < m->n_params; p++) {
@@ -303,6 +303,18 @@ void gpt_update(gpt *m, size_t step, float lr, float decay) {
             m->square[i] += (1.0f - keep_square) * (g * g - m->square[i]);
             m->value[i] -= lr * (m->mean[i] * to_mean / (sqrtf(m->square[i] * to_square) + 1e-8f) +
                                  (m->p[p].rows ? decay * m->value[i] : 0.0f));
+        }
+    }
+}
+
+void gpt_sgd(gpt *m, float lr, float momentum, float decay) {
+    for (size_t p = 0; p < m->n_params; p++) {
+        const size_t first = (size_t)(m->p[p].value - m->value), count = m->p[p].count;
+        const float shrink = m->p[p].rows ? decay : 0.0f;
+        PARALLEL_IF(count > ENOUGH)
+        for (size_t i = first; i < first + count; i++) {
+            m->mean[i] = momentum * m->mean[i] + m->grad[i];
+            m->value[i] -= lr * (m->mean[i] + shrink * m->value[i]);
         }
     }
 }

@@ -56,8 +56,10 @@ double gpt_backward(gpt *m, const uint8_t *const *seq, size_t batch, int second,
                     void (*ready)(void *user, int i), void *user);
 /** Scales the gradients so that their norm is at most `most`. Returns their norm before that. */
 double gpt_clip(gpt *m, double most);
-/** AdamW; `step` counts from 1. */
-void gpt_update(gpt *m, size_t step, float lr, float decay);
+/** AdamW; `step` counts from 1. momentum: how much of the mean gradient a step keeps (beta 1). */
+void gpt_adamw(gpt *m, size_t step, float lr, float momentum, float decay);
+/** SGD; momentum: how much of its direction a step keeps. */
+void gpt_sgd(gpt *m, float lr, float momentum, float decay);
 /** 64 random bits (splitmix64). */
 uint64_t random_u64(uint64_t *state);
 #endif

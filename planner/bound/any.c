@@ -283,8 +283,8 @@ static void esp__any_candidates(const esp__any *w, double e, esp__lanes_candidat
 /* Tensors of one size and constraint share a set of candidate options. */
 static void esp__any_candidate_sets(esp__bounding *b, const esp__any *w) {
     const esp_plan_tensor *t = b->p->model->tensors;
-    const uint32_t *keep = b->p->keep;
-    uint32_t slots = 64;
+    uint32_t slots = 64, *keep = esp__arena_get(b->p->arena, b->n * sizeof *keep);
+    for (uint32_t i = 0; i < b->n; i++) keep[i] = esp__keep_of(b->p, i, 1);
     while (slots < 4 * b->n) slots *= 2;
     uint32_t *table =
         esp__arena_get(b->p->arena, slots * sizeof *table); /* by size and constraint: the first such tensor + 1 */

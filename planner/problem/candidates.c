@@ -399,7 +399,7 @@ static uint64_t esp__size_near(uint64_t elements) {
 /* The entry in the problem's hash table, new if there was none. near 0: made for exactly this size; 1: for a near one. */
 static esp__candidates *esp__candidates_find(esp__problem *p, const esp__unit *u, uint64_t cols, uint32_t near,
                                              uint32_t width) {
-    uint32_t keep = p->keep[u->first], packed = u->n > 1;
+    uint32_t keep = esp__keep_of(p, u->first, u->n), packed = u->n > 1;
     uint64_t h =
         (u->elements * 4 + packed * 2 + near) * 0x9E3779B97F4A7C15ull + keep * 0xD1B54A32D192ED03ull + (cols << 32);
     esp__candidates **slot = &p->candidate_sets[(h >> 32) & (p->n_candidate_slots - 1)], *m;

@@ -169,7 +169,8 @@ static esp_status esp__check_model(esp__problem *p) {
 /* ---- constraints on single tensors ------------------------------------------------------------------------------------- */
 static int esp__glob(const char *pattern, const char *text) { return fnmatch(pattern, text, 0) == 0; }
 
-/* Tensor i's constraint: its own `keep`, else that of the first matching pattern; NULL: none. */
+/* Tensor i's constraint: its own `keep`, else that of the first matching pattern; NULL: none. A sharded tensor is never in a group,
+ * so that its size is a constraint on itself alone. */
 static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
     char glob[ESP__SPEC_MAX];
     if (p->model->tensors[i].keep) return p->model->tensors[i].keep;
@@ -178,7 +179,7 @@ static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
         snprintf(glob, sizeof glob, "%.*s", (int)(equals - p->config.keep[k]), p->config.keep[k]);
         if (esp__glob(glob, p->model->tensors[i].name)) return equals + 1;
     }
-    return NULL;
+    return p->model->tensors[i].shard && p->model->tensors[i].elements <= p->config.raw_up_to ? "fp32" : NULL;
 }
 
 static uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
@@ -303,6 +304,21 @@ static esp_status esp__keep_number(esp__problem *p, esp__keeping *w, uint32_t i,
     return ESP_OK;
 }
 
+/* Counts the tensors that must stay raw because they are small. Where other constraints forbid every raw option, none must. */
+static void esp__raw_open(esp__problem *p, esp__keeping *w) {
+    uint32_t *n = esp__arena_get(p->arena, (p->n_tensors + 1) * sizeof *n);
+    for (uint32_t i = 0; i < p->n_tensors; i++)
+        n[i + 1] = n[i] + (!p->keep[i] && p->model->tensors[i].elements <= p->config.raw_up_to);
+    if (!n[p->n_tensors]) return;
+    if (p->n_keeps == w->room) esp__keeping_grow(p, w);
+    esp__tree *raw = esp__tree_make(p, NULL, NULL, ESP__NO_CODEC, 1);
+    if (!raw->n_options) return;
+    w->texts[p->n_keeps] = "fp32", w->shards[p->n_keeps] = NULL;
+    p->trees[p->n_keeps] = raw;
+    p->keep_raw = p->n_keeps++;
+    p->n_small = n;
+}
+
 static esp_status esp__keeps_open(esp__problem *p) {
     uint32_t *keep = esp__arena_get(p->arena, p->n_tensors * sizeof *keep), nodes = 0;
     esp__keeping w = {NULL, NULL, 8};
@@ -320,6 +336,7 @@ static esp_status esp__keeps_open(esp__problem *p) {
         esp_status s = esp__keep_number(p, &w, i, &keep[i]);
         if (s) return s;
     }
+    esp__raw_open(p, &w);
     for (uint32_t k = 0; k < p->n_keeps; k++)
         for (uint32_t r = 0; r <= p->most_rounds; r++) {
             const esp__tree *tree = r ? p->trees[k]->rounds[r - 1] : p->trees[k];

@@ -56,7 +56,7 @@ ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, e
 static const esp__path *esp__path_usual(esp__problem *p, const esp__unit *u) {
     static const char *const tree = "intra.reduce_scatter > inter.allreduce > intra.allgather", *const flat =
                                                                                                     "flat.allreduce";
-    if (p->keep[u->first] || p->config.n_forbid || p->config.n_only) return NULL;
+    if (esp__keep_of(p, u->first, u->n) || p->config.n_forbid || p->config.n_only) return NULL;
     return esp__path_make(p, u, p->hierarchical ? tree : flat, ESP__NO_CODEC);
 }
 

@@ -25,6 +25,7 @@ static void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, ui
         esp__unit *last = n ? &units[n - 1] : NULL;
         uint64_t e = t[i].elements, chunks = split ? (e + split - 1) / split : 1;
         if (last && !last->begin && last->elements + e <= merge && p->keep[last->first] == p->keep[i] &&
+            (!p->n_codecs || esp__has_small(p, last->first, 1) == esp__has_small(p, i, 1)) &&
             (last->n > 1 || last->elements == t[last->first].elements)) {
             last->n++;
             last->elements += e;

@@ -335,6 +335,7 @@ static const row rows[] = {
     M1(workers),
     M1(place),
     M1(progress),
+    M1(raw_up_to),
 #undef M1
 #define M1(f) M(esp_tensor_desc, f)
     S(esp_tensor_desc),

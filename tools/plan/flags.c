@@ -12,6 +12,7 @@ enum {
     PLAN_ONLY,
     PLAN_KEEP,
     PLAN_SHARD,
+    PLAN_RAW_UP_TO,
     PLAN_MAX_COMP,
     PLAN_MAX_MEMORY,
     PLAN_MAX_VOLUME,
@@ -42,6 +43,8 @@ static const tool_flag plan_common[PLAN_COMMON] = {
     [PLAN_SHARD] =
         {"--shard", "GLOB[=CUTS]",
          "tensors named like GLOB are sharded, and cut any way, or by CUTS: flat, or levels such as intra,inter"},
+    [PLAN_RAW_UP_TO] = {"--raw-up-to", "N",
+                        "tensors of N elements or fewer stay uncompressed (default 4096); 0: size does not matter"},
     [PLAN_MAX_COMP] = {"--max-comp", "N", "options compress at most N times"},
     [PLAN_MAX_MEMORY] = {"--max-memory", "SIZE",
                          "residuals and payload buffers of a rank take at most that, such as 2GB"},
@@ -70,6 +73,7 @@ static void plan_open(plan_inputs *in, const tool_command *c, int argc) {
     in->config.forbid = in->forbid;
     in->config.only = in->only;
     in->config.keep = in->keep;
+    in->config.raw_up_to = ESP_RAW_UP_TO;
 }
 
 /* Reads one of `names` at the begin of a list "a,b". Returns its index, or -1. *at moves past it and its comma. */
@@ -96,11 +100,10 @@ static int plan_devices(plan_inputs *in, const char *value) {
 
 static int plan_whole(plan_inputs *in, int flag, const char *value) {
     long n;
-    const long low = flag == PLAN_SEED ? 0 : 1, high = flag == PLAN_SEED       ? LONG_MAX
-                                                       : flag == PLAN_MACHINES ? 1 << 20
-                                                                               : 1000;
-    if (!tool_number(value, low, high, &n)) {
-        if (flag == PLAN_SEED) return tool_usage(in->command, "--seed %s: expected a whole number from 0", value);
+    const int any = flag == PLAN_SEED || flag == PLAN_RAW_UP_TO;
+    const long high = any ? LONG_MAX : flag == PLAN_MACHINES ? 1 << 20 : 1000;
+    if (!tool_number(value, any ? 0 : 1, high, &n)) {
+        if (any) return tool_usage(in->command, "%s %s: expected a whole number from 0", plan_common[flag].name, value);
         if (flag == PLAN_MAX_COMP && tool_number(value, 0, 0, &n)) {
             in->config.flags |= ESP_PLAN_NO_COMP;
             return TOOL_OK;
@@ -108,6 +111,7 @@ static int plan_whole(plan_inputs *in, int flag, const char *value) {
         return tool_usage(in->command, "%s %s: expected a whole number from %d to %ld", plan_common[flag].name, value,
                           flag != PLAN_MAX_COMP, high);
     }
+    if (flag == PLAN_RAW_UP_TO) in->config.raw_up_to = (uint64_t)n;
     if (flag == PLAN_SEED) in->config.seed = (uint64_t)n;
     if (flag == PLAN_MACHINES) in->machines = n;
     if (flag == PLAN_MAX_COMP) in->config.max_comp = (uint32_t)n;
@@ -153,6 +157,7 @@ static int plan_flag(plan_inputs *in, int flag, const char *value) {
     case PLAN_ROBUST: in->config.flags |= ESP_PLAN_ROBUST; return TOOL_OK;
     case PLAN_THOROUGH: in->config.flags |= ESP_PLAN_THOROUGH; return TOOL_OK;
     case PLAN_MACHINES:
+    case PLAN_RAW_UP_TO:
     case PLAN_MAX_COMP:
     case PLAN_SEED: return plan_whole(in, flag, value);
     default: return plan_limit(in, flag, value);
