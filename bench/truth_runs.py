@@ -96,11 +96,13 @@ def step_times(samples):
     return [ms for last, n, ms in samples for k in range(n) if last - k > WARM]
 
 
-def op_times(path, machines):
-    """From a trace: {step: {op class: ms}} and {step: {lane: ms}}. A collective runs from when its last rank began until its last rank
+def op_times(paths, machines):
+    """From the ranks' traces: {step: {op class: ms}} and {step: {lane: ms}}. A collective runs from when its last rank began until its last rank
     ended: before that ranks wait for each other. What ranks compress they do at the same time, so their mean counts."""
-    with open(path) as f:
-        events = json.load(f)["traceEvents"]
+    events = []
+    for path in paths:
+        with open(path) as f:
+            events += json.load(f)["traceEvents"]
     machine, index, count = {}, {}, {}
     for e in events:
         if e["ph"] == "M" and e["name"] == "process_name":
@@ -142,14 +144,15 @@ def medians(per_step):
 
 def run(tools, case, prediction, steps):
     """One run under one strategy: (step times, {op class: ms}, {lane: ms})."""
-    stats, trace = (os.path.abspath(os.path.join(tools.work, f"run.{kind}")) for kind in ("stats.jsonl", "trace.json"))
-    for path in (stats, trace):
+    stats, trace = (os.path.abspath(os.path.join(tools.work, name)) for name in ("run.stats.jsonl", "run.%r.trace.json"))
+    traces = [trace.replace("%r", str(rank)) for rank in range(case.ranks)]
+    for path in [stats] + traces:
         if os.path.exists(path):
             os.remove(path)
     enough = steps + WARM
-    made = lambda: (read_stats(stats) or [(0, 0, 0)])[-1][0] >= enough
+    made = lambda: all(map(os.path.exists, traces)) and (read_stats(stats) or [(0, 0, 0)])[-1][0] >= enough
     call([tools.command, "run", *case.place(), "--no-prefix", "--", *case.trainer.words(enough)],
-         {"ESPRESSO_STRATEGY": prediction["file"], "ESPRESSO_STATS": f"{stats},every=100ms", "ESPRESSO_TRACE": trace}, 240,
+         {"ESPRESSO_STRATEGY": prediction["file"], "ESPRESSO_STATS": f"{stats},every=100ms", "ESPRESSO_TRACE": f"{trace},steps={enough}"}, 240,
          None if case.trainer.counts else made)
     samples = read_stats(stats)
     if samples is None:
@@ -158,7 +161,7 @@ def run(tools, case, prediction, steps):
     if len(times) < 4:
         raise Problem(f"{case.trainer.command[0]} made {samples[-1][0] if samples else 0} steps; {WARM + 4} or more are needed: "
                       "let it train longer, or write {steps} where its command line has their number")
-    classes, lanes = op_times(trace, case.machines) if os.path.exists(trace) else ({}, {})
+    classes, lanes = op_times(traces, case.machines)
     return times, medians(classes), medians(lanes)
 
 

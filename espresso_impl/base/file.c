@@ -184,6 +184,21 @@ ESP__FN int esp__file_check(const char *path) {
     return error;
 }
 
+ESP__FN int esp__path_of_rank(const char *name, int32_t rank, char *out, size_t cap) {
+    size_t at = 0;
+    int every_rank = 0;
+    for (const char *p = name; *p && at + 16 < cap; p++) {
+        const int is_rank = p[0] == '%' && p[1] == 'r';
+        if (is_rank)
+            at += (size_t)snprintf(out + at, cap - at, "%d", (int)rank), p++;
+        else
+            out[at++] = *p;
+        every_rank |= is_rank;
+    }
+    out[at] = 0;
+    return every_rank;
+}
+
 ESP__FN int esp__path_absolute(const char *path, char out[PATH_MAX]) {
     char here[PATH_MAX];
     int n = path[0] == '/' || !getcwd(here, sizeof here) ? snprintf(out, PATH_MAX, "%s", path)

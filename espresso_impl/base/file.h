@@ -37,6 +37,8 @@ ESP__FN int esp__file_check(const char *path);
 ESP__FN int esp__file_read(const char *path, size_t most, char **text, size_t *bytes);
 /* Writes everything to an open descriptor. */
 ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes);
+/* Copies a file's name with the rank in place of "%r". Returns 1 if it had one: then every rank has a file of its own. */
+ESP__FN int esp__path_of_rank(const char *name, int32_t rank, char *out, size_t cap);
 /* The absolute form of `path`: it stays right after a chdir of the program. */
 ESP__FN int esp__path_absolute(const char *path, char out[PATH_MAX]);
 #endif

@@ -31,18 +31,8 @@ static esp_status esp__stats_every(const esp_ctx *ctx, const char *val, uint64_t
 /* "%r" becomes the rank; without it only rank 0 writes. */
 static esp_status esp__stats_file_add(esp_ctx *ctx, esp__stats_file *f, const char *name) {
     char path[4096];
-    size_t at = 0, len = strlen(name);
-    int every_rank = 0;
-    for (const char *p = name; *p && at + 16 < sizeof path; p++) {
-        int rank = p[0] == '%' && p[1] == 'r';
-        if (rank)
-            at += (size_t)snprintf(path + at, sizeof path - at, "%d", ctx->job.rank), p++;
-        else
-            path[at++] = *p;
-        every_rank |= rank;
-    }
-    path[at] = 0;
-    if (ctx->job.rank && !every_rank) return ESP_OK;
+    const size_t len = strlen(name);
+    if (!esp__path_of_rank(name, ctx->job.rank, path, sizeof path) && ctx->job.rank) return ESP_OK;
     esp__stats_out *o = &f->out[f->n_out++];
     o->prometheus = len >= 5 && !strcmp(name + len - 5, ".prom");
     char whole[PATH_MAX];

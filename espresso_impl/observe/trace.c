@@ -5,6 +5,7 @@
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 #include <errno.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,7 +31,9 @@ struct esp__trace {
     atomic_ullong n;   /* events added, with those beyond the capacity */
     esp__event *events;
     esp__label *labels;
-    esp__trace_file *file; /* rank 0's; NULL elsewhere */
+    esp__trace_file *file; /* rank 0's; NULL elsewhere. With `own`, this rank's, until it is written */
+    int own, done;         /* every rank writes a file of its own; it was written: nothing is added any more */
+    uint64_t steps_left;   /* with `own`: steps until it is written */
     /* the last push was in step push_step - 1 and returned at last_push_ns: from then to the step's next push is backward */
     uint64_t push_step, last_push_ns;
 };
@@ -271,19 +274,64 @@ ESP__FN esp_status esp__trace_file_close(esp__trace_file *f) {
 }
 
 /* ---- the observer ---- */
+/* "FILE" or "FILE,steps=60". */
+static esp_status esp__trace_parse(esp_ctx *ctx, esp__trace *t, char path[PATH_MAX]) {
+    const char *spec = ctx->config.trace_path, *more = strstr(spec, ",steps=");
+    char *end, name[PATH_MAX];
+    snprintf(name, sizeof name, "%.*s", more ? (int)(more - spec) : (int)strlen(spec), spec);
+    if (!more)
+        return esp__path_absolute(name, path) ? esp__fail(ctx, ESP_E_ARG, "ESPRESSO_TRACE: the path is too long")
+                                              : ESP_OK;
+    t->steps_left = strtoull(more + 7, &end, 10);
+    t->own = 1;
+    if (more[7] < '0' || more[7] > '9' || *end || !t->steps_left || t->steps_left > ESP__TRACE_STEPS)
+        return esp__fail(ctx, ESP_E_ARG, "ESPRESSO_TRACE=%s: steps= takes a whole number from 1 to %d", spec,
+                         (int)ESP__TRACE_STEPS);
+    char of_rank[PATH_MAX];
+    if (!esp__path_of_rank(name, ctx->job.rank, of_rank, sizeof of_rank) && ctx->job.size > 1)
+        return esp__fail(ctx, ESP_E_ARG,
+                         "ESPRESSO_TRACE=%s: with steps= every rank writes a file of its own: put %%r for the rank "
+                         "into the name, such as "
+                         "trace.%%r.json,steps=60",
+                         spec);
+    return esp__path_absolute(of_rank, path) ? esp__fail(ctx, ESP_E_ARG, "ESPRESSO_TRACE: the path is too long")
+                                             : ESP_OK;
+}
+
 static esp_status esp__trace_start(esp_ctx *ctx, void **self) {
     uint64_t events = (uint64_t)ctx->in_force.program.n_ops * ESP__TRACE_STEPS;
+    char path[PATH_MAX];
     esp__trace *t;
     if (!ctx->config.trace_path) return ESP_OK;
     if (events > ESP__TRACE_EVENTS) events = ESP__TRACE_EVENTS;
     esp_status s = esp__trace_open(ctx, events < 4096 ? 4096 : events, &t);
     if (s) return s;
     *self = t;
-    return ctx->job.rank == 0 ? esp__trace_file_open(ctx, ctx->config.trace_path, &t->file) : ESP_OK;
+    s = esp__trace_parse(ctx, t, path);
+    return !s && (t->own || ctx->job.rank == 0) ? esp__trace_file_open(ctx, path, &t->file) : s;
+}
+
+/* Writes this rank's own file. Its times count from the clock's zero, so that those of a machine's ranks are of one clock. */
+static void esp__trace_write_own(esp_ctx *ctx, esp__trace *t) {
+    void *data = NULL;
+    uint64_t bytes;
+    t->origin_ns = 0;
+    if (esp__trace_pack(ctx, t, &data, &bytes) == ESP_OK) esp__trace_file_rank(t->file, ctx->job.rank, data, bytes);
+    if (data) esp__free(ctx, data);
+    esp__trace_file_close(t->file);
+    t->file = NULL;
+    t->done = 1;
+}
+
+static esp_status esp__trace_step(esp_ctx *ctx, void *self) {
+    esp__trace *t = self;
+    if (t->own && !t->done && --t->steps_left == 0) esp__trace_write_own(ctx, t);
+    return ESP_OK;
 }
 
 static void esp__trace_pushed(esp_ctx *ctx, void *self, uint32_t tensor, esp__span in_push) {
     esp__trace *t = self;
+    if (t->done) return;
     if (t->push_step == ctx->steps.step + 1)
         esp__trace_add(t, ESP__LANE_COMPUTE, ctx->model.tensors[tensor].name, tensor, ctx->steps.step, t->last_push_ns,
                        in_push.start_ns, 0);
@@ -298,6 +346,7 @@ static uint64_t esp__op_moves(const esp__op *op) {
 }
 
 static void esp__trace_op(esp_ctx *ctx, void *self, const esp__op *op, esp__span when) {
+    if (((const esp__trace *)self)->done) return;
     uint64_t bytes = esp__op_moves(op), step = ctx->steps.step;
     uint32_t tensor = ctx->in_force.strategy.units[op->unit].place.first;
     esp__trace_add(self, op->lane, op->label, tensor, step, when.start_ns, when.end_ns, bytes);
@@ -312,6 +361,12 @@ static void esp__trace_done(void *user) { esp__trace_file_close(user); }
 static void esp__trace_close(esp_ctx *ctx, void *self) {
     esp__trace *t = self;
     esp__farewell *f = &ctx->job.farewell;
+    if (t->own) { /* after fewer steps than asked for: with what there is */
+        if (t->file && ctx->started) esp__trace_write_own(ctx, t);
+        if (t->file) esp__trace_file_close(t->file);
+        esp__trace_free(ctx, t);
+        return;
+    }
     if (ctx->started) esp__trace_pack(ctx, t, &f->data, &f->bytes);
     if (t->file && f->data) esp__trace_file_rank(t->file, ctx->job.rank, f->data, f->bytes);
     f->collect = t->file ? esp__trace_file_rank : NULL;
@@ -325,6 +380,7 @@ ESP__FN const esp__observer *esp__trace_observer(void) {
                                     .open = esp__trace_start,
                                     .pushed = esp__trace_pushed,
                                     .op_done = esp__trace_op,
+                                    .step = esp__trace_step,
                                     .close = esp__trace_close};
     return &o;
 }

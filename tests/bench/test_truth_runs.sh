@@ -31,6 +31,7 @@ ls -l "$tmp"/costs/*.json >"$tmp/before"
 truth --trainer "$trainer --max-steps 10000" --inter 1gbit,50us --only efsignsgd || fail "$(cat "$tmp/err")"
 ls -l "$tmp"/costs/*.json | cmp - "$tmp/before" || fail "costs were measured again"
 says "$tmp/out" "^step  *2 "
+says "$tmp/out" "^  flat.allgather"
 if grep -q "when gradients are ready" "$tmp/err"; then fail "$(cat "$tmp/err")"; fi
 
 refuses() { # TEXT FLAGS...

@@ -183,6 +183,59 @@ static void test_overlap(void **state) {
     assert_non_null(strstr(head, "\"traceEvents\""));
 }
 
+/* FILE,steps=2: every rank has its file as soon as two steps are over, with these steps and no later ones. */
+static void body_traced(esp_ctx *ctx, void *user) {
+    float *g = malloc(TENSORS * COUNT * sizeof *g);
+    char path[64], text[1 << 16];
+    (void)user;
+    add_tensors(ctx, "intra.reduce_scatter > inter.allreduce > intra.allgather");
+    CHECK(esp_start(ctx) == ESP_OK);
+    snprintf(path, sizeof path, "/tmp/espresso-test-lanes.%d.json", (int)esp_rank(ctx));
+    step(ctx, g, 0);
+    CHECK(access(path, F_OK) != 0);
+    for (int k = 0; k < 3; k++) step(ctx, g, 0);
+    FILE *f = fopen(path, "rb");
+    CHECK(f != NULL);
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    text[n] = 0;
+    if (f) fclose(f);
+    remove(path);
+    CHECK(strstr(text, "\"step\":0") && strstr(text, "\"step\":1,") && !strstr(text, "\"step\":2,"));
+    CHECK(n > 3 && !strcmp(text + n - 4, "\n]}\n"));
+    int32_t rank = -1;
+    const char *named = strstr(text, "\"rank ");
+    CHECK(named && sscanf(named, "\"rank %d ", &rank) == 1 && rank == esp_rank(ctx));
+    free(g);
+}
+
+static void body_refused(esp_ctx *ctx, void *user) {
+    add_tensors(ctx, "flat.allreduce");
+    CHECK(esp_start(ctx) == ESP_E_ARG);
+    if (!strstr(esp_last_error(ctx), user)) fprintf(stderr, "got: %s\n", esp_last_error(ctx));
+    CHECK(strstr(esp_last_error(ctx), user) != NULL);
+}
+
+static void test_trace_of_some_steps(void **state) {
+    static const char *const spec[] = {"/tmp/espresso-test-lanes.%r.json,steps=2",
+                                       "/tmp/espresso-test-lanes.%r.json,steps=0",
+                                       "/tmp/espresso-test-lanes.json,steps=2"};
+    static const char *const why[] = {NULL, "whole number from 1 to", "put %r for the rank"};
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        test_job j;
+        memset(&j, 0, sizeof j);
+        j.size = why[k] ? 2 : 4;
+        j.per_machine = 2;
+        j.body = why[k] ? body_refused : body_traced;
+        j.user = (void *)(uintptr_t)why[k];
+        j.config.backend = "loop";
+        j.config.trace = spec[k];
+        atomic_store(&failures, 0);
+        test_run(&j);
+        assert_int_equal(atomic_load(&failures), 0);
+    }
+}
+
 /* A gradient is lent, not copied: push must come back while the link is still busy with it. */
 static void body_returns(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
@@ -215,6 +268,7 @@ int main(void) {
 #endif
 
         cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_trace_of_some_steps),
         cmocka_unit_test(test_push_returns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
