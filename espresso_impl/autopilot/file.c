@@ -7,7 +7,7 @@
 
 /* What a saved strategy was made for. Each part is compared on its own, so that a message can name the one that differs. */
 typedef struct esp__auto_tie {
-    unsigned long long tensors, machines;
+    unsigned long long tensors, machines, links;
     int ranks;
     char codecs[ESP__SPEC_MAX * ESP__SURVEY_CODECS], backend[ESP__NAME_MAX];
 } esp__auto_tie;
@@ -27,6 +27,7 @@ static void esp__auto_tie_make(const esp_ctx *ctx, esp__auto_tie *t) {
     t->tensors = h;
     t->machines =
         esp__hash64(ESP__HASH0, ctx->job.topo.machine_of, (uint64_t)ctx->job.size * sizeof *ctx->job.topo.machine_of);
+    t->links = ctx->job.links;
     t->ranks = ctx->job.size;
     snprintf(t->codecs, sizeof t->codecs, "%s", ESP__CODEC_NONE);
     for (uint32_t i = 0; i < o->n_codecs && n < sizeof t->codecs; i++)
@@ -42,10 +43,11 @@ ESP__FN void esp__auto_save(esp_ctx *ctx) {
     esp__text out = {0};
     esp__auto_tie t;
     esp__auto_tie_make(ctx, &t);
-    esp__text_add(
-        &out, "%.*s\n%stensors=%016llx ranks=%d machines=%016llx backend=%s codecs=%s\n# measured %.3f us a step\n%s",
-        (int)(rest - text), text, esp__auto_mark, t.tensors, t.ranks, t.machines, t.backend, t.codecs,
-        a->reference_ns / 1e3, rest + 1);
+    esp__text_add(&out,
+                  "%.*s\n%stensors=%016llx ranks=%d machines=%016llx backend=%s links=%016llx codecs=%s\n"
+                  "# measured %.3f us a step\n%s",
+                  (int)(rest - text), text, esp__auto_mark, t.tensors, t.ranks, t.machines, t.backend, t.links,
+                  t.codecs, a->reference_ns / 1e3, rest + 1);
     int error = out.failed ? ENOMEM : esp__file_replace(path, out.data, out.len);
     esp__text_free(&out);
     if (error)
@@ -67,13 +69,15 @@ static const char *esp__auto_tie_differs(const esp_ctx *ctx, const char *text) {
                  {"ranks=", "another number of ranks"},
                  {"machines=", "other machines"},
                  {"backend=", "another backend"},
+                 {"links=", "another link, or other parameters of the backend"},
                  {"codecs=", "other allowed codecs"}};
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (i == 0) snprintf(want, sizeof want, "%016llx", now.tensors);
         if (i == 1) snprintf(want, sizeof want, "%d", now.ranks);
         if (i == 2) snprintf(want, sizeof want, "%016llx", now.machines);
         if (i == 3) snprintf(want, sizeof want, "%s", now.backend);
-        if (i == 4) snprintf(want, sizeof want, "%s", now.codecs);
+        if (i == 4) snprintf(want, sizeof want, "%016llx", now.links);
+        if (i == 5) snprintf(want, sizeof want, "%s", now.codecs);
         size_t key = strlen(parts[i].key), n = strcspn(line, " \n");
         if (strncmp(line, parts[i].key, key) || n - key != strlen(want) || strncmp(line + key, want, n - key))
             return parts[i].what;

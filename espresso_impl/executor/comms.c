@@ -221,6 +221,9 @@ ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPE
     const esp__topology *t = &ctx->job.topo;
     esp_status s = esp__plans_spread(ctx, plans);
     if (!s) ctx->job.backend = plans[ESP__FLAT].backend;
+    ctx->job.links = ESP__HASH0;
+    for (uint32_t k = 0; k < ESP__SCOPES; k++)
+        ctx->job.links = esp__hash64(ctx->job.links, plans[k].params, strlen(plans[k].params) + 1);
     if (!s) s = esp__comm_open(ctx, ESP__FLAT, &plans[ESP__FLAT]);
     /* machines with different numbers of ranks have only the flat tree, which needs only the group of all ranks */
     for (uint32_t n = t->n_levels - 1; n >= 1 && t->n_local; n--) /* of n levels each, so that parents come first */

@@ -93,6 +93,7 @@ typedef struct esp__job {
     esp__topology topo;
     const esp_backend *backend;   /* of scope flat                                                        */
     esp__comm comms[ESP__SCOPES]; /* no backend: the job has no such groups                               */
+    uint64_t links; /* differs between jobs whose backends have other parameters, such as another emulated link */
     uint8_t parents[ESP__SCOPES]; /* scopes of the comms without a parent: sleeping on them is sleeping on all */
     esp__level_names names;       /* from the backend's spec, levels:gpu=(shm),machine=(file)              */
     uint32_t n_parents, woken;    /* woken: since the link thread slept last; atomic                        */

@@ -1,6 +1,6 @@
 /* profile.c: the profile recorder: writes a trainer's ready times over many steps as a model file for the planner
  * (ESPRESSO_PROFILE=FILE[,steps=100]). Every rank records when its tensors are ready; after the last step the ranks exchange
- * their medians. Must not know how the planner reads the file. */
+ * these times. A tensor can be synchronised once it is ready on all ranks, so the latest rank of each step counts. Must not know how the planner reads the file. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
 #include "espresso_impl/base/machine.h"
@@ -15,6 +15,7 @@ static const double esp__profile_noisy_spread = 0.5, esp__profile_noisy_stolen =
 /* One rank's result: this struct, then an esp__profile_tensor for each tensor. */
 typedef struct esp__profile_rank {
     double forward_ns, stolen;
+    double spread; /* (p90 - p10) / median over steps of the time from the first gradient to the last */
     uint32_t cores, reserved0;
 } esp__profile_rank;
 typedef struct esp__profile_tensor {
@@ -169,44 +170,61 @@ static double esp__profile_gap(const esp_ctx *ctx, esp__profile *r, uint32_t n, 
     return esp__median(r->sorted, n);
 }
 
-/* Writes the medians of the n recorded steps into r->mine. Where a gap between tensors is long now and then, the gaps' medians
- * sum to less than the median of the whole backward: they are scaled to that. */
+/* From the 10th to the 90th percentile of the times that are sorted. */
+static double esp__profile_wide(const esp__profile *r, uint32_t n) {
+    return esp__quantile(r->sorted, n, 0.9) - esp__quantile(r->sorted, n, 0.1);
+}
+
+/* Writes the medians of the n recorded steps into r->mine. */
 static void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) {
     esp__profile_rank *head = (esp__profile_rank *)r->mine;
     esp__profile_tensor *t = (esp__profile_tensor *)(head + 1);
-    double sum = 0, whole, at;
+    double whole;
     const esp__machine_time now = esp__machine_time_now(), *then = &r->time;
     head->forward_ns = esp__profile_gap(ctx, r, n, -2, -1);
     head->stolen = now.all > then->all ? (now.stolen - then->stolen) / (now.all - then->all) : 0;
     head->cores = esp__cores();
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        t[i].ready_ns = esp__profile_gap(ctx, r, n, (int64_t)i - 1, i);
-        double wide = esp__quantile(r->sorted, n, 0.9) - esp__quantile(r->sorted, n, 0.1);
-        t[i].spread = t[i].ready_ns > 0 ? wide / t[i].ready_ns : 0;
-        sum += t[i].ready_ns;
+        const double gap = esp__profile_gap(ctx, r, n, (int64_t)i - 1, i);
+        t[i].spread = gap > 0 ? esp__profile_wide(r, n) / gap : 0;
+        t[i].ready_ns = esp__profile_gap(ctx, r, n, -2, i);
+        const double before = i ? t[i - 1].ready_ns : head->forward_ns; /* pushed in another order in some steps */
+        if (t[i].ready_ns < before) t[i].ready_ns = before;
     }
     whole = esp__profile_gap(ctx, r, n, -1, (int64_t)ctx->model.n_tensors - 1);
-    at = head->forward_ns;
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        at += sum > 0 ? t[i].ready_ns * (whole / sum) : 0;
-        t[i].ready_ns = at;
-    }
+    head->spread = whole > 0 ? esp__profile_wide(r, n) / whole : 0;
 }
 
-/* A tensor can be synchronised once it is ready on all ranks: the latest time counts. The result replaces rank 0's. */
-static void esp__profile_combine(const esp_ctx *ctx, esp__profile *r, int32_t ranks) {
+/* Takes another rank's times of one step, its forward first, where they are later. */
+static void esp__profile_later(const esp_ctx *ctx, esp__profile *r, uint32_t step, const uint64_t *other) {
+    uint64_t *ready = r->ready + step * (uint64_t)ctx->model.n_tensors;
+    if (other[0] > r->forward[step]) r->forward[step] = other[0];
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        if (other[i + 1] > ready[i]) ready[i] = other[i + 1];
+}
+
+/* Collective: every step becomes that of its latest ranks, on all ranks. */
+static esp_status esp__profile_latest(const esp_ctx *ctx, esp__profile *r) {
+    const uint64_t n = ctx->model.n_tensors, bytes = (n + 1) * 8u;
+    uint64_t *row = (uint64_t *)(void *)r->mine; /* there is room: n * 16 bytes and more */
+    for (uint32_t k = 0; k < r->steps; k++) {
+        row[0] = r->forward[k];
+        memcpy(row + 1, r->ready + k * n, n * 8u);
+        esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, row, r->all, bytes);
+        if (s) return s;
+        for (int32_t q = 0; q < ctx->job.size; q++)
+            esp__profile_later(ctx, r, k, (const uint64_t *)(const void *)(r->all + (uint64_t)q * bytes));
+    }
+    return ESP_OK;
+}
+
+/* The machine that was disturbed most, and the fewest cores, into rank 0's result. */
+static void esp__profile_combine(esp__profile *r, int32_t ranks) {
     esp__profile_rank *first = (esp__profile_rank *)r->all;
-    esp__profile_tensor *t = (esp__profile_tensor *)(first + 1);
     for (int32_t k = 1; k < ranks; k++) {
         const esp__profile_rank *other = (const esp__profile_rank *)(r->all + (uint64_t)k * r->bytes);
-        const esp__profile_tensor *o = (const esp__profile_tensor *)(other + 1);
-        if (other->forward_ns > first->forward_ns) first->forward_ns = other->forward_ns;
         if (other->stolen > first->stolen) first->stolen = other->stolen;
         if (other->cores < first->cores) first->cores = other->cores;
-        for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-            if (o[i].ready_ns > t[i].ready_ns) t[i].ready_ns = o[i].ready_ns;
-            if (o[i].spread > t[i].spread) t[i].spread = o[i].spread;
-        }
     }
 }
 
@@ -227,6 +245,13 @@ static double esp__profile_spread(const esp__profile_tensor *t, uint32_t n, doub
     for (uint32_t i = 0; i < n && whole > 0; i++)
         if ((sum += room[i].ready_ns) >= whole / 2) return room[i].spread;
     return 0;
+}
+
+/* How much the times spread. Ranks that share cores take turns, a tick of the scheduler each: single gaps always spread then, and only the
+ * whole backward says whether others took part. `room`: for the tensors. */
+static double esp__profile_unrest(const esp_ctx *ctx, const esp__profile_rank *head, esp__profile_tensor *room) {
+    if (ctx->job.sharing > head->cores) return head->spread;
+    return esp__profile_spread((const esp__profile_tensor *)(head + 1), ctx->model.n_tensors, head->forward_ns, room);
 }
 
 /* ---- the file -------------------------------------------------------------------------------------------------------------- */
@@ -264,7 +289,8 @@ static void esp__profile_print(const esp_ctx *ctx, const esp__profile *r, uint32
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) elements += ctx->model.tensors[i].count;
     esp__text_add(t, "{\n  \"espresso\": 1,\n  \"model\": ");
     esp__json_string(t, r->name);
-    esp__text_add(t, ",\n  \"source\": \"measured: medians of %u steps, the latest of %d rank(s)\"", steps, ranks);
+    esp__text_add(t, ",\n  \"source\": \"measured: medians of %u steps, in each the latest of %d rank(s)\"", steps,
+                  ranks);
     esp__text_add(t, ",\n  \"device\": ");
     char device[192];
     snprintf(device, sizeof device, "cpu%s%s", *cpu ? ": " : "", cpu);
@@ -286,10 +312,8 @@ static void esp__profile_print(const esp_ctx *ctx, const esp__profile *r, uint32
 /* Rank 0 writes the file from r->all. If it cannot, it warns: training continues. */
 static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, int32_t ranks) {
     const esp__profile_rank *head = (const esp__profile_rank *)r->all;
-    const esp__profile_tensor *x = (const esp__profile_tensor *)(head + 1);
     esp__text t = {0};
-    double spread = esp__profile_spread(x, ctx->model.n_tensors, head->forward_ns,
-                                        (esp__profile_tensor *)(void *)(r->mine + sizeof *head));
+    double spread = esp__profile_unrest(ctx, head, (esp__profile_tensor *)(void *)(r->mine + sizeof *head));
     int noisy = spread > esp__profile_noisy_spread || head->stolen > esp__profile_noisy_stolen;
     esp__profile_print(ctx, r, steps, ranks, noisy, &t);
     int error = t.failed ? ENOMEM : esp__file_replace(r->path, t.data, t.len);
@@ -300,11 +324,10 @@ static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, in
         esp__log(ctx, ESP_LOG_INFO, "profile", "%s: %u tensors, medians of %u steps", r->path, ctx->model.n_tensors,
                  steps);
     if (noisy && !error)
-        esp__log(
-            ctx, ESP_LOG_WARN, "profile",
-            "%s is noisy: gaps spread by %.0f%% in the median, %.1f%% of the machine's time was stolen: measure again "
-            "on a quieter machine",
-            r->path, spread * 100, head->stolen * 100);
+        esp__log(ctx, ESP_LOG_WARN, "profile",
+                 "%s is noisy: times spread by %.0f%%, %.1f%% of the machine's time was stolen: measure again "
+                 "on a quieter machine",
+                 r->path, spread * 100, head->stolen * 100);
 }
 
 /* ---- steps -------------------------------------------------------------------------------------------------------------------- */
@@ -320,10 +343,12 @@ static esp_status esp__profile_step(esp_ctx *ctx, void *self) {
     r->forward[row] = ctx->steps.clock.first_push_ns - ctx->steps.clock.begin_ns;
     if (row + 1 < r->steps) return ESP_OK;
     r->done = 1;
+    esp_status s = esp__profile_latest(ctx, r);
+    if (s) return s;
     esp__profile_mine(ctx, r, r->steps);
-    esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, r->mine, r->all, r->bytes);
+    s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, r->mine, r->all, r->bytes);
     if (s || ctx->job.rank) return s;
-    esp__profile_combine(ctx, r, ctx->job.size);
+    esp__profile_combine(r, ctx->job.size);
     esp__profile_write(ctx, r, r->steps, ctx->job.size);
     return ESP_OK;
 }

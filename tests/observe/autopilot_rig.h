@@ -37,6 +37,7 @@ typedef struct world {
     const char *plugin;                  /* file to load first; NULL: none */
     const char *codec_ends;              /* what must not be in the last strategy; NULL: nothing */
     int real;                            /* nothing is made up */
+    const char *backend;                 /* NULL: the test's own */
     int matrices;                        /* tensors with columns say so */
     double tolerance;                    /* of sums; 0: they are exact */
     int figures_fail;                    /* what was measured is of no use */
@@ -185,6 +186,7 @@ static void run(world *w, const char *strategy, const char *codec, int32_t size,
     j.config.strategy = strategy;
     j.config.codec = codec;
     if (w->real) j.config.backend = "loop:inter=1gbit,latency=50us";
+    if (w->backend) j.config.backend = w->backend;
     j.config.log_level = getenv("VERBOSE") ? ESP_LOG_DEBUG : ESP_LOG_ERROR;
     test_run(&j);
     for (int32_t r = 0; r < size; r++) {

@@ -336,6 +336,12 @@ static void test_file(void **state) {
     assert_int_equal(first_in(again, "measuring", 0), 1);
     free(again);
 
+    again = world_new(); /* the same ranks over another link: anew */
+    again->backend = "loop:inter=10gbit,latency=1us";
+    run(again, strategy, "topk:ratio=0.25", 4, 2);
+    assert_int_equal(first_in(again, "measuring", 0), 1);
+    free(again);
+
     FILE *f = fopen(path, "w"); /* not a strategy at all */
     assert_non_null(f);
     fputs("hello\n", f);

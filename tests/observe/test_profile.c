@@ -81,8 +81,8 @@ static void one_long_step_changes_nothing(void **state) {
     assert_true(t[0].spread == 0 && t[1].spread == 0 && t[2].spread == 0);
 }
 
-/* Now this gap is long and now that one: each one's median does not show it, but the whole's does. */
-static void gaps_sum_to_the_whole(void **state) {
+/* Now this gap is long and now that one: a gap's median does not show it, but the later tensor's ready time does. */
+static void ready_times_are_medians(void **state) {
     (void)state;
     static made_up m;
     make_up(&m, -1, 0);
@@ -91,8 +91,17 @@ static void gaps_sum_to_the_whole(void **state) {
     esp__profile_mine(&m.ctx, &m.r, STEPS);
     const esp__profile_tensor *t = tensors_of(&m.mine.rank);
     assert_true(t[2].ready_ns > 1599.9 && t[2].ready_ns < 1600.1);
-    assert_true(t[1].ready_ns > 1239.9 && t[1].ready_ns < 1240.1); /* 200 of 500, of 600 */
+    assert_true(t[1].ready_ns > 1199.9 && t[1].ready_ns < 1200.1);
     assert_true(t[1].spread > 0.49 && t[1].spread < 0.51);
+}
+
+/* Into `a` what comes later in `b`, step by step, as ranks do. */
+static void merge(made_up *a, const made_up *b) {
+    for (uint32_t k = 0; k < STEPS; k++) {
+        uint64_t row[TENSORS + 1] = {b->forward[k]};
+        memcpy(row + 1, b->ready + k * TENSORS, TENSORS * sizeof *row);
+        esp__profile_later(&a->ctx, &a->r, k, row);
+    }
 }
 
 static void the_latest_rank_counts(void **state) {
@@ -101,14 +110,50 @@ static void the_latest_rank_counts(void **state) {
     make_up(&a, -1, 50);
     make_up(&b, -1, 0);
     for (int k = 0; k < STEPS; k++) b.ready[k * TENSORS + 2] += 500, b.forward[k] -= 10;
+    merge(&a, &b);
     esp__profile_mine(&a.ctx, &a.r, STEPS);
-    esp__profile_mine(&b.ctx, &b.r, STEPS);
-    memcpy(a.r.all, a.r.mine, a.r.bytes);
-    memcpy(a.r.all + a.r.bytes, b.r.mine, b.r.bytes);
-    esp__profile_combine(&a.ctx, &a.r, 2);
-    const esp__profile_tensor *t = tensors_of(&a.all.rank);
-    assert_true(a.all.rank.forward_ns == 1000);
+    const esp__profile_tensor *t = tensors_of(&a.mine.rank);
+    assert_true(a.mine.rank.forward_ns == 1000);
     assert_true(t[0].ready_ns == 1000 && t[1].ready_ns == 1250 && t[2].ready_ns == 2000);
+}
+
+/* Two ranks are late in turn: neither one's median is, but every step is. */
+static void the_latest_rank_of_each_step_counts(void **state) {
+    (void)state;
+    static made_up a, b;
+    make_up(&a, -1, 0);
+    make_up(&b, -1, 0);
+    for (int k = 0; k < STEPS; k++) {
+        made_up *late = k % 3 == 0 ? &a : k % 3 == 1 ? &b : NULL;
+        for (int i = 1; late && i < TENSORS; i++) late->ready[k * TENSORS + i] += 400;
+    }
+    esp__profile_mine(&b.ctx, &b.r, STEPS);
+    assert_true(tensors_of(&b.mine.rank)[2].ready_ns == 1500);
+    esp__profile_mine(&a.ctx, &a.r, STEPS);
+    assert_true(tensors_of(&a.mine.rank)[2].ready_ns == 1500);
+    merge(&a, &b);
+    esp__profile_mine(&a.ctx, &a.r, STEPS);
+    const esp__profile_tensor *t = tensors_of(&a.mine.rank);
+    assert_true(t[0].ready_ns == 1000 && t[1].ready_ns == 1600 && t[2].ready_ns == 1900);
+}
+
+/* Ranks that take turns on cores: each gap spreads, the whole does not. That is no other program. */
+static void taking_turns_is_no_noise(void **state) {
+    (void)state;
+    static made_up m;
+    esp__profile_tensor room[TENSORS];
+    make_up(&m, -1, 0);
+    for (int k = 0; k < STEPS; k++) m.ready[k * TENSORS + 1] = k % 2 ? 1010 : 1490, m.ready[k * TENSORS + 2] = 1500;
+    esp__profile_mine(&m.ctx, &m.r, STEPS);
+    m.mine.rank.cores = 2;
+    m.ctx.job.sharing = 2;
+    assert_true(esp__profile_unrest(&m.ctx, &m.mine.rank, room) > esp__profile_noisy_spread);
+    m.ctx.job.sharing = 3;
+    assert_true(esp__profile_unrest(&m.ctx, &m.mine.rank, room) == 0);
+    for (int k = 0; k < STEPS; k++)
+        m.ready[k * TENSORS + 2] += k % 2 ? 600 : 0; /* the whole backward takes longer now and then */
+    esp__profile_mine(&m.ctx, &m.r, STEPS);
+    assert_true(esp__profile_unrest(&m.ctx, &m.mine.rank, room) > esp__profile_noisy_spread);
 }
 
 /* Half of the time decides, not half of the tensors. */
@@ -213,7 +258,7 @@ static void the_file_is_a_model(void **state) {
     char *text = slurp();
     assert_non_null(text);
     assert_non_null(strstr(text, "\"model\": \"mine\""));
-    assert_non_null(strstr(text, "medians of 4 steps, the latest of 4 rank(s)"));
+    assert_non_null(strstr(text, "medians of 4 steps, in each the latest of 4 rank(s)"));
     assert_non_null(strstr(text, "\"steps\": 4,\n  \"ranks\": 4,\n"));
     assert_non_null(strstr(text, "\"parameters\": 122,"));
     assert_non_null(strstr(text, "\"name\": \"fc2.\\\"weight\\\"\", \"elements\": 64"));
@@ -236,7 +281,7 @@ static void fewer_steps_are_said(void **state) {
     ask(",steps=100,skip=2");
     run(&t, 2, 5);
     assert_non_null(strstr(heard, "only 3 of 100 steps were made (after 2 that do not count)"));
-    assert_non_null(strstr(slurp(), "medians of 3 steps, the latest of 1 rank(s)"));
+    assert_non_null(strstr(slurp(), "medians of 3 steps, in each the latest of 1 rank(s)"));
     unlink(path);
     run(&t, 2, 2);
     assert_null(slurp());
@@ -319,8 +364,10 @@ static void all_ranks_record_or_none(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_long_step_changes_nothing),
-        cmocka_unit_test(gaps_sum_to_the_whole),
+        cmocka_unit_test(ready_times_are_medians),
         cmocka_unit_test(the_latest_rank_counts),
+        cmocka_unit_test(the_latest_rank_of_each_step_counts),
+        cmocka_unit_test(taking_turns_is_no_noise),
         cmocka_unit_test(spread_is_weighed_by_time),
         cmocka_unit_test_setup_teardown(the_file_is_a_model, setup, teardown),
         cmocka_unit_test_setup_teardown(fewer_steps_are_said, setup, teardown),

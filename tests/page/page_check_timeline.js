@@ -45,6 +45,7 @@ function checkNumbers() {
     for (const lane of used.filter((l) => l > 3 && !isCore(l)))
         check(`the bytes of level ${lanes[lane]}`, card(lanes[lane]).includes(format.bytes(plan.report.level_bytes[lane - 2])), card(lanes[lane]));
     check("the step's time is in the summary", card("step").includes(format.time(plan.report.iteration_ns)));
+    check("what is noisy is said", !data.info.warning ? !document.querySelector(".warning") : document.querySelector(".warning").textContent.includes(data.info.warning));
     check("how far from the optimum", card("step").includes(`at most ${format.percent(plan.report.iteration_ns / plan.report.bound_any_ns - 1)} above the optimum`), card("step"));
     check("the bound", card("bound").includes(format.time(plan.report.bound_any_ns)));
     check("compressed tensors", card("compressed").includes(`${plan.report.compressed} of ${plan.tensors.length}`.replace(/\B(?=(\d{3})+\b)/g, ",")), card("compressed"));

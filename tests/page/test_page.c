@@ -290,9 +290,11 @@ static void timeline_of_cores(void **state) {
     (void)state;
     fake_cores = 1;
     info.cores_per_rank = 3;
+    info.warning = "<i>model.json: measured on a busy machine";
     timeline_page(40, 1, "--window-size=1500,1100");
     fake_cores = 0;
     info.cores_per_rank = 0;
+    info.warning = NULL;
 }
 static void timeline_on_a_fine_screen(void **state) {
     (void)state, timeline_page(60, 1, "--window-size=1200,900 --force-device-scale-factor=2 --force-dark-mode");

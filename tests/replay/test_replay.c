@@ -21,6 +21,10 @@ static const char hurried[] = "{\"espresso\": 1, \"model\": \"hurried\", \"forwa
 static const char slow[] = "{\"espresso\": 1, \"model\": \"slow\", \"forward_us\": 1000, \"dtype\": \"f32\", "
                            "\"tensors\": [{\"name\": \"a\", \"elements\": 1000, \"compute_us\": 40000}]}\n";
 
+static const char profiled[] =
+    "{\"espresso\": 1, \"model\": \"slow\", \"device\": \"cpu: Some Processor 9\", \"forward_us\": 1000, "
+    "\"dtype\": \"f32\", \"tensors\": [{\"name\": \"a\", \"elements\": 1000, \"compute_us\": 40000}]}\n";
+
 #define REPLAY(...) replay((const char *const[]){__VA_ARGS__, NULL})
 static spawned replay(const char *const *more) {
     const char *args[48] = {"replay"};
@@ -38,6 +42,7 @@ static int open_files(void **state) {
     put_file("timed.json", timed);
     put_file("hurried.json", hurried);
     put_file("slow.json", slow);
+    put_file("profiled.json", profiled);
     return 0;
 }
 
@@ -159,6 +164,34 @@ static void refused(void **state) {
     if (cores > 8) test_skip("more than 8 cores: twice as many ranks are no test of a machine that is too small");
     check(REPLAY("--model", in_dir("slow.json"), "--compute", "busy", "-n", n, "--machines", "2", "--strategy", "fp32"),
           1, 1, "cores x step");
+    /* so it is where the profile says that the times are a processor's, and not where they are an accelerator's */
+    check(REPLAY("--model", in_dir("profiled.json"), "-n", n, "--machines", "2", "--strategy", "fp32"), 1, 1,
+          "cores x step");
+    put_file("gpu.json",
+             "{\"espresso\": 1, \"model\": \"slow\", \"device\": \"cpuless GPU\", \"forward_us\": 1000, \"dtype\": "
+             "\"f32\", \"tensors\": [{\"name\": \"a\", \"elements\": 1000, \"compute_us\": 4000}]}\n");
+    check(REPLAY("--model", in_dir("gpu.json"), "-n", "2", "--strategy", "fp32", "--steps", "1", "--json"), 0, 0,
+          "\"real\"");
+}
+
+/* A layer's tensors are ready together: most gaps are zero, and the others are what threads must wake up for. */
+static void ready_together(void **state) {
+    (void)state;
+    static const char pairs[] =
+        "{\"espresso\": 1, \"model\": \"pairs\", \"forward_us\": 1000, \"dtype\": \"f32\", \"tensors\": ["
+        "{\"name\": \"b.bias\", \"elements\": 1000, \"compute_us\": %d},"
+        "{\"name\": \"b.weight\", \"elements\": 1000, \"compute_us\": 0},"
+        "{\"name\": \"b.scale\", \"elements\": 1000, \"compute_us\": 0},"
+        "{\"name\": \"a.bias\", \"elements\": 1000, \"compute_us\": %d},"
+        "{\"name\": \"a.weight\", \"elements\": 1000, \"compute_us\": 0}]}\n";
+    char model[sizeof pairs + 32];
+    for (int us = 5; us <= 5000; us *= 1000) {
+        snprintf(model, sizeof model, pairs, us, us);
+        put_file("pairs.json", model);
+        const int far = us > 20;
+        check(REPLAY("--model", in_dir("pairs.json"), "-n", "2", "--strategy", "fp32", "--steps", "1"), !far, !far,
+              far ? "fp32" : "half of all backward gaps are under");
+    }
 }
 
 /* The processes that `parent` started, in the order of their numbers as far as `most` goes. */
@@ -211,6 +244,7 @@ int main(void) {
         cmocka_unit_test(wrong_usage),
         cmocka_unit_test(what_is_not_there),
         cmocka_unit_test(refused),
+        cmocka_unit_test(ready_together),
         cmocka_unit_test(a_killed_rank),
     };
     return cmocka_run_group_tests(tests, open_files, plan_files_close);

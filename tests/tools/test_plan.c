@@ -158,6 +158,36 @@ static void cores_are_lanes(void **state) {
     json_decref(j);
 }
 
+/* What was measured on a busy machine is named wherever the plan is shown; so is a number of ranks that is not the plan's. */
+static void how_it_was_measured(void **state) {
+    static const char model[] =
+        "{\"espresso\": 1, \"model\": \"busy\", \"forward_us\": 100, \"ranks\": %d, \"noisy\": %s, "
+        "\"tensors\": [{\"name\": \"a\", \"elements\": 100000, \"compute_us\": 5000}]}\n";
+    char said[400];
+    (void)state;
+    for (int k = 0; k < 3; k++) { /* one rank; as many as a machine has, or all */
+        snprintf(said, sizeof said, model, 1 << k, k ? "false" : "true");
+        put_file("busy.json", said);
+        spawned s =
+            PLAN("--model", in_dir("busy.json"), "--system", put_cores(1), "--timeline", in_dir("b.html"), "--json");
+        if (s.status) fail_msg("%s", s.text[1]);
+        assert_true(spawn_said(&s, 1, "were measured with 1 rank(s), and a machine of this plan has 2") == !k);
+        assert_true(spawn_said(&s, 1, "espresso profile model -n 4") == !k);
+        json_t *j = json_of(s);
+        assert_int_equal(json_array_size(json_object_get(j, "noisy")), !k);
+        json_decref(j);
+        char *page = get_file("b.html");
+        assert_true((strstr(page, "busy.json: measured on a busy machine") != NULL) == !k);
+        free(page);
+    }
+    snprintf(said, sizeof said, model, 2, "true");
+    put_file("busy.json", said);
+    check(PLAN("--model", in_dir("busy.json")), 0, 0, "busy.json: measured on a busy machine");
+    check(COMPARE("--model", in_dir("busy.json"), "--strategies", "fp32"), 0, 0,
+          "busy.json: measured on a busy machine");
+    unlink(in_dir("busy.json"));
+}
+
 static void what_if(void **state) {
     (void)state;
     json_t *j = json_of(PLAN("--json", "--what-if", "nic=100gbit", "--what-if", "inter=4x,codec=2x", "--what-if",
@@ -544,6 +574,7 @@ int main(void) {
         cmocka_unit_test(a_page_and_a_trace),
         cmocka_unit_test(what_if),
         cmocka_unit_test(cores_are_lanes),
+        cmocka_unit_test(how_it_was_measured),
         cmocka_unit_test(sensitivity),
         cmocka_unit_test(what_if_tables),
         cmocka_unit_test(sensitivity_of_cores),

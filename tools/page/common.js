@@ -85,6 +85,12 @@ function heading(title) {
     document.title = find("title").textContent;
     find("subtitle").textContent = [codec && `codec ${codec}`, system && `system ${system}`, where].filter(Boolean).join(" \u00b7 ");
     find("footer").textContent = command ? `Made by: ${command}` : "";
+    warn("noisy-inputs", data.info.warning && `Noisy: ${data.info.warning}`);
+}
+
+// A warning below the title, once.
+function warn(id, text) {
+    if (text && !find(id)) find("subtitle").after(element("p", { id, class: "warning" }, text));
 }
 
 // The heading of a page of strategies that were run: the conditions of the run, and a warning if there is one.
@@ -92,7 +98,7 @@ function runHeading(title) {
     heading(title);
     const subtitle = find("subtitle");
     subtitle.textContent += `${subtitle.textContent && data.replay.how ? " \u00b7 " : ""}${data.replay.how}`;
-    if (data.replay.warning && !find("warning")) subtitle.after(element("p", { id: "warning", class: "warning" }, `Warning: ${data.replay.warning}`));
+    warn("warning", data.replay.warning && `Warning: ${data.replay.warning}`);
 }
 
 // The levels beyond machines over which one of the reports moves bytes: [index in level_bytes, name].

@@ -76,7 +76,8 @@ static void page_info_json(FILE *to, const page_info *info) {
     page_key(to, "model", info->model), fputc(',', to);
     page_key(to, "codec", info->codec), fputc(',', to);
     page_key(to, "system", info->system), fputc(',', to);
-    page_key(to, "command", info->command);
+    page_key(to, "command", info->command), fputc(',', to);
+    page_key(to, "warning", info->warning);
     fprintf(to, ",\"racks\":%u,\"machines\":%u,\"ranks\":%u,\"cores\":%u}", info->racks, info->machines,
             info->ranks_per_machine, info->cores_per_rank);
 }

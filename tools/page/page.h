@@ -20,6 +20,7 @@ typedef struct page_plan {
 typedef struct page_info {
     const char *model, *codec, *system;          /* codec: one spec, or several joined with ", " */
     const char *command;                         /* command line that makes this page again      */
+    const char *warning;                         /* such as that times were measured on a busy machine */
     uint32_t racks, machines, ranks_per_machine; /* racks 0: not shown; machines: of one rack */
     uint32_t cores_per_rank;                     /* as in esp_plan_system: how many lanes are cores of the host */
 } page_info;

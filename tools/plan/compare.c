@@ -194,7 +194,8 @@ static int compare_print_json(const compare_job *j) {
 
 static int compare_print_page(FILE *to, const void *what) {
     const compare_job *j = what;
-    const page_info info = plan_page_info(&j->in, j->command);
+    char noisy[PLAN_NOISY];
+    const page_info info = plan_page_info(&j->in, j->command, noisy);
     const page_bounds bounds = {j->bounds.bound_ns, j->bounds.bound_any_ns, j->bounds.free_compression_ns};
     page_row rows[COMPARE_MAX];
     uint32_t n = 0;

@@ -42,8 +42,10 @@ static page_plan plan_as_page(const plan_inputs *in, const plan_made *m) {
     return (page_plan){m->name, &in->model, m->units, m->events, m->n_units, m->n_events, m->report, 0};
 }
 
-static page_info plan_page_info(const plan_inputs *in, const char *command) {
-    return (page_info){.model = in->model.name,
+/* `noisy`: room for a text that lives as long as the result. */
+static page_info plan_page_info(const plan_inputs *in, const char *command, char noisy[PLAN_NOISY]) {
+    return (page_info){.warning = plan_noisy(in, noisy, PLAN_NOISY) ? noisy : NULL,
+                       .model = in->model.name,
                        .codec = in->codec_text,
                        .system = in->system.name,
                        .command = command,
@@ -88,7 +90,8 @@ static int plan_write_pages(const plan_inputs *in, const plan_made *m, const pla
     plain.config = (esp_plan_config){.struct_size = sizeof plain.config};
     if (plan_make(&plain, "fp32", ESP_PLAN_NO_BOUND, &fp32) != ESP_OK)
         return tool_fail(in->command, "%s", esp_last_error(NULL));
-    const plan_pages pages = {{plan_as_page(in, &fp32), plan_as_page(in, m)}, plan_page_info(in, f->command)};
+    char noisy[PLAN_NOISY];
+    const plan_pages pages = {{plan_as_page(in, &fp32), plan_as_page(in, m)}, plan_page_info(in, f->command, noisy)};
     int status = TOOL_OK;
     if (f->timeline) status = plan_write_page(in, f->timeline, plan_print_timeline, &pages);
     if (f->trace && status == TOOL_OK) status = plan_write_page(in, f->trace, plan_print_trace, &pages);

@@ -3,7 +3,7 @@
 #ifndef ESPRESSO_TOOLS_PLAN_H
 #define ESPRESSO_TOOLS_PLAN_H
 
-enum { PLAN_CODECS_MAX = 16, PLAN_SCENARIOS_MAX = 16 };
+enum { PLAN_CODECS_MAX = 16, PLAN_SCENARIOS_MAX = 16, PLAN_NOISY = 400 };
 
 /* Where one codec's costs came from: a file, or the codec itself. */
 typedef struct plan_codec {
@@ -50,6 +50,7 @@ static int plan_flag(plan_inputs *in, int flag, const char *value); /* TOOL_OK o
 /* read.c */
 static int plan_read(plan_inputs *in);
 static void plan_close(plan_inputs *in);
+static int plan_noisy(const plan_inputs *in, char *out, size_t cap);
 /* make.c */
 static esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out);
 static esp_status plan_simulate(const plan_inputs *in, const char *text, const char *name, plan_made *out);

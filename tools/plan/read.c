@@ -110,11 +110,39 @@ static void plan_check_keeps(const plan_inputs *in) {
     plan_check_globs(in, "--shard", in->shard, in->n_shard);
 }
 
+static void plan_add_noisy(char *out, size_t cap, const char *name, int noisy) {
+    const size_t n = strlen(out);
+    if (noisy) snprintf(out + n, cap - n, "%s%s", n ? ", " : "", name);
+}
+
+/* Names the files whose times were measured on a busy machine, for people. Returns 0 where there is none. */
+static int plan_noisy(const plan_inputs *in, char *out, size_t cap) {
+    out[0] = 0;
+    plan_add_noisy(out, cap, in->model_name, in->model_file.noisy);
+    for (uint32_t i = 0; i < in->n_codecs; i++)
+        plan_add_noisy(out, cap, in->gc[i], in->codec_files[i].file.measured.noisy);
+    plan_add_noisy(out, cap, in->system_name, in->system_file.measured.noisy);
+    const size_t n = strlen(out);
+    if (n) snprintf(out + n, cap - n, ": measured on a busy machine, so what is predicted from it may be off");
+    return n > 0;
+}
+
 /* Warns where costs were measured with another number of ranks: ranks share cores and links, so costs depend on it. */
 static void plan_check_measured(const plan_inputs *in) {
     const esp__measured *y = &in->system_file.measured;
     const uint32_t ranks = in->system.machines * in->system.ranks_per_machine;
     const char *const name = in->command->name;
+    const esp__model_file *m = &in->model_file;
+    /* the total of ranks is right too: all emulated machines may be one real machine */
+    if (m->ranks && m->ranks != in->system.ranks_per_machine && m->ranks != ranks)
+        fprintf(
+            stderr,
+            "espresso %s: warning: the times of %s were measured with %u rank(s), and a machine of this plan has %u, "
+            "which share its cores: measure again with espresso profile model -n %u\n",
+            name, in->model_name, m->ranks, in->system.ranks_per_machine, ranks);
+    if (m->cores && y->cores && m->cores != y->cores)
+        fprintf(stderr, "espresso %s: warning: %s was measured on %u cores, %s on %u\n", name, in->model_name, m->cores,
+                in->system_name, y->cores);
     if (y->ranks && y->ranks != ranks)
         fprintf(stderr,
                 "espresso %s: warning: the links of %s were measured with %u ranks, and this plan is for %u: measure "

@@ -20,10 +20,11 @@ static void plan_say_inputs(FILE *to, const plan_inputs *in) {
     plan_say(to, "model", "%s: %u tensor%s, %s elements, %s", in->model.name, in->model.n_tensors,
              plan_s(in->model.n_tensors), tool_count(elements), tool_bytes(4 * elements));
     plan_say(to, in->n_codecs > 1 ? "codecs" : "codec", "%s", in->codec_text);
-    char racks[40] = "";
+    char racks[40] = "", noisy[PLAN_NOISY];
     if (in->system.n_outer) snprintf(racks, sizeof racks, "%u racks of ", in->system.outer[0].size);
     plan_say(to, "system", "%s: %s%u machine%s with %u rank%s each", in->system.name, racks, in->system.machines,
              plan_s(in->system.machines), in->system.ranks_per_machine, plan_s(in->system.ranks_per_machine));
+    if (plan_noisy(in, noisy, sizeof noisy)) plan_say(to, "noisy", "%s", noisy);
 }
 
 static void plan_say_bounds(FILE *to, const plan_inputs *in, const esp_plan_report *r) {

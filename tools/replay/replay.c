@@ -194,6 +194,11 @@ static int replay_read_codec(replay_run *r, uint32_t i) {
     return status;
 }
 
+/* Were the model's times measured where computing takes the host's cores? A profile's device is "cpu: NAME". */
+static int replay_on_cpu(const char *device) {
+    return device && strncasecmp(device, "cpu", 3) == 0 && (!device[3] || device[3] == ':');
+}
+
 static int replay_read(replay_run *r) {
     int status = r->job.mode == REPLAY_MODEL ? replay_read_system(r) : TOOL_OK;
     for (uint32_t i = 0; status == TOOL_OK && i < r->in.n_codecs; i++) {
@@ -205,8 +210,7 @@ static int replay_read(replay_run *r) {
     if (status != TOOL_OK) return status;
     plan_check_keeps(&r->in);
     replay_own_tensors(r);
-    const char *device = r->in.model_file.device;
-    if (r->compute < 0) r->compute = r->job.mode == REPLAY_REAL && device && strcasecmp(device, "cpu") == 0;
+    if (r->compute < 0) r->compute = r->job.mode == REPLAY_REAL && replay_on_cpu(r->in.model_file.device);
     const int small = r->job.mode == REPLAY_MODEL;
     const double elements = r->elements_scale > 0 ? r->elements_scale : small ? 0.001 : 0.01;
     r->times_said = r->time_scale;

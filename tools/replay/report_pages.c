@@ -6,7 +6,7 @@ typedef struct report_drawn {
     char (*names)[2][64];
     page_runs all;
     page_info info;
-    char how[256];
+    char how[256], noisy[PLAN_NOISY];
 } report_drawn;
 
 /* The plan's report with measured times and traffic in place of the predicted ones. */
@@ -78,7 +78,7 @@ static void report_draw(const replay_job *job, report_drawn *d) {
                          .base_ns = report_base_ns(&job->in->model),
                          .how = d->how,
                          .warning = job->warning};
-    d->info = plan_page_info(job->in, job->command);
+    d->info = plan_page_info(job->in, job->command, d->noisy);
     d->info.machines = (uint32_t)job->machines;
     d->info.ranks_per_machine = (uint32_t)(job->machines > 0 ? job->n / job->machines : job->n);
 }

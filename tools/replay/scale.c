@@ -80,11 +80,14 @@ static double replay_computing(const esp_plan_model *m) {
     return ns;
 }
 
-/* Median time between one tensor's gradient and the next. */
+/* Median time between one tensor's gradient and the next. Tensors that are ready at the same time, such as a layer's weight and bias,
+ * count once. */
 static double replay_median_gap(const esp_plan_model *m) {
     double *gap = tool_realloc(NULL, m->n_tensors * sizeof *gap);
-    for (uint32_t t = 0; t < m->n_tensors; t++) gap[t] = m->tensors[t].compute_ns;
-    const double median = esp__median(gap, m->n_tensors);
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < m->n_tensors; t++)
+        if (t == 0 || m->tensors[t].compute_ns > 0) gap[n++] = m->tensors[t].compute_ns;
+    const double median = esp__median(gap, n);
     free(gap);
     return median;
 }
