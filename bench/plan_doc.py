@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""plan_doc.py: puts the results of bench/plan into the marked parts of docs/planner.md, so that its numbers are the measured ones.
+"""plan_doc.py: puts the results of bench/plan into the marked parts of docs/planner-results.md, so that its numbers are the measured ones.
 
     python3 bench/plan_doc.py        reads bench/results/plan-speed.txt and plan-quality.txt
 """
@@ -99,8 +99,8 @@ def main():
     cases, errors = summary(quality)
     filled = {"pruning": pruning(speed), "parts": parts(speed, one, two), "speed": times(speed, one, two), "quality": cases,
               "paper": paper(quality), "errors": errors}
-    path = os.path.join(ROOT, "docs/planner.md")
-    text = read("docs/planner.md")
+    path = os.path.join(ROOT, "docs/planner-results.md")
+    text = read("docs/planner-results.md")
     for name, block in filled.items():
         start, end = f"<!-- measured: {name} -->\n", f"<!-- /{name} -->"
         a, b = text.index(start) + len(start), text.index(end)
@@ -108,7 +108,7 @@ def main():
     with open(path + ".tmp", "w") as f:
         f.write(text)
     os.replace(path + ".tmp", path)
-    print("docs/planner.md")
+    print("docs/planner-results.md")
 
 
 if __name__ == "__main__":
