@@ -57,6 +57,14 @@ def step_error(row):
     return math.inf if noisy(row) else error(row["predicted"], row["measured"])
 
 
+def rest_error(row):
+    """The error of what is not computing, as a part of what was measured of it; None where that is under 5% of the step."""
+    predicted, measured = row["predicted"] - row["computing"], row["measured"] - row["computing"]
+    if max(predicted, measured) < 0.05 * row["measured"]:
+        return None
+    return math.inf if noisy(row) or measured <= 0 else predicted / measured - 1
+
+
 def case_of(row):
     return row["trainer"], row["ranks"], row["link"]
 
@@ -168,6 +176,8 @@ def summary(rows):
     for name, list_ in sorted(by_name(rows, "lanes").items()):
         out.append(f"  lane {name:<19} {len(list_):>7} {percent(quantile([abs(e) for e in list_], 0.5)):>8} {'':>7} {'':<7} predicted / "
                    f"measured: {percent(quantile(list_, 0.5), True)}")
+    rest = [abs(e) for e in map(rest_error, rows) if e is not None]
+    out.append(f"{'not computing':<26} {len(rest):>7} {percent(quantile(rest, 0.5)):>8} {'':>7} {'':<7} {percent(quantile(rest, 0.9)):>11}")
     right, total = pairs(rows)
     share = right / total if total else math.nan
     out.append(f"pairs in the right order   {total:>7} {percent(share):>8} {percent(RIGHT_ORDER):>7} "
@@ -183,7 +193,7 @@ def table(rows):
     for (trainer, ranks, link), case in cases_of(rows).items():
         out.append("")
         out.append(f"{trainer}, {ranks} {'rank' if ranks == 1 else 'ranks'}, link {link}; computing {case[0]['computing']:.1f} ms; "
-                   f"costs measured {case[0]['age']} before; others took {percent(case[0]['others'])} of the machine")
+                   f"costs measured {case[0]['age']} before, {case[0]['noisy_costs']} files of them noisy; others took {percent(case[0]['others'])} of the machine")
         out.append(f"  {'strategy':<22} {'predicted':>9} {'measured':>9} {'error':>6} {'spread':>6}  {'gain':>11}  "
                    f"{'not computing':>15}  lanes: predicted/measured ms")
         for row in case:

@@ -31,6 +31,8 @@ def plan(tools, case, codecs, strategy, out, link=None):
         seen.add(key)
         classes[e["name"]] = classes.get(e["name"], 0) + e["dur"] / 1e3
     lanes = {name: us / 1e3 for name, us in report["lanes_us"].items() if name != "compute"}
+    if case.trainer.command: # what the traces of trainers have: backward from the first push on
+        lanes["compute"] = sum(e["dur"] for e in events if e["name"] == "backward") / 1e3
     return {"file": out, "predicted": report["iteration_us"] / 1e3, "lanes": lanes, "classes": classes, "computing": computing}
 
 
@@ -109,14 +111,18 @@ def op_times(paths, machines):
             rank, m = map(int, re.match(r"rank (\d+) \(machine (\d+)\)", e["args"]["name"]).groups())
             machine[e["pid"]], index[e["pid"]] = m, count.get(m, 0)
             count[m] = count.get(m, 0) + 1
-    groups, times = {}, {}
+    groups, times, backward = {}, {}, {}
+    for e in events:
+        if e["ph"] == "X" and e["cat"] == "compute":
+            of = backward.setdefault(e["args"]["step"], {})
+            of[e["pid"]] = of.get(e["pid"], 0) + e["dur"] / 1e3
     for e in sorted((e for e in events if e["ph"] == "X" and e["cat"] != "compute"), key=lambda e: e["ts"]):
         what, lane, pid, step = e["name"].split(" ")[0], e["cat"], e["pid"], e["args"]["step"]
         who = {"intra": machine[pid], "inter": index[pid]}.get(what.split(".")[0], -1 if "." in what else -2)
         nth = times.setdefault((pid, step, lane, e["name"]), [0])
         groups.setdefault((step, lane, e["name"], who, nth[0]), []).append((e["ts"], e["ts"] + e["dur"]))
         nth[0] += 1
-    classes, lanes, parts = {}, {}, {}
+    classes, parts, lanes = {}, {}, {step: {"compute": sum(of.values()) / len(of)} for step, of in backward.items()}
     for (step, lane, name, who, nth), spans in groups.items():
         if who == -2:
             ms = sum(b - a for a, b in spans) / len(spans) / 1e3

@@ -33,6 +33,11 @@ assert math.isinf(t.error(1, 0)) and math.isinf(t.error(0, 1))
 same(t.error(0, 0), 0)
 assert math.isinf(t.step_error(row("x", 100, 100, spread=0.26))) and math.isinf(t.step_error(row("x", 100, 0)))
 
+# what is not computing (here 50 ms): as a part of itself, and left out where it is under 5% of the step
+same(t.rest_error(row("x", 90, 100)), -0.2)
+assert math.isinf(t.rest_error(row("x", 90, 45))) and math.isinf(t.rest_error(row("x", 90, 100, spread=0.3)))
+assert t.rest_error(row("x", 51, 52)) is None
+
 # gains: of the same case; of nothing for fp32; a noisy fp32 spoils them
 rows = [row("fp32", 200, 220), row("x", 100, 100), row("fp32", 50, 50, "b"), row("x", 50, 100, "b")]
 same(t.gains(rows, rows[1])[0], 2.0)
