@@ -128,6 +128,20 @@ static void twobit_vectors(void **unused) {
     cf_close(&c);
 }
 
+/* relative=2: the threshold is twice the mean magnitude, whatever the gradient's size. */
+static void twobit_relative(void **unused) {
+    (void)unused;
+    const float in[] = {1.0f, -3.0f, 0.0f, 0.0f, 8.0f, 0.0f, -4.0f, 0.0f};
+    const float keeps[] = {1.0f, -3.0f, 0.0f, 0.0f, 4.0f, 0.0f, 0.0f, 0.0f}; /* the mean is 2 */
+    const unsigned char want[] = {0x00, 0xC8 /* 11 00 10 00 */, 0, 0}, nothing[4] = {0};
+    const float zeros[8] = {0};
+    body_is("twobit:relative=2", in, 8, want, sizeof want, keeps, 0x40800000u);
+    float small[8], kept[8];
+    for (int i = 0; i < 8; i++) small[i] = in[i] / 1048576.0f, kept[i] = keeps[i] / 1048576.0f;
+    body_is("twobit:relative=2", small, 8, want, sizeof want, kept, 0x40800000u - (20u << 23));
+    body_is("twobit:relative=2", zeros, 8, nothing, sizeof nothing, zeros, 0x0DA24260u); /* 1e-30 */
+}
+
 /* Three steps with feedback over 10007 elements. */
 static void hashes(void **unused) {
     (void)unused;
@@ -235,9 +249,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(header_bytes),   cmocka_unit_test(halves),
         cmocka_unit_test(fp16_reduced),   cmocka_unit_test(efsignsgd_vectors),
-        cmocka_unit_test(twobit_vectors), cmocka_unit_test(hashes),
-        cmocka_unit_test(philox),         cmocka_unit_test(unbiased),
-        cmocka_unit_test(bodies_of_nan),
+        cmocka_unit_test(twobit_vectors), cmocka_unit_test(twobit_relative),
+        cmocka_unit_test(hashes),         cmocka_unit_test(philox),
+        cmocka_unit_test(unbiased),       cmocka_unit_test(bodies_of_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
