@@ -3,10 +3,6 @@
 #include "espresso_impl/autopilot/autopilot.h"
 #include <math.h>
 
-enum { ESP__AUTO_STRIKES = 3 };
-/* Feedback of this many times the gradient is suspicious if it still grows by the factor below, and of ten times as many always. */
-static const double esp__auto_feedback_ratio = 30.0, esp__auto_feedback_growth = 1.2;
-
 /* The spec of the codec that compresses tensor i now; NULL: it is not compressed. */
 static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
     const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[i];
@@ -19,13 +15,9 @@ static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
 
 /* Judges a tensor's last sample: 0: good; else how many strikes it counts. */
 static int esp__auto_suspicious(esp__autopilot *a, uint32_t i, const esp_tensor_stats *x) {
-    if (!isfinite(x->error) || !isfinite(x->feedback)) return ESP__AUTO_STRIKES;
+    if (!isfinite(x->error)) return ESP__GROWTH_STRIKES;
     if (a->opt.max_error > 0.0 && x->error > a->opt.max_error) return 1;
-    if (x->feedback < esp__auto_feedback_ratio) return 0;
-    double seen = a->feedback_seen[i];
-    if (x->feedback > seen) a->feedback_seen[i] = x->feedback;
-    if (x->feedback > 10.0 * esp__auto_feedback_ratio) return 1;
-    return seen > 0.0 && x->feedback > esp__auto_feedback_growth * seen;
+    return esp__growth_strikes(&a->feedback_seen[i], x->feedback);
 }
 
 /* Marks in a->bits the tensors whose error or feedback is too large on this rank, and returns how many they are. */
@@ -40,14 +32,14 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         int bad = 0;
         if (a->source.excess)
-            bad = a->source.excess(a->source.user, ctx, i) * ESP__AUTO_STRIKES;
+            bad = a->source.excess(a->source.user, ctx, i) * ESP__GROWTH_STRIKES;
         else if (!x.samples || x.samples == a->samples_seen[i])
             continue; /* no new sample: the strikes stay as they are */
         else
             bad = esp__auto_suspicious(a, i, &x);
         a->samples_seen[i] = x.samples;
         a->strikes[i] = (uint8_t)(bad ? a->strikes[i] + bad : 0);
-        if (a->strikes[i] < ESP__AUTO_STRIKES) continue;
+        if (a->strikes[i] < ESP__GROWTH_STRIKES) continue;
         a->bits[i / 8] |= (uint8_t)(1u << i % 8);
         n++;
     }

@@ -36,6 +36,12 @@ ESP__UNUSED static inline struct esp__errors *esp__errors_of(const esp_ctx *ctx)
     return ctx->observers[ESP__OBSERVE_errors];
 }
 
+/* ---- growth.c: the rule for feedback that grows past all bounds ------------------------------------------------------------ */
+enum { ESP__GROWTH_STRIKES = 3 };
+/* Judges a sample of |residual| / |gradient|: how many strikes it counts; 0: it is good, and the strikes before are void. *seen: the
+ * largest such figure so far, 0 at first. So many strikes in a row as ESP__GROWTH_STRIKES are too many. */
+ESP__FN int esp__growth_strikes(double *seen, double feedback);
+
 /* ---- strategy auto: autopilot/, or no_autopilot.c ------------------------------------------------------------------------- */
 /* Is it "auto" or "auto:key=val,..."? spec may be NULL. */
 ESP__UNUSED static inline int esp__auto_asked(const char *spec) {

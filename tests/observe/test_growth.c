@@ -1,0 +1,97 @@
+/* test_growth.c: a residual that grows past all bounds is reported under any strategy, once, with what to change; a healthy one is
+ * not. Ranks are threads over `loop`. */
+#include "tests/common/library.h"
+#include "tests/common/ranks.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <cmocka.h>
+
+enum { N = 5000, STEPS = 520 };
+static atomic_int warnings, failures;
+static char last[ESP__ERROR_MAX];
+static pthread_mutex_t hearing = PTHREAD_MUTEX_INITIALIZER;
+
+static void hear(void *user, const esp_log_event *ev) {
+    (void)user;
+    if (ev->level != ESP_LOG_WARN || strcmp(ev->component, "feedback")) return;
+    pthread_mutex_lock(&hearing);
+    atomic_fetch_add(&warnings, 1);
+    snprintf(last, sizeof last, "%s", ev->message);
+    pthread_mutex_unlock(&hearing);
+}
+
+/* The second tensor's gradient is `*scale` times the first one's, whose elements are between -1 and 1. */
+static void train(esp_ctx *ctx, void *user) {
+    static const char *const names[] = {"first", "second"};
+    const float scale = *(const float *)user;
+    float *g = malloc(2 * N * sizeof *g);
+    int bad = !g;
+    for (uint32_t t = 0; t < 2 && !bad; t++) {
+        esp_tensor_desc d = {.name = names[t], .count = N};
+        bad |= esp_tensor_add(ctx, &d, NULL) != ESP_OK;
+    }
+    bad |= esp_start(ctx) != ESP_OK;
+    for (int k = 0; k < STEPS && !bad; k++) {
+        for (uint32_t i = 0; i < 2 * N; i++) {
+            const uint32_t h = (i * 2654435761u + (uint32_t)(k * 104729 + esp_rank(ctx))) * 2246822519u;
+            g[i] = ((float)(h >> 16 & 1023u) - 200.0f) / 1024.0f * (i < N ? 1.0f : scale);
+        }
+        for (uint32_t t = 0; t < 2; t++) bad |= esp_push(ctx, t, g + t * N, (esp_stream){0}) != ESP_OK;
+        bad |= esp_wait_all(ctx) != ESP_OK;
+    }
+    free(g);
+    atomic_fetch_add(&failures, bad);
+}
+
+static int warned(const char *codec, float scale) {
+    static const esp_host host = {.struct_size = sizeof host, .log = hear};
+    test_job j;
+    memset(&j, 0, sizeof j);
+    j.size = 2, j.per_machine = 1, j.body = train, j.user = &scale;
+    j.config.codec = codec, j.config.host = &host;
+    atomic_store(&warnings, 0);
+    atomic_store(&failures, 0);
+    *last = 0;
+    test_run(&j);
+    for (int r = 0; r < 2; r++) assert_int_equal(j.open_status[r], ESP_OK);
+    assert_int_equal(atomic_load(&failures), 0);
+    return atomic_load(&warnings);
+}
+
+static void grows(void **state) {
+    (void)state;
+    assert_int_equal(warned("twobit:threshold=10", 1e-3f), 2); /* once a rank */
+    assert_non_null(strstr(last, "tensor 'second'"));
+    assert_non_null(strstr(last, "codec 'twobit:threshold=10'"));
+    assert_non_null(strstr(last, "relative=1.2"));
+}
+
+static void stays(void **state) {
+    (void)state;
+    assert_int_equal(warned("twobit:relative=1.2", 1e-3f), 0);
+    assert_int_equal(warned("topk:ratio=0.01", 1e-3f), 0);
+    assert_int_equal(warned("efsignsgd", 1e-3f), 0);
+    assert_int_equal(warned("fp16", 1e-3f), 0); /* no feedback */
+}
+
+/* The rule: from 30 times on what still grows by a fifth, from 300 times on always, and at once what is no number. */
+static void rule(void **state) {
+    double seen = 0;
+    (void)state;
+    assert_int_equal(esp__growth_strikes(&seen, 29.9), 0);
+    assert_int_equal(esp__growth_strikes(&seen, 31), 0);
+    assert_int_equal(esp__growth_strikes(&seen, 36), 0);
+    assert_int_equal(esp__growth_strikes(&seen, 44), 1);
+    assert_int_equal(esp__growth_strikes(&seen, 44), 0);
+    assert_int_equal(esp__growth_strikes(&seen, 301), 1);
+    assert_int_equal(esp__growth_strikes(&seen, 301), 1);
+    assert_int_equal(esp__growth_strikes(&seen, 1), 0);
+    assert_int_equal(esp__growth_strikes(&seen, (double)NAN), ESP__GROWTH_STRIKES);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rule), cmocka_unit_test(grows), cmocka_unit_test(stays)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
