@@ -13,7 +13,7 @@ fail() {
 }
 says() { grep -q -- "$2" "$1" || fail "expected \"$2\" in: $(cat "$1")"; }
 yes "a small text to learn from, over and over." 2>/dev/null | head -n 400 >"$tmp/text"
-trainer="$BUILD/bench/trainer lstm --text $tmp/text --hidden 32 --width 8"
+trainer="$BUILD/bench/trainer lstm --text $tmp/text --hidden 64 --width 8"
 truth() { timeout -k 5 100 bench/truth --build "$BUILD" --costs "$tmp/costs" --rounds 1 --seconds 0.1 -n 2 "$@" >"$tmp/out" 2>"$tmp/err"; }
 
 truth --trainer "$trainer --max-steps {steps}" --inter 1gbit,50us --results "$tmp" || fail "$(cat "$tmp/err")"
