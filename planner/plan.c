@@ -196,11 +196,10 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
     if (strategy) {
         if ((s = esp__schedule_read(p, &plan->schedule, "strategy", strategy)) != ESP_OK) return s;
     } else if (!name || !strcmp(name, "espresso+")) {
-        int robust = (p->config.flags & ESP_PLAN_ROBUST) != 0, fewest = !robust && esp__costs_dispatch(p);
-        if (robust || fewest) p->finalists = esp__arena_get(p->arena, 8 * sizeof *p->finalists);
+        const int robust = (p->config.flags & ESP_PLAN_ROBUST) != 0;
+        if (robust) p->finalists = esp__arena_get(p->arena, 8 * sizeof *p->finalists);
         esp__search_all(p, &plan->schedule);
         if (robust) esp__robust_best(p, &plan->schedule);
-        if (fewest) esp__fewest_ops(p, &plan->schedule);
     } else {
         const esp__scheme *scheme = esp__scheme_find(name);
         if (!scheme)

@@ -33,6 +33,5 @@
 #include "planner/search/regroup.c"
 #include "planner/search/search.c"
 #include "planner/schedule/robust.c"
-#include "planner/search/fewest_ops.c"
 #include "planner/schedule/text.c"
 #include "planner/plan.c"

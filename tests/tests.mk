@@ -33,7 +33,7 @@ $(foreach way,tests asan tsan,$(eval $(call TEST_WAY,$(way))))
 
 # the address sanitizer: all tests and the command that they start, but for two tests that compile the command anew to look
 # inside it. The thread sanitizer: those of a list; run.sh fails a test that starts threads and is not in it.
-ASAN := $(filter-out %/test_replay_report %/test_replay_survey,$(TESTS:$(BUILD)/tests/%=$(BUILD)/asan/%))
+ASAN := $(filter-out %/test_replay_report,$(TESTS:$(BUILD)/tests/%=$(BUILD)/asan/%))
 ASAN_COMMAND := $(if $(ASAN),$(BUILD)/asan/bin/espresso)
 THREADS := $(shell sed -n 's/^\(tsan\|not\) *\([^ ]*\).*/\2/p' tests/threads.list)
 $(foreach t,$(THREADS),$(if $(wildcard tests/$(t).c),,$(error tests/threads.list: tests/$(t).c is not there)))

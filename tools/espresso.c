@@ -69,7 +69,6 @@
 #include "tools/replay/scale.c"
 #include "tools/replay/plan.c"
 #include "tools/replay/step.c"
-#include "tools/replay/dispatch.c"
 #include "tools/replay/survey.c"
 #include "tools/replay/run.c"
 #include "tools/replay/replay.c"

@@ -51,7 +51,7 @@ typedef struct esp__auto_word {
     /* only rank 0 sets these */
     uint32_t done, verdict, compresses;
     uint64_t text_bytes;
-    double gain, predicted_ns;
+    double gain, predicted_ns, second_ns; /* second_ns: as in the job */
 } esp__auto_word;
 
 enum { ESP__VERDICT_STAY = 1, ESP__VERDICT_SWITCH = 2 };
@@ -89,8 +89,15 @@ typedef struct esp__auto_job {
     uint32_t verdict;
     esp_plan *plan;
     uint64_t text_hash;
-    double need;                      /* the gain that makes the plan worth a change, such as 1.05 */
-    double gain, predicted_ns, ratio; /* ratio: measured / predicted step time of the strategy in force */
+    double need; /* the gain that makes the plan worth a change, such as 1.05 */
+    double gain, predicted_ns;
+    double explained_ns; /* the planner's prediction for the strategy in force */
+    int full_cores;      /* the plan keeps the core that computes busy nearly all the time */
+    /* strategy layerwise with the codec for which it is predicted fastest; NULL: none, or `plan` is the same */
+    esp_plan *second;
+    double second_ns;
+    char second_chosen[ESP__SPEC_MAX + 16];
+    int tried; /* layerwise was tried already */
     int compresses;
     uint64_t cpu_ns;       /* processor time of planning */
     double bound, plan_ns; /* bound: the gap, how far the plan is above the bound at most; < 0: not known */
@@ -109,6 +116,8 @@ typedef struct esp__auto_source {
     esp_status (*figures)(void *user, esp_ctx *ctx, esp_plan_system *system, esp_plan_codec *codecs, uint32_t *n);
     int (*excess)(void *user, esp_ctx *ctx, uint32_t tensor); /* 1: the tensor's error or feedback is too large */
     double (*waiting)(void *user, esp_ctx *ctx); /* share of the step time after the last push; NULL: not known */
+    double exposed;                              /* exposed communication as a share of the step */
+    int tries_second;                            /* 1: strategy layerwise is tried too where a plan disappoints */
 } esp__auto_source;
 
 typedef struct esp__autopilot {
@@ -143,6 +152,8 @@ typedef struct esp__autopilot {
     /* the strategy in force, and the one before: step times */
     double base_ns, base_spread_ns; /* of the strategy before, measured         */
     double predicted_ns;            /* of the new one                           */
+    double second_ns;               /* of strategy layerwise, which may be tried after the new one; 0: may not */
+    int tried_layerwise;            /* rank 0 */
     double gain;
     double tried_ns;     /* of the new one, measured before the one before is timed again */
     double again_ns;     /* of the one before, timed again; 0: not yet                    */
@@ -198,6 +209,7 @@ ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx);
 ESP__FN int esp__auto_plan_done(esp__autopilot *a);
 ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan_ns, int compresses, double need);
+ESP__FN void esp__auto_second(esp__auto_job *job);
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job);
 /* ---- watch.c ---- */
 ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx);

@@ -234,13 +234,14 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
 /* Drops the links' points. A codec's points stay until there are new ones. */
 static void esp__auto_survey_renew(esp__autopilot *a) {
     memset(a->survey.link, 0, sizeof a->survey.link);
-    memset(a->survey.gaps, 0, sizeof a->survey.gaps);
+    memset(a->survey.dispatch, 0, sizeof a->survey.dispatch);
     memset(a->stale, 1, sizeof a->stale);
 }
 
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (again) esp__auto_survey_renew(a);
+    esp__core_times(ctx, ESP__CORE_SURVEY, 1);
     esp__auto_probes_make(ctx, again);
     if (a->source.figures) a->n_probes = 0;
     a->have_figures = 0;
@@ -251,40 +252,24 @@ ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again) {
 }
 
 /* Adds up the trainer's computing in the step just made, which lasts from the step's begin to its last push. Its processor time is
- * that of the whole step: while the trainer waits for gradients, only the lanes' threads work, which are not counted. */
+ * that of the whole step without the ops': while the trainer waits for gradients, only these work. */
 static void esp__auto_note_cpu(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t now = esp__auto_cpu(ctx);
     const esp__step_clock *c = &ctx->steps.clock;
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops && esp__caller_drives(ctx); i++)
+        now -= ctx->in_force.op_core_ns[i] < now ? ctx->in_force.op_core_ns[i] : now;
     if (a->cpu_since && now > a->cpu_since && c->last_push_ns > c->begin_ns) {
         a->mine.cpu_ns += now - a->cpu_since;
         a->mine.compute_ns += c->last_push_ns - c->begin_ns;
     }
 }
 
-/* Exchanges each tensor's median ready time over steps; a->ready_max gets the slowest rank's, on all ranks. */
-static esp_status esp__auto_ready_share(esp_ctx *ctx) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    uint32_t n = ctx->model.n_tensors, steps = a->n_ready < ESP__AUTO_READY ? a->n_ready : ESP__AUTO_READY;
-    double column[ESP__AUTO_READY];
-    uint64_t *all = esp__alloc(ctx, (uint64_t)n * (uint64_t)ctx->job.size * 8u);
-    esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
-    for (uint32_t i = 0; i < n && steps; i++) {
-        for (uint32_t k = 0; k < steps; k++) column[k] = (double)a->ready[(uint64_t)k * n + i];
-        a->ready_max[i] = (uint64_t)esp__median(column, steps);
-    }
-    if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, a->ready_max, all, (uint64_t)n * 8u);
-    for (uint32_t i = 0; i < n && !s; i++)
-        for (int32_t r = 0; r < ctx->job.size; r++)
-            if (all[(uint64_t)r * n + i] > a->ready_max[i]) a->ready_max[i] = all[(uint64_t)r * n + i];
-    esp__free(ctx, all);
-    return s;
-}
-
 /* Enough steps are measured: begins the planning phase. */
 static esp_status esp__auto_measured(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    esp_status s = esp__auto_ready_share(ctx);
+    const uint32_t steps = a->n_ready < ESP__AUTO_READY ? a->n_ready : ESP__AUTO_READY;
+    esp_status s = esp__survey_ready(ctx, a->ready, steps, a->ready_max);
     uint32_t left = 0;
     if (s) return s;
     for (uint32_t i = 0; i < a->n_probes; i++) left += !a->probes[i].done;
@@ -299,6 +284,7 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
                  a->phase_steps, a->base_ns / 1e6, a->base_spread_ns / 1e6, a->n_probes - left, left,
                  100.0 * (double)a->spent_ns / (a->base_ns * (double)a->phase_steps + 1.0));
     a->have_figures = 1;
+    esp__core_times(ctx, ESP__CORE_SURVEY, 0);
     esp__budget_open(&a->budget, ctx->steps.step, a->base_ns);
     return esp__auto_plan_begin(ctx);
 }

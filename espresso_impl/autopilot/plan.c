@@ -8,23 +8,23 @@
 
 /* ---- the planner's input --------------------------------------------------------------------------------------------- */
 
-/* 1: computing uses three quarters or more of the busiest machine's cores, so that compression slows it down. Ranks that are threads
- * of one process report that process' processor time, which counts once. */
-static uint32_t esp__auto_shared_cores(const esp_ctx *ctx, uint32_t cores) {
+/* Cores that the computing of one rank keeps busy: of the rank that needs most. Ranks that are threads of one process report that
+ * process' processor time. */
+static double esp__auto_load(const esp_ctx *ctx) {
     const esp__auto_word *w = esp__autopilot_of(ctx)->all;
-    double busiest = 0.0;
-    for (int32_t m = 0; m < ctx->job.topo.n_machines; m++) {
-        double busy = 0.0;
-        for (int32_t r = 0; r < ctx->job.size; r++) {
-            int counted = ctx->job.topo.machine_of[r] != m || !w[r].compute_ns;
-            for (int32_t k = 0; k < r && !counted; k++)
-                counted = ctx->job.topo.machine_of[k] == m && w[k].pid == w[r].pid && w[k].compute_ns;
-            if (!counted) busy += (double)w[r].cpu_ns / (double)w[r].compute_ns;
-        }
-        if (busy > busiest) busiest = busy;
+    double most = 0.0;
+    for (int32_t r = 0; r < ctx->job.size; r++) {
+        double alike = 0.0;
+        for (int32_t k = 0; k < ctx->job.size; k++) alike += w[k].pid == w[r].pid;
+        const double busy = w[r].compute_ns ? (double)w[r].cpu_ns / (double)w[r].compute_ns / alike : 0.0;
+        if (busy > most) most = busy;
     }
-    return busiest >= 0.75 * (double)(cores ? cores : 1);
+    return most;
 }
+
+static const double esp__auto_exposed_much =
+    1.0 / 3.0;                             /* of a step: worth a try even where nothing is predicted to win */
+static const double esp__auto_full = 0.95; /* of a step: the core has no time for more                                */
 
 static int esp__auto_own_wish(const esp__tensor *t) { return t->want_codec || t->want_option; }
 
@@ -87,11 +87,11 @@ static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
     if (a->source.figures) {
         s = a->source.figures(a->source.user, ctx, &job->system, codecs, &n);
     } else {
+        a->survey.load = esp__auto_load(ctx);
         s = esp__survey_finish(ctx, &a->survey);
         job->system = a->survey.system;
         n = a->survey.n_codecs;
         memcpy(codecs, a->survey.plan_codecs, n * sizeof *codecs);
-        if (!s) job->system.cores_per_rank = esp__auto_shared_cores(ctx, a->survey.cores);
     }
     for (uint32_t i = 0; i < n && !s; i++) {
         const esp__codec *c = esp__auto_codec_of(ctx, codecs[i].spec);
@@ -124,6 +124,9 @@ static void esp__auto_log_figures(const esp_ctx *ctx, const esp__auto_job *job) 
     for (uint32_t l = 0; l < 3 + job->system.n_outer; l++)
         for (uint32_t k = 1; k < ESP_PLAN_COLLS; k++)
             esp__auto_log_curve(ctx, esp__scope_name(&ctx->job.names, l), esp__coll_word(k), &links[l]->table[k]);
+    for (uint32_t l = 0; l < 3 + job->system.n_outer; l++)
+        for (uint32_t k = 1; k < ESP_PLAN_COLLS; k++)
+            esp__auto_log_curve(ctx, "core time of", esp__coll_word(k), &links[l]->core[k]);
     for (uint32_t c = 0; c < job->n_codecs; c++) {
         esp__auto_log_curve(ctx, job->codecs[c].spec, "compress", &job->codecs[c].compress[ESP_PLAN_CPU]);
         esp__auto_log_curve(ctx, job->codecs[c].spec, "decompress", &job->codecs[c].decompress[ESP_PLAN_CPU]);
@@ -147,6 +150,7 @@ ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
     if (!job) return;
     if (job->running) pthread_join(job->thread, NULL);
     esp_plan_free(job->plan);
+    esp_plan_free(job->second);
     esp__free(ctx, job->tensors);
     esp__strfree(ctx, job->in_force);
     pthread_mutex_destroy(&job->lock);
@@ -173,7 +177,11 @@ static void esp__auto_describe(esp__auto_job *job, const esp_plan_report *r) {
 }
 
 static void esp__auto_no_gain(esp__auto_job *job) {
-    if (job->exposed < 0.05)
+    if (job->full_cores)
+        snprintf(job->reason, sizeof job->reason,
+                 "no gain here: computing takes all cores; nothing to hide communication behind (best plan %.3fx)",
+                 job->gain);
+    else if (job->exposed < 0.05)
         snprintf(
             job->reason, sizeof job->reason,
             "no gain here: communication is already hidden (%.1f%% of the step is exposed communication; best plan "
@@ -182,9 +190,9 @@ static void esp__auto_no_gain(esp__auto_job *job) {
     else if (job->gain >= job->need)
         snprintf(
             job->reason, sizeof job->reason,
-            "no gain here: the best plan found is predicted %.3fx, but steps take %.2f times what is predicted for "
-            "them, and the last plan that lost took %.2f times its prediction: too little would be left",
-            job->gain, job->ratio, job->misjudged[job->compresses]);
+            "no gain here: the best plan found is predicted %.3fx, but measured costs explain only %.1f of the step's "
+            "%.1f ms, and the last plan that lost took %.2f times its prediction: too little would be left",
+            job->gain, job->explained_ns / 1e6, job->base_ns / 1e6, job->misjudged[job->compresses]);
     else
         snprintf(
             job->reason, sizeof job->reason,
@@ -282,6 +290,48 @@ static esp_status esp__auto_best(esp__auto_job *job, esp_plan_report *best) {
     return ESP_OK;
 }
 
+/* What a plan promises: the measured step, less what the plan saves of the time that costs explain. Time that no cost explains will
+ * still be there after the change. */
+static double esp__auto_promise(const esp__auto_job *job, double plan_ns) {
+    return job->base_ns > job->explained_ns ? job->base_ns - (job->explained_ns - plan_ns) : plan_ns;
+}
+
+/* Finds, of the allowed codecs, the one with which strategy layerwise is predicted fastest. */
+static void esp__auto_layerwise(esp__auto_job *job) {
+    esp_plan_config config = {.struct_size = sizeof config, .flags = ESP_PLAN_NO_BOUND, .strategy = "layerwise"};
+    for (uint32_t c = 0; c < job->n_codecs && !job->forced; c++) {
+        esp_plan *one = NULL;
+        esp_plan_report r = {.struct_size = sizeof r};
+        if (esp_plan_make(&job->model, &job->codecs[c], 1, &job->system, &config, &one)) continue;
+        esp_plan_report_read(one, &r);
+        const uint64_t hash = esp__auto_text_hash(esp_plan_text(one));
+        const double ns = esp__auto_promise(job, r.iteration_ns);
+        if (!r.compressed || hash == job->text_hash || hash == job->refuse || (job->second && ns >= job->second_ns)) {
+            esp_plan_free(one);
+            continue;
+        }
+        esp_plan_free(job->second);
+        job->second = one;
+        job->second_ns = ns;
+        snprintf(job->second_chosen, sizeof job->second_chosen, "layerwise %s", job->codecs[c].spec);
+    }
+}
+
+/* Proposes the second plan instead of the first one. */
+ESP__FN void esp__auto_second(esp__auto_job *job) {
+    esp_plan_free(job->plan);
+    job->plan = job->second;
+    job->second = NULL;
+    job->predicted_ns = job->second_ns;
+    job->second_ns = 0.0;
+    job->gain = job->base_ns / job->predicted_ns;
+    job->text_hash = esp__auto_text_hash(esp_plan_text(job->plan));
+    job->compresses = job->tried = 1;
+    job->bound = -1.0;
+    job->verdict = ESP__VERDICT_SWITCH;
+    snprintf(job->chosen, sizeof job->chosen, "%s", job->second_chosen);
+}
+
 static esp_status esp__auto_plan_run(esp__auto_job *job) {
     esp_plan_config look = job->config;
     esp_plan_report now, best;
@@ -303,9 +353,10 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
     if (s) return s;
     job->need = esp__auto_spare(job, &best, now.iteration_ns, lossy);
     esp__auto_describe(job, &best);
-    job->gain = now.iteration_ns > 0.0 ? now.iteration_ns / best.iteration_ns : 1.0;
-    job->ratio = now.iteration_ns > 0.0 ? job->base_ns / now.iteration_ns : 1.0;
-    job->predicted_ns = best.iteration_ns * job->ratio;
+    job->explained_ns = now.iteration_ns;
+    job->predicted_ns = esp__auto_promise(job, best.iteration_ns);
+    job->gain = job->base_ns > 0.0 ? job->base_ns / job->predicted_ns : 1.0;
+    job->full_cores = best.lane_ns[ESP__LANE_COMPUTE] >= esp__auto_full * best.iteration_ns;
     job->bound = best.bound_any_ns > 0.0 ? best.iteration_ns / best.bound_any_ns - 1.0 : -1.0;
     job->plan_ns = best.plan_ns;
     job->text_hash = esp__auto_text_hash(esp_plan_text(job->plan));
@@ -313,7 +364,10 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
     job->verdict = job->forced || esp__auto_worth(job, now.iteration_ns, best.iteration_ns, job->compresses, job->need)
                        ? ESP__VERDICT_SWITCH
                        : ESP__VERDICT_STAY;
-    if (job->verdict == ESP__VERDICT_STAY) {
+    esp__auto_layerwise(job);
+    if (job->verdict == ESP__VERDICT_STAY && job->second && job->exposed >= esp__auto_exposed_much && !job->tried) {
+        esp__auto_second(job);
+    } else if (job->verdict == ESP__VERDICT_STAY) {
         esp__auto_no_gain(job);
     } else if (!job->forced && job->text_hash == job->refuse) {
         job->verdict = ESP__VERDICT_STAY;
@@ -349,6 +403,7 @@ ESP__FN int esp__auto_plan_done(esp__autopilot *a) {
 /* ---- rank 0 begins ------------------------------------------------------------------------------------------------------ */
 static double esp__auto_exposed(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
+    if (a->source.step_ns) return a->source.exposed;
     uint64_t steps = ctx->steps.stats.step_ns - a->stats_step,
              exposed = ctx->steps.stats.exposed_communication_ns - a->stats_exposed;
     return steps ? (double)exposed / (double)steps : 0.0;
@@ -384,6 +439,7 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     job->min_gain = a->opt.min_gain;
     job->forced = a->forced;
     job->refuse = a->refuse;
+    job->tried = a->tried_layerwise;
     job->exposed = esp__auto_exposed(ctx);
     for (int k = 0; k < 2; k++) job->misjudged[k] = a->budget.open ? a->budget.misjudged[k] : 1.0;
     return ESP_OK;

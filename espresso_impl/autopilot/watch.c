@@ -4,7 +4,8 @@
 #include <math.h>
 
 enum { ESP__AUTO_CHECK_STEPS = 12, ESP__AUTO_AGAIN_STEPS = 24, ESP__AUTO_SKIP = 1 };
-static const double esp__auto_clear = 0.85; /* of the time before: a gain larger than a machine's noise */
+static const double esp__auto_longer = 1.03; /* times a prediction: clearly longer than it */
+static const double esp__auto_clear = 0.85;  /* of the time before: a gain larger than a machine's noise */
 
 /* ---- settling ---------------------------------------------------------------------------------------------------------- */
 /* The decision stands: begins to watch the strategy in force. */
@@ -33,10 +34,12 @@ static void esp__auto_tell(esp_ctx *ctx) {
     a->mine.verdict = ESP__VERDICT_STAY;
     a->mine.gain = 1.0;
     a->mine.text_bytes = 0;
+    a->mine.second_ns = 0.0;
     if (!a->mine.done || !job || job->verdict != ESP__VERDICT_SWITCH) return;
     a->mine.verdict = ESP__VERDICT_SWITCH;
     a->mine.gain = job->gain;
     a->mine.predicted_ns = job->predicted_ns;
+    a->mine.second_ns = job->tried ? 0.0 : job->second_ns;
     a->mine.text_bytes = strlen(esp_plan_text(job->plan)) + 1;
 }
 
@@ -45,17 +48,16 @@ static void esp__auto_say_plan(const esp_ctx *ctx) {
     const esp__auto_job *job = a->job;
     char bound[64] = "";
     if (ctx->job.rank || !job) return;
-    if (job->ratio > 0.0)
-        esp__log(
-            ctx, ESP_LOG_INFO, "autopilot",
-            "planning took %.1f ms; the strategy in force was measured at %.3f of its prediction, and predictions are "
-            "scaled by that",
-            job->plan_ns / 1e6, job->ratio);
+    if (job->explained_ns > 0.0)
+        esp__log(ctx, ESP_LOG_INFO, "autopilot",
+                 "planning took %.1f ms; of the step's %.3f ms, measured costs explain %.3f ms", job->plan_ns / 1e6,
+                 job->base_ns / 1e6, job->explained_ns / 1e6);
     if (job->verdict == ESP__VERDICT_STAY) {
         esp__auto_say(ctx, "%s%s", job->reason,
                       ctx->in_force.strategy.hash != a->fp32 ? "; the strategy in force stays" : "; stays with fp32");
         return;
     }
+    esp__autopilot_of(ctx)->tried_layerwise |= job->tried;
     if (job->bound >= 0.0) snprintf(bound, sizeof bound, ", at most %.0f%% above the bound", 100.0 * job->bound);
     esp__auto_say(ctx, "step %llu: %s, predicted %.2fx (%.3f ms a step, before %.3f ms)%s",
                   (unsigned long long)ctx->steps.step, job->chosen, job->gain, job->predicted_ns / 1e6,
@@ -102,6 +104,7 @@ static esp_status esp__auto_switch(esp_ctx *ctx) {
     if (s) return s;
     a->gain = a->all[0].gain;
     a->predicted_ns = a->all[0].predicted_ns;
+    a->second_ns = a->all[0].second_ns;
     a->compresses = a->all[0].compresses != 0;
     a->check_steps = ESP__AUTO_CHECK_STEPS;
     a->again_ns = 0.0;
@@ -174,6 +177,25 @@ static double esp__auto_reference(const esp_ctx *ctx, double measured) {
     return measured;
 }
 
+/* Strategy layerwise is tried too if what is in force takes clearly longer than is predicted for it: 1, and ranks go on with that. */
+static int esp__auto_try_second(esp_ctx *ctx, double kept_ns) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const double second_ns = a->second_ns;
+    a->second_ns = 0.0;
+    if (a->source.step_ns && !a->source.tries_second) return 0;
+    if (!(second_ns > 0.0) || a->forced || kept_ns < esp__auto_longer * second_ns) return 0;
+    esp__strfree(ctx, a->before);
+    esp__strfree(ctx, a->next);
+    a->before = a->next = NULL;
+    a->base_ns = kept_ns;
+    if (ctx->job.rank == 0) {
+        a->job->base_ns = kept_ns;
+        esp__auto_second(a->job);
+    }
+    esp__auto_enter(ctx, ESP__AUTO_PLAN);
+    return 1;
+}
+
 /* The new strategy stays. */
 static esp_status esp__auto_accept(esp_ctx *ctx, double before, double now) {
     esp__autopilot *a = esp__autopilot_of(ctx);
@@ -181,6 +203,7 @@ static esp_status esp__auto_accept(esp_ctx *ctx, double before, double now) {
                   before / 1e6, a->predicted_ns / 1e6);
     a->stays = 0;
     esp__budget_won(&a->budget, a->compresses);
+    if (esp__auto_try_second(ctx, now)) return ESP_OK;
     esp__auto_settle(ctx, esp__auto_reference(ctx, now));
     return ESP_OK;
 }
@@ -193,6 +216,7 @@ static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
     if (ctx->job.rank == 0 && a->job) a->refuse = a->job->text_hash;
     esp__budget_lost(&a->budget, a->compresses, tried, a->predicted_ns);
     a->stays = ctx->in_force.strategy.hash == a->fp32;
+    if (esp__auto_try_second(ctx, before)) return ESP_OK;
     esp__auto_settle(ctx, before);
     return ESP_OK;
 }

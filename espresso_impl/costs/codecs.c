@@ -244,7 +244,8 @@ ESP__FN esp_status esp__survey_codec_at(esp_ctx *ctx, esp__survey *s, uint32_t c
     for (int d = 0; d < 2 && !st; d++) {
         double ns, spread;
         esp__survey_runs(ctx, runs + 2 * ESP__PROBE_REPEATS, repeats, d, &ns, &spread);
-        esp__survey_add(s, d ? &k->decompress : &k->compress, (double)elements, ns / esp__survey_locals(ctx), spread);
+        ns /= esp__survey_locals(ctx);
+        esp__survey_observe(d ? &k->decompress : &k->compress, (double)elements, ns, ns, spread);
     }
     esp__free(ctx, runs);
     if (!st) esp__survey_noise(s);

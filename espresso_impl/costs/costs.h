@@ -1,5 +1,8 @@
-/* costs.h: the cost survey: all ranks together measure the job's links and codecs between steps, and make the planner's input from
- * the measured points. Used by the autopilot and by the commands profile and replay. */
+/* costs.h: the cost survey: all ranks together measure the job's links and codecs, between steps and in steps, and make the planner's
+ * input from what they observed. Used by the autopilot and by the commands profile and replay.
+ * An observation is the wall time and the core time of an op of one kind and size, from a probe or from a step. A point's times are the
+ * medians of its observations. Steps give points only where no probe did; by how much the ops of a step are later than the points say, under
+ * the trainer's load, is the dispatch time of their lane. */
 #ifndef ESP__SURVEY_H
 #define ESP__SURVEY_H
 #include "espresso_impl/executor/executor.h"
@@ -12,6 +15,7 @@
 typedef struct esp__probe {
     uint64_t best_ns, median_ns, worst_ns;
     uint64_t spread_ns; /* from the first quartile to the third */
+    uint64_t core_ns;   /* median of the core time that a run took of this rank */
 } esp__probe;
 enum { ESP__PROBE_REPEATS = 64 };
 /* Costs are known of two levels, or of three where each level of a job of three has several units. In other jobs of more than two
@@ -29,20 +33,20 @@ enum { ESP__SURVEY_ROUND_NS = 500000 };       /* a short codec call is repeated 
 enum { ESP__SURVEY_LEVELS = ESP__OUTER + 1 }; /* ESP__FLAT, ESP__INTRA, ESP__INTER, ESP__OUTER */
 enum { ESP__SURVEY_POINTS = 32, ESP__SURVEY_CODECS = 8, ESP__SURVEY_SEEN = 9 };
 
-/* The last ESP__SURVEY_SEEN times of one point in steps; their median counts. */
+/* The last ESP__SURVEY_SEEN observations of one point. */
 typedef struct esp__survey_seen {
-    float ns[ESP__SURVEY_SEEN];
-    uint32_t n; /* times seen, with those that are no longer in ns[] */
+    float ns[ESP__SURVEY_SEEN], core_ns[ESP__SURVEY_SEEN];
+    uint32_t n; /* observations so far, with those that are no longer here */
 } esp__survey_seen;
 
 /* A cost curve: times, by rising size. */
 typedef struct esp__survey_curve {
-    esp_cost_point at[ESP__SURVEY_POINTS];
-    double
-        spread[ESP__SURVEY_POINTS]; /* quartile distance of the runs / their median, on the rank where it is largest */
-    esp__survey_seen
-        seen[ESP__SURVEY_POINTS]; /* times from steps: from the third one on, their median replaces at[].ns */
+    esp_cost_point at[ESP__SURVEY_POINTS], core[ESP__SURVEY_POINTS];
+    double spread
+        [ESP__SURVEY_POINTS]; /* quartile distance of the last probe's runs / their median, on the rank where it is largest */
+    esp__survey_seen seen[ESP__SURVEY_POINTS];
     uint32_t n;
+    uint32_t n_probed; /* observations from probes */
 } esp__survey_curve;
 
 typedef struct esp__survey_codec {
@@ -59,12 +63,17 @@ typedef struct esp__survey {
     esp__survey_curve
         link[ESP__SURVEY_LEVELS]
             [ESP_PLAN_COLLS]; /* [level][ESP_COLL_*]; sizes in bytes, as the planner's tables count them */
-    double dispatch_ns[ESP__LANES];
+    double dispatch_ns
+        [ESP__LANES]; /* by how much an op of a step is later than its points say: the mean over the step's ops */
     esp__survey_codec codecs[ESP__SURVEY_CODECS];
     uint32_t n_codecs;
-    uint32_t ranks, cores; /* ranks of the job; cores of the machine that has fewest */
-    double noise;          /* median spread of all points so far                    */
-    void *room;            /* room_bytes for the buffers of collectives             */
+    uint32_t ranks, cores,
+        sharing; /* ranks of the job; cores of a host, and the ranks that share them: of the host where cores are
+                                       shortest */
+    double
+        load; /* cores that the computing of one rank keeps busy; 0: it computes on a device. 1 unless the caller sets it */
+    double noise; /* median spread of all points so far                    */
+    void *room;   /* room_bytes for the buffers of collectives             */
     uint64_t room_bytes, max_bytes, max_elements;
     const float *
         data; /* max_elements numbers to compress: made up like a gradient, unless the caller sets its own after esp__survey_open */
@@ -72,10 +81,12 @@ typedef struct esp__survey {
     uint8_t *work; /* the codecs' memory: payload, residual, scratch        */
     uint64_t work_bytes;
     double pack_bytes_per_us;
-    esp__survey_seen gaps[ESP__LANES]; /* dispatch times, from steps */
+    esp__survey_seen dispatch[ESP__LANES];
     esp_cost_point told
         [ESP__SURVEY_LEVELS][ESP_PLAN_COLLS]
         [ESP__SURVEY_POINTS]; /* points of collectives that were not measured, estimated from a reference collective */
+    esp_cost_point told_core[ESP__SURVEY_LEVELS][ESP_PLAN_COLLS]
+                            [ESP__SURVEY_POINTS]; /* core times, as the planner counts them */
     /* made by esp__survey_finish; their points belong to the survey */
     esp_plan_system system;
     esp_plan_codec plan_codecs[ESP__SURVEY_CODECS];
@@ -87,15 +98,20 @@ ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_b
 ESP__FN void esp__survey_close(esp_ctx *ctx, esp__survey *s);
 /* Opens a codec for measuring. */
 ESP__FN esp_status esp__survey_codec_add(esp_ctx *ctx, esp__survey *s, const char *spec);
-/* All ranks call these two, and get the same points: the largest of the ranks' medians. A point at a size that was measured
- * before replaces the old one only if its time is shorter. A level with one rank has nothing to measure. */
+/* All ranks call these two, and get the same points: the largest of the ranks' medians. Another measurement at the same size is
+ * another observation. A level with one rank has nothing to measure. */
 ESP__FN esp_status esp__survey_link(esp_ctx *ctx, esp__survey *s, uint8_t level, uint32_t coll, uint64_t bytes,
                                     uint32_t repeats);
 ESP__FN esp_status esp__survey_codec_at(esp_ctx *ctx, esp__survey *s, uint32_t codec, uint64_t elements,
                                         uint32_t repeats);
-/* All ranks call it after a step. Takes points of the links from that step's collectives, which cost no extra time, and each
- * lane's dispatch time: how long after its input and its lane were ready an op started. */
+/* All ranks call it after a step. Takes observations of the links from that step's collectives, which cost no extra time, and each
+ * lane's dispatch time. */
 ESP__FN esp_status esp__survey_step(esp_ctx *ctx, esp__survey *s);
+/* All ranks call it. mine[steps][n_tensors]: when this rank's tensors were ready, in several steps. out[n_tensors]: the median over the
+ * steps of the slowest rank's time in each: a step waits for its own slowest rank. */
+ESP__FN esp_status esp__survey_ready(esp_ctx *ctx, const uint64_t *mine, uint32_t steps, uint64_t *out);
+/* For how many threads a rank has cores, as esp_plan_system.cores_per_rank counts them: 1 to 3. */
+ESP__FN uint32_t esp__survey_cores(const esp__survey *s);
 /* Estimated nanoseconds of a collective, from the points so far; 0: not known. Same on all ranks. */
 ESP__FN double esp__survey_guess(const esp_ctx *ctx, const esp__survey *s, uint8_t level, uint32_t coll,
                                  uint64_t bytes);

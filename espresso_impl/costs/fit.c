@@ -2,6 +2,7 @@
  * and a rate fitted to all of its points. Must not know how the points were measured. */
 #include "espresso_impl/costs/costs.h"
 #include "planner/plan.h"
+#include <math.h>
 
 enum { ESP__SURVEY_TABLE_LEAST = 3 };
 
@@ -121,6 +122,17 @@ static uint32_t esp__survey_tell(const esp_ctx *ctx, const esp__survey *s, const
     return c->n;
 }
 
+ESP__FN uint32_t esp__survey_cores(const esp__survey *s) {
+    const double m = floor((double)s->cores / (double)s->sharing + 1.0 - s->load + 1e-9);
+    return m < 1.0 ? 1u : m > 3.0 ? 3u : (uint32_t)m;
+}
+
+/* How much longer core time lasts where a host has more ranks than cores. Where a rank has cores for several threads, it does not. */
+static double esp__survey_stretch(const esp__survey *s) {
+    const double busy = (double)s->sharing / (double)s->cores;
+    return esp__survey_cores(s) == 1 && busy > 1.0 ? busy : 1.0;
+}
+
 /* 0: interpolate times linearly over size; 1: over the logarithm of size. The one that predicts inner points better from their
  * neighbours. */
 static uint32_t esp__survey_shape(const esp_cost_point *at, uint32_t n) {
@@ -173,8 +185,14 @@ static void esp__survey_tables(const esp_ctx *ctx, esp__survey *s, const esp__su
     for (uint32_t coll = 1; coll < ESP_PLAN_COLLS; coll++) {
         uint32_t reference = esp__survey_reference(s, level, coll);
         if (!reference || s->link[level][reference].n < ESP__SURVEY_TABLE_LEAST) continue;
-        uint32_t n = esp__survey_tell(ctx, s, lines, level, coll, reference, s->told[level][coll]);
-        out->table[coll] = esp__survey_table(s->told[level][coll], n);
+        esp_cost_point *told = s->told[level][coll], *core = s->told_core[level][coll];
+        const uint32_t n = esp__survey_tell(ctx, s, lines, level, coll, reference, told);
+        out->table[coll] = esp__survey_table(told, n);
+        for (uint32_t i = 0; i < n; i++) {
+            const double ns = s->link[level][reference].core[i].ns * esp__survey_stretch(s);
+            core[i] = (esp_cost_point){told[i].size, ns < told[i].ns ? ns : told[i].ns};
+        }
+        out->core[coll] = (esp_cost_curve){core, n, out->table[coll].log_size};
     }
 }
 
@@ -188,6 +206,7 @@ ESP__FN esp_status esp__survey_finish(const esp_ctx *ctx, esp__survey *s) {
     y->machines = (uint32_t)ctx->job.topo.n_machines;
     y->ranks_per_machine = esp__survey_locals(ctx);
     y->devices = 1u << ESP_PLAN_CPU;
+    y->cores_per_rank = esp__survey_cores(s);
     esp__survey_link_set(s, &y->intra, &line[ESP__INTRA], &line[ESP__INTRA]);
     esp__survey_link_set(s, &y->inter, &line[ESP__INTER], &line[ESP__INTRA]);
     if (ctx->job.topo.n_local > 1) esp__survey_tables(ctx, s, &lines, ESP__INTRA, &y->intra);

@@ -2,18 +2,20 @@
  * know what the figures are for (fit.c makes the planner's input from them). */
 #include "codecs/common/rng.h"
 #include "espresso_impl/base/quantile.h"
-#include "espresso_impl/base/cores.h"
 #include "espresso_impl/costs/costs.h"
 #include <math.h>
 
 enum { ESP__SURVEY_TABLE = 4096, ESP__SURVEY_BATCH = 512, ESP__SURVEY_COPY = 1 << 20 };
 
-static void esp__survey_seen_add(esp__survey_seen *s, double ns) { s->ns[s->n++ % ESP__SURVEY_SEEN] = (float)ns; }
+static void esp__survey_seen_add(esp__survey_seen *s, double ns, double core_ns) {
+    s->ns[s->n % ESP__SURVEY_SEEN] = (float)ns;
+    s->core_ns[s->n++ % ESP__SURVEY_SEEN] = (float)core_ns;
+}
 
-static double esp__survey_seen_median(const esp__survey_seen *s) {
+static double esp__survey_seen_median(const esp__survey_seen *s, const float *from) {
     double v[ESP__SURVEY_SEEN];
     uint32_t n = s->n < ESP__SURVEY_SEEN ? s->n : ESP__SURVEY_SEEN;
-    for (uint32_t i = 0; i < n; i++) v[i] = (double)s->ns[i];
+    for (uint32_t i = 0; i < n; i++) v[i] = (double)from[i];
     return esp__median(v, n);
 }
 
@@ -41,6 +43,7 @@ ESP__FN void esp__survey_close(esp_ctx *ctx, esp__survey *s) {
     esp__free(ctx, s->room);
     esp__free(ctx, s->own_data);
     esp__free(ctx, s->work);
+    esp__core_times(ctx, ESP__CORE_SURVEY, 0);
     memset(s, 0, sizeof *s);
 }
 
@@ -83,9 +86,9 @@ ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_b
     s->own_data = esp__alloc(ctx, s->max_elements * 4u);
     struct {
         int32_t status;
-        uint32_t cores;
+        uint32_t cores, sharing, reserved0;
         double speed;
-    } mine = {s->room && s->own_data ? ESP_OK : ESP_E_NOMEM, esp__cores(), 0.0}, *all;
+    } mine = {s->room && s->own_data ? ESP_OK : ESP_E_NOMEM, ctx->job.cores, ctx->job.sharing, 0, 0.0}, *all;
     if (!mine.status) {
         esp__survey_fill(s->own_data, s->max_elements, ctx->config.seed, (uint32_t)ctx->job.rank);
         s->data = s->own_data;
@@ -98,13 +101,16 @@ ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_b
     esp_status st =
         all ? esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine) : ESP_E_NOMEM;
     s->ranks = (uint32_t)ctx->job.size;
+    s->load = 1.0;
     for (int32_t r = 0; r < ctx->job.size && !st; r++) {
         if (all[r].status) st = esp__fail(ctx, ESP_E_NOMEM, "measuring: rank %d is out of memory", r);
-        if (!r || all[r].cores < s->cores) s->cores = all[r].cores;
+        if (!r || (uint64_t)all[r].cores * s->sharing < (uint64_t)s->cores * all[r].sharing)
+            s->cores = all[r].cores, s->sharing = all[r].sharing;
         if (!r || all[r].speed < s->pack_bytes_per_us) s->pack_bytes_per_us = all[r].speed;
     }
     esp__free(ctx, all);
     if (st) esp__survey_close(ctx, s);
+    if (!st) esp__core_times(ctx, ESP__CORE_SURVEY, 1);
     return st;
 }
 
@@ -119,20 +125,24 @@ static uint32_t esp__survey_place(esp__survey_curve *c, double size, double near
     while (i < c->n && c->at[i].size < size) i++;
     memmove(&c->at[i + 1], &c->at[i], (c->n - i) * sizeof *c->at);
     memmove(&c->spread[i + 1], &c->spread[i], (c->n - i) * sizeof *c->spread);
+    memmove(&c->core[i + 1], &c->core[i], (c->n - i) * sizeof *c->core);
     memmove(&c->seen[i + 1], &c->seen[i], (c->n - i) * sizeof *c->seen);
-    c->at[i] = (esp_cost_point){size, 0.0};
+    c->at[i] = c->core[i] = (esp_cost_point){size, 0.0};
     c->spread[i] = 0.0;
     memset(&c->seen[i], 0, sizeof *c->seen);
     c->n++;
     return i;
 }
 
-static void esp__survey_add(esp__survey *s, esp__survey_curve *c, double size, double ns, double spread) {
-    uint32_t i = esp__survey_place(c, size, 0.0);
-    if (i >= ESP__SURVEY_POINTS || (c->at[i].ns > 0.0 && c->at[i].ns <= ns)) return;
-    c->at[i].ns = ns;
-    c->spread[i] = spread;
-    (void)s;
+/* Adds an observation of the curve's point at `size`. spread < 0: it is from a step, whose size may be a little off the point's. */
+static void esp__survey_observe(esp__survey_curve *c, double size, double ns, double core_ns, double spread) {
+    const uint32_t i = esp__survey_place(c, size, spread < 0.0 ? 0.06 : 0.0);
+    if (i >= ESP__SURVEY_POINTS) return;
+    const double scale = c->at[i].size / size;
+    esp__survey_seen_add(&c->seen[i], ns * scale, core_ns * scale);
+    if (spread >= 0.0) c->spread[i] = spread, c->n_probed++;
+    c->at[i].ns = esp__survey_seen_median(&c->seen[i], c->seen[i].ns);
+    c->core[i].ns = esp__survey_seen_median(&c->seen[i], c->seen[i].core_ns);
 }
 
 static uint32_t esp__survey_spreads(const esp__survey_curve *c, double *out, uint32_t n) {
@@ -162,15 +172,15 @@ ESP__FN esp_status esp__survey_link(esp_ctx *ctx, esp__survey *s, uint8_t level,
                          (unsigned long long)bytes, (unsigned long long)s->max_bytes);
     esp_status st = esp__probe_collective(ctx, level, coll, bytes, repeats, s->room, s->room_bytes, &p);
     if (st) return st;
-    double mine[2] = {(double)p.median_ns, (double)p.spread_ns / ((double)p.median_ns + 1.0)}, *all;
+    double mine[3] = {(double)p.median_ns, (double)p.core_ns, (double)p.spread_ns / ((double)p.median_ns + 1.0)}, *all;
     all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
     st = all ? esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof mine) : ESP_E_NOMEM;
     for (int32_t r = 0; r < ctx->job.size && !st; r++)
-        for (int k = 0; k < 2; k++)
-            if (all[2 * r + k] > mine[k]) mine[k] = all[2 * r + k];
+        for (int k = 0; k < 3; k++)
+            if (all[3 * r + k] > mine[k]) mine[k] = all[3 * r + k];
     esp__free(ctx, all);
     if (st) return st;
-    esp__survey_add(s, &s->link[level][coll], (double)bytes, mine[0], mine[1]);
+    esp__survey_observe(&s->link[level][coll], (double)bytes, mine[0], mine[1], mine[2]);
     esp__survey_noise(s);
     return ESP_OK;
 }

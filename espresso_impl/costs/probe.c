@@ -47,7 +47,7 @@ static int esp__probe_rooted(uint32_t coll) {
 
 ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, uint32_t repeats,
                                          void *room, uint64_t room_bytes, esp__probe *out) {
-    double ns[ESP__PROBE_REPEATS];
+    double ns[ESP__PROBE_REPEATS], core[ESP__PROBE_REPEATS];
     uint64_t each = (esp__probe_room(ctx, level, coll, bytes) + 4095u) & ~UINT64_C(4095);
     uint64_t places = each && room_bytes >= each ? room_bytes / each : 1;
     esp_coll c;
@@ -60,12 +60,15 @@ ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t c
         esp__probe_coll(ctx, level, coll, bytes, (uint8_t *)room + i % places * each, &c);
         if (esp__probe_rooted(coll)) s = esp_barrier(ctx);
         if (!s) s = esp__request_run_at(ctx, esp__survey_scope(ctx, level), &c, "measuring links");
-        if (i && !s) ns[i - 1] = (double)(ctx->lanes.request.ended_ns - ctx->lanes.request.started_ns);
+        if (!i || s) continue;
+        ns[i - 1] = (double)(ctx->lanes.request.ended_ns - ctx->lanes.request.started_ns);
+        core[i - 1] = (double)ctx->lanes.request.core_ns;
     }
     if (s) return s;
     out->median_ns = (uint64_t)esp__median(ns, repeats);
     out->best_ns = (uint64_t)ns[0];
     out->worst_ns = (uint64_t)ns[repeats - 1];
     out->spread_ns = (uint64_t)esp__quartile_distance(ns, repeats);
+    out->core_ns = (uint64_t)esp__median(core, repeats);
     return ESP_OK;
 }

@@ -1,4 +1,4 @@
-/* steps.c: takes points from the step just made: the times of its collectives, and the dispatch time of each lane. Must not know
+/* steps.c: takes observations from the step just made: the times of its collectives, and the dispatch time of each lane. Must not know
  * what the figures are for. */
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/costs/costs.h"
@@ -16,35 +16,27 @@ static uint64_t esp__survey_op_bytes(const esp_coll *c) {
     return c->slot_bytes ? 0 : c->count * (c->dtype == ESP_F32 ? 4u : 2u);
 }
 
-/* The own time of each of the order's n collectives, in its slowest group: all[size][n] in, out[n]; 0: not known. */
+/* Of each of the order's n collectives, in its slowest group, the least of the ranks' times: all[size][2n] in, of which the first n
+ * count, out[n]. 0: a rank of the group does not know. A rank that comes early waits, and its core may look for the others meanwhile:
+ * the last one does neither. */
 static void esp__survey_own_times(const esp_ctx *ctx, const float *all, uint32_t n, const uint8_t *level, float *out) {
     const esp__topology *t = &ctx->job.topo;
     for (uint32_t k = 0; k < n; k++) {
         out[k] = 0.0f;
         for (int32_t a = 0; a < ctx->job.size; a++) { /* `a` stands for its group if it is the first of it */
             float least = 0.0f;
-            int first = 1;
+            int first = 1, known = 1;
             for (int32_t r = 0; r < ctx->job.size; r++) {
                 int same = level[k] == ESP__FLAT || esp__group_same(t, level[k], r, a);
-                float ns = all[(uint32_t)r * n + k];
+                float ns = all[2 * (uint32_t)r * n + k];
                 if (!same) continue;
                 if (r < a) first = 0;
-                if (ns > 0.0f && (least <= 0.0f || ns < least)) least = ns;
+                known &= ns > 0.0f;
+                if (least <= 0.0f || ns < least) least = ns;
             }
-            if (first && least > out[k]) out[k] = least;
+            if (first && known && least > out[k]) out[k] = least;
         }
     }
-}
-
-static void esp__survey_seen_at(esp__survey_curve *c, double size, double ns) {
-    uint32_t i = esp__survey_place(c, size, 0.06);
-    if (i >= ESP__SURVEY_POINTS) return;
-    ns *= c->at[i].size / size; /* the step's size is near the point's: scales the time to it */
-    esp__survey_seen_add(&c->seen[i], ns);
-    if (c->seen[i].n >= 3)
-        c->at[i].ns = esp__survey_seen_median(&c->seen[i]);
-    else if (c->at[i].ns <= 0.0 || ns < c->at[i].ns)
-        c->at[i].ns = ns;
 }
 
 /* The survey's level of a scope; 255: it has none. */
@@ -70,10 +62,43 @@ static uint64_t esp__survey_flows(const esp_ctx *ctx, const esp__option *o, uint
     return flows;
 }
 
-/* Takes points from the step's collectives. All ranks list their times by the order, which is the same on all. */
-static esp_status esp__survey_collectives(esp_ctx *ctx, esp__survey *s) {
-    uint32_t n = ctx->in_force.strategy.n_order;
-    uint64_t each = (uint64_t)n * sizeof(float);
+/* From when on ops are observed. Where the trainer's calls run the ops and each rank has a core, that is the call of the last push: an
+ * op beside its computing goes on, and ends, when its next call looks, as the planner knows. */
+static uint64_t esp__survey_watched_from(const esp_ctx *ctx, const esp__survey *s) {
+    uint64_t last = 0;
+    if (!esp__caller_drives(ctx) || s->sharing > s->cores) return 0;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        if (ctx->model.tensors[i].enter_ns > last) last = ctx->model.tensors[i].enter_ns;
+    return last;
+}
+
+/* By how much longer a step's ops took than their points say: the sum and the number of ops, by lane. */
+typedef struct esp__survey_longer {
+    double ns[ESP__LANES];
+    uint32_t n[ESP__LANES];
+} esp__survey_longer;
+
+/* A collective of the step took ns, of which core_ns of a core. */
+static void esp__survey_op(esp_ctx *ctx, esp__survey *s, const esp__op *op, double ns, double core_ns,
+                           esp__survey_longer *longer) {
+    uint64_t bytes = esp__survey_even(op->coll.op) ? esp__survey_op_bytes(&op->coll) : 0;
+    bytes /= esp__survey_flows(ctx, &ctx->in_force.strategy.units[op->unit].option, op->step);
+    const uint8_t level = esp__survey_of(ctx, op->level);
+    if (bytes < 4 || level == 255) return;
+    esp__survey_curve *c = &s->link[level][op->coll.op];
+    if (!c->n_probed) {
+        esp__survey_observe(c, (double)bytes, ns, core_ns, -1.0);
+        return;
+    }
+    longer->ns[op->lane] += ns - esp__survey_guess(ctx, s, level, op->coll.op, bytes);
+    longer->n[op->lane]++;
+}
+
+/* Observes the step's collectives. All ranks list their times by the order, which is the same on all. */
+static esp_status esp__survey_collectives(esp_ctx *ctx, esp__survey *s, esp__survey_longer *longer) {
+    const uint64_t watched_from = esp__survey_watched_from(ctx, s);
+    const uint32_t n = ctx->in_force.strategy.n_order;
+    const uint64_t each = 2ull * n * sizeof(float); /* wall times, then core times */
     float *mine = esp__alloc(ctx, each + 4), *all = esp__alloc(ctx, each * (uint64_t)ctx->job.size + 4);
     uint8_t *level = esp__alloc(ctx, (uint64_t)n + 1);
     uint32_t *op_at = esp__alloc(ctx, (uint64_t)n * 4u + 4u);
@@ -87,18 +112,18 @@ static esp_status esp__survey_collectives(esp_ctx *ctx, esp__survey *s) {
             const esp__op *op = &ctx->in_force.program.ops[i];
             if (op->kind != ESP__OP_COLLECTIVE || op->step != step) continue;
             op_at[k] = i;
-            mine[k] = (float)(ctx->in_force.op_time[i].end_ns - ctx->in_force.op_time[i].start_ns);
+            const esp__span *t = &ctx->in_force.op_time[i];
+            if (t->start_ns < watched_from) continue;
+            mine[k] = (float)(t->end_ns - t->start_ns);
+            mine[n + k] = (float)ctx->in_force.op_core_ns[i];
         }
     }
     if (!st) st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, each);
     if (!st) esp__survey_own_times(ctx, all, n, level, mine);
+    if (!st) esp__survey_own_times(ctx, all + n, n, level, mine + n);
     for (uint32_t k = 0; k < n && !st; k++) {
         if (op_at[k] == UINT32_MAX || mine[k] <= 0.0f) continue;
-        const esp__op *op = &ctx->in_force.program.ops[op_at[k]];
-        uint64_t bytes = esp__survey_even(op->coll.op) ? esp__survey_op_bytes(&op->coll) : 0;
-        bytes /= esp__survey_flows(ctx, &ctx->in_force.strategy.units[op->unit].option, op->step);
-        const uint8_t at = esp__survey_of(ctx, level[k]);
-        if (bytes >= 4 && at != 255) esp__survey_seen_at(&s->link[at][op->coll.op], (double)bytes, (double)mine[k]);
+        esp__survey_op(ctx, s, &ctx->in_force.program.ops[op_at[k]], (double)mine[k], (double)mine[n + k], longer);
     }
     esp__free(ctx, mine);
     esp__free(ctx, all);
@@ -120,10 +145,17 @@ static uint64_t esp__survey_input(const esp_ctx *ctx, uint32_t i) {
     return pushed > at ? pushed : at;
 }
 
-static double esp__survey_gap(const esp_ctx *ctx, uint32_t i, uint64_t free_at) {
+/* How long the op waited for a thread or a core, once its input and its lane (at free_at) were ready. */
+static double esp__survey_wait(const esp_ctx *ctx, uint32_t i, uint64_t free_at) {
     uint64_t input = esp__survey_input(ctx, i), start = ctx->in_force.op_time[i].start_ns;
     if (free_at > input) input = free_at;
     return start > input ? (double)(start - input) : 0.0;
+}
+
+static double esp__survey_mean(const double *v, uint32_t n) {
+    double sum = 0.0;
+    for (uint32_t i = 0; i < n; i++) sum += v[i];
+    return sum / n;
 }
 
 typedef struct esp__survey_start {
@@ -136,9 +168,9 @@ static int esp__survey_start_order(const void *a, const void *b) {
     return (x->start_ns > y->start_ns) - (x->start_ns < y->start_ns);
 }
 
-/* The median gap of the cpu thread, which also runs the compute lane. It takes ops as they become ready: their starts give their
+/* The mean wait on the cpu thread, which also runs the compute lane. It takes ops as they become ready: their starts give their
  * order. */
-static double esp__survey_cpu_gap(const esp_ctx *ctx, esp__survey_start *starts, double *gaps) {
+static double esp__survey_cpu_wait(const esp_ctx *ctx, esp__survey_start *starts, double *waits) {
     uint32_t n = 0;
     uint64_t free_at = 0;
     for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++)
@@ -146,14 +178,14 @@ static double esp__survey_cpu_gap(const esp_ctx *ctx, esp__survey_start *starts,
             starts[n++] = (esp__survey_start){ctx->in_force.op_time[i].start_ns, i};
     if (n) qsort(starts, n, sizeof *starts, esp__survey_start_order);
     for (uint32_t k = 0; k < n; k++) {
-        gaps[k] = esp__survey_gap(ctx, starts[k].op, free_at);
+        waits[k] = esp__survey_wait(ctx, starts[k].op, free_at);
         free_at = ctx->in_force.op_time[starts[k].op].end_ns;
     }
-    return n ? esp__median(gaps, n) : -1.0;
+    return n ? esp__survey_mean(waits, n) : -1.0;
 }
 
-/* The median gap of link k, whose ops run in the strategy's order. An op on several links counts for the outermost one, which starts it. */
-static double esp__survey_link_gap(const esp_ctx *ctx, int k, double *gaps) {
+/* The mean wait on link k, whose ops run in the strategy's order. An op on several links counts for the outermost one, which starts it. */
+static double esp__survey_link_wait(const esp_ctx *ctx, int k, double *waits) {
     const esp__in_force *f = &ctx->in_force;
     const uint32_t *sequence = f->sequence[k];
     uint32_t n = 0, other[ESP__LEVELS] = {0};
@@ -167,37 +199,63 @@ static double esp__survey_link_gap(const esp_ctx *ctx, int k, double *gaps) {
             if (other[l] && other[l] < f->n_sequence[l] && f->op_time[f->sequence[l][other[l] - 1]].end_ns > free_at)
                 free_at = f->op_time[f->sequence[l][other[l] - 1]].end_ns;
         }
-        gaps[n++] = esp__survey_gap(ctx, sequence[j], free_at);
+        waits[n++] = esp__survey_wait(ctx, sequence[j], free_at);
     }
-    return n ? esp__median(gaps, n) : -1.0;
+    return n ? esp__survey_mean(waits, n) : -1.0;
 }
 
-static esp_status esp__survey_dispatch(esp_ctx *ctx, esp__survey *s) {
+static esp_status esp__survey_starts(esp_ctx *ctx, esp__survey *s, const esp__survey_longer *longer) {
     double mine[ESP__LANES];
-    double *gaps = esp__alloc(ctx, ((uint64_t)ctx->in_force.program.n_ops + 1) * sizeof *gaps);
+    double *waits = esp__alloc(ctx, ((uint64_t)ctx->in_force.program.n_ops + 1) * sizeof *waits);
     esp__survey_start *starts = esp__alloc(ctx, ((uint64_t)ctx->in_force.program.n_ops + 1) * sizeof *starts);
     double *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
-    esp_status st = gaps && starts && all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
+    esp_status st = waits && starts && all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
     for (int lane = 0; lane < ESP__LANES; lane++) mine[lane] = -1.0;
     if (!st) {
-        mine[ESP__LANE_CPU] = esp__survey_cpu_gap(ctx, starts, gaps);
-        for (int k = 0; k < ESP__LEVELS; k++) mine[ESP__LANE_INTRA + k] = esp__survey_link_gap(ctx, k, gaps);
+        mine[ESP__LANE_CPU] = esp__survey_cpu_wait(ctx, starts, waits);
+        for (int k = 0; k < ESP__LEVELS; k++) mine[ESP__LANE_INTRA + k] = esp__survey_link_wait(ctx, k, waits);
         st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof mine);
     }
     for (int lane = 0; lane < ESP__LANES && !st; lane++) {
         for (int32_t r = 0; r < ctx->job.size; r++)
             if (all[r * ESP__LANES + lane] > mine[lane]) mine[lane] = all[r * ESP__LANES + lane];
         if (mine[lane] < 0.0) continue;
-        esp__survey_seen_add(&s->gaps[lane], mine[lane]);
-        s->dispatch_ns[lane] = esp__survey_seen_median(&s->gaps[lane]);
+        if (longer->n[lane]) mine[lane] += longer->ns[lane] / longer->n[lane];
+        if (mine[lane] < 0.0) mine[lane] = 0.0;
+        esp__survey_seen_add(&s->dispatch[lane], mine[lane], 0.0);
+        s->dispatch_ns[lane] = esp__survey_seen_median(&s->dispatch[lane], s->dispatch[lane].ns);
     }
-    esp__free(ctx, gaps);
+    esp__free(ctx, waits);
     esp__free(ctx, starts);
     esp__free(ctx, all);
     return st;
 }
 
 ESP__FN esp_status esp__survey_step(esp_ctx *ctx, esp__survey *s) {
-    esp_status st = esp__survey_collectives(ctx, s);
-    return st ? st : esp__survey_dispatch(ctx, s);
+    esp__survey_longer longer;
+    memset(&longer, 0, sizeof longer);
+    esp_status st = esp__survey_collectives(ctx, s, &longer);
+    return st ? st : esp__survey_starts(ctx, s, &longer);
+}
+
+/* ---- ready times ---------------------------------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__survey_ready(esp_ctx *ctx, const uint64_t *mine, uint32_t steps, uint64_t *out) {
+    const uint64_t n = ctx->model.n_tensors, ranks = (uint64_t)ctx->job.size;
+    uint64_t *all = esp__alloc(ctx, n * ranks * sizeof *all), *slowest = esp__alloc(ctx, n * steps * sizeof *slowest);
+    double *column = esp__alloc(ctx, (steps + 1u) * sizeof *column);
+    esp_status s = all && slowest && column ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
+    s = esp__agree_ok(ctx, s);
+    for (uint32_t k = 0; k < steps && !s; k++) {
+        s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine + k * n, all, n * sizeof *mine);
+        for (uint64_t i = 0; i < n * ranks && !s; i++)
+            if (all[i] > slowest[k * n + i % n]) slowest[k * n + i % n] = all[i];
+    }
+    for (uint64_t i = 0; i < n && !s; i++) {
+        for (uint32_t k = 0; k < steps; k++) column[k] = (double)slowest[k * n + i];
+        out[i] = (uint64_t)esp__median(column, steps);
+    }
+    esp__free(ctx, all);
+    esp__free(ctx, slowest);
+    esp__free(ctx, column);
+    return s;
 }

@@ -130,6 +130,7 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     if (f->list_room) esp__call_list_place(&f->list, f->list_room, p->max_list);
     f->ready.at = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->ready.at, &s);
     f->op_time = esp__take(ctx, f, ((uint64_t)p->n_ops + 1) * sizeof *f->op_time, &s);
+    f->op_core_ns = esp__take(ctx, f, ((uint64_t)p->n_ops + 1) * sizeof *f->op_core_ns, &s);
     f->pending = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->pending, &s);
     for (uint32_t k = 1; k < ctx->devices.n && !s; k++)
         if (p->on[k].n_events) s = esp__memory_on_take(ctx, f, k);
@@ -154,6 +155,7 @@ ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
     esp__free(ctx, f->list_room);
     esp__free(ctx, f->ready.at);
     esp__free(ctx, f->op_time);
+    esp__free(ctx, f->op_core_ns);
     esp__free(ctx, f->pending);
     for (uint32_t k = 1; k < ctx->devices.n; k++) esp__memory_on_give(ctx, k, &f->on[k]);
     for (int k = 0; k < ESP__LEVELS; k++) esp__free(ctx, f->sequence[k]);

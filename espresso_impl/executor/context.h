@@ -18,8 +18,8 @@ typedef struct esp__link {
     const esp__comm *comm; /* of the op in flight; only the link thread touches it and req                     */
     void *req;
     int busy; /* an op is in flight here, or an op that runs from a lane further out occupies this one */
-    uint64_t started_ns;
-    esp_hops hops; /* of an op that compresses at every hop */
+    uint64_t started_ns, core_ns; /* core_ns: core time of the op in flight so far */
+    esp_hops hops;                /* of an op that compresses at every hop */
     esp_ctx *hops_ctx;
     const esp__op *hops_op;
 } esp__link;
@@ -31,7 +31,7 @@ typedef struct esp__request {
     int wanted, done;
     void *req;
     esp_status status;
-    uint64_t started_ns, ended_ns;
+    uint64_t started_ns, ended_ns, core_ns;
 } esp__request;
 
 /* Times of the step under way, or of the last one. Nanoseconds of esp__now_ns. */
@@ -104,7 +104,8 @@ typedef struct esp__in_force {
     esp__codec_list list; /* in list_room, for the call that has most parts                        */
     esp__heap ready;      /* units whose next op is on the cpu or compute lane; key: unit */
     uint32_t *sequence[ESP__LEVELS], n_sequence[ESP__LEVELS]; /* ops of each link lane, in the strategy's order */
-    esp__span *op_time; /* [program.n_ops] of the step under way, or of the last one              */
+    esp__span *op_time;   /* [program.n_ops] of the step under way, or of the last one              */
+    uint64_t *op_core_ns; /* [program.n_ops] core time of each op, while lanes.core_times is not 0; else 0 */
     esp__memory_on on[ESP__DEVICES_MAX];
     uint32_t *pending, n_pending; /* units whose next op must not begin before their device has done the op before it */
 } esp__in_force;
@@ -126,6 +127,7 @@ typedef struct esp__lanes {
     uint64_t drove_ns, looked_ns;  /* when ops, and late ranks, were last looked for      */
     uint32_t waiters, waiters_one; /* threads in any wait; those of them in esp_wait      */
     uint64_t wait_since_ns;        /* when the first of the waiters began to wait */
+    int core_times;                /* bits: who wants core times (ESP__CORE_*); atomic    */
     int tokens[2];                 /* tokens.c: the pipe's ends; -1: no tokens, so all ranks may compress at once */
 } esp__lanes;
 

@@ -33,6 +33,45 @@ ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text) {
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
+/* ---- core time ------------------------------------------------------------------------------------------------- */
+ESP__FN void esp__core_times(esp_ctx *ctx, int who, int on) {
+    if (on)
+        __atomic_or_fetch(&ctx->lanes.core_times, who, __ATOMIC_RELAXED);
+    else
+        __atomic_and_fetch(&ctx->lanes.core_times, ~who, __ATOMIC_RELAXED);
+}
+
+/* A clock of core time takes up to 2 us to read: it is read when an op begins or ends, and when a thread begins or ends to look for
+ * ops, not at each look. This thread's core time when it last was; 0: it does something else. */
+static __thread uint64_t esp__core_mark;
+
+/* Reads the clock. What this thread did since it last was, it did for the ops in flight, in equal shares. 0: nobody wants it. The
+ * caller is in the backends (lanes.driving), or nobody is. */
+static uint64_t esp__core_read(esp_ctx *ctx) {
+    uint64_t now = 0;
+    if (!__atomic_load_n(&ctx->lanes.core_times, __ATOMIC_RELAXED)) return esp__core_mark = 0;
+    esp__device_cpu()->core_time(NULL, &now);
+    const uint64_t took = esp__core_mark && now > esp__core_mark ? now - esp__core_mark : 0;
+    uint32_t n = ctx->lanes.request.req != NULL;
+    for (int k = 0; k < ESP__LEVELS; k++) n += ctx->lanes.links[k].req != NULL;
+    for (int k = 0; k < ESP__LEVELS && n; k++)
+        if (ctx->lanes.links[k].req) ctx->lanes.links[k].core_ns += took / n;
+    if (ctx->lanes.request.req) ctx->lanes.request.core_ns += took / n;
+    return esp__core_mark = now;
+}
+
+/* This thread begins to look for ops. Lock held. */
+ESP__FN void esp__core_enter(esp_ctx *ctx) {
+    esp__core_mark = 0;
+    if (!ctx->lanes.driving) esp__core_read(ctx);
+}
+
+/* This thread goes on with something else. Lock held. */
+static void esp__core_leave(esp_ctx *ctx) {
+    if (!ctx->lanes.driving) esp__core_read(ctx);
+    esp__core_mark = 0;
+}
+
 /* ---- cpu and compute lanes ---------------------------------------------------------------------------------------- */
 /* Sleeps until `cv` is signalled or esp__now_ns reaches `until` (0: no limit). Lock held. */
 static int esp__sleep(esp_ctx *ctx, pthread_cond_t *cv, uint64_t until) {
@@ -66,12 +105,17 @@ static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
         ctx->lanes.helped = 1;
         pthread_cond_signal(&ctx->lanes.link_cv);
     }
+    esp__core_enter(ctx);
     pthread_mutex_unlock(&ctx->lanes.lock);
-    uint64_t start = esp__now_ns();
+    const uint64_t start = esp__now_ns();
+    uint64_t core = esp__core_mark, core_end = 0;
     esp_status s = esp__op_run(ctx, op);
-    uint64_t end = esp__now_ns();
+    if (core) esp__device_cpu()->core_time(NULL, &core_end);
+    const uint64_t end = esp__now_ns(), took = core_end > core ? core_end - core : 0;
+    esp__core_mark = core_end;
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->lanes.cpu_busy = ctx->lanes.helped = 0;
+    ctx->in_force.op_core_ns[op - ctx->in_force.program.ops] = took;
     if (help && ctx->lanes.driving) esp__comms_wake(ctx);
     if (s)
         esp__fatal_locked(ctx, s, esp_last_error(ctx));
@@ -99,6 +143,8 @@ static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     c.dst.ptr = esp__at(ctx, op, op->dst);
     c.src.dev = c.dst.dev = esp__device_at(ctx, op->on)->id;
     l->comm = &ctx->job.comms[op->level];
+    esp__core_read(ctx);
+    l->core_ns = 0;
     l->started_ns = esp__now_ns();
     if (op->on || ctx->in_force.strategy.units[op->unit].after) {
         esp_status s = esp__op_begin(ctx, op, ESP__ON_INTRA + k);
@@ -116,6 +162,7 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     const esp__op *op = esp__link_head(ctx, k);
     esp_status s = l->comm->backend->test(l->comm->handle, l->req);
     if (s == ESP_PENDING) return s;
+    esp__core_read(ctx);
     l->req = NULL;
     if (s) return s;
     if (op->rebuild) esp__headers_show(ctx, op);
@@ -126,6 +173,7 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     }
     uint64_t end = esp__now_ns();
     pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->in_force.op_core_ns[op - ctx->in_force.program.ops] = l->core_ns;
     ctx->lanes.dispatcher->ended(ctx, op, (esp__span){l->started_ns, end});
     pthread_mutex_unlock(&ctx->lanes.lock);
     return ESP_OK;
@@ -160,6 +208,8 @@ static esp_status esp__request_start(esp_ctx *ctx) {
     esp_stream here = {{ESP_CPU, 0}, NULL};
     const esp__comm *comm = &ctx->job.comms[ctx->lanes.request.level];
     ctx->lanes.request.wanted = 0;
+    esp__core_read(ctx);
+    ctx->lanes.request.core_ns = 0;
     ctx->lanes.request.started_ns = esp__now_ns();
     return comm->backend->start(comm->handle, &ctx->lanes.request.coll, here, &ctx->lanes.request.req);
 }
@@ -169,6 +219,7 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
     esp_status s = comm->backend->test(comm->handle, ctx->lanes.request.req);
     if (s == ESP_PENDING) return s;
     uint64_t now = esp__now_ns();
+    esp__core_read(ctx);
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->lanes.request.ended_ns = now;
     ctx->lanes.request.req = NULL;
@@ -313,7 +364,9 @@ static int esp__drive_all(esp_ctx *ctx, uint64_t *until) {
 ESP__FN void esp__drive(esp_ctx *ctx) {
     uint64_t until;
     if (!esp__caller_drives(ctx)) return;
+    esp__core_enter(ctx);
     esp__drive_all(ctx, &until);
+    esp__core_leave(ctx);
     if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* what is in flight now is theirs to test */
 }
 
@@ -353,6 +406,7 @@ ESP__FN int esp__drive_wait(esp_ctx *ctx) {
 static void esp__drive_spare(esp_ctx *ctx) {
     const uint64_t now = esp__now_ns(), pause = ctx->lanes.waiters ? ESP__LATE_LOOK_NS : ESP__SPARE_LOOK_NS;
     uint64_t until;
+    esp__core_mark = 0;
     if (ctx->health.fatal && !ctx->lanes.driving) esp__links_drop(ctx);
     if (ctx->health.fatal || !ctx->steps.open) {
         pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
@@ -390,6 +444,7 @@ static void *esp__link_main(void *arg) {
             continue;
         }
         if (!ctx->lanes.link_busy) {
+            esp__core_mark = 0;
             esp__links_idle(ctx, &yields, until);
             continue;
         }

@@ -47,6 +47,11 @@ ESP__FN void esp__drive(esp_ctx *ctx);
  * nothing touches the caller's memory any more. Lock held, but released meanwhile. */
 ESP__FN int esp__drive_wait(esp_ctx *ctx);
 ESP__FN void esp__executor_offer(esp_ctx *ctx); /* wakes the threads that wait: a loop of the cpu thread began */
+/* Begins or ends recording what core time ops take of the thread that runs them (in_force.op_core_ns, lanes.request.core_ns). `who`:
+ * ESP__CORE_*. Each op costs some readings of a clock, of up to 2 us each: not recorded unless somebody reads. */
+enum { ESP__CORE_TRACE = 1, ESP__CORE_SURVEY = 2 };
+ESP__FN void esp__core_times(esp_ctx *ctx, int who, int on);
+ESP__FN void esp__core_enter(esp_ctx *ctx); /* this thread begins to look for ops. Lock held */
 ESP__FN esp_status esp__executor_open(esp_ctx *ctx);
 ESP__FN void esp__executor_close(esp_ctx *ctx);
 /* The context is dead from here on: the first error stays. */

@@ -154,6 +154,7 @@ ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_
 
 /* ---- waiting: lock held ------------------------------------------------------------------------------------------- */
 ESP__FN void esp__wait_begin(esp_ctx *ctx) {
+    esp__core_enter(ctx);
     if (!ctx->lanes.waiters++) {
         ctx->lanes.wait_since_ns = esp__now_ns();
         /* an idle link thread must check for late ranks from now on */

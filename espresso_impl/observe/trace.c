@@ -21,7 +21,7 @@ typedef struct esp__label {
 } esp__label;
 
 typedef struct esp__event {
-    uint64_t start_ns, end_ns, bytes;
+    uint64_t start_ns, end_ns, core_ns, bytes; /* core_ns 0: not known */
     uint32_t label, lane, tensor, step;
 } esp__event;
 
@@ -91,10 +91,11 @@ static uint32_t esp__trace_label(esp__trace *t, const char *text) {
 }
 
 ESP__FN void esp__trace_add(esp__trace *t, uint32_t lane, const char *label, uint32_t tensor, uint64_t step,
-                            uint64_t start_ns, uint64_t end_ns, uint64_t bytes) {
+                            esp__span when, uint64_t core_ns, uint64_t bytes) {
     uint64_t at = atomic_fetch_add_explicit(&t->n, 1, memory_order_relaxed);
     if (at >= t->capacity) return;
-    t->events[at] = (esp__event){start_ns, end_ns, bytes, esp__trace_label(t, label), lane, tensor, (uint32_t)step};
+    t->events[at] = (esp__event){when.start_ns, when.end_ns, core_ns,       bytes, esp__trace_label(t, label),
+                                 lane,          tensor,      (uint32_t)step};
 }
 
 ESP__FN esp_status esp__trace_pack(esp_ctx *ctx, esp__trace *t, void **data, uint64_t *bytes) {
@@ -220,6 +221,7 @@ static void esp__trace_file_event(esp__trace_file *f, int32_t rank, const esp__e
     esp__json_string(&f->text, label);
     esp__text_add(&f->text, ",\"args\":{\"step\":%u", (unsigned)e->step);
     if (e->tensor != UINT32_MAX) esp__text_add(&f->text, ",\"tensor\":%u", (unsigned)e->tensor);
+    if (e->core_ns) esp__trace_put_us(&f->text, "core_us", (int64_t)e->core_ns);
     esp__text_add(&f->text, ",\"bytes\":%llu}}", (unsigned long long)e->bytes);
 }
 
@@ -307,6 +309,7 @@ static esp_status esp__trace_start(esp_ctx *ctx, void **self) {
     esp_status s = esp__trace_open(ctx, events < 4096 ? 4096 : events, &t);
     if (s) return s;
     *self = t;
+    esp__core_times(ctx, ESP__CORE_TRACE, 1);
     s = esp__trace_parse(ctx, t, path);
     return !s && (t->own || ctx->job.rank == 0) ? esp__trace_file_open(ctx, path, &t->file) : s;
 }
@@ -321,6 +324,7 @@ static void esp__trace_write_own(esp_ctx *ctx, esp__trace *t) {
     esp__trace_file_close(t->file);
     t->file = NULL;
     t->done = 1;
+    esp__core_times(ctx, ESP__CORE_TRACE, 0);
 }
 
 static esp_status esp__trace_step(esp_ctx *ctx, void *self) {
@@ -333,8 +337,8 @@ static void esp__trace_pushed(esp_ctx *ctx, void *self, uint32_t tensor, esp__sp
     esp__trace *t = self;
     if (t->done) return;
     if (t->push_step == ctx->steps.step + 1)
-        esp__trace_add(t, ESP__LANE_COMPUTE, ctx->model.tensors[tensor].name, tensor, ctx->steps.step, t->last_push_ns,
-                       in_push.start_ns, 0);
+        esp__trace_add(t, ESP__LANE_COMPUTE, ctx->model.tensors[tensor].name, tensor, ctx->steps.step,
+                       (esp__span){t->last_push_ns, in_push.start_ns}, 0, 0);
     t->push_step = ctx->steps.step + 1;
     t->last_push_ns = in_push.end_ns;
 }
@@ -349,10 +353,11 @@ static void esp__trace_op(esp_ctx *ctx, void *self, const esp__op *op, esp__span
     if (((const esp__trace *)self)->done) return;
     uint64_t bytes = esp__op_moves(op), step = ctx->steps.step;
     uint32_t tensor = ctx->in_force.strategy.units[op->unit].place.first;
-    esp__trace_add(self, op->lane, op->label, tensor, step, when.start_ns, when.end_ns, bytes);
+    const uint64_t core = ctx->in_force.op_core_ns[op - ctx->in_force.program.ops];
+    esp__trace_add(self, op->lane, op->label, tensor, step, when, core, bytes);
     for (uint32_t lane = ESP__LANE_INTRA; lane < op->lane; lane++)
         if (op->kind == ESP__OP_COLLECTIVE && op->links >> (lane - ESP__LANE_INTRA) & 1u)
-            esp__trace_add(self, lane, op->label, tensor, step, when.start_ns, when.end_ns, bytes);
+            esp__trace_add(self, lane, op->label, tensor, step, when, core, bytes);
 }
 
 static void esp__trace_done(void *user) { esp__trace_file_close(user); }

@@ -45,7 +45,11 @@ typedef struct world {
     double busy;
     int32_t waits_less; /* this rank waits for communication only `waiting` of a step; -1: none */
     double waiting;
-    int sets_own_at; /* the program sets a strategy of its own after this step; 0: never */
+    double slow_rate;    /* of the slow link between machines, bytes/us; 0.3 explains fp32_ms */
+    double exposed;      /* share of a step in which communication is exposed */
+    int tries_second;    /* layerwise may be tried where a plan disappoints */
+    double layerwise_ms; /* a step under layerwise with the slow link; 0: as with any plan that compresses */
+    int sets_own_at;     /* the program sets a strategy of its own after this step; 0: never */
     /* what happened */
     uint64_t hash[RANKS_MOST][STEPS_MOST];
     const char *phase[RANKS_MOST][STEPS_MOST];
@@ -62,9 +66,14 @@ static int compresses(const esp_ctx *ctx) {
     return 0;
 }
 
+/* Has the strategy options of layerwise, which plans for these figures do not have? */
+static int layerwise(const char *text) { return strstr(text, "reduce_scatter > comp") != NULL; }
+
 static uint64_t world_step(void *user, esp_ctx *ctx) {
     const world *w = user;
     const double *ms = compresses(ctx) ? w->compressed_ms : w->fp32_ms;
+    if (w->layerwise_ms > 0.0 && layerwise(ctx->in_force.strategy.text))
+        return (uint64_t)(w->layerwise_ms * 1e6) + (uint64_t)(ctx->job.rank * 1000);
     double more = compresses(ctx) && !strstr(ctx->in_force.strategy.text, w->specs[0]) ? w->gentle_ms : 0.0;
     double busy = (int)ctx->steps.step >= w->busy_from && (int)ctx->steps.step < w->busy_to ? w->busy : 1.0;
     return (uint64_t)((ms[slow(w, ctx)] + more) * busy * 1e6) + (uint64_t)(ctx->job.rank * 1000);
@@ -84,7 +93,7 @@ static double world_waiting(void *user, esp_ctx *ctx) {
     return ctx->job.rank == w->waits_less ? w->waiting : 1.0;
 }
 
-/* Links of 1 byte/us (slow) or so fast that nothing is worth compressing. */
+/* Links of slow_rate bytes/us or so fast that nothing is worth compressing. */
 static esp_status world_figures(void *user, esp_ctx *ctx, esp_plan_system *s, esp_plan_codec *codecs, uint32_t *n) {
     static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}}, slower[] = {{1, 2000}, {1000, 3000}};
     const world *w = user;
@@ -97,7 +106,7 @@ static esp_status world_figures(void *user, esp_ctx *ctx, esp_plan_system *s, es
     s->devices = 1;
     s->intra.alpha_ns = s->inter.alpha_ns = 1000;
     s->intra.bytes_per_us = 1e6;
-    s->inter.bytes_per_us = slow(user, ctx) ? 1 : 1e6;
+    s->inter.bytes_per_us = slow(user, ctx) ? w->slow_rate : 1e6;
     for (*n = 0; *n < 2; ++*n) {
         esp_plan_codec *c = &codecs[*n];
         c->struct_size = sizeof *c;
@@ -147,7 +156,8 @@ static void live(esp_ctx *ctx, void *user) {
     CHECK(!esp_start(ctx));
     if (esp__autopilot_of(ctx) && !w->real) {
         esp__auto_source source = {
-            w, world_step, world_ready, world_figures, w->excess < 0 ? NULL : world_excess, world_waiting};
+            w,          world_step,     world_ready, world_figures, w->excess < 0 ? NULL : world_excess, world_waiting,
+            w->exposed, w->tries_second};
         esp__autopilot_of(ctx)->source = source;
     }
     for (int step = 0; step < w->steps; step++) {
@@ -172,6 +182,7 @@ static world *world_new(void) {
     w->slow_to = 1 << 30;
     w->excess = w->waits_less = -1;
     w->busy = 3.0;
+    w->slow_rate = 0.3;
     w->specs[0] = "topk:ratio=0.25", w->specs[1] = "fp16";
     w->errors[0] = 0.5, w->errors[1] = 1e-7;
     w->fp32_ms[0] = 6.0, w->fp32_ms[1] = 20.0;

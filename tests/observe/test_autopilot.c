@@ -136,6 +136,7 @@ static void test_machine_freed(void **state) {
     (void)state;
     w->steps = 260;
     w->compressed_ms[1] = 9.0; /* fp16 and, after the warm-up, topk: equally fast */
+    w->slow_rate = 0.45;       /* so that topk promises little */
     w->busy_from = 60;
     w->busy_to = 104;
     run(w, "auto:steps=6,window=8,warmup=100,min_gain=0", "topk:ratio=0.25", 4, 2);
@@ -144,6 +145,43 @@ static void test_machine_freed(void **state) {
     assert_true(first_in(w, "checking", end) > 0);
     assert_null(strstr(w->last[0], "topk"));
     free(w);
+}
+
+/* Nothing is predicted to win, but a large part of the step is exposed communication: layerwise is tried, once. */
+static void test_tries_layerwise(void **state) {
+    (void)state;
+    for (int wins = 0; wins < 2; wins++) {
+        world *w = world_new();
+        w->slow_to = 0; /* by the figures, the link is so fast that nothing is worth compressing */
+        w->exposed = 0.4;
+        w->compressed_ms[0] = wins ? 4.0 : 7.0;
+        run(w, "auto:steps=6,window=8,cooldown=20", "topk:ratio=0.25", 4, 2);
+        assert_int_equal(switches(w), wins ? 3 : 2); /* a gain where none was predicted is measured twice */
+        assert_int_equal(strstr(w->last[0], "topk") != NULL, wins);
+        free(w);
+    }
+    world *w = world_new(); /* with less of it, nothing is tried */
+    w->slow_to = 0;
+    w->exposed = 0.3;
+    run(w, "auto:steps=6,window=8,cooldown=20", "topk:ratio=0.25", 4, 2);
+    assert_int_equal(switches(w), 0);
+    free(w);
+}
+
+/* A plan takes longer than is predicted for layerwise: that is tried too, and the faster one stays. */
+static void test_tries_second(void **state) {
+    static const double ms[] = {6.0, 9.0};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        world *w = world_new();
+        w->tries_second = 1;
+        w->compressed_ms[1] = 8.0; /* of the plan, which compresses less than all; 5.5 ms are predicted for it */
+        w->layerwise_ms = ms[i];
+        run(w, "auto:steps=6,window=8", "topk:ratio=0.25", 4, 2);
+        assert_int_equal(layerwise(w->last[0]), ms[i] < 8.0);
+        assert_true(switches(w) >= 2);
+        free(w);
+    }
 }
 
 /* Where one rank computes for nearly all of the step, no plan can bring the least gain: none is made, and none after
@@ -476,7 +514,8 @@ int main(void) {
         cmocka_unit_test(test_switch),        cmocka_unit_test(test_no_gain),
         cmocka_unit_test(test_turns),         cmocka_unit_test(test_lost_try),
         cmocka_unit_test(test_lost_twice),    cmocka_unit_test(test_machine_freed),
-        cmocka_unit_test(test_hidden),        cmocka_unit_test(test_one_rank),
+        cmocka_unit_test(test_hidden),        cmocka_unit_test(test_tries_layerwise),
+        cmocka_unit_test(test_tries_second),  cmocka_unit_test(test_one_rank),
         cmocka_unit_test(test_opt_in),        cmocka_unit_test(test_return),
         cmocka_unit_test(test_drift),         cmocka_unit_test(test_cooldown),
         cmocka_unit_test(test_warmup),        cmocka_unit_test(test_rounding),

@@ -5,6 +5,7 @@
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
 #include "espresso_impl/costs/links.c"
 #include "espresso_impl/costs/steps.c"
+#include "espresso_impl/costs/fit.c"
 #pragma GCC diagnostic pop
 
 #include <setjmp.h>
@@ -96,14 +97,14 @@ static void survey(esp_ctx *ctx, void *user) {
         CHECK(!esp_wait_all(ctx));
         CHECK(!esp__survey_step(ctx, s));
     }
-    CHECK(s->link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 6); /* fp32 gave two sizes more */
+    CHECK(s->link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 4); /* probes were there: steps give no points */
     CHECK(s->link[ESP__INTRA][ESP_COLL_REDUCE_SCATTER].n == 2);
-    CHECK(s->dispatch_ns[ESP__LANE_INTER] > 0.0);
+    CHECK(s->dispatch[ESP__LANE_INTER].n == 4 && s->dispatch_ns[ESP__LANE_INTER] >= 0.0);
     CHECK(esp__survey_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) > 0.0);
     CHECK(esp__survey_guess(ctx, s, ESP__INTRA, ESP_COLL_REDUCE, 1000) > 0.0); /* told by others */
     CHECK(!esp__survey_finish(ctx, s));
     CHECK(s->system.machines == 2 && s->system.ranks_per_machine == 2);
-    CHECK(s->system.inter.table[ESP_COLL_ALLGATHER].n == 6 && s->system.intra.table[ESP_COLL_GATHER].n == 4);
+    CHECK(s->system.inter.table[ESP_COLL_ALLGATHER].n == 4 && s->system.intra.table[ESP_COLL_GATHER].n == 4);
     CHECK(s->noise > 0.0);
     uint64_t h = esp__hash64(ESP__HASH0, s->link, sizeof s->link);
     h = esp__hash64(h, s->dispatch_ns, sizeof s->dispatch_ns);
@@ -122,6 +123,7 @@ static void survey(esp_ctx *ctx, void *user) {
 static void test_survey(void **state) {
     test_job j = {.size = 4, .per_machine = 2, .body = survey};
     (void)state;
+    j.config.progress = "threads"; /* which look for the ends of collectives beside backward too */
     test_run(&j);
     assert_int_equal(failures, 0);
 }
@@ -162,11 +164,13 @@ static void test_fit(void **state) {
     ctx.job.topo.n_levels = 2, ctx.job.topo.level_size[1] = ctx.job.topo.level_size[2] = 2;
     ctx.job.topo.machine_of = machine_of, ctx.job.topo.local_of = local_of, ctx.job.topo.place = place;
     s.pack_bytes_per_us = 1e4;
+    s.cores = 2, s.sharing = 4, s.load = 1.0;
     for (uint64_t bytes = 1 << 10; bytes <= 1 << 24; bytes <<= 2) {
         double b = (double)bytes; /* 2 ranks: allreduce 2 hops, b bytes; alltoall 1 hop, b / 2 */
-        esp__survey_add(&s, &s.link[ESP__INTRA][ESP_COLL_ALLREDUCE], b, 2 * 3000.0 + b * 1000.0 / 5000.0, 0.1);
-        esp__survey_add(&s, &s.link[ESP__INTER][ESP_COLL_ALLREDUCE], b, 2 * 50000.0 + 2 * b * 1000.0 / 125.0, 0.1);
-        esp__survey_add(&s, &s.link[ESP__INTER][ESP_COLL_ALLTOALL], b, 50000.0 + b * 1000.0 / 125.0, 0.1);
+        esp__survey_observe(&s.link[ESP__INTRA][ESP_COLL_ALLREDUCE], b, 2 * 3000.0 + b * 1000.0 / 5000.0, 3000.0, 0.1);
+        esp__survey_observe(&s.link[ESP__INTER][ESP_COLL_ALLREDUCE], b, 2 * 50000.0 + 2 * b * 1000.0 / 125.0, 2000.0,
+                            0.1);
+        esp__survey_observe(&s.link[ESP__INTER][ESP_COLL_ALLTOALL], b, 50000.0 + b * 1000.0 / 125.0, 1000.0, 0.1);
     }
     assert_int_equal(esp__survey_finish(&ctx, &s), ESP_OK);
     assert_true(fabs(s.system.intra.alpha_ns - 3000.0) < 1.0 && fabs(s.system.intra.bytes_per_us - 5000.0) < 1.0);
@@ -174,6 +178,9 @@ static void test_fit(void **state) {
     /* what was not measured follows from what was: allgather moves half of an allreduce's bytes, in one hop */
     const esp_cost_curve *t = &s.system.inter.table[ESP_COLL_ALLGATHER];
     assert_true(t->n > 3);
+    /* core time lasts twice as long where four ranks share two cores, but no longer than the collective */
+    assert_true(s.system.cores_per_rank == 1 &&
+                fabs(esp__curve_at(&s.system.intra.core[ESP_COLL_ALLREDUCE], 65536.0) - 6000.0) < 1.0);
     assert_true(fabs(esp__curve_at(t, 65536.0) - (50000.0 + 65536.0 * 8.0)) < 100.0);
     assert_true(
         fabs(esp__survey_guess(&ctx, &s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 1 << 26) / (50000.0 + (1 << 26) * 8.0) -
@@ -181,33 +188,90 @@ static void test_fit(void **state) {
     assert_true(s.system.flat.table[ESP_COLL_ALLREDUCE].n == 0);
     /* from flat collectives alone the links between machines are known too: a ring enters a machine once */
     memset(&s, 0, sizeof s);
+    s.cores = 2, s.sharing = 4, s.load = 1.0;
     for (uint64_t bytes = 1 << 10; bytes <= 1 << 24; bytes <<= 2)
-        esp__survey_add(&s, &s.link[ESP__FLAT][ESP_COLL_ALLREDUCE], (double)bytes,
-                        4 * 20000.0 + 1.5 * (double)bytes * 1000.0 / 12.5, 0.1);
+        esp__survey_observe(&s.link[ESP__FLAT][ESP_COLL_ALLREDUCE], (double)bytes,
+                            4 * 20000.0 + 1.5 * (double)bytes * 1000.0 / 12.5, 1000.0, 0.1);
     assert_int_equal(esp__survey_finish(&ctx, &s), ESP_OK);
     assert_true(fabs(s.system.inter.alpha_ns - 20000.0) < 1.0 && fabs(s.system.inter.bytes_per_us - 12.5) < 0.01);
 }
 
-/* Steps count by their median, a probe by its best; sizes close to each other are one point. */
+/* A point is the median of its last observations; a step's size close to a point's counts for it. */
 static void test_points(void **state) {
     static esp__survey s;
     esp__survey_curve *c = &s.link[0][1];
     (void)state;
     memset(&s, 0, sizeof s);
-    esp__survey_add(&s, c, 1000, 500, 0.1);
-    esp__survey_add(&s, c, 1000, 700, 0.1);
-    assert_true(c->n == 1 && fabs(c->at[0].ns - 500) < 1e-6);
-    esp__survey_add(&s, c, 1000, 400, 0.2);
-    assert_true(fabs(c->at[0].ns - 400) < 1e-6 && fabs(c->spread[0] - 0.2) < 1e-6);
-    for (int i = 0; i < 20; i++) esp__survey_seen_at(c, 1000, i % 2 ? 900 : 1e9);
-    assert_true(c->n == 1 && c->at[0].ns >= 900);
-    for (int i = 0; i < 9; i++) esp__survey_seen_at(c, 1000, 900 + i);
-    assert_true(fabs(c->at[0].ns - 904) < 1e-3);
-    esp__survey_seen_at(c, 1030, 927);
-    assert_int_equal(c->n, 1);
-    for (int i = 0; i < 100; i++) esp__survey_add(&s, c, 5000 - 40 * i, 10, 0.1);
+    esp__survey_observe(c, 1000, 500, 50, 0.1);
+    assert_true(c->n == 1 && fabs(c->at[0].ns - 500) < 1e-3 && fabs(c->core[0].ns - 50) < 1e-3);
+    esp__survey_observe(c, 1000, 700, 90, 0.1);
+    esp__survey_observe(c, 1000, 600, 10, 0.2);
+    assert_true(fabs(c->at[0].ns - 600) < 1e-3 && fabs(c->core[0].ns - 50) < 1e-3 && fabs(c->spread[0] - 0.2) < 1e-6);
+    for (int i = 0; i < 20; i++) esp__survey_observe(c, 1000, i % 2 ? 900 : 1e9, 400, 0.1); /* the last nine count */
+    assert_true(c->n == 1 && c->at[0].ns >= 900 && fabs(c->core[0].ns - 400) < 1e-3 && c->n_probed == 23);
+    for (int i = 0; i < 9; i++) esp__survey_observe(c, 1030, 1.03 * (900 + i), 1.03 * 400, -1.0);
+    assert_true(c->n == 1 && c->n_probed == 23 && fabs(c->at[0].ns - 904) < 1e-2);
+    for (int i = 0; i < 100; i++) esp__survey_observe(c, 5000 - 40 * i, 10, 1, 0.1);
     assert_int_equal(c->n, ESP__SURVEY_POINTS);
     for (uint32_t i = 1; i < c->n; i++) assert_true(c->at[i].size > c->at[i - 1].size);
+}
+
+/* An op that a step took longer over than its points say: by how much counts for its lane, whatever its size; less counts too. */
+static void test_longer(void **state) {
+    static esp__survey s;
+    static esp__work_unit unit;
+    esp__survey_longer longer;
+    esp_ctx ctx;
+    esp__op op;
+    int32_t machine_of[2] = {0, 1}, local_of[2] = {0, 0}, place[2 * ESP__LEVELS] = {0};
+    (void)state;
+    memset(&ctx, 0, sizeof ctx);
+    memset(&s, 0, sizeof s);
+    memset(&op, 0, sizeof op);
+    memset(&longer, 0, sizeof longer);
+    ctx.job.size = 2, ctx.base.job = &ctx.job;
+    ctx.job.topo.size = 2, ctx.job.topo.n_machines = 2, ctx.job.topo.n_local = 1;
+    ctx.job.topo.n_levels = 2, ctx.job.topo.level_size[1] = 1, ctx.job.topo.level_size[2] = 2;
+    ctx.job.topo.machine_of = machine_of, ctx.job.topo.local_of = local_of, ctx.job.topo.place = place;
+    ctx.in_force.strategy.units = &unit;
+    for (uint64_t bytes = 1 << 10; bytes <= 1 << 16; bytes <<= 2)
+        esp__survey_observe(&s.link[ESP__INTER][ESP_COLL_ALLREDUCE], (double)bytes, 1000.0 + (double)bytes, 100.0, 0.1);
+    op.coll.op = ESP_COLL_ALLREDUCE, op.coll.dtype = ESP_F32, op.coll.count = 1024;
+    op.level = ESP__INTER, op.lane = ESP__LANE_INTER;
+    esp__survey_op(&ctx, &s, &op, 1000.0 + 4096.0 + 300.0, 0.0, &longer);
+    assert_true(longer.n[ESP__LANE_INTER] == 1 && fabs(longer.ns[ESP__LANE_INTER] - 300.0) < 1.0);
+    op.coll.count = 4096;
+    esp__survey_op(&ctx, &s, &op, 1000.0 + 16384.0 - 100.0, 0.0, &longer);
+    assert_true(longer.n[ESP__LANE_INTER] == 2 && fabs(longer.ns[ESP__LANE_INTER] - 200.0) < 1.0);
+    assert_int_equal(s.link[ESP__INTER][ESP_COLL_ALLREDUCE].n, 4);
+    op.coll.op = ESP_COLL_REDUCE_SCATTER; /* nothing probed it: the step gives the point */
+    esp__survey_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
+    const esp__survey_curve *c = &s.link[ESP__INTER][ESP_COLL_REDUCE_SCATTER];
+    assert_true(longer.n[ESP__LANE_INTER] == 2 && c->n == 1 && !c->n_probed);
+    assert_true(fabs(c->at[0].ns - 7000.0) < 1.0 && fabs(c->core[0].ns - 500.0) < 1.0);
+    op.coll.op = ESP_COLL_BROADCAST; /* a rank may end early */
+    esp__survey_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
+    assert_true(longer.n[ESP__LANE_INTER] == 2 && !s.link[ESP__INTER][ESP_COLL_BROADCAST].n);
+}
+
+/* Cores, the ranks that share them, and the load of computing: how many threads of a rank have a core, and by how much core time
+ * lasts longer. */
+static void test_cores(void **state) {
+    static const struct {
+        uint32_t cores, sharing;
+        double load;
+        uint32_t per_rank;
+        double stretch;
+    } cases[] = {{2, 1, 1.0, 2, 1.0},  {2, 2, 1.0, 1, 1.0}, {2, 4, 1.0, 1, 2.0},  {2, 4, 0.5, 1, 2.0},
+                 {16, 4, 1.0, 3, 1.0}, {2, 1, 2.0, 1, 1.0}, {16, 8, 0.0, 3, 1.0}, {2, 2, 0.0, 2, 1.0},
+                 {8, 2, 3.0, 2, 1.0},  {1, 1, 1.0, 1, 1.0}};
+    static esp__survey s;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        s.cores = cases[i].cores, s.sharing = cases[i].sharing, s.load = cases[i].load;
+        assert_int_equal(esp__survey_cores(&s), cases[i].per_rank);
+        assert_true(fabs(esp__survey_stretch(&s) - cases[i].stretch) < 1e-9);
+    }
 }
 
 /* Some 30 ms a point, at least two runs, and no more than say anything new. */
@@ -221,8 +285,9 @@ static void repeats(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(repeats), cmocka_unit_test(test_survey),
-                                       cmocka_unit_test(test_alone), cmocka_unit_test(test_fit),
-                                       cmocka_unit_test(test_points)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(repeats),     cmocka_unit_test(test_survey),
+                                       cmocka_unit_test(test_alone),  cmocka_unit_test(test_fit),
+                                       cmocka_unit_test(test_points), cmocka_unit_test(test_longer),
+                                       cmocka_unit_test(test_cores)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,11 +86,13 @@ static void test_file(void **state) {
     char *text, label[32] = "comp@cpu \"odd\"\\\n\xc3\xa9\xff";
     (void)state;
     for (int i = 0; i < 2; i++) assert_int_equal(esp__trace_open(NULL, 100, &t[i]), ESP_OK);
-    esp__trace_add(t[0], ESP__LANE_CPU, label, 3, 7, t[0]->origin_ns + 1500, t[0]->origin_ns + 4001, 64);
+    esp__trace_add(t[0], ESP__LANE_CPU, label, 3, 7, (esp__span){t[0]->origin_ns + 1500, t[0]->origin_ns + 4001}, 2250,
+                   64);
     memset(label, 'x', sizeof label - 1); /* the caller's text may go away */
-    esp__trace_add(t[0], ESP__LANE_COMPUTE, "backward", UINT32_MAX, 7, t[0]->origin_ns, t[0]->origin_ns + 10, 0);
-    esp__trace_add(t[1], ESP__LANE_INTER, "inter.alltoall fc1", 0, 8, t[0]->origin_ns + 1000000,
-                   t[0]->origin_ns + 2000000, 9);
+    esp__trace_add(t[0], ESP__LANE_COMPUTE, "backward", UINT32_MAX, 7,
+                   (esp__span){t[0]->origin_ns, t[0]->origin_ns + 10}, 0, 0);
+    esp__trace_add(t[1], ESP__LANE_INTER, "inter.alltoall fc1", 0, 8,
+                   (esp__span){t[0]->origin_ns + 1000000, t[0]->origin_ns + 2000000}, 0, 9);
     write_ranks(2, t);
     text = slurp();
     assert_string_equal(value(text), "\n");
@@ -98,7 +100,7 @@ static void test_file(void **state) {
     assert_int_equal(count(text, "\"thread_name\""), 8);
     assert_non_null(strstr(text, "\"name\":\"rank 1 (machine 0)\""));
     assert_non_null(strstr(text, "\"ts\":1.500,\"dur\":2.501,\"name\":\"comp@cpu \\\"odd\\\"\\\\\\n\xc3\xa9\\ufffd\""));
-    assert_non_null(strstr(text, "\"args\":{\"step\":7,\"tensor\":3,\"bytes\":64}"));
+    assert_non_null(strstr(text, "\"args\":{\"step\":7,\"tensor\":3,\"core_us\":2.250,\"bytes\":64}"));
     assert_non_null(strstr(text, "\"args\":{\"step\":7,\"bytes\":0}"));
     assert_non_null(strstr(text, "\"ts\":1000.000,\"dur\":1000.000"));
     assert_true(access(temporary, F_OK) != 0);
@@ -112,7 +114,7 @@ static void *adder(void *arg) {
     for (uint64_t i = 0; i < EACH; i++) {
         char label[32];
         snprintf(label, sizeof label, "op %d", (int)(i % DISTINCT));
-        esp__trace_add(t, ESP__LANE_CPU, label, (uint32_t)(i % DISTINCT), i, i, i + 1, 0);
+        esp__trace_add(t, ESP__LANE_CPU, label, (uint32_t)(i % DISTINCT), i, (esp__span){i, i + 1}, 0, 0);
     }
     return NULL;
 }
@@ -144,7 +146,7 @@ static void test_full_trace_and_full_label_table(void **state) {
     for (uint64_t i = 0; i < 5010; i++) {
         char label[300];
         snprintf(label, sizeof label, "%d %0250d", (int)i, 7); /* all different, all too long */
-        esp__trace_add(t, ESP__LANE_CPU, label, 0, i, t->origin_ns, t->origin_ns, 0);
+        esp__trace_add(t, ESP__LANE_CPU, label, 0, i, (esp__span){t->origin_ns, t->origin_ns}, 0, 0);
     }
     write_ranks(1, &t);
     text = slurp();
@@ -178,7 +180,7 @@ static void test_damaged_events_are_left_out(void **state) {
     char *text;
     (void)state;
     assert_int_equal(esp__trace_open(NULL, 10, &t), ESP_OK);
-    esp__trace_add(t, 99, "a", 0, 0, 0, 0, 0); /* no such lane */
+    esp__trace_add(t, 99, "a", 0, 0, (esp__span){0, 0}, 0, 0); /* no such lane */
     assert_int_equal(esp__trace_pack(NULL, t, &data, &bytes), ESP_OK);
     assert_int_equal(esp__trace_file_open(NULL, path, &f), ESP_OK);
     esp__trace_file_rank(f, 0, data, bytes);

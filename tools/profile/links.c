@@ -203,7 +203,7 @@ static void links_between(const profile_job *j) {
     while (j->shared_cores && esp__now_ns() < until) esp__cpu_relax();
 }
 
-/* Runs steps of a small model, without and with compression, to measure what starting an op costs. */
+/* Runs steps of a small model, without and with compression, to measure how long ops wait for a thread or a core. */
 static esp_status links_dispatch(profile_job *j) {
     enum { TENSORS = 16, COUNT = 16384, STEPS = 8 };
     const esp_stream cpu = ESP_ZERO;
@@ -225,14 +225,15 @@ static esp_status links_dispatch(profile_job *j) {
             s = esp_push(j->ctx, i, grads[i], cpu);
         }
         if (!s) s = esp_wait_all(j->ctx);
-        if (!s && k % STEPS) s = esp__survey_dispatch(j->ctx, j->survey);
+        if (!s && k % STEPS) s = esp__survey_step(j->ctx, j->survey);
     }
     return s;
 }
 
 static esp_status links_measure(profile_job *j) {
     esp_status s = links_measure_all(j);
-    if (!s && j->shared_cores < 0) j->shared_cores = (uint32_t)j->ctx->job.size >= j->survey->cores;
+    if (!s && j->shared_cores < 0) j->shared_cores = j->survey->sharing >= j->survey->cores;
+    j->survey->load = j->shared_cores > 0 ? 1.0 : 0.0;
     if (!s) s = links_dispatch(j);
     if (!s) s = esp__survey_finish(j->ctx, j->survey);
     return s ? s : profile_noise(j);
@@ -250,7 +251,6 @@ static esp_status links_write(const profile_job *j) {
     snprintf(source, sizeof source, "measured by espresso profile links: %d ranks on %u core(s), backend %.40s",
              j->ctx->job.size, cores, j->ctx->job.backend->name);
     f.system.name = name;
-    f.system.cores_per_rank = (uint32_t)j->shared_cores;
     profile_measured(j, &f.measured);
     if (!links_path(j, j->ctx->job.size, path, sizeof path)) return ESP_E_ARG;
     return esp__system_write(path, &f);
@@ -308,7 +308,7 @@ static void links_json(const profile_job *j) {
     json_us(&t, "dispatch_cpu_us", y->dispatch_ns[1]);
     json_us(&t, "dispatch_intra_us", y->dispatch_ns[2]);
     json_us(&t, "dispatch_inter_us", y->dispatch_ns[3]);
-    json_number(&t, "cores_per_rank", j->shared_cores);
+    json_number(&t, "cores_per_rank", y->cores_per_rank);
     json_open(&t, "links", '[');
     for (int level = 0; level < 3; level++)
         for (int coll = 1; coll < ESP_PLAN_COLLS; coll++) {

@@ -99,18 +99,6 @@ static void replay_scale(replay_run *r, double elements, double times);
 static double replay_ratio(const plan_inputs *in);
 /* Chooses what gives --ratio: elements_scale and time_scale in real mode, the links' speed in model mode. */
 static int replay_choose(replay_run *r);
-/* dispatch.c */
-enum { REPLAY_SLOWER_MAX = 512 };
-typedef struct replay_dispatch {
-    double queued[ESP__LANES], small[ESP__LANES]; /* sums of measured minus predicted ns: ops that queued; small ops */
-    uint32_t n_queued[ESP__LANES], n_small[ESP__LANES];
-    double slower[REPLAY_SLOWER_MAX]; /* measured over predicted, of large ops inside a machine */
-    uint32_t n_slower;
-    double queued_large, small_large; /* predicted ns of the large ops among them */
-} replay_dispatch;
-static void replay_dispatch_add(replay_dispatch *d, const replay_strategy *s); /* s->spans must be gathered */
-static double replay_slower(replay_dispatch *d);
-static void replay_dispatch_take(replay_dispatch *d, double out[ESP__LANES]);
 /* machine.c */
 static int replay_memory_fits(const replay_run *r);
 static esp_status replay_cpu_now(const replay_run *r, esp__machine_time *out); /* own: of all ranks */
@@ -120,7 +108,7 @@ static double replay_stolen(const esp__machine_time *from, const esp__machine_ti
 static esp_status replay_survey_rough(replay_run *r); /* enough points to choose scales */
 static esp_status replay_survey_links(replay_run *r);
 static esp_status replay_survey_codecs(replay_run *r);
-static esp_status replay_survey_dispatch(replay_run *r);
+static esp_status replay_survey_in_steps(replay_run *r);
 /* plan.c */
 static int replay_list(replay_run *r); /* selects the strategies that the user named */
 static int replay_plan_all(replay_run *r);

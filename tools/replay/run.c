@@ -57,7 +57,7 @@ static esp_status replay_measure(replay_run *r, int *status) {
     if (s || *status != TOOL_OK) return s;
     s = replay_survey_codecs(r);
     if (!s) s = replay_add_tensors(r);
-    return s ? s : replay_survey_dispatch(r);
+    return s ? s : replay_survey_in_steps(r);
 }
 
 static esp_status replay_prepare(replay_run *r, int *status) {

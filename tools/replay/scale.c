@@ -13,7 +13,7 @@ static void replay_own_tensors(replay_run *r) {
 /* ---- the modelled machine, in model mode -------------------------------------------------------------------------- */
 static uint32_t replay_link_points(const esp_plan_link *l) {
     uint32_t n = 0;
-    for (int c = 0; c < ESP_PLAN_COLLS; c++) n += l->table[c].n;
+    for (int c = 0; c < ESP_PLAN_COLLS; c++) n += l->table[c].n + l->gap[c].n + l->core[c].n;
     return n;
 }
 
@@ -26,7 +26,11 @@ static esp_cost_point *replay_scale_curve(esp_cost_curve *c, double sizes, doubl
 static esp_cost_point *replay_scale_link(esp_plan_link *l, double sizes, double times, esp_cost_point *room) {
     l->alpha_ns *= times;
     l->bytes_per_us *= sizes / times;
-    for (int c = 0; c < ESP_PLAN_COLLS; c++) room = replay_scale_curve(&l->table[c], sizes, times, room);
+    for (int c = 0; c < ESP_PLAN_COLLS; c++) {
+        room = replay_scale_curve(&l->table[c], sizes, times, room);
+        room = replay_scale_curve(&l->gap[c], sizes, times, room);
+        room = replay_scale_curve(&l->core[c], sizes, times, room);
+    }
     return room;
 }
 
@@ -46,7 +50,7 @@ static void replay_scale_machine(plan_inputs *in, double sizes, double times, do
     s->host_bytes_per_us *= sizes / times;
     s->pack_ns *= times;
     s->pack_bytes_per_us *= sizes / times;
-    for (int l = 0; l < 4; l++) s->dispatch_ns[l] *= times;
+    for (int l = 0; l < ESP__LANES; l++) s->dispatch_ns[l] *= times;
     for (uint32_t c = 0; c < in->n_codecs; c++) {
         esp_plan_codec *k = &in->codecs[c];
         k->header_bytes *= sizes;

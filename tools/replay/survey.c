@@ -1,4 +1,4 @@
-/* survey.c: real mode's costs for the planner: links, codecs, and starting an op. All ranks measure them together,
+/* survey.c: real mode's costs for the planner: links, codecs, and dispatch times. All ranks measure them together,
  * in the processes that later run the strategies. Must not know how a survey measures. */
 #include "tools/replay/replay.h"
 
@@ -7,33 +7,20 @@ enum {
     REPLAY_FIRST_BYTES = 64,
     REPLAY_LEAST_BYTES = 2048,
     REPLAY_ROOM = 128 << 20, /* of all ranks together: more than caches hold, so that measured data is not cached */
-    REPLAY_AGAIN = 2,        /* an outlier is measured again this many times */
+    REPLAY_AGAIN = 2,        /* a point whose runs differ much is measured again this many times */
     REPLAY_FIRST_ELEMENTS = 16,
-    REPLAY_DISPATCH_STEPS = 4
+    REPLAY_SURVEY_STEPS = 4
 };
+#define REPLAY_SPREAD 0.2
 #define REPLAY_LONGEST_NS 400e6 /* no larger size is measured after one that takes this long */
 
-/* Returns 1 if a point is an outlier: above the line through its neighbours, or, for the last point, more than in
- * proportion to the point before. Other work of the machine may have disturbed it. */
-static int replay_survey_outliers(const esp__survey_curve *c, uint32_t i) {
-    const esp_cost_point *p = c->at;
-    double most;
-    if (i == 0 || i >= c->n) return 0;
-    if (i + 1 == c->n)
-        most = p[i - 1].ns * (p[i].size / p[i - 1].size);
-    else
-        most =
-            p[i - 1].ns + (p[i + 1].ns - p[i - 1].ns) * ((p[i].size - p[i - 1].size) / (p[i + 1].size - p[i - 1].size));
-    return p[i].ns > 1.05 * most;
-}
-
-/* Measures outliers again, and keeps the smaller time of each point. */
+/* Measures points again whose runs differ much: each time is one more observation. */
 static esp_status replay_survey_again(replay_run *r, uint8_t level, uint32_t coll) {
     const esp__survey_curve *c = &r->survey->link[level][coll];
     esp_status s = ESP_OK;
     for (int k = 0; k < REPLAY_AGAIN; k++)
         for (uint32_t i = c->n; i-- > 0 && !s;)
-            if (replay_survey_outliers(c, i))
+            if (c->spread[i] > REPLAY_SPREAD)
                 s = esp__survey_link(r->ctx, r->survey, level, coll, (uint64_t)c->at[i].size,
                                      esp__survey_repeats(c->at[i].ns));
     return s;
@@ -61,11 +48,11 @@ static esp_status replay_survey_open(replay_run *r, uint64_t bytes, uint64_t ele
 
 /* Gives the survey's costs to the planner. */
 static esp_status replay_survey_take(replay_run *r) {
+    r->survey->load = r->compute == REPLAY_BUSY ? 1.0 : 0.0;
     const esp_status s = esp__survey_finish(r->ctx, r->survey);
     if (s) return s;
     r->in.system = r->survey->system;
     r->in.system.name = "as measured";
-    r->in.system.cores_per_rank = r->compute == REPLAY_BUSY;
     /* before codecs are measured, n_codecs is 0 and the user's specs stay */
     memcpy(r->in.codecs, r->survey->plan_codecs, r->survey->n_codecs * sizeof *r->in.codecs);
     return ESP_OK;
@@ -126,54 +113,41 @@ static esp_status replay_survey_codecs(replay_run *r) {
     return s ? s : replay_survey_take(r);
 }
 
-/* Runs a few steps under strategy `text`, which is the same on all ranks. */
-static esp_status replay_survey_steps(replay_run *r, char *name, const char *text, replay_dispatch *d) {
+/* Runs a few steps under strategy `text`, which is the same on all ranks, and takes observations from them. */
+static esp_status replay_survey_steps(replay_run *r, char *name, const char *text) {
     replay_strategy s = {.name = name};
     esp_status status = ESP_E_ARG;
     esp__text_add(&s.text, "%s", text);
     if (replay_predict(r, &s) == TOOL_OK) {
-        replay_strategy_room(&s, REPLAY_DISPATCH_STEPS);
-        status = replay_turn(r, &s, REPLAY_DISPATCH_STEPS);
-        if (!status) status = replay_gather_spans(r, &s);
-        if (!status) replay_dispatch_add(d, &s);
+        replay_strategy_room(&s, 1);
+        status = replay_turn(r, &s, 1);
+        for (int k = 0; k < REPLAY_SURVEY_STEPS && !status; k++) {
+            status = replay_step(r, NULL);
+            if (!status) status = esp__survey_step(r->ctx, r->survey);
+        }
     }
     s.name = NULL;
     replay_strategy_free(&s);
     return status;
 }
 
-/* Multiplies the costs of large sizes inside a machine by `times`. */
-static esp_status replay_survey_slower(replay_run *r, double times) {
-    const uint8_t level = r->machines == 1 ? ESP__FLAT : ESP__INTRA;
-    for (uint32_t c = 0; c < ESP_PLAN_COLLS; c++) {
-        esp__survey_curve *x = &r->survey->link[level][c];
-        for (uint32_t i = 0; i < x->n; i++)
-            if (x->at[i].size >= REPLAY_LARGE_BYTES) x->at[i].ns *= times;
-    }
-    return replay_survey_take(r);
-}
-
-/* Measures dispatch under two strategies: without compression, and with every tensor compressed. */
-static esp_status replay_survey_dispatch(replay_run *r) {
+/* Observes ops in steps, under two strategies: without compression, and with every tensor compressed. */
+static esp_status replay_survey_in_steps(replay_run *r) {
     static const char *const names[] = {"fp32", "layerwise"};
-    replay_dispatch d;
     esp_status s = ESP_OK;
-    memset(&d, 0, sizeof d);
-    memset(r->in.system.dispatch_ns, 0, sizeof r->in.system.dispatch_ns);
     for (size_t i = 0; i < sizeof names / sizeof *names && !s; i++) {
         char *text = NULL, name[16];
         plan_made m;
         snprintf(name, sizeof name, "%s", names[i]);
-        replay_say(r, "replay: what starting an op costs, under %s", name);
+        replay_say(r, "replay: measuring ops in steps, under %s", name);
         if (r->ctx->job.rank == 0 && !plan_make(&r->in, name, ESP_PLAN_NO_BOUND, &m)) {
             text = strdup(esp_plan_text(m.plan));
             plan_free(&m);
         }
         s = replay_share_text(r, &text);
-        if (!s && text) s = replay_survey_steps(r, name, text, &d);
+        if (!s && text) s = replay_survey_steps(r, name, text);
         free(text);
     }
-    if (!s) s = replay_survey_slower(r, replay_slower(&d));
-    replay_dispatch_take(&d, r->in.system.dispatch_ns);
-    return s;
+    if (!s) esp__core_times(r->ctx, ESP__CORE_SURVEY, 0); /* what is replayed runs as it would in a job */
+    return s ? s : replay_survey_take(r);
 }
