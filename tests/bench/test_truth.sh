@@ -94,5 +94,7 @@ assert "m" not in said([row("fp32", 1, 0)], "op class")[0] and "m" not in said([
 widths = {len(l.split(",")) for l in t.csv_lines(rows)}
 assert len(widths) == 1 and ",miss," in t.csv_lines(rows)[1], t.csv_lines(rows)
 assert any("miss" in l for l in t.table(rows))
+short = t.short_table(rows)
+assert len(short) == 5 + 10 and "200.0/200.0?" in short[5] and "3/3" in short[14] and "0/3" in short[5], short
 PYTHON
 echo ok
