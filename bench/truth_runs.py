@@ -150,24 +150,26 @@ def medians(per_step):
 
 def run(tools, case, prediction, steps):
     """One run under one strategy: (step times, {op class: ms}, {lane: ms})."""
-    stats, trace = (os.path.abspath(os.path.join(tools.work, name)) for name in ("run.stats.jsonl", "run.%r.trace.json"))
+    stats, trace = (os.path.abspath(os.path.join(tools.work, name)) for name in (f"run-{os.getpid()}.stats.jsonl", f"run-{os.getpid()}.%r.trace.json"))
     traces = [trace.replace("%r", str(rank)) for rank in range(case.ranks)]
-    for path in [stats] + traces:
-        if os.path.exists(path):
-            os.remove(path)
     enough = steps + WARM
     made = lambda: all(map(os.path.exists, traces)) and (read_stats(stats) or [(0, 0, 0)])[-1][0] >= enough
-    call([tools.command, "run", *case.place(), "--no-prefix", "--", *case.trainer.words(enough)],
-         {"ESPRESSO_STRATEGY": prediction["file"], "ESPRESSO_STATS": f"{stats},every=100ms", "ESPRESSO_TRACE": f"{trace},steps={enough}"}, 240,
-         None if case.trainer.counts else made)
-    samples = read_stats(stats)
-    if samples is None:
-        raise Problem(f"{case.trainer.command[0]} ended and never called esp_start: is it a program that uses espresso?")
-    times = step_times(samples)
-    if len(times) < 4:
-        raise Problem(f"{case.trainer.command[0]} made {samples[-1][0] if samples else 0} steps; {WARM + 4} or more are needed: "
-                      "let it train longer, or write {steps} where its command line has their number")
-    classes, lanes = op_times(traces, case.machines)
+    try:
+        call([tools.command, "run", *case.place(), "--no-prefix", "--", *case.trainer.words(enough)],
+             {"ESPRESSO_STRATEGY": prediction["file"], "ESPRESSO_STATS": f"{stats},every=100ms", "ESPRESSO_TRACE": f"{trace},steps={enough}"}, 240,
+             None if case.trainer.counts else made)
+        samples = read_stats(stats)
+        if samples is None:
+            raise Problem(f"{case.trainer.command[0]} ended and never called esp_start: is it a program that uses espresso?")
+        times = step_times(samples)
+        if len(times) < 4:
+            raise Problem(f"{case.trainer.command[0]} made {samples[-1][0] if samples else 0} steps; {WARM + 4} or more are needed: "
+                          "let it train longer, or write {steps} where its command line has their number")
+        classes, lanes = op_times(traces, case.machines)
+    finally:
+        for path in [stats] + traces:
+            if os.path.exists(path):
+                os.remove(path)
     return times, medians(classes), medians(lanes)
 
 
