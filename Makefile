@@ -53,7 +53,7 @@ TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list quick-programs quick-list fuzz bench results docs dist install demo clean check-style report bare check-parts truth
+.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list quick-programs quick-list fuzz bench results docs dist install demo clean check-style report bare check-parts truth accuracy
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/%/
 all: lib plugins tools examples report
@@ -134,10 +134,12 @@ bench: lib tools $(BENCHES)
 	@echo "benchmarks are in $(BUILD)/bench: $(notdir $(BENCHES))"
 truth: lib tools examples $(BUILD)/bench/trainer # TRUTH_FLAGS="gpt 4 1gbit", or --costs-only an hour before: see bench/truth --help
 	@BUILD=$(BUILD) bench/truth $(TRUTH_FLAGS)
+accuracy: lib tools examples # what codecs cost in accuracy: about an hour; see bench/accuracy.sh
+	@BUILD=$(BUILD) sh bench/accuracy.sh
 # pictures and tables of all cases, from the CSV of bench/results
 results:
 	@command -v python3 >/dev/null || { echo "make results: python3 is not there (Debian: python3)"; exit 1; }
-	@for s in plan_plot replay_plot converge_plot case_tables; do python3 -B bench/$$s.py bench/results $(BUILD)/results || exit 1; done
+	@for s in plan_plot replay_plot converge_plot accuracy_plot case_tables; do python3 -B bench/$$s.py bench/results $(BUILD)/results || exit 1; done
 demo: all # DEMO_FLAGS=--quick: the short form
 	@sh examples/train/demo.sh $(DEMO_FLAGS)
 # bootstrap in a minimal Debian root, as root and as a user with sudo

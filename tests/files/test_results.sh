@@ -9,10 +9,10 @@ fail() {
     echo "$*"
     exit 1
 }
-for script in plan_plot replay_plot converge_plot case_tables; do
+for script in plan_plot replay_plot converge_plot accuracy_plot case_tables; do
     python3 -B bench/$script.py bench/results "$tmp" || fail "$script.py: exit status $?"
 done
-for picture in plan-quality plan-growth replay converge-train converge-gpt; do
+for picture in plan-quality plan-growth replay converge-train converge-gpt accuracy; do
     [ "$(tail -n 1 "$tmp/$picture.svg")" = "</svg>" ] || fail "$picture.svg does not end"
 done
 rows() { grep -cE "$2" "$1"; }
