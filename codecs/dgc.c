@@ -33,6 +33,18 @@ typedef struct dgc_self {
 static const char dgc_name[] = "dgc",
                   dgc_params[] = "ratio=0.01,momentum=0.9,masking=1,warmup=0,sample=0.01,nesterov=0";
 
+/* With the trainer's momentum too, gradients count 1 / (1 - m) times as much as they should, and training may diverge. */
+static void dgc_say_momentum(const esp_host *h, double momentum) {
+    char text[200];
+    const esp_log_event ev = {(uint32_t)sizeof ev, ESP_LOG_INFO, ESP_OK, 0, dgc_name, text, NULL};
+    if (!(momentum > 0) || !ESP_HAS(esp_host, h, log)) return;
+    (void)snprintf(
+        text, sizeof text,
+        "dgc applies a momentum of %g itself: turn the trainer's momentum off (plain SGD), or set momentum=0 here",
+        momentum);
+    h->log(h->user, &ev);
+}
+
 static esp_status dgc_open(const esp_host *h, const char *params, void **self) {
     dgc_self v = {h, 0.01, 0.9, 1, 0, 0.01, 0, esp_simd_level()};
     esp_param p[] = {{"ratio", &v.ratio, 0.0, 1.0, 1, 0, "above 0 and at most 1"},
@@ -47,6 +59,7 @@ static esp_status dgc_open(const esp_host *h, const char *params, void **self) {
     if (!t) return ESP_E_NOMEM;
     *t = v;
     *self = t;
+    dgc_say_momentum(h, v.momentum);
     return ESP_OK;
 }
 static void dgc_close(void *self) { esp_codec_self_free(((dgc_self *)self)->host, self, sizeof(dgc_self)); }

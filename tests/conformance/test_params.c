@@ -71,12 +71,35 @@ static void tables(void **unused) {
     }
 }
 
+/* dgc says that the trainer's momentum must be off, unless its own is. */
+static char said[256];
+static void hear(void *user, const esp_log_event *ev) {
+    (void)user;
+    if (ev->level == ESP_LOG_INFO) (void)snprintf(said, sizeof said, "%s", ev->message);
+}
+static void momentum(void **unused) {
+    const esp_host *const plain = &cf_plain;
+    esp_host h = *plain;
+    void *self = NULL;
+    (void)unused;
+    h.log = hear;
+    for (int own = 0; own < 2; own++) {
+        const esp_codec *c = cf_find("dgc");
+        said[0] = 0;
+        assert_int_equal(c->open(&h, own ? "momentum=0.8" : "momentum=0", &self), ESP_OK);
+        c->close(self);
+        assert_int_equal(strstr(said, "a momentum of 0.8 itself: turn the trainer's momentum off") != NULL, own);
+        assert_int_equal(said[0] != 0, own);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(missing_and_unknown),
         cmocka_unit_test(values),
         cmocka_unit_test(numbers),
         cmocka_unit_test(tables),
+        cmocka_unit_test(momentum),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
