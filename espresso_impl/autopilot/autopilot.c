@@ -33,6 +33,7 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
     a->phase = phase;
     a->phase_steps = a->n_times = 0;
     a->steps_ns = a->waiting_ns = 0;
+    a->phase_stats = ctx->steps.stats;
     a->tries_ns = a->first_try_ns = a->tries = 0;
     if (phase == ESP__AUTO_MEASURE) {
         a->n_ready = 0;
@@ -45,6 +46,8 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
 /* Puts a strategy in force, and stores its hash: another strategy in force means that the program set one itself. */
 ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
     esp_status s = esp_strategy_set(ctx, text);
+    ctx->steps.predicted_ns = 0.0;
+    *ctx->steps.difference = 0;
     esp__autopilot_of(ctx)->in_force = ctx->in_force.strategy.hash;
     return s;
 }

@@ -51,6 +51,7 @@ typedef struct esp__auto_word {
     /* only rank 0 sets these */
     uint32_t done, verdict, compresses;
     uint64_t text_bytes;
+    double pushed_ns;                     /* from a step's begin to its last push: mean since the phase began */
     double gain, predicted_ns, second_ns; /* second_ns: as in the job */
 } esp__auto_word;
 
@@ -92,9 +93,11 @@ typedef struct esp__auto_job {
     double need; /* the gain that makes the plan worth a change, such as 1.05 */
     double gain, predicted_ns;
     double explained_ns; /* the planner's prediction for the strategy in force */
-    int full_cores;      /* the plan keeps the core that computes busy nearly all the time */
+    esp_plan_report best;
+    int full_cores; /* the plan keeps the core that computes busy nearly all the time */
     /* strategy layerwise with the codec for which it is predicted fastest; NULL: none, or `plan` is the same */
     esp_plan *second;
+    esp_plan_report second_report;
     double second_ns;
     char second_chosen[ESP__SPEC_MAX + 16];
     int tried; /* layerwise was tried already */
@@ -145,6 +148,7 @@ typedef struct esp__autopilot {
     uint64_t spent_ns;  /* by the autopilot in this measuring phase, as agreed by all ranks */
     uint64_t waited_ns; /* in this step's exchanges, for ranks that came later */
     uint64_t cpu_since, stats_step, stats_exposed;
+    esp_stats phase_stats;         /* as the phase began */
     uint64_t steps_ns, waiting_ns; /* since the phase began: all step times; the part of them after the last push */
     uint64_t *ready_max;           /* rank 0: [n_tensors] the slowest rank's ready times */
     /* planning: rank 0 */

@@ -42,6 +42,7 @@ static void esp__auto_word_make(esp_ctx *ctx) {
     a->mine.pid = (int64_t)getpid();
     a->mine.over_ns = (double)a->tries_ns - before * (double)a->tries;
     a->mine.first_ns = a->first_try_ns ? (double)a->first_try_ns - before : 0.0;
+    a->mine.pushed_ns = a->n_times ? (double)(a->steps_ns - a->waiting_ns) / a->n_times : 0.0;
     a->mine.waiting = a->steps_ns ? (double)a->waiting_ns / (double)a->steps_ns : 1.0;
     if (a->source.step_ns) a->mine.waiting = a->source.waiting ? a->source.waiting(a->source.user, ctx) : 1.0;
 }

@@ -313,6 +313,7 @@ static void esp__auto_layerwise(esp__auto_job *job) {
         esp_plan_free(job->second);
         job->second = one;
         job->second_ns = ns;
+        job->second_report = r;
         snprintf(job->second_chosen, sizeof job->second_chosen, "layerwise %s", job->codecs[c].spec);
     }
 }
@@ -324,6 +325,7 @@ ESP__FN void esp__auto_second(esp__auto_job *job) {
     job->second = NULL;
     job->predicted_ns = job->second_ns;
     job->second_ns = 0.0;
+    job->best = job->second_report;
     job->gain = job->base_ns / job->predicted_ns;
     job->text_hash = esp__auto_text_hash(esp_plan_text(job->plan));
     job->compresses = job->tried = 1;
@@ -357,6 +359,7 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
     job->predicted_ns = esp__auto_promise(job, best.iteration_ns);
     job->gain = job->base_ns > 0.0 ? job->base_ns / job->predicted_ns : 1.0;
     job->full_cores = best.lane_ns[ESP__LANE_COMPUTE] >= esp__auto_full * best.iteration_ns;
+    job->best = best;
     job->bound = best.bound_any_ns > 0.0 ? best.iteration_ns / best.bound_any_ns - 1.0 : -1.0;
     job->plan_ns = best.plan_ns;
     job->text_hash = esp__auto_text_hash(esp_plan_text(job->plan));

@@ -177,6 +177,32 @@ static double esp__auto_reference(const esp_ctx *ctx, double measured) {
     return measured;
 }
 
+/* Rank 0: what explains that a step took longer or shorter than predicted. The parts overlap: their sum is not the difference. */
+static void esp__auto_explain(esp_ctx *ctx, double measured) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp__auto_job *job = a->job;
+    const esp_stats *now = &ctx->steps.stats, *then = &a->phase_stats;
+    const double steps = (double)(now->steps - then->steps);
+    double backward = 0.0, compression, links = 0.0, slowest = 0.0, mean = 0.0;
+    ctx->steps.predicted_ns = a->predicted_ns;
+    *ctx->steps.difference = 0;
+    if (!job || steps < 1.0 || fabs(measured / a->predicted_ns - 1.0) < esp__auto_longer - 1.0) return;
+    backward = (double)(now->backward_ns - then->backward_ns) / steps;
+    for (uint32_t i = 1; i < job->model.n_tensors; i++) backward -= job->tensors[i].compute_ns;
+    compression = (double)(now->compress_ns + now->decompress_ns - then->compress_ns - then->decompress_ns) / steps;
+    compression -= job->best.lane_ns[ESP__LANE_CPU];
+    for (int k = 0; k < ESP__LEVELS; k++)
+        links += (double)(now->level_ns[k] - then->level_ns[k]) / steps - job->best.lane_ns[ESP__LANE_INTRA + k];
+    for (int32_t r = 0; r < ctx->job.size; r++) {
+        mean += a->all[r].pushed_ns / ctx->job.size;
+        if (a->all[r].pushed_ns > slowest) slowest = a->all[r].pushed_ns;
+    }
+    snprintf(ctx->steps.difference, sizeof ctx->steps.difference,
+             "%+.3f ms a step: backward %+.3f, compression %+.3f, links %+.3f; ranks wait %.3f for the slowest",
+             (measured - a->predicted_ns) / 1e6, backward / 1e6, compression / 1e6, links / 1e6,
+             (slowest - mean) / 1e6);
+}
+
 /* Strategy layerwise is tried too if what is in force takes clearly longer than is predicted for it: 1, and ranks go on with that. */
 static int esp__auto_try_second(esp_ctx *ctx, double kept_ns) {
     esp__autopilot *a = esp__autopilot_of(ctx);
@@ -201,6 +227,8 @@ static esp_status esp__auto_accept(esp_ctx *ctx, double before, double now) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__auto_say(ctx, "measured %.2fx (%.3f ms a step, before %.3f ms, predicted %.3f ms)", before / now, now / 1e6,
                   before / 1e6, a->predicted_ns / 1e6);
+    if (ctx->job.rank == 0) esp__auto_explain(ctx, now);
+    if (*ctx->steps.difference) esp__auto_say(ctx, "%s", ctx->steps.difference);
     a->stays = 0;
     esp__budget_won(&a->budget, a->compresses);
     if (esp__auto_try_second(ctx, now)) return ESP_OK;

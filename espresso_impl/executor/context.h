@@ -140,6 +140,10 @@ typedef struct esp__steps {
     esp__step_clock clock;
     esp_stats stats;
     const char *phase; /* the autopilot's phase as a static text; NULL: no autopilot */
+    /* the autopilot's, of the strategy in force: its prediction, 0: none; and what explains the difference from what was measured,
+     * "": nothing to explain. They change between steps. */
+    double predicted_ns;
+    char difference[160];
 } esp__steps;
 
 /* What esp_gather works with: one call at a time. */

@@ -12,6 +12,8 @@ typedef struct esp__stats_now {
     esp_stats all;                           /* since esp_start, with the traffic      */
     uint64_t step, strategy, changes, since; /* strategy: its hash; since: the step before its first */
     const char *phase;                       /* the autopilot's; NULL: no autopilot */
+    double predicted_ns;                     /* the autopilot's prediction for a step; 0: none */
+    char difference[160];                    /* what explains the difference from it */
 } esp__stats_now;
 
 /* One sample: the statistics of one interval, which the sampler's thread writes. */

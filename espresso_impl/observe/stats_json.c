@@ -165,6 +165,8 @@ ESP__FN void esp__stats_json_sample(const esp_ctx *ctx, const esp__stats_sample 
                   (unsigned long long)s->now.all.nonfinite, (unsigned long long)s->now.all.memory_bytes,
                   (unsigned long long)s->now.strategy);
     esp__stats_member(t, "phase", s->now.phase);
+    if (s->now.predicted_ns > 0.0) esp__text_add(t, ",\"predicted_us\":%.3f", s->now.predicted_ns / 1e3);
+    if (*s->now.difference) esp__stats_member(t, "difference", s->now.difference);
     esp__stats_json_tensors(ctx, s, t);
     esp__text_add(t, "}\n");
 }
