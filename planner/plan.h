@@ -139,6 +139,7 @@ typedef struct esp__unit {
 } esp__unit;
 
 #define ESP__NEXT_BACKWARD 0xffffffffu
+#define ESP__NOTHING_RAN 0xfffffffeu
 /* One strategy. `sequence` contains every op once, each after the ops that it needs: ESP__NEXT_BACKWARD is the next tensor's
  * backward, a unit's number is its next op. Each lane runs its ops in this order (docs/planner.md, "Rules of time"). */
 typedef struct esp__schedule {
@@ -191,6 +192,7 @@ struct esp__problem {
     double effort;                        /* of the search: 1 is the usual */
     uint64_t seed;
     uint64_t work, work_end;  /* ops looked at so far; where to stop, 0: nowhere. The same on every machine */
+    int core_ops;             /* collectives need cores: they queue for them when they have their links */
     esp__schedule *finalists; /* [8] schedules that the search found, for robust.c; else NULL */
     uint32_t n_finalists;
     uint64_t deadline_ns; /* on the clock of esp__now_ns(); 0: none */
@@ -284,6 +286,8 @@ ESP__FN int esp__payloads_pass(const esp_plan_codec *c, const esp__op_template *
 
 /* ---- simulate.c ---------------------------------------------------------------------------------------------------------------- */
 /* Orders the ops of every lane by ready time (docs/planner.md, "Rules of time"): writes sequence and makespan. */
+/* The makespan in ready order; sequence: gets the order, NULL: nobody wants it. */
+ESP__FN uint64_t esp__by_ready(esp__problem *p, const esp__schedule *d, uint32_t *sequence);
 ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d);
 /* The same, but the links' ops follow `links`: units in order, each once per op that it has on a link. UINT64_MAX: the ops
  * would wait for each other. */

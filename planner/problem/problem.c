@@ -408,6 +408,12 @@ static void esp__times_open(esp__problem *p) {
     p->ready = ready;
 }
 
+static int esp__has_core_times(const esp_plan_link *l) {
+    for (uint32_t k = 0; k < ESP_PLAN_COLLS; k++)
+        if (l->core[k].n) return 1;
+    return 0;
+}
+
 static void esp__levels_open(esp__problem *p) {
     uint32_t many = 0;
     p->n_levels = esp__system_levels(&p->system);
@@ -419,6 +425,10 @@ static void esp__levels_open(esp__problem *p) {
     }
     for (uint32_t level = 1; level <= p->n_levels; level++) many += esp__system_size(&p->system, level) > 1;
     p->hierarchical = many > 1;
+    p->core_ops = esp__has_core_times(&p->system.flat);
+    for (uint32_t level = 1; level <= p->n_levels; level++)
+        p->core_ops |= esp__has_core_times(esp__system_link(&p->system, level));
+    p->core_ops &= p->system.cores_per_rank > 0;
 }
 
 ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const esp_plan_model *model,

@@ -288,10 +288,21 @@ static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_
     return best;
 }
 
+/* From when on an op that is ready at `ready` waits for a core: if it needs links too, from when they are free. */
+static uint64_t esp__waits_from(const uint64_t *free_at, uint32_t lanes, uint64_t ready) {
+    return lanes & ESP__CORE_LANES ? esp__lanes_free(free_at, lanes & ESP__LINK_LANES, ready) : ready;
+}
+
 /* Does the new op come before op `s`, which is ready at `other` and would start at `start`? */
 static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could, const esp__timed *s, uint64_t other,
-                           uint64_t start, uint32_t way) {
-    if (!(c->path->ops[c->op].lanes & s->lanes) || way == ESP__EAGER) return could <= start;
+                           uint64_t start, uint32_t way, const uint64_t *free_at) {
+    const uint32_t lanes = c->path->ops[c->op].lanes;
+    if (!(lanes & s->lanes) || way == ESP__EAGER) return could <= start;
+    if (lanes & s->lanes & ESP__CORE_LANES) {
+        const uint64_t from = esp__waits_from(free_at, lanes, c->ready),
+                       other_from = esp__waits_from(free_at, s->lanes, other);
+        if (from != other_from) return from < other_from;
+    }
     if (c->ready != other) return c->ready < other;
     if (s->unit == ESP__NEXT_BACKWARD) return way != ESP__BACKWARD_FIRST;
     return number < s->unit;
@@ -318,7 +329,7 @@ static uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t
             uint64_t other =
                 k->now[s->before]; /* every op from `from` on has an op before it, because a backward precedes `from` */
             uint64_t start = esp__lanes_free(free_at, s->lanes, other);
-            if (!c || !esp__goes_first(c, w->gone, could, s, other, start, w->way)) {
+            if (!c || !esp__goes_first(c, w->gone, could, s, other, start, w->way, free_at)) {
                 k->now[i] = start + s->time.ns;
                 esp__lanes_take(free_at, s->lanes, start, &s->time);
                 if (start + k->tail[i] > longest) longest = start + k->tail[i];

@@ -105,7 +105,7 @@ ESP__FN esp__rerun *esp__rerun_open(esp__problem *p, esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++)
         for (uint32_t k = 0; k < ESP__LANES; k++) r->now.left[k] += d->paths[u]->load[k];
     r->now.waiting.n = 1; /* the first backward, at time 0 */
-    esp__rerun_go(r, UINT64_MAX, 1);
+    if (!p->core_ops) esp__rerun_go(r, UINT64_MAX, 1);
     return r;
 }
 
@@ -119,7 +119,10 @@ ESP__FN uint64_t esp__rerun_try(esp__rerun *r, const esp__change *changes, uint3
         r->old[i] = *at;
         *at = changes[i].path;
     }
-    if (!esp__rerun_hopeless(&r->now, limit)) time = esp__rerun_go(r, limit, 0);
+    if (r->p->core_ops) /* their queues are not saved */
+        time = esp__by_ready(r->p, r->d, NULL);
+    else if (!esp__rerun_hopeless(&r->now, limit))
+        time = esp__rerun_go(r, limit, 0);
     for (uint32_t i = 0; i < n; i++) r->d->paths[changes[i].unit] = r->old[i];
     return time < limit ? time : UINT64_MAX;
 }

@@ -10,6 +10,7 @@ typedef struct esp__clock {
     uint64_t free_at[ESP__LANES];
     uint64_t *ready; /* [n_units] when the unit's next op has its input */
     uint8_t *op;     /* [n_units] the unit's next op */
+    uint8_t *turn;   /* [n_units] 1: it has its turn on its links, and waits for its core; only where p->core_ops */
     uint32_t tensor; /* of the next backward */
     uint32_t unit;   /* the first unit that no backward has made ready */
     uint64_t backward_ready, makespan;
@@ -39,6 +40,7 @@ static void esp__clock_open(esp__clock *c, const esp__problem *p, const esp__sch
     memset(c, 0, sizeof *c);
     c->ready = esp__arena_get(p->arena, d->n_units * sizeof *c->ready);
     c->op = esp__arena_get(p->arena, d->n_units);
+    c->turn = p->core_ops ? esp__arena_get(p->arena, d->n_units) : NULL;
 }
 
 static uint64_t esp__clock_run(esp__clock *c, uint32_t lanes, uint64_t ready, const esp__op_time *time) {
@@ -109,26 +111,90 @@ ESP__FN void esp__sequence_room(esp__problem *p, esp__schedule *d) {
     d->n_sequence = n;
 }
 
-ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d) {
-    esp__sequence_room(p, d);
-    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
-    esp__clock c;
-    esp__heap h = {esp__arena_get(p->arena, (d->n_units + 1u) * sizeof *h.at), 0};
-    uint32_t n = 0;
-    esp__clock_open(&c, p, d);
-    esp__heap_push(&h, 0, 0);
-    while (h.n) d->sequence[n++] = esp__queue_run(&h, &c, p, d, 0);
-    p->work += 2 * n;
-    esp__arena_rewind(p->arena, mark);
-    return d->makespan = c.makespan;
-}
-
-/* ---- links in a given order --------------------------------------------------------------------------------------------- */
 /* The links' ops in their order, by lane. */
 typedef struct esp__link_queues {
     uint32_t *unit[ESP__LEVELS], next[ESP__LEVELS], n[ESP__LEVELS];
 } esp__link_queues;
 
+static void esp__link_queues_open(esp__link_queues *q, const esp__problem *p, uint32_t n) {
+    memset(q, 0, sizeof *q);
+    for (uint32_t k = 0; k < p->n_levels; k++) q->unit[k] = esp__arena_get(p->arena, n * sizeof **q->unit + 4);
+}
+
+static uint32_t esp__links_of(const esp__clock *c, const esp__schedule *d, uint32_t u) {
+    return (d->paths[u]->ops[c->op[u]].lanes & ESP__LINK_LANES) >> ESP__LANE_INTRA;
+}
+
+/* Is the unit's op first in the queues of all its links? */
+static int esp__links_lead(const esp__link_queues *q, uint32_t links, uint32_t u) {
+    for (uint32_t k = 0; links >> k; k++)
+        if (links >> k & 1u && (q->next[k] == q->n[k] || q->unit[k][q->next[k]] != u)) return 0;
+    return 1;
+}
+
+/* The unit's op has its turn on its links if it is first in their queues: it queues for its core from when they are free. */
+static void esp__links_turn(esp__heap *h, esp__clock *c, const esp__schedule *d, const esp__link_queues *q,
+                            uint32_t u) {
+    if (c->turn[u] || !esp__links_lead(q, esp__links_of(c, d, u), u)) return;
+    c->turn[u] = 1;
+    esp__heap_push(h, esp__lanes_free(c->free_at, d->paths[u]->ops[c->op[u]].lanes & ESP__LINK_LANES, c->ready[u]),
+                   (uint64_t)u << 8 | (c->op[u] + 1u));
+}
+
+/* Pops the first op. One on links that has not had its turn joins their queues: ESP__NOTHING_RAN. Else runs it, and returns its unit or
+ * ESP__NEXT_BACKWARD. */
+static uint32_t esp__queue_run_cores(esp__heap *h, esp__clock *c, const esp__problem *p, const esp__schedule *d,
+                                     esp__link_queues *q) {
+    const uint64_t key = h->at[0].key;
+    const uint32_t u = (uint32_t)(key >> 8), links = key & 255u ? esp__links_of(c, d, u) : 0;
+    if (!links) return esp__queue_run(h, c, p, d, 0);
+    if (!c->turn[u]) {
+        esp__heap_pop(h);
+        for (uint32_t k = 0; links >> k; k++)
+            if (links >> k & 1u) q->unit[k][q->n[k]++] = u;
+        esp__links_turn(h, c, d, q, u);
+        return ESP__NOTHING_RAN;
+    }
+    c->turn[u] = 0;
+    for (uint32_t k = 0; links >> k; k++) q->next[k] += links >> k & 1u;
+    esp__queue_run(h, c, p, d, 0);
+    for (uint32_t k = 0; links >> k; k++)
+        if (links >> k & 1u && q->next[k] < q->n[k]) esp__links_turn(h, c, d, q, q->unit[k][q->next[k]]);
+    return u;
+}
+
+ESP__FN uint64_t esp__by_ready(esp__problem *p, const esp__schedule *d, uint32_t *sequence) {
+    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
+    esp__clock c;
+    esp__link_queues q;
+    esp__heap h = {esp__arena_get(p->arena, (d->n_units + 1u) * sizeof *h.at), 0};
+    uint32_t n = 0;
+    esp__clock_open(&c, p, d);
+    esp__heap_push(&h, 0, 0);
+    if (p->core_ops) {
+        esp__link_queues_open(&q, p, esp__sequence_length(p, d));
+        while (h.n) {
+            const uint32_t u = esp__queue_run_cores(&h, &c, p, d, &q);
+            if (u == ESP__NOTHING_RAN) continue;
+            if (sequence) sequence[n] = u;
+            n++;
+        }
+    }
+    for (; h.n; n++) {
+        const uint32_t u = esp__queue_run(&h, &c, p, d, 0);
+        if (sequence) sequence[n] = u;
+    }
+    p->work += 2 * n;
+    esp__arena_rewind(p->arena, mark);
+    return c.makespan;
+}
+
+ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d) {
+    esp__sequence_room(p, d);
+    return d->makespan = esp__by_ready(p, d, d->sequence);
+}
+
+/* ---- links in a given order --------------------------------------------------------------------------------------------- */
 /* The unit of the first op in the queue of link `lane`, if it is its unit's next op and, when it needs several links, first in their
  * queues too; -1: it cannot run yet. */
 static int esp__links_first(const esp__clock *c, const esp__schedule *d, const esp__link_queues *q, uint32_t lane) {
@@ -137,9 +203,7 @@ static int esp__links_first(const esp__clock *c, const esp__schedule *d, const e
     if (u >= c->unit || c->op[u] == d->paths[u]->n) return -1; /* no backward has made it ready */
     lanes = (d->paths[u]->ops[c->op[u]].lanes & ESP__LINK_LANES) >> ESP__LANE_INTRA;
     if (!(lanes >> lane & 1u)) return -1; /* its Comp or a step on another link comes first */
-    for (uint32_t k = 0; lanes >> k; k++)
-        if (lanes >> k & 1u && (q->next[k] == q->n[k] || q->unit[k][q->next[k]] != u)) return -1;
-    return (int)u;
+    return esp__links_lead(q, lanes, u) ? (int)u : -1;
 }
 
 /* Does the unit's op on links need no core, or take its links before the heap's first op is ready? Otherwise that one comes first:
@@ -180,8 +244,7 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uin
     esp__heap h = {esp__arena_get(p->arena, (d->n_units + 1u) * sizeof *h.at), 0};
     esp__link_queues q;
     uint32_t n = 0;
-    memset(&q, 0, sizeof q);
-    for (uint32_t k = 0; k < p->n_levels; k++) q.unit[k] = esp__arena_get(p->arena, n_links * sizeof **q.unit + 4);
+    esp__link_queues_open(&q, p, n_links);
     uint8_t *at = esp__arena_get(p->arena, d->n_units);
     esp__clock_open(&c, p, d);
     for (uint32_t i = 0; i < n_links; i++) { /* into the queues of the lanes of the unit's next op on a link */

@@ -244,10 +244,11 @@ typedef struct problem_program {
 static inline uint64_t program_ns(rng *r, double zeros) { return rng_chance(r, zeros) ? 0 : 1 + rng_below(r, 7); }
 
 /* An op of `ns`: it keeps each kind of its lanes to its end, or gives it up before. */
-static inline esp__op_time program_time(rng *r, uint8_t lanes, uint64_t ns) {
+static inline esp__op_time program_time(rng *r, const esp__problem *p, uint8_t lanes, uint64_t ns) {
+    const uint32_t least = p->core_ops != 0; /* that it keeps a lane: see program_random */
     esp__op_time time = {ns, lanes & ESP__CORE_LANES ? ns : 0, lanes & ESP__LINK_LANES ? ns : 0};
-    if (rng_chance(r, 0.4)) time.core = rng_below(r, (uint32_t)time.core + 1);
-    if (rng_chance(r, 0.4)) time.link = rng_below(r, (uint32_t)time.link + 1);
+    if (rng_chance(r, 0.4) && time.core) time.core = least + rng_below(r, (uint32_t)time.core + 1 - least);
+    if (rng_chance(r, 0.4) && time.link) time.link = least + rng_below(r, (uint32_t)time.link + 1 - least);
     return time;
 }
 
@@ -257,13 +258,14 @@ static inline void program_add(esp__path *path, const esp__plan_op *op) {
 }
 
 /* A collective may need a core beside its link: that of backward, of the codecs, or one of its own. */
-static inline uint8_t program_lanes(rng *r, int shared_cores) {
+static inline uint8_t program_lanes(rng *r, const esp__problem *p, int shared_cores) {
     static const uint8_t core[] = {0, 0, 1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_PROGRESS};
+    const uint32_t n = p->core_ops ? 5 : 1;
     static const uint8_t one[] = {1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_INTRA,
                                   1u << ESP__LANE_INTER};
-    if (rng_chance(r, 0.15)) return one[2] | one[3] | core[rng_below(r, 5)]; /* a flat collective */
+    if (rng_chance(r, 0.15)) return one[2] | one[3] | core[rng_below(r, n)]; /* a flat collective */
     uint8_t lanes = one[rng_below(r, 4)];
-    if (lanes & ESP__LINK_LANES) return lanes | core[rng_below(r, 5)];
+    if (lanes & ESP__LINK_LANES) return lanes | core[rng_below(r, n)];
     return shared_cores && lanes == one[1] ? (uint8_t)(one[0] | one[1]) : lanes;
 }
 
@@ -272,7 +274,8 @@ static inline void program_close(problem_program *g) { esp__arena_free(&g->arena
 /* Give the memory back with program_close. */
 static inline void program_random(uint64_t seed, double zeros, problem_program *g) {
     rng r = {seed * 2654435761u + 7};
-    int shared_cores = rng_chance(&r, 0.3);
+    int shared_cores = rng_chance(&r, 0.3), cores = rng_chance(&r, 0.5);
+    if (cores) zeros = 0.0; /* ops that take no time have no defined order where they wait for links and cores */
     uint32_t n = 1 + rng_below(&r, PROGRAM_TENSORS);
     memset(g, 0, sizeof *g);
     g->arena.on_failure = &g->on_failure;
@@ -287,7 +290,7 @@ static inline void program_random(uint64_t seed, double zeros, problem_program *
     esp__problem *p = &g->problem;
     p->arena = &g->arena, p->model = &g->model, p->n_tensors = n, p->compute = g->compute, p->ready = g->ready;
     p->size[0] = p->size[1] = p->size[2] = 1;
-    p->n_levels = 2, p->n_lanes = ESP__LANES;
+    p->n_levels = 2, p->n_lanes = ESP__LANES, p->core_ops = cores;
     p->op_templates = &g->op_template, p->n_op_templates = 1;
     p->system.machines = p->system.ranks_per_machine = 1;
     uint32_t n_units = problem_units(&r, g->tensors, n, g->units);
@@ -298,8 +301,8 @@ static inline void program_random(uint64_t seed, double zeros, problem_program *
         path->n = rng_chance(&r, 0.1) ? 0 : 1 + rng_below(&r, PROGRAM_OPS); /* some have nothing to do */
         for (uint32_t k = 0; k < path->n; k++) {
             esp__plan_op *op = &g->ops[u][k];
-            op->lanes = program_lanes(&r, shared_cores);
-            op->time = program_time(&r, op->lanes, program_ns(&r, zeros));
+            op->lanes = program_lanes(&r, p, shared_cores);
+            op->time = program_time(&r, p, op->lanes, program_ns(&r, zeros));
             op->kind = ESP_PLAN_COMP, op->step = (uint8_t)k;
             program_add(path, op);
         }

@@ -28,6 +28,7 @@ typedef struct ref_program {
     int *first; /* by unit: its first op; its ops follow each other. One more than there are units */
     uint32_t n_units;
     uint64_t now, makespan;
+    int core_ops; /* an op queues for its core from its turn on its links on */
 } ref_program;
 
 /* Every op of a schedule: the backward of all tensors, then the units' ops. */
@@ -37,7 +38,7 @@ static inline ref_program *ref_open(const esp__problem *p, const esp__schedule *
     for (uint32_t u = 0; u < d->n_units; u++) n += (int)d->paths[u]->n;
     r->ops = calloc((size_t)n + 1, sizeof *r->ops);
     r->first = calloc(d->n_units + 1u, sizeof *r->first);
-    r->n_units = d->n_units;
+    r->n_units = d->n_units, r->core_ops = p->core_ops;
     for (uint32_t t = 0; t < p->n_tensors; t++) {
         ref_op *o = &r->ops[r->n];
         o->unit = t, o->backward = 1, o->lanes = 1u << ESP__LANE_COMPUTE, o->ns = o->core = p->compute[t];
@@ -94,14 +95,34 @@ static int ref_head(const ref_program *r, uint32_t lane, int ordered) {
     return head;
 }
 
+/* The op that is first in line for a link in ready order, or REF_NONE: while one runs there, or where none is ready. */
+static int ref_first(const ref_program *r, uint32_t lane) {
+    int first = REF_NONE;
+    for (int i = 0; i < r->n; i++) {
+        const ref_op *o = &r->ops[i], *f = &r->ops[first == REF_NONE ? 0 : first];
+        if (!(o->lanes >> lane & 1u)) continue;
+        if (o->state == REF_RUNNING && o->start + ref_kept(o, lane) > r->now) return REF_NONE;
+        if (o->state != REF_READY) continue;
+        if (first == REF_NONE || o->ready < f->ready ||
+            (o->ready == f->ready && (o->unit < f->unit || (o->unit == f->unit && o->index < f->index))))
+            first = i;
+    }
+    return first;
+}
+
 /* Of the ops that may start now (ready, and at the head of all of their lanes) the one with the least key. */
 static int ref_next(ref_program *r, uint8_t ordered_lanes) {
     int head[ESP__LANES], next = REF_NONE;
-    for (uint8_t l = 0; l < ESP__LANES; l++) head[l] = ordered_lanes >> l & 1u ? ref_head(r, l, 1) : REF_NONE;
+    const uint8_t links = r->core_ops ? ESP__LINK_LANES : 0; /* where no order is given: by ready time */
+    for (uint8_t l = 0; l < ESP__LANES; l++)
+        head[l] = ordered_lanes >> l & 1u ? ref_head(r, l, 1) : links >> l & 1u ? ref_first(r, l) : REF_NONE;
     for (int i = 0; i < r->n; i++) {
         ref_op *o = &r->ops[i];
+        if (o->turn && o->since == r->now && o->lanes & links & ~ordered_lanes)
+            o->turn = 0; /* ops that take no time may make another one ready at the same moment */
         int turn = o->state == REF_READY && !o->turn;
-        for (uint8_t l = 0; l < ESP__LANES; l++) turn &= !((o->lanes & ordered_lanes) >> l & 1u) || head[l] == i;
+        for (uint8_t l = 0; l < ESP__LANES; l++)
+            turn &= !((o->lanes & (ordered_lanes | links)) >> l & 1u) || head[l] == i;
         if (turn) o->turn = 1, o->since = r->now;
     }
     for (uint8_t l = 0; l < ESP__LANES; l++)

@@ -64,7 +64,7 @@ static void small_random(uint64_t seed, small *s) {
     s->arena.on_failure = &s->on_failure;
     esp__problem *p = &s->problem;
     p->model = &s->model;
-    p->n_levels = 2, p->n_lanes = ESP__LANES;
+    p->n_levels = 2, p->n_lanes = ESP__LANES, p->core_ops = 1;
     s->model.tensors = s->tensors;
     s->n_units = n;
     for (uint32_t u = 0; u < n; u++) { /* some share a tensor, as chunks do; some are groups of two */

@@ -209,7 +209,8 @@ static void test_an_op_more(void **state) {
         sequence[at] = u;
         memcpy(sequence + at + 1, g.schedule.sequence + at, (n - at) * sizeof *sequence);
         esp__plan_op *op = &g.ops[u][g.paths[u].n++];
-        op->lanes = program_lanes(&r, 0), op->time = program_time(&r, op->lanes, program_ns(&r, 0.1));
+        op->lanes = program_lanes(&r, &g.problem, 0),
+        op->time = program_time(&r, &g.problem, op->lanes, program_ns(&r, g.problem.core_ops ? 0.0 : 0.1));
         longer.sequence = sequence, longer.n_sequence = n + 1;
         assert_true(esp__replay(&g.problem, &longer) >= before);
         program_close(&g);
@@ -313,7 +314,7 @@ static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const 
     esp__problem *p = &g->problem;
     p->arena = &g->arena, p->model = &g->model, p->n_tensors = n, p->compute = g->compute, p->ready = g->ready;
     p->size[0] = p->size[1] = p->size[2] = 1;
-    p->n_levels = 2, p->n_lanes = 4;
+    p->n_levels = 2, p->n_lanes = 4, p->core_ops = 1;
     p->op_templates = &g->op_template, p->n_op_templates = 1;
     for (uint32_t u = 0; u < n; u++) {
         g->tensors[u].elements = 1;

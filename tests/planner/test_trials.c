@@ -18,7 +18,7 @@ typedef struct spares {
     esp__plan_op ops[SPARE][PROGRAM_OPS];
 } spares;
 
-static void spares_random(rng *r, spares *s) {
+static void spares_random(rng *r, const esp__problem *p, spares *s) {
     memset(s, 0, sizeof *s);
     for (uint32_t i = 0; i < SPARE; i++) {
         esp__path *path = &s->paths[i];
@@ -27,7 +27,8 @@ static void spares_random(rng *r, spares *s) {
         path->n = rng_below(r, PROGRAM_OPS + 1);
         for (uint32_t k = 0; k < path->n; k++) {
             esp__plan_op *op = &s->ops[i][k];
-            op->lanes = program_lanes(r, 0), op->time = program_time(r, op->lanes, program_ns(r, 0.1));
+            op->lanes = program_lanes(r, p, 0);
+            op->time = program_time(r, p, op->lanes, program_ns(r, p->core_ops ? 0.0 : 0.1));
             op->kind = ESP_PLAN_COMP;
             program_add(path, op);
         }
@@ -42,7 +43,7 @@ static void test_rerun(void **state) {
         spares s;
         rng r = {seed + 31};
         program_random(seed, (double)(seed % 3) * 0.2, &g);
-        spares_random(&r, &s);
+        spares_random(&r, &g.problem, &s);
         uint64_t before = esp__generate(&g.problem, &g.schedule);
         esp__rerun *rerun = esp__rerun_open(&g.problem, &g.schedule);
         for (int trial = 0; trial < TRIALS; trial++) {
@@ -155,7 +156,7 @@ static void test_incremental(void **state) {
         spares s;
         rng r = {seed + 77};
         program_random(seed, (double)(seed % 3) * 0.2, &g);
-        spares_random(&r, &s);
+        spares_random(&r, &g.problem, &s);
         esp__generate(&g.problem, &g.schedule);
         esp__incremental *k = esp__incremental_open(&g.problem, &g.schedule);
         check_laid(&g, k);
@@ -192,7 +193,7 @@ static void test_incremental_move(void **state) {
         spares s;
         rng r = {seed + 78};
         program_random(seed, 0.1, &g);
-        spares_random(&r, &s);
+        spares_random(&r, &g.problem, &s);
         esp__generate(&g.problem, &g.schedule);
         esp__incremental *k = esp__incremental_open(&g.problem, &g.schedule);
         for (int trial = 0; trial < TRIALS; trial++) {
