@@ -85,6 +85,8 @@ typedef struct esp__survey {
     esp_cost_point told
         [ESP__SURVEY_LEVELS][ESP_PLAN_COLLS]
         [ESP__SURVEY_POINTS]; /* points of collectives that were not measured, estimated from a reference collective */
+    esp_cost_point told_core[ESP__SURVEY_LEVELS][ESP_PLAN_COLLS]
+                            [ESP__SURVEY_POINTS]; /* core times, as the planner counts them */
     /* made by esp__survey_finish; their points belong to the survey */
     esp_plan_system system;
     esp_plan_codec plan_codecs[ESP__SURVEY_CODECS];

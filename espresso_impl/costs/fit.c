@@ -127,6 +127,12 @@ ESP__FN uint32_t esp__survey_cores(const esp__survey *s) {
     return m < 1.0 ? 1u : m > 3.0 ? 3u : (uint32_t)m;
 }
 
+/* How much longer core time lasts where a host has more ranks than cores. Where a rank has cores for several threads, it does not. */
+static double esp__survey_stretch(const esp__survey *s) {
+    const double busy = (double)s->sharing / (double)s->cores;
+    return esp__survey_cores(s) == 1 && busy > 1.0 ? busy : 1.0;
+}
+
 /* 0: interpolate times linearly over size; 1: over the logarithm of size. The one that predicts inner points better from their
  * neighbours. */
 static uint32_t esp__survey_shape(const esp_cost_point *at, uint32_t n) {
@@ -179,8 +185,14 @@ static void esp__survey_tables(const esp_ctx *ctx, esp__survey *s, const esp__su
     for (uint32_t coll = 1; coll < ESP_PLAN_COLLS; coll++) {
         uint32_t reference = esp__survey_reference(s, level, coll);
         if (!reference || s->link[level][reference].n < ESP__SURVEY_TABLE_LEAST) continue;
-        const uint32_t n = esp__survey_tell(ctx, s, lines, level, coll, reference, s->told[level][coll]);
-        out->table[coll] = esp__survey_table(s->told[level][coll], n);
+        esp_cost_point *told = s->told[level][coll], *core = s->told_core[level][coll];
+        const uint32_t n = esp__survey_tell(ctx, s, lines, level, coll, reference, told);
+        out->table[coll] = esp__survey_table(told, n);
+        for (uint32_t i = 0; i < n; i++) {
+            const double ns = s->link[level][reference].core[i].ns * esp__survey_stretch(s);
+            core[i] = (esp_cost_point){told[i].size, ns < told[i].ns ? ns : told[i].ns};
+        }
+        out->core[coll] = (esp_cost_curve){core, n, out->table[coll].log_size};
     }
 }
 

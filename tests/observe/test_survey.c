@@ -178,7 +178,9 @@ static void test_fit(void **state) {
     /* what was not measured follows from what was: allgather moves half of an allreduce's bytes, in one hop */
     const esp_cost_curve *t = &s.system.inter.table[ESP_COLL_ALLGATHER];
     assert_true(t->n > 3);
-    assert_int_equal(s.system.cores_per_rank, 1);
+    /* core time lasts twice as long where four ranks share two cores, but no longer than the collective */
+    assert_true(s.system.cores_per_rank == 1 &&
+                fabs(esp__curve_at(&s.system.intra.core[ESP_COLL_ALLREDUCE], 65536.0) - 6000.0) < 1.0);
     assert_true(fabs(esp__curve_at(t, 65536.0) - (50000.0 + 65536.0 * 8.0)) < 100.0);
     assert_true(
         fabs(esp__survey_guess(&ctx, &s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 1 << 26) / (50000.0 + (1 << 26) * 8.0) -
@@ -252,19 +254,23 @@ static void test_longer(void **state) {
     assert_true(longer.n[ESP__LANE_INTER] == 2 && !s.link[ESP__INTER][ESP_COLL_BROADCAST].n);
 }
 
-/* Cores, the ranks that share them, and the load of computing: how many threads of a rank have a core. */
+/* Cores, the ranks that share them, and the load of computing: how many threads of a rank have a core, and by how much core time
+ * lasts longer. */
 static void test_cores(void **state) {
     static const struct {
         uint32_t cores, sharing;
         double load;
         uint32_t per_rank;
-    } cases[] = {{2, 1, 1.0, 2}, {2, 2, 1.0, 1},  {2, 4, 1.0, 1}, {2, 4, 0.5, 1}, {16, 4, 1.0, 3},
-                 {2, 1, 2.0, 1}, {16, 8, 0.0, 3}, {2, 2, 0.0, 2}, {8, 2, 3.0, 2}, {1, 1, 1.0, 1}};
+        double stretch;
+    } cases[] = {{2, 1, 1.0, 2, 1.0},  {2, 2, 1.0, 1, 1.0}, {2, 4, 1.0, 1, 2.0},  {2, 4, 0.5, 1, 2.0},
+                 {16, 4, 1.0, 3, 1.0}, {2, 1, 2.0, 1, 1.0}, {16, 8, 0.0, 3, 1.0}, {2, 2, 0.0, 2, 1.0},
+                 {8, 2, 3.0, 2, 1.0},  {1, 1, 1.0, 1, 1.0}};
     static esp__survey s;
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         s.cores = cases[i].cores, s.sharing = cases[i].sharing, s.load = cases[i].load;
         assert_int_equal(esp__survey_cores(&s), cases[i].per_rank);
+        assert_true(fabs(esp__survey_stretch(&s) - cases[i].stretch) < 1e-9);
     }
 }
 

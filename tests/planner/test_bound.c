@@ -48,11 +48,12 @@ static int by_total(const void *a, const void *b) {
 
 static void small_path(rng *r, uint32_t unit_time, esp__plan_op *ops, esp__path *path) {
     static const uint8_t lanes[] = {1, 2, 4, 8, 5, 10, 12, 3, 64 | 4, 64 | 12};
+    static const esp__problem plain; /* times may be 0 */
     path->ops = ops;
     path->n = rng_chance(r, 0.05) ? 0 : 1 + rng_below(r, SMALL_OPS);
     for (uint32_t k = 0; k < path->n; k++) {
         ops[k].lanes = lanes[rng_below(r, 10)];
-        ops[k].time = program_time(r, ops[k].lanes, rng_chance(r, 0.1) ? 0 : 1 + rng_below(r, unit_time));
+        ops[k].time = program_time(r, &plain, ops[k].lanes, rng_chance(r, 0.1) ? 0 : 1 + rng_below(r, unit_time));
         program_add(path, &ops[k]);
     }
 }
