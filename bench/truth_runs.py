@@ -13,6 +13,38 @@ WARM = 3 # first steps of a run that do not count
 
 
 # ---- strategies and predictions ----------------------------------------------------------------------------------------------------
+LANES = {0: "compute", 1: "cpu", 2: "intra", 3: "inter", 4: "outer"} # the lanes of a plan's trace; others are cores of the library's threads
+
+
+def plan_times(events):
+    """From a plan's trace: {op class: ms} and {lane: ms}, by the rules of op_times. A trace of a run has an op's begin when its input and its links
+    are there: from then on it may wait for a core. A plan's trace has it when it has its core too, so the wait is added here, to the op and
+    to its links. An op on several lanes is there once for each, for as long as it keeps that lane."""
+    ops, ended, lanes, classes, free, last = {}, {}, {}, {}, {}, {}
+    for e in events:
+        end = e["ts"] + e["dur"]
+        if e["name"] == "backward":
+            ended[e["args"]["tensor"]] = end
+            lanes["compute"] = lanes.get("compute", 0) + e["dur"] / 1e3
+        elif "unit" in e["args"]:
+            op = ops.setdefault((e["ts"], e["args"]["unit"], e["args"]["step"], e["name"]), {"keeps": {}, "args": e["args"], "takes": 0})
+            op["keeps"][e["tid"]] = e["dur"]
+            op["takes"] = max(op["takes"], e["args"].get("takes_us", e["dur"]))
+    order = sorted(ended, key=ended.get)
+    for (start, unit, _, name), op in sorted(ops.items(), key=lambda item: item[0][:3]):
+        first = order.index(op["args"]["tensor"])
+        links = [tid for tid in op["keeps"] if LANES.get(tid, "") in ("intra", "inter", "outer")]
+        begin = max([last.get(unit, ended[order[min(first + op["args"]["tensors"], len(order)) - 1]])] + [free.get(tid, 0) for tid in links])
+        wait = max(start - begin, 0) if links else 0 # a codec begins when it has its core
+        last[unit] = start + op["takes"]
+        classes[name] = classes.get(name, 0) + (wait + op["takes"]) / 1e3
+        for tid, keeps in op["keeps"].items():
+            free[tid] = start + keeps
+            if tid in LANES and tid != 0 and (tid in links or not links):
+                lanes[LANES[tid]] = lanes.get(LANES[tid], 0) + (wait + keeps if tid in links else keeps) / 1e3
+    return classes, lanes
+
+
 def plan(tools, case, codecs, strategy, out, link=None):
     """Plans, or predicts a strategy: writes it to `out`, and returns the prediction."""
     model, system, *files = cost_files(tools, case, link)
@@ -23,16 +55,9 @@ def plan(tools, case, codecs, strategy, out, link=None):
     with open(out + ".trace") as f:
         events = [e for e in json.load(f)["traceEvents"] if e["pid"] == 2 and e["ph"] == "X"]
     computing = sum(e["dur"] for e in events if e["name"] in ("forward", "backward", "update")) / 1e3
-    classes, seen = {}, set()
-    for e in events:
-        key = (e["name"], e["ts"], e["args"].get("unit"), e["args"].get("step"))
-        if e["name"] in ("forward", "backward", "update") or key in seen: # an op on several links is there once for each
-            continue
-        seen.add(key)
-        classes[e["name"]] = classes.get(e["name"], 0) + e["dur"] / 1e3
-    lanes = {name: us / 1e3 for name, us in report["lanes_us"].items() if name != "compute"}
-    if case.trainer.command: # what the traces of trainers have: backward from the first push on
-        lanes["compute"] = sum(e["dur"] for e in events if e["name"] == "backward") / 1e3
+    classes, lanes = plan_times(events)
+    if not case.trainer.command: # what the traces of trainers do not have: backward before the first push
+        lanes["compute"] = report["lanes_us"]["compute"] / 1e3
     return {"file": out, "predicted": report["iteration_us"] / 1e3, "lanes": lanes, "classes": classes, "computing": computing}
 
 
@@ -78,19 +103,19 @@ def strategies(tools, case, seed):
 
 
 # ---- runs --------------------------------------------------------------------------------------------------------------------------
-def read_stats(path):
-    """Steps from a statistics file: [(number of the last step, steps, their median in ms)]."""
-    out = []
+def read_samples(path):
+    """The samples of a statistics file that have steps; None: there is no file."""
     try:
         with open(path) as f:
-            for line in f:
-                if line.endswith("\n") and '"kind":"sample"' in line:
-                    s = json.loads(line)
-                    if s["steps"]:
-                        out.append((s["step"], s["steps"], s["step_us"]["median"] / 1e3))
+            return [s for s in (json.loads(line) for line in f if line.endswith("\n") and '"kind":"sample"' in line) if s["steps"]]
     except FileNotFoundError:
         return None
-    return out
+
+
+def read_stats(path):
+    """Steps from a statistics file: [(number of the last step, steps, their median in ms)]."""
+    samples = read_samples(path)
+    return samples and [(s["step"], s["steps"], s["step_us"]["median"] / 1e3) for s in samples]
 
 
 def step_times(samples):

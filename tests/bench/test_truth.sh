@@ -96,5 +96,19 @@ assert len(widths) == 1 and ",miss," in t.csv_lines(rows)[1], t.csv_lines(rows)
 assert any("miss" in l for l in t.table(rows))
 short = t.short_table(rows)
 assert len(short) == 5 + 10 and "200.0/200.0?" in short[5] and "3/3" in short[14] and "0/3" in short[5], short
+# a plan's ops: an op begins when its input and its links are there, as in the trace of a run, and may then wait for a core
+import truth_runs
+def event(name, tid, ts, dur, tensor, **args):
+    return {"ph": "X", "name": name, "tid": tid, "ts": ts * 1e3, "dur": dur * 1e3, "args": {"tensor": tensor, **args}}
+plan = [event("backward", 0, 0, 10, "a"), event("backward", 0, 10, 10, "b"), event("backward", 0, 30, 10, "c"),
+        event("comp@cpu", 0, 20, 4, "a", unit=0, tensors=2, step=0), event("comp@cpu", 1, 20, 4, "a", unit=0, tensors=2, step=0),
+        event("inter.x", 0, 28, 2, "a", unit=0, tensors=2, step=1, takes_us=9e3), event("inter.x", 3, 28, 6, "a", unit=0, tensors=2, step=1, takes_us=9e3),
+        event("inter.x", 3, 41, 5, "c", unit=1, tensors=1, step=0)]
+classes, lanes = truth_runs.plan_times(plan)
+same(classes["comp@cpu"], 4)
+same(classes["inter.x"], (28 - 24 + 9) + (41 - 40 + 5)) # the link is free at 34, c is ready at 40
+same(lanes["inter"], (28 - 24 + 6) + (41 - 40 + 5))
+same(lanes["cpu"], 4)
+same(lanes["compute"], 30)
 PYTHON
 echo ok
