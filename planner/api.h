@@ -43,7 +43,7 @@ typedef struct esp_plan_codec {
     const char *spec; /* as in a strategy file: "dgc:ratio=0.01" */
     double header_bytes, unit_bytes, units;
     /* Time over elements; index ESP_PLAN_CPU or ESP_PLAN_GPU. No points: the codec cannot run on that device.
-     * Decompressing m payloads of e elements is one call with m * e elements. */
+     * Decompressing m payloads of different parts of e elements is one call with m * e elements; see decompress_more. */
     esp_cost_curve compress[2], decompress[2];
     double error;        /* compression error, |decoded - input|^2 / |input|^2, 0 to 1; for max_error */
     uint32_t takes_list; /* 1: accepts a list of pieces, so that a group of tensors need not be packed first */
@@ -57,6 +57,9 @@ typedef struct esp_plan_codec {
     /* of units that are no matrices, with a codec of matrices: groups, most chunks. No points: as above */
     esp_cost_curve vector_compress[2], vector_decompress[2];
     double vector_error;
+    /* Time of each further payload that is summed into the same elements, in one call: often less than that of the first, which
+     * has to write all of them. No points: it takes as long as the first. Not for vectors. */
+    esp_cost_curve decompress_more[2];
 } esp_plan_codec;
 
 enum { ESP_ALPHA_COLLECTIVE = 0, ESP_ALPHA_HOP = 1 };

@@ -55,11 +55,13 @@ typedef struct esp__op_template {
     uint8_t cut;                /* ESP__CUT_* before the op: of a rank's numbers; of payloads: of the part in each */
     uint8_t slots[ESP__SCOPES]; /* payloads held before it: ranks of each scope to these powers */
     uint8_t slots_after[ESP__SCOPES]; /* payloads held after it */
-    uint8_t parts;                    /* ESP__CUT_* after the op: of the part in each payload */
-    uint8_t flows;                    /* ESP__FLOWS_* */
-    uint32_t on_cpu;                  /* ranks of a machine that run it: codecs take turns on its CPU */
-    uint32_t on_link;                 /* collective: ranks that share the link of its innermost level */
-    uint8_t up;                       /* copy: 0 to the host, 1 from it; PACK: 0 pack, 1 unpack */
+    uint8_t
+        sources[ESP__SCOPES]; /* Decomp: of its payloads, those that are summed into the same elements; as in slots */
+    uint8_t parts;            /* ESP__CUT_* after the op: of the part in each payload */
+    uint8_t flows;            /* ESP__FLOWS_* */
+    uint32_t on_cpu;          /* ranks of a machine that run it: codecs take turns on its CPU */
+    uint32_t on_link;         /* collective: ranks that share the link of its innermost level */
+    uint8_t up;               /* copy: 0 to the host, 1 from it; PACK: 0 pack, 1 unpack */
     /* of Comps and payloads of a codec with bound(): the rounds that its units run; else 0. And the rounds that follow this op's */
     uint8_t n_rounds, early;
     uint8_t
@@ -281,6 +283,8 @@ ESP__FN int esp__codec_vector(const esp_plan_codec *c, uint64_t cols);
 /* The error of one compression of such a unit, and its times on a device. */
 ESP__FN double esp__codec_error(const esp_plan_codec *c, uint64_t cols);
 ESP__FN const esp_cost_curve *esp__codec_curve(const esp_plan_codec *c, uint64_t cols, int decompress, int device);
+/* The curve of further payloads of a Decomp whose first one has curve `first`; NULL: they take as long as the first. */
+ESP__FN const esp_cost_curve *esp__decompress_more(const esp_plan_codec *c, const esp_cost_curve *first, int device);
 /* What the executor refuses: a collective that the codec's payloads cannot pass. */
 ESP__FN int esp__payloads_pass(const esp_plan_codec *c, const esp__op_template *op);
 

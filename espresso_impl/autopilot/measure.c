@@ -151,13 +151,13 @@ static double esp__auto_probe_cost(const esp_ctx *ctx, const esp__auto_probe *p)
     } else {
         const esp__survey_codec *c = &s->codecs[p->codec - 1];
         double locals = (double)esp__auto_locals(ctx), before;
-        around += 2 * ESP__AUTO_REPEATS * (double)ESP__SURVEY_ROUND_NS; /* short calls are repeated */
+        around += 3 * ESP__AUTO_REPEATS * (double)ESP__SURVEY_ROUND_NS; /* short calls are repeated */
         once = (double)p->size * 20.0 * locals;
-        for (int k = 0; k < 2; k++) {
+        for (int k = 0; k < 2; k++) { /* a payload is decompressed three times: alone, and with another */
             const esp__survey_curve *x = k ? &c->decompress : &c->compress;
             if (!x->n) continue;
             before = x->at[x->n - 1].ns * ((double)p->size / x->at[x->n - 1].size) * locals;
-            once = k ? once + before : before;
+            once = k ? once + 3.0 * before : before;
         }
     }
     return around + once * (ESP__AUTO_REPEATS + 1);
@@ -167,6 +167,7 @@ static esp_status esp__auto_probe_run(esp_ctx *ctx, const esp__auto_probe *p) {
     esp__survey *s = &esp__autopilot_of(ctx)->survey;
     if (p->codec && esp__autopilot_of(ctx)->stale[p->codec - 1]) {
         s->codecs[p->codec - 1].compress.n = s->codecs[p->codec - 1].decompress.n = 0;
+        s->codecs[p->codec - 1].decompress_more.n = 0;
         esp__autopilot_of(ctx)->stale[p->codec - 1] = 0;
     }
     if (p->codec) return esp__survey_codec_at(ctx, s, p->codec - 1u, p->size, ESP__AUTO_REPEATS);

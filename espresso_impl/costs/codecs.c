@@ -2,6 +2,9 @@
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/costs/costs.h"
 
+/* What is measured: compressing, decompressing one payload, and decompressing two into the same elements. */
+enum { ESP__SURVEY_COMPRESS, ESP__SURVEY_DECOMPRESS, ESP__SURVEY_SUM, ESP__SURVEY_CALLS };
+
 /* The memory of calls: arrays of max_elements each. Smaller calls use one place of an array after another, so that they do not
  * read what the call before left in the cache. */
 typedef struct esp__survey_bench {
@@ -9,7 +12,7 @@ typedef struct esp__survey_bench {
     const esp__codec *codec;
     const float *data;
     float *residual, *out, *phi;
-    uint8_t *payload;
+    uint8_t *payload, *other; /* other: a copy */
     esp_buf state, scratch;
     uint64_t payload_bytes, used, elements, max, calls;
     uint32_t first_round;
@@ -36,7 +39,8 @@ static uint64_t esp__survey_share(const esp__survey *s, const esp_bound *b, esp_
     at = 4 * n;
     w->payload = p ? p + at : NULL;
     w->payload_bytes = esp__survey_round(b->payload_bytes);
-    at += w->payload_bytes;
+    w->other = p ? p + at + w->payload_bytes : NULL;
+    at += 2 * w->payload_bytes;
     w->state.ptr = p ? p + at : NULL;
     at += esp__survey_round(b->state_bytes);
     w->scratch.ptr = p ? p + at : NULL;
@@ -81,8 +85,20 @@ static uint64_t esp__survey_places(const esp__survey_bench *w) {
     return n > 256 ? 256 : n;
 }
 
+static esp_status esp__survey_two(const esp__survey_bench *w, esp__codec_call *c) {
+    esp_payload both[2];
+    esp__call_payload(c, w->other, w->payload_bytes, NULL);
+    both[1] = c->payload;
+    esp__call_payload(c, w->payload, w->payload_bytes, NULL);
+    both[0] = c->payload;
+    c->args.payload = both;
+    c->args.n_payloads = 2;
+    return esp__call_decompress(c);
+}
+
 /* One call as an op of a step makes it, with a token. */
-static esp_status esp__survey_call(esp__survey_bench *w, int decompress) {
+static esp_status esp__survey_call(esp__survey_bench *w, int what) {
+    const int decompress = what != ESP__SURVEY_COMPRESS;
     esp__codec_call c;
     uint64_t n = w->like.count, at = w->calls % esp__survey_places(w) * w->elements / 16u * 16u;
     esp_status st;
@@ -96,9 +112,12 @@ static esp_status esp__survey_call(esp__survey_bench *w, int decompress) {
     c.part.rows = w->like.rows, c.part.cols = w->like.cols;
     if (!decompress) esp__call_residual(&c, w->codec->feedback ? w->residual + at : NULL);
     int token = esp__token_take(w->ctx, n);
-    st = decompress
-             ? esp__alone_decompress(&c, w->first_round, w->payload, w->payload_bytes)
-             : esp__alone_compress(&c, w->first_round, w->payload, w->payload_bytes, &w->used, w->phi, w->phi + w->max);
+    if (what == ESP__SURVEY_SUM)
+        st = esp__survey_two(w, &c);
+    else if (decompress)
+        st = esp__alone_decompress(&c, w->first_round, w->payload, w->payload_bytes);
+    else
+        st = esp__alone_compress(&c, w->first_round, w->payload, w->payload_bytes, &w->used, w->phi, w->phi + w->max);
     esp__token_put(w->ctx, token);
     return st;
 }
@@ -134,13 +153,13 @@ static void esp__survey_try(esp__survey_bench *w, esp__survey_first *f) {
 }
 
 /* All ranks begin together and make `calls` calls each. *ns: the mean time of one call on this rank. */
-static esp_status esp__survey_run(esp__survey_bench *w, int decompress, uint32_t calls, int *failed, double *ns) {
+static esp_status esp__survey_run(esp__survey_bench *w, int what, uint32_t calls, int *failed, double *ns) {
     uint8_t one = 1, *all = esp__alloc(w->ctx, (uint64_t)w->ctx->job.size);
     esp_status st = all ? esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, &one, all, 1) : ESP_E_NOMEM;
     esp__free(w->ctx, all);
     if (st) return st;
     uint64_t start = esp__now_ns();
-    for (uint32_t i = 0; i < calls && !*failed; i++) *failed = esp__survey_call(w, decompress) != ESP_OK;
+    for (uint32_t i = 0; i < calls && !*failed; i++) *failed = esp__survey_call(w, what) != ESP_OK;
     *ns = (double)(esp__now_ns() - start) / calls;
     return ESP_OK;
 }
@@ -152,7 +171,7 @@ static void esp__survey_runs(const esp_ctx *ctx, const double *all, uint32_t rep
     for (uint32_t i = 0; i < repeats; i++) {
         slowest[i] = 0.0;
         for (int32_t r = 0; r < ctx->job.size; r++) {
-            double one = all[((uint32_t)r * 2u + (uint32_t)which) * ESP__PROBE_REPEATS + i];
+            double one = all[((uint32_t)r * ESP__SURVEY_CALLS + (uint32_t)which) * ESP__PROBE_REPEATS + i];
             if (one > slowest[i]) slowest[i] = one;
         }
     }
@@ -192,21 +211,24 @@ static esp_status esp__survey_meet(esp_ctx *ctx, esp__survey_codec *k, esp__surv
     return ESP_OK;
 }
 
-/* `runs`: room for this rank's [2][ESP__PROBE_REPEATS] times (compress, decompress), then for those of all ranks. */
+/* `runs`: room for this rank's [ESP__SURVEY_CALLS][ESP__PROBE_REPEATS] times, then for those of all ranks. */
 static esp_status esp__survey_measure(esp__survey_bench *w, const esp__survey_first *f, uint32_t repeats, double *runs,
                                       int *failed) {
     esp_status st = ESP_OK;
-    for (int d = 0; d < 2 && !st; d++) {
-        double calls = ESP__SURVEY_ROUND_NS / (f->ns[d] + 1.0);
+    const uint32_t room = ESP__SURVEY_CALLS * ESP__PROBE_REPEATS;
+    memset(runs, 0, room * sizeof *runs);
+    memcpy(w->other, w->payload, w->payload_bytes);
+    for (int d = 0; d < (w->codec->traits.n_rounds > 1 ? ESP__SURVEY_SUM : ESP__SURVEY_CALLS) && !st; d++) {
+        double calls =
+            ESP__SURVEY_ROUND_NS / (f->ns[d != ESP__SURVEY_COMPRESS] * (d == ESP__SURVEY_SUM ? 2.0 : 1.0) + 1.0);
         uint32_t n = calls < 1.0 ? 1u : calls > ESP__SURVEY_BATCH ? (uint32_t)ESP__SURVEY_BATCH : (uint32_t)calls;
         for (uint32_t i = 0; i < repeats && !st; i++)
             st = esp__survey_run(w, d, n, failed, &runs[(uint32_t)d * ESP__PROBE_REPEATS + i]);
     }
     if (!st && *failed) runs[0] = -1.0; /* tells the other ranks that this one failed */
-    double *all = runs + 2 * ESP__PROBE_REPEATS;
-    if (!st)
-        st = esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, runs, all, 2 * ESP__PROBE_REPEATS * 8u);
-    for (int32_t r = 0; r < w->ctx->job.size && !st; r++) *failed |= all[r * 2 * ESP__PROBE_REPEATS] < 0.0;
+    double *all = runs + room;
+    if (!st) st = esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, runs, all, room * sizeof *runs);
+    for (int32_t r = 0; r < w->ctx->job.size && !st; r++) *failed |= all[(uint32_t)r * room] < 0.0;
     return st;
 }
 
@@ -237,15 +259,20 @@ ESP__FN esp_status esp__survey_codec_at(esp_ctx *ctx, esp__survey *s, uint32_t c
     esp__survey_try(&w, &first);
     st = esp__survey_meet(ctx, k, &first, elements);
     if (st) return st;
-    double *runs = esp__alloc(ctx, (uint64_t)(ctx->job.size + 1) * 2u * ESP__PROBE_REPEATS * sizeof *runs);
+    const uint32_t room = ESP__SURVEY_CALLS * ESP__PROBE_REPEATS;
+    double *runs = esp__alloc(ctx, (uint64_t)(ctx->job.size + 1) * room * sizeof *runs);
     if (!runs) return esp__fail(ctx, ESP_E_NOMEM, "measuring codecs: out of memory");
     st = esp__survey_measure(&w, &first, repeats, runs, &failed);
     if (!st && failed) st = esp__fail(ctx, ESP_E_CORRUPT, "measuring codec '%s': a call failed", k->spec);
-    for (int d = 0; d < 2 && !st; d++) {
+    esp__survey_curve *const curves[] = {&k->compress, &k->decompress, &k->decompress_more};
+    double one = 0.0; /* decompressing one payload */
+    for (int d = 0; d < (k->codec->traits.n_rounds > 1 ? ESP__SURVEY_SUM : ESP__SURVEY_CALLS) && !st; d++) {
         double ns, spread;
-        esp__survey_runs(ctx, runs + 2 * ESP__PROBE_REPEATS, repeats, d, &ns, &spread);
+        esp__survey_runs(ctx, runs + room, repeats, d, &ns, &spread);
         ns /= esp__survey_locals(ctx);
-        esp__survey_observe(d ? &k->decompress : &k->compress, (double)elements, ns, ns, spread);
+        if (d == ESP__SURVEY_DECOMPRESS) one = ns;
+        if (d == ESP__SURVEY_SUM) ns = ns > one ? ns - one : 0.0;
+        esp__survey_observe(curves[d], (double)elements, ns, ns, spread);
     }
     esp__free(ctx, runs);
     if (!st) esp__survey_noise(s);

@@ -54,7 +54,8 @@ typedef struct esp__survey_codec {
     esp__codec *codec;
     /* by elements. All ranks of a machine call at once and share its cores: a point is the slowest rank's time divided by the
      * ranks of a machine, and the planner multiplies by them. */
-    esp__survey_curve compress, decompress;
+    esp__survey_curve compress, decompress,
+        decompress_more; /* a further payload, summed into the same elements by the same call */
     double header_bytes, unit_bytes, units, error; /* as in esp_plan_codec, from real payloads */
     double sizes[2], used[2]; /* elements, and payload bytes, of the smallest and the largest call */
 } esp__survey_codec;

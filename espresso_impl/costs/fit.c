@@ -238,6 +238,7 @@ ESP__FN esp_status esp__survey_finish(const esp_ctx *ctx, esp__survey *s) {
         p->vector_error = c->codec->model.error >= 0.0 ? c->codec->model.error : c->error;
         p->compress[ESP_PLAN_CPU] = esp__survey_table(c->compress.at, c->compress.n);
         p->decompress[ESP_PLAN_CPU] = esp__survey_table(c->decompress.at, c->decompress.n);
+        p->decompress_more[ESP_PLAN_CPU] = esp__survey_table(c->decompress_more.at, c->decompress_more.n);
     }
     return ESP_OK;
 }

@@ -113,15 +113,18 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, c
     return r;
 }
 
-/* The rate of a Comp or Decomp by one of the codec's curves. On the CPU those of a machine's ranks run one after the other. A
- * matrix that is cut between rows has parts of up to all elements. */
+/* The rate of a Comp or Decomp by one of the codec's curves, and that of the payloads that a Decomp adds to the first. On the CPU those
+ * of a machine's ranks run one after the other. A matrix that is cut between rows has parts of up to all elements. */
 static esp__rate esp__curve_rates(const esp__any *w, const esp__op_template *op, const esp_cost_curve *curve) {
-    double slots = op->kind == ESP_PLAN_COMP ? 1.0 : esp__slots(w->p, op->slots);
+    const esp_cost_curve *more = op->kind == ESP_PLAN_COMP ? NULL : esp__decompress_more(w->codec, curve, op->device);
+    const double sources = more ? esp__slots(w->p, op->sources) : 1.0;
+    double slots = op->kind == ESP_PLAN_COMP ? 1.0 : esp__slots(w->p, op->slots) / sources, none;
     double times = op->device == ESP__DEV_GPU ? 1.0 : (double)op->on_cpu;
     uint64_t most = w->codec->bound ? w->shape.elements : w->shape.size[op->cut];
     esp__rate r = {0.0, 0.0, 0.0};
     if (op->n_rounds > 1) times /= op->n_rounds;
     r.each = esp__curve_rate(curve, times, slots * (double)most, &r.least);
+    if (sources > 1.0) r.each += (sources - 1.0) * esp__curve_rate(more, times, slots * (double)most, &none);
     r.each *= slots / esp__cut_parts(w->p, op->cut);
     return r;
 }

@@ -6,7 +6,7 @@ static const char *const files_gc_keys[] = {"espresso", "codec",   "reducible", 
 static const files_range files_range_rounds = {1, ESP_ROUNDS_MAX, 0, "a number of rounds from 1 to 4"};
 static const char *const files_payload_keys[] = {"header_bytes", "unit_bytes", "units_per_element", NULL};
 static const char *const files_devices_keys[] = {"cpu", "gpu", NULL}; /* by ESP_PLAN_CPU, ESP_PLAN_GPU */
-static const char *const files_device_keys[] = {"interpolate", "compress", "decompress", NULL};
+static const char *const files_device_keys[] = {"interpolate", "compress", "decompress", "decompress_more", NULL};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 /* Adds the value of "feedback" to the spec, because strategies contain specs only. */
@@ -43,11 +43,12 @@ static void files_read_payload(files_input *in, const files_place *root, esp_pla
 }
 
 static void files_read_device(files_input *in, const files_place *p, esp_plan_codec *c, int device) {
-    esp_cost_curve *curves[] = {&c->compress[device], &c->decompress[device]};
+    esp_cost_curve *curves[] = {&c->compress[device], &c->decompress[device], &c->decompress_more[device]};
     files_object(in, p, files_device_keys, "an object { \"compress\": [...], \"decompress\": [...] }");
     uint32_t log_size = files_get_interpolate(in, p);
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 3; k++) {
         const files_place points = files_at(p, files_device_keys[k + 1]);
+        if (k == 2 && !points.value) continue;
         curves[k]->points = files_get_points(in, &points, &curves[k]->n);
         curves[k]->log_size = log_size;
     }
@@ -107,13 +108,15 @@ ESP__FN void esp__gc_free(esp__gc_file *f) {
 }
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
-static void files_put_device(esp__text *t, const char *name, const esp_cost_curve *compress,
-                             const esp_cost_curve *decompress) {
-    esp__text_add(t, "    \"%s\": {\n      \"interpolate\": \"%s\",\n      \"compress\": ", name,
-                  files_curve_kinds[compress->log_size != 0]);
-    files_put_points(t, compress);
-    esp__text_add(t, ",\n      \"decompress\": ");
-    files_put_points(t, decompress);
+static void files_put_device(esp__text *t, const esp_plan_codec *c, int device) {
+    const esp_cost_curve *curves[] = {&c->compress[device], &c->decompress[device], &c->decompress_more[device]};
+    esp__text_add(t, "    \"%s\": {\n      \"interpolate\": \"%s\"", files_devices_keys[device],
+                  files_curve_kinds[curves[0]->log_size != 0]);
+    for (int k = 0; k < 3; k++) {
+        if (!curves[k]->n) continue;
+        esp__text_add(t, ",\n      \"%s\": ", files_device_keys[k + 1]);
+        files_put_points(t, curves[k]);
+    }
     esp__text_add(t, "\n    },\n");
 }
 
@@ -138,7 +141,7 @@ ESP__FN void esp__gc_print(const esp__gc_file *f, esp__text *t) {
     files_put_number(t, c->units);
     esp__text_add(t, "},\n  \"devices\": {\n");
     for (int d = 0; d < 2; d++)
-        if (c->compress[d].n) files_put_device(t, files_devices_keys[d], &c->compress[d], &c->decompress[d]);
+        if (c->compress[d].n) files_put_device(t, c, d);
     files_put_no_comma(t);
     esp__text_add(t, "  }\n}\n");
 }
@@ -146,7 +149,9 @@ ESP__FN void esp__gc_print(const esp__gc_file *f, esp__text *t) {
 ESP__FN esp_status esp__gc_write(const char *path, const esp__gc_file *f) {
     esp__text t = {0};
     for (int d = 0; d < 2; d++)
-        if (f->codec.compress[d].n && f->codec.compress[d].log_size != f->codec.decompress[d].log_size)
+        if (f->codec.compress[d].n &&
+            (f->codec.compress[d].log_size != f->codec.decompress[d].log_size ||
+             (f->codec.decompress_more[d].n && f->codec.compress[d].log_size != f->codec.decompress_more[d].log_size)))
             return esp__fail(NULL, ESP_E_ARG, "%s: a codec file has one \"interpolate\" for compress and decompress",
                              path);
     esp__gc_print(f, &t);

@@ -69,6 +69,16 @@ static double esp__codec_ns(const esp__op_template *op, const esp_cost_curve *cu
     return op->device == ESP__DEV_GPU ? one : one * op->on_cpu;
 }
 
+/* A Decomp. `curve`: of the unit's first payload. */
+static double esp__decomp_ns(const esp__problem *p, const esp__op_template *op, const esp_plan_codec *codec,
+                             const esp_cost_curve *curve, double elements) {
+    const esp_cost_curve *more = esp__decompress_more(codec, curve, op->device);
+    const double slots = esp__slots(p, op->slots), sources = more ? esp__slots(p, op->sources) : 1.0;
+    double ns = esp__codec_ns(op, curve, slots / sources * elements);
+    if (sources > 1.0) ns += (sources - 1.0) * esp__codec_ns(op, more, slots / sources * elements);
+    return ns;
+}
+
 /* Time to start an op on these lanes. */
 static double esp__dispatch_ns(const esp__problem *p, uint32_t lanes) {
     double most = 0.0;
@@ -102,8 +112,7 @@ static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *
         break;
     case ESP_PLAN_COMP: ns = esp__codec_ns(op, esp__codec_curve(codec, shape->cols, 0, op->device), elements); break;
     case ESP_PLAN_DECOMP:
-        ns =
-            esp__codec_ns(op, esp__codec_curve(codec, shape->cols, 1, op->device), esp__slots(p, op->slots) * elements);
+        ns = esp__decomp_ns(p, op, codec, esp__codec_curve(codec, shape->cols, 1, op->device), elements);
         break;
     case ESP_PLAN_COPY: ns = 4.0 * elements * 1000.0 / p->system.host_bytes_per_us; break;
     default:

@@ -97,6 +97,7 @@ static esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i) {
     for (int d = 0; d < 2; d++) {
         esp_status s = esp__check_curve(&c->compress[d], what, d ? "compress on gpu" : "compress on cpu");
         if (!s) s = esp__check_curve(&c->decompress[d], what, d ? "decompress on gpu" : "decompress on cpu");
+        if (!s) s = esp__check_curve(&c->decompress_more[d], what, "decompress of a further payload");
         if (!s) s = esp__check_curve(&c->vector_compress[d], what, "compress of a vector");
         if (!s) s = esp__check_curve(&c->vector_decompress[d], what, "decompress of a vector");
         if (s) return s;

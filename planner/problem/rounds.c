@@ -86,6 +86,11 @@ ESP__FN double esp__codec_error(const esp_plan_codec *c, uint64_t cols) {
     return esp__codec_vector(c, cols) ? c->vector_error : c->error;
 }
 
+ESP__FN const esp_cost_curve *esp__decompress_more(const esp_plan_codec *c, const esp_cost_curve *first, int device) {
+    const esp_cost_curve *more = &c->decompress_more[device];
+    return first == &c->decompress[device] && more->n ? more : NULL;
+}
+
 ESP__FN const esp_cost_curve *esp__codec_curve(const esp_plan_codec *c, uint64_t cols, int decompress, int device) {
     const esp_cost_curve *vector = decompress ? &c->vector_decompress[device] : &c->vector_compress[device];
     if (esp__codec_vector(c, cols) && vector->n) return vector;

@@ -56,6 +56,12 @@ static void esp__slots_of(const esp__region *r, uint8_t slots[ESP__SCOPES]) {
     for (uint32_t d = 0; d < r->n_dims; d++) slots[r->dims[d].level]++;
 }
 
+static void esp__sources_of(const esp__region *r, uint8_t sources[ESP__SCOPES]) {
+    memset(sources, 0, ESP__SCOPES);
+    for (uint32_t d = 0; d < r->n_dims; d++)
+        if (r->dims[d].what == ESP__DIM_SOURCE) sources[r->dims[d].level]++;
+}
+
 /* The lane of the core that a collective needs, as a bit; 0: it needs none, or how long it needs one is not known. */
 static uint32_t esp__core_lane(const esp__problem *p, const esp__step *s) {
     static const uint8_t lane[] = {ESP__LANE_COMPUTE, ESP__LANE_CPU, ESP__LANE_PROGRESS};
@@ -181,6 +187,7 @@ static uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, u
         op.cut = esp__cut_of(p, &r);
         esp__flows_of(p, rooted, &op);
         esp__slots_of(&r, op.slots);
+        if (s->kind == ESP__DECOMP) esp__sources_of(&r, op.sources);
         if (copies && esp__step_on_cpu(o, i, ESP__COMP) && !(i && esp__step_on_cpu(o, i - 1, ESP__DECOMP)))
             esp__template_copy(p, &r, rooted, 0, &out[n++]);
         esp__region_step(&r, &at, o, i, &swap);

@@ -31,7 +31,7 @@ typedef struct problem_input {
     char names[PROBLEM_TENSORS][16];
     esp_plan_codec codecs[PROBLEM_CODECS];
     uint32_t n_codecs;
-    esp_cost_point points[PROBLEM_CODECS][4][3];
+    esp_cost_point points[PROBLEM_CODECS][6][3];
     esp_cost_point tables[3][ESP_PLAN_COLLS][3][3];
     esp_plan_system system;
     esp_plan_config config;
@@ -81,6 +81,10 @@ static inline void problem_codec(rng *r, problem_input *in, uint32_t c, uint32_t
         if (!(in->system.devices >> d & 1u)) continue;
         k->compress[d] = problem_curve(r, in->points[c][d]);
         k->decompress[d] = problem_curve(r, in->points[c][2 + d]);
+        if (r->s >> 7 & 1u) continue; /* no number more is drawn, so that the problems stay those of before */
+        memcpy(in->points[c][4 + d], in->points[c][2 + d], sizeof in->points[c][2 + d]);
+        for (int i = 0; i < 3; i++) in->points[c][4 + d][i].ns *= 0.4;
+        k->decompress_more[d] = (esp_cost_curve){in->points[c][4 + d], 3, k->decompress[d].log_size};
     }
 }
 

@@ -315,6 +315,29 @@ static void test_gpu_options(void **state) {
     esp__arena_free(&g.arena);
 }
 
+/* Payloads that are summed: the first takes 34 us for up to 2^20 elements, each other one 5 us. Payloads of different parts take as
+ * long as one of all of them. */
+static void test_decompress_more(void **state) {
+    (void)state;
+    static const esp_cost_point five = {1048576, 5000};
+    rig g;
+    paper_open(&g.paper, 0, 8);
+    g.paper.codecs[PAPER_DGC].decompress_more[ESP_PLAN_GPU] = (esp_cost_curve){&five, 1, 0};
+    rig_model(&g, 262144);
+    rig_problem(&g);
+    /* 8 payloads of the same 4096 elements: 34 + 7 * 5 us; then 8 of different parts: 34 us */
+    EXPECT_PATH(
+        &g, 1, PAPER_DGC,
+        "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > decomp@gpu > "
+        "intra.allgather",
+        {COLL, A, 397002}, {COMP, C, 356000}, {COLL, E, 157347}, {DECOMP, C, 69000}, {COMP, C, 356000},
+        {COLL, E, 157347}, {DECOMP, C, 34000}, {COLL, A, 397002});
+    /* 64 payloads of each of 8 parts: 34 + 63 * 5 us */
+    EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > intra.alltoall > inter.allgather > intra.allgather > decomp@gpu",
+                {COMP, C, 356000}, {COLL, A, 37347}, {COLL, E, 620221}, {COLL, A, 500221}, {DECOMP, C, 349000});
+    esp__arena_free(&g.arena);
+}
+
 /* The CPUs of a machine are one arena: the shares of its 8 ranks come one after the other. */
 static void test_cpu_options(void **state) {
     (void)state;
@@ -497,6 +520,7 @@ int main(void) {
         cmocka_unit_test(test_raw_options),
         cmocka_unit_test(test_uneven),
         cmocka_unit_test(test_gpu_options),
+        cmocka_unit_test(test_decompress_more),
         cmocka_unit_test(test_cpu_options),
         cmocka_unit_test(test_roots_spread),
         cmocka_unit_test(test_cpu_between_points),

@@ -47,7 +47,8 @@ static void change_room(plan_changed *c, size_t changes) {
     for (uint32_t i = 0; i < c->in.n_codecs; i++) {
         const esp_plan_codec *one = &c->in.codecs[i];
         for (int d = 0; d < 2; d++)
-            n += one->compress[d].n + one->decompress[d].n + one->vector_compress[d].n + one->vector_decompress[d].n;
+            n += one->compress[d].n + one->decompress[d].n + one->vector_compress[d].n + one->vector_decompress[d].n +
+                 one->decompress_more[d].n;
     }
     c->points = tool_realloc(NULL, n * changes * sizeof *c->points);
     c->tensors = tool_realloc(NULL, c->in.model.n_tensors * sizeof *c->tensors);
@@ -94,6 +95,7 @@ static void change_codec(plan_changed *c, esp_plan_codec *codec, double factor) 
     for (int d = 0; d < 2; d++) {
         change_curve(c, &codec->compress[d], factor);
         change_curve(c, &codec->decompress[d], factor);
+        change_curve(c, &codec->decompress_more[d], factor);
         change_curve(c, &codec->vector_compress[d], factor);
         change_curve(c, &codec->vector_decompress[d], factor);
     }

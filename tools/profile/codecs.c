@@ -199,6 +199,7 @@ static esp_status codecs_write(const profile_job *j) {
     for (uint32_t k = 0; k < j->n_codecs && !s && j->out; k++) {
         esp__gc_file f = {.codec = j->survey->plan_codecs[k], .spec = j->codecs[k], .source = source};
         f.codec.decompress[ESP_PLAN_CPU].log_size = f.codec.compress[ESP_PLAN_CPU].log_size;
+        f.codec.decompress_more[ESP_PLAN_CPU].log_size = f.codec.compress[ESP_PLAN_CPU].log_size;
         profile_measured(j, &f.measured);
         codecs_path(j, j->codecs[k], path, sizeof path);
         s = esp__gc_write(path, &f);
@@ -213,12 +214,14 @@ static void codecs_table(const profile_job *j) {
         const esp__survey_codec *c = &j->survey->codecs[k];
         printf("\n%s: %.4g bytes an element + %.0f, error %.3g\n", c->spec, c->units * c->unit_bytes, c->header_bytes,
                c->error);
-        printf("%12s %12s %12s %8s %10s\n", "elements", "compress", "decompress", "spread", "compress");
+        printf("%12s %12s %12s %12s %8s %10s\n", "elements", "compress", "decompress", "and another", "spread",
+               "compress");
         for (uint32_t i = 0; i < c->compress.n && i < c->decompress.n; i++) {
             const double spread =
                 c->compress.spread[i] > c->decompress.spread[i] ? c->compress.spread[i] : c->decompress.spread[i];
-            printf("%12.0f %12s %12s %7.0f%% %8s/s\n", c->compress.at[i].size, tool_time(c->compress.at[i].ns),
-                   tool_time(c->decompress.at[i].ns), 100 * spread,
+            printf("%12.0f %12s %12s %12s %7.0f%% %8s/s\n", c->compress.at[i].size, tool_time(c->compress.at[i].ns),
+                   tool_time(c->decompress.at[i].ns),
+                   i < c->decompress_more.n ? tool_time(c->decompress_more.at[i].ns) : "-", 100 * spread,
                    tool_bytes(4e9 * c->compress.at[i].size / (c->compress.at[i].ns + 1e-3)));
         }
     }
@@ -238,6 +241,7 @@ static void codecs_json(const profile_job *j) {
         json_number(&t, "bytes_per_element", c->units * c->unit_bytes);
         profile_json_curve(&t, "compress", &c->compress);
         profile_json_curve(&t, "decompress", &c->decompress);
+        profile_json_curve(&t, "decompress_more", &c->decompress_more);
         json_close(&t, '}');
     }
     json_close(&t, ']');

@@ -40,7 +40,8 @@ static void replay_scale_machine(plan_inputs *in, double sizes, double times, do
     esp_plan_system *s = &in->system;
     uint32_t points = replay_link_points(&s->intra) + replay_link_points(&s->inter) + replay_link_points(&s->flat);
     for (uint32_t c = 0; c < in->n_codecs; c++)
-        for (int d = 0; d < 2; d++) points += in->codecs[c].compress[d].n + in->codecs[c].decompress[d].n;
+        for (int d = 0; d < 2; d++)
+            points += in->codecs[c].compress[d].n + in->codecs[c].decompress[d].n + in->codecs[c].decompress_more[d].n;
     esp_cost_point *room = tool_realloc(NULL, (points + 1) * sizeof *room);
     void *old = *memory; /* the curves point into it until they are scaled */
     *memory = room;
@@ -57,6 +58,7 @@ static void replay_scale_machine(plan_inputs *in, double sizes, double times, do
         for (int d = 0; d < 2; d++) {
             room = replay_scale_curve(&k->compress[d], sizes, times, room);
             room = replay_scale_curve(&k->decompress[d], sizes, times, room);
+            room = replay_scale_curve(&k->decompress_more[d], sizes, times, room);
         }
     }
     free(old);
