@@ -1,6 +1,8 @@
-/* clock.c: the dispatcher of clocked execution: which event is next on every lane, and from when to when it occupies its lanes.
- * An event begins when the event before it in its unit's chain and those before it on its lanes end. Deadlines count, not real
- * ends, so that delays in waking a thread do not add up, and a step catches up after real work that took longer than planned.
+/* clock.c: the dispatcher of clocked execution: which event is next on every lane, and from when to when it keeps its lanes.
+ * An event begins when the event before it in its unit's chain has ended, and those before it have given up its lanes: a core after
+ * their core time, a link after their gap (docs/planner.md, "Rules of time"). Deadlines count, not real ends, so that delays in waking
+ * a thread do not add up, and a step catches up after real work that took longer than planned. Real work that is late keeps a link,
+ * which has one request at a time, and delays its unit; it does not keep a core.
  * Must not know what ops do. Lock held in all functions that do not say otherwise. */
 #include "espresso_impl/clocked/clocked.h"
 #include <errno.h>
@@ -10,8 +12,9 @@
 static uint64_t esp__clocked_scaled(const esp__clocked *h, uint64_t ns) {
     return (uint64_t)((double)ns * h->scale + 0.5);
 }
-static uint64_t esp__clocked_deadline(const esp__clocked *h, const esp__clocked_event *x) {
-    return h->zero_ns + esp__clocked_scaled(h, x->due.end_ns);
+/* The same moment of esp__now_ns; `ns` counts from the begin of backward. */
+static uint64_t esp__clocked_deadline(const esp__clocked *h, uint64_t ns) {
+    return h->zero_ns + esp__clocked_scaled(h, ns);
 }
 
 /* Makes the calling thread's sleeps precise: by default the system may wake it 50 us late. */
@@ -81,16 +84,58 @@ static void esp__clocked_unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, i
 }
 
 /* ---- from when to when ---------------------------------------------------------------------------------------------------- */
-static void esp__clocked_begin_event(esp_ctx *ctx, esp__clocked_event *x) {
-    esp__clocked *h = ctx->clocked;
+static uint64_t esp__clocked_kept(const esp__clocked_event *x, int lane) {
+    return ESP__CORE_LANES >> lane & 1 ? x->core_ns : x->link_ns;
+}
+
+ESP__FN void esp__clocked_take(esp__clocked *h, esp__clocked_event *x) {
     uint64_t start = x->backward ? h->backward_end : h->ready[x->unit];
     for (int lane = 0; lane < ESP__LANES; lane++)
         if (x->lanes >> lane & 1u && h->lane_end[lane] > start) start = h->lane_end[lane];
     x->due = (esp__span){start, start + x->ns};
     for (int lane = 0; lane < ESP__LANES; lane++)
-        if (x->lanes >> lane & 1u) h->lane_end[lane] = x->due.end_ns;
+        if (x->lanes >> lane & 1u) h->lane_end[lane] = start + esp__clocked_kept(x, lane);
+}
+
+ESP__FN void esp__clocked_hand_on(const esp_ctx *ctx, esp__clocked *h, const esp__clocked_event *x) {
+    if (!x->backward) {
+        h->ready[x->unit] = x->due.end_ns;
+        h->at[x->unit]++;
+        return;
+    }
+    const esp__tensor_units *t = &ctx->in_force.strategy.of_tensor[x->unit];
+    for (uint32_t u = t->first; u < t->first + t->n; u++) { /* those whose last tensor it is have their input */
+        const esp__extent *place = &ctx->in_force.strategy.units[u].place;
+        if (place->first + place->n - 1 == x->unit) h->ready[u] = x->due.end_ns;
+    }
+    h->backward_end = x->due.end_ns;
+    h->tensor = x->unit + 1;
+}
+
+ESP__FN void esp__clocked_reset(const esp_ctx *ctx, esp__clocked *h) {
+    for (uint32_t i = 0; i < h->n; i++) {
+        h->event[i].state = ESP__CLOCKED_WAITS;
+        h->event[i].held = 0;
+        h->event[i].due = h->event[i].real = (esp__span){0, 0};
+    }
+    memset(h->cursor, 0, sizeof h->cursor);
+    memset(h->lane_end, 0, sizeof h->lane_end);
+    memset(h->in_flight, 0xff, sizeof h->in_flight);
+    memset(h->at, 0, ctx->in_force.strategy.n_units * sizeof *h->at);
+    memset(h->ready, 0, ctx->in_force.strategy.n_units * sizeof *h->ready);
+    h->tensor = 0;
+    h->backward_end = 0;
+}
+
+/* ---- begin and end -------------------------------------------------------------------------------------------------------- */
+static void esp__clocked_begin_event(esp_ctx *ctx, esp__clocked_event *x) {
+    esp__clocked *h = ctx->clocked;
+    esp__clocked_take(h, x);
     x->real.start_ns = esp__now_ns();
     x->state = ESP__CLOCKED_RUNS;
+    x->held = x->lanes;
+    x->next = h->in_flight[x->owner];
+    h->in_flight[x->owner] = (uint32_t)(x - h->event);
 }
 
 static void esp__clocked_start(esp_ctx *ctx, const esp__op *op) {
@@ -104,69 +149,89 @@ static int esp__clocked_keep(esp_ctx *ctx, const esp__op *op) {
     return 1;
 }
 
-/* The tensor's backward ends at `end`: units of which it is the last tensor have their input. */
-static void esp__clocked_backward_over(esp_ctx *ctx, uint32_t tensor, uint64_t end) {
-    const esp__tensor_units *t = &ctx->in_force.strategy.of_tensor[tensor];
-    for (uint32_t u = t->first; u < t->first + t->n; u++) {
-        const esp__extent *place = &ctx->in_force.strategy.units[u].place;
-        if (place->first + place->n - 1 == tensor) ctx->clocked->ready[u] = end;
-    }
-    ctx->clocked->backward_end = end;
-    ctx->clocked->tensor = tensor + 1;
+/* Gives up those of the event's lanes. */
+static void esp__clocked_release(esp_ctx *ctx, esp__clocked_event *x, uint32_t lanes) {
+    esp__clocked *h = ctx->clocked;
+    for (int lane = 0; lane < ESP__LANES; lane++) h->cursor[lane] += lanes >> lane & 1u;
+    x->held &= (uint8_t)~lanes;
+    if (lanes & ESP__LINK_LANES && x->op != ESP__CLOCKED_NONE)
+        esp__link_advance(ctx, &ctx->in_force.program.ops[x->op]);
 }
 
-/* The event's deadline has passed: frees its lanes, and lets its unit continue. */
+/* The event's deadline has passed, and its work is done: its unit continues. */
 static void esp__clocked_end(esp_ctx *ctx, esp__clocked_event *x) {
     esp__clocked *h = ctx->clocked;
     const uint64_t now = esp__now_ns();
-    int from_link = x->owner == ESP__CLOCKED_LINK;
+    const int from_link = x->owner == ESP__CLOCKED_LINK;
+    uint32_t *in_flight = &h->in_flight[x->owner];
+    while (*in_flight != (uint32_t)(x - h->event)) in_flight = &h->event[*in_flight].next;
+    *in_flight = x->next;
     x->real.end_ns = now;
     x->state = ESP__CLOCKED_OVER;
-    for (int lane = 0; lane < ESP__LANES; lane++) h->cursor[lane] += x->lanes >> lane & 1u;
-    if (x->backward) {
-        esp__clocked_backward_over(ctx, x->unit, x->due.end_ns);
-    } else {
-        h->ready[x->unit] = x->due.end_ns;
-        h->at[x->unit]++;
-        if (x->op != ESP__CLOCKED_NONE)
-            esp__op_ended(ctx, &ctx->in_force.program.ops[x->op], (esp__span){x->real.start_ns, now});
-        else
-            esp__clocked_unit_ready(ctx, x->unit, now, from_link);
-    }
+    esp__clocked_release(ctx, x, x->held);
+    esp__clocked_hand_on(ctx, h, x);
+    if (x->op != ESP__CLOCKED_NONE)
+        esp__op_ended(ctx, &ctx->in_force.program.ops[x->op], (esp__span){x->real.start_ns, now});
+    else if (!x->backward)
+        esp__clocked_unit_ready(ctx, x->unit, now, from_link);
     esp__clocked_wake(ctx, from_link);
 }
 
 /* ---- the executor's threads ------------------------------------------------------------------------------------------------ */
-/* Looks at the first event of a lane, for the thread `owner`. 1: that event changed its state; 0: nothing to do before *until. */
-static int esp__clocked_look(esp_ctx *ctx, int lane, uint32_t owner, uint64_t *until) {
-    esp__clocked *h = ctx->clocked;
-    uint32_t event = esp__clocked_head(h, lane);
-    esp__clocked_event *x = event == ESP__CLOCKED_NONE ? NULL : &h->event[event];
-    if (!x || x->owner != owner) return 0;
-    if (x->op == ESP__CLOCKED_NONE && esp__clocked_can_start(ctx, event)) {
+/* Has this moment of the event passed? Otherwise *until is no later. */
+static int esp__clocked_passed(const esp__clocked *h, uint64_t ns, uint64_t now, uint64_t *until) {
+    const uint64_t deadline = esp__clocked_deadline(h, ns);
+    if (now < deadline && (!*until || deadline < *until)) *until = deadline;
+    return now >= deadline;
+}
+
+/* Begins an event of the thread `owner` that has no op here, if one can start. */
+static int esp__clocked_begin_empty(esp_ctx *ctx, uint32_t owner) {
+    for (int lane = 0; lane < ESP__LANES; lane++) {
+        const uint32_t event = esp__clocked_head(ctx->clocked, lane);
+        esp__clocked_event *x = event == ESP__CLOCKED_NONE ? NULL : &ctx->clocked->event[event];
+        if (!x || x->owner != owner || x->op != ESP__CLOCKED_NONE || !esp__clocked_can_start(ctx, event)) continue;
         esp__clocked_begin_event(ctx, x);
         x->state = ESP__CLOCKED_WORKED;
+        return 1;
     }
-    if (x->state != ESP__CLOCKED_WORKED) return 0;
-    uint64_t deadline = esp__clocked_deadline(h, x);
-    if (esp__now_ns() < deadline) {
-        if (!*until || deadline < *until) *until = deadline;
-        return 0;
+    return 0;
+}
+
+/* Gives up the lanes that the event has kept for long enough, or ends it. 1: it did; 0: nothing to do before *until. */
+static int esp__clocked_go_on(esp_ctx *ctx, esp__clocked_event *x, uint64_t *until) {
+    const esp__clocked *h = ctx->clocked;
+    const uint64_t now = esp__now_ns(), start = x->due.start_ns;
+    const uint32_t cores = x->held & ESP__CORE_LANES, links = x->held & ESP__LINK_LANES;
+    const int worked = x->state == ESP__CLOCKED_WORKED;
+    if (worked && esp__clocked_passed(h, x->due.end_ns, now, until)) {
+        esp__clocked_end(ctx, x);
+        return 1;
     }
-    if (owner == ESP__CLOCKED_LINK && x->op != ESP__CLOCKED_NONE)
-        esp__link_advance(ctx, &ctx->in_force.program.ops[x->op]);
-    esp__clocked_end(ctx, x);
+    uint32_t free = cores && esp__clocked_passed(h, start + x->core_ns, now, until) ? cores : 0;
+    if (worked && links && esp__clocked_passed(h, start + x->link_ns, now, until)) free |= links;
+    if (!free) return 0;
+    esp__clocked_release(ctx, x, free);
+    esp__clocked_wake(ctx, x->owner == ESP__CLOCKED_LINK);
     return 1;
+}
+
+/* Looks at what has begun, for the thread `owner`. 1: something changed; 0: nothing to do before *until. */
+static int esp__clocked_look(esp_ctx *ctx, uint32_t owner, uint64_t *until) {
+    const esp__clocked *h = ctx->clocked;
+    *until = 0;
+    if (esp__clocked_begin_empty(ctx, owner)) return 1;
+    for (uint32_t i = h->in_flight[owner]; i != ESP__CLOCKED_NONE; i = h->event[i].next)
+        if (esp__clocked_go_on(ctx, &ctx->clocked->event[i], until)) return 1;
+    return 0;
 }
 
 static const esp__op *esp__clocked_cpu(esp_ctx *ctx, uint64_t *until) {
     esp__clocked *h = ctx->clocked;
     if (!esp__clocked_on(ctx)) return NULL;
     esp__clocked_sharpen(h, ESP__CLOCKED_CPU);
-    do {
-        *until = 0;
-    } while (esp__clocked_look(ctx, ESP__LANE_COMPUTE, ESP__CLOCKED_CPU, until) ||
-             esp__clocked_look(ctx, ESP__LANE_CPU, ESP__CLOCKED_CPU, until));
+    while (esp__clocked_look(ctx, ESP__CLOCKED_CPU, until)) {
+    }
     const esp__op *untimed = esp__ready_pop(ctx); /* copies that are not in the plan occupy no lane */
     if (untimed) return untimed;
     for (int lane = ESP__LANE_COMPUTE; lane <= ESP__LANE_CPU; lane++) {
@@ -180,18 +245,13 @@ static const esp__op *esp__clocked_cpu(esp_ctx *ctx, uint64_t *until) {
 
 static uint64_t esp__clocked_links(esp_ctx *ctx) {
     uint64_t until;
-    int lane;
     esp__clocked_sharpen(ctx->clocked, ESP__CLOCKED_LINK);
-    do {
-        until = 0;
-        for (lane = ESP__LANE_INTRA;
-             lane < ESP__LANE_PROGRESS && !esp__clocked_look(ctx, lane, ESP__CLOCKED_LINK, &until);)
-            lane++;
-    } while (lane < ESP__LANE_PROGRESS);
+    while (esp__clocked_look(ctx, ESP__CLOCKED_LINK, &until)) {
+    }
     return until;
 }
 
-/* The link thread asks for the outermost lane first: that call ends the ops of all lanes whose deadlines have passed. */
+/* The link thread asks for the outermost lane first: that call ends ops and frees lanes whose deadlines have passed. */
 static const esp__op *esp__clocked_link(esp_ctx *ctx, int lane, uint64_t *until) {
     if (!esp__clocked_on(ctx)) return NULL;
     if (lane + 1 == (int)ctx->job.topo.n_levels) *until = esp__clocked_links(ctx);
@@ -201,7 +261,7 @@ static const esp__op *esp__clocked_link(esp_ctx *ctx, int lane, uint64_t *until)
     return op;
 }
 
-/* An op of the plan occupies its lanes until its deadline. A copy that is not in the plan ends at once. */
+/* An op of the plan keeps its lanes, and its unit waits, until their deadlines. A copy that is not in the plan ends at once. */
 static void esp__clocked_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
     if (!esp__clocked_keep(ctx, op)) esp__ready_first()->ended(ctx, op, real);
 }
@@ -223,16 +283,7 @@ ESP__FN void esp__clocked_begin(esp_ctx *ctx, uint64_t at_ns) {
     esp__clocked *h = ctx->clocked;
     if (h && !ctx->steps.open) {
         ctx->lanes.dispatcher = &esp__clocked_dispatcher;
-        for (uint32_t i = 0; i < h->n; i++) {
-            h->event[i].state = ESP__CLOCKED_WAITS;
-            h->event[i].due = h->event[i].real = (esp__span){0, 0};
-        }
-        memset(h->cursor, 0, sizeof h->cursor);
-        memset(h->lane_end, 0, sizeof h->lane_end);
-        memset(h->at, 0, ctx->in_force.strategy.n_units * sizeof *h->at);
-        memset(h->ready, 0, ctx->in_force.strategy.n_units * sizeof *h->ready);
-        h->tensor = 0;
-        h->backward_end = 0;
+        esp__clocked_reset(ctx, h);
         h->zero_ns = at_ns;
         h->step = ctx->steps.step;
     }
@@ -267,7 +318,7 @@ ESP__FN esp_status esp__clocked_backward(esp_ctx *ctx, uint32_t id) {
         else
             esp__clocked_begin_event(ctx, x);
     }
-    uint64_t deadline = s ? 0 : esp__clocked_deadline(ctx->clocked, x);
+    uint64_t deadline = s ? 0 : esp__clocked_deadline(ctx->clocked, x->due.end_ns);
     pthread_mutex_unlock(&ctx->lanes.lock);
     if (s) return s;
     prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);

@@ -1,5 +1,5 @@
-/* clocked.h: clocked execution (`espresso replay --mode model`): every op occupies its lane for the time that a plan predicts, up
- * to an absolute deadline, while the real bytes move in the real order. Only the command uses it. */
+/* clocked.h: clocked execution (`espresso replay --mode model`): every op keeps each of its lanes for as long as a plan predicts, and
+ * its unit goes on when the plan says, at absolute deadlines, while the real bytes move in the real order. Only the command uses it. */
 #ifndef ESP__CLOCKED_H
 #define ESP__CLOCKED_H
 #include "espresso_impl/executor/executor.h"
@@ -35,10 +35,12 @@ typedef struct esp__clocked_event {
     uint32_t place;       /* in its unit's chain                                                        */
     uint8_t lanes, owner; /* lanes: bits by ESP__LANE_*; owner: the thread that runs it, ESP__CLOCKED_CALLER, ... */
     uint8_t backward;     /* 1: a tensor's backward                                                     */
-    uint8_t state;  /* ESP__CLOCKED_RUNS: the real work is under way; WORKED: it is done, but its deadline is to come */
-    uint64_t ns;    /* the plan's duration                                                        */
-    esp__span due;  /* planned begin and deadline, in nanoseconds since the begin of backward     */
-    esp__span real; /* of esp__now_ns                                                             */
+    uint8_t state; /* ESP__CLOCKED_RUNS: the real work is under way; WORKED: it is done, but its deadline is to come */
+    uint8_t held;  /* those of its lanes that it still keeps                                     */
+    uint32_t next; /* event in flight of the same owner; ESP__CLOCKED_NONE: the last              */
+    uint64_t ns, core_ns, link_ns; /* the plan's: until its unit goes on; how long it keeps a core, and links */
+    esp__span due;                 /* planned begin and deadline, in nanoseconds since the begin of backward     */
+    esp__span real;                /* of esp__now_ns                                                             */
 } esp__clocked_event;
 
 typedef struct esp__clocked {
@@ -53,14 +55,21 @@ typedef struct esp__clocked {
     uint64_t step; /* the clocked step that was opened last */
     uint64_t zero_ns, lane_end[ESP__LANES], backward_end;
     uint32_t cursor[ESP__LANES], tensor; /* the lane's next event; the next backward's tensor */
-    uint32_t *at;                        /* [n_units] next event of the chain */
-    uint64_t *ready;                     /* [n_units] when that event has its input */
+    uint32_t in_flight[3]; /* events that have begun and not ended, by owner: the first; then esp__clocked_event.next */
+    uint32_t *at;          /* [n_units] next event of the chain */
+    uint64_t *ready;       /* [n_units] when that event has its input */
 } esp__clocked;
 
 /* Is the step under way a clocked one? Lock held. */
 ESP__UNUSED static inline int esp__clocked_on(const esp_ctx *ctx) {
     return ctx->clocked && ctx->started && ctx->clocked->step == ctx->steps.step;
 }
+/* Makes the events' times zero: a step begins. */
+ESP__FN void esp__clocked_reset(const esp_ctx *ctx, esp__clocked *h);
+/* From when to when the event is due, if it is the next one on all its lanes and of its unit: sets x->due and takes the lanes. */
+ESP__FN void esp__clocked_take(esp__clocked *h, esp__clocked_event *x);
+/* What follows on the event, as far as it is about time: when its unit's next op, or the next backward, has its input. */
+ESP__FN void esp__clocked_hand_on(const esp_ctx *ctx, esp__clocked *h, const esp__clocked_event *x);
 /* Ends clocked execution, because the program is about to be freed. No lock held. */
 ESP__FN void esp__clocked_drop(esp_ctx *ctx);
 /* Puts `now` (NULL: none) in the place of ctx->clocked, which is freed. No lock held. */

@@ -1,5 +1,5 @@
 /* test_clocked.c: in clocked execution every op begins and ends at the plan's times, to the nanosecond, for all
- * units, options and orders, and results keep the same bits. The times are sums of the plan's times, not wall time,
+ * units, options and orders, also where ops give up cores and links before they end, and results keep the same bits. The times are sums of the plan's times, not wall time,
  * so a loaded machine changes nothing. Runs under the thread sanitizer too. */
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
@@ -16,7 +16,7 @@ static const esp_stream here;
 
 typedef struct runner {
     const problem_input *in;
-    const esp_plan *plan;
+    const esp_plan *plan, *other; /* other: the same plan with an op that begins later */
     double scale;
     int holds;                /* 0: the usual executor, to compare with */
     float *result[RANKS_MAX]; /* of a rank: all tensors, one behind the other */
@@ -185,7 +185,7 @@ static void run_plan(const problem_input *in, const esp_plan *plan, int compare)
 static void small_problem(uint64_t seed, uint32_t tensors, problem_input *in) {
     rng r = {seed};
     problem_plain = 1;
-    problem_random(seed, tensors, 0, in);
+    problem_random(seed, tensors, seed % 2 ? 1u << ESP_PLAN_CPU : 0, in);
     in->system.machines = 1 + rng_below(&r, 3);
     in->system.ranks_per_machine = 1 + rng_below(&r, 2);
     if (seed % 3 == 0) in->system.machines = in->system.ranks_per_machine = 2;
@@ -202,19 +202,35 @@ static esp_plan *make(const problem_input *in, const esp_plan_config *config) {
     return plan;
 }
 
+/* Counts plans whose ops give up, before they end, a core (by cores_per_rank), or a link ([0]). */
+static void count_early(const problem_input *in, const esp_plan *plan, int n[4]) {
+    uint32_t n_events;
+    const esp_plan_event *e = esp_plan_events(plan, &n_events);
+    int core = 0, link = 0;
+    for (uint32_t i = 0; i < n_events; i++) {
+        core |= e[i].lanes & ESP__CORE_LANES && e[i].core_ns < e[i].end_ns - e[i].start_ns;
+        link |= e[i].lanes & ESP__LINK_LANES && e[i].link_ns < e[i].end_ns - e[i].start_ns;
+    }
+    if (core) n[in->system.cores_per_rank]++;
+    n[0] += link;
+}
+
 /* What the planner chooses, and every comparison strategy. */
 static void test_plans(void **state) {
     static problem_input in;
     const esp__scheme *const *s = esp__schemes();
+    int early[4] = {0};
     (void)state;
     for (uint64_t seed = 0; seed < 32; seed++) {
         esp_plan_config config = {.flags = ESP_PLAN_NO_BOUND};
         if (seed % 2 && *s) config.strategy = (*s++)->name;
         small_problem(seed, 12, &in);
         esp_plan *plan = make(&in, &config);
+        count_early(&in, plan, early);
         run_plan(&in, plan, seed % 4 == 0);
         esp_plan_free(plan);
     }
+    for (int k = 0; k < 4; k++) assert_true(early[k] > 0);
 }
 
 /* Any order that no op contradicts: the next is a random unit's next op, or backward. */
@@ -267,15 +283,90 @@ static esp_plan *random_plan(rng *r, const problem_input *in) {
 
 static void test_any_order(void **state) {
     static problem_input in;
+    int early[4] = {0};
     (void)state;
     for (uint64_t seed = 100; seed < 140; seed++) {
         rng r = {seed};
         small_problem(seed, 8, &in);
         if (seed % 2) in.system.host_bytes_per_us = 500;
         esp_plan *plan = random_plan(&r, &in);
+        count_early(&in, plan, early);
         run_plan(&in, plan, seed % 4 == 0);
         esp_plan_free(plan);
     }
+    for (int k = 0; k < 4; k++) assert_true(early[k] > 0);
+}
+
+/* ---- lanes are free when the plan says, before the op ends --------------------------------------------------------------- */
+/* Two machines of a rank each, four tensors, and a link whose collectives give up core and link early. */
+static void early_problem(uint32_t cores, problem_input *in) {
+    rng r = {cores};
+    small_problem(1, 1, in);
+    in->system.machines = 2, in->system.ranks_per_machine = 1;
+    in->system.devices = 1u << ESP_PLAN_CPU, in->system.cores_per_rank = cores;
+    problem_tables(&r, in);
+    in->model.n_tensors = 4;
+    for (uint32_t t = 0; t < 4; t++) {
+        snprintf(in->names[t], sizeof in->names[t], "t%u", t);
+        in->tensors[t] = (esp_plan_tensor){.name = in->names[t], .elements = 100, .compute_ns = 1e6};
+    }
+    for (int l = 0; l < 3; l++)
+        for (uint32_t c = ESP_COLL_ALLREDUCE; c <= ESP_COLL_REDUCE; c++) {
+            esp_plan_link *const links[] = {&in->system.intra, &in->system.inter, &in->system.flat};
+            links[l]->gap[c] = (esp_cost_curve){in->tables[l][c][2], 3, 0};
+            for (int k = 0; k < 3; k++) {
+                in->tables[l][c][0][k].ns = 4e6;
+                in->tables[l][c][1][k].ns = 1e6, in->tables[l][c][2][k].ns = 2e6;
+            }
+        }
+}
+
+/* The first collective's result is there in an hour: all other tensors must become ready meanwhile. */
+static void early_body(esp_ctx *ctx, void *user) {
+    static const uint64_t hour = 3600000000000u;
+    runner *r = user;
+    uint32_t id[PROBLEM_TENSORS], n;
+    float data[4][100];
+    add_tensors(r, ctx, id);
+    if (!check(r, esp__clocked_set(ctx, r->plan, 1.0) == ESP_OK, "esp__clocked_set")) return;
+    const esp_plan_event *e = esp_plan_events(r->plan, &n);
+    esp__clocked_event *first = NULL;
+    for (uint32_t i = 0; i < n && !first; i++)
+        if (e[i].kind == ESP_PLAN_COLLECTIVE && e[i].unit == 0) first = &ctx->clocked->event[i];
+    if (!check(r, first && first->core_ns < first->ns && first->link_ns < first->ns, "it gives up both early")) return;
+    first->ns = hour;
+    for (uint32_t t = 0; t < 4; t++)
+        for (uint32_t i = 0; i < 100; i++) data[t][i] = gradient(esp_rank(ctx), i, (int)t);
+    esp__clocked_begin(ctx, esp__now_ns());
+    for (uint32_t t = 0; t < 4; t++) {
+        check(r, esp__clocked_backward(ctx, id[t]) == ESP_OK, "esp__clocked_backward");
+        check(r, esp_push(ctx, id[t], data[t], here) == ESP_OK, "esp_push");
+    }
+    for (uint32_t t = 3; t > 0; t--) check(r, esp_wait(ctx, id[t]) == ESP_OK, "esp_wait");
+    pthread_mutex_lock(&ctx->lanes.lock);
+    check(r, first->state != ESP__CLOCKED_OVER && !first->held, "it has not ended, and keeps no lane");
+    first->due.end_ns = first->due.start_ns;
+    esp__link_wake(ctx);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    check(r, esp_wait_all(ctx) == ESP_OK, "esp_wait_all");
+    check(r, first->state == ESP__CLOCKED_OVER, "it has ended");
+}
+
+static void test_lanes_are_free_early(void **state) {
+    static problem_input in;
+    static runner r;
+    (void)state;
+    alarm(100); /* where a lane is kept until the op ends, this test would wait for an hour */
+    for (uint32_t cores = 1; cores <= 3; cores++) {
+        early_problem(cores, &in);
+        esp_plan_config config = {.strategy = "fp32"};
+        esp_plan *plan = make(&in, &config);
+        open_runner(&r, &in, plan);
+        run_ranks(&r, &in.system, early_body);
+        for (uint32_t k = 0; k < RANKS_MAX; k++) free(r.result[k]);
+        esp_plan_free(plan);
+    }
+    alarm(0);
 }
 
 /* ---- what is refused ------------------------------------------------------------------------------------------------- */
@@ -305,6 +396,8 @@ static void refusals(esp_ctx *ctx, void *user) {
     check(r, esp__clocked_set(ctx, r->plan, r->scale) == ESP_OK, "esp__clocked_set again");
     check(r, esp__clocked_set(ctx, NULL, r->scale) == ESP_OK && !ctx->clocked, "NULL ends it");
     check(r, esp__clocked_set(ctx, r->plan, r->scale) == ESP_OK, "esp__clocked_set");
+    says(r, esp__clocked_set(ctx, r->other, r->scale), ESP_E_ARG, "order of ops lets it begin");
+    check(r, ctx->clocked != NULL, "a plan that is refused changes nothing");
     /* out of order; and a push without its backward ends the context, on all ranks, instead of waiting for ever */
     esp__clocked_begin(ctx, esp__now_ns());
     says(r, esp__clocked_backward(ctx, id[1]), ESP_E_ARG, "next in order is 0");
@@ -326,15 +419,20 @@ static void test_refusals(void **state) {
     }
     in.model.n_tensors = 4;
     esp_plan_config config = {.strategy = "mergecomp"};
-    esp_plan *plan = make(&in, &config);
+    esp_plan *plan = make(&in, &config), *other = make(&in, &config);
+    uint32_t n;
+    esp_plan_event *last = (esp_plan_event *)(uintptr_t)esp_plan_events(other, &n);
+    last[n - 1].start_ns++, last[n - 1].end_ns++;
     open_runner(&r, &in, plan);
+    r.other = other;
     run_ranks(&r, &in.system, refusals);
     for (uint32_t k = 0; k < RANKS_MAX; k++) free(r.result[k]);
     esp_plan_free(plan);
+    esp_plan_free(other);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_plans), cmocka_unit_test(test_any_order),
-                                       cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_lanes_are_free_early), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ static inline uint32_t rng_below(rng *r, uint32_t n) { return (uint32_t)(rng_nex
 static inline double rng_unit(rng *r) { return (double)(rng_next(r) >> 11) / 9007199254740992.0; }
 static inline int rng_chance(rng *r, double p) { return rng_unit(r) < p; }
 
-static int problem_plain; /* 1: only codecs that exist, and no op gives up a lane before its end */
+static int problem_plain; /* 1: only codecs that exist */
 
 /* ---- problems as a user gives them --------------------------------------------------------------------------------- */
 enum { PROBLEM_TENSORS = 64, PROBLEM_CODECS = 3 };
@@ -184,7 +184,7 @@ static inline void problem_system(rng *r, problem_input *in, uint32_t devices) {
     if (rng_chance(r, 0.5)) s->host_bytes_per_us = 12000;
     if (rng_chance(r, 0.5)) s->pack_ns = 5e3, s->pack_bytes_per_us = 100000;
     if (!(s->devices >> ESP_PLAN_GPU & 1u)) s->cores_per_rank = rng_below(r, 4);
-    if (s->cores_per_rank && !problem_plain && rng_chance(r, 0.7)) problem_tables(r, in);
+    if (s->cores_per_rank && rng_chance(r, 0.7)) problem_tables(r, in);
 }
 
 /* A problem of 1 to max_tensors tensors, 1 to 3 codecs, any system. devices: mask, 0 for any. */

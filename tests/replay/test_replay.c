@@ -81,6 +81,22 @@ static void model_mode(void **state) {
     json_decref(j);
 }
 
+/* Where ops give up cores and links before they end, too. */
+static void model_mode_cores(void **state) {
+    (void)state;
+    static const char *const names[] = {"fp32", "espresso+"};
+    for (int cores = 1; cores <= 3; cores++) {
+        json_t *j = json_of(REPLAY("--mode", "model", "--strategy", "fp32,espresso+", "--system", put_cores(cores),
+                                   "-n", "4", "--machines", "2", "--steps", "1", "--json"));
+        check_strategies(j, names, 2);
+        for (size_t i = 0; i < 2; i++) {
+            const json_t *row = json_array_get(json_object_get(j, "strategies"), i);
+            assert_true(number(json_object_get(row, "measured_us"), "p10") >= number(row, "predicted_us") - 1);
+        }
+        json_decref(j);
+    }
+}
+
 /* The links are made so slow that the ratio holds. */
 static void model_ratio(void **state) {
     (void)state;
@@ -236,16 +252,10 @@ static void a_killed_rank(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(model_mode),
-        cmocka_unit_test(model_ratio),
-        cmocka_unit_test(real_mode),
-        cmocka_unit_test(all_forms),
-        cmocka_unit_test(a_file_is_a_strategy),
-        cmocka_unit_test(wrong_usage),
-        cmocka_unit_test(what_is_not_there),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(ready_together),
-        cmocka_unit_test(a_killed_rank),
+        cmocka_unit_test(model_mode),     cmocka_unit_test(model_mode_cores),  cmocka_unit_test(model_ratio),
+        cmocka_unit_test(real_mode),      cmocka_unit_test(all_forms),         cmocka_unit_test(a_file_is_a_strategy),
+        cmocka_unit_test(wrong_usage),    cmocka_unit_test(what_is_not_there), cmocka_unit_test(refused),
+        cmocka_unit_test(ready_together), cmocka_unit_test(a_killed_rank),
     };
     return cmocka_run_group_tests(tests, open_files, plan_files_close);
 }

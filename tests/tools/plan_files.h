@@ -39,6 +39,30 @@ static inline void put_file(const char *name, const char *text) {
     assert_int_equal(fclose(f), 0);
 }
 
+/* A system whose collectives keep a core for a part of their time and give up their link early. */
+static inline const char *put_cores(int cores) {
+    static const char *const collectives[] = {"allreduce", "reduce_scatter", "allgather", "alltoall",
+                                              "gather",    "broadcast",      "reduce"};
+    static const char *const links[] = {"intra", "inter", "flat"};
+    char tables[2000] = "", all[8000];
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof collectives / sizeof *collectives; i++)
+        n += (size_t)snprintf(tables + n, sizeof tables - n,
+                              "%s\"%s\": {\"points\": [[1000, 300], [10000000, 20000]], "
+                              "\"gap\": [[1000, 100], [10000000, 15000]], \"core\": [[1000, 20], [10000000, 4000]]}",
+                              i ? ", " : "", collectives[i]);
+    n = (size_t)snprintf(all, sizeof all,
+                         "{\"espresso\": 1, \"system\": \"cores\", \"machines\": 2, \"ranks_per_machine\": 2, "
+                         "\"devices\": [\"cpu\"], \"cores_per_rank\": %d",
+                         cores);
+    for (int l = 0; l < 3; l++)
+        n += (size_t)snprintf(all + n, sizeof all - n, ", \"%s\": {%s\"tables\": {%s}}", links[l],
+                              l < 2 ? "\"alpha_us\": 100, \"bytes_per_us\": 500, " : "", tables);
+    snprintf(all + n, sizeof all - n, "}\n");
+    put_file("cores.json", all);
+    return in_dir("cores.json");
+}
+
 static inline char *get_file(const char *name) {
     FILE *f = fopen(in_dir(name), "rb");
     char *text = calloc(1, 1 << 20);
