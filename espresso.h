@@ -85,6 +85,12 @@ enum {
     ESP_RAW_UP_TO = 4096
 }; /* elements: smaller tensors are a small part of all bytes, and lose most by compression */
 
+enum {
+    ESP_OPTIMIZER_UNKNOWN = 0,
+    ESP_OPTIMIZER_SGD = 1,      /* without momentum                  */
+    ESP_OPTIMIZER_MOMENTUM = 2, /* SGD with momentum, Nesterov's too */
+    ESP_OPTIMIZER_ADAM = 3      /* Adam, AdamW and their like        */
+};
 /** Everything is optional: all-zero is valid, and so are empty strings. Strings are copied. The ESPRESSO_* variables, which docs/using.md
  *  lists, override members. Growable. */
 typedef struct esp_config {
@@ -120,6 +126,9 @@ typedef struct esp_config {
     /** Built-in strategies and auto leave tensors of so many elements or fewer uncompressed (docs/codecs.md). 0: ESP_RAW_UP_TO;
      *  -1: they compress those too */
     int64_t raw_up_to;
+    /** What makes updates from the gradients: ESP_OPTIMIZER_*. auto prefers codecs that learn well with it (docs/autopilot.md) */
+    uint32_t optimizer;
+    float momentum; /* of ESP_OPTIMIZER_MOMENTUM; ESP_OPTIMIZER_ADAM: its first moment's decay. 0: 0.9; -1: none */
 } esp_config;
 
 enum {
@@ -197,6 +206,10 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx);
 /** Takes back the last step's change of the feedback, for example when a loss scaler discards the step. After
  *  esp_wait_all, on all ranks or none. Needs ESP_DISCARDABLE in esp_config.flags. */
 ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx);
+/** Tells the library the training loss, for example this rank's mean over its part of the batch, in every step or now and then, on
+ *  all ranks or some. It only stores the number: call it from any thread, at any time after esp_start. auto compares the losses before
+ *  and after it changed the strategy, and returns to fp32 where they rise (docs/autopilot.md). NaN and Inf may be reported. */
+ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss);
 
 /* Uncompressed helpers. All ranks call them in the same order, between steps. They block. `data` is in and out. */
 ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, int32_t root);

@@ -202,6 +202,7 @@ static esp_status dgc_model(void *self, const esp_tensor *like, uint32_t n_reduc
         .flags = ESP_MODEL_LOSSY,
         .size = sparse_model_size(r),
         .error = esp_model_error_largest(r),
+        .momentum = ((const dgc_self *)self)->momentum,
         .begin_ns = {2000, 1000},
         .ns = {esp_model_stream(32) + 3 * r, esp_model_stream(4) + 2 * r},
     };

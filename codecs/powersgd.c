@@ -343,7 +343,8 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
     const powersgd_self *s = (const powersgd_self *)self;
     const int matrix = like->rows != 0;
     const double bytes = 4 * (double)s->rank, passes = matrix ? esp_model_stream(28) : esp_model_stream(12);
-    esp_facts f = {ESP_MODEL_LOSSY, 1, {0, 0, 4, 0, 0}, 0, {2000, 1000}, {passes, esp_model_stream(8)}, {0, 0}, {0, 0}};
+    esp_facts f = {ESP_MODEL_LOSSY, 1, {0, 0, 4, 0, 0}, 0, {2000, 1000}, {passes, esp_model_stream(8)}, {0, 0},
+                   {0, 0},          0};
     esp_codec_model m;
     (void)n_reduced;
     memset(&m, 0, sizeof m);

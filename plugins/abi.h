@@ -203,6 +203,7 @@ typedef struct esp_codec_model {
     double error; /* E |decoded - x|^2 / E |x|^2 for normal x of variance 1, without feedback; negative: not known */
     uint32_t n_times, reserved0;           /* n_times 0: not known, or the codec cannot run on the device  */
     esp_codec_time times[ESP_MODEL_TIMES]; /* by rising elements; straight lines between                   */
+    double momentum; /* that the codec applies to gradients itself, so that the trainer's should be off; 0: none   */
 } esp_codec_model;
 
 /** The parts of a body: `offset` bytes (a multiple of 4), `count` f32 values, `rest` bytes. Frozen. */

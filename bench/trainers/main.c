@@ -94,6 +94,8 @@ static double now_ms(void) {
 static void join_ranks(trainer *t) {
     esp_config cfg = ESP_ZERO;
     cfg.strategy = flag[STRATEGY].text, cfg.codec = flag[CODEC].text, cfg.backend = flag[BACKEND].text;
+    cfg.optimizer = flag[MOMENTUM].number > 0 ? ESP_OPTIMIZER_MOMENTUM : ESP_OPTIMIZER_SGD;
+    cfg.momentum = (float)flag[MOMENTUM].number;
     check(t, esp_open(&cfg, &t->ctx), "esp_open");
     for (size_t i = 0; i < t->net.n_params; i++) {
         const net_param *p = &t->net.p[i];
@@ -124,6 +126,7 @@ static void step(trainer *t, size_t s) {
     draw(t, s);
     t->loss[s] = t->kind->pass(&t->net, t->seq, push, t);
     const double wait = now_ms();
+    check(t, esp_report_loss(t->ctx, t->loss[s]), "esp_report_loss");
     check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->wait_ms[s] = now_ms() - wait;
     net_update(&t->net, (float)flag[LR].number, (float)flag[MOMENTUM].number, flag[CLIP].number);

@@ -15,6 +15,7 @@ typedef struct esp_facts {
     double begin_ns[2], ns[2]; /* on the CPU: compress and decompress of e elements take begin_ns + ns * e */
     /* on CUDA: kernels that are launched, and bytes an element that they move; no launches: not known */
     double launches[2], bytes[2];
+    double momentum; /* as in esp_codec_model */
 } esp_facts;
 
 /* Nanoseconds an element for a kernel that moves `bytes` bytes an element, on one core. */
@@ -41,6 +42,7 @@ static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f
     m.sent.fixed += ESP_PAYLOAD_HEADER;
     if (f->reducible) m.reduced[0] = m.sent;
     m.error = f->error;
+    m.momentum = f->momentum;
     if (d.kind <= ESP_CPU) {
         esp_model_line(&m, f->begin_ns, f->ns);
     } else if (d.kind == ESP_CUDA && f->launches[0] > 0) {

@@ -6,6 +6,9 @@
 #include "espresso_impl/autopilot/budget.c"
 #include "espresso_impl/autopilot/measure.c"
 #include "espresso_impl/autopilot/fallback.c"
+#include "espresso_impl/autopilot/safety.c"
+#include "espresso_impl/autopilot/loss.c"
+#include "espresso_impl/autopilot/safer.c"
 #include "espresso_impl/autopilot/plan.c"
 #include "espresso_impl/autopilot/file.c"
 #include "espresso_impl/autopilot/watch.c"
@@ -89,8 +92,9 @@ static esp_status esp__auto_memory(esp_ctx *ctx) {
     a->all_bits = esp__alloc(ctx, bits * ranks);
     a->feedback_seen = esp__alloc(ctx, n * sizeof *a->feedback_seen);
     a->samples_seen = esp__alloc(ctx, n * sizeof *a->samples_seen);
+    a->losses = esp__alloc(ctx, ESP__AUTO_LOSSES * sizeof *a->losses);
     return a->times && a->sorted && a->ready && a->ready_max && a->all && a->probes && a->level && a->strikes &&
-                   a->bits && a->all_bits && a->feedback_seen && a->samples_seen
+                   a->bits && a->all_bits && a->feedback_seen && a->samples_seen && a->losses
                ? ESP_OK
                : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
 }
@@ -98,9 +102,12 @@ static esp_status esp__auto_memory(esp_ctx *ctx) {
 /* Ranks with an autopilot exchange after steps, so all must have one with the same options. Without one, ranks may name the same
  * strategy differently. */
 static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lines) {
+    char optimizer[ESP__NAME_MAX];
     if (self)
-        esp__text_add(lines, "strategy %s, codecs %s\n", ctx->config.strategy_spec ? ctx->config.strategy_spec : "auto",
-                      ctx->model.codec_spec ? ctx->model.codec_spec : "none named");
+        esp__text_add(lines, "strategy %s, codecs %s\noptimizer %s\n",
+                      ctx->config.strategy_spec ? ctx->config.strategy_spec : "auto",
+                      ctx->model.codec_spec ? ctx->model.codec_spec : "none named",
+                      esp__safety_optimizer(ctx, optimizer, sizeof optimizer));
     else
         esp__text_add(lines, ESP__NOT_AUTO);
 }
@@ -112,6 +119,7 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
     if (s) return s;
     a->in_force = a->fp32 = ctx->in_force.strategy.hash;
     a->lossy = !a->opt.warmup;
+    esp__auto_loss_begin(ctx);
     esp__auto_enter(ctx, ESP__AUTO_WARM);
     ctx->steps.phase = esp__auto_phase(a);
     if (ctx->job.size == 1) {
@@ -149,6 +157,7 @@ static void esp__auto_close(esp_ctx *ctx, void *self) {
     esp__free(ctx, a->all_bits);
     esp__free(ctx, a->feedback_seen);
     esp__free(ctx, a->samples_seen);
+    esp__free(ctx, a->losses);
     esp__strfree(ctx, a->before);
     esp__strfree(ctx, a->next);
     esp__free(ctx, a);
@@ -168,6 +177,7 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     a->job = NULL;
     a->lossy = ctx->steps.step >= a->opt.warmup;
     a->stays = 0;
+    esp__auto_loss_begin(ctx);
     for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
         if (esp__option_compresses(&ctx->in_force.strategy.units[i].option)) {
             esp__auto_settle(ctx, 0.0);
@@ -235,6 +245,7 @@ ESP__FN const esp__observer *esp__autopilot_observer(void) {
                                     .agree = esp__auto_agree,
                                     .open = esp__auto_start,
                                     .collective = 1,
+                                    .loss = esp__auto_loss_reported,
                                     .step = esp__auto_step,
                                     .chose = esp__auto_chose,
                                     .loaded = esp__auto_loaded,

@@ -18,7 +18,15 @@ enum {
     ESP__AUTO_WATCH,   /* now and then a look at step times and errors                             */
     ESP__AUTO_OFF      /* the program set a strategy itself, or there is no choice                 */
 };
-enum { ESP__AUTO_TIMES = 1024, ESP__AUTO_READY = 32, ESP__AUTO_PROBES = 256, ESP__AUTO_TEXT = 256 };
+enum {
+    ESP__AUTO_TIMES = 1024,
+    ESP__AUTO_READY = 32,
+    ESP__AUTO_PROBES = 256,
+    ESP__AUTO_TEXT = 256,
+    ESP__AUTO_LOSSES = 256
+};
+/* Which codecs may be chosen after a loss rose: all, those that round finely, those that are not lossy. */
+enum { ESP__TRUST_ALL, ESP__TRUST_ROUNDING, ESP__TRUST_NONE };
 
 typedef struct esp__auto_options {
     uint32_t steps, window, cooldown;
@@ -47,7 +55,9 @@ typedef struct esp__auto_word {
     double over_ns, first_ns;    /* of a try: how much longer than before all its steps took, and its first step */
     double waiting;              /* share of the step time that lies after the last push                              */
     int64_t pid;
-    uint32_t excess; /* tensors whose error or feedback is too large */
+    uint32_t excess;             /* tensors whose error or feedback is too large */
+    uint32_t losses, bad_losses; /* reported since they were last forgotten: finite ones (the newest), others */
+    double loss, loss_spread;    /* of the finite ones: median and quartile distance                          */
     /* only rank 0 sets these */
     uint32_t done, verdict, compresses;
     uint64_t text_bytes;
@@ -56,6 +66,19 @@ typedef struct esp__auto_word {
 } esp__auto_word;
 
 enum { ESP__VERDICT_STAY = 1, ESP__VERDICT_SWITCH = 2 };
+
+/* Losses that the trainer reported: means of the ranks' figures. */
+typedef struct esp__losses {
+    uint64_t n;       /* reports; 0: none                              */
+    int32_t bad_rank; /* this rank's loss was not finite; -1: no one's */
+    double median, spread;
+} esp__losses;
+
+/* What a codec costs in loss with an optimizer. */
+typedef struct esp__effect {
+    double slower;    /* how many times as many steps to the same loss; 1: it is safe, or nothing is known       */
+    const char *loss; /* what is to be expected, as in "a loss within 1% of fp32's"; NULL: the optimizer is not known */
+} esp__effect;
 
 /* The account of what trying may cost, in steps: the same on all ranks. */
 typedef struct esp__budget {
@@ -77,6 +100,8 @@ typedef struct esp__auto_job {
     esp_plan_codec codecs[ESP__SURVEY_CODECS],
         all_codecs[ESP__SURVEY_CODECS]; /* those allowed now; all that were measured */
     uint32_t n_codecs, n_all_codecs;
+    const esp__effect *effects[ESP__SURVEY_CODECS]; /* of all_codecs */
+    char optimizer[ESP__NAME_MAX];
     int kept; /* some tensor's codec is prescribed */
     esp_plan_config config;
     char *in_force; /* text of the strategy in force */
@@ -105,6 +130,7 @@ typedef struct esp__auto_job {
     uint64_t cpu_ns;       /* processor time of planning */
     double bound, plan_ns; /* bound: the gap, how far the plan is above the bound at most; < 0: not known */
     char chosen[ESP__AUTO_TEXT * 2], reason[ESP__AUTO_TEXT * 2];
+    char passed_over[ESP__AUTO_TEXT * 2]; /* a faster plan with which training needs more steps; "": none */
     /* the thread */
     pthread_t thread;
     pthread_mutex_t lock;
@@ -173,6 +199,12 @@ typedef struct esp__autopilot {
     uint32_t interval, over, under;
     uint64_t settled_step; /* ctx->steps.step when the last decision was made */
     int said_waiting;
+    /* losses. The first three: of this rank, under lanes.lock */
+    double *losses; /* since they were last forgotten: the last ESP__AUTO_LOSSES */
+    uint32_t n_losses, bad_losses;
+    esp__losses before_losses; /* before the change, or lower ones since                                       */
+    uint32_t risen;            /* looks in a row that found losses risen                                       */
+    int trust;                 /* ESP__TRUST_*                                                                 */
     /* fallback */
     uint8_t *level;           /* [n_tensors]: how often the tensor fell back to a gentler codec */
     uint8_t *bits, *all_bits; /* a bit for each tensor whose error is too large: on this rank; on all ranks */
@@ -209,6 +241,12 @@ ESP__FN int esp__auto_hidden(const esp_ctx *ctx);       /* 1: steps wait too lit
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again);
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);
+/* ---- safer.c ---- */
+ESP__FN double esp__auto_promise(const esp__auto_job *job, double plan_ns);  /* the step time that a plan promises */
+ESP__FN double esp__auto_slower(const esp__auto_job *job, const char *spec); /* esp__effect.slower of a codec      */
+ESP__FN void esp__auto_safer(esp__auto_job *job, esp_plan_report *best);
+/* What to expect of the loss with job->plan, as the end of a log line; "": it compresses nothing. */
+ESP__FN void esp__auto_effect_text(const esp__auto_job *job, char *text, size_t room);
 /* ---- plan.c ---- */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx);
 ESP__FN int esp__auto_plan_done(esp__autopilot *a);
@@ -221,9 +259,26 @@ ESP__FN esp_status esp__auto_flush_step(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx);
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns);
+ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a); /* that make a window, two or more */
+/* ---- safety.c ---- */
+/* 1: the codec changes every number by little. `error`: its compression error, where its model does not know it. */
+ESP__FN int esp__safety_rounds(const esp__codec *c, double error);
+ESP__FN const esp__effect *esp__safety(const esp__codec *c, double error, uint32_t optimizer, double momentum);
+/* The trainer's optimizer, such as "adam:0.9", written into `text`. */
+ESP__FN const char *esp__safety_optimizer(const esp_ctx *ctx, char *text, size_t room);
+/* ---- loss.c ---- */
+/* 1: losses are clearly higher than before. Where they are lower, these are in *before from now on. */
+ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now);
+ESP__FN void esp__auto_loss_word(esp_ctx *ctx);
+ESP__FN void esp__auto_loss_begin(esp_ctx *ctx);
+ESP__FN void esp__auto_loss_before(esp_ctx *ctx);
+ESP__FN void esp__auto_loss_settle(esp_ctx *ctx);
+ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, int *back);
+ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, int *back);
 /* ---- fallback.c ---- */
 ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed);
+ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec);
 ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t tensor);
 /* ---- file.c ---- */
 ESP__FN void esp__auto_save(esp_ctx *ctx);

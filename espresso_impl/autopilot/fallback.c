@@ -47,7 +47,7 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
 }
 
 /* A codec's compression error: its own figure if it only rounds, else the survey's. */
-static double esp__auto_loss(const esp_ctx *ctx, const char *spec) {
+ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__codec *c = esp__auto_codec_of(ctx, spec);
     if (c && !esp__codec_lossy(c) && c->model.error >= 0.0) return c->model.error;
@@ -61,9 +61,9 @@ static uint8_t esp__auto_gentler(const esp_ctx *ctx, uint32_t i) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const char *now = esp__auto_codec_now(ctx, i);
     uint8_t best = 255;
-    double most = -1.0, loss = now ? esp__auto_loss(ctx, now) : 0.0;
+    double most = -1.0, loss = now ? esp__auto_error_of(ctx, now) : 0.0;
     for (uint32_t c = 0; c < a->opt.n_codecs && now; c++) {
-        double x = esp__auto_loss(ctx, a->opt.codecs[c]);
+        double x = esp__auto_error_of(ctx, a->opt.codecs[c]);
         if (x < 0.99 * loss && x > most) most = x, best = (uint8_t)(c + 1);
     }
     return best;

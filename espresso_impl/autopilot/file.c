@@ -9,7 +9,7 @@
 typedef struct esp__auto_tie {
     unsigned long long tensors, machines, links;
     int ranks;
-    char codecs[ESP__SPEC_MAX * ESP__SURVEY_CODECS], backend[ESP__NAME_MAX];
+    char codecs[ESP__SPEC_MAX * ESP__SURVEY_CODECS], backend[ESP__NAME_MAX], optimizer[ESP__NAME_MAX];
 } esp__auto_tie;
 
 static void esp__auto_tie_make(const esp_ctx *ctx, esp__auto_tie *t) {
@@ -33,6 +33,7 @@ static void esp__auto_tie_make(const esp_ctx *ctx, esp__auto_tie *t) {
     for (uint32_t i = 0; i < o->n_codecs && n < sizeof t->codecs; i++)
         n += (size_t)snprintf(t->codecs + n, sizeof t->codecs - n, "%s%s", i ? ";" : "", o->codecs[i]);
     snprintf(t->backend, sizeof t->backend, "%s", ctx->job.backend->name);
+    esp__safety_optimizer(ctx, t->optimizer, sizeof t->optimizer);
 }
 
 static const char esp__auto_mark[] = "# autopilot: made for ";
@@ -44,10 +45,10 @@ ESP__FN void esp__auto_save(esp_ctx *ctx) {
     esp__auto_tie t;
     esp__auto_tie_make(ctx, &t);
     esp__text_add(&out,
-                  "%.*s\n%stensors=%016llx ranks=%d machines=%016llx backend=%s links=%016llx codecs=%s\n"
+                  "%.*s\n%stensors=%016llx ranks=%d machines=%016llx backend=%s links=%016llx optimizer=%s codecs=%s\n"
                   "# measured %.3f us a step\n%s",
                   (int)(rest - text), text, esp__auto_mark, t.tensors, t.ranks, t.machines, t.backend, t.links,
-                  t.codecs, a->reference_ns / 1e3, rest + 1);
+                  t.optimizer, t.codecs, a->reference_ns / 1e3, rest + 1);
     int error = out.failed ? ENOMEM : esp__file_replace(path, out.data, out.len);
     esp__text_free(&out);
     if (error)
@@ -70,6 +71,7 @@ static const char *esp__auto_tie_differs(const esp_ctx *ctx, const char *text) {
                  {"machines=", "other machines"},
                  {"backend=", "another backend"},
                  {"links=", "another link, or other parameters of the backend"},
+                 {"optimizer=", "another optimizer"},
                  {"codecs=", "other allowed codecs"}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (i == 0) snprintf(want, sizeof want, "%016llx", now.tensors);
@@ -77,7 +79,8 @@ static const char *esp__auto_tie_differs(const esp_ctx *ctx, const char *text) {
         if (i == 2) snprintf(want, sizeof want, "%016llx", now.machines);
         if (i == 3) snprintf(want, sizeof want, "%s", now.backend);
         if (i == 4) snprintf(want, sizeof want, "%016llx", now.links);
-        if (i == 5) snprintf(want, sizeof want, "%s", now.codecs);
+        if (i == 5) snprintf(want, sizeof want, "%s", now.optimizer);
+        if (i == 6) snprintf(want, sizeof want, "%s", now.codecs);
         size_t key = strlen(parts[i].key), n = strcspn(line, " \n");
         if (strncmp(line, parts[i].key, key) || n - key != strlen(want) || strncmp(line + key, want, n - key))
             return parts[i].what;

@@ -40,6 +40,7 @@ static void esp__auto_word_make(esp_ctx *ctx) {
     double before = a->again_ns > 0.0 ? a->again_ns : a->base_ns;
     a->mine.step_ns = esp__auto_median(a, &a->mine.spread_ns);
     a->mine.pid = (int64_t)getpid();
+    esp__auto_loss_word(ctx);
     a->mine.over_ns = (double)a->tries_ns - before * (double)a->tries;
     a->mine.first_ns = a->first_try_ns ? (double)a->first_try_ns - before : 0.0;
     a->mine.pushed_ns = a->n_times ? (double)(a->steps_ns - a->waiting_ns) / a->n_times : 0.0;

@@ -79,6 +79,12 @@ static int esp__auto_reduces(const esp_ctx *ctx, const esp__codec *c) {
     return 1;
 }
 
+/* May the codec be chosen after a loss rose? */
+static int esp__auto_trusted(const esp__autopilot *a, const esp__codec *c, const esp_plan_codec *codec) {
+    if (a->trust == ESP__TRUST_NONE) return !codec->lossy;
+    return a->trust == ESP__TRUST_ALL || (c && esp__safety_rounds(c, codec->error));
+}
+
 static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp_plan_codec codecs[ESP__SURVEY_CODECS];
@@ -96,13 +102,15 @@ static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
     for (uint32_t i = 0; i < n && !s; i++) {
         const esp__codec *c = esp__auto_codec_of(ctx, codecs[i].spec);
         codecs[i].lossy = !c || esp__codec_lossy(c);
+        if (c) job->effects[i] = esp__safety(c, codecs[i].error, ctx->config.optimizer, ctx->config.momentum);
     }
     job->n_all_codecs = s ? 0 : n;
     memcpy(job->all_codecs, codecs, job->n_all_codecs * sizeof *codecs);
     for (uint32_t i = 0; i < n && !s; i++) {
-        int allowed = esp__auto_allowed(&a->opt, codecs[i].spec) &&
-                      esp__auto_reduces(ctx, esp__auto_codec_of(ctx, codecs[i].spec)) &&
-                      (a->lossy || !codecs[i].lossy) && !(a->opt.max_error > 0.0 && codecs[i].error > a->opt.max_error);
+        const esp__codec *c = esp__auto_codec_of(ctx, codecs[i].spec);
+        int allowed = esp__auto_allowed(&a->opt, codecs[i].spec) && esp__auto_reduces(ctx, c) &&
+                      esp__auto_trusted(a, c, &codecs[i]) && (a->lossy || !codecs[i].lossy) &&
+                      !(a->opt.max_error > 0.0 && codecs[i].error > a->opt.max_error);
         if (allowed) job->codecs[job->n_codecs++] = codecs[i];
     }
     return s;
@@ -265,7 +273,7 @@ static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double 
 
 /* The best plan. Plans without compression are preferred if they are as good. Predictions count with the misjudgement of their
  * kind. */
-static esp_status esp__auto_best(esp__auto_job *job, esp_plan_report *best) {
+static esp_status esp__auto_fastest(esp__auto_job *job, esp_plan_report *best) {
     esp_plan_config plain = job->config;
     esp_plan_report r;
     esp_plan *other = NULL;
@@ -290,18 +298,13 @@ static esp_status esp__auto_best(esp__auto_job *job, esp_plan_report *best) {
     return ESP_OK;
 }
 
-/* What a plan promises: the measured step, less what the plan saves of the time that costs explain. Time that no cost explains will
- * still be there after the change. */
-static double esp__auto_promise(const esp__auto_job *job, double plan_ns) {
-    return job->base_ns > job->explained_ns ? job->base_ns - (job->explained_ns - plan_ns) : plan_ns;
-}
-
-/* Finds, of the allowed codecs, the one with which strategy layerwise is predicted fastest. */
+/* Finds, of the allowed codecs that are safe with the optimizer, the one with which strategy layerwise is predicted fastest. */
 static void esp__auto_layerwise(esp__auto_job *job) {
     esp_plan_config config = {.struct_size = sizeof config, .flags = ESP_PLAN_NO_BOUND, .strategy = "layerwise"};
     for (uint32_t c = 0; c < job->n_codecs && !job->forced; c++) {
         esp_plan *one = NULL;
         esp_plan_report r = {.struct_size = sizeof r};
+        if (esp__auto_slower(job, job->codecs[c].spec) > 1.0) continue;
         if (esp_plan_make(&job->model, &job->codecs[c], 1, &job->system, &config, &one)) continue;
         esp_plan_report_read(one, &r);
         const uint64_t hash = esp__auto_text_hash(esp_plan_text(one));
@@ -351,11 +354,12 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
     if (!s) esp_plan_report_read(current, &now);
     int lossy = !s && esp__auto_plan_lossy(job, current);
     esp_plan_free(current);
-    s = esp__auto_best(job, &best);
+    job->explained_ns = now.iteration_ns;
+    s = esp__auto_fastest(job, &best);
     if (s) return s;
+    esp__auto_safer(job, &best);
     job->need = esp__auto_spare(job, &best, now.iteration_ns, lossy);
     esp__auto_describe(job, &best);
-    job->explained_ns = now.iteration_ns;
     job->predicted_ns = esp__auto_promise(job, best.iteration_ns);
     job->gain = job->base_ns > 0.0 ? job->base_ns / job->predicted_ns : 1.0;
     job->full_cores = best.lane_ns[ESP__LANE_COMPUTE] >= esp__auto_full * best.iteration_ns;
@@ -440,6 +444,7 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     }
     job->base_ns = a->base_ns;
     job->min_gain = a->opt.min_gain;
+    esp__safety_optimizer(ctx, job->optimizer, sizeof job->optimizer);
     job->forced = a->forced;
     job->refuse = a->refuse;
     job->tried = a->tried_layerwise;

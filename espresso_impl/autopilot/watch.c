@@ -19,6 +19,7 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
     esp__strfree(ctx, a->before);
     esp__strfree(ctx, a->next);
     a->before = a->next = NULL;
+    esp__auto_loss_settle(ctx);
     esp__auto_enter(ctx, ESP__AUTO_WATCH);
     if (ctx->job.rank == 0 && *a->opt.file) esp__auto_save(ctx);
 }
@@ -46,22 +47,24 @@ static void esp__auto_tell(esp_ctx *ctx) {
 static void esp__auto_say_plan(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__auto_job *job = a->job;
-    char bound[64] = "";
+    char bound[64] = "", effect[ESP__AUTO_TEXT * 2];
     if (ctx->job.rank || !job) return;
     if (job->explained_ns > 0.0)
         esp__log(ctx, ESP_LOG_INFO, "autopilot",
                  "planning took %.1f ms; of the step's %.3f ms, measured costs explain %.3f ms", job->plan_ns / 1e6,
                  job->base_ns / 1e6, job->explained_ns / 1e6);
     if (job->verdict == ESP__VERDICT_STAY) {
-        esp__auto_say(ctx, "%s%s", job->reason,
-                      ctx->in_force.strategy.hash != a->fp32 ? "; the strategy in force stays" : "; stays with fp32");
+        esp__auto_say(ctx, "%s%s%s", job->reason,
+                      ctx->in_force.strategy.hash != a->fp32 ? "; the strategy in force stays" : "; stays with fp32",
+                      job->passed_over);
         return;
     }
     esp__autopilot_of(ctx)->tried_layerwise |= job->tried;
     if (job->bound >= 0.0) snprintf(bound, sizeof bound, ", at most %.0f%% above the bound", 100.0 * job->bound);
-    esp__auto_say(ctx, "step %llu: %s, predicted %.2fx (%.3f ms a step, before %.3f ms)%s",
+    esp__auto_effect_text(job, effect, sizeof effect);
+    esp__auto_say(ctx, "step %llu: %s, predicted %.2fx (%.3f ms a step, before %.3f ms)%s%s%s",
                   (unsigned long long)ctx->steps.step, job->chosen, job->gain, job->predicted_ns / 1e6,
-                  job->base_ns / 1e6, bound);
+                  job->base_ns / 1e6, bound, effect, job->passed_over);
 }
 
 /* *yes: does any rank have a pending residual that the strategy just set would compress? */
@@ -125,6 +128,7 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
     esp__budget_measured(&a->budget, (double)a->spent_ns);
     esp__auto_say_plan(ctx);
     if (a->all[0].verdict == ESP__VERDICT_SWITCH) {
+        esp__auto_loss_before(ctx);
         s = esp__auto_switch(ctx);
         if (s && !ctx->health.fatal && s != ESP_E_PEER && s != ESP_E_TIMEOUT) { /* all ranks refused the text */
             if (ctx->job.rank == 0)
@@ -321,12 +325,13 @@ static esp_status esp__auto_back_end(esp_ctx *ctx) {
 /* Ranks exchange what the try has cost after every step, or less often if steps are so short that the exchange would cost much. */
 ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    int enough = esp__auto_enough(ctx);
+    int enough = esp__auto_enough(ctx), back;
     double over, first;
     if (a->phase == ESP__AUTO_BACK) return enough ? esp__auto_back_end(ctx) : ESP_OK;
     if (!enough && a->phase_steps % a->every) return ESP_OK;
     esp_status s = esp__auto_exchange(ctx);
-    if (s) return s;
+    if (!s) s = esp__auto_loss_try(ctx, &back);
+    if (s || back) return s;
     over = esp__auto_over(ctx, &first);
     int exhausted = !a->forced && esp__budget_exhausted(&a->budget, over, first);
     if (enough || exhausted) esp__budget_pay(&a->budget, over);
@@ -347,12 +352,16 @@ static uint32_t esp__auto_interval(const esp_ctx *ctx) {
     return n > least ? n : (uint32_t)least;
 }
 
+ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a) {
+    const uint32_t looks = (a->opt.window + a->interval - 1) / a->interval;
+    return looks < 2 ? 2 : looks;
+}
+
 /* Counts looks in a row at which steps were too long, or too short. 1: they were so for a whole window. */
 static int esp__auto_drifts(esp__autopilot *a, double now) {
-    uint32_t looks = (a->opt.window + a->interval - 1) / a->interval;
+    const uint32_t looks = esp__auto_looks(a);
     a->over = now > a->reference_ns * (1.0 + a->opt.drift) ? a->over + 1 : 0;
     a->under = now * (1.0 + a->opt.drift) < a->reference_ns ? a->under + 1 : 0;
-    if (looks < 2) looks = 2;
     return a->over >= looks || a->under >= looks;
 }
 
@@ -423,6 +432,9 @@ ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx) {
     a->phase_steps = 0;
     a->steps_ns = a->waiting_ns = 0;
     a->interval = esp__auto_interval(ctx);
+    int back = 0;
+    s = esp__auto_loss_look(ctx, &back);
+    if (s || back) return s;
     s = esp__auto_look(ctx);
     a->n_times = 0;
     return s;

@@ -2,6 +2,7 @@
  * close. Calls the other files of the library for each of these. */
 #include "espresso_impl/base/cores.h"
 #include "espresso_impl/executor/executor.h"
+#include <math.h>
 
 enum { ESP__TIMEOUT_DEFAULT_MS = 300000 };
 
@@ -157,6 +158,8 @@ static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
     ctx->base.log_level = c->log_level ? c->log_level : ESP_LOG_WARN;
     ctx->config.timeout_ms = c->timeout_ms ? c->timeout_ms : ESP__TIMEOUT_DEFAULT_MS;
     ctx->config.seed = c->seed;
+    ctx->config.optimizer = c->optimizer;
+    ctx->config.momentum = (double)c->momentum;
     ctx->config.plugin_path = esp__strdup(ctx, c->plugin_path);
     ctx->registry.plugin_path = ctx->config.plugin_path;
     ctx->registry.may_override = (c->flags & ESP_ALLOW_OVERRIDE) != 0;
@@ -239,6 +242,7 @@ static esp_ctx *esp__ctx_new(void) {
     if (!ctx) return NULL;
     esp__process_open(&ctx->config.opened_by);
     ctx->health.left_rank = -1;
+    ctx->steps.loss = NAN;
     ctx->job.size = ctx->base.size = 1;
     esp__base_parts(ctx);
     ctx->lanes.dispatcher = esp__ready_first();

@@ -50,6 +50,8 @@ typedef struct esp__config {
     esp__process opened_by; /* a forked child must not use the context        */
     int simd;               /* instruction set for conversions between halves and floats */
     int sample_errors;      /* an observer reads compression errors                */
+    uint32_t optimizer;     /* the trainer's: ESP_OPTIMIZER_*                      */
+    double momentum;        /* 0: none                                             */
 } esp__config;
 
 /* The feedback of one Comp of one unit on this rank. Memory belongs to the context. */
@@ -144,6 +146,7 @@ typedef struct esp__steps {
      * "": nothing to explain. They change between steps. */
     double predicted_ns;
     char difference[160];
+    double loss; /* the last that the trainer reported; NaN: none, or not finite */
 } esp__steps;
 
 /* What esp_gather works with: one call at a time. */

@@ -25,6 +25,7 @@ typedef struct esp__observer {
                     esp__span when); /* lock held: copy numbers only */
     /* A compress op has made the payload of one part. On the cpu thread, no lock. */
     void (*compressed)(esp_ctx *ctx, void *self, const struct esp__op *op, const struct esp__range *part);
+    void (*loss)(esp_ctx *ctx, void *self, double loss); /* the trainer reported one; lock held: copy numbers only */
     /* After every step, on the thread that called esp_wait_all, no lock, in the order of the list. All ranks call it. */
     esp_status (*step)(esp_ctx *ctx, void *self);
     /* Did this observer choose the strategy in force? Then loading a state may replace it by the saved one. Same on all ranks. */
@@ -43,6 +44,7 @@ ESP__FN void esp__observers_installed(esp_ctx *ctx);
 ESP__FN void esp__observers_pushed(esp_ctx *ctx, uint32_t tensor, esp__span in_push);
 ESP__FN void esp__observers_op_done(esp_ctx *ctx, const struct esp__op *op, esp__span when);
 ESP__FN void esp__observers_compressed(esp_ctx *ctx, const struct esp__op *op, const struct esp__range *part);
+ESP__FN void esp__observers_loss(esp_ctx *ctx, double loss);
 ESP__FN esp_status esp__observers_step(esp_ctx *ctx); /* a failure ends the job: ranks are out of step */
 ESP__FN int esp__observers_chose(const esp_ctx *ctx);
 ESP__FN void esp__observers_loaded(esp_ctx *ctx);

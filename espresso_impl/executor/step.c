@@ -379,6 +379,17 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     return after || !s ? after : esp__fail(ctx, s, "%s", text);
 }
 
+ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss) {
+    esp_status s = esp__usable(ctx);
+    if (s) return s;
+    if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_report_loss: call esp_start first");
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->steps.loss = loss;
+    esp__observers_loss(ctx, loss);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    return ESP_OK;
+}
+
 /* ---- between steps ----------------------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__between_steps(const esp_ctx *ctx, const char *what) {
     esp_status s = esp__usable(ctx);

@@ -292,6 +292,51 @@ static void esp__config_empty(esp_config *c) {
         if (*texts[i] && !**texts[i]) *texts[i] = NULL;
 }
 
+static const char *const esp__optimizers[] = {"unknown", "sgd", "momentum", "adam"};
+static const float esp__momentum_usual = 0.9f;
+
+ESP__FN const char *esp__optimizer_name(uint32_t optimizer) { return esp__optimizers[optimizer]; }
+
+/* Checks optimizer and momentum, and sets the momentum that is meant: 0 is none from here on. */
+static esp_status esp__config_optimizer(esp_config *c) {
+    const int has = c->optimizer == ESP_OPTIMIZER_MOMENTUM || c->optimizer == ESP_OPTIMIZER_ADAM;
+    if (c->optimizer > ESP_OPTIMIZER_ADAM)
+        return esp__fail(NULL, ESP_E_ARG,
+                         "esp_config.optimizer is %u: it must be ESP_OPTIMIZER_UNKNOWN (0), _SGD (1), _MOMENTUM (2) or "
+                         "_ADAM (3)",
+                         (unsigned)c->optimizer);
+    if (!(c->momentum == -1.0f || (c->momentum >= 0.0f && c->momentum < 1.0f)))
+        return esp__fail(NULL, ESP_E_ARG,
+                         "esp_config.momentum is %g: it must be a number from 0 (for %g) to below 1, or -1 (for none)",
+                         (double)c->momentum, (double)esp__momentum_usual);
+    if (!has && c->momentum > 0.0f)
+        return esp__fail(NULL, ESP_E_ARG,
+                         "esp_config.momentum is %g, but optimizer %s has none: set ESP_OPTIMIZER_MOMENTUM or "
+                         "ESP_OPTIMIZER_ADAM",
+                         (double)c->momentum, esp__optimizers[c->optimizer]);
+    if (c->momentum == 0.0f && has) c->momentum = esp__momentum_usual;
+    if (c->momentum < 0.0f || !has) c->momentum = 0.0f;
+    return ESP_OK;
+}
+
+/* Reads "unknown", "sgd", "momentum" or "adam", the last two with ":0.9" behind or not. */
+static esp_status esp__env_optimizer(const char *text, esp_config *out) {
+    const size_t n = strcspn(text, ":");
+    char *end = NULL;
+    uint32_t k = 0;
+    while (k <= ESP_OPTIMIZER_ADAM && (strlen(esp__optimizers[k]) != n || memcmp(esp__optimizers[k], text, n))) k++;
+    const float m = text[n] ? strtof(text + n + 1, &end) : esp__momentum_usual;
+    if (k > ESP_OPTIMIZER_ADAM ||
+        (text[n] && (k < ESP_OPTIMIZER_MOMENTUM || end == text + n + 1 || *end || !(m >= 0.0f && m < 1.0f))))
+        return esp__fail(NULL, ESP_E_ARG,
+                         "ESPRESSO_OPTIMIZER is \"%s\": it must be sgd, momentum, adam or unknown; behind momentum and "
+                         "adam also a number from 0 to below 1, such as adam:0.9, the decay of the first moment",
+                         text);
+    out->optimizer = k;
+    out->momentum = k < ESP_OPTIMIZER_MOMENTUM ? 0.0f : m;
+    return ESP_OK;
+}
+
 /* Checks the members that the program set. */
 static esp_status esp__config_check(const esp_config *c) {
     const uint32_t known = ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE;
@@ -359,8 +404,10 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
         memcpy(out, cfg, n < sizeof *out ? n : sizeof *out);
         if ((status = esp__config_check(out)) != ESP_OK) return status;
         esp__config_empty(out);
+        if ((status = esp__config_optimizer(out)) != ESP_OK) return status;
     }
     out->struct_size = sizeof *out;
+    if ((s = esp__env_get("ESPRESSO_OPTIMIZER")) && (status = esp__env_optimizer(s, out)) != ESP_OK) return status;
     if ((s = esp__env_get("ESPRESSO_SIMD")) && strcmp(s, "scalar") && strcmp(s, "avx2") && strcmp(s, "avx512"))
         return esp__fail(NULL, ESP_E_ARG, "ESPRESSO_SIMD is \"%s\": it must be scalar, avx2 or avx512", s);
     if ((s = esp__env_get("ESPRESSO_BACKEND"))) out->backend = s;

@@ -22,6 +22,7 @@ ESP__FN uint64_t esp__env_host(void);
 ESP__FN esp__env_links esp__env_links_get(void);
 /* Copies cfg and applies the environment's overrides. Strings point into the environment or are those of cfg. */
 ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out);
+ESP__FN const char *esp__optimizer_name(uint32_t optimizer); /* "adam" */
 /* Warns of variables whose names look like a misspelt ESPRESSO_* (env_names.c). */
 ESP__FN void esp__env_check_names(const esp_ctx *ctx);
 

@@ -62,6 +62,11 @@ ESP__FN void esp__observers_compressed(esp_ctx *ctx, const esp__op *op, const es
             esp__observer_at(i)->compressed(ctx, ctx->observers[i], op, part);
 }
 
+ESP__FN void esp__observers_loss(esp_ctx *ctx, double loss) {
+    for (int i = 0; i < ESP__OBSERVERS; i++)
+        if (ctx->observers[i] && esp__observer_at(i)->loss) esp__observer_at(i)->loss(ctx, ctx->observers[i], loss);
+}
+
 ESP__FN esp_status esp__observers_step(esp_ctx *ctx) {
     esp_status s = ESP_OK;
     for (int i = 0; i < ESP__OBSERVERS && !s; i++)

@@ -202,6 +202,9 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     esp_stats_read(ctx, &n->all);
     n->step = ctx->steps.step;
     n->phase = ctx->steps.phase;
+    pthread_mutex_lock(&ctx->lanes.lock); /* losses are reported from any thread */
+    n->loss = ctx->steps.loss;
+    pthread_mutex_unlock(&ctx->lanes.lock);
     n->predicted_ns = ctx->steps.predicted_ns;
     memcpy(n->difference, ctx->steps.difference, sizeof n->difference);
     if (n->strategy != ctx->in_force.strategy.hash) { /* rare, and changing the strategy took memory too */

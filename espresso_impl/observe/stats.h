@@ -14,6 +14,7 @@ typedef struct esp__stats_now {
     const char *phase;                       /* the autopilot's; NULL: no autopilot */
     double predicted_ns;                     /* the autopilot's prediction for a step; 0: none */
     char difference[160];                    /* what explains the difference from it */
+    double loss;                             /* the last that the trainer reported; not finite: none */
 } esp__stats_now;
 
 /* One sample: the statistics of one interval, which the sampler's thread writes. */

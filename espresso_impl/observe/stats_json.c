@@ -4,6 +4,7 @@
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/observe/stats.h"
+#include <math.h>
 #include <unistd.h>
 
 static void esp__stats_member(esp__text *t, const char *key, const char *text) {
@@ -166,6 +167,10 @@ ESP__FN void esp__stats_json_sample(const esp_ctx *ctx, const esp__stats_sample 
                   (unsigned long long)s->now.strategy);
     esp__stats_member(t, "phase", s->now.phase);
     if (s->now.predicted_ns > 0.0) esp__text_add(t, ",\"predicted_us\":%.3f", s->now.predicted_ns / 1e3);
+    if (isfinite(s->now.loss)) {
+        esp__text_add(t, ",\"loss\":");
+        esp__json_double(t, s->now.loss, 9);
+    }
     if (*s->now.difference) esp__stats_member(t, "difference", s->now.difference);
     esp__stats_json_tensors(ctx, s, t);
     esp__text_add(t, "}\n");

@@ -108,6 +108,9 @@ static double now_ms(void) {
 static void join_ranks(trainer *t) {
     esp_config cfg = ESP_ZERO;
     cfg.strategy = flag[STRATEGY].text, cfg.codec = flag[CODEC].text, cfg.backend = flag[BACKEND].text;
+    const float momentum = (float)flag[MOMENTUM].number;
+    cfg.optimizer = is_adam() ? ESP_OPTIMIZER_ADAM : momentum > 0 ? ESP_OPTIMIZER_MOMENTUM : ESP_OPTIMIZER_SGD;
+    cfg.momentum = momentum > 0 ? momentum : -1;
     check(t, esp_open(&cfg, &t->ctx), "esp_open");
     for (size_t i = 0; i < t->net.n_params; i++) {
         const param *p = &t->net.p[i];
@@ -184,6 +187,7 @@ static void step(trainer *t, size_t s) {
     const size_t second = count(SECOND), i = t->n_steps++;
     t->loss[i] = accumulate(t, s, second && s % second == 0);
     const double wait = now_ms();
+    check(t, esp_report_loss(t->ctx, t->loss[i]), "esp_report_loss");
     check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->wait_ms[i] = now_ms() - wait;
     if (flag[CLIP].number > 0) gpt_clip(&t->net, flag[CLIP].number); /* all ranks hold the same mean: the same norm */

@@ -98,6 +98,8 @@ static void open_state(trainer *t) {
 static void join_ranks(trainer *t) {
     esp_config cfg = ESP_ZERO;
     cfg.strategy = flag[STRATEGY].text, cfg.codec = flag[CODEC].text, cfg.backend = flag[BACKEND].text;
+    cfg.optimizer = flag[MOMENTUM].number > 0 ? ESP_OPTIMIZER_MOMENTUM : ESP_OPTIMIZER_SGD;
+    cfg.momentum = (float)flag[MOMENTUM].number;
     check(t, esp_open(&cfg, &t->ctx), "esp_open");
     for (int i = 0; i < N_PARAMS; i++) {
         const param *p = &t->net.p[i];
@@ -133,6 +135,7 @@ static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
     model_forward(&t->net, batch);
     const float loss = model_backward(&t->net, t->labels, batch, push, t);
     const double wait = now_ms();
+    check(t, esp_report_loss(t->ctx, (double)loss), "esp_report_loss");
     check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->wait_ms[t->n_steps] = now_ms() - wait;
     model_update(&t->net, (float)lr, (float)flag[MOMENTUM].number);

@@ -124,6 +124,7 @@ static const row rows[] = {
     M1(n_times),
     M1(reserved0),
     M1(times),
+    M1(momentum),
 #undef M1
 #define M1(f) M(esp_codec_args, f)
     S(esp_codec_args),
@@ -336,6 +337,8 @@ static const row rows[] = {
     M1(place),
     M1(progress),
     M1(raw_up_to),
+    M1(optimizer),
+    M1(momentum),
 #undef M1
 #define M1(f) M(esp_tensor_desc, f)
     S(esp_tensor_desc),

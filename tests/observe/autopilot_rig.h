@@ -26,7 +26,8 @@ enum { TENSORS = 5, STEPS_MOST = 600, RANKS_MOST = 8 };
 static const uint64_t counts[TENSORS] = {300, 17, 1000, 64, 1}, columns[TENSORS] = {20, 0, 40, 8, 0};
 
 /* A world: what steps take and what the links are worth, by step. */
-typedef struct world {
+typedef struct world world;
+struct world {
     int steps;
     int slow_from, slow_to;              /* steps in which the link between machines is slow */
     double fp32_ms[2], compressed_ms[2]; /* a step takes, with the link [fast, slow] */
@@ -50,12 +51,18 @@ typedef struct world {
     int tries_second;    /* layerwise may be tried where a plan disappoints */
     double layerwise_ms; /* a step under layerwise with the slow link; 0: as with any plan that compresses */
     int sets_own_at;     /* the program sets a strategy of its own after this step; 0: never */
+    uint32_t optimizer;
+    float momentum;
+    double (*loss)(const world *w, const esp_ctx *ctx, int step); /* NULL, or NO_LOSS: the trainer reports none */
     /* what happened */
     uint64_t hash[RANKS_MOST][STEPS_MOST];
     const char *phase[RANKS_MOST][STEPS_MOST];
     double in[RANKS_MOST][TENSORS][1000], out[RANKS_MOST][TENSORS][1000];
     char last[RANKS_MOST][8192];
-} world;
+    char heard[16384]; /* what rank 0 said of its decisions, if it was asked to say it */
+    int hears;
+};
+static const double NO_LOSS = -1e300;
 
 static int slow(const world *w, const esp_ctx *ctx) {
     return (int)ctx->steps.step >= w->slow_from && (int)ctx->steps.step < w->slow_to;
@@ -139,6 +146,13 @@ static void push_all(esp_ctx *ctx, world *w, float grads[TENSORS][1000], int ste
         for (uint64_t k = 0; k < counts[i]; k++) w->out[ctx->job.rank][i][k] += (double)grads[i][k];
 }
 
+static void hear(void *user, const esp_log_event *ev) {
+    world *w = user;
+    if (strcmp(ev->component, "autopilot") != 0 || ev->level != ESP_LOG_INFO) return;
+    const size_t n = strlen(w->heard);
+    snprintf(w->heard + n, sizeof w->heard - n, "%s\n", ev->message);
+}
+
 static void live(esp_ctx *ctx, void *user) {
     world *w = user;
     float(*grads)[1000] = calloc(TENSORS, sizeof *grads);
@@ -161,6 +175,8 @@ static void live(esp_ctx *ctx, void *user) {
         esp__autopilot_of(ctx)->source = source;
     }
     for (int step = 0; step < w->steps; step++) {
+        const double loss = w->loss ? w->loss(w, ctx, step) : NO_LOSS;
+        if (loss != NO_LOSS) CHECK(!esp_report_loss(ctx, loss)); /* NaN, too */
         push_all(ctx, w, grads, step, 0);
         w->hash[ctx->job.rank][step] = ctx->in_force.strategy.hash;
         w->phase[ctx->job.rank][step] = ctx->steps.phase;
@@ -199,6 +215,10 @@ static void run(world *w, const char *strategy, const char *codec, int32_t size,
     if (w->real) j.config.backend = "loop:inter=1gbit,latency=50us";
     if (w->backend) j.config.backend = w->backend;
     j.config.log_level = getenv("VERBOSE") ? ESP_LOG_DEBUG : ESP_LOG_ERROR;
+    j.config.optimizer = w->optimizer;
+    j.config.momentum = w->momentum;
+    const esp_host host = {.struct_size = sizeof host, .user = w, .log = hear};
+    if (w->hears) j.config.host = &host, j.config.log_level = ESP_LOG_WARN;
     test_run(&j);
     for (int32_t r = 0; r < size; r++) {
         for (int s = 0; s < w->steps; s++) {

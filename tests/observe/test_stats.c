@@ -115,6 +115,7 @@ static void train(esp_ctx *ctx, void *user) {
         if (t->change_at && k == t->change_at) t->ended[rank] = esp_strategy_set(ctx, "fp32");
         if (k == 1 && rank == 0) t->allocations[0] = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
         for (uint32_t i = 0; i < 3; i++) esp_push(ctx, i, grad[i], here);
+        if (t->sampled && esp_report_loss(ctx, 2.5)) t->ended[rank] = -1;
         if (esp_wait_all(ctx)) t->ended[rank] = -1;
         if (t->sampled && rank == 0)
             ctx->model.tensors[0].sampled = (esp_tensor_stats){0, (uint32_t)t->sampled, 0.25, 1.5};
@@ -232,6 +233,7 @@ static void the_header_tells_the_job(void **state) {
     assert_true(number(json_array_get(tensors, 0), "error") == 0.25);
     assert_true(number(json_array_get(tensors, 0), "feedback") == 1.5 &&
                 number(json_array_get(tensors, 0), "samples") == 2);
+    assert_true(number(sample, "loss") == 2.5);
     json_decref(list);
 }
 
@@ -248,6 +250,7 @@ static void a_change_of_strategy_is_a_line(void **state) {
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)t.hash[1]);
     assert_string_equal(json_string_value(json_object_get(last, "strategy")), hash);
     assert_true(number(last, "step") == 4 && number(last, "compressed_units") == 0);
+    assert_null(json_object_get(json_array_get(list, 2), "loss")); /* none was reported */
     json_decref(list);
 }
 

@@ -58,7 +58,8 @@ static const char *sample(int step, double median) {
              "\"compress\":200,\"decompress\":20,\"intra\":300,\"inter\":1500},\"step_bytes\":{\"intra\":1000,"
              "\"inter\":2500000},"
              "\"bytes\":{\"intra\":90000,\"inter\":225000000},\"nonfinite\":0,\"memory_bytes\":5000000,\"strategy\":"
-             "\"00000000000000aa\",\"phase\":\"watching\",\"predicted_us\":14377,\"difference\":\"+1.000 ms a step: "
+             "\"00000000000000aa\",\"phase\":\"watching\",\"loss\":2.53125,\"predicted_us\":14377,\"difference\":\"+1."
+             "000 ms a step: "
              "backward +0.500\",\"tensors\":[{\"name\":\"fc2.weight\",\"error\":0.125,"
              "\"feedback\":1.5,"
              "\"samples\":3}]}\n",
@@ -82,6 +83,7 @@ static void a_snapshot(void **state) {
         shows(&s, "trainer: 4 rank(s) on 2 machine(s), shm 1gbit; rank 0, pid 77 on box\n");
         shows(&s, "step 20; no news for ");
         shows(&s, "strategy 00000000000000aa since step 0 (1 so far), asked for: auto; autopilot: watching\n");
+        shows(&s, "loss 2.531\n");
         shows(&s, "predicted 14.38 ms a step: +1.000 ms a step: backward +0.500\n");
         shows(&s, "1 of 2 units compressed: dgc:ratio=0.01\n");
         shows(&s, "step time    4.000 ms, p90 5.000 ms, last 2.500 ms\n             _#\n");

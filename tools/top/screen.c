@@ -143,6 +143,7 @@ static void top_strategy(top_page *p, const top_job *j) {
     top_line(p, 0, "strategy %.16s since step %.0f (%ld so far)%s%.60s%s%.60s", top_text(s, "strategy"),
              top_number(s, "step"), j->strategies, *asked ? ", asked for: " : "", asked, *phase ? "; autopilot: " : "",
              phase);
+    if (isfinite(top_number(j->sample, "loss"))) top_line(p, 0, "  loss %.4g", top_number(j->sample, "loss"));
     if (top_number(j->sample, "predicted_us") > 0)
         top_line(p, 0, "  predicted %s a step%s%.160s", tool_time(1e3 * top_number(j->sample, "predicted_us")),
                  *top_text(j->sample, "difference") ? ": " : "", top_text(j->sample, "difference"));
