@@ -231,7 +231,7 @@ ESP__FN uint64_t esp__budget_wait(const esp__budget *b);
 ESP__FN int esp__budget_exhausted(const esp__budget *b, double over_ns, double first_ns);
 ESP__FN void esp__budget_pay(esp__budget *b, double over_ns);
 ESP__FN void esp__budget_lost(esp__budget *b, int compresses, double measured_ns, double predicted_ns);
-ESP__FN void esp__budget_won(esp__budget *b, int compresses);
+ESP__FN void esp__budget_won(esp__budget *b, int compresses, double saved_ns);
 ESP__FN void esp__budget_drifted(esp__budget *b);
 /* ---- measure.c ---- */
 ESP__FN uint64_t esp__auto_median(const esp__autopilot *a, uint64_t *spread);

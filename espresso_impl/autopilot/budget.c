@@ -54,7 +54,7 @@ ESP__FN int esp__budget_exhausted(const esp__budget *b, double over_ns, double f
     return over_ns > (b->credit > 0.0 ? b->credit : 0.0) * b->step_ns;
 }
 
-/* A try, or one round of it, is over: subtracts its loss. A gain adds no credit. */
+/* A try, or one round of it, is over: subtracts its loss. */
 ESP__FN void esp__budget_pay(esp__budget *b, double over_ns) {
     if (!b->open || !(over_ns > 0.0)) return;
     b->credit -= over_ns / b->step_ns;
@@ -68,7 +68,13 @@ ESP__FN void esp__budget_lost(esp__budget *b, int compresses, double measured_ns
     b->misjudged[compresses != 0] = ratio < 1.0 ? 1.0 : ratio > esp__budget_worst ? esp__budget_worst : ratio;
 }
 
-ESP__FN void esp__budget_won(esp__budget *b, int compresses) { b->misjudged[compresses != 0] = 1.0; }
+/* A plan was tried and won. The time that its try saved pays for another try. */
+ESP__FN void esp__budget_won(esp__budget *b, int compresses, double saved_ns) {
+    b->misjudged[compresses != 0] = 1.0;
+    if (!b->open || !(saved_ns > 0.0)) return;
+    b->credit += saved_ns / b->step_ns;
+    if (b->credit > esp__budget_most) b->credit = esp__budget_most;
+}
 
 /* The machine changed: earlier misjudgements count less. */
 ESP__FN void esp__budget_drifted(esp__budget *b) {

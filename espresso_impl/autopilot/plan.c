@@ -300,7 +300,10 @@ static esp_status esp__auto_fastest(esp__auto_job *job, esp_plan_report *best) {
 
 /* Finds, of the allowed codecs that are safe with the optimizer, the one with which strategy layerwise is predicted fastest. */
 static void esp__auto_layerwise(esp__auto_job *job) {
-    esp_plan_config config = {.struct_size = sizeof config, .flags = ESP_PLAN_NO_BOUND, .strategy = "layerwise"};
+    esp_plan_config config = {.struct_size = sizeof config,
+                              .flags = ESP_PLAN_NO_BOUND,
+                              .strategy = "layerwise",
+                              .raw_up_to = job->config.raw_up_to};
     for (uint32_t c = 0; c < job->n_codecs && !job->forced; c++) {
         esp_plan *one = NULL;
         esp_plan_report r = {.struct_size = sizeof r};

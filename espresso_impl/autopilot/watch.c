@@ -5,7 +5,9 @@
 
 enum { ESP__AUTO_CHECK_STEPS = 12, ESP__AUTO_AGAIN_STEPS = 24, ESP__AUTO_SKIP = 1 };
 static const double esp__auto_longer = 1.03; /* times a prediction: clearly longer than it */
-static const double esp__auto_clear = 0.85;  /* of the time before: a gain larger than a machine's noise */
+static const double esp__auto_near =
+    0.95; /* of a prediction: what comes as near to it may be slower, as predictions are off by so much */
+static const double esp__auto_clear = 0.85; /* of the time before: a gain larger than a machine's noise */
 
 /* ---- settling ---------------------------------------------------------------------------------------------------------- */
 /* The decision stands: begins to watch the strategy in force. */
@@ -207,13 +209,13 @@ static void esp__auto_explain(esp_ctx *ctx, double measured) {
              (slowest - mean) / 1e6);
 }
 
-/* Strategy layerwise is tried too if what is in force takes clearly longer than is predicted for it: 1, and ranks go on with that. */
+/* Strategy layerwise is tried too unless what is in force is clearly faster than is predicted for it: 1, and ranks go on with that. */
 static int esp__auto_try_second(esp_ctx *ctx, double kept_ns) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const double second_ns = a->second_ns;
     a->second_ns = 0.0;
     if (a->source.step_ns && !a->source.tries_second) return 0;
-    if (!(second_ns > 0.0) || a->forced || kept_ns < esp__auto_longer * second_ns) return 0;
+    if (!(second_ns > 0.0) || a->forced || kept_ns < esp__auto_near * second_ns) return 0;
     esp__strfree(ctx, a->before);
     esp__strfree(ctx, a->next);
     a->before = a->next = NULL;
@@ -234,7 +236,7 @@ static esp_status esp__auto_accept(esp_ctx *ctx, double before, double now) {
     if (ctx->job.rank == 0) esp__auto_explain(ctx, now);
     if (*ctx->steps.difference) esp__auto_say(ctx, "%s", ctx->steps.difference);
     a->stays = 0;
-    esp__budget_won(&a->budget, a->compresses);
+    esp__budget_won(&a->budget, a->compresses, (before - now) * (double)a->tries);
     if (esp__auto_try_second(ctx, now)) return ESP_OK;
     esp__auto_settle(ctx, esp__auto_reference(ctx, now));
     return ESP_OK;

@@ -168,18 +168,22 @@ static void test_tries_layerwise(void **state) {
     free(w);
 }
 
-/* A plan takes longer than is predicted for layerwise: that is tried too, and the faster one stays. */
+/* A plan is not clearly faster than is predicted for layerwise: that is tried too, and the faster one stays. The plan compresses less than
+ * all, and 5.5 ms are predicted for it; 5.9 ms for layerwise. */
 static void test_tries_second(void **state) {
-    static const double ms[] = {6.0, 9.0};
+    static const struct {
+        double plan_ms, layerwise_ms;
+        int stays;
+    } runs[] = {{8.0, 6.0, 1}, {8.0, 9.0, 0}, {5.7, 4.5, 1}, {3.0, 2.5, 0}};
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
         world *w = world_new();
         w->tries_second = 1;
-        w->compressed_ms[1] = 8.0; /* of the plan, which compresses less than all; 5.5 ms are predicted for it */
-        w->layerwise_ms = ms[i];
+        w->compressed_ms[1] = runs[i].plan_ms;
+        w->layerwise_ms = runs[i].layerwise_ms;
         run(w, "auto:steps=6,window=8", "topk:ratio=0.25", 4, 2);
-        assert_int_equal(layerwise(w->last[0]), ms[i] < 8.0);
-        assert_true(switches(w) >= 2);
+        assert_int_equal(layerwise(w->last[0]), runs[i].stays);
+        assert_int_equal(switches(w) > 1, runs[i].plan_ms > 5.0); /* tried, or not */
         free(w);
     }
 }

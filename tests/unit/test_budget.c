@@ -142,7 +142,9 @@ static void test_misjudged(void **state) {
     esp__budget_lost(&b, 0, 17.0 * ms,
                      18.0 * ms); /* lost, though it was faster than predicted: the strategy before is, too */
     assert_true(fabs(b.misjudged[0] - 1.0) < 1e-9);
-    esp__budget_won(&b, 1);
+    const double credit = b.credit;
+    esp__budget_won(&b, 1, 30.0 * ms); /* the steps of the try saved so much: it pays for the next one */
+    assert_true(fabs(b.credit - credit - 30.0 * ms / b.step_ns) < 1e-9);
     assert_true(fabs(b.misjudged[1] - 1.0) < 1e-9);
 }
 
