@@ -245,11 +245,8 @@ ESP__FN esp_status esp__survey_ready(esp_ctx *ctx, const uint64_t *mine, uint32_
     double *column = esp__alloc(ctx, (steps + 1u) * sizeof *column);
     esp_status s = all && slowest && column ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
     s = esp__agree_ok(ctx, s);
-    for (uint32_t k = 0; k < steps && !s; k++) {
-        s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine + k * n, all, n * sizeof *mine);
-        for (uint64_t i = 0; i < n * ranks && !s; i++)
-            if (all[i] > slowest[k * n + i % n]) slowest[k * n + i % n] = all[i];
-    }
+    if (!s) memcpy(slowest, mine, n * steps * sizeof *slowest);
+    for (uint32_t k = 0; k < steps && !s; k++) s = esp__agree_latest(ctx, slowest + k * n, n, all);
     for (uint64_t i = 0; i < n && !s; i++) {
         for (uint32_t k = 0; k < steps; k++) column[k] = (double)slowest[k * n + i];
         out[i] = (uint64_t)esp__median(column, steps);

@@ -15,6 +15,13 @@ ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
     return mine ? mine : s;
 }
 
+ESP__FN esp_status esp__agree_latest(esp_ctx *ctx, uint64_t *v, uint64_t n, uint64_t *room) {
+    const esp__job *job = esp__job_of(ctx);
+    esp_status s = esp__peers_allgather(job->peers, NULL, job->size, v, room, n * sizeof *v);
+    for (int32_t r = 0; r < job->size && !s; r++) esp__later(v, room + (uint64_t)r * n, n);
+    return s;
+}
+
 static size_t esp__line_length(const char *s) { return strcspn(s, "\n"); }
 
 /* The error for texts[size][bytes] that differ: names the first line that differs from rank 0's, and the ranks. */

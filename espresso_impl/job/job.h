@@ -128,4 +128,12 @@ ESP__FN uint32_t esp__topology_make(esp__topology *p, uint32_t n_levels);
 ESP__FN esp_status esp__agree_lines(esp_ctx *ctx, esp__text *lines, esp_status mine);
 /* Collective: fails on all ranks if `mine` is an error on one of them. */
 ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine);
+/* Each of the n numbers becomes `other`'s, where that is larger. */
+static inline void esp__later(uint64_t *v, const uint64_t *other, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++)
+        if (other[i] > v[i]) v[i] = other[i];
+}
+/* Collective: each of the n numbers becomes the largest of all ranks': when something was ready on the latest of them. `room`: for n
+ * numbers of each rank. */
+ESP__FN esp_status esp__agree_latest(esp_ctx *ctx, uint64_t *v, uint64_t n, uint64_t *room);
 #endif

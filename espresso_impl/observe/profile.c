@@ -195,25 +195,17 @@ static void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) {
     head->spread = whole > 0 ? esp__profile_wide(r, n) / whole : 0;
 }
 
-/* Takes another rank's times of one step, its forward first, where they are later. */
-static void esp__profile_later(const esp_ctx *ctx, esp__profile *r, uint32_t step, const uint64_t *other) {
-    uint64_t *ready = r->ready + step * (uint64_t)ctx->model.n_tensors;
-    if (other[0] > r->forward[step]) r->forward[step] = other[0];
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
-        if (other[i + 1] > ready[i]) ready[i] = other[i + 1];
-}
-
 /* Collective: every step becomes that of its latest ranks, on all ranks. */
-static esp_status esp__profile_latest(const esp_ctx *ctx, esp__profile *r) {
-    const uint64_t n = ctx->model.n_tensors, bytes = (n + 1) * 8u;
+static esp_status esp__profile_latest(esp_ctx *ctx, esp__profile *r) {
+    const uint64_t n = ctx->model.n_tensors;
     uint64_t *row = (uint64_t *)(void *)r->mine; /* there is room: n * 16 bytes and more */
     for (uint32_t k = 0; k < r->steps; k++) {
         row[0] = r->forward[k];
         memcpy(row + 1, r->ready + k * n, n * 8u);
-        esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, row, r->all, bytes);
+        esp_status s = esp__agree_latest(ctx, row, n + 1, (uint64_t *)(void *)r->all);
         if (s) return s;
-        for (int32_t q = 0; q < ctx->job.size; q++)
-            esp__profile_later(ctx, r, k, (const uint64_t *)(const void *)(r->all + (uint64_t)q * bytes));
+        r->forward[k] = row[0];
+        memcpy(r->ready + k * n, row + 1, n * 8u);
     }
     return ESP_OK;
 }
