@@ -57,6 +57,7 @@
 #include "tools/profile/job.c"
 #include "tools/profile/codecs.c"
 #include "tools/profile/links.c"
+#include "tools/profile/costs.c"
 #include "tools/profile/profile.c"
 #include "tools/top/read.c"
 #include "tools/top/screen.c"
@@ -70,6 +71,7 @@
 #include "tools/replay/plan.c"
 #include "tools/replay/step.c"
 #include "tools/replay/survey.c"
+#include "tools/replay/costs.c"
 #include "tools/replay/run.c"
 #include "tools/replay/replay.c"
 

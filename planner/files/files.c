@@ -6,6 +6,7 @@
 #include <ctype.h>
 #include <jansson.h>
 #include <math.h>
+#include <time.h>
 
 #include "planner/files/put.c"
 #include "planner/files/locate.c"
@@ -16,5 +17,6 @@
 #include "planner/files/model.c"
 #include "planner/files/gc.c"
 #include "planner/files/system.c"
+#include "planner/files/costs.c"
 #include "planner/files/strategy.c"
 #include "planner/files/strategy_json.c"

@@ -1,4 +1,4 @@
-/* files.h: the planner's JSON files (docs/schema/): model, codec costs ("gc"), system; and a strategy as JSON. Used by the
+/* files.h: the planner's JSON files (docs/schema/): model, codec costs ("gc"), system, all of them as "costs"; and a strategy as JSON. Used by the
  * command and by tests only: the library reads no JSON. Must not know how plans are made. */
 #ifndef ESP__FILES_H
 #define ESP__FILES_H
@@ -67,6 +67,27 @@ typedef struct esp__system_file {
 ESP__FN esp_status esp__system_read(const char *path, esp__system_file *out, const esp__files_log *log);
 ESP__FN void esp__system_free(esp__system_file *f);
 
+/* ---- costs.c: what one survey measured, in one file ------------------------------------------------------------------- */
+enum { ESP__COSTS_CODECS = 16 };
+typedef struct esp__costs_file {
+    const char *host, *made, *inter; /* made, inter: NULL: not stated */
+    esp__system_file system;
+    esp__gc_file codecs[ESP__COSTS_CODECS];
+    uint32_t n_codecs;
+    esp__model_file model;
+    int has_model;
+    esp__arena arena; /* of all members: do not free these one by one */
+} esp__costs_file;
+ESP__FN esp_status esp__costs_read(const char *path, esp__costs_file *out, const esp__files_log *log);
+ESP__FN void esp__costs_free(esp__costs_file *f);
+/* The files that a costs file consists of, as texts. */
+typedef struct esp__costs_texts {
+    const char *host, *inter;                               /* inter: NULL: no emulated link */
+    const char *system, *codecs[ESP__COSTS_CODECS], *model; /* model: NULL: none */
+    uint32_t n_codecs;
+} esp__costs_texts;
+ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *texts);
+
 /* ---- strategy.c: the text of a strategy file as JSON, and back -------------------------------------------------------- */
 /* Adds the strategy `text` as JSON to `out`, with the predicted times of `plan` unless that is NULL. Error messages call the text
  * `name`. */
@@ -90,6 +111,8 @@ ESP__FN esp_status esp__system_parse(const char *name, const char *text, size_t 
                                      const esp__files_log *log);
 ESP__FN void esp__system_print(const esp__system_file *f, esp__text *out);
 ESP__FN esp_status esp__system_write(const char *path, const esp__system_file *f);
+ESP__FN esp_status esp__costs_parse(const char *name, const char *text, size_t len, esp__costs_file *out,
+                                    const esp__files_log *log);
 ESP__FN esp_status esp__strategy_json_parse(const char *name, const char *json, size_t len, esp__text *out,
                                             const esp__files_log *log);
 #endif

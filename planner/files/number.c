@@ -131,6 +131,8 @@ static void files_get_version(files_input *in, const files_place *root, const ch
                          "the file was made by a newer espresso: expected version 1, found %llu; update espresso, or "
                          "make the file anew",
                          (unsigned long long)v);
+    if (json_object_get(root->value, "costs") && strcmp(kind, "costs") != 0)
+        files_input_fail(in, root, "this is a costs file; expected a %s file: --costs reads it", kind);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!json_object_get(root->value, kind) && json_object_get(root->value, kinds[i]))
             files_input_fail(in, root, "this is a %s file; expected a %s file", kinds[i], kind);

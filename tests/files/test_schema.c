@@ -9,7 +9,8 @@
 #include "files.h"
 
 static const char *const schemas[] = {"docs/schema/model.schema.json", "docs/schema/codec.schema.json",
-                                      "docs/schema/system.schema.json", "docs/schema/strategy.schema.json"};
+                                      "docs/schema/system.schema.json", "docs/schema/strategy.schema.json",
+                                      "docs/schema/costs.schema.json"};
 /* Keys that a schema requires only because of others in the example. */
 static const char *const required_here[][4] = {{NULL}, {NULL}, {"intra", "inter", "outer", NULL}, {NULL}};
 
@@ -189,7 +190,8 @@ static void schemas_have_the_readers_keys(void **state) {
                 {SYSTEM, "table", files_table_keys},
                 {STRATEGY, NULL, files_strategy_keys},
                 {STRATEGY, "tensor", files_strategy_tensor_keys},
-                {STRATEGY, "unit", files_unit_keys}};
+                {STRATEGY, "unit", files_unit_keys},
+                {4, NULL, files_costs_keys}}; /* its parts are the others */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         json_t *schema = load(schemas[rows[i].kind]), *s = schema;
         size_t n = 0;

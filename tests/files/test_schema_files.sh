@@ -59,6 +59,25 @@ for kind, patterns in files.items():
                 data["units"][0]["option"] = text
                 if validator.is_valid(data):
                     say(f"{path} with option '{text}' is valid")
+def part(kind):
+    return json.load(open(f"docs/schema/{kind}.schema.json"))
+def full(folder):
+    return json.load(open(f"tests/fuzz/corpus/{folder}/full.json"))
+schema = part("costs")
+for key in "system", "model":
+    schema["properties"][key] = part(key)
+schema["properties"]["codecs"]["items"] = part("codec")
+Validator.check_schema(schema)
+validator = Validator(schema)
+costs = {"espresso": 1, "costs": "host", "system": full("system"), "codecs": [full("gc")], "model": full("model")}
+for e in validator.iter_errors(costs):
+    say(f"costs: {e.json_path}: {e.message[:200]}")
+for key in schema["required"]:
+    if validator.is_valid({k: v for k, v in costs.items() if k != key}):
+        say(f"costs without {key} is valid")
+for key, value in ("system", full("model")), ("codecs", [full("system")]), ("model", full("gc")), ("codecs", {}):
+    if validator.is_valid({**costs, key: value}):
+        say(f"costs with another file as {key} is valid")
 print(f"{seen} files")
 sys.exit(wrong > 0 or seen < 9)
 END

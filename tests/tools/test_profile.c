@@ -3,6 +3,8 @@
 #include "plan_files.h"
 
 #define CODECS(...) SPAWN("profile", "codecs", __VA_ARGS__)
+#define COSTS(...) SPAWN("profile", "costs", __VA_ARGS__)
+#define REPLAY(...) SPAWN("replay", "--model", in_dir("m.json"), "--elements-scale", "0.001", __VA_ARGS__)
 #define LINKS(...) SPAWN("profile", "links", __VA_ARGS__)
 
 static json_t *load(const char *name) {
@@ -63,6 +65,59 @@ static void test_round_trip(void **state) {
     check(PLAN("--gc", in_dir("gc-fp16.json"), "--system", in_dir("system.json"), "--machines", "8"), 0, 1,
           "were measured with 4 ranks, and this plan is for 16");
     assert_int_equal(files_there(0), 4); /* the model, and these; nothing half written */
+}
+
+static void part(json_t *whole, const char *name) {
+    char *text = json_dumps(whole, 0);
+    put_file(name, text);
+    free(text);
+}
+
+/* One costs file gives the same plan as the three files in it, and replay takes it instead of measuring. */
+static void test_costs(void **state) {
+    (void)state;
+    const int before = files_there(0);
+    check(COSTS("-n", "2", "--codec", "dgc:ratio=0.01", "--sizes", "2^10..2^14", "--budget", "4", "--steps", "3", "-o",
+                in_dir("costs.json"), "--", "build/bin/espresso", "replay", "--as-a-program-that-fails"),
+          1, 1, "nothing was written");
+    assert_int_equal(files_there(0), before);
+    check(COSTS("-n", "2", "--codec", "dgc:ratio=0.01", "--codec", "fp16", "--sizes", "2^10..2^14", "--budget", "4",
+                "-o", in_dir("costs.json")),
+          0, 0, "written: ");
+    assert_int_equal(files_there(0), before + 1);
+    json_t *c = load("costs.json"), *codecs = json_object_get(c, "codecs");
+    assert_int_equal(json_array_size(codecs), 2);
+    part(json_object_get(c, "system"), "part-s.json");
+    part(json_array_get(codecs, 0), "part-1.json");
+    part(json_array_get(codecs, 1), "part-2.json");
+    check(PLAN("--gc", in_dir("part-1.json"), "--gc", in_dir("part-2.json"), "--system", in_dir("part-s.json"), "-o",
+               in_dir("three.strategy")),
+          0, 0, "step ");
+    check(SPAWN("plan", "--model", in_dir("m.json"), "--costs", in_dir("costs.json"), "-o", in_dir("one.strategy")), 0,
+          0, "step ");
+    char *one = get_file("one.strategy"), *three = get_file("three.strategy");
+    assert_string_equal(one, three);
+    free(one);
+    free(three);
+    check(SPAWN("plan", "--costs", in_dir("costs.json")), 2, 1, "it has no model: add --model");
+    check(SPAWN("compare", "--model", in_dir("m.json"), "--costs", in_dir("costs.json"), "--gc", "fp16", "--system",
+                "one-box"),
+          0, 1, "fp16 was measured with 2 rank(s) at once");
+    check(REPLAY("--costs", in_dir("costs.json"), "--strategy", "fp32", "--steps", "1", "--force"), 0, 0, "fp32");
+    check(REPLAY("--costs", in_dir("costs.json"), "-n", "4"), 1, 1, "it is for 1 machine(s) of 2 rank(s)");
+    check(REPLAY("--costs", in_dir("costs.json"), "--gc", "bf16"), 1, 1, "it has no codec 'bf16'");
+    check(REPLAY("--costs", in_dir("m.json")), 1, 1, "this is a model file; expected a costs file");
+    check(REPLAY("--costs", in_dir("none.json")), 1, 1, "none.json: cannot be read");
+    check(REPLAY("--costs", in_dir("costs.json"), "--save-costs", in_dir("s.json")), 2, 1, "nothing is measured");
+    check(REPLAY("-n", "2", "--gc", "fp16", "--strategy", "fp32", "--steps", "1", "--force", "--save-costs",
+                 in_dir("saved.json")),
+          0, 0, "fp32");
+    check(SPAWN("plan", "--model", in_dir("m.json"), "--costs", in_dir("saved.json")), 0, 0, "step ");
+    check(COSTS("-n", "2", "-o", "/nowhere/c.json"), 1, 1, "/nowhere/c.json: cannot be written");
+    check(COSTS("-n", "2"), 2, 1, "-o is missing");
+    check(COSTS("-o", "c.json"), 2, 1, "how many ranks?");
+    check(COSTS("-n", "2", "--steps", "4", "-o", in_dir("c.json")), 2, 1, "needs a PROGRAM");
+    json_decref(c);
 }
 
 /* For how many threads a rank has cores, where computing takes `load` of them: at least one, three at most. */
@@ -135,7 +190,7 @@ static void test_bad_input(void **state) {
     check(LINKS("-n", "2", "-o", "/nowhere/s.json"), 1, 1, "cannot be written");
     check(LINKS("-n", "2", "--backend", "nonsense", "--budget", "1s", "-o", in_dir("s.json")), 1, 1, "nonsense");
     check(SPAWN("profile", "nonsense"), 2, 1, "no profile of 'nonsense'");
-    check(SPAWN("profile"), 2, 1, "codecs, links or model");
+    check(SPAWN("profile"), 2, 1, "costs, codecs, links or model");
     check(SPAWN("profile", "--help"), 0, 0, "examples:");
     check(SPAWN("profile", "codecs", "--help"), 0, 0, "examples:");
     check(SPAWN("help", "profile", "links"), 0, 0, "examples:");
@@ -197,8 +252,9 @@ static void test_killed_rank(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_json),
-                                       cmocka_unit_test(test_ranks),       cmocka_unit_test(test_bad_input),
-                                       cmocka_unit_test(test_killed_rank), cmocka_unit_test(test_not_inside_a_job)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_json),
+                                       cmocka_unit_test(test_ranks),           cmocka_unit_test(test_bad_input),
+                                       cmocka_unit_test(test_costs),           cmocka_unit_test(test_killed_rank),
+                                       cmocka_unit_test(test_not_inside_a_job)};
     return cmocka_run_group_tests(tests, plan_files_open, plan_files_close);
 }

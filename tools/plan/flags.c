@@ -3,6 +3,7 @@
 #include "tools/plan/plan.h"
 
 enum {
+    PLAN_COSTS,
     PLAN_MODEL,
     PLAN_GC,
     PLAN_SYSTEM,
@@ -28,6 +29,8 @@ enum {
     PLAN_COMMON
 };
 static const tool_flag plan_common[PLAN_COMMON] = {
+    [PLAN_COSTS] = {"--costs", "FILE",
+                    "a file of espresso profile costs: it gives what --model, --gc and --system do not"},
     [PLAN_MODEL] = {"--model", "FILE|NAME",
                     "tensors and their times: a JSON file, or one that comes along, such as vgg16"},
     [PLAN_GC] = {"--gc", "FILE|SPEC",
@@ -135,6 +138,7 @@ static int plan_limit(plan_inputs *in, int flag, const char *value) {
 
 static int plan_flag(plan_inputs *in, int flag, const char *value) {
     switch (flag) {
+    case PLAN_COSTS: in->costs_name = value; return TOOL_OK;
     case PLAN_MODEL: in->model_name = value; return TOOL_OK;
     case PLAN_SYSTEM: in->system_name = value; return TOOL_OK;
     case PLAN_GC:
@@ -166,6 +170,7 @@ static int plan_flag(plan_inputs *in, int flag, const char *value) {
 
 /* Names a required input that is missing. */
 static int plan_complete(const plan_inputs *in) {
+    if (in->costs_name) return TOOL_OK; /* plan_read_costs says what the file lacks */
     if (!in->model_name) return tool_usage(in->command, "--model is missing: a JSON file, or a name such as vgg16");
     if (!in->n_codecs)
         return tool_usage(in->command, "--gc is missing: a codec's JSON file, or a spec such as dgc:ratio=0.01");

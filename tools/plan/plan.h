@@ -15,13 +15,15 @@ typedef struct plan_codec {
 typedef struct plan_inputs {
     const tool_command *command;
     /* from the command line */
-    const char *model_name, *system_name, *gc[PLAN_CODECS_MAX];
-    long machines;                                /* 0: as many as the system file says */
-    int simulated;                                /* 1: the strategy came from a file */
+    const char *costs_name, *model_name, *system_name, *gc[PLAN_CODECS_MAX]; /* by their --costs, if one is said */
+    long machines;                                                           /* 0: as many as the system file says */
+    int quiet;                                                               /* 1: --costs warns of nothing */
+    int simulated;                                                           /* 1: the strategy came from a file */
     const char **forbid, **only, **keep, **shard; /* each has room for as many entries as the command line has words */
     uint32_t n_shard;
     esp_plan_tensor *sharded; /* the model's tensors with what --shard says; NULL: no such flag */
     /* from the files */
+    esp__costs_file costs_file; /* owns what the three below were given of it */
     esp__model_file model_file;
     esp__system_file system_file;
     plan_codec codec_files[PLAN_CODECS_MAX];

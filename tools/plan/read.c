@@ -25,8 +25,38 @@ static void plan_shard(plan_inputs *in) {
     in->model.tensors = in->sharded;
 }
 
+/* Takes from --costs what no other flag gives. */
+static int plan_read_costs(plan_inputs *in) {
+    esp__costs_file *f = &in->costs_file;
+    if (!in->costs_name) return TOOL_OK;
+    const esp__files_log silent = {files_costs_silent, NULL};
+    if (esp__costs_read(in->costs_name, f, in->quiet ? &silent : NULL) != ESP_OK)
+        return tool_fail(in->command, "%s", esp_last_error(NULL));
+    if (!in->model_name && !f->has_model)
+        return tool_usage(in->command, "--costs %s: it has no model: add --model", in->costs_name);
+    if (!in->n_codecs && !f->n_codecs)
+        return tool_usage(in->command, "--costs %s: it has no codec: add --gc", in->costs_name);
+    if (!in->system_name) in->system_name = in->costs_name, in->system_file = f->system;
+    if (!in->model_name) in->model_name = in->costs_name, in->model_file = f->model;
+    for (uint32_t i = 0, all = !in->n_codecs; all && i < f->n_codecs; i++)
+        in->gc[in->n_codecs++] = f->codecs[i].codec.spec;
+    return TOOL_OK;
+}
+
+/* What --costs has of the codec; NULL: nothing. */
+static const esp__gc_file *plan_costs_codec(const plan_inputs *in, const char *spec) {
+    for (uint32_t i = 0; i < in->costs_file.n_codecs; i++)
+        if (strcmp(in->costs_file.codecs[i].codec.spec, spec) == 0) return &in->costs_file.codecs[i];
+    return NULL;
+}
+
 static int plan_read_model(plan_inputs *in) {
     char path[PATH_MAX + 512];
+    if (in->model_name == in->costs_name) {
+        in->model = in->model_file.model;
+        plan_shard(in);
+        return TOOL_OK;
+    }
     if (!plan_find_model(in->command, in->model_name, path, sizeof path)) return TOOL_FAILED;
     if (esp__model_read(path, &in->model_file, NULL) != ESP_OK)
         return tool_fail(in->command, "%s", esp_last_error(NULL));
@@ -37,7 +67,9 @@ static int plan_read_model(plan_inputs *in) {
 
 static int plan_read_system(plan_inputs *in) {
     const esp_plan_system *built = plan_is_path(in->system_name) ? NULL : esp__builtin_system(in->system_name);
-    if (built) {
+    if (in->system_name == in->costs_name) {
+        in->system = in->system_file.system;
+    } else if (built) {
         in->system = *built;
     } else if (plan_is_path(in->system_name) || access(in->system_name, F_OK) == 0) {
         if (esp__system_read(in->system_name, &in->system_file, NULL) != ESP_OK)
@@ -75,7 +107,13 @@ static int plan_open_codec(plan_inputs *in, const char *path, esp_plan_codec *ou
 static int plan_read_codec(plan_inputs *in, uint32_t i) {
     const char *name = in->gc[i];
     plan_codec *c = &in->codec_files[i];
-    if (plan_is_path(name) || (!strchr(name, ':') && access(name, F_OK) == 0)) {
+    const esp__gc_file *measured = plan_costs_codec(in, name);
+    if (measured) {
+        c->file = *measured;
+        memset(&c->file.arena, 0, sizeof c->file.arena); /* the costs file's owner frees it */
+        in->codecs[i] = c->file.codec;
+        if (plan_open_codec(in, in->costs_name, &in->codecs[i]) != TOOL_OK) return TOOL_FAILED;
+    } else if (plan_is_path(name) || (!strchr(name, ':') && access(name, F_OK) == 0)) {
         if (esp__gc_read(name, &c->file, NULL) != ESP_OK) return tool_fail(in->command, "%s", esp_last_error(NULL));
         in->codecs[i] = c->file.codec;
         if (plan_open_codec(in, name, &in->codecs[i]) != TOOL_OK) return TOOL_FAILED;
@@ -112,7 +150,7 @@ static void plan_check_keeps(const plan_inputs *in) {
 
 static void plan_add_noisy(char *out, size_t cap, const char *name, int noisy) {
     const size_t n = strlen(out);
-    if (noisy) snprintf(out + n, cap - n, "%s%s", n ? ", " : "", name);
+    if (noisy && !strstr(out, name)) snprintf(out + n, cap - n, "%s%s", n ? ", " : "", name);
 }
 
 /* Names the files whose times were measured on a busy machine, for people. Returns 0 where there is none. */
@@ -165,6 +203,7 @@ static void plan_check_measured(const plan_inputs *in) {
 
 static int plan_read(plan_inputs *in) {
     int status = plan_complete(in);
+    if (status == TOOL_OK) status = plan_read_costs(in);
     /* the system first: its accelerator decides which built-in codec costs apply */
     if (status == TOOL_OK) status = plan_read_system(in);
     for (uint32_t i = 0; status == TOOL_OK && i < in->n_codecs; i++) status = plan_read_codec(in, i);
@@ -176,6 +215,7 @@ static int plan_read(plan_inputs *in) {
 
 static void plan_close(plan_inputs *in) {
     esp_close(in->registry);
+    esp__costs_free(&in->costs_file);
     esp__model_free(&in->model_file);
     esp__system_free(&in->system_file);
     for (uint32_t i = 0; i < PLAN_CODECS_MAX; i++) esp__gc_free(&in->codec_files[i].file);

@@ -35,7 +35,7 @@ typedef struct profile_model_job {
     const tool_command *command;
     long n, machines, steps, skip;
     const char *inter, *name, *out;
-    int keep;
+    int keep, part;   /* part: of a costs file, which says where it was written */
     run_plan program; /* the trainer's argv and path */
     char file[4200];  /* written by the trainer; renamed to `out` when it is valid */
     char stats[4200]; /* written by the trainer; "": the user set ESPRESSO_STATS */
@@ -303,16 +303,15 @@ static int profile_model_finish(const profile_model_job *j) {
     free(text);
     if (s) tool_fail(c, "%s", esp_last_error(NULL));
     if (!s && strcmp(j->out, "-") != 0) profile_model_table(&f, stdout);
-    if (!s && strcmp(j->out, "-") != 0) printf("\nwritten: %s\n", j->out);
+    if (!s && strcmp(j->out, "-") != 0 && !j->part) printf("\nwritten: %s\n", j->out);
     esp__model_free(&f);
     if (!s && j->ended == 2)
         return tool_fail(c, "'%s' %s after that", j->program.argv[0], profile_model_fate(j, fate, sizeof fate));
     return s ? TOOL_FAILED : TOOL_OK;
 }
 
-ESP__FN int profile_model_main(const tool_command *self, int argc, char **argv) {
-    profile_model_job j = {.command = &profile_model_command, .steps = 100, .skip = 5};
-    (void)self;
+static int profile_model_main(int part, int argc, char **argv) {
+    profile_model_job j = {.command = &profile_model_command, .steps = 100, .skip = 5, .part = part};
     int status = profile_model_parse(&j, argc, argv);
     if (status == TOOL_OK) status = run_find_program(&j.program);
     if (status == TOOL_OK) status = profile_model_paths(&j);

@@ -18,6 +18,7 @@ enum {
     REPLAY_TIMELINE,
     REPLAY_TRACE,
     REPLAY_PAGE,
+    REPLAY_SAVE_COSTS,
     REPLAY_FORCE,
     REPLAY_AS_RANK
 };
@@ -37,6 +38,7 @@ static const tool_flag replay_flags[] = {
     {"--timeline", "FILE", "write a page with the predicted step above the measured one"},
     {"--trace", "FILE", "both as a trace for Perfetto"},
     {"--page", "FILE", "write a page that compares the strategies"},
+    {"--save-costs", "FILE", "write the costs that were measured, as a costs file"},
     {"--force", NULL, "run what would be refused, and mark it"},
     {"--as-rank", "FDS", "internal: this is one of the ranks"},
 };
@@ -77,6 +79,7 @@ static int replay_own_flag(replay_run *r, int flag, const char *value) {
     case REPLAY_TIMELINE: r->job.timeline = value; break;
     case REPLAY_TRACE: r->job.trace = value; break;
     case REPLAY_PAGE: r->job.page = value; break;
+    case REPLAY_SAVE_COSTS: r->save_costs = value; break;
     case REPLAY_FORCE: r->force = 1; break;
     case REPLAY_AS_RANK: /* with this flag the process starts no ranks, or ranks would start ranks without end */
         r->as_rank = 1;
@@ -114,10 +117,13 @@ static int replay_complete(replay_run *r) {
                          "this is rank %s of a job already, and replay starts ranks of its own: run it by itself (or "
                          "unset ESPRESSO_RANK)",
                          getenv("ESPRESSO_RANK"));
+    if (replay_costs_known(r) != TOOL_OK) return TOOL_FAILED;
     if (!r->in.model_name) return tool_usage(c, "--model is missing: a JSON file, or a name such as vgg16");
     if (replay_stdout_users(&r->job) > 1)
         return tool_usage(c, "only one of --json, --csv, --timeline, --trace and --page can go to standard output");
-    if (r->job.mode == REPLAY_REAL && r->in.system_name)
+    if (r->save_costs && (r->job.mode == REPLAY_MODEL || r->in.costs_name))
+        return tool_usage(c, "--save-costs: nothing is measured with --mode model or --costs FILE");
+    if (r->job.mode == REPLAY_REAL && r->in.system_name && r->in.system_name != r->in.costs_name)
         return tool_usage(c,
                           "--system %s: in real mode this machine is the system, and it is measured; for a modelled "
                           "one use --mode model",
@@ -129,6 +135,7 @@ static int replay_complete(replay_run *r) {
     if (r->n % r->machines) return tool_usage(c, "-n %ld: does not divide by %ld machines", r->n, r->machines);
     if (r->job.inter && r->machines == 1)
         return tool_usage(c, "--inter has no effect with one machine: add --machines");
+    if (r->job.mode == REPLAY_REAL && replay_costs_fit(r) != TOOL_OK) return TOOL_FAILED;
     if (!r->in.n_codecs) r->in.gc[r->in.n_codecs++] = "dgc:ratio=0.01";
     if (r->job.mode == REPLAY_REAL && r->in.n_codecs > ESP__SURVEY_CODECS)
         return tool_usage(c, "--gc: at most %d codecs in real mode", (int)ESP__SURVEY_CODECS);
@@ -178,7 +185,12 @@ static int replay_read_system(replay_run *r) {
 static int replay_read_codec(replay_run *r, uint32_t i) {
     plan_inputs *in = &r->in;
     const char *name = in->gc[i];
-    if (r->job.mode == REPLAY_MODEL || plan_is_path(name) || (!strchr(name, ':') && access(name, F_OK) == 0))
+    if (r->job.mode == REPLAY_REAL && in->costs_name && !plan_costs_codec(in, name))
+        return tool_fail(in->command,
+                         "--costs %s: it has no codec '%s': measure it, with espresso profile costs --codec %s",
+                         in->costs_name, name, name);
+    if (r->job.mode == REPLAY_MODEL || in->costs_name || plan_is_path(name) ||
+        (!strchr(name, ':') && access(name, F_OK) == 0))
         return plan_read_codec(in, i);
     esp_codec_handle *h = NULL;
     esp_config cfg = {.struct_size = sizeof cfg};
@@ -201,6 +213,7 @@ static int replay_on_cpu(const char *device) {
 
 static int replay_read(replay_run *r) {
     int status = r->job.mode == REPLAY_MODEL ? replay_read_system(r) : TOOL_OK;
+    if (r->job.mode == REPLAY_REAL && r->in.costs_name) status = plan_read_system(&r->in);
     for (uint32_t i = 0; status == TOOL_OK && i < r->in.n_codecs; i++) {
         const size_t shown = strlen(r->in.codec_text);
         status = replay_read_codec(r, i);
@@ -220,8 +233,8 @@ static int replay_read(replay_run *r) {
 }
 
 /* Checks, before a run of minutes, that the output files can be written. */
-static int replay_check_outputs(const replay_job *j, const tool_command *c) {
-    const char *const all[] = {j->csv, j->timeline, j->trace, j->page};
+static int replay_check_outputs(const replay_job *j, const char *costs, const tool_command *c) {
+    const char *const all[] = {j->csv, j->timeline, j->trace, j->page, costs};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         char folder[PATH_MAX];
         struct stat st;
@@ -270,7 +283,7 @@ static int replay_main(const tool_command *self, int argc, char **argv) {
     r->job.mode = REPLAY_REAL;
     plan_open(&r->in, self, argc);
     int status = replay_parse(r, argc, argv);
-    if (status == TOOL_OK) status = replay_check_outputs(&r->job, self);
+    if (status == TOOL_OK) status = replay_check_outputs(&r->job, r->save_costs, self);
     if (status == TOOL_OK) status = replay_read(r);
     if (status == TOOL_OK && r->as_rank) {
         char *command = plan_command_line(self, argc - 2, argv + 2);

@@ -75,6 +75,7 @@ typedef struct replay_run {
     double times_said;                        /* --time-scale; 0: not given */
     int compute;                              /* REPLAY_CLOCKED, REPLAY_BUSY; -1: as the model's device says */
     int force, as_rank;
+    const char *save_costs;     /* --save-costs; NULL: not said */
     int status_fd, progress_fd; /* to the command that started the ranks; -1: none */
     replay_strategy list[REPLAY_STRATEGIES_MAX];
     uint32_t n_list;
@@ -109,6 +110,12 @@ static esp_status replay_survey_rough(replay_run *r); /* enough points to choose
 static esp_status replay_survey_links(replay_run *r);
 static esp_status replay_survey_codecs(replay_run *r);
 static esp_status replay_survey_in_steps(replay_run *r);
+/* costs.c */
+static int
+replay_costs_known(replay_run *r); /* takes from --costs what other flags do not say; after the flags were read */
+static int
+replay_costs_fit(replay_run *r); /* do the file's costs fit this run? Warns, or fails                       */
+static int replay_costs_save(const replay_run *r);
 /* plan.c */
 static int replay_list(replay_run *r); /* selects the strategies that the user named */
 static int replay_plan_all(replay_run *r);

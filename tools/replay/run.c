@@ -47,17 +47,20 @@ static esp_status replay_rescale(replay_run *r, int *status) {
 /* Real mode: measures the costs that the planner needs. Scales are chosen twice: first to know which sizes to
  * measure, then with the measured times. */
 static esp_status replay_measure(replay_run *r, int *status) {
-    esp_status s = r->ratio > 0 ? replay_survey_rough(r) : ESP_OK;
+    esp_status s = r->ratio > 0 && !r->in.costs_name ? replay_survey_rough(r) : ESP_OK;
     if (!s) s = replay_rescale(r, status);
     if (s || *status != TOOL_OK) return s;
     if (r->ctx->job.rank == 0) *status = replay_memory_fits(r);
     s = replay_share_status(r, status);
+    if (r->in.costs_name) return s || *status != TOOL_OK ? s : replay_add_tensors(r);
     if (!s && *status == TOOL_OK) s = replay_survey_links(r);
     if (!s && *status == TOOL_OK) s = replay_rescale(r, status);
     if (s || *status != TOOL_OK) return s;
     s = replay_survey_codecs(r);
     if (!s) s = replay_add_tensors(r);
-    return s ? s : replay_survey_in_steps(r);
+    if (!s) s = replay_survey_in_steps(r);
+    if (!s && r->ctx->job.rank == 0 && r->save_costs) *status = replay_costs_save(r);
+    return s ? s : replay_share_status(r, status);
 }
 
 static esp_status replay_prepare(replay_run *r, int *status) {

@@ -1,0 +1,97 @@
+/* costs.c: costs files: what one survey measured, as a system file, codec files and perhaps a model file in one file. Must not know what
+ * is in these three. */
+
+static const char *const files_costs_keys[] = {"espresso", "costs", "made", "inter", "system", "codecs", "model", NULL};
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+/* The three readers check that theirs is an object. */
+static void files_read_costs(files_input *in, const files_place *root, void *out) {
+    esp__costs_file *f = (esp__costs_file *)out;
+    files_get_version(in, root, "costs");
+    files_object(in, root, files_costs_keys, "an object");
+    const files_place host = files_at(root, "costs"), made = files_at(root, "made"), inter = files_at(root, "inter"),
+                      system = files_at(root, "system"), codecs = files_at(root, "codecs"),
+                      model = files_at(root, "model");
+    f->host = files_get_line(in, &host, "the host's name");
+    f->made = files_get_text(in, &made, "text", FILES_OPTIONAL);
+    f->inter = files_get_text(in, &inter, "text", FILES_OPTIONAL);
+    files_read_system(in, &system, &f->system);
+    const size_t n = files_get_list(in, &codecs, "a list of codec files");
+    if (n > ESP__COSTS_CODECS)
+        files_input_fail(in, &codecs, "expected at most %d codecs, found %zu", ESP__COSTS_CODECS, n);
+    for (f->n_codecs = 0; f->n_codecs < n; f->n_codecs++) {
+        const files_place one = files_item(&codecs, f->n_codecs);
+        files_read_gc(in, &one, &f->codecs[f->n_codecs]);
+    }
+    f->has_model = model.value != NULL;
+    if (f->has_model) files_read_model(in, &model, &f->model);
+}
+
+ESP__FN esp_status esp__costs_parse(const char *name, const char *text, size_t len, esp__costs_file *out,
+                                    const esp__files_log *log) {
+    memset(out, 0, sizeof *out);
+    esp_status s = files_input_parse(name, text, len, log, files_read_costs, out, &out->arena);
+    if (s) memset(out, 0, sizeof *out);
+    return s;
+}
+
+ESP__FN esp_status esp__costs_read(const char *path, esp__costs_file *out, const esp__files_log *log) {
+    char *text;
+    size_t len;
+    memset(out, 0, sizeof *out);
+    esp_status s = files_input_load(path, &text, &len);
+    if (s) return s;
+    s = esp__costs_parse(path, text, len, out, log);
+    free(text);
+    return s;
+}
+
+ESP__FN void esp__costs_free(esp__costs_file *f) {
+    esp__arena_free(&f->arena);
+    memset(f, 0, sizeof *f);
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
+/* Adds a file's text as a value, indented. Strings have no line ends: JSON escapes them. */
+static void files_put_inside(esp__text *t, const char *indent, const char *text) {
+    while (*text) {
+        const size_t n = strcspn(text, "\n");
+        const char *rest = text + n + (text[n] == '\n');
+        esp__text_add(t, "%.*s%s%s", (int)n, text, *rest ? "\n" : "", *rest ? indent : "");
+        text = rest;
+    }
+}
+
+static void files_costs_silent(void *user, const char *text) { (void)user, (void)text; }
+
+ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *c) {
+    const esp__files_log silent = {files_costs_silent, NULL}; /* who measured has warned of noise */
+    esp__costs_file f;
+    esp__text t = {0};
+    char made[32];
+    const time_t now = time(NULL);
+    struct tm tm;
+    strftime(made, sizeof made, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
+    esp__text_add(&t, "{\n  \"espresso\": 1,\n");
+    files_put_text_line(&t, "  ", "costs", c->host);
+    files_put_text_line(&t, "  ", "made", made);
+    files_put_text_line(&t, "  ", "inter", c->inter);
+    esp__text_add(&t, "  \"system\": ");
+    files_put_inside(&t, "  ", c->system);
+    esp__text_add(&t, ",\n  \"codecs\": [");
+    for (uint32_t i = 0; i < c->n_codecs; i++) {
+        esp__text_add(&t, i ? ", " : "");
+        files_put_inside(&t, "  ", c->codecs[i]);
+    }
+    esp__text_add(&t, "]%s", c->model ? ",\n  \"model\": " : "");
+    if (c->model) files_put_inside(&t, "  ", c->model);
+    esp__text_add(&t, "\n}\n");
+    /* what cannot be read again is not written */
+    const esp_status s = t.failed ? ESP_OK : esp__costs_parse(path, t.data, t.len, &f, &silent);
+    if (s) {
+        esp__text_free(&t);
+        return s;
+    }
+    if (!t.failed) esp__costs_free(&f);
+    return files_output_text(path, &t);
+}
