@@ -110,5 +110,22 @@ same(classes["inter.x"], (28 - 24 + 9) + (41 - 40 + 5)) # the link is free at 34
 same(lanes["inter"], (28 - 24 + 6) + (41 - 40 + 5))
 same(lanes["cpu"], 4)
 same(lanes["compute"], 30)
+
+# bench/auto: each target can be met and missed
+import types
+auto = types.ModuleType("auto")
+exec(compile(open("bench/auto").read(), "bench/auto", "exec"), auto.__dict__)
+def case(speed=1.0, auto_ms=10.0, best=10.0, measuring=0.01):
+    return {"trainer": "a", "link": "none", "busy": 0, "pairs": 2, "steps": 9, "others": 0.0, "fp32": 20.0, "auto": auto_ms, "best": best,
+            "speed": speed, "least": speed, "most": speed, "measuring": measuring}
+verdicts = lambda rows: [line.rsplit(" ", 1)[1] for line in auto.lines_of(rows, [])[1:4]]
+assert verdicts([case()]) == ["met", "met", "met"], verdicts([case()])
+assert verdicts([case(), case(speed=0.97)]) == ["missed", "met", "met"]
+assert verdicts([case(), case(auto_ms=10.6)]) == ["met", "missed", "met"]
+assert verdicts([case()] * 4 + [case(auto_ms=10.6)]) == ["met", "met", "met"] # 80% of the cases
+assert verdicts([case(measuring=0.04)]) == ["met", "met", "missed"]
+run = auto.Run.__new__(auto.Run)
+run.samples = [{"step": 9 + k, "steps": 1, "step_us": {"mean": 1e3 * (1 + k)}, "phase": "measuring" if k < 3 else "watching"} for k in range(6)]
+assert run.first() == 13 and run.total(10, 12) == (5.0, 2) and run.mean(13) == 5.5, (run.first(), run.total(10, 12), run.mean(13))
 PYTHON
 echo ok
