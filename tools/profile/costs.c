@@ -49,9 +49,9 @@ typedef struct profile_costs_job {
     const char *codecs[ESP__SURVEY_CODECS];
     uint32_t n_codecs;
     char budget[40];
-    char **program;           /* what is to be measured; *program NULL: nothing */
-    char folder[PATH_MAX];    /* of the parts */
-    char path[PATH_MAX + 64]; /* of one of them */
+    char **program;            /* what is to be measured; *program NULL: nothing */
+    char folder[PATH_MAX];     /* of the parts */
+    char path[PATH_MAX + 257]; /* of one of them */
 } profile_costs_job;
 
 /* ---- command line --------------------------------------------------------------------------------------------------- */
