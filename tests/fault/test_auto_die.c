@@ -122,7 +122,7 @@ static esp_ctx *open_ctx(procs *p, int32_t rank) {
     }
     if (situation != PROBING)
         esp__autopilot_of(ctx)->source =
-            (esp__auto_source){NULL, made_up_step, made_up_ready, made_up_figures, NULL, NULL};
+            (esp__auto_source){.step_ns = made_up_step, .ready = made_up_ready, .figures = made_up_figures};
     own = ctx;
     return ctx;
 }

@@ -11,17 +11,19 @@
 
 /* ---- helpers ----------------------------------------------------------------------------------------------------- */
 static inline char *slurp(const char *path, size_t *len) {
-    char *text = NULL;
+    static char *text; /* gcc 12 warns that a local one is used after its function, which it is not */
     if (files_input_load(path, &text, len) != ESP_OK) fail_msg("%s", esp_last_error(NULL));
     return text;
 }
 
 /* `text` with the first `from` replaced; freed by the caller. */
 static inline char *replaced(const char *text, const char *from, const char *to) {
-    const char *at = strstr(text, from);
-    assert_non_null(at);
+    const char *found = strstr(text, from);
+    assert_non_null(found);
+    const size_t before = (size_t)(found - text);
     char *out = malloc(strlen(text) + strlen(to) + 1);
-    sprintf(out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    memcpy(out, text, before);
+    sprintf(out + before, "%s%s", to, text + before + strlen(from));
     return out;
 }
 

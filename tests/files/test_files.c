@@ -101,7 +101,8 @@ static void reads_a_codec(void **state) {
     const esp_cost_curve *c = &f.codec.compress[ESP_PLAN_CPU];
     assert_true(c->n == 2 && c->log_size == 1 && c->points[1].size == 2048 && c->points[1].ns == 15500);
     const esp_cost_curve *more = f.codec.decompress_more;
-    assert_true(more[ESP_PLAN_CPU].n == 1 && more[ESP_PLAN_CPU].points[0].ns == 1500 && more[ESP_PLAN_GPU].points[0].ns == 9000);
+    assert_true(more[ESP_PLAN_CPU].n == 1 && more[ESP_PLAN_CPU].points[0].ns == 1500 &&
+                more[ESP_PLAN_GPU].points[0].ns == 9000);
     assert_true(f.codec.decompress[ESP_PLAN_GPU].n == 1 && f.codec.decompress[ESP_PLAN_GPU].log_size == 0);
     assert_true(f.codec.decompress[ESP_PLAN_GPU].points[0].ns == 34000);
     read_measured(&f.measured);

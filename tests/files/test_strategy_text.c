@@ -41,7 +41,7 @@ static const char *const readers[] = {"library", "planner", "JSON"};
 
 static esp_status planner(const char *text) {
     esp_plan_tensor tensors[3];
-    for (int i = 0; i < 3; i++) tensors[i] = (esp_plan_tensor){names[i], counts[i], 5000, NULL};
+    for (int i = 0; i < 3; i++) tensors[i] = (esp_plan_tensor){names[i], counts[i], 5000, .keep = NULL};
     const esp_plan_model model = {.n_tensors = 3, .name = "abc", .tensors = tensors};
     const esp_plan_system system = {
         .machines = 2, .ranks_per_machine = 1, .devices = 1, .name = "two", .inter = {.bytes_per_us = 1000}};

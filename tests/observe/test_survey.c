@@ -33,7 +33,7 @@ static void add(esp_ctx *ctx, const char *name, uint64_t count) {
 
 /* A plan for a small model, from a survey. */
 static void plan(const esp__survey *s) {
-    static const esp_plan_tensor tensors[] = {{"a", 100000, 1e6, NULL}, {"b", 300, 1e5, NULL}};
+    static const esp_plan_tensor tensors[] = {{"a", 100000, 1e6, .keep = NULL}, {"b", 300, 1e5, .keep = NULL}};
     esp_plan_model m = ESP_ZERO;
     esp_plan_report report = ESP_ZERO;
     esp_plan *p = NULL;

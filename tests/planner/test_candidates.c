@@ -39,7 +39,8 @@ static void rig_close(rig *g) { esp__arena_free(&g->arena); }
 /* Options before pruning on the paper's machines with DGC: two tensors, "embed" and "head". */
 static esp_status paper_rig(rig *g, uint32_t devices, uint32_t machines, const esp_plan_config *config) {
     static paper_input paper; /* outlives the problem */
-    static const esp_plan_tensor tensors[] = {{"embed.weight", 100000, 1000, NULL}, {"head.weight", 5000, 1000, NULL}};
+    static const esp_plan_tensor tensors[] = {{"embed.weight", 100000, 1000, .keep = NULL},
+                                              {"head.weight", 5000, 1000, .keep = NULL}};
     static const esp_plan_model model = {.n_tensors = 2, .name = "two", .tensors = tensors};
     paper_open(&paper, 0, machines);
     paper.system.devices = devices;
@@ -118,7 +119,7 @@ static void test_reducible(void **state) {
     (void)state;
     rig g;
     paper_input in;
-    esp_plan_tensor t = {"t", 1000, 0, NULL};
+    esp_plan_tensor t = {"t", 1000, 0, .keep = NULL};
     esp_plan_model model = {.n_tensors = 1, .tensors = &t};
     paper_open(&in, 0, 8);
     in.codecs[0].caps = ESP_CODEC_REDUCIBLE;
@@ -147,7 +148,7 @@ static void test_keep(void **state) {
     assert_int_equal(keep_count("*=flat.allreduce", 1), 1);
     rig g; /* a codec: among two */
     paper_input in;
-    esp_plan_tensor t[] = {{"a", 1 << 20, 0, NULL}, {"b", 1 << 20, 0, "randomk:ratio=0.01"}};
+    esp_plan_tensor t[] = {{"a", 1 << 20, 0, .keep = NULL}, {"b", 1 << 20, 0, .keep = "randomk:ratio=0.01"}};
     esp_plan_model model = {.n_tensors = 2, .tensors = t};
     paper_open(&in, 0, 8);
     assert_int_equal(rig_open(&g, &model, in.codecs, 2, &in.system, NULL, 0), ESP_OK);
@@ -318,8 +319,9 @@ static void check_candidates(esp__problem *p, const esp__unit *u, uint32_t width
 static void test_paper_candidates(void **state) {
     (void)state;
     enum { SIZES = 6 };
-    static const esp_plan_tensor t[SIZES] = {{"a", 1, 0, NULL},      {"b", 64, 0, NULL},      {"c", 4096, 0, NULL},
-                                             {"d", 262144, 0, NULL}, {"e", 1000003, 0, NULL}, {"f", 38597376, 0, NULL}};
+    static const esp_plan_tensor t[SIZES] = {{"a", 1, 0, .keep = NULL},       {"b", 64, 0, .keep = NULL},
+                                             {"c", 4096, 0, .keep = NULL},    {"d", 262144, 0, .keep = NULL},
+                                             {"e", 1000003, 0, .keep = NULL}, {"f", 38597376, 0, .keep = NULL}};
     static const esp_plan_model model = {.n_tensors = SIZES, .tensors = t};
     static paper_input in;
     for (uint32_t c = 0; c < PAPER_CODECS; c++)

@@ -188,8 +188,8 @@ static void rig_model(rig *g, uint64_t elements) {
     memset(&g->arena, 0, sizeof g->arena);
     memset(&g->model, 0, sizeof g->model);
     g->arena.on_failure = &g->on_failure;
-    g->tensors[0] = (esp_plan_tensor){"a", elements, 1000, NULL};
-    g->tensors[1] = (esp_plan_tensor){"b", elements, 1000, NULL};
+    g->tensors[0] = (esp_plan_tensor){"a", elements, 1000, .keep = NULL};
+    g->tensors[1] = (esp_plan_tensor){"b", elements, 1000, .keep = NULL};
     g->model.n_tensors = 2, g->model.tensors = g->tensors, g->model.name = "two";
 }
 

@@ -280,7 +280,7 @@ static void test_codec_per_tensor(void **state) {
     in.model.n_tensors = 8;
     for (uint32_t t = 0; t < 8; t++) {
         snprintf(in.names[t], sizeof in.names[t], "t%u", t);
-        esp_plan_tensor tensor = {in.names[t], 1000000, 100e3, NULL};
+        esp_plan_tensor tensor = {in.names[t], 1000000, 100e3, .keep = NULL};
         in.tensors[t] = tensor;
     }
     in.config.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;

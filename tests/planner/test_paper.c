@@ -73,7 +73,7 @@ static double planned(const esp_plan_tensor *t, const char *strategy, const char
 /* Figure 2: three tensors; compressing all of them makes the step longer, compressing the right ones on the right device makes
  * it shorter. Backward 10 each; communication 10, 16, 10 in FP32, 2.5, 4, 2.5 compressed. */
 static const esp_plan_tensor figure2[] = {
-    {"T0", 2500, 10000, NULL, NULL}, {"T1", 4000, 10000, NULL, NULL}, {"T2", 2500, 10000, NULL, NULL}};
+    {"T0", 2500, 10000, .keep = NULL}, {"T1", 4000, 10000, .keep = NULL}, {"T2", 2500, 10000, .keep = NULL}};
 
 static void test_figure2(void **state) {
     (void)state;
@@ -116,7 +116,7 @@ static const esp_plan_codec onebit = {.spec = "onebit",
                                       .decompress = {{NULL, 0, 0}, {&five, 1, 0}}};
 
 static double one_tensor(const esp_plan_system *s, uint64_t elements, const char *option, char chosen[512]) {
-    esp_plan_tensor t = {"T", elements, 1000, NULL, NULL};
+    esp_plan_tensor t = {"T", elements, 1000, .keep = NULL};
     esp_plan_model model = {.n_tensors = 1, .name = "one", .tensors = &t};
     esp_plan_config config = {.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT};
     esp_plan_report r = {.struct_size = sizeof r};
@@ -188,7 +188,7 @@ static void test_figure5_levels(void **state) {
 /* Figure 9: a bubble. T0's communication is over before T1's can begin, so to make it shorter does not help; on the GPU it
  * harms. Backward 10, 20, 10; communication 8, 16, 8 in FP32. Algorithm 1 rules such tensors out. */
 static const esp_plan_tensor figure9[] = {
-    {"T0", 2000, 10000, NULL}, {"T1", 4000, 20000, NULL}, {"T2", 2000, 10000, NULL}};
+    {"T0", 2000, 10000, .keep = NULL}, {"T1", 4000, 20000, .keep = NULL}, {"T2", 2000, 10000, .keep = NULL}};
 
 static void test_figure9(void **state) {
     (void)state;

@@ -130,7 +130,7 @@ static void templates_of_rounds_fit(void **state) {
 static void candidates_dominate_every_option(void **state) {
     static const uint64_t sizes[] = {1000, 300000, 20000000};
     (void)state;
-    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+    for (volatile size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         inputs in;
         esp__arena arena = {0};
         jmp_buf out_of_memory;
