@@ -113,6 +113,11 @@ static void test_costs(void **state) {
                  in_dir("saved.json")),
           0, 0, "fp32");
     check(SPAWN("plan", "--model", in_dir("m.json"), "--costs", in_dir("saved.json")), 0, 0, "step ");
+    check(REPLAY("-n", "2", "--gc", "topk:ratio=0.01", "--strategy", "fp32,layerwise", "--steps", "1", "--force",
+                 "--costs", "auto", "--save-costs", in_dir("auto.json")),
+          0, 0, "layerwise");
+    check(SPAWN("plan", "--model", in_dir("m.json"), "--costs", in_dir("auto.json")), 0, 0, "step ");
+    check(REPLAY("--mode", "model", "--costs", "auto", "--system", "one-box"), 2, 1, "nothing is measured");
     check(COSTS("-n", "2", "-o", "/nowhere/c.json"), 1, 1, "/nowhere/c.json: cannot be written");
     check(COSTS("-n", "2"), 2, 1, "-o is missing");
     check(COSTS("-o", "c.json"), 2, 1, "how many ranks?");

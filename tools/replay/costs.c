@@ -4,9 +4,10 @@
 
 static int replay_costs_known(replay_run *r) {
     plan_inputs *in = &r->in;
-    if (in->costs_name && strcmp(in->costs_name, "survey") == 0)
-        in->costs_name = NULL; /* what is done without --costs */
-    in->quiet = r->as_rank;    /* the command that started the ranks has warned */
+    r->costs_auto = in->costs_name && strcmp(in->costs_name, "auto") == 0;
+    if (r->costs_auto || (in->costs_name && strcmp(in->costs_name, "survey") == 0))
+        in->costs_name = NULL; /* "survey" is what is done without --costs */
+    in->quiet = r->as_rank; /* the command that started the ranks has warned */
     const int status = plan_read_costs(in);
     if (status != TOOL_OK || !in->costs_name) return status;
     const esp_plan_system *s = &in->costs_file.system.system;
@@ -41,7 +42,7 @@ static int replay_costs_fit(replay_run *r) {
 
 static int replay_costs_save(const replay_run *r) {
     char host[256] = "", device[128] = "";
-    const esp__survey *s = r->survey;
+    const esp__survey *s = r->surveyed;
     const esp__measured measured = {.ranks = s->ranks,
                                     .cores = s->cores,
                                     .spread = s->noise,

@@ -121,6 +121,8 @@ static int replay_complete(replay_run *r) {
     if (!r->in.model_name) return tool_usage(c, "--model is missing: a JSON file, or a name such as vgg16");
     if (replay_stdout_users(&r->job) > 1)
         return tool_usage(c, "only one of --json, --csv, --timeline, --trace and --page can go to standard output");
+    if (r->costs_auto && r->job.mode == REPLAY_MODEL)
+        return tool_usage(c, "--costs auto: nothing is measured with --mode model");
     if (r->save_costs && (r->job.mode == REPLAY_MODEL || r->in.costs_name))
         return tool_usage(c, "--save-costs: nothing is measured with --mode model or --costs FILE");
     if (r->job.mode == REPLAY_REAL && r->in.system_name && r->in.system_name != r->in.costs_name)

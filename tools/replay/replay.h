@@ -76,6 +76,7 @@ typedef struct replay_run {
     int compute;                              /* REPLAY_CLOCKED, REPLAY_BUSY; -1: as the model's device says */
     int force, as_rank;
     const char *save_costs;     /* --save-costs; NULL: not said */
+    int costs_auto;             /* --costs auto                 */
     int status_fd, progress_fd; /* to the command that started the ranks; -1: none */
     replay_strategy list[REPLAY_STRATEGIES_MAX];
     uint32_t n_list;
@@ -83,7 +84,8 @@ typedef struct replay_run {
     char warning[256];
     /* this rank's state */
     esp_ctx *ctx;
-    esp__survey *survey;
+    esp__survey *survey;         /* its own; NULL with --costs auto or FILE */
+    const esp__survey *surveyed; /* where the costs are from; NULL: a file   */
     float **grads, *pool;
     uint64_t pool_count;
     uint64_t *ready_ns;       /* [n_tensors] from the begin of backward */
@@ -110,6 +112,7 @@ static esp_status replay_survey_rough(replay_run *r); /* enough points to choose
 static esp_status replay_survey_links(replay_run *r);
 static esp_status replay_survey_codecs(replay_run *r);
 static esp_status replay_survey_in_steps(replay_run *r);
+static esp_status replay_survey_auto(replay_run *r); /* steps under strategy auto, until it has measured and planned */
 /* costs.c */
 static int
 replay_costs_known(replay_run *r); /* takes from --costs what other flags do not say; after the flags were read */

@@ -48,17 +48,18 @@ static esp_status replay_rescale(replay_run *r, int *status) {
  * measure, then with the measured times. */
 static esp_status replay_measure(replay_run *r, int *status) {
     esp_status s = r->ratio > 0 && !r->in.costs_name ? replay_survey_rough(r) : ESP_OK;
+    r->surveyed = NULL; /* only a first look */
     if (!s) s = replay_rescale(r, status);
     if (s || *status != TOOL_OK) return s;
     if (r->ctx->job.rank == 0) *status = replay_memory_fits(r);
     s = replay_share_status(r, status);
     if (r->in.costs_name) return s || *status != TOOL_OK ? s : replay_add_tensors(r);
-    if (!s && *status == TOOL_OK) s = replay_survey_links(r);
-    if (!s && *status == TOOL_OK) s = replay_rescale(r, status);
+    if (!s && *status == TOOL_OK && !r->costs_auto) s = replay_survey_links(r);
+    if (!s && *status == TOOL_OK && !r->costs_auto) s = replay_rescale(r, status);
     if (s || *status != TOOL_OK) return s;
-    s = replay_survey_codecs(r);
+    if (!r->costs_auto) s = replay_survey_codecs(r);
     if (!s) s = replay_add_tensors(r);
-    if (!s) s = replay_survey_in_steps(r);
+    if (!s) s = r->costs_auto ? replay_survey_auto(r) : replay_survey_in_steps(r);
     if (!s && r->ctx->job.rank == 0 && r->save_costs) *status = replay_costs_save(r);
     return s ? s : replay_share_status(r, status);
 }
@@ -231,17 +232,31 @@ static int replay_show(replay_run *r) {
     return status;
 }
 
+/* What strategy auto may choose from, and so measures: the codecs of this run. */
+static void replay_name_codecs(const replay_run *r, char *text, size_t room) {
+    size_t at = 0;
+    snprintf(text, room, "none");
+    for (uint32_t c = 0; c < r->in.n_codecs && at < room; c++)
+        at += (size_t)snprintf(text + at, room - at, "%s%s", c ? ";" : "", r->in.codecs[c].spec);
+}
+
 /* ---- one rank ---------------------------------------------------------------------------------------------------------------------- */
 static esp_status replay_open(replay_run *r) {
     static const char *const unwanted[] = {"ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_TRACE", "ESPRESSO_STATS",
                                            "ESPRESSO_PROFILE"};
+    char codecs[ESP__SURVEY_CODECS * ESP__SPEC_MAX];
     esp_config cfg = {.struct_size = sizeof cfg};
     for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++) unsetenv(unwanted[i]);
     prctl(PR_SET_TIMERSLACK, 1); /* threads inherit this when they are created */
     cfg.backend = getenv("ESPRESSO_BACKEND") ? NULL : "shm";
     cfg.strategy = "fp32";
     /* a modelled GPU needs no warning that this machine lacks one */
-    if (r->job.mode == REPLAY_MODEL) cfg.log_level = ESP_LOG_ERROR;
+    if (r->job.mode == REPLAY_MODEL || r->costs_auto) cfg.log_level = ESP_LOG_ERROR;
+    if (r->costs_auto) { /* what it decides is not followed, and so not logged */
+        replay_name_codecs(r, codecs, sizeof codecs);
+        cfg.strategy = "auto";
+        cfg.codec = codecs;
+    }
     cfg.seed = 1;
     return esp_open(&cfg, &r->ctx);
 }

@@ -9,7 +9,8 @@ enum {
     REPLAY_ROOM = 128 << 20, /* of all ranks together: more than caches hold, so that measured data is not cached */
     REPLAY_AGAIN = 2,        /* a point whose runs differ much is measured again this many times */
     REPLAY_FIRST_ELEMENTS = 16,
-    REPLAY_SURVEY_STEPS = 4
+    REPLAY_SURVEY_STEPS = 4,
+    REPLAY_AUTO_STEPS = 500 /* far more than strategy auto measures */
 };
 #define REPLAY_SPREAD 0.2
 #define REPLAY_LONGEST_NS 400e6 /* no larger size is measured after one that takes this long */
@@ -51,6 +52,7 @@ static esp_status replay_survey_take(replay_run *r) {
     r->survey->load = r->compute == REPLAY_BUSY ? 1.0 : 0.0;
     const esp_status s = esp__survey_finish(r->ctx, r->survey);
     if (s) return s;
+    r->surveyed = r->survey;
     r->in.system = r->survey->system;
     r->in.system.name = "as measured";
     /* before codecs are measured, n_codecs is 0 and the user's specs stay */
@@ -150,4 +152,36 @@ static esp_status replay_survey_in_steps(replay_run *r) {
     }
     if (!s) esp__core_times(r->ctx, ESP__CORE_SURVEY, 0); /* what is replayed runs as it would in a job */
     return s ? s : replay_survey_take(r);
+}
+
+/* The codecs as the autopilot measured them, in the order that the user gave. */
+static esp_status replay_auto_codecs(replay_run *r) {
+    const esp__survey *a = r->surveyed;
+    for (uint32_t c = 0; c < r->in.n_codecs; c++) {
+        uint32_t k = 0;
+        while (k < a->n_codecs && strcmp(a->plan_codecs[k].spec, r->in.codecs[c].spec) != 0) k++;
+        if (k == a->n_codecs)
+            return esp__fail(r->ctx, ESP_E_ARG,
+                             "--costs auto: strategy auto did not measure codec '%s': it takes %d at most",
+                             r->in.codecs[c].spec, ESP__SURVEY_CODECS);
+        r->in.codecs[c] = a->plan_codecs[k];
+    }
+    return ESP_OK;
+}
+
+static esp_status replay_survey_auto(replay_run *r) {
+    esp_status s = ESP_OK;
+    replay_say(r, "replay: strategy auto measures in its first steps");
+    for (int k = 0; k < REPLAY_AUTO_STEPS && !s && !r->surveyed; k++) {
+        s = replay_step(r, NULL);
+        if (!s) s = esp__auto_survey(r->ctx, &r->surveyed);
+    }
+    if (s) return s;
+    if (!r->surveyed)
+        return esp__fail(r->ctx, ESP_E_TIMEOUT, "--costs auto: strategy auto has not planned after %d steps",
+                         REPLAY_AUTO_STEPS);
+    r->in.system = r->surveyed->system;
+    r->in.system.name = "as strategy auto measured it";
+    s = replay_auto_codecs(r);
+    return s ? s : esp_strategy_set(r->ctx, "fp32"); /* from now on the autopilot does nothing */
 }
