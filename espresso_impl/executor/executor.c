@@ -45,12 +45,18 @@ ESP__FN void esp__core_times(esp_ctx *ctx, int who, int on) {
  * ops, not at each look. This thread's core time when it last was; 0: it does something else. */
 static __thread uint64_t esp__core_mark;
 
-/* Reads the clock. What this thread did since it last was, it did for the ops in flight, in equal shares. 0: nobody wants it. The
- * caller is in the backends (lanes.driving), or nobody is. */
-static uint64_t esp__core_read(esp_ctx *ctx) {
+/* This thread's core time; 0: nobody wants it. */
+static uint64_t esp__core_now(const esp_ctx *ctx) {
     uint64_t now = 0;
-    if (!__atomic_load_n(&ctx->lanes.core_times, __ATOMIC_RELAXED)) return esp__core_mark = 0;
-    esp__device_cpu()->core_time(NULL, &now);
+    if (__atomic_load_n(&ctx->lanes.core_times, __ATOMIC_RELAXED)) esp__device_cpu()->core_time(NULL, &now);
+    return now;
+}
+
+/* Reads the clock. What this thread did since it last was, it did for the ops in flight, in equal shares. 0: nobody wants it. The
+ * caller is in the backends (the link thread, or lanes.driving), or nobody is. */
+static uint64_t esp__core_read(esp_ctx *ctx) {
+    const uint64_t now = esp__core_now(ctx);
+    if (!now) return esp__core_mark = 0;
     const uint64_t took = esp__core_mark && now > esp__core_mark ? now - esp__core_mark : 0;
     uint32_t n = ctx->lanes.request.req != NULL;
     for (int k = 0; k < ESP__LEVELS; k++) n += ctx->lanes.links[k].req != NULL;
@@ -60,10 +66,10 @@ static uint64_t esp__core_read(esp_ctx *ctx) {
     return esp__core_mark = now;
 }
 
-/* This thread begins to look for ops. Lock held. */
+/* This thread begins to look for ops. Where the library's threads run them, a waiting thread does not. Lock held. */
 ESP__FN void esp__core_enter(esp_ctx *ctx) {
     esp__core_mark = 0;
-    if (!ctx->lanes.driving) esp__core_read(ctx);
+    if (esp__caller_drives(ctx) && !ctx->lanes.driving) esp__core_read(ctx);
 }
 
 /* This thread goes on with something else. Lock held. */
@@ -108,11 +114,11 @@ static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
     esp__core_enter(ctx);
     pthread_mutex_unlock(&ctx->lanes.lock);
     const uint64_t start = esp__now_ns();
-    uint64_t core = esp__core_mark, core_end = 0;
+    const uint64_t core = esp__core_mark ? esp__core_mark : esp__core_now(ctx);
     esp_status s = esp__op_run(ctx, op);
-    if (core) esp__device_cpu()->core_time(NULL, &core_end);
+    const uint64_t core_end = core ? esp__core_now(ctx) : 0;
     const uint64_t end = esp__now_ns(), took = core_end > core ? core_end - core : 0;
-    esp__core_mark = core_end;
+    if (esp__core_mark) esp__core_mark = core_end;
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->lanes.cpu_busy = ctx->lanes.helped = 0;
     ctx->in_force.op_core_ns[op - ctx->in_force.program.ops] = took;
