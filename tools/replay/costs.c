@@ -7,7 +7,7 @@ static int replay_costs_known(replay_run *r) {
     r->costs_auto = in->costs_name && strcmp(in->costs_name, "auto") == 0;
     if (r->costs_auto || (in->costs_name && strcmp(in->costs_name, "survey") == 0))
         in->costs_name = NULL; /* "survey" is what is done without --costs */
-    in->quiet = r->as_rank; /* the command that started the ranks has warned */
+    in->quiet = r->as_rank;    /* the command that started the ranks has warned */
     const int status = plan_read_costs(in);
     if (status != TOOL_OK || !in->costs_name) return status;
     const esp_plan_system *s = &in->costs_file.system.system;
