@@ -143,9 +143,10 @@ def measure_costs(tools, cases, say, fresh, top):
 
     for case in cases:
         if not case.trainer.command:
-            case.trainer.write_model(case, model_file(tools, case))
-        measure(model_file(tools, case), f"costs: when gradients are ready: {case.trainer.name}, {case.ranks} ranks", "model",
-                *case.place("none"), "--steps", "40", "--name", plain(case.trainer.name), "--", *case.trainer.words(10000))
+            case.trainer.write_model(case, model_file(tools, case)) # known, not measured
+        else:
+            measure(model_file(tools, case), f"costs: when gradients are ready: {case.trainer.name}, {case.ranks} ranks", "model",
+                    *case.place("none"), "--steps", "40", "--name", plain(case.trainer.name), "--", *case.trainer.words(10000))
         with open(model_file(tools, case)) as f: # a group of tensors has at most all elements
             case.top = max(sum(t["elements"] for t in json.load(f)["tensors"]).bit_length(), top)
         case.top += case.top % 2 # so that models of about the same size share files

@@ -28,13 +28,23 @@ ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t col
     return coll == ESP_COLL_ALLTOALL || coll == ESP_COLL_GATHER ? 2 * whole : whole;
 }
 
+/* The root that the collective would have in a step, in its first unit: the groups of a machine's ranks have different roots, so that
+ * all machines send and all receive. */
+static int32_t esp__probe_root(const esp_ctx *ctx, uint8_t scope, uint32_t coll) {
+    esp__coordinates at;
+    const esp__step step = {.kind = ESP__COLL, .coll = (uint8_t)coll, .level = scope};
+    esp__coordinates_of(&ctx->job.topo, &at);
+    const int32_t root = esp__region_root(&at, &step);
+    return root < 0 ? 0 : root;
+}
+
 /* Places src and dst in `room` as esp_coll's table in espresso.h says, in place where the table allows it. */
 static void esp__probe_coll(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, void *room, esp_coll *c) {
     uint64_t n = (uint64_t)esp__survey_ranks(ctx, level), count = esp__probe_count(bytes), part = (count + n - 1) / n;
     uint64_t own = (uint64_t)esp__group_index(&ctx->job.topo, esp__survey_scope(ctx, level)) * part;
     uint8_t *data = room;
     if (coll == ESP_COLL_ALLTOALL) count = part * n;
-    esp__coll_init(c, coll, ESP_F32, count, room, 0);
+    esp__coll_init(c, coll, ESP_F32, count, room, esp__probe_root(ctx, esp__survey_scope(ctx, level), coll));
     if (coll == ESP_COLL_ALLTOALL || coll == ESP_COLL_GATHER) c->dst.ptr = data + part * n * 4;
     if (coll == ESP_COLL_REDUCE_SCATTER) c->dst.ptr = data + (own < count ? own : 0) * 4;
     if (coll == ESP_COLL_ALLGATHER) c->src.ptr = data + (own < count ? own : 0) * 4;

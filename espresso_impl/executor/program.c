@@ -2,17 +2,6 @@
  * region.c says which elements the rank has after each step; this file adds memory, lanes and number formats. Runs nothing. */
 #include "espresso_impl/executor/executor.h"
 
-/* This rank's coordinates, for one unit. */
-static void esp__coordinates_of(const esp_ctx *ctx, uint32_t unit, esp__coordinates *at) {
-    const esp__topology *p = &ctx->job.topo;
-    for (uint8_t scope = 0; scope < ESP__SCOPES; scope++) {
-        int32_t size = esp__group_size(p, scope);
-        at->index[scope] = size ? esp__group_index(p, scope) : 0;
-        at->size[scope] = size ? size : 1;
-    }
-    at->unit = unit;
-}
-
 /* The state of compiling one unit, step by step. */
 typedef struct esp__compile {
     esp_ctx *ctx;
@@ -383,7 +372,8 @@ static esp_status esp__compile_unit(esp_ctx *ctx, esp__in_force *f, uint32_t uni
     c.share = 1.0;
     c.last_value = esp__last_value(&c.u->option);
     esp__sides_start(&c);
-    esp__coordinates_of(ctx, unit, &c.at);
+    esp__coordinates_of(&ctx->job.topo, &c.at);
+    c.at.unit = unit;
     c.at.width = c.u->width;
     esp__region_start(&c.region);
     c.u->first_op = c.p->n_ops;

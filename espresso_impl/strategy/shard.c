@@ -47,6 +47,15 @@ static esp__shard esp__shard_of(const esp__work_unit *u) {
     return out;
 }
 
+ESP__FN void esp__coordinates_of(const esp__topology *t, esp__coordinates *at) {
+    memset(at, 0, sizeof *at);
+    for (uint8_t scope = 0; scope < ESP__SCOPES; scope++) {
+        int32_t size = esp__group_size(t, scope);
+        at->index[scope] = size ? esp__group_index(t, scope) : 0;
+        at->size[scope] = size ? size : 1;
+    }
+}
+
 ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t count, int32_t rank, uint64_t *begin,
                               uint64_t *length) {
     esp__coordinates at;
@@ -54,14 +63,9 @@ ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t 
     const uint32_t none[ESP__DIMS] = {0};
     esp__topology t = esp__job_of(ctx)->topo;
     t.rank = rank;
-    memset(&at, 0, sizeof at);
+    esp__coordinates_of(&t, &at);
     esp__region_start(&r);
-    for (uint32_t k = 0; k < s->n; k++) {
-        const uint8_t scope = s->scopes[k];
-        at.size[scope] = esp__group_size(&t, scope);
-        at.index[scope] = esp__group_index(&t, scope);
-        r.cuts[r.n_cuts++].level = scope;
-    }
+    for (uint32_t k = 0; k < s->n; k++) r.cuts[r.n_cuts++].level = s->scopes[k];
     at.width = s->width;
     esp__region_range(&r, &at, count, none, begin, length);
 }

@@ -137,6 +137,8 @@ ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__work_unit *u,
 /* Fails if `y` would give ranks other parts of a sharded tensor than they have since esp_start. */
 ESP__FN esp_status esp__shards_check(const esp_ctx *ctx, const esp__strategy *y);
 ESP__FN void esp__shards_set(const esp__strategy *y, esp__tensor *tensors, uint32_t n);
+/* The place of t->rank in its group of each scope. */
+ESP__FN void esp__coordinates_of(const esp__topology *t, esp__coordinates *at);
 /* The elements of a rank's part. */
 ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t count, int32_t rank, uint64_t *begin,
                               uint64_t *length);

@@ -61,6 +61,26 @@ static void test_probe(void **state) {
     assert_int_equal(failures, 0);
 }
 
+/* Broadcasts between machines have their roots on different machines, as in a step: rank 0 for its group, rank 3 for the other. */
+static void roots(esp_ctx *ctx, void *user) {
+    const float root[4] = {0.0f, 3.0f, 0.0f, 3.0f};
+    float room[16];
+    esp__probe p;
+    (void)user;
+    add(ctx, "a", 100);
+    CHECK(!esp_start(ctx));
+    for (int i = 0; i < 16; i++) room[i] = (float)esp_rank(ctx);
+    CHECK(!esp__probe_collective(ctx, ESP__INTER, ESP_COLL_BROADCAST, sizeof room, 2, room, sizeof room, &p));
+    for (int i = 0; i < 16; i++) CHECK(room[i] == root[esp_rank(ctx)]);
+}
+
+static void test_roots(void **state) {
+    test_job j = {.size = 4, .per_machine = 2, .body = roots};
+    (void)state;
+    test_run(&j);
+    assert_int_equal(failures, 0);
+}
+
 /* Ready times leave out the time inside esp_push, and exposed parts begin at the last push. */
 static void meters(esp_ctx *ctx, void *user) {
     esp_stream cpu = ESP_ZERO;
@@ -98,6 +118,7 @@ static void test_meter(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_probe), cmocka_unit_test(test_meter)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_probe), cmocka_unit_test(test_roots),
+                                       cmocka_unit_test(test_meter)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
