@@ -27,29 +27,15 @@ static void files_read_costs(files_input *in, const files_place *root, void *out
     if (f->has_model) files_read_model(in, &model, &f->model);
 }
 
+static const files_kind files_kind_costs = FILES_KIND(files_read_costs, esp__costs_file);
 ESP__FN esp_status esp__costs_parse(const char *name, const char *text, size_t len, esp__costs_file *out,
                                     const esp__files_log *log) {
-    memset(out, 0, sizeof *out);
-    esp_status s = files_input_parse(name, text, len, log, files_read_costs, out, &out->arena);
-    if (s) memset(out, 0, sizeof *out);
-    return s;
+    return files_parse(&files_kind_costs, name, text, len, out, log);
 }
-
 ESP__FN esp_status esp__costs_read(const char *path, esp__costs_file *out, const esp__files_log *log) {
-    char *text;
-    size_t len;
-    memset(out, 0, sizeof *out);
-    esp_status s = files_input_load(path, &text, &len);
-    if (s) return s;
-    s = esp__costs_parse(path, text, len, out, log);
-    free(text);
-    return s;
+    return files_read(&files_kind_costs, path, out, log);
 }
-
-ESP__FN void esp__costs_free(esp__costs_file *f) {
-    esp__arena_free(&f->arena);
-    memset(f, 0, sizeof *f);
-}
+ESP__FN void esp__costs_free(esp__costs_file *f) { files_free(&files_kind_costs, f); }
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 /* Adds a file's text as a value, indented. Strings have no line ends: JSON escapes them. */

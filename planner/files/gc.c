@@ -83,29 +83,15 @@ static void files_read_gc(files_input *in, const files_place *root, void *out) {
         files_input_fail(in, &devices, "expected times for \"cpu\", \"gpu\" or both, found neither");
 }
 
+static const files_kind files_kind_gc = FILES_KIND(files_read_gc, esp__gc_file);
 ESP__FN esp_status esp__gc_parse(const char *name, const char *text, size_t len, esp__gc_file *out,
                                  const esp__files_log *log) {
-    memset(out, 0, sizeof *out);
-    esp_status s = files_input_parse(name, text, len, log, files_read_gc, out, &out->arena);
-    if (s) memset(out, 0, sizeof *out);
-    return s;
+    return files_parse(&files_kind_gc, name, text, len, out, log);
 }
-
 ESP__FN esp_status esp__gc_read(const char *path, esp__gc_file *out, const esp__files_log *log) {
-    char *text;
-    size_t len;
-    memset(out, 0, sizeof *out);
-    esp_status s = files_input_load(path, &text, &len);
-    if (s) return s;
-    s = esp__gc_parse(path, text, len, out, log);
-    free(text);
-    return s;
+    return files_read(&files_kind_gc, path, out, log);
 }
-
-ESP__FN void esp__gc_free(esp__gc_file *f) {
-    esp__arena_free(&f->arena);
-    memset(f, 0, sizeof *f);
-}
+ESP__FN void esp__gc_free(esp__gc_file *f) { files_free(&files_kind_gc, f); }
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 static void files_put_device(esp__text *t, const esp_plan_codec *c, int device) {

@@ -281,3 +281,40 @@ static esp_status files_input_load(const char *path, char **text, size_t *len) {
                                         : strerror(error);
     return esp__fail(NULL, error == ENOENT ? ESP_E_NOT_FOUND : ESP_E_ARG, "%s: cannot be read: %s", path, why);
 }
+
+/* ---- kinds of files -------------------------------------------------------------------------------------------------- */
+/* How a kind of file becomes a struct of `bytes` bytes, whose arena is at `arena`. */
+typedef struct files_kind {
+    files_reader reader;
+    size_t bytes, arena;
+} files_kind;
+#define FILES_KIND(reader, type)                                                                                       \
+    { reader, sizeof(type), offsetof(type, arena) }
+
+static esp__arena *files_arena(const files_kind *k, void *out) {
+    return (esp__arena *)(void *)((char *)out + k->arena);
+}
+
+static esp_status files_parse(const files_kind *k, const char *name, const char *text, size_t len, void *out,
+                              const esp__files_log *log) {
+    memset(out, 0, k->bytes);
+    esp_status s = files_input_parse(name, text, len, log, k->reader, out, files_arena(k, out));
+    if (s) memset(out, 0, k->bytes);
+    return s;
+}
+
+static esp_status files_read(const files_kind *k, const char *path, void *out, const esp__files_log *log) {
+    char *text;
+    size_t len;
+    memset(out, 0, k->bytes);
+    esp_status s = files_input_load(path, &text, &len);
+    if (s) return s;
+    s = files_parse(k, path, text, len, out, log);
+    free(text);
+    return s;
+}
+
+static void files_free(const files_kind *k, void *out) {
+    esp__arena_free(files_arena(k, out));
+    memset(out, 0, k->bytes);
+}

@@ -169,26 +169,12 @@ static void files_read_model(files_input *in, const files_place *root, void *out
     f->parameters = files_at(root, "parameters").value != NULL;
 }
 
+static const files_kind files_kind_model = FILES_KIND(files_read_model, esp__model_file);
 ESP__FN esp_status esp__model_parse(const char *name, const char *text, size_t len, esp__model_file *out,
                                     const esp__files_log *log) {
-    memset(out, 0, sizeof *out);
-    esp_status s = files_input_parse(name, text, len, log, files_read_model, out, &out->arena);
-    if (s) memset(out, 0, sizeof *out);
-    return s;
+    return files_parse(&files_kind_model, name, text, len, out, log);
 }
-
 ESP__FN esp_status esp__model_read(const char *path, esp__model_file *out, const esp__files_log *log) {
-    char *text;
-    size_t len;
-    memset(out, 0, sizeof *out);
-    esp_status s = files_input_load(path, &text, &len);
-    if (s) return s;
-    s = esp__model_parse(path, text, len, out, log);
-    free(text);
-    return s;
+    return files_read(&files_kind_model, path, out, log);
 }
-
-ESP__FN void esp__model_free(esp__model_file *f) {
-    esp__arena_free(&f->arena);
-    memset(f, 0, sizeof *f);
-}
+ESP__FN void esp__model_free(esp__model_file *f) { files_free(&files_kind_model, f); }

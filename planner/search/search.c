@@ -111,11 +111,15 @@ static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
     }
 }
 
-/* Has the problem none of the constraints that comparison strategies ignore? */
+/* May every option be used, with every codec? Comparison strategies know no such constraints. */
+static int esp__all_options(const esp__problem *p) {
+    const esp_plan_config *c = &p->config;
+    return !(c->n_forbid || c->n_only || c->max_comp || c->devices || c->flags & ESP_PLAN_NO_COMP);
+}
+/* And has the problem no limits either? */
 static int esp__unconstrained(const esp__problem *p) {
     const esp_plan_config *c = &p->config;
-    return !(c->n_forbid || c->n_only || c->max_comp || c->devices || c->flags & ESP_PLAN_NO_COMP ||
-             c->max_memory_bytes || c->max_volume > 0.0 || c->max_error > 0.0);
+    return esp__all_options(p) && !(c->max_memory_bytes || c->max_volume > 0.0 || c->max_error > 0.0);
 }
 
 /* Searches from the result of Algorithms 1 and 2. Used with few tensors, for which they are fast, with two devices,
@@ -187,6 +191,21 @@ static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
     esp__finalist(p, d, &fp32);
 }
 
+/* Searches from strategy layerwise with the codec with which it is shortest, if that is better than `d`: the result is never worse than
+ * it with any codec. */
+static void esp__search_layerwise(esp__problem *p, esp__schedule *d) {
+    esp__schedule best = {0}, one = {0};
+    if (!esp__all_options(p)) return;
+    for (uint32_t codec = 0; codec < p->n_codecs; codec++) {
+        esp__layerwise_with(p, &one, codec);
+        if (one.makespan < d->makespan && esp__schedule_allowed(p, &one)) esp__schedule_keep_better(p, &best, &one);
+    }
+    if (!best.n_units) return;
+    esp__stage(p, 0.2);
+    esp__polish(p, &best, !(p->config.flags & ESP_PLAN_NO_MERGE));
+    esp__finalist(p, d, &best);
+}
+
 ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {
     double effort = p->effort;
     if (effort > 4.0) { /* includes the usual search, so the result is never worse than its */
@@ -203,6 +222,8 @@ ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {
     p->effort = effort;
     p->work_end = 0;
     esp__search_fp32(p, d);
+    p->work_end = 0;
+    esp__search_layerwise(p, d);
     p->work_end = 0;
     esp__small_exact(p, d, effort > 4.0 ? 5 * ESP__NODES : ESP__NODES);
 }

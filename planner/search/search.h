@@ -37,6 +37,9 @@ ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path,
 /* ---- algorithm2.c ---- */
 /* Algorithm 2; a unit on the GPU may move to those of its choices that have the same steps on other devices. */
 ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
+/* ---- schemes/layerwise.c: every tensor but the small ones compressed with this codec ---- */
+ESP__FN void esp__layerwise_with(esp__problem *p, esp__schedule *d, uint32_t codec);
+
 /* ---- espresso.c: both, on whole tensors, chunks of large ones and groups of small ones (unless flags exclude these) ---- */
 ESP__FN void esp__espresso(esp__problem *p, esp__schedule *d);
 #endif

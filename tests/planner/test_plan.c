@@ -256,6 +256,33 @@ static void test_report(void **state) {
     }
 }
 
+/* A plan is at most as long as strategy layerwise with any of the codecs. */
+static void test_layerwise(void **state) {
+    static problem_input in;
+    uint32_t compared = 0;
+    (void)state;
+    for (uint64_t seed = 5012; seed < 5012 + test_repeats(20);
+         seed++) { /* 5012: a search from prices ends 27% above it */
+        esp_plan_config layerwise = ESP_ZERO;
+        layerwise.struct_size = sizeof layerwise;
+        layerwise.strategy = "layerwise";
+        problem_random(seed, PROBLEM_TENSORS, (uint32_t)(seed & 1) ? 1u << ESP_PLAN_CPU : 0, &in);
+        esp_plan *plan = make(&in, NULL);
+        for (uint32_t c = 0; c < in.n_codecs; c++) {
+            esp_plan *other;
+            if (esp_plan_make(&in.model, &in.codecs[c], 1, &in.system, &layerwise, &other))
+                fail_msg("%s", esp_last_error(NULL));
+            compared++;
+            if (report_of(plan).iteration_ns > report_of(other).iteration_ns)
+                fail_msg("seed %llu: the plan takes %.3f ms, layerwise with codec %u %.3f ms", (unsigned long long)seed,
+                         report_of(plan).iteration_ns / 1e6, c, report_of(other).iteration_ns / 1e6);
+            esp_plan_free(other);
+        }
+        esp_plan_free(plan);
+    }
+    assert_true(compared > 0);
+}
+
 /* A caller with an older, shorter report gets what it knows. */
 static void test_short_report(void **state) {
     static problem_input in;
@@ -423,9 +450,10 @@ static void test_models(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_units),        cmocka_unit_test(test_same_seed),
-        cmocka_unit_test(test_report),     cmocka_unit_test(test_short_report), cmocka_unit_test(test_schemes),
-        cmocka_unit_test(test_bounds),     cmocka_unit_test(test_flags),        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_units),     cmocka_unit_test(test_same_seed),
+        cmocka_unit_test(test_report),     cmocka_unit_test(test_layerwise), cmocka_unit_test(test_short_report),
+        cmocka_unit_test(test_schemes),    cmocka_unit_test(test_bounds),    cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
