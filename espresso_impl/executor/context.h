@@ -161,7 +161,8 @@ typedef struct esp__health {
     int32_t late_rank;    /* the rank that the request waits for, -1: unknown */
     uint32_t late_tensor; /* the request's; UINT32_MAX: none (a broadcast or the like) */
     int accused;
-    int32_t left_rank; /* a peer that closed its context, or -1           */
+    int32_t left_rank;          /* a peer that closed its context, or -1           */
+    uint64_t got_bytes, got_ns; /* since it left: bytes received so far; when a look found more of them */
     esp_status fatal;
     char fatal_text[ESP__ERROR_MAX];
     int said_no_gpu, said_unpushed;

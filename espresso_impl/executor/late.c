@@ -2,7 +2,7 @@
  * next tensor. Looks from time to time, and decides when a wait becomes an error. Must not know what ops do. */
 #include "espresso_impl/executor/executor.h"
 
-enum { ESP__LATE_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000 };
+enum { ESP__LATE_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000, ESP__LEFT_MS = 1000 };
 
 /* The unit's first tensor that this rank has not pushed in this step; NULL: all are pushed. */
 static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__work_unit *u) {
@@ -34,6 +34,18 @@ static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, int late) {
         esp__log(ctx, ESP_LOG_WARN, "executor", "%s", text);
 }
 
+/* A rank has left, and the backend does not say for whom a request waits. It may still get what that rank sent before, over a slow
+ * link. 1: nothing has arrived for a second. Not under the lock. */
+static int esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
+    esp_stats s;
+    memset(&s, 0, sizeof s);
+    esp__comms_traffic(ctx, &s);
+    const uint64_t bytes = s.intra_bytes + s.inter_bytes;
+    if (bytes != ctx->health.got_bytes || !ctx->health.got_ns) ctx->health.got_ns = now;
+    ctx->health.got_bytes = bytes;
+    return now - since > ESP__LEFT_MS * 1000000ull && now - ctx->health.got_ns > ESP__LEFT_MS * 1000000ull;
+}
+
 /* Stores in ctx->health which rank the oldest request waits for: the watch thread answers other ranks' questions from it. */
 ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
     int32_t rank = -1;
@@ -54,6 +66,10 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
             rank = esp__group_rank(ctx, level, comm->backend->late(comm->handle, req));
     }
     pthread_mutex_lock(&ctx->lanes.lock);
+    int left = ctx->health.left_rank >= 0 && waiting;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (left) left = rank < 0 ? esp__nothing_comes(ctx, oldest, now) : esp__peers_left(ctx->job.peers, rank);
+    pthread_mutex_lock(&ctx->lanes.lock);
     ctx->health.late_waiting = waiting;
     ctx->health.late_rank = rank;
     ctx->health.late_tensor = tensor;
@@ -65,8 +81,7 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
         ctx->lanes.waiters && now > since && now - since > ctx->config.timeout_ms * 1000000ull && !ctx->health.accused;
     if (late) ctx->health.accused = 1;
     if (ctx->lanes.waiters && !waiting) esp__unpushed_look(ctx, now - since, late);
-    if (ctx->health.left_rank >= 0 && waiting &&
-        (rank < 0 ? now - oldest > 1000000000u : esp__peers_left(ctx->job.peers, rank))) {
+    if (left) {
         char text[ESP__ERROR_MAX];
         snprintf(text, sizeof text, "rank %d left (it closed its context) while this rank waits for it",
                  ctx->health.left_rank);

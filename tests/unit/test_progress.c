@@ -174,6 +174,25 @@ static void test_two_threads(void **state) {
     run("threads", "shm", body_two, NULL);
 }
 
+/* ---- a rank that leaves while what it sent is still on a slow link ---------------------------------------------------------- */
+enum {
+    LATE_BYTES = 8 << 20
+}; /* two seconds of the link: the root is done, and leaves, a second before the data is there */
+static void body_root_leaves(esp_ctx *ctx, void *user) {
+    unsigned char *data = calloc(1, LATE_BYTES);
+    (void)user;
+    if (!esp_rank(ctx)) memset(data, 7, LATE_BYTES);
+    CHECK(esp_broadcast(ctx, data, LATE_BYTES, 0) == ESP_OK);
+    CHECK(data[0] == 7 && data[LATE_BYTES - 1] == 7);
+    free(data);
+}
+
+static void test_root_leaves(void **state) {
+    (void)state;
+    run("caller", "loop:inter=32mbit", body_root_leaves, NULL);
+    run("threads", "loop:inter=32mbit", body_root_leaves, NULL);
+}
+
 /* ---- what cannot be ------------------------------------------------------------------------------------------------------------ */
 static void test_not_with_openmp(void **state) {
     esp_config cfg = {.backend = "loop", .size = 1, .workers = "openmp", .progress = "caller"};
@@ -188,7 +207,8 @@ static void test_not_with_openmp(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits), cmocka_unit_test(test_nobody_calls),
-                                       cmocka_unit_test(test_two_threads), cmocka_unit_test(test_not_with_openmp)};
+                                       cmocka_unit_test(test_two_threads), cmocka_unit_test(test_root_leaves),
+                                       cmocka_unit_test(test_not_with_openmp)};
     noting_codec.compress = noting_compress;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
