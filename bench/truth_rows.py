@@ -8,6 +8,7 @@ Knows nothing of how either was found. A row is a dict; times are in millisecond
     lanes                         {lane: [predicted, measured]}: busy time
     classes                       {op class: [predicted, measured]}: time of all ops of the class
 """
+import csv
 import math
 
 NOISY = 0.25         # a spread above this: the measured step is no number to compare with, which is a miss
@@ -20,6 +21,7 @@ TARGETS = [          # what, target of the median, target of 90% of the cases
     ("op class", 0.15, None),
 ]
 RIGHT_ORDER = 0.95
+LANES = ("compute", "cpu", "intra", "inter", "outer")
 
 
 def quantile(values, part):
@@ -226,6 +228,22 @@ def short_table(rows):
 
 CSV = ["trainer", "ranks", "link", "strategy", "predicted_ms", "measured_ms", "error", "spread", "steps", "computing_ms",
        "gain_predicted", "gain_measured", "age_s", "noisy_costs", "others"]
+
+
+def csv_rows(lines):
+    """The rows of a CSV that csv_lines made."""
+    out = []
+    for r in csv.DictReader(line for line in lines if not line.startswith("#")):
+        row = {key: r[key] for key in ("trainer", "link", "strategy")}
+        row.update({key: int(r[key]) for key in ("ranks", "steps", "age_s", "noisy_costs")})
+        row.update({key: float(r[f"{key}_ms"]) for key in ("predicted", "measured", "computing")})
+        row.update({key: float(r[key]) for key in ("spread", "others")}, lanes={}, classes={})
+        for name in (key[:-len("_predicted_ms")] for key in r if key.endswith("_predicted_ms") and key != "predicted_ms"):
+            pair = [float(r[f"{name}_{side}_ms"]) for side in ("predicted", "measured")]
+            if any(pair):
+                row["lanes" if name in LANES else "classes"][name] = pair
+        out.append(row)
+    return out
 
 
 def csv_lines(rows):

@@ -24,7 +24,7 @@ static double esp__auto_load(const esp_ctx *ctx) {
 
 static const double esp__auto_exposed_much =
     1.0 / 3.0;                             /* of a step: worth a try even where nothing is predicted to win */
-static const double esp__auto_full = 0.95; /* of a step: the core has no time for more                                */
+static const double esp__auto_full = 0.95; /* of a step: the core has no time for more                      */
 
 static int esp__auto_own_wish(const esp__tensor *t) { return t->want_codec || t->want_option; }
 
@@ -351,6 +351,18 @@ ESP__FN void esp__auto_second(esp__auto_job *job) {
     snprintf(job->chosen, sizeof job->chosen, "%s", job->second_chosen);
 }
 
+/* Nothing is predicted to win by as much as it must. Is strategy layerwise (which may be the plan itself) worth a try all the same? So it is
+ * if much is exposed, or if it is predicted to win by half of the least gain, and hiding all that is exposed would bring what a lossy
+ * plan must bring. */
+static int esp__auto_worth_try(const esp__auto_job *job) {
+    const double ns = job->second ? job->second_ns : job->predicted_ns;
+    if (job->verdict != ESP__VERDICT_STAY || job->tried) return 0;
+    if (!job->second && (!job->compresses || job->text_hash == job->refuse)) return 0;
+    if (job->exposed >= esp__auto_exposed_much) return 1;
+    return job->base_ns >= (1.0 + 0.5 * job->min_gain) * ns &&
+           1.0 >= (1.0 + 2.0 * job->min_gain) * (1.0 - job->exposed);
+}
+
 static esp_status esp__auto_plan_run(esp__auto_job *job) {
     esp_plan_config look = job->config;
     esp_plan_report now, best;
@@ -386,8 +398,12 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
                        ? ESP__VERDICT_SWITCH
                        : ESP__VERDICT_STAY;
     esp__auto_layerwise(job);
-    if (job->verdict == ESP__VERDICT_STAY && job->second && job->exposed >= esp__auto_exposed_much && !job->tried) {
+    const int tries = esp__auto_worth_try(job);
+    if (tries && job->second) {
         esp__auto_second(job);
+    } else if (tries) {
+        job->verdict = ESP__VERDICT_SWITCH;
+        job->tried = 1;
     } else if (job->verdict == ESP__VERDICT_STAY) {
         esp__auto_no_gain(job);
     } else if (!job->forced && job->text_hash == job->refuse) {

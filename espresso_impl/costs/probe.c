@@ -50,11 +50,6 @@ static void esp__probe_coll(const esp_ctx *ctx, uint8_t level, uint32_t coll, ui
     if (coll == ESP_COLL_ALLGATHER) c->src.ptr = data + (own < count ? own : 0) * 4;
 }
 
-/* A collective with a root may end on one rank before another begins: runs back to back would overlap and seem too fast. */
-static int esp__probe_rooted(uint32_t coll) {
-    return coll == ESP_COLL_BROADCAST || coll == ESP_COLL_GATHER || coll == ESP_COLL_REDUCE;
-}
-
 ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, uint32_t repeats,
                                          void *room, uint64_t room_bytes, esp__probe *out) {
     double ns[ESP__PROBE_REPEATS], core[ESP__PROBE_REPEATS];
@@ -68,7 +63,8 @@ ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t c
     if (esp__survey_ranks(ctx, level) < 2 || !ctx->job.comms[esp__survey_scope(ctx, level)].handle) return ESP_OK;
     for (uint32_t i = 0; i <= repeats && !s; i++) { /* the first run waits for the other ranks, and is not counted */
         esp__probe_coll(ctx, level, coll, bytes, (uint8_t *)room + i % places * each, &c);
-        if (esp__probe_rooted(coll)) s = esp_barrier(ctx);
+        /* a collective with a root may end on one rank before another begins: runs back to back would overlap and seem too fast */
+        if (esp__coll_rooted(coll)) s = esp_barrier(ctx);
         if (!s) s = esp__request_run_at(ctx, esp__survey_scope(ctx, level), &c, "measuring links");
         if (!i || s) continue;
         ns[i - 1] = (double)(ctx->lanes.request.ended_ns - ctx->lanes.request.started_ns);

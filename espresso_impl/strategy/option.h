@@ -30,6 +30,11 @@ enum { ESP__DEV_CPU = 0, ESP__DEV_GPU = 1 };
  * second, which spreads the result. */
 enum { ESP__WHOLE = 0, ESP__FIRST = 1, ESP__SECOND = 2 };
 
+/* Do its ranks have a root? */
+static inline int esp__coll_rooted(uint32_t coll) {
+    return coll == ESP_COLL_REDUCE || coll == ESP_COLL_GATHER || coll == ESP_COLL_BROADCAST;
+}
+
 typedef struct esp__step {
     uint8_t kind;       /* ESP__COLL, ESP__COMP, ESP__DECOMP */
     uint8_t device;     /* of Comp and Decomp                */

@@ -36,10 +36,6 @@ ESP__FN uint64_t esp__region_slots(const esp__region *r, const esp__coordinates 
     return n;
 }
 
-static int esp__coll_rooted(uint8_t coll) {
-    return coll == ESP_COLL_REDUCE || coll == ESP_COLL_GATHER || coll == ESP_COLL_BROADCAST;
-}
-
 ESP__FN int esp__region_active(const esp__region *r) {
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         if (r->idle[k]) return 0;

@@ -97,7 +97,8 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, c
         if (high > 0.0 && kept && kept->n)
             r.each = esp__min2(r.each, esp__curve_rate(kept, 1.0, gathers * high, &none));
         /* times bytes per element, at least; fewer ranks at a link look up a smaller size */
-        r.each *= gathers * low * esp__table_share(&p->system, op->level, op->on_link) / esp__cut_parts(p, op->cut);
+        r.each *=
+            gathers * low * esp__table_share(&p->system, op->level, op->coll, op->on_link) / esp__cut_parts(p, op->cut);
         return r;
     }
     r.least = esp__max2(0.0, esp__link_smooth(w, op, 0.0) - esp__rounding);

@@ -99,18 +99,21 @@ static uint32_t esp__system_ranks(const esp_plan_system *s, uint32_t first, uint
     return n;
 }
 
-/* Tables are measured with all ranks of a unit active: fewer ranks send that much less over its link. */
-static double esp__table_share(const esp_plan_system *s, uint32_t scope, uint32_t flows) {
+/* Tables are measured with all ranks of a unit active: fewer ranks send that much less over its link. Roots are spread over the units, so
+ * a unit's link carries in one direction what its roots get, or send. */
+static double esp__table_share(const esp_plan_system *s, uint32_t scope, uint32_t coll, uint32_t flows) {
     uint32_t first, last;
     esp__scope_levels(scope, esp__system_levels(s), &first, &last);
-    return first > 1 ? (double)flows / esp__system_ranks(s, 1, first - 1) : 1.0;
+    if (first == 1) return 1.0;
+    const uint32_t all = esp__system_ranks(s, 1, first - 1), n = esp__system_ranks(s, first, last);
+    return esp__coll_rooted(coll) ? (double)((flows + n - 1) / n) / ((all + n - 1) / n) : (double)flows / all;
 }
 
 ESP__FN double esp__measured_ns(const esp_plan_system *s, const esp_cost_curve *curve, uint32_t scope, uint32_t coll,
                                 double before, double piece, uint32_t flows) {
     uint32_t first, last;
     esp__scope_levels(scope, esp__system_levels(s), &first, &last);
-    const double share = esp__table_share(s, scope, flows);
+    const double share = esp__table_share(s, scope, coll, flows);
     return esp__curve_at(curve, esp__table_size(coll, esp__system_ranks(s, first, last), before, piece) * share);
 }
 

@@ -166,6 +166,16 @@ static void test_tries_layerwise(void **state) {
     run(w, "auto:steps=6,window=8,cooldown=20", "topk:ratio=0.25", 4, 2);
     assert_int_equal(switches(w), 0);
     free(w);
+    for (int much = 0; much < 2;
+         much++) { /* unless a gain is predicted that is smaller than what a lossy plan must bring */
+        w = world_new();
+        w->slow_rate = 1.5;
+        w->exposed = much ? 0.2 : 0.05;
+        w->compressed_ms[0] = 4.0;
+        run(w, "auto:steps=6,window=8,cooldown=20", "topk:ratio=0.25", 4, 2);
+        assert_int_equal(switches(w) > 0, much);
+        free(w);
+    }
 }
 
 /* A plan is not clearly faster than is predicted for layerwise: that is tried too, and the faster one stays. The plan compresses less than

@@ -159,6 +159,13 @@ static void test_tables(void **state) {
     s.inter.table[ESP_COLL_REDUCE_SCATTER] = (esp_cost_curve){reduce_scatter, 2, 0};
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 2000, 250, 8), 700);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 16000, 2000, 1), 700); /* an eighth on the NIC */
+    /* 8 roots on 8 machines, one each: as much on a NIC as with one root. On 4 machines they are two each. */
+    s.inter.table[ESP_COLL_BROADCAST] = (esp_cost_curve){reduce_scatter, 2, 0};
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, 2000, 2000, 8), 700);
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, 2000, 2000, 1), 700);
+    s.machines = 4;
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, 2000, 2000, 8), 700);
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, 4000, 4000, 1), 700);
 }
 
 /* Nothing to do among one. */
