@@ -67,6 +67,10 @@ def rest_error(row):
     return math.inf if noisy(row) or measured <= 0 else predicted / measured - 1
 
 
+def age(seconds):
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
 def case_of(row):
     return row["trainer"], row["ranks"], row["link"]
 
@@ -195,7 +199,7 @@ def table(rows):
     for (trainer, ranks, link), case in cases_of(rows).items():
         out.append("")
         out.append(f"{trainer}, {ranks} {'rank' if ranks == 1 else 'ranks'}, link {link}; computing {case[0]['computing']:.1f} ms; "
-                   f"costs measured {case[0]['age']} before, {case[0]['noisy_costs']} files of them noisy; others took {percent(case[0]['others'])} of the machine")
+                   f"costs measured {age(case[0]['age_s'])} before, {case[0]['noisy_costs']} files of them noisy; others took {percent(case[0]['others'])} of the machine")
         out.append(f"  {'strategy':<22} {'predicted':>9} {'measured':>9} {'error':>6} {'spread':>6}  {'gain':>11}  "
                    f"{'not computing':>15}  lanes: predicted/measured ms")
         for row in case:
@@ -222,7 +226,7 @@ def short_table(rows):
         right, total = pairs(case)
         off = quantile([abs(step_error(row)) for row in case], 0.5)
         out.append(f"{trainer:<16} {ranks:>5} {link:>8} {case[0]['computing']:>9.1f} {both['fp32']:>16} {both['plan']:>16} "
-                   f"{min(plain, default=0):>8.1f}  {percent(off):>6} {f'{right}/{total}':>9} {case[0]['age']:>8} {percent(case[0]['others']):>6}")
+                   f"{min(plain, default=0):>8.1f}  {percent(off):>6} {f'{right}/{total}':>9} {age(case[0]['age_s']):>8} {percent(case[0]['others']):>6}")
     return out
 
 

@@ -231,12 +231,18 @@ def run_case(tools, case, asked, say):
         known = {name: p for name, p in known.items() if name == "fp32" or any(word in name for word in asked.only.split(","))}
     age, bad = costs_say(tools, case)
     others = Others()
-    got = replay_runs(tools, case, known, asked, say) if not case.trainer.command else trainer_runs(tools, case, known, asked, say)
+    try:
+        got = replay_runs(tools, case, known, asked, say) if not case.trainer.command else trainer_runs(tools, case, known, asked, say)
+    except Problem as problem:
+        if asked.trainer:
+            raise
+        say(f"{case} failed, and counts as missed: {problem}")
+        got = {name: (0, 0.0, 0.0, {}, {}) for name in known}
     rows, busy = [], others.share()
     for name, p in known.items():
         steps, spread, measured, classes, lanes = got[name]
         rows.append({"trainer": case.trainer.name, "ranks": case.ranks, "link": case.link, "strategy": name, "predicted": p["predicted"],
                      "measured": measured, "spread": spread, "steps": steps, "computing": p["computing"],
                      "lanes": pair_up(p["lanes"], lanes) if lanes else {}, "classes": pair_up(p["classes"], classes) if classes else {},
-                     "age_s": age, "noisy_costs": bad, "others": busy, "age": f"{age / 60:.0f} min" if age < 7200 else f"{age / 3600:.0f} h"})
+                     "age_s": age, "noisy_costs": bad, "others": busy})
     return rows

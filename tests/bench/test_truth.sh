@@ -11,7 +11,7 @@ import truth_rows as t
 
 def row(strategy, predicted, measured, trainer="a", spread=0.01, lanes=None, classes=None):
     return {"trainer": trainer, "ranks": 4, "link": "none", "strategy": strategy, "predicted": predicted, "measured": measured,
-            "spread": spread, "steps": 9, "computing": 50.0, "lanes": lanes or {}, "classes": classes or {}, "age_s": 60, "age": "1 min",
+            "spread": spread, "steps": 9, "computing": 50.0, "lanes": lanes or {}, "classes": classes or {}, "age_s": 60,
             "noisy_costs": 0, "others": 0.0}
 
 def same(got, wanted):
@@ -55,6 +55,13 @@ same(t.pairs([row("x", 100, 100), row("y", 101, 102.1)]), (1, 1))
 same(t.pairs([row("x", 100, 100), row("y", 100, 110)]), (0, 1))
 same(t.pairs([row("x", 100, 100), row("y", 120, 120, spread=0.5)]), (0, 1))
 same(t.pairs([row("x", 100, 100), row("y", 120, 120, "b")]), (0, 0))
+
+# a CSV that is read again says the same (--keep)
+rows = [row("fp32", 200, 220, lanes={"inter": [5, 10]}), row("x", 100, 0, classes={"comp@cpu": [1, 2]}), row("x", 50, 100, "b", 0.5)]
+again = t.csv_rows(["# a comment"] + t.csv_lines(rows))
+assert t.csv_lines(again) == t.csv_lines(rows) and t.summary(again) == t.summary(rows)
+assert t.table(again) == t.table(rows) and t.short_table(again) == t.short_table(rows)
+assert [t.case_of(r) for r in again] == [t.case_of(r) for r in rows]
 
 # lanes and classes: what is under 1% of the step on both sides is left out
 r = row("x", 100, 100, lanes={"inter": [5, 10], "cpu": [0.2, 0.9]}, classes={"comp@cpu": [0, 2]})
