@@ -27,15 +27,7 @@ static void files_read_costs(files_input *in, const files_place *root, void *out
     if (f->has_model) files_read_model(in, &model, &f->model);
 }
 
-static const files_kind files_kind_costs = FILES_KIND(files_read_costs, esp__costs_file);
-ESP__FN esp_status esp__costs_parse(const char *name, const char *text, size_t len, esp__costs_file *out,
-                                    const esp__files_log *log) {
-    return files_parse(&files_kind_costs, name, text, len, out, log);
-}
-ESP__FN esp_status esp__costs_read(const char *path, esp__costs_file *out, const esp__files_log *log) {
-    return files_read(&files_kind_costs, path, out, log);
-}
-ESP__FN void esp__costs_free(esp__costs_file *f) { files_free(&files_kind_costs, f); }
+FILES_KIND(costs)
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 /* Adds a file's text as a value, indented. Strings have no line ends: JSON escapes them. */

@@ -83,15 +83,7 @@ static void files_read_gc(files_input *in, const files_place *root, void *out) {
         files_input_fail(in, &devices, "expected times for \"cpu\", \"gpu\" or both, found neither");
 }
 
-static const files_kind files_kind_gc = FILES_KIND(files_read_gc, esp__gc_file);
-ESP__FN esp_status esp__gc_parse(const char *name, const char *text, size_t len, esp__gc_file *out,
-                                 const esp__files_log *log) {
-    return files_parse(&files_kind_gc, name, text, len, out, log);
-}
-ESP__FN esp_status esp__gc_read(const char *path, esp__gc_file *out, const esp__files_log *log) {
-    return files_read(&files_kind_gc, path, out, log);
-}
-ESP__FN void esp__gc_free(esp__gc_file *f) { files_free(&files_kind_gc, f); }
+FILES_KIND(gc)
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 static void files_put_device(esp__text *t, const esp_plan_codec *c, int device) {

@@ -283,38 +283,26 @@ static esp_status files_input_load(const char *path, char **text, size_t *len) {
 }
 
 /* ---- kinds of files -------------------------------------------------------------------------------------------------- */
-/* How a kind of file becomes a struct of `bytes` bytes, whose arena is at `arena`. */
-typedef struct files_kind {
-    files_reader reader;
-    size_t bytes, arena;
-} files_kind;
-#define FILES_KIND(reader, type)                                                                                       \
-    { reader, sizeof(type), offsetof(type, arena) }
-
-static esp__arena *files_arena(const files_kind *k, void *out) {
-    return (esp__arena *)(void *)((char *)out + k->arena);
-}
-
-static esp_status files_parse(const files_kind *k, const char *name, const char *text, size_t len, void *out,
-                              const esp__files_log *log) {
-    memset(out, 0, k->bytes);
-    esp_status s = files_input_parse(name, text, len, log, k->reader, out, files_arena(k, out));
-    if (s) memset(out, 0, k->bytes);
-    return s;
-}
-
-static esp_status files_read(const files_kind *k, const char *path, void *out, const esp__files_log *log) {
-    char *text;
-    size_t len;
-    memset(out, 0, k->bytes);
-    esp_status s = files_input_load(path, &text, &len);
-    if (s) return s;
-    s = files_parse(k, path, text, len, out, log);
-    free(text);
-    return s;
-}
-
-static void files_free(const files_kind *k, void *out) {
-    esp__arena_free(files_arena(k, out));
-    memset(out, 0, k->bytes);
-}
+/* esp__KIND_parse, esp__KIND_read and esp__KIND_free, of a kind of file that files_read_KIND reads. */
+#define FILES_KIND(kind)                                                                                               \
+    ESP__FN esp_status esp__##kind##_parse(const char *name, const char *text, size_t len, esp__##kind##_file *out,    \
+                                           const esp__files_log *log) {                                                \
+        memset(out, 0, sizeof *out);                                                                                   \
+        esp_status s = files_input_parse(name, text, len, log, files_read_##kind, out, &out->arena);                   \
+        if (s) memset(out, 0, sizeof *out);                                                                            \
+        return s;                                                                                                      \
+    }                                                                                                                  \
+    ESP__FN esp_status esp__##kind##_read(const char *path, esp__##kind##_file *out, const esp__files_log *log) {      \
+        char *text;                                                                                                    \
+        size_t len;                                                                                                    \
+        memset(out, 0, sizeof *out);                                                                                   \
+        esp_status s = files_input_load(path, &text, &len);                                                            \
+        if (s) return s;                                                                                               \
+        s = esp__##kind##_parse(path, text, len, out, log);                                                            \
+        free(text);                                                                                                    \
+        return s;                                                                                                      \
+    }                                                                                                                  \
+    ESP__FN void esp__##kind##_free(esp__##kind##_file *f) {                                                           \
+        esp__arena_free(&f->arena);                                                                                    \
+        memset(f, 0, sizeof *f);                                                                                       \
+    }

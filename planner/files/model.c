@@ -169,12 +169,4 @@ static void files_read_model(files_input *in, const files_place *root, void *out
     f->parameters = files_at(root, "parameters").value != NULL;
 }
 
-static const files_kind files_kind_model = FILES_KIND(files_read_model, esp__model_file);
-ESP__FN esp_status esp__model_parse(const char *name, const char *text, size_t len, esp__model_file *out,
-                                    const esp__files_log *log) {
-    return files_parse(&files_kind_model, name, text, len, out, log);
-}
-ESP__FN esp_status esp__model_read(const char *path, esp__model_file *out, const esp__files_log *log) {
-    return files_read(&files_kind_model, path, out, log);
-}
-ESP__FN void esp__model_free(esp__model_file *f) { files_free(&files_kind_model, f); }
+FILES_KIND(model)

@@ -139,15 +139,7 @@ static void files_read_system(files_input *in, const files_place *root, void *ou
     f->cpu_workers = files_get_count(in, &workers, &files_range_index, FILES_OPTIONAL);
 }
 
-static const files_kind files_kind_system = FILES_KIND(files_read_system, esp__system_file);
-ESP__FN esp_status esp__system_parse(const char *name, const char *text, size_t len, esp__system_file *out,
-                                     const esp__files_log *log) {
-    return files_parse(&files_kind_system, name, text, len, out, log);
-}
-ESP__FN esp_status esp__system_read(const char *path, esp__system_file *out, const esp__files_log *log) {
-    return files_read(&files_kind_system, path, out, log);
-}
-ESP__FN void esp__system_free(esp__system_file *f) { files_free(&files_kind_system, f); }
+FILES_KIND(system)
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 static int files_has_tables(const esp_plan_link *link) {
