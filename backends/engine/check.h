@@ -1,8 +1,16 @@
 /* check.h: refuses a malformed call, with a message that says what to do. Knows the call and the group, not the plan. */
 #ifndef ENGINE_CHECK_H
 #define ENGINE_CHECK_H
+#include "backends/engine/common.h"
 
-ENGINE_FN esp_status engine_check_hops(engine_comm *m, const esp_coll *c) {
+/* The rank that calls. */
+typedef struct engine_who {
+    const esp_host *host;
+    const char *name; /* of the backend */
+    int32_t rank, size;
+} engine_who;
+
+ENGINE_FN esp_status engine_check_hops(const engine_who *m, const esp_coll *c) {
     const esp_hops *x = c->hops;
     const char *wrong = NULL;
     if (c->op != ESP_COLL_ALLREDUCE || c->dtype != ESP_F32 || c->reduce > ESP_REDUCE_SUM || c->slot_bytes ||
@@ -18,13 +26,11 @@ ENGINE_FN esp_status engine_check_hops(engine_comm *m, const esp_coll *c) {
         wrong = "most, bound, encode, forward and decode must be set";
     else if (x->route == ESP_HOPS_HALVING && m->size & (m->size - 1))
         wrong = "ESP_HOPS_HALVING: the ranks are no power of two: use ESP_HOPS_RING";
-    else if (m->size > 1 && !engine_hops_piece(m, x))
-        wrong = "the windows are too small for the payloads: use fewer ranks or a codec with smaller payloads";
     return wrong ? engine_say(m->host, m->name, ESP_E_ARG, "hops over %d ranks: %s", (int)m->size, wrong) : ESP_OK;
 }
 
 /* What the items are: payload slots, or numbers that may be reduced. */
-ENGINE_FN esp_status engine_check_items(engine_comm *m, const esp_coll *c) {
+ENGINE_FN esp_status engine_check_items(const engine_who *m, const esp_coll *c) {
     const char *what = engine_op_name(c->op);
     const esp_host *h = m->host;
     int reduces = engine_op_sums(c->op), floats = c->dtype >= ESP_F32 && c->dtype <= ESP_BF16;
@@ -50,7 +56,7 @@ ENGINE_FN esp_status engine_check_items(engine_comm *m, const esp_coll *c) {
     return c->hops ? engine_check_hops(m, c) : ESP_OK;
 }
 /* How many items there are, over how many ranks, and from which root. */
-ENGINE_FN esp_status engine_check_shape(engine_comm *m, const esp_coll *c, int rooted) {
+ENGINE_FN esp_status engine_check_shape(const engine_who *m, const esp_coll *c, int rooted) {
     const char *what = engine_op_name(c->op);
     const uint64_t most = UINT64_MAX / 16, width = engine_max(c->width, 1);
     if (rooted && (c->root < 0 || c->root >= m->size))
@@ -64,7 +70,7 @@ ENGINE_FN esp_status engine_check_shape(engine_comm *m, const esp_coll *c, int r
                           (unsigned long long)c->count, (unsigned long long)width);
     return ESP_OK;
 }
-ENGINE_FN esp_status engine_check_buffers(engine_comm *m, const esp_coll *c, int rooted) {
+ENGINE_FN esp_status engine_check_buffers(const engine_who *m, const esp_coll *c, int rooted) {
     const char *what = engine_op_name(c->op);
     int root = m->rank == c->root;
     if (c->src.dev.kind > ESP_CPU || c->dst.dev.kind > ESP_CPU)
@@ -82,7 +88,7 @@ ENGINE_FN esp_status engine_check_buffers(engine_comm *m, const esp_coll *c, int
     return ESP_OK;
 }
 
-ENGINE_FN esp_status engine_check(engine_comm *m, const esp_coll *c) {
+ENGINE_FN esp_status engine_check(const engine_who *m, const esp_coll *c) {
     int rooted = c->op == ESP_COLL_BROADCAST || c->op == ESP_COLL_GATHER || c->op == ESP_COLL_REDUCE;
     if (c->op < ESP_COLL_ALLREDUCE || c->op > ESP_COLL_REDUCE)
         return engine_say(m->host, m->name, ESP_E_ARG, "there is no collective %u: use ESP_COLL_*", (unsigned)c->op);

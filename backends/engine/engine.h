@@ -14,10 +14,11 @@
  * written when every peer has finished column x - cells. A rank writes its own counters only, so a rank that dies
  * leaves nothing locked.
  *
- * Reading order: this file, sum.h, reduce.h, pace.h, outer.h, wait.h, plan.h, flow.h, move.h, ring.h, hops.h, check.h,
+ * Reading order: common.h, this file, pace.h, outer.h, wait.h, plan.h, flow.h, move.h, ring.h, hops.h, check.h,
  * drive.h, wait_fd.h, comm.h, open.h. */
 #ifndef ENGINE_H
 #define ENGINE_H
+#include "backends/engine/common.h"
 #include "backends/engine/local_socket.h"
 #include "espresso_impl/base/cores.h"
 #include <errno.h>
@@ -35,11 +36,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ENGINE_FN __attribute__((unused)) static
-
 enum {
     ENGINE_CELL = 512 * 1024,     /* bytes of a window for one column: inputs and result                     */
-    ENGINE_RANKS = 4096,          /* of one group, at most                                                   */
     ENGINE_CHUNK = 256 * 1024,    /* widest column (measured: narrower ones cost more in waiting)           */
     ENGINE_BUDGET = 1 << 20,      /* bytes moved by one call of test(): about 0.1 ms                         */
     ENGINE_STAMPS = 64,           /* logical times kept of the last columns                                  */
@@ -50,15 +48,6 @@ enum {
     ENGINE_NICS = ESP_LEVELS - 1, /* links that data may pass: its machine's, its rack's, ...             */
     ENGINE_OUTER = ENGINE_NICS - 1
 };
-
-#define ENGINE_COLLS                                                                                                   \
-    (ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_ALLGATHER) | ESP_BIT(ESP_COLL_ALLTOALL) |                          \
-     ESP_BIT(ESP_COLL_REDUCE_SCATTER) | ESP_BIT(ESP_COLL_BROADCAST) | ESP_BIT(ESP_COLL_GATHER) |                       \
-     ESP_BIT(ESP_COLL_REDUCE))
-
-#define ENGINE_DTYPES                                                                                                  \
-    (ESP_BIT(ESP_F32) | ESP_BIT(ESP_F16) | ESP_BIT(ESP_BF16) | ESP_BIT(ESP_I8) | ESP_BIT(ESP_I16) | ESP_BIT(ESP_I32))
-#define ENGINE_REDUCTIONS (ESP_BIT(ESP_REDUCE_SUM) | ESP_BIT(ESP_REDUCE_MAX) | ESP_BIT(ESP_REDUCE_MIN))
 
 /* How a rank reads a peer's own buffers. */
 enum {
@@ -142,9 +131,6 @@ typedef struct engine_outer {
     engine_link link[ENGINE_OUTER]; /* n phases 0: not emulated                                          */
     uint64_t bytes[ESP_LEVELS];     /* received, by level                                                 */
 } engine_outer;
-
-#include "backends/engine/sum.h"
-#include "backends/engine/reduce.h"
 
 /* Columns of one peer on their way over the emulated link, for one stage. */
 typedef struct engine_flow {
@@ -247,45 +233,6 @@ typedef struct engine_comm {
 
 /* Cells of a window. Measured: this many keep most of what a peer reads in a near cache. */
 ENGINE_FN uint64_t engine_cells(int32_t ranks) { return ranks <= 2 ? 8 : 4; }
-ENGINE_FN uint64_t engine_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
-ENGINE_FN uint64_t engine_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
-ENGINE_FN uint64_t engine_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-/* Passes the error text to the host and returns `s`. */
-__attribute__((format(printf, 4, 5))) ENGINE_FN esp_status engine_say(const esp_host *h, const char *name, esp_status s,
-                                                                      const char *fmt, ...) {
-    char text[512];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    esp_log_event ev;
-    memset(&ev, 0, sizeof ev);
-    ev.struct_size = sizeof ev;
-    ev.level = s == ESP_OK ? ESP_LOG_INFO : ESP_LOG_ERROR;
-    ev.status = s;
-    ev.component = name;
-    ev.message = text;
-    ev.file = "backends";
-    if (h && h->log) h->log(h->user, &ev);
-    return s;
-}
-
-ENGINE_FN void *engine_alloc(const esp_host *h, uint64_t bytes) {
-    esp_device cpu = {ESP_CPU, 0};
-    void *p = h->alloc(h->user, cpu, bytes, 64);
-    if (p) memset(p, 0, bytes);
-    return p;
-}
-ENGINE_FN void engine_release(const esp_host *h, void *p, uint64_t bytes) {
-    esp_device cpu = {ESP_CPU, 0};
-    if (p) h->free_(h->user, cpu, p, bytes);
-}
-
 #include "backends/engine/pace.h"
 #include "backends/engine/outer.h"
 #include "backends/engine/wait.h"

@@ -22,15 +22,6 @@ enum {
     ENGINE_STREAM = 4 << 20          /* from here on results are written past the caches                    */
 };
 
-ENGINE_FN int engine_op_sums(uint32_t op) {
-    return op == ESP_COLL_ALLREDUCE || op == ESP_COLL_REDUCE_SCATTER || op == ESP_COLL_REDUCE;
-}
-ENGINE_FN const char *engine_op_name(uint32_t op) {
-    static const char *const name[] = {"?",         "allreduce", "allgather", "alltoall", "reduce_scatter",
-                                       "broadcast", "gather",    "reduce"};
-    return op <= ESP_COLL_REDUCE ? name[op] : "?";
-}
-
 /* Where part `p` begins in the whole buffer, and its length, in bytes. */
 ENGINE_FN uint64_t engine_part_at(const engine_op *o, int32_t p) {
     return engine_min((uint64_t)p * o->part, o->c.count) * o->unit;
@@ -49,16 +40,10 @@ ENGINE_FN uint64_t engine_piece(const engine_op *o, int32_t p, uint64_t i, uint6
     *at = i * o->width;
     return *at < len ? engine_min(o->width, len - *at) : 0;
 }
-/* Used bytes of a payload slot: its header and the body that the header names. The narrowest column is as wide as a header. */
+/* The narrowest column is as wide as a payload's header. */
 _Static_assert(sizeof(esp_payload_header) == ESP_PAYLOAD_HEADER &&
                    ENGINE_CELL / (ENGINE_RANKS + 1) >= ESP_PAYLOAD_HEADER,
                "the first column of a slot holds its header");
-ENGINE_FN uint64_t engine_slot_used(const void *slot, uint64_t slot_bytes) {
-    esp_payload_header h;
-    memcpy(&h, slot, sizeof h);
-    return h.body_bytes > slot_bytes - ESP_PAYLOAD_HEADER ? slot_bytes : ESP_PAYLOAD_HEADER + h.body_bytes;
-}
-
 /* Used bytes of a piece that begins `in` bytes into a slot wider than a column. */
 ENGINE_FN uint64_t engine_used_here(uint64_t used, uint64_t in, uint64_t len) {
     return used > in ? engine_min(len, used - in) : 0;
