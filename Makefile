@@ -31,7 +31,10 @@ have = $(shell command -v $(1) 2>/dev/null)
 LIB     := $(BUILD)/lib/libespresso.a
 SO      := $(BUILD)/lib/libespresso.so
 PLUGIN_SRC := $(filter-out backends/mpi.c,$(wildcard codecs/*.c backends/*.c))
-PLUGINS := $(patsubst %.c,$(BUILD)/lib/espresso/libespresso-%.so,$(notdir $(PLUGIN_SRC)))
+# backend mpi is compiled by the wrapper of the MPI that is there, with our compiler
+MPICC      ?= $(call have,mpicc)
+PLUGINS := $(patsubst %.c,$(BUILD)/lib/espresso/libespresso-%.so,$(notdir $(PLUGIN_SRC))) \
+           $(if $(MPICC),$(BUILD)/lib/espresso/libespresso-mpi.so)
 EXAMPLE_NAMES := $(notdir $(patsubst %/,%,$(sort $(dir $(wildcard examples/*/*.c)))))
 EXAMPLES := $(EXAMPLE_NAMES:%=$(BUILD)/bin/%)
 BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c)) $(BUILD)/bench/trainer
@@ -98,6 +101,8 @@ $(BUILD)/lib/espresso/libespresso-%.so: codecs/%.c $(STAMP) | $(BUILD)/lib/espre
 	$(PLUGIN_LINK)
 $(BUILD)/lib/espresso/libespresso-%.so: backends/%.c $(STAMP) | $(BUILD)/lib/espresso/
 	$(PLUGIN_LINK)
+$(BUILD)/lib/espresso/libespresso-mpi.so: backends/mpi.c $(STAMP) | $(BUILD)/lib/espresso/
+	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ $(LIBS)
 
 define EXAMPLE
 $(BUILD)/bin/$(1): $(wildcard examples/$(1)/*.c examples/$(1)/*.h) $(LIB) espresso.h $(STAMP) | $(BUILD)/bin/
@@ -163,7 +168,7 @@ report:
 	@$(if $(HAVE_CMOCKA),:,echo "left out: tests (cmocka.h not found; Debian: libcmocka-dev)")
 	@$(if $(HAVE_OPENMP),:,echo "left out: OpenMP in the example trainers ($(CC) does not find it; Debian: gcc has it, clang needs libomp-dev)")
 	@$(if $(wildcard codecs/cuda/*.cu),$(if $(call have,nvcc),:,echo "left out: CUDA codecs (nvcc not found)"),:)
-	@$(if $(wildcard backends/mpi.c),$(if $(call have,mpicc),:,echo "left out: backend mpi (mpicc not found)"),:)
+	@$(if $(MPICC),:,echo "left out: backend mpi (mpicc not found; Debian: libopenmpi-dev and openmpi-bin)")
 	@$(if $(call have,doxygen),:,echo "left out: make docs (doxygen not found)")
 
 -include $(wildcard $(BUILD)/dep/*.d)

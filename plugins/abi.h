@@ -304,7 +304,9 @@ enum {
     ESP_BACKEND_CHECKSUM = 1u << 5,       /* data may be damaged on the way: the host adds a CRC32C to payloads */
     ESP_BACKEND_EPOCH = 1u << 6,          /* payloads may outlive a change of members: the host checks epochs.
                                              Neither covers reduced bodies and raw numbers                  */
-    ESP_BACKEND_HOPS = 1u << 7            /* honours esp_coll.hops                                         */
+    ESP_BACKEND_HOPS = 1u << 7,           /* honours esp_coll.hops                                         */
+    ESP_BACKEND_CALLER = 1u << 8 /* only threads of the program may call it, inside the library's functions: the
+                                             trainer's calls run all ops (progress "caller")                */
 };
 enum {
     ESP_COLL_ALLREDUCE = 1,
@@ -399,6 +401,15 @@ typedef struct esp_traffic {
     uint64_t level_bytes[ESP_LEVELS]; /* the same bytes, by the outermost level at which the two ranks' places differ */
 } esp_traffic;
 
+/** The ranks of the job, from something that connected them before the library: a launcher's library. Growable. */
+typedef struct esp_meeting {
+    uint32_t struct_size;
+    int32_t rank, size;
+    /** Blocking exchange among all ranks: `bytes` from each, out is [size][bytes] in rank order. */
+    esp_status (*oob_allgather)(void *user, const void *in, void *out, uint64_t bytes);
+    void *user;
+} esp_meeting;
+
 /** One backend. Threads: all calls on one comm (and on comms with the same parent) come from one thread at a time,
  *  except wake and abort, which may come from any thread at any time. Nothing blocks but open and close. */
 typedef struct esp_backend {
@@ -436,6 +447,9 @@ typedef struct esp_backend {
      *  Gradients are not announced. Called between steps, on comms without a parent. reg without dereg is refused. */
     esp_status (*reg)(void *comm, const esp_buf *b, void **mh);
     esp_status (*dereg)(void *comm, void *mh);
+    /** Says who the ranks are, before open(). The library asks where program and environment name no place to meet: the ranks then
+     *  meet through `out`. Writes no further than out->struct_size. Blocks until all ranks call it. */
+    esp_status (*meet)(const esp_host *h, const char *params, esp_meeting *out);
 } esp_backend;
 
 /* ---- 6. device table, plugin entry ---------------------------------------------------------------------- */

@@ -5,12 +5,7 @@
  * piece of the same number of every part. `group` columns go together. Everything passes through windows: a rank leaves a
  * payload in a slot of its own window, and the next rank on the way reads it there.
  *
- *     ring      step 0 encodes a part; steps 1 to n-1 forward what the previous rank left. The last of them makes the part's last
- *               payload. Steps n to 2n-2 take the last payloads of the other parts around.
- *     halving   ranks are in the ring's order, so that the first exchanges stay inside a machine. The first n/2 steps encode the
- *               parts of the other half. Exchange k brings payloads from the rank whose place differs in bit k-1: those of parts
- *               that are given away in the next exchange are forwarded, the others are added to the buffer. The last exchange
- *               makes the last payload of this rank's part. Then n steps decode those of all parts, from their owners' windows.
+ * route.h has the steps of the two routes.
  *
  * A rank does its items (group, step, column of the group) in order, and counts them in `sum`. What an item reads was left by an
  * item of an earlier step, so the rank that is furthest behind can always go on. Groups use the two halves of a window in
@@ -19,11 +14,7 @@
  * Ranks decode the same last payload of a piece, so all get the same bits. */
 #ifndef ENGINE_HOPS_H
 #define ENGINE_HOPS_H
-
-enum {
-    ENGINE_HOP_PIECE = 65536,
-    ENGINE_HOP_LEAST = 32
-}; /* elements; a power of two, so that pieces keep a codec's blocks */
+#include "backends/engine/route.h"
 
 /* In front of a payload in its slot. */
 typedef struct engine_hop_slot {
@@ -31,21 +22,6 @@ typedef struct engine_hop_slot {
     uint64_t used, reserved0[6];
 } engine_hop_slot;
 
-enum { ENGINE_HOP_ENCODE, ENGINE_HOP_FORWARD, ENGINE_HOP_LAST, ENGINE_HOP_ADD, ENGINE_HOP_PASS, ENGINE_HOP_TAKE };
-typedef struct engine_hop {
-    int what;
-    int32_t part, from; /* from: the rank that left the payload; -1: none                               */
-    uint64_t reads;     /* the step in which it did                                                     */
-} engine_hop;
-
-ENGINE_FN uint64_t engine_hops_steps(int32_t n, uint32_t route) {
-    const uint64_t u = (uint64_t)n;
-    return route == ESP_HOPS_RING ? 2 * u - 1 : u / 2 + u - 1 + u;
-}
-/* Steps that leave a payload: the first ones. */
-ENGINE_FN uint64_t engine_hops_kept(int32_t n, uint32_t route) {
-    return route == ESP_HOPS_RING ? 2 * (uint64_t)n - 2 : engine_hops_steps(n, route) - (uint64_t)n;
-}
 ENGINE_FN uint64_t engine_hop_width(const esp_hops *x, uint64_t elements) {
     return sizeof(engine_hop_slot) + (x->bound(x->user, elements) + 63) / 64 * 64;
 }
@@ -74,38 +50,6 @@ ENGINE_FN void engine_hops_plan(engine_comm *m, engine_op *o) {
     o->cols = (columns + o->group - 1) / o->group * o->group * o->steps;
 }
 
-ENGINE_FN engine_hop engine_hop_ring(const engine_comm *m, uint64_t step) {
-    const engine_op *o = &m->op;
-    const int32_t n = m->size, s = (int32_t)step, shift = s < n ? s + 1 : s - n + 1;
-    engine_hop t = {ENGINE_HOP_FORWARD, m->order[(o->place - shift + 2 * n) % n], s ? o->prev : -1, step - 1};
-    t.what = !s              ? ENGINE_HOP_ENCODE
-             : s < n - 1     ? ENGINE_HOP_FORWARD
-             : s == n - 1    ? ENGINE_HOP_LAST
-             : s < 2 * n - 2 ? ENGINE_HOP_PASS
-                             : ENGINE_HOP_TAKE;
-    return t;
-}
-
-/* Parts have the numbers of their owners' places here. */
-ENGINE_FN engine_hop engine_hop_halving(const engine_comm *m, uint64_t step) {
-    const uint64_t n = (uint64_t)m->size, x = (uint64_t)m->op.place, last = n / 2 + n - 2;
-    engine_hop t = {ENGINE_HOP_ENCODE, 0, -1, 0};
-    if (step > last) { /* the last payloads of all parts, the own one first */
-        const int32_t owner = m->order[(x + step - last - 1) % n];
-        return (engine_hop){ENGINE_HOP_TAKE, owner, owner, last};
-    }
-    uint64_t k = 1, first = n / 2, before = 0;
-    if (step < first) return t.part = m->order[((x ^ 1) & 1) + 2 * step], t;
-    for (; step >= first + (n >> k); k++) before = first, first += n >> k; /* exchange k has n / 2^k items */
-    const uint64_t mask = ((uint64_t)1 << k) - 1, p = (x & mask) + ((step - first) << k);
-    t.part = m->order[p];
-    t.from = m->order[x ^ (uint64_t)1 << (k - 1)];
-    t.reads = before + ((p - (x & mask >> 1)) >> (k - 1));
-    if (k == 1) t.reads = (p - (x & 1)) >> 1; /* the first steps have every second part */
-    t.what = step == last ? ENGINE_HOP_LAST : (p ^ x) >> k & 1 ? ENGINE_HOP_FORWARD : ENGINE_HOP_ADD;
-    return t;
-}
-
 /* The slot in which `rank` leaves what it makes in `step` of the running item's column. */
 ENGINE_FN engine_hop_slot *engine_hop_at(const engine_comm *m, int32_t rank, uint64_t step) {
     const engine_op *o = &m->op;
@@ -123,29 +67,14 @@ ENGINE_FN int engine_hop_shown(engine_comm *m) {
     return m->news = 1;
 }
 
-/* Calls the codec. Returns what it says. */
 ENGINE_FN esp_status engine_hop_run(engine_comm *m, const engine_hop *t, uint64_t step, uint64_t begin,
                                     uint64_t count) {
     engine_op *o = &m->op;
-    const esp_hops *x = o->c.hops;
-    engine_hop_slot *in = t->from < 0 ? NULL : engine_hop_at(m, t->from, t->reads);
+    const engine_hop_slot *in = t->from < 0 ? NULL : engine_hop_at(m, t->from, t->reads);
     engine_hop_slot *out = engine_hop_at(m, m->rank, step);
-    esp_payload from, to;
-    memset(&from, 0, sizeof from);
-    memset(&to, 0, sizeof to);
-    if (in) from.data.ptr = in + 1, from.data.bytes = engine_min(in->used, o->width - sizeof *in);
-    to.data.ptr = out + 1, to.data.bytes = o->width - sizeof *out, to.used = &out->used;
-    esp_status s = ESP_OK;
-    if (t->what == ENGINE_HOP_ENCODE) s = x->encode(x->user, begin, count, &to);
-    if (t->what == ENGINE_HOP_FORWARD || t->what == ENGINE_HOP_LAST) s = x->forward(x->user, begin, count, &from, &to);
-    if (t->what == ENGINE_HOP_ADD) s = x->decode(x->user, begin, count, ESP_OUT_SUM, &from);
-    if (t->what == ENGINE_HOP_PASS) memcpy(out, in, sizeof *in + from.data.bytes);
-    if (s == ESP_OK && t->what == ENGINE_HOP_LAST) from = to, from.data.bytes = engine_min(out->used, to.data.bytes);
-    /* in halving, the own last payload is decoded with those of the others */
-    if (s == ESP_OK && (t->what == ENGINE_HOP_PASS || t->what == ENGINE_HOP_TAKE ||
-                        (t->what == ENGINE_HOP_LAST && x->route == ESP_HOPS_RING)))
-        s = x->decode(x->user, begin, count, ESP_OUT_SET, &from);
-    return s;
+    const uint64_t room = o->width - sizeof *out;
+    return engine_hop_codec(o->c.hops, t, begin, count, in ? in + 1 : NULL, in ? engine_min(in->used, room) : 0,
+                            out + 1, room, &out->used);
 }
 
 /* When the payload arrives here over the emulated link. */
@@ -160,7 +89,7 @@ ENGINE_FN int engine_hops(engine_comm *m) {
     engine_op *o = &m->op;
     const uint64_t idx = o->sum_i, each = o->group * o->steps, step = idx / o->group % o->steps;
     if (idx == o->cols) return 0;
-    const engine_hop t = o->c.hops->route == ESP_HOPS_RING ? engine_hop_ring(m, step) : engine_hop_halving(m, step);
+    const engine_hop t = engine_hop_of(&(engine_route){o->c.hops->route, m->size, o->place, m->order}, step);
     const uint64_t from = engine_part_at(o, t.part) / 4, end = engine_part_at(o, t.part + 1) / 4;
     const uint64_t begin = engine_min(end, from + (idx / each * o->group + idx % o->group) * o->piece);
     const uint64_t count = engine_min(o->piece, end - begin);

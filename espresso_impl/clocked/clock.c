@@ -281,7 +281,7 @@ ESP__FN void esp__clocked_drop(esp_ctx *ctx) {
 ESP__FN void esp__clocked_begin(esp_ctx *ctx, uint64_t at_ns) {
     pthread_mutex_lock(&ctx->lanes.lock);
     esp__clocked *h = ctx->clocked;
-    if (h && !ctx->steps.open) {
+    if (h && !ctx->steps.open && !ctx->lanes.caller_only) { /* the link thread runs clocked ops */
         ctx->lanes.dispatcher = &esp__clocked_dispatcher;
         esp__clocked_reset(ctx, h);
         h->zero_ns = at_ns;

@@ -106,10 +106,29 @@ static esp_status esp__backend_levels(esp_ctx *ctx, const char *params, const es
     return ESP_OK;
 }
 
-ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char *spec, const esp__env_links *links,
-                                        esp__comm_plan plans[ESP__SCOPES]) {
+/* What a job on several hosts uses if nobody names a backend: shared memory in a machine, MPI between machines. NULL: the job is on one
+ * host, or backend mpi is not there. */
+static const char *esp__backend_default(esp_ctx *ctx, const esp__where *w) {
+    static const char *const by_levels[ESP__LEVELS + 1] = {NULL, NULL, "levels:intra=(shm),inter=(mpi)",
+                                                           "levels:intra=(shm),inter=(mpi),outer=(mpi)",
+                                                           "levels:intra=(shm),inter=(mpi),outer=(mpi),top=(mpi)"};
+    if (!w->hosts || w->n_levels > ESP__LEVELS) return NULL;
+    if (esp__registry_backend(ctx, "mpi")) return by_levels[w->n_levels];
+    if (!w->rank)
+        esp__log(
+            ctx, ESP_LOG_WARN, "context",
+            "the ranks are on several hosts, and backend mpi is not there: %s. Build it (make plugins, with an MPI "
+            "compiler mpicc), or name a backend in ESPRESSO_BACKEND",
+            esp_last_error(ctx));
+    return NULL;
+}
+
+ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char **text, const esp__where *w,
+                                        const esp__env_links *links, esp__comm_plan plans[ESP__SCOPES]) {
     int paced = 0, n = 0;
     esp_status s;
+    const char *spec = *text && **text ? *text : esp__backend_default(ctx, w);
+    *text = spec;
     memset(plans, 0, ESP__SCOPES * sizeof *plans);
     if (spec && !strncmp(spec, "levels:", 7))
         s = esp__backend_levels(ctx, spec + 7, links, plans);
@@ -122,6 +141,38 @@ ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char *spec, const es
                          n == 1 && plans[0].backend ? plans[0].backend->name : "levels",
                          *links->inter ? "--inter" : "--outer");
     return s;
+}
+
+/* The first of the backends that can say who the ranks are. */
+static const esp__comm_plan *esp__backend_that_meets(const esp__comm_plan plans[ESP__SCOPES]) {
+    for (uint32_t k = 0; k < ESP__SCOPES; k++)
+        if (plans[k].backend && ESP_HAS(esp_backend, plans[k].backend, meet)) return &plans[k];
+    return NULL;
+}
+
+ESP__FN esp_status esp__backends_meet(esp_ctx *ctx, const esp__comm_plan plans[ESP__SCOPES], esp__where *w,
+                                      esp_config *cfg) {
+    const esp__comm_plan *p = esp__backend_that_meets(plans);
+    esp_meeting m;
+    if (cfg->oob_allgather || (*w->root && !w->implied)) return ESP_OK;
+    if (!p) return w->nowhere ? esp__env_nowhere(ctx, w) : ESP_OK;
+    memset(&m, 0, sizeof m);
+    m.struct_size = sizeof m;
+    esp__plugin_detail_clear();
+    const esp_status s = p->backend->meet(&ctx->host, p->params, &m);
+    if (s)
+        return esp__fail(ctx, s, "backend '%s' cannot find the ranks: %s", p->backend->name,
+                         *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
+    if (m.size < 1 || m.rank < 0 || m.rank >= m.size || !m.oob_allgather)
+        return esp__fail(ctx, ESP_E_ABI, "backend '%s': meet() gives rank %d of %d", p->backend->name, (int)m.rank,
+                         (int)m.size);
+    if (w->asked && (m.rank != w->rank || m.size != w->size))
+        return esp__fail(ctx, ESP_E_MISMATCH,
+                         "this is rank %d of %d (from %s), but rank %d of %d in backend '%s': leave one of them out",
+                         (int)w->rank, (int)w->size, w->launcher, (int)m.rank, (int)m.size, p->backend->name);
+    w->rank = m.rank, w->size = m.size, w->root[0] = 0, w->nowhere = 0;
+    cfg->oob_allgather = m.oob_allgather, cfg->oob_user = m.user;
+    return ESP_OK;
 }
 
 /* Gives every scope of the job a backend: its own, or that of its outermost level; with one backend for all levels, that one. */

@@ -193,13 +193,23 @@ static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t l
 /* Who runs the ops: with less than two cores for each rank the trainer's threads, since computing needs them all. */
 static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
     const int openmp = c->workers != NULL, few = ctx->job.cores < 2 * ctx->job.sharing;
-    const int caller = c->progress ? !strcmp(c->progress, "caller") : few && !openmp;
+    int only = 0;
+    for (uint32_t k = 0; k < ESP__SCOPES; k++)
+        only |= ctx->job.comms[k].handle && ctx->job.comms[k].backend->caps & ESP_BACKEND_CALLER;
+    if (only && (openmp || (c->progress && strcmp(c->progress, "caller") != 0)))
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "%s does not work with a backend that only the trainer's threads may call: leave it out, or let MPI "
+            "be called by any thread (MPI_Init_thread with MPI_THREAD_MULTIPLE)",
+            openmp ? "workers \"openmp\"" : "progress \"threads\"");
+    const int caller = only || (c->progress ? !strcmp(c->progress, "caller") : few && !openmp);
     if (caller && openmp)
         return esp__fail(
             ctx, ESP_E_ARG,
             "progress \"caller\" does not work with workers \"openmp\", whose loops run on a thread that waits: "
             "leave one of them out");
     ctx->lanes.caller_drives = caller;
+    ctx->lanes.caller_only = only;
     esp__log(ctx, ESP_LOG_INFO, "context", "%s run the ops: %u rank(s) share %u core(s)",
              caller ? "the trainer's calls" : "threads of the library", ctx->job.sharing, ctx->job.cores);
     return ESP_OK;
@@ -209,20 +219,24 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     const esp__env_links links = esp__env_links_get();
     esp__comm_plan plans[ESP__SCOPES];
     esp__where w;
+    esp_config met = *c; /* with a backend's exchange, where ranks meet by one */
+    const char *spec = c->backend;
     esp__peers_events ev = {esp__on_lost, esp__on_late, esp__on_waiting, ctx};
     esp_status s = esp__open_config(ctx, c);
     if (!s) s = esp__env_where(c, &w);
     if (s) return s;
     ctx->job.rank = ctx->base.rank = w.rank;
-    ctx->job.size = ctx->base.size = w.size;
     ctx->job.epoch = 1;
     static int names_checked; /* one process of a job warns, and only once */
     if (ctx->job.rank == 0 && !__atomic_exchange_n(&names_checked, 1, __ATOMIC_RELAXED)) esp__env_check_names(ctx);
     esp__tokens_open(ctx);
     s = esp__builtins_add(ctx, c);
-    if (!s) s = esp__backends_choose(ctx, c->backend, &links, plans);
-    if (!s) s = esp__peers_open(ctx, c, &w, &ev, &ctx->job.peers);
-    if (!s) s = esp__introduce(ctx, &w, c->backend ? c->backend : plans[ESP__FLAT].backend->name, &links);
+    if (!s) s = esp__backends_choose(ctx, &spec, &w, &links, plans);
+    if (!s) s = esp__backends_meet(ctx, plans, &w, &met);
+    ctx->job.rank = ctx->base.rank = w.rank;
+    ctx->job.size = ctx->base.size = w.size;
+    if (!s) s = esp__peers_open(ctx, &met, &w, &ev, &ctx->job.peers);
+    if (!s) s = esp__introduce(ctx, &w, spec ? spec : plans[ESP__FLAT].backend->name, &links);
     if (s) return s;
     int32_t locals = 0;
     for (int32_t r = 0; r < ctx->job.size; r++) locals += ctx->job.topo.machine_of[r] == ctx->job.topo.machine;

@@ -124,6 +124,7 @@ typedef struct esp__lanes {
     int link_busy;                 /* the link thread has requests in flight              */
     int cpu_busy;                  /* a thread is inside an op of the cpu or compute lane */
     int caller_drives;             /* the trainer's threads run the ops: it has no core for others     */
+    int caller_only;               /* no other threads may: a backend's table says ESP_BACKEND_CALLER   */
     int driving;                   /* a thread is inside the backends: starts, tests or sleeps there   */
     int helped;                    /* a thread of the trainer is inside a long op: the link thread drives */
     uint64_t drove_ns, looked_ns;  /* when ops, and late ranks, were last looked for      */

@@ -106,7 +106,7 @@ static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
                  "this machine has no GPU that the library can use: comp@gpu and "
                  "decomp@gpu run on the CPU workers");
     }
-    const int help = esp__caller_drives(ctx) && esp__op_elements(ctx, op) >= ESP__LONG_ELEMENTS;
+    const int help = esp__caller_drives(ctx) && !ctx->lanes.caller_only && esp__op_elements(ctx, op) >= ESP__LONG_ELEMENTS;
     if (help) { /* meanwhile the link thread drives the links */
         ctx->lanes.helped = 1;
         pthread_cond_signal(&ctx->lanes.link_cv);
@@ -414,7 +414,7 @@ static void esp__drive_spare(esp_ctx *ctx) {
     uint64_t until;
     esp__core_mark = 0;
     if (ctx->health.fatal && !ctx->lanes.driving) esp__links_drop(ctx);
-    if (ctx->health.fatal || !ctx->steps.open) {
+    if (ctx->health.fatal || !ctx->steps.open || ctx->lanes.caller_only) {
         pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
     } else if (ctx->lanes.helped && !ctx->lanes.driving) {
         const int ran = esp__drive_links(ctx, &until);

@@ -149,9 +149,13 @@ typedef struct esp__comm_plan {
     const esp_backend *backend;
     char params[ESP__SPEC_MAX * 2];
 } esp__comm_plan;
-/* Reads a backend's spec (NULL: the best one), and adds the launcher's link to those that emulate one. */
-ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char *spec, const esp__env_links *links,
-                                        esp__comm_plan plans[ESP__SCOPES]);
+/* Reads a backend's spec, and adds the launcher's link to those that emulate one. *spec NULL: MPI between hosts where the ranks are on
+ * several, which *spec then says, or the best one. */
+ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char **spec, const esp__where *w,
+                                        const esp__env_links *links, esp__comm_plan plans[ESP__SCOPES]);
+/* Where neither program nor environment says where ranks meet: asks a backend who they are, and gives `cfg` its exchange. */
+ESP__FN esp_status esp__backends_meet(esp_ctx *ctx, const esp__comm_plan plans[ESP__SCOPES], esp__where *w,
+                                      esp_config *cfg);
 ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPES]); /* collective */
 ESP__FN void esp__comms_close(esp_ctx *ctx);
 ESP__FN void esp__comms_abort(esp_ctx *ctx); /* every comm */

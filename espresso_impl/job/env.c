@@ -246,15 +246,32 @@ static esp_status esp__env_root(const esp_config *cfg, const esp__launcher *l, e
     if (cfg && cfg->oob_allgather) return ESP_OK; /* peers.c agrees on an address through it */
     if (esp__env_get("MASTER_ADDR")) return esp__env_master(out);
     if (l && esp__env_one_host(l, out->size)) esp__env_job(l, job, sizeof job);
-    if (!job[0])
-        return esp__fail(NULL, ESP_E_ARG,
-                         "rank %d of %d (from %s) does not know where the ranks meet: set ESPRESSO_ROOT=HOST:PORT, the "
-                         "same on all ranks, with the host of rank 0 and a free port there",
-                         (int)out->rank, (int)out->size, out->launcher);
+    if (!job[0]) {
+        out->nowhere = 1;
+        return ESP_OK;
+    }
     if (strlen(job) > 64) /* a long name is replaced by its hash: an address has room for about 100 characters */
         snprintf(job, sizeof job, "%016llx", (unsigned long long)esp__hash64(ESP__HASH0, job, strlen(job)));
     snprintf(out->root, sizeof out->root, "unix:espresso-%u-%s", (unsigned)getuid(), job);
+    out->implied = 1;
     return ESP_OK;
+}
+
+ESP__FN esp_status esp__env_nowhere(esp_ctx *ctx, const esp__where *w) {
+    return esp__fail(
+        ctx, ESP_E_ARG,
+        "rank %d of %d (from %s) does not know where the ranks meet: set ESPRESSO_ROOT=HOST:PORT, the same on "
+        "all ranks, with the host of rank 0 and a free port there; jobs of mpirun and srun meet by themselves "
+        "with backend mpi",
+        (int)w->rank, (int)w->size, w->launcher);
+}
+
+/* 1 if the launcher says that ranks are on several hosts. */
+static int esp__env_hosts(const esp__launcher *l, int32_t size) {
+    const char *local = l->local_size ? esp__env_get(l->local_size) : NULL,
+               *nodes = esp__env_get("SLURM_STEP_NUM_NODES");
+    if (local) return atoi(local) > 0 && atoi(local) < size;
+    return !strcmp(l->name, "Slurm") && nodes && atoi(nodes) > 1;
 }
 
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
@@ -263,6 +280,8 @@ ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
     memset(out, 0, sizeof *out);
     s = esp__env_rank(cfg, out, &l);
     if (s == ESP_OK) s = esp__env_machine(cfg, out);
+    out->asked = !l && out->size > 1;
+    out->hosts = l && esp__env_hosts(l, out->size);
     if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, l, out);
     return s;
 }

@@ -8,11 +8,17 @@
 typedef struct esp__where {
     int32_t rank, size;
     char machine[ESP__NAME_MAX * 2]; /* ranks with the same text are on one machine: "m<id>" or host name + boot id */
-    char root[ESP__SPEC_MAX];        /* "unix:NAME", "HOST:PORT", or "" where size is 1 */
-    uint32_t n_levels;               /* 2; with a place, one more than its parts; `machine` is then the place */
-    const char *launcher;            /* "config", "espresso run", "Open MPI", ... for messages */
+    char root[ESP__SPEC_MAX]; /* "unix:NAME", "HOST:PORT"; "": size is 1, or ranks meet by esp_config's exchange or a
+                                        backend's, or (nowhere: 1) no place is known */
+    int implied;              /* root follows from the job's name: nobody named it                                    */
+    int nowhere, hosts;       /* hosts: 1 if the launcher says that ranks are on several hosts                        */
+    int asked;                /* rank and size come from ESPRESSO_* or esp_config: a backend may not say otherwise    */
+    uint32_t n_levels;        /* 2; with a place, one more than its parts; `machine` is then the place */
+    const char *launcher;     /* "config", "espresso run", "Open MPI", ... for messages */
 } esp__where;
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out);
+/* The error of a job whose ranks know no place to meet. */
+ESP__FN esp_status esp__env_nowhere(esp_ctx *ctx, const esp__where *w);
 /* The launcher's emulated links, ESPRESSO_INTER_LINK and ESPRESSO_OUTER_LINK; "": none. */
 typedef struct esp__env_links {
     const char *inter, *outer;

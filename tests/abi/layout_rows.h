@@ -225,6 +225,14 @@ static const row rows[] = {
     M1(inter_bytes),
     M1(level_bytes),
 #undef M1
+#define M1(f) M(esp_meeting, f)
+    S(esp_meeting),
+    M1(struct_size),
+    M1(rank),
+    M1(size),
+    M1(oob_allgather),
+    M1(user),
+#undef M1
 #define M1(f) M(esp_backend, f)
     S(esp_backend),
     M1(struct_size),
@@ -250,6 +258,7 @@ static const row rows[] = {
     M1(traffic),
     M1(reg),
     M1(dereg),
+    M1(meet),
 #undef M1
 #define M1(f) M(esp_device_table, f)
     S(esp_device_table),
@@ -446,6 +455,7 @@ static const number numbers[] = {
     N(ESP_BACKEND_CHECKSUM),
     N(ESP_BACKEND_EPOCH),
     N(ESP_BACKEND_HOPS),
+    N(ESP_BACKEND_CALLER),
     N(ESP_COLL_ALLREDUCE),
     N(ESP_COLL_ALLGATHER),
     N(ESP_COLL_ALLTOALL),

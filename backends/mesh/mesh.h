@@ -1,0 +1,147 @@
+/* mesh.h: collectives made of messages between pairs of ranks, for backends without shared memory. A backend brings a wire: it
+ * sends, receives, and says which messages are through. This folder does the rest of the backend table.
+ *
+ * A collective is cut into columns: column i holds bytes [i width, (i+1) width) of every part. A column has up to two stages:
+ *
+ *     op              stage 1: to a part's rank    stage 2: a part's rank to those that want it
+ *     ALLREDUCE       inputs, summed there         result to all
+ *     REDUCE          inputs, summed there         result to the root
+ *     REDUCE_SCATTER  inputs, summed there         -
+ *     BROADCAST       the root's data              to all but the root
+ *     ALLGATHER       -                            input to all
+ *     GATHER          -                            input to the root
+ *     ALLTOALL        -                            to each rank its part
+ *       small sums    whole inputs to all (REDUCE: to the root), which add; no stage 2
+ *       BROADCAST of payload slots or little data: stage 2 only, from the root
+ *
+ * Inputs are added in rank order, as in the backends loop and shm: same bits. A rank's link carries (n-1)/n of the data in each
+ * direction and stage, as in a ring. Payload slots travel with their used length: the receiver offers room for a slot.
+ *
+ * Up to MESH_AHEAD columns are under way, those of later collectives too. They begin and are numbered in the same order on all
+ * ranks, so a column's number is its messages' tag.
+ *
+ * Reading order: this file, plan.h, column.h, hops.h, drive.h, comm.h. */
+#ifndef MESH_H
+#define MESH_H
+#include "backends/engine/common.h"
+
+#include "backends/engine/check.h"
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+enum {
+    MESH_QUEUE = 64,             /* requests open at the same time on one comm                                 */
+    MESH_AHEAD = 4,              /* columns under way at the same time                                         */
+    MESH_WIDE = 512 * 1024,      /* widest column                                                              */
+    MESH_NARROW = 32 * 1024,     /* a part is not cut into narrower columns                                    */
+    MESH_STAGING = 8 << 20,      /* bytes in which a column's inputs arrive, unless MESH_LEAST needs more      */
+    MESH_LEAST = 4096,           /* narrowest column of many ranks                                             */
+    MESH_SMALL = 64 * 1024,      /* a sum takes one hop while a rank sends no more than this                   */
+    MESH_TAGS = 8192,            /* numbers of columns before they repeat; 4 tags each                         */
+    MESH_MESSAGE = 1 << 30,      /* longest message                                                            */
+    MESH_DONE = 64,              /* messages taken from the wire at once                                       */
+    MESH_BUDGET_NS = 200 * 1000, /* test() returns after about this time                                       */
+    MESH_NAP_LEAST_NS = 20 * 1000,
+    MESH_NAP_MOST_NS = 250 * 1000
+};
+
+/* How messages travel; a backend's part. A message under way has a place, a number below `places`, which the mesh chooses. Messages
+ * of one tag between two ranks arrive in order. Nothing blocks. Functions return 0 or an error, which they have logged. */
+typedef struct mesh_wire {
+    int (*send)(void *self, uint32_t place, int32_t to, uint32_t tag, const void *p, uint64_t bytes);
+    int (*recv)(void *self, uint32_t place, int32_t from, uint32_t tag, void *p, uint64_t room);
+    /* Finds messages that are through, at most `most`: their places, and bytes received. Returns how many, or an error. */
+    int (*some)(void *self, uint32_t *places, uint64_t *bytes, uint32_t most);
+    /* Gives up all messages under way: afterwards none writes into memory of this rank. */
+    void (*drop)(void *self);
+    void (*close)(void *self, int failed);
+} mesh_wire;
+
+typedef struct mesh_req {
+    esp_coll c;
+    uint64_t unit, part;         /* bytes of an item, items of a part                                       */
+    uint64_t width, cols;        /* bytes of a column of a part; columns                                     */
+    uint64_t begun, ended;       /* columns that began, that are done                                        */
+    uint32_t esize;              /* bytes of a number; 1: payload slots                                      */
+    uint8_t used, done, whole;   /* whole: there is one part, which all ranks have                           */
+    uint8_t sums, scatter, gets; /* stage 1 adds; stage 1 is the root's scatter; there is a stage 2          */
+    float scale;
+    engine_sums how;
+    uint64_t piece, steps; /* hops: elements of a payload, steps of a column */
+} mesh_req;
+
+/* One column under way. */
+typedef struct mesh_column {
+    mesh_req *r; /* NULL: free */
+    uint64_t i, seq;
+    uint32_t ins, outs;   /* messages of stage 1 under way, to this rank and from it                          */
+    uint32_t gets, gives; /* the same of stage 2                                                              */
+    uint8_t summed;       /* stage 1 is over */
+    uint8_t *cell;        /* staging: one width for each rank                                                        */
+    /* hops */
+    uint64_t step;
+    uint32_t sending[2], out; /* messages under way from each of the out slots; the next out slot             */
+    uint8_t asked, here;      /* the payload of this step: its receive is posted; it has arrived              */
+    uint64_t length[3];       /* used bytes: in slot, then out slots                                          */
+} mesh_column;
+
+/* What a place of the wire carries. */
+typedef struct mesh_message {
+    uint32_t column, what; /* MESH_* */
+    int32_t peer;
+} mesh_message;
+enum { MESH_FREE, MESH_IN, MESH_OUT, MESH_GET, MESH_GIVE, MESH_HOP_IN, MESH_HOP_OUT /* and one more */ };
+
+struct mesh_comm;
+/* Shared by the comms of one job: one thread drives all of them. */
+typedef struct mesh_job {
+    struct mesh_comm *comms;
+    uint32_t refs, woken;
+    int32_t timer; /* timerfd: what a thread sleeps on. A wire has no descriptor, so it is looked at after short naps */
+    uint64_t nap_ns;
+} mesh_job;
+
+typedef struct mesh_comm {
+    engine_who who;
+    mesh_job *job;
+    struct mesh_comm *next;
+    const mesh_wire *wire;
+    void *self;     /* the wire's */
+    uint8_t *level; /* per rank: the outermost level at which its place differs from this rank's             */
+    int32_t *order; /* the ranks, those of one machine side by side: the ring of hops                        */
+    int32_t place;  /* this rank's in it                                                                     */
+    mesh_req reqs[MESH_QUEUE];
+    uint64_t first, next_begin,
+        next_req; /* oldest request that is not done; that still begins columns; next free one */
+    uint64_t seq; /* columns begun                                                    */
+    mesh_column columns[MESH_AHEAD];
+    uint8_t *staging;
+    uint64_t cell_bytes;    /* staging of a column                                                           */
+    mesh_message *messages; /* [places] */
+    uint32_t *free;         /* free places, a stack */
+    uint32_t places, n_free;
+    uint32_t ready; /* requests that are done but not yet tested */
+    uint32_t aborted;
+    esp_status error;
+    uint64_t moved; /* messages through in this call */
+    uint64_t level_bytes[ESP_LEVELS];
+    int simd;
+} mesh_comm;
+
+ENGINE_FN esp_status mesh_say(const mesh_comm *m, esp_status s, const char *what, const char *why) {
+    return engine_say(m->who.host, m->who.name, s, "rank %d of %d: %s: %s", (int)m->who.rank, (int)m->who.size, what,
+                      why);
+}
+#include "backends/mesh/plan.h"
+
+#include "backends/mesh/column.h"
+
+#include "backends/mesh/hops.h"
+
+#include "backends/mesh/drive.h"
+
+#include "backends/mesh/comm.h"
+#endif
