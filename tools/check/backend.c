@@ -105,7 +105,7 @@ static void check_numbers(check_rank *r) {
 }
 static void check_numbers_run(void *target) {
     const check_backend_target *t = target;
-    for (int32_t n = 1; n <= CHECK_RANKS; n++) {
+    CHECK_EACH(n, 1) {
         check_say("running all collectives on %d ranks", (int)n);
         check_ranks(t, n, check_numbers);
     }
@@ -113,7 +113,7 @@ static void check_numbers_run(void *target) {
 
 static void check_open_only(check_rank *r) { (void)r; }
 static void check_open_run(void *target) {
-    for (int32_t n = 1; n <= CHECK_RANKS; n++) {
+    CHECK_EACH(n, 1) {
         check_say("opening a comm of %d ranks", (int)n);
         check_ranks(target, n, check_open_only);
     }
@@ -153,7 +153,7 @@ static void check_slots_run(void *target) {
     const check_backend_target *t = target;
     if (!(t->table->colls & ESP_BIT(ESP_COLL_ALLGATHER))) check_skip("the backend has no allgather");
     check_say("gathering payload slots");
-    for (int32_t n = 1; n <= CHECK_RANKS; n++) check_ranks(t, n, check_slots);
+    CHECK_EACH(n, 1) check_ranks(t, n, check_slots);
 }
 
 /* Sums of numbers that round: all ranks must have the same bits. */
@@ -166,9 +166,7 @@ static void check_bits(check_rank *r) {
     esp__coll_init(&c, ESP_COLL_ALLREDUCE, ESP_F32, N, x, 0);
     const esp_status s = check_rank_coll(r, &c);
     if (s && s != ESP_E_TIMEOUT) check_rank_fail(r, "allreduce: status %d", (int)s);
-    r->meet->hash[r->rank] = check_hash(ESP__HASH0, x, N * sizeof *x);
-    pthread_barrier_wait(&r->meet->barrier);
-    if (r->meet->hash[r->rank] != r->meet->hash[0])
+    if (!check_same(r, check_hash(ESP__HASH0, x, N * sizeof *x)))
         check_rank_fail(r,
                         "the sum differs from rank 0's in some bits: replicas of a model would drift apart: sum in the "
                         "same order on all ranks");
@@ -176,12 +174,81 @@ static void check_bits(check_rank *r) {
 }
 static void check_bits_run(void *target) {
     check_say("comparing the bits of a sum");
-    for (int32_t n = 2; n <= CHECK_RANKS; n++) check_ranks(target, n, check_bits);
+    CHECK_EACH(n, 2) check_ranks(target, n, check_bits);
+}
+
+/* Large enough that nothing of it waits in a buffer; not a multiple of anything. */
+static void check_large(check_rank *r) {
+    for (uint32_t op = ESP_COLL_ALLREDUCE; op <= ESP_COLL_REDUCE && !check_failed(r); op++)
+        if (r->t->table->colls & ESP_BIT(op)) check_one_coll(r, op, ESP_F32, ESP_REDUCE_SUM, (64u << 20) / 4 + 3, 0);
+}
+static void check_large_run(void *target) {
+    check_say("running all collectives on 64 MiB");
+    check_ranks(target, 2, check_large);
+    if (check_ranks_most() > 2) check_ranks(target, check_ranks_most(), check_large);
+}
+
+/* Groups inside a job: the ranks of even and of odd number, beside all ranks. Each rank has requests open in both of its groups. */
+static esp_status check_group_oob(void *user, const void *in, void *out, uint64_t bytes) {
+    check_rank *r = user;
+    uint8_t *all = malloc((size_t)bytes * (size_t)r->size);
+    const esp_status s = all ? check_oob(r, in, all, bytes) : ESP_E_NOMEM; /* both groups exchange as often */
+    for (int32_t q = r->rank % 2, k = 0; !s && q < r->size; q += 2, k++)
+        memcpy((uint8_t *)out + (uint64_t)k * bytes, all + (uint64_t)q * bytes, (size_t)bytes);
+    free(all);
+    return s;
+}
+static void check_groups(check_rank *r) {
+    enum { N = 70001, TIMES = 5 };
+    const esp_stream cpu = {{ESP_CPU, 0}, NULL};
+    int32_t place[CHECK_MOST * 2], machine[CHECK_MOST];
+    float *x = malloc(N * sizeof *x), *y = malloc(N * sizeof *y);
+    void *half = NULL, *req[2];
+    esp_group g;
+    memset(&g, 0, sizeof g);
+    g.struct_size = sizeof g;
+    g.rank = r->rank / 2, g.size = (r->size + 1 - r->rank % 2) / 2;
+    for (int32_t k = 0; k < g.size; k++)
+        place[2 * k] = 0, place[2 * k + 1] = k, machine[k] = check_job.machine[2 * k + r->rank % 2];
+    g.level = g.last_level = 2, g.n_levels = 2, g.level_name = "inter";
+    g.place = place, g.machine = machine, g.parent = r->comm;
+    g.oob_allgather = check_group_oob, g.user = r;
+    if (r->t->table->open(r->t->host, &g, r->t->params, &half))
+        check_rank_fail(r, "a group of %d ranks does not open: %s", (int)g.size, esp__plugin_detail());
+    for (int k = 0; k < TIMES && !check_failed(r); k++) {
+        esp_coll a, b;
+        float sum = 0;
+        for (int32_t q = r->rank % 2; q < r->size; q += 2) sum += (float)(q + k);
+        for (int i = 0; i < N; i++) x[i] = 1, y[i] = (float)(r->rank + k);
+        esp__coll_init(&a, ESP_COLL_ALLREDUCE, ESP_F32, N, x, 0);
+        esp__coll_init(&b, ESP_COLL_ALLREDUCE, ESP_F32, N, y, 0);
+        if (r->t->table->start(r->comm, &a, cpu, &req[0]) || r->t->table->start(half, &b, cpu, &req[1]))
+            check_rank_fail(r, "start failed: %s", esp__plugin_detail());
+        for (int side = 0; side < 2 && !check_failed(r); side++) { /* the later one first, on every second rank */
+            const int which = (side + r->rank) % 2;
+            void *const all = r->comm;
+            r->comm = which ? half : all;
+            const esp_status s = check_rank_wait(r, req[which]);
+            r->comm = all;
+            if (s) check_rank_fail(r, "an allreduce of a group gives status %d", (int)s);
+        }
+        if (!check_failed(r) && (!(x[N - 1] == (float)r->size) || !(y[N - 1] == sum)))
+            check_rank_fail(r, "sums over all ranks and over a half are %g and %g, not %d and %g", (double)x[N - 1],
+                            (double)y[N - 1], (int)r->size, (double)sum);
+    }
+    check_barrier(r);
+    if (half) r->t->table->close(half);
+    free(x);
+    free(y);
+}
+static void check_groups_run(void *target) {
+    check_say("running collectives of two groups and of all ranks at once");
+    CHECK_EACH(n, 3) check_ranks(target, n, check_groups);
 }
 
 /* Several requests open at once, tested in another order than they were started. */
 static void check_queue(check_rank *r) {
-    enum { OPEN = 4, N = 1000 };
+    enum { OPEN = 16, N = 1000 };
     const esp_stream cpu = {{ESP_CPU, 0}, NULL};
     float *x = malloc(OPEN * N * sizeof *x);
     void *req[OPEN];
@@ -226,7 +293,7 @@ static void check_abort(check_rank *r) {
             if (esp__now_ns() > end) check_rank_fail(r, "abort() was called 5 s ago, and the request is still pending");
         if (s != ESP_E_PEER) check_rank_fail(r, "after abort() a request gives status %d, not ESP_E_PEER", (int)s);
     }
-    pthread_barrier_wait(&r->meet->barrier);
+    check_barrier(r);
 }
 static void check_abort_run(void *target) {
     const check_backend_target *t = target;
@@ -253,7 +320,7 @@ static void check_sleep(check_rank *r) {
     if (r->t->table->progress(r->comm, 8000000)) check_rank_fail(r, "progress() failed");
     if (esp__now_ns() - begin > 6000000000u) check_rank_fail(r, "wake() did not end progress()");
     pthread_join(waker, NULL);
-    pthread_barrier_wait(&r->meet->barrier);
+    check_barrier(r);
 }
 static void check_sleep_run(void *target) {
     const check_backend_target *t = target;
@@ -275,7 +342,7 @@ static void check_traffic(check_rank *r) {
     if (r->rank && t.intra_bytes + t.inter_bytes < N * sizeof *x)
         check_rank_fail(r, "%llu bytes were broadcast, traffic() says %llu came", (check_u)(N * sizeof *x),
                         (check_u)(t.intra_bytes + t.inter_bytes));
-    pthread_barrier_wait(&r->meet->barrier);
+    check_barrier(r);
     free(x);
 }
 static void check_traffic_run(void *target) {
@@ -324,7 +391,7 @@ static void check_varlen_run(void *target) {
     if (!(t->table->caps & ESP_BACKEND_VARLEN)) check_skip("the backend does not say ESP_BACKEND_VARLEN");
     if (!(t->table->colls & ESP_BIT(ESP_COLL_ALLGATHER))) check_skip("the backend has no allgather");
     check_say("gathering slots of which little is used");
-    for (int32_t n = 2; n <= CHECK_RANKS; n++) check_ranks(t, n, check_varlen);
+    CHECK_EACH(n, 2) check_ranks(t, n, check_varlen);
 }
 
 /* ESP_BACKEND_SCALE: sums of each kind of float, times 1/4. */
@@ -357,7 +424,7 @@ static void check_scale_run(void *target) {
     const check_backend_target *t = target;
     if (!(t->table->caps & ESP_BACKEND_SCALE)) check_skip("the backend does not say ESP_BACKEND_SCALE");
     check_say("summing with a scale");
-    for (int32_t n = 1; n <= CHECK_RANKS; n++) check_ranks(t, n, check_scale);
+    CHECK_EACH(n, 1) check_ranks(t, n, check_scale);
 }
 
 /* Without ESP_BACKEND_NEEDS_PROGRESS data arrives although nobody calls the backend. */
@@ -378,7 +445,7 @@ static void check_alone(check_rank *r) {
                                "progress(): set ESP_BACKEND_NEEDS_PROGRESS");
         else
             nanosleep(&moment, NULL);
-    pthread_barrier_wait(&r->meet->barrier);
+    check_barrier(r);
     if (!check_failed(r) && check_rank_wait(r, req)) check_rank_fail(r, "the collective failed");
     free((void *)(uintptr_t)x);
 }
@@ -405,6 +472,8 @@ static void check_paced_run(void *target) {
 static const check check_backend_list[] = {
     {"open", "comms of 1 to 4 ranks open and close", check_open_run},
     {"numbers", "all collectives, number types and reductions of the table, in place and not", check_numbers_run},
+    {"large", "64 MiB in every collective", check_large_run},
+    {"groups", "groups inside the job, at work at the same time", check_groups_run},
     {"slots", "payload slots arrive whole, whatever their used bytes", check_slots_run},
     {"same bits", "all ranks get the same bits", check_bits_run},
     {"requests", "several requests at once, tested in any order", check_queue_run},
@@ -422,6 +491,14 @@ static void check_backend(esp_ctx *ctx, const esp_backend *b, const char *params
     check_backend_target t = {b, &ctx->host, params, 0};
     check_report trial = {0, 0, 0};
     fflush(stdout);
+    if (check_job.peers) {
+        int32_t machines = 0;
+        for (int32_t q = 0; q < check_job.size; q++)
+            if (check_job.machine[q] >= machines) machines = check_job.machine[q] + 1;
+        printf("  ranks are %d processes of the launcher, on %d machine(s)\n", (int)check_job.size, (int)machines);
+        check_all(r, check_backend_list, sizeof check_backend_list / sizeof *check_backend_list, &t);
+        return;
+    }
     const int keep = dup(1), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
     if (keep >= 0 && null >= 0) dup2(null, 1); /* the trial is no part of the report */
     check_one(&trial, &check_backend_list[0], &t);

@@ -46,6 +46,9 @@ static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec,
         if (b->probe(&ctx->host, &score) || score <= 0) {
             puts("  skipped  its probe() says that it cannot run here");
             r->skipped++;
+        } else if (check_launched_open(ctx, b, spec && spec[n] ? spec + n + 1 : "")) {
+            printf("  FAILED   %s\n", esp_last_error(ctx));
+            r->failed++;
         } else {
             check_backend(ctx, b, spec && spec[n] ? spec + n + 1 : "", r);
         }
@@ -71,6 +74,7 @@ static int check_main(const tool_command *self, esp_ctx *ctx, char *const *names
     if (!n_names) check_found(self, ctx, NULL, 0, 0, &r);
     for (int i = 0; i < n_names && status == TOOL_OK; i++) status = check_argument(self, ctx, names[i], &r);
     if (status != TOOL_OK) return status;
+    check_launched_close();
     printf("%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped);
     return r.failed ? TOOL_FAILED : TOOL_OK;
 }

@@ -1,7 +1,8 @@
-/* ranks.c: runs a check of a backend once per rank: as processes, or as threads where a backend wants that. Ranks meet in shared
- * memory, so that nothing of the library is needed. Knows the backend table only. */
+/* ranks.c: runs a check of a backend once per rank: as processes, or as threads where a backend wants that. These meet in shared
+ * memory, so that nothing of the library is needed. Where a launcher started this command several times, each process is one rank, and
+ * they meet as the ranks of any job do: that is how a backend is checked that needs its launcher, or several machines. */
 
-enum { CHECK_RANKS = 4, CHECK_OOB = 65536, CHECK_WAIT_S = 20 };
+enum { CHECK_RANKS = 4, CHECK_MOST = 256, CHECK_OOB = 65536, CHECK_WAIT_S = 120 };
 
 typedef struct check_meet {
     pthread_barrier_t barrier;
@@ -10,6 +11,16 @@ typedef struct check_meet {
     char text[CHECK_SAID];
     uint64_t hash[CHECK_RANKS];
 } check_meet;
+
+/* The ranks that a launcher started; peers NULL: none did. */
+typedef struct check_launched {
+    esp_ctx *ctx;
+    esp__peers *peers;
+    int32_t rank, size, machine[CHECK_MOST], members[CHECK_MOST];
+    int failed; /* this rank's first failure, or another's */
+    char text[CHECK_SAID];
+} check_launched;
+static check_launched check_job;
 
 typedef struct check_backend_target {
     const esp_backend *table;
@@ -30,18 +41,55 @@ typedef struct check_rank {
 static int check_rank_fail(check_rank *r, const char *fmt, ...) ESP__PRINTF(2, 3);
 static int check_rank_fail(check_rank *r, const char *fmt, ...) {
     va_list args;
-    int32_t none = 0;
-    if (!__atomic_compare_exchange_n(&r->meet->failed, &none, 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return 1;
-    int n = snprintf(r->meet->text, CHECK_SAID, "rank %d of %d: ", (int)r->rank, (int)r->size);
+    int32_t none = 0, *failed = check_job.peers ? &check_job.failed : &r->meet->failed;
+    char *text = check_job.peers ? check_job.text : r->meet->text;
+    if (!__atomic_compare_exchange_n(failed, &none, 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return 1;
+    int n = snprintf(text, CHECK_SAID, "rank %d of %d: ", (int)r->rank, (int)r->size);
     va_start(args, fmt);
-    vsnprintf(r->meet->text + n, CHECK_SAID - (size_t)n, fmt, args);
+    vsnprintf(text + n, CHECK_SAID - (size_t)n, fmt, args);
     va_end(args);
     return 1;
 }
-static int check_failed(const check_rank *r) { return __atomic_load_n(&r->meet->failed, __ATOMIC_SEQ_CST) != 0; }
+static int check_failed(const check_rank *r) {
+    return __atomic_load_n(check_job.peers ? &check_job.failed : &r->meet->failed, __ATOMIC_SEQ_CST) != 0;
+}
+
+/* All ranks of the check are here. */
+static void check_barrier(check_rank *r) {
+    int failed[CHECK_MOST];
+    if (!check_job.peers) {
+        pthread_barrier_wait(&r->meet->barrier);
+        return;
+    }
+    if (esp__peers_allgather(check_job.peers, check_job.members, r->size, &check_job.failed, failed, sizeof *failed))
+        check_rank_fail(r, "the ranks of the check have lost each other: %s", esp_last_error(check_job.ctx));
+    for (int32_t q = 0; q < r->size; q++)
+        if (failed[q] == 1 && !check_job.failed) check_job.failed = 2; /* another rank has the text */
+}
+/* Do all ranks of the check have the same value? */
+static int check_same(check_rank *r, uint64_t value) {
+    uint64_t all[CHECK_MOST];
+    if (!check_job.peers) {
+        r->meet->hash[r->rank] = value;
+        check_barrier(r);
+        return value == r->meet->hash[0];
+    }
+    all[0] = value;
+    esp__peers_allgather(check_job.peers, check_job.members, r->size, &value, all, sizeof value);
+    return value == all[0];
+}
+
+/* How many ranks the checks run on: from, ... 4, and as many as the launcher started. */
+static int32_t check_ranks_most(void) { return check_job.peers ? check_job.size : CHECK_RANKS; }
+static int32_t check_ranks_next(int32_t n) {
+    const int32_t most = check_ranks_most();
+    return n < CHECK_RANKS && n < most ? n + 1 : n < most ? most : most + 1;
+}
+#define CHECK_EACH(n, from) for (int32_t n = (from); n <= check_ranks_most(); n = check_ranks_next(n))
 
 static esp_status check_oob(void *user, const void *in, void *out, uint64_t bytes) {
     check_rank *r = user;
+    if (check_job.peers) return esp__peers_allgather(check_job.peers, check_job.members, r->size, in, out, bytes);
     if (bytes > CHECK_OOB) return ESP_E_ARG;
     memcpy(r->meet->oob[r->rank], in, (size_t)bytes);
     pthread_barrier_wait(&r->meet->barrier);
@@ -51,11 +99,11 @@ static esp_status check_oob(void *user, const void *in, void *out, uint64_t byte
 }
 
 static int check_rank_open(check_rank *r) {
-    static const int32_t machine[CHECK_RANKS] = {0};
-    int32_t place[CHECK_RANKS * 2];
+    int32_t place[CHECK_MOST * 2], local[CHECK_MOST] = {0};
+    const int32_t *machine = check_job.machine; /* all 0 where no launcher started the ranks */
     esp_group g;
     memset(&g, 0, sizeof g);
-    for (int32_t q = 0; q < r->size; q++) place[2 * q] = q, place[2 * q + 1] = 0;
+    for (int32_t q = 0; q < r->size; q++) place[2 * q] = local[machine[q]]++, place[2 * q + 1] = machine[q];
     g.struct_size = sizeof g;
     g.rank = r->rank, g.size = r->size;
     g.n_levels = 2;
@@ -104,6 +152,31 @@ static void *check_rank_main(void *arg) {
     return NULL;
 }
 
+/* The same, where each rank is a process that a launcher started. All of them end in the same way. */
+static void check_ranks_launched(const check_backend_target *t, int32_t n, void (*run)(check_rank *r)) {
+    check_rank r = {t, NULL, check_job.rank, n, NULL, run};
+    check_launched *j = &check_job;
+    struct {
+        int failed;
+        char text[CHECK_SAID];
+    } mine, *all;
+    if (n > j->size) check_skip("the launcher started %d ranks, and this needs %d", (int)j->size, (int)n);
+    j->failed = 0;
+    if (j->rank < n) check_rank_main(&r);
+    memset(&mine, 0, sizeof mine);
+    mine.failed = j->failed == 1;
+    if (mine.failed) memcpy(mine.text, j->text, sizeof mine.text);
+    if (!(all = calloc((size_t)j->size, sizeof *all))) abort();
+    char text[CHECK_SAID] = "";
+    int failed = esp__peers_allgather(j->peers, NULL, j->size, &mine, all, sizeof mine) != ESP_OK;
+    if (failed)
+        snprintf(text, sizeof text, "the ranks of the check have lost each other: %.300s", esp_last_error(j->ctx));
+    for (int32_t q = 0; q < j->size && !failed; q++)
+        if ((failed = all[q].failed)) memcpy(text, all[q].text, sizeof text);
+    free(all);
+    if (failed) check_fail("%s", text);
+}
+
 /* Runs `run` on n ranks. The caller is the process of one check: a failure of any rank ends it. */
 static void check_ranks(const check_backend_target *t, int32_t n, void (*run)(check_rank *r)) {
     check_meet *meet = mmap(NULL, sizeof *meet, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -111,6 +184,11 @@ static void check_ranks(const check_backend_target *t, int32_t n, void (*run)(ch
     pthread_t thread[CHECK_RANKS];
     pid_t child[CHECK_RANKS];
     pthread_barrierattr_t shared;
+    if (check_job.peers) {
+        munmap(meet, sizeof *meet);
+        check_ranks_launched(t, n, run);
+        return;
+    }
     if (meet == MAP_FAILED) check_fail("no memory for the check: %s", strerror(errno));
     pthread_barrierattr_init(&shared);
     pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
@@ -135,4 +213,51 @@ static void check_ranks(const check_backend_target *t, int32_t n, void (*run)(ch
     if (check_failed(&r[0])) check_fail("%s", meet->text);
     if (dead >= 0) check_fail("rank %d of %d crashed", dead, (int)n);
     munmap(meet, sizeof *meet);
+}
+
+static void check_lost(void *user, int32_t rank, int left) { (void)user, (void)rank, (void)left; }
+static void check_late(void *user, int32_t rank, uint32_t tensor) { (void)user, (void)rank, (void)tensor; }
+static int check_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
+    (void)user;
+    *on_rank = -1, *tensor = UINT32_MAX;
+    return 0;
+}
+
+/* Joins the ranks that a launcher started, if it started several. Returns 0, or -1 after an error. */
+static int check_launched_open(esp_ctx *ctx, const esp_backend *b, const char *params) {
+    static char machines[CHECK_MOST][128];
+    static const esp__peers_events none = {check_lost, check_late, check_waiting, NULL};
+    esp__comm_plan plans[ESP__SCOPES];
+    char mine[128] = "";
+    esp__where w;
+    esp_config cfg;
+    if (check_job.peers) return 0;
+    memset(&cfg, 0, sizeof cfg);
+    memset(plans, 0, sizeof plans);
+    plans[ESP__FLAT].backend = b;
+    snprintf(plans[ESP__FLAT].params, sizeof plans[ESP__FLAT].params, "%s", params);
+    if (esp__env_where(&cfg, &w) || w.size < 2) return 0;
+    if (w.size > CHECK_MOST) return -1;
+    ctx->config.timeout_ms = CHECK_WAIT_S * 1000;
+    if (esp__backends_meet(ctx, plans, &w, &cfg)) return -1;
+    ctx->job.rank = ctx->base.rank = w.rank, ctx->job.size = ctx->base.size = w.size;
+    if (esp__peers_open(ctx, &cfg, &w, &none, &check_job.peers)) return -1;
+    check_job.ctx = ctx, check_job.rank = w.rank, check_job.size = w.size;
+    check_in_place = 1, check_pipe = 2;
+    check_catch();
+    if (w.rank && !freopen("/dev/null", "w", stdout)) return -1; /* rank 0 reports */
+    snprintf(mine, sizeof mine, "%.127s", w.machine);
+    if (esp__peers_allgather(check_job.peers, NULL, w.size, mine, machines, sizeof mine)) return -1;
+    int32_t n = 0;
+    for (int32_t q = 0; q < w.size; q++) {
+        int32_t first = 0;
+        while (strcmp(machines[first], machines[q]) != 0) first++;
+        check_job.members[q] = q;
+        check_job.machine[q] = first == q ? n++ : check_job.machine[first];
+    }
+    return 0;
+}
+static void check_launched_close(void) {
+    if (check_job.peers) esp__peers_close(check_job.peers, NULL, 0, NULL, NULL);
+    check_job.peers = NULL;
 }
