@@ -243,7 +243,7 @@ static void check_groups(check_rank *r) {
 }
 static void check_groups_run(void *target) {
     check_say("running collectives of two groups and of all ranks at once");
-    CHECK_EACH(n, 3) check_ranks(target, n, check_groups);
+    CHECK_EACH(n, 4) check_ranks(target, n, check_groups); /* a group of one rank would exchange nothing */
 }
 
 /* Several requests open at once, tested in another order than they were started. */
