@@ -9,9 +9,10 @@
 
 #include "backends/mesh/mesh.h"
 #include <mpi.h>
+#include <pthread.h>
 
 #define MPI_NAME "mpi"
-enum { MPI_CANCEL_MS = 200 };
+enum { MPI_CANCEL_MS = 200, MPI_END_MS = 2000 };
 
 /* ---- MPI itself --------------------------------------------------------------------------------------------------------- */
 /* One process has one MPI, whatever number of contexts it opens. */
@@ -24,11 +25,20 @@ static esp_status mpi_error(const esp_host *h, const char *what, int rc) {
     return engine_say(h, MPI_NAME, ESP_E_COMM, "%s failed: %.300s", what, text);
 }
 
-/* At exit. MPI_Finalize waits for all ranks; where one is gone, it would wait for ever. */
-static void mpi_end(void) {
+/* At exit. MPI_Finalize waits for all ranks. After a failure one may be gone, so the process then ends by itself soon. */
+static void *mpi_end_late(void *status) {
+    const struct timespec most = {MPI_END_MS / 1000, MPI_END_MS % 1000 * 1000000};
+    nanosleep(&most, NULL);
+    _exit((int)(intptr_t)status);
+}
+static void mpi_end(int status, void *unused) {
     int over = 0;
+    pthread_t late;
+    (void)unused;
     MPI_Finalized(&over);
-    if (mpi_started && !mpi_failed && !over) MPI_Finalize();
+    if (!mpi_started || over) return;
+    if (mpi_failed && pthread_create(&late, NULL, mpi_end_late, (void *)(intptr_t)status)) return;
+    MPI_Finalize();
 }
 static int mpi_launched(void) {
     return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK") || getenv("PMI_FD");
@@ -59,7 +69,7 @@ static esp_status mpi_begin(const esp_host *h) {
     const int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
     if (rc != MPI_SUCCESS) return mpi_error(h, "MPI_Init_thread", rc);
     mpi_started = 1;
-    atexit(mpi_end);
+    on_exit(mpi_end, NULL);
     if (level >= MPI_THREAD_SERIALIZED) return ESP_OK;
     return engine_say(h, MPI_NAME, ESP_E_UNSUPPORTED,
                       "this MPI library cannot be called by a thread of the library: call MPI_Init_thread yourself, "

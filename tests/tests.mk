@@ -40,7 +40,7 @@ $(foreach t,$(THREADS),$(if $(wildcard tests/$(t).c),,$(error tests/threads.list
 TSAN := $(if $(TESTS),$(patsubst %,$(BUILD)/tsan/%,$(shell sed -n 's/^tsan *\([^ ]*\).*/\1/p' tests/threads.list)))
 
 RUN_TESTS := BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
-test: all dist $(FIXTURES) $(BUILD)/bench/trainer $(TESTS)
+test: all dist $(FIXTURES) $(BUILD)/bench/trainer $(TESTS) mpi-programs
 	@$(RUN_TESTS) $(TESTS) $(TEST_SH)
 test-san: all $(FIXTURES) $(ASAN) $(ASAN_COMMAND) $(TSAN) # with all repetitions: see repeats.h
 	@TEST_ALL=1 $(RUN_TESTS) $(ASAN) $(TSAN)
@@ -48,7 +48,7 @@ test-san: all $(FIXTURES) $(ASAN) $(ASAN_COMMAND) $(TSAN) # with all repetitions
 # Benches are compiled by check-style.sh.
 LONG := tests/bare/test_bare.sh .ci/check-style.sh $(filter %/tree/test_tree %/test_collectives,$(TSAN) $(ASAN))
 CI   := $(LONG) $(filter-out $(LONG),$(TESTS) $(TEST_SH) $(ASAN) $(TSAN) .ci/check-parts.sh .ci/check-docs.sh)
-ci-programs: all dist $(FIXTURES) $(BUILD)/bench/trainer $(TESTS) $(ASAN) $(ASAN_COMMAND) $(TSAN)
+ci-programs: all dist $(FIXTURES) $(BUILD)/bench/trainer $(TESTS) $(ASAN) $(ASAN_COMMAND) $(TSAN) mpi-programs
 ci: ci-programs
 	@$(RUN_TESTS) $(CI)
 ci-list:
@@ -64,3 +64,10 @@ check-parts:
 	@sh .ci/check-parts.sh
 check-style: all
 	BUILD=$(BUILD) sh .ci/check-style.sh
+# what test_mpi.sh starts: `options` links the tests' library, as every test does
+MPI_PROGRAMS := $(if $(and $(MPICC),$(TESTS)),$(BUILD)/tests/mpi/options $(BUILD)/tests/mpi/joined)
+mpi-programs: $(MPI_PROGRAMS)
+.PHONY: mpi-programs
+$(BUILD)/tests/mpi/joined: tests/mpi/joined.c $(LIB) $(STAMP)
+	@mkdir -p $(@D)
+	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(BASE) -O2 $(WARN) $(DEP) $< -o $@ $(LIB) $(LIBS)

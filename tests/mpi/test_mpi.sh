@@ -1,0 +1,79 @@
+#!/bin/sh
+# test_mpi.sh: backend mpi under mpirun on this machine: the conformance checks, every 20th option of the tree, three levels, programs that
+# use MPI themselves, wrong inputs, and ranks that die or stop. time limit: 400 s
+set -u
+BUILD=${BUILD:-build}
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 143' HUP INT TERM
+mpirun=$(command -v mpirun.openmpi || command -v mpirun) || { echo "skipped: mpirun is not there (Debian: openmpi-bin)" && exit 77; }
+[ -e "$BUILD/lib/espresso/libespresso-mpi.so" ] || { echo "skipped: backend mpi was not built (mpicc is not there)" && exit 77; }
+"$mpirun" --version | grep -qE 'Open MPI|OpenRTE' || { echo "skipped: $mpirun is not Open MPI's, whose flags this test uses" && exit 77; }
+root=
+[ "$(id -u)" -ne 0 ] || root=--allow-run-as-root
+ESPRESSO_PLUGIN_PATH=$PWD/$BUILD/lib/espresso
+export ESPRESSO_PLUGIN_PATH
+failed=0
+bad() { echo "FAILED: $*" && tail -n 20 "$dir/log" && failed=1; }
+# ranks outnumber the cores here: those that wait must yield
+mpi() { # RANKS COMMAND...
+    n=$1
+    shift
+    # shellcheck disable=SC2086
+    timeout -k 5 200 "$mpirun" $root --oversubscribe --bind-to none --mca btl self,vader --mca mpi_yield_when_idle 1 -n "$n" "$@" >"$dir/log" 2>&1
+}
+passes() { # NAME RANKS COMMAND...
+    name=$1
+    shift
+    mpi "$@" || bad "$name: exit status $?"
+    grep -E '^(ok|[a-z]+: .*(ok|FAILED)|[0-9]+ passed|joined)' "$dir/log" | sed "s/^/$name: /"
+}
+fails() { # NAME TEXT RANKS COMMAND...
+    name=$1 text=$2
+    shift 2
+    if mpi "$@"; then bad "$name: no error"; fi
+    grep -q -- "$text" "$dir/log" || bad "$name: no '$text' in"
+}
+train="$BUILD/tests/mpi/options 400"
+
+passes conformance 4 "$ESPRESSO_COMMAND" plugins --check mpi
+ESPRESSO_BACKEND=mpi
+export ESPRESSO_BACKEND
+passes "options, flat" 3 "$BUILD/tests/mpi/options" 2
+# two machines, three levels: ranks say where they are
+at() { # PLACE_OF_RANK_EXPRESSION COMMAND: ESPRESSO_PLACE from the rank
+    echo "r=\$OMPI_COMM_WORLD_RANK; ESPRESSO_PLACE=$1 exec $2"
+}
+passes "options, two levels" 4 sh -c "$(at 'm$((r / 2))' "$BUILD/tests/mpi/options 20")"
+passes "options, shm inside" 4 env 'ESPRESSO_BACKEND=levels:intra=(shm),inter=(mpi)' sh -c "$(at 'm$((r / 2))' "$BUILD/tests/mpi/options 40")"
+passes "options, three levels" 8 sh -c "$(at 'k$((r / 4))/m$((r / 2))' "$BUILD/tests/mpi/options 400")"
+
+unset ESPRESSO_BACKEND
+for mode in funnelled serialized multiple half; do passes "its own MPI" 4 "$BUILD/tests/mpi/joined" $mode; done
+fails "funnelled, with threads" "only the trainer's threads may call" 2 env ESPRESSO_PROGRESS=threads "$BUILD/tests/mpi/joined" funnelled
+
+ESPRESSO_BACKEND=mpi
+export ESPRESSO_BACKEND
+# one rank alone needs no MPI; ranks that no MPI started cannot use it
+timeout 20 "$BUILD/bin/hello" >"$dir/log" 2>&1 || bad "a rank alone: exit status $?"
+if timeout 60 "$ESPRESSO_COMMAND" run -n 2 -- "$BUILD/bin/hello" >"$dir/log" 2>&1; then bad "espresso run with backend mpi: no error"; fi
+grep -q "no MPI launcher started this process" "$dir/log" || bad "espresso run with backend mpi: no reason in"
+fails "an unknown parameter" "does not know speed=3: it takes comm=HANDLE" 2 env ESPRESSO_BACKEND=mpi:speed=3 "$BUILD/bin/hello"
+fails "no communicator" "does not know comm=x" 2 env ESPRESSO_BACKEND=mpi:comm=x "$BUILD/bin/hello"
+fails "another size" "leave one of them out" 2 env ESPRESSO_RANK=0 ESPRESSO_SIZE=5 "$BUILD/bin/hello"
+
+# a rank that dies ends the job (Open MPI), one that stops is noticed after the timeout
+begin=$(date +%s)
+mpi 4 sh -c 'if [ $OMPI_COMM_WORLD_RANK = 2 ]; then sleep 2 && kill -9 $$ & fi; exec '"$train" && bad "a killed rank: no error"
+[ $(($(date +%s) - begin)) -lt 100 ] || bad "a killed rank: the job went on for long"
+cat >"$dir/stop.sh" <<'EOF'
+if [ $OMPI_COMM_WORLD_RANK = 2 ]; then
+    "$@" &
+    sleep 4 && kill -STOP $! && sleep 20
+    kill -9 $!
+    exit 1
+fi
+exec "$@"
+EOF
+fails "a stopped rank" "rank 2" 4 env ESPRESSO_TIMEOUT_MS=3000 sh "$dir/stop.sh" "$BUILD/bin/train" --epochs 1000 --limit-train 20000 --eval 0
+exit $failed
