@@ -65,7 +65,8 @@ int main(int argc, char **argv) {
         double ms[3] = {0};
         for (int which = 0; which < 3; which++) {
             if (which == 2 && !codec) continue;
-            for (uint64_t i = 0; i < count; i++) grad[i] = (float)((i * 2654435761u + (uint64_t)round) % 1000) * 1e-3f - 0.5f;
+            for (uint64_t i = 0; i < count; i++)
+                grad[i] = (float)((i * 2654435761u + (uint64_t)round) % 1000) * 1e-3f - 0.5f;
             MPI_Barrier(MPI_COMM_WORLD);
             const double begin = MPI_Wtime();
             if (which == 0)

@@ -36,7 +36,8 @@ int main(int argc, char **argv) {
     cfg.backend = backend;
     cfg.codec = "none";
     if (esp_open(&cfg, &ctx)) return wrong(esp_last_error(NULL));
-    if (esp_rank(ctx) != rank || esp_size(ctx) != size) return wrong("the context has another rank than the communicator");
+    if (esp_rank(ctx) != rank || esp_size(ctx) != size)
+        return wrong("the context has another rank than the communicator");
     for (uint32_t t = 0; t < 2; t++) {
         char name[8];
         snprintf(name, sizeof name, "w%u", t);

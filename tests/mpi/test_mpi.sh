@@ -46,7 +46,7 @@ at() { # PLACE_OF_RANK_EXPRESSION COMMAND: ESPRESSO_PLACE from the rank
 }
 passes "options, two levels" 4 sh -c "$(at 'm$((r / 2))' "$BUILD/tests/mpi/options 20")"
 passes "options, shm inside" 4 env 'ESPRESSO_BACKEND=levels:intra=(shm),inter=(mpi)' sh -c "$(at 'm$((r / 2))' "$BUILD/tests/mpi/options 40")"
-passes "options, three levels" 8 sh -c "$(at 'k$((r / 4))/m$((r / 2))' "$BUILD/tests/mpi/options 400")"
+passes "options, three levels" 8 sh -c "$(at 'k$((r / 4))/m$((r / 2))' "$BUILD/tests/mpi/options 2000")"
 
 unset ESPRESSO_BACKEND
 for mode in funnelled serialized multiple half; do passes "its own MPI" 4 "$BUILD/tests/mpi/joined" $mode; done
