@@ -1,0 +1,481 @@
+/* nccl.c: backend "nccl": ranks with a GPU each. Collectives on the device's memory are enqueued on the caller's stream and done when
+ * the stream has passed them; those on host memory pass the device in pieces. One NCCL communicator for each group, all of the kind
+ * that does not block. Knows NCCL and the CUDA driver, which nccl/library.h opens at run time.
+ *
+ * A group's communicator is made from an id of its own and not by ncclCommSplit: a split is a call of all ranks of the parent, and
+ * ranks can agree on an error only within their group. Nor are resources shared: groups of several levels move data at a time. */
+#include "espresso.h"
+
+#include "backends/nccl/host.h"
+#include <errno.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NCCL_RANKS = 65536, NCCL_LOOK_US = 50, NCCL_CLOSE_MS = 2000, NCCL_TIMEOUT_MS = 300000 };
+enum { NCCL_DEVICE_LOCAL = -1, NCCL_DEVICE_CURRENT = -2 };
+
+typedef struct nccl_params {
+    int device, ctas;
+    uint64_t timeout_ms; /* for NCCL to connect the ranks */
+} nccl_params;
+
+/* What a rank tells the group when it opens. */
+typedef struct nccl_hello {
+    int32_t status, version;
+    nccl_id id; /* rank 0's */
+} nccl_hello;
+
+static uint64_t nccl_now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000u + (uint64_t)t.tv_nsec / 1000000u;
+}
+static void nccl_pause(void) {
+    const struct timespec moment = {0, 200000};
+    nanosleep(&moment, NULL);
+}
+
+/* Without cuInit: a process that has called it cannot use CUDA in its children. So a driver without a GPU is noticed by open(). */
+static esp_status nccl_probe(const esp_host *h, int32_t *score) {
+    char why[512];
+    *score = nccl_open_libraries(why, sizeof why)
+                 ? 5
+                 : 0; /* less than shm: a job's memory is the host's unless it says so */
+    if (!*score) nccl_say(h, ESP_OK, "cannot run here: %s", why);
+    return ESP_OK;
+}
+
+/* ---- parameters --------------------------------------------------------------------------------------------------------- */
+/* A whole number; -1: it is none, or not in [0, most]. */
+static long long nccl_number(const char *text, long long most) {
+    char *end;
+    const long long x = strtoll(text, &end, 10);
+    return *text < '0' || *text > '9' || *end || x > most ? -1 : x;
+}
+static esp_status nccl_read_params(const esp_host *h, const char *params, nccl_params *p) {
+    const char *env = getenv("ESPRESSO_TIMEOUT_MS");
+    char key[32], val[64];
+    int more;
+    const long long limit = env ? nccl_number(env, INT_MAX) : -1;
+    *p = (nccl_params){NCCL_DEVICE_LOCAL, 0, (uint64_t)(limit > 0 ? limit : NCCL_TIMEOUT_MS) / 2};
+    while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) > 0) {
+        const long long x = nccl_number(val, INT_MAX);
+        if (!strcmp(key, "device") && (x >= 0 || !strcmp(val, "local") || !strcmp(val, "current")))
+            p->device = x >= 0 ? (int)x : val[0] == 'l' ? NCCL_DEVICE_LOCAL : NCCL_DEVICE_CURRENT;
+        else if (!strcmp(key, "timeout") && x > 0)
+            p->timeout_ms = (uint64_t)x;
+        else if (!strcmp(key, "ctas") && x >= 0 && x <= 64)
+            p->ctas = (int)x;
+        else
+            return nccl_say(
+                h, ESP_E_ARG,
+                "does not know %s=%s: it takes device=local (or current, or a number), timeout=150000 (ms), "
+                "ctas=0 (to 64)",
+                key, val);
+    }
+    return more < 0 ? nccl_say(h, ESP_E_ARG, "parameters are malformed: write device=local,timeout=150000,ctas=0")
+                    : ESP_OK;
+}
+
+/* ---- the device ----------------------------------------------------------------------------------------------------------- */
+/* This rank's number on its machine. */
+static int32_t nccl_local_rank(const esp_group *g) {
+    int32_t n = 0;
+    if (g->place && g->n_levels > 0) return g->place[g->rank * g->n_levels];
+    for (int32_t q = 0; q < g->rank; q++) n += !g->machine || g->machine[q] == g->machine[g->rank];
+    return n;
+}
+static esp_status nccl_pick_device(nccl_comm *m, const esp_group *g, const nccl_params *p) {
+    const nccl_library *l = m->library;
+    int count = 0, r = l->cuInit(0);
+    if (r) return nccl_cuda_failed(m->host, l, "cuInit", r);
+    if ((r = l->cuDeviceGetCount(&count)) != 0) return nccl_cuda_failed(m->host, l, "cuDeviceGetCount", r);
+    if (!count) return nccl_say(m->host, ESP_E_DEVICE, "the CUDA driver has no device here (see CUDA_VISIBLE_DEVICES)");
+    m->job->ordinal = p->device >= 0 ? p->device : nccl_local_rank(g) % count;
+    if (p->device == NCCL_DEVICE_CURRENT && (r = l->cuCtxGetDevice(&m->job->ordinal)) != 0)
+        return nccl_say(m->host, ESP_E_DEVICE,
+                        "device=current, but this thread has no device: call cudaSetDevice before esp_open, or leave "
+                        "device= out");
+    if (m->job->ordinal >= count)
+        return nccl_say(m->host, ESP_E_ARG, "device=%d: there are %d devices, from 0 on", m->job->ordinal, count);
+    if ((r = l->cuDeviceGet(&m->job->device, m->job->ordinal)) != 0)
+        return nccl_cuda_failed(m->host, l, "cuDeviceGet", r);
+    r = l->cuDevicePrimaryCtxRetain(&m->job->context, m->job->device);
+    return r ? nccl_cuda_failed(m->host, l, "cuDevicePrimaryCtxRetain", r) : ESP_OK;
+}
+/* Streams, events and the memory that pieces pass. The context is entered. */
+static esp_status nccl_take_memory(nccl_comm *m) {
+    const nccl_library *l = m->library;
+    esp_status s = nccl_check_cuda(m, "cuStreamCreate", l->cuStreamCreate(&m->stream, CUDA_STREAM_NON_BLOCKING));
+    for (int i = 0; i < NCCL_SLOTS && !s; i++) {
+        nccl_slot *t = &m->slots[i];
+        int r = l->cuEventCreate(&t->event, CUDA_EVENT_NO_TIMES);
+        if (!r) r = l->cuMemHostAlloc((void **)&t->in, NCCL_PIECE, CUDA_HOST_PORTABLE);
+        if (!r) r = l->cuMemHostAlloc((void **)&t->out, NCCL_PIECE, CUDA_HOST_PORTABLE);
+        if (!r) r = l->cuMemAlloc_v2(&t->device_in, NCCL_PIECE);
+        if (!r) r = l->cuMemAlloc_v2(&t->device_out, NCCL_PIECE);
+        s = nccl_check_cuda(m, "memory for the host's data", r);
+    }
+    return s;
+}
+static void nccl_give_memory(nccl_comm *m) {
+    const nccl_library *l = m->library;
+    if (m->stream) l->cuStreamSynchronize(m->stream);
+    for (int i = 0; i < NCCL_SLOTS; i++) {
+        nccl_slot *t = &m->slots[i];
+        if (t->event) l->cuEventDestroy_v2(t->event);
+        if (t->in) l->cuMemFreeHost(t->in);
+        if (t->out) l->cuMemFreeHost(t->out);
+        if (t->device_in) l->cuMemFree_v2(t->device_in);
+        if (t->device_out) l->cuMemFree_v2(t->device_out);
+    }
+    if (m->stream) l->cuStreamDestroy_v2(m->stream);
+}
+
+/* ---- closing --------------------------------------------------------------------------------------------------------------- */
+/* Ends NCCL's communicator in peace, if all is done and the others do the same within NCCL_CLOSE_MS; else by force. The context is
+ * entered. */
+static void nccl_disconnect(nccl_comm *m) {
+    const uint64_t end = nccl_now_ms() + NCCL_CLOSE_MS;
+    const int idle = m->first == m->next && nccl_settled(m) == ESP_OK;
+    int r = idle ? m->library->ncclCommFinalize(m->handle) : NCCL_BAD_USAGE, state = NCCL_IN_PROGRESS;
+    while ((r == NCCL_SUCCESS || r == NCCL_IN_PROGRESS) && state == NCCL_IN_PROGRESS && nccl_now_ms() < end) {
+        r = m->library->ncclCommGetAsyncError(m->handle, &state);
+        if (state == NCCL_IN_PROGRESS) nccl_pause();
+    }
+    if (r == NCCL_SUCCESS && state == NCCL_SUCCESS && !m->library->ncclCommDestroy(m->handle))
+        m->handle = NULL;
+    else
+        nccl_drop(m);
+}
+static void nccl_close(void *comm) {
+    nccl_comm *m = (nccl_comm *)comm;
+    if (!m) return;
+    const esp_host *h = m->host;
+    nccl_job *j = m->job;
+    if (m->library && j && j->context) {
+        nccl_enter(m);
+        nccl_disconnect(m);
+        nccl_give_memory(m);
+        nccl_leave(m);
+    }
+    if (j && --j->refs == 0) {
+        if (j->context) j->library->cuDevicePrimaryCtxRelease_v2(j->device);
+        if (j->event >= 0) close(j->event);
+        nccl_release(h, j, sizeof *j);
+    }
+    pthread_mutex_destroy(&m->lock);
+    nccl_release(h, m->level, (uint64_t)m->size);
+    nccl_release(h, m, sizeof *m);
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------------------------ */
+static uint8_t nccl_level(const esp_group *g, int32_t q) {
+    if (q == g->rank) return 0;
+    if (!g->place || g->n_levels < 1 || g->n_levels > ESP_LEVELS)
+        return g->machine && g->machine[q] != g->machine[g->rank] ? 2 : 1;
+    int32_t level = g->n_levels;
+    while (level > 1 && g->place[q * g->n_levels + level - 1] == g->place[g->rank * g->n_levels + level - 1]) level--;
+    return (uint8_t)level;
+}
+static nccl_comm *nccl_new(const esp_host *h, const esp_group *g) {
+    nccl_comm *m = (nccl_comm *)nccl_alloc(h, sizeof *m);
+    if (!m) return NULL;
+    m->host = h, m->rank = g->rank, m->size = g->size;
+    pthread_mutex_init(&m->lock, NULL);
+    m->level = (uint8_t *)nccl_alloc(h, (uint64_t)g->size);
+    if (g->parent)
+        m->job = ((nccl_comm *)g->parent)->job;
+    else if ((m->job = (nccl_job *)nccl_alloc(h, sizeof *m->job)) != NULL)
+        m->job->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (m->job) m->job->refs++;
+    for (int32_t q = 0; m->level && q < g->size; q++) m->level[q] = nccl_level(g, q);
+    if (m->level && m->job && m->job->event >= 0) return m;
+    nccl_close(m);
+    return NULL;
+}
+
+/* What this rank can do alone. */
+static esp_status nccl_prepare(nccl_comm *m, const esp_group *g, const char *params, nccl_params *p) {
+    char why[512];
+    esp_status s = nccl_read_params(m->host, params, p);
+    if (s) return s;
+    m->library = nccl_open_libraries(why, sizeof why);
+    if (!m->library)
+        return nccl_say(m->host, ESP_E_UNSUPPORTED,
+                        "%s: install NCCL and the GPU's driver, or name the file of NCCL in ESPRESSO_NCCL", why);
+    m->job->library = m->library;
+    if (!g->parent) s = nccl_pick_device(m, g, p);
+    if (s) return s;
+    nccl_enter(m);
+    s = nccl_take_memory(m);
+    nccl_leave(m);
+    return s;
+}
+
+/* Every rank tells the others how it fared: fails on all of them, or on none. */
+static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, nccl_hello *all) {
+    nccl_hello hello = all[0];
+    hello.status = mine, hello.version = m->library ? m->library->version : 0;
+    all[0] = hello;
+    const esp_status s = m->size > 1 ? g->oob_allgather(g->user, &hello, all, sizeof hello) : ESP_OK;
+    if (mine || s) return mine ? mine : s;
+    for (int32_t q = 0; q < m->size; q++)
+        if (all[q].status) return nccl_say(m->host, all[q].status, "rank %d could not open: see its own error", (int)q);
+    for (int32_t q = 0; q < m->size; q++)
+        if (all[q].version != hello.version)
+            return nccl_say(m->host, ESP_E_MISMATCH,
+                            "this rank has version %d of NCCL, rank %d has %d: use the same library on all ranks",
+                            (int)hello.version, (int)q, (int)all[q].version);
+    return ESP_OK;
+}
+
+/* Connects the ranks; gives up after the timeout, since a rank that failed never comes. */
+static esp_status nccl_connect(nccl_comm *m, const nccl_id *id, const nccl_params *p) {
+    nccl_config config = {sizeof config, 0xCAFEBEEFu, 21700, 0, INT_MIN, INT_MIN, p->ctas ? p->ctas : INT_MIN, NULL};
+    const uint64_t end = nccl_now_ms() + p->timeout_ms;
+    esp_status s = nccl_check(m, "ncclCommInitRankConfig",
+                              m->library->ncclCommInitRankConfig(&m->handle, m->size, *id, m->rank, &config));
+    while (!s && (s = nccl_settled(m)) == ESP_PENDING && nccl_now_ms() < end) nccl_pause(), s = ESP_OK;
+    if (s == ESP_PENDING)
+        s = nccl_broken(m,
+                        nccl_say(m->host, ESP_E_TIMEOUT,
+                                 "NCCL has not connected the %d ranks within %llu ms: set NCCL_DEBUG=INFO to see what "
+                                 "it waits for, or timeout=",
+                                 (int)m->size, (unsigned long long)p->timeout_ms));
+    return s;
+}
+
+static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
+    const uint64_t bytes = (uint64_t)(g->size > 0 ? g->size : 1) * sizeof(nccl_hello);
+    nccl_params p;
+    *comm = NULL;
+    if (g->size < 1 || g->size > NCCL_RANKS || g->rank < 0 || g->rank >= g->size)
+        return nccl_say(h, ESP_E_ARG, "rank %d of %d: the group is malformed (at most %d ranks)", (int)g->rank,
+                        (int)g->size, (int)NCCL_RANKS);
+    nccl_comm *m = nccl_new(h, g);
+    nccl_hello *all = (nccl_hello *)nccl_alloc(h, bytes);
+    if (!m || !all) {
+        nccl_close(m);
+        nccl_release(h, all, bytes);
+        return nccl_say(h, ESP_E_NOMEM, "no memory for a communicator");
+    }
+    esp_status s = nccl_prepare(m, g, params, &p);
+    if (!s && m->rank == 0) {
+        const int r = m->library->ncclGetUniqueId(&all[0].id);
+        if (r) s = nccl_failed(h, m->library, "ncclGetUniqueId", r, NULL);
+    }
+    s = nccl_agree(m, g, s, all);
+    if (!s) {
+        nccl_enter(m);
+        s = nccl_connect(m, &all[0].id, &p);
+        if (s) nccl_drop(m); /* ranks that wait for this one notice it */
+        nccl_leave(m);
+        s = nccl_agree(m, g, s, all);
+    }
+    nccl_release(h, all, bytes);
+    if (s)
+        nccl_close(m);
+    else
+        *comm = m;
+    return s;
+}
+
+/* ---- collectives -------------------------------------------------------------------------------------------------------------- */
+static esp_status nccl_check_items(nccl_comm *m, const esp_coll *c) {
+    const esp_host *h = m->host;
+    const char *what = nccl_name(c->op);
+    if (c->op < ESP_COLL_ALLREDUCE || c->op > ESP_COLL_REDUCE)
+        return nccl_say(h, ESP_E_ARG, "there is no collective %u: use ESP_COLL_*", (unsigned)c->op);
+    if (c->hops) return nccl_say(h, ESP_E_UNSUPPORTED, "%s: does not compress at every hop", what);
+    if (c->slot_bytes ? nccl_sums(c) || c->slot_bytes < ESP_PAYLOAD_HEADER || c->width > 1 : !esp_dtype_bytes(c->dtype))
+        return nccl_say(h, ESP_E_ARG, "%s: needs a dtype, or payload slots of 64 bytes and more (not for sums)", what);
+    if (nccl_sums(c) && (c->dtype == ESP_I16 || c->reduce > ESP_REDUCE_MIN))
+        return nccl_say(h, ESP_E_UNSUPPORTED, "%s: reduces f32, f16, bf16, i8 and i32 by SUM, MAX and MIN", what);
+    if (nccl_has_scale(c) && (c->dtype > ESP_BF16 || c->reduce > ESP_REDUCE_SUM))
+        return nccl_say(h, ESP_E_ARG, "%s: scale %g is for sums of f32, f16 and bf16: set it to 0", what,
+                        (double)c->scale);
+    if (c->op == ESP_COLL_ALLTOALL && c->count % (uint64_t)m->size)
+        return nccl_say(h, ESP_E_ARG, "alltoall: count %llu must be a multiple of the %d ranks",
+                        (unsigned long long)c->count, (int)m->size);
+    if (c->width > UINT64_MAX / 64 || c->count > UINT64_MAX / 16 / nccl_item(c))
+        return nccl_say(h, ESP_E_ARG, "%s: count %llu is too large", what, (unsigned long long)c->count);
+    if ((c->op == ESP_COLL_BROADCAST || c->op == ESP_COLL_REDUCE || c->op == ESP_COLL_GATHER) &&
+        (c->root < 0 || c->root >= m->size))
+        return nccl_say(h, ESP_E_ARG, "%s: root %d is not in 0..%d", what, (int)c->root, (int)m->size - 1);
+    return ESP_OK;
+}
+static esp_status nccl_check_buffers(nccl_comm *m, const esp_coll *c, esp_stream s) {
+    const esp_host *h = m->host;
+    const char *what = nccl_name(c->op);
+    const int own = nccl_part(m, c, m->rank) > 0,
+              sends = nccl_sends(m, c) && (nccl_parted(c) && !nccl_rows_in(c) ? own : 1);
+    const int receives = nccl_receives(m, c) && (c->op == ESP_COLL_REDUCE_SCATTER ? own : 1);
+    if (c->count && ((sends && !c->src.ptr) || (receives && !c->dst.ptr)))
+        return nccl_say(h, ESP_E_ARG, "%s: %s is NULL", what, sends && !c->src.ptr ? "src" : "dst");
+    if ((sends && c->src.dev.kind != s.dev.kind && c->src.dev.kind + s.dev.kind > 1) ||
+        (receives && c->dst.dev.kind != s.dev.kind && c->dst.dev.kind + s.dev.kind > 1))
+        return nccl_say(h, ESP_E_ARG, "%s: the buffers and the stream must be of one device", what);
+    if (s.dev.kind <= ESP_CPU) return ESP_OK;
+    if (s.dev.kind != ESP_CUDA || s.dev.ordinal != m->job->ordinal)
+        return nccl_say(h, ESP_E_ARG,
+                        "%s: the memory is of device %u:%d, but this rank's communicator is on CUDA device %d: "
+                        "see the parameter device=",
+                        what, (unsigned)s.dev.kind, (int)s.dev.ordinal, m->job->ordinal);
+    if (nccl_ordered(m, c))
+        return nccl_say(h, ESP_E_UNSUPPORTED,
+                        "%s: MAX and MIN of floats in a device's memory: NCCL's leave out NaNs: reduce in host memory",
+                        what);
+    return ESP_OK;
+}
+
+/* Sums of f32 with a scale that is no power of two: multiplies the result. */
+static esp_status nccl_scale_after(nccl_comm *m, const nccl_req *r) {
+    const esp_coll *c = &r->c;
+    const esp_device_table *t = NULL;
+    void *self = NULL;
+    const uint64_t n = (c->op == ESP_COLL_REDUCE_SCATTER ? nccl_part(m, c, m->rank) : c->count) * nccl_width(c);
+    const esp_stream stream = {c->dst.dev, r->stream};
+    if (!n || !nccl_receives(m, c)) return ESP_OK;
+    esp_status s = ESP_HAS(esp_host, m->host, device) ? m->host->device(m->host->user, c->dst.dev, &t, &self)
+                                                      : nccl_say(m->host, ESP_E_UNSUPPORTED, "the host has no devices");
+    if (!s) s = t->convert(self, c->dst.ptr, ESP_F32, c->dst.ptr, ESP_F32, c->scale, 0, n, stream);
+    return s ? nccl_broken(m, s) : ESP_OK;
+}
+static esp_status nccl_device_drive(nccl_comm *m, nccl_req *r) {
+    if (!r->issued) {
+        r->issued = 1;
+        return nccl_issue(m, &r->c, r->stream);
+    }
+    r->done = 1;
+    return nccl_has_scale(&r->c) && !nccl_scales_first(&r->c) ? nccl_scale_after(m, r) : ESP_OK;
+}
+/* Does a piece of work for the oldest request: NCCL wants collectives in the same order on all ranks. ESP_OK: something moved. */
+static esp_status nccl_drive(nccl_comm *m) {
+    esp_status s = nccl_settled(m);
+    if (s || m->first == m->next) return s ? s : ESP_PENDING;
+    nccl_req *r = &m->reqs[m->first % NCCL_QUEUE];
+    if (!r->c.count)
+        r->done = 1;
+    else
+        s = r->host ? nccl_host_drive(m, r) : nccl_device_drive(m, r);
+    if (s || !r->done) return s;
+    nccl_count(m, &r->c);
+    __atomic_sub_fetch(&m->job->open, 1u, __ATOMIC_SEQ_CST);
+    m->first++;
+    return ESP_OK;
+}
+
+static esp_status nccl_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
+    nccl_comm *m = (nccl_comm *)comm;
+    nccl_req *r = &m->reqs[m->next % NCCL_QUEUE];
+    esp_coll copy;
+    memset(&copy, 0, sizeof copy); /* a caller of an older version has a shorter struct */
+    memcpy(&copy, c, c->struct_size && c->struct_size < sizeof copy ? c->struct_size : sizeof copy);
+    if (__atomic_load_n(&m->aborted, __ATOMIC_SEQ_CST)) return ESP_E_PEER;
+    if (m->error) return m->error;
+    esp_status st = nccl_check_items(m, &copy);
+    if (!st) st = nccl_check_buffers(m, &copy, s);
+    if (st) return st;
+    if (r->used) return nccl_say(m->host, ESP_E_STATE, "64 requests are open: test them before starting more");
+    memset(r, 0, sizeof *r);
+    r->c = copy;
+    r->host = s.dev.kind <= ESP_CPU;
+    r->stream = r->host ? m->stream : s.native;
+    r->total = r->host ? nccl_host_total(m, &copy) : 0;
+    r->used = 1;
+    m->next++;
+    __atomic_add_fetch(&m->job->open, 1u, __ATOMIC_SEQ_CST);
+    *req = r;
+    return ESP_OK;
+}
+static esp_status nccl_test(void *comm, void *req) {
+    nccl_comm *m = (nccl_comm *)comm;
+    nccl_req *r = (nccl_req *)req;
+    esp_status s = ESP_OK;
+    nccl_enter(m);
+    for (int i = 0; i < 4 && !r->done && !s; i++) s = nccl_drive(m);
+    nccl_leave(m);
+    if (s < 0) return s;
+    if (!r->done) return ESP_PENDING;
+    r->used = 0;
+    return ESP_OK;
+}
+
+/* NCCL tells nobody when it has moved something: looks again soon while requests are open. */
+static esp_status nccl_progress(void *comm, uint64_t timeout_us) {
+    nccl_job *j = ((nccl_comm *)comm)->job;
+    const struct timespec look = {0, NCCL_LOOK_US * 1000};
+    struct pollfd p = {j->event, POLLIN, 0};
+    uint64_t drop;
+    const int soon = __atomic_load_n(&j->open, __ATOMIC_SEQ_CST) && timeout_us; /* then it does not wait for wake() */
+    if (soon) nanosleep(&look, NULL);
+    if (poll(&p, 1, soon ? 0 : (int)((timeout_us + 999) / 1000)) < 0 && errno != EINTR) return ESP_E_COMM;
+    while (read(j->event, &drop, sizeof drop) > 0) {
+    }
+    return ESP_OK;
+}
+static void nccl_wake(void *comm) {
+    const uint64_t one = 1;
+    if (write(((nccl_comm *)comm)->job->event, &one, sizeof one) < 0) return; /* full: it is readable already */
+}
+/* At once, and not at the next test(): streams wait for what NCCL still does, and those who wait for the streams call nothing. */
+static esp_status nccl_abort(void *comm) {
+    nccl_comm *m = (nccl_comm *)comm;
+    __atomic_store_n(&m->aborted, 1u, __ATOMIC_SEQ_CST);
+    nccl_enter(m);
+    nccl_drop(m);
+    nccl_leave(m);
+    nccl_wake(comm);
+    return ESP_OK;
+}
+/* NCCL does not tell whom it waits for; of two ranks it is the other. */
+static int32_t nccl_late(void *comm, void *req) {
+    const nccl_comm *m = (nccl_comm *)comm;
+    return m->size == 2 && !((nccl_req *)req)->done ? 1 - m->rank : -1;
+}
+static esp_status nccl_traffic(void *comm, esp_traffic *out) {
+    esp_traffic t = ((nccl_comm *)comm)->traffic;
+    t.struct_size = out->struct_size;
+    memcpy(out, &t, out->struct_size < sizeof t ? out->struct_size : sizeof t);
+    return ESP_OK;
+}
+
+static const esp_backend nccl_backend = {
+    .struct_size = sizeof(esp_backend),
+    .caps = ESP_BACKEND_STREAM_ORDERED | ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_SCALE,
+    .colls = ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_ALLGATHER) | ESP_BIT(ESP_COLL_ALLTOALL) |
+             ESP_BIT(ESP_COLL_REDUCE_SCATTER) | ESP_BIT(ESP_COLL_BROADCAST) | ESP_BIT(ESP_COLL_GATHER) |
+             ESP_BIT(ESP_COLL_REDUCE),
+    .devices = ESP_BIT(ESP_CPU) | ESP_BIT(ESP_CUDA),
+    .dtypes = ESP_BIT(ESP_F32) | ESP_BIT(ESP_F16) | ESP_BIT(ESP_BF16) | ESP_BIT(ESP_I8) | ESP_BIT(ESP_I32),
+    .reduces = ESP_BIT(ESP_REDUCE_SUM) | ESP_BIT(ESP_REDUCE_MAX) | ESP_BIT(ESP_REDUCE_MIN),
+    .name = "nccl",
+    .summary = "ranks have a GPU each, which NCCL connects",
+    .params = "device=local,timeout=150000,ctas=0",
+    .probe = nccl_probe,
+    .open = nccl_open,
+    .close = nccl_close,
+    .start = nccl_start,
+    .test = nccl_test,
+    .progress = nccl_progress,
+    .wake = nccl_wake,
+    .abort = nccl_abort,
+    .late = nccl_late,
+    .traffic = nccl_traffic,
+};
+static const esp_backend *const nccl_backends[] = {&nccl_backend};
+static const esp_plugin nccl_plugin = {
+    .struct_size = sizeof(esp_plugin),
+    .n_backends = 1,
+    .name = "nccl",
+    .version = ESPRESSO_VERSION,
+    .license = "MIT",
+    .backends = nccl_backends,
+};
+ESPRESSO_PLUGIN_ENTRY(nccl) {
+    (void)h;
+    return &nccl_plugin;
+}
