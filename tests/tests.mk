@@ -3,6 +3,14 @@ FIXTURES := $(patsubst tests/abi/plugin_%.c,$(BUILD)/tests/abi/libespresso-%.so,
 $(BUILD)/tests/abi/libespresso-%.so: tests/abi/plugin_%.c $(STAMP) | $(BUILD)/tests/abi/
 	$(PLUGIN_LINK)
 
+# the stand-ins for NCCL and the CUDA driver, which the backend loads by the driver's name: the newest version, and the oldest
+FAKE_NCCL := $(BUILD)/tests/nccl/new/libcuda.so.1 $(BUILD)/tests/nccl/old/libcuda.so.1
+$(BUILD)/tests/nccl/old/libcuda.so.1: FLAGS += -DFAKE_OLD
+$(FAKE_NCCL): $(BUILD)/tests/nccl/%/libcuda.so.1: tests/nccl/fake/fake.c $(STAMP)
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs -Wl,-soname,libcuda.so.1 $< -o $@ $(LIBS)
+FIXTURES += $(FAKE_NCCL)
+
 # three ways to build them: plain, with the address and undefined-behaviour sanitizers, with the thread sanitizer. OpenMP is in the
 # first two: the thread sanitizer does not understand libgomp's barriers, and reports races that are none
 SAN         := -O1 -g1 -fno-omit-frame-pointer

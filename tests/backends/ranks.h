@@ -164,6 +164,7 @@ static const esp_backend *ranks_backend(const char *name) {
                                                   : espresso_plugin_v1_shm(&ranks_host);
     return p->backends[0];
 }
+static int ranks_are_threads; /* 1: of every backend; else of loop */
 /* Returns "" or why it failed (valid until the next run). killed: a rank that is expected to die, or -1. */
 static const char *ranks_run(const esp_backend *b, const char *params, int32_t n, int32_t per_machine, ranks_fn fn,
                              void *arg, int32_t killed) {
@@ -172,7 +173,7 @@ static const char *ranks_run(const esp_backend *b, const char *params, int32_t n
     ranks_shared *shared =
         (ranks_shared *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pthread_barrierattr_t a;
-    int threads = !strcmp(b->name, "loop");
+    int threads = ranks_are_threads || !strcmp(b->name, "loop");
     pid_t pid[RANKS_MAX];
     pthread_barrierattr_init(&a);
     pthread_barrierattr_setpshared(&a, PTHREAD_PROCESS_SHARED);

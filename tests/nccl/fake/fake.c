@@ -1,0 +1,397 @@
+/* fake.c: a stand-in for NCCL and the CUDA driver, for machines without a GPU: a shared library whose ranks are threads of one
+ * process, and whose devices are host memory. It is not NCCL: it does what the manual says that the calls do, late and in stream
+ * order, and ends the process when a caller breaks a rule. So it tests the backend's calls, and nothing of NCCL.
+ *
+ * With FAKE_OLD it is version 2.14, without the functions of 2.28. */
+#include "codecs/common/half.h"
+#include "tests/nccl/fake/driver.h"
+#include "tests/nccl/fake/control.h"
+
+#include <math.h>
+
+enum { OK = 0, CUDA_ERROR = 1, SYSTEM = 2, ARGUMENT = 4, USAGE = 5, REMOTE = 6, IN_PROGRESS = 7 };
+enum { INT8 = 0, INT32 = 2, FLOAT16 = 6, FLOAT32 = 7, BFLOAT16 = 9 };
+enum { SUM = 0, MAX = 2, MIN = 3, FIRST_OWN_OP = 5 };
+enum { RANKS = 64, OPS = 64, GROUP = 4096, MAGIC = 0x4E43434C };
+typedef struct ncclUniqueId {
+    char bytes[128];
+} ncclUniqueId;
+typedef struct config {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cga, min_ctas, max_ctas;
+    const char *net;
+} config;
+
+/* ---- what ranks share -------------------------------------------------------------------------------------------------------- */
+/* One collective; or one message. */
+typedef struct meeting {
+    uint64_t number;
+    int arrived, left;
+    uint64_t count;
+    int kind, type, op, root;
+    float scale;
+    uint8_t *src[RANKS];
+    struct meeting *next;
+} meeting;
+typedef struct message {
+    uint8_t *data;
+    uint64_t bytes;
+    struct message *next;
+} message;
+typedef struct world {
+    uint64_t id;
+    int n, joined, refs, lost, device[RANKS];
+    meeting *meetings;
+    message *mail[RANKS][RANKS]; /* from, to */
+    struct world *next;
+} world;
+static world *worlds;
+
+enum { ALLREDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALLGATHER, ALLTOALL, GATHER, SEND, RECV };
+static const char *const kinds[] = {"ncclAllReduce", "ncclReduce",    "ncclReduceScatter",
+                                    "ncclBroadcast", "ncclAllGather", "ncclAlltoAll",
+                                    "ncclGather",    "ncclSend",      "ncclRecv"};
+typedef struct call {
+    int kind, type, op, root; /* root: peer, too */
+    uint64_t count, number;
+    const uint8_t *src;
+    uint8_t *dst;
+    void *stream;
+    struct comm *comm;
+} call;
+/* What is enqueued at once: the calls of a group on one comm. */
+typedef struct kernel {
+    struct comm *comm;
+    int n, refs;
+    void *stream;
+    call calls[];
+} kernel;
+typedef struct comm {
+    unsigned magic;
+    world *w;
+    int rank, n, device, error, aborted, finalized, delay, running;
+    uint64_t number;
+    kernel *waits; /* becomes part of the stream when `delay` looks have passed */
+    float scales[OPS];
+    int types[OPS], n_ops;
+    struct comm *next; /* of those that are gone */
+} comm;
+
+static __thread call group[GROUP];
+static __thread int group_n, group_depth;
+static __thread char last_error[256];
+static fake_device hooks;
+FAKE_EXPORT void fake_device_use(const fake_device *d) { hooks = *d; }
+static char fails_call[64];
+static int fails_rank = -1, fails_result;
+FAKE_EXPORT void fake_fail(const char *name, int rank, int result) {
+    pthread_mutex_lock(&gpu_lock);
+    snprintf(fails_call, sizeof fails_call, "%s", name);
+    fails_rank = rank, fails_result = result;
+    pthread_mutex_unlock(&gpu_lock);
+}
+static int fails(const char *name, int rank) {
+    const int yes = rank == fails_rank && !strcmp(name, fails_call);
+    if (yes) fails_rank = -1, snprintf(last_error, sizeof last_error, "a test wants %s to fail", name);
+    return yes ? fails_result : OK;
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------------------------------------ */
+static uint64_t bytes_of(int type) { return type == INT8 ? 1 : type == FLOAT16 || type == BFLOAT16 ? 2 : 4; }
+static float load(int type, const uint8_t *p) {
+    uint16_t h;
+    float x;
+    if (type == FLOAT32) return memcpy(&x, p, 4), x;
+    memcpy(&h, p, 2);
+    return type == FLOAT16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
+}
+static void store(int type, uint8_t *p, float x) {
+    const uint16_t h = (uint16_t)(type == FLOAT16 ? half_to_f16(x) : half_to_bf16(x));
+    if (type == FLOAT32)
+        memcpy(p, &x, 4);
+    else
+        memcpy(p, &h, 2);
+}
+static float rounded(int type, float x) {
+    uint8_t p[4];
+    return store(type, p, x), load(type, p);
+}
+/* out := reduction over ranks of element i; halves are rounded at every addition, MAX and MIN leave NaNs out, as NCCL's. */
+static void reduce_one(const meeting *t, int n, uint64_t i, uint8_t *out) {
+    const uint64_t e = bytes_of(t->type), at = i * e;
+    if (n == 1 && t->scale >= 1 && t->scale <= 1) { /* a copy */
+        memcpy(out, t->src[0] + at, e);
+        return;
+    }
+    if (t->type == INT8 || t->type == INT32) {
+        int32_t all = 0, x = 0;
+        for (int q = 0; q < n; q++) {
+            if (t->type == INT8)
+                x = (int8_t)t->src[q][at];
+            else
+                memcpy(&x, t->src[q] + at, 4);
+            all = !q             ? x
+                  : t->op == MAX ? (x > all ? x : all)
+                  : t->op == MIN ? (x < all ? x : all)
+                                 : (int32_t)((uint32_t)all + (uint32_t)x);
+        }
+        memcpy(out, &all, e);
+        return;
+    }
+    float all = 0;
+    for (int q = 0; q < n; q++) {
+        const float x = rounded(t->type, load(t->type, t->src[q] + at) * t->scale);
+        all = !q ? x : t->op == MAX ? fmaxf(all, x) : t->op == MIN ? fminf(all, x) : rounded(t->type, all + x);
+    }
+    store(t->type, out, all);
+}
+
+/* ---- kernels: all of this with the lock held ------------------------------------------------------------------------------------ */
+static meeting *meet(world *w, const call *c) {
+    meeting *t = w->meetings;
+    const float scale = c->op >= FIRST_OWN_OP ? c->comm->scales[c->op - FIRST_OWN_OP] : 1.0f;
+    while (t && t->number != c->number) t = t->next;
+    if (!t) {
+        t = (meeting *)calloc(1, sizeof *t);
+        t->number = c->number, t->count = c->count, t->kind = c->kind, t->type = c->type, t->root = c->root;
+        t->op = c->op >= FIRST_OWN_OP ? SUM : c->op, t->scale = scale;
+        t->next = w->meetings;
+        w->meetings = t;
+    }
+    if (t->count != c->count || t->kind != c->kind || t->type != c->type || t->root != c->root ||
+        t->op != (c->op >= FIRST_OWN_OP ? SUM : c->op) || memcmp(&t->scale, &scale, 4))
+        fake_wrong("collective %d: rank %d calls %s of %d, another %s of %d", (int)c->number, c->comm->rank,
+                   kinds[c->kind], (int)c->count, kinds[t->kind], (int)t->count);
+    return t;
+}
+/* Bytes that a rank's source and result have. */
+static uint64_t source_bytes(const call *c) {
+    const uint64_t n = (uint64_t)c->comm->n, one = c->count * bytes_of(c->type);
+    if (c->kind == RECV || (c->kind == BROADCAST && c->root != c->comm->rank)) return 0;
+    return c->kind == REDUCE_SCATTER || c->kind == ALLTOALL ? one * n : one;
+}
+static uint64_t result_bytes(const call *c) {
+    const uint64_t n = (uint64_t)c->comm->n, one = c->count * bytes_of(c->type);
+    const int root = c->root == c->comm->rank;
+    if (c->kind == SEND || ((c->kind == REDUCE || c->kind == GATHER) && !root)) return 0;
+    return c->kind == ALLGATHER || c->kind == ALLTOALL || c->kind == GATHER ? one * n : one;
+}
+
+static void kernel_free(kernel *k) {
+    if (--k->refs) return;
+    k->comm->running--;
+    free(k);
+    pthread_cond_broadcast(&gpu_news);
+}
+/* Hands in what this rank sends: a copy, so that others may read it later. */
+static void kernel_begin(void *arg) {
+    kernel *k = *(kernel **)arg;
+    for (int i = 0; i < k->n && !k->comm->aborted; i++) {
+        const call *c = &k->calls[i];
+        world *w = k->comm->w;
+        if (c->kind == RECV) continue;
+        uint8_t *copy = (uint8_t *)malloc(source_bytes(c) + 1);
+        memcpy(copy, c->src, source_bytes(c));
+        if (c->kind == SEND) {
+            message **at = &w->mail[k->comm->rank][c->root], *m = (message *)calloc(1, sizeof *m);
+            while (*at) at = &(*at)->next;
+            m->data = copy, m->bytes = source_bytes(c);
+            *at = m;
+        } else {
+            meeting *t = meet(w, c);
+            t->src[k->comm->rank] = copy;
+            t->arrived++;
+        }
+    }
+    pthread_cond_broadcast(&gpu_news);
+    kernel_free(k);
+}
+static int kernel_ready(void *arg) {
+    const kernel *k = *(kernel **)arg;
+    int wanted[RANKS] = {0};
+    if (k->comm->aborted) return 1;
+    for (int i = 0; i < k->n; i++) {
+        const call *c = &k->calls[i];
+        if (c->kind == RECV) {
+            const message *m = k->comm->w->mail[c->root][k->comm->rank];
+            for (int j = 0; j < wanted[c->root] && m; j++) m = m->next;
+            if (!m) return 0;
+            wanted[c->root]++;
+        } else if (c->kind != SEND && meet(k->comm->w, c)->arrived < k->comm->n) {
+            return 0;
+        }
+    }
+    return 1;
+}
+static void receive(const call *c) {
+    message **at = &c->comm->w->mail[c->root][c->comm->rank], *m = *at;
+    if (m->bytes != result_bytes(c))
+        fake_wrong("rank %d receives %d bytes from rank %d, which sent %d", c->comm->rank, (int)result_bytes(c),
+                   c->root, (int)m->bytes);
+    memcpy(c->dst, m->data, m->bytes);
+    *at = m->next;
+    free(m->data);
+    free(m);
+}
+static void finish(const call *c) {
+    world *w = c->comm->w;
+    meeting *t = meet(w, c), **at = &w->meetings;
+    const uint64_t e = bytes_of(c->type), one = c->count * e;
+    const int rank = c->comm->rank, n = c->comm->n, root = c->root == rank;
+    const uint64_t first = c->kind == REDUCE_SCATTER ? (uint64_t)rank * c->count : 0;
+    const int reduces = c->kind == ALLREDUCE || c->kind == REDUCE_SCATTER || (c->kind == REDUCE && root);
+    for (uint64_t i = 0; i < c->count && reduces; i++) reduce_one(t, n, first + i, c->dst + i * e);
+    if (c->kind == BROADCAST) memcpy(c->dst, t->src[c->root], one);
+    for (int q = 0; q < n; q++) {
+        if (c->kind == ALLGATHER || (c->kind == GATHER && root)) memcpy(c->dst + (uint64_t)q * one, t->src[q], one);
+        if (c->kind == ALLTOALL) memcpy(c->dst + (uint64_t)q * one, t->src[q] + (uint64_t)rank * one, one);
+    }
+    if (++t->left < n) return;
+    while (*at != t) at = &(*at)->next;
+    *at = t->next;
+    for (int q = 0; q < n; q++) free(t->src[q]);
+    free(t);
+}
+static void kernel_end(void *arg) {
+    kernel *k = *(kernel **)arg;
+    for (int i = 0; i < k->n && !k->comm->aborted; i++)
+        if (k->calls[i].kind == RECV)
+            receive(&k->calls[i]);
+        else if (k->calls[i].kind != SEND)
+            finish(&k->calls[i]);
+    kernel_free(k);
+}
+/* The same for streams of a test's device, which call without the lock. */
+static int hooked(void (*run)(void *), void *arg) {
+    pthread_mutex_lock(&gpu_lock);
+    run(arg);
+    pthread_mutex_unlock(&gpu_lock);
+    return 0;
+}
+static int hooked_begin(void *arg) { return hooked(kernel_begin, arg); }
+static int hooked_end(void *arg) { return hooked(kernel_end, arg); }
+static int hooked_ready(void *arg) {
+    pthread_mutex_lock(&gpu_lock);
+    const int ready = kernel_ready(arg);
+    pthread_mutex_unlock(&gpu_lock);
+    return ready;
+}
+static void kernel_launch(kernel *k) {
+    if (gpu_is_stream(k->stream)) {
+        kernel **begin = (kernel **)malloc(sizeof k), **end = (kernel **)malloc(sizeof k);
+        *begin = *end = k;
+        gpu_enqueue((gpu_stream *)k->stream, NULL, kernel_begin, begin);
+        gpu_enqueue((gpu_stream *)k->stream, kernel_ready, kernel_end, end);
+    } else {
+        if (!hooks.launch) fake_wrong("%p is no stream", k->stream);
+        pthread_mutex_unlock(&gpu_lock);
+        hooks.launch(k->stream, NULL, hooked_begin, &k, sizeof k);
+        hooks.launch(k->stream, hooked_ready, hooked_end, &k, sizeof k);
+        pthread_mutex_lock(&gpu_lock);
+    }
+}
+
+/* ---- calls ---------------------------------------------------------------------------------------------------------------------- */
+static comm *known(void *c, const char *name) {
+    comm *m = (comm *)c;
+    if (!m || m->magic != MAGIC) fake_wrong("%s: the communicator is gone", name);
+    return m;
+}
+/* The memory as the device sees it, wholly its own. Lock held. */
+static uint8_t *reachable(const call *c, const void *p, uint64_t bytes, const char *what) {
+    if (!bytes) return (uint8_t *)(uintptr_t)p;
+    if (gpu_is_stream(c->stream)) {
+        if (!gpu_holds(p, bytes, 0))
+            fake_wrong("%s: %s of %d bytes is not device memory", kinds[c->kind], what, (int)bytes);
+        return (uint8_t *)(uintptr_t)p;
+    }
+    uint8_t *own = hooks.own ? (uint8_t *)hooks.own(p, bytes) : NULL;
+    if (!own) fake_wrong("%s: %s of %d bytes is not device memory", kinds[c->kind], what, (int)bytes);
+    return own;
+}
+static int add(call c) {
+    if (group_n == GROUP) fake_wrong("a group of more than %d calls", (int)GROUP);
+    comm *m = known(c.comm, kinds[c.kind]);
+    const int moved = c.kind == SEND || c.kind == RECV;
+    if (gpu_current(kinds[c.kind]) != m->device && gpu_is_stream(c.stream)) fake_wrong("the thread has another device");
+    if (m->delay || m->finalized) fake_wrong("%s while the communicator is in progress", kinds[c.kind]);
+    if (moved && !group_depth) fake_wrong("%s outside of a group: it may wait for ever", kinds[c.kind]);
+    if (c.root < 0 || c.root >= m->n) fake_wrong("%s: rank %d is not in the communicator", kinds[c.kind], c.root);
+    if (c.type != INT8 && c.type != INT32 && c.type != FLOAT16 && c.type != FLOAT32 && c.type != BFLOAT16)
+        fake_wrong("%s: no type %d", kinds[c.kind], c.type);
+    if (c.op < 0 || c.op == 1 || c.op == 4 || c.op >= FIRST_OWN_OP + m->n_ops ||
+        (c.op >= FIRST_OWN_OP && m->types[c.op - FIRST_OWN_OP] != c.type))
+        fake_wrong("%s: no operation %d", kinds[c.kind], c.op);
+    if (!c.count) fake_wrong("%s of nothing", kinds[c.kind]);
+    pthread_mutex_lock(&gpu_lock);
+    c.src = reachable(&c, c.src, source_bytes(&c), "the source");
+    c.dst = reachable(&c, c.dst, result_bytes(&c), "the result");
+    c.number = moved ? 0 : m->number++;
+    const int failed = fails(kinds[c.kind], m->rank);
+    pthread_mutex_unlock(&gpu_lock);
+    if (failed) return failed;
+    group[group_n++] = c;
+    return OK;
+}
+static int group_launch(void) {
+    comm *m = group[0].comm;
+    kernel *k = (kernel *)calloc(1, sizeof *k + (size_t)group_n * sizeof(call));
+    k->comm = m, k->n = group_n, k->refs = 2, k->stream = group[0].stream;
+    for (int i = 0; i < group_n; i++) {
+        k->calls[i] = group[i];
+        if (group[i].comm != m || group[i].stream != k->stream)
+            fake_wrong("a group on several communicators or streams");
+    }
+    group_n = 0;
+    pthread_mutex_lock(&gpu_lock);
+    m->running++;
+    m->delay = (int)(gpu_random() % 4);
+    if (m->delay)
+        m->waits = k;
+    else
+        kernel_launch(k);
+    const int later = m->delay > 0;
+    pthread_mutex_unlock(&gpu_lock);
+    return later ? IN_PROGRESS : OK;
+}
+static int give(call c) {
+    const int r = add(c);
+    return r || group_depth ? r : group_launch();
+}
+FAKE_EXPORT int ncclGroupStart(void) { return group_depth++, OK; }
+FAKE_EXPORT int ncclGroupEnd(void) {
+    if (!group_depth) fake_wrong("ncclGroupEnd without ncclGroupStart");
+    return --group_depth || !group_n ? OK : group_launch();
+}
+#define COMM ((comm *)c)
+FAKE_EXPORT int ncclAllReduce(const void *s, void *d, size_t n, int type, int op, void *c, void *stream) {
+    return give((call){ALLREDUCE, type, op, 0, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+}
+FAKE_EXPORT int ncclReduce(const void *s, void *d, size_t n, int type, int op, int root, void *c, void *stream) {
+    return give((call){REDUCE, type, op, root, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+}
+FAKE_EXPORT int ncclReduceScatter(const void *s, void *d, size_t n, int type, int op, void *c, void *stream) {
+    return give((call){REDUCE_SCATTER, type, op, 0, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+}
+FAKE_EXPORT int ncclBroadcast(const void *s, void *d, size_t n, int type, int root, void *c, void *stream) {
+    return give((call){BROADCAST, type, 0, root, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+}
+FAKE_EXPORT int ncclAllGather(const void *s, void *d, size_t n, int type, void *c, void *stream) {
+    return give((call){ALLGATHER, type, 0, 0, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+}
+FAKE_EXPORT int ncclSend(const void *s, size_t n, int type, int peer, void *c, void *stream) {
+    return give((call){SEND, type, 0, peer, n, 0, (const uint8_t *)s, NULL, stream, COMM});
+}
+FAKE_EXPORT int ncclRecv(void *d, size_t n, int type, int peer, void *c, void *stream) {
+    return give((call){RECV, type, 0, peer, n, 0, NULL, (uint8_t *)d, stream, COMM});
+}
+#ifndef FAKE_OLD
+FAKE_EXPORT int ncclAlltoAll(const void *s, void *d, size_t n, int type, void *c, void *stream) {
+    return give((call){ALLTOALL, type, 0, 0, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+}
+FAKE_EXPORT int ncclGather(const void *s, void *d, size_t n, int type, int root, void *c, void *stream) {
+    return give((call){GATHER, type, 0, root, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+}
+#endif
+#include "tests/nccl/fake/life.h"

@@ -1,0 +1,154 @@
+/* life.h: part of fake.c: communicators begin and end. */
+#ifndef FAKE_LIFE_H
+#define FAKE_LIFE_H
+
+FAKE_EXPORT int ncclGetVersion(int *version) {
+    const char *env = getenv("FAKE_NCCL_VERSION");
+#ifdef FAKE_OLD
+    return *version = env ? atoi(env) : 21400, OK;
+#else
+    return *version = env ? atoi(env) : 22809, OK;
+#endif
+}
+FAKE_EXPORT const char *ncclGetErrorString(int result) {
+    return result == OK         ? "no error"
+           : result == SYSTEM   ? "unhandled system error"
+           : result == ARGUMENT ? "invalid argument"
+           : result == USAGE    ? "invalid usage"
+           : result == REMOTE   ? "remote process exited or there was a network error"
+                                : "some NCCL error";
+}
+#ifndef FAKE_OLD
+FAKE_EXPORT const char *ncclGetLastError(void *c) { return (void)c, last_error; }
+#endif
+FAKE_EXPORT int ncclGetUniqueId(ncclUniqueId *id) {
+    static uint64_t number;
+    const uint64_t words[2] = {__atomic_add_fetch(&number, 1, __ATOMIC_SEQ_CST), (uint64_t)getpid()};
+    memset(id, 0, sizeof *id);
+    memcpy(id->bytes, words, sizeof words);
+    return OK;
+}
+
+static world *world_of(uint64_t id, int n) {
+    world *w = worlds;
+    while (w && w->id != id) w = w->next;
+    if (w) return w;
+    w = (world *)calloc(1, sizeof *w);
+    w->id = id, w->n = n, w->next = worlds;
+    return worlds = w;
+}
+static void world_leave(world *w) {
+    world **at = &worlds;
+    if (--w->refs) return;
+    while (*at != w) at = &(*at)->next;
+    *at = w->next;
+    for (meeting *t = w->meetings, *next; t; t = next) { /* of ranks that aborted */
+        next = t->next;
+        for (int q = 0; q < w->n; q++) free(t->src[q]);
+        free(t);
+    }
+    for (int a = 0; a < w->n; a++)
+        for (int b = 0; b < w->n; b++)
+            for (message *m = w->mail[a][b], *next; m; m = next) next = m->next, free(m->data), free(m);
+    free(w);
+}
+
+FAKE_EXPORT int ncclCommInitRankConfig(void **out, int n, ncclUniqueId id, int rank, config *g) {
+    uint64_t words[2];
+    const int device = gpu_current("ncclCommInitRankConfig");
+    memcpy(words, id.bytes, sizeof words);
+    if (g->magic != 0xCAFEBEEFu || g->version < 21400 || g->size > 256) fake_wrong("the configuration is malformed");
+    if (g->blocking) fake_wrong("a communicator that blocks");
+    if (n < 1 || n > RANKS || rank < 0 || rank >= n) return ARGUMENT;
+    *out = NULL;
+    if (words[1] != (uint64_t)getpid()) {
+        snprintf(last_error, sizeof last_error, "the stand-in joins threads of one process");
+        return SYSTEM;
+    }
+    pthread_mutex_lock(&gpu_lock);
+    int r = fails("ncclCommInitRankConfig", rank);
+    world *w = world_of(words[0], n);
+    comm *m = r ? NULL : (comm *)calloc(1, sizeof *m);
+    if (m) {
+        w->refs++, w->joined++;
+        gpu_live++;
+        m->magic = MAGIC, m->w = w, m->rank = rank, m->n = n, m->device = device;
+        for (int q = 0; q < n; q++) /* devices are numbered from 1 there */
+            if (w->device[q] == device + 1 && !getenv("FAKE_SHARED")) m->error = USAGE;
+        w->device[rank] = device + 1;
+        if (m->error) snprintf(last_error, sizeof last_error, "Duplicate GPU detected on device %d", device);
+        if (m->error) w->lost = 1;
+        *out = m;
+    }
+    pthread_mutex_unlock(&gpu_lock);
+    return r ? r : IN_PROGRESS;
+}
+FAKE_EXPORT int ncclCommGetAsyncError(void *c, int *state) {
+    comm *m = known(c, "ncclCommGetAsyncError");
+    pthread_mutex_lock(&gpu_lock);
+    if (!m->error) m->error = fails("async", m->rank);
+    if (!m->error && m->w->lost && m->w->joined < m->n) m->error = REMOTE;
+    if (m->delay && --m->delay == 0 && m->waits) {
+        kernel *k = m->waits;
+        m->waits = NULL;
+        kernel_launch(k);
+    }
+    *state = m->error                          ? m->error
+             : m->w->joined < m->n || m->delay ? IN_PROGRESS
+             : m->finalized && m->running      ? IN_PROGRESS
+                                               : OK;
+    pthread_mutex_unlock(&gpu_lock);
+    return OK;
+}
+static void comm_free(comm *m) {
+    static comm *gone;
+    m->magic = 0; /* and not freed: who uses it afterwards is caught */
+    m->next = gone;
+    gone = m;
+    gpu_live--;
+    world_leave(m->w);
+}
+FAKE_EXPORT int ncclCommFinalize(void *c) {
+    comm *m = known(c, "ncclCommFinalize");
+    if (m->delay) fake_wrong("ncclCommFinalize while the communicator is in progress");
+    m->finalized = 1;
+    return IN_PROGRESS;
+}
+FAKE_EXPORT int ncclCommDestroy(void *c) {
+    comm *m = known(c, "ncclCommDestroy");
+    pthread_mutex_lock(&gpu_lock);
+    if (!m->finalized || m->running) fake_wrong("ncclCommDestroy before all is finalized");
+    comm_free(m);
+    pthread_mutex_unlock(&gpu_lock);
+    return OK;
+}
+/* Ends what runs, here; the other ranks wait on. */
+FAKE_EXPORT int ncclCommAbort(void *c) {
+    comm *m = known(c, "ncclCommAbort");
+    gpu_current("ncclCommAbort");
+    pthread_mutex_lock(&gpu_lock);
+    m->aborted = 1;
+    if (m->w->joined < m->n) m->w->lost = 1;
+    if (m->waits) m->running--, free(m->waits), m->waits = NULL;
+    pthread_cond_broadcast(&gpu_news);
+    while (m->running) pthread_cond_wait(&gpu_news, &gpu_lock);
+    comm_free(m);
+    pthread_mutex_unlock(&gpu_lock);
+    return OK;
+}
+
+FAKE_EXPORT int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int where, void *c) {
+    comm *m = known(c, "ncclRedOpCreatePreMulSum");
+    if (where != 1 || m->n_ops == OPS || m->delay) fake_wrong("ncclRedOpCreatePreMulSum: where, how many, or when");
+    m->scales[m->n_ops] = load(type, (const uint8_t *)scalar);
+    m->types[m->n_ops] = type;
+    *op = FIRST_OWN_OP + m->n_ops++;
+    return OK;
+}
+FAKE_EXPORT int ncclRedOpDestroy(int op, void *c) {
+    comm *m = known(c, "ncclRedOpDestroy");
+    if (op < FIRST_OWN_OP || op >= FIRST_OWN_OP + m->n_ops) fake_wrong("ncclRedOpDestroy: no operation %d", op);
+    m->types[op - FIRST_OWN_OP] = -1;
+    return OK;
+}
+#endif

@@ -1,0 +1,109 @@
+/* rig.h: the collectives of backend nccl on host memory and on the device's, against plain arithmetic: by the tests of all backends,
+ * whose buffers are copied to the device and back where `on_device` is set. For the stand-in and for a real GPU. */
+#ifndef NCCL_RIG_H
+#define NCCL_RIG_H
+#include "tests/backends/ranks.h"
+#include "backends/nccl.c"
+
+/* What the tests need besides what the backend calls. */
+typedef struct rig_driver {
+    int (*up)(unsigned long long to, const void *from, size_t bytes);
+    int (*down)(void *to, unsigned long long from, size_t bytes);
+} rig_driver;
+static rig_driver rig;
+static int on_device;
+
+static const char *rig_load(void) {
+    static char why[512];
+    const nccl_library *l = nccl_open_libraries(why, sizeof why);
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!l || !nccl_find(cuda, "cuMemcpyHtoD_v2", &rig.up) || !nccl_find(cuda, "cuMemcpyDtoH_v2", &rig.down))
+        return why;
+    return NULL;
+}
+
+static uint64_t rig_item(const esp_coll *c) {
+    return c->slot_bytes ? c->slot_bytes : esp_dtype_bytes(c->dtype) * (c->width ? c->width : 1);
+}
+static esp_status rig_wait(ranks_me *me, nccl_comm *m, const esp_coll *c, void *stream) {
+    const esp_stream s = {{ESP_CUDA, m->job->ordinal}, stream};
+    void *req = NULL;
+    esp_status st = me->b->start(m, c, s, &req);
+    if (!st) st = ranks_wait(me, m, req);
+    nccl_enter(m);
+    if (m->library->cuStreamSynchronize(stream) && !st) ranks_fail(me, "cuStreamSynchronize failed");
+    nccl_leave(m);
+    return st;
+}
+/* A copy of a buffer on the device, with as much again behind it that must stay as it is. */
+static unsigned long long rig_take(nccl_comm *m, const void *from, uint64_t bytes) {
+    unsigned long long at = 0;
+    nccl_enter(m);
+    if (m->library->cuMemAlloc_v2(&at, bytes + 64)) abort();
+    if (from && bytes && rig.up(at, from, bytes)) abort();
+    nccl_leave(m);
+    return at;
+}
+static void rig_give(nccl_comm *m, unsigned long long at, void *to, uint64_t bytes) {
+    nccl_enter(m);
+    if (to && bytes && rig.down(to, at, bytes)) abort();
+    m->library->cuMemFree_v2(at);
+    nccl_leave(m);
+}
+static esp_status rig_on_device(ranks_me *me, nccl_comm *m, const esp_coll *call) {
+    esp_coll c = *call;
+    const uint64_t n = (uint64_t)me->size, item = rig_item(&c), all = c.count * item, per = (c.count + n - 1) / n;
+    const uint64_t begin = per * (uint64_t)me->rank < c.count ? per * (uint64_t)me->rank : c.count;
+    const uint64_t part = (begin + per < c.count ? per : c.count - begin) * item;
+    const int from_part = c.op == ESP_COLL_ALLGATHER || c.op == ESP_COLL_GATHER;
+    const uint64_t src_bytes = from_part ? part : all, dst_bytes = c.op == ESP_COLL_REDUCE_SCATTER ? part : all;
+    const uint8_t *src = (const uint8_t *)call->src.ptr;
+    uint8_t *dst = (uint8_t *)call->dst.ptr;
+    const int in_dst = dst && src && from_part && src == dst + begin * item;
+    const int in_src = dst && src && !in_dst && dst == src + (c.op == ESP_COLL_REDUCE_SCATTER ? begin * item : 0);
+    unsigned long long s = 0, d = 0;
+    void *stream = NULL;
+    nccl_enter(m);
+    if (m->library->cuStreamCreate(&stream, CUDA_STREAM_NON_BLOCKING)) abort();
+    nccl_leave(m);
+    if (src && !in_dst) s = rig_take(m, src, src_bytes);
+    if (dst && !in_src) d = rig_take(m, dst, dst_bytes);
+    if (in_dst) s = d + (uint64_t)(src - dst);
+    if (in_src) d = s + (uint64_t)(dst - src);
+    c.src.ptr = (void *)(uintptr_t)s, c.dst.ptr = (void *)(uintptr_t)d;
+    c.src.dev = c.dst.dev = (esp_device){ESP_CUDA, m->job->ordinal};
+    const esp_status st = rig_wait(me, m, &c, stream);
+    if (dst && !in_src) rig_give(m, d, dst, dst_bytes);
+    if (in_src) {
+        nccl_enter(m);
+        if (dst_bytes && rig.down(dst, d, dst_bytes)) abort();
+        nccl_leave(m);
+    }
+    if (src && !in_dst) rig_give(m, s, NULL, 0);
+    nccl_enter(m);
+    m->library->cuStreamDestroy_v2(stream);
+    nccl_leave(m);
+    return st;
+}
+/* In place of ranks_coll. */
+static esp_status rig_coll(ranks_me *me, void *comm, const esp_coll *c) {
+    nccl_comm *m = (nccl_comm *)comm;
+    if (!on_device) return ranks_coll(me, comm, c);
+    const esp_status s = rig_on_device(me, m, c);
+    if (s != ESP_E_UNSUPPORTED || !nccl_ordered(m, c)) return s;
+    return strstr(ranks_said, "leave out NaNs") ? ranks_coll(me, comm, c) : s;
+}
+#define ranks_coll rig_coll
+#define main collectives_main
+#include "tests/backends/test_collectives.c"
+#undef main
+#undef ranks_coll
+
+/* Runs `fn` on `n` ranks. NULL, or why it failed. */
+static const char *rig_run(const char *params, int32_t n, int32_t per_machine, ranks_fn fn, int device) {
+    on_device = device;
+    const char *why =
+        ranks_run(espresso_plugin_v1_nccl(&ranks_host)->backends[0], params, n, per_machine, fn, NULL, -1);
+    return *why ? why : NULL;
+}
+#endif
