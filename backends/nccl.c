@@ -155,6 +155,9 @@ static void nccl_close(void *comm) {
     if (!m) return;
     const esp_host *h = m->host;
     nccl_job *j = m->job;
+    nccl_comm **at = j ? &j->comms : NULL;
+    while (at && *at && *at != m) at = &(*at)->next_comm;
+    if (at && *at) *at = m->next_comm;
     if (m->library && j && j->context) {
         nccl_enter(m);
         nccl_disconnect(m);
@@ -279,7 +282,7 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
     if (s)
         nccl_close(m);
     else
-        *comm = m;
+        m->next_comm = m->job->comms, m->job->comms = m, *comm = m;
     return s;
 }
 
@@ -404,7 +407,7 @@ static esp_status nccl_test(void *comm, void *req) {
     return ESP_OK;
 }
 
-/* NCCL tells nobody when it has moved something: looks again soon while requests are open. */
+/* NCCL tells nobody when it has moved something: looks again soon while requests are open. Errors are told by test(). */
 static esp_status nccl_progress(void *comm, uint64_t timeout_us) {
     nccl_job *j = ((nccl_comm *)comm)->job;
     const struct timespec look = {0, NCCL_LOOK_US * 1000};
@@ -414,6 +417,12 @@ static esp_status nccl_progress(void *comm, uint64_t timeout_us) {
     if (soon) nanosleep(&look, NULL);
     if (poll(&p, 1, soon ? 0 : (int)((timeout_us + 999) / 1000)) < 0 && errno != EINTR) return ESP_E_COMM;
     while (read(j->event, &drop, sizeof drop) > 0) {
+    }
+    for (nccl_comm *m = j->comms; m; m = m->next_comm) {
+        if (m->first == m->next || m->error) continue;
+        nccl_enter(m);
+        nccl_drive(m);
+        nccl_leave(m);
     }
     return ESP_OK;
 }

@@ -40,12 +40,14 @@ typedef struct nccl_job {
     int ordinal, device;
     void *context;
     uint32_t open; /* requests that are not done */
+    struct nccl_comm *comms;
 } nccl_job;
 
 typedef struct nccl_comm {
     const esp_host *host;
     const nccl_library *library;
     nccl_job *job;
+    struct nccl_comm *next_comm; /* of the job */
     int32_t rank, size;
     uint8_t *level;       /* [size] the outermost level at which the rank's place differs                        */
     pthread_mutex_t lock; /* of the handle: abort() comes from any thread                                  */

@@ -1,81 +1,133 @@
-/* test_nccl.c: backend nccl against a stand-in for NCCL and the CUDA driver (fake/): what it calls, with which counts, in which groups
- * and on which streams, when a call fails, and when ranks are late or gone. This is not NCCL: test_nccl_gpu.c is, where a GPU is.
- *
- * Each test has a process of its own, since a library is loaded once. */
+/* test_nccl.c: backend nccl against a stand-in for NCCL and the CUDA driver (fake/): all collectives on both kinds of memory, what it
+ * calls, with which counts, in which groups and on which streams. This is not NCCL: test_nccl_gpu.c is, where a GPU is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <sys/wait.h>
-
-#include "tests/nccl/fake/control.h"
-#include "tests/nccl/rig.h"
-
-static struct {
-    void (*fail)(const char *name, int rank, int result);
-    int (*live)(void);
-    void (*allocations)(uint64_t left);
-} fake;
-
-static void fake_path(char *out, size_t cap, const char *version) {
-    const char *build = getenv("ESPRESSO_BUILD");
-    snprintf(out, cap, "%s/tests/nccl/%s/libcuda.so.1", build ? build : "./build", version);
-}
-/* The test's process ends here if `why` is a text. */
-static void wants(const char *why) {
-    if (!why) return;
-    fprintf(stderr, "%s\n", why);
-    _exit(1);
-}
-#define WANT(cond)                                                                                                     \
-    do {                                                                                                               \
-        if (!(cond)) wants(#cond);                                                                                     \
-    } while (0)
-/* Runs a test in a process, with version "new" or "old" of the stand-in. */
-static void with(const char *version, void (*test)(void)) {
-    char path[4096];
-    fake_path(path, sizeof path, version);
-    fflush(NULL);
-    const pid_t pid = fork();
-    if (!pid) {
-        alarm(200);
-        setenv("ESPRESSO_NCCL", path, 1);
-        ranks_are_threads = 1;
-        wants(rig_load());
-        void *p = dlopen(path, RTLD_NOW);
-        if (!p || !nccl_find(p, "fake_fail", &fake.fail) || !nccl_find(p, "fake_live", &fake.live) ||
-            !nccl_find(p, "fake_allocations", &fake.allocations))
-            wants("the stand-in lacks its control");
-        test();
-        if (fake.live()) wants("streams, events, memory or communicators are left");
-        exit(0);
-    }
-    int status = 0;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
-}
+#include "tests/nccl/child.h"
 
 /* ---- collectives ------------------------------------------------------------------------------------------------------ */
-static void all_kinds_of(int device) {
-    for (int32_t n = 1; n <= (SANITIZED ? 3 : 5); n += SANITIZED ? 2 : 1) {
-        wants(rig_run("", n, 0, all_numbers, device));
-        wants(rig_run("", n, 0, all_slots, device));
+static void every_kind(int device) {
+    static const int32_t sizes[] = {3, 1, 4};
+    for (int k = 0; k < (SANITIZED ? 1 : 3); k++) {
+        wants(rig_run("", sizes[k], 0, all_numbers, device));
+        wants(rig_run("", sizes[k], 0, all_slots, device));
     }
 }
-static void host_memory(void) { all_kinds_of(0); }
-static void device_memory(void) { all_kinds_of(1); }
+static void host_memory(void) { every_kind(0); }
+static void device_memory(void) { every_kind(1); }
 static void collectives_host(void **s) { (void)s, with("new", host_memory); }
 static void collectives_device(void **s) { (void)s, with("new", device_memory); }
-static void collectives_host_old(void **s) { (void)s, with("old", host_memory); }
-static void collectives_device_old(void **s) { (void)s, with("old", device_memory); }
+/* gather and alltoall by sends and receives */
+static void by_messages(void) {
+    for (int device = 0; device < 2; device++) {
+        wants(rig_run("", 3, 0, few, device));
+        wants(rig_run("", 2, 0, all_slots, device));
+    }
+}
+static void collectives_old(void **s) { (void)s, with("old", by_messages); }
+
+/* A sum that is divided by three, which is no power of two: exact for f32, where it is multiplied when it is there. */
+static void thirds(ranks_me *me) {
+    enum { N = 300000 };
+    void *comm = ranks_open(me, 0, NULL);
+    float *x = (float *)malloc(N * sizeof *x);
+    for (int k = 0; comm && k < 3; k++) { /* the operation is kept, and found again */
+        esp_coll c = ESP_ZERO;
+        for (int i = 0; i < N; i++) x[i] = (float)(i % 1000 + me->rank);
+        c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = N;
+        c.scale = k == 1 ? 0.25f : 1.0f / 3.0f;
+        c.src.ptr = c.dst.ptr = x;
+        if (ranks_coll(me, comm, &c)) ranks_fail(me, "allreduce: %s", ranks_said);
+        for (int i = 0; i < N; i++) {
+            const float want = (float)(3 * (i % 1000) + 3) * c.scale;
+            if (memcmp(&want, &x[i], 4) && ranks_fail(me, "number %d is %g, not %g", i, (double)x[i], (double)want))
+                break;
+        }
+    }
+    free(x);
+    if (comm) me->b->close(comm);
+}
+static void thirds_run(void) { wants(rig_run("", 3, 0, thirds, 0)); }
+static void scales(void **s) { (void)s, with("new", thirds_run); }
+
+/* ---- many requests, on both kinds of memory, tested in another order --------------------------------------------------------- */
+static void mixed(ranks_me *me) {
+    enum { OPEN = 24, N = 200000 };
+    nccl_comm *m = (nccl_comm *)ranks_open(me, 0, NULL);
+    if (!m) return;
+    float *x = (float *)malloc(OPEN * N * sizeof *x);
+    unsigned long long at[OPEN] = {0};
+    void *stream, *req[OPEN];
+    nccl_enter(m);
+    m->library->cuStreamCreate(&stream, CUDA_STREAM_NON_BLOCKING);
+    nccl_leave(m);
+    for (int k = 0; k < OPEN; k++) {
+        const esp_stream s = {{k % 3 ? ESP_CUDA : ESP_CPU, k % 3 ? m->job->ordinal : 0}, k % 3 ? stream : NULL};
+        const uint64_t n = k % 5 == 4 ? 0 : k % 2 ? 1000 : N; /* a third on the host, some in many pieces, some empty */
+        esp_coll c = ESP_ZERO;
+        for (int i = 0; i < N; i++) x[k * N + i] = (float)(k + me->rank);
+        if (k % 3) at[k] = rig_take(m, x + k * N, n * 4);
+        c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = n;
+        c.src.ptr = c.dst.ptr = k % 3 ? (void *)(uintptr_t)at[k] : x + k * N;
+        c.src.dev = c.dst.dev = s.dev;
+        if (me->b->start(m, &c, s, &req[k])) ranks_fail(me, "start %d: %s", k, ranks_said);
+    }
+    for (int k = OPEN; k-- > 0 && !me->shared->failed;)
+        if (ranks_wait(me, m, req[k])) ranks_fail(me, "request %d: %s", k, ranks_said);
+    m->library->cuStreamSynchronize(stream);
+    for (int k = 0; k < OPEN; k++) {
+        const uint64_t n = k % 5 == 4 ? 0 : k % 2 ? 1000 : N;
+        const float want = (float)(k * me->size + me->size * (me->size - 1) / 2);
+        if (k % 3) rig_give(m, at[k], x + k * N, n * 4);
+        for (uint64_t i = 0; i < n && !me->shared->failed; i++)
+            if (!(x[(uint64_t)k * N + i] == want))
+                ranks_fail(me, "request %d gives %g", k, (double)x[(uint64_t)k * N + i]);
+    }
+    free(x);
+    nccl_enter(m);
+    m->library->cuStreamDestroy_v2(stream);
+    nccl_leave(m);
+    me->b->close(m);
+}
+static void mixed_run(void) { wants(rig_run("", 3, 0, mixed, 0)); }
+static void requests(void **s) { (void)s, with("new", mixed_run); }
+
+/* Groups of several levels, at the same time, with one parent: two machines of two. */
+static void two_levels(ranks_me *me) {
+    void *all = ranks_open(me, 0, NULL), *intra = ranks_open(me, 1, all), *inter = ranks_open(me, 2, all);
+    const esp_stream cpu = ESP_ZERO;
+    float x[3][5000];
+    void *req[3], *comms[3] = {all, intra, inter};
+    for (int k = 0; k < 3 && all && intra && inter; k++) {
+        esp_coll c = ESP_ZERO;
+        for (int i = 0; i < 5000; i++) x[k][i] = (float)(1 + me->rank);
+        c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = 5000;
+        c.src.ptr = c.dst.ptr = x[(k + me->rank) % 3];
+        /* another order on every rank */
+        if (me->b->start(comms[(k + me->rank) % 3], &c, cpu, &req[(k + me->rank) % 3]))
+            ranks_fail(me, "start: %s", ranks_said);
+    }
+    for (int k = 0; k < 3 && inter; k++) { /* progress() drives all comms */
+        const int at = (k + me->rank) % 3;
+        const float want = at == 0 ? 10.0f : at == 1 ? (me->rank < 2 ? 3.0f : 7.0f) : me->rank % 2 ? 6.0f : 4.0f;
+        if (ranks_wait(me, comms[at], req[at])) ranks_fail(me, "scope %d: %s", at, ranks_said);
+        if (!(x[at][4999] == want)) ranks_fail(me, "scope %d: %g, not %g", at, (double)x[at][4999], (double)want);
+    }
+    esp_traffic t = {.struct_size = sizeof t};
+    me->b->traffic(inter, &t);
+    if (t.inter_bytes != 5000 * 4 || t.intra_bytes || t.level_bytes[1] != t.inter_bytes)
+        ranks_fail(me, "between machines came %d bytes, inside %d", (int)t.inter_bytes, (int)t.intra_bytes);
+    me->b->close(inter), me->b->close(intra), me->b->close(all);
+}
+static void levels_run(void) { setenv("FAKE_SHARED", "1", 1), wants(rig_run("", 4, 2, two_levels, 0)); }
+static void levels(void **s) { (void)s, with("new", levels_run); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(collectives_host),
-        cmocka_unit_test(collectives_device),
-        cmocka_unit_test(collectives_host_old),
-        cmocka_unit_test(collectives_device_old),
+        cmocka_unit_test(collectives_host), cmocka_unit_test(collectives_device), cmocka_unit_test(collectives_old),
+        cmocka_unit_test(scales),           cmocka_unit_test(requests),           cmocka_unit_test(levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

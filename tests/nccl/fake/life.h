@@ -73,11 +73,7 @@ FAKE_EXPORT int ncclCommInitRankConfig(void **out, int n, ncclUniqueId id, int r
         w->refs++, w->joined++;
         gpu_live++;
         m->magic = MAGIC, m->w = w, m->rank = rank, m->n = n, m->device = device;
-        for (int q = 0; q < n; q++) /* devices are numbered from 1 there */
-            if (w->device[q] == device + 1 && !getenv("FAKE_SHARED")) m->error = USAGE;
-        w->device[rank] = device + 1;
-        if (m->error) snprintf(last_error, sizeof last_error, "Duplicate GPU detected on device %d", device);
-        if (m->error) w->lost = 1;
+        w->device[rank] = device;
         *out = m;
     }
     pthread_mutex_unlock(&gpu_lock);
@@ -88,6 +84,9 @@ FAKE_EXPORT int ncclCommGetAsyncError(void *c, int *state) {
     pthread_mutex_lock(&gpu_lock);
     if (!m->error) m->error = fails("async", m->rank);
     if (!m->error && m->w->lost && m->w->joined < m->n) m->error = REMOTE;
+    for (int q = 0; q < m->n && m->w->joined == m->n && !m->error && !getenv("FAKE_SHARED"); q++)
+        if (q != m->rank && m->w->device[q] == m->device)
+            m->error = USAGE, snprintf(last_error, sizeof last_error, "Duplicate GPU detected");
     if (m->delay && --m->delay == 0 && m->waits) {
         kernel *k = m->waits;
         m->waits = NULL;

@@ -1,0 +1,52 @@
+/* child.h: runs a test of backend nccl in a process of its own, with one version of the stand-in: a library is loaded once. */
+#ifndef NCCL_CHILD_H
+#define NCCL_CHILD_H
+#include <sys/wait.h>
+#include "tests/nccl/rig.h"
+#include "tests/nccl/fake/control.h"
+
+static struct {
+    void (*fails)(const char *name, int rank, int result);
+    int (*live)(void);
+    void (*allocations)(uint64_t left);
+} fake;
+
+static void fake_path(char *out, size_t cap, const char *version) {
+    const char *build = getenv("ESPRESSO_BUILD");
+    snprintf(out, cap, "%s/tests/nccl/%s/libcuda.so.1", build ? build : "./build", version);
+}
+/* The test's process ends here if `why` is a text. */
+static void wants(const char *why) {
+    if (!why) return;
+    fprintf(stderr, "%s\n", why);
+    _exit(1);
+}
+#define WANT(cond)                                                                                                     \
+    do {                                                                                                               \
+        if (!(cond)) wants(#cond);                                                                                     \
+    } while (0)
+/* Runs a test in a process, with version "new" or "old" of the stand-in; NULL: with none. */
+static void with(const char *version, void (*test)(void)) {
+    char path[4096];
+    fake_path(path, sizeof path, version ? version : "");
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (!pid) {
+        alarm(200);
+        if (!version) test(), _exit(0);
+        setenv("ESPRESSO_NCCL", path, 1);
+        ranks_are_threads = 1;
+        wants(rig_load());
+        void *p = dlopen(path, RTLD_NOW);
+        if (!p || !nccl_find(p, "fake_fail", &fake.fails) || !nccl_find(p, "fake_live", &fake.live) ||
+            !nccl_find(p, "fake_allocations", &fake.allocations))
+            wants("the stand-in lacks its control");
+        test();
+        if (fake.live()) wants("streams, events, memory or communicators are left");
+        exit(0); /* leaks are found here */
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+#endif
