@@ -38,7 +38,7 @@ static void with(const char *version, void (*test)(void)) {
         ranks_are_threads = 1;
         wants(rig_load());
         void *p = dlopen(path, RTLD_NOW);
-        if (!p || !nccl_find(p, "fake_fail", &fake.fails) || !nccl_find(p, "fake_live", &fake.live) ||
+        if (!p || !nccl_find(p, "fake_fail", &fake.fails) || !nccl_find(p, "fake_remains", &fake.live) ||
             !nccl_find(p, "fake_allocations", &fake.allocations))
             wants("the stand-in lacks its control");
         test();

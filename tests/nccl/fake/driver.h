@@ -92,8 +92,8 @@ static gpu_block *gpu_blocks;
 static uint64_t gpu_left = UINT64_MAX; /* calls of alloc that still succeed */
 FAKE_EXPORT void fake_allocations(uint64_t left);
 FAKE_EXPORT void fake_allocations(uint64_t left) { gpu_left = left; }
-FAKE_EXPORT int fake_live(void);
-FAKE_EXPORT int fake_live(void) {
+FAKE_EXPORT int fake_remains(void);
+FAKE_EXPORT int fake_remains(void) {
     pthread_mutex_lock(&gpu_lock);
     const int n = gpu_live;
     pthread_mutex_unlock(&gpu_lock);

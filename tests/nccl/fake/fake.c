@@ -81,8 +81,8 @@ typedef struct comm {
 static __thread call group[GROUP];
 static __thread int group_n, group_depth;
 static __thread char last_error[256];
-static fake_device hooks;
-FAKE_EXPORT void fake_device_use(const fake_device *d) { hooks = *d; }
+static fake_other hooks;
+FAKE_EXPORT void fake_device_use(const fake_other *d) { hooks = *d; }
 static char fails_call[64];
 static int fails_rank = -1, fails_result;
 FAKE_EXPORT void fake_fail(const char *name, int rank, int result) {
@@ -314,7 +314,7 @@ static int add(call c) {
     if (group_n == GROUP) fake_wrong("a group of more than %d calls", (int)GROUP);
     comm *m = known(c.comm, kinds[c.kind]);
     const int moved = c.kind == SEND || c.kind == RECV;
-    if (gpu_current(kinds[c.kind]) != m->device && gpu_is_stream(c.stream)) fake_wrong("the thread has another device");
+    const int device = gpu_current(kinds[c.kind]);
     if (m->delay || m->finalized) fake_wrong("%s while the communicator is in progress", kinds[c.kind]);
     if (moved && !group_depth) fake_wrong("%s outside of a group: it may wait for ever", kinds[c.kind]);
     if (c.root < 0 || c.root >= m->n) fake_wrong("%s: rank %d is not in the communicator", kinds[c.kind], c.root);
@@ -325,6 +325,7 @@ static int add(call c) {
         fake_wrong("%s: no operation %d", kinds[c.kind], c.op);
     if (!c.count) fake_wrong("%s of nothing", kinds[c.kind]);
     pthread_mutex_lock(&gpu_lock);
+    if (device != m->device) fake_wrong("the thread has another device");
     c.src = reachable(&c, c.src, source_bytes(&c), "the source");
     c.dst = reachable(&c, c.dst, result_bytes(&c), "the result");
     c.number = moved ? 0 : m->number++;

@@ -1,0 +1,149 @@
+/* test_nccl_steps.c: whole steps over backend nccl, with gradients on a device of kind CUDA. The device is the fake one of
+ * tests/device, NCCL is the stand-in (fake/). Results are those of gradients in host memory, and the host does not wait for the device
+ * between two ops. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <dlfcn.h>
+#include <math.h>
+#include "tests/common/library.h"
+#define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
+#include "tests/device/device_rig.h"
+#include "tests/nccl/fake/control.h"
+#include "backends/nccl.c"
+
+#define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"
+#define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"
+#define TREE_TWICE                                                                                                     \
+    "comp@gpu > intra.alltoall > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > intra.allgather > "        \
+    "decomp@gpu"
+#define BACKEND "nccl:device=0"
+
+static int launched; /* kernels on the device's streams */
+static void *device_own(const void *p, uint64_t bytes) { return fake_own(p, bytes); }
+static void device_launch(void *stream, int (*ready)(void *), int (*run)(void *), const void *arg, size_t bytes) {
+    const esp_stream s = {{FAKE_KIND, 0}, stream};
+    __atomic_fetch_add(&launched, 1, __ATOMIC_SEQ_CST);
+    if (fake_launch_when(s, ready, run, arg, bytes)) abort();
+}
+
+static void same_numbers(void **state) {
+    static const char *const options[] = {FLAT_RAW, FLAT_GPU,  TREE_RAW,   TREE_ROOT,
+                                          TREE_GPU, TREE_COMP, TREE_TWICE, "comp@gpu > flat.allreduce > decomp@gpu"};
+    (void)state;
+    for (size_t o = 0; o < sizeof options / sizeof *options; o++)
+        for (int k = 0; k < 2; k++) {
+            const int before = launched, summed = strstr(options[o], "comp@gpu > flat.allreduce") != NULL;
+            device_job j;
+            memset(&j, 0, sizeof j);
+            j.task.codec = k && !summed ? "topk:ratio=0.1" : "none";
+            j.task.option = options[o];
+            j.task.dtype = (esp_dtype)(ESP_F32 + (o + (size_t)k) % 3);
+            j.task.kind = (int)((o * 2 + (size_t)k) % KINDS);
+            j.wait = (int)(o + (size_t)k) % 4;
+            j.nonfinite = k;
+            j.backend = BACKEND;
+            j.backends = espresso_plugin_v1;
+            assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+            if (!summed) assert_true(launched > before); /* device memory was moved; a sum of bodies is the host's */
+        }
+}
+
+/* Three ranks: parts that are unequal, and a mean that NCCL cannot make by a factor in front. */
+static void three_ranks(void **state) {
+    static const char *const options[] = {FLAT_RAW, FLAT_GPU, "flat.reduce_scatter > flat.allgather"};
+    (void)state;
+    for (int o = 0; o < 3; o++)
+        for (esp_dtype t = ESP_F32; t <= ESP_BF16; t++) {
+            device_job j;
+            memset(&j, 0, sizeof j);
+            j.task.codec = "none";
+            j.task.option = options[o];
+            j.task.dtype = t;
+            j.task.kind = o;
+            j.backend = BACKEND;
+            j.backends = espresso_plugin_v1;
+            assert_int_equal(same_on_device(&j, 3, 3, 0), 0);
+        }
+}
+
+/* While the device does nothing, a whole step is pushed, and the trainer's streams wait for it. */
+static pthread_barrier_t together;
+static void held_body(esp_ctx *ctx, void *user) {
+    const esp_device fake = {FAKE_KIND, 0};
+    place p[TENSORS];
+    for (int t = 0; t < TENSORS; t++) {
+        esp_tensor_desc d = ESP_ZERO;
+        d.name = names[t], d.count = counts[t], d.codec = "none", d.option = (const char *)user, d.device = fake;
+        CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+        place_open(ctx, &p[t], fake, counts[t] * 4);
+        for (uint64_t i = 0; i < counts[t]; i++) ((float *)p[t].pinned)[i] = (float)(1 + esp_rank(ctx));
+    }
+    CHECK(esp_start(ctx) == ESP_OK);
+    pthread_barrier_wait(&together);
+    fake_hold(1);
+    for (int t = 0; t < TENSORS; t++) {
+        write_late(&p[t]);
+        CHECK(esp_push(ctx, (uint32_t)t, p[t].grad, p[t].stream) == ESP_OK);
+    }
+    for (int t = 0; t < TENSORS; t++) {
+        CHECK(esp_wait_on(ctx, (uint32_t)t, p[t].stream) == ESP_OK);
+        CHECK(esp_test(ctx, (uint32_t)t) == ESP_PENDING);
+        CHECK(p[t].table->copy(p[t].self, p[t].pinned, p[t].grad, p[t].bytes, p[t].stream) == ESP_OK);
+    }
+    pthread_barrier_wait(&together); /* all is enqueued on all ranks, and nothing has moved */
+    for (int t = 0; t < TENSORS; t++) CHECK(((float *)p[t].pinned)[0] == (float)(1 + esp_rank(ctx)));
+    pthread_barrier_wait(&together);
+    fake_hold(0);
+    CHECK(esp_wait_all(ctx) == ESP_OK);
+    for (int t = 0; t < TENSORS; t++) {
+        place_sync(&p[t]);
+        for (uint64_t i = 0; i < counts[t]; i++) CHECK(((float *)p[t].pinned)[i] == 2.5f);
+        place_close(&p[t]);
+    }
+}
+static void host_does_not_wait(void **state) {
+    static char options[][128] = {FLAT_RAW, TREE_RAW};
+    static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1};
+    (void)state;
+    for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
+        test_job x;
+        memset(&x, 0, sizeof x);
+        x.size = 4, x.per_machine = 2, x.body = held_body, x.user = options[o];
+        x.config.backend = BACKEND;
+        x.config.timeout_ms = 30000;
+        x.config.builtin = entries;
+        x.config.n_builtin = 2;
+        x.config.log_level = ESP_LOG_ERROR;
+        atomic_store(&failures, 0);
+        pthread_barrier_init(&together, NULL, 4);
+        test_run(&x);
+        pthread_barrier_destroy(&together);
+        for (int32_t r = 0; r < 4; r++) assert_int_equal(x.open_status[r], ESP_OK);
+        assert_int_equal(atomic_load(&failures), 0);
+    }
+}
+
+int main(void) {
+    static const fake_other device = {device_own, device_launch};
+    const char *build = getenv("ESPRESSO_BUILD");
+    void (*use)(const fake_other *);
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tests/nccl/new/libcuda.so.1", build ? build : "./build");
+    setenv("ESPRESSO_NCCL", path, 1);
+    setenv("FAKE_SHARED", "1", 1); /* all ranks use one device */
+    void *p = dlopen(path, RTLD_NOW);
+    if (!p || !nccl_find(p, "fake_device_use", &use)) {
+        fprintf(stderr, "%s is not there: make it\n", path);
+        return 1;
+    }
+    use(&device);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_numbers),
+        cmocka_unit_test(three_ranks),
+        cmocka_unit_test(host_does_not_wait),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
