@@ -237,7 +237,8 @@ static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, 
 
 /* Connects the ranks; gives up after the timeout, since a rank that failed never comes. */
 static esp_status nccl_connect(nccl_comm *m, const nccl_id *id, const nccl_params *p) {
-    nccl_config config = {sizeof config, 0xCAFEBEEFu, 21700, 0, INT_MIN, INT_MIN, p->ctas ? p->ctas : INT_MIN, NULL};
+    nccl_config config = {
+        sizeof config, 0xCAFEBEEFu, NCCL_WITH_CTAS, 0, NCCL_UNSET, NCCL_UNSET, p->ctas ? p->ctas : NCCL_UNSET, NULL};
     const uint64_t end = nccl_now_ms() + p->timeout_ms;
     esp_status s = nccl_check(m, "ncclCommInitRankConfig",
                               m->library->ncclCommInitRankConfig(&m->handle, m->size, *id, m->rank, &config));

@@ -19,7 +19,8 @@ enum { NCCL_REMOTE_ERROR = 6, NCCL_IN_PROGRESS = 7 };
 enum { NCCL_INT8 = 0, NCCL_INT32 = 2, NCCL_FLOAT16 = 6, NCCL_FLOAT32 = 7, NCCL_BFLOAT16 = 9 };
 enum { NCCL_SUM = 0, NCCL_MAX = 2, NCCL_MIN = 3 };
 enum { NCCL_SCALAR_IN_HOST = 1 };
-enum { NCCL_OLDEST = 21400, NCCL_ID_BYTES = 128 }; /* 2.14: the first with communicators that do not block */
+/* 2.14: the first with communicators that do not block. 2.17: the first whose configuration has min_ctas and max_ctas */
+enum { NCCL_OLDEST = 21400, NCCL_WITH_CTAS = 21700, NCCL_ID_BYTES = 128, NCCL_UNSET = INT_MIN };
 typedef struct nccl_id {
     char bytes[NCCL_ID_BYTES];
 } nccl_id;

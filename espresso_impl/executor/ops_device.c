@@ -144,7 +144,8 @@ ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user
 ESP__FN int esp__op_timed_later(const esp_ctx *ctx, const esp__op *op) {
     const esp_device_table *t = esp__device_at(ctx, op->on)->table;
     /* the host sees the end of a collective that is not stream-ordered */
-    const int seen = op->kind == ESP__OP_COLLECTIVE && !(esp__backend_of(&ctx->job, op->level)->caps & ESP_BACKEND_STREAM_ORDERED);
+    const int seen =
+        op->kind == ESP__OP_COLLECTIVE && !(esp__backend_of(&ctx->job, op->level)->caps & ESP_BACKEND_STREAM_ORDERED);
     return op->on && ESP_HAS(esp_device_table, t, elapsed) && !seen;
 }
 

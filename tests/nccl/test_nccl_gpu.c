@@ -1,0 +1,101 @@
+/* test_nccl_gpu.c: backend nccl over NCCL itself, on the GPUs that are here: all collectives on host memory and on the device's. Ranks are
+ * processes. On a single GPU they say that they are on different machines (NCCL_HOSTID), since NCCL wants a GPU of its own for each
+ * rank of a machine, and data goes through sockets. Skips where no library, driver or GPU is found. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/common/skip.h"
+#include "tests/nccl/rig.h"
+
+/* Devices, counted in a process of its own: one that has called cuInit cannot use CUDA in its children. -1: none, see `why`. */
+static int devices(const char **why) {
+    static char text[300];
+    int count = 0, status = 0, result = 0;
+    if ((*why = rig_load()) != NULL) return -1;
+    const pid_t pid = fork();
+    if (!pid) {
+        const nccl_library *l = nccl_open_libraries(text, sizeof text);
+        result = l->cuInit(0);
+        if (!result) result = l->cuDeviceGetCount(&count);
+        _exit(result ? 100 + (result > 100 ? 100 : result) : count > 99 ? 99 : count);
+    }
+    waitpid(pid, &status, 0);
+    count = WIFEXITED(status) ? WEXITSTATUS(status) : 200;
+    *why = text;
+    snprintf(text, sizeof text, "the CUDA driver is there, but %s", count ? "cuInit fails" : "it has no device");
+    return count && count < 100 ? count : -1;
+}
+
+static int one_gpu;
+static ranks_fn body;
+static void on_its_own(ranks_me *me) {
+    char id[32];
+    snprintf(id, sizeof id, "espresso-test-%d", (int)me->rank);
+    if (one_gpu) setenv("NCCL_HOSTID", id, 1), setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+    body(me);
+}
+static void on_gpus(ranks_fn fn) {
+    const char *why;
+    const int count = devices(&why);
+    if (count < 0) test_skip(why);
+    for (int32_t n = 1; n <= 3; n += 2) { /* three: unequal parts */
+        one_gpu = n > count, body = fn;
+        for (int device = 0; device < 2; device++) {
+            print_message("%d ranks on %d GPUs, %s memory\n", (int)n, count, device ? "device" : "host");
+            why = rig_run("", n, 0, on_its_own, device);
+            if (why) fail_msg("%s", why);
+        }
+    }
+}
+static void numbers_on_gpus(void **s) { (void)s, on_gpus(few); }
+static void slots_on_gpus(void **s) { (void)s, on_gpus(all_slots); }
+
+/* Rank 0 alone has enqueued a sum. abort() ends it on the device. */
+static void abandoned(ranks_me *me) {
+    nccl_comm *m = (nccl_comm *)ranks_open(me, 0, NULL);
+    float x[1000] = {0};
+    esp_coll c = ESP_ZERO;
+    void *stream, *req = NULL;
+    if (!m) return;
+    if (!me->rank) {
+        const unsigned long long at = rig_take(m, x, sizeof x);
+        nccl_enter(m);
+        m->library->cuStreamCreate(&stream, CUDA_STREAM_NON_BLOCKING);
+        nccl_leave(m);
+        const esp_stream s = {{ESP_CUDA, m->job->ordinal}, stream};
+        c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = 1000;
+        c.src.ptr = c.dst.ptr = (void *)(uintptr_t)at, c.src.dev = c.dst.dev = s.dev;
+        if (me->b->start(m, &c, s, &req) || ranks_wait(me, m, req))
+            ranks_fail(me, "not stream-ordered: %s", ranks_said);
+        usleep(100000);
+        const double begin = ranks_now();
+        me->b->abort(m);
+        nccl_enter(m);
+        m->library->cuStreamSynchronize(stream);
+        nccl_leave(m);
+        if (ranks_now() - begin > 10) ranks_fail(me, "abort() took %g s", ranks_now() - begin);
+        rig_give(m, at, NULL, 0);
+    }
+    pthread_barrier_wait(&me->shared->barrier[0]);
+    me->b->close(m);
+}
+static void abort_on_gpus(void **s) {
+    const char *why;
+    const int count = devices(&why);
+    (void)s;
+    if (count < 0) test_skip(why);
+    one_gpu = count < 2, body = abandoned;
+    why = rig_run("", 2, 0, on_its_own, 0);
+    if (why) fail_msg("%s", why);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_on_gpus),
+        cmocka_unit_test(slots_on_gpus),
+        cmocka_unit_test(abort_on_gpus),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
