@@ -9,11 +9,10 @@
 
 /* ---- collectives ------------------------------------------------------------------------------------------------------ */
 static void every_kind(int device) {
-    static const int32_t sizes[] = {3, 1, 4};
-    for (int k = 0; k < (SANITIZED ? 1 : 3); k++) {
-        wants(rig_run("", sizes[k], 0, all_numbers, device));
-        wants(rig_run("", sizes[k], 0, all_slots, device));
-    }
+    wants(rig_run("", 3, 0, all_numbers, device));
+    wants(rig_run("", 3, 0, all_slots, device));
+    wants(rig_run("", 1, 0, few, device));
+    wants(rig_run("", 4, 0, few, device));
 }
 static void host_memory(void) { every_kind(0); }
 static void device_memory(void) { every_kind(1); }
