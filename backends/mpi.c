@@ -9,10 +9,10 @@
 
 #include "backends/mesh/mesh.h"
 #include <mpi.h>
-#include <pthread.h>
+#include <signal.h>
 
 #define MPI_NAME "mpi"
-enum { MPI_CANCEL_MS = 200, MPI_END_MS = 2000 };
+enum { MPI_CANCEL_MS = 200, MPI_END_S = 2 };
 
 /* ---- MPI itself --------------------------------------------------------------------------------------------------------- */
 /* One process has one MPI, whatever number of contexts it opens. */
@@ -26,18 +26,21 @@ static esp_status mpi_error(const esp_host *h, const char *what, int rc) {
 }
 
 /* At exit. MPI_Finalize waits for all ranks. After a failure one may be gone, so the process then ends by itself soon. */
-static void *mpi_end_late(void *status) {
-    const struct timespec most = {MPI_END_MS / 1000, MPI_END_MS % 1000 * 1000000};
-    nanosleep(&most, NULL);
-    _exit((int)(intptr_t)status);
+static volatile sig_atomic_t mpi_status;
+static void mpi_end_late(int signal_number) {
+    (void)signal_number;
+    _exit(mpi_status);
 }
 static void mpi_end(int status, void *unused) {
     int over = 0;
-    pthread_t late;
     (void)unused;
     MPI_Finalized(&over);
     if (!mpi_started || over) return;
-    if (mpi_failed && pthread_create(&late, NULL, mpi_end_late, (void *)(intptr_t)status)) return;
+    if (mpi_failed) {
+        mpi_status = status;
+        signal(SIGALRM, mpi_end_late);
+        alarm(MPI_END_S);
+    }
     MPI_Finalize();
 }
 static int mpi_launched(void) {
