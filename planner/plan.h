@@ -223,6 +223,8 @@ ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const es
                              double out[ESP__LEVELS]);
 /* Is the option for the system's levels, with several ranks in each of its scopes? */
 ESP__FN int esp__option_fits_system(const esp__problem *p, const esp__option *o);
+/* Do the configuration's forbid, only, max_comp, devices and NO_COMP allow it? */
+ESP__FN int esp__option_permitted(const esp__problem *p, const esp__option *o);
 
 /* ---- cost.c ----------------------------------------------------------------------------------------------------------------- */
 ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n); /* sequential hops of n ranks */

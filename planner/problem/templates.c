@@ -262,11 +262,28 @@ ESP__FN int esp__option_fits_system(const esp__problem *p, const esp__option *o)
     return esp__option_is_flat(o) || outermost == p->n_levels;
 }
 
-static int esp__option_wanted(esp__planting *w, const esp__option *o) {
-    const esp_plan_config *c = &w->p->config;
-    char text[ESP__TEXT_MAX];
+static uint32_t esp__option_comps(const esp__option *o) {
     uint32_t comps = 0;
     for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP || o->steps[i].hops;
+    return comps;
+}
+
+ESP__FN int esp__option_permitted(const esp__problem *p, const esp__option *o) {
+    const esp_plan_config *c = &p->config;
+    const uint32_t devices = c->devices ? p->system.devices & c->devices : p->system.devices;
+    char text[ESP__TEXT_MAX];
+    if (esp__option_comps(o) && (c->flags & ESP_PLAN_NO_COMP || !p->n_codecs)) return 0;
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->steps[i].kind != ESP__COLL && !(devices >> o->steps[i].device & 1u)) return 0;
+    if (esp__option_hops(o) && !(devices & 1u << ESP_PLAN_CPU)) return 0;
+    if (c->max_comp && esp__option_comps(o) > c->max_comp) return 0;
+    if (!c->n_forbid && !c->n_only) return 1;
+    esp__option_print(o, text, sizeof text);
+    return !esp__pattern_in(text, c->forbid, c->n_forbid) && (!c->n_only || esp__pattern_in(text, c->only, c->n_only));
+}
+
+static int esp__option_wanted(esp__planting *w, const esp__option *o) {
+    char text[ESP__TEXT_MAX];
     if (w->p->n_levels > 2 && !esp__option_fits_system(w->p, o)) return 0;
     if (w->shard && strcmp(w->shard, ESP__SHARD_ANY) != 0) {
         uint8_t scopes[ESP__LEVELS];
@@ -277,13 +294,7 @@ static int esp__option_wanted(esp__planting *w, const esp__option *o) {
         esp__option_print(o, text, sizeof text);
         return !strcmp(text, w->only_option);
     }
-    if (comps && (w->no_comp || !w->p->n_codecs)) return 0;
-    const uint32_t devices = c->devices ? w->p->system.devices & c->devices : w->p->system.devices;
-    if (esp__option_hops(o) && !(devices & 1u << ESP_PLAN_CPU)) return 0;
-    if (c->max_comp && comps > c->max_comp) return 0;
-    if (!c->n_forbid && !c->n_only) return 1;
-    esp__option_print(o, text, sizeof text);
-    return !esp__pattern_in(text, c->forbid, c->n_forbid) && (!c->n_only || esp__pattern_in(text, c->only, c->n_only));
+    return !(w->no_comp && esp__option_comps(o)) && esp__option_permitted(w->p, o);
 }
 
 /* Can any codec with bound() have the option? */

@@ -179,15 +179,26 @@ static void esp__search_again(esp__problem *p, esp__schedule *d) {
         esp__schedule_keep_better(p, d, &other);
 }
 
+/* May a schedule of options that no search chose be the result: do constraints allow the option of every unit, and do limits hold? What a
+ * `keep` asks for is a candidate, whatever else is forbidden. Where compression is free, paths know no option. */
+static int esp__permitted(esp__problem *p, const esp__schedule *d) {
+    for (uint32_t u = 0; u < d->n_units && !esp__all_options(p); u++) {
+        const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
+        const esp__path *path = d->paths[u];
+        int candidate = 0;
+        for (uint32_t i = 0; i < candidates->n && !candidate; i++) candidate = path == &candidates->paths[i];
+        if (!candidate && (!path->option || !esp__option_permitted(p, path->option))) return 0;
+    }
+    return esp__schedule_allowed(p, d);
+}
+
 /* Searches from the plan without compression if that is still better than `d`, so that the result is never worse than it. */
 static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
-    const esp_plan_config *c = &p->config;
     esp__schedule fp32 = {0};
-    if (!p->fp32 || p->fp32->makespan >= d->makespan || c->n_forbid || c->n_only || !esp__schedule_allowed(p, p->fp32))
-        return;
+    if (!p->fp32 || p->fp32->makespan >= d->makespan || !esp__permitted(p, p->fp32)) return;
     esp__schedule_copy(p, &fp32, p->fp32);
     esp__stage(p, 0.2);
-    esp__polish(p, &fp32, !(c->flags & ESP_PLAN_NO_MERGE));
+    esp__polish(p, &fp32, !(p->config.flags & ESP_PLAN_NO_MERGE));
     esp__finalist(p, d, &fp32);
 }
 
@@ -195,10 +206,9 @@ static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
  * it with any codec. */
 static void esp__search_layerwise(esp__problem *p, esp__schedule *d) {
     esp__schedule best = {0}, one = {0};
-    if (!esp__all_options(p)) return;
     for (uint32_t codec = 0; codec < p->n_codecs; codec++) {
         esp__layerwise_with(p, &one, codec);
-        if (one.makespan < d->makespan && esp__schedule_allowed(p, &one)) esp__schedule_keep_better(p, &best, &one);
+        if (one.makespan < d->makespan && esp__permitted(p, &one)) esp__schedule_keep_better(p, &best, &one);
     }
     if (!best.n_units) return;
     esp__stage(p, 0.2);

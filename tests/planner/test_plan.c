@@ -256,30 +256,44 @@ static void test_report(void **state) {
     }
 }
 
-/* A plan is at most as long as strategy layerwise with any of the codecs. */
+/* A plan is at most as long as strategy layerwise with any of the codecs; also where other options are forbidden, as by strategy
+ * `auto` on one machine and with one rank a machine. */
+enum { ALL_OPTIONS = 0, ONE_MACHINE, ONE_RANK, NO_ALLTOALL, ONE_COMP, ALLOWED };
+static uint32_t layerwise_allowed(problem_input *in, int allowed) {
+    static const char *const levels[] = {"*intra.*", "*inter.*"}, *const alltoall[] = {"*alltoall*"};
+    esp_plan_config layerwise = {.strategy = "layerwise"}, config = ESP_ZERO;
+    esp_plan_report best;
+    uint32_t c = 0;
+    if (allowed == ONE_MACHINE) in->system.ranks_per_machine *= in->system.machines, in->system.machines = 1;
+    if (allowed == ONE_RANK) in->system.machines *= in->system.ranks_per_machine, in->system.ranks_per_machine = 1;
+    if (allowed == ONE_MACHINE || allowed == ONE_RANK) config.forbid = levels, config.n_forbid = 2;
+    if (allowed == NO_ALLTOALL) config.forbid = alltoall, config.n_forbid = 1;
+    if (allowed == ONE_COMP) config.max_comp = 1;
+    esp_plan *plan = make(in, &config);
+    best = report_of(plan);
+    esp_plan_free(plan);
+    for (; c < in->n_codecs; c++) {
+        esp_plan *other;
+        if (esp_plan_make(&in->model, &in->codecs[c], 1, &in->system, &layerwise, &other))
+            fail_msg("%s", esp_last_error(NULL));
+        if (best.iteration_ns > report_of(other).iteration_ns)
+            fail_msg("case %d: the plan takes %.3f ms, layerwise with codec %u %.3f ms", allowed,
+                     best.iteration_ns / 1e6, c, report_of(other).iteration_ns / 1e6);
+        esp_plan_free(other);
+    }
+    return c;
+}
+
 static void test_layerwise(void **state) {
     static problem_input in;
     uint32_t compared = 0;
     (void)state;
     for (uint64_t seed = 5012; seed < 5012 + test_repeats(20);
-         seed++) { /* 5012: a search from prices ends 27% above it */
-        esp_plan_config layerwise = ESP_ZERO;
-        layerwise.struct_size = sizeof layerwise;
-        layerwise.strategy = "layerwise";
-        problem_random(seed, PROBLEM_TENSORS, (uint32_t)(seed & 1) ? 1u << ESP_PLAN_CPU : 0, &in);
-        esp_plan *plan = make(&in, NULL);
-        for (uint32_t c = 0; c < in.n_codecs; c++) {
-            esp_plan *other;
-            if (esp_plan_make(&in.model, &in.codecs[c], 1, &in.system, &layerwise, &other))
-                fail_msg("%s", esp_last_error(NULL));
-            compared++;
-            if (report_of(plan).iteration_ns > report_of(other).iteration_ns)
-                fail_msg("seed %llu: the plan takes %.3f ms, layerwise with codec %u %.3f ms", (unsigned long long)seed,
-                         report_of(plan).iteration_ns / 1e6, c, report_of(other).iteration_ns / 1e6);
-            esp_plan_free(other);
+         seed++) /* 5012: a search from prices ends 27% above it */
+        for (int allowed = 0; allowed < ALLOWED; allowed++) {
+            problem_random(seed, PROBLEM_TENSORS, (uint32_t)(seed & 1) ? 1u << ESP_PLAN_CPU : 0, &in);
+            compared += layerwise_allowed(&in, allowed);
         }
-        esp_plan_free(plan);
-    }
     assert_true(compared > 0);
 }
 
