@@ -103,6 +103,7 @@
 #include "espresso_impl/observe/stats.c"
 #include "espresso_impl/observe/errors.c"
 #include "espresso_impl/observe/growth.c"
+#include "espresso_impl/observe/stall.c"
 #include "espresso_impl/observe/observers.c"
 #include "espresso_impl/executor/install.c"
 #include "espresso_impl/executor/context.c"

@@ -52,6 +52,7 @@
 #include "tools/plan/sensitivity.c"
 #include "tools/plan/explain.c"
 #include "tools/plan/output.c"
+#include "tools/plan/machines.c"
 #include "tools/plan/plan.c"
 #include "tools/plan/compare.c"
 #include "tools/profile/model.c"

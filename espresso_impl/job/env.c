@@ -4,6 +4,8 @@
 #include "espresso_impl/base/machine.h"
 #include <unistd.h>
 
+enum { ESP__STALL_DEFAULT_MS = 10000 };
+
 /* The value of a variable, or NULL; set but empty counts as not set. */
 static const char *esp__env_get(const char *name) {
     const char *s = getenv(name);
@@ -409,6 +411,11 @@ static esp_status esp__env_progress(const char *what, const char *text) {
     return esp__fail(NULL, ESP_E_ARG, "%s is \"%s\": it must be \"caller\" or \"threads\"", what, text);
 }
 
+ESP__FN esp_status esp__env_stall(int64_t *ms) {
+    *ms = ESP__STALL_DEFAULT_MS;
+    return esp__env_get("ESPRESSO_STALL_MS") ? esp__env_int("ESPRESSO_STALL_MS", 0, UINT32_MAX, ms) : ESP_OK;
+}
+
 /* ESPRESSO_PLUGIN_PATH overrides nothing: loader.c searches its directories after esp_config's. */
 ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
     const char *s;
@@ -442,6 +449,7 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
         if ((status = esp__env_int("ESPRESSO_TIMEOUT_MS", 1, UINT32_MAX, &v)) != ESP_OK) return status;
         out->timeout_ms = (uint32_t)v;
     }
+    if ((status = esp__env_stall(&v)) != ESP_OK) return status; /* observe/stall.c reads it again */
     if (out->workers && (status = esp__env_workers("esp_config.workers", out->workers, 0, out)) != ESP_OK)
         return status;
     if ((s = esp__env_get("ESPRESSO_WORKERS")) && (status = esp__env_workers("ESPRESSO_WORKERS", s, 1, out)) != ESP_OK)

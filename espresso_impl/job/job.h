@@ -62,6 +62,33 @@ ESP__FN int esp__peers_left(esp__peers *p, int32_t rank);
  * rank's `late` callback gets its verdict. */
 ESP__FN void esp__peers_accuse(esp__peers *p, int32_t on_rank, uint32_t tensor);
 
+/* ---- stall.c: reports who keeps the others waiting ---------------------------------------------------------------------- */
+enum { ESP__STALL_BYTES = 64 };
+/* What rank 0 knows of a rank when it reports. */
+typedef struct esp__stall_rank {
+    int stalled;        /* it waits for after_ns or more                         */
+    int here, answered; /* its connection is open; it has answered               */
+    int knows;          /* `answer` is its own; 0: it has not started, or closes */
+    int told;           /* for the report to use                                 */
+    uint8_t answer[ESP__STALL_BYTES];
+} esp__stall_rank;
+/* The watch thread calls all of them. */
+typedef struct esp__stall_events {
+    uint64_t after_ns; /* a wait of this length is a stall */
+    uint64_t (*waits)(
+        void *user); /* when this rank's wait began; 0: it does not wait; UINT64_MAX: the context has failed */
+    void (*answer)(void *user, uint8_t out[ESP__STALL_BYTES]);                         /* how far this rank is */
+    void (*report)(void *user, esp__stall_rank *ranks, int32_t n, uint64_t waited_ns); /* rank 0: a stall, so far */
+    void (*ended)(void *user, uint64_t waited_ns);                                     /* a reported stall has ended */
+    void (*deaf)(void *user, uint64_t waited_ns); /* rank 1: rank 0 does not react to a stall */
+    void *user;
+} esp__stall_events;
+/* Once a context, in jobs of several ranks. After `off` no callback is called. */
+ESP__FN esp_status esp__peers_stall_on(esp__peers *p, const esp__stall_events *ev);
+ESP__FN void esp__peers_stall_off(esp__peers *p);
+/* ESPRESSO_STALL_MS; 0: no reports. */
+ESP__FN esp_status esp__env_stall(int64_t *ms);
+
 /* ---- topology.c ------------------------------------------------------------------------------------------------------------ */
 typedef struct esp__topology {
     int32_t size, n_machines;

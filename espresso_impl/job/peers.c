@@ -3,7 +3,7 @@
  * Must not know what the exchanges mean, nor anything of tensors, shared memory or backends.
  *
  * Parts: wire.c has sockets and messages; meet.c, join.c and oob.c the meeting; exchange.c allgather; late.c finds the rank that
- * is late; watch.c has the watch thread; this file opens and closes. */
+ * is late; stall.c reports who keeps the others waiting; watch.c has the watch thread; this file opens and closes. */
 #include "espresso_impl/job/job.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +38,11 @@ enum {
     ESP__MSG_ASK = 13,      /* from 0: which rank do you wait for? seq = inquiry                              */
     ESP__MSG_ANSWER = 14,   /* to 0: rank, tag = tensor, seq = inquiry; rank -2: not waiting                  */
     ESP__MSG_VERDICT = 15   /* from 0: rank is late for tensor tag                                            */
+};
+enum {
+    ESP__MSG_STALL = 32,       /* to 0: the sender waits (tag 0), or waits no more (tag 1), for seq ns        */
+    ESP__MSG_STALL_ASK = 33,   /* from 0: how far are you? seq = inquiry                                      */
+    ESP__MSG_STALL_ANSWER = 34 /* to 0: seq = inquiry; body = the answer, or nothing: not started, or closing */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 };
 
@@ -99,6 +104,7 @@ typedef struct esp__tag {
     uint64_t tag, next_seq;
 } esp__tag;
 
+typedef struct esp__stall esp__stall;
 struct esp__peers {
     esp_ctx *ctx;
     esp__peers_events ev;
@@ -127,6 +133,7 @@ struct esp__peers {
     int asking, inquiring, judged;     /* rank 0: an inquiry is to be started; runs; has given a verdict */
     int32_t accuser, guilty;
     uint64_t inquiry, inquiry_ns, guilty_tensor;
+    esp__stall *stall; /* NULL: nobody asked for reports of stalls */
 };
 
 #include "espresso_impl/job/wire.c"
@@ -135,6 +142,7 @@ struct esp__peers {
 #include "espresso_impl/job/oob.c"
 #include "espresso_impl/job/exchange.c"
 #include "espresso_impl/job/late.c"
+#include "espresso_impl/job/stall.c"
 #include "espresso_impl/job/watch.c"
 
 ESP__FN int esp__peers_left(esp__peers *p, int32_t rank) {
@@ -152,6 +160,7 @@ static void esp__peers_free(esp__peers *p) {
     if (p->conns) esp__free(ctx, p->conns);
     if (p->polls) esp__free(ctx, p->polls);
     if (p->left) esp__free(ctx, p->left);
+    if (p->stall) esp__free(ctx, p->stall);
     for (esp__exchange *x = p->exchanges, *next; x; x = next) {
         next = x->next;
         esp__exchange_free(p, x);

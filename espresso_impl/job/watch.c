@@ -52,6 +52,8 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
     case ESP__MSG_ANSWER:
         if (p->inquiring && m->seq == p->inquiry) esp__late_answer(p, c->rank, m->rank, m->tag);
         break;
+    case ESP__MSG_STALL: esp__stall_note(p, c->rank, m->tag != 0, m->seq); break;
+    case ESP__MSG_STALL_ANSWER: esp__stall_got(p, c->rank, m->seq, c->body, m->bytes); break;
     case ESP__MSG_BYE: esp__watch_gone(p, c, ESP__LEFT); break;
     default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank %d sent message %u", (int)c->rank, (unsigned)m->type);
     }
@@ -61,7 +63,8 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
 static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
     esp__waiter *w;
-    uint64_t tensor = 0;
+    uint8_t answer[ESP__STALL_BYTES];
+    uint64_t tensor = 0, bytes;
     int32_t on;
     switch (m->type) {
     case ESP__MSG_SHARED: esp__waiter_finish(p, m->tag, m->seq, c->body, m->bytes, -2); break;
@@ -79,6 +82,11 @@ static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
         esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_ANSWER, on, tensor, m->seq, 0}, NULL, 0);
         break;
     case ESP__MSG_VERDICT: esp__late_tell(p, m->rank, m->tag); break;
+    case ESP__MSG_STALL_ASK:
+        if (p->stall) p->stall->asked = 1;
+        bytes = esp__stall_self(p, answer);
+        esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_STALL_ANSWER, p->rank, 0, m->seq, 0}, answer, bytes);
+        break;
     default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank 0 sent message %u", (unsigned)m->type);
     }
 }
@@ -117,6 +125,7 @@ static int esp__watch_prepare(esp__peers *p) {
     if (p->accusing && p->accuse_ns < deadline) deadline = p->accuse_ns;
     if (p->inquiring && p->inquiry_ns < deadline) deadline = p->inquiry_ns;
     if (p->quit && p->quit_ns < deadline) deadline = p->quit_ns;
+    deadline = esp__stall_due(p, deadline);
     if (p->asking) return 0;
     return esp__poll_ms(deadline);
 }
@@ -150,6 +159,7 @@ static void *esp__watch_main(void *arg) {
         uint64_t count;
         pthread_mutex_lock(&p->lock);
         esp__late_turn(p, events == 0);
+        esp__stall_turn(p, events == 0);
         done = esp__watch_done(p);
         timeout_ms = esp__watch_prepare(p);
         pthread_mutex_unlock(&p->lock);

@@ -1,7 +1,16 @@
 /* plan.c: `espresso plan`: finds the fastest strategy for a model on a system, and shows it. The other files of this
  * folder are its parts. Must not know how plans are found: planner/ does. */
 
-enum { PLAN_OUT = PLAN_COMMON, PLAN_STRATEGY, PLAN_TIMELINE, PLAN_TRACE, PLAN_WHAT_IF, PLAN_SENSITIVITY, PLAN_EXPLAIN };
+enum {
+    PLAN_OUT = PLAN_COMMON,
+    PLAN_STRATEGY,
+    PLAN_TIMELINE,
+    PLAN_TRACE,
+    PLAN_WHAT_IF,
+    PLAN_SENSITIVITY,
+    PLAN_EXPLAIN,
+    PLAN_SVG
+};
 static const tool_flag plan_flags[] = {
     {"-o", "FILE", "write the strategy there ('-': standard output; FILE.json: as JSON)"},
     {"--strategy", "NAME|FILE",
@@ -11,6 +20,7 @@ static const tool_flag plan_flags[] = {
     {"--what-if", "CHANGES", "plan for changed inputs as well, such as inter=2x,machines=16; repeated: a row each"},
     {"--sensitivity", NULL, "would more cores, faster links or faster codecs help? The step with each"},
     {"--explain", "TENSOR", "the best options for that tensor with all else kept, and what each would cost"},
+    {"--svg", "FILE", "with --machines 1,2,...,4096: draw the scaling factors"},
 };
 
 typedef struct plan_job {
@@ -19,6 +29,8 @@ typedef struct plan_job {
     const char *strategy, *explain, *what_if[PLAN_SCENARIOS_MAX];
     uint32_t n_what_if, n_outcomes;
     int json, ask_sensitivity;
+    const char *svg;
+    plan_sweep sweep; /* n 0: one number of machines */
     plan_made plan;
     plan_outcome outcomes[PLAN_SCENARIOS_MAX];
     plan_sensitivity sensitivity;
@@ -33,6 +45,10 @@ static int plan_own_flag(plan_job *j, int flag, const char *value) {
     case PLAN_TIMELINE: j->files.timeline = value; break;
     case PLAN_TRACE: j->files.trace = value; break;
     case PLAN_EXPLAIN: j->explain = value; break;
+    case PLAN_SVG: j->svg = value; break;
+    case PLAN_MACHINES:
+        j->sweep.n = 0;
+        return plan_is_sweep(value) ? plan_sweep_read(&j->in, value, &j->sweep) : plan_flag(&j->in, flag, value);
     case PLAN_SENSITIVITY: j->ask_sensitivity = 1; break;
     case PLAN_WHAT_IF:
         if (j->n_what_if == PLAN_SCENARIOS_MAX)
@@ -53,7 +69,13 @@ static int plan_parse(plan_job *j, int argc, char **argv) {
         status = flag == -2 ? TOOL_USAGE : flag == -3 ? -1 : plan_own_flag(j, flag, value);
     if (status != TOOL_OK) return status;
     if (at < argc) return tool_usage(c, "'%s': takes flags only", argv[at]);
-    if (plan_to_stdout(&j->files) + j->json > 1)
+    if (j->svg && !j->sweep.n)
+        return tool_usage(c, "--svg draws several numbers of machines: add --machines 1,2,...,4096");
+    if (j->sweep.n &&
+        (j->files.strategy || j->files.timeline || j->files.trace || j->n_what_if || j->ask_sensitivity || j->explain))
+        return tool_usage(c, "-o, --timeline, --trace, --what-if, --sensitivity and --explain are about one plan: give "
+                             "--machines one number");
+    if (plan_to_stdout(&j->files) + j->json + (j->svg && !strcmp(j->svg, "-")) > 1)
         return tool_usage(c, "only one of --json and '-' files can go to standard output");
     return plan_complete(&j->in);
 }
@@ -96,6 +118,33 @@ static int plan_main_plan(plan_job *j) {
     return plan_make(&j->in, s, 0, &j->plan) == ESP_OK ? TOOL_OK : plan_say_limits(&j->in);
 }
 
+/* Plans for each number of machines. */
+static int plan_main_sweep(plan_job *j) {
+    plan_sweep *s = &j->sweep;
+    int status = TOOL_OK;
+    plan_sweep_begin(&j->in, j->strategy, s);
+    for (uint32_t i = 0; i < s->n && status == TOOL_OK; i++) {
+        j->in.system.machines = s->machines[i];
+        status = plan_main_plan(j);
+        s->report[i] = j->plan.report;
+        if (status != TOOL_OK) fprintf(stderr, "  this was the plan for %u machines\n", s->machines[i]);
+        plan_free(&j->plan);
+    }
+    if (status == TOOL_OK && j->svg) status = plan_sweep_draw(&j->in, s, j->svg);
+    if (status != TOOL_OK) return status;
+    if (j->json) {
+        tool_json json = {0};
+        json_open(&json, NULL, '{');
+        plan_sweep_json(&json, &j->in, s);
+        json_close(&json, '}');
+        return plan_json_out(&j->in, &json);
+    }
+    FILE *to = j->svg && !strcmp(j->svg, "-") ? stderr : stdout;
+    plan_sweep_print(to, &j->in, s);
+    if (j->svg && strcmp(j->svg, "-") != 0) fprintf(to, "\nwritten: %s\n", j->svg);
+    return TOOL_OK;
+}
+
 static int plan_more(plan_job *j) {
     int status = TOOL_OK;
     for (uint32_t i = 0; i < j->n_what_if && status == TOOL_OK; i++, j->n_outcomes++)
@@ -133,14 +182,16 @@ static int plan_main(const tool_command *self, int argc, char **argv) {
     plan_open(&j->in, self, argc);
     int status = plan_parse(j, argc, argv);
     if (status == TOOL_OK) status = plan_read(&j->in);
-    if (status == TOOL_OK) status = plan_main_plan(j);
-    if (status == TOOL_OK) status = plan_more(j);
-    if (status == TOOL_OK) {
+    const int one = !j->sweep.n;
+    if (status == TOOL_OK && !one) status = plan_main_sweep(j);
+    if (status == TOOL_OK && one) status = plan_main_plan(j);
+    if (status == TOOL_OK && one) status = plan_more(j);
+    if (status == TOOL_OK && one) {
         j->files.command = plan_command_line(self, argc, argv);
         status = plan_write(&j->in, &j->plan, &j->files);
     }
-    if (status == TOOL_OK && j->json) status = plan_show_json(j);
-    if (status == TOOL_OK && !j->json) plan_show_text(j);
+    if (status == TOOL_OK && one && j->json) status = plan_show_json(j);
+    if (status == TOOL_OK && one && !j->json) plan_show_text(j);
     plan_explanation_free(&j->explanation);
     plan_free(&j->plan);
     plan_close(&j->in);
@@ -174,5 +225,7 @@ static const tool_command plan_command = {
         "vgg16.html\n"
         "  espresso plan --model bert-base --gc efsignsgd --gc fp16 --system cloud-h100 --max-error 0.2\n"
         "  espresso plan --model lstm --gc randomk:ratio=0.01 --system paper-nvlink --what-if inter=2x --sensitivity\n"
+        "  espresso plan --model bert-base --gc dgc:ratio=0.01 --system paper-pcie --machines 1,2,...,4096 --svg "
+        "scaling.svg\n"
         "  espresso plan --model gpt2 --gc dgc:ratio=0.01 --system s.json --keep 'wte*=fp32' --max-comp 1 --json",
 };
