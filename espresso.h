@@ -162,6 +162,10 @@ typedef struct esp_stats {
         exposed_compression_ns;       /* after the last push: a link is busy; no link is, but compression runs */
     uint64_t level_bytes[ESP_LEVELS]; /* of intra_bytes and inter_bytes: over the links of level 1, 2, ...   */
     uint64_t level_ns[ESP_LEVELS];    /* time in which ops occupied the lane of level 1, 2, ...             */
+    /* of memory_bytes: payload slots, groups and other buffers between ops; residuals and codecs' state */
+    uint64_t slots_bytes, feedback_bytes;
+    uint64_t
+        backend_bytes; /* the backends' windows and buffers of this rank, at most; 0: not known; not in memory_bytes */
 } esp_stats;
 /** The compression error and the feedback of one tensor. Growable: set struct_size. */
 typedef struct esp_tensor_stats {

@@ -128,6 +128,9 @@ typedef struct esp__candidates {
  *   EXACT  and its ops are found among the other's, in order, none longer: replacing the other by it never lengthens a step */
 enum { ESP__WIDTH_LOADS = 0, ESP__WIDTH_ENDS, ESP__WIDTH_EXACT };
 
+/* One op may hold so many times the bytes of its unit, and so many MiB in any case. */
+enum { ESP__WASTE_TIMES = 16, ESP__WASTE_MIB = 256 };
+
 static inline uint64_t esp__part_of(uint64_t e, uint64_t n) { return (e + n - 1) / n; } /* the largest of n parts */
 
 #define ESP__SHARD_ANY "any"        /* esp_plan_tensor.shard: parts may be cut in any way */

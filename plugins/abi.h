@@ -394,11 +394,12 @@ typedef struct esp_coll {
                              decoded, summed and compressed again at every hop. Only with ESP_BACKEND_HOPS */
 } esp_coll;
 
-/** Bytes that this rank received from others so far. Growable. */
+/** Bytes that this rank received from others so far, and the comm's memory. Growable. */
 typedef struct esp_traffic {
     uint32_t struct_size, reserved0;
     uint64_t intra_bytes, inter_bytes; /* from ranks of its own machine, and of others                  */
     uint64_t level_bytes[ESP_LEVELS]; /* the same bytes, by the outermost level at which the two ranks' places differ */
+    uint64_t memory_bytes;            /* this rank's share of the comm's windows and buffers, at most; 0: not known  */
 } esp_traffic;
 
 /** The ranks of the job, from something that connected them before the library: a launcher's library. Growable. */

@@ -101,6 +101,11 @@ ENGINE_FN int32_t engine_late(void *comm, void *req) {
     engine_comm *m = (engine_comm *)comm;
     return ((engine_req *)req)->done || !engine_running(m) ? -1 : m->waits_for;
 }
+/* What a comm keeps on each rank of each of its ranks, beside the region. */
+ENGINE_FN uint64_t engine_rank_bytes(void) {
+    return 3 * sizeof(int32_t) + sizeof(engine_bell *) + sizeof(engine_nic *) + sizeof(uint64_t) +
+           sizeof(engine_hello) + 2 * sizeof(engine_flow);
+}
 ENGINE_FN esp_status engine_traffic(void *comm, esp_traffic *out) {
     engine_comm *m = (engine_comm *)comm;
     esp_traffic t;
@@ -109,6 +114,7 @@ ENGINE_FN esp_status engine_traffic(void *comm, esp_traffic *out) {
     t.intra_bytes = m->intra_bytes;
     t.inter_bytes = m->inter_bytes;
     memcpy(t.level_bytes, m->outer.bytes, sizeof t.level_bytes);
+    t.memory_bytes = m->region_bytes / (uint64_t)m->size + m->scratch_bytes + engine_rank_bytes() * (uint64_t)m->size;
     memcpy(out, &t, engine_min(out->struct_size, sizeof t));
     return ESP_OK;
 }

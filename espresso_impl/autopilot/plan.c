@@ -372,6 +372,7 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
     now.struct_size = sizeof now;
     look.flags |= ESP_PLAN_NO_BOUND;
     look.n_forbid = 0;
+    look.max_memory_bytes = 0;
     esp_plan_model free_model = job->model;
     free_model.tensors = job->free_tensors;
     esp_status s = esp_plan_simulate(&free_model, job->all_codecs, job->n_all_codecs, &job->system, &look,
@@ -452,6 +453,7 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     job->config.struct_size = sizeof job->config;
     job->config.strategy = a->opt.plan;
     job->config.raw_up_to = ctx->model.raw_up_to;
+    job->config.max_memory_bytes = ctx->in_force.most_bytes;
     if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
         if (ctx->model.tensors[i].flags & ESP_SHARD && ctx->job.topo.n_levels > 2)

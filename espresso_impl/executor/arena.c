@@ -2,7 +2,22 @@
  * much memory it needs. */
 #include "espresso_impl/executor/executor.h"
 
+/* Does the strategy stay below ESPRESSO_MEMORY_MAX with so many bytes more? */
+static int esp__may_take(const esp_ctx *ctx, const esp__in_force *f, uint64_t bytes, esp_status *s) {
+    if (!bytes || !f->most_bytes || (bytes <= f->most_bytes && f->memory_bytes <= f->most_bytes - bytes)) return 1;
+    if (!*s)
+        *s = esp__fail(
+            ctx, ESP_E_NOMEM,
+            "the strategy needs more memory than ESPRESSO_MEMORY_MAX: %.1f MiB is the limit of a rank, %.1f MiB are "
+            "taken, and %.1f MiB more are needed (room for payloads takes %.1f MiB): raise the limit, or make "
+            "a plan that needs less: espresso plan --max-memory",
+            (double)f->most_bytes / 1048576.0, (double)f->memory_bytes / 1048576.0, (double)bytes / 1048576.0,
+            (double)f->arena_bytes / 1048576.0);
+    return 0;
+}
+
 static void *esp__take(esp_ctx *ctx, esp__in_force *f, uint64_t bytes, esp_status *s) {
+    if (!esp__may_take(ctx, f, bytes, s)) return NULL;
     void *p = bytes ? esp__alloc(ctx, bytes) : NULL;
     if (bytes && !p && !*s)
         *s = esp__fail(ctx, ESP_E_NOMEM, "out of memory: the strategy needs %llu bytes more, after %llu",
@@ -16,6 +31,7 @@ static void *esp__take_on(esp_ctx *ctx, esp__in_force *f, uint32_t device, uint6
                           esp_status *s) {
     if (device == ESP__DEVICE_CPU) return esp__take(ctx, f, bytes, s);
     const esp__device *d = esp__device_at(ctx, device);
+    if (!esp__may_take(ctx, f, bytes, s)) return NULL;
     void *p = esp__device_take(ctx, device, bytes, where);
     if (bytes && !p && !*s)
         *s = esp__fail(ctx, ESP_E_NOMEM, "out of memory: the strategy needs %llu bytes more %s device %s:%d",
@@ -26,6 +42,7 @@ static void *esp__take_on(esp_ctx *ctx, esp__in_force *f, uint32_t device, uint6
 }
 
 static esp_status esp__feedback_take(esp_ctx *ctx, esp__in_force *f) {
+    const uint64_t before = f->memory_bytes;
     esp_status s = ESP_OK;
     for (uint32_t i = 0; i < f->n_feedback; i++) {
         esp__feedback *one = &f->feedback[i];
@@ -35,6 +52,7 @@ static esp_status esp__feedback_take(esp_ctx *ctx, esp__in_force *f) {
         one->residual_before = esp__take_on(ctx, f, one->device, one->count * 4u, ESP_MEM_DEVICE, &s);
         one->state_before = esp__take_on(ctx, f, one->device, one->state_bytes, ESP_MEM_DEVICE, &s);
     }
+    f->feedback_bytes = f->memory_bytes - before;
     return s;
 }
 
@@ -112,8 +130,10 @@ static void esp__memory_on_give(esp_ctx *ctx, uint32_t device, esp__memory_on *m
 }
 
 ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
-    esp_status s = ESP_OK;
+    esp_status s = esp__env_memory_max(&f->most_bytes);
     const esp__program *p = &f->program;
+    f->slots_bytes = p->arena_bytes;
+    for (uint32_t k = 1; k < ctx->devices.n; k++) f->slots_bytes += p->on[k].arena_bytes + p->on[k].pinned_bytes;
     f->memory_bytes = p->cap_ops + p->cap_ranges + p->cap_slots;
     f->arena_bytes = p->arena_bytes;
     f->arena = esp__take(ctx, f, f->arena_bytes, &s);
@@ -170,4 +190,18 @@ ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
     esp__program_free(ctx, &f->program);
     esp__strategy_free(ctx, &f->strategy);
     memset(f, 0, sizeof *f);
+}
+
+ESP__FN void esp__memory_log(const esp_ctx *ctx) {
+    const esp__in_force *f = &ctx->in_force;
+    const double mib = 1048576.0, rest = (double)(f->memory_bytes - f->slots_bytes - f->feedback_bytes);
+    esp_stats all;
+    memset(&all, 0, sizeof all);
+    esp__comms_traffic(ctx, &all);
+    esp__log(ctx, ESP_LOG_INFO, "memory",
+             "of this rank, at most: %.1f MiB for payloads and groups (an op handles up to %u payloads), %.1f MiB for "
+             "residuals and "
+             "codecs' state, %.1f MiB else; the backends take %.1f MiB",
+             (double)f->slots_bytes / mib, f->program.max_payloads, (double)f->feedback_bytes / mib, rest / mib,
+             (double)all.backend_bytes / mib);
 }

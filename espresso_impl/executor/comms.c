@@ -390,6 +390,7 @@ ESP__FN void esp__comms_traffic(const esp_ctx *ctx, esp_stats *all) {
         if (!c->handle || !ESP_HAS(esp_backend, c->backend, traffic) || c->backend->traffic(c->handle, &t)) continue;
         all->intra_bytes += t.intra_bytes;
         all->inter_bytes += t.inter_bytes;
+        all->backend_bytes += t.memory_bytes;
         for (uint32_t level = 0; level < ESP__LEVELS; level++) all->level_bytes[level] += t.level_bytes[level];
     }
 }

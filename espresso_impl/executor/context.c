@@ -514,6 +514,7 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     esp__log(ctx, ESP_LOG_INFO, "start", "%u tensors in %u units, %u ops a step, %.1f MiB taken, strategy %016llx",
              ctx->model.n_tensors, ctx->in_force.strategy.n_units, ctx->in_force.program.n_ops,
              (double)ctx->in_force.memory_bytes / 1048576.0, (unsigned long long)ctx->in_force.strategy.hash);
+    esp__memory_log(ctx);
     return ESP_OK;
 }
 

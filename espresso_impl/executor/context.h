@@ -91,8 +91,10 @@ typedef struct esp__in_force {
     uint64_t cap_feedback; /* bytes */
     uint8_t *arena;
     uint64_t arena_bytes, memory_bytes;
-    uint32_t announced;              /* bit p: the arena was announced to the backend of job.parents[p] */
-    void *announcement[ESP__SCOPES]; /* [p]: what its reg() gave */
+    uint64_t slots_bytes, feedback_bytes; /* of memory_bytes: the arenas; residuals and codecs' state */
+    uint64_t most_bytes;                  /* ESPRESSO_MEMORY_MAX; 0: no limit */
+    uint32_t announced;                   /* bit p: the arena was announced to the backend of job.parents[p] */
+    void *announcement[ESP__SCOPES];      /* [p]: what its reg() gave */
     uint8_t *scratch;
     uint64_t scratch_bytes;
     float *phi; /* compensated gradient and its decoded payload, for codecs without ESP_CODEC_FUSED_RESIDUAL */

@@ -176,6 +176,7 @@ ESP__FN void esp__program_free(esp_ctx *ctx, esp__program *p);
 
 /* ---- arena.c: the memory of a program --------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f);
+ESP__FN void esp__memory_log(const esp_ctx *ctx);                /* what esp_start took, before the first step */
 ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f); /* strategy and program too; a zeroed `f` is fine */
 
 /* ---- feedback.c: from one strategy to the next, so that nothing is lost ---------------------------------------------------- */

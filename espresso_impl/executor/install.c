@@ -81,6 +81,8 @@ static void esp__install_swap(esp_ctx *ctx, esp__in_force *next, float **carry) 
     ctx->lanes.dispatcher = esp__ready_first();
     for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].cursor = 0;
     ctx->steps.stats.memory_bytes = next->memory_bytes;
+    ctx->steps.stats.slots_bytes = next->slots_bytes;
+    ctx->steps.stats.feedback_bytes = next->feedback_bytes;
     pthread_mutex_unlock(&ctx->lanes.lock);
     esp__in_force_free(ctx, &before);
 }

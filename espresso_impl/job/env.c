@@ -411,6 +411,27 @@ static esp_status esp__env_progress(const char *what, const char *text) {
     return esp__fail(NULL, ESP_E_ARG, "%s is \"%s\": it must be \"caller\" or \"threads\"", what, text);
 }
 
+ESP__FN esp_status esp__env_memory_max(uint64_t *bytes) {
+    static const char letters[] = "KMGT";
+    const char *s = esp__env_get("ESPRESSO_MEMORY_MAX"), *letter;
+    char *end = NULL;
+    *bytes = 0;
+    if (!s) return ESP_OK;
+    const unsigned long long n = *s >= '0' && *s <= '9' ? strtoull(s, &end, 10) : 0;
+    uint32_t shift = 0;
+    if (end && *end && (letter = strchr(letters, *end)) != NULL) {
+        shift = 10u * (uint32_t)(letter - letters + 1);
+        end++;
+        if (!strcmp(end, "iB")) end += 2;
+    }
+    if (!end || *end || !n || n > UINT64_MAX >> (shift + 1))
+        return esp__fail(
+            NULL, ESP_E_ARG,
+            "ESPRESSO_MEMORY_MAX is \"%s\": it must be a number of bytes above 0, or such as 512M, 512MiB or 8G", s);
+    *bytes = (uint64_t)n << shift;
+    return ESP_OK;
+}
+
 ESP__FN esp_status esp__env_stall(int64_t *ms) {
     *ms = ESP__STALL_DEFAULT_MS;
     return esp__env_get("ESPRESSO_STALL_MS") ? esp__env_int("ESPRESSO_STALL_MS", 0, UINT32_MAX, ms) : ESP_OK;
@@ -449,6 +470,8 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
         if ((status = esp__env_int("ESPRESSO_TIMEOUT_MS", 1, UINT32_MAX, &v)) != ESP_OK) return status;
         out->timeout_ms = (uint32_t)v;
     }
+    uint64_t memory_max; /* arena.c reads it again */
+    if ((status = esp__env_memory_max(&memory_max)) != ESP_OK) return status;
     if ((status = esp__env_stall(&v)) != ESP_OK) return status; /* observe/stall.c reads it again */
     if (out->workers && (status = esp__env_workers("esp_config.workers", out->workers, 0, out)) != ESP_OK)
         return status;

@@ -86,6 +86,8 @@ typedef struct esp__stall_events {
 /* Once a context, in jobs of several ranks. After `off` no callback is called. */
 ESP__FN esp_status esp__peers_stall_on(esp__peers *p, const esp__stall_events *ev);
 ESP__FN void esp__peers_stall_off(esp__peers *p);
+/* ESPRESSO_MEMORY_MAX, in bytes; 0: no limit. */
+ESP__FN esp_status esp__env_memory_max(uint64_t *bytes);
 /* ESPRESSO_STALL_MS; 0: no reports. */
 ESP__FN esp_status esp__env_stall(int64_t *ms);
 

@@ -26,6 +26,7 @@ typedef struct esp__timing {
     esp__op_time cost[ESP__TEMPLATE_ROOM]; /* by op template; ns: or esp__cannot, esp__unknown */
     esp__prefix **heads;
     esp__prefix *used, *spare; /* a used one stays until the set is made: others may extend it */
+    uint64_t most;             /* bytes that one op may hold; 0: any number */
     int limits; /* 1: memory, volume and error count too: a path that compresses then never dominates one that does not */
 } esp__timing;
 
@@ -134,6 +135,19 @@ static const esp__prefix *esp__prefix_pack(esp__timing *t, const esp__prefix *l,
     return esp__prefix_op(t, l, op);
 }
 
+/* The most memory that one op of a unit may hold. An op with the payloads of all ranks needs that of n payloads: with thousands of ranks
+ * more than a machine has. Such an op also moves more than sums of uncompressed gradients do. */
+static uint64_t esp__op_most(const esp__unit *u) {
+    const uint64_t own = ESP__WASTE_TIMES * 4u * u->elements, least = (uint64_t)ESP__WASTE_MIB << 20;
+    return own > least ? own : least;
+}
+
+static int esp__op_wasteful(const esp__timing *t, const esp__op_template *op) {
+    if (!t->most || !t->codec || !esp__template_possible(t->p, op, t->codec)) return 0;
+    if (op->kind != ESP_PLAN_COMP && !(op->kind == ESP_PLAN_COLLECTIVE && op->compressed)) return 0;
+    return esp__template_memory(t->p, op, &t->shape, t->codec) > t->most;
+}
+
 /* Extends one prefix by one edge. */
 static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const esp__edge *e) {
     const esp__prefix *start = from;
@@ -149,10 +163,15 @@ static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const es
         return;
     }
     if (t->cost[e->op].ns == esp__unknown)
-        t->cost[e->op] = esp__template_time(t->p, &t->p->op_templates[e->op], &t->shape, t->codec);
+        t->cost[e->op] = esp__op_wasteful(t, &t->p->op_templates[e->op])
+                             ? (esp__op_time){esp__cannot, 0, 0}
+                             : esp__template_time(t->p, &t->p->op_templates[e->op], &t->shape, t->codec);
     if (t->cost[e->op].ns == esp__cannot) return;
     if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMP)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
-    esp__prefix_add(t, &t->heads[e->to], esp__prefix_op(t, start, e->op));
+    const uint64_t limit = t->most ? t->p->config.max_memory_bytes : 0; /* of all units: one alone must stay below it */
+    const esp__prefix *next = esp__prefix_op(t, start, e->op);
+    if (limit && next->memory > limit) return;
+    esp__prefix_add(t, &t->heads[e->to], next);
 }
 
 static void esp__time_options(esp__timing *t, const esp__tree *tree) {
@@ -337,13 +356,16 @@ static void esp__candidates_of(esp__timing *t, const esp__tree *tree, uint32_t c
     }
 }
 
-static void esp__candidates_make(esp__problem *p, const esp__unit *u, uint64_t cols, esp__candidates *candidates) {
+/* unbounded: also options whose ops hold too much memory. They are better than none. */
+static void esp__candidates_make(esp__problem *p, const esp__unit *u, uint64_t cols, esp__candidates *candidates,
+                                 int unbounded) {
     const esp__tree *tree = p->trees[candidates->keep];
     esp__timing *t = esp__timing_of(p, u, cols);
     esp__prefix *all = NULL, *l;
     uint32_t n = 0;
     int raw = 1; /* without a Comp the codec does not matter: the first codec's pass adds such paths */
     t->heads = p->heads;
+    t->most = unbounded ? 0 : esp__op_most(u);
     for (uint32_t c = 0; c < p->n_codecs; c++) {
         if (tree->codec != ESP__NO_CODEC && tree->codec != c) continue;
         esp__candidates_of(t, tree, c, raw, &all);
@@ -351,6 +373,11 @@ static void esp__candidates_make(esp__problem *p, const esp__unit *u, uint64_t c
     }
     if (raw) esp__candidates_of(t, tree, ESP__NO_CODEC, 1, &all);
     for (l = all; l; l = l->next) n++;
+    if (!n && !unbounded) {
+        esp__timing_close(t);
+        esp__candidates_make(p, u, cols, candidates, 1);
+        return;
+    }
     esp__path *paths = esp__arena_get(p->arena, n * sizeof *paths);
     candidates->n = n;
     candidates->paths = paths;
@@ -436,13 +463,13 @@ static const esp__candidates *esp__candidates_of_shape(esp__problem *p, const es
     if (candidates->paths) return candidates;
     other.elements = cols ? esp__size_near(u->elements / cols) * cols : esp__size_near(u->elements);
     if (!near || !esp__rounds_alike(p, u->elements, other.elements, cols)) {
-        esp__candidates_make(p, u, cols, candidates);
+        esp__candidates_make(p, u, cols, candidates, 0);
         return candidates;
     }
     like = esp__candidates_find(p, &other, cols, 0, ESP__WIDTH_LOADS);
     if (!like->paths) {
         p->width = ESP__WIDTH_LOADS;
-        esp__candidates_make(p, &other, cols, like);
+        esp__candidates_make(p, &other, cols, like, 0);
         p->width = width;
     }
     esp__candidates_retime(p, u, cols, like, candidates);

@@ -224,6 +224,7 @@ static const row rows[] = {
     M1(intra_bytes),
     M1(inter_bytes),
     M1(level_bytes),
+    M1(memory_bytes),
 #undef M1
 #define M1(f) M(esp_meeting, f)
     S(esp_meeting),
@@ -383,6 +384,9 @@ static const row rows[] = {
     M1(exposed_compression_ns),
     M1(level_bytes),
     M1(level_ns),
+    M1(slots_bytes),
+    M1(feedback_bytes),
+    M1(backend_bytes),
 #undef M1
 #define M1(f) M(esp_tensor_stats, f)
     S(esp_tensor_stats),

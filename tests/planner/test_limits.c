@@ -297,8 +297,47 @@ static void test_codec_per_tensor(void **state) {
     esp_plan_free(plan);
 }
 
+/* A unit's candidate options with 4096 machines, over which an allgather is fast by its measured table. Is one of them the allgather of
+ * all ranks' payloads? And how much memory has the one with most? */
+static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
+    static const esp_cost_point fast[] = {{1e15, 1e3}};
+    static rig g;
+    int has = 0;
+    rig_simple(&g, 4096, 1);
+    rig_tensor(&g, elements, 1000);
+    g.in.system.flat.table[ESP_COLL_ALLGATHER] = (esp_cost_curve){fast, 1, 0};
+    g.in.config.max_memory_bytes = limit;
+    assert_int_equal(rig_open(&g, 0), ESP_OK);
+    const esp__unit u = {0, 1, 0, elements};
+    const esp__candidates *candidates = esp__candidates_get(&g.p, &u);
+    const esp__path *gathered = esp__path_make(&g.p, &u, "comp@gpu > flat.allgather > decomp@gpu", 0);
+    assert_non_null(gathered); /* a strategy that has it can still be simulated */
+    assert_true(gathered->memory >= 4096 * (elements / 100 * 8));
+    *held = 0;
+    for (uint32_t i = 0; i < candidates->n; i++) {
+        if (candidates->paths[i].memory > *held) *held = candidates->paths[i].memory;
+        has |= candidates->paths[i].total == gathered->total && candidates->paths[i].memory == gathered->memory;
+    }
+    assert_true(candidates->n > 0);
+    rig_close(&g);
+    return has;
+}
+
+/* An op that holds more than 16 times its unit, and more than 256 MiB, is in no candidate; nor has one more than max_memory_bytes. */
+static void test_wasteful(void **state) {
+    uint64_t held;
+    (void)state;
+    assert_false(has_gathered(16u << 20, 0, &held)); /* 64 MiB: 82 times as much */
+    assert_true(has_gathered(100000, 0, &held));     /* 33 MB: little enough */
+    assert_true(held > 30000000);
+    assert_false(has_gathered(100000, 20000000, &held));
+    assert_true(held <= 20000000);
+    assert_true(has_gathered(100000, 40000000, &held));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_optimum), cmocka_unit_test(test_any),
-                                       cmocka_unit_test(test_impossible), cmocka_unit_test(test_codec_per_tensor)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wasteful), cmocka_unit_test(test_optimum),
+                                       cmocka_unit_test(test_any), cmocka_unit_test(test_impossible),
+                                       cmocka_unit_test(test_codec_per_tensor)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,8 +50,8 @@ static void lists(void **state) {
     check_list("3,5", (const int[]){3, 5}, 2);
     check_list("1,...,8", (const int[]){1, 2, 4, 8}, 4);
     check_list("1,4,...,100", (const int[]){1, 4, 16, 64, 100}, 5);
-    check_list("2,6,...,18,20,...,131072", /* a million ranks */
-               (const int[]){2, 6, 18, 20, 131072}, 5);
+    check_list("2,6,...,18,131072", /* a million ranks */
+               (const int[]){2, 6, 18, 131072}, 4);
 }
 
 static void table_and_picture(void **state) {
@@ -100,7 +100,7 @@ static void errors(void **state) {
     check(COMPARE("--machines", "1,2"), 2, 1, "--machines 1,2: expected a whole number");
     check(PLAN("--machines", "1,262144"), 1, 1, "expected 1 to 1048576 ranks in all"); /* 8 ranks each: two million */
     check(PLAN("--machines", "1,262144"), 1, 1, "this was the plan for 262144 machines");
-    check(PLAN("--machines", "2,4", "--max-memory", "1KB"), 1, 1, "this was the plan for 2 machines");
+    check(PLAN("--machines", "2,4", "--max-volume", "0.00001"), 1, 1, "this was the plan for 2 machines");
     check(PLAN("--machines", "1,2", "--system", put_cores(2)), 0, 1, "has measured tables");
 }
 

@@ -75,6 +75,12 @@ static void plan_sweep_begin(const plan_inputs *in, const char *strategy, plan_s
     sweep_check_tables(in);
 }
 
+/* Is the latency between machines that of a collective, however many machines there are? */
+static int sweep_flat_latency(const plan_inputs *in) {
+    const esp_plan_link *l = in->system.n_outer ? &in->system.outer[0].link : &in->system.inter;
+    return l->alpha_ns > 0 && l->alpha_is == ESP_ALPHA_COLLECTIVE;
+}
+
 /* ---- table and JSON --------------------------------------------------------------------------------------------------- */
 static uint32_t sweep_ranks(const plan_inputs *in, uint32_t machines) {
     return machines * in->system.ranks_per_machine * (in->system.n_outer ? in->system.outer[0].size : 1);
@@ -88,6 +94,11 @@ static void plan_sweep_print(FILE *to, const plan_inputs *in, const plan_sweep *
              plan_s(in->system.ranks_per_machine));
     plan_say(to, "scaling",
              "throughput as a part of that of ranks that do not communicate; at most: no strategy can scale better");
+    if (sweep_flat_latency(in))
+        plan_say(to, "latency",
+                 "between machines it is that of a whole collective here, %s for any number of them: with many it is "
+                 "more; \"alpha_is\": \"hop\" in a system file counts hops",
+                 tool_time(in->system.inter.alpha_ns));
     fprintf(to, "\n%8s %8s  %9s %7s  %9s %7s %7s %7s  %9s %9s\n", "machines", "ranks", "fp32", "scaling", s->strategy,
             "scaling", "at most", "gain", "memory", "planning");
     for (uint32_t i = 0; i < s->n; i++) {
