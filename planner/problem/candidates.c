@@ -169,7 +169,7 @@ static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const es
     if (t->cost[e->op].ns == esp__cannot) return;
     if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMP)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
     const uint64_t limit = t->most ? t->p->config.max_memory_bytes : 0; /* of all units: one alone must stay below it */
-    const esp__prefix *next = esp__prefix_op(t, start, e->op);
+    esp__prefix *next = esp__prefix_op(t, start, e->op);
     if (limit && next->memory > limit) return;
     esp__prefix_add(t, &t->heads[e->to], next);
 }
