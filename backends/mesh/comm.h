@@ -125,6 +125,7 @@ ENGINE_FN esp_status mesh_traffic(void *comm, esp_traffic *out) {
     t.intra_bytes = m->level_bytes[0];
     for (int k = 1; k < ESP_LEVELS; k++) t.inter_bytes += m->level_bytes[k];
     memcpy(t.level_bytes, m->level_bytes, sizeof t.level_bytes);
+    t.memory_bytes = MESH_AHEAD * m->cell_bytes + m->places * (sizeof *m->messages + sizeof *m->free);
     memcpy(out, &t, engine_min(out->struct_size, sizeof t));
     return ESP_OK;
 }
