@@ -136,14 +136,16 @@ int main(void) {
     static const char *const codecs[] = {"none", "topk:ratio=0.01", "fp16"};
     int bad = 0, number = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    printf("# bench/scale: what a rank takes over shm, %d tensors of %d elements (%.0f MiB of gradients), %d steps. "
-           "MiB; the most of\n"
-           "# all ranks. Said: by esp_start, before the first step: memory_bytes, of it slots and feedback; backends. "
-           "Seen:\n"
-           "# private: growth of private memory (RssAnon) since before esp_open, of rank 0 and most of another rank; "
-           "region: shared memory that is mapped, "
-           "and\n"
-           "# touched by this rank, all ranks' windows included. fds: open files of rank 0, most of another rank.\n",
+    printf("# bench/scale: what a rank takes over shm, %d tensors of %d elements (%.0f MiB of gradients), %d steps, "
+           "strategy "
+           "layerwise. MiB.\n"
+           "# Said: by esp_start, before the first step: memory_bytes, of it slots and feedback; backends. Seen: "
+           "growth of "
+           "private memory\n"
+           "# (RssAnon) since before esp_open, of rank 0 and most of another rank; shared memory that is mapped "
+           "(region), and "
+           "touched by\n"
+           "# one rank, all ranks' windows included. fds: open files of rank 0, most of another rank.\n",
            (int)TENSORS, (int)ELEMENTS, TENSORS * ELEMENTS * 4.0 / 1048576.0, (int)STEPS);
     printf("%-15s %5s %8s  %8s %8s %8s %8s  %9s %9s  %9s %9s  %6s %6s %7s\n", "codec", "ranks", "machines", "said",
            "slots", "feedback", "backend", "private 0", "private r", "region", "touched", "fds 0", "fds r", "threads");
