@@ -404,7 +404,7 @@ typedef struct esp_traffic {
 
 /** The ranks of the job, from something that connected them before the library: a launcher's library. Growable. */
 typedef struct esp_meeting {
-    uint32_t struct_size;
+    uint32_t struct_size, reserved0;
     int32_t rank, size;
     /** Blocking exchange among all ranks: `bytes` from each, out is [size][bytes] in rank order. */
     esp_status (*oob_allgather)(void *user, const void *in, void *out, uint64_t bytes);

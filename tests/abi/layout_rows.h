@@ -229,6 +229,7 @@ static const row rows[] = {
 #define M1(f) M(esp_meeting, f)
     S(esp_meeting),
     M1(struct_size),
+    M1(reserved0),
     M1(rank),
     M1(size),
     M1(oob_allgather),
