@@ -3,6 +3,27 @@
  * slow. */
 #include "tools/run/run.h"
 
+static void run_queue_add(run_queue *q, const void *data, size_t bytes) {
+    if (q->end + bytes > q->cap && q->begin) {
+        memmove(q->data, q->data + q->begin, q->end - q->begin);
+        q->end -= q->begin;
+        q->begin = 0;
+    }
+    if (q->end + bytes > q->cap) {
+        q->cap = (q->end + bytes) * 2;
+        q->data = tool_realloc(q->data, q->cap);
+    }
+    if (bytes) memcpy(q->data + q->end, data, bytes);
+    q->end += bytes;
+}
+
+static size_t run_queue_waiting(const run_queue *q) { return q->end - q->begin; }
+
+static void run_queue_free(run_queue *q) {
+    free(q->data);
+    memset(q, 0, sizeof *q);
+}
+
 static void run_sink_open(run_sink *k, int fd) {
     struct stat st;
     memset(k, 0, sizeof *k);
@@ -12,39 +33,29 @@ static void run_sink_open(run_sink *k, int fd) {
 }
 
 static void run_sink_add(run_sink *k, const char *data, size_t bytes) {
-    if (k->broken || !bytes) return;
-    if (k->end + bytes > k->cap && k->begin) {
-        memmove(k->data, k->data + k->begin, k->end - k->begin);
-        k->end -= k->begin;
-        k->begin = 0;
-    }
-    if (k->end + bytes > k->cap) {
-        k->cap = (k->end + bytes) * 2;
-        k->data = tool_realloc(k->data, k->cap);
-    }
-    memcpy(k->data + k->end, data, bytes);
-    k->end += bytes;
+    if (!k->broken && bytes) run_queue_add(&k->queue, data, bytes);
 }
 
-static size_t run_sink_waiting(const run_sink *k) { return k->end - k->begin; }
+static size_t run_sink_waiting(const run_sink *k) { return run_queue_waiting(&k->queue); }
 
 /* Writes what can be written now. Our stdout may be shared with a shell, so we must not set O_NONBLOCK. Instead we
  * write at most PIPE_BUF bytes after poll() says that there is room. */
 static void run_sink_flush(run_sink *k) {
-    while (k->begin < k->end) {
-        size_t bytes = k->end - k->begin;
+    run_queue *q = &k->queue;
+    while (q->begin < q->end) {
+        size_t bytes = q->end - q->begin;
         struct pollfd p = {.fd = k->fd, .events = POLLOUT};
         if (!k->regular && bytes > PIPE_BUF) bytes = PIPE_BUF;
         if (!k->regular && poll(&p, 1, 0) <= 0) return;
-        ssize_t n = write(k->fd, k->data + k->begin, bytes);
+        ssize_t n = write(k->fd, q->data + q->begin, bytes);
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
         if (n < 0) {
             k->broken = errno; /* the reader is gone, or the disk is full */
-            n = (ssize_t)(k->end - k->begin);
+            n = (ssize_t)(q->end - q->begin);
         }
-        k->begin += (size_t)n;
+        q->begin += (size_t)n;
     }
-    k->begin = k->end = 0;
+    q->begin = q->end = 0;
 }
 
 /* Prints a line of the launcher itself, in order with the forwarded lines. */
@@ -66,7 +77,13 @@ static void run_say(run_job *j, const char *fmt, ...) {
 static void run_prefix(const run_job *j, const run_stream *s) {
     static const char *const colors[] = {"36", "33", "32", "35", "34", "31"};
     char text[48];
-    if (!j->plan->prefix) return;
+    if (!j->plan->prefix && !s->host) return;
+    if (s->host) {
+        run_sink_add(s->sink, "[", 1);
+        run_sink_add(s->sink, s->host, strlen(s->host));
+        run_sink_add(s->sink, "] ", 2);
+        return;
+    }
     int widest = snprintf(NULL, 0, "%d", j->plan->n - 1), own = snprintf(NULL, 0, "%d", s->rank);
     const char *color = colors[s->rank % 6];
     int n = s->sink->color ? snprintf(text, sizeof text, "\033[%sm[%d]\033[0m %*s", color, s->rank, widest - own, "")
@@ -108,9 +125,9 @@ static void run_stream_take(const run_job *j, run_stream *s, const char *data, s
 
 /* Ends a stream. A last line without a newline is forwarded too. */
 static void run_stream_end(const run_job *j, run_stream *s) {
-    if (s->fd < 0) return;
-    close(s->fd);
-    s->fd = -1;
+    if (s->fd == RUN_ENDED) return;
+    if (s->fd >= 0) close(s->fd);
+    s->fd = RUN_ENDED;
     if (s->len) run_stream_line(j, s, "\n", 1);
     free(s->line);
     s->line = NULL;

@@ -3,9 +3,28 @@
 #include "tools/run/run.h"
 #include "tools/run/output.c"
 #include "tools/run/spawn.c"
+#include "tools/run/frame.c"
+#include "tools/run/task.c"
+#include "tools/run/hosts.c"
 #include "tools/run/watch.c"
+#include "tools/run/remote.c"
+#include "tools/run/agent.c"
 
-enum { RUN_N, RUN_MACHINES, RUN_UNEVEN, RUN_RACKS, RUN_INTER, RUN_OUTER, RUN_ENV, RUN_TIMEOUT, RUN_NO_PREFIX };
+enum {
+    RUN_N,
+    RUN_MACHINES,
+    RUN_UNEVEN,
+    RUN_RACKS,
+    RUN_INTER,
+    RUN_OUTER,
+    RUN_ENV,
+    RUN_TIMEOUT,
+    RUN_NO_PREFIX,
+    RUN_HOSTS,
+    RUN_RSH,
+    RUN_ESPRESSO,
+    RUN_ROOT
+};
 static const tool_flag run_flags[] = {
     {"-n", "N", "how many ranks"},
     {"--machines", "M", "spread them over M emulated machines (default 1), the first N/M on the first"},
@@ -13,9 +32,14 @@ static const tool_flag run_flags[] = {
     {"--racks", "R", "put the machines into R emulated racks: the job then has three levels"},
     {"--inter", "RATE[,LATENCY]", "emulate this link between machines, as in 1gbit,50us; it may change: see below"},
     {"--outer", "RATE[,LATENCY]", "emulate this link between racks"},
-    {"--env", "NAME=VALUE", "set a variable for every rank; may be repeated"},
+    {"--env", "NAME=VALUE", "set a variable for every rank; NAME alone: to its value here; may be repeated"},
     {"--timeout", "MS", "how long a rank may be late before the others give up (ESPRESSO_TIMEOUT_MS)"},
     {"--no-prefix", NULL, "forward lines as they are, without the rank in front"},
+    {"--hosts", "A,B | A:3,B:1", "start the ranks on these hosts, by ssh; with -n the same number on each"},
+    {"--rsh", "COMMAND", "instead of ssh: is called as COMMAND HOST TEXT, and has a shell there run TEXT"},
+    {"--espresso", "PATH", "this command on the hosts (default: the same path as here)"},
+    {"--root", "HOST[:PORT]",
+     "where the ranks meet: rank 0's host as the others reach it (default: the first of --hosts)"},
 };
 
 /* 1 if the text up to `end` is a number with one of the units. */
@@ -65,14 +89,19 @@ static int run_check_link(const tool_command *c, const char *flag, const char *t
 }
 
 static int run_check_env(const tool_command *c, const char *text) {
-    static const char *const ours[] = {"ESPRESSO_RANK",     "ESPRESSO_SIZE", "ESPRESSO_MACHINE", "ESPRESSO_LOCAL_RANK",
-                                       "ESPRESSO_LAUNCHER", "ESPRESSO_ROOT", "ESPRESSO_PLACE"};
     size_t n = strcspn(text, "=");
-    if (!n || !text[n]) return tool_usage(c, "--env %s: write NAME=VALUE", text);
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-        if (strlen(ours[i]) == n && strncmp(text, ours[i], n) == 0)
-            return tool_usage(c, "--env %s: espresso run sets %s itself", text, ours[i]);
+    if (!n) return tool_usage(c, "--env %s: write NAME=VALUE", text);
+    if (!text[n] && !getenv(text)) return tool_usage(c, "--env %s: %s is not set here: write NAME=VALUE", text, text);
+    if (run_is_own(text)) return tool_usage(c, "--env %s: espresso run sets %.*s itself", text, (int)n, text);
     return TOOL_OK;
+}
+
+/* "NAME" alone means the variable as it is here: returns its "NAME=VALUE" of our environment. */
+static const char *run_env_text(const char *text) {
+    const size_t n = strlen(text);
+    for (char **v = strchr(text, '=') ? NULL : environ; v && *v; v++)
+        if (!strncmp(*v, text, n) && (*v)[n] == '=') return *v;
+    return text;
 }
 
 /* Fills machine_of and local_of from "3,1" (ranks on each machine), or from n and machines. */
@@ -91,7 +120,7 @@ static int run_place(run_plan *p, const char *uneven, long n, long machines) {
         at = *end ? end + 1 : NULL;
     }
     for (; !uneven && n_counts < machines; n_counts++) counts[n_counts] = (int)(n / machines);
-    p->n = (int)(uneven ? total : n);
+    p->n = p->here = (int)(uneven ? total : n);
     p->machines = n_counts;
     p->machine_of = tool_realloc(NULL, (size_t)p->n * sizeof(int));
     p->local_of = tool_realloc(NULL, (size_t)p->n * sizeof(int));
@@ -108,9 +137,39 @@ static int run_place(run_plan *p, const char *uneven, long n, long machines) {
     return TOOL_OK;
 }
 
+/* The ranks run on other hosts, which are real machines. */
+static int run_check_hosts(run_plan *p, const char *uneven, long n, long machines) {
+    static char self[4096];
+    const tool_command *c = p->command;
+    const char *emulated = machines   ? "--machines"
+                           : uneven   ? "--ranks-per-machine"
+                           : p->inter ? "--inter"
+                           : p->outer ? "--outer"
+                                      : NULL;
+    if (emulated)
+        return tool_usage(c, "%s is for machines that are emulated here: leave it out with --hosts%s", emulated,
+                          uneven ? ", and write how many ranks a host has behind its name, as in node1:3,node2:1" : "");
+    if (!p->rsh)
+        p->rsh = "ssh -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=10 -o ServerAliveCountMax=6";
+    if (!p->espresso) {
+        ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
+        if (bytes <= 0)
+            return tool_fail(c, "cannot find my own file: %s; name it with --espresso PATH", strerror(errno));
+        self[bytes] = 0;
+        p->espresso = self;
+    }
+    int status = run_hosts_read(p, p->hosts_text, p->asked_root, n);
+    if (status == TOOL_OK && p->racks && p->machines % p->racks)
+        return tool_usage(c, "%d hosts do not divide by %d racks", p->machines, p->racks);
+    return status;
+}
+
 static int run_check(run_plan *p, const char *uneven, long n, long machines) {
     const tool_command *c = p->command;
     if (!p->argv[0]) return tool_usage(c, "no program to start: espresso run -n 4 -- ./prog args");
+    if (!p->hosts_text && (p->rsh || p->espresso || p->asked_root))
+        return tool_usage(c, "%s needs --hosts", p->rsh ? "--rsh" : p->espresso ? "--espresso" : "--root");
+    if (p->hosts_text) return run_check_hosts(p, uneven, n, machines);
     if (!uneven && !n) return tool_usage(c, "how many ranks? For example: espresso run -n 4 -- %s", p->argv[0]);
     if (!uneven && machines && n % machines)
         return tool_usage(c, "%ld ranks do not divide by %ld machines: use --ranks-per-machine to place them unevenly",
@@ -145,13 +204,21 @@ static int run_parse(run_plan *p, int argc, char **argv) {
         else if (flag == RUN_OUTER && !(bad = run_check_link(c, "--outer", value)))
             p->outer = value;
         else if (flag == RUN_ENV && !(bad = run_check_env(c, value)))
-            p->env[p->n_env++] = value;
+            p->env[p->n_env++] = run_env_text(value);
         else if (flag == RUN_TIMEOUT && !tool_number(value, 1, 1000000000, &ms))
             bad = tool_usage(c, "--timeout %s: write a number of milliseconds, 1 or more", value);
         else if (flag == RUN_TIMEOUT)
             p->timeout = value;
         else if (flag == RUN_NO_PREFIX)
             p->prefix = 0;
+        else if (flag == RUN_HOSTS)
+            p->hosts_text = value;
+        else if (flag == RUN_RSH)
+            p->rsh = value;
+        else if (flag == RUN_ESPRESSO)
+            p->espresso = value;
+        else if (flag == RUN_ROOT)
+            p->asked_root = value;
     }
     if (bad) return bad;
     if (flag == -2) return TOOL_USAGE;
@@ -171,9 +238,17 @@ static int run_make_root(run_plan *p) {
     return TOOL_OK;
 }
 
+/* Starts the ranks on this machine. */
+static int run_start_here(run_job *j) {
+    int status = run_tokens_open(j);
+    for (int i = 0; i < j->plan->n && status == TOOL_OK; i++) status = run_start_rank(j, i);
+    return status;
+}
+
 static int run_job_run(const run_plan *p) {
     run_job j = {.plan = p,
                  .first_failed = -1,
+                 .suspect = -1,
                  .tokens = {-1, -1},
                  .signals = -1,
                  .ranks = tool_realloc(NULL, (size_t)p->n * sizeof(run_rank))};
@@ -186,27 +261,29 @@ static int run_job_run(const run_plan *p) {
     j.err = fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev && out.st_ino == err.st_ino
                 ? j.out
                 : &j.sinks[1];
-    int status = run_signals_open(&j);
-    if (status == TOOL_OK) status = run_tokens_open(&j);
+    int status = run_signals_open(&j, 1);
     if (status == TOOL_OK && (status = run_start_watchdog(&j)) == TOOL_OK) {
-        for (int i = 0; i < p->n && status == TOOL_OK; i++) status = run_start_rank(&j, i);
+        status = p->hosts ? run_hosts_start(&j) : run_start_here(&j);
         if (status == TOOL_OK) run_watch(&j);
         int ended = run_finish(&j);
         if (status == TOOL_OK) status = ended;
     }
-    for (int s = 0; s < 2; s++) free(j.sinks[s].data);
+    for (int s = 0; s < 2; s++) run_queue_free(&j.sinks[s].queue);
     run_tokens_close(&j);
     if (j.signals >= 0) close(j.signals);
     free(j.ranks);
+    free(j.hosts);
     return status;
 }
 
 static int run_main(const tool_command *self, int argc, char **argv) {
     run_plan p = {.command = self, .prefix = 1, .env = tool_realloc(NULL, (size_t)(argc + 1) * sizeof(char *))};
-    int status = run_parse(&p, argc, argv);
-    if (status == TOOL_OK && (status = run_find_program(&p)) == TOOL_OK && (status = run_make_root(&p)) == TOOL_OK)
-        status = run_job_run(&p);
+    int status = argc == 1 && !strcmp(argv[0], "--agent") ? -2 : run_parse(&p, argc, argv);
+    if (status == TOOL_OK && !p.hosts && (status = run_find_program(&p)) == TOOL_OK) status = run_make_root(&p);
+    if (status == TOOL_OK) status = run_job_run(&p);
+    if (status == -2) status = run_agent_main(self);
     free(p.env);
+    free(p.hosts);
     free(p.machine_of);
     free(p.local_of);
     return status == -1 ? TOOL_OK : status;

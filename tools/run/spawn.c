@@ -44,26 +44,26 @@ static void run_set_number(const char *name, int value) {
 }
 
 /* Sets a rank's environment. Runs in the child. */
-static void run_set_environment(const run_plan *p, int rank) {
-    for (int i = 0; i < p->n_env; i++) {
-        char *name = strndup(p->env[i], strcspn(p->env[i], "="));
-        if (name) setenv(name, strchr(p->env[i], '=') + 1, 1);
+static void run_set_environment(const run_plan *p, int i) {
+    for (int e = 0; e < p->n_env; e++) {
+        char *name = strndup(p->env[e], strcspn(p->env[e], "="));
+        if (name) setenv(name, strchr(p->env[e], '=') + 1, 1);
         free(name);
     }
-    run_set_number("ESPRESSO_RANK", rank);
+    run_set_number("ESPRESSO_RANK", p->first + i);
     run_set_number("ESPRESSO_SIZE", p->n);
-    run_set_number("ESPRESSO_MACHINE", p->machine_of[rank]);
-    run_set_number("ESPRESSO_LOCAL_RANK", p->local_of[rank]);
+    run_set_number("ESPRESSO_MACHINE", p->machine_of[i]);
+    run_set_number("ESPRESSO_LOCAL_RANK", p->local_of[i]);
     unsetenv("ESPRESSO_PLACE");
     if (p->racks) {
         char place[64];
-        int m = p->machine_of[rank], each = p->machines / p->racks;
+        int m = p->machine_of[i], each = p->machines / p->racks;
         snprintf(place, sizeof place, "rack%d/machine%d", m / each, m % each);
         setenv("ESPRESSO_PLACE", place, 1);
     }
     setenv("ESPRESSO_LAUNCHER", "espresso-run", 1);
     if (!getenv("OMP_NUM_THREADS")) { /* all ranks share this machine's cores, and each has an OpenMP team of its own */
-        int share = (int)esp__cores() / p->n;
+        int share = (int)esp__cores() / p->here;
         run_set_number("OMP_NUM_THREADS", share > 0 ? share : 1);
     }
     setenv("OMP_WAIT_POLICY", "passive", 0); /* a team that waits leaves its cores to the rank's other threads */
@@ -81,7 +81,7 @@ static long run_workers(const run_plan *p, long cores) {
         if (!strncmp(p->env[i], "ESPRESSO_WORKERS=", 17)) text = p->env[i] + 17;
     const char *number = text ? strchr(text, ':') : NULL; /* "openmp:4" */
     long n = text ? strtol(number ? number + 1 : text, NULL, 10) : 0;
-    long locals = (p->n + p->machines - 1) / p->machines;
+    long machines = p->agent ? 1 : p->machines, locals = (p->here + machines - 1) / machines;
     if (n < 1) n = cores / locals;
     return n < 1 ? 1 : n;
 }
@@ -94,7 +94,7 @@ static int run_tokens_open(run_job *j) {
     j->tokens[0] = j->tokens[1] = -1;
     if (said && !strcmp(said, "off")) return TOOL_OK;
     long workers = run_workers(j->plan, cores), n = cores / workers;
-    if (j->plan->n * workers <= cores) return TOOL_OK;
+    if (j->plan->here * workers <= cores) return TOOL_OK;
     if (pipe2(j->tokens, O_CLOEXEC | O_NONBLOCK) != 0)
         return tool_fail(j->plan->command, "no pipe: %s", strerror(errno));
     for (long i = 0; i < n || i < 1; i++)
@@ -121,16 +121,16 @@ static void run_tokens_give(const run_job *j) {
 
 /* Turns the child into the rank. It gets a session of its own, so that its children can be ended with it, and so
  * that the terminal's Ctrl-C reaches only the launcher. `report` closes at exec, or carries errno. */
-static _Noreturn void run_become(const run_job *j, int rank, pid_t launcher, const int out[2], int report) {
+static _Noreturn void run_become(const run_job *j, int i, pid_t launcher, const int out[2], int report) {
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() == launcher) {
-        int in = rank ? open("/dev/null", O_RDONLY) : 0;
+        int in = j->plan->first + i ? open("/dev/null", O_RDONLY) : j->input;
         dup2(in, 0);
         dup2(out[0], 1);
         dup2(out[1], 2);
         if (in > 2) close(in);
-        run_set_environment(j->plan, rank);
+        run_set_environment(j->plan, i);
         run_tokens_give(j);
         signal(SIGPIPE, SIG_DFL);
         sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
@@ -141,19 +141,21 @@ static _Noreturn void run_become(const run_job *j, int rank, pid_t launcher, con
     _exit(n < 0 ? 126 : 127);
 }
 
-static int run_start_rank(run_job *j, int rank) {
+/* Starts the rank at `i` of those that run here. */
+static int run_start_rank(run_job *j, int i) {
     const tool_command *c = j->plan->command;
-    run_rank *r = &j->ranks[rank];
+    const int rank = j->plan->first + i;
+    run_rank *r = &j->ranks[i];
     int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, error = 0;
     pid_t launcher = getpid();
-    for (int i = 0; i < 3; i++)
-        if (pipe2(pipes[i], O_CLOEXEC) != 0)
+    for (int k = 0; k < 3; k++)
+        if (pipe2(pipes[k], O_CLOEXEC) != 0)
             return tool_fail(c, "rank %d: no pipe: %s%s", rank, strerror(errno),
                              errno == EMFILE ? " (raise the limit with ulimit -n)" : "");
     pid_t pid = fork();
-    if (pid == 0) run_become(j, rank, launcher, (int[]){pipes[0][1], pipes[1][1]}, pipes[2][1]);
+    if (pid == 0) run_become(j, i, launcher, (int[]){pipes[0][1], pipes[1][1]}, pipes[2][1]);
     int fork_error = errno;
-    for (int i = 0; i < 3; i++) close(pipes[i][1]);
+    for (int k = 0; k < 3; k++) close(pipes[k][1]);
     if (pid < 0) return tool_fail(c, "rank %d: cannot start a process: %s", rank, strerror(fork_error));
     r->pid = pid;
     j->started++;
@@ -193,7 +195,7 @@ static int run_start_watchdog(run_job *j) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0 || (j->watchdog_pid = fork()) < 0)
         return tool_fail(j->plan->command, "cannot start a process: %s", strerror(errno));
-    if (j->watchdog_pid == 0) run_watchdog(ends[0], j->plan->n);
+    if (j->watchdog_pid == 0) run_watchdog(ends[0], j->plan->n_hosts ? j->plan->n_hosts : j->plan->here);
     close(ends[0]);
     j->watchdog = ends[1];
     return TOOL_OK;

@@ -2,6 +2,17 @@
  * Must not know how ranks were started. */
 #include "tools/run/run.h"
 
+/* remote.c: the same where the ranks run on other hosts */
+static void run_hosts_signal(run_job *j, int sig);
+static void run_hosts_flush(run_job *j);
+static void run_hosts_continue(run_job *j);
+static void run_hosts_give_up(run_job *j);
+static void run_hosts_close(run_job *j);
+static void run_hosts_end(run_job *j);
+static int run_hosts_wait(const run_job *j, int wait);
+static int run_hosts_poll(const run_job *j, struct pollfd *p);
+static void run_hosts_serve(run_job *j, const struct pollfd *p);
+
 static int64_t run_now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -10,8 +21,9 @@ static int64_t run_now_ms(void) {
 
 /* Sends a signal to every rank that still runs, and to what it started. */
 static void run_signal_all(run_job *j, int sig) {
+    if (j->hosts) run_hosts_signal(j, sig);
     for (int i = 0; i < j->started; i++)
-        if (!j->ranks[i].ended) kill(-j->ranks[i].pid, sig);
+        if (!j->hosts && !j->ranks[i].ended) kill(-j->ranks[i].pid, sig);
 }
 
 /* "rank 2" or "ranks 0, 2-5": those for which pick() is true. "" for none. */
@@ -37,10 +49,14 @@ static void run_report(run_job *j, const run_rank *r) {
     int rank = (int)(r - j->ranks);
     if (r->signal && r->signal == j->asked) return;              /* the user's own signal */
     if (r->signal == SIGPIPE && j->out->broken == EPIPE) return; /* as in `espresso run ... | head` */
+    char where[300] = "";
+    for (int h = 0; h < j->plan->n_hosts; h++)
+        if (rank >= j->plan->hosts[h].first) snprintf(where, sizeof where, " on %s", j->plan->hosts[h].name);
     if (r->signal)
-        run_say(j, "rank %d (pid %d) was killed by signal %d (%s)", rank, (int)r->pid, r->signal, strsignal(r->signal));
+        run_say(j, "rank %d (pid %d%s) was killed by signal %d (%s)", rank, (int)r->pid, where, r->signal,
+                strsignal(r->signal));
     else
-        run_say(j, "rank %d (pid %d) exited with status %d", rank, (int)r->pid, r->status);
+        run_say(j, "rank %d (pid %d%s) exited with status %d", rank, (int)r->pid, where, r->status);
 }
 
 /* 1: the process is ending, but cannot be waited for yet. Its files may be closed already, so its peers may have
@@ -83,27 +99,40 @@ static int run_note_new(run_job *j, int first, int *dying) {
     return first;
 }
 
-/* Records which ranks ended, and reports the first failure. A rank that exits because another was killed can be
- * reaped before the killed one: so ranks that are ending are waited for first. */
-static void run_note_ended(run_job *j) {
+/* Records which ranks ended here, and returns the one that failed first, or -1. A rank that exits because another was
+ * killed can be reaped before the killed one: so ranks that are ending are waited for first. */
+static int run_find_first(run_job *j) {
     int dying, first = run_note_new(j, -1, &dying);
     for (int ms = 0; first >= 0 && j->first_failed < 0 && !j->ranks[first].signal && dying && ms < RUN_DYING_MS; ms++) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         first = run_note_new(j, first, &dying);
     }
-    if (first < 0 || j->first_failed >= 0) return;
+    return first;
+}
+
+/* The rank `first` failed before all others: they get time to end by themselves. */
+static void run_begin_ending(run_job *j, int first) {
     j->first_failed = first;
-    run_report(j, &j->ranks[first]);
     if (j->ending) return;
     j->ending = 1;
     j->deadline_ms = run_now_ms() + (j->asked ? RUN_ASKED_MS : RUN_GRACE_MS);
+}
+
+static void run_note_ended(run_job *j) {
+    const int first = j->hosts ? -1 : run_find_first(j);
+    if (first < 0 || j->first_failed >= 0) return;
+    run_report(j, &j->ranks[first]);
+    run_begin_ending(j, first);
 }
 
 /* Goes to the next stage of ending, when the present one has used its time. */
 static void run_escalate(run_job *j) {
     char text[256];
     int sig = j->ending == 1 && !j->asked ? SIGTERM : SIGKILL;
-    if (j->ending >= 3) return;
+    if (j->ending >= 3) {
+        if (j->hosts) run_hosts_give_up(j);
+        return;
+    }
     run_say(j, "ending what still runs with %s: %s", sig == SIGTERM ? "SIGTERM" : "SIGKILL",
             run_list(j, run_is_alive, text, sizeof text));
     run_signal_all(j, sig);
@@ -117,8 +146,10 @@ static int run_is_end_signal(int sig) { return sig == SIGINT || sig == SIGTERM |
 static void run_pass_on(run_job *j, int sig) {
     if (sig == SIGTSTP) { /* ranks are in sessions of their own, where SIGTSTP has no effect */
         run_signal_all(j, SIGSTOP);
+        if (j->hosts) run_hosts_flush(j);
         raise(SIGSTOP);
         run_signal_all(j, SIGCONT);
+        if (j->hosts) run_hosts_continue(j);
         return;
     }
     if (!run_is_end_signal(sig)) {
@@ -137,14 +168,15 @@ static void run_pass_on(run_job *j, int sig) {
     run_signal_all(j, sig);
 }
 
-/* Opens the signalfd for those of these signals that were not ignored at our start (nohup ignores SIGHUP). */
-static int run_signals_open(run_job *j) {
+/* Opens the signalfd for SIGCHLD, and with `pass_on` for those of these signals that were not ignored at our start (nohup
+ * ignores SIGHUP). */
+static int run_signals_open(run_job *j, int pass_on) {
     static const int all[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
     signal(SIGCHLD, SIG_DFL);
     signal(SIGPIPE, SIG_IGN);
     sigemptyset(&j->mask);
     sigaddset(&j->mask, SIGCHLD);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (size_t i = 0; pass_on && i < sizeof all / sizeof *all; i++) {
         struct sigaction now;
         if (sigaction(all[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(&j->mask, all[i]);
     }
@@ -163,14 +195,16 @@ static void run_take_signals(run_job *j) {
 
 static int run_streams_open(const run_job *j) {
     int n = 0;
-    for (int i = 0; i < j->started; i++) n += (j->ranks[i].out[0].fd >= 0) + (j->ranks[i].out[1].fd >= 0);
+    for (int i = 0; i < j->started; i++)
+        n += (j->ranks[i].out[0].fd != RUN_ENDED) + (j->ranks[i].out[1].fd != RUN_ENDED);
     return n;
 }
 
 /* Ends processes that ranks left behind, and reads what is still in the pipes. */
 static void run_sweep(run_job *j) {
+    if (j->hosts) run_hosts_close(j);
     for (int i = 0; i < j->started; i++) {
-        kill(-j->ranks[i].pid, SIGKILL);
+        if (!j->hosts) kill(-j->ranks[i].pid, SIGKILL);
         for (int s = 0; s < 2; s++) {
             run_stream *o = &j->ranks[i].out[s];
             for (int piece = 0; piece < 32 && o->fd >= 0; piece++) run_stream_read(j, o);
@@ -184,6 +218,7 @@ static void run_round(run_job *j, struct pollfd *p) {
     int n = 0, wait = -1;
     int64_t left = j->deadline_ms - run_now_ms();
     if (j->deadline_ms) wait = left < 0 ? 0 : (int)left + 1;
+    if (j->hosts) wait = run_hosts_wait(j, wait);
     p[n++] = (struct pollfd){.fd = j->signals, .events = POLLIN};
     for (int s = 0; s < 2; s++)
         p[n++] = (struct pollfd){.fd = run_sink_waiting(&j->sinks[s]) ? j->sinks[s].fd : -1, .events = POLLOUT};
@@ -192,16 +227,19 @@ static void run_round(run_job *j, struct pollfd *p) {
             const run_stream *o = &j->ranks[i].out[s];
             p[n++] = (struct pollfd){.fd = run_stream_wanted(o) ? o->fd : -1, .events = POLLIN};
         }
+    const int own = n;
+    if (j->hosts) n += run_hosts_poll(j, p + n);
     if (poll(p, (nfds_t)n, wait) < 0) return;
-    for (int k = 3; k < n; k++)
+    for (int k = 3; k < own; k++)
         if (p[k].revents) run_stream_read(j, &j->ranks[(k - 3) / 2].out[(k - 3) % 2]);
+    if (j->hosts) run_hosts_serve(j, p + own);
     for (int s = 0; s < 2; s++) run_sink_flush(&j->sinks[s]);
     if (p[0].revents) run_take_signals(j);
 }
 
 /* Runs the loop until every rank has ended and all its output is forwarded. */
 static void run_watch(run_job *j) {
-    struct pollfd *p = tool_realloc(NULL, (size_t)(3 + 2 * j->started) * sizeof *p);
+    struct pollfd *p = tool_realloc(NULL, (size_t)(3 + 2 * j->started + 3 * j->plan->n_hosts + 1) * sizeof *p);
     int lingering = 0;
     for (;;) {
         int open = run_streams_open(j), waiting = run_sink_waiting(&j->sinks[0]) || run_sink_waiting(&j->sinks[1]);
@@ -246,7 +284,8 @@ static int run_conclude(run_job *j) {
 /* Ends the job: no process of it remains, not even a zombie. Returns the job's exit status. */
 static int run_finish(run_job *j) {
     run_sweep(j);
-    for (int i = 0; i < j->started; i++) waitpid(j->ranks[i].pid, NULL, 0);
+    if (j->hosts) run_hosts_end(j);
+    for (int i = 0; i < j->started && !j->hosts; i++) waitpid(j->ranks[i].pid, NULL, 0);
     run_end_watchdog(j);
     int status = run_conclude(j);
     run_drain(j);
