@@ -209,9 +209,7 @@ static int run_host_take(run_job *j, run_host *h) {
     if (!run_host_greeting(j, h)) return h->lost = 1, 0;
     if (!greeted && h->greeted) {
         run_queue task = {0};
-        char directory[4096];
-        if (!run_here(directory, sizeof directory)) strcpy(directory, "/");
-        run_task_write(j->plan, h->spec, directory, &task);
+        run_task_write(j->plan, h->spec, &task);
         run_host_send(h, RUN_TASK, 0, task.data, run_queue_waiting(&task));
         run_queue_free(&task);
     }

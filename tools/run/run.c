@@ -151,6 +151,8 @@ static int run_check_hosts(run_plan *p, const char *uneven, long n, long machine
                           uneven ? ", and write how many ranks a host has behind its name, as in node1:3,node2:1" : "");
     if (!p->rsh)
         p->rsh = "ssh -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=10 -o ServerAliveCountMax=6";
+    if (!run_here(p->directory, sizeof p->directory))
+        return tool_fail(c, "this directory has no name: %s", strerror(errno));
     if (!p->espresso) {
         ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
         if (bytes <= 0)

@@ -44,6 +44,7 @@ typedef struct run_plan {
     int n_env;
     char **argv;
     char path[4096];      /* the program's file                                                                  */
+    char directory[4096]; /* with hosts: where their ranks run                                              */
     char root[300];       /* where the ranks meet                                                                */
     run_host_spec *hosts; /* NULL: all ranks run here                                                       */
     int n_hosts;

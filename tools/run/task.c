@@ -43,7 +43,7 @@ static int run_here(char *path, size_t cap) {
 }
 
 /* Writes the task of one host. Frees nothing. */
-static void run_task_write(const run_plan *p, const run_host_spec *h, const char *directory, run_queue *q) {
+static void run_task_write(const run_plan *p, const run_host_spec *h, run_queue *q) {
     int argc = 0, envc = 0;
     while (p->argv[argc]) argc++;
     for (char **v = environ; *v; v++) envc += run_travels(*v);
@@ -56,7 +56,7 @@ static void run_task_write(const run_plan *p, const run_host_spec *h, const char
     run_task_number(q, p->racks);
     run_task_text(q, p->timeout ? p->timeout : "");
     run_task_number(q, h == p->hosts && p->root[0] && p->root[strlen(p->root) - 1] == ':');
-    run_task_text(q, directory);
+    run_task_text(q, p->directory);
     run_task_number(q, argc);
     for (int i = 0; i < argc; i++) run_task_text(q, p->argv[i]);
     run_task_number(q, envc + p->n_env);
