@@ -1,0 +1,118 @@
+# test_hosts.sh: jobs on two hosts with a real network between them: espresso run --hosts and mpirun, a link that is cut for 3
+# seconds, a host that is halted. Skipped, with the reason, where network namespaces are not allowed.
+# BACKEND: what carries gradients between the hosts (default: the plugin gloo where it was built, else files).
+# time limit: 300 s
+set -eu
+BUILD=${BUILD:-build}
+ESPRESSO_COMMAND=${ESPRESSO_COMMAND:-$PWD/$BUILD/bin/espresso}
+TESTBED=$$
+export BUILD TESTBED
+hosts="sh tests/testbed/hosts.sh"
+work=$(mktemp -d)
+job=
+trap '[ -z "$job" ] || kill -9 $job; $hosts down; rm -rf "$work"' EXIT
+trap 'exit 143' HUP INT TERM
+$hosts up 2 100mbit || exit $?
+
+fail() {
+    echo "FAILED: $*"
+    for f in "$work"/said*; do echo "--- $f" && tail -n 30 "$f"; done
+    exit 1
+}
+said() { grep -q -- "$2" "$work/said.$1" || fail "$1: not said: $2"; }
+await() { # NAME TEXT
+    for i in $(seq 300); do
+        if grep -q -- "$2" "$work/said.$1" 2>/dev/null; then return 0; fi
+        sleep 0.1
+    done
+    fail "$1: not said within 30 s: $2"
+}
+nobody_left() {
+    for h in 1 2; do
+        for i in $(seq 50); do
+            left=$(ip netns pids "esp$TESTBED-$h")
+            [ -n "$left" ] || break
+            sleep 0.1
+        done
+        [ -z "$left" ] || fail "$1: processes are left on host $h: $(ps -o pid,args -p "$(echo $left | tr ' ' ,)" | tail -n 5)"
+    done
+}
+
+# shellcheck disable=SC2086 # several words
+${CC:-gcc} -O1 -I. tests/testbed/steps.c "$BUILD/lib/libespresso.a" ${OPENMP_FLAG:-} -pthread -ldl -lm -o "$work/steps"
+plugin=$PWD/$BUILD/lib/espresso
+if [ -z "${BACKEND:-}" ]; then
+    BACKEND="levels:intra=(shm),inter=(file:dir=$work)"
+    [ ! -e "$plugin/libespresso-gloo.so" ] || BACKEND="levels:intra=(shm),inter=(gloo)"
+fi
+ESPRESSO_BACKEND=$BACKEND ESPRESSO_PLUGIN_PATH=$plugin
+export ESPRESSO_BACKEND ESPRESSO_PLUGIN_PATH
+echo "backend: $BACKEND"
+
+# The words of the README: the ranks of two hosts meet over the network, a machine each, and average.
+run() { # FLAGS -- PROGRAM
+    "$ESPRESSO_COMMAND" run --hosts host1:2,host2:2 --rsh "$hosts shell" "$@"
+}
+start() { # NAME FLAGS -- PROGRAM: in the background, as the process $job
+    name=$1
+    shift
+    "$ESPRESSO_COMMAND" run --hosts host1:2,host2:2 --rsh "$hosts shell" "$@" >"$work/said.$name" 2>&1 &
+    job=$!
+}
+run -- sh -c 'echo "$(hostname) $ESPRESSO_ROOT"; exec "$@"' sh "$work/steps" 20 >"$work/said.run" 2>&1 || fail "run: status $?"
+said run '^\[1\] host1 host1:[0-9]*$'
+said run '^\[2\] host2 host1:[0-9]*$'
+said run '^\[3\] all 20 steps are right on rank 3 of 4$'
+run --env ESPRESSO_LOG=info -- "$work/steps" 1 >"$work/said.info" 2>&1 || fail "info: status $?"
+said info 'rank 3 of 4 .*machine 1 of 2'
+nobody_left run
+echo "meets over the network: ok"
+
+# Without the network they do not meet: so it was the network that carried it.
+$hosts cut 2
+if run --timeout 3000 -- "$work/steps" 1 >"$work/said.cut" 2>&1; then fail "the ranks met although the link was cut"; fi
+said cut 'missing ranks 2, 3'
+$hosts mend 2
+nobody_left cut
+echo "does not meet over a link that is cut: ok"
+
+# A link that is cut for 3 s delays the job, but does not end it.
+start mended -- "$work/steps" 100 50
+await mended 'the first step is done'
+$hosts cut 2
+sleep 3
+$hosts mend 2
+wait $job || fail "mended: status $?"
+job=
+said mended 'all 100 steps are right on rank 2 of 4'
+echo "survives a link that is cut for 3 s: ok"
+
+# A host that is halted: the launcher says so, the others end, and nobody is left.
+start halted -- "$work/steps" 100000 20
+await halted 'the first step is done'
+$hosts halt 2
+if wait $job; then fail "halted: status 0"; fi
+job=
+said halted 'host host2: the connection ended .*: ranks 2-3 are lost'
+nobody_left halted
+echo "ends when a host is halted: ok"
+
+# kill -9 of the launcher: nobody is left on either host.
+start killed -- "$work/steps" 100000 20
+await killed 'the first step is done'
+kill -9 $job
+wait $job || true
+job=
+nobody_left killed
+echo "leaves nobody when the launcher is killed: ok"
+
+# The same program under mpirun.
+if command -v mpirun >/dev/null; then
+    MPIRUN_FLAGS="-x ESPRESSO_BACKEND -x ESPRESSO_PLUGIN_PATH -x ESPRESSO_ROOT" ESPRESSO_ROOT=host1:29400 \
+        sh tests/testbed/mpirun.sh 2 2 "$work/steps" 20 >"$work/said.mpirun" 2>&1 || fail "mpirun: status $?"
+    said mpirun 'all 20 steps are right on rank 3 of 4'
+    nobody_left mpirun
+    echo "mpirun on two hosts: ok"
+else
+    echo "note: mpirun is not there (Debian: openmpi-bin), so jobs of mpirun were not tried"
+fi
