@@ -1,17 +1,23 @@
 #!/bin/sh
 # demo.sh: four processes on two emulated machines train the same model on the same images, without compression (fp32) and with
 # the autopilot (auto), over three links: slow, fast, and as fast as this machine is. Prints a table. About four minutes.
-#   make demo      or      sh examples/train/demo.sh [--quick] [flags for train, such as --epochs 1 --seed 2]
+#   make demo      or      sh examples/train/demo.sh [--quick] [--mpi] [flags for train, such as --epochs 1 --seed 2]
 # --quick: the slow link only and 50 steps, to see that everything works; under a minute.
+# --mpi: a rank on each of four hosts, with Open MPI over real TCP between them. The hosts are network namespaces on this machine
+# (tests/testbed), so this needs root. MPI_BACKEND: a backend instead of the library's choice under mpirun.
 # Variables: BUILD (build), OUT (BUILD/demo), CODECS (what auto may choose from), LINK (one link instead of the three; empty:
 # not emulated), DEMO=strategies (fp32, layerwise and demo.strategy on one link instead, with a timeline).
 set -eu
 cd "$(dirname "$0")/../.."
-quick=
-if [ "${1:-}" = --quick ]; then
-    quick="--max-steps 50 --eval 0"
+quick= mpi=
+while :; do
+    case ${1:-} in
+    --quick) quick="--max-steps 50 --eval 0" ;;
+    --mpi) mpi=yes ;;
+    *) break ;;
+    esac
     shift
-fi
+done
 BUILD=${BUILD:-build}
 OUT=${OUT:-$BUILD/demo}
 CODECS=${CODECS:-efsignsgd;topk:ratio=0.01}
@@ -25,10 +31,22 @@ unset ESPRESSO_STRATEGY ESPRESSO_CODEC ESPRESSO_BACKEND ESPRESSO_TRACE ESPRESSO_
 mkdir -p "$OUT"
 rm -f "$OUT"/*.json
 
+start() { # LINK TRAIN...: the ranks
+    link=$1
+    shift
+    if [ "$mpi" ]; then
+        hosts "${link:-none}"
+        MPIRUN_FLAGS="-x ESPRESSO_PLUGIN_PATH -x OMP_NUM_THREADS -x OMP_WAIT_POLICY ${MPI_BACKEND:+-x ESPRESSO_BACKEND}" \
+            ESPRESSO_BACKEND=${MPI_BACKEND:-} sh tests/testbed/mpirun.sh 4 1 "$@"
+    else
+        "$BUILD/bin/espresso" run -n 4 --machines 2 ${link:+--inter "$link"} -- "$@"
+    fi
+}
+
 run() { # LINK NAME FLAGS...
     link=$1 name=$2
     shift 2
-    "$BUILD/bin/espresso" run -n 4 --machines 2 ${link:+--inter "$link"} -- "$BUILD/bin/train" --json "$OUT/$name.json" "$@" || {
+    start "$link" "$BUILD/bin/train" --json "$OUT/$name.json" "$@" || {
         echo "demo: the run '$name' failed; its messages are above" >&2
         exit 1
     }
@@ -40,9 +58,34 @@ field='function field(key, s) { # the number behind "key":
     return sub(".*\"" key "\": *", "", s) ? s + 0 : 0
 }'
 
+# ---- --mpi: hosts on this machine. The link's rate is the network's; its latency is not emulated.
+up=
+hosts() { # RATE[,LATENCY] or none
+    [ "$up" != "$1" ] || return 0
+    sh tests/testbed/hosts.sh down
+    up=
+    why=$(sh tests/testbed/hosts.sh up 4 "${1%%,*}" 2>&1) || refuse "${why#skipped: }"
+    up=$1
+}
+refuse() { # REASON
+    echo "demo: --mpi cannot run here: $*" >&2
+    exit 1
+}
+prepare_mpi() {
+    command -v mpirun >/dev/null || refuse "mpirun is not there (Debian: openmpi-bin)"
+    [ "${MPI_BACKEND:-}" ] || [ -e "$BUILD/lib/espresso/libespresso-mpi.so" ] ||
+        refuse "backend mpi was not built (Debian: libopenmpi-dev, then make plugins)"
+    TESTBED=$$ ESPRESSO_PLUGIN_PATH=$PWD/$BUILD/lib/espresso
+    OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+    export TESTBED ESPRESSO_PLUGIN_PATH OMP_NUM_THREADS OMP_WAIT_POLICY BUILD
+    trap 'sh tests/testbed/hosts.sh down' EXIT
+    trap 'exit 143' HUP INT TERM
+    hosts none # says at once where namespaces are not allowed
+}
+
 strategies() { # FLAGS...
     link=${LINK-100mbit,50us}
-    echo "2 machines x 2 ranks on this machine, the link between the machines emulated: ${link:-not at all}"
+    about "${link:-none}"
     echo; echo "1 of 3: fp32, nothing compressed"
     run "$link" fp32 --strategy fp32 $quick "$@"
     echo; echo "2 of 3: layerwise, every tensor compressed to one bit an element (efsignsgd)"
@@ -69,6 +112,14 @@ strategies() { # FLAGS...
     echo "open it in https://ui.perfetto.dev or chrome://tracing: a process a rank, a track each for compute, cpu, intra, inter"
 }
 
+about() { # [LINK]
+    if [ "$mpi" ]; then
+        echo "4 hosts x 1 rank: network namespaces on this machine, Open MPI over TCP between them"
+    else
+        echo "2 machines x 2 ranks on this machine, with an emulated link between the machines${1:+: $1}"
+    fi
+}
+
 pair() { # LINK ROUND FLAGS...: fp32, then auto; in round 2 the other way round
     link=$1 pair=${1:-unshaped}.$2
     shift 2
@@ -85,7 +136,7 @@ pair() { # LINK ROUND FLAGS...: fp32, then auto; in round 2 the other way round
 }
 
 fly() { # FLAGS...
-    echo "2 machines x 2 ranks on this machine, with an emulated link between the machines"
+    about
     if [ "${LINK+set}" ] || [ "$quick" ]; then
         pair "${LINK-100mbit,50us}" 1 $quick "$@"
     else
@@ -117,6 +168,7 @@ fly() { # FLAGS...
     echo "step: median of the second half of the steps (in the first, auto measures and switches); the better of two runs where there are two"
 }
 
+if [ "$mpi" ]; then prepare_mpi; fi
 case ${DEMO:-auto} in
 auto) fly "$@" ;;
 strategies) strategies "$@" ;;

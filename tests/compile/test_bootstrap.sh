@@ -32,7 +32,7 @@ refused() { # TEXT ARGUMENTS...: exit status 2, says TEXT and how it is used, an
 }
 run && says "./bootstrap demo"
 refused "'nonsense' is not one of demo, test, build" nonsense
-refused "'--quikc' is not a flag of demo: expected --quick" demo --quikc
+refused "'--quikc' is not a flag of demo: expected --quick or --mpi" demo --quikc
 refused "'--seed' is not a flag of demo" demo --quick --seed
 refused "'--fast' is not a flag of test: expected --quick" test --fast
 refused "build takes no flags, found '--quick'" build --quick
@@ -48,7 +48,7 @@ if run test; then exit 1; fi
 says "as root: apt-get install.*cmake"
 
 play sudo 'echo "sudo $1" >>'"$tmp/apt"'; exec "$@"'
-for tool in clang doxygen chromium python3 g++; do [ -e "$tmp/bin/$tool" ] || play $tool true; done
+for tool in clang doxygen chromium python3 g++ mpicc mpirun ip ethtool; do [ -e "$tmp/bin/$tool" ] || play $tool true; done
 run test || { cat "$tmp/said" && exit 1; }
 says "installing.*clang-format cmake mmdebstrap"
 says "make -s -k -j[0-9]* ci-programs"
@@ -70,6 +70,17 @@ says "could not install"
 
 run demo --quick || exit 1
 says "^make -s demo DEMO_FLAGS=--quick"
+run demo --mpi --quick || exit 1
+says "^make -s demo DEMO_FLAGS=--mpi --quick"
+rm "$tmp/bin/mpicc" "$tmp/bin/ip" # only where hosts or MPI are asked for
+play apt-get 'case $* in *install*) for t in mpicc ip; do ln -s /bin/true '"$tmp/bin"'/$t; done;; esac'
+ln -s /bin/true "$tmp/bin/cmake"
+run test --quick || exit 1
+run demo || exit 1
+if grep installing "$tmp/said"; then exit 1; fi
+run demo --mpi || { cat "$tmp/said" && exit 1; }
+says "installing libopenmpi-dev iproute2"
+rm "$tmp/bin/cmake"
 
 # a header that the compiler does not find is installed, by each of the three, and no other
 real=$(readlink "$tmp/bin/gcc")

@@ -108,6 +108,15 @@ static void odd_arguments(void **state) {
     check_said(&s, 0, want);
     assert_int_equal(s.len[0], 2 * (strlen(want) + 1)); /* + 1: a last line gets its newline */
     spawn_free(&s);
+    /* the command's own path, too */
+    char path[128], absolute[4096];
+    const char *command = getenv("ESPRESSO_COMMAND");
+    snprintf(path, sizeof path, "%s/it's \"$x", folder);
+    assert_non_null(realpath(command ? command : "build/bin/espresso", absolute));
+    assert_int_equal(symlink(absolute, path), 0);
+    s = RUN("a:1,b:1", "--espresso", path, "--", "echo", "hello");
+    check_said(&s, 0, "[1] hello\n");
+    spawn_free(&s);
 }
 
 /* The library's ranks meet at the port that the first host's agent found, and average: by files, which both "hosts" see. */

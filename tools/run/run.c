@@ -293,8 +293,8 @@ static int run_main(const tool_command *self, int argc, char **argv) {
 
 static const tool_command run_command = {
     .name = "run",
-    .summary = "Starts the ranks of a job on this machine and shows what they print.",
-    .synopsis = "-n N [--machines M [--racks R]] [--inter RATE[,LATENCY]] [flags] -- PROGRAM [ARG...]",
+    .summary = "Starts the ranks of a job on this machine, or on hosts, and shows what they print.",
+    .synopsis = "-n N [--machines M [--racks R]] [--inter RATE[,LATENCY]] [--hosts A,B] [flags] -- PROGRAM [ARG...]",
     .flags = run_flags,
     .n_flags = sizeof run_flags / sizeof *run_flags,
     .run = run_main,
@@ -314,9 +314,15 @@ static const tool_command run_command = {
         "When a rank fails, the others have 2 seconds to end, then get SIGTERM, then SIGKILL. The exit status is that\n"
         "of the rank that failed first: its own, or 128 + the signal that killed it.\n"
         "\n"
+        "With --hosts the ranks run on other machines, in the directory of the same name. ssh must log in there "
+        "without\n"
+        "asking. Variables that begin with ESPRESSO_ or OMP_ go there too, and those that --env names. When the\n"
+        "connection to a host breaks, its ranks are killed.\n"
+        "\n"
         "examples:\n"
         "  espresso run -n 4 -- ./train\n"
         "  espresso run -n 8 --machines 4 --inter 1gbit,50us -- ./train --epochs 3\n"
         "  espresso run -n 8 --machines 4 --racks 2 --inter 10gbit,10us --outer 1gbit,50us -- ./train\n"
+        "  espresso run --hosts node1:4,node2:4 -- ./train --epochs 3\n"
         "  espresso run --ranks-per-machine 3,1 --env ESPRESSO_LOG=info -- ./train",
 };
