@@ -379,6 +379,8 @@ static void blocked_output(void **state) {
     (void)state;
     int status;
     spawned s = START("a:1,b:1", "--", "yes");
+    assert_true(spawn_read(&s, "[0] y\n"));
+    assert_true(spawn_read(&s, "[1] y\n"));
     usleep(500000);
     kill(s.pid, SIGTERM);
     usleep(700000);
