@@ -106,20 +106,25 @@ static esp_status esp__backend_levels(esp_ctx *ctx, const char *params, const es
     return ESP_OK;
 }
 
-/* What a job on several hosts uses if nobody names a backend: shared memory in a machine, MPI between machines. NULL: the job is on one
- * host, or backend mpi is not there. */
+/* What a job on several hosts uses if nobody names a backend: shared memory in a machine, and between machines MPI, or gloo where no MPI
+ * launcher started the ranks. NULL: the job is on one host, or that backend is not there. */
 static const char *esp__backend_default(esp_ctx *ctx, const esp__where *w) {
-    static const char *const by_levels[ESP__LEVELS + 1] = {NULL, NULL, "levels:intra=(shm),inter=(mpi)",
-                                                           "levels:intra=(shm),inter=(mpi),outer=(mpi)",
-                                                           "levels:intra=(shm),inter=(mpi),outer=(mpi),top=(mpi)"};
+#define ESP__BETWEEN(name)                                                                                             \
+    {                                                                                                                  \
+        NULL, NULL, "levels:intra=(shm),inter=(" name ")", "levels:intra=(shm),inter=(" name "),outer=(" name ")",     \
+            "levels:intra=(shm),inter=(" name "),outer=(" name "),top=(" name ")"                                      \
+    }
+    static const char *const by_levels[2][ESP__LEVELS + 1] = {ESP__BETWEEN("gloo"), ESP__BETWEEN("mpi")};
+#undef ESP__BETWEEN
     if (!w->hosts || w->n_levels > ESP__LEVELS) return NULL;
-    if (esp__registry_backend(ctx, "mpi")) return by_levels[w->n_levels];
+    if (esp__registry_backend(ctx, w->by_mpi ? "mpi" : "gloo")) return by_levels[w->by_mpi][w->n_levels];
     if (!w->rank)
         esp__log(
             ctx, ESP_LOG_WARN, "context",
-            "the ranks are on several hosts, and backend mpi is not there: %s. Build it (make plugins, with an MPI "
-            "compiler mpicc), or name a backend in ESPRESSO_BACKEND",
-            esp_last_error(ctx));
+            "the ranks are on several hosts, and backend %s is not there: %s. Build it (make plugins, with %s), or "
+            "name a backend in ESPRESSO_BACKEND",
+            w->by_mpi ? "mpi" : "gloo", esp_last_error(ctx),
+            w->by_mpi ? "an MPI compiler mpicc" : "the library gloo, Debian's libgloo-dev");
     return NULL;
 }
 

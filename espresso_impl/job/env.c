@@ -278,12 +278,14 @@ static int esp__env_hosts(const esp__launcher *l, int32_t size) {
 
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
     const esp__launcher *l = NULL;
+    const char *hosts = esp__env_get("ESPRESSO_HOSTS");
     esp_status s;
     memset(out, 0, sizeof *out);
     s = esp__env_rank(cfg, out, &l);
     if (s == ESP_OK) s = esp__env_machine(cfg, out);
     out->asked = !l && out->size > 1;
-    out->hosts = l && esp__env_hosts(l, out->size);
+    out->by_mpi = l != NULL;
+    out->hosts = l ? esp__env_hosts(l, out->size) : hosts && atoi(hosts) > 1;
     if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, l, out);
     return s;
 }

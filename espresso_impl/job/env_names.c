@@ -11,7 +11,7 @@ static const char *const esp__env_names[] = {
     "ESPRESSO_INTER_LINK", "ESPRESSO_OUTER_LINK", "ESPRESSO_TOKENS", "ESPRESSO_SHM_CMA", "ESPRESSO_NCCL",
     "ESPRESSO_RAW_UP_TO", "ESPRESSO_OPTIMIZER", "ESPRESSO_STALL_MS", "ESPRESSO_MEMORY_MAX",
     /* the command, and what it sets for programs */
-    "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_MODELS"};
+    "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_HOSTS", "ESPRESSO_MODELS"};
 
 /* The known name that `name` (of `length` characters) was probably meant to be, or NULL. The part before the first '_'
  * may be misspelt too: EXPRESSO_CODEC. */

@@ -1,6 +1,6 @@
 # test_hosts.sh: jobs on two hosts with a real network between them: espresso run --hosts and mpirun, a link that is cut for 3
 # seconds, a host that is halted. Skipped, with the reason, where network namespaces are not allowed.
-# BACKEND: what carries gradients between the hosts (default: the plugin gloo where it was built, else files).
+# BACKEND: what carries gradients between the hosts (default: the library's choice where the plugin gloo was built, else files).
 # time limit: 300 s
 set -eu
 BUILD=${BUILD:-build}
@@ -43,11 +43,12 @@ ${CC:-gcc} -O1 -I. tests/testbed/steps.c "$BUILD/lib/libespresso.a" ${OPENMP_FLA
 plugin=$PWD/$BUILD/lib/espresso
 if [ -z "${BACKEND:-}" ]; then
     BACKEND="levels:intra=(shm),inter=(file:dir=$work)"
-    [ ! -e "$plugin/libespresso-gloo.so" ] || BACKEND="levels:intra=(shm),inter=(gloo)"
+    [ ! -e "$plugin/libespresso-gloo.so" ] || BACKEND=
 fi
+# BACKEND empty: the library's own choice, gloo here and MPI under mpirun
 ESPRESSO_BACKEND=$BACKEND ESPRESSO_PLUGIN_PATH=$plugin
 export ESPRESSO_BACKEND ESPRESSO_PLUGIN_PATH
-echo "backend: $BACKEND"
+echo "backend: ${BACKEND:-the default}"
 
 # The words of the README: the ranks of two hosts meet over the network, a machine each, and average.
 run() { # FLAGS -- PROGRAM
@@ -65,6 +66,7 @@ said run '^\[2\] host2 host1:[0-9]*$'
 said run '^\[3\] all 20 steps are right on rank 3 of 4$'
 run --env ESPRESSO_LOG=info -- "$work/steps" 1 >"$work/said.info" 2>&1 || fail "info: status $?"
 said info 'rank 3 of 4 .*machine 1 of 2'
+[ "$BACKEND" ] || said info 'backend gloo'
 nobody_left run
 echo "meets over the network: ok"
 
@@ -108,9 +110,14 @@ echo "leaves nobody when the launcher is killed: ok"
 
 # The same program under mpirun.
 if command -v mpirun >/dev/null; then
-    MPIRUN_FLAGS="-x ESPRESSO_BACKEND -x ESPRESSO_PLUGIN_PATH -x ESPRESSO_ROOT" ESPRESSO_ROOT=host1:29400 \
+    if [ ! -e "$plugin/libespresso-mpi.so" ]; then # then ranks do not meet over MPI either
+        ESPRESSO_BACKEND="file:dir=$work" ESPRESSO_ROOT=host1:29400
+        export ESPRESSO_ROOT
+    fi
+    MPIRUN_FLAGS="-x ESPRESSO_BACKEND -x ESPRESSO_PLUGIN_PATH ${ESPRESSO_ROOT:+-x ESPRESSO_ROOT} -x ESPRESSO_LOG=info" \
         sh tests/testbed/mpirun.sh 2 2 "$work/steps" 20 >"$work/said.mpirun" 2>&1 || fail "mpirun: status $?"
     said mpirun 'all 20 steps are right on rank 3 of 4'
+    [ -n "${ESPRESSO_ROOT:-}" ] || [ -n "$BACKEND" ] || said mpirun 'backend mpi'
     nobody_left mpirun
     echo "mpirun on two hosts: ok"
 else

@@ -38,7 +38,7 @@ static int make_rsh(void **state) {
     snprintf(rsh, sizeof rsh, "%s/rsh", folder);
     snprintf(pids, sizeof pids, "%s/pids", folder);
     snprintf(text, sizeof text,
-             "#!/bin/sh\necho \"$$ $1\" >>%s\necho \"welcome to $1\"\n"
+             "#!/bin/sh\necho \"$$ $1\" >>%s\nprintf 'welcome to %%s' \"$1\"\n"
              "case $1 in gone*) echo \"$1: no such host\" >&2; exit 255;; esac\n"
              "h=$1; shift; unset ESPRESSO_LOG OMP_SCHEDULE NOT_OURS ASKED; cd /; HOST=$h sh -c \"$*\"\nexit $?\n",
              pids);

@@ -62,6 +62,8 @@ static void run_set_environment(const run_plan *p, int i) {
         setenv("ESPRESSO_PLACE", place, 1);
     }
     setenv("ESPRESSO_LAUNCHER", "espresso-run", 1);
+    unsetenv("ESPRESSO_HOSTS");
+    if (p->agent) run_set_number("ESPRESSO_HOSTS", p->machines);
     if (!getenv("OMP_NUM_THREADS")) { /* all ranks share this machine's cores, and each has an OpenMP team of its own */
         int share = (int)esp__cores() / p->here;
         run_set_number("OMP_NUM_THREADS", share > 0 ? share : 1);

@@ -6,7 +6,7 @@ extern char **environ;
 /* Variables that `espresso run` sets itself for each rank: those of a job around this one must not travel. */
 static const char *const run_own_names[] = {"ESPRESSO_RANK",       "ESPRESSO_SIZE",     "ESPRESSO_MACHINE",
                                             "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_ROOT",
-                                            "ESPRESSO_PLACE"};
+                                            "ESPRESSO_PLACE",      "ESPRESSO_HOSTS"};
 
 static int run_is_own(const char *text) {
     const size_t n = strcspn(text, "=");
