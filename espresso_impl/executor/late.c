@@ -68,7 +68,7 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
     pthread_mutex_lock(&ctx->lanes.lock);
     int left = ctx->health.left_rank >= 0 && waiting;
     pthread_mutex_unlock(&ctx->lanes.lock);
-    if (left) left = rank < 0 ? esp__nothing_comes(ctx, oldest, now) : esp__peers_left(ctx->job.peers, rank);
+    if (left) left = (rank < 0 || esp__peers_left(ctx->job.peers, rank)) && esp__nothing_comes(ctx, oldest, now);
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->health.late_waiting = waiting;
     ctx->health.late_rank = rank;
