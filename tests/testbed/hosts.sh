@@ -4,7 +4,7 @@
 #                                not limited); a packet from host to host takes DELAY longer (100us). Exit status 77 and "skipped:
 #                                REASON" where this machine does not allow it
 #   hosts.sh enter I CMD...      runs a command on host I
-#   hosts.sh shell HOST TEXT...  a remote shell, for espresso run --rsh and mpirun: HOST is host1 or 10.99.0.1
+#   hosts.sh shell HOST TEXT...  a remote shell, for espresso run --rsh and mpirun: HOST is host1, node1 or 10.99.0.1
 #   hosts.sh cut I | mend I      takes host I's cable out, puts it back
 #   hosts.sh halt I              kill -9 to every process on host I
 #   hosts.sh down                kills what still runs on the hosts and removes them
@@ -115,7 +115,7 @@ up() { # N RATE DELAY
     for i in $(seq "$1"); do
         ip netns add "$name-$i"
         mkdir -p "/etc/netns/$name-$i" # ip netns exec puts these files over those of /etc
-        { echo "127.0.0.1 localhost" && for k in $(seq "$1"); do echo "10.99.0.$k host$k"; done; } >"/etc/netns/$name-$i/hosts"
+        { echo "127.0.0.1 localhost" && for k in $(seq "$1"); do echo "10.99.0.$k host$k node$k"; done; } >"/etc/netns/$name-$i/hosts"
         connect "$i" "$delay"
         why=$( (limit "$i" eth0 "$2" && limit hub "p$i" "$2") 2>&1) || skip "no limit of $2 here: $why"
     done
@@ -138,9 +138,15 @@ enter)
     exec ip netns exec "$name-$i" unshare --uts sh -c 'hostname "$0" && exec "$@"' "host$i" "$@"
     ;;
 shell)
-    while case ${1:-} in -*) true ;; *) false ;; esac do shift; done # options that are meant for ssh
+    while :; do # options that are meant for ssh
+        case ${1:-} in
+        -[lop]) shift 2 ;;
+        -*) shift ;;
+        *) break ;;
+        esac
+    done
     host=${1#*@}
-    case $host in 10.99.0.*) i=${host##*.} ;; *) i=${host#host} ;; esac
+    case $host in 10.99.0.*) i=${host##*.} ;; *) i=${host#[hn]o[sd][te]} ;; esac
     shift
     need "$i"
     exec ip netns exec "$name-$i" unshare --uts sh -c 'hostname "$0" && exec sh -c "$1"' "host$i" "$*"

@@ -110,8 +110,8 @@ echo "leaves nobody when the launcher is killed: ok"
 
 # The same program under mpirun.
 if command -v mpirun >/dev/null; then
-    if [ ! -e "$plugin/libespresso-mpi.so" ]; then # then ranks do not meet over MPI either
-        ESPRESSO_BACKEND="file:dir=$work" ESPRESSO_ROOT=host1:29400
+    if [ -n "$BACKEND" ] || [ ! -e "$plugin/libespresso-mpi.so" ]; then # then ranks do not meet over MPI either
+        ESPRESSO_BACKEND=${BACKEND:-file:dir=$work} ESPRESSO_ROOT=host1:29400
         export ESPRESSO_ROOT
     fi
     MPIRUN_FLAGS="-x ESPRESSO_BACKEND -x ESPRESSO_PLUGIN_PATH ${ESPRESSO_ROOT:+-x ESPRESSO_ROOT} -x ESPRESSO_LOG=info" \
@@ -123,3 +123,23 @@ if command -v mpirun >/dev/null; then
 else
     echo "note: mpirun is not there (Debian: openmpi-bin), so jobs of mpirun were not tried"
 fi
+
+# The lines of the README as they stand there. On these hosts ssh is a script, and the plugins are not installed.
+if [ -n "$BACKEND" ] || [ ! -e "$plugin/libespresso-mpi.so" ]; then
+    echo "note: the README's lines were not tried: they need the plugins mpi and gloo"
+    exit 0
+fi
+printf '#!/bin/sh\nexec sh %s/tests/testbed/hosts.sh shell "$@"\n' "$PWD" >"$work/ssh"
+printf '#!/bin/sh\nexport ESPRESSO_PLUGIN_PATH=%s\nexec "$0.steps" 3\n' "$plugin" >"$work/train"
+printf '#!/bin/sh\nexec %s "$@"\n' "$ESPRESSO_COMMAND" >"$work/espresso"
+mv "$work/steps" "$work/train.steps"
+chmod +x "$work/ssh" "$work/train" "$work/espresso"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+grep '^    .* node1:2,node2:2 ' README.md | sed 's/^ *//' >"$work/lines"
+[ "$(wc -l <"$work/lines")" -eq 2 ] || fail "README.md has other lines for two machines: $(cat "$work/lines")"
+while read -r line; do
+    (cd "$work" && PATH=$work:$PATH && export PATH && exec sh "$OLDPWD/tests/testbed/hosts.sh" enter 1 $line) \
+        </dev/null >"$work/said.readme" 2>&1 || fail "status $? of: $line"
+    said readme 'all 3 steps are right on rank 3 of 4'
+    echo "README's '$line': ok"
+done <"$work/lines"
