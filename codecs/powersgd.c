@@ -17,6 +17,7 @@
  * Wire: round 0: P, f32[m][r]. Round 1: Q transposed, f32[r][n]; without a matrix f32[count]. aux: r, 0 without a matrix.
  * 32 r (m + n) / (m n) bits an element. Input with NaN or Inf: header flag, every number NaN, residual unchanged. Parts without
  * elements: header alone. */
+#include <float.h>
 #include "codecs/common/lowrank.h"
 #include "codecs/common/rng.h"
 
@@ -140,13 +141,15 @@ static const float *powersgd_first(const esp_codec_args *a, uint32_t t, uint64_t
     return q;
 }
 
-/* Keeps the sum of Q for the next step, each column with length 1. */
+/* Keeps the sum of Q for the next step, each column with length 1. A column with NaN or Inf (a sum may overflow) is drawn anew there:
+ * otherwise no later step would be finite. */
 static void powersgd_keep(float *state, const dense_f32 *q, uint64_t n, uint64_t r) {
     for (uint64_t k = 0; k < r; k++) {
         double s[4] = {0, 0, 0, 0};
         for (uint64_t j = 0; j < n; j++) s[j % 4] += (double)q[k * n + j] * (double)q[k * n + j];
         const double length = sqrt((s[0] + s[2]) + (s[1] + s[3]));
-        for (uint64_t j = 0; j < n; j++) state[k * n + j] = length > 0 ? (float)((double)q[k * n + j] / length) : 0;
+        for (uint64_t j = 0; j < n; j++)
+            state[k * n + j] = length > 0 && length <= DBL_MAX ? (float)((double)q[k * n + j] / length) : 0;
     }
 }
 

@@ -218,14 +218,17 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
 
 static esp_status esp__plan_new(const esp_plan_model *model, const esp_plan_codec *codecs, uint32_t n_codecs,
                                 const esp_plan_system *system, const esp_plan_config *config, const char *strategy,
-                                esp_plan **out) {
+                                esp_ctx *ctx, esp_plan **out) {
     uint64_t start = esp__now_ns();
     esp_plan *plan;
     esp_status s;
     if (!out) return esp__fail(NULL, ESP_E_ARG, "plan: out is NULL");
     *out = NULL;
-    plan = calloc(1, sizeof *plan);
+    /* without an allocator of the user, blocks come from calloc, which need not write the zeros */
+    if (ctx && !ESP_HAS(esp_host, esp__base_of(ctx)->user_host, alloc)) ctx = NULL;
+    plan = ctx ? esp__alloc(ctx, sizeof *plan) : calloc(1, sizeof *plan);
     if (!plan) return esp__fail(NULL, ESP_E_NOMEM, "plan: out of memory");
+    plan->arena.ctx = ctx;
     plan->arena.on_failure = &plan->no_memory;
     *out = plan; /* read after a longjmp, when the locals may have lost their values */
     if (setjmp(plan->no_memory)) {
@@ -250,14 +253,20 @@ static esp_status esp__plan_new(const esp_plan_model *model, const esp_plan_code
 
 ESPRESSO_API esp_status esp_plan_make(const esp_plan_model *model, const esp_plan_codec *codecs, uint32_t n_codecs,
                                       const esp_plan_system *system, const esp_plan_config *config, esp_plan **out) {
-    return esp__plan_new(model, codecs, n_codecs, system, config, NULL, out);
+    return esp__plan_new(model, codecs, n_codecs, system, config, NULL, NULL, out);
 }
 
 ESPRESSO_API esp_status esp_plan_simulate(const esp_plan_model *model, const esp_plan_codec *codecs, uint32_t n_codecs,
                                           const esp_plan_system *system, const esp_plan_config *config,
                                           const char *strategy, esp_plan **out) {
     if (!strategy) return esp__fail(NULL, ESP_E_ARG, "plan: the strategy's text is NULL");
-    return esp__plan_new(model, codecs, n_codecs, system, config, strategy, out);
+    return esp__plan_new(model, codecs, n_codecs, system, config, strategy, NULL, out);
+}
+
+ESP__FN esp_status esp__plan_make_for(esp_ctx *ctx, const esp_plan_model *model, const esp_plan_codec *codecs,
+                                      uint32_t n_codecs, const esp_plan_system *system, const esp_plan_config *config,
+                                      const char *strategy, esp_plan **out) {
+    return esp__plan_new(model, codecs, n_codecs, system, config, strategy, ctx, out);
 }
 
 ESPRESSO_API const char *esp_plan_text(const esp_plan *plan) { return plan ? plan->text : NULL; }
@@ -282,7 +291,13 @@ ESPRESSO_API const esp_plan_unit *esp_plan_units(const esp_plan *plan, uint32_t 
 
 ESPRESSO_API void esp_plan_free(esp_plan *plan) {
     if (!plan) return;
-    free(plan->text);
+    esp_ctx *ctx = plan->arena.ctx;
     esp__arena_free(&plan->arena);
-    free(plan);
+    if (ctx) {
+        esp__free(ctx, plan->text);
+        esp__free(ctx, plan);
+    } else {
+        free(plan->text);
+        free(plan);
+    }
 }

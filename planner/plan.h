@@ -21,6 +21,7 @@ typedef struct esp__block esp__block;
 typedef struct esp__arena {
     esp__block *blocks;
     jmp_buf *on_failure; /* jumped to when memory ends, so that callers need no checks */
+    esp_ctx *ctx;        /* whose memory it is; NULL: of calloc */
 } esp__arena;
 typedef struct esp__checkpoint {
     esp__block *block;
@@ -359,4 +360,10 @@ ESP__FN const esp__scheme *const *esp__schemes(void); /* NULL-terminated, in the
 ESP__FN void esp__algorithm1(esp__problem *p, esp__schedule *d); /* algorithm1.c: chooses paths for the units of d */
 ESP__FN void esp__algorithm2(esp__problem *p, esp__schedule *d); /* algorithm2.c: moves compression to the CPU */
 ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d); /* search.c: the whole search */
+/* ---- plan.c: for the autopilot ------------------------------------------------------------------------------------------ */
+/* esp_plan_make, or with a strategy esp_plan_simulate, in memory of the context's allocator. Of ctx it reads nothing else, so that it
+ * may run beside training. */
+ESP__FN esp_status esp__plan_make_for(esp_ctx *ctx, const esp_plan_model *model, const esp_plan_codec *codecs,
+                                      uint32_t n_codecs, const esp_plan_system *system, const esp_plan_config *config,
+                                      const char *strategy, esp_plan **out);
 #endif

@@ -55,19 +55,20 @@ ESP_KERNEL(quant_top, (const float *g, const float *e, float beta, float gamma, 
 /* ---- levels of phi = beta e + gamma g, or of g where e is NULL; e becomes the residual ------------------------------------- */
 /* Adding 1.5 * 2^23 leaves the nearest whole number in the lowest bits of the sum. */
 #define QUANT_ROUND 12582912.0f
-#define QUANT_ROUND_BITS 0x4B400000
+#define QUANT_ROUND_BITS                                                                                               \
+    0x4B400000u /* unsigned: a peer may send a range that is smaller than x, and the difference then wraps */
 ESP_INLINE uint64_t quant_encode_body(int8_t *restrict out, float *restrict e, const float *restrict g, float beta,
                                       float gamma, quant_range r, uint64_t n) {
     if (!e) {
         ESP_SIMD
         for (uint64_t i = 0; i < n; i++)
-            out[i] = (int8_t)((int32_t)dense_bits(g[i] * r.inverse + QUANT_ROUND) - QUANT_ROUND_BITS);
+            out[i] = (int8_t)(dense_bits(g[i] * r.inverse + QUANT_ROUND) - QUANT_ROUND_BITS);
         return 0;
     }
     ESP_SIMD
     for (uint64_t i = 0; i < n; i++) {
         const float phi = beta * e[i] + gamma * g[i], sum = phi * r.inverse + QUANT_ROUND;
-        out[i] = (int8_t)((int32_t)dense_bits(sum) - QUANT_ROUND_BITS);
+        out[i] = (int8_t)(dense_bits(sum) - QUANT_ROUND_BITS);
         e[i] = phi - r.unit * (sum - QUANT_ROUND);
     }
     return 0;

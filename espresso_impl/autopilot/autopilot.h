@@ -94,6 +94,7 @@ typedef struct esp__budget {
 /* The planning thread's input and result. No other thread touches it until `done`. */
 typedef struct esp__auto_job {
     /* in */
+    esp_ctx *ctx; /* its allocator alone: training goes on while the job's thread plans */
     esp_plan_model model;
     esp_plan_tensor *tensors, *free_tensors; /* free: without `keep`, to predict the strategy in force */
     esp_plan_system system;

@@ -41,7 +41,7 @@ static const char esp__auto_mark[] = "# autopilot: made for ";
 ESP__FN void esp__auto_save(esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const char *path = a->opt.file, *text = ctx->in_force.strategy.text, *rest = strchr(text, '\n');
-    esp__text out = {0};
+    esp__text out = {.ctx = ctx};
     esp__auto_tie t;
     esp__auto_tie_make(ctx, &t);
     esp__text_add(&out,
@@ -89,19 +89,19 @@ static const char *esp__auto_tie_differs(const esp_ctx *ctx, const char *text) {
     return NULL;
 }
 
-/* Rank 0: the file's text if it fits; NULL: no file, or it does not fit, so measure. Freed with free(). */
+/* Rank 0: the file's text if it fits; NULL: no file, or it does not fit, so measure. Freed with esp__free. */
 static char *esp__auto_file_read(esp_ctx *ctx) {
     const char *path = esp__autopilot_of(ctx)->opt.file, *why;
     if (access(path, F_OK)) return NULL; /* no file yet: it is written after the choice */
-    char *text = esp__file_text(ctx, path);
-    if (!text) {
+    char *text;
+    if (esp__file_text(ctx, path, &text)) {
         esp__auto_say(ctx, "'%s' cannot be used: %s; measuring", path, esp_last_error(ctx));
         return NULL;
     }
     why = esp__auto_tie_differs(ctx, text);
     if (!why) return text;
     esp__auto_say(ctx, "'%s' was made for something else (%s): measuring", path, why);
-    free(text);
+    esp__free(ctx, text);
     return NULL;
 }
 
@@ -138,7 +138,7 @@ ESP__FN esp_status esp__auto_reuse(esp_ctx *ctx) {
             esp__auto_enter(ctx, ESP__AUTO_WATCH);
         }
     }
-    free(text);
+    esp__free(ctx, text);
     esp__free(ctx, all);
     esp__free(ctx, own);
     return s;

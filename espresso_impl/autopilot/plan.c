@@ -270,7 +270,7 @@ static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double 
     if (!n) config.flags |= ESP_PLAN_NO_COMP;
     memset(&r, 0, sizeof r);
     r.struct_size = sizeof r;
-    if (esp_plan_make(&job->model, codecs, n, &job->system, &config, &other)) return need;
+    if (esp__plan_make_for(job->ctx, &job->model, codecs, n, &job->system, &config, NULL, &other)) return need;
     esp_plan_report_read(other, &r);
     if (!esp__auto_worth(job, now_ns, r.iteration_ns, r.compressed != 0, 1.0 + job->min_gain)) {
         esp_plan_free(other);
@@ -288,7 +288,8 @@ static esp_status esp__auto_fastest(esp__auto_job *job, esp_plan_report *best) {
     esp_plan_config plain = job->config;
     esp_plan_report r;
     esp_plan *other = NULL;
-    esp_status s = esp_plan_make(&job->model, job->codecs, job->n_codecs, &job->system, &job->config, &job->plan);
+    esp_status s = esp__plan_make_for(job->ctx, &job->model, job->codecs, job->n_codecs, &job->system, &job->config,
+                                      NULL, &job->plan);
     memset(&r, 0, sizeof r);
     r.struct_size = sizeof r;
     best->struct_size = sizeof *best;
@@ -296,7 +297,8 @@ static esp_status esp__auto_fastest(esp__auto_job *job, esp_plan_report *best) {
     esp_plan_report_read(job->plan, best);
     plain.strategy = NULL;
     plain.flags |= ESP_PLAN_NO_COMP | ESP_PLAN_NO_BOUND;
-    if (job->kept || esp_plan_make(&job->model, NULL, 0, &job->system, &plain, &other)) return ESP_OK;
+    if (job->kept || esp__plan_make_for(job->ctx, &job->model, NULL, 0, &job->system, &plain, NULL, &other))
+        return ESP_OK;
     esp_plan_report_read(other, &r);
     if (r.iteration_ns * job->misjudged[0] > best->iteration_ns * job->misjudged[best->compressed != 0]) {
         esp_plan_free(other);
@@ -319,7 +321,7 @@ static void esp__auto_layerwise(esp__auto_job *job) {
         esp_plan *one = NULL;
         esp_plan_report r = {.struct_size = sizeof r};
         if (esp__auto_slower(job, job->codecs[c].spec) > 1.0) continue;
-        if (esp_plan_make(&job->model, &job->codecs[c], 1, &job->system, &config, &one)) continue;
+        if (esp__plan_make_for(job->ctx, &job->model, &job->codecs[c], 1, &job->system, &config, NULL, &one)) continue;
         esp_plan_report_read(one, &r);
         const uint64_t hash = esp__auto_text_hash(esp_plan_text(one));
         const double ns = esp__auto_promise(job, r.iteration_ns);
@@ -375,8 +377,8 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
     look.max_memory_bytes = 0;
     esp_plan_model free_model = job->model;
     free_model.tensors = job->free_tensors;
-    esp_status s = esp_plan_simulate(&free_model, job->all_codecs, job->n_all_codecs, &job->system, &look,
-                                     job->in_force, &current);
+    esp_status s = esp__plan_make_for(job->ctx, &free_model, job->all_codecs, job->n_all_codecs, &job->system, &look,
+                                      job->in_force, &current);
     if (s && !job->forced) return s;
     if (!s) esp_plan_report_read(current, &now);
     int lossy = !s && esp__auto_plan_lossy(job, current);
@@ -506,6 +508,7 @@ ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     a->job = job; /* NULL: out of memory: the strategy in force stays */
     if (!job) return ESP_OK;
     pthread_mutex_init(&job->lock, NULL);
+    job->ctx = ctx;
     job->tensors = esp__alloc(ctx, 2ull * ctx->model.n_tensors * sizeof *job->tensors);
     job->in_force = esp__strdup(ctx, ctx->in_force.strategy.text);
     job->free_tensors = job->tensors ? job->tensors + ctx->model.n_tensors : NULL;

@@ -74,7 +74,7 @@ ESP__FN void esp__auto_safer(esp__auto_job *job, esp_plan_report *best) {
         for (uint32_t c = 0; c < job->n_codecs; c++)
             if (esp__auto_slower(job, job->codecs[c].spec) < limit) codecs[n++] = job->codecs[c];
         config.flags |= ESP_PLAN_NO_BOUND | (n ? 0u : ESP_PLAN_NO_COMP);
-        if (esp_plan_make(&job->model, codecs, n, &job->system, &config, &other)) return;
+        if (esp__plan_make_for(job->ctx, &job->model, codecs, n, &job->system, &config, NULL, &other)) return;
         esp_plan_report_read(other, &r);
         const esp__effect *e = esp__auto_plan_effect(job, other, &spec);
         const double cost = esp__auto_cost(job, other, &r);

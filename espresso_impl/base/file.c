@@ -6,34 +6,35 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-ESP__FN int esp__file_read(const char *path, size_t most, char **text, size_t *bytes) {
-    size_t cap = 0, have = 0;
+ESP__FN int esp__file_read_text(const char *path, size_t most, esp__text *t) {
     int fd = open(path, O_RDONLY | O_CLOEXEC), error = fd < 0 ? errno : 0;
-    *text = NULL;
     while (!error) {
-        if (cap - have < 2) { /* a byte is left for the NUL */
-            char *grown = (char *)realloc(*text, cap = cap ? cap * 2 : 16384);
-            if (!grown) {
-                error = ENOMEM;
-                break;
-            }
-            *text = grown;
+        if (t->cap - t->len < 2 &&
+            !esp__text_reserve(t, t->cap ? t->cap * 2 : 16384)) { /* a byte is left for the NUL */
+            error = ENOMEM;
+            break;
         }
-        ssize_t n = read(fd, *text + have, cap - have - 1);
+        ssize_t n = read(fd, t->data + t->len, t->cap - t->len - 1);
         if (n == 0) break;
         if (n < 0 && errno != EINTR) error = errno;
-        if (n > 0) have += (size_t)n;
-        if (have > most) error = EFBIG;
+        if (n > 0) t->len += (size_t)n;
+        t->data[t->len] = 0;
+        if (t->len > most) error = EFBIG;
     }
     if (fd >= 0) close(fd);
-    if (error) {
-        free(*text);
-        *text = NULL;
-        return error;
-    }
-    (*text)[have] = 0;
-    *bytes = have;
-    return 0;
+    if (error)
+        esp__text_free(t);
+    else
+        t->data[t->len] = 0;
+    return error;
+}
+
+ESP__FN int esp__file_read(const char *path, size_t most, char **text, size_t *bytes) {
+    esp__text t = {0};
+    const int error = esp__file_read_text(path, most, &t);
+    *text = t.data;
+    if (!error) *bytes = t.len;
+    return error;
 }
 
 ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes) {

@@ -5,7 +5,7 @@
  * device is written to directly. Every function that returns an int returns 0, or an errno. */
 #ifndef ESP__FILE_H
 #define ESP__FILE_H
-#include "espresso_impl/base/private.h"
+#include "espresso_impl/base/text.h"
 #include <limits.h>
 
 enum { ESP__FILE_NAMES = 16 }; /* so many processes may write one path at the same time */
@@ -35,6 +35,8 @@ ESP__FN int esp__file_check(const char *path);
 /* Reads a whole file, pipe or device into *text, which the caller frees and which ends with a NUL behind the *bytes that were
  * read. EFBIG: it has more than `most`. After an error *text is NULL. */
 ESP__FN int esp__file_read(const char *path, size_t most, char **text, size_t *bytes);
+/* The same into an empty text, in memory of its context. */
+ESP__FN int esp__file_read_text(const char *path, size_t most, esp__text *t);
 /* Writes everything to an open descriptor. */
 ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes);
 /* Copies a file's name with the rank in place of "%r". Returns 1 if it had one: then every rank has a file of its own. */

@@ -251,9 +251,14 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     return s;
 }
 
-static esp_ctx *esp__ctx_new(void) {
-    esp_ctx *ctx = calloc(1, sizeof *ctx);
+/* The context itself is memory of the user's allocator too, which esp__alloc finds in a context: this stands for one. */
+static esp_ctx *esp__ctx_of(esp__base *first) { return (esp_ctx *)(void *)first; }
+
+static esp_ctx *esp__ctx_new(const esp_host *user) {
+    esp__base first = {.user_host = user};
+    esp_ctx *ctx = esp__alloc(esp__ctx_of(&first), sizeof *ctx);
     if (!ctx) return NULL;
+    ctx->base.user_host = user;
     esp__process_open(&ctx->config.opened_by);
     ctx->health.left_rank = -1;
     ctx->steps.loss = NAN;
@@ -285,7 +290,7 @@ static esp_status esp__open_config_copy(esp_config *copy, int alone, esp_ctx **o
     esp_status s = esp__env_config(copy, &c);
     *out = NULL;
     if (s) return s;
-    esp_ctx *ctx = esp__ctx_new();
+    esp_ctx *ctx = esp__ctx_new(c.host);
     if (!ctx) return esp__fail(NULL, ESP_E_NOMEM, "out of memory");
     s = esp__devices_init(ctx);
     if (!s) s = alone ? esp__open_config(ctx, &c) : esp__open_all(ctx, &c);
@@ -379,7 +384,8 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     pthread_cond_destroy(&ctx->lanes.cpu_cv);
     pthread_cond_destroy(&ctx->lanes.link_cv);
     esp__process_close(&ctx->config.opened_by);
-    free(ctx);
+    esp__base last = {.user_host = ctx->base.user_host};
+    esp__free(esp__ctx_of(&last), ctx);
 }
 
 /* ---- tensors, start ------------------------------------------------------------------------------------------------------ */

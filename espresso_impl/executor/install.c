@@ -91,7 +91,7 @@ ESP__FN esp_status esp__install(esp_ctx *ctx, esp_status mine, const char *spec,
     esp__in_force next;
     memset(&next, 0, sizeof next);
     esp_status s = mine ? mine : esp__strategy_load(ctx, &next.strategy, spec, files);
-    esp__text lines = {0};
+    esp__text lines = {.ctx = ctx};
     if (!s) s = esp__install_later(ctx, &next.strategy);
     if (!s) s = esp__shards_check(ctx, &next.strategy);
     if (!s) esp__agree_text(ctx, &next.strategy, &lines);

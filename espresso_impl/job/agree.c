@@ -28,7 +28,7 @@ static size_t esp__line_length(const char *s) { return strcspn(s, "\n"); }
 static esp_status esp__agree_report(esp_ctx *ctx, const char *texts, uint64_t bytes) {
     const char *a = texts, *b = NULL;
     int32_t other = -1;
-    esp__text ranks = {0};
+    esp__text ranks = {.ctx = ctx};
     /* the first differing line over all ranks decides, and all ranks that differ in it are named */
     for (int line = 0;; line++, a += esp__line_length(a) + (a[esp__line_length(a)] == '\n')) {
         for (int32_t r = 1; r < esp__job_of(ctx)->size; r++) {

@@ -304,7 +304,7 @@ static void esp__profile_print(const esp_ctx *ctx, const esp__profile *r, uint32
 /* Rank 0 writes the file from r->all. If it cannot, it warns: training continues. */
 static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, int32_t ranks) {
     const esp__profile_rank *head = (const esp__profile_rank *)r->all;
-    esp__text t = {0};
+    esp__text t = {.ctx = ctx};
     double spread = esp__profile_unrest(ctx, head, (esp__profile_tensor *)(void *)(r->mine + sizeof *head));
     int noisy = spread > esp__profile_noisy_spread || head->stolen > esp__profile_noisy_stolen;
     esp__profile_print(ctx, r, steps, ranks, noisy, &t);

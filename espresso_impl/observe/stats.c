@@ -120,7 +120,7 @@ static void esp__stats_write(esp__stats_file *f, const esp__stats_sample *s, con
     int changed = s->now.strategy != f->strategy_written;
     for (uint32_t i = 0; i < f->n_out; i++) {
         esp__stats_out *o = &f->out[i];
-        esp__text t = {0};
+        esp__text t = {.ctx = f->ctx};
         int error;
         if (o->prometheus)
             esp__stats_prometheus(f->ctx, s, &t);
@@ -160,7 +160,7 @@ static void esp__stats_take(esp__stats_file *f) {
     s.ended = f->stop;
     memcpy(f->taken, f->tensors, bytes);
     f->want_tensors = 1;
-    esp__text strategy = {0};
+    esp__text strategy = {.ctx = f->ctx};
     esp__text_add(&strategy, "%s", f->strategy.data ? f->strategy.data : "");
     pthread_mutex_unlock(&f->lock);
     clock_gettime(CLOCK_REALTIME, &now);
@@ -277,7 +277,7 @@ static esp_status esp__stats_open(esp_ctx *ctx, void **self) {
     f = esp__alloc(ctx, sizeof *f);
     if (!f) return esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_STATS: out of memory");
     *self = f;
-    f->ctx = ctx;
+    f->ctx = f->strategy.ctx = f->header.ctx = ctx;
     f->every_ns = 1000000000u;
     esp_status s = esp__stats_parse(ctx, f);
     if (s) return s;

@@ -153,7 +153,7 @@ ESP__FN esp_status esp__trace_file_open(esp_ctx *ctx, const char *path, esp__tra
     esp__trace_file *f = (esp__trace_file *)esp__alloc(ctx, sizeof *f);
     *out = NULL;
     if (!f) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the trace file");
-    f->ctx = ctx;
+    f->ctx = f->text.ctx = ctx;
     f->path = esp__strdup(ctx, path);
     int error = f->path ? esp__file_check(path) : ENOMEM;
     if (!error) {

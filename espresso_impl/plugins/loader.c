@@ -73,7 +73,7 @@ typedef struct esp__search {
 
 /* Tries `dir`; ESP_OK ends the search. After a broken file the search goes on, and reports it only if no file is good. */
 static esp_status esp__search_dir(esp__search *s, const char *dir, size_t len) {
-    esp__text path = {NULL, 0, 0, 0};
+    esp__text path = {.ctx = s->ctx};
     esp_status got = ESP_E_NOMEM;
     esp__text_add(&path, "%.*s/libespresso-%s.so", (int)len, dir, s->name);
     if (!path.failed) got = esp__plugin_open(s->ctx, path.data, 0);
@@ -99,7 +99,7 @@ static int esp__plugin_name_ok(const char *name) {
 }
 
 ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name) {
-    esp__search s = {ctx, path_or_name, {NULL, 0, 0, 0}, ESP_E_NOT_FOUND};
+    esp__search s = {ctx, path_or_name, {.ctx = ctx}, ESP_E_NOT_FOUND};
     const char *env = getenv("ESPRESSO_PLUGIN_PATH");
     if (!path_or_name || !path_or_name[0])
         return esp__fail(ctx, ESP_E_ARG,

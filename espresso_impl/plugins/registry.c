@@ -298,7 +298,7 @@ static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name
     const esp__registry *r = esp__registry_of(ctx);
     const uint32_t n = esp__registry_count(r, kind);
     const char *near = NULL;
-    esp__text all = {NULL, 0, 0, 0};
+    esp__text all = {.ctx = ctx};
     unsigned best = 3;
     for (uint32_t i = 0; i < n; i++) {
         const char *known = esp__registry_entry(r, kind, i).name;

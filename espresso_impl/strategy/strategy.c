@@ -275,21 +275,21 @@ static void esp__no_strategy(const esp_ctx *ctx, const char *path, const char *w
               path, hint, why);
 }
 
-ESP__FN char *esp__file_text(const esp_ctx *ctx, const char *path) {
-    char *text;
-    size_t bytes = 0;
-    int error = esp__file_read(path, ESP__STRATEGY_BYTES, &text, &bytes);
-    if (!error && bytes) return text;
-    if (!error) {
-        free(text);
-        esp__fail(ctx, ESP_E_ARG, "strategy '%s': the file is empty: espresso plan -o FILE writes one", path);
-    } else if (error == ENOENT || error == EACCES || error == ENOTDIR || error == ENAMETOOLONG) {
+ESP__FN esp_status esp__file_text(esp_ctx *ctx, const char *path, char **out) {
+    esp__text text = {.ctx = ctx};
+    int error = esp__file_read_text(path, ESP__STRATEGY_BYTES, &text);
+    *out = text.data;
+    if (!error && text.len) return ESP_OK;
+    esp__text_free(&text);
+    *out = NULL;
+    if (!error)
+        return esp__fail(ctx, ESP_E_ARG, "strategy '%s': the file is empty: espresso plan -o FILE writes one", path);
+    if (error == ENOENT || error == EACCES || error == ENOTDIR || error == ENAMETOOLONG) {
         esp__no_strategy(ctx, path, strerror(error));
-    } else {
-        esp__fail(ctx, error == ENOMEM ? ESP_E_NOMEM : ESP_E_ARG, "strategy '%s': %s", path,
-                  error == EFBIG ? "the file is larger than 1 GiB: this is no strategy" : strerror(error));
+        return ESP_E_NOT_FOUND;
     }
-    return NULL;
+    return esp__fail(ctx, error == ENOMEM ? ESP_E_NOMEM : ESP_E_ARG, "strategy '%s': %s", path,
+                     error == EFBIG ? "the file is larger than 1 GiB: this is no strategy" : strerror(error));
 }
 
 /* ---- back to text ------------------------------------------------------------------------------------------------ */
@@ -319,7 +319,7 @@ static void esp__order_print(const esp__strategy *s, esp__text *t) {
 }
 
 ESP__FN esp_status esp__strategy_print(esp_ctx *ctx, esp__strategy *s) {
-    esp__text t = {0};
+    esp__text t = {.ctx = ctx};
     esp__strategy_put_head(&t, "");
     for (uint32_t i = 0; i < s->n_units; i++) esp__unit_print(ctx, s, &t, &s->units[i]);
     esp__order_print(s, &t);
@@ -346,10 +346,11 @@ ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, esp__strategy *y, const char
                       !strncmp(spec, "auto", 4) ? " (auto is for the start: esp_config.strategy or ESPRESSO_STRATEGY)"
                                                 : "");
     } else {
-        char *text = esp__file_text(ctx, spec);
-        if (!text) return ESP_E_NOT_FOUND;
+        char *text;
+        s = esp__file_text(ctx, spec, &text);
+        if (s) return s;
         s = esp__strategy_parse(ctx, y, spec, text);
-        free(text);
+        esp__free(ctx, text);
     }
     return s ? s : esp__strategy_print(ctx, y);
 }

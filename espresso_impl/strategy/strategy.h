@@ -162,8 +162,8 @@ ESP__FN int esp__hierarchical(const esp_ctx *ctx);
 ESP__FN uint8_t esp__two_levels(const esp_ctx *ctx, uint8_t level);
 ESP__FN esp_status esp__strategy_print(esp_ctx *ctx,
                                        esp__strategy *s); /* sets s->text and s->hash from all other members */
-/* The content of a small file. NULL: it cannot be read, and the error is set. Freed with free(). */
-ESP__FN char *esp__file_text(const esp_ctx *ctx, const char *path);
+/* The content of a small file, in memory of ctx (freed with esp__free), or without ctx of malloc. */
+ESP__FN esp_status esp__file_text(esp_ctx *ctx, const char *path, char **out);
 /* Generates the order of collectives from nominal costs; the same on all ranks. */
 ESP__FN esp_status esp__order_make(esp_ctx *ctx, esp__strategy *y);
 /* The link lanes that a collective of the scope occupies: *first to *last. */

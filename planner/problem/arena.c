@@ -5,7 +5,7 @@
 struct esp__block {
     esp__block *before;
     uint64_t used, size;
-    uint64_t dirty; /* bytes that were ever in use: beyond them the block is still zero from calloc */
+    uint64_t dirty; /* bytes that were ever in use: beyond them the block is still zero, as it was allocated */
 };
 enum { ESP__BLOCK_HEAD = 64, ESP__BLOCK_BYTES = 1 << 20 };
 
@@ -14,7 +14,9 @@ ESP__FN void *esp__arena_get(esp__arena *arena, uint64_t bytes) {
     uint64_t want = (bytes + 15u) & ~(uint64_t)15u;
     if (!b || b->size - b->used < want) {
         uint64_t size = want > ESP__BLOCK_BYTES ? want : (uint64_t)ESP__BLOCK_BYTES;
-        b = want < bytes || size > SIZE_MAX - ESP__BLOCK_HEAD ? NULL : calloc(1, (size_t)(size + ESP__BLOCK_HEAD));
+        b = want < bytes || size > SIZE_MAX - ESP__BLOCK_HEAD ? NULL
+            : arena->ctx                                      ? esp__alloc(arena->ctx, size + ESP__BLOCK_HEAD)
+                                                              : calloc(1, (size_t)(size + ESP__BLOCK_HEAD));
         if (!b) longjmp(*arena->on_failure, 1);
         b->before = arena->blocks;
         b->used = 0;
@@ -36,7 +38,10 @@ ESP__FN esp__checkpoint esp__arena_checkpoint(const esp__arena *arena) {
 ESP__FN void esp__arena_rewind(esp__arena *arena, esp__checkpoint mark) {
     while (arena->blocks != mark.block) {
         esp__block *before = arena->blocks->before;
-        free(arena->blocks);
+        if (arena->ctx)
+            esp__free(arena->ctx, arena->blocks);
+        else
+            free(arena->blocks);
         arena->blocks = before;
     }
     if (arena->blocks) arena->blocks->used = mark.used;

@@ -42,7 +42,7 @@ static void esp__text_units(const esp__problem *p, const esp__schedule *d, esp__
 }
 
 ESP__FN char *esp__schedule_text(esp__problem *p, const esp__schedule *d, const char *comment) {
-    esp__text t = {0};
+    esp__text t = {.ctx = p->arena->ctx};
     uint8_t *op = esp__arena_get(p->arena, d->n_units);
     esp__strategy_put_head(&t, comment);
     esp__text_units(p, d, &t);

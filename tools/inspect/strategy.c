@@ -20,7 +20,11 @@ static esp_status strategy_add_tensors(esp_ctx *ctx, const char *path, const cha
 
 static int strategy_check(const tool_command *c, esp_ctx *ctx, const char *path) {
     struct stat st;
-    char *text = stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? (errno = EISDIR, NULL) : esp__file_text(ctx, path);
+    char *text = NULL;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        errno = EISDIR;
+    else
+        (void)esp__file_text(ctx, path, &text);
     if (!text) return tool_fail(c, "%s: %s", path, errno ? strerror(errno) : esp_last_error(ctx));
     /* several machines with several ranks, so that every option is allowed */
     esp__strategy y;
@@ -37,7 +41,7 @@ static int strategy_check(const tool_command *c, esp_ctx *ctx, const char *path)
     if (status == TOOL_OK) fputs(y.text, stdout);
     esp__strategy_free(ctx, &y);
     ctx->job.topo = before;
-    free(text);
+    esp__free(ctx, text);
     return status;
 }
 

@@ -233,7 +233,11 @@ static int plan_read_strategy(const tool_command *c, const char *path, esp__text
     if (n > 5 && strcmp(path + n - 5, ".json") == 0)
         return esp__strategy_json_read(path, out, NULL) == ESP_OK ? TOOL_OK : tool_fail(c, "%s", esp_last_error(NULL));
     errno = 0;
-    char *text = stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? (errno = EISDIR, NULL) : esp__file_text(NULL, path);
+    char *text = NULL;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        errno = EISDIR;
+    else
+        (void)esp__file_text(NULL, path, &text);
     if (!text) return tool_fail(c, "%s: %s", path, errno ? strerror(errno) : esp_last_error(NULL));
     esp__text_add(out, "%s", text);
     free(text);
