@@ -2,7 +2,7 @@
 #   make            library, command, plugins, examples     make test      every test
 #   make demo       the training run of the README          make test-san  tests under sanitizers
 #   make dist       one-file dist/espresso.h                make bench     benchmark programs
-#   make fuzz FUZZ_SECONDS=600          fuzzes the readers of files
+#   make fuzz FUZZ_SECONDS=600          fuzzes all that comes from outside: files, states, payloads, messages
 #   make bare       bootstrap in a minimal Debian root      make demo DEMO_FLAGS=--quick
 #   make truth TRUTH_FLAGS=             predicted against measured steps, with costs measured before (python3)
 #   make results    pictures and tables of bench/results, into $(BUILD)/results (python3)
@@ -127,14 +127,18 @@ $(BUILD)/%/:
 
 include tests/tests.mk
 
-# libFuzzer (clang) on the readers of files, FUZZ_SECONDS in all; what it finds it adds to $(BUILD)/fuzz/corpus
-FUZZ_SECONDS ?= 60
+# libFuzzer (clang) on all that comes from outside: files, states, payloads, messages. Each target runs FUZZ_SECONDS; what it finds new it
+# adds to $(BUILD)/fuzz/corpus. FUZZERS: the targets
+FUZZ_SECONDS ?= 600
 FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-$(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(STAMP) | $(BUILD)/fuzz/
-	clang $(BASE) $(SAN) -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(DEP) $< -o $@ $(JSON_LIBS) $(LIBS)
+FUZZ_CC := clang $(BASE) $(SAN) -fno-sanitize-recover=undefined -Wno-pass-failed
+$(BUILD)/fuzz/library.o: tests/common/library.c $(PAGES) $(STAMP) | $(BUILD)/fuzz/
+	$(FUZZ_CC) -fsanitize=fuzzer-no-link,address,undefined $(DEP) -c $< -o $@
+$(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(BUILD)/fuzz/library.o $(STAMP) | $(BUILD)/fuzz/
+	$(FUZZ_CC) -fsanitize=fuzzer,address,undefined $(DEP) $< $(BUILD)/fuzz/library.o -o $@ $(JSON_LIBS) $(LIBS)
 fuzz: $(FUZZERS:%=$(BUILD)/fuzz/%)
 	@for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus/$$f; \
-	   $(BUILD)/fuzz/$$f -max_total_time=$$(($(FUZZ_SECONDS) / $(words $(FUZZERS)))) -timeout=10 -rss_limit_mb=2048 \
+	   $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1 \
 	   -artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/corpus/$$f tests/fuzz/corpus/$$f >$(BUILD)/fuzz/$$f.log 2>&1 || \
 	   { tail -n 40 $(BUILD)/fuzz/$$f.log; echo "fuzz: $$f failed"; exit 1; }; \
 	   echo "$$f: $$(grep '^Done' $(BUILD)/fuzz/$$f.log), nothing found"; done

@@ -5,10 +5,10 @@ ESP__FN void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t
     const esp_ctx *ctx = (const esp_ctx *)user;
     if (align < sizeof(void *)) align = sizeof(void *);
     if ((align & (align - 1)) || bytes > UINT64_MAX - align) return NULL;
-    bytes =
-        bytes ? (bytes + align - 1) / align * align : align; /* aligned_alloc takes only multiples of the alignment */
+    if (!bytes) bytes = 1;
     if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, alloc))
         return esp__base_of(ctx)->user_host->alloc(esp__base_of(ctx)->user_host->user, d, bytes, align);
+    bytes = (bytes + align - 1) / align * align; /* aligned_alloc takes only multiples of the alignment */
     if (d.kind > ESP_CPU || bytes > SIZE_MAX) return NULL;
     return aligned_alloc((size_t)align, (size_t)bytes);
 }
@@ -18,7 +18,8 @@ ESP__FN void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes) {
     if (!p) return;
     if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, alloc)) {
         if (ESP_HAS(esp_host, esp__base_of(ctx)->user_host, free_))
-            esp__base_of(ctx)->user_host->free_(esp__base_of(ctx)->user_host->user, d, p, bytes);
+            esp__base_of(ctx)->user_host->free_(esp__base_of(ctx)->user_host->user, d, p,
+                                                bytes ? bytes : 1); /* as it was asked for */
     } else {
         free(p);
     }

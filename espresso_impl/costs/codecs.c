@@ -154,9 +154,8 @@ static void esp__survey_try(esp__survey_bench *w, esp__survey_first *f) {
 
 /* All ranks begin together and make `calls` calls each. *ns: the mean time of one call on this rank. */
 static esp_status esp__survey_run(esp__survey_bench *w, int what, uint32_t calls, int *failed, double *ns) {
-    uint8_t one = 1, *all = esp__alloc(w->ctx, (uint64_t)w->ctx->job.size);
-    esp_status st = all ? esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, &one, all, 1) : ESP_E_NOMEM;
-    esp__free(w->ctx, all);
+    uint8_t one = 1;
+    esp_status st = esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, &one, esp__job_of(w->ctx)->room, 1);
     if (st) return st;
     uint64_t start = esp__now_ns();
     for (uint32_t i = 0; i < calls && !*failed; i++) *failed = esp__survey_call(w, what) != ESP_OK;
@@ -192,9 +191,9 @@ static void esp__survey_payload(esp__survey_codec *k, double elements, double us
 
 /* Combines all ranks' first calls: the largest error, the largest payload, and how many calls make a run long enough to time. */
 static esp_status esp__survey_meet(esp_ctx *ctx, esp__survey_codec *k, esp__survey_first *mine, uint64_t elements) {
-    esp__survey_first *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *mine);
-    esp_status st =
-        all ? esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof *mine) : ESP_E_NOMEM;
+    esp__survey_first *all = ctx->job.room;
+    _Static_assert(sizeof *mine <= ESP__JOB_ROOM, "it must fit into the room of a rank");
+    esp_status st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof *mine);
     for (int32_t r = 0; r < ctx->job.size && !st; r++) {
         if (all[r].status)
             st = esp__fail(ctx, (esp_status)all[r].status, "measuring codec '%s': %llu elements on rank %d: %s",
@@ -204,7 +203,6 @@ static esp_status esp__survey_meet(esp_ctx *ctx, esp__survey_codec *k, esp__surv
         for (int d = 0; d < 2; d++)
             if (all[r].ns[d] > mine->ns[d]) mine->ns[d] = all[r].ns[d];
     }
-    esp__free(ctx, all);
     if (st) return st;
     if ((double)elements >= k->sizes[1]) k->error = mine->error < 1.0 ? mine->error : 1.0;
     esp__survey_payload(k, (double)elements, mine->used);
@@ -256,13 +254,12 @@ ESP__FN esp_status esp__survey_codec_at(esp_ctx *ctx, esp__survey *s, uint32_t c
     if (st) return st;
     w.state.bytes = b.state_bytes;
     w.scratch.bytes = b.scratch_bytes;
-    esp__survey_try(&w, &first);
-    st = esp__survey_meet(ctx, k, &first, elements);
-    if (st) return st;
     const uint32_t room = ESP__SURVEY_CALLS * ESP__PROBE_REPEATS;
     double *runs = esp__alloc(ctx, (uint64_t)(ctx->job.size + 1) * room * sizeof *runs);
-    if (!runs) return esp__fail(ctx, ESP_E_NOMEM, "measuring codecs: out of memory");
-    st = esp__survey_measure(&w, &first, repeats, runs, &failed);
+    esp__survey_try(&w, &first);
+    if (!runs) first.status = ESP_E_NOMEM; /* the other ranks learn it in esp__survey_meet */
+    st = esp__survey_meet(ctx, k, &first, elements);
+    if (!st) st = esp__survey_measure(&w, &first, repeats, runs, &failed);
     if (!st && failed) st = esp__fail(ctx, ESP_E_CORRUPT, "measuring codec '%s': a call failed", k->spec);
     esp__survey_curve *const curves[] = {&k->compress, &k->decompress, &k->decompress_more};
     double one = 0.0; /* decompressing one payload */

@@ -88,7 +88,9 @@ ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_b
         int32_t status;
         uint32_t cores, sharing, reserved0;
         double speed;
-    } mine = {s->room && s->own_data ? ESP_OK : ESP_E_NOMEM, ctx->job.cores, ctx->job.sharing, 0, 0.0}, *all;
+    } mine = {s->room && s->own_data ? ESP_OK : ESP_E_NOMEM, ctx->job.cores, ctx->job.sharing, 0, 0.0},
+      *all = ctx->job.room; /* not of its own: a rank without memory would leave the others waiting */
+    _Static_assert(sizeof mine <= ESP__JOB_ROOM, "it must fit into the room of a rank");
     if (!mine.status) {
         esp__survey_fill(s->own_data, s->max_elements, ctx->config.seed, (uint32_t)ctx->job.rank);
         s->data = s->own_data;
@@ -97,9 +99,7 @@ ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_b
             s->room_bytes); /* maps the pages: the kernel maps pages that were never written to one shared page of zeros */
         mine.speed = esp__survey_copy_speed(s->room, s->room_bytes / 2);
     }
-    all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
-    esp_status st =
-        all ? esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine) : ESP_E_NOMEM;
+    esp_status st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
     s->ranks = (uint32_t)ctx->job.size;
     s->load = 1.0;
     for (int32_t r = 0; r < ctx->job.size && !st; r++) {
@@ -108,7 +108,6 @@ ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_b
             s->cores = all[r].cores, s->sharing = all[r].sharing;
         if (!r || all[r].speed < s->pack_bytes_per_us) s->pack_bytes_per_us = all[r].speed;
     }
-    esp__free(ctx, all);
     if (st) esp__survey_close(ctx, s);
     if (!st) esp__core_times(ctx, ESP__CORE_SURVEY, 1);
     return st;
@@ -172,13 +171,13 @@ ESP__FN esp_status esp__survey_link(esp_ctx *ctx, esp__survey *s, uint8_t level,
                          (unsigned long long)bytes, (unsigned long long)s->max_bytes);
     esp_status st = esp__probe_collective(ctx, level, coll, bytes, repeats, s->room, s->room_bytes, &p);
     if (st) return st;
-    double mine[3] = {(double)p.median_ns, (double)p.core_ns, (double)p.spread_ns / ((double)p.median_ns + 1.0)}, *all;
-    all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
-    st = all ? esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof mine) : ESP_E_NOMEM;
+    double mine[3] = {(double)p.median_ns, (double)p.core_ns, (double)p.spread_ns / ((double)p.median_ns + 1.0)};
+    double *all = ctx->job.room;
+    _Static_assert(sizeof mine <= ESP__JOB_ROOM, "it must fit into the room of a rank");
+    st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof mine);
     for (int32_t r = 0; r < ctx->job.size && !st; r++)
         for (int k = 0; k < 3; k++)
             if (all[3 * r + k] > mine[k]) mine[k] = all[3 * r + k];
-    esp__free(ctx, all);
     if (st) return st;
     esp__survey_observe(&s->link[level][coll], (double)bytes, mine[0], mine[1], mine[2]);
     esp__survey_noise(s);

@@ -212,7 +212,10 @@ typedef struct esp__oob {
 } esp__oob;
 static esp_status esp__oob_allgather(void *user, const void *in, void *out, uint64_t bytes) {
     esp__oob *o = user;
-    return esp__peers_allgather(o->ctx->job.peers, o->n == o->ctx->job.size ? NULL : o->members, o->n, in, out, bytes);
+    const esp_status s =
+        esp__peers_allgather(o->ctx->job.peers, o->n == o->ctx->job.size ? NULL : o->members, o->n, in, out, bytes);
+    if (s) esp__plugin_detail_set(esp_last_error(o->ctx)); /* it says which rank */
+    return s;
 }
 
 /* The comm that was opened first, of the same backend, with all ranks of the scope's groups; NULL: none. */
@@ -235,9 +238,11 @@ static esp_status esp__comm_open(esp_ctx *ctx, uint8_t scope, const esp__comm_pl
     esp__comm *comm = &ctx->job.comms[scope];
     uint32_t first, last;
     esp_group g;
-    esp_status s = ESP_E_NOMEM;
+    esp_status s;
     memset(&g, 0, sizeof g);
-    if (oob.members && machine && place) {
+    if (!oob.members || !machine || !place) {
+        s = esp__fail(ctx, ESP_E_NOMEM, "backend '%s' cannot open: out of memory", plan->backend->name);
+    } else {
         oob.n = esp__group_members(t, scope, oob.members, &index);
         for (int32_t i = 0; i < oob.n; i++) {
             machine[i] = t->machine_of[oob.members[i]];

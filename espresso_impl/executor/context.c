@@ -31,6 +31,10 @@ static void esp__on_lost(void *user, int32_t rank, int left) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         return;
     }
+    if (rank == ctx->job.rank) {
+        esp__fatal(ctx, ESP_E_NOMEM, "no memory for messages between ranks");
+        return;
+    }
     snprintf(text, sizeof text, "rank %d died (its connection closed without goodbye)", rank);
     esp__fatal(ctx, ESP_E_PEER, text);
 }

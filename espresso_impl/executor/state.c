@@ -377,19 +377,17 @@ typedef struct esp__state_vote {
     uint32_t reserved0;
     uint64_t step, seed, strategy;
 } esp__state_vote;
+_Static_assert(sizeof(esp__state_vote) <= ESP__JOB_ROOM, "a vote must fit into the room of a rank");
 
 /* Collective: fails on all ranks if one of them failed, or (when loading) if their steps differ. `mine` is this rank's status,
  * with the error's text set. */
 static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__state_head *loaded, const char *verb) {
-    uint64_t bytes = (uint64_t)ctx->job.size * sizeof(esp__state_vote);
-    esp__state_vote vote = {mine, 0, 0, 0, 0}, *all;
+    esp__state_vote vote = {mine, 0, 0, 0, 0}, *all = ctx->job.room;
     char text[ESP__ERROR_MAX];
     esp_status s;
     if (loaded) vote.step = loaded->step, vote.seed = loaded->seed, vote.strategy = loaded->strategy_hash;
     snprintf(text, sizeof text, "%s",
              mine == ESP_OK ? "" : esp_last_error(ctx)); /* a copy, as the exchange may overwrite the error's text */
-    all = (esp__state_vote *)esp__alloc(ctx, bytes);
-    if (!all) return esp__fail(ctx, ESP_E_NOMEM, "no memory to agree on a state");
     s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &vote, all, sizeof vote);
     if (mine != ESP_OK) s = esp__fail(ctx, mine, "%s", text);
     for (int32_t r = 0; s == ESP_OK && r < ctx->job.size; r++)
@@ -410,7 +408,6 @@ static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__sta
                 "loaded; give every rank the file of one save",
                 (unsigned long long)all[0].step, (unsigned long long)all[0].seed, (int)r,
                 (unsigned long long)all[r].step, (unsigned long long)all[r].seed);
-    esp__free(ctx, all);
     return s;
 }
 

@@ -53,7 +53,10 @@ ESP__FN esp_status esp__agree_lines(esp_ctx *ctx, esp__text *lines, esp_status s
     esp__digest mine = {0, 0}, *all = esp__job_of(ctx)->room;
     char own[ESP__ERROR_MAX];
     snprintf(own, sizeof own, "%s", status ? esp_last_error(ctx) : "");
-    if (lines->failed) status = status ? status : ESP_E_NOMEM;
+    if (lines->failed && !status) {
+        status = ESP_E_NOMEM;
+        snprintf(own, sizeof own, "no memory to compare the ranks' settings");
+    }
     if (status)
         mine.bytes = UINT64_MAX - (uint32_t)-status;
     else

@@ -80,13 +80,13 @@ static void esp__exchange_answer(esp__peers *p, const esp__exchange *x, int32_t 
         esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_SHARED, 0, x->tag, x->seq, 0}, x->data, x->alloc);
 }
 
-/* Enters the data of member `from`. 0: the message is malformed, or memory is short. */
+/* Enters the data of member `from`. 0: the message is malformed, or (p->no_memory) memory is short. */
 static int esp__exchange_deposit(esp__peers *p, uint64_t tag, uint64_t seq, int32_t n, const int32_t *members,
                                  int32_t from, const void *data, uint64_t bytes) {
     esp__exchange *x = esp__exchange_find(p, tag, seq);
     int32_t at = 0;
     if (!x) x = esp__exchange_new(p, tag, seq, n, members, bytes);
-    if (!x) return 0;
+    if (!x) return p->no_memory = 1, 0;
     while (at < x->n && x->members[at] != from) at++;
     if (at == x->n || x->got[at]) return 0;
     x->got[at] = 1;
@@ -150,7 +150,7 @@ static int esp__peers_sleep(esp__peers *p, uint64_t deadline_ns) {
 }
 
 static int esp__exchange_wait(esp__peers *p, const esp__waiter *w, uint64_t deadline_ns) {
-    while (!w->done && p->dead < 0 && !p->hub_left && w->missing == -2)
+    while (!w->done && p->dead < 0 && !p->hub_left && !p->no_memory && w->missing == -2)
         if (!esp__peers_sleep(p, deadline_ns)) return 0;
     return 1;
 }
@@ -164,7 +164,7 @@ static esp_status esp__exchange_late(esp__peers *p, esp__waiter *w, char *text, 
         if (!esp__exchange_wait(p, w, esp__now_ns() + 300000000u))
             w->missing = 0; /* rank 0 does not answer: it is the missing one */
     }
-    if (w->done || p->dead >= 0 || p->hub_left) return ESP_PENDING;
+    if (w->done || p->dead >= 0 || p->hub_left || p->no_memory) return ESP_PENDING;
     snprintf(text, cap,
              w->missing >= 0 ? "waited %u ms for rank %d, which has not come" : "waited %u ms in an exchange",
              (unsigned)p->timeout_ms, (int)w->missing);
@@ -174,6 +174,10 @@ static esp_status esp__exchange_late(esp__peers *p, esp__waiter *w, char *text, 
 /* The status of a wait that ended, and the text of its error. */
 static esp_status esp__exchange_result(esp__peers *p, const esp__waiter *w, char *text, size_t cap) {
     if (w->done && w->failed == -2) return ESP_OK;
+    if (p->no_memory) {
+        snprintf(text, cap, "no memory for an exchange of %llu bytes", (unsigned long long)w->bytes);
+        return ESP_E_NOMEM;
+    }
     if (p->dead >= 0) { /* reported first: other failures follow from a death */
         snprintf(text, cap, "rank %d died (its connection closed without goodbye)", (int)p->dead);
         return ESP_E_PEER;
@@ -211,15 +215,17 @@ ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, i
     w.seq = esp__exchange_seq(p, w.tag);
     w.next = p->waiters;
     p->waiters = &w;
-    if (p->rank == 0)
+    if (w.seq == UINT64_MAX)
+        p->no_memory = 1;
+    else if (p->rank == 0)
         known = esp__exchange_deposit(p, w.tag, w.seq, n, list + 1, 0, in, bytes);
     else
         esp__conn_send2(p->ctx, &p->conns[0], (esp__msg){ESP__MSG_GATHER, p->rank, w.tag, w.seq, 0}, list, list_bytes,
                         in, bytes);
     esp__peers_kick(p);
-    if (!known || w.seq == UINT64_MAX) {
-        s = ESP_E_NOMEM;
-        snprintf(text, sizeof text, "no memory for an exchange of %llu bytes", (unsigned long long)w.bytes);
+    if (!known && !p->no_memory) {
+        s = ESP_E_MISMATCH;
+        snprintf(text, sizeof text, "an exchange that another thread of this rank is in");
     } else if (!esp__exchange_wait(p, &w, esp__now_ns() + p->timeout_ms * 1000000ull)) {
         s = esp__exchange_late(p, &w, text, sizeof text);
     }

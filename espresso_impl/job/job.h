@@ -37,8 +37,8 @@ ESP__FN void esp__env_check_names(const esp_ctx *ctx);
 typedef struct esp__peers esp__peers;
 /* Callbacks into the context. The watch thread calls all of them. */
 typedef struct esp__peers_events {
-    void (*lost)(void *user, int32_t rank,
-                 int left); /* the first rank that died or (left: 1) closed its context early */
+    /* The first rank that died or (left: 1) closed its context early. This rank itself: it has no memory for messages. */
+    void (*lost)(void *user, int32_t rank, int left);
     /* A timeout's verdict, on all ranks: `rank` (-1: unknown) is late for tensor `tensor` (UINT32_MAX: none). */
     void (*late)(void *user, int32_t rank, uint32_t tensor);
     /* 1: this rank waits, for rank *on_rank and tensor *tensor. 0: it does not wait. */
@@ -121,7 +121,7 @@ typedef struct esp__comm {
 } esp__comm;
 
 /* The ranks, and the connections to them. Lives from esp_open to esp_close. */
-enum { ESP__JOB_ROOM = 16 };
+enum { ESP__JOB_ROOM = 64 };
 typedef struct esp__job {
     int32_t rank, size;
     uint32_t epoch;          /* of the job's members: 1, until ranks may be lost and join */

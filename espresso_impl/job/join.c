@@ -47,6 +47,7 @@ static esp_status esp__meet_greet(esp__peers *p, esp__conn *c, uint64_t job) {
         struct pollfd poll_fd = {c->fd, POLLIN, 0};
         int rc = esp__conn_read(p->ctx, c, 65536);
         esp_status s = ESP_OK;
+        if (c->no_memory) return esp__fail(p->ctx, ESP_E_NOMEM, "no memory to meet the ranks at %s", p->where);
         if (rc < 0) return ESP_PENDING;
         if (rc == 0 && esp__now_ns() >= deadline)
             return esp__fail(p->ctx, ESP_E_TIMEOUT,

@@ -64,9 +64,10 @@ typedef struct esp__conn {
     int fd;    /* -1: none                                                     */
     int pidfd; /* readable when the other process has ended; -1: it is on another machine */
     int32_t rank;
-    int state;  /* ESP__HERE ...                                                */
-    int broken; /* writing failed: nothing more is sent; reading finds out why  */
-    int shut;   /* this side is closed for writing                              */
+    int state;     /* ESP__HERE ...                                                */
+    int broken;    /* writing failed: nothing more is sent; reading finds out why  */
+    int shut;      /* this side is closed for writing                              */
+    int no_memory; /* this rank had no memory for a message, and has shut the connection: see esp__watch_no_memory */
     uint64_t got;
     esp__msg head;
     uint8_t *body;
@@ -121,6 +122,8 @@ struct esp__peers {
     pthread_cond_t changed;
     int32_t dead; /* first rank that died, -1: none */
     int told_left, told_late, hub_left;
+    int no_memory; /* this rank could not send, receive or collect: it has left the job, and the others see it die */
+    int left_job;  /* that was done */
     uint8_t *left; /* [size] 1: the rank said goodbye */
     esp__exchange *exchanges;
     esp__waiter *waiters;

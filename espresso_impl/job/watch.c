@@ -30,12 +30,31 @@ static void esp__watch_gone(esp__peers *p, esp__conn *c, int state) {
     esp__watch_tell(p, c->rank, state);
 }
 
+/* This rank had no memory for a message: it leaves the job, as if it had died. Its own waits end with ESP_E_NOMEM. */
+static void esp__watch_no_memory(esp__peers *p) {
+    int first = p->dead < 0;
+    for (int32_t i = 0; i < p->n_conns; i++) {
+        esp__conn *c = &p->conns[i];
+        p->no_memory |= c->no_memory;
+    }
+    if (!p->no_memory || p->left_job) return;
+    p->left_job = 1;
+    for (int32_t i = 0; i < p->n_conns; i++)
+        if (p->conns[i].fd >= 0) shutdown(p->conns[i].fd, SHUT_RDWR), p->conns[i].broken = 1;
+    p->dead = p->rank;
+    pthread_cond_broadcast(&p->changed);
+    if (!first || p->closing || !p->ev.lost) return;
+    pthread_mutex_unlock(&p->lock);
+    p->ev.lost(p->ev.user, p->rank, 0);
+    pthread_mutex_lock(&p->lock);
+}
+
 /* Rank 0: handles a message from another rank. */
 static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
     switch (m->type) {
     case ESP__MSG_GATHER:
-        if (!esp__exchange_message(p, c))
+        if (!esp__exchange_message(p, c) && !p->no_memory)
             esp__log(p->ctx, ESP_LOG_ERROR, "peers", "an exchange with rank %d makes no sense here", (int)c->rank);
         break;
     case ESP__MSG_WHO:
@@ -57,6 +76,7 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
     case ESP__MSG_BYE: esp__watch_gone(p, c, ESP__LEFT); break;
     default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank %d sent message %u", (int)c->rank, (unsigned)m->type);
     }
+    esp__watch_no_memory(p);
 }
 
 /* Other ranks: handles a message from rank 0. */
@@ -96,6 +116,7 @@ static void esp__watch_read(esp__peers *p, esp__conn *c) {
         int rc = esp__conn_read(p->ctx, c, 1u << 30);
         if (rc == 0) return;
         pthread_mutex_lock(&p->lock);
+        esp__watch_no_memory(p);
         if (rc < 0)
             esp__watch_gone(p, c, ESP__DIED);
         else if (p->rank == 0)
@@ -158,6 +179,7 @@ static void *esp__watch_main(void *arg) {
         int done, timeout_ms;
         uint64_t count;
         pthread_mutex_lock(&p->lock);
+        esp__watch_no_memory(p);
         esp__late_turn(p, events == 0);
         esp__stall_turn(p, events == 0);
         done = esp__watch_done(p);

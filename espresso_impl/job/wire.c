@@ -191,6 +191,14 @@ static void esp__conn_flush(esp__conn *c) {
     if (c->out_at == c->out.len || c->broken) c->out_at = c->out.len = 0;
 }
 
+/* Without memory for a message this rank cannot go on. It ends the connection, as if it had died, so that nobody waits for it. The
+ * watch thread sees the end, and ends the others. */
+static void esp__conn_no_memory(esp_ctx *ctx, esp__conn *c, uint64_t bytes) {
+    c->no_memory = c->broken = 1;
+    if (c->fd >= 0) shutdown(c->fd, SHUT_RDWR);
+    esp__log(ctx, ESP_LOG_ERROR, "peers", "out of memory for a message of %llu bytes", (unsigned long long)bytes);
+}
+
 /* Queues one message with a body in two pieces (either may be empty), and writes as much as the socket takes. Under the lock. */
 static void esp__conn_send2(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *a, uint64_t a_bytes, const void *b,
                             uint64_t b_bytes) {
@@ -200,8 +208,7 @@ static void esp__conn_send2(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *
     if (!esp__bytes_add(ctx, &c->out, &m, sizeof m) || !esp__bytes_add(ctx, &c->out, a, a_bytes) ||
         !esp__bytes_add(ctx, &c->out, b, b_bytes)) {
         c->out.len = before;
-        c->broken = 1;
-        esp__log(ctx, ESP_LOG_ERROR, "peers", "out of memory for a message to rank %d", (int)c->rank);
+        esp__conn_no_memory(ctx, c, sizeof m + m.bytes);
         return;
     }
     esp__conn_flush(c);
@@ -230,7 +237,10 @@ static int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
             uint64_t bytes = c->head.bytes;
             c->got = 0;
             c->head.bytes = 0;
-            esp__log(ctx, ESP_LOG_DEBUG, "peers", "a message of %llu bytes is refused", (unsigned long long)bytes);
+            if (bytes <= limit)
+                esp__conn_no_memory(ctx, c, bytes);
+            else
+                esp__log(ctx, ESP_LOG_DEBUG, "peers", "a message of %llu bytes is refused", (unsigned long long)bytes);
             return -1;
         }
     }
@@ -260,7 +270,7 @@ static void esp__peers_wake(esp__peers *p) {
 
 /* After another thread has sent: wakes the watch thread if it has to write the rest. */
 static void esp__peers_kick(esp__peers *p) {
-    int left = 0;
+    int left = p->no_memory;
     for (int32_t i = 0; i < p->n_conns && !left; i++) left = p->conns[i].fd >= 0 && p->conns[i].out.len > 0;
     if (left) esp__peers_wake(p);
 }

@@ -118,11 +118,10 @@ static esp_status esp__profile_agree(esp_ctx *ctx, const esp__profile *r, esp_st
     struct {
         esp_status status;
         uint32_t steps, skip;
-    } one = {mine, r ? r->steps : 0, r ? r->skip : 0}, *all;
+    } one = {mine, r ? r->steps : 0, r ? r->skip : 0}, *all = ctx->job.room;
+    _Static_assert(sizeof one <= ESP__JOB_ROOM, "it must fit into the room of a rank");
     esp_status s = mine;
     if (ctx->job.size == 1) return s;
-    all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof one);
-    if (!all) return esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_PROFILE: out of memory");
     esp_status e = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &one, all, sizeof one);
     for (int32_t k = 0; k < ctx->job.size && !s && !e; k++) {
         if (all[k].status)
@@ -133,7 +132,6 @@ static esp_status esp__profile_agree(esp_ctx *ctx, const esp__profile *r, esp_st
                           "step(s), rank %d %u; have the launcher pass it on (mpirun -x)",
                           k, all[k].steps, ctx->job.rank, one.steps);
     }
-    esp__free(ctx, all);
     return s ? s : e;
 }
 

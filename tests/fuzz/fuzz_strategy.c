@@ -1,7 +1,5 @@
 /* fuzz_strategy.c: libFuzzer's entry to the reader of strategy files; `make fuzz`. */
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
-#include "espresso.h"
+#include "tests/common/library.h"
 #include "planner/files/files.c"
 #include "targets.h"
 

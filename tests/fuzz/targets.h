@@ -1,16 +1,11 @@
 /* targets.h: checks what the readers of the planner's files must do with any input: report an error with a text, or
  * read a value that is equal after it is written and read again. Used by the fuzzers and, with fewer inputs, by
- * tests/files/test_files.c. Include espresso.h with its implementation first. */
+ * tests/files/test_files.c. Include tests/common/library.h and planner/files/files.c first. */
 #ifndef ESPRESSO_TESTS_FUZZ_TARGETS_H
 #define ESPRESSO_TESTS_FUZZ_TARGETS_H
 #include "planner/files/files.h"
+#include "check.h"
 #include "model_print.h"
-
-static inline void fuzz_check(int holds, const char *what) {
-    if (holds) return;
-    fprintf(stderr, "fuzz: %s; last error: %s\n", what, esp_last_error(NULL));
-    abort();
-}
 
 static void fuzz_quiet(void *user, const char *text) {
     (void)user;
@@ -110,5 +105,27 @@ static inline int fuzz_strategy(const char *data, size_t len) {
     }
     esp__text_free(&text);
     return ok;
+}
+
+/* All parts are written again, as one file: esp__costs_write reads what it wrote before it is satisfied. */
+static inline int fuzz_costs(const char *data, size_t len) {
+    esp__text part[ESP__COSTS_CODECS + 2];
+    esp__costs_file f;
+    esp__costs_texts texts;
+    memset(part, 0, sizeof part);
+    memset(&texts, 0, sizeof texts);
+    if (fuzz_refused(esp__costs_parse("fuzz", data, len, &f, &fuzz_log))) return 0;
+    for (uint32_t i = 0; i < f.n_codecs; i++) {
+        esp__gc_print(&f.codecs[i], &part[i]);
+        texts.codecs[i] = part[i].data;
+    }
+    esp__system_print(&f.system, &part[ESP__COSTS_CODECS]);
+    if (f.has_model) model_print(&f.model, &part[ESP__COSTS_CODECS + 1]);
+    texts.host = f.host, texts.inter = f.inter, texts.n_codecs = f.n_codecs;
+    texts.system = part[ESP__COSTS_CODECS].data, texts.model = part[ESP__COSTS_CODECS + 1].data;
+    fuzz_check(esp__costs_write("/dev/null", &texts) == ESP_OK, "costs that were written are refused");
+    for (uint32_t i = 0; i < ESP__COSTS_CODECS + 2; i++) esp__text_free(&part[i]);
+    esp__costs_free(&f);
+    return 1;
 }
 #endif

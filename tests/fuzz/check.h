@@ -1,0 +1,13 @@
+/* check.h: what a fuzz target says when a property does not hold. */
+#ifndef ESPRESSO_TESTS_FUZZ_CHECK_H
+#define ESPRESSO_TESTS_FUZZ_CHECK_H
+#include "espresso.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+static inline void fuzz_check(int holds, const char *what) {
+    if (holds) return;
+    fprintf(stderr, "fuzz: %s; last error: %s\n", what, esp_last_error(NULL));
+    abort();
+}
+#endif

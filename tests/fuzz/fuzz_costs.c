@@ -1,0 +1,10 @@
+/* fuzz_costs.c: libFuzzer's entry to the reader of costs files; `make fuzz`. */
+#include "tests/common/library.h"
+#include "planner/files/files.c"
+#include "targets.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    fuzz_costs((const char *)data, size);
+    return 0;
+}

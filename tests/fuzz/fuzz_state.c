@@ -1,0 +1,9 @@
+/* fuzz_state.c: libFuzzer's entry to the reader of saved states; `make fuzz`. */
+#include "tests/common/library.h"
+#include "state.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    fuzz_state(data, size);
+    return 0;
+}

@@ -1,0 +1,10 @@
+/* fuzz_wire.c: libFuzzer's entry to the reader of messages between ranks; `make fuzz`. */
+#include "tests/common/library.h"
+#include "espresso_impl/job/peers.c"
+#include "wire.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    fuzz_wire(data, size);
+    return 0;
+}
