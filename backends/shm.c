@@ -9,6 +9,8 @@
 
 #include "backends/engine/engine.h"
 #include "backends/engine/shm_memory.h"
+#include <pthread.h>
+#include <signal.h>
 #include <sys/uio.h>
 
 static esp_status shm_probe(const esp_host *h, int32_t *score) {
@@ -63,16 +65,41 @@ static int shm_can_pull(engine_comm *m) {
     return !why;
 }
 
-/* Rank 0 gives the memory's descriptor away, the others take it. Returns the memory mapped, or NULL after an error
- * text. */
-static void *shm_share(engine_comm *m, int *fd, int listener) {
+/* Rank 0's thread that gives the memory's descriptor to the others. Rank 0 itself waits for them in an exchange, which ends when a
+ * rank dies or leaves. */
+typedef struct shm_giver {
+    pthread_t thread;
+    int started, stop; /* stop: atomic */
+    int listener, fd;
+    int32_t n;
+} shm_giver;
+
+static void *shm_give_all(void *arg) {
+    shm_giver *g = (shm_giver *)arg;
+    while (g->n > 0 && !shm_give(g->listener, g->fd, &g->stop)) g->n--;
+    return NULL;
+}
+
+/* Signals stay with the program's own threads. */
+static esp_status shm_giver_start(engine_comm *m, shm_giver *g, int listener, int fd) {
+    sigset_t all, before;
+    g->listener = listener, g->fd = fd, g->n = m->size - 1;
+    if (m->rank != 0 || m->size == 1) return ESP_OK;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&g->thread, NULL, shm_give_all, g);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    g->started = !error;
+    return error ? engine_say(m->host, m->name, ESP_E_NOMEM, "cannot start a thread: %s", strerror(error)) : ESP_OK;
+}
+static void shm_giver_stop(shm_giver *g) {
+    __atomic_store_n(&g->stop, 1, __ATOMIC_RELAXED);
+    if (g->started) pthread_join(g->thread, NULL);
+}
+
+/* Returns the memory mapped, or NULL after an error text. Ranks other than 0 take its descriptor from rank 0. */
+static void *shm_share(engine_comm *m, int *fd) {
     void *p;
-    if (m->rank == 0)
-        for (int32_t q = 1; q < m->size; q++)
-            if (shm_give(listener, *fd)) {
-                engine_say(m->host, m->name, ESP_E_COMM, "a rank did not fetch the shared memory: %s", strerror(errno));
-                return NULL;
-            }
     if (m->rank != 0 && (*fd = shm_take(m->hello[0].socket)) < 0) {
         engine_say(m->host, m->name, ESP_E_COMM,
                    "cannot get the shared memory from rank 0: %s (the ranks must be on one machine)", strerror(errno));
@@ -106,10 +133,13 @@ static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far
     esp_status s = engine_exchange(m, g, &mine);
     if (s == ESP_OK) s = engine_same_params(m);
     if (s == ESP_OK) {
-        region = shm_share(m, &fd, listener);
-        mine.status = region ? ESP_OK : ESP_E_COMM;
+        shm_giver giver = {.stop = 0};
+        mine.status = shm_giver_start(m, &giver, listener, fd);
+        region = mine.status == ESP_OK ? shm_share(m, &fd) : NULL;
+        if (!region && mine.status == ESP_OK) mine.status = ESP_E_COMM;
         mine.params = cma && region && shm_can_pull(m); /* the second exchange checks that all ranks agree */
         s = engine_exchange(m, g, &mine);
+        shm_giver_stop(&giver);
     }
     if (fd >= 0) close(fd);
     if (listener >= 0) close(listener);

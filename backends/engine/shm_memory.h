@@ -7,7 +7,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 
-enum { SHM_WAIT_MS = 30000 };
+enum { SHM_WAIT_MS = 30000, SHM_LOOK_MS = 50 };
 
 /* Makes memory of `bytes` zeros. Returns its descriptor, or -1 with errno. */
 static int shm_make(uint64_t bytes) {
@@ -44,14 +44,14 @@ typedef union shm_control { /* CMSG_* macros need the alignment of cmsghdr */
     struct cmsghdr align;
 } shm_control;
 
-/* Gives `fd` to the next process that asks. Returns 0, or -1 with errno. */
-static int shm_give(int listener, int fd) {
+/* Gives `fd` to the next process that asks. Returns 0, or -1: nobody asks any more (*stop), or giving fails. */
+static int shm_give(int listener, int fd, const int *stop) {
     for (;;) {
         struct pollfd p = {listener, POLLIN, 0};
-        int n = poll(&p, 1, SHM_WAIT_MS);
-        if (n < 0 && errno == EINTR) continue;
-        if (n == 0) errno = ETIMEDOUT;
-        if (n <= 0) return -1;
+        int n = poll(&p, 1, SHM_LOOK_MS);
+        if (n < 0 && errno != EINTR) return -1;
+        if (n <= 0 && __atomic_load_n(stop, __ATOMIC_RELAXED)) return -1;
+        if (n <= 0) continue;
         int s = accept(listener, NULL, NULL);
         if (s < 0) continue;
         if (!shm_is_us(s)) {

@@ -115,7 +115,7 @@ static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lin
 static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
     esp__autopilot *a = *self;
     if (!a) return ESP_OK;
-    esp_status s = esp__auto_memory(ctx);
+    esp_status s = esp__agree_ok(ctx, esp__auto_memory(ctx)); /* the others measure only if all ranks can */
     if (s) return s;
     a->in_force = a->fp32 = ctx->in_force.strategy.hash;
     a->lossy = !a->opt.warmup;

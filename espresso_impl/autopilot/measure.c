@@ -223,6 +223,7 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     a->survey_open = 1;
     s = esp__survey_open(ctx, &a->survey, bytes, bytes / 8);
     for (uint32_t i = 0; i < a->opt.n_codecs && !s; i++) s = esp__survey_codec_add(ctx, &a->survey, a->opt.codecs[i]);
+    s = esp__agree_ok(ctx, s);
     if (!s) esp__auto_probes_make(ctx, 0);
     for (uint32_t i = 0; i < a->n_probes && !s; i++) {
         esp__auto_probe *p = &a->probes[i];

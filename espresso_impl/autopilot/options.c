@@ -94,7 +94,9 @@ static esp_status esp__auto_codecs_always(esp_ctx *ctx, esp__auto_options *o, co
     esp_status s = ESP_OK;
     int lossy;
     for (uint32_t i = 0; i < ctx->registry.n_codecs && !s; i++) {
-        if (!esp__codec_opens(ctx, i, &lossy) || lossy) continue;
+        const int opens = esp__codec_opens(ctx, i, &lossy);
+        if (opens < 0) return ESP_E_NOMEM; /* not "no": every rank must allow the same codecs */
+        if (!opens || lossy) continue;
         if (o->n_codecs == ESP__SURVEY_CODECS)
             esp__log(ctx, ESP_LOG_INFO, "autopilot", "codec '%s' is not considered: the list is full",
                      ctx->registry.codecs[i]->name);

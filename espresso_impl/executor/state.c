@@ -349,6 +349,25 @@ static esp_status esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) 
     return esp__feedback_move(ctx, &ctx->in_force, in->feedback, in->same ? 0 : in->head.n_feedback, in->carry);
 }
 
+/* Reads the body, and takes memory as it comes: a damaged or foreign head may claim any size. */
+enum { ESP__STATE_AT_ONCE = 64 << 20 };
+static esp_status esp__state_fetch_body(esp_ctx *ctx, esp_io_fn read, void *user, esp__state_in *in) {
+    for (uint64_t have = 0, room; have < in->bytes; have = room) {
+        room = have ? 2 * have : ESP__STATE_AT_ONCE;
+        if (room > in->bytes) room = in->bytes;
+        uint8_t *body = (uint8_t *)esp__alloc(ctx, room);
+        if (!body)
+            return esp__fail(ctx, ESP_E_NOMEM, "no memory to read a state of %llu bytes",
+                             (unsigned long long)in->bytes);
+        if (have) memcpy(body, in->body, have);
+        esp__free(ctx, in->body);
+        in->body = body;
+        if (read(user, body + have, room - have) != ESP_OK)
+            return esp__state_corrupt(ctx, "the state cannot be read, or ends too early");
+    }
+    return ESP_OK;
+}
+
 /* Reads and checks this rank's state; changes nothing in the context. */
 static esp_status esp__state_fetch(esp_ctx *ctx, esp_io_fn read, void *user, esp__state_in *in) {
     uint64_t sum, stored;
@@ -358,12 +377,9 @@ static esp_status esp__state_fetch(esp_ctx *ctx, esp_io_fn read, void *user, esp
     if ((s = esp__state_head_check(ctx, &in->head)) != ESP_OK) return s;
     if (in->head.body_bytes > UINT64_MAX - 64) return esp__state_corrupt(ctx, "the state has an impossible size");
     in->bytes = in->head.body_bytes + sizeof stored;
-    in->body = (uint8_t *)esp__alloc(ctx, in->bytes);
     in->carry = (float **)esp__alloc(ctx, ctx->model.n_tensors * sizeof *in->carry + 1);
-    if (!in->body || !in->carry)
-        return esp__fail(ctx, ESP_E_NOMEM, "no memory to read a state of %llu bytes", (unsigned long long)in->bytes);
-    if (read(user, in->body, in->bytes) != ESP_OK)
-        return esp__state_corrupt(ctx, "the state cannot be read, or ends too early");
+    if (!in->carry) return esp__fail(ctx, ESP_E_NOMEM, "no memory to read a state");
+    if ((s = esp__state_fetch_body(ctx, read, user, in)) != ESP_OK) return s;
     sum = esp__state_sum(esp__state_sum(0, &in->head, sizeof in->head), in->body, in->head.body_bytes);
     memcpy(&stored, in->body + in->head.body_bytes, sizeof stored);
     if (sum != stored) return esp__state_corrupt(ctx, "the state is damaged (its checksum is wrong)");

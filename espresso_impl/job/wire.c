@@ -222,10 +222,10 @@ static void esp__conn_send(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *b
 static int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
     for (;;) {
         int in_head = c->got < sizeof c->head;
-        uint8_t *to = in_head ? (uint8_t *)&c->head + c->got : c->body + (c->got - sizeof c->head);
         uint64_t want = in_head ? sizeof c->head - c->got : sizeof c->head + c->head.bytes - c->got;
         ssize_t n;
-        if (want == 0) return 1;
+        if (want == 0) return 1; /* without a body, c->body is NULL */
+        uint8_t *to = in_head ? (uint8_t *)&c->head + c->got : c->body + (c->got - sizeof c->head);
         n = recv(c->fd, to, want, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;

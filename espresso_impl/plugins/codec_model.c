@@ -93,7 +93,8 @@ ESP__FN int esp__codec_shrinks(const esp__codec *c) {
 ESP__FN int esp__codec_opens(esp_ctx *ctx, uint32_t i, int *lossy) {
     const esp_codec *t = esp__registry_of(ctx)->codecs[i];
     esp__codec *c = NULL;
-    if (!(t->devices & ESP_BIT(ESP_CPU)) || esp__codec_make(ctx, t->name, NULL, &c)) return 0;
+    const esp_status s = t->devices & ESP_BIT(ESP_CPU) ? esp__codec_make(ctx, t->name, NULL, &c) : ESP_E_UNSUPPORTED;
+    if (s) return s == ESP_E_NOMEM ? -1 : 0;
     const int useful = !(c->traits.caps & ESP_CODEC_NEEDS_MATRIX) && esp__codec_shrinks(c);
     if (lossy) *lossy = esp__codec_lossy(c);
     esp__codec_free(ctx, c);

@@ -87,8 +87,8 @@ ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, 
 ESP__FN int esp__codec_shrinks(const esp__codec *c);
 /* Bytes of a payload of a size that a model gives. */
 ESP__FN double esp__payload_size(const esp_payload_size *s, uint64_t count, uint64_t rows, uint64_t cols);
-/* Can the registry's i-th codec compress any tensor by its name alone, without parameters? *lossy: as above; NULL: not wanted.
- * 0 may leave an error behind. */
+/* 1 if the registry's i-th codec can compress any tensor by its name alone, without parameters; 0 if not; -1: out of memory.
+ * *lossy: as above; NULL: not wanted. 0 and -1 leave an error behind. */
 ESP__FN int esp__codec_opens(esp_ctx *ctx, uint32_t i, int *lossy);
 /* How bodies of round `round` are reduced; its op is 0 where they are not. */
 ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round);

@@ -204,7 +204,7 @@ ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const 
 ESP__FN const char *esp__builtin_codec_at(esp_ctx *ctx, uint32_t i) {
     const esp__registry *r = esp__registry_of(ctx);
     for (uint32_t k = 0; k < r->n_codecs; k++)
-        if (esp__codec_opens(ctx, k, NULL) && i-- == 0) return r->codecs[k]->name;
+        if (esp__codec_opens(ctx, k, NULL) > 0 && i-- == 0) return r->codecs[k]->name;
     for (size_t k = 0; k < sizeof esp__v100 / sizeof *esp__v100; k++) {
         uint32_t known = 0;
         while (known < r->n_codecs && strcmp(r->codecs[known]->name, esp__v100[k].name)) known++;

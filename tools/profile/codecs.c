@@ -98,7 +98,7 @@ static int codecs_check(profile_job *j, char **more) {
     const int all = !j->n_codecs;
     for (uint32_t i = 0; status == TOOL_OK && all && i < ctx->registry.n_codecs; i++) {
         const esp_codec *c = ctx->registry.codecs[i];
-        if (j->n_codecs == ESP__SURVEY_CODECS || !esp__codec_opens(ctx, i, NULL)) continue;
+        if (j->n_codecs == ESP__SURVEY_CODECS || esp__codec_opens(ctx, i, NULL) <= 0) continue;
         j->codecs[j->n_codecs++] = c->name;
         more[n++] = strdup("--codec");
         more[n++] = strdup(c->name);

@@ -107,7 +107,7 @@ static esp_status profile_rounding_codec(const char **name) {
     esp_status s = esp__open_alone(&ctx);
     *name = NULL;
     for (uint32_t i = 0; !s && i < ctx->registry.n_codecs && !*name; i++)
-        if (esp__codec_opens(ctx, i, &lossy) && !lossy) *name = ctx->registry.codecs[i]->name; /* static storage */
+        if (esp__codec_opens(ctx, i, &lossy) > 0 && !lossy) *name = ctx->registry.codecs[i]->name; /* static storage */
     if (!s) esp_close(ctx);
     return s;
 }
