@@ -38,6 +38,7 @@ static const char *const decode_specs[] = {"none",
                                            "bf16:of=(randomk:ratio=0.3)",
                                            "bf16:of=(dgc:ratio=0.05)",
                                            "warmup:steps=2,of=(topk:ratio=0.1)",
+                                           "warmup:steps=2,of=(int4)",
                                            "warmup:steps=2,of=(fp16:of=(topk:ratio=0.1))"};
 enum { DECODE_SPECS = sizeof decode_specs / sizeof *decode_specs, DECODE_LEVELS = 3, DECODE_COUNTS = 16 };
 static const uint32_t decode_counts[DECODE_COUNTS] = {0,   1,   2,    31,   32,   33,   64,    65,

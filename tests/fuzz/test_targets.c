@@ -1,0 +1,107 @@
+/* test_targets.c: what the fuzzers of payloads, states, strategies, messages and costs files check, without a fuzzer: their seeds, every
+ * input that once broke something, and changes of these that a generator makes. tests/files has those of the other files. */
+#include "tests/common/library.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#include "espresso_impl/job/peers.c"
+#include "planner/files/files.c"
+#pragma GCC diagnostic pop
+#include <dirent.h>
+#include "decode.h"
+#include "state.h"
+#include "targets.h"
+#include "tests/common/repeats.h"
+#include "wire.h"
+
+typedef int (*target_fn)(const uint8_t *data, size_t size);
+static int costs(const uint8_t *data, size_t size) { return fuzz_costs((const char *)data, size); }
+
+static uint64_t seed = 1;
+static uint32_t draw(void) {
+    seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(seed >> 32);
+}
+
+/* The folder's inputs, and `times` changes of each; counts what was accepted. */
+static int replay(const char *name, target_fn target, unsigned times) {
+    char folder[128], path[512];
+    static uint8_t changed[1 << 16];
+    int accepted = 0, files = 0;
+    snprintf(folder, sizeof folder, "tests/fuzz/corpus/%s", name);
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));) {
+        char *text;
+        size_t n;
+        if (e->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        assert_int_equal(esp__file_read(path, sizeof changed / 2, &text, &n), 0);
+        files++;
+        accepted += target((const uint8_t *)text, n);
+        for (unsigned k = 0; k < times; k++) {
+            size_t m = n;
+            memcpy(changed, text, n);
+            for (uint32_t i = 1 + draw() % 4; i && m; i--)
+                changed[draw() % m] = (uint8_t)(draw() % 3 ? draw() : draw() % 4);
+            if (draw() % 4 == 0) m = draw() % (n + 1);
+            if (draw() % 4 == 0)
+                for (uint32_t i = draw() % 64; i; i--) changed[m++] = (uint8_t)draw();
+            accepted += target(changed, m);
+        }
+        free(text);
+    }
+    closedir(d);
+    assert_true(files > 0);
+    return accepted;
+}
+
+/* All codecs, all ways to make and to read a payload. */
+static void payloads(void **state) {
+    uint8_t in[DECODE_HEAD + 64];
+    int decoded = 0, all = 0;
+    (void)state;
+    for (int codec = 0; codec < DECODE_SPECS; codec++)
+        for (int how = 0; how < DECODE_KINDS * DECODE_OPS; how++)
+            for (unsigned k = 0; k < test_repeats(24); k++) {
+                for (size_t i = 0; i < sizeof in; i++) in[i] = (uint8_t)draw();
+                in[0] = (uint8_t)codec;
+                in[1] = (uint8_t)(draw() % 8 ? draw() % 14 : 14); /* rarely more than one span */
+                in[4] = (uint8_t)how;
+                all++;
+                decoded += fuzz_decode(in, k % 3 ? DECODE_HEAD + draw() % 64 : DECODE_HEAD);
+            }
+    assert_true(decoded > all / 8 && decoded < all * 7 / 8);
+    assert_true(replay("decode", fuzz_decode, 3) >= 0);
+    decode_close();
+}
+static void states(void **state) {
+    (void)state;
+    assert_true(replay("state", fuzz_state, test_repeats(200)) > 10);
+    state_close();
+}
+static void strategies(void **state) {
+    (void)state;
+    assert_true(replay("install", fuzz_install, test_repeats(200)) >= 3);
+    state_close();
+}
+static void messages(void **state) {
+    (void)state;
+    assert_true(replay("wire", fuzz_wire, test_repeats(400)) > 10);
+    esp_close(wire_ctx);
+}
+static void costs_files(void **state) {
+    (void)state;
+    assert_true(replay("costs", costs, test_repeats(60)) > 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(payloads), cmocka_unit_test(states),
+                                       cmocka_unit_test(strategies), cmocka_unit_test(messages),
+                                       cmocka_unit_test(costs_files)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
