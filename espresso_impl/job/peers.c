@@ -70,7 +70,8 @@ typedef struct esp__conn {
     int no_memory; /* this rank had no memory for a message, and has shut the connection: see esp__watch_no_memory */
     uint64_t got;
     esp__msg head;
-    uint8_t *body;
+    uint8_t *body; /* `room` bytes of it are there, or on their way */
+    uint64_t room;
     esp__bytes out;
     uint64_t out_at;
     esp__bytes farewell; /* rank 0: the other rank's, until this one closes */

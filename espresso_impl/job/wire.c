@@ -174,7 +174,7 @@ static void esp__conn_free(esp_ctx *ctx, esp__conn *c) {
     esp__socket_close(&c->pidfd);
     if (c->body) esp__free(ctx, c->body);
     c->body = NULL;
-    c->got = 0;
+    c->got = c->room = 0;
     esp__bytes_free(ctx, &c->out);
     esp__bytes_free(ctx, &c->farewell);
 }
@@ -218,22 +218,28 @@ static void esp__conn_send(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *b
     esp__conn_send2(ctx, c, m, body, bytes, NULL, 0);
 }
 
+/* Room for the next piece of the body: it grows as the body comes, since a header may claim any size up to the limit. */
+enum { ESP__BODY_AT_ONCE = 1 << 20 };
+static int esp__conn_room(esp_ctx *ctx, esp__conn *c) {
+    const uint64_t have = c->got - sizeof c->head, twice = 2 * c->room;
+    if (have < c->room) return 1;
+    uint64_t room = twice > ESP__BODY_AT_ONCE ? twice : (uint64_t)ESP__BODY_AT_ONCE;
+    if (room > c->head.bytes) room = c->head.bytes;
+    uint8_t *body = (uint8_t *)esp__alloc(ctx, room);
+    if (!body) return 0;
+    if (have) memcpy(body, c->body, have);
+    esp__free(ctx, c->body);
+    c->body = body;
+    c->room = room;
+    return 1;
+}
+
 /* 1: c->head and c->body hold one message (then call esp__conn_next); 0: not yet; -1: the connection has ended. */
 static int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
     for (;;) {
-        int in_head = c->got < sizeof c->head;
-        uint64_t want = in_head ? sizeof c->head - c->got : sizeof c->head + c->head.bytes - c->got;
-        ssize_t n;
-        if (want == 0) return 1; /* without a body, c->body is NULL */
-        uint8_t *to = in_head ? (uint8_t *)&c->head + c->got : c->body + (c->got - sizeof c->head);
-        n = recv(c->fd, to, want, MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-        if (n <= 0) return -1;
-        c->got += (uint64_t)n;
-        if (!in_head || c->got < sizeof c->head || c->head.bytes == 0) continue;
-        if (c->head.bytes <= limit) c->body = (uint8_t *)esp__alloc(ctx, c->head.bytes);
-        if (!c->body) {
+        const int in_head = c->got < sizeof c->head;
+        if (!in_head && c->got == sizeof c->head + c->head.bytes) return 1; /* without a body, c->body is NULL */
+        if (!in_head && (c->head.bytes > limit || !esp__conn_room(ctx, c))) {
             uint64_t bytes = c->head.bytes;
             c->got = 0;
             c->head.bytes = 0;
@@ -243,13 +249,20 @@ static int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
                 esp__log(ctx, ESP_LOG_DEBUG, "peers", "a message of %llu bytes is refused", (unsigned long long)bytes);
             return -1;
         }
+        uint8_t *to = in_head ? (uint8_t *)&c->head + c->got : c->body + (c->got - sizeof c->head);
+        const uint64_t want = in_head ? sizeof c->head - c->got : sizeof c->head + c->room - c->got;
+        ssize_t n = recv(c->fd, to, want, MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+        if (n <= 0) return -1;
+        c->got += (uint64_t)n;
     }
 }
 
 static void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
     if (c->body) esp__free(ctx, c->body);
     c->body = NULL;
-    c->got = 0;
+    c->got = c->room = 0;
 }
 
 /* Milliseconds for poll() until `deadline_ns`, rounded up; -1 for no deadline. */
