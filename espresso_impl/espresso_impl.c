@@ -52,6 +52,7 @@
 #include "espresso_impl/base/process.c"
 #include "espresso_impl/base/thread.c"
 #include "espresso_impl/base/crc32c.c"
+#include "espresso_impl/base/hmac.c"
 #include "espresso_impl/base/quantile.c"
 #include "espresso_impl/job/env.c"
 #include "espresso_impl/job/env_names.c"
