@@ -139,8 +139,18 @@ static int esp__listen(const char *root, const char **error) {
     return fd;
 }
 
-/* Checks that both ends of a Unix socket belong to one user, since any user can connect to an abstract name. *pidfd: the other
- * process. */
+/* 1 if processes of other hosts can reach a listening socket. */
+static int esp__open_to_all(int fd) {
+    struct sockaddr_storage sa;
+    socklen_t len = sizeof sa;
+    memset(&sa, 0, sizeof sa);
+    if (getsockname(fd, (struct sockaddr *)&sa, &len) != 0 || sa.ss_family == AF_UNIX) return 0;
+    if (sa.ss_family == AF_INET) return ntohl(((struct sockaddr_in *)&sa)->sin_addr.s_addr) >> 24 != 127;
+    return !IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)&sa)->sin6_addr);
+}
+
+/* Checks that the other end of a Unix socket belongs to this user or to root, since any user can connect to an abstract name, or
+ * take it first. *pidfd: the other process. */
 static int esp__socket_peer(int fd, int *pidfd) {
     struct {
         pid_t pid;
@@ -152,9 +162,10 @@ static int esp__socket_peer(int fd, int *pidfd) {
     socklen_t sa_len = sizeof sa;
     memset(&sa, 0, sizeof sa);
     *pidfd = -1;
-    if (getsockname(fd, (struct sockaddr *)&sa, &sa_len) != 0 || sa.ss_family != AF_UNIX) return 1;
+    if (getsockname(fd, (struct sockaddr *)&sa, &sa_len) != 0) return 0;
+    if (sa.ss_family != AF_UNIX) return 1;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) return 0;
-    if (cred.uid != getuid() && cred.uid != 0 && getuid() != 0) return 0;
+    if (cred.uid != geteuid() && cred.uid != 0) return 0;
 #ifdef SYS_pidfd_open
     if (cred.pid > 0) *pidfd = (int)syscall(SYS_pidfd_open, cred.pid, 0);
 #endif
