@@ -3,10 +3,11 @@
 #include "espresso_impl/job/job.h"
 
 enum {
-    ESP__GUESTS = 64,      /* places, besides one for each rank: ranks that come at once never displace each other */
-    ESP__GUEST_MS = 10000, /* a guest that has not said all by then is dropped                        */
-    ESP__GUEST_GRACE_MS = 250, /* where all places are taken, a guest has its place at least so long      */
-    ESP__GUESTS_AT_ONCE = 32   /* connections that are accepted before guests are heard again             */
+    ESP__GUESTS = 64,         /* places, besides one for each rank: ranks that come at once never displace each other */
+    ESP__GUEST_MS = 10000,    /* a guest that has not said all by then is dropped                             */
+    ESP__GUEST_KNOCK_MS = 20, /* where all places are taken, a guest has its place at least so long, and ...  */
+    ESP__GUEST_GRACE_MS = 250, /* ... if it has knocked, so long                                               */
+    ESP__GUESTS_AT_ONCE = 32   /* connections that are accepted before guests are heard again                  */
 };
 
 /* Why guests were sent away. The first ones may be ranks of this job, so the log warns of them. */
@@ -57,14 +58,14 @@ static esp_status esp__meet_refuse(esp__peers *p, esp__conn *guest, esp_status s
     return s;
 }
 
-/* "; refused connections: 2 with another ESPRESSO_SECRET, 1 of another user", or "". */
+/* " Refused connections: 2 with another ESPRESSO_SECRET, 1 of another user", or "". */
 static void esp__guests_refused(const esp__meeting *meet, char *out, size_t cap) {
     size_t at = 0;
     out[0] = 0;
     for (int i = 0; i < ESP__GUEST_REASONS; i++)
         if (meet->refused[i] && at < cap)
             at += (size_t)snprintf(out + at, cap - at, "%s%llu %s",
-                                   at ? ", " : "; refused connections: ", (unsigned long long)meet->refused[i],
+                                   at ? ", " : " Refused connections: ", (unsigned long long)meet->refused[i],
                                    esp__guest_reasons[i]);
 }
 
@@ -73,7 +74,7 @@ static void esp__guest_count(esp__peers *p, esp__meeting *meet, int why) {
     const uint64_t n = ++meet->refused[why];
     if ((n & (n - 1)) == 0)
         esp__log(p->ctx, why <= ESP__GUEST_USER ? ESP_LOG_WARN : ESP_LOG_INFO, "peers",
-                 "%s: %llu connection%s refused so far %s", p->where, (unsigned long long)n, n > 1 ? "s" : "",
+                 "%s: refused %llu connection%s %s so far", p->where, (unsigned long long)n, n > 1 ? "s" : "",
                  esp__guest_reasons[why]);
 }
 
@@ -83,29 +84,27 @@ static void esp__guest_drop(esp__peers *p, esp__meeting *meet, esp__guest *g, in
     *g = meet->guests[--meet->n_guests];
 }
 
-/* Where all places are taken, the guest that goes first: one that has not even knocked, and the oldest of those. */
-static esp__guest *esp__guest_last(const esp__meeting *meet) {
+/* Until then a guest keeps its place. A rank knocks as soon as it is connected, and then needs some time to answer. */
+static uint64_t esp__guest_safe_ns(const esp__guest *g) {
+    return g->since_ns + (g->challenged ? ESP__GUEST_GRACE_MS : ESP__GUEST_KNOCK_MS) * 1000000ull;
+}
+
+/* Where all places are taken: the guest that goes first. NULL: there is none. */
+static esp__guest *esp__guest_first_to_go(const esp__meeting *meet) {
     esp__guest *found = NULL;
-    for (int32_t i = 0; i < meet->n_guests; i++) {
-        esp__guest *g = &meet->guests[i];
-        if (!found || g->challenged < found->challenged ||
-            (g->challenged == found->challenged && g->since_ns < found->since_ns))
-            found = g;
-    }
+    for (int32_t i = 0; i < meet->n_guests; i++)
+        if (!found || esp__guest_safe_ns(&meet->guests[i]) < esp__guest_safe_ns(found)) found = &meet->guests[i];
     return found;
 }
 
-/* Makes room for another guest. 0: not yet; *wake_ns is then lowered to when there may be. */
+/* Makes room for another guest. 0: not yet; *wake_ns is then lowered to when there will be. */
 static int esp__guests_room(esp__peers *p, esp__meeting *meet, uint64_t *wake_ns) {
-    esp__guest *g;
-    if (meet->n_guests < meet->most_guests) return 1;
-    g = esp__guest_last(meet);
-    if (esp__now_ns() - g->since_ns < ESP__GUEST_GRACE_MS * 1000000ull) {
-        if (g->since_ns + ESP__GUEST_GRACE_MS * 1000000ull < *wake_ns)
-            *wake_ns = g->since_ns + ESP__GUEST_GRACE_MS * 1000000ull;
+    esp__guest *g = meet->n_guests < meet->most_guests ? NULL : esp__guest_first_to_go(meet);
+    if (g && esp__now_ns() < esp__guest_safe_ns(g)) {
+        if (esp__guest_safe_ns(g) < *wake_ns) *wake_ns = esp__guest_safe_ns(g);
         return 0; /* further connections wait in the socket's backlog */
     }
-    esp__guest_drop(p, meet, g, ESP__GUEST_DISPLACED);
+    if (g) esp__guest_drop(p, meet, g, ESP__GUEST_DISPLACED);
     return 1;
 }
 

@@ -48,7 +48,7 @@ static esp_status esp__meet_round(esp__peers *p, esp__meeting *meet, uint64_t wa
     if (s == ESP_OK && ranks[0].revents && esp__guests_accept(p, meet) != 0) {
         /* no descriptor or memory for another connection: a guest gives its own back */
         if (meet->n_guests)
-            esp__guest_drop(p, meet, esp__guest_last(meet), ESP__GUEST_DISPLACED);
+            esp__guest_drop(p, meet, esp__guest_first_to_go(meet), ESP__GUEST_DISPLACED);
         else
             poll(NULL, 0, 10);
     }
@@ -87,7 +87,7 @@ static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
         s = meet->guests && meet->polls ? esp__meet_serve(p, meet)
                                         : esp__fail(p->ctx, ESP_E_NOMEM, "no memory to meet the ranks");
         esp__guests_refused(meet, refused, sizeof refused);
-        if (s == ESP_OK && refused[0]) esp__log(p->ctx, ESP_LOG_INFO, "peers", "all ranks have met%s", refused);
+        if (s == ESP_OK && refused[0]) esp__log(p->ctx, ESP_LOG_INFO, "peers", "all ranks have met.%s", refused);
         for (int32_t i = 0; i < meet->n_guests; i++) esp__conn_free(p->ctx, &meet->guests[i].conn);
         if (meet->guests) esp__free(p->ctx, meet->guests);
         if (meet->polls) esp__free(p->ctx, meet->polls);

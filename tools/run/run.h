@@ -26,6 +26,7 @@ typedef struct run_plan {
     char **argv;
     char path[4096]; /* the program's file                                                                  */
     char root[64];   /* socket name at which the ranks meet                                                 */
+    char secret[49]; /* which they prove to each other                                                      */
 } run_plan;
 
 /* Queue of lines to our stdout or stderr. */
