@@ -66,16 +66,17 @@ static int shm_can_pull(engine_comm *m) {
 /* Rank 0 gives the memory's descriptor away, the others take it. Returns the memory mapped, or NULL after an error
  * text. */
 static void *shm_share(engine_comm *m, int *fd, int listener) {
+    const char *why = NULL;
     void *p;
     if (m->rank == 0)
         for (int32_t q = 1; q < m->size; q++)
-            if (shm_give(listener, *fd)) {
+            if (shm_give(listener, *fd, SHM_WAIT_MS)) {
                 engine_say(m->host, m->name, ESP_E_COMM, "a rank did not fetch the shared memory: %s", strerror(errno));
                 return NULL;
             }
-    if (m->rank != 0 && (*fd = shm_take(m->hello[0].socket)) < 0) {
+    if (m->rank != 0 && (*fd = shm_take(m->hello[0].socket, engine_region_bytes(m->size), &why)) < 0) {
         engine_say(m->host, m->name, ESP_E_COMM,
-                   "cannot get the shared memory from rank 0: %s (the ranks must be on one machine)", strerror(errno));
+                   "cannot get the shared memory from rank 0: %s (the ranks must be of one user, on one machine)", why);
         return NULL;
     }
     p = mmap(NULL, engine_region_bytes(m->size), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);

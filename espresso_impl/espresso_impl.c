@@ -59,6 +59,7 @@
 #include "espresso_impl/job/peers.c"
 #include "espresso_impl/plugins/refuse.c"
 #include "espresso_impl/plugins/registry.c"
+#include "espresso_impl/plugins/trust.c"
 #include "espresso_impl/plugins/loader.c"
 #include "espresso_impl/device/device_cpu.c"
 #include "espresso_impl/device/device.c"

@@ -28,7 +28,7 @@ typedef struct flood {
     atomic_ullong made;      /* connections that were made, or tried after the job had met */
     atomic_ullong kinds[16], got_in, datagrams;
     knock_bytes replay[2]; /* what a real rank has sent in a real meeting of this secret */
-    char root[64];
+    char root[64], dir[32];
 } flood;
 static flood *f;
 
@@ -65,6 +65,7 @@ static void body_rank(procs *p, int32_t rank) {
     esp_host host = {.struct_size = sizeof host, .log = on_log};
     esp_ctx *ctx = NULL;
     esp_tensor_desc d = {.name = "w", .count = COUNT};
+    char backend[128];
     float *grad = (float *)malloc(COUNT * sizeof *grad);
     uint32_t id = 0;
     esp_status s;
@@ -76,7 +77,8 @@ static void body_rank(procs *p, int32_t rank) {
     cfg.size = RANKS;
     cfg.root = f->root;
     cfg.machine = 1 + rank / 2;
-    cfg.backend = "levels:intra=(shm),inter=(shm)"; /* two backends: ranks sleep on sockets that have names */
+    snprintf(backend, sizeof backend, "levels:intra=(shm),inter=(file:dir=%s)", f->dir);
+    cfg.backend = backend; /* two backends: ranks sleep on sockets that have names */
     cfg.progress = "threads";
     cfg.timeout_ms = 600000;
     cfg.cpu_workers = 1;
@@ -285,6 +287,8 @@ static void test_flood(void **state) {
     f = (flood *)mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(f != MAP_FAILED);
     snprintf(f->root, sizeof f->root, "127.0.0.1:%d", 32100 + (int)getpid() % 600);
+    snprintf(f->dir, sizeof f->dir, "/tmp/espresso-hostileXXXXXX");
+    assert_non_null(mkdtemp(f->dir));
     record();
 
     procs_init(&p, RANKS);
@@ -329,9 +333,9 @@ static void test_flood(void **state) {
         "most, then %d\n",
         (unsigned long long)n, (unsigned long long)atomic_load(&f->datagrams), runs, ran, fds_runs, fds_most, fds_ran);
     assert_true(SANITIZED || ran - runs < 1024);
-    assert_int_equal(fds_most, fds_runs);
-    assert_int_equal(fds_ran, fds_runs);
+    assert_true(fds_most <= fds_runs + 8 && fds_ran <= fds_runs + 8); /* the backend opens files now and then */
     assert_int_equal(atomic_load(&f->got_in), 0);
+    assert_true(atomic_load(&f->datagrams) > 100);
 
     atomic_store(&p.b->go, 2);
     atomic_store(&f->running, 0);
@@ -342,6 +346,7 @@ static void test_flood(void **state) {
     }
     for (int i = 0; i < HOSTILES; i++) waitpid(pids[i], &hung, 0);
     assert_int_equal(procs_end(&p), 0);
+    assert_int_equal(rmdir(f->dir), 0); /* nothing is left in it */
 }
 
 int main(void) {
