@@ -43,6 +43,11 @@ enum {
     ESP__MSG_PROOF = 18
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 };
+enum {
+    ESP__BODY_MOST = 1 << 30,  /* bytes of a message's body                                           */
+    ESP__BODY_FIRST = 1 << 16, /* memory for a body before any of it has come                         */
+    ESP__EXCHANGES_EACH = 64   /* exchanges that may be open at a time, for each rank: it has fewer threads */
+};
 
 /* In front of every message; `bytes` of body follow. */
 typedef struct esp__msg {
@@ -68,6 +73,7 @@ typedef struct esp__conn {
     uint64_t got;
     esp__msg head;
     uint8_t *body;
+    uint64_t body_cap;
     esp__bytes out;
     uint64_t out_at;
     esp__bytes farewell; /* rank 0: the other rank's, until this one closes */
@@ -121,6 +127,7 @@ struct esp__peers {
     int told_left, told_late, hub_left;
     uint8_t *left; /* [size] 1: the rank said goodbye */
     esp__exchange *exchanges;
+    int64_t n_exchanges;
     esp__waiter *waiters;
     esp__bytes tags; /* an array of esp__tag */
     struct pollfd *polls;

@@ -185,6 +185,7 @@ static void esp__conn_free(esp_ctx *ctx, esp__conn *c) {
     esp__socket_close(&c->pidfd);
     if (c->body) esp__free(ctx, c->body);
     c->body = NULL;
+    c->body_cap = 0;
     c->got = 0;
     esp__bytes_free(ctx, &c->out);
     esp__bytes_free(ctx, &c->farewell);
@@ -222,35 +223,56 @@ static void esp__conn_send(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *b
     esp__conn_send2(ctx, c, m, body, bytes, NULL, 0);
 }
 
-/* 1: c->head and c->body hold one message (then call esp__conn_next); 0: not yet; -1: the connection has ended. */
+/* The message was handled: the next one may be read. */
+static void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
+    if (c->body) esp__free(ctx, c->body);
+    c->body = NULL;
+    c->body_cap = 0;
+    c->got = 0;
+}
+
+/* Makes room for more of a message's body. A size from another process is believed only as far as bytes have come: a few large
+ * sizes take no memory. */
+static int esp__conn_room(esp_ctx *ctx, esp__conn *c, uint64_t have) {
+    uint64_t cap = c->body_cap < ESP__BODY_FIRST / 4 ? ESP__BODY_FIRST : c->body_cap * 4;
+    uint8_t *body;
+    if (have < c->body_cap) return 1;
+    if (cap > c->head.bytes) cap = c->head.bytes;
+    if (!(body = (uint8_t *)esp__alloc(ctx, cap))) return 0;
+    if (have) memcpy(body, c->body, have);
+    if (c->body) esp__free(ctx, c->body);
+    c->body = body;
+    c->body_cap = cap;
+    return 1;
+}
+
+/* 1: c->head and c->body hold one message (then call esp__conn_next); 0: not yet; -1: the connection has ended, or its next message
+ * has more than `limit` bytes. */
 static int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
     for (;;) {
-        int in_head = c->got < sizeof c->head;
-        uint8_t *to = in_head ? (uint8_t *)&c->head + c->got : c->body + (c->got - sizeof c->head);
-        uint64_t want = in_head ? sizeof c->head - c->got : sizeof c->head + c->head.bytes - c->got;
+        const int in_head = c->got < sizeof c->head;
+        const uint64_t have = in_head ? 0 : c->got - sizeof c->head;
+        uint8_t *to = (uint8_t *)&c->head + c->got;
+        uint64_t want = sizeof c->head - c->got;
         ssize_t n;
-        if (want == 0) return 1;
+        if (!in_head) {
+            if (have == c->head.bytes) return 1;
+            if (c->head.bytes > limit || !esp__conn_room(ctx, c, have)) {
+                esp__log(ctx, ESP_LOG_DEBUG, "peers", "a message of %llu bytes is refused",
+                         (unsigned long long)c->head.bytes);
+                esp__conn_next(ctx, c);
+                memset(&c->head, 0, sizeof c->head);
+                return -1;
+            }
+            to = c->body + have;
+            want = c->body_cap - have;
+        }
         n = recv(c->fd, to, want, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
         if (n <= 0) return -1;
         c->got += (uint64_t)n;
-        if (!in_head || c->got < sizeof c->head || c->head.bytes == 0) continue;
-        if (c->head.bytes <= limit) c->body = (uint8_t *)esp__alloc(ctx, c->head.bytes);
-        if (!c->body) {
-            uint64_t bytes = c->head.bytes;
-            c->got = 0;
-            c->head.bytes = 0;
-            esp__log(ctx, ESP_LOG_DEBUG, "peers", "a message of %llu bytes is refused", (unsigned long long)bytes);
-            return -1;
-        }
     }
-}
-
-static void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
-    if (c->body) esp__free(ctx, c->body);
-    c->body = NULL;
-    c->got = 0;
 }
 
 /* Milliseconds for poll() until `deadline_ns`, rounded up; -1 for no deadline. */
