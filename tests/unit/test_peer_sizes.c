@@ -134,7 +134,7 @@ static void test_wild_ranks(void **state) {
     static const uint64_t tags[] = {0, 1, UINT32_MAX, UINT64_MAX};
     int other[SIZE];
     (void)state;
-    for (uint32_t type = 0; type < 40; type++)
+    for (uint32_t type = 0; type < 20; type++)
         for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
             for (size_t t = 0; t < sizeof tags / sizeof *tags; t++)
                 for (int hub = 0; hub < 2; hub++) {
@@ -143,7 +143,7 @@ static void test_wild_ranks(void **state) {
                     esp__conn *c = &p->conns[hub];
                     esp__waiter w = {NULL, tags[t], tags[t], sizeof in, in, 0, -2, -2};
                     p->waiters = &w;
-                    p->inquiring = hub;
+                    p->inquiring = type == ESP__MSG_ANSWER;
                     p->inquiry = tags[t];
                     c->head = (esp__msg){type, ranks[i], tags[t], tags[t], 0};
                     pthread_mutex_lock(&p->lock);
@@ -218,9 +218,7 @@ static void test_agree(void **state) {
     assert_int_equal(esp__agree_lines(ctx, &lines, ESP_OK), ESP_E_MISMATCH);
     pthread_join(hub, NULL);
     close(other[0]);
-    pthread_join(p->thread, NULL);
-    p->has_thread = 0;
-    esp__peers_free(p);
+    esp__peers_close(p, NULL, 0, NULL, NULL);
     free(ctx);
 }
 

@@ -18,8 +18,14 @@
 enum { MAX_RANKS = 4 };
 static const char ours[] = "correct horse battery", theirs[] = "Tr0ub4dor&3 and more";
 
+typedef struct oob_area {
+    pthread_barrier_t barrier;
+    uint8_t data[MAX_RANKS][4096];
+} oob_area;
+
 typedef struct rank_t {
     const char *root, *secret;
+    oob_area *oob;
     int32_t rank, size;
     uint32_t timeout_ms;
     esp_status status;
@@ -27,6 +33,15 @@ typedef struct rank_t {
     uint64_t began_ns, ended_ns;
     pthread_t thread;
 } rank_t;
+
+static esp_status oob(void *user, const void *in, void *out, uint64_t bytes) {
+    rank_t *t = (rank_t *)user;
+    memcpy(t->oob->data[t->rank], in, bytes);
+    pthread_barrier_wait(&t->oob->barrier);
+    for (int32_t r = 0; r < t->size; r++) memcpy((char *)out + (uint64_t)r * bytes, t->oob->data[r], bytes);
+    pthread_barrier_wait(&t->oob->barrier);
+    return ESP_OK;
+}
 
 static void *rank_main(void *arg) {
     rank_t *t = (rank_t *)arg;
@@ -38,6 +53,7 @@ static void *rank_main(void *arg) {
     w.secret = t->secret;
     cfg.timeout_ms = t->timeout_ms;
     snprintf(w.root, sizeof w.root, "%s", t->root);
+    if (t->oob) cfg.oob_allgather = oob, cfg.oob_user = t;
     t->began_ns = esp__now_ns();
     t->status = esp__peers_open(NULL, &cfg, &w, NULL, &p);
     t->ended_ns = esp__now_ns();
@@ -134,6 +150,35 @@ static void test_meeting_goes_on(void **state) {
     ended(&wrong, ESP_E_MISMATCH, "differs");
     start(&t[1]);
     for (int r = 0; r < 3; r++) ended(&t[r], ESP_OK, "");
+}
+
+/* Over the caller's allgather: a job without a secret gets one, which only its ranks know. Where rank 0 has one in its environment, all
+ * others must have it too. */
+static void test_callers_allgather(void **state) {
+    static oob_area area;
+    static const struct {
+        const char *zero, *one, *says_one, *says_zero;
+    } kinds[] = {{NULL, NULL, "", ""},
+                 {ours, ours, "", ""},
+                 {ours, NULL, "this process has none", "1 without ESPRESSO_SECRET"},
+                 {NULL, ours, "differs from rank 0's", "1 with another ESPRESSO_SECRET"}};
+    (void)state;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        const int good = !kinds[k].says_one[0];
+        rank_t t[2];
+        esp__invitation inv;
+        ranks_init(t, 2, "", kinds[k].zero);
+        t[1].secret = kinds[k].one;
+        pthread_barrier_init(&area.barrier, NULL, 2);
+        for (int r = 0; r < 2; r++) t[r].oob = &area, t[r].timeout_ms = good ? 20000 : 500;
+        for (int r = 0; r < 2; r++) start(&t[r]);
+        ended(&t[1], good ? ESP_OK : ESP_E_MISMATCH, kinds[k].says_one);
+        ended(&t[0], good ? ESP_OK : ESP_E_TIMEOUT, kinds[k].says_zero);
+        pthread_barrier_destroy(&area.barrier);
+        memcpy(&inv, area.data[0], sizeof inv); /* what rank 0 sent last */
+        assert_int_equal(strlen(inv.secret), kinds[k].zero ? 0 : 48);
+        assert_int_equal(strspn(inv.secret, "0123456789abcdef"), strlen(inv.secret));
+    }
 }
 
 /* What a rank of an earlier meeting sent, with the same secret, is of no use in this one. */
@@ -393,12 +438,13 @@ static void test_warning(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_secret),       cmocka_unit_test(test_another_secret),
-        cmocka_unit_test(test_rank_without),      cmocka_unit_test(test_rank_0_without),
-        cmocka_unit_test(test_meeting_goes_on),   cmocka_unit_test(test_replay),
-        cmocka_unit_test(test_every_byte_counts), cmocka_unit_test(test_impostor),
-        cmocka_unit_test(test_versions),          cmocka_unit_test(test_other_users),
-        cmocka_unit_test(test_who_can_reach),     cmocka_unit_test(test_warning),
+        cmocka_unit_test(test_same_secret),     cmocka_unit_test(test_another_secret),
+        cmocka_unit_test(test_rank_without),    cmocka_unit_test(test_rank_0_without),
+        cmocka_unit_test(test_meeting_goes_on), cmocka_unit_test(test_callers_allgather),
+        cmocka_unit_test(test_replay),          cmocka_unit_test(test_every_byte_counts),
+        cmocka_unit_test(test_impostor),        cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_other_users),     cmocka_unit_test(test_who_can_reach),
+        cmocka_unit_test(test_warning),
     };
     unsetenv("ESPRESSO_SECRET");
     return cmocka_run_group_tests(tests, NULL, NULL);
