@@ -430,6 +430,7 @@ static void test_wrong_members_are_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_launchers, clean),
+        cmocka_unit_test_setup(test_secret, clean),
         cmocka_unit_test_setup(test_mpich_ranks_share_their_parents_name, clean),
         cmocka_unit_test_setup(test_order_of_launchers, clean),
         cmocka_unit_test_setup(test_wrong_values_are_named, clean),
