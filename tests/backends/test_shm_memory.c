@@ -128,7 +128,7 @@ static void test_from_others(void **state) {
     if (geteuid() != 0) test_skip("needs root, to start a process of another user");
     pid = giver(GIVES_RIGHT, 65534, name);
     assert_int_equal(shm_take(name, BYTES, &why), -1);
-    assert_non_null(strstr(why, "another user"));
+    assert_non_null(strstr(why, "what answers belongs to another user"));
     kill(pid, SIGKILL);
     waitpid(pid, &status, 0);
 }
