@@ -175,11 +175,12 @@ static void test_too_much(void **state) {
 }
 
 /* Rank 0 answers with texts of its own: shorter than this rank's, and without an end. */
+enum { OWN = 4096 }; /* of this rank's text and its end */
 static void *hostile_hub(void *arg) {
     int fd = *(int *)arg;
     for (int round = 0; round < 3; round++) {
         esp__msg m;
-        uint8_t body[4096];
+        uint8_t body[SIZE * OWN + 64];
         esp__digest d[SIZE];
         uint64_t each;
         while (recv(fd, &m, sizeof m, MSG_WAITALL) < 0) poll(NULL, 0, 1);
@@ -211,7 +212,7 @@ static void test_agree(void **state) {
     ctx->job.rank = 1;
     ctx->job.peers = p;
     ctx->job.room = room;
-    esp__text_add(&lines, "a text of this rank, which is longer than one byte\n");
+    for (int i = 0; i < OWN - 1; i++) esp__text_add(&lines, "%c", i < OWN - 2 ? 'm' : '\n');
     fcntl(other[0], F_SETFL, 0);
     pthread_create(&hub, NULL, hostile_hub, &other[0]);
     assert_int_equal(esp__watch_start(p), ESP_OK);
