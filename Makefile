@@ -3,6 +3,7 @@
 #   make demo       the training run of the README          make test-san  tests under sanitizers
 #   make dist       one-file dist/espresso.h                make bench     benchmark programs
 #   make fuzz FUZZ_SECONDS=600          fuzzes all that comes from outside: files, states, payloads, messages
+#   make hostile HOSTILE=100000         so many hostile connections while a job meets, and again while it runs
 #   make bare       bootstrap in a minimal Debian root      make demo DEMO_FLAGS=--quick
 #   make truth TRUTH_FLAGS=             predicted against measured steps, with costs measured before (python3)
 #   make results    pictures and tables of bench/results, into $(BUILD)/results (python3)
@@ -59,7 +60,7 @@ TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list quick-programs quick-list fuzz bench results docs dist install demo clean check-style report bare check-parts truth accuracy
+.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list quick-programs quick-list fuzz hostile bench results docs dist install demo clean check-style report bare check-parts truth accuracy
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/%/
 all: lib plugins tools examples report
@@ -142,6 +143,11 @@ fuzz: $(FUZZERS:%=$(BUILD)/fuzz/%)
 	   -artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/corpus/$$f tests/fuzz/corpus/$$f >$(BUILD)/fuzz/$$f.log 2>&1 || \
 	   { tail -n 40 $(BUILD)/fuzz/$$f.log; echo "fuzz: $$f failed"; exit 1; }; \
 	   echo "$$f: $$(grep '^Done' $(BUILD)/fuzz/$$f.log), nothing found"; done
+
+# the test of tests/fault with more connections than a test run has time for
+HOSTILE ?= 100000
+hostile: $(BUILD)/tests/fault/test_hostile
+	ESPRESSO_HOSTILE=$(HOSTILE) $<
 
 # ---- the rest ---------------------------------------------------------------------------------------
 bench: lib tools $(BENCHES)

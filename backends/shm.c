@@ -9,8 +9,6 @@
 
 #include "backends/engine/engine.h"
 #include "backends/engine/shm_memory.h"
-#include <pthread.h>
-#include <signal.h>
 #include <sys/uio.h>
 
 static esp_status shm_probe(const esp_host *h, int32_t *score) {
@@ -65,62 +63,59 @@ static int shm_can_pull(engine_comm *m) {
     return !why;
 }
 
-/* Rank 0's thread that gives the memory's descriptor to the others. Rank 0 itself waits for them in an exchange, which ends when a
- * rank dies or leaves. */
-typedef struct shm_giver {
-    pthread_t thread;
-    int started, stop; /* stop: atomic */
-    int listener, fd;
-    int32_t n;
-} shm_giver;
+/* What shm_meet holds until all ranks have the memory. -1: not there. */
+typedef struct shm_meeting {
+    int fd, listener, asked; /* the memory; rank 0: where others ask for it; the others: their connection to that */
+    void *region;
+} shm_meeting;
 
-static void *shm_give_all(void *arg) {
-    shm_giver *g = (shm_giver *)arg;
-    while (g->n > 0 && !shm_give(g->listener, g->fd, &g->stop)) g->n--;
-    return NULL;
+/* A step that ranks take together: `ok` says whether this one could. The exchange also waits: it fails where a rank has died. */
+static esp_status shm_together(engine_comm *m, const esp_group *g, engine_hello *mine, int ok, const char *what,
+                               const char *why) {
+    const int error = errno;
+    if (!ok) mine->status = ESP_E_COMM;
+    const esp_status s = engine_exchange(m, g, mine);
+    if (!ok && s != ESP_E_PEER) /* otherwise a death was the reason */
+        engine_say(m->host, m->name, s, "cannot %s: %s", what, why ? why : strerror(error));
+    return s;
 }
 
-/* Signals stay with the program's own threads. */
-static esp_status shm_giver_start(engine_comm *m, shm_giver *g, int listener, int fd) {
-    sigset_t all, before;
-    g->listener = listener, g->fd = fd, g->n = m->size - 1;
-    if (m->rank != 0 || m->size == 1) return ESP_OK;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&g->thread, NULL, shm_give_all, g);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    g->started = !error;
-    return error ? engine_say(m->host, m->name, ESP_E_NOMEM, "cannot start a thread: %s", strerror(error)) : ESP_OK;
-}
-static void shm_giver_stop(shm_giver *g) {
-    __atomic_store_n(&g->stop, 1, __ATOMIC_RELAXED);
-    if (g->started) pthread_join(g->thread, NULL);
-}
-
-/* Returns the memory mapped, or NULL after an error text. Ranks other than 0 take its descriptor from rank 0. */
-static void *shm_share(engine_comm *m, int *fd) {
-    void *p;
-    if (m->rank != 0 && (*fd = shm_take(m->hello[0].socket)) < 0) {
-        engine_say(m->host, m->name, ESP_E_COMM,
-                   "cannot get the shared memory from rank 0: %s (the ranks must be on one machine)", strerror(errno));
-        return NULL;
+/* Rank 0 gives the memory's descriptor away, the others take it, and all map it. No rank waits for another but in an exchange.
+ * Fails on all ranks, but for what happens after the last exchange: that is left in mine->status. */
+static esp_status shm_share(engine_comm *m, const esp_group *g, engine_hello *mine, shm_meeting *t) {
+    const int first = m->rank == 0;
+    const uint64_t bytes = engine_region_bytes(m->size);
+    const char *why = NULL;
+    if (m->size > 1) {
+        if (!first) t->asked = shm_ask(m->hello[0].socket, &why);
+        esp_status s =
+            shm_together(m, g, mine, first || t->asked >= 0,
+                         "get the shared memory from rank 0 (the ranks must be of one user, on one machine)", why);
+        if (s != ESP_OK) return s;
+        s = shm_together(m, g, mine, !first || shm_give(t->listener, t->fd) == 0, "give the shared memory away", NULL);
+        if (s != ESP_OK) return s;
+        if (!first) t->fd = shm_take(t->asked, bytes, &why);
     }
-    p = mmap(NULL, engine_region_bytes(m->size), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-    if (p != MAP_FAILED) return p;
-    engine_say(m->host, m->name, ESP_E_NOMEM, "cannot map the shared memory: %s", strerror(errno));
-    return NULL;
+    void *p = t->fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, t->fd, 0);
+    if (t->fd < 0)
+        mine->status = engine_say(m->host, m->name, ESP_E_COMM, "cannot take the shared memory: %s", why);
+    else if (p == MAP_FAILED)
+        mine->status = engine_say(m->host, m->name, ESP_E_NOMEM, "cannot map %llu bytes of shared memory: %s",
+                                  (unsigned long long)bytes, strerror(errno));
+    else
+        t->region = p;
+    return ESP_OK;
 }
 
 static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far, const char *params, int cma) {
-    int fd = -1, listener = -1;
+    shm_meeting t = {-1, -1, -1, NULL};
     uint64_t secret = engine_local_random();
     engine_hello mine;
-    void *region = NULL;
     memset(&mine, 0, sizeof mine);
     if (m->rank == 0 && so_far == ESP_OK) {
-        fd = shm_make(engine_region_bytes(m->size));
-        if (fd >= 0 && m->size > 1) listener = shm_listen(mine.socket, m->size);
-        if (fd < 0 || (m->size > 1 && listener < 0))
+        t.fd = shm_make(engine_region_bytes(m->size));
+        if (t.fd >= 0 && m->size > 1) t.listener = shm_listen(mine.socket, m->size);
+        if (t.fd < 0 || (m->size > 1 && t.listener < 0))
             so_far = engine_say(m->host, m->name, ESP_E_NOMEM, "cannot make shared memory: %s", strerror(errno));
     }
     mine.status = so_far;
@@ -133,23 +128,22 @@ static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far
     esp_status s = engine_exchange(m, g, &mine);
     if (s == ESP_OK) s = engine_same_params(m);
     if (s == ESP_OK) {
-        shm_giver giver = {.stop = 0};
-        mine.status = shm_giver_start(m, &giver, listener, fd);
-        region = mine.status == ESP_OK ? shm_share(m, &fd) : NULL;
-        if (!region && mine.status == ESP_OK) mine.status = ESP_E_COMM;
-        mine.params = cma && region && shm_can_pull(m); /* the second exchange checks that all ranks agree */
-        s = engine_exchange(m, g, &mine);
-        shm_giver_stop(&giver);
+        s = shm_share(m, g, &mine, &t);
+        if (s == ESP_OK) {
+            mine.params = cma && t.region && shm_can_pull(m); /* the last exchange checks that all ranks agree */
+            s = engine_exchange(m, g, &mine);
+        }
     }
-    if (fd >= 0) close(fd);
-    if (listener >= 0) close(listener);
+    engine_local_shut(t.fd);
+    engine_local_shut(t.listener);
+    engine_local_shut(t.asked);
     if (s == ESP_OK) {
         m->reach = ENGINE_REACH_PULL;
         for (int32_t q = 0; q < m->size; q++)
             if (!m->hello[q].params) m->reach = ENGINE_REACH_WINDOW;
-        return engine_join(m, g, region);
+        return engine_join(m, g, t.region);
     }
-    if (region) munmap(region, engine_region_bytes(m->size));
+    if (t.region) munmap(t.region, engine_region_bytes(m->size));
     return s;
 }
 

@@ -3,6 +3,7 @@
 #ifndef ENGINE_COMMON_H
 #define ENGINE_COMMON_H
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,9 +72,10 @@ ENGINE_FN const char *engine_op_name(uint32_t op) {
 
 /* Used bytes of a payload slot: its header and the body that the header names. */
 ENGINE_FN uint64_t engine_slot_used(const void *slot, uint64_t slot_bytes) {
-    esp_payload_header h;
-    memcpy(&h, slot, sizeof h);
-    return h.body_bytes > slot_bytes - ESP_PAYLOAD_HEADER ? slot_bytes : ESP_PAYLOAD_HEADER + h.body_bytes;
+    uint64_t body;
+    memcpy(&body, (const uint8_t *)slot + offsetof(esp_payload_header, body_bytes), sizeof body);
+    __asm__ volatile("" : "+r"(body)); /* a peer may write there: what is checked is what is used, not read again */
+    return body > slot_bytes - ESP_PAYLOAD_HEADER ? slot_bytes : ESP_PAYLOAD_HEADER + body;
 }
 
 #include "backends/engine/sum.h"

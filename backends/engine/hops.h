@@ -58,6 +58,11 @@ ENGINE_FN engine_hop_slot *engine_hop_at(const engine_comm *m, int32_t rank, uin
                                        (step * o->group + o->sum_i % o->group) * o->width);
 }
 
+/* Bytes of the payload in a slot. A peer writes there: reads the number once, and believes at most what fits. */
+ENGINE_FN uint64_t engine_hop_used(const engine_op *o, const engine_hop_slot *slot) {
+    return engine_min(__atomic_load_n(&slot->used, __ATOMIC_RELAXED), o->width - sizeof *slot);
+}
+
 ENGINE_FN int engine_hop_shown(engine_comm *m) {
     engine_op *o = &m->op;
     engine_line *mine = &m->lines[m->rank];
@@ -73,15 +78,15 @@ ENGINE_FN esp_status engine_hop_run(engine_comm *m, const engine_hop *t, uint64_
     const engine_hop_slot *in = t->from < 0 ? NULL : engine_hop_at(m, t->from, t->reads);
     engine_hop_slot *out = engine_hop_at(m, m->rank, step);
     const uint64_t room = o->width - sizeof *out;
-    return engine_hop_codec(o->c.hops, t, begin, count, in ? in + 1 : NULL, in ? engine_min(in->used, room) : 0,
-                            out + 1, room, &out->used);
+    return engine_hop_codec(o->c.hops, t, begin, count, in ? in + 1 : NULL, in ? engine_hop_used(o, in) : 0, out + 1,
+                            room, &out->used);
 }
 
 /* When the payload arrives here over the emulated link. */
 ENGINE_FN uint64_t engine_hop_arrives(engine_comm *m, const engine_hop *t, const engine_hop_slot *in) {
     engine_op *o = &m->op;
     if (m->nics[t->from] == m->nics[m->rank]) return in->ready_ns;
-    o->clock_ns = engine_transfer(m, t->from, engine_max(o->clock_ns, in->ready_ns), in->used);
+    o->clock_ns = engine_transfer(m, t->from, engine_max(o->clock_ns, in->ready_ns), engine_hop_used(o, in));
     return o->clock_ns + engine_latency(m, t->from, o->clock_ns);
 }
 
@@ -114,7 +119,7 @@ ENGINE_FN int engine_hops(engine_comm *m) {
         o->end_ns = engine_max(o->end_ns, o->core_ns);
     }
     if (step < engine_hops_kept(m->size, o->c.hops->route)) engine_hop_at(m, m->rank, step)->ready_ns = o->core_ns;
-    if (in && t.from != m->rank) engine_count(m, t.from, in->used);
+    if (in && t.from != m->rank) engine_count(m, t.from, engine_hop_used(o, in));
     m->moved += count * 4;
     return engine_hop_shown(m);
 }

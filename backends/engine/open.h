@@ -157,11 +157,15 @@ ENGINE_FN esp_status engine_new(const esp_host *h, const esp_group *g, const cha
 /* Gives every rank's hello to every rank. Returns the same status on all of them. */
 ENGINE_FN esp_status engine_exchange(engine_comm *m, const esp_group *g, const engine_hello *mine) {
     const engine_hello *all = m->hello;
+    const int32_t ranks = g->parent ? ((engine_comm *)g->parent)->size : m->size;
     m->hello[0] = *mine;
     esp_status s = m->size > 1 ? g->oob_allgather(g->user, mine, m->hello, sizeof *mine) : ESP_OK;
     if (s != ESP_OK) return mine->status != ESP_OK ? mine->status : s;
     for (int32_t q = 0; q < m->size; q++) {
         m->pid[q] = all[q].pid, m->job_rank[q] = all[q].job_rank;
+        if (all[q].job_rank < 0 || all[q].job_rank >= ranks)
+            return engine_say(m->host, m->name, ESP_E_MISMATCH, "rank %d says it is rank %d of a job of %d", (int)q,
+                              (int)all[q].job_rank, (int)ranks);
         if (all[q].status == ESP_OK) continue;
         if (mine->status != ESP_OK) return mine->status;
         return engine_say(m->host, m->name, all[q].status, "rank %d could not open: see its own error", (int)q);

@@ -6,17 +6,38 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
-enum { SHM_WAIT_MS = 30000, SHM_LOOK_MS = 50 };
+/* Seals of a memfd (fcntl(2)): its size can no longer change, so that no access to its mapping is beyond its end. */
+enum { SHM_ADD_SEALS = 1033, SHM_GET_SEALS = 1034, SHM_SEAL_SIZE = 2 | 4, SHM_SEAL_SEALS = 1 };
 
 /* Makes memory of `bytes` zeros. Returns its descriptor, or -1 with errno. */
 static int shm_make(uint64_t bytes) {
-    int fd = (int)syscall(SYS_memfd_create, "espresso", 1u /* MFD_CLOEXEC */);
+    int fd = (int)syscall(SYS_memfd_create, "espresso", 3u /* MFD_CLOEXEC | MFD_ALLOW_SEALING */);
     if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
         engine_local_shut(fd);
         fd = -1;
     }
+    if (fd >= 0) (void)fcntl(fd, SHM_ADD_SEALS, SHM_SEAL_SIZE | SHM_SEAL_SEALS); /* some sandboxes have no seals */
     return fd;
+}
+/* 1: this system has seals. */
+static int shm_has_seals(void) {
+    int fd = shm_make(4096), seals = fd < 0 ? -1 : fcntl(fd, SHM_GET_SEALS);
+    engine_local_shut(fd);
+    return seals >= 0 && (seals & SHM_SEAL_SIZE) == SHM_SEAL_SIZE;
+}
+/* NULL if `fd` is memory as shm_make makes it, of this user and this size; else what is wrong. */
+static const char *shm_wrong(int fd, uint64_t bytes) {
+    struct stat st;
+    int seals;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) return "it is no memory";
+    if (st.st_uid != geteuid() && st.st_uid != 0) return "it belongs to another user";
+    if ((uint64_t)st.st_size != bytes) return "it has another size: do all ranks run the same version?";
+    if (!shm_has_seals()) return NULL;
+    seals = fcntl(fd, SHM_GET_SEALS);
+    if (seals < 0) return "it is a file, not memory";
+    return (seals & SHM_SEAL_SIZE) == SHM_SEAL_SIZE ? NULL : "its size may change";
 }
 /* Opens a socket at which others ask for the memory, with a random `name`. Returns -1 with errno on error. */
 static int shm_listen(char name[ENGINE_LOCAL_NAME], int backlog) {
@@ -44,59 +65,74 @@ typedef union shm_control { /* CMSG_* macros need the alignment of cmsghdr */
     struct cmsghdr align;
 } shm_control;
 
-/* Gives `fd` to the next process that asks. Returns 0, or -1: nobody asks any more (*stop), or giving fails. */
-static int shm_give(int listener, int fd, const int *stop) {
+/* Sends `fd` over the connection. Returns 0, or -1 with errno. */
+static int shm_send(int s, int fd) {
+    char byte = 'm';
+    struct iovec io = {&byte, 1};
+    shm_control control;
+    struct msghdr msg;
+    memset(&msg, 0, sizeof msg);
+    memset(&control, 0, sizeof control);
+    msg.msg_iov = &io, msg.msg_iovlen = 1;
+    msg.msg_control = control.data, msg.msg_controllen = sizeof control.data;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+    c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    return sendmsg(s, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == 1 ? 0 : -1;
+}
+/* Gives `fd` to all that have asked. Waits for nobody: a rank that has not asked has died, and the ranks' next exchange says so.
+ * Returns 0, or -1 with errno. */
+static int shm_give(int listener, int fd) {
     for (;;) {
         struct pollfd p = {listener, POLLIN, 0};
-        int n = poll(&p, 1, SHM_LOOK_MS);
-        if (n < 0 && errno != EINTR) return -1;
-        if (n <= 0 && __atomic_load_n(stop, __ATOMIC_RELAXED)) return -1;
-        if (n <= 0) continue;
-        int s = accept(listener, NULL, NULL);
-        if (s < 0) continue;
-        if (!shm_is_us(s)) {
-            close(s);
-            continue;
-        }
-        char byte = 'm';
-        struct iovec io = {&byte, 1};
-        shm_control control;
-        struct msghdr msg;
-        memset(&msg, 0, sizeof msg);
-        memset(&control, 0, sizeof control);
-        msg.msg_iov = &io, msg.msg_iovlen = 1;
-        msg.msg_control = control.data, msg.msg_controllen = sizeof control.data;
-        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-        c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(c), &fd, sizeof fd);
-        int ok = sendmsg(s, &msg, MSG_NOSIGNAL) == 1;
+        int n = poll(&p, 1, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n;
+        int s = (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC);
+        if (s < 0 && (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN)) continue;
+        if (s < 0) return -1;
+        const int failed = shm_is_us(s) && shm_send(s, fd) && errno != EPIPE && errno != ECONNRESET;
         engine_local_shut(s);
-        return ok ? 0 : -1;
+        if (failed) return -1;
     }
 }
-/* Asks for the memory. Returns its descriptor, or -1 with errno. */
-static int shm_take(const char *name) {
-    struct sockaddr_un a;
-    struct timeval limit = {SHM_WAIT_MS / 1000, 0};
-    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = -1;
-    if (s < 0) return -1;
-    setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    if (connect(s, (struct sockaddr *)&a, engine_local_address(name, &a)) == 0 && shm_is_us(s)) {
-        char byte;
-        struct iovec io = {&byte, 1};
-        shm_control control;
-        struct msghdr msg;
-        memset(&msg, 0, sizeof msg);
-        msg.msg_iov = &io, msg.msg_iovlen = 1;
-        msg.msg_control = control.data, msg.msg_controllen = sizeof control.data;
-        ssize_t n = recvmsg(s, &msg, MSG_CMSG_CLOEXEC);
-        struct cmsghdr *c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;
-        if (c && c->cmsg_type == SCM_RIGHTS)
-            memcpy(&fd, CMSG_DATA(c), sizeof fd);
-        else if (n >= 0)
-            errno = ECONNRESET;
-    }
-    engine_local_shut(s);
+/* Receives one descriptor. Returns -1 if anything else came. */
+static int shm_receive(int s) {
+    char byte;
+    int fd = -1;
+    struct iovec io = {&byte, 1};
+    shm_control control;
+    struct msghdr msg;
+    memset(&msg, 0, sizeof msg);
+    memset(&control, 0, sizeof control);
+    msg.msg_iov = &io, msg.msg_iovlen = 1;
+    /* room for exactly one: the kernel closes the others that a sender may have added */
+    msg.msg_control = control.data, msg.msg_controllen = CMSG_LEN(sizeof fd);
+    ssize_t n = recvmsg(s, &msg, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof fd))
+        memcpy(&fd, CMSG_DATA(c), sizeof fd);
     return fd;
+}
+/* Asks for the memory. Returns the connection, or -1 and what is wrong. */
+static int shm_ask(const char *name, const char **why) {
+    struct sockaddr_un a;
+    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s < 0 || connect(s, (struct sockaddr *)&a, engine_local_address(name, &a)) != 0)
+        *why = strerror(errno);
+    else if (!shm_is_us(s))
+        *why = "what answers belongs to another user";
+    else
+        return s;
+    engine_local_shut(s);
+    return -1;
+}
+/* Takes the memory that was given before, which must be of `bytes` bytes. Returns its descriptor, or -1 and what is wrong. */
+static int shm_take(int s, uint64_t bytes, const char **why) {
+    int fd = shm_receive(s);
+    *why = fd < 0 ? "none came, or this process has too many files open" : shm_wrong(fd, bytes);
+    if (fd < 0 || !*why) return fd;
+    engine_local_shut(fd);
+    return -1;
 }
 #endif

@@ -47,11 +47,11 @@ ENGINE_FN int32_t engine_wait_fd(void *comm) {
 
 /* progress(comm, 0) of a rank that has a descriptor: makes it unreadable, unless more can be moved at once. */
 ENGINE_FN void engine_wait_arm(engine_job *j) {
-    enum { ROUNDS = 2 }; /* of at most ENGINE_BUDGET bytes a comm */
+    enum { ROUNDS = 2, READS = 64 }; /* of at most ENGINE_BUDGET bytes a comm; of bytes that anybody may send */
     char bytes[16];
     int pending, more = 1;
     uint64_t due = UINT64_MAX;
-    while (recv(j->socket, bytes, sizeof bytes, MSG_DONTWAIT) >= 0) {
+    for (int i = 0; i < READS && recv(j->socket, bytes, sizeof bytes, MSG_DONTWAIT) >= 0; i++) {
     }
     ENGINE_STORE(&j->bell->asleep, ENGINE_POLLED);
     ENGINE_STORE(&j->woken, 0u); /* the caller looks at everything now */

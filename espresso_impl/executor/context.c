@@ -110,6 +110,14 @@ static void esp__introduced(esp_ctx *ctx, const esp__intro *all) {
                  p->n_local ? "two levels, ranks and machines" : "only options over all ranks");
 }
 
+/* What came from another process: texts end, and no place is deeper than there is room for. */
+static esp_status esp__intro_check(esp_ctx *ctx, esp__intro *x, int32_t rank) {
+    x->machine[sizeof x->machine - 1] = x->backend[sizeof x->backend - 1] = x->link[sizeof x->link - 1] = 0;
+    if (x->n_levels >= 2 && x->n_levels <= ESP__LEVELS) return ESP_OK;
+    return esp__fail(ctx, ESP_E_MISMATCH, "rank %d says that its place has %u levels: 2 to %d are possible", (int)rank,
+                     x->n_levels, (int)ESP__LEVELS);
+}
+
 /* Ranks exchange their places, backends and links. Machines are numbered in the order of the ranks in which they first occur. */
 static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *backend, const esp__env_links *links) {
     esp__topology *p = &ctx->job.topo;
@@ -135,6 +143,7 @@ static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *
     mine.host = esp__env_host();
     mine.cores = esp__cores();
     if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, w->size, &mine, all, sizeof mine);
+    for (int32_t r = 0; r < w->size && !s; r++) s = esp__intro_check(ctx, &all[r], r);
     for (int32_t r = 0; r < w->size && !s; r++)
         if (strcmp(all[r].backend, all[0].backend) || strcmp(all[r].link, all[0].link) || all[r].abi != all[0].abi)
             s = esp__fail(

@@ -61,7 +61,7 @@ ESP__FN esp_status esp__agree_lines(esp_ctx *ctx, esp__text *lines, esp_status s
         mine.bytes = UINT64_MAX - (uint32_t)-status;
     else
         mine.bytes = lines->len + 1, mine.hash = esp__hash64(ESP__HASH0, lines->data, lines->len);
-    uint64_t longest = 0;
+    uint64_t longest = status ? 0 : mine.bytes; /* the own text must fit, whatever the others say */
     int differ = 0;
     esp_status s = esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, &mine, all, sizeof mine);
     for (int32_t r = 0; r < esp__job_of(ctx)->size && !s; r++) {
@@ -85,6 +85,7 @@ ESP__FN esp_status esp__agree_lines(esp_ctx *ctx, esp__text *lines, esp_status s
         if (!s) {
             memcpy(in, lines->data, lines->len + 1);
             s = esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, in, texts, longest);
+            for (int32_t r = 0; r < esp__job_of(ctx)->size && !s; r++) texts[(uint64_t)(r + 1) * longest - 1] = 0;
             if (!s) s = esp__agree_report(ctx, texts, longest);
         }
         esp__free(ctx, in);

@@ -276,6 +276,19 @@ static int esp__env_hosts(const esp__launcher *l, int32_t size) {
     return !strcmp(l->name, "Slurm") && nodes && atoi(nodes) > 1;
 }
 
+/* The job's secret. Set but empty is an error here: it would be a job without one, which nobody asked for. */
+static esp_status esp__env_secret(esp__where *out) {
+    const char *s = getenv("ESPRESSO_SECRET");
+    size_t n = s ? strlen(s) : 0;
+    if (s && (n < ESP__SECRET_MIN || n >= ESP__SPEC_MAX))
+        return esp__fail(NULL, ESP_E_ARG,
+                         "ESPRESSO_SECRET has %zu characters: it must have %d to %d, random and the same on all ranks, "
+                         "as from `head -c 24 /dev/urandom | base64`; unset it for a job without a secret",
+                         n, (int)ESP__SECRET_MIN, (int)ESP__SPEC_MAX - 1);
+    out->secret = s;
+    return ESP_OK;
+}
+
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
     const esp__launcher *l = NULL;
     const char *hosts = esp__env_get("ESPRESSO_HOSTS");
@@ -287,6 +300,7 @@ ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
     out->by_mpi = l != NULL;
     out->hosts = l ? esp__env_hosts(l, out->size) : hosts && atoi(hosts) > 1;
     if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, l, out);
+    if (s == ESP_OK) s = esp__env_secret(out); /* also of one rank: a backend may know of more */
     return s;
 }
 

@@ -38,7 +38,10 @@ static esp__exchange *esp__exchange_find(esp__peers *p, uint64_t tag, uint64_t s
 
 static esp__exchange *esp__exchange_new(esp__peers *p, uint64_t tag, uint64_t seq, int32_t n, const int32_t *members,
                                         uint64_t bytes) {
-    esp__exchange *x = (esp__exchange *)esp__alloc(p->ctx, sizeof *x);
+    esp__exchange *x = NULL;
+    if (bytes <= ESP__BODY_MOST && (uint64_t)n * bytes <= ESP__BODY_MOST &&
+        p->n_exchanges < (int64_t)ESP__EXCHANGES_EACH * p->size)
+        x = (esp__exchange *)esp__alloc(p->ctx, sizeof *x);
     if (!x) return NULL;
     x->tag = tag;
     x->seq = seq;
@@ -58,6 +61,7 @@ static esp__exchange *esp__exchange_new(esp__peers *p, uint64_t tag, uint64_t se
         if (p->conns[members[i]].state != ESP__HERE) x->failed = members[i];
     x->next = p->exchanges;
     p->exchanges = x;
+    p->n_exchanges++;
     return x;
 }
 
@@ -66,6 +70,7 @@ static void esp__exchange_end(esp__peers *p, esp__exchange *x) {
     esp__exchange **at = &p->exchanges;
     while (*at != x) at = &(*at)->next;
     *at = x->next;
+    p->n_exchanges--;
     esp__exchange_free(p, x);
 }
 
@@ -85,10 +90,11 @@ static int esp__exchange_deposit(esp__peers *p, uint64_t tag, uint64_t seq, int3
                                  int32_t from, const void *data, uint64_t bytes) {
     esp__exchange *x = esp__exchange_find(p, tag, seq);
     int32_t at = 0;
+    while (at < n && members[at] != from) at++;
+    if (at == n) return 0; /* not a member: it must not even begin an exchange */
     if (!x) x = esp__exchange_new(p, tag, seq, n, members, bytes);
     if (!x) return p->no_memory = 1, 0;
-    while (at < x->n && x->members[at] != from) at++;
-    if (at == x->n || x->got[at]) return 0;
+    if (n != x->n || memcmp(x->members, members, (uint64_t)n * sizeof *members) != 0 || x->got[at]) return 0;
     x->got[at] = 1;
     x->n_got++;
     if (x->failed >= 0) esp__exchange_answer(p, x, at); /* the exchange failed before this data came */
@@ -131,6 +137,7 @@ static int esp__exchange_message(esp__peers *p, const esp__conn *c) {
     members = (int32_t *)(void *)c->body + 1;
     for (int32_t i = 0; i < n; i++)
         if (members[i] < 0 || members[i] >= p->size) return 0;
+    if (c->head.tag != esp__hash64(ESP__HASH0, c->body, head)) return 0;
     return esp__exchange_deposit(p, c->head.tag, c->head.seq, n, members, c->rank, c->body + head,
                                  c->head.bytes - head);
 }
@@ -204,6 +211,9 @@ ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, i
         return ESP_OK;
     }
     list_bytes = (uint64_t)n * sizeof *list + sizeof n; /* n, then the members: as the message has it */
+    if (bytes > ESP__BODY_MOST || (uint64_t)n * bytes + list_bytes > ESP__BODY_MOST)
+        return esp__fail(p->ctx, ESP_E_ARG, "ranks cannot exchange %llu bytes each: %d of them at most %llu together",
+                         (unsigned long long)bytes, (int)n, (unsigned long long)ESP__BODY_MOST);
     list = n < 64 ? all : (heap = (int32_t *)esp__alloc(p->ctx, list_bytes));
     if (!list) return esp__fail(p->ctx, ESP_E_NOMEM, "no memory for an exchange");
     list[0] = n;

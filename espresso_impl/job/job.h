@@ -5,6 +5,7 @@
 #include "espresso_impl/base/levels.h"
 
 /* ---- env.c: rank, size, machine and meeting point from the launcher's environment --------------------------- */
+enum { ESP__SECRET_MIN = 16 }; /* characters of ESPRESSO_SECRET */
 typedef struct esp__where {
     int32_t rank, size;
     char machine[ESP__NAME_MAX * 2]; /* ranks with the same text are on one machine: "m<id>" or host name + boot id */
@@ -12,10 +13,11 @@ typedef struct esp__where {
                                         backend's, or (nowhere: 1) no place is known */
     int implied;              /* root follows from the job's name: nobody named it                                    */
     int nowhere, hosts;       /* hosts: 1 if the launcher says that ranks are on several hosts                        */
-    int by_mpi;           /* the launcher is one whose ranks may use MPI                                           */
-    int asked;            /* rank and size come from ESPRESSO_* or esp_config: a backend may not say otherwise    */
-    uint32_t n_levels;    /* 2; with a place, one more than its parts; `machine` is then the place */
-    const char *launcher; /* "config", "espresso run", "Open MPI", ... for messages */
+    int by_mpi;               /* the launcher is one whose ranks may use MPI                                           */
+    int asked;                /* rank and size come from ESPRESSO_* or esp_config: a backend may not say otherwise    */
+    uint32_t n_levels;        /* 2; with a place, one more than its parts; `machine` is then the place */
+    const char *launcher;     /* "config", "espresso run", "Open MPI", ... for messages */
+    const char *secret;       /* ESPRESSO_SECRET, in the environment; NULL: none. Never print it */
 } esp__where;
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out);
 /* The error of a job whose ranks know no place to meet. */

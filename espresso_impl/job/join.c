@@ -1,4 +1,5 @@
-/* join.c: how a rank other than 0 joins the meeting, for peers.c: connects, sends hello, waits for the welcome. */
+/* join.c: how a rank other than 0 joins the meeting, for peers.c: connects, proves that it knows the secret, has rank 0 prove it, and
+ * waits for the welcome. */
 #include "espresso_impl/job/job.h"
 
 /* One connected socket to `a`, or -1 and errno. */
@@ -30,23 +31,66 @@ static int esp__meet_dial(const esp__addr *a, uint64_t deadline_ns) {
     return fd;
 }
 
-/* Sends hello on a new connection and waits for rank 0's answer. ESP_PENDING: the connection ended without one; try again. */
-static esp_status esp__meet_greet(esp__peers *p, esp__conn *c, uint64_t job) {
+/* A connection to what may be rank 0. */
+typedef struct esp__joining {
+    esp__conn *conn;
+    esp__knock knock;
+    esp__challenge challenge;
+    esp__hello hello;
+    int stage;  /* the messages from rank 0 so far: challenge, proof                                */
+    int unsure; /* there are other addresses to try: until it has proven itself, it may be anybody's */
+} esp__joining;
+
+/* What rank 0, or whoever answers, tells instead of the next message. */
+static esp_status esp__join_refused(esp__peers *p, esp__joining *j) {
+    esp__conn *c = j->conn;
+    const int known = !strncmp(esp_status_name(c->head.rank), "ESP_E_", 6);
+    char *text = (char *)c->body;
+    if (c->head.bytes == 0) return esp__fail(p->ctx, ESP_E_COMM, "rank 0 at %s refused this process", p->where);
+    esp__printable(text, c->head.bytes);
+    return esp__fail(p->ctx, known ? c->head.rank : ESP_E_COMM, "%s", text);
+}
+
+/* Handles the message that has come. ESP_PENDING: another one follows. */
+static esp_status esp__join_heard(esp__peers *p, esp__joining *j) {
+    esp__conn *c = j->conn;
+    const esp__msg *m = &c->head;
+    esp__proof proof;
+    if (m->type == ESP__MSG_REFUSE && m->rank < 0) return esp__join_refused(p, j);
+    if (j->stage == 0 && m->type == ESP__MSG_CHALLENGE && m->bytes == sizeof j->challenge) {
+        memcpy(&j->challenge, c->body, sizeof j->challenge);
+        if (memcmp(j->challenge.magic, esp__meet_magic, sizeof j->challenge.magic) == 0) {
+            if (!esp__prove_hello(p, &j->knock, &j->challenge, &j->hello))
+                return esp__fail(p->ctx, ESP_E_COMM, "rank %d cannot join: no random numbers", (int)p->rank);
+            esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_HELLO, p->rank, 0, 0, 0}, &j->hello, sizeof j->hello);
+            j->stage = 1;
+            return ESP_PENDING;
+        }
+    }
+    if (j->stage == 1 && m->type == ESP__MSG_PROOF && m->bytes == sizeof proof) {
+        memcpy(&proof, c->body, sizeof proof);
+        if (!esp__prove_check(p, 1, &j->knock, &j->challenge, &j->hello, proof.code))
+            return esp__fail(p->ctx, ESP_E_MISMATCH,
+                             "what answers at %s does not know this job's ESPRESSO_SECRET, so it is not rank 0 of it",
+                             p->where);
+        j->stage = 2;
+        return ESP_PENDING;
+    }
+    if (j->stage == 2 && m->type == ESP__MSG_WELCOME) return ESP_OK;
+    return esp__fail(p->ctx, ESP_E_COMM, "what answers at %s is not espresso %s", p->where, ESPRESSO_VERSION);
+}
+
+/* Meets rank 0 over a new connection. ESP_PENDING: it was not rank 0, or ended; try again. */
+static esp_status esp__join_greet(esp__peers *p, esp__joining *j) {
     /* rank 0 started before this moment, and gives up timeout_ms after its start: its answer, which names the missing
      * ranks, comes before this deadline */
     uint64_t deadline = esp__now_ns() + (p->timeout_ms + 1000ull) * 1000000u;
-    esp__hello h;
-    memset(&h, 0, sizeof h);
-    memcpy(h.magic, esp__meet_magic, sizeof h.magic);
-    snprintf(h.version, sizeof h.version, "%s", ESPRESSO_VERSION);
-    h.rank = p->rank;
-    h.size = p->size;
-    h.job = job;
-    esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_HELLO, p->rank, 0, 0, 0}, &h, sizeof h);
+    esp__conn *c = j->conn;
+    esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_KNOCK, p->rank, 0, 0, 0}, &j->knock, sizeof j->knock);
     for (;;) {
         struct pollfd poll_fd = {c->fd, POLLIN, 0};
-        int rc = esp__conn_read(p->ctx, c, 65536);
-        esp_status s = ESP_OK;
+        int rc = esp__conn_read(p->ctx, c, ESP__ERROR_MAX);
+        esp_status s;
         if (c->no_memory) return esp__fail(p->ctx, ESP_E_NOMEM, "no memory to meet the ranks at %s", p->where);
         if (rc < 0) return ESP_PENDING;
         if (rc == 0 && esp__now_ns() >= deadline)
@@ -55,14 +99,10 @@ static esp_status esp__meet_greet(esp__peers *p, esp__conn *c, uint64_t job) {
                              (int)p->rank, p->where, (unsigned)p->timeout_ms + 1000u);
         if (rc == 0) poll(&poll_fd, 1, esp__poll_ms(deadline));
         if (rc == 0) continue;
-        if (c->head.type == ESP__MSG_REFUSE && c->head.rank < 0 && c->head.bytes > 0) {
-            c->body[c->head.bytes - 1] = 0;
-            s = esp__fail(p->ctx, c->head.rank, "%s", (const char *)c->body);
-        } else if (c->head.type != ESP__MSG_WELCOME) {
-            s = esp__fail(p->ctx, ESP_E_COMM, "what answers at %s is not espresso", p->where);
-        }
+        s = esp__join_heard(p, j);
         esp__conn_next(p->ctx, c);
-        return s;
+        if (s < 0 && j->stage < 2 && j->unsure) return ESP_PENDING;
+        if (s != ESP_PENDING) return s;
     }
 }
 
@@ -76,15 +116,20 @@ static esp_status esp__meet_join(esp__peers *p, char roots[][ESP__SPEC_MAX], int
         snprintf(p->where, sizeof p->where, "%s", roots[turn % n_roots]);
         n = esp__addr_resolve(p->where, addrs, 4, &error);
         for (int i = 0; i < n; i++) {
+            esp__joining j;
             esp_status s = ESP_PENDING;
             int fd = esp__meet_dial(&addrs[i], deadline), pidfd;
             error = strerror(errno);
             if (fd < 0) continue;
+            memset(&j, 0, sizeof j);
             esp__conn_init(&p->conns[0], fd, 0);
             if (esp__socket_peer(fd, &pidfd)) {
                 p->conns[0].pidfd = pidfd;
-                s = esp__meet_greet(p, &p->conns[0], job);
-                error = "it closed the connection";
+                j.conn = &p->conns[0];
+                j.unsure = n_roots > 1;
+                esp__prove_knock(p, job, &j.knock);
+                s = esp__join_greet(p, &j);
+                error = j.stage == 0 ? "it closed the connection" : "it is not rank 0 of this job";
             } else {
                 error = "it belongs to another user";
             }

@@ -2,8 +2,8 @@
  * one socket to rank 0. One watch thread a rank reads all messages, so that it sees the end-of-file of a rank that dies at once.
  * Must not know what the exchanges mean, nor anything of tensors, shared memory or backends.
  *
- * Parts: wire.c has sockets and messages; meet.c, join.c and oob.c the meeting; exchange.c allgather; late.c finds the rank that
- * is late; stall.c reports who keeps the others waiting; watch.c has the watch thread; this file opens and closes. */
+ * Parts: wire.c has sockets and messages; prove.c, guests.c, meet.c, join.c and oob.c the meeting; exchange.c allgather; late.c finds
+ * the rank that is late; stall.c reports who keeps the others waiting; watch.c has the watch thread; this file opens and closes. */
 #include "espresso_impl/job/job.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -23,21 +23,24 @@
 #include <unistd.h>
 
 enum {
-    ESP__MSG_HELLO = 1,     /* to 0: a rank's first message                                                   */
-    ESP__MSG_WELCOME = 2,   /* from 0: all ranks are here                                                     */
-    ESP__MSG_REFUSE = 3,    /* from 0: the meeting failed; rank = status, body = text                         */
-    ESP__MSG_GATHER = 4,    /* to 0: tag, seq; body = n, members, data                                        */
-    ESP__MSG_SHARED = 5,    /* from 0: tag, seq; body = all members' data                                     */
-    ESP__MSG_FAILED = 6,    /* from 0: tag, seq; the exchange cannot succeed: rank left, or (-1) sizes differ */
-    ESP__MSG_WHO = 7,       /* to 0: tag, seq; whose data is missing?                                         */
-    ESP__MSG_MISSING = 8,   /* from 0: tag, seq; rank = the first missing one, -1: none                       */
-    ESP__MSG_GONE = 9,      /* from 0: rank died (tag 0) or left (tag 1)                                      */
-    ESP__MSG_BYE = 10,      /* both ways: end-of-file follows, and does not mean death                        */
-    ESP__MSG_FAREWELL = 11, /* to 0: body = the farewell's data                                               */
-    ESP__MSG_ACCUSE = 12,   /* to 0: the sender has waited too long, for rank, at tensor tag                  */
-    ESP__MSG_ASK = 13,      /* from 0: which rank do you wait for? seq = inquiry                              */
-    ESP__MSG_ANSWER = 14,   /* to 0: rank, tag = tensor, seq = inquiry; rank -2: not waiting                  */
-    ESP__MSG_VERDICT = 15   /* from 0: rank is late for tensor tag                                            */
+    ESP__MSG_KNOCK = 1,      /* to 0: a rank's first message, in all versions of the library                   */
+    ESP__MSG_WELCOME = 2,    /* from 0: all ranks are here                                                     */
+    ESP__MSG_REFUSE = 3,     /* from 0: the meeting failed; rank = status, body = text                         */
+    ESP__MSG_GATHER = 4,     /* to 0: tag, seq; body = n, members, data                                        */
+    ESP__MSG_SHARED = 5,     /* from 0: tag, seq; body = all members' data                                     */
+    ESP__MSG_FAILED = 6,     /* from 0: tag, seq; the exchange cannot succeed: rank left, or (-1) sizes differ */
+    ESP__MSG_WHO = 7,        /* to 0: tag, seq; whose data is missing?                                         */
+    ESP__MSG_MISSING = 8,    /* from 0: tag, seq; rank = the first missing one, -1: none                       */
+    ESP__MSG_GONE = 9,       /* from 0: rank died (tag 0) or left (tag 1)                                      */
+    ESP__MSG_BYE = 10,       /* both ways: end-of-file follows, and does not mean death                        */
+    ESP__MSG_FAREWELL = 11,  /* to 0: body = the farewell's data                                               */
+    ESP__MSG_ACCUSE = 12,    /* to 0: the sender has waited too long, for rank, at tensor tag                  */
+    ESP__MSG_ASK = 13,       /* from 0: which rank do you wait for? seq = inquiry                              */
+    ESP__MSG_ANSWER = 14,    /* to 0: rank, tag = tensor, seq = inquiry; rank -2: not waiting                  */
+    ESP__MSG_VERDICT = 15,   /* from 0: rank is late for tensor tag                                            */
+    ESP__MSG_CHALLENGE = 16, /* from 0, to 0, from 0: see prove.c                                             */
+    ESP__MSG_HELLO = 17,
+    ESP__MSG_PROOF = 18
 };
 enum {
     ESP__MSG_STALL = 32,       /* to 0: the sender waits (tag 0), or waits no more (tag 1), for seq ns        */
@@ -45,6 +48,11 @@ enum {
     ESP__MSG_STALL_ANSWER = 34 /* to 0: seq = inquiry; body = the answer, or nothing: not started, or closing */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 };
+enum {
+    ESP__BODY_MOST = 1 << 30,  /* bytes of a message's body                                           */
+    ESP__BODY_FIRST = 1 << 16, /* memory for a body before any of it has come                         */
+    ESP__EXCHANGES_EACH = 64   /* exchanges that may be open at a time, for each rank: it has fewer threads */
+};
 
 /* In front of every message; `bytes` of body follow. */
 typedef struct esp__msg {
@@ -70,8 +78,8 @@ typedef struct esp__conn {
     int no_memory; /* this rank had no memory for a message, and has shut the connection: see esp__watch_no_memory */
     uint64_t got;
     esp__msg head;
-    uint8_t *body; /* `room` bytes of it are there, or on their way */
-    uint64_t room;
+    uint8_t *body; /* body_cap bytes of it are there, or on their way */
+    uint64_t body_cap;
     esp__bytes out;
     uint64_t out_at;
     esp__bytes farewell; /* rank 0: the other rank's, until this one closes */
@@ -114,7 +122,8 @@ struct esp__peers {
     uint32_t timeout_ms;
     long pid; /* of the process that opened it: a forked child must send nothing */
     char where[ESP__SPEC_MAX];
-    esp__conn *conns; /* rank 0: [size], own entry unused; else [1], rank 0 */
+    char secret[ESP__SPEC_MAX]; /* "": the job has none; wiped when the ranks have met */
+    esp__conn *conns;           /* rank 0: [size], own entry unused; else [1], rank 0 */
     int32_t n_conns;
     int wake_fd, has_thread, closing, quit, sent;
     uint64_t quit_ns;
@@ -127,6 +136,7 @@ struct esp__peers {
     int left_job;  /* that was done */
     uint8_t *left; /* [size] 1: the rank said goodbye */
     esp__exchange *exchanges;
+    int64_t n_exchanges;
     esp__waiter *waiters;
     esp__bytes tags; /* an array of esp__tag */
     struct pollfd *polls;
@@ -141,6 +151,8 @@ struct esp__peers {
 };
 
 #include "espresso_impl/job/wire.c"
+#include "espresso_impl/job/prove.c"
+#include "espresso_impl/job/guests.c"
 #include "espresso_impl/job/meet.c"
 #include "espresso_impl/job/join.c"
 #include "espresso_impl/job/oob.c"
@@ -173,6 +185,7 @@ static void esp__peers_free(esp__peers *p) {
     esp__socket_close(&p->wake_fd);
     pthread_cond_destroy(&p->changed);
     pthread_mutex_destroy(&p->lock);
+    esp__wipe(p->secret, sizeof p->secret);
     esp__free(ctx, p);
 }
 
@@ -187,6 +200,7 @@ static esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const esp
     p->rank = w->rank;
     p->size = w->size;
     p->timeout_ms = cfg && cfg->timeout_ms ? cfg->timeout_ms : 300000;
+    snprintf(p->secret, sizeof p->secret, "%s", w->secret ? w->secret : "");
     p->pid = (long)getpid();
     p->wake_fd = -1;
     p->dead = -1;
@@ -217,6 +231,7 @@ ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const es
     if (!p) return esp__fail(ctx, ESP_E_NOMEM, "no memory to connect %d ranks", (int)w->size);
     if (p->size > 1) {
         s = esp__meet(p, cfg, w);
+        esp__wipe(p->secret, sizeof p->secret);
         if (s == ESP_OK) s = esp__watch_start(p);
     }
     if (s == ESP_OK)

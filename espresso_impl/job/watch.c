@@ -63,6 +63,7 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
                        0);
         break;
     case ESP__MSG_FAREWELL:
+        if (c->farewell_done) break; /* there is one */
         if (!esp__bytes_add(p->ctx, &c->farewell, c->body, m->bytes)) c->farewell.len = 0;
         c->farewell_done = 1;
         pthread_cond_broadcast(&p->changed);
@@ -82,15 +83,16 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
 /* Other ranks: handles a message from rank 0. */
 static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
+    const int is_rank = m->rank >= -1 && m->rank < p->size; /* -1: none, or not known */
     esp__waiter *w;
     uint8_t answer[ESP__STALL_BYTES];
     uint64_t tensor = 0, bytes;
     int32_t on;
     switch (m->type) {
     case ESP__MSG_SHARED: esp__waiter_finish(p, m->tag, m->seq, c->body, m->bytes, -2); break;
-    case ESP__MSG_FAILED: esp__waiter_finish(p, m->tag, m->seq, NULL, 0, m->rank); break;
+    case ESP__MSG_FAILED: esp__waiter_finish(p, m->tag, m->seq, NULL, 0, is_rank ? m->rank : -1); break;
     case ESP__MSG_MISSING:
-        if ((w = esp__waiter_find(p, m->tag, m->seq))) w->missing = m->rank;
+        if (is_rank && (w = esp__waiter_find(p, m->tag, m->seq))) w->missing = m->rank;
         pthread_cond_broadcast(&p->changed);
         break;
     case ESP__MSG_GONE:
@@ -101,7 +103,7 @@ static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
         on = esp__late_self(p, &tensor);
         esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_ANSWER, on, tensor, m->seq, 0}, NULL, 0);
         break;
-    case ESP__MSG_VERDICT: esp__late_tell(p, m->rank, m->tag); break;
+    case ESP__MSG_VERDICT: esp__late_tell(p, is_rank ? m->rank : -1, m->tag); break;
     case ESP__MSG_STALL_ASK:
         if (p->stall) p->stall->asked = 1;
         bytes = esp__stall_self(p, answer);
@@ -113,7 +115,7 @@ static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
 
 static void esp__watch_read(esp__peers *p, esp__conn *c) {
     while (c->fd >= 0) {
-        int rc = esp__conn_read(p->ctx, c, 1u << 30);
+        int rc = esp__conn_read(p->ctx, c, ESP__BODY_MOST);
         if (rc == 0) return;
         pthread_mutex_lock(&p->lock);
         esp__watch_no_memory(p);

@@ -139,8 +139,18 @@ static int esp__listen(const char *root, const char **error) {
     return fd;
 }
 
-/* Checks that both ends of a Unix socket belong to one user, since any user can connect to an abstract name. *pidfd: the other
- * process. */
+/* 1 if processes of other hosts can reach a listening socket. */
+static int esp__open_to_all(int fd) {
+    struct sockaddr_storage sa;
+    socklen_t len = sizeof sa;
+    memset(&sa, 0, sizeof sa);
+    if (getsockname(fd, (struct sockaddr *)&sa, &len) != 0 || sa.ss_family == AF_UNIX) return 0;
+    if (sa.ss_family == AF_INET) return ntohl(((struct sockaddr_in *)&sa)->sin_addr.s_addr) >> 24 != 127;
+    return !IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)&sa)->sin6_addr);
+}
+
+/* Checks that the other end of a Unix socket belongs to this user or to root, since any user can connect to an abstract name, or
+ * take it first. *pidfd: the other process. */
 static int esp__socket_peer(int fd, int *pidfd) {
     struct {
         pid_t pid;
@@ -152,9 +162,10 @@ static int esp__socket_peer(int fd, int *pidfd) {
     socklen_t sa_len = sizeof sa;
     memset(&sa, 0, sizeof sa);
     *pidfd = -1;
-    if (getsockname(fd, (struct sockaddr *)&sa, &sa_len) != 0 || sa.ss_family != AF_UNIX) return 1;
+    if (getsockname(fd, (struct sockaddr *)&sa, &sa_len) != 0) return 0;
+    if (sa.ss_family != AF_UNIX) return 1;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) return 0;
-    if (cred.uid != getuid() && cred.uid != 0 && getuid() != 0) return 0;
+    if (cred.uid != geteuid() && cred.uid != 0) return 0;
 #ifdef SYS_pidfd_open
     if (cred.pid > 0) *pidfd = (int)syscall(SYS_pidfd_open, cred.pid, 0);
 #endif
@@ -174,7 +185,8 @@ static void esp__conn_free(esp_ctx *ctx, esp__conn *c) {
     esp__socket_close(&c->pidfd);
     if (c->body) esp__free(ctx, c->body);
     c->body = NULL;
-    c->got = c->room = 0;
+    c->body_cap = 0;
+    c->got = 0;
     esp__bytes_free(ctx, &c->out);
     esp__bytes_free(ctx, &c->farewell);
 }
@@ -218,51 +230,60 @@ static void esp__conn_send(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *b
     esp__conn_send2(ctx, c, m, body, bytes, NULL, 0);
 }
 
-/* Room for the next piece of the body: it grows as the body comes, since a header may claim any size up to the limit. */
-enum { ESP__BODY_AT_ONCE = 1 << 20 };
-static int esp__conn_room(esp_ctx *ctx, esp__conn *c) {
-    const uint64_t have = c->got - sizeof c->head, twice = 2 * c->room;
-    if (have < c->room) return 1;
-    uint64_t room = twice > ESP__BODY_AT_ONCE ? twice : (uint64_t)ESP__BODY_AT_ONCE;
-    if (room > c->head.bytes) room = c->head.bytes;
-    uint8_t *body = (uint8_t *)esp__alloc(ctx, room);
-    if (!body) return 0;
+/* The message was handled: the next one may be read. */
+static void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
+    if (c->body) esp__free(ctx, c->body);
+    c->body = NULL;
+    c->body_cap = 0;
+    c->got = 0;
+}
+
+/* Makes room for more of a message's body. A size from another process is believed only as far as bytes have come: a few large
+ * sizes take no memory. */
+static int esp__conn_room(esp_ctx *ctx, esp__conn *c, uint64_t have) {
+    uint64_t cap = c->body_cap < ESP__BODY_FIRST / 4 ? ESP__BODY_FIRST : c->body_cap * 4;
+    uint8_t *body;
+    if (have < c->body_cap) return 1;
+    if (cap > c->head.bytes) cap = c->head.bytes;
+    if (!(body = (uint8_t *)esp__alloc(ctx, cap))) return 0;
     if (have) memcpy(body, c->body, have);
-    esp__free(ctx, c->body);
+    if (c->body) esp__free(ctx, c->body);
     c->body = body;
-    c->room = room;
+    c->body_cap = cap;
     return 1;
 }
 
-/* 1: c->head and c->body hold one message (then call esp__conn_next); 0: not yet; -1: the connection has ended. */
+/* 1: c->head and c->body hold one message (then call esp__conn_next); 0: not yet; -1: the connection has ended, or its next message
+ * has more than `limit` bytes. */
 static int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
     for (;;) {
         const int in_head = c->got < sizeof c->head;
-        if (!in_head && c->got == sizeof c->head + c->head.bytes) return 1; /* without a body, c->body is NULL */
-        if (!in_head && (c->head.bytes > limit || !esp__conn_room(ctx, c))) {
-            uint64_t bytes = c->head.bytes;
-            c->got = 0;
-            c->head.bytes = 0;
-            if (bytes <= limit)
-                esp__conn_no_memory(ctx, c, bytes);
-            else
-                esp__log(ctx, ESP_LOG_DEBUG, "peers", "a message of %llu bytes is refused", (unsigned long long)bytes);
-            return -1;
+        const uint64_t have = in_head ? 0 : c->got - sizeof c->head;
+        uint8_t *to = (uint8_t *)&c->head + c->got;
+        uint64_t want = sizeof c->head - c->got;
+        ssize_t n;
+        if (!in_head) {
+            if (have == c->head.bytes) return 1;
+            if (c->head.bytes > limit || !esp__conn_room(ctx, c, have)) {
+                const uint64_t bytes = c->head.bytes;
+                esp__conn_next(ctx, c);
+                memset(&c->head, 0, sizeof c->head);
+                if (bytes <= limit)
+                    esp__conn_no_memory(ctx, c, bytes);
+                else
+                    esp__log(ctx, ESP_LOG_DEBUG, "peers", "a message of %llu bytes is refused",
+                             (unsigned long long)bytes);
+                return -1;
+            }
+            to = c->body + have;
+            want = c->body_cap - have;
         }
-        uint8_t *to = in_head ? (uint8_t *)&c->head + c->got : c->body + (c->got - sizeof c->head);
-        const uint64_t want = in_head ? sizeof c->head - c->got : sizeof c->head + c->room - c->got;
-        ssize_t n = recv(c->fd, to, want, MSG_DONTWAIT);
+        n = recv(c->fd, to, want, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
         if (n <= 0) return -1;
         c->got += (uint64_t)n;
     }
-}
-
-static void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
-    if (c->body) esp__free(ctx, c->body);
-    c->body = NULL;
-    c->got = c->room = 0;
 }
 
 /* Milliseconds for poll() until `deadline_ns`, rounded up; -1 for no deadline. */

@@ -2,7 +2,6 @@
  * never unloaded: other contexts may use its code. */
 #include "espresso_impl/plugins/plugins.h"
 #include <dlfcn.h>
-#include <unistd.h>
 
 #ifndef ESPRESSO_PREFIX
 #define ESPRESSO_PREFIX "/usr/local"
@@ -36,8 +35,8 @@ static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, int replaces)
     esp_plugin_fn entry;
     const esp_plugin *plugin;
     const char *why;
-    esp_status s;
-    if (access(path, F_OK) != 0) return esp__fail(ctx, ESP_E_NOT_FOUND, "%s: no such file", path);
+    esp_status s = esp__plugin_trust(ctx, path);
+    if (s != ESP_OK) return s;
     so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!so) {
         why = dlerror(); /* it usually begins with the path */

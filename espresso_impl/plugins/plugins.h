@@ -48,6 +48,8 @@ ESP__FN const esp_device_table *esp__registry_device(esp_ctx *ctx, esp_devkind k
 ESP__FN void esp__registry_free(esp_ctx *ctx);
 /* esp_plugin_load after its check of ctx. */
 ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name);
+/* trust.c: ESP_OK, or the error that says who else could change this file, and what to do about it. */
+ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path);
 /* The built-in plugins' entries (builtin.c), NULL-terminated. */
 ESP__FN const esp_plugin_fn *esp__builtin_entries(void);
 

@@ -99,6 +99,28 @@ static void meeting_point(void **state) {
     spawn_free(&t);
 }
 
+/* One secret a run, the same for its ranks, another for the next run, whatever the environment says; and on no command line. */
+static void secret(void **state) {
+    (void)state;
+    const char *show = "echo $ESPRESSO_SECRET; tr '\\0' ' ' </proc/$PPID/cmdline | grep -c -- \"$ESPRESSO_SECRET\"";
+    setenv("ESPRESSO_SECRET", "ffffffffffffffffffffffff", 1);
+    spawned s = RUN("2", "--no-prefix", "--", "sh", "-c", "echo $ESPRESSO_SECRET");
+    spawned t = RUN("1", "--no-prefix", "--", "sh", "-c", show);
+    spawned e = RUN("1", "--env", "ESPRESSO_SECRET=0123456789abcdef0123456789abcdef", "--", "true");
+    unsetenv("ESPRESSO_SECRET");
+    assert_int_equal(s.len[0], 2 * 49);
+    assert_int_equal(strspn(s.text[0], "0123456789abcdef"), 48);
+    assert_memory_equal(s.text[0], s.text[0] + 49, 49);
+    assert_int_equal(t.len[0], 49 + 2);
+    assert_string_equal(t.text[0] + 49, "0\n");
+    assert_memory_not_equal(s.text[0], t.text[0], 48);
+    assert_int_equal(e.status, 2);
+    check_said(&e, 1, "espresso run sets ESPRESSO_SECRET itself");
+    spawn_free(&s);
+    spawn_free(&t);
+    spawn_free(&e);
+}
+
 /* Every line to both streams. awk knows /dev/stderr by itself: a bare system has no such file. */
 #define BOTH_STREAMS(lines, text) lines " | awk '{ s = " text "; print s; print s > \"/dev/stderr\" }'"
 
@@ -429,6 +451,7 @@ int main(void) {
         cmocka_unit_test(openmp_threads),
         cmocka_unit_test(uneven_machines),
         cmocka_unit_test(meeting_point),
+        cmocka_unit_test(secret),
         cmocka_unit_test(no_line_is_lost),
         cmocka_unit_test(one_file_for_both),
         cmocka_unit_test(last_line_without_newline),

@@ -11,6 +11,7 @@ static const char *const names[] = {"ESPRESSO_RANK",
                                     "ESPRESSO_SIZE",
                                     "ESPRESSO_MACHINE",
                                     "ESPRESSO_ROOT",
+                                    "ESPRESSO_SECRET",
                                     "ESPRESSO_BACKEND",
                                     "ESPRESSO_CODEC",
                                     "ESPRESSO_STRATEGY",
@@ -92,6 +93,31 @@ static void test_launchers(void **state) {
            2, root);
     snprintf(root, sizeof root, "unix:espresso-%u-slurm-9.1", (unsigned)getuid());
     expect("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=1 SLURM_JOB_ID=9 SLURM_STEP_NUM_NODES=1", 1, 2, root);
+}
+
+#define TWO "ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=unix:x "
+static void test_secret(void **state) {
+    esp__where w;
+    char longest[300];
+    (void)state;
+    set(TWO);
+    assert_int_equal(esp__env_where(NULL, &w), ESP_OK);
+    assert_null(w.secret);
+    set(TWO "ESPRESSO_SECRET=0123456789abcdef");
+    assert_int_equal(esp__env_where(NULL, &w), ESP_OK);
+    assert_string_equal(w.secret, "0123456789abcdef");
+    memset(longest, 'a', sizeof longest);
+    longest[255] = 0;
+    setenv("ESPRESSO_SECRET", longest, 1);
+    assert_int_equal(esp__env_where(NULL, &w), ESP_OK);
+    expect_error(TWO "ESPRESSO_SECRET=hunter2hunter2x", "ESPRESSO_SECRET has 15 characters: it must have 16 to 255");
+    assert_null(strstr(esp_last_error(NULL), "hunter2")); /* no error shows it */
+    expect_error(TWO "ESPRESSO_SECRET=", "ESPRESSO_SECRET has 0 characters");
+    longest[255] = 'a';
+    longest[256] = 0;
+    setenv("ESPRESSO_SECRET", longest, 1);
+    assert_int_equal(esp__env_where(NULL, &w), ESP_E_ARG);
+    expect_error("ESPRESSO_SECRET=short", "5 characters"); /* of one rank too: a backend may know of more */
 }
 
 static void test_mpich_ranks_share_their_parents_name(void **state) {
@@ -404,6 +430,7 @@ static void test_wrong_members_are_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_launchers, clean),
+        cmocka_unit_test_setup(test_secret, clean),
         cmocka_unit_test_setup(test_mpich_ranks_share_their_parents_name, clean),
         cmocka_unit_test_setup(test_order_of_launchers, clean),
         cmocka_unit_test_setup(test_wrong_values_are_named, clean),

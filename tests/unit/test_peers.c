@@ -270,14 +270,16 @@ static void test_by_callers_allgather(void **state) {
 /* Several hosts: the invitation's addresses must be usable. Here all lie on this host. */
 static void test_invitation_over_tcp(void **state) {
     esp__invitation inv;
+    esp__peers p;
     esp__addr addr[4];
     const char *error = "";
     int fd, out;
     (void)state;
     memset(&inv, 0, sizeof inv);
-    fd = esp__invite(&inv, 0);
+    memset(&p, 0, sizeof p);
+    fd = esp__invite(&p, &inv, 0);
     assert_true(fd >= 0);
-    assert_true(inv.n_roots >= 1 && inv.job != 0);
+    assert_true(inv.n_roots >= 1 && inv.job != 0 && strlen(inv.secret) == 48 && !strcmp(inv.secret, p.secret));
     for (int32_t i = 0; i < inv.n_roots; i++) {
         assert_int_equal(esp__addr_resolve(inv.roots[i], addr, 4, &error), 1);
         out = esp__meet_dial(&addr[0], esp__now_ns() + 1000000000u);

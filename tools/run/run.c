@@ -1,5 +1,6 @@
 /* run.c: `espresso run`: starts the ranks of a job on this machine, optionally as if they were on several machines.
  * Must not know the library: environment variables are all that it passes to ranks. */
+#include "espresso_impl/base/hmac.h"
 #include "tools/run/run.h"
 #include "tools/run/output.c"
 #include "tools/run/spawn.c"
@@ -229,14 +230,19 @@ static int run_parse(run_plan *p, int argc, char **argv) {
     return run_check(p, uneven, n, machines);
 }
 
-/* Makes the name of an abstract socket at which the ranks meet. It is random, so that runs do not meet each other. An
- * abstract socket leaves no file. */
+/* Makes the job's secret, and without hosts the name of an abstract socket at which the ranks meet. Both are random: runs do not meet
+ * each other, and no other process joins. An abstract socket leaves no file. The secret is only in the ranks' environment: nothing
+ * prints it. */
 static int run_make_root(run_plan *p) {
-    unsigned char r[12];
-    size_t at = (size_t)snprintf(p->root, sizeof p->root, "unix:espresso-");
-    if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r)
-        return tool_fail(p->command, "no random numbers: %s", strerror(errno));
-    for (size_t i = 0; i < sizeof r; i++) at += (size_t)snprintf(p->root + at, sizeof p->root - at, "%02x", r[i]);
+    uint8_t r[12], secret[(sizeof p->secret - 1) / 2];
+    char hex[2 * sizeof r + 1];
+    int error = esp__random_bytes(r, sizeof r);
+    if (!error) error = esp__random_bytes(secret, sizeof secret);
+    if (error) return tool_fail(p->command, "no random numbers: %s", strerror(error));
+    esp__hex(r, sizeof r, hex);
+    esp__hex(secret, sizeof secret, p->secret);
+    if (!p->hosts) snprintf(p->root, sizeof p->root, "unix:espresso-%s", hex);
+    esp__wipe(secret, sizeof secret);
     return TOOL_OK;
 }
 
@@ -281,7 +287,8 @@ static int run_job_run(const run_plan *p) {
 static int run_main(const tool_command *self, int argc, char **argv) {
     run_plan p = {.command = self, .prefix = 1, .env = tool_realloc(NULL, (size_t)(argc + 1) * sizeof(char *))};
     int status = argc == 1 && !strcmp(argv[0], "--agent") ? -2 : run_parse(&p, argc, argv);
-    if (status == TOOL_OK && !p.hosts && (status = run_find_program(&p)) == TOOL_OK) status = run_make_root(&p);
+    if (status == TOOL_OK && !p.hosts) status = run_find_program(&p);
+    if (status == TOOL_OK) status = run_make_root(&p);
     if (status == TOOL_OK) status = run_job_run(&p);
     if (status == -2) status = run_agent_main(self);
     free(p.env);
@@ -300,8 +307,9 @@ static const tool_command run_command = {
     .run = run_main,
     .details =
         "Each rank finds in its environment: ESPRESSO_RANK, ESPRESSO_SIZE, ESPRESSO_MACHINE, ESPRESSO_LOCAL_RANK,\n"
-        "ESPRESSO_ROOT (where the ranks meet), ESPRESSO_INTER_LINK with --inter, ESPRESSO_PLACE with --racks and\n"
-        "ESPRESSO_OUTER_LINK with --outer. esp_open reads them.\n"
+        "ESPRESSO_ROOT (where the ranks meet), ESPRESSO_SECRET (random: nobody else can join),\n"
+        "ESPRESSO_INTER_LINK with --inter, ESPRESSO_PLACE with --racks, ESPRESSO_OUTER_LINK with --outer.\n"
+        "esp_open reads them.\n"
         "\n"
         "The link may change while the job runs: --inter '1gbit,50us;100mbit,50us@30s' is slower from 30 seconds "
         "after\n"

@@ -51,6 +51,7 @@ typedef struct run_plan {
     const char *hosts_text, *asked_root; /* --hosts and --root                                              */
     const char *rsh, *espresso;          /* the commands that reach a host, and that are started there                */
     const char *agent;                   /* this process is the agent: the host's name. NULL: it is not               */
+    char secret[49];                     /* which the ranks prove to each other                                      */
 } run_plan;
 
 /* Queue of lines to our stdout or stderr. */

@@ -70,6 +70,7 @@ static void run_set_environment(const run_plan *p, int i) {
     }
     setenv("OMP_WAIT_POLICY", "passive", 0); /* a team that waits leaves its cores to the rank's other threads */
     setenv("ESPRESSO_ROOT", p->root, 1);
+    setenv("ESPRESSO_SECRET", p->secret, 1);
     if (p->inter) setenv("ESPRESSO_INTER_LINK", p->inter, 1);
     if (p->outer) setenv("ESPRESSO_OUTER_LINK", p->outer, 1);
     if (p->timeout) setenv("ESPRESSO_TIMEOUT_MS", p->timeout, 1);

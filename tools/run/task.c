@@ -6,7 +6,7 @@ extern char **environ;
 /* Variables that `espresso run` sets itself for each rank: those of a job around this one must not travel. */
 static const char *const run_own_names[] = {"ESPRESSO_RANK",       "ESPRESSO_SIZE",     "ESPRESSO_MACHINE",
                                             "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_ROOT",
-                                            "ESPRESSO_PLACE",      "ESPRESSO_HOSTS"};
+                                            "ESPRESSO_PLACE",      "ESPRESSO_HOSTS",    "ESPRESSO_SECRET"};
 
 static int run_is_own(const char *text) {
     const size_t n = strcspn(text, "=");
@@ -55,6 +55,7 @@ static void run_task_write(const run_plan *p, const run_host_spec *h, run_queue 
     run_task_number(q, p->n_hosts);
     run_task_number(q, p->racks);
     run_task_text(q, p->timeout ? p->timeout : "");
+    run_task_text(q, p->secret);
     run_task_number(q, h == p->hosts && p->root[0] && p->root[strlen(p->root) - 1] == ':');
     run_task_text(q, p->directory);
     run_task_number(q, argc);
@@ -109,6 +110,9 @@ static int run_task_read(run_plan *p, char *text, size_t bytes, const char **dir
     p->racks = run_task_take_number(&r, 0, RUN_RANKS_MAX);
     p->timeout = run_task_take(&r);
     if (!p->timeout[0]) p->timeout = NULL;
+    const char *secret = run_task_take(&r);
+    r.bad |= strlen(secret) != sizeof p->secret - 1;
+    snprintf(p->secret, sizeof p->secret, "%s", secret);
     *wants_port = run_task_take_number(&r, 0, 1);
     *directory = run_task_take(&r);
     p->argv = run_task_take_list(&r, &argc);

@@ -1,0 +1,35 @@
+/* hmac.h: SHA-256, HMAC-SHA256, a comparison whose time does not depend on the bytes, and random bytes from the kernel. Must not
+ * know what they protect. */
+#ifndef ESP__HMAC_H
+#define ESP__HMAC_H
+#include "espresso_impl/base/private.h"
+
+enum { ESP__SHA256_BYTES = 32, ESP__SHA256_BLOCK = 64 };
+typedef struct esp__sha256 {
+    uint32_t h[8];
+    uint64_t bytes; /* taken so far                                       */
+    uint8_t block[ESP__SHA256_BLOCK];
+} esp__sha256;
+
+/* SHA-256 (FIPS 180-4) of everything that `add` was given since `start`. */
+ESP__FN void esp__sha256_start(esp__sha256 *s);
+ESP__FN void esp__sha256_add(esp__sha256 *s, const void *data, size_t bytes);
+ESP__FN void esp__sha256_end(esp__sha256 *s, uint8_t out[ESP__SHA256_BYTES]);
+
+/* HMAC-SHA256 (RFC 2104) of everything that `add` was given since `start`. */
+typedef struct esp__hmac {
+    esp__sha256 inner, outer;
+} esp__hmac;
+ESP__FN void esp__hmac_start(esp__hmac *m, const void *key, size_t key_bytes);
+ESP__FN void esp__hmac_add(esp__hmac *m, const void *data, size_t bytes);
+ESP__FN void esp__hmac_end(esp__hmac *m, uint8_t out[ESP__SHA256_BYTES]);
+
+/* 1 if both are the same. Its time depends on `bytes` only, so that it does not tell how many bytes of a guess are right. */
+ESP__FN int esp__same_bytes(const void *a, const void *b, size_t bytes);
+/* Overwrites memory that held a secret; the compiler does not leave this out. */
+ESP__FN void esp__wipe(void *data, size_t bytes);
+/* Fills `data` with random bytes that nobody can guess. 0, or an errno. */
+ESP__FN int esp__random_bytes(void *data, size_t bytes);
+/* Writes 2 * bytes hexadecimal digits and a NUL. */
+ESP__FN void esp__hex(const void *data, size_t bytes, char *out);
+#endif

@@ -1,0 +1,150 @@
+/* test_trust.c: plugins that somebody else could change are not loaded, and the error says what to do. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/common/built.h"
+#include "tests/common/library.h"
+#include "tests/common/skip.h"
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char top[64], in[96], file[160], link_in[96], link_to[160];
+static esp_ctx *ctx;
+
+/* top/in/libespresso-older.so, and top/links/libespresso-older.so, which is a link to it. */
+static int set_up(void **state) {
+    char command[1024];
+    esp_config cfg = ESP_ZERO;
+    (void)state;
+    snprintf(top, sizeof top, "/tmp/espresso-trust-XXXXXX");
+    if (!mkdtemp(top)) return -1;
+    snprintf(in, sizeof in, "%s/in", top);
+    snprintf(file, sizeof file, "%s/libespresso-older.so", in);
+    snprintf(link_in, sizeof link_in, "%s/links", top);
+    snprintf(link_to, sizeof link_to, "%s/libespresso-older.so", link_in);
+    snprintf(command, sizeof command, "mkdir -m 755 %s %s && cp %s %s && chmod 755 %s && ln -s %s %s", in, link_in,
+             built("tests/abi/libespresso-older.so"), file, file, file, link_to);
+    if (system(command) != 0) return -1;
+    cfg.log_level = ESP_LOG_ERROR;
+    return esp_open(&cfg, &ctx);
+}
+static int tear_down(void **state) {
+    char command[128];
+    (void)state;
+    esp_close(ctx);
+    snprintf(command, sizeof command, "rm -rf %s", top);
+    return system(command);
+}
+
+static void refused(const char *path, const char *words, ...) {
+    char want[1024];
+    va_list ap;
+    va_start(ap, words);
+    vsnprintf(want, sizeof want, words, ap);
+    va_end(ap);
+    assert_int_equal(esp_plugin_load(ctx, path), ESP_E_UNSUPPORTED);
+    if (!strstr(esp_last_error(ctx), want)) print_error("%s\nlacks: %s\n", esp_last_error(ctx), want);
+    assert_non_null(strstr(esp_last_error(ctx), want));
+    assert_non_null(strstr(esp_last_error(ctx), path));
+}
+static void mode(const char *name, unsigned bits) { assert_int_equal(chmod(name, bits), 0); }
+
+static void test_file(void **state) {
+    (void)state;
+    mode(file, 0757);
+    refused(file, "any user may write to the file %s (mode 0757) and put other code there: chmod o-w %s", file, file);
+    refused(link_to, "chmod o-w %s", file);
+    mode(file, 0775); /* the owner's group is the owner's choice */
+    assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
+}
+
+static void test_folder(void **state) {
+    (void)state;
+    mode(in, 0777);
+    refused(file, "any user may write to its folder %s (mode 0777) and put other code there: chmod o-w %s", in, in);
+    refused(link_to, "its folder %s (mode 0777)", in);
+    mode(in, 01777); /* as /tmp: nobody can replace another user's file */
+    assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
+    mode(in, 02775);
+    assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
+}
+
+static void test_folder_of_a_link(void **state) {
+    (void)state;
+    mode(link_in, 0777);
+    refused(link_to, "its folder %s (mode 0777)", link_in);
+    assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
+}
+
+static void test_folder_above(void **state) {
+    (void)state;
+    mode(top, 0777);
+    refused(file, "any user may write to the folder %s (mode 0777)", top);
+}
+
+/* A relative name, from within the folder. */
+static void test_relative(void **state) {
+    char here[1024];
+    (void)state;
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(chdir(in), 0);
+    assert_int_equal(esp_plugin_load(ctx, "./libespresso-older.so"), ESP_OK);
+    mode(in, 0777);
+    refused("./libespresso-older.so", "its folder %s (mode 0777)", in);
+    assert_int_equal(chdir(here), 0);
+}
+
+/* The search goes on past a folder that is not safe, and names it if no other has the plugin. */
+static void test_search(void **state) {
+    esp_ctx *other = NULL;
+    esp_config cfg = ESP_ZERO;
+    char list[300];
+    (void)state;
+    cfg.log_level = ESP_LOG_ERROR;
+    cfg.plugin_path = list;
+    snprintf(list, sizeof list, "%s", in);
+    mode(in, 0777);
+    assert_int_equal(esp_open(&cfg, &other), ESP_OK);
+    assert_int_equal(esp_plugin_load(other, "older"), ESP_E_UNSUPPORTED);
+    assert_non_null(strstr(esp_last_error(other), "chmod o-w"));
+    assert_non_null(strstr(esp_last_error(other), in));
+    esp_close(other);
+    snprintf(list, sizeof list, "%s:%s", in, built("tests/abi"));
+    assert_int_equal(esp_open(&cfg, &other), ESP_OK);
+    assert_int_equal(esp_plugin_load(other, "older"), ESP_OK);
+    esp_close(other);
+}
+
+static void test_owner(void **state) {
+    (void)state;
+    if (geteuid() != 0) test_skip("needs root, to give a file to another user");
+    assert_int_equal(chown(file, 65534, 65534), 0);
+    refused(file, "the file %s (mode 0755) belongs to user 65534", file);
+    assert_int_equal(chown(file, 0, 0), 0);
+    assert_int_equal(chown(in, 65534, 65534), 0);
+    refused(file, "its folder %s (mode 0755) belongs to user 65534", in);
+    assert_int_equal(chown(in, 0, 0), 0);
+    assert_int_equal(chown(top, 65534, 65534), 0); /* further up, the owner does not matter */
+    assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
+}
+
+static void test_no_file(void **state) {
+    char name[200];
+    (void)state;
+    assert_int_equal(esp_plugin_load(ctx, in), ESP_E_ABI);
+    assert_non_null(strstr(esp_last_error(ctx), "not a file"));
+    snprintf(name, sizeof name, "%s/libespresso-pipe.so", in);
+    assert_int_equal(mkfifo(name, 0600), 0);
+    assert_int_equal(esp_plugin_load(ctx, name), ESP_E_ABI); /* and does not wait for a writer */
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(test_file),   TEST(test_folder), TEST(test_folder_of_a_link), TEST(test_folder_above), TEST(test_relative),
+        TEST(test_search), TEST(test_owner),  TEST(test_no_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,198 @@
+/* test_shm_memory.c: shared memory is taken only from this user, of the right size, and of a size that cannot change. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#include "backends/engine/shm_memory.h"
+#pragma GCC diagnostic pop
+#include "tests/common/skip.h"
+#include <dirent.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+enum { BYTES = 1 << 16 };
+
+static int n_open(void) {
+    DIR *d = opendir("/proc/self/fd");
+    int n = 0;
+    while (d && readdir(d)) n++;
+    if (d) closedir(d);
+    return n;
+}
+
+/* What a process of user `uid` gives away. */
+enum {
+    GIVES_RIGHT,
+    GIVES_SHORT,
+    GIVES_LONG,
+    GIVES_FILE,
+    GIVES_UNSEALED,
+    GIVES_PIPE,
+    GIVES_TWO,
+    GIVES_NONE,
+    GIVES_KINDS
+};
+static int make(int kind) {
+    char path[] = "/tmp/espresso-shm-XXXXXX";
+    int ends[2], fd;
+    switch (kind) {
+    case GIVES_SHORT: return shm_make(BYTES / 2);
+    case GIVES_LONG: return shm_make(BYTES * 2);
+    case GIVES_FILE:
+        fd = mkstemp(path);
+        unlink(path);
+        return fd >= 0 && ftruncate(fd, BYTES) == 0 ? fd : -1;
+    case GIVES_UNSEALED:
+        fd = (int)syscall(SYS_memfd_create, "plain", 1u);
+        return fd >= 0 && ftruncate(fd, BYTES) == 0 ? fd : -1;
+    case GIVES_PIPE: return pipe(ends) == 0 ? ends[0] : -1;
+    default: return shm_make(BYTES);
+    }
+}
+static int give_more(int listener, int fd, int n) {
+    int s = accept(listener, NULL, NULL), fds[2] = {fd, fd};
+    char byte = 'm', data[CMSG_SPACE(sizeof fds)];
+    struct iovec io = {&byte, 1};
+    struct msghdr msg;
+    memset(&msg, 0, sizeof msg);
+    memset(data, 0, sizeof data);
+    msg.msg_iov = &io, msg.msg_iovlen = 1;
+    if (n) {
+        msg.msg_control = data, msg.msg_controllen = sizeof data;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+        c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof fds);
+        memcpy(CMSG_DATA(c), fds, sizeof fds);
+    }
+    n = sendmsg(s, &msg, MSG_NOSIGNAL) == 1;
+    close(s);
+    return n ? 0 : -1;
+}
+/* Asks, and takes what comes within 20 s. */
+static int ask_and_take(const char *name, const char **why) {
+    int s = shm_ask(name, why);
+    struct pollfd p = {s, POLLIN, 0};
+    if (s < 0) return -1;
+    poll(&p, 1, 20000);
+    int fd = shm_take(s, BYTES, why);
+    close(s);
+    return fd;
+}
+/* Gives to those that ask, until one does; at most 20 s. */
+static int give_once(int listener, int fd) {
+    struct pollfd p = {listener, POLLIN, 0};
+    return poll(&p, 1, 20000) == 1 ? shm_give(listener, fd) : -1;
+}
+/* Starts a process that gives memory of that kind away once. */
+static pid_t giver(int kind, uid_t uid, char name[ENGINE_LOCAL_NAME]) {
+    int ends[2];
+    pid_t pid;
+    assert_int_equal(pipe(ends), 0);
+    if ((pid = fork()) == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (uid && (setgid(uid) != 0 || setuid(uid) != 0)) _exit(3);
+        int listener = shm_listen(name, 1), fd = make(kind);
+        if (listener < 0 || fd < 0 || write(ends[1], name, ENGINE_LOCAL_NAME) < 0) _exit(4);
+        _exit(kind == GIVES_TWO    ? give_more(listener, fd, 2)
+              : kind == GIVES_NONE ? give_more(listener, fd, 0)
+                                   : give_once(listener, fd) != 0);
+    }
+    assert_int_equal(read(ends[0], name, ENGINE_LOCAL_NAME), ENGINE_LOCAL_NAME);
+    close(ends[0]);
+    close(ends[1]);
+    return pid;
+}
+
+static void test_kinds(void **state) {
+    static const char *const words[GIVES_KINDS] = {
+        NULL,        "another size", "another size", "a file, not memory", "its size may change",
+        "no memory", NULL, /* one of the two is taken, the kernel closes the other */
+        "none came"};
+    (void)state;
+    if (!shm_has_seals()) test_skip("this system has no seals");
+    for (int kind = 0; kind < GIVES_KINDS; kind++) {
+        char name[ENGINE_LOCAL_NAME];
+        const char *why = NULL;
+        const int before = n_open();
+        pid_t pid = giver(kind, 0, name);
+        int fd = ask_and_take(name, &why), status;
+        if ((fd >= 0) != !words[kind]) fprintf(stderr, "kind %d: %d, %s\n", kind, fd, why ? why : "");
+        assert_int_equal(fd >= 0, !words[kind]);
+        if (words[kind]) assert_non_null(strstr(why, words[kind]));
+        if (fd >= 0) {
+            assert_int_equal(ftruncate(fd, BYTES / 2), -1); /* nobody can take pages away under a mapping */
+            assert_int_equal(ftruncate(fd, BYTES * 2), -1);
+            close(fd);
+        }
+        waitpid(pid, &status, 0);
+        assert_int_equal(n_open(), before);
+    }
+}
+
+/* Memory is not taken from a process of another user, */
+static void test_from_others(void **state) {
+    char name[ENGINE_LOCAL_NAME];
+    const char *why = NULL;
+    int status;
+    pid_t pid;
+    (void)state;
+    if (geteuid() != 0) test_skip("needs root, to start a process of another user");
+    pid = giver(GIVES_RIGHT, 65534, name);
+    assert_int_equal(ask_and_take(name, &why), -1);
+    assert_non_null(strstr(why, "what answers belongs to another user"));
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+}
+
+/* nor given to one, however often it asks; a rank gets it all the same. */
+static void test_to_others(void **state) {
+    char name[ENGINE_LOCAL_NAME];
+    const char *why = NULL;
+    int listener, fd, status;
+    pid_t stranger, rank;
+    (void)state;
+    if (geteuid() != 0) test_skip("needs root, to start a process of another user");
+    fd = shm_make(BYTES);
+    listener = shm_listen(name, 1);
+    assert_true(fd >= 0 && listener >= 0);
+    assert_int_equal(shm_give(listener, fd), 0); /* nobody asks */
+    if ((stranger = fork()) == 0) {
+        if (setgid(65534) != 0 || setuid(65534) != 0) _exit(3);
+        for (int i = 0; i < 50; i++) {
+            struct sockaddr_un a;
+            int s = socket(AF_UNIX, SOCK_STREAM, 0), got;
+            if (connect(s, (struct sockaddr *)&a, engine_local_address(name, &a)) != 0) _exit(4);
+            if ((got = shm_receive(s)) >= 0) _exit(1);
+            close(s);
+        }
+        _exit(0);
+    }
+    if ((rank = fork()) == 0) {
+        close(fd);
+        usleep(20000);
+        for (int i = 0; i < 2000; i++) { /* the stranger may fill the queue */
+            int got = ask_and_take(name, &why);
+            if (got >= 0) _exit(0);
+            usleep(1000);
+        }
+        _exit(1);
+    }
+    for (int i = 0; i < 20000 && waitpid(rank, &status, WNOHANG) == 0; i++, usleep(1000))
+        assert_int_equal(shm_give(listener, fd), 0);
+    assert_int_equal(status, 0);
+    for (int i = 0; i < 100; i++, usleep(1000)) shm_give(listener, fd); /* the rest of the stranger's calls, in vain */
+    close(listener);
+    waitpid(stranger, &status, 0);
+    assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 4)); /* never 1: it got none */
+    close(fd);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kinds), cmocka_unit_test(test_from_others),
+                                       cmocka_unit_test(test_to_others)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,69 @@
+/* knock.h: a process that connects to rank 0 and sends what it likes, byte by byte. For tests, which include peers.c before it. */
+#ifndef TEST_KNOCK_H
+#define TEST_KNOCK_H
+#include "espresso_impl/job/job.h"
+
+/* One message as it is sent. */
+typedef struct knock_bytes {
+    uint8_t data[512];
+    size_t n;
+} knock_bytes;
+
+/* A socket that is connected to `root`, or -1 if nobody has listened there for `ms` milliseconds. It blocks, at most 20 s. */
+static inline int knock_connect(const char *root, int ms) {
+    const char *error = "";
+    esp__addr a;
+    int fd = -1;
+    if (esp__addr_resolve(root, &a, 1, &error) != 1) return -1;
+    for (int i = 0; i <= ms && fd < 0; i++) {
+        struct timeval limit = {20, 0};
+        fd = socket(a.sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd >= 0 && connect(fd, (struct sockaddr *)&a.sa, a.len) != 0) esp__socket_close(&fd);
+        if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        if (fd < 0 && i < ms) poll(NULL, 0, 1);
+    }
+    return fd;
+}
+
+static inline knock_bytes knock_message(uint32_t type, const void *body, size_t bytes) {
+    esp__msg m = {type, 0, 0, 0, bytes};
+    knock_bytes out;
+    memcpy(out.data, &m, sizeof m);
+    memcpy(out.data + sizeof m, body, bytes);
+    out.n = sizeof m + bytes;
+    return out;
+}
+
+static inline int knock_send(int fd, const knock_bytes *b) {
+    return send(fd, b->data, b->n, MSG_NOSIGNAL) == (ssize_t)b->n;
+}
+
+/* Receives one message. Returns its type; 0: the connection has ended. The body ends with a NUL. */
+static inline uint32_t knock_receive(int fd, void *body, size_t cap) {
+    esp__msg m;
+    memset(body, 0, cap);
+    if (recv(fd, &m, sizeof m, MSG_WAITALL) != (ssize_t)sizeof m || m.bytes >= cap) return 0;
+    if (m.bytes && recv(fd, body, m.bytes, MSG_WAITALL) != (ssize_t)m.bytes) return 0;
+    return m.type;
+}
+
+/* Says who it is, as rank `rank` of `size` does with that secret ("": none). Returns the type of the answer; *sent: both messages. */
+static inline uint32_t knock_as(int fd, int32_t rank, int32_t size, const char *secret, knock_bytes sent[2],
+                                char *answer, size_t cap) {
+    esp__peers p;
+    esp__knock k;
+    esp__challenge ch;
+    esp__hello h;
+    memset(&p, 0, sizeof p);
+    p.rank = rank;
+    p.size = size;
+    snprintf(p.secret, sizeof p.secret, "%s", secret);
+    esp__prove_knock(&p, 0, &k);
+    sent[0] = knock_message(ESP__MSG_KNOCK, &k, sizeof k);
+    if (!knock_send(fd, &sent[0]) || knock_receive(fd, answer, cap) != ESP__MSG_CHALLENGE) return 0;
+    memcpy(&ch, answer, sizeof ch);
+    if (!esp__prove_hello(&p, &k, &ch, &h)) return 0;
+    sent[1] = knock_message(ESP__MSG_HELLO, &h, sizeof h);
+    return knock_send(fd, &sent[1]) ? knock_receive(fd, answer, cap) : 0;
+}
+#endif
