@@ -117,7 +117,7 @@ static void explain_ops(const esp__path *path, esp__text *out) {
 
 static void explain_row(const plan_explain_job *j, const esp__path *path, plan_explained *row) {
     const int raw = path->codec == ESP__NO_CODEC;
-    esp__text ops = {NULL, 0, 0, 0};
+    esp__text ops = {NULL, 0, 0, 0, NULL};
     snprintf(row->codec, sizeof row->codec, "%s", raw ? ESP__CODEC_NONE : j->in->codecs[path->codec].spec);
     esp__option_print(path->option, row->option, sizeof row->option);
     for (uint32_t k = 0; k < j->n_units; k++) {

@@ -60,7 +60,7 @@ static void plan_json_options(tool_json *j, const plan_inputs *in, const plan_ma
     uint32_t *first = plan_first_units(in, m);
     json_open(j, "options", '{');
     for (uint32_t t = 0; t < in->model.n_tensors && first[t] < m->n_units; t++) {
-        esp__text option = {NULL, 0, 0, 0};
+        esp__text option = {NULL, 0, 0, 0, NULL};
         plan_option_text(in, m, first[t], &option);
         json_text(j, in->model.tensors[t].name, option.data);
         esp__text_free(&option);

@@ -16,7 +16,7 @@ static int plan_to_stdout(const plan_files *f) {
 
 /* The command line, quoted for a shell. The caller frees it. */
 static char *plan_command_line(const tool_command *c, int argc, char **argv) {
-    esp__text t = {NULL, 0, 0, 0};
+    esp__text t = {NULL, 0, 0, 0, NULL};
     esp__text_add(&t, "espresso %s", c->name);
     for (int i = 0; i < argc; i++) {
         const char *word = argv[i];
@@ -103,7 +103,7 @@ static int plan_write_pages(const plan_inputs *in, const plan_made *m, const pla
 static int plan_write_strategy(const plan_inputs *in, const plan_made *m, const char *path) {
     const size_t n = strlen(path);
     const char *text = esp_plan_text(m->plan);
-    esp__text json = {NULL, 0, 0, 0};
+    esp__text json = {NULL, 0, 0, 0, NULL};
     esp_status s = ESP_OK;
     if (n > 5 && strcmp(path + n - 5, ".json") == 0) {
         s = esp__strategy_json_print(path, text, m->plan, &json);

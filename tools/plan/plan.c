@@ -81,7 +81,7 @@ static int plan_parse(plan_job *j, int argc, char **argv) {
 }
 
 static int plan_no_strategy(const tool_command *c, const char *name) {
-    esp__text names = {NULL, 0, 0, 0};
+    esp__text names = {NULL, 0, 0, 0, NULL};
     unsigned best = 3;
     const char *guess = NULL;
     for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
@@ -98,7 +98,7 @@ static int plan_no_strategy(const tool_command *c, const char *name) {
 static int plan_from_file(plan_job *j, const char *path) {
     static const char stands_for_it[] = "strategy:"; /* the library's name for a text without a file */
     const size_t n = sizeof stands_for_it - 1;
-    esp__text text = {NULL, 0, 0, 0};
+    esp__text text = {NULL, 0, 0, 0, NULL};
     if (plan_read_strategy(j->in.command, path, &text) != TOOL_OK) return TOOL_FAILED;
     j->in.simulated = 1;
     const esp_status status = plan_simulate(&j->in, text.data, path, &j->plan);

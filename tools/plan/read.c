@@ -76,7 +76,7 @@ static int plan_read_system(plan_inputs *in) {
             return tool_fail(in->command, "%s", esp_last_error(NULL));
         in->system = in->system_file.system;
     } else {
-        esp__text names = {NULL, 0, 0, 0};
+        esp__text names = {NULL, 0, 0, 0, NULL};
         for (uint32_t i = 0; esp__builtin_system_at(i); i++)
             esp__text_add(&names, " %s", esp__builtin_system_at(i)->name);
         tool_fail(in->command, "no system '%s'. There are:%s; a file of your own: --system ./%s.json", in->system_name,

@@ -71,7 +71,7 @@ static void sensitivity_others(const plan_sensitivity *s, const plan_made *m, es
 
 static void sensitivity_conclude(const plan_inputs *in, const plan_made *m, plan_sensitivity *s) {
     const double computing = sensitivity_core(in, m, 0), used = sensitivity_core(in, m, 1);
-    esp__text t = {NULL, 0, 0, 0};
+    esp__text t = {NULL, 0, 0, 0, NULL};
     if (in->system.cores_per_rank == 1 && used >= 1 - sensitivity_little)
         esp__text_add(&t, "%s all cores (%.0f%% of the step): nothing to hide communication behind. ",
                       computing >= 0.9 * used ? "Computing takes" : "Computing, compression and communication take",

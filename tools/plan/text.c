@@ -43,7 +43,7 @@ static void plan_say_bounds(FILE *to, const plan_inputs *in, const esp_plan_repo
 
 /* How busy the lanes of `which` (bits) are. */
 static void plan_say_busy(FILE *to, const char *label, const esp_plan_report *r, uint32_t which) {
-    esp__text busy = {NULL, 0, 0, 0};
+    esp__text busy = {NULL, 0, 0, 0, NULL};
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (which >> k & 1)
             esp__text_add(&busy, "%s%s %s (%.0f%%)", busy.len ? ", " : "", esp__lane_word(k), tool_time(r->lane_ns[k]),
@@ -87,7 +87,7 @@ static void plan_say_options(FILE *to, const plan_made *m) {
 static void plan_say_units(FILE *to, const plan_inputs *in, const plan_made *m) {
     const esp_plan_report *r = &m->report;
     const plan_shape s = plan_shape_of(in, m);
-    esp__text how = {NULL, 0, 0, 0};
+    esp__text how = {NULL, 0, 0, 0, NULL};
     if (s.groups) esp__text_add(&how, "; %u tensors are in %u group%s", s.grouped, s.groups, plan_s(s.groups));
     if (s.split) esp__text_add(&how, "; %u %s in %u chunks", s.split, s.split == 1 ? "is" : "are", s.chunks);
     plan_say(to, "compressed", "%u of %u tensor%s%s", r->compressed, r->n_tensors, plan_s(r->n_tensors),

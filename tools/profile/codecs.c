@@ -228,7 +228,7 @@ static void codecs_table(const profile_job *j) {
 }
 
 static void codecs_json(const profile_job *j) {
-    tool_json t = {{NULL, 0, 0, 0}, 0, 0};
+    tool_json t = {{NULL, 0, 0, 0, NULL}, 0, 0};
     json_open(&t, NULL, '{');
     profile_json_head(j, &t);
     json_open(&t, "codecs", '[');

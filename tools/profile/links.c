@@ -297,7 +297,7 @@ static void links_text(const profile_job *j) {
 
 static void links_json(const profile_job *j) {
     const esp_plan_system *y = &j->survey->system;
-    tool_json t = {{NULL, 0, 0, 0}, 0, 0};
+    tool_json t = {{NULL, 0, 0, 0, NULL}, 0, 0};
     json_open(&t, NULL, '{');
     profile_json_head(j, &t);
     json_us(&t, "intra_alpha_us", y->intra.alpha_ns);
