@@ -63,37 +63,52 @@ static int shm_can_pull(engine_comm *m) {
     return !why;
 }
 
-/* Rank 0 gives the memory's descriptor away, the others take it. Returns the memory mapped, or NULL after an error
- * text. */
-static void *shm_share(engine_comm *m, int *fd, int listener) {
-    void *p;
-    if (m->rank == 0)
-        for (int32_t q = 1; q < m->size; q++)
-            if (shm_give(listener, *fd)) {
-                engine_say(m->host, m->name, ESP_E_COMM, "a rank did not fetch the shared memory: %s", strerror(errno));
-                return NULL;
-            }
-    if (m->rank != 0 && (*fd = shm_take(m->hello[0].socket)) < 0) {
-        engine_say(m->host, m->name, ESP_E_COMM,
-                   "cannot get the shared memory from rank 0: %s (the ranks must be on one machine)", strerror(errno));
-        return NULL;
+/* What shm_meet holds until all ranks have the memory. -1: not there. */
+typedef struct shm_meeting {
+    int fd, listener, asked; /* the memory; rank 0: where others ask for it; the others: their connection to that */
+    void *region;
+} shm_meeting;
+
+/* A step that ranks take together: `ok` says whether this one could. The exchange also waits: it fails where a rank has died. */
+static esp_status shm_together(engine_comm *m, const esp_group *g, engine_hello *mine, int ok, const char *what) {
+    if (!ok) mine->status = engine_say(m->host, m->name, ESP_E_COMM, "cannot %s: %s", what, strerror(errno));
+    return engine_exchange(m, g, mine);
+}
+
+/* Rank 0 gives the memory's descriptor away, the others take it, and all map it. No rank waits for another but in an exchange.
+ * Fails on all ranks, but for what happens after the last exchange: that is left in mine->status. */
+static esp_status shm_share(engine_comm *m, const esp_group *g, engine_hello *mine, shm_meeting *t) {
+    const int first = m->rank == 0;
+    const uint64_t bytes = engine_region_bytes(m->size);
+    if (m->size > 1) {
+        if (!first) t->asked = shm_ask(m->hello[0].socket);
+        esp_status s = shm_together(m, g, mine, first || t->asked >= 0,
+                                    "reach rank 0 for the shared memory (the ranks must be on one machine)");
+        if (s != ESP_OK) return s;
+        s = shm_together(m, g, mine, !first || shm_give(t->listener, t->fd) == 0, "give the shared memory away");
+        if (s != ESP_OK) return s;
+        if (!first) t->fd = shm_take(t->asked);
     }
-    p = mmap(NULL, engine_region_bytes(m->size), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-    if (p != MAP_FAILED) return p;
-    engine_say(m->host, m->name, ESP_E_NOMEM, "cannot map the shared memory: %s", strerror(errno));
-    return NULL;
+    void *p = t->fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, t->fd, 0);
+    if (t->fd < 0)
+        mine->status = engine_say(m->host, m->name, ESP_E_COMM, "cannot take the shared memory: %s", strerror(errno));
+    else if (p == MAP_FAILED)
+        mine->status = engine_say(m->host, m->name, ESP_E_NOMEM, "cannot map %llu bytes of shared memory: %s",
+                                  (unsigned long long)bytes, strerror(errno));
+    else
+        t->region = p;
+    return ESP_OK;
 }
 
 static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far, const char *params, int cma) {
-    int fd = -1, listener = -1;
+    shm_meeting t = {-1, -1, -1, NULL};
     uint64_t secret = engine_local_random();
     engine_hello mine;
-    void *region = NULL;
     memset(&mine, 0, sizeof mine);
     if (m->rank == 0 && so_far == ESP_OK) {
-        fd = shm_make(engine_region_bytes(m->size));
-        if (fd >= 0 && m->size > 1) listener = shm_listen(mine.socket, m->size);
-        if (fd < 0 || (m->size > 1 && listener < 0))
+        t.fd = shm_make(engine_region_bytes(m->size));
+        if (t.fd >= 0 && m->size > 1) t.listener = shm_listen(mine.socket, m->size);
+        if (t.fd < 0 || (m->size > 1 && t.listener < 0))
             so_far = engine_say(m->host, m->name, ESP_E_NOMEM, "cannot make shared memory: %s", strerror(errno));
     }
     mine.status = so_far;
@@ -106,20 +121,22 @@ static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far
     esp_status s = engine_exchange(m, g, &mine);
     if (s == ESP_OK) s = engine_same_params(m);
     if (s == ESP_OK) {
-        region = shm_share(m, &fd, listener);
-        mine.status = region ? ESP_OK : ESP_E_COMM;
-        mine.params = cma && region && shm_can_pull(m); /* the second exchange checks that all ranks agree */
-        s = engine_exchange(m, g, &mine);
+        s = shm_share(m, g, &mine, &t);
+        if (s == ESP_OK) {
+            mine.params = cma && t.region && shm_can_pull(m); /* the last exchange checks that all ranks agree */
+            s = engine_exchange(m, g, &mine);
+        }
     }
-    if (fd >= 0) close(fd);
-    if (listener >= 0) close(listener);
+    engine_local_shut(t.fd);
+    engine_local_shut(t.listener);
+    engine_local_shut(t.asked);
     if (s == ESP_OK) {
         m->reach = ENGINE_REACH_PULL;
         for (int32_t q = 0; q < m->size; q++)
             if (!m->hello[q].params) m->reach = ENGINE_REACH_WINDOW;
-        return engine_join(m, g, region);
+        return engine_join(m, g, t.region);
     }
-    if (region) munmap(region, engine_region_bytes(m->size));
+    if (t.region) munmap(t.region, engine_region_bytes(m->size));
     return s;
 }
 

@@ -164,7 +164,8 @@ ENGINE_FN esp_status engine_exchange(engine_comm *m, const esp_group *g, const e
         m->pid[q] = all[q].pid, m->job_rank[q] = all[q].job_rank;
         if (all[q].status == ESP_OK) continue;
         if (mine->status != ESP_OK) return mine->status;
-        return engine_say(m->host, m->name, all[q].status, "rank %d could not open: see its own error", (int)q);
+        return engine_say(m->host, m->name, all[q].status, "rank %d could not open: see its own error",
+                          (int)all[q].job_rank);
     }
     return ESP_OK;
 }

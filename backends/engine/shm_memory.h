@@ -7,8 +7,6 @@
 #include <poll.h>
 #include <sys/mman.h>
 
-enum { SHM_WAIT_MS = 30000 };
-
 /* Makes memory of `bytes` zeros. Returns its descriptor, or -1 with errno. */
 static int shm_make(uint64_t bytes) {
     int fd = (int)syscall(SYS_memfd_create, "espresso", 1u /* MFD_CLOEXEC */);
@@ -44,59 +42,61 @@ typedef union shm_control { /* CMSG_* macros need the alignment of cmsghdr */
     struct cmsghdr align;
 } shm_control;
 
-/* Gives `fd` to the next process that asks. Returns 0, or -1 with errno. */
+/* Sends `fd` over the connection. Returns 0, or -1 with errno. */
+static int shm_send(int s, int fd) {
+    char byte = 'm';
+    struct iovec io = {&byte, 1};
+    shm_control control;
+    struct msghdr msg;
+    memset(&msg, 0, sizeof msg);
+    memset(&control, 0, sizeof control);
+    msg.msg_iov = &io, msg.msg_iovlen = 1;
+    msg.msg_control = control.data, msg.msg_controllen = sizeof control.data;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+    c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    return sendmsg(s, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == 1 ? 0 : -1;
+}
+/* Gives `fd` to all that have asked. Waits for nobody: a rank that has not asked has died, and the ranks' next exchange says so.
+ * Returns 0, or -1 with errno. */
 static int shm_give(int listener, int fd) {
     for (;;) {
         struct pollfd p = {listener, POLLIN, 0};
-        int n = poll(&p, 1, SHM_WAIT_MS);
+        int n = poll(&p, 1, 0);
         if (n < 0 && errno == EINTR) continue;
-        if (n == 0) errno = ETIMEDOUT;
-        if (n <= 0) return -1;
+        if (n <= 0) return n;
         int s = accept(listener, NULL, NULL);
-        if (s < 0) continue;
-        if (!shm_is_us(s)) {
-            close(s);
-            continue;
-        }
-        char byte = 'm';
-        struct iovec io = {&byte, 1};
-        shm_control control;
-        struct msghdr msg;
-        memset(&msg, 0, sizeof msg);
-        memset(&control, 0, sizeof control);
-        msg.msg_iov = &io, msg.msg_iovlen = 1;
-        msg.msg_control = control.data, msg.msg_controllen = sizeof control.data;
-        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-        c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(c), &fd, sizeof fd);
-        int ok = sendmsg(s, &msg, MSG_NOSIGNAL) == 1;
+        if (s < 0 && (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN)) continue;
+        if (s < 0) return -1;
+        const int failed = shm_is_us(s) && shm_send(s, fd) && errno != EPIPE && errno != ECONNRESET;
         engine_local_shut(s);
-        return ok ? 0 : -1;
+        if (failed) return -1;
     }
 }
-/* Asks for the memory. Returns its descriptor, or -1 with errno. */
-static int shm_take(const char *name) {
+/* Asks for the memory. Returns the connection, or -1 with errno. */
+static int shm_ask(const char *name) {
     struct sockaddr_un a;
-    struct timeval limit = {SHM_WAIT_MS / 1000, 0};
-    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = -1;
-    if (s < 0) return -1;
-    setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    if (connect(s, (struct sockaddr *)&a, engine_local_address(name, &a)) == 0 && shm_is_us(s)) {
-        char byte;
-        struct iovec io = {&byte, 1};
-        shm_control control;
-        struct msghdr msg;
-        memset(&msg, 0, sizeof msg);
-        msg.msg_iov = &io, msg.msg_iovlen = 1;
-        msg.msg_control = control.data, msg.msg_controllen = sizeof control.data;
-        ssize_t n = recvmsg(s, &msg, MSG_CMSG_CLOEXEC);
-        struct cmsghdr *c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;
-        if (c && c->cmsg_type == SCM_RIGHTS)
-            memcpy(&fd, CMSG_DATA(c), sizeof fd);
-        else if (n >= 0)
-            errno = ECONNRESET;
-    }
+    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s < 0 || (connect(s, (struct sockaddr *)&a, engine_local_address(name, &a)) == 0 && shm_is_us(s))) return s;
     engine_local_shut(s);
+    return -1;
+}
+/* Takes the memory that was given before. Returns its descriptor, or -1 with errno. */
+static int shm_take(int s) {
+    char byte;
+    int fd = -1;
+    struct iovec io = {&byte, 1};
+    shm_control control;
+    struct msghdr msg;
+    memset(&msg, 0, sizeof msg);
+    msg.msg_iov = &io, msg.msg_iovlen = 1;
+    msg.msg_control = control.data, msg.msg_controllen = sizeof control.data;
+    ssize_t n = recvmsg(s, &msg, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;
+    if (c && c->cmsg_type == SCM_RIGHTS && !(msg.msg_flags & MSG_CTRUNC))
+        memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    else if (n >= 0)
+        errno = n ? EMFILE : ECONNRESET; /* no room for the descriptor: it is left out */
     return fd;
 }
 #endif

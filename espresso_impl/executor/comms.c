@@ -204,10 +204,14 @@ static esp_status esp__plans_spread(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOP
 typedef struct esp__oob {
     esp_ctx *ctx;
     int32_t *members, n;
+    int failed; /* an exchange failed, and esp_last_error has its text */
 } esp__oob;
 static esp_status esp__oob_allgather(void *user, const void *in, void *out, uint64_t bytes) {
     esp__oob *o = user;
-    return esp__peers_allgather(o->ctx->job.peers, o->n == o->ctx->job.size ? NULL : o->members, o->n, in, out, bytes);
+    esp_status s =
+        esp__peers_allgather(o->ctx->job.peers, o->n == o->ctx->job.size ? NULL : o->members, o->n, in, out, bytes);
+    o->failed |= s != ESP_OK;
+    return s;
 }
 
 /* The comm that was opened first, of the same backend, with all ranks of the scope's groups; NULL: none. */
@@ -225,7 +229,7 @@ static void *esp__comm_parent(const esp_ctx *ctx, uint8_t scope, const esp_backe
 static esp_status esp__comm_open(esp_ctx *ctx, uint8_t scope, const esp__comm_plan *plan) {
     const esp__topology *t = &ctx->job.topo;
     uint64_t bytes = (uint64_t)ctx->job.size * 4u;
-    esp__oob oob = {ctx, esp__alloc(ctx, bytes), 0};
+    esp__oob oob = {ctx, esp__alloc(ctx, bytes), 0, 0};
     int32_t index = 0, *machine = esp__alloc(ctx, bytes), *place = esp__alloc(ctx, t->n_levels * bytes);
     esp__comm *comm = &ctx->job.comms[scope];
     uint32_t first, last;
@@ -259,7 +263,9 @@ static esp_status esp__comm_open(esp_ctx *ctx, uint8_t scope, const esp__comm_pl
         if (s) {
             comm->handle = NULL;
             s = esp__fail(ctx, s, "backend '%s' cannot open: %s", plan->backend->name,
-                          *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
+                          *esp__plugin_detail() ? esp__plugin_detail()
+                          : oob.failed          ? esp_last_error(ctx)
+                                                : esp_status_text(s));
         }
     }
     esp__free(ctx, oob.members);
@@ -275,12 +281,13 @@ ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPE
     ctx->job.links = ESP__HASH0;
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         ctx->job.links = esp__hash64(ctx->job.links, plans[k].params, strlen(plans[k].params) + 1);
-    if (!s) s = esp__comm_open(ctx, ESP__FLAT, &plans[ESP__FLAT]);
+    /* after each scope all ranks agree: a group that could not open must not be waited for in the next scope */
+    if (!s) s = esp__agree_ok(ctx, esp__comm_open(ctx, ESP__FLAT, &plans[ESP__FLAT]));
     /* machines with different numbers of ranks have only the flat tree, which needs only the group of all ranks */
     for (uint32_t n = t->n_levels - 1; n >= 1 && t->n_local; n--) /* of n levels each, so that parents come first */
         for (uint32_t first = 1; first + n - 1 <= t->n_levels && !s; first++) {
             uint8_t scope = esp__scope_of(first, first + n - 1, t->n_levels);
-            s = esp__comm_open(ctx, scope, &plans[scope]);
+            s = esp__agree_ok(ctx, esp__comm_open(ctx, scope, &plans[scope]));
         }
     return s;
 }

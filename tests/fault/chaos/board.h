@@ -45,16 +45,16 @@ typedef enum want {
 } want;
 
 enum { /* variants of ORDER: who calls what */
-    TWO_PUSHES,
-    WAIT_UNPUSHED,
-    STRATEGY_IN_STEP,
-    START_TWICE,
-    BARRIER_FOR_STEP, /* from here on it ends the job */
-    OTHER_COUNT,
-    OTHER_CALL,
-    CLOSE_EARLY,
-    STRATEGY_ALONE,
-    ORDERS
+       TWO_PUSHES,
+       WAIT_UNPUSHED,
+       STRATEGY_IN_STEP,
+       START_TWICE,
+       BARRIER_FOR_STEP, /* from here on it ends the job */
+       OTHER_COUNT,
+       OTHER_CALL,
+       CLOSE_EARLY,
+       STRATEGY_ALONE,
+       ORDERS
 };
 enum { ONLY_ONE_PUSHES, ONE_HAS_MORE, ONE_NEVER_PUSHES, PUSHES };                       /* of PUSH */
 enum { OTHER_CODEC, OTHER_OPTION, OTHER_SEED, OTHER_SIZE, OTHER_BACKEND, DIFFERENCES }; /* of CODEC */
@@ -77,8 +77,8 @@ typedef struct report {
     atomic_int status; /* of the call that failed, ESP_OK, or UNTOLD */
     atomic_int pushes; /* that succeeded in the step of the error     */
     atomic_ullong fault_ns, returned_ns, closed_ns;
-    atomic_int wrong;   /* results, or behaviour: text in `why`         */
-    atomic_int again;   /* second job: 1 + its status; 0: not yet      */
+    atomic_int wrong; /* results, or behaviour: text in `why`         */
+    atomic_int again; /* second job: 1 + its status; 0: not yet      */
     atomic_int ended;
     char text[1400], why[400];
     atomic_ullong saved[2]; /* hashes of the state before the last save and of that being saved */
@@ -87,7 +87,7 @@ typedef struct report {
 
 typedef struct board {
     plan plan;
-    int32_t launched; /* another program started the ranks: they cannot open a second, smaller job */
+    int32_t launched;         /* another program started the ranks: they cannot open a second, smaller job */
     atomic_int go, survivors; /* survivors: bits; 0: not known yet */
     char root[64], folder[PATH_ROOM], backend[128];
     report rank[RANKS];

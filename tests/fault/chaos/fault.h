@@ -65,8 +65,8 @@ static inline void disk_folder(const self *x, char out[PATH_ROOM + 64]) {
 static inline int disk_small(self *x) {
     char folder[PATH_ROOM + 64];
     disk_folder(x, folder);
-    return syscall(SYS_unshare, 0x00020000 /* CLONE_NEWNS */) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-           mount("none", folder, "tmpfs", 0, "size=6m") == 0;
+    return syscall(SYS_unshare, 0x00020000 /* CLONE_NEWNS */) == 0 &&
+           mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mount("none", folder, "tmpfs", 0, "size=6m") == 0;
 }
 /* Writes a file until the disk is full, and then gives `room` bytes back. */
 static inline void disk_fill(self *x, uint64_t room) {
@@ -178,8 +178,7 @@ static inline esp_status unfit_calls(self *x, int *instead) {
     switch (x->p->variant) {
     case BARRIER_FOR_STEP: *instead = is_victim(x); return *instead ? esp_barrier(x->ctx) : ESP_OK;
     case OTHER_COUNT: return esp_allreduce(x->ctx, some, is_victim(x) ? 100 : 200);
-    case OTHER_CALL:
-        return is_victim(x) ? esp_broadcast(x->ctx, some, 400, 0) : esp_allreduce(x->ctx, some, 100);
+    case OTHER_CALL: return is_victim(x) ? esp_broadcast(x->ctx, some, 400, 0) : esp_allreduce(x->ctx, some, 100);
     case STRATEGY_ALONE:
         if (!is_victim(x)) return ESP_OK;
         char *text = strdup(esp_strategy_text(x->ctx));

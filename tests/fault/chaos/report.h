@@ -61,16 +61,18 @@ static void machine_print(FILE *f) {
 }
 
 static void report_head(FILE *f, const options *o, unsigned runs) {
-    fprintf(f,
-            "Faults at random moments: %u runs a kind, 4 ranks on 2 emulated machines, backend %s; written by make soak\n",
-            runs, o->backend);
+    fprintf(
+        f,
+        "Faults at random moments: %u runs a kind, 4 ranks on 2 emulated machines, backend %s; written by make soak\n",
+        runs, o->backend);
     machine_print(f);
-    fprintf(f,
-            "ms: from the fault to the return of the failed call, on every other rank; stop: counted from the end of\n"
-            "ESPRESSO_TIMEOUT_MS = %u. failures: whatever docs/faults.md promises and a run did not keep, times aside.\n"
-            "late: ranks that noticed it after more than %.0f ms. again: runs repeated, as the machine was too busy to "
-            "start them.\n\n",
-            (unsigned)o->timeout_ms, o->bound_ms);
+    fprintf(
+        f,
+        "ms: from the fault to the return of the failed call, on every other rank; stop: counted from the end of\n"
+        "ESPRESSO_TIMEOUT_MS = %u. failures: whatever docs/faults.md promises and a run did not keep, times aside.\n"
+        "late: ranks that noticed it after more than %.0f ms. again: runs repeated, as the machine was too busy to "
+        "start them.\n\n",
+        (unsigned)o->timeout_ms, o->bound_ms);
     fprintf(f, "%-10s %5s %8s %9s %9s %9s\n", "kind", "runs", "failures", "median ms", "95 %", "worst");
 }
 
@@ -84,16 +86,26 @@ static int soak_main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         const int takes = strcmp(argv[i], "--verbose") != 0;
-        if (!strcmp(argv[i], "--kind")) only = value;
-        else if (!strcmp(argv[i], "--runs")) runs = (unsigned)strtoul(value, NULL, 10);
-        else if (!strcmp(argv[i], "--seed")) seed = strtoull(value, NULL, 10);
-        else if (!strcmp(argv[i], "--timeout")) o.timeout_ms = (uint32_t)strtoul(value, NULL, 10);
-        else if (!strcmp(argv[i], "--within")) o.bound_ms = strtod(value, NULL);
-        else if (!strcmp(argv[i], "--report")) path = value;
-        else if (!strcmp(argv[i], "--backend")) o.backend = value;
-        else if (!strcmp(argv[i], "--launcher")) o.launcher = value;
-        else if (!strcmp(argv[i], "--verbose")) o.verbose = 1;
-        else return fprintf(stderr, "%s: unknown %s\n", argv[0], argv[i]), 2;
+        if (!strcmp(argv[i], "--kind"))
+            only = value;
+        else if (!strcmp(argv[i], "--runs"))
+            runs = (unsigned)strtoul(value, NULL, 10);
+        else if (!strcmp(argv[i], "--seed"))
+            seed = strtoull(value, NULL, 10);
+        else if (!strcmp(argv[i], "--timeout"))
+            o.timeout_ms = (uint32_t)strtoul(value, NULL, 10);
+        else if (!strcmp(argv[i], "--within"))
+            o.bound_ms = strtod(value, NULL);
+        else if (!strcmp(argv[i], "--report"))
+            path = value;
+        else if (!strcmp(argv[i], "--backend"))
+            o.backend = value;
+        else if (!strcmp(argv[i], "--launcher"))
+            o.launcher = value;
+        else if (!strcmp(argv[i], "--verbose"))
+            o.verbose = 1;
+        else
+            return fprintf(stderr, "%s: unknown %s\n", argv[0], argv[i]), 2;
         i += takes;
     }
     FILE *f = path ? fopen(path, "w") : stdout;
