@@ -71,8 +71,12 @@ typedef struct shm_meeting {
 
 /* A step that ranks take together: `ok` says whether this one could. The exchange also waits: it fails where a rank has died. */
 static esp_status shm_together(engine_comm *m, const esp_group *g, engine_hello *mine, int ok, const char *what) {
-    if (!ok) mine->status = engine_say(m->host, m->name, ESP_E_COMM, "cannot %s: %s", what, strerror(errno));
-    return engine_exchange(m, g, mine);
+    const int error = errno;
+    if (!ok) mine->status = ESP_E_COMM;
+    const esp_status s = engine_exchange(m, g, mine);
+    if (!ok && s != ESP_E_PEER) /* otherwise a death was the reason */
+        engine_say(m->host, m->name, s, "cannot %s: %s", what, strerror(error));
+    return s;
 }
 
 /* Rank 0 gives the memory's descriptor away, the others take it, and all map it. No rank waits for another but in an exchange.

@@ -281,13 +281,12 @@ ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPE
     ctx->job.links = ESP__HASH0;
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         ctx->job.links = esp__hash64(ctx->job.links, plans[k].params, strlen(plans[k].params) + 1);
-    /* after each scope all ranks agree: a group that could not open must not be waited for in the next scope */
-    if (!s) s = esp__agree_ok(ctx, esp__comm_open(ctx, ESP__FLAT, &plans[ESP__FLAT]));
+    if (!s) s = esp__comm_open(ctx, ESP__FLAT, &plans[ESP__FLAT]);
     /* machines with different numbers of ranks have only the flat tree, which needs only the group of all ranks */
     for (uint32_t n = t->n_levels - 1; n >= 1 && t->n_local; n--) /* of n levels each, so that parents come first */
         for (uint32_t first = 1; first + n - 1 <= t->n_levels && !s; first++) {
             uint8_t scope = esp__scope_of(first, first + n - 1, t->n_levels);
-            s = esp__agree_ok(ctx, esp__comm_open(ctx, scope, &plans[scope]));
+            s = esp__comm_open(ctx, scope, &plans[scope]);
         }
     return s;
 }

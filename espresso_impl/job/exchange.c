@@ -200,7 +200,8 @@ static esp_status esp__exchange_result(esp__peers *p, const esp__waiter *w, char
         snprintf(text, cap, "ranks exchange different amounts of data: they are not at the same call");
         return ESP_E_MISMATCH;
     }
-    snprintf(text, cap, "rank %d closed its context while others wait for it", w->done ? (int)w->failed : 0);
+    snprintf(text, cap, "rank %d closed its context while others wait for it: see its own error",
+             w->done ? (int)w->failed : 0);
     return ESP_E_PEER;
 }
 

@@ -3,9 +3,9 @@
  * because it is stopped. Runs on the watch thread, under the lock, but calls callbacks without it. */
 #include "espresso_impl/job/job.h"
 
-/* ANSWER, SILENT: long enough for a healthy rank on a machine that has more work than cores. A rank that has been silent for SILENT
- * need not be waited for longer than SOON after an accusation. */
-enum { ESP__NOT_WAITING = -2, ESP__ANSWER_MS = 300, ESP__VERDICT_MS = 800, ESP__SILENT_MS = 350, ESP__SOON_MS = 50 };
+/* ANSWER: long enough for a healthy rank on a machine that has more work than cores. A rank that has been silent since that long before
+ * an accusation is not waited for longer than SOON after it. */
+enum { ESP__NOT_WAITING = -2, ESP__ANSWER_MS = 300, ESP__VERDICT_MS = 800, ESP__SOON_MS = 50 };
 
 static void esp__late_tell(esp__peers *p, int32_t rank, uint64_t tensor) {
     p->accusing = 0;
@@ -86,8 +86,9 @@ static void esp__late_alive(esp__peers *p, int32_t from) {
 }
 
 /* Until when an accuser, at the time `now`, waits for a rank that has not answered since `asked`. UINT64_MAX: it was not asked. */
-static uint64_t esp__late_soon(uint64_t asked, uint64_t now) {
-    const uint64_t soon = now + ESP__SOON_MS * 1000000ull, silent = asked + ESP__SILENT_MS * 1000000ull;
+static uint64_t esp__late_soon(const esp__peers *p, uint64_t asked, uint64_t now) {
+    const uint64_t soon = now + ESP__SOON_MS * 1000000ull;
+    const uint64_t silent = asked + (esp__peers_lead_ms(p->timeout_ms) + ESP__SOON_MS) * 1000000ull;
     if (!asked || asked + 1000000000u < now) return UINT64_MAX;
     return silent > soon ? silent : soon;
 }
@@ -115,7 +116,7 @@ static void esp__late_inquire(esp__peers *p, int32_t accuser, int32_t on_rank, u
     p->inquiry++;
     p->accuser = accuser;
     p->inquiry_ns = esp__now_ns() + ESP__ANSWER_MS * 1000000ull;
-    p->soon_ns = esp__late_soon(p->asked_ns, esp__now_ns());
+    p->soon_ns = esp__late_soon(p, p->asked_ns, esp__now_ns());
     for (int32_t r = 0; r < p->size; r++) {
         p->conns[r].answered = 0;
         if (r) esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_ASK, 0, 0, p->inquiry, 0}, NULL, 0);
@@ -159,7 +160,7 @@ ESP__FN void esp__peers_accuse(esp__peers *p, int32_t on_rank, uint32_t tensor) 
         p->accuse_tensor = tensor;
         p->accuse_ns = esp__now_ns() + ESP__VERDICT_MS * 1000000ull;
         if (p->rank && p->hub_ns < p->suspect_ns) {
-            const uint64_t soon = esp__late_soon(p->suspect_ns, esp__now_ns());
+            const uint64_t soon = esp__late_soon(p, p->suspect_ns, esp__now_ns());
             if (soon < p->accuse_ns) p->accuse_ns = soon;
         }
         if (p->rank == 0)

@@ -25,7 +25,7 @@ typedef struct esp__guest {
 } esp__guest;
 
 typedef struct esp__meeting {
-    int listen_fd;
+    int listen_fd, full; /* full: errno, where this process can have no further connection */
     int32_t n_here, n_guests;
     uint64_t job, deadline_ns;
     esp__guest guests[ESP__MEET_PENDING];
@@ -76,6 +76,7 @@ static void esp__meet_accept(esp__peers *p, esp__meeting *meet) {
         int fd, pidfd;
         if (meet->n_guests == ESP__MEET_PENDING) return; /* further connections wait in the socket's backlog */
         fd = (int)syscall(SYS_accept4, meet->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) meet->full = errno;
         if (fd < 0) return;
         esp__conn_init(&g->conn, fd, -1);
         if (!esp__socket_peer(fd, &pidfd)) {
@@ -158,6 +159,11 @@ static esp_status esp__meet_serve(esp__peers *p, esp__meeting *meet) {
         if (esp__now_ns() >= meet->deadline_ns) return esp__meet_missing(p, meet);
         esp__meet_poll(p, meet, esp__poll_ms(wake < meet->deadline_ns ? wake : meet->deadline_ns));
         s = esp__meet_hear(p, meet, ESP_OK);
+        if (s == ESP_OK && meet->full) {
+            s = esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot take connections of %d ranks: %s (see ulimit -n)",
+                          (int)p->size, strerror(meet->full));
+            esp__meet_refuse(p, NULL, s, 1);
+        }
         if (s == ESP_OK) s = esp__meet_check_joined(p);
     }
     if (s == ESP_OK) return s;

@@ -203,7 +203,7 @@ static inline plan plan_make(kind k, uint64_t seed, uint32_t timeout_ms) {
         p.steps = 6;
     }
     if (k == DISK) p.amount = draw(&s) >> 40 & 0xffff, p.steps = 10;
-    if (k == ORDER || k == PUSH) p.timeout_ms = 2 * timeout_ms;
+    if (k == ORDER || k == PUSH) p.timeout_ms = timeout_ms;
     if (k == ORDER) p.variant %= ORDERS, p.steps = 12;
     if (k == PUSH) p.variant %= PUSHES, p.steps = 12;
     if (k == CODEC) p.variant %= DIFFERENCES;

@@ -68,12 +68,11 @@ static inline int names(const char *text, int32_t rank) {
     return 0;
 }
 
-/* Does rank r's error name the victim, or a rank whose own error does? */
-static inline int blames(const board *b, int r) {
-    const plan *p = &b->plan;
-    if (names(b->rank[r].text, p->victim)) return 1;
+/* Does rank r's error name the victim, or a rank whose own error does, and so on? `seen`: bits of ranks. */
+static inline int blames(const board *b, int r, int seen) {
+    if (r == b->plan.victim || names(b->rank[r].text, b->plan.victim)) return 1;
     for (int q = 0; q < RANKS && strstr(b->rank[r].text, "see its own error"); q++)
-        if (q != r && names(b->rank[r].text, q) && names(b->rank[q].text, p->victim)) return 1;
+        if (!(seen >> q & 1) && names(b->rank[r].text, q) && blames(b, q, seen | 1 << q)) return 1;
     return 0;
 }
 
@@ -132,7 +131,7 @@ static inline void judge_all_or_none(board *b, result *out) {
         if (atomic_load(&x->wrong)) fault_found(out, "rank %d: %s\n", r, x->why);
         if (s == UNTOLD) fault_found(out, "rank %d has not returned (step %d)\n", r, atomic_load(&x->step));
         if (failed && s == ESP_OK) fault_found(out, "rank %d goes on, others failed\n", r);
-        if (failed && r != p->victim && !blames(b, r))
+        if (failed && r != p->victim && !blames(b, r, 1 << r))
             fault_found(out, "rank %d does not name the victim: %s\n", r, x->text);
         if (failed && r == p->victim && s != ESP_E_NOMEM && s != ESP_E_COMM)
             fault_found(out, "rank %d: %s %s\n", r, esp_status_name((esp_status)s), x->text);
