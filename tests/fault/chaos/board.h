@@ -206,6 +206,7 @@ static inline plan plan_make(kind k, uint64_t seed, uint32_t timeout_ms) {
     if (k == ORDER || k == PUSH) p.timeout_ms = timeout_ms;
     if (k == ORDER) p.variant %= ORDERS, p.steps = 12;
     if (k == PUSH) p.variant %= PUSHES, p.steps = 12;
+    if (k == CODEC || k == VERSION) p.steps = 12;
     if (k == CODEC) p.variant %= DIFFERENCES;
     return p;
 }
