@@ -20,7 +20,7 @@ ENGINE_FN uint64_t engine_call_word(uint64_t number, const esp_coll *c) {
 }
 /* A collective begins: shows it to the peers, before any of its data. */
 ENGINE_FN void engine_call_show(engine_comm *m) {
-    ENGINE_STORE(&m->lines[m->rank].call, engine_call_word(++m->begun, &m->op.c));
+    __atomic_store_n(&m->lines[m->rank].call, engine_call_word(++m->begun, &m->op.c), __ATOMIC_RELEASE);
     m->op.compared = m->size == 1;
 }
 /* Compares this rank's collective with those of peers that are in the one of the same number. A peer that is behind is looked at

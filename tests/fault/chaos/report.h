@@ -65,13 +65,15 @@ static void machine_print(FILE *f) {
 }
 
 static void report_head(FILE *f, const options *o) {
-    fprintf(f, "Faults at random moments: 4 ranks on 2 emulated machines, backend %s; written by make soak\n", o->backend);
+    fprintf(f, "Faults at random moments: 4 ranks on 2 emulated machines, backend %s; written by make soak\n",
+            o->backend);
     machine_print(f);
-    fprintf(f,
-            "failures: runs that did not keep what docs/faults.md promises, times aside. again: repeated, as the machine\n"
-            "was too busy to start the ranks. ms: from the fault until the failed call returned, on every other rank; for\n"
-            "stop: counted from the end of ESPRESSO_TIMEOUT_MS = %u. late: ranks for which it took more than %.0f ms\n\n",
-            (unsigned)o->timeout_ms, o->bound_ms);
+    fprintf(
+        f,
+        "failures: runs that did not keep what docs/faults.md promises, times aside. again: repeated, as the machine\n"
+        "was too busy to start the ranks. ms: from the fault until the failed call returned, on every other rank; for\n"
+        "stop: counted from the end of ESPRESSO_TIMEOUT_MS = %u. late: ranks for which it took more than %.0f ms\n\n",
+        (unsigned)o->timeout_ms, o->bound_ms);
     fprintf(f, "%-10s %5s %8s %5s %9s %9s %9s %5s  %s\n", "kind", "runs", "failures", "again", "median ms", "95 %",
             "worst", "late", "fault");
 }
