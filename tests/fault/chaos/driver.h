@@ -108,7 +108,7 @@ static inline void inject(run *x, result *out) {
     }
     if (!outside) return;
     if (!await_ready(x, now_ns() + 60000000000u)) {
-        out->busy = 1;
+        for (int r = 0; r < RANKS; r++) out->busy |= atomic_load(&x->b->rank[r].status) == ESP_E_TIMEOUT;
         return;
     }
     sleep_us(p->delay_us);

@@ -25,6 +25,7 @@ static void tally_runs(tally *t, kind k, uint64_t first, unsigned runs, const op
             run_once(k, first + i, &slower, state_file_hash, &r);
             if (!r.busy) break;
             t->busy++;
+            r.failed = 1; /* unless the next try succeeds */
         }
         t->runs++;
         t->failed += r.failed;
