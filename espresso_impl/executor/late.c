@@ -83,7 +83,7 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
     const int long_wait = waited_ns > most_ns - lead_ns, suspect = long_wait && waiting && !ctx->health.suspected;
     const int late = waited_ns > most_ns && !ctx->health.accused;
     ctx->health.suspected = long_wait && waiting;
-    if (late) ctx->health.accused = 1;
+    if (late && waiting) ctx->health.accused = 1; /* else ops go on: a later one may still wait for too long */
     if (ctx->lanes.waiters && !waiting) esp__unpushed_look(ctx, now - since, late);
     if (left) {
         char text[ESP__ERROR_MAX];

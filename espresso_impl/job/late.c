@@ -3,9 +3,9 @@
  * because it is stopped. Runs on the watch thread, under the lock, but calls callbacks without it. */
 #include "espresso_impl/job/job.h"
 
-/* ANSWER: long enough for a healthy rank on a machine that has more work than cores. A rank that has been silent since that long before
- * an accusation is not waited for longer than SOON after it. */
-enum { ESP__NOT_WAITING = -2, ESP__ANSWER_MS = 300, ESP__VERDICT_MS = 800, ESP__SOON_MS = 50 };
+/* ANSWER: long enough for a healthy rank on a machine that has more work than cores. A rank that has been silent since LEAD, or half
+ * the timeout, before an accusation is not waited for longer than SOON after it. */
+enum { ESP__NOT_WAITING = -2, ESP__ANSWER_MS = 300, ESP__VERDICT_MS = 800, ESP__LEAD_MS = 1000, ESP__SOON_MS = 50 };
 
 static void esp__late_tell(esp__peers *p, int32_t rank, uint64_t tensor) {
     p->accusing = 0;
@@ -89,7 +89,7 @@ static void esp__late_alive(esp__peers *p, int32_t from) {
 static uint64_t esp__late_soon(const esp__peers *p, uint64_t asked, uint64_t now) {
     const uint64_t soon = now + ESP__SOON_MS * 1000000ull;
     const uint64_t silent = asked + (esp__peers_lead_ms(p->timeout_ms) + ESP__SOON_MS) * 1000000ull;
-    if (!asked || asked + 1000000000u < now) return UINT64_MAX;
+    if (!asked || asked + 3000000000u < now) return UINT64_MAX;
     return silent > soon ? silent : soon;
 }
 
@@ -173,13 +173,13 @@ ESP__FN void esp__peers_accuse(esp__peers *p, int32_t on_rank, uint32_t tensor) 
 }
 
 ESP__FN uint32_t esp__peers_lead_ms(uint32_t timeout_ms) {
-    return timeout_ms / 2 < ESP__ANSWER_MS ? timeout_ms / 2 : ESP__ANSWER_MS;
+    return timeout_ms / 2 < ESP__LEAD_MS ? timeout_ms / 2 : ESP__LEAD_MS;
 }
 
 ESP__FN void esp__peers_suspect(esp__peers *p) {
     if (!p || p->size == 1) return;
     pthread_mutex_lock(&p->lock);
-    if (p->suspect_ns <= p->hub_ns || esp__now_ns() - p->suspect_ns > 1000000000u) p->suspect_ns = esp__now_ns();
+    if (p->suspect_ns <= p->hub_ns || esp__now_ns() - p->suspect_ns > 3000000000u) p->suspect_ns = esp__now_ns();
     if (p->rank == 0)
         p->suspecting = 1;
     else

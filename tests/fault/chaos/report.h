@@ -80,7 +80,7 @@ static void report_head(FILE *f, const options *o) {
 }
 
 static int soak_main(int argc, char **argv) {
-    options o = {"shm", NULL, 600, 100, 0};
+    options o = {"shm", NULL, TIMEOUT_MS, SOAK_BOUND_MS, 0};
     const char *only = NULL, *path = NULL;
     unsigned runs = 500;
     uint64_t seed = 1;
