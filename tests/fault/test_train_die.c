@@ -176,7 +176,7 @@ static void test_stopped_where_steps_are_long(void **state) {
     uint64_t t0;
     (void)state;
     codec = option = NULL;
-    backend = "shm:inter=3mbit";
+    backend = "shm:inter=5mbit";
     warm = 1;
     prepare(&p, 400);
     t0 = procs_now();

@@ -106,7 +106,7 @@ static const struct kind_info {
     [MEMORY] = {"memory", "RLIMIT_AS in esp_open, esp_start, esp_strategy_set", 0, 0},
     [NO_MEMFD] = {"no-memfd", "no memfd (seccomp) or no descriptors (RLIMIT_NOFILE)", 0, 0},
     [DISK] = {"disk", "full disk in esp_state_save", 0, 0},
-    [KILL_SAVE] = {"kill-save", "kill -9 in esp_state_save", 1, 0},
+    [KILL_SAVE] = {"kill-save", "kill -9 in esp_state_save (its time includes fsync)", 1, 0},
     [ORDER] = {"order", "calls in the wrong order", 0, 0},
     [PUSH] = {"push", "a tensor that only some ranks push or have", 0, 0},
     [VERSION] = {"version", "another library version on one rank", 0, 0},
