@@ -203,9 +203,11 @@ static inline plan plan_make(kind k, uint64_t seed, uint32_t timeout_ms) {
         p.steps = 6;
     }
     if (k == DISK) p.amount = draw(&s) >> 40 & 0xffff, p.steps = 10;
-    if (k == ORDER || k == PUSH) p.timeout_ms = timeout_ms;
     if (k == ORDER) p.variant %= ORDERS, p.steps = 12;
     if (k == PUSH) p.variant %= PUSHES, p.steps = 12;
+    /* what only the timeout ends */
+    if (k == ORDER && (p.variant == STRATEGY_ALONE || p.variant == BARRIER_FOR_STEP)) p.timeout_ms = 2 * timeout_ms;
+    if (k == PUSH && p.variant == ONE_NEVER_PUSHES) p.timeout_ms = 2 * timeout_ms;
     if (k == CODEC || k == VERSION) p.steps = 12;
     if (k == CODEC) p.variant %= DIFFERENCES;
     return p;
