@@ -135,7 +135,8 @@ static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
                  "this machine has no GPU that the library can use: comp@gpu and "
                  "decomp@gpu run on the CPU workers");
     }
-    const int help = esp__caller_drives(ctx) && !ctx->lanes.caller_only && esp__op_elements(ctx, op) >= ESP__LONG_ELEMENTS;
+    const int help =
+        esp__caller_drives(ctx) && !ctx->lanes.caller_only && esp__op_elements(ctx, op) >= ESP__LONG_ELEMENTS;
     if (help) { /* meanwhile the link thread drives the links */
         ctx->lanes.helped = 1;
         pthread_cond_signal(&ctx->lanes.link_cv);

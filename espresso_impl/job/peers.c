@@ -127,8 +127,9 @@ struct esp__peers {
     uint64_t accuse_ns, accuse_tensor; /* the verdict's deadline; the tensor that this rank waits for */
     int asking, inquiring, judged;     /* rank 0: an inquiry is to be started; runs; has given a verdict */
     int32_t accuser, guilty;
-    uint64_t inquiry, inquiry_ns, soon_ns, guilty_tensor; /* soon_ns: from then on, ranks silent since asked_ns are late */
-    int suspecting;                                       /* rank 0 suspects, and its watch thread is to ask */
+    uint64_t inquiry, inquiry_ns, soon_ns,
+        guilty_tensor;           /* soon_ns: from then on, ranks silent since asked_ns are late */
+    int suspecting;              /* rank 0 suspects, and its watch thread is to ask */
     uint64_t suspect_ns, hub_ns; /* when this rank suspected first since it heard of rank 0; when that was */
     uint64_t asked_ns;           /* rank 0: when all ranks were asked because one suspected */
 };
