@@ -5,6 +5,7 @@
 #   make fuzz FUZZ_SECONDS=600          fuzzes all that comes from outside: files, states, payloads, messages
 #   make hostile HOSTILE=100000         so many hostile connections while a job meets, and again while it runs
 #   make bare       bootstrap in a minimal Debian root      make demo DEMO_FLAGS=--quick
+#   make soak SOAK_RUNS=500              faults at random moments: writes bench/results/faults.txt
 #   make truth TRUTH_FLAGS=             predicted against measured steps, with costs measured before (python3)
 #   make results    pictures and tables of bench/results, into $(BUILD)/results (python3)
 #   make OPENMP=1   the same with -fopenmp, for ESPRESSO_WORKERS=openmp
@@ -60,7 +61,7 @@ TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list quick-programs quick-list fuzz hostile bench results docs dist install demo clean check-style report bare check-parts truth accuracy
+.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list quick-programs quick-list fuzz hostile bench results docs dist install demo clean check-style report bare check-parts truth accuracy soak
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/%/
 all: lib plugins tools examples report

@@ -64,6 +64,10 @@ ci: ci-programs
 	@$(RUN_TESTS) $(CI)
 ci-list:
 	@echo $(CI)
+# faults at random moments, as the test does it, but longer; bench/results/faults.txt is what it wrote. A second a run, or two
+SOAK_RUNS ?= 500
+soak: $(BUILD)/tests/fault/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see tests/fault/test_chaos.c
+	$< --runs $(SOAK_RUNS) --report bench/results/faults.txt $(SOAK_FLAGS)
 # does it work here? Most tests in C, with the command of the test build: no sanitizers, no browser, nothing slow
 SLOW  := page/% replay/% tree/% planner/test_plan planner/test_optimum planner/test_limits planner/test_robust planner/test_bound \
          planner/test_algorithms planner/test_candidates files/test_files conformance/% tools/test_plan tools/test_top

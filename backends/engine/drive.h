@@ -39,6 +39,7 @@ ENGINE_FN void engine_next(engine_comm *m) {
     else if (m->size > 1)
         engine_ring_plan(m, &m->op);
     if (m->size == 1) engine_alone(m);
+    engine_call_show(m);
     engine_begin(m, engine_max(r->start_ns, m->logical_end_ns));
     engine_tell(m);
 }
@@ -79,7 +80,8 @@ ENGINE_FN int engine_drive(engine_comm *m) {
     m->moved = 0;
     while (any && m->moved < ENGINE_BUDGET) {
         engine_next(m);
-        any = engine_stages(m);
+        any = engine_call_compare(m);
+        if (any == ESP_OK) any = engine_stages(m);
         if (any < 0) return engine_fail(m, any);
         if (m->news) engine_tell(m);
         if (m->news)
@@ -87,10 +89,12 @@ ENGINE_FN int engine_drive(engine_comm *m) {
                 m, engine_say(m->host, m->name, ESP_E_COMM, "cannot wake a rank that polls: %s", strerror(errno)));
         moved |= any;
         if (any || !engine_over(m)) continue;
+        if ((any = engine_call_compare(m)) != ESP_OK) return engine_fail(m, any);
         engine_done(m);
         moved = 1, any = engine_running(m) != NULL;
     }
     uint32_t broken = moved ? 0 : ENGINE_LOAD(&m->head->broken);
+    if (broken && (any = engine_call_compare(m)) != ESP_OK) return engine_fail(m, any);
     if (broken) return engine_fail(m, engine_lost(m, (int32_t)broken - 1));
     return moved;
 }

@@ -62,7 +62,7 @@ typedef struct engine_line {
     uint64_t src, dst;      /* addresses in the owner's process                                           */
     uint64_t start_ns;      /* logical time at which the inputs were ready                                */
     uint32_t reading, gone; /* reading: POINTER only, inside a read. gone: the user owns the buffers again */
-    uint64_t reserved0;
+    uint64_t call;          /* the collective that the rank is in: see same.h                             */
     uint64_t stamp[ENGINE_STAMPS]; /* logical time at which a column's result was ready                   */
 } engine_line;
 
@@ -150,6 +150,7 @@ typedef struct engine_op {
     uint8_t in_window, result_window, whole, by_destination; /* see plan.h                          */
     uint8_t puts, sums, gets, gets_result; /* stages that this rank has; get reads results, not inputs */
     uint8_t stream, ring, chain, begun;    /* ring: see ring.h                       */
+    uint8_t compared;                      /* all peers were seen in this collective, or beyond it: see same.h */
     int32_t place, prev, next;             /* this rank's place in the ring, and its neighbours */
     uint64_t steps, group, lag, slots;     /* of the ring: see ring.h                       */
     uint64_t piece, core_ns;               /* hops: elements of a payload; logical time until which codecs run */
@@ -215,6 +216,7 @@ typedef struct engine_comm {
     uint64_t req_first, req_next; /* the request that runs; the next free one                             */
     uint32_t ready;               /* requests that are done but not yet tested                            */
     uint64_t columns, min_got;    /* columns begun so far; a lower bound of every peer's `got`            */
+    uint64_t begun;               /* collectives begun so far                                             */
     uint64_t logical_end_ns;
     uint64_t moved; /* bytes moved in this call                                             */
     int simd;
@@ -242,6 +244,7 @@ ENGINE_FN uint64_t engine_cells(int32_t ranks) { return ranks <= 2 ? 8 : 4; }
 #include "backends/engine/ring.h"
 #include "backends/engine/hops.h"
 #include "backends/engine/check.h"
+#include "backends/engine/same.h"
 #include "backends/engine/drive.h"
 #include "backends/engine/wait_fd.h"
 #include "backends/engine/comm.h"

@@ -160,7 +160,7 @@ ENGINE_FN esp_status engine_exchange(engine_comm *m, const esp_group *g, const e
     const int32_t ranks = g->parent ? ((engine_comm *)g->parent)->size : m->size;
     m->hello[0] = *mine;
     esp_status s = m->size > 1 ? g->oob_allgather(g->user, mine, m->hello, sizeof *mine) : ESP_OK;
-    if (s != ESP_OK) return mine->status != ESP_OK ? mine->status : s;
+    if (s != ESP_OK) return s == ESP_E_PEER || mine->status == ESP_OK ? s : mine->status;
     for (int32_t q = 0; q < m->size; q++) {
         m->pid[q] = all[q].pid, m->job_rank[q] = all[q].job_rank;
         if (all[q].job_rank < 0 || all[q].job_rank >= ranks)
@@ -168,7 +168,8 @@ ENGINE_FN esp_status engine_exchange(engine_comm *m, const esp_group *g, const e
                               (int)all[q].job_rank, (int)ranks);
         if (all[q].status == ESP_OK) continue;
         if (mine->status != ESP_OK) return mine->status;
-        return engine_say(m->host, m->name, all[q].status, "rank %d could not open: see its own error", (int)q);
+        return engine_say(m->host, m->name, all[q].status, "rank %d could not open: see its own error",
+                          (int)all[q].job_rank);
     }
     return ESP_OK;
 }

@@ -51,8 +51,11 @@ static void esp__on_late(void *user, int32_t rank, uint32_t tensor) {
         snprintf(what, sizeof what, "tensor '%s'", name);
     else
         snprintf(what, sizeof what, "a broadcast, allreduce or barrier");
-    snprintf(text, sizeof text, "%s is late: it did not come to %s in %u ms (ESPRESSO_TIMEOUT_MS)", who, what,
-             ctx->config.timeout_ms);
+    snprintf(text, sizeof text, "%s is late: it did not come to %s in %u ms (ESPRESSO_TIMEOUT_MS)%s", who, what,
+             ctx->config.timeout_ms,
+             rank < 0
+                 ? ". Ranks wait for each other: does the link need longer for it, or do ranks make different calls?"
+                 : "");
     esp__fatal(ctx, ESP_E_TIMEOUT, text);
 }
 

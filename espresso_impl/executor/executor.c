@@ -16,11 +16,40 @@ enum { ESP__LONG_ELEMENTS = 1 << 17 }; /* of an op that takes about as long as w
 enum { ESP__PROGRESS_US = 5000, ESP__LATE_LOOK_NS = 10000000, ESP__SPARE_LOOK_NS = 2000000 };
 
 /* ---- failing --------------------------------------------------------------------------------------------------- */
+/* Adds to an error's text where this rank is: the tensor, the op and its number in the order of its link, which is the same on all
+ * ranks, and the step. Of several links the outermost with an op in flight, else the outermost with an op to come. Lock held. */
+static void esp__add_place(const esp_ctx *ctx, char *text, size_t cap) {
+    const size_t n = strlen(text);
+    const unsigned long long step = (unsigned long long)ctx->steps.step;
+    const esp__op *op = NULL;
+    int lane = -1;
+    if (ctx->lanes.request.req) {
+        snprintf(text + n, cap - n, "; this rank is in a broadcast, allreduce or barrier after step %llu", step);
+        return;
+    }
+    if (!ctx->steps.open) return;
+    for (int k = 0; k < (int)ctx->job.topo.n_levels; k++) {
+        const esp__op *head = esp__link_head(ctx, k);
+        if (!head || (lane >= 0 && ctx->lanes.links[lane].req && !ctx->lanes.links[k].req)) continue;
+        op = head;
+        lane = k;
+    }
+    if (!op) {
+        snprintf(text + n, cap - n, "; this rank is in step %llu, and has run all of its ops on links", step);
+        return;
+    }
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    snprintf(text + n, cap - n, "; this rank is in step %llu at op %u of %u on link '%s', %.300s, of tensor '%.300s'",
+             step, ctx->lanes.links[lane].cursor + 1, ctx->in_force.n_sequence[lane],
+             esp__scope_name(&ctx->job.names, (uint32_t)lane + 1), op->label, ctx->model.tensors[u->place.first].name);
+}
+
 ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text) {
     if (ctx->health.fatal) return;
     ctx->health.fatal = s;
     snprintf(ctx->health.fatal_text, sizeof ctx->health.fatal_text, "%.*s", (int)sizeof ctx->health.fatal_text - 1,
              text);
+    esp__add_place(ctx, ctx->health.fatal_text, sizeof ctx->health.fatal_text);
     esp__comms_abort(ctx);
     pthread_cond_broadcast(&ctx->lanes.done_cv);
     pthread_cond_broadcast(&ctx->lanes.cpu_cv);
@@ -106,7 +135,8 @@ static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
                  "this machine has no GPU that the library can use: comp@gpu and "
                  "decomp@gpu run on the CPU workers");
     }
-    const int help = esp__caller_drives(ctx) && !ctx->lanes.caller_only && esp__op_elements(ctx, op) >= ESP__LONG_ELEMENTS;
+    const int help =
+        esp__caller_drives(ctx) && !ctx->lanes.caller_only && esp__op_elements(ctx, op) >= ESP__LONG_ELEMENTS;
     if (help) { /* meanwhile the link thread drives the links */
         ctx->lanes.helped = 1;
         pthread_cond_signal(&ctx->lanes.link_cv);
@@ -192,8 +222,11 @@ static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, 
     int known = 0;
     int32_t left = -1;
     snprintf(detail, sizeof detail, "%.500s", *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
+    if (s == ESP_E_PEER) esp__peers_suspect(ctx->job.peers);
     for (int i = 0; i < 200 && s == ESP_E_PEER && !known && left < 0; i++) {
         if (i) nanosleep(&pause, NULL);
+        /* a peer gave up because rank 0, from which this rank would hear of it, is silent */
+        if (i == 60 && esp__peers_hub_silent(ctx->job.peers)) esp__peers_accuse(ctx->job.peers, 0, UINT32_MAX);
         pthread_mutex_lock(&ctx->lanes.lock);
         known = ctx->health.fatal != 0;
         left = ctx->health.left_rank;

@@ -77,9 +77,13 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
     uint64_t since = oldest == UINT64_MAX                ? ctx->lanes.wait_since_ns
                      : oldest > ctx->lanes.wait_since_ns ? oldest
                                                          : ctx->lanes.wait_since_ns;
-    int late =
-        ctx->lanes.waiters && now > since && now - since > ctx->config.timeout_ms * 1000000ull && !ctx->health.accused;
-    if (late) ctx->health.accused = 1;
+    const uint64_t waited_ns = ctx->lanes.waiters && now > since ? now - since : 0;
+    const uint64_t most_ns = ctx->config.timeout_ms * 1000000ull,
+                   lead_ns = esp__peers_lead_ms(ctx->config.timeout_ms) * 1000000ull;
+    const int long_wait = waited_ns > most_ns - lead_ns, suspect = long_wait && waiting && !ctx->health.suspected;
+    const int late = waited_ns > most_ns && !ctx->health.accused;
+    ctx->health.suspected = long_wait && waiting;
+    if (late && waiting) ctx->health.accused = 1; /* else ops go on: a later one may still wait for too long */
     if (ctx->lanes.waiters && !waiting) esp__unpushed_look(ctx, now - since, late);
     if (left) {
         char text[ESP__ERROR_MAX];
@@ -88,5 +92,6 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
         esp__fatal_locked(ctx, ESP_E_PEER, text);
     }
     pthread_mutex_unlock(&ctx->lanes.lock);
+    if (suspect) esp__peers_suspect(ctx->job.peers);
     if (late && waiting) esp__peers_accuse(ctx->job.peers, rank, tensor);
 }

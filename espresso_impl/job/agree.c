@@ -10,6 +10,7 @@ _Static_assert(sizeof(esp__digest) <= ESP__JOB_ROOM, "a digest must fit into the
 ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
     esp_status *all = esp__job_of(ctx)->room;
     esp_status s = esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, &mine, all, sizeof mine);
+    if (s) return s; /* the text is that of the exchange: this rank's own error probably has the same cause */
     for (int32_t r = 0; r < esp__job_of(ctx)->size && !s && !mine; r++)
         if (all[r]) s = esp__fail(ctx, all[r], "rank %d failed (%s): see its own error", r, esp_status_text(all[r]));
     return mine ? mine : s;

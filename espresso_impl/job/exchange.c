@@ -162,13 +162,31 @@ static int esp__exchange_wait(esp__peers *p, const esp__waiter *w, uint64_t dead
     return 1;
 }
 
-/* The time is over: asks rank 0 which member is missing, and reports it. */
-static esp_status esp__exchange_late(esp__peers *p, esp__waiter *w, char *text, size_t cap) {
+static void esp__exchange_who(esp__peers *p, esp__waiter *w) {
+    w->missing = -2;
+    esp__conn_send(p->ctx, &p->conns[0], (esp__msg){ESP__MSG_WHO, p->rank, w->tag, w->seq, 0}, NULL, 0);
+    esp__peers_kick(p);
+}
+
+/* Waits until the deadline. Some time before it, asks rank 0 which member is missing, to know whether rank 0 answers (*hub). */
+static int esp__exchange_wait_all(esp__peers *p, esp__waiter *w, uint64_t deadline_ns, int *hub) {
+    *hub = p->rank == 0;
+    if (esp__exchange_wait(p, w, deadline_ns - esp__peers_lead_ms(p->timeout_ms) * 1000000ull)) return 1;
+    if (p->rank) esp__exchange_who(p, w);
+    if (!esp__exchange_wait(p, w, deadline_ns)) return 0;
+    if (w->missing == -2) return 1;
+    *hub = 1;
+    w->missing = -2;
+    return esp__exchange_wait(p, w, deadline_ns);
+}
+
+/* The time is over: asks rank 0 which member is missing, and reports it. `hub`: rank 0 answered a short time ago. */
+static esp_status esp__exchange_late(esp__peers *p, esp__waiter *w, int hub, char *text, size_t cap) {
     if (p->rank == 0) {
         w->missing = esp__exchange_missing(p, w->tag, w->seq);
     } else {
-        esp__conn_send(p->ctx, &p->conns[0], (esp__msg){ESP__MSG_WHO, p->rank, w->tag, w->seq, 0}, NULL, 0);
-        if (!esp__exchange_wait(p, w, esp__now_ns() + 300000000u))
+        esp__exchange_who(p, w);
+        if (!esp__exchange_wait(p, w, esp__now_ns() + (hub ? 300000000u : 50000000u)))
             w->missing = 0; /* rank 0 does not answer: it is the missing one */
     }
     if (w->done || p->dead >= 0 || p->hub_left || p->no_memory) return ESP_PENDING;
@@ -193,7 +211,8 @@ static esp_status esp__exchange_result(esp__peers *p, const esp__waiter *w, char
         snprintf(text, cap, "ranks exchange different amounts of data: they are not at the same call");
         return ESP_E_MISMATCH;
     }
-    snprintf(text, cap, "rank %d closed its context while others wait for it", w->done ? (int)w->failed : 0);
+    snprintf(text, cap, "rank %d closed its context while others wait for it: see its own error",
+             w->done ? (int)w->failed : 0);
     return ESP_E_PEER;
 }
 
@@ -204,7 +223,7 @@ ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, i
     esp__waiter w = {NULL, 0, 0, 0, out, 0, -2, -2};
     char text[160] = "";
     esp_status s = ESP_OK;
-    int known = 1;
+    int known = 1, hub = 0;
     if (!members) n = p->size;
     if (p->size == 1 || n == 1) {
         if (bytes) memmove(out, in, bytes);
@@ -236,8 +255,8 @@ ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, i
     if (!known && !p->no_memory) {
         s = ESP_E_MISMATCH;
         snprintf(text, sizeof text, "an exchange that another thread of this rank is in");
-    } else if (!esp__exchange_wait(p, &w, esp__now_ns() + p->timeout_ms * 1000000ull)) {
-        s = esp__exchange_late(p, &w, text, sizeof text);
+    } else if (!esp__exchange_wait_all(p, &w, esp__now_ns() + p->timeout_ms * 1000000ull, &hub)) {
+        s = esp__exchange_late(p, &w, hub, text, sizeof text);
     }
     if (s == ESP_OK || s == ESP_PENDING) s = esp__exchange_result(p, &w, text, sizeof text);
     for (esp__waiter **at = &p->waiters; *at; at = &(*at)->next)

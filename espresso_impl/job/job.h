@@ -64,6 +64,12 @@ ESP__FN int esp__peers_left(esp__peers *p, int32_t rank);
 /* This rank has waited too long for `on_rank` (-1: unknown), which may itself wait for another. Rank 0 asks all ranks, and every
  * rank's `late` callback gets its verdict. */
 ESP__FN void esp__peers_accuse(esp__peers *p, int32_t on_rank, uint32_t tensor);
+/* This rank waits for long, and may soon accuse: all ranks are asked whether they answer. A rank that did not by the time of the
+ * accusation is found silent at once. Called esp__peers_lead_ms before the timeout. */
+ESP__FN void esp__peers_suspect(esp__peers *p);
+ESP__FN uint32_t esp__peers_lead_ms(uint32_t timeout_ms);
+/* 1: rank 0 has not answered since this rank suspected. */
+ESP__FN int esp__peers_hub_silent(esp__peers *p);
 
 /* ---- stall.c: reports who keeps the others waiting ---------------------------------------------------------------------- */
 enum { ESP__STALL_BYTES = 64 };

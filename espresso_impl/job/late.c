@@ -3,8 +3,9 @@
  * because it is stopped. Runs on the watch thread, under the lock, but calls callbacks without it. */
 #include "espresso_impl/job/job.h"
 
-/* Long enough for a healthy rank on a machine that has more work than cores. */
-enum { ESP__NOT_WAITING = -2, ESP__ANSWER_MS = 300, ESP__VERDICT_MS = 800 };
+/* ANSWER: long enough for a healthy rank on a machine that has more work than cores. A rank that has been silent since LEAD, or half
+ * the timeout, before an accusation is not waited for longer than SOON after it. */
+enum { ESP__NOT_WAITING = -2, ESP__ANSWER_MS = 300, ESP__VERDICT_MS = 800, ESP__LEAD_MS = 1000, ESP__SOON_MS = 50 };
 
 static void esp__late_tell(esp__peers *p, int32_t rank, uint64_t tensor) {
     p->accusing = 0;
@@ -74,6 +75,33 @@ static void esp__late_judge(esp__peers *p, int final) {
     esp__late_tell(p, guilty, tensor);
 }
 
+/* A rank waits for long: asks all ranks, so that their answers are here before the accusation. */
+static void esp__late_alive(esp__peers *p, int32_t from) {
+    const uint64_t now = esp__now_ns();
+    const int all = !p->asked_ns || now - p->asked_ns > 100000000u;
+    if (all) p->asked_ns = now;
+    for (int32_t r = 1; r < p->size; r++)
+        if (all || r == from)
+            esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_ASK, 0, 0, p->inquiry, 0}, NULL, 0);
+}
+
+/* Until when an accuser, at the time `now`, waits for a rank that has not answered since `asked`. UINT64_MAX: it was not asked. */
+static uint64_t esp__late_soon(const esp__peers *p, uint64_t asked, uint64_t now) {
+    const uint64_t soon = now + ESP__SOON_MS * 1000000ull;
+    const uint64_t silent = asked + (esp__peers_lead_ms(p->timeout_ms) + ESP__SOON_MS) * 1000000ull;
+    if (!asked || asked + 3000000000u < now) return UINT64_MAX;
+    return silent > soon ? silent : soon;
+}
+
+/* Has every rank answered, but for those that have been silent since all were asked? */
+static int esp__late_only_silent(const esp__peers *p) {
+    for (int32_t r = 1; r < p->size; r++) {
+        const esp__conn *c = &p->conns[r];
+        if (c->state == ESP__HERE && !c->answered && c->heard_ns >= p->asked_ns) return 0;
+    }
+    return 1;
+}
+
 /* An accusation starts an inquiry. Others that arrive while it runs, or later, get the same verdict. */
 static void esp__late_inquire(esp__peers *p, int32_t accuser, int32_t on_rank, uint64_t tensor) {
     uint64_t own_tensor = UINT32_MAX;
@@ -88,6 +116,7 @@ static void esp__late_inquire(esp__peers *p, int32_t accuser, int32_t on_rank, u
     p->inquiry++;
     p->accuser = accuser;
     p->inquiry_ns = esp__now_ns() + ESP__ANSWER_MS * 1000000ull;
+    p->soon_ns = esp__late_soon(p, p->asked_ns, esp__now_ns());
     for (int32_t r = 0; r < p->size; r++) {
         p->conns[r].answered = 0;
         if (r) esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_ASK, 0, 0, p->inquiry, 0}, NULL, 0);
@@ -105,10 +134,13 @@ static void esp__late_turn(esp__peers *p, int quiet) {
         p->asking = 0;
         if (p->accusing) esp__late_inquire(p, 0, p->accused, p->accuse_tensor);
     }
+    if (p->suspecting) esp__late_alive(p, 0);
+    p->suspecting = 0;
     if (p->inquiring) {
         int32_t open = 0;
         for (int32_t r = 1; r < p->size; r++) open += p->conns[r].state == ESP__HERE && !p->conns[r].answered;
-        esp__late_judge(p, !open || (quiet && now >= p->inquiry_ns));
+        const int soon = now >= p->soon_ns && esp__late_only_silent(p);
+        esp__late_judge(p, !open || (quiet && (soon || now >= p->inquiry_ns)));
     }
     /* rank 0 asks at once and judges soon: if no verdict comes, rank 0 is the one that is stopped */
     if (p->accusing && quiet && now >= p->accuse_ns)
@@ -127,6 +159,10 @@ ESP__FN void esp__peers_accuse(esp__peers *p, int32_t on_rank, uint32_t tensor) 
         p->accused = on_rank;
         p->accuse_tensor = tensor;
         p->accuse_ns = esp__now_ns() + ESP__VERDICT_MS * 1000000ull;
+        if (p->rank && p->hub_ns < p->suspect_ns) {
+            const uint64_t soon = esp__late_soon(p, p->suspect_ns, esp__now_ns());
+            if (soon < p->accuse_ns) p->accuse_ns = soon;
+        }
         if (p->rank == 0)
             p->asking = 1;
         else
@@ -134,4 +170,29 @@ ESP__FN void esp__peers_accuse(esp__peers *p, int32_t on_rank, uint32_t tensor) 
         esp__peers_wake(p);
     }
     pthread_mutex_unlock(&p->lock);
+}
+
+ESP__FN uint32_t esp__peers_lead_ms(uint32_t timeout_ms) {
+    return timeout_ms / 2 < ESP__LEAD_MS ? timeout_ms / 2 : ESP__LEAD_MS;
+}
+
+ESP__FN void esp__peers_suspect(esp__peers *p) {
+    if (!p || p->size == 1) return;
+    pthread_mutex_lock(&p->lock);
+    if (p->suspect_ns <= p->hub_ns || esp__now_ns() - p->suspect_ns > 3000000000u) p->suspect_ns = esp__now_ns();
+    if (p->rank == 0)
+        p->suspecting = 1;
+    else
+        esp__conn_send(p->ctx, &p->conns[0], (esp__msg){ESP__MSG_SUSPECT, p->rank, 0, 0, 0}, NULL, 0);
+    esp__peers_wake(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+ESP__FN int esp__peers_hub_silent(esp__peers *p) {
+    int silent = 0;
+    if (!p || p->size == 1 || p->rank == 0) return 0;
+    pthread_mutex_lock(&p->lock);
+    silent = p->hub_ns < p->suspect_ns && !p->hub_left && p->dead < 0;
+    pthread_mutex_unlock(&p->lock);
+    return silent;
 }

@@ -45,12 +45,17 @@ static esp_status esp__meet_round(esp__peers *p, esp__meeting *meet, uint64_t wa
             s = esp__guest_hear(p, meet, g, failed);
     }
     if (s == ESP_OK && failed == ESP_OK) s = esp__meet_check_joined(p, ranks);
-    if (s == ESP_OK && ranks[0].revents && esp__guests_accept(p, meet) != 0) {
+    const int full = s == ESP_OK && ranks[0].revents ? esp__guests_accept(p, meet) : 0;
+    if (full) {
         /* no descriptor or memory for another connection: a guest gives its own back */
         if (meet->n_guests)
             esp__guest_drop(p, meet, esp__guest_first_to_go(meet), ESP__GUEST_DISPLACED);
-        else
-            poll(NULL, 0, 10);
+        else /* none can come, and waiting for the timeout would blame the ranks */
+            s = esp__meet_refuse(p, NULL,
+                                 esp__fail(p->ctx, ESP_E_COMM,
+                                           "rank 0 cannot take connections of %d ranks: %s (see ulimit -n)",
+                                           (int)p->size, strerror(full)),
+                                 1);
     }
     return s;
 }

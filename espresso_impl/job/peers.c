@@ -38,9 +38,10 @@ enum {
     ESP__MSG_ASK = 13,       /* from 0: which rank do you wait for? seq = inquiry                              */
     ESP__MSG_ANSWER = 14,    /* to 0: rank, tag = tensor, seq = inquiry; rank -2: not waiting                  */
     ESP__MSG_VERDICT = 15,   /* from 0: rank is late for tensor tag                                            */
-    ESP__MSG_CHALLENGE = 16, /* from 0, to 0, from 0: see prove.c                                             */
+    ESP__MSG_CHALLENGE = 16, /* from 0, to 0, from 0: see prove.c                                              */
     ESP__MSG_HELLO = 17,
-    ESP__MSG_PROOF = 18
+    ESP__MSG_PROOF = 18,
+    ESP__MSG_SUSPECT = 19 /* to 0: the sender has waited for long; are all ranks alive?                     */
 };
 enum {
     ESP__MSG_STALL = 32,       /* to 0: the sender waits (tag 0), or waits no more (tag 1), for seq ns        */
@@ -87,7 +88,7 @@ typedef struct esp__conn {
     /* the answer to the inquiry that runs; rank 0 stores its own in conns[0] */
     int answered;
     int32_t waits_for;
-    uint64_t waits_tensor;
+    uint64_t waits_tensor, heard_ns; /* heard_ns: when its last answer came */
     int seen;
 } esp__conn;
 
@@ -146,8 +147,12 @@ struct esp__peers {
     uint64_t accuse_ns, accuse_tensor; /* the verdict's deadline; the tensor that this rank waits for */
     int asking, inquiring, judged;     /* rank 0: an inquiry is to be started; runs; has given a verdict */
     int32_t accuser, guilty;
-    uint64_t inquiry, inquiry_ns, guilty_tensor;
-    esp__stall *stall; /* NULL: nobody asked for reports of stalls */
+    uint64_t inquiry, inquiry_ns, soon_ns,
+        guilty_tensor;           /* soon_ns: from then on, ranks silent since asked_ns are late */
+    int suspecting;              /* rank 0 suspects, and its watch thread is to ask */
+    uint64_t suspect_ns, hub_ns; /* when this rank suspected first since it heard of rank 0; when that was */
+    uint64_t asked_ns;           /* rank 0: when all ranks were asked because one suspected */
+    esp__stall *stall;           /* NULL: nobody asked for reports of stalls */
 };
 
 #include "espresso_impl/job/wire.c"

@@ -69,7 +69,9 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
         pthread_cond_broadcast(&p->changed);
         break;
     case ESP__MSG_ACCUSE: esp__late_inquire(p, c->rank, m->rank, m->tag); break;
+    case ESP__MSG_SUSPECT: esp__late_alive(p, c->rank); break;
     case ESP__MSG_ANSWER:
+        c->heard_ns = esp__now_ns();
         if (p->inquiring && m->seq == p->inquiry) esp__late_answer(p, c->rank, m->rank, m->tag);
         break;
     case ESP__MSG_STALL: esp__stall_note(p, c->rank, m->tag != 0, m->seq); break;
@@ -100,6 +102,7 @@ static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
         break;
     case ESP__MSG_BYE: esp__watch_gone(p, c, ESP__LEFT); break;
     case ESP__MSG_ASK:
+        p->hub_ns = esp__now_ns();
         on = esp__late_self(p, &tensor);
         esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_ANSWER, on, tensor, m->seq, 0}, NULL, 0);
         break;
@@ -147,9 +150,10 @@ static int esp__watch_prepare(esp__peers *p) {
     }
     if (p->accusing && p->accuse_ns < deadline) deadline = p->accuse_ns;
     if (p->inquiring && p->inquiry_ns < deadline) deadline = p->inquiry_ns;
+    if (p->inquiring && p->soon_ns < deadline && esp__now_ns() < p->soon_ns) deadline = p->soon_ns;
     if (p->quit && p->quit_ns < deadline) deadline = p->quit_ns;
     deadline = esp__stall_due(p, deadline);
-    if (p->asking) return 0;
+    if (p->asking || p->suspecting) return 0;
     return esp__poll_ms(deadline);
 }
 

@@ -11,6 +11,7 @@
 enum { N = 50000, TENSORS = 3 };
 static const char *option, *codec, *backend = "shm";
 static uint32_t timeout_ms;
+static int warm = 10; /* steps before a rank says that it is ready */
 
 static esp_ctx *open_ctx(procs *p, int32_t rank) {
     report *me = &p->b->rank[rank];
@@ -71,7 +72,7 @@ static void body_train(procs *p, int32_t rank) {
         if (go == 1) procs_sleep_ms(4000);
         if (go == 2) break;
         s = step(ctx, grads);
-        if (k == 10) atomic_store(&me->ready, 1);
+        if (k == warm) atomic_store(&me->ready, 1);
     }
     note(me, ctx, s);
     if (s != ESP_OK && esp_push(ctx, 0, grads, (esp_stream)ESP_ZERO) != s) atomic_store(&me->other, 1);
@@ -168,6 +169,25 @@ static void test_stopped(void **state) {
     }
 }
 
+/* Each step takes longer than the timeout over its slow link, though no op does: that is no error, and does not hide that a rank
+ * is stopped. */
+static void test_stopped_where_steps_are_long(void **state) {
+    procs p;
+    uint64_t t0;
+    (void)state;
+    codec = option = NULL;
+    backend = "shm:inter=5mbit";
+    warm = 1;
+    prepare(&p, 400);
+    t0 = procs_now();
+    kill(p.pid[3], SIGSTOP);
+    expect_all(&p, 3, ESP_E_TIMEOUT, "tensor 'layer", t0, "stopped, long steps");
+    kill(p.pid[3], SIGKILL);
+    assert_int_equal(procs_end(&p), 0);
+    backend = "shm";
+    warm = 10;
+}
+
 /* Slow in its own compute: it is alive and answers, and still is the one that all wait for. */
 static void test_slow(void **state) {
     procs p;
@@ -239,6 +259,7 @@ int main(void) {
         cmocka_unit_test(test_killed_without_compression),
         cmocka_unit_test(test_killed_with_compression),
         cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_stopped_where_steps_are_long),
         cmocka_unit_test(test_slow),
         cmocka_unit_test(test_left),
         cmocka_unit_test(test_killed_before_start),

@@ -46,7 +46,7 @@ static void plan_model_names(const char *dir, esp__text *names) {
 /* Finds the file for `name`. Returns 0 after a message that lists every path tried. */
 static int plan_find_model(const tool_command *c, const char *name, char *path, size_t size) {
     char dir[PATH_MAX + 64];
-    esp__text tried = {NULL, 0, 0, 0}, names = {NULL, 0, 0, 0, NULL};
+    esp__text tried = {NULL, 0, 0, 0, NULL}, names = {NULL, 0, 0, 0, NULL};
     int found = plan_is_path(name);
     snprintf(path, size, "%s", name);
     for (int i = 0; !found && i < plan_model_dir(i, dir, sizeof dir); i++) {
