@@ -105,6 +105,7 @@
 #include "espresso_impl/observe/growth.c"
 #include "espresso_impl/observe/observers.c"
 #include "espresso_impl/executor/install.c"
+#include "espresso_impl/executor/shrink.c"
 #include "espresso_impl/executor/context.c"
 #include "espresso_impl/plugins/builtin.c"
 

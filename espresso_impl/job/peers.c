@@ -3,7 +3,7 @@
  * Must not know what the exchanges mean, nor anything of tensors, shared memory or backends.
  *
  * Parts: wire.c has sockets and messages; meet.c, join.c and oob.c the meeting; exchange.c allgather; late.c finds the rank that
- * is late; watch.c has the watch thread; this file opens and closes. */
+ * is late; watch.c has the watch thread; standby.c and survivors.c a new meeting after ranks were lost; this file opens and closes. */
 #include "espresso_impl/job/job.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +37,11 @@ enum {
     ESP__MSG_ACCUSE = 12,   /* to 0: the sender has waited too long, for rank, at tensor tag                  */
     ESP__MSG_ASK = 13,      /* from 0: which rank do you wait for? seq = inquiry                              */
     ESP__MSG_ANSWER = 14,   /* to 0: rank, tag = tensor, seq = inquiry; rank -2: not waiting                  */
-    ESP__MSG_VERDICT = 15   /* from 0: rank is late for tensor tag                                            */
+    ESP__MSG_VERDICT = 15,  /* from 0: rank is late for tensor tag                                            */
+    ESP__MSG_REJOIN = 16,   /* to the host of survivors: body = esp__rejoin                                   */
+    ESP__MSG_HOSTED = 17,   /* from it: the rejoin came; wait for the others                                  */
+    ESP__MSG_MEMBERS = 18,  /* from it: tag = epoch; body = esp__survivor of each member                      */
+    ESP__MSG_EXCLUDED = 19  /* both ways: the sender goes on without the receiver                             */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 };
 
@@ -114,7 +118,7 @@ struct esp__peers {
     pthread_mutex_t lock; /* protects everything below, and of conns all but the fields for reading */
     pthread_cond_t changed;
     int32_t dead; /* first rank that died, -1: none */
-    int told_left, told_late, hub_left;
+    int told_left, told_late, hub_left, excluded;
     uint8_t *left; /* [size] 1: the rank said goodbye */
     esp__exchange *exchanges;
     esp__waiter *waiters;
@@ -136,6 +140,7 @@ struct esp__peers {
 #include "espresso_impl/job/exchange.c"
 #include "espresso_impl/job/late.c"
 #include "espresso_impl/job/watch.c"
+#include "espresso_impl/job/standby.c"
 
 ESP__FN int esp__peers_left(esp__peers *p, int32_t rank) {
     int left = 0;
@@ -273,3 +278,5 @@ ESP__FN void esp__peers_close(esp__peers *p, const void *farewell, uint64_t byte
     }
     esp__peers_free(p);
 }
+
+#include "espresso_impl/job/survivors.c" /* makes and frees connections as this file does */

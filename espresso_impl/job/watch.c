@@ -17,6 +17,17 @@ static void esp__watch_tell(esp__peers *p, int32_t rank, int state) {
     pthread_mutex_lock(&p->lock);
 }
 
+/* The other ranks took this one for dead or late, and went on without it. */
+static void esp__watch_excluded(esp__peers *p) {
+    if (p->excluded) return;
+    p->excluded = 1;
+    pthread_cond_broadcast(&p->changed);
+    if (p->closing || !p->ev.excluded) return;
+    pthread_mutex_unlock(&p->lock);
+    p->ev.excluded(p->ev.user);
+    pthread_mutex_lock(&p->lock);
+}
+
 /* A connection has ended: `state` says how. Rank 0 tells all other ranks. */
 static void esp__watch_gone(esp__peers *p, esp__conn *c, int state) {
     if (c->state != ESP__HERE) return;
@@ -53,6 +64,7 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
         if (p->inquiring && m->seq == p->inquiry) esp__late_answer(p, c->rank, m->rank, m->tag);
         break;
     case ESP__MSG_BYE: esp__watch_gone(p, c, ESP__LEFT); break;
+    case ESP__MSG_EXCLUDED: esp__watch_excluded(p); break;
     default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank %d sent message %u", (int)c->rank, (unsigned)m->type);
     }
 }
@@ -79,6 +91,7 @@ static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
         esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_ANSWER, on, tensor, m->seq, 0}, NULL, 0);
         break;
     case ESP__MSG_VERDICT: esp__late_tell(p, m->rank, m->tag); break;
+    case ESP__MSG_EXCLUDED: esp__watch_excluded(p); break;
     default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank 0 sent message %u", (unsigned)m->type);
     }
 }
