@@ -63,19 +63,18 @@ static int shm_can_pull(engine_comm *m) {
     return !why;
 }
 
-/* Rank 0 gives the memory's descriptor away, the others take it. Returns the memory mapped, or NULL after an error
- * text. */
-static void *shm_share(engine_comm *m, int *fd, int listener) {
+/* Rank 0 gives the memory's descriptor away, the others take it, and all map it. `asked`: the others' socket, and rank 0's listener,
+ * at which all others have asked. Returns the memory, or NULL after an error text. */
+static void *shm_share(engine_comm *m, int *fd, int asked) {
     void *p;
     if (m->rank == 0)
         for (int32_t q = 1; q < m->size; q++)
-            if (shm_give(listener, *fd)) {
+            if (shm_give(asked, *fd)) {
                 engine_say(m->host, m->name, ESP_E_COMM, "a rank did not fetch the shared memory: %s", strerror(errno));
                 return NULL;
             }
-    if (m->rank != 0 && (*fd = shm_take(m->hello[0].socket)) < 0) {
-        engine_say(m->host, m->name, ESP_E_COMM,
-                   "cannot get the shared memory from rank 0: %s (the ranks must be on one machine)", strerror(errno));
+    if (m->rank != 0 && (*fd = shm_take(asked)) < 0) {
+        engine_say(m->host, m->name, ESP_E_COMM, "cannot get the shared memory from rank 0: %s", strerror(errno));
         return NULL;
     }
     p = mmap(NULL, engine_region_bytes(m->size), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
@@ -84,16 +83,26 @@ static void *shm_share(engine_comm *m, int *fd, int listener) {
     return NULL;
 }
 
+/* All ranks know rank 0's socket. The others connect to it, and then all ranks tell each other that they have: so rank 0 waits for
+ * no connection, and notices a rank that dies in the exchange. */
+static esp_status shm_ask_all(engine_comm *m, const esp_group *g, engine_hello *mine, int *asked) {
+    if (m->rank != 0 && (*asked = shm_ask(m->hello[0].socket)) < 0)
+        mine->status = engine_say(m->host, m->name, ESP_E_COMM,
+                                  "cannot ask rank 0 for the shared memory: %s (the ranks must be on one machine)",
+                                  strerror(errno));
+    return engine_exchange(m, g, mine);
+}
+
 static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far, const char *params, int cma) {
-    int fd = -1, listener = -1;
+    int fd = -1, asked = -1;
     uint64_t secret = engine_local_random();
     engine_hello mine;
     void *region = NULL;
     memset(&mine, 0, sizeof mine);
     if (m->rank == 0 && so_far == ESP_OK) {
         fd = shm_make(engine_region_bytes(m->size));
-        if (fd >= 0 && m->size > 1) listener = shm_listen(mine.socket, m->size);
-        if (fd < 0 || (m->size > 1 && listener < 0))
+        if (fd >= 0 && m->size > 1) asked = shm_listen(mine.socket, m->size);
+        if (fd < 0 || (m->size > 1 && asked < 0))
             so_far = engine_say(m->host, m->name, ESP_E_NOMEM, "cannot make shared memory: %s", strerror(errno));
     }
     mine.status = so_far;
@@ -105,14 +114,16 @@ static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far
     mine.secret = secret;
     esp_status s = engine_exchange(m, g, &mine);
     if (s == ESP_OK) s = engine_same_params(m);
+    if (s == ESP_OK) s = shm_ask_all(m, g, &mine, &asked);
     if (s == ESP_OK) {
-        region = shm_share(m, &fd, listener);
+        region = shm_share(m, &fd, asked);
+        if (m->rank != 0) asked = -1; /* closed */
         mine.status = region ? ESP_OK : ESP_E_COMM;
-        mine.params = cma && region && shm_can_pull(m); /* the second exchange checks that all ranks agree */
+        mine.params = cma && region && shm_can_pull(m); /* the last exchange checks that all ranks agree */
         s = engine_exchange(m, g, &mine);
     }
     if (fd >= 0) close(fd);
-    if (listener >= 0) close(listener);
+    if (asked >= 0) close(asked);
     if (s == ESP_OK) {
         m->reach = ENGINE_REACH_PULL;
         for (int32_t q = 0; q < m->size; q++)

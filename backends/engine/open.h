@@ -159,6 +159,7 @@ ENGINE_FN esp_status engine_exchange(engine_comm *m, const esp_group *g, const e
     const engine_hello *all = m->hello;
     m->hello[0] = *mine;
     esp_status s = m->size > 1 ? g->oob_allgather(g->user, mine, m->hello, sizeof *mine) : ESP_OK;
+    if (s == ESP_E_PEER) return s; /* its death is the cause of other failures */
     if (s != ESP_OK) return mine->status != ESP_OK ? mine->status : s;
     for (int32_t q = 0; q < m->size; q++) {
         m->pid[q] = all[q].pid, m->job_rank[q] = all[q].job_rank;

@@ -69,33 +69,38 @@ static int shm_give(int listener, int fd) {
         struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
         c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof fd);
         memcpy(CMSG_DATA(c), &fd, sizeof fd);
-        int ok = sendmsg(s, &msg, MSG_NOSIGNAL) == 1;
+        (void)sendmsg(s, &msg, MSG_NOSIGNAL); /* fails if the process has died, which others notice */
         engine_local_shut(s);
-        return ok ? 0 : -1;
+        return 0;
     }
 }
-/* Asks for the memory. Returns its descriptor, or -1 with errno. */
-static int shm_take(const char *name) {
+/* Asks for the memory. Returns a socket at which it will arrive, or -1 with errno. */
+static int shm_ask(const char *name) {
     struct sockaddr_un a;
     struct timeval limit = {SHM_WAIT_MS / 1000, 0};
-    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = -1;
+    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (s < 0) return -1;
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    if (connect(s, (struct sockaddr *)&a, engine_local_address(name, &a)) == 0 && shm_is_us(s)) {
-        char byte;
-        struct iovec io = {&byte, 1};
-        shm_control control;
-        struct msghdr msg;
-        memset(&msg, 0, sizeof msg);
-        msg.msg_iov = &io, msg.msg_iovlen = 1;
-        msg.msg_control = control.data, msg.msg_controllen = sizeof control.data;
-        ssize_t n = recvmsg(s, &msg, MSG_CMSG_CLOEXEC);
-        struct cmsghdr *c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;
-        if (c && c->cmsg_type == SCM_RIGHTS)
-            memcpy(&fd, CMSG_DATA(c), sizeof fd);
-        else if (n >= 0)
-            errno = ECONNRESET;
-    }
+    if (connect(s, (struct sockaddr *)&a, engine_local_address(name, &a)) == 0 && shm_is_us(s)) return s;
+    engine_local_shut(s);
+    return -1;
+}
+/* Takes the memory, and closes the socket. Returns its descriptor, or -1 with errno. */
+static int shm_take(int s) {
+    int fd = -1;
+    char byte;
+    struct iovec io = {&byte, 1};
+    shm_control control;
+    struct msghdr msg;
+    memset(&msg, 0, sizeof msg);
+    msg.msg_iov = &io, msg.msg_iovlen = 1;
+    msg.msg_control = control.data, msg.msg_controllen = sizeof control.data;
+    ssize_t n = recvmsg(s, &msg, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;
+    if (c && c->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    else if (n >= 0)
+        errno = ECONNRESET;
     engine_local_shut(s);
     return fd;
 }
