@@ -64,7 +64,7 @@ static void esp__shrink_quiet(esp_ctx *ctx) {
     esp__comms_close(ctx);
 }
 
-/* The step that did not end is forgotten. */
+/* The step that did not end is forgotten: no lane goes on with it. */
 static void esp__shrink_step(esp_ctx *ctx, uint64_t step) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
@@ -74,6 +74,12 @@ static void esp__shrink_step(esp_ctx *ctx, uint64_t step) {
         esp__device_give(ctx, t->device, t->zeros, t->count * esp_dtype_bytes(t->dtype), ESP_MEM_DEVICE);
         t->zeros = NULL;
     }
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
+        ctx->in_force.strategy.units[i].phase = ESP__IDLE;
+        ctx->in_force.strategy.units[i].pc = 0;
+        ctx->in_force.strategy.units[i].after = NULL;
+    }
+    ctx->in_force.ready.n = ctx->in_force.n_pending = 0;
     ctx->steps.n_pushed = ctx->steps.n_done = 0;
     ctx->steps.closed = ctx->steps.open = 0;
     ctx->steps.missing_text[0] = 0;

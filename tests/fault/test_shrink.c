@@ -26,7 +26,7 @@ typedef struct page {
 
 /* The job under test. */
 static struct {
-    const char *codec, *strategy, *backend;
+    const char *codec, *strategy, *backend, *progress;
     int32_t machine[MAX_PROCS];
     uint32_t timeout_ms, flags;
     int32_t dies[MAX_PROCS];     /* in this step, between two pushes; 0: never            */
@@ -38,11 +38,13 @@ static struct {
 static page *shared;
 
 static void job_begin(procs *p, int32_t size, int32_t per_machine, const char *codec, const char *strategy) {
+    static int turn;
     memset(&job, 0, sizeof job);
     for (int r = 0; r < MAX_PROCS; r++) job.machine[r] = 1 + r / per_machine;
     job.codec = codec;
     job.strategy = strategy;
     job.backend = "shm";
+    job.progress = turn++ % 2 ? "threads" : "caller";
     job.timeout_ms = 20000;
     job.stops = -1;
     job.steps = STEPS;
@@ -64,6 +66,7 @@ static esp_ctx *open_job(procs *p, int32_t rank, char *text) {
     cfg.backend = job.backend;
     cfg.codec = job.codec;
     cfg.strategy = job.strategy;
+    cfg.progress = job.progress;
     cfg.timeout_ms = job.timeout_ms;
     cfg.flags = job.flags;
     cfg.cpu_workers = 1;

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "tests/common/library.h"
+#include "espresso_impl/job/peers.c"
 #include "tests/common/ranks.h"
 
 enum { N = 5000, SIZE = 4 };
