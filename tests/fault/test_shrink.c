@@ -10,7 +10,7 @@
 #include "tests/common/library.h"
 #include "procs.h"
 
-enum { N = 6000, TENSORS = 3, ALL = N * TENSORS, STEPS = 90 };
+enum { N = 6000, TENSORS = 3, ALL = N * TENSORS, STEPS = 60 };
 
 /* What a rank has at the end. */
 typedef struct outcome {
@@ -230,7 +230,7 @@ static void test_each_rank_flat(void **state) {
 static void test_each_rank_of_two_machines(void **state) {
     (void)state;
     for (int32_t victim = 0; victim < 4; victim++) lose(4, 2, NULL, NULL, victim, 1e-3);
-    for (int32_t victim = 0; victim < 4; victim++) lose(4, 2, "topk:ratio=0.5", NULL, victim, 1.0);
+    for (int32_t victim = 0; victim < 4; victim += 3) lose(4, 2, "topk:ratio=0.5", NULL, victim, 1.0);
 }
 /* Machines of 3 and 1: the loss of the one leaves a single machine. */
 static void test_last_rank_of_a_machine(void **state) {
@@ -286,13 +286,13 @@ static void test_two_at_once(void **state) {
 /* Another rank dies somewhere inside esp_shrink, also the one at which the others meet. */
 static void test_during_the_shrink(void **state) {
     (void)state;
-    for (int k = 0; k < 24; k++) {
+    for (int k = 0; k < 12; k++) {
         procs p;
         char left[] = "11101";
         const int32_t second = k % 3;
         job_begin(&p, 5, 5, NULL, NULL);
         job.dies[3] = 10;
-        job.delay_us[second] = 1 + k * k * 10;
+        job.delay_us[second] = 1 + k * k * 40;
         left[second] = '0';
         run(&p);
         expect_left(&p, left, 1e-3);
@@ -307,8 +307,8 @@ static void stop_one(int32_t victim, const char *left) {
     job_begin(&p, 4, 4, NULL, NULL);
     job.stops = victim;
     job.timeout_ms = 600;
-    job.steps = 1200;
-    job.lr = 0.01;
+    job.steps = 500;
+    job.lr = 0.03;
     procs_start_all(&p, body);
     const int32_t other = victim == 1 ? 2 : 1;
     while (atomic_load(&shared->of[other].shrinks) == 0 && procs_now() < end) procs_sleep_ms(5);
@@ -351,8 +351,8 @@ static void test_auto(void **state) {
     (void)state;
     for (int32_t victim = 0; victim < 3; victim += 2) {
         job_begin(&p, 3, 3, "fp16", "auto:steps=5");
-        job.dies[victim] = 40;
-        job.steps = 100;
+        job.dies[victim] = 30;
+        job.steps = 70;
         run(&p);
         expect_left(&p, victim ? "110" : "011", 1.0);
         assert_int_equal(procs_end(&p), 0);
