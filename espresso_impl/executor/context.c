@@ -235,7 +235,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     esp__where w;
     esp_config met = *c; /* with a backend's exchange, where ranks meet by one */
     const char *spec = c->backend;
-    esp__peers_events ev = {esp__on_lost, esp__on_late, esp__on_excluded, esp__on_waiting, ctx};
+    esp__peers_events ev = {esp__on_lost, esp__on_late, esp__on_waiting, ctx, esp__on_excluded};
     esp_status s = esp__open_config(ctx, c);
     if (!s) s = esp__env_where(c, &w);
     if (s) return s;

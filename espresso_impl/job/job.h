@@ -40,10 +40,10 @@ typedef struct esp__peers_events {
                  int left); /* the first rank that died or (left: 1) closed its context early */
     /* A timeout's verdict, on all ranks: `rank` (-1: unknown) is late for tensor `tensor` (UINT32_MAX: none). */
     void (*late)(void *user, int32_t rank, uint32_t tensor);
-    void (*excluded)(void *user); /* the other ranks went on without this one */
     /* 1: this rank waits, for rank *on_rank and tensor *tensor. 0: it does not wait. */
     int (*waiting)(void *user, int32_t *on_rank, uint32_t *tensor);
     void *user;
+    void (*excluded)(void *user); /* the other ranks went on without this one */
 } esp__peers_events;
 /* Blocks until all ranks have met. Uses cfg->oob_allgather, if given, only to agree on an address. size 1: no socket, no thread. */
 ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,

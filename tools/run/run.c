@@ -5,7 +5,18 @@
 #include "tools/run/spawn.c"
 #include "tools/run/watch.c"
 
-enum { RUN_N, RUN_MACHINES, RUN_UNEVEN, RUN_RACKS, RUN_INTER, RUN_OUTER, RUN_ENV, RUN_TIMEOUT, RUN_NO_PREFIX };
+enum {
+    RUN_N,
+    RUN_MACHINES,
+    RUN_UNEVEN,
+    RUN_RACKS,
+    RUN_INTER,
+    RUN_OUTER,
+    RUN_ENV,
+    RUN_TIMEOUT,
+    RUN_NO_PREFIX,
+    RUN_ELASTIC
+};
 static const tool_flag run_flags[] = {
     {"-n", "N", "how many ranks"},
     {"--machines", "M", "spread them over M emulated machines (default 1), the first N/M on the first"},
@@ -16,6 +27,7 @@ static const tool_flag run_flags[] = {
     {"--env", "NAME=VALUE", "set a variable for every rank; may be repeated"},
     {"--timeout", "MS", "how long a rank may be late before the others give up (ESPRESSO_TIMEOUT_MS)"},
     {"--no-prefix", NULL, "forward lines as they are, without the rank in front"},
+    {"--elastic", NULL, "a rank that fails does not end the others, which go on without it (docs/shrink.md)"},
 };
 
 /* 1 if the text up to `end` is a number with one of the units. */
@@ -152,6 +164,8 @@ static int run_parse(run_plan *p, int argc, char **argv) {
             p->timeout = value;
         else if (flag == RUN_NO_PREFIX)
             p->prefix = 0;
+        else if (flag == RUN_ELASTIC)
+            p->elastic = 1;
     }
     if (bad) return bad;
     if (flag == -2) return TOOL_USAGE;

@@ -19,6 +19,7 @@ enum {
 typedef struct run_plan {
     const tool_command *command;
     int n, machines, racks, prefix; /* racks: 0: not asked for                                             */
+    int elastic;                    /* the job goes on when a rank fails */
     int *machine_of, *local_of;     /* [n]                                                                     */
     const char *inter, *outer, *timeout;
     const char **env; /* "K=V"                                                                              */

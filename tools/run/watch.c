@@ -83,6 +83,13 @@ static int run_note_new(run_job *j, int first, int *dying) {
     return first;
 }
 
+/* With --elastic: is a rank left that may succeed, or one that has? */
+static int run_goes_on(const run_job *j) {
+    int succeeded = 0;
+    for (int i = 0; i < j->started; i++) succeeded += j->ranks[i].ended && j->ranks[i].status == 0;
+    return j->plan->elastic && !j->ending && (j->alive || succeeded);
+}
+
 /* Records which ranks ended, and reports the first failure. A rank that exits because another was killed can be
  * reaped before the killed one: so ranks that are ending are waited for first. */
 static void run_note_ended(run_job *j) {
@@ -92,6 +99,10 @@ static void run_note_ended(run_job *j) {
         first = run_note_new(j, first, &dying);
     }
     if (first < 0 || j->first_failed >= 0) return;
+    if (run_goes_on(j)) {
+        run_report(j, &j->ranks[first]);
+        return;
+    }
     j->first_failed = first;
     run_report(j, &j->ranks[first]);
     if (j->ending) return;
