@@ -164,6 +164,9 @@ static void body(procs *p, int32_t origin) {
         }
     }
     if (s && ctx) snprintf(out->text, sizeof out->text, "%.500s", esp_last_error(ctx));
+    /* a rank that closes its context early is lost for those that are slower in the last step */
+    for (int32_t r = 0, ms = 0; r < p->size && !s && ms < 10000; r++)
+        for (; left[r] && atomic_load(&shared->of[r].steps) < job.steps && ms < 10000; ms++) procs_sleep_ms(1);
     for (int i = 0; i < ALL; i++) {
         double best = 0, n = 0;
         for (int32_t r = 0; r < p->size; r++) best += left[r] ? point(r, i) : 0, n += left[r];
