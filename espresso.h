@@ -215,6 +215,14 @@ ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx);
  *  and after it changed the strategy, and returns to fp32 where they rise (docs/autopilot.md). NaN and Inf may be reported. */
 ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss);
 
+/** Goes on without lost ranks. Call it on every rank that is left when a step, or another call, has failed with ESP_E_PEER (a rank
+ *  died or left) or ESP_E_TIMEOUT (it is silent), while no other thread is in this context. Blocks until the ranks that are left
+ *  have met. Then esp_rank, esp_size and means are of these ranks, and tensors, residuals and statistics stay as they are. The step
+ *  that failed is lost, on some ranks: send the parameters and the optimizer's state from rank 0 (esp_broadcast), and repeat the
+ *  step. May be called again if it fails with ESP_E_PEER or ESP_E_TIMEOUT. ESP_E_UNSUPPORTED: the backend or a sharded tensor does
+ *  not allow it. A rank that the others gave up gets ESP_E_PEER. See docs/shrink.md. */
+ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx);
+
 /* Uncompressed helpers. All ranks call them in the same order, between steps. They block. `data` is in and out. */
 ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, int32_t root);
 ESPRESSO_API esp_status esp_allreduce(esp_ctx *ctx, float *data, uint64_t count); /* the sum */

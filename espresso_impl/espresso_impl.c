@@ -108,6 +108,7 @@
 #include "espresso_impl/observe/stall.c"
 #include "espresso_impl/observe/observers.c"
 #include "espresso_impl/executor/install.c"
+#include "espresso_impl/executor/shrink.c"
 #include "espresso_impl/executor/context.c"
 #include "espresso_impl/plugins/builtin.c"
 

@@ -308,6 +308,8 @@ enum {
     ESP_BACKEND_CALLER = 1u << 8 /* only threads of the program may call it, inside the library's functions: the
                                              trainer's calls run all ops (progress "caller")                */
 };
+/** An offer: open() works again for the ranks that are left after others died, once the comms before are closed. esp_shrink needs it. */
+#define ESP_BACKEND_REOPENS ESP_OFFER(0)
 enum {
     ESP_COLL_ALLREDUCE = 1,
     ESP_COLL_ALLGATHER = 2,

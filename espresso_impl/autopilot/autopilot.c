@@ -188,6 +188,25 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     ctx->steps.phase = esp__auto_phase(a);
 }
 
+/* Ranks were lost: another system, and fp32 is in force. Begins anew, and forgets what it measured. */
+static esp_status esp__auto_shrunk(esp_ctx *ctx, void **self) {
+    esp__autopilot *was = *self;
+    if (!was || was->phase == ESP__AUTO_OFF) return ESP_OK;
+    esp__autopilot *a = esp__alloc(ctx, sizeof *a);
+    if (!a) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    a->opt = was->opt;
+    a->source = was->source;
+    a->every = 1;
+    esp__auto_close(ctx, was);
+    *self = a;
+    ctx->steps.predicted_ns = 0.0;
+    *ctx->steps.difference = 0;
+    esp__auto_say(ctx, "%d ranks are left: begins anew with fp32", ctx->job.size);
+    const esp_status s = esp__auto_start(ctx, self);
+    a->lossy = ctx->steps.step >= a->opt.warmup;
+    return s;
+}
+
 /* ---- a step ---------------------------------------------------------------------------------------------------------------- */
 static void esp__auto_note(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
@@ -249,6 +268,7 @@ ESP__FN const esp__observer *esp__autopilot_observer(void) {
                                     .step = esp__auto_step,
                                     .chose = esp__auto_chose,
                                     .loaded = esp__auto_loaded,
+                                    .shrunk = esp__auto_shrunk,
                                     .close = esp__auto_close};
     return &o;
 }

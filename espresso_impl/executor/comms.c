@@ -264,10 +264,13 @@ static esp_status esp__comm_open(esp_ctx *ctx, uint8_t scope, const esp__comm_pl
         g.user = &oob;
         esp__plugin_detail_clear();
         comm->backend = plan->backend;
-        s = plan->backend->open(&ctx->host, &g, plan->params, &comm->handle);
+        void *handle = NULL;
+        s = plan->backend->open(&ctx->host, &g, plan->params, &handle);
+        pthread_mutex_lock(&ctx->lanes.lock); /* the watch thread may want to abort all comms */
+        comm->handle = s ? NULL : handle;
         if (!s && !g.parent) ctx->job.parents[ctx->job.n_parents++] = scope;
+        pthread_mutex_unlock(&ctx->lanes.lock);
         if (s) {
-            comm->handle = NULL;
             s = esp__fail(ctx, s, "backend '%s' cannot open: %s", plan->backend->name,
                           *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
         }
@@ -304,9 +307,10 @@ ESP__FN void esp__comms_close(esp_ctx *ctx) {
     }
     for (uint32_t p = ctx->job.n_parents; p-- > 0;) {
         esp__comm *c = &ctx->job.comms[ctx->job.parents[p]];
-        c->backend->close(c->handle);
+        if (c->handle) c->backend->close(c->handle);
         c->handle = NULL;
     }
+    ctx->job.n_parents = 0;
 }
 
 /* ---- all comms together ------------------------------------------------------------------------------------------------ */

@@ -51,12 +51,19 @@ static void esp__on_late(void *user, int32_t rank, uint32_t tensor) {
         snprintf(what, sizeof what, "tensor '%s'", name);
     else
         snprintf(what, sizeof what, "a broadcast, allreduce or barrier");
+    ctx->job.silent = rank;
     snprintf(text, sizeof text, "%s is late: it did not come to %s in %u ms (ESPRESSO_TIMEOUT_MS)%s", who, what,
              ctx->config.timeout_ms,
              rank < 0
                  ? ". Ranks wait for each other: does the link need longer for it, or do ranks make different calls?"
                  : "");
     esp__fatal(ctx, ESP_E_TIMEOUT, text);
+}
+
+static void esp__on_excluded(void *user) {
+    esp__fatal(user, ESP_E_PEER,
+               "the other ranks went on without this one (esp_shrink), which they took for dead or late: close this "
+               "context, and start the job again to take part");
 }
 
 static int esp__on_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
@@ -101,7 +108,7 @@ static void esp__introduced(esp_ctx *ctx, const esp__intro *all) {
     const esp__intro *mine = &all[ctx->job.rank];
     ctx->job.cores = (uint32_t)mine->cores;
     for (int32_t r = 0; r < p->size; r++) ctx->job.sharing += all[r].host == mine->host;
-    uint32_t n_levels = esp__place_levels(ctx, all);
+    const uint32_t n_levels = ctx->job.levels = esp__place_levels(ctx, all);
     for (int32_t r = 0; r < p->size; r++)
         for (uint32_t level = 1; level < n_levels; level++)
             p->unit_of[(level - 1) * (uint32_t)p->size + (uint32_t)r] =
@@ -231,18 +238,26 @@ static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
     return ESP_OK;
 }
 
+static esp_status esp__plans_keep(esp_ctx *ctx, const esp__comm_plan plans[ESP__SCOPES]) {
+    ctx->config.plans = esp__alloc(ctx, ESP__SCOPES * sizeof *plans);
+    if (!ctx->config.plans) return esp__fail(ctx, ESP_E_NOMEM, "out of memory");
+    memcpy(ctx->config.plans, plans, ESP__SCOPES * sizeof *plans);
+    return ESP_OK;
+}
+
 static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     const esp__env_links links = esp__env_links_get();
     esp__comm_plan plans[ESP__SCOPES];
     esp__where w;
     esp_config met = *c; /* with a backend's exchange, where ranks meet by one */
     const char *spec = c->backend;
-    esp__peers_events ev = {esp__on_lost, esp__on_late, esp__on_waiting, ctx};
+    esp__peers_events ev = {esp__on_lost, esp__on_late, esp__on_waiting, ctx, esp__on_excluded};
     esp_status s = esp__open_config(ctx, c);
     if (!s) s = esp__env_where(c, &w);
     if (s) return s;
     ctx->job.rank = ctx->base.rank = w.rank;
     ctx->job.epoch = 1;
+    ctx->job.silent = -1;
     static int names_checked; /* one process of a job warns, and only once */
     if (ctx->job.rank == 0 && !__atomic_exchange_n(&names_checked, 1, __ATOMIC_RELAXED)) esp__env_check_names(ctx);
     esp__tokens_open(ctx);
@@ -253,6 +268,8 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     ctx->job.size = ctx->base.size = w.size;
     if (!s) s = esp__peers_open(ctx, &met, &w, &ev, &ctx->job.peers);
     if (!s) s = esp__introduce(ctx, &w, spec ? spec : plans[ESP__FLAT].backend->name, &links);
+    if (!s) s = esp__standby_open(ctx, ctx->job.peers, &ctx->job.standby);
+    if (!s) s = esp__plans_keep(ctx, plans);
     if (s) return s;
     int32_t locals = 0;
     for (int32_t r = 0; r < ctx->job.size; r++) locals += ctx->job.topo.machine_of[r] == ctx->job.topo.machine;
@@ -342,6 +359,8 @@ static void esp__goodbye(esp_ctx *ctx) {
     esp__farewell *f = &ctx->job.farewell;
     esp__peers_close(ctx->job.peers, ctx->job.rank ? f->data : NULL, ctx->job.rank ? f->bytes : 0, f->collect, f->user);
     ctx->job.peers = NULL;
+    esp__standby_close(ctx, ctx->job.standby);
+    ctx->job.standby = NULL;
     if (f->done) f->done(f->user);
     esp__free(ctx, f->data);
 }
@@ -388,6 +407,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__free(ctx, ctx->job.topo.place);
     esp__free(ctx, ctx->job.topo.ranks);
     esp__free(ctx, ctx->job.room);
+    esp__free(ctx, ctx->config.plans);
     esp__strfree(ctx, ctx->config.plugin_path);
     esp__strfree(ctx, ctx->model.codec_spec);
     esp__strfree(ctx, ctx->config.strategy_spec);

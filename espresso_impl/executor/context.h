@@ -47,11 +47,12 @@ typedef struct esp__config {
     uint32_t flags, timeout_ms;
     uint64_t seed;
     char *plugin_path, *strategy_spec, *trace_path, *stats_spec;
-    esp__process opened_by; /* a forked child must not use the context        */
-    int simd;               /* instruction set for conversions between halves and floats */
-    int sample_errors;      /* an observer reads compression errors                */
-    uint32_t optimizer;     /* the trainer's: ESP_OPTIMIZER_*                      */
-    double momentum;        /* 0: none                                             */
+    esp__process opened_by;       /* a forked child must not use the context        */
+    int simd;                     /* instruction set for conversions between halves and floats */
+    int sample_errors;            /* an observer reads compression errors                */
+    uint32_t optimizer;           /* the trainer's: ESP_OPTIMIZER_*                      */
+    double momentum;              /* 0: none                                             */
+    struct esp__comm_plan *plans; /* [ESP__SCOPES] as chosen in esp_open, for esp_shrink */
 } esp__config;
 
 /* The feedback of one Comp of one unit on this rank. Memory belongs to the context. */
@@ -169,6 +170,7 @@ typedef struct esp__health {
     esp_status fatal;
     char fatal_text[ESP__ERROR_MAX];
     int said_no_gpu, said_unpushed;
+    int shrinking; /* esp_shrink began and has not succeeded: it may be called again */
 } esp__health;
 
 struct esp_ctx {

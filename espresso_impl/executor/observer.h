@@ -31,7 +31,10 @@ typedef struct esp__observer {
     /* Did this observer choose the strategy in force? Then loading a state may replace it by the saved one. Same on all ranks. */
     int (*chose)(const esp_ctx *ctx, const void *self);
     void (*loaded)(esp_ctx *ctx, void *self); /* a state was loaded, and the strategy saved with it put in force */
-    void (*close)(esp_ctx *ctx, void *self);  /* the lanes' threads have ended; also after a failed open     */
+    /* Ranks were lost: rank and size have changed, and the strategy in force was built anew; if this observer chose the one before,
+     * it is fp32 now. On all ranks that are left; called with *self NULL, too. `installed` follows. */
+    esp_status (*shrunk)(esp_ctx *ctx, void **self);
+    void (*close)(esp_ctx *ctx, void *self); /* the lanes' threads have ended; also after a failed open     */
 } esp__observer;
 
 enum { ESP__OBSERVERS_MAX = 8 };
@@ -48,5 +51,6 @@ ESP__FN void esp__observers_loss(esp_ctx *ctx, double loss);
 ESP__FN esp_status esp__observers_step(esp_ctx *ctx); /* a failure ends the job: ranks are out of step */
 ESP__FN int esp__observers_chose(const esp_ctx *ctx);
 ESP__FN void esp__observers_loaded(esp_ctx *ctx);
+ESP__FN esp_status esp__observers_shrunk(esp_ctx *ctx);
 ESP__FN void esp__observers_close(esp_ctx *ctx); /* fine on a context that was never started */
 #endif

@@ -13,11 +13,11 @@ typedef struct esp__where {
                                         backend's, or (nowhere: 1) no place is known */
     int implied;              /* root follows from the job's name: nobody named it                                    */
     int nowhere, hosts;       /* hosts: 1 if the launcher says that ranks are on several hosts                        */
-    int by_mpi;               /* the launcher is one whose ranks may use MPI                                           */
-    int asked;                /* rank and size come from ESPRESSO_* or esp_config: a backend may not say otherwise    */
-    uint32_t n_levels;        /* 2; with a place, one more than its parts; `machine` is then the place */
-    const char *launcher;     /* "config", "espresso run", "Open MPI", ... for messages */
-    const char *secret;       /* ESPRESSO_SECRET, in the environment; NULL: none. Never print it */
+    int by_mpi;           /* the launcher is one whose ranks may use MPI                                           */
+    int asked;            /* rank and size come from ESPRESSO_* or esp_config: a backend may not say otherwise    */
+    uint32_t n_levels;    /* 2; with a place, one more than its parts; `machine` is then the place */
+    const char *launcher; /* "config", "espresso run", "Open MPI", ... for messages */
+    const char *secret;   /* ESPRESSO_SECRET, in the environment; NULL: none. Never print it */
 } esp__where;
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out);
 /* The error of a job whose ranks know no place to meet. */
@@ -46,6 +46,7 @@ typedef struct esp__peers_events {
     /* 1: this rank waits, for rank *on_rank and tensor *tensor. 0: it does not wait. */
     int (*waiting)(void *user, int32_t *on_rank, uint32_t *tensor);
     void *user;
+    void (*excluded)(void *user); /* the other ranks went on without this one */
 } esp__peers_events;
 /* Blocks until all ranks have met. Uses cfg->oob_allgather, if given, only to agree on an address. size 1: no socket, no thread. */
 ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
@@ -100,6 +101,36 @@ ESP__FN esp_status esp__env_memory_max(uint64_t *bytes);
 /* ESPRESSO_STALL_MS; 0: no reports. */
 ESP__FN esp_status esp__env_stall(int64_t *ms);
 
+/* ---- standby.c, survivors.c: how ranks meet again after some of them died or fell silent ------------------------------------ */
+/* A socket at which this rank listens as long as its context is open, and the addresses of all ranks' sockets. */
+typedef struct esp__standby esp__standby;
+/* Collective. Leaves *out without addresses, and succeeds, where a rank cannot listen: then the job cannot shrink. */
+ESP__FN esp_status esp__standby_open(esp_ctx *ctx, esp__peers *p, esp__standby **out);
+ESP__FN void esp__standby_close(esp_ctx *ctx, esp__standby *s); /* NULL is fine */
+ESP__FN int esp__standby_ready(const esp__standby *s);          /* 0: no rank may meet again */
+/* What ranks tell each other when they meet again. */
+typedef struct esp__survivor {
+    int32_t origin; /* its rank when the job began */
+    uint32_t epoch; /* of the members that it knows */
+    uint64_t step, host;
+} esp__survivor;
+typedef struct esp__survivors {
+    int32_t n, rank;    /* this rank's new rank */
+    uint32_t epoch;     /* of the new members   */
+    esp__survivor *who; /* [n], in the order of the ranks before; room for all ranks before */
+    int32_t *was;       /* [n]: the rank before; the same room */
+    esp__peers *peers;  /* between the new members. Its watch thread does not run yet */
+} esp__survivors;
+/* The ranks before that are left meet, and agree on who they are. `silent`: a rank that they gave up for its silence, and do not
+ * wait for; -1: none. They wait for every other rank that is not known to be gone, as long as for a late one. Fails, and may be
+ * called again, where too few of them answer. `old`: the connections between the ranks before, which stay open. */
+ESP__FN esp_status esp__survivors_meet(esp__standby *s, esp__peers *old, const esp__survivor *mine, int32_t silent,
+                                       esp__survivors *out);
+/* The ranks in `now` are the job's members from now on. Tells the others, as far as this rank has a connection to them, and frees
+ * `old`. */
+ESP__FN void esp__survivors_adopt(esp__standby *s, esp__peers *old, const esp__survivors *now);
+ESP__FN esp_status esp__peers_watch(esp__peers *p); /* starts the watch thread of such connections */
+
 /* ---- topology.c ------------------------------------------------------------------------------------------------------------ */
 typedef struct esp__topology {
     int32_t size, n_machines;
@@ -132,9 +163,12 @@ typedef struct esp__comm {
 enum { ESP__JOB_ROOM = 64 };
 typedef struct esp__job {
     int32_t rank, size;
-    uint32_t epoch;          /* of the job's members: 1, until ranks may be lost and join */
+    uint32_t epoch;          /* of the job's members: 1, and one more whenever ranks were lost */
     uint32_t cores, sharing; /* cores that this rank may use; ranks that use the same ones, this one included */
     esp__peers *peers;
+    esp__standby *standby;
+    int32_t silent;  /* the rank that was given up for its silence; -1: none */
+    uint32_t levels; /* that the ranks' places have; the topology may have fewer */
     esp__topology topo;
     const esp_backend *backend;   /* of scope flat                                                        */
     esp__comm comms[ESP__SCOPES]; /* no backend: the job has no such groups                               */
@@ -165,6 +199,9 @@ ESP__FN int32_t esp__rank_at(const esp__topology *p, const int32_t *place);
 /* Fills everything else from size, rank and unit_of. Where units of a level differ in size, the job has fewer levels: two, or only
  * the flat tree. Returns the level that differs; 0: none. */
 ESP__FN uint32_t esp__topology_make(esp__topology *p, uint32_t n_levels);
+
+/* The topology of those ranks of `p` that are in was[n], which rises; this one has rank `rank` among them. Takes no memory. */
+ESP__FN void esp__topology_keep(esp__topology *p, const int32_t *was, int32_t n, int32_t rank, uint32_t n_levels);
 
 /* ---- agree.c ------------------------------------------------------------------------------------------------------------ */
 /* Collective. `lines`: a line for each thing that must be the same on all ranks; frees them. `mine`: this rank's status so far.

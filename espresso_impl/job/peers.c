@@ -3,7 +3,8 @@
  * Must not know what the exchanges mean, nor anything of tensors, shared memory or backends.
  *
  * Parts: wire.c has sockets and messages; prove.c, guests.c, meet.c, join.c and oob.c the meeting; exchange.c allgather; late.c finds
- * the rank that is late; stall.c reports who keeps the others waiting; watch.c has the watch thread; this file opens and closes. */
+ * the rank that is late; stall.c reports who keeps the others waiting; watch.c has the watch thread; standby.c and survivors.c a new
+ * meeting after ranks were lost; this file opens and closes. */
 #include "espresso_impl/job/job.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +42,11 @@ enum {
     ESP__MSG_CHALLENGE = 16, /* from 0, to 0, from 0: see prove.c                                              */
     ESP__MSG_HELLO = 17,
     ESP__MSG_PROOF = 18,
-    ESP__MSG_SUSPECT = 19 /* to 0: the sender has waited for long; are all ranks alive?                     */
+    ESP__MSG_SUSPECT = 19, /* to 0: the sender has waited for long; are all ranks alive?                     */
+    ESP__MSG_REJOIN = 20,  /* to the host of survivors: body = esp__rejoin                                   */
+    ESP__MSG_HOSTED = 21,  /* from it: the rejoin came; wait for the others                                  */
+    ESP__MSG_MEMBERS = 22, /* from it: tag = epoch; body = esp__survivor of each member                      */
+    ESP__MSG_EXCLUDED = 23 /* both ways: the sender goes on without the receiver                             */
 };
 enum {
     ESP__MSG_STALL = 32,       /* to 0: the sender waits (tag 0), or waits no more (tag 1), for seq ns        */
@@ -132,7 +137,7 @@ struct esp__peers {
     pthread_mutex_t lock; /* protects everything below, and of conns all but the fields for reading */
     pthread_cond_t changed;
     int32_t dead; /* first rank that died, -1: none */
-    int told_left, told_late, hub_left;
+    int told_left, told_late, hub_left, excluded;
     int no_memory; /* this rank could not send, receive or collect: it has left the job, and the others see it die */
     int left_job;  /* that was done */
     uint8_t *left; /* [size] 1: the rank said goodbye */
@@ -165,6 +170,7 @@ struct esp__peers {
 #include "espresso_impl/job/late.c"
 #include "espresso_impl/job/stall.c"
 #include "espresso_impl/job/watch.c"
+#include "espresso_impl/job/standby.c"
 
 ESP__FN int esp__peers_left(esp__peers *p, int32_t rank) {
     int left = 0;
@@ -306,3 +312,5 @@ ESP__FN void esp__peers_close(esp__peers *p, const void *farewell, uint64_t byte
     }
     esp__peers_free(p);
 }
+
+#include "espresso_impl/job/survivors.c" /* makes and frees connections as this file does */

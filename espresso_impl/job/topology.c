@@ -64,6 +64,21 @@ ESP__FN uint32_t esp__topology_make(esp__topology *p, uint32_t n_levels) {
     return dropped ? dropped : unequal;
 }
 
+ESP__FN void esp__topology_keep(esp__topology *p, const int32_t *was, int32_t n, int32_t rank, uint32_t n_levels) {
+    int32_t *row = p->place; /* room until the places are made anew */
+    for (uint32_t level = 0; level + 1 < n_levels; level++) {
+        const int32_t *unit = p->unit_of + (uint64_t)level * (uint64_t)p->size;
+        for (int32_t i = 0; i < n; i++)
+            for (row[i] = 0; unit[was[row[i]]] != unit[was[i]]; row[i]++) {
+            }
+        memmove(p->unit_of + (uint64_t)level * (uint64_t)n, row,
+                (uint64_t)n * sizeof *row); /* before all that is left to read */
+    }
+    p->size = n;
+    p->rank = rank;
+    esp__topology_make(p, n_levels);
+}
+
 ESP__FN int32_t esp__place_at(const esp__topology *p, int32_t rank, uint32_t level) {
     return p->place[(uint64_t)rank * ESP__LEVELS + level - 1];
 }

@@ -17,6 +17,17 @@ static void esp__watch_tell(esp__peers *p, int32_t rank, int state) {
     pthread_mutex_lock(&p->lock);
 }
 
+/* The other ranks took this one for dead or late, and went on without it. */
+static void esp__watch_excluded(esp__peers *p) {
+    if (p->excluded) return;
+    p->excluded = 1;
+    pthread_cond_broadcast(&p->changed);
+    if (p->closing || !p->ev.excluded) return;
+    pthread_mutex_unlock(&p->lock);
+    p->ev.excluded(p->ev.user);
+    pthread_mutex_lock(&p->lock);
+}
+
 /* A connection has ended: `state` says how. Rank 0 tells all other ranks. */
 static void esp__watch_gone(esp__peers *p, esp__conn *c, int state) {
     if (c->state != ESP__HERE) return;
@@ -77,6 +88,7 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
     case ESP__MSG_STALL: esp__stall_note(p, c->rank, m->tag != 0, m->seq); break;
     case ESP__MSG_STALL_ANSWER: esp__stall_got(p, c->rank, m->seq, c->body, m->bytes); break;
     case ESP__MSG_BYE: esp__watch_gone(p, c, ESP__LEFT); break;
+    case ESP__MSG_EXCLUDED: esp__watch_excluded(p); break;
     default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank %d sent message %u", (int)c->rank, (unsigned)m->type);
     }
     esp__watch_no_memory(p);
@@ -112,6 +124,7 @@ static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
         bytes = esp__stall_self(p, answer);
         esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_STALL_ANSWER, p->rank, 0, m->seq, 0}, answer, bytes);
         break;
+    case ESP__MSG_EXCLUDED: esp__watch_excluded(p); break;
     default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank 0 sent message %u", (unsigned)m->type);
     }
 }

@@ -88,6 +88,16 @@ ESP__FN void esp__observers_loaded(esp_ctx *ctx) {
         if (ctx->observers[i] && esp__observer_at(i)->loaded) esp__observer_at(i)->loaded(ctx, ctx->observers[i]);
 }
 
+ESP__FN esp_status esp__observers_shrunk(esp_ctx *ctx) {
+    esp_status s = ESP_OK;
+    for (int i = 0; i < ESP__OBSERVERS; i++) {
+        const esp__observer *o = esp__observer_at(i);
+        if (o->shrunk && o->collective) s = esp__agree_ok(ctx, s); /* no rank may exchange alone */
+        if (o->shrunk && !s) s = o->shrunk(ctx, &ctx->observers[i]);
+    }
+    return s;
+}
+
 ESP__FN void esp__observers_close(esp_ctx *ctx) {
     for (int i = ESP__OBSERVERS - 1; i >= 0; i--) {
         if (ctx->observers[i] && esp__observer_at(i)->close) esp__observer_at(i)->close(ctx, ctx->observers[i]);

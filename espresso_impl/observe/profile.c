@@ -365,11 +365,21 @@ static void esp__profile_close(esp_ctx *ctx, void *self) {
     esp__profile_free(ctx, r);
 }
 
+/* The ranks that are left may have recorded different steps. */
+static esp_status esp__profile_shrunk(esp_ctx *ctx, void **self) {
+    esp__profile *r = *self;
+    if (r && !r->done && ctx->job.rank == 0)
+        esp__log(ctx, ESP_LOG_WARN, "profile", "%s is not written: a rank was lost while steps were recorded", r->path);
+    if (r) r->done = 1;
+    return ESP_OK;
+}
+
 ESP__FN const esp__observer *esp__profile_observer(void) {
     static const esp__observer o = {.name = "profile",
                                     .open = esp__profile_open,
                                     .collective = 1,
                                     .step = esp__profile_step,
+                                    .shrunk = esp__profile_shrunk,
                                     .close = esp__profile_close};
     return &o;
 }

@@ -251,7 +251,16 @@ static void esp__stall_close(esp_ctx *ctx, void *self) {
     esp__free(ctx, self);
 }
 
+/* The connections are new: stalls are reported over them. */
+static esp_status esp__stall_shrunk(esp_ctx *ctx, void **self) {
+    if (!*self) return ESP_OK;
+    esp__free(ctx, *self);
+    *self = NULL;
+    return esp__stall_open(ctx, self);
+}
+
 ESP__FN const esp__observer *esp__stall_observer(void) {
-    static const esp__observer o = {.name = "stall", .open = esp__stall_open, .close = esp__stall_close};
+    static const esp__observer o = {
+        .name = "stall", .open = esp__stall_open, .shrunk = esp__stall_shrunk, .close = esp__stall_close};
     return &o;
 }

@@ -380,12 +380,22 @@ static void esp__trace_close(esp_ctx *ctx, void *self) {
     esp__trace_free(ctx, t);
 }
 
+/* A new rank 0 writes the file at the end. */
+static esp_status esp__trace_shrunk(esp_ctx *ctx, void **self) {
+    esp__trace *t = *self;
+    char path[PATH_MAX];
+    if (!t || t->own || t->file || ctx->job.rank) return ESP_OK;
+    const esp_status s = esp__trace_parse(ctx, t, path);
+    return s ? s : esp__trace_file_open(ctx, path, &t->file);
+}
+
 ESP__FN const esp__observer *esp__trace_observer(void) {
     static const esp__observer o = {.name = "trace",
                                     .open = esp__trace_start,
                                     .pushed = esp__trace_pushed,
                                     .op_done = esp__trace_op,
                                     .step = esp__trace_step,
+                                    .shrunk = esp__trace_shrunk,
                                     .close = esp__trace_close};
     return &o;
 }

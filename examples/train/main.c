@@ -9,7 +9,7 @@
 #include <time.h>
 
 /* Flags, with their defaults. These names are indices into the list. */
-enum { EPOCHS, BATCH, LR, MOMENTUM, SEED, MAX_STEPS, LIMIT_TRAIN, EVAL, SHARD, N_NUMBERS };
+enum { EPOCHS, BATCH, LR, MOMENTUM, SEED, MAX_STEPS, LIMIT_TRAIN, EVAL, SHARD, ELASTIC, N_NUMBERS };
 enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, GATHER, DATA, JSON, CURVE, N_FLAGS };
 static struct flag {
     const char *name, *text, *help;
@@ -24,6 +24,7 @@ static struct flag {
     {"--limit-train", "0", "use the first N training images; 0: all", 0},
     {"--eval", "1", "1: test after every epoch, 0: at the end only", 0},
     {"--shard", "0", "1: each rank keeps the optimizer's state for a part of the parameters only", 0},
+    {"--elastic", "0", "1: when a rank dies, the others go on without it", 0},
     {"--strategy", NULL, "fp32, layerwise, auto, or a strategy file", 0},
     {"--codec", NULL, "such as topk:ratio=0.01; for auto several, ';' between", 0},
     {"--backend", NULL, "such as shm", 0},
@@ -44,6 +45,7 @@ typedef struct trainer {
     double *loss;                /* of each step                                              */
     double lr;                   /* learning rate for which residuals are scaled              */
     size_t n_steps, state_bytes; /* of the optimizer's state on this rank                     */
+    int lost;                    /* with --elastic 1: a rank was lost in this step            */
 } trainer;
 
 static void die(const char *what, const char *why) {
@@ -53,6 +55,15 @@ static void die(const char *what, const char *why) {
 
 static void check(const trainer *t, esp_status s, const char *what) {
     if (s < 0) die(what, esp_last_error(t->ctx));
+}
+
+/* As check, but with --elastic 1 the loss of a rank is no reason to end. Returns 0 then. */
+static int goes_on(trainer *t, esp_status s, const char *what) {
+    if (flag[ELASTIC].number > 0 && (s == ESP_E_PEER || s == ESP_E_TIMEOUT))
+        t->lost = 1;
+    else
+        check(t, s, what);
+    return !t->lost;
 }
 
 static void parse(int argc, char **argv) {
@@ -116,7 +127,7 @@ static void join_ranks(trainer *t) {
 /* Backward calls this when gradient i is done. The gradient is synchronised while backward goes on. */
 static void push(void *user, int i) {
     trainer *t = user;
-    check(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
+    if (!t->lost) goes_on(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
 /* Residuals were computed at another learning rate than the one at which they will be applied, so they are scaled.
@@ -125,6 +136,24 @@ static void scale_feedback(trainer *t, double lr) {
     if (t->lr > 0 && fabs(lr / t->lr - 1) < 0.1) return;
     if (t->lr > 0) check(t, esp_feedback_scale(t->ctx, (float)(t->lr / lr)), "esp_feedback_scale");
     t->lr = lr;
+}
+
+/* Ranks were lost in step `s`. The others have rank 0's parameters and optimizer state afterwards, and repeat the step that is
+ * returned: some ranks may have ended the one that failed on others. */
+static size_t go_on(trainer *t, size_t s) {
+    uint64_t at;
+    do {
+        at = s;
+        t->lost = 0;
+        int ok = goes_on(t, esp_shrink(t->ctx), "esp_shrink");
+        ok = ok && goes_on(t, esp_broadcast(t->ctx, t->net.p[0].value, t->net.n_values * sizeof(float), 0), "values");
+        for (int i = 0; i < N_PARAMS; i++)
+            ok = ok &&
+                 goes_on(t, esp_broadcast(t->ctx, t->net.p[i].momentum, t->net.p[i].n * sizeof(float), 0), "state");
+        if (ok) goes_on(t, esp_broadcast(t->ctx, &at, sizeof at, 0), "step");
+    } while (t->lost);
+    if (esp_rank(t->ctx) == 0) printf("%d ranks go on at step %zu\n", esp_size(t->ctx), (size_t)at + 1);
+    return t->n_steps = (size_t)at;
 }
 
 /* One step on the images `pick`; returns the loss. */
@@ -136,7 +165,7 @@ static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
     const float loss = model_backward(&t->net, t->labels, batch, push, t);
     const double wait = now_ms();
     check(t, esp_report_loss(t->ctx, (double)loss), "esp_report_loss");
-    check(t, esp_wait_all(t->ctx), "esp_wait_all");
+    if (t->lost || !goes_on(t, esp_wait_all(t->ctx), "esp_wait_all")) return 0;
     t->wait_ms[t->n_steps] = now_ms() - wait;
     model_update(&t->net, (float)lr, (float)flag[MOMENTUM].number);
     for (int i = N_PARAMS - 1; i >= 0 && flag[SHARD].number > 0; i--) /* the next forward's first layer first */
@@ -231,7 +260,7 @@ static void write_json(trainer *t, const char *path, double loss, double right, 
 }
 
 static void train(trainer *t) {
-    const size_t batch = (size_t)flag[BATCH].number, ranks = (size_t)esp_size(t->ctx), rank = (size_t)esp_rank(t->ctx);
+    const size_t batch = (size_t)flag[BATCH].number, ranks = (size_t)esp_size(t->ctx);
     const size_t per_epoch = t->train.n / (batch * ranks), limit = (size_t)flag[MAX_STEPS].number;
     const size_t all = per_epoch * (size_t)flag[EPOCHS].number, total = limit && limit < all ? limit : all;
     t->order = calloc(t->train.n, sizeof *t->order), t->labels = calloc(batch, 1);
@@ -240,10 +269,18 @@ static void train(trainer *t) {
     t->wait_ms = t->step_ms + total, t->loss = t->wait_ms + total;
     if (total == 0) die("--batch", "is more than there are images for");
     double loss = 0, right = 0, bytes = -inter_bytes(t);
+    int again = 0;
     for (size_t s = 0; s < total; s++) {
         const size_t at = s % per_epoch, last = s + 1 == total;
-        if (at == 0) shuffle(t->order, t->train.n, (uint64_t)flag[SEED].number << 32 | s), loss = 0;
-        loss += step(t, t->order + (at * ranks + rank) * batch, batch, lr_at(s, total));
+        const size_t rank = (size_t)esp_rank(t->ctx);
+        if (at == 0 || again) shuffle(t->order, t->train.n, (uint64_t)flag[SEED].number << 32 | (s - at));
+        if (at == 0) loss = 0;
+        loss += step(t, t->order + (at * (size_t)esp_size(t->ctx) + rank) * batch, batch, lr_at(s, total));
+        again = t->lost;
+        if (again) {
+            s = go_on(t, s) - 1;
+            continue;
+        }
         if (rank == 0 && at % 40 == 39) printf("step %zu of %zu: loss %.3f\n", s + 1, total, loss / (double)(at + 1));
         if (!last && (at + 1 < per_epoch || flag[EVAL].number < 1)) continue;
         right = accuracy(t, batch);
@@ -254,8 +291,9 @@ static void train(trainer *t) {
     }
     bytes += inter_bytes(t);
     compare_ranks(t);
-    if (rank == 0 && flag[CURVE].text) write_curve(t, flag[CURVE].text);
-    if (rank == 0 && flag[JSON].text) write_json(t, flag[JSON].text, loss, right, bytes / (double)total);
+    if (esp_rank(t->ctx)) return;
+    if (flag[CURVE].text) write_curve(t, flag[CURVE].text);
+    if (flag[JSON].text) write_json(t, flag[JSON].text, loss, right, bytes / (double)total);
 }
 
 int main(int argc, char **argv) {

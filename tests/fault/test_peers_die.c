@@ -36,7 +36,7 @@ static int on_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
 static esp__peers *open_peers(procs *p, int32_t rank, self *s, uint32_t timeout_ms) {
     esp__where w;
     esp_config cfg = ESP_ZERO;
-    esp__peers_events ev = {on_lost, on_late, on_waiting, s};
+    esp__peers_events ev = {on_lost, on_late, on_waiting, s, NULL};
     esp__peers *peers = NULL;
     memset(&w, 0, sizeof w);
     *s = (self){p, &p->b->rank[rank], rank};

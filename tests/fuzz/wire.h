@@ -38,7 +38,7 @@ static int wire_waiting(void *user, int32_t *on, uint32_t *tensor) {
 }
 
 static void wire_open(wire_rig *w, esp_ctx *ctx, int32_t rank) {
-    const esp__peers_events ev = {wire_lost, wire_late, wire_waiting, w};
+    const esp__peers_events ev = {wire_lost, wire_late, wire_waiting, w, NULL};
     esp__where where;
     memset(w, 0, sizeof *w);
     memset(&where, 0, sizeof where);

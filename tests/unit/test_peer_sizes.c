@@ -20,7 +20,7 @@ static void on_late(void *user, int32_t rank, uint32_t tensor) { (void)user, (vo
 /* Peers without threads; the connections are socket pairs, of which `other` has the other ends. */
 static esp__peers *open_peers(int32_t rank, int other[SIZE]) {
     esp__where w = {.rank = rank, .size = SIZE};
-    const esp__peers_events ev = {on_lost, on_late, NULL, NULL};
+    const esp__peers_events ev = {on_lost, on_late, NULL, NULL, NULL};
     esp__peers *p = esp__peers_new(NULL, NULL, &w, &ev);
     assert_non_null(p);
     lost_rank = late_rank = -99;

@@ -86,7 +86,7 @@ static esp_status oob(void *user, const void *in, void *out, uint64_t bytes) {
 static void *rank_main(void *arg) {
     rank_t *t = (rank_t *)arg;
     esp__where w = {0};
-    esp__peers_events ev = {on_lost, on_late, on_waiting, t};
+    esp__peers_events ev = {on_lost, on_late, on_waiting, t, NULL};
     esp_config cfg = ESP_ZERO;
     w.rank = t->says_rank;
     w.size = t->says_size;

@@ -226,7 +226,7 @@ static int check_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
 /* Joins the ranks that a launcher started, if it started several. Returns 0, or -1 after an error. */
 static int check_launched_open(esp_ctx *ctx, const esp_backend *b, const char *params) {
     static char machines[CHECK_MOST][128];
-    static const esp__peers_events none = {check_lost, check_late, check_waiting, NULL};
+    static const esp__peers_events none = {check_lost, check_late, check_waiting, NULL, NULL};
     esp__comm_plan plans[ESP__SCOPES];
     char mine[128] = "";
     esp__where w;

@@ -87,7 +87,7 @@ static void run_host_lose(run_job *j, run_host *h, const char *why) {
     h->lost = 1;
     snprintf(list, sizeof list, n > 1 ? "ranks %d-%d are" : "rank %d is", first, first + n - 1);
     run_say(j, "host %s: %s: %s lost", h->spec->name, why, list);
-    if (j->first_failed < 0) run_begin_ending(j, first);
+    if (j->first_failed < 0 && !run_goes_on(j)) run_begin_ending(j, first);
 }
 
 /* Says why a host did not get ready. */
@@ -288,7 +288,10 @@ static void run_hosts_serve(run_job *j, const struct pollfd *p) {
     if (p[3 * j->plan->n_hosts].revents) run_input_take(j);
     if (j->suspect < 0 || j->first_failed >= 0 || (run_now_ms() < j->suspect_ms && j->alive)) return;
     run_report(j, &j->ranks[j->suspect]);
-    run_begin_ending(j, j->suspect);
+    if (run_goes_on(j))
+        j->suspect = -1;
+    else
+        run_begin_ending(j, j->suspect);
 }
 
 static void run_hosts_signal(run_job *j, int sig) {

@@ -24,7 +24,8 @@ enum {
     RUN_HOSTS,
     RUN_RSH,
     RUN_ESPRESSO,
-    RUN_ROOT
+    RUN_ROOT,
+    RUN_ELASTIC
 };
 static const tool_flag run_flags[] = {
     {"-n", "N", "how many ranks"},
@@ -41,6 +42,7 @@ static const tool_flag run_flags[] = {
     {"--espresso", "PATH", "this command on the hosts (default: the same path as here)"},
     {"--root", "HOST[:PORT]",
      "where the ranks meet: rank 0's host as the others reach it (default: the first of --hosts)"},
+    {"--elastic", NULL, "a rank that fails does not end the others, which go on without it (docs/shrink.md)"},
 };
 
 /* 1 if the text up to `end` is a number with one of the units. */
@@ -222,6 +224,8 @@ static int run_parse(run_plan *p, int argc, char **argv) {
             p->espresso = value;
         else if (flag == RUN_ROOT)
             p->asked_root = value;
+        else if (flag == RUN_ELASTIC)
+            p->elastic = 1;
     }
     if (bad) return bad;
     if (flag == -2) return TOOL_USAGE;

@@ -37,6 +37,7 @@ typedef struct run_host_spec {
 typedef struct run_plan {
     const tool_command *command;
     int n, machines, racks, prefix; /* racks: 0: not asked for                                             */
+    int elastic;                    /* the job goes on when a rank fails */
     int first, here;                /* the first rank on this host, and how many are here: 0 and n without --hosts */
     int *machine_of, *local_of;     /* [here]                                                                  */
     const char *inter, *outer, *timeout;

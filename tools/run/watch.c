@@ -99,6 +99,13 @@ static int run_note_new(run_job *j, int first, int *dying) {
     return first;
 }
 
+/* With --elastic: is a rank left that may succeed, or one that has? */
+static int run_goes_on(const run_job *j) {
+    int succeeded = 0;
+    for (int i = 0; i < j->started; i++) succeeded += j->ranks[i].ended && j->ranks[i].status == 0;
+    return j->plan->elastic && !j->ending && (j->alive || succeeded);
+}
+
 /* Records which ranks ended here, and returns the one that failed first, or -1. A rank that exits because another was
  * killed can be reaped before the killed one: so ranks that are ending are waited for first. */
 static int run_find_first(run_job *j) {
@@ -122,6 +129,7 @@ static void run_note_ended(run_job *j) {
     const int first = j->hosts ? -1 : run_find_first(j);
     if (first < 0 || j->first_failed >= 0) return;
     run_report(j, &j->ranks[first]);
+    if (run_goes_on(j)) return;
     run_begin_ending(j, first);
 }
 

@@ -1,0 +1,219 @@
+/* shrink.c: esp_shrink: the ranks that are left go on after others died or fell silent. They meet again (job/survivors.c), get new
+ * ranks and comms, and the strategy is built anew for them beside the one before, so that feedback moves as in any change of
+ * strategy. What a rank had in a step that did not end is dropped. If another rank dies meanwhile, all of this begins again. */
+#include "espresso_impl/executor/executor.h"
+
+/* ---- may it? ----------------------------------------------------------------------------------------------------------- */
+/* The answers are the same on all ranks, but for those about this rank's own state. */
+static esp_status esp__shrink_check(esp_ctx *ctx) {
+    pthread_mutex_lock(&ctx->lanes.lock);
+    const esp__health h = {.fatal = ctx->health.fatal, .shrinking = ctx->health.shrinking};
+    const uint32_t waiters = ctx->lanes.waiters;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_shrink: call esp_start first");
+    if (waiters)
+        return esp__fail(ctx, ESP_E_STATE,
+                         "esp_shrink: another thread still waits in this context: let it return first");
+    if (!h.fatal && !h.shrinking)
+        return esp__fail(
+            ctx, ESP_E_STATE,
+            "esp_shrink: no rank was lost: call it when a step has failed with ESP_E_PEER or ESP_E_TIMEOUT");
+    if (h.fatal != ESP_E_PEER && h.fatal != ESP_E_TIMEOUT && !h.shrinking)
+        return esp__fail(ctx, ESP_E_STATE,
+                         "esp_shrink goes on without lost ranks, but this context failed by itself: %s",
+                         ctx->health.fatal_text);
+    if (ctx->job.silent == ctx->job.rank)
+        return esp__fail(ctx, ESP_E_PEER,
+                         "the other ranks gave up rank %d, which was late: close this context, and start the job again "
+                         "to take part",
+                         ctx->job.rank);
+    for (uint32_t k = 0; k < ESP__SCOPES; k++) {
+        const esp_backend *b = ctx->job.comms[k].backend;
+        if (b && !(b->caps & ESP_BACKEND_REOPENS))
+            return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                             "esp_shrink: backend '%s' cannot be opened again for a part of its ranks: start all ranks "
+                             "again, from the last state that was saved",
+                             b->name);
+    }
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        if (ctx->model.tensors[i].flags & ESP_SHARD)
+            return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                             "esp_shrink: tensor '%s' is sharded (ESP_SHARD), and the lost rank had a part of its "
+                             "optimizer state that no other has: start all ranks again, from the last state that was "
+                             "saved",
+                             ctx->model.tensors[i].name);
+    if (!esp__standby_ready(ctx->job.standby))
+        return esp__fail(
+            ctx, ESP_E_UNSUPPORTED,
+            "esp_shrink: a rank could not listen for the others (no free socket?), so they cannot meet again");
+    return ESP_OK;
+}
+
+/* ---- the ranks ----------------------------------------------------------------------------------------------------------- */
+/* Nothing runs any more, and nothing uses the trainer's memory or the comms. */
+static void esp__shrink_quiet(esp_ctx *ctx) {
+    if (ctx->lanes.threads) esp__executor_close(ctx);
+    for (uint32_t k = 1; k < ctx->devices.n; k++)
+        if (ctx->devices.open[k].used) esp__device_settle(ctx, k);
+    ctx->lanes.stopping = 0;
+    memset(ctx->lanes.links, 0, sizeof ctx->lanes.links);
+    memset(&ctx->lanes.request, 0, sizeof ctx->lanes.request);
+    ctx->lanes.link_busy = ctx->lanes.cpu_busy = ctx->lanes.driving = ctx->lanes.helped = 0;
+    esp__comms_traffic(ctx, &ctx->steps.stats);
+    esp__comms_dereg(ctx, &ctx->in_force);
+    esp__comms_close(ctx);
+}
+
+/* The step that did not end is forgotten: no lane goes on with it. */
+static void esp__shrink_step(esp_ctx *ctx, uint64_t step) {
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        esp__tensor *t = &ctx->model.tensors[i];
+        if (t->spent && t->phase != ESP__IDLE) t->carry = t->spent, t->spent = NULL; /* as esp_discard_step */
+        t->phase = ESP__IDLE;
+        t->grad = NULL;
+        esp__device_give(ctx, t->device, t->zeros, t->count * esp_dtype_bytes(t->dtype), ESP_MEM_DEVICE);
+        t->zeros = NULL;
+    }
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
+        ctx->in_force.strategy.units[i].phase = ESP__IDLE;
+        ctx->in_force.strategy.units[i].pc = 0;
+        ctx->in_force.strategy.units[i].after = NULL;
+    }
+    ctx->in_force.ready.n = ctx->in_force.n_pending = 0;
+    ctx->steps.n_pushed = ctx->steps.n_done = 0;
+    ctx->steps.closed = ctx->steps.open = 0;
+    ctx->steps.missing_text[0] = 0;
+    ctx->steps.step = step;
+    ctx->lanes.dispatcher = esp__ready_first();
+}
+
+/* The new members are the job. */
+static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
+    esp__job *j = &ctx->job;
+    esp__health *h = &ctx->health;
+    uint64_t step = 0;
+    esp__survivors_adopt(j->standby, j->peers,
+                         now); /* the watch thread before has ended: nobody else is in the context */
+    j->peers = now->peers;
+    j->rank = ctx->base.rank = now->rank;
+    j->size = ctx->base.size = now->n;
+    j->epoch = now->epoch;
+    j->silent = -1;
+    j->sharing = 0;
+    for (int32_t r = 0; r < now->n; r++) {
+        j->sharing += now->who[r].host == now->who[now->rank].host;
+        if (now->who[r].step > step) step = now->who[r].step;
+    }
+    esp__topology_keep(&j->topo, now->was, now->n, now->rank, j->levels);
+    esp__shrink_step(ctx, step);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    memset(h, 0, sizeof *h);
+    h->left_rank = h->late_rank = -1;
+    h->late_tensor = UINT32_MAX;
+    h->shrinking = 1;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+}
+
+/* ---- the strategy -------------------------------------------------------------------------------------------------------- */
+/* A rank is lost, or does not answer: another strategy would not help. */
+static int esp__shrink_lost(esp_status s) { return s == ESP_E_PEER || s == ESP_E_TIMEOUT; }
+
+static void esp__shrink_says(const esp_ctx *ctx, const char *instead) {
+    if (ctx->job.rank == 0)
+        esp__log(ctx, ESP_LOG_WARN, "shrink", "the strategy does not fit the %d ranks that are left, so %s: %s",
+                 ctx->job.size, instead, esp_last_error(ctx));
+}
+
+/* Options of tensors' descriptions may need groups that the job no longer has. */
+static int esp__shrink_free_options(esp_ctx *ctx) {
+    int any = 0;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        esp__tensor *t = &ctx->model.tensors[i];
+        any |= t->want_option != NULL;
+        esp__strfree(ctx, t->want_option);
+        t->want_option = NULL;
+    }
+    return any;
+}
+
+/* Puts the strategy in force again, for the ranks that are left. If they do not allow its options, the built-in one with the same
+ * codec, and at last fp32. All ranks get the same status from each attempt, and so make the same ones. */
+static esp_status esp__shrink_install(esp_ctx *ctx) {
+    const char *simple = ctx->model.codec_spec ? "layerwise" : "fp32";
+    const int begins_anew = esp__observers_chose(ctx);
+    char *text = esp__strdup(ctx, begins_anew ? "fp32" : ctx->in_force.strategy.text);
+    esp_status s = text ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "esp_shrink: out of memory");
+    s = esp__install(ctx, s, text, 0);
+    esp__strfree(ctx, text);
+    for (int again = 0; s && !esp__shrink_lost(s) && s != ESP_E_NOMEM && again < 2; again++) {
+        esp__shrink_says(ctx, "it is made anew");
+        s = esp__install(ctx, ESP_OK, simple, 0);
+        if (s && !esp__shrink_lost(s) && strcmp(simple, "fp32") != 0) {
+            esp__shrink_says(ctx, "gradients are not compressed");
+            s = esp__install(ctx, ESP_OK, "fp32", 0);
+        }
+        if (!s || !esp__shrink_free_options(ctx)) break;
+    }
+    return s;
+}
+
+/* Comms, threads, strategy and observers, for the new members. */
+static esp_status esp__shrink_build(esp_ctx *ctx) {
+    esp__comm_plan plans[ESP__SCOPES];
+    esp_status s = esp__peers_watch(ctx->job.peers);
+    memcpy(plans, ctx->config.plans, sizeof plans);
+    if (!s) s = esp__comms_open(ctx, plans);
+    if (!s) s = esp__executor_open(ctx);
+    if (!s) s = esp__shrink_install(ctx);
+    if (!s) s = esp__agree_ok(ctx, esp__observers_shrunk(ctx));
+    if (!s) esp__observers_installed(ctx);
+    return s;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------------------------------------ */
+/* One attempt. *fewer: ranks were lost. */
+static esp_status esp__shrink_once(esp_ctx *ctx, esp__survivors *now, int *fewer) {
+    const int32_t before = ctx->job.size;
+    const esp__survivor mine = {0, 0, ctx->steps.step, esp__env_host()};
+    esp__shrink_quiet(ctx);
+    esp_status s = esp__survivors_meet(ctx->job.standby, ctx->job.peers, &mine, ctx->job.silent, now);
+    if (s) return s;
+    *fewer = now->n < before;
+    esp__shrink_adopt(ctx, now);
+    return esp__shrink_build(ctx);
+}
+
+ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx) {
+    esp__survivors now;
+    char text[ESP__ERROR_MAX];
+    esp_status s = esp__usable(ctx);
+    if (!s) s = esp__shrink_check(ctx);
+    if (s) return s;
+    const int32_t before = ctx->job.size;
+    const uint64_t start = esp__now_ns();
+    memset(&now, 0, sizeof now);
+    now.who = esp__alloc(ctx, (uint64_t)before * sizeof *now.who);
+    now.was = esp__alloc(ctx, (uint64_t)before * sizeof *now.was);
+    int again = now.who && now.was;
+    if (!again) s = esp__fail(ctx, ESP_E_NOMEM, "esp_shrink: out of memory");
+    for (int fewer = 1; again; again = s == ESP_E_PEER && fewer) {
+        fewer = 0;
+        s = esp__shrink_once(ctx, &now, &fewer);
+        /* a rank died meanwhile: those that are left meet again, and find out whether it was so */
+    }
+    esp__free(ctx, now.who);
+    esp__free(ctx, now.was);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->health.shrinking = s != ESP_OK;
+    ctx->steps.clock.next_ns = esp__now_ns();
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (!s && ctx->job.rank == 0)
+        esp__log(ctx, ESP_LOG_WARN, "shrink",
+                 "%d of %d ranks go on, after %.1f ms: epoch %u, step %llu, strategy %016llx", ctx->job.size, before,
+                 (double)(esp__now_ns() - start) / 1e6, (unsigned)ctx->job.epoch, (unsigned long long)ctx->steps.step,
+                 (unsigned long long)ctx->in_force.strategy.hash);
+    if (!s) return s;
+    snprintf(text, sizeof text, "%s", esp_last_error(ctx));
+    esp__fatal(ctx, s, text);
+    return esp__fail(ctx, s, "%s", text);
+}
