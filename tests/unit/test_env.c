@@ -169,10 +169,28 @@ static void test_wrong_values_are_named(void **state) {
     expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=host", "ESPRESSO_ROOT is \"host\"");
     expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=host:0", "ESPRESSO_ROOT is \"host:0\"");
     expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=:7", "ESPRESSO_ROOT is \":7\"");
-    /* several hosts, and nothing that says where to meet */
-    expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2", "set ESPRESSO_ROOT=HOST:PORT");
-    expect_error("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=1",
-                 "set ESPRESSO_ROOT=HOST:PORT");
+}
+
+/* Nothing says where to meet: a backend may know. */
+static void test_nowhere_to_meet(void **state) {
+    static const struct {
+        const char *pairs;
+        int hosts;
+    } cases[] = {
+        {"ESPRESSO_RANK=0 ESPRESSO_SIZE=2", 0},
+        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=1", 1},
+        {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2 SLURM_STEP_ID=0 SLURM_JOB_ID=7", 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        esp__where w;
+        set(cases[i].pairs);
+        assert_int_equal(esp__env_where(NULL, &w), ESP_OK);
+        assert_true(w.nowhere && !*w.root);
+        assert_int_equal(w.hosts, cases[i].hosts);
+        assert_int_equal(w.asked, i == 0);
+        assert_int_equal(esp__env_nowhere(NULL, &w), ESP_E_ARG);
+        assert_non_null(strstr(esp_last_error(NULL), "set ESPRESSO_ROOT=HOST:PORT"));
+    }
 }
 
 static void test_config_and_environment(void **state) {
