@@ -136,12 +136,13 @@ static esp_status esp__guest_refuse(esp__peers *p, esp__guest *g, int why) {
         "ESPRESSO_SECRET differs from rank 0's. Set the same on all ranks (or do two jobs meet there?)",
         "rank 0 has an ESPRESSO_SECRET, and this process has none. Set the same on all ranks",
         "rank 0 has no ESPRESSO_SECRET, and this process has one. Set the same on all ranks, or on none"};
+    char own[ESP__MEET_VERSION];
     g->why = why;
     if (why <= ESP__GUEST_WITH)
         esp__fail(p->ctx, ESP_E_MISMATCH, "rank 0 at %s refused this process: %s", p->where, texts[why]);
     else
         esp__fail(p->ctx, ESP_E_MISMATCH, "rank %d runs espresso %s, rank 0 runs %s: install one version everywhere",
-                  (int)g->knock.rank, g->knock.version, ESP__MEET_VERSION);
+                  (int)g->knock.rank, g->knock.version, esp__meet_version(own));
     esp__meet_refuse(p, &g->conn, ESP_E_MISMATCH, 0);
     return ESP_PENDING;
 }
@@ -151,11 +152,12 @@ static esp_status esp__guest_refuse(esp__peers *p, esp__guest *g, int why) {
 static esp_status esp__guest_knocked(esp__peers *p, esp__guest *g, esp_status failed) {
     esp__conn *c = &g->conn;
     esp__knock *k = &g->knock;
+    char own[ESP__MEET_VERSION];
     if (c->head.type != ESP__MSG_KNOCK || c->head.bytes != sizeof *k) return ESP_PENDING;
     memcpy(k, c->body, sizeof *k);
     if (memcmp(k->magic, esp__knock_magic, sizeof k->magic) != 0) return ESP_PENDING;
     if (failed != ESP_OK) return esp__meet_refuse(p, c, failed, 0);
-    if (memcmp(k->version, ESP__MEET_VERSION, sizeof ESP__MEET_VERSION) != 0) {
+    if (strncmp(k->version, esp__meet_version(own), sizeof own) != 0) {
         esp__printable(k->version, sizeof k->version);
         esp__guest_refuse(p, g, ESP__GUEST_VERSION);
         return strncmp(p->where, "unix:", 5) ? ESP_PENDING : ESP_E_MISMATCH;

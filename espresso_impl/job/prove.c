@@ -17,11 +17,15 @@ enum { ESP__NONCE = 32, ESP__SECRET_MADE = 24 }; /* random bytes: of a challenge
 /* All versions of the library begin with a knock of this layout, so that each can tell the other its version. */
 static const char esp__knock_magic[8] = {'E', 'S', 'P', 'P', 'E', 'E', 'R', '1'};
 static const char esp__meet_magic[8] = {'E', 'S', 'P', 'M', 'E', 'E', 'T', '2'};
-/* "/2": versions before it had no challenge, and take this knock for a rank of another version. */
-#define ESP__MEET_VERSION ESPRESSO_VERSION "/2"
+/* Versions before "/2" had no challenge, and take this knock for a rank of another version. */
+enum { ESP__MEET_VERSION = 24 };
+static const char *esp__meet_version(char out[ESP__MEET_VERSION]) {
+    snprintf(out, ESP__MEET_VERSION, "%s/2", ESPRESSO_VERSION);
+    return out;
+}
 
 typedef struct esp__knock {
-    char magic[8], version[24];
+    char magic[8], version[ESP__MEET_VERSION];
     int32_t rank, size;
     uint64_t job; /* a random number that the ranks agreed on before, or 0 */
 } esp__knock;
@@ -61,7 +65,7 @@ static void esp__prove_code(const char *secret, int host, const esp__knock *k, c
 static void esp__prove_knock(const esp__peers *p, uint64_t job, esp__knock *out) {
     memset(out, 0, sizeof *out);
     memcpy(out->magic, esp__knock_magic, sizeof out->magic);
-    snprintf(out->version, sizeof out->version, "%s", ESP__MEET_VERSION);
+    esp__meet_version(out->version);
     out->rank = p->rank;
     out->size = p->size;
     out->job = job;

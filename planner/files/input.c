@@ -294,7 +294,7 @@ static esp_status files_input_load(const char *path, char **text, size_t *len) {
     }                                                                                                                  \
     ESP__FN esp_status esp__##kind##_read(const char *path, esp__##kind##_file *out, const esp__files_log *log) {      \
         char *text;                                                                                                    \
-        size_t len;                                                                                                    \
+        size_t len = 0;                                                                                                \
         memset(out, 0, sizeof *out);                                                                                   \
         esp_status s = files_input_load(path, &text, &len);                                                            \
         if (s) return s;                                                                                               \

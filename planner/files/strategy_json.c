@@ -264,7 +264,7 @@ ESP__FN esp_status esp__strategy_json_parse(const char *name, const char *json, 
 
 ESP__FN esp_status esp__strategy_json_read(const char *path, esp__text *out, const esp__files_log *log) {
     char *text;
-    size_t len;
+    size_t len = 0;
     esp_status s = files_input_load(path, &text, &len);
     if (s) return s;
     s = esp__strategy_json_parse(path, text, len, out, log);

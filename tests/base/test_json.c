@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "espresso_impl/base/text.c"
+#include "tests/common/library.h"
 #include "espresso_impl/base/json.c"
 
 static void string_is(const char *s, const char *want) {

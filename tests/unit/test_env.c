@@ -176,10 +176,9 @@ static void test_nowhere_to_meet(void **state) {
     static const struct {
         const char *pairs;
         int hosts;
-    } cases[] = {
-        {"ESPRESSO_RANK=0 ESPRESSO_SIZE=2", 0},
-        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=1", 1},
-        {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2 SLURM_STEP_ID=0 SLURM_JOB_ID=7", 1}};
+    } cases[] = {{"ESPRESSO_RANK=0 ESPRESSO_SIZE=2", 0},
+                 {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=1", 1},
+                 {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2 SLURM_STEP_ID=0 SLURM_JOB_ID=7", 1}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         esp__where w;
