@@ -451,6 +451,7 @@ int main(void) {
         cmocka_unit_test_setup(test_mpich_ranks_share_their_parents_name, clean),
         cmocka_unit_test_setup(test_order_of_launchers, clean),
         cmocka_unit_test_setup(test_wrong_values_are_named, clean),
+        cmocka_unit_test_setup(test_nowhere_to_meet, clean),
         cmocka_unit_test_setup(test_config_and_environment, clean),
         cmocka_unit_test_setup(test_machine, clean),
         cmocka_unit_test_setup(test_overrides, clean),
