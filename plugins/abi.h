@@ -129,24 +129,19 @@ enum {
     ESP_CODEC_NEEDS_MATRIX = 1u << 5,   /* uses rows and columns: the host cuts matrices between rows      */
     ESP_CODEC_FUSED_RESIDUAL = 1u << 6, /* reads and writes args->residual itself; otherwise the host does */
     ESP_CODEC_NO_FEEDBACK = 1u << 7,    /* default feedback is "none" (fp16, unbiased methods)             */
-    ESP_CODEC_LISTS = 1u << 8,          /* compress and decompress take lists: all parts of a Comp or Decomp
-                                           come in one call                                                */
+    ESP_CODEC_LISTS = 1u << 8,          /* one call of compress or decompress takes all parts of an op     */
     ESP_CODEC_WRAPPER = 1u << 9,        /* opens another codec: takes the parameter of=(SPEC); set traits  */
     ESP_CODEC_FORWARD = 1u << 10        /* has forward(): one round, no state, FUSED_RESIDUAL              */
 };
 enum { ESP_OUT_SET = 0, ESP_OUT_SUM = 1 };
-enum {
-    ESP_ARG_OWN_MEMORY = 1u << 0 /* this Comp reads the rank's own gradient: use the method's own feedback. A call
-                                    with a residual but without this flag uses plain residual feedback   */
-};
+/* This Comp reads the rank's own gradient: use the method's own feedback. A residual without this flag: plain residual feedback. */
+enum { ESP_ARG_OWN_MEMORY = 1u << 0 };
 
 /** One round of a codec. A codec of n rounds compresses n times: the bodies of every round but the last are reduced over all
  *  ranks that the last round's payloads reach undecoded, and the next round reads the result (args->reduced). Such a codec has
  *  ESP_CODEC_FUSED_RESIDUAL. Frozen. */
 enum { ESP_ROUNDS_MAX = 4 };
-enum {
-    ESP_ROUND_ALLREDUCE = 1u << 0 /* last round: only an allreduce of bodies serves; the codec is REDUCIBLE */
-};
+enum { ESP_ROUND_ALLREDUCE = 1u << 0 }; /* last round: only an allreduce of bodies serves; the codec is REDUCIBLE */
 typedef struct esp_round {
     esp_reduce op;   /* how bodies are reduced; 0, in the last round only: they cannot be                     */
     esp_dtype dtype; /* of a body's numbers, where bound() says no other                                      */
@@ -158,10 +153,9 @@ typedef struct esp_round {
 typedef struct esp_bound {
     uint32_t struct_size;
     esp_dtype dtype; /* of the reduced body's numbers; 0: as the round's. May depend on n_reduced, so that sums fit */
-    uint64_t
-        payload_bytes; /* header + body, at most; never falls as count rises. 0 in a round before the last: a tensor
-                               of this shape begins with a later round. Where it is a part of one that does not, its
-                               payload has a header alone                                              */
+    /* Header and body, at most; never falls as count rises. 0 in a round before the last: a tensor of this shape begins with a
+     * later round. Where it is a part of one that does not, its payload has a header alone. */
+    uint64_t payload_bytes;
     uint64_t scratch_bytes; /* needed by one compress or decompress call; lost when it returns             */
     uint64_t state_bytes;   /* kept between steps, zero at the start; saved in state files. Round 0's counts */
 } esp_bound;
@@ -296,29 +290,21 @@ typedef struct esp_codec {
 /* ---- 5. communication backend table --------------------------------------------------------------- */
 enum {
     ESP_BACKEND_STREAM_ORDERED =
-        1u << 0, /* test() returns ESP_OK when work is enqueued: later work on its stream sees it */
+        1u << 0, /* test() gives ESP_OK when work is enqueued: later work on its stream sees it */
     ESP_BACKEND_NEEDS_PROGRESS = 1u << 1, /* moves data only inside test() or progress(): the host keeps calling */
     ESP_BACKEND_VARLEN = 1u << 2,         /* moves only the used bytes of payload slots                    */
     ESP_BACKEND_SCALE = 1u << 3,          /* honours esp_coll.scale                                        */
     ESP_BACKEND_PACED = 1u << 4,          /* emulates a link: takes the params inter= and latency=         */
     ESP_BACKEND_CHECKSUM = 1u << 5,       /* data may be damaged on the way: the host adds a CRC32C to payloads */
-    ESP_BACKEND_EPOCH = 1u << 6,          /* payloads may outlive a change of members: the host checks epochs.
-                                             Neither covers reduced bodies and raw numbers                  */
-    ESP_BACKEND_HOPS = 1u << 7,           /* honours esp_coll.hops                                         */
-    ESP_BACKEND_CALLER = 1u << 8 /* only threads of the program may call it, inside the library's functions: the
-                                             trainer's calls run all ops (progress "caller")                */
+    ESP_BACKEND_EPOCH =
+        1u << 6, /* payloads may outlive a change of members. Neither covers reduced bodies and raw numbers */
+    ESP_BACKEND_HOPS = 1u << 7,  /* honours esp_coll.hops                                         */
+    ESP_BACKEND_CALLER = 1u << 8 /* only the trainer's calls, on its threads, may call it: progress "caller" */
 };
 /** An offer: open() works again for the ranks that are left after others died, once the comms before are closed. esp_shrink needs it. */
 #define ESP_BACKEND_REOPENS ESP_OFFER(0)
-enum {
-    ESP_COLL_ALLREDUCE = 1,
-    ESP_COLL_ALLGATHER = 2,
-    ESP_COLL_ALLTOALL = 3,
-    ESP_COLL_REDUCE_SCATTER = 4,
-    ESP_COLL_BROADCAST = 5,
-    ESP_COLL_GATHER = 6,
-    ESP_COLL_REDUCE = 7
-};
+enum { ESP_COLL_ALLREDUCE = 1, ESP_COLL_ALLGATHER = 2, ESP_COLL_ALLTOALL = 3, ESP_COLL_REDUCE_SCATTER = 4 };
+enum { ESP_COLL_BROADCAST = 5, ESP_COLL_GATHER = 6, ESP_COLL_REDUCE = 7 };
 
 /** Who takes part. Growable. Valid during open() only, except `parent`.
  *  Level 0 has all ranks. Levels 1 to n_levels go from the innermost (ranks of one machine, or the GPUs of one) to the
@@ -450,20 +436,15 @@ typedef struct esp_backend {
      *  Gradients are not announced. Called between steps, on comms without a parent. reg without dereg is refused. */
     esp_status (*reg)(void *comm, const esp_buf *b, void **mh);
     esp_status (*dereg)(void *comm, void *mh);
-    /** Says who the ranks are, before open(). The library asks where program and environment name no place to meet: the ranks then
-     *  meet through `out`. Writes no further than out->struct_size. Blocks until all ranks call it. */
+    /** Says who the ranks are, before open(), where nobody names a place to meet: they then meet through `out`. Blocks for all ranks. */
     esp_status (*meet)(const esp_host *h, const char *params, esp_meeting *out);
 } esp_backend;
 
 /* ---- 6. device table, plugin entry ---------------------------------------------------------------------- */
-enum {
-    ESP_MEM_DEVICE = 0,
-    ESP_MEM_PINNED = 1
-}; /* PINNED: host memory that the device copies from and to without help */
-enum {
-    ESP_DEVICE_HOST_ACCESS =
-        1u << 0 /* the host may read and write the device's memory, and its streams are always drained */
-};
+/* PINNED: host memory that the device copies from and to without help. HOST_ACCESS: the host may read and write the device's
+ * memory, and its streams are always drained. */
+enum { ESP_MEM_DEVICE = 0, ESP_MEM_PINNED = 1 };
+enum { ESP_DEVICE_HOST_ACCESS = 1u << 0 };
 /** One kind of device. Calls that take a stream enqueue, and return before the work is done; their arguments stay valid until
  *  the stream has passed them. Any thread may call; calls on one stream come from one thread at a time. `dst` and `src` are
  *  memory of the device, or PINNED memory of the host. Growable. */

@@ -41,16 +41,11 @@ static void esp__on_lost(void *user, int32_t rank, int left) {
 
 static void esp__on_late(void *user, int32_t rank, uint32_t tensor) {
     esp_ctx *ctx = user;
-    char text[ESP__ERROR_MAX], who[ESP__NAME_MAX], what[ESP__SPEC_MAX];
+    char text[ESP__ERROR_MAX], who[ESP__NAME_MAX] = "some rank",
+                               what[ESP__SPEC_MAX] = "a broadcast, allreduce or barrier";
     const char *name = tensor < ctx->model.n_tensors ? ctx->model.tensors[tensor].name : NULL;
-    if (rank >= 0)
-        snprintf(who, sizeof who, "rank %d", rank);
-    else
-        snprintf(who, sizeof who, "some rank");
-    if (name)
-        snprintf(what, sizeof what, "tensor '%s'", name);
-    else
-        snprintf(what, sizeof what, "a broadcast, allreduce or barrier");
+    if (rank >= 0) snprintf(who, sizeof who, "rank %d", rank);
+    if (name) snprintf(what, sizeof what, "tensor '%s'", name);
     ctx->job.silent = rank;
     snprintf(text, sizeof text, "%s is late: it did not come to %s in %u ms (ESPRESSO_TIMEOUT_MS)%s", who, what,
              ctx->config.timeout_ms,
