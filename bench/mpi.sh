@@ -22,7 +22,8 @@ run() { # FLAGS PROGRAM...
     shift
     timeout 600 sh tests/testbed/mpirun.sh "$HOSTS" "$RANKS" "$@" 2>>"$dir/errors" || echo "failed: $*" >&2
 }
-for rate in ${@:-100mbit 1gbit}; do
+[ $# -gt 0 ] || set -- 100mbit 1gbit
+for rate in "$@"; do
     $hosts up "$HOSTS" "$rate"
     for bytes in $SIZES; do
         # in one job each, in turn: MPI's algorithm is chosen when a job starts
