@@ -92,7 +92,7 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
  * they say of themselves, with their default parameters. */
 static esp_status esp__auto_codecs_always(esp_ctx *ctx, esp__auto_options *o, const char *list) {
     esp_status s = ESP_OK;
-    int lossy;
+    int lossy = 0;
     for (uint32_t i = 0; i < ctx->registry.n_codecs && !s; i++) {
         const int opens = esp__codec_opens(ctx, i, &lossy);
         if (opens < 0) return ESP_E_NOMEM; /* not "no": every rank must allow the same codecs */
