@@ -32,14 +32,14 @@ have = $(shell command -v $(1) 2>/dev/null)
 
 LIB     := $(BUILD)/lib/libespresso.a
 SO      := $(BUILD)/lib/libespresso.so
+# backend gloo is the one part in C++, for gloo's interface is; of the warnings those that its and C's headers bear in C++
+GLOO_CXX  := $(CXX) -std=gnu++20 -I. -pthread $(OPT) $(CFLAGS) -Wall -Wconversion -Wshadow -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized
+HAVE_GLOO := $(shell printf '\043include <gloo/rendezvous/context.h>\n' | $(CXX) -std=gnu++20 -E -x c++ - >/dev/null 2>&1 && echo yes)
 PLUGIN_SRC := $(filter-out backends/mpi.c,$(wildcard codecs/*.c backends/*.c))
 # backend mpi is compiled by the wrapper of the MPI that is there, with our compiler
 MPICC      ?= $(call have,mpicc)
 PLUGINS := $(patsubst %.c,$(BUILD)/lib/espresso/libespresso-%.so,$(notdir $(PLUGIN_SRC))) \
            $(if $(MPICC),$(BUILD)/lib/espresso/libespresso-mpi.so) $(if $(HAVE_GLOO),$(BUILD)/lib/espresso/libespresso-gloo.so)
-# backend gloo is the one part in C++, for gloo's interface is; of the warnings those that its and C's headers bear in C++
-GLOO_CXX  := $(CXX) -std=gnu++20 -I. -pthread $(OPT) $(CFLAGS) -Wall -Wconversion -Wshadow -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized
-HAVE_GLOO := $(shell printf '\043include <gloo/rendezvous/context.h>\n' | $(CXX) -std=gnu++20 -E -x c++ - >/dev/null 2>&1 && echo yes)
 EXAMPLE_NAMES := $(notdir $(patsubst %/,%,$(sort $(dir $(wildcard examples/*/*.c)))))
 EXAMPLES := $(EXAMPLE_NAMES:%=$(BUILD)/bin/%)
 BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c)) $(BUILD)/bench/trainer
@@ -109,7 +109,8 @@ $(BUILD)/lib/espresso/libespresso-%.so: backends/%.c $(STAMP) | $(BUILD)/lib/esp
 $(BUILD)/lib/espresso/libespresso-mpi.so: backends/mpi.c $(STAMP) | $(BUILD)/lib/espresso/
 	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ $(LIBS)
 $(BUILD)/lib/espresso/libespresso-gloo.so: backends/gloo.cc $(STAMP) | $(BUILD)/lib/espresso/
-	$(GLOO_CXX) $(DEP) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ -lgloo
+	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/gloo.map # templates of C++ would be exported too
+	$(GLOO_CXX) $(DEP) -fPIC -fvisibility=hidden -shared -Wl,-z,defs -Wl,--version-script=$(BUILD)/gloo.map $< -o $@ -lgloo
 
 define EXAMPLE
 $(BUILD)/bin/$(1): $(wildcard examples/$(1)/*.c examples/$(1)/*.h) $(LIB) espresso.h $(STAMP) | $(BUILD)/bin/
