@@ -43,5 +43,18 @@ for rate in ${RATES:-1gbit}; do
         [ -n "$reference" ] || reference=$accuracy
         echo "$accuracy $reference" | awk '{ exit !($1 > 0.6 || $1 > 60) || !($2 > 0) }' || fail "$rate: trainer $how: accuracy $accuracy"
     done
+    # a link that is cut for 3 s delays the job, but does not end it
+    # shellcheck disable=SC2086 # several words
+    ${CC:-gcc} -O1 -I. tests/testbed/steps.c "$BUILD/lib/libespresso.a" ${OPENMP_FLAG:-} -pthread -ldl -lm -o "$work/steps"
+    mpi "" "$work/steps" 100 50 &
+    job=$!
+    for i in $(seq 300); do
+        if grep -q "the first step is done" "$work/said" 2>/dev/null; then break; fi
+        sleep 0.1
+    done
+    $hosts cut 2 && sleep 3 && $hosts mend 2
+    wait $job || fail "$rate: a link that was cut for 3 s: status $?"
+    grep -q "all 100 steps are right on rank 7 of 8" "$work/said" || fail "$rate: after a link was cut for 3 s"
+    echo "$rate: a link cut for 3 s: ok"
     $hosts down
 done
