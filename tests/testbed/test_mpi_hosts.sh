@@ -48,7 +48,7 @@ for rate in ${RATES:-1gbit}; do
     ${CC:-gcc} -O1 -I. tests/testbed/steps.c "$BUILD/lib/libespresso.a" ${OPENMP_FLAG:-} -pthread -ldl -lm -o "$work/steps"
     mpi "" "$work/steps" 100 50 &
     job=$!
-    for i in $(seq 300); do
+    for _ in $(seq 300); do
         if grep -q "the first step is done" "$work/said" 2>/dev/null; then break; fi
         sleep 0.1
     done
