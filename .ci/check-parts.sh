@@ -13,7 +13,7 @@ codecs: codecs/common
 espresso_impl/base:
 backends/engine: codecs/common espresso_impl/base
 backends/mesh: codecs/common backends/engine espresso_impl/base
-backends/nccl: codecs/common
+backends/nccl: codecs/common backends/engine espresso_impl/base
 backends: codecs/common backends/engine backends/mesh backends/nccl espresso_impl/base
 espresso_impl/plugins: espresso_impl/base codecs codecs/common backends backends/engine
 espresso_impl/device: espresso_impl/base espresso_impl/plugins codecs/common

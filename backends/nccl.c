@@ -27,11 +27,6 @@ typedef struct nccl_hello {
     nccl_id id; /* rank 0's */
 } nccl_hello;
 
-static uint64_t nccl_now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000u + (uint64_t)t.tv_nsec / 1000000u;
-}
 static void nccl_pause(void) {
     const struct timespec moment = {0, 200000};
     nanosleep(&moment, NULL);
@@ -138,10 +133,11 @@ static void nccl_give_memory(nccl_comm *m) {
 /* Ends NCCL's communicator in peace, if all is done and the others do the same within NCCL_CLOSE_MS; else by force. The context is
  * entered. */
 static void nccl_disconnect(nccl_comm *m) {
-    const uint64_t end = nccl_now_ms() + NCCL_CLOSE_MS;
+    const uint64_t end = engine_now_ns() / 1000000u + NCCL_CLOSE_MS;
     const int idle = m->first == m->next && nccl_settled(m) == ESP_OK;
     int r = idle ? m->library->ncclCommFinalize(m->handle) : NCCL_BAD_USAGE, state = NCCL_IN_PROGRESS;
-    while ((r == NCCL_SUCCESS || r == NCCL_IN_PROGRESS) && state == NCCL_IN_PROGRESS && nccl_now_ms() < end) {
+    while ((r == NCCL_SUCCESS || r == NCCL_IN_PROGRESS) && state == NCCL_IN_PROGRESS &&
+           engine_now_ns() / 1000000u < end) {
         r = m->library->ncclCommGetAsyncError(m->handle, &state);
         if (state == NCCL_IN_PROGRESS) nccl_pause();
     }
@@ -167,11 +163,11 @@ static void nccl_close(void *comm) {
     if (j && --j->refs == 0) {
         if (j->context) j->library->cuDevicePrimaryCtxRelease_v2(j->device);
         if (j->event >= 0) close(j->event);
-        nccl_release(h, j, sizeof *j);
+        engine_release(h, j, sizeof *j);
     }
     pthread_mutex_destroy(&m->lock);
-    nccl_release(h, m->level, (uint64_t)m->size);
-    nccl_release(h, m, sizeof *m);
+    engine_release(h, m->level, (uint64_t)m->size);
+    engine_release(h, m, sizeof *m);
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------------------------------ */
@@ -184,14 +180,14 @@ static uint8_t nccl_level(const esp_group *g, int32_t q) {
     return (uint8_t)level;
 }
 static nccl_comm *nccl_new(const esp_host *h, const esp_group *g) {
-    nccl_comm *m = (nccl_comm *)nccl_alloc(h, sizeof *m);
+    nccl_comm *m = (nccl_comm *)engine_alloc(h, sizeof *m);
     if (!m) return NULL;
     m->host = h, m->rank = g->rank, m->size = g->size;
     pthread_mutex_init(&m->lock, NULL);
-    m->level = (uint8_t *)nccl_alloc(h, (uint64_t)g->size);
+    m->level = (uint8_t *)engine_alloc(h, (uint64_t)g->size);
     if (g->parent)
         m->job = ((nccl_comm *)g->parent)->job;
-    else if ((m->job = (nccl_job *)nccl_alloc(h, sizeof *m->job)) != NULL)
+    else if ((m->job = (nccl_job *)engine_alloc(h, sizeof *m->job)) != NULL)
         m->job->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (m->job) m->job->refs++;
     for (int32_t q = 0; m->level && q < g->size; q++) m->level[q] = nccl_level(g, q);
@@ -239,10 +235,10 @@ static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, 
 static esp_status nccl_connect(nccl_comm *m, const nccl_id *id, const nccl_params *p) {
     nccl_config config = {
         sizeof config, 0xCAFEBEEFu, NCCL_WITH_CTAS, 0, NCCL_UNSET, NCCL_UNSET, p->ctas ? p->ctas : NCCL_UNSET, NULL};
-    const uint64_t end = nccl_now_ms() + p->timeout_ms;
+    const uint64_t end = engine_now_ns() / 1000000u + p->timeout_ms;
     esp_status s = nccl_check(m, "ncclCommInitRankConfig",
                               m->library->ncclCommInitRankConfig(&m->handle, m->size, *id, m->rank, &config));
-    while (!s && (s = nccl_settled(m)) == ESP_PENDING && nccl_now_ms() < end) nccl_pause(), s = ESP_OK;
+    while (!s && (s = nccl_settled(m)) == ESP_PENDING && engine_now_ns() / 1000000u < end) nccl_pause(), s = ESP_OK;
     if (s == ESP_PENDING)
         s = nccl_broken(m,
                         nccl_say(m->host, ESP_E_TIMEOUT,
@@ -260,10 +256,10 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
         return nccl_say(h, ESP_E_ARG, "rank %d of %d: the group is malformed (at most %d ranks)", (int)g->rank,
                         (int)g->size, (int)NCCL_RANKS);
     nccl_comm *m = nccl_new(h, g);
-    nccl_hello *all = (nccl_hello *)nccl_alloc(h, bytes);
+    nccl_hello *all = (nccl_hello *)engine_alloc(h, bytes);
     if (!m || !all) {
         nccl_close(m);
-        nccl_release(h, all, bytes);
+        engine_release(h, all, bytes);
         return nccl_say(h, ESP_E_NOMEM, "no memory for a communicator");
     }
     esp_status s = nccl_prepare(m, g, params, &p);
@@ -279,7 +275,7 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
         nccl_leave(m);
         s = nccl_agree(m, g, s, all);
     }
-    nccl_release(h, all, bytes);
+    engine_release(h, all, bytes);
     if (s)
         nccl_close(m);
     else
@@ -290,13 +286,14 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
 /* ---- collectives -------------------------------------------------------------------------------------------------------------- */
 static esp_status nccl_check_items(nccl_comm *m, const esp_coll *c) {
     const esp_host *h = m->host;
-    const char *what = nccl_name(c->op);
+    const char *what = engine_op_name(c->op);
     if (c->op < ESP_COLL_ALLREDUCE || c->op > ESP_COLL_REDUCE)
         return nccl_say(h, ESP_E_ARG, "there is no collective %u: use ESP_COLL_*", (unsigned)c->op);
     if (c->hops) return nccl_say(h, ESP_E_UNSUPPORTED, "%s: does not compress at every hop", what);
-    if (c->slot_bytes ? nccl_sums(c) || c->slot_bytes < ESP_PAYLOAD_HEADER || c->width > 1 : !esp_dtype_bytes(c->dtype))
+    if (c->slot_bytes ? engine_op_sums(c->op) || c->slot_bytes < ESP_PAYLOAD_HEADER || c->width > 1
+                      : !esp_dtype_bytes(c->dtype))
         return nccl_say(h, ESP_E_ARG, "%s: needs a dtype, or payload slots of 64 bytes and more (not for sums)", what);
-    if (nccl_sums(c) && (c->dtype == ESP_I16 || c->reduce > ESP_REDUCE_MIN))
+    if (engine_op_sums(c->op) && (c->dtype == ESP_I16 || c->reduce > ESP_REDUCE_MIN))
         return nccl_say(h, ESP_E_UNSUPPORTED, "%s: reduces f32, f16, bf16, i8 and i32 by SUM, MAX and MIN", what);
     if (nccl_has_scale(c) && (c->dtype > ESP_BF16 || c->reduce > ESP_REDUCE_SUM))
         return nccl_say(h, ESP_E_ARG, "%s: scale %g is for sums of f32, f16 and bf16: set it to 0", what,
@@ -313,7 +310,7 @@ static esp_status nccl_check_items(nccl_comm *m, const esp_coll *c) {
 }
 static esp_status nccl_check_buffers(nccl_comm *m, const esp_coll *c, esp_stream s) {
     const esp_host *h = m->host;
-    const char *what = nccl_name(c->op);
+    const char *what = engine_op_name(c->op);
     const int own = nccl_part(m, c, m->rank) > 0,
               sends = nccl_sends(m, c) && (nccl_parted(c) && !nccl_rows_in(c) ? own : 1);
     const int receives = nccl_receives(m, c) && (c->op == ESP_COLL_REDUCE_SCATTER ? own : 1);

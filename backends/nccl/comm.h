@@ -65,17 +65,6 @@ typedef struct nccl_comm {
     esp_traffic traffic;
 } nccl_comm;
 
-static void *nccl_alloc(const esp_host *h, uint64_t bytes) {
-    const esp_device cpu = {ESP_CPU, 0};
-    void *p = h->alloc(h->user, cpu, bytes, 64);
-    if (p) memset(p, 0, (size_t)bytes);
-    return p;
-}
-static void nccl_release(const esp_host *h, void *p, uint64_t bytes) {
-    const esp_device cpu = {ESP_CPU, 0};
-    if (p) h->free_(h->user, cpu, p, bytes);
-}
-
 /* Calls of NCCL and CUDA stand between these two: the thread has the device's context, and gets back its own. */
 static void nccl_enter(nccl_comm *m) {
     pthread_mutex_lock(&m->lock);

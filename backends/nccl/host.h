@@ -7,7 +7,7 @@
 
 /* MAX and MIN of floats go as integers of the same order: NCCL's own leave out NaNs, and take -0 and +0 as they come. */
 static int nccl_ordered(const nccl_comm *m, const esp_coll *c) {
-    return m->size > 1 && nccl_sums(c) && c->reduce > ESP_REDUCE_SUM && c->dtype <= ESP_BF16;
+    return m->size > 1 && engine_op_sums(c->op) && c->reduce > ESP_REDUCE_SUM && c->dtype <= ESP_BF16;
 }
 static int32_t nccl_order(esp_dtype d, const uint8_t *p, int max) {
     uint16_t h;
@@ -42,8 +42,8 @@ static int nccl_parted(const esp_coll *c) {
     return c->op != ESP_COLL_ALLREDUCE && c->op != ESP_COLL_REDUCE && c->op != ESP_COLL_BROADCAST;
 }
 /* Numbers, or bytes, of an item in the caller's memory; and their size there and in a piece. */
-static uint64_t nccl_host_units(const esp_coll *c) { return nccl_sums(c) ? nccl_width(c) : nccl_item(c); }
-static uint64_t nccl_host_bytes(const esp_coll *c) { return nccl_sums(c) ? esp_dtype_bytes(c->dtype) : 1; }
+static uint64_t nccl_host_units(const esp_coll *c) { return engine_op_sums(c->op) ? nccl_width(c) : nccl_item(c); }
+static uint64_t nccl_host_bytes(const esp_coll *c) { return engine_op_sums(c->op) ? esp_dtype_bytes(c->dtype) : 1; }
 static uint64_t nccl_staged_bytes(const nccl_comm *m, const esp_coll *c) {
     return nccl_ordered(m, c) ? 4 : nccl_host_bytes(c);
 }
@@ -123,7 +123,7 @@ static esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
     }
     esp_coll inner = *c;
     inner.slot_bytes = 0, inner.width = 1;
-    inner.dtype = nccl_ordered(m, c) ? ESP_I32 : nccl_sums(c) ? c->dtype : ESP_I8;
+    inner.dtype = nccl_ordered(m, c) ? ESP_I32 : engine_op_sums(c->op) ? c->dtype : ESP_I8;
     inner.count = s->n * rows;
     inner.scale = nccl_scales_first(c) ? c->scale : 0;
     inner.src.ptr = (void *)(uintptr_t)s->device_in, inner.dst.ptr = (void *)(uintptr_t)s->device_out;

@@ -8,14 +8,6 @@
 #include "backends/nccl/comm.h"
 #include "codecs/common/half.h"
 
-static const char *nccl_name(uint32_t op) {
-    static const char *const name[] = {"?",         "allreduce", "allgather", "alltoall", "reduce_scatter",
-                                       "broadcast", "gather",    "reduce"};
-    return op <= ESP_COLL_REDUCE ? name[op] : "?";
-}
-static int nccl_sums(const esp_coll *c) {
-    return c->op == ESP_COLL_ALLREDUCE || c->op == ESP_COLL_REDUCE_SCATTER || c->op == ESP_COLL_REDUCE;
-}
 static uint64_t nccl_width(const esp_coll *c) { return c->width ? c->width : 1; }
 /* Bytes of an item. */
 static uint64_t nccl_item(const esp_coll *c) {
@@ -39,7 +31,7 @@ static int nccl_type(esp_dtype d) {
 
 /* ---- scale ------------------------------------------------------------------------------------------------------------- */
 static int nccl_has_scale(const esp_coll *c) {
-    return nccl_sums(c) && (c->scale < 0 || c->scale > 0) && !(c->scale >= 1 && c->scale <= 1);
+    return engine_op_sums(c->op) && (c->scale < 0 || c->scale > 0) && !(c->scale >= 1 && c->scale <= 1);
 }
 static int nccl_power_of_two(float x) {
     uint32_t bits;
@@ -62,7 +54,7 @@ static void nccl_scalar(esp_dtype d, float x, void *out) {
 /* NCCL's operation of a reduction, into *op. */
 static esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
     *op = c->reduce == ESP_REDUCE_MAX ? NCCL_MAX : c->reduce == ESP_REDUCE_MIN ? NCCL_MIN : NCCL_SUM;
-    if (!nccl_sums(c) || !nccl_scales_first(c)) return ESP_OK;
+    if (!engine_op_sums(c->op) || !nccl_scales_first(c)) return ESP_OK;
     for (int i = 0; i < NCCL_OPS; i++) {
         const nccl_scaled *s = &m->scaled[i];
         if (s->made && s->type == nccl_type(c->dtype) && !memcmp(&s->scale, &c->scale, 4)) return *op = s->op, ESP_OK;
@@ -158,9 +150,10 @@ static int nccl_call_it(nccl_comm *m, const nccl_call *k) {
 /* Enqueues the collective, of at least one item; nccl_settled() says when it is in the stream. */
 static esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream) {
     nccl_call k = {c, (const uint8_t *)c->src.ptr, (uint8_t *)c->dst.ptr, stream, nccl_item(c), 1, NCCL_INT8, 0};
-    if (nccl_sums(c)) k.unit = nccl_width(c), k.bytes = esp_dtype_bytes(c->dtype), k.type = nccl_type(c->dtype);
+    if (engine_op_sums(c->op))
+        k.unit = nccl_width(c), k.bytes = esp_dtype_bytes(c->dtype), k.type = nccl_type(c->dtype);
     const esp_status s = nccl_operation(m, c, &k.op);
-    return s ? s : nccl_check(m, nccl_name(c->op), nccl_call_it(m, &k));
+    return s ? s : nccl_check(m, engine_op_name(c->op), nccl_call_it(m, &k));
 }
 
 /* ---- traffic ------------------------------------------------------------------------------------------------------------- */

@@ -5,11 +5,10 @@
 #define NCCL_LIBRARY_H
 #include "espresso.h"
 
+#include "backends/engine/common.h"
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,24 +98,7 @@ typedef struct nccl_library {
 } nccl_library;
 
 /* Passes the error text to the host and returns `s`; ESP_OK: for information. */
-__attribute__((format(printf, 3, 4))) static esp_status nccl_say(const esp_host *h, esp_status s, const char *fmt,
-                                                                 ...) {
-    char text[512];
-    esp_log_event ev;
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    memset(&ev, 0, sizeof ev);
-    ev.struct_size = sizeof ev;
-    ev.level = s == ESP_OK ? ESP_LOG_INFO : ESP_LOG_ERROR;
-    ev.status = s;
-    ev.component = "nccl";
-    ev.message = text;
-    ev.file = "backends/nccl.c";
-    if (h && h->log) h->log(h->user, &ev);
-    return s;
-}
+#define nccl_say(host, ...) engine_say((host), "nccl", __VA_ARGS__)
 
 /* Loads `name`, or says in `why` that and why it cannot. */
 static void *nccl_load(const char *name, char *why, size_t cap) {
