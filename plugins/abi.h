@@ -303,6 +303,8 @@ enum {
 };
 /** An offer: open() works again for the ranks that are left after others died, once the comms before are closed. esp_shrink needs it. */
 #define ESP_BACKEND_REOPENS ESP_OFFER(0)
+/** An offer: a request is done only when its peers have what this rank sends them. So a rank that has left owes nothing. */
+#define ESP_BACKEND_DELIVERS ESP_OFFER(1)
 enum { ESP_COLL_ALLREDUCE = 1, ESP_COLL_ALLGATHER = 2, ESP_COLL_ALLTOALL = 3, ESP_COLL_REDUCE_SCATTER = 4 };
 enum { ESP_COLL_BROADCAST = 5, ESP_COLL_GATHER = 6, ESP_COLL_REDUCE = 7 };
 

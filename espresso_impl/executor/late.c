@@ -34,7 +34,7 @@ static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, int late) {
         esp__log(ctx, ESP_LOG_WARN, "executor", "%s", text);
 }
 
-/* A rank has left, and the backend does not say for whom a request waits. It may still get what that rank sent before, over a slow
+/* A rank has left, and the backend does not say for whom a request waits, or what that rank sent may still be on its way, over a slow
  * link. 1: nothing has arrived for a second. Not under the lock. */
 static int esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
     esp_stats s;
@@ -51,7 +51,7 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
     int32_t rank = -1;
     uint32_t tensor = UINT32_MAX;
     uint64_t oldest = UINT64_MAX;
-    int waiting = 0;
+    int waiting = 0, delivers = 0;
     for (int k = 0, n = (int)ctx->job.topo.n_levels; k <= n; k++) {
         void *req = k < n ? ctx->lanes.links[k].req : ctx->lanes.request.req;
         uint64_t since = k < n ? ctx->lanes.links[k].started_ns : ctx->lanes.request.started_ns;
@@ -62,13 +62,15 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
         waiting = 1;
         tensor = op ? ctx->in_force.strategy.units[op->unit].place.first : UINT32_MAX;
         const esp__comm *comm = &ctx->job.comms[level];
+        delivers = (comm->backend->caps & ESP_BACKEND_DELIVERS) != 0;
         if (ESP_HAS(esp_backend, comm->backend, late))
             rank = esp__group_rank(ctx, level, comm->backend->late(comm->handle, req));
     }
     pthread_mutex_lock(&ctx->lanes.lock);
     int left = ctx->health.left_rank >= 0 && waiting;
     pthread_mutex_unlock(&ctx->lanes.lock);
-    if (left) left = (rank < 0 || esp__peers_left(ctx->job.peers, rank)) && esp__nothing_comes(ctx, oldest, now);
+    if (left && rank >= 0) left = esp__peers_left(ctx->job.peers, rank);
+    if (left && (rank < 0 || !delivers)) left = esp__nothing_comes(ctx, oldest, now);
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->health.late_waiting = waiting;
     ctx->health.late_rank = rank;

@@ -7,6 +7,7 @@ enum {
     ESP__GUEST_MS = 10000,    /* a guest that has not said all by then is dropped                             */
     ESP__GUEST_KNOCK_MS = 20, /* where all places are taken, a guest has its place at least so long, and ...  */
     ESP__GUEST_GRACE_MS = 250, /* ... if it has knocked, so long                                               */
+    ESP__MEET_FULL_MS = 300,   /* so long rank 0 goes on without a descriptor for a further connection         */
     ESP__GUESTS_AT_ONCE = 32   /* connections that are accepted before guests are heard again                  */
 };
 
@@ -42,7 +43,9 @@ typedef struct esp__guest {
 
 typedef struct esp__meeting {
     int listen_fd;
-    int32_t n_here, n_guests, most_guests;
+    int32_t n_here, n_guests, most_guests, full_here;
+    uint64_t
+        full_ns; /* since then there has been no descriptor for a further connection, and n_here was full_here; 0: there is */
     uint64_t job, deadline_ns, refused[ESP__GUEST_REASONS];
     esp__guest *guests;
     struct pollfd *polls; /* the listening socket, the guests, the ranks */

@@ -47,10 +47,12 @@ static esp_status esp__meet_round(esp__peers *p, esp__meeting *meet, uint64_t wa
     if (s == ESP_OK && failed == ESP_OK) s = esp__meet_check_joined(p, ranks);
     const int full = s == ESP_OK && ranks[0].revents ? esp__guests_accept(p, meet) : 0;
     if (full) {
+        const uint64_t now = esp__now_ns();
+        if (!meet->full_ns || meet->full_here != meet->n_here) meet->full_ns = now, meet->full_here = meet->n_here;
         /* no descriptor or memory for another connection: a guest gives its own back */
-        if (meet->n_guests)
+        if (meet->n_guests && now - meet->full_ns < ESP__MEET_FULL_MS * 1000000ull)
             esp__guest_drop(p, meet, esp__guest_first_to_go(meet), ESP__GUEST_DISPLACED);
-        else /* none can come, and waiting for the timeout would blame the ranks */
+        else /* no rank can come, and waiting for the timeout would blame the ranks */
             s = esp__meet_refuse(p, NULL,
                                  esp__fail(p->ctx, ESP_E_COMM,
                                            "rank 0 cannot take connections of %d ranks: %s (see ulimit -n)",

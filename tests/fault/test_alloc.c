@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
-enum { RANKS = 4, COUNT = 600, WAIT_MS = 20000, OPEN_MS = 1000 };
+enum { RANKS = 4, COUNT = 600, WAIT_MS = 20000, OPEN_MS = 300 };
 
 /* ---- the user's allocator, one for each rank ----------------------------------------------------------------------------- */
 typedef struct pool {

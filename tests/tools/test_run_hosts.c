@@ -82,18 +82,20 @@ static void environment(void **state) {
 }
 
 /* Nothing of the task may be on a command line, where every user of a host reads it. */
+/* The launcher makes a secret for the job, whatever the one of a job around it is; both ranks have it, and no command line does. */
 static void secret_is_not_on_the_command_line(void **state) {
     (void)state;
-    setenv("ESPRESSO_SECRET", "not-for-the-eyes-of-others", 1);
+    setenv("ESPRESSO_SECRET", "of-the-job-around-this-one", 1);
     spawned s = RUN("a:1,b:1", "--", "sh", "-c",
-                    "echo \"secret $ESPRESSO_SECRET\"; cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' >"
-                    "$0.$ESPRESSO_RANK",
+                    "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' >\"$0.$ESPRESSO_RANK\"; "
+                    "echo \"found $(grep -c -- \"$ESPRESSO_SECRET\" \"$0.$ESPRESSO_RANK\"), ${#ESPRESSO_SECRET} long\"",
                     rsh);
     unsetenv("ESPRESSO_SECRET");
     assert_int_equal(s.status, 0);
-    check_said(&s, 0, "[1] secret not-for-the-eyes-of-others\n");
+    check_said(&s, 0, "[0] found 0, 48 long\n");
+    check_said(&s, 0, "[1] found 0, 48 long\n");
     char line[512];
-    snprintf(line, sizeof line, "grep -q 'run' %s.1 && ! grep -q 'not-for-the-eyes' %s.0 %s.1", rsh, rsh, rsh);
+    snprintf(line, sizeof line, "grep -q 'run' %s.1", rsh); /* the command lines were there */
     assert_int_equal(system(line), 0);
     spawn_free(&s);
 }

@@ -133,6 +133,7 @@ static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char
         {ESP_BACKEND_HOPS, "can compress at every hop"},
         {ESP_BACKEND_CALLER, "is called by the trainer's threads only"},
         {ESP_BACKEND_REOPENS, "can be opened again after ranks were lost"},
+        {ESP_BACKEND_DELIVERS, "a request is done when its data has arrived"},
     };
     printf("%s\n  %s\n", b->name, ESP_HAS(esp_backend, b, summary) ? b->summary : "(no summary)");
     printf("  parameters: %s\n", ESP_HAS(esp_backend, b, params) ? b->params : "none");
