@@ -483,7 +483,7 @@ static double now(void) { return (double)esp__now_ns() / 1e9; }
 /* Every allocation of one rank from the meeting on; without other ranks, from the first. TEST_ALL (make test-san) tries all, else every
  * few of them, other ones for each rank and mode. A rank that fails before it has met the others is missing: they wait for it until
  * their timeout, which is short then. */
-enum { AT_BEGIN = 4, SAMPLE = 20 };
+enum { AT_BEGIN = 2, SAMPLE = 16 };
 static void fail_each(const scenario *c, int32_t victim, int sticky) {
     static run_of r;
     const double began = now();
