@@ -16,7 +16,7 @@ trap 'exit 1' INT TERM
 mpicc -std=gnu11 -O2 -I. bench/peers/mpi_job.c -o "$dir/mpi_job" "$BUILD/lib/libespresso.a" ${OPENMP_FLAG:-} -pthread -ldl -lm
 g++ -O2 bench/peers/gloo_ring.cc -o "$dir/gloo_ring" -lgloo -pthread || echo "left out: gloo (install libgloo-dev)"
 # shellcheck disable=SC2016
-echo 'exec "$0" "$(ip -4 -o addr show eth0 | sed "s/.*inet \([0-9.]*\).*/\1/")" "$@"' >"$dir/gloo.sh"
+printf '%s\n' 'p=$1 && shift && exec "$p" "$(ip -4 -o addr show eth0 | sed "s/.*inet \([0-9.]*\).*/\1/")" "$@"' >"$dir/gloo.sh"
 run() { # FLAGS PROGRAM...
     MPIRUN_FLAGS="-x ESPRESSO_PLUGIN_PATH $1" && export MPIRUN_FLAGS
     shift
@@ -31,7 +31,7 @@ for rate in "$@"; do
         run "--mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_allreduce_algorithm 4" \
             "$dir/mpi_job" "$rate ring" "$bytes" "$ROUNDS" "$CODEC" >>"$dir/all"
         [ ! -x "$dir/gloo_ring" ] || { mkdir "$dir/meet" &&
-            run "" sh -c '. '"$dir/gloo.sh" "$dir/gloo_ring" "$dir/meet" "$bytes" "$ROUNDS" | sed "s/^/$rate /" >>"$dir/all"; rm -rf "$dir/meet"; }
+            run "" sh "$dir/gloo.sh" "$dir/gloo_ring" "$dir/meet" "$bytes" "$ROUNDS" | sed "s/^/$rate /" >>"$dir/all"; rm -rf "$dir/meet"; }
     done
     $hosts down
 done
