@@ -68,7 +68,7 @@ static void *counting_alloc(void *user, esp_device d, uint64_t bytes, uint64_t a
     if (situation == SWITCHING && a && own->job.rank == victim && a->phase == ESP__AUTO_PLAN && a->all &&
         a->all[0].done && a->all[0].verdict == ESP__VERDICT_SWITCH && ++own_depth == depth)
         die();
-    return aligned_alloc((size_t)align, (size_t)bytes);
+    return aligned_alloc((size_t)align, (size_t)((bytes + align - 1) / align * align));
 }
 static void counting_free(void *user, esp_device d, void *p, uint64_t bytes) {
     (void)user, (void)d, (void)bytes;

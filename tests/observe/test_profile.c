@@ -218,7 +218,7 @@ static void hear(void *user, const esp_log_event *ev) {
 static void *count_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     (void)user, (void)d;
     __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED);
-    return aligned_alloc(align, bytes);
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
 }
 static void count_free(void *user, esp_device d, void *p, uint64_t bytes) {
     (void)user, (void)d, (void)bytes;

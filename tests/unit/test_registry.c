@@ -189,7 +189,7 @@ typedef struct meter {
 } meter;
 static void *meter_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     meter *m = (meter *)user;
-    void *p = m->calls++ == m->fail_at ? NULL : aligned_alloc(align, bytes);
+    void *p = m->calls++ == m->fail_at ? NULL : aligned_alloc(align, (bytes + align - 1) / align * align);
     (void)d;
     if (p) memset(p, 0xa5, bytes); /* zeroing is the library's own business */
     if (p) m->out++;
