@@ -43,6 +43,7 @@ enum {
     ENGINE_STAMPS = 64,           /* logical times kept of the last columns                                  */
     ENGINE_AHEAD = 8,             /* columns of a flow on the link at the same time                          */
     ENGINE_QUEUE = 64,            /* requests open at the same time on one comm                              */
+    ENGINE_CALLS = 8,             /* collectives that a rank shows: a root may be that many ahead of others  */
     ENGINE_PHASES = 16,           /* changes of a link while a job runs                                      */
     ENGINE_LINK_MAX = 256,        /* characters of a link's description                                      */
     ENGINE_NICS = ESP_LEVELS - 1, /* links that data may pass: its machine's, its rack's, ...             */
@@ -61,8 +62,10 @@ typedef struct engine_line {
     uint64_t put, sum, got; /* columns whose input is ready; whose result is ready; that this rank has finished */
     uint64_t src, dst;      /* addresses in the owner's process                                           */
     uint64_t start_ns;      /* logical time at which the inputs were ready                                */
-    uint32_t reading, gone; /* reading: POINTER only, inside a read. gone: the user owns the buffers again */
-    uint64_t call;          /* the collective that the rank is in: see same.h                             */
+    uint32_t reading;       /* POINTER only: inside a read                                           */
+    uint32_t gone;          /* the user owns the buffers again: the rank failed, with this status times -1 */
+    uint64_t reserved0;
+    uint64_t call[ENGINE_CALLS];   /* the collectives that the rank began last: see same.h                */
     uint64_t stamp[ENGINE_STAMPS]; /* logical time at which a column's result was ready                   */
 } engine_line;
 

@@ -34,6 +34,11 @@ ENGINE_FN void engine_leave(engine_comm *m) {
     if (m->reach == ENGINE_REACH_POINTER) ENGINE_STORE(&m->lines[m->rank].reading, 0u);
 }
 ENGINE_FN esp_status engine_lost(engine_comm *m, int32_t rank) {
+    if (ENGINE_LOAD(&m->lines[rank].gone) == (uint32_t)-ESP_E_MISMATCH)
+        return engine_say(m->host, m->name, ESP_E_MISMATCH,
+                          "rank %d of %d ran another collective at the same time as one of its peers: see its own "
+                          "error: all ranks must make the same calls in the same order",
+                          (int)m->job_rank[rank], (int)m->size);
     return engine_say(m->host, m->name, ESP_E_PEER, "rank %d of %d gave up %s: see its own error", (int)rank,
                       (int)m->size, engine_op_name(m->op.c.op));
 }

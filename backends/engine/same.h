@@ -20,17 +20,19 @@ ENGINE_FN uint64_t engine_call_word(uint64_t number, const esp_coll *c) {
 }
 /* A collective begins: shows it to the peers, before any of its data. */
 ENGINE_FN void engine_call_show(engine_comm *m) {
-    __atomic_store_n(&m->lines[m->rank].call, engine_call_word(++m->begun, &m->op.c), __ATOMIC_RELEASE);
+    m->begun++;
+    __atomic_store_n(&m->lines[m->rank].call[m->begun % ENGINE_CALLS], engine_call_word(m->begun, &m->op.c),
+                     __ATOMIC_RELEASE);
     m->op.compared = m->size == 1;
 }
-/* Compares this rank's collective with those of peers that are in the one of the same number. A peer that is behind is looked at
- * again later; one that is ahead has finished it. */
+/* Compares this rank's collective with its peers' of the same number. A peer that is behind is looked at again later; one that is
+ * ahead, as the root of a broadcast may be, still shows it. */
 ENGINE_FN esp_status engine_call_compare(engine_comm *m) {
-    const uint64_t mine = m->lines[m->rank].call;
+    const uint64_t at = m->begun % ENGINE_CALLS, mine = m->lines[m->rank].call[at];
     int behind = 0;
     if (m->op.compared || !m->op.begun) return ESP_OK;
     for (int32_t q = 0; q < m->size; q++) {
-        const uint64_t theirs = ENGINE_LOAD(&m->lines[q].call);
+        const uint64_t theirs = ENGINE_LOAD(&m->lines[q].call[at]);
         behind += (int32_t)((uint32_t)(theirs >> 32) - (uint32_t)(mine >> 32)) < 0;
         if (theirs >> 32 != mine >> 32 || theirs == mine) continue;
         const uint32_t op = (uint32_t)(theirs >> 24) & 255u;

@@ -57,7 +57,7 @@ ENGINE_FN void engine_tell(engine_comm *m) {
 ENGINE_FN void engine_give_up(engine_comm *m) {
     uint32_t none = 0;
     if (!m->head || m->size == 1) return;
-    ENGINE_STORE(&m->lines[m->rank].gone, 1u);
+    ENGINE_STORE(&m->lines[m->rank].gone, (uint32_t) - (m->error ? m->error : ESP_E_PEER));
     __atomic_compare_exchange_n(&m->head->broken, &none, (uint32_t)m->rank + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     engine_tell(m);
     if (m->reach == ENGINE_REACH_POINTER)

@@ -25,10 +25,8 @@ typedef struct esp__intro {
 static void esp__on_lost(void *user, int32_t rank, int left) {
     esp_ctx *ctx = user;
     char text[ESP__ERROR_MAX];
-    if (left) { /* only an error once somebody waits for it: see esp__late_update */
-        pthread_mutex_lock(&ctx->lanes.lock);
-        if (ctx->health.left_rank < 0) ctx->health.left_rank = rank;
-        pthread_mutex_unlock(&ctx->lanes.lock);
+    if (left) {
+        esp__late_left(ctx, rank, left);
         return;
     }
     if (rank == ctx->job.rank) {
@@ -352,6 +350,8 @@ ESP__FN esp_status esp__open_alone(esp_ctx **out) {
 /* ---- closing ------------------------------------------------------------------------------------------------------------ */
 static void esp__goodbye(esp_ctx *ctx) {
     esp__farewell *f = &ctx->job.farewell;
+    const esp_status why = ctx->health.fatal; /* a rank that lost another one is no cause */
+    if (why != ESP_E_PEER && why != ESP_E_TIMEOUT) esp__peers_cause(ctx->job.peers, why);
     esp__peers_close(ctx->job.peers, ctx->job.rank ? f->data : NULL, ctx->job.rank ? f->bytes : 0, f->collect, f->user);
     ctx->job.peers = NULL;
     esp__standby_close(ctx, ctx->job.standby);

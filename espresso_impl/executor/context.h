@@ -27,10 +27,10 @@ typedef struct esp__link {
 /* A collective outside a program (esp_broadcast, esp_allreduce, a probe), handed to the link thread. */
 typedef struct esp__request {
     esp_coll coll;
-    uint8_t level; /* the comm's scope */
+    uint8_t level;    /* the comm's scope */
+    const char *what; /* the call */
     int wanted, done;
     void *req;
-    esp_status status;
     uint64_t started_ns, ended_ns, core_ns;
 } esp__request;
 
@@ -166,6 +166,7 @@ typedef struct esp__health {
     uint32_t late_tensor;       /* the request's; UINT32_MAX: none (a broadcast or the like) */
     int suspected, accused;     /* this wait is long: the ranks were asked who answers; it is too long */
     int32_t left_rank;          /* a peer that closed its context, or -1           */
+    esp_status left_after;      /* the error after which it did; ESP_OK: none      */
     uint64_t got_bytes, got_ns; /* since it left: bytes received so far; when a look found more of them */
     esp_status fatal;
     char fatal_text[ESP__ERROR_MAX];

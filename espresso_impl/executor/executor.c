@@ -232,15 +232,15 @@ static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, 
         left = ctx->health.left_rank;
         pthread_mutex_unlock(&ctx->lanes.lock);
     }
-    if (left >= 0)
-        snprintf(text, sizeof text, "rank %d left (it closed its context) while this rank waits for it", left);
-    else
-        snprintf(text, sizeof text, "%.200s: backend '%s': %s", what, comm->backend->name, detail);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    if (left >= 0) s = esp__left_says(ctx, text, sizeof text);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (left < 0) snprintf(text, sizeof text, "%.200s: backend '%s': %s", what, comm->backend->name, detail);
     if (!known) esp__fatal(ctx, s, text);
 }
 
 static void esp__request_failed(esp_ctx *ctx, esp_status s) {
-    esp__link_failed(ctx, &ctx->job.comms[ctx->lanes.request.level], s, "esp_broadcast or esp_allreduce");
+    esp__link_failed(ctx, &ctx->job.comms[ctx->lanes.request.level], s, ctx->lanes.request.what);
 }
 
 static esp_status esp__request_start(esp_ctx *ctx) {
@@ -259,11 +259,11 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
     if (s == ESP_PENDING) return s;
     uint64_t now = esp__now_ns();
     esp__core_read(ctx);
+    ctx->lanes.request.req = NULL;
+    if (s) return s; /* the context is about to fail, which ends the wait */
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->lanes.request.ended_ns = now;
-    ctx->lanes.request.req = NULL;
     ctx->lanes.request.done = 1;
-    ctx->lanes.request.status = s;
     pthread_cond_broadcast(&ctx->lanes.done_cv);
     pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
@@ -308,7 +308,7 @@ static int esp__links_start(esp_ctx *ctx, uint64_t *until) {
 }
 
 /* Tests all requests. 1 if one of them completed or failed. Lock not held. */
-static int esp__links_poll(esp_ctx *ctx) {
+ESP__FN int esp__links_poll(esp_ctx *ctx) {
     int progressed = 0;
     esp__plugin_detail_clear();
     for (int k = 0; k < ESP__LEVELS; k++) {

@@ -60,6 +60,9 @@ ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text); /*
 
 /* ---- late.c ------------------------------------------------------------------------------------------------------------- */
 /* Looks at what this rank waits for, and fails the context if that takes too long. Called without the lock. */
+ESP__FN int esp__links_poll(esp_ctx *ctx);                         /* by the thread that drives the links */
+ESP__FN void esp__late_left(esp_ctx *ctx, int32_t rank, int left); /* of esp__peers_events.lost */
+ESP__FN esp_status esp__left_says(const esp_ctx *ctx, char *text, size_t cap);
 ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now);
 
 /* ---- meter.c: when pushes and ops of a step ran ------------------------------------------------------------------------- */

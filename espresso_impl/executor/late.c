@@ -34,6 +34,30 @@ static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, int late) {
         esp__log(ctx, ESP_LOG_WARN, "executor", "%s", text);
 }
 
+/* A rank has left, which is only an error once somebody waits for it: see esp__late_update. */
+ESP__FN void esp__late_left(esp_ctx *ctx, int32_t rank, int left) {
+    pthread_mutex_lock(&ctx->lanes.lock);
+    if (ctx->health.left_rank < 0 || left < 0) {
+        ctx->health.left_rank = rank;
+        ctx->health.left_after = left < 0 ? left : ESP_OK;
+    }
+    pthread_mutex_unlock(&ctx->lanes.lock);
+}
+
+/* The error of a wait for a rank that has left. Where ranks disagree, all of them get that error. Lock held. */
+ESP__FN esp_status esp__left_says(const esp_ctx *ctx, char *text, size_t cap) {
+    const esp_status after = ctx->health.left_after;
+    if (after == ESP_E_MISMATCH)
+        snprintf(text, cap,
+                 "rank %d left, as it ran other calls than its peers: see its own error: all ranks must make the same "
+                 "calls in the same order",
+                 ctx->health.left_rank);
+    else
+        snprintf(text, cap, "rank %d left (it closed its context%s%s) while this rank waits for it",
+                 ctx->health.left_rank, after ? " after an error: " : "", after ? esp_status_text(after) : "");
+    return after == ESP_E_MISMATCH ? after : ESP_E_PEER;
+}
+
 /* A rank has left, and the backend does not say for whom a request waits, or what that rank sent may still be on its way, over a slow
  * link. 1: nothing has arrived for a second. Not under the lock. */
 static int esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
@@ -71,6 +95,8 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
     pthread_mutex_unlock(&ctx->lanes.lock);
     if (left && rank >= 0) left = esp__peers_left(ctx->job.peers, rank);
     if (left && (rank < 0 || !delivers)) left = esp__nothing_comes(ctx, oldest, now);
+    /* it may have left because of an error that this rank has too and has not seen yet, such as other collectives at the same time */
+    if (left) left = !esp__links_poll(ctx);
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->health.late_waiting = waiting;
     ctx->health.late_rank = rank;
@@ -89,9 +115,7 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
     if (ctx->lanes.waiters && !waiting) esp__unpushed_look(ctx, now - since, late);
     if (left) {
         char text[ESP__ERROR_MAX];
-        snprintf(text, sizeof text, "rank %d left (it closed its context) while this rank waits for it",
-                 ctx->health.left_rank);
-        esp__fatal_locked(ctx, ESP_E_PEER, text);
+        esp__fatal_locked(ctx, esp__left_says(ctx, text, sizeof text), text);
     }
     pthread_mutex_unlock(&ctx->lanes.lock);
     if (suspect) esp__peers_suspect(ctx->job.peers);

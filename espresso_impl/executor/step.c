@@ -445,16 +445,14 @@ ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_co
     memset(&ctx->lanes.request, 0, sizeof ctx->lanes.request);
     ctx->lanes.request.coll = *c;
     ctx->lanes.request.level = level;
+    ctx->lanes.request.what = what;
     ctx->lanes.request.wanted = 1;
     esp__wait_begin(ctx);
     if (!esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.link_cv);
     while (!ctx->lanes.request.done && esp__wait_more(ctx)) {
     }
     ctx->lanes.waiters--;
-    if (!ctx->lanes.request.done)
-        s = esp__dead(ctx);
-    else if (ctx->lanes.request.status)
-        s = esp__fail(ctx, ctx->lanes.request.status, "%s: %s", what, esp_status_text(ctx->lanes.request.status));
+    if (!ctx->lanes.request.done) s = esp__dead(ctx);
     pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
 }

@@ -39,7 +39,8 @@ ESP__FN void esp__env_check_names(const esp_ctx *ctx);
 typedef struct esp__peers esp__peers;
 /* Callbacks into the context. The watch thread calls all of them. */
 typedef struct esp__peers_events {
-    /* The first rank that died or (left: 1) closed its context early. This rank itself: it has no memory for messages. */
+    /* The first rank that died (left: 0), closed its context early (1), or closed it after an error (its status). This rank itself:
+     * it has no memory for messages. */
     void (*lost)(void *user, int32_t rank, int left);
     /* A timeout's verdict, on all ranks: `rank` (-1: unknown) is late for tensor `tensor` (UINT32_MAX: none). */
     void (*late)(void *user, int32_t rank, uint32_t tensor);
@@ -51,6 +52,8 @@ typedef struct esp__peers_events {
 /* Blocks until all ranks have met. Uses cfg->oob_allgather, if given, only to agree on an address. size 1: no socket, no thread. */
 ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
                                    const esp__peers_events *ev, esp__peers **out);
+/* The goodbye will say that this rank closes after error `why`. */
+ESP__FN void esp__peers_cause(esp__peers *p, esp_status why);
 /* Says goodbye, so that the other ranks do not take closing for death, and frees `p`. Sends `bytes` bytes of `farewell`, if any, to
  * rank 0. Rank 0 waits for all farewells, at most 5 s, and hands them to `collect` by rising rank. Other ranks hardly block. */
 ESP__FN void esp__peers_close(esp__peers *p, const void *farewell, uint64_t bytes,

@@ -32,8 +32,9 @@ enum {
     ESP__MSG_FAILED = 6,     /* from 0: tag, seq; the exchange cannot succeed: rank left, or (-1) sizes differ */
     ESP__MSG_WHO = 7,        /* to 0: tag, seq; whose data is missing?                                         */
     ESP__MSG_MISSING = 8,    /* from 0: tag, seq; rank = the first missing one, -1: none                       */
-    ESP__MSG_GONE = 9,       /* from 0: rank died (tag 0) or left (tag 1)                                      */
-    ESP__MSG_BYE = 10,       /* both ways: end-of-file follows, and does not mean death                        */
+    ESP__MSG_GONE = 9,       /* from 0: rank died (tag 0) or left (tag 1); seq as of BYE                       */
+    ESP__MSG_BYE = 10,       /* both ways: end-of-file follows, and does not mean death; seq = -status of the  */
+                             /* error that the sender closes after; 0: none, or that of a lost rank            */
     ESP__MSG_FAREWELL = 11,  /* to 0: body = the farewell's data                                               */
     ESP__MSG_ACCUSE = 12,    /* to 0: the sender has waited too long, for rank, at tensor tag                  */
     ESP__MSG_ASK = 13,       /* from 0: which rank do you wait for? seq = inquiry                              */
@@ -54,6 +55,7 @@ enum {
     ESP__MSG_STALL_ANSWER = 34 /* to 0: seq = inquiry; body = the answer, or nothing: not started, or closing */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 };
+enum { ESP__CAUSES = 64 }; /* of BYE: more are none */
 enum {
     ESP__BODY_MOST = 1 << 30,  /* bytes of a message's body                                           */
     ESP__BODY_FIRST = 1 << 16, /* memory for a body before any of it has come                         */
@@ -136,8 +138,10 @@ struct esp__peers {
     pthread_t thread;
     pthread_mutex_t lock; /* protects everything below, and of conns all but the fields for reading */
     pthread_cond_t changed;
-    int32_t dead; /* first rank that died, -1: none */
-    int told_left, told_late, hub_left, excluded;
+    int32_t dead;   /* first rank that died, -1: none */
+    uint64_t cause; /* this rank's, when it closes: see BYE */
+    int told_left;  /* 1: the context knows of a rank that left. 2: of one that left after an error */
+    int told_late, hub_left, excluded;
     int no_memory; /* this rank could not send, receive or collect: it has left the job, and the others see it die */
     int left_job;  /* that was done */
     uint8_t *left; /* [size] 1: the rank said goodbye */
@@ -276,7 +280,7 @@ static void esp__peers_linger(esp__peers *p) {
     uint64_t deadline = esp__now_ns() + 1000000000u;
     p->conns[0].state = ESP__LEFT;
     for (int32_t r = 1; r < p->size; r++)
-        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_GONE, 0, 1, 0, 0}, NULL, 0);
+        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_GONE, 0, 1, p->cause, 0}, NULL, 0);
     esp__exchange_left(p, 0);
     esp__peers_kick(p);
     for (int32_t here = 1; here && p->dead < 0 && !p->told_late;) {
@@ -284,6 +288,10 @@ static void esp__peers_linger(esp__peers *p) {
         for (int32_t r = 1; r < p->size; r++) here += p->conns[r].state == ESP__HERE;
         if (!here || !esp__peers_sleep(p, deadline)) break;
     }
+}
+
+ESP__FN void esp__peers_cause(esp__peers *p, esp_status why) {
+    if (p) p->cause = (uint64_t)-why;
 }
 
 /* A forked child shares the sockets with its parent, which goes on: the child closes its copies and sends nothing. */
@@ -300,7 +308,7 @@ ESP__FN void esp__peers_close(esp__peers *p, const void *farewell, uint64_t byte
             esp__conn *c = &p->conns[i];
             if (p->rank != 0 && bytes)
                 esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_FAREWELL, p->rank, 0, 0, 0}, farewell, bytes);
-            esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_BYE, p->rank, 0, 0, 0}, NULL, 0);
+            esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_BYE, p->rank, 0, p->cause, 0}, NULL, 0);
         }
         p->quit = 1;
         p->quit_ns = esp__now_ns() + (p->dead < 0 && !p->told_late ? 5000000000u : 200000000u);

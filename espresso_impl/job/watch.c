@@ -4,16 +4,19 @@
 #include "espresso_impl/base/thread.h"
 #include <sys/prctl.h>
 
-/* Rank `rank` has died or left: wakes the threads that wait, and tells the context. */
-static void esp__watch_tell(esp__peers *p, int32_t rank, int state) {
-    /* the context learns of the first death, and of the first goodbye unless a death came before: after one, all ranks leave */
-    int first = p->dead < 0 && (state == ESP__DIED || !p->told_left);
+/* Rank `rank` has died or left, after error -`cause` (0: none): wakes the threads that wait, and tells the context. */
+static void esp__watch_tell(esp__peers *p, int32_t rank, int state, uint64_t cause) {
+    /* the context learns of the first death, and, unless a death came before, of the first goodbye and of the first after an error:
+     * after one, all ranks leave */
+    const int told = cause && cause < ESP__CAUSES ? 2 : 1;
+    int first = p->dead < 0 && (state == ESP__DIED || p->told_left < told);
     if (state == ESP__DIED && first) p->dead = rank;
-    if (state == ESP__LEFT) p->told_left = p->left[rank] = 1;
+    if (state == ESP__LEFT) p->left[rank] = 1;
+    if (state == ESP__LEFT && p->told_left < told) p->told_left = told;
     pthread_cond_broadcast(&p->changed);
     if (!first || p->closing || !p->ev.lost) return;
     pthread_mutex_unlock(&p->lock);
-    p->ev.lost(p->ev.user, rank, state == ESP__LEFT);
+    p->ev.lost(p->ev.user, rank, state == ESP__DIED ? 0 : told == 1 ? 1 : -(int)cause);
     pthread_mutex_lock(&p->lock);
 }
 
@@ -28,17 +31,17 @@ static void esp__watch_excluded(esp__peers *p) {
     pthread_mutex_lock(&p->lock);
 }
 
-/* A connection has ended: `state` says how. Rank 0 tells all other ranks. */
-static void esp__watch_gone(esp__peers *p, esp__conn *c, int state) {
+/* A connection has ended: `state` and `cause` say how. Rank 0 tells all other ranks. */
+static void esp__watch_gone(esp__peers *p, esp__conn *c, int state, uint64_t cause) {
     if (c->state != ESP__HERE) return;
     c->state = state;
     esp__socket_close(&c->fd);
     esp__socket_close(&c->pidfd);
     for (int32_t r = 1; p->rank == 0 && r < p->size && !p->quit; r++)
-        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_GONE, c->rank, state == ESP__LEFT, 0, 0}, NULL, 0);
+        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_GONE, c->rank, state == ESP__LEFT, cause, 0}, NULL, 0);
     if (p->rank == 0 && state == ESP__LEFT) esp__exchange_left(p, c->rank);
     if (p->rank != 0 && state == ESP__LEFT) p->hub_left = 1;
-    esp__watch_tell(p, c->rank, state);
+    esp__watch_tell(p, c->rank, state, cause);
 }
 
 /* This rank had no memory for a message: it leaves the job, as if it had died. Its own waits end with ESP_E_NOMEM. */
@@ -87,7 +90,7 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
         break;
     case ESP__MSG_STALL: esp__stall_note(p, c->rank, m->tag != 0, m->seq); break;
     case ESP__MSG_STALL_ANSWER: esp__stall_got(p, c->rank, m->seq, c->body, m->bytes); break;
-    case ESP__MSG_BYE: esp__watch_gone(p, c, ESP__LEFT); break;
+    case ESP__MSG_BYE: esp__watch_gone(p, c, ESP__LEFT, m->seq); break;
     case ESP__MSG_EXCLUDED: esp__watch_excluded(p); break;
     default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank %d sent message %u", (int)c->rank, (unsigned)m->type);
     }
@@ -110,9 +113,9 @@ static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
         pthread_cond_broadcast(&p->changed);
         break;
     case ESP__MSG_GONE:
-        if (m->rank >= 0 && m->rank < p->size) esp__watch_tell(p, m->rank, m->tag ? ESP__LEFT : ESP__DIED);
+        if (m->rank >= 0 && m->rank < p->size) esp__watch_tell(p, m->rank, m->tag ? ESP__LEFT : ESP__DIED, m->seq);
         break;
-    case ESP__MSG_BYE: esp__watch_gone(p, c, ESP__LEFT); break;
+    case ESP__MSG_BYE: esp__watch_gone(p, c, ESP__LEFT, m->seq); break;
     case ESP__MSG_ASK:
         p->hub_ns = esp__now_ns();
         on = esp__late_self(p, &tensor);
@@ -136,7 +139,7 @@ static void esp__watch_read(esp__peers *p, esp__conn *c) {
         pthread_mutex_lock(&p->lock);
         esp__watch_no_memory(p);
         if (rc < 0)
-            esp__watch_gone(p, c, ESP__DIED);
+            esp__watch_gone(p, c, ESP__DIED, 0);
         else if (p->rank == 0)
             esp__watch_on_hub(p, c);
         else
@@ -219,7 +222,7 @@ static void *esp__watch_main(void *arg) {
             if (!p->polls[2 + 2 * i].revents || c->fd < 0) continue;
             /* the process has ended and all that it wrote is read; no end-of-file comes if a child of it has the socket */
             pthread_mutex_lock(&p->lock);
-            esp__watch_gone(p, c, ESP__DIED);
+            esp__watch_gone(p, c, ESP__DIED, 0);
             pthread_mutex_unlock(&p->lock);
         }
     }

@@ -453,6 +453,33 @@ static void bad_open(ranks_me *me) {
     s = me->b->open(&ranks_host, &eg, me->rank ? "" : "nonsense=1", &comm); /* one fails: both must know */
     if (s == ESP_OK) ranks_fail(me, "opened although a rank could not");
 }
+/* Rank 0 is the root of a broadcast, while the others reduce: it may be done, and be in its next collective, before they begin. */
+static void root_is_ahead(ranks_me *me) {
+    const int others_first = me->per_machine == 4; /* of two ways to say: one machine */
+    const esp_stream none = ESP_ZERO;
+    float in[100] = {0}, out[100];
+    esp_coll c = {.struct_size = sizeof c, .op = ESP_COLL_ALLREDUCE, .dtype = ESP_F32, .count = 100};
+    void *comm = ranks_open(me, 0, NULL), *req = NULL;
+    c.src.ptr = in, c.dst.ptr = out;
+    if (!comm) return;
+    esp_coll bc = c;
+    bc.op = ESP_COLL_BROADCAST;
+    if (ranks_coll(me, comm, &c) != ESP_OK) ranks_fail(me, "the collective before: %s", ranks_said);
+    if (me->rank == 0 && others_first) usleep(20000);
+    if (me->rank && !others_first) usleep(20000);
+    esp_status s = me->b->start(comm, me->rank ? &c : &bc, none, &req);
+    if (s == ESP_OK) s = ranks_wait(me, comm, req);
+    if (s == ESP_OK && me->rank == 0) s = ranks_coll(me, comm, &c); /* it has sent all it had to */
+    if (s != ESP_E_MISMATCH || !strstr(ranks_said, "the same calls in the same order"))
+        ranks_fail(me, "%s: status %d: %s", others_first ? "others first" : "root first", (int)s, ranks_said);
+    pthread_barrier_wait(&me->shared->barrier[0]);
+    me->b->close(comm);
+}
+static void a_root_ahead_is_noticed(void **s) {
+    (void)s;
+    for (int b = 0; b < 2; b++)
+        for (int way = 0; way < 2; way++) expect_ok(both[b], "", 4, way ? 4 : 0, root_is_ahead, -1);
+}
 static void bad_calls_are_refused(void **s) {
     (void)s;
     for (int b = 0; b < 2; b++) {
@@ -474,6 +501,7 @@ int main(void) {
         cmocka_unit_test(closing_early),
         cmocka_unit_test(wake_ends_sleeping),
         cmocka_unit_test(link_volumes),
+        cmocka_unit_test(a_root_ahead_is_noticed),
         cmocka_unit_test(bad_calls_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

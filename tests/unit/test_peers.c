@@ -16,7 +16,7 @@ enum { MAX_RANKS = 8 };
 typedef struct rank_t rank_t;
 typedef struct job {
     char root[64];
-    int32_t size;
+    int32_t size, victim;
     uint32_t timeout_ms;
     void (*body)(rank_t *);
     pthread_barrier_t barrier;
@@ -436,6 +436,34 @@ static void test_rank_0_leaves_first(void **state) {
     for (int i = 0; i < 20; i++) run(3, body_hub_leaves);
 }
 
+/* A rank leaves well, and then one after an error: the others hear of both, whichever rank it is. */
+static void body_leave_after_error(rank_t *t) {
+    const int32_t failing = t->j->victim;
+    const int32_t first = (failing + 1) % t->j->size;
+    if (t->rank == first) return;
+    await(t, &t->lost_rank, first, 1, 0);
+    pthread_mutex_lock(&t->lock);
+    t->lost_rank = -2;
+    pthread_mutex_unlock(&t->lock);
+    pthread_barrier_wait(&t->j->barrier);
+    if (t->rank == failing) esp__peers_cause(t->p, ESP_E_MISMATCH);
+    if (t->rank != failing) await(t, &t->lost_rank, failing, ESP_E_MISMATCH, 0);
+}
+static void test_leaving_after_error(void **state) {
+    (void)state;
+    for (int32_t failing = 1; failing < 3; failing++) {
+        job j;
+        rank_t t[MAX_RANKS];
+        pthread_t threads[4];
+        job_init(&j, t, 4, body_leave_after_error);
+        j.victim = failing;
+        pthread_barrier_init(&j.barrier, NULL, 3);
+        for (int r = 0; r < 4; r++) pthread_create(&threads[r], NULL, rank_main, &t[r]);
+        for (int r = 0; r < 4; r++) pthread_join(threads[r], NULL);
+        for (int r = 0; r < 4; r++) assert_int_equal(t[r].status, ESP_OK);
+    }
+}
+
 static void body_farewell(rank_t *t) {
     uint64_t bytes = t->rank == 2 ? 5000000 : 10;
     char *words = (char *)malloc(bytes);
@@ -552,6 +580,7 @@ int main(void) {
         cmocka_unit_test(test_strangers_are_ignored),
         cmocka_unit_test(test_leaving_rank),
         cmocka_unit_test(test_rank_0_leaves_first),
+        cmocka_unit_test(test_leaving_after_error),
         cmocka_unit_test(test_farewells_reach_rank_0),
         cmocka_unit_test(test_late_rank_behind_a_chain),
         cmocka_unit_test(test_circle_of_waits),
