@@ -121,8 +121,10 @@ static void test_gather(void **state) {
         esp__conn *c = &p->conns[1];
         c->head = (esp__msg){ESP__MSG_FAREWELL, 1, 0, 0, 1000};
         c->body = (uint8_t *)esp__alloc(NULL, 1000);
+        pthread_mutex_lock(&p->lock);
         esp__watch_on_hub(p, c);
         esp__conn_next(NULL, c);
+        pthread_mutex_unlock(&p->lock);
     }
     assert_int_equal(p->conns[1].farewell.len, 1000);
     close_peers(p, other);
