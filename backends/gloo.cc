@@ -162,7 +162,7 @@ int gloo_post(Wire *w, uint32_t place, int work, int32_t peer, uint32_t tag, con
             at.body->recv(peer, body, (size_t)p, bytes);
         }
     } catch (const std::exception &e) {
-        return engine_say(w->host, GLOO_NAME, ESP_E_COMM, "a message %s rank %d: %.300s", work == 1 ? "to" : "from",
+        return engine_say(w->host, GLOO_NAME, ESP_E_PEER, "a message %s rank %d: %.300s", work == 1 ? "to" : "from",
                           (int)peer, e.what());
     }
     pthread_mutex_lock(&w->lock);
@@ -191,7 +191,8 @@ int gloo_some(void *self, uint32_t *places, uint64_t *bytes, uint32_t most) {
     }
     pthread_mutex_unlock(&w->lock);
     w->active -= n;
-    return failed ? engine_say(w->host, GLOO_NAME, ESP_E_COMM, "the connection failed: %.200s", w->why) : (int)n;
+    /* usually as the peer's process has ended */
+    return failed ? engine_say(w->host, GLOO_NAME, ESP_E_PEER, "the connection failed: %.200s", w->why) : (int)n;
 }
 
 /* Closes the connections; then every thread that waits for a message gives up. */
@@ -379,7 +380,8 @@ esp_status gloo_probe(const esp_host *, int32_t *score) {
 const esp_backend *gloo_table() {
     static esp_backend b;
     b.struct_size = sizeof b;
-    b.caps = ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_HOPS;
+    b.caps =
+        ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_HOPS | ESP_BACKEND_REOPENS;
     b.colls = ENGINE_COLLS, b.devices = ESP_BIT(ESP_CPU), b.dtypes = ENGINE_DTYPES, b.reduces = ENGINE_REDUCTIONS;
     b.name = GLOO_NAME;
     b.summary = "ranks are processes on hosts that TCP connects, without MPI";

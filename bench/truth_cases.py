@@ -2,9 +2,10 @@
 import os
 
 import truth_replay
-from truth_costs import Case, Problem, Trainer
+from truth_costs import OVER_MPI, Case, Problem, Trainer
 
 LINKS = ["100mbit", "1gbit", "none"]
+NETWORKS = [OVER_MPI + rate for rate in LINKS[:2]] # real ones, between hosts of tests/testbed
 MACHINES = {1: 1, 2: 2, 4: 2, 8: 4}
 
 
@@ -22,6 +23,7 @@ def all_cases(build):
     for trainer in trainers_of(build).values():
         out += [Case(trainer, 1, 1, "none")] if trainer.command else []
         out += [Case(trainer, n, MACHINES[n], link) for n in (2, 4) for link in LINKS]
+        out += [Case(trainer, 4, 2, link) for link in NETWORKS] if trainer.command else []
     return out + [Case(trainers_of(build)["wide"], 8, 4, "none")]
 
 

@@ -10,6 +10,7 @@ import time
 
 CODECS = ["efsignsgd", "topk:ratio=0.01", "fp16"]
 LATENCY = "50us"
+OVER_MPI = "mpi-" # a link of this name and a rate is no emulated one
 
 
 class Problem(Exception):
@@ -102,15 +103,47 @@ class Case:
     def __str__(self):
         return f"{self.trainer.name}, {self.ranks} ranks, link {self.link}"
 
+    def network(self, link=None):
+        """The rate of the hosts' links where the ranks are on hosts of tests/testbed, and MPI is between them; else None."""
+        link = link or self.link
+        return link[len(OVER_MPI):] if link.startswith(OVER_MPI) else None
+
     def place(self, link=None):
         """The flags that say where ranks run."""
         link = link or self.link
+        if self.network(link): # what does not pass the network runs here
+            link = "none"
         rate = link if "," in link else f"{link},{LATENCY}"
         return ["-n", str(self.ranks), "--machines", str(self.machines)] + (["--inter", rate] if link != "none" else [])
 
 
 def plain(name):
     return re.sub(r"[^A-Za-z0-9.]+", "-", name)
+
+
+# ---- hosts with a network between them ------------------------------------------------------------------------------------------------
+class Hosts:
+    """So many hosts of tests/testbed, while a `with` lasts. Jobs of Open MPI run on them."""
+
+    def __init__(self, tools, n, rate):
+        self.n, self.rate = n, rate
+        self.env = {"TESTBED": str(os.getpid()), "ESPRESSO_PLUGIN_PATH": os.path.abspath(f"{tools.command}/../../lib/espresso")}
+
+    def __enter__(self):
+        try:
+            call(["sh", "tests/testbed/hosts.sh", "up", str(self.n), self.rate, "100us"], self.env)
+        except Problem as problem:
+            raise Problem(f"no hosts with a network between them: {problem}") from None
+        return self
+
+    def __exit__(self, *_):
+        call(["sh", "tests/testbed/hosts.sh", "down"], self.env)
+
+    def words(self, case, words, env):
+        """The command line that starts `words` as the case's ranks, with `env` in their environment, and its own environment."""
+        flags = " ".join(f"-x {name}" for name in ["ESPRESSO_PLUGIN_PATH", "ESPRESSO_LOG", *env])
+        return (["sh", "tests/testbed/mpirun.sh", str(self.n), str(case.ranks // self.n), *words],
+                {**self.env, **env, "MPIRUN_FLAGS": flags})
 
 
 # ---- costs -------------------------------------------------------------------------------------------------------------------------
@@ -128,7 +161,8 @@ def cost_files(tools, case, link=None):
 
 def links_of(case):
     """The case's link, and another one: a plan that was made for it is run too."""
-    return [case.link] + (["1gbit" if case.link.startswith("100mbit") else "100mbit"] if case.machines > 1 else [])
+    over, rate = (OVER_MPI, case.network()) if case.network() else ("", case.link)
+    return [case.link] + ([over + ("1gbit" if rate.startswith("100mbit") else "100mbit")] if case.machines > 1 else [])
 
 
 def measure_costs(tools, cases, say, fresh, top):
@@ -158,6 +192,13 @@ def measure_costs(tools, cases, say, fresh, top):
             measure(path, f"costs: codec {codec}, {case.ranks} ranks", "codecs", "-n", str(case.ranks), "--machines", str(case.machines),
                     "--codec", codec, "--sizes", f"2^10..2^{top}", "--budget", "15s")
         for link in links_of(case):
+            path = cost_files(tools, case, link)[1]
+            if case.network(link) and path not in done and (fresh or not os.path.exists(path)):
+                say(f"costs: {case.ranks} ranks on {case.machines} hosts, {link}")
+                with Hosts(tools, case.machines, case.network(link)) as hosts:
+                    call(*hosts.words(case, [os.path.abspath(tools.command), "profile", "links", "-o", os.path.abspath(path), "--sizes",
+                                             f"2^10..2^{top + 2}", "--budget", "60s"], {}))
+            done.update([path] if case.network(link) else [])
             measure(cost_files(tools, case, link)[1], f"costs: {case.ranks} ranks on {case.machines} machines, link {link}", "links",
                     *case.place(link), "--sizes", f"2^10..2^{top + 2}", "--budget", "30s")
 

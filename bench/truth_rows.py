@@ -216,7 +216,7 @@ def short_table(rows):
     """A line for each case: a list of lines."""
     out = ["", "A line for each case; ms, predicted/measured; error: of the step, median over the case's strategies; best: the fastest measured of "
            "fp32 and layerwise;", "others: part of the machine that other programs took meanwhile; ?: a noisy step. Every strategy is in truth.csv.", "",
-           f"{'trainer':<16} {'ranks':>5} {'link':>8} {'computing':>9} {'fp32':>16} {'plan':>16} {'best':>8}  {'error':>6} {'in order':>9} "
+           f"{'trainer':<16} {'ranks':>5} {'link':>11} {'computing':>9} {'fp32':>16} {'plan':>16} {'best':>8}  {'error':>6} {'in order':>9} "
            f"{'costs':>8} {'others':>6}"]
     for (trainer, ranks, link), case in cases_of(rows).items():
         by = {row["strategy"]: row for row in case}
@@ -225,7 +225,7 @@ def short_table(rows):
         plain = [row["measured"] for row in case if row["strategy"].split()[0] in ("fp32", "layerwise") and row["measured"] > 0]
         right, total = pairs(case)
         off = quantile([abs(step_error(row)) for row in case], 0.5)
-        out.append(f"{trainer:<16} {ranks:>5} {link:>8} {case[0]['computing']:>9.1f} {both['fp32']:>16} {both['plan']:>16} "
+        out.append(f"{trainer:<16} {ranks:>5} {link:>11} {case[0]['computing']:>9.1f} {both['fp32']:>16} {both['plan']:>16} "
                    f"{min(plain, default=0):>8.1f}  {percent(off):>6} {f'{right}/{total}':>9} {age(case[0]['age_s']):>8} {percent(case[0]['others']):>6}")
     return out
 

@@ -7,7 +7,7 @@ import re
 
 import truth_replay
 import truth_rows
-from truth_costs import CODECS, Others, Problem, call, cost_files, costs_say, links_of, model_file, plain
+from truth_costs import CODECS, Hosts, Others, Problem, call, cost_files, costs_say, links_of, model_file, plain
 
 WARM = 3 # first steps of a run that do not count
 
@@ -173,16 +173,17 @@ def medians(per_step):
     return {name: truth_rows.middle([v.get(name, 0) for v in count]) for name in names}
 
 
-def run(tools, case, prediction, steps):
+def run(tools, case, prediction, steps, hosts=None):
     """One run under one strategy: (step times, {op class: ms}, {lane: ms})."""
     stats, trace = (os.path.abspath(os.path.join(tools.work, name)) for name in (f"run-{os.getpid()}.stats.jsonl", f"run-{os.getpid()}.%r.trace.json"))
     traces = [trace.replace("%r", str(rank)) for rank in range(case.ranks)]
     enough = steps + WARM
     made = lambda: all(map(os.path.exists, traces)) and (read_stats(stats) or [(0, 0, 0)])[-1][0] >= enough
     try:
-        call([tools.command, "run", *case.place(), "--no-prefix", "--", *case.trainer.words(enough)],
-             {"ESPRESSO_STRATEGY": prediction["file"], "ESPRESSO_STATS": f"{stats},every=100ms", "ESPRESSO_TRACE": f"{trace},steps={enough}"}, 240,
-             None if case.trainer.counts else made)
+        job = {"ESPRESSO_STRATEGY": prediction["file"], "ESPRESSO_STATS": f"{stats},every=100ms", "ESPRESSO_TRACE": f"{trace},steps={enough}"}
+        words = [tools.command, "run", *case.place(), "--no-prefix", "--", *case.trainer.words(enough)]
+        words, job = hosts.words(case, case.trainer.words(enough), job) if hosts else (words, job)
+        call(words, job, 240, None if case.trainer.counts else made)
         samples = read_stats(stats)
         if samples is None:
             raise Problem(f"{case.trainer.command[0]} ended and never called esp_start: is it a program that uses espresso?")
@@ -203,14 +204,14 @@ def pair_up(predicted, measured):
     return {name: [predicted.get(name, 0.0), measured.get(name, 0.0)] for name in names}
 
 
-def trainer_runs(tools, case, known, asked, say):
+def trainer_runs(tools, case, known, asked, say, hosts=None):
     """Each strategy in turn, `asked.rounds` times: {name: (steps, spread, median, {op class: ms}, {lane: ms})}."""
     got, order, out = {name: [] for name in known}, list(known), {}
     for r in range(asked.rounds):
         for name in order[r % len(order):] + order[:r % len(order)]:
             steps = int(min(max(asked.seconds * 1e3 / known[name]["predicted"], 6), 60))
             say(f"{case}: {name}, round {r + 1} of {asked.rounds}")
-            got[name].append(run(tools, case, known[name], steps))
+            got[name].append(run(tools, case, known[name], steps, hosts))
     for name in known:
         times = [ms for run_ in got[name] for ms in run_[0]]
         parts = ({n: truth_rows.middle([run_[k].get(n, 0.0) for run_ in got[name]]) for run_ in got[name] for n in run_[k]} for k in (1, 2))
@@ -232,7 +233,13 @@ def run_case(tools, case, asked, say):
     age, bad = costs_say(tools, case)
     others = Others()
     try:
-        got = replay_runs(tools, case, known, asked, say) if not case.trainer.command else trainer_runs(tools, case, known, asked, say)
+        if not case.trainer.command:
+            got = replay_runs(tools, case, known, asked, say)
+        elif case.network():
+            with Hosts(tools, case.machines, case.network()) as hosts:
+                got = trainer_runs(tools, case, known, asked, say, hosts)
+        else:
+            got = trainer_runs(tools, case, known, asked, say)
     except Problem as problem:
         if asked.trainer:
             raise

@@ -15,8 +15,8 @@ FIXTURES += $(FAKE_NCCL)
 # first two: the thread sanitizer does not understand libgomp's barriers, and reports races that are none
 SAN         := -O1 -g1 -fno-omit-frame-pointer
 TEST_tests  := -O2 -g1 $(OPENMP_FLAG)
-TEST_asan   := $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined $(OPENMP_FLAG)
-TEST_tsan   := $(SAN) -fsanitize=thread
+TEST_asan   := $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined -DCHECK_LARGE_MIB=4u $(OPENMP_FLAG)
+TEST_tsan   := $(SAN) -fsanitize=thread -DCHECK_LARGE_MIB=4u
 TEST_WARN   := -Wall -Wextra -Wno-format-truncation
 TEST_LIBS   := -lcmocka $(JSON_LIBS) $(LIBS)
 

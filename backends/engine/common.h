@@ -70,6 +70,20 @@ ENGINE_FN const char *engine_op_name(uint32_t op) {
     return op <= ESP_COLL_REDUCE ? name[op] : "?";
 }
 
+/* Of what must be the same on all ranks of a collective, but for the op. */
+ENGINE_FN uint64_t engine_call_hash(const esp_coll *c) {
+    const int rooted = c->op == ESP_COLL_BROADCAST || c->op == ESP_COLL_GATHER || c->op == ESP_COLL_REDUCE;
+    const uint64_t parts[] = {c->dtype,
+                              c->count,
+                              c->slot_bytes,
+                              engine_max(c->width, 1),
+                              rooted ? (uint64_t)c->root : 0,
+                              c->reduce ? c->reduce : ESP_REDUCE_SUM,
+                              c->hops ? c->hops->route + 1u : 0};
+    uint64_t h = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) h = (h ^ parts[i]) * 0x9e3779b97f4a7c15ull + (h >> 29);
+    return h;
+}
 /* Used bytes of a payload slot: its header and the body that the header names. */
 ENGINE_FN uint64_t engine_slot_used(const void *slot, uint64_t slot_bytes) {
     uint64_t body;

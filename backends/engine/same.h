@@ -6,17 +6,7 @@
 
 /* Number of the collective in the high 32 bits, its op in 8, a hash of what else must agree in 24. */
 ENGINE_FN uint64_t engine_call_word(uint64_t number, const esp_coll *c) {
-    const int rooted = c->op == ESP_COLL_BROADCAST || c->op == ESP_COLL_GATHER || c->op == ESP_COLL_REDUCE;
-    const uint64_t parts[] = {c->dtype,
-                              c->count,
-                              c->slot_bytes,
-                              engine_max(c->width, 1),
-                              rooted ? (uint64_t)c->root : 0,
-                              c->reduce ? c->reduce : ESP_REDUCE_SUM,
-                              c->hops ? c->hops->route + 1u : 0};
-    uint64_t h = 0;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) h = (h ^ parts[i]) * 0x9e3779b97f4a7c15ull + (h >> 29);
-    return number << 32 | (uint64_t)(c->op & 255u) << 24 | h >> 40;
+    return number << 32 | (uint64_t)(c->op & 255u) << 24 | engine_call_hash(c) >> 40;
 }
 /* A collective begins: shows it to the peers, before any of its data. */
 ENGINE_FN void engine_call_show(engine_comm *m) {

@@ -3,7 +3,9 @@
 #define MESH_COLUMN_H
 
 /* ---- messages -------------------------------------------------------------------------------------------------------- */
-ENGINE_FN uint32_t mesh_tag(const mesh_column *x, uint32_t stage) { return (uint32_t)(x->seq % MESH_TAGS) * 4 + stage; }
+ENGINE_FN uint32_t mesh_tag(const mesh_column *x, uint32_t stage) {
+    return (x->r->kind * MESH_COLUMNS + (uint32_t)(x->seq % MESH_COLUMNS)) * 4 + stage;
+}
 
 /* Posts one message. `stage`: 0 or 1; for hops see hops.h. */
 ENGINE_FN int mesh_post(mesh_comm *m, mesh_column *x, uint32_t what, int32_t peer, uint32_t stage, const void *p,

@@ -134,7 +134,7 @@ ENGINE_FN esp_status mesh_traffic(void *comm, esp_traffic *out) {
 ENGINE_FN void mesh_free(mesh_comm *m) {
     const esp_host *h = m->who.host;
     const uint64_t n = (uint64_t)m->who.size;
-    if (m->wire) m->wire->close(m->self, m->error != ESP_OK);
+    if (m->wire) m->wire->close(m->self, m->error != ESP_OK || m->aborted);
     engine_release(h, m->level, n);
     engine_release(h, m->order, n * sizeof *m->order);
     engine_release(h, m->staging, MESH_AHEAD * m->cell_bytes);

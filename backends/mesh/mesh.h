@@ -18,7 +18,8 @@
  * direction and stage, as in a ring. Payload slots travel with their used length: the receiver offers room for a slot.
  *
  * Up to MESH_AHEAD columns are under way, those of later collectives too. They begin and are numbered in the same order on all
- * ranks, so a column's number is its messages' tag.
+ * ranks, so a column's number is in its messages' tag; and so is what the collective is: where ranks run different ones at the same
+ * time, their messages do not meet, and the wait ends with ESP_E_TIMEOUT instead of a wrong sum.
  *
  * Reading order: this file, plan.h, column.h, hops.h, drive.h, comm.h. */
 #ifndef MESH_H
@@ -33,14 +34,16 @@
 #include <unistd.h>
 
 enum {
-    MESH_QUEUE = 64,             /* requests open at the same time on one comm                                 */
-    MESH_AHEAD = 4,              /* columns under way at the same time                                         */
-    MESH_WIDE = 512 * 1024,      /* widest column                                                              */
-    MESH_NARROW = 32 * 1024,     /* a part is not cut into narrower columns                                    */
-    MESH_STAGING = 8 << 20,      /* bytes in which a column's inputs arrive, unless MESH_LEAST needs more      */
-    MESH_LEAST = 4096,           /* narrowest column of many ranks                                             */
-    MESH_SMALL = 64 * 1024,      /* a sum takes one hop while a rank sends no more than this                   */
-    MESH_TAGS = 8192,            /* numbers of columns before they repeat; 4 tags each                         */
+    MESH_QUEUE = 64,         /* requests open at the same time on one comm                                 */
+    MESH_AHEAD = 4,          /* columns under way at the same time                                         */
+    MESH_WIDE = 512 * 1024,  /* widest column                                                              */
+    MESH_NARROW = 32 * 1024, /* a part is not cut into narrower columns                                    */
+    MESH_STAGING = 8 << 20,  /* bytes in which a column's inputs arrive, unless MESH_LEAST needs more      */
+    MESH_LEAST = 4096,       /* narrowest column of many ranks                                             */
+    MESH_SMALL = 64 * 1024,  /* a sum takes one hop while a rank sends no more than this                   */
+    MESH_COLUMNS = 2048,     /* numbers of columns before they repeat; 4 tags each                         */
+    MESH_KINDS = 256,        /* of collectives, by a hash; MESH_COLUMNS tags each                          */
+    MESH_TAGS = 4 * MESH_COLUMNS * MESH_KINDS,
     MESH_MESSAGE = 1 << 30,      /* longest message                                                            */
     MESH_DONE = 64,              /* messages taken from the wire at once                                       */
     MESH_BUDGET_NS = 200 * 1000, /* test() returns after about this time                                       */
@@ -66,6 +69,7 @@ typedef struct mesh_req {
     uint64_t width, cols;        /* bytes of a column of a part; columns                                     */
     uint64_t begun, ended;       /* columns that began, that are done                                        */
     uint32_t esize;              /* bytes of a number; 1: payload slots                                      */
+    uint32_t kind;               /* below MESH_KINDS: of what must be the same on all ranks                   */
     uint8_t used, done, whole;   /* whole: there is one part, which all ranks have                           */
     uint8_t sums, scatter, gets; /* stage 1 adds; stage 1 is the root's scatter; there is a stage 2          */
     float scale;

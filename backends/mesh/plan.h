@@ -25,6 +25,7 @@ ENGINE_FN void mesh_plan(const mesh_comm *m, const esp_coll *c, mesh_req *r) {
     r->esize = (uint32_t)(c->slot_bytes ? 1 : esp_dtype_bytes(c->dtype));
     r->unit = c->slot_bytes ? c->slot_bytes : r->esize * engine_max(c->width, 1);
     r->how = (engine_sums){c->dtype, c->reduce ? c->reduce : ESP_REDUCE_SUM, m->simd};
+    r->kind = (uint32_t)((engine_call_hash(c) + c->op * 0x9e3779b97f4a7c15ull) >> 56); /* below MESH_KINDS */
     const uint64_t bytes = c->count * r->unit;
     const int broadcast = c->op == ESP_COLL_BROADCAST, little = bytes * (n - 1) <= MESH_SMALL && bytes <= widest;
     r->sums = (uint8_t)engine_op_sums(c->op);

@@ -9,18 +9,18 @@ trap 'exit 143' HUP INT TERM
 mpirun=$(command -v mpirun.openmpi || command -v mpirun) || { echo "skipped: mpirun is not there (Debian: openmpi-bin)" && exit 77; }
 [ -e "$BUILD/lib/espresso/libespresso-mpi.so" ] || { echo "skipped: backend mpi was not built (mpicc is not there)" && exit 77; }
 "$mpirun" --version | grep -qE 'Open MPI|OpenRTE' || { echo "skipped: $mpirun is not Open MPI's, whose flags this test uses" && exit 77; }
-root=
+root='' recovery=''
 [ "$(id -u)" -ne 0 ] || root=--allow-run-as-root
 ESPRESSO_PLUGIN_PATH=$PWD/$BUILD/lib/espresso
-export ESPRESSO_PLUGIN_PATH
+OMP_NUM_THREADS=1 # as ranks outnumber the cores: those that wait must yield
+export ESPRESSO_PLUGIN_PATH OMP_NUM_THREADS
 failed=0
 bad() { echo "FAILED: $*" && tail -n 20 "$dir/log" && failed=1; }
-# ranks outnumber the cores here: those that wait must yield
 mpi() { # RANKS COMMAND...
     n=$1
     shift
     # shellcheck disable=SC2086
-    timeout -k 5 200 "$mpirun" $root --oversubscribe --bind-to none --mca btl self,vader --mca mpi_yield_when_idle 1 -n "$n" "$@" >"$dir/log" 2>&1
+    timeout -k 5 200 "$mpirun" $root --oversubscribe --bind-to none --mca btl self,vader --mca mpi_yield_when_idle 1 $recovery -n "$n" "$@" >"$dir/log" 2>&1
 }
 passes() { # NAME RANKS COMMAND...
     name=$1
@@ -81,4 +81,30 @@ mpi 4 sh "$dir/hit.sh" KILL $long && bad "a killed rank: no error"
 [ $(($(date +%s) - begin)) -lt 100 ] || bad "a killed rank: the job went on for long"
 # shellcheck disable=SC2086
 fails "a stopped rank" "rank 2" 4 env ESPRESSO_TIMEOUT_MS=3000 sh "$dir/hit.sh" STOP $long
+
+# told not to end the job, Open MPI lets the other ranks go on without the one that died
+cat >"$dir/lose.sh" <<'EOF'
+victim=$1 log=$2
+shift 2
+[ "$OMPI_COMM_WORLD_RANK" = "$victim" ] || exec "$@"
+"$@" &
+for i in $(seq 600); do
+    if grep -q 'epoch 1,' "$log"; then break; fi
+    sleep 0.1
+done
+kill -KILL $!
+wait $!
+exit 1
+EOF
+recovery=--enable-recovery
+for victim in 0 2; do
+    for backend in mpi 'levels:intra=(shm),inter=(mpi)'; do
+        # shellcheck disable=SC2016
+        ESPRESSO_BACKEND=$backend mpi 4 sh -c 'ESPRESSO_PLACE=m$((OMPI_COMM_WORLD_RANK / 2)) exec "$@"' sh \
+            sh "$dir/lose.sh" $victim "$dir/log" "$BUILD/bin/train" --elastic 1 --epochs 4 --limit-train 2000
+        grep -q '^3 ranks go on' "$dir/log" || bad "$backend, without rank $victim: nobody went on in"
+        grep -q 'epoch 4, .*loss [0-9]' "$dir/log" || bad "$backend, without rank $victim: the training did not end in"
+        grep '^3 ranks go on' "$dir/log" | sed "s/^/$backend, without rank $victim: /"
+    done
+done
 exit $failed

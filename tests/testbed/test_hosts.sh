@@ -89,6 +89,20 @@ job=
 said mended 'all 100 steps are right on rank 2 of 4'
 echo "survives a link that is cut for 3 s: ok"
 
+# Ranks that die, one on each host: the others go on without them, over the same network. A backend of files cannot.
+case $BACKEND in
+*file*) echo "note: a rank was not lost: backend file cannot go on without it" ;;
+*)
+    for victim in 0 3; do
+        run --elastic -- "$work/steps" 40 20 $victim >"$work/said.lost$victim" 2>&1 && status=0 || status=$?
+        [ "$(grep -c '^\[[0-3]\] rank [0-2] of 3 goes on at step 20$' "$work/said.lost$victim")" = 3 ] || fail "lost$victim: status $status: not 3 ranks went on"
+        [ "$(grep -c 'all 40 steps are right on rank [0-2] of 3$' "$work/said.lost$victim")" = 3 ] || fail "lost$victim: status $status: not 3 ranks ended"
+        nobody_left lost$victim
+    done
+    echo "goes on without ranks that die: ok"
+    ;;
+esac
+
 # A host that is halted: the launcher says so, the others end, and nobody is left.
 start halted -- "$work/steps" 100000 20
 await halted 'the first step is done'

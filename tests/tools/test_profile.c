@@ -211,6 +211,26 @@ static void test_not_inside_a_job(void **state) {
         1, 1, "starts ranks of its own: start it by itself");
 }
 
+/* Ranks that a launcher started measure together, and rank 0 writes. */
+static void test_launched(void **state) {
+    (void)state;
+    const char *set = getenv("ESPRESSO_COMMAND"), *command = set ? set : "build/bin/espresso";
+#define LAUNCHED(...) SPAWN("run", "-n", "2", "--no-prefix", "--", command, "profile", "links", __VA_ARGS__)
+    check(LAUNCHED("--sizes", "2^10..2^12", "--budget", "5s", "-o", in_dir("launched.json")), 0, 0, "starting an op");
+    json_t *system = load("launched.json");
+    assert_true(number(system, "ranks") == 2 && number(system, "machines") == 1);
+    check_points(
+        json_object_get(json_object_get(json_object_get(json_object_get(system, "flat"), "tables"), "allreduce"),
+                        "points"),
+        3, 1024);
+    json_decref(system);
+    const int before = files_there(0);
+    check(LAUNCHED("--machines", "2"), 2, 1, "on the machines where it starts them: leave it out");
+    check(LAUNCHED("-o", "/no/such/folder/x.json"), 1, 1, "cannot be written");
+    check(LAUNCHED("-n", "2"), 1, 1, "starts ranks of its own");
+    assert_int_equal(files_there(0), before);
+}
+
 /* The process id that rank 1 has: a child of the command with ESPRESSO_RANK=1. 0: not there yet. */
 static pid_t rank_one(pid_t command) {
     char path[64], environment[16384];
@@ -257,9 +277,9 @@ static void test_killed_rank(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_json),
-                                       cmocka_unit_test(test_ranks),           cmocka_unit_test(test_bad_input),
-                                       cmocka_unit_test(test_costs),           cmocka_unit_test(test_killed_rank),
-                                       cmocka_unit_test(test_not_inside_a_job)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_json),    cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_bad_input),        cmocka_unit_test(test_costs),   cmocka_unit_test(test_killed_rank),
+        cmocka_unit_test(test_not_inside_a_job), cmocka_unit_test(test_launched)};
     return cmocka_run_group_tests(tests, plan_files_open, plan_files_close);
 }

@@ -52,6 +52,17 @@ static int profile_as_rank(profile_job *j, const char *text) {
     return tool_usage(j->command, "--as-rank is the command's own: leave it out, and it starts the ranks");
 }
 
+/* Did a launcher (espresso run, mpirun, srun, torchrun) start several of this command? Then each is a rank, on the machine where it is. */
+static int profile_launched(profile_job *j) {
+    esp__where w;
+    const esp_config cfg = ESP_ZERO;
+    if (esp__env_where(&cfg, &w) || w.size < 2) return 0;
+    j->as_rank = j->launched = 1;
+    j->rank = w.rank;
+    if (!w.rank && isatty(2)) j->terminal_fd = 2;
+    return 1;
+}
+
 /* Checks, before anything is measured, that the output file can be written. */
 static int profile_check_out(const profile_job *j, const char *path) {
     const int error = strcmp(path, "-") ? esp__file_check(path) : 0;
@@ -71,6 +82,22 @@ static int profile_fit_memory(profile_job *j, double each) {
         fprintf(stderr, "espresso %s: sizes above %llu are left out: %ld ranks have no memory for them\n",
                 j->command->name, (unsigned long long)j->sizes[j->n_sizes - 1], j->n);
     return TOOL_OK;
+}
+
+/* The same in ranks that a launcher started, which know their machine now: what fits on all machines. */
+static esp_status profile_fit_launched(profile_job *j, double each) {
+    const int32_t n = j->ctx->job.size;
+    double most, *all = tool_realloc(NULL, (size_t)n * sizeof *all);
+    j->n = j->ctx->job.sharing;
+    most = profile_fit_memory(j, each) == TOOL_OK ? j->n_sizes : 0;
+    const esp_status s = esp__peers_allgather(j->ctx->job.peers, NULL, n, &most, all, sizeof *all);
+    for (int32_t r = 0; r < n && !s; r++)
+        if (all[r] < most) most = all[r];
+    free(all);
+    j->n_sizes = (uint32_t)most;
+    if (!s && !j->n_sizes)
+        return esp__fail(j->ctx, ESP_E_NOMEM, "no size of --sizes fits into the memory of all machines");
+    return s;
 }
 
 /* ---- starting ranks ---------------------------------------------------------------------------------------------------------- */
@@ -122,7 +149,8 @@ static esp_status profile_open(profile_job *j) {
     esp_status s = profile_rounding_codec(&cfg.codec); /* for the steps that measure what starting an op costs */
     if (s) return s;
     cfg.strategy = "fp32";
-    if (j->terminal_fd >= 0 && atoi(getenv("ESPRESSO_RANK")) == 0) dup2(j->terminal_fd, 2);
+    if (!j->launched) j->rank = atoi(getenv("ESPRESSO_RANK"));
+    if (j->terminal_fd >= 0 && j->rank == 0) dup2(j->terminal_fd, 2);
     s = esp_open(&cfg, &j->ctx);
     if (s) return s;
     j->survey = tool_realloc(NULL, sizeof *j->survey);
@@ -221,23 +249,21 @@ static void profile_json_curve(tool_json *t, const char *key, const esp__survey_
     json_close(t, ']');
 }
 
-/* Ends a rank. Rank 0 gives the exit status to the command that started the ranks. */
+/* Ends a rank. Rank 0 gives the exit status to the command that started the ranks; a launcher gets each rank's. */
 static int profile_end(profile_job *j, int status) {
-    const int rank = j->ctx ? j->ctx->job.rank : atoi(getenv("ESPRESSO_RANK"));
     char said = (char)status;
     progress_done();
-    if (rank == 0) {
+    if (j->rank == 0 && !j->launched) {
         const ssize_t wrote = pwrite(j->status_fd, &said, 1, 0);
         (void)wrote;
     }
     if (j->survey) esp__survey_close(j->ctx, j->survey);
     free(j->survey);
     esp_close(j->ctx);
-    return TOOL_OK;
+    return j->launched ? status : TOOL_OK;
 }
 static int profile_fail(profile_job *j) {
-    const int rank = j->ctx ? j->ctx->job.rank : atoi(getenv("ESPRESSO_RANK"));
     progress_done();
-    if (rank == 0) tool_fail(j->command, "%s", esp_last_error(NULL));
+    if (j->rank == 0) tool_fail(j->command, "%s", esp_last_error(NULL));
     return profile_end(j, TOOL_FAILED);
 }

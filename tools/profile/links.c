@@ -46,7 +46,9 @@ static const tool_command profile_links_command = {
                "examples:\n"
                "  espresso profile links -n 4 -o system.json\n"
                "  espresso profile links -n 8 --machines 4 --inter 1gbit,50us -o system.json\n"
-               "  espresso profile links --ranks 2,4,8 --sizes 2^10..2^22 -o system-%.json",
+               "  espresso profile links --ranks 2,4,8 --sizes 2^10..2^22 -o system-%.json\n"
+               "  mpirun -n 8 --hostfile hosts espresso profile links -o system.json   (each process is a rank)\n"
+               "  espresso run --hosts a,b -n 8 -- espresso profile links -o system.json",
 };
 static const char *const links_names[ESP_PLAN_COLLS] = {
     NULL, "allreduce", "allgather", "alltoall", "reduce_scatter", "broadcast", "gather", "reduce"};
@@ -76,6 +78,7 @@ static int links_flag(profile_job *j, int flag, const char *value) {
     case LINKS_MACHINES:
         if (!tool_number(value, 1, 1024, &j->machines))
             return tool_usage(c, "--machines %s: write a number of machines from 1 to 1024", value);
+        j->machines_said = j->machines;
         break;
     case LINKS_INTER: j->inter = value; return run_check_link(c, "--inter", value);
     case LINKS_BACKEND: j->backend = value; break;
@@ -97,8 +100,18 @@ static int links_flag(profile_job *j, int flag, const char *value) {
 static int links_check(profile_job *j) {
     const tool_command *c = j->command;
     if (j->n && j->n_runs) return tool_usage(c, "-n and --ranks: give one of them");
+    if (!j->n && !j->n_runs && profile_launched(j)) {
+        if (j->machines_said || j->inter)
+            return j->rank
+                       ? TOOL_USAGE
+                       : tool_usage(c, "%s: ranks of a launcher are on the machines where it starts them: leave it out",
+                                    j->inter ? "--inter" : "--machines");
+        return j->out && !j->rank ? profile_check_out(j, j->out) : TOOL_OK;
+    }
     if (!j->n && !j->n_runs)
-        return tool_usage(c, "how many ranks? For example: espresso profile links -n 4 -o system.json");
+        return tool_usage(c,
+                          "how many ranks? For example: espresso profile links -n 4 -o system.json; or let a launcher "
+                          "start this command several times, as in mpirun -n 8 espresso profile links -o system.json");
     if (j->n) j->runs[j->n_runs++] = j->n;
     for (uint32_t i = 0; i < j->n_runs; i++) {
         if (j->runs[i] % j->machines)
@@ -327,6 +340,7 @@ static void links_json(const profile_job *j) {
 
 static int links_as_rank(profile_job *j) {
     esp_status s = profile_open(j);
+    if (!s && j->launched) s = profile_fit_launched(j, 2.5);
     if (!s) s = links_measure(j);
     if (s) return profile_fail(j);
     if (j->ctx->job.rank == 0) {

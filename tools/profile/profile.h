@@ -24,7 +24,7 @@ typedef struct profile_job {
     long runs[PROFILE_RUNS_MAX];
     uint32_t n_runs; /* --ranks */
     /* set in a rank */
-    int as_rank, status_fd, terminal_fd;
+    int as_rank, launched, rank, status_fd, terminal_fd; /* launched: by another command than this one */
     esp_ctx *ctx;
     esp__survey *survey;
     uint64_t begun_ns;
