@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "tests/common/library.h"
 #include "espresso_impl/base/file.c"
 #include <dirent.h>
 #include <signal.h>
