@@ -141,8 +141,6 @@ class Hosts:
 
     def words(self, case, words, env):
         """The command line that starts `words` as the case's ranks, with `env` in their environment, and its own environment."""
-        cores = max(1, len(os.sched_getaffinity(0)) // case.ranks) # as espresso run shares them: ranks of mpirun are bound to none
-        env = {"OMP_NUM_THREADS": str(cores), "OMP_WAIT_POLICY": "passive", **env}
         flags = " ".join(f"-x {name}" for name in ["ESPRESSO_PLUGIN_PATH", "ESPRESSO_LOG", *env])
         return (["sh", "tests/testbed/mpirun.sh", str(self.n), str(case.ranks // self.n), *words],
                 {**self.env, **env, "MPIRUN_FLAGS": flags})

@@ -12,7 +12,8 @@ $(FAKE_NCCL): $(BUILD)/tests/nccl/%/libcuda.so.1: tests/nccl/fake/fake.c $(STAMP
 FIXTURES += $(FAKE_NCCL)
 
 # three ways to build them: plain, with the address and undefined-behaviour sanitizers, with the thread sanitizer. OpenMP is in the
-# first two: the thread sanitizer does not understand libgomp's barriers, and reports races that are none
+# first two: the thread sanitizer does not understand libgomp's barriers, and reports races that are none.
+# CHECK_LARGE_MIB: of the largest collective of `espresso plugins --check`, 64 elsewhere
 SAN         := -O1 -g1 -fno-omit-frame-pointer
 TEST_tests  := -O2 -g1 $(OPENMP_FLAG)
 TEST_asan   := $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined -DCHECK_LARGE_MIB=4u $(OPENMP_FLAG)

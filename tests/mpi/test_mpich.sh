@@ -27,8 +27,8 @@ flags="-std=gnu11 -ffp-contract=off -I. -I$BUILD/gen -pthread -O2 -Wall -Wextra 
 # shellcheck disable=SC2086
 "$mpicc" $flags tests/mpi/joined.c -o "$dir/joined" "$BUILD/lib/libespresso.a" -ldl -lm >"$dir/log" 2>&1 || bad "a program that uses MPI does not compile"
 [ $failed -eq 0 ] || exit 1
-ESPRESSO_PLUGIN_PATH=$dir
-export ESPRESSO_PLUGIN_PATH
+ESPRESSO_PLUGIN_PATH=$dir OMP_NUM_THREADS=1
+export ESPRESSO_PLUGIN_PATH OMP_NUM_THREADS
 passes conformance 4 "$ESPRESSO_COMMAND" plugins --check mpi
 # shellcheck disable=SC2016
 ESPRESSO_BACKEND=mpi passes "options, two levels" 4 sh -c 'ESPRESSO_PLACE=m$((PMI_RANK / 2)) exec "$0" 100' "$BUILD/tests/mpi/options"

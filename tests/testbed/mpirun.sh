@@ -19,10 +19,14 @@ trap 'exit 143' HUP INT TERM
 for i in $(seq "$hosts"); do echo "10.99.0.$i slots=$ranks"; done >"$list"
 root=
 [ "$(id -u)" -ne 0 ] || root=--allow-run-as-root
-# ranks outnumber the cores here: those that wait must yield
+# all hosts share this machine's cores, as the ranks of espresso run do, and those that wait must yield
+share=$(($(nproc) / (hosts * ranks)))
+[ "$share" -gt 0 ] || share=1
+OMP_NUM_THREADS=${OMP_NUM_THREADS:-$share} OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+export OMP_NUM_THREADS OMP_WAIT_POLICY
 # shellcheck disable=SC2086 # several words
 sh "$dir/hosts.sh" enter 1 "$mpirun" $root --hostfile "$list" -np $((hosts * ranks)) \
     --map-by node:OVERSUBSCRIBE --rank-by slot --bind-to none --oversubscribe --mca mpi_yield_when_idle 1 \
     --mca plm rsh --mca plm_rsh_agent "$dir/hosts.sh shell" --mca plm_rsh_no_tree_spawn 1 \
     --mca pml ob1 --mca btl self,vader,tcp --mca btl_tcp_if_include 10.99.0.0/24 --mca oob_tcp_if_include 10.99.0.0/24 \
-    ${MPIRUN_FLAGS:-} "$@"
+    -x OMP_NUM_THREADS -x OMP_WAIT_POLICY ${MPIRUN_FLAGS:-} "$@"
