@@ -48,7 +48,7 @@ if run test; then exit 1; fi
 says "as root: apt-get install.*cmake"
 
 play sudo 'echo "sudo $1" >>'"$tmp/apt"'; exec "$@"'
-for tool in clang doxygen chromium python3 g++ mpicc mpirun ip ethtool; do [ -e "$tmp/bin/$tool" ] || play $tool true; done
+for tool in clang doxygen chromium python3 g++ mpicc mpirun mpicc.mpich mpirun.mpich ip ethtool; do [ -e "$tmp/bin/$tool" ] || play $tool true; done
 run test || { cat "$tmp/said" && exit 1; }
 says "installing.*clang-format cmake mmdebstrap"
 says "make -s -k -j[0-9]* ci-programs"
