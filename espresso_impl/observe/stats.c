@@ -7,6 +7,7 @@
 #include "espresso_impl/observe/stats.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -178,6 +179,7 @@ static void esp__stats_take(esp__stats_file *f) {
 static void *esp__stats_main(void *arg) {
     esp__stats_file *f = arg;
     struct timespec until;
+    prctl(PR_SET_NAME, "espresso-stats", 0, 0, 0);
     clock_gettime(CLOCK_MONOTONIC, &until);
     pthread_mutex_lock(&f->lock);
     while (!f->stop) {

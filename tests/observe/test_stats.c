@@ -1,5 +1,8 @@
 /* test_stats.c: statistics of a running training: their JSON lines and Prometheus format, and that errors with a
  * file do not affect the training. A thread writes them, so also for the thread sanitizer. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -73,8 +76,11 @@ static void hear(void *user, const esp_log_event *ev) {
     pthread_mutex_unlock(&heard_lock);
 }
 static void *count_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    char thread[16] = "";
     (void)user, (void)d;
-    __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED);
+    pthread_getname_np(pthread_self(), thread, sizeof thread);
+    if (strcmp(thread, "espresso-stats") != 0) /* which writes the files, apart from the steps */
+        __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED);
     return aligned_alloc(align, (bytes + align - 1) / align * align);
 }
 static void count_free(void *user, esp_device d, void *p, uint64_t bytes) {
@@ -195,9 +201,9 @@ static void lines_add_up(void **state) {
         assert_true(number(line, "step") == steps);
         assert_true((json_object_get(line, "step_us") != NULL) == (part > 0));
         json_t *us = json_object_get(line, "step_us");
-        if (us)
-            assert_true(number(us, "median") <= number(us, "p90") && number(us, "median") > 0 &&
-                        number(us, "mean") > 0);
+        if (us && !(number(us, "median") <= number(us, "p90") && number(us, "median") > 0 && number(us, "mean") > 0))
+            fail_msg("sample at step %g, %g steps: median %g, p90 %g, mean %g us", steps, part, number(us, "median"),
+                     number(us, "p90"), number(us, "mean"));
         last = line;
     }
     assert_true(steps == 40);
