@@ -139,7 +139,7 @@ static void esp__stats_write(esp__stats_file *f, const esp__stats_sample *s, con
 
 /* Copies the step times since the last sample into `s`, sorted. */
 static void esp__stats_times(esp__stats_file *f, esp__stats_sample *s) {
-    uint64_t end = __atomic_load_n(&f->n_times, __ATOMIC_ACQUIRE), at = f->times_read;
+    uint64_t end = s->now.n_times, at = f->times_read; /* later steps' times belong to the next sample */
     if (end - at > ESP__STATS_TIMES) at = end - ESP__STATS_TIMES;
     f->times_read = end;
     s->n_times = (uint32_t)(end - at);
@@ -203,6 +203,7 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     n->all.struct_size = sizeof n->all;
     esp_stats_read(ctx, &n->all);
     n->step = ctx->steps.step;
+    n->n_times = f->n_times;
     n->phase = ctx->steps.phase;
     pthread_mutex_lock(&ctx->lanes.lock); /* losses are reported from any thread */
     n->loss = ctx->steps.loss;
@@ -227,7 +228,7 @@ static esp_status esp__stats_step(esp_ctx *ctx, void *self) {
     if (ctx->steps.clock.end_ns > ctx->steps.clock.begin_ns) {
         __atomic_store_n(&f->times[f->n_times % ESP__STATS_TIMES], ctx->steps.clock.end_ns - ctx->steps.clock.begin_ns,
                          __ATOMIC_RELAXED);
-        __atomic_store_n(&f->n_times, f->n_times + 1, __ATOMIC_RELEASE);
+        f->n_times++;
     }
     if (pthread_mutex_trylock(&f->lock) != 0)
         return ESP_OK; /* the sampler's thread copies just now: counters of the next step contain this one's */

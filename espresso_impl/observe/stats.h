@@ -15,6 +15,7 @@ typedef struct esp__stats_now {
     double predicted_ns;                     /* the autopilot's prediction for a step; 0: none */
     char difference[160];                    /* what explains the difference from it */
     double loss;                             /* the last that the trainer reported; not finite: none */
+    uint64_t n_times;                        /* step times that were written until then */
 } esp__stats_now;
 
 /* One sample: the statistics of one interval, which the sampler's thread writes. */
@@ -48,7 +49,8 @@ typedef struct esp__stats_file {
     int want_tensors;
     esp__text strategy; /* the strategy with hash now.strategy, as members of a JSON object */
     /* the newest ESP__STATS_TIMES step times, a ring: the trainer's thread writes, the sampler's reads, without the lock */
-    uint64_t times[ESP__STATS_TIMES], n_times;
+    uint64_t times[ESP__STATS_TIMES];
+    uint64_t n_times; /* only the trainer's thread uses it */
     /* only the sampler's thread uses these */
     esp__stats_now before;
     esp_tensor_stats *taken, *seen;
