@@ -18,8 +18,8 @@
  * direction and stage, as in a ring. Payload slots travel with their used length: the receiver offers room for a slot.
  *
  * Up to MESH_AHEAD columns are under way, those of later collectives too. They begin and are numbered in the same order on all
- * ranks, so a column's number is in its messages' tag; and so is what the collective is: where ranks run different ones at the same
- * time, their messages do not meet, and the wait ends with ESP_E_TIMEOUT instead of a wrong sum.
+ * ranks, so a column's number is in its messages' tag; and so is a hash of what the collective is: where ranks run different ones
+ * at the same time, their messages seldom meet (1 in MESH_KINDS), and the wait ends with ESP_E_TIMEOUT instead of a wrong sum.
  *
  * Reading order: this file, plan.h, column.h, hops.h, drive.h, comm.h. */
 #ifndef MESH_H
