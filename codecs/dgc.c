@@ -81,7 +81,7 @@ typedef struct dgc_sum {
     float u, v;
 } dgc_sum;
 
-ESP_INLINE dgc_sum dgc_step(float g, float u, float v, float m, int nesterov) {
+ESP_ELEMENT dgc_sum dgc_step(float g, float u, float v, float m, int nesterov) {
     dgc_sum s;
     s.u = nesterov ? m * (u + g) : m * u + g;
     s.v = nesterov ? v + (s.u + g) : v + s.u;
@@ -202,9 +202,9 @@ static esp_status dgc_model(void *self, const esp_tensor *like, uint32_t n_reduc
         .flags = ESP_MODEL_LOSSY,
         .size = sparse_model_size(r),
         .error = esp_model_error_largest(r),
-        .momentum = ((const dgc_self *)self)->momentum,
         .begin_ns = {2000, 1000},
         .ns = {esp_model_stream(32) + 3 * r, esp_model_stream(4) + 2 * r},
+        .momentum = ((const dgc_self *)self)->momentum,
     };
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);

@@ -17,15 +17,15 @@
 
 #define TWOBIT_LEAST 1e-30
 
-ESP_INLINE uint64_t twobit_body(uint64_t count) { return (count + 15) / 16 * 4; }
+ESP_ELEMENT uint64_t twobit_body(uint64_t count) { return (count + 15) / 16 * 4; }
 /* First bit of element i in its little-endian word of 16 elements. */
-ESP_INLINE uint32_t twobit_shift(uint32_t i) { return i / 4 * 8 + 6 - i % 4 * 2; }
+ESP_ELEMENT uint32_t twobit_shift(uint32_t i) { return i / 4 * 8 + 6 - i % 4 * 2; }
 
 /* ---- packing and the residual ------------------------------------------------------------------------------ */
-ESP_INLINE uint32_t twobit_code(float phi, float t) { /* without branches, which would be mispredicted */
+ESP_ELEMENT uint32_t twobit_code(float phi, float t) { /* without branches, which would be mispredicted */
     return (uint32_t)(phi >= t) * 3u | (uint32_t)(phi <= -t) << 1;
 }
-ESP_INLINE uint32_t twobit_value(uint32_t code, uint32_t t) { /* bits of the f32: 11: t, 10: -t, 00: 0 */
+ESP_ELEMENT uint32_t twobit_value(uint32_t code, uint32_t t) { /* bits of the f32: 11: t, 10: -t, 00: 0 */
     return (0u - (code >> 1)) & (t | (~code & 1u) << 31);
 }
 /* `residual` may be NULL. */

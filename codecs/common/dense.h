@@ -16,20 +16,20 @@ enum { DENSE_BLOCK = 1024, DENSE_GRAIN = 32 * DENSE_BLOCK };
 typedef float dense_f32 __attribute__((aligned(1), may_alias));
 typedef uint16_t dense_u16 __attribute__((aligned(1), may_alias));
 
-ESP_INLINE uint32_t dense_bits(float x) {
+ESP_ELEMENT uint32_t dense_bits(float x) {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
-ESP_INLINE float dense_float(uint32_t u) {
+ESP_ELEMENT float dense_float(uint32_t u) {
     float x;
     memcpy(&x, &u, sizeof x);
     return x;
 }
 /* Bit 31 of the result is set for NaN and Inf, because their exponent of all ones carries into it. The other bits mean
  * nothing. Bit 31 of the OR of many results tells whether one of the numbers is not finite. */
-ESP_INLINE uint32_t dense_nonfinite(float x) { return (dense_bits(x) & 0x7FFFFFFFu) + 0x00800000u; }
-ESP_INLINE int dense_bad(float x) { return dense_nonfinite(x) >> 31 != 0; }
+ESP_ELEMENT uint32_t dense_nonfinite(float x) { return (dense_bits(x) & 0x7FFFFFFFu) + 0x00800000u; }
+ESP_ELEMENT int dense_bad(float x) { return dense_nonfinite(x) >> 31 != 0; }
 
 ESP_INLINE uint64_t dense_check_body(const float *g, uint64_t n) {
     uint32_t any = 0;

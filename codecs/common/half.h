@@ -10,12 +10,12 @@ typedef uint16_t half_u16 __attribute__((aligned(1), may_alias)); /* may have an
 #define HALF_F16_MAX 65504.0f
 #define HALF_BF16_MAX 0x1.FEp127f
 
-ESP_INLINE uint32_t half_bits(float x) {
+ESP_ELEMENT uint32_t half_bits(float x) {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
-ESP_INLINE float half_float(uint32_t u) {
+ESP_ELEMENT float half_float(uint32_t u) {
     float x;
     memcpy(&x, &u, sizeof x);
     return x;
@@ -26,7 +26,7 @@ static inline void half_fill(unsigned char *body, uint32_t value, uint64_t n) {
 }
 
 /* ---- bf16 ------------------------------------------------------------------------------------------------- */
-ESP_INLINE uint32_t half_to_bf16(float x) {
+ESP_ELEMENT uint32_t half_to_bf16(float x) {
     const uint32_t u = half_bits(x);
     return (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
 }
@@ -64,7 +64,7 @@ ESP_KERNEL(half_bf16_add, (float *out, const half_u16 *in, float scale, int set,
 /* ---- f16 -------------------------------------------------------------------------------------------------- */
 /* Integer arithmetic for normal results. For subnormal ones, adding 0.5f rounds: the last place of 0.5f is 2^-24, the
  * smallest step of f16. */
-ESP_INLINE uint32_t half_to_f16(float x) {
+ESP_ELEMENT uint32_t half_to_f16(float x) {
     const uint32_t u = half_bits(x);
     const int32_t a = (int32_t)(u & 0x7FFFFFFFu); /* signed: all instruction sets compare signed vectors */
     const int32_t small = (int32_t)half_bits(half_float((uint32_t)a) + 0.5f) - 0x3F000000;
@@ -72,7 +72,7 @@ ESP_INLINE uint32_t half_to_f16(float x) {
     large = large > 0x7C00 ? 0x7C00 : large;
     return (u >> 16 & 0x8000u) | (uint32_t)(a < 0x38800000 ? small : large);
 }
-ESP_INLINE float half_from_f16(uint32_t h) {
+ESP_ELEMENT float half_from_f16(uint32_t h) {
     const uint32_t sign = (h & 0x8000u) << 16;
     const int32_t a = (int32_t)(h & 0x7FFFu);
     const uint32_t normal = ((uint32_t)a << 13) + 0x38000000u;

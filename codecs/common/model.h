@@ -19,7 +19,7 @@ typedef struct esp_facts {
 } esp_facts;
 
 /* Nanoseconds an element for a kernel that moves `bytes` bytes an element, on one core. */
-static inline double esp_model_stream(double bytes) { return bytes / ESP_MODEL_CORE_RATE; }
+static inline double esp_model_stream(double bytes) { return bytes / (double)ESP_MODEL_CORE_RATE; }
 
 /* Times on a straight line: base[] + slope[] * e, for compress and decompress. */
 static inline void esp_model_line(esp_codec_model *m, const double base[2], const double slope[2]) {
@@ -47,7 +47,8 @@ static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f
         esp_model_line(&m, f->begin_ns, f->ns);
     } else if (d.kind == ESP_CUDA && f->launches[0] > 0) {
         const double base[2] = {1e4 * f->launches[0], 1e4 * f->launches[1]};
-        const double slope[2] = {f->bytes[0] / ESP_MODEL_CUDA_RATE, f->bytes[1] / ESP_MODEL_CUDA_RATE};
+        const double rate = (double)ESP_MODEL_CUDA_RATE;
+        const double slope[2] = {f->bytes[0] / rate, f->bytes[1] / rate};
         esp_model_line(&m, base, slope);
     }
     memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);

@@ -19,7 +19,7 @@ typedef struct quant_range {
 } quant_range;
 
 /* `top`: the bits of the largest |x|, which is finite; `most`: the highest level. */
-ESP_INLINE quant_range quant_range_of(uint32_t top, float most) {
+ESP_ELEMENT quant_range quant_range_of(uint32_t top, float most) {
     quant_range r = {0, 0};
     if (top < QUANT_LEAST) return r;
     r.unit = dense_float(top) / most;

@@ -10,13 +10,14 @@
 #ifndef ESP_RNG_H
 #define ESP_RNG_H
 #include <stdint.h>
+#include "codecs/common/element.h"
 
 typedef struct esp_philox_t {
     uint32_t w[4];
 } esp_philox_t;
 
 /* 128 bits from a 128-bit counter (lo, hi) and a 64-bit key. */
-static inline esp_philox_t esp_philox(uint64_t key, uint64_t lo, uint64_t hi) {
+ESP_ELEMENT esp_philox_t esp_philox(uint64_t key, uint64_t lo, uint64_t hi) {
     uint32_t a = (uint32_t)lo, b = (uint32_t)(lo >> 32), c = (uint32_t)hi, d = (uint32_t)(hi >> 32);
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     for (int round = 0; round < 10; round++) {
@@ -32,8 +33,8 @@ static inline esp_philox_t esp_philox(uint64_t key, uint64_t lo, uint64_t hi) {
 }
 
 /* The key of one Comp's draws. Where all ranks must draw the same numbers (shared selections), all pass source 0. */
-static inline uint64_t esp_rng_key(uint64_t seed, uint64_t step, uint64_t tensor_key, uint32_t comp_index,
-                                   uint32_t source) {
+ESP_ELEMENT uint64_t esp_rng_key(uint64_t seed, uint64_t step, uint64_t tensor_key, uint32_t comp_index,
+                                 uint32_t source) {
     esp_philox_t r = esp_philox(seed, step, tensor_key);
     r = esp_philox((uint64_t)r.w[1] << 32 | r.w[0], (uint64_t)source << 32 | comp_index,
                    (uint64_t)r.w[3] << 32 | r.w[2]);
@@ -41,7 +42,7 @@ static inline uint64_t esp_rng_key(uint64_t seed, uint64_t step, uint64_t tensor
 }
 
 /* 16 random bits for element `index` of the whole tensor. A loop over many elements calls esp_philox once for eight. */
-static inline uint32_t esp_rng_u16(uint64_t key, uint64_t index) {
+ESP_ELEMENT uint32_t esp_rng_u16(uint64_t key, uint64_t index) {
     const esp_philox_t r = esp_philox(key, index / 8, 0);
     return r.w[index % 8 / 2] >> (index % 2 * 16) & 0xFFFFu;
 }

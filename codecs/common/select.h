@@ -23,7 +23,7 @@ enum {
 #define SELECT_INF 0x7f800000u
 #define SELECT_ABS 0x7fffffffu
 
-static inline uint32_t select_bits(float x) {
+ESP_ELEMENT uint32_t select_bits(float x) {
     uint32_t b;
     memcpy(&b, &x, 4);
     return b & SELECT_ABS;

@@ -7,13 +7,14 @@
  *
  * defines foo_for(level), which returns the body compiled for that level. Ask esp_simd_level() once, in open().
  * Where compilers do not vectorise a body (packing, compaction), write foo_avx2 and foo_avx512 by hand, foo_scalar
- * in plain C, and ESP_KERNEL_PICK in place of ESP_KERNEL. */
+ * in plain C, and ESP_KERNEL_PICK in place of ESP_KERNEL. ESP_NO_SIMD leaves all levels but the scalar one out. */
 #ifndef ESP_SIMD_H
 #define ESP_SIMD_H
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__x86_64__) && defined(__GNUC__)
+#include "codecs/common/element.h"
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(ESP_NO_SIMD)
 #define ESP_SIMD_X86 1
 #include <cpuid.h>
 #include <immintrin.h>
@@ -76,8 +77,6 @@ static inline int esp_simd_level(void) {
     if (want && !strcmp(want, "avx2")) cap = ESP_SIMD_AVX2;
     return best < cap ? best : cap;
 }
-
-#define ESP_INLINE static inline __attribute__((always_inline))
 
 #ifdef ESP_SIMD_X86
 #define ESP_TARGET_AVX2 ESP_KERNEL_OPT __attribute__((target("avx2,f16c,bmi,bmi2,popcnt,lzcnt")))

@@ -1,0 +1,149 @@
+/* dense.h: kernels that the twins of dense codecs share: the look for NaN and Inf before feedback is written, the header at the end, and
+ * the check of payloads. Knows no codec's format: a format is a small struct with functions.
+ *
+ * compress:    cuda_dense_check (only with feedback: the residual must stay if phi has a NaN or Inf), the codec's own kernel, which does
+ *              nothing where flags->bad is set and sets it where it finds a NaN or Inf itself, then cuda_dense_finish.
+ * decompress:  cuda_dense_look (headers and bodies), then cuda_dense_add. */
+#ifndef ESP_CUDA_DENSE_H
+#define ESP_CUDA_DENSE_H
+#include "codecs/cuda/common/twin.h"
+#include "codecs/common/dense.h"
+
+enum {
+    CUDA_DENSE_EACH = 4 * CUDA_THREADS
+}; /* elements that a block takes at a time: 4 loads of a thread are under way */
+
+/* ---- compress ------------------------------------------------------------------------------------------------------------- */
+static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check(cuda_parts all) {
+    const cuda_part *p = &all.part[blockIdx.y];
+    uint32_t any = 0;
+    for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
+         at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
+        CUDA_UNROLL
+        for (int k = 0; k < 4; k++) {
+            const uint64_t i = at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
+            if (i < p->count) any |= dense_nonfinite(cuda_phi(&all, p, i));
+        }
+    }
+    if (any >> 31) atomicOr(&cuda_flags_of(p)->bad, 1u);
+}
+
+/* Writes the header; where phi was not finite, one with NONFINITE, and with a body of the 2- or 4-byte number `nan` where bodies may be
+ * summed (nan_bytes 2 or 4), else without. */
+typedef struct cuda_dense_end {
+    uint32_t codec, wire, nan, nan_bytes;
+    uint64_t aux;
+    uint64_t fixed, whole; /* the body has `fixed` bytes, and `whole` for every started `per` elements; none has 0 */
+    uint64_t per;
+} cuda_dense_end;
+ESP_ELEMENT uint64_t cuda_dense_body(const cuda_dense_end *f, uint64_t count) {
+    return count ? f->fixed + (count / f->per + (count % f->per != 0)) * f->whole : 0;
+}
+static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_finish(cuda_parts all, cuda_dense_end f) {
+    const cuda_part *p = &all.part[blockIdx.y];
+    const uint32_t bad = cuda_get(&cuda_flags_of(p)->bad);
+    const uint64_t body = cuda_dense_body(&f, p->count);
+    if (cuda_thread() == 0)
+        cuda_write_header(p, f.codec, f.wire, bad ? ESP_PAYLOAD_NONFINITE : 0, bad && !f.nan_bytes ? 0 : body, f.aux);
+    if (!bad || !f.nan_bytes) return;
+    for (uint64_t i = cuda_thread(); i < body / f.nan_bytes; i += cuda_threads()) {
+        if (f.nan_bytes == 2)
+            cuda_put((uint16_t *)(void *)cuda_body(p) + i, (uint16_t)f.nan);
+        else
+            cuda_put((uint32_t *)(void *)cuda_body(p) + i, f.nan);
+    }
+}
+/* One compress: encode(parts, longest) launches the codec's kernel. */
+template <typename Encode>
+static esp_status cuda_dense_compress(const esp_host *h, const char *name, const esp_codec_args *a,
+                                      const cuda_dense_end &f, Encode encode) {
+    cuda_call c;
+    const esp_status s = cuda_begin(&c, h, name, a);
+    if (s != ESP_OK) return s;
+    return cuda_each_part(
+        &c, a, [&](uint64_t n) { return cuda_dense_body(&f, n); },
+        [&](const cuda_parts &parts, uint64_t longest) {
+            const dim3 grid = cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n);
+            if (a->residual) cuda_launch(&c, "check", cuda_dense_check, grid, parts);
+            encode(&c, parts, longest);
+            /* with a NaN the body is filled; else one thread of a part has all there is to do */
+            cuda_launch(&c, "finish", cuda_dense_finish, f.nan_bytes ? grid : dim3(1, parts.n), parts, f);
+        });
+}
+
+/* ---- decompress ------------------------------------------------------------------------------------------------------------- */
+/* A format F is passed to kernels by value and has
+ *     uint32_t codec, wire, nan_body;
+ *     int header_ok(const cuda_header *h) const;                                   aux is one that compress writes
+ *     uint64_t pieces(uint64_t count) const;                                       of a body that are checked one by one
+ *     int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const;
+ *     float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const;
+ * value() is element i times scale, to the bit as the CPU computes it. */
+template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_look(cuda_sums all, F f) {
+    const cuda_sum *d = &all.part[blockIdx.y];
+    for (uint32_t k = 0; k < d->n; k++) {
+        const cuda_source *s = &all.source[d->first + k];
+        const cuda_header h = cuda_read_header(s);
+        const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE, empty = h.flags & ESP_PAYLOAD_EMPTY;
+        int ok =
+            cuda_header_ok(&h, s, f.codec, f.wire, d->count) && h.body == (empty || (nan && !f.nan_body) ? 0 : d->body);
+        if (ok && h.body && !nan) {
+            ok = f.header_ok(&h);
+            for (uint64_t i = cuda_thread(); ok && i < f.pieces(d->count); i += cuda_threads())
+                ok = f.piece_ok(s->payload + ESP_PAYLOAD_HEADER, d->count, i);
+        }
+        if (!ok) cuda_found_corrupt(&all, d, f.codec);
+        if (ok && nan && cuda_thread() == 0) atomicOr(d->verdict, (uint32_t)CUDA_NAN);
+    }
+}
+template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_add(cuda_sums all, F f) {
+    const cuda_sum *d = &all.part[blockIdx.y];
+    const uint32_t verdict = cuda_get(d->verdict);
+    if (verdict & CUDA_CORRUPT) return;
+    for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < d->count;
+         at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
+        float x[4];
+        CUDA_UNROLL
+        for (int k = 0; k < 4; k++) {
+            const uint64_t i = at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
+            x[k] = !all.set && i < d->count ? cuda_get(d->out + i) : 0;
+        }
+        int set = all.set != 0;
+        for (uint32_t s = 0; s < d->n && !(verdict & CUDA_NAN); s++) {
+            const cuda_header h = cuda_read_header(&all.source[d->first + s]);
+            const unsigned char *body = all.source[d->first + s].payload + ESP_PAYLOAD_HEADER;
+            if (h.flags & ESP_PAYLOAD_EMPTY) continue;
+            CUDA_UNROLL
+            for (int k = 0; k < 4; k++) {
+                const uint64_t i = at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
+                if (i >= d->count) continue;
+                const float v = f.value(&h, body, i, all.scale);
+                x[k] = set ? v : x[k] + v; /* not 0 + v: that loses the sign of -0 */
+            }
+            set = 0;
+        }
+        CUDA_UNROLL
+        for (int k = 0; k < 4; k++) {
+            const uint64_t i = at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
+            if (i < d->count) cuda_put(d->out + i, verdict & CUDA_NAN ? dense_float(0x7FC00000u) : x[k]);
+        }
+    }
+}
+/* One decompress; end: as in compress, for the size of a body. */
+template <typename F>
+static esp_status cuda_dense_decompress(const esp_host *h, const char *name, const esp_codec_args *a,
+                                        const cuda_dense_end &end, const F &f) {
+    cuda_call c;
+    const esp_status s = cuda_begin(&c, h, name, a);
+    if (s != ESP_OK) return s;
+    return cuda_each_sum(
+        &c, a, [&](uint64_t n) { return cuda_dense_body(&end, n); },
+        [&](const cuda_sums &sums, uint64_t longest) {
+            cuda_launch(&c, "look", cuda_dense_look<F>, cuda_grid(&c, f.pieces(longest), CUDA_THREADS, sums.n), sums,
+                        f);
+        },
+        [&](const cuda_sums &sums, uint64_t longest) {
+            cuda_launch(&c, "add", cuda_dense_add<F>, cuda_grid(&c, longest, CUDA_DENSE_EACH, sums.n), sums, f);
+        });
+}
+#endif

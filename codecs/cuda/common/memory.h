@@ -1,0 +1,41 @@
+/* memory.h: how kernels read and write tensors and payloads: one number a thread, so that the 32 threads of a warp touch one stretch of
+ * memory. A part of a tensor may begin at any number, so wider accesses would need a case for each alignment. The test runtime
+ * counts the bytes. Knows no codec. */
+#ifndef ESP_CUDA_MEMORY_H
+#define ESP_CUDA_MEMORY_H
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define CUDA_UNROLL _Pragma("unroll")
+#else
+#define CUDA_UNROLL
+#endif
+
+template <typename T> static __device__ __forceinline__ T cuda_get(const T *p) {
+#ifdef CUDA_HOST
+    cuda_host_read += sizeof(T);
+#endif
+    return *p;
+}
+template <typename T> static __device__ __forceinline__ void cuda_put(T *p, T value) {
+#ifdef CUDA_HOST
+    cuda_host_written += sizeof(T);
+#endif
+    *p = value;
+}
+
+/* The sum, or another combination, of all lanes' values, in every lane; the order of a tree. All 32 lanes call it. */
+template <typename T, typename F> static __device__ __forceinline__ T cuda_warp_all(T x, F combine) {
+    for (int by = 16; by; by /= 2) x = combine(x, __shfl_xor_sync(0xFFFFFFFFu, x, by));
+    return x;
+}
+static __device__ __forceinline__ uint32_t cuda_lane(void) { return threadIdx.x & 31u; }
+/* This thread's warp among all of its part's blocks, and their number. Blocks have x only. */
+static __device__ __forceinline__ uint64_t cuda_warp(void) {
+    return (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+}
+static __device__ __forceinline__ uint64_t cuda_warps(void) { return (uint64_t)gridDim.x * (blockDim.x / 32); }
+static __device__ __forceinline__ uint64_t cuda_thread(void) { return (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; }
+static __device__ __forceinline__ uint64_t cuda_threads(void) { return (uint64_t)gridDim.x * blockDim.x; }
+#endif

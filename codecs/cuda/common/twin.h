@@ -1,0 +1,307 @@
+/* twin.h: what every CUDA codec's file begins with. A twin is another table of a codec: it includes the codec's file for the CPU,
+ * and takes parameters, sizes and the model from there, and the per-element maths (ESP_ELEMENT). It brings kernels, and the calls that
+ * launch them for the parts of a list:
+ *
+ *     #include "codecs/cuda/common/twin.h"
+ *     #include "codecs/efsignsgd.c"
+ *     __global__ void efsign_encode_kernel(cuda_parts parts, ...) { ... }
+ *     static esp_status efsign_cuda_compress(void *self, const esp_codec_args *a) { ... cuda_each_part(...) ... }
+ *     CUDA_TWIN(efsignsgd, efsign_codec, efsign_cuda_bound, efsign_cuda_compress, efsign_cuda_decompress)
+ *
+ * No call waits for the device or takes memory: sizes and counts stay there, so a call can be captured in a CUDA graph. What a kernel
+ * finds wrong goes to the device's finding (device.h).
+ *
+ * Bits do not depend on the number of blocks: any grid gives the same. */
+#ifndef ESP_CUDA_TWIN_H
+#define ESP_CUDA_TWIN_H
+#include "espresso.h"
+#undef ESPRESSO_PLUGIN_ENTRY
+#define ESPRESSO_PLUGIN_ENTRY(id) static inline const esp_plugin *espresso_plugin_of_##id(const esp_host *h)
+#include "codecs/common/params.h"
+#include "codecs/cuda/common/memory.h"
+#include "codecs/cuda/device.h"
+
+/* ---- one call ---------------------------------------------------------------------------------------------------------- */
+enum { CUDA_THREADS = 256, CUDA_BLOCKS_PER_SM = 8, CUDA_PARTS = 32, CUDA_SOURCES = 128, CUDA_FLAGS = 64 };
+
+typedef struct cuda_call {
+    const char *codec;
+    const cuda_device *device;
+    cudaStream_t stream;
+    esp_status status; /* of the first launch that failed */
+} cuda_call;
+
+/* Finds the open device of the call's stream. */
+static inline esp_status cuda_begin(cuda_call *c, const esp_host *h, const char *codec, const esp_codec_args *a) {
+    const esp_device_table *table = NULL;
+    void *self = NULL;
+    const esp_status s = h->device(h->user, a->stream.dev, &table, &self);
+    memset(c, 0, sizeof *c);
+    if (s != ESP_OK) return s;
+    if (table != &cuda_device_table || !a->stream.native)
+        return esp_codec_fail(h, codec, ESP_E_ARG, "the stream is not one of a CUDA device of this plugin");
+    c->codec = codec;
+    c->device = (const cuda_device *)self;
+    c->stream = (cudaStream_t)a->stream.native;
+    return ESP_OK;
+}
+static inline esp_status cuda_check(cuda_call *c, const char *what, cudaError_t e) {
+    if (e != cudaSuccess && c->status == ESP_OK) c->status = cuda_failed(c->device->host, what, e);
+    return c->status;
+}
+
+/* Blocks for `parts` parts, of which the largest has `items` pieces of work of `per_block` a block: no more than the SMs that codecs may
+ * use hold at a time. A kernel's loop takes the rest. */
+static inline dim3 cuda_grid(const cuda_call *c, uint64_t items, uint64_t per_block, uint32_t parts) {
+    const uint64_t want = items / per_block + (items % per_block != 0);
+    uint64_t most = (uint64_t)c->device->sms * CUDA_BLOCKS_PER_SM / (parts ? parts : 1);
+    if (most == 0) most = 1;
+    return dim3((unsigned)(want == 0 ? 1 : want < most ? want : most), parts ? parts : 1);
+}
+/* Launches a kernel of CUDA_THREADS threads a block, unless a launch before it failed. */
+template <typename... P, typename... A>
+static void cuda_launch(cuda_call *c, const char *what, void (*kernel)(P...), dim3 grid, A &&...arguments) {
+    cudaLaunchConfig_t config;
+    if (c->status != ESP_OK) return;
+    memset((void *)&config, 0, sizeof config);
+    config.gridDim = grid;
+    config.blockDim = dim3(CUDA_THREADS);
+    config.stream = c->stream;
+    cuda_check(c, what, cudaLaunchKernelEx(&config, kernel, static_cast<A &&>(arguments)...));
+}
+
+/* ---- compress: the parts of a list, up to CUDA_PARTS a launch ------------------------------------------------------------------ */
+/* Kernels get one part by blockIdx.y. */
+typedef struct cuda_part {
+    const float *g;
+    float *e; /* residual, or NULL */
+    float *state;
+    unsigned char *payload, *scratch; /* scratch: its first CUDA_FLAGS bytes are cuda_flags */
+    uint64_t *used;
+    uint64_t count, capacity;
+    uint64_t first; /* index of the first element in the whole tensor */
+    uint64_t key;   /* of the tensor */
+} cuda_part;
+typedef struct cuda_parts {
+    uint32_t n;
+    float beta, gamma;
+    cuda_part part[CUDA_PARTS];
+} cuda_parts;
+/* What the kernels of one compress tell each other about a part; zero when the first one begins. */
+typedef struct cuda_flags {
+    uint32_t bad; /* phi has a NaN or Inf */
+    uint32_t own[15];
+} cuda_flags;
+
+static __device__ __forceinline__ cuda_flags *cuda_flags_of(const cuda_part *p) {
+    return (cuda_flags *)(void *)p->scratch;
+}
+
+/* The compensated gradient; without feedback the gradient. As dense_phi_body computes it: with beta = gamma = 1 the products change nothing. */
+static __device__ __forceinline__ float cuda_phi(const cuda_parts *all, const cuda_part *p, uint64_t i) {
+    const float g = cuda_get(p->g + i);
+    return p->e ? all->beta * cuda_get(p->e + i) + all->gamma * g : g;
+}
+
+/* The list's entry of args->scratch. */
+static inline unsigned char *cuda_scratch_of(const esp_codec_args *a, uint32_t t, uint64_t *stride) {
+    *stride = a->scratch ? a->scratch->bytes / a->n_tensors / 64 * 64 : 0;
+    return a->scratch ? (unsigned char *)a->scratch->ptr + t * *stride : NULL;
+}
+
+/* Calls launch(parts, longest) for the list's parts, CUDA_PARTS at a time, with flags that are zero. `longest`: elements of the largest
+ * of them. most(count): bytes of the largest body of such a part, which must fit the payload. */
+template <typename Most, typename Launch>
+static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most most, Launch launch) {
+    const esp_host *h = c->device->host;
+    const cuda_on on(c->device->ordinal);
+    uint64_t stride = 0;
+    for (uint32_t t = 0; t < a->n_tensors; t++) {
+        const esp_payload *p = &a->payload[t];
+        if (p->data.bytes < ESP_PAYLOAD_HEADER || p->data.bytes - ESP_PAYLOAD_HEADER < most(a->tensor[t]->count))
+            return ESP_E_TOO_SMALL;
+        if ((uintptr_t)p->data.ptr % 16 || ((uintptr_t)p->used) % 8 || (uintptr_t)a->tensor[t]->data.ptr % 4)
+            return esp_codec_fail(h, c->codec, ESP_E_ARG,
+                                  "a payload on a CUDA device must begin at a multiple of 16 bytes, a tensor of 4");
+    }
+    for (uint32_t t = 0; t < a->n_tensors && c->status == ESP_OK; t += CUDA_PARTS) {
+        cuda_parts parts;
+        uint64_t longest = 0;
+        memset(&parts, 0, sizeof parts);
+        parts.n = a->n_tensors - t < (uint32_t)CUDA_PARTS ? a->n_tensors - t : (uint32_t)CUDA_PARTS;
+        parts.beta = a->beta, parts.gamma = a->gamma;
+        for (uint32_t k = 0; k < parts.n; k++) {
+            cuda_part *p = &parts.part[k];
+            const esp_tensor *x = a->tensor[t + k];
+            p->g = (const float *)x->data.ptr;
+            p->e = a->residual && a->residual[t + k].bytes ? (float *)a->residual[t + k].ptr : NULL;
+            p->state = a->state && a->state[t + k].bytes ? (float *)a->state[t + k].ptr : NULL;
+            p->payload = (unsigned char *)a->payload[t + k].data.ptr;
+            p->capacity = a->payload[t + k].data.bytes;
+            p->used = a->payload[t + k].used;
+            p->count = x->count;
+            p->key = x->key;
+            p->first = a->offset ? a->offset[t + k] : 0;
+            p->scratch = cuda_scratch_of(a, t + k, &stride);
+            longest = x->count > longest ? x->count : longest;
+        }
+        if (stride < CUDA_FLAGS)
+            return esp_codec_fail(h, c->codec, ESP_E_ARG, "scratch memory is less than bound() says");
+        cuda_check(c, "cudaMemset2DAsync",
+                   cudaMemset2DAsync(parts.part[0].scratch, stride, 0, CUDA_FLAGS, parts.n, c->stream));
+        if (c->status == ESP_OK) launch(parts, longest);
+    }
+    return c->status;
+}
+
+/* ---- headers --------------------------------------------------------------------------------------------------------------- */
+/* As esp_payload_header_of() and esp_payload_begin(), by one thread of the device. */
+static __device__ __forceinline__ void cuda_write_header(const cuda_part *p, uint32_t codec, uint32_t wire,
+                                                         uint32_t flags, uint64_t body, uint64_t aux) {
+    uint64_t *w = (uint64_t *)(void *)p->payload;
+    cuda_put(w + 0, (uint64_t)codec | (uint64_t)(wire & 0xFFFFu) << 32 | (uint64_t)flags << 48);
+    cuda_put(w + 1, p->count);
+    cuda_put(w + 2, body);
+    cuda_put(w + 3, aux);
+    for (int i = 4; i < 8; i++) cuda_put(w + i, (uint64_t)0);
+    if (p->used) cuda_put(p->used, (uint64_t)ESP_PAYLOAD_HEADER + body);
+}
+static __device__ __forceinline__ unsigned char *cuda_body(const cuda_part *p) {
+    return p->payload + ESP_PAYLOAD_HEADER;
+}
+
+/* ---- decompress: the payloads of a list's parts -------------------------------------------------------------------------------- */
+typedef struct cuda_source {
+    const unsigned char *payload;
+    uint64_t bytes; /* that are there */
+} cuda_source;
+typedef struct cuda_sum {
+    float *out;
+    uint64_t count;
+    uint64_t body;     /* of a full payload, where the codec's size follows from the count */
+    uint32_t *verdict; /* CUDA_* below, of all payloads of the part together */
+    uint32_t first, n; /* payloads in source[] */
+} cuda_sum;
+typedef struct cuda_sums {
+    uint32_t n, set; /* set: out is overwritten */
+    float scale;
+    cuda_finding *finding;
+    cuda_sum part[CUDA_PARTS];
+    cuda_source source[CUDA_SOURCES];
+} cuda_sums;
+enum { CUDA_NAN = 1, CUDA_CORRUPT = 2 };
+
+typedef struct cuda_header {
+    uint64_t count, body, aux;
+    uint32_t codec, wire, flags;
+} cuda_header;
+static __device__ __forceinline__ cuda_header cuda_read_header(const cuda_source *s) {
+    const uint64_t *w = (const uint64_t *)(const void *)s->payload;
+    const uint64_t id = cuda_get(w);
+    cuda_header h;
+    h.codec = (uint32_t)id, h.wire = (uint32_t)(id >> 32) & 0xFFFFu, h.flags = (uint32_t)(id >> 48);
+    h.count = cuda_get(w + 1), h.body = cuda_get(w + 2), h.aux = cuda_get(w + 3);
+    return h;
+}
+/* 1: the header is one of this codec's, for `count` elements, and the body lies in the buffer. */
+static __device__ __forceinline__ int cuda_header_ok(const cuda_header *h, const cuda_source *s, uint32_t codec,
+                                                     uint32_t wire, uint64_t count) {
+    return h->codec == codec && h->wire == wire && h->count == count && h->body <= s->bytes - ESP_PAYLOAD_HEADER &&
+           h->flags < 3u; /* NONFINITE or EMPTY or neither */
+}
+static __device__ __forceinline__ void cuda_found_corrupt(const cuda_sums *all, const cuda_sum *d, uint32_t codec) {
+    atomicOr(d->verdict, (uint32_t)CUDA_CORRUPT);
+    all->finding->codec = codec;
+    __threadfence_system();
+    all->finding->corrupt = 1;
+}
+
+/* Calls check(sums, longest) for all payloads, then add(sums, longest): each part's payloads in order, at most CUDA_SOURCES a launch.
+ * full(count): `body` above. Verdicts are zero when the first check begins. */
+template <typename Full, typename Check, typename Add>
+static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full, Check check, Add add) {
+    const esp_host *h = c->device->host;
+    const cuda_on on(c->device->ordinal);
+    const uint32_t per = a->n_payloads;
+    uint64_t stride = 0;
+    unsigned char *scratch = cuda_scratch_of(a, 0, &stride);
+    if (stride < CUDA_FLAGS) return esp_codec_fail(h, c->codec, ESP_E_ARG, "scratch memory is less than bound() says");
+    for (uint64_t p = 0; p < (uint64_t)a->n_tensors * per; p++) {
+        if (a->payload[p].data.bytes < ESP_PAYLOAD_HEADER)
+            return esp_codec_fail(h, c->codec, ESP_E_CORRUPT, "a payload is shorter than its header");
+        if ((uintptr_t)a->payload[p].data.ptr % 16)
+            return esp_codec_fail(h, c->codec, ESP_E_ARG,
+                                  "a payload on a CUDA device must begin at a multiple of 16 bytes");
+    }
+    cuda_check(c, "cudaMemset2DAsync", cudaMemset2DAsync(scratch, stride, 0, CUDA_FLAGS, a->n_tensors, c->stream));
+    for (int adds = 0; adds < 2; adds++) {
+        uint32_t t = 0, p = 0; /* the next payload: p of part t */
+        while (t < a->n_tensors && c->status == ESP_OK) {
+            cuda_sums sums;
+            uint64_t longest = 0;
+            uint32_t used = 0;
+            memset(&sums, 0, sizeof sums);
+            sums.set = a->mode == ESP_OUT_SET && p == 0;
+            sums.scale = a->scale == 0 ? 1 : a->scale;
+            sums.finding = c->device->finding;
+            /* a part whose payloads do not fit is alone in its launches */
+            while (t < a->n_tensors && sums.n < (uint32_t)CUDA_PARTS &&
+                   (used == 0 || used + per <= (uint32_t)CUDA_SOURCES)) {
+                cuda_sum *d = &sums.part[sums.n++];
+                const uint32_t left = per - p, room = (uint32_t)CUDA_SOURCES;
+                d->out = (float *)a->tensor[t]->data.ptr;
+                d->count = a->tensor[t]->count;
+                d->body = full(d->count);
+                d->verdict = (uint32_t *)(void *)(scratch + t * stride);
+                d->first = used;
+                d->n = left < room ? left : room;
+                for (uint32_t k = 0; k < d->n; k++) {
+                    const esp_payload *x = &a->payload[(uint64_t)t * per + p + k];
+                    sums.source[used++] = {(const unsigned char *)x->data.ptr, x->data.bytes};
+                }
+                longest = d->count > longest ? d->count : longest;
+                p += d->n;
+                if (p < per) break;
+                p = 0;
+                t++;
+            }
+            if (adds)
+                add(sums, longest);
+            else
+                check(sums, longest);
+        }
+    }
+    return c->status;
+}
+
+/* ---- the table ----------------------------------------------------------------------------------------------------------------- */
+/* A bound of the CPU's table, with the twin's scratch memory: the flags and `scratch` bytes. */
+static inline esp_status cuda_bound(const esp_codec *cpu, void *self, const esp_tensor *like, uint32_t round,
+                                    uint32_t n_reduced, uint64_t scratch, esp_bound *out) {
+    const esp_status s = cpu->bound(self, like, round, n_reduced, out);
+    if (s == ESP_OK && out->struct_size >= offsetof(esp_bound, scratch_bytes) + sizeof out->scratch_bytes)
+        out->scratch_bytes = (CUDA_FLAGS + scratch + 63) / 64 * 64;
+    return s;
+}
+/* The CPU's table, but for the calls that run on the device. */
+static inline esp_codec cuda_twin_of(const esp_codec *cpu) {
+    esp_codec t = *cpu;
+    t.devices = ESP_BIT(ESP_CUDA);
+    t.caps = (t.caps | ESP_CODEC_LISTS) & ~(uint64_t)ESP_CODEC_FORWARD;
+    t.forward = NULL;
+    t.finalize = NULL;
+    return t;
+}
+#define CUDA_TWIN(name, cpu, bound_, compress_, decompress_)                                                           \
+    extern "C" const esp_codec *cuda_codec_##name(void);                                                               \
+    extern "C" const esp_codec *cuda_codec_##name(void) {                                                              \
+        static const esp_codec twin = [] {                                                                             \
+            esp_codec t = cuda_twin_of(&cpu);                                                                          \
+            t.bound = bound_;                                                                                          \
+            t.compress = compress_;                                                                                    \
+            t.decompress = decompress_;                                                                                \
+            return t;                                                                                                  \
+        }();                                                                                                           \
+        return &twin;                                                                                                  \
+    }
+#endif

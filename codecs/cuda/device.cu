@@ -1,0 +1,276 @@
+/* device.cu: the table of CUDA devices (esp_device_table): memory, streams, events, copies and conversion, by the CUDA runtime, which is
+ * linked into the plugin and opens the driver at run time. Without a driver there are no devices, and nothing fails.
+ *
+ *     ESPRESSO_CUDA_SMS=N              codecs use at most as many blocks as N multiprocessors hold, so that backward keeps the others
+ *     ESPRESSO_CUDA_PRIORITY=high|low  of the library's streams; without it the device's default
+ */
+#include "codecs/common/half.h"
+#include "codecs/cuda/common/memory.h"
+#include "codecs/cuda/device.h"
+#include <new>
+#include <stdio.h>
+#include <stdlib.h>
+
+static esp_status cuda_say(const esp_host *h, int32_t level, esp_status s, const char *text) {
+    const esp_log_event ev = {(uint32_t)sizeof ev, level, s, 0, "cuda", text, "codecs/cuda/device.cu"};
+    if (h && h->log) h->log(h->user, &ev);
+    return s;
+}
+esp_status cuda_failed(const esp_host *h, const char *call, cudaError_t e) {
+    char text[256];
+    (void)cudaGetLastError(); /* an error that does not stay must not fail the trainer's next call */
+    (void)snprintf(text, sizeof text, "%s: CUDA error %d: %s", call, (int)e, cudaGetErrorString(e));
+    return cuda_say(h, ESP_LOG_ERROR, e == cudaErrorMemoryAllocation ? ESP_E_NOMEM : ESP_E_DEVICE, text);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------------------- */
+static esp_status cuda_probe(const esp_host *h, int32_t *count) {
+    int n = 0;
+    const cudaError_t e = cudaGetDeviceCount(&n);
+    char text[256];
+    (void)cudaGetLastError();
+    *count = e == cudaSuccess ? n : 0;
+    if (e == cudaSuccess) return ESP_OK;
+    (void)snprintf(text, sizeof text, "there are no CUDA devices here: %s (see nvidia-smi, and CUDA_VISIBLE_DEVICES)",
+                   cudaGetErrorString(e));
+    return cuda_say(h, ESP_LOG_INFO, ESP_OK, text);
+}
+
+/* A whole number from 1 to `most` in the environment; `most` where it is not set; 0: it is malformed. */
+static unsigned cuda_env_number(const char *name, unsigned most) {
+    const char *text = getenv(name);
+    char *end;
+    if (!text || !*text) return most;
+    const unsigned long long n = strtoull(text, &end, 10);
+    return *end || *text < '0' || *text > '9' || n == 0 ? 0 : n > most ? most : (unsigned)n;
+}
+static esp_status cuda_settings(cuda_device *d) {
+    const char *priority = getenv("ESPRESSO_CUDA_PRIORITY");
+    int sms = 0, least = 0, greatest = 0;
+    cudaError_t e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, d->ordinal);
+    if (e == cudaSuccess) e = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (e != cudaSuccess) return cuda_failed(d->host, "cudaDeviceGetAttribute", e);
+    d->sms = cuda_env_number("ESPRESSO_CUDA_SMS", sms > 0 ? (unsigned)sms : 1);
+    if (!d->sms)
+        return cuda_say(d->host, ESP_LOG_ERROR, ESP_E_ARG,
+                        "ESPRESSO_CUDA_SMS: set it to a whole number of multiprocessors, at least 1, or leave it out");
+    if (priority && *priority && strcmp(priority, "high") != 0 && strcmp(priority, "low") != 0)
+        return cuda_say(d->host, ESP_LOG_ERROR, ESP_E_ARG,
+                        "ESPRESSO_CUDA_PRIORITY: set it to high or low, or leave it out");
+    d->priority = !priority || !*priority ? 0 : *priority == 'h' ? greatest : least;
+    return ESP_OK;
+}
+static void cuda_close(void *self) {
+    cuda_device *d = (cuda_device *)self;
+    {
+        const cuda_on on(d->ordinal);
+        if (d->own) (void)cudaStreamDestroy(d->own);
+        if (d->finding) (void)cudaFreeHost(d->finding);
+    }
+    d->host->free_(d->host->user, esp_device(), d, sizeof *d);
+}
+static esp_status cuda_open(const esp_host *h, int32_t ordinal, void **self) {
+    void *at = h->alloc(h->user, esp_device(), sizeof(cuda_device), 64);
+    if (!at) return ESP_E_NOMEM;
+    cuda_device *d = new (at) cuda_device();
+    d->host = h, d->ordinal = ordinal;
+    esp_status s;
+    {
+        const cuda_on on(ordinal);
+        int now = -1;
+        cudaError_t e = cudaGetDevice(&now);
+        s = e != cudaSuccess || now != ordinal ? cuda_failed(h, "cudaSetDevice", e ? e : cudaErrorInvalidDevice)
+                                               : cuda_settings(d);
+        if (s == ESP_OK) {
+            e = cudaHostAlloc((void **)&d->finding, sizeof *d->finding, cudaHostAllocPortable | cudaHostAllocMapped);
+            if (e == cudaSuccess) memset(d->finding, 0, sizeof *d->finding);
+            if (e == cudaSuccess) e = cudaStreamCreateWithPriority(&d->own, cudaStreamNonBlocking, 0);
+            if (e != cudaSuccess) s = cuda_failed(h, "cudaHostAlloc", e);
+        }
+    }
+    if (s != ESP_OK)
+        cuda_close(d);
+    else
+        *self = d;
+    return s;
+}
+static esp_status cuda_done(void *self, const char *call, cudaError_t e) {
+    return e == cudaSuccess ? ESP_OK : cuda_failed(((cuda_device *)self)->host, call, e);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------------ */
+static esp_status cuda_alloc(void *self, uint64_t bytes, uint32_t where, void **out) {
+    cuda_device *d = (cuda_device *)self;
+    const cuda_on on(d->ordinal);
+    cudaError_t e;
+    *out = NULL;
+    if (where == ESP_MEM_PINNED) {
+        e = cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocPortable);
+        if (e == cudaSuccess && bytes) memset(*out, 0, bytes);
+        return cuda_done(self, "cudaHostAlloc", e);
+    }
+    e = cudaMalloc(out, bytes ? bytes : 1);
+    if (e == cudaSuccess) e = cudaMemsetAsync(*out, 0, bytes, d->own);
+    if (e == cudaSuccess) e = cudaStreamSynchronize(d->own);
+    if (e != cudaSuccess && *out) (void)cudaFree(*out), *out = NULL;
+    return cuda_done(self, "cudaMalloc", e);
+}
+static void cuda_free(void *self, void *p, uint64_t bytes, uint32_t where) {
+    const cuda_on on(((cuda_device *)self)->ordinal);
+    (void)bytes;
+    if (where == ESP_MEM_PINNED)
+        (void)cudaFreeHost(p);
+    else
+        (void)cudaFree(p);
+}
+
+/* ---- streams and events ------------------------------------------------------------------------------------------------- */
+static esp_status cuda_stream_create(void *self, esp_stream *out) {
+    cuda_device *d = (cuda_device *)self;
+    const cuda_on on(d->ordinal);
+    cudaStream_t s = NULL;
+    const cudaError_t e = cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, d->priority);
+    *out = esp_stream();
+    out->dev.kind = ESP_CUDA, out->dev.ordinal = d->ordinal, out->native = s;
+    return cuda_done(self, "cudaStreamCreateWithPriority", e);
+}
+static void cuda_stream_destroy(void *self, esp_stream s) {
+    const cuda_on on(((cuda_device *)self)->ordinal);
+    (void)cudaStreamDestroy((cudaStream_t)s.native);
+}
+static esp_status cuda_event_create(void *self, void **event) {
+    const cuda_on on(((cuda_device *)self)->ordinal);
+    cudaEvent_t made = NULL;
+    const cudaError_t e = cudaEventCreateWithFlags(&made, 0);
+    *event = made;
+    return cuda_done(self, "cudaEventCreate", e);
+}
+static void cuda_event_destroy(void *self, void *event) {
+    const cuda_on on(((cuda_device *)self)->ordinal);
+    (void)cudaEventDestroy((cudaEvent_t)event);
+}
+static esp_status cuda_event_record(void *self, void *event, esp_stream s) {
+    return cuda_done(self, "cudaEventRecord", cudaEventRecord((cudaEvent_t)event, (cudaStream_t)s.native));
+}
+static esp_status cuda_event_wait(void *self, void *event, esp_stream s) {
+    return cuda_done(self, "cudaStreamWaitEvent", cudaStreamWaitEvent((cudaStream_t)s.native, (cudaEvent_t)event, 0));
+}
+/* The status of an event that passed: what kernels found, too. */
+static esp_status cuda_found(cuda_device *d) {
+    char text[256];
+    if (!*(volatile uint32_t *)&d->finding->corrupt) return ESP_OK;
+    const char *name = cuda_codec_name(*(volatile uint32_t *)&d->finding->codec);
+    if (!__atomic_exchange_n(&d->said, 1, __ATOMIC_RELAXED)) {
+        (void)snprintf(text, sizeof text,
+                       "device cuda:%d: a payload for codec %s is corrupt, or of another codec, size or parameters",
+                       d->ordinal, name ? name : "(unknown)");
+        (void)cuda_say(d->host, ESP_LOG_ERROR, ESP_E_CORRUPT, text);
+    }
+    return ESP_E_CORRUPT;
+}
+static esp_status cuda_passed(void *self, const char *call, cudaError_t e) {
+    if (e == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        return ESP_PENDING;
+    }
+    return e == cudaSuccess ? cuda_found((cuda_device *)self) : cuda_done(self, call, e);
+}
+static esp_status cuda_event_query(void *self, void *event) {
+    return cuda_passed(self, "cudaEventQuery", cudaEventQuery((cudaEvent_t)event));
+}
+static esp_status cuda_event_sync(void *self, void *event) {
+    return cuda_passed(self, "cudaEventSynchronize", cudaEventSynchronize((cudaEvent_t)event));
+}
+static esp_status cuda_elapsed(void *self, void *from, void *to, uint64_t *ns) {
+    float ms = 0;
+    const cudaError_t e = cudaEventElapsedTime(&ms, (cudaEvent_t)from, (cudaEvent_t)to);
+    *ns = ms > 0 ? (uint64_t)((double)ms * 1e6) : 0;
+    return e == cudaErrorNotReady ? ESP_E_STATE : cuda_done(self, "cudaEventElapsedTime", e);
+}
+
+/* ---- copies and conversion ------------------------------------------------------------------------------------------------ */
+static esp_status cuda_copy(void *self, void *dst, const void *src, uint64_t bytes, esp_stream s) {
+    if (!bytes) return ESP_OK;
+    return cuda_done(self, "cudaMemcpyAsync",
+                     cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, (cudaStream_t)s.native));
+}
+static esp_status cuda_copy2d(void *self, void *dst, uint64_t dst_pitch, const void *src, uint64_t src_pitch,
+                              uint64_t bytes, uint64_t rows, esp_stream s) {
+    if (!bytes || !rows) return ESP_OK;
+    return cuda_done(
+        self, "cudaMemcpy2DAsync",
+        cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, bytes, rows, cudaMemcpyDefault, (cudaStream_t)s.native));
+}
+static esp_status cuda_fill(void *self, void *dst, uint8_t byte, uint64_t bytes, esp_stream s) {
+    if (!bytes) return ESP_OK;
+    return cuda_done(self, "cudaMemsetAsync", cudaMemsetAsync(dst, byte, bytes, (cudaStream_t)s.native));
+}
+
+static __device__ __forceinline__ float cuda_number_get(const void *p, esp_dtype dtype, uint64_t i) {
+    if (dtype == ESP_F32) return cuda_get((const float *)p + i);
+    const uint16_t v = cuda_get((const uint16_t *)p + i);
+    return dtype == ESP_F16 ? half_from_f16(v) : half_float((uint32_t)v << 16);
+}
+static __device__ __forceinline__ void cuda_number_put(void *p, esp_dtype dtype, uint64_t i, float x) {
+    const int nan = x != x;
+    if (dtype == ESP_F32)
+        cuda_put((float *)p + i, x);
+    else if (dtype == ESP_F16)
+        cuda_put((uint16_t *)p + i, (uint16_t)(nan ? HALF_F16_NAN : half_to_f16(x)));
+    else
+        cuda_put((uint16_t *)p + i, (uint16_t)(nan ? HALF_BF16_NAN : half_to_bf16(x)));
+}
+static __global__ void __launch_bounds__(256)
+    cuda_convert_kernel(void *dst, esp_dtype to, const void *src, esp_dtype from, float scale, uint32_t sum,
+                        uint64_t n) {
+    for (uint64_t i = cuda_thread(); i < n; i += cuda_threads()) {
+        const float x = scale * cuda_number_get(src, from, i);
+        cuda_number_put(dst, to, i, sum ? cuda_number_get(dst, to, i) + x : x);
+    }
+}
+static esp_status cuda_convert(void *self, void *dst, esp_dtype dst_dtype, const void *src, esp_dtype src_dtype,
+                               float scale, uint32_t sum, uint64_t count, esp_stream s) {
+    const cuda_device *d = (const cuda_device *)self;
+    const uint64_t want = (count + 1023) / 1024, most = (uint64_t)d->sms * 8;
+    cudaLaunchConfig_t c;
+    if (!count) return ESP_OK;
+    if (!esp_dtype_bytes(dst_dtype) || !esp_dtype_bytes(src_dtype) || dst_dtype > ESP_BF16 || src_dtype > ESP_BF16)
+        return ESP_E_ARG;
+    const cuda_on on(d->ordinal);
+    memset((void *)&c, 0, sizeof c);
+    c.gridDim = dim3((unsigned)(want < most ? want : most));
+    c.blockDim = dim3(256);
+    c.stream = (cudaStream_t)s.native;
+    return cuda_done(self, "convert",
+                     cudaLaunchKernelEx(&c, cuda_convert_kernel, dst, dst_dtype, src, src_dtype, scale, sum, count));
+}
+
+static esp_device_table cuda_table_of(void) {
+    esp_device_table t;
+    memset(&t, 0, sizeof t);
+    t.struct_size = sizeof t;
+    t.kind = ESP_CUDA;
+    t.name = "cuda";
+    t.summary = "NVIDIA GPUs, by the CUDA runtime";
+    t.probe = cuda_probe;
+    t.open = cuda_open;
+    t.close = cuda_close;
+    t.alloc = cuda_alloc;
+    t.free_ = cuda_free;
+    t.stream_create = cuda_stream_create;
+    t.stream_destroy = cuda_stream_destroy;
+    t.event_create = cuda_event_create;
+    t.event_destroy = cuda_event_destroy;
+    t.event_record = cuda_event_record;
+    t.event_wait = cuda_event_wait;
+    t.event_query = cuda_event_query;
+    t.event_sync = cuda_event_sync;
+    t.copy = cuda_copy;
+    t.copy2d = cuda_copy2d;
+    t.fill = cuda_fill;
+    t.convert = cuda_convert;
+    t.elapsed = cuda_elapsed;
+    return t;
+}
+extern const esp_device_table cuda_device_table;
+const esp_device_table cuda_device_table = cuda_table_of();

@@ -1,0 +1,44 @@
+/* plugin.cu: the plugin's entry: the codecs of twins.inc, and the device. It touches no device, so it loads on a machine without one. */
+#include "codecs/cuda/device.h"
+
+#define CUDA_TWINS(name) extern "C" const esp_codec *cuda_codec_##name(void);
+#include "codecs/cuda/twins.inc"
+#undef CUDA_TWINS
+
+static const esp_codec *const *cuda_codecs(uint32_t *n) {
+#define CUDA_TWINS(name) cuda_codec_##name(),
+    static const esp_codec *const all[] = {
+#include "codecs/cuda/twins.inc"
+    };
+#undef CUDA_TWINS
+    *n = sizeof all / sizeof *all;
+    return all;
+}
+const char *cuda_codec_name(uint32_t hash) {
+    uint32_t n;
+    const esp_codec *const *all = cuda_codecs(&n);
+    for (uint32_t i = 0; i < n; i++)
+        if (esp_name_hash(all[i]->name) == hash) return all[i]->name;
+    return NULL;
+}
+
+static const esp_plugin *cuda_plugin(void) {
+    static const esp_device_table *const devices[] = {&cuda_device_table};
+    static const esp_plugin plugin = [] {
+        esp_plugin p;
+        memset(&p, 0, sizeof p);
+        p.struct_size = sizeof p;
+        p.name = "cuda";
+        p.version = ESPRESSO_VERSION;
+        p.license = "MIT";
+        p.codecs = cuda_codecs(&p.n_codecs);
+        p.devices = devices;
+        p.n_devices = 1;
+        return p;
+    }();
+    return &plugin;
+}
+ESPRESSO_PLUGIN_ENTRY(cuda) {
+    (void)h;
+    return cuda_plugin();
+}
