@@ -35,6 +35,8 @@ SO      := $(BUILD)/lib/libespresso.so
 # backend gloo is the one part in C++, for gloo's interface is; of the warnings those that its and C's headers bear in C++
 GLOO_CXX  := $(CXX) -std=gnu++20 -I. -pthread $(OPT) $(CFLAGS) -Wall -Wconversion -Wshadow -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized
 HAVE_GLOO := $(shell printf '\043include <gloo/rendezvous/context.h>\n' | $(CXX) -std=gnu++20 -E -x c++ - >/dev/null 2>&1 && echo yes)
+# CUDA codecs: codecs/cuda as C++, in which the codecs' own files are included. No contraction, so that bytes are the CPU's
+CUDA_BASE := -std=c++20 -ffp-contract=off -I. -Drestrict=__restrict__ -DESP_NO_SIMD -Wall -Wno-unused-function
 PLUGIN_SRC := $(filter-out backends/mpi.c,$(wildcard codecs/*.c backends/*.c))
 # backend mpi is compiled by the wrapper of the MPI that is there, with our compiler
 MPICC      ?= $(call have,mpicc)

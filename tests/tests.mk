@@ -31,13 +31,27 @@ $(BUILD)/test-library/%.a: tests/common/library.c tests/common/threads.c $(PAGES
 define TEST_WAY
 $(BUILD)/$(1)/%: tests/%.c $(BUILD)/test-library/$(1).a $(STAMP)
 	@mkdir -p $$(@D)
-	$$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(DEP) $$< -o $$@ $(BUILD)/test-library/$(1).a $$(TEST_LINK_$(1)) $$(TEST_LIBS)
+	$$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(DEP) $$< -o $$@ $$(TEST_MORE) $(BUILD)/test-library/$(1).a $$(TEST_LINK_$(1)) $$(TEST_LIBS)
 endef
 # the command from the same build, for tests that start it
 $(BUILD)/tests/bin/espresso $(BUILD)/asan/bin/espresso: $(BUILD)/%/bin/espresso: tests/common/command.c $(BUILD)/test-library/%.a $(STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(BASE) $(TEST_$*) $(TEST_WARN) $(DEP) $< -o $@ $(BUILD)/test-library/$*.a $(TEST_LIBS)
 TEST_LINK_tests := -Wl,--wrap=pthread_create
+
+# CUDA's kernels for the host: codecs/cuda compiled as C++ with the runtime of tests/cuda_host, once for each way
+CUDA_HOST_SRC := $(wildcard codecs/cuda/*.cu) $(wildcard tests/cuda_host/*.cc)
+CUDA_HOST_CXX := $(CXX) $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda_host -pthread
+define CUDA_HOST_WAY
+$(BUILD)/cuda-host/$(1)/%.o: % $(STAMP)
+	@mkdir -p $$(@D)
+	$$(CUDA_HOST_CXX) $$(TEST_$(1)) $$(DEP) -x c++ -c $$< -o $$@
+$(BUILD)/cuda-host/$(1).a: $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/$(1)/%.o)
+	rm -f $$@ && ar rcs $$@ $$^
+$(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): $(BUILD)/cuda-host/$(1).a
+$(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): TEST_MORE := $(BUILD)/cuda-host/$(1).a -lstdc++
+endef
+$(foreach way,tests asan,$(eval $(call CUDA_HOST_WAY,$(way))))
 $(foreach way,tests asan tsan,$(eval $(call TEST_WAY,$(way))))
 
 # what the library asks of libc itself goes through this test

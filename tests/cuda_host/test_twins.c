@@ -1,0 +1,155 @@
+/* test_twins.c: CUDA codecs on the test runtime (cuda_runtime.h) give the CPU's bytes: payloads, residuals, state and decoded numbers, for
+ * all kinds of input, sizes from 0 to 70,000, lists, grids, and orders of threads and blocks. */
+#include "tests/cuda_host/twins.h"
+
+static const char *const specs[] = {"none"};
+
+/* Every twin of the plugin is in the list. */
+static void all_twins(void **state) {
+    (void)state;
+    const esp_plugin *p = espresso_plugin_v1_cuda(&tw_host);
+    for (uint32_t i = 0; i < p->n_codecs; i++) {
+        int found = 0;
+        for (size_t k = 0; k < CF_COUNT(specs); k++)
+            found |= strcspn(specs[k], ":") == strlen(p->codecs[i]->name) &&
+                     !strncmp(specs[k], p->codecs[i]->name, strlen(p->codecs[i]->name));
+        if (!found) fail_msg("'%s' has a twin, but is not among the specs of this test", p->codecs[i]->name);
+    }
+}
+
+static void fill(tw_part *p, int kind) {
+    cf_fill((float *)(void *)p->cpu.at[TW_G] + p->shift, p->count, kind);
+    tw_up(p, TW_G);
+}
+
+/* One part: two steps, then decoding in several ways. */
+static void one(const tw_codec *c, uint64_t count, int kind, int feedback, uint32_t n_reduced) {
+    tw_part p, *list = &p;
+    tw_how how = {.feedback = feedback, .beta = 1, .gamma = 1, .n_reduced = n_reduced, .n_payloads = 1};
+    how.flags = feedback && cf_has(&c->cpu, ESP_CODEC_OWN_FEEDBACK) ? ESP_ARG_OWN_MEMORY : 0;
+    tw_part_make(&p, c, count, n_reduced, count % 3);
+    for (how.step = 0; how.step < 2; how.step++) {
+        fill(&p, how.step ? CF_RANDOM : kind);
+        if (how.step && feedback && !how.flags) how.beta = 0.5f, how.gamma = 2;
+        tw_compress(c, &list, 1, &how);
+        how.mode = ESP_OUT_SET;
+        tw_decompress(c, &list, 1, &how);
+    }
+    fill(&p, kind);
+    tw_compress(c, &list, 1, &how);
+    if (n_reduced == 1) {
+        how.mode = ESP_OUT_SUM, how.n_payloads = 3, how.scale = 0.25f;
+        tw_decompress(c, &list, 1, &how);
+        how.mode = ESP_OUT_SET;
+        tw_decompress(c, &list, 1, &how);
+    }
+    tw_part_free(&p);
+}
+
+static const uint64_t sizes[] = {0, 1, 2, 7, 8, 31, 32, 33, 96, 127, 128, 129, 1000, 1023, 1024, 1025, 4095, 4096, 4097};
+static const uint64_t large[] = {8192, 10007, 65535, 65536, 65537, 70000};
+
+static void inputs(void **state) {
+    (void)state;
+    tw_open("4", 1);
+    for (size_t s = 0; s < CF_COUNT(specs); s++) {
+        tw_codec c;
+        tw_codec_open(&c, specs[s]);
+        const int fused = cf_has(&c.cpu, ESP_CODEC_FUSED_RESIDUAL);
+        for (size_t i = 0; i < CF_COUNT(sizes); i++)
+            for (int kind = 0; kind < CF_KINDS; kind++)
+                for (int feedback = 0; feedback <= fused; feedback++)
+                    if (sizes[i] < 200 || (i + (size_t)kind + s) % 3 == 0) one(&c, sizes[i], kind, feedback, 1);
+        for (size_t i = 0; i < CF_COUNT(large); i++) one(&c, large[i], (int)((i + s) % CF_KINDS), (int)i & fused, 1);
+        tw_codec_close(&c);
+    }
+    tw_close();
+}
+
+/* Bodies that are reduced, where the number of ranks decides their format. */
+static void reduced(void **state) {
+    (void)state;
+    tw_open("3", 2);
+    for (size_t s = 0; s < CF_COUNT(specs); s++) {
+        tw_codec c;
+        tw_codec_open(&c, specs[s]);
+        for (uint32_t n = 2; n < 1000 && cf_has(&c.cpu, ESP_CODEC_REDUCIBLE); n *= 20)
+            for (int kind = 0; kind < CF_KINDS; kind++) one(&c, 1200 + n, kind, 1, n);
+        tw_codec_close(&c);
+    }
+    tw_close();
+}
+
+/* Lists of unequal parts, in one call; with few blocks, and in other orders of threads. */
+static void lists(void **state) {
+    static const char *const sms[] = {"1", "2", "4"};
+    (void)state;
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        tw_open(sms[seed % 3], 10 + seed);
+        for (size_t s = 0; s < CF_COUNT(specs); s++) {
+            tw_codec c;
+            tw_part part[40], *list[40];
+            const uint32_t n = seed % 2 ? 40 : 5;
+            tw_how how = {.feedback = seed % 3 != 0, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
+            tw_codec_open(&c, specs[s]);
+            how.feedback &= cf_has(&c.cpu, ESP_CODEC_FUSED_RESIDUAL);
+            for (uint32_t t = 0; t < n; t++) {
+                tw_part_make(&part[t], &c, t == 3 ? 0 : n == 5 ? 5000 + 977 * t : 1 + cf_random() % 700, 1, t % 4);
+                list[t] = &part[t];
+            }
+            for (how.step = 0; how.step < 2; how.step++) {
+                for (uint32_t t = 0; t < n; t++) fill(&part[t], t % 5 == 4 ? (int)t % CF_KINDS : CF_RANDOM);
+                tw_compress(&c, list, n, &how);
+            }
+            how.n_payloads = 4, how.mode = seed % 2 ? ESP_OUT_SUM : ESP_OUT_SET;
+            tw_decompress(&c, list, n, &how);
+            how.n_payloads = 300; /* more than a launch takes */
+            tw_decompress(&c, list, 2, &how);
+            for (uint32_t t = 0; t < n; t++) tw_part_free(&part[t]);
+            tw_codec_close(&c);
+        }
+        tw_close();
+    }
+}
+
+/* A damaged payload: refused, or decoded as the CPU decodes it, and nothing beyond the output is touched; if it is refused, the output
+ * stays as it was. A device that found one stays broken, so each case opens it anew. */
+static void damage(void **state) {
+    (void)state;
+    for (size_t s = 0; s < CF_COUNT(specs); s++)
+        for (int round = 0; round < 60; round++) {
+            tw_codec c;
+            tw_part p, *list = &p;
+            tw_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SUM};
+            tw_open("2", (uint64_t)round);
+            tw_codec_open(&c, specs[s]);
+            const uint32_t last = c.cpu.traits.n_rounds - 1;
+            tw_part_make(&p, &c, round % 2 ? 300 : 5000, 1, 0);
+            fill(&p, CF_RANDOM);
+            tw_compress(&c, &list, 1, &how);
+            unsigned char *x = p.cpu.payload[last];
+            const uint64_t bytes = p.body[last];
+            if (round < 20 && round < (int)ESP_PAYLOAD_HEADER / 2)
+                x[(round * 2 + (int)(cf_random() % 2)) % 40] ^= (unsigned char)(1u << cf_random() % 8);
+            else if (bytes > ESP_PAYLOAD_HEADER)
+                x[ESP_PAYLOAD_HEADER + cf_random() % (bytes - ESP_PAYLOAD_HEADER)] ^= (unsigned char)(1 + cf_random() % 255);
+            if (round % 7 == 6) p.body[last] -= 1 + cf_random() % (bytes - ESP_PAYLOAD_HEADER);
+            tw_copy(p.cuda.payload[last], x, bytes, 1);
+            cf_fill((float *)(void *)p.cpu.at[TW_OUT], p.count, CF_RANDOM);
+            tw_up(&p, TW_OUT);
+            const esp_status cpu = tw_on_cpu(&c, &list, 1, &how, 0, 1), cuda = tw_on_cuda(&c, &list, 1, &how, 0, 1);
+            if (cpu != cuda)
+                fail_msg("%s: case %d: the CPU says '%s', CUDA '%s'", specs[s], round, esp_status_text(cpu),
+                         esp_status_text(cuda));
+            tw_same(specs[s], &p, "after damage: the output", p.cpu.at[TW_OUT], p.cuda.at[TW_OUT], p.count * 4);
+            tw_part_free(&p);
+            tw_codec_close(&c);
+            tw_close();
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_twins), cmocka_unit_test(inputs), cmocka_unit_test(reduced),
+                                       cmocka_unit_test(lists), cmocka_unit_test(damage)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
