@@ -37,10 +37,16 @@ GLOO_CXX  := $(CXX) -std=gnu++20 -I. -pthread $(OPT) $(CFLAGS) -Wall -Wconversio
 HAVE_GLOO := $(shell printf '\043include <gloo/rendezvous/context.h>\n' | $(CXX) -std=gnu++20 -E -x c++ - >/dev/null 2>&1 && echo yes)
 # CUDA codecs: codecs/cuda as C++, in which the codecs' own files are included. No contraction, so that bytes are the CPU's
 CUDA_BASE := -std=c++20 -ffp-contract=off -I. -Drestrict=__restrict__ -DESP_NO_SIMD -Wall -Wno-unused-function
+# plugin cuda is built where nvcc is: for all architectures that it knows, and PTX of the newest (CUDA_ARCH=sm_90: for one, which is faster)
+NVCC      ?= $(firstword $(call have,nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+CUDA_ARCH ?= all
+CUDA_SRC  := $(wildcard codecs/cuda/*.cu)
+CUDA_HOST_FLAGS := -fPIC,-fvisibility=hidden,-ffp-contract=off,-Wall,-Wno-unused-function
 PLUGIN_SRC := $(filter-out backends/mpi.c,$(wildcard codecs/*.c backends/*.c))
 # backend mpi is compiled by the wrapper of the MPI that is there, with our compiler
 MPICC      ?= $(call have,mpicc)
 PLUGINS := $(patsubst %.c,$(BUILD)/lib/espresso/libespresso-%.so,$(notdir $(PLUGIN_SRC))) \
+           $(if $(NVCC),$(BUILD)/lib/espresso/libespresso-cuda.so) \
            $(if $(MPICC),$(BUILD)/lib/espresso/libespresso-mpi.so) $(if $(HAVE_GLOO),$(BUILD)/lib/espresso/libespresso-gloo.so)
 EXAMPLE_NAMES := $(notdir $(patsubst %/,%,$(sort $(dir $(wildcard examples/*/*.c)))))
 EXAMPLES := $(EXAMPLE_NAMES:%=$(BUILD)/bin/%)
@@ -79,6 +85,7 @@ PREFIX_STAMP := $(BUILD)/prefix
 stamp = $(shell mkdir -p $(BUILD)/dep; [ "$$(cat $(1) 2>/dev/null)" = '$(2)' ] || printf '%s\n' '$(2)' >$(1))
 $(call stamp,$(STAMP),$(CC) $(BASE) $(OPT) $(CFLAGS))
 $(call stamp,$(PREFIX_STAMP),$(PREFIX))
+$(call stamp,$(BUILD)/cuda-flags,$(NVCC) $(CUDA_BASE) $(CUDA_ARCH))
 
 # ---- what make writes as source or data ----------------------------------------------------------
 PAGES := $(GEN)/tools/page/page.inc
@@ -113,6 +120,14 @@ $(BUILD)/lib/espresso/libespresso-mpi.so: backends/mpi.c $(STAMP) | $(BUILD)/lib
 $(BUILD)/lib/espresso/libespresso-gloo.so: backends/gloo.cc $(STAMP) | $(BUILD)/lib/espresso/
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/gloo.map # templates of C++ would be exported too
 	$(GLOO_CXX) $(DEP) -fPIC -fvisibility=hidden -shared -Wl,-z,defs -Wl,--version-script=$(BUILD)/gloo.map $< -o $@ -lgloo
+
+# -Xptxas -v: registers, shared memory and spills of each kernel, kept beside the object (bench/cuda_kernels.sh makes a table of them)
+$(BUILD)/cuda/%.o: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/cuda/
+	$(NVCC) $(filter-out -Wall -Wno-unused-function -ffp-contract=off,$(CUDA_BASE)) -arch=$(CUDA_ARCH) -fmad=false -O3 -Xcompiler $(CUDA_HOST_FLAGS) \
+	   -Werror all-warnings -Xptxas -v -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d -c $< -o $@ 2>$(@:.o=.ptxas) || { cat $(@:.o=.ptxas); exit 1; }
+$(BUILD)/lib/espresso/libespresso-cuda.so: $(CUDA_SRC:codecs/cuda/%.cu=$(BUILD)/cuda/%.o) | $(BUILD)/lib/espresso/
+	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/cuda.map # templates of C++ would be exported too
+	$(NVCC) -shared -cudart static -Xlinker -z,defs,--version-script=$(BUILD)/cuda.map $^ -o $@
 
 define EXAMPLE
 $(BUILD)/bin/$(1): $(wildcard examples/$(1)/*.c examples/$(1)/*.h) $(LIB) espresso.h $(STAMP) | $(BUILD)/bin/
@@ -186,7 +201,7 @@ report:
 	@$(if $(HAVE_JANSSON),:,echo "left out: the command, demo and tests (jansson.h not found; Debian: libjansson-dev)")
 	@$(if $(HAVE_CMOCKA),:,echo "left out: tests (cmocka.h not found; Debian: libcmocka-dev)")
 	@$(if $(HAVE_OPENMP),:,echo "left out: OpenMP in the example trainers ($(CC) does not find it; Debian: gcc has it, clang needs libomp-dev)")
-	@$(if $(wildcard codecs/cuda/*.cu),$(if $(call have,nvcc),:,echo "left out: CUDA codecs (nvcc not found)"),:)
+	@$(if $(NVCC),:,echo "left out: plugin cuda, the GPU codecs (nvcc not found: install the CUDA toolkit, 12 or newer, or set NVCC)")
 	@$(if $(MPICC),:,echo "left out: backend mpi (mpicc not found; Debian: libopenmpi-dev and openmpi-bin)")
 	@$(if $(HAVE_GLOO),:,echo "left out: backend gloo ($(CXX) does not find gloo/rendezvous/context.h; Debian: libgloo-dev)")
 	@$(if $(call have,doxygen),:,echo "left out: make docs (doxygen not found)")

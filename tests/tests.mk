@@ -42,16 +42,29 @@ TEST_LINK_tests := -Wl,--wrap=pthread_create
 # CUDA's kernels for the host: codecs/cuda compiled as C++ with the runtime of tests/cuda_host, once for each way
 CUDA_HOST_SRC := $(wildcard codecs/cuda/*.cu) $(wildcard tests/cuda_host/*.cc)
 CUDA_HOST_CXX := $(CXX) $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda_host -pthread
+# shared memory is a section of its own, in which gcc watches arrays only where it is told
+CUDA_HOST_asan := $(if $(findstring clang,$(shell $(CXX) --version)),,-fsanitize-sections=cuda_shared)
 define CUDA_HOST_WAY
 $(BUILD)/cuda-host/$(1)/%.o: % $(STAMP)
 	@mkdir -p $$(@D)
-	$$(CUDA_HOST_CXX) $$(TEST_$(1)) $$(DEP) -x c++ -c $$< -o $$@
+	$$(CUDA_HOST_CXX) $$(TEST_$(1)) $$(CUDA_HOST_$(1)) $$(DEP) -x c++ -c $$< -o $$@
 $(BUILD)/cuda-host/$(1).a: $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/$(1)/%.o)
 	rm -f $$@ && ar rcs $$@ $$^
 $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): $(BUILD)/cuda-host/$(1).a
 $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): TEST_MORE := $(BUILD)/cuda-host/$(1).a -lstdc++
 endef
 $(foreach way,tests asan,$(eval $(call CUDA_HOST_WAY,$(way))))
+# a third way, by clang: the memory sanitizer finds shared and other memory that a kernel reads before it is written. These tests need
+# nothing of the library, which would have to be compiled in this way too.
+MSAN_FLAGS := $(SAN) -fsanitize=memory
+MSAN_TESTS := $(if $(and $(TESTS),$(call have,clang),$(call have,clang++)),$(patsubst %,$(BUILD)/msan/cuda_host/%,test_twins test_runtime))
+$(BUILD)/cuda-host/msan/%.o: % $(STAMP)
+	@mkdir -p $(@D)
+	clang++ $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda_host $(MSAN_FLAGS) $(DEP) -x c++ -c $< -o $@
+$(BUILD)/msan/cuda_host/%: tests/cuda_host/%.c $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/msan/%.o) $(STAMP)
+	@mkdir -p $(@D)
+	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) -Wall -Wextra $(DEP) -c $< -o $@.o
+	clang++ $(MSAN_FLAGS) $@.o $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
 $(foreach way,tests asan tsan,$(eval $(call TEST_WAY,$(way))))
 
 # what the library asks of libc itself goes through this test
@@ -68,13 +81,13 @@ TSAN := $(if $(TESTS),$(patsubst %,$(BUILD)/tsan/%,$(shell sed -n 's/^tsan *\([^
 RUN_TESTS := BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
 test: all dist $(FIXTURES) $(BUILD)/bench/trainer $(TESTS) mpi-programs
 	@$(RUN_TESTS) $(TESTS) $(TEST_SH)
-test-san: all $(FIXTURES) $(ASAN) $(ASAN_COMMAND) $(TSAN) # with all repetitions: see repeats.h
-	@TEST_ALL=1 $(RUN_TESTS) $(ASAN) $(TSAN)
+test-san: all $(FIXTURES) $(ASAN) $(ASAN_COMMAND) $(TSAN) $(MSAN_TESTS) # with all repetitions: see repeats.h
+	@TEST_ALL=1 $(RUN_TESTS) $(ASAN) $(TSAN) $(MSAN_TESTS)
 # everything, with one total at the end; what does not build counts as failed. The longest begin first, beside others.
 # Benches are compiled by check-style.sh.
 LONG := tests/bare/test_bare.sh .ci/check-style.sh $(filter %/tree/test_tree %/test_collectives,$(TSAN) $(ASAN))
-CI   := $(LONG) $(filter-out $(LONG),$(TESTS) $(TEST_SH) $(ASAN) $(TSAN) .ci/check-parts.sh .ci/check-docs.sh)
-ci-programs: all dist $(FIXTURES) $(BUILD)/bench/trainer $(TESTS) $(ASAN) $(ASAN_COMMAND) $(TSAN) mpi-programs
+CI   := $(LONG) $(filter-out $(LONG),$(TESTS) $(TEST_SH) $(ASAN) $(TSAN) $(MSAN_TESTS) .ci/check-parts.sh .ci/check-docs.sh)
+ci-programs: all dist $(FIXTURES) $(BUILD)/bench/trainer $(TESTS) $(ASAN) $(ASAN_COMMAND) $(TSAN) $(MSAN_TESTS) mpi-programs
 ci: ci-programs
 	@$(RUN_TESTS) $(CI)
 ci-list:

@@ -18,6 +18,13 @@ static esp_status esp__device_open_next(esp_ctx *ctx, esp_device d, const char *
     const esp_host *host = esp__registry_of(ctx)->host;
     const esp_device_table *t = d.kind == ESP_CPU ? esp__device_cpu() : esp__registry_device(ctx, d.kind);
     int32_t count = 0;
+    if (!t && d.kind == ESP_CUDA) {
+        char why[ESP__ERROR_MAX];
+        snprintf(why, sizeof why, "%s", esp_last_error(ctx));
+        return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                         "%s: there are no CUDA devices here: %s (the plugin is built where nvcc is found, by make plugins)",
+                         who, why);
+    }
     if (!t)
         return esp__fail(ctx, ESP_E_UNSUPPORTED,
                          "%s: there is no device of kind %u here: load the plugin that brings it (esp_plugin_load, or "

@@ -358,11 +358,17 @@ ESP__FN const esp_backend *esp__registry_backend(esp_ctx *ctx, const char *name)
     return i < esp__registry_of(ctx)->n_backends ? esp__registry_of(ctx)->backends[i] : NULL;
 }
 
-ESP__FN const esp_device_table *esp__registry_device(esp_ctx *ctx, esp_devkind kind) {
-    const esp__registry *r = esp__registry_of(ctx);
+static const esp_device_table *esp__registry_device_known(const esp__registry *r, esp_devkind kind) {
     for (uint32_t i = 0; i < r->n_devices; i++)
         if (r->devices[i]->kind == kind) return r->devices[i];
     return NULL;
+}
+ESP__FN const esp_device_table *esp__registry_device(esp_ctx *ctx, esp_devkind kind) {
+    const esp__registry *r = esp__registry_of(ctx);
+    const esp_device_table *t = esp__registry_device_known(r, kind);
+    if (!t && kind == ESP_CUDA && !r->frozen && esp__plugin_load(ctx, "cuda") == ESP_OK)
+        t = esp__registry_device_known(r, kind);
+    return t;
 }
 
 ESP__FN void esp__registry_free(esp_ctx *ctx) {

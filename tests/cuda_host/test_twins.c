@@ -46,7 +46,8 @@ static void one(const tw_codec *c, uint64_t count, int kind, int feedback, uint3
     tw_part_free(&p);
 }
 
-static const uint64_t sizes[] = {0, 1, 2, 7, 8, 31, 32, 33, 96, 127, 128, 129, 1000, 1023, 1024, 1025, 4095, 4096, 4097};
+static const uint64_t sizes[] = {0,   1,   2,    7,    8,    31,   32,   33,   96,  127,
+                                 128, 129, 1000, 1023, 1024, 1025, 4095, 4096, 4097};
 static const uint64_t large[] = {8192, 10007, 65535, 65536, 65537, 70000};
 
 static void inputs(void **state) {
@@ -132,15 +133,15 @@ static void damage(void **state) {
             if (round < 20 && round < (int)ESP_PAYLOAD_HEADER / 2)
                 x[(round * 2 + (int)(cf_random() % 2)) % 40] ^= (unsigned char)(1u << cf_random() % 8);
             else if (bytes > ESP_PAYLOAD_HEADER)
-                x[ESP_PAYLOAD_HEADER + cf_random() % (bytes - ESP_PAYLOAD_HEADER)] ^= (unsigned char)(1 + cf_random() % 255);
+                x[ESP_PAYLOAD_HEADER + cf_random() % (bytes - ESP_PAYLOAD_HEADER)] ^=
+                    (unsigned char)(1 + cf_random() % 255);
             if (round % 7 == 6) p.body[last] -= 1 + cf_random() % (bytes - ESP_PAYLOAD_HEADER);
             tw_copy(p.cuda.payload[last], x, bytes, 1);
             cf_fill((float *)(void *)p.cpu.at[TW_OUT], p.count, CF_RANDOM);
             tw_up(&p, TW_OUT);
             const esp_status cpu = tw_on_cpu(&c, &list, 1, &how, 0, 1), cuda = tw_on_cuda(&c, &list, 1, &how, 0, 1);
             if (cpu != cuda)
-                fail_msg("%s: case %d: the CPU says '%s', CUDA '%s'", specs[s], round, esp_status_text(cpu),
-                         esp_status_text(cuda));
+                fail_msg("%s: case %d: the CPU says '%s', CUDA '%s'", specs[s], round, tw_status(cpu), tw_status(cuda));
             tw_same(specs[s], &p, "after damage: the output", p.cpu.at[TW_OUT], p.cuda.at[TW_OUT], p.count * 4);
             tw_part_free(&p);
             tw_codec_close(&c);

@@ -1,0 +1,14 @@
+/* faults.h: faults.cc for a test in C. */
+#ifndef CUDA_HOST_FAULTS_H
+#define CUDA_HOST_FAULTS_H
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* Runs a kernel of faults.cc, right or wrong, and copies its first n results. 0: there is no such kernel. */
+int faults_run(const char *name, int wrong, uint64_t seed, float *out, int n);
+int faults_refused(void);
+#ifdef __cplusplus
+}
+#endif
+#endif
