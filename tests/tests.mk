@@ -41,7 +41,7 @@ TEST_LINK_tests := -Wl,--wrap=pthread_create
 
 # CUDA's kernels for the host: codecs/cuda compiled as C++ with the runtime of tests/cuda_host, once for each way
 CUDA_HOST_SRC := $(wildcard codecs/cuda/*.cu) $(wildcard tests/cuda_host/*.cc)
-CUDA_HOST_CXX := $(CXX) $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda_host -pthread
+CUDA_HOST_CXX := $(CXX) -fPIC $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda_host -pthread
 # shared memory is a section of its own, in which gcc watches arrays only where it is told
 CUDA_HOST_asan := $(if $(findstring clang,$(shell $(CXX) --version)),,-fsanitize-sections=cuda_shared)
 define CUDA_HOST_WAY
@@ -54,6 +54,13 @@ $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): $(BU
 $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): TEST_MORE := $(BUILD)/cuda-host/$(1).a -lstdc++
 endef
 $(foreach way,tests asan,$(eval $(call CUDA_HOST_WAY,$(way))))
+# a plugin with which `espresso plugins --check` runs its rules on the CUDA codecs
+ON_CPU := $(BUILD)/tests/cuda_host/libespresso-on_cpu.so
+$(ON_CPU): tests/cuda_host/on_cpu/on_cpu.cc $(BUILD)/cuda-host/tests.a
+	@mkdir -p $(@D)
+	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/on_cpu.map
+	$(CXX) -std=c++20 -fPIC -I. -Itests/cuda_host -Wall -Wextra $(TEST_tests) $(DEP) -shared -Wl,-z,defs -Wl,--version-script=$(BUILD)/on_cpu.map $< $(BUILD)/cuda-host/tests.a -o $@ -pthread
+FIXTURES += $(ON_CPU)
 # a third way, by clang: the memory sanitizer finds shared and other memory that a kernel reads before it is written. These tests need
 # nothing of the library, which would have to be compiled in this way too.
 MSAN_FLAGS := $(SAN) -fsanitize=memory

@@ -25,20 +25,23 @@ static void check_codec_spec(const tool_command *self, esp_ctx *ctx, const char 
     esp__codec_free(ctx, c);
 }
 
-/* Checks what a name, a spec, or (from index `codecs` and `backends` on) a loaded file means. Returns how many tables it found. */
-static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec, uint32_t codecs, uint32_t backends,
-                       check_report *r) {
+/* Checks what a name or a spec means, or (spec NULL) all that came from a file, or (both NULL) everything. Returns how many tables it
+ * found. */
+static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec, const char *file, check_report *r) {
     const esp__registry *g = &ctx->registry;
     const size_t n = spec ? strcspn(spec, ":") : 0;
     int found = 0;
-    for (uint32_t i = codecs; i < g->n_codecs; i++) {
+    for (uint32_t i = 0; i < g->n_codecs; i++) {
         const char *name = g->codecs[i]->name;
+        if (!(g->codecs[i]->devices & ESP_BIT(ESP_CPU))) continue; /* the checks are in host memory */
+        if (file && strcmp(g->codec_from[i], file) != 0) continue;
         if (spec && (strlen(name) != n || strncmp(name, spec, n))) continue;
         found++;
         check_codec_spec(self, ctx, spec ? spec : name, g->codec_from[i], r);
     }
-    for (uint32_t i = backends; i < g->n_backends; i++) {
+    for (uint32_t i = 0; i < g->n_backends; i++) {
         const esp_backend *b = g->backends[i];
+        if (file && strcmp(g->backend_from[i], file) != 0) continue;
         int32_t score = 0;
         if (spec && (strlen(b->name) != n || strncmp(b->name, spec, n))) continue;
         found++;
@@ -58,14 +61,13 @@ static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec,
 
 /* One argument: a file, whose tables are all checked, or the name or spec of a codec or backend. */
 static int check_argument(const tool_command *self, esp_ctx *ctx, const char *what, check_report *r) {
-    const uint32_t codecs = ctx->registry.n_codecs, backends = ctx->registry.n_backends;
     const int file = what[strcspn(what, ":/")] == '/'; /* "file:dir=/tmp" is a spec */
     char name[ESP__SPEC_MAX];
-    if (!file && check_found(self, ctx, what, 0, 0, r)) return TOOL_OK;
+    if (!file && check_found(self, ctx, what, NULL, r)) return TOOL_OK;
     snprintf(name, sizeof name, "%.*s", file ? (int)sizeof name - 1 : (int)strcspn(what, ":"), what);
     if (esp_plugin_load(ctx, name) != ESP_OK) return tool_fail(self, "%s", esp_last_error(ctx));
-    if (check_found(self, ctx, file ? NULL : what, file ? codecs : 0, file ? backends : 0, r)) return TOOL_OK;
-    return tool_fail(self, "%s brings no codec and no backend that is new here", name);
+    if (check_found(self, ctx, file ? NULL : what, file ? what : NULL, r)) return TOOL_OK;
+    return tool_fail(self, "%s brings no codec for the CPU and no backend that is new here", name);
 }
 
 static int check_main(const tool_command *self, esp_ctx *ctx, char *const *names, int n_names) {
@@ -75,7 +77,7 @@ static int check_main(const tool_command *self, esp_ctx *ctx, char *const *names
     int status = TOOL_OK;
     /* of a launcher's ranks, rank 0 reports */
     if (!esp__env_where(&cfg, &w) && w.size > 1 && w.rank && !freopen("/dev/null", "w", stdout)) return TOOL_FAILED;
-    if (!n_names) check_found(self, ctx, NULL, 0, 0, &r);
+    if (!n_names) check_found(self, ctx, NULL, NULL, &r);
     for (int i = 0; i < n_names && status == TOOL_OK; i++) status = check_argument(self, ctx, names[i], &r);
     if (status != TOOL_OK) return status;
     check_launched_close();
