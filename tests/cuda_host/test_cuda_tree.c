@@ -1,0 +1,137 @@
+/* test_cuda_tree.c: the executor with plugin cuda on the test runtime: every option with compression on the GPU, and some of those that
+ * compress on either side, in one job with a tensor each; the codecs take turns. Gradients on the CUDA device give the CPU's bits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include "tests/common/library.h"
+#include "tests/common/ranks.h"
+#include <stdatomic.h>
+
+const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
+
+static atomic_int failures; /* of ranks on many threads: the test asserts on the count */
+#define CHECK(cond)                                                                                                    \
+    do {                                                                                                               \
+        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
+            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
+    } while (0)
+
+enum { ELEMENTS = 96, MOST = 700, STEPS = 3, RANKS = 4 };
+static const char *const codecs[] = {"none"};
+enum { CODECS = sizeof codecs / sizeof *codecs };
+
+typedef struct tree_job {
+    int on_device;
+    uint32_t n;
+    float *out; /* [rank][step][n][ELEMENTS] */
+} tree_job;
+typedef struct adding {
+    esp_ctx *ctx;
+    tree_job *j;
+    uint32_t seen, n;
+} adding;
+
+/* All options on the GPU, and every 17th of the others. */
+static int add_option(void *user, const esp__option *o) {
+    adding *a = user;
+    char text[ESP__TEXT_MAX], name[32];
+    int gpu = 1;
+    for (uint32_t i = 0; i < o->n; i++)
+        if ((o->steps[i].kind == ESP__COMP || o->steps[i].kind == ESP__DECOMP) && o->steps[i].device != ESP__DEV_GPU)
+            gpu = 0;
+    if (!gpu && a->seen++ % 17) return 0;
+    esp_tensor_desc d = ESP_ZERO;
+    snprintf(name, sizeof name, "t%u", a->n);
+    esp__option_print(o, text, sizeof text);
+    d.name = name;
+    d.count = ELEMENTS;
+    d.rows = 8, d.cols = ELEMENTS / 8;
+    d.codec = codecs[a->n % CODECS];
+    d.option = text;
+    if (a->j->on_device) d.device.kind = ESP_CUDA;
+    const esp_status s = esp_tensor_add(a->ctx, &d, NULL);
+    if (s != ESP_OK && strstr(d.codec, "powersgd")) return 0; /* takes only options that reduce */
+    CHECK(a->n < MOST && s == ESP_OK);
+    a->n++;
+    return 0;
+}
+
+static void tree_body(esp_ctx *ctx, void *user) {
+    tree_job *j = user;
+    adding a = {ctx, j, 0, 0};
+    const esp_device_table *table = NULL;
+    const esp_device device = {j->on_device ? ESP_CUDA : 0, 0};
+    void *self, *grad = NULL, *pinned = NULL, *event = NULL;
+    esp_stream stream = ESP_ZERO;
+    esp__option_each(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL, 3, 0, add_option, &a);
+    const uint64_t all = (uint64_t)a.n * ELEMENTS * 4;
+    CHECK(ctx->host.device(ctx->host.user, device, &table, &self) == ESP_OK);
+    CHECK(table->alloc(self, all, ESP_MEM_DEVICE, &grad) == ESP_OK);
+    CHECK(table->alloc(self, all, ESP_MEM_PINNED, &pinned) == ESP_OK);
+    CHECK(table->stream_create(self, &stream) == ESP_OK);
+    CHECK(table->event_create(self, &event) == ESP_OK);
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (int step = 0; step < STEPS; step++) {
+        for (uint64_t i = 0; i < all / 4; i++)
+            ((float *)pinned)[i] =
+                ((float)((i * 2654435761u + (uint64_t)esp_rank(ctx) * 97u + (uint64_t)step * 31u) % 2003u) - 1001.0f) /
+                64.0f;
+        CHECK(table->copy(self, grad, pinned, all, stream) == ESP_OK);
+        for (uint32_t t = 0; t < a.n; t++)
+            CHECK(esp_push(ctx, t, (float *)grad + (uint64_t)t * ELEMENTS, stream) == ESP_OK);
+        /* the trainer's stream waits, and reads the results */
+        for (uint32_t t = 0; t < a.n && step == 1; t++) CHECK(esp_wait_on(ctx, t, stream) == ESP_OK);
+        if (step != 1) CHECK(esp_wait_all(ctx) == ESP_OK);
+        CHECK(table->copy(self, pinned, grad, all, stream) == ESP_OK);
+        CHECK(table->event_record(self, event, stream) == ESP_OK && table->event_sync(self, event) == ESP_OK);
+        if (step == 1) CHECK(esp_wait_all(ctx) == ESP_OK);
+        memcpy(j->out + ((uint64_t)esp_rank(ctx) * STEPS + (uint64_t)step) * MOST * ELEMENTS, pinned, all);
+    }
+    if (esp_rank(ctx) == 0) j->n = a.n;
+    table->event_destroy(self, event);
+    table->stream_destroy(self, stream);
+    table->free_(self, grad, all, ESP_MEM_DEVICE);
+    table->free_(self, pinned, all, ESP_MEM_PINNED);
+}
+
+static void tree(void **state) {
+    static const esp_plugin_fn entries[1] = {espresso_plugin_v1_cuda};
+    const uint64_t floats = (uint64_t)RANKS * STEPS * MOST * ELEMENTS;
+    float *out[2];
+    uint32_t n[2];
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        tree_job j = {k, 0, calloc(floats, sizeof(float))};
+        test_job x;
+        memset(&x, 0, sizeof x);
+        x.size = RANKS;
+        x.per_machine = 2;
+        x.body = tree_body;
+        x.user = &j;
+        x.config.timeout_ms = 60000;
+        x.config.builtin = entries;
+        x.config.n_builtin = 1;
+        x.config.log_level = ESP_LOG_ERROR;
+        atomic_store(&failures, 0);
+        test_run(&x);
+        assert_int_equal(atomic_load(&failures), 0);
+        out[k] = j.out;
+        n[k] = j.n;
+    }
+    assert_true(n[0] == n[1] && n[0] > 174);
+    for (uint64_t i = 0; i < floats; i++)
+        if (memcmp(&out[0][i], &out[1][i], 4))
+            fail_msg("rank %d, step %d, tensor %d (%s), element %d: %g on the CPU, %g on the device",
+                     (int)(i / ELEMENTS / MOST / STEPS), (int)(i / ELEMENTS / MOST % STEPS), (int)(i / ELEMENTS % MOST),
+                     codecs[i / ELEMENTS % MOST % CODECS], (int)(i % ELEMENTS), (double)out[0][i], (double)out[1][i]);
+    free(out[0]);
+    free(out[1]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tree)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
