@@ -21,9 +21,10 @@ static esp_status esp__device_open_next(esp_ctx *ctx, esp_device d, const char *
     if (!t && d.kind == ESP_CUDA) {
         char why[ESP__ERROR_MAX];
         snprintf(why, sizeof why, "%s", esp_last_error(ctx));
-        return esp__fail(ctx, ESP_E_UNSUPPORTED,
-                         "%s: there are no CUDA devices here: %s (the plugin is built where nvcc is found, by make plugins)",
-                         who, why);
+        return esp__fail(
+            ctx, ESP_E_UNSUPPORTED,
+            "%s: there are no CUDA devices here: %s (the plugin is built where nvcc is found, by make plugins)", who,
+            why);
     }
     if (!t)
         return esp__fail(ctx, ESP_E_UNSUPPORTED,
