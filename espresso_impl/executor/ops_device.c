@@ -24,9 +24,63 @@ ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
     if (u->after && u->after_on != stream) s = d->table->event_wait(d->self, u->after, d->stream[stream]);
     if (!s && op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK && ctx->model.tensors[op->member].ordered)
         s = d->table->event_wait(d->self, ctx->model.tensors[op->member].pushed, d->stream[stream]);
-    if (!s && esp__op_timed_later(ctx, op))
+    /* a copy up in pieces has begun with the op before */
+    if (!s && esp__op_timed_later(ctx, op) && !(op->n_pieces && op->copy == ESP__COPY_UP))
         s = d->table->event_record(d->self, ctx->in_force.on[op->on].events[2 * op->event], d->stream[stream]);
     return esp__checked(ctx, u->device, s, "event_wait");
+}
+
+/* ---- pieces ----------------------------------------------------------------------------------------------------------------- */
+/* Is `copy`, a neighbour of op, the copy in whose pieces op works? The other neighbour may be a copy of payloads. */
+static int esp__piece_pair(const esp__op *op, const esp__op *copy, uint8_t kind) {
+    return copy->copy == kind && copy->n_pieces && copy->first_piece == op->first_piece;
+}
+
+static const esp__copy_piece *esp__piece_of(const esp_ctx *ctx, const esp__op *op, uint32_t k) {
+    return &ctx->in_force.program.pieces[op->first_piece + k];
+}
+
+/* Of the end of piece k of a copy down. */
+static void *esp__piece_event(esp_ctx *ctx, const esp__op *op, uint32_t k) {
+    return ctx->in_force.on[esp__unit_of(ctx, op)->device].events[2 * esp__piece_of(ctx, op, k)->event + 1];
+}
+
+static esp_status esp__piece_copy(const esp_ctx *ctx, const esp__op *copy, uint32_t k) {
+    const esp__device *d = esp__device_at(ctx, copy->on);
+    const esp__copy_piece *x = esp__piece_of(ctx, copy, k);
+    return d->table->copy(d->self, esp__at(ctx, copy, copy->dst) + x->offset, esp__at(ctx, copy, copy->src) + x->offset,
+                          x->bytes, d->stream[copy->stream]);
+}
+
+/* Enqueues a copy down, with an event behind each piece. */
+static esp_status esp__pieces_enqueue(esp_ctx *ctx, const esp__op *copy) {
+    const esp__device *d = esp__device_at(ctx, copy->on);
+    esp_status s = ESP_OK;
+    for (uint32_t k = 0; k < copy->n_pieces && !s; k++) {
+        s = esp__piece_copy(ctx, copy, k);
+        if (!s) s = d->table->event_record(d->self, esp__piece_event(ctx, copy, k), d->stream[copy->stream]);
+    }
+    return s;
+}
+
+/* Piece 0 was there when the op began. The others follow it in the same stream, so this wait is short. */
+ESP__FN esp_status esp__piece_wait(esp_ctx *ctx, const esp__op *op, uint32_t k) {
+    const uint32_t device = esp__unit_of(ctx, op)->device;
+    const esp__device *d = esp__device_at(ctx, device);
+    if (!k || !esp__piece_pair(op, op - 1, ESP__COPY_DOWN)) return ESP_OK;
+    return esp__checked(ctx, device, d->table->event_sync(d->self, esp__piece_event(ctx, op, k)), "copy to the host");
+}
+
+ESP__FN esp_status esp__piece_made(esp_ctx *ctx, const esp__op *op, uint32_t k) {
+    const esp__op *copy = op + 1;
+    if (!esp__piece_pair(op, copy, ESP__COPY_UP)) return ESP_OK;
+    const esp__device *d = esp__device_at(ctx, copy->on);
+    esp_status s = ESP_OK;
+    if (!k && esp__op_timed_later(ctx, copy))
+        s = d->table->event_record(d->self, ctx->in_force.on[copy->on].events[2 * copy->event],
+                                   d->stream[copy->stream]);
+    if (!s) s = esp__piece_copy(ctx, copy, k);
+    return esp__checked(ctx, copy->on, s, copy->label);
 }
 
 ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
@@ -41,6 +95,8 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
     u->after = m->events[2 * op->event + 1];
     if (!s) s = d->table->event_record(d->self, u->after, d->stream[stream]);
     u->after_on = stream;
+    /* the host goes on with the first piece */
+    if (op->n_pieces && op->copy == ESP__COPY_DOWN) u->after = esp__piece_event(ctx, op, 0);
     return esp__checked(ctx, op->on, s, "event_record");
 }
 
@@ -81,6 +137,10 @@ ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op) {
     switch (op->copy) {
     case ESP__COPY_DOWN:
     case ESP__COPY_UP:
+        if (op->n_pieces) { /* the op before a copy up has enqueued it piece by piece */
+            s = op->copy == ESP__COPY_UP ? ESP_OK : esp__pieces_enqueue(ctx, op);
+            break;
+        }
         s = d->table->copy(d->self, esp__at(ctx, op, op->dst), esp__at(ctx, op, op->src), op->length, on);
         break;
     case ESP__COPY_SWAP: s = esp__swap_enqueue(ctx, op, d); break;
