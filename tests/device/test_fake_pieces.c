@@ -20,10 +20,11 @@ typedef struct gate {
     void *device;
     int on; /* this step is watched */
     waits waits;
-    int first_up;             /* decompressions before the first that is copied up */
-    int down, up;             /* copies that were enqueued */
-    int copied_up;            /* that were done */
-    int compress, decompress; /* calls that have begun */
+    int first_up;                     /* decompressions before the first that is copied up */
+    int down, up;                     /* copies that were enqueued */
+    int copied_up;                    /* that were done */
+    int compress, decompress;         /* calls that have begun */
+    uint64_t first_ns[2], last_ns[2]; /* when copies were done: [up] */
     int gave_up;
 } gate;
 static gate gates[PIECE_RANKS];
@@ -50,6 +51,9 @@ static int copy_ready(void *arg) {
 static esp_status copy_run(void *arg) {
     const gated_copy *c = arg;
     const esp_status s = fake_run_copy(arg);
+    const uint64_t now = esp__now_ns();
+    if (!c->k) c->g->first_ns[c->up] = now;
+    c->g->last_ns[c->up] = now;
     if (c->up) add(&c->g->copied_up);
     return s;
 }
@@ -148,6 +152,16 @@ static void piece_strategy(const piece_job *j, char *text, size_t cap) {
     }
 }
 
+/* The time of a copy in pieces is that of all its pieces. */
+static void check_spans(const esp_ctx *ctx, const gate *g) {
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        const esp__op *op = &ctx->in_force.program.ops[i];
+        const esp__span *t = &ctx->in_force.op_time[i];
+        const int up = op->copy == ESP__COPY_UP;
+        if (op->on && op->n_pieces) CHECK(t->end_ns - t->start_ns >= g->last_ns[up] - g->first_ns[up]);
+    }
+}
+
 static void piece_body(esp_ctx *ctx, void *user) {
     const piece_job *j = user;
     gate *g = gate_of(ctx);
@@ -172,6 +186,7 @@ static void piece_body(esp_ctx *ctx, void *user) {
         __atomic_store_n(&g->on, step == 1, __ATOMIC_SEQ_CST);
         CHECK(esp_push(ctx, 0, p.grad, p.stream) == ESP_OK);
         CHECK(esp_wait_all(ctx) == ESP_OK);
+        if (step == 1) check_spans(ctx, g);
         if (j->on_device) fake_get(p.pinned, p.grad, bytes);
         memcpy(j->out + ((uint64_t)esp_rank(ctx) * STEPS + (uint64_t)step) * bytes, p.pinned, bytes);
     }
