@@ -21,14 +21,27 @@ typedef struct fake_block {
     uint8_t *seen, *own; /* the address that others see, and the device's own; pinned: the same */
     uint64_t bytes;
     int pinned;
-    struct fake_block *next;
 } fake_block;
-static fake_block *fake_blocks;
+static fake_block **fake_blocks; /* [fake_n_blocks], by rising `seen` */
+static uint32_t fake_n_blocks, fake_cap_blocks;
 static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER; /* of the blocks and the counters */
 static int fake_live;                                         /* blocks, streams and events that are not freed */
 static int fake_refused;                                      /* copies that were refused                     */
 static uint64_t fake_left = UINT64_MAX;                       /* bytes that alloc still gives                  */
 static int fake_broken;                                       /* 1: kernels fail                               */
+
+/* How many blocks begin at `p` or before. Lock held. */
+static uint32_t fake_blocks_to(const void *p) {
+    uint32_t low = 0, high = fake_n_blocks;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (fake_blocks[middle]->seen <= (const uint8_t *)p)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
 
 static uint64_t fake_round(uint64_t bytes) { return (bytes + 4095u) / 4096u * 4096u; }
 
@@ -49,21 +62,26 @@ static void *fake_take(uint64_t bytes, int pinned) {
         close(fd);
     }
     pthread_mutex_lock(&fake_lock);
-    b->next = fake_blocks;
-    fake_blocks = b;
+    if (fake_n_blocks == fake_cap_blocks) {
+        fake_cap_blocks = 2 * fake_cap_blocks + 64;
+        fake_blocks = realloc(fake_blocks, fake_cap_blocks * sizeof b);
+    }
+    const uint32_t at = fake_blocks_to(b->seen);
+    memmove(fake_blocks + at + 1, fake_blocks + at, (fake_n_blocks++ - at) * sizeof b);
+    fake_blocks[at] = b;
     fake_live++;
     pthread_mutex_unlock(&fake_lock);
     return b->seen;
 }
 
 static void fake_give(void *p) {
-    fake_block **at = &fake_blocks, *b;
     if (!p) return;
     pthread_mutex_lock(&fake_lock);
-    while (*at && (*at)->seen != p) at = &(*at)->next;
-    b = *at;
-    if (!b) abort(); /* not the device's memory */
-    *at = b->next;
+    const uint32_t end = fake_blocks_to(p);
+    fake_block *b = end ? fake_blocks[end - 1] : NULL;
+    if (!b || b->seen != p) abort(); /* not the device's memory */
+    memmove(fake_blocks + end - 1, fake_blocks + end, (fake_n_blocks-- - end) * sizeof b);
+    if (!fake_n_blocks) free(fake_blocks), fake_blocks = NULL, fake_cap_blocks = 0;
     fake_live--;
     pthread_mutex_unlock(&fake_lock);
     if (b->pinned) {
@@ -80,9 +98,9 @@ static void *fake_own(const void *p, uint64_t bytes) {
     const uint8_t *at = p;
     void *own = NULL;
     pthread_mutex_lock(&fake_lock);
-    for (const fake_block *b = fake_blocks; b && !own; b = b->next)
-        if (at >= b->seen && bytes <= b->bytes && at - b->seen <= (int64_t)(b->bytes - bytes))
-            own = b->own + (at - b->seen);
+    const uint32_t end = fake_blocks_to(at);
+    const fake_block *b = end ? fake_blocks[end - 1] : NULL;
+    if (b && bytes <= b->bytes && at - b->seen <= (int64_t)(b->bytes - bytes)) own = b->own + (at - b->seen);
     fake_refused += !own;
     pthread_mutex_unlock(&fake_lock);
     return own;
