@@ -6,6 +6,7 @@ typedef struct fake_codec {
     int lists; /* its table has ESP_CODEC_LISTS */
 } fake_codec;
 static int fake_list_calls; /* calls for several parts */
+static int fake_corrupts;   /* 1: payloads are damaged before they are decoded */
 
 static esp_status fake_codec_open(const esp_host *h, const char *name, const char *params, void **self) {
     fake_codec *c = calloc(1, sizeof *c);
@@ -61,6 +62,8 @@ static esp_status fake_codec_run(void *arg) {
     if (c->args.state) c->args.state = &c->state;
     if (c->args.scratch) c->args.scratch = &c->scratch;
     if (c->args.reduced) c->args.reduced = &c->reduced;
+    if (!c->compress && __atomic_load_n(&fake_corrupts, __ATOMIC_SEQ_CST))
+        ((uint8_t *)c->payload[0].data.ptr)[8] ^= 1; /* the count */
     return c->compress ? c->codec->cpu->compress(c->codec->self, &c->args)
                        : c->codec->cpu->decompress(c->codec->self, &c->args);
 }
