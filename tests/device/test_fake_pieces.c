@@ -33,6 +33,23 @@ static int get(const int *x) { return __atomic_load_n(x, __ATOMIC_SEQ_CST); }
 static int add(int *x) { return __atomic_fetch_add(x, 1, __ATOMIC_SEQ_CST); }
 static gate *gate_of(const esp_ctx *ctx) { return &gates[esp_rank(ctx)]; }
 
+/* Of the host's and the device's memory, by all ranks. A step takes none. */
+static int allocations;
+static void *host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    const uint64_t to = align < 64 ? 64 : align;
+    (void)user, (void)d;
+    add(&allocations);
+    return aligned_alloc(to, (bytes + to) / to * to);
+}
+static void host_free(void *user, esp_device d, void *p, uint64_t bytes) {
+    (void)user, (void)d, (void)bytes;
+    free(p);
+}
+static esp_status table_alloc(void *self, uint64_t bytes, uint32_t where, void **out) {
+    add(&allocations);
+    return fake_alloc(self, bytes, where, out);
+}
+
 /* ---- the device ---------------------------------------------------------------------------------------------------------------- */
 typedef struct gated_copy {
     fake_move move; /* first: fake_run_copy takes it */
@@ -125,6 +142,7 @@ static const esp_plugin *gated_plugin(const esp_host *h) {
         list.decompress = one.decompress = gated_decompress;
         device = fake_table;
         device.copy = table_copy;
+        device.alloc = table_alloc;
     }
     pthread_mutex_unlock(&once);
     return &plugin;
@@ -180,6 +198,9 @@ static void piece_body(esp_ctx *ctx, void *user) {
     piece_strategy(j, strategy, sizeof strategy);
     CHECK(esp_start(ctx) == ESP_OK);
     CHECK(esp_strategy_set(ctx, strategy) == ESP_OK);
+    CHECK(esp_barrier(ctx) == ESP_OK);
+    const int taken = get(&allocations);
+    CHECK(taken > 0);
     for (int step = 0; step < STEPS; step++) {
         for (uint64_t i = 0; i < COUNT; i++) value_set(j->dtype, p.pinned, i, input(esp_rank(ctx), step, i));
         write_late(&p);
@@ -191,12 +212,15 @@ static void piece_body(esp_ctx *ctx, void *user) {
         memcpy(j->out + ((uint64_t)esp_rank(ctx) * STEPS + (uint64_t)step) * bytes, p.pinned, bytes);
     }
     __atomic_store_n(&g->on, 0, __ATOMIC_SEQ_CST);
+    CHECK(get(&allocations) == taken);
+    CHECK(esp_barrier(ctx) == ESP_OK);
     place_close(&p);
 }
 
 /* Runs the job on the CPU's memory and on the device's, where `copies` pieces are copied in each direction. */
 static void run_pieces(piece_job j, int32_t size, int down, int up) {
     static const esp_plugin_fn entry = gated_plugin;
+    static const esp_host host = {.struct_size = sizeof host, .alloc = host_alloc, .free_ = host_free};
     const uint64_t bytes = (uint64_t)PIECE_RANKS * STEPS * COUNT * esp_dtype_bytes(j.dtype);
     uint8_t *out[2];
     for (j.on_device = 0; j.on_device < 2; j.on_device++) {
@@ -211,6 +235,7 @@ static void run_pieces(piece_job j, int32_t size, int down, int up) {
         x.config.builtin = &entry;
         x.config.n_builtin = 1;
         x.config.log_level = ESP_LOG_ERROR;
+        x.config.host = &host;
         atomic_store(&failures, 0);
         test_run(&x);
         assert_int_equal(atomic_load(&failures), 0);
