@@ -244,7 +244,8 @@ static inline float *esp_residual_of(const esp_codec_args *a, uint32_t t) {
 /** One codec. Threads: open/close are serialised by the host; bound, traits and model are re-entrant; compress and
  *  decompress may run at the same time for different tensors, so `self` must not change in them.
  *  Memory: only open allocates. Errors: tell host->log what is wrong, then return the status.
- *  Two tables may share a name if their devices differ; then wire_version, rounds and params must be the same. */
+ *  Two tables may share a name if their devices differ; then wire_version, n_rounds, rounds, params, caps and finalize (there or not) must
+ *  be the same, but for the caps that only tell the host how to call this table: LISTS, FUSED_RESIDUAL, FORWARD. */
 typedef struct esp_codec {
     uint32_t struct_size;
     uint32_t wire_version; /* of the body's format, at least 1; ranks must agree                       */

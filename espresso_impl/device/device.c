@@ -177,6 +177,7 @@ ESP__FN esp_status esp__device_zero(const esp_ctx *ctx, uint32_t on, void *dst, 
 ESP__FN esp_status esp__devices_init(esp_ctx *ctx) {
     uint32_t index;
     pthread_mutex_init(&esp__device_list_of(ctx)->lock, NULL);
+    esp__device_list_of(ctx)->piece_bytes = ESP__PIECE_BYTES;
     return esp__device_open(ctx, (esp_device){ESP_CPU, 0}, "esp_open", &index);
 }
 

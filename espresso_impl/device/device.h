@@ -27,13 +27,15 @@ typedef struct esp__device {
     void *bounce;  /* ESP__BOUNCE_BYTES of pinned memory, for copies from and to any memory of the host */
     int used;
 } esp__device;
-enum { ESP__BOUNCE_BYTES = 1 << 20 };
+enum { ESP__BOUNCE_BYTES = 1 << 20, ESP__PIECE_BYTES = 1 << 20 };
 
 /* Device 0 is the CPU. A device that lets the host touch its memory is used as the CPU, too. */
 enum { ESP__DEVICES_MAX = 16, ESP__DEVICE_CPU = 0 };
 typedef struct esp__device_list {
     pthread_mutex_t lock; /* any thread of a plugin may ask for a device */
     uint32_t n;
+    uint64_t
+        piece_bytes; /* of a copy between host and device that is cut into pieces: at least so many; tests set it */
     esp__device open[ESP__DEVICES_MAX];
 } esp__device_list;
 static inline esp__device_list *esp__device_list_of(const esp_ctx *ctx) { return esp__base_of(ctx)->devices; }

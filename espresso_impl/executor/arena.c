@@ -134,7 +134,7 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     const esp__program *p = &f->program;
     f->slots_bytes = p->arena_bytes;
     for (uint32_t k = 1; k < ctx->devices.n; k++) f->slots_bytes += p->on[k].arena_bytes + p->on[k].pinned_bytes;
-    f->memory_bytes = p->cap_ops + p->cap_ranges + p->cap_slots;
+    f->memory_bytes = p->cap_ops + p->cap_ranges + p->cap_slots + p->cap_pieces;
     f->arena_bytes = p->arena_bytes;
     f->arena = esp__take(ctx, f, f->arena_bytes, &s);
     f->scratch_bytes = p->scratch_bytes;

@@ -123,10 +123,14 @@ ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream);
 ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op);
 /* The op's work is enqueued: marks its end with its event, for which the unit's next op waits. */
 ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream);
+/* An op of the host that works piece by piece (op->n_pieces): waits until piece k was copied down; lets piece k be copied up. */
+ESP__FN esp_status esp__piece_wait(esp_ctx *ctx, const esp__op *op, uint32_t k);
+ESP__FN esp_status esp__piece_made(esp_ctx *ctx, const esp__op *op, uint32_t k);
 /* Must the unit's next op wait until the host has seen the event of the op before? */
 ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u);
 ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx,
-                                    const esp__work_unit *u);         /* that event: ESP_OK or ESP_PENDING */
+                                    const esp__work_unit *u); /* that event: ESP_OK or ESP_PENDING */
+ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__work_unit *u, esp_status s); /* as an error's text */
 ESP__FN esp_status esp__unit_settle(esp_ctx *ctx, esp__work_unit *u); /* blocks until it has passed */
 /* A tensor on a device is pushed: its chain begins after what is on the stream `user` now, and after the gradient was filled with
  * zeros (`zero`) and its pending residual added. Lock held. */

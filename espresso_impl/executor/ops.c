@@ -65,32 +65,52 @@ static void esp__compressed(esp_ctx *ctx, const esp__op *op, const esp__range *r
     }
 }
 
+/* Runs `work` on the op's ranges: those of one piece after another, if the op works piece by piece. One call takes all of them if the
+ * codec takes lists, else one. */
+static esp_status esp__ranges_run(esp_ctx *ctx, const esp__op *op,
+                                  esp_status (*work)(esp_ctx *, const esp__op *, const esp__range *, uint32_t)) {
+    const esp__program *p = &ctx->in_force.program;
+    const int lists = esp__op_list(&ctx->in_force.strategy.units[op->unit], op) > 1;
+    const uint32_t n_pieces = op->n_pieces ? op->n_pieces : 1;
+    const esp__range *r = &p->ranges[op->first_range];
+    esp_status s = ESP_OK;
+    for (uint32_t k = 0; k < n_pieces && !s; k++) {
+        const uint32_t n = op->n_pieces ? p->pieces[op->first_piece + k].n_ranges : op->n_ranges, each = lists ? n : 1;
+        if (op->n_pieces) s = esp__piece_wait(ctx, op, k);
+        for (const esp__range *end = r + n; r < end && !s; r += each) s = work(ctx, op, r, each);
+        if (op->n_pieces && !s) s = esp__piece_made(ctx, op, k);
+    }
+    return s;
+}
+
+/* One call, for `each` ranges. */
+static esp_status esp__compress_some(esp_ctx *ctx, const esp__op *op, const esp__range *ranges, uint32_t each) {
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    esp__codec_list *l = &ctx->in_force.list;
+    esp__codec_call c;
+    uint64_t used = 0;
+    l->n = 0;
+    for (uint32_t k = 0; k < each; k++) {
+        esp__compress_range(ctx, op, &ranges[k], each > 1 ? &l->used[k] : &used, &c);
+        if (each > 1) esp__call_list_add(l, &c);
+    }
+    if (each > 1) esp__call_list_take(&c, l);
+    esp_status s = esp__call_compress(&c, ctx->in_force.phi, ctx->in_force.phi + ctx->in_force.phi_count);
+    if (s)
+        return esp__fail(ctx, s, "tensor '%s': codec '%s' failed to compress %llu elements%s: %s", u->name,
+                         u->codec->spec, (unsigned long long)ranges->length,
+                         each > 1 ? " or one of the parts in the same call" : "", esp_status_text(s));
+    esp__compressed(ctx, op, ranges, &c);
+    return ESP_OK;
+}
+
 static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
-    const esp__range *ranges = &ctx->in_force.program.ranges[op->first_range];
     const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
     const int first = op->round == u->first_round; /* later rounds read the residual that the first one read */
-    const uint32_t each = esp__op_list(u, op);
-    esp__codec_list *l = &ctx->in_force.list;
     if (first && f && f->residual_before) esp__copy_on(ctx, op, f->residual_before, f->residual, f->count * 4u);
     if (first && f && f->state_before) esp__copy_on(ctx, op, f->state_before, f->state, f->state_bytes);
-    for (uint32_t i = 0; i < op->n_ranges; i += each) {
-        esp__codec_call c;
-        uint64_t used = 0;
-        l->n = 0;
-        for (uint32_t k = 0; k < each; k++) {
-            esp__compress_range(ctx, op, &ranges[i + k], each > 1 ? &l->used[k] : &used, &c);
-            if (each > 1) esp__call_list_add(l, &c);
-        }
-        if (each > 1) esp__call_list_take(&c, l);
-        esp_status s = esp__call_compress(&c, ctx->in_force.phi, ctx->in_force.phi + ctx->in_force.phi_count);
-        if (s)
-            return esp__fail(ctx, s, "tensor '%s': codec '%s' failed to compress %llu elements%s: %s", u->name,
-                             u->codec->spec, (unsigned long long)ranges[i].length,
-                             each > 1 ? " or one of the parts in the same call" : "", esp_status_text(s));
-        esp__compressed(ctx, op, &ranges[i], &c);
-    }
-    return ESP_OK;
+    return esp__ranges_run(ctx, op, esp__compress_some);
 }
 
 /* Fills the call for one range, and the payloads that are summed into it. */
@@ -112,26 +132,22 @@ static void esp__decompress_range(esp_ctx *ctx, const esp__op *op, const esp__ra
     c->args.scale = op->scale;
 }
 
-static esp_status esp__run_decompress(esp_ctx *ctx, const esp__op *op) {
+/* One call, for `each` ranges. */
+static esp_status esp__decompress_some(esp_ctx *ctx, const esp__op *op, const esp__range *ranges, uint32_t each) {
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
-    const esp__range *ranges = &ctx->in_force.program.ranges[op->first_range];
-    const uint32_t each = esp__op_list(u, op);
     esp__codec_list *l = &ctx->in_force.list;
-    for (uint32_t i = 0; i < op->n_ranges; i += each) {
-        esp__codec_call c;
-        l->n = 0;
-        for (uint32_t k = 0; k < each; k++) {
-            esp__decompress_range(ctx, op, &ranges[i + k], ctx->in_force.payloads + k * op->n_sources, &c);
-            if (each > 1) esp__call_list_add(l, &c);
-        }
-        c.args.payload = ctx->in_force.payloads;
-        if (each > 1) esp__call_list_take(&c, l);
-        esp_status s = esp__call_decompress(&c);
-        if (s)
-            return esp__fail(ctx, s, "tensor '%s': codec '%s' cannot decode what arrived: %s", u->name, u->codec->spec,
-                             esp_status_text(s));
+    esp__codec_call c;
+    l->n = 0;
+    for (uint32_t k = 0; k < each; k++) {
+        esp__decompress_range(ctx, op, &ranges[k], ctx->in_force.payloads + k * op->n_sources, &c);
+        if (each > 1) esp__call_list_add(l, &c);
     }
-    return ESP_OK;
+    c.args.payload = ctx->in_force.payloads;
+    if (each > 1) esp__call_list_take(&c, l);
+    const esp_status s = esp__call_decompress(&c);
+    return s ? esp__fail(ctx, s, "tensor '%s': codec '%s' cannot decode what arrived: %s", u->name, u->codec->spec,
+                         esp_status_text(s))
+             : ESP_OK;
 }
 
 /* Contiguous numbers to convert from one format into another. */
@@ -213,6 +229,26 @@ static void esp__run_group(esp_ctx *ctx, const esp__op *op) {
     }
 }
 
+/* Converts or scales the op's numbers, one piece after another if it works piece by piece. */
+static esp_status esp__run_convert(esp_ctx *ctx, const esp__op *op) {
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    const uint64_t e = esp_dtype_bytes(u->dtype);
+    const uint32_t n_pieces = op->n_pieces ? op->n_pieces : 1;
+    esp_status s = ESP_OK;
+    for (uint32_t k = 0; k < n_pieces && !s; k++) {
+        const esp__copy_piece whole = {0, op->length * e, 0, 0};
+        const esp__copy_piece *x = op->n_pieces ? &ctx->in_force.program.pieces[op->first_piece + k] : &whole;
+        const uint64_t begin = op->begin + x->offset / e;
+        esp__piece p = {ctx, u->dtype, op->copy, op->scale, NULL, NULL};
+        p.grad = esp__at(ctx, op, op->grad) + begin * e;
+        p.work = op->copy == ESP__COPY_SCALE ? NULL : esp__numbers(ctx, op, begin);
+        if (op->n_pieces) s = esp__piece_wait(ctx, op, k);
+        if (!s) ctx->host.parallel_for(ctx->host.user, x->bytes / e, ESP__OP_GRAIN, esp__piece_run, &p);
+        if (op->n_pieces && !s) s = esp__piece_made(ctx, op, k);
+    }
+    return s;
+}
+
 static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
     const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
     if (op->copy == ESP__COPY_SWAP) { /* [outer][mid][inner] -> [mid][outer][inner] */
@@ -234,15 +270,7 @@ static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
         return u->codec->table->finalize(u->codec->self, esp__numbers(ctx, op, op->begin), op->length,
                                          (uint32_t)ctx->job.size, here);
     }
-    esp__piece p;
-    p.ctx = ctx;
-    p.dtype = u->dtype;
-    p.copy = op->copy;
-    p.scale = op->scale;
-    p.grad = esp__at(ctx, op, op->grad) + op->begin * (u->dtype == ESP_F32 ? 4u : 2u);
-    p.work = op->copy == ESP__COPY_SCALE ? NULL : esp__numbers(ctx, op, op->begin);
-    ctx->host.parallel_for(ctx->host.user, op->length, ESP__OP_GRAIN, esp__piece_run, &p);
-    return ESP_OK;
+    return esp__run_convert(ctx, op);
 }
 
 /* Elements that the op reads: a token is taken only for a large op. */
@@ -259,7 +287,7 @@ ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op) {
     if (s) return s;
     int token = codec && !op->on ? esp__token_take(ctx, esp__op_elements(ctx, op)) : 0;
     if (codec)
-        s = op->kind == ESP__OP_COMPRESS ? esp__run_compress(ctx, op) : esp__run_decompress(ctx, op);
+        s = op->kind == ESP__OP_COMPRESS ? esp__run_compress(ctx, op) : esp__ranges_run(ctx, op, esp__decompress_some);
     else
         s = op->on ? esp__copy_enqueue(ctx, op) : esp__run_copy(ctx, op);
     esp__token_put(ctx, token);

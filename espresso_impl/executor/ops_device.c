@@ -9,11 +9,22 @@ static esp_status esp__checked(const esp_ctx *ctx, uint32_t device, esp_status s
     return s ? esp__device_failed(ctx, device, s, what) : ESP_OK;
 }
 
+/* An error of the events of the unit's device. What failed is the op that the unit's event ends, or earlier work on that device: a kernel
+ * that found a corrupt payload, say. */
+ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__work_unit *u, esp_status s) {
+    const esp__op *op = &ctx->in_force.program.ops[u->first_op + (u->pc ? u->pc - 1 : 0)];
+    char what[ESP__ERROR_MAX / 4];
+    if (!s || s == ESP_PENDING) return s;
+    snprintf(what, sizeof what, "rank %d: %s'%.300s', or work before it,", (int)ctx->job.rank,
+             u->pc ? "" : "the trainer's work before ", op->label);
+    return esp__device_failed(ctx, u->device, s, what);
+}
+
 ESP__FN esp_status esp__unit_settle(esp_ctx *ctx, esp__work_unit *u) {
     const esp__device *d = esp__device_at(ctx, u->device);
     void *event = u->after;
     u->after = NULL;
-    return event ? esp__checked(ctx, u->device, d->table->event_sync(d->self, event), "work") : ESP_OK;
+    return event ? esp__unit_failed(ctx, u, d->table->event_sync(d->self, event)) : ESP_OK;
 }
 
 ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
@@ -24,9 +35,63 @@ ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
     if (u->after && u->after_on != stream) s = d->table->event_wait(d->self, u->after, d->stream[stream]);
     if (!s && op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK && ctx->model.tensors[op->member].ordered)
         s = d->table->event_wait(d->self, ctx->model.tensors[op->member].pushed, d->stream[stream]);
-    if (!s && esp__op_timed_later(ctx, op))
+    /* a copy up in pieces has begun with the op before */
+    if (!s && esp__op_timed_later(ctx, op) && !(op->n_pieces && op->copy == ESP__COPY_UP))
         s = d->table->event_record(d->self, ctx->in_force.on[op->on].events[2 * op->event], d->stream[stream]);
     return esp__checked(ctx, u->device, s, "event_wait");
+}
+
+/* ---- pieces ----------------------------------------------------------------------------------------------------------------- */
+/* Is `copy`, a neighbour of op, the copy in whose pieces op works? The other neighbour may be a copy of payloads. */
+static int esp__piece_pair(const esp__op *op, const esp__op *copy, uint8_t kind) {
+    return copy->copy == kind && copy->n_pieces && copy->first_piece == op->first_piece;
+}
+
+static const esp__copy_piece *esp__piece_of(const esp_ctx *ctx, const esp__op *op, uint32_t k) {
+    return &ctx->in_force.program.pieces[op->first_piece + k];
+}
+
+/* Of the end of piece k of a copy down. */
+static void *esp__piece_event(esp_ctx *ctx, const esp__op *op, uint32_t k) {
+    return ctx->in_force.on[esp__unit_of(ctx, op)->device].events[2 * esp__piece_of(ctx, op, k)->event + 1];
+}
+
+static esp_status esp__piece_copy(const esp_ctx *ctx, const esp__op *copy, uint32_t k) {
+    const esp__device *d = esp__device_at(ctx, copy->on);
+    const esp__copy_piece *x = esp__piece_of(ctx, copy, k);
+    return d->table->copy(d->self, esp__at(ctx, copy, copy->dst) + x->offset, esp__at(ctx, copy, copy->src) + x->offset,
+                          x->bytes, d->stream[copy->stream]);
+}
+
+/* Enqueues a copy down, with an event behind each piece. */
+static esp_status esp__pieces_enqueue(esp_ctx *ctx, const esp__op *copy) {
+    const esp__device *d = esp__device_at(ctx, copy->on);
+    esp_status s = ESP_OK;
+    for (uint32_t k = 0; k < copy->n_pieces && !s; k++) {
+        s = esp__piece_copy(ctx, copy, k);
+        if (!s) s = d->table->event_record(d->self, esp__piece_event(ctx, copy, k), d->stream[copy->stream]);
+    }
+    return s;
+}
+
+/* Piece 0 was there when the op began. The others follow it in the same stream, so this wait is short. */
+ESP__FN esp_status esp__piece_wait(esp_ctx *ctx, const esp__op *op, uint32_t k) {
+    const esp__work_unit *u = esp__unit_of(ctx, op);
+    const esp__device *d = esp__device_at(ctx, u->device);
+    if (!k || !esp__piece_pair(op, op - 1, ESP__COPY_DOWN)) return ESP_OK;
+    return esp__unit_failed(ctx, u, d->table->event_sync(d->self, esp__piece_event(ctx, op, k)));
+}
+
+ESP__FN esp_status esp__piece_made(esp_ctx *ctx, const esp__op *op, uint32_t k) {
+    const esp__op *copy = op + 1;
+    if (!esp__piece_pair(op, copy, ESP__COPY_UP)) return ESP_OK;
+    const esp__device *d = esp__device_at(ctx, copy->on);
+    esp_status s = ESP_OK;
+    if (!k && esp__op_timed_later(ctx, copy))
+        s = d->table->event_record(d->self, ctx->in_force.on[copy->on].events[2 * copy->event],
+                                   d->stream[copy->stream]);
+    if (!s) s = esp__piece_copy(ctx, copy, k);
+    return esp__checked(ctx, copy->on, s, copy->label);
 }
 
 ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
@@ -41,6 +106,8 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
     u->after = m->events[2 * op->event + 1];
     if (!s) s = d->table->event_record(d->self, u->after, d->stream[stream]);
     u->after_on = stream;
+    /* the host goes on with the first piece */
+    if (op->n_pieces && op->copy == ESP__COPY_DOWN) u->after = esp__piece_event(ctx, op, 0);
     return esp__checked(ctx, op->on, s, "event_record");
 }
 
@@ -81,6 +148,10 @@ ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op) {
     switch (op->copy) {
     case ESP__COPY_DOWN:
     case ESP__COPY_UP:
+        if (op->n_pieces) { /* the op before a copy up has enqueued it piece by piece */
+            s = op->copy == ESP__COPY_UP ? ESP_OK : esp__pieces_enqueue(ctx, op);
+            break;
+        }
         s = d->table->copy(d->self, esp__at(ctx, op, op->dst), esp__at(ctx, op, op->src), op->length, on);
         break;
     case ESP__COPY_SWAP: s = esp__swap_enqueue(ctx, op, d); break;
@@ -116,8 +187,7 @@ ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u) {
 
 ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__work_unit *u) {
     const esp__device *d = esp__device_at(ctx, u->device);
-    const esp_status s = u->after ? d->table->event_query(d->self, u->after) : ESP_OK;
-    return s == ESP_PENDING ? s : esp__checked(ctx, u->device, s, "work");
+    return esp__unit_failed(ctx, u, u->after ? d->table->event_query(d->self, u->after) : ESP_OK);
 }
 
 /* ---- pushes --------------------------------------------------------------------------------------------------------------- */
@@ -180,11 +250,29 @@ static esp_status esp__headers_count(esp_ctx *ctx, uint32_t device) {
     return s;
 }
 
+/* Work of the step failed: says of which tensors it may be. */
+static esp_status esp__step_failed(const esp_ctx *ctx, uint32_t device, esp_status s) {
+    const esp__work_unit *first = NULL;
+    char what[ESP__ERROR_MAX / 4], others[40] = "";
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
+        const esp__work_unit *u = &ctx->in_force.strategy.units[i];
+        if (u->device != device || u->phase == ESP__IDLE) continue;
+        if (!n++) first = u;
+    }
+    if (n > 1) snprintf(others, sizeof others, " or one of %u others", (unsigned)(n - 1));
+    snprintf(what, sizeof what, "rank %d: work of step %llu%s%.300s%s%s%s", (int)ctx->job.rank,
+             (unsigned long long)ctx->steps.step, n ? " (tensor '" : "", n ? first->name : "", n ? "'" : "", others,
+             n ? ")" : "");
+    return esp__device_failed(ctx, device, s, what);
+}
+
 ESP__FN esp_status esp__devices_step_end(esp_ctx *ctx) {
     esp_status s = ESP_OK;
     for (uint32_t k = 1; k < ctx->devices.n && !s; k++) {
         if (!ctx->devices.open[k].used) continue;
         s = ctx->in_force.on[k].has.n_headers ? esp__headers_count(ctx, k) : esp__device_settle(ctx, k);
+        if (s) s = esp__step_failed(ctx, k, s);
         ctx->in_force.on[k].settled_ns = esp__now_ns();
     }
     for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) ctx->in_force.strategy.units[i].after = NULL;

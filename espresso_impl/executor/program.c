@@ -108,6 +108,7 @@ static esp__op *esp__copy_op(esp__compile *c, uint8_t copy, uint32_t step, float
 
 #include "espresso_impl/executor/program_sides.c"
 #include "espresso_impl/executor/program_seal.c"
+#include "espresso_impl/executor/program_pieces.c"
 
 static void esp__to_f32(esp__compile *c, uint32_t step) {
     if (!c->half || !c->in_grad) return;
@@ -383,6 +384,7 @@ static esp_status esp__compile_unit(esp_ctx *ctx, esp__in_force *f, uint32_t uni
     if (c.half && !c.status) esp__compile_half_end(&c);
     esp__numbers_to(&c, c.device != 0, c.u->option.n - 1);
     esp__compile_unpack(&c);
+    esp__unit_pieces(&c);
     c.u->n_ops = c.p->n_ops - c.u->first_op;
     if (c.status == ESP_E_NOMEM) return esp__fail(ctx, c.status, "program: out of memory");
     return c.status;
@@ -437,6 +439,7 @@ ESP__FN void esp__program_free(esp_ctx *ctx, esp__program *p) {
     esp__free(ctx, p->ops);
     esp__free(ctx, p->ranges);
     esp__free(ctx, p->slots);
+    esp__free(ctx, p->pieces);
     memset(p, 0, sizeof *p);
 }
 

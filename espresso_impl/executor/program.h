@@ -38,6 +38,13 @@ typedef struct esp__range {
     uint64_t state_offset, state_bytes;
 } esp__range;
 
+/* A piece of a copy between the sides that the op next to it works on piece by piece: see program_pieces.c. */
+typedef struct esp__copy_piece {
+    uint64_t offset, bytes; /* from the copy's begin                                       */
+    uint32_t n_ranges;      /* of the Comp or Decomp that works on it                      */
+    uint32_t event;         /* of a copy down: of its device's events, that of the piece's end */
+} esp__copy_piece;
+
 typedef struct esp__op {
     uint8_t kind, lane;
     uint8_t links; /* collectives: the link lanes that it occupies, bit 0 for intra; `lane` is the outermost */
@@ -77,6 +84,8 @@ typedef struct esp__op {
     esp__ref grad;              /* where element 0 of the unit lies, in the unit's dtype      */
     uint64_t begin, length;     /* elements                                                  */
     uint64_t outer, mid, inner; /* SWAP: [outer][mid][inner] slots -> [mid][outer][inner]   */
+    /* DOWN and UP: the pieces of the copy. The op behind DOWN or before UP, which works on them, has the same. 0: it is not cut */
+    uint32_t first_piece, n_pieces;
 } esp__op;
 
 /* What a program needs on one device. */
@@ -89,8 +98,9 @@ typedef struct esp__program {
     esp__op *ops;
     esp__range *ranges;
     uint32_t *slots;
-    uint32_t n_ops, n_ranges, n_slots;
-    uint64_t cap_ops, cap_ranges, cap_slots; /* bytes allocated for the arrays */
+    esp__copy_piece *pieces;
+    uint32_t n_ops, n_ranges, n_slots, n_pieces;
+    uint64_t cap_ops, cap_ranges, cap_slots, cap_pieces; /* bytes allocated for the arrays */
     uint64_t arena_bytes;
     uint64_t scratch_bytes, phi_count; /* for the codec call that needs most */
     uint32_t max_payloads, max_list;   /* of one call: payloads of a decompress; parts, where they are more than 1 */

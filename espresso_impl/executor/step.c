@@ -208,10 +208,12 @@ static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_s
     const esp__device *d = esp__device_at(ctx, t->device);
     esp_status s = ESP_OK;
     for (uint32_t i = of->first; t->device && i < of->first + of->n && !s; i++) {
-        void *after = ctx->in_force.strategy.units[i].after;
-        if (after) s = on ? d->table->event_wait(d->self, after, *on) : d->table->event_sync(d->self, after);
+        const esp__work_unit *u = &ctx->in_force.strategy.units[i];
+        if (!u->after) continue;
+        s = on ? d->table->event_wait(d->self, u->after, *on) : d->table->event_sync(d->self, u->after);
+        if (s) return esp__unit_failed(ctx, u, s);
     }
-    return s ? esp__device_failed(ctx, t->device, s, "work") : ESP_OK;
+    return s;
 }
 
 ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {

@@ -126,6 +126,13 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
     esp__registry_of(ctx)->opening = kind;
     s = table->open(esp__registry_of(ctx)->host, own, &c->self);
     esp__registry_of(ctx)->opening = 0;
+    if (s == ESP_E_UNSUPPORTED && kind != ESP_CPU) {
+        esp__log(ctx, ESP_LOG_INFO, "plugins", "codec '%s' cannot run on devices of kind %u: %s", spec, (unsigned)kind,
+                 *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
+        c->self = NULL;
+        esp__codec_free(ctx, c);
+        return ESP_OK;
+    }
     if (s) {
         const char *detail = esp__plugin_detail();
         int hint =
@@ -155,11 +162,36 @@ ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *f
     return s;
 }
 
+/* The tables agree (esp__twins_refuse); do these instances? */
+static esp_status esp__instances_refuse(esp_ctx *ctx, const esp__codec *c, const esp__codec *other, esp_devkind kind) {
+    const esp_traits *a = &c->traits, *b = &other->traits;
+    const char *what = NULL;
+    if (a->wire_version != b->wire_version) what = "wire_version";
+    if ((a->caps ^ b->caps) & ~(uint64_t)ESP__CALL_CAPS) what = "caps";
+    for (uint32_t i = 0; i < a->n_rounds && i < b->n_rounds && !what; i++) {
+        const esp_round x = esp__codec_round(c, i), y = esp__codec_round(other, i);
+        if (memcmp(&x, &y, sizeof x)) what = "rounds";
+    }
+    if (a->n_rounds != b->n_rounds) what = "n_rounds";
+    return what
+               ? esp__fail(ctx, ESP_E_ABI,
+                           "codec '%s': traits() of its table for devices of kind %u gives another %s than that of its "
+                           "table for the CPU: they must be the same",
+                           c->spec, (unsigned)kind, what)
+               : ESP_OK;
+}
+
 ESP__FN esp_status esp__codec_on(esp_ctx *ctx, esp__codec *c, esp_devkind kind, esp__codec **out) {
     for (*out = c; *out; *out = (*out)->twin)
         if ((*out)->table->devices & ESP_BIT(kind)) return ESP_OK;
     esp_status s = esp__codec_make_one(ctx, c->spec, NULL, kind, out);
     if (s || !*out) return s;
+    s = esp__instances_refuse(ctx, *out, c, kind);
+    if (s) {
+        esp__codec_free(ctx, *out);
+        *out = NULL;
+        return s;
+    }
     (*out)->twin = c->twin;
     c->twin = *out;
     return ESP_OK;

@@ -57,7 +57,9 @@ ESP__FN const esp_plugin_fn *esp__builtin_entries(void);
 ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const char *from);
 ESP__FN esp_status esp__backend_refuse(esp_ctx *ctx, const esp_backend *b, const char *from);
 ESP__FN esp_status esp__device_refuse(esp_ctx *ctx, const esp_device_table *d, const char *from);
-/* Two tables of one codec, for different devices: do they agree in all that ranks and users see? */
+/* Two tables of one codec, for different devices: do they agree in all that ranks and users see? Capabilities that only say how the
+ * host calls a table may differ; the host looks at those of the table that it calls. */
+enum { ESP__CALL_CAPS = ESP_CODEC_LISTS | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_FORWARD };
 ESP__FN esp_status esp__twins_refuse(esp_ctx *ctx, const esp_codec *c, const char *from, const esp_codec *other,
                                      const char *other_from);
 
@@ -66,7 +68,8 @@ ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **o
 /* Opens a codec that is not shared; free it with esp__codec_free. feedback NULL: as the spec says. */
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out);
 ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c);
-/* *out: the same codec, opened for devices of a kind; NULL: it has no table for them. `c` owns it. */
+/* *out: the same codec, opened for devices of a kind; NULL: it has no table for them, or one that does not support this spec (a
+ * wrapper whose codec has none). `c` owns it. */
 ESP__FN esp_status esp__codec_on(esp_ctx *ctx, esp__codec *c, esp_devkind kind, esp__codec **out);
 /* The host's codec_open and codec_close, for wrappers. */
 ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_codec **table, void **self);

@@ -137,8 +137,6 @@ ESP__FN esp_status esp__twins_refuse(esp_ctx *ctx, const esp_codec *c, const cha
                                      const char *other_from) {
     const esp__suspect x = {ctx, from, "codec", c->name};
     const char *const a = c->params ? c->params : "", *const b = other->params ? other->params : "";
-    const uint64_t seen = ~(uint64_t)(ESP_CODEC_LISTS | ESP_CODEC_FUSED_RESIDUAL |
-                                      ESP_CODEC_FORWARD); /* the others ranks and files see */
     const char *member = NULL;
     if (c->wire_version != other->wire_version) member = "wire_version";
     if (c->n_rounds != other->n_rounds) member = "n_rounds";
@@ -146,7 +144,7 @@ ESP__FN esp_status esp__twins_refuse(esp_ctx *ctx, const esp_codec *c, const cha
                     (c->rounds && memcmp(c->rounds, other->rounds, c->n_rounds * sizeof *c->rounds))))
         member = "rounds";
     if (strcmp(a, b)) member = "params";
-    if ((c->caps & seen) != (other->caps & seen)) member = "caps";
+    if ((c->caps ^ other->caps) & ~(uint64_t)ESP__CALL_CAPS) member = "caps";
     if (!ESP_HAS(esp_codec, c, finalize) != !ESP_HAS(esp_codec, other, finalize)) member = "finalize";
     return member ? esp__refuse(&x, ESP_E_ABI, member,
                                 "it differs from the table for other devices, of %s: tables of one codec must agree in "

@@ -153,6 +153,7 @@ static inline void device_body(esp_ctx *ctx, void *user) {
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
         place_open(ctx, &p[t], d.device, d.count * esp_dtype_bytes(d.dtype));
     }
+    if (j->wait % 2 == 0) ctx->devices.piece_bytes = 64; /* large copies go in pieces: here, nearly all are large */
     const esp_status s = esp_start(ctx);
     CHECK(s == ESP_OK);
     if (s) fprintf(stderr, "%s %s\n", j->task.codec, j->task.option);

@@ -4,7 +4,7 @@
  *     knows the other one.
  *   - Copies and kernels run late, on that thread, in the order of their stream; streams take turns at random. Events fire then.
  *   - Copies from and to host memory that is not pinned fail.
- * It brings tables of the codecs none and topk, which run the CPU's kernels on its thread. Tests include this file. */
+ * fake_codecs.c has its tables of codecs. Tests include this file. */
 #ifndef TEST_FAKE_C
 #define TEST_FAKE_C
 #include <pthread.h>
@@ -21,14 +21,27 @@ typedef struct fake_block {
     uint8_t *seen, *own; /* the address that others see, and the device's own; pinned: the same */
     uint64_t bytes;
     int pinned;
-    struct fake_block *next;
 } fake_block;
-static fake_block *fake_blocks;
+static fake_block **fake_blocks; /* [fake_n_blocks], by rising `seen` */
+static uint32_t fake_n_blocks, fake_cap_blocks;
 static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER; /* of the blocks and the counters */
 static int fake_live;                                         /* blocks, streams and events that are not freed */
 static int fake_refused;                                      /* copies that were refused                     */
 static uint64_t fake_left = UINT64_MAX;                       /* bytes that alloc still gives                  */
 static int fake_broken;                                       /* 1: kernels fail                               */
+
+/* How many blocks begin at `p` or before. Lock held. */
+static uint32_t fake_blocks_to(const void *p) {
+    uint32_t low = 0, high = fake_n_blocks;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (fake_blocks[middle]->seen <= (const uint8_t *)p)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
 
 static uint64_t fake_round(uint64_t bytes) { return (bytes + 4095u) / 4096u * 4096u; }
 
@@ -49,21 +62,26 @@ static void *fake_take(uint64_t bytes, int pinned) {
         close(fd);
     }
     pthread_mutex_lock(&fake_lock);
-    b->next = fake_blocks;
-    fake_blocks = b;
+    if (fake_n_blocks == fake_cap_blocks) {
+        fake_cap_blocks = 2 * fake_cap_blocks + 64;
+        fake_blocks = realloc(fake_blocks, fake_cap_blocks * sizeof b);
+    }
+    const uint32_t at = fake_blocks_to(b->seen);
+    memmove(fake_blocks + at + 1, fake_blocks + at, (fake_n_blocks++ - at) * sizeof b);
+    fake_blocks[at] = b;
     fake_live++;
     pthread_mutex_unlock(&fake_lock);
     return b->seen;
 }
 
 static void fake_give(void *p) {
-    fake_block **at = &fake_blocks, *b;
     if (!p) return;
     pthread_mutex_lock(&fake_lock);
-    while (*at && (*at)->seen != p) at = &(*at)->next;
-    b = *at;
-    if (!b) abort(); /* not the device's memory */
-    *at = b->next;
+    const uint32_t end = fake_blocks_to(p);
+    fake_block *b = end ? fake_blocks[end - 1] : NULL;
+    if (!b || b->seen != p) abort(); /* not the device's memory */
+    memmove(fake_blocks + end - 1, fake_blocks + end, (fake_n_blocks-- - end) * sizeof b);
+    if (!fake_n_blocks) free(fake_blocks), fake_blocks = NULL, fake_cap_blocks = 0;
     fake_live--;
     pthread_mutex_unlock(&fake_lock);
     if (b->pinned) {
@@ -80,9 +98,9 @@ static void *fake_own(const void *p, uint64_t bytes) {
     const uint8_t *at = p;
     void *own = NULL;
     pthread_mutex_lock(&fake_lock);
-    for (const fake_block *b = fake_blocks; b && !own; b = b->next)
-        if (at >= b->seen && bytes <= b->bytes && at - b->seen <= (int64_t)(b->bytes - bytes))
-            own = b->own + (at - b->seen);
+    const uint32_t end = fake_blocks_to(at);
+    const fake_block *b = end ? fake_blocks[end - 1] : NULL;
+    if (b && bytes <= b->bytes && at - b->seen <= (int64_t)(b->bytes - bytes)) own = b->own + (at - b->seen);
     fake_refused += !own;
     pthread_mutex_unlock(&fake_lock);
     return own;
@@ -427,172 +445,5 @@ static const esp_device_table fake_table = {.struct_size = sizeof(esp_device_tab
                                             .convert = fake_convert,
                                             .elapsed = fake_elapsed};
 
-/* ---- codecs: the CPU's kernels, on the device's thread ------------------------------------------------------------------------ */
-typedef struct fake_codec {
-    const esp_codec *cpu;
-    void *self;
-} fake_codec;
-
-static esp_status fake_codec_open(const esp_host *h, const char *name, const char *params, void **self) {
-    fake_codec *c = calloc(1, sizeof *c);
-    c->cpu = esp__registry_codec_on(h->user, name, ESP_CPU);
-    const esp_status s = c->cpu->open(h, params, &c->self);
-    *self = c;
-    if (s) free(c), *self = NULL;
-    return s;
-}
-static esp_status fake_none_open(const esp_host *h, const char *params, void **self) {
-    return fake_codec_open(h, "none", params, self);
-}
-static esp_status fake_topk_open(const esp_host *h, const char *params, void **self) {
-    return fake_codec_open(h, "topk", params, self);
-}
-static void fake_codec_close(void *self) {
-    fake_codec *c = self;
-    c->cpu->close(c->self);
-    free(c);
-}
-static esp_status fake_codec_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
-                                   esp_bound *out) {
-    const fake_codec *c = self;
-    return c->cpu->bound(c->self, like, round, n_reduced, out);
-}
-static esp_status fake_codec_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
-                                   esp_codec_model *out) {
-    const fake_codec *c = self;
-    return c->cpu->model(c->self, like, n_reduced, d, out);
-}
-
-/* One call: the host's arguments are gone when it runs. */
-enum { FAKE_PAYLOADS = 16 };
-typedef struct fake_call {
-    const fake_codec *codec;
-    int compress;
-    esp_codec_args args;
-    esp_tensor tensor;
-    uint64_t offset;
-    esp_buf residual, state, scratch;
-    esp_payload reduced, payload[FAKE_PAYLOADS];
-} fake_call;
-
-static esp_status fake_codec_run(void *arg) {
-    fake_call *c = arg;
-    esp_tensor *tensor = &c->tensor;
-    c->args.tensor = &tensor;
-    c->args.offset = &c->offset;
-    c->args.payload = c->payload;
-    if (c->args.residual) c->args.residual = &c->residual;
-    if (c->args.state) c->args.state = &c->state;
-    if (c->args.scratch) c->args.scratch = &c->scratch;
-    if (c->args.reduced) c->args.reduced = &c->reduced;
-    return c->compress ? c->codec->cpu->compress(c->codec->self, &c->args)
-                       : c->codec->cpu->decompress(c->codec->self, &c->args);
-}
-
-/* The buffer at the device's own address. A buffer of another device is refused. */
-static esp_status fake_buf(esp_buf *to, const esp_buf *from) {
-    if (!from || !from->bytes) return ESP_OK;
-    if (from->dev.kind != FAKE_KIND) return ESP_E_ARG;
-    *to = *from;
-    to->ptr = fake_own(from->ptr, from->bytes);
-    return to->ptr ? ESP_OK : ESP_E_ARG;
-}
-
-/* Launches part t of the call's list. */
-static esp_status fake_codec_part(void *self, const esp_codec_args *a, uint32_t t, int compress) {
-    const esp_payload *payload = a->payload + (size_t)t * a->n_payloads;
-    fake_call c;
-    esp_status s;
-    memset(&c, 0, sizeof c);
-    if (a->n_payloads > FAKE_PAYLOADS) abort();
-    c.codec = self;
-    c.compress = compress;
-    c.args = *a;
-    c.args.n_tensors = 1;
-    c.tensor = *a->tensor[t];
-    c.offset = a->offset[t];
-    s = fake_buf(&c.tensor.data, &a->tensor[t]->data);
-    if (!s && a->residual) s = fake_buf(&c.residual, a->residual + t);
-    if (!s && a->state) s = fake_buf(&c.state, a->state + t);
-    if (!s) s = fake_buf(&c.scratch, a->scratch); /* launches run one after the other */
-    if (!s && a->reduced) s = fake_buf(&c.reduced.data, &a->reduced[t].data);
-    for (uint32_t p = 0; p < a->n_payloads && !s; p++) {
-        s = fake_buf(&c.payload[p].data, &payload[p].data);
-        if (payload[p].used) c.payload[p].used = fake_own(payload[p].used, sizeof(uint64_t));
-        if (payload[p].used && !c.payload[p].used) s = ESP_E_ARG;
-    }
-    return s ? s : fake_launch(a->stream, fake_codec_run, &c, sizeof c);
-}
-static esp_status fake_codec_call(void *self, const esp_codec_args *a, int compress) {
-    esp_status s = ESP_OK;
-    for (uint32_t t = 0; t < a->n_tensors && !s; t++) s = fake_codec_part(self, a, t, compress);
-    return s;
-}
-static esp_status fake_compress(void *self, const esp_codec_args *a) { return fake_codec_call(self, a, 1); }
-static esp_status fake_decompress(void *self, const esp_codec_args *a) { return fake_codec_call(self, a, 0); }
-
-static esp_codec fake_none, fake_topk;
-static const esp_codec *const fake_codecs[] = {&fake_none, &fake_topk};
-static const esp_device_table *const fake_devices[] = {&fake_table};
-static esp_plugin fake_plugin_table;
-static pthread_mutex_t fake_once = PTHREAD_MUTEX_INITIALIZER;
-
-/* Like the CPU's table, but for what runs elsewhere. */
-static void fake_codec_like(esp_codec *c, const esp_codec *cpu,
-                            esp_status (*open)(const esp_host *, const char *, void **)) {
-    *c = *cpu;
-    c->devices = ESP_BIT(FAKE_KIND);
-    c->open = open;
-    c->close = fake_codec_close;
-    c->bound = fake_codec_bound;
-    c->compress = fake_compress;
-    c->decompress = fake_decompress;
-    c->model = cpu->model ? fake_codec_model : NULL;
-}
-
-/* The plugin's entry, for esp_config.builtin: the built-in codecs are registered before. */
-static ESP__UNUSED const esp_plugin *fake_plugin(const esp_host *h) {
-    pthread_mutex_lock(&fake_once);
-    if (!fake_plugin_table.struct_size) {
-        fake_codec_like(&fake_none, esp__registry_codec_on(h->user, "none", ESP_CPU), fake_none_open);
-        fake_codec_like(&fake_topk, esp__registry_codec_on(h->user, "topk", ESP_CPU), fake_topk_open);
-        fake_plugin_table.name = "fake";
-        fake_plugin_table.n_codecs = 2;
-        fake_plugin_table.codecs = fake_codecs;
-        fake_plugin_table.n_devices = 1;
-        fake_plugin_table.devices = fake_devices;
-        fake_plugin_table.struct_size = sizeof fake_plugin_table;
-    }
-    pthread_mutex_unlock(&fake_once);
-    return &fake_plugin_table;
-}
-/* The codecs of several rounds, for jobs that have tests/common/rounds_codec.h. */
-static esp_status fake_shared2_open(const esp_host *h, const char *params, void **self) {
-    return fake_codec_open(h, "shared2", params, self);
-}
-static esp_status fake_shared3_open(const esp_host *h, const char *params, void **self) {
-    return fake_codec_open(h, "shared3", params, self);
-}
-static esp_codec fake_shared[2];
-static const esp_codec *const fake_shared_list[] = {&fake_shared[0], &fake_shared[1]};
-static esp_plugin fake_shared_table;
-static ESP__UNUSED const esp_plugin *fake_rounds_plugin(const esp_host *h) {
-    pthread_mutex_lock(&fake_once);
-    if (!fake_shared_table.struct_size) {
-        fake_codec_like(&fake_shared[0], esp__registry_codec_on(h->user, "shared2", ESP_CPU), fake_shared2_open);
-        fake_codec_like(&fake_shared[1], esp__registry_codec_on(h->user, "shared3", ESP_CPU), fake_shared3_open);
-        fake_shared_table.name = "fake rounds";
-        fake_shared_table.n_codecs = 2;
-        fake_shared_table.codecs = fake_shared_list;
-        fake_shared_table.struct_size = sizeof fake_shared_table;
-    }
-    pthread_mutex_unlock(&fake_once);
-    return &fake_shared_table;
-}
-/* Without its codecs: they run on the CPU. */
-static ESP__UNUSED const esp_plugin *fake_plugin_bare(const esp_host *h) {
-    static const esp_plugin p = {.struct_size = sizeof p, .name = "fake", .n_devices = 1, .devices = fake_devices};
-    (void)h;
-    return &p;
-}
+#include "tests/device/fake_codecs.c"
 #endif

@@ -193,6 +193,56 @@ static esp_status add_codec(esp_ctx *ctx, const esp_codec *c) {
     return esp__registry_add(ctx, &p, "twin.so");
 }
 
+/* What an instance says of itself is compared, too, but for how it is called. */
+static esp_traits said;
+static esp_status say(void *self, esp_traits *out) { return (void)self, *out = said, ESP_OK; }
+
+static void test_instances(void **state) {
+    esp_ctx *ctx = open_one();
+    esp_codec t = *esp__registry_codec(ctx, "topk");
+    esp__codec *c, *twin;
+    (void)state;
+    assert_int_equal(esp__codec_get(ctx, "topk:ratio=0.5", &c), ESP_OK);
+    t.devices = ESP_BIT(16);
+    t.traits = say;
+    assert_int_equal(add_codec(ctx, &t), ESP_OK);
+    said = c->traits;
+    said.caps &= ~(uint64_t)ESP_CODEC_DETERMINISTIC;
+    assert_int_equal(esp__codec_on(ctx, c, 16, &twin), ESP_E_ABI);
+    assert_error("codec 'topk:ratio=0.5': traits() of its table for devices of kind 16 gives another caps than that");
+    assert_null(twin);
+    said = c->traits;
+    said.wire_version++;
+    assert_int_equal(esp__codec_on(ctx, c, 16, &twin), ESP_E_ABI);
+    assert_error("gives another wire_version");
+    said = c->traits;
+    said.caps &= ~(uint64_t)ESP_CODEC_LISTS;
+    assert_int_equal(esp__codec_on(ctx, c, 16, &twin), ESP_OK);
+    assert_non_null(twin);
+    assert_int_equal(twin->traits.caps ^ c->traits.caps, ESP_CODEC_LISTS);
+    esp_close(ctx);
+}
+
+/* A wrapper has a table, but the codec in it has none: they run on the CPU. */
+static esp_status no_inner(const esp_host *h, const char *params, void **self) {
+    const esp_codec *inner;
+    (void)params;
+    return h->codec_open(h->user, "randomk:ratio=0.5", &inner, self);
+}
+static void test_no_inner_table(void **state) {
+    esp_ctx *ctx = open_one();
+    esp_codec t = *esp__registry_codec(ctx, "topk");
+    esp__codec *c, *twin = NULL;
+    (void)state;
+    assert_int_equal(esp__codec_get(ctx, "topk:ratio=0.5", &c), ESP_OK);
+    t.devices = ESP_BIT(16);
+    t.open = no_inner;
+    assert_int_equal(add_codec(ctx, &t), ESP_OK);
+    assert_int_equal(esp__codec_on(ctx, c, 16, &twin), ESP_OK);
+    assert_null(twin);
+    esp_close(ctx);
+}
+
 static void test_twins(void **state) {
     esp_ctx *ctx = open_one();
     const esp_codec *const cpu = esp__registry_codec(ctx, "topk");
@@ -215,11 +265,12 @@ static void test_twins(void **state) {
     DIFFERS(x.params = "k=1", "params");
     DIFFERS(x.caps |= ESP_CODEC_HAS_STATE, "caps");
     DIFFERS((x.rounds = &round, x.caps |= ESP_CODEC_REDUCIBLE), "caps");
+    DIFFERS((x.caps ^= ESP_CODEC_LISTS | ESP_CODEC_DETERMINISTIC), "caps");
 #undef DIFFERS
     t.caps &= ~(uint64_t)ESP_CODEC_FUSED_RESIDUAL;
     assert_int_equal(add_codec(ctx, &t), ESP_E_UNSUPPORTED);
     assert_error("caps: lacks ESP_CODEC_FUSED_RESIDUAL, and devices is 0x10000");
-    t.caps |= ESP_CODEC_FUSED_RESIDUAL;
+    t.caps = (cpu->caps ^ ESP_CODEC_LISTS) | ESP_CODEC_FUSED_RESIDUAL; /* how the host calls the table may differ */
     assert_int_equal(add_codec(ctx, &t), ESP_OK);
     assert_ptr_equal(esp__registry_codec(ctx, "topk"), cpu); /* both are there */
     assert_ptr_equal(esp__registry_codec_on(ctx, "topk", 16), &t);
@@ -334,9 +385,9 @@ static void test_cpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_opens_once), cmocka_unit_test(test_host_access), cmocka_unit_test(test_unique),
-        cmocka_unit_test(test_members),    cmocka_unit_test(test_twins),       cmocka_unit_test(test_convert),
-        cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_opens_once),     cmocka_unit_test(test_host_access), cmocka_unit_test(test_unique),
+        cmocka_unit_test(test_members),        cmocka_unit_test(test_twins),       cmocka_unit_test(test_instances),
+        cmocka_unit_test(test_no_inner_table), cmocka_unit_test(test_convert),     cmocka_unit_test(test_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,10 +18,16 @@
     "comp@gpu > intra.alltoall > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > intra.allgather > "        \
     "decomp@gpu"
 
+/* Several parts are compressed and decompressed on the host, and payloads travel in the device's memory. */
+#define TREE_ENDS                                                                                                      \
+    "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "  \
+    "intra.allgather > decomp@cpu"
+
 static void run_options(const char *backend, int least) {
     static const char *const options[] = {
-        FLAT_RAW,  FLAT_GPU,      TREE_RAW,   TREE_ROOT, TREE_GPU,
-        TREE_COMP, TREE_REPLICAS, TREE_MIXED, TREE_SWAP, "comp@gpu > flat.allreduce > decomp@gpu"};
+        FLAT_RAW,   FLAT_GPU,      TREE_RAW,   TREE_ROOT, TREE_GPU,
+        TREE_COMP,  TREE_REPLICAS, TREE_MIXED, TREE_SWAP, "comp@gpu > flat.allreduce > decomp@gpu",
+        TREE_THREE, TREE_ENDS};
     const int before = moved_done;
     for (size_t o = 0; o < sizeof options / sizeof *options; o++)
         for (int k = 0; k < 2; k++) {

@@ -107,6 +107,37 @@ static void test_broken(void **state) {
     }
 }
 
+/* A payload is damaged, which only the device's kernel sees, after the calls that issued it: the wait says so, and names the tensor,
+ * the rank and the device. */
+static void test_corrupt(void **state) {
+    static const char *const says[] = {"device fake:0: rank 0: work of step 1 (tensor 'w') failed: the data is corrupt",
+                                       "device fake:0: rank 0: 'decomp@gpu w', or work before it, failed: the data"};
+    (void)state;
+    for (int wait = 0; wait < 4; wait++) {
+        one x;
+        esp_ctx *ctx = open_one(&x);
+        assert_int_equal(esp_start(ctx), ESP_OK);
+        one_step(ctx, &x);
+        write_late(&x.p);
+        __atomic_store_n(&fake_corrupts, 1, __ATOMIC_SEQ_CST);
+        esp_status s = esp_push(ctx, x.id, x.p.grad, x.p.stream);
+        assert_int_equal(s, ESP_OK);
+        if (wait == 1) s = esp_wait(ctx, x.id);
+        if (wait == 2) {
+            s = esp_wait_on(ctx, x.id, x.p.stream); /* does not wait for the device, so it may not know yet */
+            assert_true(s == ESP_OK || s == ESP_E_CORRUPT);
+        }
+        while (wait == 3 && (!s || s == ESP_PENDING)) s = esp_test(ctx, x.id);
+        if (wait == 1 || wait == 3) assert_int_equal(s, ESP_E_CORRUPT);
+        if (wait == 1 || wait == 3) assert_error(ctx, says[1]);
+        assert_int_equal(esp_wait_all(ctx), ESP_E_CORRUPT);
+        assert_error(ctx, says[0]);
+        assert_int_equal(esp_push(ctx, x.id, x.p.grad, x.p.stream), ESP_E_CORRUPT); /* it stays so */
+        close_one(ctx, &x);
+        __atomic_store_n(&fake_corrupts, 0, __ATOMIC_SEQ_CST);
+    }
+}
+
 /* Closed in the middle of a step: the device's work ends before its memory goes. */
 static void test_closed_early(void **state) {
     (void)state;
@@ -148,10 +179,8 @@ static void test_absent(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_broken),
-        cmocka_unit_test(test_closed_early),
-        cmocka_unit_test(test_absent),
+        cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_broken), cmocka_unit_test(test_corrupt),
+        cmocka_unit_test(test_closed_early), cmocka_unit_test(test_absent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,6 +79,25 @@ static void test_sharded(void **state) {
     }
 }
 
+/* The device's table takes lists where the CPU's does not, and the other way round: each is called in its own way, with the same result.
+ * Comps and Decomps of several parts run on both sides. */
+static void test_lists(void **state) {
+    static const char *const codecs[] = {"none", "none:feedback=residual", "topk:ratio=0.1"};
+    (void)state;
+    for (int other = 0; other < 2; other++)
+        for (int c = 0; c < 3; c++) {
+            device_job j =
+                job(codecs[c], c == 1 ? "comp@gpu > flat.alltoall > decomp@gpu" : TREE_MIXED, ESP_F32, WHOLE);
+            const int lists = (c == 2) != other;
+            if (c == 1) j.task.tensor_flags = ESP_SHARD;
+            j.plugin = other ? fake_plugin_lists : fake_plugin;
+            j.wait = c;
+            fake_list_calls = 0;
+            assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+            assert_int_equal(fake_list_calls != 0, lists);
+        }
+}
+
 /* Where the device has no tables of codecs, they run on the CPU. */
 static void test_codecs_elsewhere(void **state) {
     device_job j = job("topk:ratio=0.1", TREE_MIXED, ESP_F32, MIXED);
@@ -121,6 +140,7 @@ int main(void) {
         cmocka_unit_test(test_out_of_reach), cmocka_unit_test(test_raw),
         cmocka_unit_test(test_codecs),       cmocka_unit_test(test_codecs_elsewhere),
         cmocka_unit_test(test_sharded),      cmocka_unit_test(test_devices_together),
+        cmocka_unit_test(test_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

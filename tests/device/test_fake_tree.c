@@ -1,6 +1,6 @@
 /* test_fake_tree.c: every option with compression on the device, and some of those that compress on either side, in one job with a
- * tensor each: the fake device's bits are the CPU's. With a backend that only knows the host's memory, and with a stream-ordered
- * one. */
+ * tensor each: the fake device's bits are the CPU's. With a stream-ordered backend, and with codecs of several rounds. For a backend
+ * that only knows the host's memory see test_fake_processes.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -103,19 +103,10 @@ static void run_tree(const char *codec, const char *backend) {
     assert_int_equal(fake_live + fake_refused, 0);
 }
 
-static void test_loop(void **state) {
-    (void)state;
-    run_tree("topk:ratio=0.1", "loop");
-}
 static void test_ordered(void **state) {
     (void)state;
     run_tree("topk:ratio=0.1", "ordered");
 }
-static void test_none(void **state) {
-    (void)state;
-    run_tree("none", "loop");
-}
-
 /* Codecs of several rounds: reduced payloads go to the side of the next round, and of the Decomp. */
 static void test_rounds(void **state) {
     (void)state;
@@ -125,9 +116,7 @@ static void test_rounds(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_loop),
         cmocka_unit_test(test_ordered),
-        cmocka_unit_test(test_none),
         cmocka_unit_test(test_rounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

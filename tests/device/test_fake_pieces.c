@@ -1,0 +1,312 @@
+/* test_fake_pieces.c: large copies between host and device overlap the host's work on them. The fake device copies a piece down only when
+ * the host has begun to compress the piece before, and the codec decompresses a part only when the part before was copied up: without
+ * overlap both would wait for each other. They give up after seconds, and the test fails. The results are the CPU's. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include "tests/device/device_rig.h"
+
+enum { COUNT = 12001, PIECE_RANKS = 4, GIVE_UP = 60000 };
+
+/* What copy k, from 0, waits for: the begin of k compressions; the begin of k decompressions; nothing, and nothing waits for it. */
+typedef enum waits { BY_PART, BY_CHUNK, BY_NOTHING } waits;
+
+/* What one rank has done so far in the step that is watched. */
+typedef struct gate {
+    const esp_ctx *ctx;
+    void *device;
+    int on; /* this step is watched */
+    waits waits;
+    int first_up;                     /* decompressions before the first that is copied up */
+    int down, up;                     /* copies that were enqueued */
+    int copied_up;                    /* that were done */
+    int compress, decompress;         /* calls that have begun */
+    uint64_t first_ns[2], last_ns[2]; /* when copies were done: [up] */
+    int gave_up;
+} gate;
+static gate gates[PIECE_RANKS];
+
+static int get(const int *x) { return __atomic_load_n(x, __ATOMIC_SEQ_CST); }
+static int add(int *x) { return __atomic_fetch_add(x, 1, __ATOMIC_SEQ_CST); }
+static gate *gate_of(const esp_ctx *ctx) { return &gates[esp_rank(ctx)]; }
+
+/* Of the host's and the device's memory, by all ranks. A step takes none. */
+static int allocations;
+static void *host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    const uint64_t to = align < 64 ? 64 : align;
+    (void)user, (void)d;
+    add(&allocations);
+    return aligned_alloc(to, (bytes + to) / to * to);
+}
+static void host_free(void *user, esp_device d, void *p, uint64_t bytes) {
+    (void)user, (void)d, (void)bytes;
+    free(p);
+}
+static esp_status table_alloc(void *self, uint64_t bytes, uint32_t where, void **out) {
+    add(&allocations);
+    return fake_alloc(self, bytes, where, out);
+}
+
+/* ---- the device ---------------------------------------------------------------------------------------------------------------- */
+typedef struct gated_copy {
+    fake_move move; /* first: fake_run_copy takes it */
+    gate *g;
+    int k, asked, up;
+} gated_copy;
+
+static int copy_ready(void *arg) {
+    gated_copy *c = arg;
+    const gate *g = c->g;
+    if (c->up || g->waits == BY_NOTHING || get(g->waits == BY_CHUNK ? &g->decompress : &g->compress) >= c->k) return 1;
+    if (++c->asked < GIVE_UP) return 0;
+    add(&c->g->gave_up);
+    return 1;
+}
+static esp_status copy_run(void *arg) {
+    const gated_copy *c = arg;
+    const esp_status s = fake_run_copy(arg);
+    const uint64_t now = esp__now_ns();
+    if (!c->k) c->g->first_ns[c->up] = now;
+    c->g->last_ns[c->up] = now;
+    if (c->up) add(&c->g->copied_up);
+    return s;
+}
+static esp_status table_copy(void *self, void *dst, const void *src, uint64_t bytes, esp_stream s) {
+    for (gate *g = gates; g < gates + PIECE_RANKS; g++) {
+        if (g->device != self || !get(&g->on)) continue;
+        const esp__device *d = esp__device_at(g->ctx, 1);
+        const int up = s.native == d->stream[ESP__ON_UP].native;
+        if (!up && s.native != d->stream[ESP__ON_DOWN].native) break;
+        gated_copy c = {
+            {.dst = fake_own(dst, bytes), .src = fake_own(src, bytes)}, g, add(up ? &g->up : &g->down), 0, up};
+        c.move.dst_pitch = c.move.src_pitch = c.move.bytes = bytes, c.move.rows = 1;
+        return c.move.dst && c.move.src ? fake_launch_when(s, copy_ready, copy_run, &c, sizeof c) : ESP_E_ARG;
+    }
+    return fake_copy(self, dst, src, bytes, s);
+}
+
+/* ---- codecs: the CPU's, which count their calls ------------------------------------------------------------------------------------ */
+typedef struct gated_codec {
+    fake_codec of; /* first: fake_codec_bound and others take it */
+    gate *g;
+} gated_codec;
+
+static esp_status gated_open(const esp_host *h, const char *name, const char *params, void **self) {
+    gated_codec *c = calloc(1, sizeof *c);
+    c->of.cpu = esp__registry_codec_on(h->user, name, ESP_CPU);
+    c->g = gate_of(h->user);
+    *self = c;
+    return c->of.cpu->open(h, params, &c->of.self);
+}
+static esp_status list_open(const esp_host *h, const char *p, void **self) { return gated_open(h, "topk", p, self); }
+static esp_status one_open(const esp_host *h, const char *p, void **self) { return gated_open(h, "none", p, self); }
+static esp_status gated_compress(void *self, const esp_codec_args *a) {
+    gated_codec *c = self;
+    if (get(&c->g->on)) add(&c->g->compress);
+    return c->of.cpu->compress(c->of.self, a);
+}
+static esp_status gated_decompress(void *self, const esp_codec_args *a) {
+    gated_codec *c = self;
+    gate *g = c->g;
+    if (get(&g->on)) {
+        const int k = add(&g->decompress) - g->first_up; /* how many were to be copied up before this one */
+        int asked = 0;
+        while (g->device && g->waits != BY_NOTHING && get(&g->copied_up) < k && ++asked < GIVE_UP) usleep(50);
+        if (asked == GIVE_UP) add(&g->gave_up);
+    }
+    return c->of.cpu->decompress(c->of.self, a);
+}
+
+static const esp_plugin *gated_plugin(const esp_host *h) {
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    static esp_device_table device;
+    static esp_codec list, one;
+    static const esp_codec *const codecs[] = {&list, &one};
+    static const esp_device_table *const devices[] = {&device};
+    static const esp_plugin plugin = {.struct_size = sizeof plugin,
+                                      .n_codecs = 2,
+                                      .n_devices = 1,
+                                      .name = "gated",
+                                      .codecs = codecs,
+                                      .devices = devices};
+    pthread_mutex_lock(&once);
+    if (!device.struct_size) {
+        fake_codec_like(&list, esp__registry_codec_on(h->user, "topk", ESP_CPU), list_open);
+        fake_codec_like(&one, esp__registry_codec_on(h->user, "none", ESP_CPU), one_open);
+        list.name = "list", one.name = "one";
+        list.devices = one.devices = ESP_BIT(ESP_CPU);
+        list.compress = one.compress = gated_compress;
+        list.decompress = one.decompress = gated_decompress;
+        device = fake_table;
+        device.copy = table_copy;
+        device.alloc = table_alloc;
+    }
+    pthread_mutex_unlock(&once);
+    return &plugin;
+}
+
+/* ---- jobs ---------------------------------------------------------------------------------------------------------------------------- */
+typedef struct piece_job {
+    const char *codec, *option;
+    int chunks; /* 0: the tensor is one unit */
+    esp_dtype dtype;
+    waits waits;
+    int on_device, first_up;
+    uint64_t piece_bytes;
+    uint8_t *out; /* [rank][step][COUNT] */
+} piece_job;
+
+static void piece_strategy(const piece_job *j, char *text, size_t cap) {
+    size_t n = (size_t)snprintf(text, cap, "espresso-strategy 1\ntensor w %d ", (int)COUNT);
+    if (j->chunks) n += (size_t)snprintf(text + n, cap - n, "split %d\n", j->chunks);
+    for (int k = 0, left = COUNT; k < (j->chunks ? j->chunks : 1); k++) {
+        const int count = k + 1 < j->chunks ? COUNT / j->chunks : left;
+        if (j->chunks) n += (size_t)snprintf(text + n, cap - n, "chunk %d ", count);
+        n += (size_t)snprintf(text + n, cap - n, "%s %s\n", j->codec, j->option);
+        left -= count;
+    }
+}
+
+/* The time of a copy in pieces is that of all its pieces. */
+static void check_spans(const esp_ctx *ctx, const gate *g) {
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        const esp__op *op = &ctx->in_force.program.ops[i];
+        const esp__span *t = &ctx->in_force.op_time[i];
+        const int up = op->copy == ESP__COPY_UP;
+        if (op->on && op->n_pieces) CHECK(t->end_ns - t->start_ns >= g->last_ns[up] - g->first_ns[up]);
+    }
+}
+
+static void piece_body(esp_ctx *ctx, void *user) {
+    const piece_job *j = user;
+    gate *g = gate_of(ctx);
+    const uint64_t bytes = COUNT * (uint64_t)esp_dtype_bytes(j->dtype);
+    char strategy[1024];
+    esp_tensor_desc d = ESP_ZERO;
+    place p;
+    d.name = "w";
+    d.count = COUNT;
+    d.dtype = j->dtype;
+    if (j->on_device) d.device.kind = FAKE_KIND;
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    place_open(ctx, &p, d.device, bytes);
+    ctx->devices.piece_bytes = j->piece_bytes;
+    *g = (gate){.ctx = ctx, .device = j->on_device ? p.self : NULL, .waits = j->waits, .first_up = j->first_up};
+    piece_strategy(j, strategy, sizeof strategy);
+    CHECK(esp_start(ctx) == ESP_OK);
+    CHECK(esp_strategy_set(ctx, strategy) == ESP_OK);
+    CHECK(esp_barrier(ctx) == ESP_OK);
+    const int taken = get(&allocations);
+    CHECK(taken > 0);
+    for (int step = 0; step < STEPS; step++) {
+        for (uint64_t i = 0; i < COUNT; i++) value_set(j->dtype, p.pinned, i, input(esp_rank(ctx), step, i));
+        write_late(&p);
+        __atomic_store_n(&g->on, step == 1, __ATOMIC_SEQ_CST);
+        CHECK(esp_push(ctx, 0, p.grad, p.stream) == ESP_OK);
+        CHECK(esp_wait_all(ctx) == ESP_OK);
+        if (step == 1) check_spans(ctx, g);
+        if (j->on_device) fake_get(p.pinned, p.grad, bytes);
+        memcpy(j->out + ((uint64_t)esp_rank(ctx) * STEPS + (uint64_t)step) * bytes, p.pinned, bytes);
+    }
+    __atomic_store_n(&g->on, 0, __ATOMIC_SEQ_CST);
+    CHECK(get(&allocations) == taken);
+    CHECK(esp_barrier(ctx) == ESP_OK);
+    place_close(&p);
+}
+
+/* Runs the job on the CPU's memory and on the device's, where `copies` pieces are copied in each direction. */
+static void run_pieces(piece_job j, int32_t size, int down, int up) {
+    static const esp_plugin_fn entry = gated_plugin;
+    static const esp_host host = {.struct_size = sizeof host, .alloc = host_alloc, .free_ = host_free};
+    const uint64_t bytes = (uint64_t)PIECE_RANKS * STEPS * COUNT * esp_dtype_bytes(j.dtype);
+    uint8_t *out[2];
+    for (j.on_device = 0; j.on_device < 2; j.on_device++) {
+        test_job x;
+        memset(&x, 0, sizeof x);
+        j.out = out[j.on_device] = calloc(1, bytes);
+        x.size = size;
+        x.body = piece_body;
+        x.user = &j;
+        x.config.backend = "loop";
+        x.config.timeout_ms = 60000;
+        x.config.builtin = &entry;
+        x.config.n_builtin = 1;
+        x.config.log_level = ESP_LOG_ERROR;
+        x.config.host = &host;
+        atomic_store(&failures, 0);
+        test_run(&x);
+        assert_int_equal(atomic_load(&failures), 0);
+        for (int32_t r = 0; r < size; r++) assert_int_equal(x.open_status[r], ESP_OK);
+    }
+    assert_memory_equal(out[0], out[1], bytes);
+    for (int32_t r = 0; r < size; r++) {
+        assert_int_equal(gates[r].gave_up, 0);
+        assert_int_equal(gates[r].down, down);
+        assert_int_equal(gates[r].up, up);
+        assert_int_equal(gates[r].copied_up, up);
+    }
+    free(out[0]);
+    free(out[1]);
+    assert_int_equal(fake_live + fake_refused, 0);
+}
+
+#define ENDS                                                                                                           \
+    "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu" /* many parts at both ends */
+
+/* The first Comp has four parts, and so has the last Decomp. Each is a piece of its copy. */
+static void test_parts(void **state) {
+    static const char *const codecs[] = {"one", "list:ratio=0.1", "one:feedback=residual"};
+    piece_job j = {.option = ENDS, .dtype = ESP_F32, .first_up = 1, .piece_bytes = 4096};
+    (void)state;
+    for (int c = 0; c < 3; c++) {
+        j.codec = codecs[c];
+        run_pieces(j, 4, 4, 4);
+        assert_int_equal(gates[0].compress, 5);
+        assert_int_equal(gates[0].decompress, 5);
+    }
+    j.codec = codecs[1];
+    j.piece_bytes = 20000; /* two parts are a piece, and one call takes both */
+    run_pieces(j, 4, 2, 2);
+    assert_int_equal(gates[0].compress, 3);
+    assert_int_equal(gates[0].decompress, 3);
+    j.piece_bytes = 1 << 20; /* the copy is not large: one call takes all */
+    j.waits = BY_NOTHING;
+    run_pieces(j, 4, 1, 1);
+    assert_int_equal(gates[0].compress, 2);
+}
+
+/* The chunks of a tensor: one is copied while the one before is compressed, sent and decompressed, and yet another is copied back. */
+static void test_chunks(void **state) {
+    piece_job j = {.codec = "one", .option = "comp@cpu > flat.allgather > decomp@cpu", .dtype = ESP_F32};
+    (void)state;
+    j.chunks = 4;
+    j.waits = BY_CHUNK;
+    j.piece_bytes = 1 << 20;
+    run_pieces(j, 4, 4, 4);
+}
+
+/* Conversions work piece by piece, too: halves around Comp and Decomp, and a mean over ranks whose number is not a power of two. */
+static void test_conversions(void **state) {
+    piece_job j = {.codec = "list:ratio=0.1", .option = ENDS, .dtype = ESP_BF16, .piece_bytes = 4096};
+    (void)state;
+    j.waits = BY_NOTHING;
+    run_pieces(j, 4, 6, 6);
+    j.dtype = ESP_F16;
+    run_pieces(j, 3, 6, 6);
+    j.dtype = ESP_F32;
+    run_pieces(j, 3, 3, 12);
+    j.piece_bytes = 64; /* not more than 16 of a conversion */
+    run_pieces(j, 3, 3, 16);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_conversions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

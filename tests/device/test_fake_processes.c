@@ -1,0 +1,150 @@
+/* test_fake_processes.c: four processes over shm, with gradients on the fake device: every option with its compression on the device,
+ * every option with it on the CPU, and a sample of those that use both, in one job with a tensor each. The bits are those of the same
+ * processes with gradients in the CPU's memory. Processes of a machine share a device, or each has its own. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include "tests/common/repeats.h"
+#include "tests/device/device_rig.h"
+
+enum { ELEMENTS = 67, MOST = 800, TREE_STEPS = 2, TREE_RANKS = 4, EVERY = 11 };
+
+typedef struct tree_job {
+    const char *codec;
+    int devices;    /* 0: the CPU's memory; 1: ranks share device 0; 2: those of a machine have one each */
+    uint32_t phase; /* which of the options with both sides: every EVERY-th from here */
+} tree_job;
+
+/* What all processes write, in shared memory. */
+typedef struct results {
+    uint32_t n; /* tensors */
+    uint32_t bits[TREE_RANKS][TREE_STEPS][MOST * ELEMENTS];
+} results;
+
+typedef struct adding {
+    esp_ctx *ctx;
+    const tree_job *j;
+    esp_device device;
+    uint32_t every, seen, n;
+} adding;
+
+static uint32_t every(void) { return EVERY * 4 / test_repeats(4); } /* a sanitizer takes longer */
+
+static int add_option(void *user, const esp__option *o) {
+    adding *a = user;
+    char text[ESP__TEXT_MAX], name[32];
+    if (a->seen++ % a->every) return 0;
+    esp_tensor_desc d = ESP_ZERO;
+    snprintf(name, sizeof name, "t%u", a->n);
+    esp__option_print(o, text, sizeof text);
+    d.name = name;
+    d.count = ELEMENTS;
+    d.codec = a->j->codec;
+    d.option = text;
+    d.device = a->device;
+    CHECK(a->n < MOST && esp_tensor_add(a->ctx, &d, NULL) == ESP_OK);
+    a->n++;
+    return 0;
+}
+
+static void tree_body(esp_ctx *ctx, const tree_job *j, results *out) {
+    const uint32_t tree = ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL;
+    const int32_t rank = esp_rank(ctx);
+    adding a = {ctx, j, {j->devices ? FAKE_KIND : 0, j->devices == 2 ? rank % 2 : 0}, 1, 0, 0};
+    place p;
+    for (uint32_t device = 1; device <= 2; device++) CHECK(esp__option_each(tree, device, 0, add_option, &a) == 174);
+    a.every = every(), a.seen = a.every - j->phase;
+    CHECK(esp__option_each(tree, 3, 0, add_option, &a) == 4341);
+    const uint64_t all = (uint64_t)a.n * ELEMENTS;
+    place_open(ctx, &p, a.device, all * 4);
+    ctx->devices.piece_bytes = 64;
+    const esp_status s = esp_start(ctx);
+    CHECK(s == ESP_OK);
+    for (int step = 0; step < TREE_STEPS && !s; step++) {
+        for (uint64_t i = 0; i < all; i++) ((float *)p.pinned)[i] = input(rank, step, i);
+        write_late(&p);
+        for (uint32_t t = 0; t < a.n; t++)
+            CHECK(esp_push(ctx, t, (float *)p.grad + (uint64_t)t * ELEMENTS, p.stream) == ESP_OK);
+        CHECK(esp_wait_all(ctx) == ESP_OK);
+        if (j->devices) fake_get(p.pinned, p.grad, all * 4);
+        memcpy(out->bits[rank][step], p.pinned, all * 4);
+    }
+    out->n = a.n;
+    place_close(&p);
+}
+
+/* One process. Returns how many checks failed. */
+static int tree_rank(const tree_job *j, int32_t rank, results *out) {
+    static const esp_plugin_fn entry = fake_plugin;
+    char root[64];
+    esp_config c = ESP_ZERO;
+    esp_ctx *ctx;
+    snprintf(root, sizeof root, "unix:espresso-fake-%d", (int)getppid());
+    c.rank = rank;
+    c.size = TREE_RANKS;
+    c.machine = 1 + rank / 2;
+    c.root = root;
+    c.backend = "shm";
+    c.timeout_ms = 60000;
+    c.builtin = &entry;
+    c.n_builtin = 1;
+    c.log_level = ESP_LOG_ERROR;
+    if (esp_open(&c, &ctx)) return fprintf(stderr, "rank %d: %s\n", (int)rank, esp_last_error(NULL)), 1;
+    tree_body(ctx, j, out);
+    esp_close(ctx);
+    CHECK(fake_live + fake_refused == 0);
+    return atomic_load(&failures);
+}
+
+static void tree_run(const tree_job *j, results *out) {
+    pid_t pid[TREE_RANKS];
+    int bad = 0;
+    for (int32_t r = 0; r < TREE_RANKS; r++) {
+        if ((pid[r] = fork()) != 0) continue;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        signal(SIGSEGV, SIG_DFL); /* the frame that handles it is the parent's */
+        _exit(tree_rank(j, r, out) != 0);
+    }
+    for (int32_t r = 0; r < TREE_RANKS; r++) {
+        int status = 1;
+        bad += pid[r] < 0 || waitpid(pid[r], &status, 0) != pid[r] || status;
+    }
+    assert_int_equal(bad, 0);
+}
+
+static void run_tree(const char *codec, int devices, uint32_t phase) {
+    results *const all = mmap(NULL, 2 * sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(all, MAP_FAILED);
+    for (int k = 0; k < 2; k++) {
+        const tree_job j = {codec, k ? devices : 0, phase};
+        tree_run(&j, &all[k]);
+    }
+    assert_true(all[0].n >= 2 * 174 + 4341 / every());
+    for (int r = 0; r < TREE_RANKS; r++)
+        for (int s = 0; s < TREE_STEPS; s++)
+            for (uint32_t i = 0; i < all[0].n * ELEMENTS; i++)
+                if (all[0].bits[r][s][i] != all[1].bits[r][s][i])
+                    fail_msg("%s: rank %d, step %d, tensor %u, element %u: %08x on the CPU, %08x on the device", codec,
+                             r, s, i / ELEMENTS, i % ELEMENTS, all[0].bits[r][s][i], all[1].bits[r][s][i]);
+    munmap(all, 2 * sizeof *all);
+}
+
+static void test_shared_device(void **state) {
+    (void)state;
+    run_tree("topk:ratio=0.1", 1, 0);
+}
+static void test_own_device(void **state) {
+    (void)state;
+    run_tree("none:feedback=residual", 2, 5);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shared_device), cmocka_unit_test(test_own_device)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
