@@ -3,10 +3,12 @@
  * that does not block. Knows NCCL and the CUDA driver, which nccl/library.h opens at run time.
  *
  * A group's communicator is made from an id of its own and not by ncclCommSplit: a split is a call of all ranks of the parent, and
- * ranks can agree on an error only within their group. Nor are resources shared: groups of several levels move data at a time. */
+ * ranks can agree on an error only within their group. Nor are resources shared: groups of several levels move data at a time. After
+ * ranks were lost, those that are left open again in the same way, and not by ncclCommShrink. */
 #include "espresso.h"
 
 #include "backends/nccl/host.h"
+#include "backends/nccl/memory.h"
 #include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -154,6 +156,7 @@ static void nccl_close(void *comm) {
     nccl_comm **at = j ? &j->comms : NULL;
     while (at && *at && *at != m) at = &(*at)->next_comm;
     if (at && *at) *at = m->next_comm;
+    if (j) nccl_memory_leave(m);
     if (m->library && j && j->context) {
         nccl_enter(m);
         nccl_disconnect(m);
@@ -220,7 +223,7 @@ static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, 
     hello.status = mine, hello.version = m->library ? m->library->version : 0;
     all[0] = hello;
     const esp_status s = m->size > 1 ? g->oob_allgather(g->user, &hello, all, sizeof hello) : ESP_OK;
-    if (mine || s) return mine ? mine : s;
+    if (mine || s) return mine && s != ESP_E_PEER ? mine : s; /* a rank that died explains what else failed */
     for (int32_t q = 0; q < m->size; q++)
         if (all[q].status) return nccl_say(m->host, all[q].status, "rank %d could not open: see its own error", (int)q);
     for (int32_t q = 0; q < m->size; q++)
@@ -452,7 +455,7 @@ static esp_status nccl_traffic(void *comm, esp_traffic *out) {
 
 static const esp_backend nccl_backend = {
     .struct_size = sizeof(esp_backend),
-    .caps = ESP_BACKEND_STREAM_ORDERED | ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_SCALE,
+    .caps = ESP_BACKEND_STREAM_ORDERED | ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_SCALE | ESP_BACKEND_REOPENS,
     .colls = ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_ALLGATHER) | ESP_BIT(ESP_COLL_ALLTOALL) |
              ESP_BIT(ESP_COLL_REDUCE_SCATTER) | ESP_BIT(ESP_COLL_BROADCAST) | ESP_BIT(ESP_COLL_GATHER) |
              ESP_BIT(ESP_COLL_REDUCE),
@@ -472,6 +475,8 @@ static const esp_backend nccl_backend = {
     .abort = nccl_abort,
     .late = nccl_late,
     .traffic = nccl_traffic,
+    .reg = nccl_reg,
+    .dereg = nccl_dereg,
 };
 static const esp_backend *const nccl_backends[] = {&nccl_backend};
 static const esp_plugin nccl_plugin = {

@@ -41,6 +41,7 @@ typedef struct nccl_job {
     void *context;
     uint32_t open; /* requests that are not done */
     struct nccl_comm *comms;
+    struct nccl_memory *memory; /* that the host announced */
 } nccl_job;
 
 typedef struct nccl_comm {

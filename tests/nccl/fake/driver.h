@@ -96,6 +96,14 @@ typedef struct gpu_block {
     struct gpu_block *next;
 } gpu_block;
 static gpu_block *gpu_blocks;
+/* Memory that was registered with a communicator. */
+typedef struct gpu_known {
+    const uint8_t *at;
+    uint64_t bytes;
+    void *comm;
+    struct gpu_known *next;
+} gpu_known;
+static gpu_known *gpu_all_known;
 static uint64_t gpu_left = UINT64_MAX; /* calls of alloc that still succeed */
 FAKE_EXPORT void fake_allocations(uint64_t left);
 FAKE_EXPORT void fake_allocations(uint64_t left) { gpu_left = left; }
@@ -129,6 +137,8 @@ static int gpu_free(const void *p, int pinned) {
     while (*at && ((*at)->at != p || (*at)->pinned != pinned)) at = &(*at)->next;
     if (!*at) fake_wrong("what is freed was not allocated so");
     b = *at;
+    for (const gpu_known *k = gpu_all_known; k && !pinned; k = k->next)
+        if (k->at >= b->at && k->at < b->at + b->bytes) fake_wrong("memory is freed that is registered with NCCL");
     *at = b->next;
     gpu_live--;
     pthread_mutex_unlock(&gpu_lock);

@@ -65,6 +65,49 @@ FAKE_EXPORT int ncclCommGetAsyncError(void *c, int *state) {
     pthread_mutex_unlock(&gpu_lock);
     return OK;
 }
+#ifndef FAKE_OLD
+FAKE_EXPORT int ncclCommRegister(void *c, void *at, size_t bytes, void **handle) {
+    comm *m = known(c, "ncclCommRegister");
+    gpu_known *k = (gpu_known *)calloc(1, sizeof *k);
+    const int device = gpu_current("ncclCommRegister");
+    if (m->delay || device != m->device) fake_wrong("ncclCommRegister: when, or of which device");
+    pthread_mutex_lock(&gpu_lock);
+    if (!gpu_holds(at, bytes, 0) && !(hooks.own && hooks.own(at, bytes)))
+        fake_wrong("ncclCommRegister: %zu bytes are not device memory", bytes);
+    const int r = fails("ncclCommRegister", m->rank);
+    *k = (gpu_known){(const uint8_t *)at, bytes, m, gpu_all_known};
+    if (!r) gpu_all_known = k, *handle = k, gpu_live++;
+    pthread_mutex_unlock(&gpu_lock);
+    if (r) free(k);
+    return r;
+}
+/* Lock held. */
+static void unregister(gpu_known *k) {
+    gpu_known **at = &gpu_all_known;
+    while (*at && *at != k) at = &(*at)->next;
+    if (!*at) fake_wrong("ncclCommDeregister of what is not registered");
+    *at = k->next;
+    gpu_live--;
+    free(k);
+}
+FAKE_EXPORT int ncclCommDeregister(void *c, void *handle) {
+    const comm *m = known(c, "ncclCommDeregister");
+    pthread_mutex_lock(&gpu_lock);
+    if (((gpu_known *)handle)->comm != m) fake_wrong("ncclCommDeregister with another communicator");
+    unregister((gpu_known *)handle);
+    pthread_mutex_unlock(&gpu_lock);
+    return OK;
+}
+static void unregister_all(const comm *m, int may) {
+    for (gpu_known *k = gpu_all_known, *next; k; k = next) {
+        next = k->next;
+        if (k->comm == m && !may) fake_wrong("ncclCommDestroy while memory is registered");
+        if (k->comm == m) unregister(k);
+    }
+}
+#else
+static void unregister_all(const comm *m, int may) { (void)m, (void)may; }
+#endif
 static void comm_free(comm *m) {
     static comm *gone;
     m->magic = 0; /* and not freed: who uses it afterwards is caught */
@@ -83,6 +126,7 @@ FAKE_EXPORT int ncclCommDestroy(void *c) {
     comm *m = known(c, "ncclCommDestroy");
     pthread_mutex_lock(&gpu_lock);
     if (!m->finalized || m->running) fake_wrong("ncclCommDestroy before all is finalized");
+    unregister_all(m, 0);
     comm_free(m);
     pthread_mutex_unlock(&gpu_lock);
     return OK;
@@ -97,6 +141,7 @@ FAKE_EXPORT int ncclCommAbort(void *c) {
     if (m->waits) m->running--, free(m->waits), m->waits = NULL;
     pthread_cond_broadcast(&gpu_news);
     while (m->running) pthread_cond_wait(&gpu_news, &gpu_lock);
+    unregister_all(m, 1);
     comm_free(m);
     pthread_mutex_unlock(&gpu_lock);
     return OK;
