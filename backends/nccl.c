@@ -156,6 +156,7 @@ static void nccl_close(void *comm) {
     nccl_comm **at = j ? &j->comms : NULL;
     while (at && *at && *at != m) at = &(*at)->next_comm;
     if (at && *at) *at = m->next_comm;
+    if (m->ending) pthread_join(m->ender, NULL);
     if (j) nccl_memory_leave(m);
     if (m->library && j && j->context) {
         nccl_enter(m);
@@ -431,13 +432,25 @@ static void nccl_wake(void *comm) {
     const uint64_t one = 1;
     if (write(((nccl_comm *)comm)->job->event, &one, sizeof one) < 0) return; /* full: it is readable already */
 }
-/* At once, and not at the next test(): streams wait for what NCCL still does, and those who wait for the streams call nothing. */
+static void *nccl_end(void *comm) {
+    nccl_comm *m = (nccl_comm *)comm;
+    void *before;
+    pthread_mutex_lock(&m->lock);
+    nccl_handle h = m->handle;
+    m->handle = NULL;
+    pthread_mutex_unlock(&m->lock);
+    m->library->cuCtxPushCurrent_v2(m->job->context);
+    if (h) m->library->ncclCommAbort(h);
+    m->library->cuCtxPopCurrent_v2(&before);
+    return NULL;
+}
+/* At once, and not at the next test(): streams wait for what NCCL still does, and those who wait for the streams call nothing. In a
+ * thread: ncclCommAbort waits for its kernels, which may wait in a stream for another comm's, and that one is aborted next. */
 static esp_status nccl_abort(void *comm) {
     nccl_comm *m = (nccl_comm *)comm;
-    __atomic_store_n(&m->aborted, 1u, __ATOMIC_SEQ_CST);
-    nccl_enter(m);
-    nccl_drop(m);
-    nccl_leave(m);
+    if (__atomic_exchange_n(&m->aborted, 1u, __ATOMIC_SEQ_CST)) return ESP_OK;
+    m->ending = pthread_create(&m->ender, NULL, nccl_end, m) == 0;
+    if (!m->ending) nccl_end(m);
     nccl_wake(comm);
     return ESP_OK;
 }
