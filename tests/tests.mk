@@ -9,7 +9,10 @@ $(BUILD)/tests/nccl/old/libcuda.so.1: FLAGS += -DFAKE_OLD
 $(FAKE_NCCL): $(BUILD)/tests/nccl/%/libcuda.so.1: tests/nccl/fake/fake.c $(STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs -Wl,-soname,libcuda.so.1 $< -o $@ $(LIBS)
-FIXTURES += $(FAKE_NCCL)
+FIXTURES += $(FAKE_NCCL) $(BUILD)/tests/nccl/libespresso-standin.so
+$(BUILD)/tests/nccl/libespresso-standin.so: tests/nccl/plugin_standin.c $(STAMP)
+	@mkdir -p $(@D)
+	$(PLUGIN_LINK)
 
 # three ways to build them: plain, with the address and undefined-behaviour sanitizers, with the thread sanitizer. OpenMP is in the
 # first two: the thread sanitizer does not understand libgomp's barriers, and reports races that are none.

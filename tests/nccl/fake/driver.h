@@ -320,6 +320,76 @@ FAKE_EXPORT int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, si
 FAKE_EXPORT int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes, void *stream) {
     return gpu_copy_async(to, (void *)(uintptr_t)from, bytes, stream, 1);
 }
+/* The rest is for plugin_standin.c. */
+FAKE_EXPORT int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void *stream) {
+    gpu_copy *c = (gpu_copy *)malloc(sizeof *c);
+    *c = (gpu_copy){(void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes};
+    gpu_current("a copy");
+    pthread_mutex_lock(&gpu_lock);
+    if ((!gpu_holds(c->to, bytes, 0) && !gpu_holds(c->to, bytes, 1)) ||
+        (!gpu_holds(c->from, bytes, 0) && !gpu_holds(c->from, bytes, 1)))
+        fake_wrong("a copy of %zu bytes leaves the device's or pinned memory", bytes);
+    gpu_enqueue((gpu_stream *)stream, NULL, gpu_run_copy, c);
+    pthread_mutex_unlock(&gpu_lock);
+    return 0;
+}
+typedef struct gpu_fill {
+    void *to;
+    size_t bytes;
+    unsigned char byte;
+} gpu_fill;
+static void gpu_run_fill(void *arg) {
+    const gpu_fill *f = (gpu_fill *)arg;
+    memset(f->to, f->byte, f->bytes);
+}
+FAKE_EXPORT int cuMemsetD8Async(unsigned long long to, unsigned char byte, size_t bytes, void *stream) {
+    gpu_fill *f = (gpu_fill *)malloc(sizeof *f);
+    *f = (gpu_fill){(void *)(uintptr_t)to, bytes, byte};
+    gpu_current("a fill");
+    pthread_mutex_lock(&gpu_lock);
+    if (!gpu_holds(f->to, bytes, 0)) fake_wrong("a fill of %zu bytes leaves the device's memory", bytes);
+    gpu_enqueue((gpu_stream *)stream, NULL, gpu_run_fill, f);
+    pthread_mutex_unlock(&gpu_lock);
+    return 0;
+}
+typedef struct gpu_function {
+    void (*run)(void *arg);
+    void *arg;
+} gpu_function;
+static void gpu_run_function(void *arg) {
+    const gpu_function *f = (gpu_function *)arg;
+    f->run(f->arg);
+}
+FAKE_EXPORT int cuLaunchHostFunc(void *stream, void (*run)(void *), void *arg) {
+    gpu_function *f = (gpu_function *)malloc(sizeof *f);
+    *f = (gpu_function){run, arg};
+    gpu_current("cuLaunchHostFunc");
+    pthread_mutex_lock(&gpu_lock);
+    gpu_enqueue((gpu_stream *)stream, NULL, gpu_run_function, f);
+    pthread_mutex_unlock(&gpu_lock);
+    return 0;
+}
+static int gpu_has_passed(void *arg) {
+    const gpu_event *e = (gpu_event *)arg;
+    return !e->stream || e->stream->done >= e->number;
+}
+static void gpu_nothing(void *arg) { (void)arg; }
+FAKE_EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+    gpu_event *copy = (gpu_event *)malloc(sizeof *copy); /* what is recorded later does not count */
+    gpu_current("cuStreamWaitEvent");
+    pthread_mutex_lock(&gpu_lock);
+    *copy = *(gpu_event *)event;
+    gpu_enqueue((gpu_stream *)stream, gpu_has_passed, gpu_nothing, copy);
+    pthread_mutex_unlock(&gpu_lock);
+    return (int)flags;
+}
+FAKE_EXPORT int cuEventSynchronize(void *event) {
+    gpu_current("cuEventSynchronize");
+    pthread_mutex_lock(&gpu_lock);
+    while (!gpu_has_passed(event)) pthread_cond_wait(&gpu_news, &gpu_lock);
+    pthread_mutex_unlock(&gpu_lock);
+    return 0;
+}
 /* For tests: at once. */
 FAKE_EXPORT int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes) {
     return memcpy((void *)(uintptr_t)to, from, bytes), 0;
