@@ -3,10 +3,12 @@
  * that does not block. Knows NCCL and the CUDA driver, which nccl/library.h opens at run time.
  *
  * A group's communicator is made from an id of its own and not by ncclCommSplit: a split is a call of all ranks of the parent, and
- * ranks can agree on an error only within their group. Nor are resources shared: groups of several levels move data at a time. */
+ * ranks can agree on an error only within their group. Nor are resources shared: groups of several levels move data at a time. After
+ * ranks were lost, those that are left open again in the same way, and not by ncclCommShrink. */
 #include "espresso.h"
 
 #include "backends/nccl/host.h"
+#include "backends/nccl/memory.h"
 #include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -154,6 +156,8 @@ static void nccl_close(void *comm) {
     nccl_comm **at = j ? &j->comms : NULL;
     while (at && *at && *at != m) at = &(*at)->next_comm;
     if (at && *at) *at = m->next_comm;
+    if (m->ending) pthread_join(m->ender, NULL);
+    if (j) nccl_memory_leave(m);
     if (m->library && j && j->context) {
         nccl_enter(m);
         nccl_disconnect(m);
@@ -220,7 +224,7 @@ static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, 
     hello.status = mine, hello.version = m->library ? m->library->version : 0;
     all[0] = hello;
     const esp_status s = m->size > 1 ? g->oob_allgather(g->user, &hello, all, sizeof hello) : ESP_OK;
-    if (mine || s) return mine ? mine : s;
+    if (mine || s) return mine && s != ESP_E_PEER ? mine : s; /* a rank that died explains what else failed */
     for (int32_t q = 0; q < m->size; q++)
         if (all[q].status) return nccl_say(m->host, all[q].status, "rank %d could not open: see its own error", (int)q);
     for (int32_t q = 0; q < m->size; q++)
@@ -428,13 +432,25 @@ static void nccl_wake(void *comm) {
     const uint64_t one = 1;
     if (write(((nccl_comm *)comm)->job->event, &one, sizeof one) < 0) return; /* full: it is readable already */
 }
-/* At once, and not at the next test(): streams wait for what NCCL still does, and those who wait for the streams call nothing. */
+static void *nccl_end(void *comm) {
+    nccl_comm *m = (nccl_comm *)comm;
+    void *before;
+    pthread_mutex_lock(&m->lock);
+    nccl_handle h = m->handle;
+    m->handle = NULL;
+    pthread_mutex_unlock(&m->lock);
+    m->library->cuCtxPushCurrent_v2(m->job->context);
+    if (h) m->library->ncclCommAbort(h);
+    m->library->cuCtxPopCurrent_v2(&before);
+    return NULL;
+}
+/* At once, and not at the next test(): streams wait for what NCCL still does, and those who wait for the streams call nothing. In a
+ * thread: ncclCommAbort waits for its kernels, which may wait in a stream for another comm's, and that one is aborted next. */
 static esp_status nccl_abort(void *comm) {
     nccl_comm *m = (nccl_comm *)comm;
-    __atomic_store_n(&m->aborted, 1u, __ATOMIC_SEQ_CST);
-    nccl_enter(m);
-    nccl_drop(m);
-    nccl_leave(m);
+    if (__atomic_exchange_n(&m->aborted, 1u, __ATOMIC_SEQ_CST)) return ESP_OK;
+    m->ending = pthread_create(&m->ender, NULL, nccl_end, m) == 0;
+    if (!m->ending) nccl_end(m);
     nccl_wake(comm);
     return ESP_OK;
 }
@@ -452,7 +468,7 @@ static esp_status nccl_traffic(void *comm, esp_traffic *out) {
 
 static const esp_backend nccl_backend = {
     .struct_size = sizeof(esp_backend),
-    .caps = ESP_BACKEND_STREAM_ORDERED | ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_SCALE,
+    .caps = ESP_BACKEND_STREAM_ORDERED | ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_SCALE | ESP_BACKEND_REOPENS,
     .colls = ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_ALLGATHER) | ESP_BIT(ESP_COLL_ALLTOALL) |
              ESP_BIT(ESP_COLL_REDUCE_SCATTER) | ESP_BIT(ESP_COLL_BROADCAST) | ESP_BIT(ESP_COLL_GATHER) |
              ESP_BIT(ESP_COLL_REDUCE),
@@ -472,6 +488,8 @@ static const esp_backend nccl_backend = {
     .abort = nccl_abort,
     .late = nccl_late,
     .traffic = nccl_traffic,
+    .reg = nccl_reg,
+    .dereg = nccl_dereg,
 };
 static const esp_backend *const nccl_backends[] = {&nccl_backend};
 static const esp_plugin nccl_plugin = {

@@ -435,8 +435,9 @@ typedef struct esp_backend {
     /** The rank in the group for which `req` waits; -1: not known. */
     int32_t (*late)(void *comm, void *req);
     esp_status (*traffic)(void *comm, esp_traffic *out);
-    /** Announces memory on which collectives will often work, until dereg: a strategy's payload slots and work arrays, on the CPU.
-     *  Gradients are not announced. Called between steps, on comms without a parent. reg without dereg is refused. */
+    /** Announces memory on which collectives will often work, until dereg: a strategy's payload slots and work arrays, on the CPU
+     *  and on each device whose memory the backend moves (`devices`; b->dev says which). Gradients are not announced. Called
+     *  between steps, on comms without a parent: it is for their groups, too. reg without dereg is refused. */
     esp_status (*reg)(void *comm, const esp_buf *b, void **mh);
     esp_status (*dereg)(void *comm, void *mh);
     /** Says who the ranks are, before open(), where nobody names a place to meet: they then meet through `out`. Blocks for all ranks. */

@@ -9,13 +9,16 @@ $(BUILD)/tests/nccl/old/libcuda.so.1: FLAGS += -DFAKE_OLD
 $(FAKE_NCCL): $(BUILD)/tests/nccl/%/libcuda.so.1: tests/nccl/fake/fake.c $(STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs -Wl,-soname,libcuda.so.1 $< -o $@ $(LIBS)
-FIXTURES += $(FAKE_NCCL)
+FIXTURES += $(FAKE_NCCL) $(BUILD)/tests/nccl/libespresso-standin.so
+$(BUILD)/tests/nccl/libespresso-standin.so: tests/nccl/plugin_standin.c $(STAMP)
+	@mkdir -p $(@D)
+	$(PLUGIN_LINK)
 
 # three ways to build them: plain, with the address and undefined-behaviour sanitizers, with the thread sanitizer. OpenMP is in the
 # first two: the thread sanitizer does not understand libgomp's barriers, and reports races that are none.
-# CHECK_LARGE_MIB: of the largest collective of `espresso plugins --check`, 64 elsewhere
+# CHECK_LARGE_MIB: of the largest collective of `espresso plugins --check`, 64 in the command that is installed
 SAN         := -O1 -g1 -fno-omit-frame-pointer
-TEST_tests  := -O2 -g1 $(OPENMP_FLAG)
+TEST_tests  := -O2 -g1 -DCHECK_LARGE_MIB=4u $(OPENMP_FLAG)
 TEST_asan   := $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined -DCHECK_LARGE_MIB=4u $(OPENMP_FLAG)
 TEST_tsan   := $(SAN) -fsanitize=thread -DCHECK_LARGE_MIB=4u
 TEST_WARN   := -Wall -Wextra -Wno-format-truncation
@@ -81,12 +84,13 @@ $(foreach way,tests asan tsan,$(BUILD)/$(way)/fault/test_alloc): TEST_LIBS += -W
 # inside it. The thread sanitizer: those of a list; run.sh fails a test that starts threads and is not in it.
 ASAN := $(filter-out %/test_replay_report,$(TESTS:$(BUILD)/tests/%=$(BUILD)/asan/%))
 ASAN_COMMAND := $(if $(ASAN),$(BUILD)/asan/bin/espresso)
+TEST_COMMAND := $(if $(TESTS),$(BUILD)/tests/bin/espresso)
 THREADS := $(shell sed -n 's/^\(tsan\|not\) *\([^ ]*\).*/\2/p' tests/threads.list)
 $(foreach t,$(THREADS),$(if $(wildcard tests/$(t).c),,$(error tests/threads.list: tests/$(t).c is not there)))
 TSAN := $(if $(TESTS),$(patsubst %,$(BUILD)/tsan/%,$(shell sed -n 's/^tsan *\([^ ]*\).*/\1/p' tests/threads.list)))
 
 RUN_TESTS := BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
-test: all dist $(FIXTURES) $(BUILD)/bench/trainer $(TESTS) mpi-programs
+test: all dist $(FIXTURES) $(BUILD)/bench/trainer $(TESTS) $(TEST_COMMAND) mpi-programs
 	@$(RUN_TESTS) $(TESTS) $(TEST_SH)
 test-san: all $(FIXTURES) $(ASAN) $(ASAN_COMMAND) $(TSAN) $(MSAN_TESTS) # with all repetitions: see repeats.h
 	@TEST_ALL=1 $(RUN_TESTS) $(ASAN) $(TSAN) $(MSAN_TESTS)
@@ -94,7 +98,7 @@ test-san: all $(FIXTURES) $(ASAN) $(ASAN_COMMAND) $(TSAN) $(MSAN_TESTS) # with a
 # Benches are compiled by check-style.sh.
 LONG := tests/bare/test_bare.sh .ci/check-style.sh $(filter %/tree/test_tree %/test_collectives,$(TSAN) $(ASAN))
 CI   := $(LONG) $(filter-out $(LONG),$(TESTS) $(TEST_SH) $(ASAN) $(TSAN) $(MSAN_TESTS) .ci/check-parts.sh .ci/check-docs.sh)
-ci-programs: all dist $(FIXTURES) $(BUILD)/bench/trainer $(TESTS) $(ASAN) $(ASAN_COMMAND) $(TSAN) $(MSAN_TESTS) mpi-programs
+ci-programs: all dist $(FIXTURES) $(BUILD)/bench/trainer $(TESTS) $(TEST_COMMAND) $(ASAN) $(ASAN_COMMAND) $(TSAN) $(MSAN_TESTS) mpi-programs
 ci: ci-programs
 	@$(RUN_TESTS) $(CI)
 ci-list:
@@ -107,7 +111,7 @@ soak: $(BUILD)/tests/fault/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see t
 SLOW  := page/% replay/% tree/% planner/test_plan planner/test_optimum planner/test_limits planner/test_robust planner/test_bound \
          planner/test_algorithms planner/test_candidates files/test_files conformance/% tools/test_plan tools/test_top
 QUICK := $(filter-out $(SLOW:%=$(BUILD)/tests/%),$(TESTS))
-quick-programs: plugins report $(BUILTIN_FILES) $(FIXTURES) $(if $(QUICK),$(BUILD)/tests/bin/espresso) $(QUICK)
+quick-programs: plugins report $(BUILTIN_FILES) $(FIXTURES) $(TEST_COMMAND) $(QUICK)
 quick-list:
 	@echo $(QUICK)
 check-parts:

@@ -41,6 +41,7 @@ typedef struct nccl_job {
     void *context;
     uint32_t open; /* requests that are not done */
     struct nccl_comm *comms;
+    struct nccl_memory *memory; /* that the host announced */
 } nccl_job;
 
 typedef struct nccl_comm {
@@ -53,6 +54,8 @@ typedef struct nccl_comm {
     pthread_mutex_t lock; /* of the handle: abort() comes from any thread                                  */
     nccl_handle handle;
     uint32_t aborted;
+    pthread_t ender; /* ends the handle after abort() */
+    int ending;
     esp_status error;
     nccl_req reqs[NCCL_QUEUE];
     uint64_t first, next; /* the request that runs; the next free one                                      */

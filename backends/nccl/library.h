@@ -52,8 +52,10 @@ typedef void *nccl_handle; /* ncclComm_t */
     X(ncclAllGather, (const void *src, void *dst, size_t n, int type, nccl_handle comm, void *stream))                 \
     X(ncclSend, (const void *src, size_t n, int type, int peer, nccl_handle comm, void *stream))                       \
     X(ncclRecv, (void *dst, size_t n, int type, int peer, nccl_handle comm, void *stream))
-/* of version 2.28 */
+/* of versions 2.19 and 2.28 */
 #define NCCL_NEWER_FUNCTIONS(X)                                                                                        \
+    X(ncclCommRegister, (nccl_handle comm, void *at, size_t bytes, void **handle))                                     \
+    X(ncclCommDeregister, (nccl_handle comm, void *handle))                                                            \
     X(ncclAlltoAll, (const void *src, void *dst, size_t n, int type, nccl_handle comm, void *stream))                  \
     X(ncclGather, (const void *src, void *dst, size_t n, int type, int root, nccl_handle comm, void *stream))
 

@@ -71,6 +71,12 @@ typedef struct esp__feedback {
     uint8_t *state_before;
 } esp__feedback;
 
+/* To which backends an arena was announced. */
+typedef struct esp__announced {
+    uint32_t to;              /* bit p: to that of job.parents[p] */
+    void *given[ESP__SCOPES]; /* [p]: what its reg() gave */
+} esp__announced;
+
 /* A program's memory on one device, and in the host's memory for copies to and from it. */
 typedef struct esp__memory_on {
     uint8_t *arena, *pinned, *scratch;
@@ -81,6 +87,7 @@ typedef struct esp__memory_on {
     uint64_t settled_ns; /* when the device had done the last step */
     void **events;       /* [2 n_events]: of the begin and the end of each op */
     esp__program_on has; /* what was taken                                                      */
+    esp__announced announced;
 } esp__memory_on;
 
 /* The strategy in force, its program, and all of its memory. */
@@ -94,8 +101,7 @@ typedef struct esp__in_force {
     uint64_t arena_bytes, memory_bytes;
     uint64_t slots_bytes, feedback_bytes; /* of memory_bytes: the arenas; residuals and codecs' state */
     uint64_t most_bytes;                  /* ESPRESSO_MEMORY_MAX; 0: no limit */
-    uint32_t announced;                   /* bit p: the arena was announced to the backend of job.parents[p] */
-    void *announcement[ESP__SCOPES];      /* [p]: what its reg() gave */
+    esp__announced announced;
     uint8_t *scratch;
     uint64_t scratch_bytes;
     float *phi; /* compensated gradient and its decoded payload, for codecs without ESP_CODEC_FUSED_RESIDUAL */

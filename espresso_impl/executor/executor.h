@@ -171,7 +171,7 @@ ESP__FN void esp__comms_wake(esp_ctx *ctx);  /* ends esp__comms_sleep; from any 
  * one backend, nothing to arm. */
 ESP__FN int esp__comms_arm(esp_ctx *ctx);
 ESP__FN void esp__comms_sleep(esp_ctx *ctx, uint64_t us); /* until a comm may have changed */
-/* Announces f's arena to each backend that has reg(); and takes that back, between steps and before the comms close. */
+/* Announces f's arenas to each backend that has reg(), and moves such memory; and takes that back, between steps and before the comms close. */
 ESP__FN esp_status esp__comms_reg(esp_ctx *ctx, esp__in_force *f);
 ESP__FN void esp__comms_dereg(esp_ctx *ctx, esp__in_force *f);
 ESP__FN void esp__comms_traffic(const esp_ctx *ctx, esp_stats *all); /* adds what all comms received */

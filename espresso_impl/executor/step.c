@@ -216,13 +216,29 @@ static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_s
     return s;
 }
 
+/* The context has failed while a stream of a device may have had a collective, which abort() ended: the device has done all, but its
+ * numbers may be no result. Lock held. */
+static int esp__in_doubt(const esp_ctx *ctx) {
+    for (uint32_t i = 0; ctx->health.fatal && i < ctx->in_force.program.n_ops; i++) {
+        const esp__op *op = &ctx->in_force.program.ops[i];
+        if (op->kind == ESP__OP_COLLECTIVE && op->on &&
+            esp__backend_of(&ctx->job, op->level)->caps & ESP_BACKEND_STREAM_ORDERED)
+            return 1;
+    }
+    return 0;
+}
+
 ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
-    const esp_status s = esp__wait_issued(ctx, id);
+    esp_status s = esp__wait_issued(ctx, id);
     if (s && ctx && ctx->health.fatal && ctx->devices.n > 1) { /* no device may use the caller's memory any more */
         esp__devices_step_end(ctx);
         return esp__dead(ctx);
     }
-    return s ? s : esp__tensor_after(ctx, id, NULL);
+    if (s || (s = esp__tensor_after(ctx, id, NULL)) != ESP_OK || !ctx->model.tensors[id].device) return s;
+    pthread_mutex_lock(&ctx->lanes.lock);
+    if (esp__in_doubt(ctx)) s = esp__dead(ctx);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    return s;
 }
 
 ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream) {
@@ -247,14 +263,16 @@ ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id) {
     esp__tensor *t = &ctx->model.tensors[id];
     pthread_mutex_lock(&ctx->lanes.lock);
     if (t->phase != ESP__DONE) esp__drive(ctx);
-    if (t->phase == ESP__DONE)
+    if (t->phase == ESP__DONE) {
         s = esp__tensor_test(ctx, id);
-    else if (ctx->health.fatal)
+        if (!s && t->device && esp__in_doubt(ctx)) s = esp__dead(ctx);
+    } else if (ctx->health.fatal) {
         s = esp__dead(ctx);
-    else if (t->phase == ESP__IDLE)
+    } else if (t->phase == ESP__IDLE) {
         s = esp__fail(ctx, ESP_E_STATE, "tensor '%s' was not pushed in this step", t->name);
-    else
+    } else {
         s = ESP_PENDING;
+    }
     pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
 }
@@ -350,7 +368,7 @@ static esp_status esp__devices_end(esp_ctx *ctx) {
         esp__fatal_locked(ctx, s, esp_last_error(ctx));
     else if (!ctx->health.fatal && ctx->steps.n_done == ctx->model.n_tensors)
         esp__devices_times(ctx);
-    return s;
+    return s || esp__in_doubt(ctx) ? esp__dead(ctx) : ESP_OK;
 }
 
 ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {

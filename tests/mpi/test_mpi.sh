@@ -44,6 +44,9 @@ at() { # PLACE_OF_RANK_EXPRESSION COMMAND: ESPRESSO_PLACE from the rank
 }
 passes "options, two levels" 4 sh -c "$(at 'm$((r / 2))' "$BUILD/tests/mpi/options 20")"
 passes "options, shm inside" 4 env 'ESPRESSO_BACKEND=levels:intra=(shm),inter=(mpi)' sh -c "$(at 'm$((r / 2))' "$BUILD/tests/mpi/options 40")"
+# NCCL inside a machine: a stand-in for it, see tests/nccl
+passes "options, nccl inside" 4 env ESPRESSO_NCCL="$BUILD/tests/nccl/new/libcuda.so.1" 'ESPRESSO_BACKEND=levels:intra=(nccl),inter=(mpi)' \
+    sh -c "$(at 'm$((r / 2))' "$BUILD/tests/mpi/options 80")"
 passes "options, three levels" 8 sh -c "$(at 'k$((r / 4))/m$((r / 2))' "$BUILD/tests/mpi/options 2000")"
 
 unset ESPRESSO_BACKEND

@@ -9,6 +9,8 @@ static struct {
     void (*fails)(const char *name, int rank, int result);
     int (*live)(void);
     void (*allocations)(uint64_t left);
+    void (*record)(int rank, char *out, size_t cap);
+    int (*registered)(void);
 } fake;
 
 static void fake_path(char *out, size_t cap, const char *version) {
@@ -39,7 +41,8 @@ static void with(const char *version, void (*test)(void)) {
         wants(rig_load());
         void *p = dlopen(path, RTLD_NOW);
         if (!p || !nccl_find(p, "fake_fail", &fake.fails) || !nccl_find(p, "fake_remains", &fake.live) ||
-            !nccl_find(p, "fake_allocations", &fake.allocations))
+            !nccl_find(p, "fake_allocations", &fake.allocations) || !nccl_find(p, "fake_record", &fake.record) ||
+            !nccl_find(p, "fake_registered", &fake.registered))
             wants("the stand-in lacks its control");
         test();
         if (fake.live()) wants("streams, events, memory or communicators are left");

@@ -27,6 +27,90 @@ static void by_messages(void) {
 }
 static void collectives_old(void **s) { (void)s, with("old", by_messages); }
 
+/* What NCCL is asked for: one call where it has one; unequal parts, and what older versions lack, as a group of calls. */
+static int old_version;
+static void calls(ranks_me *me) {
+    static const struct {
+        uint32_t op, count;
+        const char *newer, *older;
+    } cases[] = {
+        {ESP_COLL_ALLREDUCE, 6, "ncclAllReduce ", NULL},
+        {ESP_COLL_ALLGATHER, 6, "ncclAllGather ", NULL},
+        {ESP_COLL_ALLGATHER, 5, "(ncclBroadcast ncclBroadcast ) ", NULL},
+        {ESP_COLL_REDUCE_SCATTER, 6, "ncclReduceScatter ", NULL},
+        {ESP_COLL_REDUCE_SCATTER, 5, "(ncclReduce ncclReduce ) ", NULL},
+        {ESP_COLL_ALLTOALL, 6, "ncclAlltoAll ", "(ncclSend ncclRecv ncclSend ncclRecv ) "},
+        {ESP_COLL_GATHER, 6, "ncclGather ", "(ncclSend ncclRecv ncclRecv ) "},
+        {ESP_COLL_GATHER, 5, "(ncclSend ncclRecv ncclRecv ) ", NULL},
+        {ESP_COLL_BROADCAST, 6, "ncclBroadcast ", NULL},
+        {ESP_COLL_REDUCE, 6, "ncclReduce ", NULL},
+    };
+    void *comm = ranks_open(me, 0, NULL);
+    for (size_t k = 0; comm && k < sizeof cases / sizeof *cases; k++) {
+        const char *want = old_version && cases[k].older ? cases[k].older : cases[k].newer;
+        float x[6] = {1, 2, 3, 4, 5, 6}, y[6];
+        char got[256];
+        esp_coll c = ESP_ZERO;
+        c.struct_size = sizeof c, c.op = cases[k].op, c.dtype = ESP_F32, c.count = cases[k].count;
+        c.src.ptr = x, c.dst.ptr = y;
+        if (rig_on_device(me, (nccl_comm *)comm, &c)) ranks_fail(me, "%s: %s", want, ranks_said);
+        fake.record(me->rank, got, sizeof got);
+        if (!me->rank && strcmp(got, want)) ranks_fail(me, "case %d: \"%s\", not \"%s\"", (int)k, got, want);
+    }
+    if (comm) me->b->close(comm);
+}
+static void calls_run(void) { wants(rig_run("", 2, 0, calls, 1)); }
+static void calls_new(void **s) { (void)s, old_version = 0, with("new", calls_run); }
+static void calls_old(void **s) { (void)s, old_version = 1, with("old", calls_run); }
+
+/* Memory that the host announces is registered with the communicators of all levels. */
+static esp_status sum_on(ranks_me *me, nccl_comm *m, unsigned long long at, void *stream) {
+    esp_coll c = ESP_ZERO;
+    c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = 100;
+    c.src.ptr = c.dst.ptr = (void *)(uintptr_t)at;
+    c.src.dev = c.dst.dev = (esp_device){ESP_CUDA, m->job->ordinal};
+    return rig_wait(me, m, &c, stream);
+}
+static void registers(ranks_me *me) {
+    nccl_comm *m = (nccl_comm *)ranks_open(me, 0, NULL), *part = (nccl_comm *)ranks_open(me, 1, m);
+    float x[100];
+    void *known = x, *again = NULL, *stream;
+    for (int i = 0; i < 100; i++) x[i] = (float)me->rank;
+    if (!m || !part) return;
+    nccl_enter(m);
+    m->library->cuStreamCreate(&stream, CUDA_STREAM_NON_BLOCKING);
+    nccl_leave(m);
+    const unsigned long long at = rig_take(m, x, sizeof x);
+    const esp_buf host = {x, sizeof x, {ESP_CPU, 0}}, other = {x, sizeof x, {ESP_CUDA, m->job->ordinal + 1}},
+                  own = {(void *)(uintptr_t)at, sizeof x, {ESP_CUDA, m->job->ordinal}};
+    const int before = fake.registered();
+    pthread_barrier_wait(&me->shared->barrier[0]);
+    if (me->b->reg(m, &host, &known) || known || me->b->reg(m, &other, &known) || known)
+        ranks_fail(me, "memory of the host, or of another device, is registered");
+    if (me->b->reg(m, &own, &known)) ranks_fail(me, "reg: %s", ranks_said);
+    for (int k = 0; k < 2 && !me->shared->failed; k++)
+        if (sum_on(me, k ? part : m, at, stream)) ranks_fail(me, "sum: %s", ranks_said);
+    pthread_barrier_wait(&me->shared->barrier[0]);
+    if (fake.registered() != before + (old_version ? 0 : 4 * me->size))
+        ranks_fail(me, "%d of %d buffers lie in registered memory", fake.registered() - before, 4 * (int)me->size);
+    pthread_barrier_wait(&me->shared->barrier[0]);
+    if (!old_version && !known) ranks_fail(me, "nothing is registered");
+    if (me->rank == 0) fake.fails("ncclCommRegister", 0, 1); /* that memory is used all the same */
+    if (me->b->reg(m, &own, &again)) ranks_fail(me, "reg: %s", ranks_said);
+    if (me->b->dereg(m, known) || sum_on(me, m, at, stream)) ranks_fail(me, "dereg or sum: %s", ranks_said);
+    if (me->rank % 2) me->b->dereg(m, again), again = NULL; /* the others close first */
+    me->b->close(part);
+    if (again) me->b->dereg(m, again);
+    rig_give(m, at, NULL, 0);
+    nccl_enter(m);
+    m->library->cuStreamDestroy_v2(stream);
+    nccl_leave(m);
+    me->b->close(m);
+}
+static void registers_run(void) { wants(rig_run("", 4, 4, registers, 1)); }
+static void registers_new(void **s) { (void)s, old_version = 0, with("new", registers_run); }
+static void registers_old(void **s) { (void)s, old_version = 1, with("old", registers_run); }
+
 /* A sum that is divided by three, which is no power of two: exact for f32, where it is multiplied when it is there. */
 static void thirds(ranks_me *me) {
     enum { N = 300000 };
@@ -125,8 +209,11 @@ static void levels(void **s) { (void)s, with("new", levels_run); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(collectives_host), cmocka_unit_test(collectives_device), cmocka_unit_test(collectives_old),
-        cmocka_unit_test(scales),           cmocka_unit_test(requests),           cmocka_unit_test(levels),
+        cmocka_unit_test(collectives_host), cmocka_unit_test(collectives_device),
+        cmocka_unit_test(collectives_old),  cmocka_unit_test(calls_new),
+        cmocka_unit_test(calls_old),        cmocka_unit_test(registers_new),
+        cmocka_unit_test(registers_old),    cmocka_unit_test(scales),
+        cmocka_unit_test(requests),         cmocka_unit_test(levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

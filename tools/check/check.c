@@ -6,6 +6,7 @@
 #include "tools/check/part.c"
 #include "tools/check/codec.c"
 #include "tools/check/ranks.c"
+#include "tools/check/device.c"
 #include "tools/check/backend.c"
 
 static void check_title(const char *kind, const char *spec, const char *from) {
@@ -61,13 +62,18 @@ static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec,
 
 /* One argument: a file, whose tables are all checked, or the name or spec of a codec or backend. */
 static int check_argument(const tool_command *self, esp_ctx *ctx, const char *what, check_report *r) {
+    const uint32_t devices = ctx->registry.n_devices;
     const int file = what[strcspn(what, ":/")] == '/'; /* "file:dir=/tmp" is a spec */
     char name[ESP__SPEC_MAX];
     if (!file && check_found(self, ctx, what, NULL, r)) return TOOL_OK;
     snprintf(name, sizeof name, "%.*s", file ? (int)sizeof name - 1 : (int)strcspn(what, ":"), what);
     if (esp_plugin_load(ctx, name) != ESP_OK) return tool_fail(self, "%s", esp_last_error(ctx));
     if (check_found(self, ctx, file ? NULL : what, file ? what : NULL, r)) return TOOL_OK;
-    return tool_fail(self, "%s brings no codec for the CPU and no backend that is new here", name);
+    if (ctx->registry.n_devices > devices) { /* the backends that follow are checked on it */
+        printf("device %s (%s)\n", ctx->registry.devices[devices]->name, name);
+        return TOOL_OK;
+    }
+    return tool_fail(self, "%s brings no codec for the CPU, no backend and no device that is new here", name);
 }
 
 static int check_main(const tool_command *self, esp_ctx *ctx, char *const *names, int n_names) {

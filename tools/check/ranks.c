@@ -26,13 +26,14 @@ typedef struct check_backend_target {
     const esp_backend *table;
     const esp_host *host;
     const char *params;
-    int threads; /* 1: ranks are threads of one process */
+    int threads;       /* 1: ranks are threads of one process */
+    esp_devkind where; /* whose memory the collectives work on; 0: the host's */
 } check_backend_target;
 
 typedef struct check_rank {
     const check_backend_target *t;
     check_meet *meet;
-    int32_t rank, size;
+    int32_t rank, size, local; /* local: on its machine */
     void *comm;
     void (*run)(struct check_rank *r);
 } check_rank;
@@ -104,6 +105,7 @@ static int check_rank_open(check_rank *r) {
     esp_group g;
     memset(&g, 0, sizeof g);
     for (int32_t q = 0; q < r->size; q++) place[2 * q] = local[machine[q]]++, place[2 * q + 1] = machine[q];
+    r->local = place[2 * r->rank];
     g.struct_size = sizeof g;
     g.rank = r->rank, g.size = r->size;
     g.n_levels = 2;
@@ -136,13 +138,6 @@ static esp_status check_rank_wait(check_rank *r, void *req) {
     }
     return s;
 }
-static esp_status check_rank_coll(check_rank *r, const esp_coll *c) {
-    const esp_stream cpu = {{ESP_CPU, 0}, NULL};
-    void *req = NULL;
-    esp_status s = r->t->table->start(r->comm, c, cpu, &req);
-    return s ? s : check_rank_wait(r, req);
-}
-
 static void *check_rank_main(void *arg) {
     check_rank *r = arg;
     if (!check_rank_open(r)) {
@@ -154,7 +149,7 @@ static void *check_rank_main(void *arg) {
 
 /* The same, where each rank is a process that a launcher started. All of them end in the same way. */
 static void check_ranks_launched(const check_backend_target *t, int32_t n, void (*run)(check_rank *r)) {
-    check_rank r = {t, NULL, check_job.rank, n, NULL, run};
+    check_rank r = {t, NULL, check_job.rank, n, 0, NULL, run};
     check_launched *j = &check_job;
     struct {
         int failed;
@@ -194,7 +189,7 @@ static void check_ranks(const check_backend_target *t, int32_t n, void (*run)(ch
     pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
     pthread_barrier_init(&meet->barrier, &shared, (unsigned)n);
     for (int32_t q = 0; q < n; q++) {
-        r[q] = (check_rank){t, meet, q, n, NULL, run};
+        r[q] = (check_rank){t, meet, q, n, 0, NULL, run};
         if (t->threads) {
             if (esp__thread_start(&thread[q], check_rank_main, &r[q])) check_fail("no thread could be started");
         } else if ((child[q] = fork()) == 0) {

@@ -18,4 +18,9 @@ __attribute__((visibility("default"))) void fake_fail(const char *name, int rank
 __attribute__((visibility("default"))) int fake_remains(void);
 /* How many allocations succeed from now on. */
 __attribute__((visibility("default"))) void fake_allocations(uint64_t left);
+/* The calls that moved data, by this rank (of whatever communicator) in this process since the last fake_record: "ncclAllReduce ",
+ * or "(ncclSend ncclRecv ) " of a group. */
+__attribute__((visibility("default"))) void fake_record(int rank, char *out, size_t cap);
+/* How many buffers of calls lay in memory that was registered with their communicator. */
+__attribute__((visibility("default"))) int fake_registered(void);
 #endif

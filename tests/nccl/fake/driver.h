@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define FAKE_EXPORT __attribute__((visibility("default")))
@@ -43,7 +44,13 @@ static int gpu_count(void) {
     return n < 0 || n > FAKE_GPUS ? FAKE_GPUS : n;
 }
 
-FAKE_EXPORT int cuInit(unsigned flags) { return gpu_inited = 1, (int)flags; }
+/* A process whose parent has called it cannot use CUDA. */
+FAKE_EXPORT int cuInit(unsigned flags) {
+    static pid_t process;
+    if (process && process != getpid()) return 3;
+    process = getpid();
+    return gpu_inited = 1, (int)flags;
+}
 FAKE_EXPORT int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
 FAKE_EXPORT int cuDeviceGetCount(int *count) {
     if (!gpu_inited) fake_wrong("cuDeviceGetCount before cuInit");
@@ -89,6 +96,14 @@ typedef struct gpu_block {
     struct gpu_block *next;
 } gpu_block;
 static gpu_block *gpu_blocks;
+/* Memory that was registered with a communicator. */
+typedef struct gpu_known {
+    const uint8_t *at;
+    uint64_t bytes;
+    void *comm;
+    struct gpu_known *next;
+} gpu_known;
+static gpu_known *gpu_all_known;
 static uint64_t gpu_left = UINT64_MAX; /* calls of alloc that still succeed */
 FAKE_EXPORT void fake_allocations(uint64_t left);
 FAKE_EXPORT void fake_allocations(uint64_t left) { gpu_left = left; }
@@ -122,6 +137,8 @@ static int gpu_free(const void *p, int pinned) {
     while (*at && ((*at)->at != p || (*at)->pinned != pinned)) at = &(*at)->next;
     if (!*at) fake_wrong("what is freed was not allocated so");
     b = *at;
+    for (const gpu_known *k = gpu_all_known; k && !pinned; k = k->next)
+        if (k->at >= b->at && k->at < b->at + b->bytes) fake_wrong("memory is freed that is registered with NCCL");
     *at = b->next;
     gpu_live--;
     pthread_mutex_unlock(&gpu_lock);
@@ -167,8 +184,15 @@ static void *gpu_main(void *arg) {
     pthread_mutex_lock(&gpu_lock);
     while (!s->quit || s->first) {
         gpu_work *w = s->first;
-        if (!w || (w->ready && !w->ready(w->arg))) {
-            pthread_cond_wait(&gpu_news, &gpu_lock);
+        if (!w || (w->ready && !w->ready(w->arg))) { /* what other processes do is seen by looking */
+            struct timespec soon;
+            clock_gettime(CLOCK_REALTIME, &soon);
+            soon.tv_nsec += 200000;
+            if (soon.tv_nsec >= 1000000000) soon.tv_sec++, soon.tv_nsec -= 1000000000;
+            if (w)
+                pthread_cond_timedwait(&gpu_news, &gpu_lock, &soon);
+            else
+                pthread_cond_wait(&gpu_news, &gpu_lock);
             continue;
         }
         if (gpu_random() % 8 == 0) { /* late */
@@ -295,6 +319,76 @@ FAKE_EXPORT int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, si
 }
 FAKE_EXPORT int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes, void *stream) {
     return gpu_copy_async(to, (void *)(uintptr_t)from, bytes, stream, 1);
+}
+/* The rest is for plugin_standin.c. */
+FAKE_EXPORT int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void *stream) {
+    gpu_copy *c = (gpu_copy *)malloc(sizeof *c);
+    *c = (gpu_copy){(void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes};
+    gpu_current("a copy");
+    pthread_mutex_lock(&gpu_lock);
+    if ((!gpu_holds(c->to, bytes, 0) && !gpu_holds(c->to, bytes, 1)) ||
+        (!gpu_holds(c->from, bytes, 0) && !gpu_holds(c->from, bytes, 1)))
+        fake_wrong("a copy of %zu bytes leaves the device's or pinned memory", bytes);
+    gpu_enqueue((gpu_stream *)stream, NULL, gpu_run_copy, c);
+    pthread_mutex_unlock(&gpu_lock);
+    return 0;
+}
+typedef struct gpu_fill {
+    void *to;
+    size_t bytes;
+    unsigned char byte;
+} gpu_fill;
+static void gpu_run_fill(void *arg) {
+    const gpu_fill *f = (gpu_fill *)arg;
+    memset(f->to, f->byte, f->bytes);
+}
+FAKE_EXPORT int cuMemsetD8Async(unsigned long long to, unsigned char byte, size_t bytes, void *stream) {
+    gpu_fill *f = (gpu_fill *)malloc(sizeof *f);
+    *f = (gpu_fill){(void *)(uintptr_t)to, bytes, byte};
+    gpu_current("a fill");
+    pthread_mutex_lock(&gpu_lock);
+    if (!gpu_holds(f->to, bytes, 0)) fake_wrong("a fill of %zu bytes leaves the device's memory", bytes);
+    gpu_enqueue((gpu_stream *)stream, NULL, gpu_run_fill, f);
+    pthread_mutex_unlock(&gpu_lock);
+    return 0;
+}
+typedef struct gpu_function {
+    void (*run)(void *arg);
+    void *arg;
+} gpu_function;
+static void gpu_run_function(void *arg) {
+    const gpu_function *f = (gpu_function *)arg;
+    f->run(f->arg);
+}
+FAKE_EXPORT int cuLaunchHostFunc(void *stream, void (*run)(void *), void *arg) {
+    gpu_function *f = (gpu_function *)malloc(sizeof *f);
+    *f = (gpu_function){run, arg};
+    gpu_current("cuLaunchHostFunc");
+    pthread_mutex_lock(&gpu_lock);
+    gpu_enqueue((gpu_stream *)stream, NULL, gpu_run_function, f);
+    pthread_mutex_unlock(&gpu_lock);
+    return 0;
+}
+static int gpu_has_passed(void *arg) {
+    const gpu_event *e = (gpu_event *)arg;
+    return !e->stream || e->stream->done >= e->number;
+}
+static void gpu_nothing(void *arg) { (void)arg; }
+FAKE_EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+    gpu_event *copy = (gpu_event *)malloc(sizeof *copy); /* what is recorded later does not count */
+    gpu_current("cuStreamWaitEvent");
+    pthread_mutex_lock(&gpu_lock);
+    *copy = *(gpu_event *)event;
+    gpu_enqueue((gpu_stream *)stream, gpu_has_passed, gpu_nothing, copy);
+    pthread_mutex_unlock(&gpu_lock);
+    return (int)flags;
+}
+FAKE_EXPORT int cuEventSynchronize(void *event) {
+    gpu_current("cuEventSynchronize");
+    pthread_mutex_lock(&gpu_lock);
+    while (!gpu_has_passed(event)) pthread_cond_wait(&gpu_news, &gpu_lock);
+    pthread_mutex_unlock(&gpu_lock);
+    return 0;
 }
 /* For tests: at once. */
 FAKE_EXPORT int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes) {

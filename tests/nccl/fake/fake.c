@@ -1,18 +1,19 @@
-/* fake.c: a stand-in for NCCL and the CUDA driver, for machines without a GPU: a shared library whose ranks are threads of one
- * process, and whose devices are host memory. It is not NCCL: it does what the manual says that the calls do, late and in stream
- * order, and ends the process when a caller breaks a rule. So it tests the backend's calls, and nothing of NCCL.
+/* fake.c: a stand-in for NCCL and the CUDA driver, for machines without a GPU: a shared library whose ranks are threads or processes
+ * of one machine, and whose devices are host memory. It is not NCCL: it does what the manual says that the calls do, late and in
+ * stream order, and ends the process when a caller breaks a rule. So it tests the backend's calls, and nothing of NCCL.
  *
- * With FAKE_OLD it is version 2.14, without the functions of 2.28. */
+ * With FAKE_OLD it is version 2.14, without the functions that came later. */
 #include "codecs/common/half.h"
 #include "tests/nccl/fake/driver.h"
 #include "tests/nccl/fake/control.h"
+#include "tests/nccl/fake/world.h"
 
 #include <math.h>
 
 enum { OK = 0, CUDA_ERROR = 1, SYSTEM = 2, ARGUMENT = 4, USAGE = 5, REMOTE = 6, IN_PROGRESS = 7 };
 enum { INT8 = 0, INT32 = 2, FLOAT16 = 6, FLOAT32 = 7, BFLOAT16 = 9 };
 enum { SUM = 0, MAX = 2, MIN = 3, FIRST_OWN_OP = 5 };
-enum { RANKS = 64, OPS = 64, GROUP = 4096, MAGIC = 0x4E43434C };
+enum { OPS = 64, GROUP = 4096, MAGIC = 0x4E43434C };
 typedef struct ncclUniqueId {
     char bytes[128];
 } ncclUniqueId;
@@ -23,31 +24,7 @@ typedef struct config {
     const char *net;
 } config;
 
-/* ---- what ranks share -------------------------------------------------------------------------------------------------------- */
-/* One collective; or one message. */
-typedef struct meeting {
-    uint64_t number;
-    int arrived, left;
-    uint64_t count;
-    int kind, type, op, root;
-    float scale;
-    uint8_t *src[RANKS];
-    struct meeting *next;
-} meeting;
-typedef struct message {
-    uint8_t *data;
-    uint64_t bytes;
-    struct message *next;
-} message;
-typedef struct world {
-    uint64_t id;
-    int n, joined, refs, lost, device[RANKS];
-    meeting *meetings;
-    message *mail[RANKS][RANKS]; /* from, to */
-    struct world *next;
-} world;
-static world *worlds;
-
+/* ---- calls ---------------------------------------------------------------------------------------------------------------------- */
 enum { ALLREDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALLGATHER, ALLTOALL, GATHER, SEND, RECV };
 static const char *const kinds[] = {"ncclAllReduce", "ncclReduce",    "ncclReduceScatter",
                                     "ncclBroadcast", "ncclAllGather", "ncclAlltoAll",
@@ -59,6 +36,7 @@ typedef struct call {
     uint8_t *dst;
     void *stream;
     struct comm *comm;
+    uint64_t here; /* bit q: rank q has sent its part */
 } call;
 /* What is enqueued at once: the calls of a group on one comm. */
 typedef struct kernel {
@@ -69,7 +47,7 @@ typedef struct kernel {
 } kernel;
 typedef struct comm {
     unsigned magic;
-    world *w;
+    world w;
     int rank, n, device, error, aborted, finalized, delay, running;
     uint64_t number;
     kernel *waits; /* becomes part of the stream when `delay` looks have passed */
@@ -79,7 +57,7 @@ typedef struct comm {
 } comm;
 
 static __thread call group[GROUP];
-static __thread int group_n, group_depth;
+static __thread int group_n, group_depth, group_ends;
 static __thread char last_error[256];
 static fake_other hooks;
 FAKE_EXPORT void fake_device_use(const fake_other *d) { hooks = *d; }
@@ -117,6 +95,13 @@ static float rounded(int type, float x) {
     uint8_t p[4];
     return store(type, p, x), load(type, p);
 }
+/* A collective that all ranks have joined. */
+typedef struct meeting {
+    int type, op;
+    float scale;
+    const world_post *post[RANKS];
+    const uint8_t *src[RANKS];
+} meeting;
 /* out := reduction over ranks of element i; halves are rounded at every addition, MAX and MIN leave NaNs out, as NCCL's. */
 static void reduce_one(const meeting *t, int n, uint64_t i, uint8_t *out) {
     const uint64_t e = bytes_of(t->type), at = i * e;
@@ -147,23 +132,36 @@ static void reduce_one(const meeting *t, int n, uint64_t i, uint8_t *out) {
     store(t->type, out, all);
 }
 
-/* ---- kernels: all of this with the lock held ------------------------------------------------------------------------------------ */
-static meeting *meet(world *w, const call *c) {
-    meeting *t = w->meetings;
-    const float scale = c->op >= FIRST_OWN_OP ? c->comm->scales[c->op - FIRST_OWN_OP] : 1.0f;
-    while (t && t->number != c->number) t = t->next;
-    if (!t) {
-        t = (meeting *)calloc(1, sizeof *t);
-        t->number = c->number, t->count = c->count, t->kind = c->kind, t->type = c->type, t->root = c->root;
-        t->op = c->op >= FIRST_OWN_OP ? SUM : c->op, t->scale = scale;
-        t->next = w->meetings;
-        w->meetings = t;
+/* The same for many; the sums that most tests make are made faster. */
+static void reduce(const meeting *t, int n, uint64_t first, uint64_t count, uint8_t *out) {
+    const int plain = n > 1 && t->type == FLOAT32 && t->op == SUM;
+    float *to = (float *)(void *)out;
+    for (uint64_t i = 0; i < count && !plain; i++) reduce_one(t, n, first + i, out + i * bytes_of(t->type));
+    for (uint64_t at = 0, some; plain && at < count; at += some) {
+        float sum[1024];
+        some = count - at < 1024 ? count - at : 1024;
+        for (int q = 0; q < n; q++) {
+            const float *x = (const float *)(const void *)(t->src[q]) + first + at;
+            for (uint64_t i = 0; i < some; i++) sum[i] = q ? sum[i] + x[i] * t->scale : x[i] * t->scale;
+        }
+        memcpy(to + at, sum, some * sizeof *sum);
     }
-    if (t->count != c->count || t->kind != c->kind || t->type != c->type || t->root != c->root ||
-        t->op != (c->op >= FIRST_OWN_OP ? SUM : c->op) || memcmp(&t->scale, &scale, 4))
-        fake_wrong("collective %d: rank %d calls %s of %d, another %s of %d", (int)c->number, c->comm->rank,
-                   kinds[c->kind], (int)c->count, kinds[t->kind], (int)t->count);
-    return t;
+}
+
+/* ---- kernels: all of this with the lock held ------------------------------------------------------------------------------------ */
+static world_post post_of(const call *c, uint64_t bytes) {
+    const int own = c->op >= FIRST_OWN_OP;
+    return (world_post){c->kind,  c->type, own ? SUM : c->op, c->root, own ? c->comm->scales[c->op - FIRST_OWN_OP] : 1,
+                        c->count, bytes};
+}
+/* What rank q sends in this collective, which is the same on all ranks. */
+static const world_post *joined_by(const call *c, int q) {
+    const world_post *p = world_post_read(&c->comm->w, c->number, q, -1), mine = post_of(c, 0);
+    if (p->count != mine.count || p->kind != mine.kind || p->type != mine.type || p->root != mine.root ||
+        p->op != mine.op || memcmp(&p->scale, &mine.scale, 4))
+        fake_wrong("collective %d: rank %d calls %s of %d, rank %d %s of %d", (int)c->number, c->comm->rank,
+                   kinds[c->kind], (int)c->count, q, kinds[p->kind], (int)p->count);
+    return p;
 }
 /* Bytes that a rank's source and result have. */
 static uint64_t source_bytes(const call *c) {
@@ -187,71 +185,62 @@ static void kernel_free(kernel *k) {
 /* Hands in what this rank sends: a copy, so that others may read it later. */
 static void kernel_begin(void *arg) {
     kernel *k = *(kernel **)arg;
+    world *w = &k->comm->w;
     for (int i = 0; i < k->n && !k->comm->aborted; i++) {
         const call *c = &k->calls[i];
-        world *w = k->comm->w;
-        if (c->kind == RECV) continue;
-        uint8_t *copy = (uint8_t *)malloc(source_bytes(c) + 1);
-        memcpy(copy, c->src, source_bytes(c));
-        if (c->kind == SEND) {
-            message **at = &w->mail[k->comm->rank][c->root], *m = (message *)calloc(1, sizeof *m);
-            while (*at) at = &(*at)->next;
-            m->data = copy, m->bytes = source_bytes(c);
-            *at = m;
-        } else {
-            meeting *t = meet(w, c);
-            t->src[k->comm->rank] = copy;
-            t->arrived++;
-        }
+        const world_post p = post_of(c, source_bytes(c));
+        if (c->kind == SEND)
+            world_post_write(w, w->sent[c->root]++, c->root, &p, c->src);
+        else if (c->kind != RECV)
+            world_post_write(w, c->number, -1, &p, c->src);
     }
     pthread_cond_broadcast(&gpu_news);
     kernel_free(k);
 }
 static int kernel_ready(void *arg) {
-    const kernel *k = *(kernel **)arg;
-    int wanted[RANKS] = {0};
+    kernel *k = *(kernel **)arg;
+    uint64_t wanted[RANKS] = {0};
     if (k->comm->aborted) return 1;
     for (int i = 0; i < k->n; i++) {
-        const call *c = &k->calls[i];
-        if (c->kind == RECV) {
-            const message *m = k->comm->w->mail[c->root][k->comm->rank];
-            for (int j = 0; j < wanted[c->root] && m; j++) m = m->next;
-            if (!m) return 0;
-            wanted[c->root]++;
-        } else if (c->kind != SEND && meet(k->comm->w, c)->arrived < k->comm->n) {
-            return 0;
+        call *c = &k->calls[i];
+        world *w = &k->comm->w;
+        if (c->kind == SEND) continue;
+        for (int q = c->kind == RECV ? c->root : 0; q < (c->kind == RECV ? c->root + 1 : k->comm->n); q++) {
+            const int moved = c->kind == RECV;
+            const uint64_t number = moved ? w->got[q] + wanted[q]++ : c->number;
+            if (c->here >> q & 1u) continue;
+            if (!world_post_there(w, number, q, moved ? w->rank : -1)) return 0;
+            c->here |= (uint64_t)1 << q;
         }
     }
     return 1;
 }
 static void receive(const call *c) {
-    message **at = &c->comm->w->mail[c->root][c->comm->rank], *m = *at;
-    if (m->bytes != result_bytes(c))
+    world *w = &c->comm->w;
+    const world_post *p = world_post_read(w, w->got[c->root], c->root, w->rank);
+    if (p->bytes != result_bytes(c))
         fake_wrong("rank %d receives %d bytes from rank %d, which sent %d", c->comm->rank, (int)result_bytes(c),
-                   c->root, (int)m->bytes);
-    memcpy(c->dst, m->data, m->bytes);
-    *at = m->next;
-    free(m->data);
-    free(m);
+                   c->root, (int)p->bytes);
+    memcpy(c->dst, p + 1, p->bytes);
+    world_post_end(p);
+    world_message_took(w, c->root);
 }
 static void finish(const call *c) {
-    world *w = c->comm->w;
-    meeting *t = meet(w, c), **at = &w->meetings;
+    const world_post mine = post_of(c, 0);
+    meeting t = {mine.type, mine.op, mine.scale, {NULL}, {NULL}};
     const uint64_t e = bytes_of(c->type), one = c->count * e;
     const int rank = c->comm->rank, n = c->comm->n, root = c->root == rank;
     const uint64_t first = c->kind == REDUCE_SCATTER ? (uint64_t)rank * c->count : 0;
     const int reduces = c->kind == ALLREDUCE || c->kind == REDUCE_SCATTER || (c->kind == REDUCE && root);
-    for (uint64_t i = 0; i < c->count && reduces; i++) reduce_one(t, n, first + i, c->dst + i * e);
-    if (c->kind == BROADCAST) memcpy(c->dst, t->src[c->root], one);
+    for (int q = 0; q < n; q++) t.post[q] = joined_by(c, q), t.src[q] = (const uint8_t *)(t.post[q] + 1);
+    if (reduces) reduce(&t, n, first, c->count, c->dst);
+    if (c->kind == BROADCAST) memcpy(c->dst, t.src[c->root], one);
     for (int q = 0; q < n; q++) {
-        if (c->kind == ALLGATHER || (c->kind == GATHER && root)) memcpy(c->dst + (uint64_t)q * one, t->src[q], one);
-        if (c->kind == ALLTOALL) memcpy(c->dst + (uint64_t)q * one, t->src[q] + (uint64_t)rank * one, one);
+        if (c->kind == ALLGATHER || (c->kind == GATHER && root)) memcpy(c->dst + (uint64_t)q * one, t.src[q], one);
+        if (c->kind == ALLTOALL) memcpy(c->dst + (uint64_t)q * one, t.src[q] + (uint64_t)rank * one, one);
     }
-    if (++t->left < n) return;
-    while (*at != t) at = &(*at)->next;
-    *at = t->next;
-    for (int q = 0; q < n; q++) free(t->src[q]);
-    free(t);
+    for (int q = 0; q < n; q++) world_post_end(t.post[q]);
+    world_did(&c->comm->w, c->number);
 }
 static void kernel_end(void *arg) {
     kernel *k = *(kernel **)arg;
@@ -310,6 +299,33 @@ static uint8_t *reachable(const call *c, const void *p, uint64_t bytes, const ch
     if (!own) fake_wrong("%s: %s of %d bytes is not device memory", kinds[c->kind], what, (int)bytes);
     return own;
 }
+/* Source and result lie apart, or at the places that the manual has for operations in place. */
+static int in_place_as_told(const call *c) {
+    const uint64_t from = source_bytes(c), to = result_bytes(c), own = (uint64_t)c->comm->rank;
+    if (!from || !to || c->src >= c->dst + to || c->dst >= c->src + from) return 1;
+    switch (c->kind) {
+    case ALLREDUCE:
+    case REDUCE:
+    case BROADCAST: return c->src == c->dst;
+    case REDUCE_SCATTER: return c->dst == c->src + own * to;
+    case ALLGATHER:
+    case GATHER: return c->src == c->dst + own * from;
+    default: return 0;
+    }
+}
+/* Buffers of calls that lie in memory that their communicator knows. */
+static int n_registered;
+FAKE_EXPORT int fake_registered(void) {
+    pthread_mutex_lock(&gpu_lock);
+    const int n = n_registered;
+    pthread_mutex_unlock(&gpu_lock);
+    return n;
+}
+static int is_registered(const comm *m, const uint8_t *at, uint64_t bytes) {
+    for (const gpu_known *k = gpu_all_known; k && bytes; k = k->next)
+        if (k->comm == m && at >= k->at && at + bytes <= k->at + k->bytes) return 1;
+    return 0;
+}
 static int add(call c) {
     if (group_n == GROUP) fake_wrong("a group of more than %d calls", (int)GROUP);
     comm *m = known(c.comm, kinds[c.kind]);
@@ -326,8 +342,11 @@ static int add(call c) {
     if (!c.count) fake_wrong("%s of nothing", kinds[c.kind]);
     pthread_mutex_lock(&gpu_lock);
     if (device != m->device) fake_wrong("the thread has another device");
+    n_registered += is_registered(m, c.src, source_bytes(&c)) + is_registered(m, c.dst, result_bytes(&c));
     c.src = reachable(&c, c.src, source_bytes(&c), "the source");
     c.dst = reachable(&c, c.dst, result_bytes(&c), "the result");
+    if (!in_place_as_told(&c))
+        fake_wrong("%s: the source and the result overlap, but for no operation in place", kinds[c.kind]);
     c.number = moved ? 0 : m->number++;
     const int failed = fails(kinds[c.kind], m->rank);
     pthread_mutex_unlock(&gpu_lock);
@@ -335,9 +354,30 @@ static int add(call c) {
     group[group_n++] = c;
     return OK;
 }
+/* For fake_record: "ncclAllReduce ", or "(ncclSend ncclRecv ) " of a group. */
+static char records[RANKS][4096];
+static void record(int rank, const char *text) {
+    char *at = records[rank];
+    if (strlen(at) + strlen(text) < sizeof records[0]) strcat(at, text);
+}
+FAKE_EXPORT void fake_record(int rank, char *out, size_t cap) {
+    pthread_mutex_lock(&gpu_lock);
+    snprintf(out, cap, "%s", records[rank]);
+    records[rank][0] = 0;
+    pthread_mutex_unlock(&gpu_lock);
+}
+static void record_group(void) {
+    const int rank = group[0].comm->rank;
+    pthread_mutex_lock(&gpu_lock);
+    if (group_ends) record(rank, "(");
+    for (int i = 0; i < group_n; i++) record(rank, kinds[group[i].kind]), record(rank, " ");
+    if (group_ends) record(rank, ") ");
+    pthread_mutex_unlock(&gpu_lock);
+}
 static int group_launch(void) {
     comm *m = group[0].comm;
     kernel *k = (kernel *)calloc(1, sizeof *k + (size_t)group_n * sizeof(call));
+    record_group();
     k->comm = m, k->n = group_n, k->refs = 2, k->stream = group[0].stream;
     for (int i = 0; i < group_n; i++) {
         k->calls[i] = group[i];
@@ -363,36 +403,40 @@ static int give(call c) {
 FAKE_EXPORT int ncclGroupStart(void) { return group_depth++, OK; }
 FAKE_EXPORT int ncclGroupEnd(void) {
     if (!group_depth) fake_wrong("ncclGroupEnd without ncclGroupStart");
-    return --group_depth || !group_n ? OK : group_launch();
+    if (--group_depth || !group_n) return OK;
+    group_ends = 1;
+    const int r = group_launch();
+    group_ends = 0;
+    return r;
 }
 #define COMM ((comm *)c)
 FAKE_EXPORT int ncclAllReduce(const void *s, void *d, size_t n, int type, int op, void *c, void *stream) {
-    return give((call){ALLREDUCE, type, op, 0, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+    return give((call){ALLREDUCE, type, op, 0, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM, 0});
 }
 FAKE_EXPORT int ncclReduce(const void *s, void *d, size_t n, int type, int op, int root, void *c, void *stream) {
-    return give((call){REDUCE, type, op, root, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+    return give((call){REDUCE, type, op, root, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM, 0});
 }
 FAKE_EXPORT int ncclReduceScatter(const void *s, void *d, size_t n, int type, int op, void *c, void *stream) {
-    return give((call){REDUCE_SCATTER, type, op, 0, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+    return give((call){REDUCE_SCATTER, type, op, 0, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM, 0});
 }
 FAKE_EXPORT int ncclBroadcast(const void *s, void *d, size_t n, int type, int root, void *c, void *stream) {
-    return give((call){BROADCAST, type, 0, root, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+    return give((call){BROADCAST, type, 0, root, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM, 0});
 }
 FAKE_EXPORT int ncclAllGather(const void *s, void *d, size_t n, int type, void *c, void *stream) {
-    return give((call){ALLGATHER, type, 0, 0, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+    return give((call){ALLGATHER, type, 0, 0, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM, 0});
 }
 FAKE_EXPORT int ncclSend(const void *s, size_t n, int type, int peer, void *c, void *stream) {
-    return give((call){SEND, type, 0, peer, n, 0, (const uint8_t *)s, NULL, stream, COMM});
+    return give((call){SEND, type, 0, peer, n, 0, (const uint8_t *)s, NULL, stream, COMM, 0});
 }
 FAKE_EXPORT int ncclRecv(void *d, size_t n, int type, int peer, void *c, void *stream) {
-    return give((call){RECV, type, 0, peer, n, 0, NULL, (uint8_t *)d, stream, COMM});
+    return give((call){RECV, type, 0, peer, n, 0, NULL, (uint8_t *)d, stream, COMM, 0});
 }
 #ifndef FAKE_OLD
 FAKE_EXPORT int ncclAlltoAll(const void *s, void *d, size_t n, int type, void *c, void *stream) {
-    return give((call){ALLTOALL, type, 0, 0, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+    return give((call){ALLTOALL, type, 0, 0, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM, 0});
 }
 FAKE_EXPORT int ncclGather(const void *s, void *d, size_t n, int type, int root, void *c, void *stream) {
-    return give((call){GATHER, type, 0, root, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM});
+    return give((call){GATHER, type, 0, root, n, 0, (const uint8_t *)s, (uint8_t *)d, stream, COMM, 0});
 }
 #endif
 #include "tests/nccl/fake/life.h"

@@ -22,58 +22,26 @@ FAKE_EXPORT const char *ncclGetErrorString(int result) {
 FAKE_EXPORT const char *ncclGetLastError(void *c) { return (void)c, last_error; }
 #endif
 FAKE_EXPORT int ncclGetUniqueId(ncclUniqueId *id) {
-    static uint64_t number;
-    const uint64_t words[2] = {__atomic_add_fetch(&number, 1, __ATOMIC_SEQ_CST), (uint64_t)getpid()};
     memset(id, 0, sizeof *id);
-    memcpy(id->bytes, words, sizeof words);
-    return OK;
-}
-
-static world *world_of(uint64_t id, int n) {
-    world *w = worlds;
-    while (w && w->id != id) w = w->next;
-    if (w) return w;
-    w = (world *)calloc(1, sizeof *w);
-    w->id = id, w->n = n, w->next = worlds;
-    return worlds = w;
-}
-static void world_leave(world *w) {
-    world **at = &worlds;
-    if (--w->refs) return;
-    while (*at != w) at = &(*at)->next;
-    *at = w->next;
-    for (meeting *t = w->meetings, *next; t; t = next) { /* of ranks that aborted */
-        next = t->next;
-        for (int q = 0; q < w->n; q++) free(t->src[q]);
-        free(t);
-    }
-    for (int a = 0; a < w->n; a++)
-        for (int b = 0; b < w->n; b++)
-            for (message *m = w->mail[a][b], *next; m; m = next) next = m->next, free(m->data), free(m);
-    free(w);
+    return world_name(id->bytes), OK;
 }
 
 FAKE_EXPORT int ncclCommInitRankConfig(void **out, int n, ncclUniqueId id, int rank, config *g) {
-    uint64_t words[2];
     const int device = gpu_current("ncclCommInitRankConfig");
-    memcpy(words, id.bytes, sizeof words);
     if (g->magic != 0xCAFEBEEFu || g->version < 21400 || g->size > 256) fake_wrong("the configuration is malformed");
     if (g->blocking) fake_wrong("a communicator that blocks");
     if (n < 1 || n > RANKS || rank < 0 || rank >= n) return ARGUMENT;
     *out = NULL;
-    if (words[1] != (uint64_t)getpid()) {
-        snprintf(last_error, sizeof last_error, "the stand-in joins threads of one process");
-        return SYSTEM;
-    }
     pthread_mutex_lock(&gpu_lock);
     int r = fails("ncclCommInitRankConfig", rank);
-    world *w = world_of(words[0], n);
     comm *m = r ? NULL : (comm *)calloc(1, sizeof *m);
-    if (m) {
-        w->refs++, w->joined++;
+    if (m && world_join(&m->w, id.bytes, rank, n, device)) {
+        snprintf(last_error, sizeof last_error, "no way to %.90s", id.bytes);
+        r = SYSTEM;
+        free(m);
+    } else if (m) {
         gpu_live++;
-        m->magic = MAGIC, m->w = w, m->rank = rank, m->n = n, m->device = device;
-        w->device[rank] = device;
+        m->magic = MAGIC, m->rank = rank, m->n = n, m->device = device;
         *out = m;
     }
     pthread_mutex_unlock(&gpu_lock);
@@ -83,29 +51,70 @@ FAKE_EXPORT int ncclCommGetAsyncError(void *c, int *state) {
     comm *m = known(c, "ncclCommGetAsyncError");
     pthread_mutex_lock(&gpu_lock);
     if (!m->error) m->error = fails("async", m->rank);
-    if (!m->error && m->w->lost && m->w->joined < m->n) m->error = REMOTE;
-    for (int q = 0; q < m->n && m->w->joined == m->n && !m->error && !getenv("FAKE_SHARED"); q++)
-        if (q != m->rank && m->w->device[q] == m->device)
+    const int joined = world_joined(&m->w) >= m->n;
+    if (!m->error && !joined && __atomic_load_n(&m->w.all->lost, __ATOMIC_SEQ_CST)) m->error = REMOTE;
+    for (int q = 0; q < m->n && joined && !m->error && !getenv("FAKE_SHARED"); q++)
+        if (q != m->rank && m->w.all->device[q] == m->device)
             m->error = USAGE, snprintf(last_error, sizeof last_error, "Duplicate GPU detected");
     if (m->delay && --m->delay == 0 && m->waits) {
         kernel *k = m->waits;
         m->waits = NULL;
         kernel_launch(k);
     }
-    *state = m->error                          ? m->error
-             : m->w->joined < m->n || m->delay ? IN_PROGRESS
-             : m->finalized && m->running      ? IN_PROGRESS
-                                               : OK;
+    *state = m->error ? m->error : !joined || m->delay ? IN_PROGRESS : m->finalized && m->running ? IN_PROGRESS : OK;
     pthread_mutex_unlock(&gpu_lock);
     return OK;
 }
+#ifndef FAKE_OLD
+FAKE_EXPORT int ncclCommRegister(void *c, void *at, size_t bytes, void **handle) {
+    comm *m = known(c, "ncclCommRegister");
+    gpu_known *k = (gpu_known *)calloc(1, sizeof *k);
+    const int device = gpu_current("ncclCommRegister");
+    if (m->delay || device != m->device) fake_wrong("ncclCommRegister: when, or of which device");
+    pthread_mutex_lock(&gpu_lock);
+    if (!gpu_holds(at, bytes, 0) && !(hooks.own && hooks.own(at, bytes)))
+        fake_wrong("ncclCommRegister: %zu bytes are not device memory", bytes);
+    const int r = fails("ncclCommRegister", m->rank);
+    *k = (gpu_known){(const uint8_t *)at, bytes, m, gpu_all_known};
+    if (!r) gpu_all_known = k, *handle = k, gpu_live++;
+    pthread_mutex_unlock(&gpu_lock);
+    if (r) free(k);
+    return r;
+}
+/* Lock held. */
+static void unregister(gpu_known *k) {
+    gpu_known **at = &gpu_all_known;
+    while (*at && *at != k) at = &(*at)->next;
+    if (!*at) fake_wrong("ncclCommDeregister of what is not registered");
+    *at = k->next;
+    gpu_live--;
+    free(k);
+}
+FAKE_EXPORT int ncclCommDeregister(void *c, void *handle) {
+    const comm *m = known(c, "ncclCommDeregister");
+    pthread_mutex_lock(&gpu_lock);
+    if (((gpu_known *)handle)->comm != m) fake_wrong("ncclCommDeregister with another communicator");
+    unregister((gpu_known *)handle);
+    pthread_mutex_unlock(&gpu_lock);
+    return OK;
+}
+static void unregister_all(const comm *m, int may) {
+    for (gpu_known *k = gpu_all_known, *next; k; k = next) {
+        next = k->next;
+        if (k->comm == m && !may) fake_wrong("ncclCommDestroy while memory is registered");
+        if (k->comm == m) unregister(k);
+    }
+}
+#else
+static void unregister_all(const comm *m, int may) { (void)m, (void)may; }
+#endif
 static void comm_free(comm *m) {
     static comm *gone;
     m->magic = 0; /* and not freed: who uses it afterwards is caught */
     m->next = gone;
     gone = m;
     gpu_live--;
-    world_leave(m->w);
+    world_leave(&m->w);
 }
 FAKE_EXPORT int ncclCommFinalize(void *c) {
     comm *m = known(c, "ncclCommFinalize");
@@ -117,6 +126,7 @@ FAKE_EXPORT int ncclCommDestroy(void *c) {
     comm *m = known(c, "ncclCommDestroy");
     pthread_mutex_lock(&gpu_lock);
     if (!m->finalized || m->running) fake_wrong("ncclCommDestroy before all is finalized");
+    unregister_all(m, 0);
     comm_free(m);
     pthread_mutex_unlock(&gpu_lock);
     return OK;
@@ -127,10 +137,11 @@ FAKE_EXPORT int ncclCommAbort(void *c) {
     gpu_current("ncclCommAbort");
     pthread_mutex_lock(&gpu_lock);
     m->aborted = 1;
-    if (m->w->joined < m->n) m->w->lost = 1;
+    if (world_joined(&m->w) < m->n) __atomic_store_n(&m->w.all->lost, 1, __ATOMIC_SEQ_CST);
     if (m->waits) m->running--, free(m->waits), m->waits = NULL;
     pthread_cond_broadcast(&gpu_news);
     while (m->running) pthread_cond_wait(&gpu_news, &gpu_lock);
+    unregister_all(m, 1);
     comm_free(m);
     pthread_mutex_unlock(&gpu_lock);
     return OK;

@@ -1,0 +1,166 @@
+/* test_nccl_shrink.c: a rank is killed while others are in a collective of NCCL, and those that are left go on with esp_shrink: their
+ * communicators end by ncclCommAbort, and new ones are made. Ranks are processes over the stand-in for NCCL (fake/). Gradients lie in
+ * host memory, or on a fake device of kind CUDA (tests/device), whose streams wait for what never comes until abort(). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <dlfcn.h>
+#include <math.h>
+#include "tests/fault/procs.h"
+#define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
+#include "tests/device/device_rig.h"
+#include "tests/nccl/fake/control.h"
+#include "backends/nccl.c"
+
+enum { SIZE = 4, N = 3000, LOST_STEP = 3, LAST_STEP = 6 };
+
+static struct {
+    const char *backend, *option;
+    int32_t dies[2]; /* ranks; -1: none */
+    int on_device;
+} job;
+
+static void *device_own(const void *p, uint64_t bytes) { return fake_own(p, bytes); }
+static void device_launch(void *stream, int (*ready)(void *), int (*run)(void *), const void *arg, size_t bytes) {
+    const esp_stream s = {{FAKE_KIND, 0}, stream};
+    if (fake_launch_when(s, ready, run, arg, bytes)) abort();
+}
+
+static float point(int32_t origin, int step, int i) { return (float)((i + step) % 7 + 4 * origin * origin); }
+
+/* Dies when the others wait in the collective of its second tensor. */
+static void *die_soon(void *user) {
+    (void)user;
+    usleep(30000);
+    raise(SIGKILL);
+    return NULL;
+}
+static esp_status one_step(esp_ctx *ctx, place p[2], int32_t origin, int step) {
+    esp_status s = ESP_OK;
+    pthread_t end;
+    for (uint32_t t = 0; t < 2 && !s; t++) {
+        for (int i = 0; i < N; i++) ((float *)p[t].pinned)[i] = point(origin, step, i);
+        write_late(&p[t]);
+        if (t == 1 && step == LOST_STEP && (origin == job.dies[0] || origin == job.dies[1])) {
+            pthread_create(&end, NULL, die_soon, NULL);
+            pause();
+        }
+        s = esp_push(ctx, t, p[t].grad, p[t].stream);
+    }
+    if (!s) s = esp_wait_all(ctx);
+    for (int t = 0; t < 2 && !s && job.on_device; t++) fake_get(p[t].pinned, p[t].grad, N * 4);
+    return s;
+}
+/* Is every element the mean over those that are left? All sums are exact. */
+static int is_mean(const float *g, int step, int gone) {
+    for (int i = 0; i < N; i++) {
+        float sum = 0, n = 0;
+        for (int32_t r = 0; r < SIZE; r++)
+            if (!gone || (r != job.dies[0] && r != job.dies[1])) sum += point(r, step, i), n++;
+        if (g[i] < sum / n * 0.999999f || g[i] > sum / n * 1.000001f) return 0;
+    }
+    return 1;
+}
+
+static void body(procs *p, int32_t rank) {
+    static const fake_other device = {device_own, device_launch};
+    static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1};
+    report *me = &p->b->rank[rank];
+    alarm(20);
+    void (*use)(const fake_other *);
+    const esp_device where = {job.on_device ? FAKE_KIND : 0, 0};
+    esp_config c = ESP_ZERO;
+    esp_ctx *ctx = NULL;
+    place at[2];
+    int shrunk = 0;
+    if (!nccl_find(dlopen(getenv("ESPRESSO_NCCL"), RTLD_NOW), "fake_device_use", &use)) _exit(9);
+    use(&device);
+    c.rank = rank, c.size = p->size, c.root = p->root, c.machine = 1 + rank / 2;
+    c.backend = job.backend, c.timeout_ms = 20000, c.log_level = ESP_LOG_ERROR, c.cpu_workers = 1;
+    c.builtin = entries, c.n_builtin = 2;
+    esp_status s = esp_open(&c, &ctx);
+    for (int t = 0; t < 2 && !s; t++) {
+        esp_tensor_desc d = ESP_ZERO;
+        d.name = t ? "b" : "a", d.count = N, d.codec = "none", d.option = job.option, d.device = where;
+        s = esp_tensor_add(ctx, &d, NULL);
+        place_open(ctx, &at[t], where, N * 4);
+    }
+    if (!s) s = esp_start(ctx);
+    for (int step = 0; step < LAST_STEP && !s;) {
+        s = one_step(ctx, at, rank, step);
+        for (int t = 0; t < 2 && !s; t++)
+            if (!is_mean((float *)at[t].pinned, step, shrunk))
+                snprintf(me->text, sizeof me->text, "step %d", step), s = -99;
+        if (!s) step++;
+        while (s == ESP_E_PEER && shrunk < 3) {
+            shrunk++;
+            s = esp_shrink(ctx);
+            if (!s) s = esp_broadcast(ctx, &step, sizeof step, 0);
+        }
+    }
+    if (s && s != -99) snprintf(me->text, sizeof me->text, "%.900s", esp_last_error(ctx));
+    atomic_store(&me->other, shrunk * 10 + (ctx ? esp_size(ctx) : 0));
+    for (int t = 0; t < 2 && ctx; t++) place_close(&at[t]);
+    esp_close(ctx);
+    if (!s && fake_live) snprintf(me->text, sizeof me->text, "%d blocks or streams are left", fake_live), s = -98;
+    atomic_store(&me->status, s);
+}
+
+static void lose(const char *backend, const char *option, int32_t first, int32_t second, int on_device) {
+    procs p;
+    procs_init(&p, SIZE);
+    job.backend = backend, job.option = option, job.dies[0] = first, job.dies[1] = second, job.on_device = on_device;
+    procs_start_all(&p, body);
+    int hung = 0, bad = 0;
+    for (int32_t r = 0; r < SIZE; r++) {
+        int status = 0;
+        waitpid(p.pid[r], &status, 0); /* an alarm ends a rank that hangs */
+        const int dies = r == first || r == second, want = dies ? SIGKILL : 0;
+        hung += status != want;
+        p.pid[r] = 0;
+        if (dies) continue;
+        bad += atomic_load(&p.b->rank[r].status) || atomic_load(&p.b->rank[r].other) % 10 != (second < 0 ? 3 : 2) ||
+               atomic_load(&p.b->rank[r].other) < 10;
+        if (bad || hung)
+            print_message("%s, %s, rank %d: status %d, ended with %x, %d: %s\n", backend, option, (int)r,
+                          atomic_load(&p.b->rank[r].status), (unsigned)status, atomic_load(&p.b->rank[r].other),
+                          p.b->rank[r].text);
+    }
+    procs_end(&p);
+    assert_int_equal(hung + bad, 0);
+}
+
+#define FLAT "flat.allreduce"
+#define BOTH "levels:intra=(nccl:device=0),inter=(nccl:device=0)"
+static void host_memory(void **state) {
+    (void)state;
+    lose("nccl:device=0", FLAT, 2, -1, 0);
+    lose("nccl:device=0", FLAT, 0, 3, 0);
+    lose("levels:intra=(nccl:device=0),inter=(shm)", FLAT, 1, -1, 0);
+}
+static void device_memory(void **state) {
+    (void)state;
+    lose("nccl:device=0", FLAT, 3, -1, 1);
+    lose("nccl:device=0", "comp@gpu > flat.allgather > decomp@gpu", 0, -1, 1);
+    lose(BOTH, "intra.reduce_scatter > inter.allreduce > intra.allgather", 1, -1, 1);
+    lose(BOTH, FLAT, 1, 2, 1);
+}
+
+int main(void) {
+    const char *build = getenv("ESPRESSO_BUILD");
+    char path[4096], dir[] = "/tmp/nccl-shrink-XXXXXX", rm[64];
+    snprintf(path, sizeof path, "%s/tests/nccl/new/libcuda.so.1", build ? build : "./build");
+    setenv("ESPRESSO_NCCL", path, 1);
+    setenv("FAKE_SHARED", "1", 1); /* all ranks use one device */
+    if (!mkdtemp(dir)) return 1;
+    setenv("TMPDIR", dir, 1); /* where killed ranks leave files */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(host_memory),
+        cmocka_unit_test(device_memory),
+    };
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    snprintf(rm, sizeof rm, "rm -rf %s", dir);
+    return system(rm) || failed;
+}

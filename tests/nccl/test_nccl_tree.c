@@ -1,0 +1,64 @@
+/* test_nccl_tree.c: the option tree over backend nccl, with gradients on a device of kind CUDA: every option with compression on the
+ * device (174 options of two levels), and a sample of all that compress on either side. Results are those of gradients in host memory
+ * over backend `loop`, bit by bit. One backend for all levels, and one for each. The device is the fake one of tests/device, NCCL is
+ * the stand-in (fake/). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <dlfcn.h>
+#include <math.h>
+#include "tests/common/library.h"
+#define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
+#include "tests/device/tree_rig.h"
+#include "tests/nccl/fake/control.h"
+#include "backends/nccl.c"
+
+static void *device_own(const void *p, uint64_t bytes) { return fake_own(p, bytes); }
+static void device_launch(void *stream, int (*ready)(void *), int (*run)(void *), const void *arg, size_t bytes) {
+    const esp_stream s = {{FAKE_KIND, 0}, stream};
+    if (fake_launch_when(s, ready, run, arg, bytes)) abort();
+}
+static int (*remains)(void), (*registered)(void);
+
+static void over(const char *codec, const char *backend, uint32_t every, uint32_t every_gpu) {
+    static const esp_plugin_fn entries[] = {fake_plugin, espresso_plugin_v1};
+    const tree_plan plan = {codec, {"loop", backend}, entries, 2, every, every_gpu};
+    const int before = registered();
+    run_tree(&plan);
+    assert_true(registered() > before); /* what the library announced, NCCL was given */
+    assert_int_equal(remains(), 0);
+}
+static void one_backend(void **state) {
+    (void)state;
+    over("topk:ratio=0.1", "nccl:device=0", 23, 0);
+    over("none", "nccl:device=0", 101, 7);
+}
+static void levels(void **state) {
+    (void)state;
+    over("topk:ratio=0.1", "levels:intra=(nccl:device=0),inter=(nccl:device=0)", 101, 3);
+    over("topk:ratio=0.1", "levels:intra=(nccl:device=0),inter=(loop)", 101, 3);
+}
+
+int main(void) {
+    static const fake_other device = {device_own, device_launch};
+    const char *build = getenv("ESPRESSO_BUILD");
+    void (*use)(const fake_other *);
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tests/nccl/new/libcuda.so.1", build ? build : "./build");
+    setenv("ESPRESSO_NCCL", path, 1);
+    setenv("FAKE_SHARED", "1", 1); /* all ranks use one device */
+    void *p = dlopen(path, RTLD_NOW);
+    if (!p || !nccl_find(p, "fake_device_use", &use) || !nccl_find(p, "fake_remains", &remains) ||
+        !nccl_find(p, "fake_registered", &registered)) {
+        fprintf(stderr, "%s is not there: make it\n", path);
+        return 1;
+    }
+    use(&device);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_backend),
+        cmocka_unit_test(levels),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
