@@ -76,15 +76,13 @@ static esp_status cuda_dense_compress(const esp_host *h, const char *name, const
     cuda_call c;
     const esp_status s = cuda_begin(&c, h, name, a);
     if (s != ESP_OK) return s;
-    return cuda_each_part(
-        &c, a, cuda_dense_size(f),
-        [&](const cuda_parts &parts, uint64_t longest) {
-            const dim3 grid = cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n);
-            if (a->residual) cuda_launch(&c, "check", cuda_dense_check, grid, parts);
-            encode(&c, parts, longest);
-            /* with a NaN the body is filled; else one thread of a part has all there is to do */
-            cuda_launch(&c, "finish", cuda_dense_finish, f.nan_bytes ? grid : dim3(1, parts.n), parts, f);
-        });
+    return cuda_each_part(&c, a, cuda_dense_size(f), [&](const cuda_parts &parts, uint64_t longest) {
+        const dim3 grid = cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n);
+        if (a->residual) cuda_launch(&c, "check", cuda_dense_check, grid, parts);
+        encode(&c, parts, longest);
+        /* with a NaN the body is filled; else one thread of a part has all there is to do */
+        cuda_launch(&c, "finish", cuda_dense_finish, f.nan_bytes ? grid : dim3(1, parts.n), parts, f);
+    });
 }
 
 /* ---- decompress ------------------------------------------------------------------------------------------------------------- */

@@ -27,7 +27,9 @@ typedef struct cuda_norm_room {
 static __device__ __forceinline__ float *cuda_norm_sums(const cuda_part *p) {
     return (float *)(void *)(p->scratch + CUDA_FLAGS);
 }
-static inline uint64_t cuda_norm_scratch(uint64_t count) { return (count + NORM_BLOCK - 1) / NORM_BLOCK * sizeof(float); }
+static inline uint64_t cuda_norm_scratch(uint64_t count) {
+    return (count + NORM_BLOCK - 1) / NORM_BLOCK * sizeof(float);
+}
 
 /* The sum of |phi| of a tile, to sums[tile]. All threads of the block call it. */
 static __device__ __forceinline__ void cuda_norm_tile(cuda_norm_room *room, float *sums, uint64_t tile,

@@ -292,7 +292,8 @@ static inline esp_codec cuda_twin_of(const esp_codec *cpu) {
     t.finalize = NULL;
     return t;
 }
-#define CUDA_TWIN(name, cpu, bound_, compress_, decompress_)                                                           \
+/* Behind them: what else the table has, such as t.open = my_open. */
+#define CUDA_TWIN(name, cpu, bound_, compress_, decompress_, ...)                                                      \
     extern "C" const esp_codec *cuda_codec_##name(void);                                                               \
     extern "C" const esp_codec *cuda_codec_##name(void) {                                                              \
         static const esp_codec twin = [] {                                                                             \
@@ -300,6 +301,7 @@ static inline esp_codec cuda_twin_of(const esp_codec *cpu) {
             t.bound = bound_;                                                                                          \
             t.compress = compress_;                                                                                    \
             t.decompress = decompress_;                                                                                \
+            __VA_ARGS__;                                                                                               \
             return t;                                                                                                  \
         }();                                                                                                           \
         return &twin;                                                                                                  \
