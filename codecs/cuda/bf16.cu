@@ -30,7 +30,7 @@ static esp_status bf16_cuda_bound(void *self, const esp_tensor *like, uint32_t r
     return cuda_bound(&bf16_codec, self, like, round, n_reduced, 0, out);
 }
 static esp_status bf16_cuda_compress(void *self, const esp_codec_args *a) {
-    const cuda_dense_end end = {esp_name_hash("bf16"), 1, HALF_BF16_NAN, 2, 0, 0, 2, 1};
+    const cuda_dense_end end = {esp_name_hash("bf16"), 1, HALF_BF16_NAN, 2, 0, 2, 1, 0, 0};
     return cuda_half_compress(((const bf16_self *)self)->dense.host, "bf16", a, end, bf16_cuda_half{});
 }
 static esp_status bf16_cuda_decompress(void *self, const esp_codec_args *a) {

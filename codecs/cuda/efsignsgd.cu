@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) efsign_measure_kernel(cud
             cuda_put((uint32_t *)(void *)(cuda_body(p) + EFSIGN_SCALE_BYTES) + i / 32, word);
         cuda_norm_tile(&room, cuda_norm_sums(p), tile, phi);
     }
-    if (!cuda_norm_last(&room, p)) return;
+    if (!cuda_tile_last(p)) return;
     const double norm = cuda_norm_total(&room, cuda_norm_sums(p), tiles);
     if (threadIdx.x == 0) efsign_finish(p, codec, norm);
 }

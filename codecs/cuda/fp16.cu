@@ -16,7 +16,7 @@ typedef struct fp16_cuda_half {
 typedef struct fp16_cuda_format {
     uint32_t codec, wire, nan_body;
     __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
-        return !h->body || h->aux <= FP16_AUX_MAX;
+        return !cuda_dense_plain(h) || h->aux <= FP16_AUX_MAX;
     }
     __host__ __device__ uint64_t pieces(uint64_t) const { return 0; }
     __device__ int piece_ok(const unsigned char *, uint64_t, uint64_t) const { return 1; }
@@ -35,7 +35,7 @@ static esp_status fp16_cuda_bound(void *self, const esp_tensor *like, uint32_t r
 }
 static esp_status fp16_cuda_compress(void *self, const esp_codec_args *a) {
     const uint64_t exponent = fp16_exponent(a->n_reduced);
-    const cuda_dense_end end = {esp_name_hash("fp16"), 1, HALF_F16_NAN, 2, exponent, 0, 2, 1};
+    const cuda_dense_end end = {esp_name_hash("fp16"), 1, HALF_F16_NAN, 2, exponent, 2, 1, 0, 0};
     const float up = (float)((uint64_t)1 << exponent);
     return cuda_half_compress(((const fp16_self *)self)->dense.host, "fp16", a, end, fp16_cuda_half{1 / up, up});
 }

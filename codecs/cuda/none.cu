@@ -3,7 +3,7 @@
 #include "codecs/cuda/common/dense.h"
 #include "codecs/none.c"
 
-static const cuda_dense_end none_end = {esp_name_hash("none"), 1, 0x7FC00000u, 4, 0, 0, 4, 1};
+static const cuda_dense_end none_end = {esp_name_hash("none"), 1, 0x7FC00000u, 4, 0, 4, 1, 0, 0};
 
 static __global__ void __launch_bounds__(CUDA_THREADS) none_encode(cuda_parts all) {
     const cuda_part *p = &all.part[blockIdx.y];

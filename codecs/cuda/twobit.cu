@@ -28,7 +28,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
         cuda_tile_phi(&all, p, tile, phi);
         cuda_norm_tile(&room, cuda_norm_sums(p), tile, phi);
     }
-    if (!cuda_norm_last(&room, p)) return;
+    if (!cuda_tile_last(p)) return;
     const double norm = cuda_norm_total(&room, cuda_norm_sums(p), tiles);
     if (threadIdx.x) return;
     const float t = twobit_relative(norm, relative, p->count);
@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) twobit_encode_kernel(cuda
 typedef struct twobit_cuda_format {
     uint32_t codec, wire, nan_body;
     __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
-        return !h->body || twobit_header_ok(h->aux);
+        return !cuda_dense_plain(h) || twobit_header_ok(h->aux);
     }
     __host__ __device__ uint64_t pieces(uint64_t count) const { return twobit_body(count) / 4; }
     __device__ int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const {
@@ -94,7 +94,7 @@ static esp_status twobit_cuda_compress(void *self, const esp_codec_args *a) {
     const twobit_self *s = (const twobit_self *)self;
     const uint32_t codec = esp_name_hash("twobit");
     if (s->relative <= 0) {
-        const cuda_dense_end end = {codec, 1, 0, 0, dense_bits(s->threshold), 0, 4, 16};
+        const cuda_dense_end end = {codec, 1, 0, 0, dense_bits(s->threshold), 4, 16, 0, 0};
         return cuda_dense_compress(s->dense.host, "twobit", a, end,
                                    [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
                                        cuda_launch(c, "encode", twobit_encode_kernel,

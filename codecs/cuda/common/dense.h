@@ -46,11 +46,12 @@ static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check(cuda_par
 typedef struct cuda_dense_end {
     uint32_t codec, wire, nan, nan_bytes;
     uint64_t aux;
-    uint64_t fixed, whole; /* the body has `fixed` bytes, and `whole` for every started `per` elements; none has 0 */
-    uint64_t per;
+    uint64_t whole, per;   /* the body has `whole` bytes for every started `per` elements, */
+    uint64_t whole2, per2; /* and these; per2 0: no more */
 } cuda_dense_end;
 ESP_ELEMENT uint64_t cuda_dense_body(const cuda_dense_end *f, uint64_t count) {
-    return count ? f->fixed + (count / f->per + (count % f->per != 0)) * f->whole : 0;
+    const uint64_t first = (count / f->per + (count % f->per != 0)) * f->whole;
+    return f->per2 ? first + (count / f->per2 + (count % f->per2 != 0)) * f->whole2 : first;
 }
 static inline auto cuda_dense_size(const cuda_dense_end &f) {
     return [&f](uint64_t count) { return cuda_dense_body(&f, count); };
@@ -88,12 +89,13 @@ static esp_status cuda_dense_compress(const esp_host *h, const char *name, const
 /* ---- decompress ------------------------------------------------------------------------------------------------------------- */
 /* A format F is passed to kernels by value and has
  *     uint32_t codec, wire, nan_body;
- *     int header_ok(const cuda_header *h, const cuda_sum *d) const;       of a payload without flags: aux is one that compress writes
+ *     int header_ok(const cuda_header *h, const cuda_sum *d) const;       of every payload: aux is one that compress writes
  *     uint64_t pieces(uint64_t count) const;                              of a body that are checked one by one
  *     int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const;
  *     float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const;
- * value() is element i times scale, to the bit as the CPU computes it. NaN is always 0x7FC00000: arithmetic on the device makes others,
+ * header_ok() looks at aux alone where cuda_dense_plain(h). value() is element i times scale, to the bit as the CPU computes it. NaN is always 0x7FC00000: arithmetic on the device makes others,
  * where the CPU's keeps the NaN that compress wrote. */
+static __device__ __forceinline__ int cuda_dense_plain(const cuda_header *h) { return !h->flags && h->body; }
 template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_look(cuda_sums all, F f) {
     const cuda_sum *d = &all.part[blockIdx.y];
     for (uint32_t k = 0; k < d->n; k++) {
@@ -102,7 +104,7 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
         const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE, empty = h.flags & ESP_PAYLOAD_EMPTY;
         int ok =
             cuda_header_ok(&h, s, f.codec, f.wire, d->count) && h.body == (empty || (nan && !f.nan_body) ? 0 : d->body);
-        if (ok && !h.flags) ok = f.header_ok(&h, d);
+        if (ok) ok = f.header_ok(&h, d);
         const uint64_t pieces = ok && h.body && !nan ? f.pieces(d->count) : 0;
         for (uint64_t at = cuda_thread(); at < pieces; at += 4 * cuda_threads()) {
             CUDA_UNROLL

@@ -1,7 +1,7 @@
 /* norm.h: the sum of |phi| of a part in the order of codecs/common/norm.h, so with the same bits. Knows no codec.
  *
  * A tile's 16 partial sums are 16 chains of 256 additions. The block of threads reads the tile, all loads at once, and 16 threads then
- * add what lies in shared memory. The tiles' sums are added by the block of a part that ends last (cuda_norm_last).
+ * add what lies in shared memory. The tiles' sums are added by the block of a part that ends last (cuda_tile_last).
  *
  * That sum, of doubles, is one chain in order, too. But numbers that are all multiples of one power of two are added without rounding, in
  * any order, while their sum stays below 2^53 of it. So warps add 512 sums each, and one thread looks whether that was exact;
@@ -20,7 +20,6 @@ typedef struct cuda_norm_room {
     float tile[CUDA_TILE];
     double sum[CUDA_NORM_WARPS];
     int32_t unit[CUDA_NORM_WARPS];
-    uint32_t last;
 } cuda_norm_room;
 
 /* The tiles' sums in the part's scratch memory, and their bytes. */
@@ -45,16 +44,6 @@ static __device__ __forceinline__ void cuda_norm_tile(cuda_norm_room *room, floa
     for (int i = 0; i < CUDA_TILE; i += NORM_LANES) sum += room->tile[i + (int)threadIdx.x];
     for (int by = NORM_LANES / 2; by; by /= 2) sum += __shfl_down_sync(0xFFFFu, sum, by, NORM_LANES);
     if (threadIdx.x == 0) cuda_put(sums + tile, sum);
-}
-
-/* 1 in all threads of the part's last block: the others have ended, and their sums are there. */
-static __device__ __forceinline__ int cuda_norm_last(cuda_norm_room *room, const cuda_part *p) {
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) room->last = atomicAdd(&cuda_flags_of(p)->own[0], 1u) == gridDim.x - 1;
-    __syncthreads();
-    __threadfence();
-    return room->last != 0;
 }
 
 /* The exponent of a power of two of which x is a multiple; of 0: one that is higher than any other's. */
