@@ -17,9 +17,18 @@
 
 enum { EFSIGN_SCALE_BYTES = 4 };
 
+ESP_ELEMENT float efsign_scale(double norm, uint64_t count) { return (float)(norm / (double)count); }
+ESP_ELEMENT float efsign_kept(float phi, float s) { return phi < 0 ? phi + s : phi - s; }
+ESP_ELEMENT uint64_t efsign_body(uint64_t count) { return count ? EFSIGN_SCALE_BYTES + bits_bytes(count) : 0; }
+ESP_ELEMENT int efsign_body_ok(const unsigned char *body, uint64_t count) {
+    float s;
+    memcpy(&s, body, sizeof s);
+    return dense_bits(s) <= 0x7F7FFFFFu && bits_padding_ok(body + EFSIGN_SCALE_BYTES, count);
+}
+
 ESP_INLINE uint64_t efsign_residual_body(float *e, const float *phi, float s, uint64_t n) {
     ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) e[i] = phi[i] < 0 ? phi[i] + s : phi[i] - s;
+    for (uint64_t i = 0; i < n; i++) e[i] = efsign_kept(phi[i], s);
     return 0;
 }
 ESP_KERNEL(efsign_residual, (float *e, const float *phi, float s, uint64_t n), (e, phi, s, n))
@@ -39,8 +48,6 @@ typedef struct efsign_job {
     float *block_norm;
     float scale;
 } efsign_job;
-
-static uint64_t efsign_body(uint64_t count) { return count ? EFSIGN_SCALE_BYTES + bits_bytes(count) : 0; }
 
 /* First pass: signs and the blocks' norms. Does not write the residual. */
 static void efsign_measure(void *arg, uint64_t begin, uint64_t end) {
@@ -78,7 +85,7 @@ static esp_status efsign_compress(void *self, const esp_codec_args *a) {
     dense_run(&j.self->dense, n, efsign_measure, &j);
     double sum = 0;
     for (uint64_t b = 0; b < (n + NORM_BLOCK - 1) / NORM_BLOCK; b++) sum += (double)j.block_norm[b];
-    j.scale = (float)(sum / (double)n);
+    j.scale = efsign_scale(sum, n);
     if (dense_bad(j.scale)) {
         h.flags = ESP_PAYLOAD_NONFINITE;
         h.body_bytes = 0;
@@ -90,10 +97,8 @@ static esp_status efsign_compress(void *self, const esp_codec_args *a) {
 }
 
 static int efsign_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
-    float s;
     (void)self;
-    memcpy(&s, body, sizeof s);
-    return dense_bits(s) <= 0x7F7FFFFFu && bits_padding_ok(body + EFSIGN_SCALE_BYTES, h->count);
+    return efsign_body_ok(body, h->count);
 }
 static void efsign_add(const void *self, const esp_payload_header *h, const unsigned char *body, float *out,
                        uint64_t at, uint64_t n, float scale, int set) {
@@ -141,6 +146,8 @@ static esp_status efsign_model(void *self, const esp_tensor *like, uint32_t n_re
         .error = 1 - 2 / 3.14159265358979323846,
         .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(20.1), esp_model_stream(8.1)},
+        .launches = {2, 2},
+        .bytes = {20.1, 8.1},
     };
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);

@@ -28,6 +28,20 @@ ESP_ELEMENT uint32_t twobit_code(float phi, float t) { /* without branches, whic
 ESP_ELEMENT uint32_t twobit_value(uint32_t code, uint32_t t) { /* bits of the f32: 11: t, 10: -t, 00: 0 */
     return (0u - (code >> 1)) & (t | (~code & 1u) << 31);
 }
+/* The threshold of `count` elements whose magnitudes' sum is `norm`; NaN stays. */
+ESP_ELEMENT float twobit_relative(double norm, double relative, uint64_t count) {
+    const double t = norm * (count ? relative / (double)count : 0);
+    return (float)(t < TWOBIT_LEAST ? TWOBIT_LEAST : t);
+}
+ESP_ELEMENT int twobit_header_ok(uint64_t aux) { return aux != 0 && aux <= 0x7F7FFFFFu; } /* t is finite and > 0 */
+/* Nonzero: a code of the word is 01, */
+ESP_ELEMENT uint32_t twobit_word_bad(uint32_t w) { return ~(w >> 1) & w & 0x55555555u; }
+/* or behind its `n` elements (0: it has all) something else than 00. */
+ESP_ELEMENT int twobit_padding_ok(uint32_t w, uint32_t n) {
+    for (uint32_t i = n; i && i < 16; i++)
+        if (w >> twobit_shift(i) & 3u) return 0;
+    return 1;
+}
 /* `residual` may be NULL. */
 static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float *residual, float t, uint64_t n) {
     for (uint64_t at = 0; at < n; at += 16) {
@@ -147,7 +161,7 @@ ESP_INLINE uint64_t twobit_bad_body(const unsigned char *in, uint64_t bytes) {
     uint32_t bad = 0, w;
     for (uint64_t i = 0; i < bytes; i += sizeof w) {
         memcpy(&w, in + i, sizeof w);
-        bad |= ~(w >> 1) & w & 0x55555555u;
+        bad |= twobit_word_bad(w);
     }
     return bad;
 }
@@ -197,18 +211,14 @@ static float twobit_threshold(twobit_job *j) {
     if (j->self->relative <= 0) return j->self->threshold;
     dense_run(&j->self->dense, n, twobit_measure, j);
     for (uint64_t b = 0; b < twobit_blocks(n); b++) sum += (double)j->block_norm[b];
-    sum *= n ? j->self->relative / (double)n : 0;
-    return (float)(sum < TWOBIT_LEAST ? TWOBIT_LEAST : sum); /* NaN stays */
+    return twobit_relative(sum, j->self->relative, n);
 }
 
 static int twobit_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
     uint32_t last;
-    if (h->aux == 0 || h->aux > 0x7F7FFFFFu) return 0; /* t is finite and > 0 */
-    if (((const twobit_self *)self)->bad(body, h->body_bytes)) return 0;
+    if (!twobit_header_ok(h->aux) || ((const twobit_self *)self)->bad(body, h->body_bytes)) return 0;
     memcpy(&last, body + h->body_bytes - sizeof last, sizeof last);
-    for (uint32_t i = (uint32_t)(h->count % 16); i && i < 16; i++)
-        if (last >> twobit_shift(i) & 3u) return 0;
-    return 1;
+    return twobit_padding_ok(last, (uint32_t)(h->count % 16));
 }
 static void twobit_add(const void *self, const esp_payload_header *h, const unsigned char *body, float *out,
                        uint64_t at, uint64_t n, float scale, int set) {
@@ -281,8 +291,8 @@ static esp_status twobit_model(void *self, const esp_tensor *like, uint32_t n_re
         .error = twobit_error(relative ? t->relative * sqrt(2 / 3.14159265358979323846) : (double)t->threshold),
         .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(relative ? 28.3 : 20.3), esp_model_stream(8.3)},
-        .launches = {relative ? 2 : 1, 1},
-        .bytes = {relative ? 20.3 : 12.3, 8.3},
+        .launches = {relative ? 2.0 : 3.0, 2},
+        .bytes = {20.3, 8.5},
     };
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);

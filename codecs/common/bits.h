@@ -6,7 +6,7 @@
 #define ESP_BITS_H
 #include "codecs/common/simd.h"
 
-ESP_INLINE uint64_t bits_bytes(uint64_t count) { return (count + 31) / 32 * 4; }
+ESP_ELEMENT uint64_t bits_bytes(uint64_t count) { return (count + 31) / 32 * 4; }
 
 /* Each bit is x < 0, so 0, -0 and NaN count as not negative (their sign bits may be set) */
 ESP_INLINE uint32_t bits_negative_word(const float *x, uint64_t n) {
@@ -55,12 +55,17 @@ ESP_TARGET_AVX512 static uint64_t bits_negative_avx512(unsigned char *out, const
 #endif
 ESP_KERNEL_PICK(bits_negative, (unsigned char *out, const float *x, uint64_t n))
 
+/* bit j of w ? -s : s, where `s` is the bits of a number >= 0 */
+ESP_ELEMENT float bits_sign(uint32_t w, uint32_t j, uint32_t s) {
+    const uint32_t u = s | (w >> j & 1u) << 31;
+    float v;
+    memcpy(&v, &u, sizeof v);
+    return v;
+}
 /* out := (set ? 0 : out) + (bit ? -s : s) for a word's elements; s >= 0 */
 ESP_INLINE void bits_signs_word(float *out, uint32_t w, uint32_t s, int set, uint64_t n) {
     for (uint32_t j = 0; j < n; j++) {
-        const uint32_t u = s | (w >> j & 1u) << 31;
-        float v;
-        memcpy(&v, &u, sizeof v);
+        const float v = bits_sign(w, j, s);
         out[j] = set ? v : out[j] + v;
     }
 }
@@ -83,7 +88,7 @@ ESP_INLINE uint64_t bits_signs_body(float *out, const unsigned char *in, float s
 ESP_KERNEL(bits_signs, (float *out, const unsigned char *in, float s, int set, uint64_t n), (out, in, s, set, n))
 
 /* 1 if the bits after the last element are 0, as they must be. */
-static inline int bits_padding_ok(const unsigned char *in, uint64_t count) {
+ESP_ELEMENT int bits_padding_ok(const unsigned char *in, uint64_t count) {
     uint32_t w;
     if (count % 32 == 0) return 1;
     memcpy(&w, in + count / 32 * 4, sizeof w);

@@ -32,6 +32,11 @@ ESP_ELEMENT uint32_t half_to_bf16(float x) {
 }
 /* With a residual, a value that would become Inf is sent as the largest finite value, so that the residual is
  * finite. */
+ESP_ELEMENT uint32_t half_bf16_sent(float phi) {
+    const uint32_t v = half_to_bf16(phi);
+    return v - ((v & 0x7FFFu) == 0x7F80u);
+}
+ESP_ELEMENT float half_from_bf16(uint32_t v) { return half_float(v << 16); }
 ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, uint64_t n) {
     if (!residual) {
         ESP_SIMD
@@ -40,10 +45,9 @@ ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float
     }
     ESP_SIMD
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t v = half_to_bf16(phi[i]);
-        v -= (v & 0x7FFFu) == 0x7F80u;
+        const uint32_t v = half_bf16_sent(phi[i]);
         out[i] = (uint16_t)v;
-        residual[i] = phi[i] - half_float(v << 16);
+        residual[i] = phi[i] - half_from_bf16(v);
     }
     return 0;
 }
@@ -51,10 +55,10 @@ ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float
 ESP_INLINE uint64_t half_bf16_add_body(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
     if (set) {
         ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] = scale * half_float((uint32_t)in[i] << 16);
+        for (uint64_t i = 0; i < n; i++) out[i] = scale * half_from_bf16(in[i]);
     } else {
         ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] += scale * half_float((uint32_t)in[i] << 16);
+        for (uint64_t i = 0; i < n; i++) out[i] += scale * half_from_bf16(in[i]);
     }
     return 0;
 }
@@ -81,6 +85,11 @@ ESP_ELEMENT float half_from_f16(uint32_t h) {
     return half_float(sign | (a < 0x400 ? small : a < 0x7C00 ? normal : special));
 }
 
+ESP_ELEMENT float half_f16_clamp(float x) {
+    const float c = x > HALF_F16_MAX ? HALF_F16_MAX : x;
+    return c < -HALF_F16_MAX ? -HALF_F16_MAX : c;
+}
+
 /* out = f16(down * clamp(phi)), and with a residual: residual = phi - up * out, where up * down == 1. Without a
  * residual, phi is not clamped and a value beyond the range becomes Inf. */
 ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
@@ -92,9 +101,7 @@ ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float 
     }
     ESP_SIMD
     for (uint64_t i = 0; i < n; i++) {
-        float c = phi[i] > HALF_F16_MAX ? HALF_F16_MAX : phi[i];
-        c = c < -HALF_F16_MAX ? -HALF_F16_MAX : c;
-        const uint32_t v = half_to_f16(down * c);
+        const uint32_t v = half_to_f16(down * half_f16_clamp(phi[i]));
         out[i] = (uint16_t)v;
         residual[i] = phi[i] - up * half_from_f16(v);
     }

@@ -57,19 +57,21 @@ ESP_KERNEL(quant_top, (const float *g, const float *e, float beta, float gamma, 
 #define QUANT_ROUND 12582912.0f
 #define QUANT_ROUND_BITS                                                                                               \
     0x4B400000u /* unsigned: a peer may send a range that is smaller than x, and the difference then wraps */
+ESP_ELEMENT float quant_sum(float phi, quant_range r) { return phi * r.inverse + QUANT_ROUND; }
+ESP_ELEMENT int8_t quant_level(float sum) { return (int8_t)(dense_bits(sum) - QUANT_ROUND_BITS); }
+ESP_ELEMENT float quant_left(float phi, float sum, quant_range r) { return phi - r.unit * (sum - QUANT_ROUND); }
 ESP_INLINE uint64_t quant_encode_body(int8_t *restrict out, float *restrict e, const float *restrict g, float beta,
                                       float gamma, quant_range r, uint64_t n) {
     if (!e) {
         ESP_SIMD
-        for (uint64_t i = 0; i < n; i++)
-            out[i] = (int8_t)(dense_bits(g[i] * r.inverse + QUANT_ROUND) - QUANT_ROUND_BITS);
+        for (uint64_t i = 0; i < n; i++) out[i] = quant_level(quant_sum(g[i], r));
         return 0;
     }
     ESP_SIMD
     for (uint64_t i = 0; i < n; i++) {
-        const float phi = beta * e[i] + gamma * g[i], sum = phi * r.inverse + QUANT_ROUND;
-        out[i] = (int8_t)(dense_bits(sum) - QUANT_ROUND_BITS);
-        e[i] = phi - r.unit * (sum - QUANT_ROUND);
+        const float phi = beta * e[i] + gamma * g[i], sum = quant_sum(phi, r);
+        out[i] = quant_level(sum);
+        e[i] = quant_left(phi, sum, r);
     }
     return 0;
 }
@@ -154,7 +156,8 @@ ESP_KERNEL(quant_widen, (unsigned char *restrict out, const int8_t *restrict in,
 
 /* ---- block codecs: units, then levels --------------------------------------------------------------------------------- */
 enum { QUANT_BLOCK_MIN = 32 }; /* a block lies within one of dense.h's */
-static inline uint64_t quant_units(uint64_t count, uint64_t block) { return (count + block - 1) / block; }
+ESP_ELEMENT uint64_t quant_units(uint64_t count, uint64_t block) { return (count + block - 1) / block; }
+ESP_ELEMENT int quant_unit_ok(uint32_t unit) { return unit <= 0x7F7FFFFFu; } /* its bits: finite and not negative */
 
 /* 1 if all units are finite and not negative. */
 static inline int quant_units_ok(const unsigned char *units, uint64_t n) {
@@ -162,7 +165,7 @@ static inline int quant_units_ok(const unsigned char *units, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         uint32_t u;
         memcpy(&u, units + 4 * i, sizeof u);
-        bad |= (uint32_t)(u > 0x7F7FFFFFu);
+        bad |= (uint32_t)!quant_unit_ok(u);
     }
     return !bad;
 }

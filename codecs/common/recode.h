@@ -261,7 +261,8 @@ static inline esp_status recode_model(const recode *r, const esp_tensor *like, u
     if (m.error >= 0) m.error += (1 - fmin(1.0, m.error)) * r->format->error;
     for (uint32_t i = 0; i < m.n_times; i++) {
         const double e = m.times[i].elements;
-        const double ns = d.kind == ESP_CUDA ? 1e4 + moved / ESP_MODEL_CUDA_RATE * e : esp_model_stream(moved) * e;
+        const double ns =
+            d.kind == ESP_CUDA ? 1e4 + moved / (double)ESP_MODEL_CUDA_RATE * e : esp_model_stream(moved) * e;
         m.times[i].compress_ns += ns;
         m.times[i].decompress_ns += ns;
     }

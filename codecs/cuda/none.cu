@@ -3,7 +3,7 @@
 #include "codecs/cuda/common/dense.h"
 #include "codecs/none.c"
 
-static const cuda_dense_end none_end = {esp_name_hash("none"), 1, 0x7FC00000u, 4, 0, 0, 4, 1};
+static const cuda_dense_end none_end = {esp_name_hash("none"), 1, 0x7FC00000u, 4, 0, 4, 1, 0, 0};
 
 static __global__ void __launch_bounds__(CUDA_THREADS) none_encode(cuda_parts all) {
     const cuda_part *p = &all.part[blockIdx.y];
@@ -11,13 +11,14 @@ static __global__ void __launch_bounds__(CUDA_THREADS) none_encode(cuda_parts al
     if (p->e && cuda_get(&cuda_flags_of(p)->bad)) return;
     for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
          at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
+        float phi[4];
+        cuda_dense_phi(&all, p, at, phi);
         CUDA_UNROLL
         for (int k = 0; k < 4; k++) {
-            const uint64_t i = at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
+            const uint64_t i = cuda_dense_at(at, k);
             if (i >= p->count) continue;
-            const float phi = cuda_phi(&all, p, i);
-            any |= dense_nonfinite(phi);
-            cuda_put((float *)(void *)cuda_body(p) + i, phi);
+            any |= dense_nonfinite(phi[k]);
+            cuda_put((float *)(void *)cuda_body(p) + i, phi[k]);
             if (p->e) cuda_put(p->e + i, 0.0f);
         }
     }
@@ -26,7 +27,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) none_encode(cuda_parts al
 
 typedef struct none_cuda_format {
     uint32_t codec, wire, nan_body;
-    __device__ int header_ok(const cuda_header *) const { return 1; }
+    __device__ int header_ok(const cuda_header *, const cuda_sum *) const { return 1; }
     __host__ __device__ uint64_t pieces(uint64_t) const { return 0; }
     __device__ int piece_ok(const unsigned char *, uint64_t, uint64_t) const { return 1; }
     __device__ float value(const cuda_header *, const unsigned char *body, uint64_t i, float scale) const {
@@ -47,6 +48,6 @@ static esp_status none_cuda_compress(void *self, const esp_codec_args *a) {
 }
 static esp_status none_cuda_decompress(void *self, const esp_codec_args *a) {
     const none_cuda_format f = {none_end.codec, none_end.wire, 1};
-    return cuda_dense_decompress(((const dense_self *)self)->host, "none", a, none_end, f);
+    return cuda_dense_decompress(((const dense_self *)self)->host, "none", a, cuda_dense_size(none_end), f);
 }
 CUDA_TWIN(none, none_codec, none_cuda_bound, none_cuda_compress, none_cuda_decompress)

@@ -2,7 +2,20 @@
  * all kinds of input, sizes from 0 to 70,000, lists, grids, and orders of threads and blocks. */
 #include "tests/cuda_host/twins.h"
 
-static const char *const specs[] = {"none"};
+static const char *const specs[] = {"none",
+                                    "efsignsgd",
+                                    "fp16",
+                                    "bf16",
+                                    "twobit",
+                                    "twobit:threshold=0.01",
+                                    "twobit:relative=1.2",
+                                    "int8",
+                                    "int8:block=32",
+                                    "int8:block=512",
+                                    "int8:shared=1",
+                                    "int4",
+                                    "int4:block=64",
+                                    "int4:block=1024"};
 
 /* Every twin of the plugin is in the list. */
 static void all_twins(void **state) {

@@ -13,17 +13,30 @@ enum {
     CUDA_DENSE_EACH = 4 * CUDA_THREADS
 }; /* elements that a block takes at a time: 4 loads of a thread are under way */
 
+/* Element k of this thread, of those that its block takes from `at` on. */
+static __device__ __forceinline__ uint64_t cuda_dense_at(uint64_t at, int k) {
+    return at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
+}
+/* phi of them; 0 behind the part's end. A kernel calls this before it writes: all loads are then under way at once. */
+static __device__ __forceinline__ void cuda_dense_phi(const cuda_parts *all, const cuda_part *p, uint64_t at,
+                                                      float phi[4]) {
+    CUDA_UNROLL
+    for (int k = 0; k < 4; k++) {
+        const uint64_t i = cuda_dense_at(at, k);
+        phi[k] = i < p->count ? cuda_phi(all, p, i) : 0;
+    }
+}
+
 /* ---- compress ------------------------------------------------------------------------------------------------------------- */
 static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check(cuda_parts all) {
     const cuda_part *p = &all.part[blockIdx.y];
     uint32_t any = 0;
     for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
          at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
+        float phi[4];
+        cuda_dense_phi(&all, p, at, phi);
         CUDA_UNROLL
-        for (int k = 0; k < 4; k++) {
-            const uint64_t i = at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
-            if (i < p->count) any |= dense_nonfinite(cuda_phi(&all, p, i));
-        }
+        for (int k = 0; k < 4; k++) any |= dense_nonfinite(phi[k]);
     }
     if (any >> 31) atomicOr(&cuda_flags_of(p)->bad, 1u);
 }
@@ -33,11 +46,15 @@ static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check(cuda_par
 typedef struct cuda_dense_end {
     uint32_t codec, wire, nan, nan_bytes;
     uint64_t aux;
-    uint64_t fixed, whole; /* the body has `fixed` bytes, and `whole` for every started `per` elements; none has 0 */
-    uint64_t per;
+    uint64_t whole, per;   /* the body has `whole` bytes for every started `per` elements, */
+    uint64_t whole2, per2; /* and these; per2 0: no more */
 } cuda_dense_end;
 ESP_ELEMENT uint64_t cuda_dense_body(const cuda_dense_end *f, uint64_t count) {
-    return count ? f->fixed + (count / f->per + (count % f->per != 0)) * f->whole : 0;
+    const uint64_t first = (count / f->per + (count % f->per != 0)) * f->whole;
+    return f->per2 ? first + (count / f->per2 + (count % f->per2 != 0)) * f->whole2 : first;
+}
+static inline auto cuda_dense_size(const cuda_dense_end &f) {
+    return [&f](uint64_t count) { return cuda_dense_body(&f, count); };
 }
 static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_finish(cuda_parts all, cuda_dense_end f) {
     const cuda_part *p = &all.part[blockIdx.y];
@@ -60,25 +77,25 @@ static esp_status cuda_dense_compress(const esp_host *h, const char *name, const
     cuda_call c;
     const esp_status s = cuda_begin(&c, h, name, a);
     if (s != ESP_OK) return s;
-    return cuda_each_part(
-        &c, a, [&](uint64_t n) { return cuda_dense_body(&f, n); },
-        [&](const cuda_parts &parts, uint64_t longest) {
-            const dim3 grid = cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n);
-            if (a->residual) cuda_launch(&c, "check", cuda_dense_check, grid, parts);
-            encode(&c, parts, longest);
-            /* with a NaN the body is filled; else one thread of a part has all there is to do */
-            cuda_launch(&c, "finish", cuda_dense_finish, f.nan_bytes ? grid : dim3(1, parts.n), parts, f);
-        });
+    return cuda_each_part(&c, a, cuda_dense_size(f), [&](const cuda_parts &parts, uint64_t longest) {
+        const dim3 grid = cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n);
+        if (a->residual) cuda_launch(&c, "check", cuda_dense_check, grid, parts);
+        encode(&c, parts, longest);
+        /* with a NaN the body is filled; else one thread of a part has all there is to do */
+        cuda_launch(&c, "finish", cuda_dense_finish, f.nan_bytes ? grid : dim3(1, parts.n), parts, f);
+    });
 }
 
 /* ---- decompress ------------------------------------------------------------------------------------------------------------- */
 /* A format F is passed to kernels by value and has
  *     uint32_t codec, wire, nan_body;
- *     int header_ok(const cuda_header *h) const;                                   aux is one that compress writes
- *     uint64_t pieces(uint64_t count) const;                                       of a body that are checked one by one
+ *     int header_ok(const cuda_header *h, const cuda_sum *d) const;       of every payload: aux is one that compress writes
+ *     uint64_t pieces(uint64_t count) const;                              of a body that are checked one by one
  *     int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const;
  *     float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const;
- * value() is element i times scale, to the bit as the CPU computes it. */
+ * header_ok() looks at aux alone where cuda_dense_plain(h). value() is element i times scale, to the bit as the CPU computes it. NaN is always 0x7FC00000: arithmetic on the device makes others,
+ * where the CPU's keeps the NaN that compress wrote. */
+static __device__ __forceinline__ int cuda_dense_plain(const cuda_header *h) { return !h->flags && h->body; }
 template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_look(cuda_sums all, F f) {
     const cuda_sum *d = &all.part[blockIdx.y];
     for (uint32_t k = 0; k < d->n; k++) {
@@ -87,10 +104,14 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
         const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE, empty = h.flags & ESP_PAYLOAD_EMPTY;
         int ok =
             cuda_header_ok(&h, s, f.codec, f.wire, d->count) && h.body == (empty || (nan && !f.nan_body) ? 0 : d->body);
-        if (ok && h.body && !nan) {
-            ok = f.header_ok(&h);
-            for (uint64_t i = cuda_thread(); ok && i < f.pieces(d->count); i += cuda_threads())
-                ok = f.piece_ok(s->payload + ESP_PAYLOAD_HEADER, d->count, i);
+        if (ok) ok = f.header_ok(&h, d);
+        const uint64_t pieces = ok && h.body && !nan ? f.pieces(d->count) : 0;
+        for (uint64_t at = cuda_thread(); at < pieces; at += 4 * cuda_threads()) {
+            CUDA_UNROLL
+            for (int k = 0; k < 4; k++) { /* without a branch on the one before, so that 4 loads are under way */
+                const uint64_t i = at + (uint64_t)k * cuda_threads();
+                ok &= i < pieces ? f.piece_ok(s->payload + ESP_PAYLOAD_HEADER, d->count, i) : 1;
+            }
         }
         if (!ok) cuda_found_corrupt(&all, d, f.codec);
         if (ok && nan && cuda_thread() == 0) atomicOr(d->verdict, (uint32_t)CUDA_NAN);
@@ -105,7 +126,7 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
         float x[4];
         CUDA_UNROLL
         for (int k = 0; k < 4; k++) {
-            const uint64_t i = at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
+            const uint64_t i = cuda_dense_at(at, k);
             x[k] = !all.set && i < d->count ? cuda_get(d->out + i) : 0;
         }
         int set = all.set != 0;
@@ -115,7 +136,7 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
             if (h.flags & ESP_PAYLOAD_EMPTY) continue;
             CUDA_UNROLL
             for (int k = 0; k < 4; k++) {
-                const uint64_t i = at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
+                const uint64_t i = cuda_dense_at(at, k);
                 if (i >= d->count) continue;
                 const float v = f.value(&h, body, i, all.scale);
                 x[k] = set ? v : x[k] + v; /* not 0 + v: that loses the sign of -0 */
@@ -124,22 +145,23 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
         }
         CUDA_UNROLL
         for (int k = 0; k < 4; k++) {
-            const uint64_t i = at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
-            if (i < d->count) cuda_put(d->out + i, verdict & CUDA_NAN ? dense_float(0x7FC00000u) : x[k]);
+            const uint64_t i = cuda_dense_at(at, k);
+            const int nan = verdict & CUDA_NAN || x[k] != x[k];
+            if (i < d->count) cuda_put(d->out + i, nan ? dense_float(0x7FC00000u) : x[k]);
         }
     }
 }
-/* One decompress; end: as in compress, for the size of a body. */
-template <typename F>
-static esp_status cuda_dense_decompress(const esp_host *h, const char *name, const esp_codec_args *a,
-                                        const cuda_dense_end &end, const F &f) {
+/* One decompress; full(count): bytes of a full body. */
+template <typename F, typename Full>
+static esp_status cuda_dense_decompress(const esp_host *h, const char *name, const esp_codec_args *a, const Full &full,
+                                        const F &f) {
     cuda_call c;
     const esp_status s = cuda_begin(&c, h, name, a);
     if (s != ESP_OK) return s;
     return cuda_each_sum(
-        &c, a, [&](uint64_t n) { return cuda_dense_body(&end, n); },
+        &c, a, full,
         [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "look", cuda_dense_look<F>, cuda_grid(&c, f.pieces(longest), CUDA_THREADS, sums.n), sums,
+            cuda_launch(&c, "look", cuda_dense_look<F>, cuda_grid(&c, f.pieces(longest), CUDA_DENSE_EACH, sums.n), sums,
                         f);
         },
         [&](const cuda_sums &sums, uint64_t longest) {

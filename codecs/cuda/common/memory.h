@@ -8,8 +8,11 @@
 
 #ifdef __CUDACC__
 #define CUDA_UNROLL _Pragma("unroll")
+#define CUDA_UNROLL_BY(n) CUDA_PRAGMA(unroll n)
+#define CUDA_PRAGMA(text) _Pragma(#text)
 #else
 #define CUDA_UNROLL
+#define CUDA_UNROLL_BY(n)
 #endif
 
 template <typename T> static __device__ __forceinline__ T cuda_get(const T *p) {

@@ -76,6 +76,7 @@ typedef struct cuda_part {
     const float *g;
     float *e; /* residual, or NULL */
     float *state;
+    const unsigned char *reduced;     /* of the round before, or NULL; the codec has checked its size */
     unsigned char *payload, *scratch; /* scratch: its first CUDA_FLAGS bytes are cuda_flags */
     uint64_t *used;
     uint64_t count, capacity;
@@ -136,6 +137,7 @@ static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most mos
             p->g = (const float *)x->data.ptr;
             p->e = a->residual && a->residual[t + k].bytes ? (float *)a->residual[t + k].ptr : NULL;
             p->state = a->state && a->state[t + k].bytes ? (float *)a->state[t + k].ptr : NULL;
+            p->reduced = a->reduced ? (const unsigned char *)a->reduced[t + k].data.ptr : NULL;
             p->payload = (unsigned char *)a->payload[t + k].data.ptr;
             p->capacity = a->payload[t + k].data.bytes;
             p->used = a->payload[t + k].used;
@@ -177,6 +179,7 @@ typedef struct cuda_source {
 } cuda_source;
 typedef struct cuda_sum {
     float *out;
+    const unsigned char *reduced; /* as in cuda_part */
     uint64_t count;
     uint64_t body;     /* of a full payload, where the codec's size follows from the count */
     uint32_t *verdict; /* CUDA_* below, of all payloads of the part together */
@@ -209,11 +212,14 @@ static __device__ __forceinline__ int cuda_header_ok(const cuda_header *h, const
     return h->codec == codec && h->wire == wire && h->count == count && h->body <= s->bytes - ESP_PAYLOAD_HEADER &&
            h->flags < 3u; /* NONFINITE or EMPTY or neither */
 }
+static __device__ __forceinline__ void cuda_found(cuda_finding *f, uint32_t codec) {
+    f->codec = codec;
+    __threadfence_system();
+    f->corrupt = 1;
+}
 static __device__ __forceinline__ void cuda_found_corrupt(const cuda_sums *all, const cuda_sum *d, uint32_t codec) {
     atomicOr(d->verdict, (uint32_t)CUDA_CORRUPT);
-    all->finding->codec = codec;
-    __threadfence_system();
-    all->finding->corrupt = 1;
+    cuda_found(all->finding, codec);
 }
 
 /* Calls check(sums, longest) for all payloads, then add(sums, longest): each part's payloads in order, at most CUDA_SOURCES a launch.
@@ -250,6 +256,7 @@ static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full
                 cuda_sum *d = &sums.part[sums.n++];
                 const uint32_t left = per - p, room = (uint32_t)CUDA_SOURCES;
                 d->out = (float *)a->tensor[t]->data.ptr;
+                d->reduced = a->reduced ? (const unsigned char *)a->reduced[t].data.ptr : NULL;
                 d->count = a->tensor[t]->count;
                 d->body = full(d->count);
                 d->verdict = (uint32_t *)(void *)(scratch + t * stride);
@@ -292,7 +299,8 @@ static inline esp_codec cuda_twin_of(const esp_codec *cpu) {
     t.finalize = NULL;
     return t;
 }
-#define CUDA_TWIN(name, cpu, bound_, compress_, decompress_)                                                           \
+/* Behind them: what else the table has, such as t.open = my_open. */
+#define CUDA_TWIN(name, cpu, bound_, compress_, decompress_, ...)                                                      \
     extern "C" const esp_codec *cuda_codec_##name(void);                                                               \
     extern "C" const esp_codec *cuda_codec_##name(void) {                                                              \
         static const esp_codec twin = [] {                                                                             \
@@ -300,6 +308,7 @@ static inline esp_codec cuda_twin_of(const esp_codec *cpu) {
             t.bound = bound_;                                                                                          \
             t.compress = compress_;                                                                                    \
             t.decompress = decompress_;                                                                                \
+            __VA_ARGS__;                                                                                               \
             return t;                                                                                                  \
         }();                                                                                                           \
         return &twin;                                                                                                  \

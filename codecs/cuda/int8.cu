@@ -1,0 +1,176 @@
+/* int8.cu: codec "int8" on CUDA; its maths and bodies are in codecs/int8.c.
+ *   blocks:   a compress is 2 launches and reads 4 bytes an element, writes 1.02; with feedback it is 3 launches, reads 16, writes 5.02.
+ *   shared=1: round 0 is 1 launch and reads 4 (with feedback 8); round 1 is 1 launch, reads as much again and writes the levels (1, 2 or
+ *             4 bytes) and the residual.
+ * A decompress is 2 launches, reads the levels of each payload, and reads (to add) and writes 4. */
+#include "codecs/cuda/common/dense.h"
+#include "codecs/int8.c"
+#include "codecs/cuda/common/quant.h"
+#include "codecs/cuda/common/tile.h"
+
+/* ---- blocks ----------------------------------------------------------------------------------------------------------- */
+typedef struct int8_cuda_levels {
+    float most;
+    __device__ void put(unsigned char *levels, uint64_t i, uint64_t count, int8_t level) const {
+        if (i < count) cuda_put((int8_t *)levels + i, level);
+    }
+} int8_cuda_levels;
+
+typedef struct int8_cuda_blocks {
+    uint32_t codec, wire, nan_body, shift;
+    __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
+        return !cuda_dense_plain(h) || h->aux == 0;
+    }
+    __host__ __device__ uint64_t pieces(uint64_t count) const { return quant_units(count, (uint64_t)1 << shift); }
+    __device__ int piece_ok(const unsigned char *body, uint64_t, uint64_t piece) const {
+        return quant_unit_ok(cuda_get((const uint32_t *)(const void *)body + piece));
+    }
+    __device__ float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const {
+        const int8_t level = cuda_get((const int8_t *)body + pieces(h->count) * sizeof(float) + i);
+        return cuda_quant_unit(body, i, shift) * scale * (float)level;
+    }
+} int8_cuda_blocks;
+
+/* ---- a shared range --------------------------------------------------------------------------------------------------- */
+enum { INT8_OWN_TOP = 1, INT8_RANGE_BYTES = ESP_PAYLOAD_HEADER + 4 }; /* flags->own[]: the bits of the largest |phi| */
+
+static __global__ void __launch_bounds__(CUDA_THREADS) int8_range_kernel(cuda_parts all, uint32_t codec) {
+    const cuda_part *p = &all.part[blockIdx.y];
+    uint32_t top = 0;
+    for (uint64_t tile = blockIdx.x; tile * CUDA_TILE < p->count; tile += gridDim.x) {
+        float phi[CUDA_TILE_EACH];
+        cuda_tile_phi(&all, p, tile, phi);
+        CUDA_UNROLL
+        for (int k = 0; k < CUDA_TILE_EACH; k++) top = max(top, cuda_magnitude(phi[k]));
+    }
+    top = cuda_warp_max(top);
+    if (cuda_lane() == 0) atomicMax(&cuda_flags_of(p)->own[INT8_OWN_TOP], top);
+    if (!cuda_tile_last(p) || threadIdx.x) return;
+    top = *(const volatile uint32_t *)&cuda_flags_of(p)->own[INT8_OWN_TOP];
+    const int bad = top >= 0x7F800000u;
+    if (p->count) cuda_put((uint32_t *)(void *)cuda_body(p), bad ? 0x7FC00000u : top);
+    cuda_write_header(p, codec, INT8_WIRE, bad ? ESP_PAYLOAD_NONFINITE : 0, p->count ? sizeof(float) : 0,
+                      bad ? 0 : top);
+}
+
+/* As int8_shared(). */
+typedef struct int8_cuda_range {
+    uint32_t top;
+    int nan, ok;
+} int8_cuda_range;
+static __device__ __forceinline__ int8_cuda_range int8_cuda_range_of(const unsigned char *reduced, uint64_t count,
+                                                                     uint32_t codec) {
+    const cuda_source s = {reduced, INT8_RANGE_BYTES};
+    int8_cuda_range r = {0, 0, 1};
+    if (!count) return r;
+    const cuda_header h = cuda_read_header(&s);
+    r.ok = cuda_header_ok(&h, &s, codec, INT8_WIRE, count) && h.body == sizeof r.top;
+    r.top = cuda_get((const uint32_t *)(const void *)(reduced + ESP_PAYLOAD_HEADER));
+    r.nan = h.flags & ESP_PAYLOAD_NONFINITE || r.top >= 0x7F800000u;
+    return r;
+}
+
+/* L: of a level. */
+template <typename L>
+__global__ void __launch_bounds__(CUDA_THREADS)
+    int8_levels_kernel(cuda_parts all, uint32_t codec, cuda_finding *finding) {
+    const cuda_part *p = &all.part[blockIdx.y];
+    const int8_cuda_range shared = int8_cuda_range_of(p->reduced, p->count, codec);
+    const quant_range r = quant_range_of(shared.top, INT8_MOST);
+    L *levels = (L *)(void *)cuda_body(p);
+    if (cuda_thread() == 0 && !shared.ok) cuda_found(finding, codec);
+    if (!shared.ok) return;
+    if (cuda_thread() == 0)
+        cuda_write_header(p, codec, INT8_WIRE, shared.nan ? ESP_PAYLOAD_NONFINITE : 0, p->count * sizeof(L),
+                          shared.nan ? 0 : shared.top);
+    for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
+         at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
+        float phi[4] = {0, 0, 0, 0};
+        if (!shared.nan) cuda_dense_phi(&all, p, at, phi);
+        CUDA_UNROLL
+        for (int k = 0; k < 4; k++) {
+            const uint64_t i = cuda_dense_at(at, k);
+            if (i >= p->count) continue;
+            const float sum = quant_sum(phi[k], r);
+            cuda_put(levels + i, shared.nan ? (L)0 : (L)quant_level(sum));
+            if (p->e && !shared.nan) cuda_put(p->e + i, quant_left(phi[k], sum, r));
+        }
+    }
+}
+
+typedef struct int8_cuda_shared {
+    uint32_t codec, wire, nan_body, width;
+    __device__ int header_ok(const cuda_header *h, const cuda_sum *d) const {
+        const int8_cuda_range r = int8_cuda_range_of(d->reduced, d->count, codec);
+        return r.ok && (h->flags || (!r.nan && h->aux == r.top));
+    }
+    __host__ __device__ uint64_t pieces(uint64_t) const { return 0; }
+    __device__ int piece_ok(const unsigned char *, uint64_t, uint64_t) const { return 1; }
+    __device__ float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const {
+        const float unit = quant_range_of((uint32_t)h->aux, INT8_MOST).unit * scale;
+        const void *levels = body;
+        if (width == 1) return unit * (float)cuda_get((const int8_t *)levels + i);
+        if (width == 2) return unit * (float)cuda_get((const int16_t *)levels + i);
+        return unit * (float)cuda_get((const int32_t *)levels + i);
+    }
+} int8_cuda_shared;
+
+/* The kernels read a range's payload without looking at its size. */
+static esp_status int8_cuda_ranges(const int8_self *s, const esp_codec_args *a) {
+    for (uint32_t t = 0; t < a->n_tensors; t++) {
+        if (!a->tensor[t]->count) continue;
+        if (!a->reduced || !a->reduced[t].data.ptr || a->reduced[t].data.bytes < INT8_RANGE_BYTES) return ESP_E_CORRUPT;
+        if ((uintptr_t)a->reduced[t].data.ptr % 16)
+            return esp_codec_fail(s->dense.host, "int8", ESP_E_ARG,
+                                  "a payload on a CUDA device must begin at a multiple of 16 bytes");
+    }
+    return ESP_OK;
+}
+
+/* ---- the table ---------------------------------------------------------------------------------------------------------- */
+static esp_status int8_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                  esp_bound *out) {
+    return cuda_bound(&int8_codec, self, like, round, n_reduced, 0, out);
+}
+static esp_status int8_cuda_compress_shared(const int8_self *s, const esp_codec_args *a) {
+    const uint32_t codec = esp_name_hash("int8");
+    const uint64_t width = int8_width(a->n_reduced);
+    cuda_call c;
+    esp_status st = cuda_begin(&c, s->dense.host, "int8", a);
+    if (st == ESP_OK && a->round) st = int8_cuda_ranges(s, a);
+    if (st != ESP_OK) return st;
+    if (!a->round)
+        return cuda_each_part(
+            &c, a, [](uint64_t n) { return n ? (uint64_t)sizeof(float) : 0; },
+            [&](const cuda_parts &parts, uint64_t longest) {
+                cuda_launch(&c, "range", int8_range_kernel, cuda_grid(&c, longest, CUDA_TILE, parts.n), parts, codec);
+            });
+    return cuda_each_part(
+        &c, a, [&](uint64_t n) { return n * width; },
+        [&](const cuda_parts &parts, uint64_t longest) {
+            cuda_launch(&c, "levels",
+                        width == 1   ? int8_levels_kernel<int8_t>
+                        : width == 2 ? int8_levels_kernel<int16_t>
+                                     : int8_levels_kernel<int32_t>,
+                        cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n), parts, codec, c.device->finding);
+        });
+}
+static esp_status int8_cuda_compress(void *self, const esp_codec_args *a) {
+    const int8_self *s = (const int8_self *)self;
+    const cuda_dense_end end = {esp_name_hash("int8"), INT8_WIRE, 0, 0, 0, sizeof(float), s->block, 1, 1};
+    if (!s->block) return int8_cuda_compress_shared(s, a);
+    return cuda_quant_compress(s->dense.host, "int8", a, end, s->block, int8_cuda_levels{INT8_MOST});
+}
+static esp_status int8_cuda_decompress(void *self, const esp_codec_args *a) {
+    const int8_self *s = (const int8_self *)self;
+    const uint32_t codec = esp_name_hash("int8");
+    const auto full = [&](uint64_t n) { return int8_body(s, n, a->n_reduced); };
+    if (s->block) {
+        const int8_cuda_blocks f = {codec, INT8_WIRE, 0, cuda_quant_shift(s->block)};
+        return cuda_dense_decompress(s->dense.host, "int8", a, full, f);
+    }
+    const int8_cuda_shared f = {codec, INT8_WIRE, 1, (uint32_t)int8_width(a->n_reduced)};
+    const esp_status st = int8_cuda_ranges(s, a);
+    return st == ESP_OK ? cuda_dense_decompress(s->dense.host, "int8", a, full, f) : st;
+}
+CUDA_TWIN(int8, int8_codec, int8_cuda_bound, int8_cuda_compress, int8_cuda_decompress)

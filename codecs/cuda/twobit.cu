@@ -1,0 +1,117 @@
+/* twobit.cu: codec "twobit" on CUDA; its maths and body are in codecs/twobit.c. A compress is 2 launches and reads 4 bytes an element,
+ * writes 1/4; with feedback it is 3 launches, reads 16 and writes 4.25. With relative= it is 2 launches: the first has the mean magnitude
+ * (reads 4, or 8), the second packs (reads as much again, writes 1/4 and the residual). A decompress is 2 launches, reads twice 1/4 for
+ * each payload, and reads (to add) and writes 4. */
+#include "codecs/cuda/common/dense.h"
+#include "codecs/twobit.c"
+#include "codecs/cuda/common/norm.h"
+
+enum { TWOBIT_OWN_THRESHOLD = 1 }; /* flags->own[]: with relative=, the threshold's bits */
+
+/* Half a word's 16 bits, one an element, to the lower bit of each element's code: every four elements in reverse order. */
+static __device__ __forceinline__ uint32_t twobit_spread(uint32_t x) {
+    x = (x & 0x5555u) << 1 | (x >> 1 & 0x5555u);
+    x = (x & 0x3333u) << 2 | (x >> 2 & 0x3333u);
+    x = (x | x << 8) & 0x00FF00FFu;
+    x = (x | x << 4) & 0x0F0F0F0Fu;
+    x = (x | x << 2) & 0x33333333u;
+    return (x | x << 1) & 0x55555555u;
+}
+
+static __global__ void __launch_bounds__(CUDA_THREADS)
+    twobit_measure_kernel(cuda_parts all, uint32_t codec, double relative) {
+    __shared__ cuda_norm_room room;
+    const cuda_part *p = &all.part[blockIdx.y];
+    const uint64_t tiles = (p->count + CUDA_TILE - 1) / CUDA_TILE;
+    for (uint64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        float phi[CUDA_TILE_EACH];
+        cuda_tile_phi(&all, p, tile, phi);
+        cuda_norm_tile(&room, cuda_norm_sums(p), tile, phi);
+    }
+    if (!cuda_tile_last(p)) return;
+    const double norm = cuda_norm_total(&room, cuda_norm_sums(p), tiles);
+    if (threadIdx.x) return;
+    const float t = twobit_relative(norm, relative, p->count);
+    const int bad = dense_bad(t);
+    cuda_flags_of(p)->own[TWOBIT_OWN_THRESHOLD] = dense_bits(t);
+    cuda_flags_of(p)->bad = bad != 0;
+    cuda_write_header(p, codec, 1, bad ? ESP_PAYLOAD_NONFINITE : 0, bad ? 0 : twobit_body(p->count),
+                      bad ? 0 : dense_bits(t));
+}
+
+/* threshold 0: the one of twobit_measure_kernel, which has found phi finite. */
+static __global__ void __launch_bounds__(CUDA_THREADS) twobit_encode_kernel(cuda_parts all, float threshold) {
+    const cuda_part *p = &all.part[blockIdx.y];
+    cuda_flags *flags = cuda_flags_of(p);
+    uint32_t any = 0;
+    if ((p->e || threshold == 0) && cuda_get(&flags->bad)) return;
+    const float t = threshold == 0 ? dense_float(cuda_get(&flags->own[TWOBIT_OWN_THRESHOLD])) : threshold;
+    for (uint64_t tile = blockIdx.x; tile < (p->count + CUDA_TILE - 1) / CUDA_TILE; tile += gridDim.x) {
+        float phi[CUDA_TILE_EACH];
+        uint32_t up = 0, sent = 0;
+        cuda_tile_phi(&all, p, tile, phi);
+        CUDA_UNROLL
+        for (uint32_t k = 0; k < CUDA_TILE_EACH; k++) {
+            const uint64_t i = cuda_tile_at(tile, (int)k);
+            const uint32_t code = i < p->count ? twobit_code(phi[k], t) : 0;
+            const uint32_t u = __ballot_sync(0xFFFFFFFFu, code & 1u), s = __ballot_sync(0xFFFFFFFFu, code);
+            if (cuda_lane() / 2 == k) up = u, sent = s;
+            any |= dense_nonfinite(phi[k]);
+            if (p->e && i < p->count) cuda_put(p->e + i, phi[k] - dense_float(twobit_value(code, dense_bits(t))));
+        }
+        /* lane l has the votes of the warp's elements 32 (l / 2) on, and makes the word of 16 of them */
+        const uint32_t half = cuda_lane() % 2 * 16;
+        const uint64_t first = tile * CUDA_TILE + threadIdx.x / 32 * CUDA_TILE_WARP + cuda_lane() * 16;
+        const uint32_t word = twobit_spread(sent >> half & 0xFFFFu) << 1 | twobit_spread(up >> half & 0xFFFFu);
+        if (first < p->count) cuda_put((uint32_t *)(void *)cuda_body(p) + first / 16, word);
+    }
+    if (any >> 31) atomicOr(&flags->bad, 1u);
+}
+
+typedef struct twobit_cuda_format {
+    uint32_t codec, wire, nan_body;
+    __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
+        return !cuda_dense_plain(h) || twobit_header_ok(h->aux);
+    }
+    __host__ __device__ uint64_t pieces(uint64_t count) const { return twobit_body(count) / 4; }
+    __device__ int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const {
+        const uint32_t w = cuda_get((const uint32_t *)(const void *)body + piece);
+        return !twobit_word_bad(w) && (piece != count / 16 || twobit_padding_ok(w, (uint32_t)(count % 16)));
+    }
+    __device__ float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const {
+        const float t = dense_float((uint32_t)h->aux) * scale;
+        const uint32_t w = cuda_get((const uint32_t *)(const void *)body + i / 16);
+        return dense_float(twobit_value(w >> twobit_shift((uint32_t)(i % 16)) & 3u, dense_bits(t)));
+    }
+} twobit_cuda_format;
+
+static esp_status twobit_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                    esp_bound *out) {
+    const int relative = ((const twobit_self *)self)->relative > 0;
+    return cuda_bound(&twobit_codec, self, like, round, n_reduced, relative ? cuda_norm_scratch(like->count) : 0, out);
+}
+static esp_status twobit_cuda_compress(void *self, const esp_codec_args *a) {
+    const twobit_self *s = (const twobit_self *)self;
+    const uint32_t codec = esp_name_hash("twobit");
+    if (s->relative <= 0) {
+        const cuda_dense_end end = {codec, 1, 0, 0, dense_bits(s->threshold), 4, 16, 0, 0};
+        return cuda_dense_compress(s->dense.host, "twobit", a, end,
+                                   [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
+                                       cuda_launch(c, "encode", twobit_encode_kernel,
+                                                   cuda_grid(c, longest, CUDA_TILE, parts.n), parts, s->threshold);
+                                   });
+    }
+    cuda_call c;
+    const esp_status st = cuda_begin(&c, s->dense.host, "twobit", a);
+    if (st != ESP_OK) return st;
+    return cuda_each_part(&c, a, twobit_body, [&](const cuda_parts &parts, uint64_t longest) {
+        const dim3 grid = cuda_grid(&c, longest, CUDA_TILE, parts.n);
+        cuda_launch(&c, "measure", twobit_measure_kernel, grid, parts, codec, s->relative);
+        cuda_launch(&c, "encode", twobit_encode_kernel, grid, parts, 0.0f);
+    });
+}
+static esp_status twobit_cuda_decompress(void *self, const esp_codec_args *a) {
+    const twobit_cuda_format f = {esp_name_hash("twobit"), 1, 0};
+    return cuda_dense_decompress(((const twobit_self *)self)->dense.host, "twobit", a, twobit_body, f);
+}
+CUDA_TWIN(twobit, twobit_codec, twobit_cuda_bound, twobit_cuda_compress, twobit_cuda_decompress)
