@@ -8,8 +8,10 @@
 
 #ifdef __CUDACC__
 #define CUDA_UNROLL _Pragma("unroll")
+#define CUDA_UNROLL4 _Pragma("unroll 4") /* a loop whose length is not known: 4 loads are under way */
 #else
 #define CUDA_UNROLL
+#define CUDA_UNROLL4
 #endif
 
 template <typename T> static __device__ __forceinline__ T cuda_get(const T *p) {
