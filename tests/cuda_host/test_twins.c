@@ -2,7 +2,8 @@
  * all kinds of input, sizes from 0 to 70,000, lists, grids, and orders of threads and blocks. */
 #include "tests/cuda_host/twins.h"
 
-static const char *const specs[] = {"none", "topk", "topk:ratio=0.3"};
+static const char *const specs[] = {
+    "none", "topk", "topk:ratio=0.3", "dgc", "dgc:ratio=0.002,warmup=4,nesterov=1", "dgc:ratio=0.1,masking=0"};
 
 /* Every twin of the plugin is in the list. */
 static void all_twins(void **state) {
@@ -46,7 +47,8 @@ static void one(const tw_codec *c, uint64_t count, int kind, int feedback, uint3
     tw_part_free(&p);
 }
 
-static const uint64_t sizes[] = {0, 1, 2, 7, 8, 31, 32, 33, 96, 127, 128, 129, 1000, 1023, 1024, 1025, 4095, 4096, 4097};
+static const uint64_t sizes[] = {0,   1,   2,    7,    8,    31,   32,   33,   96,  127,
+                                 128, 129, 1000, 1023, 1024, 1025, 4095, 4096, 4097};
 static const uint64_t large[] = {8192, 10007, 65535, 65536, 65537, 70000};
 
 static void inputs(void **state) {
@@ -132,7 +134,8 @@ static void damage(void **state) {
             if (round < 20 && round < (int)ESP_PAYLOAD_HEADER / 2)
                 x[(round * 2 + (int)(cf_random() % 2)) % 40] ^= (unsigned char)(1u << cf_random() % 8);
             else if (bytes > ESP_PAYLOAD_HEADER)
-                x[ESP_PAYLOAD_HEADER + cf_random() % (bytes - ESP_PAYLOAD_HEADER)] ^= (unsigned char)(1 + cf_random() % 255);
+                x[ESP_PAYLOAD_HEADER + cf_random() % (bytes - ESP_PAYLOAD_HEADER)] ^=
+                    (unsigned char)(1 + cf_random() % 255);
             if (round % 7 == 6) p.body[last] -= 1 + cf_random() % (bytes - ESP_PAYLOAD_HEADER);
             tw_copy(p.cuda.payload[last], x, bytes, 1);
             cf_fill((float *)(void *)p.cpu.at[TW_OUT], p.count, CF_RANDOM);

@@ -31,7 +31,11 @@ enum {
     CUDA_SAMPLE_BITS = 12,   /* of a magnitude, that the sample's histogram tells apart */
     CUDA_SELECT_ROOM = 16384 /* room of the list beyond 4 k */
 };
-enum { CUDA_FROM_LIST = 1, CUDA_FROM_INPUT = 2, CUDA_TIES = 3 }; /* TIES: from the input, and the threshold is known to be 0 */
+enum {
+    CUDA_FROM_LIST = 1,
+    CUDA_FROM_INPUT = 2,
+    CUDA_TIES = 3
+}; /* TIES: from the input, and the threshold is known to be 0 */
 
 /* What a part's kernels tell each other; in scratch behind the flags, zero when the first one begins. */
 typedef struct cuda_select {
@@ -57,24 +61,25 @@ ESP_ELEMENT uint64_t cuda_select_cap(uint64_t count, uint64_t k) {
     return k < count / 4 && 4 * k + CUDA_SELECT_ROOM < count ? 4 * k + CUDA_SELECT_ROOM : count;
 }
 ESP_ELEMENT uint64_t cuda_tiles(uint64_t count) { return count / CUDA_TILE + (count % CUDA_TILE != 0); }
-/* Offsets in scratch. */
+/* A span: where its values go in the body, and how many of its ties are sent at most. A tile: its place in the list, and length there; of
+ * the span's tiles before it, elements above the threshold and ties; its own ties. */
+typedef struct cuda_span {
+    uint64_t at, left;
+} cuda_span;
+typedef struct cuda_tile {
+    uint64_t at;
+    uint32_t n, above, ties, own;
+} cuda_tile;
+/* Offsets in scratch; the list is val and idx. */
 typedef struct cuda_select_at {
-    uint64_t span, left;                /* u64 for each span: where its values go; how many of its ties are sent at most */
-    uint64_t tile, n, above, ties, tie; /* u64, then u32 for each tile: place in the list; length there; see select_count */
-    uint64_t val, idx;                  /* the list: f32 and u16 */
-    uint64_t bytes;
+    uint64_t span, tile, val, idx, bytes;
 } cuda_select_at;
 ESP_ELEMENT cuda_select_at cuda_select_layout(uint64_t count, uint64_t k) {
-    const uint64_t spans = sparse_spans(count), tiles = cuda_tiles(count), cap = cuda_select_cap(count, k);
+    const uint64_t cap = cuda_select_cap(count, k);
     cuda_select_at a;
     a.span = CUDA_SELECT_ZERO;
-    a.left = a.span + 8 * spans;
-    a.tile = a.left + 8 * spans;
-    a.n = a.tile + 8 * tiles;
-    a.above = a.n + 4 * tiles;
-    a.ties = a.above + 4 * tiles;
-    a.tie = a.ties + 4 * tiles;
-    a.val = a.tie + 4 * tiles;
+    a.tile = a.span + sizeof(cuda_span) * sparse_spans(count);
+    a.val = a.tile + sizeof(cuda_tile) * cuda_tiles(count);
     a.idx = a.val + 4 * cap;
     a.bytes = a.idx + 2 * cap;
     return a;
@@ -84,8 +89,8 @@ typedef struct cuda_job {
     const cuda_part *p;
     cuda_select *s;
     uint64_t count, k, cap, tiles, spans;
-    uint64_t *span, *left, *tile;
-    uint32_t *n, *above, *ties, *tie;
+    cuda_span *span;
+    cuda_tile *tile;
     float *val;
     uint16_t *idx;
 } cuda_job;
@@ -100,10 +105,7 @@ static __device__ __forceinline__ cuda_job cuda_job_of(const cuda_parts *all, co
     unsigned char *at = j.p->scratch;
     const cuda_select_at a = cuda_select_layout(j.count, j.k);
     j.s = (cuda_select *)(void *)(at + CUDA_FLAGS);
-    j.span = (uint64_t *)(void *)(at + a.span), j.left = (uint64_t *)(void *)(at + a.left);
-    j.tile = (uint64_t *)(void *)(at + a.tile), j.n = (uint32_t *)(void *)(at + a.n);
-    j.above = (uint32_t *)(void *)(at + a.above), j.ties = (uint32_t *)(void *)(at + a.ties);
-    j.tie = (uint32_t *)(void *)(at + a.tie);
+    j.span = (cuda_span *)(void *)(at + a.span), j.tile = (cuda_tile *)(void *)(at + a.tile);
     j.val = (float *)(void *)(at + a.val), j.idx = (uint16_t *)(void *)(at + a.idx);
     return j;
 }
@@ -136,8 +138,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_sample(cuda_parts all, cu
         }
         CUDA_UNROLL
         for (int q = 0; q < 4; q++)
-            cuda_hist_count(hist, b[q] >> SHIFT,
-                            at + (uint64_t)q * CUDA_THREADS + threadIdx.x < 16 * lines);
+            cuda_hist_count(hist, b[q] >> SHIFT, at + (uint64_t)q * CUDA_THREADS + threadIdx.x < 16 * lines);
     }
     cuda_hist_flush<BINS>(j.s->hist, hist);
     if (!cuda_last(&j.s->done[0])) return;
@@ -151,6 +152,10 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_sample(cuda_parts all, cu
 /* A tile's elements of this thread: 16, by warp 512 in a row. */
 static __device__ __forceinline__ uint64_t cuda_tile_first(uint64_t tile) {
     return tile * CUDA_TILE + threadIdx.x / 32 * (32 * CUDA_TILE_EACH) + cuda_lane();
+}
+/* How many of the tile's elements are there, from this thread's first one on: element q is where 32 q is less. */
+static __device__ __forceinline__ uint32_t cuda_tile_room(uint64_t count, uint64_t first) {
+    return first >= count ? 0 : count - first < CUDA_TILE ? (uint32_t)(count - first) : (uint32_t)CUDA_TILE;
 }
 /* By the last block of `filter`: what the list is good for, and from it the first digit. */
 static __device__ __forceinline__ void cuda_filter_end(const cuda_job *j, uint64_t *warps, uint64_t *found) {
@@ -175,16 +180,14 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
     cuda_hist_clear<2048>(hist);
     for (uint64_t tile = blockIdx.x; tile < j.tiles; tile += gridDim.x) {
         const uint64_t first = cuda_tile_first(tile);
+        const uint32_t room = cuda_tile_room(j.count, first);
         float x[CUDA_TILE_EACH];
         uint32_t hits = 0, mine = 0, total;
         CUDA_UNROLL
-        for (int q = 0; q < CUDA_TILE_EACH; q++) {
-            const uint64_t i = first + 32 * (uint64_t)q;
-            x[q] = i < j.count ? m.load(&all, j.p, i).phi : 0;
-        }
+        for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) x[q] = 32 * q < room ? m.load(&all, j.p, first + 32 * q).phi : 0;
         CUDA_UNROLL
-        for (int q = 0; q < CUDA_TILE_EACH; q++) {
-            const uint32_t is = first + 32 * (uint64_t)q < j.count && select_bits(x[q]) >= lo;
+        for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
+            const uint32_t is = 32 * q < room && select_bits(x[q]) >= lo;
             any |= dense_nonfinite(x[q]);
             hits |= is << q;
             mine += (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, is));
@@ -194,21 +197,21 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
             const uint64_t at = total ? cuda_add64(&j.s->used, total) : 0;
             const int fits = at + total <= j.cap;
             base = fits ? at : UINT64_MAX;
-            cuda_put(&j.tile[tile], at);
-            cuda_put(&j.n[tile], fits ? total : 0);
+            cuda_put(&j.tile[tile].at, at);
+            cuda_put(&j.tile[tile].n, fits ? total : 0);
         }
         __syncthreads();
         uint64_t to = base == UINT64_MAX || !mine ? UINT64_MAX : base + before;
         __syncthreads();
         if (to == UINT64_MAX) continue; /* the whole warp */
         CUDA_UNROLL
-        for (int q = 0; q < CUDA_TILE_EACH; q++) {
+        for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
             const int is = hits >> q & 1u;
             const uint32_t in = __ballot_sync(0xFFFFFFFFu, is);
             if (is) {
                 const uint64_t at = to + (uint64_t)__popc(in & cuda_lanes_before());
                 cuda_put(&j.val[at], x[q]);
-                cuda_put(&j.idx[at], (uint16_t)(first + 32 * (uint64_t)q));
+                cuda_put(&j.idx[at], (uint16_t)(first + 32 * q));
                 atomicAdd(&hist[select_bits(x[q]) >> 20], 1u);
             }
             to += (uint64_t)__popc(in);
@@ -278,20 +281,20 @@ static __device__ __forceinline__ void cuda_count_end(const cuda_job *j, uint64_
     const uint64_t end = first + each < j->spans ? first + each : j->spans;
     uint32_t *held = (uint32_t *)(void *)(cuda_body(j->p) + 4 * j->k);
     uint64_t gt = 0, eq = 0, total;
-    for (uint64_t s = first; s < end; s++) gt += cuda_fresh(&j->span[s]), eq += cuda_fresh(&j->left[s]);
+    for (uint64_t s = first; s < end; s++) gt += cuda_fresh(&j->span[s].at), eq += cuda_fresh(&j->span[s].left);
     gt = cuda_block_before(gt, warps, &total);
     eq = cuda_block_before(eq, warps, &total);
     for (uint64_t s = first; s < end; s++) {
-        const uint64_t above = cuda_fresh(&j->span[s]), ties = cuda_fresh(&j->left[s]);
+        const uint64_t above = cuda_fresh(&j->span[s].at), ties = cuda_fresh(&j->span[s].left);
         const uint64_t sent = eq < quota ? eq : quota, left = quota - sent;
-        cuda_put(&j->span[s], gt + sent);
-        cuda_put(&j->left[s], left);
+        cuda_put(&j->span[s].at, gt + sent);
+        cuda_put(&j->span[s].left, left);
         cuda_put(&held[s], (uint32_t)(above + (ties < left ? ties : left)));
         gt += above, eq += ties;
     }
 }
 template <typename M>
-__global__ void __launch_bounds__(CUDA_THREADS) select_count(cuda_parts all, cuda_picks want, M m) {
+__global__ void __launch_bounds__(CUDA_THREADS, 4) select_count(cuda_parts all, cuda_picks want, M m) {
     __shared__ uint32_t gt[CUDA_SPAN_TILES], eq[CUDA_SPAN_TILES];
     __shared__ uint64_t warps[CUDA_WARPS];
     const cuda_job j = cuda_job_of(&all, &want);
@@ -304,10 +307,10 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_count(cuda_parts all, cud
         const uint64_t first = span * CUDA_SPAN_TILES;
         const uint32_t tiles = (uint32_t)(j.tiles - first < CUDA_SPAN_TILES ? j.tiles - first : CUDA_SPAN_TILES);
         for (uint32_t k = threadIdx.x / 32; k < tiles; k += CUDA_WARPS) {
-            const uint64_t begin = from == CUDA_FROM_LIST ? cuda_get(&j.tile[first + k]) : (first + k) * CUDA_TILE;
+            const uint64_t begin = from == CUDA_FROM_LIST ? cuda_get(&j.tile[first + k].at) : (first + k) * CUDA_TILE;
             uint2 n;
             if (from == CUDA_FROM_LIST)
-                n = cuda_warp_count(begin, begin + cuda_get(&j.n[first + k]), t,
+                n = cuda_warp_count(begin, begin + cuda_get(&j.tile[first + k].n), t,
                                     [&](uint64_t i) { return cuda_get(&j.val[i]); });
             else
                 n = cuda_warp_count(begin, j.count - begin < CUDA_TILE ? j.count : begin + CUDA_TILE, t,
@@ -318,12 +321,12 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_count(cuda_parts all, cud
         if (threadIdx.x < tiles) { /* sums of the span's tiles before this one */
             uint32_t above = 0, ties = 0;
             for (uint32_t k = 0; k < threadIdx.x; k++) above += gt[k], ties += eq[k];
-            cuda_put(&j.above[first + threadIdx.x], above);
-            cuda_put(&j.ties[first + threadIdx.x], ties);
-            cuda_put(&j.tie[first + threadIdx.x], eq[threadIdx.x]);
+            cuda_put(&j.tile[first + threadIdx.x].above, above);
+            cuda_put(&j.tile[first + threadIdx.x].ties, ties);
+            cuda_put(&j.tile[first + threadIdx.x].own, eq[threadIdx.x]);
             if (threadIdx.x == tiles - 1) {
-                cuda_put(&j.span[span], (uint64_t)(above + gt[threadIdx.x]));
-                cuda_put(&j.left[span], (uint64_t)(ties + eq[threadIdx.x]));
+                cuda_put(&j.span[span].at, (uint64_t)(above + gt[threadIdx.x]));
+                cuda_put(&j.span[span].left, (uint64_t)(ties + eq[threadIdx.x]));
             }
         }
         __syncthreads();
@@ -338,20 +341,22 @@ typedef struct cuda_tile_plan {
     uint32_t ties, sent; /* that it has; that it sends */
 } cuda_tile_plan;
 static __device__ __forceinline__ cuda_tile_plan cuda_plan_of(const cuda_job *j, uint64_t tile) {
-    const uint64_t left = cuda_get(&j->left[tile / CUDA_SPAN_TILES]);
-    const uint32_t before = cuda_get(&j->ties[tile]);
+    const cuda_span *span = &j->span[tile / CUDA_SPAN_TILES];
+    const cuda_tile *x = &j->tile[tile];
+    const uint64_t left = cuda_get(&span->left);
+    const uint32_t before = cuda_get(&x->ties);
     const uint32_t given = left < before ? (uint32_t)left : before; /* to ties of the span's tiles before */
     cuda_tile_plan plan;
-    plan.at = cuda_get(&j->span[tile / CUDA_SPAN_TILES]) + cuda_get(&j->above[tile]) + given;
-    plan.ties = cuda_get(&j->tie[tile]);
+    plan.at = cuda_get(&span->at) + cuda_get(&x->above) + given;
+    plan.ties = cuda_get(&x->own);
     plan.sent = left - given < plan.ties ? (uint32_t)(left - given) : plan.ties;
     return plan;
 }
 /* By one warp, from the list. */
 static __device__ __forceinline__ void cuda_write_listed(const cuda_job *j, uint32_t t, uint64_t tile) {
     const cuda_tile_plan plan = cuda_plan_of(j, tile);
-    const uint64_t from = cuda_get(&j->tile[tile]);
-    const uint32_t n = cuda_get(&j->n[tile]);
+    const uint64_t from = cuda_get(&j->tile[tile].at);
+    const uint32_t n = cuda_get(&j->tile[tile].n);
     float *val = (float *)(void *)cuda_body(j->p);
     uint16_t *place = (uint16_t *)(void *)(cuda_body(j->p) + 4 * j->k + 4 * j->spans);
     uint64_t to = plan.at;
@@ -375,66 +380,64 @@ static __device__ __forceinline__ void cuda_write_listed(const cuda_job *j, uint
 }
 /* By a block, from the input: bit q of the result says whether this thread's element q of the tile is sent. */
 template <typename Item>
-static __device__ __forceinline__ uint32_t cuda_taken(const cuda_job *j, const cuda_tile_plan *plan, uint32_t t,
-                                                      uint64_t first, const Item *x, uint32_t *warps) {
-    const int all = plan->sent == plan->ties;
-    uint32_t taken = 0;
+static __device__ __forceinline__ uint32_t cuda_taken(const cuda_tile_plan *plan, uint32_t t, uint32_t room,
+                                                      const Item *x, uint32_t *warps) {
+    uint32_t above = 0, ties = 0, mine = 0, total;
     CUDA_UNROLL
-    for (int q = 0; q < CUDA_TILE_EACH; q++) {
+    for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
         const uint32_t b = select_bits(x[q].phi);
-        taken |= (uint32_t)(first + 32 * (uint64_t)q < j->count && (b > t || (all && b == t))) << q;
+        above |= (uint32_t)(32 * q < room && b > t) << q;
+        ties |= (uint32_t)(32 * q < room && b == t) << q;
     }
-    if (all || !plan->sent) return taken;
-    uint32_t mine = 0, total, rank;
+    if (plan->sent == plan->ties) return above | ties;
+    if (!plan->sent) return above;
     CUDA_UNROLL
-    for (int q = 0; q < CUDA_TILE_EACH; q++)
-        mine += (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, first + 32 * (uint64_t)q < j->count &&
-                                                                select_bits(x[q].phi) == t));
-    rank = cuda_warps_before(mine, warps, &total);
+    for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) mine += (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, ties >> q & 1u));
+    uint32_t rank = cuda_warps_before(mine, warps, &total);
     CUDA_UNROLL
-    for (int q = 0; q < CUDA_TILE_EACH; q++) {
-        const int eq = first + 32 * (uint64_t)q < j->count && select_bits(x[q].phi) == t;
-        const uint32_t in = __ballot_sync(0xFFFFFFFFu, eq);
-        taken |= (uint32_t)(eq && rank + (uint32_t)__popc(in & cuda_lanes_before()) < plan->sent) << q;
+    for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
+        const uint32_t in = __ballot_sync(0xFFFFFFFFu, ties >> q & 1u);
+        above |= (uint32_t)((ties >> q & 1u) && rank + (uint32_t)__popc(in & cuda_lanes_before()) < plan->sent) << q;
         rank += (uint32_t)__popc(in);
     }
-    return taken;
+    return above;
 }
 template <typename M>
-static __device__ __forceinline__ void cuda_write_tile(const cuda_parts *all, const cuda_job *j, const M &m,
-                                                       uint32_t t, uint64_t tile, uint32_t *warps) {
+static __device__ __forceinline__ void cuda_write_tile(const cuda_parts *all, const cuda_job *j, const M &m, uint32_t t,
+                                                       uint64_t tile, uint32_t *warps) {
     const cuda_tile_plan plan = cuda_plan_of(j, tile);
     const uint64_t first = cuda_tile_first(tile);
+    const uint32_t room = cuda_tile_room(j->count, first);
     const int map = sparse_is_map(j->count, j->k), keeps = m.keeps(j->p);
     unsigned char *after = cuda_body(j->p) + 4 * j->k + 4 * j->spans;
-    float *val = (float *)(void *)cuda_body(j->p);
+    uint32_t mine = 0, total;
     typename M::item x[CUDA_TILE_EACH];
     CUDA_UNROLL
-    for (int q = 0; q < CUDA_TILE_EACH; q++)
-        if (first + 32 * (uint64_t)q < j->count) x[q] = m.load(all, j->p, first + 32 * (uint64_t)q);
-    const uint32_t taken = cuda_taken(j, &plan, t, first, x, warps);
-    uint32_t mine = 0, total;
+    for (uint32_t q = 0; q < CUDA_TILE_EACH; q++)
+        if (32 * q < room) x[q] = m.load(all, j->p, first + 32 * q);
+    const uint32_t taken = cuda_taken(&plan, t, room, x, warps);
     CUDA_UNROLL
-    for (int q = 0; q < CUDA_TILE_EACH; q++)
+    for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
         mine += (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, taken >> q & 1u));
-    uint64_t to = plan.at + cuda_warps_before(mine, warps, &total);
+        if (keeps && 32 * q < room) m.keep(j->p, first + 32 * q, x[q], taken >> q & 1u);
+    }
+    const uint64_t to = plan.at + cuda_warps_before(mine, warps, &total);
+    float *val = (float *)(void *)cuda_body(j->p) + to;
+    uint16_t *place = (uint16_t *)(void *)after + to;
+    uint32_t *words = (uint32_t *)(void *)after + first / 32;
+    uint32_t at = 0;
     CUDA_UNROLL
-    for (int q = 0; q < CUDA_TILE_EACH; q++) {
-        const uint64_t i = first + 32 * (uint64_t)q;
+    for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
         const int is = taken >> q & 1u;
-        const uint32_t in = __ballot_sync(0xFFFFFFFFu, is);
-        if (keeps && i < j->count) m.keep(j->p, i, x[q], is);
-        if (map && cuda_lane() == 0 && i < j->count) cuda_put((uint32_t *)(void *)after + i / 32, in);
-        if (is) {
-            const uint64_t out = to + (uint64_t)__popc(in & cuda_lanes_before());
-            cuda_put(&val[out], x[q].phi);
-            if (!map) cuda_put((uint16_t *)(void *)after + out, (uint16_t)i);
-        }
-        to += (uint64_t)__popc(in);
+        const uint32_t in = __ballot_sync(0xFFFFFFFFu, is), out = at + (uint32_t)__popc(in & cuda_lanes_before());
+        if (map && cuda_lane() == 0 && 32 * q < room) cuda_put(words + q, in);
+        if (is) cuda_put(val + out, x[q].phi);
+        if (is && !map) cuda_put(place + out, (uint16_t)(first + 32 * q));
+        at += (uint32_t)__popc(in);
     }
 }
 template <typename M>
-__global__ void __launch_bounds__(CUDA_THREADS, 4) select_write(cuda_parts all, cuda_picks want, M m) {
+__global__ void __launch_bounds__(CUDA_THREADS, 2) select_write(cuda_parts all, cuda_picks want, M m) {
     __shared__ uint32_t warps[CUDA_WARPS];
     const cuda_job j = cuda_job_of(&all, &want);
     const uint32_t from = cuda_get(&j.s->from), t = cuda_get(&j.s->t);
@@ -474,9 +477,10 @@ static esp_status cuda_select_compress(cuda_call *c, const esp_codec_args *a, ui
                 sampled |= cuda_select_cap(n, want.k[i]) < n;
             }
             if (sampled)
-                cuda_launch(c, "sample", select_sample<M>,
-                            cuda_grid(c, longest / 4 < CUDA_SAMPLE ? longest / 4 : CUDA_SAMPLE, 4 * CUDA_THREADS, parts.n),
-                            parts, want, m);
+                cuda_launch(
+                    c, "sample", select_sample<M>,
+                    cuda_grid(c, longest / 4 < CUDA_SAMPLE ? longest / 4 : CUDA_SAMPLE, 4 * CUDA_THREADS, parts.n),
+                    parts, want, m);
             cuda_launch(c, "filter", select_filter<M>, tiles, parts, want, m);
             if (sampled) cuda_launch(c, "first digit", select_digit<M, 0, 20, 11>, tiles, parts, want, m);
             cuda_launch(c, "second digit", select_digit<M, 1, 9, 11>, tiles, parts, want, m);

@@ -165,14 +165,15 @@ static __device__ __forceinline__ void cuda_add_span(const cuda_sums *all, const
         __syncthreads(); /* the next payload may add to the same elements */
     }
 }
-static __global__ void __launch_bounds__(CUDA_THREADS) sparse_add(cuda_sums all) {
+static __global__ void __launch_bounds__(CUDA_THREADS, 4) sparse_add(cuda_sums all) {
     __shared__ uint64_t before[CUDA_SOURCES];
     __shared__ uint32_t warps[CUDA_WARPS];
     const cuda_sum *d = &all.part[blockIdx.y];
     const uint32_t verdict = cuda_get(d->verdict);
     if (verdict & CUDA_CORRUPT) return;
     if (verdict & CUDA_NAN) {
-        for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads()) cuda_put(d->out + i, dense_float(0x7FC00000u));
+        for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads())
+            cuda_put(d->out + i, dense_float(0x7FC00000u));
         return;
     }
     for (uint64_t span = blockIdx.x; span < sparse_spans(d->count); span += gridDim.x) {
