@@ -25,11 +25,11 @@ static inline uint64_t sparse_k(double ratio, uint64_t count) {
     return k < count ? k : count;
 }
 
-static inline uint64_t sparse_spans(uint64_t count) { return (count + SELECT_SPAN - 1) / SELECT_SPAN; }
-static inline uint64_t sparse_map_bytes(uint64_t count) { return (count + 31) / 32 * 4; }
-static inline int sparse_is_map(uint64_t count, uint64_t k) { return sparse_map_bytes(count) < 2 * k; }
+ESP_ELEMENT uint64_t sparse_spans(uint64_t count) { return (count + SELECT_SPAN - 1) / SELECT_SPAN; }
+ESP_ELEMENT uint64_t sparse_map_bytes(uint64_t count) { return (count + 31) / 32 * 4; }
+ESP_ELEMENT int sparse_is_map(uint64_t count, uint64_t k) { return sparse_map_bytes(count) < 2 * k; }
 
-static inline uint64_t sparse_body_bytes(uint64_t count, uint64_t k) {
+ESP_ELEMENT uint64_t sparse_body_bytes(uint64_t count, uint64_t k) {
     return 4 * k + 4 * sparse_spans(count) + (sparse_is_map(count, k) ? sparse_map_bytes(count) : 2 * k);
 }
 
@@ -235,7 +235,7 @@ static inline esp_status sparse_compress(select_job *s, const esp_codec_args *a,
 }
 
 /* ---- body, read -------------------------------------------------------------------------------------------------------------- */
-static inline uint64_t sparse_span_len(uint64_t count, uint64_t span) {
+ESP_ELEMENT uint64_t sparse_span_len(uint64_t count, uint64_t span) {
     uint64_t left = count - span * SELECT_SPAN;
     return left < SELECT_SPAN ? left : SELECT_SPAN;
 }

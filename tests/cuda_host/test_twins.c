@@ -15,7 +15,12 @@ static const char *const specs[] = {"none",
                                     "int8:shared=1",
                                     "int4",
                                     "int4:block=64",
-                                    "int4:block=1024"};
+                                    "int4:block=1024",
+                                    "topk",
+                                    "topk:ratio=0.3",
+                                    "dgc",
+                                    "dgc:ratio=0.002,warmup=4,nesterov=1",
+                                    "dgc:ratio=0.1,masking=0"};
 
 /* Every twin of the plugin is in the list. */
 static void all_twins(void **state) {

@@ -111,9 +111,11 @@ static inline unsigned char *cuda_scratch_of(const esp_codec_args *a, uint32_t t
 }
 
 /* Calls launch(parts, longest) for the list's parts, CUDA_PARTS at a time, with flags that are zero. `longest`: elements of the largest
- * of them. most(count): bytes of the largest body of such a part, which must fit the payload. */
+ * of them. most(count): bytes of the largest body of such a part, which must fit the payload. The first `zero` bytes of each part's scratch
+ * memory are zero. */
 template <typename Most, typename Launch>
-static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most most, Launch launch) {
+static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most most, Launch launch,
+                                 uint64_t zero = CUDA_FLAGS) {
     const esp_host *h = c->device->host;
     const cuda_on on(c->device->ordinal);
     uint64_t stride = 0;
@@ -147,10 +149,9 @@ static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most mos
             p->scratch = cuda_scratch_of(a, t + k, &stride);
             longest = x->count > longest ? x->count : longest;
         }
-        if (stride < CUDA_FLAGS)
-            return esp_codec_fail(h, c->codec, ESP_E_ARG, "scratch memory is less than bound() says");
+        if (stride < zero) return esp_codec_fail(h, c->codec, ESP_E_ARG, "scratch memory is less than bound() says");
         cuda_check(c, "cudaMemset2DAsync",
-                   cudaMemset2DAsync(parts.part[0].scratch, stride, 0, CUDA_FLAGS, parts.n, c->stream));
+                   cudaMemset2DAsync(parts.part[0].scratch, stride, 0, zero, parts.n, c->stream));
         if (c->status == ESP_OK) launch(parts, longest);
     }
     return c->status;

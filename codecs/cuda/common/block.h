@@ -1,0 +1,121 @@
+/* block.h: what kernels of several passes share: scans over a block's threads, histograms, and the last block of a launch, which
+ * finishes what all of them counted. Knows no codec. Blocks have CUDA_THREADS threads. */
+#ifndef ESP_CUDA_BLOCK_H
+#define ESP_CUDA_BLOCK_H
+#include "codecs/cuda/common/twin.h"
+
+enum { CUDA_WARPS = CUDA_THREADS / 32 };
+
+/* Reads what other blocks of this launch wrote: not from a cache that may be older. */
+template <typename T> static __device__ __forceinline__ T cuda_fresh(const T *p) {
+#ifdef CUDA_HOST
+    cuda_host_read += sizeof(T);
+#endif
+    return *(const volatile T *)p;
+}
+static __device__ __forceinline__ uint64_t cuda_add64(uint64_t *at, uint64_t v) {
+    return (uint64_t)atomicAdd((unsigned long long *)(void *)at, (unsigned long long)v);
+}
+/* The bits of a warp's lanes before this one. */
+static __device__ __forceinline__ uint32_t cuda_lanes_before(void) { return (1u << cuda_lane()) - 1; }
+
+/* The sum over the block's threads before this one; *total: of all. All threads call it; `warps`: CUDA_WARPS numbers of shared memory. */
+template <typename T> static __device__ __forceinline__ T cuda_block_before(T x, T *warps, T *total) {
+    T sum = x, before = 0, all = 0;
+    for (uint32_t by = 1; by < 32; by *= 2) {
+        const T other = __shfl_up_sync(0xFFFFFFFFu, sum, by);
+        if (cuda_lane() >= by) sum += other;
+    }
+    if (cuda_lane() == 31) warps[threadIdx.x / 32] = sum;
+    __syncthreads();
+    CUDA_UNROLL
+    for (uint32_t w = 0; w < (uint32_t)CUDA_WARPS; w++) {
+        const T n = warps[w];
+        if (w < threadIdx.x / 32) before += n;
+        all += n;
+    }
+    __syncthreads(); /* `warps` may be used again */
+    *total = all;
+    return before + sum - x;
+}
+/* The same where all lanes of a warp bring the same number `mine`, once for the warp. */
+static __device__ __forceinline__ uint32_t cuda_warps_before(uint32_t mine, uint32_t *warps, uint32_t *total) {
+    uint32_t before = 0, all = 0;
+    if (cuda_lane() == 0) warps[threadIdx.x / 32] = mine;
+    __syncthreads();
+    CUDA_UNROLL
+    for (uint32_t w = 0; w < (uint32_t)CUDA_WARPS; w++) {
+        const uint32_t n = warps[w];
+        if (w < threadIdx.x / 32) before += n;
+        all += n;
+    }
+    __syncthreads();
+    *total = all;
+    return before;
+}
+
+/* 1, in all threads, in the last of a part's blocks that calls it. That block sees what the others wrote before. */
+static __device__ __forceinline__ int cuda_last(uint32_t *done) {
+    int last = 0;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(done, 1u) == gridDim.x - 1;
+    last = __syncthreads_or(last);
+    if (last) __threadfence();
+    return last;
+}
+
+/* ---- histograms --------------------------------------------------------------------------------------------------------- */
+template <int BINS> static __device__ __forceinline__ void cuda_hist_clear(uint32_t *hist) {
+    for (uint32_t b = threadIdx.x; b < (uint32_t)BINS; b += CUDA_THREADS) hist[b] = 0;
+    __syncthreads();
+}
+/* Counts `bin` where `is`. The lanes that have the same bin as the first of them count together: many equal numbers do not queue at one
+ * counter. All lanes of the warp call it. */
+static __device__ __forceinline__ void cuda_hist_count(uint32_t *hist, uint32_t bin, int is) {
+    const uint32_t in = __ballot_sync(0xFFFFFFFFu, is);
+    if (!in) return;
+    const uint32_t leader = (uint32_t)__ffs((int)in) - 1, first = __shfl_sync(0xFFFFFFFFu, bin, leader);
+    const uint32_t same = __ballot_sync(0xFFFFFFFFu, is && bin == first);
+    if (cuda_lane() == leader)
+        atomicAdd(&hist[first], (uint32_t)__popc(same));
+    else if (is && bin != first)
+        atomicAdd(&hist[bin], 1u);
+}
+/* Adds the block's counters to those of the part. */
+template <int BINS> static __device__ __forceinline__ void cuda_hist_flush(uint64_t *to, const uint32_t *hist) {
+    __syncthreads();
+    for (uint32_t b = threadIdx.x; b < (uint32_t)BINS; b += CUDA_THREADS)
+        if (hist[b]) cuda_add64(&to[b], hist[b]);
+}
+/* By the last block: the bin of the k-th largest number (k at least 1, at most as many as were counted), and how many of this bin are
+ * among the k largest. The counters are zero afterwards. `warps`: as above; `found`: 2 numbers of shared memory. */
+typedef struct cuda_bin {
+    uint32_t bin;
+    uint64_t left;
+} cuda_bin;
+template <int BINS>
+static __device__ __forceinline__ cuda_bin cuda_hist_pick(uint64_t *hist, uint64_t k, uint64_t *warps,
+                                                          uint64_t *found) {
+    enum { EACH = BINS / CUDA_THREADS };
+    const uint32_t top = (uint32_t)BINS - 1 - threadIdx.x * EACH; /* this thread's highest bin */
+    uint64_t n[EACH], sum = 0, total;
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < EACH; i++) n[i] = cuda_fresh(&hist[top - i]);
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < EACH; i++) sum += n[i], hist[top - i] = 0;
+    uint64_t above = cuda_block_before(sum, warps, &total);
+    if (above < k && above + sum >= k) {
+        int open = 1;
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < EACH; i++) {
+            if (open && above + n[i] >= k) found[0] = top - i, found[1] = k - above, open = 0;
+            if (open) above += n[i];
+        }
+    }
+    __syncthreads();
+    const cuda_bin r = {(uint32_t)found[0], found[1]};
+    __syncthreads();
+    return r;
+}
+#endif

@@ -1,0 +1,217 @@
+/* sparse.h: decompress for codecs whose body is that of codecs/common/sparse.h. Knows nothing of how elements are chosen.
+ *
+ *   1. look  checks all payloads: sizes, counts, places in ascending order, bitmaps, values
+ *   2. add   a block takes a span of the tensor, and adds the span's values of each payload, in the order of the payloads, since floats do
+ *            not commute to the bit
+ *
+ * 2 launches. look reads the payloads once; add reads them again, and for each value reads and writes a sector of 32 bytes of the tensor,
+ * which it sets to zero before where the tensor is overwritten. */
+#ifndef ESP_CUDA_SPARSE_H
+#define ESP_CUDA_SPARSE_H
+#include "codecs/cuda/common/block.h"
+#include "codecs/common/dense.h"
+#include "codecs/common/sparse.h"
+
+/* The codec; of each part, how many values a payload may hold. */
+typedef struct cuda_sparse {
+    uint32_t codec, wire;
+    uint64_t least[CUDA_PARTS], most[CUDA_PARTS];
+} cuda_sparse;
+static_assert(sizeof(cuda_sums) + sizeof(cuda_sparse) <= 4096, "arguments of a kernel have at most 4096 bytes");
+
+/* A body that was checked, or whose size was. */
+typedef struct cuda_sparse_body {
+    const float *val;
+    const uint32_t *held; /* NULL: the payload has no body */
+    const uint16_t *place;
+    const uint32_t *map;
+    uint64_t k;
+    int is_map;
+} cuda_sparse_body;
+static __device__ __forceinline__ cuda_sparse_body cuda_sparse_body_of(const cuda_source *s, const cuda_header *h) {
+    const unsigned char *body = s->payload + ESP_PAYLOAD_HEADER;
+    cuda_sparse_body b;
+    b.k = h->aux;
+    b.val = (const float *)(const void *)body;
+    b.held = h->body ? (const uint32_t *)(const void *)(body + 4 * b.k) : NULL;
+    b.place = (const uint16_t *)(const void *)(body + 4 * b.k + 4 * sparse_spans(h->count));
+    b.map = (const uint32_t *)(const void *)b.place;
+    b.is_map = sparse_is_map(h->count, b.k);
+    return b;
+}
+/* By one warp: how many values lie in the spans before. */
+static __device__ __forceinline__ uint64_t cuda_sparse_before(const cuda_sparse_body *b, uint64_t span) {
+    uint64_t sum = 0;
+    CUDA_UNROLL_BY(4)
+    for (uint64_t i = cuda_lane(); i < span; i += 32) sum += cuda_get(&b->held[i]);
+    return cuda_warp_all(sum, [](uint64_t x, uint64_t y) { return x + y; });
+}
+
+/* ---- look --------------------------------------------------------------------------------------------------------------- */
+/* By one warp, whose lanes all get the answer: places of a span ascend and are below len. */
+static __device__ __forceinline__ int cuda_places_ok(const uint16_t *place, uint32_t n, uint64_t len) {
+    int bad = 0;
+    CUDA_UNROLL_BY(4)
+    for (uint32_t i = cuda_lane(); i < n; i += 32) {
+        const uint32_t at = cuda_get(place + i);
+        bad |= at >= len || (i && cuda_get(place + i - 1) >= at);
+    }
+    return !__any_sync(0xFFFFFFFFu, bad);
+}
+/* The same: n bits are set, all below len. */
+static __device__ __forceinline__ int cuda_map_ok(const uint32_t *map, uint32_t n, uint64_t len) {
+    const uint64_t words = (len + 31) / 32;
+    uint32_t set = 0, bad = 0;
+    CUDA_UNROLL_BY(4)
+    for (uint64_t i = cuda_lane(); i < words; i += 32) {
+        const uint32_t w = cuda_get(map + i);
+        set += (uint32_t)__popc(w);
+        bad |= i == words - 1 && len % 32 != 0 && w >> len % 32 != 0;
+    }
+    set = cuda_warp_all(set, [](uint32_t x, uint32_t y) { return x + y; });
+    return !__any_sync(0xFFFFFFFFu, bad) && set == n;
+}
+/* By all of the part's warps, each of which looks at its spans. */
+static __device__ __forceinline__ int cuda_spans_ok(const cuda_sparse_body *b, uint64_t count) {
+    const uint64_t spans = sparse_spans(count), each = (spans + cuda_warps() - 1) / cuda_warps();
+    const uint64_t first = cuda_warp() * each, end = first + each < spans ? first + each : spans;
+    if (first >= spans) return 1;
+    uint64_t at = cuda_sparse_before(b, first);
+    for (uint64_t s = first; s < end; s++) {
+        const uint64_t len = sparse_span_len(count, s);
+        const uint32_t n = cuda_get(&b->held[s]);
+        if (n > len || at > b->k || n > b->k - at) return 0;
+        if (b->is_map ? !cuda_map_ok(b->map + s * (SELECT_SPAN / 32), n, len) : !cuda_places_ok(b->place + at, n, len))
+            return 0;
+        at += n;
+    }
+    return end < spans || at == b->k;
+}
+static __device__ __forceinline__ int cuda_values_ok(const cuda_sparse_body *b) {
+    uint32_t any = 0;
+    CUDA_UNROLL_BY(4)
+    for (uint64_t i = cuda_thread(); i < b->k; i += cuda_threads()) any |= dense_nonfinite(cuda_get(&b->val[i]));
+    return !(any >> 31);
+}
+static __global__ void __launch_bounds__(CUDA_THREADS) sparse_look(cuda_sums all, cuda_sparse f) {
+    const cuda_sum *d = &all.part[blockIdx.y];
+    for (uint32_t k = 0; k < d->n; k++) {
+        const cuda_source *s = &all.source[d->first + k];
+        cuda_header h = cuda_read_header(s);
+        const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE;
+        if (h.flags == (ESP_PAYLOAD_NONFINITE | ESP_PAYLOAD_EMPTY)) h.flags = nan; /* allowed here, as on the CPU */
+        int ok = cuda_header_ok(&h, s, f.codec, f.wire, d->count);
+        if (ok && h.flags) ok = h.body == 0;
+        if (ok && !h.flags)
+            ok = h.aux >= f.least[blockIdx.y] && h.aux <= f.most[blockIdx.y] &&
+                 h.body == sparse_body_bytes(d->count, h.aux);
+        if (ok && h.body) {
+            const cuda_sparse_body b = cuda_sparse_body_of(s, &h);
+            ok = cuda_spans_ok(&b, d->count);
+            ok &= cuda_values_ok(&b);
+        }
+        if (!ok) cuda_found_corrupt(&all, d, f.codec);
+        if (ok && nan && cuda_thread() == 0) atomicOr(d->verdict, (uint32_t)CUDA_NAN);
+    }
+}
+
+/* ---- add ------------------------------------------------------------------------------------------------------------------ */
+static __device__ __forceinline__ void cuda_sparse_put(float *out, float x, float scale) {
+    cuda_put(out, cuda_get(out) + scale * x);
+}
+/* By a block: 32 elements of a warp's part of the bitmap at a time, so that the tensor and the values are read in a row. */
+static __device__ __forceinline__ void cuda_add_map(const uint32_t *map, const float *val, float *out, uint64_t len,
+                                                    float scale, uint32_t *warps) {
+    enum { EACH = SELECT_SPAN / 32 / CUDA_WARPS }; /* words of a warp */
+    const uint32_t words = (uint32_t)((len + 31) / 32), first = threadIdx.x / 32 * EACH;
+    uint32_t mine = 0, total;
+    for (uint32_t i = 0; i < EACH; i += 32) {
+        const uint32_t w = first + i + cuda_lane();
+        mine += w < words ? (uint32_t)__popc(cuda_get(map + w)) : 0;
+    }
+    mine = cuda_warp_all(mine, [](uint32_t x, uint32_t y) { return x + y; });
+    uint32_t at = cuda_warps_before(mine, warps, &total);
+    for (uint32_t i = 0; i < EACH && first + i < words; i += 32) {
+        const uint32_t w = first + i + cuda_lane(), here = w < words ? cuda_get(map + w) : 0;
+        CUDA_UNROLL_BY(4)
+        for (uint32_t q = 0; q < 32; q++) {
+            const uint32_t in = __shfl_sync(0xFFFFFFFFu, here, q);
+            if (in >> cuda_lane() & 1u)
+                cuda_sparse_put(out + (uint64_t)(first + i + q) * 32 + cuda_lane(),
+                                cuda_get(val + at + (uint32_t)__popc(in & cuda_lanes_before())), scale);
+            at += (uint32_t)__popc(in);
+        }
+    }
+}
+/* One span, of all payloads in order. `before`: where each payload's values of the span begin. */
+static __device__ __forceinline__ void cuda_add_span(const cuda_sums *all, const cuda_sum *d, uint64_t span,
+                                                     const uint64_t *before, uint32_t *warps) {
+    const uint64_t len = sparse_span_len(d->count, span);
+    float *out = d->out + span * SELECT_SPAN;
+    for (uint32_t k = 0; k < d->n; k++) {
+        const cuda_source *s = &all->source[d->first + k];
+        const cuda_header h = cuda_read_header(s);
+        const cuda_sparse_body b = cuda_sparse_body_of(s, &h);
+        if (!b.held) continue;
+        const float *val = b.val + before[k];
+        if (b.is_map) {
+            cuda_add_map(b.map + span * (SELECT_SPAN / 32), val, out, len, all->scale, warps);
+        } else {
+            const uint32_t n = cuda_get(&b.held[span]);
+            CUDA_UNROLL_BY(4)
+            for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
+                cuda_sparse_put(out + cuda_get(b.place + before[k] + i), cuda_get(val + i), all->scale);
+        }
+        __syncthreads(); /* the next payload may add to the same elements */
+    }
+}
+static __global__ void __launch_bounds__(CUDA_THREADS, 4) sparse_add(cuda_sums all) {
+    __shared__ uint64_t before[CUDA_SOURCES];
+    __shared__ uint32_t warps[CUDA_WARPS];
+    const cuda_sum *d = &all.part[blockIdx.y];
+    const uint32_t verdict = cuda_get(d->verdict);
+    if (verdict & CUDA_CORRUPT) return;
+    if (verdict & CUDA_NAN) {
+        for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads())
+            cuda_put(d->out + i, dense_float(0x7FC00000u));
+        return;
+    }
+    for (uint64_t span = blockIdx.x; span < sparse_spans(d->count); span += gridDim.x) {
+        const uint64_t len = sparse_span_len(d->count, span);
+        for (uint32_t k = threadIdx.x / 32; k < d->n; k += CUDA_WARPS) {
+            const cuda_source *s = &all.source[d->first + k];
+            const cuda_header h = cuda_read_header(s);
+            const cuda_sparse_body b = cuda_sparse_body_of(s, &h);
+            const uint64_t n = b.held ? cuda_sparse_before(&b, span) : 0;
+            if (cuda_lane() == 0) before[k] = n;
+        }
+        if (all.set)
+            for (uint64_t i = threadIdx.x; i < len; i += CUDA_THREADS) cuda_put(d->out + span * SELECT_SPAN + i, 0.0f);
+        __syncthreads();
+        cuda_add_span(&all, d, span, before, warps);
+        __syncthreads(); /* before[] is used again */
+    }
+}
+
+/* One decompress: a payload of a part of n elements holds k_min(n) to k_max(n) values. */
+template <typename Least, typename Most>
+static esp_status cuda_sparse_decompress(const esp_host *h, const char *name, uint32_t wire, const esp_codec_args *a,
+                                         Least k_min, Most k_max) {
+    cuda_call c;
+    const esp_status s = cuda_begin(&c, h, name, a);
+    if (s != ESP_OK) return s;
+    return cuda_each_sum(
+        &c, a, [](uint64_t) { return (uint64_t)0; },
+        [&](const cuda_sums &sums, uint64_t longest) {
+            cuda_sparse f;
+            memset(&f, 0, sizeof f);
+            f.codec = esp_name_hash(name), f.wire = wire;
+            for (uint32_t i = 0; i < sums.n; i++)
+                f.least[i] = k_min(sums.part[i].count), f.most[i] = k_max(sums.part[i].count);
+            cuda_launch(&c, "look", sparse_look, cuda_grid(&c, longest, 16384, sums.n), sums, f);
+        },
+        [&](const cuda_sums &sums, uint64_t longest) {
+            cuda_launch(&c, "add", sparse_add, cuda_grid(&c, longest, SELECT_SPAN, sums.n), sums);
+        });
+}
+#endif

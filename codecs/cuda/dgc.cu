@@ -1,0 +1,53 @@
+/* dgc.cu: codec "dgc" on CUDA; its maths is in codecs/dgc.c, its body in codecs/common/sparse.h, the selection in select.h, which tells what
+ * a compress moves: with momentum 32 bytes an element, with plain feedback 20, without 4. Decompress is that of topk.cu. 6 or 7
+ * launches, and 2. The parameter sample= has no meaning here: the selection takes its own. */
+#include "codecs/cuda/common/select.h"
+#include "codecs/cuda/common/sparse.h"
+#include "codecs/dgc.c"
+
+/* u in state and v in the residual, where a Comp reads the rank's own gradient; in others and without state, phi and its residual. */
+typedef struct dgc_cuda_memory {
+    typedef struct item {
+        float phi, u;
+    } item;
+    float m;
+    uint32_t nesterov, masking, own;
+    __device__ int momentum(const cuda_part *p) const { return own && p->e && p->state; }
+    __device__ item load(const cuda_parts *all, const cuda_part *p, uint64_t i) const {
+        if (!momentum(p)) return {cuda_phi(all, p, i), 0};
+        const dgc_sum s = dgc_step(cuda_get(p->g + i), cuda_get(p->state + i), cuda_get(p->e + i), m, (int)nesterov);
+        return {s.v, s.u};
+    }
+    __device__ int keeps(const cuda_part *p) const { return p->e != NULL; }
+    __device__ void keep(const cuda_part *p, uint64_t i, const item &x, int sent) const {
+        cuda_put(p->e + i, sent ? 0.0f : x.phi);
+        if (momentum(p)) cuda_put(p->state + i, sent && masking ? 0.0f : x.u);
+    }
+} dgc_cuda_memory;
+
+static esp_status dgc_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                 esp_bound *out) {
+    const uint64_t k = sparse_k(dgc_ratio((const dgc_self *)self, 0), like->count);
+    return cuda_bound(&dgc_codec, self, like, round, n_reduced, cuda_select_scratch(like->count, k), out);
+}
+static esp_status dgc_cuda_compress(void *self, const esp_codec_args *a) {
+    const dgc_self *t = (const dgc_self *)self;
+    const dgc_cuda_memory m = {(float)t->momentum, t->nesterov > 0, t->masking > 0,
+                               (a->flags & ESP_ARG_OWN_MEMORY) != 0};
+    const double ratio = dgc_ratio(t, a->step);
+    cuda_call c;
+    const esp_status s = cuda_begin(&c, t->host, dgc_name, a);
+    if (s != ESP_OK) return s;
+    for (uint32_t i = 0; i < a->n_tensors && m.own && a->state; i++)
+        if (a->state[i].bytes && a->state[i].bytes < a->tensor[i]->count * sizeof(float))
+            return esp_codec_fail(t->host, dgc_name, ESP_E_ARG, "state memory is less than bound() says");
+    return cuda_select_compress(&c, a, esp_name_hash(dgc_name), DGC_WIRE, m,
+                                [&](uint64_t n) { return sparse_k(ratio, n); });
+}
+static esp_status dgc_cuda_decompress(void *self, const esp_codec_args *a) {
+    const dgc_self *t = (const dgc_self *)self;
+    return cuda_sparse_decompress(
+        t->host, dgc_name, DGC_WIRE, a, [&](uint64_t n) { return sparse_k(t->ratio, n); },
+        [&](uint64_t n) { return sparse_k(dgc_ratio(t, 0), n); });
+}
+CUDA_TWIN(dgc, dgc_codec, dgc_cuda_bound, dgc_cuda_compress, dgc_cuda_decompress)

@@ -1,0 +1,39 @@
+/* topk.cu: codec "topk" on CUDA; its maths and body are in codecs/topk.c and codecs/common/sparse.h, the selection in select.h, which tells
+ * what a compress moves: 4 bytes an element, with feedback 20. A decompress writes 4 bytes an element (ESP_OUT_SET) and, for each value,
+ * reads and writes a sector of 32. 6 or 7 launches, and 2. */
+#include "codecs/cuda/common/select.h"
+#include "codecs/cuda/common/sparse.h"
+#include "codecs/topk.c"
+
+/* phi, and its residual. */
+typedef struct topk_memory {
+    typedef struct item {
+        float phi;
+    } item;
+    uint32_t unused;
+    __device__ item load(const cuda_parts *all, const cuda_part *p, uint64_t i) const { return {cuda_phi(all, p, i)}; }
+    __device__ int keeps(const cuda_part *p) const { return p->e != NULL; }
+    __device__ void keep(const cuda_part *p, uint64_t i, const item &x, int sent) const {
+        cuda_put(p->e + i, sent ? 0.0f : x.phi);
+    }
+} topk_memory;
+
+static esp_status topk_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                  esp_bound *out) {
+    const uint64_t k = sparse_k(((const topk_self *)self)->ratio, like->count);
+    return cuda_bound(&topk_codec, self, like, round, n_reduced, cuda_select_scratch(like->count, k), out);
+}
+static esp_status topk_cuda_compress(void *self, const esp_codec_args *a) {
+    const topk_self *t = (const topk_self *)self;
+    cuda_call c;
+    const esp_status s = cuda_begin(&c, t->host, topk_name, a);
+    if (s != ESP_OK) return s;
+    return cuda_select_compress(&c, a, esp_name_hash(topk_name), TOPK_WIRE, topk_memory{0},
+                                [&](uint64_t n) { return sparse_k(t->ratio, n); });
+}
+static esp_status topk_cuda_decompress(void *self, const esp_codec_args *a) {
+    const topk_self *t = (const topk_self *)self;
+    const auto k = [&](uint64_t n) { return sparse_k(t->ratio, n); };
+    return cuda_sparse_decompress(t->host, topk_name, TOPK_WIRE, a, k, k);
+}
+CUDA_TWIN(topk, topk_codec, topk_cuda_bound, topk_cuda_compress, topk_cuda_decompress)
