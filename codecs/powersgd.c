@@ -86,8 +86,8 @@ typedef struct powersgd_room {
     uint64_t bytes;
 } powersgd_room;
 
-static powersgd_room powersgd_room_of(unsigned char *scratch, uint64_t m, uint64_t n, uint64_t r) {
-    powersgd_room x = {0};
+ESP_ELEMENT powersgd_room powersgd_room_of(unsigned char *scratch, uint64_t m, uint64_t n, uint64_t r) {
+    powersgd_room x = {NULL, NULL, NULL, 0};
     const uint64_t columns = (m * r * sizeof(double) + 63) / 64 * 64, p = (m * r * sizeof(float) + 63) / 64 * 64;
     if (scratch) {
         x.columns = (double *)(void *)scratch;
@@ -114,14 +114,14 @@ static esp_status powersgd_bound(void *self, const esp_tensor *like, uint32_t ro
 }
 
 /* ---- the start ------------------------------------------------------------------------------------------------------ */
-/* Draws column k of Q: numbers in (-1, 1). */
-static void powersgd_draw(const esp_codec_args *a, uint32_t t, uint64_t k, float *q, uint64_t n) {
-    const uint64_t key = esp_rng_key(a->seed, a->step, a->tensor[t]->key, a->comp_index, 0);
-    for (uint64_t j = 0; j < n; j += 4) {
-        const esp_philox_t x = esp_philox(key, a->offset[t], k << 32 | j / 4);
-        for (uint64_t i = 0; i < 4 && j + i < n; i++)
-            q[j + i] = (float)((int32_t)(x.w[i] >> 8) - 0x800000) * 0x1p-23f + 0x1p-24f;
-    }
+static uint64_t powersgd_key(const esp_codec_args *a, uint64_t tensor) {
+    return esp_rng_key(a->seed, a->step, tensor, a->comp_index, 0);
+}
+/* Draws rows 4 b to 4 b + 3, below n, of column k of Q: numbers in (-1, 1). */
+ESP_ELEMENT void powersgd_draw_four(uint64_t key, uint64_t first, uint64_t k, uint64_t b, float *q, uint64_t n) {
+    const esp_philox_t x = esp_philox(key, first, k << 32 | b);
+    for (uint64_t i = 0; i < 4 && 4 * b + i < n; i++)
+        q[4 * b + i] = (float)((int32_t)(x.w[i] >> 8) - 0x800000) * 0x1p-23f + 0x1p-24f;
 }
 
 /* The state: Q of the last step, r rows of n, behind a place for what later versions may need. Zero at the start. */
@@ -131,25 +131,29 @@ static float *powersgd_state(const esp_codec_args *a, uint32_t t) {
 }
 
 static const float *powersgd_first(const esp_codec_args *a, uint32_t t, uint64_t r, float *room) {
-    const uint64_t n = a->tensor[t]->cols;
+    const uint64_t n = a->tensor[t]->cols, key = powersgd_key(a, a->tensor[t]->key);
     float *state = powersgd_state(a, t), *q = state ? state : room;
     for (uint64_t k = 0; k < r; k++) {
         uint32_t any = 0;
         for (uint64_t j = 0; state && j < n; j++) any |= dense_bits(q[k * n + j]) << 1;
-        if (!any) powersgd_draw(a, t, k, q + k * n, n);
+        for (uint64_t b = 0; !any && b < (n + 3) / 4; b++)
+            powersgd_draw_four(key, a->offset[t], k, b, q + k * n, n);
     }
     return q;
 }
 
-/* Keeps the sum of Q for the next step, each column with length 1. A column with NaN or Inf (a sum may overflow) is drawn anew there:
- * otherwise no later step would be finite. */
+/* A number of a column that gets length 1. A column with NaN or Inf (a sum may overflow) becomes zero, and is drawn anew in the next
+ * step: otherwise no later step would be finite. */
+ESP_ELEMENT float powersgd_unit(float q, double length) {
+    return length > 0 && length <= DBL_MAX ? (float)((double)q / length) : 0;
+}
+/* Keeps the sum of Q for the next step, each column with length 1. */
 static void powersgd_keep(float *state, const dense_f32 *q, uint64_t n, uint64_t r) {
     for (uint64_t k = 0; k < r; k++) {
         double s[4] = {0, 0, 0, 0};
         for (uint64_t j = 0; j < n; j++) s[j % 4] += (double)q[k * n + j] * (double)q[k * n + j];
         const double length = sqrt((s[0] + s[2]) + (s[1] + s[3]));
-        for (uint64_t j = 0; j < n; j++)
-            state[k * n + j] = length > 0 && length <= DBL_MAX ? (float)((double)q[k * n + j] / length) : 0;
+        for (uint64_t j = 0; j < n; j++) state[k * n + j] = powersgd_unit(q[k * n + j], length);
     }
 }
 

@@ -24,45 +24,56 @@ typedef struct randomk_perm {
 } randomk_perm;
 
 /* ---- permutation ------------------------------------------------------------------------------------------------------ */
-static randomk_perm randomk_perm_of(uint64_t draw, uint64_t count) {
-    randomk_perm p = {0};
+/* The sides for `count` elements. */
+static void randomk_sides(uint64_t count, uint32_t *a, uint32_t *b) {
     uint64_t root = 32; /* a smaller domain would leave too few permutations to draw from */
     for (uint64_t step = 1ull << 31; step; step >>= 1)
         if ((root + step) <= 0xffffffffu && (root + step - 1) * (root + step - 1) < count) root += step;
-    uint64_t b = (count + root - 1) / root;
+    const uint64_t side = (count + root - 1) / root;
+    *a = (uint32_t)root;
+    *b = side < 32 ? 32u : (uint32_t)side;
+}
+ESP_ELEMENT randomk_perm randomk_perm_with(uint64_t draw, uint64_t count, uint32_t a, uint32_t b) {
+    randomk_perm p;
     p.count = count;
-    p.a = (uint32_t)root;
-    p.b = b < 32 ? 32u : (uint32_t)b;
+    p.a = a;
+    p.b = b;
     for (int r = 0; r < RANDOMK_ROUNDS; r += 4) {
-        esp_philox_t w = esp_philox(draw, (uint64_t)r, 0);
+        const esp_philox_t w = esp_philox(draw, (uint64_t)r, 0);
         for (int i = 0; i < 4 && r + i < RANDOMK_ROUNDS; i++) p.key[r + i] = w.w[i];
     }
     return p;
 }
+static randomk_perm randomk_perm_of(uint64_t draw, uint64_t count) {
+    uint32_t a, b;
+    randomk_sides(count, &a, &b);
+    return randomk_perm_with(draw, count, a, b);
+}
 
 /* The round function: mixes x and key to 32 bits and scales them to a number below n. */
-ESP_INLINE uint32_t randomk_mix(uint32_t x, uint32_t key, uint32_t n) {
+ESP_ELEMENT uint32_t randomk_mix(uint32_t x, uint32_t key, uint32_t n) {
     x = (x + key) * 0x9E3779B1u;
     x = (x ^ x >> 15) * 0x85EBCA77u;
     x ^= x >> 13;
     x *= 0xC2B2AE3Du;
     return (uint32_t)((uint64_t)x * n >> 32);
 }
+/* Rounds r and r + 1, applied to one pair. */
+ESP_ELEMENT void randomk_two(uint32_t a, uint32_t b, uint32_t k0, uint32_t k1, uint32_t *left, uint32_t *right) {
+    uint64_t l = (uint64_t)*left + randomk_mix(*right, k0, a);
+    l -= l >= a ? a : 0;
+    const uint64_t t = (uint64_t)*right + randomk_mix((uint32_t)l, k1, b);
+    *left = (uint32_t)l;
+    *right = (uint32_t)(t - (t >= b ? b : 0));
+}
 
 /* Applies the network once to n pairs: left below a, right below b. */
 ESP_INLINE uint64_t randomk_apply_body(const randomk_perm *p, uint32_t *restrict left, uint32_t *restrict right,
                                        uint64_t n) {
-    const uint32_t a = p->a, b = p->b;
     for (int r = 0; r < RANDOMK_ROUNDS; r += 2) {
-        const uint32_t k0 = p->key[r], k1 = p->key[r + 1];
+        const uint32_t a = p->a, b = p->b, k0 = p->key[r], k1 = p->key[r + 1];
         ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) {
-            uint64_t l = (uint64_t)left[i] + randomk_mix(right[i], k0, a);
-            l -= l >= a ? a : 0;
-            uint64_t t = (uint64_t)right[i] + randomk_mix((uint32_t)l, k1, b);
-            left[i] = (uint32_t)l;
-            right[i] = (uint32_t)(t - (t >= b ? b : 0));
-        }
+        for (uint64_t i = 0; i < n; i++) randomk_two(a, b, k0, k1, &left[i], &right[i]);
     }
     return 0;
 }
@@ -163,18 +174,21 @@ static void randomk_clear(void *arg, uint64_t begin, uint64_t end) {
 }
 
 /* The draw's key. It depends on step, tensor, Comp and part, but not on the rank, so that all ranks choose alike. */
-static uint64_t randomk_key(const esp_codec_args *a) {
-    uint64_t key = esp_rng_key(a->seed, a->step, a->tensor[0]->key, a->comp_index, 0);
-    esp_philox_t w = esp_philox(key, a->offset[0], 0x6b6d6f646e6172ull /* "randomk": this use of the key */);
+static uint64_t randomk_key(const esp_codec_args *a, uint64_t tensor, uint64_t first) {
+    const uint64_t key = esp_rng_key(a->seed, a->step, tensor, a->comp_index, 0);
+    const esp_philox_t w = esp_philox(key, first, 0x6b6d6f646e6172ull /* "randomk": this use of the key */);
     return (uint64_t)w.w[1] << 32 | w.w[0];
+}
+static float randomk_factor(const randomk_self *t, uint64_t count, uint64_t k) {
+    return t->unbiased > 0 && k ? (float)((double)count / (double)k) : 1.0f;
 }
 
 static esp_status randomk_compress(void *self, const esp_codec_args *a) {
     const randomk_self *t = (const randomk_self *)self;
     const uint64_t count = a->tensor[0]->count, k = sparse_k(t->ratio, count);
-    esp_payload_header h =
-        esp_payload_header_of(esp_name_hash(randomk_name), RANDOMK_WIRE, 0, count, 4 * k, count ? randomk_key(a) : 0);
-    randomk_job r = {sparse_input_of(a, t->simd), {0}, randomk_apply_for(t->simd), NULL, 1.0f};
+    const uint64_t draw = count ? randomk_key(a, a->tensor[0]->key, a->offset[0]) : 0;
+    esp_payload_header h = esp_payload_header_of(esp_name_hash(randomk_name), RANDOMK_WIRE, 0, count, 4 * k, draw);
+    randomk_job r = {sparse_input_of(a, t->simd), {0}, randomk_apply_for(t->simd), NULL, randomk_factor(t, count, k)};
     if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes)
         return esp_codec_fail(t->host, randomk_name, ESP_E_TOO_SMALL,
                               "the payload's capacity is less than bound() says");
@@ -185,7 +199,6 @@ static esp_status randomk_compress(void *self, const esp_codec_args *a) {
         return esp_payload_begin(a->payload, &h);
     }
     r.perm = randomk_perm_of(h.aux, count);
-    if (t->unbiased > 0 && k) r.factor = (float)((double)count / (double)k);
     select_parallel(t->host, k, RANDOMK_GRAIN, randomk_gather, &r);
     if (r.in.e && t->unbiased > 0) {
         memset(r.in.e, 0, 4 * count);
@@ -273,6 +286,8 @@ static esp_status randomk_model(void *self, const esp_tensor *like, uint32_t n_r
         .error = t->unbiased > 0 ? fmin(1.0, 1 / r - 1) : 1 - r,
         .begin_ns = {2000, 1000},
         .ns = {esp_model_stream(20) + 3 * r, esp_model_stream(4) + 2 * r},
+        .launches = {3, 3},
+        .bytes = {20 + 100 * r, 4 + 72 * r}, /* an element in a place of its own moves 32 bytes */
     };
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);

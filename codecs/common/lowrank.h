@@ -209,7 +209,7 @@ static inline void lowrank_p_rows(void *arg, uint64_t begin, uint64_t end) {
 static inline void lowrank_p(const lowrank_job *l) { lowrank_run(l, l->m, l->n, lowrank_p_rows); }
 
 /* The partial sums of phi^T P: their number depends on the shape alone. */
-static inline uint64_t lowrank_n_sums(uint64_t m) {
+ESP_ELEMENT uint64_t lowrank_n_sums(uint64_t m) {
     const uint64_t n = (m + LOWRANK_ROWS - 1) / LOWRANK_ROWS;
     return n < 1 ? 1 : n > LOWRANK_SUMS ? LOWRANK_SUMS : n;
 }
@@ -275,6 +275,11 @@ static inline double lowrank_inner(const double *a, const double *b, uint64_t n)
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
+/* What a column is multiplied by to have length 1, from the squares of its length before and after others were taken out of it. */
+ESP_ELEMENT double lowrank_scale(double before, double now) {
+    return now > 1e-12 * before && now > 0 ? 1 / sqrt(now) : 0;
+}
+
 /* Makes the r columns of `v` (each m numbers) orthonormal: modified Gram-Schmidt, twice for each column. A column that depends on
  * those before it, and so keeps less than 1e-6 of its length, becomes zero. */
 static inline void lowrank_orthonormal(double *v, uint64_t m, uint64_t r) {
@@ -286,8 +291,7 @@ static inline void lowrank_orthonormal(double *v, uint64_t m, uint64_t r) {
                 const double d = lowrank_inner(a, v + j * m, m);
                 for (uint64_t i = 0; i < m; i++) a[i] -= d * v[j * m + i];
             }
-        const double now = lowrank_inner(a, a, m);
-        const double scale = now > 1e-12 * before && now > 0 ? 1 / sqrt(now) : 0;
+        const double scale = lowrank_scale(before, lowrank_inner(a, a, m));
         for (uint64_t i = 0; i < m; i++) a[i] *= scale;
     }
 }

@@ -20,7 +20,11 @@ static const char *const specs[] = {"none",
                                     "topk:ratio=0.3",
                                     "dgc",
                                     "dgc:ratio=0.002,warmup=4,nesterov=1",
-                                    "dgc:ratio=0.1,masking=0"};
+                                    "dgc:ratio=0.1,masking=0",
+                                    "randomk:ratio=0.01",
+                                    "randomk:ratio=0.3,unbiased=1",
+                                    "powersgd:rank=2",
+                                    "powersgd:rank=3,start=cold"};
 
 /* Every twin of the plugin is in the list. */
 static void all_twins(void **state) {

@@ -126,14 +126,14 @@ typedef struct tw_part {
     uint64_t body[TW_ROUNDS];
 } tw_part;
 
-/* 16 bytes before a payload keep its alignment; the gradient's own is 4. */
-static void tw_part_make(tw_part *p, const tw_codec *c, uint64_t count, uint32_t n_reduced, uint64_t shift) {
+/* A part of `rows` rows; 0: no matrix. 16 bytes before a payload keep its alignment; the gradient's own is 4. */
+static void tw_matrix_make(tw_part *p, const tw_codec *c, uint64_t count, uint64_t rows, uint32_t n_reduced,
+                           uint64_t shift) {
     esp_tensor like = {sizeof like, ESP_F32, 7, count, {NULL, 0, {0, 0}}, 0, 0};
     esp_bound b = {.struct_size = sizeof b}, d = {.struct_size = sizeof d};
     memset(p, 0, sizeof *p);
     p->count = count, p->shift = shift;
-    p->rows = cf_has(&c->cpu, ESP_CODEC_NEEDS_MATRIX) && count ? count % 6 == 0 ? 6 : count % 4 == 0 ? 4 : 1 : 0;
-    p->cols = p->rows ? count / p->rows : 0;
+    p->rows = rows, p->cols = rows ? count / rows : 0;
     like.rows = p->rows, like.cols = p->cols;
     for (uint32_t r = 0; r < c->cpu.traits.n_rounds; r++) {
         assert_int_equal(c->cpu.table->bound(c->cpu.self, &like, r, n_reduced, &b), ESP_OK);
@@ -141,9 +141,10 @@ static void tw_part_make(tw_part *p, const tw_codec *c, uint64_t count, uint32_t
         assert_int_equal(b.payload_bytes, d.payload_bytes);
         assert_int_equal(b.state_bytes, d.state_bytes);
         if (r == 0) p->cpu.bytes[TW_STATE] = b.state_bytes;
+        if (!b.payload_bytes) b.payload_bytes = ESP_PAYLOAD_HEADER; /* begins with a later round: a header alone */
         p->cpu.capacity[r] = p->cuda.capacity[r] = b.payload_bytes;
         p->cpu.payload[r] = calloc(1, b.payload_bytes + 1);
-        p->cuda.payload[r] = b.payload_bytes ? tw_take(b.payload_bytes) : NULL;
+        p->cuda.payload[r] = tw_take(b.payload_bytes);
     }
     p->cpu.bytes[TW_G] = p->cpu.bytes[TW_E] = p->cpu.bytes[TW_OUT] = (count + shift) * 4;
     p->cpu.bytes[TW_USED] = 8 * TW_ROUNDS;
@@ -152,6 +153,10 @@ static void tw_part_make(tw_part *p, const tw_codec *c, uint64_t count, uint32_t
         p->cpu.at[i] = calloc(1, p->cpu.bytes[i] + 1);
         p->cuda.at[i] = tw_take(p->cpu.bytes[i]);
     }
+}
+static void tw_part_make(tw_part *p, const tw_codec *c, uint64_t count, uint32_t n_reduced, uint64_t shift) {
+    const int matrix = cf_has(&c->cpu, ESP_CODEC_NEEDS_MATRIX) && count;
+    tw_matrix_make(p, c, count, !matrix ? 0 : count % 6 == 0 ? 6 : count % 4 == 0 ? 4 : 1, n_reduced, shift);
 }
 static void tw_part_free(tw_part *p) {
     for (int i = 0; i < TW_MEMORIES; i++) {
@@ -207,13 +212,13 @@ static esp_codec_args tw_args(const tw_codec *c, tw_part *const *part, uint32_t 
                 decompress ? NULL : (uint64_t *)(void *)s->at[TW_USED] + round};
         const uint32_t before = decompress ? last : round;
         if (before) tw_now.reduced[t] = (esp_payload){{s->payload[before - 1], s->capacity[before - 1], dev}, NULL};
-        if (before && !s->capacity[before - 1]) tw_now.reduced[t].data.bytes = 0;
     }
     a.n_tensors = n, a.n_payloads = per, a.n_reduced = how->n_reduced, a.round = decompress ? 0 : round;
     a.beta = how->beta, a.gamma = how->gamma, a.scale = how->scale, a.flags = how->flags;
     a.tensor = tw_now.list, a.offset = tw_now.offset, a.payload = tw_now.payload;
     if (how->feedback && !decompress) a.residual = tw_now.residual;
-    if (part[0]->cpu.bytes[TW_STATE]) a.state = tw_now.state;
+    for (uint32_t t = 0; t < n; t++)
+        if (part[t]->cpu.bytes[TW_STATE]) a.state = tw_now.state;
     if (decompress ? last : round) a.reduced = tw_now.reduced;
     if (cuda) a.stream = tw_stream;
     return a;
@@ -283,7 +288,6 @@ static void tw_compress(const tw_codec *c, tw_part *const *part, uint32_t n, con
         if (d != ESP_OK) fail_msg("%s: CUDA's compress: %s: %s", c->spec, tw_status(d), cf_message);
         for (uint32_t t = 0; t < n; t++) {
             tw_part *p = part[t];
-            if (!p->cpu.capacity[r]) continue;
             p->body[r] = ((const uint64_t *)(void *)p->cpu.at[TW_USED])[r];
             tw_same(c->spec, p, "used", p->cpu.at[TW_USED] + 8 * r, p->cuda.at[TW_USED] + 8 * r, 8);
             tw_same(c->spec, p, "the payload", p->cpu.payload[r], p->cuda.payload[r], p->body[r]);

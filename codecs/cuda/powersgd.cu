@@ -1,0 +1,446 @@
+/* powersgd.cu: codec "powersgd" on CUDA; its maths and bodies are in codecs/powersgd.c, the products in codecs/cuda/common/lowrank.h.
+ *
+ * round 0:     start (columns of Q that are zero are drawn), p; p's last block writes the header
+ * round 1:     basis (one block a matrix), q, combine, rest
+ * decompress:  look, basis (and, side by side, the next step's start), put
+ * A matrix moves 4 bytes an element in round 0 and in round 1, with feedback 8 and 20; to decompress 4 to overwrite, 8 to add. A tensor
+ * that is no matrix moves 8 in round 1 (with feedback 24), and to decompress 4 a payload and 4 or 8. */
+#include "codecs/cuda/common/dense.h"
+#include "codecs/cuda/common/lowrank.h"
+#include "codecs/powersgd.c"
+
+enum { POWERSGD_SOURCES = 64 };
+
+/* A part of a compress. */
+typedef struct powersgd_part {
+    const float *g;
+    float *e, *q; /* q: the start, in the state or in scratch memory */
+    unsigned char *payload, *scratch;
+    const unsigned char *reduced;
+    uint64_t reduced_bytes, *used;
+    uint64_t count, m, n, first, key;
+    uint32_t r, warm; /* warm: q is in the state */
+} powersgd_part;
+typedef struct powersgd_parts {
+    uint32_t n, codec;
+    float beta, gamma;
+    cuda_finding *finding;
+    powersgd_part part[CUDA_PARTS];
+} powersgd_parts;
+/* A part of a decompress. */
+typedef struct powersgd_sum {
+    float *out, *state; /* state: where the next step's start goes, or NULL */
+    unsigned char *scratch;
+    const unsigned char *reduced;
+    uint64_t reduced_bytes, count, m, n;
+    uint32_t r, first, n_payloads;
+} powersgd_sum;
+typedef struct powersgd_sums {
+    uint32_t n, codec, set;
+    float scale;
+    cuda_finding *finding;
+    powersgd_sum part[CUDA_PARTS];
+    cuda_source source[POWERSGD_SOURCES];
+} powersgd_sums;
+
+/* cuda_flags: bad, and then */
+enum { POWERSGD_DONE, POWERSGD_CORRUPT };
+
+static __device__ __forceinline__ cuda_flags *powersgd_flags(unsigned char *scratch) {
+    return (cuda_flags *)(void *)scratch;
+}
+static __device__ __forceinline__ void powersgd_found_corrupt(cuda_finding *finding, uint32_t codec) {
+    finding->codec = codec;
+    __threadfence_system();
+    finding->corrupt = 1;
+}
+static __device__ __forceinline__ const float *powersgd_numbers(const unsigned char *payload) {
+    return (const float *)(const void *)(payload + ESP_PAYLOAD_HEADER);
+}
+static __device__ __forceinline__ cuda_lowrank powersgd_matrix(const powersgd_parts *all, const powersgd_part *p) {
+    const cuda_lowrank x = {p->g, p->e, all->beta, all->gamma, p->m, p->n, p->r};
+    return x;
+}
+
+/* ---- compress ------------------------------------------------------------------------------------------------------------- */
+static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_start_kernel(powersgd_parts all) {
+    const powersgd_part *p = &all.part[blockIdx.y];
+    for (uint64_t k = blockIdx.x; k < p->r; k += gridDim.x) {
+        float *q = p->q + k * p->n;
+        int any = 0;
+        for (uint64_t top = 0; p->warm && !any && top < p->n; top += CUDA_THREADS) {
+            const uint64_t j = top + threadIdx.x;
+            any = __syncthreads_or(j < p->n && dense_bits(cuda_get(q + j)) << 1 != 0);
+        }
+        for (uint64_t b = threadIdx.x; !any && b < (p->n + 3) / 4; b += CUDA_THREADS)
+            powersgd_draw_four(p->key, p->first, k, b, q, p->n);
+    }
+}
+
+/* Header and, where the input was not finite, a body of NaN: by `n` threads, this one the i-th. */
+static __device__ __forceinline__ void powersgd_finish(const powersgd_parts *all, const powersgd_part *p, uint32_t bad,
+                                                       uint64_t numbers, uint64_t i, uint64_t n) {
+    cuda_part to;
+    to.payload = p->payload, to.used = p->used, to.count = p->count;
+    if (i == 0) cuda_write_header(&to, all->codec, 1, bad ? ESP_PAYLOAD_NONFINITE : 0, numbers * 4, p->r);
+    for (; bad && i < numbers; i += n) cuda_put((float *)(void *)cuda_body(&to) + i, dense_float(0x7FC00000u));
+}
+
+template <int K> __global__ void __launch_bounds__(CUDA_THREADS) powersgd_p_kernel(powersgd_parts all) {
+    __shared__ float tile[CUDA_LOWRANK_TILE];
+    __shared__ uint32_t last, bad;
+    const powersgd_part *p = &all.part[blockIdx.y];
+    const cuda_lowrank x = powersgd_matrix(&all, p);
+    cuda_flags *flags = powersgd_flags(p->scratch);
+    uint32_t any = 0;
+    if (p->r) any = cuda_lowrank_p<K>(&x, p->q, (float *)(void *)(p->payload + ESP_PAYLOAD_HEADER), tile);
+    if (any >> 31) atomicOr(&flags->bad, 1u);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(&flags->own[POWERSGD_DONE], 1u) == gridDim.x - 1;
+        bad = atomicOr(&flags->bad, 0u);
+    }
+    __syncthreads();
+    if (last) powersgd_finish(&all, p, bad, p->m * p->r, threadIdx.x, CUDA_THREADS);
+}
+
+/* A matrix: the sum of P becomes P^, by one block. Another tensor with feedback: looks for NaN and Inf. */
+static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_basis_kernel(powersgd_parts all) {
+    __shared__ double room[CUDA_LOWRANK_ROOM];
+    const powersgd_part *p = &all.part[blockIdx.y];
+    cuda_flags *flags = powersgd_flags(p->scratch);
+    uint32_t any = 0;
+    if (!p->r) {
+        const cuda_lowrank x = powersgd_matrix(&all, p);
+        for (uint64_t i = cuda_thread(); p->e && i < p->count; i += cuda_threads())
+            any |= dense_nonfinite(cuda_lowrank_phi(&x, i));
+        if (any >> 31) atomicOr(&flags->bad, 1u);
+        return;
+    }
+    if (blockIdx.x) return;
+    const cuda_source from = {p->reduced, p->reduced_bytes};
+    const cuda_header h = cuda_read_header(&from);
+    const float *sum = powersgd_numbers(p->reduced);
+    if (h.codec != all.codec || h.wire != 1 || h.count != p->count || h.flags > 3 ||
+        h.body > p->reduced_bytes - ESP_PAYLOAD_HEADER || h.body != p->m * p->r * 4) {
+        if (threadIdx.x == 0) flags->own[POWERSGD_CORRUPT] = 1, powersgd_found_corrupt(all.finding, all.codec);
+        return;
+    }
+    for (uint64_t i = threadIdx.x; i < p->m * p->r; i += CUDA_THREADS) any |= dense_nonfinite(cuda_get(sum + i));
+    if (__syncthreads_or((h.flags & ESP_PAYLOAD_NONFINITE) || any >> 31)) {
+        if (threadIdx.x == 0) flags->bad = 1;
+        return;
+    }
+    const powersgd_room at = powersgd_room_of(p->scratch + CUDA_FLAGS, p->m, p->n, p->r);
+    cuda_lowrank_orthonormal(sum, p->m, p->r, at.columns, at.p, room);
+}
+
+/* A matrix: partial sums of Q. Another tensor: its body and residual. */
+template <int K> __global__ void __launch_bounds__(CUDA_THREADS) powersgd_q_kernel(powersgd_parts all) {
+    __shared__ float tile[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_SIDE], ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_SIDE];
+    const powersgd_part *p = &all.part[blockIdx.y];
+    const cuda_lowrank x = powersgd_matrix(&all, p);
+    cuda_flags *flags = powersgd_flags(p->scratch);
+    /* without feedback, blocks of this kernel set the flag; the header's kernel then overwrites the body */
+    if ((p->r || p->e) && (cuda_get(&flags->bad) || cuda_get(&flags->own[POWERSGD_CORRUPT]))) return;
+    if (p->r) {
+        const powersgd_room at = powersgd_room_of(p->scratch + CUDA_FLAGS, p->m, p->n, p->r);
+        cuda_lowrank_qt<K>(&x, at.p, at.q, tile, ps);
+        return;
+    }
+    uint32_t any = 0;
+    for (uint64_t i = cuda_thread(); i < p->count; i += cuda_threads()) {
+        const float phi = cuda_lowrank_phi(&x, i);
+        any |= dense_nonfinite(phi);
+        cuda_put((float *)(void *)(p->payload + ESP_PAYLOAD_HEADER) + i, phi);
+        if (p->e) cuda_put(p->e + i, 0.0f);
+    }
+    if (any >> 31) atomicOr(&flags->bad, 1u);
+}
+static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_combine_kernel(powersgd_parts all) {
+    const powersgd_part *p = &all.part[blockIdx.y];
+    cuda_flags *flags = powersgd_flags(p->scratch);
+    if (!p->r || cuda_get(&flags->bad) || cuda_get(&flags->own[POWERSGD_CORRUPT])) return;
+    const powersgd_room at = powersgd_room_of(p->scratch + CUDA_FLAGS, p->m, p->n, p->r);
+    const uint32_t any =
+        cuda_lowrank_combine(at.q, p->m, p->n, p->r, (float *)(void *)(p->payload + ESP_PAYLOAD_HEADER));
+    if (any >> 31) atomicOr(&flags->bad, 1u);
+}
+/* The header, and a matrix's residual. */
+static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_rest_kernel(powersgd_parts all) {
+    __shared__ float ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_ROWS];
+    const powersgd_part *p = &all.part[blockIdx.y];
+    const uint32_t bad = cuda_get(&powersgd_flags(p->scratch)->bad);
+    if (cuda_get(&powersgd_flags(p->scratch)->own[POWERSGD_CORRUPT])) return;
+    powersgd_finish(&all, p, bad, p->r ? p->n * p->r : p->count, cuda_thread(), cuda_threads());
+    if (bad || !p->r || !p->e) return;
+    const cuda_lowrank x = powersgd_matrix(&all, p);
+    const powersgd_room at = powersgd_room_of(p->scratch + CUDA_FLAGS, p->m, p->n, p->r);
+    const float *q = powersgd_numbers(p->payload);
+    cuda_lowrank_tiles(p->m, p->n, p->r, at.p, ps, [&](uint64_t row, uint64_t column, uint32_t rows, const float *own) {
+        const uint64_t first = row * p->n + column;
+        float phi[8], y[8];
+        cuda_lowrank_rows_of(own, q + column, p->n, p->r, y);
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < 8; i++) phi[i] = i < rows ? cuda_lowrank_phi(&x, first + i * p->n) : 0;
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < 8; i++)
+            if (i < rows) cuda_put(p->e + first + i * p->n, phi[i] - y[i]);
+    });
+}
+
+/* The largest of what kernels of a list work on, which decides grids. */
+typedef struct powersgd_most {
+    uint64_t plain, r, p_tiles, q_tiles, q_numbers, tiles;
+} powersgd_most;
+static void powersgd_raise(uint64_t *most, uint64_t x) { *most = x > *most ? x : *most; }
+static void powersgd_most_of(powersgd_most *w, uint64_t count, uint64_t m, uint64_t n, uint64_t r) {
+    if (!r) powersgd_raise(&w->plain, count);
+    if (!r) return;
+    const uint64_t wide = (n + 63) / 64, rows = cuda_lowrank_rows(n);
+    powersgd_raise(&w->r, r);
+    powersgd_raise(&w->p_tiles, (m + rows - 1) / rows);
+    powersgd_raise(&w->q_tiles, lowrank_n_sums(m) * wide);
+    powersgd_raise(&w->q_numbers, n * r);
+    powersgd_raise(&w->tiles, wide * ((m + CUDA_LOWRANK_ROWS - 1) / CUDA_LOWRANK_ROWS));
+}
+/* Blocks for `tiles` tiles and `numbers` numbers of the largest part. */
+static dim3 powersgd_grid(const cuda_call *c, uint64_t tiles, uint64_t numbers, uint32_t parts) {
+    const uint64_t more = (numbers + CUDA_DENSE_EACH - 1) / CUDA_DENSE_EACH;
+    return cuda_grid(c, tiles > more ? tiles : more, 1, parts);
+}
+
+static void powersgd_first_round(cuda_call *c, const powersgd_parts &all, const powersgd_most &w) {
+    const dim3 grid = powersgd_grid(c, w.p_tiles, 0, all.n);
+    if (w.r) cuda_launch(c, "start", powersgd_start_kernel, powersgd_grid(c, w.r, 0, all.n), all);
+    if (w.r <= 4)
+        cuda_launch(c, "p", powersgd_p_kernel<1>, grid, all);
+    else if (w.r <= 16)
+        cuda_launch(c, "p", powersgd_p_kernel<4>, grid, all);
+    else
+        cuda_launch(c, "p", powersgd_p_kernel<16>, grid, all);
+}
+static void powersgd_second_round(cuda_call *c, const powersgd_parts &all, const powersgd_most &w) {
+    const dim3 grid = powersgd_grid(c, w.q_tiles, w.plain, all.n);
+    cuda_launch(c, "basis", powersgd_basis_kernel, powersgd_grid(c, 1, w.plain, all.n), all);
+    if (w.r <= 4)
+        cuda_launch(c, "q", powersgd_q_kernel<1>, grid, all);
+    else if (w.r <= 16)
+        cuda_launch(c, "q", powersgd_q_kernel<4>, grid, all);
+    else
+        cuda_launch(c, "q", powersgd_q_kernel<16>, grid, all);
+    if (w.r) cuda_launch(c, "combine", powersgd_combine_kernel, powersgd_grid(c, 1, w.q_numbers, all.n), all);
+    cuda_launch(c, "rest", powersgd_rest_kernel, powersgd_grid(c, w.tiles, w.plain, all.n), all);
+}
+static esp_status powersgd_cuda_compress(void *self, const esp_codec_args *a) {
+    const powersgd_self *s = (const powersgd_self *)self;
+    cuda_call c;
+    uint32_t t = 0;
+    esp_status st = cuda_begin(&c, s->dense.host, "powersgd", a);
+    for (uint32_t i = 0; i < a->n_tensors && st == ESP_OK && a->round; i++)
+        if (powersgd_rank(s, a->tensor[i]) &&
+            (!a->reduced || !a->reduced[i].data.ptr || a->reduced[i].data.bytes < ESP_PAYLOAD_HEADER))
+            st = ESP_E_CORRUPT;
+    if (st != ESP_OK) return st;
+    return cuda_each_part(
+        &c, a, [](uint64_t) { return (uint64_t)0; },
+        [&](const cuda_parts &parts, uint64_t) {
+            powersgd_parts all;
+            powersgd_most w;
+            memset((void *)&all, 0, sizeof all);
+            memset((void *)&w, 0, sizeof w);
+            all.n = parts.n, all.beta = a->beta, all.gamma = a->gamma;
+            all.codec = esp_name_hash("powersgd");
+            all.finding = c.device->finding;
+            for (uint32_t i = 0; i < parts.n; i++, t++) {
+                powersgd_part *p = &all.part[i];
+                const cuda_part *from = &parts.part[i];
+                const uint64_t r = powersgd_rank(s, a->tensor[t]);
+                p->g = from->g, p->e = from->e, p->payload = from->payload, p->scratch = from->scratch;
+                p->used = from->used, p->count = from->count, p->first = from->first;
+                p->m = a->tensor[t]->rows, p->n = a->tensor[t]->cols, p->r = (uint32_t)r;
+                p->key = powersgd_key(a, from->key);
+                p->q = powersgd_state(a, t), p->warm = p->q != NULL;
+                if (!p->q) p->q = powersgd_room_of(p->scratch + CUDA_FLAGS, p->m, p->n, r).q;
+                if (a->reduced) p->reduced = (const unsigned char *)a->reduced[t].data.ptr;
+                if (a->reduced) p->reduced_bytes = a->reduced[t].data.bytes;
+                powersgd_most_of(&w, p->count, p->m, p->n, r);
+                const uint64_t body = r ? r * (a->round ? p->n : p->m) * 4 : a->round ? p->count * 4 : 0;
+                if (from->capacity - ESP_PAYLOAD_HEADER < body) c.status = ESP_E_TOO_SMALL;
+            }
+            if (a->round)
+                powersgd_second_round(&c, all, w);
+            else
+                powersgd_first_round(&c, all, w);
+        });
+}
+
+/* ---- decompress ------------------------------------------------------------------------------------------------------------- */
+/* 1: the header is one of this codec's, with a body of `numbers` f32. */
+static __device__ __forceinline__ int powersgd_header_ok(const cuda_header *h, const powersgd_sums *all,
+                                                         const powersgd_sum *d, uint64_t bytes, uint64_t numbers) {
+    return h->codec == all->codec && h->wire == 1 && h->count == d->count && h->body <= bytes - ESP_PAYLOAD_HEADER &&
+           h->body == numbers * 4 && h->aux == d->r;
+}
+static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_look_kernel(powersgd_sums all) {
+    const powersgd_sum *d = &all.part[blockIdx.y];
+    uint32_t any = 0, nan = 0;
+    int ok = 1;
+    for (uint32_t k = 0; ok && k < d->n_payloads; k++) {
+        const cuda_source *s = &all.source[d->first + k];
+        const cuda_header h = cuda_read_header(s);
+        ok = h.flags < 2 && powersgd_header_ok(&h, &all, d, s->bytes, d->r ? d->n * d->r : d->count);
+        nan |= h.flags & ESP_PAYLOAD_NONFINITE;
+    }
+    if (ok && d->r) {
+        const cuda_source s = {d->reduced, d->reduced_bytes};
+        const cuda_header h = cuda_read_header(&s);
+        ok = h.flags <= 3 && powersgd_header_ok(&h, &all, d, s.bytes, d->m * d->r);
+        nan |= h.flags & ESP_PAYLOAD_NONFINITE;
+        for (uint64_t i = cuda_thread(); ok && i < d->m * d->r; i += cuda_threads())
+            any |= dense_nonfinite(cuda_get(powersgd_numbers(d->reduced) + i));
+    }
+    if (nan || any >> 31) atomicOr(&powersgd_flags(d->scratch)->bad, (uint32_t)CUDA_NAN);
+    if (ok || cuda_thread()) return;
+    atomicOr(&powersgd_flags(d->scratch)->bad, (uint32_t)CUDA_CORRUPT);
+    powersgd_found_corrupt(all.finding, all.codec);
+}
+/* Task 0 makes P^, the others each a column of the next step's start. */
+static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_bases_kernel(powersgd_sums all) {
+    __shared__ double room[CUDA_LOWRANK_ROOM];
+    const powersgd_sum *d = &all.part[blockIdx.y];
+    if (!d->r || cuda_get(&powersgd_flags(d->scratch)->bad)) return;
+    for (uint64_t task = blockIdx.x; task <= (d->state ? d->r : 0); task += gridDim.x) {
+        if (task == 0) {
+            const powersgd_room at = powersgd_room_of(d->scratch + CUDA_FLAGS, d->m, d->n, d->r);
+            cuda_lowrank_orthonormal(powersgd_numbers(d->reduced), d->m, d->r, at.columns, at.p, room);
+            continue;
+        }
+        const float *q = powersgd_numbers(all.source[d->first].payload) + (task - 1) * d->n;
+        float *to = d->state + (task - 1) * d->n;
+        const double length = sqrt(cuda_lowrank_sum(d->n, d->n, room, [&](uint64_t i) {
+            const double x = (double)cuda_get(q + i);
+            return x * x;
+        }));
+        for (uint64_t i = threadIdx.x; i < d->n; i += CUDA_THREADS)
+            cuda_put(to + i, powersgd_unit(cuda_get(q + i), length));
+    }
+}
+static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_put_kernel(powersgd_sums all) {
+    __shared__ float ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_ROWS];
+    const powersgd_sum *d = &all.part[blockIdx.y];
+    const cuda_source *from = &all.source[d->first];
+    const uint32_t verdict = cuda_get(&powersgd_flags(d->scratch)->bad);
+    if (verdict & CUDA_CORRUPT) return;
+    if (verdict || !d->r) {
+        for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads()) {
+            float x = all.set || verdict ? 0 : cuda_get(d->out + i);
+            for (uint32_t k = 0; !verdict && k < d->n_payloads; k++) {
+                const float v = all.scale * cuda_get(powersgd_numbers(from[k].payload) + i);
+                x = all.set && !k ? v : x + v;
+            }
+            cuda_put(d->out + i, verdict ? dense_float(0x7FC00000u) : x);
+        }
+        return;
+    }
+    const powersgd_room at = powersgd_room_of(d->scratch + CUDA_FLAGS, d->m, d->n, d->r);
+    cuda_lowrank_tiles(d->m, d->n, d->r, at.p, ps, [&](uint64_t row, uint64_t column, uint32_t rows, const float *own) {
+        const uint64_t first = row * d->n + column;
+        float x[8], y[8];
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < 8; i++) x[i] = !all.set && i < rows ? cuda_get(d->out + first + i * d->n) : 0;
+        for (uint32_t k = 0; k < d->n_payloads; k++) {
+            cuda_lowrank_rows_of(own, powersgd_numbers(from[k].payload) + column, d->n, d->r, y);
+            CUDA_UNROLL
+            for (uint32_t i = 0; i < 8; i++) x[i] = all.set && !k ? all.scale * y[i] : x[i] + all.scale * y[i];
+        }
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < 8; i++)
+            if (i < rows) cuda_put(d->out + first + i * d->n, x[i]);
+    });
+}
+
+/* Calls launch(sums, w, begins) for all payloads: those of several parts at a time, or of one part in several calls; `begins`: these are
+ * the part's first. */
+template <typename Launch>
+static void powersgd_each_sum(cuda_call *c, const powersgd_self *s, const esp_codec_args *a, unsigned char *scratch,
+                              uint64_t stride, Launch launch) {
+    const uint32_t per = a->n_payloads, room = POWERSGD_SOURCES;
+    uint32_t t = 0, p = 0; /* the next payload: p of part t */
+    while (t < a->n_tensors && c->status == ESP_OK) {
+        powersgd_sums all;
+        powersgd_most w;
+        uint32_t used = 0;
+        const int begins = p == 0;
+        memset((void *)&all, 0, sizeof all);
+        memset((void *)&w, 0, sizeof w);
+        all.codec = esp_name_hash("powersgd");
+        all.set = a->mode == ESP_OUT_SET && begins;
+        all.scale = a->scale == 0 ? 1 : a->scale;
+        all.finding = c->device->finding;
+        while (t < a->n_tensors && all.n < (uint32_t)CUDA_PARTS && (used == 0 || used + per <= room)) {
+            powersgd_sum *d = &all.part[all.n++];
+            const esp_tensor *x = a->tensor[t];
+            d->r = (uint32_t)powersgd_rank(s, x);
+            d->out = (float *)x->data.ptr;
+            d->state = per == 1 ? powersgd_state(a, t) : NULL;
+            d->scratch = scratch + t * stride;
+            d->count = x->count, d->m = x->rows, d->n = x->cols;
+            if (d->r) d->reduced = (const unsigned char *)a->reduced[t].data.ptr;
+            if (d->r) d->reduced_bytes = a->reduced[t].data.bytes;
+            d->first = used;
+            d->n_payloads = per - p < room ? per - p : room;
+            for (uint32_t k = 0; k < d->n_payloads; k++) {
+                const esp_buf *b = &a->payload[(uint64_t)t * per + p + k].data;
+                all.source[used++] = {(const unsigned char *)b->ptr, b->bytes};
+            }
+            powersgd_most_of(&w, d->count, d->m, d->n, d->r);
+            powersgd_raise(&w.plain, d->count); /* NaN is written number by number */
+            p += d->n_payloads;
+            if (p < per) break;
+            p = 0;
+            t++;
+        }
+        launch(all, w, begins);
+    }
+}
+static esp_status powersgd_cuda_decompress(void *self, const esp_codec_args *a) {
+    const powersgd_self *s = (const powersgd_self *)self;
+    cuda_call c;
+    uint64_t stride = 0;
+    unsigned char *scratch = cuda_scratch_of(a, 0, &stride);
+    const esp_status st = cuda_begin(&c, s->dense.host, "powersgd", a);
+    if (st != ESP_OK) return st;
+    if (stride < CUDA_FLAGS)
+        return esp_codec_fail(s->dense.host, "powersgd", ESP_E_ARG, "scratch memory is less than bound() says");
+    for (uint32_t t = 0; t < a->n_tensors; t++)
+        if (powersgd_rank(s, a->tensor[t]) &&
+            (!a->reduced || !a->reduced[t].data.ptr || a->reduced[t].data.bytes < ESP_PAYLOAD_HEADER))
+            return ESP_E_CORRUPT;
+    for (uint64_t p = 0; p < (uint64_t)a->n_tensors * a->n_payloads; p++) {
+        if (a->payload[p].data.bytes < ESP_PAYLOAD_HEADER)
+            return esp_codec_fail(s->dense.host, "powersgd", ESP_E_CORRUPT, "a payload is shorter than its header");
+        if ((uintptr_t)a->payload[p].data.ptr % 16)
+            return esp_codec_fail(s->dense.host, "powersgd", ESP_E_ARG,
+                                  "a payload on a CUDA device must begin at a multiple of 16 bytes");
+    }
+    const cuda_on on(c.device->ordinal);
+    cuda_check(&c, "cudaMemset2DAsync", cudaMemset2DAsync(scratch, stride, 0, CUDA_FLAGS, a->n_tensors, c.stream));
+    powersgd_each_sum(&c, s, a, scratch, stride, [&](const powersgd_sums &all, const powersgd_most &w, int) {
+        cuda_launch(&c, "look", powersgd_look_kernel, powersgd_grid(&c, w.p_tiles, 0, all.n), all);
+    });
+    powersgd_each_sum(&c, s, a, scratch, stride, [&](const powersgd_sums &all, const powersgd_most &w, int begins) {
+        if (begins && w.r) cuda_launch(&c, "basis", powersgd_bases_kernel, powersgd_grid(&c, 1 + w.r, 0, all.n), all);
+        cuda_launch(&c, "put", powersgd_put_kernel, powersgd_grid(&c, w.tiles, w.plain, all.n), all);
+    });
+    return c.status;
+}
+
+static esp_status powersgd_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                      esp_bound *out) {
+    const uint64_t r = powersgd_rank((const powersgd_self *)self, like);
+    return cuda_bound(&powersgd_codec, self, like, round, n_reduced,
+                      r ? powersgd_room_of(NULL, like->rows, like->cols, r).bytes : 0, out);
+}
+CUDA_TWIN(powersgd, powersgd_codec, powersgd_cuda_bound, powersgd_cuda_compress, powersgd_cuda_decompress)
