@@ -234,8 +234,14 @@ __attribute__((no_sanitize("address")))
 #endif
 static void
 spoil_shared(void) {
-    for (volatile unsigned char *p = __start_cuda_shared; p < __stop_cuda_shared; p++)
-        *p = (unsigned char)cuda_host_random(256);
+    uint64_t garbage = cuda_host_random(0x7FFFFFFF) | 1u;
+    for (volatile unsigned char *p = __start_cuda_shared; p < __stop_cuda_shared; p += 8) {
+        garbage ^= garbage << 13, garbage ^= garbage >> 7, garbage ^= garbage << 17;
+        if (__stop_cuda_shared - p >= 8)
+            *(volatile uint64_t *)(volatile void *)p = garbage;
+        else
+            *p = (unsigned char)garbage;
+    }
     cuda_host_unwritten(__start_cuda_shared, (size_t)(__stop_cuda_shared - __start_cuda_shared));
 }
 static void run_block(void) {

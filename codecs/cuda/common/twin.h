@@ -22,7 +22,7 @@
 #include "codecs/cuda/device.h"
 
 /* ---- one call ---------------------------------------------------------------------------------------------------------- */
-enum { CUDA_THREADS = 256, CUDA_BLOCKS_PER_SM = 8, CUDA_PARTS = 32, CUDA_SOURCES = 128, CUDA_FLAGS = 64 };
+enum { CUDA_THREADS = 256, CUDA_BLOCKS_PER_SM = 8, CUDA_PARTS = 32, CUDA_SOURCES = 96, CUDA_FLAGS = 64 };
 
 typedef struct cuda_call {
     const char *codec;
