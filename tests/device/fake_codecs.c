@@ -171,22 +171,22 @@ static ESP__UNUSED const esp_plugin *fake_rounds_plugin(const esp_host *h) {
     return &fake_shared_table;
 }
 /* The same codecs, but lists the other way round than the CPU's tables: none takes them, topk does not. */
-static esp_codec fake_other[2];
-static const esp_codec *const fake_other_list[] = {&fake_other[0], &fake_other[1]};
-static esp_plugin fake_other_table;
+static esp_codec fake_flipped[2];
+static const esp_codec *const fake_flipped_list[] = {&fake_flipped[0], &fake_flipped[1]};
+static esp_plugin fake_flipped_table;
 static ESP__UNUSED const esp_plugin *fake_plugin_lists(const esp_host *h) {
     fake_plugin(h);
     pthread_mutex_lock(&fake_once);
-    if (!fake_other_table.struct_size) {
-        fake_other_table = fake_plugin_table;
+    if (!fake_flipped_table.struct_size) {
+        fake_flipped_table = fake_plugin_table;
         for (int k = 0; k < 2; k++) {
-            fake_other[k] = *fake_codecs[k];
-            fake_other[k].caps ^= ESP_CODEC_LISTS;
+            fake_flipped[k] = *fake_codecs[k];
+            fake_flipped[k].caps ^= ESP_CODEC_LISTS;
         }
-        fake_other_table.codecs = fake_other_list;
+        fake_flipped_table.codecs = fake_flipped_list;
     }
     pthread_mutex_unlock(&fake_once);
-    return &fake_other_table;
+    return &fake_flipped_table;
 }
 /* Without its codecs: they run on the CPU. */
 static ESP__UNUSED const esp_plugin *fake_plugin_bare(const esp_host *h) {
