@@ -137,8 +137,8 @@ static void body_descriptions(esp_ctx *ctx, void *user) {
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG &&
           says(ctx, "flags is 12: known are ESP_SUM (1), ESP_RAW (2) and ESP_SHARD (4)"));
     d.flags = 0;
-    d.device.kind = ESP_CUDA;
-    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_UNSUPPORTED && says(ctx, "there is no device of kind 2 here"));
+    d.device.kind = ESP_DEVKIND_OWN;
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_UNSUPPORTED && says(ctx, "there is no device of kind 16 here"));
     d.device.kind = 0;
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "already added"));
