@@ -156,7 +156,7 @@ static void nccl_close(void *comm) {
     nccl_comm **at = j ? &j->comms : NULL;
     while (at && *at && *at != m) at = &(*at)->next_comm;
     if (at && *at) *at = m->next_comm;
-    if (m->ending) pthread_join(m->ender, NULL);
+    nccl_ended(m);
     if (j) nccl_memory_leave(m);
     if (m->library && j && j->context) {
         nccl_enter(m);
@@ -448,9 +448,12 @@ static void *nccl_end(void *comm) {
  * thread: ncclCommAbort waits for its kernels, which may wait in a stream for another comm's, and that one is aborted next. */
 static esp_status nccl_abort(void *comm) {
     nccl_comm *m = (nccl_comm *)comm;
-    if (__atomic_exchange_n(&m->aborted, 1u, __ATOMIC_SEQ_CST)) return ESP_OK;
-    m->ending = pthread_create(&m->ender, NULL, nccl_end, m) == 0;
-    if (!m->ending) nccl_end(m);
+    pthread_mutex_lock(&m->lock);
+    const int again = __atomic_exchange_n(&m->aborted, 1u, __ATOMIC_SEQ_CST) != 0;
+    if (!again) m->ending = pthread_create(&m->ender, NULL, nccl_end, m) == 0;
+    const int alone = !again && !m->ending;
+    pthread_mutex_unlock(&m->lock);
+    if (alone) nccl_end(m);
     nccl_wake(comm);
     return ESP_OK;
 }

@@ -101,6 +101,14 @@ static esp_status nccl_settled(nccl_comm *m) {
     return state == NCCL_IN_PROGRESS ? ESP_PENDING : nccl_check(m, "a collective", state);
 }
 
+/* Waits for the end of the handle that abort() began. */
+static void nccl_ended(nccl_comm *m) {
+    pthread_mutex_lock(&m->lock);
+    const int ending = m->ending;
+    m->ending = 0;
+    pthread_mutex_unlock(&m->lock);
+    if (ending) pthread_join(m->ender, NULL);
+}
 /* Ends NCCL's communicator with all that it still does. The lock is held. */
 static void nccl_drop(nccl_comm *m) {
     nccl_handle h = m->handle;

@@ -31,6 +31,7 @@ static void nccl_memory_register(nccl_known *k, nccl_comm *m, const esp_buf *b) 
 }
 static void nccl_memory_forget(nccl_known *k) {
     if (!k->handle) return;
+    nccl_ended(k->comm); /* what NCCL still does uses the memory */
     nccl_enter(k->comm);
     if (k->comm->handle) k->comm->library->ncclCommDeregister(k->comm->handle, k->handle);
     nccl_leave(k->comm);

@@ -99,6 +99,43 @@ static esp_status rig_coll(ranks_me *me, void *comm, const esp_coll *c) {
 #undef main
 #undef ranks_coll
 
+/* As esp_shrink does it: a sum that not all ranks have begun is aborted, the comm is closed, and a new one works, on memory that was
+ * announced. */
+static inline void rig_reopens(ranks_me *me) {
+    const uint64_t bytes = 1000 * sizeof(float);
+    float x[1000];
+    for (int turn = 0; turn < 2; turn++) {
+        nccl_comm *m = (nccl_comm *)ranks_open(me, 0, NULL);
+        void *stream, *known = NULL, *req = NULL;
+        esp_coll c = ESP_ZERO;
+        if (!m) return;
+        for (int i = 0; i < 1000; i++) x[i] = (float)(me->rank + 1);
+        nccl_enter(m);
+        if (m->library->cuStreamCreate(&stream, CUDA_STREAM_NON_BLOCKING)) abort();
+        nccl_leave(m);
+        const unsigned long long at = rig_take(m, x, bytes);
+        const esp_stream on = {{ESP_CUDA, m->job->ordinal}, stream};
+        const esp_buf b = {(void *)(uintptr_t)at, bytes, on.dev};
+        if (me->b->reg(m, &b, &known)) ranks_fail(me, "reg: %s", ranks_said);
+        c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = 1000;
+        c.src = c.dst = b;
+        if (!turn && !me->rank && (me->b->start(m, &c, on, &req) || ranks_wait(me, m, req)))
+            ranks_fail(me, "start: %s", ranks_said);
+        if (turn && rig_wait(me, m, &c, stream)) ranks_fail(me, "a sum of the new comm: %s", ranks_said);
+        if (!turn) pthread_barrier_wait(&me->shared->barrier[0]); /* nobody joins the sum */
+        if (!turn) me->b->abort(m);
+        m->library->cuStreamSynchronize(stream); /* without the lock, for which abort() may wait */
+        me->b->dereg(m, known);
+        rig_give(m, at, x, bytes);
+        if (turn && !(x[999] == (float)(me->size * (me->size + 1) / 2)))
+            ranks_fail(me, "the sum is %g", (double)x[999]);
+        nccl_enter(m);
+        m->library->cuStreamDestroy_v2(stream);
+        nccl_leave(m);
+        me->b->close(m);
+    }
+}
+
 /* Runs `fn` on `n` ranks. NULL, or why it failed. */
 static const char *rig_run(const char *params, int32_t n, int32_t per_machine, ranks_fn fn, int device) {
     on_device = device;

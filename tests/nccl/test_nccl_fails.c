@@ -243,11 +243,17 @@ static void leaves_early(ranks_me *me) {
 static void leaves_run(void) { wants(rig_run("", 2, 0, leaves_early, 0)); }
 static void closes(void **s) { (void)s, with("new", leaves_run); }
 
+static void reopens_run(void) {
+    wants(rig_run("", 3, 0, rig_reopens, 0));
+    wants(rig_run("", 1, 0, rig_reopens, 0));
+}
+static void reopens(void **s) { (void)s, with("new", reopens_run), with("old", reopens_run); }
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opening_fails), cmocka_unit_test(without_memory), cmocka_unit_test(missing),
         cmocka_unit_test(refused),       cmocka_unit_test(aborts),         cmocka_unit_test(collective_fails),
-        cmocka_unit_test(closes),
+        cmocka_unit_test(closes),        cmocka_unit_test(reopens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

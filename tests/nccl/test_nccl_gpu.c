@@ -91,11 +91,23 @@ static void abort_on_gpus(void **s) {
     if (why) fail_msg("%s", why);
 }
 
+/* Afterwards new communicators work. */
+static void reopen_on_gpus(void **s) {
+    const char *why;
+    const int count = devices(&why);
+    (void)s;
+    if (count < 0) test_skip(why);
+    one_gpu = count < 2, body = rig_reopens;
+    why = rig_run("", 2, 0, on_its_own, 0);
+    if (why) fail_msg("%s", why);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_on_gpus),
         cmocka_unit_test(slots_on_gpus),
         cmocka_unit_test(abort_on_gpus),
+        cmocka_unit_test(reopen_on_gpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
