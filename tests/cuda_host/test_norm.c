@@ -79,8 +79,20 @@ static void edges(void **state) {
         }
 }
 
+/* Large sums that follow a small one round it again and again, down to half of a place, and then to even: not as one addition would. */
+static void carried(void **state) {
+    (void)state;
+    for (uint64_t round = 0; round < 20; round++) {
+        memset(sums, 0, 512 * sizeof *sums);
+        sums[next() % 512] = 524289; /* 2^19 + 1 */
+        for (uint64_t i = 512; i < 1024; i++) sums[i] = number(39);
+        compare("a small one before large ones", 1024, round);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(like_sizes), cmocka_unit_test(all_sizes),
-                                       cmocka_unit_test(some_sizes), cmocka_unit_test(edges)};
+                                       cmocka_unit_test(some_sizes), cmocka_unit_test(edges),
+                                       cmocka_unit_test(carried)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
