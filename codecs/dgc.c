@@ -204,6 +204,8 @@ static esp_status dgc_model(void *self, const esp_tensor *like, uint32_t n_reduc
         .error = esp_model_error_largest(r),
         .begin_ns = {2000, 1000},
         .ns = {esp_model_stream(32) + 3 * r, esp_model_stream(4) + 2 * r},
+        .launches = {7, 2}, /* as topk, with 12 bytes more to read and to write */
+        .bytes = {32 + 40 * r, 4 + 76 * r},
         .momentum = ((const dgc_self *)self)->momentum,
     };
     (void)like, (void)n_reduced;

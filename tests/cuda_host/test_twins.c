@@ -24,7 +24,11 @@ static const char *const specs[] = {"none",
                                     "randomk:ratio=0.01",
                                     "randomk:ratio=0.3,unbiased=1",
                                     "powersgd:rank=2",
-                                    "powersgd:rank=3,start=cold"};
+                                    "powersgd:rank=3,start=cold",
+                                    "chunktopk",
+                                    "chunktopk:chunk=512,k=9",
+                                    "chunktopk:chunk=16,k=3",
+                                    "chunktopk:chunk=1024,k=300,decay=0.5"};
 
 /* 1: the codec had its turn with other parameters; a third of the cases is then enough. */
 static int again(size_t s) {

@@ -12,10 +12,10 @@
 #include "codecs/common/dense.h"
 #include "codecs/common/sparse.h"
 
-/* The codec; of each part, how many values a payload may hold. */
+/* The codec; of each part, the least number of values that a payload may hold. The most is in cuda_sum.body. */
 typedef struct cuda_sparse {
     uint32_t codec, wire;
-    uint64_t least[CUDA_PARTS], most[CUDA_PARTS];
+    uint64_t least[CUDA_PARTS];
 } cuda_sparse;
 static_assert(sizeof(cuda_sums) + sizeof(cuda_sparse) <= 4096, "arguments of a kernel have at most 4096 bytes");
 
@@ -103,8 +103,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) sparse_look(cuda_sums all
         int ok = cuda_header_ok(&h, s, f.codec, f.wire, d->count);
         if (ok && h.flags) ok = h.body == 0;
         if (ok && !h.flags)
-            ok = h.aux >= f.least[blockIdx.y] && h.aux <= f.most[blockIdx.y] &&
-                 h.body == sparse_body_bytes(d->count, h.aux);
+            ok = h.aux >= f.least[blockIdx.y] && h.aux <= d->body && h.body == sparse_body_bytes(d->count, h.aux);
         if (ok && h.body) {
             const cuda_sparse_body b = cuda_sparse_body_of(s, &h);
             ok = cuda_spans_ok(&b, d->count);
@@ -201,13 +200,12 @@ static esp_status cuda_sparse_decompress(const esp_host *h, const char *name, ui
     const esp_status s = cuda_begin(&c, h, name, a);
     if (s != ESP_OK) return s;
     return cuda_each_sum(
-        &c, a, [](uint64_t) { return (uint64_t)0; },
+        &c, a, k_max,
         [&](const cuda_sums &sums, uint64_t longest) {
             cuda_sparse f;
             memset(&f, 0, sizeof f);
             f.codec = esp_name_hash(name), f.wire = wire;
-            for (uint32_t i = 0; i < sums.n; i++)
-                f.least[i] = k_min(sums.part[i].count), f.most[i] = k_max(sums.part[i].count);
+            for (uint32_t i = 0; i < sums.n; i++) f.least[i] = k_min(sums.part[i].count);
             cuda_launch(&c, "look", sparse_look, cuda_grid(&c, longest, 16384, sums.n), sums, f);
         },
         [&](const cuda_sums &sums, uint64_t longest) {

@@ -1,0 +1,70 @@
+/* test_select.c: the selection of k elements on the device (codecs/cuda/common/select.h) where it has to do with more than one tile and span:
+ * inputs that mislead the sample, ties across tiles, numbers that differ in their last bits alone. Against the CPU, byte by byte. */
+#include "tests/cuda_host/twins.h"
+
+enum { NORMAL, EQUAL, SPARSE, TWO, SAMPLE_HIGH, SAMPLE_LOW, LAST_BITS, LATE_NAN, SHAPES };
+static const char *const shapes[] = {"normal",
+                                     "equal but for signs",
+                                     "mostly zeros",
+                                     "two magnitudes",
+                                     "a sample of large ones",
+                                     "a sample of small ones",
+                                     "same but for the last bits",
+                                     "a NaN at the end"};
+
+static float uniform(void) { return (float)(cf_random() % 100000 + 1) / 100000.0f; }
+static float bits(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+/* The sample takes every third line of 16 elements of parts of these sizes. */
+static float number(int shape, uint64_t i, uint64_t count) {
+    const float sign = cf_random() % 2 ? 1.0f : -1.0f, u = uniform();
+    const int sampled = i / 16 % 3 == 0;
+    switch (shape) {
+    case EQUAL: return sign * 0.25f;
+    case SPARSE: return cf_random() % 1000 ? 0.0f * sign : sign * u;
+    case TWO: return cf_random() % 3 ? sign * 2.0f : sign * u;
+    case SAMPLE_HIGH: return sampled ? sign * (10.0f + u) : sign * u * 1e-3f;
+    case SAMPLE_LOW: return sampled ? sign * u * 1e-3f : sign * (10.0f + u);
+    case LAST_BITS: return sign * bits(0x3F800000u + cf_random() % 200);
+    case LATE_NAN: return i == count - 1 ? bits(0x7FC00000u) : sign * u;
+    default: return sign * u * u * u;
+    }
+}
+static void one(const tw_codec *c, uint64_t count, int shape, int feedback) {
+    tw_part p, *list = &p;
+    tw_how how = {.feedback = feedback, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SET};
+    float *g;
+    how.flags = feedback && cf_has(&c->cpu, ESP_CODEC_OWN_FEEDBACK) ? ESP_ARG_OWN_MEMORY : 0;
+    tw_part_make(&p, c, count, 1, 1);
+    g = (float *)(void *)p.cpu.at[TW_G] + p.shift;
+    for (uint64_t i = 0; i < count; i++) g[i] = number(shape, i, count);
+    tw_up(&p, TW_G);
+    for (how.step = 0; how.step < 1u + (uint64_t)feedback; how.step++) tw_compress(c, &list, 1, &how);
+    tw_decompress(c, &list, 1, &how);
+    how.mode = ESP_OUT_SUM, how.n_payloads = 2;
+    tw_decompress(c, &list, 1, &how);
+    tw_part_free(&p);
+}
+static void shape(void **state) {
+    static const char *const specs[] = {"topk", "topk:ratio=0.11", "dgc:ratio=0.004"};
+    const int shape = (int)(intptr_t)*state;
+    for (size_t s = 0; s < CF_COUNT(specs); s++) {
+        tw_codec c;
+        tw_open(s == 1 ? "1" : "4", (uint64_t)shape * 8 + s);
+        tw_codec_open(&c, specs[s]);
+        one(&c, 70001, shape, s == 2);
+        one(&c, 65536 + 4096, shape, s != 2);
+        if (s == 0) one(&c, 150000, shape, shape % 2);
+        tw_codec_close(&c);
+        tw_close();
+    }
+}
+
+int main(void) {
+    struct CMUnitTest tests[SHAPES];
+    for (int i = 0; i < SHAPES; i++) tests[i] = (struct CMUnitTest){shapes[i], shape, NULL, NULL, (void *)(intptr_t)i};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
