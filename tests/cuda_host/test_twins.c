@@ -24,7 +24,6 @@ static const char *const specs[] = {"none",
                                     "randomk:ratio=0.01",
                                     "randomk:ratio=0.3,unbiased=1",
                                     "powersgd:rank=2",
-                                    "powersgd:rank=3,start=cold",
                                     "chunktopk",
                                     "chunktopk:chunk=512,k=9",
                                     "chunktopk:chunk=16,k=3",
@@ -34,6 +33,12 @@ static const char *const specs[] = {"none",
 static int again(size_t s) {
     const size_t n = strcspn(specs[s], ":");
     return s > 0 && strcspn(specs[s - 1], ":") == n && !strncmp(specs[s - 1], specs[s], n);
+}
+
+/* TWINS names some codecs, for a quick look. */
+static int left_out(size_t s) {
+    const char *some = getenv("TWINS");
+    return some && !strstr(specs[s], some);
 }
 
 /* Every twin of the plugin is in the list. */
@@ -87,6 +92,7 @@ static void inputs(void **state) {
     tw_open("4", 1);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
         tw_codec c;
+        if (left_out(s)) continue;
         tw_codec_open(&c, specs[s]);
         const int fused = cf_has(&c.cpu, ESP_CODEC_FUSED_RESIDUAL);
         for (size_t i = 0; i < CF_COUNT(sizes); i++)
@@ -107,6 +113,7 @@ static void reduced(void **state) {
     tw_open("3", 2);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
         tw_codec c;
+        if (left_out(s)) continue;
         tw_codec_open(&c, specs[s]);
         for (uint32_t n = 2; n < 1000 && cf_has(&c.cpu, ESP_CODEC_REDUCIBLE); n *= 20)
             for (int kind = 0; kind < CF_KINDS; kind++) one(&c, 1200 + n, kind, 1, n);
