@@ -65,11 +65,11 @@ static int is_mean(const float *g, int step, int gone) {
 }
 
 static void body(procs *p, int32_t rank) {
-    static const fake_other device = {device_own, device_launch};
+    static const fake_hooks device = {device_own, device_launch};
     static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1};
     report *me = &p->b->rank[rank];
     alarm(20);
-    void (*use)(const fake_other *);
+    void (*use)(const fake_hooks *);
     const esp_device where = {job.on_device ? FAKE_KIND : 0, 0};
     esp_config c = ESP_ZERO;
     esp_ctx *ctx = NULL;

@@ -127,9 +127,9 @@ static void host_does_not_wait(void **state) {
 }
 
 int main(void) {
-    static const fake_other device = {device_own, device_launch};
+    static const fake_hooks device = {device_own, device_launch};
     const char *build = getenv("ESPRESSO_BUILD");
-    void (*use)(const fake_other *);
+    void (*use)(const fake_hooks *);
     char path[4096];
     snprintf(path, sizeof path, "%s/tests/nccl/new/libcuda.so.1", build ? build : "./build");
     setenv("ESPRESSO_NCCL", path, 1);

@@ -5,13 +5,13 @@
 #include <stdint.h>
 
 /* Another device's memory and streams: that of tests/device/fake.c. */
-typedef struct fake_other {
+typedef struct fake_hooks {
     void *(*own)(const void *p,
                  uint64_t bytes); /* the address by which its thread reaches the bytes; NULL: not its memory */
     /* Enqueues a kernel with its arguments, which are copied; ready: NULL, or whether it may run now. */
     void (*launch)(void *stream, int (*ready)(void *arg), int (*run)(void *arg), const void *arg, size_t bytes);
-} fake_other;
-__attribute__((visibility("default"))) void fake_device_use(const fake_other *d);
+} fake_hooks;
+__attribute__((visibility("default"))) void fake_device_use(const fake_hooks *d);
 /* The next call of this function by this rank gives `result`. "async": the state of its communicator does. */
 __attribute__((visibility("default"))) void fake_fail(const char *name, int rank, int result);
 /* How many streams, events, blocks of memory and communicators there are. */

@@ -59,8 +59,8 @@ typedef struct comm {
 static __thread call group[GROUP];
 static __thread int group_n, group_depth, group_ends;
 static __thread char last_error[256];
-static fake_other hooks;
-FAKE_EXPORT void fake_device_use(const fake_other *d) { hooks = *d; }
+static fake_hooks hooks;
+FAKE_EXPORT void fake_device_use(const fake_hooks *d) { hooks = *d; }
 static char fails_call[64];
 static int fails_rank = -1, fails_result;
 FAKE_EXPORT void fake_fail(const char *name, int rank, int result) {
