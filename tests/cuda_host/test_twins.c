@@ -98,7 +98,7 @@ static void inputs(void **state) {
         for (size_t i = 0; i < CF_COUNT(sizes); i++)
             for (int kind = 0; kind < CF_KINDS; kind++)
                 for (int feedback = 0; feedback <= fused; feedback++)
-                    if ((sizes[i] < 200 && !again(s)) || (i + (size_t)kind + s) % 3 == 0)
+                    if ((sizes[i] < 40 && !again(s)) || (i + (size_t)kind + s) % 4 == 0)
                         one(&c, sizes[i], kind, feedback, 1);
         for (size_t i = again(s) ? 4 : 0; i < CF_COUNT(large); i++)
             one(&c, large[i], (int)((i + s) % CF_KINDS), (int)i & fused, 1);
@@ -126,7 +126,7 @@ static void reduced(void **state) {
 static void lists(void **state) {
     static const char *const sms[] = {"1", "2", "4"};
     (void)state;
-    for (uint64_t seed = 0; seed < 6; seed++) {
+    for (uint64_t seed = 0; seed < 4; seed++) {
         tw_open(sms[seed % 3], 10 + seed);
         for (size_t s = 0; s < CF_COUNT(specs); s++) {
             tw_codec c;
@@ -146,7 +146,7 @@ static void lists(void **state) {
             how.n_payloads = 4, how.mode = seed % 2 ? ESP_OUT_SUM : ESP_OUT_SET;
             tw_decompress(&c, list, n, &how);
             how.n_payloads = 300; /* more than a launch takes */
-            tw_decompress(&c, list, 2, &how);
+            if (seed == 1) tw_decompress(&c, list, 2, &how);
             for (uint32_t t = 0; t < n; t++) tw_part_free(&part[t]);
             tw_codec_close(&c);
         }
@@ -171,7 +171,7 @@ static void decode_damaged(const tw_codec *c, tw_part *p, const tw_how *how, int
 static void damage(void **state) {
     (void)state;
     for (size_t s = 0; s < CF_COUNT(specs); s++)
-        for (int round = 0; round < 60; round += again(s) ? 2 : 1) {
+        for (int round = 0; round < 60 && !left_out(s); round += again(s) ? 2 : 1) {
             tw_codec c;
             tw_part p, *list = &p;
             tw_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SUM};
@@ -201,7 +201,7 @@ static void damage(void **state) {
 static void damaged_rounds(void **state) {
     (void)state;
     for (size_t s = 0; s < CF_COUNT(specs); s++)
-        for (int round = 0; round < 60; round++) {
+        for (int round = 0; round < 60 && !left_out(s); round++) {
             tw_codec c;
             tw_part p, *list = &p;
             tw_how how = {.n_reduced = 1, .n_payloads = 1, .feedback = 1, .beta = 1, .gamma = 1};
