@@ -178,13 +178,15 @@ static void damage(void **state) {
             tw_open("2", (uint64_t)round);
             tw_codec_open(&c, specs[s]);
             const uint32_t last = c.cpu.traits.n_rounds - 1;
-            tw_part_make(&p, &c, round % 2 ? 300 : 5000, 1, 0);
+            tw_part_make(&p, &c, round % 2 ? 301 : 5001, 1, 0);
             fill(&p, CF_RANDOM);
             tw_compress(&c, &list, 1, &how);
             unsigned char *x = p.cpu.payload[last];
             const uint64_t bytes = p.body[last];
             if (round < 20 && round < (int)ESP_PAYLOAD_HEADER / 2)
                 x[(round * 2 + (int)(cf_random() % 2)) % 40] ^= (unsigned char)(1u << cf_random() % 8);
+            else if (bytes > ESP_PAYLOAD_HEADER && round % 3 == 2) /* where padding is */
+                x[bytes - 1 - cf_random() % 2] ^= (unsigned char)(1 + cf_random() % 255);
             else if (bytes > ESP_PAYLOAD_HEADER)
                 x[ESP_PAYLOAD_HEADER + cf_random() % (bytes - ESP_PAYLOAD_HEADER)] ^=
                     (unsigned char)(1 + cf_random() % 255);
@@ -197,6 +199,37 @@ static void damage(void **state) {
         }
 }
 
+/* Damage late in a large body, which one block looks at in several turns. */
+static void late_damage(void **state) {
+    enum { PARTS = 9, COUNT = 40001 };
+    (void)state;
+    for (size_t s = 0; s < CF_COUNT(specs); s++)
+        for (int round = 0; round < 4; round++) {
+            tw_codec c;
+            tw_part part[PARTS], *list[PARTS];
+            tw_how how = {.n_reduced = 1, .n_payloads = 1};
+            tw_open("1", (uint64_t)round);
+            tw_codec_open(&c, specs[s]);
+            for (uint32_t t = 0; t < PARTS; t++) {
+                tw_part_make(&part[t], &c, t ? t : COUNT, 1, 0);
+                fill(&part[t], CF_RANDOM);
+                list[t] = &part[t];
+            }
+            tw_compress(&c, list, PARTS, &how);
+            const uint32_t last = c.cpu.traits.n_rounds - 1;
+            const uint64_t bytes = part[0].body[last];
+            unsigned char *x = part[0].cpu.payload[last] + bytes / 2 + cf_random() % (bytes / 2 - 4);
+            for (int i = 0; i < 4; i++) x[i] ^= 0x55;
+            tw_copy(part[0].cuda.payload[last], part[0].cpu.payload[last], bytes, 1);
+            const esp_status cpu = tw_on_cpu(&c, list, PARTS, &how, 0, 1);
+            const esp_status cuda = tw_on_cuda(&c, list, PARTS, &how, 0, 1);
+            if (cpu != cuda)
+                fail_msg("%s: case %d: the CPU says '%s', CUDA '%s'", specs[s], round, tw_status(cpu), tw_status(cuda));
+            for (uint32_t t = 0; t < PARTS; t++) tw_part_free(&part[t]);
+            tw_codec_close(&c);
+            tw_close();
+        }
+}
 /* The reduced payload of the round before the last is damaged: refused, or taken as the CPU takes it. */
 static void damaged_rounds(void **state) {
     (void)state;
@@ -239,8 +272,9 @@ static void damaged_rounds(void **state) {
 
 int main(void) {
     if (tw_missing()) return 77;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_twins), cmocka_unit_test(inputs),
-                                       cmocka_unit_test(reduced),   cmocka_unit_test(lists),
-                                       cmocka_unit_test(damage),    cmocka_unit_test(damaged_rounds)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_twins),  cmocka_unit_test(inputs),
+                                       cmocka_unit_test(reduced),    cmocka_unit_test(lists),
+                                       cmocka_unit_test(damage),     cmocka_unit_test(damaged_rounds),
+                                       cmocka_unit_test(late_damage)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
