@@ -136,8 +136,7 @@ static const float *powersgd_first(const esp_codec_args *a, uint32_t t, uint64_t
     for (uint64_t k = 0; k < r; k++) {
         uint32_t any = 0;
         for (uint64_t j = 0; state && j < n; j++) any |= dense_bits(q[k * n + j]) << 1;
-        for (uint64_t b = 0; !any && b < (n + 3) / 4; b++)
-            powersgd_draw_four(key, a->offset[t], k, b, q + k * n, n);
+        for (uint64_t b = 0; !any && b < (n + 3) / 4; b++) powersgd_draw_four(key, a->offset[t], k, b, q + k * n, n);
     }
     return q;
 }
@@ -350,13 +349,20 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
     const powersgd_self *s = (const powersgd_self *)self;
     const int matrix = like->rows != 0;
     const double bytes = 4 * (double)s->rank, passes = matrix ? esp_model_stream(28) : esp_model_stream(12);
-    esp_facts f = {ESP_MODEL_LOSSY, 1, {0, 0, 4, 0, 0}, 0, {2000, 1000}, {passes, esp_model_stream(8)}, {0, 0},
-                   {0, 0},          0};
+    const esp_facts f = {
+        .flags = ESP_MODEL_LOSSY,
+        .reducible = 1,
+        .size = {0, 0, 4, 0, 0},
+        .error = matrix ? -1.0 : 0,
+        .begin_ns = {2000, 1000},
+        .ns = {passes, esp_model_stream(8)},
+        .launches = {matrix ? 6.0 : 3.0, 3}, /* of both rounds; without a matrix the first is not there */
+        .bytes = {matrix ? 28.0 : 24.0, matrix ? 8.0 : 12.0},
+    };
     esp_codec_model m;
     (void)n_reduced;
     memset(&m, 0, sizeof m);
     m.struct_size = sizeof m;
-    if (matrix) f.error = -1;
     const esp_status st = esp_model_fill(&m, &f, d);
     m.reduced[1] = m.reduced[0];
     memset(&m.reduced[0], 0, sizeof m.reduced[0]);
