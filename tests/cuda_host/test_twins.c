@@ -132,6 +132,7 @@ static void lists(void **state) {
             tw_codec c;
             tw_part part[40], *list[40];
             const uint32_t n = seed % 2 ? 40 : 5;
+            if (left_out(s) || (again(s) && seed > 1)) continue;
             tw_how how = {.feedback = seed % 3 != 0, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
             tw_codec_open(&c, specs[s]);
             how.feedback &= cf_has(&c.cpu, ESP_CODEC_FUSED_RESIDUAL);
