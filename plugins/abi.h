@@ -244,8 +244,8 @@ static inline float *esp_residual_of(const esp_codec_args *a, uint32_t t) {
 /** One codec. Threads: open/close are serialised by the host; bound, traits and model are re-entrant; compress and
  *  decompress may run at the same time for different tensors, so `self` must not change in them.
  *  Memory: only open allocates. Errors: tell host->log what is wrong, then return the status.
- *  Two tables may share a name if their devices differ; then wire_version, n_rounds, rounds, params, caps and finalize (there or not) must
- *  be the same, but for the caps that only tell the host how to call this table: LISTS, FUSED_RESIDUAL, FORWARD. */
+ *  Two tables may share a name if their devices differ. Only the caps that tell how to call a table, LISTS, FUSED_RESIDUAL and
+ *  FORWARD, may differ then; wire_version, rounds, params, the other caps, and whether there is finalize, must be the same. */
 typedef struct esp_codec {
     uint32_t struct_size;
     uint32_t wire_version; /* of the body's format, at least 1; ranks must agree                       */
@@ -435,9 +435,8 @@ typedef struct esp_backend {
     /** The rank in the group for which `req` waits; -1: not known. */
     int32_t (*late)(void *comm, void *req);
     esp_status (*traffic)(void *comm, esp_traffic *out);
-    /** Announces memory on which collectives will often work, until dereg: a strategy's payload slots and work arrays, on the CPU
-     *  and on each device whose memory the backend moves (`devices`; b->dev says which). Gradients are not announced. Called
-     *  between steps, on comms without a parent: it is for their groups, too. reg without dereg is refused. */
+    /** Announces memory on which collectives will often work, until dereg: payload slots and work arrays, on the CPU and each of
+     *  `devices` (see b->dev), not gradients. Called between steps, on comms without a parent, for all groups. Not without dereg. */
     esp_status (*reg)(void *comm, const esp_buf *b, void **mh);
     esp_status (*dereg)(void *comm, void *mh);
     /** Says who the ranks are, before open(), where nobody names a place to meet: they then meet through `out`. Blocks for all ranks. */

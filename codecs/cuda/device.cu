@@ -36,9 +36,8 @@ static esp_status cuda_probe(const esp_host *h, int32_t *count) {
     return cuda_say(h, ESP_LOG_INFO, ESP_OK, text);
 }
 
-/* A whole number from 1 to `most` in the environment; `most` where it is not set; 0: it is malformed. */
-static unsigned cuda_env_number(const char *name, unsigned most) {
-    const char *text = getenv(name);
+/* A variable's whole number, from 1 to `most`; `most` where it is not set; 0: it is malformed. */
+static unsigned cuda_env_number(const char *text, unsigned most) {
     char *end;
     if (!text || !*text) return most;
     const unsigned long long n = strtoull(text, &end, 10);
@@ -50,7 +49,7 @@ static esp_status cuda_settings(cuda_device *d) {
     cudaError_t e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, d->ordinal);
     if (e == cudaSuccess) e = cudaDeviceGetStreamPriorityRange(&least, &greatest);
     if (e != cudaSuccess) return cuda_failed(d->host, "cudaDeviceGetAttribute", e);
-    d->sms = cuda_env_number("ESPRESSO_CUDA_SMS", sms > 0 ? (unsigned)sms : 1);
+    d->sms = cuda_env_number(getenv("ESPRESSO_CUDA_SMS"), sms > 0 ? (unsigned)sms : 1);
     if (!d->sms)
         return cuda_say(d->host, ESP_LOG_ERROR, ESP_E_ARG,
                         "ESPRESSO_CUDA_SMS: set it to a whole number of multiprocessors, at least 1, or leave it out");

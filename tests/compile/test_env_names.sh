@@ -1,7 +1,7 @@
 # test_env_names.sh: every ESPRESSO_* variable that the code reads or sets is in the list of known ones (job/env_names.c),
 # and the list names none that nobody reads.
 . tests/compile/common.sh
-code=$(find espresso_impl codecs backends planner tools -name '*.[ch]' ! -name env_names.c)
+code=$(find espresso_impl codecs backends planner tools \( -name '*.[ch]' -o -name '*.cu' \) ! -name env_names.c)
 quoted='"ESPRESSO_[A-Z_]*"'
 grep -ho "$quoted" espresso_impl/job/env_names.c | sort -u >"$tmp/known"
 grep -hoE "(getenv|setenv|run_set[a-z_]*|esp__env_(get|int))\($quoted" $code | grep -o "$quoted" | sort -u >"$tmp/read"
