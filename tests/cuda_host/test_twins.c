@@ -136,7 +136,6 @@ static void lists(void **state) {
     for (uint64_t seed = 0; seed < 4; seed++) {
         tw_open(sms[seed % 3], 10 + seed);
         for (size_t s = 0; s < CF_COUNT(specs); s++) {
-            if (again(s) && seed > 1) continue;
             tw_codec c;
             tw_part part[40], *list[40];
             const uint32_t n = seed % 2 ? 40 : 5;
