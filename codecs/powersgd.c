@@ -149,9 +149,7 @@ ESP_ELEMENT float powersgd_unit(float q, double length) {
 /* Keeps the sum of Q for the next step, each column with length 1. */
 static void powersgd_keep(float *state, const dense_f32 *q, uint64_t n, uint64_t r) {
     for (uint64_t k = 0; k < r; k++) {
-        double s[4] = {0, 0, 0, 0};
-        for (uint64_t j = 0; j < n; j++) s[j % 4] += (double)q[k * n + j] * (double)q[k * n + j];
-        const double length = sqrt((s[0] + s[2]) + (s[1] + s[3]));
+        const double length = lowrank_length(q + k * n, n);
         for (uint64_t j = 0; j < n; j++) state[k * n + j] = powersgd_unit(q[k * n + j], length);
     }
 }

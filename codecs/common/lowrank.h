@@ -275,6 +275,13 @@ static inline double lowrank_inner(const double *a, const double *b, uint64_t n)
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
+/* The length of a column of Q; its numbers may have any alignment. Number j goes to partial sum j % 4, to the end. */
+static inline double lowrank_length(const dense_f32 *q, uint64_t n) {
+    double s[4] = {0, 0, 0, 0};
+    for (uint64_t j = 0; j < n; j++) s[j % 4] += (double)q[j] * (double)q[j];
+    return sqrt((s[0] + s[2]) + (s[1] + s[3]));
+}
+
 /* What a column is multiplied by to have length 1, from the squares of its length before and after others were taken out of it. */
 ESP_ELEMENT double lowrank_scale(double before, double now) {
     return now > 1e-12 * before && now > 0 ? 1 / sqrt(now) : 0;

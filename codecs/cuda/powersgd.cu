@@ -319,10 +319,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_bases_kernel(pow
         }
         const float *q = powersgd_numbers(all.source[d->first].payload) + (task - 1) * d->n;
         float *to = d->state + (task - 1) * d->n;
-        const double length = sqrt(cuda_lowrank_sum(d->n, d->n, room, [&](uint64_t i) {
-            const double x = (double)cuda_get(q + i);
-            return x * x;
-        }));
+        const double length = cuda_lowrank_length(q, d->n, room);
         for (uint64_t i = threadIdx.x; i < d->n; i += CUDA_THREADS)
             cuda_put(to + i, powersgd_unit(cuda_get(q + i), length));
     }

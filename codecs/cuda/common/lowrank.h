@@ -219,11 +219,22 @@ static __device__ __forceinline__ double cuda_lowrank_sum(uint64_t n, uint64_t e
     __syncthreads();
     return (room[2 * PIECE] + room[2 * PIECE + 2]) + (room[2 * PIECE + 1] + room[2 * PIECE + 3]);
 }
+/* As lowrank_inner, of value(i) in place of a[i] * b[i]. */
+template <typename Value>
+static __device__ __forceinline__ double cuda_lowrank_inner(uint64_t n, double *room, Value value) {
+    return cuda_lowrank_sum(n, n / 4 * 4, room, value);
+}
+/* As lowrank_length. */
+static __device__ __forceinline__ double cuda_lowrank_length(const float *q, uint64_t n, double *room) {
+    return sqrt(cuda_lowrank_sum(n, n, room, [&](uint64_t i) {
+        const double x = (double)cuda_get(q + i);
+        return x * x;
+    }));
+}
 /* As lowrank_orthonormal, by one block: from p, m x r, to `out`; columns: room for r columns of m numbers. A column loses its share of
  * one before it in the same pass that makes the products with the next. */
 static __device__ __forceinline__ void cuda_lowrank_orthonormal(const float *p, uint64_t m, uint64_t r, double *columns,
                                                                 float *out, double *room) {
-    const uint64_t fours = m / 4 * 4;
     for (uint64_t k = 0; k < r; k++) {
         double *a = columns + k * m, share = 0;
         const double *taken = NULL; /* the share of this column is still to be taken out of a */
@@ -234,17 +245,17 @@ static __device__ __forceinline__ void cuda_lowrank_orthonormal(const float *p, 
             a[i] = x;
             return x;
         };
-        const double before = cuda_lowrank_sum(m, fours, room, [&](uint64_t i) {
+        const double before = cuda_lowrank_inner(m, room, [&](uint64_t i) {
             const double x = (double)cuda_get(p + i * r + k);
             a[i] = x;
             return x * x;
         });
         for (uint64_t j = 0; j < 2 * k; j++) {
             const double *b = columns + j % k * m;
-            const double d = cuda_lowrank_sum(m, fours, room, [&](uint64_t i) { return rest(i) * b[i]; });
+            const double d = cuda_lowrank_inner(m, room, [&](uint64_t i) { return rest(i) * b[i]; });
             share = d, taken = b;
         }
-        const double now = cuda_lowrank_sum(m, fours, room, [&](uint64_t i) {
+        const double now = cuda_lowrank_inner(m, room, [&](uint64_t i) {
             const double x = rest(i);
             return x * x;
         });
