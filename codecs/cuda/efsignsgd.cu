@@ -64,8 +64,8 @@ typedef struct efsign_cuda_format {
     }
     __device__ float value(const cuda_header *, const unsigned char *body, uint64_t i, float scale) const {
         const uint32_t *words = (const uint32_t *)(const void *)(body + EFSIGN_SCALE_BYTES);
-        const float s = cuda_get((const float *)(const void *)body) * scale;
-        return bits_sign(cuda_get(words + i / 32), (uint32_t)(i % 32), dense_bits(s));
+        const float s = cuda_get_same((const float *)(const void *)body) * scale;
+        return bits_sign(cuda_get_same(words + i / 32), (uint32_t)(i % 32), dense_bits(s));
     }
 } efsign_cuda_format;
 

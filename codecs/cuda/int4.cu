@@ -26,7 +26,7 @@ typedef struct int4_cuda_format {
         return count % 2 == 0 || cuda_get(body + units(count) * sizeof(float) + count / 2) <= 0x0F;
     }
     __device__ float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const {
-        const uint32_t byte = cuda_get(body + units(h->count) * sizeof(float) + i / 2);
+        const uint32_t byte = cuda_get_same(body + units(h->count) * sizeof(float) + i / 2, 2);
         return cuda_quant_unit(body, i, shift) * scale * (float)int4_level(byte, (uint32_t)(i % 2));
     }
 } int4_cuda_format;

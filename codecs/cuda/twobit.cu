@@ -80,7 +80,7 @@ typedef struct twobit_cuda_format {
     }
     __device__ float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const {
         const float t = dense_float((uint32_t)h->aux) * scale;
-        const uint32_t w = cuda_get((const uint32_t *)(const void *)body + i / 16);
+        const uint32_t w = cuda_get_same((const uint32_t *)(const void *)body + i / 16, 16);
         return dense_float(twobit_value(w >> twobit_shift((uint32_t)(i % 16)) & 3u, dense_bits(t)));
     }
 } twobit_cuda_format;

@@ -93,8 +93,8 @@ static esp_status cuda_dense_compress(const esp_host *h, const char *name, const
  *     uint64_t pieces(uint64_t count) const;                              of a body that are checked one by one
  *     int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const;
  *     float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const;
- * header_ok() looks at aux alone where cuda_dense_plain(h). value() is element i times scale, to the bit as the CPU computes it. NaN is always 0x7FC00000: arithmetic on the device makes others,
- * where the CPU's keeps the NaN that compress wrote. */
+ * header_ok() looks at aux alone where cuda_dense_plain(h). value() is element i times scale, to the bit as the CPU computes it. NaN is
+ * always 0x7FC00000: arithmetic on the device makes others, where the CPU's keeps the NaN that compress wrote. */
 static __device__ __forceinline__ int cuda_dense_plain(const cuda_header *h) { return !h->flags && h->body; }
 template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_look(cuda_sums all, F f) {
     const cuda_sum *d = &all.part[blockIdx.y];
@@ -119,8 +119,11 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
 }
 template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_add(cuda_sums all, F f) {
     const cuda_sum *d = &all.part[blockIdx.y];
-    const uint32_t verdict = cuda_get(d->verdict);
+    __shared__ cuda_header head[CUDA_SOURCES]; /* read once a block */
+    const uint32_t verdict = cuda_get_same(d->verdict);
     if (verdict & CUDA_CORRUPT) return;
+    for (uint32_t s = threadIdx.x; s < d->n; s += blockDim.x) head[s] = cuda_read_header(&all.source[d->first + s]);
+    __syncthreads();
     for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < d->count;
          at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
         float x[4];
@@ -131,7 +134,7 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
         }
         int set = all.set != 0;
         for (uint32_t s = 0; s < d->n && !(verdict & CUDA_NAN); s++) {
-            const cuda_header h = cuda_read_header(&all.source[d->first + s]);
+            const cuda_header h = head[s];
             const unsigned char *body = all.source[d->first + s].payload + ESP_PAYLOAD_HEADER;
             if (h.flags & ESP_PAYLOAD_EMPTY) continue;
             CUDA_UNROLL

@@ -21,6 +21,14 @@ template <typename T> static __device__ __forceinline__ T cuda_get(const T *p) {
 #endif
     return *p;
 }
+/* A number that `lanes` neighbours of a warp read: memory moves it once. */
+template <typename T> static __device__ __forceinline__ T cuda_get_same(const T *p, uint32_t lanes = 32) {
+    (void)lanes;
+#ifdef CUDA_HOST
+    if (threadIdx.x % lanes == 0) cuda_host_read += sizeof(T);
+#endif
+    return *p;
+}
 template <typename T> static __device__ __forceinline__ void cuda_put(T *p, T value) {
 #ifdef CUDA_HOST
     cuda_host_written += sizeof(T);
