@@ -7,7 +7,7 @@ if [ ! -e "$1" ]; then
     echo "kernels.sh: $build/cuda has no reports: build the plugin with nvcc first (make plugins)" >&2
     exit 1
 fi
-demangle=cat
+demangle='cat'
 command -v c++filt >/dev/null 2>&1 && demangle="c++filt -p"
 printf '%-60s %-8s %9s %7s %7s\n' kernel arch registers shared spills
 cat "$@" | awk '

@@ -1,0 +1,22 @@
+# test_cuda.sh: plugin cuda, as nvcc built it: it has code for every architecture that nvcc knows, no kernel spills registers, it exports
+# its entry alone, and it loads on a machine without a GPU, where it says that there are no devices.
+. tests/compile/common.sh
+plugin=$BUILD/lib/espresso/libespresso-cuda.so
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+if [ -z "$nvcc" ]; then
+    echo "skipped: nvcc is not here, so plugin cuda is not built"
+    exit 77
+fi
+[ -e "$plugin" ] || { echo "$plugin is not there: make plugins builds it"; exit 1; }
+for arch in $("$nvcc" --list-gpu-code | sed -n 's/^sm_\([0-9]*\)$/\1/p'); do
+    [ "$arch" -lt 70 ] && continue
+    grep -q "sm_$arch" "$BUILD"/cuda/topk.ptxas || { echo "no code for sm_$arch: built with CUDA_ARCH=all?"; exit 1; }
+done
+sh bench/cuda/kernels.sh "$BUILD" >"$tmp/kernels" || { grep -v ' 0$' "$tmp/kernels" | tail -n 20; exit 1; }
+tail -n 1 "$tmp/kernels"
+exports=$(nm -D --defined-only "$plugin" | awk '{ print $3 }')
+[ "$exports" = espresso_plugin_v1 ] || { echo "exports more than its entry: $exports"; exit 1; }
+"$ESPRESSO_COMMAND" plugins "./$plugin" >"$tmp/listed" 2>&1 || { cat "$tmp/listed"; exit 1; }
+for name in $(sed -n 's/^CUDA_TWINS(\(.*\))$/\1/p' codecs/cuda/twins.inc); do
+    grep -q "$name" "$tmp/listed" || { echo "codec $name is not listed:"; cat "$tmp/listed"; exit 1; }
+done
