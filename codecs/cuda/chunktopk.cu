@@ -95,29 +95,31 @@ static __device__ __forceinline__ void chunktopk_keep(const chunktopk_kept *l, u
         const int is = i < m && (b > t || (tie && rank < k - over));
         const uint32_t to = kept + group_rank<W>(is, l->warps, &n);
         kept += n;
-        group_sync<W>(); /* all have read */
+        if (W == 1) __syncwarp(); /* all have read; a block had a barrier since */
         if (is) l->val[to] = x, l->idx[to] = idx;
-        group_sync<W>();
     }
 }
-/* Lists the k largest of the group's R elements a thread, of which n are there: element q of a thread is number 32 q + its lane in its
- * warp's 32 R. */
+/* Lists the k largest of the group's R elements a thread: element q of a thread is number 32 q + its lane in its warp's 32 R. Of these
+ * n are there; the others are 0 and come last, so none of them is chosen. */
 template <uint32_t W, uint32_t R>
 static __device__ __forceinline__ void chunktopk_select(const chunktopk_kept *l, const float *x, uint32_t n,
                                                         uint32_t k) {
-    const uint32_t first = group_me<W>() / 32 * (32 * R) + cuda_lane(), room = first < n ? n - first : 0;
-    uint32_t lo = 0, over, top = 0, mine = 0, m;
+    const uint32_t first = group_me<W>() / 32 * (32 * R) + cuda_lane();
+    uint32_t lo = 0, over, top = 0, mine = 0, hits = 0, m;
     CUDA_UNROLL
-    for (uint32_t q = 0; q < R; q++) top = select_bits(x[q]) > top && 32 * q < room ? select_bits(x[q]) : top;
+    for (uint32_t q = 0; q < R; q++) top = select_bits(x[q]) > top ? select_bits(x[q]) : top;
     if (2 * k <= 32 * W && n > 32 * W)
         lo = chunktopk_cut(0, 32 * W, k, k + k / 4, &over, [&](uint32_t t) { return group_count<W>(top >= t); });
     CUDA_UNROLL
-    for (uint32_t q = 0; q < R; q++)
-        mine += (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, 32 * q < room && select_bits(x[q]) >= lo));
+    for (uint32_t q = 0; q < R; q++) {
+        const uint32_t is = select_bits(x[q]) >= lo;
+        hits |= is << q;
+        mine += (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, is));
+    }
     uint32_t to = group_before<W>(mine, l->warps, &m);
     CUDA_UNROLL
     for (uint32_t q = 0; q < R; q++) {
-        const int is = 32 * q < room && select_bits(x[q]) >= lo;
+        const int is = hits >> q & 1u;
         const uint32_t in = __ballot_sync(0xFFFFFFFFu, is), at = to + (uint32_t)__popc(in & cuda_lanes_before());
         if (is) l->val[at] = x[q], l->idx[at] = (uint16_t)(first + 32 * q);
         to += (uint32_t)__popc(in);
@@ -191,7 +193,7 @@ static __device__ __forceinline__ void chunktopk_record_of(const chunktopk_kept 
     if (me < 4) cuda_put(out + me, (unsigned char)(h >> 8 * me));
     for (uint32_t b = me; b < bytes; b += 32 * W)
         cuda_put(out + CHUNKTOPK_HEAD + b, chunktopk_byte(l->idx, k, width, b));
-    group_sync<W>(); /* the list is used again */
+    if (W == 1) __syncwarp(); /* the list is used again; a block comes to a barrier before */
 }
 
 /* ---- compress ------------------------------------------------------------------------------------------------------------------ */

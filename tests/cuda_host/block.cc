@@ -245,20 +245,23 @@ spoil_shared(void) {
     cuda_host_unwritten(__start_cuda_shared, (size_t)(__stop_cuda_shared - __start_cuda_shared));
 }
 static void run_block(void) {
-    static unsigned ready[MOST];
+    static unsigned ready[MOST], late[MOST];
+    /* these warps run only while all others wait: else all would go from barrier to barrier in step, and none be missed */
+    const uint32_t slow = cuda_host_random(4) ? cuda_host_random(0x7FFFFFFF) : 0;
     if (__start_cuda_shared) spoil_shared();
     for (unsigned i = 0; i < n_fibers; i++) {
         fibers[i].index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
         start(&fibers[i]);
     }
     for (;;) {
-        unsigned n = 0, done = 0, barrier = 0;
+        unsigned n = 0, n_late = 0, done = 0, barrier = 0;
         for (unsigned i = 0; i < n_fibers; i++) {
-            if (fibers[i].state == READY) ready[n++] = i;
+            if (fibers[i].state == READY) (slow >> i / 32 & 1u) ? late[n_late++] = i : ready[n++] = i;
             done += fibers[i].state == DONE;
             barrier += fibers[i].state == AT_BARRIER;
         }
         if (done == n_fibers) return;
+        if (!n) memcpy(ready, late, n_late * sizeof *late), n = n_late;
         if (!n && barrier) release_barrier();
         if (!n && !barrier) describe("not all lanes of a mask reach the same warp operation");
         /* one round in random order; who becomes ready meanwhile runs in the next */

@@ -63,8 +63,65 @@ static void shape(void **state) {
     }
 }
 
+/* ---- payloads that are almost right ------------------------------------------------------------------------------------ */
+enum { COUNT = 70001, SPANS = 2, LEFT = COUNT - 65536 }; /* LEFT: elements of the second span */
+enum { MOVED, ONE_LESS, HUGE, FIRST_TWICE, BEYOND, ONE_AWAY, INFINITE, DAMAGES };
+
+/* Damages the body of a payload of k values; 0: there is no such damage for its form. */
+static int spoil(unsigned char *body, uint64_t k, int map, int how) {
+    uint32_t *held = (uint32_t *)(void *)(body + 4 * k), *word = held + SPANS;
+    uint16_t *place = (uint16_t *)(void *)word;
+    const uint32_t end = COUNT / 32; /* the last word */
+    switch (how) {
+    case MOVED: return held[0]--, held[1]++, 1;
+    case ONE_LESS: return held[1]--, 1;
+    case HUGE: return held[0] = UINT32_MAX, 1;
+    case FIRST_TWICE: return !map && (place[1] = place[0], 1);
+    case BEYOND: /* the number of values stays */
+        if (!map) return place[k - 1] = LEFT, 1;
+        for (uint32_t w = end;; w--)
+            if (word[w]) return word[w] &= word[w] - 1, word[end] |= 1u << 31, 1;
+    case ONE_AWAY: return map && word[5] && (word[5] &= word[5] - 1, 1);
+    default: return memset(body + 4 * (k - 1), 0xFF, 4), 1;
+    }
+}
+static void damaged(void **state) {
+    static const char *const specs[] = {"topk", "topk:ratio=0.11"};
+    (void)state;
+    for (size_t s = 0; s < CF_COUNT(specs); s++)
+        for (int i = 0; i < DAMAGES; i++) {
+            tw_codec c;
+            tw_part p, *list = &p;
+            tw_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SUM};
+            esp_payload_header h;
+            tw_open("2", (uint64_t)i);
+            tw_codec_open(&c, specs[s]);
+            tw_part_make(&p, &c, COUNT, 1, 0);
+            for (uint64_t n = 0; n < COUNT; n++) ((float *)(void *)p.cpu.at[TW_G])[n] = number(NORMAL, n, COUNT);
+            tw_up(&p, TW_G);
+            tw_compress(&c, &list, 1, &how);
+            memcpy(&h, p.cpu.payload[0], sizeof h);
+            if (spoil(p.cpu.payload[0] + ESP_PAYLOAD_HEADER, h.aux, s == 1, i)) {
+                tw_copy(p.cuda.payload[0], p.cpu.payload[0], p.body[0], 1);
+                cf_fill((float *)(void *)p.cpu.at[TW_OUT], p.count, CF_RANDOM);
+                tw_up(&p, TW_OUT);
+                const esp_status cpu = tw_on_cpu(&c, &list, 1, &how, 0, 1);
+                const esp_status cuda = tw_on_cuda(&c, &list, 1, &how, 0, 1);
+                if (cpu != ESP_E_CORRUPT || cuda != ESP_E_CORRUPT)
+                    fail_msg("%s: damage %d: the CPU says '%s', CUDA '%s'", specs[s], i, tw_status(cpu),
+                             tw_status(cuda));
+                tw_same(specs[s], &p, "after damage: the output", p.cpu.at[TW_OUT], p.cuda.at[TW_OUT], p.count * 4);
+            }
+            tw_part_free(&p);
+            tw_codec_close(&c);
+            tw_close();
+        }
+}
+
 int main(void) {
-    struct CMUnitTest tests[SHAPES];
+    struct CMUnitTest tests[SHAPES + 1];
+    if (tw_missing()) return 77;
     for (int i = 0; i < SHAPES; i++) tests[i] = (struct CMUnitTest){shapes[i], shape, NULL, NULL, (void *)(intptr_t)i};
+    tests[SHAPES] = (struct CMUnitTest)cmocka_unit_test(damaged);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -201,8 +201,8 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
             cuda_put(&j.tile[tile].n, fits ? total : 0);
         }
         __syncthreads();
+        /* base changes again only behind the barriers of the next tile */
         uint64_t to = base == UINT64_MAX || !mine ? UINT64_MAX : base + before;
-        __syncthreads();
         if (to == UINT64_MAX) continue; /* the whole warp */
         CUDA_UNROLL
         for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {

@@ -187,8 +187,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) sparse_add(cuda_sums a
         if (all.set)
             for (uint64_t i = threadIdx.x; i < len; i += CUDA_THREADS) cuda_put(d->out + span * SELECT_SPAN + i, 0.0f);
         __syncthreads();
-        cuda_add_span(&all, d, span, before, warps);
-        __syncthreads(); /* before[] is used again */
+        cuda_add_span(&all, d, span, before, warps); /* ends with a barrier, if before[] was read */
     }
 }
 
