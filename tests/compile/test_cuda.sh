@@ -1,4 +1,5 @@
-# test_cuda.sh: plugin cuda, as nvcc built it: it has code for every architecture that nvcc knows, no kernel spills registers, it exports
+# test_cuda.sh: plugin cuda, as nvcc built it: it has code for every architecture that nvcc knows, no kernel
+# spills more than a few registers (bench/cuda/kernels.sh says which do), it exports
 # its entry alone, and it loads on a machine without a GPU, where it says that there are no devices.
 . tests/compile/common.sh
 plugin=$BUILD/lib/espresso/libespresso-cuda.so
