@@ -48,6 +48,8 @@ if wanted build; then
 fi
 if wanted tests; then
     have gpu/test_twins && part twins 240 "$build/gpu/test_twins"
+    have gpu/test_graph && part graph 120 "$build/gpu/test_graph"
+    have gpu/test_rounds && part rounds 120 "$build/gpu/test_rounds"
     have gpu/test_cuda_tree && part tree 240 "$build/gpu/test_cuda_tree"
     have tests/nccl/test_nccl_gpu && part nccl 120 "$build/tests/nccl/test_nccl_gpu"
 fi

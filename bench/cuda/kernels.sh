@@ -1,6 +1,6 @@
 #!/bin/sh
-# kernels.sh: registers, shared memory and spills of each kernel of plugin cuda, for each architecture, from the compiler's own report.
-#   sh bench/cuda/kernels.sh [BUILD]      a line a kernel and architecture; ends with 1 if a kernel spills more than SPILL bytes (32)
+# kernels.sh: registers, shared memory and spills of each kernel of plugin cuda, over all architectures, from the compiler's own report.
+#   sh bench/cuda/kernels.sh [BUILD]      a line a kernel; ends with 1 if one spills more than SPILL bytes (32)
 build=${1:-build}
 set -- "$build"/cuda/*.ptxas
 if [ ! -e "$1" ]; then
@@ -9,7 +9,9 @@ if [ ! -e "$1" ]; then
 fi
 demangle='cat'
 command -v c++filt >/dev/null 2>&1 && demangle="c++filt -p"
-printf '%-60s %-8s %9s %7s %7s\n' kernel arch registers shared spills
+echo "Plugin cuda's kernels, as nvcc compiled them: registers a thread (least and most over the architectures), bytes of shared memory, and"
+echo "bytes of spilled registers with their architectures."
+printf '%-58s %9s %7s  %s\n' kernel registers shared spills
 cat "$@" | awk '
     /Compiling entry function/ {
         split($0, q, "\047"); kernel = q[2]; arch = q[4]
@@ -20,6 +22,23 @@ cat "$@" | awk '
         shared = 0
         if (match($0, /[0-9]+ bytes smem/)) shared = substr($0, RSTART, RLENGTH) + 0
         print kernel, arch, registers, shared, spill
-    }' | $demangle | sed 's/, /,/g' | sort | awk -v limit="${SPILL:-32}" '
-    { printf "%-60s %-8s %9d %7d %7d\n", $1, $2, $3, $4, $5; spills += $5 > 0; if ($5 > most) most = $5 }
-    END { printf "%d kernels and architectures, %d of them spill\n", NR, spills; exit most > limit }'
+    }' | $demangle | sed 's/, /,/g; s/signed char/int8_t/g' | sort | awk -v limit="${SPILL:-32}" '
+    {
+        if (!($1 in least)) { order[++kernels] = $1; least[$1] = $3 }
+        if ($3 < least[$1]) least[$1] = $3
+        if ($3 > most[$1]) most[$1] = $3
+        shared[$1] = $4
+        archs[$2] = 1
+        if ($5 > worst) worst = $5
+        if ($5 > 0 && index(spills[$1], $2 ":") == 0) spills[$1] = spills[$1] " " $2 ":" $5
+    }
+    END {
+        for (i = 1; i <= kernels; i++) {
+            k = order[i]
+            spilling += spills[k] != ""
+            printf "%-58s %4d %4d %7d %s\n", k, least[k], most[k], shared[k], spills[k] == "" ? " 0" : spills[k]
+        }
+        for (a in archs) n++
+        printf "%d kernels, %d architectures, %d kernels spill on some of them, %d bytes at most\n", kernels, n, spilling, worst
+        exit worst > limit
+    }'

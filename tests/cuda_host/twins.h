@@ -280,7 +280,7 @@ static void tw_same(const char *spec, const tw_part *p, const char *what, const 
     free(got);
 }
 /* Compresses all rounds of a list on both sides, and compares everything that they wrote. */
-static void tw_compress(const tw_codec *c, tw_part *const *part, uint32_t n, const tw_how *how) {
+CF_UNUSED static void tw_compress(const tw_codec *c, tw_part *const *part, uint32_t n, const tw_how *how) {
     for (uint32_t r = 0; r < c->cpu.traits.n_rounds; r++) {
         const esp_status s = tw_on_cpu(c, part, n, how, r, 0);
         if (s != ESP_OK) fail_msg("%s: the CPU's compress: %s: %s", c->spec, tw_status(s), cf_message);
@@ -300,7 +300,7 @@ static void tw_compress(const tw_codec *c, tw_part *const *part, uint32_t n, con
                 part[t]->cpu.bytes[TW_STATE]);
     }
 }
-static void tw_decompress(const tw_codec *c, tw_part *const *part, uint32_t n, const tw_how *how) {
+CF_UNUSED static void tw_decompress(const tw_codec *c, tw_part *const *part, uint32_t n, const tw_how *how) {
     for (uint32_t t = 0; t < n; t++) {
         for (uint64_t i = 0; i < part[t]->cpu.bytes[TW_OUT] / 4; i++)
             ((float *)(void *)part[t]->cpu.at[TW_OUT])[i] = cf_normal();

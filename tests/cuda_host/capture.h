@@ -1,0 +1,12 @@
+/* capture.h: capture.cc for tests in C. */
+#ifndef CUDA_HOST_CAPTURE_H
+#define CUDA_HOST_CAPTURE_H
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* Captures what call(arg) enqueues on the stream, launches it as a graph so often, and waits. 0, or CUDA's first error. */
+int capture_and_launch(void *stream, void (*call)(void *arg), void *arg, int times);
+#ifdef __cplusplus
+}
+#endif
+#endif
