@@ -35,13 +35,7 @@ SO      := $(BUILD)/lib/libespresso.so
 # backend gloo is the one part in C++, for gloo's interface is; of the warnings those that its and C's headers bear in C++
 GLOO_CXX  := $(CXX) -std=gnu++20 -I. -pthread $(OPT) $(CFLAGS) -Wall -Wconversion -Wshadow -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized
 HAVE_GLOO := $(shell printf '\043include <gloo/rendezvous/context.h>\n' | $(CXX) -std=gnu++20 -E -x c++ - >/dev/null 2>&1 && echo yes)
-# CUDA codecs: codecs/cuda as C++, in which the codecs' own files are included. No contraction, so that bytes are the CPU's
-CUDA_BASE := -std=c++20 -ffp-contract=off -I. -Drestrict=__restrict__ -DESP_NO_SIMD -Wall -Wno-unused-function
-# plugin cuda is built where nvcc is: for all architectures that it knows, and PTX of the newest (CUDA_ARCH=sm_90: for one, which is faster)
-NVCC      ?= $(firstword $(call have,nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
-CUDA_ARCH ?= all
-CUDA_SRC  := $(wildcard codecs/cuda/*.cu)
-CUDA_HOST_FLAGS := -fPIC,-fvisibility=hidden,-ffp-contract=off,-Wall,-Wno-unused-function
+include codecs/cuda/cuda.mk
 PLUGIN_SRC := $(filter-out backends/mpi.c,$(wildcard codecs/*.c backends/*.c))
 # backend mpi is compiled by the wrapper of the MPI that is there, with our compiler
 MPICC      ?= $(call have,mpicc)
@@ -85,7 +79,6 @@ PREFIX_STAMP := $(BUILD)/prefix
 stamp = $(shell mkdir -p $(BUILD)/dep; [ "$$(cat $(1) 2>/dev/null)" = '$(2)' ] || printf '%s\n' '$(2)' >$(1))
 $(call stamp,$(STAMP),$(CC) $(BASE) $(OPT) $(CFLAGS))
 $(call stamp,$(PREFIX_STAMP),$(PREFIX))
-$(call stamp,$(BUILD)/cuda-flags,$(NVCC) $(CUDA_BASE) $(CUDA_ARCH))
 
 # ---- what make writes as source or data ----------------------------------------------------------
 PAGES := $(GEN)/tools/page/page.inc
@@ -121,15 +114,6 @@ $(BUILD)/lib/espresso/libespresso-gloo.so: backends/gloo.cc $(STAMP) | $(BUILD)/
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/gloo.map # templates of C++ would be exported too
 	$(GLOO_CXX) $(DEP) -fPIC -fvisibility=hidden -shared -Wl,-z,defs -Wl,--version-script=$(BUILD)/gloo.map $< -o $@ -lgloo
 
-# -Xptxas -v: registers, shared memory and spills of each kernel, kept beside the object (bench/cuda_kernels.sh makes a table of them)
-NVCC_FLAGS = $(filter-out -Wall -Wno-unused-function -ffp-contract=off,$(CUDA_BASE)) -arch=$(CUDA_ARCH) -fmad=false -O3 \
-             -Xcompiler $(CUDA_HOST_FLAGS) -Werror all-warnings
-$(BUILD)/cuda/%.o: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/cuda/
-	$(NVCC) $(NVCC_FLAGS) -Xptxas -v -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d -c $< -o $@ 2>$(@:.o=.ptxas) || { cat $(@:.o=.ptxas); exit 1; }
-$(BUILD)/lib/espresso/libespresso-cuda.so: $(CUDA_SRC:codecs/cuda/%.cu=$(BUILD)/cuda/%.o) | $(BUILD)/lib/espresso/
-	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/cuda.map # templates of C++ would be exported too
-	$(NVCC) -shared -cudart static -Xlinker -z,defs,--version-script=$(BUILD)/cuda.map $^ -o $@
-
 define EXAMPLE
 $(BUILD)/bin/$(1): $(wildcard examples/$(1)/*.c examples/$(1)/*.h) $(LIB) espresso.h $(STAMP) | $(BUILD)/bin/
 	$$(CC) $$(BASE) $$(OPT) $$(CFLAGS) $$(WARN) $$(OPENMP_FLAG) $(wildcard examples/$(1)/*.c) -o $$@ $(LIB) $$(LIBS)
@@ -143,27 +127,10 @@ $(BUILD)/bench/trainer: $(TRAINER) bench/trainers/net.h $(LIB) espresso.h $(STAM
 $(BUILD)/bench/workers: FLAGS += $(OPENMP_FLAG)
 $(BUILD)/bench/%: bench/%.c $(LIB) $(STAMP) | $(BUILD)/bench/
 	$(CC) $(FLAGS) $< -o $@ $(LIB) $(LIBS)
-# codecs on CUDA, measured on a GPU, or counted on the host
-$(BUILD)/cuda/static/%.o: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/cuda/static/
-	$(NVCC) $(NVCC_FLAGS) -DESPRESSO_STATIC_PLUGINS -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d -c $< -o $@
-CUDA_STATIC := $(filter-out $(BUILD)/cuda/plugin.o,$(CUDA_SRC:codecs/cuda/%.cu=$(BUILD)/cuda/%.o)) $(BUILD)/cuda/static/plugin.o
-$(BUILD)/bench/cuda: bench/cuda/codecs.c $(CUDA_STATIC) $(STAMP) | $(BUILD)/bench/
-	$(CC) $(FLAGS) -c $< -o $@.o
-	$(NVCC) -cudart static $@.o $(CUDA_STATIC) -o $@
-$(BUILD)/bench/cuda-counted: bench/cuda/codecs.c $(BUILD)/cuda-host/tests.a $(STAMP) | $(BUILD)/bench/
-	$(CC) $(FLAGS) $< -o $@ $(BUILD)/cuda-host/tests.a -lstdc++ $(LIBS)
-# the tests of codecs and executor on a GPU, with the objects of plugin cuda in place of the test runtime: see bench/gpu.sh
-GPU_TESTS := $(if $(TESTS),$(addprefix $(BUILD)/gpu/,test_twins test_graph test_rounds test_cuda_tree))
-gpu-tests: $(GPU_TESTS)
-$(BUILD)/gpu/capture.o: tests/cuda_host/capture.cc $(BUILD)/cuda-flags | $(BUILD)/gpu/
-	$(NVCC) -std=c++20 -I. -c $< -o $@
-$(BUILD)/gpu/%: tests/cuda_host/%.c $(CUDA_STATIC) $(BUILD)/gpu/capture.o $(BUILD)/test-library/tests.a $(STAMP) | $(BUILD)/gpu/
-	$(CC) $(BASE) -DCUDA_DEVICE $(TEST_tests) $(TEST_WARN) $(DEP) -c $< -o $@.o
-	$(NVCC) -cudart static $@.o $(CUDA_STATIC) $(BUILD)/gpu/capture.o $(BUILD)/test-library/tests.a -Xlinker --wrap=pthread_create -o $@ $(TEST_LIBS:-pthread=-lpthread) $(if $(OPENMP_FLAG),-lgomp)
-.PHONY: gpu-tests
 $(BUILD)/%/:
 	mkdir -p $@
 
+include codecs/cuda/rules.mk
 include tests/tests.mk
 
 # libFuzzer (clang) on all that comes from outside: files, states, payloads, messages. Each target runs FUZZ_SECONDS; what it finds new it

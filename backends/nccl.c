@@ -11,6 +11,7 @@
 #include "backends/nccl/memory.h"
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -450,7 +451,13 @@ static esp_status nccl_abort(void *comm) {
     nccl_comm *m = (nccl_comm *)comm;
     pthread_mutex_lock(&m->lock);
     const int again = __atomic_exchange_n(&m->aborted, 1u, __ATOMIC_SEQ_CST) != 0;
-    if (!again) m->ending = pthread_create(&m->ender, NULL, nccl_end, m) == 0;
+    if (!again) {
+        sigset_t all, old; /* signals are for the program's threads */
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old);
+        m->ending = pthread_create(&m->ender, NULL, nccl_end, m) == 0;
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+    }
     const int alone = !again && !m->ending;
     pthread_mutex_unlock(&m->lock);
     if (alone) nccl_end(m);

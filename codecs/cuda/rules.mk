@@ -1,0 +1,29 @@
+# rules.mk: plugin cuda, its bench, and the tests that run on a GPU. Part of the Makefile; settings are in cuda.mk.
+$(call stamp,$(BUILD)/cuda-flags,$(NVCC) $(CUDA_BASE) $(CUDA_ARCH))
+# -Xptxas -v: registers, shared memory and spills of each kernel, kept beside the object (bench/cuda/kernels.sh makes a table of them)
+NVCC_FLAGS = $(filter-out -Wall -Wno-unused-function -ffp-contract=off,$(CUDA_BASE)) -arch=$(CUDA_ARCH) -fmad=false -O3 \
+             -Xcompiler $(CUDA_HOST_FLAGS) -Werror all-warnings
+$(BUILD)/cuda/%.o: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/cuda/
+	$(NVCC) $(NVCC_FLAGS) -Xptxas -v -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d -c $< -o $@ 2>$(@:.o=.ptxas) || { cat $(@:.o=.ptxas); exit 1; }
+$(BUILD)/lib/espresso/libespresso-cuda.so: $(CUDA_SRC:codecs/cuda/%.cu=$(BUILD)/cuda/%.o) | $(BUILD)/lib/espresso/
+	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/cuda.map # templates of C++ would be exported too
+	$(NVCC) -shared -cudart static -Xlinker -z,defs,--version-script=$(BUILD)/cuda.map $^ -o $@
+
+# codecs on CUDA, measured on a GPU, or counted on the host
+$(BUILD)/cuda/static/%.o: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/cuda/static/
+	$(NVCC) $(NVCC_FLAGS) -DESPRESSO_STATIC_PLUGINS -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d -c $< -o $@
+CUDA_STATIC := $(filter-out $(BUILD)/cuda/plugin.o,$(CUDA_SRC:codecs/cuda/%.cu=$(BUILD)/cuda/%.o)) $(BUILD)/cuda/static/plugin.o
+$(BUILD)/bench/cuda: bench/cuda/codecs.c $(CUDA_STATIC) $(STAMP) | $(BUILD)/bench/
+	$(CC) $(FLAGS) -c $< -o $@.o
+	$(NVCC) -cudart static $@.o $(CUDA_STATIC) -o $@
+$(BUILD)/bench/cuda-counted: bench/cuda/codecs.c $(BUILD)/cuda-host/tests.a $(STAMP) | $(BUILD)/bench/
+	$(CC) $(FLAGS) $< -o $@ $(BUILD)/cuda-host/tests.a -lstdc++ $(LIBS)
+# the tests of codecs and executor on a GPU, with the objects of plugin cuda in place of the test runtime: see bench/gpu.sh
+GPU_TESTS := $(if $(TESTS),$(addprefix $(BUILD)/gpu/,test_twins test_graph test_rounds test_cuda_tree))
+gpu-tests: $(GPU_TESTS)
+$(BUILD)/gpu/capture.o: tests/cuda_host/capture.cc $(BUILD)/cuda-flags | $(BUILD)/gpu/
+	$(NVCC) -std=c++20 -I. -c $< -o $@
+$(BUILD)/gpu/%: tests/cuda_host/%.c $(CUDA_STATIC) $(BUILD)/gpu/capture.o $(BUILD)/test-library/tests.a $(STAMP) | $(BUILD)/gpu/
+	$(CC) $(BASE) -DCUDA_DEVICE $(TEST_tests) $(TEST_WARN) $(DEP) -c $< -o $@.o
+	$(NVCC) -cudart static $@.o $(CUDA_STATIC) $(BUILD)/gpu/capture.o $(BUILD)/test-library/tests.a -Xlinker --wrap=pthread_create -o $@ $(TEST_LIBS:-pthread=-lpthread) $(if $(OPENMP_FLAG),-lgomp)
+.PHONY: gpu-tests
