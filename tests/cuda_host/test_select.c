@@ -63,6 +63,32 @@ static void shape(void **state) {
     }
 }
 
+/* Payloads of several spans, with other numbers each, are added in order. */
+static void orders(void **state) {
+    static const char *const specs[] = {"topk:ratio=0.05", "topk:ratio=0.11"};
+    enum { FROM = 4 };
+    (void)state;
+    tw_open("4", 5);
+    for (size_t s = 0; s < CF_COUNT(specs); s++) {
+        tw_codec c;
+        tw_part part[FROM], *list[FROM];
+        tw_how how = {.n_reduced = 1, .n_payloads = FROM, .from = list, .n_from = FROM};
+        tw_codec_open(&c, specs[s]);
+        for (int t = 0; t < FROM; t++) {
+            list[t] = &part[t];
+            tw_part_make(&part[t], &c, 70001, 1, 0);
+            float *g = (float *)(void *)part[t].cpu.at[TW_G];
+            for (uint64_t i = 0; i < 70001; i++) g[i] = number(NORMAL, i, 70001) * (i % 16 ? 1.0f : 50.0f);
+            tw_up(&part[t], TW_G);
+            tw_compress(&c, &list[t], 1, &how);
+        }
+        for (int seed = 0; seed < 3; seed++) cuda_host_seed((uint64_t)seed), tw_decompress(&c, list, 1, &how);
+        for (int t = 0; t < FROM; t++) tw_part_free(&part[t]);
+        tw_codec_close(&c);
+    }
+    tw_close();
+}
+
 /* ---- payloads that are almost right ------------------------------------------------------------------------------------ */
 enum { COUNT = 70001, SPANS = 2, LEFT = COUNT - 65536 }; /* LEFT: elements of the second span */
 enum { MOVED, ONE_LESS, HUGE, FIRST_TWICE, BEYOND, ONE_AWAY, INFINITE, DAMAGES };
@@ -119,9 +145,10 @@ static void damaged(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[SHAPES + 1];
+    struct CMUnitTest tests[SHAPES + 2];
     if (tw_missing()) return 77;
     for (int i = 0; i < SHAPES; i++) tests[i] = (struct CMUnitTest){shapes[i], shape, NULL, NULL, (void *)(intptr_t)i};
     tests[SHAPES] = (struct CMUnitTest)cmocka_unit_test(damaged);
+    tests[SHAPES + 1] = (struct CMUnitTest)cmocka_unit_test(orders);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

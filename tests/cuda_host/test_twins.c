@@ -196,6 +196,32 @@ static void decode_damaged(const tw_codec *c, tw_part *p, const tw_how *how, int
     }
     tw_same(c->spec, p, "after damage: the output", p->cpu.at[TW_OUT], p->cuda.at[TW_OUT], p->count * 4);
 }
+/* Payloads with other numbers each: floats do not commute, so they are added in order. */
+static void orders(void **state) {
+    enum { FROM = 5 };
+    (void)state;
+    tw_open("1", 7);
+    for (size_t s = 0; s < CF_COUNT(specs); s++) {
+        tw_codec c;
+        tw_part part[FROM], *list[FROM];
+        tw_how how = {.n_reduced = 1, .n_payloads = FROM, .from = list, .n_from = FROM};
+        tw_codec_open(&c, specs[s]);
+        for (int t = 0; t < FROM && c.cpu.traits.n_rounds == 1; t++) {
+            list[t] = &part[t];
+            tw_part_make(&part[t], &c, 3001, 1, 1);
+            fill(&part[t], CF_RANDOM);
+            tw_compress(&c, &list[t], 1, &how);
+        }
+        for (int set = 0; set < 2 && c.cpu.traits.n_rounds == 1; set++) {
+            how.mode = set ? ESP_OUT_SET : ESP_OUT_SUM;
+            tw_decompress(&c, list, 1, &how);
+        }
+        for (int t = 0; t < FROM && c.cpu.traits.n_rounds == 1; t++) tw_part_free(&part[t]);
+        tw_codec_close(&c);
+    }
+    tw_close();
+}
+
 /* A damaged payload: refused, or decoded as the CPU decodes it, and nothing beyond the output is touched; if it is refused, the output
  * stays as it was. A device that found one stays broken, so each case opens it anew. */
 static void damage(void **state) {
@@ -304,9 +330,9 @@ static void damaged_rounds(void **state) {
 
 int main(void) {
     if (tw_missing()) return 77;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_twins),  cmocka_unit_test(inputs),
-                                       cmocka_unit_test(reduced),    cmocka_unit_test(lists),
-                                       cmocka_unit_test(damage),     cmocka_unit_test(damaged_rounds),
-                                       cmocka_unit_test(late_damage)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_twins),      cmocka_unit_test(inputs),
+                                       cmocka_unit_test(reduced),        cmocka_unit_test(lists),
+                                       cmocka_unit_test(orders),         cmocka_unit_test(damage),
+                                       cmocka_unit_test(damaged_rounds), cmocka_unit_test(late_damage)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -176,10 +176,12 @@ typedef struct tw_how {
     float beta, gamma, scale;
     uint64_t step;
     uint32_t n_reduced, mode, n_payloads, flags;
+    tw_part *const *
+        from; /* decompress: the parts, of the same size, whose payloads are summed, in a circle; NULL: the part's own */
+    uint32_t n_from;
 } tw_how;
 
-/* Compresses (or decompresses) a list on one side, in a round. `cuda`: which. Payloads of decompress: those of the parts from t on, in a
- * circle of parts of the same size: here the part's own, n_payloads times. */
+/* Compresses (or decompresses) a list on one side, in a round. `cuda`: which. */
 enum { TW_MOST = 64, TW_PAYLOADS = 300 };
 typedef struct tw_call {
     esp_tensor tensor[TW_MOST], *list[TW_MOST];
@@ -206,10 +208,13 @@ static esp_codec_args tw_args(const tw_codec *c, tw_part *const *part, uint32_t 
         tw_now.offset[t] = p->shift;
         tw_now.residual[t] = (esp_buf){s->at[TW_E] + 4 * p->shift, p->count * 4, dev};
         tw_now.state[t] = (esp_buf){s->at[TW_STATE], s->bytes[TW_STATE], dev};
-        for (uint32_t k = 0; k < per; k++)
-            tw_now.payload[t * per + k] = (esp_payload){
-                {s->payload[decompress ? last : round], decompress ? p->body[last] : s->capacity[round], dev},
-                decompress ? NULL : (uint64_t *)(void *)s->at[TW_USED] + round};
+        for (uint32_t k = 0; k < per; k++) {
+            tw_part *q = decompress && how->from ? how->from[k % how->n_from] : p;
+            tw_now.payload[t * per + k] =
+                (esp_payload){{(cuda ? &q->cuda : &q->cpu)->payload[decompress ? last : round],
+                               decompress ? q->body[last] : s->capacity[round], dev},
+                              decompress ? NULL : (uint64_t *)(void *)s->at[TW_USED] + round};
+        }
         const uint32_t before = decompress ? last : round;
         if (before) tw_now.reduced[t] = (esp_payload){{s->payload[before - 1], s->capacity[before - 1], dev}, NULL};
     }
