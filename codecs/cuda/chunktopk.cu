@@ -105,18 +105,14 @@ template <uint32_t W, uint32_t R>
 static __device__ __forceinline__ void chunktopk_select(const chunktopk_kept *l, const float *x, uint32_t n,
                                                         uint32_t k) {
     const uint32_t first = group_me<W>() / 32 * (32 * R) + cuda_lane();
-    uint32_t lo = 0, over, top = 0, mine = 0, hits = 0, m;
+    uint32_t lo = 0, over, top = 0, hits = 0, m;
     CUDA_UNROLL
     for (uint32_t q = 0; q < R; q++) top = select_bits(x[q]) > top ? select_bits(x[q]) : top;
     if (2 * k <= 32 * W && n > 32 * W)
         lo = chunktopk_cut(0, 32 * W, k, k + k / 4, &over, [&](uint32_t t) { return group_count<W>(top >= t); });
     CUDA_UNROLL
-    for (uint32_t q = 0; q < R; q++) {
-        const uint32_t is = select_bits(x[q]) >= lo;
-        hits |= is << q;
-        mine += (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, is));
-    }
-    uint32_t to = group_before<W>(mine, l->warps, &m);
+    for (uint32_t q = 0; q < R; q++) hits |= (uint32_t)(select_bits(x[q]) >= lo) << q;
+    uint32_t to = group_before<W>(cuda_warp_bits(hits), l->warps, &m);
     CUDA_UNROLL
     for (uint32_t q = 0; q < R; q++) {
         const int is = hits >> q & 1u;

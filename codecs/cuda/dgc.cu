@@ -10,6 +10,7 @@ typedef struct dgc_cuda_memory {
     typedef struct item {
         float phi, u;
     } item;
+    enum { BLOCKS = 2 };
     float m;
     uint32_t nesterov, masking, own;
     __device__ int momentum(const cuda_part *p) const { return own && p->e && p->state; }

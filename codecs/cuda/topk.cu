@@ -10,6 +10,7 @@ typedef struct topk_memory {
     typedef struct item {
         float phi;
     } item;
+    enum { BLOCKS = 3 };
     uint32_t unused;
     __device__ item load(const cuda_parts *all, const cuda_part *p, uint64_t i) const { return {cuda_phi(all, p, i)}; }
     __device__ int keeps(const cuda_part *p) const { return p->e != NULL; }

@@ -19,6 +19,10 @@ static __device__ __forceinline__ uint64_t cuda_add64(uint64_t *at, uint64_t v) 
 /* The bits of a warp's lanes before this one. */
 static __device__ __forceinline__ uint32_t cuda_lanes_before(void) { return (1u << cuda_lane()) - 1; }
 
+/* How many bits are set in x of all of a warp's lanes. All lanes call it. */
+static __device__ __forceinline__ uint32_t cuda_warp_bits(uint32_t x) {
+    return cuda_warp_all((uint32_t)__popc(x), [](uint32_t a, uint32_t b) { return a + b; });
+}
 /* The sum over the block's threads before this one; *total: of all. All threads call it; `warps`: CUDA_WARPS numbers of shared memory. */
 template <typename T> static __device__ __forceinline__ T cuda_block_before(T x, T *warps, T *total) {
     T sum = x, before = 0, all = 0;

@@ -13,6 +13,7 @@
  * four passes more. To these come 6 bytes for each listed element (at most 4 k + 16384 of them), read three times.
  *
  * How phi comes from memory, and how memory changes, a struct M tells:
+ *     M::BLOCKS                                             of `write` that an SM holds at a time, so that registers suffice
  *     M::item                                               a number phi, and what keep() needs beside it
  *     item load(const cuda_parts *, const cuda_part *, uint64_t i) const;
  *     int keeps(const cuda_part *) const;                   1: the part has memory
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
         const uint64_t first = cuda_tile_first(tile);
         const uint32_t room = cuda_tile_room(j.count, first);
         float x[CUDA_TILE_EACH];
-        uint32_t hits = 0, mine = 0, total;
+        uint32_t hits = 0, total;
         CUDA_UNROLL
         for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) x[q] = 32 * q < room ? m.load(&all, j.p, first + 32 * q).phi : 0;
         CUDA_UNROLL
@@ -190,9 +191,8 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
             const uint32_t is = 32 * q < room && select_bits(x[q]) >= lo;
             any |= dense_nonfinite(x[q]);
             hits |= is << q;
-            mine += (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, is));
         }
-        const uint32_t before = cuda_warps_before(mine, warps, &total);
+        const uint32_t mine = cuda_warp_bits(hits), before = cuda_warps_before(mine, warps, &total);
         if (threadIdx.x == 0) {
             const uint64_t at = total ? cuda_add64(&j.s->used, total) : 0;
             const int fits = at + total <= j.cap;
@@ -382,7 +382,7 @@ static __device__ __forceinline__ void cuda_write_listed(const cuda_job *j, uint
 template <typename Item>
 static __device__ __forceinline__ uint32_t cuda_taken(const cuda_tile_plan *plan, uint32_t t, uint32_t room,
                                                       const Item *x, uint32_t *warps) {
-    uint32_t above = 0, ties = 0, mine = 0, total;
+    uint32_t above = 0, ties = 0, total;
     CUDA_UNROLL
     for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
         const uint32_t b = select_bits(x[q].phi);
@@ -391,9 +391,7 @@ static __device__ __forceinline__ uint32_t cuda_taken(const cuda_tile_plan *plan
     }
     if (plan->sent == plan->ties) return above | ties;
     if (!plan->sent) return above;
-    CUDA_UNROLL
-    for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) mine += (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, ties >> q & 1u));
-    uint32_t rank = cuda_warps_before(mine, warps, &total);
+    uint32_t rank = cuda_warps_before(cuda_warp_bits(ties), warps, &total);
     CUDA_UNROLL
     for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
         const uint32_t in = __ballot_sync(0xFFFFFFFFu, ties >> q & 1u);
@@ -410,18 +408,16 @@ static __device__ __forceinline__ void cuda_write_tile(const cuda_parts *all, co
     const uint32_t room = cuda_tile_room(j->count, first);
     const int map = sparse_is_map(j->count, j->k), keeps = m.keeps(j->p);
     unsigned char *after = cuda_body(j->p) + 4 * j->k + 4 * j->spans;
-    uint32_t mine = 0, total;
+    uint32_t total;
     typename M::item x[CUDA_TILE_EACH];
     CUDA_UNROLL
     for (uint32_t q = 0; q < CUDA_TILE_EACH; q++)
         if (32 * q < room) x[q] = m.load(all, j->p, first + 32 * q);
     const uint32_t taken = cuda_taken(&plan, t, room, x, warps);
     CUDA_UNROLL
-    for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
-        mine += (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, taken >> q & 1u));
+    for (uint32_t q = 0; q < CUDA_TILE_EACH; q++)
         if (keeps && 32 * q < room) m.keep(j->p, first + 32 * q, x[q], taken >> q & 1u);
-    }
-    const uint64_t to = plan.at + cuda_warps_before(mine, warps, &total);
+    const uint64_t to = plan.at + cuda_warps_before(cuda_warp_bits(taken), warps, &total);
     float *val = (float *)(void *)cuda_body(j->p) + to;
     uint16_t *place = (uint16_t *)(void *)after + to;
     uint32_t *words = (uint32_t *)(void *)after + first / 32;
@@ -437,7 +433,7 @@ static __device__ __forceinline__ void cuda_write_tile(const cuda_parts *all, co
     }
 }
 template <typename M>
-__global__ void __launch_bounds__(CUDA_THREADS, 2) select_write(cuda_parts all, cuda_picks want, M m) {
+__global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_write(cuda_parts all, cuda_picks want, M m) {
     __shared__ uint32_t warps[CUDA_WARPS];
     const cuda_job j = cuda_job_of(&all, &want);
     const uint32_t from = cuda_get(&j.s->from), t = cuda_get(&j.s->t);
