@@ -257,7 +257,7 @@ static __device__ __forceinline__ int chunktopk_record_ok(const chunktopk_cuda *
     if (bits % 8) ok &= cuda_get(record + CHUNKTOPK_HEAD + bits / 8) >> bits % 8 == 0;
     return ok;
 }
-static __global__ void __launch_bounds__(CUDA_THREADS) chunktopk_look(cuda_sums all, chunktopk_cuda f) {
+static __global__ void __launch_bounds__(CUDA_THREADS, 4) chunktopk_look(cuda_sums all, chunktopk_cuda f) {
     const cuda_sum *d = &all.part[blockIdx.y];
     const uint64_t record = chunktopk_cuda_record(&f, f.chunk), chunks = chunktopk_chunks(&f, d->count);
     for (uint32_t s = 0; s < d->n; s++) {
