@@ -57,6 +57,7 @@ $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): $(BU
 $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): TEST_MORE := $(BUILD)/cuda-host/$(1).a -lstdc++
 endef
 $(foreach way,tests asan,$(eval $(call CUDA_HOST_WAY,$(way))))
+.SECONDARY: $(foreach way,tests asan msan,$(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/$(way)/%.o))
 # a plugin with which `espresso plugins --check` runs its rules on the CUDA codecs
 ON_CPU := $(BUILD)/tests/cuda_host/libespresso-on_cpu.so
 $(ON_CPU): tests/cuda_host/on_cpu/on_cpu.cc $(BUILD)/cuda-host/tests.a

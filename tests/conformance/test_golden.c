@@ -129,7 +129,7 @@ static void twobit_vectors(void **unused) {
 }
 
 /* relative=2: the threshold is twice the mean magnitude, whatever the gradient's size. */
-static void twobit_relative(void **unused) {
+static void twobit_of_mean(void **unused) {
     (void)unused;
     const float in[] = {1.0f, -3.0f, 0.0f, 0.0f, 8.0f, 0.0f, -4.0f, 0.0f};
     const float keeps[] = {1.0f, -3.0f, 0.0f, 0.0f, 4.0f, 0.0f, 0.0f, 0.0f}; /* the mean is 2 */
@@ -249,7 +249,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(header_bytes),   cmocka_unit_test(halves),
         cmocka_unit_test(fp16_reduced),   cmocka_unit_test(efsignsgd_vectors),
-        cmocka_unit_test(twobit_vectors), cmocka_unit_test(twobit_relative),
+        cmocka_unit_test(twobit_vectors), cmocka_unit_test(twobit_of_mean),
         cmocka_unit_test(hashes),         cmocka_unit_test(philox),
         cmocka_unit_test(unbiased),       cmocka_unit_test(bodies_of_nan),
     };
