@@ -195,6 +195,7 @@ static void codec(const char *spec, uint64_t n, double copy_ns) {
             j.kind = COMPRESS;
             j.args.round = r;
             j.args.residual = feedback ? &residual : NULL;
+            j.args.flags = feedback && j.codec->caps & ESP_CODEC_OWN_FEEDBACK ? ESP_ARG_OWN_MEMORY : 0u;
             j.args.reduced = r && bound[r - 1].payload_bytes ? &payload[r - 1] : NULL;
             j.args.payload = &payload[r];
             row(spec, n, what, feedback, 1, &j, copy_ns);
