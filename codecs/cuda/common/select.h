@@ -230,7 +230,7 @@ static __device__ __forceinline__ void cuda_digit_count(uint32_t *hist, float x,
     cuda_hist_count(hist, b >> SHIFT & ((1u << BITS) - 1), is && b >> SHIFT >> BITS == t);
 }
 template <typename M, int STEP, int SHIFT, int BITS>
-__global__ void __launch_bounds__(CUDA_THREADS, 5) select_digit(cuda_parts all, cuda_picks want, M m) {
+__global__ void __launch_bounds__(CUDA_THREADS, 4) select_digit(cuda_parts all, cuda_picks want, M m) {
     enum { BINS = 1 << BITS, EACH = 8 };
     __shared__ uint32_t hist[BINS];
     __shared__ uint64_t warps[CUDA_WARPS], found[2];
