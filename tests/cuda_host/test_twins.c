@@ -144,7 +144,7 @@ static void reduced(void **state) {
 static void lists(void **state) {
     static const char *const sms[] = {"1", "2", "4"};
     (void)state;
-    for (uint64_t seed = 0; seed < 4; seed++) {
+    for (uint64_t seed = 0; seed < (quick() ? 2 : 4); seed++) {
         tw_open(sms[seed % 3], 10 + seed);
         for (size_t s = 0; s < CF_COUNT(specs); s++) {
             tw_codec c;
@@ -227,7 +227,7 @@ static void orders(void **state) {
 static void damage(void **state) {
     (void)state;
     for (size_t s = 0; s < CF_COUNT(specs); s++)
-        for (int round = 0; round < 60 && !left_out(s); round += quick() ? 3 : again(s) ? 2 : 1) {
+        for (int round = 0; round < 60 && !left_out(s); round += quick() ? 5 : again(s) ? 2 : 1) {
             tw_codec c;
             tw_part p, *list = &p;
             tw_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SUM};
@@ -292,7 +292,7 @@ static void late_damage(void **state) {
 static void damaged_rounds(void **state) {
     (void)state;
     for (size_t s = 0; s < CF_COUNT(specs); s++)
-        for (int round = 0; round < 60 && !left_out(s); round++) {
+        for (int round = 0; round < 60 && !left_out(s); round += quick() ? 5 : 1) {
             tw_codec c;
             tw_part p, *list = &p;
             tw_how how = {.n_reduced = 1, .n_payloads = 1, .feedback = 1, .beta = 1, .gamma = 1};
