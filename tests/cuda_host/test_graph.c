@@ -90,8 +90,31 @@ static void refused(void **state) {
     tw_close();
 }
 
+/* Settings that the device does not understand are refused, with a text that says what to set. */
+static void settings(void **state) {
+    static const struct {
+        const char *name, *value, *says;
+    } bad[] = {{"ESPRESSO_CUDA_SMS", "0", "ESPRESSO_CUDA_SMS: set it to a whole number"},
+               {"ESPRESSO_CUDA_SMS", "4x", "ESPRESSO_CUDA_SMS: set it to a whole number"},
+               {"ESPRESSO_CUDA_PRIORITY", "fast", "ESPRESSO_CUDA_PRIORITY: set it to high or low"}};
+    void *device = NULL;
+    (void)state;
+    tw_table = espresso_plugin_v1_cuda(&tw_host)->devices[0];
+    for (size_t i = 0; i < CF_COUNT(bad); i++) {
+        unsetenv("ESPRESSO_CUDA_SMS");
+        setenv(bad[i].name, bad[i].value, 1);
+        assert_int_equal(tw_table->open(&tw_host, 0, &device), ESP_E_ARG);
+        if (!strstr(cf_message, bad[i].says)) fail_msg("\"%s\" lacks \"%s\"", cf_message, bad[i].says);
+        unsetenv(bad[i].name);
+    }
+    setenv("ESPRESSO_CUDA_PRIORITY", "high", 1);
+    assert_int_equal(tw_table->open(&tw_host, 0, &device), ESP_OK);
+    tw_table->close(device);
+    unsetenv("ESPRESSO_CUDA_PRIORITY");
+}
+
 int main(void) {
     if (tw_missing()) return 77;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(graphs), cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(graphs), cmocka_unit_test(refused), cmocka_unit_test(settings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
