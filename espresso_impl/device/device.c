@@ -36,6 +36,12 @@ static esp_status esp__device_open_next(esp_ctx *ctx, esp_device d, const char *
     esp__plugin_detail_clear();
     esp_status s = t->probe(host, &count);
     if (s) return esp__fail(ctx, s, "%s: device '%s': probe() failed: %s", who, t->name, esp__device_why(s));
+    if (count <= 0)
+        return esp__fail(
+            ctx, ESP_E_UNSUPPORTED,
+            "%s: no device of plugin '%s' can be used here: see its driver, and which devices this process "
+            "may see (ESPRESSO_LOG=info says what the driver answers)",
+            who, t->name);
     if (d.ordinal < 0 || d.ordinal >= count)
         return esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: there is no device %s:%d here: %d can be used, from 0 on", who,
                          t->name, (int)d.ordinal, (int)count);
