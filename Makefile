@@ -70,7 +70,7 @@ all: lib plugins tools examples report
 lib: $(LIB) $(SO)
 plugins: $(PLUGINS)
 tools: $(COMMAND) $(BUILTIN_FILES)
-examples: $(EXAMPLES)
+examples: $(EXAMPLES) $(if $(NVCC),$(BUILD)/bin/train_cuda)
 tests: $(TESTS) $(BUILTIN_FILES)
 
 # a change of compiler or flags rebuilds everything, one of the prefix what knows it

@@ -3,7 +3,7 @@
 # on it, runs compute-sanitizer where it is installed, and measures. Each part has a time limit, and a part that fails does not stop the
 # others; the last line says how many did.
 #   sh bench/gpu.sh [DIR]      results go to DIR (bench/results): gpu.txt, the machine and what each part said in short; cuda-codecs.csv,
-#                              cuda-torch.csv (python3 with torch), cuda-kernels.txt (registers, shared memory, spills), cuda-train.txt
+#                              cuda-torch.csv (python3 with torch), cuda-kernels.txt (registers, shared memory, spills), cuda-train.txt, cuda-timeline.json
 #   GPU_PARTS="tests bench"    of: build tests sanitize bench torch train
 #   BUILD=build                programs that are there already are not built again, so a machine without a compiler can run them
 set -u
@@ -11,6 +11,7 @@ out=${1:-bench/results}
 build=${BUILD:-build}
 parts=${GPU_PARTS:-build tests sanitize bench torch train}
 mkdir -p "$out" "$build/log" || exit 1
+export ESPRESSO_PLUGIN_PATH="$build/lib/espresso"
 bad=0 began=$(date +%s)
 if ! nvidia-smi -L >/dev/null 2>&1; then
     echo "gpu.sh: there is no GPU here (nvidia-smi -L fails)" >&2
@@ -43,7 +44,7 @@ have() { [ -x "$build/$1" ] || { say "$1: skipped: not built"; return 1; }; }
 say "$(nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory --format=csv,noheader | head -n 1), sm_$cap"
 if wanted build; then
     part build 600 make -j"$(nproc)" BUILD="$build" CUDA_ARCH="sm_$cap" plugins gpu-tests "$build/bench/cuda" \
-        "$build/tests/nccl/test_nccl_gpu"
+        "$build/tests/nccl/test_nccl_gpu" "$build/bin/train_cuda" "$build/bin/espresso"
     sh bench/cuda/kernels.sh "$build" >"$out/cuda-kernels.txt" 2>/dev/null
 fi
 if wanted tests; then
@@ -74,7 +75,21 @@ if wanted torch; then
     fi
 fi
 if wanted train && have bin/train_cuda; then
-    part train 200 sh -c '"$1" >"$2"' sh "$build/bin/train_cuda" "$out/cuda-train.txt"
+    # a line of JSON for each: one rank, and ranks that share the GPU over shm, of which one run leaves its timeline too
+    : >"$out/cuda-train.txt"
+    while read -r run_name ranks flags; do
+        # shellcheck disable=SC2086
+        ESPRESSO_TRACE=$build/log/train-$run_name.json part "train-$run_name" 60 "$build/bin/espresso" run -n "$ranks" -- \
+            "$build/bin/train_cuda" --epochs 1 --json "$build/log/train-$run_name.result" $flags </dev/null &&
+            { echo "$run_name: $(cat "$build/log/train-$run_name.result")" >>"$out/cuda-train.txt"; }
+    done <<END
+one 1 --strategy fp32
+nccl 1 --strategy fp32 --backend nccl
+four-fp32 4 --strategy fp32
+four-topk 4 --codec topk:ratio=0.01
+four-sign 4 --codec efsignsgd --bf16 1
+END
+    cp "$build/log/train-four-topk.json" "$out/cuda-timeline.json" 2>/dev/null
 fi
 say "gpu.sh: $(($(date +%s) - began)) s, $bad failed"
 [ "$bad" -eq 0 ]

@@ -57,6 +57,13 @@ $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): $(BU
 $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): TEST_MORE := $(BUILD)/cuda-host/$(1).a -lstdc++
 endef
 $(foreach way,tests asan,$(eval $(call CUDA_HOST_WAY,$(way))))
+# the trainer on CUDA, for that runtime, with plugin cuda linked into it
+TRAIN_CUDA_HOST := $(if $(TESTS),$(BUILD)/tests/bin/train_cuda $(BUILD)/asan/bin/train_cuda)
+$(TRAIN_CUDA_HOST): $(BUILD)/%/bin/train_cuda: $(TRAIN_CUDA_C) $(BUILD)/test-library/%.a
+	@mkdir -p $(@D)
+	$(CXX) $(TEST_$*) $(filter %.cu.o %.cc.o,$^) $(TRAIN_CUDA_C) $(BUILD)/cuda-host/$*.a $(BUILD)/test-library/$*.a -o $@ $(TEST_LIBS) $(TEST_LINK_$*)
+$(foreach way,tests asan,$(eval $(BUILD)/$(way)/bin/train_cuda: $(TRAIN_CUDA:%=$(BUILD)/cuda-host/$(way)/%.o) $(BUILD)/cuda-host/$(way).a))
+FIXTURES += $(TRAIN_CUDA_HOST)
 .SECONDARY: $(foreach way,tests asan msan,$(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/$(way)/%.o))
 # a plugin with which `espresso plugins --check` runs its rules on the CUDA codecs
 ON_CPU := $(BUILD)/tests/cuda_host/libespresso-on_cpu.so

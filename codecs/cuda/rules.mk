@@ -1,4 +1,4 @@
-# rules.mk: plugin cuda, its bench, and the tests that run on a GPU. Part of the Makefile; settings are in cuda.mk.
+# rules.mk: plugin cuda, its bench, the trainer on CUDA, and the tests that run on a GPU. Part of the Makefile; settings are in cuda.mk.
 $(call stamp,$(BUILD)/cuda-flags,$(NVCC) $(CUDA_BASE) $(CUDA_ARCH))
 # -Xptxas -v: registers, shared memory and spills of each kernel, kept beside the object (bench/cuda/kernels.sh makes a table of them)
 NVCC_FLAGS = $(filter-out -Wall -Wno-unused-function -ffp-contract=off,$(CUDA_BASE)) -arch=$(CUDA_ARCH) -fmad=false -O3 \
@@ -8,6 +8,18 @@ $(BUILD)/cuda/%.o: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/cuda/
 $(BUILD)/lib/espresso/libespresso-cuda.so: $(CUDA_SRC:codecs/cuda/%.cu=$(BUILD)/cuda/%.o) | $(BUILD)/lib/espresso/
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/cuda.map # templates of C++ would be exported too
 	$(NVCC) -shared -cudart static -Xlinker -z,defs,--version-script=$(BUILD)/cuda.map $^ -o $@
+
+# the trainer on CUDA: its own files, and those that it shares with the trainer on CPUs
+TRAIN_CUDA   := $(wildcard examples/train_cuda/*.c[cu])
+TRAIN_CUDA_C := $(patsubst %.c,$(BUILD)/obj/%.o,$(addprefix examples/train/,data.c model.c gemm.c run.c report.c))
+$(BUILD)/obj/examples/%.o: examples/%.c $(STAMP)
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) -c $< -o $@
+$(TRAIN_CUDA:%=$(BUILD)/cuda/%.o): $(BUILD)/cuda/%.o: % $(BUILD)/cuda-flags
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++20 -I. -arch=$(CUDA_ARCH) -O3 -Xcompiler -Wall -Werror all-warnings -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d -c $< -o $@
+$(BUILD)/bin/train_cuda: $(TRAIN_CUDA:%=$(BUILD)/cuda/%.o) $(TRAIN_CUDA_C) $(LIB) | $(BUILD)/bin/
+	$(NVCC) -cudart static $^ -o $@ -lpthread -ldl -lm
 
 # codecs on CUDA, measured on a GPU, or counted on the host
 $(BUILD)/cuda/static/%.o: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/cuda/static/

@@ -114,7 +114,8 @@ ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name) {
     if (env && esp__registry_of(ctx)->plugin_path && !strcmp(env, esp__registry_of(ctx)->plugin_path)) env = NULL;
     if (esp__search_list(&s, esp__registry_of(ctx)->plugin_path) != ESP_OK && esp__search_list(&s, env) != ESP_OK &&
         esp__search_list(&s, ESPRESSO_PREFIX "/lib/espresso") != ESP_OK)
-        esp__fail(ctx, s.status, "no plugin \"%s\"; tried %s", path_or_name, s.tried.data ? s.tried.data : "nothing");
+        esp__fail(ctx, s.status, "no plugin \"%s\"; tried %s%s", path_or_name, s.tried.data ? s.tried.data : "nothing",
+                  s.status == ESP_E_NOT_FOUND ? "; ESPRESSO_PLUGIN_PATH adds folders" : "");
     else
         s.status = ESP_OK;
     esp__text_free(&s.tried);

@@ -3,35 +3,33 @@
 #include "espresso.h"
 #include "data.h"
 #include "model.h"
+#include "report.h"
+#include "run.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* Flags, with their defaults. These names are indices into the list. */
 enum { EPOCHS, BATCH, LR, MOMENTUM, SEED, MAX_STEPS, LIMIT_TRAIN, EVAL, SHARD, ELASTIC, N_NUMBERS };
 enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, GATHER, DATA, JSON, CURVE, N_FLAGS };
-static struct flag {
-    const char *name, *text, *help;
-    double number;
-} flag[N_FLAGS] = {
-    {"--epochs", "3", "passes over the training images", 0},
-    {"--batch", "128", "images a step and rank", 0},
-    {"--lr", "0.3", "learning rate at its highest", 0},
-    {"--momentum", "0.5", "of the updates", 0},
-    {"--seed", "1", "of the first parameters and of the order of images", 0},
-    {"--max-steps", "0", "stop after so many steps; 0: do not", 0},
-    {"--limit-train", "0", "use the first N training images; 0: all", 0},
-    {"--eval", "1", "1: test after every epoch, 0: at the end only", 0},
-    {"--shard", "0", "1: each rank keeps the optimizer's state for a part of the parameters only", 0},
-    {"--elastic", "0", "1: when a rank dies, the others go on without it", 0},
-    {"--strategy", NULL, "fp32, layerwise, auto, or a strategy file", 0},
-    {"--codec", NULL, "such as topk:ratio=0.01; for auto several, ';' between", 0},
-    {"--backend", NULL, "such as shm", 0},
-    {"--gather", NULL, "with --shard 1: codec of the parameters, such as bf16", 0},
-    {"--data", "/usr/share/datasets/fashion-mnist", "folder of IDX files, plain or .gz", 0},
-    {"--json", NULL, "file for the result as one line of JSON; - is the standard output", 0},
-    {"--curve", NULL, "file for a line a step: step, seconds, loss", 0},
+static flag flags[N_FLAGS] = {
+    {"--epochs", "3", "passes over the training images", 1, 0},
+    {"--batch", "128", "images a step and rank", 1, 0},
+    {"--lr", "0.3", "learning rate at its highest", 0, 0},
+    {"--momentum", "0.5", "of the updates", 0, 0},
+    {"--seed", "1", "of the first parameters and of the order of images", 0, 0},
+    {"--max-steps", "0", "stop after so many steps; 0: do not", 0, 0},
+    {"--limit-train", "0", "use the first N training images; 0: all", 0, 0},
+    {"--eval", "1", "1: test after every epoch, 0: at the end only", 0, 0},
+    {"--shard", "0", "1: each rank keeps the optimizer's state for a part of the parameters only", 0, 0},
+    {"--elastic", "0", "1: when a rank dies, the others go on without it", 0, 0},
+    {"--strategy", NULL, "fp32, layerwise, auto, or a strategy file", 0, 0},
+    {"--codec", NULL, "such as topk:ratio=0.01; for auto several, ';' between", 0, 0},
+    {"--backend", NULL, "such as shm", 0, 0},
+    {"--gather", NULL, "with --shard 1: codec of the parameters, such as bf16", 0, 0},
+    {"--data", "/usr/share/datasets/fashion-mnist", "folder of IDX files, plain or .gz", 0, 0},
+    {"--json", NULL, "file for the result as one line of JSON; - is the standard output", 0, 0},
+    {"--curve", NULL, "file for a line a step: step, seconds, loss", 0, 0},
 };
 
 typedef struct trainer {
@@ -48,10 +46,7 @@ typedef struct trainer {
     int lost;                    /* with --elastic 1: a rank was lost in this step            */
 } trainer;
 
-static void die(const char *what, const char *why) {
-    fprintf(stderr, "train: %s: %s\n", what, why);
-    exit(1);
-}
+static void die(const char *what, const char *why) { run_die("train", what, why); }
 
 static void check(const trainer *t, esp_status s, const char *what) {
     if (s < 0) die(what, esp_last_error(t->ctx));
@@ -59,39 +54,11 @@ static void check(const trainer *t, esp_status s, const char *what) {
 
 /* As check, but with --elastic 1 the loss of a rank is no reason to end. Returns 0 then. */
 static int goes_on(trainer *t, esp_status s, const char *what) {
-    if (flag[ELASTIC].number > 0 && (s == ESP_E_PEER || s == ESP_E_TIMEOUT))
+    if (flags[ELASTIC].number > 0 && (s == ESP_E_PEER || s == ESP_E_TIMEOUT))
         t->lost = 1;
     else
         check(t, s, what);
     return !t->lost;
-}
-
-static void parse(int argc, char **argv) {
-    for (int i = 1; i < argc; i += 2) {
-        int f = 0;
-        while (f < N_FLAGS && strcmp(argv[i], flag[f].name) != 0) f++;
-        if (f == N_FLAGS || i + 1 == argc) {
-            fprintf(stderr, "usage: train [FLAG VALUE]...   or   espresso run -n 4 -- train [FLAG VALUE]...\n");
-            for (f = 0; f < N_FLAGS; f++)
-                fprintf(stderr, "  %-14s %s (%s)\n", flag[f].name, flag[f].help,
-                        flag[f].text ? flag[f].text : "not set");
-            exit(2);
-        }
-        flag[f].text = argv[i + 1];
-    }
-    for (int f = 0; f < N_NUMBERS; f++) {
-        char *end;
-        flag[f].number = strtod(flag[f].text, &end);
-        const int least = f == EPOCHS || f == BATCH;
-        if (*end || end == flag[f].text || !(flag[f].number >= least && flag[f].number < 1e9))
-            die(flag[f].name, least ? "needs a number, 1 or more" : "needs a number, 0 or more");
-    }
-}
-
-static double now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
 /* The optimizer's state: for all parameters, or with --shard 1 for this rank's parts. */
@@ -101,22 +68,22 @@ static void open_state(trainer *t) {
         check(t, esp_part(t->ctx, t->id[i], esp_rank(t->ctx), &begin, &n), "esp_part");
         t->net.p[i].begin = (size_t)begin, t->net.p[i].n = (size_t)n;
     }
-    t->state_bytes = model_state(&t->net, flag[GATHER].text != NULL);
+    t->state_bytes = model_state(&t->net, flags[GATHER].text != NULL);
     if (!t->state_bytes) die("model", "out of memory");
 }
 
 /* At the start: opens the context, adds the parameters in backward order, starts, and broadcasts rank 0's values. */
 static void join_ranks(trainer *t) {
     esp_config cfg = ESP_ZERO;
-    cfg.strategy = flag[STRATEGY].text, cfg.codec = flag[CODEC].text, cfg.backend = flag[BACKEND].text;
-    cfg.optimizer = flag[MOMENTUM].number > 0 ? ESP_OPTIMIZER_MOMENTUM : ESP_OPTIMIZER_SGD;
-    cfg.momentum = (float)flag[MOMENTUM].number;
+    cfg.strategy = flags[STRATEGY].text, cfg.codec = flags[CODEC].text, cfg.backend = flags[BACKEND].text;
+    cfg.optimizer = flags[MOMENTUM].number > 0 ? ESP_OPTIMIZER_MOMENTUM : ESP_OPTIMIZER_SGD;
+    cfg.momentum = (float)flags[MOMENTUM].number;
     check(t, esp_open(&cfg, &t->ctx), "esp_open");
     for (int i = 0; i < N_PARAMS; i++) {
         const param *p = &t->net.p[i];
         esp_tensor_desc desc = {.name = p->name, .count = p->count, .rows = p->rows, .cols = p->cols};
-        if (flag[SHARD].number > 0) desc.flags = ESP_SHARD;
-        desc.gather = flag[GATHER].text;
+        if (flags[SHARD].number > 0) desc.flags = ESP_SHARD;
+        desc.gather = flags[GATHER].text;
         check(t, esp_tensor_add(t->ctx, &desc, &t->id[i]), p->name);
     }
     check(t, esp_start(t->ctx), "esp_start");
@@ -158,36 +125,21 @@ static size_t go_on(trainer *t, size_t s) {
 
 /* One step on the images `pick`; returns the loss. */
 static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
-    const double start = now_ms();
+    const double start = run_now_ms();
     scale_feedback(t, lr);
     data_batch(&t->train, pick, batch, t->net.x[0], t->labels);
     model_forward(&t->net, batch);
     const float loss = model_backward(&t->net, t->labels, batch, push, t);
-    const double wait = now_ms();
+    const double wait = run_now_ms();
     check(t, esp_report_loss(t->ctx, (double)loss), "esp_report_loss");
     if (t->lost || !goes_on(t, esp_wait_all(t->ctx), "esp_wait_all")) return 0;
-    t->wait_ms[t->n_steps] = now_ms() - wait;
-    model_update(&t->net, (float)lr, (float)flag[MOMENTUM].number);
-    for (int i = N_PARAMS - 1; i >= 0 && flag[SHARD].number > 0; i--) /* the next forward's first layer first */
+    t->wait_ms[t->n_steps] = run_now_ms() - wait;
+    model_update(&t->net, (float)lr, (float)flags[MOMENTUM].number);
+    for (int i = N_PARAMS - 1; i >= 0 && flags[SHARD].number > 0; i--) /* the next forward's first layer first */
         check(t, esp_gather(t->ctx, t->id[i], t->net.p[i].value, (esp_stream){0}), "esp_gather");
     t->loss[t->n_steps] = (double)loss;
-    t->step_ms[t->n_steps++] = now_ms() - start;
+    t->step_ms[t->n_steps++] = run_now_ms() - start;
     return (double)loss;
-}
-
-static void shuffle(uint32_t *order, size_t n, uint64_t seed) {
-    for (size_t i = 0; i < n; i++) order[i] = (uint32_t)i;
-    for (size_t i = n; i > 1; i--) {
-        const size_t j = random_u64(&seed) % i;
-        const uint32_t other = order[j];
-        order[j] = order[i - 1], order[i - 1] = other;
-    }
-}
-
-/* Learning rate: rises over the first tenth of the steps, then falls to a tenth of its maximum. */
-static double lr_at(size_t s, size_t total) {
-    const double x = (double)(s + 1) / (double)total;
-    return flag[LR].number * (x < 0.1 ? 10 * x : 1.1 - x);
 }
 
 /* Share of the test images that the model classifies correctly; each rank tests a part. */
@@ -209,104 +161,56 @@ static double accuracy(trainer *t, size_t batch) {
     return (double)right / (double)t->test.n;
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, size_t n) {
-    qsort(x, n, sizeof *x, by_value);
-    return n ? x[n / 2] : 0;
-}
-
-/* Bytes that went from machine to machine so far, by all ranks' counters. */
-static double inter_bytes(const trainer *t) {
-    esp_stats stats = {.struct_size = sizeof stats};
-    check(t, esp_stats_read(t->ctx, &stats), "esp_stats_read");
-    float sum = (float)stats.inter_bytes;
-    check(t, esp_allreduce(t->ctx, &sum, 1), "esp_allreduce");
-    return (double)sum;
-}
-
-/* Checks that all ranks' parameters have the same bits, which must be so after any number of steps and with any
- * codec. */
-static void compare_ranks(const trainer *t) {
-    const param *p = &t->net.p[0]; /* rank 0's parameters are received in the gradients' memory */
-    if (esp_rank(t->ctx) == 0) memcpy(p->grad, p->value, t->net.n_values * sizeof(float));
-    check(t, esp_broadcast(t->ctx, p->grad, t->net.n_values * sizeof(float), 0), "esp_broadcast");
-    if (memcmp(p->grad, p->value, t->net.n_values * sizeof(float))) die("parameters", "differ from rank 0's");
-}
-
-static void write_curve(const trainer *t, const char *path) {
-    FILE *f = fopen(path, "w");
-    double at = 0;
-    if (!f) die(path, "cannot be written");
-    for (size_t i = 0; i < t->n_steps; i++)
-        fprintf(f, "%zu,%.4f,%.9g\n", i + 1, (at += t->step_ms[i]) / 1e3, t->loss[i]);
-    if (fclose(f)) die(path, "cannot be written");
-}
-
-/* settled_step_ms is the step time of the second half of the steps, since an autopilot measures in the first ones. */
-static void write_json(trainer *t, const char *path, double loss, double right, double bytes) {
-    FILE *f = strcmp(path, "-") ? fopen(path, "w") : stdout;
-    const size_t n = t->n_steps, first = n / 2;
-    if (!f) die(path, "cannot be written");
-    fprintf(f, "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, ", esp_size(t->ctx), esp_machines(t->ctx), n);
-    fprintf(f, "\"settled_step_ms\": %.2f, ", median(t->step_ms + first, n - first));
-    fprintf(f, "\"step_ms\": %.2f, \"wait_ms\": %.2f, ", median(t->step_ms, n), median(t->wait_ms, n));
-    fprintf(f, "\"inter_bytes_per_step\": %.0f, \"loss\": %.4f, \"accuracy\": %.4f, ", bytes, loss, right);
-    fprintf(f, "\"state_bytes\": %zu}\n", t->state_bytes);
-    if (fflush(f) || (f != stdout && fclose(f))) die(path, "cannot be written");
-}
-
 static void train(trainer *t) {
-    const size_t batch = (size_t)flag[BATCH].number, ranks = (size_t)esp_size(t->ctx);
-    const size_t per_epoch = t->train.n / (batch * ranks), limit = (size_t)flag[MAX_STEPS].number;
-    const size_t all = per_epoch * (size_t)flag[EPOCHS].number, total = limit && limit < all ? limit : all;
+    const size_t batch = (size_t)flags[BATCH].number, ranks = (size_t)esp_size(t->ctx);
+    const size_t per_epoch = t->train.n / (batch * ranks), limit = (size_t)flags[MAX_STEPS].number;
+    const size_t all = per_epoch * (size_t)flags[EPOCHS].number, total = limit && limit < all ? limit : all;
     t->order = calloc(t->train.n, sizeof *t->order), t->labels = calloc(batch, 1);
     t->step_ms = calloc(3 * total + 1, sizeof *t->step_ms);
     if (!t->order || !t->labels || !t->step_ms) die("train", "out of memory");
     t->wait_ms = t->step_ms + total, t->loss = t->wait_ms + total;
     if (total == 0) die("--batch", "is more than there are images for");
-    double loss = 0, right = 0, bytes = -inter_bytes(t);
+    double loss = 0, right = 0, bytes = -report_bytes(t->ctx, "train");
     int again = 0;
     for (size_t s = 0; s < total; s++) {
         const size_t at = s % per_epoch, last = s + 1 == total;
         const size_t rank = (size_t)esp_rank(t->ctx);
-        if (at == 0 || again) shuffle(t->order, t->train.n, (uint64_t)flag[SEED].number << 32 | (s - at));
+        if (at == 0 || again) run_shuffle(t->order, t->train.n, (uint64_t)flags[SEED].number << 32 | (s - at));
         if (at == 0) loss = 0;
-        loss += step(t, t->order + (at * (size_t)esp_size(t->ctx) + rank) * batch, batch, lr_at(s, total));
+        loss += step(t, t->order + (at * (size_t)esp_size(t->ctx) + rank) * batch, batch,
+                     run_lr(flags[LR].number, s, total));
         again = t->lost;
         if (again) {
             s = go_on(t, s) - 1;
             continue;
         }
         if (rank == 0 && at % 40 == 39) printf("step %zu of %zu: loss %.3f\n", s + 1, total, loss / (double)(at + 1));
-        if (!last && (at + 1 < per_epoch || flag[EVAL].number < 1)) continue;
+        if (!last && (at + 1 < per_epoch || flags[EVAL].number < 1)) continue;
         right = accuracy(t, batch);
         loss /= (double)(at + 1);
         if (rank) continue;
         printf("epoch %zu, step %zu of %zu: loss %.3f, test accuracy %.2f%%, last step %.0f ms\n", s / per_epoch + 1,
                s + 1, total, loss, 100 * right, t->step_ms[s]);
     }
-    bytes += inter_bytes(t);
-    compare_ranks(t);
+    bytes += report_bytes(t->ctx, "train");
+    report_compare(t->ctx, "train", t->net.p[0].value, t->net.n_values);
     if (esp_rank(t->ctx)) return;
-    if (flag[CURVE].text) write_curve(t, flag[CURVE].text);
-    if (flag[JSON].text) write_json(t, flag[JSON].text, loss, right, bytes / (double)total);
+    const report r = {"train", t->n_steps, t->step_ms, t->wait_ms, t->loss, loss, right, bytes, t->state_bytes};
+    if (flags[CURVE].text) report_curve(&r, flags[CURVE].text);
+    if (flags[JSON].text) report_json(&r, t->ctx, flags[JSON].text);
 }
 
 int main(int argc, char **argv) {
     static trainer t;
     setvbuf(stdout, NULL, _IOLBF, 0); /* line by line, so that a pipe shows progress too */
-    parse(argc, argv);
-    const char *why = data_open(&t.train, flag[DATA].text, "train", (size_t)flag[LIMIT_TRAIN].number);
-    if (!why) why = data_open(&t.test, flag[DATA].text, "t10k", 0);
-    const size_t pixels = t.train.rows * t.train.cols, batch = (size_t)flag[BATCH].number;
+    run_flags("train", flags, N_FLAGS, N_NUMBERS, argc, argv);
+    const char *why = data_open(&t.train, flags[DATA].text, "train", (size_t)flags[LIMIT_TRAIN].number);
+    if (!why) why = data_open(&t.test, flags[DATA].text, "t10k", 0);
+    const size_t pixels = t.train.rows * t.train.cols, batch = (size_t)flags[BATCH].number;
     if (!why && (pixels != t.test.rows * t.test.cols || t.test.classes > t.train.classes))
         why = "test images differ in kind";
     if (why) die("--data", why);
-    if (model_open(&t.net, pixels, t.train.classes, batch, (uint64_t)flag[SEED].number)) die("model", "out of memory");
+    if (model_open(&t.net, pixels, t.train.classes, batch, (uint64_t)flags[SEED].number)) die("model", "out of memory");
     join_ranks(&t);
     train(&t);
     esp_close(t.ctx);

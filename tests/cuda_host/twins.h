@@ -39,7 +39,7 @@ static const esp_host tw_host = {.struct_size = sizeof(esp_host),
                                  .codec_close = cf_inner_close};
 
 /* On a real device: 1 unless there is one; says so. */
-static int tw_missing(void) {
+__attribute__((unused)) static int tw_missing(void) {
     int32_t count = 0;
     if (espresso_plugin_v1_cuda(&tw_host)->devices[0]->probe(&tw_host, &count) == ESP_OK && count > 0) return 0;
     puts("skipped: no CUDA device");
