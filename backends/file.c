@@ -132,8 +132,7 @@ static float file_load(esp_dtype d, const uint8_t *p, uint64_t i) {
     return d == ESP_F16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
 }
 static void file_store(esp_dtype d, uint8_t *p, uint64_t i, float x) {
-    uint16_t h = (uint16_t)(d == ESP_F16 ? half_to_f16(x) : half_to_bf16(x));
-    if (x != x) h = d == ESP_F16 ? 0x7e00 : 0x7fc0;
+    uint16_t h = (uint16_t)(d == ESP_F16 ? half_any_f16(x) : half_any_bf16(x));
     if (d == ESP_F32)
         memcpy(p + i * 4, &x, 4);
     else

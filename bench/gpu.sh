@@ -52,6 +52,8 @@ if wanted tests; then
     have gpu/test_graph && part graph 120 "$build/gpu/test_graph"
     have gpu/test_rounds && part rounds 120 "$build/gpu/test_rounds"
     have gpu/test_cuda_tree && part tree 240 "$build/gpu/test_cuda_tree"
+    have gpu/test_cuda_steps && part steps 120 "$build/gpu/test_cuda_steps"
+    have gpu/test_cuda_between && part between 120 "$build/gpu/test_cuda_between"
     have tests/nccl/test_nccl_gpu && part nccl 120 "$build/tests/nccl/test_nccl_gpu"
 fi
 if wanted sanitize; then

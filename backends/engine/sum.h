@@ -33,25 +33,13 @@ ESP_INLINE uint64_t engine_sum_f32_body(void *out, const void *a, const void *b,
     }
     return n;
 }
-/* Is one of the numbers a NaN? */
-ESP_INLINE uint64_t engine_nan_body(const float *x, uint64_t n) {
-    uint32_t any = 0;
-    ESP_SIMD_REDUCE(|, any)
-    for (uint64_t i = 0; i < n; i++) any |= (half_bits(x[i]) & 0x7fffffffu) + 0x007fffffu;
-    return any >> 31;
-}
 /* out = x scale, rounded */
 ESP_INLINE uint64_t engine_round_bf16_body(half_u16 *out, const float *x, uint64_t n, float scale) {
     ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) {
-        const float v = x[i] * scale;
-        const int32_t a = (int32_t)(half_bits(v) & 0x7fffffffu);
-        out[i] = (uint16_t)(a > 0x7f800000 ? HALF_BF16_NAN : half_to_bf16(v));
-    }
+    for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_any_bf16(x[i] * scale);
     return n;
 }
 ESP_KERNEL(engine_sum_f32, (void *out, const void *a, const void *b, uint64_t n, float scale), (out, a, b, n, scale))
-ESP_KERNEL(engine_nan, (const float *x, uint64_t n), (x, n))
 ESP_KERNEL(engine_round_bf16, (half_u16 * out, const float *x, uint64_t n, float scale), (out, x, n, scale))
 
 /* How numbers are reduced. */
@@ -65,16 +53,13 @@ ENGINE_FN void engine_widen(const engine_sums *s, float *acc, const uint8_t *x, 
     const half_u16 *h = (const half_u16 *)(const void *)x;
     (s->type == ESP_F16 ? half_f16_add_for(s->level) : half_bf16_add_for(s->level))(acc, h, 1.0f, set, n);
 }
-/* out = x scale, rounded. A NaN becomes the one quiet NaN without sign and payload, as in reduce.h. */
+/* out = x scale, rounded. A NaN becomes the one quiet NaN of half.h, as in reduce.h. */
 ENGINE_FN void engine_round(const engine_sums *s, uint8_t *out, const float *x, uint64_t n, float scale) {
     half_u16 *h = (half_u16 *)(void *)out;
-    if (s->type == ESP_BF16) {
+    if (s->type == ESP_BF16)
         engine_round_bf16_for(s->level)(h, x, n, scale);
-        return;
-    }
-    half_f16_encode_for(s->level)(h, x, NULL, scale, 1.0f, n);
-    for (uint64_t i = 0; i < n && (i || engine_nan_for(s->level)(x, n)); i++)
-        if ((half_bits(x[i]) & 0x7fffffffu) > 0x7f800000u) h[i] = HALF_F16_NAN;
+    else
+        half_f16_encode_for(s->level)(h, x, NULL, scale, 1.0f, n);
 }
 /* acc = a + b, or acc + b where a is NULL; then out, if it is not NULL, is acc scale. */
 ENGINE_FN void engine_sum_halves(const engine_sums *s, uint8_t *out, float *acc, const uint8_t *a, const uint8_t *b,

@@ -1,5 +1,6 @@
 /* half.h: f32 to f16 and bf16 and back, rounding to nearest, ties to even. Knows nothing of payloads.
- * Encoders get finite numbers only; decoders take every bit pattern (a NaN stays one, made quiet, as in hardware). */
+ * Encoders with a residual get finite numbers only. Without one, every NaN becomes the one below, on every instruction set and device.
+ * Decoders take every bit pattern (a NaN stays one, made quiet, as in hardware). */
 #ifndef ESP_HALF_H
 #define ESP_HALF_H
 #include "codecs/common/simd.h"
@@ -30,6 +31,8 @@ ESP_ELEMENT uint32_t half_to_bf16(float x) {
     const uint32_t u = half_bits(x);
     return (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
 }
+ESP_ELEMENT int half_nan(float x) { return (int32_t)(half_bits(x) & 0x7FFFFFFFu) > 0x7F800000; }
+ESP_ELEMENT uint32_t half_any_bf16(float x) { return half_nan(x) ? HALF_BF16_NAN : half_to_bf16(x); }
 /* With a residual, a value that would become Inf is sent as the largest finite value, so that the residual is
  * finite. */
 ESP_ELEMENT uint32_t half_bf16_sent(float phi) {
@@ -40,7 +43,7 @@ ESP_ELEMENT float half_from_bf16(uint32_t v) { return half_float(v << 16); }
 ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, uint64_t n) {
     if (!residual) {
         ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_to_bf16(phi[i]);
+        for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_any_bf16(phi[i]);
         return 0;
     }
     ESP_SIMD
@@ -76,6 +79,7 @@ ESP_ELEMENT uint32_t half_to_f16(float x) {
     large = large > 0x7C00 ? 0x7C00 : large;
     return (u >> 16 & 0x8000u) | (uint32_t)(a < 0x38800000 ? small : large);
 }
+ESP_ELEMENT uint32_t half_any_f16(float x) { return half_nan(x) ? HALF_F16_NAN : half_to_f16(x); }
 ESP_ELEMENT float half_from_f16(uint32_t h) {
     const uint32_t sign = (h & 0x8000u) << 16;
     const int32_t a = (int32_t)(h & 0x7FFFu);
@@ -96,7 +100,7 @@ ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float 
                                          uint64_t n) {
     if (!residual) {
         ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_to_f16(down * phi[i]);
+        for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_any_f16(down * phi[i]);
         return 0;
     }
     ESP_SIMD
@@ -128,12 +132,13 @@ ESP_KERNEL_OPT static uint64_t half_f16_add_scalar(float *out, const half_u16 *i
 ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float *phi, float *residual, float down,
                                                      float up, uint64_t n) {
     const __m256 lim = _mm256_set1_ps(HALF_F16_MAX), neg = _mm256_set1_ps(-HALF_F16_MAX);
-    const __m256 d = _mm256_set1_ps(down), u = _mm256_set1_ps(up);
+    const __m256 d = _mm256_set1_ps(down), u = _mm256_set1_ps(up), nan = _mm256_set1_ps(half_float(0x7FC00000u));
     uint64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         const __m256 p = _mm256_loadu_ps(phi + i);
-        const __m256 c = residual ? _mm256_max_ps(_mm256_min_ps(p, lim), neg) : p;
-        const __m128i v = _mm256_cvtps_ph(_mm256_mul_ps(c, d), _MM_FROUND_TO_NEAREST_INT);
+        __m256 c = _mm256_mul_ps(residual ? _mm256_max_ps(_mm256_min_ps(p, lim), neg) : p, d);
+        if (!residual) c = _mm256_blendv_ps(c, nan, _mm256_cmp_ps(c, c, _CMP_UNORD_Q));
+        const __m128i v = _mm256_cvtps_ph(c, _MM_FROUND_TO_NEAREST_INT);
         _mm_storeu_si128((__m128i *)(void *)(out + i), v);
         if (residual) _mm256_storeu_ps(residual + i, _mm256_sub_ps(p, _mm256_mul_ps(_mm256_cvtph_ps(v), u)));
     }
@@ -142,12 +147,13 @@ ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float 
 ESP_TARGET_AVX512 static uint64_t half_f16_encode_avx512(half_u16 *out, const float *phi, float *residual, float down,
                                                          float up, uint64_t n) {
     const __m512 lim = _mm512_set1_ps(HALF_F16_MAX), neg = _mm512_set1_ps(-HALF_F16_MAX);
-    const __m512 d = _mm512_set1_ps(down), u = _mm512_set1_ps(up);
+    const __m512 d = _mm512_set1_ps(down), u = _mm512_set1_ps(up), nan = _mm512_set1_ps(half_float(0x7FC00000u));
     uint64_t i = 0;
     for (; i + 16 <= n; i += 16) {
         const __m512 p = _mm512_loadu_ps(phi + i);
-        const __m512 c = residual ? _mm512_max_ps(_mm512_min_ps(p, lim), neg) : p;
-        const __m256i v = _mm512_maskz_cvtps_ph(0xFFFF, _mm512_mul_ps(c, d), _MM_FROUND_TO_NEAREST_INT);
+        __m512 c = _mm512_mul_ps(residual ? _mm512_max_ps(_mm512_min_ps(p, lim), neg) : p, d);
+        if (!residual) c = _mm512_mask_mov_ps(c, _mm512_cmp_ps_mask(c, c, _CMP_UNORD_Q), nan);
+        const __m256i v = _mm512_maskz_cvtps_ph(0xFFFF, c, _MM_FROUND_TO_NEAREST_INT);
         _mm256_storeu_si256((__m256i *)(void *)(out + i), v);
         if (residual) _mm512_storeu_ps(residual + i, _mm512_sub_ps(p, _mm512_mul_ps(_mm512_cvtph_ps(v), u)));
     }

@@ -211,13 +211,12 @@ static __device__ __forceinline__ float cuda_number_get(const void *p, esp_dtype
     return dtype == ESP_F16 ? half_from_f16(v) : half_float((uint32_t)v << 16);
 }
 static __device__ __forceinline__ void cuda_number_put(void *p, esp_dtype dtype, uint64_t i, float x) {
-    const int nan = x != x;
     if (dtype == ESP_F32)
         cuda_put((float *)p + i, x);
     else if (dtype == ESP_F16)
-        cuda_put((uint16_t *)p + i, (uint16_t)(nan ? HALF_F16_NAN : half_to_f16(x)));
+        cuda_put((uint16_t *)p + i, (uint16_t)half_any_f16(x));
     else
-        cuda_put((uint16_t *)p + i, (uint16_t)(nan ? HALF_BF16_NAN : half_to_bf16(x)));
+        cuda_put((uint16_t *)p + i, (uint16_t)half_any_bf16(x));
 }
 static __global__ void __launch_bounds__(256)
     cuda_convert_kernel(void *dst, esp_dtype to, const void *src, esp_dtype from, float scale, uint32_t sum,

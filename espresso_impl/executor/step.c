@@ -61,7 +61,7 @@ static void esp__carry_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
         uint16_t *h = grad;
         for (uint64_t i = 0; i < t->count; i++) {
             float x = esp__half_get(t->dtype, h[i]) + t->carry[i];
-            h[i] = (uint16_t)(t->dtype == ESP_F16 ? half_to_f16(x) : half_to_bf16(x));
+            h[i] = (uint16_t)(t->dtype == ESP_F16 ? half_any_f16(x) : half_any_bf16(x));
         }
     }
     esp__fp_restore(fp);

@@ -103,6 +103,26 @@ static void every_f16(void **unused) {
     }
 }
 
+/* Without a residual, every NaN becomes the same one, in vectors and behind them, at every level; so does one that the scale makes. */
+static void nan_to_half(void **unused) {
+    (void)unused;
+    static const uint32_t nans[] = {0x7F800001u, 0x7FC00000u, 0x7FFFFFFFu, 0xFF800001u, 0xFFC12345u, 0xFFFFFFFFu};
+    float in[41];
+    half_u16 f16[41], bf16[41];
+    for (int l = 0; l <= esp_simd_best(); l++)
+        for (uint64_t n = 1; n <= CF_COUNT(in); n++)
+            for (size_t k = 0; k <= CF_COUNT(nans); k++) {
+                const float scale = k < CF_COUNT(nans) ? 1.0f : 0.0f;
+                for (uint64_t i = 0; i < n; i++) in[i] = i % 2 ? 1.0f : scale == 0 ? INFINITY : half_float(nans[k]);
+                half_f16_encode_for(l)(f16, in, NULL, scale, 1, n);
+                half_bf16_encode_for(l)(bf16, in, NULL, n);
+                for (uint64_t i = 0; i < n; i++) {
+                    assert_int_equal(f16[i], i % 2 ? (scale == 0 ? 0 : 0x3C00) : 0x7E00);
+                    if (scale != 0) assert_int_equal(bf16[i], i % 2 ? 0x3F80 : 0x7FC0);
+                }
+            }
+}
+
 static void bf16_rounding(void **unused) {
     (void)unused;
     const uint32_t in[] = {0x3F800000u, 0x3F808000u, 0x3F818000u, 0x3F808001u, 0xBF807FFFu,
@@ -148,8 +168,9 @@ static void sign_bits(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bytes),    cmocka_unit_test(level_by_environment), cmocka_unit_test(every_f16),
-        cmocka_unit_test(bf16_rounding), cmocka_unit_test(norm_reference),       cmocka_unit_test(sign_bits),
+        cmocka_unit_test(same_bytes),  cmocka_unit_test(level_by_environment), cmocka_unit_test(every_f16),
+        cmocka_unit_test(nan_to_half), cmocka_unit_test(bf16_rounding),        cmocka_unit_test(norm_reference),
+        cmocka_unit_test(sign_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

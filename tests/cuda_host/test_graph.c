@@ -114,7 +114,7 @@ static void settings(void **state) {
 }
 
 int main(void) {
-    if (tw_missing()) return 77;
+    if (cuda_missing()) return 77;
     const struct CMUnitTest tests[] = {cmocka_unit_test(graphs), cmocka_unit_test(refused), cmocka_unit_test(settings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -146,7 +146,7 @@ static void damaged(void **state) {
 
 int main(void) {
     struct CMUnitTest tests[SHAPES + 2];
-    if (tw_missing()) return 77;
+    if (cuda_missing()) return 77;
     for (int i = 0; i < SHAPES; i++) tests[i] = (struct CMUnitTest){shapes[i], shape, NULL, NULL, (void *)(intptr_t)i};
     tests[SHAPES] = (struct CMUnitTest)cmocka_unit_test(damaged);
     tests[SHAPES + 1] = (struct CMUnitTest)cmocka_unit_test(orders);

@@ -329,7 +329,7 @@ static void damaged_rounds(void **state) {
 }
 
 int main(void) {
-    if (tw_missing()) return 77;
+    if (cuda_missing()) return 77;
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_twins),      cmocka_unit_test(inputs),
                                        cmocka_unit_test(reduced),        cmocka_unit_test(lists),
                                        cmocka_unit_test(orders),         cmocka_unit_test(damage),

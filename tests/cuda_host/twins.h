@@ -2,8 +2,8 @@
 #ifndef CUDA_HOST_TWINS_H
 #define CUDA_HOST_TWINS_H
 #include "tests/conformance/conformance.h"
+#include "tests/cuda_host/missing.h"
 
-const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
 #ifdef CUDA_DEVICE /* a real one: its order is its own */
 static void cuda_host_seed(uint64_t seed) { (void)seed; }
 #else
@@ -38,13 +38,6 @@ static const esp_host tw_host = {.struct_size = sizeof(esp_host),
                                  .codec_open = cf_inner_open,
                                  .codec_close = cf_inner_close};
 
-/* On a real device: 1 unless there is one; says so. */
-__attribute__((unused)) static int tw_missing(void) {
-    int32_t count = 0;
-    if (espresso_plugin_v1_cuda(&tw_host)->devices[0]->probe(&tw_host, &count) == ESP_OK && count > 0) return 0;
-    puts("skipped: no CUDA device");
-    return 1;
-}
 /* sms: how many multiprocessors codecs may use, which decides the grids. */
 static void tw_open(const char *sms, uint64_t seed) {
     setenv("ESPRESSO_CUDA_SMS", sms, 1);

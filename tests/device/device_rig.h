@@ -1,8 +1,20 @@
-/* device_rig.h: one job, run on the CPU's memory and on the fake device's: results and statistics must be the same, bit by bit. */
+/* device_rig.h: one job, run on the CPU's memory and on a device's: results and statistics must be the same, bit by bit. The device is the
+ * fake one; with RIG_CUDA it is plugin cuda's: a GPU, or the tests' CUDA runtime. */
 #ifndef DEVICE_RIG_H
 #define DEVICE_RIG_H
 #include "tests/unit/units_rig.h"
+#ifdef RIG_CUDA
+#include <unistd.h>
+#include "tests/common/library.h"
+const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
+#define rig_plugin espresso_plugin_v1_cuda
+#define RIG_KIND ESP_CUDA
+static int fake_live, fake_refused; /* nothing counts them */
+#else
 #include "tests/device/fake.c"
+#define rig_plugin fake_plugin
+#define RIG_KIND FAKE_KIND
+#endif
 
 enum { RANKS = 4, STEPS = 3 };
 
@@ -17,7 +29,7 @@ typedef struct device_job {
     int devices;            /* 0: the CPU's memory; 1: a device's; 2: tensors take turns on the CPU and two devices */
     int nonfinite;          /* step 1 has NaN and Inf in it                       */
     int wait;               /* how a step ends: see end_step                      */
-    esp_plugin_fn plugin;   /* NULL: fake_plugin                                   */
+    esp_plugin_fn plugin;   /* NULL: rig_plugin                                    */
     const char *backend;    /* NULL: loop                                          */
     const char *gather;     /* of sharded tensors                                  */
     esp_plugin_fn backends; /* NULL: none but the built-in ones                    */
@@ -34,14 +46,35 @@ typedef struct place {
     uint64_t bytes;
 } place;
 
+/* Memory of the trainer. The fake device's is what its table gives, too, but its rules for copies are not in the way. */
+static inline void place_take(place *p) {
+#ifdef RIG_CUDA
+    if (p->table->alloc(p->self, p->bytes, ESP_MEM_DEVICE, &p->grad) ||
+        p->table->alloc(p->self, p->bytes, ESP_MEM_PINNED, &p->pinned))
+        abort();
+#else
+    p->grad = fake_take(p->bytes, 0), p->pinned = fake_take(p->bytes, 1);
+#endif
+}
+static inline void place_give(place *p) {
+#ifdef RIG_CUDA
+    p->table->free_(p->self, p->grad, p->bytes, ESP_MEM_DEVICE);
+    p->table->free_(p->self, p->pinned, p->bytes, ESP_MEM_PINNED);
+#else
+    fake_give(p->grad), fake_give(p->pinned);
+#endif
+}
 static inline void place_open(esp_ctx *ctx, place *p, esp_device d, uint64_t bytes) {
     memset(p, 0, sizeof *p);
     p->device = d;
     p->bytes = bytes;
     if (ctx->host.device(ctx->host.user, d, &p->table, &p->self)) abort();
-    p->grad = d.kind ? fake_take(bytes, 0) : malloc(bytes);
-    p->pinned = d.kind ? fake_take(bytes, 1) : p->grad;
-    if (d.kind) p->table->stream_create(p->self, &p->stream);
+    if (d.kind) {
+        place_take(p);
+        p->table->stream_create(p->self, &p->stream);
+    } else {
+        p->grad = p->pinned = malloc(bytes);
+    }
 }
 /* Waits for the trainer's stream. */
 static inline void place_sync(place *p) {
@@ -51,6 +84,15 @@ static inline void place_sync(place *p) {
     p->table->event_sync(p->self, event);
     p->table->event_destroy(p->self, event);
 }
+/* Copies what is in the gradient now to p->pinned. */
+static inline void place_get(place *p) {
+#ifdef RIG_CUDA
+    CHECK(p->table->copy(p->self, p->pinned, p->grad, p->bytes, p->stream) == ESP_OK);
+    place_sync(p);
+#else
+    fake_get(p->pinned, p->grad, p->bytes);
+#endif
+}
 static inline void place_close(place *p) {
     if (!p->device.kind) {
         free(p->grad);
@@ -58,12 +100,20 @@ static inline void place_close(place *p) {
     }
     place_sync(p);
     p->table->stream_destroy(p->self, p->stream);
-    fake_give(p->grad);
-    fake_give(p->pinned);
+    place_give(p);
+}
+/* The rig's device number k: the last one, where there are fewer. */
+static inline esp_device rig_device(int32_t k) {
+    int32_t n = k + 1;
+#ifdef RIG_CUDA
+    const esp_host host = ESP_ZERO;
+    CHECK(rig_plugin(&host)->devices[0]->probe(&host, &n) == ESP_OK && n > 0);
+#endif
+    return (esp_device){RIG_KIND, k < n ? k : n - 1};
 }
 
 static inline esp_device device_of(const device_job *j, int t) {
-    static const esp_device all[] = {{FAKE_KIND, 0}, {0, 0}, {FAKE_KIND, 1}};
+    const esp_device all[] = {rig_device(0), {0, 0}, rig_device(1)};
     return j->devices == 2 ? all[t % 3] : j->devices ? all[0] : all[1];
 }
 
@@ -85,13 +135,13 @@ static inline void end_step(esp_ctx *ctx, const device_job *j, place *p) {
         while (j->wait == 3 && esp_test(ctx, (uint32_t)t) == ESP_PENDING) usleep(50);
         if (j->wait == 2 && p[t].device.kind)
             CHECK(p[t].table->copy(p[t].self, p[t].pinned, p[t].grad, p[t].bytes, p[t].stream) == ESP_OK);
-        if ((j->wait == 1 || j->wait == 3) && p[t].device.kind) fake_get(p[t].pinned, p[t].grad, p[t].bytes);
+        if ((j->wait == 1 || j->wait == 3) && p[t].device.kind) place_get(&p[t]);
     }
     CHECK(esp_wait_all(ctx) == ESP_OK);
     for (int t = 0; t < TENSORS; t++) {
         if (!p[t].device.kind) continue;
         place_sync(&p[t]);
-        if (!j->wait) fake_get(p[t].pinned, p[t].grad, p[t].bytes);
+        if (!j->wait) place_get(&p[t]);
     }
 }
 
@@ -131,7 +181,7 @@ static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int 
         for (uint64_t i = 0; i < counts[t]; i++) params[i] *= -1.0f;
         write_late(&p[t]);
         CHECK(esp_gather(ctx, (uint32_t)t, p[t].grad, p[t].stream) == ESP_OK);
-        if (p[t].device.kind) fake_get(p[t].pinned, p[t].grad, p[t].bytes);
+        if (p[t].device.kind) place_get(&p[t]);
     }
     for (int t = 0; t < TENSORS; t++)
         for (uint64_t i = 0; i < counts[t]; i++)
@@ -170,7 +220,7 @@ static inline void device_body(esp_ctx *ctx, void *user) {
 
 static inline int run_devices(device_job *j, int32_t size, int32_t per_machine, uint32_t flags) {
     static _Thread_local text strategy;
-    esp_plugin_fn entries[2] = {j->plugin ? j->plugin : fake_plugin, j->backends};
+    esp_plugin_fn entries[2] = {j->plugin ? j->plugin : rig_plugin, j->backends};
     test_job x;
     memset(&x, 0, sizeof x);
     strategy = strategy_of(j->task.kind, j->task.codec, j->task.option);

@@ -42,7 +42,7 @@ static inline int add_option(void *user, const esp__option *o) {
     d.count = ELEMENTS;
     d.codec = a->j->plan->codec;
     d.option = text;
-    if (a->j->on_device) d.device.kind = FAKE_KIND;
+    if (a->j->on_device) d.device.kind = RIG_KIND;
     CHECK(a->n < MOST && esp_tensor_add(a->ctx, &d, NULL) == ESP_OK);
     a->n++;
     return 0;
@@ -54,7 +54,7 @@ static inline void tree_body(esp_ctx *ctx, void *user) {
     place p;
     esp__option_each(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL, 3, 0, add_option, &a);
     const uint64_t all = (uint64_t)a.n * ELEMENTS;
-    place_open(ctx, &p, (esp_device){j->on_device ? FAKE_KIND : 0, 0}, all * 4);
+    place_open(ctx, &p, (esp_device){j->on_device ? RIG_KIND : 0, 0}, all * 4);
     CHECK(esp_start(ctx) == ESP_OK);
     for (int step = 0; step < TREE_STEPS; step++) {
         for (uint64_t i = 0; i < all; i++) ((float *)p.pinned)[i] = input(esp_rank(ctx), step, i);
@@ -62,7 +62,7 @@ static inline void tree_body(esp_ctx *ctx, void *user) {
         for (uint32_t t = 0; t < a.n; t++)
             CHECK(esp_push(ctx, t, (float *)p.grad + (uint64_t)t * ELEMENTS, p.stream) == ESP_OK);
         CHECK(esp_wait_all(ctx) == ESP_OK);
-        if (j->on_device) fake_get(p.pinned, p.grad, all * 4);
+        if (j->on_device) place_get(&p);
         memcpy(j->out + ((uint64_t)esp_rank(ctx) * TREE_STEPS + (uint64_t)step) * MOST * ELEMENTS, p.pinned, all * 4);
     }
     if (esp_rank(ctx) == 0) j->n = a.n;

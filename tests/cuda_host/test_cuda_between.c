@@ -1,0 +1,9 @@
+/* test_cuda_between.c: the tests of tests/device/test_fake_between.c, what happens between steps, with plugin cuda: on a GPU, or on the test
+ * runtime. */
+#define RIG_CUDA
+#define main rig_main
+#include "tests/device/test_fake_between.c"
+#undef main
+#include "tests/cuda_host/missing.h"
+
+int main(void) { return cuda_missing() ? 77 : rig_main(); }

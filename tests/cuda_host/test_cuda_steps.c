@@ -1,0 +1,9 @@
+/* test_cuda_steps.c: the tests of tests/device/test_fake_steps.c, steps with gradients on the device, with plugin cuda: on a GPU, or on the test
+ * runtime. */
+#define RIG_CUDA
+#define main rig_main
+#include "tests/device/test_fake_steps.c"
+#undef main
+#include "tests/cuda_host/missing.h"
+
+int main(void) { return cuda_missing() ? 77 : rig_main(); }
