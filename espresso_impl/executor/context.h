@@ -174,6 +174,11 @@ typedef struct esp__health {
     int32_t left_rank;          /* a peer that closed its context, or -1           */
     esp_status left_after;      /* the error after which it did; ESP_OK: none      */
     uint64_t got_bytes, got_ns; /* since it left: bytes received so far; when a look found more of them */
+    /* a collective that is enqueued and that its device had not done at the last look; behind: there is one */
+    int behind;
+    uint32_t behind_op, behind_tensor;
+    int32_t behind_rank;                /* for which it waits; -1: unknown */
+    uint64_t behind_ns, behind_look_ns; /* when a look found it first; the last look */
     esp_status fatal;
     char fatal_text[ESP__ERROR_MAX];
     int said_no_gpu, said_unpushed;

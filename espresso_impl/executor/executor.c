@@ -440,6 +440,18 @@ ESP__FN int esp__drive_wait(esp_ctx *ctx) {
     return 1;
 }
 
+ESP__FN void esp__drive_nap(esp_ctx *ctx) {
+    static const struct timespec nap = {0, 20000};
+    const uint64_t now = esp__now_ns();
+    if (esp__caller_drives(ctx) && !ctx->lanes.driving && now - ctx->lanes.looked_ns > ESP__LATE_LOOK_NS) {
+        ctx->lanes.looked_ns = now;
+        esp__drive_sleep(ctx, 0, 1);
+    }
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    nanosleep(&nap, NULL);
+    pthread_mutex_lock(&ctx->lanes.lock);
+}
+
 /* The link thread's part: while a step is open and nobody has looked for ops for a while, it does. Lock held, but released
  * meanwhile. */
 static void esp__drive_spare(esp_ctx *ctx) {

@@ -45,6 +45,9 @@ static inline int esp__caller_drives(const esp_ctx *ctx) {
 ESP__FN void esp__drive(esp_ctx *ctx);
 /* A waiting thread's part: runs what can run now, or else sleeps until something may have changed. 0: the context has failed, and
  * nothing touches the caller's memory any more. Lock held, but released meanwhile. */
+/* A wait for a device: sleeps for a moment. Where the trainer's threads run the ops, it also looks for late ranks. Lock held, but released
+ * meanwhile. */
+ESP__FN void esp__drive_nap(esp_ctx *ctx);
 ESP__FN int esp__drive_wait(esp_ctx *ctx);
 ESP__FN void esp__executor_offer(esp_ctx *ctx); /* wakes the threads that wait: a loop of the cpu thread began */
 /* Begins or ends recording what core time ops take of the thread that runs them (in_force.op_core_ns, lanes.request.core_ns). `who`:
@@ -137,6 +140,8 @@ ESP__FN esp_status esp__unit_settle(esp_ctx *ctx, esp__work_unit *u); /* blocks 
 ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user, void *grad, int zero);
 /* Waits until the devices have done all of the step, and counts the parts with NaN or Inf. */
 ESP__FN esp_status esp__devices_step_end(esp_ctx *ctx);
+/* The first collective of these units that a stream-ordered backend has enqueued and the device has not done; NULL: none. Lock held */
+ESP__FN const esp__op *esp__collective_behind(const esp_ctx *ctx, uint32_t first, uint32_t n);
 /* Is the op's time known only at the end of the step, from its device's events? */
 ESP__FN int esp__op_timed_later(const esp_ctx *ctx, const esp__op *op);
 ESP__FN void esp__devices_times(esp_ctx *ctx); /* after devices_step_end: the times of these ops. Lock held */

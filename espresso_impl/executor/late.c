@@ -2,7 +2,7 @@
  * next tensor. Looks from time to time, and decides when a wait becomes an error. Must not know what ops do. */
 #include "espresso_impl/executor/executor.h"
 
-enum { ESP__LATE_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000, ESP__LEFT_MS = 1000 };
+enum { ESP__BEHIND_LOOK_MS = 100, ESP__LATE_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000, ESP__LEFT_MS = 1000 };
 
 /* The unit's first tensor that this rank has not pushed in this step; NULL: all are pushed. */
 static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__work_unit *u) {
@@ -70,6 +70,28 @@ static int esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
     return now - since > ESP__LEFT_MS * 1000000ull && now - ctx->health.got_ns > ESP__LEFT_MS * 1000000ull;
 }
 
+/* A collective that a stream-ordered backend has enqueued has no request any more, but its device may wait for a peer. Stores in
+ * ctx->health whether one does. Lock held. */
+static void esp__behind_look(esp_ctx *ctx, uint64_t now) {
+    esp__health *h = &ctx->health;
+    const uint64_t since = ctx->lanes.wait_since_ns, pause = ESP__BEHIND_LOOK_MS * 1000000ull;
+    if (!ctx->lanes.waiters || ctx->devices.n < 2) h->behind = 0;
+    if (!ctx->lanes.waiters || ctx->devices.n < 2 || now < since + pause || now < h->behind_look_ns + pause) return;
+    const esp__op *op = esp__collective_behind(ctx, 0, ctx->in_force.strategy.n_units);
+    h->behind_look_ns = now;
+    if (op) {
+        const uint32_t at = (uint32_t)(op - ctx->in_force.program.ops);
+        const esp__topology *topo = &ctx->job.topo;
+        if (!h->behind || at != h->behind_op || h->behind_ns < since) h->behind_ns = now;
+        h->behind_op = at;
+        h->behind_tensor = ctx->in_force.strategy.units[op->unit].place.first;
+        h->behind_rank = esp__group_size(topo, op->level) == 2
+                             ? esp__group_rank(ctx, op->level, 1 - esp__group_index(topo, op->level))
+                             : -1;
+    }
+    h->behind = op != NULL;
+}
+
 /* Stores in ctx->health which rank the oldest request waits for: the watch thread answers other ranks' questions from it. */
 ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
     int32_t rank = -1;
@@ -91,6 +113,13 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
             rank = esp__group_rank(ctx, level, comm->backend->late(comm->handle, req));
     }
     pthread_mutex_lock(&ctx->lanes.lock);
+    esp__behind_look(ctx, now);
+    if (!waiting && ctx->health.behind) {
+        waiting = 1;
+        oldest = ctx->health.behind_ns;
+        tensor = ctx->health.behind_tensor;
+        rank = ctx->health.behind_rank;
+    }
     int left = ctx->health.left_rank >= 0 && waiting;
     pthread_mutex_unlock(&ctx->lanes.lock);
     if (left && rank >= 0) left = esp__peers_left(ctx->job.peers, rank);

@@ -190,6 +190,25 @@ ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__work_unit *u)
     return esp__unit_failed(ctx, u, u->after ? d->table->event_query(d->self, u->after) : ESP_OK);
 }
 
+static int esp__stream_ordered(const esp_ctx *ctx, const esp__op *op) {
+    return op->kind == ESP__OP_COLLECTIVE && op->on &&
+           esp__backend_of(&ctx->job, op->level)->caps & ESP_BACKEND_STREAM_ORDERED;
+}
+
+ESP__FN const esp__op *esp__collective_behind(const esp_ctx *ctx, uint32_t first, uint32_t n) {
+    for (uint32_t i = first; i < first + n; i++) {
+        const esp__work_unit *u = &ctx->in_force.strategy.units[i];
+        for (uint32_t k = u->first_op; u->phase != ESP__IDLE && k < u->first_op + u->pc; k++) {
+            const esp__op *op = &ctx->in_force.program.ops[k];
+            if (!esp__stream_ordered(ctx, op)) continue;
+            const esp__device *d = esp__device_at(ctx, op->on);
+            if (d->table->event_query(d->self, ctx->in_force.on[op->on].events[2 * op->event + 1]) == ESP_PENDING)
+                return op;
+        }
+    }
+    return NULL;
+}
+
 /* ---- pushes --------------------------------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user, void *grad, int zero) {
     const esp__device *d = esp__device_at(ctx, t->device);
@@ -214,8 +233,7 @@ ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user
 ESP__FN int esp__op_timed_later(const esp_ctx *ctx, const esp__op *op) {
     const esp_device_table *t = esp__device_at(ctx, op->on)->table;
     /* the host sees the end of a collective that is not stream-ordered */
-    const int seen =
-        op->kind == ESP__OP_COLLECTIVE && !(esp__backend_of(&ctx->job, op->level)->caps & ESP_BACKEND_STREAM_ORDERED);
+    const int seen = op->kind == ESP__OP_COLLECTIVE && !esp__stream_ordered(ctx, op);
     return op->on && ESP_HAS(esp_device_table, t, elapsed) && !seen;
 }
 

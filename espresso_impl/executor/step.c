@@ -228,8 +228,24 @@ static int esp__in_doubt(const esp_ctx *ctx) {
     return 0;
 }
 
+/* All ops of these units are enqueued: waits until their device has done the collectives, or the context has failed; the backend's
+ * abort() ends them then. A wait inside the device has no timeout, and hears of no peer that leaves. Lock held, but released meanwhile. */
+static void esp__collectives_settle(esp_ctx *ctx, uint32_t first, uint32_t n) {
+    if (ctx->devices.n < 2 || ctx->health.fatal || !esp__collective_behind(ctx, first, n)) return;
+    esp__wait_begin(ctx);
+    while (!ctx->health.fatal && esp__collective_behind(ctx, first, n)) esp__drive_nap(ctx);
+    ctx->lanes.waiters--;
+}
+
 ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
     esp_status s = esp__wait_issued(ctx, id);
+    if (!s && ctx->model.tensors[id].device) {
+        const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[id];
+        pthread_mutex_lock(&ctx->lanes.lock);
+        esp__collectives_settle(ctx, of->first, of->n);
+        if (ctx->health.fatal) s = esp__dead(ctx);
+        pthread_mutex_unlock(&ctx->lanes.lock);
+    }
     if (s && ctx && ctx->health.fatal && ctx->devices.n > 1) { /* no device may use the caller's memory any more */
         esp__devices_step_end(ctx);
         return esp__dead(ctx);
@@ -381,6 +397,7 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     while (ctx->steps.n_done < ctx->model.n_tensors && esp__wait_more(ctx)) {
     }
     ctx->lanes.waiters--;
+    esp__collectives_settle(ctx, 0, ctx->in_force.strategy.n_units);
     if (ctx->devices.n > 1) s = esp__devices_end(ctx);
     if (ctx->steps.n_done < ctx->model.n_tensors) {
         s = esp__dead(ctx);

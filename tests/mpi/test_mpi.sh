@@ -26,7 +26,7 @@ passes() { # NAME RANKS COMMAND...
     name=$1
     shift
     mpi "$@" || bad "$name: exit status $?"
-    grep -E '^(ok|[a-z]+: .*(ok|FAILED)|[0-9]+ passed|joined)' "$dir/log" | sed "s/^/$name: /"
+    grep -E '^(ok|[a-z ]+: .*(ok|FAILED)|[0-9]+ passed|joined)' "$dir/log" | sed "s/^/$name: /"
 }
 fails() { # NAME TEXT RANKS COMMAND...
     name=$1 text=$2
@@ -47,6 +47,8 @@ passes "options, shm inside" 4 env 'ESPRESSO_BACKEND=levels:intra=(shm),inter=(m
 # NCCL inside a machine: a stand-in for it, see tests/nccl
 passes "options, nccl inside" 4 env ESPRESSO_NCCL="$BUILD/tests/nccl/new/libcuda.so.1" 'ESPRESSO_BACKEND=levels:intra=(nccl),inter=(mpi)' \
     sh -c "$(at 'm$((r / 2))' "$BUILD/tests/mpi/options 80")"
+passes "options, gradients on a device" 4 env ESPRESSO_NCCL="$BUILD/tests/nccl/new/libcuda.so.1" FAKE_SHARED=1 'ESPRESSO_BACKEND=levels:intra=(nccl:device=0),inter=(mpi)' \
+    sh -c "$(at 'm$((r / 2))' "$BUILD/tests/mpi/options 80 $PWD/$BUILD/tests/nccl/libespresso-standin.so")"
 passes "options, three levels" 8 sh -c "$(at 'k$((r / 4))/m$((r / 2))' "$BUILD/tests/mpi/options 2000")"
 
 unset ESPRESSO_BACKEND

@@ -126,6 +126,58 @@ static void host_does_not_wait(void **state) {
     }
 }
 
+/* Rank 0 has enqueued a step, and waits for its device, which waits for rank 1. That one has left, or does nothing: rank 0 gets an error. */
+typedef struct alone {
+    const char *option;
+    int stalls, one; /* rank 1 stalls; rank 0 waits for one tensor */
+    const char *progress;
+} alone;
+static void alone_body(esp_ctx *ctx, void *user) {
+    const alone *a = user;
+    place p;
+    esp_tensor_desc d = ESP_ZERO;
+    d.name = "a", d.count = 500, d.codec = "none", d.option = a->option, d.device = rig_device(0);
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    CHECK(esp_start(ctx) == ESP_OK);
+    if (esp_rank(ctx) == 1) {
+        if (a->stalls) pthread_barrier_wait(&together);
+        return;
+    }
+    place_open(ctx, &p, d.device, 2000);
+    write_late(&p);
+    CHECK(esp_push(ctx, 0, p.grad, p.stream) == ESP_OK);
+    const esp_status s = a->one ? esp_wait(ctx, 0) : esp_wait_all(ctx);
+    if (s != (a->stalls ? ESP_E_TIMEOUT : ESP_E_PEER) || !says(ctx, "rank 1")) {
+        atomic_fetch_add(&failures, 1);
+        fprintf(stderr, "%s, %d %d, %s: status %d: %s\n", a->option, a->stalls, a->one, a->progress, (int)s,
+                esp_last_error(ctx));
+    }
+    place_close(&p);
+    if (a->stalls) pthread_barrier_wait(&together);
+}
+static void peers_that_do_not_come(void **state) {
+    static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1};
+    static const char *const options[] = {FLAT_RAW, "comp@gpu > flat.allgather > decomp@gpu"};
+    (void)state;
+    for (int k = 0; k < 8; k++) {
+        alone a = {options[(k + k / 2 + k / 4) % 2], k % 2, k / 2 % 2, k / 4 ? "caller" : "threads"};
+        test_job x;
+        memset(&x, 0, sizeof x);
+        x.size = 2, x.per_machine = 2, x.body = alone_body, x.user = &a;
+        x.config.backend = BACKEND;
+        x.config.progress = a.progress;
+        x.config.timeout_ms = a.stalls ? 700 : 6000;
+        x.config.builtin = entries;
+        x.config.n_builtin = 2;
+        x.config.log_level = ESP_LOG_ERROR + 1;
+        atomic_store(&failures, 0);
+        pthread_barrier_init(&together, NULL, 2);
+        test_run(&x);
+        pthread_barrier_destroy(&together);
+        assert_int_equal(atomic_load(&failures), 0);
+    }
+}
+
 int main(void) {
     static const fake_hooks device = {device_own, device_launch};
     const char *build = getenv("ESPRESSO_BUILD");
@@ -144,6 +196,7 @@ int main(void) {
         cmocka_unit_test(same_numbers),
         cmocka_unit_test(three_ranks),
         cmocka_unit_test(host_does_not_wait),
+        cmocka_unit_test(peers_that_do_not_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

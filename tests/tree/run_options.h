@@ -18,6 +18,7 @@ typedef struct plan {
     uint32_t every, levels;             /* every: only each such option; levels: of the job; 0: 2 */
     int hops;                           /* only options that compress at every hop, with ranks that they allow */
     esp_dtype dtype;
+    esp_device where; /* of gradients: the CPU, or a device whose memory the host reaches */
     atomic_int failures;
 } plan;
 
@@ -48,6 +49,7 @@ static int add_option(void *user, const esp__option *o) {
     d.name = name;
     d.count = a->p->count;
     d.dtype = a->p->dtype;
+    d.device = a->p->where;
     d.codec = a->codec;
     d.option = text;
     if (a->p->narrow) d.flags = ESP_SHARD;
@@ -158,8 +160,15 @@ static void gather_all(esp_ctx *ctx, plan *p, float *grads) {
 
 static void run_steps(esp_ctx *ctx, plan *p) {
     uint64_t e = p->dtype == ESP_F32 ? 4 : 2, n = ctx->model.n_tensors * p->count;
-    void *grads = malloc(n * e);
+    const esp_device_table *table = NULL;
+    void *self = NULL, *grads = NULL;
     double *out = calloc(n, sizeof *out);
+    if (ctx->host.device(ctx->host.user, p->where, &table, &self) ||
+        table->alloc(self, n * e, ESP_MEM_DEVICE, &grads)) {
+        REPORT(ctx, p, "no memory of the device: %s", esp_last_error(ctx));
+        free(out);
+        return;
+    }
     esp_stream here = ESP_ZERO;
     for (int step = 0; step < p->steps; step++) {
         for (uint32_t t = 0; t < ctx->model.n_tensors; t++) {
@@ -178,7 +187,7 @@ static void run_steps(esp_ctx *ctx, plan *p) {
         if (step % 5 == 0 || step + 1 == p->steps) check_same(ctx, p, grads);
     }
     if (!p->exact && p->steps > 1) check_conserved(ctx, p, out);
-    free(grads);
+    table->free_(self, grads, n * e, ESP_MEM_DEVICE);
     free(out);
 }
 
