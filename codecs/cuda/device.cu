@@ -148,10 +148,22 @@ static void cuda_event_destroy(void *self, void *event) {
     const cuda_on on(((cuda_device *)self)->ordinal);
     (void)cudaEventDestroy((cudaEvent_t)event);
 }
+/* An event recorded in a capture would be one of the graph, and the work that waits for it outside would wait for nothing. */
+static int cuda_captured(const void *self, esp_stream s) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing((cudaStream_t)s.native, &status) != cudaSuccess) (void)cudaGetLastError();
+    if (status == cudaStreamCaptureStatusNone) return 0;
+    (void)cuda_say(((const cuda_device *)self)->host, ESP_LOG_ERROR, ESP_E_UNSUPPORTED,
+                   "the stream is being captured into a CUDA graph: call esp_push and esp_wait_on after the capture, "
+                   "behind the graph's launch");
+    return 1;
+}
 static esp_status cuda_event_record(void *self, void *event, esp_stream s) {
+    if (cuda_captured(self, s)) return ESP_E_UNSUPPORTED;
     return cuda_done(self, "cudaEventRecord", cudaEventRecord((cudaEvent_t)event, (cudaStream_t)s.native));
 }
 static esp_status cuda_event_wait(void *self, void *event, esp_stream s) {
+    if (cuda_captured(self, s)) return ESP_E_UNSUPPORTED;
     return cuda_done(self, "cudaStreamWaitEvent", cudaStreamWaitEvent((cudaStream_t)s.native, (cudaEvent_t)event, 0));
 }
 /* The status of an event that passed: what kernels found, too. */

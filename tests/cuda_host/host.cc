@@ -314,6 +314,12 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
     capturing++;
     return cudaSuccess;
 }
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *status) {
+    locked l;
+    if (!known(s)) return said(cudaErrorInvalidResourceHandle);
+    *status = s->graph ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph) {
     locked l;
     if (!known(s) || !s->graph) return said(cudaErrorInvalidResourceHandle);

@@ -81,12 +81,24 @@ static void waits(void *arg) {
     void *p = NULL;
     k->status = tw_table->alloc(tw_device, 64, ESP_MEM_DEVICE, &p);
 }
+/* A push inside a capture: its event would be the graph's. */
+static void pushes(void *arg) {
+    captured *k = arg;
+    void *event = NULL;
+    assert_int_equal(tw_table->event_create(tw_device, &event), ESP_OK);
+    k->status = tw_table->event_record(tw_device, event, tw_stream);
+    assert_int_equal(tw_table->event_wait(tw_device, event, tw_stream), ESP_E_UNSUPPORTED);
+    tw_table->event_destroy(tw_device, event);
+}
 static void refused(void **state) {
     captured k = {.status = ESP_OK};
     (void)state;
     tw_open("4", 6);
     (void)capture_and_launch(tw_stream.native, waits, &k, 0);
     assert_int_not_equal(k.status, ESP_OK);
+    assert_int_equal(capture_and_launch(tw_stream.native, pushes, &k, 1), 0);
+    assert_int_equal(k.status, ESP_E_UNSUPPORTED);
+    assert_non_null(strstr(cf_message, "being captured into a CUDA graph: call esp_push and esp_wait_on after"));
     tw_close();
 }
 
