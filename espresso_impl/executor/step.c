@@ -233,7 +233,12 @@ static int esp__in_doubt(const esp_ctx *ctx) {
 static void esp__collectives_settle(esp_ctx *ctx, uint32_t first, uint32_t n) {
     if (ctx->devices.n < 2 || ctx->health.fatal || !esp__collective_behind(ctx, first, n)) return;
     esp__wait_begin(ctx);
-    while (!ctx->health.fatal && esp__collective_behind(ctx, first, n)) esp__drive_nap(ctx);
+    for (uint32_t i = first; i < first + n && !ctx->health.fatal;) {
+        if (esp__collective_behind(ctx, i, 1))
+            esp__drive_nap(ctx);
+        else
+            i++;
+    }
     ctx->lanes.waiters--;
 }
 
