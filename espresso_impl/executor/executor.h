@@ -43,11 +43,11 @@ static inline int esp__caller_drives(const esp_ctx *ctx) {
 }
 /* Runs what can run now, if the trainer's threads run the ops: after a push, in a test. Lock held, but released meanwhile. */
 ESP__FN void esp__drive(esp_ctx *ctx);
-/* A waiting thread's part: runs what can run now, or else sleeps until something may have changed. 0: the context has failed, and
- * nothing touches the caller's memory any more. Lock held, but released meanwhile. */
 /* A wait for a device: sleeps for a moment. Where the trainer's threads run the ops, it also looks for late ranks. Lock held, but released
  * meanwhile. */
 ESP__FN void esp__drive_nap(esp_ctx *ctx);
+/* A waiting thread's part: runs what can run now, or else sleeps until something may have changed. 0: the context has failed, and
+ * nothing touches the caller's memory any more. Lock held, but released meanwhile. */
 ESP__FN int esp__drive_wait(esp_ctx *ctx);
 ESP__FN void esp__executor_offer(esp_ctx *ctx); /* wakes the threads that wait: a loop of the cpu thread began */
 /* Begins or ends recording what core time ops take of the thread that runs them (in_force.op_core_ns, lanes.request.core_ns). `who`:

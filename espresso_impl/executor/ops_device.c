@@ -4,20 +4,20 @@
 
 static esp__work_unit *esp__unit_of(esp_ctx *ctx, const esp__op *op) { return &ctx->in_force.strategy.units[op->unit]; }
 
-/* The call of a device's table that failed, as an error. */
-static esp_status esp__checked(const esp_ctx *ctx, uint32_t device, esp_status s, const char *what) {
-    return s ? esp__device_failed(ctx, device, s, what) : ESP_OK;
-}
-
-/* An error of the events of the unit's device. What failed is the op that the unit's event ends, or earlier work on that device: a kernel
- * that found a corrupt payload, say. */
-ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__work_unit *u, esp_status s) {
-    const esp__op *op = &ctx->in_force.program.ops[u->first_op + (u->pc ? u->pc - 1 : 0)];
+/* The error of a call of `device`'s table. What failed is op, or earlier work on that device: a kernel that found a corrupt payload, say,
+ * of which every call may tell that comes after it. */
+static esp_status esp__op_failed(const esp_ctx *ctx, uint32_t device, const esp__op *op, esp_status s,
+                                 const char *before) {
     char what[ESP__ERROR_MAX / 4];
     if (!s || s == ESP_PENDING) return s;
-    snprintf(what, sizeof what, "rank %d: %s'%.300s', or work before it,", (int)ctx->job.rank,
-             u->pc ? "" : "the trainer's work before ", op->label);
-    return esp__device_failed(ctx, u->device, s, what);
+    snprintf(what, sizeof what, "rank %d: %s'%.300s', or work before it,", (int)ctx->job.rank, before, op->label);
+    return esp__device_failed(ctx, device, s, what);
+}
+
+/* Of the unit's events: the op that its last event ends. */
+ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__work_unit *u, esp_status s) {
+    const esp__op *op = &ctx->in_force.program.ops[u->first_op + (u->pc ? u->pc - 1 : 0)];
+    return esp__op_failed(ctx, u->device, op, s, u->pc ? "" : "the trainer's work before ");
 }
 
 ESP__FN esp_status esp__unit_settle(esp_ctx *ctx, esp__work_unit *u) {
@@ -38,7 +38,7 @@ ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
     /* a copy up in pieces has begun with the op before */
     if (!s && esp__op_timed_later(ctx, op) && !(op->n_pieces && op->copy == ESP__COPY_UP))
         s = d->table->event_record(d->self, ctx->in_force.on[op->on].events[2 * op->event], d->stream[stream]);
-    return esp__checked(ctx, u->device, s, "event_wait");
+    return esp__op_failed(ctx, u->device, op, s, "");
 }
 
 /* ---- pieces ----------------------------------------------------------------------------------------------------------------- */
@@ -91,7 +91,7 @@ ESP__FN esp_status esp__piece_made(esp_ctx *ctx, const esp__op *op, uint32_t k) 
         s = d->table->event_record(d->self, ctx->in_force.on[copy->on].events[2 * copy->event],
                                    d->stream[copy->stream]);
     if (!s) s = esp__piece_copy(ctx, copy, k);
-    return esp__checked(ctx, copy->on, s, copy->label);
+    return esp__op_failed(ctx, copy->on, copy, s, "");
 }
 
 ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
@@ -108,7 +108,7 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
     u->after_on = stream;
     /* the host goes on with the first piece */
     if (op->n_pieces && op->copy == ESP__COPY_DOWN) u->after = esp__piece_event(ctx, op, 0);
-    return esp__checked(ctx, op->on, s, "event_record");
+    return esp__op_failed(ctx, op->on, op, s, "");
 }
 
 /* Between the tensors of a group and its memory. */
@@ -171,7 +171,7 @@ ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op) {
         break;
     default: break;
     }
-    return esp__checked(ctx, op->on, s, op->label);
+    return esp__op_failed(ctx, op->on, op, s, "");
 }
 
 /* An op behind a stream-ordered collective waits here and not in its stream. There, ops of other units would wait behind it; and as
@@ -226,7 +226,7 @@ ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user
         t->spent = t->carry;
         t->carry = NULL;
     }
-    return esp__checked(ctx, t->device, s, "esp_push");
+    return s ? esp__device_failed(ctx, t->device, s, "esp_push") : ESP_OK;
 }
 
 /* ---- times ------------------------------------------------------------------------------------------------------------------ */

@@ -29,6 +29,7 @@ static int fake_live;                                         /* blocks, streams
 static int fake_refused;                                      /* copies that were refused                     */
 static uint64_t fake_left = UINT64_MAX;                       /* bytes that alloc still gives                  */
 static int fake_broken;                                       /* 1: kernels fail                               */
+static int fake_at_once;                                      /* 1: to record an event waits for the work before it  */
 
 /* How many blocks begin at `p` or before. Lock held. */
 static uint32_t fake_blocks_to(const void *p) {
@@ -332,6 +333,8 @@ static esp_status fake_mark(fake_device *d, void *event, esp_stream x, int recor
     else
         i.wait = e, i.number = e->recorded;
     fake_enqueue(s, i);
+    while (record && __atomic_load_n(&fake_at_once, __ATOMIC_SEQ_CST) && e->passed < i.number)
+        pthread_cond_wait(&d->passed, &d->lock);
     const esp_status st = d->error;
     pthread_mutex_unlock(&d->lock);
     return st;
