@@ -457,11 +457,6 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
             "tensor '%s': gather is '%s', but the tensor is not sharded: set ESP_SHARD in its flags, or leave "
             "gather NULL",
             d->name, d->gather);
-    if (d->flags & ESP_SHARD && d->dtype != ESP_F32)
-        return esp__fail(ctx, ESP_E_UNSUPPORTED,
-                         "tensor '%s': a sharded tensor (ESP_SHARD) has gradients of ESP_F32, not %s: push floats, and "
-                         "choose a codec such as fp16 for the link",
-                         d->name, esp__dtype_word(d->dtype));
     return ESP_OK;
 }
 

@@ -157,6 +157,14 @@ static inline void check_times(const esp_ctx *ctx, uint64_t begin) {
     }
 }
 
+/* Only this rank's part of a sharded tensor's gradient means something. */
+static inline void forget_others(esp_ctx *ctx, uint32_t t, uint16_t *half) {
+    uint64_t begin = 0, n = 0;
+    CHECK(esp_part(ctx, t, esp_rank(ctx), &begin, &n) == ESP_OK);
+    for (uint64_t i = 0; i < counts[t]; i++)
+        if (i - begin >= n) half[i] = 0;
+}
+
 static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int step) {
     const esp_dtype d = j->task.dtype;
     outcome *out = &j->out[esp_rank(ctx)];
@@ -178,6 +186,10 @@ static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int 
     for (int t = 0; t < TENSORS && j->task.tensor_flags & ESP_SHARD;
          t++) { /* parameters are made late, from the result */
         float *params = p[t].pinned;
+        if (d != ESP_F32) { /* parameters are floats: these gradients have no room for them */
+            forget_others(ctx, (uint32_t)t, p[t].pinned);
+            continue;
+        }
         for (uint64_t i = 0; i < counts[t]; i++) params[i] *= -1.0f;
         write_late(&p[t]);
         const int now = p[t].device.kind && t % 2; /* ready, and so on no stream */

@@ -63,7 +63,7 @@ static void test_codecs(void **state) {
         }
 }
 
-/* Each rank gets its part, and the parts are gathered again: exactly, and as halves. */
+/* Each rank gets its part, and the parts are gathered again: exactly, and as halves. Parts of gradients in f16 and bf16. */
 static void test_sharded(void **state) {
     static const char *const options[] = {
         "flat.reduce_scatter", "intra.reduce_scatter > inter.reduce_scatter", "comp@gpu > flat.alltoall > decomp@gpu",
@@ -75,6 +75,8 @@ static void test_sharded(void **state) {
         j.gather = o % 2 ? "fp16" : NULL;
         j.devices = o == 1 ? 2 : 1;
         j.wait = (int)o;
+        assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
+        j.task.dtype = o % 2 ? ESP_F16 : ESP_BF16;
         assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
     }
 }

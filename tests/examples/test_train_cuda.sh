@@ -39,6 +39,8 @@ cmp -s "$tmp/fp32.loss" "$tmp/shard.loss" || fail "sharded: other losses: $(diff
 [ $(($(number shard state_bytes) * 4)) -lt $(($(number fp32 state_bytes) + 64)) ] || fail "state: $(number shard state_bytes) bytes"
 cuda bf16 --strategy fp32 --bf16 1
 near bf16 cpu 0.02
+cuda both --strategy fp32 --bf16 1 --shard 1
+cmp -s "$tmp/bf16.loss" "$tmp/both.loss" || fail "sharded, in bf16: other losses: $(diff "$tmp/bf16.loss" "$tmp/both.loss" | head -n 4)"
 [ $(($(number bf16 inter_bytes_per_step) * 100)) -lt $(($(number fp32 inter_bytes_per_step) * 52)) ] || fail "bf16: bytes"
 for codec in topk:ratio=0.05 efsignsgd; do
     cuda codec --codec "$codec"
@@ -60,7 +62,6 @@ refuses "needs a number, 1 or more" "$host" --batch 0
 refuses "more than there are images" "$host" --limit-train 100
 refuses "not found" "$host" --data "$tmp"
 refuses 'no codec "nonsense"' "$host" --codec nonsense
-refuses "gradients of ESP_F32, not bf16" "$host" --shard 1 --bf16 1
 refuses "no CUDA device: " env CUDA_HOST_DEVICES=0 "$host"
 # the program for GPUs, where there is no GPU
 if [ -x "$BUILD/bin/train_cuda" ] && ! nvidia-smi -L >/dev/null 2>&1; then refuses "no CUDA device: " "$BUILD/bin/train_cuda"; fi

@@ -146,25 +146,27 @@ static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
     free(held);
 }
 
-/* Overwrites all but this rank's part of a sharded result, and gathers it. */
-static void gather_all(esp_ctx *ctx, plan *p, float *grads) {
+/* Overwrites all but this rank's part of a sharded result, and gathers it, as parameters are: in floats. They pass through `whole`, where
+ * the gradients are. */
+static void gather_all(esp_ctx *ctx, plan *p, void *grads, float *whole) {
     esp_stream here = ESP_ZERO;
-    for (uint32_t t = 0; t < ctx->model.n_tensors; t++, grads += p->count) {
+    for (uint32_t t = 0; t < ctx->model.n_tensors; t++) {
+        const uint64_t first = t * p->count;
         uint64_t begin, n;
         if (esp_part(ctx, t, ctx->job.rank, &begin, &n)) REPORT(ctx, p, "part: %s", esp_last_error(ctx));
-        for (uint64_t i = 0; i < p->count; i++)
-            if (i - begin >= n) grads[i] = NAN;
-        if (esp_gather(ctx, t, grads, here)) REPORT(ctx, p, "gather: %s", esp_last_error(ctx));
+        for (uint64_t i = 0; i < p->count; i++) whole[i] = i - begin < n ? from_bits(p->dtype, grads, first + i) : NAN;
+        if (esp_gather(ctx, t, whole, here)) REPORT(ctx, p, "gather: %s", esp_last_error(ctx));
+        for (uint64_t i = 0; i < p->count; i++) to_bits(p->dtype, grads, first + i, whole[i]);
     }
 }
 
 static void run_steps(esp_ctx *ctx, plan *p) {
     uint64_t e = p->dtype == ESP_F32 ? 4 : 2, n = ctx->model.n_tensors * p->count;
     const esp_device_table *table = NULL;
-    void *self = NULL, *grads = NULL;
+    void *self = NULL, *grads = NULL, *whole = NULL;
     double *out = calloc(n, sizeof *out);
     if (ctx->host.device(ctx->host.user, p->where, &table, &self) ||
-        table->alloc(self, n * e, ESP_MEM_DEVICE, &grads)) {
+        table->alloc(self, n * e, ESP_MEM_DEVICE, &grads) || table->alloc(self, p->count * 4, ESP_MEM_DEVICE, &whole)) {
         REPORT(ctx, p, "no memory of the device: %s", esp_last_error(ctx));
         free(out);
         return;
@@ -181,13 +183,14 @@ static void run_steps(esp_ctx *ctx, plan *p) {
             REPORT(ctx, p, "wait: %s", esp_last_error(ctx));
             break;
         }
-        if (p->narrow) gather_all(ctx, p, grads);
+        if (p->narrow) gather_all(ctx, p, grads, whole);
         for (uint64_t i = 0; i < n; i++) out[i] += (double)from_bits(p->dtype, grads, i);
         if (p->exact) check_exact(ctx, p, grads, step);
         if (step % 5 == 0 || step + 1 == p->steps) check_same(ctx, p, grads);
     }
     if (!p->exact && p->steps > 1) check_conserved(ctx, p, out);
     table->free_(self, grads, n * e, ESP_MEM_DEVICE);
+    table->free_(self, whole, p->count * 4, ESP_MEM_DEVICE);
     free(out);
 }
 

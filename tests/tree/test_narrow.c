@@ -1,5 +1,5 @@
 /* test_narrow.c: the options that end narrow: their counts, their text, and every one of them executed over `loop` on sharded
- * tensors, whose parts are gathered again. Two levels and three. */
+ * tensors, in f32, f16 and bf16, whose parts are gathered again. Two levels and three. */
 #include "tests/common/repeats.h"
 #include "tests/tree/run_options.h"
 
@@ -74,19 +74,20 @@ static const char *const lossy[] = {"fp16:feedback=residual",
 static const char *const none[] = {"none", NULL};
 static const int32_t shapes[4][2] = {{4, 2}, {6, 2}, {3, 3}, {1, 1}};
 static const uint64_t sizes[3] = {1, 37, 515};
+static const esp_dtype dtypes[3] = {ESP_F32, ESP_F16, ESP_BF16};
 
 static void test_none_is_exact(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++)
-        for (int c = 0; c < 3; c++) {
-            plan p = {.devices = 3,
+        for (int c = 0; c < 9; c++) {
+            plan p = {.devices = c < 3 ? 3 : 1,
                       .codecs = none,
-                      .count = sizes[c],
+                      .count = sizes[c % 3],
                       .steps = 2,
                       .exact = 1,
                       .extended = 1,
                       .narrow = 1,
-                      .dtype = ESP_F32};
+                      .dtype = dtypes[c / 3]};
             run_plan(shapes[k][0], shapes[k][1], &p);
         }
 }
@@ -102,6 +103,9 @@ static void test_lossy(void **state) {
                       .extended = 1,
                       .narrow = 1,
                       .dtype = ESP_F32};
+            run_plan(shapes[k][0], shapes[k][1], &p);
+            p.dtype = dtypes[1 + (k + c) % 2];
+            p.steps = 1; /* ranks agree; the sum is rounded */
             run_plan(shapes[k][0], shapes[k][1], &p);
         }
 }

@@ -158,8 +158,6 @@ static void refused(void **state) {
          ESP_E_ARG},
         {"powersgd", "comp@cpu > flat.reduce_scatter > decomp@cpu", NULL, "every rank must get the sum", ESP_SHARD, 0,
          ESP_E_ARG},
-        {NULL, NULL, NULL, "a sharded tensor (ESP_SHARD) has gradients of ESP_F32, not bf16", ESP_SHARD, ESP_BF16,
-         ESP_E_UNSUPPORTED},
         {NULL, NULL, "bf16", "gather is 'bf16', but the tensor is not sharded", 0, 0, ESP_E_ARG},
         {NULL, NULL, "nosuch", "tensor 'w': gather: ", ESP_SHARD, 0, ESP_E_NOT_FOUND},
         {NULL, NULL, "powersgd", "codec 'powersgd' has several rounds", ESP_SHARD, 0, ESP_E_UNSUPPORTED},
