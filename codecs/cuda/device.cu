@@ -148,7 +148,8 @@ static void cuda_event_destroy(void *self, void *event) {
     const cuda_on on(((cuda_device *)self)->ordinal);
     (void)cudaEventDestroy((cudaEvent_t)event);
 }
-/* An event recorded in a capture would be one of the graph, and the work that waits for it outside would wait for nothing. */
+/* Calls with a stream make the device the thread's: the default stream, NULL, is that of the thread's device.
+ * An event recorded in a capture would be one of the graph, and the work that waits for it outside would wait for nothing. */
 static int cuda_captured(const void *self, esp_stream s) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (cudaStreamIsCapturing((cudaStream_t)s.native, &status) != cudaSuccess) (void)cudaGetLastError();
@@ -159,10 +160,12 @@ static int cuda_captured(const void *self, esp_stream s) {
     return 1;
 }
 static esp_status cuda_event_record(void *self, void *event, esp_stream s) {
+    const cuda_on on(((const cuda_device *)self)->ordinal);
     if (cuda_captured(self, s)) return ESP_E_UNSUPPORTED;
     return cuda_done(self, "cudaEventRecord", cudaEventRecord((cudaEvent_t)event, (cudaStream_t)s.native));
 }
 static esp_status cuda_event_wait(void *self, void *event, esp_stream s) {
+    const cuda_on on(((const cuda_device *)self)->ordinal);
     if (cuda_captured(self, s)) return ESP_E_UNSUPPORTED;
     return cuda_done(self, "cudaStreamWaitEvent", cudaStreamWaitEvent((cudaStream_t)s.native, (cudaEvent_t)event, 0));
 }
@@ -202,18 +205,21 @@ static esp_status cuda_elapsed(void *self, void *from, void *to, uint64_t *ns) {
 /* ---- copies and conversion ------------------------------------------------------------------------------------------------ */
 static esp_status cuda_copy(void *self, void *dst, const void *src, uint64_t bytes, esp_stream s) {
     if (!bytes) return ESP_OK;
+    const cuda_on on(((const cuda_device *)self)->ordinal);
     return cuda_done(self, "cudaMemcpyAsync",
                      cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, (cudaStream_t)s.native));
 }
 static esp_status cuda_copy2d(void *self, void *dst, uint64_t dst_pitch, const void *src, uint64_t src_pitch,
                               uint64_t bytes, uint64_t rows, esp_stream s) {
     if (!bytes || !rows) return ESP_OK;
+    const cuda_on on(((const cuda_device *)self)->ordinal);
     return cuda_done(
         self, "cudaMemcpy2DAsync",
         cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, bytes, rows, cudaMemcpyDefault, (cudaStream_t)s.native));
 }
 static esp_status cuda_fill(void *self, void *dst, uint8_t byte, uint64_t bytes, esp_stream s) {
     if (!bytes) return ESP_OK;
+    const cuda_on on(((const cuda_device *)self)->ordinal);
     return cuda_done(self, "cudaMemsetAsync", cudaMemsetAsync(dst, byte, bytes, (cudaStream_t)s.native));
 }
 

@@ -178,12 +178,23 @@ int cuda_host_work(void) {
     found->queue.pop_front();
     return 1;
 }
+/* The stream; NULL: the default stream of the thread's device. Streams are all non-blocking: it waits for no other. */
+static cudaStream_t meant(cudaStream_t s) {
+    static std::vector<cudaStream_t> defaults; /* freed by nobody, as CUDA's */
+    if (s) return s;
+    while (defaults.size() <= (size_t)current) {
+        defaults.push_back(new cuda_host_stream{(int)defaults.size(), 0, {}, NULL});
+        streams.push_back(defaults.back());
+    }
+    return defaults[(size_t)current];
+}
 static int known(cudaStream_t s) {
     for (const cuda_host_stream *k : streams)
         if (k == s) return 1;
     return 0;
 }
 static cudaError_t enqueue(cudaStream_t s, item i) {
+    s = meant(s);
     if (!known(s)) return said(cudaErrorInvalidResourceHandle);
     if (s->graph)
         s->graph->items.push_back(i);
@@ -220,6 +231,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     locked l;
+    s = meant(s);
     if (!known(s)) return said(cudaErrorInvalidResourceHandle);
     if (s->graph) return said(cudaErrorStreamCaptureUnsupported);
     return until([&] { return s->queue.empty(); });
@@ -243,6 +255,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) { /* waits until it passes: simpler 
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     locked l;
+    s = meant(s);
     if (!known(s) || e->device != s->device) return said(cudaErrorInvalidResourceHandle);
     return enqueue(s, {NULL, e, NULL, ++e->recorded});
 }
@@ -316,6 +329,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *status) {
     locked l;
+    s = meant(s);
     if (!known(s)) return said(cudaErrorInvalidResourceHandle);
     *status = s->graph ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;

@@ -99,8 +99,16 @@ static inline void place_close(place *p) {
         return;
     }
     place_sync(p);
-    p->table->stream_destroy(p->self, p->stream);
+    if (p->stream.native) p->table->stream_destroy(p->self, p->stream);
     place_give(p);
+}
+/* From here on with the device's default stream. */
+static inline void place_default(place *p) {
+#ifdef RIG_CUDA
+    if (p->device.kind) p->table->stream_destroy(p->self, p->stream), p->stream.native = NULL;
+#else
+    (void)p; /* the fake device has none */
+#endif
 }
 /* The rig's device number k: the last one, where there are fewer. */
 static inline esp_device rig_device(int32_t k) {
@@ -216,6 +224,7 @@ static inline void device_body(esp_ctx *ctx, void *user) {
         d.device = device_of(j, t);
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
         place_open(ctx, &p[t], d.device, d.count * esp_dtype_bytes(d.dtype));
+        if (t % 2) place_default(&p[t]);
     }
     if (j->wait % 2 == 0) ctx->devices.piece_bytes = 64; /* large copies go in pieces: here, nearly all are large */
     const esp_status s = esp_start(ctx);
