@@ -240,8 +240,8 @@ typedef struct esp__planting {
     int no_comp;
     uint32_t
         n_rounds; /* as in esp__op_templates. Not 0: only options that compress and that a codec with bound() can have */
-    uint32_t codec;      /* as in esp__tree */
-    uint32_t memo[8192]; /* by an op template's hash: its index + 1 */
+    uint32_t codec;                  /* as in esp__tree */
+    uint32_t memo[1u << 14], n_memo; /* from its op template's hash on: the next empty place or its index + 1 */
 } esp__planting;
 
 static int esp__pattern_in(const char *text, const char *const *patterns, uint32_t n) {
@@ -314,9 +314,13 @@ static int esp__option_of_rounds(const esp__planting *w, const esp__option *o) {
 }
 
 static uint16_t esp__template_number(esp__planting *w, const esp__op_template *op) {
-    uint32_t *slot = &w->memo[esp__hash64(ESP__HASH0, op, sizeof *op) & 8191u];
-    if (!*slot || memcmp(&w->p->op_templates[*slot - 1], op, sizeof *op)) *slot = esp__template_intern(w->p, op) + 1u;
-    return (uint16_t)(*slot - 1);
+    const uint32_t room = sizeof w->memo / sizeof *w->memo;
+    uint32_t at = (uint32_t)(esp__hash64(ESP__HASH0, op, sizeof *op) % room);
+    for (; w->memo[at]; at = (at + 1) % room)
+        if (!memcmp(&w->p->op_templates[w->memo[at] - 1], op, sizeof *op)) return (uint16_t)(w->memo[at] - 1);
+    const uint16_t number = esp__template_intern(w->p, op);
+    if (w->n_memo < room / 4 * 3) w->memo[at] = number + 1u, w->n_memo++;
+    return number;
 }
 
 static uint32_t esp__trie_child(esp__planting *w, uint32_t at, uint16_t op) {
