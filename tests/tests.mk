@@ -16,11 +16,12 @@ $(BUILD)/tests/nccl/libespresso-standin.so: tests/nccl/plugin_standin.c $(STAMP)
 
 # three ways to build them: plain, with the address and undefined-behaviour sanitizers, with the thread sanitizer. OpenMP is in the
 # first two: the thread sanitizer does not understand libgomp's barriers, and reports races that are none.
-# CHECK_LARGE_MIB: of the largest collective of `espresso plugins --check`, 64 in the command that is installed
+# CHECK_LARGE: the largest collective and tensor of `espresso plugins --check`; 64 MiB and 2^20 elements in the command that is installed
+CHECK_LARGE := -DCHECK_LARGE_MIB=4u -DCHECK_LARGE_COUNT=131072u
 SAN         := -O1 -g1 -fno-omit-frame-pointer
-TEST_tests  := -O2 -g1 -DCHECK_LARGE_MIB=4u $(OPENMP_FLAG)
-TEST_asan   := $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined -DCHECK_LARGE_MIB=4u $(OPENMP_FLAG)
-TEST_tsan   := $(SAN) -fsanitize=thread -DCHECK_LARGE_MIB=4u
+TEST_tests  := -O2 -g1 $(CHECK_LARGE) $(OPENMP_FLAG)
+TEST_asan   := $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined $(CHECK_LARGE) $(OPENMP_FLAG)
+TEST_tsan   := $(SAN) -fsanitize=thread $(CHECK_LARGE)
 TEST_WARN   := -Wall -Wextra -Wno-format-truncation
 TEST_LIBS   := -lcmocka $(JSON_LIBS) $(LIBS)
 
@@ -81,7 +82,7 @@ $(BUILD)/cuda-host/msan/%.o: % $(STAMP)
 	clang++ $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda_host $(MSAN_FLAGS) $(DEP) -x c++ -c $< -o $@
 $(BUILD)/msan/cuda_host/%: tests/cuda_host/%.c $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/msan/%.o) $(STAMP)
 	@mkdir -p $(@D)
-	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) -Wall -Wextra $(DEP) -c $< -o $@.o
+	clang $(BASE) -DESP_NO_SIMD -DCONFORMANCE_OWN_CODECS $(MSAN_FLAGS) -Wall -Wextra $(DEP) -c $< -o $@.o
 	clang++ $(MSAN_FLAGS) $@.o $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
 $(foreach way,tests asan tsan,$(eval $(call TEST_WAY,$(way))))
 

@@ -15,14 +15,19 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "espresso.h"
-#undef ESPRESSO_PLUGIN_ENTRY
-#define ESPRESSO_PLUGIN_ENTRY(id) static const esp_plugin *espresso_plugin_v1_##id(const esp_host *h)
-#include "codecs/codecs.inc"
 
 #define CF_UNUSED __attribute__((unused))
 #define CF_COUNT(a) (sizeof(a) / sizeof *(a))
 
+/* The built-in codecs' entries: those of the tests' library, or compiled with the test where it links nothing else. */
+#ifdef CONFORMANCE_OWN_CODECS
+#undef ESPRESSO_PLUGIN_ENTRY
+#define ESPRESSO_PLUGIN_ENTRY(id) static const esp_plugin *espresso_plugin_v1_##id(const esp_host *h)
+#include "codecs/codecs.inc"
 static const esp_plugin_fn cf_entries[] = {ESP_CODEC_ENTRIES, NULL};
+#else
+extern const esp_plugin_fn cf_entries[];
+#endif
 static const char *const cf_specs[] = {"none",
                                        "fp16",
                                        "bf16",

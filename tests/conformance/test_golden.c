@@ -1,6 +1,8 @@
 /* test_golden.c: the bytes themselves. Small vectors worked out by hand from each codec's rule, hashes for larger ones:
  * a change here is a change of the wire format and needs another wire_version. */
 #include "conformance.h"
+#include "codecs/common/half.h"
+#include "codecs/common/rng.h"
 #include <float.h>
 
 /* Compresses `n` floats once; compares the body's bytes, and the residual if `keeps` is given. */

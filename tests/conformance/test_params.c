@@ -1,6 +1,7 @@
 /* test_params.c: errors of a codec's open() for wrong parameters, and the members that every codec's table must
  * have. */
 #include "conformance.h"
+#include "codecs/common/params.h"
 
 static void expect(const char *codec, const char *params, esp_status want, const char *part) {
     const esp_codec *c = cf_find(codec);

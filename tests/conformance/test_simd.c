@@ -1,5 +1,6 @@
 /* test_simd.c: every instruction set gives the same bytes, for every codec and odd sizes; and the numeric helpers
  * (half.h, norm.h, bits.h) agree with slow, plain references. */
+#define CONFORMANCE_OWN_CODECS /* whose instruction set the test chooses */
 #include "conformance.h"
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};

@@ -1,6 +1,7 @@
 /* test_wrap.c: codecs that wrap another: their bytes, worked out by hand and against the inner codec's; sums of payloads; what cannot be
  * wrapped. */
 #include "conformance.h"
+#include "codecs/common/half.h"
 #include <float.h>
 
 static cf_codec opened(const char *spec) {

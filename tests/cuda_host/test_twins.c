@@ -116,9 +116,9 @@ static void inputs(void **state) {
         for (size_t i = 0; i < CF_COUNT(sizes); i++)
             for (int kind = 0; kind < KINDS; kind++)
                 for (int feedback = 0; feedback <= fused; feedback++)
-                    if ((sizes[i] < 40 && !again(s) && !quick()) || (i + (size_t)kind + s) % (quick() ? 6 : 4) == 0)
+                    if ((sizes[i] < 40 && !again(s) && !quick()) || (i + (size_t)kind + s) % (quick() ? 9 : 4) == 0)
                         one(&c, sizes[i], kind, feedback, 1);
-        for (size_t i = again(s) ? 4 : 0; i < CF_COUNT(large); i++)
+        for (size_t i = again(s) ? 4 : 0; i < CF_COUNT(large); i += quick() ? 2 : 1)
             one(&c, large[i], (int)((i + s) % CF_KINDS), (int)i & fused, 1);
         tw_codec_close(&c);
     }

@@ -3,6 +3,7 @@
 # machines, programs that use MPI themselves, a rank that dies. time limit: 300 s
 set -u
 BUILD=${BUILD:-build}
+ESPRESSO_COMMAND=${ESPRESSO_COMMAND:-$PWD/$BUILD/bin/espresso}
 mpicc=$(command -v mpicc.mpich) || { echo "skipped: mpicc.mpich is not there (Debian: libmpich-dev)" && exit 77; }
 mpirun=$(command -v mpirun.mpich) || { echo "skipped: mpirun.mpich is not there (Debian: mpich)" && exit 77; }
 dir=$(mktemp -d)

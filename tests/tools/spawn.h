@@ -42,10 +42,10 @@ static inline spawned spawn_start(const char *const *args) {
     fflush(NULL);
     s.pid = fork();
     if (s.pid == 0) {
-        dup2(alive[1], SPAWN_ALIVE_FD);
         dup2(in[0], 0);
         dup2(out[1], 1);
         dup2(err[1], 2);
+        dup2(alive[1], SPAWN_ALIVE_FD); /* last: one of the others may have that number */
         int own[] = {in[0], in[1], out[0], out[1], err[0], err[1], alive[0], alive[1]};
         for (size_t i = 0; i < sizeof own / sizeof *own; i++)
             if (own[i] > 2 && own[i] != SPAWN_ALIVE_FD) close(own[i]);

@@ -1,7 +1,10 @@
 /* codec_inputs.c: what goes into a codec comes out of it, for all sizes and difficult inputs, in one step and in many, with one payload
  * and with several. */
 
-static const uint64_t check_sizes[] = {0, 1, 7, 8, 9, 31, 32, 33, 4095, 4096, 4097, 100003, (1u << 20) + 1};
+#ifndef CHECK_LARGE_COUNT
+#define CHECK_LARGE_COUNT (1u << 20)
+#endif
+static const uint64_t check_sizes[] = {0, 1, 7, 8, 9, 31, 32, 33, 4095, 4096, 4097, 100003, CHECK_LARGE_COUNT + 1};
 enum { CHECK_SIZES = sizeof check_sizes / sizeof *check_sizes };
 typedef unsigned long long check_u;
 
