@@ -57,6 +57,10 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaGetDevice(int *device) { return *device = current, cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int) { return *value = 4, cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
+    snprintf(p->name, sizeof p->name, "the tests' runtime, device %d", device);
+    return cudaSuccess;
+}
 cudaError_t cudaGetLastError(void) {
     const cudaError_t e = last;
     last = cudaSuccess;
@@ -180,7 +184,7 @@ int cuda_host_work(void) {
 }
 /* The stream; NULL: the default stream of the thread's device. Streams are all non-blocking: it waits for no other. */
 static cudaStream_t meant(cudaStream_t s) {
-    static std::vector<cudaStream_t> defaults; /* freed by nobody, as CUDA's */
+    static std::vector<cudaStream_t> &defaults = *new std::vector<cudaStream_t>; /* freed by nobody, as CUDA's */
     if (s) return s;
     while (defaults.size() <= (size_t)current) {
         defaults.push_back(new cuda_host_stream{(int)defaults.size(), 0, {}, NULL});
