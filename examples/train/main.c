@@ -105,7 +105,7 @@ static void scale_feedback(trainer *t, double lr) {
     t->lr = lr;
 }
 
-/* Ranks were lost in step `s`. The others have rank 0's parameters and optimizer state afterwards, and repeat the step that is
+/* Ranks were lost in step `s`, or in front of it. The others have rank 0's parameters and optimizer state afterwards, and repeat the step that is
  * returned: some ranks may have ended the one that failed on others. */
 static size_t go_on(trainer *t, size_t s) {
     uint64_t at;
@@ -142,7 +142,7 @@ static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
     return (double)loss;
 }
 
-/* Share of the test images that the model classifies correctly; each rank tests a part. */
+/* Share of the test images that the model classifies correctly; each rank tests a part. A rank may be lost here, too. */
 static double accuracy(trainer *t, size_t batch) {
     const size_t classes = t->net.width[N_LAYERS], stride = (size_t)esp_size(t->ctx) * batch;
     float right = 0;
@@ -157,7 +157,7 @@ static double accuracy(trainer *t, size_t batch) {
             right += best == t->labels[j];
         }
     }
-    check(t, esp_allreduce(t->ctx, &right, 1), "esp_allreduce");
+    goes_on(t, esp_allreduce(t->ctx, &right, 1), "esp_allreduce");
     return (double)right / (double)t->test.n;
 }
 
@@ -187,6 +187,11 @@ static void train(trainer *t) {
         if (rank == 0 && at % 40 == 39) printf("step %zu of %zu: loss %.3f\n", s + 1, total, loss / (double)(at + 1));
         if (!last && (at + 1 < per_epoch || flags[EVAL].number < 1)) continue;
         right = accuracy(t, batch);
+        again = t->lost;
+        if (again) { /* goes on with the next step; with the last one once more, as there is to be a result */
+            s = go_on(t, last ? s : s + 1) - 1;
+            continue;
+        }
         loss /= (double)(at + 1);
         if (rank) continue;
         printf("epoch %zu, step %zu of %zu: loss %.3f, test accuracy %.2f%%, last step %.0f ms\n", s / per_epoch + 1,
