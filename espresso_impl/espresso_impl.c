@@ -123,6 +123,7 @@
 #include "espresso_impl/clocked/clock.c"
 #include "espresso_impl/costs/probe.c"
 #include "espresso_impl/costs/links.c"
+#include "espresso_impl/costs/codec_calls.c"
 #include "espresso_impl/costs/codecs.c"
 #include "espresso_impl/costs/steps.c"
 #include "espresso_impl/costs/fit.c"

@@ -482,10 +482,10 @@ typedef struct esp_device_table {
     esp_status (*convert)(void *self, void *dst, esp_dtype dst_dtype, const void *src, esp_dtype src_dtype, float scale,
                           uint32_t sum, uint64_t count, esp_stream s);
     /* optional from here: test with ESP_HAS */
-    /** Nanoseconds between two events that have passed. */
-    esp_status (*elapsed)(void *self, void *from, void *to, uint64_t *ns);
+    esp_status (*elapsed)(void *self, void *from, void *to, uint64_t *ns); /* between two events that have passed */
     /** Time that the calling thread has had a core so far, in ns; without it the host's thread clock is used. */
     esp_status (*core_time)(void *self, uint64_t *ns);
+    esp_status (*device_name)(void *self, char *out, uint64_t room); /* such as "NVIDIA H100", cut off to fit */
 } esp_device_table;
 
 /** A plugin's codecs, backends and devices. Growable; in static storage: a plugin that was accepted is never unloaded. */

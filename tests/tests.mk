@@ -66,13 +66,18 @@ $(TRAIN_CUDA_HOST): $(BUILD)/%/bin/train_cuda: $(TRAIN_CUDA_C) $(BUILD)/test-lib
 $(foreach way,tests asan,$(eval $(BUILD)/$(way)/bin/train_cuda: $(TRAIN_CUDA:%=$(BUILD)/cuda-host/$(way)/%.o) $(BUILD)/cuda-host/$(way).a))
 FIXTURES += $(TRAIN_CUDA_HOST)
 .SECONDARY: $(foreach way,tests asan msan,$(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/$(way)/%.o))
-# a plugin with which `espresso plugins --check` runs its rules on the CUDA codecs
+# plugin cuda with that runtime, for programs that load it; and a plugin with which `espresso plugins --check` runs its rules on the CUDA codecs
+CUDA_HOST_PLUGIN := $(BUILD)/tests/cuda_host/plugins/libespresso-cuda.so
+$(CUDA_HOST_PLUGIN): $(BUILD)/cuda-host/tests.a
+	@mkdir -p $(@D)
+	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/cuda-host.map
+	$(CXX) $(TEST_tests) -shared -Wl,-z,defs -Wl,--version-script=$(BUILD)/cuda-host.map -Wl,-u,espresso_plugin_v1_cuda -Wl,--defsym,espresso_plugin_v1=espresso_plugin_v1_cuda $< -o $@ -pthread
 ON_CPU := $(BUILD)/tests/cuda_host/libespresso-on_cpu.so
 $(ON_CPU): tests/cuda_host/on_cpu/on_cpu.cc $(BUILD)/cuda-host/tests.a
 	@mkdir -p $(@D)
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/on_cpu.map
 	$(CXX) -std=c++20 -fPIC -I. -Itests/cuda_host -Wall -Wextra $(TEST_tests) $(DEP) -shared -Wl,-z,defs -Wl,--version-script=$(BUILD)/on_cpu.map $< $(BUILD)/cuda-host/tests.a -o $@ -pthread
-FIXTURES += $(ON_CPU)
+FIXTURES += $(CUDA_HOST_PLUGIN) $(ON_CPU)
 # a third way, by clang: the memory sanitizer finds shared and other memory that a kernel reads before it is written. These tests need
 # nothing of the library, which would have to be compiled in this way too.
 MSAN_FLAGS := $(SAN) -fsanitize=memory

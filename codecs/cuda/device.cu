@@ -202,6 +202,13 @@ static esp_status cuda_elapsed(void *self, void *from, void *to, uint64_t *ns) {
     return e == cudaErrorNotReady ? ESP_E_STATE : cuda_done(self, "cudaEventElapsedTime", e);
 }
 
+static esp_status cuda_device_name(void *self, char *out, uint64_t room) {
+    cudaDeviceProp p;
+    const cudaError_t e = cudaGetDeviceProperties(&p, ((const cuda_device *)self)->ordinal);
+    if (e == cudaSuccess) snprintf(out, room, "%s", p.name);
+    return cuda_done(self, "cudaGetDeviceProperties", e);
+}
+
 /* ---- copies and conversion ------------------------------------------------------------------------------------------------ */
 static esp_status cuda_copy(void *self, void *dst, const void *src, uint64_t bytes, esp_stream s) {
     if (!bytes) return ESP_OK;
@@ -286,6 +293,7 @@ static esp_device_table cuda_table_of(void) {
     t.fill = cuda_fill;
     t.convert = cuda_convert;
     t.elapsed = cuda_elapsed;
+    t.device_name = cuda_device_name;
     return t;
 }
 extern const esp_device_table cuda_device_table;

@@ -53,7 +53,7 @@ typedef struct esp__survey_codec {
     char spec[ESP__SPEC_MAX];
     esp__codec *codec;
     /* by elements. All ranks of a machine call at once and share its cores: a point is the slowest rank's time divided by the
-     * ranks of a machine, and the planner multiplies by them. */
+     * ranks of a machine, and the planner multiplies by them. On a device, which a rank has for itself, it is not divided. */
     esp__survey_curve compress, decompress,
         decompress_more; /* a further payload, summed into the same elements by the same call */
     double header_bytes, unit_bytes, units, error; /* as in esp_plan_codec, from real payloads */
@@ -76,10 +76,12 @@ typedef struct esp__survey {
     double noise; /* median spread of all points so far                    */
     void *room;   /* room_bytes for the buffers of collectives             */
     uint64_t room_bytes, max_bytes, max_elements;
+    uint32_t on;  /* the device on which codecs are measured; 0: the CPU (esp__survey_use) */
+    float *there; /* on a device: data, copied */
     const float *
         data; /* max_elements numbers to compress: made up like a gradient, unless the caller sets its own after esp__survey_open */
     float *own_data;
-    uint8_t *work; /* the codecs' memory: payload, residual, scratch        */
+    uint8_t *work; /* the codecs' memory: payload, residual, scratch; where they are measured */
     uint64_t work_bytes;
     double pack_bytes_per_us;
     esp__survey_seen dispatch[ESP__LANES];
@@ -97,6 +99,9 @@ typedef struct esp__survey {
  * All ranks call it. `s` need not be zeroed. esp__survey_close may follow a failure, and takes a zeroed `s` too. */
 ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_bytes, uint64_t max_elements);
 ESP__FN void esp__survey_close(esp_ctx *ctx, esp__survey *s);
+/* Codecs that are added from here on are measured on this rank's device of that kind: the one of its number on its machine, or, where
+ * ranks outnumber devices, one that it shares. All ranks call it. Calls are enqueued, and a run ends when the device has done them. */
+ESP__FN esp_status esp__survey_use(esp_ctx *ctx, esp__survey *s, esp_devkind kind);
 /* Opens a codec for measuring. */
 ESP__FN esp_status esp__survey_codec_add(esp_ctx *ctx, esp__survey *s, const char *spec);
 /* All ranks call these two, and get the same points: the largest of the ranks' medians. Another measurement at the same size is

@@ -205,7 +205,8 @@ ESP__FN esp_status esp__survey_finish(const esp_ctx *ctx, esp__survey *s) {
     y->name = "measured";
     y->machines = (uint32_t)ctx->job.topo.n_machines;
     y->ranks_per_machine = esp__survey_locals(ctx);
-    y->devices = 1u << ESP_PLAN_CPU;
+    const int device = s->on ? ESP_PLAN_GPU : ESP_PLAN_CPU;
+    y->devices = 1u << device;
     y->cores_per_rank = esp__survey_cores(s);
     esp__survey_link_set(s, &y->intra, &line[ESP__INTRA], &line[ESP__INTRA]);
     esp__survey_link_set(s, &y->inter, &line[ESP__INTER], &line[ESP__INTRA]);
@@ -236,9 +237,9 @@ ESP__FN esp_status esp__survey_finish(const esp_ctx *ctx, esp__survey *s) {
         p->error = c->error;
         esp__plan_codec_rounds(p, c->codec->table, &c->codec->traits, c->codec->self);
         p->vector_error = c->codec->model.error >= 0.0 ? c->codec->model.error : c->error;
-        p->compress[ESP_PLAN_CPU] = esp__survey_table(c->compress.at, c->compress.n);
-        p->decompress[ESP_PLAN_CPU] = esp__survey_table(c->decompress.at, c->decompress.n);
-        p->decompress_more[ESP_PLAN_CPU] = esp__survey_table(c->decompress_more.at, c->decompress_more.n);
+        p->compress[device] = esp__survey_table(c->compress.at, c->compress.n);
+        p->decompress[device] = esp__survey_table(c->decompress.at, c->decompress.n);
+        p->decompress_more[device] = esp__survey_table(c->decompress_more.at, c->decompress_more.n);
     }
     return ESP_OK;
 }

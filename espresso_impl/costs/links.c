@@ -42,7 +42,8 @@ static void esp__survey_fill(float *out, uint64_t n, uint64_t seed, uint32_t ran
 ESP__FN void esp__survey_close(esp_ctx *ctx, esp__survey *s) {
     esp__free(ctx, s->room);
     esp__free(ctx, s->own_data);
-    esp__free(ctx, s->work);
+    if (s->there) esp__device_give(ctx, s->on, s->there, s->max_elements * 4u, ESP_MEM_DEVICE);
+    if (s->work) esp__device_give(ctx, s->on, s->work, s->work_bytes, ESP_MEM_DEVICE);
     esp__core_times(ctx, ESP__CORE_SURVEY, 0);
     memset(s, 0, sizeof *s);
 }

@@ -113,8 +113,7 @@ ESP__FN void esp__device_give(esp_ctx *ctx, uint32_t index, void *p, uint64_t by
         d->table->free_(d->self, p, bytes, where);
 }
 
-/* Blocks until all that was enqueued on one stream is done. */
-static esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int stream) {
+ESP__FN esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int stream) {
     const esp__device *d = esp__device_at(ctx, index);
     esp__plugin_detail_clear();
     esp_status s = d->table->event_record(d->self, d->settled, d->stream[stream]);

@@ -55,6 +55,7 @@ ESP__FN void esp__device_give(esp_ctx *ctx, uint32_t index, void *p, uint64_t by
 ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_status s, const char *what);
 /* Blocks until all that was enqueued on the streams above is done. */
 ESP__FN esp_status esp__device_settle(const esp_ctx *ctx, uint32_t index);
+ESP__FN esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int stream); /* on one of them */
 /* These block until they are done. From one thread at a time; `to` and `from` are devices, 0 any memory of the host. */
 ESP__FN esp_status esp__device_copy(const esp_ctx *ctx, uint32_t to, void *dst, uint32_t from, const void *src,
                                     uint64_t bytes);

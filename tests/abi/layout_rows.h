@@ -288,6 +288,7 @@ static const row rows[] = {
     M1(convert),
     M1(elapsed),
     M1(core_time),
+    M1(device_name),
 #undef M1
 #define M1(f) M(esp_plugin, f)
     S(esp_plugin),

@@ -155,7 +155,7 @@ static esp_status profile_open(profile_job *j) {
     if (s) return s;
     j->survey = tool_realloc(NULL, sizeof *j->survey);
     memset(j->survey, 0, sizeof *j->survey);
-    esp__cpu_name(j->device, sizeof j->device);
+    esp__cpu_name(j->device, 128);
     j->begun = esp__machine_time_now();
     j->begun_ns = esp__now_ns();
     return ESP_OK;
@@ -257,7 +257,9 @@ static int profile_end(profile_job *j, int status) {
         const ssize_t wrote = pwrite(j->status_fd, &said, 1, 0);
         (void)wrote;
     }
+    if (j->gpu) esp__survey_close(j->ctx, j->gpu);
     if (j->survey) esp__survey_close(j->ctx, j->survey);
+    free(j->gpu);
     free(j->survey);
     esp_close(j->ctx);
     return j->launched ? status : TOOL_OK;

@@ -21,16 +21,17 @@ typedef struct profile_job {
     uint32_t n_sizes, n_done;          /* done: measured within the time budget      */
     double budget_ns;
     int json, shared_cores; /* shared_cores -1: to be found out */
+    uint32_t devices;       /* that compress: bits 1 << ESP_PLAN_CPU, 1 << ESP_PLAN_GPU */
     long runs[PROFILE_RUNS_MAX];
     uint32_t n_runs; /* --ranks */
     /* set in a rank */
     int as_rank, launched, rank, status_fd, terminal_fd; /* launched: by another command than this one */
     esp_ctx *ctx;
-    esp__survey *survey;
+    esp__survey *survey, *gpu; /* gpu: of codecs on a GPU; NULL: those are not measured */
     uint64_t begun_ns;
     esp__machine_time begun;
     double others, stolen, spread;
     int noisy;
-    char device[128];
+    char device[256];
 } profile_job;
 #endif

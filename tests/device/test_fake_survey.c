@@ -1,0 +1,145 @@
+/* test_fake_survey.c: the cost survey measures codecs on a device: sizes, payloads and errors are those of the CPU, times are of the GPU's
+ * part of the planner's input; a device that is not there, has no memory left or fails is an error on all ranks, and nothing is left. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include "tests/device/device_rig.h"
+
+enum { MOST = 1 << 14 };
+static const char *const specs[] = {"topk:ratio=0.1", "none", "topk:ratio=0.5,feedback=none"};
+enum { SPECS = sizeof specs / sizeof *specs };
+
+static int lacks(const esp_ctx *ctx, const char *part) {
+    if (strstr(esp_last_error(ctx), part)) return 0;
+    fprintf(stderr, "\"%s\" lacks \"%s\"\n", esp_last_error(ctx), part);
+    return 1;
+}
+
+/* Measures all codecs, on the CPU or on the device. */
+static void measure(esp_ctx *ctx, esp__survey *s, int device) {
+    CHECK(!esp__survey_open(ctx, s, 4096, MOST));
+    if (device) CHECK(!esp__survey_use(ctx, s, RIG_KIND));
+    for (int k = 0; k < SPECS; k++) CHECK(!esp__survey_codec_add(ctx, s, specs[k]));
+    for (uint32_t k = 0; k < SPECS; k++)
+        for (uint64_t n = 1; n <= MOST; n *= 128) CHECK(!esp__survey_codec_at(ctx, s, k, n, 3));
+    CHECK(!esp__survey_finish(ctx, s));
+}
+
+static void same_figures(esp_ctx *ctx, void *user) {
+    static esp__survey all[2][RANKS];
+    esp__survey *cpu = &all[0][esp_rank(ctx)], *gpu = &all[1][esp_rank(ctx)];
+    (void)user;
+    measure(ctx, cpu, 0);
+    measure(ctx, gpu, 1);
+    CHECK(cpu->system.devices == 1u << ESP_PLAN_CPU && gpu->system.devices == 1u << ESP_PLAN_GPU);
+    for (int k = 0; k < SPECS; k++) {
+        const esp_plan_codec *a = &cpu->plan_codecs[k], *b = &gpu->plan_codecs[k];
+        CHECK(a->header_bytes == b->header_bytes && a->unit_bytes == b->unit_bytes && a->units == b->units);
+        CHECK(a->error == b->error && a->caps == b->caps);
+        CHECK(a->compress[ESP_PLAN_CPU].n && !a->compress[ESP_PLAN_GPU].n);
+        CHECK(b->compress[ESP_PLAN_GPU].n == a->compress[ESP_PLAN_CPU].n && !b->compress[ESP_PLAN_CPU].n);
+        CHECK(b->decompress[ESP_PLAN_GPU].n == a->decompress[ESP_PLAN_CPU].n && !b->decompress[ESP_PLAN_CPU].n);
+        CHECK(b->decompress_more[ESP_PLAN_GPU].n == a->decompress_more[ESP_PLAN_CPU].n);
+        for (uint32_t i = 0; i < b->compress[ESP_PLAN_GPU].n; i++) {
+            CHECK(b->compress[ESP_PLAN_GPU].points[i].ns > 0 && b->decompress[ESP_PLAN_GPU].points[i].ns > 0);
+            CHECK(b->compress[ESP_PLAN_GPU].points[i].size == a->compress[ESP_PLAN_CPU].points[i].size);
+        }
+    }
+    CHECK(esp__survey_codec_add(ctx, gpu, "efsignsgd") == ESP_E_UNSUPPORTED);
+    CHECK(!lacks(ctx, "codec 'efsignsgd': it has no table for device 'fake'"));
+    esp__survey_close(ctx, cpu);
+    esp__survey_close(ctx, gpu);
+}
+
+/* Work that fails on the device. All ranks hear of it. */
+static void broken(esp_ctx *ctx, void *user) {
+    static esp__survey all[RANKS];
+    esp__survey *s = &all[esp_rank(ctx)];
+    (void)user;
+    CHECK(!esp__survey_open(ctx, s, 4096, MOST));
+    CHECK(!esp__survey_use(ctx, s, RIG_KIND));
+    CHECK(!esp__survey_codec_add(ctx, s, specs[0]));
+    CHECK(!esp__survey_codec_at(ctx, s, 0, MOST, 3));
+    CHECK(!esp_barrier(ctx));
+    __atomic_store_n(&fake_broken, 1, __ATOMIC_SEQ_CST);
+    CHECK(esp__survey_codec_at(ctx, s, 0, MOST, 3) != ESP_OK);
+    CHECK(!lacks(ctx, "codec 'topk:ratio=0.1'") || !lacks(ctx, "fake"));
+    CHECK(!esp_barrier(ctx));
+    __atomic_store_n(&fake_broken, 0, __ATOMIC_SEQ_CST);
+    esp__survey_close(ctx, s);
+}
+
+static void not_there(esp_ctx *ctx, void *user) {
+    static esp__survey all[RANKS];
+    esp__survey *s = &all[esp_rank(ctx)];
+    (void)user;
+    CHECK(!esp__survey_open(ctx, s, 4096, MOST));
+    CHECK(esp__survey_use(ctx, s, (esp_devkind)(RIG_KIND + 1)) == ESP_E_UNSUPPORTED);
+    CHECK(!lacks(ctx, "measuring codecs: there is no device of kind"));
+    esp__survey_close(ctx, s);
+}
+
+static void no_memory(esp_ctx *ctx, void *user) {
+    static esp__survey all[RANKS];
+    esp__survey *s = &all[esp_rank(ctx)];
+    (void)user;
+    for (uint64_t left = 0; left < 1u << 23; left = left * 2 + 1000) {
+        CHECK(!esp__survey_open(ctx, s, 4096, MOST));
+        CHECK(!esp_barrier(ctx));
+        __atomic_store_n(&fake_left, left, __ATOMIC_SEQ_CST);
+        CHECK(!esp_barrier(ctx));
+        esp_status st = esp__survey_use(ctx, s, RIG_KIND);
+        if (!st) st = esp__survey_codec_add(ctx, s, specs[0]);
+        CHECK(!st || st == ESP_E_NOMEM);
+        CHECK(!esp_barrier(ctx));
+        __atomic_store_n(&fake_left, UINT64_MAX, __ATOMIC_SEQ_CST);
+        CHECK(!esp_barrier(ctx));
+        esp__survey_close(ctx, s);
+    }
+}
+
+static void run(void (*body)(esp_ctx *, void *), int32_t size, int32_t per_machine) {
+    static const esp_plugin_fn entry = rig_plugin;
+    test_job x;
+    memset(&x, 0, sizeof x);
+    x.size = size;
+    x.per_machine = per_machine;
+    x.body = body;
+    x.config.log_level = ESP_LOG_ERROR;
+    x.config.builtin = &entry;
+    x.config.n_builtin = 1;
+    atomic_store(&failures, 0);
+    test_run(&x);
+    for (int32_t r = 0; r < size; r++) assert_int_equal(x.open_status[r], ESP_OK);
+    assert_int_equal(atomic_load(&failures), 0);
+    assert_int_equal(fake_live + fake_refused, 0);
+}
+
+static void test_figures(void **state) {
+    (void)state;
+    run(same_figures, 1, 1);
+    run(same_figures, 4, 2);
+}
+static void test_broken(void **state) {
+    (void)state;
+    run(broken, 1, 1);
+    run(broken, 3, 3);
+}
+static void test_not_there(void **state) {
+    (void)state;
+    run(not_there, 2, 2);
+}
+static void test_no_memory(void **state) {
+    (void)state;
+    run(no_memory, 1, 1);
+    run(no_memory, 2, 2);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_figures), cmocka_unit_test(test_broken),
+                                       cmocka_unit_test(test_not_there), cmocka_unit_test(test_no_memory)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
