@@ -112,6 +112,18 @@ static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lin
         esp__text_add(lines, ESP__NOT_AUTO);
 }
 
+/* Costs of devices are not measured yet. */
+static void esp__auto_say_devices(const esp_ctx *ctx) {
+    uint32_t on = 0;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) on += ctx->model.tensors[i].device != ESP__DEVICE_CPU;
+    if (on)
+        esp__auto_say(
+            ctx,
+            "%u of %u tensors are on a device, of which auto knows no costs: it measures on the host, and "
+            "compresses there. For compression on the device use strategy layerwise, or a plan of espresso plan",
+            on, ctx->model.n_tensors);
+}
+
 static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
     esp__autopilot *a = *self;
     if (!a) return ESP_OK;
@@ -129,6 +141,7 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
         ctx->steps.phase = esp__auto_phase(a);
         return ESP_OK;
     }
+    esp__auto_say_devices(ctx);
     s = esp__auto_measure_open(ctx);
     if (!s && *a->opt.file) s = esp__auto_reuse(ctx);
     ctx->steps.phase = esp__auto_phase(a);

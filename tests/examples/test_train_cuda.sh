@@ -34,6 +34,9 @@ near() { # NAME OTHER SHARE: every loss differs by that share at most
 ranks cpu "$BUILD/bin/train" $small --strategy fp32
 cuda fp32 --strategy fp32
 near fp32 cpu 0.0001
+cuda auto --strategy auto
+grep -q '6 of 6 tensors are on a device, of which auto knows no costs' "$tmp/out" || fail "auto says nothing of the device: $(cat "$tmp/out")"
+near auto cpu 0.0001
 cuda shard --strategy fp32 --shard 1
 cmp -s "$tmp/fp32.loss" "$tmp/shard.loss" || fail "sharded: other losses: $(diff "$tmp/fp32.loss" "$tmp/shard.loss" | head -n 4)"
 [ $(($(number shard state_bytes) * 4)) -lt $(($(number fp32 state_bytes) + 64)) ] || fail "state: $(number shard state_bytes) bytes"
