@@ -187,7 +187,7 @@ static esp_status int4_model(void *self, const esp_tensor *like, uint32_t n_redu
         .error = quant_error(block, (double)INT4_MOST),
         .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(20.5 + 0.5), esp_model_stream(8.5)},
-        .launches = {3, 2},
+        .launches = {2, 2},
         .bytes = {20.5, 8.5},
     };
     (void)like, (void)n_reduced;

@@ -279,7 +279,7 @@ static esp_status int8_model(void *self, const esp_tensor *like, uint32_t n_redu
         .error = quant_error(block, (double)INT8_MOST),
         .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(21), esp_model_stream(9)},
-        .launches = {s->block ? 3.0 : 2.0, 2},
+        .launches = {2, s->block ? 2.0 : 1.0},
         .bytes = {21, 9},
     };
     esp_codec_model m;

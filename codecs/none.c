@@ -42,7 +42,7 @@ static esp_status none_model(void *self, const esp_tensor *like, uint32_t n_redu
         .size = {0, 0, 4, 0, 0},
         .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(8), esp_model_stream(12)},
-        .launches = {2, 2},
+        .launches = {1, 1},
         .bytes = {8, 12},
     };
     (void)like, (void)n_reduced;

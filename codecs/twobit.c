@@ -291,7 +291,7 @@ static esp_status twobit_model(void *self, const esp_tensor *like, uint32_t n_re
         .error = twobit_error(relative ? t->relative * sqrt(2 / 3.14159265358979323846) : (double)t->threshold),
         .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(relative ? 28.3 : 20.3), esp_model_stream(8.3)},
-        .launches = {relative ? 2.0 : 3.0, 2},
+        .launches = {2, 2},
         .bytes = {20.3, 8.5},
     };
     (void)like, (void)n_reduced;

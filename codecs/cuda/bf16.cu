@@ -1,5 +1,5 @@
-/* bf16.cu: codec "bf16" on CUDA; its maths and body are in codecs/bf16.c. A compress is 2 launches and reads 4 bytes an element, writes 2;
- * with feedback it is 3 launches, reads 16 and writes 6. A decompress is 2 launches, reads 2 for each payload, and reads (to add) and
+/* bf16.cu: codec "bf16" on CUDA; its maths and body are in codecs/bf16.c. A compress is a launch and reads 4 bytes an element, writes 2;
+ * with feedback it is 2 launches, reads 16 and writes 6. A decompress is a launch, reads 2 for each payload, and reads (to add) and
  * writes 4. With of=(SPEC) it does not open. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/bf16.c"
@@ -13,10 +13,9 @@ typedef struct bf16_cuda_half {
 } bf16_cuda_half;
 
 typedef struct bf16_cuda_format {
+    enum { BODIES = 0 };
     uint32_t codec, wire, nan_body;
     __device__ int header_ok(const cuda_header *, const cuda_sum *) const { return 1; }
-    __host__ __device__ uint64_t pieces(uint64_t) const { return 0; }
-    __device__ int piece_ok(const unsigned char *, uint64_t, uint64_t) const { return 1; }
     __device__ float value(const cuda_header *, const unsigned char *body, uint64_t i, float scale) const {
         return scale * half_from_bf16(cuda_get((const uint16_t *)(const void *)body + i));
     }

@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) efsign_measure_kernel(cud
             cuda_put((uint32_t *)(void *)(cuda_body(p) + EFSIGN_SCALE_BYTES) + i / 32, word);
         cuda_norm_tile(&room, cuda_norm_sums(p), tile, phi);
     }
-    if (!cuda_tile_last(p)) return;
+    if (!cuda_last_block(p)) return;
     const double norm = cuda_norm_total(&room, cuda_norm_sums(p), tiles);
     if (threadIdx.x == 0) efsign_finish(p, codec, norm);
 }
@@ -56,6 +56,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) efsign_keep_kernel(cuda_p
 }
 
 typedef struct efsign_cuda_format {
+    enum { BODIES = 1 };
     uint32_t codec, wire, nan_body;
     __device__ int header_ok(const cuda_header *, const cuda_sum *) const { return 1; }
     __host__ __device__ uint64_t pieces(uint64_t count) const { return count != 0; }

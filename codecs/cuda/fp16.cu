@@ -1,5 +1,5 @@
-/* fp16.cu: codec "fp16" on CUDA; its maths and body are in codecs/fp16.c. A compress is 2 launches and reads 4 bytes an element, writes 2;
- * with feedback it is 3 launches, reads 16 and writes 6. A decompress is 2 launches, reads 2 for each payload, and reads (to add) and
+/* fp16.cu: codec "fp16" on CUDA; its maths and body are in codecs/fp16.c. A compress is a launch and reads 4 bytes an element, writes 2;
+ * with feedback it is 2 launches, reads 16 and writes 6. A decompress is a launch, reads 2 for each payload, and reads (to add) and
  * writes 4. With of=(SPEC) it does not open. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/fp16.c"
@@ -14,12 +14,11 @@ typedef struct fp16_cuda_half {
 } fp16_cuda_half;
 
 typedef struct fp16_cuda_format {
+    enum { BODIES = 0 };
     uint32_t codec, wire, nan_body;
     __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
         return !cuda_dense_plain(h) || h->aux <= FP16_AUX_MAX;
     }
-    __host__ __device__ uint64_t pieces(uint64_t) const { return 0; }
-    __device__ int piece_ok(const unsigned char *, uint64_t, uint64_t) const { return 1; }
     __device__ float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const {
         const float up = (float)(1u << (uint32_t)h->aux) * scale;
         return up * half_from_f16(cuda_get((const uint16_t *)(const void *)body + i));

@@ -1,5 +1,5 @@
-/* int4.cu: codec "int4" on CUDA; its maths and body are in codecs/int4.c. A compress is 2 launches and reads 4 bytes an element, writes
- * 0.53 (with block=128); with feedback it is 3 launches, reads 16 and writes 4.53. A decompress is 2 launches, reads 0.56 for each payload,
+/* int4.cu: codec "int4" on CUDA; its maths and body are in codecs/int4.c. A compress is a launch and reads 4 bytes an element, writes
+ * 0.53 (with block=128); with feedback it is 2 launches, reads 16 and writes 4.53. A decompress is 2 launches, reads 0.56 for each payload,
  * and reads (to add) and writes 4. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/int4.c"
@@ -14,6 +14,7 @@ typedef struct int4_cuda_levels {
 } int4_cuda_levels;
 
 typedef struct int4_cuda_format {
+    enum { BODIES = 1 };
     uint32_t codec, wire, nan_body, shift;
     __host__ __device__ uint64_t units(uint64_t count) const { return quant_units(count, (uint64_t)1 << shift); }
     __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {

@@ -1,8 +1,8 @@
 /* int8.cu: codec "int8" on CUDA; its maths and bodies are in codecs/int8.c.
- *   blocks:   a compress is 2 launches and reads 4 bytes an element, writes 1.02; with feedback it is 3 launches, reads 16, writes 5.02.
+ *   blocks:   a compress is a launch and reads 4 bytes an element, writes 1.02; with feedback it is 2 launches, reads 16, writes 5.02.
  *   shared=1: round 0 is 1 launch and reads 4 (with feedback 8); round 1 is 1 launch, reads as much again and writes the levels (1, 2 or
  *             4 bytes) and the residual.
- * A decompress is 2 launches, reads the levels of each payload, and reads (to add) and writes 4. */
+ * A decompress is 2 launches (shared=1: one), reads the levels of each payload, and reads (to add) and writes 4. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/int8.c"
 #include "codecs/cuda/common/quant.h"
@@ -17,6 +17,7 @@ typedef struct int8_cuda_levels {
 } int8_cuda_levels;
 
 typedef struct int8_cuda_blocks {
+    enum { BODIES = 1 };
     uint32_t codec, wire, nan_body, shift;
     __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
         return !cuda_dense_plain(h) || h->aux == 0;
@@ -45,7 +46,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) int8_range_kernel(cuda_pa
     }
     top = cuda_warp_max(top);
     if (cuda_lane() == 0) atomicMax(&cuda_flags_of(p)->own[INT8_OWN_TOP], top);
-    if (!cuda_tile_last(p) || threadIdx.x) return;
+    if (!cuda_last_block(p) || threadIdx.x) return;
     top = *(const volatile uint32_t *)&cuda_flags_of(p)->own[INT8_OWN_TOP];
     const int bad = top >= 0x7F800000u;
     if (p->count) cuda_put((uint32_t *)(void *)cuda_body(p), bad ? 0x7FC00000u : top);
@@ -99,13 +100,12 @@ __global__ void __launch_bounds__(CUDA_THREADS)
 }
 
 typedef struct int8_cuda_shared {
+    enum { BODIES = 0 };
     uint32_t codec, wire, nan_body, width;
     __device__ int header_ok(const cuda_header *h, const cuda_sum *d) const {
         const int8_cuda_range r = int8_cuda_range_of(d->reduced, d->count, codec);
         return r.ok && (h->flags || (!r.nan && h->aux == r.top));
     }
-    __host__ __device__ uint64_t pieces(uint64_t) const { return 0; }
-    __device__ int piece_ok(const unsigned char *, uint64_t, uint64_t) const { return 1; }
     __device__ float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const {
         const float unit = quant_range_of((uint32_t)h->aux, INT8_MOST).unit * scale;
         const void *levels = body;

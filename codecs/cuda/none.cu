@@ -1,14 +1,14 @@
-/* none.cu: codec "none" on CUDA; its maths and body are in codecs/none.c. A compress reads 4 bytes an element and writes 4 (with feedback
- * it reads 16 and writes 8); a decompress reads 4 for each payload, and reads (to add) and writes 4. */
+/* none.cu: codec "none" on CUDA; its maths and body are in codecs/none.c. A compress is a launch, reads 4 bytes an element and writes 4
+ * (with feedback 2 launches, it reads 16 and writes 8); a decompress is a launch, reads 4 for each payload, and reads (to add) and writes 4. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/none.c"
 
 static const cuda_dense_end none_end = {esp_name_hash("none"), 1, 0x7FC00000u, 4, 0, 4, 1, 0, 0};
 
-static __global__ void __launch_bounds__(CUDA_THREADS) none_encode(cuda_parts all) {
+static __global__ void __launch_bounds__(CUDA_THREADS) none_encode(cuda_parts all, cuda_dense_end end) {
     const cuda_part *p = &all.part[blockIdx.y];
+    if (cuda_dense_skip(p, end)) return;
     uint32_t any = 0;
-    if (p->e && cuda_get(&cuda_flags_of(p)->bad)) return;
     for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
          at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
         float phi[4];
@@ -22,14 +22,13 @@ static __global__ void __launch_bounds__(CUDA_THREADS) none_encode(cuda_parts al
             if (p->e) cuda_put(p->e + i, 0.0f);
         }
     }
-    if (any >> 31) atomicOr(&cuda_flags_of(p)->bad, 1u);
+    cuda_dense_finish(p, end, any >> 31 != 0);
 }
 
 typedef struct none_cuda_format {
+    enum { BODIES = 0 };
     uint32_t codec, wire, nan_body;
     __device__ int header_ok(const cuda_header *, const cuda_sum *) const { return 1; }
-    __host__ __device__ uint64_t pieces(uint64_t) const { return 0; }
-    __device__ int piece_ok(const unsigned char *, uint64_t, uint64_t) const { return 1; }
     __device__ float value(const cuda_header *, const unsigned char *body, uint64_t i, float scale) const {
         return scale * cuda_get((const float *)(const void *)body + i);
     }
@@ -43,7 +42,7 @@ static esp_status none_cuda_compress(void *self, const esp_codec_args *a) {
     return cuda_dense_compress(((const dense_self *)self)->host, "none", a, none_end,
                                [](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
                                    cuda_launch(c, "none", none_encode, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n),
-                                               parts);
+                                               parts, none_end);
                                });
 }
 static esp_status none_cuda_decompress(void *self, const esp_codec_args *a) {

@@ -1,5 +1,5 @@
-/* twobit.cu: codec "twobit" on CUDA; its maths and body are in codecs/twobit.c. A compress is 2 launches and reads 4 bytes an element,
- * writes 1/4; with feedback it is 3 launches, reads 16 and writes 4.25. With relative= it is 2 launches: the first has the mean magnitude
+/* twobit.cu: codec "twobit" on CUDA; its maths and body are in codecs/twobit.c. A compress is a launch and reads 4 bytes an element,
+ * writes 1/4; with feedback it is 2 launches, reads 16 and writes 4.25. With relative= it is 2 launches: the first has the mean magnitude
  * (reads 4, or 8), the second packs (reads as much again, writes 1/4 and the residual). A decompress is 2 launches, reads twice 1/4 for
  * each payload, and reads (to add) and writes 4. */
 #include "codecs/cuda/common/dense.h"
@@ -28,7 +28,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
         cuda_tile_phi(&all, p, tile, phi);
         cuda_norm_tile(&room, cuda_norm_sums(p), tile, phi);
     }
-    if (!cuda_tile_last(p)) return;
+    if (!cuda_last_block(p)) return;
     const double norm = cuda_norm_total(&room, cuda_norm_sums(p), tiles);
     if (threadIdx.x) return;
     const float t = twobit_relative(norm, relative, p->count);
@@ -40,12 +40,15 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
 }
 
 /* threshold 0: the one of twobit_measure_kernel, which has found phi finite. */
-static __global__ void __launch_bounds__(CUDA_THREADS) twobit_encode_kernel(cuda_parts all, float threshold) {
+static __global__ void __launch_bounds__(CUDA_THREADS)
+    twobit_encode_kernel(cuda_parts all, float threshold, cuda_dense_end end) {
     const cuda_part *p = &all.part[blockIdx.y];
     cuda_flags *flags = cuda_flags_of(p);
+    const int measured = threshold == 0;
+    if (measured && cuda_get(&flags->bad)) return;
+    if (!measured && cuda_dense_skip(p, end)) return;
     uint32_t any = 0;
-    if ((p->e || threshold == 0) && cuda_get(&flags->bad)) return;
-    const float t = threshold == 0 ? dense_float(cuda_get(&flags->own[TWOBIT_OWN_THRESHOLD])) : threshold;
+    const float t = measured ? dense_float(cuda_get(&flags->own[TWOBIT_OWN_THRESHOLD])) : threshold;
     for (uint64_t tile = blockIdx.x; tile < (p->count + CUDA_TILE - 1) / CUDA_TILE; tile += gridDim.x) {
         float phi[CUDA_TILE_EACH];
         uint32_t up = 0, sent = 0;
@@ -65,10 +68,11 @@ static __global__ void __launch_bounds__(CUDA_THREADS) twobit_encode_kernel(cuda
         const uint32_t word = twobit_spread(sent >> half & 0xFFFFu) << 1 | twobit_spread(up >> half & 0xFFFFu);
         if (first < p->count) cuda_put((uint32_t *)(void *)cuda_body(p) + first / 16, word);
     }
-    if (any >> 31) atomicOr(&flags->bad, 1u);
+    if (!measured) cuda_dense_finish(p, end, any >> 31 != 0);
 }
 
 typedef struct twobit_cuda_format {
+    enum { BODIES = 1 };
     uint32_t codec, wire, nan_body;
     __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
         return !cuda_dense_plain(h) || twobit_header_ok(h->aux);
@@ -98,7 +102,7 @@ static esp_status twobit_cuda_compress(void *self, const esp_codec_args *a) {
         return cuda_dense_compress(s->dense.host, "twobit", a, end,
                                    [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
                                        cuda_launch(c, "encode", twobit_encode_kernel,
-                                                   cuda_grid(c, longest, CUDA_TILE, parts.n), parts, s->threshold);
+                                                   cuda_grid(c, longest, CUDA_TILE, parts.n), parts, s->threshold, end);
                                    });
     }
     cuda_call c;
@@ -107,7 +111,7 @@ static esp_status twobit_cuda_compress(void *self, const esp_codec_args *a) {
     return cuda_each_part(&c, a, twobit_body, [&](const cuda_parts &parts, uint64_t longest) {
         const dim3 grid = cuda_grid(&c, longest, CUDA_TILE, parts.n);
         cuda_launch(&c, "measure", twobit_measure_kernel, grid, parts, codec, s->relative);
-        cuda_launch(&c, "encode", twobit_encode_kernel, grid, parts, 0.0f);
+        cuda_launch(&c, "encode", twobit_encode_kernel, grid, parts, 0.0f, cuda_dense_end{});
     });
 }
 static esp_status twobit_cuda_decompress(void *self, const esp_codec_args *a) {

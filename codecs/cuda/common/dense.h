@@ -1,9 +1,9 @@
 /* dense.h: kernels that the twins of dense codecs share: the look for NaN and Inf before feedback is written, the header at the end, and
  * the check of payloads. Knows no codec's format: a format is a small struct with functions.
  *
- * compress:    cuda_dense_check (only with feedback: the residual must stay if phi has a NaN or Inf), the codec's own kernel, which does
- *              nothing where flags->bad is set and sets it where it finds a NaN or Inf itself, then cuda_dense_finish.
- * decompress:  cuda_dense_look (headers and bodies), then cuda_dense_add. */
+ * compress:    cuda_dense_check (only with feedback: the residual must stay if phi has a NaN or Inf), then the codec's own kernel, which
+ *              begins with cuda_dense_skip and ends with cuda_dense_finish.
+ * decompress:  cuda_dense_look (headers and bodies), then cuda_dense_add, which looks itself where a format has only headers to look at. */
 #ifndef ESP_CUDA_DENSE_H
 #define ESP_CUDA_DENSE_H
 #include "codecs/cuda/common/twin.h"
@@ -56,21 +56,37 @@ ESP_ELEMENT uint64_t cuda_dense_body(const cuda_dense_end *f, uint64_t count) {
 static inline auto cuda_dense_size(const cuda_dense_end &f) {
     return [&f](uint64_t count) { return cuda_dense_body(&f, count); };
 }
-static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_finish(cuda_parts all, cuda_dense_end f) {
-    const cuda_part *p = &all.part[blockIdx.y];
-    const uint32_t bad = cuda_get(&cuda_flags_of(p)->bad);
-    const uint64_t body = cuda_dense_body(&f, p->count);
-    if (cuda_thread() == 0)
-        cuda_write_header(p, f.codec, f.wire, bad ? ESP_PAYLOAD_NONFINITE : 0, bad && !f.nan_bytes ? 0 : body, f.aux);
-    if (!bad || !f.nan_bytes) return;
-    for (uint64_t i = cuda_thread(); i < body / f.nan_bytes; i += cuda_threads()) {
+/* The body of a part that is not finite, by threads `from`, `from` + `step`, ... */
+static __device__ __forceinline__ void cuda_dense_nan(const cuda_part *p, const cuda_dense_end &f, uint64_t from,
+                                                      uint64_t step) {
+    const uint64_t n = f.nan_bytes ? cuda_dense_body(&f, p->count) / f.nan_bytes : 0;
+    for (uint64_t i = from; i < n; i += step) {
         if (f.nan_bytes == 2)
             cuda_put((uint16_t *)(void *)cuda_body(p) + i, (uint16_t)f.nan);
         else
             cuda_put((uint32_t *)(void *)cuda_body(p) + i, f.nan);
     }
 }
-/* One compress: encode(parts, longest) launches the codec's kernel. */
+static __device__ __forceinline__ void cuda_dense_header(const cuda_part *p, const cuda_dense_end &f, int bad) {
+    cuda_write_header(p, f.codec, f.wire, bad ? ESP_PAYLOAD_NONFINITE : 0,
+                      bad && !f.nan_bytes ? 0 : cuda_dense_body(&f, p->count), f.aux);
+}
+/* 1: cuda_dense_check has found a NaN or Inf; all is written, and the kernel ends. All threads call it. */
+static __device__ __forceinline__ int cuda_dense_skip(const cuda_part *p, const cuda_dense_end &f) {
+    if (!p->e || !cuda_get(&cuda_flags_of(p)->bad)) return 0;
+    if (cuda_thread() == 0) cuda_dense_header(p, f, 1);
+    cuda_dense_nan(p, f, cuda_thread(), cuda_threads());
+    return 1;
+}
+/* bad: this thread has found a NaN or Inf. All threads of all blocks call it at their end; the last block writes the header. */
+static __device__ __forceinline__ void cuda_dense_finish(const cuda_part *p, const cuda_dense_end &f, int bad) {
+    if (bad) atomicOr(&cuda_flags_of(p)->bad, 1u);
+    if (!cuda_last_block(p)) return;
+    bad = *(const volatile uint32_t *)&cuda_flags_of(p)->bad != 0;
+    if (threadIdx.x == 0) cuda_dense_header(p, f, bad);
+    if (bad) cuda_dense_nan(p, f, threadIdx.x, blockDim.x);
+}
+/* One compress: encode(call, parts, longest) launches the codec's kernel. */
 template <typename Encode>
 static esp_status cuda_dense_compress(const esp_host *h, const char *name, const esp_codec_args *a,
                                       const cuda_dense_end &f, Encode encode) {
@@ -78,17 +94,16 @@ static esp_status cuda_dense_compress(const esp_host *h, const char *name, const
     const esp_status s = cuda_begin(&c, h, name, a);
     if (s != ESP_OK) return s;
     return cuda_each_part(&c, a, cuda_dense_size(f), [&](const cuda_parts &parts, uint64_t longest) {
-        const dim3 grid = cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n);
-        if (a->residual) cuda_launch(&c, "check", cuda_dense_check, grid, parts);
+        if (a->residual)
+            cuda_launch(&c, "check", cuda_dense_check, cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n), parts);
         encode(&c, parts, longest);
-        /* with a NaN the body is filled; else one thread of a part has all there is to do */
-        cuda_launch(&c, "finish", cuda_dense_finish, f.nan_bytes ? grid : dim3(1, parts.n), parts, f);
     });
 }
 
 /* ---- decompress ------------------------------------------------------------------------------------------------------------- */
 /* A format F is passed to kernels by value and has
  *     uint32_t codec, wire, nan_body;
+ *     enum { BODIES };                                                    1: bodies are checked, too, by the two functions with pieces
  *     int header_ok(const cuda_header *h, const cuda_sum *d) const;       of every payload: aux is one that compress writes
  *     uint64_t pieces(uint64_t count) const;                              of a body that are checked one by one
  *     int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const;
@@ -96,34 +111,57 @@ static esp_status cuda_dense_compress(const esp_host *h, const char *name, const
  * header_ok() looks at aux alone where cuda_dense_plain(h). value() is element i times scale, to the bit as the CPU computes it. NaN is
  * always 0x7FC00000: arithmetic on the device makes others, where the CPU's keeps the NaN that compress wrote. */
 static __device__ __forceinline__ int cuda_dense_plain(const cuda_header *h) { return !h->flags && h->body; }
+template <typename F>
+static __device__ __forceinline__ int cuda_dense_header_ok(const F &f, const cuda_header &h, const cuda_source *s,
+                                                           const cuda_sum *d) {
+    const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE, empty = h.flags & ESP_PAYLOAD_EMPTY;
+    return cuda_header_ok(&h, s, f.codec, f.wire, d->count) &&
+           h.body == (empty || (nan && !f.nan_body) ? 0 : d->body) && f.header_ok(&h, d);
+}
 template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_look(cuda_sums all, F f) {
     const cuda_sum *d = &all.part[blockIdx.y];
     for (uint32_t k = 0; k < d->n; k++) {
         const cuda_source *s = &all.source[d->first + k];
         const cuda_header h = cuda_read_header(s);
-        const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE, empty = h.flags & ESP_PAYLOAD_EMPTY;
-        int ok =
-            cuda_header_ok(&h, s, f.codec, f.wire, d->count) && h.body == (empty || (nan && !f.nan_body) ? 0 : d->body);
-        if (ok) ok = f.header_ok(&h, d);
-        const uint64_t pieces = ok && h.body && !nan ? f.pieces(d->count) : 0;
-        for (uint64_t at = cuda_thread(); at < pieces; at += 4 * cuda_threads()) {
-            CUDA_UNROLL
-            for (int k = 0; k < 4; k++) { /* without a branch on the one before, so that 4 loads are under way */
-                const uint64_t i = at + (uint64_t)k * cuda_threads();
-                ok &= i < pieces ? f.piece_ok(s->payload + ESP_PAYLOAD_HEADER, d->count, i) : 1;
+        const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE;
+        int ok = cuda_dense_header_ok(f, h, s, d);
+        if constexpr (F::BODIES) {
+            const uint64_t pieces = ok && h.body && !nan ? f.pieces(d->count) : 0;
+            for (uint64_t at = cuda_thread(); at < pieces; at += 4 * cuda_threads()) {
+                CUDA_UNROLL
+                for (int k = 0; k < 4; k++) { /* without a branch on the one before, so that 4 loads are under way */
+                    const uint64_t i = at + (uint64_t)k * cuda_threads();
+                    ok &= i < pieces ? f.piece_ok(s->payload + ESP_PAYLOAD_HEADER, d->count, i) : 1;
+                }
             }
         }
         if (!ok) cuda_found_corrupt(&all, d, f.codec);
         if (ok && nan && cuda_thread() == 0) atomicOr(d->verdict, (uint32_t)CUDA_NAN);
     }
 }
-template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_add(cuda_sums all, F f) {
+/* looks: nobody has looked at the headers of this part, and they are all here. */
+template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_add(cuda_sums all, F f, int looks) {
     const cuda_sum *d = &all.part[blockIdx.y];
     __shared__ cuda_header head[CUDA_SOURCES]; /* read once a block */
-    const uint32_t verdict = cuda_get_same(d->verdict);
-    if (verdict & CUDA_CORRUPT) return;
-    for (uint32_t s = threadIdx.x; s < d->n; s += blockDim.x) head[s] = cuda_read_header(&all.source[d->first + s]);
-    __syncthreads();
+    int nan;
+    if (F::BODIES || !looks) {
+        const uint32_t verdict = cuda_get_same(d->verdict);
+        if (verdict & CUDA_CORRUPT) return;
+        for (uint32_t s = threadIdx.x; s < d->n; s += blockDim.x) head[s] = cuda_read_header(&all.source[d->first + s]);
+        __syncthreads();
+        nan = (verdict & CUDA_NAN) != 0;
+    } else {
+        uint32_t verdict = 0;
+        for (uint32_t s = threadIdx.x; s < d->n; s += blockDim.x) {
+            head[s] = cuda_read_header(&all.source[d->first + s]);
+            if (!cuda_dense_header_ok(f, head[s], &all.source[d->first + s], d)) verdict |= CUDA_CORRUPT;
+            if (head[s].flags & ESP_PAYLOAD_NONFINITE) verdict |= CUDA_NAN;
+        }
+        const int corrupt = __syncthreads_or(verdict & CUDA_CORRUPT);
+        nan = __syncthreads_or(verdict & CUDA_NAN);
+        if (corrupt && cuda_thread() == 0) cuda_found(all.finding, f.codec);
+        if (corrupt) return;
+    }
     for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < d->count;
          at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
         float x[4];
@@ -133,7 +171,7 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
             x[k] = !all.set && i < d->count ? cuda_get(d->out + i) : 0;
         }
         int set = all.set != 0;
-        for (uint32_t s = 0; s < d->n && !(verdict & CUDA_NAN); s++) {
+        for (uint32_t s = 0; s < d->n && !nan; s++) {
             const cuda_header h = head[s];
             const unsigned char *body = all.source[d->first + s].payload + ESP_PAYLOAD_HEADER;
             if (h.flags & ESP_PAYLOAD_EMPTY) continue;
@@ -149,8 +187,7 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
         CUDA_UNROLL
         for (int k = 0; k < 4; k++) {
             const uint64_t i = cuda_dense_at(at, k);
-            const int nan = verdict & CUDA_NAN || x[k] != x[k];
-            if (i < d->count) cuda_put(d->out + i, nan ? dense_float(0x7FC00000u) : x[k]);
+            if (i < d->count) cuda_put(d->out + i, nan || x[k] != x[k] ? dense_float(0x7FC00000u) : x[k]);
         }
     }
 }
@@ -159,16 +196,25 @@ template <typename F, typename Full>
 static esp_status cuda_dense_decompress(const esp_host *h, const char *name, const esp_codec_args *a, const Full &full,
                                         const F &f) {
     cuda_call c;
+    const auto dense_pieces = [&](uint64_t n) -> uint64_t {
+        if constexpr (F::BODIES)
+            return f.pieces(n);
+        else
+            return (void)n, 0;
+    };
+    const int looks =
+        !F::BODIES && a->n_payloads <= (uint32_t)CUDA_SOURCES; /* all payloads of a part are in one launch */
     const esp_status s = cuda_begin(&c, h, name, a);
     if (s != ESP_OK) return s;
     return cuda_each_sum(
         &c, a, full,
         [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "look", cuda_dense_look<F>, cuda_grid(&c, f.pieces(longest), CUDA_DENSE_EACH, sums.n), sums,
-                        f);
+            cuda_launch(&c, "look", cuda_dense_look<F>, cuda_grid(&c, dense_pieces(longest), CUDA_DENSE_EACH, sums.n),
+                        sums, f);
         },
         [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "add", cuda_dense_add<F>, cuda_grid(&c, longest, CUDA_DENSE_EACH, sums.n), sums, f);
-        });
+            cuda_launch(&c, "add", cuda_dense_add<F>, cuda_grid(&c, longest, CUDA_DENSE_EACH, sums.n), sums, f, looks);
+        },
+        !looks);
 }
 #endif

@@ -5,11 +5,12 @@
 #define ESP_CUDA_HALF_H
 #include "codecs/cuda/common/dense.h"
 
-template <typename H> __global__ void __launch_bounds__(CUDA_THREADS) cuda_half_encode(cuda_parts all, H half) {
+template <typename H>
+__global__ void __launch_bounds__(CUDA_THREADS) cuda_half_encode(cuda_parts all, H half, cuda_dense_end end) {
     const cuda_part *p = &all.part[blockIdx.y];
     uint16_t *body = (uint16_t *)(void *)cuda_body(p);
+    if (cuda_dense_skip(p, end)) return;
     uint32_t any = 0;
-    if (p->e && cuda_get(&cuda_flags_of(p)->bad)) return;
     for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
          at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
         float phi[4];
@@ -24,14 +25,14 @@ template <typename H> __global__ void __launch_bounds__(CUDA_THREADS) cuda_half_
             if (p->e) cuda_put(p->e + i, half.left(phi[k], code));
         }
     }
-    if (any >> 31) atomicOr(&cuda_flags_of(p)->bad, 1u);
+    cuda_dense_finish(p, end, any >> 31 != 0);
 }
 
 template <typename H>
 static esp_status cuda_half_compress(const esp_host *h, const char *name, const esp_codec_args *a,
                                      const cuda_dense_end &end, const H &half) {
     return cuda_dense_compress(h, name, a, end, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
-        cuda_launch(c, "half", cuda_half_encode<H>, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts, half);
+        cuda_launch(c, "half", cuda_half_encode<H>, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts, half, end);
     });
 }
 

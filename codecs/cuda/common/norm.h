@@ -1,7 +1,7 @@
 /* norm.h: the sum of |phi| of a part in the order of codecs/common/norm.h, so with the same bits. Knows no codec.
  *
  * A tile's 16 partial sums are 16 chains of 256 additions. The block of threads reads the tile, all loads at once, and 16 threads then
- * add what lies in shared memory. The tiles' sums are added by the block of a part that ends last (cuda_tile_last).
+ * add what lies in shared memory. The tiles' sums are added by the block of a part that ends last (cuda_last_block).
  *
  * That sum, of doubles, is one chain in order, too. But numbers that are all multiples of one power of two are added without rounding, in
  * any order, while their sum stays below 2^53 of it. So warps add 512 sums each, and one thread looks whether that was exact;

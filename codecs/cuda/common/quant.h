@@ -17,13 +17,14 @@ static __device__ __forceinline__ uint32_t cuda_warp_max(uint32_t x) {
 static __device__ __forceinline__ uint32_t cuda_magnitude(float x) { return dense_bits(x) & 0x7FFFFFFFu; }
 
 /* PER: a thread's elements of one unit, the 32nd part of a block. */
-template <int PER, typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_quant_encode(cuda_parts all, F f) {
+template <int PER, typename F>
+__global__ void __launch_bounds__(CUDA_THREADS) cuda_quant_encode(cuda_parts all, F f, cuda_dense_end end) {
     enum { EACH = PER < 16 ? 16 : PER, UNITS = EACH / PER };
     const cuda_part *p = &all.part[blockIdx.y];
     const uint64_t units = quant_units(p->count, 32 * PER);
     unsigned char *levels = cuda_body(p) + units * sizeof(float);
+    if (cuda_dense_skip(p, end)) return;
     uint32_t any = 0;
-    if (p->e && cuda_get(&cuda_flags_of(p)->bad)) return;
     for (uint64_t unit = cuda_warp() * UNITS; unit < units; unit += cuda_warps() * UNITS) {
         const uint64_t first = unit * 32 * PER + cuda_lane();
         float phi[EACH], mine = 0;
@@ -49,13 +50,14 @@ template <int PER, typename F> __global__ void __launch_bounds__(CUDA_THREADS) c
         if (cuda_lane() < (uint32_t)UNITS && unit + cuda_lane() < units)
             cuda_put((float *)(void *)cuda_body(p) + unit + cuda_lane(), mine);
     }
-    if (any >= 0x7F800000u && cuda_lane() == 0) atomicOr(&cuda_flags_of(p)->bad, 1u);
+    cuda_dense_finish(p, end, any >= 0x7F800000u && cuda_lane() == 0);
 }
 
 template <int PER, typename F>
-static void cuda_quant_launch(cuda_call *c, const cuda_parts &parts, uint64_t longest, const F &f) {
+static void cuda_quant_launch(cuda_call *c, const cuda_parts &parts, uint64_t longest, const F &f,
+                              const cuda_dense_end &end) {
     const uint64_t each = (uint64_t)CUDA_THREADS * (PER < 16 ? 16 : PER);
-    cuda_launch(c, "levels", cuda_quant_encode<PER, F>, cuda_grid(c, longest, each, parts.n), parts, f);
+    cuda_launch(c, "levels", cuda_quant_encode<PER, F>, cuda_grid(c, longest, each, parts.n), parts, f, end);
 }
 /* One compress with a unit for each `block` elements: a power of two from 32 to 1024. */
 template <typename F>
@@ -63,12 +65,12 @@ static esp_status cuda_quant_compress(const esp_host *h, const char *name, const
                                       const cuda_dense_end &end, uint64_t block, const F &f) {
     return cuda_dense_compress(h, name, a, end, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
         switch (block) {
-        case 32: cuda_quant_launch<1>(c, parts, longest, f); break;
-        case 64: cuda_quant_launch<2>(c, parts, longest, f); break;
-        case 128: cuda_quant_launch<4>(c, parts, longest, f); break;
-        case 256: cuda_quant_launch<8>(c, parts, longest, f); break;
-        case 512: cuda_quant_launch<16>(c, parts, longest, f); break;
-        default: cuda_quant_launch<32>(c, parts, longest, f);
+        case 32: cuda_quant_launch<1>(c, parts, longest, f, end); break;
+        case 64: cuda_quant_launch<2>(c, parts, longest, f, end); break;
+        case 128: cuda_quant_launch<4>(c, parts, longest, f, end); break;
+        case 256: cuda_quant_launch<8>(c, parts, longest, f, end); break;
+        case 512: cuda_quant_launch<16>(c, parts, longest, f, end); break;
+        default: cuda_quant_launch<32>(c, parts, longest, f, end);
         }
     });
 }

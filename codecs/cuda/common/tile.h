@@ -20,14 +20,4 @@ static __device__ __forceinline__ void cuda_tile_phi(const cuda_parts *all, cons
         phi[k] = i < p->count ? cuda_phi(all, p, i) : 0;
     }
 }
-/* 1, in all threads, in the part's last block that calls it: what the others wrote before is there. Counts in flags->own[0]. */
-static __device__ __forceinline__ int cuda_tile_last(const cuda_part *p) {
-    int last = 0;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) last = atomicAdd(&cuda_flags_of(p)->own[0], 1u) == gridDim.x - 1;
-    last = __syncthreads_or(last);
-    __threadfence();
-    return last;
-}
 #endif

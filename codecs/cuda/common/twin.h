@@ -98,6 +98,17 @@ static __device__ __forceinline__ cuda_flags *cuda_flags_of(const cuda_part *p) 
     return (cuda_flags *)(void *)p->scratch;
 }
 
+/* 1, in all threads, in the part's last block that calls it: what the others wrote before is there. Counts in flags->own[0]. */
+static __device__ __forceinline__ int cuda_last_block(const cuda_part *p) {
+    int last = 0;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(&cuda_flags_of(p)->own[0], 1u) == gridDim.x - 1;
+    last = __syncthreads_or(last);
+    __threadfence();
+    return last;
+}
+
 /* The compensated gradient; without feedback the gradient. As dense_phi_body computes it: with beta = gamma = 1 the products change nothing. */
 static __device__ __forceinline__ float cuda_phi(const cuda_parts *all, const cuda_part *p, uint64_t i) {
     const float g = cuda_get(p->g + i);
@@ -223,10 +234,11 @@ static __device__ __forceinline__ void cuda_found_corrupt(const cuda_sums *all, 
     cuda_found(all->finding, codec);
 }
 
-/* Calls check(sums, longest) for all payloads, then add(sums, longest): each part's payloads in order, at most CUDA_SOURCES a launch.
+/* Calls check(sums, longest) for all payloads (if `checks`), then add(sums, longest): each part's payloads in order, at most CUDA_SOURCES a launch.
  * full(count): `body` above. Verdicts are zero when the first check begins. */
 template <typename Full, typename Check, typename Add>
-static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full, Check check, Add add) {
+static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full, Check check, Add add,
+                                int checks = 1) {
     const esp_host *h = c->device->host;
     const cuda_on on(c->device->ordinal);
     const uint32_t per = a->n_payloads;
@@ -240,8 +252,9 @@ static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full
             return esp_codec_fail(h, c->codec, ESP_E_ARG,
                                   "a payload on a CUDA device must begin at a multiple of 16 bytes");
     }
-    cuda_check(c, "cudaMemset2DAsync", cudaMemset2DAsync(scratch, stride, 0, CUDA_FLAGS, a->n_tensors, c->stream));
-    for (int adds = 0; adds < 2; adds++) {
+    if (checks)
+        cuda_check(c, "cudaMemset2DAsync", cudaMemset2DAsync(scratch, stride, 0, CUDA_FLAGS, a->n_tensors, c->stream));
+    for (int adds = !checks; adds < 2; adds++) {
         uint32_t t = 0, p = 0; /* the next payload: p of part t */
         while (t < a->n_tensors && c->status == ESP_OK) {
             cuda_sums sums;
