@@ -63,7 +63,7 @@ TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list quick-programs quick-list fuzz hostile bench results docs dist install demo clean check-style report bare check-parts truth accuracy soak
+.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list quick-programs quick-list fuzz hostile bench results docs dist install demo clean check-style report bare check-parts truth accuracy soak plant
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/%/
 all: lib plugins tools examples report

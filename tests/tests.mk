@@ -121,6 +121,9 @@ ci-list:
 SOAK_RUNS ?= 500
 soak: $(BUILD)/tests/fault/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see tests/fault/test_chaos.c
 	$< --runs $(SOAK_RUNS) --report bench/results/faults.txt $(SOAK_FLAGS)
+# faults planted in the CUDA kernels, one at a time; bench/results/cuda-faults.txt is what it printed. An hour on two cores
+plant:
+	python3 -B tests/cuda_host/plant.py
 # does it work here? Most tests in C, with the command of the test build: no sanitizers, no browser, nothing slow
 SLOW  := page/% replay/% tree/% planner/test_plan planner/test_optimum planner/test_limits planner/test_robust planner/test_bound \
          planner/test_algorithms planner/test_candidates files/test_files conformance/% tools/test_plan tools/test_top
