@@ -10,7 +10,7 @@ static esp_status esp__survey_use_own(esp_ctx *ctx, esp__survey *s, esp_devkind 
     esp_status st = esp__device_open(ctx, (esp_device){kind, 0}, who, &on);
     if (!st) st = esp__device_at(ctx, on)->table->probe(esp__registry_of(ctx)->host, &count);
     if (!st) st = esp__device_open(ctx, (esp_device){kind, ctx->job.topo.local % (count > 0 ? count : 1)}, who, &on);
-    if (!st) st = esp__device_use(ctx, on, who);
+    if (!st) st = esp__device_use(ctx, on, ctx->job.levels, who);
     if (st) return st;
     s->on = on;
     s->there = esp__device_take(ctx, on, bytes, ESP_MEM_DEVICE);

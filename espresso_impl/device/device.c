@@ -83,12 +83,13 @@ ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_st
                      esp__device_why(s));
 }
 
-ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, const char *who) {
+ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, uint32_t levels, const char *who) {
     esp__device *d = esp__device_at(ctx, index);
+    const int streams = ESP__ON_LINKS + 2 * (int)levels; /* no more than needed: hardware has few queues */
     esp_status s = ESP_OK;
     if (d->used || index == ESP__DEVICE_CPU) return ESP_OK;
     esp__plugin_detail_clear();
-    for (; d->used < ESP__ON_STREAMS && !s; d->used += !s) s = d->table->stream_create(d->self, &d->stream[d->used]);
+    for (; d->used < streams && !s; d->used += !s) s = d->table->stream_create(d->self, &d->stream[d->used]);
     if (!s) s = d->table->event_create(d->self, &d->settled);
     if (!s) s = d->table->alloc(d->self, ESP__BOUNCE_BYTES, ESP_MEM_PINNED, &d->bounce);
     if (!s) return ESP_OK;
@@ -122,9 +123,16 @@ ESP__FN esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int str
     return s ? esp__device_failed(ctx, index, s, "work") : ESP_OK;
 }
 
+ESP__FN esp_status esp__device_join(const esp_ctx *ctx, uint32_t index, int stream) {
+    const esp__device *d = esp__device_at(ctx, index);
+    esp_status s = d->table->event_record(d->self, d->settled, d->stream[stream]);
+    if (!s) s = d->table->event_wait(d->self, d->settled, d->stream[ESP__ON_COMPUTE]);
+    return s ? esp__device_failed(ctx, index, s, "work") : ESP_OK;
+}
+
 ESP__FN esp_status esp__device_settle(const esp_ctx *ctx, uint32_t index) {
     esp_status first = ESP_OK;
-    for (int k = 0; k < ESP__ON_STREAMS && index != ESP__DEVICE_CPU; k++) {
+    for (int k = 0; k < esp__device_at(ctx, index)->used && index != ESP__DEVICE_CPU; k++) {
         const esp_status s = esp__device_drain(ctx, index, k);
         if (s && !first) first = s;
     }

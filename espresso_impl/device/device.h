@@ -6,16 +6,18 @@
 #include "espresso_impl/base/levels.h"
 #include "espresso_impl/plugins/plugins.h"
 
-/* The streams of a device, by what runs on them, so that copies overlap with kernels and with each other. From INTRA on one for each
- * level's links. */
+/* The streams of a device, by what runs on them, so that copies overlap with kernels and with each other. From LINKS on two for each link
+ * lane: one for its collectives, one for what follows these if their backend is stream-ordered. */
 enum {
     ESP__ON_COMPUTE = 0,
     ESP__ON_DOWN,
     ESP__ON_UP,
-    ESP__ON_INTRA,
-    ESP__ON_PUSH = ESP__ON_INTRA + ESP__LEVELS,
-    ESP__ON_STREAMS
+    ESP__ON_PUSH,
+    ESP__ON_LINKS,
+    ESP__ON_STREAMS = ESP__ON_LINKS + 2 * ESP__LEVELS
 };
+static inline int esp__on_link(int lane) { return ESP__ON_LINKS + 2 * lane; }
+static inline int esp__on_behind(int lane) { return ESP__ON_LINKS + 2 * lane + 1; }
 
 typedef struct esp__device {
     esp_device id;
@@ -25,7 +27,7 @@ typedef struct esp__device {
     esp_stream stream[ESP__ON_STREAMS];
     void *settled; /* an event                                                       */
     void *bounce;  /* ESP__BOUNCE_BYTES of pinned memory, for copies from and to any memory of the host */
-    int used;
+    int used;      /* so many streams */
 } esp__device;
 enum { ESP__BOUNCE_BYTES = 1 << 20, ESP__PIECE_BYTES = 1 << 20 };
 
@@ -46,13 +48,15 @@ ESP__FN void esp__devices_close(esp_ctx *ctx);
 /* *index: of the device, which is opened if nobody did before. `who` begins the error's text. */
 ESP__FN esp_status esp__device_open(esp_ctx *ctx, esp_device d, const char *who, uint32_t *index);
 ESP__FN esp__device *esp__device_at(const esp_ctx *ctx, uint32_t index);
-/* Makes the streams of a device that has tensors. */
-ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, const char *who);
+/* Makes the streams of a device that has tensors, in a job with so many levels. */
+ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, uint32_t levels, const char *who);
 /* Memory, zeroed; NULL: none left. where: ESP_MEM_*. Give takes the same bytes. */
 ESP__FN void *esp__device_take(esp_ctx *ctx, uint32_t index, uint64_t bytes, uint32_t where);
 ESP__FN void esp__device_give(esp_ctx *ctx, uint32_t index, void *p, uint64_t bytes, uint32_t where);
 /* The error of a device's call that failed. */
 ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_status s, const char *what);
+/* What comes after this on the compute stream follows what is on `stream` now. */
+ESP__FN esp_status esp__device_join(const esp_ctx *ctx, uint32_t index, int stream);
 /* Blocks until all that was enqueued on the streams above is done. */
 ESP__FN esp_status esp__device_settle(const esp_ctx *ctx, uint32_t index);
 ESP__FN esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int stream); /* on one of them */

@@ -75,6 +75,7 @@ static void esp__links_sequence(esp__in_force *f, uint32_t *at, uint32_t *op_of)
         if (place == n || !op_of[unit * ESP__CHAIN_MAX + place]) continue;
         const uint32_t i = op_of[unit * ESP__CHAIN_MAX + place] - 1;
         const esp__op *op = &f->program.ops[i];
+        f->order[f->n_order++] = i;
         for (int l = 0; l < ESP__LEVELS; l++)
             if (op->links >> l & 1u) f->sequence[l][f->n_sequence[l]++] = i;
     }
@@ -85,6 +86,7 @@ static esp_status esp__links_take(esp_ctx *ctx, esp__in_force *f) {
     const uint64_t bytes = ((uint64_t)f->strategy.n_units + 1) * (ESP__CHAIN_MAX + 1) * sizeof(uint32_t);
     uint32_t *at = esp__take(ctx, f, bytes, &s);
     for (int k = 0; k < ESP__LEVELS; k++) f->sequence[k] = esp__take(ctx, f, (uint64_t)f->program.n_ops * 4u + 4u, &s);
+    f->order = esp__take(ctx, f, (uint64_t)f->program.n_ops * 4u + 4u, &s);
     if (!s) esp__links_sequence(f, at, at + f->strategy.n_units + 1);
     if (at) f->memory_bytes -= bytes;
     esp__free(ctx, at);
@@ -99,11 +101,13 @@ static esp_status esp__memory_on_take(esp_ctx *ctx, esp__in_force *f, uint32_t d
     const uint64_t headers = (uint64_t)p->n_headers * ESP_PAYLOAD_HEADER;
     esp_status s = ESP_OK;
     m->has = *p;
+    m->has.scratch_bytes = (p->scratch_bytes + 255u) / 256u * 256u;
+    const uint64_t n_scratch = 1u + p->n_behind;
     m->arena = esp__take_on(ctx, f, device, p->arena_bytes, ESP_MEM_DEVICE, &s);
     m->pinned = esp__take_on(ctx, f, device, p->pinned_bytes, ESP_MEM_PINNED, &s);
-    m->scratch = esp__take_on(ctx, f, device, p->scratch_bytes, ESP_MEM_DEVICE, &s);
+    m->scratch = esp__take_on(ctx, f, device, n_scratch * m->has.scratch_bytes, ESP_MEM_DEVICE, &s);
     m->phi = esp__take_on(ctx, f, device, p->phi_count * 4u, ESP_MEM_DEVICE, &s);
-    m->used = esp__take_on(ctx, f, device, sizeof *m->used, ESP_MEM_DEVICE, &s);
+    m->used = esp__take_on(ctx, f, device, n_scratch * sizeof *m->used, ESP_MEM_DEVICE, &s);
     m->headers = esp__take_on(ctx, f, device, headers, ESP_MEM_DEVICE, &s);
     m->flags = esp__take_on(ctx, f, device, headers, ESP_MEM_PINNED, &s);
     m->events = esp__take(ctx, f, (uint64_t)p->n_events * 2u * sizeof *m->events, &s);
@@ -116,15 +120,15 @@ static esp_status esp__memory_on_take(esp_ctx *ctx, esp__in_force *f, uint32_t d
 
 static void esp__memory_on_give(esp_ctx *ctx, uint32_t device, esp__memory_on *m) {
     const esp__device *d = esp__device_at(ctx, device);
-    const uint64_t headers = (uint64_t)m->has.n_headers * ESP_PAYLOAD_HEADER;
+    const uint64_t headers = (uint64_t)m->has.n_headers * ESP_PAYLOAD_HEADER, n_scratch = 1u + m->has.n_behind;
     for (uint32_t i = 0; m->events && i < 2 * m->has.n_events; i++)
         if (m->events[i]) d->table->event_destroy(d->self, m->events[i]);
     esp__free(ctx, m->events);
     esp__device_give(ctx, device, m->arena, m->has.arena_bytes, ESP_MEM_DEVICE);
     esp__device_give(ctx, device, m->pinned, m->has.pinned_bytes, ESP_MEM_PINNED);
-    esp__device_give(ctx, device, m->scratch, m->has.scratch_bytes, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->scratch, n_scratch * m->has.scratch_bytes, ESP_MEM_DEVICE);
     esp__device_give(ctx, device, m->phi, m->has.phi_count * 4u, ESP_MEM_DEVICE);
-    esp__device_give(ctx, device, m->used, sizeof *m->used, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->used, n_scratch * sizeof *m->used, ESP_MEM_DEVICE);
     esp__device_give(ctx, device, m->headers, headers, ESP_MEM_DEVICE);
     esp__device_give(ctx, device, m->flags, headers, ESP_MEM_PINNED);
 }
@@ -153,7 +157,7 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     f->op_core_ns = esp__take(ctx, f, ((uint64_t)p->n_ops + 1) * sizeof *f->op_core_ns, &s);
     f->pending = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->pending, &s);
     for (uint32_t k = 1; k < ctx->devices.n && !s; k++)
-        if (p->on[k].n_events) s = esp__memory_on_take(ctx, f, k);
+        if (p->on[k].n_events) s = esp__memory_on_take(ctx, f, k), f->has_behind |= p->on[k].n_behind != 0;
     for (uint32_t i = 0; i < f->strategy.n_units && !s;
          i++) { /* a group's elements lie at a fixed place of the arena */
         esp__work_unit *u = &f->strategy.units[i];
@@ -179,6 +183,7 @@ ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
     esp__free(ctx, f->pending);
     for (uint32_t k = 1; k < ctx->devices.n; k++) esp__memory_on_give(ctx, k, &f->on[k]);
     for (int k = 0; k < ESP__LEVELS; k++) esp__free(ctx, f->sequence[k]);
+    esp__free(ctx, f->order);
     for (uint32_t i = 0; i < f->n_feedback; i++) {
         const esp__feedback *one = &f->feedback[i];
         esp__device_give(ctx, one->device, one->residual, one->count * 4u, ESP_MEM_DEVICE);

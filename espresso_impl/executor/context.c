@@ -469,7 +469,7 @@ static esp_status esp__tensor_device(esp_ctx *ctx, esp__tensor *t) {
     if (s || esp__device_at(ctx, index)->table->caps & ESP_DEVICE_HOST_ACCESS) return s;
     const esp__device *d = esp__device_at(ctx, index);
     t->device = index;
-    s = esp__device_use(ctx, index, who);
+    s = esp__device_use(ctx, index, ctx->job.levels, who);
     if (!s) s = d->table->event_create(d->self, &t->pushed);
     return s ? esp__fail(ctx, s, "%s: device %s:%d gives no streams or events", who, d->table->name, (int)d->id.ordinal)
              : ESP_OK;

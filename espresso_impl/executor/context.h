@@ -81,7 +81,7 @@ typedef struct esp__announced {
 typedef struct esp__memory_on {
     uint8_t *arena, *pinned, *scratch;
     float *phi;          /* for sampling errors: a decoded payload                               */
-    uint64_t *used;      /* where compress writes the bytes used, which nobody reads             */
+    uint64_t *used;      /* where compress writes the bytes used, which nobody reads; one for each scratch memory */
     uint8_t *headers;    /* of all payloads that were compressed in this step                    */
     uint8_t *flags;      /* pinned: `headers` at the end of the step                             */
     uint64_t settled_ns; /* when the device had done the last step */
@@ -115,6 +115,9 @@ typedef struct esp__in_force {
     esp__codec_list list; /* in list_room, for the call that has most parts                        */
     esp__heap ready;      /* units whose next op is on the cpu or compute lane; key: unit */
     uint32_t *sequence[ESP__LEVELS], n_sequence[ESP__LEVELS]; /* ops of each link lane, in the strategy's order */
+    uint32_t *order, n_order;                                 /* collectives of all lanes, in the strategy's order */
+    int has_behind;                                           /* some ops are in streams behind links */
+    uint32_t behind;      /* [0 .. behind) of `order`: all that follows them in streams behind links is enqueued */
     esp__span *op_time;   /* [program.n_ops] of the step under way, or of the last one              */
     uint64_t *op_core_ns; /* [program.n_ops] core time of each op, while lanes.core_times is not 0; else 0 */
     esp__memory_on on[ESP__DEVICES_MAX];

@@ -64,6 +64,38 @@ ESP__FN void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
     }
 }
 
+/* ---- behind stream-ordered collectives ------------------------------------------------------------------------------------- */
+/* Are only ops behind `collective` between it and `next`, the unit's next op, and is that one, too? */
+static int esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const esp__op *next) {
+    const esp__work_unit *u = &ctx->in_force.strategy.units[collective->unit];
+    if (next == &ctx->in_force.program.ops[u->first_op + u->n_ops]) return 0;
+    for (const esp__op *op = collective + 1; op <= next; op++)
+        if (!esp__op_behind(op)) return 0;
+    return 1;
+}
+
+/* The next op in a stream behind a link's collectives. Such an op waits on the device for a collective, and so for all ranks. Each rank
+ * enqueues them in the strategy's order, and only when all collectives before have started. So what waits in a stream needs nothing that any
+ * rank enqueues later: ranks cannot wait for each other in a circle, even where streams share a queue of the hardware. */
+static const esp__op *esp__behind_next(esp_ctx *ctx) {
+    esp__in_force *f = &ctx->in_force;
+    for (; f->has_behind && f->behind < f->n_order; f->behind++) {
+        const esp__op *c = &f->program.ops[f->order[f->behind]];
+        const esp__work_unit *u = &f->strategy.units[c->unit];
+        const esp__op *next = &f->program.ops[u->first_op + u->pc];
+        const int lane = c->lane - ESP__LANE_INTRA;
+        const int started = next > c || (ctx->lanes.links[lane].busy && esp__link_head(ctx, lane) == c);
+        if (!started || (next <= c && esp__stream_ordered(ctx, c))) return NULL;
+        if (next > c && esp__all_behind(ctx, c, next)) return next;
+    }
+    return NULL;
+}
+
+/* A collective has started or ended: wakes the thread for which it may have made room. */
+static void esp__behind_wake(esp_ctx *ctx) {
+    if (ctx->in_force.has_behind && !esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.cpu_cv);
+}
+
 /* ---- an op has run ----------------------------------------------------------------------------------------------------------- */
 /* Marks the unit done, and each of its tensors whose units are all done. */
 ESP__FN void esp__unit_done(esp_ctx *ctx, esp__work_unit *u) {
@@ -101,7 +133,7 @@ static void esp__ready_first_unit(esp_ctx *ctx, uint32_t unit, uint64_t now, int
         if (!esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.cpu_cv);
     } else if (op->kind == ESP__OP_COLLECTIVE) {
         if (!from_link && esp__link_any(ctx)) esp__link_wake(ctx);
-    } else if (!esp__op_awaits_push(ctx, op)) {
+    } else if (!esp__op_awaits_push(ctx, op) && !esp__op_behind(op)) {
         esp__ready_push(ctx, unit, now);
     }
 }
@@ -128,17 +160,21 @@ static void esp__pending_poll(esp_ctx *ctx) {
 static const esp__op *esp__ready_first_cpu(esp_ctx *ctx, uint64_t *until) {
     if (ctx->in_force.n_pending) esp__pending_poll(ctx);
     *until = ctx->in_force.n_pending ? esp__now_ns() + ESP__PENDING_LOOK_NS : 0;
-    return esp__ready_pop(ctx);
+    const esp__op *behind = esp__behind_next(ctx);
+    return behind ? behind : esp__ready_pop(ctx);
 }
 
 static const esp__op *esp__ready_first_link(esp_ctx *ctx, int lane, uint64_t *until) {
+    const esp__op *op = esp__link_startable(ctx, lane);
     (void)until;
-    return esp__link_startable(ctx, lane);
+    if (op && !esp__stream_ordered(ctx, op)) esp__behind_wake(ctx);
+    return op;
 }
 
 static void esp__ready_first_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
     if (op->kind == ESP__OP_COLLECTIVE) esp__link_advance(ctx, op);
     esp__op_ended(ctx, op, real);
+    if (op->kind == ESP__OP_COLLECTIVE) esp__behind_wake(ctx);
 }
 
 ESP__FN const esp__dispatcher *esp__ready_first(void) {

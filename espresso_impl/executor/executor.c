@@ -183,9 +183,9 @@ static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     l->core_ns = 0;
     l->started_ns = esp__now_ns();
     if (op->on || ctx->in_force.strategy.units[op->unit].after) {
-        esp_status s = esp__op_begin(ctx, op, ESP__ON_INTRA + k);
+        esp_status s = esp__op_begin(ctx, op, esp__on_link(k));
         if (s) return s;
-        if (op->on) here = esp__device_at(ctx, op->on)->stream[ESP__ON_INTRA + k];
+        if (op->on) here = esp__device_at(ctx, op->on)->stream[esp__on_link(k)];
     }
     if (op->rebuild) esp__headers_hide(ctx, op);
     if (op->hops) c.hops = esp__hops_begin(ctx, l, op);
@@ -204,7 +204,7 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     if (op->rebuild) esp__headers_show(ctx, op);
     if (op->on) {
         ctx->in_force.strategy.units[op->unit].after = NULL;
-        if (l->comm->backend->caps & ESP_BACKEND_STREAM_ORDERED) s = esp__op_issued(ctx, op, ESP__ON_INTRA + k);
+        if (l->comm->backend->caps & ESP_BACKEND_STREAM_ORDERED) s = esp__op_issued(ctx, op, esp__on_link(k));
         if (s) return s;
     }
     uint64_t end = esp__now_ns();
@@ -393,6 +393,7 @@ static int esp__drive_all(esp_ctx *ctx, uint64_t *until) {
     for (int more = 1; more && !ctx->health.fatal; any |= more) {
         more = esp__drive_cpu(ctx, &cpu);
         more |= esp__drive_links(ctx, &link);
+        more |= esp__drive_cpu(ctx, &cpu); /* what may follow a collective that has started */
     }
     ctx->lanes.drove_ns = esp__now_ns();
     *until = cpu && (!link || cpu < link) ? cpu : link;

@@ -129,6 +129,8 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream);
 /* An op of the host that works piece by piece (op->n_pieces): waits until piece k was copied down; lets piece k be copied up. */
 ESP__FN esp_status esp__piece_wait(esp_ctx *ctx, const esp__op *op, uint32_t k);
 ESP__FN esp_status esp__piece_made(esp_ctx *ctx, const esp__op *op, uint32_t k);
+/* Does the backend put this collective in order with the device's other work? Then the host need not see its end. */
+ESP__FN int esp__stream_ordered(const esp_ctx *ctx, const esp__op *op);
 /* Must the unit's next op wait until the host has seen the event of the op before? */
 ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u);
 ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx,

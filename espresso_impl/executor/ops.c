@@ -36,8 +36,9 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
     c->offset = u->place.begin + r->begin;
     if (op->reduced.at)
         esp__call_reduced(c, esp__at(ctx, op, op->reduced) + r->reduced_slot * op->reduced_bytes, op->reduced_bytes);
+    const esp__memory_on *m = &ctx->in_force.on[op->on];
     if (op->on)
-        esp__call_scratch(c, ctx->in_force.on[op->on].scratch, ctx->in_force.on[op->on].has.scratch_bytes);
+        esp__call_scratch(c, m->scratch + esp__scratch_of(op) * m->has.scratch_bytes, m->has.scratch_bytes);
     else
         esp__call_scratch(c, ctx->in_force.scratch, ctx->in_force.scratch_bytes);
 }
@@ -47,7 +48,7 @@ static void esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__rang
     const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
     esp__call_range(ctx, op, r, c);
     esp__call_payload(c, esp__at(ctx, op, op->slots) + ctx->in_force.program.slots[r->first_slot] * op->slot_bytes,
-                      op->slot_bytes, op->on ? ctx->in_force.on[op->on].used : used);
+                      op->slot_bytes, op->on ? ctx->in_force.on[op->on].used + esp__scratch_of(op) : used);
     esp__call_residual(c, f && f->residual ? f->residual + (r->begin - f->offset) : NULL);
     esp__call_state(c, f && f->state ? f->state + r->state_offset : NULL, r->state_bytes);
     c->args.flags = op->raw && ctx->in_force.strategy.units[op->unit].codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;

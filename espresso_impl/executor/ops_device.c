@@ -174,25 +174,20 @@ ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op) {
     return esp__op_failed(ctx, op->on, op, s, "");
 }
 
-/* An op behind a stream-ordered collective waits here and not in its stream. There, ops of other units would wait behind it; and as
- * units come in another sequence on every rank, ranks could wait for each other in a circle: one whose Comp stands behind a Decomp
- * that waits for the other's Comp, and so on. Collectives may wait in their lane's stream: their sequence is the same on all ranks. */
+ESP__FN int esp__stream_ordered(const esp_ctx *ctx, const esp__op *op) {
+    return op->kind == ESP__OP_COLLECTIVE && op->on &&
+           esp__backend_of(&ctx->job, op->level)->caps & ESP_BACKEND_STREAM_ORDERED;
+}
+
 ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u) {
     const esp__op *op = &ctx->in_force.program.ops[u->first_op + u->pc];
     if (!u->after || u->pc == u->n_ops) return 0;
-    if (op->on && op->kind != ESP__OP_COLLECTIVE) return u->pc && op[-1].kind == ESP__OP_COLLECTIVE;
-    return !op->on || (op->kind == ESP__OP_COLLECTIVE &&
-                       !(esp__backend_of(&ctx->job, op->level)->caps & ESP_BACKEND_STREAM_ORDERED));
+    return !op->on || (op->kind == ESP__OP_COLLECTIVE && !esp__stream_ordered(ctx, op));
 }
 
 ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__work_unit *u) {
     const esp__device *d = esp__device_at(ctx, u->device);
     return esp__unit_failed(ctx, u, u->after ? d->table->event_query(d->self, u->after) : ESP_OK);
-}
-
-static int esp__stream_ordered(const esp_ctx *ctx, const esp__op *op) {
-    return op->kind == ESP__OP_COLLECTIVE && op->on &&
-           esp__backend_of(&ctx->job, op->level)->caps & ESP_BACKEND_STREAM_ORDERED;
 }
 
 ESP__FN const esp__op *esp__collective_behind(const esp_ctx *ctx, uint32_t first, uint32_t n) {
@@ -257,8 +252,11 @@ ESP__FN void esp__devices_times(esp_ctx *ctx) {
 static esp_status esp__headers_count(esp_ctx *ctx, uint32_t device) {
     const esp__memory_on *m = &ctx->in_force.on[device];
     const esp__device *d = esp__device_at(ctx, device);
-    esp_status s = d->table->copy(d->self, m->flags, m->headers, (uint64_t)m->has.n_headers * ESP_PAYLOAD_HEADER,
-                                  d->stream[ESP__ON_COMPUTE]);
+    esp_status s = ESP_OK;
+    for (uint32_t k = 0; k < m->has.n_behind && !s; k++) s = esp__device_join(ctx, device, esp__on_behind((int)k));
+    if (!s)
+        s = d->table->copy(d->self, m->flags, m->headers, (uint64_t)m->has.n_headers * ESP_PAYLOAD_HEADER,
+                           d->stream[ESP__ON_COMPUTE]);
     if (!s) s = esp__device_settle(ctx, device);
     for (uint32_t i = 0; i < m->has.n_headers && !s; i++) {
         esp_payload_header h;

@@ -71,12 +71,23 @@ static esp__ref esp__arena_place(esp__compile *c, int side, uint64_t bytes) {
     return r;
 }
 
-/* The op works on this side's memory, in a stream of its device. */
-static void esp__op_place(esp__compile *c, esp__op *op, int side) {
+/* The stream of the unit's op that is compiled now, if it were on a device: behind a link's, if it follows a stream-ordered collective
+ * and the host has nothing to do in between; else that of kernels. */
+static int esp__stream_now(const esp__compile *c, const esp__op *op) {
+    if (c->status || op == &c->p->ops[c->u->first_op]) return ESP__ON_COMPUTE;
+    if (op[-1].kind != ESP__OP_COLLECTIVE) return op[-1].on ? op[-1].stream : ESP__ON_COMPUTE;
+    return esp__stream_ordered(c->ctx, op - 1) ? esp__on_behind(op[-1].lane - ESP__LANE_INTRA) : ESP__ON_COMPUTE;
+}
+
+/* The op, which is the last one so far, works on this side's memory, in `stream` of its device or in one behind a link. */
+static void esp__op_place(esp__compile *c, esp__op *op, int side, int stream) {
     if (!side) return;
+    esp__program_on *on = &c->p->on[c->device];
+    const int now = esp__stream_now(c, op);
     op->on = (uint8_t)c->device;
-    op->stream = ESP__ON_COMPUTE;
-    op->event = c->p->on[c->device].n_events++;
+    op->stream = (uint8_t)(now < ESP__ON_LINKS ? stream : now);
+    if (esp__op_behind(op) && esp__scratch_of(op) > on->n_behind) on->n_behind = esp__scratch_of(op);
+    op->event = on->n_events++;
 }
 
 static uint64_t esp__contributions(const esp__compile *c) {
@@ -102,7 +113,7 @@ static esp__op *esp__copy_op(esp__compile *c, uint8_t copy, uint32_t step, float
     op->grad = c->grads[c->side];
     op->scale = scale;
     esp__region_now(c, &op->begin, &op->length);
-    esp__op_place(c, op, c->side);
+    esp__op_place(c, op, c->side, ESP__ON_COMPUTE);
     return op;
 }
 
@@ -195,7 +206,7 @@ static void esp__compile_decomp(esp__compile *c, uint32_t i) {
     if (active) {
         esp__op *op =
             esp__op_new(c, ESP__OP_DECOMPRESS, s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
-        esp__op_place(c, op, side);
+        esp__op_place(c, op, side, ESP__ON_COMPUTE);
         op->device = s->device;
         op->comp_index = (uint8_t)c->comps;
         op->n_reduced = c->n_reduced;
@@ -237,7 +248,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
         op->slot_bytes = c->slot_bytes;
         op->src = src;
         op->dst = src = esp__arena_place(c, side, have * c->slot_bytes);
-        esp__op_place(c, op, side);
+        esp__op_place(c, op, side, ESP__ON_COMPUTE);
     }
     if (s->coll == ESP_COLL_BROADCAST && me == root)
         dst = src;
@@ -247,7 +258,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     if (held && !s->summed) esp__seal_op(c, ESP__COPY_SEAL, i, src, have);
     esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
     esp__op_links(c, op, s);
-    esp__op_place(c, op, side);
+    esp__op_place(c, op, side, ESP__ON_COMPUTE);
     op->coll.slot_bytes = c->slot_bytes;
     op->coll.count = s->coll == ESP_COLL_ALLGATHER || s->coll == ESP_COLL_GATHER ? have * n : have;
     if (s->coll == ESP_COLL_BROADCAST) op->coll.count = want;
@@ -290,7 +301,7 @@ static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
             op->coll.width = c->u->width;
             op->coll.count /= c->u->width;
         }
-        esp__op_place(c, op, side);
+        esp__op_place(c, op, side, ESP__ON_COMPUTE);
         op->src = op->dst = c->grads[side];
         op->src.offset += before * e;
         op->dst.offset += after * e;
@@ -325,7 +336,7 @@ static void esp__compile_pack(esp__compile *c) {
         op->member = c->u->place.first + k;
         op->begin = begin;
         op->length = c->ctx->model.tensors[op->member].count;
-        esp__op_place(c, op, c->side);
+        esp__op_place(c, op, c->side, ESP__ON_COMPUTE);
         begin += op->length;
     }
 }
@@ -334,7 +345,7 @@ static void esp__compile_unpack(esp__compile *c) {
     if (!esp__unit_is_group(c->u)) return;
     esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, c->u->option.n - 1);
     op->copy = ESP__COPY_UNPACK;
-    esp__op_place(c, op, c->side);
+    esp__op_place(c, op, c->side, ESP__ON_COMPUTE);
 }
 
 static void esp__compile_step(esp__compile *c, uint32_t i) {

@@ -88,10 +88,20 @@ typedef struct esp__op {
     uint32_t first_piece, n_pieces;
 } esp__op;
 
+/* Is the op in a stream behind a link's collectives? */
+static inline int esp__op_behind(const esp__op *op) {
+    return op->on && op->kind != ESP__OP_COLLECTIVE && op->stream >= ESP__ON_LINKS;
+}
+/* On a device: which scratch memory the op uses. Ops whose streams differ may run at the same time. */
+static inline uint32_t esp__scratch_of(const esp__op *op) {
+    return esp__op_behind(op) ? (uint32_t)(op->stream - ESP__ON_LINKS) / 2 + 1 : 0;
+}
+
 /* What a program needs on one device. */
 typedef struct esp__program_on {
     uint64_t arena_bytes, pinned_bytes, scratch_bytes, phi_count;
     uint32_t n_events, n_headers;
+    uint32_t n_behind; /* streams behind links: those of lane 0, 1, ... Each has scratch memory of its own */
 } esp__program_on;
 
 typedef struct esp__program {

@@ -168,7 +168,7 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
         if (held && esp__early_spreads(s)) esp__seal_op(c, ESP__COPY_SEAL, i, c->slots, have);
         esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
         esp__op_links(c, op, s);
-        esp__op_place(c, op, side);
+        esp__op_place(c, op, side, ESP__ON_COMPUTE);
         op->round = (uint8_t)round;
         op->dst = dst;
         op->src = held ? c->slots : dst;
@@ -284,7 +284,7 @@ static void esp__compile_comp(esp__compile *c, uint32_t i) {
             c->slots = esp__arena_place(c, side, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
             esp__op *op =
                 esp__op_new(c, ESP__OP_COMPRESS, s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
-            esp__op_place(c, op, side);
+            esp__op_place(c, op, side, ESP__ON_COMPUTE);
             op->device = s->device;
             op->comp_index = (uint8_t)c->comps;
             op->round = (uint8_t)round;

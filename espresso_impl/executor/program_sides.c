@@ -49,9 +49,8 @@ static int esp__link_side(const esp__compile *c, uint8_t scope) {
 /* A copy of `bytes` bytes between the sides. */
 static void esp__side_copy(esp__compile *c, int side, uint32_t step, esp__ref src, esp__ref dst, uint64_t bytes) {
     esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, step);
-    esp__op_place(c, op, 1);
+    esp__op_place(c, op, 1, side ? ESP__ON_UP : ESP__ON_DOWN);
     op->copy = side ? ESP__COPY_UP : ESP__COPY_DOWN;
-    op->stream = side ? ESP__ON_UP : ESP__ON_DOWN;
     op->src = src;
     op->dst = dst;
     op->length = bytes;

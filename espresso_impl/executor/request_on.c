@@ -17,7 +17,7 @@ static esp_status esp__helper_begin(esp_ctx *ctx, esp_stream stream, const char 
     if (s) return s;
     const esp__device *d = esp__device_at(ctx, *index);
     if (d->table->caps & ESP_DEVICE_HOST_ACCESS) return *index = ESP__DEVICE_CPU, ESP_OK;
-    s = esp__device_use(ctx, *index, what);
+    s = esp__device_use(ctx, *index, ctx->job.levels, what);
     return s ? s : esp__stream_settle(ctx, *index, stream);
 }
 

@@ -371,6 +371,7 @@ static void esp__next_step(esp_ctx *ctx) {
         ctx->in_force.strategy.units[i].pc = 0;
     }
     for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].cursor = 0;
+    ctx->in_force.behind = 0;
     ctx->steps.n_pushed = ctx->steps.n_done = 0;
     ctx->steps.closed = ctx->steps.open = 0;
     ctx->steps.missing_text[0] = 0;

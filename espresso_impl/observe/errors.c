@@ -179,6 +179,11 @@ static esp_status esp__errors_add(const esp_ctx *ctx, struct esp__errors *g, con
     return st;
 }
 
+/* What is read below is read from the compute stream. */
+static esp_status esp__errors_settle(const esp_ctx *ctx, const esp__op *op) {
+    return esp__op_behind(op) ? esp__device_join(ctx, op->on, op->stream) : ESP_OK;
+}
+
 static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range *r) {
     struct esp__errors *g = esp__errors_of(ctx);
     const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
@@ -187,7 +192,8 @@ static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range 
     esp__errors_arrays a = {op->on, {NULL, op->on ? ctx->in_force.on[op->on].phi : ctx->in_force.phi, NULL}};
     esp__codec_call c;
     esp_payload_header h;
-    if (esp__device_copy(ctx, ESP__DEVICE_CPU, &h, op->on, payload, sizeof h) || h.flags & ESP_PAYLOAD_NONFINITE)
+    if (esp__errors_settle(ctx, op) || esp__device_copy(ctx, ESP__DEVICE_CPU, &h, op->on, payload, sizeof h) ||
+        h.flags & ESP_PAYLOAD_NONFINITE)
         g->unfit = 1;
     if (g->unfit) return;
     esp__call_range(ctx, op, r, &c);
@@ -195,7 +201,8 @@ static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range 
     a.of[0] = c.part.data.ptr;
     memcpy(&c.part.data.ptr, &a.of[1], sizeof a.of[1]);
     if (f && f->residual) a.of[2] = f->residual + (r->begin - f->offset);
-    if (esp__call_decompress(&c) != ESP_OK || esp__errors_add(ctx, g, &a, r->length) != ESP_OK) {
+    if (esp__call_decompress(&c) != ESP_OK || esp__errors_settle(ctx, op) ||
+        esp__errors_add(ctx, g, &a, r->length) != ESP_OK) {
         g->unfit = 1;
         return;
     }

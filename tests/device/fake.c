@@ -125,6 +125,7 @@ typedef struct fake_item {
     struct fake_item *next;
     fake_event *wait, *signal; /* one of them, or a kernel; `number`: for which recording */
     uint64_t number;
+    uint64_t order; /* of all that the device was given */
     int (*ready)(
         void *arg); /* NULL, or: may the kernel run now? It is asked again and again, while other streams go on */
     esp_status (*run)(void *arg);
@@ -143,6 +144,7 @@ typedef struct fake_device {
     pthread_mutex_t lock;
     pthread_cond_t more, passed;
     fake_stream *streams;
+    uint64_t given;
     int quit;
     unsigned random;
     esp_status error; /* the first kernel that failed: stays */
@@ -150,6 +152,19 @@ typedef struct fake_device {
 
 static int fake_held; /* 1: no device does anything */
 static ESP__UNUSED void fake_hold(int held) { __atomic_store_n(&fake_held, held, __ATOMIC_SEQ_CST); }
+
+static int
+    fake_one_queue; /* 1: all streams share a queue of the hardware: what was given later waits behind a wait for an event */
+
+/* What was given after this may not run. */
+static uint64_t fake_barrier(const fake_device *d) {
+    uint64_t least = UINT64_MAX;
+    for (const fake_stream *s = d->streams; s && fake_one_queue; s = s->next) {
+        const fake_item *i = s->first;
+        if (i && i->wait && i->wait->passed < i->number && i->order < least) least = i->order;
+    }
+    return least;
+}
 
 static unsigned fake_random(fake_device *d) { return (d->random = d->random * 1664525u + 1013904223u) >> 8; }
 
@@ -159,9 +174,10 @@ static fake_stream *fake_runnable(fake_device *d, int *ask) {
     unsigned n = 0;
     *ask = __atomic_load_n(&fake_held, __ATOMIC_SEQ_CST);
     if (*ask) return NULL;
+    const uint64_t barrier = fake_barrier(d);
     for (fake_stream *s = d->streams; s; s = s->next) {
         const fake_item *i = s->first;
-        if (!i || (i->wait && i->wait->passed < i->number)) continue;
+        if (!i || i->order > barrier || (i->wait && i->wait->passed < i->number)) continue;
         if (i->ready && !i->ready(i->arg)) {
             *ask = 1;
             continue;
@@ -210,6 +226,7 @@ static void *fake_main(void *arg) {
 static void fake_enqueue(fake_stream *s, fake_item i) {
     fake_item *copy = malloc(sizeof i);
     *copy = i;
+    copy->order = s->device->given++;
     *s->last = copy;
     s->last = &copy->next;
     pthread_cond_signal(&s->device->more);

@@ -23,11 +23,17 @@
     "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "  \
     "intra.allgather > decomp@cpu"
 
+/* All on the device. */
+#define TREE_DEEP                                                                                                      \
+    "comp@gpu > intra.alltoall > decomp@gpu > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > "  \
+    "decomp@gpu > intra.allgather"
+#define TREE_LATE "intra.reduce_scatter > inter.allreduce > comp@gpu > intra.allgather > decomp@gpu"
+
 static void run_options(const char *backend, int least) {
     static const char *const options[] = {
         FLAT_RAW,   FLAT_GPU,      TREE_RAW,   TREE_ROOT, TREE_GPU,
         TREE_COMP,  TREE_REPLICAS, TREE_MIXED, TREE_SWAP, "comp@gpu > flat.allreduce > decomp@gpu",
-        TREE_THREE, TREE_ENDS};
+        TREE_THREE, TREE_ENDS,     TREE_DEEP,  TREE_LATE};
     const int before = moved_done;
     for (size_t o = 0; o < sizeof options / sizeof *options; o++)
         for (int k = 0; k < 2; k++) {
@@ -56,13 +62,21 @@ static void test_ordered(void **state) {
     (void)state;
     run_options("ordered", 100);
 }
+/* All streams share a queue of the hardware, in which nothing runs behind a wait that cannot end yet. Tensors come in another order on every
+ * rank; the ranks must not wait for each other in a circle. */
+static void test_one_queue(void **state) {
+    (void)state;
+    fake_one_queue = 1;
+    for (int k = 0; k < 3; k++) run_options("ordered", 100);
+    fake_one_queue = 0;
+}
 /* The host seals payloads: they go through its memory, and only numbers travel from the device's. */
 static void test_checked(void **state) {
     (void)state;
     run_options("checked", 50);
 }
 
-/* While the device does nothing, a whole step without compression is pushed, and the trainer's streams wait for it: the host never does. */
+/* While the device does nothing, a whole step is pushed, and the trainer's streams wait for it: the host never does. */
 static pthread_barrier_t together;
 static void held_body(esp_ctx *ctx, void *user) {
     const char *const option = user;
@@ -109,7 +123,7 @@ static void held_body(esp_ctx *ctx, void *user) {
 }
 
 static void test_host_does_not_wait(void **state) {
-    static char options[][128] = {FLAT_RAW, TREE_RAW}; /* behind a Decomp the host does wait: see esp__unit_waits */
+    static char options[][256] = {FLAT_RAW, TREE_RAW, FLAT_GPU, TREE_GPU, TREE_SWAP, TREE_DEEP, TREE_LATE};
     static const esp_plugin_fn entries[2] = {fake_plugin, moved_plugin};
     (void)state;
     for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
@@ -138,6 +152,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_served),
         cmocka_unit_test(test_ordered),
+        cmocka_unit_test(test_one_queue),
         cmocka_unit_test(test_checked),
         cmocka_unit_test(test_host_does_not_wait),
     };
