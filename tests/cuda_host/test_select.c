@@ -63,6 +63,25 @@ static void shape(void **state) {
     }
 }
 
+/* More spans than a warp has lanes: the last block sums what they hold warp by warp. */
+static void many_spans(void **state) {
+    enum { LONG = 65536 * 34 + 17 };
+    tw_codec c;
+    tw_part p, *list = &p;
+    tw_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SET};
+    (void)state;
+    tw_open("4", 3);
+    tw_codec_open(&c, "topk:ratio=0.001");
+    tw_part_make(&p, &c, LONG, 1, 0);
+    for (uint64_t i = 0; i < LONG; i++) ((float *)(void *)p.cpu.at[TW_G])[i] = number(NORMAL, i, LONG);
+    tw_up(&p, TW_G);
+    for (uint64_t seed = 0; seed < 2; seed++) cuda_host_seed(seed), tw_compress(&c, &list, 1, &how);
+    tw_decompress(&c, &list, 1, &how);
+    tw_part_free(&p);
+    tw_codec_close(&c);
+    tw_close();
+}
+
 /* Payloads of several spans, with other numbers each, are added in order. */
 static void orders(void **state) {
     static const char *const specs[] = {"topk:ratio=0.05", "topk:ratio=0.11"};
@@ -145,10 +164,11 @@ static void damaged(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[SHAPES + 2];
+    struct CMUnitTest tests[SHAPES + 3];
     if (cuda_missing()) return 77;
     for (int i = 0; i < SHAPES; i++) tests[i] = (struct CMUnitTest){shapes[i], shape, NULL, NULL, (void *)(intptr_t)i};
     tests[SHAPES] = (struct CMUnitTest)cmocka_unit_test(damaged);
     tests[SHAPES + 1] = (struct CMUnitTest)cmocka_unit_test(orders);
+    tests[SHAPES + 2] = (struct CMUnitTest)cmocka_unit_test(many_spans);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

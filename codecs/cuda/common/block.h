@@ -23,7 +23,8 @@ static __device__ __forceinline__ uint32_t cuda_lanes_before(void) { return (1u 
 static __device__ __forceinline__ uint32_t cuda_warp_bits(uint32_t x) {
     return cuda_warp_all((uint32_t)__popc(x), [](uint32_t a, uint32_t b) { return a + b; });
 }
-/* The sum over the block's threads before this one; *total: of all. All threads call it; `warps`: CUDA_WARPS numbers of shared memory. */
+/* The sum over the block's threads before this one; *total: of all. All threads call it; `warps`: CUDA_WARPS numbers of shared memory,
+ * which may be used again behind a barrier. */
 template <typename T> static __device__ __forceinline__ T cuda_block_before(T x, T *warps, T *total) {
     T sum = x, before = 0, all = 0;
     for (uint32_t by = 1; by < 32; by *= 2) {
@@ -38,7 +39,6 @@ template <typename T> static __device__ __forceinline__ T cuda_block_before(T x,
         if (w < threadIdx.x / 32) before += n;
         all += n;
     }
-    __syncthreads(); /* `warps` may be used again */
     *total = all;
     return before + sum - x;
 }
@@ -119,7 +119,6 @@ static __device__ __forceinline__ cuda_bin cuda_hist_pick(uint64_t *hist, uint64
     }
     __syncthreads();
     const cuda_bin r = {(uint32_t)found[0], found[1]};
-    __syncthreads();
     return r;
 }
 #endif

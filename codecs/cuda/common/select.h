@@ -283,7 +283,7 @@ static __device__ __forceinline__ void cuda_count_end(const cuda_job *j, uint64_
     uint64_t gt = 0, eq = 0, total;
     for (uint64_t s = first; s < end; s++) gt += cuda_fresh(&j->span[s].at), eq += cuda_fresh(&j->span[s].left);
     gt = cuda_block_before(gt, warps, &total);
-    eq = cuda_block_before(eq, warps, &total);
+    eq = cuda_block_before(eq, warps + CUDA_WARPS, &total);
     for (uint64_t s = first; s < end; s++) {
         const uint64_t above = cuda_fresh(&j->span[s].at), ties = cuda_fresh(&j->span[s].left);
         const uint64_t sent = eq < quota ? eq : quota, left = quota - sent;
@@ -296,7 +296,7 @@ static __device__ __forceinline__ void cuda_count_end(const cuda_job *j, uint64_
 template <typename M>
 __global__ void __launch_bounds__(CUDA_THREADS, 4) select_count(cuda_parts all, cuda_picks want, M m) {
     __shared__ uint32_t gt[CUDA_SPAN_TILES], eq[CUDA_SPAN_TILES];
-    __shared__ uint64_t warps[CUDA_WARPS];
+    __shared__ uint64_t warps[2 * CUDA_WARPS];
     const cuda_job j = cuda_job_of(&all, &want);
     const uint32_t from = cuda_get(&j.s->from), t = cuda_get(&j.s->t), bad = cuda_get(&cuda_flags_of(j.p)->bad);
     if (cuda_thread() == 0)
