@@ -142,8 +142,9 @@ typedef struct esp__lanes {
     uint64_t drove_ns, looked_ns;  /* when ops, and late ranks, were last looked for      */
     uint32_t waiters, waiters_one; /* threads in any wait; those of them in esp_wait      */
     uint64_t wait_since_ns;        /* when the first of the waiters began to wait */
-    int core_times;                /* bits: who wants core times (ESP__CORE_*); atomic    */
-    int tokens[2];                 /* tokens.c: the pipe's ends; -1: no tokens, so all ranks may compress at once */
+    uint64_t stream_since_ns; /* since when a stream of the trainer waits, by esp_wait_on in this step; 0: none does */
+    int core_times;           /* bits: who wants core times (ESP__CORE_*); atomic    */
+    int tokens[2];            /* tokens.c: the pipe's ends; -1: no tokens, so all ranks may compress at once */
 } esp__lanes;
 
 /* The step under way, and all steps so far. Under lanes.lock. */

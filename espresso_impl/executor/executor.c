@@ -329,7 +329,8 @@ ESP__FN int esp__links_poll(esp_ctx *ctx) {
 /* Nothing is in flight. Yields a few times, because a push often follows soon, and then sleeps until `until` (0: no limit), when
  * the dispatcher wants to be asked again. Lock held on entry and exit. */
 static void esp__links_idle(esp_ctx *ctx, int *yields, uint64_t until) {
-    uint64_t look = ctx->lanes.waiters && !ctx->health.fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
+    const int waits = ctx->lanes.waiters || ctx->lanes.stream_since_ns;
+    uint64_t look = waits && !ctx->health.fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
     if (ctx->steps.open && !ctx->health.fatal && ctx->lanes.dispatcher->yields && ++*yields < ESP__IDLE_YIELDS) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         sched_yield();

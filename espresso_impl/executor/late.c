@@ -70,13 +70,18 @@ static int esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
     return now - since > ESP__LEFT_MS * 1000000ull && now - ctx->health.got_ns > ESP__LEFT_MS * 1000000ull;
 }
 
+/* Since when a thread waits, or else a stream of the trainer; 0: none does. Lock held. */
+static uint64_t esp__waits_since(const esp_ctx *ctx) {
+    return ctx->lanes.waiters ? ctx->lanes.wait_since_ns : ctx->lanes.stream_since_ns;
+}
+
 /* A collective that a stream-ordered backend has enqueued has no request any more, but its device may wait for a peer. Stores in
  * ctx->health whether one does. Lock held. */
 static void esp__behind_look(esp_ctx *ctx, uint64_t now) {
     esp__health *h = &ctx->health;
-    const uint64_t since = ctx->lanes.wait_since_ns, pause = ESP__BEHIND_LOOK_MS * 1000000ull;
-    if (!ctx->lanes.waiters || ctx->devices.n < 2) h->behind = 0;
-    if (!ctx->lanes.waiters || ctx->devices.n < 2 || now < since + pause || now < h->behind_look_ns + pause) return;
+    const uint64_t since = esp__waits_since(ctx), pause = ESP__BEHIND_LOOK_MS * 1000000ull;
+    if (!since || ctx->devices.n < 2) h->behind = 0;
+    if (!since || ctx->devices.n < 2 || now < since + pause || now < h->behind_look_ns + pause) return;
     const esp__op *op = esp__collective_behind(ctx, 0, ctx->in_force.strategy.n_units);
     h->behind_look_ns = now;
     if (op) {
@@ -114,7 +119,9 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
     }
     pthread_mutex_lock(&ctx->lanes.lock);
     esp__behind_look(ctx, now);
-    if (!waiting && ctx->health.behind) {
+    /* a stream waits for nothing but what is behind a collective on the device */
+    const int waits = ctx->lanes.waiters || ctx->health.behind;
+    if ((!waiting || !ctx->lanes.waiters) && ctx->health.behind) {
         waiting = 1;
         oldest = ctx->health.behind_ns;
         tensor = ctx->health.behind_tensor;
@@ -131,10 +138,9 @@ ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
     ctx->health.late_rank = rank;
     ctx->health.late_tensor = tensor;
     /* the timeout counts from when both the wait and the request have begun */
-    uint64_t since = oldest == UINT64_MAX                ? ctx->lanes.wait_since_ns
-                     : oldest > ctx->lanes.wait_since_ns ? oldest
-                                                         : ctx->lanes.wait_since_ns;
-    const uint64_t waited_ns = ctx->lanes.waiters && now > since ? now - since : 0;
+    uint64_t since = esp__waits_since(ctx);
+    if (oldest != UINT64_MAX && oldest > since) since = oldest;
+    const uint64_t waited_ns = waits && now > since ? now - since : 0;
     const uint64_t most_ns = ctx->config.timeout_ms * 1000000ull,
                    lead_ns = esp__peers_lead_ms(ctx->config.timeout_ms) * 1000000ull;
     const int long_wait = waited_ns > most_ns - lead_ns, suspect = long_wait && waiting && !ctx->health.suspected;

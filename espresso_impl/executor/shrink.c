@@ -80,6 +80,7 @@ static void esp__shrink_step(esp_ctx *ctx, uint64_t step) {
         ctx->in_force.strategy.units[i].after = NULL;
     }
     ctx->in_force.ready.n = ctx->in_force.n_pending = ctx->in_force.behind = 0;
+    ctx->lanes.stream_since_ns = 0;
     ctx->steps.n_pushed = ctx->steps.n_done = 0;
     ctx->steps.closed = ctx->steps.open = 0;
     ctx->steps.missing_text[0] = 0;

@@ -266,7 +266,16 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
     esp_status s = esp__usable_id(ctx, id);
     if (!s) s = esp__stream_check(ctx, &ctx->model.tensors[id], stream, "esp_wait_on");
     if (!s) s = esp__wait_issued(ctx, id);
-    return s ? s : esp__tensor_after(ctx, id, stream.dev.kind > ESP_CPU ? &stream : NULL);
+    if (!s) s = esp__tensor_after(ctx, id, stream.dev.kind > ESP_CPU ? &stream : NULL);
+    if (!s &&
+        stream.dev.kind >
+            ESP_CPU) { /* the trainer may wait for the stream outside of the library: a late rank must end that, too */
+        pthread_mutex_lock(&ctx->lanes.lock);
+        if (!ctx->lanes.stream_since_ns) ctx->lanes.stream_since_ns = esp__now_ns();
+        if (!esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.link_cv);
+        pthread_mutex_unlock(&ctx->lanes.lock);
+    }
+    return s;
 }
 
 /* Has the device done all that was issued for the tensor? Lock held. */
@@ -372,6 +381,7 @@ static void esp__next_step(esp_ctx *ctx) {
     }
     for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].cursor = 0;
     ctx->in_force.behind = 0;
+    ctx->lanes.stream_since_ns = 0;
     ctx->steps.n_pushed = ctx->steps.n_done = 0;
     ctx->steps.closed = ctx->steps.open = 0;
     ctx->steps.missing_text[0] = 0;

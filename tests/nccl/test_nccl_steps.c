@@ -129,7 +129,8 @@ static void host_does_not_wait(void **state) {
 /* Rank 0 has enqueued a step, and waits for its device, which waits for rank 1. That one has left, or does nothing: rank 0 gets an error. */
 typedef struct alone {
     const char *option;
-    int stalls, one; /* rank 1 stalls; rank 0 waits for one tensor */
+    int stalls,
+        how; /* rank 1 stalls; rank 0 waits for all tensors, for one, or for its own stream behind esp_wait_on */
     const char *progress;
 } alone;
 static void alone_body(esp_ctx *ctx, void *user) {
@@ -146,10 +147,14 @@ static void alone_body(esp_ctx *ctx, void *user) {
     place_open(ctx, &p, d.device, 2000);
     write_late(&p);
     CHECK(esp_push(ctx, 0, p.grad, p.stream) == ESP_OK);
-    const esp_status s = a->one ? esp_wait(ctx, 0) : esp_wait_all(ctx);
+    if (a->how == 2) {
+        CHECK(esp_wait_on(ctx, 0, p.stream) == ESP_OK);
+        place_sync(&p); /* the library is not called: it ends the collective by itself */
+    }
+    const esp_status s = a->how == 1 ? esp_wait(ctx, 0) : esp_wait_all(ctx);
     if (s != (a->stalls ? ESP_E_TIMEOUT : ESP_E_PEER) || !says(ctx, "rank 1")) {
         atomic_fetch_add(&failures, 1);
-        fprintf(stderr, "%s, %d %d, %s: status %d: %s\n", a->option, a->stalls, a->one, a->progress, (int)s,
+        fprintf(stderr, "%s, %d %d, %s: status %d: %s\n", a->option, a->stalls, a->how, a->progress, (int)s,
                 esp_last_error(ctx));
     }
     place_close(&p);
@@ -159,8 +164,8 @@ static void peers_that_do_not_come(void **state) {
     static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1};
     static const char *const options[] = {FLAT_RAW, "comp@gpu > flat.allgather > decomp@gpu"};
     (void)state;
-    for (int k = 0; k < 8; k++) {
-        alone a = {options[(k + k / 2 + k / 4) % 2], k % 2, k / 2 % 2, k / 4 ? "caller" : "threads"};
+    for (int k = 0; k < 12; k++) {
+        alone a = {options[(k + k / 2 + k / 4 + k / 6) % 2], k % 2, k / 2 % 3, k / 6 ? "caller" : "threads"};
         test_job x;
         memset(&x, 0, sizeof x);
         x.size = 2, x.per_machine = 2, x.body = alone_body, x.user = &a;
