@@ -24,12 +24,15 @@ static int n_seen;
 static unsigned long long blocked(const char *task) {
     char path[64], line[128];
     unsigned long long mask = ~0ull;
+    int threads = 1; /* 0: the thread is ending, and its masks read as 0 */
     snprintf(path, sizeof path, "/proc/self/task/%s/status", task);
     FILE *f = fopen(path, "r");
-    while (f && fgets(line, sizeof line, f))
+    while (f && fgets(line, sizeof line, f)) {
+        (void)sscanf(line, "Threads: %d", &threads);
         if (sscanf(line, "SigBlk: %llx", &mask) == 1) break;
+    }
     if (f) fclose(f);
-    return mask; /* all, of a thread that has just ended */
+    return threads ? mask : ~0ull; /* all, of a thread that has just ended */
 }
 
 /* Every thread but the program's own blocks what a launcher or a trainer sends. */
