@@ -242,8 +242,8 @@ int main(int argc, char **argv) {
              "at_3.35TBps");
     else
         puts("codec,elements,call,feedback,payloads,us,us_in_a_row,input_GBps,of_copy");
-    const int first = cuda_host_counted ? 20 : 10, last = cuda_host_counted ? 20 : 26;
-    for (int log = first; log <= last; log += 4) {
+    const int first = cuda_host_counted ? 12 : 10, last = cuda_host_counted ? 20 : 26;
+    for (int log = first; log <= last; log += cuda_host_counted ? 8 : 4) {
         const uint64_t n = (uint64_t)1 << log;
         const double copy_ns = cuda_host_counted ? 1 : copying(n);
         for (uint32_t i = 0; i < p->n_codecs && argc < 2; i++) codec(p->codecs[i]->name, n, copy_ns);

@@ -1,6 +1,6 @@
 /* dgc.cu: codec "dgc" on CUDA; its maths is in codecs/dgc.c, its body in codecs/common/sparse.h, the selection in select.h, which tells what
  * a compress moves: with momentum 32 bytes an element, with plain feedback 20, without 4. Decompress is that of topk.cu. 6 or 7
- * launches, and 2. The parameter sample= has no meaning here: the selection takes its own. */
+ * launches, for small parts 1; and 2. The parameter sample= has no meaning here: the selection takes its own. */
 #include "codecs/cuda/common/select.h"
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/dgc.c"

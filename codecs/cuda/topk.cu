@@ -1,6 +1,6 @@
 /* topk.cu: codec "topk" on CUDA; its maths and body are in codecs/topk.c and codecs/common/sparse.h, the selection in select.h, which tells
  * what a compress moves: 4 bytes an element, with feedback 20. A decompress writes 4 bytes an element (ESP_OUT_SET) and, for each value,
- * reads and writes a sector of 32. 6 or 7 launches, and 2. */
+ * reads and writes a sector of 32. 6 or 7 launches, for small parts 1; and 2. */
 #include "codecs/cuda/common/select.h"
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/topk.c"

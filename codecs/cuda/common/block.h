@@ -92,33 +92,47 @@ template <int BINS> static __device__ __forceinline__ void cuda_hist_flush(uint6
     for (uint32_t b = threadIdx.x; b < (uint32_t)BINS; b += CUDA_THREADS)
         if (hist[b]) cuda_add64(&to[b], hist[b]);
 }
-/* By the last block: the bin of the k-th largest number (k at least 1, at most as many as were counted), and how many of this bin are
- * among the k largest. The counters are zero afterwards. `warps`: as above; `found`: 2 numbers of shared memory. */
+/* The bin of the k-th largest number (k at least 1, at most as many as were counted), and how many of this bin are among the k largest.
+ * All threads call it; n: the counters of this thread's bins, from the highest one, cuda_top_bin(), down. `warps`: as above; `found`: 2
+ * numbers of shared memory. */
 typedef struct cuda_bin {
     uint32_t bin;
     uint64_t left;
 } cuda_bin;
+template <int BINS> static __device__ __forceinline__ uint32_t cuda_top_bin(void) {
+    return (uint32_t)BINS - 1 - threadIdx.x * (BINS / CUDA_THREADS);
+}
 template <int BINS>
-static __device__ __forceinline__ cuda_bin cuda_hist_pick(uint64_t *hist, uint64_t k, uint64_t *warps,
-                                                          uint64_t *found) {
+static __device__ __forceinline__ cuda_bin cuda_bin_pick(const uint64_t *n, uint64_t k, uint64_t *warps,
+                                                         uint64_t *found) {
     enum { EACH = BINS / CUDA_THREADS };
-    const uint32_t top = (uint32_t)BINS - 1 - threadIdx.x * EACH; /* this thread's highest bin */
-    uint64_t n[EACH], sum = 0, total;
+    uint64_t sum = 0, total;
     CUDA_UNROLL
-    for (uint32_t i = 0; i < EACH; i++) n[i] = cuda_fresh(&hist[top - i]);
-    CUDA_UNROLL
-    for (uint32_t i = 0; i < EACH; i++) sum += n[i], hist[top - i] = 0;
+    for (uint32_t i = 0; i < EACH; i++) sum += n[i];
     uint64_t above = cuda_block_before(sum, warps, &total);
     if (above < k && above + sum >= k) {
         int open = 1;
         CUDA_UNROLL
         for (uint32_t i = 0; i < EACH; i++) {
-            if (open && above + n[i] >= k) found[0] = top - i, found[1] = k - above, open = 0;
+            if (open && above + n[i] >= k) found[0] = cuda_top_bin<BINS>() - i, found[1] = k - above, open = 0;
             if (open) above += n[i];
         }
     }
     __syncthreads();
     const cuda_bin r = {(uint32_t)found[0], found[1]};
     return r;
+}
+/* By the last block: of a part's counters, which are zero afterwards. */
+template <int BINS>
+static __device__ __forceinline__ cuda_bin cuda_hist_pick(uint64_t *hist, uint64_t k, uint64_t *warps,
+                                                          uint64_t *found) {
+    enum { EACH = BINS / CUDA_THREADS };
+    const uint32_t top = cuda_top_bin<BINS>();
+    uint64_t n[EACH];
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < EACH; i++) n[i] = cuda_fresh(&hist[top - i]);
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < EACH; i++) hist[top - i] = 0;
+    return cuda_bin_pick<BINS>(n, k, warps, found);
 }
 #endif

@@ -9,6 +9,7 @@
  *   5. write   values, places and memory: from the input; without memory and with places (not a bitmap) from the list
  *
  * 6 launches for up to 32 parts: sample, filter, two digits of the list, count, write; 7 with the digit that only a failed sample needs.
+ * Where none of them has more than 4096 elements, 1 launch: a block has a whole part in registers, and does all of it (`small`).
  * Bytes an element with 4-byte numbers: without memory 4, with a residual 8 + 12, with dgc's memory 12 + 20; where the sample failed, up to
  * four passes more. To these come 6 bytes for each listed element (at most 4 k + 16384 of them), read three times.
  *
@@ -400,24 +401,19 @@ static __device__ __forceinline__ uint32_t cuda_taken(const cuda_tile_plan *plan
     }
     return above;
 }
+/* By a block: memory, values and places of a tile, of which x and `taken` are this thread's elements. Its values go to `begin` and behind. */
 template <typename M>
-static __device__ __forceinline__ void cuda_write_tile(const cuda_parts *all, const cuda_job *j, const M &m, uint32_t t,
-                                                       uint64_t tile, uint32_t *warps) {
-    const cuda_tile_plan plan = cuda_plan_of(j, tile);
-    const uint64_t first = cuda_tile_first(tile);
+static __device__ __forceinline__ void cuda_send_tile(const cuda_job *j, const M &m, uint64_t first,
+                                                      const typename M::item *x, uint32_t taken, uint64_t begin,
+                                                      uint32_t *warps) {
     const uint32_t room = cuda_tile_room(j->count, first);
     const int map = sparse_is_map(j->count, j->k), keeps = m.keeps(j->p);
     unsigned char *after = cuda_body(j->p) + 4 * j->k + 4 * j->spans;
     uint32_t total;
-    typename M::item x[CUDA_TILE_EACH];
-    CUDA_UNROLL
-    for (uint32_t q = 0; q < CUDA_TILE_EACH; q++)
-        if (32 * q < room) x[q] = m.load(all, j->p, first + 32 * q);
-    const uint32_t taken = cuda_taken(&plan, t, room, x, warps);
     CUDA_UNROLL
     for (uint32_t q = 0; q < CUDA_TILE_EACH; q++)
         if (keeps && 32 * q < room) m.keep(j->p, first + 32 * q, x[q], taken >> q & 1u);
-    const uint64_t to = plan.at + cuda_warps_before(cuda_warp_bits(taken), warps, &total);
+    const uint64_t to = begin + cuda_warps_before(cuda_warp_bits(taken), warps, &total);
     float *val = (float *)(void *)cuda_body(j->p) + to;
     uint16_t *place = (uint16_t *)(void *)after + to;
     uint32_t *words = (uint32_t *)(void *)after + first / 32;
@@ -433,6 +429,18 @@ static __device__ __forceinline__ void cuda_write_tile(const cuda_parts *all, co
     }
 }
 template <typename M>
+static __device__ __forceinline__ void cuda_write_tile(const cuda_parts *all, const cuda_job *j, const M &m, uint32_t t,
+                                                       uint64_t tile, uint32_t *warps) {
+    const cuda_tile_plan plan = cuda_plan_of(j, tile);
+    const uint64_t first = cuda_tile_first(tile);
+    const uint32_t room = cuda_tile_room(j->count, first);
+    typename M::item x[CUDA_TILE_EACH];
+    CUDA_UNROLL
+    for (uint32_t q = 0; q < CUDA_TILE_EACH; q++)
+        if (32 * q < room) x[q] = m.load(all, j->p, first + 32 * q);
+    cuda_send_tile(j, m, first, x, cuda_taken(&plan, t, room, x, warps), plan.at, warps);
+}
+template <typename M>
 __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_write(cuda_parts all, cuda_picks want, M m) {
     __shared__ uint32_t warps[CUDA_WARPS];
     const cuda_job j = cuda_job_of(&all, &want);
@@ -445,6 +453,50 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_write(cuda_par
             cuda_write_tile(&all, &j, m, t, tile, warps);
 }
 
+/* ---- all of it, for parts of one tile ------------------------------------------------------------------------------------------ */
+/* The next digit of the threshold, from this thread's elements; *left: how many of the numbers with the digits found are sent. */
+template <int SHIFT, int BITS, typename Item>
+static __device__ __forceinline__ void cuda_small_digit(const Item *x, uint32_t room, uint32_t *t, uint64_t *left,
+                                                        uint32_t *hist, uint64_t *warps, uint64_t *found) {
+    enum { BINS = 1 << BITS, EACH = BINS / CUDA_THREADS };
+    uint64_t n[EACH];
+    cuda_hist_clear<BINS>(hist);
+    CUDA_UNROLL
+    for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) cuda_digit_count<SHIFT, BITS>(hist, x[q].phi, *t, 32 * q < room);
+    __syncthreads();
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < EACH; i++) n[i] = hist[cuda_top_bin<BINS>() - i];
+    const cuda_bin b = cuda_bin_pick<BINS>(n, *left, warps, found);
+    *t = *t << BITS | b.bin, *left = b.left;
+}
+template <typename M>
+__global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_small(cuda_parts all, cuda_picks want, M m) {
+    __shared__ uint32_t hist[2048], warps[CUDA_WARPS];
+    __shared__ uint64_t sums[CUDA_WARPS], found[2];
+    const cuda_job j = cuda_job_of(&all, &want);
+    const uint64_t first = cuda_tile_first(0);
+    const uint32_t room = cuda_tile_room(j.count, first);
+    typename M::item x[CUDA_TILE_EACH];
+    uint32_t any = 0, t = 0;
+    uint64_t left = j.k;
+    CUDA_UNROLL
+    for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
+        x[q] = 32 * q < room ? m.load(&all, j.p, first + 32 * q) : typename M::item{};
+        any |= dense_nonfinite(x[q].phi);
+    }
+    const int bad = __syncthreads_or((int)(any >> 31));
+    if (threadIdx.x == 0)
+        cuda_write_header(j.p, want.codec, want.wire, bad ? ESP_PAYLOAD_NONFINITE : 0,
+                          bad ? 0 : sparse_body_bytes(j.count, j.k), bad ? 0 : j.k);
+    if (bad || !j.k) return;
+    cuda_small_digit<20, 11>(x, room, &t, &left, hist, sums, found);
+    cuda_small_digit<9, 11>(x, room, &t, &left, hist, sums, found);
+    cuda_small_digit<0, 9>(x, room, &t, &left, hist, sums, found);
+    const cuda_tile_plan plan = {0, UINT32_MAX, (uint32_t)left}; /* how many ties there are was not counted */
+    if (threadIdx.x == 0) cuda_put((uint32_t *)(void *)(cuda_body(j.p) + 4 * j.k), (uint32_t)j.k);
+    cuda_send_tile(&j, m, first, x, cuda_taken(&plan, t, room, x, warps), 0, warps);
+}
+
 /* ---- what codecs use ------------------------------------------------------------------------------------------------------------------- */
 /* Scratch that a part of `count` elements asks for, beside the flags. */
 static inline uint64_t cuda_select_scratch(uint64_t count, uint64_t k) {
@@ -455,7 +507,9 @@ template <typename M, typename K>
 static esp_status cuda_select_compress(cuda_call *c, const esp_codec_args *a, uint32_t codec, uint32_t wire, const M &m,
                                        K k_of) {
     uint64_t stride = 0;
+    int small = 1;
     (void)cuda_scratch_of(a, 0, &stride);
+    for (uint32_t t = 0; t < a->n_tensors; t++) small &= a->tensor[t]->count <= CUDA_TILE;
     for (uint32_t t = 0; t < a->n_tensors; t++)
         if (stride < cuda_select_layout(a->tensor[t]->count, k_of(a->tensor[t]->count)).bytes)
             return esp_codec_fail(c->device->host, c->codec, ESP_E_ARG, "scratch memory is less than bound() says");
@@ -472,6 +526,7 @@ static esp_status cuda_select_compress(cuda_call *c, const esp_codec_args *a, ui
                 want.k[i] = k_of(n);
                 sampled |= cuda_select_cap(n, want.k[i]) < n;
             }
+            if (small) return cuda_launch(c, "small", select_small<M>, dim3(1, parts.n), parts, want, m);
             if (sampled)
                 cuda_launch(
                     c, "sample", select_sample<M>,
@@ -484,6 +539,6 @@ static esp_status cuda_select_compress(cuda_call *c, const esp_codec_args *a, ui
             cuda_launch(c, "count", select_count<M>, cuda_grid(c, longest, SELECT_SPAN, parts.n), parts, want, m);
             cuda_launch(c, "write", select_write<M>, tiles, parts, want, m);
         },
-        CUDA_SELECT_ZERO);
+        small ? 0 : (uint64_t)CUDA_SELECT_ZERO);
 }
 #endif

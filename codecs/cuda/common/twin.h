@@ -161,8 +161,9 @@ static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most mos
             longest = x->count > longest ? x->count : longest;
         }
         if (stride < zero) return esp_codec_fail(h, c->codec, ESP_E_ARG, "scratch memory is less than bound() says");
-        cuda_check(c, "cudaMemset2DAsync",
-                   cudaMemset2DAsync(parts.part[0].scratch, stride, 0, zero, parts.n, c->stream));
+        if (zero)
+            cuda_check(c, "cudaMemset2DAsync",
+                       cudaMemset2DAsync(parts.part[0].scratch, stride, 0, zero, parts.n, c->stream));
         if (c->status == ESP_OK) launch(parts, longest);
     }
     return c->status;
