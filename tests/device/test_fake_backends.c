@@ -8,6 +8,7 @@
 #include <math.h>
 #include "tests/device/device_rig.h"
 #include "tests/device/backend_fake.c"
+#include "tests/common/repeats.h"
 
 #define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"
 #define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"
@@ -67,7 +68,7 @@ static void test_ordered(void **state) {
 static void test_one_queue(void **state) {
     (void)state;
     fake_one_queue = 1;
-    for (int k = 0; k < 3; k++) run_options("ordered", 100);
+    for (unsigned k = 0; k < test_repeats(3); k++) run_options("ordered", 100);
     fake_one_queue = 0;
 }
 /* The host seals payloads: they go through its memory, and only numbers travel from the device's. */
