@@ -51,6 +51,7 @@ if wanted build; then
 fi
 if wanted tests; then
     have gpu/test_twins && part twins 240 "$build/gpu/test_twins"
+    have gpu/test_select && part select 120 "$build/gpu/test_select"
     have gpu/test_graph && part graph 120 "$build/gpu/test_graph"
     have gpu/test_rounds && part rounds 120 "$build/gpu/test_rounds"
     have gpu/test_cuda_tree && part tree 240 "$build/gpu/test_cuda_tree"
