@@ -32,7 +32,7 @@ KINDS = (
     ("tail", re.compile(r"\b([a-z]\w*) < ((?:16 \* )?[a-z][^;?&|]*;)(?!\s*[a-z]+\+\+)"), r"\1 + 1 < \2"),  # a loop over elements
 )
 KERNEL = re.compile(r"\b(\w+)\((?:cuda_parts|cuda_sums|powersgd_parts|powersgd_sums|void \*dst)\b")
-FUNCTION = re.compile(r"\b(\w+)\([^;]*$")
+FUNCTION = re.compile(r"\b(\w+)\([^;]*$|\bstruct (\w+) {")  # a struct: what it has for a kernel
 # faults that no test finds, and why: by the file's name, the kind, the function or a part of the line
 KNOWN = (
     ("chunktopk.cu", "tail", "at < m; at += 32 * W", "m is a multiple of 32 W, or less: at + 1 is less than m where at is"),
@@ -53,14 +53,14 @@ def sources():
 
 
 def functions(text):
-    """Each line's function, and whether that is a kernel: functions begin and end in column 0."""
+    """Each line's function or struct, and whether that is a kernel: they begin and end in column 0."""
     name, kernel, inside = None, False, False
     for line in text:
         if not inside and line[0] not in " }#/\n":
             name, kernel = None, "__global__" in line
         found = None if inside or line.startswith("#") else (KERNEL if kernel else FUNCTION).search(line.split("/*")[0])
         if found and not name:
-            name = found.group(1)
+            name = found.group(1) or found.group(2)
         inside = (inside or line.rstrip().endswith("{")) and not line.startswith("}")
         yield name if inside else None, kernel
 
