@@ -125,6 +125,48 @@ static void inputs(void **state) {
     tw_close();
 }
 
+/* One number, the last of a part that ends behind a warp's, block's or tile's work: it is NaN, or the only one that is not 0. */
+static void last_number(void **state) {
+    static const uint64_t ends[] = {1, 33, 257, 513, 1025, 2049, 4097, 8193, 65537};
+    (void)state;
+    tw_open("4", 9);
+    for (size_t s = 0; s < CF_COUNT(specs); s++) {
+        tw_codec c;
+        if (left_out(s) || again(s)) continue;
+        tw_codec_open(&c, specs[s]);
+        const int fused = cf_has(&c.cpu, ESP_CODEC_FUSED_RESIDUAL);
+        const int forms = cf_has(&c.cpu, ESP_CODEC_NEEDS_MATRIX) ? 2 : 1; /* a matrix, and another tensor */
+        for (size_t i = 0; i < CF_COUNT(ends) * forms; i++) {
+            const uint64_t n = ends[i / forms];
+            tw_part p, *list = &p;
+            tw_how how = {.feedback = fused, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
+            how.flags = fused && cf_has(&c.cpu, ESP_CODEC_OWN_FEEDBACK) ? ESP_ARG_OWN_MEMORY : 0;
+            if (i % forms)
+                tw_matrix_make(&p, &c, n, 0, 1, 0);
+            else
+                tw_part_make(&p, &c, n, 1, 0);
+            float *g = (float *)(void *)p.cpu.at[TW_G];
+            for (how.step = 0; how.step < 5; how.step++) {
+                if (how.step % 2) {
+                    memset(g, 0, n * sizeof *g);
+                    g[n - 1] = how.step == 1 ? NAN : 3.0f;
+                } else {
+                    cf_fill(g, n, CF_RANDOM);
+                }
+                if (how.step < 2)
+                    cf_fill((float *)(void *)p.cpu.at[TW_E], n, CF_RANDOM); /* a residual from elsewhere */
+                tw_up(&p, TW_E);
+                tw_up(&p, TW_G);
+                tw_compress(&c, &list, 1, &how);
+                tw_decompress(&c, &list, 1, &how);
+            }
+            tw_part_free(&p);
+        }
+        tw_codec_close(&c);
+    }
+    tw_close();
+}
+
 /* Bodies that are reduced, where the number of ranks decides their format. */
 static void reduced(void **state) {
     (void)state;
@@ -330,9 +372,9 @@ static void damaged_rounds(void **state) {
 
 int main(void) {
     if (cuda_missing()) return 77;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_twins),      cmocka_unit_test(inputs),
-                                       cmocka_unit_test(reduced),        cmocka_unit_test(lists),
-                                       cmocka_unit_test(orders),         cmocka_unit_test(damage),
-                                       cmocka_unit_test(damaged_rounds), cmocka_unit_test(late_damage)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_twins), cmocka_unit_test(inputs),         cmocka_unit_test(last_number),
+        cmocka_unit_test(reduced),   cmocka_unit_test(lists),          cmocka_unit_test(orders),
+        cmocka_unit_test(damage),    cmocka_unit_test(damaged_rounds), cmocka_unit_test(late_damage)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
