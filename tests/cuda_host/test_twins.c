@@ -264,6 +264,30 @@ static void orders(void **state) {
     tw_close();
 }
 
+/* One payload more than a launch takes: the last one is added, too. */
+static void many_payloads(void **state) {
+    static const uint32_t numbers[] = {65, 97, 193};
+    (void)state;
+    tw_open("2", 11);
+    for (size_t s = 0; s < CF_COUNT(specs); s++) {
+        tw_codec c;
+        tw_part p, *list = &p;
+        tw_how how = {.n_reduced = 1, .n_payloads = 1};
+        if (left_out(s) || again(s)) continue;
+        tw_codec_open(&c, specs[s]);
+        tw_part_make(&p, &c, 300, 1, 0);
+        fill(&p, CF_RANDOM);
+        tw_compress(&c, &list, 1, &how);
+        for (size_t i = 0; i < CF_COUNT(numbers); i++) {
+            how.n_payloads = numbers[i], how.mode = i % 2 ? ESP_OUT_SUM : ESP_OUT_SET;
+            tw_decompress(&c, &list, 1, &how);
+        }
+        tw_part_free(&p);
+        tw_codec_close(&c);
+    }
+    tw_close();
+}
+
 /* A damaged payload: refused, or decoded as the CPU decodes it, and nothing beyond the output is touched; if it is refused, the output
  * stays as it was. A device that found one stays broken, so each case opens it anew. */
 static void damage(void **state) {
@@ -293,6 +317,31 @@ static void damage(void **state) {
             if (round % 7 == 6) p.body[last] -= 1 + cf_random() % (bytes - ESP_PAYLOAD_HEADER);
             tw_copy(p.cuda.payload[last], x, bytes, 1);
             decode_damaged(&c, &p, &how, round);
+            tw_part_free(&p);
+            tw_codec_close(&c);
+            tw_close();
+        }
+}
+
+/* Each word of a body in turn has all bits set. */
+static void each_word(void **state) {
+    (void)state;
+    for (size_t s = 0; s < CF_COUNT(specs); s++)
+        for (uint64_t word = 0, words = 1; word < words && !left_out(s) && !again(s); word += quick() ? 3 : 1) {
+            tw_codec c;
+            tw_part p, *list = &p;
+            tw_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SUM};
+            tw_open("2", word);
+            tw_codec_open(&c, specs[s]);
+            const uint32_t last = c.cpu.traits.n_rounds - 1;
+            tw_part_make(&p, &c, 300, 1, 0);
+            fill(&p, CF_RANDOM);
+            tw_compress(&c, &list, 1, &how);
+            words = (p.body[last] - ESP_PAYLOAD_HEADER) / 4;
+            if (words > 100) words = 100;
+            memset(p.cpu.payload[last] + ESP_PAYLOAD_HEADER + 4 * word, 0xFF, 4);
+            tw_copy(p.cuda.payload[last], p.cpu.payload[last], p.body[last], 1);
+            decode_damaged(&c, &p, &how, (int)word);
             tw_part_free(&p);
             tw_codec_close(&c);
             tw_close();
@@ -375,6 +424,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_twins), cmocka_unit_test(inputs),         cmocka_unit_test(last_number),
         cmocka_unit_test(reduced),   cmocka_unit_test(lists),          cmocka_unit_test(orders),
-        cmocka_unit_test(damage),    cmocka_unit_test(damaged_rounds), cmocka_unit_test(late_damage)};
+        cmocka_unit_test(damage),    cmocka_unit_test(damaged_rounds), cmocka_unit_test(many_payloads),
+        cmocka_unit_test(each_word), cmocka_unit_test(late_damage)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
