@@ -22,7 +22,7 @@ TESTS = ("test_twins", "test_select", "test_rounds", "test_norm", "test_lowrank"
 FIRST = {"half.h": ("fp16", "bf16"), "quant.h": ("int8", "int4"), "dense.h": ("fp16", "int4", "twobit"),
          "tile.h": ("efsignsgd", "twobit"), "twin.h": ("none", "efsignsgd"), "memory.h": ("none", "topk"),
          "norm.h": ("test_norm", "efsignsgd"), "select.h": ("topk", "test_select"), "block.h": ("test_scan", "topk", "dgc", "chunktopk"),
-         "sparse.h": ("topk", "dgc"), "lowrank.h": ("test_lowrank", "powersgd"), "device.cu": ("test_cuda_steps",)}
+         "sparse.h": ("topk", "dgc"), "lowrank.h": ("test_lowrank", "powersgd", "test_rounds"), "powersgd.cu": ("powersgd", "test_rounds"), "device.cu": ("test_cuda_steps",)}
 WARP = r"(__(?:shfl|ballot|any|all|match|reduce|syncwarp)\w*\()0xFFFFFFFFu"
 KINDS = (
     ("no barrier", re.compile(r"__sync(?:threads|warp)\(\);"), ";"),
