@@ -267,9 +267,8 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
     if (!s) s = esp__stream_check(ctx, &ctx->model.tensors[id], stream, "esp_wait_on");
     if (!s) s = esp__wait_issued(ctx, id);
     if (!s) s = esp__tensor_after(ctx, id, stream.dev.kind > ESP_CPU ? &stream : NULL);
-    if (!s &&
-        stream.dev.kind >
-            ESP_CPU) { /* the trainer may wait for the stream outside of the library: a late rank must end that, too */
+    /* the trainer may wait for the stream outside of the library: a late rank must end that, too */
+    if (!s && stream.dev.kind > ESP_CPU) {
         pthread_mutex_lock(&ctx->lanes.lock);
         if (!ctx->lanes.stream_since_ns) ctx->lanes.stream_since_ns = esp__now_ns();
         if (!esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.link_cv);
