@@ -38,6 +38,8 @@ KNOWN = (
     ("chunktopk.cu", "tail", "at < m; at += 32 * W", "m is a multiple of 32 W, or less: at + 1 is less than m where at is"),
     ("chunktopk.cu", "no barrier", "if (W == 1) __syncwarp()", "the votes before it make lanes wait here, too; CUDA does not promise that they order memory"),
     ("block.h", "no barrier", "cuda_last", "blocks run one after the other here: what one writes is there when the next begins"),
+    ("twin.h", "no barrier", "cuda_last_block", "blocks run one after the other here: what one writes is there when the next begins"),
+    ("twin.h", "tail", "if (stride < zero)", "both are multiples of 64"),
     ("lowrank.h", "tail", "if (left + width < x->n) continue;", "writes sums of all tiles but the last, which the last overwrites"),
     ("quant.h", "wrong mask", "__reduce_max_sync", "only nvcc compiles this line"),
     ("select.h", "tail", "CUDA_SELECT_ROOM < count", "a list that has room for all elements, or for 4 k, gives the same"),
