@@ -76,9 +76,11 @@ static void part(json_t *whole, const char *name) {
 /* One costs file gives the same plan as the three files in it, and replay takes it instead of measuring. */
 static void test_costs(void **state) {
     (void)state;
+    const char *command = getenv("ESPRESSO_COMMAND");
     const int before = files_there(0);
     check(COSTS("-n", "2", "--codec", "dgc:ratio=0.01", "--sizes", "2^10..2^14", "--budget", "4", "--steps", "3", "-o",
-                in_dir("costs.json"), "--", "build/bin/espresso", "replay", "--as-a-program-that-fails"),
+                in_dir("costs.json"), "--", command ? command : "build/bin/espresso", "replay",
+                "--as-a-program-that-fails"),
           1, 1, "nothing was written");
     assert_int_equal(files_there(0), before);
     check(COSTS("-n", "2", "--codec", "dgc:ratio=0.01", "--codec", "fp16", "--sizes", "2^10..2^14", "--budget", "4",
