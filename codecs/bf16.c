@@ -90,32 +90,18 @@ static esp_status bf16_bound(void *self, const esp_tensor *like, uint32_t round,
     return esp_bound_fill(out, 2 * like->count, 0, 0);
 }
 
-/* in: NULL, or of forward(), the header of the payload that came. */
-static esp_status bf16_write(const bf16_self *self, const esp_codec_args *a, const esp_payload_header *in) {
+static esp_status bf16_compress(void *self, const esp_codec_args *a) {
+    const bf16_self *s = (const bf16_self *)self;
+    if (bf16_wrap(self)) return recode_compress(bf16_wrap(self), a);
     const uint64_t n = a->tensor[0]->count;
     esp_payload_header h = esp_payload_header_of(esp_name_hash("bf16"), 1, 0, n, 2 * n, 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK) return st;
-    bf16_job j = {self, (unsigned char *)esp_payload_body(a->payload)};
-    if (in ? dense_forward(&self->dense, &bf16_format, a, in, &j, bf16_encode)
-           : dense_encode(&self->dense, a, &j, bf16_encode))
-        return ESP_OK;
+    bf16_job j = {s, (unsigned char *)esp_payload_body(a->payload)};
+    if (dense_encode(&s->dense, a, &j, bf16_encode)) return ESP_OK;
     half_fill(j.body, HALF_BF16_NAN, n);
     h.flags = ESP_PAYLOAD_NONFINITE;
     return esp_payload_begin(a->payload, &h);
-}
-
-static esp_status bf16_compress(void *self, const esp_codec_args *a) {
-    if (bf16_wrap(self)) return recode_compress(bf16_wrap(self), a);
-    return bf16_write((const bf16_self *)self, a, NULL);
-}
-
-static esp_status bf16_forward(void *self, const esp_codec_args *a) {
-    const bf16_self *s = (const bf16_self *)self;
-    const uint64_t n = a->tensor[0]->count;
-    esp_payload_header in;
-    const esp_status st = dense_look(&s->dense, &bf16_format, a->reduced, n, 2 * n, &in);
-    return st == ESP_OK ? bf16_write(s, a, &in) : st;
 }
 
 static esp_status bf16_decompress(void *self, const esp_codec_args *a) {
@@ -142,8 +128,8 @@ static esp_status bf16_model(void *self, const esp_tensor *like, uint32_t n_redu
 static const esp_codec bf16_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = 1,
-    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |
-            ESP_CODEC_NO_FEEDBACK | ESP_CODEC_FORWARD | RECODE_CAPS,
+    .caps =
+        ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK | RECODE_CAPS,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = "bf16",
@@ -159,7 +145,6 @@ static const esp_codec bf16_codec = {
     .decompress = bf16_decompress,
     .traits = bf16_traits,
     .model = bf16_model,
-    .forward = bf16_forward,
 };
 static const esp_codec *const bf16_list[] = {&bf16_codec};
 static const esp_plugin bf16_plugin = {sizeof(esp_plugin), 1,     0,         0,    "bf16",

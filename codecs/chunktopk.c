@@ -434,8 +434,7 @@ typedef struct chunktopk_job {
     const chunktopk_self *self;
     const esp_codec_args *args; /* with the beta and gamma that apply */
     unsigned char *body;
-    const esp_payload_header *in; /* NULL, or of forward(): the header of the payload that came */
-    uint32_t bad, writes;         /* writes 0, of forward(): only looks for NaN and Inf */
+    uint32_t bad;
 } chunktopk_job;
 
 static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
@@ -457,45 +456,15 @@ static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Of phi plus what the payload that came holds. */
-static void chunktopk_hop_piece(void *arg, uint64_t begin, uint64_t end) {
-    chunktopk_job *j = (chunktopk_job *)arg;
-    const chunktopk_self *s = j->self;
-    float phi[CHUNKTOPK_MOST], *e = esp_residual_of(j->args, 0);
-    chunktopk_chosen chosen;
-    chosen.usual = 0;
-    chosen.margin = 0.93f;
-    for (uint64_t at = begin; at < end; at += s->chunk) {
-        const uint64_t n = end - at < s->chunk ? end - at : s->chunk, k = chunktopk_k(s, n);
-        const float *own = dense_block_phi(&s->dense, j->args, at, n, phi);
-        if (own != phi) memcpy(phi, own, n * sizeof *phi);
-        if (!(j->in->flags & ESP_PAYLOAD_EMPTY))
-            chunktopk_add(s, j->in, (const unsigned char *)esp_payload_body(j->args->reduced), phi, at, n, 1, 0);
-        if (j->writes ? !chunktopk_choose(s, j->args, NULL, phi, n, k, &chosen) : s->dense.check(phi, n) != 0) {
-            __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
-            return;
-        }
-        if (!j->writes) continue;
-        if (e) memcpy(e + at, phi, n * sizeof *phi);
-        chunktopk_write(s, &chosen, k, e ? e + at : NULL, j->body + at / s->chunk * chunktopk_record(s, s->chunk));
-    }
-}
-
 /* All chunks. 0: an element is NaN or Inf, and the residual as it was. */
 static int chunktopk_all(const chunktopk_self *s, chunktopk_job *j, uint64_t n) {
-    if (!j->in) {
-        if (!dense_finite(&s->dense, j->args)) return 0;
-        dense_run(&s->dense, n, chunktopk_piece, j);
-        return !j->bad;
-    }
-    if (j->in->flags & ESP_PAYLOAD_NONFINITE) return 0;
-    if (j->args->residual) dense_run(&s->dense, n, chunktopk_hop_piece, j);
-    j->writes = 1;
-    if (!j->bad) dense_run(&s->dense, n, chunktopk_hop_piece, j);
+    if (!dense_finite(&s->dense, j->args)) return 0;
+    dense_run(&s->dense, n, chunktopk_piece, j);
     return !j->bad;
 }
 
-static esp_status chunktopk_encode(const chunktopk_self *s, const esp_codec_args *a, const esp_payload_header *in) {
+static esp_status chunktopk_compress(void *self, const esp_codec_args *a) {
+    const chunktopk_self *s = (const chunktopk_self *)self;
     const uint64_t n = a->tensor[0]->count;
     esp_payload_header h =
         esp_payload_header_of(esp_name_hash("chunktopk"), CHUNKTOPK_WIRE, 0, n, chunktopk_body(s, n), 0);
@@ -505,23 +474,12 @@ static esp_status chunktopk_encode(const chunktopk_self *s, const esp_codec_args
     memset(&own, 0, sizeof own);
     memcpy(&own, a, a->struct_size < sizeof own ? a->struct_size : sizeof own);
     if (a->flags & ESP_ARG_OWN_MEMORY) own.beta = s->decay, own.gamma = 1;
-    chunktopk_job j = {s, &own, (unsigned char *)esp_payload_body(a->payload), in, 0, 0};
+    chunktopk_job j = {s, &own, (unsigned char *)esp_payload_body(a->payload), 0};
     if (chunktopk_all(s, &j, n)) return ESP_OK;
     h.flags = ESP_PAYLOAD_NONFINITE;
     h.body_bytes = 0;
     return esp_payload_begin(a->payload, &h);
 }
-static esp_status chunktopk_compress(void *self, const esp_codec_args *a) {
-    return chunktopk_encode((const chunktopk_self *)self, a, NULL);
-}
-static esp_status chunktopk_forward(void *self, const esp_codec_args *a) {
-    const chunktopk_self *s = (const chunktopk_self *)self;
-    const uint64_t n = a->tensor[0]->count;
-    esp_payload_header in;
-    const esp_status st = dense_look(&s->dense, &chunktopk_format, a->reduced, n, chunktopk_body(s, n), &in);
-    return st == ESP_OK ? chunktopk_encode(s, a, &in) : st;
-}
-
 static esp_status chunktopk_decompress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;
     return dense_decompress_by(&s->dense, &chunktopk_format, a, chunktopk_body(s, a->tensor[0]->count), s->chunk);
@@ -565,8 +523,7 @@ static esp_status chunktopk_model(void *self, const esp_tensor *like, uint32_t n
 static const esp_codec chunktopk_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = CHUNKTOPK_WIRE,
-    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |
-            ESP_CODEC_FORWARD,
+    .caps = ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = "chunktopk",
@@ -581,7 +538,6 @@ static const esp_codec chunktopk_codec = {
     .compress = chunktopk_compress,
     .decompress = chunktopk_decompress,
     .model = chunktopk_model,
-    .forward = chunktopk_forward,
 };
 static const esp_codec *const chunktopk_codecs[] = {&chunktopk_codec};
 static const esp_plugin chunktopk_plugin = {sizeof(esp_plugin), 1,    0,   0, "chunktopk", ESPRESSO_VERSION, "MIT",

@@ -221,7 +221,6 @@ static esp_status dgc_values(void *self, const esp_tensor *like, const esp_paylo
 static const esp_codec dgc_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = DGC_WIRE,
-    /* not FIXED_SIZE: payloads shrink from step to step during warm-up */
     .caps = ESP_CODEC_HAS_STATE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),

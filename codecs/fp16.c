@@ -100,33 +100,19 @@ static esp_status fp16_bound(void *self, const esp_tensor *like, uint32_t round,
     return esp_bound_fill(out, 2 * like->count, 0, 0);
 }
 
-/* in: NULL, or of forward(), the header of the payload that came. */
-static esp_status fp16_write(const fp16_self *self, const esp_codec_args *a, const esp_payload_header *in) {
+static esp_status fp16_compress(void *self, const esp_codec_args *a) {
+    const fp16_self *s = (const fp16_self *)self;
+    if (fp16_wrap(self)) return recode_compress(fp16_wrap(self), a);
     const uint64_t n = a->tensor[0]->count, exponent = fp16_exponent(a->n_reduced);
     esp_payload_header h = esp_payload_header_of(esp_name_hash("fp16"), 1, 0, n, 2 * n, exponent);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK) return st;
     const float up = (float)((uint64_t)1 << exponent);
-    fp16_job j = {self, (unsigned char *)esp_payload_body(a->payload), 1 / up, up};
-    if (in ? dense_forward(&self->dense, &fp16_format, a, in, &j, fp16_encode)
-           : dense_encode(&self->dense, a, &j, fp16_encode))
-        return ESP_OK;
+    fp16_job j = {s, (unsigned char *)esp_payload_body(a->payload), 1 / up, up};
+    if (dense_encode(&s->dense, a, &j, fp16_encode)) return ESP_OK;
     half_fill(j.body, HALF_F16_NAN, n);
     h.flags = ESP_PAYLOAD_NONFINITE;
     return esp_payload_begin(a->payload, &h);
-}
-
-static esp_status fp16_compress(void *self, const esp_codec_args *a) {
-    if (fp16_wrap(self)) return recode_compress(fp16_wrap(self), a);
-    return fp16_write((const fp16_self *)self, a, NULL);
-}
-
-static esp_status fp16_forward(void *self, const esp_codec_args *a) {
-    const fp16_self *s = (const fp16_self *)self;
-    const uint64_t n = a->tensor[0]->count;
-    esp_payload_header in;
-    const esp_status st = dense_look(&s->dense, &fp16_format, a->reduced, n, 2 * n, &in);
-    return st == ESP_OK ? fp16_write(s, a, &in) : st;
 }
 
 static esp_status fp16_decompress(void *self, const esp_codec_args *a) {
@@ -153,8 +139,8 @@ static esp_status fp16_model(void *self, const esp_tensor *like, uint32_t n_redu
 static const esp_codec fp16_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = 1,
-    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |
-            ESP_CODEC_NO_FEEDBACK | ESP_CODEC_FORWARD | RECODE_CAPS,
+    .caps =
+        ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK | RECODE_CAPS,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = "fp16",
@@ -170,7 +156,6 @@ static const esp_codec fp16_codec = {
     .decompress = fp16_decompress,
     .traits = fp16_traits,
     .model = fp16_model,
-    .forward = fp16_forward,
 };
 static const esp_codec *const fp16_list[] = {&fp16_codec};
 static const esp_plugin fp16_plugin = {sizeof(esp_plugin), 1,     0,         0,    "fp16",

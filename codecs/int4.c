@@ -139,8 +139,8 @@ static void int4_add_blocks(const void *self, const esp_payload_header *h, const
 }
 static const dense_format int4_format = {"int4", INT4_WIRE, 0, int4_valid, int4_add_blocks};
 
-/* in: NULL, or of forward(), the header of the payload that came. */
-static esp_status int4_write(const int4_self *s, const esp_codec_args *a, const esp_payload_header *in) {
+static esp_status int4_compress(void *self, const esp_codec_args *a) {
+    const int4_self *s = (const int4_self *)self;
     const uint64_t n = a->tensor[0]->count;
     esp_payload_header h = esp_payload_header_of(esp_name_hash("int4"), INT4_WIRE, 0, n, int4_body(s, n), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
@@ -155,22 +155,10 @@ static esp_status int4_write(const int4_self *s, const esp_codec_args *a, const 
                    .units = (dense_f32 *)(void *)body,
                    .halves = body + quant_units(n, s->block) * sizeof(float),
                    .pack = s->pack};
-    if (in ? dense_forward(&s->dense, &int4_format, a, in, &j, quant_hop) : quant_blocks(&j)) return ESP_OK;
+    if (quant_blocks(&j)) return ESP_OK;
     h.flags = ESP_PAYLOAD_NONFINITE;
     h.body_bytes = 0;
     return esp_payload_begin(a->payload, &h);
-}
-
-static esp_status int4_compress(void *self, const esp_codec_args *a) {
-    return int4_write((const int4_self *)self, a, NULL);
-}
-
-static esp_status int4_forward(void *self, const esp_codec_args *a) {
-    const int4_self *s = (const int4_self *)self;
-    const uint64_t n = a->tensor[0]->count;
-    esp_payload_header in;
-    const esp_status st = dense_look(&s->dense, &int4_format, a->reduced, n, int4_body(s, n), &in);
-    return st == ESP_OK ? int4_write(s, a, &in) : st;
 }
 
 static esp_status int4_decompress(void *self, const esp_codec_args *a) {
@@ -197,7 +185,7 @@ static esp_status int4_model(void *self, const esp_tensor *like, uint32_t n_redu
 static const esp_codec int4_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = INT4_WIRE,
-    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_FORWARD,
+    .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = "int4",
@@ -211,7 +199,6 @@ static const esp_codec int4_codec = {
     .compress = int4_compress,
     .decompress = int4_decompress,
     .model = int4_model,
-    .forward = int4_forward,
 };
 static const esp_codec *const int4_list[] = {&int4_codec};
 static const esp_plugin int4_plugin = {sizeof(esp_plugin), 1,     0,         0,    "int4",

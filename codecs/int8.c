@@ -65,9 +65,8 @@ static const esp_round int8_rounds[] = {{ESP_REDUCE_MAX, ESP_F32, 0, 0}, {ESP_RE
 static const char int8_gathers[] = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
 
 static esp_status int8_traits(void *self, esp_traits *out) {
-    const int blocks = ((const int8_self *)self)->block > 0;
-    out->caps &= ~(uint64_t)(blocks ? ESP_CODEC_REDUCIBLE : ESP_CODEC_FORWARD);
-    if (!blocks) return ESP_OK;
+    if (!((const int8_self *)self)->block) return ESP_OK;
+    out->caps &= ~(uint64_t)ESP_CODEC_REDUCIBLE;
     out->n_rounds = 1;
     out->rounds = NULL;
     out->default_option = int8_gathers;
@@ -110,8 +109,7 @@ static esp_payload_header int8_header(const esp_codec_args *a, uint64_t body, ui
     return esp_payload_header_of(esp_name_hash("int8"), INT8_WIRE, 0, a->tensor[0]->count, body, aux);
 }
 
-/* in: NULL, or of forward(), the header of the payload that came. */
-static esp_status int8_write_blocks(const int8_self *s, const esp_codec_args *a, const esp_payload_header *in) {
+static esp_status int8_write_blocks(const int8_self *s, const esp_codec_args *a) {
     const uint64_t n = a->tensor[0]->count;
     esp_payload_header h = int8_header(a, int8_body(s, n, 1), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
@@ -125,7 +123,7 @@ static esp_status int8_write_blocks(const int8_self *s, const esp_codec_args *a,
                    .most = INT8_MOST,
                    .units = (dense_f32 *)(void *)body,
                    .levels = (int8_t *)(body + quant_units(n, s->block) * sizeof(float))};
-    if (in ? dense_forward(&s->dense, &int8_blocks_format, a, in, &j, quant_hop) : quant_blocks(&j)) return ESP_OK;
+    if (quant_blocks(&j)) return ESP_OK;
     h.flags = ESP_PAYLOAD_NONFINITE;
     h.body_bytes = 0;
     return esp_payload_begin(a->payload, &h);
@@ -217,7 +215,7 @@ static esp_status int8_round1(const int8_self *s, const esp_codec_args *a) {
 
 static esp_status int8_compress(void *self, const esp_codec_args *a) {
     const int8_self *s = (const int8_self *)self;
-    return s->block ? int8_write_blocks(s, a, NULL) : a->round ? int8_round1(s, a) : int8_round0(s, a);
+    return s->block ? int8_write_blocks(s, a) : a->round ? int8_round1(s, a) : int8_round0(s, a);
 }
 
 /* ---- decompress ---------------------------------------------------------------------------------------------------------- */
@@ -259,15 +257,6 @@ static esp_status int8_decompress(void *self, const esp_codec_args *a) {
     return st == ESP_OK ? dense_decompress(&s->dense, &int8_shared_format, a, body) : st;
 }
 
-/* Blocks alone: of a shared range the ranks must agree before. */
-static esp_status int8_forward(void *self, const esp_codec_args *a) {
-    const int8_self *s = (const int8_self *)self;
-    const uint64_t n = a->tensor[0]->count;
-    esp_payload_header in;
-    const esp_status st = dense_look(&s->dense, &int8_blocks_format, a->reduced, n, int8_body(s, n, 1), &in);
-    return st == ESP_OK ? int8_write_blocks(s, a, &in) : st;
-}
-
 /* ---- model ----------------------------------------------------------------------------------------------------------------- */
 static esp_status int8_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                              esp_codec_model *out) {
@@ -301,8 +290,7 @@ static esp_status int8_model(void *self, const esp_tensor *like, uint32_t n_redu
 static const esp_codec int8_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = INT8_WIRE,
-    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |
-            ESP_CODEC_FORWARD,
+    .caps = ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = "int8",
@@ -319,7 +307,6 @@ static const esp_codec int8_codec = {
     .decompress = int8_decompress,
     .traits = int8_traits,
     .model = int8_model,
-    .forward = int8_forward,
 };
 static const esp_codec *const int8_list[] = {&int8_codec};
 static const esp_plugin int8_plugin = {sizeof(esp_plugin), 1,     0,         0,    "int8",

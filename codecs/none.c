@@ -30,10 +30,6 @@ static esp_status none_decompress(void *self, const esp_codec_args *a) {
     return dense_decompress((const dense_self *)self, &none_format, a, a->tensor[0]->count * sizeof(float));
 }
 
-static esp_status none_forward(void *self, const esp_codec_args *a) {
-    return plain_forward((const dense_self *)self, &none_format, a);
-}
-
 static esp_status none_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                              esp_codec_model *out) {
     (void)self;
@@ -59,8 +55,7 @@ static const esp_round none_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}};
 static const esp_codec none_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = 1,
-    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |
-            ESP_CODEC_NO_FEEDBACK | ESP_CODEC_FORWARD,
+    .caps = ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = "none",
@@ -75,7 +70,6 @@ static const esp_codec none_codec = {
     .decompress = none_decompress,
     .model = none_model,
     .values = none_values,
-    .forward = none_forward,
 };
 static const esp_codec *const none_list[] = {&none_codec};
 static const esp_plugin none_plugin = {sizeof(esp_plugin), 1,     0,         0,    "none",

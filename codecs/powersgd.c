@@ -380,8 +380,8 @@ static const esp_round powersgd_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0},
 static const esp_codec powersgd_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = 1,
-    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_HAS_STATE | ESP_CODEC_REDUCIBLE | ESP_CODEC_NEEDS_MATRIX |
-            ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS,
+    .caps =
+        ESP_CODEC_HAS_STATE | ESP_CODEC_REDUCIBLE | ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = "powersgd",

@@ -102,7 +102,7 @@ static esp_status topk_values(void *self, const esp_tensor *like, const esp_payl
 static const esp_codec topk_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = TOPK_WIRE,
-    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS,
+    .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = topk_name,

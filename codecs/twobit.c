@@ -301,7 +301,7 @@ static esp_status twobit_model(void *self, const esp_tensor *like, uint32_t n_re
 static const esp_codec twobit_codec = {
     .struct_size = sizeof(esp_codec),
     .wire_version = 1,
-    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
+    .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = "twobit",

@@ -52,7 +52,7 @@ static void warmup_close(void *self) {
 
 static esp_status warmup_traits(void *self, esp_traits *out) {
     const esp_traits *inner = &((const warmup_self *)self)->inner.traits;
-    const uint64_t dropped = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_LISTS | ESP_CODEC_FORWARD;
+    const uint64_t dropped = ESP_CODEC_REDUCIBLE | ESP_CODEC_LISTS;
     out->wire_version = ((const warmup_self *)self)->format.wire_version;
     out->caps = ESP_CODEC_WRAPPER | (inner->caps & ~dropped);
     if (!(inner->caps & ESP_CODEC_REDUCIBLE) && inner->default_option) out->default_option = inner->default_option;

@@ -121,17 +121,15 @@ typedef struct esp_host {
 
 /* ---- 4. codec table ----------------------------------------------------------------------------- */
 enum {
-    ESP_CODEC_FIXED_SIZE = 1u << 0,     /* compressed size follows from count, rows and cols alone         */
-    ESP_CODEC_HAS_STATE = 1u << 1,      /* bound() may ask for state: memory kept from step to step        */
-    ESP_CODEC_REDUCIBLE = 1u << 2,      /* a collective can reduce undecoded bodies of the last round      */
-    ESP_CODEC_OWN_FEEDBACK = 1u << 3,   /* keeps its method's own feedback (DGC): ESP_ARG_OWN_MEMORY       */
-    ESP_CODEC_DETERMINISTIC = 1u << 4,  /* draws no random numbers                                         */
-    ESP_CODEC_NEEDS_MATRIX = 1u << 5,   /* uses rows and columns: the host cuts matrices between rows      */
-    ESP_CODEC_FUSED_RESIDUAL = 1u << 6, /* reads and writes args->residual itself; otherwise the host does */
-    ESP_CODEC_NO_FEEDBACK = 1u << 7,    /* default feedback is "none" (fp16, unbiased methods)             */
-    ESP_CODEC_LISTS = 1u << 8,          /* one call of compress or decompress takes all parts of an op     */
-    ESP_CODEC_WRAPPER = 1u << 9,        /* opens another codec: takes the parameter of=(SPEC); set traits  */
-    ESP_CODEC_FORWARD = 1u << 10        /* has forward(): one round, no state, FUSED_RESIDUAL              */
+    ESP_CODEC_HAS_STATE = 1u << 0,      /* bound() may ask for state: memory kept from step to step        */
+    ESP_CODEC_REDUCIBLE = 1u << 1,      /* a collective can reduce undecoded bodies of the last round      */
+    ESP_CODEC_OWN_FEEDBACK = 1u << 2,   /* keeps its method's own feedback (DGC): ESP_ARG_OWN_MEMORY       */
+    ESP_CODEC_DETERMINISTIC = 1u << 3,  /* draws no random numbers                                         */
+    ESP_CODEC_NEEDS_MATRIX = 1u << 4,   /* uses rows and columns: the host cuts matrices between rows      */
+    ESP_CODEC_FUSED_RESIDUAL = 1u << 5, /* reads and writes args->residual itself; otherwise the host does */
+    ESP_CODEC_NO_FEEDBACK = 1u << 6,    /* default feedback is "none" (fp16, unbiased methods)             */
+    ESP_CODEC_LISTS = 1u << 7,          /* one call of compress or decompress takes all parts of an op     */
+    ESP_CODEC_WRAPPER = 1u << 8         /* opens another codec: takes the parameter of=(SPEC); set traits  */
 };
 enum { ESP_OUT_SET = 0, ESP_OUT_SUM = 1 };
 /* This Comp reads the rank's own gradient: use the method's own feedback. A residual without this flag: plain residual feedback. */
@@ -244,8 +242,8 @@ static inline float *esp_residual_of(const esp_codec_args *a, uint32_t t) {
 /** One codec. Threads: open/close are serialised by the host; bound, traits and model are re-entrant; compress and
  *  decompress may run at the same time for different tensors, so `self` must not change in them.
  *  Memory: only open allocates. Errors: tell host->log what is wrong, then return the status.
- *  Two tables may share a name if their devices differ. Only the caps that tell how to call a table, LISTS, FUSED_RESIDUAL and
- *  FORWARD, may differ then; wire_version, rounds, params, the other caps, and whether there is finalize, must be the same. */
+ *  Two tables may share a name if their devices differ. Only the caps that tell how to call a table, LISTS and FUSED_RESIDUAL,
+ *  may differ then; wire_version, rounds, params, the other caps, and whether there is finalize, must be the same. */
 typedef struct esp_codec {
     uint32_t struct_size;
     uint32_t wire_version; /* of the body's format, at least 1; ranks must agree                       */
@@ -281,11 +279,6 @@ typedef struct esp_codec {
     /** Where the body of a part like `like` holds plain f32 values, which a wrapper may recode. `h`: the payload's header, but for
      *  body_bytes, which the wrapper does not know yet; NULL: the largest payload. */
     esp_status (*values)(void *self, const esp_tensor *like, const struct esp_payload_header *h, esp_values *out);
-    /** One hop of a collective that compresses at every hop: payload := code(decode(reduced) + beta * residual + gamma *
-     *  tensor), in one pass; residual := what the payload does not carry. The tensor is only read. `reduced` is what another
-     *  rank's compress or forward wrote, and is checked as in decompress. Without forward() the host calls decompress and
-     *  compress. */
-    esp_status (*forward)(void *self, const esp_codec_args *a);
 } esp_codec;
 
 /* ---- 5. communication backend table --------------------------------------------------------------- */

@@ -238,47 +238,4 @@ static inline esp_status dense_decompress(const dense_self *s, const dense_forma
     return dense_decompress_by(s, f, a, body, DENSE_BLOCK);
 }
 
-/* ---- forward --------------------------------------------------------------------------------------------- */
-typedef struct dense_hop {
-    dense_job job;
-    const dense_format *format;
-    esp_payload_header in;
-    int writes; /* 0: only looks for NaN and Inf */
-} dense_hop;
-
-/* phi plus what the payload that came holds. */
-static inline void dense_hop_block(const dense_hop *d, uint64_t at, uint64_t n, float *phi) {
-    const esp_codec_args *a = d->job.args;
-    const float *own = dense_block_phi(d->job.self, a, at, n, phi);
-    if (own != phi) memcpy(phi, own, n * sizeof *phi);
-    if (!(d->in.flags & ESP_PAYLOAD_EMPTY))
-        d->format->add(d->job.self, &d->in, (const unsigned char *)esp_payload_body(a->reduced), phi, at, n, 1, 0);
-}
-
-static inline void dense_hop_piece(void *arg, uint64_t begin, uint64_t end) {
-    dense_hop *d = (dense_hop *)arg;
-    float phi[DENSE_BLOCK], *e = esp_residual_of(d->job.args, 0);
-    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
-        const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
-        dense_hop_block(d, at, n, phi);
-        if ((!e || !d->writes) && d->job.self->check(phi, n)) {
-            __atomic_store_n(&d->job.bad, 1, __ATOMIC_RELAXED);
-            return;
-        }
-        if (d->writes) d->job.encode(d->job.user, phi, e ? e + at : NULL, at, n);
-    }
-}
-
-/* As dense_encode, but of decode(args->reduced) + phi. `in` is that payload's header, from dense_look. */
-static inline int dense_forward(const dense_self *s, const dense_format *f, const esp_codec_args *a,
-                                const esp_payload_header *in, void *user,
-                                void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
-    dense_hop d = {{s, a, user, encode, 0}, f, *in, 0};
-    if (in->flags & ESP_PAYLOAD_NONFINITE) return 0;
-    if (a->residual) dense_run(s, a->tensor[0]->count, dense_hop_piece, &d);
-    d.writes = 1;
-    if (!d.job.bad) dense_run(s, a->tensor[0]->count, dense_hop_piece, &d);
-    return !d.job.bad;
-}
-
 #endif

@@ -33,29 +33,18 @@ static inline void plain_decode(const void *self, const esp_payload_header *h, c
                                                          set, n);
 }
 
-/* in: NULL, or of forward(), the header of the payload that came. */
-static inline esp_status plain_write(const dense_self *s, const dense_format *f, const esp_codec_args *a,
-                                     const esp_payload_header *in) {
+static inline esp_status plain_compress(const dense_self *s, const dense_format *f, const esp_codec_args *a) {
     const uint64_t n = a->tensor[0]->count;
     esp_payload_header h =
         esp_payload_header_of(esp_name_hash(f->name), (uint16_t)f->wire_version, 0, n, n * sizeof(float), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK) return st;
     unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
-    if (in ? dense_forward(s, f, a, in, body, plain_encode) : dense_encode(s, a, body, plain_encode)) return ESP_OK;
+    if (dense_encode(s, a, body, plain_encode)) return ESP_OK;
     const float nan = dense_float(0x7FC00000u);
     for (uint64_t i = 0; f->nan_body && i < n; i++) memcpy(body + i * sizeof nan, &nan, sizeof nan);
     if (!f->nan_body) h.body_bytes = 0;
     h.flags = ESP_PAYLOAD_NONFINITE;
     return esp_payload_begin(a->payload, &h);
-}
-static inline esp_status plain_compress(const dense_self *s, const dense_format *f, const esp_codec_args *a) {
-    return plain_write(s, f, a, NULL);
-}
-static inline esp_status plain_forward(const dense_self *s, const dense_format *f, const esp_codec_args *a) {
-    const uint64_t n = a->tensor[0]->count;
-    esp_payload_header in;
-    const esp_status st = dense_look(s, f, a->reduced, n, n * sizeof(float), &in);
-    return st == ESP_OK ? plain_write(s, f, a, &in) : st;
 }
 #endif

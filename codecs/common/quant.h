@@ -231,20 +231,6 @@ static inline int quant_blocks(quant_job *j) {
     return !j->bad;
 }
 
-/* The same for one block of dense.h, whose numbers `phi` are finite: encode() of dense_forward. A residual is finite, too, so that 0 times
- * it is 0. */
-static inline void quant_hop(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
-    const quant_job *j = (const quant_job *)user;
-    int8_t tmp[DENSE_BLOCK];
-    for (uint64_t i = 0; i < n; i += j->block) {
-        const uint64_t m = n - i < j->block ? n - i : j->block;
-        const quant_range r = quant_range_of((uint32_t)j->top(phi + i, NULL, 0, 1, m), j->most);
-        j->units[(at + i) / j->block] = r.unit;
-        j->encode(j->levels ? j->levels + at + i : tmp, residual ? residual + i : NULL, phi + i, 0, 1, r, m);
-        if (!j->levels) j->pack(j->halves + (at + i) / 2, tmp, m);
-    }
-}
-
 /* Fails with a text unless `block` is a power of two that dense.h's blocks hold. */
 static inline esp_status quant_block_check(const esp_host *h, const char *codec, uint64_t block) {
     char text[160];

@@ -68,8 +68,8 @@ static inline esp_status recode_open(recode *r, const recode_format *f, const es
 
 static inline esp_status recode_traits(const recode *r, esp_traits *out) {
     const esp_traits *t = &r->inner.traits;
-    const uint64_t kept = ESP_CODEC_FIXED_SIZE | ESP_CODEC_HAS_STATE | ESP_CODEC_DETERMINISTIC |
-                          ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_NO_FEEDBACK;
+    const uint64_t kept =
+        ESP_CODEC_HAS_STATE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_NO_FEEDBACK;
     out->wire_version = wrap_wire_version(r->format->wire_version, &r->inner);
     out->caps = ESP_CODEC_WRAPPER | (t->caps & kept) | (r->reducible ? (uint64_t)ESP_CODEC_REDUCIBLE : 0);
     out->rounds = r->reducible ? r->format->rounds : NULL;

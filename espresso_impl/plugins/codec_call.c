@@ -164,15 +164,8 @@ ESP__FN esp_status esp__call_decompress(esp__codec_call *c) {
 }
 
 ESP__FN esp_status esp__call_forward(esp__codec_call *c, const esp_payload *in, float *phi, float *back) {
-    const esp_codec *t = c->codec->table;
     const esp_codec_args saved = c->args;
     esp_payload one = *in;
-    if (c->codec->traits.caps & ESP_CODEC_FORWARD) {
-        c->args.reduced = &one;
-        const esp_status s = t->forward(c->codec->self, &c->args);
-        c->args.reduced = NULL;
-        return s;
-    }
     if (c->args.residual)
         esp__call_compensate(c, phi);
     else if (c->part.count)
@@ -182,7 +175,7 @@ ESP__FN esp_status esp__call_forward(esp__codec_call *c, const esp_payload *in, 
     c->args.residual = NULL;
     c->args.mode = ESP_OUT_SUM;
     c->args.scale = 1.0f;
-    const esp_status s = t->decompress(c->codec->self, &c->args);
+    const esp_status s = esp__call_decompress(c);
     c->args = saved;
     return s ? s : esp__call_phi(c, saved.residual, phi, back);
 }

@@ -57,13 +57,6 @@ ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind 
                          "codec '%s': traits() gives both ESP_CODEC_OWN_FEEDBACK and ESP_CODEC_NO_FEEDBACK, which "
                          "contradict each other",
                          c->spec);
-    if (c->traits.caps & ESP_CODEC_FORWARD && (c->traits.n_rounds > 1 || c->traits.caps & ESP_CODEC_HAS_STATE ||
-                                               !(c->traits.caps & ESP_CODEC_FUSED_RESIDUAL)))
-        return esp__fail(
-            ctx, ESP_E_ABI,
-            "codec '%s': traits() gives ESP_CODEC_FORWARD, but also several rounds or ESP_CODEC_HAS_STATE, or "
-            "no ESP_CODEC_FUSED_RESIDUAL: clear it",
-            c->spec);
     const esp_round last = esp__codec_round(c, c->traits.n_rounds - 1);
     if (!last.op != !(c->traits.caps & ESP_CODEC_REDUCIBLE))
         return esp__fail(ctx, ESP_E_ABI,

@@ -59,7 +59,7 @@ ESP__FN esp_status esp__backend_refuse(esp_ctx *ctx, const esp_backend *b, const
 ESP__FN esp_status esp__device_refuse(esp_ctx *ctx, const esp_device_table *d, const char *from);
 /* Two tables of one codec, for different devices: do they agree in all that ranks and users see? Capabilities that only say how the
  * host calls a table may differ; the host looks at those of the table that it calls. */
-enum { ESP__CALL_CAPS = ESP_CODEC_LISTS | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_FORWARD };
+enum { ESP__CALL_CAPS = ESP_CODEC_LISTS | ESP_CODEC_FUSED_RESIDUAL };
 ESP__FN esp_status esp__twins_refuse(esp_ctx *ctx, const esp_codec *c, const char *from, const esp_codec *other,
                                      const char *other_from);
 

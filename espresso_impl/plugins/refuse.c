@@ -42,9 +42,9 @@ static const uint32_t esp__all_reduces = ESP_BIT(ESP_REDUCE_SUM) | ESP_BIT(ESP_R
 
 /* ---- codecs ---------------------------------------------------------------------------------------------------------- */
 enum {
-    ESP__CODEC_CAPS = ESP_CODEC_FIXED_SIZE | ESP_CODEC_HAS_STATE | ESP_CODEC_REDUCIBLE | ESP_CODEC_OWN_FEEDBACK |
-                      ESP_CODEC_DETERMINISTIC | ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_FUSED_RESIDUAL |
-                      ESP_CODEC_NO_FEEDBACK | ESP_CODEC_LISTS | ESP_CODEC_WRAPPER | ESP_CODEC_FORWARD
+    ESP__CODEC_CAPS = ESP_CODEC_HAS_STATE | ESP_CODEC_REDUCIBLE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC |
+                      ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK | ESP_CODEC_LISTS |
+                      ESP_CODEC_WRAPPER
 };
 
 static esp_status esp__refuse_round(const esp__suspect *x, const esp_codec *c, uint32_t i) {
@@ -85,27 +85,6 @@ static esp_status esp__refuse_rounds(const esp__suspect *x, const esp_codec *c) 
     return s;
 }
 
-/* A hop is one call for one piece: it has no other rounds, and no state from the step before. Its residual is known to forward()
- * alone. A wrapper's table may list what only some of its instances are, and so may one with traits() list rounds. */
-static esp_status esp__refuse_forward(const esp__suspect *x, const esp_codec *c) {
-    const int has = ESP_HAS(esp_codec, c, forward) != 0, says = (c->caps & ESP_CODEC_FORWARD) != 0;
-    if (has != says)
-        return esp__refuse(x, ESP_E_ABI, "forward", "%s, but caps %s ESP_CODEC_FORWARD: set both or none",
-                           has ? "set" : "NULL", says ? "has" : "lacks");
-    if (!has) return ESP_OK;
-    if (c->n_rounds > 1 && !ESP_HAS(esp_codec, c, traits))
-        return esp__refuse(x, ESP_E_ABI, "forward", "set, but n_rounds is %u: a hop has one round",
-                           (unsigned)c->n_rounds);
-    if (!(c->caps & ESP_CODEC_FUSED_RESIDUAL))
-        return esp__refuse(
-            x, ESP_E_ABI, "forward",
-            "set, but caps lacks ESP_CODEC_FUSED_RESIDUAL: only forward() knows what its payload does not "
-            "carry");
-    if (c->caps & ESP_CODEC_HAS_STATE && !(c->caps & ESP_CODEC_WRAPPER))
-        return esp__refuse(x, ESP_E_ABI, "forward", "set, but caps has ESP_CODEC_HAS_STATE: a hop has no state");
-    return ESP_OK;
-}
-
 ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const char *from) {
     const esp__suspect x = {ctx, from, "codec", c->name};
     esp_status s = esp__refuse_caps(&x, c->caps, ESP__CODEC_CAPS);
@@ -126,7 +105,6 @@ ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const cha
     if (!s && c->caps & ESP_CODEC_OWN_FEEDBACK && c->caps & ESP_CODEC_NO_FEEDBACK && !(c->caps & ESP_CODEC_WRAPPER))
         s = esp__refuse(&x, ESP_E_ABI, "caps",
                         "ESP_CODEC_OWN_FEEDBACK and ESP_CODEC_NO_FEEDBACK contradict each other");
-    if (!s) s = esp__refuse_forward(&x, c);
     if (!s && c->caps & ESP_CODEC_WRAPPER && !ESP_HAS(esp_codec, c, traits))
         s = esp__refuse(&x, ESP_E_ABI, "traits",
                         "NULL, but caps has ESP_CODEC_WRAPPER: a wrapper is what its codec is");

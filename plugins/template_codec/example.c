@@ -125,7 +125,7 @@ static esp_status example_decompress(void *self, const esp_codec_args *a) {
 static const esp_codec example_codec = {
     .struct_size = sizeof example_codec,
     .wire_version = EXAMPLE_WIRE,
-    .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC,
+    .caps = ESP_CODEC_DETERMINISTIC,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = example_name,

@@ -174,7 +174,6 @@ static const row rows[] = {
     M1(model),
     M1(finalize),
     M1(values),
-    M1(forward),
 #undef M1
 #define M1(f) M(esp_group, f)
     S(esp_group),
@@ -433,7 +432,6 @@ static const number numbers[] = {
     N(ESP_LOG_WARN),
     N(ESP_LOG_INFO),
     N(ESP_LOG_DEBUG),
-    N(ESP_CODEC_FIXED_SIZE),
     N(ESP_CODEC_HAS_STATE),
     N(ESP_CODEC_REDUCIBLE),
     N(ESP_CODEC_OWN_FEEDBACK),
@@ -443,7 +441,6 @@ static const number numbers[] = {
     N(ESP_CODEC_NO_FEEDBACK),
     N(ESP_CODEC_LISTS),
     N(ESP_CODEC_WRAPPER),
-    N(ESP_CODEC_FORWARD),
     N(ESP_OUT_SET),
     N(ESP_OUT_SUM),
     N(ESP_ARG_OWN_MEMORY),

@@ -86,7 +86,7 @@ static esp_status second_model(void *self, const esp_tensor *like, uint32_t n_re
 #define SECOND(codec, extra)                                                                                           \
     static const esp_codec codec##_table = {sizeof(esp_codec),                                                         \
                                             1,                                                                         \
-                                            ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC | (extra),                  \
+                                            ESP_CODEC_DETERMINISTIC | (extra),                                         \
                                             ESP_BIT(ESP_F32),                                                          \
                                             ESP_BIT(ESP_CPU),                                                          \
                                             #codec,                                                                    \

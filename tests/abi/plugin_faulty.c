@@ -6,10 +6,9 @@
 #define ESPRESSO_PLUGIN_ENTRY(id) static const esp_plugin *unused_##id(const esp_host *h)
 #include "backends/loop.c"
 
-static const char *const faults[] = {"none",     "unknown", "shrinks", "longer", "count",  "nan",   "loses",
-                                     "capacity", "ignores", "order",   "header", "crash",  "clock", "shared",
-                                     "vary",     "linear",  "size",    "round",  "seed",   "leak",  "lists",
-                                     "error",    "params",  "among",   "poor",   "forward"};
+static const char *const faults[] = {"none",    "unknown", "shrinks", "longer", "count", "nan",    "loses",  "capacity",
+                                     "ignores", "order",   "header",  "crash",  "clock", "shared", "linear", "size",
+                                     "round",   "seed",    "leak",    "lists",  "error", "params", "among",  "poor"};
 enum {
     NONE,
     UNKNOWN,
@@ -25,7 +24,6 @@ enum {
     CRASH,
     CLOCK,
     SHARED,
-    VARY,
     LINEAR,
     SIZE,
     ROUND,
@@ -36,7 +34,6 @@ enum {
     PARAMS,
     AMONG,
     POOR,
-    FORGETS,
     FAULTS
 };
 static const esp_device cpu = {ESP_CPU, 0};
@@ -98,8 +95,6 @@ static esp_status faulty_compress(void *self, const esp_codec_args *a) {
     if (f == NOT_A_NUMBER) finite = 1;
     if (f == COUNT) h.count++;
     if (!finite) h.flags = ESP_PAYLOAD_NONFINITE, h.body_bytes = 0;
-    if (f == VARY && n && ((const float *)a->tensor[0]->data.ptr)[0] == 0)
-        h.body_bytes = 0, h.flags = ESP_PAYLOAD_EMPTY;
     if (f == CAPACITY && a->payload->data.bytes && a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes)
         *(char *)a->payload->data.ptr = 0;
     if (esp_payload_begin(a->payload, &h) != ESP_OK) return ESP_E_TOO_SMALL;
@@ -181,33 +176,9 @@ static esp_status faulty_compress_all(void *self, const esp_codec_args *a) {
     s = faulty_compress(self, &inner);
     if (!s && (finite_numbers(&inner) || fault_in(self) == NOT_A_NUMBER))
         for (uint64_t i = 0; i < n; i++) e[i] = fault_in(self) == LOSES ? 0.25f : 0;
-    if (!s && fault_in(self) == VARY && n && tmp[0] == 0) memcpy(e, tmp, n * 4);
     if (!s && fault_in(self) == ROUND && finite_numbers(&inner))
         for (uint64_t i = 0; i < n; i++) e[i] = tmp[i] - 1.25f * tmp[i];
     raw_host->free_(raw_host->user, (esp_device){ESP_CPU, 0}, tmp, n * 4 + 4);
-    return s;
-}
-
-/* What came, plus this rank's own numbers. */
-static esp_status faulty_forward(void *self, const esp_codec_args *a) {
-    const uint64_t n = a->tensor[0]->count;
-    const float *e = esp_residual_of(a, 0), *g = (const float *)a->tensor[0]->data.ptr;
-    float *sum = (float *)raw_host->alloc(raw_host->user, cpu, n * 4 + 4, 64);
-    esp_payload in = *a->reduced;
-    esp_tensor all = *a->tensor[0], *one = &all;
-    esp_codec_args inner = *a;
-    all.data.ptr = sum;
-    inner.tensor = &one, inner.payload = &in, inner.n_payloads = 1, inner.mode = ESP_OUT_SET, inner.scale = 1;
-    esp_status s = faulty_decompress(self, &inner);
-    for (uint64_t i = 0; i < n && !s; i++) {
-        const float own = e ? a->beta * e[i] + a->gamma * g[i] : g[i];
-        sum[i] = fault_in(self) == FORGETS ? own : sum[i] + own;
-    }
-    inner.payload = a->payload, inner.residual = NULL;
-    const int finite = !s && finite_numbers(&inner);
-    if (!s) s = faulty_compress(self, &inner);
-    if (!s && e && finite) memset(a->residual[0].ptr, 0, n * 4);
-    raw_host->free_(raw_host->user, cpu, sum, n * 4 + 4);
     return s;
 }
 
@@ -228,15 +199,14 @@ static esp_status faulty_model(void *self, const esp_tensor *like, uint32_t n_re
 
 static esp_status faulty_traits(void *self, esp_traits *out) {
     if (fault_in(self) != LISTS) out->caps &= ~(uint64_t)ESP_CODEC_LISTS;
-    if (fault_in(self) && fault_in(self) != FORGETS) out->caps &= ~(uint64_t)ESP_CODEC_FORWARD;
     return ESP_OK;
 }
 
 static const esp_round sum_of_f32[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}};
 static const esp_codec faulty_codec = {.struct_size = sizeof(esp_codec),
                                        .wire_version = 1,
-                                       .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_REDUCIBLE |
-                                               ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_FORWARD |
+                                       .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_REDUCIBLE |
+                                               ESP_CODEC_FUSED_RESIDUAL |
                                                ESP_CODEC_LISTS, /* wrong: the first part only */
                                        .dtypes = ESP_BIT(ESP_F32),
                                        .devices = ESP_BIT(ESP_CPU),
@@ -251,8 +221,7 @@ static const esp_codec faulty_codec = {.struct_size = sizeof(esp_codec),
                                        .compress = faulty_compress_all,
                                        .decompress = faulty_decompress,
                                        .traits = faulty_traits,
-                                       .model = faulty_model,
-                                       .forward = faulty_forward};
+                                       .model = faulty_model};
 static const esp_codec *const faulty_codecs[] = {&faulty_codec};
 
 /* ---- the backend: loop, with one thing wrong --------------------------------------------------------------------------------- */

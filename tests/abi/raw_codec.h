@@ -57,7 +57,7 @@ __attribute__((unused)) static esp_status raw_decompress(void *self, const esp_c
 
 #define RAW_TABLE(size)                                                                                                \
     {                                                                                                                  \
-        size, 1, ESP_CODEC_FIXED_SIZE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_NO_FEEDBACK, ESP_BIT(ESP_F32),             \
-            ESP_BIT(ESP_CPU), RAW_NAME, "copies", NULL, NULL, 1, 0, NULL, raw_open, raw_close, raw_bound,              \
-            raw_compress, raw_decompress, NULL, NULL, NULL, NULL, NULL                                                 \
+        size, 1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_NO_FEEDBACK, ESP_BIT(ESP_F32), ESP_BIT(ESP_CPU), RAW_NAME,        \
+            "copies", NULL, NULL, 1, 0, NULL, raw_open, raw_close, raw_bound, raw_compress, raw_decompress, NULL,      \
+            NULL, NULL, NULL, NULL                                                                                     \
     }

@@ -167,8 +167,8 @@ static inline esp_status rounds_decompress(void *self, const esp_codec_args *a) 
 #define ROUNDS_CODEC(id, codec_name, n, list, opens, more)                                                             \
     static const esp_codec id = {.struct_size = sizeof(esp_codec),                                                     \
                                  .wire_version = 1,                                                                    \
-                                 .caps = ESP_CODEC_FIXED_SIZE | ESP_CODEC_REDUCIBLE | ESP_CODEC_HAS_STATE |            \
-                                         ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | (more),                  \
+                                 .caps = ESP_CODEC_REDUCIBLE | ESP_CODEC_HAS_STATE | ESP_CODEC_DETERMINISTIC |         \
+                                         ESP_CODEC_FUSED_RESIDUAL | (more),                                            \
                                  .dtypes = ESP_BIT(ESP_F32),                                                           \
                                  .devices = ESP_BIT(ESP_CPU),                                                          \
                                  .name = codec_name,                                                                   \

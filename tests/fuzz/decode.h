@@ -1,4 +1,4 @@
-/* decode.h: hostile payloads for every built-in codec: what decompress, forward, a round that reads what others reduced, and
+/* decode.h: hostile payloads for every built-in codec: what decompress, a round that reads what others reduced, and
  * esp_decompress must do with any bytes. They return ESP_OK or ESP_E_CORRUPT, read nothing outside the payload, write nothing outside
  * the output, write nothing at all where they refuse, and every SIMD level gives the same bits. Used by fuzz_decode.c and, with fewer
  * inputs, by test_decode.c. Include tests/common/library.h first.
@@ -78,8 +78,8 @@ static inline void decode_close(void) {
 }
 
 /* ---- what an input asks for --------------------------------------------------------------------------------------------- */
-enum { DECODE_PATCH, DECODE_BODY, DECODE_BYTES, DECODE_KINDS };                           /* how the payload is made */
-enum { DECODE_DECOMPRESS, DECODE_FORWARD, DECODE_LAST_ROUND, DECODE_HANDLE, DECODE_OPS }; /* who reads it */
+enum { DECODE_PATCH, DECODE_BODY, DECODE_BYTES, DECODE_KINDS };           /* how the payload is made */
+enum { DECODE_DECOMPRESS, DECODE_LAST_ROUND, DECODE_HANDLE, DECODE_OPS }; /* who reads it */
 enum {
     DECODE_SUM = 1,
     DECODE_FEEDBACK = 2,
@@ -120,10 +120,8 @@ static inline int decode_case_of(const uint8_t *data, size_t size, decode_case *
         c->rows = 0;
     }
     if (!(caps & ESP_CODEC_REDUCIBLE)) c->n_reduced = 1;
-    if (c->op == DECODE_FORWARD && !(caps & ESP_CODEC_FORWARD)) c->op = DECODE_DECOMPRESS;
     if (c->op == DECODE_LAST_ROUND && decode_codec[0][c->codec]->traits.n_rounds < 2) c->op = DECODE_DECOMPRESS;
-    if (c->op == DECODE_FORWARD || c->op == DECODE_HANDLE) c->n_reduced = 1;
-    if (c->op == DECODE_HANDLE) c->step = 0;
+    if (c->op == DECODE_HANDLE) c->n_reduced = 1, c->step = 0;
     if (c->op == DECODE_LAST_ROUND) c->flags |= DECODE_HIT_REDUCED;
     return 1;
 }
@@ -271,10 +269,6 @@ static inline esp_status decode_call(const decode_case *c, const decode_sizes *z
         call.args.round = z->last;
         if (c->flags & DECODE_FEEDBACK) esp__call_residual(&call, (float *)(void *)m->residual.data);
         esp__call_payload(&call, m->payload.data, m->payload.bytes, used);
-        if (c->op == DECODE_FORWARD) {
-            esp_payload in = {{bad->data, bad->bytes, {0, 0}}, NULL};
-            return esp__call_forward(&call, &in, NULL, NULL);
-        }
         return esp__call_compress(&call, NULL, NULL);
     }
     esp_payload all[3];

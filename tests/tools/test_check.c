@@ -63,7 +63,6 @@ static void codec_faults(void **state) {
     expect("faulty:fault=header", "corrupt", "call esp_payload_read");
     expect("faulty:fault=crash", "corrupt", "crashed while decoding");
     expect("faulty:fault=shared", "threads", "self must not change in compress");
-    expect("faulty:fault=vary", "fixed size", "leave ESP_CODEC_FIXED_SIZE out");
     expect("faulty:fault=linear", "reduce", "bodies must be linear");
     expect("faulty:fault=size", "model", "model() says");
     expect("faulty:fault=round", "lossy", "set ESP_MODEL_LOSSY");
@@ -73,7 +72,6 @@ static void codec_faults(void **state) {
     expect("faulty:fault=lists", "lists", "part 1 of a list has another payload than alone");
     expect("faulty:fault=error", "error", "model() says that the error is 0.5");
     expect("faulty:fault=params", "parameters", "which the table's params give as its defaults");
-    expect("faulty:fault=forward", "forward", "is the rank's own, but decoded");
     expect("faulty:fault=among", "one of many", "check all payloads first");
 }
 

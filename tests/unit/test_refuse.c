@@ -151,19 +151,6 @@ static void codec_members(void **state) {
     CODEC(c.caps |= 1u << 30, ESP_E_UNSUPPORTED, "caps: this library does not know the capability 0x40000000");
     CODEC(c.caps |= ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_NO_FEEDBACK, ESP_E_ABI, "caps: ESP_CODEC_OWN_FEEDBACK");
     CODEC(c.caps |= ESP_CODEC_WRAPPER, ESP_E_ABI, "traits: NULL");
-    CODEC(c.forward = codec_run, ESP_E_ABI, "forward: set, but caps lacks ESP_CODEC_FORWARD");
-    CODEC(c.caps |= ESP_CODEC_FORWARD, ESP_E_ABI, "forward: NULL, but caps has ESP_CODEC_FORWARD");
-    CODEC((c.forward = codec_run, c.caps |= ESP_CODEC_FORWARD), ESP_E_ABI,
-          "forward: set, but caps lacks ESP_CODEC_FUSED");
-    CODEC((c.forward = codec_run, c.caps |= ESP_CODEC_FORWARD | ESP_CODEC_FUSED_RESIDUAL), ESP_OK, "");
-    CODEC((c.forward = codec_run, c.caps |= ESP_CODEC_FORWARD | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_HAS_STATE),
-          ESP_E_ABI, "forward: set, but caps has ESP_CODEC_HAS_STATE");
-    CODEC(
-        (c.forward = codec_run, c.caps |= ESP_CODEC_FORWARD | ESP_CODEC_FUSED_RESIDUAL, c.n_rounds = 2, c.rounds = two),
-        ESP_E_ABI, "forward: set, but n_rounds is 2");
-    CODEC((c.forward = codec_run, c.caps |= ESP_CODEC_FORWARD | ESP_CODEC_FUSED_RESIDUAL, c.n_rounds = 2,
-           c.rounds = two, c.traits = codec_traits),
-          ESP_OK, ""); /* an instance may have one round */
     CODEC(c.dtypes = ESP_BIT(ESP_F16), ESP_E_UNSUPPORTED, "dtypes");
     CODEC(c.dtypes |= 1u << 20, ESP_E_UNSUPPORTED, "dtypes");
     CODEC(c.devices = ESP_BIT(ESP_CUDA), ESP_E_UNSUPPORTED, "caps: lacks ESP_CODEC_FUSED_RESIDUAL");

@@ -83,8 +83,6 @@ static const check check_codec_list[] = {
     {"seed", "ESP_CODEC_DETERMINISTIC: the seed changes nothing", check_seed_run},
     {"lists", "ESP_CODEC_LISTS: several parts in one call are as each part alone", check_lists_run},
     {"threads", "two tensors at the same time", check_threads_run},
-    {"forward", "ESP_CODEC_FORWARD: nothing is lost at a hop", check_forward_run},
-    {"fixed size", "ESP_CODEC_FIXED_SIZE: the size follows from the count", check_fixed_run},
     {"reduce", "reduced bodies decode to the sum", check_reduce_run},
     {"model", "sizes as they are, times that rise", check_model_run},
     {"error", "the error that model() states", check_error_run},

@@ -160,69 +160,6 @@ static void check_steps_run(void *target) {
     }
 }
 
-/* One hop of a part: `in` holds what came. */
-static esp_status check_hop(check_part *p, const check_part *in, uint64_t in_bytes) {
-    esp__codec_call c;
-    check_call(p, p->g, &c);
-    esp__call_reduced(&c, in->payload[0].data, in_bytes);
-    esp__call_payload(&c, p->payload[0].data, p->bound[0].payload_bytes, &p->used[0]);
-    if (p->feedback) esp__call_residual(&c, p->e);
-    memset(p->payload[0].data, 0xA5, (size_t)p->bound[0].payload_bytes);
-    return p->codec->table->forward(p->codec->self, &c.args);
-}
-
-/* ESP_CODEC_FORWARD: what came and the part are in the payload and the residual. */
-static void check_forward_of(const esp__codec *c, uint64_t count, int kind, int feedback) {
-    check_part in = check_part_make(c, count, 0, 1), p = check_part_make(c, count, 0, 1);
-    const size_t bytes = (size_t)count * 4;
-    float *came = malloc(bytes + 4), *before = malloc(bytes + 4), *own = malloc(bytes + 4);
-    const int lost = kind == IN_NAN || kind == IN_INF;
-    in.feedback = 0;
-    p.feedback = feedback, p.beta = 0.9f, p.gamma = 0.7f;
-    check_fill(in.g, count, IN_NORMAL);
-    check_fill(p.g, count, kind);
-    check_fill(p.e, count, IN_NORMAL);
-    memcpy(before, p.e, bytes);
-    memcpy(own, p.g, bytes);
-    check_say("forwarding %llu elements, %s", (check_u)count, check_inputs[kind]);
-    if (check_compress(&in) != ESP_OK || check_decode(&in, in.payload[0].data, in.used[0]) != ESP_OK)
-        check_fail("compress or decompress failed");
-    memcpy(came, in.o, bytes);
-    if (check_hop(&p, &in, in.used[0]) != ESP_OK) check_fail("forward failed for %llu elements", (check_u)count);
-    check_good_header(&p, check_inputs[kind]);
-    if (memcmp(own, p.g, bytes)) check_fail("forward wrote into the tensor, which is only read");
-    if (lost && (!(check_header(&p).flags & ESP_PAYLOAD_NONFINITE) || memcmp(before, p.e, bytes)))
-        check_fail("forward of %s: set ESP_PAYLOAD_NONFINITE, and leave the residual as it was", check_inputs[kind]);
-    if (check_decode(&p, p.payload[0].data, p.used[0]) != ESP_OK) check_fail("decompress refused what forward wrote");
-    for (uint64_t i = 0; i < count && feedback && !lost; i++) {
-        const double phi = (double)p.beta * (double)before[i] + (double)p.gamma * (double)own[i];
-        const double back = (double)p.o[i] + (double)p.e[i];
-        const double most =
-            fabs((double)came[i]) + fabs((double)before[i]) + fabs((double)own[i]) + fabs((double)p.e[i]);
-        if (!(fabs(back - (double)came[i] - phi) <= most * 0x1p-22))
-            check_fail("forward of %s: element %llu: %g came, %g is the rank's own, but decoded %g + residual %g is %g",
-                       check_inputs[kind], (check_u)i, (double)came[i], phi, (double)p.o[i], (double)p.e[i], back);
-    }
-    if (check_hop(&p, &in, in.used[0] - 1) != ESP_E_CORRUPT)
-        check_fail("forward of a payload that was cut off must return ESP_E_CORRUPT");
-    free(came), free(before), free(own);
-    check_part_free(&in);
-    check_part_free(&p);
-}
-
-static void check_forward_run(void *target) {
-    static const uint64_t counts[] = {1, 33, 4097, 100003};
-    const esp__codec *c = target;
-    if (!(c->traits.caps & ESP_CODEC_FORWARD)) check_skip("the codec does not say ESP_CODEC_FORWARD");
-    for (int z = 0; z < 4; z++)
-        for (int feedback = 0; feedback < (check_feedback(c) ? 2 : 1); feedback++) {
-            check_forward_of(c, counts[z], IN_NORMAL, feedback);
-            check_forward_of(c, counts[z], IN_ZERO, feedback);
-            check_forward_of(c, counts[z], IN_NAN, feedback);
-            check_forward_of(c, counts[z], IN_INF, feedback);
-        }
-}
-
 static void check_small_run(void *target) {
     const esp__codec *c = target;
     for (int z = 0; z < CHECK_SIZES; z++) {

@@ -21,25 +21,6 @@ static void check_bound_run(void *target) {
     }
 }
 
-static void check_fixed_run(void *target) {
-    const esp__codec *c = target;
-    if (!(c->traits.caps & ESP_CODEC_FIXED_SIZE)) check_skip("the codec does not say ESP_CODEC_FIXED_SIZE");
-    for (int z = 0; z < CHECK_SIZES; z++) {
-        uint64_t first = 0;
-        for (int kind = 0; kind < IN_NAN; kind++) {
-            check_part p = check_part_make(c, check_sizes[z], check_rows(c, check_sizes[z], 1), 1);
-            check_fill(p.g, p.count, kind);
-            if (check_compress(&p) != ESP_OK) check_fail("compress failed");
-            if (!kind) first = check_used(&p);
-            if (check_used(&p) != first)
-                check_fail("%llu elements take %llu bytes for one input and %llu for another (%s): leave "
-                           "ESP_CODEC_FIXED_SIZE out",
-                           (check_u)p.count, (check_u)first, (check_u)check_used(&p), check_inputs[kind]);
-            check_part_free(&p);
-        }
-    }
-}
-
 static double check_bytes(const esp_payload_size *s, uint64_t count) {
     const double q = s->quantum > 0 ? s->quantum : 1;
     return s->fixed + q * ceil(s->per_element * (double)count / q);
@@ -82,8 +63,7 @@ static void check_model_sizes(const esp__codec *c, uint64_t n) {
         check_fail("model() says %.0f bytes for %llu elements, a payload has %llu: the planner would choose by a wrong "
                    "size",
                    says, (check_u)n, (check_u)check_used(&p));
-    if (says > 1.01 * (double)p.bound[0].payload_bytes + ESP_PAYLOAD_HEADER ||
-        (c->traits.caps & ESP_CODEC_FIXED_SIZE && !check_near(says, (double)p.bound[0].payload_bytes, 0.02, 96)))
+    if (says > 1.01 * (double)p.bound[0].payload_bytes + ESP_PAYLOAD_HEADER)
         check_fail(
             "model() says %.0f bytes for %llu elements, bound() says %llu: the planner would choose by a wrong size",
             says, (check_u)n, (check_u)p.bound[0].payload_bytes);

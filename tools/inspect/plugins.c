@@ -26,7 +26,6 @@ static const plugins_word plugins_devices[] = {{ESP_BIT(ESP_CPU), "cpu"}, {ESP_B
 
 static void plugins_caps(uint64_t caps) {
     static const plugins_word words[] = {
-        {ESP_CODEC_FIXED_SIZE, "size follows from the count"},
         {ESP_CODEC_HAS_STATE, "keeps state of its own"},
         {ESP_CODEC_REDUCIBLE, "payloads can be summed undecoded"},
         {ESP_CODEC_OWN_FEEDBACK, "memory of its method on the rank's own gradient"},
@@ -35,7 +34,6 @@ static void plugins_caps(uint64_t caps) {
         {ESP_CODEC_NO_FEEDBACK, "without feedback by default"},
         {ESP_CODEC_LISTS, "takes several parts in one call"},
         {ESP_CODEC_WRAPPER, "can wrap another codec"},
-        {ESP_CODEC_FORWARD, "compresses again at a hop in one pass"},
     };
     PLUGINS_BITS("  properties: ", caps, words);
 }

@@ -309,8 +309,7 @@ static inline esp_status cuda_bound(const esp_codec *cpu, void *self, const esp_
 static inline esp_codec cuda_twin_of(const esp_codec *cpu) {
     esp_codec t = *cpu;
     t.devices = ESP_BIT(ESP_CUDA);
-    t.caps = (t.caps | ESP_CODEC_LISTS) & ~(uint64_t)ESP_CODEC_FORWARD;
-    t.forward = NULL;
+    t.caps |= ESP_CODEC_LISTS;
     t.finalize = NULL;
     return t;
 }
