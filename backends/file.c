@@ -338,7 +338,6 @@ static esp_status file_check(file_comm *m, const esp_coll *c) {
         return file_say(m->host, ESP_E_ARG, "the root is no rank of the group", "");
     if (c->slot_bytes ? sums || c->slot_bytes < ESP_PAYLOAD_HEADER : !esp_dtype_bytes(c->dtype))
         return file_say(m->host, ESP_E_ARG, "needs a dtype, or slots of 64 bytes and more (not for sums)", "");
-    if (c->hops) return file_say(m->host, ESP_E_UNSUPPORTED, "hops are not supported", "");
     if (c->op == ESP_COLL_ALLTOALL && c->count % (uint64_t)m->size)
         return file_say(m->host, ESP_E_ARG, "alltoall: count must be a multiple of the ranks", "");
     if (c->src.dev.kind > ESP_CPU || c->dst.dev.kind > ESP_CPU)

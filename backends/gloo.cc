@@ -381,7 +381,7 @@ const esp_backend *gloo_table() {
     static esp_backend b;
     b.struct_size = sizeof b;
     b.caps =
-        ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_HOPS | ESP_BACKEND_REOPENS;
+        ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_REOPENS;
     b.colls = ENGINE_COLLS, b.devices = ESP_BIT(ESP_CPU), b.dtypes = ENGINE_DTYPES, b.reduces = ENGINE_REDUCTIONS;
     b.name = GLOO_NAME;
     b.summary = "ranks are processes on hosts that TCP connects, without MPI";

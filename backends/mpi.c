@@ -358,8 +358,7 @@ static esp_status mpi_probe(const esp_host *h, int32_t *score) {
     return ESP_OK;
 }
 
-#define MPI_CAPS                                                                                                       \
-    (ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_HOPS | ESP_BACKEND_REOPENS)
+#define MPI_CAPS (ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_REOPENS)
 #define MPI_TABLE(capabilities)                                                                                        \
     {                                                                                                                  \
         .struct_size = sizeof(esp_backend), .caps = (capabilities), .colls = ENGINE_COLLS,                             \

@@ -294,7 +294,6 @@ static esp_status nccl_check_items(nccl_comm *m, const esp_coll *c) {
     const char *what = engine_op_name(c->op);
     if (c->op < ESP_COLL_ALLREDUCE || c->op > ESP_COLL_REDUCE)
         return nccl_say(h, ESP_E_ARG, "there is no collective %u: use ESP_COLL_*", (unsigned)c->op);
-    if (c->hops) return nccl_say(h, ESP_E_UNSUPPORTED, "%s: does not compress at every hop", what);
     if (c->slot_bytes ? engine_op_sums(c->op) || c->slot_bytes < ESP_PAYLOAD_HEADER || c->width > 1
                       : !esp_dtype_bytes(c->dtype))
         return nccl_say(h, ESP_E_ARG, "%s: needs a dtype, or payload slots of 64 bytes and more (not for sums)", what);

@@ -169,7 +169,7 @@ static esp_status shm_comm_open(const esp_host *h, const esp_group *g, const cha
 
 static const esp_backend shm_backend = {
     .struct_size = sizeof(esp_backend),
-    .caps = ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_PACED | ESP_BACKEND_HOPS |
+    .caps = ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_PACED |
             ESP_BACKEND_REOPENS | ESP_BACKEND_DELIVERS,
     .colls = ENGINE_COLLS,
     .devices = ESP_BIT(ESP_CPU),

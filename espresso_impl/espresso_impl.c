@@ -85,7 +85,6 @@
 #include "espresso_impl/executor/feedback.c"
 #include "espresso_impl/executor/tokens.c"
 #include "espresso_impl/executor/ops.c"
-#include "espresso_impl/executor/hops.c"
 #include "espresso_impl/executor/ops_device.c"
 #include "espresso_impl/executor/seal.c"
 #include "espresso_impl/executor/meter.c"

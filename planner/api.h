@@ -112,7 +112,6 @@ enum {
     ESP_PLAN_ROBUST = 1u << 2,   /* minimise the step's 90th percentile when inputs are off by up to 20% */
     ESP_PLAN_NO_COMP = 1u << 3,  /* compress nothing */
     ESP_PLAN_THOROUGH = 1u << 5, /* search sixteen times as long */
-    ESP_PLAN_HOPS = 1u << 6,     /* also consider options that compress at every hop: loop and shm run them */
     ESP_PLAN_NO_BOUND = 1u << 4  /* compute no bounds and no free_compression_ns (both 0) */
 };
 /** What to search for. 0 is the default of every member. Growable. */

@@ -52,7 +52,6 @@ typedef struct esp__op_template {
     uint8_t lanes;                                 /* bits 1 << ESP__LANE_* */
     uint8_t device;                                /* of a Comp or Decomp */
     uint8_t coll, level, role, compressed, summed; /* of a collective */
-    uint8_t hops;                                  /* a collective that compresses at every hop: ESP_HOPS_* */
     uint8_t cut;                /* ESP__CUT_* before the op: of a rank's numbers; of payloads: of the part in each */
     uint8_t slots[ESP__SCOPES]; /* payloads held before it: ranks of each scope to these powers */
     uint8_t slots_after[ESP__SCOPES]; /* payloads held after it */
@@ -235,20 +234,6 @@ ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n); /* sequential hops of n r
 /* Bytes that one of n ranks sends over its link. before, piece: as below. */
 ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece);
 ESP__FN double esp__curve_at(const esp_cost_curve *c, double size);
-/* One that compresses at every hop (`route`: ESP_HOPS_*): the bytes of a level's link, in payloads of a part; and the time of its
- * wires, for payloads of `piece` bytes. */
-ESP__FN double esp__hops_traffic(const esp_plan_system *s, uint32_t scope, uint32_t route, uint32_t level);
-ESP__FN double esp__hops_ns(const esp_plan_system *s, uint32_t scope, uint32_t route, double piece, uint32_t flows);
-/* How many times the error of one compression its result has, for independent gradients of equal size. */
-ESP__FN double esp__hops_error(uint32_t route, uint32_t n);
-ESP__FN double esp__error_times(double times,
-                                double one); /* so many times the error `one`, but not more than everything */
-ESP__FN int esp__hops_possible(const esp__problem *p, const esp__op_template *op, const esp_plan_codec *codec);
-/* Time of such an op for a unit whose sizes by cut are `size`; and the bytes of a part's payloads. */
-ESP__FN double esp__hop_op_ns(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
-                              const esp_plan_codec *codec);
-ESP__FN double esp__hop_bytes(const esp__problem *p, const esp__op_template *op, const uint64_t *size,
-                              const esp_plan_codec *codec);
 ESP__FN uint32_t esp__system_levels(const esp_plan_system *s);
 ESP__FN uint32_t esp__system_size(const esp_plan_system *s, uint32_t level);
 ESP__FN const esp_plan_link *esp__system_link(const esp_plan_system *s, uint32_t level);

@@ -4,7 +4,6 @@
 #include "planner/problem/tree.c"
 #include "planner/problem/arena.c"
 #include "planner/problem/cost.c"
-#include "planner/problem/hops.c"
 #include "planner/problem/rounds.c"
 #include "planner/problem/templates.c"
 #include "planner/problem/op_time.c"

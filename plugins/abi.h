@@ -292,8 +292,7 @@ enum {
     ESP_BACKEND_CHECKSUM = 1u << 5,       /* data may be damaged on the way: the host adds a CRC32C to payloads */
     ESP_BACKEND_EPOCH =
         1u << 6, /* payloads may outlive a change of members. Neither covers reduced bodies and raw numbers */
-    ESP_BACKEND_HOPS = 1u << 7,  /* honours esp_coll.hops                                         */
-    ESP_BACKEND_CALLER = 1u << 8 /* only the trainer's calls, on its threads, may call it: progress "caller" */
+    ESP_BACKEND_CALLER = 1u << 7 /* only the trainer's calls, on its threads, may call it: progress "caller" */
 };
 /** An offer: open() works again for the ranks that are left after others died, once the comms before are closed. esp_shrink needs it. */
 #define ESP_BACKEND_REOPENS ESP_OFFER(0)
@@ -322,29 +321,6 @@ typedef struct esp_group {
     void *user;
 } esp_group;
 
-/** The codec's part in a collective that compresses at every hop. The backend cuts the buffer into pieces of at most `most`
- *  elements, and calls these functions from inside test() or progress(). Each element of a rank's own passes encode or forward
- *  once, however it travels; every rank decodes the same last payload of a piece, so that all ranks get the same bits. An error of
- *  a call ends the collective. Growable; valid until the request is done. */
-enum {
-    ESP_HOPS_RING = 1,   /* a part passes every rank: n - 1 forwards                                       */
-    ESP_HOPS_HALVING = 2 /* recursive halving, for a power of two of ranks: log2 n forwards                */
-};
-typedef struct esp_hops {
-    uint32_t struct_size;
-    uint32_t route; /* ESP_HOPS_*                                                                          */
-    void *user;
-    uint64_t most;
-    /** Bytes that a payload of `count` elements may need; never falls as count rises. */
-    uint64_t (*bound)(void *user, uint64_t count);
-    /** out := code(own elements [begin, begin + count)). Writes *out->used. */
-    esp_status (*encode)(void *user, uint64_t begin, uint64_t count, esp_payload *out);
-    /** out := code(decode(in) + own elements). Own elements are the buffer's, with what decode has added to them. */
-    esp_status (*forward)(void *user, uint64_t begin, uint64_t count, const esp_payload *in, esp_payload *out);
-    /** Elements := decode(in), the result; or (mode ESP_OUT_SUM, before their forward) elements += decode(in). */
-    esp_status (*decode)(void *user, uint64_t begin, uint64_t count, uint32_t mode, const esp_payload *in);
-} esp_hops;
-
 /** One collective. Growable. An *item* is `width` numbers of `dtype`, or one payload slot of `slot_bytes` bytes where
  *  slot_bytes is not 0. `count` is the number of items in the whole buffer. Over n ranks, part p of them is
  *  [p c, min(count, (p+1) c)) with c = ceil(count / n), so that the last parts may be short or empty.
@@ -367,15 +343,13 @@ typedef struct esp_coll {
     uint32_t struct_size, op;
     esp_dtype dtype; /* of reductions and raw copies; 0 with slots                                      */
     int32_t root;
-    uint64_t count;       /* in items, see above                                                         */
-    uint64_t slot_bytes;  /* 0: plain numbers. Otherwise src and dst are arrays of payload slots; only the used bytes
+    uint64_t count;      /* in items, see above                                                         */
+    uint64_t slot_bytes; /* 0: plain numbers. Otherwise src and dst are arrays of payload slots; only the used bytes
                             of each (header and body) need to move                                      */
-    esp_buf src, dst;     /* ptr may be NULL where the table above gives the rank nothing                */
-    float scale;          /* sums of f32, f16 and bf16: the result is multiplied by it; 0 means 1        */
-    esp_reduce reduce;    /* 0 means ESP_REDUCE_SUM                                                      */
-    uint64_t width;       /* numbers of an item: the columns of a matrix that is cut between rows; 0 means 1 */
-    const esp_hops *hops; /* NULL, or a sum of f32 by ALLREDUCE, with src == dst and scale 0: payloads travel, and are
-                             decoded, summed and compressed again at every hop. Only with ESP_BACKEND_HOPS */
+    esp_buf src, dst;    /* ptr may be NULL where the table above gives the rank nothing                */
+    float scale;         /* sums of f32, f16 and bf16: the result is multiplied by it; 0 means 1        */
+    esp_reduce reduce;   /* 0 means ESP_REDUCE_SUM                                                      */
+    uint64_t width;      /* numbers of an item: the columns of a matrix that is cut between rows; 0 means 1 */
 } esp_coll;
 
 /** Bytes that this rank received from others so far, and the comm's memory. Growable. */

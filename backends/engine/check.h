@@ -10,25 +10,6 @@ typedef struct engine_who {
     int32_t rank, size;
 } engine_who;
 
-ENGINE_FN esp_status engine_check_hops(const engine_who *m, const esp_coll *c) {
-    const esp_hops *x = c->hops;
-    const char *wrong = NULL;
-    if (c->op != ESP_COLL_ALLREDUCE || c->dtype != ESP_F32 || c->reduce > ESP_REDUCE_SUM || c->slot_bytes ||
-        c->width > 1)
-        wrong = "they are for an allreduce that sums f32";
-    else if (c->scale < 0 || c->scale > 0)
-        wrong = "scale: leave it 0, and scale in decode()";
-    else if (c->src.ptr != c->dst.ptr)
-        wrong = "src and dst must be the same buffer";
-    else if (x->route != ESP_HOPS_RING && x->route != ESP_HOPS_HALVING)
-        wrong = "route: use ESP_HOPS_RING or ESP_HOPS_HALVING";
-    else if (!x->bound || !x->encode || !x->forward || !x->decode || !x->most)
-        wrong = "most, bound, encode, forward and decode must be set";
-    else if (x->route == ESP_HOPS_HALVING && m->size & (m->size - 1))
-        wrong = "ESP_HOPS_HALVING: the ranks are no power of two: use ESP_HOPS_RING";
-    return wrong ? engine_say(m->host, m->name, ESP_E_ARG, "hops over %d ranks: %s", (int)m->size, wrong) : ESP_OK;
-}
-
 /* What the items are: payload slots, or numbers that may be reduced. */
 ENGINE_FN esp_status engine_check_items(const engine_who *m, const esp_coll *c) {
     const char *what = engine_op_name(c->op);
@@ -53,7 +34,7 @@ ENGINE_FN esp_status engine_check_items(const engine_who *m, const esp_coll *c) 
         return engine_say(h, m->name, ESP_E_ARG,
                           "%s: scale %g is for sums of f32, f16 and bf16: set it to 0 for integers, MAX and MIN", what,
                           (double)c->scale);
-    return c->hops ? engine_check_hops(m, c) : ESP_OK;
+    return ESP_OK;
 }
 /* How many items there are, over how many ranks, and from which root. */
 ENGINE_FN esp_status engine_check_shape(const engine_who *m, const esp_coll *c, int rooted) {

@@ -17,11 +17,6 @@ ENGINE_FN esp_status engine_start(void *comm, const esp_coll *c, esp_stream s, v
     const engine_who who = {m->host, m->name, m->rank, m->size};
     esp_status st = engine_check(&who, &call);
     if (st != ESP_OK) return st;
-    if (call.hops && m->size > 1 && !engine_hops_piece(m, call.hops))
-        return engine_say(m->host, m->name, ESP_E_ARG,
-                          "hops over %d ranks: the windows are too small for the payloads: use fewer ranks or a codec "
-                          "with smaller payloads",
-                          (int)m->size);
     if (r->used)
         return engine_say(m->host, m->name, ESP_E_STATE, "%d requests are open: test them before starting more",
                           ENGINE_QUEUE);

@@ -78,8 +78,7 @@ ENGINE_FN uint64_t engine_call_hash(const esp_coll *c) {
                               c->slot_bytes,
                               engine_max(c->width, 1),
                               rooted ? (uint64_t)c->root : 0,
-                              c->reduce ? c->reduce : ESP_REDUCE_SUM,
-                              c->hops ? c->hops->route + 1u : 0};
+                              c->reduce ? c->reduce : ESP_REDUCE_SUM};
     uint64_t h = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) h = (h ^ parts[i]) * 0x9e3779b97f4a7c15ull + (h >> 29);
     return h;

@@ -34,11 +34,10 @@ ENGINE_FN void engine_next(engine_comm *m) {
     engine_req *r = engine_running(m);
     if (!r || m->op.begun) return;
     engine_plan(m, &r->c, &m->op);
-    if (m->size > 1 && r->c.hops)
-        engine_hops_plan(m, &m->op);
-    else if (m->size > 1)
+    if (m->size > 1)
         engine_ring_plan(m, &m->op);
-    if (m->size == 1) engine_alone(m);
+    else
+        engine_alone(m);
     engine_call_show(m);
     engine_begin(m, engine_max(r->start_ns, m->logical_end_ns));
     engine_tell(m);
@@ -55,18 +54,11 @@ ENGINE_FN void engine_done(engine_comm *m) {
 
 /* Tries each stage once. */
 ENGINE_FN int engine_stages(engine_comm *m) {
-    if (m->op.c.hops && m->size > 1) return engine_hops(m);
     if (m->op.ring) return engine_ring(m);
     if (m->pace.on) engine_flows(m);
     int got = engine_get(m), summed = got < 0 ? got : engine_sum(m);
     if (summed < 0) return summed;
     return (m->op.puts && engine_put(m)) || got || summed;
-}
-
-/* 1: this rank's part of the op is done, and no peer reads what belongs to it. */
-ENGINE_FN int engine_over(engine_comm *m) {
-    if (m->op.c.hops && m->size > 1) return engine_hops_finished(m);
-    return m->op.ring ? engine_ring_finished(m) : engine_finished(m);
 }
 
 /* Moves what can be moved now, at most ENGINE_BUDGET bytes. Returns 1 when it moved something, 0 when not, negative
@@ -88,7 +80,7 @@ ENGINE_FN int engine_drive(engine_comm *m) {
             return engine_fail(
                 m, engine_say(m->host, m->name, ESP_E_COMM, "cannot wake a rank that polls: %s", strerror(errno)));
         moved |= any;
-        if (any || !engine_over(m)) continue;
+        if (any || !(m->op.ring ? engine_ring_finished(m) : engine_finished(m))) continue;
         if ((any = engine_call_compare(m)) != ESP_OK) return engine_fail(m, any);
         engine_done(m);
         moved = 1, any = engine_running(m) != NULL;

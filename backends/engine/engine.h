@@ -14,7 +14,7 @@
  * written when every peer has finished column x - cells. A rank writes its own counters only, so a rank that dies
  * leaves nothing locked.
  *
- * Reading order: common.h, this file, pace.h, outer.h, wait.h, plan.h, flow.h, move.h, ring.h, hops.h, check.h,
+ * Reading order: common.h, this file, pace.h, outer.h, wait.h, plan.h, flow.h, move.h, ring.h, check.h,
  * drive.h, wait_fd.h, comm.h, open.h. */
 #ifndef ENGINE_H
 #define ENGINE_H
@@ -88,10 +88,9 @@ typedef struct engine_nic {
 
 /* Start of a region; bells[n], nics[ENGINE_NICS][n], lines[n] and the windows follow. */
 typedef struct engine_head {
-    uint64_t magic, bytes;
     uint32_t refs;   /* loop: comms that still use the memory                                             */
     uint32_t broken; /* rank + 1 of the first rank that gave up a collective                              */
-    uint64_t reserved0[5];
+    uint64_t reserved0[7];
 } engine_head;
 
 /* What every rank tells the group when a comm opens, before memory is shared. */
@@ -156,7 +155,6 @@ typedef struct engine_op {
     uint8_t compared;                      /* all peers were seen in this collective, or beyond it: see same.h */
     int32_t place, prev, next;             /* this rank's place in the ring, and its neighbours */
     uint64_t steps, group, lag, slots;     /* of the ring: see ring.h                       */
-    uint64_t piece, core_ns;               /* hops: elements of a payload; logical time until which codecs run */
     uint32_t esize;                        /* bytes of a number */
     float scale;
     engine_sums sum;
@@ -245,7 +243,6 @@ ENGINE_FN uint64_t engine_cells(int32_t ranks) { return ranks <= 2 ? 8 : 4; }
 #include "backends/engine/flow.h"
 #include "backends/engine/move.h"
 #include "backends/engine/ring.h"
-#include "backends/engine/hops.h"
 #include "backends/engine/check.h"
 #include "backends/engine/same.h"
 #include "backends/engine/drive.h"

@@ -4,8 +4,6 @@
 #ifndef ENGINE_OPEN_H
 #define ENGINE_OPEN_H
 
-#define ENGINE_MAGIC 0x656e67696e653031ull
-
 ENGINE_FN uint64_t engine_region_bytes(int32_t n) {
     uint64_t each = sizeof(engine_bell) + ENGINE_NICS * sizeof(engine_nic) + sizeof(engine_line) +
                     engine_cells(n) * (uint64_t)ENGINE_CELL;

@@ -4,14 +4,14 @@
 
 /* ---- messages -------------------------------------------------------------------------------------------------------- */
 ENGINE_FN uint32_t mesh_tag(const mesh_column *x, uint32_t stage) {
-    return (x->r->kind * MESH_COLUMNS + (uint32_t)(x->seq % MESH_COLUMNS)) * 4 + stage;
+    return (x->r->kind * MESH_COLUMNS + (uint32_t)(x->seq % MESH_COLUMNS)) * 2 + stage;
 }
 
-/* Posts one message. `stage`: 0 or 1; for hops see hops.h. */
+/* Posts one message of stage 0 or 1. */
 ENGINE_FN int mesh_post(mesh_comm *m, mesh_column *x, uint32_t what, int32_t peer, uint32_t stage, const void *p,
                         uint64_t bytes) {
     const uint32_t place = m->free[m->n_free - 1];
-    const int in = what == MESH_IN || what == MESH_GET || what == MESH_HOP_IN;
+    const int in = what == MESH_IN || what == MESH_GET;
     const int s = in ? m->wire->recv(m->self, place, peer, mesh_tag(x, stage), (void *)(uintptr_t)p, bytes)
                      : m->wire->send(m->self, place, peer, mesh_tag(x, stage), p, bytes);
     if (s) return s;

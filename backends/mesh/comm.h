@@ -20,13 +20,10 @@ ENGINE_FN esp_status mesh_start(void *comm, const esp_coll *c, esp_stream s, voi
         return engine_say(m->who.host, m->who.name, ESP_E_UNSUPPORTED,
                           "payload slots of %llu bytes: at most %d go into one message: cut the tensor into chunks",
                           (unsigned long long)call.slot_bytes, (int)MESH_MESSAGE);
-    if (call.hops && m->who.size > 1 && !mesh_hops_piece(m, call.hops))
-        return mesh_say(m, ESP_E_ARG, "hops", "the payloads are too large: use a codec with smaller payloads");
     if (r->used)
         return engine_say(m->who.host, m->who.name, ESP_E_STATE, "%d requests are open: test them before starting more",
                           MESH_QUEUE);
     mesh_plan(m, &call, r);
-    if (call.hops && m->who.size > 1) mesh_hops_plan(m, r);
     if (m->who.size == 1) mesh_alone(r), r->cols = 0;
     r->used = 1;
     m->next_req++;
@@ -110,7 +107,7 @@ ENGINE_FN int32_t mesh_late(void *comm, void *req) {
     for (uint32_t k = 0; k < m->places; k++) {
         const mesh_message *t = &m->messages[k];
         const mesh_column *x = &m->columns[t->column];
-        if (t->what != MESH_IN && t->what != MESH_GET && t->what != MESH_HOP_IN) continue;
+        if (t->what != MESH_IN && t->what != MESH_GET) continue;
         if (x->r != req || x->seq > oldest || (x->seq == oldest && t->what == MESH_GET)) continue;
         oldest = x->seq, late = t->peer;
     }
@@ -136,7 +133,6 @@ ENGINE_FN void mesh_free(mesh_comm *m) {
     const uint64_t n = (uint64_t)m->who.size;
     if (m->wire) m->wire->close(m->self, m->error != ESP_OK || m->aborted);
     engine_release(h, m->level, n);
-    engine_release(h, m->order, n * sizeof *m->order);
     engine_release(h, m->staging, MESH_AHEAD * m->cell_bytes);
     engine_release(h, m->messages, m->places * sizeof *m->messages);
     engine_release(h, m->free, m->places * sizeof *m->free);
@@ -165,29 +161,6 @@ ENGINE_FN uint8_t mesh_level(const esp_group *g, int32_t a, int32_t b) {
     return (uint8_t)level;
 }
 
-/* Orders the ranks so that those of one machine, then of one rack, are side by side; the first rank of a unit stands for it. */
-ENGINE_FN int mesh_order(mesh_comm *m, const esp_group *g) {
-    const uint64_t n = (uint64_t)g->size, bytes = ESP_LEVELS * n * sizeof(int32_t);
-    int32_t *unit = (int32_t *)engine_alloc(m->who.host, bytes); /* [ESP_LEVELS][n], the outermost first */
-    if (!unit) return -1;
-    for (uint64_t k = 0; k < ESP_LEVELS; k++)
-        for (int32_t q = 0; q < g->size; q++)
-            for (int32_t *u = &unit[k * n + (uint64_t)q]; mesh_level(g, *u, q) > ESP_LEVELS - (int)k;) ++*u;
-    for (int32_t q = 0; q < g->size; q++) {
-        int32_t at = q;
-        for (; at > 0; at--) {
-            const uint64_t before = (uint64_t)m->order[at - 1];
-            uint64_t k = 0;
-            while (k < ESP_LEVELS && unit[k * n + before] == unit[k * n + (uint64_t)q]) k++;
-            if (k == ESP_LEVELS || unit[k * n + before] < unit[k * n + (uint64_t)q]) break;
-            m->order[at] = m->order[at - 1];
-        }
-        m->order[at] = q;
-    }
-    engine_release(m->who.host, unit, bytes);
-    return 0;
-}
-
 /* Makes a comm without a wire. */
 ENGINE_FN esp_status mesh_new(const esp_host *h, const esp_group *g, const char *name, mesh_comm **out) {
     const uint64_t n = (uint64_t)g->size;
@@ -202,24 +175,18 @@ ENGINE_FN esp_status mesh_new(const esp_host *h, const esp_group *g, const char 
     m->places = MESH_AHEAD * mesh_most_messages(g->size);
     m->cell_bytes = n * mesh_widest(g->size);
     m->level = (uint8_t *)engine_alloc(h, n);
-    m->order = (int32_t *)engine_alloc(h, n * sizeof *m->order);
     m->staging = (uint8_t *)engine_alloc(h, MESH_AHEAD * m->cell_bytes);
     m->messages = (mesh_message *)engine_alloc(h, m->places * sizeof *m->messages);
     m->free = (uint32_t *)engine_alloc(h, m->places * sizeof *m->free);
     m->job = parent ? parent->job : (mesh_job *)engine_alloc(h, sizeof *m->job);
     if (m->job && !parent) m->job->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (m->job) m->job->refs++;
-    if (!m->level || !m->order || !m->staging || !m->messages || !m->free || !m->job || m->job->timer < 0) {
+    if (!m->level || !m->staging || !m->messages || !m->free || !m->job || m->job->timer < 0) {
         mesh_free(m);
         return engine_say(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)n);
     }
     for (uint32_t k = 0; k < m->places; k++) m->free[m->n_free++] = m->places - 1 - k;
     for (int32_t q = 0; q < g->size; q++) m->level[q] = mesh_level(g, q, g->rank);
-    if (mesh_order(m, g)) {
-        mesh_free(m);
-        return engine_say(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)n);
-    }
-    while (m->order[m->place] != m->who.rank) m->place++;
     m->next = m->job->comms;
     m->job->comms = m;
     *out = m;

@@ -17,7 +17,7 @@ ENGINE_FN void mesh_alone(const mesh_req *r) {
     const uint64_t bytes = r->c.count * r->unit;
     uint8_t *dst = (uint8_t *)r->c.dst.ptr;
     const uint8_t *src = (const uint8_t *)r->c.src.ptr;
-    if (!bytes || r->c.op == ESP_COLL_BROADCAST || r->c.hops) return;
+    if (!bytes || r->c.op == ESP_COLL_BROADCAST) return;
     if (r->sums && (r->scale < 1.0f || r->scale > 1.0f))
         engine_reduce(&r->how, dst, src, NULL, bytes / r->esize, r->scale);
     else
@@ -48,7 +48,6 @@ ENGINE_FN int mesh_begin_some(mesh_comm *m) {
         memset(x, 0, sizeof *x);
         x->r = r, x->i = r->begun++, x->seq = m->seq++, x->cell = cell;
         began = 1;
-        if (r->c.hops) continue;
         const int s = mesh_begin(m, x);
         if (s) return s;
     }
@@ -70,7 +69,7 @@ ENGINE_FN int mesh_go_all(mesh_comm *m) {
     for (uint32_t k = 0; k < MESH_AHEAD; k++) {
         mesh_column *x = &m->columns[k];
         if (!x->r) continue;
-        const int s = x->r->c.hops ? mesh_hops_go_on(m, x) : mesh_go_on(m, x);
+        const int s = mesh_go_on(m, x);
         if (s < 0) return s;
         if (!s) continue;
         x->r->ended++;
@@ -89,12 +88,7 @@ ENGINE_FN int mesh_take(mesh_comm *m) {
         mesh_column *x = &m->columns[t.column];
         m->free[m->n_free++] = places[k];
         m->messages[places[k]].what = MESH_FREE;
-        if (t.what == MESH_IN || t.what == MESH_GET || t.what == MESH_HOP_IN)
-            m->level_bytes[m->level[t.peer] - 1] += bytes[k];
-        if (t.what >= MESH_HOP_IN) {
-            mesh_hop_through(x, &t, bytes[k]);
-            continue;
-        }
+        if (t.what == MESH_IN || t.what == MESH_GET) m->level_bytes[m->level[t.peer] - 1] += bytes[k];
         const int s = mesh_through(m, x, &t);
         if (s) return s;
     }

@@ -21,7 +21,7 @@
  * ranks, so a column's number is in its messages' tag; and so is a hash of what the collective is: where ranks run different ones
  * at the same time, their messages seldom meet (1 in MESH_KINDS), and the wait ends with ESP_E_TIMEOUT instead of a wrong sum.
  *
- * Reading order: this file, plan.h, column.h, hops.h, drive.h, comm.h. */
+ * Reading order: this file, plan.h, column.h, drive.h, comm.h. */
 #ifndef MESH_H
 #define MESH_H
 #include "backends/engine/common.h"
@@ -41,9 +41,9 @@ enum {
     MESH_STAGING = 8 << 20,  /* bytes in which a column's inputs arrive, unless MESH_LEAST needs more      */
     MESH_LEAST = 4096,       /* narrowest column of many ranks                                             */
     MESH_SMALL = 64 * 1024,  /* a sum takes one hop while a rank sends no more than this                   */
-    MESH_COLUMNS = 2048,     /* numbers of columns before they repeat; 4 tags each                         */
+    MESH_COLUMNS = 2048,     /* numbers of columns before they repeat; 2 tags each                         */
     MESH_KINDS = 256,        /* of collectives, by a hash; MESH_COLUMNS tags each                          */
-    MESH_TAGS = 4 * MESH_COLUMNS * MESH_KINDS,
+    MESH_TAGS = 2 * MESH_COLUMNS * MESH_KINDS,
     MESH_MESSAGE = 1 << 30,      /* longest message                                                            */
     MESH_DONE = 64,              /* messages taken from the wire at once                                       */
     MESH_BUDGET_NS = 200 * 1000, /* test() returns after about this time                                       */
@@ -74,7 +74,6 @@ typedef struct mesh_req {
     uint8_t sums, scatter, gets; /* stage 1 adds; stage 1 is the root's scatter; there is a stage 2          */
     float scale;
     engine_sums how;
-    uint64_t piece, steps; /* hops: elements of a payload, steps of a column */
 } mesh_req;
 
 /* One column under way. */
@@ -85,11 +84,6 @@ typedef struct mesh_column {
     uint32_t gets, gives; /* the same of stage 2                                                              */
     uint8_t summed;       /* stage 1 is over */
     uint8_t *cell;        /* staging: one width for each rank                                                        */
-    /* hops */
-    uint64_t step;
-    uint32_t sending[2], out; /* messages under way from each of the out slots; the next out slot             */
-    uint8_t asked, here;      /* the payload of this step: its receive is posted; it has arrived              */
-    uint64_t length[3];       /* used bytes: in slot, then out slots                                          */
 } mesh_column;
 
 /* What a place of the wire carries. */
@@ -97,7 +91,7 @@ typedef struct mesh_message {
     uint32_t column, what; /* MESH_* */
     int32_t peer;
 } mesh_message;
-enum { MESH_FREE, MESH_IN, MESH_OUT, MESH_GET, MESH_GIVE, MESH_HOP_IN, MESH_HOP_OUT /* and one more */ };
+enum { MESH_FREE, MESH_IN, MESH_OUT, MESH_GET, MESH_GIVE };
 
 struct mesh_comm;
 /* Shared by the comms of one job: one thread drives all of them. */
@@ -115,8 +109,6 @@ typedef struct mesh_comm {
     const mesh_wire *wire;
     void *self;     /* the wire's */
     uint8_t *level; /* per rank: the outermost level at which its place differs from this rank's             */
-    int32_t *order; /* the ranks, those of one machine side by side: the ring of hops                        */
-    int32_t place;  /* this rank's in it                                                                     */
     mesh_req reqs[MESH_QUEUE];
     uint64_t first, next_begin,
         next_req; /* oldest request that is not done; that still begins columns; next free one */
@@ -130,20 +122,13 @@ typedef struct mesh_comm {
     uint32_t ready; /* requests that are done but not yet tested */
     uint32_t aborted;
     esp_status error;
-    uint64_t moved; /* messages through in this call */
     uint64_t level_bytes[ESP_LEVELS];
     int simd;
 } mesh_comm;
 
-ENGINE_FN esp_status mesh_say(const mesh_comm *m, esp_status s, const char *what, const char *why) {
-    return engine_say(m->who.host, m->who.name, s, "rank %d of %d: %s: %s", (int)m->who.rank, (int)m->who.size, what,
-                      why);
-}
 #include "backends/mesh/plan.h"
 
 #include "backends/mesh/column.h"
-
-#include "backends/mesh/hops.h"
 
 #include "backends/mesh/drive.h"
 

@@ -15,7 +15,7 @@ typedef struct nccl_req {
     esp_coll c;
     void *stream; /* of the caller; host memory: this comm's own                                        */
     uint32_t used, done;
-    uint32_t host, issued, after;    /* host memory; enqueued; what remains to do is scaling               */
+    uint32_t host, issued;           /* host memory; enqueued                                              */
     uint64_t total, filled, drained; /* host memory: numbers of a rank's part; of these sent and received */
 } nccl_req;
 

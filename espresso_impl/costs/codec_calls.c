@@ -40,7 +40,7 @@ static uint64_t esp__survey_share(const esp__survey *s, const esp_bound *b, esp_
     uint8_t *p = s->work;
     w->residual = p ? (float *)(void *)p : NULL;
     w->out = p ? (float *)(void *)(p + n) : NULL;
-    /* on the CPU two arrays, as in esp__compress_unfused; codecs of a device need none */
+    /* on the CPU two arrays, as in esp__call_unfused; codecs of a device need none */
     w->phi = p ? (float *)(void *)(p + 2 * n) : NULL;
     at = s->on ? 2 * n : 4 * n;
     w->payload = p ? p + at : NULL;

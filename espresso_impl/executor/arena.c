@@ -145,10 +145,6 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     f->scratch = esp__take(ctx, f, f->scratch_bytes, &s);
     f->phi_count = p->phi_count;
     f->phi = esp__take(ctx, f, f->phi_count * 8u, &s); /* two arrays: compensated gradient, decoded payload */
-    f->hop_scratch_bytes = p->hop_scratch_bytes;
-    f->hop_scratch = esp__take(ctx, f, f->hop_scratch_bytes, &s);
-    f->hop_count = p->hop_count;
-    f->hop_phi = esp__take(ctx, f, f->hop_count * 8u, &s);
     f->payloads = esp__take(ctx, f, ((uint64_t)p->max_payloads + 1) * sizeof *f->payloads, &s);
     f->list_room = esp__take(ctx, f, esp__call_list_bytes(p->max_list), &s);
     if (f->list_room) esp__call_list_place(&f->list, f->list_room, p->max_list);
@@ -173,8 +169,6 @@ ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
     esp__free(ctx, f->arena);
     esp__free(ctx, f->scratch);
     esp__free(ctx, f->phi);
-    esp__free(ctx, f->hop_scratch);
-    esp__free(ctx, f->hop_phi);
     esp__free(ctx, f->payloads);
     esp__free(ctx, f->list_room);
     esp__free(ctx, f->ready.at);

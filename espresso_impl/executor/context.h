@@ -19,9 +19,6 @@ typedef struct esp__link {
     void *req;
     int busy; /* an op is in flight here, or an op that runs from a lane further out occupies this one */
     uint64_t started_ns, core_ns; /* core_ns: core time of the op in flight so far */
-    esp_hops hops;                /* of an op that compresses at every hop */
-    esp_ctx *hops_ctx;
-    const esp__op *hops_op;
 } esp__link;
 
 /* A collective outside a program (esp_broadcast, esp_allreduce, a probe), handed to the link thread. */
@@ -106,10 +103,6 @@ typedef struct esp__in_force {
     uint64_t scratch_bytes;
     float *phi; /* compensated gradient and its decoded payload, for codecs without ESP_CODEC_FUSED_RESIDUAL */
     uint64_t phi_count;
-    uint8_t *hop_scratch; /* as scratch and phi, for collectives that compress at every hop: the link thread's */
-    uint64_t hop_scratch_bytes;
-    float *hop_phi;
-    uint64_t hop_count;
     esp_payload *payloads; /* room for the payloads of the call of a decompress that has most       */
     void *list_room;
     esp__codec_list list; /* in list_room, for the call that has most parts                        */

@@ -188,7 +188,6 @@ static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
         if (op->on) here = esp__device_at(ctx, op->on)->stream[esp__on_link(k)];
     }
     if (op->rebuild) esp__headers_hide(ctx, op);
-    if (op->hops) c.hops = esp__hops_begin(ctx, l, op);
     return l->comm->backend->start(l->comm->handle, &c, here, &l->req);
 }
 

@@ -116,10 +116,6 @@ ESP__FN esp_status esp__payloads_check(esp_ctx *ctx,
                                        const esp__sealed *on);    /* what arrived; an error names the sender */
 ESP__FN esp_status esp__op_seal(esp_ctx *ctx, const esp__op *op); /* a SEAL or CHECK of a program */
 
-/* ---- hops.c: the codec's part in a collective that compresses at every hop; the backend calls it on the link thread ---------------- */
-ESP__FN const esp_hops *esp__hops_begin(esp_ctx *ctx, esp__link *l,
-                                        const esp__op *op); /* valid until the link's next op */
-
 /* ---- ops_device.c: ops on the memory of a device, which are enqueued on its streams -------------------------------------------- */
 /* Before the op's work: lets `stream` wait for the op before, or, where the op is the host's, waits for it. */
 ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream);

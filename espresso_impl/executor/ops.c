@@ -59,9 +59,7 @@ static void esp__compressed(esp_ctx *ctx, const esp__op *op, const esp__range *r
     if (op->round + 1u != op->n_rounds) return;
     for (uint32_t k = 0; k < c->args.n_tensors; k++) {
         /* headers on a device are read at the end of the step */
-        if (!op->on && esp__payload_nonfinite(&c->args.payload[k]))
-            __atomic_add_fetch(&ctx->steps.stats.nonfinite, 1,
-                               __ATOMIC_RELAXED); /* the link thread counts too: hops.c */
+        if (!op->on && esp__payload_nonfinite(&c->args.payload[k])) ctx->steps.stats.nonfinite++;
         esp__observers_compressed(ctx, op, r + k);
     }
 }

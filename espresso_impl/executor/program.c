@@ -159,10 +159,10 @@ static void esp__compile_mean(esp__compile *c, uint32_t i) {
     esp__op *op = c->p->n_ops > c->u->first_op ? &c->p->ops[c->p->n_ops - 1] : NULL;
     if (i != c->last_value || c->half || !esp__wants_mean(c) || !op) return;
     float scale = (float)(1.0 / (double)n);
-    if (op->step == i && op->kind == ESP__OP_COLLECTIVE && !op->hops &&
+    if (op->step == i && op->kind == ESP__OP_COLLECTIVE &&
         esp__backend_of(&c->ctx->job, op->level)->caps & ESP_BACKEND_SCALE)
         op->coll.scale = scale;
-    else if (op->step == i && (op->kind == ESP__OP_DECOMPRESS || op->hops) && esp__power_of_two(n))
+    else if (op->step == i && op->kind == ESP__OP_DECOMPRESS && esp__power_of_two(n))
         op->scale = scale; /* a power of two is exact: a codec may scale before or after it sums */
     else
         esp__copy_op(c, ESP__COPY_SCALE, i, scale);
@@ -314,8 +314,6 @@ static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
     if (part) esp__compile_mean(c, i);
 }
 
-#include "espresso_impl/executor/program_hops.c"
-
 static uint32_t esp__last_value(const esp__option *o) {
     uint32_t last = 0;
     for (uint32_t i = 0; i < o->n; i++) {
@@ -354,8 +352,6 @@ static void esp__compile_step(esp__compile *c, uint32_t i) {
         esp__compile_comp(c, i);
     else if (s->kind == ESP__DECOMP)
         esp__compile_decomp(c, i);
-    else if (s->hops)
-        esp__compile_hops(c, i);
     else if (s->compressed)
         esp__compile_payload_coll(c, i);
     else

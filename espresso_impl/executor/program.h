@@ -59,7 +59,6 @@ typedef struct esp__op {
     uint8_t rebuild;  /* the collective reduces bodies: headers stay here, see headers_hide */
     uint8_t on;       /* the device on whose memory the op works; 0: the host's           */
     uint8_t stream;   /* on a device: which of its streams                                 */
-    uint8_t hops;     /* the collective compresses at every hop: ESP_HOPS_*; 0: it does not */
     uint32_t event;   /* on a device: of its events, that of the op's end                  */
     uint32_t unit;
     uint32_t member; /* PACK: the tensor; the op waits for its push                      */
@@ -80,7 +79,7 @@ typedef struct esp__op {
     uint64_t reduced_bytes; /* of one such slot                                                */
     uint32_t first_header;  /* compress on a device: of its headers, the first of this op             */
     float scale;
-    /* copy; begin and length also of a collective that compresses at every hop */
+    /* copy */
     esp__ref grad;              /* where element 0 of the unit lies, in the unit's dtype      */
     uint64_t begin, length;     /* elements                                                  */
     uint64_t outer, mid, inner; /* SWAP: [outer][mid][inner] slots -> [mid][outer][inner]   */
@@ -114,7 +113,6 @@ typedef struct esp__program {
     uint64_t arena_bytes;
     uint64_t scratch_bytes, phi_count; /* for the codec call that needs most */
     uint32_t max_payloads, max_list;   /* of one call: payloads of a decompress; parts, where they are more than 1 */
-    uint64_t hop_scratch_bytes, hop_count; /* for the hop that needs most: these calls run beside those of Comps */
     esp__program_on on[ESP__DEVICES_MAX];
 } esp__program;
 #endif

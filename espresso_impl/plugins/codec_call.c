@@ -123,16 +123,16 @@ static void esp__call_compensate(const esp__codec_call *c, float *phi) {
     }
 }
 
-/* The payloads := phi compressed; residuals (NULL: none) := phi - decode(payload). */
-static esp_status esp__call_phi(esp__codec_call *c, const esp_buf *residual, float *phi, float *back) {
+/* The payloads := phi compressed; the residuals := phi - decode(payload). */
+static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back) {
     const esp_codec *t = c->codec->table;
     const esp_codec_args saved = c->args;
     uint32_t finite = 0;
+    esp__call_compensate(c, phi);
     c->args.residual = NULL;
     esp__call_numbers(c, phi);
     esp_status s = t->compress(c->codec->self, &c->args);
-    for (uint32_t k = 0; k < saved.n_tensors && residual && !s; k++)
-        finite += !esp__payload_nonfinite(&saved.payload[k]);
+    for (uint32_t k = 0; k < saved.n_tensors && !s; k++) finite += !esp__payload_nonfinite(&saved.payload[k]);
     if (finite) {
         esp__call_numbers(c, back);
         c->args.mode = ESP_OUT_SET;
@@ -143,7 +143,7 @@ static esp_status esp__call_phi(esp__codec_call *c, const esp_buf *residual, flo
         const uint64_t n = saved.tensor[k]->count;
         /* NaN or Inf: the residual stays as it was */
         const uint64_t kept = esp__payload_nonfinite(&saved.payload[k]) ? 0 : n;
-        float *e = residual[k].ptr;
+        float *e = saved.residual[k].ptr;
         ESP_SIMD
         for (uint64_t i = 0; i < kept; i++) e[i] = phi[i] - back[i];
         phi += n, back += n;
@@ -153,31 +153,12 @@ static esp_status esp__call_phi(esp__codec_call *c, const esp_buf *residual, flo
 }
 
 ESP__FN esp_status esp__call_compress(esp__codec_call *c, float *phi, float *back) {
-    if (!c->args.residual || c->codec->traits.caps & ESP_CODEC_FUSED_RESIDUAL)
-        return c->codec->table->compress(c->codec->self, &c->args);
-    esp__call_compensate(c, phi);
-    return esp__call_phi(c, c->args.residual, phi, back);
+    if (c->args.residual && !(c->codec->traits.caps & ESP_CODEC_FUSED_RESIDUAL)) return esp__call_unfused(c, phi, back);
+    return c->codec->table->compress(c->codec->self, &c->args);
 }
 
 ESP__FN esp_status esp__call_decompress(esp__codec_call *c) {
     return c->codec->table->decompress(c->codec->self, &c->args);
-}
-
-ESP__FN esp_status esp__call_forward(esp__codec_call *c, const esp_payload *in, float *phi, float *back) {
-    const esp_codec_args saved = c->args;
-    esp_payload one = *in;
-    if (c->args.residual)
-        esp__call_compensate(c, phi);
-    else if (c->part.count)
-        memcpy(phi, c->part.data.ptr, c->part.count * sizeof *phi);
-    esp__call_numbers(c, phi);
-    c->args.payload = &one;
-    c->args.residual = NULL;
-    c->args.mode = ESP_OUT_SUM;
-    c->args.scale = 1.0f;
-    const esp_status s = esp__call_decompress(c);
-    c->args = saved;
-    return s ? s : esp__call_phi(c, saved.residual, phi, back);
 }
 
 /* ---- alone ------------------------------------------------------------------------------------------------------------- */

@@ -45,10 +45,6 @@ ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l);
  * for the numbers of all parts, and the call's tensors end up in them. */
 ESP__FN esp_status esp__call_compress(esp__codec_call *c, float *phi, float *back);
 ESP__FN esp_status esp__call_decompress(esp__codec_call *c);
-/* One hop: payload := code(decode(in) + beta * residual + gamma * part); residual := what the payload does not carry. phi
- * and back have room as above. */
-ESP__FN esp_status esp__call_forward(esp__codec_call *c, const esp_payload *in, float *phi, float *back);
-
 /* A codec alone, without peers: each round's own body stands for the reduced one. Its payload is those of the rounds one behind
  * the other, each from a multiple of 32 bytes on; with one round, this is the payload. */
 /* The sizes of all rounds together, and the first of them for such a part. */

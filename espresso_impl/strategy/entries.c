@@ -46,8 +46,7 @@ ESP__FN int esp__order_entry_fits(const esp__order_entry *e, const esp__order_un
     if (e->what == ESP__ENTRY_BACKWARD) return 1;
     const esp__option *o = units->option(units->user, e->unit, &group);
     if (e->what == ESP__ENTRY_PACK || e->what == ESP__ENTRY_UNPACK) return group;
-    return e->step < o->n &&
-           (e->what == ESP__ENTRY_STEP || o->steps[e->step].kind != ESP__COLL || o->steps[e->step].hops);
+    return e->step < o->n && (e->what == ESP__ENTRY_STEP || o->steps[e->step].kind != ESP__COLL);
 }
 
 /* What a unit runs, in sequence: the steps of its option, once for each round. */

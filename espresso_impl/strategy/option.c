@@ -15,7 +15,6 @@ enum esp__symbol {
     ESP__S_COMM2C, /* allgather or broadcast of payloads: closes it                    */
     ESP__S_SUMC,   /* allreduce of payload bodies (extension)                          */
     ESP__S_SUM1C,  /* reduce_scatter of payload bodies (extension): opens a pair       */
-    ESP__S_HOPS,   /* allreduce that compresses at every hop (extension)               */
     ESP__S_COMP,
     ESP__S_DECOMP
 };
@@ -50,7 +49,8 @@ enum { ESP__SAME = 0, ESP__OUTWARD = 1, ESP__BACK = -1 };
 typedef struct esp__rule {
     uint8_t subtree;
     int8_t move;
-    uint8_t extended, next; /* extended: 0, or ESP__WITH_* */
+    bool extended; /* not in the paper's tables: sums payload bodies */
+    uint8_t next;
     uint8_t symbols[3];
 } esp__rule;
 
@@ -81,7 +81,6 @@ static const esp__rule esp__rules[] = {
     ESP__R(T4C, BACK, 1, BACK_COMP, ESP__S_SUM1C, ESP__S_COMM2C),
     /* T3: inter, raw input */
     ESP__R(T3, BACK, 0, BACK_RAW, ESP__S_COMM),
-    ESP__R(T3, BACK, 2, BACK_RAW, ESP__S_HOPS),
     ESP__R(T3, SAME, 0, T5, ESP__S_COMM1),
     ESP__R(T3, SAME, 0, T4C, ESP__S_COMP),
     /* T4: inter, compressed input */
@@ -95,7 +94,6 @@ static const esp__rule esp__rules[] = {
     ESP__R(MID, OUTWARD, 1, OUT_COMP, ESP__S_SUM1C),
     ESP__R(MID, SAME, 0, HIER, ESP__S_DECOMP),
     ESP__R(FLAT, SAME, 0, END, ESP__S_COMM),
-    ESP__R(FLAT, SAME, 2, END, ESP__S_HOPS),
     ESP__R(FLAT, SAME, 0, T1, ESP__S_COMM1),
     ESP__R(FLAT, SAME, 0, END, ESP__S_COMP, ESP__S_COMMC, ESP__S_DECOMP),
     ESP__R(FLAT, SAME, 0, T2, ESP__S_COMP, ESP__S_COMM1C),
@@ -128,7 +126,7 @@ typedef struct esp__walk {
     uint8_t scope[ESP__LEVELS], pair[ESP__LEVELS]; /* [n_blocks], the innermost first */
     uint32_t n_blocks;
     uint32_t devices;
-    int extended;
+    bool extended;
     int narrow; /* options that end narrow: pairs are never rooted, so that each rank has a part */
     /* enumerating */
     int (*each)(void *user, const esp__option *o);
@@ -175,11 +173,9 @@ static void esp__walk_subtree(esp__walk *w, uint8_t subtree, uint32_t block) {
         return;
     }
     for (size_t i = 0; i < sizeof esp__rules / sizeof *esp__rules && !w->stop; i++)
-        if (esp__rules[i].subtree == subtree && !(esp__rules[i].extended & ~w->extended))
+        if (esp__rules[i].subtree == subtree && (w->extended || !esp__rules[i].extended))
             esp__walk_symbols(w, &esp__rules[i], block, 0);
 }
-
-static const char *const esp__hops_names[] = {[ESP_HOPS_RING] = "ring_hops", [ESP_HOPS_HALVING] = "halving_hops"};
 
 ESP__FN const char *esp__coll_word(uint32_t coll) {
     return coll <= ESP_COLL_REDUCE && coll ? esp__coll_names[coll] : "?";
@@ -194,8 +190,7 @@ ESP__FN const char *esp__lane_word(uint32_t lane) {
 
 ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap) {
     if (s->kind == ESP__COLL)
-        snprintf(buf, cap, "%s.%s", esp__scope_word(s->level),
-                 s->hops ? esp__hops_names[s->hops] : esp__coll_names[s->coll]);
+        snprintf(buf, cap, "%s.%s", esp__scope_word(s->level), esp__coll_names[s->coll]);
     else
         snprintf(buf, cap, "%s@%s", s->kind == ESP__COMP ? "comp" : "decomp",
                  s->device == ESP__DEV_GPU ? "gpu" : "cpu");
@@ -203,8 +198,7 @@ ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap) {
 
 static int esp__step_same(const esp__step *a, const esp__step *b) {
     if (a->kind != b->kind) return 0;
-    return a->kind == ESP__COLL ? a->level == b->level && a->coll == b->coll && a->hops == b->hops
-                                : a->device == b->device;
+    return a->kind == ESP__COLL ? a->level == b->level && a->coll == b->coll : a->device == b->device;
 }
 
 /* Takes `s` as the next step and walks on. When parsing, only if the text has this step here. */
@@ -237,13 +231,6 @@ static void esp__walk_coll(esp__walk *w, const esp__rule *r, uint32_t block, uin
     case ESP__S_SUMC:
         s.coll = ESP_COLL_ALLREDUCE;
         esp__walk_step(w, r, block, at, &s);
-        break;
-    case ESP__S_HOPS:
-        s.coll = ESP_COLL_ALLREDUCE;
-        for (uint8_t h = ESP_HOPS_RING; h <= ESP_HOPS_HALVING && !w->stop; h++) {
-            s.hops = h;
-            esp__walk_step(w, r, block, at, &s);
-        }
         break;
     case ESP__S_COMMC:
         s.coll = ESP_COLL_ALLGATHER;
@@ -312,7 +299,7 @@ static void esp__walk_blocks(esp__walk *w, uint32_t n_levels) {
     }
 }
 
-ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, int extended,
+ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, bool extended,
                                   int (*each)(void *user, const esp__option *o), void *user) {
     esp__walk w;
     memset(&w, 0, sizeof w);
@@ -359,11 +346,10 @@ static int esp__step_read(const char *word, size_t len, esp__step *s) {
     memset(s, 0, sizeof *s);
     s->kind = ESP__COLL;
     for (uint8_t level = 0; level < ESP__SCOPES; level++)
-        for (uint8_t c = ESP_COLL_ALLREDUCE; c <= ESP_COLL_REDUCE + ESP_HOPS_HALVING; c++) {
+        for (uint8_t c = ESP_COLL_ALLREDUCE; c <= ESP_COLL_REDUCE; c++) {
             char text[40];
             s->level = level;
-            s->coll = c > ESP_COLL_REDUCE ? (uint8_t)ESP_COLL_ALLREDUCE : c;
-            s->hops = c > ESP_COLL_REDUCE ? (uint8_t)(c - ESP_COLL_REDUCE) : 0;
+            s->coll = c;
             esp__step_print(s, text, sizeof text);
             if (strlen(text) == len && !memcmp(text, word, len)) return 1;
         }
@@ -449,7 +435,7 @@ static esp_status esp__option_words_read(const esp_ctx *ctx, const char *text, e
                 "option: position %zu: '%.*s' is no step; expected comp@cpu, comp@gpu, decomp@cpu, decomp@gpu, "
                 "or flat., intra. or inter. with allreduce, "
                 "reduce_scatter, reduce, allgather, broadcast, "
-                "alltoall, gather, ring_hops or halving_hops",
+                "alltoall or gather",
                 column, (int)(len > 40 ? 40 : len), p);
         w->position[w->n++] = column;
         p += len;
@@ -473,7 +459,7 @@ ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__
     esp__walk w;
     memset(&w, 0, sizeof w);
     w.devices = 3;
-    w.extended = ESP__WITH_SUMS | ESP__WITH_HOPS;
+    w.extended = true;
     w.want = words.steps;
     w.n_want = words.n;
     w.each = esp__option_found;
@@ -519,14 +505,10 @@ ESP__FN int esp__option_narrow(const esp__option *o) {
     return open > 0;
 }
 
-ESP__FN int esp__option_hops(const esp__option *o) {
+ESP__FN bool esp__option_compresses(const esp__option *o) {
     for (uint32_t i = 0; i < o->n; i++)
-        if (o->steps[i].hops) return o->steps[i].hops;
-    return 0;
-}
-
-ESP__FN int esp__option_compresses(const esp__option *o) {
-    return esp__option_uses(o, ESP__COMP) || esp__option_hops(o);
+        if (o->steps[i].kind == ESP__COMP) return true;
+    return false;
 }
 
 ESP__FN uint32_t esp__option_cuts(const esp__option *o, uint8_t scopes[ESP__LEVELS]) {
@@ -540,10 +522,4 @@ ESP__FN void esp__scopes_print(const uint8_t *scopes, uint32_t n, char *buf, siz
     size_t len = 0;
     if (cap) *buf = 0;
     for (uint32_t k = 0; k < n; k++) len = esp__word_put(buf, cap, len, k ? "," : "", esp__scope_word(scopes[k]));
-}
-
-ESP__FN int esp__option_uses(const esp__option *o, uint8_t kind) {
-    for (uint32_t i = 0; i < o->n; i++)
-        if (o->steps[i].kind == kind) return 1;
-    return 0;
 }

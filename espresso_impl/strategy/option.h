@@ -3,6 +3,7 @@
 #define ESP__OPTION_H
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/base/levels.h"
+#include <stdbool.h>
 
 /* Stands for no compression where strategies and lists of codecs name a codec. */
 #define ESP__CODEC_NONE "none"
@@ -43,7 +44,6 @@ typedef struct esp__step {
     uint8_t role;       /* ESP__WHOLE, ESP__FIRST, ESP__SECOND; of a collective */
     uint8_t compressed; /* the collective moves payloads     */
     uint8_t summed;     /* it also sums their bodies, which needs ESP_CODEC_REDUCIBLE */
-    uint8_t hops;       /* an allreduce of numbers that compresses at every hop: ESP_HOPS_*; 0: it does not */
 } esp__step;
 
 enum { ESP__MAX_STEPS = 24, ESP__MAX_COMPS = 8 }; /* with ESP__LEVELS levels; with two, 12 and 4 */
@@ -72,13 +72,7 @@ ESP__FN int esp__option_narrow(const esp__option *o);
 ESP__FN uint32_t esp__option_cuts(const esp__option *o, uint8_t scopes[ESP__LEVELS]);
 enum { ESP__CUTS_TEXT = 96 };
 ESP__FN void esp__scopes_print(const uint8_t *scopes, uint32_t n, char *buf, size_t cap); /* "intra,inter" */
-ESP__FN int esp__option_uses(const esp__option *o, uint8_t kind);
-ESP__FN int
-esp__option_hops(const esp__option *o); /* ESP_HOPS_* of the step that compresses at every hop; 0: no step does */
-enum {
-    ESP__HOP_ELEMENTS = 65536
-}; /* that one payload of such a step carries, at most: a codec takes about 0.1 ms for them */
-ESP__FN int esp__option_compresses(const esp__option *o); /* in a Comp, or at every hop */
+ESP__FN bool esp__option_compresses(const esp__option *o);                                /* has it a Comp? */
 /* ---- rounds.c ---- */
 /* A step in one round of the unit's codec. Collectives of numbers count to the last round. */
 typedef struct esp__chain_step {
@@ -95,11 +89,10 @@ ESP__FN uint32_t esp__chain_collective(const esp__option *o, const esp__chain_st
 ESP__FN int esp__early_step(const esp__option *o, uint32_t comp, uint32_t i);
 
 /* Calls `each` for the options of some parts of the tree (ESP__TREE_*) until it returns non-zero. devices: bit 0 cpu, bit 1 gpu,
- * for Comps and Decomps. extended: also options outside the paper's tree, ESP__WITH_*. Returns the number of calls. The tree is
+ * for Comps and Decomps. extended: also options outside the paper's tree, which sum payload bodies. Returns the number of calls. The tree is
  * that of two levels, or of ESP__TREE_OF(n_levels). NARROW: instead of those, the options of the parts that end narrow. */
-enum { ESP__WITH_SUMS = 1 /* of payload bodies */, ESP__WITH_HOPS = 2 /* allreduces that compress at every hop */ };
 enum { ESP__TREE_FLAT = 1, ESP__TREE_HIERARCHICAL = 2, ESP__TREE_NARROW = 4 };
 #define ESP__TREE_OF(n_levels) ((uint32_t)(n_levels) << 8)
-ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, int extended,
+ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, bool extended,
                                   int (*each)(void *user, const esp__option *o), void *user);
 #endif

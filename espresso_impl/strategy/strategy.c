@@ -143,47 +143,6 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
     return ESP_OK;
 }
 
-/* Fails if the backend, the ranks or the codec cannot compress at every hop. */
-static esp_status esp__hops_check(const esp_ctx *ctx, const esp__work_unit *u, const char *option, const char *where) {
-    const esp_traits *t = &u->codec->traits;
-    for (uint32_t i = 0; i < u->option.n; i++) {
-        const esp__step *s = &u->option.steps[i];
-        const esp_backend *b = esp__backend_of(esp__job_of(ctx), s->level);
-        const int32_t n = esp__group_size(&esp__job_of(ctx)->topo, s->level);
-        char step[40];
-        esp__step_print(s, step, sizeof step);
-        if (!s->hops) continue;
-        if (b && !(b->caps & ESP_BACKEND_HOPS))
-            return esp__fail(
-                ctx, ESP_E_UNSUPPORTED,
-                "%s: tensor '%s': option '%s': backend '%s' cannot compress at every hop, as %s does: use an "
-                "option with comp and decomp, or backend shm or loop",
-                where, u->name, option, b->name, step);
-        if (s->hops == ESP_HOPS_HALVING && n & (n - 1))
-            return esp__fail(
-                ctx, ESP_E_ARG,
-                "%s: tensor '%s': option '%s': %s is for 2, 4, 8, ... ranks, and here are %d: use ring_hops", where,
-                u->name, option, step, (int)n);
-        if (s->hops == ESP_HOPS_HALVING && u->codec->feedback && (u->codec->gamma < 1.0f || u->codec->gamma > 1.0f))
-            return esp__fail(ctx, ESP_E_ARG,
-                             "%s: tensor '%s': option '%s': %s adds other ranks' gradients to this rank's before it "
-                             "compresses them, so feedback's gamma must be 1 there: use ring_hops",
-                             where, u->name, option, step);
-        const char *why = t->n_rounds > 1                    ? "it has several rounds"
-                          : t->caps & ESP_CODEC_HAS_STATE    ? "it keeps state from step to step"
-                          : t->caps & ESP_CODEC_NEEDS_MATRIX ? "it needs whole rows of a matrix"
-                          : esp__codec_round(u->codec, 0).flags & ESP_ROUND_ALLREDUCE
-                              ? "every rank must get the sum of all its payloads"
-                              : NULL;
-        if (why)
-            return esp__fail(ctx, ESP_E_ARG,
-                             "%s: tensor '%s': option '%s': codec '%s' cannot compress at every hop: %s; use an option "
-                             "with comp and decomp, or another codec",
-                             where, u->name, option, u->codec->spec, why);
-    }
-    return ESP_OK;
-}
-
 /* Sets the round that the unit's codec begins with: earlier ones have no body for parts of its shape. */
 static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__work_unit *u) {
     const uint32_t last = u->codec->traits.n_rounds - 1;
@@ -220,11 +179,10 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_un
     }
     if (u->option.later && !y->later && !(y->later = esp__strdup(ctx, where)))
         return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
-    if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && esp__option_uses(&u->option, ESP__COMP) && u->rows)
+    if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && esp__option_compresses(&u->option) && u->rows)
         u->width = u->cols;
     s = esp__shard_check(ctx, u, option, where);
     if (!s) s = esp__unit_check(ctx, u, option, where);
-    if (!s) s = esp__hops_check(ctx, u, option, where);
     if (!s) s = esp__unit_rounds(ctx, u);
     return s;
 }

@@ -139,29 +139,6 @@ static esp__rate esp__codec_rate(const esp__any *w, const esp__op_template *op) 
     return r;
 }
 
-/* The rate of a collective that compresses at every hop: of its wires, and of all its calls of the codec. */
-static esp__rate esp__hops_rate(const esp__any *w, const esp__op_template *op) {
-    const esp__problem *p = w->p;
-    const double n = p->size[op->level], part = (double)esp__part_of(w->shape.size[op->cut], p->size[op->level]);
-    const double bytes = w->codec->unit_bytes * w->codec->units; /* of a payload, at least, for each element */
-    const esp_cost_curve *table = esp__link_table(p, op);
-    double none;
-    esp__rate r = {-esp__rounding, 0.0, 0.0};
-    if (n < 2.0) return r.fixed = 0.0, r;
-    if (table && part > 0.0)
-        r.each = bytes * n * esp__curve_rate(table, 1.0, n * esp__hop_bytes(p, op, w->shape.size, w->codec), &none);
-    else if (!table)
-        r.each = (esp__hops_ns(&p->system, op->level, op->hops, bytes * part, op->on_link) -
-                  esp__hops_ns(&p->system, op->level, op->hops, 0.0, op->on_link)) /
-                 esp__max2(part, 1.0);
-    if (!p->free_compression && part > 0.0) {
-        r.each += op->on_cpu * n * esp__curve_rate(&w->codec->compress[ESP_PLAN_CPU], 1.0, part, &none);
-        r.each += op->on_cpu * (2.0 * n - 1.0) * esp__curve_rate(&w->codec->decompress[ESP_PLAN_CPU], 1.0, part, &none);
-    }
-    r.each /= n * esp__cut_parts(p, op->cut);
-    return r;
-}
-
 /* A collective's measured curve of its gap (core 0) or core time (1); NULL: none. */
 static const esp_cost_curve *esp__kept_curve(const esp__problem *p, const esp__op_template *op, int core) {
     const esp_plan_link *link = esp__system_tables(&p->system, op->level);
@@ -170,18 +147,18 @@ static const esp_cost_curve *esp__kept_curve(const esp__problem *p, const esp__o
 
 static esp__rate esp__core_rate(const esp__any *w, const esp__op_template *op) {
     esp__rate r = {0.0, 0.0, 0.0};
-    if (op->kind != ESP_PLAN_COLLECTIVE || op->hops || !(op->lanes & ESP__CORE_LANES)) return r;
-    if (!esp__template_possible(w->p, op, w->codec)) return r;
+    if (op->kind != ESP_PLAN_COLLECTIVE || !(op->lanes & ESP__CORE_LANES)) return r;
+    if (!esp__template_possible(op, w->codec)) return r;
     r.each = esp__link_rate(w, op, esp__kept_curve(w->p, op, 1)).each * (1.0 - 1e-7);
     return r;
 }
 
 static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
     esp__rate r = {0.0, 0.0, 0.0};
-    if (!esp__template_possible(w->p, op, w->codec)) {
+    if (!esp__template_possible(op, w->codec)) {
         r.least = -1.0;
     } else if (op->kind == ESP_PLAN_COLLECTIVE) {
-        r = op->hops ? esp__hops_rate(w, op) : esp__link_rate(w, op, esp__kept_curve(w->p, op, 0));
+        r = esp__link_rate(w, op, esp__kept_curve(w->p, op, 0));
     } else if (op->kind == ESP_PLAN_COMP || op->kind == ESP_PLAN_DECOMP) {
         r = esp__codec_rate(w, op);
     } else if (op->kind == ESP_PLAN_COPY) {

@@ -11,8 +11,7 @@ typedef struct esp__prefix { /* the beginning of a path, up to some node of the 
     uint64_t head[ESP__LEVELS], tail[ESP__LEVELS]; /* time before the first and after the last op on each link lane */
     double error, volume;                          /* of whole paths only: to compare codecs under limits */
     uint32_t n, comps, codec, unpacks;             /* unpacks: 1 if it needed an unpack to end here */
-    double errors; /* of one compression that its result has, where it passes hops; else 0 */
-    uint16_t op;   /* its last op: index in problem.op_templates */
+    uint16_t op;                                   /* its last op: index in problem.op_templates */
 } esp__prefix;
 
 /* State while the candidate options of one unit are made. */
@@ -123,8 +122,7 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (r->lanes >> k & 1u) l->load[k] += esp__kept(time, k);
     l->total += time->ns;
-    l->comps += (r->kind == ESP_PLAN_COMP && !r->early) || r->hops;
-    if (r->hops) l->errors = esp__hops_error(r->hops, t->p->size[r->level]);
+    l->comps += r->kind == ESP_PLAN_COMP && !r->early;
     l->unpacks = op != ESP__OP_UNPACK && esp__needs_pack(t, op, ESP_PLAN_DECOMP);
     if (t->limits) l->memory += esp__template_memory(t->p, r, &t->shape, t->codec);
     return l;
@@ -143,7 +141,7 @@ static uint64_t esp__op_most(const esp__unit *u) {
 }
 
 static int esp__op_wasteful(const esp__timing *t, const esp__op_template *op) {
-    if (!t->most || !t->codec || !esp__template_possible(t->p, op, t->codec)) return 0;
+    if (!t->most || !t->codec || !esp__template_possible(op, t->codec)) return 0;
     if (op->kind != ESP_PLAN_COMP && !(op->kind == ESP_PLAN_COLLECTIVE && op->compressed)) return 0;
     return esp__template_memory(t->p, op, &t->shape, t->codec) > t->most;
 }
@@ -196,7 +194,7 @@ static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, u
                   : r->kind == ESP_PLAN_COMP     ? (uint8_t)ESP__COMP
                                                  : (uint8_t)ESP__DECOMP;
         s->device = r->device, s->level = r->level, s->coll = r->coll, s->role = r->role;
-        s->compressed = r->compressed, s->summed = r->summed, s->hops = r->hops;
+        s->compressed = r->compressed, s->summed = r->summed;
     }
     return o;
 }
@@ -218,16 +216,13 @@ static void esp__path_time(const esp__timing *t, const uint16_t *op_template, ui
     esp__problem *p = t->p;
     esp__plan_op *ops = esp__arena_get(p->arena, n * sizeof *ops);
     uint64_t e = t->unit->elements;
-    double errors = 1.0;
     path->ops = ops;
     path->n = n;
     path->rounds = 1;
     path->codec = ESP__NO_CODEC;
     for (uint32_t i = 0; i < n; i++) {
         const esp__op_template *r = &p->op_templates[op_template[i]];
-        if (r->kind == ESP_PLAN_COMP || (r->kind == ESP_PLAN_COLLECTIVE && (r->compressed || r->hops)))
-            path->codec = t->codec_index;
-        if (r->hops) errors = esp__hops_error(r->hops, p->size[r->level]);
+        if (r->kind == ESP_PLAN_COMP || (r->kind == ESP_PLAN_COLLECTIVE && r->compressed)) path->codec = t->codec_index;
         if (r->n_rounds > path->rounds) path->rounds = r->n_rounds;
         ops[i].time = esp__template_time(p, r, &t->shape, t->codec);
         ops[i].lanes = r->lanes;
@@ -241,8 +236,7 @@ static void esp__path_time(const esp__timing *t, const uint16_t *op_template, ui
     }
     esp__path_steps(p, op_template, n, path->codec == ESP__NO_CODEC ? 0 : esp__rounds_of(t->codec) - 1, ops);
     path->volume = path->codec == ESP__NO_CODEC ? 4 * e : (uint64_t)esp__unit_volume(p, t->codec, e, t->cols);
-    path->error =
-        path->codec == ESP__NO_CODEC ? 0.0 : esp__error_times(errors, esp__codec_error(t->codec, t->cols)) * (double)e;
+    path->error = path->codec == ESP__NO_CODEC ? 0.0 : esp__codec_error(t->codec, t->cols) * (double)e;
 }
 
 static void esp__path_fill(const esp__timing *t, const esp__prefix *l, esp__path *path) {
@@ -348,8 +342,7 @@ static void esp__candidates_of(esp__timing *t, const esp__tree *tree, uint32_t c
     while ((l = t->heads[0]) != NULL) {
         t->heads[0] = l->next;
         if (!l->comps && !raw && tree->codec == ESP__NO_CODEC && !p->free_compression) continue;
-        l->error =
-            l->comps ? esp__error_times(l->errors > 0.0 ? l->errors : 1.0, esp__codec_error(t->codec, t->cols)) : 0.0;
+        l->error = l->comps ? esp__codec_error(t->codec, t->cols) : 0.0;
         l->volume =
             l->comps ? esp__unit_volume(p, t->codec, t->unit->elements, t->cols) : 4.0 * (double)t->unit->elements;
         esp__prefix_add(t, all, l);
@@ -549,14 +542,12 @@ ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const es
     before = piece = esp__op_bytes_before(p, op, &shape, codec);
     if (op->coll == ESP_COLL_ALLREDUCE || op->coll == ESP_COLL_REDUCE_SCATTER || op->coll == ESP_COLL_ALLTOALL)
         piece /= n;
-    if (op->hops) piece = esp__hop_bytes(p, op, shape.size, codec);
     traffic = esp__traffic(op->coll, n, before, piece);
     esp__scope_levels(op->level, p->n_levels, &first, &last);
     for (uint32_t level = first; level <= last; level++) {
         double inside = esp__system_ranks(&p->system, first, level - 1), bytes = traffic;
         if (level > first && esp__system_size(&p->system, level) == 1) continue;
         if (level > first && op->coll == ESP_COLL_ALLTOALL) bytes = piece * inside * (n - inside);
-        if (op->hops) bytes = piece * esp__hops_traffic(&p->system, op->level, op->hops, level);
         out[level - 1] += first > 1 ? bytes * op->on_link : bytes;
     }
 }

@@ -88,11 +88,9 @@ static double esp__dispatch_ns(const esp__problem *p, uint32_t lanes) {
 }
 
 /* Can an op of this kind run with the codec, whatever its size? NULL: no codec. */
-static int esp__template_possible(const esp__problem *p, const esp__op_template *op, const esp_plan_codec *codec) {
+static int esp__template_possible(const esp__op_template *op, const esp_plan_codec *codec) {
     switch (op->kind) {
-    case ESP_PLAN_COLLECTIVE:
-        if (op->hops) return esp__hops_possible(p, op, codec);
-        return !op->compressed || (codec && esp__payloads_pass(codec, op));
+    case ESP_PLAN_COLLECTIVE: return !op->compressed || (codec && esp__payloads_pass(codec, op));
     case ESP_PLAN_COMP: return codec && codec->compress[op->device].n;
     case ESP_PLAN_DECOMP: return codec && codec->decompress[op->device].n;
     default: return 1;
@@ -103,13 +101,11 @@ static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *
                                  const esp_plan_codec *codec) {
     const double elements = (double)shape->size[op->cut];
     double ns = 0.0;
-    if (!esp__template_possible(p, op, codec)) return esp__cannot;
+    if (!esp__template_possible(op, codec)) return esp__cannot;
     if (op->n_rounds && esp__template_payload(p, op, shape, codec, op->kind == ESP_PLAN_COMP ? op->parts : op->cut) < 0)
         return esp__cannot;
     switch (op->kind) {
-    case ESP_PLAN_COLLECTIVE:
-        ns = op->hops ? esp__hop_op_ns(p, op, shape->size, codec) : esp__link_ns(p, op, shape, codec, NULL);
-        break;
+    case ESP_PLAN_COLLECTIVE: ns = esp__link_ns(p, op, shape, codec, NULL); break;
     case ESP_PLAN_COMP: ns = esp__codec_ns(op, esp__codec_curve(codec, shape->cols, 0, op->device), elements); break;
     case ESP_PLAN_DECOMP:
         ns = esp__decomp_ns(p, op, codec, esp__codec_curve(codec, shape->cols, 1, op->device), elements);
@@ -133,7 +129,7 @@ static esp__op_time esp__template_time(const esp__problem *p, const esp__op_temp
     const esp_plan_link *link = op->kind == ESP_PLAN_COLLECTIVE ? esp__system_tables(&p->system, op->level) : NULL;
     esp__op_time time = {ns, 0, 0};
     *(op->lanes & ESP__LINK_LANES ? &time.link : &time.core) = ns;
-    if (ns == esp__cannot || !link || op->hops || p->size[op->level] < 2) return time;
+    if (ns == esp__cannot || !link || p->size[op->level] < 2) return time;
     if (link->gap[op->coll].n) time.link = esp__at_most(esp__link_ns(p, op, shape, codec, &link->gap[op->coll]), ns);
     if (op->lanes & ESP__CORE_LANES)
         time.core = esp__at_most(esp__link_ns(p, op, shape, codec, &link->core[op->coll]), ns);
@@ -148,7 +144,7 @@ static uint64_t esp__template_memory(const esp__problem *p, const esp__op_templa
     uint64_t state = 0;
     if (op->kind == ESP_PLAN_COMP || (op->kind == ESP_PLAN_COLLECTIVE && op->compressed))
         bytes = esp__slots(p, op->slots_after) * esp__template_payload(p, op, shape, codec, op->parts);
-    if ((op->kind == ESP_PLAN_COMP && first) || op->hops) bytes += 4.0 * (double)shape->size[op->cut];
+    if (op->kind == ESP_PLAN_COMP && first) bytes += 4.0 * (double)shape->size[op->cut];
     if (op->kind == ESP_PLAN_COMP && first && codec->bound && codec->caps & ESP_CODEC_HAS_STATE) {
         esp__round_bytes(p, op, shape, codec, shape->size[op->parts], &state);
         bytes += esp__slots(p, op->slots_after) * (double)state;

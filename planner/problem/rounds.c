@@ -83,7 +83,8 @@ ESP__FN int esp__codec_vector(const esp_plan_codec *c, uint64_t cols) {
 }
 
 ESP__FN double esp__codec_error(const esp_plan_codec *c, uint64_t cols) {
-    return esp__codec_vector(c, cols) ? c->vector_error : c->error;
+    const double error = esp__codec_vector(c, cols) ? c->vector_error : c->error;
+    return error < 1.0 ? error : 1.0;
 }
 
 ESP__FN const esp_cost_curve *esp__decompress_more(const esp_plan_codec *c, const esp_cost_curve *first, int device) {

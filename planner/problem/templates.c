@@ -107,9 +107,8 @@ static void esp__flows_of(const esp__problem *p, uint32_t rooted, esp__op_templa
     }
 }
 
-/* Hops compress and decompress on the CPU. */
 static int esp__step_on_cpu(const esp__option *o, uint32_t i, uint8_t kind) {
-    return i < o->n && (o->steps[i].hops || (o->steps[i].kind == kind && o->steps[i].device == ESP__DEV_CPU));
+    return i < o->n && o->steps[i].kind == kind && o->steps[i].device == ESP__DEV_CPU;
 }
 
 static void esp__template_copy(const esp__problem *p, const esp__region *r, uint32_t rooted, uint8_t up,
@@ -183,7 +182,7 @@ static uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, u
                                          : (uint8_t)ESP_PLAN_DECOMP;
         op.lanes = esp__lane_mask(p, s);
         op.device = s->device, op.coll = s->coll, op.level = s->level, op.role = s->role;
-        op.compressed = s->compressed, op.summed = s->summed, op.hops = s->hops;
+        op.compressed = s->compressed, op.summed = s->summed;
         op.cut = esp__cut_of(p, &r);
         esp__flows_of(p, rooted, &op);
         esp__slots_of(&r, op.slots);
@@ -264,7 +263,7 @@ ESP__FN int esp__option_fits_system(const esp__problem *p, const esp__option *o)
 
 static uint32_t esp__option_comps(const esp__option *o) {
     uint32_t comps = 0;
-    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP || o->steps[i].hops;
+    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP;
     return comps;
 }
 
@@ -275,7 +274,6 @@ ESP__FN int esp__option_permitted(const esp__problem *p, const esp__option *o) {
     if (esp__option_comps(o) && (c->flags & ESP_PLAN_NO_COMP || !p->n_codecs)) return 0;
     for (uint32_t i = 0; i < o->n; i++)
         if (o->steps[i].kind != ESP__COLL && !(devices >> o->steps[i].device & 1u)) return 0;
-    if (esp__option_hops(o) && !(devices & 1u << ESP_PLAN_CPU)) return 0;
     if (c->max_comp && esp__option_comps(o) > c->max_comp) return 0;
     if (!c->n_forbid && !c->n_only) return 1;
     esp__option_print(o, text, sizeof text);
@@ -299,7 +297,7 @@ static int esp__option_wanted(esp__planting *w, const esp__option *o) {
 
 /* Can any codec with bound() have the option? */
 static int esp__option_of_rounds(const esp__planting *w, const esp__option *o) {
-    if (!esp__option_uses(o, ESP__COMP) || esp__option_hops(o)) return 0;
+    if (!esp__option_compresses(o)) return 0;
     for (uint32_t c = 0; c < w->p->n_codecs; c++) {
         const esp_plan_codec *codec = &w->p->codecs[c];
         uint32_t i = 0;
@@ -398,7 +396,7 @@ static void esp__share(esp__planting *w, esp__tree *tree) {
 }
 
 /* One of a constraint's trees: w says which. */
-static esp__tree *esp__tree_plant(esp__planting *w, uint32_t parts, uint32_t devices, int extended) {
+static esp__tree *esp__tree_plant(esp__planting *w, uint32_t parts, uint32_t devices, bool extended) {
     esp__tree *tree = esp__arena_get(w->p->arena, sizeof *tree);
     w->room = 1024;
     w->nodes = esp__arena_get(w->p->arena, w->room * sizeof *w->nodes);
@@ -419,10 +417,9 @@ static esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char 
     uint32_t devices = p->system.devices,
              parts = (p->hierarchical ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT) |
                      (shard ? ESP__TREE_NARROW : 0) | ESP__TREE_OF(p->n_levels);
-    int extended = only_option ? ESP__WITH_SUMS | ESP__WITH_HOPS : 0;
+    bool extended = only_option != NULL;
     for (uint32_t i = 0; i < p->n_codecs; i++)
-        if (p->codecs[i].caps & ESP_CODEC_REDUCIBLE) extended |= ESP__WITH_SUMS;
-    if (p->config.flags & ESP_PLAN_HOPS) extended |= ESP__WITH_HOPS;
+        if (p->codecs[i].caps & ESP_CODEC_REDUCIBLE) extended = true;
     if (p->config.devices && !only_option) devices &= p->config.devices;
     if (only_option) devices = 3u;
     w->p = p;

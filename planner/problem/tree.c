@@ -2,9 +2,8 @@
 #include <fnmatch.h>
 
 typedef struct esp__tree_filter {
-    uint32_t parts, devices; /* bits ESP__TREE_*; bit 0 cpu, bit 1 gpu */
-    int extended,
-        hops; /* extended: also options outside the tree, ESP__WITH_*; hops: only those that compress at every hop */
+    uint32_t parts, devices;                  /* bits ESP__TREE_*; bit 0 cpu, bit 1 gpu */
+    bool extended;                            /* also options outside the tree, which sum payload bodies */
     const char *const *match, *const *forbid; /* globs: the text must contain all of `match` and none of `forbid` */
     uint32_t n_match, n_forbid;
     int max_comp; /* most Comps in an option; -1: any number */
@@ -29,8 +28,7 @@ static int esp__tree_has(const char *text, const char *pattern) {
 
 static int esp__tree_allows(const esp__tree_filter *f, const esp__option *o, const char *text) {
     int comps = 0;
-    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP || o->steps[i].hops;
-    if (f->hops && !esp__option_hops(o)) return 0;
+    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP;
     if (f->max_comp >= 0 && comps > f->max_comp) return 0;
     for (uint32_t i = 0; i < f->n_match; i++)
         if (!esp__tree_has(text, f->match[i])) return 0;

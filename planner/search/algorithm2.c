@@ -35,9 +35,7 @@ static int esp__same_steps(const esp__path *a, const esp__path *b) {
     if (a->codec != b->codec || !a->option || !b->option || a->option->n != b->option->n) return 0;
     for (uint32_t i = 0; i < a->option->n; i++) {
         const esp__step *x = &a->option->steps[i], *y = &b->option->steps[i];
-        if (x->kind != y->kind || x->level != y->level || x->coll != y->coll || x->summed != y->summed ||
-            x->hops != y->hops)
-            return 0;
+        if (x->kind != y->kind || x->level != y->level || x->coll != y->coll || x->summed != y->summed) return 0;
     }
     return 1;
 }

@@ -206,7 +206,6 @@ static esp_status example_open(const esp_host *h, const esp_group *g, const char
 static esp_status example_check(const example_comm *e, const esp_coll *c) {
     if (c->op < ESP_COLL_ALLREDUCE || c->op > ESP_COLL_REDUCE)
         return example_fail(e->host, ESP_E_ARG, "there is no such collective: use ESP_COLL_*");
-    if (c->hops) return example_fail(e->host, ESP_E_UNSUPPORTED, "does not compress at every hop");
     if (c->slot_bytes ? c->width > 1 || example_sums(c) : !esp_dtype_bytes(c->dtype))
         return example_fail(e->host, ESP_E_ARG, "needs a dtype, or payload slots without width and reduction");
     if (example_sums(c) && (c->dtype > ESP_BF16 || c->reduce > ESP_REDUCE_SUM))

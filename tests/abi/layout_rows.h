@@ -190,17 +190,6 @@ static const row rows[] = {
     M1(oob_allgather),
     M1(user),
 #undef M1
-#define M1(f) M(esp_hops, f)
-    S(esp_hops),
-    M1(struct_size),
-    M1(route),
-    M1(user),
-    M1(most),
-    M1(bound),
-    M1(encode),
-    M1(forward),
-    M1(decode),
-#undef M1
 #define M1(f) M(esp_coll, f)
     S(esp_coll),
     M1(struct_size),
@@ -214,7 +203,6 @@ static const row rows[] = {
     M1(scale),
     M1(reduce),
     M1(width),
-    M1(hops),
 #undef M1
 #define M1(f) M(esp_traffic, f)
     S(esp_traffic),
@@ -457,7 +445,6 @@ static const number numbers[] = {
     N(ESP_BACKEND_PACED),
     N(ESP_BACKEND_CHECKSUM),
     N(ESP_BACKEND_EPOCH),
-    N(ESP_BACKEND_HOPS),
     N(ESP_BACKEND_CALLER),
     N(ESP_BACKEND_REOPENS),
     N(ESP_BACKEND_DELIVERS),
@@ -469,8 +456,6 @@ static const number numbers[] = {
     N(ESP_COLL_GATHER),
     N(ESP_COLL_REDUCE),
     N(ESP_LEVELS),
-    N(ESP_HOPS_RING),
-    N(ESP_HOPS_HALVING),
     N(ESP_MEM_DEVICE),
     N(ESP_MEM_PINNED),
     N(ESP_DEVICE_HOST_ACCESS),

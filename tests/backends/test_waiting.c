@@ -423,16 +423,10 @@ static void bad_calls(ranks_me *me) {
         if (me->b->start(comm, &c, none, &req) != ESP_E_ARG || !strstr(ranks_said, bad[i].says))
             ranks_fail(me, "bad call %d: \"%s\", not \"%s\"", (int)i, ranks_said, bad[i].says);
     }
-    esp_coll c = coll(ESP_COLL_ALLREDUCE, ESP_F32, 8, x, x), hopping = c;
-    esp_hops hops = ESP_ZERO;
-    hopping.hops = &hops;
-    const int hops_known = (me->b->caps & ESP_BACKEND_HOPS) != 0; /* if so: more in test_hops.c */
-    if (me->b->start(comm, &hopping, none, &req) != (hops_known ? ESP_E_ARG : ESP_E_UNSUPPORTED) ||
-        !strstr(ranks_said, hops_known ? "route" : "ESP_BACKEND_HOPS"))
-        ranks_fail(me, "hops: \"%s\"", ranks_said);
+    esp_coll c = coll(ESP_COLL_ALLREDUCE, ESP_F32, 8, x, x);
     /* a caller of an older version: what its struct lacks is not read */
     esp_coll old = c;
-    old.struct_size = (uint32_t)offsetof(esp_coll, reduce), old.reduce = 99, old.width = 1 << 20, old.hops = &hops;
+    old.struct_size = (uint32_t)offsetof(esp_coll, reduce), old.reduce = 99, old.width = 1 << 20;
     if (ranks_coll(me, comm, &old) != ESP_OK) ranks_fail(me, "an older struct: %s", ranks_said);
     if (ranks_coll(me, comm, &c) != ESP_OK) ranks_fail(me, "broken after bad calls");
     me->b->close(comm);

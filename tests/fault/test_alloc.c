@@ -244,7 +244,7 @@ static esp_status asks_nonsense(esp_ctx *ctx, const scenario *c) {
 static uint64_t auto_step(void *user, esp_ctx *ctx) {
     (void)user;
     for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
-        if (esp__option_uses(&ctx->in_force.strategy.units[i].option, ESP__COMP)) return 7000000;
+        if (esp__option_compresses(&ctx->in_force.strategy.units[i].option)) return 7000000;
     return 20000000;
 }
 static void auto_ready(void *user, esp_ctx *ctx, uint64_t *out) {

@@ -11,7 +11,6 @@
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
 #include "planner/problem/tree.c"
 #include "planner/problem/cost.c"
-#include "planner/problem/hops.c"
 #include "planner/problem/templates.c"
 #include "planner/problem/op_time.c"
 #include "planner/problem/candidates.c"

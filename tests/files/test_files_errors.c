@@ -93,8 +93,8 @@ static const mistake mistakes[] = {
      "the ops may end; leave it out where they end in their own step"},
     {STRATEGY, "flat.allreduce +199", "flat.allredoce",
      "f:9: units[1].option: option: position 1: 'flat.allredoce' is no step; expected comp@cpu, comp@gpu, decomp@cpu, "
-     "decomp@gpu, or flat., intra. or inter. with allreduce, reduce_scatter, reduce, allgather, broadcast, alltoall, "
-     "gather, ring_hops or halving_hops"},
+     "decomp@gpu, or flat., intra. or inter. with allreduce, reduce_scatter, reduce, allgather, broadcast, alltoall "
+     "or gather"},
     {STRATEGY, "\"strategy\": 1", "\"strategy\": 2", "f:3: strategy: expected at most 1, found 2"},
     {STRATEGY, ", {\"name\": \"c\", \"elements\": 4}", "",
      "f:9: units[1].elements: expected a tensor that no unit before it has taken"},

@@ -6,7 +6,6 @@
 static const char *const none[] = {"none", NULL};
 static const char *const lossy[] = {"topk:ratio=0.1", "efsignsgd", "int8", NULL};
 static const char *const topk[] = {"topk:ratio=0.05", NULL};
-static const char *const hops[] = {"none", "int8", "topk:ratio=0.1", NULL};
 
 static const char *device; /* its plugin; NULL: gradients are on the CPU */
 static int run(plan *p, const char *what) {
@@ -33,32 +32,14 @@ int main(int argc, char **argv) {
     plan codecs = {.devices = 1, .codecs = lossy, .count = 515, .steps = 4, .extended = 1, .dtype = ESP_F32};
     plan all = {.devices = 3, .codecs = topk, .count = 37, .steps = 1, .dtype = ESP_F32}; /* all 4341 */
     plan large = {.devices = 1, .codecs = none, .count = 70001, .steps = 1, .exact = 1, .dtype = ESP_F32};
-    plan at_hops = {.devices = 1,
-                    .codecs = hops,
-                    .count = 5000,
-                    .steps = 3,
-                    .extended = ESP__WITH_HOPS,
-                    .hops = 1,
-                    .dtype = ESP_F32};
-    plan long_hops = {.devices = 1,
-                      .codecs = hops,
-                      .count = 600011,
-                      .steps = 2,
-                      .extended = ESP__WITH_HOPS,
-                      .hops = 1,
-                      .dtype = ESP_F32};
     plan narrow = {.devices = 1, .codecs = none, .count = 515, .steps = 2, .narrow = 1, .dtype = ESP_F32};
     int failed = 0;
     device = argc > 2 ? argv[2] : NULL;
     exact.every = large.every = every, codecs.every = 3 * every, narrow.every = every;
-    at_hops.every = every > 80 ? every / 20 : every > 4 ? every / 4 : 1;
-    long_hops.every = 4 * at_hops.every;
     all.every = every;
     failed |= run(&exact, "none");
     failed |= run(&codecs, "lossy");
     failed |= run(&large, "large");
-    failed |= run(&at_hops, "hops");
-    failed |= run(&long_hops, "long hops");
     failed |= run(&all, "all");
     failed |= run(&narrow, "narrow");
     return failed;

@@ -129,7 +129,6 @@ static void bad_calls(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL);
     float x[8];
     const esp_stream cpu = ESP_ZERO, other = {{ESP_CUDA, 7}, x}, unknown = {{16, 0}, x};
-    const esp_hops hops = ESP_ZERO;
     esp_coll c = sum_of(x, 8);
     if (!comm) return;
 #define BAD(change, s, want, text)                                                                                     \
@@ -139,7 +138,6 @@ static void bad_calls(ranks_me *me) {
         refuses(me, comm, c, s, want, text);                                                                           \
     } while (0)
     BAD(c.op = 9, cpu, ESP_E_ARG, "there is no collective 9");
-    BAD(c.hops = &hops, cpu, ESP_E_UNSUPPORTED, "does not compress at every hop");
     BAD(c.slot_bytes = 96, cpu, ESP_E_ARG, "not for sums");
     BAD(c.dtype = ESP_I16, cpu, ESP_E_UNSUPPORTED, "reduces f32, f16, bf16, i8 and i32");
     BAD((c.dtype = ESP_I32, c.scale = 0.5f), cpu, ESP_E_ARG, "scale 0.5 is for sums of f32");

@@ -69,7 +69,7 @@ static int slow(const world *w, const esp_ctx *ctx) {
 }
 static int compresses(const esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
-        if (esp__option_uses(&ctx->in_force.strategy.units[i].option, ESP__COMP)) return 1;
+        if (esp__option_compresses(&ctx->in_force.strategy.units[i].option)) return 1;
     return 0;
 }
 

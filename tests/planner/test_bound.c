@@ -132,7 +132,6 @@ static int open_random(uint64_t seed, uint32_t max_tensors, int free_compression
     o->arena.on_failure = &o->on_failure;
     problem_random(seed, max_tensors, 0, &o->in);
     if (seed % 3 == 0) o->in.config.flags = ESP_PLAN_NO_COMP;
-    if (seed % 2) o->in.config.flags |= ESP_PLAN_HOPS;
     return !esp__problem_open(&o->problem, &o->arena, &o->in.model, o->in.codecs, o->in.n_codecs, &o->in.system,
                               &o->in.config, free_compression);
 }

@@ -81,7 +81,7 @@ static int tally_option(void *user, const esp__option *o) {
     t->n += comps <= t->max_comp && (!t->with || strstr(text, t->with)) && (!t->without || !strstr(text, t->without));
     return 0;
 }
-static uint32_t tree_count(uint32_t devices, int extended, uint32_t max_comp, const char *with, const char *without) {
+static uint32_t tree_count(uint32_t devices, bool extended, uint32_t max_comp, const char *with, const char *without) {
     tally t = {0, max_comp, with, without};
     esp__option_each(BOTH_PARTS, devices, extended, tally_option, &t);
     return t.n;
@@ -271,7 +271,7 @@ typedef struct sweep {
 /* The option is in the candidate options, or one that is there makes it needless. */
 static int sweep_option(void *user, const esp__option *o) {
     sweep *s = user;
-    uint32_t codec = esp__option_uses(o, ESP__COMP) ? s->codec : (uint32_t)ESP__NO_CODEC, by = 0;
+    uint32_t codec = esp__option_compresses(o) ? s->codec : (uint32_t)ESP__NO_CODEC, by = 0;
     esp__checkpoint mark = esp__arena_checkpoint(s->p->arena);
     const esp__path *path = esp__path_of(s->p, s->u, o, codec);
     if (!path) return 0; /* the codec cannot */
@@ -306,8 +306,8 @@ static void check_candidates(esp__problem *p, const esp__unit *u, uint32_t width
         for (uint32_t k = 0; k < candidates->n_core; k++)
             assert_true(i == k || !no_more_load(&candidates->paths[k], &candidates->paths[i]));
     sweep s = {p, u, candidates, 0, 0, 0};
-    int extended = 0;
-    for (uint32_t c = 0; c < p->n_codecs; c++) extended |= p->codecs[c].caps & ESP_CODEC_REDUCIBLE;
+    bool extended = false;
+    for (uint32_t c = 0; c < p->n_codecs; c++) extended |= (p->codecs[c].caps & ESP_CODEC_REDUCIBLE) != 0;
     for (s.codec = 0; s.codec < p->n_codecs; s.codec++)
         esp__option_each(p->hierarchical ? BOTH_PARTS : ESP__TREE_FLAT, devices, extended, sweep_option, &s);
     if (s.left_out)

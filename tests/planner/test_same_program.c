@@ -292,8 +292,8 @@ static void run_rounds(const char *codec, int matrix, int32_t machines, int32_t 
     t.text = calloc(OPTIONS_MAX, sizeof *t.text);
     t.kept = calloc(OPTIONS_MAX, sizeof *t.kept);
     t.codec = codec, t.matrix = matrix, t.machines = machines, t.local = local;
-    esp__option_each(machines > 1 && local > 1 ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT, 1,
-                     ESP__WITH_SUMS, add_option, &t);
+    esp__option_each(machines > 1 && local > 1 ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT, 1, true,
+                     add_option, &t);
     run_job(&t, body_refused);
     if (wanted)
         assert_int_equal(t.n_kept, wanted);

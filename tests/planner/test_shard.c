@@ -57,7 +57,7 @@ static int one_option(void *user, const esp__option *o) {
     uint32_t k = 0;
     esp__scopes_print(scopes, esp__option_cuts(o, scopes), cuts, sizeof cuts);
     if (strcmp(e->cuts, "any") && strcmp(e->cuts, cuts)) return 0;
-    const esp__path *x = esp__path_of(&e->p, &e->unit, o, esp__option_uses(o, ESP__COMP) ? 0 : ESP__NO_CODEC);
+    const esp__path *x = esp__path_of(&e->p, &e->unit, o, esp__option_compresses(o) ? 0 : ESP__NO_CODEC);
     assert_non_null(x);
     e->n++;
     if (x->total < e->least) e->least = x->total;

@@ -83,7 +83,7 @@ typedef struct each_option {
 /* Every option that is not among the candidates is dominated by one that is. */
 static int one_option(void *user, const esp__option *o) {
     each_option *e = user;
-    const esp__path *x = esp__path_of(&e->p, &e->unit, o, esp__option_uses(o, ESP__COMP) ? 0 : ESP__NO_CODEC);
+    const esp__path *x = esp__path_of(&e->p, &e->unit, o, esp__option_compresses(o) ? 0 : ESP__NO_CODEC);
     uint32_t k = 0;
     e->n++;
     if (!x) return e->cannot++, 0;
@@ -120,7 +120,6 @@ static void templates_of_rounds_fit(void **state) {
     in.codec.bound = four_rounds, in.codec.n_rounds = ESP_ROUNDS_MAX, in.codec.caps = ESP_CODEC_REDUCIBLE;
     in.codec.compress[ESP_PLAN_GPU] = in.codec.compress[ESP_PLAN_CPU];
     in.codec.decompress[ESP_PLAN_GPU] = in.codec.decompress[ESP_PLAN_CPU];
-    in.config.flags = ESP_PLAN_HOPS;
     in.system.devices = 3, in.system.host_bytes_per_us = 1000;
     if (setjmp(out_of_memory)) fail_msg("out of memory");
     if (esp__problem_open(&p, &arena, &in.model, &in.codec, 1, &in.system, &in.config, 0))

@@ -31,7 +31,7 @@ for rate in ${RATES:-1gbit}; do
     mpi "" "$BUILD/tests/bin/espresso" plugins --check mpi || fail "$rate: conformance: status $?"
     grep -q "8 processes of the launcher, on 4 machine" "$work/said" || fail "$rate: conformance: not on 4 machines"
     echo "$rate: conformance: $(tail -n 1 "$work/said")"
-    # every 20th of 4341, besides those of codec none and at hops; MPI between machines, shared memory inside
+    # every 20th of 4341, besides those of codec none; MPI between machines, shared memory inside
     mpi "" "$BUILD/tests/mpi/options" 20 || fail "$rate: options: status $?"
     sed "s/^/$rate: /" "$work/said"
     reference=

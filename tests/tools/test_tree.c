@@ -24,8 +24,6 @@ static void counts(void **state) {
     check(SPAWN("tree", "--count", "--devices", "cpu"), 0, 0, "174 options: 12 flat, 162 hierarchical; 9 without");
     check(SPAWN("tree", "--count", "--devices=gpu"), 0, 0, "174 options: 12 flat, 162 hierarchical; 9 without");
     check(SPAWN("tree", "--count", "--flat"), 0, 0, "63 options: 63 flat, 0 hierarchical; 3 without");
-    check(SPAWN("tree", "--count", "--hops"), 0, 0, "102 options: 2 flat, 100 hierarchical; 0 without");
-    check(SPAWN("tree", "--flat", "--hops"), 0, 0, "flat.ring_hops\nflat.halving_hops\n");
     check(SPAWN("tree", "--count", "--hierarchical"), 0, 0, "4278 options: 0 flat, 4278 hierarchical; 6 without");
 }
 

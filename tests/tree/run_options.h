@@ -16,7 +16,6 @@ typedef struct plan {
     uint64_t count;                     /* elements of every tensor */
     int steps, exact, extended, narrow; /* narrow: options that end narrow, of sharded tensors            */
     uint32_t every, levels;             /* every: only each such option; levels: of the job; 0: 2 */
-    int hops;                           /* only options that compress at every hop, with ranks that they allow */
     esp_dtype dtype;
     esp_device where; /* of gradients: the CPU, or a device whose memory the host reaches */
     atomic_int failures;
@@ -34,11 +33,6 @@ static int add_option(void *user, const esp__option *o) {
     adding *a = user;
     char text[ESP__TEXT_MAX], name[32];
     esp_tensor_desc d = ESP_ZERO;
-    if (a->p->hops && !esp__option_hops(o)) return 0;
-    for (uint32_t i = 0; i < o->n; i++) {
-        const int32_t ranks = esp__group_size(&a->ctx->job.topo, o->steps[i].level);
-        if (o->steps[i].hops == ESP_HOPS_HALVING && ranks & (ranks - 1)) return 0;
-    }
     if (a->p->every && a->seen++ % a->p->every) return 0;
     for (uint32_t i = 0; i < o->n; i++) /* the extension is for codecs whose payloads can be summed */
         if (o->steps[i].summed && strncmp(a->codec, "none", 4) && strncmp(a->codec, "fp16", 4) &&

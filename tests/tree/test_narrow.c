@@ -4,7 +4,7 @@
 #include "tests/tree/run_options.h"
 
 static int count_raw(void *user, const esp__option *o) {
-    *(int *)user += !esp__option_uses(o, ESP__COMP);
+    *(int *)user += !esp__option_compresses(o);
     assert_true(esp__option_narrow(o));
     return 0;
 }

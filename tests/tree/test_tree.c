@@ -7,7 +7,7 @@
 enum { STEPS = 20 };
 
 static int count_raw(void *user, const esp__option *o) {
-    *(int *)user += !esp__option_uses(o, ESP__COMP);
+    *(int *)user += !esp__option_compresses(o);
     return 0;
 }
 

@@ -66,7 +66,7 @@ typedef struct adding {
 static int add_option(void *user, const esp__option *o) {
     adding *a = user;
     char text[ESP__TEXT_MAX];
-    if (!esp__option_uses(o, ESP__COMP)) return 0;
+    if (!esp__option_compresses(o)) return 0;
     esp__option_print(o, text, sizeof text);
     a->failed |= add_tensor(a->ctx, a->k, text);
     return 0;

@@ -85,7 +85,7 @@ static const esp_plugin *noisy_plugin(const esp_host *h) {
     if (!noisy_ready) {
         noisy = loop = *esp__registry_backend(h->user, "loop");
         noisy.name = "noisy";
-        noisy.caps = (noisy.caps & ~(uint64_t)ESP_BACKEND_HOPS) | noisy_caps; /* hops carry no seals */
+        noisy.caps |= noisy_caps;
         noisy.probe = noisy_probe, noisy.open = noisy_open, noisy.close = noisy_close;
         noisy.start = noisy_start, noisy.test = noisy_test, noisy.progress = noisy_progress;
         noisy.wake = noisy_wake, noisy.abort = noisy_abort;

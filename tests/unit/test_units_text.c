@@ -189,7 +189,7 @@ static void body_wants(esp_ctx *ctx, void *user) {
     CHECK(!strcmp(ctx->in_force.strategy.units[3].codec->spec, "topk:ratio=0.5") &&
           !strcmp(ctx->in_force.strategy.units[4].codec->spec, "topk:ratio=0.5"));
     CHECK(!strcmp(ctx->in_force.strategy.units[5].codec->spec, "none") &&
-          !esp__option_uses(&ctx->in_force.strategy.units[5].option, ESP__COMP));
+          !esp__option_compresses(&ctx->in_force.strategy.units[5].option));
 }
 static void body_raw_group(esp_ctx *ctx, void *user) {
     (void)user;

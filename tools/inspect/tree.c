@@ -10,7 +10,6 @@ enum {
     TREE_FORBID,
     TREE_MAX_COMP,
     TREE_LEVELS,
-    TREE_HOPS,
     TREE_NARROW,
     TREE_EXTENDED
 };
@@ -23,7 +22,6 @@ static const tool_flag tree_flags[] = {
     {"--forbid", "PATTERN", "no options with PATTERN in them; repeated: with none of them"},
     {"--max-comp", "N", "only options that compress at most N times"},
     {"--levels", "N", "of a job of N levels, 2 to 4 (default 2): ranks, machines, racks, ..."},
-    {"--hops", NULL, "the options outside the tree that compress at every hop instead (ring_hops, halving_hops)"},
     {"--narrow", NULL, "the options that end narrow instead, for sharded tensors: each rank gets its part"},
     {"--extended", NULL, "also options that sum payloads undecoded (fp16, shared-seed randomk)"},
 };
@@ -85,8 +83,7 @@ static int tree_main(const tool_command *self, int argc, char **argv) {
         case TREE_LEVELS: status = tree_levels(self, value, &levels); break;
         case TREE_NARROW: narrow = ESP__TREE_NARROW; break;
         case TREE_MAX_COMP: status = tree_number(self, value, &f.max_comp); break;
-        case TREE_HOPS: f.extended |= ESP__WITH_HOPS, f.hops = 1; break;
-        default: f.extended |= ESP__WITH_SUMS;
+        default: f.extended = true;
         }
     }
     if (status == TOOL_OK && at < argc)
@@ -111,7 +108,7 @@ static const tool_command tree_command = {
     .summary = "Prints every way in which one tensor can be synchronised, one option a line.",
     .synopsis =
         "[--devices cpu,gpu] [--count] [--flat|--hierarchical] [--match PATTERN] [--forbid PATTERN] [--max-comp N] "
-        "[--levels N] [--hops] [--narrow]",
+        "[--levels N] [--narrow]",
     .flags = tree_flags,
     .n_flags = sizeof tree_flags / sizeof *tree_flags,
     .run = tree_main,
@@ -124,6 +121,5 @@ static const tool_command tree_command = {
                "  espresso tree --devices cpu --flat\n"
                "  espresso tree --match 'inter.alltoall' --match 'comp@gpu*decomp@cpu'\n"
                "  espresso tree --devices cpu --forbid gather --max-comp 1\n"
-               "  espresso tree --devices cpu --levels 3 --match outer.allreduce\n"
-               "  espresso tree --hops --devices cpu",
+               "  espresso tree --devices cpu --levels 3 --match outer.allreduce",
 };

@@ -129,7 +129,7 @@ static const struct setup {
      0, 1, 0},
     {"efsignsgd", "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather", 0, 1, 0},
     {"dgc:ratio=0.05,momentum=0", "comp@cpu > flat.allgather > decomp@cpu", 0, 1, 1},
-    {"int8", "flat.ring_hops", 0, 1, 1},
+    {"int8", "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu", 0, 1, 1},
 };
 enum { SETUPS = sizeof setups / sizeof *setups };
 static const uint64_t tensor_count[TENSORS] = {20000, 1, 4096, 70001, 37, 1000, 30000};
