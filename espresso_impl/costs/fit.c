@@ -230,7 +230,7 @@ ESP__FN esp_status esp__survey_finish(const esp_ctx *ctx, esp__survey *s) {
         memset(p, 0, sizeof *p);
         p->struct_size = sizeof *p;
         p->spec = c->spec;
-        p->caps = (uint32_t)(c->codec->traits.caps & (ESP_CODEC_REDUCIBLE | ESP_CODEC_HAS_STATE));
+        p->caps = (uint32_t)(c->codec->traits.caps & ESP_CODEC_REDUCIBLE);
         p->header_bytes = c->header_bytes;
         p->unit_bytes = c->unit_bytes;
         p->units = c->units;

@@ -128,7 +128,7 @@ static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_fast
                          "codec '%s' makes nothing smaller: leave it out, plans always may send gradients as they are",
                          c->spec);
     const double quantum = size->quantum > 0.0 ? size->quantum : 1.0;
-    out->codec.caps = (uint32_t)(c->traits.caps & (ESP_CODEC_REDUCIBLE | ESP_CODEC_HAS_STATE));
+    out->codec.caps = (uint32_t)(c->traits.caps & ESP_CODEC_REDUCIBLE);
     out->codec.takes_list = (c->traits.caps & ESP_CODEC_LISTS) != 0;
     out->codec.lossy = esp__codec_lossy(c) != 0;
     out->codec.error = c->model.error >= 0.0 && c->model.error <= 1.0 ? c->model.error : 1.0;

@@ -1,8 +1,8 @@
 /* gc.c: codec files: what one codec costs in bytes and in time. Must not know any codec. */
 
-static const char *const files_gc_keys[] = {"espresso", "codec",   "reducible", "takes_list", "error",    "payload",
-                                            "feedback", "devices", "source",    "device",     "ranks",    "cores",
-                                            "spread",   "noisy",   "state",     "rounds",     "matrices", NULL};
+static const char *const files_gc_keys[] = {"espresso", "codec",   "reducible", "takes_list", "error", "payload",
+                                            "feedback", "devices", "source",    "device",     "ranks", "cores",
+                                            "spread",   "noisy",   "rounds",    "matrices",   NULL};
 static const files_range files_range_rounds = {1, ESP_ROUNDS_MAX, 0, "a number of rounds from 1 to 4"};
 static const char *const files_payload_keys[] = {"header_bytes", "unit_bytes", "units_per_element", NULL};
 static const char *const files_devices_keys[] = {"cpu", "gpu", NULL}; /* by ESP_PLAN_CPU, ESP_PLAN_GPU */
@@ -59,16 +59,15 @@ static void files_read_gc(files_input *in, const files_place *root, void *out) {
     esp_plan_codec *c = &f->codec;
     files_get_version(in, root, "codec");
     files_object(in, root, files_gc_keys, "an object");
-    const files_place reducible = files_at(root, "reducible"), state = files_at(root, "state"),
-                      list = files_at(root, "takes_list"), rounds = files_at(root, "rounds"),
-                      matrices = files_at(root, "matrices"), error = files_at(root, "error"),
-                      devices = files_at(root, "devices"), source = files_at(root, "source");
+    const files_place reducible = files_at(root, "reducible"), list = files_at(root, "takes_list"),
+                      rounds = files_at(root, "rounds"), matrices = files_at(root, "matrices"),
+                      error = files_at(root, "error"), devices = files_at(root, "devices"),
+                      source = files_at(root, "source");
     c->struct_size = sizeof *c;
     files_gc_spec(in, root, f);
     f->source = files_get_text(in, &source, "text", FILES_OPTIONAL);
     files_get_measured(in, root, &f->measured);
     if (files_get_flag(in, &reducible, 0)) c->caps |= ESP_CODEC_REDUCIBLE;
-    if (files_get_flag(in, &state, 0)) c->caps |= ESP_CODEC_HAS_STATE;
     if (files_get_flag(in, &matrices, 0)) c->caps |= ESP_CODEC_NEEDS_MATRIX;
     c->n_rounds = files_get_count(in, &rounds, &files_range_rounds, FILES_OPTIONAL);
     c->takes_list = (uint32_t)files_get_flag(in, &list, 0);
@@ -106,7 +105,6 @@ ESP__FN void esp__gc_print(const esp__gc_file *f, esp__text *t) {
     files_put_text_line(t, "  ", "source", f->source);
     files_put_measured(t, &f->measured);
     esp__text_add(t, "  \"reducible\": %s,\n", c->caps & ESP_CODEC_REDUCIBLE ? "true" : "false");
-    if (c->caps & ESP_CODEC_HAS_STATE) esp__text_add(t, "  \"state\": true,\n");
     if (c->n_rounds > 1) esp__text_add(t, "  \"rounds\": %u,\n", c->n_rounds);
     if (c->caps & ESP_CODEC_NEEDS_MATRIX) esp__text_add(t, "  \"matrices\": true,\n");
     esp__text_add(t, "  \"takes_list\": %s,\n  \"error\": ", c->takes_list ? "true" : "false");

@@ -95,7 +95,7 @@ static void reads_a_codec(void **state) {
     assert_int_equal(esp__gc_read(full[GC], &f, NULL), ESP_OK);
     assert_string_equal(f.spec, "dgc:ratio=0.01");
     assert_string_equal(f.codec.spec, "dgc:ratio=0.01,feedback=(residual:beta=1,gamma=0.5)");
-    assert_int_equal(f.codec.caps, ESP_CODEC_REDUCIBLE | ESP_CODEC_HAS_STATE | ESP_CODEC_NEEDS_MATRIX);
+    assert_int_equal(f.codec.caps, ESP_CODEC_REDUCIBLE | ESP_CODEC_NEEDS_MATRIX);
     assert_int_equal(f.codec.takes_list, 1);
     assert_true(f.codec.error == 0.9 && f.codec.header_bytes == 32 && f.codec.unit_bytes == 8 && f.codec.units == 0.01);
     const esp_cost_curve *c = &f.codec.compress[ESP_PLAN_CPU];
