@@ -36,10 +36,9 @@ SO      := $(BUILD)/lib/libespresso.so
 GLOO_CXX  := $(CXX) -std=gnu++20 -I. -pthread $(OPT) $(CFLAGS) -Wall -Wconversion -Wshadow -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized
 HAVE_GLOO := $(shell printf '\043include <gloo/rendezvous/context.h>\n' | $(CXX) -std=gnu++20 -E -x c++ - >/dev/null 2>&1 && echo yes)
 include codecs/cuda/cuda.mk
-PLUGIN_SRC := $(filter-out backends/mpi.c,$(wildcard codecs/*.c backends/*.c))
 # backend mpi is compiled by the wrapper of the MPI that is there, with our compiler
 MPICC      ?= $(call have,mpicc)
-PLUGINS := $(patsubst %.c,$(BUILD)/lib/espresso/libespresso-%.so,$(notdir $(PLUGIN_SRC))) \
+PLUGINS := $(BUILD)/lib/espresso/libespresso-nccl.so \
            $(if $(NVCC),$(BUILD)/lib/espresso/libespresso-cuda.so) \
            $(if $(MPICC),$(BUILD)/lib/espresso/libespresso-mpi.so) $(if $(HAVE_GLOO),$(BUILD)/lib/espresso/libespresso-gloo.so)
 EXAMPLE_NAMES := $(notdir $(patsubst %/,%,$(sort $(dir $(wildcard examples/*/*.c)))))
@@ -104,9 +103,7 @@ $(BUILD)/bin/espresso: tools/espresso.c $(PAGES) $(STAMP) $(PREFIX_STAMP) | $(BU
 	$(CC) $(FLAGS) -DESPRESSO_PREFIX='"$(PREFIX)"' $< -o $@ $(JSON_LIBS) $(LIBS)
 
 PLUGIN_LINK = $(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ $(LIBS)
-$(BUILD)/lib/espresso/libespresso-%.so: codecs/%.c $(STAMP) | $(BUILD)/lib/espresso/
-	$(PLUGIN_LINK)
-$(BUILD)/lib/espresso/libespresso-%.so: backends/%.c $(STAMP) | $(BUILD)/lib/espresso/
+$(BUILD)/lib/espresso/libespresso-nccl.so: backends/nccl.c $(STAMP) | $(BUILD)/lib/espresso/
 	$(PLUGIN_LINK)
 $(BUILD)/lib/espresso/libespresso-mpi.so: backends/mpi.c $(STAMP) | $(BUILD)/lib/espresso/
 	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ $(LIBS)

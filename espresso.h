@@ -22,7 +22,6 @@
  *     ESPRESSO_IMPLEMENTATION   this file also carries the code, and takes those 12 seconds (C only; not with -ffast-math)
  *     ESP_NO_PLANNER            leave planner and autopilot out: no esp_plan_*, no strategy auto; about 8 seconds
  *     ESPRESSO_STATIC           everything is private to this file
- *     ESP_NO_BUILTIN            leave the built-in codecs and backends out; they come as plugins
  *
  * Sections: 1 status, 2 vocabulary, 3 host services, 4 codec table, 5 backend table, 6 plugin entry,
  * 7 payload header, 8 application API, 9 planner (planner/api.h). Sections 1 to 7 are all that a plugin needs. */

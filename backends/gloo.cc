@@ -393,12 +393,4 @@ const esp_backend *gloo_table() {
 }
 } // namespace
 
-ESPRESSO_PLUGIN_ENTRY(gloo) {
-    static const esp_backend *backends[1];
-    static esp_plugin p;
-    (void)h;
-    backends[0] = gloo_table();
-    p.struct_size = sizeof p, p.n_backends = 1, p.name = GLOO_NAME, p.version = ESPRESSO_VERSION;
-    p.license = "MIT", p.backends = backends;
-    return &p;
-}
+ESP_PLUGIN_BACKEND(gloo, gloo_table())

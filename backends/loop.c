@@ -112,16 +112,5 @@ static const esp_backend loop_backend = {
     .late = engine_late,
     .traffic = engine_traffic,
 };
-static const esp_backend *const loop_backends[] = {&loop_backend};
-static const esp_plugin loop_plugin = {
-    .struct_size = sizeof(esp_plugin),
-    .n_backends = 1,
-    .name = "loop",
-    .version = ESPRESSO_VERSION,
-    .license = "MIT",
-    .backends = loop_backends,
-};
-ESPRESSO_PLUGIN_ENTRY(loop) {
-    (void)h;
-    return &loop_plugin;
-}
+
+ESP_PLUGIN_BACKEND(loop, &loop_backend)

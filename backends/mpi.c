@@ -369,17 +369,12 @@ static esp_status mpi_probe(const esp_host *h, int32_t *score) {
         .meet = mpi_meet,                                                                                              \
     }
 static const esp_backend mpi_backend = MPI_TABLE(MPI_CAPS), mpi_of_caller = MPI_TABLE(MPI_CAPS | ESP_BACKEND_CALLER);
-static const esp_backend *const mpi_backends[] = {&mpi_backend}, *const mpi_of_callers[] = {&mpi_of_caller};
-#define MPI_PLUGIN(table)                                                                                              \
-    {                                                                                                                  \
-        .struct_size = sizeof(esp_plugin), .n_backends = 1, .name = MPI_NAME, .version = ESPRESSO_VERSION,             \
-        .license = "MIT", .backends = (table),                                                                         \
-    }
-static const esp_plugin mpi_plugin = MPI_PLUGIN(mpi_backends), mpi_plugin_of_caller = MPI_PLUGIN(mpi_of_callers);
-
 /* A program that has started MPI for fewer threads gets the table that says so. */
 ESPRESSO_PLUGIN_ENTRY(mpi) {
+    static const esp_backend *const any_thread[] = {&mpi_backend}, *const callers[] = {&mpi_of_caller};
+    static const esp_plugin plugin = {.struct_size = sizeof plugin, .n_backends = 1, .backends = any_thread};
+    static const esp_plugin of_caller = {.struct_size = sizeof of_caller, .n_backends = 1, .backends = callers};
     const int level = mpi_level();
     (void)h;
-    return level >= 0 && level < MPI_THREAD_MULTIPLE ? &mpi_plugin_of_caller : &mpi_plugin;
+    return level >= 0 && level < MPI_THREAD_MULTIPLE ? &of_caller : &plugin;
 }

@@ -500,16 +500,5 @@ static const esp_backend nccl_backend = {
     .reg = nccl_reg,
     .dereg = nccl_dereg,
 };
-static const esp_backend *const nccl_backends[] = {&nccl_backend};
-static const esp_plugin nccl_plugin = {
-    .struct_size = sizeof(esp_plugin),
-    .n_backends = 1,
-    .name = "nccl",
-    .version = ESPRESSO_VERSION,
-    .license = "MIT",
-    .backends = nccl_backends,
-};
-ESPRESSO_PLUGIN_ENTRY(nccl) {
-    (void)h;
-    return &nccl_plugin;
-}
+
+ESP_PLUGIN_BACKEND(nccl, &nccl_backend)

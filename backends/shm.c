@@ -190,16 +190,5 @@ static const esp_backend shm_backend = {
     .late = engine_late,
     .traffic = engine_traffic,
 };
-static const esp_backend *const shm_backends[] = {&shm_backend};
-static const esp_plugin shm_plugin = {
-    .struct_size = sizeof(esp_plugin),
-    .n_backends = 1,
-    .name = "shm",
-    .version = ESPRESSO_VERSION,
-    .license = "MIT",
-    .backends = shm_backends,
-};
-ESPRESSO_PLUGIN_ENTRY(shm) {
-    (void)h;
-    return &shm_plugin;
-}
+
+ESP_PLUGIN_BACKEND(shm, &shm_backend)

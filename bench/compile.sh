@@ -46,10 +46,9 @@ $(includes "$@")"
 }
 included() { sed -n "s|^#include \"\($1[^\"]*\.c\)\".*|\1|p" "$2"; }
 units='' parts=''
-wholes='everything ESP_NO_PLANNER ESP_NO_PLANNER+ESP_NO_BUILTIN'
+wholes='everything ESP_NO_PLANNER'
 unit everything '' '#include "espresso.c"'
 unit ESP_NO_PLANNER -DESP_NO_PLANNER '#include "espresso.c"'
-unit ESP_NO_PLANNER+ESP_NO_BUILTIN '-DESP_NO_PLANNER -DESP_NO_BUILTIN' '#include "espresso.c"'
 unit headers '' "$headers"
 for folder in base plugins job strategy executor observe; do
     # shellcheck disable=SC2046

@@ -146,11 +146,5 @@ static const esp_codec bf16_codec = {
     .traits = bf16_traits,
     .model = bf16_model,
 };
-static const esp_codec *const bf16_list[] = {&bf16_codec};
-static const esp_plugin bf16_plugin = {sizeof(esp_plugin), 1,     0,         0,    "bf16",
-                                       ESPRESSO_VERSION,   "MIT", bf16_list, NULL, NULL};
 
-ESPRESSO_PLUGIN_ENTRY(bf16) {
-    (void)h;
-    return &bf16_plugin;
-}
+ESP_PLUGIN_CODEC(bf16, &bf16_codec)

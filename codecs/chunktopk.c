@@ -539,11 +539,5 @@ static const esp_codec chunktopk_codec = {
     .decompress = chunktopk_decompress,
     .model = chunktopk_model,
 };
-static const esp_codec *const chunktopk_codecs[] = {&chunktopk_codec};
-static const esp_plugin chunktopk_plugin = {sizeof(esp_plugin), 1,    0,   0, "chunktopk", ESPRESSO_VERSION, "MIT",
-                                            chunktopk_codecs,   NULL, NULL};
 
-ESPRESSO_PLUGIN_ENTRY(chunktopk) {
-    (void)h;
-    return &chunktopk_plugin;
-}
+ESP_PLUGIN_CODEC(chunktopk, &chunktopk_codec)

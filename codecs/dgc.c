@@ -239,14 +239,5 @@ static const esp_codec dgc_codec = {
     .model = dgc_model,
     .values = dgc_values,
 };
-static const esp_codec *const dgc_codecs[] = {&dgc_codec};
-static const esp_plugin dgc_plugin = {.struct_size = sizeof(esp_plugin),
-                                      .n_codecs = 1,
-                                      .name = "dgc",
-                                      .version = ESPRESSO_VERSION,
-                                      .license = "MIT",
-                                      .codecs = dgc_codecs};
-ESPRESSO_PLUGIN_ENTRY(dgc) {
-    (void)h;
-    return &dgc_plugin;
-}
+
+ESP_PLUGIN_CODEC(dgc, &dgc_codec)

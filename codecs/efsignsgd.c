@@ -170,11 +170,5 @@ static const esp_codec efsign_codec = {
     .decompress = efsign_decompress,
     .model = efsign_model,
 };
-static const esp_codec *const efsign_list[] = {&efsign_codec};
-static const esp_plugin efsign_plugin = {sizeof(esp_plugin), 1,     0,           0,    "efsignsgd",
-                                         ESPRESSO_VERSION,   "MIT", efsign_list, NULL, NULL};
 
-ESPRESSO_PLUGIN_ENTRY(efsignsgd) {
-    (void)h;
-    return &efsign_plugin;
-}
+ESP_PLUGIN_CODEC(efsignsgd, &efsign_codec)

@@ -157,11 +157,5 @@ static const esp_codec fp16_codec = {
     .traits = fp16_traits,
     .model = fp16_model,
 };
-static const esp_codec *const fp16_list[] = {&fp16_codec};
-static const esp_plugin fp16_plugin = {sizeof(esp_plugin), 1,     0,         0,    "fp16",
-                                       ESPRESSO_VERSION,   "MIT", fp16_list, NULL, NULL};
 
-ESPRESSO_PLUGIN_ENTRY(fp16) {
-    (void)h;
-    return &fp16_plugin;
-}
+ESP_PLUGIN_CODEC(fp16, &fp16_codec)

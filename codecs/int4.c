@@ -200,11 +200,5 @@ static const esp_codec int4_codec = {
     .decompress = int4_decompress,
     .model = int4_model,
 };
-static const esp_codec *const int4_list[] = {&int4_codec};
-static const esp_plugin int4_plugin = {sizeof(esp_plugin), 1,     0,         0,    "int4",
-                                       ESPRESSO_VERSION,   "MIT", int4_list, NULL, NULL};
 
-ESPRESSO_PLUGIN_ENTRY(int4) {
-    (void)h;
-    return &int4_plugin;
-}
+ESP_PLUGIN_CODEC(int4, &int4_codec)

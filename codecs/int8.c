@@ -308,11 +308,5 @@ static const esp_codec int8_codec = {
     .traits = int8_traits,
     .model = int8_model,
 };
-static const esp_codec *const int8_list[] = {&int8_codec};
-static const esp_plugin int8_plugin = {sizeof(esp_plugin), 1,     0,         0,    "int8",
-                                       ESPRESSO_VERSION,   "MIT", int8_list, NULL, NULL};
 
-ESPRESSO_PLUGIN_ENTRY(int8) {
-    (void)h;
-    return &int8_plugin;
-}
+ESP_PLUGIN_CODEC(int8, &int8_codec)

@@ -71,11 +71,5 @@ static const esp_codec none_codec = {
     .model = none_model,
     .values = none_values,
 };
-static const esp_codec *const none_list[] = {&none_codec};
-static const esp_plugin none_plugin = {sizeof(esp_plugin), 1,     0,         0,    "none",
-                                       ESPRESSO_VERSION,   "MIT", none_list, NULL, NULL};
 
-ESPRESSO_PLUGIN_ENTRY(none) {
-    (void)h;
-    return &none_plugin;
-}
+ESP_PLUGIN_CODEC(none, &none_codec)

@@ -397,11 +397,5 @@ static const esp_codec powersgd_codec = {
     .decompress = powersgd_decompress,
     .model = powersgd_model,
 };
-static const esp_codec *const powersgd_list[] = {&powersgd_codec};
-static const esp_plugin powersgd_plugin = {sizeof(esp_plugin), 1,    0,   0, "powersgd", ESPRESSO_VERSION, "MIT",
-                                           powersgd_list,      NULL, NULL};
 
-ESPRESSO_PLUGIN_ENTRY(powersgd) {
-    (void)h;
-    return &powersgd_plugin;
-}
+ESP_PLUGIN_CODEC(powersgd, &powersgd_codec)

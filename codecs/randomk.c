@@ -320,14 +320,5 @@ static const esp_codec randomk_codec = {
     .model = randomk_model,
     .values = randomk_values,
 };
-static const esp_codec *const randomk_codecs[] = {&randomk_codec};
-static const esp_plugin randomk_plugin = {.struct_size = sizeof(esp_plugin),
-                                          .n_codecs = 1,
-                                          .name = "randomk",
-                                          .version = ESPRESSO_VERSION,
-                                          .license = "MIT",
-                                          .codecs = randomk_codecs};
-ESPRESSO_PLUGIN_ENTRY(randomk) {
-    (void)h;
-    return &randomk_plugin;
-}
+
+ESP_PLUGIN_CODEC(randomk, &randomk_codec)

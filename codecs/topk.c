@@ -119,16 +119,4 @@ static const esp_codec topk_codec = {
     .values = topk_values,
 };
 
-static const esp_codec *const topk_codecs[] = {&topk_codec};
-static const esp_plugin topk_plugin = {
-    .struct_size = sizeof(esp_plugin),
-    .n_codecs = 1,
-    .name = "topk",
-    .version = ESPRESSO_VERSION,
-    .license = "MIT",
-    .codecs = topk_codecs,
-};
-ESPRESSO_PLUGIN_ENTRY(topk) {
-    (void)h;
-    return &topk_plugin;
-}
+ESP_PLUGIN_CODEC(topk, &topk_codec)

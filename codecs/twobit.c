@@ -316,11 +316,5 @@ static const esp_codec twobit_codec = {
     .decompress = twobit_decompress,
     .model = twobit_model,
 };
-static const esp_codec *const twobit_list[] = {&twobit_codec};
-static const esp_plugin twobit_plugin = {sizeof(esp_plugin), 1,     0,           0,    "twobit",
-                                         ESPRESSO_VERSION,   "MIT", twobit_list, NULL, NULL};
 
-ESPRESSO_PLUGIN_ENTRY(twobit) {
-    (void)h;
-    return &twobit_plugin;
-}
+ESP_PLUGIN_CODEC(twobit, &twobit_codec)

@@ -118,11 +118,5 @@ static const esp_codec warmup_codec = {
     .traits = warmup_traits,
     .model = warmup_model,
 };
-static const esp_codec *const warmup_list[] = {&warmup_codec};
-static const esp_plugin warmup_plugin = {sizeof(esp_plugin), 1,     0,           0,    "warmup",
-                                         ESPRESSO_VERSION,   "MIT", warmup_list, NULL, NULL};
 
-ESPRESSO_PLUGIN_ENTRY(warmup) {
-    (void)h;
-    return &warmup_plugin;
-}
+ESP_PLUGIN_CODEC(warmup, &warmup_codec)

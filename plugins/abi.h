@@ -459,7 +459,6 @@ typedef struct esp_device_table {
 typedef struct esp_plugin {
     uint32_t struct_size; /* must be set                                                                */
     uint32_t n_codecs, n_backends, n_devices;
-    const char *name, *version, *license;
     const esp_codec *const *codecs;
     const esp_backend *const *backends;
     const esp_device_table *const *devices;
@@ -477,6 +476,23 @@ typedef const esp_plugin *(*esp_plugin_fn)(const esp_host *h);
     ESP__C ESPRESSO_EXPORT const esp_plugin *espresso_plugin_v1(const esp_host *h);                                    \
     ESPRESSO_EXPORT const esp_plugin *espresso_plugin_v1(const esp_host *h)
 #endif
+
+/** The entry of a plugin that has codecs, or backends, and nothing else: ESP_PLUGIN_CODEC(topk, &topk_codec). Several tables may
+ *  follow the id. They are in static storage. */
+#define ESP_PLUGIN_CODEC(id, ...)                                                                                      \
+    ESPRESSO_PLUGIN_ENTRY(id) {                                                                                        \
+        static const esp_codec *const all[] = {__VA_ARGS__};                                                           \
+        static const esp_plugin plugin = {sizeof(esp_plugin), sizeof all / sizeof *all, 0, 0, all, NULL, NULL};        \
+        (void)h;                                                                                                       \
+        return &plugin;                                                                                                \
+    }
+#define ESP_PLUGIN_BACKEND(id, ...)                                                                                    \
+    ESPRESSO_PLUGIN_ENTRY(id) {                                                                                        \
+        static const esp_backend *const all[] = {__VA_ARGS__};                                                         \
+        static const esp_plugin plugin = {sizeof(esp_plugin), 0, sizeof all / sizeof *all, 0, NULL, all, NULL};        \
+        (void)h;                                                                                                       \
+        return &plugin;                                                                                                \
+    }
 
 /* ---- 7. payload header: 64 bytes, little-endian, in front of every payload ----------------------------- */
 #define ESP_PAYLOAD_HEADER 64u

@@ -22,23 +22,17 @@ const char *cuda_codec_name(uint32_t hash) {
     return NULL;
 }
 
-static const esp_plugin *cuda_plugin(void) {
+ESPRESSO_PLUGIN_ENTRY(cuda) {
     static const esp_device_table *const devices[] = {&cuda_device_table};
     static const esp_plugin plugin = [] {
         esp_plugin p;
         memset(&p, 0, sizeof p);
         p.struct_size = sizeof p;
-        p.name = "cuda";
-        p.version = ESPRESSO_VERSION;
-        p.license = "MIT";
         p.codecs = cuda_codecs(&p.n_codecs);
         p.devices = devices;
         p.n_devices = 1;
         return p;
     }();
-    return &plugin;
-}
-ESPRESSO_PLUGIN_ENTRY(cuda) {
     (void)h;
-    return cuda_plugin();
+    return &plugin;
 }

@@ -82,7 +82,7 @@ static esp_status esp__level_key(esp_ctx *ctx, const char *key, uint32_t *words,
     return wrong ? esp__fail(ctx, ESP_E_ARG, "backend 'levels': '%s' cannot name a level: %s", key, wrong) : ESP_OK;
 }
 
-/* "levels:intra=(shm),inter=(file:dir=/tmp)": a backend for each level. */
+/* "levels:intra=(shm),inter=(gloo:iface=eth0)": a backend for each level. */
 static esp_status esp__backend_levels(esp_ctx *ctx, const char *params, const esp__env_links *links,
                                       esp__comm_plan plans[ESP__SCOPES]) {
     char key[ESP__NAME_MAX], spec[ESP__SPEC_MAX];

@@ -338,17 +338,4 @@ static const esp_backend example_backend = {
     .late = example_late,
     .traffic = example_traffic,
 };
-static const esp_backend *const example_backends[] = {&example_backend};
-static const esp_plugin example_plugin = {
-    .struct_size = sizeof example_plugin,
-    .n_backends = 1,
-    .name = example_name,
-    .version = "1",
-    .license = "MIT",
-    .backends = example_backends,
-};
-
-ESPRESSO_PLUGIN_ENTRY(example) {
-    (void)h;
-    return &example_plugin;
-}
+ESP_PLUGIN_BACKEND(example, &example_backend)

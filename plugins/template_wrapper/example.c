@@ -140,17 +140,4 @@ static const esp_codec example_codec = {
     .decompress = example_decompress,
     .traits = example_traits,
 };
-static const esp_codec *const example_codecs[] = {&example_codec};
-static const esp_plugin example_plugin = {
-    .struct_size = sizeof example_plugin,
-    .n_codecs = 1,
-    .name = example_name,
-    .version = "1",
-    .license = "MIT",
-    .codecs = example_codecs,
-};
-
-ESPRESSO_PLUGIN_ENTRY(example) {
-    (void)h;
-    return &example_plugin;
-}
+ESP_PLUGIN_CODEC(example, &example_codec)

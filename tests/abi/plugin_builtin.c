@@ -3,10 +3,4 @@
 #include "raw_codec.h"
 
 static const esp_codec codec = RAW_TABLE(sizeof codec);
-static const esp_codec *const codecs[] = {&codec};
-
-ESPRESSO_PLUGIN_ENTRY(builtin) {
-    static const esp_plugin plugin = {sizeof plugin, 1, 0, 0, "builtin", "1", "MIT", codecs, NULL, NULL};
-    (void)h;
-    return &plugin;
-}
+ESP_PLUGIN_CODEC(builtin, &codec)

@@ -107,10 +107,4 @@ static esp_status second_model(void *self, const esp_tensor *like, uint32_t n_re
                                             NULL}
 SECOND(everysecond, 0);
 SECOND(upperhalf, ESP_CODEC_NO_FEEDBACK);
-static const esp_codec *const codecs[] = {&everysecond_table, &upperhalf_table};
-
-ESPRESSO_PLUGIN_ENTRY(everysecond) {
-    static const esp_plugin plugin = {sizeof plugin, 2, 0, 0, "everysecond", "1", "MIT", codecs, NULL, NULL};
-    (void)h;
-    return &plugin;
-}
+ESP_PLUGIN_CODEC(everysecond, &everysecond_table, &upperhalf_table)

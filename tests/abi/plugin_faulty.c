@@ -290,8 +290,7 @@ static const esp_backend *const faulty_backends[] = {&faulty_net};
     ESP__C ESPRESSO_EXPORT const esp_plugin *espresso_plugin_v1(const esp_host *h);                                    \
     ESPRESSO_EXPORT const esp_plugin *espresso_plugin_v1(const esp_host *h)
 ESPRESSO_PLUGIN_ENTRY(faulty) {
-    static const esp_plugin plugin = {sizeof plugin,   1,   1, 0, "faulty", "1", "MIT", faulty_codecs,
-                                      faulty_backends, NULL};
+    static const esp_plugin plugin = {sizeof plugin, 1, 1, 0, faulty_codecs, faulty_backends, NULL};
     (void)h, (void)unused_loop;
     faulty_net = loop_backend;
     faulty_net.name = "faultynet";

@@ -12,7 +12,7 @@ static const esp_backend *const lazies[] = {&lazy};
     ESP__C ESPRESSO_EXPORT const esp_plugin *espresso_plugin_v1(const esp_host *h);                                    \
     ESPRESSO_EXPORT const esp_plugin *espresso_plugin_v1(const esp_host *h)
 ESPRESSO_PLUGIN_ENTRY(lazy) {
-    static const esp_plugin plugin = {sizeof plugin, 0, 1, 0, "lazy", "1", "MIT", NULL, lazies, NULL};
+    static const esp_plugin plugin = {sizeof plugin, 0, 1, 0, NULL, lazies, NULL};
     (void)h;
     lazy = loop_backend;
     lazy.name = "lazy";

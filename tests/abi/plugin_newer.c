@@ -16,7 +16,7 @@ static const esp_codec *const codecs[] = {&newer.now};
 static const struct {
     esp_plugin now;
     uint64_t later[8];
-} plugin = {{sizeof plugin, 1, 0, 0, "newer", "9", "MIT", codecs, NULL, NULL}, {0}};
+} plugin = {{sizeof plugin, 1, 0, 0, codecs, NULL, NULL}, {0}};
 
 ESPRESSO_PLUGIN_ENTRY(newer) {
     if (h->struct_size >= offsetof(newer_host, later) + sizeof(void (*)(void))) return NULL; /* no such host yet */

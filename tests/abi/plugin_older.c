@@ -10,7 +10,7 @@ static unsigned char memory[sizeof(esp_codec) + 64];
 static const esp_codec *codecs[1];
 
 ESPRESSO_PLUGIN_ENTRY(older) {
-    static const esp_plugin plugin = {sizeof plugin, 1, 0, 0, "older", "1", "MIT", codecs, NULL, NULL};
+    static const esp_plugin plugin = {sizeof plugin, 1, 0, 0, codecs, NULL, NULL};
     (void)h;
     memset(memory, 0x5a, sizeof memory);
     memcpy(memory, &older, offsetof(esp_codec, traits));

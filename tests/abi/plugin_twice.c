@@ -7,10 +7,4 @@ static const esp_codec same = RAW_TABLE(sizeof same);
 #undef RAW_NAME
 #define RAW_NAME "only-in-twice"
 static const esp_codec own = RAW_TABLE(sizeof own);
-static const esp_codec *const codecs[] = {&own, &same};
-
-ESPRESSO_PLUGIN_ENTRY(twice) {
-    static const esp_plugin plugin = {sizeof plugin, 2, 0, 0, "twice", "1", "MIT", codecs, NULL, NULL};
-    (void)h;
-    return &plugin;
-}
+ESP_PLUGIN_CODEC(twice, &own, &same)

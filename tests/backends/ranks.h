@@ -15,7 +15,6 @@
 
 #define ESPRESSO_STATIC_PLUGINS
 #include "../../backends/loop.c"
-#include "../../backends/file.c"
 #include "../../backends/shm.c"
 
 enum { RANKS_MAX = 16, RANKS_OOB = 65536 };
@@ -159,9 +158,8 @@ static void *ranks_main(void *arg) {
     return NULL;
 }
 static const esp_backend *ranks_backend(const char *name) {
-    const esp_plugin *p = !strcmp(name, "loop")   ? espresso_plugin_v1_loop(&ranks_host)
-                          : !strcmp(name, "file") ? espresso_plugin_v1_file(&ranks_host)
-                                                  : espresso_plugin_v1_shm(&ranks_host);
+    const esp_plugin *p =
+        !strcmp(name, "loop") ? espresso_plugin_v1_loop(&ranks_host) : espresso_plugin_v1_shm(&ranks_host);
     return p->backends[0];
 }
 static int ranks_are_threads; /* 1: of every backend; else of loop */

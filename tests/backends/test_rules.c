@@ -1,7 +1,7 @@
 /* test_rules.c: every backend that is built in obeys every rule of `espresso plugins --check`. */
 #include "tests/common/run_check.h"
 
-static const char *const specs[] = {"loop", "shm", "file"};
+static const char *const specs[] = {"loop", "shm"};
 enum { SPECS = sizeof specs / sizeof *specs };
 
 static void all_rules(void **state) {

@@ -193,7 +193,7 @@ ROUNDS_CODEC(rounds_sharedall, "sharedall", 2, rounds_only_allreduce, rounds_ope
 /* The entry of a plugin with all of them, for esp_config.builtin. */
 static inline const esp_plugin *rounds_entry(const esp_host *h) {
     static const esp_codec *const list[] = {&rounds_shared2, &rounds_shared3, &rounds_sharedall};
-    static const esp_plugin plugin = {sizeof plugin, 3, 0, 0, "rounds", "1", "MIT", list, NULL, NULL};
+    static const esp_plugin plugin = {sizeof plugin, 3, 0, 0, list, NULL, NULL};
     (void)h;
     return &plugin;
 }

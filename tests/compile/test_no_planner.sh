@@ -21,7 +21,6 @@ for cc in gcc clang; do
     have $cc || { leaves_out "$cc is not there"; continue; }
     builds lean-$cc $cc "$root" -DESP_NO_PLANNER
     builds one-$cc $cc "$tmp/onefile" -DESP_NO_PLANNER
-    try $cc -std=gnu11 "-I$tmp/onefile" $warn -DESP_NO_PLANNER -DESP_NO_BUILTIN -fsyntax-only "$tmp/code.c"
     lean="$lean lean-$cc one-$cc"
 done
 # gcc takes some of its warnings from the optimiser

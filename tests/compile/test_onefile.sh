@@ -1,5 +1,5 @@
 # test_onefile.sh: programs out of the tree with the one-file header alone: one file, two files with a private copy each,
-# the code in one and the declarations in the other, built-in codecs left out, and C++ beside it.
+# the code in one and the declarations in the other, and C++ beside it.
 . tests/compile/common.sh
 try make -s dist
 if grep -n '^ *# *include *"' dist/espresso.h; then
@@ -39,13 +39,5 @@ if have clang; then
     says_ok ./five
 else
     leaves_out "clang is not there"
-fi
-
-try gcc -DESP_NO_BUILTIN one.c -o six -pthread -ldl -lm
-says_ok env ESPRESSO_PLUGIN_PATH="$root/$build/lib/espresso" ./six
-if ESPRESSO_PLUGIN_PATH=/nowhere ./six >output 2>&1 || ! grep -q /nowhere/libespresso-loop.so output; then
-    echo "without built-in backends, and no plugins, the error must list the path tried:"
-    cat output
-    exit 1
 fi
 checked

@@ -37,11 +37,11 @@ has trace.json '"cat":"rack","pid":8,"tid":84,.*"name":"[a-z-]*rack\.'
 has trace.json '"cat":"gpu","pid":8,"tid":82,.*"name":"gpu\.'
 for f in stats.jsonl stats.prom trace.json said; do lacks $f '"\(intra\|inter\|outer\)"'; done
 
-# four levels: a place of three parts; names for two backends
+# four levels: a place of three parts
 cat >one.sh <<'END'
 ESPRESSO_PLACE=pod$((ESPRESSO_RANK / 4))/rack$((ESPRESSO_RANK / 2))/machine$ESPRESSO_RANK exec "$@"
 END
-ESPRESSO_BACKEND='levels:gpu=(shm),machine=(shm),rack=(shm),pod=(file:dir=.)' ESPRESSO_STATS=four.jsonl ESPRESSO_TRACE=four.json \
+ESPRESSO_BACKEND='levels:gpu=(shm),machine=(shm),rack=(shm),pod=(shm)' ESPRESSO_STATS=four.jsonl ESPRESSO_TRACE=four.json \
     timeout -k 5 120 "$espresso" run -n 8 -- sh one.sh $train >said 2>&1 || fail "$(cat said)"
 has four.jsonl '"step_bytes":{"gpu":0,"machine":[1-9][^}]*,"rack":[1-9][^}]*,"pod":[1-9]'
 has four.json '"cat":"pod","pid":8,"tid":85,'

@@ -222,12 +222,12 @@ static esp_status decodes(esp_ctx *ctx, const scenario *c) {
 static esp_status loads(esp_ctx *ctx, const scenario *c) {
     const char *build = getenv("ESPRESSO_BUILD");
     char plugin[512];
-    snprintf(plugin, sizeof plugin, "%s/lib/espresso/libespresso-topk.so", build ? build : "build");
+    snprintf(plugin, sizeof plugin, "%s/tests/abi/libespresso-everysecond.so", build ? build : "build");
     (void)c;
     esp_status s = esp_plugin_load(ctx, plugin);
-    snprintf(plugin, sizeof plugin, "%s/lib/espresso", build ? build : "build");
+    snprintf(plugin, sizeof plugin, "%s/tests/abi", build ? build : "build");
     setenv("ESPRESSO_PLUGIN_PATH", plugin, 1);
-    DO(esp_plugin_load(ctx, "fp16"));
+    DO(esp_plugin_load(ctx, "newer"));
     unsetenv("ESPRESSO_PLUGIN_PATH");
     return s;
 }

@@ -214,8 +214,7 @@ static const esp_device_table device = {.struct_size = sizeof(esp_device_table),
                                         .convert = device_convert};
 ESPRESSO_PLUGIN_ENTRY(standin) {
     static const esp_device_table *const devices[] = {&device};
-    static const esp_plugin plugin = {
-        .struct_size = sizeof plugin, .name = "standin", .license = "MIT", .n_devices = 1, .devices = devices};
+    static const esp_plugin plugin = {.struct_size = sizeof plugin, .n_devices = 1, .devices = devices};
     (void)h;
     return &plugin;
 }

@@ -66,8 +66,6 @@ static void counted_make(void) {
     table.compress = counted_compress;
     table.decompress = counted_decompress;
     plugin.struct_size = sizeof plugin;
-    plugin.name = "counted";
-    plugin.version = "1";
     plugin.n_codecs = 1;
     plugin.codecs = codecs;
 }

@@ -290,8 +290,8 @@ static void mixed_body(esp_ctx *ctx, void *user) {
         "intra.reduce > inter.allreduce > intra.broadcast"};
     esp_stream here = ESP_ZERO;
     EXPECT(ctx, !strcmp(ctx->job.comms[ESP__INTRA].backend->name, "loop"));
-    EXPECT(ctx, !strcmp(ctx->job.comms[ESP__INTER].backend->name, "file"));
-    EXPECT(ctx, !strcmp(ctx->job.comms[ESP__FLAT].backend->name, "file"));
+    EXPECT(ctx, !strcmp(ctx->job.comms[ESP__INTER].backend->name, "shm"));
+    EXPECT(ctx, !strcmp(ctx->job.comms[ESP__FLAT].backend->name, "shm"));
     EXPECT(ctx, ctx->job.n_parents == 2);
     esp_barrier(ctx);
     sleeps_on_both(ctx, m);
@@ -319,20 +319,16 @@ static void mixed_body(esp_ctx *ctx, void *user) {
 }
 
 static void test_two_backends(void **state) {
-    char dir[] = "/tmp/espresso-levels-XXXXXX", spec[128];
     mixed m;
     test_job j;
     (void)state;
     atomic_init(&m.failures, 0);
     memset(&j, 0, sizeof j);
-    assert_non_null(mkdtemp(dir));
-    snprintf(spec, sizeof spec, "levels:intra=(loop),inter=(file:dir=%s)", dir);
     j.size = 4, j.per_machine = 2, j.body = mixed_body, j.user = &m;
-    j.config.backend = spec;
+    j.config.backend = "levels:intra=(loop),inter=(shm)";
     test_run(&j);
     for (int r = 0; r < 4; r++) assert_int_equal(j.open_status[r], ESP_OK);
     assert_int_equal(atomic_load(&m.failures), 0);
-    assert_int_equal(rmdir(dir), 0); /* the file backend has removed what it made */
 }
 
 /* Levels that the user names, the innermost first: backends, messages and the trace say the names, strategies the words. */
@@ -360,16 +356,15 @@ static void named_body(esp_ctx *ctx, void *user) {
 
 static void test_named_levels(void **state) {
     static const char *const places[] = {"a/0", "a/0", "a/1", "a/1", "b/0", "b/0", "b/1", "b/1"};
-    char dir[] = "/tmp/espresso-levels-XXXXXX", spec[160], trace[64], *text = calloc(1, 1 << 20);
+    char dir[] = "/tmp/espresso-levels-XXXXXX", trace[64], *text = calloc(1, 1 << 20);
     test_job j;
     (void)state;
     atomic_store(&wrong, 0);
     memset(&j, 0, sizeof j);
     assert_non_null(mkdtemp(dir));
     snprintf(trace, sizeof trace, "%s.json", dir);
-    snprintf(spec, sizeof spec, "levels:flat=(loop),gpu=(loop),machine=(loop),rack=(file:dir=%s)", dir);
     j.size = 8, j.places = places, j.body = named_body;
-    j.config.backend = spec, j.config.trace = trace;
+    j.config.backend = "levels:flat=(loop),gpu=(loop),machine=(loop),rack=(shm)", j.config.trace = trace;
     test_run(&j);
     for (int r = 0; r < 8; r++) assert_int_equal(j.open_status[r], ESP_OK);
     assert_int_equal(atomic_load(&wrong), 0);

@@ -71,7 +71,7 @@ static const esp_plugin *entry(const esp_host *h) {
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     static esp_codec tables[CODECS];
     static const esp_codec *const list[] = {&tables[0], &tables[1], &tables[2], &tables[3], &tables[4], &tables[5]};
-    static const esp_plugin plugin = {sizeof plugin, CODECS, 0, 0, "lists", "1", "MIT", list, NULL, NULL};
+    static const esp_plugin plugin = {sizeof plugin, CODECS, 0, 0, list, NULL, NULL};
     pthread_mutex_lock(&once);
     for (int k = 0; k < CODECS && !tables[CODECS - 1].name; k++) {
         topk = *esp__registry_codec(h->user, "topk");

@@ -28,7 +28,7 @@ static esp_status noting_compress(void *self, const esp_codec_args *a) {
 static esp_codec noting_codec = RAW_TABLE(sizeof(esp_codec));
 static const esp_plugin *noting_entry(const esp_host *h) {
     static const esp_codec *const codecs[] = {&noting_codec};
-    static const esp_plugin plugin = {.struct_size = sizeof plugin, .n_codecs = 1, .name = "noting", .codecs = codecs};
+    static const esp_plugin plugin = {.struct_size = sizeof plugin, .n_codecs = 1, .codecs = codecs};
     (void)h;
     return &plugin;
 }

@@ -98,7 +98,6 @@ static void add(const esp_codec *c, const esp_backend *b, uint32_t n_devices, es
                           .n_codecs = c != NULL,
                           .n_backends = b != NULL,
                           .n_devices = n_devices,
-                          .name = "p",
                           .codecs = &c,
                           .backends = &b};
     ctx->base.log_level = ESP_LOG_ERROR;

@@ -37,7 +37,6 @@ static esp_plugin fake_plugin(const esp_codec *const *codecs, uint32_t n) {
     esp_plugin p;
     memset(&p, 0, sizeof p);
     p.struct_size = sizeof p;
-    p.name = "fake";
     p.codecs = codecs;
     p.n_codecs = n;
     return p;

@@ -80,7 +80,7 @@ static int noisy_ready; /* the first rank of a job fills the table, and no other
 static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
 static const esp_plugin *noisy_plugin(const esp_host *h) {
     static const esp_backend *const list[] = {&noisy};
-    static const esp_plugin plugin = {sizeof plugin, 0, 1, 0, "noisy", "1", "MIT", NULL, list, NULL};
+    static const esp_plugin plugin = {sizeof plugin, 0, 1, 0, NULL, list, NULL};
     pthread_mutex_lock(&once);
     if (!noisy_ready) {
         noisy = loop = *esp__registry_backend(h->user, "loop");

@@ -63,7 +63,7 @@ static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec,
 /* One argument: a file, whose tables are all checked, or the name or spec of a codec or backend. */
 static int check_argument(const tool_command *self, esp_ctx *ctx, const char *what, check_report *r) {
     const uint32_t devices = ctx->registry.n_devices;
-    const int file = what[strcspn(what, ":/")] == '/'; /* "file:dir=/tmp" is a spec */
+    const int file = what[strcspn(what, ":/")] == '/'; /* "mynet:dir=/tmp" is a spec */
     char name[ESP__SPEC_MAX];
     if (!file && check_found(self, ctx, what, NULL, r)) return TOOL_OK;
     snprintf(name, sizeof name, "%.*s", file ? (int)sizeof name - 1 : (int)strcspn(what, ":"), what);

@@ -202,7 +202,6 @@ ESPRESSO_PLUGIN_ENTRY(on_cpu) {
         if (t->values) t->values = values;
     }
     plugin.struct_size = sizeof plugin;
-    plugin.name = "on_cpu", plugin.version = ESPRESSO_VERSION, plugin.license = "MIT";
     plugin.codecs = list, plugin.n_codecs = cuda_plugin->n_codecs;
     return &plugin;
 }
