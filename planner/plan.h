@@ -199,8 +199,6 @@ struct esp__problem {
     uint64_t seed;
     uint64_t work, work_end;  /* ops looked at so far; where to stop, 0: nowhere. The same on every machine */
     int core_ops;             /* collectives need cores: they queue for them when they have their links */
-    esp__schedule *finalists; /* [8] schedules that the search found, for robust.c; else NULL */
-    uint32_t n_finalists;
     uint64_t deadline_ns; /* on the clock of esp__now_ns(); 0: none */
     uint32_t most_rounds; /* of the codecs with bound(); 0: there is none */
 };

@@ -32,6 +32,5 @@
 #include "planner/search/initial.c"
 #include "planner/search/regroup.c"
 #include "planner/search/search.c"
-#include "planner/schedule/robust.c"
 #include "planner/schedule/text.c"
 #include "planner/plan.c"

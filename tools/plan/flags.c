@@ -21,7 +21,6 @@ enum {
     PLAN_NO_MERGE,
     PLAN_NO_SPLIT,
     PLAN_HOPS,
-    PLAN_ROBUST,
     PLAN_THOROUGH,
     PLAN_BUDGET,
     PLAN_SEED,
@@ -58,7 +57,6 @@ static const tool_flag plan_common[PLAN_COMMON] = {
     [PLAN_NO_MERGE] = {"--no-merge", NULL, "do not put tensors into groups"},
     [PLAN_NO_SPLIT] = {"--no-split", NULL, "do not cut tensors into chunks"},
     [PLAN_HOPS] = {"--hops", NULL, "also consider options that compress at every hop (ring_hops, halving_hops)"},
-    [PLAN_ROBUST] = {"--robust", NULL, "prefer a plan that holds when every input is off by up to 20%"},
     [PLAN_THOROUGH] = {"--thorough", NULL, "search sixteen times as long as usual; the same on every machine"},
     [PLAN_BUDGET] = {"--budget", "TIME", "search that long, such as 50ms, over and over (default: a fixed effort)"},
     [PLAN_SEED] = {"--seed", "N", "of the search's random choices (default 0)"},
@@ -159,7 +157,6 @@ static int plan_flag(plan_inputs *in, int flag, const char *value) {
     case PLAN_NO_MERGE: in->config.flags |= ESP_PLAN_NO_MERGE; return TOOL_OK;
     case PLAN_NO_SPLIT: in->config.flags |= ESP_PLAN_NO_SPLIT; return TOOL_OK;
     case PLAN_HOPS: in->config.flags |= ESP_PLAN_HOPS; return TOOL_OK;
-    case PLAN_ROBUST: in->config.flags |= ESP_PLAN_ROBUST; return TOOL_OK;
     case PLAN_THOROUGH: in->config.flags |= ESP_PLAN_THOROUGH; return TOOL_OK;
     case PLAN_MACHINES:
     case PLAN_RAW_UP_TO:

@@ -51,8 +51,6 @@ static void plan_json_report(tool_json *j, const plan_inputs *in, const plan_mad
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (k < ESP__LANE_OUTER || r->price[k] > 0) json_number(j, esp__lane_word(k), r->price[k]);
     json_close(j, '}');
-    plan_json_or_null(j, "robust_p50_us", r->robust_p50_ns);
-    plan_json_or_null(j, "robust_p90_us", r->robust_p90_ns);
 }
 
 /* Each tensor's option and codec. */
