@@ -24,12 +24,6 @@ typedef struct esp__reading {
     uint64_t member_elements;
 } esp__reading;
 
-static esp_status esp__reading_comment(esp__reading *r, char *text) {
-    size_t len = strlen(text);
-    if (len && text[len - 1] == '\r') text[len - 1] = 0;
-    return r->to->comment ? r->to->comment(r->to->user, r->where, text + (*text == ' ')) : ESP_OK;
-}
-
 /* *out: the next line that is neither empty nor a comment, without blanks around it; NULL at the end. */
 static esp_status esp__reading_next(esp__reading *r, char **out) {
     for (*out = NULL; *r->at;) {
@@ -40,8 +34,6 @@ static esp_status esp__reading_next(esp__reading *r, char **out) {
         if ((hash = strchr(start, '#')) != NULL) {
             end = hash;
             *hash = 0;
-            esp_status s = esp__reading_comment(r, hash + 1);
-            if (s) return s;
         }
         while (isspace((unsigned char)*start)) start++;
         while (end > start && isspace((unsigned char)end[-1])) *--end = 0;

@@ -70,7 +70,6 @@ typedef struct esp__text_unit {
  * "FILE:LINE", for messages. The other strings are parts of the text that is read, and valid as long as that. */
 typedef struct esp__strategy_lines {
     void *user;
-    esp_status (*comment)(void *user, const char *where, const char *text); /* text: behind '#' and a blank */
     esp_status (*tensor)(void *user, const char *where, const char *name, uint64_t elements);
     esp_status (*unit)(void *user, const char *where, const esp__text_unit *u);
     esp_status (*entry)(void *user, const char *where, const esp__order_entry *e);

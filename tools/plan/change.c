@@ -170,7 +170,7 @@ static int change_one(plan_changed *c, int what, const char *value) {
 
 /* Fills `out` with `from`, changed by a text such as "inter=2x,machines=16". Returns TOOL_USAGE after a message. The
  * caller calls change_free either way. */
-static int change_make(const plan_inputs *from, const char *flag, const char *text, plan_changed *out) {
+static int change_make(const plan_inputs *from, const char *text, plan_changed *out) {
     size_t changes = 1;
     memset(out, 0, sizeof *out);
     out->in = *from;
@@ -184,8 +184,9 @@ static int change_make(const plan_inputs *from, const char *flag, const char *te
         one[n < 64 ? name : 0] = 0;
         const int what = strcmp(one, "nic") == 0 ? CHANGE_INTER : plan_listed(&word, change_names);
         if (what < 0 || !change_one(out, what, one + strlen(one) + 1))
-            return tool_usage(from->command, "%s %.*s: expected NAME=CHANGE, such as inter=2x or machines=16.\n%s",
-                              flag, (int)n, at, change_help);
+            return tool_usage(from->command,
+                              "--what-if %.*s: expected NAME=CHANGE, such as inter=2x or machines=16.\n%s", (int)n, at,
+                              change_help);
         if (!at[n]) return TOOL_OK;
         at += n + 1;
     }

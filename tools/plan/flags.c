@@ -36,7 +36,7 @@ static const tool_flag plan_common[PLAN_COMMON] = {
                  "a codec and its costs: a JSON file, or a spec such as dgc:ratio=0.01; repeated: the plan chooses"},
     [PLAN_SYSTEM] = {"--system", "FILE|NAME", "machines and links: a JSON file, or a name such as paper-nvlink"},
     [PLAN_MACHINES] = {"--machines", "N",
-                       "that many machines, whatever the system says; espresso plan: 1,2,...,4096 compares them"},
+                       "that many machines, whatever the system says; espresso plan: 1,2,8 compares them"},
     [PLAN_DEVICES] = {"--devices", "cpu,gpu", "devices that may compress (default: the system's)"},
     [PLAN_FORBID] = {"--forbid", "PATTERN",
                      "no option with PATTERN in it, such as 'comp@cpu' (* is anything); repeated: none of them"},

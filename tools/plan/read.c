@@ -29,7 +29,7 @@ static void plan_shard(plan_inputs *in) {
 static int plan_read_costs(plan_inputs *in) {
     esp__costs_file *f = &in->costs_file;
     if (!in->costs_name) return TOOL_OK;
-    const esp__files_log silent = {files_costs_silent, NULL};
+    const esp__files_log silent = {files_silent, NULL};
     if (esp__costs_read(in->costs_name, f, in->quiet ? &silent : NULL) != ESP_OK)
         return tool_fail(in->command, "%s", esp_last_error(NULL));
     if (!in->model_name && !f->has_model)
@@ -156,7 +156,7 @@ static void plan_add_noisy(char *out, size_t cap, const char *name, int noisy) {
 /* Names the files whose times were measured on a busy machine, for people. Returns 0 where there is none. */
 static int plan_noisy(const plan_inputs *in, char *out, size_t cap) {
     out[0] = 0;
-    plan_add_noisy(out, cap, in->model_name, in->model_file.noisy);
+    plan_add_noisy(out, cap, in->model_name, in->model_file.measured.noisy);
     for (uint32_t i = 0; i < in->n_codecs; i++)
         plan_add_noisy(out, cap, in->gc[i], in->codec_files[i].file.measured.noisy);
     plan_add_noisy(out, cap, in->system_name, in->system_file.measured.noisy);
@@ -167,10 +167,9 @@ static int plan_noisy(const plan_inputs *in, char *out, size_t cap) {
 
 /* Warns where costs were measured with another number of ranks: ranks share cores and links, so costs depend on it. */
 static void plan_check_measured(const plan_inputs *in) {
-    const esp__measured *y = &in->system_file.measured;
+    const esp__measured *y = &in->system_file.measured, *m = &in->model_file.measured;
     const uint32_t ranks = in->system.machines * in->system.ranks_per_machine;
     const char *const name = in->command->name;
-    const esp__model_file *m = &in->model_file;
     /* the total of ranks is right too: all emulated machines may be one real machine */
     if (m->ranks && m->ranks != in->system.ranks_per_machine && m->ranks != ranks)
         fprintf(
@@ -226,12 +225,8 @@ static void plan_close(plan_inputs *in) {
     free(in->sharded);
 }
 
-/* Reads a strategy file, text or JSON, as the library's text. */
 static int plan_read_strategy(const tool_command *c, const char *path, esp__text *out) {
-    const size_t n = strlen(path);
     struct stat st;
-    if (n > 5 && strcmp(path + n - 5, ".json") == 0)
-        return esp__strategy_json_read(path, out, NULL) == ESP_OK ? TOOL_OK : tool_fail(c, "%s", esp_last_error(NULL));
     errno = 0;
     char *text = NULL;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
