@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include "espresso_impl/base/quantile.c"
 
 static void medians(void **state) {

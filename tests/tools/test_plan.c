@@ -1,6 +1,17 @@
 /* test_plan.c: `espresso plan`: what it prints and writes holds together, and bad input gets a clear error. */
 #include "plan_files.h"
 
+/* The option of the tensor's unit, or of its first chunk. */
+static const char *option_of(const json_t *j, const char *tensor) {
+    const json_t *unit, *name;
+    size_t u, t;
+    json_array_foreach(json_object_get(j, "units"), u, unit)
+        json_array_foreach(json_object_get(unit, "tensors"), t,
+                           name) if (!strcmp(json_string_value(name), tensor)) return text(unit, "option");
+    fail_msg("no unit of %s", tensor);
+    return NULL;
+}
+
 static void one_object(void **state) {
     (void)state;
     static const char *const numbers[] = {"machines",
@@ -29,14 +40,11 @@ static void one_object(void **state) {
     assert_true(number(j, "bound_us") <= number(j, "iteration_us") ||
                 number(j, "bound_any_us") <= number(j, "iteration_us"));
     assert_true(number(j, "iteration_us") <= number(j, "fp32_us"));
-    json_t *options = json_object_get(j, "options");
-    const char *name;
-    json_t *option;
+    static const char *const tensors[] = {"head.weight", "norm.bias", "norm.weight", "body.weight", "embed.weight"};
     int compressed = 0;
-    assert_int_equal(json_object_size(options), 5);
-    json_object_foreach(options, name, option) compressed += strstr(json_string_value(option), "comp@") != NULL;
+    for (size_t i = 0; i < 5; i++) compressed += strstr(option_of(j, tensors[i]), "comp@") != NULL;
     assert_int_equal(compressed, number(j, "compressed"));
-    assert_non_null(json_object_get(options, "embed.weight"));
+    assert_int_equal(json_array_size(json_object_get(j, "units")), number(j, "n_units"));
     json_decref(j);
 }
 
@@ -46,7 +54,7 @@ static void machines_come_over_the_system(void **state) {
     json_t *one = json_of(PLAN("--json", "--machines=1"));
     assert_int_equal(number(two, "machines"), 2);
     assert_true(number(two, "fp32_us") < number(eight, "fp32_us"));
-    assert_non_null(strstr(text(json_object_get(one, "options"), "body.weight"), "flat."));
+    assert_non_null(strstr(option_of(one, "body.weight"), "flat."));
     json_decref(eight);
     json_decref(two);
     json_decref(one);
@@ -59,7 +67,7 @@ static void a_strategy_and_back(void **state) {
     json_t *again = json_of(PLAN("--json", "--strategy", in_dir("p.strategy")));
     assert_true(number(made, "iteration_us") == number(again, "iteration_us"));
     assert_int_equal(number(made, "compressed"), number(again, "compressed"));
-    assert_true(json_equal(json_object_get(made, "options"), json_object_get(again, "options")));
+    assert_true(json_equal(json_object_get(made, "units"), json_object_get(again, "units")));
     json_decref(made);
     json_decref(again);
     spawned s = PLAN("-o", "-"); /* the strategy on stdout, what there is to say about it on stderr */
@@ -248,16 +256,16 @@ static void constraints(void **state) {
     json_t *j =
         json_of(PLAN("--json", "--no-merge", "--no-split", "--keep", "e*=fp32", "--keep", "embed*=dgc:ratio=0.01"));
     assert_int_equal(number(j, "n_units"), 5);
-    assert_null(strstr(text(json_object_get(j, "options"), "embed.weight"), "comp@"));
+    assert_null(strstr(option_of(j, "embed.weight"), "comp@"));
     json_decref(j);
     j = json_of(PLAN("--json", "--forbid", "comp@cpu", "--forbid", "inter.alltoall", "--max-comp", "1"));
-    char *all = json_dumps(json_object_get(j, "options"), 0);
+    char *all = json_dumps(json_object_get(j, "units"), 0);
     assert_null(strstr(all, "comp@cpu > "));
     assert_null(strstr(all, "inter.alltoall"));
     free(all);
     json_decref(j);
     j = json_of(PLAN("--json", "--devices", "cpu"));
-    all = json_dumps(json_object_get(j, "options"), 0);
+    all = json_dumps(json_object_get(j, "units"), 0);
     assert_null(strstr(all, "@gpu"));
     free(all);
     json_decref(j);

@@ -53,20 +53,6 @@ static void plan_json_report(tool_json *j, const plan_inputs *in, const plan_mad
     json_close(j, '}');
 }
 
-/* Each tensor's option and codec. */
-static void plan_json_options(tool_json *j, const plan_inputs *in, const plan_made *m) {
-    uint32_t *first = plan_first_units(in, m);
-    json_open(j, "options", '{');
-    for (uint32_t t = 0; t < in->model.n_tensors && first[t] < m->n_units; t++) {
-        esp__text option = {NULL, 0, 0, 0, NULL};
-        plan_option_text(in, m, first[t], &option);
-        json_text(j, in->model.tensors[t].name, option.data);
-        esp__text_free(&option);
-    }
-    json_close(j, '}');
-    free(first);
-}
-
 static void plan_json_units(tool_json *j, const plan_inputs *in, const plan_made *m) {
     json_open(j, "units", '[');
     for (uint32_t u = 0; u < m->n_units; u++) {
@@ -87,7 +73,6 @@ static void plan_json_units(tool_json *j, const plan_inputs *in, const plan_made
 static void plan_json_plan(tool_json *j, const plan_inputs *in, const plan_made *m) {
     plan_json_inputs(j, in);
     plan_json_report(j, in, m);
-    plan_json_options(j, in, m);
     plan_json_units(j, in, m);
 }
 
