@@ -39,6 +39,7 @@ static void quartiles(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(medians), cmocka_unit_test(between), cmocka_unit_test(quartiles)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(medians), cmocka_unit_test(between),
+                                       cmocka_unit_test(quartiles)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

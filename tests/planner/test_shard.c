@@ -159,7 +159,7 @@ static void plan_body(esp_ctx *ctx, void *user) {
 
 /* Neighbours of a sharded tensor are neither merged with it nor is it split, whatever the strategy. */
 static void plans_run(void **state) {
-    static const char *const strategies[] = {NULL,      "fp32",      "ddp",        "layerwise", "byteps-compress",
+    static const char *const strategies[] = {NULL,      "fp32",      "ddp",       "layerwise", "byteps-compress",
                                              "hipress", "mergecomp", "hitopkcomm"};
     inputs in;
     (void)state;
