@@ -40,29 +40,18 @@ static void compare_all(compare_job *j) {
     compare_add(j, &compare_plus);
 }
 
-/* Selects the strategies that the user named, in the user's order. */
+/* Takes the strategies that the user named, in the user's order. */
 static int compare_pick(compare_job *j) {
-    const uint32_t n = j->n;
-    compare_row *all = tool_realloc(NULL, sizeof j->rows);
-    int status = TOOL_OK;
-    memcpy(all, j->rows, sizeof j->rows);
-    j->n = 0;
-    for (const char *at = j->names; *at && status == TOOL_OK; at += *at == ',') {
+    for (const char *at = j->names; *at; at += *at == ',') {
+        char name[64];
         const size_t len = strcspn(at, ",");
-        uint32_t i = 0;
-        while (i < n && (strlen(all[i].name) != len || strncmp(all[i].name, at, len) != 0)) i++;
-        if (i < n) {
-            j->rows[j->n++] = all[i];
-        } else {
-            fprintf(stderr, "There are:\n");
-            for (i = 0; i < n; i++) fprintf(stderr, "  %-20s %s\n", all[i].name, all[i].summary);
-            status = tool_usage(j->in.command, "--strategies: no strategy '%.*s'", (int)len, at);
-        }
+        snprintf(name, sizeof name, "%.*s", (int)len, at);
+        const esp__scheme *s = strcmp(name, compare_plus.name) == 0 ? &compare_plus : esp__scheme_find(name);
+        if (!s) return plan_no_strategy(j->in.command, name), TOOL_USAGE;
+        compare_add(j, s);
         at += len;
     }
-    free(all);
-    if (status == TOOL_OK && !j->n) status = tool_usage(j->in.command, "--strategies: names none");
-    return status;
+    return j->n ? TOOL_OK : tool_usage(j->in.command, "--strategies: names none");
 }
 
 /* Plans every strategy. Computes bounds once: with espresso+, or else with the last strategy. */
@@ -194,8 +183,10 @@ static int compare_parse(compare_job *j, int argc, char **argv) {
     if (at < argc) return tool_usage(c, "'%s': takes flags only", argv[at]);
     if (j->json && j->page && strcmp(j->page, "-") == 0)
         return tool_usage(c, "only one of --json and --page - can go to standard output");
-    compare_all(j);
-    if (j->names && (status = compare_pick(j)) != TOOL_OK) return status;
+    if (!j->names)
+        compare_all(j);
+    else if ((status = compare_pick(j)) != TOOL_OK)
+        return status;
     return plan_complete(&j->in);
 }
 

@@ -17,10 +17,10 @@ static void plan_json_inputs(tool_json *j, const plan_inputs *in) {
     json_number(j, "ranks_per_machine", in->system.ranks_per_machine);
     json_number(j, "tensors", in->model.n_tensors);
     json_open(j, "noisy", '[');
-    if (in->model_file.measured.noisy) json_text(j, NULL, in->model_name);
-    for (uint32_t i = 0; i < in->n_codecs; i++)
-        if (in->codec_files[i].file.measured.noisy) json_text(j, NULL, in->gc[i]);
-    if (in->system_file.measured.noisy) json_text(j, NULL, in->system_name);
+    const esp__measured *m;
+    const char *name;
+    for (uint32_t i = 0; (m = plan_measured(in, i, &name)) != NULL; i++)
+        if (m->noisy) json_text(j, NULL, name);
     json_close(j, ']');
 }
 

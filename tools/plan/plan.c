@@ -70,8 +70,8 @@ static int plan_no_strategy(const tool_command *c, const char *name) {
         esp__text_add(&names, " %s", (*s)->name);
         if (esp__near(name, (*s)->name, &best)) guess = (*s)->name;
     }
-    tool_fail(c, "--strategy %s: no such strategy%s%s%s, and no file. There are: espresso+%s", name,
-              guess ? ": did you mean '" : "", guess ? guess : "", guess ? "'?" : "", names.data ? names.data : "");
+    tool_fail(c, "no strategy '%s'%s%s%s. There are: espresso+%s", name, guess ? ": did you mean '" : "",
+              guess ? guess : "", guess ? "'?" : "", names.data ? names.data : "");
     esp__text_free(&names);
     return TOOL_FAILED;
 }
