@@ -79,8 +79,6 @@ typedef struct esp__strategy_lines {
  * NULL. Errors: ESP_E_ARG, whose text has file, line and what was expected. */
 ESP__FN esp_status esp__strategy_read(const esp_ctx *ctx, const char *name, char *text,
                                       const esp__text_tensors *tensors, const esp__strategy_lines *to);
-/* What is wrong with a word that should be a tensor's name or a codec of at most `most` bytes; NULL: nothing. */
-ESP__FN const char *esp__strategy_word_wrong(const char *word, size_t most);
 
 /* Prints the first line, then `comments`: lines that begin with '#', or "". */
 ESP__FN void esp__strategy_put_head(esp__text *t, const char *comments);

@@ -7,6 +7,7 @@ static const char *const files_gc_keys[] = {"espresso", "codec",   "reducible", 
                                             "spread",   "noisy",   "state",     "rounds",     "matrices", NULL};
 static const char *const files_payload_keys[] = {"header_bytes", "unit_bytes", "units_per_element", NULL};
 static const char *const files_device_keys[] = {"interpolate", "compress", "decompress", "decompress_more", NULL};
+static const files_range files_range_bytes = {0, 1e15, false, "a number of bytes >= 0"};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 /* Adds the value of "feedback" to the spec, because strategies contain specs only. */

@@ -42,10 +42,8 @@ typedef struct files_range {
     const char *expected;
 } files_range;
 enum { FILES_NEEDED, FILES_OPTIONAL };
-static const files_range files_range_bytes = {0, 1e15, false, "a number of bytes >= 0"};
 static const files_range files_range_elements = {1, 1e15, false, "a whole number of elements >= 1"};
 static const files_range files_range_count = {1, 1048576, false, "a whole number from 1 to 1048576"};
-static const files_range files_range_index = {0, 4294967295.0, false, "a whole number from 0 to 4294967295"};
 static const files_range files_range_spread = {0, 1e12, false, "a spread >= 0, as a share of the median"};
 
 /* Checks that the value is an object, and warns of keys other than these (NULL-terminated). */

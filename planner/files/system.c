@@ -22,6 +22,7 @@ static const char *const files_alpha_kinds[] = {"collective", "hop", NULL}; /* b
 /* by ESP_COLL_* - 1 */
 static const char *const files_coll_keys[] = {"allreduce", "allgather", "alltoall", "reduce_scatter",
                                               "broadcast", "gather",    "reduce",   NULL};
+static const files_range files_range_index = {0, 4294967295.0, false, "a whole number from 0 to 4294967295"};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 /* For how long a collective keeps its link or a core. */
