@@ -27,7 +27,7 @@ typedef struct esp__measured {
 } esp__measured;
 
 /* ---- model.c -------------------------------------------------------------------------------------------------- */
-/* What a model file may say of a tensor and the planner does not need. */
+/* What a model file may state about a tensor and the planner does not need. */
 typedef struct esp__model_more {
     double flops;  /* of its backward; below 0: not stated */
     double spread; /* of compute_ns over the measured steps: (p90 - p10) / median; below 0: not stated */

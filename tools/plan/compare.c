@@ -27,7 +27,9 @@ typedef struct compare_job {
 } compare_job;
 
 static const esp__scheme compare_plus = {
-    .name = "espresso+", .summary = "and improvement passes, merging, splitting, order", .source = "this library"};
+    .name = "espresso+",
+    .summary = "Algorithms 1 and 2, then local search: options, merging, splitting, order",
+    .source = "this library"};
 
 static void compare_add(compare_job *j, const esp__scheme *s) {
     if (j->n < COMPARE_MAX)

@@ -29,7 +29,7 @@ static int plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep 
 
 static double sweep_part(const plan_sweep *s, double ns) { return ns > 0 ? s->alone_ns / ns : NAN; }
 
-/* Tables of times were measured with one number of ranks, and know no other. */
+/* Measured tables hold for one number of ranks only. */
 static void sweep_check_tables(const plan_inputs *in) {
     const esp_plan_link *const links[] = {&in->system.inter, &in->system.flat};
     for (size_t k = 0; k < 2; k++)
@@ -37,9 +37,8 @@ static void sweep_check_tables(const plan_inputs *in) {
             if (links[k]->table[c].n) {
                 fprintf(
                     stderr,
-                    "espresso %s: warning: %s has measured tables for its own number of machines. They say how times "
-                    "grow with bytes, not with machines, so latencies of more machines are predicted too low; a "
-                    "system file with alpha_us and bytes_per_us alone has them\n",
+                    "espresso %s: warning: %s has measured tables for its own number of machines. With more machines "
+                    "latencies are predicted too low; a system file with alpha_us and bytes_per_us alone has them\n",
                     in->command->name, in->system_name);
                 return;
             }
