@@ -65,7 +65,7 @@ owner '_SC_NPROCESSORS|sched_getaffinity' espresso_impl/base/cores.h
 names=$(for f in codecs/*.c; do basename "$f" .c; done | grep -vx none | tr '\n' '|')
 named=$(grep -rnE "[^\\]\"(${names%|})[\":;]" espresso_impl planner tools --include='*.[ch]' | sed 's|/\*.*||' |
     grep -E "[^\\]\"(${names%|})[\":;]" | grep -vE '^[^:]*:[0-9]+: \*|strcmp\(key, "warmup"\)' |
-    grep -vE '^(planner/builtin/v100.c|planner/schemes/fp16.c|tools/replay/replay.c|espresso_impl/base/status.c):')
+    grep -vE '^(planner/builtin/v100.c|planner/schemes/ddp.c|tools/replay/replay.c|espresso_impl/base/status.c):')
 [ -z "$named" ] || wrong "a codec's name in code that should ask the codec:" "$named"
 
 # private functions that neither the library, nor the command, nor the writer of files calls: as plain statics they are warned of

@@ -24,17 +24,15 @@ def ms(us):
 
 def plan(rows):
     yield ("Step, ms (all strategies: plan-quality.csv). espresso: Algorithms 1 and 2; given: tensors as given; thorough: ESP_PLAN_THOROUGH; "
-           "gap: of the column before it, over\nbound_us or bound_any_us; upper: the paper's Upper Bound; p50, p90: espresso+ with every "
-           "input up to 20% off; robust: p90 of the plan made for that (ESP_PLAN_ROBUST); plan: ms to plan\n")
+           "gap: of the column before it, over\nbound_us or bound_any_us; upper: the paper's Upper Bound; plan: ms to plan\n")
     yield ("model     codec     net    GPUs" + "".join(f" {name[:10]:>10}" for name in SHOWN) +
            f" {'given':>10} | {'+ given':>9} {'thorough':>9} {'gap %':>6} | {'espresso+':>9} {'thorough':>9} {'gap %':>6} {'upper':>9}"
-           f" | {'p50':>9} {'p90':>9} {'robust':>9} | {'plan':>6} {'thorough':>8}")
+           f" | {'plan':>6} {'thorough':>8}")
     for r in rows:
-        robust = [ms(r[name]) if float(r["p50_us"]) else "-" for name in ("p50_us", "p90_us", "robust_p90_us")]
         yield (f"{r['model']:9} {r['codec']:9} {r['testbed']:6} {r['gpus']:>2}" + "".join(f" {ms(r[name + '_us']):>10}" for name in SHOWN) +
                f" {ms(r['espresso_given_us']):>10} | {ms(r['plus_given_us']):>9} {ms(r['thorough_given_us']):>9}"
                f" {over(r['thorough_given_us'], r['bound_us']):6.2f} | {ms(r['plus_us']):>9} {ms(r['thorough_us']):>9}"
-               f" {over(r['thorough_us'], r['bound_any_us']):6.2f} {ms(r['upper_us']):>9} | " + " ".join(f"{x:>9}" for x in robust) +
+               f" {over(r['thorough_us'], r['bound_any_us']):6.2f} {ms(r['upper_us']):>9}"
                f" | {float(r['plan_ms']):6.1f} {float(r['plan_thorough_ms']):8.1f}")
 
 

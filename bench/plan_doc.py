@@ -76,11 +76,7 @@ def times(speed, one, two):
 
 def summary(quality):
     lines = re.search(r"^usual    espresso\+ slower.*?(?=\n\n)", quality, re.M | re.S).group(0).split("\n")
-    about_errors = [line for line in lines if line.startswith(("every input", "the plan made", "random errors"))]
-
-    def code(some):
-        return "\n".join("    " + line for line in some)
-    return code([line for line in lines if line not in about_errors]), code(about_errors)
+    return "\n".join("    " + line for line in lines)
 
 
 def paper(quality):
@@ -96,9 +92,8 @@ def paper(quality):
 def main():
     speed, quality = read("bench/results/plan-speed.txt"), read("bench/results/plan-quality.txt")
     one, two = speed.split("Two devices")[0], speed.split("Two devices")[1].split("Beside")[0]
-    cases, errors = summary(quality)
-    filled = {"pruning": pruning(speed), "parts": parts(speed, one, two), "speed": times(speed, one, two), "quality": cases,
-              "paper": paper(quality), "errors": errors}
+    filled = {"pruning": pruning(speed), "parts": parts(speed, one, two), "speed": times(speed, one, two), "quality": summary(quality),
+              "paper": paper(quality)}
     path = os.path.join(ROOT, "docs/planner-results.md")
     text = read("docs/planner-results.md")
     for name, block in filled.items():

@@ -14,8 +14,7 @@ from plan_plot import Svg, folders
 COLOURS = {"fp32": "#8a8f96", "ddp": "#4b4f55", "fp16": "#0072b2", "layerwise": "#56b4e9", "mergecomp": "#009e73",
            "hipress": "#8b8d2f", "hitopkcomm": "#cc79a7", "byteps-compress": "#e69f00",
            # Espresso with one dimension of the tree taken away (the paper's Figures 12 to 15)
-           "all": "#e3c9a8", "myopic": "#d1b48c", "cpu-only": "#b99a6b", "gpu-only": "#a5855a", "inter-allgather": "#c9a0a0",
-           "inter-alltoall": "#b98585", "alltoall-alltoall": "#a76c6c",
+           "cpu-only": "#b99a6b",
            "espresso": "#d55e00", "espresso+": "#a11313"}
 MODELS = ["vgg16", "resnet101", "ugatit", "bert-base", "gpt2", "lstm"]
 LEFT, WIDE = 84, 1180

@@ -109,8 +109,7 @@ typedef struct esp_plan_system {
 enum {
     ESP_PLAN_NO_MERGE = 1u << 0, /* do not merge tensors into groups */
     ESP_PLAN_NO_SPLIT = 1u << 1, /* do not split tensors into chunks */
-    ESP_PLAN_ROBUST = 1u << 2,   /* minimise the step's 90th percentile when inputs are off by up to 20% */
-    ESP_PLAN_NO_COMP = 1u << 3,  /* compress nothing */
+    ESP_PLAN_NO_COMP = 1u << 2,  /* compress nothing */
     ESP_PLAN_THOROUGH = 1u << 5, /* search sixteen times as long */
     ESP_PLAN_NO_BOUND = 1u << 4  /* compute no bounds and no free_compression_ns (both 0) */
 };
@@ -149,11 +148,10 @@ typedef struct esp_plan_report {
     double lane_ns[ESP_PLAN_LANES]; /* busy time of compute, cpu, intra, inter, ... */
     double price[ESP_PLAN_LANES];   /* weight of each lane in the bound; their sum is at most 1 */
     double exposed_communication_ns,
-        exposed_compression_ns;          /* time without backward: a link is busy; only compression runs */
-    double bubble_ns[ESP_PLAN_LANES];    /* idle time between a lane's first and last op */
-    uint64_t intra_bytes, inter_bytes;   /* moved by one rank; by one machine's NIC */
-    double robust_p50_ns, robust_p90_ns; /* of the step with each input off by up to 20%; ESP_PLAN_ROBUST */
-    uint64_t level_bytes[ESP_LEVELS]; /* intra_bytes, inter_bytes, and moved by one uplink of each level further out */
+        exposed_compression_ns;        /* time without backward: a link is busy; only compression runs */
+    double bubble_ns[ESP_PLAN_LANES];  /* idle time between a lane's first and last op */
+    uint64_t intra_bytes, inter_bytes; /* moved by one rank; by one machine's NIC */
+    uint64_t level_bytes[ESP_LEVELS];  /* intra_bytes, inter_bytes, and moved by one uplink of each level further out */
 } esp_plan_report;
 
 enum { ESP_PLAN_BACKWARD = 0, ESP_PLAN_COLLECTIVE, ESP_PLAN_COMP, ESP_PLAN_DECOMP, ESP_PLAN_COPY, ESP_PLAN_PACK };

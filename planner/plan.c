@@ -178,7 +178,6 @@ static esp_status esp__plan_free_compression(esp_plan *plan) {
     esp_status s = esp__problem_open(other, &plan->arena, p->model, p->codecs, p->n_codecs, &p->system, &p->config, 1);
     if (s) return s;
     other->effort = 0.25 * p->effort;
-    other->config.flags &= ~(uint32_t)ESP_PLAN_ROBUST;
     esp__search_all(other, &best);
     uint64_t makespan = best.makespan < plan->schedule.makespan ? best.makespan : plan->schedule.makespan;
     plan->report.free_compression_ns = p->model->forward_ns + p->model->update_ns + (double)makespan;
@@ -196,10 +195,7 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
     if (strategy) {
         if ((s = esp__schedule_read(p, &plan->schedule, "strategy", strategy)) != ESP_OK) return s;
     } else if (!name || !strcmp(name, "espresso+")) {
-        const int robust = (p->config.flags & ESP_PLAN_ROBUST) != 0;
-        if (robust) p->finalists = esp__arena_get(p->arena, 8 * sizeof *p->finalists);
         esp__search_all(p, &plan->schedule);
-        if (robust) esp__robust_best(p, &plan->schedule);
     } else {
         const esp__scheme *scheme = esp__scheme_find(name);
         if (!scheme)
@@ -210,8 +206,6 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
         scheme->make(p, &plan->schedule);
     }
     if (!esp__schedule_allowed(p, &plan->schedule)) return esp__limits_fail(p);
-    if (p->config.flags & ESP_PLAN_ROBUST)
-        esp__robust(p, &plan->schedule, p->config.seed, &plan->report.robust_p50_ns, &plan->report.robust_p90_ns);
     if (!(p->config.flags & ESP_PLAN_NO_BOUND) && (s = esp__plan_free_compression(plan)) != ESP_OK) return s;
     return ESP_OK;
 }

@@ -196,12 +196,10 @@ struct esp__problem {
     const struct esp__bound *bound;       /* for one unit per tensor; NULL: not asked for */
     double effort;                        /* of the search: 1 is the usual */
     uint64_t seed;
-    uint64_t work, work_end;  /* ops looked at so far; where to stop, 0: nowhere. The same on every machine */
-    int core_ops;             /* collectives need cores: they queue for them when they have their links */
-    esp__schedule *finalists; /* [8] schedules that the search found, for robust.c; else NULL */
-    uint32_t n_finalists;
-    uint64_t deadline_ns; /* on the clock of esp__now_ns(); 0: none */
-    uint32_t most_rounds; /* of the codecs with bound(); 0: there is none */
+    uint64_t work, work_end; /* ops looked at so far; where to stop, 0: nowhere. The same on every machine */
+    int core_ops;            /* collectives need cores: they queue for them when they have their links */
+    uint64_t deadline_ns;    /* on the clock of esp__now_ns(); 0: none */
+    uint32_t most_rounds;    /* of the codecs with bound(); 0: there is none */
 };
 /* Checks the inputs and makes the problem; refuses constraints that leave no option. Memory comes from `arena`, whose
  * on_failure must be set. The inputs must outlive the problem. */

@@ -31,6 +31,5 @@
 #include "planner/search/initial.c"
 #include "planner/search/regroup.c"
 #include "planner/search/search.c"
-#include "planner/schedule/robust.c"
 #include "planner/schedule/text.c"
 #include "planner/plan.c"

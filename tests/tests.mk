@@ -125,7 +125,7 @@ soak: $(BUILD)/tests/fault/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see t
 plant:
 	python3 -B tests/cuda_host/plant.py
 # does it work here? Most tests in C, with the command of the test build: no sanitizers, no browser, nothing slow
-SLOW  := page/% replay/% tree/% planner/test_plan planner/test_optimum planner/test_limits planner/test_robust planner/test_bound \
+SLOW  := page/% replay/% tree/% planner/test_plan planner/test_optimum planner/test_limits planner/test_bound \
          planner/test_algorithms planner/test_candidates files/test_files conformance/% tools/test_plan tools/test_top
 QUICK := $(filter-out $(SLOW:%=$(BUILD)/tests/%),$(TESTS))
 quick-programs: plugins report $(BUILTIN_FILES) $(FIXTURES) $(TEST_COMMAND) $(QUICK)

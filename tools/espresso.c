@@ -49,7 +49,6 @@
 #include "tools/plan/json.c"
 #include "tools/plan/change.c"
 #include "tools/plan/what.c"
-#include "tools/plan/sensitivity.c"
 #include "tools/plan/explain.c"
 #include "tools/plan/output.c"
 #include "tools/plan/machines.c"

@@ -22,10 +22,10 @@ static void die(const char *what, const char *name) {
     exit(1);
 }
 static double ms_since(uint64_t start) { return (double)(esp__now_ns() - start) / 1e6; }
-/* Sorts x and returns its quantile. */
+/* Sorts x and returns the smallest of its numbers that at least this share of them do not exceed. */
 static double quantile(double *x, uint32_t n, double share) {
     esp__sort(x, n);
-    return esp__quantile_rank(x, n, share);
+    return x[(uint32_t)ceil(share * n) - 1];
 }
 
 /* ---- models --------------------------------------------------------------------------------------------------------- */

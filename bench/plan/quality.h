@@ -7,16 +7,14 @@ static const double gap_targets[2][2] = {{1.0, 7.0}, {2.0, 9.0}};
 
 typedef struct quality_case {
     uint32_t model, codec, testbed, machines;
-    double scheme[SCHEMES_MAX];        /* ms, by esp__schemes(); "espresso" is one of them */
-    double espresso_given;             /* Algorithms 1 and 2 with whole tensors */
-    double given[2], any[2];           /* espresso+: usual; with ESP_PLAN_THOROUGH. given: whole tensors */
-    double upper_given, upper;         /* the paper's Upper Bound: compression takes no time */
-    double bound_given, bound;         /* bound_us, bound_any_us */
-    double p50, p90;                   /* of espresso+ with random errors of inputs; 0: not known */
-    double robust, robust50, robust90; /* the same of the plan made with ESP_PLAN_ROBUST */
-    double plan_given[2], plan[2];     /* ms to plan */
-    double no_merge, no_split;         /* espresso+ thorough without merging, without splitting */
-    double alone;                      /* the step without synchronisation, on one GPU */
+    double scheme[SCHEMES_MAX];    /* ms, by esp__schemes(); "espresso" is one of them */
+    double espresso_given;         /* Algorithms 1 and 2 with whole tensors */
+    double given[2], any[2];       /* espresso+: usual; with ESP_PLAN_THOROUGH. given: whole tensors */
+    double upper_given, upper;     /* the paper's Upper Bound: compression takes no time */
+    double bound_given, bound;     /* bound_us, bound_any_us */
+    double plan_given[2], plan[2]; /* ms to plan */
+    double no_merge, no_split;     /* espresso+ thorough without merging, without splitting */
+    double alone;                  /* the step without synchronisation, on one GPU */
     uint32_t units, compressed, tensors;
     char why_given[TEXT], why[TEXT]; /* explanations of the thorough plans */
 } quality_case;
@@ -24,24 +22,6 @@ typedef struct quality_case {
 static uint32_t n_schemes;
 
 static double gap(double step, double bound) { return 100.0 * (step / bound - 1.0); }
-
-/* Evaluates the plan with random errors of all inputs. */
-static void quality_errors(quality_case *q, const bench_model *m, const bench_case *c, const esp_plan *plan) {
-    esp_plan_report r;
-    esp_plan_config config;
-    esp_plan *again;
-    memset(&config, 0, sizeof config);
-    memset(&r, 0, sizeof r);
-    config.flags = ESP_PLAN_ROBUST | ESP_PLAN_NO_BOUND;
-    if (esp_plan_simulate(&m->model, &c->costs.codec, 1, &c->system, &config, esp_plan_text(plan), &again))
-        die(esp_last_error(NULL), m->model.name);
-    esp_plan_report_read(again, &r);
-    esp_plan_free(again);
-    q->p50 = r.robust_p50_ns / 1e6, q->p90 = r.robust_p90_ns / 1e6;
-    if (q->p50 <= 0.0) return;
-    esp_plan_free(plan_make(m, c, NULL, ESP_PLAN_ROBUST, 0, &r));
-    q->robust = r.iteration_ns / 1e6, q->robust50 = r.robust_p50_ns / 1e6, q->robust90 = r.robust_p90_ns / 1e6;
-}
 
 static void quality_measure(quality_case *q, const bench_model *m, const bench_case *c) {
     const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
@@ -69,7 +49,6 @@ static void quality_measure(quality_case *q, const bench_model *m, const bench_c
         q->plan[e] = r.plan_ns / 1e6;
         q->units = r.n_units, q->compressed = r.compressed, q->tensors = r.n_tensors;
         explain(q->why, TEXT, m, plan, &r, r.bound_any_ns);
-        if (!e) quality_errors(q, m, c, plan);
         esp_plan_free(plan);
     }
     esp_plan_free(plan_make(m, c, NULL, ESP_PLAN_THOROUGH | ESP_PLAN_NO_MERGE, 0, &r));
@@ -95,14 +74,12 @@ static void quality_csv(const quality_case *all, FILE *csv) {
     fprintf(csv, "model,codec,testbed,gpus");
     for (uint32_t s = 0; s < n_schemes; s++) fprintf(csv, ",%s_us", esp__schemes()[s]->name);
     fprintf(csv, ",espresso_given_us,plus_given_us,plus_us,thorough_given_us,thorough_us,no_merge_us,no_split_us,"
-                 "upper_given_us,upper_us,bound_us,bound_any_us,p50_us,p90_us,robust_us,robust_p50_us,robust_p90_us,"
+                 "upper_given_us,upper_us,bound_us,bound_any_us,"
                  "plan_ms,plan_thorough_ms,tensors,units,compressed\n");
     for (uint32_t i = 0; i < CASES; i++) {
         const quality_case *q = &all[i];
-        const double us[] = {q->espresso_given, q->given[0], q->any[0],      q->given[1], q->any[1],
-                             q->no_merge,       q->no_split, q->upper_given, q->upper,    q->bound_given,
-                             q->bound,          q->p50,      q->p90,         q->robust,   q->robust50,
-                             q->robust90};
+        const double us[] = {q->espresso_given, q->given[0],    q->any[0], q->given[1],    q->any[1], q->no_merge,
+                             q->no_split,       q->upper_given, q->upper,  q->bound_given, q->bound};
         fprintf(csv, "%s,%s,%s,%u", model_names[q->model], codec_names[q->codec],
                 testbed_names[q->testbed] + strlen("paper-"), 8 * q->machines);
         for (uint32_t s = 0; s < n_schemes; s++) fprintf(csv, ",%.3f", 1000.0 * q->scheme[s]);
@@ -193,25 +170,6 @@ static void quality_spread(const char *what, double *x, uint32_t n) {
            x[n - 1]);
 }
 
-static void quality_robust(const quality_case *all) {
-    double p50[CASES], p90[CASES], nominal[CASES], held[CASES];
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < CASES; i++) {
-        const quality_case *q = &all[i];
-        if (q->p50 <= 0.0) continue;
-        p50[n] = gap(q->p50, q->any[0]), p90[n] = gap(q->p90, q->any[0]), nominal[n] = gap(q->robust, q->any[0]);
-        held[n++] = gap(q->robust90, q->p90);
-    }
-    if (!n) {
-        printf("random errors: not known by this build\n");
-        return;
-    }
-    quality_spread("every input up to 20% off, the median step over the nominal", p50, n);
-    quality_spread("every input up to 20% off, the 90th percentile over the nominal", p90, n);
-    quality_spread("the plan made for that (ESP_PLAN_ROBUST), nominal over the usual plan's", nominal, n);
-    quality_spread("the plan made for that, 90th percentile over the usual plan's", held, n);
-}
-
 static void quality_summary(const quality_case *all) {
     double x[CASES];
     printf("\nSummary of %d cases\n", CASES);
@@ -230,7 +188,6 @@ static void quality_summary(const quality_case *all) {
     quality_spread("thorough without merging over with it", x, CASES);
     for (uint32_t i = 0; i < CASES; i++) x[i] = gap(all[i].no_split, all[i].any[1]);
     quality_spread("thorough without splitting over with it", x, CASES);
-    quality_robust(all);
 }
 
 static void quality_explained(const quality_case *all) {

@@ -1,6 +1,5 @@
 /* quantile.c: medians and quantiles of numbers. Must not know what they are of. */
 #include "espresso_impl/base/quantile.h"
-#include <math.h>
 
 static int esp__number_order(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -16,11 +15,6 @@ ESP__FN double esp__quantile(const double *sorted, size_t n, double part) {
     double at = part * (double)(n - 1);
     size_t k = (size_t)at;
     return k + 1 < n ? sorted[k] + (at - (double)k) * (sorted[k + 1] - sorted[k]) : sorted[n - 1];
-}
-
-ESP__FN double esp__quantile_rank(const double *sorted, size_t n, double part) {
-    size_t rank = (size_t)ceil(part * (double)n);
-    return n ? sorted[rank ? rank - 1 : 0] : 0;
 }
 
 ESP__FN double esp__median(double *v, size_t n) {

@@ -7,8 +7,6 @@
 ESP__FN void esp__sort(double *v, size_t n);
 /* The quantile `part` (0 to 1) of n sorted numbers, interpolated linearly between neighbours. 0 for n = 0. */
 ESP__FN double esp__quantile(const double *sorted, size_t n, double part);
-/* The smallest of n sorted numbers that at least the share `part` of them do not exceed. 0 for n = 0. */
-ESP__FN double esp__quantile_rank(const double *sorted, size_t n, double part);
 /* Sorts v and returns its median. */
 ESP__FN double esp__median(double *v, size_t n);
 /* The third quartile of n sorted numbers minus the first; both are numbers of the list. 0 for n = 0. */

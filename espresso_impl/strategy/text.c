@@ -24,12 +24,6 @@ typedef struct esp__reading {
     uint64_t member_elements;
 } esp__reading;
 
-static esp_status esp__reading_comment(esp__reading *r, char *text) {
-    size_t len = strlen(text);
-    if (len && text[len - 1] == '\r') text[len - 1] = 0;
-    return r->to->comment ? r->to->comment(r->to->user, r->where, text + (*text == ' ')) : ESP_OK;
-}
-
 /* *out: the next line that is neither empty nor a comment, without blanks around it; NULL at the end. */
 static esp_status esp__reading_next(esp__reading *r, char **out) {
     for (*out = NULL; *r->at;) {
@@ -40,8 +34,6 @@ static esp_status esp__reading_next(esp__reading *r, char **out) {
         if ((hash = strchr(start, '#')) != NULL) {
             end = hash;
             *hash = 0;
-            esp_status s = esp__reading_comment(r, hash + 1);
-            if (s) return s;
         }
         while (isspace((unsigned char)*start)) start++;
         while (end > start && isspace((unsigned char)end[-1])) *--end = 0;
@@ -75,7 +67,8 @@ static int esp__number(const char *word, uint64_t *out) {
     return !*word;
 }
 
-ESP__FN const char *esp__strategy_word_wrong(const char *word, size_t most) {
+/* What is wrong with a word that should be a tensor's name or a codec of at most `most` bytes; NULL: nothing. */
+static const char *esp__word_wrong(const char *word, size_t most) {
     if (!*word) return "it is empty";
     if (strlen(word) > most) return "it is too long";
     for (const char *c = word; *c; c++)
@@ -87,7 +80,7 @@ ESP__FN const char *esp__strategy_word_wrong(const char *word, size_t most) {
 /* Takes a tensor's name and elements: it must be the model's next tensor. */
 static esp_status esp__read_name(esp__reading *r, const char *name, uint64_t count) {
     const esp__text_tensors *m = r->tensors;
-    const char *wrong = esp__strategy_word_wrong(name, ESP__TENSOR_NAME_MAX);
+    const char *wrong = esp__word_wrong(name, ESP__TENSOR_NAME_MAX);
     uint64_t want_count;
     if (m && r->n_tensors >= m->n)
         return esp__fail(
@@ -117,7 +110,7 @@ static esp_status esp__read_name(esp__reading *r, const char *name, uint64_t cou
 }
 
 static esp_status esp__read_unit(esp__reading *r, const esp__text_unit *u) {
-    const char *wrong = esp__strategy_word_wrong(u->codec, ESP__SPEC_MAX - 1);
+    const char *wrong = esp__word_wrong(u->codec, ESP__SPEC_MAX - 1);
     if (!strcmp(u->codec, "split") || !strcmp(u->codec, "group")) wrong = "expected a codec";
     if (wrong) return esp__fail(r->ctx, ESP_E_ARG, "%s: codec '%.60s': %s", r->where, u->codec, wrong);
     if (r->n_units == ESP__UNITS_MAX)

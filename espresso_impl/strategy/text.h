@@ -70,7 +70,6 @@ typedef struct esp__text_unit {
  * "FILE:LINE", for messages. The other strings are parts of the text that is read, and valid as long as that. */
 typedef struct esp__strategy_lines {
     void *user;
-    esp_status (*comment)(void *user, const char *where, const char *text); /* text: behind '#' and a blank */
     esp_status (*tensor)(void *user, const char *where, const char *name, uint64_t elements);
     esp_status (*unit)(void *user, const char *where, const esp__text_unit *u);
     esp_status (*entry)(void *user, const char *where, const esp__order_entry *e);
@@ -80,8 +79,6 @@ typedef struct esp__strategy_lines {
  * NULL. Errors: ESP_E_ARG, whose text has file, line and what was expected. */
 ESP__FN esp_status esp__strategy_read(const esp_ctx *ctx, const char *name, char *text,
                                       const esp__text_tensors *tensors, const esp__strategy_lines *to);
-/* What is wrong with a word that should be a tensor's name or a codec of at most `most` bytes; NULL: nothing. */
-ESP__FN const char *esp__strategy_word_wrong(const char *word, size_t most);
 
 /* Prints the first line, then `comments`: lines that begin with '#', or "". */
 ESP__FN void esp__strategy_put_head(esp__text *t, const char *comments);

@@ -1,5 +1,7 @@
-/* costs.c: costs files: what one survey measured, as a system file, codec files and perhaps a model file in one file. Must not know what
- * is in these three. */
+/* costs.c: costs files: a system file, codec files and perhaps a model file in one file. Must not know what is in these three. */
+#include "planner/files/read.h"
+#include "planner/files/write.h"
+#include <time.h>
 
 static const char *const files_costs_keys[] = {"espresso", "costs", "made", "inter", "system", "codecs", "model", NULL};
 
@@ -8,17 +10,15 @@ static const char *const files_costs_keys[] = {"espresso", "costs", "made", "int
 static void files_read_costs(files_input *in, const files_place *root, void *out) {
     esp__costs_file *f = (esp__costs_file *)out;
     files_get_version(in, root, "costs");
-    files_object(in, root, files_costs_keys, "an object");
-    const files_place host = files_at(root, "costs"), made = files_at(root, "made"), inter = files_at(root, "inter"),
-                      system = files_at(root, "system"), codecs = files_at(root, "codecs"),
+    files_object(in, *root, files_costs_keys, "an object");
+    const files_place system = files_at(root, "system"), codecs = files_at(root, "codecs"),
                       model = files_at(root, "model");
-    f->host = files_get_line(in, &host, "the host's name");
-    f->made = files_get_text(in, &made, "text", FILES_OPTIONAL);
-    f->inter = files_get_text(in, &inter, "text", FILES_OPTIONAL);
+    f->host = files_get_line(in, files_at(root, "costs"), "the host's name");
+    f->made = files_get_text(in, files_at(root, "made"), "text", FILES_OPTIONAL);
+    f->inter = files_get_text(in, files_at(root, "inter"), "text", FILES_OPTIONAL);
     files_read_system(in, &system, &f->system);
-    const size_t n = files_get_list(in, &codecs, "a list of codec files");
-    if (n > ESP__COSTS_CODECS)
-        files_input_fail(in, &codecs, "expected at most %d codecs, found %zu", ESP__COSTS_CODECS, n);
+    const size_t n = files_get_list(in, codecs, "a list of codec files");
+    if (n > ESP__COSTS_CODECS) files_fail(in, codecs, "expected at most %d codecs, found %zu", ESP__COSTS_CODECS, n);
     for (f->n_codecs = 0; f->n_codecs < n; f->n_codecs++) {
         const files_place one = files_item(&codecs, f->n_codecs);
         files_read_gc(in, &one, &f->codecs[f->n_codecs]);
@@ -40,10 +40,10 @@ static void files_put_inside(esp__text *t, const char *indent, const char *text)
     }
 }
 
-static void files_costs_silent(void *user, const char *text) { (void)user, (void)text; }
+ESP__FN void files_silent(void *user, const char *text) { (void)user, (void)text; }
 
 ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *c) {
-    const esp__files_log silent = {files_costs_silent, NULL}; /* who measured has warned of noise */
+    const esp__files_log silent = {files_silent, NULL}; /* who measured has warned of noise */
     esp__costs_file f;
     esp__text t = {0};
     char made[32];
@@ -71,5 +71,5 @@ ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *c)
         return s;
     }
     if (!t.failed) esp__costs_free(&f);
-    return files_output_text(path, &t);
+    return files_write(path, &t);
 }

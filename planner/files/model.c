@@ -1,13 +1,11 @@
 /* model.c: model files: tensors in backward order with their times. Must not know what the planner makes of them. */
-#include "espresso_impl/base/json.h"
+#include "planner/files/costs_parts.h"
 
 static const char *const files_model_keys[] = {
     "espresso",   "model",  "source", "forward_us", "forward_is", "update_us", "dtype",   "batch",
     "parameters", "device", "steps",  "ranks",      "cores",      "noisy",     "tensors", NULL};
 static const char *const files_tensor_keys[] = {"name",  "elements", "compute_us", "keep", "shard", "shape",
                                                 "flops", "spread",   "rows",       "cols", NULL};
-static const files_range files_range_model_spread = {0, 1e12, 0, "a spread >= 0, as a share of the median"};
-
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 /* The names so far: a hash table of tensor numbers + 1. */
 typedef struct files_names {
@@ -25,73 +23,68 @@ static size_t files_names_add(files_names *names, const esp_plan_tensor *tensors
     }
 }
 
-static void files_read_shape(files_input *in, const files_place *tensor, uint64_t elements, esp__model_more *more) {
+/* The shape is only checked: the planner needs no more than the number of elements. */
+static void files_check_shape(files_input *in, const files_place *tensor, uint64_t elements) {
     const files_place p = files_at(tensor, "shape");
     double product = 1;
     if (!p.value) return;
-    size_t n = files_get_list(in, &p, "a list of sizes");
-    if (n > 16) files_input_fail(in, &p, "expected at most 16 sizes, found %zu", n);
-    uint64_t *shape = esp__arena_get(in->arena, n * sizeof *shape);
+    const size_t n = files_get_list(in, p, "a list of sizes");
+    if (n > 16) files_fail(in, p, "expected at most 16 sizes, found %zu", n);
     for (size_t i = 0; i < n; i++) {
-        const files_place size = files_item(&p, i);
-        files_get_whole(in, &size, &files_range_elements, FILES_NEEDED, &shape[i]);
-        product *= (double)shape[i];
+        uint64_t size = 0;
+        files_get_whole(in, files_item(&p, i), &files_range_elements, FILES_NEEDED, &size);
+        product *= (double)size;
     }
     if (product != (double)elements)
-        files_input_fail(in, &p, "expected sizes whose product is the tensor's %llu elements, found a product of %.15g",
-                         (unsigned long long)elements, product);
-    more->shape = n ? shape : NULL;
-    more->n_shape = (uint32_t)n;
+        files_fail(in, p, "expected sizes whose product is the tensor's %llu elements, found a product of %.15g",
+                   (unsigned long long)elements, product);
 }
 
 static void files_read_matrix(files_input *in, const files_place *tensor, esp_plan_tensor *t) {
     const files_place rows = files_at(tensor, "rows"), cols = files_at(tensor, "cols");
-    files_get_whole(in, &rows, &files_range_elements, FILES_OPTIONAL, &t->rows);
-    files_get_whole(in, &cols, &files_range_elements, FILES_OPTIONAL, &t->cols);
+    files_get_whole(in, rows, &files_range_elements, FILES_OPTIONAL, &t->rows);
+    files_get_whole(in, cols, &files_range_elements, FILES_OPTIONAL, &t->cols);
     if (!t->rows != !t->cols)
-        files_input_fail(in, t->rows ? &rows : &cols, "expected \"rows\" and \"cols\" together: \"%s\" is missing",
-                         t->rows ? "cols" : "rows");
+        files_fail(in, t->rows ? rows : cols, "expected \"rows\" and \"cols\" together: \"%s\" is missing",
+                   t->rows ? "cols" : "rows");
     if (t->rows && (double)t->rows * (double)t->cols != (double)t->elements)
-        files_input_fail(in, &rows, "expected rows * cols to be the tensor's %llu elements, found %llu * %llu",
-                         (unsigned long long)t->elements, (unsigned long long)t->rows, (unsigned long long)t->cols);
+        files_fail(in, rows, "expected rows * cols to be the tensor's %llu elements, found %llu * %llu",
+                   (unsigned long long)t->elements, (unsigned long long)t->rows, (unsigned long long)t->cols);
 }
 
 /* Whether such cuts exist depends on the system: the planner checks it. */
 static void files_read_shard(files_input *in, const files_place *tensor, esp_plan_tensor *t) {
     static const char expected[] = "\"any\", \"flat\" or levels such as \"intra,inter\"";
     const files_place p = files_at(tensor, "shard");
-    t->shard = files_get_text(in, &p, expected, FILES_OPTIONAL);
+    t->shard = files_get_text(in, p, expected, FILES_OPTIONAL);
     if (t->shard && (!*t->shard || strspn(t->shard, "abcdefghijklmnopqrstuvwxyz+-,") != strlen(t->shard)))
-        files_input_expected(in, &p, expected);
+        files_expected(in, p, expected);
 }
 
-/* 1: it contains facts that the planner does not need. */
-static int files_read_tensor(files_input *in, const files_place *p, esp_plan_tensor *t, esp__model_more *more) {
+static void files_read_tensor(files_input *in, const files_place *p, esp_plan_tensor *t, esp__model_more *more) {
     static const char keep_text[] = "\"fp32\", a codec or an option as text";
-    files_object(in, p, files_tensor_keys, "an object { \"name\": ..., \"elements\": ..., \"compute_us\": ... }");
-    const files_place name = files_at(p, "name"), elements = files_at(p, "elements"), us = files_at(p, "compute_us"),
-                      keep = files_at(p, "keep"), flops = files_at(p, "flops"), spread = files_at(p, "spread");
-    t->name = files_get_word(in, &name, "a name");
-    files_get_whole(in, &elements, &files_range_elements, FILES_NEEDED, &t->elements);
-    t->compute_ns = files_get_us(in, &us, FILES_NEEDED);
-    t->keep = files_get_text(in, &keep, keep_text, FILES_OPTIONAL);
-    if (t->keep && (!*t->keep || strpbrk(t->keep, "\n\r#"))) files_input_expected(in, &keep, keep_text);
+    static const files_range flops = {0, 1e24, false, "a number of operations >= 0"};
+    files_object(in, *p, files_tensor_keys, "an object { \"name\": ..., \"elements\": ..., \"compute_us\": ... }");
+    const files_place keep = files_at(p, "keep");
+    t->name = files_get_word(in, files_at(p, "name"), "a name");
+    files_get_whole(in, files_at(p, "elements"), &files_range_elements, FILES_NEEDED, &t->elements);
+    t->compute_ns = files_get_us(in, files_at(p, "compute_us"), FILES_NEEDED);
+    t->keep = files_get_text(in, keep, keep_text, FILES_OPTIONAL);
+    if (t->keep && (!*t->keep || strpbrk(t->keep, "\n\r#"))) files_expected(in, keep, keep_text);
     files_read_shard(in, p, t);
     files_read_matrix(in, p, t);
     more->flops = more->spread = -1;
-    files_get_number(in, &spread, &files_range_model_spread, FILES_OPTIONAL, &more->spread);
-    files_get_number(in, &flops, &files_range_flops, FILES_OPTIONAL, &more->flops);
-    files_read_shape(in, p, t->elements, more);
-    return more->shape || more->flops >= 0 || more->spread >= 0;
+    files_get_number(in, files_at(p, "spread"), &files_range_spread, FILES_OPTIONAL, &more->spread);
+    files_get_number(in, files_at(p, "flops"), &flops, FILES_OPTIONAL, &more->flops);
+    files_check_shape(in, p, t->elements);
 }
 
 static void files_read_tensors(files_input *in, const files_place *p, esp__model_file *f) {
     static const char expected[] = "a list of at least one tensor, in the order of the backward pass";
-    size_t n = files_get_list(in, p, expected);
+    const size_t n = files_get_list(in, *p, expected);
     double total_ns = 0, total = 0;
-    int any = 0;
-    if (!n) files_input_expected(in, p, expected);
-    if (n > 1u << 24) files_input_fail(in, p, "expected at most 16777216 tensors, found %zu", n);
+    if (!n) files_expected(in, *p, expected);
+    if (n > 1u << 24) files_fail(in, *p, "expected at most 16777216 tensors, found %zu", n);
     esp_plan_tensor *tensors = esp__arena_get(in->arena, n * sizeof *tensors);
     esp__model_more *more = esp__arena_get(in->arena, n * sizeof *more);
     files_names names = {NULL, 63};
@@ -99,74 +92,50 @@ static void files_read_tensors(files_input *in, const files_place *p, esp__model
     names.slots = esp__arena_get(in->arena, (names.mask + 1) * sizeof *names.slots);
     for (size_t i = 0; i < n; i++) {
         const files_place at = files_item(p, i);
-        any |= files_read_tensor(in, &at, &tensors[i], &more[i]);
-        size_t same = files_names_add(&names, tensors, i);
-        if (same != i) {
-            const files_place name = files_at(&at, "name");
-            files_input_fail(in, &name, "\"%s\" is already tensors[%zu]: expected each name once", tensors[i].name,
-                             same);
-        }
+        files_read_tensor(in, &at, &tensors[i], &more[i]);
+        const size_t same = files_names_add(&names, tensors, i);
+        if (same != i)
+            files_fail(in, files_at(&at, "name"), "\"%s\" is already tensors[%zu]: expected each name once",
+                       tensors[i].name, same);
         total_ns += tensors[i].compute_ns;
         total += (double)tensors[i].elements;
     }
-    if (total > 1e15) files_input_fail(in, p, "expected at most 1e15 elements in all, found %.4g", total);
-    if (total_ns > 1e15)
-        files_input_fail(in, p, "expected at most 1e12 microseconds in all, found %.4g", total_ns / 1e3);
+    if (total > 1e15) files_fail(in, *p, "expected at most 1e15 elements in all, found %.4g", total);
+    if (total_ns > 1e15) files_fail(in, *p, "expected at most 1e12 microseconds in all, found %.4g", total_ns / 1e3);
     f->model.n_tensors = (uint32_t)n;
     f->model.tensors = tensors;
-    f->more = any ? more : NULL;
+    f->more = more;
 }
 
 /* Checks the stated sum of elements: a wrong sum means that tensors are missing. */
 static void files_check_parameters(files_input *in, const files_place *root, const esp__model_file *f) {
     const files_place p = files_at(root, "parameters");
     uint64_t stated, total = 0;
-    if (!files_get_whole(in, &p, &files_range_elements, FILES_OPTIONAL, &stated)) return;
+    if (!files_get_whole(in, p, &files_range_elements, FILES_OPTIONAL, &stated)) return;
     for (uint32_t i = 0; i < f->model.n_tensors; i++) total += f->model.tensors[i].elements;
     if (stated != total)
-        files_input_fail(in, &p, "expected the sum of all tensors' elements, %llu, found %llu",
-                         (unsigned long long)total, (unsigned long long)stated);
+        files_fail(in, p, "expected the sum of all tensors' elements, %llu, found %llu", (unsigned long long)total,
+                   (unsigned long long)stated);
 }
 
-/* Reads how the times were measured. A noisy file is used, with a warning. */
-static void files_read_measured(files_input *in, const files_place *root, esp__model_file *f) {
-    const files_place steps = files_at(root, "steps"), ranks = files_at(root, "ranks"), cores = files_at(root, "cores"),
-                      noisy = files_at(root, "noisy");
-    char text[ESP__ERROR_MAX];
-    f->steps = files_get_count(in, &steps, &files_range_count, FILES_OPTIONAL);
-    f->ranks = files_get_count(in, &ranks, &files_range_count, FILES_OPTIONAL);
-    f->cores = files_get_count(in, &cores, &files_range_count, FILES_OPTIONAL);
-    f->noisy = files_get_flag(in, &noisy, 0);
-    if (!f->noisy) return;
-    snprintf(text, sizeof text,
-             "%.1000s:%d: noisy: the times were measured on a busy machine: expect plans to be off, or measure again",
-             in->name, files_place_line(in, &noisy));
-    files_input_warn(in, text);
-}
-
-static void files_read_model(files_input *in, const files_place *root, void *out) {
+ESP__FN void files_read_model(files_input *in, const files_place *root, void *out) {
     static const char *const dtypes[] = {"f32", NULL};
     esp__model_file *f = (esp__model_file *)out;
     files_get_version(in, root, "model");
-    files_object(in, root, files_model_keys, "an object");
-    const files_place model = files_at(root, "model"), source = files_at(root, "source"),
-                      dtype = files_at(root, "dtype"), forward = files_at(root, "forward_us"),
-                      forward_is = files_at(root, "forward_is"), update = files_at(root, "update_us"),
-                      batch = files_at(root, "batch"), device = files_at(root, "device"),
-                      tensors = files_at(root, "tensors");
+    files_object(in, *root, files_model_keys, "an object");
+    const files_place dtype = files_at(root, "dtype"), tensors = files_at(root, "tensors");
     f->model.struct_size = sizeof f->model;
-    f->model.name = files_get_line(in, &model, "the model's name");
-    f->source = files_get_text(in, &source, "text", FILES_OPTIONAL);
-    f->forward_is = files_get_text(in, &forward_is, "text", FILES_OPTIONAL);
-    f->device = files_get_text(in, &device, "text", FILES_OPTIONAL);
-    files_get_whole(in, &batch, &files_range_elements, FILES_OPTIONAL, &f->batch);
-    if (dtype.value) files_get_choice(in, &dtype, dtypes, "\"f32\", the only type that is planned for");
-    f->model.forward_ns = files_get_us(in, &forward, FILES_NEEDED);
-    f->model.update_ns = files_get_us(in, &update, FILES_OPTIONAL);
+    f->model.name = files_get_line(in, files_at(root, "model"), "the model's name");
+    f->source = files_get_text(in, files_at(root, "source"), "text", FILES_OPTIONAL);
+    files_get_text(in, files_at(root, "forward_is"), "text", FILES_OPTIONAL);
+    files_get_whole(in, files_at(root, "batch"), &files_range_elements, FILES_OPTIONAL, &f->batch);
+    if (dtype.value) files_get_choice(in, dtype, dtypes, "\"f32\", the only type that is planned for");
+    f->model.forward_ns = files_get_us(in, files_at(root, "forward_us"), FILES_NEEDED);
+    f->model.update_ns = files_get_us(in, files_at(root, "update_us"), FILES_OPTIONAL);
     files_read_tensors(in, &tensors, f);
     files_check_parameters(in, root, f);
-    files_read_measured(in, root, f);
-    f->parameters = files_at(root, "parameters").value != NULL;
+    f->steps = files_get_count(in, files_at(root, "steps"), &files_range_count, FILES_OPTIONAL);
+    files_get_measured(in, root, &f->measured);
 }
 
 FILES_KIND(model)

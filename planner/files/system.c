@@ -1,4 +1,6 @@
 /* system.c: system files: machines, their devices and links. Must not know how times are computed from them. */
+#include "planner/files/costs_parts.h"
+#include "planner/files/write.h"
 
 static const char *const files_system_keys[] = {"espresso",       "system",
                                                 "machines",       "ranks_per_machine",
@@ -20,6 +22,7 @@ static const char *const files_alpha_kinds[] = {"collective", "hop", NULL}; /* b
 /* by ESP_COLL_* - 1 */
 static const char *const files_coll_keys[] = {"allreduce", "allgather", "alltoall", "reduce_scatter",
                                               "broadcast", "gather",    "reduce",   NULL};
+static const files_range files_range_index = {0, 4294967295.0, false, "a whole number from 0 to 4294967295"};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 /* For how long a collective keeps its link or a core. */
@@ -28,21 +31,20 @@ static void files_read_kept(files_input *in, const files_place *table, const cha
     const files_place p = files_at(table, key);
     if (!p.value) return;
     curve->log_size = log_size;
-    curve->points = files_get_points(in, &p, &curve->n);
+    curve->points = files_get_points(in, p, &curve->n);
 }
 
 static void files_read_tables(files_input *in, const files_place *object, esp_plan_link *link) {
     const files_place p = files_at(object, "tables");
     if (!p.value) return;
-    files_object(in, &p, files_coll_keys, "an object { \"allreduce\": { \"points\": [...] }, ... }");
+    files_object(in, p, files_coll_keys, "an object { \"allreduce\": { \"points\": [...] }, ... }");
     for (int c = 0; files_coll_keys[c]; c++) {
         const files_place table = files_at(&p, files_coll_keys[c]);
         if (!table.value) continue;
-        files_object(in, &table, files_table_keys, "an object { \"points\": [[bytes, us], ...] }");
-        const files_place points = files_at(&table, "points");
+        files_object(in, table, files_table_keys, "an object { \"points\": [[bytes, us], ...] }");
         esp_cost_curve *curve = &link->table[c + 1];
         curve->log_size = files_get_interpolate(in, &table);
-        curve->points = files_get_points(in, &points, &curve->n);
+        curve->points = files_get_points(in, files_at(&table, "points"), &curve->n);
         files_read_kept(in, &table, "gap", curve->log_size, &link->gap[c + 1]);
         files_read_kept(in, &table, "core", curve->log_size, &link->core[c + 1]);
     }
@@ -50,29 +52,29 @@ static void files_read_tables(files_input *in, const files_place *object, esp_pl
 
 static void files_read_link(files_input *in, const files_place *root, const char *key, uint32_t ranks,
                             const char *between, esp_plan_link *link) {
+    static const files_range speed = {0, 1e12, true, "a number of bytes per microsecond > 0"};
     const files_place p = files_at(root, key);
     if (!p.value && ranks <= 1) return;
     if (!p.value)
-        files_input_fail(in, &p, "missing: expected the links between %s, { \"alpha_us\": ..., \"bytes_per_us\": ... }",
-                         between);
-    files_object(in, &p, files_link_keys, "an object { \"alpha_us\": ..., \"bytes_per_us\": ... }");
-    const files_place alpha = files_at(&p, "alpha_us"), is = files_at(&p, "alpha_is"),
-                      speed = files_at(&p, "bytes_per_us");
-    link->alpha_ns = files_get_us(in, &alpha, FILES_NEEDED);
-    if (is.value) link->alpha_is = files_get_choice(in, &is, files_alpha_kinds, "\"collective\" or \"hop\"");
-    files_get_number(in, &speed, &files_range_speed, FILES_NEEDED, &link->bytes_per_us);
+        files_fail(in, p, "missing: expected the links between %s, { \"alpha_us\": ..., \"bytes_per_us\": ... }",
+                   between);
+    files_object(in, p, files_link_keys, "an object { \"alpha_us\": ..., \"bytes_per_us\": ... }");
+    const files_place is = files_at(&p, "alpha_is");
+    link->alpha_ns = files_get_us(in, files_at(&p, "alpha_us"), FILES_NEEDED);
+    if (is.value) link->alpha_is = files_get_choice(in, is, files_alpha_kinds, "\"collective\" or \"hop\"");
+    files_get_number(in, files_at(&p, "bytes_per_us"), &speed, FILES_NEEDED, &link->bytes_per_us);
     files_read_tables(in, &p, link);
 }
 
-static uint32_t files_read_devices(files_input *in, const files_place *p) {
+static uint32_t files_read_devices(files_input *in, files_place p) {
     static const char expected[] = "a list of the devices that can compress: \"cpu\", \"gpu\" or both";
-    size_t n = files_get_list(in, p, expected);
+    const size_t n = files_get_list(in, p, expected);
     uint32_t devices = 0;
-    if (!n) files_input_expected(in, p, expected);
+    if (!n) files_expected(in, p, expected);
     for (size_t i = 0; i < n; i++) {
-        const files_place device = files_item(p, i);
-        uint32_t bit = 1u << files_get_choice(in, &device, files_devices_keys, "\"cpu\" or \"gpu\"");
-        if (devices & bit) files_input_fail(in, &device, "expected each device once");
+        const files_place device = files_item(&p, i);
+        const uint32_t bit = 1u << files_get_choice(in, device, files_device_names, "\"cpu\" or \"gpu\"");
+        if (devices & bit) files_fail(in, device, "expected each device once");
         devices |= bit;
     }
     return devices;
@@ -81,62 +83,63 @@ static uint32_t files_read_devices(files_input *in, const files_place *p) {
 static void files_read_dispatch(files_input *in, const files_place *root, esp_plan_system *s) {
     const files_place p = files_at(root, "dispatch_us");
     if (!p.value) return;
-    files_object(in, &p, files_lane_keys, "an object { \"cpu\": ..., \"intra\": ..., \"inter\": ... }");
-    for (int lane = 0; files_lane_keys[lane]; lane++) {
-        const files_place one = files_at(&p, files_lane_keys[lane]);
-        s->dispatch_ns[lane] = files_get_us(in, &one, FILES_OPTIONAL);
-    }
+    files_object(in, p, files_lane_keys, "an object { \"cpu\": ..., \"intra\": ..., \"inter\": ... }");
+    for (int lane = 0; files_lane_keys[lane]; lane++)
+        s->dispatch_ns[lane] = files_get_us(in, files_at(&p, files_lane_keys[lane]), FILES_OPTIONAL);
 }
 
 /* "racks", of so many machines each, have links of their own. */
 static void files_read_racks(files_input *in, const files_place *root, esp_plan_system *s) {
     const files_place racks = files_at(root, "racks");
     if (!racks.value) return;
-    uint32_t n = files_get_count(in, &racks, &files_range_count, FILES_NEEDED);
+    const uint32_t n = files_get_count(in, racks, &files_range_count, FILES_NEEDED);
     if ((uint64_t)s->machines * s->ranks_per_machine * n > 1u << 24)
-        files_input_fail(in, root, "expected at most 16777216 ranks, found %u racks of %u machines of %u", n,
-                         s->machines, s->ranks_per_machine);
+        files_fail(in, *root, "expected at most 16777216 ranks, found %u racks of %u machines of %u", n, s->machines,
+                   s->ranks_per_machine);
     s->n_outer = 1;
     s->outer[0].size = n;
     files_read_link(in, root, "outer", n, "racks", &s->outer[0].link);
 }
 
-static void files_read_system(files_input *in, const files_place *root, void *out) {
+/* How many ranks there are, and what they compress with. */
+static void files_read_ranks(files_input *in, const files_place *root, esp_plan_system *s) {
+    const files_place per_rank = files_at(root, "cores_per_rank");
+    s->machines = files_get_count(in, files_at(root, "machines"), &files_range_count, FILES_NEEDED);
+    s->ranks_per_machine = files_get_count(in, files_at(root, "ranks_per_machine"), &files_range_count, FILES_NEEDED);
+    if ((uint64_t)s->machines * s->ranks_per_machine > 1u << 24)
+        files_fail(in, *root, "expected at most 16777216 ranks, found %u machines of %u", s->machines,
+                   s->ranks_per_machine);
+    s->devices = files_read_devices(in, files_at(root, "devices"));
+    s->cores_per_rank = files_get_count(in, per_rank, &files_range_index, FILES_OPTIONAL);
+    if (s->cores_per_rank > 3) files_fail(in, per_rank, "expected 0 to 3, found %u", s->cores_per_rank);
+}
+
+ESP__FN void files_read_system(files_input *in, const files_place *root, void *out) {
+    static const files_range speed = {0, 1e12, false, "a number of bytes per microsecond >= 0"};
     esp__system_file *f = (esp__system_file *)out;
     esp_plan_system *s = &f->system;
     files_get_version(in, root, "system");
-    files_object(in, root, files_system_keys, "an object");
-    const files_place name = files_at(root, "system"), source = files_at(root, "source"),
-                      accelerator = files_at(root, "accelerator"), machines = files_at(root, "machines"),
-                      ranks = files_at(root, "ranks_per_machine"), devices = files_at(root, "devices"),
-                      flat = files_at(root, "flat"), host = files_at(root, "host_bytes_per_us"),
-                      pack = files_at(root, "pack_us"), pack_speed = files_at(root, "pack_bytes_per_us"),
-                      per_rank = files_at(root, "cores_per_rank"), workers = files_at(root, "cpu_workers");
+    files_object(in, *root, files_system_keys, "an object");
+    const files_place flat = files_at(root, "flat");
     s->struct_size = sizeof *s;
-    s->name = files_get_line(in, &name, "the system's name");
-    f->source = files_get_text(in, &source, "text", FILES_OPTIONAL);
-    f->accelerator = files_get_text(in, &accelerator, "text", FILES_OPTIONAL);
-    s->machines = files_get_count(in, &machines, &files_range_count, FILES_NEEDED);
-    s->ranks_per_machine = files_get_count(in, &ranks, &files_range_count, FILES_NEEDED);
-    if ((uint64_t)s->machines * s->ranks_per_machine > 1u << 24)
-        files_input_fail(in, root, "expected at most 16777216 ranks, found %u machines of %u", s->machines,
-                         s->ranks_per_machine);
-    s->devices = files_read_devices(in, &devices);
+    s->name = files_get_line(in, files_at(root, "system"), "the system's name");
+    f->source = files_get_text(in, files_at(root, "source"), "text", FILES_OPTIONAL);
+    f->accelerator = files_get_text(in, files_at(root, "accelerator"), "text", FILES_OPTIONAL);
+    files_read_ranks(in, root, s);
     files_read_link(in, root, "intra", s->ranks_per_machine, "the ranks of a machine", &s->intra);
     files_read_link(in, root, "inter", s->machines, "machines", &s->inter);
     files_read_racks(in, root, s);
     if (flat.value) {
-        files_object(in, &flat, files_flat_keys, "an object { \"tables\": { ... } }");
+        files_object(in, flat, files_flat_keys, "an object { \"tables\": { ... } }");
         files_read_tables(in, &flat, &s->flat);
     }
-    files_get_number(in, &host, &files_range_host, FILES_OPTIONAL, &s->host_bytes_per_us);
-    s->pack_ns = files_get_us(in, &pack, FILES_OPTIONAL);
-    files_get_number(in, &pack_speed, &files_range_host, FILES_OPTIONAL, &s->pack_bytes_per_us);
+    files_get_number(in, files_at(root, "host_bytes_per_us"), &speed, FILES_OPTIONAL, &s->host_bytes_per_us);
+    s->pack_ns = files_get_us(in, files_at(root, "pack_us"), FILES_OPTIONAL);
+    files_get_number(in, files_at(root, "pack_bytes_per_us"), &speed, FILES_OPTIONAL, &s->pack_bytes_per_us);
     files_get_measured(in, root, &f->measured);
+    files_get_spread(in, root, &f->measured);
     files_read_dispatch(in, root, s);
-    s->cores_per_rank = files_get_count(in, &per_rank, &files_range_index, FILES_OPTIONAL);
-    if (s->cores_per_rank > 3) files_input_fail(in, &per_rank, "expected 0 to 3, found %u", s->cores_per_rank);
-    f->cpu_workers = files_get_count(in, &workers, &files_range_index, FILES_OPTIONAL);
+    f->cpu_workers = files_get_count(in, files_at(root, "cpu_workers"), &files_range_index, FILES_OPTIONAL);
 }
 
 FILES_KIND(system)
@@ -236,5 +239,5 @@ ESP__FN void esp__system_print(const esp__system_file *f, esp__text *t) {
 ESP__FN esp_status esp__system_write(const char *path, const esp__system_file *f) {
     esp__text t = {0};
     esp__system_print(f, &t);
-    return files_output_text(path, &t);
+    return files_write(path, &t);
 }

@@ -2,19 +2,28 @@
 #include "planner/search/search.h"
 
 #include "planner/schemes/common.c"
-#include "planner/schemes/fp32.c"
+#include "planner/schemes/per_tensor.c"
 #include "planner/schemes/ddp.c"
-#include "planner/schemes/fp16.c"
-#include "planner/schemes/layerwise.c"
 #include "planner/schemes/mergecomp.c"
 #include "planner/schemes/hipress.c"
-#include "planner/schemes/hitopkcomm.c"
 #include "planner/schemes/byteps_compress.c"
-#include "planner/schemes/all.c"
-#include "planner/schemes/myopic.c"
-#include "planner/schemes/gpu_only.c"
-#include "planner/schemes/cpu_only.c"
-#include "planner/schemes/patterns.c"
+
+/* Espresso's search with compression on the CPU only: Algorithm 1 with the other device. */
+static int esp__path_on_cpu(const esp__problem *p, const esp__path *path) {
+    return esp__path_on(p, path, 1u << ESP_PLAN_CPU);
+}
+
+static void esp__cpu_only_make(esp__problem *p, esp__schedule *d) {
+    esp__schedule_tensors(p, d);
+    esp__algorithm1_over(p, d, esp__choices_of(p, d, esp__path_on_cpu));
+}
+
+static const esp__scheme esp__scheme_cpu_only = {
+    .name = "cpu-only",
+    .summary = "Algorithm 1 with the CPU alone",
+    .source = "Espresso, section 5.3",
+    .make = esp__cpu_only_make,
+};
 
 static const esp__scheme esp__scheme_espresso = {
     .name = "espresso",
@@ -33,13 +42,7 @@ ESP__FN const esp__scheme *const *esp__schemes(void) {
                                              &esp__scheme_hipress,
                                              &esp__scheme_hitopkcomm,
                                              &esp__scheme_byteps,
-                                             &esp__scheme_all,
-                                             &esp__scheme_myopic,
-                                             &esp__scheme_gpu_only,
                                              &esp__scheme_cpu_only,
-                                             &esp__scheme_inter_allgather,
-                                             &esp__scheme_inter_alltoall,
-                                             &esp__scheme_alltoall_alltoall,
                                              &esp__scheme_espresso,
                                              NULL};
     return all;

@@ -15,12 +15,11 @@ static void esp__stage(esp__problem *p, double share) {
     p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
 }
 
-static void esp__finalist(esp__problem *p, esp__schedule *best, const esp__schedule *d) {
+static void esp__keep_best(esp__problem *p, esp__schedule *best, const esp__schedule *d) {
     if (best->n_units)
         esp__keep_better_allowed(p, best, d);
     else
         esp__schedule_keep_better(p, best, d);
-    if (p->finalists && p->n_finalists < 8) esp__schedule_copy(p, &p->finalists[p->n_finalists++], d);
 }
 
 /* Runs passes of every kind until none helps. */
@@ -72,13 +71,13 @@ static void esp__search_units(esp__problem *p, esp__schedule *best, double share
     esp__stage(p, 0.55 * share);
     if (!esp__fit(p, &d)) return;
     esp__polish(p, &d, 0);
-    esp__finalist(p, best, &d);
+    esp__keep_best(p, best, &d);
     esp__schedule_tensors(p, &d);
     esp__plain(p, &d);
     if (!esp__schedule_allowed(p, &d)) return;
     esp__stage(p, 0.4 * share);
     esp__polish(p, &d, 0);
-    esp__finalist(p, best, &d);
+    esp__keep_best(p, best, &d);
 }
 
 /* Searches with merging and splitting: tunes prices for the best partitions by size, then polishes the results, the best first. */
@@ -107,7 +106,7 @@ static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
         if (!esp__fit(p, &d[r])) continue;
         esp__stage(p, r ? 0.07 : 0.2);
         esp__polish(p, &d[r], 1);
-        esp__finalist(p, best, &d[r]);
+        esp__keep_best(p, best, &d[r]);
     }
 }
 
@@ -137,7 +136,7 @@ static void esp__search_paper(esp__problem *p, esp__schedule *best, int regroup)
     }
     esp__stage(p, 0.2);
     esp__polish(p, &d, regroup);
-    esp__finalist(p, best, &d);
+    esp__keep_best(p, best, &d);
 }
 
 /* Thorough mode also starts from every comparison strategy, so its result is never worse than any of them. */
@@ -151,7 +150,7 @@ static void esp__search_schemes(esp__problem *p, esp__schedule *best) {
         if (d.makespan >= best->makespan) continue;
         esp__stage(p, 0.1);
         esp__polish(p, &d, 1);
-        esp__finalist(p, best, &d);
+        esp__keep_best(p, best, &d);
     }
 }
 
@@ -199,7 +198,7 @@ static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
     esp__schedule_copy(p, &fp32, p->fp32);
     esp__stage(p, 0.2);
     esp__polish(p, &fp32, !(p->config.flags & ESP_PLAN_NO_MERGE));
-    esp__finalist(p, d, &fp32);
+    esp__keep_best(p, d, &fp32);
 }
 
 /* Searches from strategy layerwise with the codec with which it is shortest, if that is better than `d`: the result is never worse than
@@ -213,7 +212,7 @@ static void esp__search_layerwise(esp__problem *p, esp__schedule *d) {
     if (!best.n_units) return;
     esp__stage(p, 0.2);
     esp__polish(p, &best, !(p->config.flags & ESP_PLAN_NO_MERGE));
-    esp__finalist(p, d, &best);
+    esp__keep_best(p, d, &best);
 }
 
 ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {

@@ -38,22 +38,20 @@ static inline void hear(void *user, const char *text) {
     strcat(h->text, "\n");
 }
 
-enum { MODEL, GC, SYSTEM, STRATEGY };
+enum { MODEL, GC, SYSTEM, KINDS };
 static const char *const full[] = {"tests/fuzz/corpus/model/full.json", "tests/fuzz/corpus/gc/full.json",
-                                   "tests/fuzz/corpus/system/full.json", "tests/fuzz/corpus/strategy/full.json"};
+                                   "tests/fuzz/corpus/system/full.json"};
 
 /* Reads a text as `kind` and forgets it. */
 static inline esp_status parse(int kind, const char *name, const char *text, size_t len, const esp__files_log *log) {
     esp__model_file m;
     esp__gc_file g;
     esp__system_file y;
-    esp__text t = {0};
     esp_status s;
     switch (kind) {
     case MODEL: s = esp__model_parse(name, text, len, &m, log), esp__model_free(&m); return s;
     case GC: s = esp__gc_parse(name, text, len, &g, log), esp__gc_free(&g); return s;
-    case SYSTEM: s = esp__system_parse(name, text, len, &y, log), esp__system_free(&y); return s;
-    default: s = esp__strategy_json_parse(name, text, len, &t, log), esp__text_free(&t); return s;
+    default: s = esp__system_parse(name, text, len, &y, log), esp__system_free(&y); return s;
     }
 }
 

@@ -77,10 +77,10 @@ static void test_errors(void **state) {
     (void)state;
     char *t = written();
     esp__system_file y;
-    says(t, "\"espresso\": 1", "\"espresso\": 2", 0, "c.json:2: espresso: the file was made by a newer espresso");
-    says(t, "\"costs\": \"h\"", "\"costs\": 1", 0, "c.json:3: costs: expected the host's name, found 1");
+    says(t, "\"espresso\": 1", "\"espresso\": 2", 0, "c.json: espresso: the file was made by a newer espresso");
+    says(t, "\"costs\": \"h\"", "\"costs\": 1", 0, "c.json: costs: expected the host's name, found 1");
     says(t, "\"costs\"", "\"cost\"", 0, "this is a model file; expected a costs file");
-    says(t, "\"made\"", "\"mode\"", 1, "c.json:4: mode: unknown, ignored (did you mean 'made'?)");
+    says(t, "\"made\"", "\"mode\"", 1, "c.json: mode: unknown, ignored (did you mean 'made'?)");
     says(t, "\"system\": {", "\"systems\": {", 0, "system: ");
     says(t, "\"codecs\": [", "\"codecs\": 3, \"x\": [", 0, "codecs: expected a list of codec files, found 3");
     says(t, "\"machines\":", "\"machine\":", 0, ": system.machines: missing");

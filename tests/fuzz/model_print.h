@@ -1,4 +1,4 @@
-/* model_print.h: the text of a model that was read, from which it can be read again: nothing that the reader takes gets lost.
+/* model_print.h: the text of a model that was read, from which it can be read again: nothing that the reader keeps gets lost.
  * Only tests write models back; `espresso profile model` writes what it measured (observe/profile.c). Include
  * planner/files/files.c first. */
 #ifndef ESPRESSO_TESTS_FUZZ_MODEL_PRINT_H
@@ -15,14 +15,11 @@ static void model_put_tensor(esp__text *t, const esp_plan_tensor *x, const esp__
     }
     if (x->rows)
         esp__text_add(t, ", \"rows\": %llu, \"cols\": %llu", (unsigned long long)x->rows, (unsigned long long)x->cols);
-    for (uint32_t k = 0; more && k < more->n_shape; k++)
-        esp__text_add(t, "%s%llu%s", k ? ", " : ", \"shape\": [", (unsigned long long)more->shape[k],
-                      k + 1 == more->n_shape ? "]" : "");
-    if (more && more->flops >= 0) {
+    if (more->flops >= 0) {
         esp__text_add(t, ", \"flops\": ");
         files_put_number(t, more->flops);
     }
-    if (more && more->spread >= 0) {
+    if (more->spread >= 0) {
         esp__text_add(t, ", \"spread\": ");
         files_put_number(t, more->spread);
     }
@@ -38,21 +35,19 @@ static void model_print(const esp__model_file *f, esp__text *t) {
     esp__text_add(t, "{\n  \"espresso\": 1,\n");
     files_put_text_line(t, "  ", "model", f->model.name);
     files_put_text_line(t, "  ", "source", f->source);
-    files_put_text_line(t, "  ", "device", f->device);
+    files_put_text_line(t, "  ", "device", f->measured.device);
     if (f->batch) esp__text_add(t, "  \"batch\": %llu,\n", (unsigned long long)f->batch);
     for (uint32_t i = 0; i < f->model.n_tensors; i++) parameters += f->model.tensors[i].elements;
-    if (f->parameters) esp__text_add(t, "  \"parameters\": %llu,\n", (unsigned long long)parameters);
+    esp__text_add(t, "  \"parameters\": %llu,\n", (unsigned long long)parameters);
     files_put_us_line(t, "  ", "forward_us", f->model.forward_ns);
-    files_put_text_line(t, "  ", "forward_is", f->forward_is);
     if (f->model.update_ns != 0) files_put_us_line(t, "  ", "update_us", f->model.update_ns);
     esp__text_add(t, "  \"dtype\": \"f32\",\n");
     model_put_count(t, "steps", f->steps);
-    model_put_count(t, "ranks", f->ranks);
-    model_put_count(t, "cores", f->cores);
-    if (f->noisy) esp__text_add(t, "  \"noisy\": true,\n");
+    model_put_count(t, "ranks", f->measured.ranks);
+    model_put_count(t, "cores", f->measured.cores);
+    if (f->measured.noisy) esp__text_add(t, "  \"noisy\": true,\n");
     esp__text_add(t, "  \"tensors\": [\n");
-    for (uint32_t i = 0; i < f->model.n_tensors; i++)
-        model_put_tensor(t, &f->model.tensors[i], f->more ? &f->more[i] : NULL);
+    for (uint32_t i = 0; i < f->model.n_tensors; i++) model_put_tensor(t, &f->model.tensors[i], &f->more[i]);
     files_put_no_comma(t);
     esp__text_add(t, "  ]\n}\n");
 }

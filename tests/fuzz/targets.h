@@ -72,41 +72,6 @@ static inline int fuzz_system(const char *data, size_t len) {
     return 1;
 }
 
-/* From text to JSON and back: the second round changes nothing. */
-static inline int fuzz_strategy_text(const char *text) {
-    esp__text json = {0}, once = {0}, again = {0}, twice = {0};
-    if (fuzz_refused(esp__strategy_json_print("fuzz", text, NULL, &json))) return 0;
-    fuzz_check(esp__strategy_json_parse("fuzz", json.data, json.len, &once, NULL) == ESP_OK,
-               "a strategy's JSON that was written is refused");
-    fuzz_check(esp__strategy_json_print("fuzz", once.data, NULL, &again) == ESP_OK,
-               "a strategy's text that was written is refused");
-    fuzz_same(&json, &again);
-    fuzz_check(esp__strategy_json_print("fuzz", once.data, NULL, &json) == ESP_OK &&
-                   esp__strategy_json_parse("fuzz", json.data, json.len, &twice, NULL) == ESP_OK,
-               "a strategy that was read is refused");
-    esp__text_free(&json);
-    fuzz_same(&once, &twice);
-    return 1;
-}
-
-static inline int fuzz_strategy(const char *data, size_t len) {
-    esp__text text = {0};
-    int ok = 0;
-    if (len && data[0] == 'e') {
-        char *copy = malloc(len + 1);
-        if (!copy) return 0;
-        memcpy(copy, data, len);
-        copy[len] = 0;
-        ok = fuzz_strategy_text(copy);
-        free(copy);
-    } else if (!fuzz_refused(esp__strategy_json_parse("fuzz", data, len, &text, &fuzz_log))) {
-        ok = fuzz_strategy_text(text.data);
-        fuzz_check(ok, "a strategy's text that was written is refused");
-    }
-    esp__text_free(&text);
-    return ok;
-}
-
 /* All parts are written again, as one file: esp__costs_write reads what it wrote before it is satisfied. */
 static inline int fuzz_costs(const char *data, size_t len) {
     esp__text part[ESP__COSTS_CODECS + 2];

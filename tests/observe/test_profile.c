@@ -265,7 +265,7 @@ static void the_file_is_a_model(void **state) {
     esp__model_file f;
     heard[0] = 0;
     assert_int_equal(esp__model_read(path, &f, NULL), ESP_OK);
-    assert_true(f.model.n_tensors == 3 && f.steps == 4 && f.ranks == 4 && f.cores >= 1);
+    assert_true(f.model.n_tensors == 3 && f.steps == 4 && f.measured.ranks == 4 && f.measured.cores >= 1);
     assert_string_equal(f.model.tensors[0].keep, "fp32");
     assert_null(f.model.tensors[1].keep);
     assert_string_equal(f.model.tensors[2].keep, "fp16");

@@ -36,11 +36,11 @@ static int open_random(rig *g, uint64_t seed, uint64_t raw_up_to) {
 }
 
 static void plans(void **state) {
-    static const char *const searched[] = {"layerwise", "espresso", "myopic", "cpu-only", NULL};
-    uint32_t n[5] = {0};
+    static const char *const searched[] = {"layerwise", "espresso", "cpu-only", NULL};
+    uint32_t n[4] = {0};
     (void)state;
     for (uint64_t seed = 0; seed < test_repeats(40); seed++)
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < 4; i++) {
             static rig g;
             const uint64_t small = seed % 2 ? 4096 : 200;
             if (!open_random(&g, seed, small)) {
@@ -54,10 +54,10 @@ static void plans(void **state) {
                 esp__search_all(&g.p, &d);
             rig_check(&g, &d);
             n[i] += compressed(&g, &d, small);
-            if (i != 2 && i != 3) assert_true(esp__bound_any(&g.p) <= d.makespan);
+            if (i != 2) assert_true(esp__bound_any(&g.p) <= d.makespan);
             rig_close(&g);
         }
-    for (int i = 0; i < 5; i++) assert_true(n[i] > test_repeats(40) / 8); /* large tensors are still compressed */
+    for (int i = 0; i < 4; i++) assert_true(n[i] > test_repeats(40) / 8); /* large tensors are still compressed */
 }
 
 /* A group with a small tensor is raw, whatever its own size. */

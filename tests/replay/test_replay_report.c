@@ -12,7 +12,7 @@
 #include "tests/page/page_open.h"
 #include "replay_data.h"
 
-static const char *const names[] = {"fp32", "hipress", "myopic", "espresso+", NULL};
+static const char *const names[] = {"fp32", "hipress", "cpu-only", "espresso+", NULL};
 static const char odd[] = "<b>odd</b>";
 static made_run made;
 
@@ -120,8 +120,8 @@ static void noisy_is_no_number(void **state) {
 /* The choice is the fastest; within its spread; not; not known. */
 static void the_verdict(void **state) {
     static const char *const expected[] = {"is the fastest measured",
-                                           "is within the spread of the fastest measured, myopic",
-                                           "takes 50.0% longer than the fastest measured, myopic", "too noisy"};
+                                           "is within the spread of the fastest measured, cpu-only",
+                                           "takes 50.0% longer than the fastest measured, cpu-only", "too noisy"};
     (void)state;
     for (int k = 0; k < 4; k++) {
         replay_result r[4];
@@ -136,7 +136,7 @@ static void the_verdict(void **state) {
         json_t *j = json_of_report(&job);
         const json_t *right = json_object_get(j, "chosen_within_spread");
         assert_string_equal(json_string_value(json_object_get(j, "chosen")), "espresso+");
-        assert_string_equal(json_string_value(json_object_get(j, "fastest")), k ? "myopic" : "espresso+");
+        assert_string_equal(json_string_value(json_object_get(j, "fastest")), k ? "cpu-only" : "espresso+");
         assert_true(k == 3 ? json_is_null(right) : k == 2 ? json_is_false(right) : json_is_true(right));
         json_decref(j);
     }

@@ -70,7 +70,7 @@ static void measured_and_ended(void **state) {
     said(&s, 0, "\nwritten: /tmp/test_profile_model_");
     esp__model_file f;
     assert_int_equal(esp__model_read(out, &f, NULL), ESP_OK);
-    assert_true(f.model.n_tensors == 2 && f.steps == 6 && f.ranks == 2);
+    assert_true(f.model.n_tensors == 2 && f.steps == 6 && f.measured.ranks == 2);
     assert_string_equal(f.model.tensors[0].name, "last");
     assert_true(f.model.tensors[1].compute_ns > 0);
     esp__model_free(&f);

@@ -52,8 +52,6 @@ static void page_report(FILE *to, const esp_plan_report *r) {
         {"plan_ns", r->plan_ns},
         {"exposed_communication_ns", r->exposed_communication_ns},
         {"exposed_compression_ns", r->exposed_compression_ns},
-        {"robust_p50_ns", r->robust_p50_ns},
-        {"robust_p90_ns", r->robust_p90_ns},
     };
     fputc('{', to);
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)

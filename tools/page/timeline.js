@@ -25,8 +25,6 @@ function summary() {
     card("compressed", "Tensors compressed", `${format.count(report.compressed)} of ${format.count(report.n_tensors)}`,
         `${format.count(report.n_units)} unit${report.n_units === 1 ? "" : "s"} synchronised`);
     card("memory", "Memory for compression", format.bytes(report.memory_bytes), "residuals and payloads of a rank");
-    if (report.robust_p50_ns) card("robust", "Inputs off by \u00b120%", format.time(report.robust_p50_ns),
-        `median; 90%: ${format.time(report.robust_p90_ns)}`);
     if (report.plan_ns) card("plan-time", "Planned in", format.time(report.plan_ns));
     sides(report, base && base.report);
 }

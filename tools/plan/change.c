@@ -15,10 +15,10 @@ enum {
 };
 static const char *const change_names[] = {"inter", "intra", "outer",   "latency", "host", "machines",
                                            "ranks", "codec", "compute", "cores",   NULL};
-static const char change_help[] =
-    "inter (or nic), intra, outer, latency, host, codec and compute take a factor: 2x is twice as fast, 0.5x half;\n"
-    "inter, intra, outer and host a bandwidth as well: 25gbit, 12.5GB/s; machines and ranks (of a machine) a number or "
-    "a\nfactor; cores (of a rank) 1, 2 or 3, where the system has cores_per_rank";
+#define CHANGE_HELP                                                                                                    \
+    "inter (or nic), intra, outer, latency, host, codec and compute take a factor: 2x is twice as fast, 0.5x half;\n"  \
+    "inter, intra, outer and host a bandwidth as well: 25gbit, 12.5GB/s; machines and ranks (of a machine) a number\n" \
+    "or a factor; cores (of a rank) 1, 2 or 3, where the system has cores_per_rank"
 
 /* Changed inputs. Owns the memory of the copied parts; the rest belongs to the original inputs. */
 typedef struct plan_changed {
@@ -170,7 +170,7 @@ static int change_one(plan_changed *c, int what, const char *value) {
 
 /* Fills `out` with `from`, changed by a text such as "inter=2x,machines=16". Returns TOOL_USAGE after a message. The
  * caller calls change_free either way. */
-static int change_make(const plan_inputs *from, const char *flag, const char *text, plan_changed *out) {
+static int change_make(const plan_inputs *from, const char *text, plan_changed *out) {
     size_t changes = 1;
     memset(out, 0, sizeof *out);
     out->in = *from;
@@ -184,8 +184,9 @@ static int change_make(const plan_inputs *from, const char *flag, const char *te
         one[n < 64 ? name : 0] = 0;
         const int what = strcmp(one, "nic") == 0 ? CHANGE_INTER : plan_listed(&word, change_names);
         if (what < 0 || !change_one(out, what, one + strlen(one) + 1))
-            return tool_usage(from->command, "%s %.*s: expected NAME=CHANGE, such as inter=2x or machines=16.\n%s",
-                              flag, (int)n, at, change_help);
+            return tool_usage(from->command,
+                              "--what-if %.*s: expected NAME=CHANGE, such as inter=2x or machines=16.\n" CHANGE_HELP,
+                              (int)n, at);
         if (!at[n]) return TOOL_OK;
         at += n + 1;
     }

@@ -1,11 +1,10 @@
 /* compare.c: `espresso compare`: compares strategies for one model on one system. Must not know what any of them
  * does. */
 
-enum { COMPARE_STRATEGIES = PLAN_COMMON, COMPARE_SORT, COMPARE_CSV, COMPARE_PAGE };
+enum { COMPARE_STRATEGIES = PLAN_COMMON, COMPARE_SORT, COMPARE_PAGE };
 static const tool_flag compare_flags[] = {
     {"--strategies", "A,B,...", "only these, in this order (default: all)"},
     {"--sort", "time", "fastest first (default: as listed)"},
-    {"--csv", NULL, "print a table for spreadsheets instead"},
     {"--page", "FILE", "write a page that shows them as bars"},
 };
 enum { COMPARE_MAX = 64 };
@@ -20,58 +19,41 @@ typedef struct compare_row {
 typedef struct compare_job {
     plan_inputs in;
     const char *page, *names;
-    int json, csv, by_time;
+    int json, by_time;
     compare_row rows[COMPARE_MAX];
     uint32_t n;
     char *command;
     esp_plan_report bounds; /* report of the plan that also computed the bounds */
 } compare_job;
 
-static const compare_row compare_ours[] = {
-    {.name = "espresso",
-     .summary = "Algorithms 1 and 2 over the whole tree",
-     .source = "Espresso, sections 4.3 and 4.4",
-     .ours = 1},
-    {.name = "espresso+",
-     .summary = "and improvement passes, merging, splitting, order",
-     .source = "this library",
-     .ours = 1},
-};
+static const esp__scheme compare_plus = {
+    .name = "espresso+",
+    .summary = "Algorithms 1 and 2, then local search: options, merging, splitting, order",
+    .source = "this library"};
 
-static void compare_add(compare_job *j, const compare_row *row) {
-    if (j->n < COMPARE_MAX) j->rows[j->n++] = *row;
+static void compare_add(compare_job *j, const esp__scheme *s) {
+    if (j->n < COMPARE_MAX)
+        j->rows[j->n++] = (compare_row){
+            .name = s->name, .summary = s->summary, .source = s->source, .ours = strncmp(s->name, "espresso", 8) == 0};
 }
 
 static void compare_all(compare_job *j) {
-    for (const esp__scheme *const *s = esp__schemes(); *s; s++)
-        if (strncmp((*s)->name, "espresso", 8) != 0)
-            compare_add(j, &(compare_row){.name = (*s)->name, .summary = (*s)->summary, .source = (*s)->source});
-    for (size_t i = 0; i < sizeof compare_ours / sizeof *compare_ours; i++) compare_add(j, &compare_ours[i]);
+    for (const esp__scheme *const *s = esp__schemes(); *s; s++) compare_add(j, *s);
+    compare_add(j, &compare_plus);
 }
 
-/* Selects the strategies that the user named, in the user's order. */
+/* Takes the strategies that the user named, in the user's order. */
 static int compare_pick(compare_job *j) {
-    const uint32_t n = j->n;
-    compare_row *all = tool_realloc(NULL, sizeof j->rows);
-    int status = TOOL_OK;
-    memcpy(all, j->rows, sizeof j->rows);
-    j->n = 0;
-    for (const char *at = j->names; *at && status == TOOL_OK; at += *at == ',') {
+    for (const char *at = j->names; *at; at += *at == ',') {
+        char name[64];
         const size_t len = strcspn(at, ",");
-        uint32_t i = 0;
-        while (i < n && (strlen(all[i].name) != len || strncmp(all[i].name, at, len) != 0)) i++;
-        if (i < n) {
-            compare_add(j, &all[i]);
-        } else {
-            fprintf(stderr, "There are:\n");
-            for (i = 0; i < n; i++) fprintf(stderr, "  %-20s %s\n", all[i].name, all[i].summary);
-            status = tool_usage(j->in.command, "--strategies: no strategy '%.*s'", (int)len, at);
-        }
+        snprintf(name, sizeof name, "%.*s", (int)len, at);
+        const esp__scheme *s = strcmp(name, compare_plus.name) == 0 ? &compare_plus : esp__scheme_find(name);
+        if (!s) return plan_no_strategy(j->in.command, name), TOOL_USAGE;
+        compare_add(j, s);
         at += len;
     }
-    free(all);
-    if (status == TOOL_OK && !j->n) status = tool_usage(j->in.command, "--strategies: names none");
-    return status;
+    return j->n ? TOOL_OK : tool_usage(j->in.command, "--strategies: names none");
 }
 
 /* Plans every strategy. Computes bounds once: with espresso+, or else with the last strategy. */
@@ -136,34 +118,6 @@ static void compare_print(const compare_job *j) {
         if (line[k] > 0) printf("%-24s %10s %7.2fx\n", what[k], tool_time(line[k]), fp32 / line[k]);
 }
 
-static void compare_csv_text(const char *s) {
-    putchar('"');
-    for (; *s; s++) {
-        if (*s == '"') putchar('"');
-        putchar(*s);
-    }
-    fputs("\",", stdout);
-}
-
-static void compare_print_csv(const compare_job *j) {
-    puts("model,codec,system,machines,ranks_per_machine,strategy,iteration_us,fp32_us,exposed_communication_us,"
-         "exposed_compression_us,compressed,units,memory_bytes,intra_bytes,inter_bytes,plan_us,bound_us,bound_any_us,"
-         "free_compression_us");
-    for (uint32_t i = 0; i < j->n; i++) {
-        const esp_plan_report *p = &j->rows[i].report;
-        if (j->rows[i].failed) continue;
-        compare_csv_text(j->in.model.name);
-        compare_csv_text(j->in.codec_text);
-        compare_csv_text(j->in.system.name);
-        printf("%u,%u,%s,%.3f,%.3f,%.3f,%.3f,%u,%u,%llu,%llu,%llu,%.3f,%.3f,%.3f,%.3f\n", j->in.system.machines,
-               j->in.system.ranks_per_machine, j->rows[i].name, p->iteration_ns / 1e3, p->fp32_ns / 1e3,
-               p->exposed_communication_ns / 1e3, p->exposed_compression_ns / 1e3, p->compressed, p->n_units,
-               (unsigned long long)p->memory_bytes, (unsigned long long)p->intra_bytes,
-               (unsigned long long)p->inter_bytes, p->plan_ns / 1e3, j->bounds.bound_ns / 1e3,
-               j->bounds.bound_any_ns / 1e3, j->bounds.free_compression_ns / 1e3);
-    }
-}
-
 static int compare_print_json(const compare_job *j) {
     tool_json out = {0};
     json_open(&out, NULL, '{');
@@ -199,20 +153,17 @@ static int compare_print_page(FILE *to, const void *what) {
     const page_bounds bounds = {j->bounds.bound_ns, j->bounds.bound_any_ns, j->bounds.free_compression_ns};
     page_row rows[COMPARE_MAX];
     uint32_t n = 0;
-    double base = j->in.model.forward_ns + j->in.model.update_ns;
-    for (uint32_t t = 0; t < j->in.model.n_tensors; t++) base += j->in.model.tensors[t].compute_ns;
     for (uint32_t i = 0; i < j->n; i++) {
         const compare_row *r = &j->rows[i];
         if (!r->failed) rows[n++] = (page_row){r->name, r->summary, r->source, r->ours, r->report};
     }
-    return page_compare(to, rows, n, base, &bounds, &info);
+    return page_compare(to, rows, n, plan_alone_ns(&j->in), &bounds, &info);
 }
 
 /* ---- the command -------------------------------------------------------------------------------------------------------------- */
 static int compare_own_flag(compare_job *j, int flag, const char *value) {
     switch (flag) {
     case PLAN_JSON: j->json = 1; return TOOL_OK;
-    case COMPARE_CSV: j->csv = 1; return TOOL_OK;
     case COMPARE_PAGE: j->page = value; return TOOL_OK;
     case COMPARE_STRATEGIES: j->names = value; return TOOL_OK;
     case COMPARE_SORT:
@@ -232,10 +183,12 @@ static int compare_parse(compare_job *j, int argc, char **argv) {
         status = flag == -2 ? TOOL_USAGE : flag == -3 ? -1 : compare_own_flag(j, flag, value);
     if (status != TOOL_OK) return status;
     if (at < argc) return tool_usage(c, "'%s': takes flags only", argv[at]);
-    if (j->json + j->csv + (j->page && strcmp(j->page, "-") == 0) > 1)
-        return tool_usage(c, "only one of --json, --csv and --page - can go to standard output");
-    compare_all(j);
-    if (j->names && (status = compare_pick(j)) != TOOL_OK) return status;
+    if (j->json && j->page && strcmp(j->page, "-") == 0)
+        return tool_usage(c, "only one of --json and --page - can go to standard output");
+    if (!j->names)
+        compare_all(j);
+    else if ((status = compare_pick(j)) != TOOL_OK)
+        return status;
     return plan_complete(&j->in);
 }
 
@@ -245,10 +198,7 @@ static int compare_show(compare_job *j) {
     if (j->page) status = plan_write_page(&j->in, j->page, compare_print_page, j);
     if (status != TOOL_OK || (j->page && strcmp(j->page, "-") == 0)) return status;
     if (j->json) return compare_print_json(j);
-    if (j->csv)
-        compare_print_csv(j);
-    else
-        compare_print(j);
+    compare_print(j);
     return TOOL_OK;
 }
 
@@ -284,5 +234,5 @@ static const tool_command compare_command = {
                "  espresso compare --model vgg16 --gc dgc:ratio=0.01 --system paper-pcie --page vgg16.html\n"
                "  espresso compare --model bert-base --gc efsignsgd --system paper-nvlink --machines 4 --sort time\n"
                "  espresso compare --model lstm --gc randomk:ratio=0.01 --system paper-pcie --strategies "
-               "ddp,hipress,espresso+ --csv",
+               "ddp,hipress,espresso+ --json",
 };

@@ -15,9 +15,9 @@ typedef struct plan_explanation {
     char what[256]; /* the unit: "chunk 1 of 4", "in a group of 3 tensors" */
     uint64_t elements;
     double ready_ns, done_ns, end_ns,
-        without_ns; /* from the start of backward; without_ns: the step without the tensor's synchronisation */
-    uint32_t n, tried;
-    plan_explained rows[EXPLAIN_ROWS + 1]; /* the best, and last the current one where it is not among them */
+        without_ns;       /* from the start of backward; without_ns: the step without the tensor's synchronisation */
+    uint32_t n, tried;    /* rows to show; all rows */
+    plan_explained *rows; /* the best, and last the current one where it is not among them */
 } plan_explanation;
 
 /* The plan as a schedule, and the tensor's units: one, or all its chunks, which change together. */
@@ -130,43 +130,33 @@ static void explain_row(const plan_explain_job *j, const esp__path *path, plan_e
     row->ops = ops.data;
 }
 
-/* Adds a row. Keeps the best rows sorted, and the current one last where it is not among them. */
-static void explain_keep(plan_explanation *e, plan_explained *row) {
-    uint32_t at = e->n < EXPLAIN_ROWS ? e->n : EXPLAIN_ROWS;
-    while (at && (row->step_ns < e->rows[at - 1].step_ns ||
-                  (row->step_ns <= e->rows[at - 1].step_ns && row->chain_ns < e->rows[at - 1].chain_ns)))
-        at--;
-    if (at == EXPLAIN_ROWS && !row->current) {
-        free(row->ops);
+/* Fastest first; of two as fast the one that takes less by itself. */
+static int explain_before(const void *a, const void *b) {
+    const plan_explained *x = a, *y = b;
+    if (x->step_ns != y->step_ns) return x->step_ns < y->step_ns ? -1 : 1;
+    return x->chain_ns < y->chain_ns ? -1 : x->chain_ns > y->chain_ns;
+}
+
+/* Sorts the rows. Keeps the best ones, and the plan's own last where it is not among them. */
+static void explain_best(plan_explanation *e) {
+    qsort(e->rows, e->tried, sizeof *e->rows, explain_before);
+    e->n = e->tried < EXPLAIN_ROWS ? e->tried : EXPLAIN_ROWS;
+    for (uint32_t i = e->n; i < e->tried; i++) {
+        if (!e->rows[i].current) continue;
+        const plan_explained current = e->rows[i];
+        e->rows[i] = e->rows[e->n];
+        e->rows[e->n++] = current;
         return;
     }
-    /* the last row is dropped; if it is the current one it moves to the extra row */
-    plan_explained *last = &e->rows[EXPLAIN_ROWS];
-    if (e->n >= EXPLAIN_ROWS && at < EXPLAIN_ROWS) {
-        plan_explained *off = &e->rows[EXPLAIN_ROWS - 1];
-        if (off->current)
-            *last = *off, e->n = EXPLAIN_ROWS + 1;
-        else
-            free(off->ops);
-    }
-    if (at < EXPLAIN_ROWS) {
-        const uint32_t end = e->n < EXPLAIN_ROWS ? e->n : EXPLAIN_ROWS - 1;
-        memmove(&e->rows[at + 1], &e->rows[at], (end - at) * sizeof *row);
-        if (e->n < EXPLAIN_ROWS) e->n++;
-    } else {
-        e->n = EXPLAIN_ROWS + 1;
-    }
-    e->rows[at] = *row;
 }
 
 static void explain_try(plan_explain_job *j, plan_explanation *e, const esp__path *path, int current) {
-    plan_explained row = {.current = current};
     if (!explain_set(j, path)) return;
+    plan_explained *row = &e->rows[e->tried++];
+    row->current = current;
     /* the current option's step is the plan's own, whose order may be better than those tried here */
-    row.step_ns = current ? (double)(j->kept.makespan + j->around_ns) : explain_step(j);
-    explain_row(j, path, &row);
-    e->tried++;
-    explain_keep(e, &row);
+    row->step_ns = current ? (double)(j->kept.makespan + j->around_ns) : explain_step(j);
+    explain_row(j, path, row);
 }
 
 /* Finds when the tensor's units are ready and done in the plan. */
@@ -209,11 +199,14 @@ static esp_status explain_all(plan_explain_job *j, esp__arena *arena, const plan
     e->without_ns = explain_step(j);
     const esp__path *current = j->kept.paths[j->unit];
     const esp__candidates *candidates = esp__candidates_get(&j->p, &j->kept.units[j->unit]);
+    e->rows = tool_realloc(NULL, (candidates->n + 1) * sizeof *e->rows);
+    memset(e->rows, 0, (candidates->n + 1) * sizeof *e->rows);
     explain_try(j, e, current, 1);
     for (uint32_t i = 0; i < candidates->n; i++)
         if (candidates->paths[i].codec != current->codec ||
             memcmp(candidates->paths[i].option, current->option, sizeof *current->option))
             explain_try(j, e, &candidates->paths[i], 0);
+    explain_best(e);
     return ESP_OK;
 }
 
@@ -241,7 +234,8 @@ static int plan_explain(const plan_inputs *in, const plan_made *m, const char *n
 }
 
 static void plan_explanation_free(plan_explanation *e) {
-    for (uint32_t i = 0; i < e->n; i++) free(e->rows[i].ops);
+    for (uint32_t i = 0; i < e->tried; i++) free(e->rows[i].ops);
+    free(e->rows);
 }
 
 static void plan_print_explanation(FILE *to, const plan_explanation *e) {

@@ -20,7 +20,6 @@ enum {
     PLAN_MAX_ERROR,
     PLAN_NO_MERGE,
     PLAN_NO_SPLIT,
-    PLAN_ROBUST,
     PLAN_THOROUGH,
     PLAN_BUDGET,
     PLAN_SEED,
@@ -36,7 +35,7 @@ static const tool_flag plan_common[PLAN_COMMON] = {
                  "a codec and its costs: a JSON file, or a spec such as dgc:ratio=0.01; repeated: the plan chooses"},
     [PLAN_SYSTEM] = {"--system", "FILE|NAME", "machines and links: a JSON file, or a name such as paper-nvlink"},
     [PLAN_MACHINES] = {"--machines", "N",
-                       "that many machines, whatever the system says; espresso plan: 1,2,...,4096 compares them"},
+                       "that many machines, whatever the system says; espresso plan: 1,2,8 compares them"},
     [PLAN_DEVICES] = {"--devices", "cpu,gpu", "devices that may compress (default: the system's)"},
     [PLAN_FORBID] = {"--forbid", "PATTERN",
                      "no option with PATTERN in it, such as 'comp@cpu' (* is anything); repeated: none of them"},
@@ -56,7 +55,6 @@ static const tool_flag plan_common[PLAN_COMMON] = {
     [PLAN_MAX_ERROR] = {"--max-error", "PART", "mean error of the codecs over all elements"},
     [PLAN_NO_MERGE] = {"--no-merge", NULL, "do not put tensors into groups"},
     [PLAN_NO_SPLIT] = {"--no-split", NULL, "do not cut tensors into chunks"},
-    [PLAN_ROBUST] = {"--robust", NULL, "prefer a plan that holds when every input is off by up to 20%"},
     [PLAN_THOROUGH] = {"--thorough", NULL, "search sixteen times as long as usual; the same on every machine"},
     [PLAN_BUDGET] = {"--budget", "TIME", "search that long, such as 50ms, over and over (default: a fixed effort)"},
     [PLAN_SEED] = {"--seed", "N", "of the search's random choices (default 0)"},
@@ -156,7 +154,6 @@ static int plan_flag(plan_inputs *in, int flag, const char *value) {
     case PLAN_SHARD: in->shard[in->n_shard++] = value; return TOOL_OK;
     case PLAN_NO_MERGE: in->config.flags |= ESP_PLAN_NO_MERGE; return TOOL_OK;
     case PLAN_NO_SPLIT: in->config.flags |= ESP_PLAN_NO_SPLIT; return TOOL_OK;
-    case PLAN_ROBUST: in->config.flags |= ESP_PLAN_ROBUST; return TOOL_OK;
     case PLAN_THOROUGH: in->config.flags |= ESP_PLAN_THOROUGH; return TOOL_OK;
     case PLAN_MACHINES:
     case PLAN_RAW_UP_TO:

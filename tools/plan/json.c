@@ -17,10 +17,10 @@ static void plan_json_inputs(tool_json *j, const plan_inputs *in) {
     json_number(j, "ranks_per_machine", in->system.ranks_per_machine);
     json_number(j, "tensors", in->model.n_tensors);
     json_open(j, "noisy", '[');
-    if (in->model_file.noisy) json_text(j, NULL, in->model_name);
-    for (uint32_t i = 0; i < in->n_codecs; i++)
-        if (in->codec_files[i].file.measured.noisy) json_text(j, NULL, in->gc[i]);
-    if (in->system_file.measured.noisy) json_text(j, NULL, in->system_name);
+    const esp__measured *m;
+    const char *name;
+    for (uint32_t i = 0; (m = plan_measured(in, i, &name)) != NULL; i++)
+        if (m->noisy) json_text(j, NULL, name);
     json_close(j, ']');
 }
 
@@ -51,22 +51,6 @@ static void plan_json_report(tool_json *j, const plan_inputs *in, const plan_mad
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (k < ESP__LANE_OUTER || r->price[k] > 0) json_number(j, esp__lane_word(k), r->price[k]);
     json_close(j, '}');
-    plan_json_or_null(j, "robust_p50_us", r->robust_p50_ns);
-    plan_json_or_null(j, "robust_p90_us", r->robust_p90_ns);
-}
-
-/* Each tensor's option and codec. */
-static void plan_json_options(tool_json *j, const plan_inputs *in, const plan_made *m) {
-    uint32_t *first = plan_first_units(in, m);
-    json_open(j, "options", '{');
-    for (uint32_t t = 0; t < in->model.n_tensors && first[t] < m->n_units; t++) {
-        esp__text option = {NULL, 0, 0, 0, NULL};
-        plan_option_text(in, m, first[t], &option);
-        json_text(j, in->model.tensors[t].name, option.data);
-        esp__text_free(&option);
-    }
-    json_close(j, '}');
-    free(first);
 }
 
 static void plan_json_units(tool_json *j, const plan_inputs *in, const plan_made *m) {
@@ -89,7 +73,6 @@ static void plan_json_units(tool_json *j, const plan_inputs *in, const plan_made
 static void plan_json_plan(tool_json *j, const plan_inputs *in, const plan_made *m) {
     plan_json_inputs(j, in);
     plan_json_report(j, in, m);
-    plan_json_options(j, in, m);
     plan_json_units(j, in, m);
 }
 

@@ -33,20 +33,15 @@ static esp_status plan_find_least(const plan_inputs *in, esp__arena *arena, plan
 /* After planning failed: prints the error, and the limits that could be kept. Returns the exit status. */
 static int plan_say_limits(const plan_inputs *in) {
     const esp_plan_config *c = &in->config;
-    char why[ESP__ERROR_MAX];
-    snprintf(why, sizeof why, "%s", esp_last_error(NULL));
-    if (!c->max_memory_bytes && !(c->max_volume > 0) && !(c->max_error > 0)) return tool_fail(in->command, "%s", why);
+    tool_fail(in->command, "%s", esp_last_error(NULL));
+    if (!c->max_memory_bytes && !(c->max_volume > 0) && !(c->max_error > 0)) return TOOL_FAILED;
     esp__arena *arena = tool_realloc(NULL, sizeof *arena);
     jmp_buf no_memory;
     plan_least least;
     memset(arena, 0, sizeof *arena);
     arena->on_failure = &no_memory;
-    if (setjmp(no_memory)) {
-        tool_fail(in->command, "%s", why);
-    } else if (plan_find_least(in, arena, &least) != ESP_OK) {
-        tool_fail(in->command, "%s", why); /* the error is not about limits */
-    } else {
-        tool_fail(in->command, "%s", why);
+    /* an error here is the one that was printed: it is not about limits */
+    if (!setjmp(no_memory) && plan_find_least(in, arena, &least) == ESP_OK) {
         if (c->max_memory_bytes)
             fprintf(stderr, "  --max-memory %s: the least that these tensors need is %s a rank\n",
                     tool_bytes((double)c->max_memory_bytes), tool_bytes(least.memory));

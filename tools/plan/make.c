@@ -36,6 +36,13 @@ static void plan_free(plan_made *m) {
     memset(m, 0, sizeof *m);
 }
 
+/* A step without communication. */
+static double plan_alone_ns(const plan_inputs *in) {
+    double ns = in->model.forward_ns + in->model.update_ns;
+    for (uint32_t t = 0; t < in->model.n_tensors; t++) ns += in->model.tensors[t].compute_ns;
+    return ns;
+}
+
 /* The bound that holds for the kinds of plan that the flags allow. 0: no bound was computed. */
 static double plan_bound(const plan_inputs *in, const esp_plan_report *r) {
     const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;

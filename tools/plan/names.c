@@ -1,15 +1,6 @@
 /* names.c: describes what a plan does with each tensor. Knows units, tensors and options; must not know where the text
  * goes. */
 
-/* Finds the first unit of each tensor. Units are in the order of their tensors, so a tensor's units are neighbours. */
-static uint32_t *plan_first_units(const plan_inputs *in, const plan_made *m) {
-    uint32_t *first = tool_realloc(NULL, ((size_t)in->model.n_tensors + 1) * sizeof *first), t = 0;
-    for (uint32_t u = 0; u < m->n_units; u++)
-        for (; t < m->units[u].first + m->units[u].n_tensors; t++) first[t] = u;
-    for (; t <= in->model.n_tensors; t++) first[t] = m->n_units;
-    return first;
-}
-
 static int plan_is_chunk(const plan_inputs *in, const esp_plan_unit *u) {
     return u->n_tensors == 1 && u->elements < in->model.tensors[u->first].elements;
 }
@@ -20,14 +11,6 @@ static uint32_t plan_chunks(const plan_inputs *in, const plan_made *m, uint32_t 
     if (!plan_is_chunk(in, &m->units[u])) return 1;
     while (u + n < m->n_units && m->units[u + n].first == m->units[u].first) n++;
     return n;
-}
-
-/* The tensor's option. Where its chunks have different options, all of them, joined with " | ". */
-static void plan_option_text(const plan_inputs *in, const plan_made *m, uint32_t u, esp__text *out) {
-    const uint32_t n = plan_chunks(in, m, u);
-    int same = 1;
-    for (uint32_t k = 1; k < n; k++) same &= strcmp(m->units[u + k].option, m->units[u].option) == 0;
-    for (uint32_t k = 0; k < (same ? 1 : n); k++) esp__text_add(out, "%s%s", k ? " | " : "", m->units[u + k].option);
 }
 
 /* How many units are groups and chunks. */

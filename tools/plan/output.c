@@ -99,20 +99,10 @@ static int plan_write_pages(const plan_inputs *in, const plan_made *m, const pla
     return status;
 }
 
-/* Writes JSON where the file's name ends in .json, else text. */
 static int plan_write_strategy(const plan_inputs *in, const plan_made *m, const char *path) {
-    const size_t n = strlen(path);
     const char *text = esp_plan_text(m->plan);
-    esp__text json = {NULL, 0, 0, 0, NULL};
-    esp_status s = ESP_OK;
-    if (n > 5 && strcmp(path + n - 5, ".json") == 0) {
-        s = esp__strategy_json_print(path, text, m->plan, &json);
-        text = json.data;
-    }
-    if (s == ESP_OK && json.failed) s = esp__fail(NULL, ESP_E_NOMEM, "%s: out of memory", path);
-    if (s == ESP_OK) s = esp__output_write(path, text, strlen(text));
-    esp__text_free(&json);
-    return s == ESP_OK ? TOOL_OK : tool_fail(in->command, "%s", esp_last_error(NULL));
+    if (esp__output_write(path, text, strlen(text)) == ESP_OK) return TOOL_OK;
+    return tool_fail(in->command, "%s", esp_last_error(NULL));
 }
 
 static int plan_write(const plan_inputs *in, const plan_made *m, const plan_files *f) {

@@ -1,26 +1,15 @@
 /* plan.c: `espresso plan`: finds the fastest strategy for a model on a system, and shows it. The other files of this
  * folder are its parts. Must not know how plans are found: planner/ does. */
 
-enum {
-    PLAN_OUT = PLAN_COMMON,
-    PLAN_STRATEGY,
-    PLAN_TIMELINE,
-    PLAN_TRACE,
-    PLAN_WHAT_IF,
-    PLAN_SENSITIVITY,
-    PLAN_EXPLAIN,
-    PLAN_SVG
-};
+enum { PLAN_OUT = PLAN_COMMON, PLAN_STRATEGY, PLAN_TIMELINE, PLAN_TRACE, PLAN_WHAT_IF, PLAN_EXPLAIN };
 static const tool_flag plan_flags[] = {
-    {"-o", "FILE", "write the strategy there ('-': standard output; FILE.json: as JSON)"},
+    {"-o", "FILE", "write the strategy there ('-': standard output)"},
     {"--strategy", "NAME|FILE",
      "not the best: a built-in strategy such as hipress (see 'espresso compare'), or a file's"},
     {"--timeline", "FILE", "write a page that shows the step, lane by lane"},
     {"--trace", "FILE", "write the step as a trace for Perfetto"},
     {"--what-if", "CHANGES", "plan for changed inputs as well, such as inter=2x,machines=16; repeated: a row each"},
-    {"--sensitivity", NULL, "would more cores, faster links or faster codecs help? The step with each"},
     {"--explain", "TENSOR", "the best options for that tensor with all else kept, and what each would cost"},
-    {"--svg", "FILE", "with --machines 1,2,...,4096: draw the scaling factors"},
 };
 
 typedef struct plan_job {
@@ -28,12 +17,10 @@ typedef struct plan_job {
     plan_files files;
     const char *strategy, *explain, *what_if[PLAN_SCENARIOS_MAX];
     uint32_t n_what_if, n_outcomes;
-    int json, ask_sensitivity;
-    const char *svg;
+    int json;
     plan_sweep sweep; /* n 0: one number of machines */
     plan_made plan;
     plan_outcome outcomes[PLAN_SCENARIOS_MAX];
-    plan_sensitivity sensitivity;
     plan_explanation explanation;
 } plan_job;
 
@@ -45,11 +32,9 @@ static int plan_own_flag(plan_job *j, int flag, const char *value) {
     case PLAN_TIMELINE: j->files.timeline = value; break;
     case PLAN_TRACE: j->files.trace = value; break;
     case PLAN_EXPLAIN: j->explain = value; break;
-    case PLAN_SVG: j->svg = value; break;
     case PLAN_MACHINES:
         j->sweep.n = 0;
-        return plan_is_sweep(value) ? plan_sweep_read(&j->in, value, &j->sweep) : plan_flag(&j->in, flag, value);
-    case PLAN_SENSITIVITY: j->ask_sensitivity = 1; break;
+        return strchr(value, ',') ? plan_sweep_read(&j->in, value, &j->sweep) : plan_flag(&j->in, flag, value);
     case PLAN_WHAT_IF:
         if (j->n_what_if == PLAN_SCENARIOS_MAX)
             return tool_usage(j->in.command, "--what-if %s: at most %d", value, (int)PLAN_SCENARIOS_MAX);
@@ -69,13 +54,10 @@ static int plan_parse(plan_job *j, int argc, char **argv) {
         status = flag == -2 ? TOOL_USAGE : flag == -3 ? -1 : plan_own_flag(j, flag, value);
     if (status != TOOL_OK) return status;
     if (at < argc) return tool_usage(c, "'%s': takes flags only", argv[at]);
-    if (j->svg && !j->sweep.n)
-        return tool_usage(c, "--svg draws several numbers of machines: add --machines 1,2,...,4096");
-    if (j->sweep.n &&
-        (j->files.strategy || j->files.timeline || j->files.trace || j->n_what_if || j->ask_sensitivity || j->explain))
-        return tool_usage(c, "-o, --timeline, --trace, --what-if, --sensitivity and --explain are about one plan: give "
-                             "--machines one number");
-    if (plan_to_stdout(&j->files) + j->json + (j->svg && !strcmp(j->svg, "-")) > 1)
+    if (j->sweep.n && (j->files.strategy || j->files.timeline || j->files.trace || j->n_what_if || j->explain))
+        return tool_usage(c, "-o, --timeline, --trace, --what-if and --explain are about one plan: give --machines one "
+                             "number");
+    if (plan_to_stdout(&j->files) + j->json > 1)
         return tool_usage(c, "only one of --json and '-' files can go to standard output");
     return plan_complete(&j->in);
 }
@@ -85,11 +67,11 @@ static int plan_no_strategy(const tool_command *c, const char *name) {
     unsigned best = 3;
     const char *guess = NULL;
     for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
-        if (strncmp((*s)->name, "espresso", 8) != 0) esp__text_add(&names, " %s", (*s)->name);
+        esp__text_add(&names, " %s", (*s)->name);
         if (esp__near(name, (*s)->name, &best)) guess = (*s)->name;
     }
-    tool_fail(c, "--strategy %s: no such strategy%s%s%s, and no file. There are: espresso+ espresso%s", name,
-              guess ? ": did you mean '" : "", guess ? guess : "", guess ? "'?" : "", names.data ? names.data : "");
+    tool_fail(c, "no strategy '%s'%s%s%s. There are: espresso+%s", name, guess ? ": did you mean '" : "",
+              guess ? guess : "", guess ? "'?" : "", names.data ? names.data : "");
     esp__text_free(&names);
     return TOOL_FAILED;
 }
@@ -112,7 +94,7 @@ static int plan_from_file(plan_job *j, const char *path) {
 /* Makes the plan: from a strategy file, by a strategy's name, or the best. */
 static int plan_main_plan(plan_job *j) {
     const char *s = j->strategy;
-    const int known = !s || strcmp(s, "espresso") == 0 || strcmp(s, "espresso+") == 0 || esp__scheme_find(s);
+    const int known = !s || strcmp(s, "espresso+") == 0 || esp__scheme_find(s);
     if (!known && (plan_is_path(s) || access(s, F_OK) == 0)) return plan_from_file(j, s);
     if (!known) return plan_no_strategy(j->in.command, s);
     return plan_make(&j->in, s, 0, &j->plan) == ESP_OK ? TOOL_OK : plan_say_limits(&j->in);
@@ -122,7 +104,9 @@ static int plan_main_plan(plan_job *j) {
 static int plan_main_sweep(plan_job *j) {
     plan_sweep *s = &j->sweep;
     int status = TOOL_OK;
-    plan_sweep_begin(&j->in, j->strategy, s);
+    s->alone_ns = plan_alone_ns(&j->in);
+    s->strategy = j->strategy ? j->strategy : "espresso+";
+    sweep_check_tables(&j->in);
     for (uint32_t i = 0; i < s->n && status == TOOL_OK; i++) {
         j->in.system.machines = s->machines[i];
         status = plan_main_plan(j);
@@ -130,7 +114,6 @@ static int plan_main_sweep(plan_job *j) {
         if (status != TOOL_OK) fprintf(stderr, "  this was the plan for %u machines\n", s->machines[i]);
         plan_free(&j->plan);
     }
-    if (status == TOOL_OK && j->svg) status = plan_sweep_draw(&j->in, s, j->svg);
     if (status != TOOL_OK) return status;
     if (j->json) {
         tool_json json = {0};
@@ -139,18 +122,14 @@ static int plan_main_sweep(plan_job *j) {
         json_close(&json, '}');
         return plan_json_out(&j->in, &json);
     }
-    FILE *to = j->svg && !strcmp(j->svg, "-") ? stderr : stdout;
-    plan_sweep_print(to, &j->in, s);
-    if (j->svg && strcmp(j->svg, "-") != 0) fprintf(to, "\nwritten: %s\n", j->svg);
+    plan_sweep_print(stdout, &j->in, s);
     return TOOL_OK;
 }
 
 static int plan_more(plan_job *j) {
     int status = TOOL_OK;
     for (uint32_t i = 0; i < j->n_what_if && status == TOOL_OK; i++, j->n_outcomes++)
-        status = plan_try(&j->in, &j->plan, j->strategy, "--what-if", j->what_if[i], &j->outcomes[i]);
-    if (j->ask_sensitivity && status == TOOL_OK)
-        status = plan_sensitivity_try(&j->in, &j->plan, j->strategy, &j->sensitivity);
+        status = plan_try(&j->in, &j->plan, j->strategy, j->what_if[i], &j->outcomes[i]);
     if (j->explain && status == TOOL_OK) status = plan_explain(&j->in, &j->plan, j->explain, &j->explanation);
     return status;
 }
@@ -160,7 +139,6 @@ static void plan_show_text(const plan_job *j) {
     plan_print(to, &j->in, &j->plan);
     if (j->n_outcomes)
         plan_print_outcomes(to, &j->plan, plan_bound(&j->in, &j->plan.report), j->outcomes, j->n_outcomes);
-    if (j->ask_sensitivity) plan_print_sensitivity(to, &j->in, &j->plan, &j->sensitivity);
     if (j->explain) plan_print_explanation(to, &j->explanation);
     if (j->files.strategy && strcmp(j->files.strategy, "-") != 0) fprintf(to, "\nwritten: %s\n", j->files.strategy);
 }
@@ -169,11 +147,22 @@ static int plan_show_json(const plan_job *j) {
     tool_json json = {0};
     json_open(&json, NULL, '{');
     plan_json_plan(&json, &j->in, &j->plan);
-    if (j->n_outcomes) plan_json_outcomes(&json, "what_if", j->outcomes, j->n_outcomes);
-    if (j->ask_sensitivity) plan_json_sensitivity(&json, &j->sensitivity);
+    if (j->n_outcomes) plan_json_outcomes(&json, j->outcomes, j->n_outcomes);
     if (j->explain) plan_json_explanation(&json, &j->explanation);
     json_close(&json, '}');
     return plan_json_out(&j->in, &json);
+}
+
+/* Makes, writes and shows one plan. */
+static int plan_main_one(plan_job *j, int argc, char **argv) {
+    int status = plan_main_plan(j);
+    if (status == TOOL_OK) status = plan_more(j);
+    if (status != TOOL_OK) return status;
+    j->files.command = plan_command_line(j->in.command, argc, argv);
+    status = plan_write(&j->in, &j->plan, &j->files);
+    if (status != TOOL_OK || j->json) return status == TOOL_OK ? plan_show_json(j) : status;
+    plan_show_text(j);
+    return TOOL_OK;
 }
 
 static int plan_main(const tool_command *self, int argc, char **argv) {
@@ -182,16 +171,7 @@ static int plan_main(const tool_command *self, int argc, char **argv) {
     plan_open(&j->in, self, argc);
     int status = plan_parse(j, argc, argv);
     if (status == TOOL_OK) status = plan_read(&j->in);
-    const int one = !j->sweep.n;
-    if (status == TOOL_OK && !one) status = plan_main_sweep(j);
-    if (status == TOOL_OK && one) status = plan_main_plan(j);
-    if (status == TOOL_OK && one) status = plan_more(j);
-    if (status == TOOL_OK && one) {
-        j->files.command = plan_command_line(self, argc, argv);
-        status = plan_write(&j->in, &j->plan, &j->files);
-    }
-    if (status == TOOL_OK && one && j->json) status = plan_show_json(j);
-    if (status == TOOL_OK && one && !j->json) plan_show_text(j);
+    if (status == TOOL_OK) status = j->sweep.n ? plan_main_sweep(j) : plan_main_one(j, argc, argv);
     plan_explanation_free(&j->explanation);
     plan_free(&j->plan);
     plan_close(&j->in);
@@ -212,20 +192,14 @@ static const tool_command plan_command = {
     .details =
         "The strategy is for ESPRESSO_STRATEGY or esp_config.strategy. Options are written as 'espresso tree' prints "
         "them.\n"
-        "--what-if takes NAME=CHANGE, several with commas: inter (or nic), intra, outer, latency, host, codec and "
-        "compute a "
-        "factor\n"
-        "(2x is twice as fast), inter, intra, outer and host also a bandwidth (25gbit), machines and ranks a number or "
-        "a "
-        "factor,\n"
-        "cores 1 to 3.\n"
+        "--what-if takes NAME=CHANGE, several with commas: " CHANGE_HELP ".\n"
         "\n"
         "examples:\n"
         "  espresso plan --model vgg16 --gc dgc:ratio=0.01 --system paper-pcie -o vgg16.strategy --timeline "
         "vgg16.html\n"
         "  espresso plan --model bert-base --gc efsignsgd --gc fp16 --system cloud-h100 --max-error 0.2\n"
-        "  espresso plan --model lstm --gc randomk:ratio=0.01 --system paper-nvlink --what-if inter=2x --sensitivity\n"
-        "  espresso plan --model bert-base --gc dgc:ratio=0.01 --system paper-pcie --machines 1,2,...,4096 --svg "
-        "scaling.svg\n"
+        "  espresso plan --model lstm --gc randomk:ratio=0.01 --system paper-nvlink --what-if inter=2x --what-if "
+        "codec=2x\n"
+        "  espresso plan --model bert-base --gc dgc:ratio=0.01 --system paper-pcie --machines 1,8,64,512,4096\n"
         "  espresso plan --model gpt2 --gc dgc:ratio=0.01 --system s.json --keep 'wte*=fp32' --max-comp 1 --json",
 };

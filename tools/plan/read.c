@@ -29,7 +29,7 @@ static void plan_shard(plan_inputs *in) {
 static int plan_read_costs(plan_inputs *in) {
     esp__costs_file *f = &in->costs_file;
     if (!in->costs_name) return TOOL_OK;
-    const esp__files_log silent = {files_costs_silent, NULL};
+    const esp__files_log silent = {files_silent, NULL};
     if (esp__costs_read(in->costs_name, f, in->quiet ? &silent : NULL) != ESP_OK)
         return tool_fail(in->command, "%s", esp_last_error(NULL));
     if (!in->model_name && !f->has_model)
@@ -52,14 +52,11 @@ static const esp__gc_file *plan_costs_codec(const plan_inputs *in, const char *s
 
 static int plan_read_model(plan_inputs *in) {
     char path[PATH_MAX + 512];
-    if (in->model_name == in->costs_name) {
-        in->model = in->model_file.model;
-        plan_shard(in);
-        return TOOL_OK;
+    if (in->model_name != in->costs_name) {
+        if (!plan_find_model(in->command, in->model_name, path, sizeof path)) return TOOL_FAILED;
+        if (esp__model_read(path, &in->model_file, NULL) != ESP_OK)
+            return tool_fail(in->command, "%s", esp_last_error(NULL));
     }
-    if (!plan_find_model(in->command, in->model_name, path, sizeof path)) return TOOL_FAILED;
-    if (esp__model_read(path, &in->model_file, NULL) != ESP_OK)
-        return tool_fail(in->command, "%s", esp_last_error(NULL));
     in->model = in->model_file.model;
     plan_shard(in);
     return TOOL_OK;
@@ -88,12 +85,16 @@ static int plan_read_system(plan_inputs *in) {
     return TOOL_OK;
 }
 
+static int plan_open_registry(plan_inputs *in) {
+    if (in->registry || esp__open_alone(&in->registry) == ESP_OK) return TOOL_OK;
+    return tool_fail(in->command, "%s", esp_last_error(NULL));
+}
+
 /* Opens the codec of a file whose payloads do not grow with elements alone: its own bound() says what they take. */
 static int plan_open_codec(plan_inputs *in, const char *path, esp_plan_codec *out) {
     esp__codec *c;
     if (out->n_rounds < 2 && !(out->caps & ESP_CODEC_NEEDS_MATRIX)) return TOOL_OK;
-    if (!in->registry && esp__open_alone(&in->registry) != ESP_OK)
-        return tool_fail(in->command, "%s", esp_last_error(NULL));
+    if (plan_open_registry(in) != TOOL_OK) return TOOL_FAILED;
     if (esp__codec_get(in->registry, out->spec, &c) != ESP_OK)
         return tool_fail(in->command,
                          "%s: codec '%s' has several rounds or is one of matrices, so that planning with it needs the "
@@ -108,20 +109,15 @@ static int plan_read_codec(plan_inputs *in, uint32_t i) {
     const char *name = in->gc[i];
     plan_codec *c = &in->codec_files[i];
     const esp__gc_file *measured = plan_costs_codec(in, name);
-    if (measured) {
-        c->file = *measured;
-        memset(&c->file.arena, 0, sizeof c->file.arena); /* the costs file's owner frees it */
-        in->codecs[i] = c->file.codec;
-        if (plan_open_codec(in, in->costs_name, &in->codecs[i]) != TOOL_OK) return TOOL_FAILED;
-    } else if (plan_is_path(name) || (!strchr(name, ':') && access(name, F_OK) == 0)) {
-        if (esp__gc_read(name, &c->file, NULL) != ESP_OK) return tool_fail(in->command, "%s", esp_last_error(NULL));
-        in->codecs[i] = c->file.codec;
-        if (plan_open_codec(in, name, &in->codecs[i]) != TOOL_OK) return TOOL_FAILED;
-    } else {
-        const char *accelerator = in->system_file.accelerator;
-        if (!in->registry && esp__open_alone(&in->registry) != ESP_OK)
+    if (measured || plan_is_path(name) || (!strchr(name, ':') && access(name, F_OK) == 0)) {
+        if (!measured && esp__gc_read(name, &c->file, NULL) != ESP_OK)
             return tool_fail(in->command, "%s", esp_last_error(NULL));
-        if (esp__builtin_costs(in->registry, name, &in->system, accelerator, &c->costs) != ESP_OK)
+        if (measured) c->file = *measured, c->file.arena = (esp__arena){0}; /* the costs file frees the memory */
+        in->codecs[i] = c->file.codec;
+        if (plan_open_codec(in, measured ? in->costs_name : name, &in->codecs[i]) != TOOL_OK) return TOOL_FAILED;
+    } else {
+        if (plan_open_registry(in) != TOOL_OK) return TOOL_FAILED;
+        if (esp__builtin_costs(in->registry, name, &in->system, in->system_file.accelerator, &c->costs) != ESP_OK)
             return tool_fail(in->command, "--gc %s: %s", name, esp_last_error(in->registry));
         in->codecs[i] = c->costs.codec;
     }
@@ -148,56 +144,46 @@ static void plan_check_keeps(const plan_inputs *in) {
     plan_check_globs(in, "--shard", in->shard, in->n_shard);
 }
 
-static void plan_add_noisy(char *out, size_t cap, const char *name, int noisy) {
-    const size_t n = strlen(out);
-    if (noisy && !strstr(out, name)) snprintf(out + n, cap - n, "%s%s", n ? ", " : "", name);
+/* How input i was measured: the model, each codec, the system. NULL: there are not as many. */
+static const esp__measured *plan_measured(const plan_inputs *in, uint32_t i, const char **name) {
+    if (i > in->n_codecs + 1) return NULL;
+    *name = !i ? in->model_name : i <= in->n_codecs ? in->gc[i - 1] : in->system_name;
+    return !i                  ? &in->model_file.measured
+           : i <= in->n_codecs ? &in->codec_files[i - 1].file.measured
+                               : &in->system_file.measured;
 }
 
 /* Names the files whose times were measured on a busy machine, for people. Returns 0 where there is none. */
 static int plan_noisy(const plan_inputs *in, char *out, size_t cap) {
+    const esp__measured *m;
+    const char *name;
+    size_t n = 0;
     out[0] = 0;
-    plan_add_noisy(out, cap, in->model_name, in->model_file.noisy);
-    for (uint32_t i = 0; i < in->n_codecs; i++)
-        plan_add_noisy(out, cap, in->gc[i], in->codec_files[i].file.measured.noisy);
-    plan_add_noisy(out, cap, in->system_name, in->system_file.measured.noisy);
-    const size_t n = strlen(out);
+    for (uint32_t i = 0; (m = plan_measured(in, i, &name)) != NULL; i++) {
+        if (!m->noisy || strstr(out, name)) continue;
+        snprintf(out + n, cap - n, "%s%s", n ? ", " : "", name);
+        n = strlen(out);
+    }
     if (n) snprintf(out + n, cap - n, ": measured on a busy machine, so what is predicted from it may be off");
     return n > 0;
 }
 
 /* Warns where costs were measured with another number of ranks: ranks share cores and links, so costs depend on it. */
 static void plan_check_measured(const plan_inputs *in) {
-    const esp__measured *y = &in->system_file.measured;
     const uint32_t ranks = in->system.machines * in->system.ranks_per_machine;
-    const char *const name = in->command->name;
-    const esp__model_file *m = &in->model_file;
-    /* the total of ranks is right too: all emulated machines may be one real machine */
-    if (m->ranks && m->ranks != in->system.ranks_per_machine && m->ranks != ranks)
-        fprintf(
-            stderr,
-            "espresso %s: warning: the times of %s were measured with %u rank(s), and a machine of this plan has %u, "
-            "which share its cores: measure again with espresso profile model -n %u\n",
-            name, in->model_name, m->ranks, in->system.ranks_per_machine, ranks);
-    if (m->cores && y->cores && m->cores != y->cores)
-        fprintf(stderr, "espresso %s: warning: %s was measured on %u cores, %s on %u\n", name, in->model_name, m->cores,
-                in->system_name, y->cores);
-    if (y->ranks && y->ranks != ranks)
-        fprintf(stderr,
-                "espresso %s: warning: the links of %s were measured with %u ranks, and this plan is for %u: measure "
-                "again with espresso profile links -n %u\n",
-                name, in->system_name, y->ranks, ranks, ranks);
-    for (uint32_t i = 0; i < in->n_codecs; i++) {
-        const esp__measured *c = &in->codec_files[i].file.measured;
-        /* the total of ranks is right too: all emulated machines are one real machine */
-        if (c->ranks && c->ranks != in->system.ranks_per_machine && c->ranks != ranks)
+    const esp__measured *m, *system = &in->system_file.measured;
+    const char *name;
+    for (uint32_t i = 0; (m = plan_measured(in, i, &name)) != NULL; i++) {
+        /* all emulated machines may be one real machine. The links are those of all ranks */
+        const bool local = m != system && m->ranks == in->system.ranks_per_machine;
+        if (m->ranks && m->ranks != ranks && !local)
             fprintf(stderr,
-                    "espresso %s: warning: %s was measured with %u rank(s) at once, and a machine of this plan has %u: "
-                    "measure "
-                    "again with espresso profile codecs -n %u\n",
-                    name, in->gc[i], c->ranks, in->system.ranks_per_machine, in->system.ranks_per_machine);
-        if (c->cores && y->cores && c->cores != y->cores)
-            fprintf(stderr, "espresso %s: warning: %s was measured on %u cores, %s on %u\n", name, in->gc[i], c->cores,
-                    in->system_name, y->cores);
+                    "espresso %s: warning: %s was measured with %u rank(s), and this plan is for %u, %u a machine: "
+                    "measure it again with as many\n",
+                    in->command->name, name, m->ranks, ranks, in->system.ranks_per_machine);
+        if (m->cores && system->cores && m->cores != system->cores)
+            fprintf(stderr, "espresso %s: warning: %s was measured on %u cores, %s on %u\n", in->command->name, name,
+                    m->cores, in->system_name, system->cores);
     }
 }
 
@@ -226,12 +212,8 @@ static void plan_close(plan_inputs *in) {
     free(in->sharded);
 }
 
-/* Reads a strategy file, text or JSON, as the library's text. */
 static int plan_read_strategy(const tool_command *c, const char *path, esp__text *out) {
-    const size_t n = strlen(path);
     struct stat st;
-    if (n > 5 && strcmp(path + n - 5, ".json") == 0)
-        return esp__strategy_json_read(path, out, NULL) == ESP_OK ? TOOL_OK : tool_fail(c, "%s", esp_last_error(NULL));
     errno = 0;
     char *text = NULL;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))

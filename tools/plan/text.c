@@ -109,8 +109,5 @@ static void plan_print(FILE *to, const plan_inputs *in, const plan_made *m) {
     plan_say(to, "traffic", "a rank inside its machine %s, a machine's NIC %s", tool_bytes((double)r->intra_bytes),
              tool_bytes((double)r->inter_bytes));
     plan_say(to, "memory", "%s a rank, for residuals and payloads", tool_bytes((double)r->memory_bytes));
-    if (r->robust_p50_ns > 0)
-        plan_say(to, "robust", "with every input off by up to 20%%: median %s, 90th percentile %s",
-                 tool_time(r->robust_p50_ns), tool_time(r->robust_p90_ns));
     plan_say_options(to, m);
 }

@@ -3,23 +3,23 @@
 
 /* One change: the step time of the kept plan, and of the best plan, in ns. NAN: no such plan. */
 typedef struct plan_outcome {
-    const char *change, *label;
+    const char *change;
     double fp32_ns, kept_ns, planned_ns, bound_ns;
 } plan_outcome;
 
 /* Returns TOOL_OK with the outcome, or the exit status after a message. */
-static int plan_try(const plan_inputs *in, const plan_made *m, const char *strategy, const char *flag,
-                    const char *change, plan_outcome *out) {
+static int plan_try(const plan_inputs *in, const plan_made *m, const char *strategy, const char *change,
+                    plan_outcome *out) {
     plan_changed changed;
     plan_made kept = {0}, anew = {0};
-    int status = change_make(in, flag, change, &changed);
-    *out = (plan_outcome){change, change, NAN, NAN, NAN, NAN};
+    int status = change_make(in, change, &changed);
+    *out = (plan_outcome){change, NAN, NAN, NAN, NAN};
     /* Where one machine becomes several, or several one, the old options may not exist: then there is no kept plan. */
     if (status == TOOL_OK && plan_simulate(&changed.in, esp_plan_text(m->plan), m->name, &kept) == ESP_OK)
         out->kept_ns = kept.report.iteration_ns;
     if (status == TOOL_OK && !in->simulated) {
         if (plan_make(&changed.in, strategy, 0, &anew) != ESP_OK)
-            status = tool_fail(in->command, "%s %s: %s", flag, change, esp_last_error(NULL));
+            status = tool_fail(in->command, "--what-if %s: %s", change, esp_last_error(NULL));
         else
             out->planned_ns = anew.report.iteration_ns;
         /* a search may miss the optimum: where the kept plan is better, it is the best one known */
@@ -50,19 +50,19 @@ static void plan_print_outcomes(FILE *to, const plan_made *m, double bound, cons
     const double now = m->report.iteration_ns;
     size_t wide = 8;
     for (uint32_t i = 0; i < n; i++)
-        if (strlen(o[i].label) > wide) wide = strlen(o[i].label);
+        if (strlen(o[i].change) > wide) wide = strlen(o[i].change);
     fprintf(to, "\n%-*s  %10s  %10s %8s  %10s %8s  %10s\n", (int)wide, "what if", "fp32", "plan kept", "",
             "planned anew", "", "bound");
     fprintf(to, "%-*s  %10s  %10s %8s  %12s %8s  %10s\n", (int)wide, "as it is", tool_time(m->report.fp32_ns),
             tool_time(now), "", tool_time(now), "", plan_time_or_dash(bound));
     for (uint32_t i = 0; i < n; i++)
-        fprintf(to, "%-*s  %10s  %10s %8s  %12s %8s  %10s\n", (int)wide, o[i].label, plan_time_or_dash(o[i].fp32_ns),
+        fprintf(to, "%-*s  %10s  %10s %8s  %12s %8s  %10s\n", (int)wide, o[i].change, plan_time_or_dash(o[i].fp32_ns),
                 plan_time_or_dash(o[i].kept_ns), plan_change_of(o[i].kept_ns, now), plan_time_or_dash(o[i].planned_ns),
                 plan_change_of(o[i].planned_ns, now), plan_time_or_dash(o[i].bound_ns));
 }
 
-static void plan_json_outcomes(tool_json *j, const char *key, const plan_outcome *o, uint32_t n) {
-    json_open(j, key, '[');
+static void plan_json_outcomes(tool_json *j, const plan_outcome *o, uint32_t n) {
+    json_open(j, "what_if", '[');
     for (uint32_t i = 0; i < n; i++) {
         json_open(j, NULL, '{');
         json_text(j, "change", o[i].change);

@@ -265,11 +265,11 @@ static void profile_model_table(const esp__model_file *f, FILE *to) {
     }
     fprintf(to, "%s: %u tensors, %s elements; forward %s, backward %s (medians of %u steps, %u rank(s), %u cores)\n\n",
             m->name, m->n_tensors, tool_count(elements), tool_time(m->forward_ns), tool_time(at - m->forward_ns),
-            f->steps, f->ranks, f->cores);
+            f->steps, f->measured.ranks, f->measured.cores);
     fprintf(to, "%-*s %12s %11s %11s %7s\n", widest, "tensor", "elements", "compute", "ready at", "spread");
     at = 0;
     for (uint32_t i = 0; i < m->n_tensors; i++) {
-        double spread = f->more ? f->more[i].spread : -1;
+        const double spread = f->more[i].spread;
         char text[16] = "-";
         at += m->tensors[i].compute_ns;
         if (spread >= 0) snprintf(text, sizeof text, "%.0f%%", spread < 99.99 ? spread * 100 : 9999);

@@ -3,9 +3,7 @@
 #include "tools/replay/replay.h"
 
 /* ---- which ------------------------------------------------------------------------------------------------------------ */
-static int replay_is_scheme(const char *name) {
-    return strcmp(name, "espresso") == 0 || strcmp(name, "espresso+") == 0 || esp__scheme_find(name);
-}
+static int replay_is_scheme(const char *name) { return strcmp(name, "espresso+") == 0 || esp__scheme_find(name); }
 
 static int replay_add(replay_run *r, const char *name, size_t len) {
     if (r->n_list == REPLAY_STRATEGIES_MAX)

@@ -225,7 +225,7 @@ static int replay_read(replay_run *r) {
     if (status != TOOL_OK) return status;
     plan_check_keeps(&r->in);
     replay_own_tensors(r);
-    if (r->compute < 0) r->compute = r->job.mode == REPLAY_REAL && replay_on_cpu(r->in.model_file.device);
+    if (r->compute < 0) r->compute = r->job.mode == REPLAY_REAL && replay_on_cpu(r->in.model_file.measured.device);
     const int small = r->job.mode == REPLAY_MODEL;
     const double elements = r->elements_scale > 0 ? r->elements_scale : small ? 0.001 : 0.01;
     r->times_said = r->time_scale;

@@ -1,0 +1,97 @@
+/* read.h: reads JSON values as C values and checks their ranges. An error ends the reading of the file, with a message "FILE: KEY: expected
+ * ..., found ...", so that readers need no checks. Must not know what any key means, except "espresso". */
+#ifndef ESP__FILES_READ_H
+#define ESP__FILES_READ_H
+#include "planner/files/files.h"
+#include <jansson.h>
+
+/* A file that is being read. */
+typedef struct files_input {
+    const char *name;
+    esp__arena *arena; /* of the struct that the reader fills */
+    const esp__files_log *log;
+    jmp_buf fail;
+    esp_status status;
+    uint64_t unknown[16]; /* hashes of the unknown keys that were warned of, without list indices */
+    uint32_t n_unknown;
+} files_input;
+/* A value and its path. The place around it must live as long. */
+typedef struct files_place {
+    const struct files_place *in; /* NULL: the whole file */
+    const char *key;              /* NULL: `index` in a list */
+    size_t index;
+    json_t *value; /* NULL: missing */
+} files_place;
+ESP__FN files_place files_at(const files_place *object, const char *key);
+ESP__FN files_place files_item(const files_place *list, size_t i);
+
+typedef void (*files_reader)(files_input *in, const files_place *root, void *out);
+/* Reads a JSON text into `out`, whose memory `arena` is; frees the memory if that fails. */
+ESP__FN esp_status files_parse(const char *name, const char *text, size_t len, const esp__files_log *log,
+                               files_reader reader, void *out, esp__arena *arena);
+
+_Noreturn ESP__FN void files_fail(files_input *in, files_place p, const char *fmt, ...) ESP__PRINTF(3, 4);
+/* Fails with "expected ..., found ...". */
+_Noreturn ESP__FN void files_expected(files_input *in, files_place p, const char *expected);
+ESP__FN void files_warn(const files_input *in, files_place p, const char *text);
+
+/* The range of a number, and the words for it in messages. The limits prevent overflow in the planner's sums. */
+typedef struct files_range {
+    double least, most;
+    bool above; /* `least` itself is not allowed */
+    const char *expected;
+} files_range;
+enum { FILES_NEEDED, FILES_OPTIONAL };
+static const files_range files_range_elements = {1, 1e15, false, "a whole number of elements >= 1"};
+static const files_range files_range_count = {1, 1048576, false, "a whole number from 1 to 1048576"};
+static const files_range files_range_spread = {0, 1e12, false, "a spread >= 0, as a share of the median"};
+
+/* Checks that the value is an object, and warns of keys other than these (NULL-terminated). */
+ESP__FN void files_object(files_input *in, files_place p, const char *const *known, const char *expected);
+/* These return true with *out set; false: an optional value is missing, and *out stays. 3.0 is a whole number. */
+ESP__FN bool files_get_number(files_input *in, files_place p, const files_range *range, int optional, double *out);
+ESP__FN bool files_get_whole(files_input *in, files_place p, const files_range *range, int optional, uint64_t *out);
+ESP__FN uint32_t files_get_count(files_input *in, files_place p, const files_range *range, int optional); /* or 0 */
+ESP__FN double files_get_us(files_input *in, files_place p, int optional); /* microseconds, as nanoseconds; or 0 */
+ESP__FN bool files_get_flag(files_input *in, files_place p);               /* false if it is missing */
+/* Texts are in the arena; NULL: an optional one is missing. A word is one of a strategy file, in which blanks end a word and '#'
+ * begins a comment. A line is not empty. */
+ESP__FN const char *files_get_text(files_input *in, files_place p, const char *expected, int optional);
+ESP__FN const char *files_get_word(files_input *in, files_place p, const char *expected);
+ESP__FN const char *files_get_line(files_input *in, files_place p, const char *expected);
+/* The index of one of these words (NULL-terminated). */
+ESP__FN uint32_t files_get_choice(files_input *in, files_place p, const char *const *words, const char *expected);
+ESP__FN size_t files_get_list(files_input *in, files_place p, const char *expected); /* its length */
+/* The first check of every file: is it of a known version and of this kind? `kind` ("model", ...) is also a key that every file of the
+ * kind has. */
+ESP__FN void files_get_version(files_input *in, const files_place *root, const char *kind);
+
+/* esp__KIND_parse, esp__KIND_read and esp__KIND_free, of a kind of file that files_read_KIND reads. */
+#define FILES_KIND(kind)                                                                                               \
+    ESP__FN esp_status esp__##kind##_parse(const char *name, const char *text, size_t len, esp__##kind##_file *out,    \
+                                           const esp__files_log *log) {                                                \
+        memset(out, 0, sizeof *out);                                                                                   \
+        esp_status s = files_parse(name, text, len, log, files_read_##kind, out, &out->arena);                         \
+        if (s) memset(out, 0, sizeof *out);                                                                            \
+        return s;                                                                                                      \
+    }                                                                                                                  \
+    ESP__FN esp_status esp__##kind##_read(const char *path, esp__##kind##_file *out, const esp__files_log *log) {      \
+        char *text;                                                                                                    \
+        size_t len = 0;                                                                                                \
+        memset(out, 0, sizeof *out);                                                                                   \
+        esp_status s = files_input_load(path, &text, &len);                                                            \
+        if (s) return s;                                                                                               \
+        s = esp__##kind##_parse(path, text, len, out, log);                                                            \
+        free(text);                                                                                                    \
+        return s;                                                                                                      \
+    }                                                                                                                  \
+    ESP__FN void esp__##kind##_free(esp__##kind##_file *f) {                                                           \
+        esp__arena_free(&f->arena);                                                                                    \
+        memset(f, 0, sizeof *f);                                                                                       \
+    }
+
+/* ---- costs.c's parts ---------------------------------------------------------------------------------------------- */
+ESP__FN void files_read_model(files_input *in, const files_place *root, void *out);
+ESP__FN void files_read_gc(files_input *in, const files_place *root, void *out);
+ESP__FN void files_read_system(files_input *in, const files_place *root, void *out);
+#endif
