@@ -26,17 +26,16 @@ static void on_late(void *user, int32_t rank, uint32_t tensor) {
     atomic_store(&s->me->late, rank);
 }
 /* Rank r waits for r - 1 at tensor 10 + r; the last one is waited for by nobody. */
-static int on_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
+static void on_answer(void *user, esp__answer *out) {
     self *s = (self *)user;
-    *on_rank = (s->rank + s->p->size - 1) % s->p->size;
-    *tensor = 10u + (uint32_t)s->rank;
-    return 1;
+    out->waits_for = (s->rank + s->p->size - 1) % s->p->size;
+    out->tensor = 10u + (uint32_t)s->rank;
 }
 
 static esp__peers *open_peers(procs *p, int32_t rank, self *s, uint32_t timeout_ms) {
     esp__where w;
     esp_config cfg = ESP_ZERO;
-    esp__peers_events ev = {on_lost, on_late, on_waiting, s, NULL};
+    esp__peers_events ev = {s, on_lost, on_late, on_answer, NULL};
     esp__peers *peers = NULL;
     memset(&w, 0, sizeof w);
     *s = (self){p, &p->b->rank[rank], rank};
@@ -236,7 +235,7 @@ static void body_accuse(procs *p, int32_t rank) {
     esp__peers *peers = open_peers(p, rank, &me, 20000);
     atomic_store(&me.me->ready, 1);
     while (!atomic_load(&p->b->go)) procs_sleep_ms(1);
-    if (rank == 3) esp__peers_accuse(peers, 2, 13);
+    if (rank == 3) esp__peers_suspect(peers, 2, 13);
     while (atomic_load(&me.me->late) == NOBODY && atomic_load(&p->b->go) == 1) procs_sleep_ms(1);
     atomic_store(&me.me->status, 0);
     while (atomic_load(&p->b->go) == 1) procs_sleep_ms(1);
