@@ -167,9 +167,10 @@ ESP__FN void esp__waits_answer(void *user, esp__answer *out) {
     pthread_mutex_lock(&ctx->lanes.lock);
     const esp__model *m = &ctx->model;
     if (ctx->health.waiting) out->waits_for = ctx->health.waits_for, out->tensor = ctx->health.waits_tensor;
-    out->started = ctx->started != 0;
+    out->started = ctx->started && !ctx->health.fatal;
     out->step = ctx->steps.step;
     out->open = ctx->steps.open != 0;
+    if (ctx->lanes.waiters) out->waited_ns = esp__now_ns() - ctx->lanes.wait_since_ns;
     if (ctx->lanes.waiters) out->trainer = ctx->steps.open ? ESP__TRAINER_IN_STEP : ESP__TRAINER_IN_CALL;
     if (ctx->started) out->n_tensors = m->n_tensors;
     for (uint32_t i = 0; i < out->n_tensors; i++) {

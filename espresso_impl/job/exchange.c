@@ -197,7 +197,7 @@ static int esp__exchange_wait(esp__peers *p, const esp__waiter *w, uint64_t dead
 static int esp__exchange_ask(esp__peers *p, esp__waiter *w, uint64_t deadline_ns) {
     w->missing = -2;
     if (p->rank == 0) return esp__exchange_wait(p, w, deadline_ns);
-    esp__conn_send(p->ctx, &p->conns[0], (esp__msg){ESP__MSG_WHO, p->rank, w->tag, w->seq, 0}, NULL, 0);
+    esp__send(p, 0, (esp__msg){ESP__MSG_WHO, p->rank, w->tag, w->seq, 0});
     esp__peers_kick(p);
     return esp__exchange_wait(p, w, deadline_ns);
 }

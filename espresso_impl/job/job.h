@@ -41,12 +41,12 @@ typedef struct esp__peers esp__peers;
 enum { ESP__WAITS_FOR_NOBODY = -2, ESP__ANSWER_NAMES = 4 };
 /* What a rank answers when rank 0 asks how far it is. */
 typedef struct esp__answer {
-    int32_t waits_for; /* the rank that its oldest request waits for; -1: unknown; or ESP__WAITS_FOR_NOBODY */
-    uint32_t tensor;   /* the request's; UINT32_MAX: none (a broadcast or the like) */
-    uint64_t step;
-    uint32_t started; /* 0: it has not started, or closes: nothing below counts */
-    uint32_t trainer; /* ESP__TRAINER_*: where its trainer is                        */
-    uint32_t open;    /* something was pushed in this step                       */
+    int32_t waits_for;        /* the rank that its oldest request waits for; -1: unknown; or ESP__WAITS_FOR_NOBODY */
+    uint32_t tensor;          /* the request's; UINT32_MAX: none (a broadcast or the like) */
+    uint64_t step, waited_ns; /* waited_ns: of its trainer; 0: it does not wait */
+    uint32_t started;         /* 0: it has not started, has failed, or closes: nothing here counts */
+    uint32_t trainer;         /* ESP__TRAINER_*: where its trainer is                        */
+    uint32_t open;            /* something was pushed in this step                       */
     uint32_t n_tensors, n_missing, missing[ESP__ANSWER_NAMES]; /* not pushed: how many, and the first of them */
 } esp__answer;
 enum {
@@ -99,12 +99,11 @@ typedef struct esp__asked {
 } esp__asked;
 /* Reports of stragglers. The watch thread calls all of them. */
 typedef struct esp__report_events {
-    uint64_t after_ns; /* a wait of this length is a stall */
+    uint64_t after_ns; /* a wait of this length is long */
     void *user;
-    uint64_t (*waits)(void *user); /* since when this rank waits; 0: it does not; UINT64_MAX: the context has failed */
-    void (*report)(void *user, esp__asked *ranks, int32_t n, uint64_t waited_ns); /* rank 0: a stall, so far */
-    void (*ended)(void *user, uint64_t waited_ns);                                /* a reported stall has ended */
-    void (*silent)(void *user, uint64_t waited_ns); /* rank 1: rank 0 does not react to a stall */
+    void (*report)(void *user, esp__asked *ranks, int32_t n, uint64_t waited_ns); /* rank 0 */
+    void (*ended)(void *user, uint64_t waited_ns);                                /* a reported wait has ended */
+    void (*silent)(void *user, uint64_t waited_ns);                               /* rank 1: rank 0 asks nothing */
 } esp__report_events;
 /* Once a context, in jobs of several ranks. After `off` no callback is called. */
 ESP__FN void esp__peers_report_on(esp__peers *p, const esp__report_events *ev);

@@ -18,21 +18,20 @@ enum {
     ESP__DECISION_MS = 800,
     ESP__LEAD_MS = 1000,
     ESP__SOON_MS = 50,
-    ESP__LOOK_MS = 50,        /* between looks at a wait that is a stall              */
-    ESP__HUB_SILENT_MS = 2000 /* after a stall, a rank 0 that asks nothing is silent  */
+    ESP__LOOK_NS = 50000000,        /* between looks at a long wait */
+    ESP__HUB_SILENT_NS = 2000000000 /* after a long wait, a rank 0 that asks nothing is silent */
 };
 enum { ESP__CAUSES = 64 }; /* of LEAVE: more are none */
 
-/* A callback of the reporter runs between these two, without the lock. 0: it was switched off since. */
+/* A callback of the reporter runs between these two, without the lock. */
 static void esp__report_begin(esp__peers *p) {
     p->report.inside++;
     pthread_mutex_unlock(&p->lock);
 }
-static bool esp__report_end(esp__peers *p) {
+static void esp__report_end(esp__peers *p) {
     pthread_mutex_lock(&p->lock);
     p->report.inside--;
     pthread_cond_broadcast(&p->changed);
-    return p->report.on;
 }
 
 /* ---- deaths ---- */
@@ -68,8 +67,7 @@ static void esp__watch_gone(esp__peers *p, esp__conn *c, int state, uint64_t cau
     c->state = state;
     esp__socket_close(&c->fd);
     esp__socket_close(&c->pidfd);
-    for (int32_t r = 1; p->rank == 0 && r < p->size && !p->quit; r++)
-        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_GONE, c->rank, state == ESP__LEFT, cause, 0}, NULL, 0);
+    if (!p->quit) esp__send_all(p, (esp__msg){ESP__MSG_GONE, c->rank, state == ESP__LEFT, cause, 0});
     if (p->rank == 0 && state == ESP__LEFT) esp__exchange_left(p, c->rank);
     if (p->rank != 0 && state == ESP__LEFT) p->hub_left = true;
     esp__watch_notify(p, c->rank, state, cause);
@@ -139,8 +137,8 @@ static void esp__inquiry_begin(esp__peers *p) {
     for (int32_t r = 0; r < p->size; r++) {
         p->asked[r].here = r == 0 || p->conns[r].state == ESP__HERE;
         p->asked[r].answered = false;
-        if (r) esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_ASK, 0, 0, p->inquiry.number, 0}, NULL, 0);
     }
+    esp__send_all(p, (esp__msg){ESP__MSG_ASK, 0, 0, p->inquiry.number, 0});
     const esp__answer own = esp__answer_own(p);
     esp__inquiry_answer(p, 0, &own);
 }
@@ -150,7 +148,7 @@ static void esp__inquiry_suspect(esp__peers *p, int32_t from, int32_t on_rank, u
     esp__inquiry *q = &p->inquiry;
     const esp__msg known = {ESP__MSG_DECISION, q->failed, q->tensor, 0, 0};
     if (q->decide) return;
-    if (q->decided && from) esp__conn_send(p->ctx, &p->conns[from], known, NULL, 0);
+    if (q->decided && from) esp__send(p, from, known);
     if (q->decided && !from) esp__decided(p, q->failed, q->tensor);
     if (q->decided) return;
     q->decide = true;
@@ -189,21 +187,40 @@ static void esp__inquiry_decide(esp__peers *p, bool final) {
     p->inquiry.decided = failed >= 0;
     p->inquiry.failed = failed;
     p->inquiry.tensor = tensor;
-    for (int32_t r = 1; r < p->size; r++)
-        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_DECISION, failed, tensor, 0, 0}, NULL, 0);
+    esp__send_all(p, (esp__msg){ESP__MSG_DECISION, failed, tensor, 0, 0});
     esp__decided(p, failed, tensor);
 }
 
-/* Reports the answers; again when the wait has doubled. */
+/* A wait that was reported has ended. */
+static void esp__watchdog_ended(esp__peers *p) {
+    p->report.said = false;
+    esp__report_begin(p);
+    p->report.ev.ended(p->report.ev.user, p->report.longest_ns);
+    esp__report_end(p);
+}
+
+/* All answers for a report are here, or it is time: reports them, when the wait has doubled again, or ends the report. */
 static void esp__inquiry_report(esp__peers *p, uint64_t now) {
     esp__reporter *s = &p->report;
     p->inquiry.report = false;
-    s->said = true;
-    s->next_ns = now + s->gap_ns;
-    s->gap_ns *= 2;
-    esp__report_begin(p);
-    s->ev.report(s->ev.user, p->asked, p->size, now - s->since_ns);
-    esp__report_end(p);
+    s->open = false;
+    for (int32_t r = 0; r < p->size; r++) {
+        const esp__answer *a = &p->asked[r].answer;
+        p->asked[r].waits_long = p->asked[r].answered && a->started && a->waited_ns >= s->ev.after_ns;
+        s->open |= p->asked[r].waits_long;
+        if (p->asked[r].waits_long && a->waited_ns > s->longest_ns) s->longest_ns = a->waited_ns;
+    }
+    s->ask_ns = now + (s->ev.after_ns / 8 > ESP__LOOK_NS ? s->ev.after_ns / 8 : ESP__LOOK_NS);
+    if (s->open && now >= s->say_ns) {
+        s->said = true;
+        s->say_ns = now + s->gap_ns;
+        s->gap_ns *= 2;
+        esp__report_begin(p);
+        s->ev.report(s->ev.user, p->asked, p->size, s->longest_ns);
+        esp__report_end(p);
+    } else if (!s->open && s->said) {
+        esp__watchdog_ended(p);
+    }
 }
 
 /* `quiet`: no message is left to read. Only then is an answer late: otherwise this thread itself may have been slow. */
@@ -225,8 +242,7 @@ static void esp__inquiry_check(esp__peers *p, int32_t from) {
     const bool all = !p->checked_ns || now - p->checked_ns > 100000000u;
     if (all) p->checked_ns = now;
     for (int32_t r = 1; r < p->size; r++)
-        if (all || r == from)
-            esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_ASK, 0, 0, p->inquiry.number, 0}, NULL, 0);
+        if (all || r == from) esp__send(p, r, (esp__msg){ESP__MSG_ASK, 0, 0, p->inquiry.number, 0});
 }
 
 /* ---- suspicions: any rank, any thread ---- */
@@ -244,7 +260,7 @@ ESP__FN void esp__peers_suspect(esp__peers *p, int32_t on_rank, uint32_t tensor)
         p->decide_ns = now + ESP__DECISION_MS * 1000000ull;
         if (p->rank && p->hub_ns < p->check_ns && soon < p->decide_ns) p->decide_ns = soon;
         p->suspect_now = p->rank == 0;
-        if (p->rank) esp__conn_send(p->ctx, &p->conns[0], (esp__msg){ESP__MSG_SUSPECT, on_rank, tensor, 0, 0}, NULL, 0);
+        if (p->rank) esp__send(p, 0, (esp__msg){ESP__MSG_SUSPECT, on_rank, tensor, 0, 0});
         esp__peers_wake(p);
     }
     pthread_mutex_unlock(&p->lock);
@@ -259,7 +275,7 @@ ESP__FN void esp__peers_check(esp__peers *p) {
     pthread_mutex_lock(&p->lock);
     if (p->check_ns <= p->hub_ns || esp__now_ns() - p->check_ns > 3000000000u) p->check_ns = esp__now_ns();
     p->check_now = p->rank == 0;
-    if (p->rank) esp__conn_send(p->ctx, &p->conns[0], (esp__msg){ESP__MSG_CHECK, p->rank, 0, 0, 0}, NULL, 0);
+    if (p->rank) esp__send(p, 0, (esp__msg){ESP__MSG_CHECK, p->rank, 0, 0, 0});
     esp__peers_wake(p);
     pthread_mutex_unlock(&p->lock);
 }
@@ -284,100 +300,57 @@ static void esp__suspect_turn(esp__peers *p, bool quiet) {
         esp__decided(p, p->rank && !p->hub_left ? 0 : p->suspect, p->suspect_tensor);
 }
 
-/* ---- stalls: the watch thread looks at this rank's wait from time to time, and notifies rank 0 when it becomes a stall and when it
- * ends ---- */
-/* Rank 0: rank `r` waits for `waited_ns`, or (`ended`) goes on after so long a wait. */
-static void esp__watchdog_note(esp__peers *p, int32_t r, bool ended, uint64_t waited_ns) {
+/* ---- stragglers: the watch thread looks at this rank's wait from time to time, and notifies rank 0 when it is long ---- */
+/* Rank 0: some rank waits long. */
+static void esp__watchdog_open(esp__peers *p) {
     esp__reporter *s = &p->report;
-    const uint64_t now = esp__now_ns(), since = waited_ns < now ? now - waited_ns : 0;
-    if (!s->on) return;
-    p->asked[r].waits_long = !ended;
-    if (ended && waited_ns > s->longest_ns) s->longest_ns = waited_ns;
-    if (!ended && (!s->open || since < s->since_ns)) s->since_ns = since;
+    if (!s->on || s->open) return;
+    s->open = true;
+    s->said = false;
+    s->longest_ns = 0;
+    s->ask_ns = s->say_ns = esp__now_ns();
+    s->gap_ns = s->ev.after_ns;
 }
 
-static void esp__watchdog_send(esp__peers *p, bool ended, uint64_t waited_ns) {
-    if (p->rank == 0)
-        esp__watchdog_note(p, 0, ended, waited_ns);
-    else
-        esp__conn_send(p->ctx, &p->conns[0], (esp__msg){ESP__MSG_LONG_WAIT, p->rank, ended, waited_ns, 0}, NULL, 0);
-}
-
-static void esp__watchdog_ended(esp__peers *p, uint64_t waited_ns) {
-    esp__report_begin(p);
-    p->report.ev.ended(p->report.ev.user, waited_ns);
-    esp__report_end(p);
-}
-
-/* This rank waits since `since_ns`; 0: it does not wait. */
-static void esp__watchdog_look(esp__peers *p, uint64_t since_ns) {
+/* This rank's trainer has waited for `waited` ns; 0: it does not wait. */
+static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
     esp__reporter *s = &p->report;
-    const uint64_t after = s->ev.after_ns, now = esp__now_ns(), waited = since_ns ? now - since_ns : 0;
-    uint64_t look = waited ? after - waited : after / 4;
-    if (s->began_ns && since_ns != s->began_ns) {
-        const bool said = s->said_silent;
-        const uint64_t ended = now - s->began_ns;
-        s->began_ns = s->said_silent = 0;
-        esp__watchdog_send(p, true, ended);
-        if (said) esp__watchdog_ended(p, ended);
-    }
-    if (!s->began_ns && waited >= after) {
-        s->began_ns = since_ns;
-        s->noted_ns = now;
-        esp__watchdog_send(p, false, waited);
-    }
-    if (s->began_ns) look = ESP__LOOK_MS * 1000000ull;
-    s->look_ns = now + (look < 1000000u ? 1000000u : look);
-    /* one rank is enough to say that rank 0 reports nothing */
-    if (p->rank != 1 || !s->on || !s->began_ns || s->said_silent || p->hub_ns >= s->noted_ns ||
-        waited < after + ESP__HUB_SILENT_MS * 1000000ull)
+    const uint64_t after = s->ev.after_ns, now = esp__now_ns(), look = waited ? after - waited : after / 4;
+    if (waited < after) {
+        if (p->rank == 0 && s->long_ns) s->ask_ns = now; /* most likely the others go on, too */
+        if (p->rank && s->said) esp__watchdog_ended(p);
+        s->long_ns = 0;
+        s->look_ns = now + (look < 1000000u ? 1000000u : look);
         return;
-    s->said_silent = true;
+    }
+    s->look_ns = now + ESP__LOOK_NS;
+    if (!s->long_ns || now - s->long_ns > after) { /* again, where rank 0 had no answer of this one */
+        s->long_ns = now;
+        if (p->rank == 0)
+            esp__watchdog_open(p);
+        else
+            esp__send(p, 0, (esp__msg){ESP__MSG_LONG_WAIT, p->rank, 0, 0, 0});
+    }
+    if (p->rank) s->longest_ns = waited;
+    /* one rank is enough to say that rank 0 reports nothing */
+    if (p->rank != 1 || s->said || waited < after + ESP__HUB_SILENT_NS || p->hub_ns > now - waited + after) return;
+    s->said = true;
     esp__report_begin(p);
     s->ev.silent(s->ev.user, waited);
     esp__report_end(p);
 }
 
-/* Rank 0: begins a report when it is time, and ends it with the last stall. */
-static void esp__watchdog_hub(esp__peers *p, uint64_t now) {
-    esp__reporter *s = &p->report;
-    bool stalled = false;
-    for (int32_t r = 0; r < p->size; r++) {
-        if (p->asked[r].waits_long && r && p->conns[r].state != ESP__HERE) p->asked[r].waits_long = s->said = false;
-        stalled |= p->asked[r].waits_long;
-    }
-    if (stalled && !s->open) {
-        s->open = true;
-        s->said = false;
-        s->longest_ns = 0;
-        s->next_ns = now;
-        s->gap_ns = s->ev.after_ns;
-    }
-    if (stalled && !p->inquiry.report && now >= s->next_ns) {
-        p->inquiry.report = true;
-        if (!p->inquiry.decide) esp__inquiry_begin(p);
-    }
-    if (stalled || !s->open) return;
-    const bool said = s->said;
-    s->open = s->said = p->inquiry.report = false;
-    if (said) esp__watchdog_ended(p, s->longest_ns);
-}
-
 static void esp__watchdog_turn(esp__peers *p) {
     esp__reporter *s = &p->report;
+    if (s->on && (p->dead >= 0 || p->decision_known)) s->on = p->inquiry.report = false; /* the context says why */
     if (!s->on || p->closing) return;
-    if (p->dead >= 0 || p->decision_known) { /* the context has failed, and says why */
-        s->on = p->inquiry.report = false;
-        return;
-    }
     if (esp__now_ns() >= s->look_ns) {
-        esp__report_begin(p);
-        const uint64_t since_ns = s->ev.waits(s->ev.user);
-        if (!esp__report_end(p)) return;
-        if (since_ns == UINT64_MAX) s->on = p->inquiry.report = false;
-        if (s->on) esp__watchdog_look(p, since_ns);
+        const esp__answer own = esp__answer_own(p);
+        if (s->on) esp__watchdog_look(p, own.started ? own.waited_ns : 0);
     }
-    if (p->rank == 0 && s->on) esp__watchdog_hub(p, esp__now_ns());
+    if (!s->on || !s->open || p->inquiry.report || esp__now_ns() < s->ask_ns) return;
+    p->inquiry.report = true;
+    if (!p->inquiry.decide) esp__inquiry_begin(p);
 }
 
 ESP__FN void esp__peers_report_on(esp__peers *p, const esp__report_events *ev) {
@@ -387,21 +360,16 @@ ESP__FN void esp__peers_report_on(esp__peers *p, const esp__report_events *ev) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* A stall that has ended less than a look ago is still reported. */
+/* A wait that has ended less than a look ago is still reported. */
 ESP__FN void esp__peers_report_off(esp__peers *p) {
     esp__reporter *s = &p->report;
     pthread_mutex_lock(&p->lock);
-    const bool was_on = s->on;
+    const bool said = s->on && s->said;
     s->on = p->inquiry.report = false;
     while (s->inside) pthread_cond_wait(&p->changed, &p->lock);
-    const uint64_t now = esp__now_ns(), own = s->began_ns ? now - s->began_ns : 0;
-    const bool said = was_on && (p->rank ? s->said_silent : s->open && s->said);
-    if (was_on && p->rank && own) {
-        esp__watchdog_send(p, true, own);
-        esp__peers_kick(p);
-    }
+    const esp__answer own = said ? esp__answer_own(p) : (esp__answer){0};
     pthread_mutex_unlock(&p->lock);
-    if (said && s->ev.waits(s->ev.user) != UINT64_MAX) s->ev.ended(s->ev.user, p->rank ? own : now - s->since_ns);
+    if (own.started) s->ev.ended(s->ev.user, s->longest_ns);
 }
 
 /* ---- messages ---- */
@@ -415,9 +383,8 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
             esp__log(p->ctx, ESP_LOG_ERROR, "peers", "an exchange with rank %d makes no sense here", (int)c->rank);
         break;
     case ESP__MSG_WHO:
-        esp__conn_send(p->ctx, c,
-                       (esp__msg){ESP__MSG_MISSING, esp__exchange_missing(p, m->tag, m->seq), m->tag, m->seq, 0}, NULL,
-                       0);
+        esp__send(p, c->rank,
+                  (esp__msg){ESP__MSG_MISSING, esp__exchange_missing(p, m->tag, m->seq), m->tag, m->seq, 0});
         break;
     case ESP__MSG_FINAL:
         if (c->last_done) break; /* there is one */
@@ -433,7 +400,7 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
         if ((p->inquiry.decide || p->inquiry.report) && m->seq == p->inquiry.number)
             esp__inquiry_answer(p, c->rank, &answer);
         break;
-    case ESP__MSG_LONG_WAIT: esp__watchdog_note(p, c->rank, m->tag != 0, m->seq); break;
+    case ESP__MSG_LONG_WAIT: esp__watchdog_open(p); break;
     case ESP__MSG_LEAVE: esp__watch_gone(p, c, ESP__LEFT, m->seq); break;
     case ESP__MSG_EXCLUDED: esp__watch_excluded(p); break;
     default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank %d sent message %u", (int)c->rank, (unsigned)m->type);
@@ -514,7 +481,7 @@ static int esp__watch_prepare(esp__peers *p) {
     esp__earlier(&deadline, inquires && esp__now_ns() < p->inquiry.soon_ns, p->inquiry.soon_ns);
     esp__earlier(&deadline, p->quit, p->quit_ns);
     esp__earlier(&deadline, reports, s->look_ns);
-    esp__earlier(&deadline, reports && s->open && !p->inquiry.report, s->next_ns);
+    esp__earlier(&deadline, reports && s->open && !p->inquiry.report, s->ask_ns);
     return esp__poll_ms(deadline);
 }
 
@@ -629,8 +596,7 @@ static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, c
 static void esp__peers_linger(esp__peers *p) {
     const uint64_t deadline = esp__now_ns() + 1000000000u;
     p->conns[0].state = ESP__LEFT;
-    for (int32_t r = 1; r < p->size; r++)
-        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_GONE, 0, 1, p->cause, 0}, NULL, 0);
+    esp__send_all(p, (esp__msg){ESP__MSG_GONE, 0, 1, p->cause, 0});
     esp__exchange_left(p, 0);
     esp__peers_kick(p);
     for (bool here = true; here && p->dead < 0 && !p->decision_known;) {

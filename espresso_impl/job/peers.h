@@ -33,7 +33,7 @@ enum {
     ESP__MSG_HOSTED = 21,   /* from it: the rejoin came; wait for the others                                 */
     ESP__MSG_MEMBERS = 22,  /* from it: tag = epoch; body = esp__survivor of each member                     */
     ESP__MSG_EXCLUDED = 23, /* both ways: the sender goes on without the receiver                            */
-    ESP__MSG_LONG_WAIT = 24 /* to 0: the sender waits (tag 0), or waits no more (tag 1), for seq ns          */
+    ESP__MSG_LONG_WAIT = 24 /* to 0: the trainer of the sender waits long */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* of a connection */
 enum {
@@ -111,15 +111,15 @@ typedef struct esp__inquiry {
 /* Reports of stragglers. */
 typedef struct esp__reporter {
     esp__report_events ev;
-    bool on;                     /* callbacks may be called             */
-    int inside;                  /* callbacks under way                 */
-    uint64_t look_ns;            /* when to look again at this rank's wait */
-    uint64_t began_ns, noted_ns; /* this rank's wait that is a stall, 0: none; when rank 0 was notified */
-    bool said_silent;            /* rank 0 was reported silent          */
+    bool on;             /* callbacks may be called                             */
+    int inside;          /* callbacks under way                                 */
+    uint64_t look_ns;    /* when to look again at this rank's wait              */
+    uint64_t long_ns;    /* when rank 0 was notified of it; 0: it is not long   */
+    uint64_t longest_ns; /* the longest wait of the report                      */
+    bool said;           /* it was reported; on rank 1: that rank 0 is silent   */
     /* rank 0 */
-    bool open, said;             /* ranks are stalled; it was reported   */
-    uint64_t since_ns, next_ns;  /* the longest wait began; when to report again         */
-    uint64_t longest_ns, gap_ns; /* of the waits that have ended; between two reports    */
+    bool open;                       /* some rank waits long                                        */
+    uint64_t ask_ns, say_ns, gap_ns; /* when to ask again, to report again; between the two reports */
 } esp__reporter;
 
 struct esp__peers {
@@ -198,6 +198,8 @@ ESP__FN void esp__conn_flush(esp__conn *c);
 ESP__FN void esp__conn_send(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *body, uint64_t bytes);
 ESP__FN void esp__conn_send2(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *a, uint64_t a_bytes, const void *b,
                              uint64_t b_bytes);
+ESP__FN void esp__send(esp__peers *p, int32_t i, esp__msg m); /* without a body, over p->conns[i] */
+ESP__FN void esp__send_all(esp__peers *p, esp__msg m);        /* from rank 0, to all others */
 /* 1: c->head and c->body hold one message (then call esp__conn_next); 0: not yet; -1: the connection has ended, or its next message
  * has more than `limit` bytes. */
 ESP__FN int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit);

@@ -447,7 +447,7 @@ ESP__FN void esp__regroup_adopt(esp__standby *s, esp__peers *old, const esp__sur
         for (int32_t i = 0; i < old->n_conns; i++) {
             bool stays = false;
             for (int32_t k = 0; k < now->n; k++) stays |= now->was[k] == old->conns[i].rank;
-            if (!stays) esp__conn_send(old->ctx, &old->conns[i], (esp__msg){ESP__MSG_EXCLUDED, 0, 0, 0, 0}, NULL, 0);
+            if (!stays) esp__send(old, i, (esp__msg){ESP__MSG_EXCLUDED, 0, 0, 0, 0});
         }
         old->quit = true;
         old->quit_ns = esp__now_ns();

@@ -380,8 +380,7 @@ static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
     /* closed before the welcome: a rank that connects after it wants the next context's listener, not this one. While the job runs,
      * this socket accepts no connections */
     close(listen_fd);
-    for (int32_t r = 1; s == ESP_OK && r < p->size; r++)
-        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_WELCOME, 0, 0, 0, 0}, NULL, 0);
+    if (s == ESP_OK) esp__send_all(p, (esp__msg){ESP__MSG_WELCOME, 0, 0, 0, 0});
     return s;
 }
 

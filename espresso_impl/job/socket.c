@@ -311,6 +311,12 @@ ESP__FN void esp__conn_send(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *
     esp__conn_send2(ctx, c, m, body, bytes, NULL, 0);
 }
 
+ESP__FN void esp__send(esp__peers *p, int32_t i, esp__msg m) { esp__conn_send(p->ctx, &p->conns[i], m, NULL, 0); }
+
+ESP__FN void esp__send_all(esp__peers *p, esp__msg m) {
+    for (int32_t r = 1; p->rank == 0 && r < p->size; r++) esp__send(p, r, m);
+}
+
 /* The message was handled: the next one may be read. */
 ESP__FN void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
     if (c->body) esp__free(ctx, c->body);

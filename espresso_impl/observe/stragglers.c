@@ -164,14 +164,6 @@ static void esp__stragglers_silent(void *user, uint64_t waited_ns) {
         (unsigned long long)a.step, (double)waited_ns * 1e-9);
 }
 
-static uint64_t esp__stragglers_waits(void *user) {
-    esp_ctx *ctx = ((esp__stragglers *)user)->ctx;
-    pthread_mutex_lock(&ctx->lanes.lock);
-    const uint64_t since = ctx->health.fatal ? UINT64_MAX : ctx->lanes.waiters ? ctx->lanes.wait_since_ns : 0;
-    pthread_mutex_unlock(&ctx->lanes.lock);
-    return since;
-}
-
 /* ---- the observer ------------------------------------------------------------------------------------------------------- */
 static esp_status esp__stragglers_open(esp_ctx *ctx, void **self) {
     int64_t ms = 0;
@@ -182,7 +174,6 @@ static esp_status esp__stragglers_open(esp_ctx *ctx, void **self) {
     x->ctx = ctx;
     const esp__report_events ev = {.after_ns = (uint64_t)ms * 1000000u,
                                    .user = x,
-                                   .waits = esp__stragglers_waits,
                                    .report = esp__stragglers_report,
                                    .ended = esp__stragglers_ended,
                                    .silent = esp__stragglers_silent};
