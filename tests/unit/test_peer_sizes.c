@@ -80,6 +80,40 @@ static void test_body_sizes(void **state) {
     close_peers(p, other);
 }
 
+/* Packed data is unpacked to what it was, and nothing else is taken for packed data: every shorter text, and every run that is wrong. */
+static void test_packed(void **state) {
+    static uint8_t data[3000], packed[2 * sizeof data], out[sizeof data + 1];
+    static const uint64_t eaches[] = {1, 4, 24, 56, 300, 1000, 3000};
+    uint32_t seed = 7;
+    (void)state;
+    for (int round = 0; round < 200; round++) {
+        const uint64_t each = eaches[round % 7], n = sizeof data / each, all = n * each;
+        for (uint64_t i = 0; i < all; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            data[i] = i >= each && (seed >> 16) % 100 < (unsigned)round % 101 ? data[i - each] : (uint8_t)(seed >> 24);
+        }
+        const uint64_t bytes = esp__pack(data, each, all, packed);
+        assert_true(bytes <= 2 * all && bytes == esp__pack(data, each, all, NULL));
+        out[all] = 0xee;
+        assert_true(esp__unpack(packed, bytes, out, each, all));
+        assert_memory_equal(out, data, all);
+        assert_false(esp__unpack(packed, bytes - 1, out, each, all));
+        assert_false(esp__unpack(packed, bytes, out, each, all - 1));
+        packed[bytes] = 1;
+        assert_false(esp__unpack(packed, bytes + 1, out, each, all));
+        for (uint64_t i = 0; i < bytes; i += 37) { /* whatever comes, nothing is written outside */
+            const uint8_t was = packed[i];
+            packed[i] = (uint8_t)(was ^ (1u << i % 8));
+            esp__unpack(packed, bytes, out, each, all);
+            packed[i] = was;
+        }
+        assert_int_equal(out[all], 0xee);
+    }
+    memset(data, 0, sizeof data); /* all ranks send the same */
+    assert_true(esp__pack(data, 10, sizeof data, packed) < 30);
+    assert_true(esp__unpack(NULL, 0, out, 0, 0));
+}
+
 /* Hands rank 0 one GATHER message from rank 1. `list` begins with its length. */
 static int gather(esp__peers *p, const int32_t *list, uint64_t list_bytes, uint64_t tag, uint64_t seq,
                   uint64_t claims) {
@@ -97,7 +131,8 @@ static uint64_t tag_of(const int32_t *list, uint64_t bytes) { return esp__hash64
 
 static void test_gather(void **state) {
     static const int32_t all[] = {3, 0, 1, 2}, others[] = {2, 0, 2}, negative[] = {-1, 0, 1},
-                         many[] = {INT32_MAX, 0, 1}, beyond[] = {3, 0, 1, 3}, below[] = {3, 0, 1, -1}, four[] = {4, 0, 1, 2, 1};
+                         many[] = {INT32_MAX, 0, 1}, beyond[] = {3, 0, 1, 3}, below[] = {3, 0, 1, -1},
+                         four[] = {4, 0, 1, 2, 1};
     int other[SIZE], taken = 0;
     esp__peers *p = open_peers(0, other);
     (void)state;
@@ -230,8 +265,8 @@ static void test_agree(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_body_sizes), cmocka_unit_test(test_gather), cmocka_unit_test(test_wild_ranks),
-        cmocka_unit_test(test_too_much),   cmocka_unit_test(test_agree),
+        cmocka_unit_test(test_body_sizes), cmocka_unit_test(test_packed),   cmocka_unit_test(test_gather),
+        cmocka_unit_test(test_wild_ranks), cmocka_unit_test(test_too_much), cmocka_unit_test(test_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
