@@ -28,12 +28,11 @@ enum {
     ESP__MSG_CHALLENGE = 16, /* from 0, to 0, from 0: see rendezvous.c                                       */
     ESP__MSG_RESPONSE = 17,
     ESP__MSG_PROOF = 18,
-    ESP__MSG_CHECK = 19,    /* to 0: the sender has waited for long; do all ranks answer?                    */
-    ESP__MSG_REJOIN = 20,   /* to the host of a regroup: body = esp__rejoin                                  */
-    ESP__MSG_HOSTED = 21,   /* from it: the rejoin came; wait for the others                                 */
-    ESP__MSG_MEMBERS = 22,  /* from it: tag = epoch; body = esp__survivor of each member                     */
-    ESP__MSG_EXCLUDED = 23, /* both ways: the sender goes on without the receiver                            */
-    ESP__MSG_LONG_WAIT = 24 /* to 0: the trainer of the sender waits long */
+    ESP__MSG_CHECK = 19, /* to 0: the sender has waited for long; do all ranks answer?                    */
+    ESP__MSG_MEMBERS =
+        20, /* from the host of a regroup: tag = epoch; body = esp__survivor of each member                     */
+    ESP__MSG_EXCLUDED = 21, /* both ways: the sender goes on without the receiver                            */
+    ESP__MSG_LONG_WAIT = 22 /* to 0: the trainer of the sender waits long */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* of a connection */
 enum {
@@ -130,6 +129,7 @@ struct esp__peers {
     long pid; /* of the process that opened it: a forked child must send nothing */
     char where[ESP__SPEC_MAX];
     char secret[ESP__SPEC_MAX]; /* "": the job has none; wiped when the ranks have met */
+    esp__survivor survivor;     /* in a regroup: this rank                             */
     esp__conn *conns;           /* rank 0: [size], own entry unused; else [1], rank 0 */
     int32_t n_conns;
     int wake_fd;
@@ -226,28 +226,25 @@ typedef struct esp__response {
     int32_t rank, size;
     uint32_t reserved;
     uint64_t job;
+    esp__survivor survivor; /* in a regroup */
     uint8_t nonce[ESP__NONCE];
     uint8_t code[ESP__SHA256_BYTES];
 } esp__response;
 typedef struct esp__proof {
     uint8_t code[ESP__SHA256_BYTES];
 } esp__proof;
-_Static_assert(sizeof(esp__hello) == 48 && sizeof(esp__challenge) == 48 && sizeof(esp__response) == 96,
+_Static_assert(sizeof(esp__hello) == 48 && sizeof(esp__challenge) == 48 && sizeof(esp__response) == 120,
                "sent as they are");
 
 /* A connection to a listening rank that has not proven to be a rank of this job. */
 typedef struct esp__candidate {
     esp__conn conn;
     uint64_t since_ns;
-    bool spoke;     /* its first message came                   */
-    int32_t member; /* in a regroup: the rank before; -1: it has not said */
-    union {
-        struct {
-            esp__hello hello;
-            esp__challenge challenge;
-        };
-        esp__survivor survivor;
-    };
+    bool spoke, proven; /* its hello came; it has proven itself by `response` */
+    int32_t member;     /* in a regroup: the rank before; -1: not known       */
+    esp__hello hello;
+    esp__challenge challenge;
+    esp__response response;
 } esp__candidate;
 /* A listening socket and the candidates there: at most `most`. */
 typedef struct esp__lobby {
@@ -265,6 +262,21 @@ ESP__FN int esp__lobby_accept(esp_ctx *ctx, esp__lobby *l, uint64_t *displaced, 
 ESP__FN void esp__hello_make(const esp__peers *p, uint64_t job, esp__hello *out);
 ESP__FN int esp__challenge_make(const esp__peers *p, esp__challenge *out); /* 0: no random numbers */
 ESP__FN int esp__response_make(const esp__peers *p, const esp__hello *k, const esp__challenge *ch, esp__response *out);
+/* Reads what a candidate of p's job has sent, and answers it. ESP_OK: it has proven itself, or more follows. ESP_PENDING: drop it,
+ * because of *why. failed: it gets the error of the meeting. */
+ESP__FN esp_status esp__candidate_read(esp__peers *p, uint64_t job, esp__candidate *g, esp_status failed, int *why);
+/* A connection to what may be a host. */
+typedef struct esp__joining {
+    esp__conn *conn;
+    esp__hello hello;
+    esp__challenge challenge;
+    esp__response response;
+    int stage; /* the messages from the host so far: challenge, proof */
+} esp__joining;
+ESP__FN void esp__join_begin(const esp__peers *p, esp__joining *j, esp__conn *c, uint64_t job);
+/* Handles the message that has come. ESP_PENDING: another one follows. ESP_OK: the host has proven itself before, and the message is
+ * for the caller. */
+ESP__FN esp_status esp__join_message(esp__peers *p, esp__joining *j);
 /* 1 if `code` is the one that the other side (`host`: rank 0) has to send. */
 ESP__FN int esp__code_check(const esp__peers *p, int host, const esp__hello *k, const esp__challenge *ch,
                             const esp__response *r, const uint8_t code[ESP__SHA256_BYTES]);

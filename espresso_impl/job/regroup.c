@@ -96,11 +96,6 @@ ESP__FN esp_status esp__standby_open(esp_ctx *ctx, uint64_t number, bool one_hos
 }
 
 /* ---- connections to standby sockets ---- */
-typedef struct esp__rejoin {
-    uint64_t number;
-    esp__survivor who;
-} esp__rejoin;
-
 /* A connection to another rank's standby socket. */
 typedef struct esp__reach {
     esp__conn conn;
@@ -114,7 +109,7 @@ enum { ESP__MEMBER_AWAITED, ESP__MEMBER_SILENT, ESP__MEMBER_GONE, ESP__MEMBER_HE
 typedef struct esp__group {
     esp__standby *at;
     esp__peers *old;
-    const esp__survivor *mine;
+    esp__peers me; /* by what this rank proves itself: the number as the secret */
     uint64_t deadline_ns;
     uint8_t *state;    /* [n] ESP__MEMBER_* of each rank before */
     esp__reach *reach; /* [n] */
@@ -239,17 +234,15 @@ static esp_status esp__rejoin_members(esp__group *m, esp__conn *c, esp__survivor
     return ESP_OK;
 }
 
-/* A message from the rank that was called. ESP_PENDING: it is the host, which waits for others. */
-static esp_status esp__rejoin_message(esp__group *m, esp__conn *c, esp__survivors *out) {
-    esp_status s = ESP_PENDING;
-    if (c->head.type == ESP__MSG_MEMBERS) return esp__rejoin_members(m, c, out);
-    if (c->head.type == ESP__MSG_HOSTED) m->deadline_ns = esp__now_ns() + (m->old->timeout_ms + 1000ull) * 1000000u;
-    if (c->head.type == ESP__MSG_EXCLUDED) s = esp__group_exclude(m);
-    if (c->head.type == ESP__MSG_REFUSE && c->head.rank < 0 && c->head.bytes > 0) {
-        c->body[c->head.bytes - 1] = 0;
-        s = esp__fail(m->old->ctx, c->head.rank, "%s", (const char *)c->body);
-    }
-    esp__conn_next(m->old->ctx, c);
+/* A message from the rank that was called. ESP_PENDING: it is the host, which waits for others, or has not proven to be one. */
+static esp_status esp__rejoin_message(esp__group *m, esp__joining *j, int32_t to, esp__survivors *out) {
+    const int before = j->stage;
+    esp_status s = esp__join_message(&m->me, j);
+    if (s == ESP_OK && j->conn->head.type == ESP__MSG_MEMBERS) return esp__rejoin_members(m, j->conn, out);
+    if (s == ESP_OK) s = j->conn->head.type == ESP__MSG_EXCLUDED ? esp__group_exclude(m) : ESP_PENDING;
+    if (before == 1 && j->stage == 2) m->deadline_ns = esp__now_ns() + (m->old->timeout_ms + 1000ull) * 1000000u;
+    if (s < 0 && j->stage < 2) m->state[to] = ESP__MEMBER_SILENT, s = ESP_PENDING; /* it may be anybody */
+    esp__conn_next(m->old->ctx, j->conn);
     return s;
 }
 
@@ -257,20 +250,17 @@ static esp_status esp__rejoin_message(esp__group *m, esp__conn *c, esp__survivor
 static esp_status esp__rejoin_at(esp__group *m, int32_t to, esp__survivors *out) {
     esp_ctx *ctx = m->old->ctx;
     esp__reach *d = &m->reach[to];
-    const esp__rejoin mine = {m->at->number, *m->mine};
-    bool sent = false;
+    esp__joining j = {0};
     m->deadline_ns = esp__now_ns() + m->old->timeout_ms * 1000000ull;
     for (;;) {
         const int reach = esp__reach_try(m, to);
         if (reach == ESP__REACH_GONE) m->state[to] = ESP__MEMBER_GONE;
         if (reach == ESP__REACH_UNKNOWN || esp__now_ns() >= m->deadline_ns) m->state[to] = ESP__MEMBER_SILENT;
-        if (reach == ESP__REACH_OPEN && !sent)
-            esp__conn_send(ctx, &d->conn, (esp__msg){ESP__MSG_REJOIN, m->mine->origin, 0, 0, 0}, &mine, sizeof mine);
-        sent |= reach == ESP__REACH_OPEN;
+        if (reach == ESP__REACH_OPEN && !j.conn) esp__join_begin(&m->me, &j, &d->conn, 0);
         const int rc = reach == ESP__REACH_OPEN ? esp__group_read(ctx, &d->conn, 1u << 24) : 0;
         if (rc < 0) m->state[to] = ESP__MEMBER_GONE;
         const esp_status s = esp__group_excluded(m) ? esp__group_exclude(m)
-                             : rc > 0               ? esp__rejoin_message(m, &d->conn, out)
+                             : rc > 0               ? esp__rejoin_message(m, &j, to, out)
                                                     : ESP_PENDING;
         if (s != ESP_PENDING) return s;
         if (m->state[to] != ESP__MEMBER_AWAITED) return ESP_PENDING;
@@ -281,22 +271,16 @@ static esp_status esp__rejoin_at(esp__group *m, int32_t to, esp__survivors *out)
 }
 
 /* ---- the host ---- */
-/* A candidate's first message. 0: it is no rank of this job, or has no place in it any more. */
+/* A candidate is a rank of this job. 0: it has no place in it any more. */
 static int esp__host_admit(esp__group *m, esp__candidate *c) {
-    esp__rejoin in = {0};
-    if (c->conn.head.type == ESP__MSG_REJOIN && c->conn.head.bytes == sizeof in) memcpy(&in, c->conn.body, sizeof in);
-    esp__conn_next(m->old->ctx, &c->conn);
-    if (in.number != m->at->number) return 0;
-    const int32_t member = esp__group_find(m, in.who.origin);
+    const int32_t member = esp__group_find(m, c->response.survivor.origin);
     if (member <= m->old->rank || m->state[member] == ESP__MEMBER_HERE) {
         /* given up before, or a lower rank, which this one took for gone or silent */
         esp__conn_send(m->old->ctx, &c->conn, (esp__msg){ESP__MSG_EXCLUDED, 0, 0, 0, 0}, NULL, 0);
         return 0;
     }
-    c->survivor = in.who;
     c->member = member;
     m->state[member] = ESP__MEMBER_HERE;
-    esp__conn_send(m->old->ctx, &c->conn, (esp__msg){ESP__MSG_HOSTED, 0, 0, 0, 0}, NULL, 0);
     return 1;
 }
 
@@ -305,9 +289,12 @@ static void esp__host_read(esp__group *m) {
     esp_ctx *ctx = m->old->ctx;
     for (int32_t i = m->lobby.n - 1; i >= 0; i--) { /* one that leaves gives its place to the last */
         esp__candidate *c = &m->lobby.candidates[i];
-        const int rc = esp__group_read(ctx, &c->conn, sizeof(esp__rejoin));
-        const bool came = c->member >= 0, waits = came || esp__now_ns() - c->since_ns < ESP__REGROUP_CONNECT_NS;
-        if ((rc == 0 && waits) || (rc > 0 && !came && esp__host_admit(m, c))) continue;
+        const bool came = c->member >= 0;
+        int unused;
+        if (came && esp__group_read(ctx, &c->conn, 0) == 0) continue;
+        if (!came && esp__candidate_read(&m->me, 0, c, ESP_OK, &unused) == ESP_OK &&
+            (c->proven ? esp__host_admit(m, c) : esp__now_ns() - c->since_ns < ESP__REGROUP_CONNECT_NS))
+            continue;
         if (came) {
             m->state[c->member] = ESP__MEMBER_AWAITED;
             m->reach[c->member].root = m->reach[c->member].refused = 0;
@@ -362,13 +349,13 @@ static esp_status esp__host_check(const esp__group *m) {
 static esp_status esp__host_decide(esp__group *m, esp__survivors *out) {
     esp_ctx *ctx = m->old->ctx;
     esp_status s = esp__host_check(m);
-    uint32_t epoch = m->mine->epoch;
+    uint32_t epoch = m->me.survivor.epoch;
     out->n = out->rank = 0;
     for (int32_t i = 0; i < m->at->n && !s; i++) {
         if (m->state[i] != ESP__MEMBER_HERE) continue;
-        out->who[out->n] = *m->mine;
+        out->who[out->n] = m->me.survivor;
         for (int32_t k = 0; k < m->lobby.n; k++)
-            if (m->lobby.candidates[k].member == i) out->who[out->n] = m->lobby.candidates[k].survivor;
+            if (m->lobby.candidates[k].member == i) out->who[out->n] = m->lobby.candidates[k].response.survivor;
         if (out->who[out->n].epoch > epoch) epoch = out->who[out->n].epoch;
         out->was[out->n++] = i;
     }
@@ -412,10 +399,12 @@ ESP__FN esp_status esp__regroup(esp__standby *s, esp__peers *old, const esp__sur
                                 esp__survivors *out) {
     esp_ctx *ctx = old->ctx;
     const uint64_t n = (uint64_t)s->n;
-    esp__survivor me = *mine;
-    esp__group m = {.at = s, .old = old, .mine = &me};
-    me.origin = s->members[old->rank];
-    me.epoch = s->epoch;
+    esp__group m = {.at = s, .old = old};
+    m.me = (esp__peers){.ctx = ctx, .rank = s->members[old->rank], .size = s->n, .survivor = *mine};
+    m.me.survivor.origin = m.me.rank;
+    m.me.survivor.epoch = s->epoch;
+    snprintf(m.me.where, sizeof m.me.where, "%s", old->where);
+    snprintf(m.me.secret, sizeof m.me.secret, "%016llx", (unsigned long long)s->number);
     out->peers = NULL;
     m.state = esp__alloc(ctx, n);
     m.reach = esp__alloc(ctx, n * sizeof *m.reach);

@@ -87,7 +87,8 @@ ESP__FN int esp__challenge_make(const esp__peers *p, esp__challenge *out) {
 }
 
 ESP__FN int esp__response_make(const esp__peers *p, const esp__hello *k, const esp__challenge *ch, esp__response *out) {
-    *out = (esp__response){.secured = p->secret[0] != 0, .rank = p->rank, .size = p->size, .job = k->job};
+    *out = (esp__response){
+        .secured = p->secret[0] != 0, .rank = p->rank, .size = p->size, .job = k->job, .survivor = p->survivor};
     memcpy(out->magic, esp__meet_magic, sizeof out->magic);
     if (esp__random_bytes(out->nonce, sizeof out->nonce) != 0) return 0;
     esp__code(p->secret, 0, k, ch, out, out->code);
@@ -203,7 +204,7 @@ static void esp__meet_drop(esp__peers *p, esp__meeting *meet, esp__candidate *c,
 
 /* A candidate's hello. ESP_PENDING: refuse it, because of *why. On a Unix socket it is of this user, so another version is a mistake
  * that ends the meeting. */
-static esp_status esp__meet_hello(esp__peers *p, esp__candidate *g, esp_status failed, int *why) {
+static esp_status esp__candidate_hello(esp__peers *p, esp__candidate *g, esp_status failed, int *why) {
     esp__conn *c = &g->conn;
     esp__hello *k = &g->hello, own;
     if (c->head.type != ESP__MSG_HELLO || c->head.bytes != sizeof *k) return ESP_PENDING;
@@ -228,58 +229,73 @@ static esp_status esp__meet_hello(esp__peers *p, esp__candidate *g, esp_status f
 }
 
 /* A candidate's response: checks its code before all else. ESP_PENDING: refuse it, because of *why. */
-static esp_status esp__meet_response(esp__peers *p, esp__meeting *meet, esp__candidate *g, int *why) {
+static esp_status esp__candidate_response(esp__peers *p, uint64_t job, esp__candidate *g, int *why) {
     esp__conn *c = &g->conn;
     esp__proof proof;
-    esp__response h;
-    if (c->head.type != ESP__MSG_RESPONSE || c->head.bytes != sizeof h) return ESP_PENDING;
-    memcpy(&h, c->body, sizeof h);
-    if (!esp__code_check(p, 0, &g->hello, &g->challenge, &h, h.code)) {
-        const bool with = h.secured != 0, here = p->secret[0] != 0;
-        if (memcmp(h.magic, esp__meet_magic, sizeof h.magic) != 0) return ESP_PENDING;
+    esp__response *h = &g->response;
+    if (c->head.type != ESP__MSG_RESPONSE || c->head.bytes != sizeof *h) return ESP_PENDING;
+    memcpy(h, c->body, sizeof *h);
+    if (!esp__code_check(p, 0, &g->hello, &g->challenge, h, h->code)) {
+        const bool with = h->secured != 0, here = p->secret[0] != 0;
+        if (memcmp(h->magic, esp__meet_magic, sizeof h->magic) != 0) return ESP_PENDING;
         *why = with == here ? ESP__DIFFERS : with ? ESP__WITH : ESP__WITHOUT;
         esp__fail(p->ctx, ESP_E_MISMATCH, "rank 0 at %s refused this process: %s", p->where, esp__refusals[*why]);
         esp__meet_refuse(p, c, ESP_E_MISMATCH);
         return ESP_PENDING;
     }
-    if (h.job != meet->job) return ESP_PENDING;
-    esp__code(p->secret, 1, &g->hello, &g->challenge, &h, proof.code);
+    if (h->job != job) return ESP_PENDING;
+    esp__code(p->secret, 1, &g->hello, &g->challenge, h, proof.code);
     esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_PROOF, 0, 0, 0, 0}, &proof, sizeof proof);
-    if (h.size != p->size)
-        return esp__fail(p->ctx, ESP_E_MISMATCH, "rank %d says that the job has %d ranks, rank 0 says %d", (int)h.rank,
-                         (int)h.size, (int)p->size);
-    if (h.rank < 0 || h.rank >= p->size)
-        return esp__fail(p->ctx, ESP_E_MISMATCH, "a process says that it is rank %d of %d", (int)h.rank, (int)p->size);
-    if (h.rank == 0 || p->conns[h.rank].fd >= 0)
-        return esp__fail(p->ctx, ESP_E_MISMATCH,
-                         "two processes say that they are rank %d of %d: do two jobs meet at %s?", (int)h.rank,
-                         (int)p->size, p->where);
-    c->rank = h.rank;
     esp__conn_next(p->ctx, c);
-    p->conns[h.rank] = *c;
-    esp__conn_init(c, -1, -1);
+    g->proven = true;
+    return ESP_OK;
+}
+
+ESP__FN esp_status esp__candidate_read(esp__peers *p, uint64_t job, esp__candidate *g, esp_status failed, int *why) {
+    esp_status s = ESP_OK;
+    int rc = 0;
+    *why = ESP__UNKNOWN;
+    while (s == ESP_OK && !g->proven && (rc = esp__conn_read(p->ctx, &g->conn, sizeof(esp__response))) == 1) {
+        if (failed && g->spoke)
+            s = esp__meet_refuse(p, &g->conn, failed);
+        else
+            s = g->spoke ? esp__candidate_response(p, job, g, why) : esp__candidate_hello(p, g, failed, why);
+    }
+    return s == ESP_OK && rc < 0 ? ESP_PENDING : s;
+}
+
+/* A candidate that has proven itself becomes a rank. */
+static esp_status esp__meet_admit(esp__peers *p, esp__meeting *meet, esp__candidate *g) {
+    const esp__response *h = &g->response;
+    if (h->size != p->size)
+        return esp__fail(p->ctx, ESP_E_MISMATCH, "rank %d says that the job has %d ranks, rank 0 says %d", (int)h->rank,
+                         (int)h->size, (int)p->size);
+    if (h->rank < 0 || h->rank >= p->size)
+        return esp__fail(p->ctx, ESP_E_MISMATCH, "a process says that it is rank %d of %d", (int)h->rank, (int)p->size);
+    if (h->rank == 0 || p->conns[h->rank].fd >= 0)
+        return esp__fail(p->ctx, ESP_E_MISMATCH,
+                         "two processes say that they are rank %d of %d: do two jobs meet at %s?", (int)h->rank,
+                         (int)p->size, p->where);
+    g->conn.rank = h->rank;
+    p->conns[h->rank] = g->conn;
+    esp__conn_init(&g->conn, -1, -1);
     meet->n_here++;
     return ESP_OK;
 }
 
-/* Reads what a candidate has sent. One that became a rank, is refused, or said too little in its time, leaves the list. failed: sends
- * it the error of the meeting. Returns an error where the meeting fails now. */
+/* Reads what a candidate has sent. One that became a rank, is refused, or said too little in its time, leaves the list. Returns an
+ * error where the meeting fails now. */
 static esp_status esp__meet_read(esp__peers *p, esp__meeting *meet, esp__candidate *g, esp_status failed) {
-    esp_status s = ESP_OK;
-    int rc = 0, why = ESP__UNKNOWN;
-    while (s == ESP_OK && g->conn.fd >= 0 && (rc = esp__conn_read(p->ctx, &g->conn, sizeof(esp__response))) == 1) {
-        if (failed && g->spoke)
-            s = esp__meet_refuse(p, &g->conn, failed);
-        else
-            s = g->spoke ? esp__meet_response(p, meet, g, &why) : esp__meet_hello(p, g, failed, &why);
-    }
+    int why;
+    esp_status s = esp__candidate_read(p, meet->job, g, failed, &why);
+    if (s == ESP_OK && g->proven) s = esp__meet_admit(p, meet, g);
     if (s < 0 && !failed) { /* this candidate, and all ranks that have joined, learn why */
         esp__meet_refuse(p, &g->conn, s);
         esp__meet_refuse(p, NULL, s);
     }
     if (s < 0 || g->conn.fd < 0)
         esp__meet_drop(p, meet, g, -1);
-    else if (s == ESP_PENDING || rc < 0)
+    else if (s == ESP_PENDING)
         esp__meet_drop(p, meet, g, why);
     else if (esp__now_ns() - g->since_ns > ESP__CANDIDATE_MS * 1000000ull)
         esp__meet_drop(p, meet, g, ESP__SILENT);
@@ -399,30 +415,27 @@ static int esp__join_connect(const esp__addr *a, uint64_t deadline_ns) {
     return fd;
 }
 
-/* A connection to what may be rank 0. */
-typedef struct esp__joining {
-    esp__hello hello;
-    esp__challenge challenge;
-    esp__response response;
-    int stage;   /* the messages from rank 0 so far: challenge, proof                                */
-    bool unsure; /* there are other addresses to try: until it has proven itself, it may be anybody's */
-} esp__joining;
-
 /* What rank 0, or whoever answers, says instead of the next message. */
-static esp_status esp__join_refused(esp__peers *p) {
-    esp__conn *c = &p->conns[0];
+static esp_status esp__join_refused(esp__peers *p, esp__conn *c) {
     const bool known = !strncmp(esp_status_name(c->head.rank), "ESP_E_", 6);
     if (c->head.bytes == 0) return esp__fail(p->ctx, ESP_E_COMM, "rank 0 at %s refused this process", p->where);
     esp__printable((char *)c->body, c->head.bytes);
     return esp__fail(p->ctx, known ? c->head.rank : ESP_E_COMM, "%s", (char *)c->body);
 }
 
-/* Handles the message that has come. ESP_PENDING: another one follows. */
-static esp_status esp__join_message(esp__peers *p, esp__joining *j) {
-    esp__conn *c = &p->conns[0];
+ESP__FN void esp__join_begin(const esp__peers *p, esp__joining *j, esp__conn *c, uint64_t job) {
+    j->conn = c;
+    j->stage = 0;
+    esp__hello_make(p, job, &j->hello);
+    esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_HELLO, p->rank, 0, 0, 0}, &j->hello, sizeof j->hello);
+}
+
+ESP__FN esp_status esp__join_message(esp__peers *p, esp__joining *j) {
+    esp__conn *c = j->conn;
     const esp__msg *m = &c->head;
     esp__proof proof;
-    if (m->type == ESP__MSG_REFUSE && m->rank < 0) return esp__join_refused(p);
+    if (m->type == ESP__MSG_REFUSE && m->rank < 0) return esp__join_refused(p, c);
+    if (j->stage == 2) return ESP_OK;
     if (j->stage == 0 && m->type == ESP__MSG_CHALLENGE && m->bytes == sizeof j->challenge) {
         memcpy(&j->challenge, c->body, sizeof j->challenge);
         if (memcmp(j->challenge.magic, esp__meet_magic, sizeof j->challenge.magic) == 0) {
@@ -443,17 +456,17 @@ static esp_status esp__join_message(esp__peers *p, esp__joining *j) {
         j->stage = 2;
         return ESP_PENDING;
     }
-    if (j->stage == 2 && m->type == ESP__MSG_WELCOME) return ESP_OK;
     return esp__fail(p->ctx, ESP_E_COMM, "what answers at %s is not espresso %s", p->where, ESPRESSO_VERSION);
 }
 
-/* Meets rank 0 over a new connection. ESP_PENDING: it was not rank 0, or ended; try again. */
-static esp_status esp__join_greet(esp__peers *p, esp__joining *j) {
+/* Meets rank 0 over a new connection. ESP_PENDING: it was not rank 0, or ended; try again. unsure: there are other addresses to try, so
+ * until it has proven itself, it may be anybody. */
+static esp_status esp__join_greet(esp__peers *p, esp__joining *j, bool unsure, uint64_t job) {
     /* rank 0 started before this moment, and gives up timeout_ms after its start: its answer, which names the missing
      * ranks, comes before this deadline */
     const uint64_t deadline = esp__now_ns() + (p->timeout_ms + 1000ull) * 1000000u;
     esp__conn *c = &p->conns[0];
-    esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_HELLO, p->rank, 0, 0, 0}, &j->hello, sizeof j->hello);
+    esp__join_begin(p, j, c, job);
     for (;;) {
         struct pollfd ready = {c->fd, POLLIN, 0};
         const int rc = esp__conn_read(p->ctx, c, ESP__ERROR_MAX);
@@ -465,9 +478,11 @@ static esp_status esp__join_greet(esp__peers *p, esp__joining *j) {
                              (int)p->rank, p->where, (unsigned)p->timeout_ms + 1000u);
         if (rc == 0) poll(&ready, 1, esp__poll_ms(deadline));
         if (rc == 0) continue;
-        const esp_status s = esp__join_message(p, j);
+        esp_status s = esp__join_message(p, j);
+        if (s == ESP_OK && c->head.type != ESP__MSG_WELCOME)
+            s = esp__fail(p->ctx, ESP_E_COMM, "what answers at %s is not espresso %s", p->where, ESPRESSO_VERSION);
         esp__conn_next(p->ctx, c);
-        if (s < 0 && j->stage < 2 && j->unsure) return ESP_PENDING;
+        if (s < 0 && j->stage < 2 && unsure) return ESP_PENDING;
         if (s != ESP_PENDING) return s;
     }
 }
@@ -475,7 +490,7 @@ static esp_status esp__join_greet(esp__peers *p, esp__joining *j) {
 /* Tries one address. ESP_PENDING: rank 0 was not there, because of *error. */
 static esp_status esp__join_at(esp__peers *p, const esp__addr *a, bool unsure, uint64_t job, uint64_t deadline,
                                const char **error) {
-    esp__joining j = {.unsure = unsure};
+    esp__joining j = {0};
     int fd = esp__join_connect(a, deadline), pidfd;
     *error = strerror(errno);
     if (fd < 0) return ESP_PENDING;
@@ -483,8 +498,7 @@ static esp_status esp__join_at(esp__peers *p, const esp__addr *a, bool unsure, u
     esp_status s = ESP_PENDING;
     if (esp__socket_peer(fd, &pidfd)) {
         p->conns[0].pidfd = pidfd;
-        esp__hello_make(p, job, &j.hello);
-        s = esp__join_greet(p, &j);
+        s = esp__join_greet(p, &j, unsure, job);
         *error = j.stage == 0 ? "it closed the connection" : "it is not rank 0 of this job";
     } else {
         *error = "it belongs to another user";
