@@ -23,6 +23,15 @@ enum {
 };
 enum { ESP__CAUSES = 64 }; /* of LEAVE: more are none */
 
+/* Calls the context, without the lock; not while this rank closes. */
+#define ESP__CALL(p, callback, arguments)                                                                              \
+    do {                                                                                                               \
+        if ((p)->closing || !(p)->ev.callback) break;                                                                  \
+        pthread_mutex_unlock(&(p)->lock);                                                                              \
+        (p)->ev.callback arguments;                                                                                    \
+        pthread_mutex_lock(&(p)->lock);                                                                                \
+    } while (0)
+
 /* A callback of the reporter runs between these two, without the lock. */
 static void esp__report_begin(esp__peers *p) {
     p->report.inside++;
@@ -44,10 +53,7 @@ static void esp__watch_notify(esp__peers *p, int32_t rank, int state, uint64_t c
     if (state == ESP__LEFT) p->left[rank] = 1;
     if (state == ESP__LEFT && p->left_known < known) p->left_known = known;
     pthread_cond_broadcast(&p->changed);
-    if (!first || p->closing || !p->ev.lost) return;
-    pthread_mutex_unlock(&p->lock);
-    p->ev.lost(p->ev.user, rank, state == ESP__DIED ? 0 : known == 1 ? 1 : -(int)cause);
-    pthread_mutex_lock(&p->lock);
+    if (first) ESP__CALL(p, lost, (p->ev.user, rank, state == ESP__DIED ? 0 : known == 1 ? 1 : -(int)cause));
 }
 
 /* The other ranks took this one for dead or silent, and went on without it. */
@@ -55,10 +61,7 @@ static void esp__watch_excluded(esp__peers *p) {
     if (p->excluded) return;
     p->excluded = true;
     pthread_cond_broadcast(&p->changed);
-    if (p->closing || !p->ev.excluded) return;
-    pthread_mutex_unlock(&p->lock);
-    p->ev.excluded(p->ev.user);
-    pthread_mutex_lock(&p->lock);
+    ESP__CALL(p, excluded, (p->ev.user));
 }
 
 /* A connection has ended: `state` and `cause` say how. Rank 0 notifies all other ranks. */
@@ -90,10 +93,7 @@ static void esp__watch_no_memory(esp__peers *p) {
 /* How far this rank is. */
 static esp__answer esp__answer_own(esp__peers *p) {
     esp__answer a = {.waits_for = ESP__WAITS_FOR_NOBODY, .tensor = UINT32_MAX};
-    if (p->closing || !p->ev.answer) return a;
-    pthread_mutex_unlock(&p->lock);
-    p->ev.answer(p->ev.user, &a);
-    pthread_mutex_lock(&p->lock);
+    ESP__CALL(p, answer, (p->ev.user, &a));
     return a;
 }
 
@@ -101,10 +101,7 @@ static void esp__decided(esp__peers *p, int32_t rank, uint64_t tensor) {
     p->suspecting = false;
     p->decision_known = true;
     pthread_cond_broadcast(&p->changed);
-    if (p->closing || !p->ev.decided) return;
-    pthread_mutex_unlock(&p->lock);
-    p->ev.decided(p->ev.user, rank, (uint32_t)tensor);
-    pthread_mutex_lock(&p->lock);
+    ESP__CALL(p, decided, (p->ev.user, rank, (uint32_t)tensor));
 }
 
 /* Until when a suspicion, at the time `now`, waits for a rank that has not answered since `asked`. UINT64_MAX: it was not asked. */

@@ -142,11 +142,11 @@ static uint64_t esp__lobby_room_ns(const esp__lobby *l) {
 ESP__FN int esp__lobby_accept(esp_ctx *ctx, esp__lobby *l, uint64_t *displaced, uint64_t *refused) {
     for (int i = 0; i < ESP__ACCEPTS_AT_ONCE && !esp__lobby_room_ns(l); i++) {
         int pidfd = -1;
-        if (l->n == l->most) esp__lobby_drop(ctx, l, esp__lobby_first_to_go(l)), ++*displaced;
         const int fd = esp__accept(l->listen_fd, &pidfd);
         if (fd < 0 && errno == ECONNREFUSED) ++*refused;
         if (fd < 0 && errno != ECONNREFUSED) return errno;
         if (fd < 0) continue;
+        if (l->n == l->most) esp__lobby_drop(ctx, l, esp__lobby_first_to_go(l)), ++*displaced;
         esp__candidate *c = &l->candidates[l->n++];
         memset(c, 0, sizeof *c);
         esp__conn_init(&c->conn, fd, -1);
