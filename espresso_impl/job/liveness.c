@@ -220,7 +220,7 @@ static void esp__inquiry_report(esp__peers *p, uint64_t now) {
     }
 }
 
-/* `quiet`: no message is left to read. Only then is an answer late: otherwise this thread itself may have been slow. */
+/* `quiet`: no message is left to read. Only then is time over: otherwise this thread itself may have been slow. */
 static void esp__inquiry_turn(esp__peers *p, bool quiet, uint64_t now) {
     bool missing = false, awaited = false; /* awaited: one that has answered since the check, and may do so again */
     for (int32_t r = 1; r < p->size; r++) {
@@ -228,9 +228,9 @@ static void esp__inquiry_turn(esp__peers *p, bool quiet, uint64_t now) {
         missing = true;
         awaited |= p->conns[r].heard_ns >= p->checked_ns;
     }
-    const bool late = !missing || (quiet && now >= p->inquiry.until_ns);
-    if (p->inquiry.decide) esp__inquiry_decide(p, late || (quiet && now >= p->inquiry.soon_ns && !awaited));
-    if (p->inquiry.report && late) esp__inquiry_report(p, now);
+    const bool over = !missing || (quiet && now >= p->inquiry.until_ns);
+    if (p->inquiry.decide) esp__inquiry_decide(p, over || (quiet && now >= p->inquiry.soon_ns && !awaited));
+    if (p->inquiry.report && over) esp__inquiry_report(p, now);
 }
 
 /* A rank waits for long: asks all ranks, so that their answers are here before the suspicion. */

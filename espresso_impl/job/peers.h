@@ -154,7 +154,7 @@ struct esp__peers {
     bool suspecting; /* it waits for the decision */
     int32_t suspect;
     uint64_t suspect_tensor, decide_ns; /* decide_ns: without a decision by then, rank 0 is silent */
-    uint64_t check_ns, hub_ns; /* when this rank first asked for a check since it heard of rank 0; when that was */
+    uint64_t check_ns, hub_ns;          /* when this rank first asked for a check since rank 0 asked; when that was */
     /* rank 0 */
     bool suspect_now, check_now; /* its own suspicion and check are for the watch thread to begin */
     uint64_t checked_ns;         /* when all ranks were asked because one waits for long */
@@ -208,7 +208,7 @@ ESP__FN void esp__conn_next(esp_ctx *ctx, esp__conn *c);
 ESP__FN int esp__poll_ms(uint64_t deadline_ns);
 
 /* ---- rendezvous.c ---- */
-/* All versions of the library begin with a hello of this layout, so that each can tell the other its version. */
+/* All versions of the library begin with a hello of this layout, so that each knows the version of the other. */
 enum { ESP__NONCE = 32, ESP__MEET_VERSION = 24 };
 typedef struct esp__hello {
     char magic[8], version[ESP__MEET_VERSION];
