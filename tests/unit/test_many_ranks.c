@@ -18,6 +18,7 @@ typedef struct rank_t {
     int32_t rank, size;
     const char *root;
     bool one_host; /* else they listen for ranks of other hosts */
+    bool odd;      /* it has another backend than the others */
     uint64_t sent;
     esp_status status;
     char error[256];
@@ -34,7 +35,7 @@ static esp_status meet(rank_t *t, esp_ctx *ctx) {
     snprintf(w.root, sizeof w.root, "%s", t->root);
     snprintf(w.machine, sizeof w.machine, "m%d", (int)t->rank / PER_MACHINE);
     esp_status s = esp__peers_open(ctx, &cfg, &w, NULL, &ctx->job.peers);
-    if (!s) s = esp__job_introduce(ctx, &ctx->job, &w, "backend loop, link none", &number, &one_host);
+    if (!s) s = esp__job_introduce(ctx, &ctx->job, &w, t->odd ? "backend shm" : "backend loop", &number, &one_host);
     if (!s && (!one_host || !number)) s = ESP_E_CORRUPT;
     if (!s) s = esp__standby_open(ctx, number, t->one_host, &ctx->job.standby);
     if (!s) s = esp__agree_ok(ctx, ESP_OK);
@@ -67,35 +68,44 @@ static void *rank_main(void *arg) {
     return NULL;
 }
 
-static void run(int32_t size, bool one_host) {
+/* odd: the rank whose settings are wrong; 0: none. */
+static void run(int32_t size, bool one_host, int32_t odd) {
     static int serial;
-    char root[64];
+    char root[64], differing[64];
     pthread_attr_t small;
     uint64_t most = 0, began = esp__now_ns();
     snprintf(root, sizeof root, "unix:test-many-%d-%d", (int)getpid(), serial++);
+    snprintf(differing, sizeof differing, "(differing ranks: %d)", (int)odd);
     pthread_barrier_init(&all_here, NULL, (unsigned)size);
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, 256 << 10);
     for (int32_t r = 0; r < size; r++) {
-        ranks[r] = (rank_t){.rank = r, .size = size, .root = root, .one_host = one_host};
+        ranks[r] = (rank_t){.rank = r, .size = size, .root = root, .one_host = one_host, .odd = odd && r == odd};
         assert_int_equal(pthread_create(&ranks[r].thread, &small, rank_main, &ranks[r]), 0);
     }
     for (int32_t r = 0; r < size; r++) pthread_join(ranks[r].thread, NULL);
     pthread_attr_destroy(&small);
     pthread_barrier_destroy(&all_here);
     for (int32_t r = 0; r < size; r++) {
-        if (ranks[r].status) fail_msg("rank %d: %s: %s", (int)r, esp_status_name(ranks[r].status), ranks[r].error);
+        const esp_status want = odd ? ESP_E_MISMATCH : ESP_OK;
+        if (ranks[r].status != want)
+            fail_msg("rank %d: %s: %s", (int)r, esp_status_name(ranks[r].status), ranks[r].error);
+        if (odd && (!strstr(ranks[r].error, "rank 0 has 'backend loop") || !strstr(ranks[r].error, differing)))
+            fail_msg("rank %d: %s", (int)r, ranks[r].error);
         if (r && ranks[r].sent > most) most = ranks[r].sent;
     }
     print_message("%d ranks, %s: rank 0 sent %llu bytes to each, others at most %llu in all; %.1f s\n", (int)size,
-                  one_host ? "one host" : "several hosts", (unsigned long long)ranks[0].sent / (unsigned)(size - 1),
-                  (unsigned long long)most, (double)(esp__now_ns() - began) * 1e-9);
+                  odd        ? "one of them other"
+                  : one_host ? "one host"
+                             : "several hosts",
+                  (unsigned long long)ranks[0].sent / (unsigned)(size - 1), (unsigned long long)most,
+                  (double)(esp__now_ns() - began) * 1e-9);
     /* a few bytes of each rank; of those of several hosts also a port */
     assert_true(ranks[0].sent / (uint64_t)(size - 1) < 1000u + (one_host ? 4u : 12u) * (uint64_t)size);
     assert_true(most < 1500);
 }
 
-static void many(int32_t size, bool one_host) {
+static void many(int32_t size, bool one_host, int32_t odd) {
     struct rlimit files;
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;
@@ -105,18 +115,20 @@ static void many(int32_t size, bool one_host) {
                       (int)size * FILES_EACH + OTHER_FILES, (unsigned long long)files.rlim_cur);
         skip();
     }
-    run(size, one_host);
+    run(size, one_host, odd);
 }
 
 static void test_64(void **state) {
     (void)state;
-    many(64, true);
-    many(64, false);
+    many(64, true, 0);
+    many(64, false, 0);
+    many(64, true, 33);
 }
 static void test_1024(void **state) {
     struct rusage use;
     (void)state;
-    many(MOST, true);
+    many(MOST, true, 0);
+    many(MOST, true, 700);
     getrusage(RUSAGE_SELF, &use);
     assert_true(use.ru_maxrss < 4 << 20); /* KiB */
     print_message("%ld MiB\n", use.ru_maxrss >> 10);
