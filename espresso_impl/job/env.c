@@ -245,7 +245,7 @@ static esp_status esp__env_root(const esp_config *cfg, const esp__launcher *l, e
         if (s == ESP_OK) snprintf(out->root, sizeof out->root, "%s", root);
         return s;
     }
-    if (cfg && cfg->oob_allgather) return ESP_OK; /* peers.c agrees on an address through it */
+    if (cfg && cfg->oob_allgather) return ESP_OK; /* rendezvous.c agrees on an address through it */
     if (esp__env_get("MASTER_ADDR")) return esp__env_master(out);
     if (l && esp__env_one_host(l, out->size)) esp__env_job(l, job, sizeof job);
     if (!job[0]) {

@@ -16,7 +16,7 @@ enum { SANITIZED = 1 }; /* they keep memory that was freed */
 #else
 enum { SANITIZED = 0 };
 #endif
-enum { RANKS = 4, HOSTILES = 2, HELD = 200, COUNT = 20000, GUESTS = ESP__CANDIDATES + RANKS };
+enum { RANKS = 4, HOSTILES = 2, HELD = 200, COUNT = 20000, PLACES = ESP__CANDIDATES + RANKS };
 static const char secret[] = "a secret that nobody else knows";
 
 /* What the hostile processes share with the test. */
@@ -312,7 +312,7 @@ static void test_flood(void **state) {
     for (int k = 0; k < KINDS; k++) assert_true(atomic_load(&f->kinds[k]) >= n / KINDS / 2);
     assert_true(atomic_load(&p.b->rank[0].status) == 1);
     assert_true(SANITIZED || peak - before < 1024);
-    assert_true(fds_most <= fds_before + GUESTS + 2);
+    assert_true(fds_most <= fds_before + PLACES + 2);
 
     t0 = procs_now();
     atomic_store(&p.b->go, 1); /* rank 3 comes, while the flood goes on */

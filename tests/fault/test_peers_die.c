@@ -125,16 +125,16 @@ static void body_exit(procs *p, int32_t rank) {
     } else if (open_peers(p, rank, &me, 20000)) {
         procs_sleep_ms(20);
         atomic_store(&me.me->told_ns, procs_now());
-        _exit(0); /* a status of 0, and still no goodbye */
+        _exit(0); /* a status of 0, and still it did not leave */
     }
 }
-static void test_exit_without_goodbye(void **state) {
+static void test_exit_without_leaving(void **state) {
     procs p;
     (void)state;
     procs_init(&p, 3);
     procs_start_all(&p, body_exit);
     assert_true(PROCS_AWAIT(&p, told_ns, 0, NOBODY));
-    expect_all_know(&p, 2, atomic_load(&p.b->rank[2].told_ns), "ended without goodbye");
+    expect_all_know(&p, 2, atomic_load(&p.b->rank[2].told_ns), "ended without leaving");
     assert_int_equal(procs_end(&p), 0);
 }
 
@@ -254,7 +254,7 @@ static void test_stopped_rank_is_named(void **state) {
         t0 = procs_now();
         atomic_store(&p.b->go, 1);
         while (atomic_load(&p.b->rank[3].late) == NOBODY && procs_now() - t0 < 10000000000u) procs_sleep_ms(1);
-        print_message("rank %d stopped: verdict after %.1f ms\n", (int)victim, (double)(procs_now() - t0) / 1e6);
+        print_message("rank %d stopped: decision after %.1f ms\n", (int)victim, (double)(procs_now() - t0) / 1e6);
         assert_int_equal(atomic_load(&p.b->rank[3].late), victim);
         if (victim != 0) { /* with rank 0 stopped only the accuser finds out */
             assert_true(PROCS_AWAIT(&p, late, NOBODY, victim));
@@ -332,7 +332,7 @@ static void test_nothing_leaks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_rank_is_named),   cmocka_unit_test(test_killed_rank_is_named_over_tcp),
-        cmocka_unit_test(test_exit_without_goodbye),   cmocka_unit_test(test_forked_child_does_not_hide_a_death),
+        cmocka_unit_test(test_exit_without_leaving),   cmocka_unit_test(test_forked_child_does_not_hide_a_death),
         cmocka_unit_test(test_forked_child_may_close), cmocka_unit_test(test_killed_while_meeting),
         cmocka_unit_test(test_stopped_rank_is_named),  cmocka_unit_test(test_closing_beside_a_stopped_rank),
         cmocka_unit_test(test_nothing_leaks),

@@ -1,4 +1,4 @@
-/* test_peers.c: meeting, exchanges and goodbyes, with threads as ranks (also for the thread sanitizer). Deaths are in
+/* test_peers.c: meeting, exchanges and leaving, with threads as ranks (also for the thread sanitizer). Deaths are in
  * tests/fault. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -358,7 +358,7 @@ static void test_address_in_use(void **state) {
     assert_non_null(strstr(t[0].error, "in use"));
 }
 
-/* Others may knock at the door: noise, half a message, silence. They must not disturb the job. */
+/* Others may connect: noise, half a message, silence. They must not disturb the job. */
 typedef struct noise {
     job *j;
     const char *text;
@@ -379,7 +379,7 @@ static void *noise_main(void *arg) {
     if (fd >= 0) close(fd);
     return NULL;
 }
-static void test_strangers_are_ignored(void **state) {
+static void test_unknown_peers_are_ignored(void **state) {
     static char garbage[300];
     job j;
     rank_t t[MAX_RANKS];
@@ -463,7 +463,7 @@ static void test_leaving_after_error(void **state) {
     }
 }
 
-static void body_farewell(rank_t *t) {
+static void body_final(rank_t *t) {
     uint64_t bytes = t->rank == 2 ? 5000000 : 10;
     char *words = (char *)malloc(bytes);
     memset(words, 'a' + t->rank, bytes);
@@ -471,12 +471,12 @@ static void body_farewell(rank_t *t) {
     t->p = NULL;
     free(words);
 }
-static void test_farewells_reach_rank_0(void **state) {
+static void test_final_messages_reach_rank_0(void **state) {
     job j;
     rank_t t[MAX_RANKS];
     uint64_t expect[4] = {10, 10, 5000000, 0};
     (void)state;
-    job_init(&j, t, 4, body_farewell);
+    job_init(&j, t, 4, body_final);
     job_run(&j, t, 0);
     for (int r = 0; r < 4; r++) {
         assert_int_equal(t[0].collected_bytes[r], expect[r]);
@@ -576,11 +576,11 @@ int main(void) {
         cmocka_unit_test(test_wrong_size_fails_everywhere),
         cmocka_unit_test(test_duplicate_rank_is_named),
         cmocka_unit_test(test_address_in_use),
-        cmocka_unit_test(test_strangers_are_ignored),
+        cmocka_unit_test(test_unknown_peers_are_ignored),
         cmocka_unit_test(test_leaving_rank),
         cmocka_unit_test(test_rank_0_leaves_first),
         cmocka_unit_test(test_leaving_after_error),
-        cmocka_unit_test(test_farewells_reach_rank_0),
+        cmocka_unit_test(test_final_messages_reach_rank_0),
         cmocka_unit_test(test_late_rank_behind_a_chain),
         cmocka_unit_test(test_circle_of_waits),
         cmocka_unit_test(test_two_contexts),

@@ -12,6 +12,7 @@
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
 #include "espresso_impl/job/regroup.c"
 #pragma GCC diagnostic pop
+#include "tests/common/hello.h"
 #include "tests/common/ranks.h"
 
 enum { N = 5000, SIZE = 4 };
@@ -23,6 +24,26 @@ static struct {
     float last[SIZE][N];
     char text[SIZE][512];
 } run;
+
+/* Connects to the host of the ranks that are left: with garbage, in silence, and as a rank that does not know the job's number. */
+static struct {
+    int wanted, began;
+    char root[ESP__ROOT_MAX];
+    uint32_t got;
+    pthread_t thread;
+} hostile;
+static void *hostile_main(void *arg) {
+    hello_bytes garbage = {.n = sizeof garbage.data}, sent[2];
+    char answer[4096];
+    int fds[3];
+    (void)arg;
+    for (int i = 0; i < 3; i++) fds[i] = hello_connect(hostile.root, 1000);
+    memset(garbage.data, 'x', sizeof garbage.data);
+    hello_send(fds[0], &garbage);
+    hostile.got = hello_as(fds[2], 3, SIZE, "0123456789abcdef", sent, answer, sizeof answer);
+    for (int i = 0; i < 3; i++) close(fds[i]);
+    return NULL;
+}
 
 /* All ranks' standby sockets become those of a job on several hosts. */
 static void standby_over_tcp(esp_ctx *ctx) {
@@ -45,6 +66,11 @@ static void body(esp_ctx *ctx, void *user) {
     if (!s) s = esp_start(ctx);
     if (!s && run.tcp) standby_over_tcp(ctx);
     for (int step = 1; step <= run.steps && !s;) {
+        if (step == run.leaves[origin] && hostile.wanted) {
+            esp__standby_root(ctx->job.standby, 0, 0, hostile.root);
+            hostile.began = !pthread_create(&hostile.thread, NULL, hostile_main, NULL);
+            poll(NULL, 0, 100); /* its connections are there before the ranks shrink */
+        }
         if (step == run.leaves[origin]) return;
         for (int i = 0; i < N; i++) g[i] = (float)(i % 5 + 3 * origin);
         s = esp_push(ctx, id, g, here);
@@ -96,6 +122,15 @@ static void test_threads(void **state) {
     train(NULL, 2, -1, 0);
     train(NULL, 0, -1, 0);
     train("topk:ratio=0.1", 1, 0, 0);
+}
+static void test_hostile(void **state) {
+    (void)state;
+    hostile.wanted = 1;
+    train(NULL, 2, -1, 0);
+    hostile.wanted = 0;
+    assert_true(hostile.began);
+    pthread_join(hostile.thread, NULL);
+    assert_int_equal(hostile.got, ESP__MSG_REFUSE);
 }
 static void test_tcp(void **state) {
     struct ifaddrs *list = NULL;
@@ -161,6 +196,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_topology),
         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_tcp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
