@@ -94,7 +94,7 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     esp__health *h = &ctx->health;
     uint64_t step = 0;
     esp__regroup_adopt(j->standby, j->peers,
-                         now); /* the watch thread before has ended: nobody else is in the context */
+                       now); /* the watch thread before has ended: nobody else is in the context */
     j->peers = now->peers;
     j->rank = ctx->base.rank = now->rank;
     j->size = ctx->base.size = now->n;
