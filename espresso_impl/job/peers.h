@@ -246,18 +246,30 @@ typedef struct esp__candidate {
     esp__challenge challenge;
     esp__response response;
 } esp__candidate;
+/* Why candidates were refused, or dropped. */
+enum {
+    ESP__DIFFERS,
+    ESP__WITHOUT,
+    ESP__WITH,
+    ESP__VERSION,
+    ESP__USER,
+    ESP__UNKNOWN,
+    ESP__SILENT,
+    ESP__DISPLACED,
+    ESP__REASONS
+};
 /* A listening socket and the candidates there: at most `most`. */
 typedef struct esp__lobby {
     int listen_fd;
     int32_t n, most;
     esp__candidate *candidates;
+    uint64_t refused[ESP__REASONS];
 } esp__lobby;
 ESP__FN int esp__lobby_open(esp_ctx *ctx, esp__lobby *l, int listen_fd, int32_t ranks); /* 0: out of memory */
 ESP__FN void esp__lobby_close(esp_ctx *ctx, esp__lobby *l);                             /* not the listening socket */
-ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c);
-/* Accepts some of the connections that wait; *displaced and *refused count candidates that left for others, and connections of other
- * users. Returns an errno, where the process or the system lacks what a connection takes. */
-ESP__FN int esp__lobby_accept(esp_ctx *ctx, esp__lobby *l, uint64_t *displaced, uint64_t *refused);
+ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c, int why);  /* why -1: not counted */
+/* Accepts some of the connections that wait. Returns an errno, where the process or the system lacks what a connection takes. */
+ESP__FN int esp__lobby_accept(esp_ctx *ctx, esp__lobby *l);
 
 ESP__FN void esp__hello_make(const esp__peers *p, uint64_t job, esp__hello *out);
 ESP__FN int esp__challenge_make(const esp__peers *p, esp__challenge *out); /* 0: no random numbers */

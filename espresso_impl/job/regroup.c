@@ -300,7 +300,7 @@ static void esp__host_read(esp__group *m) {
             m->reach[c->member].root = m->reach[c->member].refused = 0;
             esp__reach_close(ctx, &m->reach[c->member]);
         }
-        esp__lobby_drop(ctx, &m->lobby, c);
+        esp__lobby_drop(ctx, &m->lobby, c, -1);
     }
 }
 
@@ -379,8 +379,7 @@ static esp_status esp__host_decide(esp__group *m, esp__survivors *out) {
 static esp_status esp__host_run(esp__group *m, esp__survivors *out) {
     m->deadline_ns = esp__now_ns() + m->old->timeout_ms * 1000000ull;
     for (;;) {
-        uint64_t unused = 0;
-        esp__lobby_accept(m->old->ctx, &m->lobby, &unused, &unused);
+        esp__lobby_accept(m->old->ctx, &m->lobby);
         esp__host_read(m);
         const int32_t awaited = esp__host_await(m);
         if (awaited < 0) return esp__host_refuse(m, esp__group_exclude(m));

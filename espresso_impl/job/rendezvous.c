@@ -24,18 +24,7 @@ enum {
     ESP__ACCEPTS_AT_ONCE = 32,     /* connections that are accepted before messages are read again              */
     ESP__SECRET_MADE = 24          /* random bytes of a secret that the library makes                           */
 };
-/* Why candidates were refused. The first ones may be ranks of this job, so the log warns of them. */
-enum {
-    ESP__DIFFERS,
-    ESP__WITHOUT,
-    ESP__WITH,
-    ESP__VERSION,
-    ESP__USER,
-    ESP__UNKNOWN,
-    ESP__SILENT,
-    ESP__DISPLACED,
-    ESP__REASONS
-};
+/* The first ones may be ranks of this job, so the log warns of them. */
 static const char *const esp__reasons[ESP__REASONS] = {"with another ESPRESSO_SECRET",
                                                        "without ESPRESSO_SECRET, which rank 0 has",
                                                        "with ESPRESSO_SECRET, which rank 0 lacks",
@@ -115,7 +104,8 @@ ESP__FN void esp__lobby_close(esp_ctx *ctx, esp__lobby *l) {
     if (l->candidates) esp__free(ctx, l->candidates);
 }
 
-ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c) {
+ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c, int why) {
+    if (why >= 0) l->refused[why]++;
     esp__conn_free(ctx, &c->conn);
     *c = l->candidates[--l->n];
 }
@@ -139,14 +129,14 @@ static uint64_t esp__lobby_room_ns(const esp__lobby *l) {
     return safe > esp__now_ns() ? safe : 0;
 }
 
-ESP__FN int esp__lobby_accept(esp_ctx *ctx, esp__lobby *l, uint64_t *displaced, uint64_t *refused) {
+ESP__FN int esp__lobby_accept(esp_ctx *ctx, esp__lobby *l) {
     for (int i = 0; i < ESP__ACCEPTS_AT_ONCE && !esp__lobby_room_ns(l); i++) {
         int pidfd = -1;
         const int fd = esp__accept(l->listen_fd, &pidfd);
-        if (fd < 0 && errno == ECONNREFUSED) ++*refused;
+        if (fd < 0 && errno == ECONNREFUSED) l->refused[ESP__USER]++;
         if (fd < 0 && errno != ECONNREFUSED) return errno;
         if (fd < 0) continue;
-        if (l->n == l->most) esp__lobby_drop(ctx, l, esp__lobby_first_to_go(l)), ++*displaced;
+        if (l->n == l->most) esp__lobby_drop(ctx, l, esp__lobby_first_to_go(l), ESP__DISPLACED);
         esp__candidate *c = &l->candidates[l->n++];
         memset(c, 0, sizeof *c);
         esp__conn_init(&c->conn, fd, -1);
@@ -162,7 +152,7 @@ typedef struct esp__meeting {
     esp__lobby lobby;
     int32_t n_here, full_here;
     uint64_t full_ns; /* a further connection had no descriptor then, when n_here was full_here; 0: never */
-    uint64_t job, deadline_ns, refused[ESP__REASONS];
+    uint64_t job, deadline_ns, logged[ESP__REASONS];
     struct pollfd *polls; /* the listening socket, the ranks, the candidates */
 } esp__meeting;
 
@@ -176,30 +166,26 @@ static esp_status esp__meet_refuse(esp__peers *p, esp__conn *candidate, esp_stat
 }
 
 /* " Refused connections: 2 with another ESPRESSO_SECRET, 1 of another user", or "". */
-static void esp__meet_refused(const esp__meeting *meet, char *out, size_t cap) {
+static void esp__meet_refused(const esp__lobby *l, char *out, size_t cap) {
     size_t at = 0;
     out[0] = 0;
     for (int i = 0; i < ESP__REASONS; i++)
-        if (meet->refused[i] && at < cap)
+        if (l->refused[i] && at < cap)
             at += (size_t)snprintf(out + at, cap - at, "%s%llu %s",
-                                   at ? ", " : " Refused connections: ", (unsigned long long)meet->refused[i],
+                                   at ? ", " : " Refused connections: ", (unsigned long long)l->refused[i],
                                    esp__reasons[i]);
 }
 
-/* The log has the first of each kind, and then fewer and fewer: there may be thousands. */
-static void esp__meet_count(const esp__peers *p, const esp__meeting *meet, int why) {
-    const uint64_t n = meet->refused[why];
-    if (n && (n & (n - 1)) == 0)
-        esp__log(p->ctx, why <= ESP__USER ? ESP_LOG_WARN : ESP_LOG_INFO, "peers",
+/* The log has the first of each kind, and then only when they have doubled: there may be thousands. */
+static void esp__meet_log(const esp__peers *p, esp__meeting *meet) {
+    for (int i = 0; i < ESP__REASONS; i++) {
+        const uint64_t n = meet->lobby.refused[i];
+        if (n == 0 || n < 2 * meet->logged[i]) continue;
+        meet->logged[i] = n;
+        esp__log(p->ctx, i <= ESP__USER ? ESP_LOG_WARN : ESP_LOG_INFO, "peers",
                  "%s: refused %llu connection%s %s so far", p->where, (unsigned long long)n, n > 1 ? "s" : "",
-                 esp__reasons[why]);
-}
-
-static void esp__meet_drop(esp__peers *p, esp__meeting *meet, esp__candidate *c, int why) {
-    esp__lobby_drop(p->ctx, &meet->lobby, c);
-    if (why < 0) return;
-    meet->refused[why]++;
-    esp__meet_count(p, meet, why);
+                 esp__reasons[i]);
+    }
 }
 
 /* A candidate's hello. ESP_PENDING: refuse it, because of *why. On a Unix socket it is of this user, so another version is a mistake
@@ -293,25 +279,19 @@ static esp_status esp__meet_read(esp__peers *p, esp__meeting *meet, esp__candida
         esp__meet_refuse(p, &g->conn, s);
         esp__meet_refuse(p, NULL, s);
     }
-    if (s < 0 || g->conn.fd < 0)
-        esp__meet_drop(p, meet, g, -1);
-    else if (s == ESP_PENDING)
-        esp__meet_drop(p, meet, g, why);
-    else if (esp__now_ns() - g->since_ns > ESP__CANDIDATE_MS * 1000000ull)
-        esp__meet_drop(p, meet, g, ESP__SILENT);
+    const bool silent = esp__now_ns() - g->since_ns > ESP__CANDIDATE_MS * 1000000ull, gone = s < 0 || g->conn.fd < 0;
+    if (s || gone || silent) esp__lobby_drop(p->ctx, &meet->lobby, g, gone ? -1 : s == ESP_PENDING ? why : ESP__SILENT);
     return failed || s == ESP_PENDING ? ESP_OK : s;
 }
 
 /* Accepts connections. Without a descriptor or memory for another one, a candidate gives its own back. */
 static esp_status esp__meet_accept(esp__peers *p, esp__meeting *meet) {
-    const uint64_t now = esp__now_ns(), displaced = meet->refused[ESP__DISPLACED], users = meet->refused[ESP__USER];
-    const int full = esp__lobby_accept(p->ctx, &meet->lobby, &meet->refused[ESP__DISPLACED], &meet->refused[ESP__USER]);
-    if (meet->refused[ESP__DISPLACED] > displaced) esp__meet_count(p, meet, ESP__DISPLACED);
-    if (meet->refused[ESP__USER] > users) esp__meet_count(p, meet, ESP__USER);
+    const uint64_t now = esp__now_ns();
+    const int full = esp__lobby_accept(p->ctx, &meet->lobby);
     if (!full) return ESP_OK;
     if (!meet->full_ns || meet->n_here > meet->full_here) meet->full_ns = now, meet->full_here = meet->n_here;
     if (meet->lobby.n && now - meet->full_ns < ESP__FULL_MS * 1000000ull) {
-        esp__meet_drop(p, meet, esp__lobby_first_to_go(&meet->lobby), ESP__DISPLACED);
+        esp__lobby_drop(p->ctx, &meet->lobby, esp__lobby_first_to_go(&meet->lobby), ESP__DISPLACED);
         return ESP_OK;
     }
     /* no rank can come, and waiting for the timeout would blame the ranks */
@@ -348,6 +328,7 @@ static esp_status esp__meet_round(esp__peers *p, esp__meeting *meet, uint64_t wa
             s = esp__meet_read(p, meet, &l->candidates[i], failed);
     if (s == ESP_OK && !failed) s = esp__meet_check_joined(p, ranks);
     if (s == ESP_OK && ranks[0].revents) s = esp__meet_accept(p, meet);
+    esp__meet_log(p, meet);
     return failed ? ESP_OK : s;
 }
 
@@ -359,7 +340,7 @@ static esp_status esp__meet_missing(esp__peers *p, const esp__meeting *meet) {
         if (p->conns[r].fd < 0)
             at += (size_t)snprintf(list + at, sizeof list - at, "%s%d", listed++ ? ", " : "", (int)r);
     if (missing > listed) snprintf(list + at, sizeof list - at, " and %d more", (int)(missing - listed));
-    esp__meet_refused(meet, refused, sizeof refused);
+    esp__meet_refused(&meet->lobby, refused, sizeof refused);
     esp__fail(p->ctx, ESP_E_TIMEOUT,
               "waited %u ms at %s for all %d ranks: missing %s %s. Did they start, and with the same meeting point?%s",
               (unsigned)p->timeout_ms, p->where, (int)p->size, missing == 1 ? "rank" : "ranks", list, refused);
@@ -389,7 +370,7 @@ static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
     meet.polls = (struct pollfd *)esp__alloc(p->ctx, sizeof *meet.polls * (uint64_t)(p->size + meet.lobby.most));
     esp_status s =
         room && meet.polls ? esp__meet_all(p, &meet) : esp__fail(p->ctx, ESP_E_NOMEM, "no memory to meet the ranks");
-    esp__meet_refused(&meet, refused, sizeof refused);
+    esp__meet_refused(&meet.lobby, refused, sizeof refused);
     if (s == ESP_OK && refused[0]) esp__log(p->ctx, ESP_LOG_INFO, "peers", "all ranks have met.%s", refused);
     esp__lobby_close(p->ctx, &meet.lobby);
     if (meet.polls) esp__free(p->ctx, meet.polls);
